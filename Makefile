@@ -1,0 +1,36 @@
+# The two commands of the README (`make run`, `make test`) and what they are made of.
+PRESET ?= release
+JOBS ?= $(shell nproc)
+BUILD := build/$(PRESET)
+
+.PHONY: help setup build run test bench asan tsan tidy thread-safety format clean
+help: ## List the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+setup: ## Install what the build needs (Debian packages by name, LibTorch and UCX from PyPI into build/deps)
+	@deploy/setup.sh
+
+build: setup ## Compile everything into build/release (PRESET=debug|asan|tsan|tidy|thread-safety for another)
+	@cmake --preset $(PRESET) $(CMAKE_FLAGS) >/dev/null || cmake --preset $(PRESET) $(CMAKE_FLAGS)
+	@cmake --build --preset $(PRESET) -j $(JOBS)
+
+run: build ## Train a GPT on real text: 4 worker processes, looped pipelines, 2 groups of 2 ranks
+	@deploy/main_job.sh $(BUILD)/bin/weft
+
+test: build ## Run all tests
+	@ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS)
+
+bench: build ## Run the benchmarks and print their figures
+	@tests/bench/run.sh $(BUILD)
+
+asan tsan: ## Build and test under Address+UndefinedBehaviour or Thread Sanitizer
+	@$(MAKE) test PRESET=$@
+
+tidy thread-safety: ## Compile with clang's checks (clang-tidy; thread-safety analysis as errors)
+	@$(MAKE) build PRESET=$@
+
+format: ## Format the sources in place
+	@git ls-files '*.cc' '*.h' | xargs clang-format -i
+
+clean: ## Remove the build trees, keep the dependencies
+	@find build -mindepth 1 -maxdepth 1 ! -name deps -exec rm -rf {} +

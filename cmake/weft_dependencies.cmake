@@ -1,0 +1,41 @@
+# Third-party packages as imported targets. Each is used by one adapter (see docs/architecture.md).
+find_package(Threads REQUIRED)
+find_package(absl REQUIRED)
+find_package(Protobuf REQUIRED)
+find_package(gRPC CONFIG REQUIRED)
+find_package(GTest REQUIRED)
+find_package(benchmark REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(yaml-cpp REQUIRED)
+find_package(CLI11 REQUIRED)
+find_package(prometheus-cpp CONFIG REQUIRED)
+find_package(httplib QUIET)
+
+set(WEFT_DEPS ${CMAKE_SOURCE_DIR}/build/deps CACHE PATH "Folder that deploy/setup.sh filled with LibTorch and UCX")
+if(NOT EXISTS ${WEFT_DEPS}/.installed)
+  message(FATAL_ERROR "LibTorch and UCX are not in ${WEFT_DEPS}; run deploy/setup.sh first")
+endif()
+
+# The CPU half of LibTorch only: linking `libtorch` would pull in libtorch_cuda and 350 MB of resident memory.
+add_library(weft_third_torch INTERFACE)
+target_include_directories(weft_third_torch SYSTEM INTERFACE
+  ${WEFT_DEPS}/torch/include ${WEFT_DEPS}/torch/include/torch/csrc/api/include)
+file(GLOB WEFT_CUDA_RUNTIME ${WEFT_DEPS}/cuda/cu13/lib/libcudart.so.* ${WEFT_DEPS}/cuda/*/lib/libcudart.so.*)
+list(GET WEFT_CUDA_RUNTIME 0 WEFT_CUDA_RUNTIME)
+get_filename_component(WEFT_CUDA_LIB ${WEFT_CUDA_RUNTIME} DIRECTORY)
+target_link_directories(weft_third_torch INTERFACE ${WEFT_DEPS}/torch/lib)
+target_link_libraries(weft_third_torch INTERFACE torch_cpu c10)
+target_link_options(weft_third_torch INTERFACE
+  -Wl,-rpath,${WEFT_DEPS}/torch/lib -Wl,-rpath-link,${WEFT_DEPS}/torch/lib -Wl,-rpath-link,${WEFT_CUDA_LIB}
+  -Wl,--disable-new-dtags -Wl,-rpath,${WEFT_CUDA_LIB})
+
+add_library(weft_third_ucx INTERFACE)
+target_include_directories(weft_third_ucx SYSTEM INTERFACE ${WEFT_DEPS}/ucx/include)
+target_link_directories(weft_third_ucx INTERFACE ${WEFT_DEPS}/ucx/lib)
+target_link_libraries(weft_third_ucx INTERFACE ucp uct ucs ucm)
+target_link_options(weft_third_ucx INTERFACE -Wl,-rpath,${WEFT_DEPS}/ucx/lib)
+
+find_program(WEFT_CCACHE ccache)
+if(WEFT_CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${WEFT_CCACHE})
+endif()

@@ -1,0 +1,89 @@
+# One helper a kind of target, so that a folder's CMakeLists.txt reads as a list of its rooms and their dependencies.
+#
+#   weft_library(NAME [PURE] SRCS .. HDRS .. DEPS ..)   a static library
+#   weft_binary(NAME SRCS .. DEPS ..)                   a program in bin/
+#   weft_test(NAME SRCS .. DEPS .. [LABELS ..] [TIMEOUT s] [SERIAL])  a GoogleTest program, registered with CTest
+#
+# PURE: no I/O, threads, clock or global randomness. weft_check_purity() makes configure fail when a pure library depends on
+# one that is not pure, or when a pure source names a banned header.
+
+option(WEFT_WERROR "Treat warnings as errors" ON)
+set(WEFT_SANITIZE "" CACHE STRING "Sanitizers, as for -fsanitize=")
+
+add_library(weft_flags INTERFACE)
+target_compile_options(weft_flags INTERFACE -Wall -Wextra -Wno-unused-parameter -Wno-missing-field-initializers
+  $<$<BOOL:${WEFT_WERROR}>:-Werror> $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
+target_include_directories(weft_flags INTERFACE ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR}/proto)
+if(WEFT_SANITIZE)
+  target_compile_options(weft_flags INTERFACE -fsanitize=${WEFT_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  target_link_options(weft_flags INTERFACE -fsanitize=${WEFT_SANITIZE})
+endif()
+
+set(WEFT_PURE_THIRD_PARTY absl::status absl::statusor absl::strings absl::str_format absl::span absl::flat_hash_map
+  absl::flat_hash_set absl::inlined_vector absl::hash absl::btree weft_flags nlohmann_json::nlohmann_json)
+set(WEFT_PURE_BANNED "<thread>|<mutex>|<chrono>|<fstream>|<random>|<condition_variable>|<future>|<atomic>|<unistd.h>|absl/time/clock|absl/synchronization|absl/random|grpc|torch/|ucp/|prometheus/")
+
+function(weft_library name)
+  cmake_parse_arguments(A "PURE" "" "SRCS;HDRS;DEPS" ${ARGN})
+  add_library(${name} STATIC ${A_SRCS} ${A_HDRS})
+  target_link_libraries(${name} PUBLIC weft_flags ${A_DEPS})
+  set_property(GLOBAL APPEND PROPERTY WEFT_LIBRARIES ${name})
+  set_target_properties(${name} PROPERTIES LINKER_LANGUAGE CXX)
+  if(A_PURE)
+    set_property(GLOBAL APPEND PROPERTY WEFT_PURE_LIBRARIES ${name})
+    set_property(GLOBAL PROPERTY WEFT_DEPS_${name} "${A_DEPS}")
+    set(files "")
+    foreach(f ${A_SRCS} ${A_HDRS})
+      list(APPEND files ${CMAKE_CURRENT_SOURCE_DIR}/${f})
+    endforeach()
+    set_property(GLOBAL PROPERTY WEFT_FILES_${name} "${files}")
+  endif()
+endfunction()
+
+function(weft_check_purity)
+  get_property(pure GLOBAL PROPERTY WEFT_PURE_LIBRARIES)
+  foreach(lib ${pure})
+    get_property(deps GLOBAL PROPERTY WEFT_DEPS_${lib})
+    foreach(dep ${deps})
+      if(NOT dep IN_LIST pure AND NOT dep IN_LIST WEFT_PURE_THIRD_PARTY)
+        message(FATAL_ERROR "${lib} is PURE but depends on ${dep}, which is not")
+      endif()
+    endforeach()
+    get_property(files GLOBAL PROPERTY WEFT_FILES_${lib})
+    foreach(file ${files})
+      file(STRINGS ${file} hits REGEX "^#include .*(${WEFT_PURE_BANNED})")
+      if(hits)
+        message(FATAL_ERROR "${lib} is PURE but ${file} has: ${hits}")
+      endif()
+    endforeach()
+  endforeach()
+endfunction()
+
+function(weft_binary name)
+  cmake_parse_arguments(A "" "" "SRCS;DEPS" ${ARGN})
+  add_executable(${name} ${A_SRCS})
+  target_link_libraries(${name} PRIVATE weft_flags ${A_DEPS})
+endfunction()
+
+function(weft_test name)
+  cmake_parse_arguments(A "SERIAL" "TIMEOUT" "SRCS;DEPS;LABELS" ${ARGN})
+  add_executable(${name} ${A_SRCS})
+  target_link_libraries(${name} PRIVATE weft_flags ${A_DEPS} GTest::gmock GTest::gtest GTest::gtest_main)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  add_test(NAME ${name} COMMAND ${name})
+  if(NOT A_TIMEOUT)
+    set(A_TIMEOUT 300)
+  endif()
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${A_TIMEOUT} LABELS "${A_LABELS}"
+    ENVIRONMENT "WEFT_BIN=${CMAKE_BINARY_DIR}/bin;WEFT_SOURCE=${CMAKE_SOURCE_DIR};UCX_LOG_LEVEL=error")
+  if(A_SERIAL)
+    set_tests_properties(${name} PROPERTIES RUN_SERIAL ON)
+  endif()
+endfunction()
+
+function(weft_bench name)
+  cmake_parse_arguments(A "" "" "SRCS;DEPS" ${ARGN})
+  add_executable(${name} ${A_SRCS})
+  target_link_libraries(${name} PRIVATE weft_flags ${A_DEPS} benchmark::benchmark)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bench)
+endfunction()

@@ -1,0 +1,105 @@
+// A run file as a value: what is trained, on which data, how long, cut how, under which schedule.
+//
+// The client reads YAML, turns it into JSON and parses it here; the wire carries the same JSON text and every
+// receiver parses it with the same function. So there is one grammar, one validation and one set of messages
+// for a file, a request and a test.
+//
+// Invariants of a parsed RunSpec: every field is in range, `microbatches` divides `batch`, stages fit the
+// model's chain, the schedule's name and parameters are known (whether they fit together is
+// schedules/families.h's and schedules/check.h's business). Pure. Failure: InvalidArgument whose message says
+// what is wrong, where (as `train.batch`), and what is allowed; an unknown key names the nearest valid one.
+// The payload kPathPayload holds the path of the offending value for readers that know its line.
+#ifndef WEFT_PROTO_RUN_RUN_SPEC_H_
+#define WEFT_PROTO_RUN_RUN_SPEC_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "nlohmann/json.hpp"
+
+namespace weft {
+
+inline constexpr absl::string_view kPathPayload = "weft/path";
+
+struct MlpSpec {
+  int layers = 3;  // linear layers in all, the last one to the classes
+  int width = 256;
+  int inputs = 784;  // features of a sample
+  int classes = 10;
+  double dropout = 0;
+};
+struct GptSpec {
+  int layers = 8;  // transformer blocks; embedding and head are further layers of the chain
+  int width = 256;
+  int heads = 4;
+  int context = 128;     // tokens of a sample
+  int vocabulary = 256;  // bytes
+  double dropout = 0;
+};
+using ModelSpec = std::variant<MlpSpec, GptSpec>;
+
+struct TextData {
+  std::string path;
+};
+struct IdxData {
+  std::string images, labels;
+};
+struct DataSpec {
+  std::variant<TextData, IdxData> source;
+  std::string order = "sequential";
+};
+
+struct SgdSpec {
+  double lr = 0.01, momentum = 0, weight_decay = 0;
+};
+struct AdamWSpec {
+  double lr = 1e-3, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0.01;
+};
+using OptimizerSpec = std::variant<SgdSpec, AdamWSpec>;
+
+struct TrainSpec {
+  int steps = 1;
+  int batch = 1;         // samples a step
+  int microbatches = 1;  // B; divides batch
+  uint64_t seed = 1;
+  OptimizerSpec optimizer;
+};
+
+// A schedule by name with its parameters as text, as `lpp` {groups: 2, ranks: 4}; families.h makes the
+// schedule of it.
+struct ScheduleSpec {
+  std::string name;
+  std::map<std::string, std::string> parameters;
+  std::string rule = "sync";
+  std::string reduction = "ordered";
+};
+
+struct RunSpec {
+  std::string name;
+  ModelSpec model;
+  DataSpec data;
+  TrainSpec train;
+  std::vector<int> layers_of_stage;  // cut of the chain: layers of each stage, in order; size S
+  ScheduleSpec schedule;
+
+  int stages() const { return static_cast<int>(layers_of_stage.size()); }
+  int microbatch_samples() const { return train.batch / train.microbatches; }
+};
+
+absl::StatusOr<RunSpec> ParseRunSpec(const nlohmann::json& file);
+
+// The inverse: ParseRunSpec(ToJson(spec)) == spec; stages always as the list of layers.
+nlohmann::json ToJson(const RunSpec& spec);
+
+// `name[,key=value..]` as on the command line, e.g. "lpp,groups=2,ranks=4".
+absl::StatusOr<ScheduleSpec> ParseScheduleText(absl::string_view text);
+std::string ToText(const ScheduleSpec& schedule);
+
+}  // namespace weft
+
+#endif  // WEFT_PROTO_RUN_RUN_SPEC_H_

@@ -1,0 +1,56 @@
+// A schedule is a value: a few pure functions and flags that say everything a parallel training scheme is.
+//
+// Which rank computes a job, which ranks hold the weights, which ready job goes first, how stale weights may
+// be, what may be admitted. Coordinator, worker, simulator and planner run any value of this type; none of
+// them knows a scheme's name (DESIGN.md section 2).
+//
+// Invariants, verified by CheckSchedule (check.h), not by construction:
+//   1. compute and weights return ranks in [0, ranks); weights is the same set for all steps.
+//   2. priority is unique among the compute jobs of one rank and step order respects it: smaller first.
+//   3. the graph with the `precedes` edges has no cycle.
+// Functions are called often and from any thread; they must be pure. Copying is cheap enough to pass by
+// value.
+#ifndef WEFT_SCHEDULES_SCHEDULE_H_
+#define WEFT_SCHEDULES_SCHEDULE_H_
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "schedules/job.h"
+
+namespace weft {
+
+enum class ActivationPolicy : uint8_t { kRetain, kRecompute, kOffload };
+enum class Residency : uint8_t { kOwner, kReplicated, kSharded, kMigrating };
+
+struct Schedule {
+  std::string name;  // as the user wrote it; shown, never tested
+  int stages = 0;
+  int microbatches = 0;
+  int ranks = 0;
+
+  // Arguments are compute jobs of any step.
+  std::function<Rank(const Job&)> compute;
+  // The holders of the truth that the job reads and feeds: one rank, or the ranks of the shards.
+  std::function<Rank(const Job&)> weights;
+  std::function<int64_t(const Job&)> priority;
+
+  // Optional; absent means none.
+  std::function<int(int stage, int microbatch)> staleness;
+  std::function<std::vector<Job>(const Job&)> precedes;  // jobs that must end before this one starts
+  std::function<std::optional<int>(Rank rank, int stage)>
+      limit;  // most activations of the stage alive on the rank
+  std::vector<std::vector<Job>>
+      order;  // strict replay: the jobs of one step for each rank; empty for greedy dispatch
+
+  bool split_backward = false;
+  ActivationPolicy activations = ActivationPolicy::kRetain;
+  Residency residency = Residency::kOwner;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_SCHEDULES_SCHEDULE_H_

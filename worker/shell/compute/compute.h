@@ -1,0 +1,126 @@
+// What a rank computes: the numbers of a training run, stage by stage and job by job, behind an interface
+// without LibTorch.
+//
+// One RankCompute holds the state of one rank: for each of its stages the module, the weights in one flat
+// buffer, the gradient sum, the optimizer state, and the activations that live between a forward and its
+// backward. The worker calls one method a job. A second device (CUDA) implements the same interface.
+//
+// Invariants:
+//   1. One numerical result: with one thread a kernel, the weights after any sequence of jobs that respects
+//   the job graph are equal to the
+//      bit to those of the plain loop over micro-batches (reference.h), whatever the cut, placement and order
+//      of micro-batches.
+//   2. Gradients are summed in the order of micro-batches 0, 1, 2, ..; out-of-order ones wait.
+//   3. Bytes are measured by the allocator, by class, never estimated; everything a job allocates is charged
+//   to the rank.
+//   4. Initial weights depend on the seed and on each parameter's layer and name only; random masks on seed,
+//   step, micro-batch and layer.
+// Threads: one thread at a time uses a RankCompute. live_bytes and peak_bytes may be called from any thread.
+// Failure: an exception of LibTorch becomes a Status naming the job; after a failed job the rank's state is
+// not to be used further.
+#ifndef WEFT_WORKER_SHELL_COMPUTE_COMPUTE_H_
+#define WEFT_WORKER_SHELL_COMPUTE_COMPUTE_H_
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "proto/run/run_spec.h"
+#include "schedules/job.h"
+#include "worker/shell/memory_source.h"
+#include "worker/shell/tensor.h"
+
+namespace weft {
+
+enum class MemoryClass : uint8_t { kWeights, kGradients, kOptimizer, kActivations, kBuffers };
+inline constexpr int kMemoryClasses = 5;
+absl::string_view MemoryClassName(
+    MemoryClass c);  // "weights", "gradients", "optimizer", "activations", "buffers"
+using BytesByClass = std::array<int64_t, kMemoryClasses>;
+
+struct ForwardResult {
+  Tensor activation;           // [samples, ..] output of the stage; empty for the last stage
+  std::optional<double> loss;  // mean loss of the micro-batch; last stage only
+};
+struct BackwardResult {
+  Tensor input_gradient;  // empty for stage 0
+  Tensor gradient;        // flat [parameters] float32 of this micro-batch; only if handed out
+};
+
+// Elements [begin, end) of part `part` of `parts` of a flat buffer: near-equal, cut at multiples of 16
+// elements.
+struct SliceBounds {
+  int64_t begin = 0, end = 0;
+};
+SliceBounds SliceOf(int64_t elements, int part, int parts);
+// A slice of a flat float32 tensor that shares its bytes.
+Tensor Slice(const Tensor& flat, int part, int parts);
+
+class RankCompute {
+ public:
+  virtual ~RankCompute() = default;
+
+  // Builds stage `stage` with its initial weights (version 0). `holds_weights`: this rank is one of the
+  // stage's weight holders and keeps gradient sum and optimizer state for it; else each job brings the
+  // weights it needs.
+  virtual absl::Status AddStage(int stage, bool holds_weights) = 0;
+  // Elements of the stage's flat weights buffer, padding included.
+  virtual int64_t stage_elements(int stage) const = 0;
+
+  // `input`: the previous stage's activation, empty for stage 0, which reads the data. `weights`: a fetched
+  // copy, empty to use the held ones.
+  virtual absl::StatusOr<ForwardResult> Forward(const Job& job, Tensor input, Tensor weights) = 0;
+
+  // `output_gradient`: empty for the last stage, which starts from its loss. `hand_out`: return the
+  // micro-batch's gradient instead of adding it to the held sum.
+  virtual absl::StatusOr<BackwardResult> Backward(const Job& job, Tensor output_gradient, Tensor weights,
+                                                  bool hand_out) = 0;
+
+  // Adds one micro-batch's slice to the sum of part `part` of `parts` for (job.step, job.stage). Called in
+  // order of micro-batches.
+  virtual absl::Status Accumulate(const Job& job, int microbatch, const Tensor& slice, int part,
+                                  int parts) = 0;
+  // The finished sum of that part; the rank gives it up.
+  virtual absl::StatusOr<Tensor> TakeSum(const Job& job, int part, int parts) = 0;
+
+  // One optimizer step of the stage: from `sums` (all parts in order), or from the held sum when `sums` is
+  // empty. The mean over micro-batches is taken by scaling the loss, not here.
+  virtual absl::Status Update(const Job& job, const std::vector<Tensor>& sums) = 0;
+
+  // The held weights of the stage at their current version, flat.
+  virtual absl::StatusOr<Tensor> Weights(int stage) = 0;
+
+  // Writes `stage<ss>.safetensors` of a held stage into `folder`: complete or not at all.
+  virtual absl::Status Save(int stage, const std::string& folder) = 0;
+
+  virtual BytesByClass live_bytes() const = 0;
+  virtual BytesByClass peak_bytes() const = 0;
+};
+
+// A device that computes. `name` is "cpu" or "cuda:i".
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual absl::string_view name() const = 0;
+  // `memory` serves what the rank allocates and outlives it. Reads the data files' headers: NotFound or
+  // InvalidArgument naming the file.
+  virtual absl::StatusOr<std::unique_ptr<RankCompute>> CreateRank(const RunSpec& run, Rank rank,
+                                                                  MemorySource& memory) = 0;
+};
+
+// The CPU through LibTorch, one thread a kernel. Call once a process, before other threads use LibTorch.
+std::unique_ptr<Device> CreateCpuDevice();
+
+// Merges the stages' files in `folder` under one index (`model.safetensors.index.json`), last, so that a
+// folder with an index is complete.
+absl::Status WriteCheckpointIndex(const std::string& folder, const RunSpec& run);
+
+}  // namespace weft
+
+#endif  // WEFT_WORKER_SHELL_COMPUTE_COMPUTE_H_

@@ -1,0 +1,40 @@
+// A tensor as the worker hands it between compute, ranks and transport: a description, a pointer, and what
+// keeps it alive.
+//
+// It knows nothing of LibTorch or UCX, so that each of those stays in its own adapter. The bytes are
+// contiguous, row-major, and lie in the memory of one device. Copying a Tensor shares the bytes. The bytes
+// are read-only once the tensor has left the job that made it. Thread-safe to copy and destroy; `owner` may
+// run its deleter on whichever thread drops the last copy.
+#ifndef WEFT_WORKER_SHELL_TENSOR_H_
+#define WEFT_WORKER_SHELL_TENSOR_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+namespace weft {
+
+enum class DataType : uint8_t { kFloat32, kBFloat16, kInt64, kUInt8 };
+
+struct TensorShape {
+  static constexpr int kMaxDims = 6;
+  DataType type = DataType::kFloat32;
+  uint8_t dims = 0;
+  std::array<int64_t, kMaxDims> size{};
+
+  friend bool operator==(const TensorShape&, const TensorShape&) = default;
+};
+
+struct Tensor {
+  TensorShape shape;
+  void* data = nullptr;
+  size_t bytes = 0;
+  std::shared_ptr<void> owner;
+
+  bool empty() const { return owner == nullptr && bytes == 0; }
+};
+
+}  // namespace weft
+
+#endif  // WEFT_WORKER_SHELL_TENSOR_H_

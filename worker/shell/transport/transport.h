@@ -1,0 +1,105 @@
+// Moves tensors between worker processes, receiver-granted: the consumer wants a key, the producer offers it,
+// in either order.
+//
+// There is no paired, ordered send and receive, hence no order to deadlock on. When both the want and the
+// offer of a key are known to the producer's transport, it hands the tensor over: in place (the consumer maps
+// the producer's memory) where the two processes share memory and the bytes lie in memory of this transport's
+// MemorySource, else by a copy into memory of the consumer's MemorySource.
+//
+// Invariants:
+//   1. A key arrives at most once, with the length and shape that the producer offered, checked before use.
+//   2. Every want ends: by an arrival, by its deadline, by Cancel, or by the failure of the peer; the failure
+//   names key and peer.
+//   3. Offered bytes stay alive and unchanged until the consumer dropped its Tensor (in place) or has its
+//   copy.
+//   4. A message of another epoch than the one set is dropped and counted.
+// Threads: every method is called by one thread at a time (the worker's driver holds a lock). Only destroying
+// an arrived Tensor may happen
+//   on any thread, at any time, also after the transport is gone.
+// Ownership: the transport shares `tensor.owner` of an offer until it is released.
+// Failure: a dead peer is reported once (PeerFailed), every want on it fails with the cause, later wants and
+// offers on it fail at once.
+#ifndef WEFT_WORKER_SHELL_TRANSPORT_TRANSPORT_H_
+#define WEFT_WORKER_SHELL_TRANSPORT_TRANSPORT_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "worker/core/tensor_key.h"
+#include "worker/shell/memory_source.h"
+#include "worker/shell/tensor.h"
+
+namespace weft {
+
+// Number of a worker process within a run, given by the coordinator.
+using PeerId = int32_t;
+
+// Nanoseconds of the monotonic clock.
+using Nanos = int64_t;
+
+struct TransportEvent {
+  enum class Kind { kArrived, kWantFailed, kPeerFailed } kind;
+  PeerId peer = -1;
+  TensorKey key;        // kArrived, kWantFailed
+  Tensor tensor;        // kArrived
+  absl::Status status;  // kWantFailed, kPeerFailed
+};
+
+struct TransportCounters {
+  uint64_t tensors_sent = 0, tensors_received = 0;
+  uint64_t bytes_sent = 0, bytes_received = 0;
+  uint64_t bytes_in_place = 0;  // the part of bytes_received that was not copied
+  uint64_t dropped_messages = 0;
+};
+
+class Transport {
+ public:
+  virtual ~Transport() = default;
+
+  // What a peer needs to reach this transport: opaque bytes, handed out by the coordinator.
+  virtual const std::string& address() const = 0;
+  virtual absl::string_view name() const = 0;  // "ucx", "loopback"
+  virtual MemorySource& memory() = 0;
+
+  // Sets the (run, epoch) whose messages count. Wants and offers of another epoch are forgotten, without
+  // events.
+  virtual void BeginEpoch(uint64_t run, uint64_t epoch) = 0;
+
+  // Names a peer. `label` is for messages: "process 2 (pid 4711 on host a)". Unavailable if it cannot be
+  // reached.
+  virtual absl::Status Connect(PeerId peer, const std::string& address, const std::string& label) = 0;
+
+  // The consumer's half. `deadline` is absolute; past it the want fails with DeadlineExceeded. A key may be
+  // wanted once.
+  virtual void Want(PeerId peer, const TensorKey& key, Nanos deadline) = 0;
+  virtual void Cancel(const TensorKey& key) = 0;
+
+  // The producer's half. An empty tensor (0 bytes) is a pure notice.
+  virtual void Offer(PeerId peer, const TensorKey& key, Tensor tensor) = 0;
+
+  // Moves messages and appends what happened. Returns how many messages and events it handled; 0 means idle.
+  virtual int Progress(Nanos now, std::vector<TransportEvent>* events) = 0;
+
+  // For blocking: a descriptor that becomes readable when there is something to do, valid after Arm returned
+  // true. Arm returns false when there already is something: call Progress again.
+  virtual int event_fd() const = 0;
+  virtual bool Arm() = 0;
+  // Earliest deadline of a want, or INT64_MAX.
+  virtual Nanos next_deadline() const = 0;
+
+  // Bytes offered and not yet released by their consumers.
+  virtual uint64_t bytes_held() const = 0;
+  virtual TransportCounters counters() const = 0;
+
+  // Waits until offers are released or `deadline`, then closes all connections. After it only destruction is
+  // allowed.
+  virtual void Close(Nanos deadline) = 0;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_WORKER_SHELL_TRANSPORT_TRANSPORT_H_
