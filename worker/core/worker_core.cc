@@ -98,6 +98,7 @@ struct WorkerCore::Run {
   int running = 0;
 };
 
+WorkerCore::WorkerCore(ParseSpec parse) : parse_(std::move(parse)) {}
 WorkerCore::~WorkerCore() = default;
 
 WorkerCore::Run::Row& WorkerCore::Run::RowOf(int64_t step) {
@@ -176,11 +177,9 @@ void WorkerCore::OnMessage(int64_t now, const FromCoordinator& message, WorkerEf
     return;
   }
   if (const auto* abort = std::get_if<Abort>(&message)) {
-    if (!run_ || abort->run != run_->assignment.run) return;
+    if (!run_ || abort->run != run_->assignment.run || run_->aborted) return;
     run_->failed = run_->aborted = true;
-    if (run_->running > 0) return;
-    out->push_back(ForgetEffect{abort->reason});
-    run_.reset();
+    if (run_->running == 0) out->push_back(ForgetEffect{abort->reason});
   }
 }
 
@@ -397,7 +396,6 @@ void WorkerCore::OnJobDone(int64_t now, const JobDone& done, WorkerEffects* out)
   rank.clock.Job(now, done.start_ns, done.end_ns, done.job.kind);
   if (run.aborted && run.running == 0) {
     out->push_back(ForgetEffect{"the run was aborted"});
-    run_.reset();
     return;
   }
   if (run.failed) return UpdateIdle(now);
@@ -486,9 +484,11 @@ void WorkerCore::UpdateIdle(int64_t now) {
 void WorkerCore::OnSaved(int64_t now, std::vector<RankReport> reports, WorkerEffects* out) {
   if (!run_ || run_->failed) return;
   out->push_back(SendEffect{Finished{run_->assignment.run, std::move(reports)}});
+  run_->finishing = run_->failed = true;
   out->push_back(ForgetEffect{""});
-  run_.reset();
 }
+
+void WorkerCore::Forget() { run_.reset(); }
 
 void WorkerCore::OnFailure(int64_t now, const std::string& reason, WorkerEffects* out) {
   if (!run_ || run_->failed) return;

@@ -83,7 +83,7 @@ struct PublishEffect {
 };
 // Write the held stages into the run's output, then call OnSaved.
 struct SaveEffect {};
-// Drop everything of the run; wants are cancelled.
+// Drop everything of the run, cancel its wants, then call Forget.
 struct ForgetEffect {
   std::string reason;  // empty after a run that ended well
 };
@@ -113,7 +113,7 @@ class WorkerCore {
   };
   using ParseSpec = std::function<absl::StatusOr<RunShape>(const std::string& spec)>;
 
-  explicit WorkerCore(ParseSpec parse) : parse_(std::move(parse)) {}
+  explicit WorkerCore(ParseSpec parse);
   ~WorkerCore();
 
   void OnMessage(int64_t now, const FromCoordinator& message, WorkerEffects* out);
@@ -124,6 +124,9 @@ class WorkerCore {
   void OnSaved(int64_t now, std::vector<RankReport> reports, WorkerEffects* out);
   // Something of the run went wrong here. Told to the coordinator once.
   void OnFailure(int64_t now, const std::string& reason, WorkerEffects* out);
+
+  // The shell has dropped the run; its figures are gone after this.
+  void Forget();
 
   bool has_run() const { return run_ != nullptr; }
   uint64_t run_id() const;
