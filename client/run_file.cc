@@ -10,6 +10,8 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "client/yaml_file.h"
+#include "schedules/check.h"
+#include "schedules/families.h"
 
 namespace weft {
 namespace {
@@ -74,6 +76,13 @@ absl::Status CheckReadable(const std::string& path) {
   return absl::InvalidArgumentError(absl::StrCat("cannot read ", path, ": ", std::strerror(errno)));
 }
 
+// Whether the schedule fits the stages and micro-batches, and can run to its end.
+absl::Status CheckFits(const RunSpec& spec) {
+  const auto schedule =
+      MakeSchedule(spec.schedule.name, spec.schedule.parameters, spec.stages(), spec.train.microbatches);
+  return schedule.ok() ? CheckSchedule(*schedule) : schedule.status();
+}
+
 }  // namespace
 
 absl::StatusOr<RunSpec> ParseRunFile(const std::string& path, const std::string& text) {
@@ -101,6 +110,8 @@ absl::StatusOr<RunSpec> ParseRunFile(const std::string& path, const std::string&
     if (!readable.ok())
       return at(DottedPath(pointer), absl::StrCat(DottedPath(pointer), ": ", readable.message()));
   }
+  const absl::Status schedule = CheckFits(*spec);
+  if (!schedule.ok()) return at("schedule", absl::StrCat("schedule: ", schedule.message()));
   return spec;
 }
 

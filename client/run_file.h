@@ -1,7 +1,8 @@
 // A run file on disk as a RunSpec.
 //
 // Beyond the grammar of proto/run/run_spec.h it resolves relative data paths against the file's own folder,
-// takes the file's name as the name of a run that gives none, and looks whether the data can be read.
+// takes the file's name as the name of a run that gives none, looks whether the data can be read, and checks
+// that the schedule fits the run.
 //
 // Failure: InvalidArgument with one sentence that begins with `FILE:LINE: train.batch: ` as far as it is
 // known.

@@ -6,8 +6,8 @@
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "proto/run/nearest_name.h"
 #include "proto/run/run_spec.h"
+#include "proto/run/unknown_name.h"
 
 namespace weft {
 namespace {

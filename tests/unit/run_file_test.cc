@@ -82,6 +82,13 @@ TEST_F(RunFile, MissingKey_LineOfTheSectionItBelongsTo) {
   EXPECT_THAT(Refusal(Changed("stages: 2\n", "")), StartsWith(":1: stages: is missing"));
 }
 
+TEST_F(RunFile, ScheduleThatDoesNotFit_LineOfTheSchedule) {
+  EXPECT_THAT(Refusal(Changed("{1f1b: }", "{lpp: {groups: 0, ranks: 2}}")), StartsWith(":11: schedule: lpp"));
+  EXPECT_THAT(Refusal(Changed("{1f1b: }", "{lpp: {groups: 2}}")),
+              StartsWith(":11: schedule: lpp needs `ranks`"));
+  EXPECT_THAT(Refusal(Changed("{1f1b: }", "{lpp: {groups: 64, ranks: 1}}")), HasSubstr("4 micro-batches"));
+}
+
 TEST_F(RunFile, DuplicateKey_NamesBothLines) {
   EXPECT_THAT(Refusal(good_ + "stages: 3\n"), StartsWith(":12: stages: is given twice, first on line 10"));
 }

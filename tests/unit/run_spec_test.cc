@@ -209,9 +209,7 @@ TEST(RunSpec_NotBuiltYet, DesignedParts_RefusedWithReason) {
 TEST(RunSpec_Schedule, BadNamesAndParameters_PathAtTheValue) {
   ExpectRefused({With("/schedule", "1f1"), "schedule", "did you mean \"1f1b\"?"});
   ExpectRefused({With("/schedule", {{"lp", Json::object()}}), "schedule.lp", "did you mean \"lpp\"?"});
-  ExpectRefused({With("/schedule/lpp/groups", 0), "schedule.lpp.groups", "from 1 to 65536, not \"0\""});
   ExpectRefused({With("/schedule/lpp/group", 2), "schedule.lpp.group", "did you mean \"groups\"?"});
-  ExpectRefused({With("/schedule", {{"lpp", {{"groups", 2}}}}), "schedule.lpp", "needs its parameter ranks"});
   ExpectRefused({With("/schedule", {{"1f1b", {{"groups", 2}}}}), "schedule.1f1b.groups", "none is allowed"});
   ExpectRefused({With("/schedule/rule", "syn"), "schedule.rule", "did you mean \"sync\"?"});
   ExpectRefused({With("/schedule/rule", 1), "schedule.rule", "must be text"});
@@ -239,9 +237,6 @@ TEST(ScheduleText_Parse, Malformed_RefusedWithReason) {
   EXPECT_THAT(message("lpp,groups="), HasSubstr("not of the form key=value"));
   EXPECT_THAT(message("lpp,groups=2,groups=2,ranks=1"), HasSubstr("gives groups twice"));
   EXPECT_THAT(message("lpp,groups=2,rnaks=1"), HasSubstr("did you mean \"ranks\"?"));
-  EXPECT_THAT(message("lpp,groups=2,ranks=x"), HasSubstr("ranks of lpp must be a whole number"));
-  EXPECT_THAT(message("lpp"),
-              HasSubstr("needs its parameter groups; write, for example, lpp,groups=2,ranks=2"));
   EXPECT_THAT(message("ddp,rule=cdp_v1"), HasSubstr("not built yet"));
   EXPECT_THAT(message("zb_v"), HasSubstr("zb_v is not built yet"));
   EXPECT_EQ(message(std::string(100000, 'x')).size() < 400, true);
