@@ -46,6 +46,7 @@ struct Schedule {
   std::vector<std::vector<Job>>
       order;  // strict replay: the jobs of one step for each rank; empty for greedy dispatch
 
+  int period = 1;  // ranks of step t equal those of step t + period
   bool split_backward = false;
   ActivationPolicy activations = ActivationPolicy::kRetain;
   Residency residency = Residency::kOwner;

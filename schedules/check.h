@@ -1,0 +1,20 @@
+// Refuses a schedule that cannot run, before anything is started: the errors name the job, the rank and the
+// reason.
+//
+// Checked: ranks of compute and weights in range, one rank for the forward and backward of a micro-batch on a
+// stage, unique priorities, limits of at least one, no cycle in the job graph, and that the limits let two
+// steps of nominal durations end. Pure. O(jobs of a step).
+#ifndef WEFT_SCHEDULES_CHECK_H_
+#define WEFT_SCHEDULES_CHECK_H_
+
+#include "absl/status/status.h"
+#include "schedules/schedule.h"
+
+namespace weft {
+
+// InvalidArgument with what is wrong and where.
+absl::Status CheckSchedule(const Schedule& schedule);
+
+}  // namespace weft
+
+#endif  // WEFT_SCHEDULES_CHECK_H_

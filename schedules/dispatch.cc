@@ -1,0 +1,61 @@
+#include "schedules/dispatch.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace weft {
+
+ReadyJobs::ReadyJobs(std::vector<std::optional<int>> limits)
+    : heaps_(1), heap_of_stage_(limits.size(), 0), stage_of_heap_(1, -1), limits_(std::move(limits)) {
+  for (size_t s = 0; s < limits_.size(); ++s) {
+    if (!limits_[s].has_value()) continue;
+    heap_of_stage_[s] = static_cast<int>(heaps_.size());
+    stage_of_heap_.push_back(static_cast<int>(s));
+    heaps_.emplace_back();
+  }
+}
+
+void ReadyJobs::Add(int64_t priority, int64_t job, int stage, bool admits) {
+  const bool limited = admits && stage < static_cast<int>(heap_of_stage_.size());
+  auto& heap = heaps_[limited ? heap_of_stage_[stage] : 0];
+  heap.push_back({priority, job, stage, admits});
+  std::push_heap(heap.begin(), heap.end());
+  ++size_;
+}
+
+int ReadyJobs::Choose() const {
+  int best = heaps_[0].empty() ? -1 : 0;
+  for (size_t h = 1; h < heaps_.size(); ++h) {
+    if (heaps_[h].empty() || live(stage_of_heap_[h]) >= *limits_[stage_of_heap_[h]]) continue;
+    if (best < 0 || heaps_[h].front().priority < heaps_[best].front().priority) best = static_cast<int>(h);
+  }
+  return best;
+}
+
+std::optional<int64_t> ReadyJobs::Next() const {
+  const int choice = size_ == 0 ? -1 : Choose();
+  if (choice < 0) return std::nullopt;
+  return heaps_[choice].front().job;
+}
+
+std::optional<int64_t> ReadyJobs::Take() {
+  if (size_ == 0) return std::nullopt;
+  const int choice = Choose();
+  if (choice < 0) return std::nullopt;
+  auto& heap = heaps_[choice];
+  std::pop_heap(heap.begin(), heap.end());
+  const Entry entry = heap.back();
+  heap.pop_back();
+  --size_;
+  if (entry.admits) {
+    if (entry.stage >= static_cast<int>(live_.size())) live_.resize(entry.stage + 1, 0);
+    ++live_[entry.stage];
+  }
+  return entry.job;
+}
+
+void ReadyJobs::Release(int stage) { --live_[stage]; }
+
+bool ReadyJobs::held_back() const { return size_ > 0 && Choose() < 0; }
+
+}  // namespace weft

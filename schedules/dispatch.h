@@ -1,0 +1,63 @@
+// The greedy rule of one rank: which of its ready jobs starts next. The same code decides in the worker and
+// in the simulator.
+//
+// Ready jobs wait in heaps by priority: one for jobs that are always admissible, and one for the forwards of
+// each stage whose number of live activations on this rank is limited. Take returns the admissible job with
+// the smallest priority.
+//
+// Invariants: a job is added once and taken at most once; the activations of a limited stage never exceed its
+// limit. Not thread-safe; owned by the core of one rank.
+#ifndef WEFT_SCHEDULES_DISPATCH_H_
+#define WEFT_SCHEDULES_DISPATCH_H_
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace weft {
+
+class ReadyJobs {
+ public:
+  // `limits[s]`: most activations of stage s alive on this rank; absent means no limit. May be shorter than
+  // the number of stages.
+  explicit ReadyJobs(std::vector<std::optional<int>> limits = {});
+
+  // `job` is the caller's number for it. `admits`: the job is a forward, which brings an activation of
+  // `stage` to life.
+  void Add(int64_t priority, int64_t job, int stage, bool admits);
+
+  // The job that Take would take, or nothing.
+  std::optional<int64_t> Next() const;
+  // Takes the job to start, or nothing. An admitted forward counts as alive from here.
+  std::optional<int64_t> Take();
+
+  // The activation of a micro-batch on `stage` is gone.
+  void Release(int stage);
+
+  bool empty() const { return size_ == 0; }
+  // There are ready jobs, and admission alone holds all of them back.
+  bool held_back() const;
+  int live(int stage) const { return stage < static_cast<int>(live_.size()) ? live_[stage] : 0; }
+
+ private:
+  struct Entry {
+    int64_t priority;
+    int64_t job;
+    int32_t stage;
+    bool admits;
+    bool operator<(const Entry& o) const { return priority > o.priority; }  // min-heap
+  };
+  // Index of the heap whose top starts next, -1 for none.
+  int Choose() const;
+
+  std::vector<std::vector<Entry>> heaps_;  // [0]: unlimited; the rest: one for each limited stage
+  std::vector<int> heap_of_stage_;         // 0 for stages without a limit
+  std::vector<int> stage_of_heap_;
+  std::vector<std::optional<int>> limits_;
+  std::vector<int> live_;
+  int64_t size_ = 0;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_SCHEDULES_DISPATCH_H_

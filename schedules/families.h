@@ -1,0 +1,42 @@
+// The catalogue of named schedules: each family is one function from sizes and parameters to a Schedule
+// value.
+//
+// Nothing outside this file tests a family's name. Definitions: DESIGN.md section 2, arXiv 1811.06965
+// (gpipe), 2104.04473 (1f1b, looped). Pure. Failure: NotFound for an unknown name, with the nearest one;
+// InvalidArgument for parameters and sizes that break the family's constraints, naming the constraint.
+#ifndef WEFT_SCHEDULES_FAMILIES_H_
+#define WEFT_SCHEDULES_FAMILIES_H_
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "schedules/schedule.h"
+
+namespace weft {
+
+struct FamilyParameter {
+  std::string name;
+  std::string help;
+};
+struct Family {
+  std::string name;
+  std::string help;
+  std::vector<FamilyParameter> parameters;
+};
+
+// Every family, by name.
+const std::vector<Family>& Families();
+
+absl::StatusOr<Schedule> MakeSchedule(absl::string_view name,
+                                      const std::map<std::string, std::string>& parameters, int stages,
+                                      int microbatches);
+
+// The entry of `candidates` with the fewest edits to `word`, "" if there is none at all.
+std::string Nearest(absl::string_view word, const std::vector<std::string>& candidates);
+
+}  // namespace weft
+
+#endif  // WEFT_SCHEDULES_FAMILIES_H_

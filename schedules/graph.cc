@@ -1,0 +1,266 @@
+#include "schedules/graph.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <set>
+#include <utility>
+
+namespace weft {
+namespace {
+
+void Require(bool condition, const char* what) {
+  if (condition) return;
+  std::fprintf(stderr, "weft: broken invariant in the job graph: %s\n", what);
+  std::abort();
+}
+
+}  // namespace
+
+Graph::Graph(Schedule schedule) : schedule_(std::move(schedule)) {
+  const Schedule& s = schedule_;
+  Require(s.stages > 0 && s.microbatches > 0 && s.ranks > 0, "sizes are positive");
+  Require(s.compute && s.weights && s.priority, "compute, weights and priority are given");
+  members_.resize(s.stages);
+  gradient_travels_.assign(s.stages, false);
+  tail_.resize(s.stages);
+  int next = s.stages * s.microbatches * KindsPerMicrobatch();
+  for (int stage = 0; stage < s.stages; ++stage) {
+    std::set<Rank> holders;
+    bool remote = false;
+    for (int b = 0; b < s.microbatches; ++b) {
+      for (JobKind kind : {JobKind::kForward, input_backward(), final_backward()}) {
+        const Job job = Job::Compute(0, stage, b, kind);
+        holders.insert(s.weights(job));
+        remote |= kind != JobKind::kForward && s.weights(job) != s.compute(job);
+      }
+    }
+    members_[stage].assign(holders.begin(), holders.end());
+    gradient_travels_[stage] = remote || has_reduce(stage);
+    tail_[stage] = next;
+    next += static_cast<int>(members_[stage].size()) * (has_reduce(stage) ? 2 : 1);
+  }
+  jobs_per_step_ = next;
+  if (s.precedes) {
+    followers_.resize(jobs_per_step_);
+    // A far step, so that edges from earlier steps are all there.
+    constexpr int kFar = 1 << 20;
+    for (int i = 0; i < jobs_per_step_; ++i) {
+      const Job job = JobAt(kFar, i);
+      if (!HasMicrobatch(job.kind)) continue;
+      for (const Job& before : s.precedes(job)) {
+        followers_[IndexOf(before)].push_back({i, job.step - before.step});
+      }
+    }
+  }
+}
+
+bool Graph::IsComputeKindUsed(JobKind kind) const {
+  return kind == JobKind::kForward || kind == input_backward() || kind == final_backward();
+}
+
+Job Graph::JobAt(int step, int index) const {
+  const int kinds = KindsPerMicrobatch();
+  const int compute = schedule_.stages * schedule_.microbatches * kinds;
+  Require(index >= 0 && index < jobs_per_step_, "job index is in range");
+  if (index < compute) {
+    const int k = index % kinds, b = index / kinds % schedule_.microbatches;
+    const int stage = index / kinds / schedule_.microbatches;
+    const JobKind kind = k == 0 ? JobKind::kForward : (k == 1 ? input_backward() : JobKind::kBackwardWeight);
+    return Job::Compute(step, stage, b, kind);
+  }
+  const auto after = std::upper_bound(tail_.begin(), tail_.end(), index);
+  const int stage = static_cast<int>(after - tail_.begin()) - 1;
+  const int offset = index - tail_[stage];
+  if (!has_reduce(stage)) return Job::Update(step, stage, offset);
+  return offset % 2 == 0 ? Job::Reduce(step, stage, offset / 2) : Job::Update(step, stage, offset / 2);
+}
+
+int Graph::IndexOf(const Job& job) const {
+  Require(job.stage >= 0 && job.stage < schedule_.stages, "stage is in range");
+  if (HasMicrobatch(job.kind)) {
+    Require(job.microbatch >= 0 && job.microbatch < schedule_.microbatches, "micro-batch is in range");
+    Require(IsComputeKindUsed(job.kind), "kind is one that the schedule uses");
+    const int k = job.kind == JobKind::kForward ? 0 : (job.kind == JobKind::kBackwardWeight ? 2 : 1);
+    return (job.stage * schedule_.microbatches + job.microbatch) * KindsPerMicrobatch() + k;
+  }
+  Require(job.member >= 0 && job.member < static_cast<int>(members_[job.stage].size()), "member is in range");
+  if (!has_reduce(job.stage)) {
+    Require(job.kind == JobKind::kUpdate, "a stage without replicas has no reduce");
+    return tail_[job.stage] + job.member;
+  }
+  return tail_[job.stage] + 2 * job.member + (job.kind == JobKind::kUpdate ? 1 : 0);
+}
+
+Rank Graph::RankOf(const Job& job) const {
+  return HasMicrobatch(job.kind) ? schedule_.compute(job) : members_[job.stage][job.member];
+}
+
+int64_t Graph::PriorityOf(const Job& job) const {
+  if (HasMicrobatch(job.kind)) return schedule_.priority(job);
+  // Before every compute job: they are short and others wait for them. Older steps and later stages first.
+  const int64_t order = (int64_t{job.step} * 2 + (job.kind == JobKind::kUpdate ? 1 : 0)) * schedule_.stages +
+                        (schedule_.stages - 1 - job.stage);
+  return INT64_MIN / 2 + order;
+}
+
+int Graph::VersionOf(const Job& job) const {
+  if (!HasMicrobatch(job.kind)) return job.step;
+  const int staleness = schedule_.staleness ? schedule_.staleness(job.stage, job.microbatch) : 0;
+  return std::max(0, job.step - staleness);
+}
+
+bool Graph::FetchesWeights(const Job& job) const {
+  return HasMicrobatch(job.kind) && schedule_.compute(job) != schedule_.weights(job);
+}
+
+int Graph::MemberOf(int stage, Rank rank) const {
+  const auto& m = members_[stage];
+  const auto it = std::lower_bound(m.begin(), m.end(), rank);
+  Require(it != m.end() && *it == rank, "a job's weights are held by a member of its stage");
+  return static_cast<int>(it - m.begin());
+}
+
+void Graph::WeightsEdge(const Job& job, std::vector<Edge>* edges) const {
+  const bool fetch = FetchesWeights(job);
+  // A backward on the holder reads what its forward read: the forward's edge is enough.
+  if (!fetch && job.kind != JobKind::kForward) return;
+  const int version = VersionOf(job);
+  if (!fetch && version == 0) return;
+  const Job from = Job::Update(version - 1, job.stage, MemberOf(job.stage, schedule_.weights(job)));
+  edges->push_back({from, job, fetch ? TensorKind::kWeights : TensorKind::kOrder, 0, version});
+}
+
+void Graph::UpdatePredecessors(const Job& job, std::vector<Edge>* edges) const {
+  const int parts = static_cast<int>(members_[job.stage].size());
+  const bool sums = job.kind == JobKind::kUpdate && has_reduce(job.stage);
+  if (sums) {
+    for (int part = 0; part < parts; ++part) {
+      edges->push_back({Job::Reduce(job.step, job.stage, part), job, TensorKind::kGradientSum, part, 0});
+    }
+  } else {
+    const TensorKind tensor = gradient_travels_[job.stage] ? TensorKind::kGradient : TensorKind::kOrder;
+    for (int b = 0; b < schedule_.microbatches; ++b) {
+      edges->push_back({Job::Compute(job.step, job.stage, b, final_backward()), job, tensor, job.member, 0});
+    }
+  }
+  if (job.kind == JobKind::kUpdate && job.step > 0) {
+    edges->push_back({Job::Update(job.step - 1, job.stage, job.member), job, TensorKind::kOrder, 0, 0});
+  }
+}
+
+void Graph::Predecessors(const Job& job, std::vector<Edge>* edges) const {
+  if (!HasMicrobatch(job.kind)) return UpdatePredecessors(job, edges);
+  const auto at = [&](int stage, JobKind kind) {
+    return Job::Compute(job.step, stage, job.microbatch, kind);
+  };
+  switch (job.kind) {
+    case JobKind::kForward:
+      if (job.stage > 0) {
+        edges->push_back({at(job.stage - 1, JobKind::kForward), job, TensorKind::kActivation, 0, 0});
+      }
+      break;
+    case JobKind::kBackwardWeight:
+      edges->push_back({at(job.stage, JobKind::kBackwardInput), job, TensorKind::kOrder, 0, 0});
+      break;
+    default:
+      edges->push_back({at(job.stage, JobKind::kForward), job, TensorKind::kOrder, 0, 0});
+      if (job.stage + 1 < schedule_.stages) {
+        edges->push_back({at(job.stage + 1, input_backward()), job, TensorKind::kInputGradient, 0, 0});
+      }
+  }
+  WeightsEdge(job, edges);
+  if (schedule_.precedes) {
+    for (const Job& before : schedule_.precedes(job)) {
+      if (before.step >= 0) edges->push_back({before, job, TensorKind::kOrder, 0, 0});
+    }
+  }
+}
+
+void Graph::GradientSuccessors(const Job& job, std::vector<Edge>* edges) const {
+  const JobKind kind = has_reduce(job.stage) ? JobKind::kReduce : JobKind::kUpdate;
+  const TensorKind tensor = gradient_travels_[job.stage] ? TensorKind::kGradient : TensorKind::kOrder;
+  for (int m = 0; m < static_cast<int>(members_[job.stage].size()); ++m) {
+    edges->push_back({job, {job.step, job.stage, -1, m, kind}, tensor, m, 0});
+  }
+}
+
+void Graph::UpdateSuccessors(const Job& job, std::vector<Edge>* edges) const {
+  if (job.kind == JobKind::kReduce) {
+    for (int m = 0; m < static_cast<int>(members_[job.stage].size()); ++m) {
+      edges->push_back({job, Job::Update(job.step, job.stage, m), TensorKind::kGradientSum, job.member, 0});
+    }
+    return;
+  }
+  edges->push_back({job, Job::Update(job.step + 1, job.stage, job.member), TensorKind::kOrder, 0, 0});
+  const Rank holder = members_[job.stage][job.member];
+  for (int b = 0; b < schedule_.microbatches; ++b) {
+    const int staleness = schedule_.staleness ? schedule_.staleness(job.stage, b) : 0;
+    for (JobKind kind :
+         {JobKind::kForward, JobKind::kBackward, JobKind::kBackwardInput, JobKind::kBackwardWeight}) {
+      if (!IsComputeKindUsed(kind)) continue;
+      const Job reader = Job::Compute(job.step + 1 + staleness, job.stage, b, kind);
+      if (schedule_.weights(reader) != holder) continue;
+      const bool fetch = FetchesWeights(reader);
+      if (!fetch && kind != JobKind::kForward) continue;
+      edges->push_back({job, reader, fetch ? TensorKind::kWeights : TensorKind::kOrder, 0, job.step + 1});
+    }
+  }
+}
+
+void Graph::Successors(const Job& job, std::vector<Edge>* edges) const {
+  if (!HasMicrobatch(job.kind)) return UpdateSuccessors(job, edges);
+  const auto at = [&](int stage, JobKind kind) {
+    return Job::Compute(job.step, stage, job.microbatch, kind);
+  };
+  if (job.kind == JobKind::kForward) {
+    if (job.stage + 1 < schedule_.stages) {
+      edges->push_back({job, at(job.stage + 1, JobKind::kForward), TensorKind::kActivation, 0, 0});
+    }
+    edges->push_back({job, at(job.stage, input_backward()), TensorKind::kOrder, 0, 0});
+  }
+  if (job.kind == input_backward()) {
+    if (job.stage > 0) {
+      edges->push_back({job, at(job.stage - 1, input_backward()), TensorKind::kInputGradient, 0, 0});
+    }
+    if (schedule_.split_backward) {
+      edges->push_back({job, at(job.stage, JobKind::kBackwardWeight), TensorKind::kOrder, 0, 0});
+    }
+  }
+  if (job.kind == final_backward()) GradientSuccessors(job, edges);
+  if (schedule_.precedes) {
+    for (const Follower& f : followers_[IndexOf(job)]) {
+      edges->push_back({job, JobAt(job.step + f.distance, f.index), TensorKind::kOrder, 0, 0});
+    }
+  }
+}
+
+StepEdges Flatten(const Graph& graph) {
+  const int n = graph.jobs_per_step();
+  StepEdges flat;
+  flat.begin.reserve(n + 1);
+  std::vector<Edge> edges;
+  constexpr int kSteady = 1 << 20;
+  for (int i = 0; i < n; ++i) {
+    flat.begin.push_back(static_cast<int32_t>(flat.successors.size()));
+    edges.clear();
+    graph.Successors(graph.JobAt(kSteady, i), &edges);
+    for (const Edge& e : edges) {
+      const int distance = e.to.step - kSteady;
+      flat.successors.push_back(
+          {graph.IndexOf(e.to), static_cast<int16_t>(distance), e.tensor, static_cast<int16_t>(e.part)});
+      flat.max_distance = std::max(flat.max_distance, distance);
+    }
+  }
+  flat.begin.push_back(static_cast<int32_t>(flat.successors.size()));
+  flat.waiting.assign(flat.max_distance + 1, std::vector<int32_t>(n, 0));
+  for (int i = 0; i < n; ++i) {
+    for (int k = flat.begin[i]; k < flat.begin[i + 1]; ++k) {
+      const auto& s = flat.successors[k];
+      for (int step = s.distance; step <= flat.max_distance; ++step) ++flat.waiting[step][s.index];
+    }
+  }
+  return flat;
+}
+
+}  // namespace weft

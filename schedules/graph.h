@@ -1,0 +1,123 @@
+// The job graph of a schedule, in closed form: ranks, predecessors and successors of any job, without storing
+// a run's jobs.
+//
+// An edge says that `to` waits for `from`, and which tensor travels along it. Edges between jobs of one rank
+// carry their tensor in memory; edges between ranks are transfers. Worker, coordinator and simulator evaluate
+// the same edges (DESIGN.md section 3).
+//
+// Invariants:
+//   1. Predecessors(j) holds edge e exactly if Successors(e.from) holds it.
+//   2. An edge from a job of step -1 stands for the initial state: it holds weights version 0 and is complete
+//   before the run.
+//   3. The edges of a step look like those of every other step, but for edges that would come from before
+//   step 0 (other than 2.).
+// Thread-safe after construction. Jobs outside the schedule's sizes abort.
+#ifndef WEFT_SCHEDULES_GRAPH_H_
+#define WEFT_SCHEDULES_GRAPH_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "schedules/job.h"
+#include "schedules/schedule.h"
+
+namespace weft {
+
+struct Edge {
+  Job from;
+  Job to;
+  TensorKind tensor = TensorKind::kOrder;
+  int32_t part = 0;     // slice number of gradients
+  int32_t version = 0;  // of the weights
+};
+
+class Graph {
+ public:
+  // Requires positive sizes and the functions `compute`, `weights`, `priority`; everything else is
+  // CheckSchedule's.
+  explicit Graph(Schedule schedule);
+
+  const Schedule& schedule() const { return schedule_; }
+
+  // Jobs of one step, numbered densely: [0, jobs_per_step).
+  int jobs_per_step() const { return jobs_per_step_; }
+  Job JobAt(int step, int index) const;
+  int IndexOf(const Job& job) const;
+
+  // Who executes the job.
+  Rank RankOf(const Job& job) const;
+  // Smaller goes first among ready jobs of a rank; reduce and update go before all compute jobs.
+  int64_t PriorityOf(const Job& job) const;
+
+  // The ranks that hold the stage's weights, ascending; a job's `member` is an index here.
+  const std::vector<Rank>& members(int stage) const { return members_[stage]; }
+  bool has_reduce(int stage) const { return members_[stage].size() > 1; }
+  // False when each micro-batch's gradient is summed by the rank that computes it, so that no gradient leaves
+  // its job.
+  bool gradient_travels(int stage) const { return gradient_travels_[stage]; }
+  // The version that a compute job reads.
+  int VersionOf(const Job& job) const;
+  // True when the job computes with a fetched copy.
+  bool FetchesWeights(const Job& job) const;
+
+  // The last kind of a micro-batch's backward on a stage, whose end frees the activation and completes the
+  // gradient.
+  JobKind final_backward() const {
+    return schedule_.split_backward ? JobKind::kBackwardWeight : JobKind::kBackward;
+  }
+  // The kind whose output is the gradient of the stage's input.
+  JobKind input_backward() const {
+    return schedule_.split_backward ? JobKind::kBackwardInput : JobKind::kBackward;
+  }
+  bool IsComputeKindUsed(JobKind kind) const;
+
+  // Appends. `from` of Predecessors may be of step -1 (invariant 2). Successors ignores the end of the run:
+  // steps go on for ever.
+  void Predecessors(const Job& job, std::vector<Edge>* edges) const;
+  void Successors(const Job& job, std::vector<Edge>* edges) const;
+
+ private:
+  int KindsPerMicrobatch() const { return schedule_.split_backward ? 3 : 2; }
+  int MemberOf(int stage, Rank rank) const;
+  void WeightsEdge(const Job& job, std::vector<Edge>* edges) const;
+  void UpdatePredecessors(const Job& job, std::vector<Edge>* edges) const;
+  void GradientSuccessors(const Job& job, std::vector<Edge>* edges) const;
+  void UpdateSuccessors(const Job& job, std::vector<Edge>* edges) const;
+
+  Schedule schedule_;
+  std::vector<std::vector<Rank>> members_;
+  std::vector<bool> gradient_travels_;
+  std::vector<int> tail_;  // index of each stage's first reduce or update
+  int jobs_per_step_ = 0;
+  // Inverse of schedule_.precedes: by index, (index, step distance) of the jobs that wait.
+  struct Follower {
+    int index;
+    int distance;
+  };
+  std::vector<std::vector<Follower>> followers_;
+};
+
+// The edges of a steady step flattened for loops over many steps: successors by index and step distance.
+struct StepEdges {
+  struct Successor {
+    int32_t index;     // job of the later step
+    int16_t distance;  // steps ahead
+    TensorKind tensor;
+    int16_t part;
+  };
+  std::vector<int32_t> begin;         // size jobs_per_step + 1
+  std::vector<Successor> successors;  // of job i: [begin[i], begin[i + 1])
+  int max_distance = 0;
+  // waiting[d][i]: predecessors of job i in steps >= 0 when the step is d; the last row serves all later
+  // steps.
+  std::vector<std::vector<int32_t>> waiting;
+
+  const std::vector<int32_t>& WaitingAt(int step) const {
+    return waiting[step < max_distance ? step : max_distance];
+  }
+};
+StepEdges Flatten(const Graph& graph);
+
+}  // namespace weft
+
+#endif  // WEFT_SCHEDULES_GRAPH_H_

@@ -1,0 +1,466 @@
+#include "schedules/simulate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <deque>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "schedules/dispatch.h"
+
+namespace weft {
+namespace {
+
+absl::Status CheckPerStage(const std::vector<double>& values, int stages, absl::string_view what) {
+  if (values.size() != 1 && values.size() != static_cast<size_t>(stages)) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s: give one value, or one for each of the %d stages; got %d", what, stages, values.size()));
+  }
+  for (double v : values) {
+    if (!(v >= 0) || std::isinf(v)) {
+      return absl::InvalidArgumentError(absl::StrFormat("%s: %g is not a finite number >= 0", what, v));
+    }
+  }
+  return absl::OkStatus();
+}
+
+double At(const std::vector<double>& values, int stage) {
+  return values.size() == 1 ? values[0] : values[stage];
+}
+
+// The versions of one stage's weights that one holder keeps: the newest, and older ones until their last
+// reader ended.
+class HeldVersions {
+ public:
+  void Start(std::vector<int> readers_of_first) {
+    readers_ = {readers_of_first.begin(), readers_of_first.end()};
+  }
+  int Count() const {
+    int n = 0;
+    for (int v = oldest_; v < newest_; ++v) n += ReadersLeft(v) > 0;
+    return n + 1;
+  }
+  void Read(int version) { --readers_[version - oldest_]; }
+  // `readers`: jobs that will read the version after the newest one that is known to have readers.
+  void Add(int readers) { readers_.push_back(readers); }
+  void Publish() {
+    ++newest_;
+    while (oldest_ < newest_ && ReadersLeft(oldest_) == 0) {
+      readers_.pop_front();
+      ++oldest_;
+    }
+  }
+
+ private:
+  int ReadersLeft(int version) const { return readers_[version - oldest_]; }
+  std::deque<int> readers_;
+  int oldest_ = 0, newest_ = 0;
+};
+
+class Simulation {
+ public:
+  Simulation(const Graph& graph, const SimulationOptions& options)
+      : graph_(graph), options_(options), schedule_(graph.schedule()), edges_(Flatten(graph)) {}
+
+  absl::StatusOr<SimulationResult> Run();
+
+ private:
+  struct JobInfo {
+    int32_t stage;
+    JobKind kind;
+    double duration;
+  };
+  struct Row {
+    std::vector<int32_t> waiting;
+    int left = 0;
+  };
+  struct Event {
+    double time;
+    int64_t job;   // step * jobs_per_step + index
+    bool arrival;  // of an input; else the end of the job
+    bool operator<(const Event& o) const { return time > o.time; }
+  };
+  struct RankState {
+    ReadyJobs ready;
+    bool busy = false;
+    int activations = 0;
+    double activation_bytes = 0;
+    double last_end = 0;
+  };
+
+  absl::Status CheckOptions() const;
+  void Prepare();
+  void StartHolders();
+  int ReadersOf(int stage, int member, int version) const;
+  Row& RowOf(int step);
+  Rank RankAt(int64_t id) const { return rank_of_[(id / n_) % schedule_.period][id % n_]; }
+  Job JobOf(int64_t id) const { return graph_.JobAt(static_cast<int>(id / n_), static_cast<int>(id % n_)); }
+  double OutputBytes(int stage) const {
+    return At(options_.output.empty() ? options_.activation : options_.output, stage);
+  }
+  double BytesOf(TensorKind tensor, int from_stage, int to_stage) const;
+  void InputArrived(int64_t id);
+  void MakeReady(int64_t id);
+  void End(int64_t id);
+  void Transfer(Rank source, int64_t to, TensorKind tensor, int from_stage);
+  void Seed();
+  void Start(Rank rank, int64_t id);
+  void DispatchAll();
+  void CountEnd(int64_t id, const JobInfo& info, Rank rank);
+  absl::Status Stuck() const;
+  SimulationResult Summarize();
+
+  const Graph& graph_;
+  const SimulationOptions& options_;
+  const Schedule& schedule_;
+  const StepEdges edges_;
+  int64_t n_ = 0;
+  std::vector<JobInfo> info_;
+  std::vector<std::vector<Rank>> rank_of_;  // [step mod period][index]
+  std::vector<RankState> ranks_;
+  std::deque<Row> rows_;
+  int first_row_ = 0;  // step of rows_.front()
+  std::vector<Event> events_;
+  std::vector<double> link_free_;  // [from * ranks + to]
+  std::vector<Rank> touched_;      // ranks that may have something to dispatch
+  std::vector<std::vector<HeldVersions>> held_;
+  int64_t done_ = 0;
+  double now_ = 0;
+  SimulationResult result_;
+};
+
+absl::Status Simulation::CheckOptions() const {
+  if (options_.steps < 1) return absl::InvalidArgumentError("steps: must be at least 1");
+  for (int k = 0; k < kJobKinds; ++k) {
+    absl::Status s =
+        CheckPerStage(options_.duration[k], schedule_.stages, JobKindName(static_cast<JobKind>(k)));
+    if (!s.ok()) return s;
+  }
+  for (const auto& [values, name] :
+       {std::pair{&options_.activation, "activation"}, {&options_.weight, "weight"}}) {
+    absl::Status s = CheckPerStage(*values, schedule_.stages, name);
+    if (!s.ok()) return s;
+  }
+  if (!options_.output.empty()) {
+    absl::Status s = CheckPerStage(options_.output, schedule_.stages, "output");
+    if (!s.ok()) return s;
+  }
+  if (options_.bandwidth < 0 || options_.latency < 0) {
+    return absl::InvalidArgumentError("bandwidth and latency must not be negative");
+  }
+  return absl::OkStatus();
+}
+
+void Simulation::Prepare() {
+  n_ = graph_.jobs_per_step();
+  for (int i = 0; i < n_; ++i) {
+    const Job job = graph_.JobAt(0, i);
+    info_.push_back({job.stage, job.kind, At(options_.duration[static_cast<int>(job.kind)], job.stage)});
+  }
+  rank_of_.resize(schedule_.period);
+  for (int p = 0; p < schedule_.period; ++p) {
+    for (int i = 0; i < n_; ++i) rank_of_[p].push_back(graph_.RankOf(graph_.JobAt(p, i)));
+  }
+  for (Rank w = 0; w < schedule_.ranks; ++w) {
+    std::vector<std::optional<int>> limits;
+    if (schedule_.limit) {
+      for (int s = 0; s < schedule_.stages; ++s) limits.push_back(schedule_.limit(w, s));
+    }
+    ranks_.push_back({ReadyJobs(std::move(limits))});
+  }
+  if (options_.bandwidth > 0) link_free_.assign(static_cast<size_t>(schedule_.ranks) * schedule_.ranks, 0);
+  result_.ranks.resize(schedule_.ranks);
+  result_.step_end.assign(options_.steps, 0);
+  StartHolders();
+}
+
+int Simulation::ReadersOf(int stage, int member, int version) const {
+  int readers = 0;
+  for (int b = 0; b < schedule_.microbatches; ++b) {
+    const int staleness = schedule_.staleness ? schedule_.staleness(stage, b) : 0;
+    const int first = version == 0 ? 0 : version + staleness;
+    const int last = std::min(version + staleness, options_.steps - 1);
+    for (int t = first; t <= last; ++t) {
+      for (JobKind kind :
+           {JobKind::kForward, JobKind::kBackward, JobKind::kBackwardInput, JobKind::kBackwardWeight}) {
+        if (!graph_.IsComputeKindUsed(kind)) continue;
+        readers += schedule_.weights(Job::Compute(t, stage, b, kind)) == graph_.members(stage)[member];
+      }
+    }
+  }
+  return readers;
+}
+
+void Simulation::StartHolders() {
+  held_.resize(schedule_.stages);
+  for (int s = 0; s < schedule_.stages; ++s) {
+    held_[s].resize(graph_.members(s).size());
+    for (size_t m = 0; m < held_[s].size(); ++m) {
+      held_[s][m].Start({ReadersOf(s, static_cast<int>(m), 0)});
+      RankStats& stats = result_.ranks[graph_.members(s)[m]];
+      stats.peak_weight_versions = std::max(stats.peak_weight_versions, 1);
+    }
+  }
+}
+
+Simulation::Row& Simulation::RowOf(int step) {
+  while (first_row_ + static_cast<int>(rows_.size()) <= step) {
+    const int next = first_row_ + static_cast<int>(rows_.size());
+    rows_.push_back({edges_.WaitingAt(next), static_cast<int>(n_)});
+  }
+  return rows_[step - first_row_];
+}
+
+double Simulation::BytesOf(TensorKind tensor, int from_stage, int to_stage) const {
+  switch (tensor) {
+    case TensorKind::kOrder:
+      return 0;
+    case TensorKind::kActivation:
+      return OutputBytes(from_stage);
+    case TensorKind::kInputGradient:
+      return OutputBytes(to_stage);
+    case TensorKind::kWeights:
+      return At(options_.weight, from_stage);
+    case TensorKind::kGradient:
+    case TensorKind::kGradientSum:
+      return At(options_.weight, from_stage) / static_cast<double>(graph_.members(from_stage).size());
+  }
+  return 0;
+}
+
+void Simulation::MakeReady(int64_t id) {
+  const JobInfo& info = info_[id % n_];
+  const Rank rank = RankAt(id);
+  ranks_[rank].ready.Add(graph_.PriorityOf(JobOf(id)), id, info.stage, info.kind == JobKind::kForward);
+  touched_.push_back(rank);
+}
+
+void Simulation::InputArrived(int64_t id) {
+  if (--RowOf(static_cast<int>(id / n_)).waiting[id % n_] == 0) MakeReady(id);
+}
+
+void Simulation::Transfer(Rank source, int64_t to, TensorKind tensor, int from_stage) {
+  const Rank target = RankAt(to);
+  if (source == target) return InputArrived(to);
+  const double bytes = BytesOf(tensor, from_stage, info_[to % n_].stage);
+  RankStats& sent = result_.ranks[source];
+  RankStats& received = result_.ranks[target];
+  sent.bytes_sent += bytes;
+  sent.sent_by_kind[static_cast<int>(tensor)] += bytes;
+  received.bytes_received += bytes;
+  received.activation_receives += tensor == TensorKind::kActivation;
+  received.gradient_receives += tensor == TensorKind::kInputGradient;
+  double arrival = now_ + options_.latency;
+  if (options_.bandwidth > 0) {
+    double& free = link_free_[static_cast<size_t>(source) * schedule_.ranks + target];
+    free = std::max(free, now_) + bytes / options_.bandwidth;
+    arrival = free + options_.latency;
+  }
+  if (arrival <= now_) return InputArrived(to);
+  events_.push_back({arrival, to, true});
+  std::push_heap(events_.begin(), events_.end());
+}
+
+void Simulation::CountEnd(int64_t id, const JobInfo& info, Rank rank) {
+  const Job job = JobOf(id);
+  if (info.kind == JobKind::kUpdate) {
+    HeldVersions& held = held_[info.stage][job.member];
+    held.Add(ReadersOf(info.stage, job.member, job.step + 1));
+    held.Publish();
+    RankStats& stats = result_.ranks[rank];
+    stats.peak_weight_versions = std::max(stats.peak_weight_versions, held.Count());
+    result_.step_end[job.step] = std::max(result_.step_end[job.step], now_);
+  } else if (HasMicrobatch(info.kind)) {
+    const auto& members = graph_.members(info.stage);
+    const Rank holder = schedule_.weights(job);
+    const auto m = std::lower_bound(members.begin(), members.end(), holder) - members.begin();
+    held_[info.stage][m].Read(graph_.VersionOf(job));
+    result_.ranks[rank].weight_fetches += holder != rank;
+  }
+  if (info.kind == graph_.final_backward()) {
+    RankState& state = ranks_[rank];
+    state.ready.Release(info.stage);
+    --state.activations;
+    state.activation_bytes -= At(options_.activation, info.stage);
+  }
+}
+
+void Simulation::End(int64_t id) {
+  const int64_t index = id % n_;
+  const int64_t step = id / n_;
+  const Rank rank = RankAt(id);
+  CountEnd(id, info_[index], rank);
+  ++done_;
+  for (int k = edges_.begin[index]; k < edges_.begin[index + 1]; ++k) {
+    const auto& s = edges_.successors[k];
+    if (step + s.distance < options_.steps) {
+      Transfer(rank, (step + s.distance) * n_ + s.index, s.tensor, info_[index].stage);
+    }
+  }
+  --RowOf(static_cast<int>(step)).left;
+  while (!rows_.empty() && rows_.front().left == 0) {
+    rows_.pop_front();
+    ++first_row_;
+  }
+}
+
+void Simulation::Start(Rank rank, int64_t id) {
+  const JobInfo& info = info_[id % n_];
+  RankState& state = ranks_[rank];
+  RankStats& stats = result_.ranks[rank];
+  if (info.kind == JobKind::kForward) {
+    stats.peak_activations = std::max(stats.peak_activations, ++state.activations);
+    state.activation_bytes += At(options_.activation, info.stage);
+    stats.peak_activation_bytes = std::max(stats.peak_activation_bytes, state.activation_bytes);
+  }
+  stats.busy += info.duration;
+  if (options_.record_jobs) {
+    const Job job = JobOf(id);
+    result_.jobs.push_back({job, rank, now_, now_ + info.duration, graph_.VersionOf(job)});
+  }
+  if (info.duration == 0) return End(id);
+  state.busy = true;
+  events_.push_back({now_ + info.duration, id, false});
+  std::push_heap(events_.begin(), events_.end());
+}
+
+// Jobs of no duration end at this instant and may make better choices ready on any rank, so they all go
+// before the others.
+void Simulation::DispatchAll() {
+  std::vector<Rank> idle;
+  while (!touched_.empty()) {
+    const Rank rank = touched_.back();
+    touched_.pop_back();
+    RankState& state = ranks_[rank];
+    if (state.busy) continue;
+    idle.push_back(rank);
+    for (auto next = state.ready.Next(); next.has_value() && info_[*next % n_].duration == 0;
+         next = state.ready.Next()) {
+      Start(rank, *state.ready.Take());
+    }
+  }
+  std::sort(idle.begin(), idle.end());
+  idle.erase(std::unique(idle.begin(), idle.end()), idle.end());
+  for (Rank rank : idle) {
+    if (const std::optional<int64_t> job = ranks_[rank].ready.Take(); job.has_value()) Start(rank, *job);
+  }
+}
+
+absl::Status Simulation::Stuck() const {
+  for (size_t r = 0; r < rows_.size(); ++r) {
+    for (int64_t i = 0; i < n_; ++i) {
+      // A job that is not done is stuck if nothing is running: name the first one that waits for admission,
+      // else for a predecessor.
+      const int64_t id = (first_row_ + static_cast<int64_t>(r)) * n_ + i;
+      const Rank rank = RankAt(id);
+      if (rows_[r].waiting[i] == 0 && !ranks_[rank].ready.empty() && ranks_[rank].ready.held_back()) {
+        return absl::FailedPreconditionError(absl::StrCat(
+            "deadlock: rank ", rank, " holds ", ranks_[rank].activations,
+            " activations, which is its limit, and none of them can end; stuck near ", Describe(JobOf(id))));
+      }
+    }
+  }
+  return absl::FailedPreconditionError(absl::StrCat("deadlock: the job graph has a cycle; ", done_, " of ",
+                                                    n_ * options_.steps, " jobs can run"));
+}
+
+SimulationResult Simulation::Summarize() {
+  SimulationResult& r = result_;
+  r.makespan = now_;
+  const double area = r.makespan * schedule_.ranks;
+  double idle = 0, work = 0;
+  int most = 0;
+  for (RankStats& s : r.ranks) {
+    s.idle = r.makespan - s.busy;
+    idle += s.idle;
+    most = std::max(most, s.peak_activations);
+  }
+  for (int s = 0; s < schedule_.stages; ++s) {
+    for (int k = 0; k < static_cast<int>(JobKind::kReduce); ++k) {
+      if (graph_.IsComputeKindUsed(static_cast<JobKind>(k))) work += At(options_.duration[k], s);
+    }
+  }
+  work *= static_cast<double>(schedule_.microbatches) * options_.steps;
+  r.bubble_ratio = area > 0 ? idle / area : 0;
+  r.throughput_per_rank = area > 0 ? work / area : 0;
+  r.throughput_bound = std::min(1.0, static_cast<double>(most) / schedule_.stages);
+  const int half = options_.steps / 2;
+  r.period = options_.steps == 1
+                 ? r.makespan
+                 : (r.step_end[options_.steps - 1] - r.step_end[half - 1]) / (options_.steps - half);
+  std::stable_sort(r.jobs.begin(), r.jobs.end(),
+                   [](const SimulatedJob& a, const SimulatedJob& b) { return a.start < b.start; });
+  return std::move(r);
+}
+
+// The first steps have jobs that wait for nothing, and jobs that fetch the initial weights.
+void Simulation::Seed() {
+  struct Fetch {
+    int64_t job;
+    Rank holder;
+  };
+  std::vector<Fetch> fetches;
+  std::vector<int64_t> ready;
+  for (int step = 0; step <= edges_.max_distance && step < options_.steps; ++step) {
+    Row& row = RowOf(step);
+    for (int64_t i = 0; i < n_; ++i) {
+      const Job job = graph_.JobAt(step, static_cast<int>(i));
+      const int64_t id = step * n_ + i;
+      if (graph_.FetchesWeights(job) && graph_.VersionOf(job) == 0) {
+        ++row.waiting[i];
+        fetches.push_back({id, schedule_.weights(job)});
+      } else if (row.waiting[i] == 0) {
+        ready.push_back(id);
+      }
+    }
+  }
+  for (int64_t id : ready) MakeReady(id);
+  for (const Fetch& f : fetches) Transfer(f.holder, f.job, TensorKind::kWeights, info_[f.job % n_].stage);
+}
+
+absl::StatusOr<SimulationResult> Simulation::Run() {
+  if (absl::Status s = CheckOptions(); !s.ok()) return s;
+  Prepare();
+  Seed();
+  DispatchAll();
+  while (!events_.empty()) {
+    now_ = events_.front().time;
+    while (!events_.empty() && events_.front().time == now_) {
+      std::pop_heap(events_.begin(), events_.end());
+      const Event e = events_.back();
+      events_.pop_back();
+      if (e.arrival) {
+        InputArrived(e.job);
+      } else {
+        const Rank rank = RankAt(e.job);
+        ranks_[rank].busy = false;
+        touched_.push_back(rank);
+        End(e.job);
+      }
+    }
+    DispatchAll();
+  }
+  if (done_ < n_ * options_.steps) return Stuck();
+  return Summarize();
+}
+
+}  // namespace
+
+absl::StatusOr<SimulationResult> Simulate(const Graph& graph, const SimulationOptions& options) {
+  return Simulation(graph, options).Run();
+}
+
+absl::StatusOr<std::vector<std::vector<Job>>> ClaimOrder(const Graph& graph) {
+  SimulationOptions nominal;
+  nominal.duration[static_cast<int>(JobKind::kBackward)] = {2};
+  nominal.record_jobs = true;
+  absl::StatusOr<SimulationResult> run = Simulate(graph, nominal);
+  if (!run.ok()) return run.status();
+  std::vector<std::vector<Job>> order(graph.schedule().ranks);
+  for (const SimulatedJob& j : run->jobs) order[j.rank].push_back(j.job);
+  return order;
+}
+
+}  // namespace weft

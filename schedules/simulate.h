@@ -1,0 +1,77 @@
+// Runs a schedule on a virtual clock: the same job graph and the same greedy rule as the workers, with given
+// durations and links.
+//
+// A rank executes one job at a time. Transfers run beside compute: a tensor leaves when its job ends, queues
+// on the link from rank to rank, and arrives after bytes / bandwidth + latency. All completions of an instant
+// are taken before any dispatch; jobs of no duration are taken at once. An activation is alive from the start
+// of its forward to the end of its backward (or backward_weight).
+//
+// Memory does not grow with the number of steps (but for `jobs`, when asked for). Pure; deterministic.
+// Failure: InvalidArgument for options that do not fit the schedule; FailedPrecondition when the schedule
+// cannot go on, naming the first job that is stuck, its rank and why.
+#ifndef WEFT_SCHEDULES_SIMULATE_H_
+#define WEFT_SCHEDULES_SIMULATE_H_
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "schedules/graph.h"
+
+namespace weft {
+
+struct SimulationOptions {
+  int steps = 1;
+  // Durations by kind and stage, in any one unit; size 1 (every stage) or S. Reduce and update take no time
+  // unless given.
+  std::array<std::vector<double>, kJobKinds> duration = {{{1}, {1}, {1}, {1}, {0}, {0}}};
+  // Bytes by stage; size 1 or S. `activation`: alive on the rank for each micro-batch. `output`: of the
+  // tensor to the next stage; empty means `activation`. `weight`: of the stage's parameters (and of their
+  // gradient).
+  std::vector<double> activation = {0}, output = {}, weight = {0};
+  double bandwidth = 0;  // bytes per unit of time of each link; 0 means infinite
+  double latency = 0;    // of a transfer
+  bool record_jobs = false;
+};
+
+struct SimulatedJob {
+  Job job;
+  Rank rank = 0;
+  double start = 0, end = 0;
+  int weights_version = 0;
+};
+
+struct RankStats {
+  double busy = 0, idle = 0;
+  int peak_activations = 0;
+  double peak_activation_bytes = 0;
+  int peak_weight_versions = 0;
+  int64_t activation_receives = 0;  // activations that came from another rank
+  int64_t gradient_receives = 0;    // gradients of a stage's input that came from another rank
+  int64_t weight_fetches = 0;       // jobs whose weights live on another rank
+  double bytes_received = 0, bytes_sent = 0;
+  std::array<double, kTensorKinds> sent_by_kind{};
+};
+
+struct SimulationResult {
+  double makespan = 0;
+  double period = 0;  // time per step in steady state
+  double bubble_ratio = 0;
+  double throughput_per_rank = 0;
+  double throughput_bound = 0;
+  std::vector<RankStats> ranks;
+  std::vector<double> step_end;    // end of each step's last update
+  std::vector<SimulatedJob> jobs;  // by start time, if recorded
+};
+
+absl::StatusOr<SimulationResult> Simulate(const Graph& graph, const SimulationOptions& options);
+
+// For each rank, the jobs of one step in the order in which a run with nominal durations (backward twice the
+// forward) starts them. Every job's predecessors of the same step come earlier in the order of start times
+// over all ranks, so ranks that claim jobs in this order cannot starve each other.
+absl::StatusOr<std::vector<std::vector<Job>>> ClaimOrder(const Graph& graph);
+
+}  // namespace weft
+
+#endif  // WEFT_SCHEDULES_SIMULATE_H_
