@@ -21,7 +21,7 @@ struct TensorKey {
   int32_t stage = 0;        // the stage of the job that made it
   int32_t microbatch = -1;  // -1: not of one micro-batch
   int32_t version = 0;      // of the weights that it holds or was made with
-  int32_t part = 0;         // slice number of gradients; 0 otherwise
+  int32_t part = 0;         // slice number of gradients; of an order edge, which job it is for
   Rank producer = 0;
   Rank consumer = 0;
   TensorKind kind = TensorKind::kActivation;

@@ -1,0 +1,225 @@
+// Closed forms, constraints and refusals of the schedules.
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "schedules/check.h"
+#include "schedules/families.h"
+#include "schedules/simulate.h"
+
+namespace weft {
+namespace {
+
+using ::testing::HasSubstr;
+using Parameters = std::map<std::string, std::string>;
+
+SimulationResult MustSimulate(const std::string& name, const Parameters& parameters, int stages,
+                              int microbatches, double forward, double backward, int steps = 1) {
+  auto schedule = MakeSchedule(name, parameters, stages, microbatches);
+  EXPECT_TRUE(schedule.ok()) << schedule.status();
+  SimulationOptions options;
+  options.steps = steps;
+  options.duration[static_cast<int>(JobKind::kForward)] = {forward};
+  options.duration[static_cast<int>(JobKind::kBackward)] = {backward};
+  auto run = Simulate(Graph(*schedule), options);
+  EXPECT_TRUE(run.ok()) << run.status();
+  return *run;
+}
+
+Parameters Lpp(int groups, int ranks) {
+  return {{"groups", absl::StrCat(groups)}, {"ranks", absl::StrCat(ranks)}};
+}
+
+TEST(DataParallel, EqualDurations_TakesOneUnitAStage) {
+  for (int stages : {1, 4, 9}) {
+    for (double backward : {1.0, 2.0}) {
+      const auto run = MustSimulate("ddp", {}, stages, 8, 1, backward);
+      EXPECT_DOUBLE_EQ(run.makespan, stages * (1 + backward));
+      EXPECT_DOUBLE_EQ(run.bubble_ratio, 0);
+      for (const RankStats& r : run.ranks) EXPECT_EQ(r.peak_activations, stages);
+    }
+  }
+}
+
+TEST(Pipelines, EqualDurations_TakeMicrobatchesPlusStagesMinusOneUnits) {
+  for (const char* name : {"gpipe", "1f1b"}) {
+    for (int stages : {1, 2, 4, 7}) {
+      for (int microbatches : {1, 2, 8, 20}) {
+        for (double backward : {1.0, 2.0}) {
+          const auto run = MustSimulate(name, {}, stages, microbatches, 1, backward);
+          EXPECT_DOUBLE_EQ(run.makespan, (microbatches + stages - 1) * (1 + backward))
+              << name << " S=" << stages << " B=" << microbatches;
+        }
+      }
+    }
+  }
+}
+
+TEST(OneForwardOneBackward, AnyBatch_HoldsStagesMinusStageActivationsAtMost) {
+  const auto run = MustSimulate("1f1b", {}, 6, 20, 1, 2, 3);
+  for (int s = 0; s < 6; ++s) EXPECT_EQ(run.ranks[s].peak_activations, 6 - s);
+  const auto few = MustSimulate("1f1b", {}, 6, 2, 1, 2);
+  for (int s = 0; s < 6; ++s) EXPECT_EQ(few.ranks[s].peak_activations, std::min(2, 6 - s));
+}
+
+TEST(GPipe, AnyBatch_HoldsEveryMicrobatch) {
+  const auto run = MustSimulate("gpipe", {}, 4, 8, 1, 1);
+  for (const RankStats& r : run.ranks) EXPECT_EQ(r.peak_activations, 8);
+}
+
+// DESIGN.md section 2: S + B/G - 1 units hold for B/G <= R.
+TEST(LoopedPipelines, ConditionOfTheClosedFormHolds_MeetsIt) {
+  struct Size {
+    int stages, microbatches, groups, ranks;
+  };
+  for (const Size& z :
+       {Size{64, 32, 8, 8}, Size{16, 8, 2, 4}, Size{16, 4, 2, 4}, Size{8, 8, 2, 4}, Size{12, 6, 3, 3}}) {
+    const auto run = MustSimulate("lpp", Lpp(z.groups, z.ranks), z.stages, z.microbatches, 1, 2);
+    EXPECT_DOUBLE_EQ(run.makespan, 3.0 * (z.stages + z.microbatches / z.groups - 1));
+    EXPECT_EQ(run.ranks[0].peak_activations,
+              z.stages / z.ranks * std::min(z.stages, z.microbatches / z.groups));
+  }
+}
+
+TEST(LoopedPipelines, ConditionBroken_ObeysTheWorkBound) {
+  const auto run = MustSimulate("lpp", Lpp(2, 2), 4, 8, 1, 2);
+  EXPECT_GE(run.makespan, 24);  // S*B/W units of work a rank
+  EXPECT_LE(run.makespan, 28);
+}
+
+TEST(LoopedPipelines, OneGroupOfAllStages_IsGPipe) {
+  const auto looped = MustSimulate("lpp", Lpp(1, 4), 4, 8, 1, 2);
+  const auto gpipe = MustSimulate("gpipe", {}, 4, 8, 1, 2);
+  EXPECT_DOUBLE_EQ(looped.makespan, gpipe.makespan);
+}
+
+TEST(LoopedPipelines, GroupsOfOneRank_AreDataParallel) {
+  const auto looped = MustSimulate("lpp", Lpp(8, 1), 4, 8, 1, 2);
+  EXPECT_DOUBLE_EQ(looped.makespan, MustSimulate("ddp", {}, 4, 8, 1, 2).makespan);
+  EXPECT_EQ(looped.ranks.size(), 8u);
+}
+
+TEST(Simulation, ManySteps_PeriodIsTheStepOfAPipeline) {
+  const auto run = MustSimulate("1f1b", {}, 4, 8, 1, 2, 10);
+  EXPECT_DOUBLE_EQ(run.period, 33);
+  EXPECT_DOUBLE_EQ(run.makespan, 330);
+}
+
+TEST(Simulation, PipelineAcrossRanks_CountsReceivesAndBytes) {
+  auto schedule = MakeSchedule("1f1b", {}, 4, 8);
+  SimulationOptions options;
+  options.activation = {10};
+  options.weight = {100};
+  const auto run = Simulate(Graph(*schedule), options);
+  ASSERT_TRUE(run.ok());
+  EXPECT_EQ(run->ranks[0].activation_receives, 0);
+  EXPECT_EQ(run->ranks[0].gradient_receives, 8);
+  EXPECT_EQ(run->ranks[3].activation_receives, 8);
+  EXPECT_EQ(run->ranks[1].bytes_received, 160);
+  EXPECT_EQ(run->ranks[0].weight_fetches, 0);
+  EXPECT_EQ(run->ranks[0].peak_activation_bytes, 40);
+}
+
+TEST(Simulation, Replicas_ExchangeGradientSlicesAndSums) {
+  auto schedule = MakeSchedule("ddp", {}, 2, 4);
+  SimulationOptions options;
+  options.weight = {100};
+  const auto run = Simulate(Graph(*schedule), options);
+  ASSERT_TRUE(run.ok());
+  for (const RankStats& r : run->ranks) {
+    // Three slices of a quarter for each stage, and its own quarter of the sum to three others.
+    EXPECT_DOUBLE_EQ(r.sent_by_kind[static_cast<int>(TensorKind::kGradient)], 2 * 75);
+    EXPECT_DOUBLE_EQ(r.sent_by_kind[static_cast<int>(TensorKind::kGradientSum)], 2 * 75);
+    EXPECT_EQ(r.gradient_receives, 0);
+  }
+}
+
+TEST(Simulation, SlowLink_DelaysTheNextStage) {
+  auto schedule = MakeSchedule("gpipe", {}, 2, 1);
+  SimulationOptions options;
+  options.activation = {30};
+  options.bandwidth = 10;
+  options.latency = 0.5;
+  const auto run = Simulate(Graph(*schedule), options);
+  ASSERT_TRUE(run.ok());
+  EXPECT_DOUBLE_EQ(run->makespan, 4 + 2 * 3.5);
+}
+
+TEST(Simulation, WrongNumberOfDurations_IsRefused) {
+  auto schedule = MakeSchedule("gpipe", {}, 4, 2);
+  SimulationOptions options;
+  options.duration[0] = {1, 2};
+  const auto run = Simulate(Graph(*schedule), options);
+  EXPECT_THAT(std::string(run.status().message()), HasSubstr("4 stages"));
+}
+
+TEST(Families, UnknownName_NamesTheNearest) {
+  const auto s = MakeSchedule("1f1", {}, 4, 8);
+  EXPECT_EQ(s.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(s.status().message()), HasSubstr("'1f1b'"));
+}
+
+TEST(Families, BrokenConstraints_AreRefusedWithTheReason) {
+  const auto message = [](const Parameters& p, int stages, int microbatches) {
+    return std::string(MakeSchedule("lpp", p, stages, microbatches).status().message());
+  };
+  EXPECT_THAT(message(Lpp(0, 2), 4, 8), HasSubstr("at least 1"));
+  EXPECT_THAT(message({{"groups", "2"}}, 4, 8), HasSubstr("`ranks`"));
+  EXPECT_THAT(message(Lpp(9, 2), 4, 8), HasSubstr("at most 8 groups"));
+  EXPECT_THAT(message(Lpp(2, 5), 4, 8), HasSubstr("at most 4 ranks"));
+  EXPECT_THAT(message({{"groups", "2"}, {"rank", "2"}}, 4, 8), HasSubstr("did you mean `ranks`"));
+}
+
+// A schedule of two stages on two ranks to break in one place at a time.
+Schedule Sound() { return *MakeSchedule("1f1b", {}, 2, 2); }
+
+TEST(ScheduleCheck, SoundSchedule_Passes) { EXPECT_TRUE(CheckSchedule(Sound()).ok()); }
+
+TEST(ScheduleCheck, RankOutOfRange_NamesJobAndRank) {
+  Schedule s = Sound();
+  s.compute = [](const Job& j) { return j.stage + 1; };
+  const std::string message(CheckSchedule(s).message());
+  EXPECT_THAT(message, HasSubstr("forward (step 0, stage 1, micro-batch 0) on rank 2"));
+}
+
+TEST(ScheduleCheck, WeightsThatNobodyHolds_AreNamed) {
+  Schedule s = Sound();
+  s.weights = [](const Job&) { return 7; };
+  EXPECT_THAT(std::string(CheckSchedule(s).message()), HasSubstr("nobody holds the weights"));
+}
+
+TEST(ScheduleCheck, EqualPriorities_AreRefused) {
+  Schedule s = Sound();
+  s.priority = [](const Job&) { return 1; };
+  EXPECT_THAT(std::string(CheckSchedule(s).message()), HasSubstr("same priority"));
+}
+
+TEST(ScheduleCheck, CycleOfOrderEdges_IsNamed) {
+  Schedule s = Sound();
+  s.precedes = [](const Job& j) -> std::vector<Job> {
+    if (j.stage != 0 || j.kind != JobKind::kForward) return {};
+    return {Job::Compute(j.step, 1, j.microbatch, JobKind::kForward)};
+  };
+  EXPECT_THAT(std::string(CheckSchedule(s).message()), HasSubstr("cycle"));
+}
+
+TEST(ScheduleCheck, LimitOfZero_IsRefused) {
+  Schedule s = Sound();
+  s.limit = [](Rank, int) -> std::optional<int> { return 0; };
+  EXPECT_THAT(std::string(CheckSchedule(s).message()), HasSubstr("can never start"));
+}
+
+TEST(ScheduleCheck, LimitThatDeadlocks_IsRefused) {
+  // The backward of micro-batch 0 waits for the forward of micro-batch 1, which the limit keeps out.
+  Schedule s = *MakeSchedule("gpipe", {}, 1, 2);
+  s.limit = [](Rank, int) -> std::optional<int> { return 1; };
+  s.precedes = [](const Job& j) -> std::vector<Job> {
+    if (j.kind != JobKind::kBackward || j.microbatch != 0) return {};
+    return {Job::Compute(j.step, 0, 1, JobKind::kForward)};
+  };
+  EXPECT_THAT(std::string(CheckSchedule(s).message()), HasSubstr("deadlock: rank 0 holds 1 activations"));
+}
+
+}  // namespace
+}  // namespace weft

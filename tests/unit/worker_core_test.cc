@@ -1,0 +1,228 @@
+// The worker core by itself: two processes' cores are driven by hand through small runs, without clock,
+// threads or sockets.
+#include "worker/core/worker_core.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "schedules/families.h"
+#include "schedules/simulate.h"
+
+namespace weft {
+namespace {
+
+using ::testing::HasSubstr;
+
+WorkerCore::RunShape Shape(const std::string& name, int stages, int microbatches, int steps) {
+  return {*MakeSchedule(name, {}, stages, microbatches), steps};
+}
+
+template <typename T>
+std::vector<T> Only(const WorkerEffects& effects) {
+  std::vector<T> some;
+  for (const WorkerEffect& e : effects) {
+    if (const auto* t = std::get_if<T>(&e)) some.push_back(*t);
+  }
+  return some;
+}
+
+// One process that holds all ranks of a run.
+class OneProcess : public ::testing::Test {
+ protected:
+  void Begin(WorkerCore::RunShape shape) {
+    shape_ = shape;
+    core_ = std::make_unique<WorkerCore>([shape](const std::string&) { return shape; });
+    Assign a;
+    a.run = 7;
+    a.epoch = 3;
+    a.process_of_rank.assign(shape.schedule.ranks, 0);
+    for (Rank r = 0; r < shape.schedule.ranks; ++r)
+      a.leases.push_back({r, {3, static_cast<uint64_t>(r + 1)}});
+    WorkerEffects out;
+    core_->OnMessage(0, a, &out);
+    ASSERT_EQ(Only<PrepareEffect>(out).size(), 1u);
+    out.clear();
+    core_->OnPrepared(1, &out);
+  }
+  Grant GrantOf(Rank rank, std::vector<Job> jobs) {
+    return {7, rank, {3, static_cast<uint64_t>(rank + 1)}, std::move(jobs)};
+  }
+
+  WorkerCore::RunShape shape_;
+  std::unique_ptr<WorkerCore> core_;
+};
+
+TEST_F(OneProcess, GrantsInClaimOrder_EveryJobStartsOnceAfterItsPredecessors) {
+  Begin(Shape("1f1b", 3, 4, 3));
+  const Graph graph(shape_.schedule);
+  const auto order = *ClaimOrder(graph);
+  WorkerEffects out;
+  for (int step = 0; step < 3; ++step) {
+    for (Rank r = 0; r < 3; ++r) {
+      std::vector<Job> jobs = order[r];
+      for (Job& j : jobs) j.step = step;
+      core_->OnMessage(2, GrantOf(r, jobs), &out);
+    }
+  }
+  std::set<Job> done;
+  int64_t now = 10;
+  std::deque<StartEffect> running;
+  size_t completions = 0;
+  for (;;) {
+    for (const auto& s : Only<StartEffect>(out)) running.push_back(s);
+    for (const auto& s : Only<SendEffect>(out)) completions += std::holds_alternative<Completions>(s.message);
+    out.clear();
+    if (running.empty()) break;
+    const StartEffect s = running.front();
+    running.pop_front();
+    std::vector<Edge> edges;
+    graph.Predecessors(s.job, &edges);
+    for (const Edge& e : edges) EXPECT_TRUE(e.from.step < 0 || done.count(e.from)) << Describe(s.job);
+    EXPECT_TRUE(done.insert(s.job).second) << Describe(s.job) << " started twice";
+    core_->OnJobDone(now + 2, {s.rank, s.job, now, now + 1, true, {}}, &out);
+    now += 3;
+  }
+  EXPECT_EQ(done.size(), 3u * graph.jobs_per_step());
+  EXPECT_EQ(completions, done.size());
+  for (Rank r = 0; r < 3; ++r) EXPECT_EQ(core_->peak_activations(r), 3 - r);
+}
+
+TEST_F(OneProcess, StaleToken_ChangesNothing) {
+  Begin(Shape("gpipe", 1, 1, 1));
+  WorkerEffects out;
+  Grant stale = GrantOf(0, {Job::Compute(0, 0, 0, JobKind::kForward)});
+  stale.token.sequence = 0;
+  core_->OnMessage(2, stale, &out);
+  EXPECT_TRUE(out.empty());
+  EXPECT_EQ(core_->stale_grants(), 1u);
+}
+
+TEST_F(OneProcess, JobGrantedTwice_StartsOnce) {
+  Begin(Shape("gpipe", 1, 1, 1));
+  WorkerEffects out;
+  const Grant grant = GrantOf(0, {Job::Compute(0, 0, 0, JobKind::kForward)});
+  core_->OnMessage(2, grant, &out);
+  core_->OnMessage(3, grant, &out);
+  ASSERT_EQ(Only<StartEffect>(out).size(), 1u);
+  out.clear();
+  core_->OnJobDone(9, {0, grant.jobs[0], 4, 8, true, {}}, &out);
+  core_->OnMessage(10, grant, &out);
+  EXPECT_TRUE(Only<StartEffect>(out).empty());
+}
+
+TEST_F(OneProcess, ReadyForwardBeyondTheLimit_IdlesForMemory) {
+  Schedule s = *MakeSchedule("gpipe", {}, 2, 2);
+  s.compute = s.weights = [](const Job& j) { return j.stage; };
+  s.limit = [](Rank, int) -> std::optional<int> { return 1; };
+  Begin({s, 1});
+  WorkerEffects out;
+  core_->OnMessage(
+      10, GrantOf(0, {Job::Compute(0, 0, 0, JobKind::kForward), Job::Compute(0, 0, 1, JobKind::kForward)}),
+      &out);
+  core_->OnJobDone(30, {0, Job::Compute(0, 0, 0, JobKind::kForward), 10, 30, true, {}}, &out);
+  EXPECT_EQ(core_->ClockAt(50, 0).cause(), IdleCause::kMemory);
+  EXPECT_EQ(core_->ClockAt(50, 0).idle(IdleCause::kMemory), 20);
+}
+
+TEST_F(OneProcess, AnyMoment_BusyAndIdleSumToWallTime) {
+  Begin(Shape("1f1b", 2, 2, 1));
+  WorkerEffects out;
+  core_->OnMessage(10, GrantOf(0, {Job::Compute(0, 0, 0, JobKind::kForward)}), &out);
+  core_->OnJobDone(45, {0, Job::Compute(0, 0, 0, JobKind::kForward), 12, 40, true, {}}, &out);
+  const RankClock& clock = core_->ClockAt(100, 0);
+  int64_t sum = clock.busy(JobKind::kForward);
+  for (int c = 0; c < kIdleCauses; ++c) sum += clock.idle(static_cast<IdleCause>(c));
+  EXPECT_EQ(sum, clock.wall());
+  EXPECT_EQ(clock.wall(), 100);
+  EXPECT_EQ(clock.busy(JobKind::kForward), 28);
+}
+
+TEST_F(OneProcess, ReplicatedStage_SumsGradientsInOrderOfMicrobatches) {
+  Begin(Shape("ddp", 1, 3, 1));
+  const Graph graph(shape_.schedule);
+  const auto order = *ClaimOrder(graph);
+  WorkerEffects out;
+  for (Rank r = 0; r < 3; ++r) core_->OnMessage(2, GrantOf(r, order[r]), &out);
+  // Backward of micro-batch 2 ends first, then 0, then 1: rank 0's reduce takes 0 alone, then 1 and 2.
+  std::map<Rank, Job> at;
+  for (const auto& s : Only<StartEffect>(out)) at[s.rank] = s.job;
+  const auto end = [&](Rank r, bool last) {
+    out.clear();
+    core_->OnJobDone(20, {r, at[r], 10, 11, last, {}}, &out);
+    for (const auto& s : Only<StartEffect>(out)) at[s.rank] = s.job;
+    return Only<StartEffect>(out);
+  };
+  for (Rank r = 0; r < 3; ++r) end(r, true);  // forwards
+  EXPECT_TRUE(end(2, true).empty()) << "no reduce may begin with micro-batch 2";
+  auto started = end(0, true);
+  ASSERT_EQ(started.size(), 2u) << "ranks 0 and 2 begin their reduce with micro-batch 0";
+  EXPECT_EQ(started[0].gradients.size(), 1u);
+  EXPECT_EQ(started[0].gradients[0].microbatch, 0);
+  EXPECT_FALSE(started[0].last);
+  end(1, true);
+  started = end(0, false);
+  ASSERT_EQ(started.size(), 1u);
+  ASSERT_EQ(started[0].gradients.size(), 2u);
+  EXPECT_EQ(started[0].gradients[0].microbatch, 1);
+  EXPECT_EQ(started[0].gradients[1].microbatch, 2);
+  EXPECT_TRUE(started[0].last);
+}
+
+TEST(TwoProcesses, ClaimedJob_WantsItsRemoteInputsAtOnce) {
+  const auto shape = Shape("gpipe", 2, 1, 1);
+  WorkerCore core([&](const std::string&) { return shape; });
+  Assign a;
+  a.run = 1;
+  a.epoch = 1;
+  a.process_of_rank = {0, 1};
+  a.leases = {{1, {1, 2}}};
+  WorkerEffects out;
+  core.OnMessage(0, a, &out);
+  core.OnPrepared(1, &out);
+  out.clear();
+  core.OnMessage(2, Grant{1, 1, {1, 2}, {Job::Compute(0, 1, 0, JobKind::kForward)}}, &out);
+  ASSERT_EQ(Only<WantEffect>(out).size(), 1u);
+  const WantEffect want = Only<WantEffect>(out)[0];
+  EXPECT_EQ(want.process, 0);
+  EXPECT_EQ(want.key.kind, TensorKind::kActivation);
+  EXPECT_TRUE(Only<StartEffect>(out).empty());
+  core.OnTensor(5, want.key, 4, &out);
+  EXPECT_EQ(Only<StartEffect>(out).size(), 1u);
+  EXPECT_EQ(core.ClockAt(5, 1).idle(IdleCause::kTransfer), 1);
+}
+
+TEST(TwoProcesses, AbortWhileAJobRuns_ForgetsAfterItsEnd) {
+  const auto shape = Shape("gpipe", 1, 1, 1);
+  WorkerCore core([&](const std::string&) { return shape; });
+  Assign a;
+  a.run = 1;
+  a.process_of_rank = {0};
+  a.leases = {{0, {1, 1}}};
+  WorkerEffects out;
+  core.OnMessage(0, a, &out);
+  core.OnPrepared(1, &out);
+  core.OnMessage(2, Grant{1, 0, {1, 1}, {Job::Compute(0, 0, 0, JobKind::kForward)}}, &out);
+  out.clear();
+  core.OnMessage(3, Abort{1, "peer died"}, &out);
+  EXPECT_TRUE(Only<ForgetEffect>(out).empty());
+  core.OnJobDone(9, {0, Job::Compute(0, 0, 0, JobKind::kForward), 4, 8, true, {}}, &out);
+  EXPECT_EQ(Only<ForgetEffect>(out).size(), 1u);
+  EXPECT_TRUE(Only<StartEffect>(out).empty());
+}
+
+TEST(TwoProcesses, SpecThatCannotRun_IsReportedWithItsReason) {
+  WorkerCore core([](const std::string&) -> absl::StatusOr<WorkerCore::RunShape> {
+    return absl::InvalidArgumentError("no such model");
+  });
+  WorkerEffects out;
+  core.OnMessage(0, Assign{}, &out);
+  ASSERT_EQ(Only<SendEffect>(out).size(), 1u);
+  EXPECT_THAT(std::get<Failed>(Only<SendEffect>(out)[0].message).reason, HasSubstr("no such model"));
+  EXPECT_FALSE(core.has_run());
+}
+
+}  // namespace
+}  // namespace weft

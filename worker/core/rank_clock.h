@@ -1,0 +1,86 @@
+// Where a rank's time goes: every instant is busy with one kind of job, or idle for exactly one cause; the
+// sum is wall time.
+//
+// The clock is a ledger fed with times: it holds the present state and when it began, and closes the interval
+// when the state changes. Pure; times are nanoseconds of one monotonic clock and must not run backwards (an
+// earlier time counts as the latest one seen).
+#ifndef WEFT_WORKER_CORE_RANK_CLOCK_H_
+#define WEFT_WORKER_CORE_RANK_CLOCK_H_
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+
+#include "absl/strings/string_view.h"
+#include "schedules/job.h"
+
+namespace weft {
+
+enum class IdleCause : uint8_t {
+  kDependency,  // the bubble: what the next job needs has not been computed yet
+  kTransfer,    // it has been computed and is on its way
+  kMemory,      // a forward is ready and may not be admitted
+  kDispatch,    // the runtime itself: waiting for grants, starting and reporting jobs
+  kReduce,      // waiting for gradients or their sum
+  kRecovery,    // the run is being restored
+  kNoWork,      // no run, or none of its jobs are left for this rank
+};
+inline constexpr int kIdleCauses = 7;
+// "dependency", "transfer", "memory", "dispatch", "reduce", "recovery", "no_work".
+absl::string_view IdleCauseName(IdleCause cause);
+
+class RankClock {
+ public:
+  explicit RankClock(int64_t now) : start_(now), since_(now) {}
+
+  // The rank is idle for `cause` from now on.
+  void Idle(int64_t now, IdleCause cause) {
+    Close(now);
+    cause_ = cause;
+  }
+
+  // The rank computed a job from `start` to `end`; the time around it, since the last change and until now,
+  // was dispatch.
+  void Job(int64_t now, int64_t start, int64_t end, JobKind kind) {
+    cause_ = IdleCause::kDispatch;
+    Close(start);
+    const int64_t busy = std::max<int64_t>(0, end - since_);
+    busy_[static_cast<int>(kind)] += busy;
+    since_ += busy;
+    Close(now);
+  }
+
+  // What the rank waits for now was sent at `sent`: from then until now it was a transfer.
+  void Arrived(int64_t now, int64_t sent) {
+    if (cause_ != IdleCause::kDependency && cause_ != IdleCause::kReduce) return;
+    Close(std::min(now, std::max(sent, since_)));
+    const IdleCause before = cause_;
+    cause_ = IdleCause::kTransfer;
+    Close(now);
+    cause_ = before;
+  }
+
+  int64_t busy(JobKind kind) const { return busy_[static_cast<int>(kind)]; }
+  // Without the interval that is still open.
+  int64_t idle(IdleCause cause) const { return idle_[static_cast<int>(cause)]; }
+  IdleCause cause() const { return cause_; }
+  // Start to the end of the last closed interval: equal to the sum of all busy and idle.
+  int64_t wall() const { return since_ - start_; }
+
+ private:
+  void Close(int64_t now) {
+    if (now <= since_) return;
+    idle_[static_cast<int>(cause_)] += now - since_;
+    since_ = now;
+  }
+
+  int64_t start_;
+  int64_t since_;
+  IdleCause cause_ = IdleCause::kNoWork;
+  std::array<int64_t, kJobKinds> busy_{};
+  std::array<int64_t, kIdleCauses> idle_{};
+};
+
+}  // namespace weft
+
+#endif  // WEFT_WORKER_CORE_RANK_CLOCK_H_

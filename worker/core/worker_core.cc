@@ -1,0 +1,500 @@
+#include "worker/core/worker_core.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace weft {
+namespace {
+
+constexpr uint8_t kClaimed = 1, kQueued = 2, kDone = 4;
+
+void Require(bool condition, const char* what) {
+  if (condition) return;
+  std::fprintf(stderr, "weft: broken invariant in the worker core: %s\n", what);
+  std::abort();
+}
+
+// Enough that a rank never waits for a grant at the border of two steps, bounded so that a grant stays a
+// small message.
+int32_t CreditFor(int jobs_per_step) { return std::clamp(2 * jobs_per_step, 16, 4096); }
+
+}  // namespace
+
+struct WorkerCore::RankState {
+  RankState(int64_t now, Rank r, Token t, std::vector<std::optional<int>> l)
+      : rank(r), token(t), limits(l), ready(std::move(l)), clock(now) {}
+
+  Rank rank;
+  Token token;
+  std::vector<std::optional<int>> limits;
+  ReadyJobs ready;
+  RankClock clock;
+  int64_t running = -1;
+  std::deque<int64_t> claimed;  // in claim order; ended ones leave from the front
+  // Forwards of each limited stage that are claimed and not yet given to `ready`, in claim order.
+  std::vector<std::deque<int64_t>> admission;
+  int activations = 0, peak_activations = 0;
+  int64_t jobs_per_step = 0, jobs_left = 0;
+};
+
+struct WorkerCore::Run {
+  struct Row {
+    std::vector<int32_t> waiting;
+    std::vector<uint8_t> flags;
+    int left = 0;  // jobs of this process that have not ended
+  };
+  struct Wanted {
+    int64_t job;
+    int microbatch;
+  };
+  // Micro-batch gradients of a job that consumes them.
+  struct Intake {
+    int next = 0;
+    std::vector<bool> arrived;
+  };
+
+  Run(const Assign& a, RunShape shape)
+      : assignment(a),
+        graph(std::move(shape.schedule)),
+        edges(Flatten(graph)),
+        steps(shape.steps),
+        n(graph.jobs_per_step()) {}
+
+  bool IsLocal(Rank rank) const { return state_of_rank[rank] >= 0; }
+  RankState& StateOf(Rank rank) { return *ranks[state_of_rank[rank]]; }
+  Rank RankAt(int64_t id) const { return rank_of[(id / n) % graph.schedule().period][id % n]; }
+  Job JobOf(int64_t id) const { return graph.JobAt(static_cast<int>(id / n), static_cast<int>(id % n)); }
+  int64_t IdOf(const Job& job) const { return job.step * n + graph.IndexOf(job); }
+  Row& RowOf(int64_t step);
+  uint8_t& FlagsOf(int64_t id) { return RowOf(id / n).flags[id % n]; }
+  bool ConsumesGradients(const Job& job) const {
+    if (HasMicrobatch(job.kind) || !graph.gradient_travels(job.stage)) return false;
+    return job.kind == JobKind::kReduce || !graph.has_reduce(job.stage);
+  }
+  Intake& IntakeOf(int64_t id) {
+    Intake& intake = intakes[id];
+    if (intake.arrived.empty()) intake.arrived.assign(graph.schedule().microbatches, false);
+    return intake;
+  }
+
+  Assign assignment;
+  Graph graph;
+  StepEdges edges;
+  int steps;
+  int64_t n;
+  std::vector<int> state_of_rank;
+  std::vector<std::unique_ptr<RankState>> ranks;
+  std::vector<std::vector<Rank>> rank_of;  // [step mod period][index]
+  std::deque<Row> rows;
+  int64_t first_row = 0;
+  absl::flat_hash_map<TensorKey, Wanted> wanted;
+  absl::flat_hash_map<int64_t, Intake> intakes;
+  bool prepared = false, finishing = false, failed = false, aborted = false;
+  int running = 0;
+};
+
+WorkerCore::WorkerCore(ParseSpec parse) : parse_(std::move(parse)) {}
+WorkerCore::~WorkerCore() = default;
+
+WorkerCore::Run::Row& WorkerCore::Run::RowOf(int64_t step) {
+  Require(step >= first_row, "a step is not touched after it ended");
+  while (first_row + static_cast<int64_t>(rows.size()) <= step) {
+    const int next = static_cast<int>(first_row + rows.size());
+    Row row{edges.WaitingAt(next), std::vector<uint8_t>(n, 0), 0};
+    for (int64_t i = 0; i < n; ++i) {
+      row.left += IsLocal(RankAt(next * n + i));
+      if (next > edges.max_distance) continue;
+      const Job job = graph.JobAt(next, static_cast<int>(i));
+      row.waiting[i] += graph.FetchesWeights(job) && graph.VersionOf(job) == 0;
+    }
+    rows.push_back(std::move(row));
+  }
+  return rows[step - first_row];
+}
+
+uint64_t WorkerCore::run_id() const { return run_ ? run_->assignment.run : 0; }
+uint64_t WorkerCore::epoch() const { return run_ ? run_->assignment.epoch : 0; }
+const Graph* WorkerCore::graph() const { return run_ ? &run_->graph : nullptr; }
+
+std::vector<Rank> WorkerCore::ranks() const {
+  std::vector<Rank> ranks;
+  if (run_) {
+    for (const auto& r : run_->ranks) ranks.push_back(r->rank);
+  }
+  return ranks;
+}
+
+const RankClock& WorkerCore::ClockAt(int64_t now, Rank rank) {
+  RankState& state = run_->StateOf(rank);
+  // A running job closes its own interval, with its exact times.
+  if (state.running < 0) state.clock.Idle(now, state.clock.cause());
+  return state.clock;
+}
+
+int WorkerCore::peak_activations(Rank rank) const { return run_->StateOf(rank).peak_activations; }
+
+TensorKey WorkerCore::KeyOf(const Edge& e) const {
+  TensorKey key;
+  key.run = run_->assignment.run;
+  key.epoch = run_->assignment.epoch;
+  key.step = e.from.step;
+  key.stage = e.from.stage;
+  key.microbatch = e.from.microbatch;
+  key.version = e.version;
+  key.part = e.part;
+  key.producer = run_->graph.RankOf(e.from);
+  key.consumer = run_->graph.RankOf(e.to);
+  key.kind = e.tensor;
+  key.use = static_cast<uint8_t>(e.to.kind);
+  if (e.tensor == TensorKind::kWeights) {
+    // Each reader fetches its own copy, and early steps may read the same version.
+    key.step = e.to.step;
+    key.microbatch = e.to.microbatch;
+  } else if (e.tensor == TensorKind::kOrder) {
+    key.version = static_cast<int32_t>(e.from.kind);
+    key.part = e.to.stage * run_->graph.schedule().microbatches + e.to.microbatch;
+  }
+  return key;
+}
+
+void WorkerCore::OnMessage(int64_t now, const FromCoordinator& message, WorkerEffects* out) {
+  if (const auto* assign = std::get_if<Assign>(&message)) return OnAssign(now, *assign, out);
+  if (const auto* grant = std::get_if<Grant>(&message)) return OnGrant(now, *grant, out);
+  if (const auto* shutdown = std::get_if<Shutdown>(&message)) {
+    out->push_back(ExitEffect{shutdown->reason});
+    return;
+  }
+  if (const auto* finish = std::get_if<Finish>(&message)) {
+    if (!run_ || finish->run != run_->assignment.run || run_->finishing || run_->failed) return;
+    run_->finishing = true;
+    UpdateIdle(now);
+    out->push_back(SaveEffect{});
+    return;
+  }
+  if (const auto* abort = std::get_if<Abort>(&message)) {
+    if (!run_ || abort->run != run_->assignment.run || run_->aborted) return;
+    run_->failed = run_->aborted = true;
+    if (run_->running == 0) out->push_back(ForgetEffect{abort->reason});
+  }
+}
+
+void WorkerCore::OnAssign(int64_t now, const Assign& assign, WorkerEffects* out) {
+  if (run_) {
+    out->push_back(SendEffect{
+        Failed{assign.run, absl::StrCat("this process still works on run ", run_->assignment.run)}});
+    return;
+  }
+  absl::StatusOr<RunShape> shape = parse_(assign.spec);
+  if (!shape.ok()) {
+    out->push_back(SendEffect{Failed{assign.run, std::string(shape.status().message())}});
+    return;
+  }
+  const int world = shape->schedule.ranks;
+  if (static_cast<int>(assign.process_of_rank.size()) != world) {
+    out->push_back(
+        SendEffect{Failed{assign.run, absl::StrFormat("the assignment places %d ranks, the schedule has %d",
+                                                      assign.process_of_rank.size(), world)}});
+    return;
+  }
+  run_ = std::make_unique<Run>(assign, *std::move(shape));
+  Run& run = *run_;
+  const Schedule& schedule = run.graph.schedule();
+  run.state_of_rank.assign(world, -1);
+  for (const RankLease& lease : assign.leases) {
+    std::vector<std::optional<int>> limits;
+    if (schedule.limit) {
+      for (int s = 0; s < schedule.stages; ++s) limits.push_back(schedule.limit(lease.rank, s));
+    }
+    run.state_of_rank[lease.rank] = static_cast<int>(run.ranks.size());
+    run.ranks.push_back(std::make_unique<RankState>(now, lease.rank, lease.token, std::move(limits)));
+    run.ranks.back()->admission.resize(schedule.stages);
+  }
+  run.rank_of.resize(schedule.period);
+  std::vector<std::vector<char>> touches(run.ranks.size(), std::vector<char>(schedule.stages, 0));
+  for (int p = 0; p < schedule.period; ++p) {
+    for (int64_t i = 0; i < run.n; ++i) {
+      const Job job = run.graph.JobAt(p, static_cast<int>(i));
+      const Rank rank = run.graph.RankOf(job);
+      run.rank_of[p].push_back(rank);
+      if (!run.IsLocal(rank)) continue;
+      touches[run.state_of_rank[rank]][job.stage] = 1;
+      run.StateOf(rank).jobs_per_step += p == 0;
+      // Whole periods, then the rest.
+      run.StateOf(rank).jobs_left += run.steps / schedule.period + (p < run.steps % schedule.period ? 1 : 0);
+    }
+  }
+  PrepareEffect prepare{assign, {}};
+  for (size_t r = 0; r < run.ranks.size(); ++r) {
+    for (int s = 0; s < schedule.stages; ++s) {
+      const auto& members = run.graph.members(s);
+      const Rank rank = run.ranks[r]->rank;
+      const bool holds = std::binary_search(members.begin(), members.end(), rank);
+      if (holds || touches[r][s])
+        prepare.stages.push_back({rank, s, holds, holds && members.front() == rank});
+    }
+  }
+  out->push_back(std::move(prepare));
+}
+
+void WorkerCore::OnPrepared(int64_t now, WorkerEffects* out) {
+  if (!run_ || run_->failed) return;
+  run_->prepared = true;
+  out->push_back(SendEffect{Prepared{run_->assignment.run}});
+  for (const auto& r : run_->ranks) {
+    out->push_back(SendEffect{
+        Credit{run_->assignment.run, r->rank, r->token, CreditFor(static_cast<int>(r->jobs_per_step))}});
+  }
+  PublishInitialWeights(out);
+  UpdateIdle(now);
+}
+
+void WorkerCore::OnGrant(int64_t now, const Grant& grant, WorkerEffects* out) {
+  if (!run_ || grant.run != run_->assignment.run || grant.rank < 0 ||
+      grant.rank >= static_cast<Rank>(run_->state_of_rank.size()) || !run_->IsLocal(grant.rank) ||
+      run_->StateOf(grant.rank).token != grant.token) {
+    ++stale_grants_;
+    return;
+  }
+  if (run_->failed) return;
+  RankState& rank = run_->StateOf(grant.rank);
+  for (const Job& job : grant.jobs) Claim(now, rank, job, out);
+  StartJobs(now, out);
+}
+
+void WorkerCore::Claim(int64_t now, RankState& rank, const Job& job, WorkerEffects* out) {
+  Run& run = *run_;
+  if (job.step < run.first_row || job.step >= run.steps) return;  // it ended before this grant came
+  const int64_t id = run.IdOf(job);
+  uint8_t& flags = run.FlagsOf(id);
+  if (run.RankAt(id) != rank.rank || (flags & kClaimed)) return;
+  flags |= kClaimed;
+  rank.claimed.push_back(id);
+  if (job.kind == JobKind::kForward && !rank.limits.empty() && rank.limits[job.stage].has_value()) {
+    rank.admission[job.stage].push_back(id);
+  }
+  WantInputs(job, out);
+  Consider(id);
+}
+
+void WorkerCore::WantInputs(const Job& job, WorkerEffects* out) {
+  std::vector<Edge> edges;
+  run_->graph.Predecessors(job, &edges);
+  for (const Edge& e : edges) {
+    const int32_t process = run_->assignment.process_of_rank[run_->graph.RankOf(e.from)];
+    if (run_->IsLocal(run_->graph.RankOf(e.from))) continue;
+    const TensorKey key = KeyOf(e);
+    run_->wanted[key] = {run_->IdOf(job), e.from.microbatch};
+    out->push_back(WantEffect{process, key});
+  }
+}
+
+void WorkerCore::OnTensor(int64_t now, const TensorKey& key, int64_t sent, WorkerEffects* out) {
+  if (!run_ || run_->failed) return;
+  const auto it = run_->wanted.find(key);
+  if (it == run_->wanted.end()) return;
+  const Run::Wanted wanted = it->second;
+  run_->wanted.erase(it);
+  RankState& rank = run_->StateOf(key.consumer);
+  if (rank.running < 0 && sent > 0) rank.clock.Arrived(now, sent);
+  InputArrived(wanted.job, wanted.microbatch);
+  StartJobs(now, out);
+}
+
+void WorkerCore::InputArrived(int64_t id, int microbatch) {
+  Run& run = *run_;
+  const Job job = run.JobOf(id);
+  if (microbatch >= 0 && run.ConsumesGradients(job)) run.IntakeOf(id).arrived[microbatch] = true;
+  --run.RowOf(id / run.n).waiting[id % run.n];
+  if (run.FlagsOf(id) & kClaimed) Consider(id);
+}
+
+// Gives a claimed job to its rank's ready jobs if it can start now.
+void WorkerCore::Consider(int64_t id) {
+  Run& run = *run_;
+  uint8_t& flags = run.FlagsOf(id);
+  if (flags & (kQueued | kDone)) return;
+  const Job job = run.JobOf(id);
+  bool can_start = run.RowOf(id / run.n).waiting[id % run.n] == 0;
+  if (!can_start && run.ConsumesGradients(job)) {
+    const Run::Intake& intake = run.IntakeOf(id);
+    can_start = intake.next < static_cast<int>(intake.arrived.size()) && intake.arrived[intake.next];
+  }
+  if (!can_start) return;
+  RankState& rank = run.StateOf(run.RankAt(id));
+  flags |= kQueued;
+  std::deque<int64_t>& line = rank.admission[job.stage];
+  if (job.kind != JobKind::kForward || line.empty()) return AddReady(rank, id);
+  // In claim order: those before it that are ready have been given already.
+  while (!line.empty() && (run.FlagsOf(line.front()) & kQueued)) {
+    AddReady(rank, line.front());
+    line.pop_front();
+  }
+}
+
+void WorkerCore::AddReady(RankState& rank, int64_t id) {
+  const Job job = run_->JobOf(id);
+  rank.ready.Add(run_->graph.PriorityOf(job), id, job.stage, job.kind == JobKind::kForward);
+}
+
+void WorkerCore::StartJobs(int64_t now, WorkerEffects* out) {
+  Run& run = *run_;
+  if (!run.failed && run.prepared) {
+    for (const auto& rank : run.ranks) {
+      if (rank->running >= 0) continue;
+      const std::optional<int64_t> id = rank->ready.Take();
+      if (!id.has_value()) continue;
+      rank->clock.Idle(now, IdleCause::kDispatch);
+      rank->running = *id;
+      ++run.running;
+      out->push_back(MakeStart(*rank, *id));
+    }
+  }
+  UpdateIdle(now);
+}
+
+StartEffect WorkerCore::MakeStart(RankState& rank, int64_t id) {
+  Run& run = *run_;
+  const Job job = run.JobOf(id);
+  StartEffect start{rank.rank, job, {}, {}, true, false};
+  std::vector<Edge> edges;
+  run.graph.Predecessors(job, &edges);
+  const bool consumes = run.ConsumesGradients(job);
+  Run::Intake* intake = consumes ? &run.IntakeOf(id) : nullptr;
+  const int first = consumes ? intake->next : 0;
+  if (consumes) {
+    while (intake->next < static_cast<int>(intake->arrived.size()) && intake->arrived[intake->next])
+      ++intake->next;
+    start.last = run.RowOf(id / run.n).waiting[id % run.n] == 0;
+  }
+  for (const Edge& e : edges) {
+    if (e.tensor == TensorKind::kOrder) continue;
+    if (e.tensor == TensorKind::kGradient) {
+      if (e.from.microbatch >= first && e.from.microbatch < intake->next) start.gradients.push_back(KeyOf(e));
+    } else {
+      start.inputs.push_back(KeyOf(e));
+    }
+  }
+  if (job.kind == JobKind::kForward)
+    rank.peak_activations = std::max(rank.peak_activations, ++rank.activations);
+  start.hand_out_gradient = job.kind == run.graph.final_backward() && run.graph.gradient_travels(job.stage);
+  return start;
+}
+
+void WorkerCore::OnJobDone(int64_t now, const JobDone& done, WorkerEffects* out) {
+  Require(run_ != nullptr && run_->StateOf(done.rank).running == run_->IdOf(done.job),
+          "only a started job ends");
+  Run& run = *run_;
+  RankState& rank = run.StateOf(done.rank);
+  const int64_t id = rank.running;
+  rank.running = -1;
+  --run.running;
+  rank.clock.Job(now, done.start_ns, done.end_ns, done.job.kind);
+  if (run.aborted && run.running == 0) {
+    out->push_back(ForgetEffect{"the run was aborted"});
+    return;
+  }
+  if (run.failed) return UpdateIdle(now);
+  if (!done.last) {
+    run.FlagsOf(id) &= static_cast<uint8_t>(~kQueued);
+    Consider(id);
+    return StartJobs(now, out);
+  }
+  run.FlagsOf(id) |= kDone;
+  run.intakes.erase(id);
+  --rank.jobs_left;
+  if (done.job.kind == run.graph.final_backward()) {
+    --rank.activations;
+    rank.ready.Release(done.job.stage);
+  }
+  PublishOutputs(done.job, out);
+  Completion completion{done.job, done.start_ns, done.end_ns, done.loss.value_or(0), done.loss.has_value()};
+  out->push_back(SendEffect{Completions{run.assignment.run, rank.rank, rank.token, {completion}}});
+  while (!rank.claimed.empty() && (run.FlagsOf(rank.claimed.front()) & kDone)) rank.claimed.pop_front();
+  --run.RowOf(id / run.n).left;
+  while (!run.rows.empty() && run.rows.front().left == 0 && run.rows.front().flags.size() > 0) {
+    // Claimed lists of other ranks no longer name jobs of this step: all of them ended.
+    for (const auto& r : run.ranks) {
+      while (!r->claimed.empty() && r->claimed.front() / run.n == run.first_row) r->claimed.pop_front();
+    }
+    run.rows.pop_front();
+    ++run.first_row;
+  }
+  StartJobs(now, out);
+}
+
+void WorkerCore::PublishOutputs(const Job& job, WorkerEffects* out) {
+  std::vector<Edge> edges;
+  run_->graph.Successors(job, &edges);
+  for (const Edge& e : edges) {
+    if (e.to.step < run_->steps) PublishEdge(e, out);
+  }
+}
+
+void WorkerCore::PublishEdge(const Edge& e, WorkerEffects* out) {
+  const Rank consumer = run_->graph.RankOf(e.to);
+  const int parts = e.tensor == TensorKind::kGradient || e.tensor == TensorKind::kGradientSum
+                        ? static_cast<int>(run_->graph.members(e.from.stage).size())
+                        : 1;
+  if (!run_->IsLocal(consumer)) {
+    out->push_back(PublishEffect{run_->assignment.process_of_rank[consumer], KeyOf(e), parts});
+    return;
+  }
+  if (e.tensor != TensorKind::kOrder) out->push_back(PublishEffect{-1, KeyOf(e), parts});
+  InputArrived(run_->IdOf(e.to), e.from.microbatch);
+}
+
+void WorkerCore::PublishInitialWeights(WorkerEffects* out) {
+  Run& run = *run_;
+  std::vector<Edge> edges;
+  for (int step = 0; step <= run.edges.max_distance && step < run.steps; ++step) {
+    for (int64_t i = 0; i < run.n; ++i) {
+      const Job job = run.graph.JobAt(step, static_cast<int>(i));
+      if (!run.graph.FetchesWeights(job) || run.graph.VersionOf(job) != 0) continue;
+      edges.clear();
+      run.graph.Predecessors(job, &edges);
+      for (const Edge& e : edges) {
+        if (e.tensor == TensorKind::kWeights && run.IsLocal(run.graph.RankOf(e.from))) PublishEdge(e, out);
+      }
+    }
+  }
+}
+
+IdleCause WorkerCore::CauseOf(const RankState& rank) const {
+  const Run& run = *run_;
+  if (!run.prepared || run.finishing || run.failed || rank.jobs_left == 0) return IdleCause::kNoWork;
+  if (rank.running >= 0) return IdleCause::kDispatch;
+  if (rank.ready.held_back()) return IdleCause::kMemory;
+  if (rank.claimed.empty()) return IdleCause::kDispatch;
+  const Job next = run.JobOf(rank.claimed.front());
+  return HasMicrobatch(next.kind) ? IdleCause::kDependency : IdleCause::kReduce;
+}
+
+void WorkerCore::UpdateIdle(int64_t now) {
+  for (const auto& rank : run_->ranks) {
+    const IdleCause cause = CauseOf(*rank);
+    if (cause != rank->clock.cause()) rank->clock.Idle(now, cause);
+  }
+}
+
+void WorkerCore::OnSaved(int64_t now, std::vector<RankReport> reports, WorkerEffects* out) {
+  if (!run_ || run_->failed) return;
+  out->push_back(SendEffect{Finished{run_->assignment.run, std::move(reports)}});
+  run_->finishing = run_->failed = true;
+  out->push_back(ForgetEffect{""});
+}
+
+void WorkerCore::Forget() { run_.reset(); }
+
+void WorkerCore::OnFailure(int64_t now, const std::string& reason, WorkerEffects* out) {
+  if (!run_ || run_->failed) return;
+  run_->failed = true;
+  out->push_back(SendEffect{Failed{run_->assignment.run, reason}});
+  UpdateIdle(now);
+}
+
+}  // namespace weft

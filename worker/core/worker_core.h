@@ -1,0 +1,170 @@
+// Decides what a worker process does next: which tensors to want, which job each of its ranks starts, what to
+// publish and report.
+//
+// It is the worker without threads, clock, sockets and LibTorch: events come in with the time, effects go out
+// in order. The shell (worker/shell/worker_loop.h) carries the effects out; the seeded simulation does so on
+// a virtual clock. One core serves all ranks of one process, and one run at a time.
+//
+// How a job comes to run: the coordinator grants it (claimed, ahead of time); the core wants the tensors that
+// come from other processes; as inputs arrive and earlier jobs end, its count of missing inputs falls to
+// zero; then it is ready, and starts when its rank is idle and it has the smallest priority among the
+// admissible ready jobs (the greedy rule of schedules/dispatch.h).
+//
+// Invariants:
+//   1. A rank runs one job at a time. A job starts once, after all its predecessors ended.
+//   2. Forwards of a stage with a limit are admitted in claim order, so whatever the durations, a job that is
+//   earlier in the claim order never
+//      waits for one that is later.
+//   3. Micro-batch gradients are consumed in order of micro-batches, each once, as they arrive.
+//   4. After a failure or an abort no job starts; what is still running is waited for.
+//   5. A grant under another token than the lease's changes nothing.
+// Threads: none; the owner calls one method at a time.
+#ifndef WEFT_WORKER_CORE_WORKER_CORE_H_
+#define WEFT_WORKER_CORE_WORKER_CORE_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "proto/session/messages.h"
+#include "schedules/dispatch.h"
+#include "schedules/graph.h"
+#include "worker/core/rank_clock.h"
+#include "worker/core/tensor_key.h"
+
+namespace weft {
+
+// ---- effects, in the order in which they are to be carried out
+
+struct SendEffect {
+  FromWorker message;
+};
+// Connect to the peers, make the ranks and load their stages, write initial checkpoints, then call OnPrepared
+// or OnFailure.
+struct PrepareEffect {
+  struct Stage {
+    Rank rank;
+    int stage;
+    bool holds_weights;
+    bool saves;  // this rank writes the stage into checkpoints
+  };
+  Assign assignment;
+  std::vector<Stage> stages;
+};
+// Ask process `process` for the tensor.
+struct WantEffect {
+  int32_t process;
+  TensorKey key;
+};
+// Run the job on the rank's thread with these inputs, then call OnJobDone.
+struct StartEffect {
+  Rank rank;
+  Job job;
+  std::vector<TensorKey> inputs;  // without gradients of micro-batches
+  // Of jobs that consume micro-batch gradients: those to add now, in order; `last` when the job can be
+  // finished after them.
+  std::vector<TensorKey> gradients;
+  bool last = true;
+  bool hand_out_gradient = false;
+};
+// Hand an output of the job that just ended (or the initial weights) to a rank of another process, or of this
+// one (process -1).
+struct PublishEffect {
+  int32_t process;
+  TensorKey key;
+  int parts = 1;  // of a sliced gradient; the slice is key.part
+};
+// Write the held stages into the run's output, then call OnSaved.
+struct SaveEffect {};
+// Drop everything of the run, cancel its wants, then call Forget.
+struct ForgetEffect {
+  std::string reason;  // empty after a run that ended well
+};
+struct ExitEffect {
+  std::string reason;
+};
+
+using WorkerEffect = std::variant<SendEffect, PrepareEffect, WantEffect, StartEffect, PublishEffect,
+                                  SaveEffect, ForgetEffect, ExitEffect>;
+using WorkerEffects = std::vector<WorkerEffect>;
+
+struct JobDone {
+  Rank rank = 0;
+  Job job;
+  int64_t start_ns = 0, end_ns = 0;
+  bool last = true;  // as in StartEffect
+  std::optional<double> loss;
+};
+
+class WorkerCore {
+ public:
+  // Makes the job graph of a run; InvalidArgument for a spec that cannot be run. Given by the shell so that
+  // the core parses no files.
+  struct RunShape {
+    Schedule schedule;
+    int steps = 1;
+  };
+  using ParseSpec = std::function<absl::StatusOr<RunShape>(const std::string& spec)>;
+
+  explicit WorkerCore(ParseSpec parse);
+  ~WorkerCore();
+
+  void OnMessage(int64_t now, const FromCoordinator& message, WorkerEffects* out);
+  void OnPrepared(int64_t now, WorkerEffects* out);
+  // A wanted tensor is here. `sent`: when its producer offered it, on this machine's clock; 0 if unknown.
+  void OnTensor(int64_t now, const TensorKey& key, int64_t sent, WorkerEffects* out);
+  void OnJobDone(int64_t now, const JobDone& done, WorkerEffects* out);
+  void OnSaved(int64_t now, std::vector<RankReport> reports, WorkerEffects* out);
+  // Something of the run went wrong here. Told to the coordinator once.
+  void OnFailure(int64_t now, const std::string& reason, WorkerEffects* out);
+
+  // The shell has dropped the run; its figures are gone after this.
+  void Forget();
+
+  bool has_run() const { return run_ != nullptr; }
+  uint64_t run_id() const;
+  uint64_t epoch() const;
+  const Graph* graph() const;
+
+  // Ranks of this process in the present run, ascending.
+  std::vector<Rank> ranks() const;
+  // Closes the open interval of the rank's clock at `now`.
+  const RankClock& ClockAt(int64_t now, Rank rank);
+  int peak_activations(Rank rank) const;
+  uint64_t stale_grants() const { return stale_grants_; }
+
+ private:
+  struct Run;
+  struct RankState;
+
+  void OnAssign(int64_t now, const Assign& assign, WorkerEffects* out);
+  void OnGrant(int64_t now, const Grant& grant, WorkerEffects* out);
+  void Claim(int64_t now, RankState& rank, const Job& job, WorkerEffects* out);
+  void WantInputs(const Job& job, WorkerEffects* out);
+  void InputArrived(int64_t id, int microbatch);
+  void Consider(int64_t id);
+  void AddReady(RankState& rank, int64_t id);
+  void PublishOutputs(const Job& job, WorkerEffects* out);
+  void PublishInitialWeights(WorkerEffects* out);
+  void PublishEdge(const Edge& edge, WorkerEffects* out);
+  void StartJobs(int64_t now, WorkerEffects* out);
+  StartEffect MakeStart(RankState& rank, int64_t id);
+  void UpdateIdle(int64_t now);
+  IdleCause CauseOf(const RankState& rank) const;
+  TensorKey KeyOf(const Edge& edge) const;
+
+  ParseSpec parse_;
+  std::unique_ptr<Run> run_;
+  uint64_t stale_grants_ = 0;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_WORKER_CORE_WORKER_CORE_H_

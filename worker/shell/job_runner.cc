@@ -1,0 +1,131 @@
+#include "worker/shell/job_runner.h"
+
+#include <time.h>
+
+#include <utility>
+
+#include "absl/status/statusor.h"
+
+namespace weft {
+namespace {
+
+// The input of the given kind; empty if the job has none.
+Tensor InputOf(const JobTask& task, TensorKind kind) {
+  for (size_t i = 0; i < task.inputs.size(); ++i) {
+    if (task.start.inputs[i].kind == kind) return task.inputs[i];
+  }
+  return {};
+}
+
+void RunForward(RankCompute& compute, const JobTask& task, JobOutcome* outcome) {
+  auto result = compute.Forward(task.start.job, InputOf(task, TensorKind::kActivation),
+                                InputOf(task, TensorKind::kWeights));
+  if (!result.ok()) {
+    outcome->status = result.status();
+    return;
+  }
+  outcome->activation = std::move(result->activation);
+  outcome->loss = result->loss;
+}
+
+void RunBackward(RankCompute& compute, const JobTask& task, JobOutcome* outcome) {
+  auto result = compute.Backward(task.start.job, InputOf(task, TensorKind::kInputGradient),
+                                 InputOf(task, TensorKind::kWeights), task.start.hand_out_gradient);
+  if (!result.ok()) {
+    outcome->status = result.status();
+    return;
+  }
+  outcome->input_gradient = std::move(result->input_gradient);
+  outcome->gradient = std::move(result->gradient);
+}
+
+absl::Status AddGradients(RankCompute& compute, const JobTask& task) {
+  const int part = task.start.job.member;
+  for (size_t i = 0; i < task.gradients.size(); ++i) {
+    absl::Status s = compute.Accumulate(task.start.job, task.start.gradients[i].microbatch, task.gradients[i],
+                                        part, task.parts);
+    if (!s.ok()) return s;
+  }
+  return absl::OkStatus();
+}
+
+void RunReduce(RankCompute& compute, const JobTask& task, JobOutcome* outcome) {
+  outcome->status = AddGradients(compute, task);
+  if (!outcome->status.ok() || !task.start.last) return;
+  auto sum = compute.TakeSum(task.start.job, task.start.job.member, task.parts);
+  if (sum.ok()) {
+    outcome->gradient_sum = *std::move(sum);
+  } else {
+    outcome->status = sum.status();
+  }
+}
+
+void RunUpdate(RankCompute& compute, const JobTask& task, JobOutcome* outcome) {
+  outcome->status = AddGradients(compute, task);
+  if (!outcome->status.ok() || !task.start.last) return;
+  // The parts come in the order of the graph's edges, which is the order of members.
+  std::vector<Tensor> sums;
+  for (size_t i = 0; i < task.inputs.size(); ++i) {
+    if (task.start.inputs[i].kind == TensorKind::kGradientSum) sums.push_back(task.inputs[i]);
+  }
+  if (sums.empty() && !task.gradients.empty()) {
+    auto sum = compute.TakeSum(task.start.job, 0, 1);
+    if (!sum.ok()) {
+      outcome->status = sum.status();
+      return;
+    }
+    sums.push_back(*std::move(sum));
+  }
+  outcome->status = compute.Update(task.start.job, sums);
+}
+
+}  // namespace
+
+Tensor JobOutcome::Output(TensorKind kind, int part, int parts) const {
+  switch (kind) {
+    case TensorKind::kActivation:
+      return activation;
+    case TensorKind::kInputGradient:
+      return input_gradient;
+    case TensorKind::kGradient:
+      return parts == 1 ? gradient : Slice(gradient, part, parts);
+    case TensorKind::kGradientSum:
+      return gradient_sum;
+    case TensorKind::kOrder:
+    case TensorKind::kWeights:
+      break;
+  }
+  return {};
+}
+
+JobOutcome RunJob(RankCompute& compute, JobTask task) {
+  JobOutcome outcome;
+  outcome.start_ns = MonotonicNanos();
+  switch (task.start.job.kind) {
+    case JobKind::kForward:
+      RunForward(compute, task, &outcome);
+      break;
+    case JobKind::kBackward:
+    case JobKind::kBackwardInput:
+    case JobKind::kBackwardWeight:
+      RunBackward(compute, task, &outcome);
+      break;
+    case JobKind::kReduce:
+      RunReduce(compute, task, &outcome);
+      break;
+    case JobKind::kUpdate:
+      RunUpdate(compute, task, &outcome);
+      break;
+  }
+  task = {};
+  outcome.end_ns = MonotonicNanos();
+  return outcome;
+}
+
+int64_t MonotonicNanos() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec;
+}
+
+}  // namespace weft

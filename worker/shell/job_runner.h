@@ -1,0 +1,45 @@
+// Runs one job of a rank on its compute state: from the tensors that the core gathered to the tensors that it
+// will publish.
+//
+// It is the translation between the job graph's words (edges, parts, micro-batches) and the compute interface
+// (forward, backward, sums). Called on the rank's thread, without locks. Failure: the status of the compute,
+// naming the job.
+#ifndef WEFT_WORKER_SHELL_JOB_RUNNER_H_
+#define WEFT_WORKER_SHELL_JOB_RUNNER_H_
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "worker/core/worker_core.h"
+#include "worker/shell/compute/compute.h"
+
+namespace weft {
+
+struct JobTask {
+  StartEffect start;
+  std::vector<Tensor> inputs;     // of start.inputs
+  std::vector<Tensor> gradients;  // of start.gradients
+  int parts = 1;                  // members of the job's stage
+};
+
+struct JobOutcome {
+  absl::Status status;
+  int64_t start_ns = 0, end_ns = 0;
+  std::optional<double> loss;
+  Tensor activation, input_gradient, gradient, gradient_sum;
+
+  // The output that travels along an edge of this kind; weights are not an output (ask the compute).
+  Tensor Output(TensorKind kind, int part, int parts) const;
+};
+
+// Releases the task's inputs before it returns.
+JobOutcome RunJob(RankCompute& compute, JobTask task);
+
+// Nanoseconds of the monotonic clock, which the processes of one machine share.
+int64_t MonotonicNanos();
+
+}  // namespace weft
+
+#endif  // WEFT_WORKER_SHELL_JOB_RUNNER_H_

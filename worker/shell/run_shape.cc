@@ -1,0 +1,26 @@
+#include "worker/shell/run_shape.h"
+
+#include <utility>
+
+#include "schedules/check.h"
+#include "schedules/families.h"
+
+namespace weft {
+
+absl::StatusOr<RunSpec> ParseRunSpecText(const std::string& text) {
+  const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
+  if (json.is_discarded()) return absl::InvalidArgumentError("the run's specification is not JSON");
+  return ParseRunSpec(json);
+}
+
+absl::StatusOr<WorkerCore::RunShape> ParseRunShape(const std::string& text) {
+  absl::StatusOr<RunSpec> spec = ParseRunSpecText(text);
+  if (!spec.ok()) return spec.status();
+  absl::StatusOr<Schedule> schedule =
+      MakeSchedule(spec->schedule.name, spec->schedule.parameters, spec->stages(), spec->train.microbatches);
+  if (!schedule.ok()) return schedule.status();
+  if (absl::Status s = CheckSchedule(*schedule); !s.ok()) return s;
+  return WorkerCore::RunShape{*std::move(schedule), spec->train.steps};
+}
+
+}  // namespace weft

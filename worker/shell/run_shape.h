@@ -1,0 +1,21 @@
+// From the run file's JSON text, as the wire carries it, to what a worker needs of it.
+#ifndef WEFT_WORKER_SHELL_RUN_SHAPE_H_
+#define WEFT_WORKER_SHELL_RUN_SHAPE_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "proto/run/run_spec.h"
+#include "worker/core/worker_core.h"
+
+namespace weft {
+
+// InvalidArgument for text that is not JSON or not a valid run.
+absl::StatusOr<RunSpec> ParseRunSpecText(const std::string& text);
+
+// The checked schedule of the run, for the core.
+absl::StatusOr<WorkerCore::RunShape> ParseRunShape(const std::string& text);
+
+}  // namespace weft
+
+#endif  // WEFT_WORKER_SHELL_RUN_SHAPE_H_

@@ -1,0 +1,420 @@
+#include "worker/shell/transport/loopback_transport.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <deque>
+#include <iterator>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "worker/shell/transport/transfer_table.h"
+#include "worker/shell/transport/transport_message.h"
+
+namespace weft {
+namespace {
+
+using NodeId = uint64_t;
+
+struct Message {
+  enum class Type { kWant, kCancel, kTensor, kRelease, kGoodbye } type = Type::kGoodbye;
+  NodeId from = 0;
+  TensorKey key;
+  Tensor tensor;
+  uint64_t offer = 0;
+};
+
+struct Node {
+  explicit Node(int fd) : event_fd(fd) {}
+  ~Node() { close(event_fd); }
+  const int event_fd;
+  std::deque<Message> inbox;
+  bool armed = false;
+  bool dead = false;
+};
+
+Nanos MonotonicNow() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+std::string AddressOf(NodeId node) { return absl::StrCat("loopback:", node); }
+
+}  // namespace
+
+struct LoopbackNetwork::State {
+  absl::Mutex mutex;
+  std::map<NodeId, Node> nodes ABSL_GUARDED_BY(mutex);
+  std::map<std::pair<NodeId, NodeId>, std::deque<Message>> held_back ABSL_GUARDED_BY(mutex);
+
+  void Signal(Node* node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    if (std::exchange(node->armed, false)) eventfd_write(node->event_fd, 1);
+  }
+
+  void Post(NodeId to, Message message) {
+    absl::MutexLock lock(&mutex);
+    auto target = nodes.find(to);
+    auto source = nodes.find(message.from);
+    if (target == nodes.end() || target->second.dead) return;
+    if (source != nodes.end() && source->second.dead) return;
+    auto held = held_back.find({message.from, to});
+    if (held != held_back.end()) {
+      held->second.push_back(std::move(message));
+      return;
+    }
+    target->second.inbox.push_back(std::move(message));
+    Signal(&target->second);
+  }
+
+  // What it had not received is destroyed outside the lock: dropping a tensor posts a message.
+  void Remove(NodeId id) {
+    std::vector<std::deque<Message>> undelivered;
+    absl::MutexLock lock(&mutex);
+    auto node = nodes.find(id);
+    undelivered.push_back(std::move(node->second.inbox));
+    nodes.erase(node);
+    for (auto it = held_back.begin(); it != held_back.end();) {
+      if (it->first.first == id || it->first.second == id) {
+        undelivered.push_back(std::move(it->second));
+        it = held_back.erase(it);
+      } else {
+        ++it;
+      }
+    }
+  }
+
+  std::optional<NodeId> Find(const std::string& address) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    for (const auto& [id, node] : nodes) {
+      if (AddressOf(id) == address) return id;
+    }
+    return std::nullopt;
+  }
+
+  bool IsDead(NodeId id) {
+    absl::MutexLock lock(&mutex);
+    auto it = nodes.find(id);
+    return it == nodes.end() || it->second.dead;
+  }
+};
+
+namespace {
+
+using State = LoopbackNetwork::State;
+
+// Keeps an arrived tensor's bytes and tells the producer when the consumer is done with them.
+struct Arrival {
+  Arrival(std::shared_ptr<State> s, NodeId from, NodeId to, uint64_t o, std::shared_ptr<void> bytes)
+      : state(std::move(s)), consumer(from), producer(to), offer(o), owner(std::move(bytes)) {}
+  ~Arrival() {
+    owner.reset();  // before the producer can learn of it
+    Message release;
+    release.type = Message::Type::kRelease;
+    release.from = consumer;
+    release.offer = offer;
+    state->Post(producer, std::move(release));
+  }
+  Arrival(const Arrival&) = delete;
+  Arrival& operator=(const Arrival&) = delete;
+
+  const std::shared_ptr<State> state;
+  const NodeId consumer, producer;
+  const uint64_t offer;
+  std::shared_ptr<void> owner;
+};
+
+class LoopbackTransport final : public Transport {
+ public:
+  LoopbackTransport(std::shared_ptr<State> state, NodeId id, int event_fd)
+      : state_(std::move(state)), id_(id), address_(AddressOf(id)), event_fd_(event_fd) {}
+  ~LoopbackTransport() override { state_->Remove(id_); }
+
+  const std::string& address() const override { return address_; }
+  absl::string_view name() const override { return "loopback"; }
+  MemorySource& memory() override { return memory_; }
+  void BeginEpoch(uint64_t run, uint64_t epoch) override { table_.BeginEpoch(run, epoch); }
+  absl::Status Connect(PeerId peer, const std::string& address, const std::string& label) override;
+  void Want(PeerId peer, const TensorKey& key, Nanos deadline) override;
+  void Cancel(const TensorKey& key) override;
+  void Offer(PeerId peer, const TensorKey& key, Tensor tensor) override;
+  int Progress(Nanos now, std::vector<TransportEvent>* events) override;
+  int event_fd() const override { return event_fd_; }
+  bool Arm() override;
+  Nanos next_deadline() const override { return table_.next_deadline(); }
+  uint64_t bytes_held() const override { return table_.offered_bytes() + held_bytes_; }
+  TransportCounters counters() const override;
+  void Close(Nanos deadline) override;
+
+ private:
+  struct Held {
+    PeerId peer;
+    Tensor tensor;
+  };
+
+  void Post(PeerId peer, Message message);
+  void Handle(Message message);
+  void HandleTensor(PeerId peer, Message message);
+  void HandleRelease(PeerId peer, uint64_t offer);
+  void Deliver(Delivery delivery);
+  void DropHeldBy(PeerId peer);
+  void CheckPeers();
+
+  const std::shared_ptr<State> state_;
+  const NodeId id_;
+  const std::string address_;
+  const int event_fd_;  // of the node; the state closes it
+  PlainMemory memory_;
+  TransferTable table_;
+  std::map<PeerId, NodeId> peers_;
+  std::map<uint64_t, Held> held_;
+  uint64_t held_bytes_ = 0;
+  uint64_t next_offer_ = 1;
+  std::vector<TransportEvent> events_;
+  TransportCounters counters_;
+  Nanos now_ = MonotonicNow();
+};
+
+absl::Status LoopbackTransport::Connect(PeerId peer, const std::string& address, const std::string& label) {
+  std::optional<NodeId> node;
+  {
+    absl::MutexLock lock(&state_->mutex);
+    node = state_->Find(address);
+    if (node && state_->nodes.at(*node).dead) node.reset();
+  }
+  if (!node) return absl::UnavailableError(absl::StrCat(label, ": nothing is at ", address));
+  if (table_.PeerOf(*node) == peer) return table_.PeerStatus(peer);
+  DropHeldBy(peer);
+  peers_[peer] = *node;
+  table_.AddPeer(peer, *node, label, &events_);
+  return absl::OkStatus();
+}
+
+void LoopbackTransport::Post(PeerId peer, Message message) {
+  message.from = id_;
+  state_->Post(peers_.at(peer), std::move(message));
+}
+
+void LoopbackTransport::Want(PeerId peer, const TensorKey& key, Nanos deadline) {
+  if (absl::Status status = table_.Want(peer, key, now_, deadline); !status.ok()) {
+    TransportEvent refused;
+    refused.kind = TransportEvent::Kind::kWantFailed;
+    refused.peer = peer;
+    refused.key = key;
+    refused.status = std::move(status);
+    events_.push_back(std::move(refused));
+    return;
+  }
+  Post(peer, {Message::Type::kWant, id_, key});
+}
+
+void LoopbackTransport::Cancel(const TensorKey& key) {
+  if (const std::optional<PeerId> peer = table_.Cancel(key)) Post(*peer, {Message::Type::kCancel, id_, key});
+}
+
+void LoopbackTransport::Offer(PeerId peer, const TensorKey& key, Tensor tensor) {
+  if (absl::Status status = CheckShape(tensor.shape, tensor.bytes); !status.ok()) {
+    std::fprintf(stderr, "weft: offered %s with %s\n", Describe(key).c_str(), status.ToString().c_str());
+    std::abort();
+  }
+  if (std::optional<Delivery> due = table_.Offer(peer, key, std::move(tensor))) Deliver(*std::move(due));
+}
+
+void LoopbackTransport::Deliver(Delivery delivery) {
+  ++counters_.tensors_sent;
+  counters_.bytes_sent += delivery.tensor.bytes;
+  const uint64_t offer = delivery.tensor.bytes > 0 ? next_offer_++ : 0;
+  if (offer != 0) {
+    held_bytes_ += delivery.tensor.bytes;
+    held_[offer] = {delivery.peer, delivery.tensor};
+  }
+  Post(delivery.peer, {Message::Type::kTensor, id_, delivery.key, std::move(delivery.tensor), offer});
+}
+
+void LoopbackTransport::HandleTensor(PeerId peer, Message message) {
+  Tensor tensor = std::move(message.tensor);
+  if (message.offer != 0) {
+    auto arrival =
+        std::make_shared<Arrival>(state_, id_, message.from, message.offer, std::move(tensor.owner));
+    tensor.owner = std::shared_ptr<void>(arrival, tensor.data);
+  }
+  if (!table_.Take(peer, message.key)) return;  // counted there; dropping the tensor releases it
+  ++counters_.tensors_received;
+  counters_.bytes_received += tensor.bytes;
+  counters_.bytes_in_place += tensor.bytes;
+  TransportEvent event;
+  event.kind = TransportEvent::Kind::kArrived;
+  event.peer = peer;
+  event.key = message.key;
+  event.tensor = std::move(tensor);
+  events_.push_back(std::move(event));
+}
+
+void LoopbackTransport::HandleRelease(PeerId peer, uint64_t offer) {
+  auto it = held_.find(offer);
+  if (it == held_.end() || it->second.peer != peer) {
+    ++counters_.dropped_messages;
+    return;
+  }
+  held_bytes_ -= it->second.tensor.bytes;
+  held_.erase(it);
+}
+
+void LoopbackTransport::Handle(Message message) {
+  if (message.type == Message::Type::kWant) {
+    if (auto due = table_.OnWant(message.from, message.key, true)) Deliver(*std::move(due));
+    return;
+  }
+  if (message.type == Message::Type::kCancel) return table_.OnCancel(message.from, message.key);
+  const std::optional<PeerId> peer = table_.PeerOf(message.from);
+  if (!peer) {
+    ++counters_.dropped_messages;
+  } else if (message.type == Message::Type::kTensor) {
+    HandleTensor(*peer, std::move(message));
+  } else if (message.type == Message::Type::kRelease) {
+    HandleRelease(*peer, message.offer);
+  } else {
+    table_.FailPeer(*peer,
+                    absl::UnavailableError(absl::StrCat(table_.label(*peer), " has closed its connections")),
+                    /*report=*/false, &events_);
+  }
+}
+
+void LoopbackTransport::DropHeldBy(PeerId peer) {
+  for (auto it = held_.begin(); it != held_.end();) {
+    if (it->second.peer == peer) {
+      held_bytes_ -= it->second.tensor.bytes;
+      it = held_.erase(it);
+    } else {
+      ++it;
+    }
+  }
+}
+
+void LoopbackTransport::CheckPeers() {
+  for (const auto& [peer, node] : peers_) {
+    if (!state_->IsDead(node)) continue;
+    table_.FailPeer(
+        peer, absl::UnavailableError(absl::StrCat(table_.label(peer), " is lost: its process has ended")),
+        /*report=*/true, &events_);
+    DropHeldBy(peer);
+  }
+}
+
+int LoopbackTransport::Progress(Nanos now, std::vector<TransportEvent>* events) {
+  now_ = now;
+  std::deque<Message> inbox;
+  {
+    absl::MutexLock lock(&state_->mutex);
+    Node& self = state_->nodes.at(id_);
+    if (self.dead) return 0;
+    self.armed = false;
+    eventfd_t ignored;
+    eventfd_read(event_fd_, &ignored);
+    inbox.swap(self.inbox);
+  }
+  for (Message& message : inbox) Handle(std::move(message));
+  CheckPeers();
+  const size_t before = events_.size();
+  table_.Expire(now, &events_);
+  for (size_t i = before; i < events_.size(); ++i) {
+    Post(events_[i].peer, {Message::Type::kCancel, id_, events_[i].key});
+  }
+  const int handled = static_cast<int>(inbox.size() + events_.size());
+  std::move(events_.begin(), events_.end(), std::back_inserter(*events));
+  events_.clear();
+  return handled;
+}
+
+bool LoopbackTransport::Arm() {
+  if (!events_.empty()) return false;
+  absl::MutexLock lock(&state_->mutex);
+  Node& self = state_->nodes.at(id_);
+  if (!self.inbox.empty()) return false;
+  // A peer that died after the last Progress has signaled in vain.
+  for (const auto& [peer, node] : peers_) {
+    auto it = state_->nodes.find(node);
+    if ((it == state_->nodes.end() || it->second.dead) && table_.PeerStatus(peer).ok()) return false;
+  }
+  self.armed = true;
+  return true;
+}
+
+TransportCounters LoopbackTransport::counters() const {
+  TransportCounters counters = counters_;
+  counters.dropped_messages += table_.dropped();
+  return counters;
+}
+
+void LoopbackTransport::Close(Nanos deadline) {
+  const auto awaits_releases = [this] {
+    return table_.offers() > 0 || std::any_of(held_.begin(), held_.end(), [this](const auto& entry) {
+             return table_.PeerStatus(entry.second.peer).ok();
+           });
+  };
+  std::vector<TransportEvent> ignored;
+  for (Nanos now = MonotonicNow(); awaits_releases() && now < deadline; now = MonotonicNow()) {
+    if (Progress(now, &ignored) > 0 || !Arm()) continue;
+    pollfd wake{event_fd_, POLLIN, 0};
+    poll(&wake, 1, 10);
+  }
+  for (const auto& [peer, node] : peers_) {
+    if (table_.PeerStatus(peer).ok()) Post(peer, {Message::Type::kGoodbye, id_});
+  }
+}
+
+}  // namespace
+
+LoopbackNetwork::LoopbackNetwork() : state_(std::make_shared<State>()) {}
+LoopbackNetwork::~LoopbackNetwork() = default;
+
+std::unique_ptr<Transport> LoopbackNetwork::CreateTransport() {
+  static std::atomic<NodeId> next{
+      1};  // unique over networks, so that an address is never taken for another's
+  const NodeId id = next.fetch_add(1);
+  const int fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  if (fd < 0) {
+    std::perror("weft: eventfd of a loopback transport");
+    std::abort();
+  }
+  {
+    absl::MutexLock lock(&state_->mutex);
+    state_->nodes.try_emplace(id, fd);
+  }
+  return std::make_unique<LoopbackTransport>(state_, id, fd);
+}
+
+void LoopbackNetwork::Kill(const std::string& address) {
+  absl::MutexLock lock(&state_->mutex);
+  if (const std::optional<NodeId> id = state_->Find(address)) state_->nodes.at(*id).dead = true;
+  for (auto& [other, node] : state_->nodes) state_->Signal(&node);
+}
+
+void LoopbackNetwork::HoldBack(const std::string& from, const std::string& to) {
+  absl::MutexLock lock(&state_->mutex);
+  const auto source = state_->Find(from), target = state_->Find(to);
+  if (source && target) state_->held_back.try_emplace({*source, *target});
+}
+
+void LoopbackNetwork::Deliver(const std::string& from, const std::string& to) {
+  absl::MutexLock lock(&state_->mutex);
+  const auto source = state_->Find(from), target = state_->Find(to);
+  if (!source || !target) return;
+  auto held = state_->held_back.find({*source, *target});
+  if (held == state_->held_back.end()) return;
+  Node& node = state_->nodes.at(*target);
+  for (Message& message : held->second) node.inbox.push_back(std::move(message));
+  state_->held_back.erase(held);
+  state_->Signal(&node);
+}
+
+}  // namespace weft

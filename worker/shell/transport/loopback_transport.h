@@ -1,0 +1,42 @@
+// Transports within one process, for tests and for runs on one process: tensors are handed over by sharing
+// them.
+//
+// A LoopbackNetwork joins any number of transports and can misbehave on request: kill a transport, hold
+// messages back, deliver them later. The transports keep the network's state alive.
+//
+// Threads: the network is thread-safe; each transport follows transport.h, so different threads may drive
+// different transports.
+#ifndef WEFT_WORKER_SHELL_TRANSPORT_LOOPBACK_TRANSPORT_H_
+#define WEFT_WORKER_SHELL_TRANSPORT_LOOPBACK_TRANSPORT_H_
+
+#include <memory>
+#include <string>
+
+#include "worker/shell/transport/transport.h"
+
+namespace weft {
+
+class LoopbackNetwork {
+ public:
+  LoopbackNetwork();
+  ~LoopbackNetwork();
+
+  std::unique_ptr<Transport> CreateTransport();
+
+  // As if its process had died: it sends and receives nothing more, and its peers report PeerFailed.
+  void Kill(const std::string& address);
+
+  // Keeps messages from one transport to another until Deliver, which hands them over in order and ends the
+  // holding.
+  void HoldBack(const std::string& from, const std::string& to);
+  void Deliver(const std::string& from, const std::string& to);
+
+  struct State;
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_WORKER_SHELL_TRANSPORT_LOOPBACK_TRANSPORT_H_

@@ -1,0 +1,54 @@
+#include "worker/shell/transport/release_queue.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <utility>
+
+namespace weft {
+
+ReleaseQueue::ReleaseQueue() : event_fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+  if (event_fd_ < 0) {
+    std::perror("weft: eventfd of the transport");
+    std::abort();
+  }
+}
+
+ReleaseQueue::~ReleaseQueue() { close(event_fd_); }
+
+void ReleaseQueue::Push(Release release) {
+  absl::MutexLock lock(&mutex_);
+  if (closed_) return;
+  releases_.push_back(release);
+  if (armed_ && !signaled_) {
+    signaled_ = eventfd_write(event_fd_, 1) == 0;
+  }
+}
+
+void ReleaseQueue::Take(std::vector<Release>* out) {
+  absl::MutexLock lock(&mutex_);
+  armed_ = false;
+  if (signaled_) {
+    eventfd_t ignored;
+    eventfd_read(event_fd_, &ignored);
+    signaled_ = false;
+  }
+  std::swap(*out, releases_);
+}
+
+void ReleaseQueue::Close() {
+  absl::MutexLock lock(&mutex_);
+  closed_ = true;
+  releases_.clear();
+}
+
+bool ReleaseQueue::Arm() {
+  absl::MutexLock lock(&mutex_);
+  if (!releases_.empty()) return false;
+  armed_ = true;
+  return true;
+}
+
+}  // namespace weft

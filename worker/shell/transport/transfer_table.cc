@@ -1,0 +1,266 @@
+#include "worker/shell/transport/transfer_table.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace weft {
+namespace {
+
+TransportEvent WantFailed(PeerId peer, const TensorKey& key, absl::Status status) {
+  TransportEvent event;
+  event.kind = TransportEvent::Kind::kWantFailed;
+  event.peer = peer;
+  event.key = key;
+  event.status = std::move(status);
+  return event;
+}
+
+std::string Seconds(Nanos duration) {
+  return absl::StrFormat("%.1f s", static_cast<double>(duration) * 1e-9);
+}
+
+}  // namespace
+
+void TransferTable::AddPeer(PeerId peer, uint64_t sender, const std::string& label,
+                            std::vector<TransportEvent>* events) {
+  auto it = peers_.find(peer);
+  if (it != peers_.end()) {
+    if (it->second.sender == sender) return;
+    FailPeer(peer, absl::UnavailableError(absl::StrCat(it->second.label, " was replaced by ", label)), false,
+             events);
+    peer_of_.erase(it->second.sender);
+  }
+  peers_[peer] = Peer{sender, label, absl::OkStatus()};
+  peer_of_[sender] = peer;
+  AdmitEarlyWants();
+}
+
+std::optional<PeerId> TransferTable::PeerOf(uint64_t sender) const {
+  auto it = peer_of_.find(sender);
+  if (it == peer_of_.end()) return std::nullopt;
+  return it->second;
+}
+
+absl::Status TransferTable::PeerStatus(PeerId peer) const {
+  auto it = peers_.find(peer);
+  if (it == peers_.end()) return absl::NotFoundError(absl::StrCat("process ", peer, " is not connected"));
+  return it->second.status;
+}
+
+const std::string& TransferTable::label(PeerId peer) const {
+  static const std::string* const kUnknown = new std::string("a process that is not connected");
+  auto it = peers_.find(peer);
+  return it == peers_.end() ? *kUnknown : it->second.label;
+}
+
+bool TransferTable::FailPeer(PeerId peer, const absl::Status& cause, bool report,
+                             std::vector<TransportEvent>* events) {
+  auto it = peers_.find(peer);
+  if (it == peers_.end() || !it->second.status.ok()) return false;
+  it->second.status = cause;
+  if (report) {
+    TransportEvent event;
+    event.kind = TransportEvent::Kind::kPeerFailed;
+    event.peer = peer;
+    event.status = cause;
+    events->push_back(std::move(event));
+  }
+  FailWantsOn(peer, cause, events);
+  DropPeerState(peer);
+  return true;
+}
+
+void TransferTable::FailWantsOn(PeerId peer, const absl::Status& cause, std::vector<TransportEvent>* events) {
+  for (auto it = wants_.begin(); it != wants_.end();) {
+    if (it->second.peer != peer) {
+      ++it;
+      continue;
+    }
+    events->push_back(WantFailed(
+        peer, it->first,
+        absl::Status(cause.code(), absl::StrCat("no ", Describe(it->first), ": ", cause.message()))));
+    deadlines_.erase({it->second.deadline, it->first});
+    it = wants_.erase(it);
+  }
+}
+
+void TransferTable::DropPeerState(PeerId peer) {
+  const ByPeer first{peer, TensorKey{0, 0, std::numeric_limits<int32_t>::min()}};
+  auto offer = offers_.lower_bound(first);
+  while (offer != offers_.end() && offer->first.first == peer) {
+    offered_bytes_ -= offer->second.bytes;
+    offer = offers_.erase(offer);
+  }
+  auto want = remote_wants_.lower_bound(first);
+  while (want != remote_wants_.end() && want->first.first == peer) want = remote_wants_.erase(want);
+}
+
+void TransferTable::BeginEpoch(uint64_t run, uint64_t epoch) {
+  if (run == run_ && epoch == epoch_) return;
+  run_ = run;
+  epoch_ = epoch;
+  wants_.clear();
+  deadlines_.clear();
+  offers_.clear();
+  offered_bytes_ = 0;
+  remote_wants_.clear();
+  AdmitEarlyWants();
+}
+
+absl::Status TransferTable::Want(PeerId peer, const TensorKey& key, Nanos now, Nanos deadline) {
+  if (!InEpoch(key)) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("%s is of run %d epoch %d, but run %d epoch %d is current", Describe(key), key.run,
+                        key.epoch, run_, epoch_));
+  }
+  if (absl::Status status = PeerStatus(peer); !status.ok()) {
+    return absl::Status(status.code(), absl::StrCat("no ", Describe(key), ": ", status.message()));
+  }
+  if (!wants_.emplace(key, PendingWant{peer, now, deadline}).second) {
+    return absl::AlreadyExistsError(absl::StrCat(Describe(key), " is already wanted"));
+  }
+  deadlines_.emplace(deadline, key);
+  return absl::OkStatus();
+}
+
+void TransferTable::EraseWant(absl::btree_map<TensorKey, PendingWant>::iterator it) {
+  deadlines_.erase({it->second.deadline, it->first});
+  wants_.erase(it);
+}
+
+std::optional<PeerId> TransferTable::Cancel(const TensorKey& key) {
+  auto it = wants_.find(key);
+  if (it == wants_.end()) return std::nullopt;
+  const PeerId peer = it->second.peer;
+  EraseWant(it);
+  return peer;
+}
+
+bool TransferTable::IsAwaited(PeerId peer, const TensorKey& key) const {
+  auto it = wants_.find(key);
+  return it != wants_.end() && it->second.peer == peer && !it->second.landing;
+}
+
+void TransferTable::MarkLanding(const TensorKey& key) {
+  auto it = wants_.find(key);
+  if (it != wants_.end()) it->second.landing = true;
+}
+
+bool TransferTable::Take(PeerId peer, const TensorKey& key) {
+  auto it = wants_.find(key);
+  if (it == wants_.end() || it->second.peer != peer) {
+    ++dropped_;
+    return false;
+  }
+  EraseWant(it);
+  return true;
+}
+
+void TransferTable::Expire(Nanos now, std::vector<TransportEvent>* events) {
+  while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
+    auto it = wants_.find(deadlines_.begin()->second);
+    const PendingWant& want = it->second;
+    events->push_back(WantFailed(
+        want.peer, it->first,
+        absl::DeadlineExceededError(absl::StrCat("waited ", Seconds(now - want.since), " for ",
+                                                 Describe(it->first), " from ", label(want.peer),
+                                                 want.landing ? "; its bytes were on their way" : ""))));
+    EraseWant(it);
+  }
+}
+
+void TransferTable::FailWant(const TensorKey& key, const absl::Status& cause,
+                             std::vector<TransportEvent>* events) {
+  auto it = wants_.find(key);
+  if (it == wants_.end()) return;
+  events->push_back(WantFailed(it->second.peer, key, cause));
+  EraseWant(it);
+}
+
+Nanos TransferTable::next_deadline() const {
+  return deadlines_.empty() ? std::numeric_limits<Nanos>::max() : deadlines_.begin()->first;
+}
+
+std::optional<Delivery> TransferTable::Offer(PeerId peer, const TensorKey& key, Tensor tensor) {
+  if (!InEpoch(key) || !PeerStatus(peer).ok()) {
+    ++dropped_;
+    return std::nullopt;
+  }
+  auto want = remote_wants_.find({peer, key});
+  if (want != remote_wants_.end()) {
+    Delivery delivery{peer, key, std::move(tensor), want->second};
+    remote_wants_.erase(want);
+    return delivery;
+  }
+  const uint64_t bytes = tensor.bytes;
+  if (offers_.emplace(ByPeer{peer, key}, std::move(tensor)).second) {
+    offered_bytes_ += bytes;
+  } else {
+    ++dropped_;
+  }
+  return std::nullopt;
+}
+
+std::optional<Delivery> TransferTable::OnWant(uint64_t sender, const TensorKey& key, bool in_place_ok) {
+  const std::optional<PeerId> peer = PeerOf(sender);
+  if (IsStale(key) || (peer && !PeerStatus(*peer).ok())) {
+    ++dropped_;
+    return std::nullopt;
+  }
+  if (!peer || !InEpoch(key)) {
+    KeepEarly({sender, key, in_place_ok});
+    return std::nullopt;
+  }
+  auto offer = offers_.find({*peer, key});
+  if (offer != offers_.end()) {
+    Delivery delivery{*peer, key, std::move(offer->second), in_place_ok};
+    offered_bytes_ -= delivery.tensor.bytes;
+    offers_.erase(offer);
+    return delivery;
+  }
+  if (remote_wants_.size() >= kMaxRemoteWants ||
+      !remote_wants_.emplace(ByPeer{*peer, key}, in_place_ok).second) {
+    ++dropped_;
+  }
+  return std::nullopt;
+}
+
+void TransferTable::OnCancel(uint64_t sender, const TensorKey& key) {
+  if (const std::optional<PeerId> peer = PeerOf(sender)) {
+    if (remote_wants_.erase({*peer, key}) > 0) return;
+  }
+  for (auto it = early_wants_.begin(); it != early_wants_.end(); ++it) {
+    if (it->sender == sender && it->key == key) {
+      early_wants_.erase(it);
+      return;
+    }
+  }
+  // Else its tensor is already on its way; the consumer returns it.
+}
+
+void TransferTable::KeepEarly(EarlyWant want) {
+  if (early_wants_.size() >= kMaxEarlyWants) {
+    early_wants_.pop_front();
+    ++dropped_;
+  }
+  early_wants_.push_back(std::move(want));
+}
+
+void TransferTable::AdmitEarlyWants() {
+  std::deque<EarlyWant> waiting;
+  waiting.swap(early_wants_);
+  for (EarlyWant& want : waiting) {
+    if (OnWant(want.sender, want.key, want.in_place_ok)) {
+      // Nothing can be offered yet to a peer, or in an epoch, that is new.
+      std::fprintf(stderr, "weft: transfer table: an early want met an offer: %s\n",
+                   Describe(want.key).c_str());
+      std::abort();
+    }
+  }
+}
+
+}  // namespace weft

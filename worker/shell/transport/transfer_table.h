@@ -1,0 +1,125 @@
+// What is wanted and what is offered: the matching of the two halves of a transfer, shared by all transports.
+//
+// Pure logic: no I/O, no clock (the time is an argument), no threads. A transport feeds it with the calls of
+// its owner and with the messages of its peers, and carries out what it returns.
+//
+// A peer is named twice: by the owner's number (PeerId) and by the `sender` number that its messages carry. A
+// want may arrive before the owner has connected its sender, or before this side has begun the epoch; such
+// early wants are kept, at most kMaxEarlyWants of them, the oldest dropped first.
+//
+// Invariants:
+//   1. A want ends once: Take, Expire, Cancel, FailPeer, or silently by BeginEpoch.
+//   2. An offer is handed out for delivery at most once.
+//   3. Nothing of an epoch other than the current one is matched.
+// Not thread-safe. What it returns is ordered by key, never by hash.
+#ifndef WEFT_WORKER_SHELL_TRANSPORT_TRANSFER_TABLE_H_
+#define WEFT_WORKER_SHELL_TRANSPORT_TRANSFER_TABLE_H_
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/btree_map.h"
+#include "absl/container/btree_set.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "worker/core/tensor_key.h"
+#include "worker/shell/transport/transport.h"
+
+namespace weft {
+
+// A tensor whose want and offer have met: to be sent to `peer` now.
+struct Delivery {
+  PeerId peer = -1;
+  TensorKey key;
+  Tensor tensor;
+  bool in_place_ok = false;  // the consumer can read the producer's memory
+};
+
+class TransferTable {
+ public:
+  static constexpr size_t kMaxEarlyWants = 64 * 1024;
+  static constexpr size_t kMaxRemoteWants = 1024 * 1024;
+
+  // Peers. Adding one again under the same sender does nothing; under another sender it replaces the old one,
+  // whose wants fail.
+  void AddPeer(PeerId peer, uint64_t sender, const std::string& label, std::vector<TransportEvent>* events);
+  std::optional<PeerId> PeerOf(uint64_t sender) const;
+  // Ok, or why it failed. NotFound for a number that was never added.
+  absl::Status PeerStatus(PeerId peer) const;
+  const std::string& label(PeerId peer) const;
+  // Sticky: the first cause wins and false is returned after it. Fails the wants on the peer, drops the
+  // offers to it. `report`: also append PeerFailed; not so for a peer that said goodbye.
+  bool FailPeer(PeerId peer, const absl::Status& cause, bool report, std::vector<TransportEvent>* events);
+
+  void BeginEpoch(uint64_t run, uint64_t epoch);
+
+  // The consumer's half. Want returns why it is refused; the caller reports that as kWantFailed.
+  absl::Status Want(PeerId peer, const TensorKey& key, Nanos now, Nanos deadline);
+  // The peer that was asked, or nothing if the key was not wanted.
+  std::optional<PeerId> Cancel(const TensorKey& key);
+  // True if the key is wanted from `peer` and its bytes are not on their way yet.
+  bool IsAwaited(PeerId peer, const TensorKey& key) const;
+  // Bytes of the key are on their way: further ones are refused. The deadline still holds.
+  void MarkLanding(const TensorKey& key);
+  // Ends the want because the tensor is here. False if it ended before (deadline, cancel, epoch).
+  bool Take(PeerId peer, const TensorKey& key);
+  void Expire(Nanos now, std::vector<TransportEvent>* events);
+  void FailWant(const TensorKey& key, const absl::Status& cause, std::vector<TransportEvent>* events);
+  Nanos next_deadline() const;
+  size_t wants() const { return wants_.size(); }
+
+  // The producer's half. Each returns the delivery that is due, if the other half was there.
+  std::optional<Delivery> Offer(PeerId peer, const TensorKey& key, Tensor tensor);
+  std::optional<Delivery> OnWant(uint64_t sender, const TensorKey& key, bool in_place_ok);
+  void OnCancel(uint64_t sender, const TensorKey& key);
+  uint64_t offered_bytes() const { return offered_bytes_; }
+  size_t offers() const { return offers_.size(); }
+
+  // Messages and offers that had no use: stale, duplicate, of a failed peer, or beyond a bound.
+  uint64_t dropped() const { return dropped_; }
+
+ private:
+  struct Peer {
+    uint64_t sender = 0;
+    std::string label;
+    absl::Status status;
+  };
+  struct PendingWant {
+    PeerId peer;
+    Nanos since, deadline;
+    bool landing = false;
+  };
+  struct EarlyWant {
+    uint64_t sender;
+    TensorKey key;
+    bool in_place_ok;
+  };
+  using ByPeer = std::pair<PeerId, TensorKey>;
+
+  bool InEpoch(const TensorKey& key) const { return key.run == run_ && key.epoch == epoch_; }
+  bool IsStale(const TensorKey& key) const { return key.run == run_ && key.epoch < epoch_; }
+  void EraseWant(absl::btree_map<TensorKey, PendingWant>::iterator it);
+  void FailWantsOn(PeerId peer, const absl::Status& cause, std::vector<TransportEvent>* events);
+  void DropPeerState(PeerId peer);
+  void KeepEarly(EarlyWant want);
+  void AdmitEarlyWants();
+
+  uint64_t run_ = 0, epoch_ = 0;
+  absl::flat_hash_map<PeerId, Peer> peers_;
+  absl::flat_hash_map<uint64_t, PeerId> peer_of_;
+  absl::btree_map<TensorKey, PendingWant> wants_;
+  absl::btree_set<std::pair<Nanos, TensorKey>> deadlines_;
+  absl::btree_map<ByPeer, Tensor> offers_;
+  absl::btree_map<ByPeer, bool> remote_wants_;  // value: in_place_ok
+  std::deque<EarlyWant> early_wants_;
+  uint64_t offered_bytes_ = 0;
+  uint64_t dropped_ = 0;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_WORKER_SHELL_TRANSPORT_TRANSFER_TABLE_H_

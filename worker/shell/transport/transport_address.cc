@@ -1,0 +1,66 @@
+#include "worker/shell/transport/transport_address.h"
+
+#include "absl/strings/str_cat.h"
+#include "worker/shell/transport/byte_stream.h"
+
+namespace weft {
+namespace {
+
+constexpr uint32_t kMagic = 0x01414657;  // "WFA", format 1
+constexpr size_t kFixedBytes = 4 + 8 + 4 + 8 + 3 * 8 + 4 + 2 * 4;
+
+// UCX trusts the address that it is given, so one that was cut or changed on its way must not reach it
+// (FNV-1a).
+uint32_t Checksum(absl::string_view bytes) {
+  uint32_t hash = 2166136261u;
+  for (const char c : bytes) hash = (hash ^ static_cast<uint8_t>(c)) * 16777619u;
+  return hash;
+}
+
+}  // namespace
+
+std::string EncodeAddress(const TransportAddress& address) {
+  std::string out(kFixedBytes, '\0');
+  ByteWriter writer(out.data());
+  writer.Put(kMagic);
+  writer.Put(address.sender);
+  writer.Put(address.process.pid);
+  writer.Put(address.process.start_time);
+  writer.Put(address.probe.id);
+  writer.Put(address.probe.inode);
+  writer.Put(address.probe.bytes);
+  writer.Put(address.probe.descriptor);
+  writer.Put(static_cast<uint32_t>(address.process.machine.size()));
+  writer.Put(static_cast<uint32_t>(address.ucx.size()));
+  absl::StrAppend(&out, address.process.machine, address.ucx);
+  const uint32_t checksum = Checksum(out);
+  out.append(reinterpret_cast<const char*>(&checksum), sizeof(checksum));
+  return out;
+}
+
+absl::StatusOr<TransportAddress> DecodeAddress(absl::string_view bytes) {
+  const absl::Status bad = absl::InvalidArgumentError(
+      absl::StrCat("the ", bytes.size(), " bytes are not the address of a transport of this version"));
+  constexpr size_t kTail = sizeof(uint32_t);
+  if (bytes.size() < kFixedBytes + kTail) return bad;
+  const absl::string_view body = bytes.substr(0, bytes.size() - kTail);
+  if (ByteReader(bytes.substr(body.size())).Get<uint32_t>() != Checksum(body)) return bad;
+  ByteReader in(body);
+  if (in.Get<uint32_t>() != kMagic) return bad;
+  TransportAddress address;
+  address.sender = in.Get<uint64_t>();
+  address.process.pid = in.Get<int32_t>();
+  address.process.start_time = in.Get<uint64_t>();
+  address.probe.id = in.Get<uint64_t>();
+  address.probe.inode = in.Get<uint64_t>();
+  address.probe.bytes = in.Get<uint64_t>();
+  address.probe.descriptor = in.Get<int32_t>();
+  const size_t machine = in.Get<uint32_t>();
+  const size_t ucx = in.Get<uint32_t>();
+  if (machine + ucx != body.size() - kFixedBytes || ucx == 0) return bad;
+  address.process.machine = std::string(body.substr(kFixedBytes, machine));
+  address.ucx = std::string(body.substr(kFixedBytes + machine));
+  return address;
+}
+
+}  // namespace weft

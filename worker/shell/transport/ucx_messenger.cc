@@ -1,0 +1,339 @@
+#include "worker/shell/transport/ucx_messenger.h"
+
+#include <ucp/api/ucp.h>
+
+#include <chrono>
+#include <cstring>
+#include <deque>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+
+namespace weft {
+namespace {
+
+constexpr unsigned kMessageId = 7;
+// Bounds one Progress, so that its caller gets to look at deadlines under a flood.
+constexpr int kMaxRounds = 32;
+
+absl::Status FromUcx(ucs_status_t status, absl::string_view doing) {
+  const std::string text = absl::StrCat(doing, ": ", ucs_status_string(status));
+  switch (status) {
+    case UCS_OK:
+      return absl::OkStatus();
+    case UCS_ERR_NO_MEMORY:
+      return absl::ResourceExhaustedError(text);
+    case UCS_ERR_INVALID_PARAM:
+      return absl::InvalidArgumentError(text);
+    case UCS_ERR_CANCELED:
+      return absl::CancelledError(text);
+    default:
+      return absl::UnavailableError(text);
+  }
+}
+
+int64_t MonotonicNow() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+std::string Show(const UcxMessenger::Settings& settings) {
+  std::string s;
+  for (const auto& [name, value] : settings.required) absl::StrAppend(&s, " UCX_", name, "=", value);
+  return s;
+}
+
+}  // namespace
+
+struct UcxMessenger::Impl {
+  struct Link {
+    Impl* impl = nullptr;
+    LinkId id = 0;
+    ucp_ep_h endpoint = nullptr;  // null once closed
+    bool failed = false;
+  };
+  // A send or landing that UCX has not finished; recycled, so that steady state allocates nothing.
+  struct Operation {
+    Impl* impl = nullptr;
+    uint64_t token = 0;
+    bool landing = false;
+    Operation* next_free = nullptr;
+  };
+
+  explicit Impl(Handler* h) : handler(h) {}
+  ~Impl() {
+    for (Link& link : links) CloseEndpoint(&link, /*force=*/true);
+    WaitForClosing(MonotonicNow() + int64_t{2'000'000'000});
+    if (worker != nullptr) ucp_worker_destroy(worker);
+    if (context != nullptr) ucp_cleanup(context);
+  }
+
+  absl::Status Open(const Settings& settings);
+  absl::Status Configure(const Settings& settings, ucp_config_t** config);
+  absl::Status OpenWorker();
+  void CloseEndpoint(Link* link, bool force);
+  void WaitForClosing(int64_t deadline);
+  void ReportFailedLinks();
+  ucs_status_t Receive(absl::string_view header, void* data, size_t bytes, bool rendezvous);
+  void Finish(Operation* operation, ucs_status_t status);
+
+  Operation* NewOperation(uint64_t token, bool landing) {
+    Operation* operation = free_operations;
+    if (operation != nullptr) {
+      free_operations = operation->next_free;
+    } else {
+      operation = &operations.emplace_back();
+    }
+    *operation = Operation{this, token, landing, nullptr};
+    return operation;
+  }
+  void Recycle(Operation* operation) {
+    operation->next_free = free_operations;
+    free_operations = operation;
+  }
+
+  static ucs_status_t OnActiveMessage(void* arg, const void* header, size_t header_bytes, void* data,
+                                      size_t bytes, const ucp_am_recv_param_t* param) {
+    return static_cast<Impl*>(arg)->Receive(absl::string_view(static_cast<const char*>(header), header_bytes),
+                                            data, bytes,
+                                            (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0);
+  }
+  static void OnSendDone(void* request, ucs_status_t status, void* user_data) {
+    auto* operation = static_cast<Operation*>(user_data);
+    operation->impl->Finish(operation, status);
+    ucp_request_free(request);
+  }
+  static void OnReceiveDone(void* request, ucs_status_t status, size_t /*bytes*/, void* user_data) {
+    OnSendDone(request, status, user_data);
+  }
+  static void OnHeaderSent(void* request, ucs_status_t, void*) { ucp_request_free(request); }
+  static void OnError(void* arg, ucp_ep_h, ucs_status_t status) {
+    auto* link = static_cast<Link*>(arg);
+    if (link->failed) return;
+    link->failed = true;
+    // The endpoint may not be closed within this callback.
+    link->impl->failures.emplace_back(link->id, FromUcx(status, "connection"));
+  }
+
+  Handler* const handler;
+  ucp_context_h context = nullptr;
+  ucp_worker_h worker = nullptr;
+  int event_fd = -1;
+  std::string address;
+  std::deque<Link> links;  // by LinkId; addresses stay, because UCX holds them
+  std::deque<Operation> operations;
+  Operation* free_operations = nullptr;
+  std::vector<std::pair<LinkId, absl::Status>> failures;
+  std::vector<void*> closing;  // requests of endpoints that are being closed
+};
+
+absl::Status UcxMessenger::Impl::Configure(const Settings& settings, ucp_config_t** config) {
+  if (ucs_status_t status = ucp_config_read(nullptr, nullptr, config); status != UCS_OK) {
+    return FromUcx(status, "reading UCX's configuration");
+  }
+  for (const auto& [name, value] : settings.required) {
+    if (ucs_status_t status = ucp_config_modify(*config, name.c_str(), value.c_str()); status != UCS_OK) {
+      return FromUcx(status, absl::StrCat("setting UCX_", name, "=", value));
+    }
+  }
+  for (const auto& [name, value] : settings.wished) ucp_config_modify(*config, name.c_str(), value.c_str());
+  return absl::OkStatus();
+}
+
+absl::Status UcxMessenger::Impl::Open(const Settings& settings) {
+  ucp_config_t* config = nullptr;
+  absl::Status status = Configure(settings, &config);
+  if (status.ok()) {
+    ucp_params_t params{};
+    params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME;
+    params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
+    params.name = "weft";
+    status = FromUcx(ucp_init(&params, config, &context), absl::StrCat("starting UCX with", Show(settings)));
+  }
+  if (config != nullptr) ucp_config_release(config);
+  return status.ok() ? OpenWorker() : status;
+}
+
+absl::Status UcxMessenger::Impl::OpenWorker() {
+  ucp_worker_params_t params{};
+  params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
+  params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
+  if (ucs_status_t s = ucp_worker_create(context, &params, &worker); s != UCS_OK) {
+    return FromUcx(s, "creating a UCX worker");
+  }
+  ucp_am_handler_param_t on_message{};
+  on_message.field_mask =
+      UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG;
+  on_message.id = kMessageId;
+  on_message.cb = &OnActiveMessage;
+  on_message.arg = this;
+  if (ucs_status_t s = ucp_worker_set_am_recv_handler(worker, &on_message); s != UCS_OK) {
+    return FromUcx(s, "setting UCX's message handler");
+  }
+  if (ucs_status_t s = ucp_worker_get_efd(worker, &event_fd); s != UCS_OK) {
+    return FromUcx(s, "getting UCX's event descriptor");
+  }
+  ucp_address_t* packed = nullptr;
+  size_t bytes = 0;
+  if (ucs_status_t s = ucp_worker_get_address(worker, &packed, &bytes); s != UCS_OK) {
+    return FromUcx(s, "getting the UCX worker's address");
+  }
+  address.assign(reinterpret_cast<const char*>(packed), bytes);
+  ucp_worker_release_address(worker, packed);
+  return absl::OkStatus();
+}
+
+ucs_status_t UcxMessenger::Impl::Receive(absl::string_view header, void* data, size_t bytes,
+                                         bool rendezvous) {
+  if (bytes == 0) {
+    handler->OnMessage(header);
+    return UCS_OK;
+  }
+  const Handler::Landing landing = handler->OnPayload(header, bytes);
+  if (landing.to == nullptr) return UCS_OK;  // UCX drops the payload; a rendezvous send completes
+  if (!rendezvous) {
+    std::memcpy(landing.to, data, bytes);
+    handler->OnLanded(landing.token, absl::OkStatus());
+    return UCS_OK;
+  }
+  Operation* operation = NewOperation(landing.token, true);
+  ucp_request_param_t param{};
+  param.op_attr_mask =
+      UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+  param.cb.recv_am = &OnReceiveDone;
+  param.user_data = operation;
+  param.memory_type = UCS_MEMORY_TYPE_HOST;
+  ucs_status_ptr_t request = ucp_am_recv_data_nbx(worker, data, landing.to, bytes, &param);
+  if (request == nullptr) {
+    Finish(operation, UCS_OK);
+  } else if (UCS_PTR_IS_ERR(request)) {
+    Finish(operation, UCS_PTR_STATUS(request));
+  }
+  return UCS_INPROGRESS;  // ucp_am_recv_data_nbx has taken the descriptor
+}
+
+void UcxMessenger::Impl::Finish(Operation* operation, ucs_status_t status) {
+  const uint64_t token = operation->token;
+  const bool landing = operation->landing;
+  Recycle(operation);
+  if (landing) {
+    handler->OnLanded(token, FromUcx(status, "receiving"));
+  } else {
+    handler->OnSent(token, FromUcx(status, "sending"));
+  }
+}
+
+void UcxMessenger::Impl::CloseEndpoint(Link* link, bool force) {
+  if (link->endpoint == nullptr) return;
+  ucp_request_param_t param{};
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
+  param.flags = force ? UCP_EP_CLOSE_FLAG_FORCE : 0;
+  ucs_status_ptr_t request = ucp_ep_close_nbx(link->endpoint, &param);
+  link->endpoint = nullptr;
+  link->failed = true;  // nothing about it is news any more
+  if (UCS_PTR_IS_PTR(request)) closing.push_back(request);
+}
+
+void UcxMessenger::Impl::WaitForClosing(int64_t deadline) {
+  while (!closing.empty()) {
+    if (ucp_request_check_status(closing.back()) == UCS_INPROGRESS && MonotonicNow() < deadline) {
+      ucp_worker_progress(worker);
+      continue;
+    }
+    ucp_request_free(closing.back());  // of one in progress: UCX frees it when it completes
+    closing.pop_back();
+  }
+}
+
+void UcxMessenger::Impl::ReportFailedLinks() {
+  std::vector<std::pair<LinkId, absl::Status>> failed;
+  failed.swap(failures);
+  for (const auto& [id, cause] : failed) {
+    CloseEndpoint(&links[id], /*force=*/true);
+    handler->OnLinkFailed(id, cause);
+  }
+}
+
+UcxMessenger::UcxMessenger(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+UcxMessenger::~UcxMessenger() = default;
+
+absl::StatusOr<std::unique_ptr<UcxMessenger>> UcxMessenger::Create(const Settings& settings,
+                                                                   Handler* handler) {
+  auto impl = std::make_unique<Impl>(handler);
+  if (absl::Status status = impl->Open(settings); !status.ok()) return status;
+  return std::unique_ptr<UcxMessenger>(new UcxMessenger(std::move(impl)));
+}
+
+const std::string& UcxMessenger::address() const { return impl_->address; }
+
+absl::StatusOr<UcxMessenger::LinkId> UcxMessenger::Connect(absl::string_view address) {
+  const LinkId id = static_cast<LinkId>(impl_->links.size());
+  Impl::Link& link = impl_->links.emplace_back(Impl::Link{impl_.get(), id});
+  ucp_ep_params_t params{};
+  params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
+                      UCP_EP_PARAM_FIELD_ERR_HANDLER;
+  params.address = reinterpret_cast<const ucp_address_t*>(address.data());
+  params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
+  params.err_handler.cb = &Impl::OnError;
+  params.err_handler.arg = &link;
+  if (ucs_status_t status = ucp_ep_create(impl_->worker, &params, &link.endpoint); status != UCS_OK) {
+    link.endpoint = nullptr;
+    link.failed = true;
+    return absl::UnavailableError(absl::StrCat("connecting: ", ucs_status_string(status)));
+  }
+  return id;
+}
+
+void UcxMessenger::Disconnect(LinkId link) { impl_->CloseEndpoint(&impl_->links[link], /*force=*/true); }
+
+void UcxMessenger::Send(LinkId id, absl::string_view header, const void* payload, size_t bytes,
+                        uint64_t token) {
+  Impl::Link& link = impl_->links[id];
+  if (link.failed || link.endpoint == nullptr) {
+    if (bytes > 0) impl_->handler->OnSent(token, absl::UnavailableError("the connection is closed"));
+    return;
+  }
+  ucp_request_param_t param{};
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA |
+                       UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+  param.flags = UCP_AM_SEND_FLAG_COPY_HEADER;
+  param.memory_type = UCS_MEMORY_TYPE_HOST;
+  Impl::Operation* operation = bytes > 0 ? impl_->NewOperation(token, false) : nullptr;
+  param.cb.send = operation != nullptr ? &Impl::OnSendDone : &Impl::OnHeaderSent;
+  param.user_data = operation;
+  ucs_status_ptr_t request =
+      ucp_am_send_nbx(link.endpoint, kMessageId, header.data(), header.size(), payload, bytes, &param);
+  // A pointer means that the callback follows. An error of a link shows in its error handler, too.
+  if (!UCS_PTR_IS_PTR(request) && operation != nullptr) impl_->Finish(operation, UCS_PTR_STATUS(request));
+}
+
+int UcxMessenger::Progress() {
+  int done = 0;
+  for (int round = 0; round < kMaxRounds; ++round) {
+    const unsigned n = ucp_worker_progress(impl_->worker);
+    if (n == 0) break;
+    done += static_cast<int>(n);
+  }
+  if (!impl_->failures.empty()) {
+    done += static_cast<int>(impl_->failures.size());
+    impl_->ReportFailedLinks();
+  }
+  // Closed endpoints are rare; look at the last one only.
+  while (!impl_->closing.empty() && ucp_request_check_status(impl_->closing.back()) != UCS_INPROGRESS) {
+    ucp_request_free(impl_->closing.back());
+    impl_->closing.pop_back();
+  }
+  return done;
+}
+
+int UcxMessenger::event_fd() const { return impl_->event_fd; }
+
+bool UcxMessenger::Arm() { return impl_->failures.empty() && ucp_worker_arm(impl_->worker) == UCS_OK; }
+
+void UcxMessenger::Close(int64_t deadline) {
+  for (Impl::Link& link : impl_->links) impl_->CloseEndpoint(&link, /*force=*/false);
+  impl_->WaitForClosing(deadline);
+}
+
+}  // namespace weft

@@ -1,0 +1,83 @@
+// The adapter to UCX: one worker that exchanges active messages, each a short header and an optional payload.
+//
+// It knows nothing of tensors or keys. A message may arrive from a process that this side has no link to.
+// Messages of one link may overtake each other (large payloads take another way than small ones).
+//
+// Threads: one at a time. The handler is called from Progress, Send and Close only; it may call Send, not
+// Connect, Disconnect or Close. Ownership: the payload of a Send stays the caller's until OnSent; a place to
+// land until OnLanded. Failure: a broken link is reported once (OnLinkFailed) and completes all its sends and
+// landings with the cause. No exceptions, and UCX installs no signal handlers.
+#ifndef WEFT_WORKER_SHELL_TRANSPORT_UCX_MESSENGER_H_
+#define WEFT_WORKER_SHELL_TRANSPORT_UCX_MESSENGER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace weft {
+
+class UcxMessenger {
+ public:
+  using LinkId = uint32_t;
+
+  class Handler {
+   public:
+    virtual ~Handler() = default;
+    // A message with no payload.
+    virtual void OnMessage(absl::string_view header) = 0;
+    // A message with a payload: where to put it, or nullptr to refuse. OnLanded(token) follows unless
+    // refused, maybe before this Progress returns.
+    struct Landing {
+      void* to = nullptr;
+      uint64_t token = 0;
+    };
+    virtual Landing OnPayload(absl::string_view header, size_t bytes) = 0;
+    virtual void OnLanded(uint64_t token, const absl::Status& status) = 0;
+    virtual void OnSent(uint64_t token, const absl::Status& status) = 0;
+    virtual void OnLinkFailed(LinkId link, const absl::Status& cause) = 0;
+  };
+
+  // UCX variables, as {"TLS", "tcp"}; `required` ones must be known to UCX, the others may be missing in its
+  // build.
+  struct Settings {
+    std::vector<std::pair<std::string, std::string>> required, wished;
+  };
+
+  // `handler` outlives the messenger. Unavailable, with the settings, if UCX has no way to communicate.
+  static absl::StatusOr<std::unique_ptr<UcxMessenger>> Create(const Settings& settings, Handler* handler);
+  ~UcxMessenger();
+
+  const std::string& address() const;
+
+  absl::StatusOr<LinkId> Connect(absl::string_view address);
+  // Drops the link and what is under way on it; silent.
+  void Disconnect(LinkId link);
+
+  // Sends a header (copied) and `bytes` of payload. With a payload OnSent(token) follows, maybe before this
+  // returns.
+  void Send(LinkId link, absl::string_view header, const void* payload, size_t bytes, uint64_t token);
+
+  // Moves messages; returns how much was done.
+  int Progress();
+  int event_fd() const;
+  bool Arm();
+
+  // Hands over what was sent, then disconnects everything. `deadline` in nanoseconds of the monotonic clock.
+  void Close(int64_t deadline);
+
+ private:
+  struct Impl;
+  explicit UcxMessenger(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_WORKER_SHELL_TRANSPORT_UCX_MESSENGER_H_

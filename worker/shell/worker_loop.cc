@@ -1,0 +1,466 @@
+#include "worker/shell/worker_loop.h"
+
+#include <immintrin.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "worker/shell/run_shape.h"
+
+namespace weft {
+namespace {
+
+constexpr int64_t kMicrosecond = 1'000, kMillisecond = 1'000'000;
+
+void Add(const RankClock& clock, WorkerSnapshot* s) {
+  for (int k = 0; k < kJobKinds; ++k)
+    s->busy_seconds[k] += 1e-9 * static_cast<double>(clock.busy(static_cast<JobKind>(k)));
+  for (int c = 0; c < kIdleCauses; ++c)
+    s->idle_seconds[c] += 1e-9 * static_cast<double>(clock.idle(static_cast<IdleCause>(c)));
+}
+
+}  // namespace
+
+WorkerLoop::WorkerLoop(WorkerLoopOptions options, Device& device, Transport& transport, CoordinatorLink& link)
+    : options_(options), device_(device), transport_(transport), link_(link), core_(ParseRunShape) {
+  wake_fd_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+}
+
+WorkerLoop::~WorkerLoop() {
+  Stop();
+  std::deque<std::unique_ptr<Slot>> slots;
+  {
+    absl::MutexLock lock(&mu_);
+    slots.swap(slots_);
+  }
+  for (auto& slot : slots) slot->thread.join();
+  close(wake_fd_);
+}
+
+void WorkerLoop::Stop() {
+  absl::MutexLock lock(&mu_);
+  stop_ = true;
+  const uint64_t one = 1;
+  [[maybe_unused]] ssize_t n = write(wake_fd_, &one, sizeof one);
+  for (auto& slot : slots_) slot->wake.Signal();
+  main_wake_.Signal();
+}
+
+absl::Status WorkerLoop::Run() {
+  absl::MutexLock lock(&mu_);
+  while (!stop_) {
+    if (driver_ != kNobody) {
+      // A rank's thread drives. Look again soon, in case it goes off to compute.
+      main_wake_.WaitWithTimeout(&mu_, absl::Milliseconds(driver_blocked_ ? 10 : 2));
+      continue;
+    }
+    driver_ = kMain;
+    while (driver_ == kMain && !stop_) {
+      if (!Poll() && driver_ == kMain) Block();
+    }
+    if (driver_ == kMain) driver_ = kNobody;
+  }
+  return status_;
+}
+
+void WorkerLoop::RankMain(Slot* slot) {
+  absl::MutexLock lock(&mu_);
+  while (!stop_) {
+    if (!std::holds_alternative<std::monostate>(slot->task)) {
+      RunTask(slot);
+    } else if (driver_ == kNobody || driver_ == kMain) {
+      driver_ = slot->index;
+      Drive(slot);
+      LeaveDriving();
+    } else {
+      slot->waiting = true;
+      slot->wake.Wait(&mu_);
+      slot->waiting = false;
+    }
+  }
+}
+
+void WorkerLoop::Drive(Slot* slot) {
+  int64_t spin_until = MonotonicNanos() + spin_ns_;
+  while (!stop_ && std::holds_alternative<std::monostate>(slot->task)) {
+    if (Poll()) {
+      spin_until = MonotonicNanos() + spin_ns_;
+    } else if (MonotonicNanos() >= spin_until) {
+      Block();
+    } else {
+      mu_.Unlock();
+      for (int i = 0; i < 32; ++i) _mm_pause();
+      mu_.Lock();
+    }
+  }
+}
+
+void WorkerLoop::LeaveDriving() {
+  driver_ = kNobody;
+  for (auto& slot : slots_) {
+    if (!slot->waiting) continue;
+    slot->wake.Signal();
+    return;
+  }
+}
+
+void WorkerLoop::Block() {
+  if (!transport_.Arm()) return;
+  const int64_t now = MonotonicNanos();
+  int64_t until = std::min(transport_.next_deadline(), now + 1000 * kMillisecond);
+  if (core_.has_run()) until = std::min(until, next_report_);
+  const int timeout_ms =
+      static_cast<int>(std::max<int64_t>(1, (until - now + kMillisecond - 1) / kMillisecond));
+  pollfd fds[3] = {{wake_fd_, POLLIN, 0}, {link_.event_fd(), POLLIN, 0}, {transport_.event_fd(), POLLIN, 0}};
+  driver_blocked_ = true;
+  mu_.Unlock();
+  poll(fds, 3, timeout_ms);
+  mu_.Lock();
+  driver_blocked_ = false;
+  uint64_t count;
+  [[maybe_unused]] ssize_t n = read(wake_fd_, &count, sizeof count);
+}
+
+bool WorkerLoop::Poll() {
+  messages_.clear();
+  if (!link_.Drain(&messages_) && !stop_) {
+    stop_ = true;
+    status_ = link_.status();
+    for (auto& slot : slots_) slot->wake.Signal();
+    return true;
+  }
+  int64_t now = MonotonicNanos();
+  bool worked = !messages_.empty();
+  for (const FromCoordinator& message : messages_) {
+    core_.OnMessage(now, message, &effects_);
+    Apply(now, nullptr);
+  }
+  events_.clear();
+  worked |= transport_.Progress(now, &events_) > 0;
+  if (!events_.empty()) HandleTransport(now);
+  if (core_.has_run() && now >= next_report_) {
+    next_report_ = now + options_.report_interval_ns;
+    link_.Send(Report{core_.run_id(), Reports(now)});
+  }
+  return worked;
+}
+
+void WorkerLoop::HandleTransport(int64_t now) {
+  for (TransportEvent& e : events_) {
+    if (e.kind != TransportEvent::Kind::kArrived) {
+      Fail(now, e.status);
+      continue;
+    }
+    CountReceived(e.key, e.tensor.bytes);
+    if (e.key.kind != TensorKind::kOrder) inbox_[e.key] = std::move(e.tensor);
+    core_.OnTensor(now, e.key, 0, &effects_);
+    Apply(now, nullptr);
+  }
+}
+
+void WorkerLoop::RunTask(Slot* slot) {
+  Task task = std::exchange(slot->task, std::monostate{});
+  if (auto* job = std::get_if<JobTask>(&task)) {
+    const Job what = job->start.job;
+    const bool last = job->start.last;
+    mu_.Unlock();
+    JobOutcome outcome = RunJob(*slot->compute, std::move(*job));
+    mu_.Lock();
+    const int64_t now = MonotonicNanos();
+    if (!outcome.status.ok()) Fail(now, outcome.status);
+    ++past_.jobs[static_cast<int>(what.kind)];
+    core_.OnJobDone(now, {slot->rank, what, outcome.start_ns, outcome.end_ns, last, outcome.loss}, &effects_);
+    Apply(now, &outcome);
+    return;
+  }
+  if (auto* prepare = std::get_if<PrepareTask>(&task)) {
+    mu_.Unlock();
+    absl::Status status = PrepareRank(slot, *prepare);
+    mu_.Lock();
+    return TaskEnded(status, &WorkerLoop::AllPrepared);
+  }
+  if (auto* save = std::get_if<SaveTask>(&task)) {
+    mu_.Unlock();
+    absl::Status status = absl::OkStatus();
+    for (int stage : save->stages) {
+      if (status.ok()) status = slot->compute->Save(stage, save->folder);
+    }
+    mu_.Lock();
+    return TaskEnded(status, &WorkerLoop::AllSaved);
+  }
+}
+
+absl::Status WorkerLoop::PrepareRank(Slot* slot, const PrepareTask& task) {
+  auto compute = device_.CreateRank(*task.spec, slot->rank, transport_.memory());
+  if (!compute.ok()) return compute.status();
+  slot->compute = *std::move(compute);
+  for (const PrepareEffect::Stage& s : task.stages) {
+    if (absl::Status status = slot->compute->AddStage(s.stage, s.holds_weights); !status.ok()) return status;
+    if (!s.saves || task.initial_checkpoint.empty()) continue;
+    if (absl::Status status = slot->compute->Save(s.stage, task.initial_checkpoint); !status.ok())
+      return status;
+  }
+  return absl::OkStatus();
+}
+
+// One rank's part of preparing or saving ended; the last one finishes it for the process.
+void WorkerLoop::TaskEnded(const absl::Status& status, void (WorkerLoop::*all_ended)(int64_t now)) {
+  if (!status.ok() && task_status_.ok()) task_status_ = status;
+  if (--pending_tasks_ > 0) return;
+  const int64_t now = MonotonicNanos();
+  if (std::exchange(forget_when_idle_, false)) return Forget(now);
+  if (!task_status_.ok()) return Fail(now, task_status_);
+  (this->*all_ended)(now);
+}
+
+void WorkerLoop::AllPrepared(int64_t now) {
+  core_.OnPrepared(now, &effects_);
+  Apply(now, nullptr);
+}
+
+void WorkerLoop::AllSaved(int64_t now) {
+  core_.OnSaved(now, Reports(now), &effects_);
+  Apply(now, nullptr);
+}
+
+void WorkerLoop::Apply(int64_t now, const JobOutcome* outcome) {
+  if (applying_) return;  // the outer call carries out what was appended
+  applying_ = true;
+  for (size_t i = 0; i < effects_.size(); ++i) {
+    WorkerEffect effect = std::move(effects_[i]);
+    ApplyOne(now, effect, outcome);
+  }
+  effects_.clear();
+  applying_ = false;
+}
+
+void WorkerLoop::ApplyOne(int64_t now, WorkerEffect& effect, const JobOutcome* outcome) {
+  if (auto* send = std::get_if<SendEffect>(&effect)) {
+    link_.Send(std::move(send->message));
+  } else if (auto* prepare = std::get_if<PrepareEffect>(&effect)) {
+    Prepare(now, *prepare);
+  } else if (auto* want = std::get_if<WantEffect>(&effect)) {
+    transport_.Want(want->process, want->key, now + options_.transfer_timeout_ns);
+  } else if (auto* start = std::get_if<StartEffect>(&effect)) {
+    Start(*start);
+  } else if (auto* publish = std::get_if<PublishEffect>(&effect)) {
+    Publish(now, *publish, outcome);
+  } else if (std::holds_alternative<SaveEffect>(effect)) {
+    Save();
+  } else if (std::holds_alternative<ForgetEffect>(effect)) {
+    Forget(now);
+  } else if (std::holds_alternative<ExitEffect>(effect)) {
+    stop_ = true;
+    for (auto& slot : slots_) slot->wake.Signal();
+    main_wake_.Signal();
+  }
+}
+
+WorkerLoop::Slot* WorkerLoop::SlotOf(Rank rank) {
+  for (auto& slot : slots_) {
+    if (slot->rank == rank) return slot.get();
+  }
+  return nullptr;
+}
+
+void WorkerLoop::Prepare(int64_t now, PrepareEffect& effect) {
+  const Assign& a = effect.assignment;
+  if (pending_tasks_ > 0)
+    return Fail(now, absl::UnavailableError("this process is still busy with the run before"));
+  absl::StatusOr<RunSpec> spec = ParseRunSpecText(a.spec);
+  if (!spec.ok()) return Fail(now, spec.status());
+  output_ = a.output;
+  const auto shared = std::make_shared<const RunSpec>(*std::move(spec));
+  transport_.BeginEpoch(a.run, a.epoch);
+  for (const Peer& peer : a.peers) {
+    if (peer.address == transport_.address()) continue;
+    if (absl::Status s = transport_.Connect(peer.process, peer.address, peer.label); !s.ok())
+      return Fail(now, s);
+  }
+  // Ranks that share cores must not spin away each other's time.
+  const bool cores_for_all = a.process_of_rank.size() <= std::thread::hardware_concurrency();
+  const int spin_us =
+      options_.spin_microseconds >= 0 ? options_.spin_microseconds : (cores_for_all ? 2000 : 20);
+  spin_ns_ = spin_us * kMicrosecond;
+  next_report_ = now + options_.report_interval_ns;
+  while (slots_.size() < a.leases.size()) {
+    slots_.push_back(std::make_unique<Slot>());
+    Slot* slot = slots_.back().get();
+    slot->index = static_cast<int>(slots_.size()) - 1;
+    slot->thread = std::thread(&WorkerLoop::RankMain, this, slot);
+  }
+  task_status_ = absl::OkStatus();
+  pending_tasks_ = static_cast<int>(a.leases.size());
+  for (size_t i = 0; i < a.leases.size(); ++i) {
+    Slot* slot = slots_[i].get();
+    slot->rank = a.leases[i].rank;
+    slot->saved_stages.clear();
+    slot->bytes_sent.fill(0);
+    slot->bytes_received.fill(0);
+    PrepareTask task{shared, {}, output_.empty() ? "" : output_ + "/checkpoint-0"};
+    for (const PrepareEffect::Stage& s : effect.stages) {
+      if (s.rank != slot->rank) continue;
+      task.stages.push_back(s);
+      if (s.saves) slot->saved_stages.push_back(s.stage);
+    }
+    Give(slot, std::move(task));
+  }
+}
+
+void WorkerLoop::Give(Slot* slot, Task task) {
+  slot->task = std::move(task);
+  if (slot->waiting) {
+    slot->wake.Signal();
+  } else if (driver_ == slot->index && driver_blocked_) {
+    const uint64_t one = 1;
+    [[maybe_unused]] ssize_t n = write(wake_fd_, &one, sizeof one);
+  }
+}
+
+void WorkerLoop::Start(StartEffect& effect) {
+  JobTask task;
+  const auto take = [&](const std::vector<TensorKey>& keys, std::vector<Tensor>* tensors) {
+    for (const TensorKey& key : keys) {
+      const auto it = inbox_.find(key);
+      if (it == inbox_.end()) continue;  // an empty tensor, as of a stage without parameters
+      tensors->push_back(std::move(it->second));
+      inbox_.erase(it);
+    }
+  };
+  take(effect.inputs, &task.inputs);
+  take(effect.gradients, &task.gradients);
+  task.parts = static_cast<int>(core_.graph()->members(effect.job.stage).size());
+  Slot* slot = SlotOf(effect.rank);
+  task.start = std::move(effect);
+  Give(slot, std::move(task));
+}
+
+void WorkerLoop::CountReceived(const TensorKey& key, size_t bytes) {
+  if (key.producer == key.consumer) return;
+  if (Slot* slot = SlotOf(key.consumer)) slot->bytes_received[static_cast<int>(key.kind)] += bytes;
+}
+
+void WorkerLoop::Publish(int64_t now, const PublishEffect& effect, const JobOutcome* outcome) {
+  const TensorKey& key = effect.key;
+  Slot* producer = SlotOf(key.producer);
+  Tensor tensor;
+  if (key.kind == TensorKind::kWeights) {
+    auto weights = producer->compute->Weights(key.stage);
+    if (!weights.ok()) return Fail(now, weights.status());
+    tensor = *std::move(weights);
+  } else if (outcome != nullptr) {
+    tensor = outcome->Output(key.kind, key.part, effect.parts);
+  }
+  if (key.producer != key.consumer) producer->bytes_sent[static_cast<int>(key.kind)] += tensor.bytes;
+  if (effect.process >= 0) return transport_.Offer(effect.process, key, std::move(tensor));
+  CountReceived(key, tensor.bytes);
+  inbox_[key] = std::move(tensor);
+}
+
+void WorkerLoop::Save() {
+  std::vector<Slot*> saving;
+  for (Rank rank : core_.ranks()) saving.push_back(SlotOf(rank));
+  task_status_ = absl::OkStatus();
+  pending_tasks_ = static_cast<int>(saving.size());
+  for (Slot* slot : saving) {
+    SaveTask task{{}, output_ + "/checkpoint"};
+    if (!output_.empty()) task.stages = slot->saved_stages;
+    Give(slot, std::move(task));
+  }
+}
+
+void WorkerLoop::Forget(int64_t now) {
+  if (pending_tasks_ > 0) {
+    forget_when_idle_ = true;
+    return;
+  }
+  AddRunTo(now, &past_);
+  past_.live_bytes.fill(0);
+  past_.peak_bytes.fill(0);
+  core_.Forget();
+  transport_.BeginEpoch(0, 0);
+  inbox_.clear();
+  for (auto& slot : slots_) {
+    slot->rank = -1;
+    slot->compute.reset();
+  }
+}
+
+void WorkerLoop::Fail(int64_t now, const absl::Status& status) {
+  ++past_.failures;
+  core_.OnFailure(now, std::string(status.message()), &effects_);
+  Apply(now, nullptr);
+}
+
+std::vector<RankReport> WorkerLoop::Reports(int64_t now) {
+  std::vector<RankReport> reports;
+  for (Rank rank : core_.ranks()) {
+    Slot* slot = SlotOf(rank);
+    const RankClock& clock = core_.ClockAt(now, rank);
+    RankReport r;
+    r.rank = rank;
+    for (int k = 0; k < kJobKinds; ++k) {
+      const auto kind = static_cast<JobKind>(k);
+      r.busy_seconds[std::string(JobKindName(kind))] = 1e-9 * static_cast<double>(clock.busy(kind));
+    }
+    for (int c = 0; c < kIdleCauses; ++c) {
+      const auto cause = static_cast<IdleCause>(c);
+      r.idle_seconds[std::string(IdleCauseName(cause))] = 1e-9 * static_cast<double>(clock.idle(cause));
+    }
+    // A rank that still prepares has no memory to show yet, and its compute belongs to its thread.
+    if (pending_tasks_ == 0 && slot->compute != nullptr) {
+      const BytesByClass live = slot->compute->live_bytes(), peak = slot->compute->peak_bytes();
+      for (int m = 0; m < kMemoryClasses; ++m) {
+        const std::string name(MemoryClassName(static_cast<MemoryClass>(m)));
+        r.live_bytes[name] = live[m];
+        r.peak_bytes[name] = peak[m];
+      }
+    }
+    for (int k = 0; k < kTensorKinds; ++k) {
+      const std::string name(TensorKindName(static_cast<TensorKind>(k)));
+      r.bytes_sent[name] = static_cast<int64_t>(slot->bytes_sent[k]);
+      r.bytes_received[name] = static_cast<int64_t>(slot->bytes_received[k]);
+    }
+    r.peak_activations = core_.peak_activations(rank);
+    r.wall_seconds = 1e-9 * static_cast<double>(clock.wall());
+    reports.push_back(std::move(r));
+  }
+  return reports;
+}
+
+void WorkerLoop::AddRunTo(int64_t now, WorkerSnapshot* s) {
+  for (Rank rank : core_.ranks()) {
+    Slot* slot = SlotOf(rank);
+    Add(core_.ClockAt(now, rank), s);
+    for (int k = 0; k < kTensorKinds; ++k) {
+      s->bytes_sent[k] += slot->bytes_sent[k];
+      s->bytes_received[k] += slot->bytes_received[k];
+    }
+    if (pending_tasks_ > 0 || slot->compute == nullptr) continue;
+    const BytesByClass live = slot->compute->live_bytes(), peak = slot->compute->peak_bytes();
+    for (int m = 0; m < kMemoryClasses; ++m) {
+      s->live_bytes[m] += live[m];
+      s->peak_bytes[m] += peak[m];
+    }
+  }
+}
+
+WorkerSnapshot WorkerLoop::Snapshot() {
+  absl::MutexLock lock(&mu_);
+  WorkerSnapshot s = past_;
+  s.has_run = core_.has_run();
+  if (s.has_run) AddRunTo(MonotonicNanos(), &s);
+  s.transport = transport_.counters();
+  s.bytes_held = transport_.bytes_held();
+  s.stale_grants = core_.stale_grants();
+  return s;
+}
+
+}  // namespace weft

@@ -1,0 +1,165 @@
+// The worker process at work: threads, lock and waiting around the worker core.
+//
+// One thread a rank computes that rank's jobs. There is no thread between a message and the job that it makes
+// ready: whenever a rank has nothing to compute its own thread drives the process (takes messages and
+// tensors, steps the core, carries out the effects), spinning for a short while and then blocking on the
+// descriptors of session and transport. At most one thread drives; when all ranks compute for longer than a
+// millisecond, the main thread takes over so that peers and coordinator are still answered.
+//
+// Everything but computing happens under one lock. The time under it is microseconds; no waiting happens
+// there. Ownership: borrows device, transport and link, which outlive it. Run returns when the coordinator
+// says so, Stop was called or the link is lost.
+#ifndef WEFT_WORKER_SHELL_WORKER_LOOP_H_
+#define WEFT_WORKER_SHELL_WORKER_LOOP_H_
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <variant>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "worker/core/worker_core.h"
+#include "worker/shell/compute/compute.h"
+#include "worker/shell/job_runner.h"
+#include "worker/shell/transport/transport.h"
+
+namespace weft {
+
+// The session as the loop sees it; the gRPC stream implements it.
+class CoordinatorLink {
+ public:
+  virtual ~CoordinatorLink() = default;
+  // Queues; never blocks. Any thread.
+  virtual void Send(FromWorker message) = 0;
+  // Appends what has arrived. False when the link is lost for good: status() says why.
+  virtual bool Drain(std::vector<FromCoordinator>* messages) = 0;
+  virtual absl::Status status() const = 0;
+  // Readable when Drain has something.
+  virtual int event_fd() const = 0;
+};
+
+struct WorkerLoopOptions {
+  // How long an idle rank polls before it blocks. Negative: choose by the number of ranks and cores of the
+  // machine.
+  int spin_microseconds = -1;
+  int64_t transfer_timeout_ns = 120'000'000'000;
+  int64_t report_interval_ns = 500'000'000;
+};
+
+// What /metrics shows; totals since the process started.
+struct WorkerSnapshot {
+  bool has_run = false;
+  std::array<double, kJobKinds> busy_seconds{};
+  std::array<double, kIdleCauses> idle_seconds{};
+  BytesByClass live_bytes{}, peak_bytes{};
+  std::array<uint64_t, kJobKinds> jobs{};
+  std::array<uint64_t, kTensorKinds> bytes_sent{}, bytes_received{};
+  TransportCounters transport;
+  uint64_t bytes_held = 0, stale_grants = 0, failures = 0;
+};
+
+class WorkerLoop {
+ public:
+  WorkerLoop(WorkerLoopOptions options, Device& device, Transport& transport, CoordinatorLink& link);
+  ~WorkerLoop();
+
+  // Serves runs until told to stop; OK after Shutdown or Stop, else why the link was lost.
+  absl::Status Run();
+  // Safe in a signal handler's thread (not in the handler).
+  void Stop();
+  WorkerSnapshot Snapshot();
+
+ private:
+  struct PrepareTask {
+    std::shared_ptr<const RunSpec> spec;
+    std::vector<PrepareEffect::Stage> stages;
+    std::string initial_checkpoint;  // folder, "" for none
+  };
+  struct SaveTask {
+    std::vector<int> stages;
+    std::string folder;
+  };
+  using Task = std::variant<std::monostate, JobTask, PrepareTask, SaveTask>;
+  struct Slot {
+    int index = 0;
+    Rank rank = -1;
+    std::unique_ptr<RankCompute> compute;
+    Task task;
+    bool waiting = false;
+    absl::CondVar wake;
+    std::vector<int> saved_stages;
+    std::array<uint64_t, kTensorKinds> bytes_sent{}, bytes_received{};
+    std::thread thread;
+  };
+  static constexpr int kNobody = -1, kMain = -2;
+
+  void RankMain(Slot* slot);
+  void RunTask(Slot* slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Drive(Slot* slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void LeaveDriving() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Takes and handles whatever is there; false if there was nothing.
+  bool Poll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Block() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void HandleTransport(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  void Apply(int64_t now, const JobOutcome* outcome) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void ApplyOne(int64_t now, WorkerEffect& effect, const JobOutcome* outcome)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Prepare(int64_t now, PrepareEffect& effect) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Start(StartEffect& effect) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Publish(int64_t now, const PublishEffect& effect, const JobOutcome* outcome)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Save() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Forget(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Fail(int64_t now, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Give(Slot* slot, Task task) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status PrepareRank(Slot* slot, const PrepareTask& task) ABSL_LOCKS_EXCLUDED(mu_);
+  void TaskEnded(const absl::Status& status, void (WorkerLoop::*all_ended)(int64_t now))
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void AllPrepared(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void AllSaved(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  Slot* SlotOf(Rank rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void CountReceived(const TensorKey& key, size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  std::vector<RankReport> Reports(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void AddRunTo(int64_t now, WorkerSnapshot* snapshot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  const WorkerLoopOptions options_;
+  Device& device_;
+  Transport& transport_;
+  CoordinatorLink& link_;
+  int wake_fd_ = -1;
+
+  absl::Mutex mu_;
+  absl::CondVar main_wake_ ABSL_GUARDED_BY(mu_);
+  WorkerCore core_ ABSL_GUARDED_BY(mu_);
+  WorkerEffects effects_ ABSL_GUARDED_BY(mu_);
+  bool applying_ ABSL_GUARDED_BY(mu_) = false;
+  std::deque<std::unique_ptr<Slot>> slots_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_map<TensorKey, Tensor> inbox_ ABSL_GUARDED_BY(mu_);
+  std::string output_ ABSL_GUARDED_BY(mu_);
+  int pending_tasks_ ABSL_GUARDED_BY(mu_) = 0;  // of Prepare or Save
+  absl::Status task_status_ ABSL_GUARDED_BY(mu_);
+  int driver_ ABSL_GUARDED_BY(mu_) = kNobody;
+  bool driver_blocked_ ABSL_GUARDED_BY(mu_) = false;
+  bool forget_when_idle_ ABSL_GUARDED_BY(mu_) = false;
+  bool stop_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Status status_ ABSL_GUARDED_BY(mu_);
+  int64_t spin_ns_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t next_report_ ABSL_GUARDED_BY(mu_) = 0;
+  WorkerSnapshot past_ ABSL_GUARDED_BY(mu_);  // totals of forgotten runs
+  std::vector<FromCoordinator> messages_ ABSL_GUARDED_BY(mu_);
+  std::vector<TransportEvent> events_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace weft
+
+#endif  // WEFT_WORKER_SHELL_WORKER_LOOP_H_
