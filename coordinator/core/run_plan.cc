@@ -1,0 +1,23 @@
+#include "coordinator/core/run_plan.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "schedules/check.h"
+#include "schedules/simulate.h"
+
+namespace weft {
+
+absl::StatusOr<std::shared_ptr<const RunPlan>> MakeRunPlan(std::string name, std::string schedule_text,
+                                                           Schedule schedule, int32_t steps) {
+  if (steps <= 0)
+    return absl::InvalidArgumentError(absl::StrCat("a run needs at least one step, not ", steps));
+  if (absl::Status s = CheckSchedule(schedule); !s.ok()) return s;
+  Graph graph(std::move(schedule));
+  absl::StatusOr<std::vector<std::vector<Job>>> order = ClaimOrder(graph);
+  if (!order.ok()) return order.status();
+  return std::make_shared<const RunPlan>(
+      RunPlan{std::move(name), std::move(schedule_text), steps, std::move(graph), *std::move(order)});
+}
+
+}  // namespace weft
