@@ -247,6 +247,7 @@ void CoordinatorCore::GrantAll() {
       if (!run.queue->CanGrant(rank, r.credit)) return;
       Grant m{id, rank, r.token, {}};
       run.queue->Grant(rank, r.credit, &m.jobs);
+      if (m.jobs.empty()) return;
       probe_.grants += m.jobs.size();
       Send(run.members[r.member].session, std::move(m));
     };

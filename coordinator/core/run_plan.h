@@ -22,9 +22,9 @@ struct RunPlan {
   std::string schedule;  // as the user wrote it
   int32_t steps = 0;
   Graph graph;
-  // For each rank, the jobs of step 0 in the order in which a run with nominal durations starts them. Steps
-  // repeat it.
-  std::vector<std::vector<Job>> claim_order;
+  // [step mod period][rank]: the rank's jobs of such a step in the order in which a run with nominal
+  // durations starts them. Their `step` is not used.
+  std::vector<std::vector<std::vector<Job>>> claim_order;
 
   int ranks() const { return graph.schedule().ranks; }
 };

@@ -17,40 +17,55 @@ void Require(bool condition, const char* what) {
 }  // namespace
 
 WorkQueue::WorkQueue(std::shared_ptr<const RunPlan> plan)
-    : plan_(std::move(plan)), edges_(Flatten(plan_->graph)) {
-  const Graph& graph = plan_->graph;
-  const int n = graph.jobs_per_step();
+    : plan_(std::move(plan)), edges_(Flatten(plan_->graph)), period_(plan_->graph.schedule().period) {
+  const int n = plan_->graph.jobs_per_step();
   for (int i = 0; i < n; ++i) {
-    jobs_.push_back(graph.JobAt(0, i));
-    rank_of_.push_back(graph.RankOf(jobs_.back()));
+    jobs_.push_back(plan_->graph.JobAt(0, i));
     for (int k = edges_.begin[i]; k < edges_.begin[i + 1]; ++k) {
       const auto& s = edges_.successors[k];
       if (s.distance > 0) cross_edges_.push_back({i, s.index, s.distance});
     }
   }
-  Require(static_cast<int>(plan_->claim_order.size()) == plan_->ranks(),
-          "the claim order is given for every rank");
   ranks_.resize(plan_->ranks());
-  int claimed = 0;
+  Require(static_cast<int>(plan_->claim_order.size()) == period_,
+          "the claim order is given for every step of a period");
+  for (int phase = 0; phase < period_; ++phase) IndexPhase(phase);
   least_jobs_of_rank_ = n;
-  for (Rank w = 0; w < plan_->ranks(); ++w) {
-    for (const Job& job : plan_->claim_order[w]) {
-      const int index = graph.IndexOf(job);
-      Require(rank_of_[index] == w, "a rank claims its own jobs");
-      ranks_[w].order.push_back(index);
-    }
-    const int jobs = static_cast<int>(ranks_[w].order.size());
-    claimed += jobs;
-    if (jobs > 0) least_jobs_of_rank_ = std::min(least_jobs_of_rank_, jobs);
+  for (const RankState& r : ranks_) {
+    int jobs = 0;
+    for (const auto& order : r.order) jobs += static_cast<int>(order.size());
+    // Of one step, rounded down: the window must not be too small.
+    if (jobs > 0) least_jobs_of_rank_ = std::min(least_jobs_of_rank_, std::max(1, jobs / period_));
   }
-  Require(claimed == n, "every job of a step is in the claim order once");
   WidenFor(1);
+}
+
+void WorkQueue::IndexPhase(int phase) {
+  const Graph& graph = plan_->graph;
+  const auto& order = plan_->claim_order[phase];
+  std::vector<Rank>& rank_of = rank_of_.emplace_back();
+  for (Job job : jobs_) {
+    job.step = phase;
+    rank_of.push_back(graph.RankOf(job));
+  }
+  Require(order.size() == ranks_.size(), "the claim order is given for every rank");
+  size_t claimed = 0;
+  for (Rank w = 0; w < plan_->ranks(); ++w) {
+    std::vector<int32_t>& indices = ranks_[w].order.emplace_back();
+    for (const Job& job : order[w]) {
+      indices.push_back(graph.IndexOf(job));
+      Require(rank_of[indices.back()] == w, "a rank claims its own jobs");
+    }
+    claimed += indices.size();
+  }
+  Require(claimed == jobs_.size(), "every job of a step is in the claim order once");
 }
 
 // Dependencies let ranks be apart by the longest distance of an edge; a step's border and the credit come on
 // top.
 void WorkQueue::WidenFor(int credit) {
-  const int32_t needed = 2 + edges_.max_distance + (credit + least_jobs_of_rank_ - 1) / least_jobs_of_rank_;
+  const int32_t needed =
+      period_ + 1 + edges_.max_distance + (credit + least_jobs_of_rank_ - 1) / least_jobs_of_rank_;
   window_ = std::max(window_, needed);
 }
 
@@ -68,12 +83,14 @@ bool WorkQueue::Reach(int32_t step) {
 
 void WorkQueue::Grant(Rank rank, int credit, std::vector<Job>* jobs) {
   RankState& r = ranks_[rank];
-  if (r.order.empty()) return;
   WidenFor(credit);
+  // A rank without jobs in a step does not hold it: it may have ended without this rank having looked at it.
+  if (r.step < first_step_) r.step = first_step_;
   while (r.outstanding < credit && Reach(r.step)) {
     Step& step = *StepAt(r.step);
-    for (; r.outstanding < credit && r.position < r.order.size(); ++r.position) {
-      const int index = r.order[r.position];
+    const std::vector<int32_t>& order = r.order[r.step % period_];
+    for (; r.outstanding < credit && r.position < order.size(); ++r.position) {
+      const int index = order[r.position];
       step.state[index] = kClaimed;
       --(step.pending[index] > 0 ? counts_.blocked : counts_.ready);
       ++counts_.claimed;
@@ -81,7 +98,7 @@ void WorkQueue::Grant(Rank rank, int credit, std::vector<Job>* jobs) {
       jobs->push_back(jobs_[index]);
       jobs->back().step = r.step;
     }
-    if (r.position == r.order.size()) {
+    if (r.position == order.size()) {
       r.position = 0;
       ++r.step;
     }
@@ -130,7 +147,7 @@ int WorkQueue::IndexOrNone(const Job& job) const {
 WorkQueue::Outcome WorkQueue::Complete(Rank rank, const Completion& completion) {
   const Job& job = completion.job;
   const int index = IndexOrNone(job);
-  if (index < 0 || rank_of_[index] != rank || job.step >= end_step()) return Outcome::kViolation;
+  if (index < 0 || RankAt(job.step, index) != rank || job.step >= end_step()) return Outcome::kViolation;
   if (job.step < first_step_) return Outcome::kDuplicate;
   Step& step = *StepAt(job.step);
   if (step.state[index] == kDone) return Outcome::kDuplicate;
@@ -191,11 +208,12 @@ std::vector<WorkQueue::Awaited> WorkQueue::AwaitedJobs(size_t most) const {
   for (int32_t number = first_step_; number < end_step(); ++number) {
     const Step& step = *StepAt(number);
     for (size_t i = 0; i < jobs_.size() && awaited.size() < most; ++i) {
-      if (step.pending[i] > 0 || step.state[i] == kDone || seen[rank_of_[i]]) continue;
-      seen[rank_of_[i]] = true;
+      const Rank rank = RankAt(number, static_cast<int>(i));
+      if (step.pending[i] > 0 || step.state[i] == kDone || seen[rank]) continue;
+      seen[rank] = true;
       Job job = jobs_[i];
       job.step = number;
-      awaited.push_back({rank_of_[i], job, step.state[i] == kClaimed});
+      awaited.push_back({rank, job, step.state[i] == kClaimed});
     }
   }
   return awaited;

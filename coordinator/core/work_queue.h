@@ -86,8 +86,8 @@ class WorkQueue {
     int64_t end_ns = 0;
   };
   struct RankState {
-    std::vector<int32_t> order;  // job indices of one step
-    int32_t step = 0;            // next to claim
+    std::vector<std::vector<int32_t>> order;  // [step mod period]: job indices
+    int32_t step = 0;                         // next to claim
     size_t position = 0;
     int outstanding = 0;
   };
@@ -96,6 +96,8 @@ class WorkQueue {
     int16_t distance;
   };
 
+  void IndexPhase(int phase);
+  Rank RankAt(int32_t step, int index) const { return rank_of_[step % period_][index]; }
   int IndexOrNone(const Job& job) const;
   Step* StepAt(int32_t step) const { return steps_[step - first_step_].get(); }
   int32_t end_step() const { return first_step_ + static_cast<int32_t>(steps_.size()); }
@@ -107,8 +109,9 @@ class WorkQueue {
 
   const std::shared_ptr<const RunPlan> plan_;
   const StepEdges edges_;
-  std::vector<Job> jobs_;      // of step 0, by index
-  std::vector<Rank> rank_of_;  // by job index
+  const int period_;                        // ranks of step t are those of step t + period
+  std::vector<Job> jobs_;                   // of step 0, by index
+  std::vector<std::vector<Rank>> rank_of_;  // [step mod period][job index]
   std::vector<CrossEdge> cross_edges_;
   std::vector<RankState> ranks_;
   int least_jobs_of_rank_ = 1;

@@ -318,6 +318,26 @@ TEST(DeviceTrainingTest, SmallText_ThirtySteps_LossFalls) {
   EXPECT_LT(outcome.losses.back(), 0.6 * outcome.losses.front());
 }
 
+// At sizes where the libraries choose other kernels than for the small ones.
+TEST(DeviceTrainingTest, SizesOfUse_CutAndReplicated_EqualReference) {
+  TemporaryFolder folder;
+  RunSpec gpt = SmallGptRun(folder.path(), 3);
+  auto& g = std::get<GptSpec>(gpt.model);
+  g.width = 256;
+  g.heads = 4;
+  g.context = 128;
+  gpt.train = {2, 8, 2, 1, AdamW()};
+  RunSpec mlp = SmallMlpRun(folder.path(), 5);
+  std::get<MlpSpec>(mlp.model).width = 768;
+  mlp.train = {2, 96, 3, 1, Sgd()};
+  for (const RunSpec& run : {gpt, mlp}) {
+    const Outcome reference = Reference(run);
+    ExpectSame(Train(Cpu(), run, {}), reference);
+    ExpectSame(Train(Cpu(), run, {Kind::kFetched}), reference);
+    ExpectSame(Train(Cpu(), run, {Kind::kReplicas}), reference);
+  }
+}
+
 TEST(DeviceTrainingTest, WithoutData_CreateRank_NamesTheFile) {
   TemporaryFolder folder;
   RunSpec run = SmallGptRun(folder.path(), 1);

@@ -128,7 +128,7 @@ int Serve(const Flags& flags, SignalStop& signals) {
   const absl::Status status = loop.Run();
   metrics->reset();
   link.Close(500'000'000).IgnoreError();
-  (*transport)->Close(MonotonicNanos() + 200'000'000);
+  (*transport)->Close(MonotonicNow() + 200'000'000);
   return status.ok() ? kOk : Complain(status, CodeOf(status));
 }
 
