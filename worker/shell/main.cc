@@ -156,8 +156,6 @@ int Main(int argc, char** argv) {
   } catch (const CLI::ParseError& e) {
     return app.exit(e) == 0 ? kOk : kUsage;
   }
-  // The process decides itself what a crash prints.
-  setenv("UCX_ERROR_SIGNALS", "", 0);
   signal(SIGPIPE, SIG_IGN);
   if (!flags.reference.empty()) return TrainReference(flags);
   SignalStop signals;
