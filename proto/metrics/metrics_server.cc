@@ -14,7 +14,7 @@ namespace {
 
 class HttpMetricsServer final : public MetricsServer {
  public:
-  HttpMetricsServer(const Metrics* metrics, std::function<std::string()> healthy) {
+  HttpMetricsServer(const Metrics* metrics, std::function<std::string()> healthy, std::function<void()> refresh) {
     // Two are enough for a scraper and a probe; an idle connection holds one for at most two seconds.
     http_.new_task_queue = [] { return new httplib::ThreadPool(2); };
     http_.set_keep_alive_timeout(2);
@@ -24,7 +24,8 @@ class HttpMetricsServer final : public MetricsServer {
       const int yes = 1;
       setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
     });
-    http_.Get("/metrics", [metrics](const httplib::Request&, httplib::Response& response) {
+    http_.Get("/metrics", [metrics, refresh = std::move(refresh)](const httplib::Request&, httplib::Response& response) {
+      if (refresh) refresh();
       response.set_content(metrics->Text(), "text/plain; version=0.0.4; charset=utf-8");
     });
     http_.Get("/healthz",
@@ -67,7 +68,8 @@ class HttpMetricsServer final : public MetricsServer {
 
 absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(const std::string& address,
                                                                     const Metrics* metrics, bool insecure,
-                                                                    std::function<std::string()> healthy) {
+                                                                    std::function<std::string()> healthy,
+                                                                    std::function<void()> refresh) {
   const absl::StatusOr<Address> a = ParseAddress(address);
   if (!a.ok()) return a.status();
   if (a->is_unix) return absl::InvalidArgumentError("metrics are served on HOST:PORT, not on a unix socket");
@@ -77,7 +79,7 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(const std::s
                      ": other machines could read them; use 127.0.0.1, or pass "
                      "--insecure on a network that you trust"));
   }
-  auto server = std::make_unique<HttpMetricsServer>(metrics, std::move(healthy));
+  auto server = std::make_unique<HttpMetricsServer>(metrics, std::move(healthy), std::move(refresh));
   if (absl::Status s = server->Listen(*a); !s.ok()) return s;
   return std::unique_ptr<MetricsServer>(std::move(server));
 }

@@ -23,7 +23,8 @@ class MetricsServer {
   // server; empty: always healthy. InvalidArgument, FailedPrecondition (not loopback), Unavailable (in use).
   static absl::StatusOr<std::unique_ptr<MetricsServer>> Start(const std::string& address,
                                                               const Metrics* metrics, bool insecure = false,
-                                                              std::function<std::string()> healthy = nullptr);
+                                                              std::function<std::string()> healthy = nullptr,
+                                                              std::function<void()> refresh = nullptr);
 
   virtual int port() const = 0;
 };

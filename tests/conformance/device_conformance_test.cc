@@ -218,6 +218,44 @@ TEST_P(DeviceModel, OutputGradient_DuringBackward_StaysUnchanged) {
   EXPECT_EQ(std::memcmp(g.data, g_before.data, g.bytes), 0);
 }
 
+// The same tensor, four bytes off.
+Tensor Misaligned(const Tensor& tensor) {
+  auto memory = std::make_shared<std::vector<char>>(tensor.bytes + 128);
+  char* data = memory->data();
+  while (reinterpret_cast<uintptr_t>(data) % 64 != 4) ++data;
+  std::memcpy(data, tensor.data, tensor.bytes);
+  return {tensor.shape, data, tensor.bytes, memory};
+}
+
+TEST_P(DeviceModel, MisalignedTensors_GiveTheSameBits) {
+  const RunSpec run = Run(3);
+  Tensor outputs[2][3];
+  for (bool misaligned : {false, true}) {
+    auto deliver = [&](const Tensor& t) { return misaligned ? Misaligned(t) : t; };
+    auto holder = *Cpu().CreateRank(run, 0, memory_);
+    auto rank = *Cpu().CreateRank(run, 1, memory_);
+    for (int s : {0, 1, 2}) {
+      ASSERT_TRUE(holder->AddStage(s, true).ok());
+      ASSERT_TRUE(rank->AddStage(s, false).ok());
+    }
+    auto weights = [&](int s) { return deliver(*holder->Weights(s)); };
+    Tensor x = rank->Forward(Job::Compute(0, 0, 0, JobKind::kForward), {}, weights(0))->activation;
+    x = rank->Forward(Job::Compute(0, 1, 0, JobKind::kForward), deliver(x), weights(1))->activation;
+    ASSERT_TRUE(rank->Forward(Job::Compute(0, 2, 0, JobKind::kForward), deliver(x), weights(2)).ok());
+    Tensor g =
+        rank->Backward(Job::Compute(0, 2, 0, JobKind::kBackward), {}, weights(2), true)->input_gradient;
+    auto result = rank->Backward(Job::Compute(0, 1, 0, JobKind::kBackward), deliver(g), weights(1), true);
+    ASSERT_TRUE(result.ok()) << result.status();
+    outputs[misaligned][0] = x;
+    outputs[misaligned][1] = result->input_gradient;
+    outputs[misaligned][2] = result->gradient;
+  }
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_EQ(outputs[0][i].bytes, outputs[1][i].bytes);
+    EXPECT_EQ(std::memcmp(outputs[0][i].data, outputs[1][i].data, outputs[0][i].bytes), 0) << i;
+  }
+}
+
 TEST_P(DeviceModel, BoundaryTensors_OutliveTheRank) {
   const RunSpec run = Run(2);
   auto rank = *Cpu().CreateRank(run, 0, memory_);
@@ -316,6 +354,26 @@ TEST(DeviceTrainingTest, SmallText_ThirtySteps_LossFalls) {
   const Outcome outcome = Train(Cpu(), run, {});
   EXPECT_GT(outcome.losses.front(), 5);
   EXPECT_LT(outcome.losses.back(), 0.6 * outcome.losses.front());
+}
+
+// At sizes where the libraries choose other kernels than for the small ones.
+TEST(DeviceTrainingTest, SizesOfUse_CutAndReplicated_EqualReference) {
+  TemporaryFolder folder;
+  RunSpec gpt = SmallGptRun(folder.path(), 3);
+  auto& g = std::get<GptSpec>(gpt.model);
+  g.width = 256;
+  g.heads = 4;
+  g.context = 128;
+  gpt.train = {2, 8, 2, 1, AdamW()};
+  RunSpec mlp = SmallMlpRun(folder.path(), 5);
+  std::get<MlpSpec>(mlp.model).width = 768;
+  mlp.train = {2, 96, 3, 1, Sgd()};
+  for (const RunSpec& run : {gpt, mlp}) {
+    const Outcome reference = Reference(run);
+    ExpectSame(Train(Cpu(), run, {}), reference);
+    ExpectSame(Train(Cpu(), run, {Kind::kFetched}), reference);
+    ExpectSame(Train(Cpu(), run, {Kind::kReplicas}), reference);
+  }
 }
 
 TEST(DeviceTrainingTest, WithoutData_CreateRank_NamesTheFile) {

@@ -200,7 +200,7 @@ void World::PumpLink(LinkType& link, int64_t* timer, Process& p, Deliver deliver
     }
   }
   const int64_t deadline = link.next_deadline();
-  if (deadline == kNever || (*timer >= now_ && *timer <= deadline)) return;
+  if (deadline == kNever || (*timer > now_ && *timer <= deadline)) return;
   *timer = std::max(deadline, now_ + 1);
   At(*timer, [this, &p] { Pump(p); });
 }
@@ -267,7 +267,7 @@ void World::StepCoordinator(std::vector<weft::Event> events) {
 
 void World::WakeCoordinator() {
   const int64_t deadline = coordinator_->next_deadline();
-  if (deadline == INT64_MAX || (coordinator_timer_ >= now_ && coordinator_timer_ <= deadline)) return;
+  if (deadline == INT64_MAX || (coordinator_timer_ > now_ && coordinator_timer_ <= deadline)) return;
   coordinator_timer_ = std::max(deadline, now_ + 1);
   At(coordinator_timer_, [this] { StepCoordinator({Tick{}}); });
 }
@@ -392,18 +392,24 @@ void World::StartJob(Process& p, const StartEffect& start) {
 
 World::Outputs World::Compute(Process& p, const StartEffect& start) {
   const Job& j = start.job;
-  const auto take = [&](TensorKind kind) -> std::optional<Value> {
+  const auto take_all = [&](TensorKind kind) {
+    std::vector<Value> values;
     for (const TensorKey& key : start.inputs) {
       if (key.kind != kind) continue;
       const auto it = p.inbox.find(key);
-      if (it == p.inbox.end()) Problem(absl::StrCat(Describe(j), " lacks the ", Describe(key)));
-      const Value v = it == p.inbox.end() ? 0 : it->second;
-      if (it != p.inbox.end()) p.inbox.erase(it);
-      return v;
+      if (it == p.inbox.end()) {
+        Problem(absl::StrCat(Describe(j), " lacks the ", Describe(key)));
+        continue;
+      }
+      values.push_back(it->second);
+      p.inbox.erase(it);
     }
-    return std::nullopt;
+    return values;
   };
-  const int parts = static_cast<int>(plan_->graph.members(j.stage).size());
+  const auto take = [&](TensorKind kind) -> std::optional<Value> {
+    const std::vector<Value> values = take_all(kind);
+    return values.empty() ? std::nullopt : std::optional<Value>(values[0]);
+  };
   Outputs out;
   Job forward = j;
   forward.kind = JobKind::kForward;
@@ -431,7 +437,7 @@ World::Outputs World::Compute(Process& p, const StartEffect& start) {
     } else if (start.last) {
       std::vector<Value> sums;
       if (plan_->graph.has_reduce(j.stage)) {
-        for (int part = 0; part < parts; ++part) sums.push_back(take(TensorKind::kGradientSum).value_or(0));
+        sums = take_all(TensorKind::kGradientSum);
       } else if (plan_->graph.gradient_travels(j.stage)) {
         sums.push_back(p.sums[j]);
       } else {
@@ -458,7 +464,6 @@ void World::EndJob(Process& p, const StartEffect& start, int64_t began, Outputs 
   if (start.last) ended_.insert(start.job);
   WorkerEffects effects;
   p.core.OnJobDone(now_, {start.rank, start.job, began, now_, start.last, {}}, &effects);
-  // The parts of a sum are taken one by one from the inbox, in the order of the graph's edges.
   Carry(p, std::move(effects), &outputs);
   Pump(p);
 }

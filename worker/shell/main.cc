@@ -128,7 +128,7 @@ int Serve(const Flags& flags, SignalStop& signals) {
   const absl::Status status = loop.Run();
   metrics->reset();
   link.Close(500'000'000).IgnoreError();
-  (*transport)->Close(MonotonicNanos() + 200'000'000);
+  (*transport)->Close(MonotonicNow() + 200'000'000);
   return status.ok() ? kOk : Complain(status, CodeOf(status));
 }
 
@@ -156,8 +156,6 @@ int Main(int argc, char** argv) {
   } catch (const CLI::ParseError& e) {
     return app.exit(e) == 0 ? kOk : kUsage;
   }
-  // The process decides itself what a crash prints.
-  setenv("UCX_ERROR_SIGNALS", "", 0);
   signal(SIGPIPE, SIG_IGN);
   if (!flags.reference.empty()) return TrainReference(flags);
   SignalStop signals;

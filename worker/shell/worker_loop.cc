@@ -88,11 +88,11 @@ void WorkerLoop::RankMain(Slot* slot) {
 }
 
 void WorkerLoop::Drive(Slot* slot) {
-  int64_t spin_until = MonotonicNanos() + spin_ns_;
+  int64_t spin_until = MonotonicNow() + spin_ns_;
   while (!stop_ && std::holds_alternative<std::monostate>(slot->task)) {
     if (Poll()) {
-      spin_until = MonotonicNanos() + spin_ns_;
-    } else if (MonotonicNanos() >= spin_until) {
+      spin_until = MonotonicNow() + spin_ns_;
+    } else if (MonotonicNow() >= spin_until) {
       Block();
     } else {
       mu_.Unlock();
@@ -113,7 +113,7 @@ void WorkerLoop::LeaveDriving() {
 
 void WorkerLoop::Block() {
   if (!transport_.Arm()) return;
-  const int64_t now = MonotonicNanos();
+  const int64_t now = MonotonicNow();
   int64_t until = std::min(transport_.next_deadline(), now + 1000 * kMillisecond);
   if (core_.has_run()) until = std::min(until, next_report_);
   const int timeout_ms =
@@ -136,7 +136,7 @@ bool WorkerLoop::Poll() {
     for (auto& slot : slots_) slot->wake.Signal();
     return true;
   }
-  int64_t now = MonotonicNanos();
+  int64_t now = MonotonicNow();
   bool worked = !messages_.empty();
   for (const FromCoordinator& message : messages_) {
     core_.OnMessage(now, message, &effects_);
@@ -173,7 +173,7 @@ void WorkerLoop::RunTask(Slot* slot) {
     mu_.Unlock();
     JobOutcome outcome = RunJob(*slot->compute, std::move(*job));
     mu_.Lock();
-    const int64_t now = MonotonicNanos();
+    const int64_t now = MonotonicNow();
     if (!outcome.status.ok()) Fail(now, outcome.status);
     ++past_.jobs[static_cast<int>(what.kind)];
     core_.OnJobDone(now, {slot->rank, what, outcome.start_ns, outcome.end_ns, last, outcome.loss}, &effects_);
@@ -214,7 +214,7 @@ absl::Status WorkerLoop::PrepareRank(Slot* slot, const PrepareTask& task) {
 void WorkerLoop::TaskEnded(const absl::Status& status, void (WorkerLoop::*all_ended)(int64_t now)) {
   if (!status.ok() && task_status_.ok()) task_status_ = status;
   if (--pending_tasks_ > 0) return;
-  const int64_t now = MonotonicNanos();
+  const int64_t now = MonotonicNow();
   if (std::exchange(forget_when_idle_, false)) return Forget(now);
   if (!task_status_.ok()) return Fail(now, task_status_);
   (this->*all_ended)(now);
@@ -456,7 +456,7 @@ WorkerSnapshot WorkerLoop::Snapshot() {
   absl::MutexLock lock(&mu_);
   WorkerSnapshot s = past_;
   s.has_run = core_.has_run();
-  if (s.has_run) AddRunTo(MonotonicNanos(), &s);
+  if (s.has_run) AddRunTo(MonotonicNow(), &s);
   s.transport = transport_.counters();
   s.bytes_held = transport_.bytes_held();
   s.stale_grants = core_.stale_grants();

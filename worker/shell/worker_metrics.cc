@@ -47,7 +47,7 @@ class Exported final : public WorkerMetrics {
   }
 
   absl::Status Serve(const std::string& address) {
-    auto server = MetricsServer::Start(address, &metrics_, {.refresh = [this] { Refresh(); }});
+    auto server = MetricsServer::Start(address, &metrics_, /*insecure=*/false, /*healthy=*/nullptr, [this] { Refresh(); });
     if (!server.ok()) return server.status();
     server_ = *std::move(server);
     return absl::OkStatus();

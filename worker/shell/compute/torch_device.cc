@@ -3,7 +3,6 @@
 #include <ATen/ops/full.h>
 #include <c10/util/Exception.h>
 
-#include <atomic>
 #include <cstring>
 #include <map>
 #include <string>
@@ -59,8 +58,8 @@ struct Stage {
   Stage(const RunSpec& run, int index) : layout(LayOutStage(run, index)), optimizer(run.train.optimizer) {}
 
   const StageLayout layout;
-  // The held weights at their current version, and how many updates made it. A pass or a peer that still
-  // reads them holds a share; the update then writes the next version elsewhere.
+  // The held weights at their current version, and how many updates made it. While a pass or a peer still
+  // uses them, an update writes the next version elsewhere.
   std::shared_ptr<StageWeights> weights;
   int64_t version = 0;
   Optimizer optimizer;
@@ -106,6 +105,7 @@ class CpuRank final : public RankCompute {
   absl::Status DoAddStage(int stage, bool holds_weights);
   absl::Status CheckActivation(const char* what, const Stage& stage, const Tensor& tensor) const;
   absl::Status CheckFlat(const char* what, const Tensor& tensor, int64_t elements) const;
+  absl::StatusOr<Tensor> AlignedWeights(const Stage& stage, Tensor fetched);
   absl::Status ChooseWeights(Stage& stage, Tensor fetched, Pass* pass);
   absl::StatusOr<at::Tensor> Inputs(const Job& job, const Tensor& input);
   absl::StatusOr<at::Tensor> Targets(const Job& job);
@@ -217,6 +217,24 @@ absl::Status CpuRank::CheckActivation(const char* what, const Stage& stage, cons
                       stage.layout.stage, tensor.shape.dims, tensor.bytes, expected.dims, bytes));
 }
 
+// Kernels may give other bits on memory that is aligned otherwise, so such memory is copied.
+bool IsAligned(const Tensor& tensor) {
+  return reinterpret_cast<uintptr_t>(tensor.data) % SegmentAllocator::kAlignment == 0;
+}
+
+at::Tensor WrapAligned(const Tensor& tensor) {
+  const at::Tensor wrapped = Wrap(tensor);
+  return IsAligned(tensor) ? wrapped : wrapped.clone();
+}
+
+absl::StatusOr<Tensor> CpuRank::AlignedWeights(const Stage& stage, Tensor fetched) {
+  if (absl::Status s = CheckFlat("weights", fetched, stage.layout.elements); !s.ok()) return s;
+  if (IsAligned(fetched)) return fetched;
+  absl::StatusOr<Tensor> copy = NewFlat(stage.layout.elements, MemoryClass::kWeights);
+  if (copy.ok()) std::memcpy(copy->data, fetched.data, fetched.bytes);
+  return copy;
+}
+
 // Sets the weights of a pass: those that came with the job, else the held ones.
 absl::Status CpuRank::ChooseWeights(Stage& stage, Tensor fetched, Pass* pass) {
   if (fetched.empty()) {
@@ -224,23 +242,18 @@ absl::Status CpuRank::ChooseWeights(Stage& stage, Tensor fetched, Pass* pass) {
       return absl::FailedPreconditionError("the job came without weights, and this rank does not hold them");
     }
     pass->weights = stage.weights;
+    pass->use = StageWeights::Use(stage.weights);
     pass->fetched = false;
     return absl::OkStatus();
   }
-  if (absl::Status s = CheckFlat("weights", fetched, stage.layout.elements); !s.ok()) return s;
+  absl::StatusOr<Tensor> aligned = AlignedWeights(stage, std::move(fetched));
+  if (!aligned.ok()) return aligned.status();
   if (stage.spare.empty()) stage.spare.push_back(std::make_shared<StageWeights>(stage.layout));
   pass->weights = std::move(stage.spare.back());
   stage.spare.pop_back();
-  pass->weights->Bind(std::move(fetched));
+  pass->weights->Bind(*std::move(aligned));
   pass->fetched = true;
   return absl::OkStatus();
-}
-
-// Kernels may give other bits on memory that is aligned otherwise, so such memory is copied.
-at::Tensor WrapAligned(const Tensor& tensor) {
-  const at::Tensor wrapped = Wrap(tensor);
-  const bool aligned = reinterpret_cast<uintptr_t>(tensor.data) % SegmentAllocator::kAlignment == 0;
-  return aligned ? wrapped : wrapped.clone();
 }
 
 absl::StatusOr<at::Tensor> CpuRank::Inputs(const Job& job, const Tensor& input) {
@@ -328,8 +341,9 @@ absl::Status CpuRank::Rebind(const Stage& stage, Tensor fetched, Pass* pass) {
     }
     fetched = stage.weights->memory();
   }
-  if (absl::Status s = CheckFlat("weights", fetched, stage.layout.elements); !s.ok()) return s;
-  pass->weights->Bind(std::move(fetched));
+  absl::StatusOr<Tensor> aligned = AlignedWeights(stage, std::move(fetched));
+  if (!aligned.ok()) return aligned.status();
+  pass->weights->Bind(*std::move(aligned));
   return absl::OkStatus();
 }
 
@@ -466,9 +480,7 @@ absl::Status CpuRank::ApplyUpdate(Stage& stage, const std::vector<Tensor>& parts
       return s;
   }
   std::shared_ptr<StageWeights> next = stage.weights;
-  const bool unshared = stage.weights.use_count() == 2;  // `next` and `stage.weights`
-  std::atomic_thread_fence(std::memory_order_acquire);   // after the last reader's release of its share
-  if (!unshared) {
+  if (stage.weights->in_use()) {
     absl::StatusOr<Tensor> flat = NewFlat(elements, MemoryClass::kWeights);
     if (!flat.ok()) return flat.status();
     next = std::make_shared<StageWeights>(stage.layout);
@@ -493,7 +505,7 @@ absl::StatusOr<Tensor> CpuRank::Weights(int stage) {
   absl::StatusOr<Stage*> found = HeldStage(stage);
   if (!found.ok()) return found.status();
   Tensor weights = (*found)->weights->memory();
-  weights.owner = (*found)->weights;  // a share of the version: the next update will not write over it
+  weights.owner = StageWeights::Use((*found)->weights);
   return weights;
 }
 

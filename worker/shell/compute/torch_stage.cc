@@ -63,6 +63,15 @@ void StageWeights::Unbind() {
   memory_ = {};
 }
 
+std::shared_ptr<void> StageWeights::Use(std::shared_ptr<StageWeights> weights) {
+  weights->users_.fetch_add(1, std::memory_order_relaxed);
+  void* const address = weights.get();
+  return {address, [weights = std::move(weights)](void*) {
+            // Release: what the reader read comes before whatever is written there next.
+            weights->users_.fetch_sub(1, std::memory_order_release);
+          }};
+}
+
 PassOutput RunForward(const std::vector<std::unique_ptr<Layer>>& layers, const StageLayout& layout,
                       const at::Tensor& input, const at::Tensor& targets, const MaskKey& key, Pass* pass) {
   at::AutoGradMode with_graph(true);

@@ -9,6 +9,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/edge.h>
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -30,6 +31,10 @@ class StageWeights {
   void Unbind();
   bool bound() const { return memory_.data != nullptr; }
 
+  // Counts one who reads these weights, on any thread, until the token is dropped; it shares ownership too.
+  static std::shared_ptr<void> Use(std::shared_ptr<StageWeights> weights);
+  bool in_use() const { return users_.load(std::memory_order_acquire) != 0; }
+
   const Tensor& memory() const { return memory_; }
   float* data() const { return static_cast<float*>(memory_.data); }
   const std::vector<at::Tensor>& parameters() const { return parameters_; }
@@ -38,13 +43,15 @@ class StageWeights {
   c10::Storage storage_;
   std::vector<at::Tensor> parameters_;
   Tensor memory_;
+  std::atomic<int> users_{0};
 };
 
 // What a forward leaves for its backward.
 struct Pass {
   std::shared_ptr<StageWeights> weights;
-  bool fetched = false;  // the weights are a copy that comes again with the backward
-  at::Tensor input;      // undefined for data, which needs no gradient
+  std::shared_ptr<void> use;  // of held weights
+  bool fetched = false;       // the weights are a copy that comes again with the backward
+  at::Tensor input;           // undefined for data, which needs no gradient
   torch::autograd::Edge output;
   at::Tensor output_gradient;  // kept between the two halves of a split backward
 };

@@ -13,11 +13,13 @@
 #include <iterator>
 #include <map>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "worker/shell/transport/held_offers.h"
 #include "worker/shell/transport/transfer_table.h"
 #include "worker/shell/transport/transport_message.h"
 
@@ -151,22 +153,16 @@ class LoopbackTransport final : public Transport {
   int event_fd() const override { return event_fd_; }
   bool Arm() override;
   Nanos next_deadline() const override { return table_.next_deadline(); }
-  uint64_t bytes_held() const override { return table_.offered_bytes() + held_bytes_; }
+  uint64_t bytes_held() const override { return table_.offered_bytes() + held_.bytes(); }
   TransportCounters counters() const override;
   void Close(Nanos deadline) override;
 
  private:
-  struct Held {
-    PeerId peer;
-    Tensor tensor;
-  };
-
   void Post(PeerId peer, Message message);
   void Handle(Message message);
   void HandleTensor(PeerId peer, Message message);
-  void HandleRelease(PeerId peer, uint64_t offer);
+  void HandleRelease(NodeId consumer, uint64_t offer);
   void Deliver(Delivery delivery);
-  void DropHeldBy(PeerId peer);
   void CheckPeers();
 
   const std::shared_ptr<State> state_;
@@ -175,10 +171,8 @@ class LoopbackTransport final : public Transport {
   const int event_fd_;  // of the node; the state closes it
   PlainMemory memory_;
   TransferTable table_;
-  std::map<PeerId, NodeId> peers_;
-  std::map<uint64_t, Held> held_;
-  uint64_t held_bytes_ = 0;
-  uint64_t next_offer_ = 1;
+  std::set<NodeId> peers_;  // every one that was ever connected
+  HeldOffers held_;
   std::vector<TransportEvent> events_;
   TransportCounters counters_;
   Nanos now_ = MonotonicNow();
@@ -192,16 +186,14 @@ absl::Status LoopbackTransport::Connect(PeerId peer, const std::string& address,
     if (node && state_->nodes.at(*node).dead) node.reset();
   }
   if (!node) return absl::UnavailableError(absl::StrCat(label, ": nothing is at ", address));
-  if (table_.PeerOf(*node) == peer) return table_.PeerStatus(peer);
-  DropHeldBy(peer);
-  peers_[peer] = *node;
+  peers_.insert(*node);
   table_.AddPeer(peer, *node, label, &events_);
-  return absl::OkStatus();
+  return table_.PeerStatus(peer);
 }
 
 void LoopbackTransport::Post(PeerId peer, Message message) {
   message.from = id_;
-  state_->Post(peers_.at(peer), std::move(message));
+  state_->Post(*table_.SenderOf(peer), std::move(message));
 }
 
 void LoopbackTransport::Want(PeerId peer, const TensorKey& key, Nanos deadline) {
@@ -232,11 +224,10 @@ void LoopbackTransport::Offer(PeerId peer, const TensorKey& key, Tensor tensor) 
 void LoopbackTransport::Deliver(Delivery delivery) {
   ++counters_.tensors_sent;
   counters_.bytes_sent += delivery.tensor.bytes;
-  const uint64_t offer = delivery.tensor.bytes > 0 ? next_offer_++ : 0;
-  if (offer != 0) {
-    held_bytes_ += delivery.tensor.bytes;
-    held_[offer] = {delivery.peer, delivery.tensor};
-  }
+  // A notice has no bytes to hold, and no number.
+  const uint64_t offer = delivery.tensor.bytes > 0
+                             ? held_.Add({*table_.SenderOf(delivery.peer), delivery.key, delivery.tensor})
+                             : 0;
   Post(delivery.peer, {Message::Type::kTensor, id_, delivery.key, std::move(delivery.tensor), offer});
 }
 
@@ -259,14 +250,12 @@ void LoopbackTransport::HandleTensor(PeerId peer, Message message) {
   events_.push_back(std::move(event));
 }
 
-void LoopbackTransport::HandleRelease(PeerId peer, uint64_t offer) {
-  auto it = held_.find(offer);
-  if (it == held_.end() || it->second.peer != peer) {
+void LoopbackTransport::HandleRelease(NodeId consumer, uint64_t offer) {
+  if (held_.FindReadBy(consumer, offer) == nullptr) {
     ++counters_.dropped_messages;
-    return;
+  } else {
+    held_.Drop(offer);
   }
-  held_bytes_ -= it->second.tensor.bytes;
-  held_.erase(it);
 }
 
 void LoopbackTransport::Handle(Message message) {
@@ -275,13 +264,12 @@ void LoopbackTransport::Handle(Message message) {
     return;
   }
   if (message.type == Message::Type::kCancel) return table_.OnCancel(message.from, message.key);
+  if (message.type == Message::Type::kRelease) return HandleRelease(message.from, message.offer);
   const std::optional<PeerId> peer = table_.PeerOf(message.from);
   if (!peer) {
     ++counters_.dropped_messages;
   } else if (message.type == Message::Type::kTensor) {
     HandleTensor(*peer, std::move(message));
-  } else if (message.type == Message::Type::kRelease) {
-    HandleRelease(*peer, message.offer);
   } else {
     table_.FailPeer(*peer,
                     absl::UnavailableError(absl::StrCat(table_.label(*peer), " has closed its connections")),
@@ -289,24 +277,15 @@ void LoopbackTransport::Handle(Message message) {
   }
 }
 
-void LoopbackTransport::DropHeldBy(PeerId peer) {
-  for (auto it = held_.begin(); it != held_.end();) {
-    if (it->second.peer == peer) {
-      held_bytes_ -= it->second.tensor.bytes;
-      it = held_.erase(it);
-    } else {
-      ++it;
-    }
-  }
-}
-
 void LoopbackTransport::CheckPeers() {
-  for (const auto& [peer, node] : peers_) {
+  for (const NodeId node : peers_) {
     if (!state_->IsDead(node)) continue;
+    held_.DropReadBy(node);
+    const std::optional<PeerId> peer = table_.PeerOf(node);
+    if (!peer) continue;
     table_.FailPeer(
-        peer, absl::UnavailableError(absl::StrCat(table_.label(peer), " is lost: its process has ended")),
+        *peer, absl::UnavailableError(absl::StrCat(table_.label(*peer), " is lost: its process has ended")),
         /*report=*/true, &events_);
-    DropHeldBy(peer);
   }
 }
 
@@ -341,9 +320,10 @@ bool LoopbackTransport::Arm() {
   Node& self = state_->nodes.at(id_);
   if (!self.inbox.empty()) return false;
   // A peer that died after the last Progress has signaled in vain.
-  for (const auto& [peer, node] : peers_) {
+  for (const NodeId node : peers_) {
     auto it = state_->nodes.find(node);
-    if ((it == state_->nodes.end() || it->second.dead) && table_.PeerStatus(peer).ok()) return false;
+    const std::optional<PeerId> peer = table_.PeerOf(node);
+    if ((it == state_->nodes.end() || it->second.dead) && peer && table_.PeerStatus(*peer).ok()) return false;
   }
   self.armed = true;
   return true;
@@ -356,19 +336,19 @@ TransportCounters LoopbackTransport::counters() const {
 }
 
 void LoopbackTransport::Close(Nanos deadline) {
-  const auto awaits_releases = [this] {
-    return table_.offers() > 0 || std::any_of(held_.begin(), held_.end(), [this](const auto& entry) {
-             return table_.PeerStatus(entry.second.peer).ok();
-           });
+  const auto is_open = [this](NodeId node) {
+    const std::optional<PeerId> peer = table_.PeerOf(node);
+    return peer && table_.PeerStatus(*peer).ok();
   };
+  const auto awaits_releases = [&] { return table_.offers() > 0 || held_.AnyHeldBy(is_open); };
   std::vector<TransportEvent> ignored;
   for (Nanos now = MonotonicNow(); awaits_releases() && now < deadline; now = MonotonicNow()) {
     if (Progress(now, &ignored) > 0 || !Arm()) continue;
     pollfd wake{event_fd_, POLLIN, 0};
     poll(&wake, 1, 10);
   }
-  for (const auto& [peer, node] : peers_) {
-    if (table_.PeerStatus(peer).ok()) Post(peer, {Message::Type::kGoodbye, id_});
+  for (const NodeId node : peers_) {
+    if (is_open(node)) state_->Post(node, {Message::Type::kGoodbye, id_});
   }
 }
 

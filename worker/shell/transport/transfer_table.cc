@@ -27,16 +27,34 @@ std::string Seconds(Nanos duration) {
 
 void TransferTable::AddPeer(PeerId peer, uint64_t sender, const std::string& label,
                             std::vector<TransportEvent>* events) {
-  auto it = peers_.find(peer);
-  if (it != peers_.end()) {
-    if (it->second.sender == sender) return;
-    FailPeer(peer, absl::UnavailableError(absl::StrCat(it->second.label, " was replaced by ", label)), false,
-             events);
-    peer_of_.erase(it->second.sender);
+  if (PeerOf(sender) == peer) {
+    peers_[peer].label = label;
+    return;
   }
-  peers_[peer] = Peer{sender, label, absl::OkStatus()};
+  RemovePeer(peer, absl::StrCat("process ", peer, " now is ", label), events);
+  absl::Status status;
+  if (const std::optional<PeerId> former = PeerOf(sender)) {
+    status = peers_[*former].status;
+    RemovePeer(*former, absl::StrCat(label, " now is process ", peer), events);
+  }
+  peers_[peer] = Peer{sender, label, status};
   peer_of_[sender] = peer;
   AdmitEarlyWants();
+}
+
+void TransferTable::RemovePeer(PeerId peer, const std::string& reason, std::vector<TransportEvent>* events) {
+  auto it = peers_.find(peer);
+  if (it == peers_.end()) return;
+  FailWantsOn(peer, absl::UnavailableError(reason), events);
+  DropOffersTo(peer);
+  peer_of_.erase(it->second.sender);
+  peers_.erase(it);
+}
+
+std::optional<uint64_t> TransferTable::SenderOf(PeerId peer) const {
+  auto it = peers_.find(peer);
+  if (it == peers_.end()) return std::nullopt;
+  return it->second.sender;
 }
 
 std::optional<PeerId> TransferTable::PeerOf(uint64_t sender) const {
@@ -70,7 +88,7 @@ bool TransferTable::FailPeer(PeerId peer, const absl::Status& cause, bool report
     events->push_back(std::move(event));
   }
   FailWantsOn(peer, cause, events);
-  DropPeerState(peer);
+  DropOffersTo(peer);
   return true;
 }
 
@@ -88,7 +106,7 @@ void TransferTable::FailWantsOn(PeerId peer, const absl::Status& cause, std::vec
   }
 }
 
-void TransferTable::DropPeerState(PeerId peer) {
+void TransferTable::DropOffersTo(PeerId peer) {
   const ByPeer first{peer, TensorKey{0, 0, std::numeric_limits<int32_t>::min()}};
   auto offer = offers_.lower_bound(first);
   while (offer != offers_.end() && offer->first.first == peer) {

@@ -44,10 +44,12 @@ class TransferTable {
   static constexpr size_t kMaxEarlyWants = 64 * 1024;
   static constexpr size_t kMaxRemoteWants = 1024 * 1024;
 
-  // Peers. Adding one again under the same sender does nothing; under another sender it replaces the old one,
-  // whose wants fail.
+  // Peers. Numbers may be given anew: a number that went to another sender, and the former number of this
+  // sender, lose their wants and offers; a sender's failure stays with it. Adding the same again only changes
+  // the label.
   void AddPeer(PeerId peer, uint64_t sender, const std::string& label, std::vector<TransportEvent>* events);
   std::optional<PeerId> PeerOf(uint64_t sender) const;
+  std::optional<uint64_t> SenderOf(PeerId peer) const;
   // Ok, or why it failed. NotFound for a number that was never added.
   absl::Status PeerStatus(PeerId peer) const;
   const std::string& label(PeerId peer) const;
@@ -104,7 +106,8 @@ class TransferTable {
   bool IsStale(const TensorKey& key) const { return key.run == run_ && key.epoch < epoch_; }
   void EraseWant(absl::btree_map<TensorKey, PendingWant>::iterator it);
   void FailWantsOn(PeerId peer, const absl::Status& cause, std::vector<TransportEvent>* events);
-  void DropPeerState(PeerId peer);
+  void DropOffersTo(PeerId peer);
+  void RemovePeer(PeerId peer, const std::string& reason, std::vector<TransportEvent>* events);
   void KeepEarly(EarlyWant want);
   void AdmitEarlyWants();
 

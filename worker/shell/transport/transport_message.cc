@@ -68,7 +68,7 @@ absl::Status GetShape(ByteReader* in, TensorShape* shape, uint64_t* bytes) {
   return CheckShape(*shape, *bytes);
 }
 
-void PutNotice(const TransportMessage& message, ByteWriter* out) {
+void PutPlace(const TransportMessage& message, ByteWriter* out) {
   out->Put(message.offer);
   out->Put(message.segment.id);
   out->Put(message.segment.inode);
@@ -77,7 +77,7 @@ void PutNotice(const TransportMessage& message, ByteWriter* out) {
   out->Put(message.offset);
 }
 
-absl::Status GetNotice(ByteReader* in, TransportMessage* message) {
+absl::Status GetPlace(ByteReader* in, TransportMessage* message) {
   message->offer = in->Get<uint64_t>();
   message->segment.id = in->Get<uint64_t>();
   message->segment.inode = in->Get<uint64_t>();
@@ -116,11 +116,11 @@ absl::Status GetBody(ByteReader* in, TransportMessage* message) {
       return status;
     case Type::kCancel:
       return GetKey(in, &message->key);
-    case Type::kNotice:
+    case Type::kInPlace:
     case Type::kData:
       status = GetKey(in, &message->key);
       if (status.ok()) status = GetShape(in, &message->shape, &message->bytes);
-      if (status.ok() && message->type == Type::kNotice) status = GetNotice(in, message);
+      if (status.ok() && message->type == Type::kInPlace) status = GetPlace(in, message);
       return status;
     case Type::kRelease:
     case Type::kCopyInstead:
@@ -182,11 +182,11 @@ size_t Encode(const TransportMessage& message, char* out) {
     case Type::kCancel:
       PutKey(message.key, &writer);
       break;
-    case Type::kNotice:
+    case Type::kInPlace:
     case Type::kData:
       PutKey(message.key, &writer);
       PutShape(message.shape, message.bytes, &writer);
-      if (message.type == Type::kNotice) PutNotice(message, &writer);
+      if (message.type == Type::kInPlace) PutPlace(message, &writer);
       break;
     case Type::kRelease:
     case Type::kCopyInstead:

@@ -33,7 +33,7 @@ struct TransportMessage {
   enum class Type : uint8_t {
     kWant = 1,         // consumer: send me `key`
     kCancel = 2,       // consumer: no longer
-    kNotice = 3,       // producer: `key` lies at `offset` of `segment`; release `offer` when done
+    kInPlace = 3,      // producer: `key` lies at `offset` of `segment`; release `offer` when done
     kData = 4,         // producer: the bytes of `key` follow
     kRelease = 5,      // consumer: done with `offers`
     kCopyInstead = 6,  // consumer: cannot read `offers` in place, send the bytes
@@ -45,13 +45,13 @@ struct TransportMessage {
 
   Type type = Type::kGoodbye;
   uint64_t sender = 0;
-  TensorKey key;                              // kWant, kCancel, kNotice, kData
+  TensorKey key;                              // kWant, kCancel, kInPlace, kData
   bool in_place_ok = false;                   // kWant
-  TensorShape shape;                          // kNotice, kData
-  uint64_t bytes = 0;                         // kNotice, kData
-  uint64_t offer = 0;                         // kNotice
-  SegmentRef segment;                         // kNotice; kSegmentGone: id only
-  uint64_t offset = 0;                        // kNotice
+  TensorShape shape;                          // kInPlace, kData
+  uint64_t bytes = 0;                         // kInPlace, kData
+  uint64_t offer = 0;                         // kInPlace
+  SegmentRef segment;                         // kInPlace; kSegmentGone: id only
+  uint64_t offset = 0;                        // kInPlace
   std::array<uint64_t, kMaxOffers> offers{};  // kRelease, kCopyInstead
   uint32_t offer_count = 0;
 };

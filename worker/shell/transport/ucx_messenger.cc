@@ -2,7 +2,10 @@
 
 #include <ucp/api/ucp.h>
 
+#include <array>
 #include <chrono>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 
@@ -15,6 +18,8 @@ namespace {
 constexpr unsigned kMessageId = 7;
 // Bounds one Progress, so that its caller gets to look at deadlines under a flood.
 constexpr int kMaxRounds = 32;
+// For completing, at the end, what was cut off.
+constexpr int64_t kAbandonTime = 2'000'000'000;
 
 absl::Status FromUcx(ucs_status_t status, absl::string_view doing) {
   const std::string text = absl::StrCat(doing, ": ", ucs_status_string(status));
@@ -53,18 +58,26 @@ struct UcxMessenger::Impl {
     ucp_ep_h endpoint = nullptr;  // null once closed
     bool failed = false;
   };
-  // A send or landing that UCX has not finished; recycled, so that steady state allocates nothing.
+  // A send or landing that UCX has not finished; recycled, so that steady state allocates nothing. It holds
+  // the header, which UCX reads until then: letting UCX copy it (UCP_AM_SEND_FLAG_COPY_HEADER) makes UCX 1.22
+  // free the copy twice when a rendezvous is cut off.
   struct Operation {
+    enum class Kind { kMessage, kPayload, kLanding };
     Impl* impl = nullptr;
+    Kind kind = Kind::kMessage;
     uint64_t token = 0;
-    bool landing = false;
     Operation* next_free = nullptr;
+    std::array<char, kMaxHeaderBytes> header;
   };
 
   explicit Impl(Handler* h) : handler(h) {}
   ~Impl() {
     for (Link& link : links) CloseEndpoint(&link, /*force=*/true);
-    WaitForClosing(MonotonicNow() + int64_t{2'000'000'000});
+    WaitForClosing(MonotonicNow() + kAbandonTime);
+    // A cut-off operation may complete only after its endpoint was closed.
+    for (const int64_t end = MonotonicNow() + kAbandonTime; in_flight > 0 && MonotonicNow() < end;) {
+      ucp_worker_progress(worker);
+    }
     if (worker != nullptr) ucp_worker_destroy(worker);
     if (context != nullptr) ucp_cleanup(context);
   }
@@ -78,19 +91,18 @@ struct UcxMessenger::Impl {
   ucs_status_t Receive(absl::string_view header, void* data, size_t bytes, bool rendezvous);
   void Finish(Operation* operation, ucs_status_t status);
 
-  Operation* NewOperation(uint64_t token, bool landing) {
+  Operation* NewOperation(Operation::Kind kind, uint64_t token) {
     Operation* operation = free_operations;
     if (operation != nullptr) {
       free_operations = operation->next_free;
     } else {
       operation = &operations.emplace_back();
     }
-    *operation = Operation{this, token, landing, nullptr};
+    operation->impl = this;
+    operation->kind = kind;
+    operation->token = token;
+    ++in_flight;
     return operation;
-  }
-  void Recycle(Operation* operation) {
-    operation->next_free = free_operations;
-    free_operations = operation;
   }
 
   static ucs_status_t OnActiveMessage(void* arg, const void* header, size_t header_bytes, void* data,
@@ -107,7 +119,6 @@ struct UcxMessenger::Impl {
   static void OnReceiveDone(void* request, ucs_status_t status, size_t /*bytes*/, void* user_data) {
     OnSendDone(request, status, user_data);
   }
-  static void OnHeaderSent(void* request, ucs_status_t, void*) { ucp_request_free(request); }
   static void OnError(void* arg, ucp_ep_h, ucs_status_t status) {
     auto* link = static_cast<Link*>(arg);
     if (link->failed) return;
@@ -124,6 +135,7 @@ struct UcxMessenger::Impl {
   std::deque<Link> links;  // by LinkId; addresses stay, because UCX holds them
   std::deque<Operation> operations;
   Operation* free_operations = nullptr;
+  int in_flight = 0;
   std::vector<std::pair<LinkId, absl::Status>> failures;
   std::vector<void*> closing;  // requests of endpoints that are being closed
 };
@@ -197,7 +209,7 @@ ucs_status_t UcxMessenger::Impl::Receive(absl::string_view header, void* data, s
     handler->OnLanded(landing.token, absl::OkStatus());
     return UCS_OK;
   }
-  Operation* operation = NewOperation(landing.token, true);
+  Operation* operation = NewOperation(Operation::Kind::kLanding, landing.token);
   ucp_request_param_t param{};
   param.op_attr_mask =
       UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
@@ -214,14 +226,13 @@ ucs_status_t UcxMessenger::Impl::Receive(absl::string_view header, void* data, s
 }
 
 void UcxMessenger::Impl::Finish(Operation* operation, ucs_status_t status) {
+  const Operation::Kind kind = operation->kind;
   const uint64_t token = operation->token;
-  const bool landing = operation->landing;
-  Recycle(operation);
-  if (landing) {
-    handler->OnLanded(token, FromUcx(status, "receiving"));
-  } else {
-    handler->OnSent(token, FromUcx(status, "sending"));
-  }
+  operation->next_free = free_operations;
+  free_operations = operation;
+  --in_flight;
+  if (kind == Operation::Kind::kLanding) handler->OnLanded(token, FromUcx(status, "receiving"));
+  if (kind == Operation::Kind::kPayload) handler->OnSent(token, FromUcx(status, "sending"));
 }
 
 void UcxMessenger::Impl::CloseEndpoint(Link* link, bool force) {
@@ -289,23 +300,28 @@ void UcxMessenger::Disconnect(LinkId link) { impl_->CloseEndpoint(&impl_->links[
 
 void UcxMessenger::Send(LinkId id, absl::string_view header, const void* payload, size_t bytes,
                         uint64_t token) {
+  if (header.size() > kMaxHeaderBytes) {
+    std::fprintf(stderr, "weft: a message header of %zu bytes\n", header.size());
+    std::abort();
+  }
   Impl::Link& link = impl_->links[id];
   if (link.failed || link.endpoint == nullptr) {
     if (bytes > 0) impl_->handler->OnSent(token, absl::UnavailableError("the connection is closed"));
     return;
   }
+  using Kind = Impl::Operation::Kind;
+  Impl::Operation* operation = impl_->NewOperation(bytes > 0 ? Kind::kPayload : Kind::kMessage, token);
+  std::memcpy(operation->header.data(), header.data(), header.size());
   ucp_request_param_t param{};
-  param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA |
-                       UCP_OP_ATTR_FIELD_MEMORY_TYPE;
-  param.flags = UCP_AM_SEND_FLAG_COPY_HEADER;
+  param.op_attr_mask =
+      UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
   param.memory_type = UCS_MEMORY_TYPE_HOST;
-  Impl::Operation* operation = bytes > 0 ? impl_->NewOperation(token, false) : nullptr;
-  param.cb.send = operation != nullptr ? &Impl::OnSendDone : &Impl::OnHeaderSent;
+  param.cb.send = &Impl::OnSendDone;
   param.user_data = operation;
-  ucs_status_ptr_t request =
-      ucp_am_send_nbx(link.endpoint, kMessageId, header.data(), header.size(), payload, bytes, &param);
+  ucs_status_ptr_t request = ucp_am_send_nbx(link.endpoint, kMessageId, operation->header.data(),
+                                             header.size(), payload, bytes, &param);
   // A pointer means that the callback follows. An error of a link shows in its error handler, too.
-  if (!UCS_PTR_IS_PTR(request) && operation != nullptr) impl_->Finish(operation, UCS_PTR_STATUS(request));
+  if (!UCS_PTR_IS_PTR(request)) impl_->Finish(operation, UCS_PTR_STATUS(request));
 }
 
 int UcxMessenger::Progress() {

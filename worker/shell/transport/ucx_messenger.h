@@ -26,6 +26,7 @@ namespace weft {
 class UcxMessenger {
  public:
   using LinkId = uint32_t;
+  static constexpr size_t kMaxHeaderBytes = 1024;
 
   class Handler {
    public:
@@ -60,8 +61,8 @@ class UcxMessenger {
   // Drops the link and what is under way on it; silent.
   void Disconnect(LinkId link);
 
-  // Sends a header (copied) and `bytes` of payload. With a payload OnSent(token) follows, maybe before this
-  // returns.
+  // Sends a header (copied, at most kMaxHeaderBytes) and `bytes` of payload. With a payload OnSent(token)
+  // follows, maybe before this returns.
   void Send(LinkId link, absl::string_view header, const void* payload, size_t bytes, uint64_t token);
 
   // Moves messages; returns how much was done.

@@ -1,19 +1,20 @@
 #include "worker/shell/transport/ucx_transport.h"
 
 #include <poll.h>
-#include <sys/epoll.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <random>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "worker/shell/transport/held_offers.h"
 #include "worker/shell/transport/mapped_memory.h"
+#include "worker/shell/transport/peer_connections.h"
 #include "worker/shell/transport/peer_process.h"
 #include "worker/shell/transport/receive_pool.h"
 #include "worker/shell/transport/release_queue.h"
@@ -26,6 +27,8 @@ namespace weft {
 namespace {
 
 using Type = TransportMessage::Type;
+
+static_assert(TransportMessage::kMaxBytes <= UcxMessenger::kMaxHeaderBytes);
 
 constexpr Nanos kMillisecond = 1'000'000;
 constexpr Nanos kLivenessInterval = 20 * kMillisecond;       // when idle
@@ -48,8 +51,9 @@ UcxMessenger::Settings SettingsFrom(const UcxOptions& options) {
   if (!options.tls.empty()) settings.required.emplace_back("TLS", options.tls);
   if (!options.net_devices.empty()) settings.required.emplace_back("NET_DEVICES", options.net_devices);
   settings.wished = {
-      // Shared memory reports no failures unless asked to, and then is not used with our error handling; nor
-      // is CMA.
+      // Shared memory and CMA count as unable to report failures unless told otherwise, and then UCX does not
+      // use
+      // them with our error handling.
       {"SYSV_ERROR_HANDLING", "y"},
       {"POSIX_ERROR_HANDLING", "y"},
       {"CMA_MEMORY_INVALIDATE", "y"},
@@ -102,29 +106,16 @@ class UcxTransport final : public Transport, private UcxMessenger::Handler {
   void Offer(PeerId peer, const TensorKey& key, Tensor tensor) override;
   int Progress(Nanos now, std::vector<TransportEvent>* events) override;
 
-  int event_fd() const override { return event_fd_; }
+  int event_fd() const override { return connections_.wait_set(); }
   bool Arm() override { return events_.empty() && releases_->Arm() && messenger_->Arm(); }
   Nanos next_deadline() const override { return table_.next_deadline(); }
-  uint64_t bytes_held() const override { return table_.offered_bytes() + held_bytes_; }
+  uint64_t bytes_held() const override { return table_.offered_bytes() + held_.bytes(); }
   TransportCounters counters() const override;
   void Close(Nanos deadline) override;
 
  private:
-  struct Peer {
-    uint64_t sender = 0;
-    UcxMessenger::LinkId link = 0;
-    int32_t pid = 0;
-    int process_fd = -1;    // -1: not of this machine, or ended
-    bool in_place = false;  // this process can read the peer's memory
-  };
-  // A tensor that its consumer reads in place, or that is being sent. Its number goes over the wire.
-  struct Held {
-    PeerId peer;
-    TensorKey key;
-    Tensor tensor;
-    bool sending;
-  };
-  struct Landing {
+  // Bytes on their way into `block`.
+  struct Incoming {
     PeerId peer;
     TensorKey key;
     TensorShape shape;
@@ -133,26 +124,23 @@ class UcxTransport final : public Transport, private UcxMessenger::Handler {
   };
 
   void OnMessage(absl::string_view header) override;
-  UcxMessenger::Handler::Landing OnPayload(absl::string_view header, size_t bytes) override;
+  Landing OnPayload(absl::string_view header, size_t bytes) override;
   void OnLanded(uint64_t token, const absl::Status& status) override;
   void OnSent(uint64_t token, const absl::Status& status) override;
   void OnLinkFailed(UcxMessenger::LinkId link, const absl::Status& cause) override;
 
-  void HandleNotice(PeerId peer, const TransportMessage& message);
-  void HandleReleases(PeerId peer, const TransportMessage& message);
-  void HandleCopyInstead(PeerId peer, const TransportMessage& message);
-  void HandleGoodbye(PeerId peer);
+  void HandleInPlace(const TransportMessage& message);
+  void HandleNotice(const TransportMessage& message);
+  void HandleReleases(const TransportMessage& message);
+  void HandleCopyInstead(const TransportMessage& message);
+  void HandleGoodbye(uint64_t sender);
 
-  void SendMessage(PeerId peer, TransportMessage* message);
-  void SendKey(PeerId peer, Type type, const TensorKey& key, bool in_place_ok = false);
+  void SendMessage(uint64_t to, TransportMessage* message);
+  void SendKey(PeerId peer, Type type, const TensorKey& key);
   void Deliver(Delivery delivery);
-  void SendBytes(uint64_t token);
-  uint64_t Hold(Delivery delivery, bool sending);
-  void Drop(absl::flat_hash_map<uint64_t, Held>::iterator held);
-  void DropHeldBy(PeerId peer);
+  void SendBytes(uint64_t offer);
   void Arrived(PeerId peer, const TensorKey& key, Tensor tensor, bool in_place);
-  void Gone(PeerId peer, const absl::Status& cause, bool report);
-  void CloseProcess(Peer* peer);
+  void Lose(uint64_t sender, absl::string_view cause);
 
   void FlushReleases();
   void AnnounceFreedSegments();
@@ -163,39 +151,28 @@ class UcxTransport final : public Transport, private UcxMessenger::Handler {
   const UcxOptions options_;
   const uint64_t sender_;
   const std::shared_ptr<MappedMemory> memory_;
-  const std::shared_ptr<ReceivePool> pool_;
+  const std::shared_ptr<ReceivePool> pool_;       // shared with arrived tensors
   const std::shared_ptr<ReleaseQueue> releases_;  // shared with arrived tensors
   std::string address_;
-  int event_fd_ = -1;
 
   TransferTable table_;
   PeerSegments segments_;
-  std::vector<std::pair<PeerId, Peer>> peers_;  // few; ordered by arrival
-  absl::flat_hash_map<uint64_t, Held> held_;
-  absl::flat_hash_map<uint64_t, Landing> landings_;
+  PeerConnections connections_;
+  HeldOffers held_;
+  absl::flat_hash_map<uint64_t, Incoming> incoming_;
+  uint64_t next_incoming_ = 1;
   std::vector<TransportEvent> events_;
   std::vector<ReleaseQueue::Release> release_buffer_;
-  std::vector<pollfd> poll_buffer_;
-  uint64_t next_token_ = 1;
-  uint64_t held_bytes_ = 0;
   TransportCounters counters_;  // dropped_messages: those that the table does not count
   Nanos now_ = MonotonicNow();
   Nanos last_liveness_ = 0;
   std::unique_ptr<UcxMessenger> messenger_;
-
-  Peer* FindPeer(PeerId peer) {
-    for (auto& [id, p] : peers_) {
-      if (id == peer) return &p;
-    }
-    return nullptr;
-  }
 };
 
-// Start and end
-// ---------------------------------------------------------------------------------------------------
+// ---- Start and end.
 
 absl::Status UcxTransport::Start() {
-  absl::StatusOr<void*> probe = memory_->Allocate(1);
+  const absl::StatusOr<void*> probe = memory_->Allocate(1);
   if (!probe.ok()) return probe.status();
   absl::StatusOr<std::unique_ptr<UcxMessenger>> messenger =
       UcxMessenger::Create(SettingsFrom(options_), this);
@@ -203,45 +180,35 @@ absl::Status UcxTransport::Start() {
   messenger_ = *std::move(messenger);
   address_ =
       EncodeAddress({sender_, ThisProcess(), memory_->Find(*probe, 1)->segment, messenger_->address()});
-
-  event_fd_ = epoll_create1(EPOLL_CLOEXEC);
-  for (const int fd : {messenger_->event_fd(), releases_->event_fd()}) {
-    epoll_event event{};
-    event.events = EPOLLIN;
-    if (event_fd_ < 0 || epoll_ctl(event_fd_, EPOLL_CTL_ADD, fd, &event) != 0) {
-      return absl::ResourceExhaustedError(absl::StrCat("epoll of the transport: ", std::strerror(errno)));
-    }
-  }
-  return absl::OkStatus();
+  if (absl::Status status = connections_.OpenWaitSet(); !status.ok()) return status;
+  if (absl::Status status = connections_.AddToWaitSet(messenger_->event_fd()); !status.ok()) return status;
+  return connections_.AddToWaitSet(releases_->event_fd());
 }
 
 UcxTransport::~UcxTransport() {
   releases_->Close();
   messenger_.reset();  // first: it completes what is under way through this object
-  for (auto& [id, peer] : peers_) CloseProcess(&peer);
-  if (event_fd_ >= 0) close(event_fd_);
 }
 
 bool UcxTransport::AwaitsReleases() const {
-  if (table_.offers() > 0) return true;
-  // A peer that said goodbye or failed will not release any more.
-  return std::any_of(held_.begin(), held_.end(),
-                     [this](const auto& entry) { return table_.PeerStatus(entry.second.peer).ok(); });
+  // A peer that failed or said goodbye will not release any more.
+  return table_.offers() > 0 ||
+         held_.AnyHeldBy([this](uint64_t consumer) { return connections_.all().at(consumer).open; });
 }
 
 void UcxTransport::Close(Nanos deadline) {
   std::vector<TransportEvent> ignored;
   for (Nanos now = MonotonicNow(); AwaitsReleases() && now < deadline; now = MonotonicNow()) {
     if (Progress(now, &ignored) > 0 || !Arm()) continue;
-    pollfd wake{event_fd_, POLLIN, 0};
+    pollfd wake{event_fd(), POLLIN, 0};
     poll(&wake, 1, static_cast<int>(std::min((deadline - now) / kMillisecond + 1, Nanos{50})));
   }
   FlushReleases();
   releases_->Close();
-  for (const auto& [id, peer] : peers_) {
+  for (const auto& [sender, connection] : connections_.all()) {
     TransportMessage goodbye;
     goodbye.type = Type::kGoodbye;
-    if (table_.PeerStatus(id).ok()) SendMessage(id, &goodbye);
+    if (connection.open) SendMessage(sender, &goodbye);
   }
   messenger_->Close(std::max(deadline, MonotonicNow() + kGoodbyeTime));
 }
@@ -252,89 +219,57 @@ TransportCounters UcxTransport::counters() const {
   return counters;
 }
 
-// Peers
-// -----------------------------------------------------------------------------------------------------------
+// ---- Peers.
 
-absl::Status UcxTransport::Connect(PeerId id, const std::string& bytes, const std::string& label) {
-  absl::StatusOr<TransportAddress> address = DecodeAddress(bytes);
+absl::Status UcxTransport::Connect(PeerId peer, const std::string& bytes, const std::string& label) {
+  const absl::StatusOr<TransportAddress> address = DecodeAddress(bytes);
   if (!address.ok()) return absl::InvalidArgumentError(absl::StrCat(label, ": ", address.status().message()));
-  Peer* known = FindPeer(id);
-  if (known != nullptr && known->sender == address->sender) return table_.PeerStatus(id);
-
-  Peer peer{address->sender, 0, address->process.pid};
-  absl::StatusOr<int> process = OpenProcess(address->process);
-  if (absl::IsUnavailable(process.status())) {
-    return absl::UnavailableError(absl::StrCat(label, ": ", process.status().message()));
+  if (connections_.Find(address->sender) == nullptr) {
+    if (absl::Status status = connections_.Open(*address, messenger_.get()); !status.ok()) {
+      return absl::UnavailableError(absl::StrCat(label, ": ", status.message()));
+    }
+    PeerConnection* connection = connections_.Find(address->sender);
+    // Reading in place also needs the process descriptor: it tells when the reader is gone.
+    connection->in_place = options_.in_place && connection->process_fd >= 0 &&
+                           segments_.Map(address->sender, connection->pid, address->probe).ok();
   }
-  absl::StatusOr<UcxMessenger::LinkId> link = messenger_->Connect(address->ucx);
-  if (!link.ok()) {
-    if (process.ok()) close(*process);
-    return absl::UnavailableError(absl::StrCat(label, ": ", link.status().message()));
-  }
-  peer.link = *link;
-  if (process.ok()) {
-    peer.process_fd = *process;
-    peer.in_place = options_.in_place && segments_.Map(peer.sender, peer.pid, address->probe).ok();
-    epoll_event event{};
-    event.events = EPOLLIN;
-    epoll_ctl(event_fd_, EPOLL_CTL_ADD, peer.process_fd, &event);
-  }
-  if (known != nullptr) {
-    Gone(id, absl::UnavailableError(absl::StrCat(table_.label(id), " was replaced by ", label)),
-         /*report=*/false);
-    *known = peer;
-  } else {
-    peers_.emplace_back(id, peer);
-  }
-  table_.AddPeer(id, peer.sender, label, &events_);
-  return absl::OkStatus();
+  table_.AddPeer(peer, address->sender, label, &events_);
+  return table_.PeerStatus(peer);
 }
 
-void UcxTransport::CloseProcess(Peer* peer) {
-  if (peer->process_fd >= 0) close(std::exchange(peer->process_fd, -1));  // leaves the epoll set by itself
-}
-
-void UcxTransport::Gone(PeerId id, const absl::Status& cause, bool report) {
-  Peer* peer = FindPeer(id);
-  CloseProcess(peer);
-  table_.FailPeer(id, cause, report, &events_);
-  messenger_->Disconnect(peer->link);
-  segments_.ForgetAll(peer->sender);
-  DropHeldBy(id);
+void UcxTransport::Lose(uint64_t sender, absl::string_view cause) {
+  connections_.End(sender, messenger_.get());
+  segments_.ForgetAll(sender);
+  held_.DropReadBy(sender);
+  const std::optional<PeerId> peer = table_.PeerOf(sender);
+  if (!peer) return;
+  table_.FailPeer(*peer, absl::UnavailableError(absl::StrCat(table_.label(*peer), " is lost: ", cause)),
+                  /*report=*/true, &events_);
 }
 
 void UcxTransport::OnLinkFailed(UcxMessenger::LinkId link, const absl::Status& cause) {
-  for (const auto& [id, peer] : peers_) {
-    if (peer.link != link) continue;
-    // After a goodbye the connection is expected to end; the process may still be reading our memory.
-    if (!table_.PeerStatus(id).ok()) return;
-    Gone(id, absl::UnavailableError(absl::StrCat(table_.label(id), " is lost: ", cause.message())), true);
-    return;
-  }
+  const std::optional<uint64_t> sender = connections_.SenderOf(link);
+  // After a goodbye the link is expected to end; the process may still be reading our memory.
+  if (sender && connections_.Find(*sender)->open) Lose(*sender, cause.message());
 }
 
 void UcxTransport::CheckLiveness(Nanos now, bool busy) {
   if (now - last_liveness_ < (busy ? kLivenessIntervalBusy : kLivenessInterval)) return;
   last_liveness_ = now;
-  poll_buffer_.clear();
-  for (const auto& [id, peer] : peers_) poll_buffer_.push_back({peer.process_fd, POLLIN, 0});
-  if (poll_buffer_.empty() || poll(poll_buffer_.data(), poll_buffer_.size(), 0) <= 0) return;
-  for (size_t i = 0; i < poll_buffer_.size(); ++i) {
-    if (poll_buffer_[i].revents == 0) continue;
-    const PeerId id = peers_[i].first;
-    Gone(id, absl::UnavailableError(absl::StrCat(table_.label(id), " is lost: its process has ended")), true);
-  }
+  for (const uint64_t sender : connections_.FindEnded()) Lose(sender, "its process has ended");
 }
 
-void UcxTransport::HandleGoodbye(PeerId peer) {
-  // Not Gone: this runs inside UCX, and the peer may go on reading tensors that it has not dropped.
-  table_.FailPeer(peer,
-                  absl::UnavailableError(absl::StrCat(table_.label(peer), " has closed its connections")),
+void UcxTransport::HandleGoodbye(uint64_t sender) {
+  // Not Lose: this runs inside UCX, and the peer may go on reading tensors that it has not dropped.
+  connections_.Find(sender)->open = false;
+  const std::optional<PeerId> peer = table_.PeerOf(sender);
+  if (!peer) return;
+  table_.FailPeer(*peer,
+                  absl::UnavailableError(absl::StrCat(table_.label(*peer), " has closed its connections")),
                   /*report=*/false, &events_);
 }
 
-// The consumer's half
-// ---------------------------------------------------------------------------------------------
+// ---- The consumer's half.
 
 void UcxTransport::Want(PeerId peer, const TensorKey& key, Nanos deadline) {
   if (absl::Status status = table_.Want(peer, key, now_, deadline); !status.ok()) {
@@ -346,7 +281,7 @@ void UcxTransport::Want(PeerId peer, const TensorKey& key, Nanos deadline) {
     events_.push_back(std::move(refused));
     return;
   }
-  SendKey(peer, Type::kWant, key, FindPeer(peer)->in_place);
+  SendKey(peer, Type::kWant, key);
 }
 
 void UcxTransport::Cancel(const TensorKey& key) {
@@ -372,29 +307,40 @@ void UcxTransport::Arrived(PeerId peer, const TensorKey& key, Tensor tensor, boo
   events_.push_back(std::move(event));
 }
 
-void UcxTransport::HandleNotice(PeerId id, const TransportMessage& message) {
-  if (!table_.IsAwaited(id, message.key)) {
+void UcxTransport::HandleInPlace(const TransportMessage& message) {
+  const std::optional<PeerId> peer = table_.PeerOf(message.sender);
+  if (!peer || !table_.IsAwaited(*peer, message.key)) {
     ++counters_.dropped_messages;
     releases_->Push({message.sender, message.offer});
     return;
   }
-  const Peer& peer = *FindPeer(id);
-  absl::StatusOr<std::shared_ptr<PeerMapping>> mapping = absl::PermissionDeniedError("not offered");
-  if (peer.in_place) mapping = segments_.Map(peer.sender, peer.pid, message.segment);
+  const PeerConnection& connection = *connections_.Find(message.sender);
+  absl::StatusOr<std::shared_ptr<PeerMapping>> mapping = absl::PermissionDeniedError("not asked for");
+  if (connection.in_place) mapping = segments_.Map(message.sender, connection.pid, message.segment);
   if (!mapping.ok()) {
     TransportMessage instead;
     instead.type = Type::kCopyInstead;
     instead.offers[0] = message.offer;
     instead.offer_count = 1;
-    SendMessage(id, &instead);
+    SendMessage(message.sender, &instead);
     return;
   }
-  table_.Take(id, message.key);
+  table_.Take(*peer, message.key);
   void* const data = (*mapping)->base() + message.offset;
   auto arrival = std::make_shared<InPlaceArrival>(*std::move(mapping), releases_,
                                                   ReleaseQueue::Release{message.sender, message.offer});
-  Arrived(id, message.key, Tensor{message.shape, data, message.bytes, std::shared_ptr<void>(arrival, data)},
-          true);
+  Arrived(*peer, message.key,
+          Tensor{message.shape, data, message.bytes, std::shared_ptr<void>(arrival, data)},
+          /*in_place=*/true);
+}
+
+void UcxTransport::HandleNotice(const TransportMessage& message) {
+  const std::optional<PeerId> peer = table_.PeerOf(message.sender);
+  if (!peer || message.bytes > 0 || !table_.IsAwaited(*peer, message.key)) {
+    ++counters_.dropped_messages;
+  } else if (table_.Take(*peer, message.key)) {
+    Arrived(*peer, message.key, Tensor{message.shape}, /*in_place=*/false);
+  }
 }
 
 UcxMessenger::Handler::Landing UcxTransport::OnPayload(absl::string_view header, size_t bytes) {
@@ -409,35 +355,31 @@ UcxMessenger::Handler::Landing UcxTransport::OnPayload(absl::string_view header,
   }
   absl::StatusOr<std::shared_ptr<void>> block = pool_->Get(bytes);
   if (!block.ok()) {
-    table_.FailWant(
-        message.key,
-        absl::Status(block.status().code(), absl::StrCat("no memory to receive ", Describe(message.key), ": ",
-                                                         block.status().message())),
-        &events_);
+    const std::string what =
+        absl::StrCat("no memory to receive ", Describe(message.key), ": ", block.status().message());
+    table_.FailWant(message.key, absl::Status(block.status().code(), what), &events_);
     return {};
   }
   table_.MarkLanding(message.key);
-  const uint64_t token = next_token_++;
+  const uint64_t token = next_incoming_++;
   void* const to = block->get();
-  landings_.emplace(token, Landing{*peer, message.key, message.shape, bytes, *std::move(block)});
+  incoming_.emplace(token, Incoming{*peer, message.key, message.shape, bytes, *std::move(block)});
   return {to, token};
 }
 
 void UcxTransport::OnLanded(uint64_t token, const absl::Status& status) {
-  auto it = landings_.find(token);
-  Landing landing = std::move(it->second);
-  landings_.erase(it);
+  auto it = incoming_.find(token);
+  Incoming in = std::move(it->second);
+  incoming_.erase(it);
   if (!status.ok()) {
-    table_.FailWant(landing.key,
-                    absl::UnavailableError(absl::StrCat("no ", Describe(landing.key), " from ",
-                                                        table_.label(landing.peer), ": ", status.message())),
-                    &events_);
+    const std::string what =
+        absl::StrCat("no ", Describe(in.key), " from ", table_.label(in.peer), ": ", status.message());
+    table_.FailWant(in.key, absl::UnavailableError(what), &events_);
     return;
   }
-  if (!table_.Take(landing.peer, landing.key)) return;
-  void* const data = landing.block.get();
-  Arrived(landing.peer, landing.key, Tensor{landing.shape, data, landing.bytes, std::move(landing.block)},
-          false);
+  if (!table_.Take(in.peer, in.key)) return;
+  void* const data = in.block.get();
+  Arrived(in.peer, in.key, Tensor{in.shape, data, in.bytes, std::move(in.block)}, /*in_place=*/false);
 }
 
 void UcxTransport::FlushReleases() {
@@ -453,13 +395,13 @@ void UcxTransport::FlushReleases() {
     message.offers[message.offer_count++] = offer;
     const bool last = i + 1 == release_buffer_.size() || release_buffer_[i + 1].producer != producer;
     if (!last && message.offer_count < TransportMessage::kMaxOffers) continue;
-    if (const std::optional<PeerId> peer = table_.PeerOf(producer)) SendMessage(*peer, &message);
+    const PeerConnection* connection = connections_.Find(producer);
+    if (connection != nullptr && connection->open) SendMessage(producer, &message);
     message.offer_count = 0;
   }
 }
 
-// The producer's half
-// ---------------------------------------------------------------------------------------------
+// ---- The producer's half.
 
 void UcxTransport::Offer(PeerId peer, const TensorKey& key, Tensor tensor) {
   if (absl::Status status = CheckShape(tensor.shape, tensor.bytes); !status.ok()) {
@@ -472,31 +414,31 @@ void UcxTransport::Offer(PeerId peer, const TensorKey& key, Tensor tensor) {
 void UcxTransport::Deliver(Delivery delivery) {
   ++counters_.tensors_sent;
   counters_.bytes_sent += delivery.tensor.bytes;
-  const PeerId peer = delivery.peer;
+  const uint64_t consumer = *table_.SenderOf(delivery.peer);
   TransportMessage message;
   message.key = delivery.key;
   message.shape = delivery.tensor.shape;
   message.bytes = delivery.tensor.bytes;
   if (message.bytes == 0) {
     message.type = Type::kData;
-    SendMessage(peer, &message);
+    SendMessage(consumer, &message);
     return;
   }
   if (delivery.in_place_ok && options_.in_place && message.bytes > options_.inline_bytes) {
     if (const auto place = memory_->Find(delivery.tensor.data, message.bytes)) {
-      message.type = Type::kNotice;
+      message.type = Type::kInPlace;
       message.segment = place->segment;
       message.offset = place->offset;
-      message.offer = Hold(std::move(delivery), /*sending=*/false);
-      SendMessage(peer, &message);
+      message.offer = held_.Add({consumer, delivery.key, std::move(delivery.tensor), /*sending=*/false});
+      SendMessage(consumer, &message);
       return;
     }
   }
-  SendBytes(Hold(std::move(delivery), /*sending=*/true));
+  SendBytes(held_.Add({consumer, delivery.key, std::move(delivery.tensor), /*sending=*/true}));
 }
 
-void UcxTransport::SendBytes(uint64_t token) {
-  const Held& held = held_.find(token)->second;
+void UcxTransport::SendBytes(uint64_t offer) {
+  const HeldOffer& held = *held_.Find(offer);
   TransportMessage message;
   message.type = Type::kData;
   message.sender = sender_;
@@ -505,55 +447,32 @@ void UcxTransport::SendBytes(uint64_t token) {
   message.bytes = held.tensor.bytes;
   char buffer[TransportMessage::kMaxBytes];
   const size_t size = Encode(message, buffer);
-  messenger_->Send(FindPeer(held.peer)->link, absl::string_view(buffer, size), held.tensor.data,
-                   held.tensor.bytes, token);
-}
-
-uint64_t UcxTransport::Hold(Delivery delivery, bool sending) {
-  const uint64_t token = next_token_++;
-  held_bytes_ += delivery.tensor.bytes;
-  held_.emplace(token, Held{delivery.peer, delivery.key, std::move(delivery.tensor), sending});
-  return token;
-}
-
-void UcxTransport::Drop(absl::flat_hash_map<uint64_t, Held>::iterator held) {
-  held_bytes_ -= held->second.tensor.bytes;
-  held_.erase(held);
-}
-
-void UcxTransport::DropHeldBy(PeerId peer) {
-  for (auto it = held_.begin(); it != held_.end();) {
-    auto next = std::next(it);
-    // UCX still uses what is being sent; OnSent drops it.
-    if (it->second.peer == peer && !it->second.sending) Drop(it);
-    it = next;
-  }
+  messenger_->Send(connections_.Find(held.consumer)->link, absl::string_view(buffer, size), held.tensor.data,
+                   held.tensor.bytes, offer);
 }
 
 void UcxTransport::OnSent(uint64_t token, const absl::Status& /*status*/) {
   // A send fails with its link only, and that is reported by itself.
-  if (auto held = held_.find(token); held != held_.end()) Drop(held);
+  held_.Drop(token);
 }
 
-void UcxTransport::HandleReleases(PeerId peer, const TransportMessage& message) {
+void UcxTransport::HandleReleases(const TransportMessage& message) {
   for (uint32_t i = 0; i < message.offer_count; ++i) {
-    auto held = held_.find(message.offers[i]);
-    if (held == held_.end() || held->second.peer != peer || held->second.sending) {
+    if (held_.FindReadBy(message.sender, message.offers[i]) == nullptr) {
       ++counters_.dropped_messages;
     } else {
-      Drop(held);
+      held_.Drop(message.offers[i]);
     }
   }
 }
 
-void UcxTransport::HandleCopyInstead(PeerId peer, const TransportMessage& message) {
+void UcxTransport::HandleCopyInstead(const TransportMessage& message) {
   for (uint32_t i = 0; i < message.offer_count; ++i) {
-    auto held = held_.find(message.offers[i]);
-    if (held == held_.end() || held->second.peer != peer || held->second.sending) {
-      ++counters_.dropped_messages;
-    } else {
-      held->second.sending = true;
+    if (HeldOffer* held = held_.FindReadBy(message.sender, message.offers[i])) {
+      held->sending = true;
       SendBytes(message.offers[i]);
+    } else {
+      ++counters_.dropped_messages;
     }
   }
 }
@@ -563,65 +482,56 @@ void UcxTransport::AnnounceFreedSegments() {
     TransportMessage gone;
     gone.type = Type::kSegmentGone;
     gone.segment.id = id;
-    for (const auto& [peer_id, peer] : peers_) {
-      if (peer.process_fd >= 0 && table_.PeerStatus(peer_id).ok()) SendMessage(peer_id, &gone);
+    for (const auto& [sender, connection] : connections_.all()) {
+      if (connection.process_fd >= 0 && connection.open) SendMessage(sender, &gone);
     }
   }
 }
 
-// Messages
-// --------------------------------------------------------------------------------------------------------
+// ---- Messages.
 
-void UcxTransport::SendMessage(PeerId peer, TransportMessage* message) {
+void UcxTransport::SendMessage(uint64_t to, TransportMessage* message) {
   message->sender = sender_;
   char buffer[TransportMessage::kMaxBytes];
   const size_t size = Encode(*message, buffer);
-  messenger_->Send(FindPeer(peer)->link, absl::string_view(buffer, size), nullptr, 0, 0);
+  messenger_->Send(connections_.Find(to)->link, absl::string_view(buffer, size), nullptr, 0, 0);
 }
 
-void UcxTransport::SendKey(PeerId peer, Type type, const TensorKey& key, bool in_place_ok) {
+void UcxTransport::SendKey(PeerId peer, Type type, const TensorKey& key) {
+  const uint64_t to = *table_.SenderOf(peer);
   TransportMessage message;
   message.type = type;
   message.key = key;
-  message.in_place_ok = in_place_ok;
-  SendMessage(peer, &message);
+  message.in_place_ok = connections_.Find(to)->in_place;
+  SendMessage(to, &message);
 }
 
 void UcxTransport::OnMessage(absl::string_view header) {
   TransportMessage message;
-  if (!Decode(header, &message).ok()) {
-    ++counters_.dropped_messages;
-    return;
-  }
+  const bool valid = Decode(header, &message).ok();
   // Wants may come from processes that are not connected yet; the table keeps them.
-  if (message.type == Type::kWant) {
+  if (valid && message.type == Type::kWant) {
     if (auto due = table_.OnWant(message.sender, message.key, message.in_place_ok)) Deliver(*std::move(due));
     return;
   }
-  if (message.type == Type::kCancel) return table_.OnCancel(message.sender, message.key);
-  const std::optional<PeerId> peer = table_.PeerOf(message.sender);
-  if (!peer) {
+  if (valid && message.type == Type::kCancel) return table_.OnCancel(message.sender, message.key);
+  if (!valid || connections_.Find(message.sender) == nullptr) {
     ++counters_.dropped_messages;
     return;
   }
   switch (message.type) {
-    case Type::kNotice:
-      return HandleNotice(*peer, message);
+    case Type::kInPlace:
+      return HandleInPlace(message);
     case Type::kData:
-      if (message.bytes > 0 || !table_.IsAwaited(*peer, message.key)) {
-        ++counters_.dropped_messages;
-      } else if (table_.Take(*peer, message.key)) {
-        Arrived(*peer, message.key, Tensor{message.shape}, false);
-      }
-      return;
+      return HandleNotice(message);
     case Type::kRelease:
-      return HandleReleases(*peer, message);
+      return HandleReleases(message);
     case Type::kCopyInstead:
-      return HandleCopyInstead(*peer, message);
+      return HandleCopyInstead(message);
     case Type::kSegmentGone:
       return segments_.Forget(message.sender, message.segment.id);
     case Type::kGoodbye:
-      return HandleGoodbye(*peer);
+      return HandleGoodbye(message.sender);
     case Type::kWant:
     case Type::kCancel:
       return;

@@ -1,0 +1,170 @@
+// The bytes of the transport: what is encoded comes back, and nothing that a peer can send does harm.
+#include "worker/shell/transport/transport_message.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <string>
+#include <vector>
+
+#include "tests/conformance/transport_fixture.h"
+#include "worker/shell/transport/transport_address.h"
+
+namespace weft {
+namespace {
+
+using Type = TransportMessage::Type;
+
+std::string Encoded(const TransportMessage& message) {
+  char buffer[TransportMessage::kMaxBytes];
+  return std::string(buffer, Encode(message, buffer));
+}
+
+std::vector<TransportMessage> OneOfEach() {
+  std::vector<TransportMessage> messages;
+  for (int type = 1; type <= 8; ++type) {
+    TransportMessage m;
+    m.type = static_cast<Type>(type);
+    m.sender = 0xfeedfacecafebeef;
+    m.key = testing::Key(5, 77);
+    m.key.kind = TensorKind::kGradientSum;
+    m.key.use = 3;
+    m.in_place_ok = true;
+    m.shape = TensorShape{DataType::kBFloat16, 6, {2, 3, 4, 5, 6, 7}};
+    m.bytes = 2 * 3 * 4 * 5 * 6 * 7 * 2;
+    m.offer = 99;
+    m.segment = {11, 22, 1 << 20, 9};
+    m.offset = 4096;
+    m.offer_count = TransportMessage::kMaxOffers;
+    for (uint32_t i = 0; i < m.offer_count; ++i) m.offers[i] = 1000 + i;
+    messages.push_back(m);
+  }
+  return messages;
+}
+
+TEST(TransportMessage, EveryType_EncodedAndDecoded_IsTheSame) {
+  for (const TransportMessage& in : OneOfEach()) {
+    SCOPED_TRACE(static_cast<int>(in.type));
+    const std::string bytes = Encoded(in);
+    EXPECT_LE(bytes.size(), TransportMessage::kMaxBytes);
+    TransportMessage out;
+    ASSERT_TRUE(Decode(bytes, &out).ok());
+    EXPECT_EQ(out.type, in.type);
+    EXPECT_EQ(out.sender, in.sender);
+    const bool keyed = in.type <= Type::kData;
+    if (keyed) {
+      EXPECT_EQ(out.key, in.key);
+    }
+    if (in.type == Type::kWant) {
+      EXPECT_TRUE(out.in_place_ok);
+    }
+    if (in.type == Type::kInPlace || in.type == Type::kData) {
+      EXPECT_EQ(out.shape, in.shape);
+      EXPECT_EQ(out.bytes, in.bytes);
+    }
+    if (in.type == Type::kInPlace) {
+      EXPECT_EQ(out.segment, in.segment);
+      EXPECT_EQ(out.offset, in.offset);
+      EXPECT_EQ(out.offer, in.offer);
+    }
+    if (in.type == Type::kRelease || in.type == Type::kCopyInstead) {
+      ASSERT_EQ(out.offer_count, in.offer_count);
+      EXPECT_EQ(out.offers, in.offers);
+    }
+    if (in.type == Type::kSegmentGone) {
+      EXPECT_EQ(out.segment.id, in.segment.id);
+    }
+  }
+}
+
+TEST(TransportMessage, CutOrLengthened_IsRefused) {
+  for (const TransportMessage& message : OneOfEach()) {
+    const std::string bytes = Encoded(message);
+    TransportMessage out;
+    for (size_t n = 0; n < bytes.size(); ++n) {
+      EXPECT_FALSE(Decode(absl::string_view(bytes.data(), n), &out).ok()) << n;
+    }
+    EXPECT_FALSE(Decode(bytes + "x", &out).ok());
+  }
+}
+
+TEST(TransportMessage, PlaceOutsideItsSegment_IsRefused) {
+  TransportMessage good = OneOfEach()[static_cast<int>(Type::kInPlace) - 1];
+  TransportMessage out;
+  ASSERT_TRUE(Decode(Encoded(good), &out).ok());
+  for (const uint64_t offset :
+       {good.segment.bytes, good.segment.bytes - good.bytes + 1, ~uint64_t{0}, ~good.bytes}) {
+    TransportMessage bad = good;
+    bad.offset = offset;
+    EXPECT_FALSE(Decode(Encoded(bad), &out).ok()) << offset;
+  }
+  good.offset = good.segment.bytes - good.bytes;
+  EXPECT_TRUE(Decode(Encoded(good), &out).ok());
+  good.segment.bytes = ~uint64_t{0};
+  EXPECT_FALSE(Decode(Encoded(good), &out).ok());
+}
+
+TEST(TransportMessage, ShapeThatDoesNotFitItsBytes_IsRefused) {
+  const int64_t huge = int64_t{1} << 40;
+  EXPECT_TRUE(CheckShape({DataType::kFloat32, 0}, 0).ok());
+  EXPECT_TRUE(CheckShape({DataType::kFloat32, 0}, 4).ok());
+  EXPECT_TRUE(CheckShape({DataType::kFloat32, 2, {3, 0}}, 0).ok());
+  EXPECT_TRUE(CheckShape({DataType::kInt64, 2, {3, 2}}, 48).ok());
+  EXPECT_FALSE(CheckShape({DataType::kInt64, 2, {3, 2}}, 47).ok());
+  EXPECT_FALSE(CheckShape({DataType::kUInt8, 1, {-1}}, 0).ok());
+  EXPECT_FALSE(CheckShape({DataType::kUInt8, 2, {-1, -1}}, 1).ok());
+  EXPECT_FALSE(CheckShape({DataType::kUInt8, 2, {huge, huge}}, 0).ok());
+  EXPECT_FALSE(CheckShape({DataType::kUInt8, 7}, 1).ok());
+}
+
+// Random and mutated bytes: whatever is accepted must encode to the very same bytes, so nothing is half
+// understood.
+TEST(TransportMessage, RandomBytes_AreRefusedOrFullyUnderstood) {
+  std::mt19937 random(4711);
+  std::vector<std::string> seeds;
+  for (const TransportMessage& message : OneOfEach()) seeds.push_back(Encoded(message));
+  int accepted = 0;
+  for (int i = 0; i < 400'000; ++i) {
+    std::string bytes;
+    if (i % 4 == 0) {
+      bytes.resize(random() % 300);
+      for (char& c : bytes) c = static_cast<char>(random());
+    } else {
+      bytes = seeds[random() % seeds.size()];
+      for (int k = 1 + random() % 3; k > 0; --k)
+        bytes[random() % bytes.size()] = static_cast<char>(random() >> 7);
+    }
+    TransportMessage out;
+    if (!Decode(bytes, &out).ok()) continue;
+    ++accepted;
+    if (out.type == Type::kWant) bytes.back() = bytes.back() != 0;  // any non-zero byte is yes
+    ASSERT_EQ(Encoded(out), bytes);
+    if (out.type == Type::kInPlace) {
+      ASSERT_LE(out.offset + out.bytes, out.segment.bytes);
+    }
+  }
+  EXPECT_GT(accepted, 1000);  // mutated ids and numbers are legal: the test reaches past the first check
+}
+
+TEST(TransportAddress, EncodedAndDecoded_IsTheSame) {
+  TransportAddress in{42, {"boot/pid:[7]", 123, 456}, {1, 2, 4096, 5}, std::string("\0ucx\0", 5)};
+  const absl::StatusOr<TransportAddress> out = DecodeAddress(EncodeAddress(in));
+  ASSERT_TRUE(out.ok());
+  EXPECT_EQ(out->sender, in.sender);
+  EXPECT_EQ(out->process, in.process);
+  EXPECT_EQ(out->probe, in.probe);
+  EXPECT_EQ(out->ucx, in.ucx);
+}
+
+TEST(TransportAddress, Damaged_IsRefused) {
+  const std::string good = EncodeAddress({42, {"boot/pid:[7]", 123, 456}, {1, 2, 4096, 5}, "ucx"});
+  for (size_t i = 0; i < good.size(); ++i) {
+    EXPECT_FALSE(DecodeAddress(good.substr(0, i)).ok());
+    std::string bad = good;
+    bad[i] ^= 0x10;
+    EXPECT_FALSE(DecodeAddress(bad).ok()) << i;
+  }
+}
+
+}  // namespace
+}  // namespace weft

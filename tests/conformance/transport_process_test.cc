@@ -1,0 +1,311 @@
+// The UCX transport between real processes: reading in place, the death of a peer, and what is left behind.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <set>
+#include <sstream>
+#include <string>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "tests/conformance/transport_fixture.h"
+#include "tests/conformance/transport_peer.h"
+#include "worker/shell/transport/ucx_transport.h"
+
+namespace weft {
+namespace {
+
+using testing::HasPattern;
+using testing::Key;
+using testing::kRun;
+using testing::kSecond;
+using testing::kStopStep;
+using testing::MonotonicNow;
+using Kind = TransportEvent::Kind;
+
+constexpr PeerId kSelf = 1, kPeer = 2;
+
+// A transport_peer process with pipes to its stdin and from its stdout; killed and reaped at the end.
+class PeerProcess {
+ public:
+  PeerProcess(size_t bytes, int count, const std::map<std::string, std::string>& environment) {
+    int in[2], out[2];
+    if (pipe(in) != 0 || pipe(out) != 0) throw std::runtime_error("pipe");
+    const std::string program =
+        (std::filesystem::read_symlink("/proc/self/exe").parent_path() / "transport_peer").string();
+    const std::string b = absl::StrCat(bytes), n = absl::StrCat(count);
+    pid_ = fork();
+    if (pid_ == 0) {
+      dup2(in[0], 0);
+      dup2(out[1], 1);
+      for (const int fd : {in[0], in[1], out[0], out[1]}) close(fd);
+      for (const auto& [name, value] : environment) setenv(name.c_str(), value.c_str(), 1);
+      execl(program.c_str(), program.c_str(), "2", "1", b.c_str(), n.c_str(), nullptr);
+      _exit(127);
+    }
+    close(in[0]);
+    close(out[1]);
+    to_ = in[1];
+    from_ = out[0];
+  }
+  ~PeerProcess() {
+    if (pid_ > 0) {
+      kill(pid_, SIGKILL);
+      waitpid(pid_, nullptr, 0);
+    }
+    close(to_);
+    close(from_);
+  }
+
+  pid_t pid() const { return pid_; }
+  std::string ReadAddress() {
+    std::string hex;
+    char c;
+    while (read(from_, &c, 1) == 1 && c != '\n') hex += c;
+    return absl::HexStringToBytes(hex);
+  }
+  bool WriteAddress(const std::string& address) {
+    const std::string line = absl::BytesToHexString(address) + "\n";
+    return write(to_, line.data(), line.size()) == static_cast<ssize_t>(line.size());
+  }
+  void Signal(int signal) { kill(pid_, signal); }
+  int WaitForExit() {
+    int status = 0;
+    waitpid(std::exchange(pid_, -1), &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  }
+  // Dead but not yet reaped, as a process is whose parent is busy.
+  void KillOnly() {
+    kill(pid_, SIGKILL);
+    siginfo_t info;
+    waitid(P_PID, pid_, &info, WEXITED | WNOWAIT);
+  }
+
+ private:
+  pid_t pid_ = -1;
+  int to_ = -1, from_ = -1;
+};
+
+std::set<std::string> NamesInShm() {
+  std::set<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm"))
+    names.insert(entry.path().filename());
+  return names;
+}
+
+// System V segments that `pid` created and that still exist.
+int SysvSegmentsOf(pid_t pid) {
+  std::ifstream file("/proc/sysvipc/shm");
+  std::string line;
+  std::getline(file, line);  // column names: key shmid perms size cpid ..
+  int n = 0;
+  while (std::getline(file, line)) {
+    std::istringstream fields(line);
+    long long key, id, perms, size, creator;
+    if (fields >> key >> id >> perms >> size >> creator && creator == pid) ++n;
+  }
+  return n;
+}
+
+struct Mode {
+  const char* name;
+  bool in_place;
+  std::map<std::string, std::string> environment;  // of both processes
+};
+
+class TransportProcess : public ::testing::TestWithParam<Mode> {
+ protected:
+  void Start(size_t bytes, int count) {
+    shm_before_ = NamesInShm();
+    for (const auto& [name, value] : GetParam().environment) setenv(name.c_str(), value.c_str(), 1);
+    absl::StatusOr<std::unique_ptr<Transport>> transport = CreateUcxTransport(UcxOptionsFromEnvironment());
+    for (const auto& [name, value] : GetParam().environment) unsetenv(name.c_str());
+    ASSERT_TRUE(transport.ok()) << transport.status();
+    transport_ = *std::move(transport);
+    transport_->BeginEpoch(kRun, 1);
+    peer_ = std::make_unique<PeerProcess>(bytes, count, GetParam().environment);
+    label_ = absl::StrCat("process 2 (pid ", peer_->pid(), ")");
+    ASSERT_TRUE(peer_->WriteAddress(transport_->address()));
+    const absl::Status connected = transport_->Connect(kPeer, peer_->ReadAddress(), label_);
+    ASSERT_TRUE(connected.ok()) << connected;
+  }
+  void Want(int step, Nanos in = 120 * kSecond) { transport_->Want(kPeer, Key(step), MonotonicNow() + in); }
+
+  // As the worker drives it: blocks when there is nothing to do.
+  bool PumpUntil(const std::function<bool()>& done, Nanos limit = 60 * kSecond) {
+    for (const Nanos end = MonotonicNow() + limit; !done();) {
+      const Nanos now = MonotonicNow();
+      if (now > end) return false;
+      if (transport_->Progress(now, &events_) > 0 || !transport_->Arm()) continue;
+      const Nanos until = std::min({transport_->next_deadline(), now + kSecond, end});
+      pollfd wake{transport_->event_fd(), POLLIN, 0};
+      poll(&wake, 1, static_cast<int>(std::max<Nanos>(until - now, 0) / 1'000'000 + 1));
+    }
+    return true;
+  }
+  bool PumpUntilEvents(size_t n, Nanos limit = 60 * kSecond) {
+    return PumpUntil([&] { return events_.size() >= n; }, limit);
+  }
+
+  std::set<std::string> shm_before_;
+  std::unique_ptr<Transport> transport_;
+  std::unique_ptr<PeerProcess> peer_;
+  std::vector<TransportEvent> events_;
+  std::string label_;
+};
+
+std::vector<Mode> Modes() {
+  return {{"in_place", true, {}},
+          {"in_place_posix_messages", true, {{"UCX_TLS", "posix,cma,tcp"}}},
+          {"copied", false, {{"WEFT_IN_PLACE", "0"}}},
+          {"tcp", false, {{"WEFT_IN_PLACE", "0"}, {"UCX_TLS", "tcp"}}}};
+}
+
+INSTANTIATE_TEST_SUITE_P(Every, TransportProcess, ::testing::ValuesIn(Modes()),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST_P(TransportProcess, Tensors_OfAnotherProcess_ArriveAndEverythingIsReleased) {
+  constexpr size_t kBytes = 3'000'000;
+  constexpr int kCount = 20;
+  Start(kBytes, kCount);
+  for (int i = kCount - 1; i >= 0; --i) Want(i);
+  ASSERT_TRUE(PumpUntilEvents(kCount));
+  for (const TransportEvent& event : events_) {
+    ASSERT_EQ(event.kind, Kind::kArrived) << event.status;
+    EXPECT_TRUE(HasPattern(event.tensor, event.key.step));
+  }
+  EXPECT_EQ(transport_->counters().bytes_received, kBytes * kCount);
+  EXPECT_EQ(transport_->counters().bytes_in_place, GetParam().in_place ? kBytes * kCount : 0);
+  EXPECT_EQ(transport_->counters().dropped_messages, 0u);
+  events_.clear();  // drops the tensors
+  transport_->Offer(kPeer, Key(kStopStep), Tensor{});
+  // Until the peer has said goodbye, so that it gets our releases.
+  Want(kCount);
+  ASSERT_TRUE(PumpUntilEvents(1));
+  EXPECT_EQ(events_[0].kind, Kind::kWantFailed);
+  EXPECT_THAT(std::string(events_[0].status.message()), ::testing::HasSubstr("has closed its connections"));
+  transport_->Close(MonotonicNow() + 10 * kSecond);
+  EXPECT_EQ(peer_->WaitForExit(), 0);
+  EXPECT_EQ(NamesInShm(), shm_before_);
+}
+
+TEST_P(TransportProcess, Kill_WhileWantsArePending_IsReportedOnceNamingThePeer) {
+  Start(2'000'000, 1);
+  Want(0);
+  ASSERT_TRUE(PumpUntilEvents(1));
+  ASSERT_EQ(events_[0].kind, Kind::kArrived);
+  const Tensor kept = events_[0].tensor;
+  const pid_t pid = peer_->pid();
+  for (int i = 1; i <= 5; ++i) Want(i);
+  ASSERT_FALSE(PumpUntilEvents(2, kSecond / 5));
+  peer_->KillOnly();
+  ASSERT_TRUE(PumpUntilEvents(7, 5 * kSecond)) << "the death of a peer must be seen within 5 s";
+  EXPECT_EQ(events_[1].kind, Kind::kPeerFailed);
+  EXPECT_EQ(events_[1].peer, kPeer);
+  EXPECT_EQ(events_[1].status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(events_[1].status.message()), ::testing::HasSubstr(label_));
+  for (int i = 1; i <= 5; ++i) {
+    EXPECT_EQ(events_[i + 1].kind, Kind::kWantFailed);
+    EXPECT_EQ(events_[i + 1].key, Key(i));
+    EXPECT_THAT(std::string(events_[i + 1].status.message()), ::testing::HasSubstr(label_));
+  }
+  Want(6);
+  ASSERT_TRUE(PumpUntilEvents(8));
+  EXPECT_EQ(events_[7].kind, Kind::kWantFailed);
+  EXPECT_FALSE(PumpUntilEvents(9, 3 * kSecond)) << "reported twice";
+  EXPECT_TRUE(HasPattern(kept, 0)) << "what arrived outlives its producer";
+  peer_.reset();
+  EXPECT_EQ(NamesInShm(), shm_before_);
+  transport_->Close(MonotonicNow() + kSecond);
+  transport_.reset();
+  EXPECT_EQ(SysvSegmentsOf(pid), 0);
+}
+
+TEST_P(TransportProcess, Kill_WhileBytesAreOnTheirWay_EndsEveryWant) {
+  constexpr int kCount = 8;
+  Start(32'000'000, kCount);
+  for (int i = 0; i < kCount; ++i) Want(i);
+  ASSERT_TRUE(PumpUntilEvents(1));
+  peer_->KillOnly();
+  // Each want ends: what was complete has arrived, the rest has failed.
+  ASSERT_TRUE(PumpUntil(
+      [&] {
+        return std::count_if(events_.begin(), events_.end(),
+                             [](const auto& e) { return e.kind != Kind::kPeerFailed; }) == kCount;
+      },
+      10 * kSecond));
+  ASSERT_TRUE(PumpUntil(
+      [&] {
+        return std::any_of(events_.begin(), events_.end(),
+                           [](const auto& e) { return e.kind == Kind::kPeerFailed; });
+      },
+      5 * kSecond));
+  std::set<TensorKey> keys;
+  for (const TransportEvent& event : events_) {
+    if (event.kind == Kind::kPeerFailed) continue;
+    EXPECT_TRUE(keys.insert(event.key).second);
+    if (event.kind == Kind::kArrived) {
+      EXPECT_TRUE(HasPattern(event.tensor, event.key.step));
+    }
+  }
+  transport_->Close(MonotonicNow() + kSecond);
+}
+
+TEST_P(TransportProcess, Stop_OfThePeer_IsADeadlineAndNotADeath) {
+  Start(1000, 1);
+  Want(0);
+  ASSERT_TRUE(PumpUntilEvents(1));
+  peer_->Signal(SIGSTOP);
+  Want(1, kSecond);
+  ASSERT_TRUE(PumpUntilEvents(2));
+  EXPECT_EQ(events_[1].kind, Kind::kWantFailed);
+  EXPECT_EQ(events_[1].status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_FALSE(PumpUntilEvents(3, 3 * kSecond));
+  peer_->Signal(SIGCONT);
+  transport_->Offer(kPeer, Key(kStopStep), Tensor{});
+  events_.clear();
+  Want(2);
+  ASSERT_TRUE(PumpUntilEvents(1));
+  EXPECT_THAT(std::string(events_[0].status.message()), ::testing::HasSubstr("has closed its connections"));
+  transport_->Close(MonotonicNow() + 5 * kSecond);
+  EXPECT_EQ(peer_->WaitForExit(), 0);
+}
+
+TEST_P(TransportProcess, Kill_OfTheConsumer_GivesTheProducerItsMemoryBack) {
+  Start(1000, 1);
+  int released = 0;
+  // The peer wants only the stop notice; hand it that as a tensor, which it will hold when it is stopped.
+  peer_->Signal(SIGSTOP);
+  transport_->Offer(kPeer, Key(kStopStep),
+                    testing::MakeTensor(transport_->memory(), 4'000'000, 1, &released));
+  EXPECT_FALSE(PumpUntil([&] { return released > 0; }, kSecond / 5));
+  EXPECT_EQ(transport_->bytes_held(), 4'000'000u);
+  peer_->KillOnly();
+  EXPECT_TRUE(PumpUntil([&] { return released == 1; }, 10 * kSecond));
+  EXPECT_EQ(transport_->bytes_held(), 0u);
+  transport_->Close(MonotonicNow() + 5 * kSecond);
+}
+
+TEST_P(TransportProcess, Connect_ToADeadProcess_IsUnavailable) {
+  Start(1000, 1);
+  PeerProcess other(1000, 1, GetParam().environment);
+  const std::string address = other.ReadAddress();
+  other.KillOnly();
+  const absl::Status status = transport_->Connect(7, address, "process 7");
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("process 7"));
+  transport_->Close(MonotonicNow());
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,91 @@
+#include "worker/shell/transport/peer_connections.h"
+
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace weft {
+
+PeerConnections::~PeerConnections() {
+  for (auto& [sender, connection] : connections_) {
+    if (connection.process_fd >= 0) close(connection.process_fd);
+  }
+  if (wait_set_ >= 0) close(wait_set_);
+}
+
+absl::Status PeerConnections::OpenWaitSet() {
+  wait_set_ = epoll_create1(EPOLL_CLOEXEC);
+  if (wait_set_ >= 0) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat("epoll of the transport: ", std::strerror(errno)));
+}
+
+absl::Status PeerConnections::AddToWaitSet(int fd) {
+  epoll_event event{};
+  event.events = EPOLLIN;
+  if (epoll_ctl(wait_set_, EPOLL_CTL_ADD, fd, &event) == 0) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat("epoll of the transport: ", std::strerror(errno)));
+}
+
+PeerConnection* PeerConnections::Find(uint64_t sender) {
+  auto it = connections_.find(sender);
+  return it == connections_.end() ? nullptr : &it->second;
+}
+
+std::optional<uint64_t> PeerConnections::SenderOf(UcxMessenger::LinkId link) const {
+  for (const auto& [sender, connection] : connections_) {
+    if (connection.link == link) return sender;
+  }
+  return std::nullopt;
+}
+
+absl::Status PeerConnections::Open(const TransportAddress& address, UcxMessenger* messenger) {
+  const absl::StatusOr<int> process = OpenProcess(address.process);
+  if (absl::IsUnavailable(process.status())) return process.status();
+  const absl::StatusOr<UcxMessenger::LinkId> link = messenger->Connect(address.ucx);
+  if (!link.ok()) {
+    if (process.ok()) close(*process);
+    return link.status();
+  }
+  PeerConnection connection;
+  connection.link = *link;
+  connection.pid = address.process.pid;
+  if (process.ok()) {
+    connection.process_fd = *process;
+    // Without it the end of the process is still seen, at the next look instead of at once.
+    AddToWaitSet(*process).IgnoreError();
+  }
+  connections_[address.sender] = connection;
+  return absl::OkStatus();
+}
+
+void PeerConnections::End(uint64_t sender, UcxMessenger* messenger) {
+  PeerConnection* connection = Find(sender);
+  if (connection == nullptr) return;
+  connection->open = false;
+  // Closing also takes it out of the wait set.
+  if (connection->process_fd >= 0) close(std::exchange(connection->process_fd, -1));
+  messenger->Disconnect(connection->link);
+}
+
+const std::vector<uint64_t>& PeerConnections::FindEnded() {
+  ended_.clear();
+  polled_.clear();
+  polled_senders_.clear();
+  for (const auto& [sender, connection] : connections_) {
+    if (connection.process_fd < 0) continue;
+    polled_.push_back({connection.process_fd, POLLIN, 0});
+    polled_senders_.push_back(sender);
+  }
+  if (polled_.empty() || poll(polled_.data(), polled_.size(), 0) <= 0) return ended_;
+  for (size_t i = 0; i < polled_.size(); ++i) {
+    if (polled_[i].revents != 0) ended_.push_back(polled_senders_[i]);
+  }
+  return ended_;
+}
+
+}  // namespace weft

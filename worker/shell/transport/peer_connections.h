@@ -1,0 +1,70 @@
+// The connections of one UCX transport: link, process and memory access of each peer, and who of them has
+// ended.
+//
+// A connection belongs to a transport of another process (its sender number), not to a process number of the
+// run: the coordinator may number processes anew for the next attempt, while a peer still reads memory of the
+// last one.
+//
+// Not thread-safe. Borrows the messenger. The wait set is an epoll descriptor that becomes readable when a
+// peer's process ends; more descriptors can be added to it.
+#ifndef WEFT_WORKER_SHELL_TRANSPORT_PEER_CONNECTIONS_H_
+#define WEFT_WORKER_SHELL_TRANSPORT_PEER_CONNECTIONS_H_
+
+#include <poll.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/container/btree_map.h"
+#include "absl/status/status.h"
+#include "worker/shell/transport/transport_address.h"
+#include "worker/shell/transport/ucx_messenger.h"
+
+namespace weft {
+
+struct PeerConnection {
+  UcxMessenger::LinkId link = 0;
+  int32_t pid = 0;
+  int process_fd = -1;    // -1: not of this machine, or ended
+  bool in_place = false;  // this process can read the peer's memory
+  bool open = true;       // neither failed nor said goodbye
+};
+
+class PeerConnections {
+ public:
+  using Map = absl::btree_map<uint64_t, PeerConnection>;  // by sender; ordered, so that runs repeat
+
+  PeerConnections() = default;
+  ~PeerConnections();
+  PeerConnections(const PeerConnections&) = delete;
+  PeerConnections& operator=(const PeerConnections&) = delete;
+
+  absl::Status OpenWaitSet();
+  absl::Status AddToWaitSet(int fd);
+  int wait_set() const { return wait_set_; }
+
+  PeerConnection* Find(uint64_t sender);
+  std::optional<uint64_t> SenderOf(UcxMessenger::LinkId link) const;
+  const Map& all() const { return connections_; }
+
+  // Unavailable if the process has ended or cannot be reached.
+  absl::Status Open(const TransportAddress& address, UcxMessenger* messenger);
+  // The peer is no more: closes link and process descriptor. The entry stays, so that late messages are
+  // recognized.
+  void End(uint64_t sender, UcxMessenger* messenger);
+
+  // Senders whose process has ended since the last call and whose connection has not been ended.
+  const std::vector<uint64_t>& FindEnded();
+
+ private:
+  Map connections_;
+  int wait_set_ = -1;
+  std::vector<pollfd> polled_;
+  std::vector<uint64_t> polled_senders_, ended_;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_WORKER_SHELL_TRANSPORT_PEER_CONNECTIONS_H_
