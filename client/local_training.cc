@@ -70,6 +70,8 @@ class LocalTraining {
   absl::Status Watch();
   void Wait();
   absl::Status LogSteps();
+  // What is going on where no step tells.
+  std::string Phase(RunState state) const;
   void ShowProgress(const RunInfo& run);
 
   ExitCode Finished();
@@ -145,10 +147,23 @@ absl::Status LocalTraining::LogSteps() {
   return absl::OkStatus();
 }
 
+std::string LocalTraining::Phase(RunState state) const {
+  switch (state) {
+    case RunState::kPreparing:
+      return "the worker processes build their stages";
+    case RunState::kRunning:
+      return "the first step";
+    case RunState::kFinishing:
+      return "writing the checkpoint";
+    default:
+      return absl::StrCat("starting ", options_.processes, " worker processes");
+  }
+}
+
 void LocalTraining::ShowProgress(const RunInfo& run) {
   ProgressState state;
   state.name = options_.spec.name;
-  state.phase = run.reason.empty() ? std::string(RunStateName(run.state)) : run.reason;
+  state.phase = Phase(run.state);
   state.steps = options_.spec.train.steps;
   state.steps_done = static_cast<int>(log_.seconds().size());
   state.loss = log_.last_loss();

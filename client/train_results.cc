@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 constexpr int64_t kSimulatedJobsMost = 4'000'000;
-constexpr size_t kBoxesMost = 6000;  // of timeline.svg
+constexpr size_t kBoxesOfRank = 80;  // of timeline.svg, about as many as can be told apart
 constexpr size_t kRanksShown = 32;   // in the summary's tables
 constexpr size_t kLinesShown = 16;   // in its picture
 constexpr int kLineColumns = 72;
@@ -120,7 +120,7 @@ std::string LastStepPicture(const TrainResults& results) {
 }
 
 std::string Svg(const TrainResults& results) {
-  const std::vector<DrawnJob> jobs = LastSteps(results.jobs, kBoxesMost);
+  const std::vector<DrawnJob> jobs = LastSteps(results.jobs, kBoxesOfRank * results.ranks);
   DrawingOptions drawing = Drawing(results);
   if (!jobs.empty()) {
     int32_t first = jobs.front().job.step, last = first;
@@ -243,7 +243,9 @@ std::string SummaryText(const TrainResults& r, const std::string& folder) {
       r.seconds > 0 ? static_cast<double>(r.step_seconds.size()) * r.spec.train.batch / r.seconds : 0);
   if (!r.reference) {
     std::string sent;
-    for (const auto& [kind, bytes] : BytesSent(r.reports).items()) {
+    const Json by_kind = BytesSent(r.reports);
+    for (const auto& [kind, bytes] : by_kind.items()) {
+      if (bytes == 0) continue;
       absl::StrAppend(&sent, sent.empty() ? "" : ", ", kind, " ", FormatBytes(bytes.get<double>()));
     }
     absl::StrAppendFormat(&out, "schedule     %s: %d ranks on %d %s\n", ToText(r.spec.schedule), r.ranks,
