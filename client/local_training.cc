@@ -111,7 +111,14 @@ absl::Status LocalTraining::StartServer() {
 absl::Status LocalTraining::Start() {
   if (!options_.metrics.empty()) {
     auto server = MetricsServer::Start(options_.metrics, &metrics_);
-    if (!server.ok()) return server.status();
+    if (server.status().code() == absl::StatusCode::kFailedPrecondition) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--metrics ", options_.metrics,
+                       " could be read by other machines; give a port of this one, as 127.0.0.1:9100"));
+    }
+    if (!server.ok()) {
+      return absl::Status(server.status().code(), absl::StrCat("--metrics: ", server.status().message()));
+    }
     metrics_server_ = *std::move(server);
     const std::string host = options_.metrics.substr(0, options_.metrics.rfind(':'));
     PrintMessage(absl::StrCat("metrics at http://", host, ":", metrics_server_->port(), "/metrics"));
