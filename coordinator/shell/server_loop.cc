@@ -50,9 +50,17 @@ void ServerLoop::Join() {
   {
     absl::MutexLock lock(&mu_);
     over_ = true;
+    if (!std::exchange(woken_, true)) alarm_.Set(queue_.get(), gpr_now(GPR_CLOCK_MONOTONIC), nullptr);
   }
-  queue_->Shutdown();
   thread_.join();
+}
+
+// The queue may only be shut down when nothing starts operations on it any more: once told to end, and after
+// the last call.
+void ServerLoop::ShutDownQueueIfOver() {
+  absl::MutexLock lock(&mu_);
+  if (!over_ || !calls_.empty() || std::exchange(queue_shut_down_, true)) return;
+  queue_->Shutdown();
 }
 
 void ServerLoop::AcceptSession() {
@@ -122,6 +130,7 @@ void ServerLoop::Run() {
       Apply(core_.Step(now, std::exchange(events_, {})));
     sessions_.Flush(now);
     if (metrics_ != nullptr) metrics_->Update(now, core_, sessions_.resumed());
+    ShutDownQueueIfOver();
   }
   TakePosted();
   Apply(core_.Step(MonotonicNanos(), std::exchange(events_, {})));

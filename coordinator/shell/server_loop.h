@@ -69,6 +69,7 @@ class ServerLoop {
   void RemoveWatcher(uint64_t run, Watcher* watcher);
 
  private:
+  void ShutDownQueueIfOver();
   void Run();
   void TakeTag(void* tag, bool ok);
   bool TakeTags();
@@ -99,6 +100,7 @@ class ServerLoop {
   bool woken_ ABSL_GUARDED_BY(mu_) = false;
   grpc::Alarm alarm_ ABSL_GUARDED_BY(mu_);
   bool over_ ABSL_GUARDED_BY(mu_) = false;
+  bool queue_shut_down_ ABSL_GUARDED_BY(mu_) = false;
 
   PlannerThread planner_;
   std::thread thread_;
