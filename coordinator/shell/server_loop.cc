@@ -114,6 +114,7 @@ int64_t ServerLoop::NextDeadline() const {
 }
 
 void ServerLoop::Run() {
+  if (metrics_ != nullptr) metrics_->Update(MonotonicNanos(), core_, 0);
   while (TakeTags()) {
     TakePosted();
     const int64_t now = MonotonicNanos();

@@ -8,7 +8,9 @@
 namespace weft {
 
 bool Address::loopback() const {
-  return is_unix || host == "localhost" || host == "::1" || absl::StartsWith(host, "127.");
+  if (is_unix || host == "localhost" || host == "::1") return true;
+  // An IPv4 address, not a name that looks like the beginning of one.
+  return absl::StartsWith(host, "127.") && host.find_first_not_of("0123456789.") == std::string::npos;
 }
 
 std::string Address::text() const {

@@ -18,6 +18,10 @@ absl::Status CheckBytes(absl::string_view field, const std::string& value, size_
 // [a-z0-9-]{1,63}
 absl::Status CheckName(absl::string_view field, const std::string& value);
 
+// Cut to `most` bytes, and every byte that is not part of UTF-8 replaced by '?': protobuf refuses a text
+// otherwise, and a message from a library deep down must not cost the message that carries it.
+std::string CleanText(absl::string_view text, size_t most);
+
 }  // namespace weft::wire
 
 #define WEFT_WIRE_RETURN_IF_ERROR(expression)                \

@@ -36,10 +36,10 @@ struct Encoder {
   void operator()(const Finish& m) const { out->mutable_finish()->set_run(m.run); }
   void operator()(const Abort& m) const {
     out->mutable_abort()->set_run(m.run);
-    out->mutable_abort()->set_reason(m.reason.substr(0, kMaxTextBytes));
+    out->mutable_abort()->set_reason(CleanText(m.reason, kMaxTextBytes));
   }
   void operator()(const Shutdown& m) const {
-    out->mutable_shutdown()->set_reason(m.reason.substr(0, kMaxTextBytes));
+    out->mutable_shutdown()->set_reason(CleanText(m.reason, kMaxTextBytes));
   }
 };
 
@@ -59,7 +59,7 @@ void Encoder::operator()(const Assign& m) const {
     v1::Peer* p = o->add_peers();
     p->set_process(peer.process);
     p->set_address(peer.address);
-    p->set_label(peer.label);
+    p->set_label(CleanText(peer.label, kMaxTextBytes));
   }
 }
 

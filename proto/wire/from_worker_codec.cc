@@ -23,7 +23,7 @@ struct Encoder {
   void operator()(const Hello& m) const {
     v1::Hello* o = out->mutable_hello();
     o->set_worker(m.worker);
-    o->set_host(m.host);
+    o->set_host(CleanText(m.host, kMaxTextBytes));
     o->set_pid(m.pid);
     o->set_process(m.process);
     o->set_address(m.address);
@@ -40,7 +40,7 @@ struct Encoder {
   void operator()(const Report& m) const { EncodeReports(m, out->mutable_report()); }
   void operator()(const Failed& m) const {
     out->mutable_failed()->set_run(m.run);
-    out->mutable_failed()->set_reason(m.reason.substr(0, kMaxTextBytes));
+    out->mutable_failed()->set_reason(CleanText(m.reason, kMaxTextBytes));
   }
   void operator()(const Finished& m) const { EncodeReports(m, out->mutable_finished()); }
 

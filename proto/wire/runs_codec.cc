@@ -27,10 +27,10 @@ absl::StatusOr<SubmitRequest> Decode(const v1::SubmitRequest& in) {
 void Encode(const RunInfo& run, int64_t unix_minus_monotonic_ns, v1::Run* out) {
   const auto wall = [&](int64_t ns) { return ns == 0 ? 0 : ns + unix_minus_monotonic_ns; };
   out->set_id(run.id);
-  out->set_name(run.name);
-  out->set_schedule(run.schedule);
+  out->set_name(CleanText(run.name, kMaxTextBytes));
+  out->set_schedule(CleanText(run.schedule, kMaxTextBytes));
   out->set_state(static_cast<v1::RunState>(static_cast<int>(run.state) + 1));
-  out->set_reason(run.reason);
+  out->set_reason(CleanText(run.reason, 4 * kMaxTextBytes));
   out->set_ranks(run.ranks);
   out->set_processes(run.processes);
   out->set_steps(run.steps);
