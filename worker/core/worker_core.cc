@@ -40,6 +40,7 @@ struct WorkerCore::RankState {
   std::vector<std::deque<int64_t>> admission;
   int activations = 0, peak_activations = 0;
   int64_t jobs_per_step = 0, jobs_left = 0;
+  bool granted = false;  // ever; before, the run has not begun for this rank
 };
 
 struct WorkerCore::Run {
@@ -262,6 +263,7 @@ void WorkerCore::OnGrant(int64_t now, const Grant& grant, WorkerEffects* out) {
   }
   if (run_->failed) return;
   RankState& rank = run_->StateOf(grant.rank);
+  rank.granted = true;
   for (const Job& job : grant.jobs) Claim(now, rank, job, out);
   StartJobs(now, out);
 }
@@ -466,7 +468,7 @@ void WorkerCore::PublishInitialWeights(WorkerEffects* out) {
 
 IdleCause WorkerCore::CauseOf(const RankState& rank) const {
   const Run& run = *run_;
-  if (!run.prepared || run.finishing || run.failed || rank.jobs_left == 0) return IdleCause::kNoWork;
+  if (!run.prepared || !rank.granted || run.finishing || run.failed || rank.jobs_left == 0) return IdleCause::kNoWork;
   if (rank.running >= 0) return IdleCause::kDispatch;
   if (rank.ready.held_back()) return IdleCause::kMemory;
   if (rank.claimed.empty()) return IdleCause::kDispatch;

@@ -100,7 +100,7 @@ Tensor JobOutcome::Output(TensorKind kind, int part, int parts) const {
 
 JobOutcome RunJob(RankCompute& compute, JobTask task) {
   JobOutcome outcome;
-  outcome.start_ns = MonotonicNanos();
+  outcome.start_ns = MonotonicNow();
   switch (task.start.job.kind) {
     case JobKind::kForward:
       RunForward(compute, task, &outcome);
@@ -118,11 +118,11 @@ JobOutcome RunJob(RankCompute& compute, JobTask task) {
       break;
   }
   task = {};
-  outcome.end_ns = MonotonicNanos();
+  outcome.end_ns = MonotonicNow();
   return outcome;
 }
 
-int64_t MonotonicNanos() {
+int64_t MonotonicNow() {
   timespec t;
   clock_gettime(CLOCK_MONOTONIC, &t);
   return int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec;

@@ -38,7 +38,7 @@ struct JobOutcome {
 JobOutcome RunJob(RankCompute& compute, JobTask task);
 
 // Nanoseconds of the monotonic clock, which the processes of one machine share.
-int64_t MonotonicNanos();
+int64_t MonotonicNow();
 
 }  // namespace weft
 

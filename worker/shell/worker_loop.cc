@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "proto/session/gather.h"
 #include "worker/shell/run_shape.h"
 
 namespace weft {
@@ -24,6 +25,13 @@ void Add(const RankClock& clock, WorkerSnapshot* s) {
     s->busy_seconds[k] += 1e-9 * static_cast<double>(clock.busy(static_cast<JobKind>(k)));
   for (int c = 0; c < kIdleCauses; ++c)
     s->idle_seconds[c] += 1e-9 * static_cast<double>(clock.idle(static_cast<IdleCause>(c)));
+}
+
+// Whoever saves the last stage finds all of them there and writes the index; before, a stage is missing or of
+// another version.
+absl::Status IndexIfComplete(const std::string& folder, const RunSpec& spec) {
+  const absl::Status status = WriteCheckpointIndex(folder, spec);
+  return absl::IsNotFound(status) || absl::IsFailedPrecondition(status) ? absl::OkStatus() : status;
 }
 
 }  // namespace
@@ -59,6 +67,7 @@ absl::Status WorkerLoop::Run() {
     if (driver_ != kNobody) {
       // A rank's thread drives. Look again soon, in case it goes off to compute.
       main_wake_.WaitWithTimeout(&mu_, absl::Milliseconds(driver_blocked_ ? 10 : 2));
+      SendGathered();
       continue;
     }
     driver_ = kMain;
@@ -88,11 +97,11 @@ void WorkerLoop::RankMain(Slot* slot) {
 }
 
 void WorkerLoop::Drive(Slot* slot) {
-  int64_t spin_until = MonotonicNanos() + spin_ns_;
+  int64_t spin_until = MonotonicNow() + spin_ns_;
   while (!stop_ && std::holds_alternative<std::monostate>(slot->task)) {
     if (Poll()) {
-      spin_until = MonotonicNanos() + spin_ns_;
-    } else if (MonotonicNanos() >= spin_until) {
+      spin_until = MonotonicNow() + spin_ns_;
+    } else if (MonotonicNow() >= spin_until) {
       Block();
     } else {
       mu_.Unlock();
@@ -112,8 +121,9 @@ void WorkerLoop::LeaveDriving() {
 }
 
 void WorkerLoop::Block() {
+  SendGathered();
   if (!transport_.Arm()) return;
-  const int64_t now = MonotonicNanos();
+  const int64_t now = MonotonicNow();
   int64_t until = std::min(transport_.next_deadline(), now + 1000 * kMillisecond);
   if (core_.has_run()) until = std::min(until, next_report_);
   const int timeout_ms =
@@ -128,6 +138,29 @@ void WorkerLoop::Block() {
   [[maybe_unused]] ssize_t n = read(wake_fd_, &count, sizeof count);
 }
 
+// A write of the session costs as much as a short job and wakes another process, so completions gather while
+// ranks are busy; the main thread sends them every other millisecond, or whoever has nothing to do.
+void WorkerLoop::SendGathered() {
+  if (sending_) return;  // whoever sends takes what has come since
+  sending_ = true;
+  while (!outbox_.empty()) {
+    std::deque<FromWorker> batch;
+    batch.swap(outbox_);
+    mu_.Unlock();
+    for (FromWorker& message : batch) link_.Send(std::move(message));
+    mu_.Lock();
+  }
+  sending_ = false;
+}
+
+void WorkerLoop::Send(FromWorker message) {
+  const bool can_wait = std::holds_alternative<Completions>(message);
+  Gather(&outbox_, std::move(message));
+  if (can_wait || sending_) return;
+  for (FromWorker& m : outbox_) link_.Send(std::move(m));
+  outbox_.clear();
+}
+
 bool WorkerLoop::Poll() {
   messages_.clear();
   if (!link_.Drain(&messages_) && !stop_) {
@@ -136,7 +169,7 @@ bool WorkerLoop::Poll() {
     for (auto& slot : slots_) slot->wake.Signal();
     return true;
   }
-  int64_t now = MonotonicNanos();
+  int64_t now = MonotonicNow();
   bool worked = !messages_.empty();
   for (const FromCoordinator& message : messages_) {
     core_.OnMessage(now, message, &effects_);
@@ -147,7 +180,7 @@ bool WorkerLoop::Poll() {
   if (!events_.empty()) HandleTransport(now);
   if (core_.has_run() && now >= next_report_) {
     next_report_ = now + options_.report_interval_ns;
-    link_.Send(Report{core_.run_id(), Reports(now)});
+    Send(Report{core_.run_id(), Reports(now)});
   }
   return worked;
 }
@@ -173,7 +206,7 @@ void WorkerLoop::RunTask(Slot* slot) {
     mu_.Unlock();
     JobOutcome outcome = RunJob(*slot->compute, std::move(*job));
     mu_.Lock();
-    const int64_t now = MonotonicNanos();
+    const int64_t now = MonotonicNow();
     if (!outcome.status.ok()) Fail(now, outcome.status);
     ++past_.jobs[static_cast<int>(what.kind)];
     core_.OnJobDone(now, {slot->rank, what, outcome.start_ns, outcome.end_ns, last, outcome.loss}, &effects_);
@@ -192,6 +225,7 @@ void WorkerLoop::RunTask(Slot* slot) {
     for (int stage : save->stages) {
       if (status.ok()) status = slot->compute->Save(stage, save->folder);
     }
+    if (status.ok() && !save->stages.empty()) status = IndexIfComplete(save->folder, *save->spec);
     mu_.Lock();
     return TaskEnded(status, &WorkerLoop::AllSaved);
   }
@@ -214,7 +248,7 @@ absl::Status WorkerLoop::PrepareRank(Slot* slot, const PrepareTask& task) {
 void WorkerLoop::TaskEnded(const absl::Status& status, void (WorkerLoop::*all_ended)(int64_t now)) {
   if (!status.ok() && task_status_.ok()) task_status_ = status;
   if (--pending_tasks_ > 0) return;
-  const int64_t now = MonotonicNanos();
+  const int64_t now = MonotonicNow();
   if (std::exchange(forget_when_idle_, false)) return Forget(now);
   if (!task_status_.ok()) return Fail(now, task_status_);
   (this->*all_ended)(now);
@@ -243,7 +277,7 @@ void WorkerLoop::Apply(int64_t now, const JobOutcome* outcome) {
 
 void WorkerLoop::ApplyOne(int64_t now, WorkerEffect& effect, const JobOutcome* outcome) {
   if (auto* send = std::get_if<SendEffect>(&effect)) {
-    link_.Send(std::move(send->message));
+    Send(std::move(send->message));
   } else if (auto* prepare = std::get_if<PrepareEffect>(&effect)) {
     Prepare(now, *prepare);
   } else if (auto* want = std::get_if<WantEffect>(&effect)) {
@@ -277,7 +311,7 @@ void WorkerLoop::Prepare(int64_t now, PrepareEffect& effect) {
   absl::StatusOr<RunSpec> spec = ParseRunSpecText(a.spec);
   if (!spec.ok()) return Fail(now, spec.status());
   output_ = a.output;
-  const auto shared = std::make_shared<const RunSpec>(*std::move(spec));
+  spec_ = std::make_shared<const RunSpec>(*std::move(spec));
   transport_.BeginEpoch(a.run, a.epoch);
   for (const Peer& peer : a.peers) {
     if (peer.address == transport_.address()) continue;
@@ -304,7 +338,7 @@ void WorkerLoop::Prepare(int64_t now, PrepareEffect& effect) {
     slot->saved_stages.clear();
     slot->bytes_sent.fill(0);
     slot->bytes_received.fill(0);
-    PrepareTask task{shared, {}, output_.empty() ? "" : output_ + "/checkpoint-0"};
+    PrepareTask task{spec_, {}, output_.empty() ? "" : output_ + "/checkpoint-0"};
     for (const PrepareEffect::Stage& s : effect.stages) {
       if (s.rank != slot->rank) continue;
       task.stages.push_back(s);
@@ -370,7 +404,7 @@ void WorkerLoop::Save() {
   task_status_ = absl::OkStatus();
   pending_tasks_ = static_cast<int>(saving.size());
   for (Slot* slot : saving) {
-    SaveTask task{{}, output_ + "/checkpoint"};
+    SaveTask task{spec_, {}, output_ + "/checkpoint"};
     if (!output_.empty()) task.stages = slot->saved_stages;
     Give(slot, std::move(task));
   }
@@ -456,7 +490,7 @@ WorkerSnapshot WorkerLoop::Snapshot() {
   absl::MutexLock lock(&mu_);
   WorkerSnapshot s = past_;
   s.has_run = core_.has_run();
-  if (s.has_run) AddRunTo(MonotonicNanos(), &s);
+  if (s.has_run) AddRunTo(MonotonicNow(), &s);
   s.transport = transport_.counters();
   s.bytes_held = transport_.bytes_held();
   s.stale_grants = core_.stale_grants();

@@ -1,0 +1,313 @@
+#include "client/command_line.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <functional>
+#include <utility>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "proto/run/unknown_name.h"
+#include "schedules/families.h"
+
+namespace weft {
+namespace {
+
+constexpr int kSizeMost = 1 << 24;
+
+const char* const kExamples = R"(
+Examples:
+  weft simulate 1f1b --stages 4 --microbatches 8            what would it do, as a table
+  weft simulate lpp,groups=2,ranks=4 --stages 8 --microbatches 16 -o svg > lpp.svg
+  weft train docs/runs/shakespeare.yaml                     train on this machine
+  weft train docs/runs/shakespeare.yaml --reference         the same as one plain loop
+  weft submit run.yaml --coordinator 10.0.0.5:7070          train on a coordinator's workers
+
+Exit codes: 0 ok, 1 the run failed, 2 usage, 69 coordinator unreachable, 75 try again, 77 denied,
+78 bad configuration, 124 time-out, 130 interrupted. Data goes to standard output, messages to standard error.)";
+
+std::string SimulateFooter() {
+  std::string text = "\nSchedules:\n";
+  for (const Family& family : Families()) {
+    absl::StrAppend(&text, "  ", family.name,
+                    std::string(family.name.size() < 12 ? 12 - family.name.size() : 1, ' '), family.help,
+                    "\n");
+    for (const FamilyParameter& p : family.parameters) {
+      absl::StrAppend(&text, "                ", p.name, ": ", p.help, "\n");
+    }
+  }
+  return absl::StrCat(
+      text,
+      "\nA list gives one value a stage, as in --backward 2,2,2,3; one value is for all stages. Times\n"
+      "are in any one unit. BYTES may end in KB, MB, GB, KiB, MiB, GiB.");
+}
+
+// A flag that takes numbers; what is wrong with them is said in full sentences.
+void AddNumbers(CLI::App& app, const std::string& name, std::vector<double>& target, bool bytes,
+                const std::string& help) {
+  app.add_option_function<std::string>(
+         name,
+         [&target, name, bytes](const std::string& text) {
+           auto numbers = ParseNumbers(text, bytes);
+           if (!numbers.ok()) throw CLI::ValidationError(name, std::string(numbers.status().message()));
+           target = *std::move(numbers);
+         },
+         help)
+      ->type_name(bytes ? "BYTES[,..]" : "X[,..]");
+}
+
+void AddNumber(CLI::App& app, const std::string& name, double& target, bool bytes, const std::string& type,
+               const std::string& help) {
+  app.add_option_function<std::string>(
+         name,
+         [&target, name, bytes](const std::string& text) {
+           const auto numbers = ParseNumbers(text, bytes);
+           if (!numbers.ok()) throw CLI::ValidationError(name, std::string(numbers.status().message()));
+           if (numbers->size() != 1) throw CLI::ValidationError(name, "takes one number, not a list");
+           target = numbers->front();
+         },
+         help)
+      ->type_name(type);
+}
+
+CLI::App* AddSimulate(CLI::App& app, SimulateOptions& o) {
+  CLI::App* sub = app.add_subcommand("simulate", "Predict what a schedule does, on a virtual clock");
+  const auto duration = [&o](JobKind kind) -> std::vector<double>& {
+    return o.simulation.duration[static_cast<int>(kind)];
+  };
+  sub->add_option("SCHEDULE", o.schedule, "name[,key=value..], as in lpp,groups=2,ranks=4")
+      ->required()
+      ->type_name("");
+  sub->add_option("--stages", o.stages, "Stages of the model")
+      ->required()
+      ->check(CLI::Range(1, kSizeMost))
+      ->type_name("S");
+  sub->add_option("--microbatches", o.microbatches, "Micro-batches of a step")
+      ->required()
+      ->check(CLI::Range(1, kSizeMost))
+      ->type_name("B");
+  sub->add_option("--steps", o.simulation.steps, "Training steps (default 1)")
+      ->check(CLI::Range(1, kSizeMost))
+      ->type_name("T");
+  AddNumbers(*sub, "--forward", duration(JobKind::kForward), false, "Time of a forward (default 1)");
+  AddNumbers(*sub, "--backward", duration(JobKind::kBackward), false, "Time of a backward (default 1)");
+  AddNumbers(*sub, "--backward-input", duration(JobKind::kBackwardInput), false,
+             "Time of a backward's half for the input, where a schedule splits it (default 1)");
+  AddNumbers(*sub, "--backward-weight", duration(JobKind::kBackwardWeight), false,
+             "Time of its half for the weights (default 1)");
+  AddNumbers(*sub, "--reduce", duration(JobKind::kReduce), false,
+             "Time of a gradient sum over replicas (default 0)");
+  AddNumbers(*sub, "--update", duration(JobKind::kUpdate), false, "Time of an optimizer step (default 0)");
+  AddNumbers(*sub, "--activation", o.simulation.activation, true,
+             "Memory of one micro-batch's activations on a stage");
+  AddNumbers(*sub, "--weight", o.simulation.weight, true, "Memory of a stage's weights");
+  AddNumber(*sub, "--memory", o.memory, true, "BYTES", "Budget of a rank; needing more is an error");
+  AddNumber(*sub, "--bandwidth", o.simulation.bandwidth, true, "BYTES/S",
+            "Of each link from rank to rank (default infinite)");
+  AddNumber(*sub, "--latency", o.simulation.latency, false, "S", "Of each transfer (default 0)");
+  sub->add_flag("--jobs", o.jobs, "List every job in the JSON");
+  sub->add_option("-o,--output", o.output,
+                  "table (default), json, svg, trace (Chrome, Perfetto) or csv (actions of each rank)")
+      ->check(CLI::IsMember({"table", "json", "svg", "trace", "csv"}))
+      ->type_name("FORM");
+  sub->footer(SimulateFooter());
+  return sub;
+}
+
+CLI::App* AddTrain(CLI::App& app, TrainOptions& o) {
+  CLI::App* sub =
+      app.add_subcommand("train", "Train on this machine: coordinator, workers and progress in one command");
+  sub->add_option("FILE", o.file, "The run file (docs/guide/run_file.md)")->required()->type_name("");
+  sub->add_option("--processes", o.processes, "Worker processes (default: one a rank, at most one a core)")
+      ->check(CLI::Range(1, 4096))
+      ->type_name("N");
+  sub->add_option("--out", o.out, "Folder of the results (default out/NAME, NAME the run's name)")
+      ->type_name("DIR");
+  sub->add_option("--metrics", o.metrics, "Serve the coordinator's metrics for Prometheus here")
+      ->type_name("HOST:PORT");
+  sub->add_flag("--reference", o.reference,
+                "The same training as one plain loop, without the runtime: the yardstick");
+  sub->footer(
+      "\nCtrl-C stops all processes. What is written is listed at the end and in docs/guide/outputs.md.");
+  return sub;
+}
+
+// What every command that talks to a coordinator takes.
+CLI::App* AddRunsCommand(CLI::App& app, const std::string& name, const std::string& help,
+                         CoordinatorOptions& o) {
+  CLI::App* sub = app.add_subcommand(name, help);
+  sub->add_option(
+         "--coordinator", o.address,
+         absl::StrCat("unix:PATH or HOST:PORT (default $WEFT_COORDINATOR, else ", kDefaultCoordinator, ")"))
+      ->envname("WEFT_COORDINATOR")
+      ->type_name("ADDRESS");
+  sub->add_option_function<std::string>(
+         "-o,--output", [&o](const std::string& form) { o.json = form == "json"; }, "table (default) or json")
+      ->check(CLI::IsMember({"table", "json"}))
+      ->type_name("FORM");
+  return sub;
+}
+
+void AddRunNumber(CLI::App& sub, uint64_t& run) {
+  sub.add_option("RUN", run, "The run's number, as weft ls shows it")->required()->type_name("");
+}
+
+CLI::App* AddSubmit(CLI::App& app, SubmitOptions& o) {
+  CLI::App* sub =
+      AddRunsCommand(app, "submit", "Submit a training to a coordinator, and watch it", o.coordinator);
+  sub->add_option("FILE", o.file, "The run file; its data paths must exist on the workers' machines too")
+      ->required()
+      ->type_name("");
+  sub->add_option("--processes", o.processes, "Worker processes to run on (default: one a rank)")
+      ->check(CLI::Range(1, 4096))
+      ->type_name("N");
+  sub->add_option("--out", o.out, "Folder for checkpoints on the workers' machines (default: none)")
+      ->type_name("DIR");
+  sub->add_flag("--detach", o.detach, "Print the run's number and leave");
+  return sub;
+}
+
+CLI::App* AddList(CLI::App& app, ListOptions& o) {
+  return AddRunsCommand(app, "ls", "List the runs of a coordinator", o.coordinator);
+}
+
+CLI::App* AddDescribe(CLI::App& app, DescribeOptions& o) {
+  CLI::App* sub =
+      AddRunsCommand(app, "describe", "Show a run: state, reason, what each rank does", o.coordinator);
+  AddRunNumber(*sub, o.run);
+  return sub;
+}
+
+CLI::App* AddWait(CLI::App& app, WaitOptions& o) {
+  CLI::App* sub = AddRunsCommand(app, "wait", "Wait until a run has ended, in whatever way", o.coordinator);
+  AddRunNumber(*sub, o.run);
+  sub->add_option("--timeout", o.timeout, "Longest time to wait (default: no limit); then exit code 124")
+      ->check(CLI::Range(0.001, 1e9))
+      ->type_name("S");
+  return sub;
+}
+
+CLI::App* AddCancel(CLI::App& app, CancelOptions& o) {
+  CLI::App* sub = AddRunsCommand(app, "cancel", "Stop a run", o.coordinator);
+  AddRunNumber(*sub, o.run);
+  sub->add_option("--reason", o.reason, "What others will read about it")->type_name("TEXT");
+  return sub;
+}
+
+std::vector<std::string> NamesOf(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* sub : app.get_subcommands({})) names.push_back(sub->get_name());
+  return names;
+}
+
+std::vector<std::string> FlagsOf(const CLI::App& app) {
+  std::vector<std::string> flags;
+  for (const CLI::Option* option : app.get_options({})) {
+    for (const std::string& name : option->get_lnames()) flags.push_back("--" + name);
+  }
+  return flags;
+}
+
+// What to say about arguments that CLI11 refused.
+std::string Explain(CLI::App& app, const std::vector<std::string>& arguments, const CLI::ParseError& error) {
+  CLI::App* sub = nullptr;
+  for (const std::string& argument : arguments) {
+    if (sub == nullptr && !absl::StartsWith(argument, "-")) {
+      for (CLI::App* one : app.get_subcommands({})) {
+        if (one->get_name() == argument) sub = one;
+      }
+      if (sub == nullptr) return UnknownName("command", argument, NamesOf(app));
+      continue;
+    }
+    const std::string flag = argument.substr(0, argument.find('='));
+    const CLI::App& scope = sub != nullptr ? *sub : app;
+    if (absl::StartsWith(flag, "--") && flag.size() > 2 && scope.get_option_no_throw(flag) == nullptr) {
+      return UnknownName("flag", flag, FlagsOf(scope));
+    }
+  }
+  if (sub == nullptr) return "no command given";
+  return absl::StrCat(sub->get_name(), ": ", error.what());
+}
+
+// The bytes in one of a unit that a number may end in; 0 if it is none.
+double UnitBytes(absl::string_view unit) {
+  const std::pair<absl::string_view, double> kUnits[] = {
+      {"", 1},      {"B", 1},       {"KB", 1e3},       {"MB", 1e6},          {"GB", 1e9},
+      {"TB", 1e12}, {"KiB", 1024.}, {"MiB", 1048576.}, {"GiB", 1073741824.}, {"TiB", 1099511627776.}};
+  for (const auto& [name, bytes] : kUnits) {
+    if (unit == name) return bytes;
+  }
+  return 0;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<double>> ParseNumbers(absl::string_view text, bool bytes) {
+  std::vector<double> numbers;
+  for (const absl::string_view part : absl::StrSplit(text, ',')) {
+    size_t digits = part.size();
+    if (bytes) {
+      while (digits > 0 && absl::ascii_isalpha(part[digits - 1])) --digits;
+    }
+    double number = 0;
+    const double unit = UnitBytes(part.substr(digits));
+    if (unit == 0 || !absl::SimpleAtod(part.substr(0, digits), &number) || !std::isfinite(number * unit) ||
+        number < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("\"", part.substr(0, 64), "\" is not a number from 0 up",
+                       bytes ? ", which may end in KB, MB, GB, KiB, MiB or GiB" : ""));
+    }
+    numbers.push_back(number * unit);
+  }
+  return numbers;
+}
+
+CommandLine ParseCommandLine(int argc, const char* const* argv) {
+  CLI::App app{"Weft trains neural networks on many workers, with the parallel scheme as a value.", "weft"};
+  app.set_version_flag("--version", "weft " WEFT_VERSION);
+  app.set_help_flag("-h,--help", "This help; each command has its own: weft simulate --help");
+  app.require_subcommand(1);
+  app.footer(kExamples);
+  SimulateOptions simulate;
+  TrainOptions train;
+  SubmitOptions submit;
+  ListOptions list;
+  DescribeOptions describe;
+  WaitOptions wait;
+  CancelOptions cancel;
+  std::vector<std::pair<CLI::App*, std::function<Command()>>> commands;
+  commands.emplace_back(AddTrain(app, train), [&] { return train; });
+  commands.emplace_back(AddSimulate(app, simulate), [&] { return simulate; });
+  commands.emplace_back(AddSubmit(app, submit), [&] { return submit; });
+  commands.emplace_back(AddList(app, list), [&] { return list; });
+  commands.emplace_back(AddDescribe(app, describe), [&] { return describe; });
+  commands.emplace_back(AddWait(app, wait), [&] { return wait; });
+  commands.emplace_back(AddCancel(app, cancel), [&] { return cancel; });
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) {  // help and version
+      app.exit(error);
+      return {std::nullopt, kExitOk};
+    }
+    const std::vector<std::string> arguments(argv + 1, argv + argc);
+    if (arguments.empty()) std::fputs(app.help().c_str(), stderr);
+    PrintMessage(Explain(app, arguments, error));
+    const std::string first = arguments.empty() ? "" : arguments[0];
+    const std::vector<std::string> names = NamesOf(app);
+    const bool known = std::find(names.begin(), names.end(), first) != names.end();
+    if (!first.empty()) PrintMessage(absl::StrCat("see weft ", known ? first + " " : "", "--help"));
+    return {std::nullopt, kExitUsage};
+  }
+  for (const auto& [sub, make] : commands) {
+    if (sub->parsed()) return {make(), kExitOk};
+  }
+  return {std::nullopt, kExitUsage};
+}
+
+}  // namespace weft

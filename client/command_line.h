@@ -1,0 +1,38 @@
+// The one adapter of CLI11: the arguments of `weft` as the options of one of its commands.
+//
+// Help, version and mistakes are answered here: unknown commands and flags with the nearest valid one and
+// exit code 2.
+#ifndef WEFT_CLIENT_COMMAND_LINE_H_
+#define WEFT_CLIENT_COMMAND_LINE_H_
+
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "client/console.h"
+#include "client/runs_commands.h"
+#include "client/simulate_command.h"
+#include "client/train_command.h"
+
+namespace weft {
+
+using Command = std::variant<SimulateOptions, TrainOptions, SubmitOptions, ListOptions, DescribeOptions,
+                             WaitOptions, CancelOptions>;
+
+struct CommandLine {
+  std::optional<Command> command;  // absent: everything is said, leave with exit_code
+  ExitCode exit_code = kExitOk;
+};
+
+CommandLine ParseCommandLine(int argc, const char* const* argv);
+
+// "1,2.5,3": finite numbers >= 0, at least one. With `bytes`, each may end in KB, MB, GB, TB (powers of 1000)
+// or KiB, MiB, GiB, TiB.
+absl::StatusOr<std::vector<double>> ParseNumbers(absl::string_view text, bool bytes);
+
+}  // namespace weft
+
+#endif  // WEFT_CLIENT_COMMAND_LINE_H_

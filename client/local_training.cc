@@ -1,0 +1,259 @@
+#include "client/local_training.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/progress.h"
+#include "client/run_recorder.h"
+#include "client/scratch_folder.h"
+#include "client/step_log.h"
+#include "client/stop_signals.h"
+#include "client/train_results.h"
+#include "client/worker_processes.h"
+#include "coordinator/shell/coordinator_server.h"
+#include "coordinator/shell/spec_planner.h"
+#include "proto/metrics/metrics.h"
+#include "proto/metrics/metrics_server.h"
+#include "schedules/families.h"
+
+namespace weft {
+namespace {
+
+constexpr size_t kJobsKept = 200'000;  // for the trace
+constexpr double kStopGrace = 1.2;     // seconds, of the two in which Ctrl-C has to end everything
+constexpr double kEndGrace = 5;        // for workers to leave after a run
+
+double Now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+class LocalTraining {
+ public:
+  explicit LocalTraining(const LocalTrainingOptions& options)
+      : options_(options),
+        wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
+        recorder_(options.spec.stages(), kJobsKept, [this] { eventfd_write(wake_, 1); }),
+        log_(options.out),
+        progress_(ProgressWanted()) {}
+  ~LocalTraining() {
+    server_.reset();  // its thread calls the recorder
+    close(wake_);
+  }
+
+  ExitCode Run() {
+    const absl::Status started = Start();
+    if (!started.ok()) {
+      if (server_ != nullptr) server_->Stop("the training could not start");
+      workers_.Stop(kStopGrace, &signals_);
+      return Fail(started.code() == absl::StatusCode::kInvalidArgument ? kExitBadConfiguration : kExitFailed,
+                  started.message());
+    }
+    const absl::Status ended = Watch();
+    progress_.Clear();
+    if (ended.code() == absl::StatusCode::kCancelled) return Interrupted(ended);
+    if (!ended.ok()) return Failed(ended);
+    return Finished();
+  }
+
+ private:
+  absl::Status Start();
+  absl::Status StartServer();
+  // Until the run ends. Cancelled for a stop signal.
+  absl::Status Watch();
+  void Wait();
+  absl::Status LogSteps();
+  // What is going on where no step tells.
+  std::string Phase(RunState state) const;
+  void ShowProgress(const RunInfo& run);
+
+  ExitCode Finished();
+  ExitCode Failed(const absl::Status& status);
+  ExitCode Interrupted(const absl::Status& status);
+  TrainResults Results() const;
+
+  const LocalTrainingOptions& options_;
+  StopSignals signals_;  // before anything that starts a thread
+  const int wake_;
+  RunRecorder recorder_;
+  StepLog log_;
+  Progress progress_;
+  Metrics metrics_;
+  std::unique_ptr<MetricsServer> metrics_server_;
+  std::unique_ptr<ScratchFolder> scratch_;
+  std::unique_ptr<CoordinatorServer> server_;
+  WorkerProcesses workers_;
+};
+
+absl::Status LocalTraining::StartServer() {
+  CoordinatorServerOptions server;
+  server.listen = {absl::StrCat("unix:", *scratch_ / "coordinator.sock")};
+  server.core.fixed_workers = true;
+  server.planner = PlanSpec;
+  server.metrics = &metrics_;
+  server.observer.run = [this](const RunInfo& run) { recorder_.OnRun(run); };
+  server.observer.step = [this](const StepDone& step) { recorder_.OnStep(step); };
+  server.observer.jobs = [this](const JobsEnded& jobs) { recorder_.OnJobs(jobs); };
+  server.observer.report = [this](const Report& report) { recorder_.OnReport(report); };
+  auto started = CoordinatorServer::Start(std::move(server));
+  if (!started.ok()) return started.status();
+  server_ = *std::move(started);
+  return absl::OkStatus();
+}
+
+absl::Status LocalTraining::Start() {
+  if (!options_.metrics.empty()) {
+    auto server = MetricsServer::Start(options_.metrics, &metrics_);
+    if (server.status().code() == absl::StatusCode::kFailedPrecondition) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--metrics ", options_.metrics,
+                       " could be read by other machines; give a port of this one, as 127.0.0.1:9100"));
+    }
+    if (!server.ok()) {
+      return absl::Status(server.status().code(), absl::StrCat("--metrics: ", server.status().message()));
+    }
+    metrics_server_ = *std::move(server);
+    const std::string host = options_.metrics.substr(0, options_.metrics.rfind(':'));
+    PrintMessage(absl::StrCat("metrics at http://", host, ":", metrics_server_->port(), "/metrics"));
+  }
+  auto scratch = ScratchFolder::Make();
+  if (!scratch.ok()) return scratch.status();
+  scratch_ = *std::move(scratch);
+  const absl::Status served = StartServer();
+  if (!served.ok()) return served;
+  SubmitRequest request;
+  request.spec = ToJson(options_.spec).dump();
+  request.processes = options_.processes;
+  request.output = options_.out;
+  const auto run = server_->Submit(request);
+  if (!run.ok()) return run.status();
+  return workers_.Start(options_.processes, server_->addresses()[0]);
+}
+
+void LocalTraining::Wait() {
+  std::vector<pollfd> descriptors = {{signals_.descriptor(), POLLIN, 0}, {wake_, POLLIN, 0}};
+  workers_.AddTo(&descriptors);
+  // The time-out renews the progress, and finds processes that ended with their outputs held open by others.
+  poll(descriptors.data(), descriptors.size(), 250);
+  eventfd_t ignored;
+  eventfd_read(wake_, &ignored);
+}
+
+absl::Status LocalTraining::LogSteps() {
+  for (const StepRecord& step : recorder_.TakeSteps()) {
+    const absl::Status logged = log_.Append(step);
+    if (!logged.ok()) return logged;
+  }
+  return absl::OkStatus();
+}
+
+std::string LocalTraining::Phase(RunState state) const {
+  switch (state) {
+    case RunState::kPreparing:
+      return "the worker processes build their stages";
+    case RunState::kRunning:
+      return "the first step";
+    case RunState::kFinishing:
+      return "writing the checkpoint";
+    default:
+      return absl::StrCat("starting ", options_.processes, " worker processes");
+  }
+}
+
+void LocalTraining::ShowProgress(const RunInfo& run) {
+  ProgressState state;
+  state.name = options_.spec.name;
+  state.phase = Phase(run.state);
+  state.steps = options_.spec.train.steps;
+  state.steps_done = static_cast<int>(log_.seconds().size());
+  state.loss = log_.last_loss();
+  state.has_loss = state.steps_done > 0;
+  state.reports = run.reports;
+  progress_.Show(Now(), state);
+}
+
+absl::Status LocalTraining::Watch() {
+  double all_gone = 0;  // since when no worker runs
+  while (true) {
+    const RunInfo run = recorder_.run();
+    const absl::Status logged = LogSteps();
+    if (!logged.ok()) return logged;
+    ShowProgress(run);
+    if (run.state == RunState::kFinished) return absl::OkStatus();
+    if (IsFinal(run.state)) return absl::InternalError(run.reason);
+    Wait();
+    const int signal = signals_.Take();
+    if (signal != 0) return absl::CancelledError(absl::StrCat("stopped by SIG", sigabbrev_np(signal)));
+    for (const auto& ended : workers_.Poll()) server_->WorkerExited(ended.pid, ended.how);
+    // The coordinator fails the run then, and says why better than this could.
+    if (workers_.any_running()) {
+      all_gone = 0;
+    } else if (all_gone == 0) {
+      all_gone = Now();
+    } else if (Now() - all_gone > 15) {
+      return absl::InternalError("all worker processes have ended");
+    }
+  }
+}
+
+TrainResults LocalTraining::Results() const {
+  TrainResults results;
+  results.spec = options_.spec;
+  results.processes = options_.processes;
+  results.step_seconds = log_.seconds();
+  results.first_loss = log_.first_loss();
+  results.final_loss = log_.last_loss();
+  results.seconds = log_.end_seconds();
+  results.reports = recorder_.run().reports;
+  results.jobs = recorder_.LastJobs();
+  const ScheduleSpec& spec = options_.spec.schedule;
+  const auto schedule =
+      MakeSchedule(spec.name, spec.parameters, options_.spec.stages(), options_.spec.train.microbatches);
+  if (!schedule.ok()) return results;
+  results.ranks = schedule->ranks;
+  const auto predicted =
+      PredictStepSeconds(*schedule, options_.spec.train.steps, recorder_.MedianDurations());
+  if (predicted.ok()) results.predicted_step_seconds = *predicted;
+  return results;
+}
+
+ExitCode LocalTraining::Finished() {
+  server_->Stop("the run is over");
+  workers_.WaitForEnd(kEndGrace);
+  workers_.Stop(kStopGrace, &signals_);
+  const TrainResults results = Results();
+  const absl::Status written = WriteResults(results, options_.out);
+  if (!written.ok()) return weft::Fail(kExitFailed, written.message());
+  return PrintData(SummaryText(results, options_.shown));
+}
+
+ExitCode LocalTraining::Failed(const absl::Status& status) {
+  server_->Stop("the run failed");
+  workers_.Stop(kStopGrace, &signals_);
+  const std::string words = workers_.LastWords();
+  std::fwrite(words.data(), 1, words.size(), stderr);
+  PrintMessage(absl::StrCat("the run failed after ", log_.seconds().size(), " of ", options_.spec.train.steps,
+                            " steps: ", status.message()));
+  return kExitFailed;
+}
+
+ExitCode LocalTraining::Interrupted(const absl::Status& status) {
+  PrintMessage(absl::StrCat(status.message(), " after ", log_.seconds().size(), " of ",
+                            options_.spec.train.steps, " steps; ending the worker processes"));
+  workers_.Stop(kStopGrace, &signals_);
+  server_->Stop("interrupted");
+  return kExitInterrupted;
+}
+
+}  // namespace
+
+ExitCode TrainLocally(const LocalTrainingOptions& options) { return LocalTraining(options).Run(); }
+
+}  // namespace weft

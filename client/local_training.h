@@ -1,0 +1,27 @@
+// A training on this machine: an embedded coordinator, worker processes, progress, and the files of --out.
+//
+// Everything that it starts ends before it returns, also after Ctrl-C (within two seconds) and after errors.
+#ifndef WEFT_CLIENT_LOCAL_TRAINING_H_
+#define WEFT_CLIENT_LOCAL_TRAINING_H_
+
+#include <string>
+
+#include "client/console.h"
+#include "proto/run/run_spec.h"
+
+namespace weft {
+
+struct LocalTrainingOptions {
+  RunSpec spec;
+  int processes = 1;
+  std::string out;      // absolute; prepared
+  std::string shown;    // `out` as the user wrote it, for messages
+  std::string metrics;  // HOST:PORT, "" for none
+};
+
+// On the main thread, before any other thread exists.
+ExitCode TrainLocally(const LocalTrainingOptions& options);
+
+}  // namespace weft
+
+#endif  // WEFT_CLIENT_LOCAL_TRAINING_H_

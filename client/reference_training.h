@@ -1,0 +1,16 @@
+// `weft train --reference`: the plain loop of `weft-worker --reference`, with the same files and summary as a
+// training through the runtime.
+#ifndef WEFT_CLIENT_REFERENCE_TRAINING_H_
+#define WEFT_CLIENT_REFERENCE_TRAINING_H_
+
+#include "client/console.h"
+#include "client/local_training.h"
+
+namespace weft {
+
+// `processes` and `metrics` of the options mean nothing here.
+ExitCode TrainReference(const LocalTrainingOptions& options);
+
+}  // namespace weft
+
+#endif  // WEFT_CLIENT_REFERENCE_TRAINING_H_

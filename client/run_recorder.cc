@@ -1,0 +1,98 @@
+#include "client/run_recorder.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace weft {
+
+RunRecorder::RunRecorder(int stages, size_t jobs_most, std::function<void()> wake)
+    : jobs_most_(jobs_most), wake_(std::move(wake)) {
+  absl::MutexLock lock(&mu_);
+  for (auto& of_kind : samples_) of_kind.resize(stages);
+}
+
+void RunRecorder::OnRun(const RunInfo& run) {
+  {
+    absl::MutexLock lock(&mu_);
+    run_ = run;
+    for (const RankReport& report : run.reports) reports_[report.rank] = report;
+  }
+  wake_();
+}
+
+void RunRecorder::OnStep(const StepDone& step) {
+  {
+    absl::MutexLock lock(&mu_);
+    const int64_t before = last_end_ns_ == 0 ? first_start_ns_ : last_end_ns_;
+    steps_.push_back({step.step, step.loss, step.has_loss, static_cast<double>(step.end_ns - before) * 1e-9,
+                      static_cast<double>(step.end_ns - first_start_ns_) * 1e-9});
+    last_end_ns_ = step.end_ns;
+    run_.steps_done = std::max(run_.steps_done, step.step + 1);
+  }
+  wake_();
+}
+
+void RunRecorder::OnJobs(const JobsEnded& ended) {
+  absl::MutexLock lock(&mu_);
+  for (const Completion& done : ended.jobs) {
+    first_start_ns_ = std::min(first_start_ns_, done.start_ns);
+    jobs_.push_back({done.job, ended.rank, done.start_ns, done.end_ns});
+    Samples& samples = samples_[static_cast<int>(done.job.kind)][done.job.stage];
+    const float seconds = static_cast<float>(static_cast<double>(done.end_ns - done.start_ns) * 1e-9);
+    if (samples.seconds.size() < kSamples) {
+      samples.seconds.push_back(seconds);
+    } else {
+      samples.seconds[samples.next] = seconds;
+      samples.next = (samples.next + 1) % kSamples;
+    }
+  }
+  while (jobs_.size() > jobs_most_) {
+    dropped_step_ = std::max(dropped_step_, jobs_.front().job.step);
+    jobs_.pop_front();
+  }
+}
+
+void RunRecorder::OnReport(const Report& report) {
+  absl::MutexLock lock(&mu_);
+  for (const RankReport& rank : report.ranks) reports_[rank.rank] = rank;
+}
+
+RunInfo RunRecorder::run() const {
+  absl::MutexLock lock(&mu_);
+  RunInfo run = run_;
+  run.reports.clear();
+  for (const auto& [rank, report] : reports_) run.reports.push_back(report);
+  return run;
+}
+
+std::vector<StepRecord> RunRecorder::TakeSteps() {
+  absl::MutexLock lock(&mu_);
+  return std::exchange(steps_, {});
+}
+
+std::vector<DrawnJob> RunRecorder::LastJobs() const {
+  absl::MutexLock lock(&mu_);
+  std::vector<DrawnJob> jobs;
+  for (const Ended& e : jobs_) {
+    if (e.job.step <= dropped_step_) continue;
+    jobs.push_back({e.job, e.rank, static_cast<double>(e.start_ns - first_start_ns_) * 1e-9,
+                    static_cast<double>(e.end_ns - first_start_ns_) * 1e-9});
+  }
+  return jobs;
+}
+
+std::array<std::vector<double>, kJobKinds> RunRecorder::MedianDurations() const {
+  absl::MutexLock lock(&mu_);
+  std::array<std::vector<double>, kJobKinds> medians;
+  for (int kind = 0; kind < kJobKinds; ++kind) {
+    for (const Samples& samples : samples_[kind]) {
+      std::vector<float> sorted = samples.seconds;
+      const size_t middle = sorted.size() / 2;
+      if (!sorted.empty()) std::nth_element(sorted.begin(), sorted.begin() + middle, sorted.end());
+      medians[kind].push_back(sorted.empty() ? 0 : sorted[middle]);
+    }
+  }
+  return medians;
+}
+
+}  // namespace weft

@@ -1,0 +1,50 @@
+// The run API from C++: submit a training to a coordinator, look at it, watch it, cancel it.
+//
+// Threads: every method may be called from any thread; each blocks until its answer or its deadline, Watch
+// until the run ends. Cancelling a Watch from another thread: its callback returns false at the next event,
+// or Stop. Failure: Unavailable "coordinator at X unreachable: .." when nothing answers there;
+// DeadlineExceeded; else what the coordinator says, see proto/weft/v1/runs.proto.
+#ifndef WEFT_CLIENT_RUNS_CLIENT_H_
+#define WEFT_CLIENT_RUNS_CLIENT_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "proto/session/run_info.h"
+#include "proto/wire/runs_codec.h"
+
+namespace weft {
+
+class RunsClient {
+ public:
+  virtual ~RunsClient() = default;
+
+  // `address`: unix:PATH or HOST:PORT. Does not connect yet. `call_ns`: longest time of one call; Watch has
+  // none.
+  static absl::StatusOr<std::unique_ptr<RunsClient>> Create(const std::string& address,
+                                                            int64_t call_ns = 10'000'000'000);
+
+  // Sent again with the same non-empty `request.request` it is the same run: an answer that was lost may be
+  // asked for again.
+  virtual absl::StatusOr<uint64_t> Submit(const SubmitRequest& request) = 0;
+  // Times are of the wall clock.
+  virtual absl::StatusOr<RunInfo> Get(uint64_t run) = 0;
+  virtual absl::StatusOr<std::vector<RunInfo>> List() = 0;
+  virtual absl::StatusOr<RunInfo> Cancel(uint64_t run, const std::string& reason) = 0;
+
+  // Calls `hear` with the run as it is now and then with every change and step, until the run has ended (OK)
+  // or `hear` returns false (Cancelled) or the connection is lost (Unavailable).
+  virtual absl::Status Watch(uint64_t run, const std::function<bool(const RunEvent&)>& hear) = 0;
+
+  // Ends every Watch that is going on, with Cancelled.
+  virtual void Stop() = 0;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_CLIENT_RUNS_CLIENT_H_

@@ -1,0 +1,162 @@
+#include "client/simulate_command.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/simulation_json.h"
+#include "proto/run/run_spec.h"
+#include "schedules/check.h"
+#include "schedules/drawing.h"
+#include "schedules/families.h"
+
+namespace weft {
+namespace {
+
+// Bounds on what one call may ask for, far above what can be read or drawn.
+constexpr int64_t kJobsOfStepMost = 20'000'000;
+constexpr int64_t kJobsListedMost = 20'000'000;
+constexpr size_t kBoxesMost = 40'000;
+constexpr int kLinesMost = 64;  // ranks that a table draws
+
+absl::StatusOr<Schedule> MakeCheckedSchedule(const SimulateOptions& options) {
+  const auto spec = ParseScheduleText(options.schedule);
+  if (!spec.ok()) return spec.status();
+  if (int64_t{options.stages} * options.microbatches > kJobsOfStepMost) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%d stages of %d micro-batches are more than %d jobs a step", options.stages,
+                        options.microbatches, kJobsOfStepMost));
+  }
+  auto schedule = MakeSchedule(spec->name, spec->parameters, options.stages, options.microbatches);
+  if (!schedule.ok()) return schedule;
+  schedule->name = ToText(*spec);
+  const absl::Status fits = CheckSchedule(*schedule);
+  if (!fits.ok()) return fits;
+  return schedule;
+}
+
+double OfStage(const std::vector<double>& values, int stage) {
+  return values.size() == 1 ? values[0] : values[stage];
+}
+
+// The first rank whose peak is above the budget.
+absl::Status CheckMemory(const Graph& graph, const SimulateOptions& options, const SimulationResult& result) {
+  std::vector<double> weights(result.ranks.size(), 0);
+  for (int stage = 0; stage < graph.schedule().stages; ++stage) {
+    for (const Rank rank : graph.members(stage)) weights[rank] += OfStage(options.simulation.weight, stage);
+  }
+  for (size_t rank = 0; rank < result.ranks.size(); ++rank) {
+    const RankStats& stats = result.ranks[rank];
+    const double held = weights[rank] * std::max(1, stats.peak_weight_versions);
+    if (held + stats.peak_activation_bytes <= options.memory) continue;
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "rank %d needs %s at its peak (%s of weights, %s of %d activations), more than the %s of --memory",
+        rank, FormatBytes(held + stats.peak_activation_bytes), FormatBytes(held),
+        FormatBytes(stats.peak_activation_bytes), stats.peak_activations, FormatBytes(options.memory)));
+  }
+  return absl::OkStatus();
+}
+
+std::vector<DrawnJob> Drawn(const SimulationResult& result) {
+  std::vector<DrawnJob> jobs;
+  jobs.reserve(result.jobs.size());
+  for (const SimulatedJob& j : result.jobs) jobs.push_back({j.job, j.rank, j.start, j.end});
+  return jobs;
+}
+
+std::string Plural(int n, absl::string_view word) { return absl::StrCat(n, " ", word, n == 1 ? "" : "s"); }
+
+std::string Sizes(const Schedule& schedule, const SimulateOptions& options) {
+  return absl::StrCat(Plural(schedule.stages, "stage"), ", ", schedule.microbatches,
+                      schedule.microbatches == 1 ? " micro-batch, " : " micro-batches, ",
+                      Plural(options.simulation.steps, "step"), ", ", Plural(schedule.ranks, "rank"));
+}
+
+DrawingOptions Drawing(const Schedule& schedule, const SimulateOptions& options,
+                       const SimulationResult& result) {
+  DrawingOptions drawing;
+  drawing.title = schedule.name;
+  drawing.subtitle = absl::StrFormat("%s; makespan %.6g, idle %.1f %%", Sizes(schedule, options),
+                                     result.makespan, 100 * result.bubble_ratio);
+  drawing.ranks = schedule.ranks;
+  drawing.stages = schedule.stages;
+  return drawing;
+}
+
+std::string Table(const Schedule& schedule, const SimulateOptions& options, const SimulationResult& result) {
+  std::string out = absl::StrCat(schedule.name, ": ", Sizes(schedule, options), "\n\n");
+  absl::StrAppendFormat(&out, "makespan    %.6g time units\n", result.makespan);
+  absl::StrAppendFormat(&out, "period      %.6g a step\n", result.period);
+  absl::StrAppendFormat(&out, "idle        %.1f %% (bubble)\n", 100 * result.bubble_ratio);
+  absl::StrAppendFormat(&out, "throughput  %.3f of a rank's peak; at most %.3f with these activations\n\n",
+                        result.throughput_per_rank, result.throughput_bound);
+  if (!result.jobs.empty()) {
+    absl::StrAppend(&out, DrawLines(LastSteps(Drawn(result), 1), Drawing(schedule, options, result), 88),
+                    "\n");
+  }
+  std::vector<std::vector<std::string>> rows;
+  for (size_t r = 0; r < result.ranks.size(); ++r) {
+    const RankStats& s = result.ranks[r];
+    rows.push_back({absl::StrCat(r), absl::StrFormat("%.6g", s.busy), absl::StrFormat("%.6g", s.idle),
+                    absl::StrCat(s.peak_activations), FormatBytes(s.peak_activation_bytes),
+                    absl::StrCat(s.peak_weight_versions), absl::StrCat(s.activation_receives),
+                    absl::StrCat(s.gradient_receives), absl::StrCat(s.weight_fetches),
+                    FormatBytes(s.bytes_received), FormatBytes(s.bytes_sent)});
+  }
+  absl::StrAppend(&out, FormatTable({"rank", "busy", "idle", "peak act.", "bytes", "versions", "act. in",
+                                     "grad. in", "weights in", "received", "sent"},
+                                    rows));
+  return out;
+}
+
+// The jobs are kept only where they are shown.
+bool WantsJobs(const SimulateOptions& options, const Schedule& schedule) {
+  const int64_t listed = int64_t{schedule.stages} * schedule.microbatches * options.simulation.steps;
+  if (options.output == "json") return options.jobs;
+  if (options.output == "table") return schedule.ranks <= kLinesMost && listed <= 1'000'000;
+  return true;
+}
+
+std::string Render(const Schedule& schedule, const SimulateOptions& options, const SimulationResult& result) {
+  if (options.output == "json") {
+    return SimulationJson(schedule, options.simulation.steps, result, options.jobs);
+  }
+  if (options.output == "table") return Table(schedule, options, result);
+  const std::vector<DrawnJob> jobs = Drawn(result);
+  DrawingOptions drawing = Drawing(schedule, options, result);
+  if (options.output == "trace") return DrawTrace(jobs, drawing);
+  if (options.output == "csv") return DrawActions(jobs, drawing);
+  const std::vector<DrawnJob> shown = LastSteps(jobs, kBoxesMost);
+  if (shown.size() < jobs.size()) absl::StrAppend(&drawing.subtitle, "; the last steps are drawn");
+  return DrawSvg(shown, drawing);
+}
+
+}  // namespace
+
+ExitCode RunSimulate(const SimulateOptions& options) {
+  auto schedule = MakeCheckedSchedule(options);
+  if (!schedule.ok()) return Fail(kExitUsage, schedule.status().message());
+  SimulationOptions simulation = options.simulation;
+  simulation.record_jobs = WantsJobs(options, *schedule);
+  const int64_t listed = int64_t{schedule->stages} * schedule->microbatches * simulation.steps;
+  if (simulation.record_jobs && listed > kJobsListedMost) {
+    return Fail(kExitUsage,
+                absl::StrCat("listing ", listed, " forward jobs is too much; ask for fewer --steps"));
+  }
+  const Graph graph(*schedule);
+  const auto result = Simulate(graph, simulation);
+  if (!result.ok()) {
+    const bool usage = result.status().code() == absl::StatusCode::kInvalidArgument;
+    return Fail(usage ? kExitUsage : kExitFailed, result.status().message());
+  }
+  if (options.memory > 0) {
+    const absl::Status fits = CheckMemory(graph, options, *result);
+    if (!fits.ok()) return Fail(kExitFailed, fits.message());
+  }
+  return PrintData(Render(*schedule, options, *result));
+}
+
+}  // namespace weft

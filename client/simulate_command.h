@@ -1,0 +1,26 @@
+// `weft simulate`: predicts what a schedule does, on a virtual clock (DESIGN.md section 4).
+#ifndef WEFT_CLIENT_SIMULATE_COMMAND_H_
+#define WEFT_CLIENT_SIMULATE_COMMAND_H_
+
+#include <string>
+
+#include "client/console.h"
+#include "schedules/simulate.h"
+
+namespace weft {
+
+struct SimulateOptions {
+  std::string schedule;  // `name[,key=value..]`
+  int stages = 0;
+  int microbatches = 0;
+  SimulationOptions simulation;
+  double memory = 0;             // bytes a rank; 0 means no budget
+  bool jobs = false;             // list every job in the JSON
+  std::string output = "table";  // table, json, svg, trace or csv
+};
+
+ExitCode RunSimulate(const SimulateOptions& options);
+
+}  // namespace weft
+
+#endif  // WEFT_CLIENT_SIMULATE_COMMAND_H_

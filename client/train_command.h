@@ -1,0 +1,23 @@
+// `weft train`: the whole training on this machine in one command.
+#ifndef WEFT_CLIENT_TRAIN_COMMAND_H_
+#define WEFT_CLIENT_TRAIN_COMMAND_H_
+
+#include <string>
+
+#include "client/console.h"
+
+namespace weft {
+
+struct TrainOptions {
+  std::string file;
+  int processes = 0;    // 0: as many as ranks, but at most as many as cores
+  std::string out;      // "" means out/NAME, NAME the run's name
+  std::string metrics;  // HOST:PORT of the coordinator's metrics, "" for none
+  bool reference = false;
+};
+
+ExitCode RunTrain(const TrainOptions& options);
+
+}  // namespace weft
+
+#endif  // WEFT_CLIENT_TRAIN_COMMAND_H_

@@ -1,0 +1,242 @@
+#include "client/train_results.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/run_view.h"
+#include "schedules/simulate.h"
+
+namespace weft {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+constexpr int64_t kSimulatedJobsMost = 4'000'000;
+constexpr size_t kBoxesOfRank = 80;  // of timeline.svg, about as many as can be told apart
+constexpr size_t kLinesShown = 16;   // in its picture
+constexpr int kLineColumns = 72;
+
+// A list indexed by rank, of one of the maps of each rank's report.
+template <typename Number>
+Json ByRank(const std::vector<RankReport>& reports, std::map<std::string, Number> RankReport::*field) {
+  Json list = Json::array();
+  for (const RankReport& report : reports) {
+    Json of_rank = Json::object();
+    for (const auto& [name, number] : report.*field) of_rank[name] = number;
+    list.push_back(std::move(of_rank));
+  }
+  return list;
+}
+
+Json BytesSent(const std::vector<RankReport>& reports) {
+  std::map<std::string, int64_t> sums;
+  for (const RankReport& report : reports) {
+    for (const auto& [name, bytes] : report.bytes_sent) sums[name] += bytes;
+  }
+  return sums.empty() ? Json(Json::object()) : Json(sums);
+}
+
+DrawingOptions Drawing(const TrainResults& results) {
+  DrawingOptions drawing;
+  drawing.title = absl::StrCat(results.spec.name, ": ", ToText(results.spec.schedule));
+  drawing.ranks = results.ranks;
+  drawing.stages = results.spec.stages();
+  drawing.time = DrawnTime::kSeconds;
+  return drawing;
+}
+
+std::string LastStepPicture(const TrainResults& results) {
+  DrawingOptions drawing = Drawing(results);
+  std::vector<DrawnJob> jobs = LastSteps(results.jobs, 1);
+  if (jobs.empty()) return "";
+  drawing.ranks = std::min(drawing.ranks, static_cast<int>(kLinesShown));
+  jobs.erase(
+      std::remove_if(jobs.begin(), jobs.end(), [&](const DrawnJob& j) { return j.rank >= drawing.ranks; }),
+      jobs.end());
+  return absl::StrCat("\nthe last step, measured:\n", DrawLines(jobs, drawing, kLineColumns));
+}
+
+std::string Svg(const TrainResults& results) {
+  const std::vector<DrawnJob> jobs = LastSteps(results.jobs, kBoxesOfRank * results.ranks);
+  DrawingOptions drawing = Drawing(results);
+  if (!jobs.empty()) {
+    int32_t first = jobs.front().job.step, last = first;
+    for (const DrawnJob& j : jobs) {
+      first = std::min(first, j.job.step);
+      last = std::max(last, j.job.step);
+    }
+    drawing.subtitle = absl::StrFormat(
+        "measured, %s of %d; %d stages, %d micro-batches, %d ranks on %d processes",
+        first == last ? absl::StrCat("step ", last) : absl::StrCat("steps ", first, " to ", last),
+        results.spec.train.steps, results.spec.stages(), results.spec.train.microbatches, results.ranks,
+        results.processes);
+  }
+  return DrawSvg(jobs, drawing);
+}
+
+absl::Status WriteFile(const std::string& path, const std::string& text) {
+  const std::string aside = path + ".part";
+  errno = 0;
+  {
+    std::ofstream out(aside, std::ios::binary | std::ios::trunc);
+    out << text;
+    out.close();
+    if (!out) {
+      const int reason = errno;
+      std::error_code ignored;
+      fs::remove(aside, ignored);
+      return absl::UnavailableError(absl::StrCat("cannot write ", path, ": ", std::strerror(reason)));
+    }
+  }
+  std::error_code error;
+  fs::rename(aside, path, error);
+  if (error) return absl::UnavailableError(absl::StrCat("cannot write ", path, ": ", error.message()));
+  return absl::OkStatus();
+}
+
+// Only the files that a checkpoint is made of.
+void RemoveCheckpoint(const fs::path& folder) {
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+    const std::string name = entry.path().filename().string();
+    const bool tensors = name.rfind("stage", 0) == 0 && entry.path().extension() == ".safetensors";
+    if (tensors || name == "model.safetensors.index.json") fs::remove(entry.path(), ignored);
+  }
+}
+
+}  // namespace
+
+double Percentile(std::vector<double> values, double share) {
+  if (values.empty()) return 0;
+  const auto rank = static_cast<size_t>(std::ceil(share * static_cast<double>(values.size())));
+  const size_t index = std::min(values.size() - 1, rank == 0 ? 0 : rank - 1);
+  std::nth_element(values.begin(), values.begin() + index, values.end());
+  return values[index];
+}
+
+absl::StatusOr<double> PredictStepSeconds(const Schedule& schedule, int steps,
+                                          const std::array<std::vector<double>, kJobKinds>& durations) {
+  const Graph graph(schedule);
+  SimulationOptions options;
+  options.duration = durations;
+  // A few steps show the period; more would only take longer.
+  const int64_t affordable = kSimulatedJobsMost / std::max(1, graph.jobs_per_step());
+  options.steps = static_cast<int>(std::clamp<int64_t>(std::min<int64_t>(steps, affordable), 1, 8));
+  const auto result = Simulate(graph, options);
+  if (!result.ok()) return result.status();
+  return result->period;
+}
+
+std::string StepLine(const StepRecord& step) {
+  Json line = {{"step", step.step}};
+  line["loss"] = step.has_loss ? Json(step.loss) : Json();
+  line["seconds"] = step.seconds;
+  line["end_seconds"] = step.end_seconds;
+  return line.dump();
+}
+
+Json SummaryJson(const TrainResults& r) {
+  Json json = {{"name", r.spec.name}, {"final_loss", r.final_loss}, {"first_loss", r.first_loss}};
+  json["steps"] = r.step_seconds.size();
+  json["seconds"] = r.seconds;
+  json["step_seconds"] = {{"p50", Percentile(r.step_seconds, 0.5)},
+                          {"p99", Percentile(r.step_seconds, 0.99)}};
+  json["samples_per_second"] =
+      r.seconds > 0 ? static_cast<double>(r.step_seconds.size()) * r.spec.train.batch / r.seconds : 0;
+  json["schedule"] = r.reference ? "reference" : ToText(r.spec.schedule);
+  json["stages"] = r.spec.stages();
+  json["microbatches"] = r.spec.train.microbatches;
+  json["ranks"] = r.ranks;
+  json["processes"] = r.processes;
+  if (!r.reference) {
+    json["predicted_step_seconds"] = r.predicted_step_seconds;
+    json["bytes_sent"] = BytesSent(r.reports);
+    json["peak_bytes"] = ByRank(r.reports, &RankReport::peak_bytes);
+    json["idle_seconds"] = ByRank(r.reports, &RankReport::idle_seconds);
+    json["busy_seconds"] = ByRank(r.reports, &RankReport::busy_seconds);
+    json["wall_seconds"] = Json::array();
+    json["peak_activations"] = Json::array();
+    for (const RankReport& report : r.reports) {
+      json["wall_seconds"].push_back(report.wall_seconds);
+      json["peak_activations"].push_back(report.peak_activations);
+    }
+  }
+  json["run"] = ToJson(r.spec);
+  return json;
+}
+
+std::string SummaryText(const TrainResults& r, const std::string& folder) {
+  std::string out = absl::StrFormat("%s: %d steps in %s%s\n\n", r.spec.name, r.step_seconds.size(),
+                                    FormatSeconds(r.seconds), r.reference ? ", as one plain loop" : "");
+  absl::StrAppendFormat(&out, "loss         %.4f -> %.4f\n", r.first_loss, r.final_loss);
+  absl::StrAppendFormat(&out, "step time    p50 %s, p99 %s\n", FormatSeconds(Percentile(r.step_seconds, 0.5)),
+                        FormatSeconds(Percentile(r.step_seconds, 0.99)));
+  if (!r.reference) {
+    absl::StrAppendFormat(&out, "predicted    %s a step, by the simulator from this run's own job times\n",
+                          FormatSeconds(r.predicted_step_seconds));
+  }
+  absl::StrAppendFormat(
+      &out, "throughput   %.4g samples a second\n",
+      r.seconds > 0 ? static_cast<double>(r.step_seconds.size()) * r.spec.train.batch / r.seconds : 0);
+  if (!r.reference) {
+    std::string sent;
+    const Json by_kind = BytesSent(r.reports);
+    for (const auto& [kind, bytes] : by_kind.items()) {
+      if (bytes == 0) continue;
+      absl::StrAppend(&sent, sent.empty() ? "" : ", ", kind, " ", FormatBytes(bytes.get<double>()));
+    }
+    absl::StrAppendFormat(&out, "schedule     %s: %d ranks on %d %s\n", ToText(r.spec.schedule), r.ranks,
+                          r.processes, r.processes == 1 ? "process" : "processes");
+    absl::StrAppendFormat(&out, "sent         %s\n\n", sent.empty() ? "nothing" : sent);
+    absl::StrAppend(&out, RankTable(r.reports), LastStepPicture(r));
+  }
+  absl::StrAppend(&out, "\nLook at\n", "  ", folder, "/summary.json   every figure of the run\n", "  ",
+                  folder, "/steps.jsonl    loss and time of each step\n");
+  if (!r.reference) {
+    absl::StrAppend(&out, "  ", folder, "/timeline.svg   the last steps as a picture\n", "  ", folder,
+                    "/trace.json     the same for https://ui.perfetto.dev\n");
+  }
+  return absl::StrCat(out, "  ", folder,
+                      "/checkpoint     the weights (safetensors); checkpoint-0: the initial ones\n");
+}
+
+absl::Status PrepareFolder(const std::string& folder) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cannot make the folder ", folder, ": ", error.message(), "; give another with --out"));
+  }
+  for (const char* name : {"summary.json", "steps.jsonl", "trace.json", "timeline.svg"}) {
+    fs::remove(fs::path(folder) / name, error);
+  }
+  for (const char* name : {"checkpoint", "checkpoint-0"}) RemoveCheckpoint(fs::path(folder) / name);
+  // Only an attempt tells whether files can be made in it.
+  const absl::Status written = WriteFile((fs::path(folder) / "steps.jsonl").string(), "");
+  if (!written.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(written.message(), "; give another folder with --out"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WriteResults(const TrainResults& results, const std::string& folder) {
+  const std::string base = folder + "/";
+  if (!results.reference) {
+    const absl::Status trace = WriteFile(base + "trace.json", DrawTrace(results.jobs, Drawing(results)));
+    if (!trace.ok()) return trace;
+    const absl::Status timeline = WriteFile(base + "timeline.svg", Svg(results));
+    if (!timeline.ok()) return timeline;
+  }
+  // Last: who sees it sees the others.
+  return WriteFile(base + "summary.json", SummaryJson(results).dump(2) + "\n");
+}
+
+}  // namespace weft

@@ -1,0 +1,99 @@
+#include "client/worker_processes.h"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+
+namespace weft {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::string LastLine(absl::string_view text) {
+  const std::vector<absl::string_view> lines = absl::StrSplit(text, '\n', absl::SkipWhitespace());
+  return lines.empty() ? "" : std::string(lines.back().substr(0, 500));
+}
+
+}  // namespace
+
+absl::Status WorkerProcesses::Start(int count, const std::string& coordinator) {
+  const auto program = SiblingProgram("weft-worker");
+  if (!program.ok()) return program.status();
+  for (int i = 0; i < count; ++i) {
+    auto process = ChildProcess::Start({*program, "--coordinator", coordinator, "--process", absl::StrCat(i),
+                                        "--name", absl::StrCat("worker-", i)},
+                                       ChildProcess::Output::kJoinsError);
+    if (!process.ok()) return process.status();
+    processes_.push_back(*std::move(process));
+    told_.push_back(false);
+  }
+  return absl::OkStatus();
+}
+
+void WorkerProcesses::AddTo(std::vector<pollfd>* descriptors) const {
+  for (const auto& process : processes_) process->AddTo(descriptors);
+}
+
+std::vector<WorkerProcesses::Ended> WorkerProcesses::Poll() {
+  std::vector<Ended> ended;
+  for (size_t i = 0; i < processes_.size(); ++i) {
+    ChildProcess& process = *processes_[i];
+    process.Poll();
+    if (!process.ended() || told_[i]) continue;
+    told_[i] = true;
+    const std::string words = LastLine(process.last_words());
+    ended.push_back({process.pid(), absl::StrCat(process.Ending(), words.empty() ? "" : ": ", words)});
+  }
+  return ended;
+}
+
+bool WorkerProcesses::any_running() const {
+  return std::any_of(processes_.begin(), processes_.end(), [](const auto& p) { return !p->ended(); });
+}
+
+bool WorkerProcesses::AwaitEnd(double seconds, StopSignals* signals) {
+  const auto deadline = Clock::now() + std::chrono::duration<double>(seconds);
+  while (true) {
+    Poll();
+    if (!any_running()) return true;
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
+    if (left <= 0) return false;
+    std::vector<pollfd> descriptors;
+    AddTo(&descriptors);
+    if (signals != nullptr) descriptors.push_back({signals->descriptor(), POLLIN, 0});
+    // A process may close its outputs some time before it ends, so never for long.
+    poll(descriptors.data(), descriptors.size(), static_cast<int>(std::min<int64_t>(left, 20)));
+    if (signals != nullptr && signals->Take() != 0) return false;
+  }
+}
+
+void WorkerProcesses::WaitForEnd(double seconds) { AwaitEnd(seconds, nullptr); }
+
+void WorkerProcesses::Stop(double grace_seconds, StopSignals* signals) {
+  for (const auto& process : processes_) process->Signal(SIGTERM);
+  if (AwaitEnd(grace_seconds, signals)) return;
+  for (const auto& process : processes_) process->Signal(SIGKILL);
+  AwaitEnd(5, nullptr);
+}
+
+std::string WorkerProcesses::LastWords() const {
+  const auto failed = [](const auto& p) { return p->ended() && !p->succeeded(); };
+  const bool any_failed = std::any_of(processes_.begin(), processes_.end(), failed);
+  std::string out;
+  for (size_t i = 0; i < processes_.size(); ++i) {
+    const ChildProcess& process = *processes_[i];
+    if (any_failed && !failed(processes_[i])) continue;
+    if (process.last_words().empty()) continue;
+    absl::StrAppend(&out, "---- last words of process ", i, " (pid ", process.pid(), "), which ",
+                    process.ended() ? process.Ending() : "still runs", "\n",
+                    absl::StripTrailingAsciiWhitespace(process.last_words()), "\n");
+  }
+  return out;
+}
+
+}  // namespace weft

@@ -1,0 +1,55 @@
+// The worker processes of a training on this machine: started together, watched, stopped together.
+//
+// One thread, the main one (child_process.h). Destruction kills what still runs.
+#ifndef WEFT_CLIENT_WORKER_PROCESSES_H_
+#define WEFT_CLIENT_WORKER_PROCESSES_H_
+
+#include <poll.h>
+#include <sys/types.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "client/child_process.h"
+#include "client/stop_signals.h"
+
+namespace weft {
+
+class WorkerProcesses {
+ public:
+  // Starts `count` times the program `weft-worker` that lies beside this one. NotFound, ResourceExhausted.
+  absl::Status Start(int count, const std::string& coordinator);
+
+  // See ChildProcess.
+  void AddTo(std::vector<pollfd>* descriptors) const;
+
+  struct Ended {
+    pid_t pid;
+    std::string how;  // "was killed by SIGKILL", "exited with code 1: cannot read .."
+  };
+  // Those that ended since the last call.
+  std::vector<Ended> Poll();
+  bool any_running() const;
+
+  // Waits until all have ended, at most that long.
+  void WaitForEnd(double seconds);
+  // Asks them to end, waits at most that long, kills the rest. A further stop signal ends the waiting.
+  void Stop(double grace_seconds, StopSignals* signals);
+
+  // What the processes that failed said last, or all of them if none failed: for a person who looks for the
+  // cause.
+  std::string LastWords() const;
+
+ private:
+  // True if all ended in time and no signal came.
+  bool AwaitEnd(double seconds, StopSignals* signals);
+
+  std::vector<std::unique_ptr<ChildProcess>> processes_;
+  std::vector<bool> told_;  // of which Poll has told the end
+};
+
+}  // namespace weft
+
+#endif  // WEFT_CLIENT_WORKER_PROCESSES_H_

@@ -1,0 +1,132 @@
+// The coordinator as a pure state machine: runs, workers, leases, jobs. Events and the time go in, effects
+// come out.
+//
+// It decides everything and does nothing: no thread, clock, socket, file. The shell gives it what happened
+// and does what the effects say; the seeded simulation does the same with a network that fails (events.h).
+//
+// Invariants:
+//   1. A message with a token other than the rank's current one changes nothing but a counter.
+//   2. A job is done once; a completion of a job that was never granted ends the run and names the process.
+//   3. A worker serves at most one run at a time. Runs start in the order of submission, each when as many
+//   workers are free as it needs.
+//   4. Every wait has a deadline, and ends in a reason that names what was awaited.
+//   5. The cause that is told is the first: a failure reported by a process waits a moment for the death of
+//   another that explains it.
+// One thread owns it. Memory: per worker, per live run a window of steps, and the last `runs_kept` ended
+// runs.
+#ifndef WEFT_COORDINATOR_CORE_COORDINATOR_CORE_H_
+#define WEFT_COORDINATOR_CORE_COORDINATOR_CORE_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "coordinator/core/events.h"
+#include "coordinator/core/probe.h"
+#include "coordinator/core/run.h"
+#include "coordinator/core/worker_table.h"
+
+namespace weft {
+
+struct CoreOptions {
+  uint64_t epoch = 1;  // grows with every life of the coordinator
+  // Workers are started by the coordinator's owner: a worker that ends before it connects fails the runs that
+  // wait.
+  bool fixed_workers = false;
+
+  int64_t hello_ns = 30'000'000'000;       // from opening a session to Hello
+  int64_t grace_ns = 10'000'000'000;       // for a broken session to come back
+  int64_t waiting_ns = 600'000'000'000;    // for free worker processes, once the run is first in line
+  int64_t preparing_ns = 300'000'000'000;  // for every process to be Prepared
+  int64_t progress_ns = 600'000'000'000;   // without any job done
+  int64_t silence_ns = 120'000'000'000;    // of one process of a running run; workers report every second
+  int64_t finishing_ns = 600'000'000'000;  // for every process to be Finished
+  int64_t blame_ns = 1'000'000'000;        // see invariant 5
+
+  size_t runs_waiting = 1000;  // most submitted runs that have not started
+  size_t runs_kept = 100;      // ended runs that are remembered
+};
+
+class CoordinatorCore {
+ public:
+  explicit CoordinatorCore(CoreOptions options);
+
+  Effects Step(int64_t now, Event event);
+  // The same as one by one, but jobs are granted once, behind the last: grants of a batch travel together.
+  Effects Step(int64_t now, std::vector<Event> events);
+
+  // When Step should be called though nothing happened; INT64_MAX for never.
+  int64_t next_deadline() const;
+
+  // By number; runs that ended long ago are forgotten. With reports of the ranks so far.
+  absl::StatusOr<RunInfo> GetRun(uint64_t run) const;
+  std::vector<RunInfo> ListRuns() const;  // without reports
+  Probe probe() const;
+
+ private:
+  void Handle(Event event);
+  void On(SubmitRun& e);
+  void On(CancelRun& e);
+  void On(SessionOpened& e);
+  void On(SessionMessage& e);
+  void On(SessionBroken& e);
+  void On(SessionResumed& e);
+  void On(SessionClosed& e);
+  void On(WorkerExited& e);
+  void On(StopAll& e);
+  void On(Tick&) {}
+
+  void OnMessage(Worker& worker, Hello& m);
+  void OnMessage(Worker& worker, Prepared& m);
+  void OnMessage(Worker& worker, Credit& m);
+  void OnMessage(Worker& worker, Completions& m);
+  void OnMessage(Worker& worker, Report& m);
+  void OnMessage(Worker& worker, Failed& m);
+  void OnMessage(Worker& worker, Finished& m);
+
+  // The run that the worker serves if it is `id`, else null and counted as fenced.
+  Run* ServedRun(const Worker& worker, uint64_t id);
+  // Also checks that the rank is the worker's and the token current.
+  Run* LeasedRun(const Worker& worker, uint64_t id, Rank rank, const Token& token);
+  Run* FindRun(uint64_t id);
+
+  absl::Status Submit(SubmitRun& e, uint64_t* id);
+  void StartWaiting();
+  void Start(Run& run, const std::vector<Worker*>& workers);
+  void BeginRunning(Run& run);
+  void Complete(Run& run, Completions& m, const Worker& worker);
+  void EndSteps(Run& run);
+  void MergeReports(Run& run, std::vector<RankReport>& reports, const Worker& worker);
+  void GrantAll();
+  void Fail(Run& run, const std::string& reason);
+  void EndRun(Run& run, RunState state, const std::string& reason);
+  void ForgetOldRuns();
+  void Lose(Worker& worker, WorkerChange::Kind kind, const std::string& reason);
+  void Refuse(SessionId session, absl::Status status);
+  void CheckDeadlines();
+  void CheckRun(Run& run);
+  void CheckWorkers();
+  void Send(SessionId session, FromCoordinator message);
+  void Changed(const Run& run);
+
+  const CoreOptions options_;
+  WorkerTable workers_;
+  std::map<uint64_t, Run> runs_;
+  std::map<std::string, uint64_t> run_of_request_;
+  std::vector<uint64_t> live_;  // runs that have not ended, by number
+  uint64_t next_run_ = 1;
+  uint64_t epoch_;
+  uint64_t next_token_ = 1;
+  bool stopped_ = false;
+  Probe probe_;
+
+  // Of the current Step.
+  int64_t now_ = 0;
+  Effects effects_;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_COORDINATOR_CORE_COORDINATOR_CORE_H_

@@ -1,0 +1,225 @@
+// Sessions of the coordinator's core: workers come, speak, break, leave.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/coordinator_core.h"
+
+namespace weft {
+
+void CoordinatorCore::On(SessionOpened& e) {
+  Worker& w = workers_.Open(e.session, now_ + options_.hello_ns);
+  w.heard_ns = now_;
+}
+
+void CoordinatorCore::On(SessionMessage& e) {
+  Worker* w = workers_.Find(e.session);
+  if (w == nullptr) return;  // it was closed by us; the shell had not heard yet
+  ++probe_.messages_received;
+  w->heard_ns = now_;
+  if (!w->greeted && !std::holds_alternative<Hello>(e.message)) {
+    return Refuse(e.session, absl::FailedPreconditionError("the first message of a session must be Hello"));
+  }
+  std::visit([&](auto& m) { OnMessage(*w, m); }, e.message);
+}
+
+void CoordinatorCore::On(SessionBroken& e) {
+  Worker* w = workers_.Find(e.session);
+  if (w == nullptr || w->broken) return;
+  if (!w->greeted) {
+    workers_.Remove(e.session);
+    effects_.closed.push_back({e.session, absl::UnavailableError(e.reason)});
+    return;
+  }
+  w->broken = true;
+  w->broken_reason = e.reason;
+  w->deadline = now_ + options_.grace_ns;
+}
+
+void CoordinatorCore::On(SessionResumed& e) {
+  Worker* w = workers_.Find(e.session);
+  if (w == nullptr || !w->broken) return;
+  w->broken = false;
+  w->deadline = kNever;
+  w->heard_ns = now_;
+}
+
+void CoordinatorCore::On(SessionClosed& e) {
+  Worker* w = workers_.Find(e.session);
+  if (w == nullptr) return;
+  if (!w->greeted) return workers_.Remove(e.session);
+  Lose(*w, w->run == 0 ? WorkerChange::Kind::kLeft : WorkerChange::Kind::kLost, e.reason);
+}
+
+void CoordinatorCore::On(WorkerExited& e) {
+  if (Worker* w = workers_.FindByPid(e.pid)) return Lose(*w, WorkerChange::Kind::kLost, e.reason);
+  if (!options_.fixed_workers) return;
+  const std::vector<uint64_t> live = live_;
+  for (uint64_t id : live) {
+    Run& run = *FindRun(id);
+    if (run.info.state > RunState::kWaiting) continue;
+    Fail(run, absl::StrCat("a worker process (pid ", e.pid, ") ended before it connected: ", e.reason));
+  }
+}
+
+// Ends a session that broke the rules or never greeted.
+void CoordinatorCore::Refuse(SessionId session, absl::Status status) {
+  Worker* w = workers_.Find(session);
+  effects_.closed.push_back({session, status});
+  if (w != nullptr && w->greeted) return Lose(*w, WorkerChange::Kind::kLost, std::string(status.message()));
+  workers_.Remove(session);
+}
+
+// The worker is gone for good. `worker` is dead after this.
+void CoordinatorCore::Lose(Worker& worker, WorkerChange::Kind kind, const std::string& reason) {
+  const SessionId session = worker.session;
+  const std::string label = worker.Label();
+  Run* run = worker.run == 0 ? nullptr : FindRun(worker.run);
+  workers_.Remove(session);
+  if (kind == WorkerChange::Kind::kLost) ++probe_.workers_lost;
+  effects_.workers.push_back({kind, label, reason});
+  const bool told = std::any_of(effects_.closed.begin(), effects_.closed.end(),
+                                [&](const CloseSession& c) { return c.session == session; });
+  if (!told) effects_.closed.push_back({session, absl::AbortedError(absl::StrCat(label, ": ", reason))});
+  if (run == nullptr || IsFinal(run->info.state)) return;
+  RunMember* member = run->MemberOf(session);
+  member->alive = false;
+  if (member->finished) return;  // it has done its part
+  std::string cause = absl::StrCat(label, " was lost: ", reason);
+  if (run->blaming()) absl::StrAppend(&cause, " (then ", run->first_failure, ")");
+  Fail(*run, cause);
+}
+
+// ---- messages
+
+void CoordinatorCore::OnMessage(Worker& worker, Hello& m) {
+  if (worker.greeted)
+    return Refuse(worker.session, absl::FailedPreconditionError("a second Hello in one session"));
+  if (Worker* same = workers_.FindByName(m.worker)) {
+    if (!same->broken) {
+      return Refuse(worker.session, absl::AlreadyExistsError(
+                                        absl::StrCat("a worker of this name is connected: ", same->Label(),
+                                                     "; give each worker another --name")));
+    }
+    Lose(*same, WorkerChange::Kind::kLost, "it was restarted");
+  }
+  absl::StatusOr<int32_t> number = workers_.NumberFor(m.process);
+  if (!number.ok()) return Refuse(worker.session, number.status());
+  worker.greeted = true;
+  worker.hello = std::move(m);
+  worker.process = *number;
+  worker.deadline = kNever;
+  Send(worker.session, Welcome{options_.epoch, worker.process});
+  if (stopped_) Send(worker.session, Shutdown{"the coordinator is stopping"});
+  effects_.workers.push_back({WorkerChange::Kind::kJoined, worker.Label(), ""});
+}
+
+Run* CoordinatorCore::ServedRun(const Worker& worker, uint64_t id) {
+  if (id == 0 || worker.run != id) {
+    ++probe_.fenced;
+    return nullptr;
+  }
+  return FindRun(id);
+}
+
+Run* CoordinatorCore::LeasedRun(const Worker& worker, uint64_t id, Rank rank, const Token& token) {
+  Run* run = ServedRun(worker, id);
+  if (run == nullptr) return nullptr;
+  const bool known = rank >= 0 && rank < static_cast<Rank>(run->ranks.size());
+  if (known && run->members[run->ranks[rank].member].session == worker.session &&
+      run->ranks[rank].token == token) {
+    return run;
+  }
+  ++probe_.fenced;
+  return nullptr;
+}
+
+void CoordinatorCore::OnMessage(Worker& worker, Prepared& m) {
+  Run* run = ServedRun(worker, m.run);
+  if (run == nullptr || run->info.state != RunState::kPreparing) return;
+  run->MemberOf(worker.session)->prepared = true;
+  if (run->AllAlive(&RunMember::prepared)) BeginRunning(*run);
+}
+
+void CoordinatorCore::OnMessage(Worker& worker, Credit& m) {
+  Run* run = LeasedRun(worker, m.run, m.rank, m.token);
+  if (run == nullptr) return;
+  run->ranks[m.rank].credit = m.jobs;
+  run->may_grant.push_back(m.rank);
+}
+
+void CoordinatorCore::OnMessage(Worker& worker, Completions& m) {
+  Run* run = LeasedRun(worker, m.run, m.rank, m.token);
+  if (run == nullptr) return;
+  if (run->info.state < RunState::kRunning) {
+    ++probe_.violations;
+    return Fail(*run, absl::StrCat(worker.Label(),
+                                   " reports jobs done before any was granted: a fault in the worker"));
+  }
+  Complete(*run, m, worker);
+}
+
+void CoordinatorCore::Complete(Run& run, Completions& m, const Worker& worker) {
+  size_t kept = 0;
+  for (size_t i = 0; i < m.jobs.size(); ++i) {
+    const WorkQueue::Outcome outcome = run.queue->Complete(m.rank, m.jobs[i]);
+    if (outcome == WorkQueue::Outcome::kViolation) {
+      ++probe_.violations;
+      return Fail(run, absl::StrCat(worker.Label(), " reports ", Describe(m.jobs[i].job), " done on rank ",
+                                    m.rank, ", which was not granted there: a fault in the worker"));
+    }
+    if (outcome == WorkQueue::Outcome::kDuplicate) {
+      ++probe_.duplicate_completions;
+      continue;
+    }
+    ++probe_.completions[static_cast<int>(m.jobs[i].job.kind)];
+    if (kept != i) m.jobs[kept] = m.jobs[i];
+    ++kept;
+  }
+  if (kept == 0) return;
+  m.jobs.resize(kept);
+  run.deadline = now_ + options_.progress_ns;
+  run.may_grant.push_back(m.rank);
+  effects_.jobs.push_back({run.info.id, m.rank, worker.process, std::move(m.jobs)});
+  EndSteps(run);
+}
+
+void CoordinatorCore::MergeReports(Run& run, std::vector<RankReport>& reports, const Worker& worker) {
+  for (RankReport& r : reports) {
+    const bool own = r.rank < static_cast<Rank>(run.ranks.size()) &&
+                     run.members[run.ranks[r.rank].member].session == worker.session;
+    if (own) run.reports[r.rank] = std::move(r);
+  }
+}
+
+void CoordinatorCore::OnMessage(Worker& worker, Report& m) {
+  Run* run = ServedRun(worker, m.run);
+  if (run == nullptr) return;
+  effects_.reports.push_back(m);
+  MergeReports(*run, m.ranks, worker);
+}
+
+void CoordinatorCore::OnMessage(Worker& worker, Failed& m) {
+  Run* run = ServedRun(worker, m.run);
+  if (run == nullptr || run->blaming()) return;
+  run->first_failure = absl::StrCat(worker.Label(), " failed: ", m.reason);
+  run->blame_deadline = now_ + options_.blame_ns;
+}
+
+void CoordinatorCore::OnMessage(Worker& worker, Finished& m) {
+  Run* run = ServedRun(worker, m.run);
+  if (run == nullptr) return;
+  if (run->info.state != RunState::kFinishing) {
+    ++probe_.violations;
+    return Fail(*run, absl::StrCat(worker.Label(),
+                                   " says it has finished before all jobs were done: a fault in the worker"));
+  }
+  effects_.reports.push_back({m.run, m.ranks});
+  MergeReports(*run, m.ranks, worker);
+  run->MemberOf(worker.session)->finished = true;
+  bool all = true;
+  for (const RunMember& member : run->members) all &= member.finished;
+  if (all) EndRun(*run, RunState::kFinished, "");
+}
+
+}  // namespace weft

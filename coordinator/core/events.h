@@ -1,0 +1,119 @@
+// What goes into the coordinator's core and what comes out: values only.
+//
+// The shell (or the simulation) turns everything that happens into an Event, gives it to
+// CoordinatorCore::Step with the time, and does what the Effects say, in their order. Sessions are numbered
+// by the shell; a session's messages arrive in order, once (link.h).
+#ifndef WEFT_COORDINATOR_CORE_EVENTS_H_
+#define WEFT_COORDINATOR_CORE_EVENTS_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "coordinator/core/run_plan.h"
+#include "proto/session/messages.h"
+#include "proto/session/run_info.h"
+
+namespace weft {
+
+using SessionId = uint64_t;
+
+// ---- in
+
+// Answered by a Reply with the same `reply` number. The same non-empty `request` again, with the same spec,
+// processes and output, is the same run (its id is replied); with others it is refused with AlreadyExists.
+struct SubmitRun {
+  uint64_t reply = 0;
+  std::string request;
+  std::shared_ptr<const RunPlan> plan;
+  std::string spec;       // passed on to the workers
+  int32_t processes = 0;  // 0: one a rank
+  std::string output;
+};
+// Answered by a Reply: NotFound for an unknown run; a run that ended stays as it is.
+struct CancelRun {
+  uint64_t reply = 0;
+  uint64_t run = 0;
+  std::string reason;
+};
+struct SessionOpened {
+  SessionId session = 0;
+};
+struct SessionMessage {
+  SessionId session = 0;
+  FromWorker message;
+};
+// Its connection is gone; it may come back within the grace time.
+struct SessionBroken {
+  SessionId session = 0;
+  std::string reason;
+};
+struct SessionResumed {
+  SessionId session = 0;
+};
+// It is over: the worker said so, or the shell had to end it.
+struct SessionClosed {
+  SessionId session = 0;
+  std::string reason;
+};
+// Told by whoever owns the worker processes of this machine.
+struct WorkerExited {
+  int64_t pid = 0;
+  std::string reason;  // "killed by signal 9", "exited with code 1: <last words>"
+};
+// The coordinator ends: every run that has not ended fails, every worker is told to shut down.
+struct StopAll {
+  std::string reason;
+};
+struct Tick {};
+
+using Event = std::variant<SubmitRun, CancelRun, SessionOpened, SessionMessage, SessionBroken, SessionResumed,
+                           SessionClosed, WorkerExited, StopAll, Tick>;
+
+// ---- out
+
+struct OutgoingMessage {
+  SessionId session = 0;
+  FromCoordinator message;
+};
+struct Reply {
+  uint64_t reply = 0;
+  absl::Status status;
+  uint64_t run = 0;
+};
+// Jobs that ended for the first time: for traces and logs. The core keeps none.
+struct JobsEnded {
+  uint64_t run = 0;
+  Rank rank = 0;
+  int32_t process = 0;
+  std::vector<Completion> jobs;
+};
+struct WorkerChange {
+  enum class Kind { kJoined, kLeft, kLost } kind = Kind::kJoined;
+  std::string label;   // "process 2 (weft-worker-2, pid 4711 on host a)"
+  std::string reason;  // of kLost and kLeft
+};
+// The shell ends the session; nothing more of it is wanted.
+struct CloseSession {
+  SessionId session = 0;
+  absl::Status status;
+};
+
+struct Effects {
+  std::vector<OutgoingMessage> messages;
+  std::vector<Reply> replies;
+  std::vector<RunInfo>
+      runs;  // new state of each run whose state, reason or processes changed; with reports when it ended
+  std::vector<StepDone> steps;
+  std::vector<JobsEnded> jobs;
+  std::vector<Report> reports;
+  std::vector<WorkerChange> workers;
+  std::vector<CloseSession> closed;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_COORDINATOR_CORE_EVENTS_H_

@@ -1,0 +1,38 @@
+// Counters of the coordinator's core, read by whoever exports metrics.
+#ifndef WEFT_COORDINATOR_CORE_PROBE_H_
+#define WEFT_COORDINATOR_CORE_PROBE_H_
+
+#include <array>
+#include <cstdint>
+
+#include "coordinator/core/work_queue.h"
+#include "proto/session/run_info.h"
+#include "schedules/job.h"
+
+namespace weft {
+
+struct Probe {
+  // Totals since the start.
+  std::array<uint64_t, kJobKinds> completions{};
+  uint64_t duplicate_completions = 0;
+  uint64_t fenced = 0;  // messages of a stale token or of a run that is over: they changed nothing
+  uint64_t violations = 0;
+  uint64_t grants = 0;  // jobs
+  uint64_t steps = 0;
+  uint64_t messages_received = 0, messages_sent = 0;
+  uint64_t workers_lost = 0;
+  std::array<uint64_t, kRunStates> runs_ended{};  // by final state
+
+  // Now.
+  uint64_t epoch = 0;
+  JobCounts jobs;
+  std::array<int64_t, kRunStates> runs{};
+  int64_t workers_free = 0, workers_busy = 0, workers_broken = 0;  // broken: the session may still be resumed
+  double loss = 0;
+  bool has_loss = false;
+  int64_t last_step_ns = 0;  // when the last step was seen to end; 0: never
+};
+
+}  // namespace weft
+
+#endif  // WEFT_COORDINATOR_CORE_PROBE_H_

@@ -1,0 +1,82 @@
+// One run in the coordinator: its state, its ranks and their leases, its jobs, and the deadline of what it
+// waits for.
+//
+// A value with small transitions; coordinator_core.h decides when to make them. The states are those of
+// run_info.h. Pure.
+#ifndef WEFT_COORDINATOR_CORE_RUN_H_
+#define WEFT_COORDINATOR_CORE_RUN_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "coordinator/core/events.h"
+#include "coordinator/core/work_queue.h"
+#include "proto/session/link_clock.h"
+
+namespace weft {
+
+// A process of a run. Members keep their place when the process is gone.
+struct RunMember {
+  SessionId session = 0;
+  int32_t process = -1;
+  std::string label;
+  bool alive = true;
+  bool prepared = false;
+  bool finished = false;
+};
+
+struct RunRank {
+  int member = 0;
+  Token token;
+  int32_t credit = 0;
+};
+
+struct Run {
+  RunInfo info;
+  std::string request;
+  uint64_t body_hash = 0;  // of what was submitted, to tell a repeated request from another one
+  std::shared_ptr<const RunPlan> plan;
+  std::string spec;
+  std::string output;
+
+  uint64_t epoch = 0;  // of this attempt
+  std::vector<RunMember> members;
+  std::vector<RunRank> ranks;
+  std::unique_ptr<WorkQueue> queue;
+  std::map<Rank, RankReport> reports;
+  std::vector<Rank> may_grant;  // ranks to look at when the Step ends; may repeat
+  bool all_may_grant = false;
+
+  int64_t deadline = kNever;  // of the state; while running, of the next completion
+  // A process reported a failure; the cause may be another one's death that is not known yet. Until then the
+  // run hands out nothing.
+  int64_t blame_deadline = kNever;
+  std::string first_failure;
+
+  bool active() const { return !IsFinal(info.state) && info.state > RunState::kWaiting; }
+  bool blaming() const { return blame_deadline != kNever; }
+  RunMember* MemberOf(SessionId session);
+  bool AllAlive(bool RunMember::*flag) const;
+  // "process 1 (..) and process 3 (..)": members whose flag is not set.
+  std::string Missing(bool RunMember::*flag) const;
+
+  // Maps the ranks on the members in contiguous blocks, rank w on member w*P/W, and gives each a lease;
+  // tokens start at `sequence`.
+  void Lease(uint64_t attempt, uint64_t* sequence);
+  Assign AssignFor(int member, const std::vector<Peer>& peers) const;
+
+  // "backward (step 3, stage 1, micro-batch 5) on rank 2 of process 1 (..)", and so on for at most four.
+  std::string DescribeAwaited() const;
+
+  // Ends it: drops what only a live run needs.
+  void End(RunState state, std::string reason, int64_t now);
+};
+
+uint64_t BodyHash(const std::string& spec, int32_t processes, const std::string& output);
+
+}  // namespace weft
+
+#endif  // WEFT_COORDINATOR_CORE_RUN_H_

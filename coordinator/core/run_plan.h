@@ -1,0 +1,38 @@
+// What the coordinator must know of a run to hand out its jobs: the job graph, the order in which each rank
+// claims, the number of steps.
+//
+// Immutable and shared: made once at submission, outside the core, because it simulates two steps of the
+// schedule.
+#ifndef WEFT_COORDINATOR_CORE_RUN_PLAN_H_
+#define WEFT_COORDINATOR_CORE_RUN_PLAN_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "schedules/graph.h"
+#include "schedules/schedule.h"
+
+namespace weft {
+
+struct RunPlan {
+  std::string name;      // of the run
+  std::string schedule;  // as the user wrote it
+  int32_t steps = 0;
+  Graph graph;
+  // [step mod period][rank]: the rank's jobs of such a step in the order in which a run with nominal
+  // durations starts them. Their `step` is not used.
+  std::vector<std::vector<std::vector<Job>>> claim_order;
+
+  int ranks() const { return graph.schedule().ranks; }
+};
+
+// InvalidArgument, as CheckSchedule, for a schedule that cannot run; also if steps is not positive.
+absl::StatusOr<std::shared_ptr<const RunPlan>> MakeRunPlan(std::string name, std::string schedule_text,
+                                                           Schedule schedule, int32_t steps);
+
+}  // namespace weft
+
+#endif  // WEFT_COORDINATOR_CORE_RUN_PLAN_H_

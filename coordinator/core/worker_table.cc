@@ -1,0 +1,83 @@
+#include "coordinator/core/worker_table.h"
+
+#include <algorithm>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+
+namespace weft {
+
+std::string Worker::Label() const {
+  return absl::StrCat("process ", process, " (", hello.worker, ", pid ", hello.pid, " on host ", hello.host,
+                      ")");
+}
+
+Worker& WorkerTable::Open(SessionId session, int64_t hello_deadline) {
+  Worker& w = workers_[session];
+  w.session = session;
+  w.deadline = hello_deadline;
+  return w;
+}
+
+Worker* WorkerTable::Find(SessionId session) {
+  const auto it = workers_.find(session);
+  return it == workers_.end() ? nullptr : &it->second;
+}
+
+const Worker* WorkerTable::Find(SessionId session) const {
+  const auto it = workers_.find(session);
+  return it == workers_.end() ? nullptr : &it->second;
+}
+
+Worker* WorkerTable::FindByName(const std::string& name) {
+  for (auto& [id, w] : workers_) {
+    if (w.greeted && w.hello.worker == name) return &w;
+  }
+  return nullptr;
+}
+
+Worker* WorkerTable::FindByProcess(int32_t process) {
+  for (auto& [id, w] : workers_) {
+    if (w.greeted && w.process == process) return &w;
+  }
+  return nullptr;
+}
+
+Worker* WorkerTable::FindByPid(int64_t pid) {
+  for (auto& [id, w] : workers_) {
+    if (w.greeted && w.hello.pid == pid) return &w;
+  }
+  return nullptr;
+}
+
+absl::StatusOr<int32_t> WorkerTable::NumberFor(int32_t wanted) const {
+  std::set<int32_t> taken;
+  for (const auto& [id, w] : workers_) {
+    if (!w.greeted) continue;
+    if (w.process == wanted) {
+      return absl::AlreadyExistsError(absl::StrCat("process number ", wanted, " is taken by ", w.Label()));
+    }
+    taken.insert(w.process);
+  }
+  if (wanted >= 0) return wanted;
+  int32_t number = 0;
+  while (taken.count(number) > 0) ++number;
+  return number;
+}
+
+size_t WorkerTable::Connected() const {
+  return std::count_if(workers_.begin(), workers_.end(),
+                       [](const auto& entry) { return entry.second.greeted && !entry.second.broken; });
+}
+
+std::vector<Worker*> WorkerTable::Free() {
+  std::vector<Worker*> free;
+  for (auto& [id, w] : workers_) {
+    if (w.free()) free.push_back(&w);
+  }
+  std::sort(free.begin(), free.end(),
+            [](const Worker* a, const Worker* b) { return a->process < b->process; });
+  return free;
+}
+
+}  // namespace weft

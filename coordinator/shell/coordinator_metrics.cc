@@ -1,0 +1,98 @@
+#include "coordinator/shell/coordinator_metrics.h"
+
+#include <chrono>
+
+namespace weft {
+namespace {
+
+constexpr int64_t kInterval = 50'000'000;
+
+double UnixSeconds(int64_t monotonic_now, int64_t monotonic) {
+  const auto wall =
+      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  return wall - static_cast<double>(monotonic_now - monotonic) * 1e-9;
+}
+
+}  // namespace
+
+CoordinatorMetrics::CoordinatorMetrics(Metrics* m)
+    : epoch_(m->AddGauge("weft_epoch", "Epoch of the last attempt of a run.")),
+      loss_(m->AddGauge("weft_loss", "Loss of the last step that ended, of any run.")),
+      last_step_(m->AddGauge("weft_last_step_timestamp_seconds",
+                             "When the last step ended, since 1970; 0 before the first.")),
+      steps_(m->AddCounter("weft_steps_total", "Steps that ended.")),
+      fenced_(m->AddCounter("weft_fenced_total",
+                            "Messages with a stale token or of a run that is over; they changed nothing.")),
+      duplicates_(m->AddCounter("weft_duplicate_completions_total",
+                                "Completions of jobs that were done before; they changed nothing.")),
+      violations_(m->AddCounter("weft_protocol_violations_total",
+                                "Messages that no correct worker sends; each failed its run.")),
+      grants_(m->AddCounter("weft_grants_total", "Jobs granted to ranks.")),
+      received_(m->AddCounter("weft_session_messages_total", "Messages of sessions, each counted once.",
+                              {{"direction", "received"}})),
+      sent_(m->AddCounter("weft_session_messages_total", "Messages of sessions, each counted once.",
+                          {{"direction", "sent"}})),
+      lost_(m->AddCounter("weft_workers_lost_total", "Worker processes that were given up as lost.")),
+      resumed_(m->AddCounter("weft_sessions_resumed_total",
+                             "Broken connections of sessions that were replaced.")) {
+  m->AddGauge("weft_build_info", "1, with the version of this program.", {{"version", "0.1.0"}}).Set(1);
+  for (const char* state : {"blocked", "ready", "claimed", "done"}) {
+    jobs_.push_back(m->AddGauge("weft_jobs",
+                                "Jobs of the live runs by state; those not done within the window of steps.",
+                                {{"state", state}}));
+  }
+  for (int k = 0; k < kJobKinds; ++k) {
+    completed_.push_back(m->AddCounter("weft_job_completions_total",
+                                       "Jobs that were done, each counted once.",
+                                       {{"kind", std::string(JobKindName(static_cast<JobKind>(k)))}}));
+  }
+  for (int s = 0; s < kRunStates; ++s) {
+    const std::string state(RunStateName(static_cast<RunState>(s)));
+    runs_.push_back(
+        m->AddGauge("weft_runs", "Runs by state; of those that ended, the last ones.", {{"state", state}}));
+    if (!IsFinal(static_cast<RunState>(s))) continue;
+    ended_.push_back(m->AddCounter("weft_runs_ended_total", "Runs that ended, by how.", {{"state", state}}));
+  }
+  for (const char* state : {"free", "busy", "broken"}) {
+    workers_.push_back(m->AddGauge("weft_workers",
+                                   "Connected worker processes; broken: the session may be resumed.",
+                                   {{"state", state}}));
+  }
+}
+
+void CoordinatorMetrics::Update(int64_t now, const CoordinatorCore& core, uint64_t sessions_resumed) {
+  if (now - exported_ < kInterval) {
+    due_ = exported_ + kInterval;
+    return;
+  }
+  exported_ = now;
+  due_ = INT64_MAX;
+  const Probe probe = core.probe();
+  Export(probe, sessions_resumed);
+  if (probe.last_step_ns != 0) last_step_.Set(UnixSeconds(now, probe.last_step_ns));
+}
+
+void CoordinatorMetrics::Export(const Probe& probe, uint64_t sessions_resumed) {
+  epoch_.Set(static_cast<double>(probe.epoch));
+  if (probe.has_loss) loss_.Set(probe.loss);
+  steps_.RaiseTo(static_cast<double>(probe.steps));
+  fenced_.RaiseTo(static_cast<double>(probe.fenced));
+  duplicates_.RaiseTo(static_cast<double>(probe.duplicate_completions));
+  violations_.RaiseTo(static_cast<double>(probe.violations));
+  grants_.RaiseTo(static_cast<double>(probe.grants));
+  received_.RaiseTo(static_cast<double>(probe.messages_received));
+  sent_.RaiseTo(static_cast<double>(probe.messages_sent));
+  lost_.RaiseTo(static_cast<double>(probe.workers_lost));
+  resumed_.RaiseTo(static_cast<double>(sessions_resumed));
+  const int64_t jobs[] = {probe.jobs.blocked, probe.jobs.ready, probe.jobs.claimed, probe.jobs.done};
+  for (int i = 0; i < 4; ++i) jobs_[i].Set(static_cast<double>(jobs[i]));
+  for (int k = 0; k < kJobKinds; ++k) completed_[k].RaiseTo(static_cast<double>(probe.completions[k]));
+  for (int s = 0; s < kRunStates; ++s) runs_[s].Set(static_cast<double>(probe.runs[s]));
+  const int first_final = static_cast<int>(RunState::kFinished);
+  for (int s = first_final; s < kRunStates; ++s)
+    ended_[s - first_final].RaiseTo(static_cast<double>(probe.runs_ended[s]));
+  const int64_t workers[] = {probe.workers_free, probe.workers_busy, probe.workers_broken};
+  for (int i = 0; i < 3; ++i) workers_[i].Set(static_cast<double>(workers[i]));
+}
+
+}  // namespace weft

@@ -1,0 +1,168 @@
+#include "coordinator/shell/coordinator_server.h"
+
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "coordinator/shell/server_loop.h"
+#include "proto/wire/address.h"
+#include "proto/wire/channel.h"
+
+namespace weft {
+namespace {
+
+constexpr absl::Duration kLastWords = absl::Seconds(1);  // for shut-down messages to be heard
+
+// gRPC would take a unix socket away from a running server: whether someone listens must be asked before.
+absl::Status CheckUnixPath(const std::string& path) {
+  struct stat info;
+  if (lstat(path.c_str(), &info) != 0) return absl::OkStatus();
+  if (!S_ISSOCK(info.st_mode)) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot listen on unix:", path, ": the file exists and is no socket"));
+  }
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path, path.data(), path.size());
+  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const bool answers = connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0;
+  close(fd);
+  if (!answers) return absl::OkStatus();  // left behind by a server that is gone; it is replaced
+  return absl::UnavailableError(absl::StrCat(
+      "cannot listen on unix:", path, ": another coordinator listens there; stop it or choose another path"));
+}
+
+absl::StatusOr<std::vector<Address>> CheckAddresses(const CoordinatorServerOptions& options) {
+  if (options.listen.empty()) return absl::InvalidArgumentError("no address to listen on");
+  std::vector<Address> addresses;
+  for (const std::string& text : options.listen) {
+    absl::StatusOr<Address> a = ParseAddress(text);
+    if (!a.ok()) return a.status();
+    if (!a->loopback() && !options.insecure) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("refusing to listen on ", text,
+                       ": other machines could reach it, and the connection is neither encrypted nor "
+                       "authenticated. Listen on 127.0.0.1 or a unix socket, or pass --insecure on a network "
+                       "that you trust"));
+    }
+    if (a->is_unix) {
+      if (absl::Status s = CheckUnixPath(a->path); !s.ok()) return s;
+    }
+    addresses.push_back(*std::move(a));
+  }
+  return addresses;
+}
+
+class GrpcCoordinatorServer final : public CoordinatorServer {
+ public:
+  ~GrpcCoordinatorServer() override { Stop("its owner ended"); }
+
+  absl::Status Begin(const CoordinatorServerOptions& options) {
+    absl::StatusOr<std::vector<Address>> addresses = CheckAddresses(options);
+    if (!addresses.ok()) return addresses.status();
+    grpc::ServerBuilder builder;
+    ConfigureServer(&builder);
+    std::vector<int> ports(addresses->size(), 0);
+    for (size_t i = 0; i < addresses->size(); ++i) {
+      builder.AddListeningPort((*addresses)[i].text(), grpc::InsecureServerCredentials(), &ports[i]);
+    }
+    builder.RegisterService(&sessions_);
+    builder.RegisterService(&runs_);
+    auto queue = builder.AddCompletionQueue();
+    server_ = builder.BuildAndStart();
+    if (server_ == nullptr) {
+      queue->Shutdown();
+      return absl::UnavailableError(
+          absl::StrCat("cannot listen on ", absl::StrJoin(options.listen, " and "),
+                       ": the address is in use or not of this machine; choose another one"));
+    }
+    for (size_t i = 0; i < addresses->size(); ++i) {
+      Address& a = (*addresses)[i];
+      if (!a.is_unix) a.port = ports[i];
+      addresses_.push_back(a.text());
+    }
+    loop_ = std::make_unique<ServerLoop>(options, std::move(queue), &sessions_, &runs_);
+    loop_->Start();
+    return absl::OkStatus();
+  }
+
+  const std::vector<std::string>& addresses() const override { return addresses_; }
+
+  absl::StatusOr<uint64_t> Submit(const SubmitRequest& request) override {
+    return Ask<absl::StatusOr<uint64_t>>(Over(),
+                                         [&](auto answer) { loop_->Submit(request, std::move(answer)); });
+  }
+
+  absl::Status Cancel(uint64_t run, const std::string& reason) override {
+    const auto cancel = [&](auto answer) { loop_->Cancel(run, reason, std::move(answer)); };
+    return Ask<absl::StatusOr<uint64_t>>(Over(), cancel).status();
+  }
+
+  absl::StatusOr<RunInfo> GetRun(uint64_t run) override {
+    return Ask<absl::StatusOr<RunInfo>>(Over(), [&](auto answer) { answer(loop_->core().GetRun(run)); });
+  }
+
+  void WorkerExited(int64_t pid, const std::string& reason) override {
+    loop_->Post([this, pid, reason] { loop_->Add(weft::WorkerExited{pid, reason}); });
+  }
+
+  void Stop(const std::string& reason) override {
+    if (server_ == nullptr || std::exchange(stopped_, true)) return;
+    loop_->Post([this, reason] { loop_->Add(StopAll{reason}); });
+    const absl::Time deadline = absl::Now() + kLastWords;
+    while (absl::Now() < deadline) {
+      absl::SleepFor(absl::Milliseconds(5));
+      if (Ask<bool>(true, [&](auto answer) { answer(loop_->settled()); })) break;
+    }
+    server_->Shutdown(gpr_now(GPR_CLOCK_REALTIME));
+    loop_->Join();
+    server_.reset();  // before the completion queue, which the loop owns
+  }
+
+ private:
+  static absl::Status Over() { return absl::UnavailableError("the coordinator has stopped"); }
+
+  // Runs `question` on the loop's thread and waits for what it answers; `over` once the loop has ended.
+  template <typename Result, typename Question>
+  Result Ask(Result over, Question question) {
+    absl::Notification answered;
+    std::optional<Result> result;
+    const bool posted = loop_->Post([&] {
+      question([&](Result r) {
+        result.emplace(std::move(r));
+        answered.Notify();
+      });
+    });
+    if (!posted) return over;
+    answered.WaitForNotification();
+    return *std::move(result);
+  }
+
+  v1::Coordination::AsyncService sessions_;
+  v1::Runs::AsyncService runs_;
+  std::unique_ptr<grpc::Server> server_;
+  std::vector<std::string> addresses_;
+  std::unique_ptr<ServerLoop> loop_;
+  bool stopped_ = false;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
+    CoordinatorServerOptions options) {
+  auto server = std::make_unique<GrpcCoordinatorServer>();
+  if (absl::Status s = server->Begin(options); !s.ok()) return s;
+  return std::unique_ptr<CoordinatorServer>(std::move(server));
+}
+
+}  // namespace weft

@@ -1,0 +1,50 @@
+// The coordinator as a server: listens, keeps sessions with worker processes, serves the run API, hands out
+// jobs.
+//
+// The daemon `weft-coordinator` is this and a command line; `weft train` embeds it in its own process and
+// watches through the observer.
+//
+// Threads: two own ones (the loop; planning of submitted runs). All methods may be called from any thread but
+// those. Ownership: destruction stops it as Stop("...") does. Failure of Start: InvalidArgument (an address),
+// FailedPrecondition (an address that other machines reach, without `insecure`), Unavailable (the address is
+// in use or cannot be bound), each with what to do.
+#ifndef WEFT_COORDINATOR_SHELL_COORDINATOR_SERVER_H_
+#define WEFT_COORDINATOR_SHELL_COORDINATOR_SERVER_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "coordinator/shell/server_options.h"
+#include "proto/wire/runs_codec.h"
+
+namespace weft {
+
+class CoordinatorServer {
+ public:
+  virtual ~CoordinatorServer() = default;
+
+  static absl::StatusOr<std::unique_ptr<CoordinatorServer>> Start(CoordinatorServerOptions options);
+
+  // As given, with the real ports.
+  virtual const std::vector<std::string>& addresses() const = 0;
+
+  // As the run API's methods.
+  virtual absl::StatusOr<uint64_t> Submit(const SubmitRequest& request) = 0;
+  virtual absl::Status Cancel(uint64_t run, const std::string& reason) = 0;
+  virtual absl::StatusOr<RunInfo> GetRun(uint64_t run) = 0;  // times are of the coordinator's monotonic clock
+
+  // For an owner of worker processes: the process has ended, and how.
+  virtual void WorkerExited(int64_t pid, const std::string& reason) = 0;
+
+  // Fails the runs that have not ended, tells every worker to shut down, waits a moment for that to be heard,
+  // and ends. Idempotent.
+  virtual void Stop(const std::string& reason) = 0;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_COORDINATOR_SHELL_COORDINATOR_SERVER_H_

@@ -1,0 +1,224 @@
+#include "coordinator/shell/runs_calls.h"
+
+#include <deque>
+#include <utility>
+
+#include "coordinator/shell/server_loop.h"
+#include "proto/wire/channel.h"
+#include "proto/wire/runs_codec.h"
+
+namespace weft {
+namespace {
+
+struct Context {
+  ServerLoop* loop;
+  v1::Runs::AsyncService* service;
+  grpc::ServerCompletionQueue* queue;
+  std::function<void(std::unique_ptr<Call>)> own;
+};
+
+// ---- calls with one answer
+
+template <typename Request, typename Response>
+class UnaryCall final : public Call {
+ public:
+  using Method = void (v1::Runs::AsyncService::*)(grpc::ServerContext*, Request*,
+                                                  grpc::ServerAsyncResponseWriter<Response>*,
+                                                  grpc::CompletionQueue*, grpc::ServerCompletionQueue*,
+                                                  void*);
+  // Answers by calling Finish, now or later, on the loop's thread.
+  using Handler = std::function<void(ServerLoop*, UnaryCall*)>;
+
+  static void Accept(std::shared_ptr<const Context> context,
+                     void (v1::Runs::AsyncService::*method)(grpc::ServerContext*, Request*,
+                                                            grpc::ServerAsyncResponseWriter<Response>*,
+                                                            grpc::CompletionQueue*,
+                                                            grpc::ServerCompletionQueue*, void*),
+                     Handler handler) {
+    auto call = std::unique_ptr<UnaryCall>(new UnaryCall(context, method, std::move(handler)));
+    UnaryCall* c = call.get();
+    context->own(std::move(call));
+    (context->service->*method)(&c->grpc_, &c->request, &c->writer_, context->queue, context->queue,
+                                &c->operation_);
+  }
+
+  bool OnDone(int kind, bool ok) override {
+    if (!ok || finished_) return false;
+    Accept(context_, method_, handler_);
+    handler_(context_->loop, this);
+    return true;
+  }
+
+  void Finish(const absl::Status& status) {
+    finished_ = true;
+    writer_.Finish(response, ToGrpc(status), &operation_);
+  }
+
+  Request request;
+  Response response;
+
+ private:
+  UnaryCall(std::shared_ptr<const Context> context, Method method, Handler handler)
+      : context_(std::move(context)), method_(method), handler_(std::move(handler)) {}
+
+  const std::shared_ptr<const Context> context_;
+  const Method method_;
+  const Handler handler_;
+  grpc::ServerContext grpc_;
+  grpc::ServerAsyncResponseWriter<Response> writer_{&grpc_};
+  Operation operation_{this, 0};
+  bool finished_ = false;
+};
+
+absl::Status EncodeRun(ServerLoop* loop, uint64_t id, v1::Run* out) {
+  const absl::StatusOr<RunInfo> run = loop->core().GetRun(id);
+  if (!run.ok()) return run.status();
+  wire::Encode(*run, loop->unix_minus_monotonic(), out);
+  return absl::OkStatus();
+}
+
+void Submit(ServerLoop* loop, UnaryCall<v1::SubmitRequest, v1::SubmitResponse>* call) {
+  absl::StatusOr<SubmitRequest> request = wire::Decode(call->request);
+  if (!request.ok()) return call->Finish(request.status());
+  loop->Submit(*std::move(request), [call](absl::StatusOr<uint64_t> run) {
+    if (run.ok()) call->response.set_run(*run);
+    call->Finish(run.status());
+  });
+}
+
+void Get(ServerLoop* loop, UnaryCall<v1::GetRequest, v1::Run>* call) {
+  call->Finish(EncodeRun(loop, call->request.run(), &call->response));
+}
+
+void List(ServerLoop* loop, UnaryCall<v1::ListRequest, v1::ListResponse>* call) {
+  for (const RunInfo& run : loop->core().ListRuns()) {
+    wire::Encode(run, loop->unix_minus_monotonic(), call->response.add_runs());
+  }
+  call->Finish(absl::OkStatus());
+}
+
+void Cancel(ServerLoop* loop, UnaryCall<v1::CancelRequest, v1::Run>* call) {
+  std::string reason = call->request.reason().substr(0, 1000);
+  loop->Cancel(call->request.run(), std::move(reason), [loop, call](absl::StatusOr<uint64_t> run) {
+    call->Finish(run.ok() ? EncodeRun(loop, *run, &call->response) : run.status());
+  });
+}
+
+// ---- Watch
+
+class WatchCall final : public Call, public ServerLoop::Watcher {
+ public:
+  static void Accept(std::shared_ptr<const Context> context) {
+    auto call = std::unique_ptr<WatchCall>(new WatchCall(context));
+    WatchCall* c = call.get();
+    context->own(std::move(call));
+    c->grpc_.AsyncNotifyWhenDone(&c->operations_[kGone]);
+    context->service->RequestWatch(&c->grpc_, &c->request_, &c->writer_, context->queue, context->queue,
+                                   c->Begin(kAccepted));
+  }
+
+  bool OnDone(int kind, bool ok) override {
+    --in_flight_;
+    switch (kind) {
+      case kAccepted:
+        if (!ok) return false;  // kGone does not come for a call that never was
+        ++in_flight_;           // kGone
+        Accept(context_);
+        Begin();
+        break;
+      case kWritten:
+        writing_ = false;
+        if (!ok) last_seen_ = true, waiting_.clear();
+        WriteNext();
+        break;
+      case kGone:
+        Unsubscribe();
+        break;
+      default:
+        break;
+    }
+    return in_flight_ > 0;
+  }
+
+  // A watcher that does not keep up loses the oldest steps, never a change of state.
+  void Hear(const RunEvent& event) override {
+    if (last_seen_) return;
+    if (waiting_.size() >= kMostWaiting && waiting_.front().has_step()) waiting_.pop_front();
+    v1::RunEvent& out = waiting_.emplace_back();
+    if (const auto* run = std::get_if<RunInfo>(&event)) {
+      wire::Encode(*run, context_->loop->unix_minus_monotonic(), out.mutable_run());
+      last_seen_ = IsFinal(run->state);
+    } else {
+      wire::Encode(std::get<StepDone>(event), out.mutable_step());
+    }
+    WriteNext();
+  }
+
+ private:
+  enum Kind { kAccepted, kWritten, kFinished, kGone, kKinds };
+  static constexpr size_t kMostWaiting = 4096;
+
+  explicit WatchCall(std::shared_ptr<const Context> context) : context_(std::move(context)) {
+    for (int kind = 0; kind < kKinds; ++kind) operations_[kind] = {this, kind};
+  }
+
+  void* Begin(Kind kind) {
+    ++in_flight_;
+    return &operations_[kind];
+  }
+
+  void Begin() {
+    const absl::StatusOr<RunInfo> run = context_->loop->core().GetRun(request_.run());
+    if (!run.ok()) {
+      last_seen_ = true;
+      finished_ = true;
+      writer_.Finish(ToGrpc(run.status()), Begin(kFinished));
+      return;
+    }
+    context_->loop->AddWatcher(request_.run(), this);
+    subscribed_ = true;
+    Hear(*run);
+  }
+
+  void Unsubscribe() {
+    if (std::exchange(subscribed_, false)) context_->loop->RemoveWatcher(request_.run(), this);
+  }
+
+  void WriteNext() {
+    if (writing_ || finished_) return;
+    if (!waiting_.empty()) {
+      writing_ = true;
+      writer_.Write(waiting_.front(), Begin(kWritten));
+      waiting_.pop_front();  // it was serialized
+    } else if (last_seen_) {
+      finished_ = true;
+      Unsubscribe();
+      writer_.Finish(grpc::Status::OK, Begin(kFinished));
+    }
+  }
+
+  const std::shared_ptr<const Context> context_;
+  grpc::ServerContext grpc_;
+  v1::WatchRequest request_;
+  grpc::ServerAsyncWriter<v1::RunEvent> writer_{&grpc_};
+  Operation operations_[kKinds];
+  int in_flight_ = 0;
+  std::deque<v1::RunEvent> waiting_;
+  bool writing_ = false, finished_ = false, subscribed_ = false;
+  bool last_seen_ = false;  // nothing follows what waits
+};
+
+}  // namespace
+
+void AcceptRunsCalls(ServerLoop* loop, v1::Runs::AsyncService* service, grpc::ServerCompletionQueue* queue,
+                     std::function<void(std::unique_ptr<Call>)> own) {
+  const auto context = std::make_shared<const Context>(Context{loop, service, queue, std::move(own)});
+  UnaryCall<v1::SubmitRequest, v1::SubmitResponse>::Accept(context, &v1::Runs::AsyncService::RequestSubmit,
+                                                           Submit);
+  UnaryCall<v1::GetRequest, v1::Run>::Accept(context, &v1::Runs::AsyncService::RequestGet, Get);
+  UnaryCall<v1::ListRequest, v1::ListResponse>::Accept(context, &v1::Runs::AsyncService::RequestList, List);
+  UnaryCall<v1::CancelRequest, v1::Run>::Accept(context, &v1::Runs::AsyncService::RequestCancel, Cancel);
+  WatchCall::Accept(context);
+}
+
+}  // namespace weft

@@ -1,0 +1,194 @@
+#include "coordinator/shell/server_loop.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/shell/coordinator_metrics.h"
+#include "coordinator/shell/runs_calls.h"
+#include "proto/wire/channel.h"
+
+namespace weft {
+namespace {
+
+// Most operations taken before the core steps: bounds how long a first answer waits for others to gather.
+constexpr int kMostTaken = 256;
+
+int64_t UnixMinusMonotonic() {
+  const int64_t wall = std::chrono::duration_cast<std::chrono::nanoseconds>(
+                           std::chrono::system_clock::now().time_since_epoch())
+                           .count();
+  return wall - MonotonicNanos();
+}
+
+}  // namespace
+
+ServerLoop::ServerLoop(const CoordinatorServerOptions& options,
+                       std::unique_ptr<grpc::ServerCompletionQueue> queue,
+                       v1::Coordination::AsyncService* sessions, v1::Runs::AsyncService* runs)
+    : options_(options),
+      unix_minus_monotonic_(UnixMinusMonotonic()),
+      queue_(std::move(queue)),
+      session_service_(sessions),
+      runs_service_(runs),
+      core_(options.core),
+      planner_(options.planner) {
+  if (options.metrics != nullptr) metrics_ = std::make_unique<CoordinatorMetrics>(options.metrics);
+}
+
+ServerLoop::~ServerLoop() = default;
+
+void ServerLoop::Start() {
+  AcceptSession();
+  AcceptRunsCalls(this, runs_service_, queue_.get(),
+                  [this](std::unique_ptr<Call> call) { calls_.insert(std::move(call)); });
+  thread_ = std::thread([this] { Run(); });
+}
+
+void ServerLoop::Join() {
+  {
+    absl::MutexLock lock(&mu_);
+    over_ = true;
+  }
+  queue_->Shutdown();
+  thread_.join();
+}
+
+void ServerLoop::AcceptSession() {
+  calls_.insert(
+      std::make_unique<SessionCall>(session_service_, queue_.get(), &sessions_, [this] { AcceptSession(); }));
+}
+
+bool ServerLoop::Post(std::function<void()> work) {
+  absl::MutexLock lock(&mu_);
+  if (over_) return false;
+  posted_.push_back(std::move(work));
+  if (!std::exchange(woken_, true)) alarm_.Set(queue_.get(), gpr_now(GPR_CLOCK_MONOTONIC), nullptr);
+  return true;
+}
+
+void ServerLoop::TakePosted() {
+  std::vector<std::function<void()>> posted;
+  {
+    absl::MutexLock lock(&mu_);
+    posted.swap(posted_);
+  }
+  for (auto& work : posted) work();
+}
+
+void ServerLoop::TakeTag(void* tag, bool ok) {
+  if (tag == nullptr) {  // the alarm
+    absl::MutexLock lock(&mu_);
+    woken_ = false;
+    return;
+  }
+  const auto* operation = static_cast<const Call::Operation*>(tag);
+  Call* call = operation->call;
+  if (call->OnDone(operation->kind, ok)) return;
+  const auto it =
+      std::find_if(calls_.begin(), calls_.end(), [call](const auto& c) { return c.get() == call; });
+  if (it != calls_.end()) calls_.erase(it);
+}
+
+// Waits for the first operation to end, or the deadline; takes along what has ended too. False when the queue
+// is shut down and drained.
+bool ServerLoop::TakeTags() {
+  void* tag = nullptr;
+  bool ok = false;
+  gpr_timespec deadline = DeadlineAt(NextDeadline());
+  for (int taken = 0; taken < kMostTaken; ++taken) {
+    const auto got = queue_->AsyncNext(&tag, &ok, deadline);
+    if (got == grpc::CompletionQueue::SHUTDOWN) return false;
+    if (got == grpc::CompletionQueue::TIMEOUT) return true;
+    TakeTag(tag, ok);
+    deadline = gpr_time_0(GPR_CLOCK_MONOTONIC);  // the past; gpr_inf_past would wait for ever
+  }
+  return true;
+}
+
+int64_t ServerLoop::NextDeadline() const {
+  int64_t next = std::min(core_.next_deadline(), sessions_.next_deadline());
+  if (metrics_ != nullptr) next = std::min(next, metrics_->next_deadline());
+  return next;
+}
+
+void ServerLoop::Run() {
+  if (metrics_ != nullptr) metrics_->Update(MonotonicNanos(), core_, 0);
+  while (TakeTags()) {
+    TakePosted();
+    const int64_t now = MonotonicNanos();
+    while (!events_.empty() || now >= core_.next_deadline())
+      Apply(core_.Step(now, std::exchange(events_, {})));
+    sessions_.Flush(now);
+    if (metrics_ != nullptr) metrics_->Update(now, core_, sessions_.resumed());
+  }
+  TakePosted();
+  Apply(core_.Step(MonotonicNanos(), std::exchange(events_, {})));
+}
+
+void ServerLoop::Apply(Effects effects) {
+  const CoordinatorObserver& observer = options_.observer;
+  for (const WorkerChange& w : effects.workers) {
+    if (observer.worker) observer.worker(w);
+  }
+  for (const JobsEnded& j : effects.jobs) {
+    if (observer.jobs) observer.jobs(j);
+  }
+  for (const Report& r : effects.reports) {
+    if (observer.report) observer.report(r);
+  }
+  for (const StepDone& s : effects.steps) {
+    if (observer.step) observer.step(s);
+    Tell(s.run, s);
+  }
+  for (OutgoingMessage& m : effects.messages) sessions_.Send(std::move(m));
+  for (const CloseSession& c : effects.closed) sessions_.Close(c);
+  for (const RunInfo& r : effects.runs) {
+    if (observer.run) observer.run(r);
+    Tell(r.id, r);
+  }
+  for (const Reply& r : effects.replies) {
+    const auto it = answers_.find(r.reply);
+    Answer answer = std::move(it->second);
+    answers_.erase(it);
+    answer(r.status.ok() ? absl::StatusOr<uint64_t>(r.run) : r.status);
+  }
+}
+
+void ServerLoop::Tell(uint64_t run, const RunEvent& event) {
+  const auto [begin, end] = watchers_.equal_range(run);
+  for (auto it = begin; it != end;) (it++)->second->Hear(event);  // a watcher may remove itself
+}
+
+void ServerLoop::RemoveWatcher(uint64_t run, Watcher* watcher) {
+  const auto [begin, end] = watchers_.equal_range(run);
+  const auto it = std::find_if(begin, end, [watcher](const auto& entry) { return entry.second == watcher; });
+  if (it != end) watchers_.erase(it);
+}
+
+void ServerLoop::Submit(SubmitRequest request, Answer answer) {
+  std::string spec = request.spec;
+  const auto shared = std::make_shared<Answer>(std::move(answer));
+  auto planned = [this, request = std::move(request),
+                  shared](absl::StatusOr<std::shared_ptr<const RunPlan>> plan) {
+    const bool posted = Post([this, request, plan, shared] {
+      if (!plan.ok()) return (*shared)(plan.status());
+      const uint64_t reply = next_reply_++;
+      answers_[reply] = *shared;
+      Add(SubmitRun{reply, request.request, *plan, request.spec, request.processes, request.output});
+    });
+    if (!posted) (*shared)(absl::UnavailableError("the coordinator has stopped"));
+  };
+  if (!planner_.Plan(std::move(spec), std::move(planned))) {
+    (*shared)(absl::ResourceExhaustedError("too many submissions at once; try again"));
+  }
+}
+
+void ServerLoop::Cancel(uint64_t run, std::string reason, Answer answer) {
+  const uint64_t reply = next_reply_++;
+  answers_[reply] = std::move(answer);
+  Add(CancelRun{reply, run, std::move(reason)});
+}
+
+}  // namespace weft

@@ -1,0 +1,109 @@
+// The coordinator's loop: one thread that polls gRPC, steps the core, and does what its effects say.
+//
+// The thread that takes a message off the stream is the one that decides and writes the answer: no hand-over
+// between threads on the way of a job. Everything that is ready is taken first (up to a bound), then the core
+// steps once over all of it, then sessions are written. Other threads come in through Post: a mailbox, and an
+// alarm on the completion queue that wakes the loop.
+//
+// Threads: Post, Submit, Cancel, GetRun, ListRuns from any thread but the loop's; the rest says "loop's
+// thread". Failure: the loop ends only by Stop.
+#ifndef WEFT_COORDINATOR_SHELL_SERVER_LOOP_H_
+#define WEFT_COORDINATOR_SHELL_SERVER_LOOP_H_
+
+#include <grpcpp/alarm.h>
+#include <grpcpp/grpcpp.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "coordinator/core/coordinator_core.h"
+#include "coordinator/shell/call.h"
+#include "coordinator/shell/planner_thread.h"
+#include "coordinator/shell/server_options.h"
+#include "coordinator/shell/session_table.h"
+#include "proto/wire/runs_codec.h"
+#include "weft/v1/runs.grpc.pb.h"
+#include "weft/v1/session.grpc.pb.h"
+
+namespace weft {
+
+class CoordinatorMetrics;
+
+class ServerLoop {
+ public:
+  using Answer = std::function<void(absl::StatusOr<uint64_t> run)>;  // on the loop's thread
+
+  ServerLoop(const CoordinatorServerOptions& options, std::unique_ptr<grpc::ServerCompletionQueue> queue,
+             v1::Coordination::AsyncService* sessions, v1::Runs::AsyncService* runs);
+  ~ServerLoop();
+
+  void Start();
+  // After the gRPC server was shut down: drains the completion queue and ends the thread.
+  void Join();
+
+  // Runs `work` on the loop's thread, before the next step of the core. False, and never, once the loop has
+  // ended.
+  bool Post(std::function<void()> work);
+
+  // Loop's thread, or from `Post`.
+  void Add(Event event) { events_.push_back(std::move(event)); }
+  void Submit(SubmitRequest request, Answer answer);
+  void Cancel(uint64_t run, std::string reason, Answer answer);
+  const CoordinatorCore& core() const { return core_; }
+  int64_t unix_minus_monotonic() const { return unix_minus_monotonic_; }
+  bool settled() const { return sessions_.settled(); }
+  // Hears every event of a run; called with nothing after it was removed.
+  class Watcher {
+   public:
+    virtual ~Watcher() = default;
+    virtual void Hear(const RunEvent& event) = 0;
+  };
+  void AddWatcher(uint64_t run, Watcher* watcher) { watchers_.emplace(run, watcher); }
+  void RemoveWatcher(uint64_t run, Watcher* watcher);
+
+ private:
+  void Run();
+  void TakeTag(void* tag, bool ok);
+  bool TakeTags();
+  void TakePosted();
+  void Apply(Effects effects);
+  void Tell(uint64_t run, const RunEvent& event);
+  void AcceptSession();
+  int64_t NextDeadline() const;
+
+  const CoordinatorServerOptions options_;
+  const int64_t unix_minus_monotonic_;
+  const std::unique_ptr<grpc::ServerCompletionQueue> queue_;
+  v1::Coordination::AsyncService* const session_service_;
+  v1::Runs::AsyncService* const runs_service_;
+
+  // Loop's thread only.
+  CoordinatorCore core_;
+  std::vector<Event> events_;
+  SessionTable sessions_{&events_};
+  std::set<std::unique_ptr<Call>, std::less<>> calls_;
+  std::map<uint64_t, Answer> answers_;
+  uint64_t next_reply_ = 1;
+  std::multimap<uint64_t, Watcher*> watchers_;
+  std::unique_ptr<CoordinatorMetrics> metrics_;
+
+  absl::Mutex mu_;
+  std::vector<std::function<void()>> posted_ ABSL_GUARDED_BY(mu_);
+  bool woken_ ABSL_GUARDED_BY(mu_) = false;
+  grpc::Alarm alarm_ ABSL_GUARDED_BY(mu_);
+  bool over_ ABSL_GUARDED_BY(mu_) = false;
+
+  PlannerThread planner_;
+  std::thread thread_;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_COORDINATOR_SHELL_SERVER_LOOP_H_

@@ -1,0 +1,43 @@
+// How a coordinator server is set up, and what it tells whoever embeds it.
+#ifndef WEFT_COORDINATOR_SHELL_SERVER_OPTIONS_H_
+#define WEFT_COORDINATOR_SHELL_SERVER_OPTIONS_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "coordinator/core/coordinator_core.h"
+#include "coordinator/core/events.h"
+
+namespace weft {
+
+class Metrics;
+
+// Called on the server's thread, in the order in which things happened; must not block and must not call the
+// server. Empty ones are skipped.
+struct CoordinatorObserver {
+  std::function<void(const RunInfo&)>
+      run;  // every change of state; with the ranks' reports when the run ended
+  std::function<void(const StepDone&)> step;
+  std::function<void(const JobsEnded&)> jobs;  // each job once
+  std::function<void(const Report&)> report;
+  std::function<void(const WorkerChange&)> worker;
+};
+
+// Makes the plan of a run file's JSON text. Called on a thread of its own, as it may simulate.
+using Planner = std::function<absl::StatusOr<std::shared_ptr<const RunPlan>>(const std::string& spec)>;
+
+struct CoordinatorServerOptions {
+  std::vector<std::string> listen;  // unix:PATH, HOST:PORT; port 0 for any free one
+  bool insecure = false;            // allow other machines to connect, without any protection
+  CoreOptions core;
+  Planner planner;  // required
+  CoordinatorObserver observer;
+  Metrics* metrics = nullptr;  // where to count, if anywhere; outlives the server
+};
+
+}  // namespace weft
+
+#endif  // WEFT_COORDINATOR_SHELL_SERVER_OPTIONS_H_

@@ -1,0 +1,138 @@
+#include "coordinator/shell/session_call.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/wire/channel.h"
+
+namespace weft {
+
+SessionCall::SessionCall(v1::Coordination::AsyncService* service, grpc::ServerCompletionQueue* queue,
+                         SessionHost* host, std::function<void()> accepted)
+    : host_(host), accepted_(std::move(accepted)) {
+  for (int kind = 0; kind < kKinds; ++kind) operations_[kind] = {this, kind};
+  service->RequestSession(&context_, &stream_, queue, queue, Begin(kAccepted));
+}
+
+void* SessionCall::Begin(Kind kind) {
+  ++in_flight_;
+  return &operations_[kind];
+}
+
+bool SessionCall::OnDone(int kind, bool ok) {
+  --in_flight_;
+  switch (kind) {
+    case kAccepted:
+      if (!ok) return false;
+      accepted_();
+      stream_.Read(&in_, Begin(kRead));
+      break;
+    case kRead:
+      OnRead(ok);
+      break;
+    case kWritten:
+      // When a write fails the call is dead, and the read that is always pending says so.
+      writing_ = !ok;
+      if (finish_.has_value()) {
+        writing_ = false;
+        FinishNow();
+      } else if (ok) {
+        Flush(MonotonicNanos());
+      }
+      break;
+    default:
+      break;
+  }
+  return in_flight_ > 0;
+}
+
+void SessionCall::OnRead(bool ok) {
+  if (!ok) {
+    Leave(/*over=*/false, "its connection broke");
+    Finish(absl::OkStatus());
+    return;
+  }
+  if (finish_.has_value()) return;  // nothing more is wanted
+  session_ == nullptr ? OnFirst() : OnPacket();
+  // One read is always pending while the stream lives, so that its end is noticed.
+  stream_.Read(&in_, Begin(kRead));
+}
+
+void SessionCall::OnFirst() {
+  if (!in_.has_open())
+    return Finish(absl::InvalidArgumentError("the first message of a stream must be `open`"));
+  if (in_.open().protocol() != kProtocolVersion) {
+    return Finish(absl::FailedPreconditionError(absl::StrCat(
+        "the worker speaks protocol version ", in_.open().protocol(), ", this coordinator version ",
+        kProtocolVersion, "; run the same release on both sides")));
+  }
+  absl::StatusOr<Session*> session = host_->Attach(this, in_.open());
+  if (!session.ok()) return Finish(session.status());
+  session_ = *session;
+  const absl::Status resumed = session_->end.Resume(MonotonicNanos(), in_.open().received());
+  if (!resumed.ok()) {
+    Leave(/*over=*/true, std::string(resumed.message()));
+    return Finish(resumed);
+  }
+  v1::Open* open = out_.mutable_open();
+  open->set_protocol(kProtocolVersion);
+  open->set_session(session_->id);
+  open->set_received(session_->end.received());
+  writing_ = true;
+  stream_.Write(out_, Begin(kWritten));
+}
+
+void SessionCall::OnPacket() {
+  if (in_.bye()) {
+    Leave(/*over=*/true, "it said goodbye");
+    return Finish(absl::OkStatus());
+  }
+  std::vector<FromWorker> messages;
+  const absl::Status s = session_->end.Receive(MonotonicNanos(), in_, &messages);
+  host_->Arrived(session_, std::move(messages));
+  if (s.ok()) return;
+  Leave(/*over=*/true, absl::StrCat("it broke the protocol: ", s.message()));
+  Finish(s);
+}
+
+void SessionCall::Leave(bool over, const std::string& reason) {
+  if (session_ == nullptr) return;
+  Session* session = std::exchange(session_, nullptr);
+  session->call = nullptr;
+  host_->Detached(session, over, reason);
+}
+
+void SessionCall::Flush(int64_t now) {
+  if (writing_ || finish_.has_value() || session_ == nullptr) return;
+  const absl::StatusOr<bool> next = session_->end.Next(now, &out_);
+  if (!next.ok()) {
+    Leave(/*over=*/true, std::string(next.status().message()));
+    return Finish(next.status());
+  }
+  if (*next) {
+    writing_ = true;
+    stream_.Write(out_, Begin(kWritten));
+  } else if (session_->closing.has_value()) {
+    const absl::Status status = *session_->closing;
+    Leave(/*over=*/true, "closed");
+    Finish(status);
+  }
+}
+
+void SessionCall::Abandon() {
+  session_ = nullptr;
+  context_.TryCancel();
+}
+
+void SessionCall::Finish(const absl::Status& status) {
+  if (finish_.has_value()) return;
+  finish_ = status;
+  if (!writing_) FinishNow();
+}
+
+void SessionCall::FinishNow() {
+  if (std::exchange(finish_begun_, true)) return;
+  stream_.Finish(ToGrpc(*finish_), Begin(kFinished));
+}
+
+}  // namespace weft

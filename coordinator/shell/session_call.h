@@ -1,0 +1,93 @@
+// One connection of a session at the coordinator: a gRPC stream, read continuously, with at most one write in
+// flight.
+//
+// While a write is in flight, what the core says gathers in the session's StreamEnd; the next write takes all
+// of it. A session outlives its call: when the stream breaks, the session stays and a later call takes it
+// over (session_table.h).
+//
+//   accepted --first message--> attached --stream ends--> over
+//
+// Runs on the loop's thread; owned by the loop.
+#ifndef WEFT_COORDINATOR_SHELL_SESSION_CALL_H_
+#define WEFT_COORDINATOR_SHELL_SESSION_CALL_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "coordinator/core/events.h"
+#include "coordinator/shell/call.h"
+#include "proto/wire/stream_end.h"
+#include "weft/v1/session.grpc.pb.h"
+
+namespace weft {
+
+class SessionCall;
+
+struct Session {
+  explicit Session(SessionId number) : id(number) {}
+  const SessionId id;
+  StreamEnd<FromCoordinator, FromWorker> end;
+  SessionCall* call = nullptr;          // null while broken
+  std::optional<absl::Status> closing;  // ends with this once everything waiting is written
+  bool queued = false;                  // in the table's list of sessions to write
+  bool ack_queued = false;              // in the table's list of sessions to acknowledge
+};
+
+// What a call tells the table of sessions.
+class SessionHost {
+ public:
+  virtual ~SessionHost() = default;
+  // A new session, or the broken one that `open` names.
+  virtual absl::StatusOr<Session*> Attach(SessionCall* call, const v1::Open& open) = 0;
+  virtual void Arrived(Session* session, std::vector<FromWorker> messages) = 0;
+  // The stream is gone. `over`: for good, by goodbye or a fault; else the session may be resumed.
+  virtual void Detached(Session* session, bool over, const std::string& reason) = 0;
+};
+
+class SessionCall final : public Call {
+ public:
+  // Waits for one stream to come in. `accepted` is called when it did, to wait for the next one.
+  SessionCall(v1::Coordination::AsyncService* service, grpc::ServerCompletionQueue* queue, SessionHost* host,
+              std::function<void()> accepted);
+
+  bool OnDone(int kind, bool ok) override;
+
+  // Writes what the session has, or ends the stream if it is closing, unless a write is in flight.
+  void Flush(int64_t now);
+  // Another call took the session over.
+  void Abandon();
+
+ private:
+  enum Kind { kAccepted, kRead, kWritten, kFinished, kKinds };
+
+  void OnRead(bool ok);
+  void OnFirst();
+  void OnPacket();
+  void Leave(bool over, const std::string& reason);
+  void Finish(const absl::Status& status);
+  void FinishNow();
+  void* Begin(Kind kind);
+
+  SessionHost* const host_;
+  const std::function<void()> accepted_;
+  grpc::ServerContext context_;
+  grpc::ServerAsyncReaderWriter<v1::CoordinatorMessage, v1::WorkerMessage> stream_{&context_};
+  v1::WorkerMessage in_;
+  v1::CoordinatorMessage out_;
+  Operation operations_[kKinds];
+  int in_flight_ = 0;
+  bool writing_ = false;
+  Session* session_ = nullptr;
+  std::optional<absl::Status> finish_;  // the stream ends with this; nothing else is written
+  bool finish_begun_ = false;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_COORDINATOR_SHELL_SESSION_CALL_H_

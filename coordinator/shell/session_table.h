@@ -1,0 +1,56 @@
+// The sessions at the coordinator's shell: their streams come and go, their numbers and links stay.
+//
+// It turns what happens on streams into events for the core, and what the core says into writes. Runs on the
+// loop's thread. Invariants: a session has at most one call; a session that the core does not know any more
+// is closed.
+#ifndef WEFT_COORDINATOR_SHELL_SESSION_TABLE_H_
+#define WEFT_COORDINATOR_SHELL_SESSION_TABLE_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "coordinator/core/events.h"
+#include "coordinator/shell/session_call.h"
+
+namespace weft {
+
+class SessionTable final : public SessionHost {
+ public:
+  // Appends to `events`, which outlives it.
+  explicit SessionTable(std::vector<Event>* events) : events_(events) {}
+
+  absl::StatusOr<Session*> Attach(SessionCall* call, const v1::Open& open) override;
+  void Arrived(Session* session, std::vector<FromWorker> messages) override;
+  void Detached(Session* session, bool over, const std::string& reason) override;
+
+  void Send(OutgoingMessage message);
+  void Close(const CloseSession& close);
+
+  // Writes every session that has something, and the acknowledgements that are due.
+  void Flush(int64_t now);
+  int64_t next_deadline() const { return ack_at_; }
+
+  // Nothing waits to be written or acknowledged on a living stream.
+  bool settled() const;
+  uint64_t resumed() const { return resumed_; }
+
+ private:
+  Session* Find(SessionId id);
+  void Queue(Session* session);
+
+  std::vector<Event>* const events_;
+  std::map<SessionId, std::unique_ptr<Session>> sessions_;
+  std::vector<SessionId> to_write_;
+  std::vector<SessionId> to_ack_;
+  int64_t ack_at_ = INT64_MAX;
+  uint64_t resumed_ = 0;
+  std::random_device random_;  // numbers of sessions are not guessed from one another
+};
+
+}  // namespace weft
+
+#endif  // WEFT_COORDINATOR_SHELL_SESSION_TABLE_H_

@@ -1,0 +1,34 @@
+// Serves a process's metrics over HTTP: GET /metrics for Prometheus, GET /healthz for probes.
+//
+// cpp-httplib with threads of its own, instead of prometheus-cpp's exposer, whose threads have stacks too
+// small for a process that has loaded cuBLAS (docs/decisions). Only loopback unless `insecure`. Ownership:
+// destruction stops it; `metrics` outlives it.
+#ifndef WEFT_PROTO_METRICS_METRICS_SERVER_H_
+#define WEFT_PROTO_METRICS_METRICS_SERVER_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "proto/metrics/metrics.h"
+
+namespace weft {
+
+class MetricsServer {
+ public:
+  virtual ~MetricsServer() = default;
+
+  // `address` is HOST:PORT, port 0 for any. `healthy` says "" or why not; it is called on a thread of the
+  // server; empty: always healthy. InvalidArgument, FailedPrecondition (not loopback), Unavailable (in use).
+  static absl::StatusOr<std::unique_ptr<MetricsServer>> Start(const std::string& address,
+                                                              const Metrics* metrics, bool insecure = false,
+                                                              std::function<std::string()> healthy = nullptr,
+                                                              std::function<void()> refresh = nullptr);
+
+  virtual int port() const = 0;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_PROTO_METRICS_METRICS_SERVER_H_

@@ -1,0 +1,165 @@
+#include "proto/run/schedule_spec.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "proto/run/file_section.h"
+#include "proto/run/unknown_name.h"
+#include "schedules/families.h"
+
+namespace weft {
+namespace {
+
+using Json = nlohmann::json;
+
+// Schedules that the design names; those that schedules/families.h does not have yet are refused as such.
+constexpr const char* kDesigned[] = {"fsdp",     "fslpp",      "depth_first", "breadth_first", "interleaved",
+                                     "zb_h1",    "zb_h2",      "zb_v",        "v_half",        "v_min",
+                                     "dualpipe", "dualpipe_v", "pipedream",   "pipedream_2bw", "cdp_mp",
+                                     "periodic", "custom"};
+
+ChoiceNames ScheduleNames() {
+  ChoiceNames names{"schedule", {}, {}, {"rule", "reduction"}};
+  for (const Family& family : Families()) names.names.push_back(family.name);
+  for (const char* name : kDesigned) {
+    if (std::find(names.names.begin(), names.names.end(), name) == names.names.end())
+      names.planned.push_back(name);
+  }
+  return names;
+}
+
+// Only the parameters' names; their values, and how they fit the sizes, are the business of MakeSchedule.
+void CheckParameters(const ScheduleSpec& schedule, absl::string_view path, absl::Status& status) {
+  if (!status.ok()) return;
+  const Family& family = *std::find_if(Families().begin(), Families().end(),
+                                       [&](const Family& f) { return f.name == schedule.name; });
+  std::vector<std::string> known;
+  for (const FamilyParameter& parameter : family.parameters) known.push_back(parameter.name);
+  for (const auto& [key, value] : schedule.parameters) {
+    if (std::find(known.begin(), known.end(), key) != known.end()) continue;
+    const std::string where = path.empty() ? "" : absl::StrCat(path, ".", key);
+    status = ErrorAt(where, UnknownName(absl::StrCat("parameter of ", family.name), key, known));
+    return;
+  }
+}
+
+void CheckRule(absl::string_view rule, absl::string_view where, absl::Status& status) {
+  if (!status.ok() || rule == "sync") return;
+  if (rule == "cdp_v1" || rule == "cdp_v2") {
+    status = ErrorAt(where, absl::StrCat("the rule ", rule, " is not built yet; use sync"));
+    return;
+  }
+  status = ErrorAt(where, UnknownName("rule", rule, {"sync"}));
+}
+
+void CheckReduction(absl::string_view reduction, absl::string_view where, absl::Status& status) {
+  if (!status.ok() || reduction == "ordered") return;
+  if (reduction == "fast") {
+    status =
+        ErrorAt(where,
+                "the reduction fast leaves the order of the sum to the GPUs' collectives (NCCL), and that "
+                "backend is not built yet; use ordered, which gives the same bits under every schedule");
+    return;
+  }
+  status = ErrorAt(where, UnknownName("reduction", reduction, {"ordered"}));
+}
+
+// A parameter's value as text: whole numbers and text may be written in a run file.
+void TakeParameter(const std::string& key, const Json& value, const std::string& path, ScheduleSpec& schedule,
+                   absl::Status& status) {
+  if (value.is_string()) {
+    schedule.parameters[key] = value.get<std::string>();
+  } else if (value.is_number()) {
+    schedule.parameters[key] = value.dump();
+  } else {
+    status = ErrorAt(absl::StrCat(path, ".", key),
+                     absl::StrCat("must be a number or text, not ", TypeName(value)));
+  }
+}
+
+// `name[,key=value..]` without any check of names.
+absl::StatusOr<ScheduleSpec> SplitScheduleText(absl::string_view text) {
+  const std::vector<std::string> parts = absl::StrSplit(text, ',');
+  ScheduleSpec schedule;
+  schedule.name = parts[0];
+  if (schedule.name.empty()) return absl::InvalidArgumentError("names no schedule; write, for example, 1f1b");
+  for (size_t i = 1; i < parts.size(); ++i) {
+    const std::vector<std::string> pair = absl::StrSplit(parts[i], absl::MaxSplits('=', 1));
+    if (pair.size() != 2 || pair[0].empty() || pair[1].empty()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "\"", parts[i].substr(0, 64), "\" is not of the form key=value, as in lpp,groups=2,ranks=4"));
+    }
+    std::string& value = pair[0] == "rule"        ? schedule.rule
+                         : pair[0] == "reduction" ? schedule.reduction
+                                                  : schedule.parameters[pair[0]];
+    if (&value != &schedule.rule && &value != &schedule.reduction && !value.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat("gives ", pair[0], " twice"));
+    }
+    value = pair[1];
+  }
+  return schedule;
+}
+
+ScheduleSpec ReadScheduleText(absl::string_view text, absl::string_view path, absl::Status& status) {
+  auto schedule = SplitScheduleText(text);
+  if (!schedule.ok()) {
+    status = ErrorAt(path, schedule.status().message());
+    return {};
+  }
+  ReadChoice(Json(schedule->name), path, ScheduleNames(), status);
+  CheckParameters(*schedule, path, status);
+  CheckRule(schedule->rule, path, status);
+  CheckReduction(schedule->reduction, path, status);
+  return *schedule;
+}
+
+}  // namespace
+
+ScheduleSpec ReadSchedule(const Json& value, absl::string_view path, absl::Status& status) {
+  if (!status.ok()) return {};
+  if (value.is_string()) return ReadScheduleText(value.get<std::string>(), path, status);
+  const Choice choice = ReadChoice(value, path, ScheduleNames(), status);
+  if (!status.ok()) return {};
+  ScheduleSpec schedule;
+  schedule.name = choice.name;
+  if (!choice.parameters.is_null() && !choice.parameters.is_object()) {
+    status =
+        ErrorAt(choice.path, absl::StrCat("the parameters of ", choice.name,
+                                          " must be a section, as {}, not ", TypeName(choice.parameters)));
+    return {};
+  }
+  for (const auto& item : choice.parameters.items()) {
+    if (status.ok()) TakeParameter(item.key(), item.value(), choice.path, schedule, status);
+  }
+  FileSection section(value, std::string(path), {choice.name, "rule", "reduction"}, status);
+  section.Read("rule", schedule.rule);
+  section.Read("reduction", schedule.reduction);
+  CheckParameters(schedule, choice.path, status);
+  CheckRule(schedule.rule, section.PathOf("rule"), status);
+  CheckReduction(schedule.reduction, section.PathOf("reduction"), status);
+  return schedule;
+}
+
+Json ToJson(const ScheduleSpec& schedule) {
+  Json parameters = Json::object();
+  for (const auto& [key, value] : schedule.parameters) parameters[key] = value;
+  return {{schedule.name, parameters}, {"rule", schedule.rule}, {"reduction", schedule.reduction}};
+}
+
+absl::StatusOr<ScheduleSpec> ParseScheduleText(absl::string_view text) {
+  absl::Status status;
+  ScheduleSpec schedule = ReadScheduleText(text, "", status);
+  if (!status.ok()) return status;
+  return schedule;
+}
+
+std::string ToText(const ScheduleSpec& schedule) {
+  std::string text = schedule.name;
+  for (const auto& [key, value] : schedule.parameters) absl::StrAppend(&text, ",", key, "=", value);
+  if (schedule.rule != "sync") absl::StrAppend(&text, ",rule=", schedule.rule);
+  if (schedule.reduction != "ordered") absl::StrAppend(&text, ",reduction=", schedule.reduction);
+  return text;
+}
+
+}  // namespace weft

@@ -1,0 +1,23 @@
+// The `schedule` of a run file, read from its JSON value. The text form of the command line is in run_spec.h.
+#ifndef WEFT_PROTO_RUN_SCHEDULE_SPEC_H_
+#define WEFT_PROTO_RUN_SCHEDULE_SPEC_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "nlohmann/json.hpp"
+#include "proto/run/run_spec.h"
+
+namespace weft {
+
+// `1f1b`, `"lpp,groups=2,ranks=4"`, `{1f1b: {}}` or `{lpp: {groups: 2, ranks: 4}, rule: sync, reduction:
+// ordered}`. The first error stays in `status`.
+ScheduleSpec ReadSchedule(const nlohmann::json& value, absl::string_view path, absl::Status& status);
+
+nlohmann::json ToJson(const ScheduleSpec& schedule);
+
+}  // namespace weft
+
+#endif  // WEFT_PROTO_RUN_SCHEDULE_SPEC_H_

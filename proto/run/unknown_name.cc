@@ -1,0 +1,21 @@
+#include "proto/run/unknown_name.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "schedules/families.h"
+
+namespace weft {
+
+std::string UnknownName(absl::string_view what, absl::string_view written,
+                        const std::vector<std::string>& names) {
+  // A name from outside may be of any length; a message should not be, nor the search for a near one.
+  const std::string shown =
+      written.size() <= 64 ? std::string(written) : absl::StrCat(written.substr(0, 64), "..");
+  std::string message = absl::StrCat("unknown ", what, " \"", shown, "\"");
+  if (names.empty()) return absl::StrCat(message, "; none is allowed here");
+  absl::StrAppend(&message, "; did you mean \"", Nearest(shown, names), "\"?");
+  if (names.size() > 1) absl::StrAppend(&message, " Valid here: ", absl::StrJoin(names, ", "));
+  return message;
+}
+
+}  // namespace weft

@@ -1,0 +1,73 @@
+#include "proto/session/gather.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+namespace weft {
+namespace {
+
+constexpr int kLookBack = 16;
+
+// `Batch` is Completions or Grant.
+template <typename Batch, typename Message>
+void GatherAs(std::deque<Message>* waiting, Message message) {
+  if (Batch* next = std::get_if<Batch>(&message)) {
+    int looked = 0;
+    for (auto it = waiting->rbegin(); it != waiting->rend() && looked < kLookBack; ++it, ++looked) {
+      Batch* before = std::get_if<Batch>(&*it);
+      if (before == nullptr) break;
+      if (before->run != next->run || before->rank != next->rank) continue;
+      if (before->token != next->token || before->jobs.size() + next->jobs.size() > kGatheredJobs) break;
+      before->jobs.insert(before->jobs.end(), next->jobs.begin(), next->jobs.end());
+      return;
+    }
+  }
+  waiting->push_back(std::move(message));
+}
+
+constexpr size_t kFrame = 64;
+
+size_t BytesOfReports(const std::vector<RankReport>& ranks) {
+  size_t bytes = kFrame;
+  for (const RankReport& r : ranks) {
+    const size_t entries = r.busy_seconds.size() + r.idle_seconds.size() + r.live_bytes.size() +
+                           r.peak_bytes.size() + r.bytes_sent.size() + r.bytes_received.size();
+    bytes += kFrame + 48 * entries;
+  }
+  return bytes;
+}
+
+}  // namespace
+
+void Gather(std::deque<FromWorker>* waiting, FromWorker message) {
+  GatherAs<Completions>(waiting, std::move(message));
+}
+void Gather(std::deque<FromCoordinator>* waiting, FromCoordinator message) {
+  GatherAs<Grant>(waiting, std::move(message));
+}
+
+size_t BytesOf(const FromWorker& message) {
+  if (const auto* m = std::get_if<Completions>(&message)) return kFrame + 40 * m->jobs.size();
+  if (const auto* m = std::get_if<Hello>(&message))
+    return kFrame + m->worker.size() + m->host.size() + m->address.size();
+  if (const auto* m = std::get_if<Report>(&message)) return BytesOfReports(m->ranks);
+  if (const auto* m = std::get_if<Finished>(&message)) return BytesOfReports(m->ranks);
+  if (const auto* m = std::get_if<Failed>(&message)) return kFrame + m->reason.size();
+  return kFrame;
+}
+
+size_t BytesOf(const FromCoordinator& message) {
+  if (const auto* m = std::get_if<Grant>(&message)) return kFrame + 24 * m->jobs.size();
+  if (const auto* m = std::get_if<Abort>(&message)) return kFrame + m->reason.size();
+  if (const auto* m = std::get_if<Shutdown>(&message)) return kFrame + m->reason.size();
+  if (const auto* m = std::get_if<Assign>(&message)) {
+    size_t bytes =
+        kFrame + m->spec.size() + m->output.size() + 32 * m->leases.size() + 5 * m->process_of_rank.size();
+    for (const Peer& p : m->peers) bytes += kFrame + p.address.size() + p.label.size();
+    return bytes;
+  }
+  return kFrame;
+}
+
+}  // namespace weft

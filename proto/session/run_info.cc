@@ -1,0 +1,11 @@
+#include "proto/session/run_info.h"
+
+namespace weft {
+
+absl::string_view RunStateName(RunState state) {
+  constexpr absl::string_view kNames[kRunStates] = {"submitted", "waiting",  "preparing", "running",
+                                                    "finishing", "finished", "failed",    "cancelled"};
+  return kNames[static_cast<int>(state)];
+}
+
+}  // namespace weft

@@ -1,0 +1,62 @@
+// What the run API says: the state of a run, and its progress step by step.
+//
+// The life of a run:
+//
+//   submitted -> waiting -> preparing -> running -> finishing -> finished
+//       (from any state before finished) -> failed(reason) | cancelled
+//
+// `waiting` is for worker processes: free ones, as many as the run asks for. Runs are served in the order of
+// submission. Pure.
+#ifndef WEFT_PROTO_SESSION_RUN_INFO_H_
+#define WEFT_PROTO_SESSION_RUN_INFO_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "proto/session/messages.h"
+
+namespace weft {
+
+enum class RunState : uint8_t {
+  kSubmitted,
+  kWaiting,
+  kPreparing,
+  kRunning,
+  kFinishing,
+  kFinished,
+  kFailed,
+  kCancelled
+};
+inline constexpr int kRunStates = 8;
+
+// "submitted", "waiting", ..: as on the wire, in metrics and in output.
+absl::string_view RunStateName(RunState state);
+constexpr bool IsFinal(RunState state) { return state >= RunState::kFinished; }
+
+struct RunInfo {
+  uint64_t id = 0;
+  std::string name;      // of the run file
+  std::string schedule;  // as the user wrote it
+  RunState state = RunState::kSubmitted;
+  std::string reason;  // why it waits, failed or was cancelled; a sentence
+  int32_t ranks = 0, processes = 0;
+  int32_t steps = 0, steps_done = 0;
+  double loss = 0;  // of the last step done
+  bool has_loss = false;
+  int64_t submitted_ns = 0, started_ns = 0, ended_ns = 0;  // 0: not yet; the coordinator's monotonic clock
+  std::vector<RankReport> reports;                         // by rank, the latest of each; empty in lists
+};
+
+struct StepDone {
+  uint64_t run = 0;
+  int32_t step = 0;
+  double loss = 0;  // mean over the micro-batches, in their order
+  bool has_loss = false;
+  int64_t end_ns = 0;  // end of its last update, on the workers' monotonic clock
+};
+
+}  // namespace weft
+
+#endif  // WEFT_PROTO_SESSION_RUN_INFO_H_

@@ -1,0 +1,32 @@
+// gRPC channels and their settings: the one place for keepalive, sizes and time-outs of both sides.
+#ifndef WEFT_PROTO_WIRE_CHANNEL_H_
+#define WEFT_PROTO_WIRE_CHANNEL_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "proto/wire/address.h"
+
+namespace weft {
+
+// A dead or stopped peer is noticed 15 s after it last answered: a ping after 10 s, 5 s for its answer.
+// gRPC's defaults never notice.
+inline constexpr int kKeepaliveTimeMs = 10'000;
+inline constexpr int kKeepaliveTimeoutMs = 5'000;
+
+std::shared_ptr<grpc::Channel> MakeChannel(const Address& address);
+void ConfigureServer(grpc::ServerBuilder* builder);
+
+absl::Status FromGrpc(const grpc::Status& status);
+grpc::Status ToGrpc(const absl::Status& status);
+
+// Nanoseconds of the monotonic clock, and a gRPC deadline at such a time (INT64_MAX: never).
+int64_t MonotonicNanos();
+gpr_timespec DeadlineAt(int64_t monotonic_ns);
+
+}  // namespace weft
+
+#endif  // WEFT_PROTO_WIRE_CHANNEL_H_

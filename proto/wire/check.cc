@@ -1,0 +1,74 @@
+#include "proto/wire/check.h"
+
+#include "absl/strings/str_cat.h"
+#include "proto/wire/limits.h"
+
+namespace weft::wire {
+
+namespace {
+
+// Length of the UTF-8 sequence that `text` begins with; 0 if it is none.
+size_t SequenceLength(absl::string_view text) {
+  const auto at = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned char lead = at(0);
+  const size_t length = lead < 0x80   ? 1
+                        : lead < 0xc2 ? 0
+                        : lead < 0xe0 ? 2
+                        : lead < 0xf0 ? 3
+                        : lead < 0xf5 ? 4
+                                      : 0;
+  if (length == 0 || length > text.size()) return 0;
+  for (size_t i = 1; i < length; ++i) {
+    if ((at(i) & 0xc0) != 0x80) return 0;
+  }
+  // Overlong forms, surrogates, and beyond the last code point.
+  if (lead == 0xe0 && at(1) < 0xa0) return 0;
+  if (lead == 0xed && at(1) > 0x9f) return 0;
+  if (lead == 0xf0 && at(1) < 0x90) return 0;
+  if (lead == 0xf4 && at(1) > 0x8f) return 0;
+  return length;
+}
+
+}  // namespace
+
+std::string CleanText(absl::string_view text, size_t most) {
+  text = text.substr(0, most);
+  std::string clean;
+  clean.reserve(text.size());
+  while (!text.empty()) {
+    const size_t length = SequenceLength(text);
+    if (length == 0) {
+      clean.push_back('?');
+      text.remove_prefix(1);
+    } else {
+      clean.append(text.data(), length);
+      text.remove_prefix(length);
+    }
+  }
+  return clean;
+}
+
+absl::Status CheckAtMost(absl::string_view field, uint64_t value, uint64_t most) {
+  if (value <= most) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, " is ", value, ", but at most ", most, " is allowed"));
+}
+
+absl::Status CheckNotNegative(absl::string_view field, int64_t value) {
+  if (value >= 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(field, " is ", value, ", but must not be negative"));
+}
+
+absl::Status CheckBytes(absl::string_view field, const std::string& value, size_t most) {
+  return CheckAtMost(absl::StrCat("the length of ", field, " in bytes"), value.size(), most);
+}
+
+absl::Status CheckName(absl::string_view field, const std::string& value) {
+  bool valid = !value.empty() && value.size() <= kMaxNameBytes;
+  for (char c : value) valid &= (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-';
+  if (valid) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, " must be 1 to ", kMaxNameBytes, " characters of a-z, 0-9 and '-'"));
+}
+
+}  // namespace weft::wire

@@ -1,0 +1,168 @@
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/wire/check.h"
+#include "proto/wire/job_columns.h"
+#include "proto/wire/limits.h"
+#include "proto/wire/session_codec.h"
+
+namespace weft::wire {
+namespace {
+
+void EncodeToken(const Token& token, v1::Token* out) {
+  out->set_epoch(token.epoch);
+  out->set_sequence(token.sequence);
+}
+
+Token DecodeToken(const v1::Token& in) { return {in.epoch(), in.sequence()}; }
+
+struct Encoder {
+  v1::CoordinatorPayload* out;
+
+  void operator()(const Welcome& m) const {
+    out->mutable_welcome()->set_epoch(m.epoch);
+    out->mutable_welcome()->set_process(m.process);
+  }
+  void operator()(const Assign& m) const;
+  void operator()(const Grant& m) const {
+    v1::Grant* o = out->mutable_grant();
+    o->set_run(m.run);
+    o->set_rank(m.rank);
+    EncodeToken(m.token, o->mutable_token());
+    JobColumnsWriter columns(static_cast<int>(m.jobs.size()), o->mutable_jobs());
+    for (const Job& job : m.jobs) columns.Add(job);
+  }
+  void operator()(const Finish& m) const { out->mutable_finish()->set_run(m.run); }
+  void operator()(const Abort& m) const {
+    out->mutable_abort()->set_run(m.run);
+    out->mutable_abort()->set_reason(CleanText(m.reason, kMaxTextBytes));
+  }
+  void operator()(const Shutdown& m) const {
+    out->mutable_shutdown()->set_reason(CleanText(m.reason, kMaxTextBytes));
+  }
+};
+
+void Encoder::operator()(const Assign& m) const {
+  v1::Assign* o = out->mutable_assign();
+  o->set_run(m.run);
+  o->set_epoch(m.epoch);
+  o->set_spec(m.spec);
+  o->set_output(m.output);
+  for (const RankLease& lease : m.leases) {
+    v1::RankLease* l = o->add_leases();
+    l->set_rank(lease.rank);
+    EncodeToken(lease.token, l->mutable_token());
+  }
+  o->mutable_process_of_rank()->Assign(m.process_of_rank.begin(), m.process_of_rank.end());
+  for (const Peer& peer : m.peers) {
+    v1::Peer* p = o->add_peers();
+    p->set_process(peer.process);
+    p->set_address(peer.address);
+    p->set_label(CleanText(peer.label, kMaxTextBytes));
+  }
+}
+
+absl::Status DecodePeers(const v1::Assign& in, Assign* m) {
+  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("the number of assign.peers", in.peers_size(), kMaxProcesses));
+  for (const v1::Peer& p : in.peers()) {
+    WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("assign.peers.process", p.process(), kMaxProcesses - 1));
+    WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("assign.peers.address", p.address(), kMaxAddressBytes));
+    WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("assign.peers.label", p.label(), kMaxTextBytes));
+    m->peers.push_back({static_cast<int32_t>(p.process()), p.address(), p.label()});
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<FromCoordinator> DecodeAssign(const v1::Assign& in) {
+  WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("assign.spec", in.spec(), kMaxSpecBytes));
+  WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("assign.output", in.output(), kMaxTextBytes));
+  WEFT_WIRE_RETURN_IF_ERROR(
+      CheckAtMost("the number of assign.process_of_rank", in.process_of_rank_size(), kMaxRanks));
+  WEFT_WIRE_RETURN_IF_ERROR(
+      CheckAtMost("the number of assign.leases", in.leases_size(), in.process_of_rank_size()));
+  Assign m{in.run(), in.epoch(), in.spec(), in.output(), {}, {}, {}};
+  for (uint32_t process : in.process_of_rank()) {
+    WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("assign.process_of_rank", process, kMaxProcesses - 1));
+    m.process_of_rank.push_back(static_cast<int32_t>(process));
+  }
+  for (const v1::RankLease& l : in.leases()) {
+    if (l.rank() >= m.process_of_rank.size()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("assign.leases.rank ", l.rank(), " is not a rank of the run"));
+    }
+    m.leases.push_back({static_cast<Rank>(l.rank()), DecodeToken(l.token())});
+  }
+  WEFT_WIRE_RETURN_IF_ERROR(DecodePeers(in, &m));
+  return FromCoordinator(std::move(m));
+}
+
+absl::StatusOr<FromCoordinator> DecodeGrant(const v1::Grant& in) {
+  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("grant.rank", in.rank(), kMaxRanks - 1));
+  Grant m{in.run(), static_cast<Rank>(in.rank()), DecodeToken(in.token()), {}};
+  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("the number of jobs", in.jobs().kind().size(), kMaxJobs));
+  m.jobs.resize(in.jobs().kind().size());
+  WEFT_WIRE_RETURN_IF_ERROR(ReadJobs(in.jobs(), [&](int row, const Job& job) { m.jobs[row] = job; }));
+  return FromCoordinator(std::move(m));
+}
+
+absl::StatusOr<FromCoordinator> DecodeWelcome(const v1::Welcome& in) {
+  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("welcome.process", in.process(), kMaxProcesses - 1));
+  return Welcome{in.epoch(), static_cast<int32_t>(in.process())};
+}
+
+absl::StatusOr<FromCoordinator> DecodeAbort(const v1::Abort& in) {
+  WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("abort.reason", in.reason(), kMaxTextBytes));
+  return Abort{in.run(), in.reason()};
+}
+
+absl::StatusOr<FromCoordinator> DecodeShutdown(const v1::Shutdown& in) {
+  WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("shutdown.reason", in.reason(), kMaxTextBytes));
+  return Shutdown{in.reason()};
+}
+
+}  // namespace
+
+void Encode(const FromCoordinator& message, v1::CoordinatorPayload* out) {
+  out->Clear();
+  std::visit(Encoder{out}, message);
+}
+
+absl::StatusOr<FromCoordinator> Decode(const v1::CoordinatorPayload& in) {
+  const int fields = in.has_welcome() + in.has_assign() + in.has_grant() + in.has_finish() + in.has_abort() +
+                     in.has_shutdown();
+  if (fields != 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a coordinator's payload holds ", fields, " known messages instead of one"));
+  }
+  if (in.has_grant()) return DecodeGrant(in.grant());
+  if (in.has_welcome()) return DecodeWelcome(in.welcome());
+  if (in.has_assign()) return DecodeAssign(in.assign());
+  if (in.has_finish()) return Finish{in.finish().run()};
+  if (in.has_abort()) return DecodeAbort(in.abort());
+  return DecodeShutdown(in.shutdown());
+}
+
+void Encode(const Packet<std::shared_ptr<const FromCoordinator>>& packet, v1::CoordinatorMessage* out) {
+  out->Clear();
+  out->set_ack(packet.ack);
+  out->set_first(packet.first);
+  for (const auto& m : packet.messages) Encode(*m, out->add_payloads());
+}
+
+absl::StatusOr<Packet<FromCoordinator>> Decode(uint64_t link, const v1::CoordinatorMessage& in) {
+  if (in.has_open())
+    return absl::InvalidArgumentError("`open` is allowed only in the first message of a stream");
+  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("the number of payloads", in.payloads_size(), kMaxPayloads));
+  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("`first`", in.first(), UINT64_MAX / 2));
+  Packet<FromCoordinator> packet{link, in.ack(), in.first(), {}};
+  packet.messages.reserve(in.payloads_size());
+  for (const v1::CoordinatorPayload& p : in.payloads()) {
+    absl::StatusOr<FromCoordinator> m = Decode(p);
+    if (!m.ok()) return m.status();
+    packet.messages.push_back(*std::move(m));
+  }
+  return packet;
+}
+
+}  // namespace weft::wire

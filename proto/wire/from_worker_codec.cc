@@ -1,0 +1,214 @@
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/wire/check.h"
+#include "proto/wire/job_columns.h"
+#include "proto/wire/limits.h"
+#include "proto/wire/session_codec.h"
+
+namespace weft::wire {
+namespace {
+
+void EncodeToken(const Token& token, v1::Token* out) {
+  out->set_epoch(token.epoch);
+  out->set_sequence(token.sequence);
+}
+
+Token DecodeToken(const v1::Token& in) { return {in.epoch(), in.sequence()}; }
+
+struct Encoder {
+  v1::WorkerPayload* out;
+
+  void operator()(const Hello& m) const {
+    v1::Hello* o = out->mutable_hello();
+    o->set_worker(m.worker);
+    o->set_host(CleanText(m.host, kMaxTextBytes));
+    o->set_pid(m.pid);
+    o->set_process(m.process);
+    o->set_address(m.address);
+  }
+  void operator()(const Prepared& m) const { out->mutable_prepared()->set_run(m.run); }
+  void operator()(const Credit& m) const {
+    v1::Credit* o = out->mutable_credit();
+    o->set_run(m.run);
+    o->set_rank(m.rank);
+    EncodeToken(m.token, o->mutable_token());
+    o->set_jobs(m.jobs);
+  }
+  void operator()(const Completions& m) const;
+  void operator()(const Report& m) const { EncodeReports(m, out->mutable_report()); }
+  void operator()(const Failed& m) const {
+    out->mutable_failed()->set_run(m.run);
+    out->mutable_failed()->set_reason(CleanText(m.reason, kMaxTextBytes));
+  }
+  void operator()(const Finished& m) const { EncodeReports(m, out->mutable_finished()); }
+
+  template <typename Value, typename Wire>
+  void EncodeReports(const Value& m, Wire* o) const {
+    o->set_run(m.run);
+    for (const RankReport& r : m.ranks) Encode(r, o->add_ranks());
+  }
+};
+
+void Encoder::operator()(const Completions& m) const {
+  v1::Completions* o = out->mutable_completions();
+  const int count = static_cast<int>(m.jobs.size());
+  o->set_run(m.run);
+  o->set_rank(m.rank);
+  EncodeToken(m.token, o->mutable_token());
+  JobColumnsWriter columns(count, o->mutable_jobs());
+  o->mutable_start_ns()->Resize(count, 0);
+  o->mutable_duration_ns()->Resize(count, 0);
+  int64_t start = 0;
+  for (int row = 0; row < count; ++row) {
+    const Completion& c = m.jobs[row];
+    columns.Add(c.job);
+    o->set_start_ns(row, c.start_ns - start);
+    o->set_duration_ns(row, static_cast<uint64_t>(c.end_ns - c.start_ns));
+    start = c.start_ns;
+    if (c.has_loss) {
+      o->add_loss_row(row);
+      o->add_loss(c.loss);
+    }
+  }
+}
+
+absl::StatusOr<FromWorker> DecodeHello(const v1::Hello& in) {
+  WEFT_WIRE_RETURN_IF_ERROR(CheckName("hello.worker", in.worker()));
+  WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("hello.host", in.host(), kMaxTextBytes));
+  WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("hello.address", in.address(), kMaxAddressBytes));
+  WEFT_WIRE_RETURN_IF_ERROR(CheckNotNegative("hello.pid", in.pid()));
+  if (in.process() < -1 || in.process() >= kMaxProcesses) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("hello.process is ", in.process(), ", but must be -1 to ", kMaxProcesses - 1));
+  }
+  return Hello{in.worker(), in.host(), in.pid(), in.process(), in.address()};
+}
+
+absl::StatusOr<FromWorker> DecodeCredit(const v1::Credit& in) {
+  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("credit.rank", in.rank(), kMaxRanks - 1));
+  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("credit.jobs", in.jobs(), kMaxCredit));
+  return Credit{in.run(), static_cast<Rank>(in.rank()), DecodeToken(in.token()),
+                static_cast<int32_t>(in.jobs())};
+}
+
+absl::Status DecodeTimes(const v1::Completions& in, std::vector<Completion>* jobs) {
+  // Sums stay far from overflow: about 292 years of nanoseconds.
+  constexpr int64_t kMost = INT64_MAX / 4;
+  int64_t start = 0;
+  for (int row = 0; row < static_cast<int>(jobs->size()); ++row) {
+    const int64_t delta = in.start_ns(row);
+    if (delta > kMost || delta < -kMost || in.duration_ns(row) > static_cast<uint64_t>(kMost)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("completions: the times of job ", row, " are out of range"));
+    }
+    start += delta;
+    if (start < 0 || start > kMost) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("completions: the start of job ", row, " is out of range"));
+    }
+    (*jobs)[row].start_ns = start;
+    (*jobs)[row].end_ns = start + static_cast<int64_t>(in.duration_ns(row));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DecodeLosses(const v1::Completions& in, std::vector<Completion>* jobs) {
+  if (in.loss_row_size() != in.loss_size()) {
+    return absl::InvalidArgumentError("completions: columns loss_row and loss differ in length");
+  }
+  int64_t before = -1;
+  for (int i = 0; i < in.loss_size(); ++i) {
+    const uint32_t row = in.loss_row(i);
+    if (static_cast<int64_t>(row) <= before || row >= jobs->size()) {
+      return absl::InvalidArgumentError("completions: loss_row does not ascend within the jobs");
+    }
+    before = row;
+    (*jobs)[row].loss = in.loss(i);
+    (*jobs)[row].has_loss = true;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<FromWorker> DecodeCompletions(const v1::Completions& in) {
+  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("completions.rank", in.rank(), kMaxRanks - 1));
+  const size_t count = in.jobs().kind().size();
+  if (static_cast<size_t>(in.start_ns_size()) != count ||
+      static_cast<size_t>(in.duration_ns_size()) != count) {
+    return absl::InvalidArgumentError(
+        "completions: columns start_ns and duration_ns differ in length from the jobs");
+  }
+  Completions m{in.run(), static_cast<Rank>(in.rank()), DecodeToken(in.token()), {}};
+  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("the number of jobs", count, kMaxJobs));
+  m.jobs.resize(count);
+  WEFT_WIRE_RETURN_IF_ERROR(ReadJobs(in.jobs(), [&](int row, const Job& job) { m.jobs[row].job = job; }));
+  WEFT_WIRE_RETURN_IF_ERROR(DecodeTimes(in, &m.jobs));
+  WEFT_WIRE_RETURN_IF_ERROR(DecodeLosses(in, &m.jobs));
+  return FromWorker(std::move(m));
+}
+
+template <typename Value, typename Wire>
+absl::StatusOr<FromWorker> DecodeReports(const Wire& in) {
+  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("the number of ranks of a report", in.ranks_size(), kMaxRanks));
+  Value m{in.run(), {}};
+  m.ranks.reserve(in.ranks_size());
+  for (const v1::RankReport& r : in.ranks()) {
+    absl::StatusOr<RankReport> report = Decode(r);
+    if (!report.ok()) return report.status();
+    m.ranks.push_back(*std::move(report));
+  }
+  return FromWorker(std::move(m));
+}
+
+absl::StatusOr<FromWorker> DecodeFailed(const v1::Failed& in) {
+  WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("failed.reason", in.reason(), kMaxTextBytes));
+  return Failed{in.run(), in.reason()};
+}
+
+}  // namespace
+
+void Encode(const FromWorker& message, v1::WorkerPayload* out) {
+  out->Clear();
+  std::visit(Encoder{out}, message);
+}
+
+absl::StatusOr<FromWorker> Decode(const v1::WorkerPayload& in) {
+  const int fields = in.has_hello() + in.has_prepared() + in.has_credit() + in.has_completions() +
+                     in.has_report() + in.has_failed() + in.has_finished();
+  if (fields != 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a worker's payload holds ", fields, " known messages instead of one"));
+  }
+  if (in.has_completions()) return DecodeCompletions(in.completions());
+  if (in.has_credit()) return DecodeCredit(in.credit());
+  if (in.has_hello()) return DecodeHello(in.hello());
+  if (in.has_prepared()) return Prepared{in.prepared().run()};
+  if (in.has_report()) return DecodeReports<Report>(in.report());
+  if (in.has_failed()) return DecodeFailed(in.failed());
+  return DecodeReports<Finished>(in.finished());
+}
+
+void Encode(const Packet<std::shared_ptr<const FromWorker>>& packet, v1::WorkerMessage* out) {
+  out->Clear();
+  out->set_ack(packet.ack);
+  out->set_first(packet.first);
+  for (const auto& m : packet.messages) Encode(*m, out->add_payloads());
+}
+
+absl::StatusOr<Packet<FromWorker>> Decode(uint64_t link, const v1::WorkerMessage& in) {
+  if (in.has_open())
+    return absl::InvalidArgumentError("`open` is allowed only in the first message of a stream");
+  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("the number of payloads", in.payloads_size(), kMaxPayloads));
+  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("`first`", in.first(), UINT64_MAX / 2));
+  Packet<FromWorker> packet{link, in.ack(), in.first(), {}};
+  packet.messages.reserve(in.payloads_size());
+  for (const v1::WorkerPayload& p : in.payloads()) {
+    absl::StatusOr<FromWorker> m = Decode(p);
+    if (!m.ok()) return m.status();
+    packet.messages.push_back(*std::move(m));
+  }
+  return packet;
+}
+
+}  // namespace weft::wire

@@ -1,0 +1,33 @@
+// The bounds that every decoded message is held to. A peer that exceeds one is refused with a sentence that
+// names the field.
+#ifndef WEFT_PROTO_WIRE_LIMITS_H_
+#define WEFT_PROTO_WIRE_LIMITS_H_
+
+#include <cstddef>
+#include <cstdint>
+
+namespace weft {
+
+inline constexpr uint32_t kProtocolVersion = 1;
+
+inline constexpr size_t kMaxSpecBytes = 1 << 20;
+inline constexpr size_t kMaxNameBytes = 63;
+inline constexpr size_t kMaxTextBytes = 16 << 10;     // reasons, labels, hosts, paths
+inline constexpr size_t kMaxAddressBytes = 64 << 10;  // of a transport
+inline constexpr int kMaxJobs = 1 << 16;              // of one message
+inline constexpr int kMaxPayloads = 1 << 16;          // of one packet
+inline constexpr int kMaxRanks = 1 << 16;
+inline constexpr int kMaxProcesses = 1 << 14;
+inline constexpr int kMaxStages = 1 << 16;
+inline constexpr int kMaxParts = 1 << 20;  // micro-batches and members
+inline constexpr int kMaxSteps = 1 << 30;
+inline constexpr int kMaxReportKeys = 64;  // of one map of a report
+inline constexpr uint32_t kMaxCredit = 1 << 16;
+
+// Bytes of one packet: what a writer aims at, and what a reader accepts.
+inline constexpr size_t kPacketBytes = 1 << 20;
+inline constexpr int kMaxMessageBytes = 16 << 20;
+
+}  // namespace weft
+
+#endif  // WEFT_PROTO_WIRE_LIMITS_H_

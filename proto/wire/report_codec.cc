@@ -1,0 +1,70 @@
+#include <cmath>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "proto/wire/check.h"
+#include "proto/wire/limits.h"
+#include "proto/wire/session_codec.h"
+
+namespace weft::wire {
+namespace {
+
+template <typename Value, typename Map>
+void EncodeMap(const std::map<std::string, Value>& from, Map* to) {
+  to->clear();
+  for (const auto& [key, value] : from) (*to)[key] = value;
+}
+
+bool IsKey(const std::string& key) {
+  bool valid = !key.empty() && key.size() <= kMaxNameBytes;
+  for (char c : key) valid &= (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
+  return valid;
+}
+
+template <typename Value, typename Map>
+absl::Status DecodeMap(absl::string_view field, const Map& from, std::map<std::string, Value>* to) {
+  WEFT_WIRE_RETURN_IF_ERROR(
+      CheckAtMost(absl::StrCat("the number of entries of ", field), from.size(), kMaxReportKeys));
+  for (const auto& [key, value] : from) {
+    if (!IsKey(key)) return absl::InvalidArgumentError(absl::StrCat(field, " has a key that is not a name"));
+    if (!std::isfinite(static_cast<double>(value))) {
+      return absl::InvalidArgumentError(absl::StrCat(field, "[", key, "] is not a number"));
+    }
+    to->emplace(key, value);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void Encode(const RankReport& report, v1::RankReport* out) {
+  out->set_rank(report.rank);
+  EncodeMap(report.busy_seconds, out->mutable_busy_seconds());
+  EncodeMap(report.idle_seconds, out->mutable_idle_seconds());
+  EncodeMap(report.live_bytes, out->mutable_live_bytes());
+  EncodeMap(report.peak_bytes, out->mutable_peak_bytes());
+  EncodeMap(report.bytes_sent, out->mutable_bytes_sent());
+  EncodeMap(report.bytes_received, out->mutable_bytes_received());
+  out->set_peak_activations(report.peak_activations);
+  out->set_wall_seconds(report.wall_seconds);
+}
+
+absl::StatusOr<RankReport> Decode(const v1::RankReport& in) {
+  RankReport report;
+  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("report.rank", in.rank(), kMaxRanks - 1));
+  report.rank = static_cast<Rank>(in.rank());
+  WEFT_WIRE_RETURN_IF_ERROR(DecodeMap("report.busy_seconds", in.busy_seconds(), &report.busy_seconds));
+  WEFT_WIRE_RETURN_IF_ERROR(DecodeMap("report.idle_seconds", in.idle_seconds(), &report.idle_seconds));
+  WEFT_WIRE_RETURN_IF_ERROR(DecodeMap("report.live_bytes", in.live_bytes(), &report.live_bytes));
+  WEFT_WIRE_RETURN_IF_ERROR(DecodeMap("report.peak_bytes", in.peak_bytes(), &report.peak_bytes));
+  WEFT_WIRE_RETURN_IF_ERROR(DecodeMap("report.bytes_sent", in.bytes_sent(), &report.bytes_sent));
+  WEFT_WIRE_RETURN_IF_ERROR(DecodeMap("report.bytes_received", in.bytes_received(), &report.bytes_received));
+  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("report.peak_activations", in.peak_activations(), INT32_MAX));
+  report.peak_activations = static_cast<int32_t>(in.peak_activations());
+  if (!std::isfinite(in.wall_seconds()))
+    return absl::InvalidArgumentError("report.wall_seconds is not a number");
+  report.wall_seconds = in.wall_seconds();
+  return report;
+}
+
+}  // namespace weft::wire

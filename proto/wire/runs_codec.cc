@@ -1,0 +1,100 @@
+#include "proto/wire/runs_codec.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/wire/check.h"
+#include "proto/wire/limits.h"
+#include "proto/wire/session_codec.h"
+
+namespace weft::wire {
+
+void Encode(const SubmitRequest& request, v1::SubmitRequest* out) {
+  out->set_request(request.request);
+  out->set_spec(request.spec);
+  out->set_processes(request.processes);
+  out->set_output(request.output);
+}
+
+absl::StatusOr<SubmitRequest> Decode(const v1::SubmitRequest& in) {
+  if (!in.request().empty()) WEFT_WIRE_RETURN_IF_ERROR(CheckName("request", in.request()));
+  WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("spec", in.spec(), kMaxSpecBytes));
+  WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("output", in.output(), kMaxTextBytes));
+  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("processes", in.processes(), kMaxProcesses));
+  return SubmitRequest{in.request(), in.spec(), static_cast<int32_t>(in.processes()), in.output()};
+}
+
+void Encode(const RunInfo& run, int64_t unix_minus_monotonic_ns, v1::Run* out) {
+  const auto wall = [&](int64_t ns) { return ns == 0 ? 0 : ns + unix_minus_monotonic_ns; };
+  out->set_id(run.id);
+  out->set_name(CleanText(run.name, kMaxTextBytes));
+  out->set_schedule(CleanText(run.schedule, kMaxTextBytes));
+  out->set_state(static_cast<v1::RunState>(static_cast<int>(run.state) + 1));
+  out->set_reason(CleanText(run.reason, 4 * kMaxTextBytes));
+  out->set_ranks(run.ranks);
+  out->set_processes(run.processes);
+  out->set_steps(run.steps);
+  out->set_steps_done(run.steps_done);
+  if (run.has_loss) out->set_loss(run.loss);
+  out->set_submitted_ns(wall(run.submitted_ns));
+  out->set_started_ns(wall(run.started_ns));
+  out->set_ended_ns(wall(run.ended_ns));
+  for (const RankReport& r : run.reports) Encode(r, out->add_reports());
+}
+
+absl::StatusOr<RunInfo> Decode(const v1::Run& in) {
+  RunInfo run;
+  if (in.state() < v1::RUN_STATE_SUBMITTED || in.state() > v1::RUN_STATE_CANCELLED) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("run.state ", static_cast<int>(in.state()), " is not known"));
+  }
+  WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("run.name", in.name(), kMaxTextBytes));
+  WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("run.schedule", in.schedule(), kMaxTextBytes));
+  WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("run.reason", in.reason(), 4 * kMaxTextBytes));
+  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("run.ranks", in.ranks(), kMaxRanks));
+  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("run.processes", in.processes(), kMaxProcesses));
+  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("run.steps", in.steps(), kMaxSteps));
+  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("run.steps_done", in.steps_done(), in.steps()));
+  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("the number of run.reports", in.reports_size(), kMaxRanks));
+  run.id = in.id();
+  run.name = in.name();
+  run.schedule = in.schedule();
+  run.state = static_cast<RunState>(static_cast<int>(in.state()) - 1);
+  run.reason = in.reason();
+  run.ranks = static_cast<int32_t>(in.ranks());
+  run.processes = static_cast<int32_t>(in.processes());
+  run.steps = static_cast<int32_t>(in.steps());
+  run.steps_done = static_cast<int32_t>(in.steps_done());
+  run.has_loss = in.has_loss();
+  run.loss = in.loss();
+  run.submitted_ns = in.submitted_ns();
+  run.started_ns = in.started_ns();
+  run.ended_ns = in.ended_ns();
+  for (const v1::RankReport& r : in.reports()) {
+    absl::StatusOr<RankReport> report = Decode(r);
+    if (!report.ok()) return report.status();
+    run.reports.push_back(*std::move(report));
+  }
+  return run;
+}
+
+void Encode(const StepDone& step, v1::Step* out) {
+  out->set_run(step.run);
+  out->set_step(step.step);
+  if (step.has_loss) out->set_loss(step.loss);
+  out->set_end_ns(step.end_ns);
+}
+
+absl::StatusOr<RunEvent> Decode(const v1::RunEvent& in) {
+  if (in.has_run()) {
+    absl::StatusOr<RunInfo> run = Decode(in.run());
+    if (!run.ok()) return run.status();
+    return RunEvent(*std::move(run));
+  }
+  if (!in.has_step()) return absl::InvalidArgumentError("a run event of an unknown kind");
+  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("step.step", in.step().step(), kMaxSteps));
+  return RunEvent(StepDone{in.step().run(), static_cast<int32_t>(in.step().step()), in.step().loss(),
+                           in.step().has_loss(), in.step().end_ns()});
+}
+
+}  // namespace weft::wire

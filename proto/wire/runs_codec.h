@@ -1,0 +1,40 @@
+// The run API: protobuf to values and back, validated. See session_codec.h.
+//
+// Times on the wire are of the wall clock; inside they are of the coordinator's monotonic clock. The caller
+// gives the difference.
+#ifndef WEFT_PROTO_WIRE_RUNS_CODEC_H_
+#define WEFT_PROTO_WIRE_RUNS_CODEC_H_
+
+#include <string>
+#include <variant>
+
+#include "absl/status/statusor.h"
+#include "proto/session/run_info.h"
+#include "weft/v1/runs.pb.h"
+
+namespace weft {
+
+struct SubmitRequest {
+  std::string request;    // "" or a name: submitting it again with the same content returns the same run
+  std::string spec;       // the run file as JSON
+  int32_t processes = 0;  // 0: one a rank
+  std::string output;     // "" for none
+};
+
+using RunEvent = std::variant<RunInfo, StepDone>;
+
+namespace wire {
+
+void Encode(const SubmitRequest& request, v1::SubmitRequest* out);
+absl::StatusOr<SubmitRequest> Decode(const v1::SubmitRequest& in);
+
+void Encode(const RunInfo& run, int64_t unix_minus_monotonic_ns, v1::Run* out);
+absl::StatusOr<RunInfo> Decode(const v1::Run& in);  // times stay those of the wall clock
+
+void Encode(const StepDone& step, v1::Step* out);
+absl::StatusOr<RunEvent> Decode(const v1::RunEvent& in);
+
+}  // namespace wire
+}  // namespace weft
+
+#endif  // WEFT_PROTO_WIRE_RUNS_CODEC_H_

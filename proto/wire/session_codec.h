@@ -1,0 +1,36 @@
+// Session messages: protobuf to values and back. The one place where what a peer says is validated.
+//
+// Encoding writes into a message that the caller reuses, so that a stream allocates nothing in steady state.
+// Decoding says InvalidArgument, with the message's and the field's name, for anything out of range; a
+// decoded value can be trusted in its ranges, not in its meaning. Thread-safe: no state.
+#ifndef WEFT_PROTO_WIRE_SESSION_CODEC_H_
+#define WEFT_PROTO_WIRE_SESSION_CODEC_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "proto/session/link.h"
+#include "proto/session/messages.h"
+#include "weft/v1/session.pb.h"
+
+namespace weft::wire {
+
+void Encode(const FromWorker& message, v1::WorkerPayload* out);
+void Encode(const FromCoordinator& message, v1::CoordinatorPayload* out);
+absl::StatusOr<FromWorker> Decode(const v1::WorkerPayload& in);
+absl::StatusOr<FromCoordinator> Decode(const v1::CoordinatorPayload& in);
+
+// Packets. A decoded one belongs to `link`: a stream carries one session. A message with `open` is not a
+// packet.
+void Encode(const Packet<std::shared_ptr<const FromWorker>>& packet, v1::WorkerMessage* out);
+void Encode(const Packet<std::shared_ptr<const FromCoordinator>>& packet, v1::CoordinatorMessage* out);
+absl::StatusOr<Packet<FromWorker>> Decode(uint64_t link, const v1::WorkerMessage& in);
+absl::StatusOr<Packet<FromCoordinator>> Decode(uint64_t link, const v1::CoordinatorMessage& in);
+
+// Shared with the run API.
+void Encode(const RankReport& report, v1::RankReport* out);
+absl::StatusOr<RankReport> Decode(const v1::RankReport& in);
+
+}  // namespace weft::wire
+
+#endif  // WEFT_PROTO_WIRE_SESSION_CODEC_H_

@@ -1,0 +1,332 @@
+#include "proto/wire/session_stream.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "proto/wire/channel.h"
+#include "proto/wire/limits.h"
+#include "proto/wire/stream_end.h"
+#include "weft/v1/session.grpc.pb.h"
+
+namespace weft {
+namespace {
+
+constexpr int64_t kOpenTimeout = 10'000'000'000;  // from starting a connection to the coordinator's `open`
+constexpr int64_t kFirstPause = 20'000'000;
+constexpr int64_t kLongestPause = 1'000'000'000;
+
+using Stream = grpc::ClientAsyncReaderWriter<v1::WorkerMessage, v1::CoordinatorMessage>;
+
+// One connection: one gRPC call with its own completion queue, so that it can be given up and drained by
+// itself.
+struct Connection {
+  enum Tag : intptr_t { kStarted = 1, kRead, kWritten, kFinished };
+
+  grpc::ClientContext context;
+  grpc::CompletionQueue queue;
+  std::unique_ptr<Stream> stream;
+  v1::CoordinatorMessage in;
+  v1::WorkerMessage out;
+  grpc::Status status;
+  bool opened = false;       // the coordinator answered `open`
+  bool writing = false;      // a write is in flight
+  bool half_closed = false;  // the last write was begun
+};
+
+void* AsTag(Connection::Tag tag) { return reinterpret_cast<void*>(tag); }
+
+// A connection that ended so may be replaced; anything else is the coordinator's decision.
+bool MayReconnect(const grpc::Status& status) {
+  switch (status.error_code()) {
+    case grpc::StatusCode::UNAVAILABLE:
+    case grpc::StatusCode::CANCELLED:
+    case grpc::StatusCode::UNKNOWN:
+    case grpc::StatusCode::INTERNAL:
+      return true;
+    default:
+      return false;
+  }
+}
+
+class GrpcSessionStream final : public SessionStream {
+ public:
+  GrpcSessionStream(SessionStreamOptions options, const Address& address)
+      : options_(std::move(options)),
+        event_fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
+        stub_(v1::Coordination::NewStub(MakeChannel(address))),
+        thread_([this] { Run(); }) {}
+
+  ~GrpcSessionStream() override {
+    {
+      absl::MutexLock lock(&mu_);
+      stopping_ = true;
+      if (connection_ != nullptr) connection_->context.TryCancel();
+    }
+    thread_.join();
+    close(event_fd_);
+  }
+
+  void Send(FromWorker message) override {
+    absl::MutexLock lock(&mu_);
+    if (!status_.ok()) return;
+    end_.Send(std::move(message));
+    WriteIfIdle();
+  }
+
+  bool Drain(std::vector<FromCoordinator>* messages) override {
+    absl::MutexLock lock(&mu_);
+    if (status_.ok()) {
+      uint64_t count;
+      while (read(event_fd_, &count, sizeof(count)) > 0) {
+      }
+    }
+    if (arrived_.empty()) return false;
+    messages->insert(messages->end(), std::make_move_iterator(arrived_.begin()),
+                     std::make_move_iterator(arrived_.end()));
+    arrived_.clear();
+    return true;
+  }
+
+  int event_fd() const override { return event_fd_; }
+
+  absl::Status status() const override {
+    absl::MutexLock lock(&mu_);
+    return status_;
+  }
+
+  uint64_t reconnects() const override {
+    absl::MutexLock lock(&mu_);
+    return reconnects_;
+  }
+
+  absl::Status Close(int64_t wait_ns) override {
+    absl::MutexLock lock(&mu_);
+    const absl::Time deadline = absl::Now() + absl::Nanoseconds(wait_ns);
+    mu_.AwaitWithDeadline(absl::Condition(this, &GrpcSessionStream::SettledOrOver), deadline);
+    const absl::Status before = status_;
+    const bool settled = end_.settled();
+    closing_ = true;
+    if (connection_ != nullptr) WriteIfIdle();
+    mu_.AwaitWithDeadline(absl::Condition(&over_), std::min(deadline, absl::Now() + absl::Seconds(2)));
+    stopping_ = true;
+    if (connection_ != nullptr) connection_->context.TryCancel();
+    if (!before.ok()) return before;
+    if (!settled)
+      return absl::DeadlineExceededError("the coordinator has not acknowledged the last messages");
+    return absl::OkStatus();
+  }
+
+ private:
+  bool SettledOrOver() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return over_ || end_.settled(); }
+
+  void Signal() {
+    const uint64_t one = 1;
+    [[maybe_unused]] const ssize_t n = write(event_fd_, &one, sizeof(one));
+  }
+
+  void End(absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (status_.ok()) status_ = std::move(status);
+    over_ = true;
+    Signal();
+  }
+
+  // ---- writing
+
+  void WriteIfIdle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    Connection* c = connection_;
+    if (c == nullptr || !c->opened || c->writing || c->half_closed) return;
+    absl::StatusOr<bool> next = end_.Next(MonotonicNanos(), &c->out);
+    if (!next.ok()) {
+      End(next.status());
+      c->context.TryCancel();
+      return;
+    }
+    if (*next) {
+      c->writing = true;
+      c->stream->Write(c->out, AsTag(Connection::kWritten));
+    } else if (closing_) {
+      c->writing = c->half_closed = true;
+      c->out.Clear();
+      c->out.set_bye(true);
+      c->stream->WriteLast(c->out, grpc::WriteOptions(), AsTag(Connection::kWritten));
+    }
+  }
+
+  // ---- the thread
+
+  void Run() {
+    int64_t pause = kFirstPause;
+    int64_t connected_at = MonotonicNanos();  // or when connecting began
+    for (;;) {
+      Connection c;
+      const grpc::Status status = Serve(&c);
+      const int64_t now = MonotonicNanos();
+      absl::MutexLock lock(&mu_);
+      if (c.opened) {
+        connected_at = now;
+        pause = kFirstPause;
+      }
+      if (stopping_ || closing_) return End(absl::CancelledError("the session was closed"));
+      if (!status_.ok()) return End(status_);
+      if (status.ok()) return End(absl::AbortedError("the coordinator ended the session"));
+      if (!MayReconnect(status)) return End(Describe(status));
+      if (now - connected_at >= options_.unreachable_ns) {
+        return End(absl::UnavailableError(
+            absl::StrCat("coordinator at ", options_.address, " unreachable for ",
+                         options_.unreachable_ns / 1'000'000'000, " s: ", status.error_message())));
+      }
+      mu_.AwaitWithTimeout(absl::Condition(&stopping_), absl::Nanoseconds(pause));
+      pause = std::min(pause * 2, kLongestPause);
+    }
+  }
+
+  absl::Status Describe(const grpc::Status& status) const {
+    return absl::Status(static_cast<absl::StatusCode>(status.error_code()),
+                        absl::StrCat("coordinator at ", options_.address, ": ", status.error_message()));
+  }
+
+  // Carries one connection from its start to its end; returns how it ended.
+  grpc::Status Serve(Connection* c) {
+    c->stream = stub_->PrepareAsyncSession(&c->context, &c->queue);
+    {
+      absl::MutexLock lock(&mu_);
+      if (stopping_) c->context.TryCancel();
+      connection_ = c;
+    }
+    c->stream->StartCall(AsTag(Connection::kStarted));
+    int64_t open_deadline = MonotonicNanos() + kOpenTimeout;
+    bool finished = false;
+    while (!finished) {
+      void* tag = nullptr;
+      bool ok = false;
+      const int64_t deadline = std::min(open_deadline, NextDeadline());
+      if (c->queue.AsyncNext(&tag, &ok, DeadlineAt(deadline)) == grpc::CompletionQueue::GOT_EVENT) {
+        finished = Handle(c, static_cast<Connection::Tag>(reinterpret_cast<intptr_t>(tag)), ok);
+      }
+      absl::MutexLock lock(&mu_);
+      if (c->opened) {
+        open_deadline = INT64_MAX;
+        WriteIfIdle();
+      } else if (MonotonicNanos() >= open_deadline) {
+        c->context.TryCancel();
+        open_deadline = INT64_MAX;
+      }
+    }
+    {
+      absl::MutexLock lock(&mu_);
+      connection_ = nullptr;  // from here no other thread touches it
+    }
+    c->queue.Shutdown();
+    void* tag;
+    bool ok;
+    while (c->queue.Next(&tag, &ok)) {
+    }
+    return c->status;
+  }
+
+  // True when the call is over.
+  bool Handle(Connection* c, Connection::Tag tag, bool ok) {
+    switch (tag) {
+      case Connection::kStarted:
+        if (ok) {
+          WriteOpen(c);
+          c->stream->Read(&c->in, AsTag(Connection::kRead));
+        } else {
+          c->stream->Finish(&c->status, AsTag(Connection::kFinished));
+        }
+        return false;
+      case Connection::kRead:
+        if (ok && TakeIn(c)) {
+          c->stream->Read(&c->in, AsTag(Connection::kRead));
+        } else {
+          c->stream->Finish(&c->status, AsTag(Connection::kFinished));
+        }
+        return false;
+      case Connection::kWritten: {
+        // When a write fails the call is dead, and the read that is always pending says so.
+        absl::MutexLock lock(&mu_);
+        c->writing = !ok;
+        return false;
+      }
+      case Connection::kFinished:
+        return true;
+    }
+    return true;
+  }
+
+  void WriteOpen(Connection* c) {
+    absl::MutexLock lock(&mu_);
+    v1::Open* open = c->out.mutable_open();
+    open->set_protocol(kProtocolVersion);
+    open->set_session(session_);
+    open->set_received(end_.received());
+    c->writing = true;
+    c->stream->Write(c->out, AsTag(Connection::kWritten));
+  }
+
+  // False when the session is over for a fault in what came.
+  bool TakeIn(Connection* c) {
+    absl::MutexLock lock(&mu_);
+    const int64_t now = MonotonicNanos();
+    const size_t before = arrived_.size();
+    const absl::Status s = c->opened ? end_.Receive(now, c->in, &arrived_) : TakeOpen(c, now);
+    if (!s.ok()) {
+      End(absl::Status(s.code(), absl::StrCat("coordinator at ", options_.address, ": ", s.message())));
+      c->context.TryCancel();
+      return false;
+    }
+    if (before == 0 && !arrived_.empty()) Signal();
+    return true;
+  }
+
+  absl::Status TakeOpen(Connection* c, int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (!c->in.has_open()) return absl::InvalidArgumentError("the first message of its stream is not `open`");
+    if (session_ != 0 && c->in.open().session() != session_) {
+      return absl::InvalidArgumentError("it resumed another session than was asked for");
+    }
+    if (session_ != 0) ++reconnects_;
+    session_ = c->in.open().session();
+    c->opened = true;
+    return end_.Resume(now, c->in.open().received());
+  }
+
+  int64_t NextDeadline() const {
+    absl::MutexLock lock(&mu_);
+    return connection_->opened && !connection_->writing ? end_.next_deadline() : INT64_MAX;
+  }
+
+  const SessionStreamOptions options_;
+  const int event_fd_;
+  const std::unique_ptr<v1::Coordination::Stub> stub_;
+
+  mutable absl::Mutex mu_;
+  StreamEnd<FromWorker, FromCoordinator> end_ ABSL_GUARDED_BY(mu_);
+  std::vector<FromCoordinator> arrived_ ABSL_GUARDED_BY(mu_);
+  Connection* connection_ ABSL_GUARDED_BY(mu_) = nullptr;
+  uint64_t session_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t reconnects_ ABSL_GUARDED_BY(mu_) = 0;
+  bool closing_ ABSL_GUARDED_BY(mu_) = false;
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  bool over_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Status status_ ABSL_GUARDED_BY(mu_);
+
+  std::thread thread_;  // last: it uses everything above
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<SessionStream>> SessionStream::Open(const SessionStreamOptions& options) {
+  absl::StatusOr<Address> address = ParseAddress(options.address);
+  if (!address.ok()) return address.status();
+  return std::make_unique<GrpcSessionStream>(options, *address);
+}
+
+}  // namespace weft

@@ -1,0 +1,65 @@
+// One end of a session over gRPC streams: the link, what waits for it, and the conversion, without the stream
+// itself.
+//
+// The same for both ends; the worker's is session_stream.h, the coordinator's
+// coordinator/shell/session_call.h. A stream carries one session, so packets are not numbered by link. Not
+// thread-safe.
+#ifndef WEFT_PROTO_WIRE_STREAM_END_H_
+#define WEFT_PROTO_WIRE_STREAM_END_H_
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "proto/session/gather.h"
+#include "proto/session/link.h"
+#include "proto/wire/limits.h"
+#include "proto/wire/session_codec.h"
+
+namespace weft {
+
+template <typename Out, typename In>
+class StreamEnd {
+ public:
+  void Send(Out message) { Gather(&waiting_, std::move(message)); }
+
+  // Fills `wire` with the next packet. False if there is nothing to write now.
+  template <typename Wire>
+  absl::StatusOr<bool> Next(int64_t now, Wire* wire) {
+    for (; !waiting_.empty(); waiting_.pop_front()) {
+      const size_t bytes = BytesOf(waiting_.front());
+      absl::Status s = link_.Send(std::make_shared<const Out>(std::move(waiting_.front())), bytes);
+      if (!s.ok()) return s;
+    }
+    std::optional<Packet<std::shared_ptr<const Out>>> packet = link_.Take(now, kPacketBytes);
+    if (!packet.has_value()) return false;
+    wire::Encode(*packet, wire);
+    return true;
+  }
+
+  template <typename Wire>
+  absl::Status Receive(int64_t now, const Wire& wire, std::vector<In>* delivered) {
+    absl::StatusOr<Packet<In>> packet = wire::Decode(link_.link(), wire);
+    if (!packet.ok()) return packet.status();
+    return link_.Receive(now, *std::move(packet), delivered);
+  }
+
+  absl::Status Resume(int64_t now, uint64_t peer_received) { return link_.Resume(now, peer_received); }
+  uint64_t received() const { return link_.received(); }
+  // Everything sent has been acknowledged.
+  bool settled() const { return waiting_.empty() && link_.unacknowledged() == 0; }
+  int64_t next_deadline() const { return link_.next_deadline(); }
+
+ private:
+  std::deque<Out> waiting_;
+  Link<std::shared_ptr<const Out>, In> link_{0};
+};
+
+}  // namespace weft
+
+#endif  // WEFT_PROTO_WIRE_STREAM_END_H_

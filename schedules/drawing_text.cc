@@ -1,0 +1,203 @@
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
+#include "nlohmann/json.hpp"
+#include "schedules/drawing.h"
+
+namespace weft {
+namespace {
+
+constexpr std::array<const char*, kJobKinds> kBlocks = {"\u2591", "\u2588", "\u2593",
+                                                        "\u2592", "\u2248", "\u25c6"};
+constexpr std::array<const char*, kJobKinds> kLetters = {"f", "B", "I", "w", "r", "u"};
+
+// Characters on a terminal: bytes that do not continue a UTF-8 sequence.
+size_t Columns(absl::string_view text) {
+  return static_cast<size_t>(
+      std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
+}
+
+bool LooksNumeric(absl::string_view cell) {
+  return cell.empty() || cell == "-" || (cell[0] >= '0' && cell[0] <= '9') ||
+         (cell.size() > 1 && cell[0] == '-' && cell[1] >= '0' && cell[1] <= '9');
+}
+
+std::vector<DrawnJob> ByStart(absl::Span<const DrawnJob> jobs) {
+  std::vector<DrawnJob> sorted(jobs.begin(), jobs.end());
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [](const DrawnJob& a, const DrawnJob& b) { return a.start < b.start; });
+  return sorted;
+}
+
+}  // namespace
+
+std::string DrawLines(absl::Span<const DrawnJob> jobs, const DrawingOptions& options, int columns,
+                      bool unicode) {
+  double begin = 0, end = 0;
+  if (!jobs.empty()) begin = end = jobs[0].start;
+  std::array<bool, kJobKinds> used{};
+  for (const DrawnJob& j : jobs) {
+    begin = std::min(begin, j.start);
+    end = std::max(end, j.end);
+    used[static_cast<int>(j.job.kind)] |= j.end > j.start;
+  }
+  if (end <= begin) end = begin + 1;
+  // Time of each kind in each cell; the kind with most of a cell is shown if it has more of it than idle.
+  const double cell = (end - begin) / columns;
+  std::vector<std::array<double, kJobKinds>> shares(static_cast<size_t>(options.ranks) * columns);
+  for (const DrawnJob& j : jobs) {
+    const int first = std::clamp(static_cast<int>((j.start - begin) / cell), 0, columns - 1);
+    const int last = std::clamp(static_cast<int>((j.end - begin) / cell), 0, columns - 1);
+    for (int c = first; c <= last; ++c) {
+      const double from = std::max(j.start, begin + c * cell), to = std::min(j.end, begin + (c + 1) * cell);
+      shares[static_cast<size_t>(j.rank) * columns + c][static_cast<int>(j.job.kind)] +=
+          std::max(0.0, to - from);
+    }
+  }
+  const auto& marks = unicode ? kBlocks : kLetters;
+  const char* idle = unicode ? "\u00b7" : ".";
+  const size_t label = absl::StrCat("rank ", options.ranks - 1).size();
+  std::string out;
+  for (Rank rank = 0; rank < options.ranks; ++rank) {
+    absl::StrAppend(&out, absl::StrFormat("%-*s ", label, absl::StrCat("rank ", rank)));
+    for (int c = 0; c < columns; ++c) {
+      const auto& share = shares[static_cast<size_t>(rank) * columns + c];
+      double busy = 0;
+      for (const double s : share) busy += s;
+      const auto most = std::max_element(share.begin(), share.end()) - share.begin();
+      absl::StrAppend(&out, busy >= 0.5 * cell * (1 - 1e-9) ? marks[most] : idle);
+    }
+    absl::StrAppend(&out, "\n");
+  }
+  absl::StrAppend(&out, std::string(label + 1, ' '));
+  for (int k = 0; k < kJobKinds; ++k) {
+    if (used[k]) absl::StrAppend(&out, marks[k], " ", JobKindName(static_cast<JobKind>(k)), "  ");
+  }
+  const std::string span = options.time == DrawnTime::kSeconds
+                               ? FormatSeconds(end - begin)
+                               : absl::StrFormat("%g time units", end - begin);
+  absl::StrAppend(&out, idle, " idle  (", span, " across)\n");
+  return out;
+}
+
+std::string DrawTrace(absl::Span<const DrawnJob> jobs, const DrawingOptions& options) {
+  // Of seconds; a unit of a simulation counts as a millisecond.
+  const double to_us = options.time == DrawnTime::kSeconds ? 1e6 : 1e3;
+  double begin = jobs.empty() ? 0 : jobs[0].start;
+  for (const DrawnJob& j : jobs) begin = std::min(begin, j.start);
+  std::string out = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
+  absl::StrAppend(
+      &out, "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":0,\"args\":{\"name\":",
+      nlohmann::json(options.title).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace), "}}");
+  for (Rank rank = 0; rank < options.ranks; ++rank) {
+    absl::StrAppend(&out, ",\n{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":0,\"tid\":", rank,
+                    ",\"args\":{\"name\":\"rank ", rank, "\"}}");
+    absl::StrAppend(&out, ",\n{\"ph\":\"M\",\"name\":\"thread_sort_index\",\"pid\":0,\"tid\":", rank,
+                    ",\"args\":{\"sort_index\":", rank, "}}");
+  }
+  for (const DrawnJob& j : jobs) {
+    const absl::string_view kind = JobKindName(j.job.kind);
+    absl::StrAppend(
+        &out, ",\n{\"ph\":\"X\",\"name\":\"", kind, " s", j.job.stage,
+        HasMicrobatch(j.job.kind) ? absl::StrCat(" b", j.job.microbatch) : "", "\",\"cat\":\"", kind,
+        "\",\"pid\":0,\"tid\":", j.rank,
+        absl::StrFormat(",\"ts\":%.3f,\"dur\":%.3f", (j.start - begin) * to_us, (j.end - j.start) * to_us),
+        ",\"args\":{\"step\":", j.job.step, ",\"stage\":", j.job.stage);
+    if (HasMicrobatch(j.job.kind)) absl::StrAppend(&out, ",\"microbatch\":", j.job.microbatch);
+    absl::StrAppend(&out, "}}");
+  }
+  return out + "\n]}\n";
+}
+
+std::string DrawActions(absl::Span<const DrawnJob> jobs, const DrawingOptions& options) {
+  constexpr std::array<char, kJobKinds> kActions = {'F', 'B', 'I', 'W', 0, 0};
+  std::vector<std::string> rows(options.ranks);
+  for (const DrawnJob& j : ByStart(jobs)) {
+    if (!HasMicrobatch(j.job.kind)) continue;
+    std::string& row = rows[j.rank];
+    absl::StrAppend(&row, row.empty() ? "" : ",", j.job.stage,
+                    std::string(1, kActions[static_cast<int>(j.job.kind)]), j.job.microbatch);
+  }
+  std::string out;
+  for (const std::string& row : rows) absl::StrAppend(&out, row, "\n");
+  return out;
+}
+
+std::vector<DrawnJob> LastSteps(absl::Span<const DrawnJob> jobs, size_t most) {
+  std::map<int32_t, size_t> jobs_of_step;
+  for (const DrawnJob& j : jobs) ++jobs_of_step[j.job.step];
+  if (jobs_of_step.empty()) return {};
+  int32_t first = jobs_of_step.rbegin()->first;
+  size_t sum = 0;
+  for (auto step = jobs_of_step.rbegin(); step != jobs_of_step.rend(); ++step) {
+    sum += step->second;
+    if (sum > most) break;
+    first = step->first;
+  }
+  std::vector<DrawnJob> kept;
+  for (const DrawnJob& j : jobs) {
+    if (j.job.step >= first) kept.push_back(j);
+  }
+  return kept;
+}
+
+std::string FormatTable(const std::vector<std::string>& header,
+                        const std::vector<std::vector<std::string>>& rows) {
+  std::vector<size_t> widths;
+  std::vector<bool> right;
+  for (size_t c = 0; c < header.size(); ++c) {
+    size_t width = Columns(header[c]);
+    bool numeric = true;
+    for (const auto& row : rows) {
+      width = std::max(width, Columns(row[c]));
+      numeric = numeric && LooksNumeric(row[c]);
+    }
+    widths.push_back(width);
+    right.push_back(numeric);
+  }
+  std::string out;
+  const auto line = [&](const std::vector<std::string>& cells) {
+    std::string text;
+    for (size_t c = 0; c < cells.size(); ++c) {
+      const std::string pad(widths[c] - Columns(cells[c]), ' ');
+      absl::StrAppend(&text, c > 0 ? "  " : "", right[c] ? pad : "", cells[c], right[c] ? "" : pad);
+    }
+    while (!text.empty() && text.back() == ' ') text.pop_back();
+    absl::StrAppend(&out, text, "\n");
+  };
+  line(header);
+  for (const auto& row : rows) line(row);
+  return out;
+}
+
+std::string FormatSeconds(double seconds) {
+  const double size = std::abs(seconds);
+  if (size == 0) return "0 s";
+  // Three digits, and no "1e+03": what would round up to a thousand belongs to the next unit.
+  if (size < 0.9995e-3) return absl::StrFormat("%.3g us", seconds * 1e6);
+  if (size < 0.9995) return absl::StrFormat("%.3g ms", seconds * 1e3);
+  if (size < 120) return absl::StrFormat("%.3g s", seconds);
+  const int64_t whole = std::llround(size);
+  if (whole < 3600) return absl::StrFormat("%d min %02d s", whole / 60, whole % 60);
+  return absl::StrFormat("%d h %02d min", whole / 3600, whole / 60 % 60);
+}
+
+std::string FormatBytes(double bytes) {
+  constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+  int unit = 0;
+  while (std::abs(bytes) >= 1023.5 && unit < 5) {
+    bytes /= 1024;
+    ++unit;
+  }
+  return absl::StrFormat(unit == 0 || std::abs(bytes) >= 99.95 ? "%.0f %s" : "%.1f %s", bytes, kUnits[unit]);
+}
+
+}  // namespace weft

@@ -1,0 +1,146 @@
+#!/usr/bin/env python3
+"""Step time of real runs: against the schedule's ideal, against the simulator's prediction, and against the plain loop.
+
+    step_time.py BIN_DIR [--only ratio|prediction|speedup|overhead] [--rounds N] [--peer pipelining.py] [--peer-python PYTHON]
+
+Makes its own data. Each line of output is one JSON object; every figure is from `summary.json` and `trace.json` of a run made here.
+  ratio       step time over the simulated step time of the same schedule from the same run's own job durations (2 ranks, 16 micro-batches)
+  prediction  the same for `gpt`, with the difference in per cent
+  speedup     `ddp` on 2 processes against `weft train --reference`
+  overhead    median gap between the end of a job and the start of the next on a rank that has no reason to wait
+With --peer, torch.distributed.pipelining runs the same sizes in turn with ours.
+"""
+import argparse, json, os, random, statistics, struct, subprocess, sys, tempfile
+
+
+def write_idx(folder, count=2048, side=16, classes=256):
+    rnd = random.Random(1)
+    images, labels = os.path.join(folder, "images.idx"), os.path.join(folder, "labels.idx")
+    with open(images, "wb") as f:
+        f.write(struct.pack(">IIII", 0x00000803, count, side, side) + rnd.randbytes(count * side * side))
+    with open(labels, "wb") as f:
+        f.write(struct.pack(">II", 0x00000801, count) + bytes(rnd.randrange(classes) for _ in range(count)))
+    return images, labels
+
+
+def write_text(folder, size=400_000):
+    rnd = random.Random(1)
+    words = ["warp", "weft", "loom", "thread", "shuttle", "reed", "heddle", "cloth"]
+    path = os.path.join(folder, "text.txt")
+    with open(path, "w") as f:
+        while f.tell() < size:
+            f.write(rnd.choice(words) + " ")
+    return path
+
+
+def train(bins, folder, name, spec, *extra):
+    path, out = os.path.join(folder, name + ".yaml"), os.path.join(folder, name)
+    with open(path, "w") as f:
+        f.write(f"name: {name}\n{spec}")
+    p = subprocess.run([os.path.join(bins, "weft"), "train", path, "--out", out, *extra], capture_output=True, text=True)
+    if p.returncode not in (0, -11):
+        sys.exit(f"{name}: exit {p.returncode}: {p.stderr[-800:]}")
+    with open(os.path.join(out, "summary.json")) as f:
+        summary = json.load(f)
+    trace = os.path.join(out, "trace.json")
+    events = []
+    if os.path.exists(trace):
+        with open(trace) as f:
+            t = json.load(f)
+        events = [e for e in (t["traceEvents"] if isinstance(t, dict) else t) if e.get("ph") == "X"]
+    with open(os.path.join(out, "steps.jsonl")) as f:
+        steps = [json.loads(line)["seconds"] for line in f]
+    return summary, events, steps
+
+
+def mlp_run(data, width, layers, rows, microbatches, steps, schedule, stages):
+    images, labels = data
+    return (f"model: {{mlp: {{layers: {layers}, width: {width}, inputs: 256, classes: 256}}}}\n"
+            f"data: {{idx: {{images: {images}, labels: {labels}}}, order: sequential}}\n"
+            f"train: {{steps: {steps}, batch: {rows * microbatches}, microbatches: {microbatches}, seed: 1, optimizer: {{sgd: {{lr: 0.01}}}}}}\n"
+            f"stages: {stages}\nschedule: {schedule}\n")
+
+
+def durations(events):
+    kinds = {}
+    for e in events:
+        kind = e.get("args", {}).get("kind") or e.get("cat") or e["name"].split()[0]
+        kinds.setdefault(kind, []).append(e["dur"])
+    return {k: statistics.median(v) for k, v in kinds.items()}
+
+
+SIZES = [("0.1 ms", 256, 64, 2), ("0.3 ms", 256, 192, 2), ("10 ms", 1024, 512, 4)]
+
+
+def ratio(bins, folder, a):
+    data = write_idx(folder)
+    for name, width, rows, depth in SIZES:
+        for schedule in ("1f1b", "gpipe"):
+            for _ in range(a.rounds):
+                steps = 60 if width < 1024 else 12
+                spec = mlp_run(data, width, 2 * depth, rows, 16, steps, schedule, f"[{depth}, {depth}]")
+                summary, events, seconds = train(bins, folder, "ratio", spec, "--processes", "2")
+                d = durations(events)
+                step = statistics.median(seconds[5:])
+                ideal = summary["predicted_step_seconds"]
+                print(json.dumps({"what": "ratio", "jobs": name, "schedule": schedule, "forward_ms": round(d.get("forward", 0) / 1e3, 3),
+                                  "backward_ms": round(d.get("backward", 0) / 1e3, 3), "step_ms": round(step * 1e3, 3), "ideal_ms": round(ideal * 1e3, 3),
+                                  "ratio": round(step / ideal, 3), "overhead_us_per_job": round((step - ideal) / 32 * 1e6, 1)}), flush=True)
+                if a.peer:
+                    p = subprocess.run([a.peer_python, a.peer, "--schedule", schedule, "--ranks", "2", "--microbatches", "16", "--width", str(width),
+                                        "--rows", str(rows), "--depth", str(depth), "--steps", "30"], capture_output=True, text=True)
+                    print(json.dumps({"what": "peer", "jobs": name, "torch.distributed.pipelining": json.loads(p.stdout) if p.stdout.strip() else p.stderr[-300:]}), flush=True)
+
+
+def gpt_run(text, schedule, microbatches, steps, stages, width=128, batch=16, context=64):
+    return (f"model: {{gpt: {{layers: 4, width: {width}, heads: 4, context: {context}}}}}\ndata: {{text: {{path: {text}}}, order: sequential}}\n"
+            f"train: {{steps: {steps}, batch: {batch}, microbatches: {microbatches}, seed: 1, optimizer: {{adamw: {{lr: 1.0e-3}}}}}}\n"
+            f"stages: {stages}\nschedule: {schedule}\n")
+
+
+def prediction(bins, folder, a):
+    text = write_text(folder)
+    for schedule in ("1f1b", "gpipe", "{lpp: {groups: 1, ranks: 2}}", "ddp"):
+        stages, microbatches = (4, 2) if schedule == "ddp" else (4 if "lpp" in schedule else 2, 8)
+        for _ in range(a.rounds):
+            summary, _, seconds = train(bins, folder, "prediction", gpt_run(text, schedule, microbatches, 30, stages), "--processes", "2")
+            step, predicted = statistics.median(seconds[5:]), summary["predicted_step_seconds"]
+            print(json.dumps({"what": "prediction", "schedule": schedule, "step_ms": round(step * 1e3, 2), "predicted_ms": round(predicted * 1e3, 2),
+                              "off_percent": round((step / predicted - 1) * 100, 1)}), flush=True)
+
+
+def speedup(bins, folder, a):
+    text = write_text(folder)
+    for _ in range(a.rounds):
+        spec = gpt_run(text, "ddp", 2, 20, 2, width=256, batch=16, context=64)
+        _, events, seconds = train(bins, folder, "speedup", spec, "--processes", "2")
+        _, _, plain = train(bins, folder, "plain", spec, "--reference")
+        step, loop = statistics.median(seconds[3:]), statistics.median(plain[3:])
+        d = durations(events)
+        print(json.dumps({"what": "speedup", "schedule": "ddp", "forward_ms": round(d.get("forward", 0) / 1e3, 2), "backward_ms": round(d.get("backward", 0) / 1e3, 2),
+                          "step_ms": round(step * 1e3, 2), "reference_ms": round(loop * 1e3, 2), "speedup": round(loop / step, 3)}), flush=True)
+
+
+def overhead(bins, folder, a):
+    data = write_idx(folder)
+    for _ in range(a.rounds):
+        spec = mlp_run(data, 256, 4, 64, 16, 40, "{lpp: {groups: 1, ranks: 1}}", "[2, 2]")
+        _, events, _ = train(bins, folder, "overhead", spec, "--processes", "1")
+        events.sort(key=lambda e: e["ts"])
+        gaps = [b["ts"] - (x["ts"] + x["dur"]) for x, b in zip(events, events[1:])]
+        print(json.dumps({"what": "overhead", "jobs": len(events), "gap_us_median": round(statistics.median(gaps), 1),
+                          "gap_us_p90": round(sorted(gaps)[int(len(gaps) * 0.9)], 1)}), flush=True)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("bin_dir")
+    parser.add_argument("--only", choices=["ratio", "prediction", "speedup", "overhead"])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--peer")
+    parser.add_argument("--peer-python", default=sys.executable)
+    args = parser.parse_args()
+    for part in (ratio, prediction, speedup, overhead):
+        if args.only in (None, part.__name__):
+            with tempfile.TemporaryDirectory() as scratch:
+                part(args.bin_dir, scratch, args)

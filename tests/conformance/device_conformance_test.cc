@@ -1,0 +1,403 @@
+// What every Device must do: one numerical result, equal to the reference's to the bit, in any arrangement.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_format.h"
+#include "proto/run/model_chain.h"
+#include "tests/conformance/training_driver.h"
+#include "worker/shell/compute/compute.h"
+#include "worker/shell/compute/segment_allocator.h"
+
+namespace weft::testing {
+namespace {
+
+using Kind = Arrangement::Kind;
+
+Device& Cpu() {
+  static const std::unique_ptr<Device> device = CreateCpuDevice();
+  return *device;
+}
+
+RunSpec SmallRun(const std::string& model, const std::string& optimizer, int stages,
+                 const std::string& folder) {
+  RunSpec run = model == "gpt" ? SmallGptRun(folder, stages) : SmallMlpRun(folder, stages);
+  run.train.optimizer = optimizer == "adamw" ? AdamW() : Sgd();
+  return run;
+}
+
+void ExpectSame(const Outcome& got, const Outcome& expected) {
+  EXPECT_EQ(got.losses, expected.losses);
+  ASSERT_EQ(got.trained.size(), expected.trained.size());
+  for (const auto& [name, bytes] : expected.initial)
+    EXPECT_EQ(got.initial.at(name), bytes) << "initial " << name;
+  for (const auto& [name, bytes] : expected.trained)
+    EXPECT_EQ(got.trained.at(name), bytes) << "trained " << name;
+  EXPECT_NE(expected.trained, expected.initial);
+}
+
+// Names without the stage, so that different cuts can be compared.
+std::map<std::string, std::vector<uint8_t>> WithoutStages(
+    const std::map<std::string, std::vector<uint8_t>>& by_name) {
+  std::map<std::string, std::vector<uint8_t>> result;
+  for (const auto& [name, bytes] : by_name) result[name.substr(name.find('.') + 1)] = bytes;
+  return result;
+}
+
+class DeviceTraining : public ::testing::TestWithParam<std::tuple<std::string, std::string, int>> {
+ protected:
+  RunSpec Run() const {
+    return SmallRun(std::get<0>(GetParam()), std::get<1>(GetParam()), std::get<2>(GetParam()),
+                    folder_.path());
+  }
+  TemporaryFolder folder_;
+};
+
+TEST_P(DeviceTraining, Pipeline_AnyCut_EqualsReference) {
+  ExpectSame(Train(Cpu(), Run(), {}), Reference(Run()));
+}
+
+TEST_P(DeviceTraining, OneRank_BackwardsOutOfOrder_EqualsReference) {
+  ExpectSame(Train(Cpu(), Run(), {Kind::kOneRank, {2, 0, 3, 1}}), Reference(Run()));
+}
+
+TEST_P(DeviceTraining, Pipeline_BackwardsReversedAndSplit_EqualsReference) {
+  ExpectSame(Train(Cpu(), Run(), {Kind::kPipeline, {3, 2, 1, 0}, true}), Reference(Run()));
+}
+
+TEST_P(DeviceTraining, Replicas_GradientsInSlices_EqualsReference) {
+  ExpectSame(Train(Cpu(), Run(), {Kind::kReplicas}), Reference(Run()));
+}
+
+TEST_P(DeviceTraining, FetchedWeights_PoisonedBetweenJobs_EqualsReference) {
+  ExpectSame(Train(Cpu(), Run(), {Kind::kFetched}), Reference(Run()));
+  ExpectSame(Train(Cpu(), Run(), {Kind::kFetched, {1, 0, 3, 2}, true}), Reference(Run()));
+}
+
+INSTANTIATE_TEST_SUITE_P(Cpu, DeviceTraining,
+                         ::testing::Combine(::testing::Values("gpt", "mlp"),
+                                            ::testing::Values("sgd", "adamw"), ::testing::Values(1, 2, 4)),
+                         [](const auto& info) {
+                           return std::get<0>(info.param) + "_" + std::get<1>(info.param) + "_stages" +
+                                  std::to_string(std::get<2>(info.param));
+                         });
+
+class DeviceModel : public ::testing::TestWithParam<std::string> {
+ protected:
+  RunSpec Run(int stages) const { return SmallRun(GetParam(), "adamw", stages, folder_.path()); }
+  RunSpec RunWithDropout(int stages) const {
+    RunSpec run = Run(stages);
+    if (auto* gpt = std::get_if<GptSpec>(&run.model)) gpt->dropout = 0.2;
+    if (auto* mlp = std::get_if<MlpSpec>(&run.model)) mlp->dropout = 0.2;
+    return run;
+  }
+  TemporaryFolder folder_;
+  PlainMemory memory_;
+};
+
+TEST_P(DeviceModel, Dropout_AnyCutAndArrangement_SameMasks) {
+  const Outcome whole = Train(Cpu(), RunWithDropout(1), {Kind::kOneRank});
+  const Outcome cut = Train(Cpu(), RunWithDropout(3), {Kind::kReplicas, {3, 0, 2, 1}});
+  EXPECT_EQ(whole.losses, cut.losses);
+  EXPECT_EQ(WithoutStages(whole.initial), WithoutStages(cut.initial));
+  EXPECT_EQ(WithoutStages(whole.trained), WithoutStages(cut.trained));
+  ExpectSame(cut, Reference(RunWithDropout(3)));
+
+  const Outcome without = Train(Cpu(), Run(1), {Kind::kOneRank});
+  EXPECT_EQ(without.initial, whole.initial);
+  EXPECT_NE(without.losses, whole.losses);
+}
+
+TEST_P(DeviceModel, InitialWeights_OtherSeed_Differ) {
+  RunSpec run = Run(2);
+  const Outcome first = Reference(run);
+  run.train.seed += 1;
+  const Outcome second = Reference(run);
+  EXPECT_NE(first.initial, second.initial);
+}
+
+TEST_P(DeviceModel, ParameterCounts_OfCountedChain_EqualStages) {
+  const RunSpec run = Run(1);
+  const std::vector<LayerCount> counts = CountLayers(run.model);
+  RunSpec each = run;
+  each.layers_of_stage.assign(counts.size(), 1);
+  const Outcome outcome = Train(Cpu(), each, {});
+  for (size_t l = 0; l < counts.size(); ++l) {
+    const std::string prefix = absl::StrFormat("stage%02d.%s.", l, counts[l].name);
+    size_t bytes = 0;
+    for (const auto& [name, data] : outcome.initial)
+      bytes += absl::StartsWith(name, prefix) ? data.size() : 0;
+    EXPECT_EQ(bytes, static_cast<size_t>(counts[l].parameters) * sizeof(float)) << counts[l].name;
+  }
+}
+
+TEST_P(DeviceModel, OutputElements_OfCountedChain_EqualActivations) {
+  RunSpec run = Run(1);
+  const std::vector<LayerCount> counts = CountLayers(run.model);
+  run.layers_of_stage.assign(counts.size(), 1);
+  auto rank = *Cpu().CreateRank(run, 0, memory_);
+  Tensor x;
+  for (int s = 0; s < run.stages(); ++s) {
+    ASSERT_TRUE(rank->AddStage(s, true).ok());
+    auto result = rank->Forward(Job::Compute(0, s, 0, JobKind::kForward), x, {});
+    ASSERT_TRUE(result.ok()) << result.status();
+    x = result->activation;
+    const int64_t elements = counts[s].output_elements * run.microbatch_samples();
+    EXPECT_EQ(x.bytes, static_cast<size_t>(elements) * sizeof(float)) << counts[s].name;
+  }
+}
+
+int64_t Live(const RankCompute& rank, MemoryClass c) { return rank.live_bytes()[static_cast<int>(c)]; }
+
+TEST_P(DeviceModel, Memory_AfterAStep_ReturnsToTheLevelBefore) {
+  const RunSpec run = Run(2);
+  auto rank = *Cpu().CreateRank(run, 0, memory_);
+  ASSERT_TRUE(rank->AddStage(0, true).ok());
+  ASSERT_TRUE(rank->AddStage(1, true).ok());
+  const int64_t weights = (rank->stage_elements(0) + rank->stage_elements(1)) * sizeof(float);
+  EXPECT_EQ(Live(*rank, MemoryClass::kWeights), weights);
+  EXPECT_EQ(Live(*rank, MemoryClass::kOptimizer), 2 * weights);
+  const BytesByClass before = rank->live_bytes();
+  EXPECT_EQ(before[static_cast<int>(MemoryClass::kActivations)], 0);
+  for (int t = 0; t < 2; ++t) {
+    for (int b = 0; b < run.train.microbatches; ++b) {
+      const int64_t alive = Live(*rank, MemoryClass::kActivations);
+      Tensor x = rank->Forward(Job::Compute(t, 0, b, JobKind::kForward), {}, {})->activation;
+      ASSERT_TRUE(rank->Forward(Job::Compute(t, 1, b, JobKind::kForward), x, {}).ok());
+      EXPECT_GT(Live(*rank, MemoryClass::kActivations), alive);
+    }
+    for (int b = 0; b < run.train.microbatches; ++b) {
+      Tensor g = rank->Backward(Job::Compute(t, 1, b, JobKind::kBackward), {}, {}, false)->input_gradient;
+      ASSERT_TRUE(rank->Backward(Job::Compute(t, 0, b, JobKind::kBackward), g, {}, false).ok());
+    }
+    EXPECT_EQ(Live(*rank, MemoryClass::kActivations), 0);
+    EXPECT_EQ(Live(*rank, MemoryClass::kGradients), weights);
+    for (int s = 0; s < 2; ++s) ASSERT_TRUE(rank->Update(Job::Update(t, s, 0), {}).ok());
+    EXPECT_EQ(rank->live_bytes(), before);
+  }
+  EXPECT_GT(rank->peak_bytes()[static_cast<int>(MemoryClass::kActivations)], 0);
+  EXPECT_GT(rank->peak_bytes()[static_cast<int>(MemoryClass::kBuffers)], 0);
+}
+
+TEST_P(DeviceModel, Weights_StillReadByAPeer_AreNotWrittenOver) {
+  const RunSpec run = Run(1);
+  auto rank = *Cpu().CreateRank(run, 0, memory_);
+  ASSERT_TRUE(rank->AddStage(0, true).ok());
+  const Tensor shared = *rank->Weights(0);
+  const Tensor copy = CopyOf(shared);
+  for (int b = 0; b < run.train.microbatches; ++b) {
+    ASSERT_TRUE(rank->Forward(Job::Compute(0, 0, b, JobKind::kForward), {}, {}).ok());
+    ASSERT_TRUE(rank->Backward(Job::Compute(0, 0, b, JobKind::kBackward), {}, {}, false).ok());
+  }
+  ASSERT_TRUE(rank->Update(Job::Update(0, 0, 0), {}).ok());
+  EXPECT_EQ(std::memcmp(shared.data, copy.data, copy.bytes), 0);
+  EXPECT_NE(std::memcmp(rank->Weights(0)->data, copy.data, copy.bytes), 0);
+}
+
+TEST_P(DeviceModel, OutputGradient_DuringBackward_StaysUnchanged) {
+  const RunSpec run = Run(2);
+  auto rank = *Cpu().CreateRank(run, 0, memory_);
+  ASSERT_TRUE(rank->AddStage(0, true).ok());
+  ASSERT_TRUE(rank->AddStage(1, true).ok());
+  const Tensor x = rank->Forward(Job::Compute(0, 0, 0, JobKind::kForward), {}, {})->activation;
+  const Tensor x_before = CopyOf(x);
+  ASSERT_TRUE(rank->Forward(Job::Compute(0, 1, 0, JobKind::kForward), x, {}).ok());
+  const Tensor g = rank->Backward(Job::Compute(0, 1, 0, JobKind::kBackward), {}, {}, false)->input_gradient;
+  const Tensor g_before = CopyOf(g);
+  ASSERT_TRUE(rank->Backward(Job::Compute(0, 0, 0, JobKind::kBackward), g, {}, false).ok());
+  EXPECT_EQ(std::memcmp(x.data, x_before.data, x.bytes), 0);
+  EXPECT_EQ(std::memcmp(g.data, g_before.data, g.bytes), 0);
+}
+
+// The same tensor, four bytes off.
+Tensor Misaligned(const Tensor& tensor) {
+  auto memory = std::make_shared<std::vector<char>>(tensor.bytes + 128);
+  char* data = memory->data();
+  while (reinterpret_cast<uintptr_t>(data) % 64 != 4) ++data;
+  std::memcpy(data, tensor.data, tensor.bytes);
+  return {tensor.shape, data, tensor.bytes, memory};
+}
+
+TEST_P(DeviceModel, MisalignedTensors_GiveTheSameBits) {
+  const RunSpec run = Run(3);
+  Tensor outputs[2][3];
+  for (bool misaligned : {false, true}) {
+    auto deliver = [&](const Tensor& t) { return misaligned ? Misaligned(t) : t; };
+    auto holder = *Cpu().CreateRank(run, 0, memory_);
+    auto rank = *Cpu().CreateRank(run, 1, memory_);
+    for (int s : {0, 1, 2}) {
+      ASSERT_TRUE(holder->AddStage(s, true).ok());
+      ASSERT_TRUE(rank->AddStage(s, false).ok());
+    }
+    auto weights = [&](int s) { return deliver(*holder->Weights(s)); };
+    Tensor x = rank->Forward(Job::Compute(0, 0, 0, JobKind::kForward), {}, weights(0))->activation;
+    x = rank->Forward(Job::Compute(0, 1, 0, JobKind::kForward), deliver(x), weights(1))->activation;
+    ASSERT_TRUE(rank->Forward(Job::Compute(0, 2, 0, JobKind::kForward), deliver(x), weights(2)).ok());
+    Tensor g =
+        rank->Backward(Job::Compute(0, 2, 0, JobKind::kBackward), {}, weights(2), true)->input_gradient;
+    auto result = rank->Backward(Job::Compute(0, 1, 0, JobKind::kBackward), deliver(g), weights(1), true);
+    ASSERT_TRUE(result.ok()) << result.status();
+    outputs[misaligned][0] = x;
+    outputs[misaligned][1] = result->input_gradient;
+    outputs[misaligned][2] = result->gradient;
+  }
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_EQ(outputs[0][i].bytes, outputs[1][i].bytes);
+    EXPECT_EQ(std::memcmp(outputs[0][i].data, outputs[1][i].data, outputs[0][i].bytes), 0) << i;
+  }
+}
+
+TEST_P(DeviceModel, BoundaryTensors_OutliveTheRank) {
+  const RunSpec run = Run(2);
+  auto rank = *Cpu().CreateRank(run, 0, memory_);
+  ASSERT_TRUE(rank->AddStage(0, true).ok());
+  Tensor x = rank->Forward(Job::Compute(0, 0, 0, JobKind::kForward), {}, {})->activation;
+  Tensor w = *rank->Weights(0);
+  const Tensor copy = CopyOf(x);
+  rank.reset();
+  EXPECT_EQ(std::memcmp(x.data, copy.data, x.bytes), 0);
+  std::thread([x = std::move(x), w = std::move(w)]() mutable { x = w = {}; }).join();
+}
+
+TEST_P(DeviceModel, Job_OutOfPlace_FailsAndNamesTheJob) {
+  const RunSpec run = Run(2);
+  auto rank = *Cpu().CreateRank(run, 0, memory_);
+  ASSERT_TRUE(rank->AddStage(1, false).ok());
+  EXPECT_EQ(rank->AddStage(1, true).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(rank->AddStage(2, true).code(), absl::StatusCode::kInvalidArgument);
+
+  const Job other = Job::Compute(3, 0, 2, JobKind::kForward);
+  absl::Status status = rank->Forward(other, {}, {}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr(Describe(other)));
+
+  const Job forward = Job::Compute(0, 1, 0, JobKind::kForward);
+  status = rank->Forward(forward, {}, {}).status();  // no input
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr(Describe(forward)));
+
+  status = rank->Backward(Job::Compute(0, 1, 0, JobKind::kBackward), {}, {}, true).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(rank->Weights(1).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(rank->Update(Job::Update(0, 1, 0), {}).code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_P(DeviceModel, Update_BeforeAllGradients_SaysWhichIsMissing) {
+  const RunSpec run = Run(1);
+  auto rank = *Cpu().CreateRank(run, 0, memory_);
+  ASSERT_TRUE(rank->AddStage(0, true).ok());
+  for (int b : {0, 2}) {
+    ASSERT_TRUE(rank->Forward(Job::Compute(0, 0, b, JobKind::kForward), {}, {}).ok());
+    ASSERT_TRUE(rank->Backward(Job::Compute(0, 0, b, JobKind::kBackward), {}, {}, false).ok());
+  }
+  const absl::Status status = rank->Update(Job::Update(0, 0, 0), {});
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("lacks micro-batch 1"));
+}
+
+// Memory that ends after some bytes.
+class LittleMemory final : public MemorySource {
+ public:
+  explicit LittleMemory(size_t bytes) : left_(bytes) {}
+  absl::StatusOr<void*> Allocate(size_t bytes) override {
+    if (bytes > left_) return absl::ResourceExhaustedError("the little memory is used up");
+    left_ -= bytes;
+    return memory_.Allocate(bytes);
+  }
+  void Free(void* segment, size_t bytes) override { memory_.Free(segment, bytes); }
+
+ private:
+  size_t left_;
+  PlainMemory memory_;
+};
+
+TEST_P(DeviceModel, Memory_UsedUp_IsAStatusThatNamesTheJob) {
+  const RunSpec run = Run(1);
+  LittleMemory memory(SegmentAllocator::kSegmentBytes);
+  auto rank = *Cpu().CreateRank(run, 0, memory);
+  ASSERT_TRUE(rank->AddStage(0, true).ok());
+  absl::Status status;
+  Job job;
+  for (int t = 0; t < 10000 && status.ok(); ++t) {
+    job = Job::Compute(t, 0, 0, JobKind::kForward);
+    status = rank->Forward(job, {}, {}).status();
+  }
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr(Describe(job)));
+  EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("the little memory is used up"));
+
+  // Also from within the engine of a backward: the exception crosses it.
+  status = absl::OkStatus();
+  for (int t = 0; t < 10000 && status.ok(); ++t) {
+    job = Job::Compute(t, 0, 0, JobKind::kBackward);
+    status = rank->Backward(job, {}, {}, true).status();
+  }
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+}
+
+INSTANTIATE_TEST_SUITE_P(Cpu, DeviceModel, ::testing::Values("gpt", "mlp"),
+                         [](const auto& info) { return info.param; });
+
+TEST(DeviceTrainingTest, SmallText_ThirtySteps_LossFalls) {
+  TemporaryFolder folder;
+  RunSpec run = SmallGptRun(folder.path(), 2);
+  run.train.steps = 30;
+  const Outcome outcome = Train(Cpu(), run, {});
+  EXPECT_GT(outcome.losses.front(), 5);
+  EXPECT_LT(outcome.losses.back(), 0.6 * outcome.losses.front());
+}
+
+// At sizes where the libraries choose other kernels than for the small ones.
+TEST(DeviceTrainingTest, SizesOfUse_CutAndReplicated_EqualReference) {
+  TemporaryFolder folder;
+  RunSpec gpt = SmallGptRun(folder.path(), 3);
+  auto& g = std::get<GptSpec>(gpt.model);
+  g.width = 256;
+  g.heads = 4;
+  g.context = 128;
+  gpt.train = {2, 8, 2, 1, AdamW()};
+  RunSpec mlp = SmallMlpRun(folder.path(), 5);
+  std::get<MlpSpec>(mlp.model).width = 768;
+  mlp.train = {2, 96, 3, 1, Sgd()};
+  for (const RunSpec& run : {gpt, mlp}) {
+    const Outcome reference = Reference(run);
+    ExpectSame(Train(Cpu(), run, {}), reference);
+    ExpectSame(Train(Cpu(), run, {Kind::kFetched}), reference);
+    ExpectSame(Train(Cpu(), run, {Kind::kReplicas}), reference);
+  }
+}
+
+TEST(DeviceTrainingTest, WithoutData_CreateRank_NamesTheFile) {
+  TemporaryFolder folder;
+  RunSpec run = SmallGptRun(folder.path(), 1);
+  run.data.source = TextData{folder.path() + "/missing.txt"};
+  PlainMemory memory;
+  const absl::Status status = Cpu().CreateRank(run, 5, memory).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("missing.txt"));
+}
+
+TEST(DeviceTrainingTest, TwoRanksOnTwoThreads_AtOnce_EqualReference) {
+  TemporaryFolder folder;
+  const RunSpec run = SmallGptRun(folder.path(), 2);
+  const Outcome reference = Reference(run);
+  Outcome outcomes[2];
+  std::thread threads[2];
+  for (int i = 0; i < 2; ++i) {
+    threads[i] = std::thread([&, i] { outcomes[i] = Train(Cpu(), run, {Kind::kPipeline, {1, 3, 0, 2}}); });
+  }
+  for (std::thread& t : threads) t.join();
+  for (const Outcome& outcome : outcomes) ExpectSame(outcome, reference);
+}
+
+}  // namespace
+}  // namespace weft::testing

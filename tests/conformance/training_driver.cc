@@ -1,0 +1,306 @@
+#include "tests/conformance/training_driver.h"
+
+#include <stdlib.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "proto/run/model_chain.h"
+#include "worker/shell/compute/reference.h"
+#include "worker/shell/compute/safetensors.h"
+
+namespace weft::testing {
+namespace {
+
+// Ends the test program at a failure: a driver that goes on after one would fail far from the cause.
+void Require(const absl::Status& status) {
+  if (status.ok()) return;
+  ADD_FAILURE() << status;
+  std::abort();
+}
+template <typename T>
+T Require(absl::StatusOr<T> result) {
+  Require(result.status());
+  return *std::move(result);
+}
+
+std::vector<int> NearEqual(int layers, int stages) {
+  std::vector<int> sizes(stages, layers / stages);
+  for (int i = 0; i < layers % stages; ++i) ++sizes[i];
+  return sizes;
+}
+
+std::string BigEndian(uint32_t value) {
+  std::string s;
+  for (int shift = 24; shift >= 0; shift -= 8) s.push_back(static_cast<char>((value >> shift) & 255));
+  return s;
+}
+
+// Overwrites memory, so that who still reads it is found out.
+void Poison(const Tensor& tensor) {
+  float* values = static_cast<float*>(tensor.data);
+  std::fill(values, values + tensor.bytes / sizeof(float), std::numeric_limits<float>::quiet_NaN());
+}
+
+class Driver {
+ public:
+  Driver(Device& device, const RunSpec& run, const Arrangement& arrangement)
+      : run_(run), arrangement_(arrangement), stages_(run.stages()), microbatches_(run.train.microbatches) {
+    if (arrangement_.backward_order.empty()) {
+      arrangement_.backward_order.resize(microbatches_);
+      std::iota(arrangement_.backward_order.begin(), arrangement_.backward_order.end(), 0);
+    }
+    const int ranks = arrangement_.kind == Kind::kPipeline   ? stages_
+                      : arrangement_.kind == Kind::kReplicas ? microbatches_
+                      : arrangement_.kind == Kind::kFetched  ? 2
+                                                             : 1;
+    for (int r = 0; r < ranks; ++r) ranks_.push_back(Require(device.CreateRank(run, r, memory_)));
+    for (int r = 0; r < ranks; ++r) {
+      for (int s = 0; s < stages_; ++s) {
+        if (arrangement_.kind == Kind::kPipeline && r != s) continue;
+        const bool holds = arrangement_.kind != Kind::kFetched || r == 0;
+        Require(ranks_[r]->AddStage(s, holds));
+      }
+    }
+  }
+
+  Outcome Run() {
+    Outcome outcome;
+    outcome.initial = Save("checkpoint-0");
+    for (int t = 0; t < run_.train.steps; ++t) {
+      double loss = 0;
+      for (int b = 0; b < microbatches_; ++b) loss += Forward(t, b);
+      outcome.losses.push_back(loss / microbatches_);
+      for (int b : arrangement_.backward_order) Backward(t, b);
+      for (int s = 0; s < stages_; ++s) Update(t, s);
+    }
+    outcome.trained = Save("checkpoint");
+    return outcome;
+  }
+
+ private:
+  using Kind = Arrangement::Kind;
+
+  int ComputeRank(int stage, int microbatch) const {
+    switch (arrangement_.kind) {
+      case Kind::kPipeline:
+        return stage;
+      case Kind::kReplicas:
+        return microbatch;
+      case Kind::kFetched:
+        return 1;
+      case Kind::kOneRank:
+        return 0;
+    }
+    return 0;
+  }
+  bool hands_out() const {
+    return arrangement_.kind == Kind::kReplicas || arrangement_.kind == Kind::kFetched;
+  }
+  Tensor FetchWeights(int stage) {
+    return arrangement_.kind == Kind::kFetched ? CopyOf(Require(ranks_[0]->Weights(stage))) : Tensor{};
+  }
+  static Tensor Deliver(const Tensor& tensor) { return tensor.empty() ? Tensor{} : CopyOf(tensor); }
+
+  double Forward(int t, int b) {
+    Tensor x;
+    double loss = 0;
+    for (int s = 0; s < stages_; ++s) {
+      Tensor weights = FetchWeights(s);
+      const Job job = Job::Compute(t, s, b, JobKind::kForward);
+      ForwardResult result = Require(ranks_[ComputeRank(s, b)]->Forward(job, x, weights));
+      if (!weights.empty()) Poison(weights);
+      x = Deliver(result.activation);
+      if (result.loss.has_value()) loss = *result.loss;
+    }
+    return loss;
+  }
+
+  void Backward(int t, int b) {
+    Tensor g;
+    for (int s = stages_ - 1; s >= 0; --s) {
+      RankCompute& rank = *ranks_[ComputeRank(s, b)];
+      BackwardResult result;
+      if (arrangement_.split_backward) {
+        Tensor weights = FetchWeights(s);
+        result =
+            Require(rank.Backward(Job::Compute(t, s, b, JobKind::kBackwardInput), g, weights, hands_out()));
+        EXPECT_TRUE(result.gradient.empty());
+        if (!weights.empty()) Poison(weights);
+        if (!g.empty()) g = {};
+        BackwardResult second = Require(
+            rank.Backward(Job::Compute(t, s, b, JobKind::kBackwardWeight), {}, FetchWeights(s), hands_out()));
+        result.gradient = second.gradient;
+      } else {
+        result = Require(
+            rank.Backward(Job::Compute(t, s, b, JobKind::kBackward), g, FetchWeights(s), hands_out()));
+      }
+      EXPECT_EQ(result.input_gradient.empty(), s == 0);
+      EXPECT_EQ(result.gradient.empty(), !hands_out());
+      if (hands_out()) gradients_[s][b] = result.gradient;
+      g = Deliver(result.input_gradient);
+    }
+  }
+
+  void Update(int t, int s) {
+    if (!hands_out()) {
+      RankCompute& rank = *ranks_[ComputeRank(s, 0)];
+      Require(rank.Update(Job::Update(t, s, 0), {}));
+      return;
+    }
+    const int members = arrangement_.kind == Kind::kReplicas ? microbatches_ : 1;
+    std::vector<Tensor> sums;
+    for (int m = 0; m < members; ++m) {
+      for (int b = 0; b < microbatches_; ++b) {
+        Require(
+            ranks_[m]->Accumulate(Job::Reduce(t, s, m), b, Slice(gradients_[s][b], m, members), m, members));
+      }
+      sums.push_back(CopyOf(Require(ranks_[m]->TakeSum(Job::Reduce(t, s, m), m, members))));
+    }
+    for (int m = 0; m < members; ++m) Require(ranks_[m]->Update(Job::Update(t, s, m), sums));
+    gradients_[s].clear();
+  }
+
+  std::map<std::string, std::vector<uint8_t>> Save(const std::string& name) {
+    const std::string folder = absl::StrCat(folder_.path(), "/", name);
+    for (int s = 0; s < stages_; ++s) {
+      const int rank = arrangement_.kind == Kind::kPipeline ? s : 0;
+      Require(ranks_[rank]->Save(s, folder));
+    }
+    Require(WriteCheckpointIndex(folder, run_));
+    return ReadCheckpoint(folder);
+  }
+
+  const RunSpec run_;
+  Arrangement arrangement_;
+  const int stages_, microbatches_;
+  PlainMemory memory_;
+  TemporaryFolder folder_;
+  std::vector<std::unique_ptr<RankCompute>> ranks_;
+  std::map<int, std::map<int, Tensor>> gradients_;
+};
+
+}  // namespace
+
+TemporaryFolder::TemporaryFolder() {
+  std::string pattern = absl::StrCat(::testing::TempDir(), "/weft_XXXXXX");
+  if (mkdtemp(pattern.data()) == nullptr) std::abort();
+  path_ = pattern;
+}
+TemporaryFolder::~TemporaryFolder() { std::filesystem::remove_all(path_); }
+
+void WriteFile(const std::string& path, const std::string& content) {
+  std::ofstream(path, std::ios::binary) << content;
+}
+
+std::string SmallText(int bytes) {
+  const char* words[] = {"the ", "cat ", "sat ", "on ", "a ", "mat. "};
+  std::string text;
+  for (int i = 0; static_cast<int>(text.size()) < bytes; ++i) text += words[(i * i + i / 5) % 6];
+  text.resize(bytes);
+  return text;
+}
+
+OptimizerSpec Sgd() {
+  SgdSpec s;
+  s.lr = 0.1;
+  s.momentum = 0.9;
+  s.weight_decay = 1e-3;
+  return s;
+}
+OptimizerSpec AdamW() {
+  AdamWSpec s;
+  s.lr = 3e-3;
+  return s;
+}
+
+RunSpec SmallGptRun(const std::string& folder, int stages) {
+  const std::string path = absl::StrCat(folder, "/text.txt");
+  WriteFile(path, SmallText(3000));
+  GptSpec model;
+  model.layers = 2;
+  model.width = 24;  // not a multiple of 16: padding and tails of vectors are met
+  model.heads = 3;
+  model.context = 10;
+  model.vocabulary = 256;
+  RunSpec run;
+  run.name = "small-gpt";
+  run.model = model;
+  run.data.source = TextData{path};
+  run.train = {3, 12, 4, 7, AdamW()};
+  run.layers_of_stage = NearEqual(static_cast<int>(CountLayers(run.model).size()), stages);
+  return run;
+}
+
+RunSpec SmallMlpRun(const std::string& folder, int stages) {
+  constexpr int kCount = 50, kSide = 7;
+  std::string images = BigEndian(0x803) + BigEndian(kCount) + BigEndian(kSide) + BigEndian(kSide);
+  std::string labels = BigEndian(0x801) + BigEndian(kCount);
+  for (int i = 0; i < kCount; ++i) {
+    labels.push_back(static_cast<char>(i * 7 % 10));
+    for (int p = 0; p < kSide * kSide; ++p)
+      images.push_back(static_cast<char>((i * 7 % 10 + p * p) * 37 % 256));
+  }
+  WriteFile(absl::StrCat(folder, "/images"), images);
+  WriteFile(absl::StrCat(folder, "/labels"), labels);
+  MlpSpec model;
+  model.layers = 5;
+  model.width = 37;
+  model.inputs = kSide * kSide;
+  model.classes = 10;
+  RunSpec run;
+  run.name = "small-mlp";
+  run.model = model;
+  run.data.source = IdxData{absl::StrCat(folder, "/images"), absl::StrCat(folder, "/labels")};
+  run.train = {4, 20, 4, 3, Sgd()};
+  run.layers_of_stage = NearEqual(model.layers, stages);
+  return run;
+}
+
+Tensor CopyOf(const Tensor& tensor) {
+  constexpr size_t kAlign = 64;
+  void* data = std::aligned_alloc(kAlign, (tensor.bytes + kAlign) / kAlign * kAlign);
+  std::memcpy(data, tensor.data, tensor.bytes);
+  return {tensor.shape, data, tensor.bytes, std::shared_ptr<void>(data, &std::free)};
+}
+
+std::map<std::string, std::vector<uint8_t>> ReadCheckpoint(const std::string& folder) {
+  std::ifstream in(absl::StrCat(folder, "/model.safetensors.index.json"));
+  const nlohmann::json index = nlohmann::json::parse(in);
+  std::map<std::string, SafetensorsFile> files;
+  std::map<std::string, std::vector<uint8_t>> tensors;
+  for (const auto& [name, file] : index["weight_map"].items()) {
+    const std::string path = absl::StrCat(folder, "/", file.get<std::string>());
+    if (files.count(path) == 0) files[path] = Require(ReadSafetensors(path));
+    const SafetensorsFile& content = files[path];
+    const SafetensorsEntry* entry = content.header.Find(name);
+    if (entry == nullptr) std::abort();
+    tensors[name].assign(content.data.begin() + entry->begin, content.data.begin() + entry->end);
+  }
+  return tensors;
+}
+
+Outcome Reference(const RunSpec& run) {
+  TemporaryFolder folder;
+  Outcome outcome;
+  Require(RunReference(run, folder.path(), [&](const ReferenceStep& step) {
+    outcome.losses.push_back(step.loss);
+    return true;
+  }));
+  outcome.initial = ReadCheckpoint(absl::StrCat(folder.path(), "/checkpoint-0"));
+  outcome.trained = ReadCheckpoint(absl::StrCat(folder.path(), "/checkpoint"));
+  return outcome;
+}
+
+Outcome Train(Device& device, const RunSpec& run, const Arrangement& arrangement) {
+  return Driver(device, run, arrangement).Run();
+}
+
+}  // namespace weft::testing

@@ -1,0 +1,67 @@
+// Drives RankCompute by hand through whole training steps, in several arrangements, for tests that compare
+// the resulting bits.
+#ifndef WEFT_TESTS_CONFORMANCE_TRAINING_DRIVER_H_
+#define WEFT_TESTS_CONFORMANCE_TRAINING_DRIVER_H_
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "proto/run/run_spec.h"
+#include "worker/shell/compute/compute.h"
+
+namespace weft::testing {
+
+// A folder of its own for each test, removed at the end.
+class TemporaryFolder {
+ public:
+  TemporaryFolder();
+  ~TemporaryFolder();
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+void WriteFile(const std::string& path, const std::string& content);
+
+// Text that can be learned: words in a fixed grammar, so that the loss falls quickly.
+std::string SmallText(int bytes);
+
+// A small run over a text that is written into `folder`. `stages` cuts the chain near-equally by layers.
+RunSpec SmallGptRun(const std::string& folder, int stages);
+// The same with images and labels in IDX files.
+RunSpec SmallMlpRun(const std::string& folder, int stages);
+OptimizerSpec Sgd();
+OptimizerSpec AdamW();
+
+// An independent copy in ordinary memory, aligned to 64 bytes.
+Tensor CopyOf(const Tensor& tensor);
+
+struct Outcome {
+  std::vector<double> losses;                                    // a step
+  std::map<std::string, std::vector<uint8_t>> initial, trained;  // checkpoint tensors by name
+};
+
+Outcome Reference(const RunSpec& run);
+
+struct Arrangement {
+  enum class Kind {
+    kPipeline,  // one rank a stage, gradients added where they are made
+    kOneRank,   // all stages on one rank
+    kReplicas,  // B ranks that hold everything; gradients travel in slices
+    kFetched,   // one rank holds the weights, another computes with copies of them
+  } kind = Kind::kPipeline;
+  std::vector<int> backward_order;  // of micro-batches; empty for 0, 1, 2, ..
+  bool split_backward = false;
+};
+Outcome Train(Device& device, const RunSpec& run, const Arrangement& arrangement);
+
+// The tensors of all stage files of a checkpoint folder, found through its index.
+std::map<std::string, std::vector<uint8_t>> ReadCheckpoint(const std::string& folder);
+
+}  // namespace weft::testing
+
+#endif  // WEFT_TESTS_CONFORMANCE_TRAINING_DRIVER_H_

@@ -1,0 +1,156 @@
+#include "tests/process/command.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+namespace weft {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+void Check(bool condition, const char* what) {
+  if (condition) return;
+  std::perror(what);
+  std::abort();
+}
+
+int MillisecondsUntil(Clock::time_point deadline) {
+  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
+  return left > 0 ? static_cast<int>(left) : 0;
+}
+
+std::string Program(const std::string& name) {
+  const char* bin = std::getenv("WEFT_BIN");
+  return name.find('/') == std::string::npos && bin != nullptr ? std::string(bin) + "/" + name : name;
+}
+
+}  // namespace
+
+Command::Command(const std::vector<std::string>& arguments) {
+  const std::string program = Program(arguments[0]);
+  std::vector<char*> argv;
+  for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
+  argv.push_back(nullptr);
+  int out[2], err[2];
+  Check(pipe2(out, O_CLOEXEC) == 0 && pipe2(err, O_CLOEXEC) == 0, "pipe2");
+  pid_ = fork();
+  Check(pid_ >= 0, "fork");
+  if (pid_ == 0) {
+    dup2(open("/dev/null", O_RDONLY), STDIN_FILENO);
+    dup2(out[1], STDOUT_FILENO);
+    dup2(err[1], STDERR_FILENO);
+    execv(program.c_str(), argv.data());
+    std::perror(program.c_str());
+    _exit(127);
+  }
+  close(out[1]);
+  close(err[1]);
+  out_ = out[0];
+  err_ = err[0];
+}
+
+Command::~Command() {
+  if (pid_ > 0) {
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+  if (out_ >= 0) close(out_);
+  if (err_ >= 0) close(err_);
+}
+
+CommandResult Command::Run(const std::vector<std::string>& arguments, int seconds) {
+  return Command(arguments).Wait(seconds);
+}
+
+void Command::Signal(int signal) const { kill(pid_, signal); }
+
+bool Command::Read(int milliseconds) {
+  pollfd fds[2] = {{out_, POLLIN, 0}, {err_, POLLIN, 0}};
+  if (out_ < 0 && err_ < 0) return false;
+  poll(fds, 2, milliseconds);
+  for (int i = 0; i < 2; ++i) {
+    if (fds[i].fd < 0 || fds[i].revents == 0) continue;
+    char buffer[65536];
+    const ssize_t n = read(fds[i].fd, buffer, sizeof buffer);
+    if (n > 0) {
+      (i == 0 ? result_.out : result_.err).append(buffer, static_cast<size_t>(n));
+    } else {
+      close(fds[i].fd);
+      (i == 0 ? out_ : err_) = -1;
+    }
+  }
+  return out_ >= 0 || err_ >= 0;
+}
+
+bool Command::WaitFor(const std::string& text, int seconds) {
+  const auto deadline = Clock::now() + std::chrono::seconds(seconds);
+  const auto found = [&] {
+    return result_.out.find(text) != std::string::npos || result_.err.find(text) != std::string::npos;
+  };
+  while (!found()) {
+    const int left = MillisecondsUntil(deadline);
+    if (left == 0 || !Read(left)) return found();
+  }
+  return true;
+}
+
+CommandResult Command::Wait(int seconds) {
+  const auto deadline = Clock::now() + std::chrono::seconds(seconds);
+  while (true) {
+    const int left = MillisecondsUntil(deadline);
+    if (left == 0) {
+      result_.timed_out = true;
+      kill(pid_, SIGKILL);
+      break;
+    }
+    if (!Read(left)) break;
+  }
+  // Outputs at their end do not mean that it has ended.
+  int status = 0;
+  while (waitpid(pid_, &status, WNOHANG) == 0) {
+    if (MillisecondsUntil(deadline) == 0) {
+      result_.timed_out = true;
+      kill(pid_, SIGKILL);
+    }
+    usleep(5000);
+  }
+  pid_ = -1;
+  if (WIFEXITED(status)) result_.code = WEXITSTATUS(status);
+  if (WIFSIGNALED(status)) result_.signal = WTERMSIG(status);
+  return result_;
+}
+
+TestFolder::TestFolder() {
+  std::string name = (std::filesystem::temp_directory_path() / "weft_test_XXXXXX").string();
+  Check(mkdtemp(name.data()) != nullptr, "mkdtemp");
+  path_ = name;
+}
+
+TestFolder::~TestFolder() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+}
+
+std::string TestFolder::Write(const std::string& name, const std::string& text) const {
+  std::ofstream(*this / name, std::ios::binary) << text;
+  return *this / name;
+}
+
+std::string ReadWholeFile(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::stringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+}  // namespace weft

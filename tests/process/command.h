@@ -1,0 +1,70 @@
+// Runs one program of the build as a person would: arguments in, exit code and both outputs out.
+//
+// For tests only. Every run has a deadline, after which the program is killed and the test fails with what it
+// had written so far.
+#ifndef WEFT_TESTS_PROCESS_COMMAND_H_
+#define WEFT_TESTS_PROCESS_COMMAND_H_
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+namespace weft {
+
+struct CommandResult {
+  int code = -1;   // exit code; -1 if a signal ended it
+  int signal = 0;  // that signal
+  bool timed_out = false;
+  std::string out, err;
+};
+
+class Command {
+ public:
+  // `arguments[0]` is the name of a program in the build's bin folder, or a path.
+  static CommandResult Run(const std::vector<std::string>& arguments, int seconds = 60);
+
+  // Starts it; the destructor kills it if it still runs.
+  explicit Command(const std::vector<std::string>& arguments);
+  ~Command();
+  Command(const Command&) = delete;
+  Command& operator=(const Command&) = delete;
+
+  pid_t pid() const { return pid_; }
+  void Signal(int signal) const;
+  // Reads until standard error or output contains `text`; false if the program ended or the time was over
+  // before.
+  bool WaitFor(const std::string& text, int seconds);
+  CommandResult Wait(int seconds);
+
+ private:
+  // Takes what there is to read for at most `milliseconds`; false when both outputs are at their end.
+  bool Read(int milliseconds);
+
+  pid_t pid_ = -1;
+  int out_ = -1, err_ = -1;
+  CommandResult result_;
+};
+
+// A folder of its own, removed with all that is in it.
+class TestFolder {
+ public:
+  TestFolder();
+  ~TestFolder();
+  TestFolder(const TestFolder&) = delete;
+  TestFolder& operator=(const TestFolder&) = delete;
+
+  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+  const std::string& path() const { return path_; }
+  // Returns the file's path.
+  std::string Write(const std::string& name, const std::string& text) const;
+
+ private:
+  std::string path_;
+};
+
+std::string ReadWholeFile(const std::string& path);
+
+}  // namespace weft
+
+#endif  // WEFT_TESTS_PROCESS_COMMAND_H_

@@ -1,0 +1,147 @@
+// The daemon weft-coordinator as a process: addresses, exit codes, signals, metrics that Prometheus' own
+// checker accepts.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+namespace weft {
+namespace {
+
+using ::testing::HasSubstr;
+
+class Daemon {
+ public:
+  explicit Daemon(std::vector<std::string> arguments) {
+    int out[2];
+    EXPECT_EQ(pipe(out), 0);
+    pid_ = fork();
+    if (pid_ == 0) {
+      dup2(out[1], 2);
+      close(out[0]);
+      close(out[1]);
+      const std::string program = absl::StrCat(std::getenv("WEFT_BIN"), "/weft-coordinator");
+      std::vector<char*> argv = {const_cast<char*>(program.c_str())};
+      for (std::string& a : arguments) argv.push_back(a.data());
+      argv.push_back(nullptr);
+      execv(program.c_str(), argv.data());
+      _exit(127);
+    }
+    close(out[1]);
+    stderr_ = fdopen(out[0], "r");
+  }
+  ~Daemon() {
+    if (pid_ > 0) {
+      kill(pid_, SIGKILL);
+      waitpid(pid_, nullptr, 0);
+    }
+    fclose(stderr_);
+  }
+
+  // The rest of the first line that holds `text`.
+  std::string WaitFor(const std::string& text) {
+    char line[4096];
+    while (fgets(line, sizeof(line), stderr_) != nullptr) {
+      said_ += line;
+      const std::string l = line;
+      const size_t at = l.find(text);
+      if (at != std::string::npos) return l.substr(at + text.size(), l.size() - at - text.size() - 1);
+    }
+    ADD_FAILURE() << "'" << text << "' was not said, but: " << said_;
+    return "";
+  }
+  void Signal(int signal) { kill(pid_, signal); }
+  int ExitCode() {
+    char line[4096];
+    while (fgets(line, sizeof(line), stderr_) != nullptr) said_ += line;
+    int status = 0;
+    waitpid(pid_, &status, 0);
+    pid_ = 0;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  }
+  const std::string& said() const { return said_; }
+
+ private:
+  pid_t pid_ = 0;
+  FILE* stderr_ = nullptr;
+  std::string said_;
+};
+
+std::string Shell(const std::string& command, int* code) {
+  FILE* f = popen(command.c_str(), "r");
+  std::string out;
+  char buffer[4096];
+  while (const size_t n = fread(buffer, 1, sizeof(buffer), f)) out.append(buffer, n);
+  *code = WEXITSTATUS(pclose(f));
+  return out;
+}
+
+std::string Socket(const std::string& name) {
+  return absl::StrCat("unix:", testing::TempDir(), "/", name, "-", getpid(), ".sock");
+}
+
+TEST(CoordinatorDaemon, Signals_StopItCleanly) {
+  for (int signal : {SIGINT, SIGTERM}) {
+    Daemon d({"--listen", Socket("weft-signal")});
+    d.WaitFor("listening on ");
+    d.Signal(signal);
+    EXPECT_EQ(d.ExitCode(), 0) << d.said();
+    EXPECT_THAT(d.said(), HasSubstr("stopping on"));
+  }
+}
+
+TEST(CoordinatorDaemon, WrongUse_HasTheDocumentedExitCodes) {
+  EXPECT_EQ(Daemon({}).ExitCode(), 2);
+  EXPECT_EQ(Daemon({"--listen", "127.0.0.1:0", "--nonsense"}).ExitCode(), 2);
+  EXPECT_EQ(Daemon({"--listen", "nonsense"}).ExitCode(), 78);
+  Daemon open({"--listen", "0.0.0.0:0"});
+  EXPECT_EQ(open.ExitCode(), 78);
+  EXPECT_THAT(open.said(), HasSubstr("--insecure"));
+  Daemon first({"--listen", "127.0.0.1:0"});
+  Daemon second({"--listen", first.WaitFor("listening on ")});
+  EXPECT_EQ(second.ExitCode(), 75);
+  EXPECT_THAT(second.said(), HasSubstr("in use"));
+}
+
+TEST(CoordinatorDaemon, SeveralAddresses_AllListen) {
+  Daemon d({"--listen", "127.0.0.1:0", "--listen", Socket("weft-two")});
+  EXPECT_THAT(d.WaitFor("listening on "), HasSubstr("127.0.0.1:"));
+  EXPECT_THAT(d.WaitFor("listening on "), HasSubstr("unix:"));
+}
+
+TEST(CoordinatorDaemon, Metrics_AreCleanAndZeroBeforeTheFirstRun) {
+  Daemon d({"--listen", Socket("weft-metrics"), "--metrics", "127.0.0.1:0"});
+  const std::string url = absl::StrCat("http://127.0.0.1:", d.WaitFor("metrics on port "));
+  d.WaitFor("listening on ");
+  int code = 0;
+  const std::string text = Shell(absl::StrCat("curl -sf ", url, "/metrics"), &code);
+  ASSERT_EQ(code, 0);
+  for (const char* series :
+       {"weft_build_info{version=", "weft_epoch 1", "weft_jobs{state=\"blocked\"} 0",
+        "weft_jobs{state=\"claimed\"} 0", "weft_job_completions_total{kind=\"backward_weight\"} 0",
+        "weft_runs{state=\"running\"} 0", "weft_runs_ended_total{state=\"failed\"} 0",
+        "weft_workers{state=\"free\"} 0", "weft_steps_total 0", "weft_loss 0",
+        "weft_last_step_timestamp_seconds 0", "weft_fenced_total 0", "weft_duplicate_completions_total 0",
+        "weft_grants_total 0", "weft_session_messages_total{direction=\"received\"} 0",
+        "weft_session_messages_total{direction=\"sent\"} 0"}) {
+    EXPECT_THAT(text, HasSubstr(series));
+  }
+  EXPECT_EQ(Shell(absl::StrCat("curl -sf ", url, "/healthz"), &code), "ok\n");
+  Shell("command -v promtool", &code);
+  ASSERT_EQ(code, 0) << "promtool is missing: install Debian's package prometheus";
+  const std::string complaints =
+      Shell(absl::StrCat("curl -sf ", url, "/metrics | promtool check metrics 2>&1"), &code);
+  EXPECT_EQ(code, 0) << complaints;
+  EXPECT_EQ(complaints, "");
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,38 @@
+// Run files for tests of whole programs.
+#ifndef WEFT_TESTS_PROCESS_RUN_FILES_H_
+#define WEFT_TESTS_PROCESS_RUN_FILES_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "tests/process/command.h"
+
+namespace weft {
+
+// Writes `text.txt` and `run.yaml` into the folder and returns the run file's path: a tiny gpt, 3 steps of 4
+// micro-batches, 4 stages, 1f1b. `changes` replaces whole top-level sections.
+inline std::string WriteSmallRun(const TestFolder& folder,
+                                 const std::map<std::string, std::string>& changes = {}) {
+  std::string text;
+  uint32_t state = 1;
+  for (int i = 0; i < 30000; ++i) {
+    state = state * 1664525u + 1013904223u;
+    text += "abcdefgh \n"[(state >> 16) % 10];
+  }
+  folder.Write("text.txt", text);
+  std::map<std::string, std::string> sections = {
+      {"model", "{gpt: {layers: 4, width: 32, heads: 2, context: 32}}"},
+      {"data", "{text: {path: text.txt}, order: sequential}"},
+      {"train", "{steps: 3, batch: 16, microbatches: 4, seed: 1, optimizer: {adamw: {lr: 1.0e-3}}}"},
+      {"stages", "4"},
+      {"schedule", "{1f1b: {}}"}};
+  for (const auto& [key, value] : changes) sections[key] = value;
+  std::string yaml = "name: small\n";
+  for (const auto& [key, value] : sections) yaml += key + ": " + value + "\n";
+  return folder.Write("run.yaml", yaml);
+}
+
+}  // namespace weft
+
+#endif  // WEFT_TESTS_PROCESS_RUN_FILES_H_

@@ -1,0 +1,63 @@
+// Whole runs under a virtual clock and a faulty network, many seeds. A failing seed is printed; WEFT_SEED=n
+// runs it alone, WEFT_SEEDS=n that many.
+#include <cstdlib>
+#include <iostream>
+
+#include "gtest/gtest.h"
+#include "tests/simulation/world.h"
+
+namespace weft {
+namespace {
+
+uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
+  const char* text = std::getenv(name);
+  return text != nullptr ? std::strtoull(text, nullptr, 10) : otherwise;
+}
+
+std::string Text(const WorldOptions& o) {
+  return "WEFT_SEED=" + std::to_string(o.seed) + ": " + o.family + " S=" + std::to_string(o.stages) +
+         " B=" + std::to_string(o.microbatches) + " T=" + std::to_string(o.steps) +
+         " processes=" + std::to_string(o.processes) + " loss=" + std::to_string(o.loss) +
+         " duplication=" + std::to_string(o.duplication);
+}
+
+TEST(SimulatedWorld, MessagesLostDoubledDelayedAndReordered_EveryRunEndsWithThePlainLoopsWeights) {
+  const uint64_t only = FromEnvironment("WEFT_SEED", 0);
+  const uint64_t first = only > 0 ? only : 1, last = only > 0 ? only : FromEnvironment("WEFT_SEEDS", 300);
+  uint64_t events = 0, lost = 0, doubled = 0;
+  int64_t virtual_ns = 0;
+  for (uint64_t seed = first; seed <= last; ++seed) {
+    const WorldOptions options = DrawWorld(seed);
+    const WorldResult result = RunWorld(options);
+    ASSERT_EQ(result.problem, "") << Text(options);
+    events += result.events;
+    lost += result.packets_lost;
+    doubled += result.packets_doubled;
+    virtual_ns += result.virtual_ns;
+  }
+  std::cout << last - first + 1 << " seeds, " << events << " events, "
+            << 1e-9 * static_cast<double>(virtual_ns) << " virtual seconds, " << lost << " packets lost, "
+            << doubled << " doubled\n";
+  // The faults must have happened, or the test shows nothing.
+  if (only == 0) {
+    EXPECT_GT(lost, 100u);
+    EXPECT_GT(doubled, 100u);
+  }
+}
+
+TEST(SimulatedWorld, SameSeedTwice_GivesTheSameTrace) {
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    const WorldResult a = RunWorld(DrawWorld(seed)), b = RunWorld(DrawWorld(seed));
+    ASSERT_EQ(a.trace, b.trace) << "seed " << seed;
+    ASSERT_EQ(a.events, b.events) << "seed " << seed;
+  }
+}
+
+TEST(SimulatedWorld, OtherSeed_GivesAnotherTrace) {
+  WorldOptions a = DrawWorld(3), b = a;
+  b.seed = 4;
+  EXPECT_NE(RunWorld(a).trace, RunWorld(b).trace);
+}
+
+}  // namespace
+}  // namespace weft

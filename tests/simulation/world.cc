@@ -1,0 +1,555 @@
+#include "tests/simulation/world.h"
+
+#include <algorithm>
+#include <deque>
+#include <functional>
+#include <map>
+#include <queue>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/coordinator_core.h"
+#include "proto/session/link.h"
+#include "schedules/families.h"
+#include "worker/core/worker_core.h"
+
+namespace weft {
+namespace {
+
+using Value = uint64_t;
+
+Value Mix(Value a, Value b) {
+  a ^= b + 0x9e3779b97f4a7c15 + (a << 6) + (a >> 2);
+  a *= 0xbf58476d1ce4e5b9;
+  return a ^ (a >> 31);
+}
+
+// SplitMix64: the same numbers everywhere.
+class Random {
+ public:
+  explicit Random(uint64_t seed) : state_(seed * 0x9e3779b97f4a7c15 + 1) {}
+  uint64_t Next() {
+    uint64_t z = (state_ += 0x9e3779b97f4a7c15);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
+    return z ^ (z >> 31);
+  }
+  int64_t Below(int64_t n) { return n <= 0 ? 0 : static_cast<int64_t>(Next() % static_cast<uint64_t>(n)); }
+  int From(int low, int high) { return low + static_cast<int>(Below(high - low + 1)); }
+  bool Chance(double p) { return static_cast<double>(Next() >> 11) * 0x1.0p-53 < p; }
+
+ private:
+  uint64_t state_;
+};
+
+// ---- the arithmetic of the world
+
+Value InitialWeights(int stage) { return Mix(0x57, static_cast<Value>(stage)); }
+Value ForwardValue(const Job& j, Value input, Value weights) {
+  return Mix(Mix(Mix(0xf0, static_cast<Value>(j.stage * 1000 + j.microbatch)), input), weights);
+}
+Value InputGradientValue(const Job& j, Value output, Value gradient, Value weights) {
+  return Mix(Mix(Mix(Mix(0xb0, static_cast<Value>(j.stage * 1000 + j.microbatch)), output), gradient),
+             weights);
+}
+Value GradientValue(Value input_gradient) { return Mix(0x6d, input_gradient); }
+Value SliceValue(Value gradient, int part, int parts) {
+  return parts == 1 ? gradient : Mix(gradient, 77 + part);
+}
+Value Updated(Value weights, const std::vector<Value>& sums) {
+  Value v = Mix(0x0d, weights);
+  for (Value s : sums) v = Mix(v, s);
+  return v;
+}
+
+// The weights after `steps` steps of the plain loop.
+std::vector<Value> PlainLoop(const Graph& graph, int steps) {
+  const int stages = graph.schedule().stages, microbatches = graph.schedule().microbatches;
+  std::vector<Value> weights;
+  for (int s = 0; s < stages; ++s) weights.push_back(InitialWeights(s));
+  for (int t = 0; t < steps; ++t) {
+    std::vector<std::vector<Value>> sums(stages);
+    for (int s = 0; s < stages; ++s) sums[s].assign(graph.members(s).size(), 0);
+    for (int b = 0; b < microbatches; ++b) {
+      std::vector<Value> out(stages);
+      for (int s = 0; s < stages; ++s) {
+        out[s] = ForwardValue(Job::Compute(t, s, b, JobKind::kForward), s > 0 ? out[s - 1] : t, weights[s]);
+      }
+      Value gradient = 0;
+      for (int s = stages - 1; s >= 0; --s) {
+        gradient =
+            InputGradientValue(Job::Compute(t, s, b, JobKind::kBackward), out[s], gradient, weights[s]);
+        const int parts = static_cast<int>(sums[s].size());
+        for (int p = 0; p < parts; ++p)
+          sums[s][p] = Mix(sums[s][p], SliceValue(GradientValue(gradient), p, parts));
+      }
+    }
+    for (int s = 0; s < stages; ++s) weights[s] = Updated(weights[s], sums[s]);
+  }
+  return weights;
+}
+
+class World {
+ public:
+  explicit World(const WorldOptions& options);
+  WorldResult Run();
+
+ private:
+  using UpLink = Link<FromWorker, FromCoordinator>;
+  using DownLink = Link<FromCoordinator, FromWorker>;
+
+  struct Process {
+    Process(int n, WorkerCore::ParseSpec parse, LinkOptions link)
+        : number(n), core(std::move(parse)), up(n + 1, link), down(n + 1, link) {}
+    int number;
+    WorkerCore core;
+    UpLink up;      // the worker's end
+    DownLink down;  // the coordinator's end
+    std::map<TensorKey, Value> inbox;
+    std::map<TensorKey, int> wanted_by;             // as a producer: who asked
+    std::map<TensorKey, Value> offered;             // as a producer: what waits for a want
+    std::map<std::pair<Rank, int>, Value> weights;  // by rank and stage
+    std::map<Job, Value> sums;                      // of reduce and gradient-consuming jobs
+    std::map<std::pair<Rank, Job>, Value> outputs;  // forward outputs that wait for their backward
+    int64_t up_timer = -1, down_timer = -1;
+  };
+  struct Event {
+    int64_t time;
+    uint64_t number;
+    std::function<void()> action;
+    bool operator<(const Event& o) const { return std::tie(time, number) > std::tie(o.time, o.number); }
+  };
+  struct Outputs {
+    Value activation = 0, input_gradient = 0, gradient = 0, sum = 0;
+  };
+
+  void At(int64_t time, std::function<void()> action) { events_.push({time, next_++, std::move(action)}); }
+  void Note(Value what) { trace_ = Mix(trace_, Mix(static_cast<Value>(now_), what)); }
+  void Problem(const std::string& what) {
+    if (problem_.empty()) problem_ = absl::StrCat(what, " at ", now_, " ns");
+  }
+
+  void Pump(Process& p);
+  template <typename LinkType, typename Deliver>
+  void PumpLink(LinkType& link, int64_t* timer, Process& p, Deliver deliver);
+  void ToCoordinator(Process& p, Packet<FromWorker> packet);
+  void ToWorker(Process& p, Packet<FromCoordinator> packet);
+  void StepCoordinator(std::vector<weft::Event> events);
+  void WakeCoordinator();
+  void Carry(Process& p, WorkerEffects effects, const Outputs* outputs);
+  void StartJob(Process& p, const StartEffect& start);
+  void EndJob(Process& p, const StartEffect& start, int64_t began, Outputs outputs);
+  Outputs Compute(Process& p, const StartEffect& start);
+  void Publish(Process& p, const PublishEffect& e, const Outputs* outputs);
+  void Want(Process& p, const WantEffect& e);
+  void Transfer(Process& from, const TensorKey& key, int to, Value value);
+  void CheckStart(const StartEffect& start);
+  void CheckEnd();
+
+  const WorldOptions options_;
+  Random random_;
+  std::shared_ptr<const RunPlan> plan_;
+  std::unique_ptr<CoordinatorCore> coordinator_;
+  std::vector<std::unique_ptr<Process>> processes_;
+  std::priority_queue<Event> events_;
+  uint64_t next_ = 0;
+  int64_t now_ = 1;
+  int64_t coordinator_timer_ = -1;
+  Value trace_ = 0;
+  std::string problem_;
+  std::set<Job> started_, ended_, counted_;
+  bool finished_ = false;
+  int steps_done_ = 0;
+  WorldResult result_;
+};
+
+World::World(const WorldOptions& options) : options_(options), random_(options.seed) {
+  std::map<std::string, std::string> parameters;
+  if (options.family == "lpp") {
+    parameters = {{"groups", absl::StrCat(options.groups)}, {"ranks", absl::StrCat(options.ring)}};
+  }
+  auto schedule = MakeSchedule(options.family, parameters, options.stages, options.microbatches);
+  auto plan = MakeRunPlan("world", options.family, *schedule, options.steps);
+  plan_ = *plan;
+  CoreOptions core;
+  core.epoch = 1 + options.seed;
+  coordinator_ = std::make_unique<CoordinatorCore>(core);
+  LinkOptions link;
+  link.resend_ns = 4 * options.delay_ns + 1'000'000;
+  link.ack_delay_ns = 500'000;
+  const WorkerCore::RunShape shape{*schedule, options.steps};
+  for (int i = 0; i < options.processes; ++i) {
+    processes_.push_back(std::make_unique<Process>(
+        i, [shape](const std::string&) { return shape; }, link));
+  }
+}
+
+// ---- the control plane
+
+template <typename LinkType, typename Deliver>
+void World::PumpLink(LinkType& link, int64_t* timer, Process& p, Deliver deliver) {
+  while (auto packet = link.Take(now_)) {
+    const int copies = random_.Chance(options_.loss) ? 0 : (random_.Chance(options_.duplication) ? 2 : 1);
+    result_.packets_lost += copies == 0;
+    result_.packets_doubled += copies == 2;
+    for (int c = 0; c < copies; ++c) {
+      At(now_ + 1000 + random_.Below(options_.delay_ns),
+         [&p, deliver, packet = *packet] { deliver(p, packet); });
+    }
+  }
+  const int64_t deadline = link.next_deadline();
+  if (deadline == kNever || (*timer > now_ && *timer <= deadline)) return;
+  *timer = std::max(deadline, now_ + 1);
+  At(*timer, [this, &p] { Pump(p); });
+}
+
+void World::Pump(Process& p) {
+  PumpLink(p.up, &p.up_timer, p,
+           [this](Process& q, const Packet<FromWorker>& packet) { ToCoordinator(q, packet); });
+  PumpLink(p.down, &p.down_timer, p,
+           [this](Process& q, const Packet<FromCoordinator>& packet) { ToWorker(q, packet); });
+}
+
+void World::ToCoordinator(Process& p, Packet<FromWorker> packet) {
+  std::vector<FromWorker> messages;
+  if (absl::Status s = p.down.Receive(now_, std::move(packet), &messages); !s.ok())
+    return Problem(std::string(s.message()));
+  std::vector<weft::Event> events;
+  for (FromWorker& m : messages) {
+    Note(Mix(11, m.index()));
+    events.push_back(SessionMessage{static_cast<SessionId>(p.number + 1), std::move(m)});
+  }
+  if (!events.empty()) StepCoordinator(std::move(events));
+  Pump(p);
+}
+
+void World::ToWorker(Process& p, Packet<FromCoordinator> packet) {
+  std::vector<FromCoordinator> messages;
+  if (absl::Status s = p.up.Receive(now_, std::move(packet), &messages); !s.ok())
+    return Problem(std::string(s.message()));
+  for (const FromCoordinator& m : messages) {
+    Note(Mix(12, m.index()));
+    WorkerEffects effects;
+    p.core.OnMessage(now_, m, &effects);
+    Carry(p, std::move(effects), nullptr);
+  }
+  Pump(p);
+}
+
+void World::StepCoordinator(std::vector<weft::Event> events) {
+  Effects effects = coordinator_->Step(now_, std::move(events));
+  for (OutgoingMessage& m : effects.messages) {
+    Process& p = *processes_[m.session - 1];
+    if (absl::Status s = p.down.Send(std::move(m.message)); !s.ok()) Problem(std::string(s.message()));
+  }
+  for (const Reply& r : effects.replies) {
+    if (!r.status.ok()) Problem(absl::StrCat("the run was refused: ", r.status.ToString()));
+  }
+  for (const JobsEnded& j : effects.jobs) {
+    for (const Completion& c : j.jobs) {
+      Note(Mix(13, c.job.stage * 100 + c.job.microbatch));
+      if (!counted_.insert(c.job).second) Problem(absl::StrCat(Describe(c.job), " was counted twice"));
+      if (!ended_.count(c.job)) Problem(absl::StrCat(Describe(c.job), " was counted before it ended"));
+    }
+  }
+  steps_done_ += static_cast<int>(effects.steps.size());
+  for (const CloseSession& c : effects.closed) Problem(absl::StrCat("session closed: ", c.status.ToString()));
+  for (const RunInfo& run : effects.runs) {
+    if (run.state == RunState::kFinished) finished_ = true;
+    if (IsFinal(run.state) && run.state != RunState::kFinished)
+      Problem(absl::StrCat("the run ended: ", run.reason));
+  }
+  for (auto& p : processes_) Pump(*p);
+  WakeCoordinator();
+}
+
+void World::WakeCoordinator() {
+  const int64_t deadline = coordinator_->next_deadline();
+  if (deadline == INT64_MAX || (coordinator_timer_ > now_ && coordinator_timer_ <= deadline)) return;
+  coordinator_timer_ = std::max(deadline, now_ + 1);
+  At(coordinator_timer_, [this] { StepCoordinator({Tick{}}); });
+}
+
+// ---- the workers
+
+void World::Carry(Process& p, WorkerEffects effects, const Outputs* outputs) {
+  for (WorkerEffect& effect : effects) {
+    if (auto* send = std::get_if<SendEffect>(&effect)) {
+      if (auto* failed = std::get_if<Failed>(&send->message)) Problem(failed->reason);
+      if (absl::Status s = p.up.Send(std::move(send->message)); !s.ok()) Problem(std::string(s.message()));
+    } else if (auto* prepare = std::get_if<PrepareEffect>(&effect)) {
+      for (const auto& s : prepare->stages) p.weights[{s.rank, s.stage}] = InitialWeights(s.stage);
+      At(now_ + random_.Below(5'000'000), [this, &p] {
+        WorkerEffects more;
+        p.core.OnPrepared(now_, &more);
+        Carry(p, std::move(more), nullptr);
+        Pump(p);
+      });
+    } else if (auto* want = std::get_if<WantEffect>(&effect)) {
+      Want(p, *want);
+    } else if (auto* start = std::get_if<StartEffect>(&effect)) {
+      StartJob(p, *start);
+    } else if (auto* publish = std::get_if<PublishEffect>(&effect)) {
+      Publish(p, *publish, outputs);
+    } else if (std::holds_alternative<SaveEffect>(effect)) {
+      At(now_ + 1000, [this, &p] {
+        std::vector<RankReport> reports;
+        for (Rank r : p.core.ranks()) {
+          reports.emplace_back();
+          reports.back().rank = r;
+        }
+        WorkerEffects more;
+        p.core.OnSaved(now_, std::move(reports), &more);
+        Carry(p, std::move(more), nullptr);
+        Pump(p);
+      });
+    } else if (std::holds_alternative<ForgetEffect>(effect)) {
+      p.core.Forget();
+    }
+  }
+}
+
+void World::Want(Process& p, const WantEffect& e) {
+  Process& producer = *processes_[e.process];
+  At(now_ + 500 + random_.Below(options_.transfer_delay_ns), [this, &producer, key = e.key, to = p.number] {
+    const auto it = producer.offered.find(key);
+    if (it == producer.offered.end()) {
+      producer.wanted_by[key] = to;
+    } else {
+      Transfer(producer, key, to, it->second);
+      producer.offered.erase(it);
+    }
+  });
+}
+
+void World::Transfer(Process& from, const TensorKey& key, int to, Value value) {
+  Process& p = *processes_[to];
+  At(now_ + 500 + random_.Below(options_.transfer_delay_ns), [this, &p, key, value] {
+    Note(Mix(14, value));
+    p.inbox[key] = value;
+    WorkerEffects effects;
+    p.core.OnTensor(now_, key, now_ - 1, &effects);
+    Carry(p, std::move(effects), nullptr);
+    Pump(p);
+  });
+}
+
+void World::Publish(Process& p, const PublishEffect& e, const Outputs* outputs) {
+  Value value = 0;
+  switch (e.key.kind) {
+    case TensorKind::kWeights:
+      value = p.weights[{e.key.producer, e.key.stage}];
+      break;
+    case TensorKind::kActivation:
+      value = outputs->activation;
+      break;
+    case TensorKind::kInputGradient:
+      value = outputs->input_gradient;
+      break;
+    case TensorKind::kGradient:
+      value = SliceValue(outputs->gradient, e.key.part, e.parts);
+      break;
+    case TensorKind::kGradientSum:
+      value = outputs->sum;
+      break;
+    case TensorKind::kOrder:
+      break;
+  }
+  if (e.process < 0) {
+    p.inbox[e.key] = value;
+    return;
+  }
+  const auto it = p.wanted_by.find(e.key);
+  if (it == p.wanted_by.end()) {
+    p.offered[e.key] = value;
+  } else {
+    Transfer(p, e.key, it->second, value);
+    p.wanted_by.erase(it);
+  }
+}
+
+void World::CheckStart(const StartEffect& start) {
+  if (!start.last) return;
+  if (!started_.insert(start.job).second) Problem(absl::StrCat(Describe(start.job), " started twice"));
+  std::vector<Edge> edges;
+  plan_->graph.Predecessors(start.job, &edges);
+  for (const Edge& e : edges) {
+    if (e.from.step >= 0 && !ended_.count(e.from)) {
+      Problem(absl::StrCat(Describe(start.job), " started before ", Describe(e.from), " ended"));
+    }
+  }
+}
+
+void World::StartJob(Process& p, const StartEffect& start) {
+  CheckStart(start);
+  Note(Mix(15, start.job.stage * 100 + start.job.microbatch));
+  const int64_t began = now_;
+  At(now_ + 1 + random_.Below(options_.job_ns),
+     [this, &p, start, began] { EndJob(p, start, began, Compute(p, start)); });
+}
+
+World::Outputs World::Compute(Process& p, const StartEffect& start) {
+  const Job& j = start.job;
+  const auto take_all = [&](TensorKind kind) {
+    std::vector<Value> values;
+    for (const TensorKey& key : start.inputs) {
+      if (key.kind != kind) continue;
+      const auto it = p.inbox.find(key);
+      if (it == p.inbox.end()) {
+        Problem(absl::StrCat(Describe(j), " lacks the ", Describe(key)));
+        continue;
+      }
+      values.push_back(it->second);
+      p.inbox.erase(it);
+    }
+    return values;
+  };
+  const auto take = [&](TensorKind kind) -> std::optional<Value> {
+    const std::vector<Value> values = take_all(kind);
+    return values.empty() ? std::nullopt : std::optional<Value>(values[0]);
+  };
+  Outputs out;
+  Job forward = j;
+  forward.kind = JobKind::kForward;
+  const auto weights = [&] { return take(TensorKind::kWeights).value_or(p.weights[{start.rank, j.stage}]); };
+  if (j.kind == JobKind::kForward) {
+    const Value input = take(TensorKind::kActivation).value_or(j.step);
+    out.activation = p.outputs[{start.rank, j}] = ForwardValue(j, input, weights());
+  } else if (HasMicrobatch(j.kind)) {
+    const Value gradient = take(TensorKind::kInputGradient).value_or(0);
+    out.input_gradient = InputGradientValue(j, p.outputs[{start.rank, forward}], gradient, weights());
+    out.gradient = GradientValue(out.input_gradient);
+    p.outputs.erase({start.rank, forward});
+    // A stage of one holder sums in the rank itself, micro-batch by micro-batch: by number, so that order
+    // does not matter here.
+    if (!start.hand_out_gradient)
+      p.outputs[{start.rank, Job::Compute(j.step, j.stage, j.microbatch, JobKind::kBackwardWeight)}] =
+          out.gradient;
+  } else {
+    for (const TensorKey& key : start.gradients) {
+      p.sums[j] = Mix(p.sums[j], p.inbox[key]);
+      p.inbox.erase(key);
+    }
+    if (j.kind == JobKind::kReduce) {
+      out.sum = p.sums[j];
+    } else if (start.last) {
+      std::vector<Value> sums;
+      if (plan_->graph.has_reduce(j.stage)) {
+        sums = take_all(TensorKind::kGradientSum);
+      } else if (plan_->graph.gradient_travels(j.stage)) {
+        sums.push_back(p.sums[j]);
+      } else {
+        sums.push_back(0);
+        for (int b = 0; b < plan_->graph.schedule().microbatches; ++b) {
+          const auto it =
+              p.outputs.find({start.rank, Job::Compute(j.step, j.stage, b, JobKind::kBackwardWeight)});
+          if (it == p.outputs.end()) {
+            Problem(absl::StrCat(Describe(j), " lacks the gradient of micro-batch ", b));
+            break;
+          }
+          sums[0] = Mix(sums[0], it->second);
+          p.outputs.erase(it);
+        }
+      }
+      Value& w = p.weights[{start.rank, j.stage}];
+      w = Updated(w, sums);
+    }
+  }
+  return out;
+}
+
+void World::EndJob(Process& p, const StartEffect& start, int64_t began, Outputs outputs) {
+  if (start.last) ended_.insert(start.job);
+  WorkerEffects effects;
+  p.core.OnJobDone(now_, {start.rank, start.job, began, now_, start.last, {}}, &effects);
+  Carry(p, std::move(effects), &outputs);
+  Pump(p);
+}
+
+// ---- the run
+
+void World::CheckEnd() {
+  if (!finished_) return Problem("the run did not finish");
+  const size_t jobs = static_cast<size_t>(plan_->graph.jobs_per_step()) * options_.steps;
+  if (counted_.size() != jobs) Problem(absl::StrCat(counted_.size(), " of ", jobs, " jobs were counted"));
+  if (steps_done_ != options_.steps) Problem(absl::StrCat(steps_done_, " steps were reported"));
+  const std::vector<Value> plain = PlainLoop(plan_->graph, options_.steps);
+  for (auto& p : processes_) {
+    for (const auto& [where, value] : p->weights) {
+      const auto& members = plan_->graph.members(where.second);
+      const bool holds = std::find(members.begin(), members.end(), where.first) != members.end();
+      if (holds && value != plain[where.second]) {
+        Problem(absl::StrCat("weights of stage ", where.second, " on rank ", where.first,
+                             " differ from the plain loop's"));
+      }
+    }
+    if (!p->inbox.empty())
+      Problem(absl::StrCat(p->inbox.size(), " tensors were never used, first the ",
+                           Describe(p->inbox.begin()->first)));
+    if (!p->offered.empty()) Problem("tensors were offered and never wanted");
+  }
+}
+
+WorldResult World::Run() {
+  for (auto& p : processes_) {
+    At(1 + random_.Below(1'000'000), [this, &p = *p] {
+      StepCoordinator({SessionOpened{static_cast<SessionId>(p.number + 1)}});
+      Hello hello;
+      hello.worker = absl::StrCat("worker-", p.number);
+      hello.host = "world";
+      hello.pid = 100 + p.number;
+      hello.process = p.number;
+      hello.address = absl::StrCat("address-", p.number);
+      if (absl::Status s = p.up.Send(hello); !s.ok()) Problem(std::string(s.message()));
+      Pump(p);
+    });
+  }
+  At(1, [this] { StepCoordinator({SubmitRun{1, "request", plan_, "{}", options_.processes, ""}}); });
+  constexpr uint64_t kMostEvents = 5'000'000;
+  while (!events_.empty() && problem_.empty() && result_.events < kMostEvents) {
+    const Event e = events_.top();
+    events_.pop();
+    now_ = e.time;
+    ++result_.events;
+    e.action();
+    const bool idle =
+        std::all_of(processes_.begin(), processes_.end(), [](const auto& p) { return !p->core.has_run(); });
+    if (finished_ && idle) break;
+  }
+  if (problem_.empty()) CheckEnd();
+  result_.problem = problem_;
+  result_.trace = trace_;
+  result_.virtual_ns = now_;
+  return result_;
+}
+
+}  // namespace
+
+WorldOptions DrawWorld(uint64_t seed) {
+  Random random(seed ^ 0xabcdef);
+  WorldOptions o;
+  o.seed = seed;
+  o.stages = random.From(1, 6);
+  o.microbatches = random.From(1, 8);
+  o.steps = random.From(1, 4);
+  const char* kFamilies[] = {"ddp", "gpipe", "1f1b", "lpp"};
+  o.family = kFamilies[random.From(0, 3)];
+  o.groups = random.From(1, o.microbatches);
+  o.ring = random.From(1, o.stages);
+  int ranks = o.stages;
+  if (o.family == "ddp") ranks = o.microbatches;
+  if (o.family == "lpp") ranks = o.groups * o.ring;
+  o.processes = random.From(1, std::min(ranks, 5));
+  o.loss = random.Chance(0.7) ? 0.01 * random.From(0, 30) : 0;
+  o.duplication = random.Chance(0.7) ? 0.01 * random.From(0, 50) : 0;
+  o.delay_ns = random.Chance(0.5) ? 100'000 : 1000 * random.From(1, 20'000);
+  o.transfer_delay_ns = 1000 * random.From(1, 5'000);
+  o.job_ns = 1000 * random.From(1, 4'000);
+  return o;
+}
+
+WorldResult RunWorld(const WorldOptions& options) { return World(options).Run(); }
+
+}  // namespace weft

@@ -1,0 +1,47 @@
+// One run of Weft on a virtual clock: the real coordinator core, the real worker cores and the real session
+// links, joined by a network that loses, doubles, delays and reorders, all in one thread and from one seed.
+//
+// The world plays every shell: it carries effects out, runs jobs for random times and moves tensors with
+// random delays. A tensor is a 64-bit number, and a job's outputs are a hash of the job and its inputs, so
+// the final weights are equal to those of a plain loop over micro-batches exactly if every job ran once on
+// the right inputs and every gradient was added once, in order.
+//
+// Checked after each event: a job starts once and after all its predecessors; a job is counted done once. At
+// the end: the run finished, all jobs done, weights as the plain loop's. The trace is a hash of every event,
+// equal for equal seeds.
+#ifndef WEFT_TESTS_SIMULATION_WORLD_H_
+#define WEFT_TESTS_SIMULATION_WORLD_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace weft {
+
+struct WorldOptions {
+  uint64_t seed = 1;
+  std::string family = "1f1b";
+  int groups = 1, ring = 1;  // of lpp
+  int stages = 4, microbatches = 8, steps = 3, processes = 2;
+  // Of each packet between a worker and the coordinator.
+  double loss = 0, duplication = 0;
+  int64_t delay_ns = 1'000'000;         // uniform from 0
+  int64_t transfer_delay_ns = 300'000;  // of each tensor
+  int64_t job_ns = 1'000'000;           // longest job
+};
+
+struct WorldResult {
+  std::string problem;  // empty if every check held
+  uint64_t trace = 0;
+  int64_t virtual_ns = 0;
+  uint64_t events = 0, packets_lost = 0, packets_doubled = 0;
+};
+
+// Draws sizes and faults from the seed.
+WorldOptions DrawWorld(uint64_t seed);
+
+WorldResult RunWorld(const WorldOptions& options);
+
+}  // namespace weft
+
+#endif  // WEFT_TESTS_SIMULATION_WORLD_H_

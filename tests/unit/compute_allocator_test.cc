@@ -1,0 +1,200 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <map>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "worker/shell/compute/segment_allocator.h"
+
+namespace weft {
+namespace {
+
+// Ordinary memory that remembers what is out, and ends after `limit` bytes.
+class CountingMemory final : public MemorySource {
+ public:
+  explicit CountingMemory(size_t limit = SIZE_MAX) : limit_(limit) {}
+  absl::StatusOr<void*> Allocate(size_t bytes) override {
+    if (out_ + bytes > limit_) return absl::ResourceExhaustedError("the limit of the test");
+    out_ += bytes;
+    ++segments_;
+    return memory_.Allocate(bytes);
+  }
+  void Free(void* segment, size_t bytes) override {
+    out_ -= bytes;
+    memory_.Free(segment, bytes);
+  }
+  size_t out() const { return out_; }
+  int segments() const { return segments_; }
+
+ private:
+  const size_t limit_;
+  size_t out_ = 0;
+  int segments_ = 0;
+  PlainMemory memory_;
+};
+
+struct Block {
+  char* data;
+  size_t bytes;
+  MemoryClass memory_class;
+  char fill;
+};
+
+int64_t Charged(size_t bytes) { return static_cast<int64_t>(std::max<size_t>(1, (bytes + 63) / 64) * 64); }
+
+size_t RandomSize(std::mt19937& random) {
+  switch (random() % 4) {
+    case 0:
+      return random() % 100;
+    case 1:
+      return random() % 5000;
+    case 2:
+      return random() % 200000;
+    default:
+      return 64 << (random() % 15);
+  }
+}
+
+TEST(SegmentAllocator, RandomAllocations_NeverOverlapAndCountExactly) {
+  for (uint32_t seed = 1; seed <= 5; ++seed) {
+    CountingMemory memory;
+    auto allocator = SegmentAllocator::Create(memory);
+    std::mt19937 random(seed);
+    std::vector<Block> blocks;
+    BytesByClass live{}, peak{};
+    for (int i = 0; i < 20000; ++i) {
+      const bool full = blocks.size() > 200;
+      if (blocks.empty() || (random() % 2 == 0 && !full)) {
+        const size_t bytes = RandomSize(random);
+        const auto c = static_cast<MemoryClass>(random() % kMemoryClasses);
+        absl::StatusOr<void*> p = allocator->Allocate(bytes, c);
+        ASSERT_TRUE(p.ok()) << p.status();
+        ASSERT_EQ(reinterpret_cast<uintptr_t>(*p) % SegmentAllocator::kAlignment, 0u);
+        blocks.push_back({static_cast<char*>(*p), bytes, c, static_cast<char>(random())});
+        std::memset(blocks.back().data, blocks.back().fill, bytes);
+        auto& count = live[static_cast<int>(c)];
+        count += Charged(bytes);
+        peak[static_cast<int>(c)] = std::max(peak[static_cast<int>(c)], count);
+      } else {
+        std::swap(blocks[random() % blocks.size()], blocks.back());
+        const Block b = blocks.back();
+        blocks.pop_back();
+        // Whoever overlapped it would have written other bytes.
+        ASSERT_TRUE(std::all_of(b.data, b.data + b.bytes, [&](char x) { return x == b.fill; }));
+        SegmentAllocator::Free(b.data);
+        live[static_cast<int>(b.memory_class)] -= Charged(b.bytes);
+      }
+      ASSERT_EQ(allocator->live_bytes(), live);
+      ASSERT_EQ(allocator->peak_bytes(), peak);
+      if (i % 500 == 0) allocator->CheckConsistency();
+    }
+    for (const Block& b : blocks) SegmentAllocator::Free(b.data);
+    allocator->CheckConsistency();
+    EXPECT_EQ(allocator->live_bytes(), BytesByClass{});
+    EXPECT_EQ(memory.out(), allocator->segment_bytes());
+    allocator.reset();
+    EXPECT_EQ(memory.out(), 0u);
+  }
+}
+
+TEST(SegmentAllocator, SameStepsAgain_TakeNoNewSegments) {
+  CountingMemory memory;
+  auto allocator = SegmentAllocator::Create(memory);
+  std::vector<size_t> sizes;
+  std::mt19937 random(3);
+  for (int i = 0; i < 100; ++i) sizes.push_back(RandomSize(random));
+  sizes.push_back(20 << 20);  // larger than a segment
+  sizes.push_back((20 << 20) + 4096 - 128);
+  int after_first = 0;
+  for (int step = 0; step < 50; ++step) {
+    std::vector<void*> blocks;
+    for (size_t bytes : sizes) blocks.push_back(*allocator->Allocate(bytes, MemoryClass::kActivations));
+    std::shuffle(blocks.begin(), blocks.end(), random);
+    for (void* b : blocks) SegmentAllocator::Free(b);
+    if (step == 0) after_first = memory.segments();
+  }
+  EXPECT_EQ(memory.segments(), after_first);
+}
+
+TEST(SegmentAllocator, LargeBlocksOfOneSize_ReuseTheirSegments) {
+  CountingMemory memory;
+  auto allocator = SegmentAllocator::Create(memory);
+  for (size_t bytes = 9 << 20; bytes < (10 << 20); bytes += 100000) {
+    SegmentAllocator::Free(*allocator->Allocate(bytes, MemoryClass::kBuffers));
+    const int segments = memory.segments();
+    for (int i = 0; i < 3; ++i) SegmentAllocator::Free(*allocator->Allocate(bytes, MemoryClass::kBuffers));
+    EXPECT_EQ(memory.segments(), segments) << bytes;
+  }
+}
+
+TEST(SegmentAllocator, SourceWithoutMore_FailsAndStaysUsable) {
+  CountingMemory memory(2 * SegmentAllocator::kSegmentBytes);
+  auto allocator = SegmentAllocator::Create(memory);
+  void* kept = *allocator->Allocate(7 << 20, MemoryClass::kWeights);
+  void* other = *allocator->Allocate(7 << 20, MemoryClass::kWeights);
+  const absl::Status status = allocator->Allocate(7 << 20, MemoryClass::kActivations).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("the limit of the test"));
+  EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("7340032 bytes"));
+  EXPECT_EQ(allocator->live_bytes()[static_cast<int>(MemoryClass::kActivations)], 0);
+  SegmentAllocator::Free(other);
+  absl::StatusOr<void*> again = allocator->Allocate(7 << 20, MemoryClass::kActivations);
+  ASSERT_TRUE(again.ok());
+  SegmentAllocator::Free(*again);
+  SegmentAllocator::Free(kept);
+  EXPECT_EQ(allocator->Allocate(SIZE_MAX - 10, MemoryClass::kWeights).status().code(),
+            absl::StatusCode::kResourceExhausted);
+}
+
+TEST(SegmentAllocator, BlocksThatOutliveTheHandle_KeepTheirSegments) {
+  CountingMemory memory;
+  auto allocator = SegmentAllocator::Create(memory);
+  auto* data = static_cast<char*>(*allocator->Allocate(1000, MemoryClass::kBuffers));
+  allocator.reset();
+  EXPECT_GT(memory.out(), 0u);
+  std::memset(data, 1, 1000);
+  std::thread([&] { SegmentAllocator::Free(data); }).join();
+  EXPECT_EQ(memory.out(), 0u);
+}
+
+TEST(SegmentAllocator, BlocksFreedOnOtherThreads_AreCountedOnce) {
+  CountingMemory memory;
+  auto allocator = SegmentAllocator::Create(memory);
+  constexpr int kThreads = 4, kRounds = 5000;
+  std::array<std::atomic<void*>, 64> mailbox{};
+  std::vector<std::thread> threads;
+  for (uint32_t t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      std::mt19937 random(t);
+      for (int i = 0; i < kRounds; ++i) {
+        const size_t bytes = RandomSize(random);
+        auto* data = static_cast<char*>(*allocator->Allocate(bytes, static_cast<MemoryClass>(t)));
+        std::memset(data, static_cast<int>(t), bytes);
+        SegmentAllocator::Free(mailbox[random() % mailbox.size()].exchange(data));
+      }
+    });
+  }
+  for (std::thread& t : threads) t.join();
+  allocator->CheckConsistency();
+  for (auto& m : mailbox) SegmentAllocator::Free(m.exchange(nullptr));
+  EXPECT_EQ(allocator->live_bytes(), BytesByClass{});
+  allocator->CheckConsistency();
+}
+
+TEST(SegmentAllocatorDeathTest, FreedTwice_Aborts) {
+  CountingMemory memory;
+  auto allocator = SegmentAllocator::Create(memory);
+  void* kept = *allocator->Allocate(100, MemoryClass::kBuffers);
+  void* data = *allocator->Allocate(100, MemoryClass::kBuffers);
+  SegmentAllocator::Free(data);
+  EXPECT_DEATH(SegmentAllocator::Free(data), "freed twice");
+  SegmentAllocator::Free(kept);
+}
+
+}  // namespace
+}  // namespace weft

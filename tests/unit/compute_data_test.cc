@@ -1,0 +1,206 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <zlib.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "worker/shell/compute/data.h"
+
+namespace weft {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class DataTest : public ::testing::Test {
+ protected:
+  DataTest() {
+    std::string pattern = ::testing::TempDir() + "/weft_XXXXXX";
+    if (mkdtemp(pattern.data()) == nullptr) std::abort();
+    folder_ = pattern;
+    run_.train.batch = 4;
+    run_.train.microbatches = 2;
+  }
+  ~DataTest() override { std::filesystem::remove_all(folder_); }
+
+  std::string Write(const std::string& name, const std::string& content) {
+    const std::string path = folder_ + "/" + name;
+    std::ofstream(path, std::ios::binary) << content;
+    return path;
+  }
+  std::string WriteGz(const std::string& name, const std::string& content) {
+    const std::string path = folder_ + "/" + name;
+    gzFile file = gzopen(path.c_str(), "wb");
+    gzwrite(file, content.data(), static_cast<unsigned>(content.size()));
+    gzclose(file);
+    return path;
+  }
+  void ExpectRefused(absl::StatusCode code, const std::vector<std::string>& parts) {
+    const absl::Status status = Dataset::Open(run_).status();
+    EXPECT_EQ(status.code(), code) << status;
+    for (const std::string& part : parts) EXPECT_THAT(std::string(status.message()), HasSubstr(part));
+  }
+
+  std::string folder_;
+  RunSpec run_;
+};
+
+class TextTest : public DataTest {
+ protected:
+  TextTest() {
+    GptSpec model;
+    model.context = 3;
+    run_.model = model;
+  }
+  void Use(const std::string& content) { run_.data.source = TextData{Write("t.txt", content)}; }
+};
+
+TEST_F(TextTest, Samples_OverlapByOneByte) {
+  Use("abcdefgh");  // 3 does not divide 8 - 1: the last byte is of no sample
+  auto data = Dataset::Open(run_);
+  ASSERT_TRUE(data.ok()) << data.status();
+  EXPECT_EQ((*data)->count(), 2);
+  EXPECT_EQ((*data)->inputs(), 3);
+  std::vector<int64_t> x(3), y(3);
+  ASSERT_TRUE((*data)->ReadInputs(1, x.data()).ok());
+  ASSERT_TRUE((*data)->ReadTargets(1, y.data()).ok());
+  EXPECT_THAT(x, ElementsAre('d', 'e', 'f'));
+  EXPECT_THAT(y, ElementsAre('e', 'f', 'g'));
+}
+
+TEST_F(TextTest, BytesBeyondAscii_AreNotNegative) {
+  Use("\xff\xfe\xfd\xfc");
+  auto data = Dataset::Open(run_);
+  ASSERT_TRUE(data.ok());
+  std::vector<int64_t> x(3);
+  ASSERT_TRUE((*data)->ReadInputs(0, x.data()).ok());
+  EXPECT_THAT(x, ElementsAre(255, 254, 253));
+}
+
+TEST_F(TextTest, Microbatches_FollowTheOrderOfTheContract) {
+  Use("0123456789abcdefghijklmnop");  // 26 bytes, 8 samples
+  auto data = Dataset::Open(run_);
+  ASSERT_TRUE(data.ok());
+  ASSERT_EQ((*data)->count(), 8);
+  // n = 2, B = 2: step 1, micro-batch 1 begins with sample (1*2 + 1)*2 = 6.
+  std::vector<int64_t> x(6);
+  ASSERT_TRUE((*data)->ReadInputs(run_.train, 1, 1, x.data()).ok());
+  EXPECT_THAT(x, ElementsAre('i', 'j', 'k', 'l', 'm', 'n'));
+  ASSERT_TRUE((*data)->ReadTargets(run_.train, 2, 0, x.data()).ok());  // number 8, again from the beginning
+  EXPECT_THAT(x, ElementsAre('1', '2', '3', '4', '5', '6'));
+  EXPECT_EQ(SampleNumber(run_.train, 1000000000, 1, 1, 1000000007), (4000000003) % 1000000007);
+}
+
+TEST_F(TextTest, UnusableFiles_AreRefusedByName) {
+  run_.data.source = TextData{folder_ + "/none.txt"};
+  ExpectRefused(absl::StatusCode::kNotFound, {"data.text.path", "none.txt"});
+  Use("");
+  ExpectRefused(absl::StatusCode::kInvalidArgument, {"t.txt", "empty"});
+  Use("abc");
+  ExpectRefused(absl::StatusCode::kInvalidArgument, {"t.txt", "3 bytes", "4", "context"});
+  run_.data.source = TextData{folder_};
+  ExpectRefused(absl::StatusCode::kInvalidArgument, {"not a regular file"});
+  Use("abcz");
+  std::get<GptSpec>(run_.model).vocabulary = 'z';
+  ExpectRefused(absl::StatusCode::kInvalidArgument, {"byte 3", "122", "vocabulary"});
+  std::get<GptSpec>(run_.model).vocabulary = 'z' + 1;
+  EXPECT_TRUE(Dataset::Open(run_).ok());
+  run_.model = MlpSpec{};
+  ExpectRefused(absl::StatusCode::kInvalidArgument, {"gpt", "text", "mlp", "idx"});
+}
+
+TEST_F(TextTest, FileCutShortUnderTheRun_IsDataLoss) {
+  Use("abcdefgh");
+  auto data = Dataset::Open(run_);
+  ASSERT_TRUE(data.ok());
+  std::filesystem::resize_file(folder_ + "/t.txt", 4);
+  std::vector<int64_t> x(3);
+  EXPECT_TRUE((*data)->ReadInputs(0, x.data()).ok());
+  EXPECT_EQ((*data)->ReadInputs(1, x.data()).code(), absl::StatusCode::kDataLoss);
+}
+
+class IdxTest : public DataTest {
+ protected:
+  IdxTest() {
+    MlpSpec model;
+    model.inputs = 4;
+    model.classes = 3;
+    run_.model = model;
+  }
+  static std::string Images() {
+    return std::string("\0\0\x08\x03\0\0\0\x02\0\0\0\x02\0\0\0\x02", 16) +
+           std::string("\0\xff\x33\1\2\3\4\5", 8);
+  }
+  static std::string Labels() { return std::string("\0\0\x08\x01\0\0\0\x02\2\0", 10); }
+  void Use(const std::string& images, const std::string& labels) {
+    run_.data.source = IdxData{Write("images", images), Write("labels", labels)};
+  }
+};
+
+TEST_F(IdxTest, PlainAndPackedFiles_GiveTheSameSamples) {
+  for (bool packed : {false, true}) {
+    if (packed) {
+      run_.data.source = IdxData{WriteGz("i.gz", Images()), WriteGz("l.gz", Labels())};
+    } else {
+      Use(Images(), Labels());
+    }
+    auto data = Dataset::Open(run_);
+    ASSERT_TRUE(data.ok()) << data.status();
+    EXPECT_EQ((*data)->count(), 2);
+    EXPECT_EQ((*data)->targets(), 1);
+    std::vector<float> x(4);
+    ASSERT_TRUE((*data)->ReadInputs(0, x.data()).ok());
+    EXPECT_THAT(x, ElementsAre(0.0f, 1.0f, 0.2f, 1.0f / 255));
+    int64_t label = -1;
+    ASSERT_TRUE((*data)->ReadTargets(0, &label).ok());
+    EXPECT_EQ(label, 2);
+  }
+}
+
+TEST_F(IdxTest, UnusableFiles_AreRefusedByName) {
+  const auto bad = absl::StatusCode::kInvalidArgument;
+  Use(Images(), Labels());
+  run_.data.source = IdxData{folder_ + "/images", folder_ + "/none"};
+  ExpectRefused(absl::StatusCode::kNotFound, {"data.idx.labels", "none"});
+  Use(Images().substr(0, 10), Labels());
+  ExpectRefused(bad, {"images", "cut short in its header"});
+  Use(Images().substr(0, 23), Labels());
+  ExpectRefused(bad, {"images", "23 bytes"});
+  Use(Labels() + std::string(10, 'x'), Labels());
+  ExpectRefused(bad, {"images", "no IDX file", "00 00 08 01"});
+  Use("PNG and some more bytes", Labels());
+  ExpectRefused(bad, {"images", "no IDX file"});
+  Use(Images(), std::string("\0\0\x08\x01\0\0\0\x01\2", 9));
+  ExpectRefused(bad, {"2 images", "1 labels"});
+  Use(Images(), std::string("\0\0\x08\x01\0\0\0\x02\2\3", 10));
+  ExpectRefused(bad, {"labels", "label 1", "is 3", "classes"});
+  Use(std::string("\0\0\x08\x03\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", 16) + "abc", Labels());
+  ExpectRefused(bad, {"images", "19 bytes"});
+  Use(Images(), Labels());
+  std::get<MlpSpec>(run_.model).inputs = 784;
+  ExpectRefused(bad, {"2 x 2 = 4", "784", "model.mlp.inputs"});
+}
+
+TEST_F(IdxTest, DamagedPackedFile_IsRefused) {
+  Use(Images(), Labels());
+  const std::string labels = folder_ + "/labels";
+  const std::string packed = WriteGz("i.gz", Images());
+  std::ifstream in(packed, std::ios::binary);
+  const std::string bytes{std::istreambuf_iterator<char>(in), {}};
+  for (size_t cut : {bytes.size() - 9, bytes.size() - 3, bytes.size() / 2}) {
+    run_.data.source = IdxData{Write("cut.gz", bytes.substr(0, cut)), labels};
+    ExpectRefused(absl::StatusCode::kInvalidArgument, {"cut.gz"});
+  }
+  std::string flipped = bytes;
+  flipped[flipped.size() - 6] ^= 1;  // in the checksum
+  run_.data.source = IdxData{Write("bad.gz", flipped), labels};
+  ExpectRefused(absl::StatusCode::kInvalidArgument, {"bad.gz", "damaged"});
+}
+
+}  // namespace
+}  // namespace weft

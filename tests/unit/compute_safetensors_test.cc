@@ -1,0 +1,213 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "nlohmann/json.hpp"
+#include "worker/shell/compute/checkpoint.h"
+#include "worker/shell/compute/compute.h"
+#include "worker/shell/compute/safetensors.h"
+
+namespace weft {
+namespace {
+
+class Safetensors : public ::testing::Test {
+ protected:
+  Safetensors() {
+    std::string pattern = ::testing::TempDir() + "/weft_XXXXXX";
+    if (mkdtemp(pattern.data()) == nullptr) std::abort();
+    folder_ = pattern;
+    path_ = folder_ + "/a.safetensors";
+  }
+  ~Safetensors() override { std::filesystem::remove_all(folder_); }
+
+  void Write(const std::string& header, const std::string& data, int64_t length_error = 0) {
+    const uint64_t length = header.size() + length_error;
+    std::string bytes(reinterpret_cast<const char*>(&length), sizeof(length));
+    std::ofstream(path_, std::ios::binary) << bytes << header << data;
+  }
+  std::string Content() {
+    std::ifstream in(path_, std::ios::binary);
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+  void ExpectRefused(const std::string& why) {
+    const absl::Status status = ReadSafetensors(path_).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << why;
+    EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr(path_));
+    EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr(why));
+  }
+
+  std::string folder_, path_;
+};
+
+TEST_F(Safetensors, WrittenTensors_AreReadBack) {
+  const std::vector<float> a = {1, 2, 3, 4, 5, 6};
+  const std::vector<int64_t> b = {-7, 8};
+  const float scalar = 9;
+  ASSERT_TRUE(WriteSafetensors(path_,
+                               {{"zeta", DataType::kFloat32, {2, 3}, a.data()},
+                                {"alpha", DataType::kInt64, {2}, b.data()},
+                                {"empty", DataType::kFloat32, {0, 4}, a.data()},
+                                {"scalar", DataType::kFloat32, {}, &scalar}},
+                               {{"version", "12"}})
+                  .ok());
+  const absl::StatusOr<SafetensorsFile> file = ReadSafetensors(path_);
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_EQ(file->header.entries.size(), 4u);
+  EXPECT_EQ(file->header.metadata.at("version"), "12");
+  EXPECT_EQ(file->header.data_begin % 8, 0u);
+  const SafetensorsEntry* zeta = file->header.Find("zeta");
+  ASSERT_NE(zeta, nullptr);
+  EXPECT_EQ(zeta->shape, (std::vector<int64_t>{2, 3}));
+  EXPECT_EQ(std::memcmp(file->data.data() + zeta->begin, a.data(), 24), 0);
+  const SafetensorsEntry* alpha = file->header.Find("alpha");
+  ASSERT_NE(alpha, nullptr);
+  EXPECT_EQ(alpha->type, DataType::kInt64);
+  EXPECT_EQ(std::memcmp(file->data.data() + alpha->begin, b.data(), 16), 0);
+  EXPECT_EQ(file->header.Find("scalar")->shape, std::vector<int64_t>{});
+  EXPECT_EQ(file->header.Find("other"), nullptr);
+  EXPECT_FALSE(std::filesystem::exists(path_ + ".partial"));
+}
+
+TEST_F(Safetensors, FormatOfOthers_IsRead) {
+  Write(R"({"__metadata__":{"format":"pt"},"b":{"dtype":"F32","shape":[1],"data_offsets":[4,8]},)"
+        R"("a":{"data_offsets":[0,4],"shape":[2,2],"dtype":"U8"}}   )",
+        std::string("\1\2\3\4\0\0\x80\x3f", 8));
+  const absl::StatusOr<SafetensorsFile> file = ReadSafetensors(path_);
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_EQ(file->header.entries[0].name, "a");
+  EXPECT_EQ(file->header.entries[1].begin, 4u);
+}
+
+TEST_F(Safetensors, DamagedFiles_AreRefusedWithTheCause) {
+  const std::string a = R"("a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]})";
+  const std::string data(8, 'x');
+  Write("{" + a + "}", data);
+  ASSERT_TRUE(ReadSafetensors(path_).ok());
+
+  std::ofstream(path_, std::ios::binary) << "abc";
+  ExpectRefused("no header");
+  Write("{" + a + "}", data, 1000);
+  ExpectRefused("claims");
+  Write("{" + a + "}", "", INT64_MAX);
+  ExpectRefused("claims");
+  Write("[]", data);
+  ExpectRefused("not a JSON object");
+  Write("{\"a\":", data);
+  ExpectRefused("not a JSON object");
+  Write("{" + a + "," + a + "}", data);
+  ExpectRefused("twice");
+  Write("{" + a + "}", data + "y");
+  ExpectRefused("its data 9");
+  Write("{" + a + "}", "xxxx");
+  ExpectRefused("its data 4");
+  Write(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})", data);
+  ExpectRefused("gap or an overlap");
+  Write("{" + a + R"(,"b":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})", data);
+  ExpectRefused("gap or an overlap");
+  Write(R"({"a":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}})", data);
+  ExpectRefused("another size");
+  Write(R"({"a":{"dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,8]}})", data);
+  ExpectRefused("impossible shape");
+  Write(R"({"a":{"dtype":"F32","shape":[-2],"data_offsets":[0,8]}})", data);
+  ExpectRefused("no valid shape");
+  Write(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[8,0]}})", data);
+  ExpectRefused("ends before it begins");
+  Write(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0]}})", data);
+  ExpectRefused("data_offsets");
+  Write(R"({"a":{"dtype":"F99","shape":[2],"data_offsets":[0,8]}})", data);
+  ExpectRefused("unknown dtype");
+  Write(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8],"more":1}})", data);
+  ExpectRefused("just dtype");
+  Write(R"({"__metadata__":{"x":1},)" + a + "}", data);
+  ExpectRefused("metadata");
+  std::filesystem::remove(path_);
+  EXPECT_EQ(ReadSafetensors(path_).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(Safetensors, RandomDamageOfTheHeader_NeverCrashes) {
+  const std::vector<float> values(100, 1.5f);
+  ASSERT_TRUE(WriteSafetensors(path_,
+                               {{"one", DataType::kFloat32, {10, 5}, values.data()},
+                                {"two", DataType::kFloat32, {50}, values.data()}},
+                               {})
+                  .ok());
+  const std::string good = Content();
+  const size_t header_end = good.find('}', good.find("two")) + 2;
+  std::mt19937 random(5);
+  for (int i = 0; i < 3000; ++i) {
+    std::string bad = good;
+    for (uint32_t n = 1 + random() % 3; n > 0; --n) bad[random() % header_end] = static_cast<char>(random());
+    if (random() % 4 == 0) bad.resize(random() % bad.size());
+    std::ofstream(path_, std::ios::binary) << bad;
+    const absl::StatusOr<SafetensorsFile> file = ReadSafetensors(path_);
+    if (!file.ok()) continue;
+    for (const SafetensorsEntry& e : file->header.entries) ASSERT_LE(e.end, file->data.size());
+  }
+}
+
+TEST_F(Safetensors, UnwritableFolder_LeavesTheOldFile) {
+  const float value = 1;
+  const std::string missing = folder_ + "/missing/a.safetensors";
+  const absl::Status status = WriteSafetensors(missing, {{"a", DataType::kFloat32, {1}, &value}}, {});
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr(missing));
+  EXPECT_EQ(WriteSafetensors(
+                path_, {{"a", DataType::kFloat32, {1}, &value}, {"a", DataType::kFloat32, {1}, &value}}, {})
+                .code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_FALSE(std::filesystem::exists(path_));
+}
+
+class Checkpoint : public Safetensors {
+ protected:
+  Checkpoint() {
+    MlpSpec model;
+    model.layers = 2;
+    model.inputs = 3;
+    model.width = 4;
+    model.classes = 2;
+    run_.name = "r";
+    run_.model = model;
+    run_.layers_of_stage = {1, 1};
+  }
+  absl::Status SaveStage(int stage, int version) {
+    const std::vector<float> values(100, static_cast<float>(stage));
+    return WriteStageFile(folder_, LayOutStage(run_, stage), {values.data(), values.data()}, version);
+  }
+  std::string index() const { return folder_ + "/model.safetensors.index.json"; }
+  RunSpec run_;
+};
+
+TEST_F(Checkpoint, AllStages_IndexNamesEachParameter) {
+  ASSERT_TRUE(SaveStage(0, 3).ok());
+  ASSERT_TRUE(SaveStage(1, 3).ok());
+  ASSERT_TRUE(WriteCheckpointIndex(folder_, run_).ok());
+  std::ifstream in(index());
+  const nlohmann::json json = nlohmann::json::parse(in);
+  EXPECT_EQ(json["metadata"]["total_size"], (12 + 4 + 8 + 2) * 4);
+  EXPECT_EQ(json["weight_map"]["stage00.linear0.weight"], "stage00.safetensors");
+  EXPECT_EQ(json["weight_map"]["stage01.linear1.bias"], "stage01.safetensors");
+  EXPECT_EQ(json["weight_map"].size(), 4u);
+}
+
+TEST_F(Checkpoint, MissingOrOtherStage_LeavesNoIndex) {
+  ASSERT_TRUE(SaveStage(0, 3).ok());
+  EXPECT_EQ(WriteCheckpointIndex(folder_, run_).code(), absl::StatusCode::kNotFound);
+  ASSERT_TRUE(SaveStage(1, 4).ok());
+  EXPECT_EQ(WriteCheckpointIndex(folder_, run_).code(), absl::StatusCode::kFailedPrecondition);
+  std::get<MlpSpec>(run_.model).width = 5;
+  EXPECT_EQ(WriteCheckpointIndex(folder_, run_).code(), absl::StatusCode::kDataLoss);
+  EXPECT_FALSE(std::filesystem::exists(index()));
+}
+
+}  // namespace
+}  // namespace weft

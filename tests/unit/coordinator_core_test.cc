@@ -1,0 +1,467 @@
+#include "coordinator/core/coordinator_core.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "schedules/families.h"
+
+namespace weft {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int64_t kSecond = 1'000'000'000;
+
+std::shared_ptr<const RunPlan> Plan(int stages = 2, int microbatches = 2, int steps = 2) {
+  return *MakeRunPlan("run", "gpipe", *MakeSchedule("gpipe", {}, stages, microbatches), steps);
+}
+
+// Plays the shell and the workers: keeps what the core says, by session.
+class CoreTest : public ::testing::Test {
+ protected:
+  void Take(Effects e) {
+    for (OutgoingMessage& m : e.messages) said[m.session].push_back(std::move(m.message));
+    for (Reply& r : e.replies) replies.push_back(std::move(r));
+    for (RunInfo& r : e.runs) {
+      states.push_back(r.state);
+      run_info = std::move(r);
+    }
+    for (StepDone& s : e.steps) steps.push_back(s);
+    for (JobsEnded& j : e.jobs) jobs_ended += j.jobs.size();
+    for (CloseSession& c : e.closed) closed[c.session] = c.status;
+    for (WorkerChange& w : e.workers) changes.push_back(std::move(w));
+  }
+  void Do(Event e) { Take(core->Step(now, std::move(e))); }
+  void Say(SessionId session, FromWorker m) { Do(SessionMessage{session, std::move(m)}); }
+
+  void Join(SessionId session, const std::string& name = "", int32_t process = -1) {
+    Do(SessionOpened{session});
+    Say(session, Hello{name.empty() ? absl::StrCat("worker-", session) : name, "h",
+                       static_cast<int64_t>(100 + session), process, "addr"});
+  }
+  uint64_t Submit(int processes = 2, int stages = 2) {
+    Do(SubmitRun{1, "", Plan(stages), "{}", processes, ""});
+    EXPECT_TRUE(replies.back().status.ok()) << replies.back().status;
+    return replies.back().run;
+  }
+  // The first message of the kind that was said to the session and not yet taken.
+  template <typename Message>
+  std::optional<Message> Heard(SessionId session) {
+    auto& queue = said[session];
+    for (auto it = queue.begin(); it != queue.end(); ++it) {
+      if (auto* m = std::get_if<Message>(&*it)) {
+        Message found = std::move(*m);
+        queue.erase(it);
+        return found;
+      }
+    }
+    return std::nullopt;
+  }
+  // Prepares a run of two ranks on the sessions 1 and 2 and gives each its credit.
+  uint64_t Running(int credit = 4) {
+    Join(1);
+    Join(2);
+    const uint64_t run = Submit();
+    for (SessionId s : {1, 2}) {
+      const Assign assign = *Heard<Assign>(s);
+      EXPECT_EQ(assign.leases.size(), 1u);
+      lease[s] = assign.leases[0];
+      Say(s, Prepared{run});
+    }
+    for (SessionId s : {1, 2}) Say(s, Credit{run, lease[s].rank, lease[s].token, credit});
+    return run;
+  }
+  Completions Complete(SessionId s, uint64_t run, const std::vector<Job>& jobs) {
+    Completions m{run, lease[s].rank, lease[s].token, {}};
+    for (const Job& j : jobs)
+      m.jobs.push_back({j, now, now + 1, 0.5, j.kind == JobKind::kForward && j.stage == 1});
+    return m;
+  }
+  // Ends all granted jobs of both sessions until nothing is granted any more.
+  void EndAll(uint64_t run) {
+    for (bool any = true; any;) {
+      any = false;
+      for (SessionId s : {1, 2}) {
+        while (auto grant = Heard<Grant>(s)) {
+          any = true;
+          Say(s, Complete(s, run, grant->jobs));
+        }
+      }
+    }
+  }
+
+  int64_t now = kSecond;
+  CoreOptions options;
+  std::unique_ptr<CoordinatorCore> core = std::make_unique<CoordinatorCore>(options);
+  std::map<SessionId, std::deque<FromCoordinator>> said;
+  std::map<SessionId, RankLease> lease;
+  std::vector<Reply> replies;
+  std::vector<RunState> states;
+  RunInfo run_info;
+  std::vector<StepDone> steps;
+  size_t jobs_ended = 0;
+  std::map<SessionId, absl::Status> closed;
+  std::vector<WorkerChange> changes;
+};
+
+TEST_F(CoreTest, Run_FromSubmissionToEnd_PassesEveryState) {
+  const uint64_t run = Submit();
+  EXPECT_EQ(run_info.state, RunState::kWaiting);
+  EXPECT_THAT(run_info.reason, HasSubstr("needs 2 worker processes, 0 are free"));
+  Join(1);
+  Join(2);
+  EXPECT_EQ(run_info.state, RunState::kPreparing);
+  for (SessionId s : {1, 2}) {
+    const Assign assign = *Heard<Assign>(s);
+    EXPECT_EQ(assign.run, run);
+    EXPECT_EQ(assign.process_of_rank, (std::vector<int32_t>{0, 1}));
+    EXPECT_EQ(assign.peers.size(), 2u);
+    EXPECT_THAT(assign.peers[1].label, HasSubstr("process 1 (worker-2, pid 102 on host h)"));
+    lease[s] = assign.leases.at(0);
+    EXPECT_EQ(lease[s].token.epoch, assign.epoch);
+  }
+  EXPECT_LT(lease[1].token, lease[2].token);
+  Say(1, Prepared{run});
+  Say(1, Credit{run, 0, lease[1].token, 4});
+  EXPECT_FALSE(Heard<Grant>(1).has_value()) << "the other process is not prepared";
+  Say(2, Prepared{run});
+  EXPECT_TRUE(core->GetRun(run)->state == RunState::kRunning);
+  EXPECT_EQ(said[1].size(), 2u) << "Welcome, and the grant of the credit that came early";
+  Say(2, Credit{run, 1, lease[2].token, 4});
+  EndAll(run);
+  EXPECT_EQ(run_info.state, RunState::kFinishing);
+  ASSERT_EQ(steps.size(), 2u);
+  EXPECT_EQ(steps[1].loss, 0.5);
+  EXPECT_EQ(jobs_ended, 20u);
+  for (SessionId s : {1, 2}) {
+    EXPECT_TRUE(Heard<Finish>(s).has_value());
+    RankReport report;
+    report.rank = lease[s].rank;
+    report.wall_seconds = 2.5;
+    Say(s, Finished{run, {report}});
+  }
+  EXPECT_EQ(run_info.state, RunState::kFinished);
+  EXPECT_EQ(run_info.reports.size(), 2u);
+  EXPECT_EQ(run_info.steps_done, 2);
+  EXPECT_EQ(states, (std::vector<RunState>{RunState::kSubmitted, RunState::kWaiting, RunState::kWaiting,
+                                           RunState::kPreparing, RunState::kRunning, RunState::kFinishing,
+                                           RunState::kFinished}));
+  EXPECT_EQ(core->probe().workers_free, 2);
+  EXPECT_EQ(core->probe().runs_ended[static_cast<int>(RunState::kFinished)], 1u);
+  EXPECT_EQ(core->next_deadline(), kNever) << "nothing is awaited";
+}
+
+TEST_F(CoreTest, Ranks_OnFewerProcesses_AreContiguousBlocks) {
+  Join(1);
+  Join(2);
+  Join(3);
+  Submit(3, 8);
+  const Assign assign = *Heard<Assign>(2);
+  EXPECT_EQ(assign.process_of_rank, (std::vector<int32_t>{0, 0, 0, 1, 1, 1, 2, 2}));
+  ASSERT_EQ(assign.leases.size(), 3u);
+  EXPECT_EQ(assign.leases[0].rank, 3);
+}
+
+TEST_F(CoreTest, Credit_Outstanding_IsNeverExceeded) {
+  const uint64_t run = Running(2);
+  const Grant grant = *Heard<Grant>(1);
+  EXPECT_EQ(grant.jobs.size(), 2u);
+  EXPECT_FALSE(Heard<Grant>(1).has_value());
+  Say(1, Complete(1, run, {grant.jobs[0]}));
+  EXPECT_EQ(Heard<Grant>(1)->jobs.size(), 1u);
+  Say(1, Credit{run, 0, lease[1].token, 0});
+  Say(1, Complete(1, run, {grant.jobs[1]}));
+  EXPECT_FALSE(Heard<Grant>(1).has_value()) << "the worker lowered its credit";
+}
+
+TEST_F(CoreTest, Completions_Twice_CountOnce) {
+  const uint64_t run = Running();
+  const Grant grant = *Heard<Grant>(1);
+  Say(1, Complete(1, run, grant.jobs));
+  const size_t once = jobs_ended;
+  Say(1, Complete(1, run, grant.jobs));
+  EXPECT_EQ(jobs_ended, once);
+  EXPECT_EQ(core->probe().duplicate_completions, grant.jobs.size());
+  EXPECT_EQ(core->GetRun(run)->state, RunState::kRunning);
+}
+
+TEST_F(CoreTest, StaleToken_ChangesNothingAndIsCounted) {
+  const uint64_t run = Running();
+  const Grant grant = *Heard<Grant>(1);
+  Completions stale = Complete(1, run, grant.jobs);
+  --stale.token.epoch;
+  Say(1, stale);
+  Say(1, Credit{run, 0, stale.token, 100});
+  Completions foreign = Complete(1, run, grant.jobs);
+  Say(2, foreign);  // another worker with this rank's token
+  EXPECT_EQ(jobs_ended, 0u);
+  EXPECT_EQ(core->probe().fenced, 3u);
+  EXPECT_FALSE(Heard<Grant>(1).has_value());
+  EXPECT_EQ(core->GetRun(run)->state, RunState::kRunning);
+}
+
+TEST_F(CoreTest, Tokens_OfALaterRun_AreLarger) {
+  const uint64_t run = Running();
+  const Token first = lease[2].token;
+  Do(CancelRun{2, run, "enough"});
+  EXPECT_TRUE(Heard<Abort>(1).has_value());
+  const uint64_t second = Submit();
+  EXPECT_GT(Heard<Assign>(1)->leases[0].token, first);
+  Say(1, Complete(1, run, {Job::Compute(0, 0, 0, JobKind::kForward)}));
+  EXPECT_EQ(core->probe().fenced, 1u);
+  EXPECT_EQ(core->GetRun(second)->state, RunState::kPreparing);
+}
+
+TEST_F(CoreTest, CompletionOfUngrantedJob_FailsTheRunAndNamesTheProcess) {
+  const uint64_t run = Running();
+  Say(1, Complete(1, run, {Job::Compute(1, 0, 0, JobKind::kBackward)}));
+  EXPECT_EQ(run_info.state, RunState::kFailed);
+  EXPECT_THAT(run_info.reason, HasSubstr("process 0 (worker-1"));
+  EXPECT_THAT(run_info.reason, HasSubstr("backward (step 1, stage 0, micro-batch 0)"));
+  EXPECT_TRUE(Heard<Abort>(2).has_value());
+  EXPECT_EQ(core->probe().violations, 1u);
+}
+
+TEST_F(CoreTest, SessionBreaksAndComesBack_RunGoesOn) {
+  const uint64_t run = Running();
+  Do(SessionBroken{1, "reset"});
+  EXPECT_EQ(core->probe().workers_broken, 1);
+  now += 9 * kSecond;
+  Do(Tick{});
+  Do(SessionResumed{1});
+  now += 9 * kSecond;
+  Do(Tick{});
+  EXPECT_EQ(core->GetRun(run)->state, RunState::kRunning);
+  EndAll(run);
+  EXPECT_EQ(run_info.state, RunState::kFinishing);
+}
+
+TEST_F(CoreTest, SessionBreaksForGood_RunFailsAfterTheGrace) {
+  const uint64_t run = Running();
+  Do(SessionBroken{1, "connection reset"});
+  EXPECT_LE(core->next_deadline(), now + options.grace_ns);
+  now += options.grace_ns;
+  Do(Tick{});
+  EXPECT_EQ(core->GetRun(run)->state, RunState::kFailed);
+  EXPECT_THAT(run_info.reason, HasSubstr("process 0 (worker-1, pid 101 on host h) was lost"));
+  EXPECT_THAT(run_info.reason, HasSubstr("connection reset"));
+  EXPECT_THAT(Heard<Abort>(2)->reason, HasSubstr("worker-1"));
+  EXPECT_EQ(core->probe().workers_lost, 1u);
+  EXPECT_EQ(closed.count(1), 1u);
+}
+
+TEST_F(CoreTest, OwnerTellsExit_RunFailsAtOnceWithTheReason) {
+  Running();
+  Do(WorkerExited{101, "killed by signal 9"});
+  EXPECT_EQ(run_info.state, RunState::kFailed);
+  EXPECT_THAT(run_info.reason, HasSubstr("(worker-1, pid 101 on host h) was lost: killed by signal 9"));
+}
+
+// A process that dies makes its peers fail; the report of a peer often comes first.
+TEST_F(CoreTest, PeerFailsFirst_TheDeathIsTheCauseThatIsTold) {
+  const uint64_t run = Running();
+  Say(2, Failed{run, "process 0 is gone"});
+  EXPECT_EQ(core->GetRun(run)->state, RunState::kRunning) << "the cause is still sought";
+  now += kSecond / 2;
+  Do(WorkerExited{101, "killed by signal 9"});
+  EXPECT_EQ(run_info.state, RunState::kFailed);
+  EXPECT_THAT(run_info.reason,
+              HasSubstr("process 0 (worker-1, pid 101 on host h) was lost: killed by signal 9"));
+  EXPECT_THAT(run_info.reason, HasSubstr("then process 1"));
+}
+
+TEST_F(CoreTest, WorkerFailsAlone_ItsReasonIsTold) {
+  const uint64_t run = Running();
+  Say(2, Failed{run, "out of memory"});
+  now += options.blame_ns;
+  Do(Tick{});
+  EXPECT_EQ(run_info.state, RunState::kFailed);
+  EXPECT_THAT(run_info.reason, HasSubstr("process 1 (worker-2, pid 102 on host h) failed: out of memory"));
+  EXPECT_TRUE(Heard<Abort>(1).has_value());
+}
+
+TEST_F(CoreTest, NoProgress_FailsAndNamesTheJob) {
+  options.silence_ns = 10'000 * kSecond;
+  core = std::make_unique<CoordinatorCore>(options);
+  const uint64_t run = Running();
+  now += options.progress_ns - 1;
+  Do(Tick{});
+  EXPECT_EQ(core->GetRun(run)->state, RunState::kRunning);
+  EXPECT_EQ(core->next_deadline(), now + 1);
+  now += 1;
+  Do(Tick{});
+  EXPECT_EQ(run_info.state, RunState::kFailed);
+  EXPECT_THAT(run_info.reason,
+              HasSubstr("forward (step 0, stage 0, micro-batch 0) on rank 0 of process 0 (worker-1"));
+}
+
+TEST_F(CoreTest, SilentWorker_IsLost) {
+  const uint64_t run = Running();
+  now += options.silence_ns / 2;
+  Say(2, Report{run, {}});
+  now += options.silence_ns / 2;
+  Do(Tick{});
+  EXPECT_EQ(run_info.state, RunState::kFailed);
+  EXPECT_THAT(run_info.reason, HasSubstr("worker-1"));
+  EXPECT_THAT(run_info.reason, HasSubstr("silent"));
+}
+
+TEST_F(CoreTest, NotPrepared_FailsAndNamesTheProcess) {
+  Join(1);
+  Join(2);
+  const uint64_t run = Submit();
+  Say(1, Prepared{run});
+  now += options.preparing_ns;
+  Do(Tick{});
+  EXPECT_EQ(run_info.state, RunState::kFailed);
+  EXPECT_THAT(run_info.reason, HasSubstr("process 1 (worker-2"));
+  EXPECT_THAT(run_info.reason, ::testing::Not(HasSubstr("worker-1,")));
+}
+
+TEST_F(CoreTest, NoWorkers_FailsAfterTheDeadline) {
+  Submit();
+  now += options.waiting_ns;
+  Do(Tick{});
+  EXPECT_EQ(run_info.state, RunState::kFailed);
+  EXPECT_THAT(run_info.reason, HasSubstr("needs 2 worker processes"));
+}
+
+TEST_F(CoreTest, WorkersBusyWithAnotherRun_TheNextWaitsWithoutDeadline) {
+  options.progress_ns = options.silence_ns = 100'000 * kSecond;
+  core = std::make_unique<CoordinatorCore>(options);
+  const uint64_t first = Running();
+  const uint64_t second = Submit();
+  now += 10 * options.waiting_ns;
+  Do(Tick{});
+  EXPECT_EQ(core->GetRun(second)->state, RunState::kWaiting);
+  Do(CancelRun{3, first, ""});
+  EXPECT_EQ(core->GetRun(second)->state, RunState::kPreparing);
+}
+
+TEST_F(CoreTest, FirstInLineNeedsMore_TheNextDoesNotOvertake) {
+  Join(1);
+  const uint64_t big = Submit(2), small = Submit(1);
+  EXPECT_EQ(core->GetRun(big)->state, RunState::kWaiting);
+  EXPECT_EQ(core->GetRun(small)->state, RunState::kSubmitted);
+  Join(2);
+  EXPECT_EQ(core->GetRun(big)->state, RunState::kPreparing);
+  EXPECT_EQ(core->GetRun(small)->state, RunState::kWaiting);
+}
+
+TEST_F(CoreTest, FixedWorkers_OneDiesBeforeItConnects_WaitingRunFails) {
+  options.fixed_workers = true;
+  core = std::make_unique<CoordinatorCore>(options);
+  Join(1);
+  Submit(2);
+  Do(WorkerExited{4711, "exited with code 1: no GPU"});
+  EXPECT_EQ(run_info.state, RunState::kFailed);
+  EXPECT_THAT(run_info.reason, HasSubstr("pid 4711"));
+  EXPECT_THAT(run_info.reason, HasSubstr("no GPU"));
+}
+
+TEST_F(CoreTest, Hello_TakenNameOrNumber_IsRefused) {
+  Join(1, "a", 0);
+  Join(2, "a");
+  EXPECT_EQ(closed[2].code(), absl::StatusCode::kAlreadyExists);
+  Join(3, "b", 0);
+  EXPECT_EQ(closed[3].code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_THAT(std::string(closed[3].message()), HasSubstr("process number 0 is taken"));
+  Join(4, "c");
+  EXPECT_EQ(Heard<Welcome>(4)->process, 1);
+  EXPECT_EQ(core->probe().workers_free, 2);
+}
+
+TEST_F(CoreTest, Hello_OfARestartedWorker_ReplacesTheBrokenOne) {
+  Join(1, "a");
+  Do(SessionBroken{1, "reset"});
+  Join(2, "a");
+  EXPECT_EQ(Heard<Welcome>(2)->process, 0);
+  EXPECT_EQ(closed.count(1), 1u);
+  EXPECT_EQ(core->probe().workers_free, 1);
+}
+
+TEST_F(CoreTest, Session_WithoutHello_IsClosed) {
+  Do(SessionOpened{1});
+  Say(1, Prepared{1});
+  EXPECT_EQ(closed[1].code(), absl::StatusCode::kFailedPrecondition);
+  Do(SessionOpened{2});
+  now += options.hello_ns;
+  Do(Tick{});
+  EXPECT_EQ(closed[2].code(), absl::StatusCode::kDeadlineExceeded);
+  Join(3);
+  Say(3, Hello{"again", "h", 1, -1, ""});
+  EXPECT_EQ(closed[3].code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(CoreTest, IdleWorkerLeaves_NothingFails) {
+  Join(1);
+  Do(SessionClosed{1, "it said goodbye"});
+  EXPECT_EQ(changes.back().kind, WorkerChange::Kind::kLeft);
+  EXPECT_EQ(core->probe().workers_free, 0);
+  EXPECT_EQ(core->probe().workers_lost, 0u);
+}
+
+TEST_F(CoreTest, FinishedWorkerLeavesBeforeTheOthers_RunStillFinishes) {
+  const uint64_t run = Running();
+  EndAll(run);
+  Say(1, Finished{run, {}});
+  Do(SessionClosed{1, "it said goodbye"});
+  EXPECT_EQ(core->GetRun(run)->state, RunState::kFinishing);
+  Say(2, Finished{run, {}});
+  EXPECT_EQ(core->GetRun(run)->state, RunState::kFinished);
+}
+
+TEST_F(CoreTest, Submit_RequestAgain_IsTheSameRunEvenAfterItEnded) {
+  Do(SubmitRun{1, "r", Plan(), "{}", 2, ""});
+  const uint64_t run = replies.back().run;
+  Do(CancelRun{2, run, ""});
+  Do(SubmitRun{3, "r", Plan(), "{}", 2, ""});
+  EXPECT_EQ(replies.back().run, run);
+  Do(SubmitRun{4, "r", Plan(), "{\"other\": 1}", 2, ""});
+  EXPECT_EQ(replies.back().status.code(), absl::StatusCode::kAlreadyExists);
+}
+
+TEST_F(CoreTest, EndedRuns_AreForgottenBeyondTheBound) {
+  options.runs_kept = 3;
+  core = std::make_unique<CoordinatorCore>(options);
+  for (int i = 0; i < 10; ++i) Do(CancelRun{0, Submit(), ""});
+  EXPECT_EQ(core->ListRuns().size(), 3u);
+  EXPECT_EQ(core->GetRun(1).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(core->GetRun(10)->state, RunState::kCancelled);
+}
+
+TEST_F(CoreTest, TooManyRuns_AreRefused) {
+  options.runs_waiting = 2;
+  core = std::make_unique<CoordinatorCore>(options);
+  Submit();
+  Submit();
+  Do(SubmitRun{1, "", Plan(), "{}", 2, ""});
+  EXPECT_EQ(replies.back().status.code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST_F(CoreTest, Stop_FailsRunsAndShutsWorkersDown) {
+  const uint64_t run = Running();
+  Do(StopAll{"the operator asked"});
+  EXPECT_EQ(core->GetRun(run)->state, RunState::kFailed);
+  EXPECT_THAT(Heard<Shutdown>(1)->reason, HasSubstr("operator"));
+  Do(SubmitRun{1, "", Plan(), "{}", 2, ""});
+  EXPECT_EQ(replies.back().status.code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(CoreTest, BatchOfEvents_GrantsOnce) {
+  const uint64_t run = Running(4);
+  const Grant grant = *Heard<Grant>(1);
+  ASSERT_EQ(grant.jobs.size(), 4u);
+  std::vector<Event> batch;
+  for (const Job& job : grant.jobs) batch.push_back(SessionMessage{1, Complete(1, run, {job})});
+  Take(core->Step(now, std::move(batch)));
+  EXPECT_EQ(Heard<Grant>(1)->jobs.size(), 4u) << "all that the batch freed, in one message";
+  EXPECT_FALSE(Heard<Grant>(1).has_value());
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,147 @@
+#include "client/run_file.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "client/yaml_file.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace weft {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+class RunFile : public ::testing::Test {
+ protected:
+  RunFile() {
+    std::string name = ::testing::TempDir() + "run_file_XXXXXX";
+    folder_ = mkdtemp(name.data());
+    std::ofstream(folder_ + "/words.txt") << "to be or not to be";
+  }
+  ~RunFile() override { std::filesystem::remove_all(folder_); }
+
+  std::string Path() const { return folder_ + "/small.yaml"; }
+
+  // The message about a file of this text, without the file's path.
+  std::string Refusal(const std::string& text) const {
+    const auto spec = ParseRunFile(Path(), text);
+    EXPECT_FALSE(spec.ok());
+    const std::string message(spec.status().message());
+    EXPECT_THAT(message, StartsWith(Path() + ":"));
+    return message.substr(Path().size());
+  }
+
+  std::string folder_;
+  const std::string good_ =
+      "model: {gpt: {layers: 4, width: 32, heads: 2, context: 8}}\n"
+      "data:\n"
+      "  text:\n"
+      "    path: words.txt\n"
+      "train:\n"
+      "  steps: 3\n"
+      "  batch: 16\n"
+      "  microbatches: 4\n"
+      "  optimizer: {adamw: {lr: 3.0e-4}}\n"
+      "stages: 2\n"
+      "schedule: {1f1b: }\n";
+
+  std::string Changed(const std::string& from, const std::string& to) const {
+    std::string text = good_;
+    const size_t at = text.find(from);
+    EXPECT_NE(at, std::string::npos);
+    return text.replace(at, from.size(), to);
+  }
+};
+
+TEST_F(RunFile, Good_ResolvesPathsAndTakesTheFilesName) {
+  std::ofstream(Path()) << good_;
+  const auto spec = ReadRunFile(Path());
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->name, "small");
+  EXPECT_EQ(std::get<TextData>(spec->data.source).path, folder_ + "/words.txt");
+  EXPECT_DOUBLE_EQ(std::get<AdamWSpec>(spec->train.optimizer).lr, 3e-4);
+  EXPECT_EQ(spec->schedule.name, "1f1b");
+}
+
+TEST_F(RunFile, WrongValue_MessageHasFileLineAndPath) {
+  EXPECT_THAT(Refusal(Changed("batch: 16", "batch: 15")), StartsWith(":7: train.batch: the batch of 15"));
+  EXPECT_THAT(Refusal(Changed("stages: 2", "stagse: 2")), StartsWith(":10: stagse: unknown key"));
+  EXPECT_THAT(Refusal(Changed("lr: 3.0e-4", "lr: fast")),
+              StartsWith(":9: train.optimizer.adamw.lr: must be"));
+  EXPECT_THAT(Refusal(Changed("stages: 2", "stages:\n  - 3\n  - 0\n  - 3")), StartsWith(":12: stages[1]: "));
+}
+
+TEST_F(RunFile, MissingKey_LineOfTheSectionItBelongsTo) {
+  EXPECT_THAT(Refusal(Changed("  steps: 3\n", "")), StartsWith(":5: train.steps: is missing"));
+  EXPECT_THAT(Refusal(Changed("stages: 2\n", "")), StartsWith(":1: stages: is missing"));
+}
+
+TEST_F(RunFile, ScheduleThatDoesNotFit_LineOfTheSchedule) {
+  EXPECT_THAT(Refusal(Changed("{1f1b: }", "{lpp: {groups: 0, ranks: 2}}")), StartsWith(":11: schedule: lpp"));
+  EXPECT_THAT(Refusal(Changed("{1f1b: }", "{lpp: {groups: 2}}")),
+              StartsWith(":11: schedule: lpp needs `ranks`"));
+  EXPECT_THAT(Refusal(Changed("{1f1b: }", "{lpp: {groups: 64, ranks: 1}}")), HasSubstr("4 micro-batches"));
+}
+
+TEST_F(RunFile, DuplicateKey_NamesBothLines) {
+  EXPECT_THAT(Refusal(good_ + "stages: 3\n"), StartsWith(":12: stages: is given twice, first on line 10"));
+}
+
+TEST_F(RunFile, NotYaml_NamesTheLine) {
+  EXPECT_THAT(Refusal("model: {gpt: {layers: 4}\ndata: x\n"), HasSubstr("is not YAML"));
+  EXPECT_THAT(Refusal("a: 1\n\tb: 2\n"), StartsWith(":2: is not YAML"));
+  EXPECT_THAT(Refusal(std::string("\x00\x01\xff\xfe", 4)), StartsWith(":"));
+}
+
+TEST_F(RunFile, EmptyOrNoSection_SaysSo) {
+  EXPECT_EQ(Refusal(""), ": is empty");
+  EXPECT_EQ(Refusal("# nothing but a remark\n"), ": is empty");
+  EXPECT_THAT(Refusal("just words\n"), HasSubstr("must be a section with the keys name, model"));
+  EXPECT_THAT(Refusal(good_ + "---\n" + good_), HasSubstr("second document"));
+  EXPECT_THAT(Refusal("? [a, b]\n: 1\n"), HasSubstr("a key that is not text"));
+}
+
+TEST_F(RunFile, HugeOrRecursive_RefusedQuickly) {
+  std::string laughs = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n";
+  for (int i = 1; i < 12; ++i) {
+    laughs += "a" + std::to_string(i) + ": &a" + std::to_string(i) + " [";
+    for (int j = 0; j < 10; ++j) laughs += (j > 0 ? ", *a" : "*a") + std::to_string(i - 1);
+    laughs += "]\n";
+  }
+  EXPECT_THAT(Refusal(laughs), HasSubstr("too many values"));
+  EXPECT_THAT(Refusal("a: &a [*a]\n"), HasSubstr("nested too deeply"));
+  std::ofstream(Path()) << std::string((1 << 20) + 1, ' ');
+  EXPECT_THAT(std::string(ReadRunFile(Path()).status().message()), HasSubstr("larger than 1 MiB"));
+}
+
+TEST_F(RunFile, FileOrDataAbsent_NamesIt) {
+  EXPECT_THAT(std::string(ReadRunFile(folder_ + "/none.yaml").status().message()),
+              HasSubstr("none.yaml: cannot read the run file: No such file"));
+  EXPECT_THAT(std::string(ReadRunFile(folder_).status().message()), HasSubstr("is a folder"));
+  EXPECT_THAT(Refusal(Changed("words.txt", "/nonexistent")),
+              StartsWith(":4: data.text.path: cannot read /nonexistent: No such file"));
+  EXPECT_THAT(Refusal(Changed("words.txt", ".")), HasSubstr("is a folder, not a file"));
+}
+
+TEST(YamlScalars, PlainAndQuoted_TypesOfTheCoreSchema) {
+  const auto file = ParseYaml(
+      "{a: 3, b: -3, c: 3.0e-4, d: true, e: ~, f: \"3\", g: 1f1b, h: .5, i: nan, j: 0x, k: "
+      "18446744073709551615, "
+      "l: 'true', m: , n: infinity, o: 1e3}");
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_EQ(file->json,
+            nlohmann::json::parse(R"({"a": 3, "b": -3, "c": 0.0003, "d": true, "e": null, "f": "3",
+      "g": "1f1b", "h": 0.5, "i": "nan", "j": "0x", "k": 18446744073709551615, "l": "true", "m": null,
+      "n": "infinity", "o": 1000.0})"));
+  EXPECT_TRUE(file->json["a"].is_number_integer());
+  EXPECT_TRUE(file->json["o"].is_number_float());
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,246 @@
+#include "proto/run/run_spec.h"
+
+#include <numeric>
+
+#include "absl/strings/cord.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace weft {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using Json = nlohmann::json;
+
+Json GptRun() {
+  return Json::parse(R"({
+    "name": "small",
+    "model": {"gpt": {"layers": 4, "width": 32, "heads": 2, "context": 16}},
+    "data": {"text": {"path": "/data/a.txt"}, "order": "sequential"},
+    "train": {"steps": 3, "batch": 16, "microbatches": 4, "seed": 7, "optimizer": {"adamw": {"lr": 1e-3}}},
+    "stages": 4,
+    "schedule": {"lpp": {"groups": 2, "ranks": 4}, "rule": "sync", "reduction": "ordered"}})");
+}
+
+Json With(const char* pointer, Json value) {
+  Json run = GptRun();
+  run[Json::json_pointer(pointer)] = std::move(value);
+  return run;
+}
+
+Json Without(const char* section, const char* key) {
+  Json run = GptRun();
+  (*section != '\0' ? run[section] : run).erase(key);
+  return run;
+}
+
+struct Refusal {
+  Json file;
+  std::string path;
+  std::string message;  // part of it
+};
+
+void ExpectRefused(const Refusal& refusal) {
+  SCOPED_TRACE(refusal.file.dump());
+  const auto spec = ParseRunSpec(refusal.file);
+  ASSERT_FALSE(spec.ok());
+  EXPECT_EQ(spec.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(spec.status().message()), HasSubstr(refusal.message));
+  const auto path = spec.status().GetPayload(kPathPayload);
+  ASSERT_TRUE(path.has_value());
+  EXPECT_EQ(std::string(*path), refusal.path);
+  if (!refusal.path.empty()) {
+    EXPECT_EQ(std::string(spec.status().message()).rfind(refusal.path + ": ", 0), 0u) << spec.status();
+  }
+}
+
+TEST(RunSpec_Gpt, EveryKeyGiven_AllFieldsRead) {
+  const auto spec = ParseRunSpec(GptRun());
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->name, "small");
+  const auto& gpt = std::get<GptSpec>(spec->model);
+  EXPECT_EQ(gpt.layers, 4);
+  EXPECT_EQ(gpt.width, 32);
+  EXPECT_EQ(gpt.heads, 2);
+  EXPECT_EQ(gpt.context, 16);
+  EXPECT_EQ(gpt.vocabulary, 256);
+  EXPECT_EQ(std::get<TextData>(spec->data.source).path, "/data/a.txt");
+  EXPECT_EQ(spec->train.steps, 3);
+  EXPECT_EQ(spec->train.seed, 7u);
+  EXPECT_EQ(spec->microbatch_samples(), 4);
+  EXPECT_DOUBLE_EQ(std::get<AdamWSpec>(spec->train.optimizer).lr, 1e-3);
+  EXPECT_EQ(spec->stages(), 4);
+  EXPECT_EQ(std::accumulate(spec->layers_of_stage.begin(), spec->layers_of_stage.end(), 0), 6);
+  EXPECT_EQ(spec->schedule.name, "lpp");
+  EXPECT_EQ(spec->schedule.parameters.at("groups"), "2");
+  EXPECT_EQ(spec->schedule.parameters.at("ranks"), "4");
+}
+
+TEST(RunSpec_Mlp, NamesAlone_TakeDefaults) {
+  Json run = With("/model", "mlp");
+  run["data"] = {{"idx", {{"images", "i"}, {"labels", "l"}}}};
+  run["train"]["optimizer"] = "adamw";
+  run["stages"] = 3;
+  run["schedule"] = "1f1b";
+  const auto spec = ParseRunSpec(run);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(std::get<MlpSpec>(spec->model).layers, 3);
+  EXPECT_EQ(std::get<IdxData>(spec->data.source).labels, "l");
+  EXPECT_EQ(spec->data.order, "sequential");
+  EXPECT_DOUBLE_EQ(std::get<AdamWSpec>(spec->train.optimizer).beta2, 0.999);
+  EXPECT_EQ(spec->schedule.name, "1f1b");
+  EXPECT_TRUE(spec->schedule.parameters.empty());
+}
+
+TEST(RunSpec_Stages, ListOfLayers_KeptAsGiven) {
+  const auto spec = ParseRunSpec(With("/stages", {1, 3, 2}));
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_THAT(spec->layers_of_stage, ElementsAre(1, 3, 2));
+}
+
+TEST(RunSpec_Seed, LargestUnsigned_KeptExactly) {
+  const auto spec = ParseRunSpec(With("/train/seed", UINT64_MAX));
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->train.seed, UINT64_MAX);
+}
+
+TEST(RunSpec_ToJson, ParsedAgain_SameJson) {
+  Json mlp = With("/model", "mlp");
+  mlp["data"] = {{"idx", {{"images", "i"}, {"labels", "l"}}}};
+  mlp["train"]["optimizer"] = {{"sgd", {{"lr", 0.1}, {"momentum", 0.9}}}};
+  mlp["stages"] = {1, 2};
+  mlp["schedule"] = "gpipe";
+  for (const Json& file : {GptRun(), mlp}) {
+    const auto spec = ParseRunSpec(file);
+    ASSERT_TRUE(spec.ok()) << spec.status();
+    const Json json = ToJson(*spec);
+    const auto again = ParseRunSpec(Json::parse(json.dump()));
+    ASSERT_TRUE(again.ok()) << again.status();
+    EXPECT_EQ(ToJson(*again), json);
+    EXPECT_EQ(again->layers_of_stage, spec->layers_of_stage);
+    EXPECT_EQ(again->schedule.parameters, spec->schedule.parameters);
+  }
+}
+
+TEST(RunSpec_UnknownKey, AnySection_NamesNearestValidKey) {
+  ExpectRefused({With("/stagse", 4), "stagse", "did you mean \"stages\"?"});
+  ExpectRefused({With("/train/microbatch", 4), "train.microbatch", "did you mean \"microbatches\"?"});
+  ExpectRefused({With("/model/gpt/layer", 4), "model.gpt.layer", "did you mean \"layers\"?"});
+  ExpectRefused({With("/model", {{"gtp", Json::object()}}), "model.gtp", "did you mean \"gpt\"?"});
+  ExpectRefused({With("/data/text/file", "a"), "data.text.file", "did you mean \"path\"?"});
+  ExpectRefused({With("/train/optimizer", "adam"), "train.optimizer", "did you mean \"adamw\"?"});
+  ExpectRefused(
+      {With("/train/optimizer/adamw/beta3", 1), "train.optimizer.adamw.beta3", "did you mean \"beta1\"?"});
+  ExpectRefused({With("/schedule/rul", "sync"), "schedule.rul", "did you mean \"rule\"?"});
+}
+
+TEST(RunSpec_MissingKey, AnySection_NamesItWithExample) {
+  ExpectRefused({Without("", "model"), "model", "is missing"});
+  ExpectRefused({Without("", "data"), "data", "is missing"});
+  ExpectRefused({Without("", "train"), "train", "is missing"});
+  ExpectRefused({Without("", "stages"), "stages", "is missing"});
+  ExpectRefused({Without("", "schedule"), "schedule", "is missing"});
+  ExpectRefused({Without("train", "steps"), "train.steps", "steps: 200"});
+  ExpectRefused({Without("train", "batch"), "train.batch", "is missing"});
+  ExpectRefused({With("/data", "text"), "data.text.path", "is missing"});
+  ExpectRefused({With("/data", {{"idx", {{"images", "i"}}}}), "data.idx.labels", "is missing"});
+  ExpectRefused({Json(), "model", "is missing"});
+}
+
+TEST(RunSpec_WrongType, AnyValue_SaysWhatIsAllowed) {
+  ExpectRefused({Json::array(), "", "must be a section"});
+  ExpectRefused({With("/name", 5), "name", "in quotes it is text: \"5\""});
+  ExpectRefused({With("/name", "../x"), "name", "begin with a letter or digit"});
+  ExpectRefused({With("/name", "a/b"), "name", "letters, digits"});
+  ExpectRefused({With("/model", 3), "model", "must name a model"});
+  ExpectRefused({With("/model", Json::object()), "model", "names no model"});
+  ExpectRefused({With("/model/mlp", Json::object()), "model.mlp", "names both gpt and mlp"});
+  ExpectRefused({With("/model/gpt", "big"), "model.gpt", "must be a section"});
+  ExpectRefused({With("/train", 3), "train", "must be a section"});
+  ExpectRefused({With("/train/steps", "many"), "train.steps", "must be a whole number from 1"});
+  ExpectRefused({With("/train/steps", 2.5), "train.steps", "not 2.5"});
+  ExpectRefused({With("/train/steps", true), "train.steps", "not true"});
+  ExpectRefused({With("/data/text/path", Json::array({1})), "data.text.path", "must be text, not a list"});
+  ExpectRefused({With("/stages", "four"), "stages", "not text"});
+  ExpectRefused({With("/schedule", 5), "schedule", "must name a schedule"});
+  ExpectRefused({With("/schedule/lpp", {2, 4}), "schedule.lpp", "must be a section"});
+  ExpectRefused({With("/schedule/lpp/groups", Json::array()), "schedule.lpp.groups", "must be a number"});
+}
+
+TEST(RunSpec_Range, OutsideIt_SaysBounds) {
+  ExpectRefused({With("/train/steps", 0), "train.steps", "from 1 to"});
+  ExpectRefused({With("/train/batch", -16), "train.batch", "from 1 to 1048576, not -16"});
+  ExpectRefused({With("/train/seed", -1), "train.seed", "from 0 to 18446744073709551615"});
+  ExpectRefused({With("/train/batch", uint64_t{1} << 63), "train.batch", "from 1 to"});
+  ExpectRefused({With("/model/gpt/layers", 100000), "model.gpt.layers", "from 1 to 1000"});
+  ExpectRefused({With("/model/gpt/dropout", 1.0), "model.gpt.dropout", "to below 1"});
+  ExpectRefused({With("/model/gpt/vocabulary", 128), "model.gpt.vocabulary", "from 256"});
+  ExpectRefused({With("/train/optimizer/adamw/lr", -0.1), "train.optimizer.adamw.lr", "from 0.0"});
+}
+
+TEST(RunSpec_Fit, PartsThatDoNotFit_NamesBoth) {
+  ExpectRefused(
+      {With("/train/batch", 15), "train.batch", "15 samples cannot be cut into 4 equal micro-batches"});
+  ExpectRefused({With("/model/gpt/heads", 3), "model.gpt.width", "32 is not divisible by heads 3"});
+  ExpectRefused(
+      {With("/stages", 99), "stages",
+       "stages: 99 is more than the 6 layers of the model (embedding, 4 blocks, head); use at most 6"});
+  ExpectRefused({With("/stages", 0), "stages", "from 1"});
+  ExpectRefused({With("/stages", {2, 2}), "stages",
+                 "[2, 2] places 4 of the 6 layers of the model (embedding, 4 blocks"});
+  ExpectRefused({With("/stages", {3, 0, 3}), "stages[1]", "layers of stage 1"});
+  ExpectRefused({With("/stages", Json::array()), "stages", "must sum to 6"});
+  ExpectRefused({With("/model", "mlp"), "data", "an mlp learns from labelled images"});
+  ExpectRefused(
+      {With("/data", {{"idx", {{"images", "i"}, {"labels", "l"}}}}), "data", "a gpt learns from text"});
+  ExpectRefused({With("/data/order", "shuffled"), "data.order", "sequential"});
+}
+
+TEST(RunSpec_NotBuiltYet, DesignedParts_RefusedWithReason) {
+  ExpectRefused({With("/model", "resnet18"), "model", "resnet18 is not built yet"});
+  ExpectRefused({With("/data", {{"cifar10", {{"path", "x"}}}}), "data.cifar10", "cifar10 is not built yet"});
+  ExpectRefused({With("/schedule/rule", "cdp_v2"), "schedule.rule", "cdp_v2 is not built yet; use sync"});
+  ExpectRefused({With("/schedule/reduction", "fast"), "schedule.reduction", "use ordered"});
+  ExpectRefused(
+      {With("/schedule", {{"custom", Json::object()}}), "schedule.custom", "custom is not built yet"});
+}
+
+TEST(RunSpec_Schedule, BadNamesAndParameters_PathAtTheValue) {
+  ExpectRefused({With("/schedule", "1f1"), "schedule", "did you mean \"1f1b\"?"});
+  ExpectRefused({With("/schedule", {{"lp", Json::object()}}), "schedule.lp", "did you mean \"lpp\"?"});
+  ExpectRefused({With("/schedule/lpp/group", 2), "schedule.lpp.group", "did you mean \"groups\"?"});
+  ExpectRefused({With("/schedule", {{"1f1b", {{"groups", 2}}}}), "schedule.1f1b.groups", "none is allowed"});
+  ExpectRefused({With("/schedule/rule", "syn"), "schedule.rule", "did you mean \"sync\"?"});
+  ExpectRefused({With("/schedule/rule", 1), "schedule.rule", "must be text"});
+  ExpectRefused({With("/schedule/reduction", "orderd"), "schedule.reduction", "did you mean \"ordered\"?"});
+  ExpectRefused({With("/schedule", {{"rule", "sync"}}), "schedule", "names no schedule"});
+}
+
+TEST(ScheduleText_Parse, NameAndParameters_SameAsRunFile) {
+  const auto schedule = ParseScheduleText("lpp,groups=2,ranks=4,rule=sync,reduction=ordered");
+  ASSERT_TRUE(schedule.ok()) << schedule.status();
+  const auto file = ParseRunSpec(GptRun());
+  EXPECT_EQ(schedule->name, file->schedule.name);
+  EXPECT_EQ(schedule->parameters, file->schedule.parameters);
+  EXPECT_EQ(ToText(*schedule), "lpp,groups=2,ranks=4");
+  EXPECT_EQ(ToText(*ParseScheduleText("1f1b")), "1f1b");
+}
+
+TEST(ScheduleText_Parse, Malformed_RefusedWithReason) {
+  const auto message = [](absl::string_view text) {
+    return std::string(ParseScheduleText(text).status().message());
+  };
+  EXPECT_THAT(message("1f1"), HasSubstr("did you mean \"1f1b\"?"));
+  EXPECT_THAT(message(""), HasSubstr("names no schedule"));
+  EXPECT_THAT(message("lpp,groups"), HasSubstr("not of the form key=value"));
+  EXPECT_THAT(message("lpp,groups="), HasSubstr("not of the form key=value"));
+  EXPECT_THAT(message("lpp,groups=2,groups=2,ranks=1"), HasSubstr("gives groups twice"));
+  EXPECT_THAT(message("lpp,groups=2,rnaks=1"), HasSubstr("did you mean \"ranks\"?"));
+  EXPECT_THAT(message("ddp,rule=cdp_v1"), HasSubstr("not built yet"));
+  EXPECT_THAT(message("zb_v"), HasSubstr("zb_v is not built yet"));
+  EXPECT_EQ(message(std::string(100000, 'x')).size() < 400, true);
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,413 @@
+// Every message: value to protobuf to bytes and back; and what must be refused.
+#include <gmock/gmock.h>
+#include <google/protobuf/stubs/logging.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <memory>
+
+#include "proto/wire/address.h"
+#include "proto/wire/limits.h"
+#include "proto/wire/runs_codec.h"
+#include "proto/wire/session_codec.h"
+
+namespace weft {
+namespace {
+
+using ::testing::HasSubstr;
+
+FromWorker RoundTrip(const FromWorker& m) {
+  v1::WorkerPayload out, in;
+  wire::Encode(m, &out);
+  EXPECT_TRUE(in.ParseFromString(out.SerializeAsString()));
+  const absl::StatusOr<FromWorker> back = wire::Decode(in);
+  EXPECT_TRUE(back.ok()) << back.status();
+  return back.value_or(FromWorker{});
+}
+FromCoordinator RoundTrip(const FromCoordinator& m) {
+  v1::CoordinatorPayload out, in;
+  wire::Encode(m, &out);
+  EXPECT_TRUE(in.ParseFromString(out.SerializeAsString()));
+  const absl::StatusOr<FromCoordinator> back = wire::Decode(in);
+  EXPECT_TRUE(back.ok()) << back.status();
+  return back.value_or(FromCoordinator{});
+}
+
+RankReport SomeReport() {
+  RankReport r;
+  r.rank = 3;
+  r.busy_seconds = {{"forward", 1.5}, {"backward", 2.5}};
+  r.idle_seconds = {{"dependency", 0.25}};
+  r.live_bytes = {{"weights", 7}};
+  r.peak_bytes = {{"activations", 1ll << 40}};
+  r.bytes_sent = {{"activation", 11}};
+  r.bytes_received = {{"input_gradient", 13}};
+  r.peak_activations = 4;
+  r.wall_seconds = 4.25;
+  return r;
+}
+void ExpectEqual(const RankReport& a, const RankReport& b) {
+  EXPECT_EQ(a.rank, b.rank);
+  EXPECT_EQ(a.busy_seconds, b.busy_seconds);
+  EXPECT_EQ(a.idle_seconds, b.idle_seconds);
+  EXPECT_EQ(a.live_bytes, b.live_bytes);
+  EXPECT_EQ(a.peak_bytes, b.peak_bytes);
+  EXPECT_EQ(a.bytes_sent, b.bytes_sent);
+  EXPECT_EQ(a.bytes_received, b.bytes_received);
+  EXPECT_EQ(a.peak_activations, b.peak_activations);
+  EXPECT_EQ(a.wall_seconds, b.wall_seconds);
+}
+
+const std::vector<Job> kJobs = {Job::Compute(0, 0, 0, JobKind::kForward),
+                                Job::Compute(7, 3, 1000, JobKind::kBackward),
+                                Job::Compute(6, 2, 5, JobKind::kBackwardInput),
+                                Job::Compute(1 << 29, 65535, 9, JobKind::kBackwardWeight),
+                                Job::Reduce(2, 1, 3),
+                                Job::Update(3, 0, 0)};
+
+TEST(SessionCodec, Hello_RoundTrip_IsEqual) {
+  const auto m = std::get<Hello>(
+      RoundTrip(FromWorker(Hello{"worker-1", "host a", 4711, -1, std::string("\0\xff opaque", 9)})));
+  EXPECT_EQ(m.worker, "worker-1");
+  EXPECT_EQ(m.host, "host a");
+  EXPECT_EQ(m.pid, 4711);
+  EXPECT_EQ(m.process, -1);
+  EXPECT_EQ(m.address, std::string("\0\xff opaque", 9));
+}
+
+TEST(SessionCodec, PreparedCreditFailed_RoundTrip_AreEqual) {
+  EXPECT_EQ(std::get<Prepared>(RoundTrip(FromWorker(Prepared{9}))).run, 9u);
+  const auto credit = std::get<Credit>(RoundTrip(FromWorker(Credit{9, 2, {5, 6}, 64})));
+  EXPECT_EQ(credit.run, 9u);
+  EXPECT_EQ(credit.rank, 2);
+  EXPECT_EQ(credit.token, (Token{5, 6}));
+  EXPECT_EQ(credit.jobs, 64);
+  const auto failed = std::get<Failed>(RoundTrip(FromWorker(Failed{9, "out of memory"})));
+  EXPECT_EQ(failed.run, 9u);
+  EXPECT_EQ(failed.reason, "out of memory");
+}
+
+TEST(SessionCodec, Completions_RoundTrip_AreEqual) {
+  Completions m{9, 2, {5, 6}, {}};
+  int64_t start = 1'000'000'000'000'000;
+  for (const Job& job : kJobs) {
+    m.jobs.push_back({job, start, start + 250'000, 0, false});
+    start -= 7;  // not ascending
+  }
+  m.jobs[1].has_loss = true;
+  m.jobs[1].loss = -0.125;
+  m.jobs[5].has_loss = true;
+  m.jobs[5].loss = std::numeric_limits<double>::quiet_NaN();
+  const auto back = std::get<Completions>(RoundTrip(FromWorker(m)));
+  EXPECT_EQ(back.run, 9u);
+  EXPECT_EQ(back.rank, 2);
+  EXPECT_EQ(back.token, m.token);
+  ASSERT_EQ(back.jobs.size(), m.jobs.size());
+  for (size_t i = 0; i < m.jobs.size(); ++i) {
+    EXPECT_EQ(back.jobs[i].job, m.jobs[i].job);
+    EXPECT_EQ(back.jobs[i].start_ns, m.jobs[i].start_ns);
+    EXPECT_EQ(back.jobs[i].end_ns, m.jobs[i].end_ns);
+    EXPECT_EQ(back.jobs[i].has_loss, m.jobs[i].has_loss);
+  }
+  EXPECT_EQ(back.jobs[1].loss, -0.125);
+  EXPECT_TRUE(std::isnan(back.jobs[5].loss)) << "a loss that is not a number is news, not an error";
+}
+
+TEST(SessionCodec, Completions_Columns_AreCompact) {
+  Completions m{9, 2, {5, 6}, {}};
+  for (int i = 0; i < 256; ++i) {
+    m.jobs.push_back({Job::Compute(100, 3, i % 64, JobKind::kForward), 10'000'000ll * i,
+                      10'000'000ll * i + 300'000, 0, false});
+  }
+  v1::WorkerPayload out;
+  wire::Encode(FromWorker(m), &out);
+  EXPECT_LT(out.ByteSizeLong(), 256u * 14);
+}
+
+TEST(SessionCodec, ReportAndFinished_RoundTrip_AreEqual) {
+  ExpectEqual(std::get<Report>(RoundTrip(FromWorker(Report{9, {SomeReport()}}))).ranks.at(0), SomeReport());
+  ExpectEqual(std::get<Finished>(RoundTrip(FromWorker(Finished{9, {SomeReport()}}))).ranks.at(0),
+              SomeReport());
+}
+
+TEST(SessionCodec, Assign_RoundTrip_IsEqual) {
+  const Assign m{9,
+                 4,
+                 "{\"name\": \"x\"}",
+                 "out",
+                 {{0, {4, 1}}, {2, {4, 2}}},
+                 {0, 1, 0},
+                 {{0, "addr0", "process 0"}, {1, "addr1", "process 1"}}};
+  const auto back = std::get<Assign>(RoundTrip(FromCoordinator(m)));
+  EXPECT_EQ(back.run, m.run);
+  EXPECT_EQ(back.epoch, m.epoch);
+  EXPECT_EQ(back.spec, m.spec);
+  EXPECT_EQ(back.output, m.output);
+  ASSERT_EQ(back.leases.size(), 2u);
+  EXPECT_EQ(back.leases[1].rank, 2);
+  EXPECT_EQ(back.leases[1].token, (Token{4, 2}));
+  EXPECT_EQ(back.process_of_rank, m.process_of_rank);
+  ASSERT_EQ(back.peers.size(), 2u);
+  EXPECT_EQ(back.peers[1].process, 1);
+  EXPECT_EQ(back.peers[1].address, "addr1");
+  EXPECT_EQ(back.peers[1].label, "process 1");
+}
+
+TEST(SessionCodec, OtherCoordinatorMessages_RoundTrip_AreEqual) {
+  const auto welcome = std::get<Welcome>(RoundTrip(FromCoordinator(Welcome{5, 2})));
+  EXPECT_EQ(welcome.epoch, 5u);
+  EXPECT_EQ(welcome.process, 2);
+  const auto grant = std::get<Grant>(RoundTrip(FromCoordinator(Grant{9, 2, {5, 6}, kJobs})));
+  EXPECT_EQ(grant.run, 9u);
+  EXPECT_EQ(grant.rank, 2);
+  EXPECT_EQ(grant.token, (Token{5, 6}));
+  EXPECT_EQ(grant.jobs, kJobs);
+  EXPECT_EQ(std::get<Finish>(RoundTrip(FromCoordinator(Finish{9}))).run, 9u);
+  const auto abort = std::get<Abort>(RoundTrip(FromCoordinator(Abort{9, "because"})));
+  EXPECT_EQ(abort.run, 9u);
+  EXPECT_EQ(abort.reason, "because");
+  EXPECT_EQ(std::get<Shutdown>(RoundTrip(FromCoordinator(Shutdown{"bye"}))).reason, "bye");
+}
+
+TEST(SessionCodec, ReasonThatIsNotUtf8_StillTravels) {
+  const std::string bad = "torch says \xff\xfe and " + std::string(kMaxTextBytes, 'x') + "\xe2\x82";
+  const auto failed = std::get<Failed>(RoundTrip(FromWorker(Failed{9, bad})));
+  EXPECT_THAT(failed.reason, HasSubstr("torch says ?? and"));
+  EXPECT_LE(failed.reason.size(), kMaxTextBytes);
+  EXPECT_THAT(std::get<Abort>(RoundTrip(FromCoordinator(Abort{9, "\xc3\xa9t\xc3\xa9 \xc3"}))).reason,
+              "\xc3\xa9t\xc3\xa9 ?");
+}
+
+TEST(SessionCodec, ReusedMessage_HoldsOnlyTheLast) {
+  v1::WorkerPayload out;
+  wire::Encode(FromWorker(Completions{9, 2, {5, 6}, {{kJobs[0], 1, 2, 3, true}, {kJobs[1], 1, 2, 0, false}}}),
+               &out);
+  wire::Encode(FromWorker(Completions{8, 1, {5, 7}, {{kJobs[1], 1, 2, 0, false}}}), &out);
+  const auto m = std::get<Completions>(*wire::Decode(out));
+  EXPECT_EQ(m.run, 8u);
+  ASSERT_EQ(m.jobs.size(), 1u);
+  EXPECT_EQ(m.jobs[0].job, kJobs[1]);
+  EXPECT_FALSE(m.jobs[0].has_loss);
+  wire::Encode(FromWorker(Prepared{1}), &out);
+  EXPECT_TRUE(wire::Decode(out).ok());
+}
+
+// ---- refusals
+
+template <typename Change>
+absl::Status Refuse(const FromWorker& m, Change change) {
+  v1::WorkerPayload p;
+  wire::Encode(m, &p);
+  change(&p);
+  return wire::Decode(p).status();
+}
+template <typename Change>
+absl::Status Refuse(const FromCoordinator& m, Change change) {
+  v1::CoordinatorPayload p;
+  wire::Encode(m, &p);
+  change(&p);
+  return wire::Decode(p).status();
+}
+
+void ExpectInvalid(const absl::Status& s, const std::string& field) {
+  EXPECT_EQ(s.code(), absl::StatusCode::kInvalidArgument) << s;
+  EXPECT_THAT(std::string(s.message()), HasSubstr(field));
+}
+
+TEST(SessionCodec, OutOfRange_IsRefusedWithTheField) {
+  const FromWorker hello = Hello{"worker-1", "h", 1, -1, "a"};
+  ExpectInvalid(Refuse(hello, [](auto* p) { p->mutable_hello()->set_worker("Worker 1"); }), "hello.worker");
+  ExpectInvalid(Refuse(hello, [](auto* p) { p->mutable_hello()->set_worker(std::string(64, 'a')); }),
+                "hello.worker");
+  ExpectInvalid(Refuse(hello, [](auto* p) { p->mutable_hello()->set_process(-2); }), "hello.process");
+  ExpectInvalid(
+      Refuse(hello, [](auto* p) { p->mutable_hello()->set_address(std::string(kMaxAddressBytes + 1, 'a')); }),
+      "hello.address");
+  ExpectInvalid(Refuse(hello, [](auto* p) { p->mutable_prepared(); }), "2 known messages");
+  ExpectInvalid(Refuse(hello, [](auto* p) { p->Clear(); }), "0 known messages");
+  ExpectInvalid(
+      Refuse(FromWorker(Credit{1, 0, {}, 1}), [](auto* p) { p->mutable_credit()->set_jobs(kMaxCredit + 1); }),
+      "credit.jobs");
+  ExpectInvalid(Refuse(FromWorker(Report{1, {SomeReport()}}),
+                       [](auto* p) { p->mutable_report()->mutable_ranks(0)->set_wall_seconds(INFINITY); }),
+                "wall_seconds");
+  ExpectInvalid(
+      Refuse(FromWorker(Report{1, {SomeReport()}}),
+             [](auto* p) { (*p->mutable_report()->mutable_ranks(0)->mutable_live_bytes())["a b"] = 1; }),
+      "live_bytes");
+  ExpectInvalid(Refuse(FromCoordinator(Assign{1, 1, "", "", {}, {0}, {}}),
+                       [](auto* p) { p->mutable_assign()->set_spec(std::string(kMaxSpecBytes + 1, ' ')); }),
+                "assign.spec");
+  ExpectInvalid(Refuse(FromCoordinator(Assign{1, 1, "", "", {{0, {}}}, {0}, {}}),
+                       [](auto* p) { p->mutable_assign()->mutable_leases(0)->set_rank(1); }),
+                "assign.leases");
+}
+
+TEST(SessionCodec, BrokenColumns_AreRefused) {
+  const FromCoordinator grant = Grant{1, 0, {}, kJobs};
+  ExpectInvalid(Refuse(grant, [](auto* p) { p->mutable_grant()->mutable_jobs()->add_stage(1); }),
+                "differ in length");
+  ExpectInvalid(Refuse(grant, [](auto* p) { (*p->mutable_grant()->mutable_jobs()->mutable_kind())[0] = 6; }),
+                "job 0 is out of range");
+  ExpectInvalid(Refuse(grant, [](auto* p) { p->mutable_grant()->mutable_jobs()->set_step(0, -1); }),
+                "job 0 is out of range");
+  ExpectInvalid(Refuse(grant, [](auto* p) { p->mutable_grant()->mutable_jobs()->set_step(0, INT32_MAX); }),
+                "job 0 is out of range");
+  ExpectInvalid(Refuse(grant, [](auto* p) { p->mutable_grant()->mutable_jobs()->set_part(2, UINT32_MAX); }),
+                "job 2 is out of range");
+  const FromWorker done = Completions{1, 0, {}, {{kJobs[0], 1, 2, 0, false}, {kJobs[1], 1, 2, 0, true}}};
+  ExpectInvalid(Refuse(done, [](auto* p) { p->mutable_completions()->add_start_ns(1); }), "start_ns");
+  ExpectInvalid(Refuse(done, [](auto* p) { p->mutable_completions()->set_start_ns(1, INT64_MIN); }),
+                "times of job 1");
+  ExpectInvalid(Refuse(done, [](auto* p) { p->mutable_completions()->set_duration_ns(0, UINT64_MAX); }),
+                "times of job 0");
+  ExpectInvalid(Refuse(done, [](auto* p) { p->mutable_completions()->set_loss_row(0, 2); }), "loss_row");
+  ExpectInvalid(Refuse(done, [](auto* p) { p->mutable_completions()->add_loss(1); }), "loss_row and loss");
+}
+
+TEST(SessionCodec, Packet_RoundTrip_IsEqual) {
+  Packet<std::shared_ptr<const FromWorker>> packet{0, 17, 4, {}};
+  packet.messages.push_back(std::make_shared<const FromWorker>(Prepared{9}));
+  packet.messages.push_back(std::make_shared<const FromWorker>(Failed{9, "x"}));
+  v1::WorkerMessage wire;
+  wire::Encode(packet, &wire);
+  const auto back = wire::Decode(3, wire);
+  ASSERT_TRUE(back.ok());
+  EXPECT_EQ(back->link, 3u);
+  EXPECT_EQ(back->ack, 17u);
+  EXPECT_EQ(back->first, 4u);
+  ASSERT_EQ(back->messages.size(), 2u);
+  EXPECT_EQ(std::get<Failed>(back->messages[1]).reason, "x");
+  wire.mutable_open();
+  EXPECT_FALSE(wire::Decode(3, wire).ok()) << "`open` within a session";
+}
+
+// Any bytes either do not parse, are refused, or decode to a value that encodes again.
+TEST(SessionCodec, RandomBytes_NeverCrash) {
+  google::protobuf::LogSilencer quiet;  // it complains of every text that is not UTF-8
+  uint64_t state = 1;
+  const auto next = [&state] {
+    state ^= state << 13, state ^= state >> 7, state ^= state << 17;
+    return state;
+  };
+  v1::WorkerMessage seed;
+  Packet<std::shared_ptr<const FromWorker>> packet{0, 1, 1, {}};
+  packet.messages.push_back(std::make_shared<const FromWorker>(Hello{"w", "h", 1, 0, "a"}));
+  packet.messages.push_back(std::make_shared<const FromWorker>(
+      Completions{1, 0, {1, 1}, {{kJobs[0], 5, 9, 0.5, true}, {kJobs[4], 5, 9, 0, false}}}));
+  packet.messages.push_back(std::make_shared<const FromWorker>(Report{1, {SomeReport()}}));
+  wire::Encode(packet, &seed);
+  const std::string good = seed.SerializeAsString();
+  int parsed = 0, decoded = 0;
+  for (int i = 0; i < 50'000; ++i) {
+    std::string bytes = good;
+    for (uint64_t flips = 1 + next() % 4; flips > 0; --flips)
+      bytes[next() % bytes.size()] = static_cast<char>(next());
+    if (next() % 4 == 0) bytes.resize(next() % bytes.size());
+    v1::WorkerMessage m;
+    if (!m.ParseFromString(bytes)) continue;
+    ++parsed;
+    const auto back = wire::Decode(1, m);
+    if (!back.ok()) continue;
+    ++decoded;
+    for (const FromWorker& value : back->messages) {
+      v1::WorkerPayload again;
+      wire::Encode(value, &again);
+      EXPECT_TRUE(wire::Decode(again).ok());
+    }
+  }
+  EXPECT_GT(parsed, 1000) << "the mutations reach the decoder";
+  EXPECT_GT(decoded, 100);
+  EXPECT_GT(parsed, decoded) << "some were refused";
+}
+
+// ---- the run API
+
+TEST(RunsCodec, Submit_RoundTrip_IsEqual) {
+  v1::SubmitRequest wire;
+  wire::Encode(SubmitRequest{"req-1", "{}", 3, "out"}, &wire);
+  const auto back = wire::Decode(wire);
+  ASSERT_TRUE(back.ok());
+  EXPECT_EQ(back->request, "req-1");
+  EXPECT_EQ(back->spec, "{}");
+  EXPECT_EQ(back->processes, 3);
+  EXPECT_EQ(back->output, "out");
+  wire.set_request("Not A Name");
+  ExpectInvalid(wire::Decode(wire).status(), "request");
+  wire.set_request("");
+  wire.set_spec(std::string(kMaxSpecBytes + 1, ' '));
+  ExpectInvalid(wire::Decode(wire).status(), "spec");
+}
+
+TEST(RunsCodec, Run_RoundTrip_IsEqualButForTheClock) {
+  RunInfo run;
+  run.id = 4;
+  run.name = "n";
+  run.schedule = "lpp,groups=2";
+  run.state = RunState::kFailed;
+  run.reason = "why";
+  run.ranks = 4;
+  run.processes = 2;
+  run.steps = 10;
+  run.steps_done = 3;
+  run.loss = 0.5;
+  run.has_loss = true;
+  run.submitted_ns = 100;
+  run.started_ns = 0;
+  run.ended_ns = 300;
+  run.reports = {SomeReport()};
+  v1::RunEvent wire;
+  wire::Encode(run, 1000, wire.mutable_run());
+  const auto event = wire::Decode(wire);
+  ASSERT_TRUE(event.ok());
+  const RunInfo& back = std::get<RunInfo>(*event);
+  EXPECT_EQ(back.id, run.id);
+  EXPECT_EQ(back.schedule, run.schedule);
+  EXPECT_EQ(back.state, run.state);
+  EXPECT_EQ(back.reason, run.reason);
+  EXPECT_EQ(back.steps_done, 3);
+  EXPECT_EQ(back.loss, 0.5);
+  EXPECT_EQ(back.submitted_ns, 1100);
+  EXPECT_EQ(back.started_ns, 0) << "not yet";
+  ExpectEqual(back.reports.at(0), SomeReport());
+  wire.mutable_run()->set_steps_done(11);
+  ExpectInvalid(wire::Decode(wire).status(), "steps_done");
+}
+
+TEST(RunsCodec, Step_RoundTrip_IsEqual) {
+  v1::RunEvent wire;
+  wire::Encode(StepDone{4, 7, 0.25, true, 99}, wire.mutable_step());
+  const StepDone step = std::get<StepDone>(*wire::Decode(wire));
+  EXPECT_EQ(step.run, 4u);
+  EXPECT_EQ(step.step, 7);
+  EXPECT_EQ(step.loss, 0.25);
+  EXPECT_TRUE(step.has_loss);
+  EXPECT_EQ(step.end_ns, 99);
+  EXPECT_FALSE(wire::Decode(v1::RunEvent()).ok());
+}
+
+// ---- addresses
+
+TEST(Address, Forms_Parse) {
+  EXPECT_EQ(ParseAddress("unix:/run/weft.sock")->path, "/run/weft.sock");
+  EXPECT_EQ(ParseAddress("127.0.0.1:7070")->port, 7070);
+  EXPECT_EQ(ParseAddress("[::1]:7070")->host, "::1");
+  EXPECT_EQ(ParseAddress("[::1]:7070")->text(), "[::1]:7070");
+  EXPECT_TRUE(ParseAddress("[::1]:7070")->loopback());
+  EXPECT_TRUE(ParseAddress("localhost:1")->loopback());
+  EXPECT_FALSE(ParseAddress("0.0.0.0:1")->loopback());
+  EXPECT_FALSE(ParseAddress("127.example.org:1")->loopback()) << "a name is not an address";
+}
+
+TEST(Address, Wrong_IsRefusedWithTheForms) {
+  for (const char* text : {"", "unix:", "7070", ":7070", "host:", "host:70700", "[::1:7070", "host:-1"}) {
+    const auto a = ParseAddress(text);
+    EXPECT_EQ(a.status().code(), absl::StatusCode::kInvalidArgument) << text;
+    EXPECT_THAT(std::string(a.status().message()), HasSubstr("unix:PATH or HOST:PORT"));
+  }
+  EXPECT_FALSE(ParseAddress("unix:/" + std::string(107, 'x')).ok());
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,47 @@
+// The samples that a run trains on, by number: text as bytes, and IDX files (MNIST) as images and labels.
+//
+// A text sample number j is the context+1 bytes at j*context: its inputs are all but the last, its targets
+// all but the first. An IDX sample is one image, its pixels scaled to [0, 1] and flattened, with its label.
+// Files are checked whole when they are opened, so that a training does not fail in the middle for what could
+// be known at its start. Threads: reads may be called from any thread. Failure: NotFound or InvalidArgument
+// that names the file and says what to do; DataLoss when a file changed under the run.
+#ifndef WEFT_WORKER_SHELL_COMPUTE_DATA_H_
+#define WEFT_WORKER_SHELL_COMPUTE_DATA_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "proto/run/run_spec.h"
+#include "worker/shell/tensor.h"
+
+namespace weft {
+
+class Dataset {
+ public:
+  virtual ~Dataset() = default;
+
+  // The run's data, checked against its model.
+  static absl::StatusOr<std::unique_ptr<Dataset>> Open(const RunSpec& run);
+
+  virtual int64_t count() const = 0;  // of samples, at least 1
+  virtual DataType input_type() const = 0;
+  virtual int64_t inputs() const = 0;   // elements of one sample
+  virtual int64_t targets() const = 0;  // elements of one sample, int64
+
+  // Write one sample's inputs (`inputs()` elements of `input_type()`) or targets to `out`.
+  virtual absl::Status ReadInputs(int64_t sample, void* out) const = 0;
+  virtual absl::Status ReadTargets(int64_t sample, int64_t* out) const = 0;
+
+  // Those of a whole micro-batch, one sample after the other.
+  absl::Status ReadInputs(const TrainSpec& train, int step, int microbatch, void* out) const;
+  absl::Status ReadTargets(const TrainSpec& train, int step, int microbatch, int64_t* out) const;
+};
+
+// Number of sample i of a micro-batch in sequential order.
+int64_t SampleNumber(const TrainSpec& train, int step, int microbatch, int i, int64_t count);
+
+}  // namespace weft
+
+#endif  // WEFT_WORKER_SHELL_COMPUTE_DATA_H_

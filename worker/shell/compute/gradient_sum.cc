@@ -1,0 +1,117 @@
+#include "worker/shell/compute/gradient_sum.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "worker/shell/compute/elementwise.h"
+
+namespace weft {
+
+void WritePieces(const std::vector<GradientSum::Piece>& pieces, float* out, int64_t elements) {
+  int64_t at = 0;
+  for (const GradientSum::Piece& piece : pieces) {
+    std::memset(out + at, 0, static_cast<size_t>(piece.offset - at) * sizeof(float));
+    std::memcpy(out + piece.offset, piece.data, static_cast<size_t>(piece.n) * sizeof(float));
+    at = piece.offset + piece.n;
+  }
+  std::memset(out + at, 0, static_cast<size_t>(elements - at) * sizeof(float));
+}
+
+absl::Status GradientSum::Check(int microbatch) const {
+  if (microbatch < 0 || microbatch >= microbatches_) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("there is no micro-batch %d among %d", microbatch, microbatches_));
+  }
+  if (microbatch < next_ || waiting_.count(microbatch) != 0) {
+    return absl::AlreadyExistsError(
+        absl::StrFormat("the gradient of micro-batch %d was already added", microbatch));
+  }
+  return absl::OkStatus();
+}
+
+void GradientSum::AddPieces(int microbatch, const std::vector<Piece>& pieces) {
+  if (!InOrder(microbatch)) std::abort();
+  if (next_ == 0) {
+    WritePieces(pieces, data(), elements());
+  } else {
+    for (const Piece& piece : pieces) AddInPlace(data() + piece.offset, piece.data, piece.n);
+  }
+  ++next_;
+  AddWaiting();
+}
+
+void GradientSum::Add(int microbatch, const Tensor& gradient) {
+  if (gradient.bytes != buffer_.bytes || !Check(microbatch).ok()) std::abort();
+  if (!InOrder(microbatch)) {
+    waiting_.emplace(microbatch, gradient);
+    return;
+  }
+  AddPieces(microbatch, {{0, elements(), static_cast<const float*>(gradient.data)}});
+}
+
+void GradientSum::AddWaiting() {
+  for (auto first = waiting_.begin(); first != waiting_.end() && first->first == next_;
+       first = waiting_.begin()) {
+    AddInPlace(data(), static_cast<const float*>(first->second.data), elements());
+    ++next_;
+    waiting_.erase(first);
+  }
+}
+
+absl::Status CheckFlat(const char* what, const Tensor& tensor, int64_t elements) {
+  const size_t bytes = static_cast<size_t>(elements) * sizeof(float);
+  if (tensor.shape.type == DataType::kFloat32 && tensor.bytes == bytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrFormat("the %s have %d bytes, not those of %d float32 elements",
+                                                    what, tensor.bytes, elements));
+}
+
+absl::StatusOr<GradientSum*> StageSums::SumOf(const Key& key) {
+  auto found = sums_.find(key);
+  if (found == sums_.end()) {
+    const SliceBounds bounds = SliceOf(elements_, key.part, key.parts);
+    absl::StatusOr<Tensor> buffer = NewFlat(memory_, bounds.end - bounds.begin, MemoryClass::kGradients);
+    if (!buffer.ok()) return buffer.status();
+    found = sums_.emplace(key, GradientSum(*std::move(buffer), microbatches_)).first;
+  }
+  return &found->second;
+}
+
+absl::Status StageSums::Add(int step, int microbatch, const std::vector<GradientSum::Piece>& pieces) {
+  absl::StatusOr<GradientSum*> sum = SumOf({step, 0, 1});
+  if (!sum.ok()) return sum.status();
+  if (absl::Status s = (*sum)->Check(microbatch); !s.ok()) return s;
+  if ((*sum)->InOrder(microbatch)) {
+    (*sum)->AddPieces(microbatch, pieces);
+    return absl::OkStatus();
+  }
+  absl::StatusOr<Tensor> early = NewFlat(memory_, elements_, MemoryClass::kGradients);
+  if (!early.ok()) return early.status();
+  WritePieces(pieces, static_cast<float*>(early->data), elements_);
+  (*sum)->Add(microbatch, *early);
+  return absl::OkStatus();
+}
+
+absl::Status StageSums::Add(int step, int microbatch, const Tensor& slice, int part, int parts) {
+  absl::StatusOr<GradientSum*> sum = SumOf({step, part, parts});
+  if (!sum.ok()) return sum.status();
+  if (absl::Status s = CheckFlat("gradients", slice, (*sum)->elements()); !s.ok()) return s;
+  if (absl::Status s = (*sum)->Check(microbatch); !s.ok()) return s;
+  (*sum)->Add(microbatch, slice);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Tensor> StageSums::Take(int step, int part, int parts) {
+  const auto found = sums_.find({step, part, parts});
+  if (found == sums_.end() || !found->second.complete()) {
+    const int next = found == sums_.end() ? 0 : found->second.next();
+    return absl::FailedPreconditionError(
+        absl::StrFormat("the sum of part %d of %d still lacks micro-batch %d", part, parts, next));
+  }
+  Tensor sum = found->second.buffer();
+  sums_.erase(found);
+  return sum;
+}
+
+}  // namespace weft

@@ -1,0 +1,93 @@
+// The sum of one stage's gradients over the micro-batches of one step, or a slice of it, in the order of
+// micro-batches.
+//
+// Sums of floating-point numbers depend on their order, so there is one: 0, 1, 2, ... A contribution that
+// comes early waits. The first is copied, the others are added element by element.
+// One thread at a time. Contributions that were added are no longer referenced.
+#ifndef WEFT_WORKER_SHELL_COMPUTE_GRADIENT_SUM_H_
+#define WEFT_WORKER_SHELL_COMPUTE_GRADIENT_SUM_H_
+
+#include <compare>
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "worker/shell/compute/segment_allocator.h"
+#include "worker/shell/tensor.h"
+
+namespace weft {
+
+class GradientSum {
+ public:
+  // `buffer` (flat float32) becomes the sum; its content does not matter yet.
+  GradientSum(Tensor buffer, int microbatches) : buffer_(std::move(buffer)), microbatches_(microbatches) {}
+
+  // A gradient that lies in pieces: `n` elements for `offset` of the buffer. Between pieces it is zero.
+  struct Piece {
+    int64_t offset, n;
+    const float* data;
+  };
+
+  // True if the micro-batch is the next in order.
+  bool InOrder(int microbatch) const { return microbatch == next_; }
+  // AlreadyExists when the micro-batch contributed before, InvalidArgument when it cannot contribute.
+  absl::Status Check(int microbatch) const;
+  // Requires InOrder(microbatch). Adds, and then what waited for it.
+  void AddPieces(int microbatch, const std::vector<Piece>& pieces);
+  // Adds, or keeps (shares) the gradient until its turn. Requires Check(microbatch).ok() and equal sizes.
+  void Add(int microbatch, const Tensor& gradient);
+
+  bool complete() const { return next_ == microbatches_; }
+  int next() const { return next_; }
+  const Tensor& buffer() const { return buffer_; }
+  float* data() const { return static_cast<float*>(buffer_.data); }
+  int64_t elements() const { return static_cast<int64_t>(buffer_.bytes / sizeof(float)); }
+
+ private:
+  void AddWaiting();
+
+  Tensor buffer_;
+  const int microbatches_;
+  int next_ = 0;
+  std::map<int, Tensor> waiting_;
+};
+
+// The sums that one stage keeps on one rank: by step, and by slice where several ranks share the summing.
+// Their memory is charged to gradients. One thread at a time.
+class StageSums {
+ public:
+  // `elements` of the whole gradient. `memory` outlives this.
+  StageSums(SegmentAllocator& memory, int64_t elements, int microbatches)
+      : memory_(memory), elements_(elements), microbatches_(microbatches) {}
+
+  // One micro-batch's whole gradient, for the sum of part 0 of 1.
+  absl::Status Add(int step, int microbatch, const std::vector<GradientSum::Piece>& pieces);
+  // One micro-batch's slice. InvalidArgument when it is not of the slice's size.
+  absl::Status Add(int step, int microbatch, const Tensor& slice, int part, int parts);
+  // Gives the finished sum up. FailedPrecondition, naming the micro-batch, when one is missing.
+  absl::StatusOr<Tensor> Take(int step, int part, int parts);
+
+ private:
+  struct Key {
+    int step, part, parts;
+    friend auto operator<=>(const Key&, const Key&) = default;
+  };
+  absl::StatusOr<GradientSum*> SumOf(const Key& key);
+
+  SegmentAllocator& memory_;
+  const int64_t elements_;
+  const int microbatches_;
+  std::map<Key, GradientSum> sums_;
+};
+
+// InvalidArgument unless `tensor` is `elements` float32. `what` names it in the plural: "weights".
+absl::Status CheckFlat(const char* what, const Tensor& tensor, int64_t elements);
+
+// Writes the pieces to `out` of `elements` elements, with zeros between.
+void WritePieces(const std::vector<GradientSum::Piece>& pieces, float* out, int64_t elements);
+
+}  // namespace weft
+
+#endif  // WEFT_WORKER_SHELL_COMPUTE_GRADIENT_SUM_H_

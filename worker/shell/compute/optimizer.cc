@@ -1,0 +1,47 @@
+#include "worker/shell/compute/optimizer.h"
+
+#include <cmath>
+
+namespace weft {
+namespace {
+
+SgdStep StepOf(const SgdSpec& s, int64_t t) {
+  return {static_cast<float>(s.lr), static_cast<float>(s.momentum), static_cast<float>(s.weight_decay),
+          t == 1};
+}
+
+AdamWStep StepOf(const AdamWSpec& s, int64_t t) {
+  const double steps = static_cast<double>(t);
+  return {static_cast<float>(1 - s.lr * s.weight_decay),
+          static_cast<float>(s.beta1),
+          static_cast<float>(1 - s.beta1),
+          static_cast<float>(s.beta2),
+          static_cast<float>(1 - s.beta2),
+          static_cast<float>(s.eps),
+          static_cast<float>(s.lr / (1 - std::pow(s.beta1, steps))),
+          static_cast<float>(std::sqrt(1 - std::pow(s.beta2, steps)))};
+}
+
+}  // namespace
+
+int Optimizer::state_buffers() const {
+  if (std::holds_alternative<AdamWSpec>(spec_)) return 2;
+  return std::get<SgdSpec>(spec_).momentum == 0 ? 0 : 1;
+}
+
+void Optimizer::Begin() {
+  ++steps_;
+  step_ = std::visit([this](const auto& s) -> std::variant<SgdStep, AdamWStep> { return StepOf(s, steps_); },
+                     spec_);
+}
+
+void Optimizer::Apply(const float* weights, float* out, const float* gradient, const State& state,
+                      int64_t n) const {
+  if (const auto* sgd = std::get_if<SgdStep>(&step_)) {
+    ApplySgd(*sgd, weights, out, gradient, state[0], n);
+  } else {
+    ApplyAdamW(std::get<AdamWStep>(step_), weights, out, gradient, state[0], state[1], n);
+  }
+}
+
+}  // namespace weft

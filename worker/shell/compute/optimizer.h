@@ -1,0 +1,38 @@
+// The optimizer of one flat buffer of weights: how many steps it made, and what it remembers between them.
+//
+// A step is taken in parts: Begin once, then Apply over consecutive ranges that together cover the buffer.
+// The state (`state_buffers` buffers as large as the weights) belongs to the caller, who begins it as zeros.
+// Both the runtime and the reference loop use it. One thread at a time.
+#ifndef WEFT_WORKER_SHELL_COMPUTE_OPTIMIZER_H_
+#define WEFT_WORKER_SHELL_COMPUTE_OPTIMIZER_H_
+
+#include <array>
+#include <cstdint>
+#include <variant>
+
+#include "proto/run/run_spec.h"
+#include "worker/shell/compute/elementwise.h"
+
+namespace weft {
+
+class Optimizer {
+ public:
+  static constexpr int kMaxStateBuffers = 2;
+  using State = std::array<float*, kMaxStateBuffers>;  // of the range; null beyond state_buffers()
+
+  explicit Optimizer(const OptimizerSpec& spec) : spec_(spec) {}
+
+  int state_buffers() const;
+  void Begin();
+  // out = weights after the step, for n elements; `out` may be `weights`.
+  void Apply(const float* weights, float* out, const float* gradient, const State& state, int64_t n) const;
+
+ private:
+  OptimizerSpec spec_;
+  int64_t steps_ = 0;  // begun
+  std::variant<SgdStep, AdamWStep> step_;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_WORKER_SHELL_COMPUTE_OPTIMIZER_H_

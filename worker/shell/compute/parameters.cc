@@ -1,0 +1,118 @@
+#include "worker/shell/compute/parameters.h"
+
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace weft {
+namespace {
+
+constexpr ParameterInit kZero{ParameterInit::Kind::kConstant, 0};
+constexpr ParameterInit kOne{ParameterInit::Kind::kConstant, 1};
+
+ParameterInit Normal(double deviation) { return {ParameterInit::Kind::kNormal, deviation}; }
+
+void AppendNorm(absl::string_view name, int64_t width, LayerSpec* layer) {
+  layer->parameters.push_back({absl::StrCat(name, ".weight"), {width}, kOne});
+  layer->parameters.push_back({absl::StrCat(name, ".bias"), {width}, kZero});
+}
+
+void AppendLinear(absl::string_view name, int64_t in, int64_t out, double deviation, LayerSpec* layer) {
+  layer->parameters.push_back({absl::StrCat(name, ".weight"), {out, in}, Normal(deviation)});
+  layer->parameters.push_back({absl::StrCat(name, ".bias"), {out}, kZero});
+}
+
+// Initialized as GPT-2: the projections that end in the residual stream shrink with its length.
+std::vector<LayerSpec> Describe(const GptSpec& m) {
+  constexpr double kDeviation = 0.02;
+  const double residual = kDeviation / std::sqrt(2.0 * m.layers);
+  const int64_t width = m.width;
+  std::vector<LayerSpec> layers;
+  layers.push_back({"embedding",
+                    {{"token.weight", {m.vocabulary, width}, Normal(kDeviation)},
+                     {"position.weight", {m.context, width}, Normal(kDeviation)}}});
+  for (int i = 0; i < m.layers; ++i) {
+    LayerSpec block{absl::StrCat("block", i), {}};
+    AppendNorm("norm1", width, &block);
+    AppendLinear("attention.qkv", width, 3 * width, kDeviation, &block);
+    AppendLinear("attention.projection", width, width, residual, &block);
+    AppendNorm("norm2", width, &block);
+    AppendLinear("mlp.expand", width, 4 * width, kDeviation, &block);
+    AppendLinear("mlp.contract", 4 * width, width, residual, &block);
+    layers.push_back(std::move(block));
+  }
+  LayerSpec head{"head", {}};
+  AppendNorm("norm", width, &head);
+  head.parameters.push_back({"projection.weight", {m.vocabulary, width}, Normal(kDeviation)});
+  layers.push_back(std::move(head));
+  return layers;
+}
+
+// Initialized as torch.nn.Linear: uniform within 1/sqrt(fan in), weights and biases.
+std::vector<LayerSpec> Describe(const MlpSpec& m) {
+  std::vector<LayerSpec> layers;
+  for (int i = 0; i < m.layers; ++i) {
+    const int64_t in = i == 0 ? m.inputs : m.width;
+    const int64_t out = i + 1 == m.layers ? m.classes : m.width;
+    const ParameterInit init{ParameterInit::Kind::kUniform, 1 / std::sqrt(static_cast<double>(in))};
+    layers.push_back({absl::StrCat("linear", i), {{"weight", {out, in}, init}, {"bias", {out}, init}}});
+  }
+  return layers;
+}
+
+// SplitMix64's finalizer: every input bit moves every output bit.
+uint64_t Mix(uint64_t x) {
+  x += 0x9e3779b97f4a7c15;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+  return x ^ (x >> 31);
+}
+
+uint64_t Combine(uint64_t hash, uint64_t value) { return Mix(hash ^ Mix(value)); }
+
+}  // namespace
+
+int64_t ParameterSpec::elements() const {
+  int64_t n = 1;
+  for (int64_t s : size) n *= s;
+  return n;
+}
+
+std::vector<LayerSpec> DescribeLayers(const ModelSpec& model) {
+  return std::visit([](const auto& m) { return Describe(m); }, model);
+}
+
+StageLayout LayOutStage(const RunSpec& run, int stage) {
+  const std::vector<LayerSpec> layers = DescribeLayers(run.model);
+  StageLayout layout;
+  layout.stage = stage;
+  for (int s = 0; s < stage; ++s) layout.first_layer += run.layers_of_stage[s];
+  layout.end_layer = layout.first_layer + run.layers_of_stage[stage];
+  constexpr int64_t kAlign = StageLayout::kAlignElements;
+  for (int l = layout.first_layer; l < layout.end_layer; ++l) {
+    for (const ParameterSpec& p : layers.at(l).parameters) {
+      layout.slots.push_back({p, l, layers[l].name, layout.elements});
+      layout.elements += (p.elements() + kAlign - 1) / kAlign * kAlign;
+    }
+  }
+  return layout;
+}
+
+std::string CheckpointName(int stage, const ParameterSlot& slot) {
+  return absl::StrCat(absl::StrFormat("stage%02d.", stage), slot.layer_name, ".", slot.parameter.name);
+}
+
+uint64_t ParameterSeed(uint64_t seed, int layer, absl::string_view parameter) {
+  uint64_t hash = Combine(Mix(seed), static_cast<uint64_t>(layer));
+  for (char c : parameter) hash = Combine(hash, static_cast<unsigned char>(c));
+  return hash;
+}
+
+uint64_t MaskSeed(uint64_t seed, int step, int microbatch, int layer, int site) {
+  uint64_t hash = ~Mix(seed);
+  for (int value : {step, microbatch, layer, site}) hash = Combine(hash, static_cast<uint64_t>(value));
+  return hash;
+}
+
+}  // namespace weft

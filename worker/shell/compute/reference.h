@@ -1,0 +1,31 @@
+// The same training as one plain loop: the yardstick for the runtime's numbers.
+//
+// All layers in one process, micro-batches one after the other, LibTorch's own backward and accumulation, no
+// ranks, jobs or transfers. What it shares with the runtime are the layers, their initial values, the
+// optimizer's arithmetic and the data readers. Writes `checkpoint-0/` and `checkpoint/` into `out_dir` (none
+// if it is empty), with the names of the run's stages.
+#ifndef WEFT_WORKER_SHELL_COMPUTE_REFERENCE_H_
+#define WEFT_WORKER_SHELL_COMPUTE_REFERENCE_H_
+
+#include <functional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "proto/run/run_spec.h"
+
+namespace weft {
+
+struct ReferenceStep {
+  int step = 0;
+  double loss = 0;  // mean over the micro-batches
+  double seconds = 0;
+};
+
+// `on_step` is called after each step; false ends the training there (Cancelled). Failure: as data.h says of
+// the data, Unavailable for the disk, Internal for LibTorch.
+absl::Status RunReference(const RunSpec& run, const std::string& out_dir,
+                          const std::function<bool(const ReferenceStep&)>& on_step);
+
+}  // namespace weft
+
+#endif  // WEFT_WORKER_SHELL_COMPUTE_REFERENCE_H_

@@ -1,0 +1,103 @@
+// Cuts a rank's large segments into the memory of its tensors, and counts the bytes by class.
+//
+// Everything that a rank computes with lies in segments of a MemorySource, so that peers on the machine can
+// read a boundary tensor in place. Segments are kept while the allocator lives: fresh pages cost more than
+// the copy that they would receive. The structure is two-level segregated fit (TLSF): constant time, good
+// fit, immediate coalescing, one header of 64 bytes before each block.
+//
+// Invariants:
+//   1. Blocks are aligned to 64 bytes, never overlap, and lie in segments of the source.
+//   2. live_bytes()[c] is the sum over live blocks of class c of their size rounded up to 64; peak_bytes()[c]
+//      is the largest value it had.
+//   3. Neighbouring free blocks do not exist: they are one.
+// Threads: every method may be called from any thread. Ownership: shared; each live block holds a share, so
+// that a tensor may outlive the rank that made it. The source must outlive all of them. Failure: Allocate
+// says ResourceExhausted with the source's reason; a corrupted header or a double free aborts.
+#ifndef WEFT_WORKER_SHELL_COMPUTE_SEGMENT_ALLOCATOR_H_
+#define WEFT_WORKER_SHELL_COMPUTE_SEGMENT_ALLOCATOR_H_
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "worker/shell/compute/compute.h"
+#include "worker/shell/memory_source.h"
+#include "worker/shell/mutex.h"
+#include "worker/shell/tensor.h"
+
+namespace weft {
+
+class SegmentAllocator : public std::enable_shared_from_this<SegmentAllocator> {
+ public:
+  static constexpr size_t kAlignment = 64;
+  static constexpr size_t kSegmentBytes = size_t{8} << 20;
+
+  static std::shared_ptr<SegmentAllocator> Create(MemorySource& source);
+  ~SegmentAllocator();
+  SegmentAllocator(const SegmentAllocator&) = delete;
+  SegmentAllocator& operator=(const SegmentAllocator&) = delete;
+
+  // A block of at least `bytes` (0 counts as 1), charged to `memory_class` until it is freed.
+  absl::StatusOr<void*> Allocate(size_t bytes, MemoryClass memory_class);
+  // Ordinary memory, uncounted, aligned alike, that Free takes too; null if there is none.
+  static void* AllocateOutside(size_t bytes);
+  // `block` came from AllocateOutside, or from Allocate of any SegmentAllocator; its header says which.
+  static void Free(void* block);
+
+  BytesByClass live_bytes() const;
+  BytesByClass peak_bytes() const;
+  // Bytes of all segments taken from the source.
+  size_t segment_bytes() const;
+  // Walks all segments and aborts where a structure contradicts another. For tests.
+  void CheckConsistency();
+
+ private:
+  struct Header;
+  struct Segment {
+    char* begin;
+    size_t bytes;
+  };
+  // Sizes in units of kAlignment; a class of the first level per power of two, 16 of the second within it.
+  static constexpr int kSecondLevelBits = 4;
+  static constexpr int kSecondLevels = 1 << kSecondLevelBits;
+  static constexpr int kFirstLevels = 40;
+  struct Class {
+    int first, second;
+  };
+
+  explicit SegmentAllocator(MemorySource& source) : source_(source) {}
+  static Class ClassOf(uint64_t units);
+  Header* FindInOwnClass(uint64_t units, int limit) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Header* TakeFit(uint64_t units) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Header* Grow(uint64_t units, absl::Status* failure) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SplitTail(Header* block, uint64_t units) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Insert(Header* block) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Remove(Header* block) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Release(Header* block);
+  void Charge(MemoryClass c, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  MemorySource& source_;
+  // Written under mutex_, read by anyone.
+  std::array<std::atomic<int64_t>, kMemoryClasses> live_{}, peak_{};
+
+  mutable Mutex mutex_;
+  std::vector<Segment> segments_ ABSL_GUARDED_BY(mutex_);
+  size_t segment_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t live_blocks_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::shared_ptr<SegmentAllocator> self_ ABSL_GUARDED_BY(mutex_);  // held while blocks live
+  uint64_t first_bits_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::array<uint32_t, kFirstLevels> second_bits_ ABSL_GUARDED_BY(mutex_){};
+  std::array<std::array<Header*, kSecondLevels>, kFirstLevels> free_ ABSL_GUARDED_BY(mutex_){};
+};
+
+// A flat float32 tensor in a block of `allocator`, its content undefined.
+absl::StatusOr<Tensor> NewFlat(SegmentAllocator& allocator, int64_t elements, MemoryClass memory_class);
+
+}  // namespace weft
+
+#endif  // WEFT_WORKER_SHELL_COMPUTE_SEGMENT_ALLOCATOR_H_

@@ -1,0 +1,180 @@
+#include "worker/shell/compute/torch_layers.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/embedding.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/gelu.h>
+#include <ATen/ops/layer_norm.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
+
+#include <mutex>
+
+namespace weft {
+namespace {
+
+// Multiplies by a mask of 0 and 1/(1-p). The mask comes from a counter-based generator, so an element's fate
+// depends on the seed and its number only.
+at::Tensor Dropout(const at::Tensor& x, double p, uint64_t seed) {
+  if (p == 0) return x;
+  at::Tensor mask = at::empty(x.sizes(), x.options());
+  float* to = mask.mutable_data_ptr<float>();
+  const int64_t n = mask.numel();
+  const uint64_t threshold = static_cast<uint64_t>(p * 4294967296.0);  // of 32 random bits
+  const float keep = static_cast<float>(1 / (1 - p));
+  for (int64_t i = 0; i < n; ++i) {
+    uint64_t z = seed + static_cast<uint64_t>(i) * 0x9e3779b97f4a7c15;  // SplitMix64
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
+    to[i] = ((z ^ (z >> 31)) >> 32) < threshold ? 0.0f : keep;
+  }
+  return x * mask;
+}
+
+at::Tensor Norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
+  constexpr double kEpsilon = 1e-5;
+  return at::layer_norm(x, {x.size(-1)}, weight, bias, kEpsilon);
+}
+
+class Embedding final : public Layer {
+ public:
+  Embedding(int index, double dropout) : index_(index), dropout_(dropout) {}
+  at::Tensor Forward(const at::Tensor& tokens, const at::Tensor* p, const MaskKey& key) const override {
+    const at::Tensor x = at::embedding(p[0], tokens) + p[1];
+    return Dropout(x, dropout_, MaskSeed(key.seed, key.step, key.microbatch, index_, 0));
+  }
+
+ private:
+  const int index_;
+  const double dropout_;
+};
+
+class Block final : public Layer {
+ public:
+  Block(int index, int heads, double dropout) : index_(index), heads_(heads), dropout_(dropout) {}
+
+  at::Tensor Forward(const at::Tensor& x, const at::Tensor* p, const MaskKey& key) const override {
+    const at::Tensor attended = at::linear(Attention(Norm(x, p[0], p[1]), p[2], p[3]), p[4], p[5]);
+    const at::Tensor y = x + Dropout(attended, dropout_, Seed(key, 0));
+    const at::Tensor expanded = at::gelu(at::linear(Norm(y, p[6], p[7]), p[8], p[9]));
+    return y + Dropout(at::linear(expanded, p[10], p[11]), dropout_, Seed(key, 1));
+  }
+
+ private:
+  uint64_t Seed(const MaskKey& key, int site) const {
+    return dropout_ == 0 ? 0 : MaskSeed(key.seed, key.step, key.microbatch, index_, site);
+  }
+
+  // Causal self-attention without the last projection: [samples, context, width] to the same.
+  at::Tensor Attention(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) const {
+    const int64_t samples = x.size(0), context = x.size(1), width = x.size(2);
+    const std::vector<at::Tensor> qkv = at::linear(x, weight, bias).split(width, -1);
+    auto by_head = [&](const at::Tensor& t) {
+      return t.view({samples, context, heads_, width / heads_}).transpose(1, 2);
+    };
+    const at::Tensor y =
+        at::scaled_dot_product_attention(by_head(qkv[0]), by_head(qkv[1]), by_head(qkv[2]),
+                                         /*attn_mask=*/{}, /*dropout_p=*/0.0, /*is_causal=*/true);
+    return y.transpose(1, 2).reshape({samples, context, width});
+  }
+
+  const int index_;
+  const int64_t heads_;
+  const double dropout_;
+};
+
+class Head final : public Layer {
+ public:
+  at::Tensor Forward(const at::Tensor& x, const at::Tensor* p, const MaskKey&) const override {
+    return at::linear(Norm(x, p[0], p[1]), p[2]).flatten(0, 1);
+  }
+};
+
+class Linear final : public Layer {
+ public:
+  Linear(int index, bool last, double dropout) : index_(index), last_(last), dropout_(dropout) {}
+  at::Tensor Forward(const at::Tensor& x, const at::Tensor* p, const MaskKey& key) const override {
+    const at::Tensor y = at::linear(x, p[0], p[1]);
+    if (last_) return y;
+    return Dropout(at::gelu(y), dropout_, MaskSeed(key.seed, key.step, key.microbatch, index_, 0));
+  }
+
+ private:
+  const int index_;
+  const bool last_;
+  const double dropout_;
+};
+
+std::vector<std::unique_ptr<Layer>> Build(const GptSpec& m) {
+  std::vector<std::unique_ptr<Layer>> layers;
+  layers.push_back(std::make_unique<Embedding>(0, m.dropout));
+  for (int i = 0; i < m.layers; ++i) layers.push_back(std::make_unique<Block>(i + 1, m.heads, m.dropout));
+  layers.push_back(std::make_unique<Head>());
+  return layers;
+}
+
+std::vector<std::unique_ptr<Layer>> Build(const MlpSpec& m) {
+  std::vector<std::unique_ptr<Layer>> layers;
+  for (int i = 0; i < m.layers; ++i) {
+    layers.push_back(std::make_unique<Linear>(i, i + 1 == m.layers, m.dropout));
+  }
+  return layers;
+}
+
+}  // namespace
+
+std::vector<std::unique_ptr<Layer>> BuildLayers(const ModelSpec& model) {
+  return std::visit([](const auto& m) { return Build(m); }, model);
+}
+
+at::Tensor Loss(const at::Tensor& scores, const at::Tensor& targets) {
+  return at::cross_entropy_loss(scores, targets);
+}
+
+void Initialize(const ParameterSpec& parameter, uint64_t seed, int layer, at::Tensor tensor) {
+  at::NoGradGuard no_grad;
+  const uint64_t own = ParameterSeed(seed, layer, parameter.name);
+  at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(own);
+  const double value = parameter.init.value;
+  switch (parameter.init.kind) {
+    case ParameterInit::Kind::kConstant:
+      tensor.fill_(value);
+      break;
+    case ParameterInit::Kind::kNormal:
+      tensor.normal_(0, value, generator);
+      break;
+    case ParameterInit::Kind::kUniform:
+      tensor.uniform_(-value, value, generator);
+      break;
+  }
+}
+
+void PrepareProcess() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    at::set_num_threads(1);
+    at::set_num_interop_threads(1);
+    at::globalContext().setFlushDenormal(false);
+    // oneDNN would serve GELU alone here; its set-up costs 6 us forward and 12 us backward (LibTorch's own
+    // kernel: 1 and 2 us on small tensors), while on large ones it gains no more than 2% of a block's time.
+    at::globalContext().setUserEnabledMkldnn(false);
+    at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
+    // Else every new tensor is filled with NaN, which costs a pass over memory and is for debugging.
+    at::globalContext().setDeterministicFillUninitializedMemory(false);
+  });
+}
+
+void PrepareThread() {
+  thread_local const bool prepared = [] {
+    at::set_num_threads(1);  // OpenMP keeps the number by thread
+    return true;
+  }();
+  (void)prepared;
+}
+
+}  // namespace weft

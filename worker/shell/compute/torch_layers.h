@@ -1,0 +1,52 @@
+// The layers of the built-in models as functions of their input and parameters. Private to the adapter of
+// LibTorch.
+//
+// A layer has no state: parameters come as tensors with each call, so that the same layer serves held
+// weights, fetched copies and the reference loop. Outputs are contiguous. Masks of dropout depend on MaskKey
+// alone.
+#ifndef WEFT_WORKER_SHELL_COMPUTE_TORCH_LAYERS_H_
+#define WEFT_WORKER_SHELL_COMPUTE_TORCH_LAYERS_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <vector>
+
+#include "proto/run/run_spec.h"
+#include "worker/shell/compute/parameters.h"
+
+namespace weft {
+
+// One pass of one micro-batch.
+struct MaskKey {
+  uint64_t seed = 0;
+  int step = 0;
+  int microbatch = 0;
+};
+
+class Layer {
+ public:
+  virtual ~Layer() = default;
+  // `parameters` in the order of DescribeLayers. The input of the first layer is the data (tokens as int64
+  // [samples, context], or features [samples, inputs]); the output of the last is the scores [rows, classes].
+  virtual at::Tensor Forward(const at::Tensor& input, const at::Tensor* parameters,
+                             const MaskKey& key) const = 0;
+};
+
+// One for each layer of the chain, in order.
+std::vector<std::unique_ptr<Layer>> BuildLayers(const ModelSpec& model);
+
+// Mean cross entropy of the last layer's scores.
+at::Tensor Loss(const at::Tensor& scores, const at::Tensor& targets);
+
+// Fills a parameter with its initial value. `tensor` has the parameter's size and needs no gradient.
+void Initialize(const ParameterSpec& parameter, uint64_t seed, int layer, at::Tensor tensor);
+
+// Makes LibTorch compute alike everywhere: one thread a kernel, deterministic kernels, denormals kept. Once a
+// process, before other calls; PrepareThread once on every thread that computes.
+void PrepareProcess();
+void PrepareThread();
+
+}  // namespace weft
+
+#endif  // WEFT_WORKER_SHELL_COMPUTE_TORCH_LAYERS_H_

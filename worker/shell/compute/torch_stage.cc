@@ -1,0 +1,153 @@
+#include "worker/shell/compute/torch_stage.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <cstdlib>
+#include <utility>
+
+namespace weft {
+namespace {
+
+const c10::Device kCpu(c10::DeviceType::CPU);
+
+c10::ScalarType TorchType(DataType type) {
+  switch (type) {
+    case DataType::kFloat32:
+      return c10::ScalarType::Float;
+    case DataType::kBFloat16:
+      return c10::ScalarType::BFloat16;
+    case DataType::kInt64:
+      return c10::ScalarType::Long;
+    case DataType::kUInt8:
+      return c10::ScalarType::Byte;
+  }
+  std::abort();
+}
+
+std::vector<int64_t> Strides(const std::vector<int64_t>& size) {
+  std::vector<int64_t> strides(size.size());
+  int64_t stride = 1;
+  for (size_t i = size.size(); i-- > 0;) {
+    strides[i] = stride;
+    stride *= size[i];
+  }
+  return strides;
+}
+
+}  // namespace
+
+StageWeights::StageWeights(const StageLayout& layout)
+    : storage_(c10::Storage::use_byte_size_t(), static_cast<size_t>(layout.elements) * sizeof(float),
+               at::DataPtr(nullptr, kCpu), /*allocator=*/nullptr, /*resizable=*/false) {
+  for (const ParameterSlot& slot : layout.slots) {
+    at::Tensor p = at::empty({0}, c10::TensorOptions().dtype(c10::kFloat).device(kCpu));
+    const std::vector<int64_t>& size = slot.parameter.size;
+    p.set_(storage_, slot.offset, size, Strides(size));
+    p.set_requires_grad(true);
+    parameters_.push_back(std::move(p));
+  }
+}
+
+void StageWeights::Bind(Tensor memory) {
+  if (memory.bytes != storage_.nbytes()) std::abort();
+  storage_.set_data_ptr_noswap(at::DataPtr(memory.data, kCpu));
+  memory_ = std::move(memory);
+}
+
+void StageWeights::Unbind() {
+  storage_.set_data_ptr_noswap(at::DataPtr(nullptr, kCpu));
+  memory_ = {};
+}
+
+std::shared_ptr<void> StageWeights::Use(std::shared_ptr<StageWeights> weights) {
+  weights->users_.fetch_add(1, std::memory_order_relaxed);
+  void* const address = weights.get();
+  return {address, [weights = std::move(weights)](void*) {
+            // Release: what the reader read comes before whatever is written there next.
+            weights->users_.fetch_sub(1, std::memory_order_release);
+          }};
+}
+
+PassOutput RunForward(const std::vector<std::unique_ptr<Layer>>& layers, const StageLayout& layout,
+                      const at::Tensor& input, const at::Tensor& targets, const MaskKey& key, Pass* pass) {
+  at::AutoGradMode with_graph(true);
+  at::Tensor x = input;
+  if (layout.stage > 0) {
+    pass->input = x;
+    pass->input.set_requires_grad(true);
+  }
+  const at::Tensor* parameters = pass->weights->parameters().data();
+  size_t slot = 0;
+  for (int layer = layout.first_layer; layer < layout.end_layer; ++layer) {
+    x = layers[layer]->Forward(x, parameters + slot, key);
+    while (slot < layout.slots.size() && layout.slots[slot].layer == layer) ++slot;
+  }
+  PassOutput output;
+  if (targets.defined()) {
+    const at::Tensor loss = Loss(x, targets);
+    output.loss = *loss.const_data_ptr<float>();
+    pass->output = torch::autograd::impl::gradient_edge(loss);
+  } else {
+    output.activation = x;
+    // The edge alone: the graph keeps the output's bytes only if a gradient needs them.
+    pass->output = torch::autograd::impl::gradient_edge(x);
+  }
+  return output;
+}
+
+PassGradients RunBackward(const Pass& pass, const at::Tensor& output_gradient, PassHalf half) {
+  const bool wants_input = pass.input.defined() && half != PassHalf::kWeight;
+  torch::autograd::edge_list wanted;
+  if (wants_input) wanted.push_back(torch::autograd::impl::gradient_edge(pass.input));
+  if (half != PassHalf::kInput) {
+    for (const at::Tensor& p : pass.weights->parameters()) {
+      wanted.push_back(torch::autograd::impl::gradient_edge(p));
+    }
+  }
+  PassGradients gradients;
+  if (wanted.empty()) return gradients;
+  // The caller's reference to output_gradient keeps the engine from adding to it in place: the bytes may be a
+  // peer's.
+  std::vector<at::Tensor> made = torch::autograd::Engine::get_default_engine().execute(
+      {pass.output}, {output_gradient}, /*keep_graph=*/half == PassHalf::kInput, /*create_graph=*/false,
+      /*accumulate_grad=*/false, wanted);
+  auto next = made.begin();
+  if (wants_input) gradients.input = (next++)->contiguous();
+  for (; next != made.end(); ++next) gradients.parameters.push_back(next->contiguous());
+  return gradients;
+}
+
+at::Tensor Wrap(const Tensor& tensor) {
+  const at::IntArrayRef sizes(tensor.shape.size.data(), tensor.shape.dims);
+  const auto options = c10::TensorOptions().dtype(TorchType(tensor.shape.type)).device(kCpu);
+  return at::from_blob(
+      tensor.data, sizes, [owner = tensor.owner](void*) {}, options);
+}
+
+Tensor Unwrap(const at::Tensor& contiguous) {
+  if (!contiguous.is_contiguous() || contiguous.dim() > TensorShape::kMaxDims) std::abort();
+  Tensor tensor;
+  switch (contiguous.scalar_type()) {
+    case c10::ScalarType::Float:
+      tensor.shape.type = DataType::kFloat32;
+      break;
+    case c10::ScalarType::Long:
+      tensor.shape.type = DataType::kInt64;
+      break;
+    default:
+      std::abort();
+  }
+  tensor.shape.dims = static_cast<uint8_t>(contiguous.dim());
+  for (int64_t i = 0; i < contiguous.dim(); ++i) tensor.shape.size[i] = contiguous.size(i);
+  tensor.data = contiguous.data_ptr();
+  tensor.bytes = contiguous.nbytes();
+  // The storage, not the tensor: whoever holds the bytes does not hold the graph.
+  tensor.owner = std::make_shared<c10::Storage>(contiguous.storage());
+  return tensor;
+}
+
+}  // namespace weft

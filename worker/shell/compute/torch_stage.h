@@ -1,0 +1,82 @@
+// One stage's passes through LibTorch: weights as leaf tensors over memory that is ours, the graph that a
+// forward leaves for its backward, and the gradients that come out of it. Private to the adapter of LibTorch.
+//
+// The graph refers to the parameters' storage, not to its bytes, so a fetched copy of the weights can be
+// dropped after the forward and another put in its place for the backward.
+#ifndef WEFT_WORKER_SHELL_COMPUTE_TORCH_STAGE_H_
+#define WEFT_WORKER_SHELL_COMPUTE_TORCH_STAGE_H_
+
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/edge.h>
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "worker/shell/compute/parameters.h"
+#include "worker/shell/compute/torch_layers.h"
+#include "worker/shell/tensor.h"
+
+namespace weft {
+
+// The parameters of a stage as leaf tensors over one flat buffer.
+class StageWeights {
+ public:
+  explicit StageWeights(const StageLayout& layout);
+
+  // Puts `memory` (flat, of the layout's size, 64-byte aligned) under the parameters. Unbind takes it away;
+  // the parameters may not be used until the next Bind.
+  void Bind(Tensor memory);
+  void Unbind();
+  bool bound() const { return memory_.data != nullptr; }
+
+  // Counts one who reads these weights, on any thread, until the token is dropped; it shares ownership too.
+  static std::shared_ptr<void> Use(std::shared_ptr<StageWeights> weights);
+  bool in_use() const { return users_.load(std::memory_order_acquire) != 0; }
+
+  const Tensor& memory() const { return memory_; }
+  float* data() const { return static_cast<float*>(memory_.data); }
+  const std::vector<at::Tensor>& parameters() const { return parameters_; }
+
+ private:
+  c10::Storage storage_;
+  std::vector<at::Tensor> parameters_;
+  Tensor memory_;
+  std::atomic<int> users_{0};
+};
+
+// What a forward leaves for its backward.
+struct Pass {
+  std::shared_ptr<StageWeights> weights;
+  std::shared_ptr<void> use;  // of held weights
+  bool fetched = false;       // the weights are a copy that comes again with the backward
+  at::Tensor input;           // undefined for data, which needs no gradient
+  torch::autograd::Edge output;
+  at::Tensor output_gradient;  // kept between the two halves of a split backward
+};
+
+struct PassOutput {
+  at::Tensor activation;      // undefined for the last stage
+  std::optional<float> loss;  // of the last stage
+};
+
+// Runs layers [layout.first_layer, layout.end_layer) on `input` with `pass->weights` and fills the rest of
+// `pass`. `targets` is defined for the last stage only.
+PassOutput RunForward(const std::vector<std::unique_ptr<Layer>>& layers, const StageLayout& layout,
+                      const at::Tensor& input, const at::Tensor& targets, const MaskKey& key, Pass* pass);
+
+enum class PassHalf : uint8_t { kBoth, kInput, kWeight };
+struct PassGradients {
+  at::Tensor input;                    // undefined for data and kWeight
+  std::vector<at::Tensor> parameters;  // contiguous, in the order of slots; empty for kInput
+};
+PassGradients RunBackward(const Pass& pass, const at::Tensor& output_gradient, PassHalf half);
+
+// The same bytes, as the other library's tensor. `Wrap` aborts if the shape does not fit the bytes.
+at::Tensor Wrap(const Tensor& tensor);
+Tensor Unwrap(const at::Tensor& contiguous);
+
+}  // namespace weft
+
+#endif  // WEFT_WORKER_SHELL_COMPUTE_TORCH_STAGE_H_

@@ -1,0 +1,168 @@
+// weft-worker: a long-running process that computes the jobs of its ranks.
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <fstream>
+#include <iostream>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <thread>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
+#include "worker/shell/compute/compute.h"
+#include "worker/shell/compute/reference.h"
+#include "worker/shell/run_shape.h"
+#include "worker/shell/session_link.h"
+#include "worker/shell/transport/ucx_transport.h"
+#include "worker/shell/worker_loop.h"
+#include "worker/shell/worker_metrics.h"
+
+namespace weft {
+namespace {
+
+// DESIGN.md section 6.
+enum ExitCode { kOk = 0, kFailed = 1, kUsage = 2, kUnreachable = 69, kTryAgain = 75, kDenied = 77, kBadConfiguration = 78 };
+
+struct Flags {
+  std::string coordinator, name, metrics, device = "cpu";
+  int process = -1;
+  int spin_us = -1;
+  std::string reference, out;
+};
+
+int Complain(const absl::Status& status, int code) {
+  std::cerr << "weft-worker: " << status.message() << "\n";
+  return code;
+}
+
+int CodeOf(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kUnavailable:
+      return kUnreachable;
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kNotFound:
+      return kBadConfiguration;
+    case absl::StatusCode::kPermissionDenied:
+    case absl::StatusCode::kUnauthenticated:
+      return kDenied;
+    case absl::StatusCode::kResourceExhausted:
+      return kTryAgain;
+    default:
+      return kFailed;
+  }
+}
+
+int TrainReference(const Flags& flags) {
+  std::ifstream file(flags.reference);
+  if (!file) return Complain(absl::NotFoundError(absl::StrCat("cannot read ", flags.reference)), kBadConfiguration);
+  std::stringstream text;
+  text << file.rdbuf();
+  const absl::StatusOr<RunSpec> spec = ParseRunSpecText(text.str());
+  if (!spec.ok()) return Complain(spec.status(), kBadConfiguration);
+  const absl::Status status = RunReference(*spec, flags.out, [](const ReferenceStep& s) {
+    std::cout << nlohmann::json{{"step", s.step}, {"loss", s.loss}, {"seconds", s.seconds}}.dump() << std::endl;
+    return std::cout.good();
+  });
+  return status.ok() ? kOk : Complain(status, CodeOf(status));
+}
+
+std::string HostName() {
+  char name[256] = "";
+  gethostname(name, sizeof name - 1);
+  return name;
+}
+
+// SIGINT and SIGTERM end the loop; the thread that waits for them is the only one that gets them.
+class SignalStop {
+ public:
+  SignalStop() {
+    sigemptyset(&set_);
+    sigaddset(&set_, SIGINT);
+    sigaddset(&set_, SIGTERM);
+    sigaddset(&set_, SIGUSR2);
+    pthread_sigmask(SIG_BLOCK, &set_, nullptr);
+  }
+  void Watch(WorkerLoop* loop) {
+    thread_ = std::thread([this, loop] {
+      int signal = 0;
+      sigwait(&set_, &signal);
+      if (signal != SIGUSR2) loop->Stop();
+    });
+  }
+  ~SignalStop() {
+    if (!thread_.joinable()) return;
+    pthread_kill(thread_.native_handle(), SIGUSR2);
+    thread_.join();
+  }
+
+ private:
+  sigset_t set_;
+  std::thread thread_;
+};
+
+int Serve(const Flags& flags, SignalStop& signals) {
+  std::unique_ptr<Device> device = CreateCpuDevice();
+  absl::StatusOr<std::unique_ptr<Transport>> transport = CreateUcxTransport(UcxOptionsFromEnvironment());
+  if (!transport.ok()) return Complain(transport.status(), kFailed);
+  absl::StatusOr<std::unique_ptr<SessionStream>> stream = SessionStream::Open({flags.coordinator});
+  if (!stream.ok()) return Complain(stream.status(), kBadConfiguration);
+  SessionLink link(*std::move(stream));
+  WorkerLoopOptions options;
+  options.spin_microseconds = flags.spin_us;
+  WorkerLoop loop(options, *device, **transport, link);
+  absl::StatusOr<std::unique_ptr<WorkerMetrics>> metrics = WorkerMetrics::Start(flags.metrics, &loop);
+  if (!metrics.ok()) return Complain(metrics.status(), kBadConfiguration);
+  if (*metrics != nullptr) std::cerr << "weft-worker: metrics at http://" << (*metrics)->address() << "/metrics\n";
+  Hello hello;
+  hello.host = HostName();
+  hello.pid = getpid();
+  hello.process = flags.process;
+  hello.worker = flags.name.empty() ? absl::StrCat("worker-", hello.pid) : flags.name;
+  hello.address = (*transport)->address();
+  link.Send(hello);
+  signals.Watch(&loop);
+  const absl::Status status = loop.Run();
+  metrics->reset();
+  link.Close(500'000'000).IgnoreError();
+  (*transport)->Close(MonotonicNow() + 200'000'000);
+  return status.ok() ? kOk : Complain(status, CodeOf(status));
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app("Computes jobs of training runs for a Weft coordinator.", "weft-worker");
+  app.footer(
+      "Examples:\n"
+      "  weft-worker --coordinator unix:/run/weft/coordinator.sock\n"
+      "  weft-worker --coordinator 127.0.0.1:7070 --metrics 127.0.0.1:9101\n"
+      "Environment: UCX_TLS, UCX_NET_DEVICES choose the networks of the data plane.");
+  Flags flags;
+  auto* coordinator = app.add_option("--coordinator", flags.coordinator, "Address of the coordinator: unix:PATH or HOST:PORT");
+  app.add_option("--name", flags.name, "Name in messages and listings; letters a-z, digits and '-'");
+  app.add_option("--process", flags.process, "Wanted process number within a run; -1 for any")->check(CLI::Range(-1, 1 << 20));
+  app.add_option("--metrics", flags.metrics, "Serve /metrics here: HOST:PORT; port 0 picks a free one");
+  app.add_option("--spin-us", flags.spin_us, "Microseconds that an idle rank polls before it blocks; -1 chooses")->check(CLI::Range(-1, 1'000'000));
+  app.add_option("--device", flags.device, "Device that computes")->check(CLI::IsMember({"cpu"}));
+  auto* reference = app.add_option("--reference", flags.reference, "Train this specification (JSON) as one plain loop and exit");
+  app.add_option("--out", flags.out, "Folder for the checkpoints of --reference")->needs(reference);
+  coordinator->excludes(reference);
+  app.set_version_flag("--version", "weft-worker 0.1.0");
+  try {
+    app.parse(argc, argv);
+    if (flags.coordinator.empty() && flags.reference.empty()) throw CLI::RequiredError("--coordinator");
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e) == 0 ? kOk : kUsage;
+  }
+  signal(SIGPIPE, SIG_IGN);
+  if (!flags.reference.empty()) return TrainReference(flags);
+  SignalStop signals;
+  return Serve(flags, signals);
+}
+
+}  // namespace
+}  // namespace weft
+
+int main(int argc, char** argv) { return weft::Main(argc, argv); }

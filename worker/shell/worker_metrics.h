@@ -1,0 +1,28 @@
+// What a worker process shows at /metrics: memory by class, busy time by kind, idle time by cause, transfers.
+//
+// Figures are read from the loop when somebody asks, so that serving costs nothing in between.
+#ifndef WEFT_WORKER_SHELL_WORKER_METRICS_H_
+#define WEFT_WORKER_SHELL_WORKER_METRICS_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "worker/shell/worker_loop.h"
+
+namespace weft {
+
+class WorkerMetrics {
+ public:
+  virtual ~WorkerMetrics() = default;
+
+  // Serves on `address` (HOST:PORT; port 0 for any); null for an empty address. `loop` outlives it.
+  static absl::StatusOr<std::unique_ptr<WorkerMetrics>> Start(const std::string& address, WorkerLoop* loop);
+
+  // HOST:PORT with the real port.
+  virtual std::string address() const = 0;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_WORKER_SHELL_WORKER_METRICS_H_
