@@ -660,7 +660,6 @@ TEST_P(TransportConformance, Tensors_DroppedOnManyThreads_AreAllReleased) {
   Connect();
   constexpr int kKeys = 400;
   std::atomic<int> released{0};
-  PlainMemory plain;
   absl::StatusOr<void*> segment = producer_->memory().Allocate(kKeys * 4096);
   ASSERT_TRUE(segment.ok());
   for (int i = 0; i < kKeys; ++i) {
@@ -680,6 +679,7 @@ TEST_P(TransportConformance, Tensors_DroppedOnManyThreads_AreAllReleased) {
   EXPECT_TRUE(PumpUntil([&] { return released == kKeys; }));
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(producer_->bytes_held(), 0u);
+  producer_->memory().Free(*segment, kKeys * 4096);
 }
 
 // ---- Only the loopback network can misbehave on request; what real processes do is in
