@@ -14,6 +14,7 @@ namespace {
 
 // Most operations taken before the core steps: bounds how long a first answer waits for others to gather.
 constexpr int kMostTaken = 256;
+constexpr int64_t kMostEndingNs = 1'000'000'000;
 
 int64_t UnixMinusMonotonic() {
   const int64_t wall = std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -55,11 +56,17 @@ void ServerLoop::Join() {
   thread_.join();
 }
 
-// The queue may only be shut down when nothing starts operations on it any more: once told to end, and after
-// the last call.
-void ServerLoop::ShutDownQueueIfOver() {
-  absl::MutexLock lock(&mu_);
-  if (!over_ || !calls_.empty() || std::exchange(queue_shut_down_, true)) return;
+// No operation may begin on a queue that is shut down, and calls that the server has cancelled begin one
+// more, to finish. So the queue ends behind the last call, or after a moment without that.
+void ServerLoop::EndQueue(int64_t now) {
+  if (queue_ended_) return;
+  {
+    absl::MutexLock lock(&mu_);
+    if (!over_) return;
+  }
+  end_due_ = std::min(end_due_, now + kMostEndingNs);
+  if (!calls_.empty() && now < end_due_) return;
+  queue_ended_ = true;
   queue_->Shutdown();
 }
 
@@ -118,6 +125,7 @@ bool ServerLoop::TakeTags() {
 int64_t ServerLoop::NextDeadline() const {
   int64_t next = std::min(core_.next_deadline(), sessions_.next_deadline());
   if (metrics_ != nullptr) next = std::min(next, metrics_->next_deadline());
+  if (!queue_ended_) next = std::min(next, end_due_);
   return next;
 }
 
@@ -130,7 +138,7 @@ void ServerLoop::Run() {
       Apply(core_.Step(now, std::exchange(events_, {})));
     sessions_.Flush(now);
     if (metrics_ != nullptr) metrics_->Update(now, core_, sessions_.resumed());
-    ShutDownQueueIfOver();
+    EndQueue(now);
   }
   TakePosted();
   Apply(core_.Step(MonotonicNanos(), std::exchange(events_, {})));

@@ -69,7 +69,6 @@ class ServerLoop {
   void RemoveWatcher(uint64_t run, Watcher* watcher);
 
  private:
-  void ShutDownQueueIfOver();
   void Run();
   void TakeTag(void* tag, bool ok);
   bool TakeTags();
@@ -77,6 +76,7 @@ class ServerLoop {
   void Apply(Effects effects);
   void Tell(uint64_t run, const RunEvent& event);
   void AcceptSession();
+  void EndQueue(int64_t now);
   int64_t NextDeadline() const;
 
   const CoordinatorServerOptions options_;
@@ -94,13 +94,14 @@ class ServerLoop {
   uint64_t next_reply_ = 1;
   std::multimap<uint64_t, Watcher*> watchers_;
   std::unique_ptr<CoordinatorMetrics> metrics_;
+  int64_t end_due_ = INT64_MAX;  // when the queue ends at the latest, once the loop is over
+  bool queue_ended_ = false;
 
   absl::Mutex mu_;
   std::vector<std::function<void()>> posted_ ABSL_GUARDED_BY(mu_);
   bool woken_ ABSL_GUARDED_BY(mu_) = false;
   grpc::Alarm alarm_ ABSL_GUARDED_BY(mu_);
   bool over_ ABSL_GUARDED_BY(mu_) = false;
-  bool queue_shut_down_ ABSL_GUARDED_BY(mu_) = false;
 
   PlannerThread planner_;
   std::thread thread_;
