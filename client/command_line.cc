@@ -26,6 +26,7 @@ Examples:
   weft simulate lpp,groups=2,ranks=4 --stages 8 --microbatches 16 -o svg > lpp.svg
   weft train docs/runs/shakespeare.yaml                     train on this machine
   weft train docs/runs/shakespeare.yaml --reference         the same as one plain loop
+  weft submit run.yaml --coordinator 10.0.0.5:7070          train on a coordinator's workers
 
 Exit codes: 0 ok, 1 the run failed, 2 usage, 69 coordinator unreachable, 75 try again, 77 denied,
 78 bad configuration, 124 time-out, 130 interrupted. Data goes to standard output, messages to standard error.)";
@@ -136,6 +137,68 @@ CLI::App* AddTrain(CLI::App& app, TrainOptions& o) {
   return sub;
 }
 
+// What every command that talks to a coordinator takes.
+CLI::App* AddRunsCommand(CLI::App& app, const std::string& name, const std::string& help,
+                         CoordinatorOptions& o) {
+  CLI::App* sub = app.add_subcommand(name, help);
+  sub->add_option(
+         "--coordinator", o.address,
+         absl::StrCat("unix:PATH or HOST:PORT (default $WEFT_COORDINATOR, else ", kDefaultCoordinator, ")"))
+      ->envname("WEFT_COORDINATOR")
+      ->type_name("ADDRESS");
+  sub->add_option_function<std::string>(
+         "-o,--output", [&o](const std::string& form) { o.json = form == "json"; }, "table (default) or json")
+      ->check(CLI::IsMember({"table", "json"}))
+      ->type_name("FORM");
+  return sub;
+}
+
+void AddRunNumber(CLI::App& sub, uint64_t& run) {
+  sub.add_option("RUN", run, "The run's number, as weft ls shows it")->required()->type_name("");
+}
+
+CLI::App* AddSubmit(CLI::App& app, SubmitOptions& o) {
+  CLI::App* sub =
+      AddRunsCommand(app, "submit", "Submit a training to a coordinator, and watch it", o.coordinator);
+  sub->add_option("FILE", o.file, "The run file; its data paths must exist on the workers' machines too")
+      ->required()
+      ->type_name("");
+  sub->add_option("--processes", o.processes, "Worker processes to run on (default: one a rank)")
+      ->check(CLI::Range(1, 4096))
+      ->type_name("N");
+  sub->add_option("--out", o.out, "Folder for checkpoints on the workers' machines (default: none)")
+      ->type_name("DIR");
+  sub->add_flag("--detach", o.detach, "Print the run's number and leave");
+  return sub;
+}
+
+CLI::App* AddList(CLI::App& app, ListOptions& o) {
+  return AddRunsCommand(app, "ls", "List the runs of a coordinator", o.coordinator);
+}
+
+CLI::App* AddDescribe(CLI::App& app, DescribeOptions& o) {
+  CLI::App* sub =
+      AddRunsCommand(app, "describe", "Show a run: state, reason, what each rank does", o.coordinator);
+  AddRunNumber(*sub, o.run);
+  return sub;
+}
+
+CLI::App* AddWait(CLI::App& app, WaitOptions& o) {
+  CLI::App* sub = AddRunsCommand(app, "wait", "Wait until a run has ended, in whatever way", o.coordinator);
+  AddRunNumber(*sub, o.run);
+  sub->add_option("--timeout", o.timeout, "Longest time to wait (default: no limit); then exit code 124")
+      ->check(CLI::Range(0.001, 1e9))
+      ->type_name("S");
+  return sub;
+}
+
+CLI::App* AddCancel(CLI::App& app, CancelOptions& o) {
+  CLI::App* sub = AddRunsCommand(app, "cancel", "Stop a run", o.coordinator);
+  AddRunNumber(*sub, o.run);
+  sub->add_option("--reason", o.reason, "What others will read about it")->type_name("TEXT");
+  return sub;
+}
+
 std::vector<std::string> NamesOf(const CLI::App& app) {
   std::vector<std::string> names;
   for (const CLI::App* sub : app.get_subcommands({})) names.push_back(sub->get_name());
@@ -212,9 +275,19 @@ CommandLine ParseCommandLine(int argc, const char* const* argv) {
   app.footer(kExamples);
   SimulateOptions simulate;
   TrainOptions train;
+  SubmitOptions submit;
+  ListOptions list;
+  DescribeOptions describe;
+  WaitOptions wait;
+  CancelOptions cancel;
   std::vector<std::pair<CLI::App*, std::function<Command()>>> commands;
   commands.emplace_back(AddTrain(app, train), [&] { return train; });
   commands.emplace_back(AddSimulate(app, simulate), [&] { return simulate; });
+  commands.emplace_back(AddSubmit(app, submit), [&] { return submit; });
+  commands.emplace_back(AddList(app, list), [&] { return list; });
+  commands.emplace_back(AddDescribe(app, describe), [&] { return describe; });
+  commands.emplace_back(AddWait(app, wait), [&] { return wait; });
+  commands.emplace_back(AddCancel(app, cancel), [&] { return cancel; });
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -13,12 +13,14 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "client/console.h"
+#include "client/runs_commands.h"
 #include "client/simulate_command.h"
 #include "client/train_command.h"
 
 namespace weft {
 
-using Command = std::variant<SimulateOptions, TrainOptions>;
+using Command = std::variant<SimulateOptions, TrainOptions, SubmitOptions, ListOptions, DescribeOptions,
+                             WaitOptions, CancelOptions>;
 
 struct CommandLine {
   std::optional<Command> command;  // absent: everything is said, leave with exit_code

@@ -70,6 +70,8 @@ class LocalTraining {
   absl::Status Watch();
   void Wait();
   absl::Status LogSteps();
+  // What is going on where no step tells.
+  std::string Phase(RunState state) const;
   void ShowProgress(const RunInfo& run);
 
   ExitCode Finished();
@@ -109,7 +111,14 @@ absl::Status LocalTraining::StartServer() {
 absl::Status LocalTraining::Start() {
   if (!options_.metrics.empty()) {
     auto server = MetricsServer::Start(options_.metrics, &metrics_);
-    if (!server.ok()) return server.status();
+    if (server.status().code() == absl::StatusCode::kFailedPrecondition) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--metrics ", options_.metrics,
+                       " could be read by other machines; give a port of this one, as 127.0.0.1:9100"));
+    }
+    if (!server.ok()) {
+      return absl::Status(server.status().code(), absl::StrCat("--metrics: ", server.status().message()));
+    }
     metrics_server_ = *std::move(server);
     const std::string host = options_.metrics.substr(0, options_.metrics.rfind(':'));
     PrintMessage(absl::StrCat("metrics at http://", host, ":", metrics_server_->port(), "/metrics"));
@@ -145,10 +154,23 @@ absl::Status LocalTraining::LogSteps() {
   return absl::OkStatus();
 }
 
+std::string LocalTraining::Phase(RunState state) const {
+  switch (state) {
+    case RunState::kPreparing:
+      return "the worker processes build their stages";
+    case RunState::kRunning:
+      return "the first step";
+    case RunState::kFinishing:
+      return "writing the checkpoint";
+    default:
+      return absl::StrCat("starting ", options_.processes, " worker processes");
+  }
+}
+
 void LocalTraining::ShowProgress(const RunInfo& run) {
   ProgressState state;
   state.name = options_.spec.name;
-  state.phase = run.reason.empty() ? std::string(RunStateName(run.state)) : run.reason;
+  state.phase = Phase(run.state);
   state.steps = options_.spec.train.steps;
   state.steps_done = static_cast<int>(log_.seconds().size());
   state.loss = log_.last_loss();

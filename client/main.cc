@@ -8,6 +8,11 @@ namespace {
 struct Run {
   weft::ExitCode operator()(const weft::SimulateOptions& options) const { return weft::RunSimulate(options); }
   weft::ExitCode operator()(const weft::TrainOptions& options) const { return weft::RunTrain(options); }
+  weft::ExitCode operator()(const weft::SubmitOptions& options) const { return weft::RunSubmit(options); }
+  weft::ExitCode operator()(const weft::ListOptions& options) const { return weft::RunList(options); }
+  weft::ExitCode operator()(const weft::DescribeOptions& options) const { return weft::RunDescribe(options); }
+  weft::ExitCode operator()(const weft::WaitOptions& options) const { return weft::RunWait(options); }
+  weft::ExitCode operator()(const weft::CancelOptions& options) const { return weft::RunCancel(options); }
 };
 
 }  // namespace

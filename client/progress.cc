@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <utility>
 
@@ -15,8 +16,8 @@
 namespace weft {
 namespace {
 
-constexpr double kDrawEvery = 0.25, kSayEvery = 10, kWindow = 10;  // seconds
-constexpr int kBar = 24;
+constexpr double kDrawEvery = 0.25, kSayEvery = 10, kSayAfter = 3, kWindow = 10;  // seconds
+constexpr int kBar = 12;
 constexpr size_t kRanksDrawn = 16;
 
 struct TerminalSize {
@@ -62,6 +63,8 @@ void Progress::Show(double now, const ProgressState& state) {
       latest = report;
     }
   }
+  // Who does not watch a terminal need not hear of what takes only a moment.
+  if (!terminal_ && last_shown_ < 0) last_shown_ = now - kSayEvery + kSayAfter;
   const bool last = state.steps > 0 && state.steps_done == state.steps;
   if (now - last_shown_ < (terminal_ ? kDrawEvery : kSayEvery) && !(terminal_ && last)) return;
   seen_.push_back({now, state.steps_done});
@@ -90,14 +93,15 @@ double Progress::StepsPerSecond() const {
 
 std::string Progress::Headline(const ProgressState& state) const {
   if (state.steps_done == 0) return absl::StrCat(state.name, ": ", state.phase);
+  if (state.steps_done == state.steps)
+    return absl::StrCat(state.name, ": all ", state.steps, " steps done; ", state.phase);
   std::string line = absl::StrCat(state.name, ": step ", state.steps_done, " of ", state.steps);
   if (state.has_loss) absl::StrAppendFormat(&line, ", loss %.4f", state.loss);
   const double rate = StepsPerSecond();
   if (rate > 0) {
     absl::StrAppendFormat(&line, ", %.3g steps/s", rate);
-    if (state.steps_done < state.steps) {
-      absl::StrAppend(&line, ", ", FormatSeconds((state.steps - state.steps_done) / rate), " left");
-    }
+    const double left = (state.steps - state.steps_done) / rate;
+    if (left >= 1) absl::StrAppend(&line, ", ", FormatSeconds(std::floor(left)), " left");
   }
   return line;
 }

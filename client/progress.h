@@ -1,7 +1,7 @@
 // Progress of a training for whoever watches: a few lines that renew themselves on a terminal, a plain line
 // now and then elsewhere. On standard error only.
 //
-// Not thread-safe. The terminal is left with the last state above the cursor.
+// Not thread-safe.
 #ifndef WEFT_CLIENT_PROGRESS_H_
 #define WEFT_CLIENT_PROGRESS_H_
 
@@ -45,7 +45,7 @@ class Progress {
   void Draw(const std::vector<std::string>& lines);
 
   const bool terminal_;
-  double last_shown_ = -1e9;
+  double last_shown_ = -1e9;  // below 0: not yet
   std::string last_line_;
   int drawn_lines_ = 0;
   std::deque<Seen> seen_;  // of the last ten seconds or so

@@ -7,10 +7,10 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "client/run_view.h"
 #include "schedules/simulate.h"
 
 namespace weft {
@@ -20,17 +20,9 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 constexpr int64_t kSimulatedJobsMost = 4'000'000;
-constexpr size_t kBoxesMost = 6000;  // of timeline.svg
-constexpr size_t kRanksShown = 32;   // in the summary's tables
+constexpr size_t kBoxesOfRank = 80;  // of timeline.svg, about as many as can be told apart
 constexpr size_t kLinesShown = 16;   // in its picture
 constexpr int kLineColumns = 72;
-
-template <typename Number>
-Number Sum(const std::map<std::string, Number>& by_name) {
-  Number sum = 0;
-  for (const auto& [name, number] : by_name) sum += number;
-  return sum;
-}
 
 // A list indexed by rank, of one of the maps of each rank's report.
 template <typename Number>
@@ -50,53 +42,6 @@ Json BytesSent(const std::vector<RankReport>& reports) {
     for (const auto& [name, bytes] : report.bytes_sent) sums[name] += bytes;
   }
   return sums.empty() ? Json(Json::object()) : Json(sums);
-}
-
-// The names under which any rank has a number worth a column.
-template <typename Number>
-std::vector<std::string> Columns(const std::vector<RankReport>& reports,
-                                 std::map<std::string, Number> RankReport::*field, double least) {
-  std::set<std::string> names;
-  for (const RankReport& report : reports) {
-    for (const auto& [name, number] : report.*field) {
-      if (static_cast<double>(number) > least) names.insert(name);
-    }
-  }
-  return {names.begin(), names.end()};
-}
-
-template <typename Number>
-Number At(const std::map<std::string, Number>& by_name, const std::string& name) {
-  const auto found = by_name.find(name);
-  return found == by_name.end() ? 0 : found->second;
-}
-
-std::string Percent(double part, double whole) {
-  return whole > 0 ? absl::StrFormat("%.1f %%", 100 * part / whole) : "-";
-}
-
-std::string RankTable(const std::vector<RankReport>& reports) {
-  double longest = 0;
-  for (const RankReport& r : reports) longest = std::max(longest, r.wall_seconds);
-  const auto causes = Columns(reports, &RankReport::idle_seconds, longest * 5e-4);
-  const auto classes = Columns(reports, &RankReport::peak_bytes, 0);
-  std::vector<std::string> header = {"rank", "busy"};
-  for (const std::string& cause : causes) header.push_back(cause);
-  for (const std::string& name : classes) header.push_back(absl::StrCat("peak ", name));
-  std::vector<std::vector<std::string>> rows;
-  for (const RankReport& r : reports) {
-    if (rows.size() == kRanksShown) break;
-    std::vector<std::string> row = {absl::StrCat(r.rank), Percent(Sum(r.busy_seconds), r.wall_seconds)};
-    for (const std::string& cause : causes) row.push_back(Percent(At(r.idle_seconds, cause), r.wall_seconds));
-    for (const std::string& name : classes)
-      row.push_back(FormatBytes(static_cast<double>(At(r.peak_bytes, name))));
-    rows.push_back(std::move(row));
-  }
-  std::string table = FormatTable(header, rows);
-  if (reports.size() > rows.size()) {
-    absl::StrAppend(&table, ".. and ", reports.size() - rows.size(), " more ranks, in summary.json\n");
-  }
-  return table;
 }
 
 DrawingOptions Drawing(const TrainResults& results) {
@@ -120,7 +65,7 @@ std::string LastStepPicture(const TrainResults& results) {
 }
 
 std::string Svg(const TrainResults& results) {
-  const std::vector<DrawnJob> jobs = LastSteps(results.jobs, kBoxesMost);
+  const std::vector<DrawnJob> jobs = LastSteps(results.jobs, kBoxesOfRank * results.ranks);
   DrawingOptions drawing = Drawing(results);
   if (!jobs.empty()) {
     int32_t first = jobs.front().job.step, last = first;
@@ -243,7 +188,9 @@ std::string SummaryText(const TrainResults& r, const std::string& folder) {
       r.seconds > 0 ? static_cast<double>(r.step_seconds.size()) * r.spec.train.batch / r.seconds : 0);
   if (!r.reference) {
     std::string sent;
-    for (const auto& [kind, bytes] : BytesSent(r.reports).items()) {
+    const Json by_kind = BytesSent(r.reports);
+    for (const auto& [kind, bytes] : by_kind.items()) {
+      if (bytes == 0) continue;
       absl::StrAppend(&sent, sent.empty() ? "" : ", ", kind, " ", FormatBytes(bytes.get<double>()));
     }
     absl::StrAppendFormat(&out, "schedule     %s: %d ranks on %d %s\n", ToText(r.spec.schedule), r.ranks,

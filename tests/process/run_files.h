@@ -2,6 +2,7 @@
 #ifndef WEFT_TESTS_PROCESS_RUN_FILES_H_
 #define WEFT_TESTS_PROCESS_RUN_FILES_H_
 
+#include <cstdint>
 #include <map>
 #include <string>
 

@@ -102,9 +102,9 @@ class ScriptedWorker {
       report.busy_seconds["forward"] = rank + 0.5;
       finished.ranks.push_back(report);
     }
+    ++finished_;  // before the coordinator can know
     stream_->Send(finished);
     tokens_.clear();
-    ++finished_;
   }
   void On(Abort& m) { aborted_ = m.reason; }
   void On(Shutdown&) { shut_down_ = true; }

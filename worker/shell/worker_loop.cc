@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "proto/session/gather.h"
 #include "worker/shell/run_shape.h"
 
 namespace weft {
@@ -24,6 +25,13 @@ void Add(const RankClock& clock, WorkerSnapshot* s) {
     s->busy_seconds[k] += 1e-9 * static_cast<double>(clock.busy(static_cast<JobKind>(k)));
   for (int c = 0; c < kIdleCauses; ++c)
     s->idle_seconds[c] += 1e-9 * static_cast<double>(clock.idle(static_cast<IdleCause>(c)));
+}
+
+// Whoever saves the last stage finds all of them there and writes the index; before, a stage is missing or of
+// another version.
+absl::Status IndexIfComplete(const std::string& folder, const RunSpec& spec) {
+  const absl::Status status = WriteCheckpointIndex(folder, spec);
+  return absl::IsNotFound(status) || absl::IsFailedPrecondition(status) ? absl::OkStatus() : status;
 }
 
 }  // namespace
@@ -59,6 +67,7 @@ absl::Status WorkerLoop::Run() {
     if (driver_ != kNobody) {
       // A rank's thread drives. Look again soon, in case it goes off to compute.
       main_wake_.WaitWithTimeout(&mu_, absl::Milliseconds(driver_blocked_ ? 10 : 2));
+      SendGathered();
       continue;
     }
     driver_ = kMain;
@@ -112,6 +121,7 @@ void WorkerLoop::LeaveDriving() {
 }
 
 void WorkerLoop::Block() {
+  SendGathered();
   if (!transport_.Arm()) return;
   const int64_t now = MonotonicNow();
   int64_t until = std::min(transport_.next_deadline(), now + 1000 * kMillisecond);
@@ -126,6 +136,29 @@ void WorkerLoop::Block() {
   driver_blocked_ = false;
   uint64_t count;
   [[maybe_unused]] ssize_t n = read(wake_fd_, &count, sizeof count);
+}
+
+// A write of the session costs as much as a short job and wakes another process, so completions gather while
+// ranks are busy; the main thread sends them every other millisecond, or whoever has nothing to do.
+void WorkerLoop::SendGathered() {
+  if (sending_) return;  // whoever sends takes what has come since
+  sending_ = true;
+  while (!outbox_.empty()) {
+    std::deque<FromWorker> batch;
+    batch.swap(outbox_);
+    mu_.Unlock();
+    for (FromWorker& message : batch) link_.Send(std::move(message));
+    mu_.Lock();
+  }
+  sending_ = false;
+}
+
+void WorkerLoop::Send(FromWorker message) {
+  const bool can_wait = std::holds_alternative<Completions>(message);
+  Gather(&outbox_, std::move(message));
+  if (can_wait || sending_) return;
+  for (FromWorker& m : outbox_) link_.Send(std::move(m));
+  outbox_.clear();
 }
 
 bool WorkerLoop::Poll() {
@@ -147,7 +180,7 @@ bool WorkerLoop::Poll() {
   if (!events_.empty()) HandleTransport(now);
   if (core_.has_run() && now >= next_report_) {
     next_report_ = now + options_.report_interval_ns;
-    link_.Send(Report{core_.run_id(), Reports(now)});
+    Send(Report{core_.run_id(), Reports(now)});
   }
   return worked;
 }
@@ -192,6 +225,7 @@ void WorkerLoop::RunTask(Slot* slot) {
     for (int stage : save->stages) {
       if (status.ok()) status = slot->compute->Save(stage, save->folder);
     }
+    if (status.ok() && !save->stages.empty()) status = IndexIfComplete(save->folder, *save->spec);
     mu_.Lock();
     return TaskEnded(status, &WorkerLoop::AllSaved);
   }
@@ -243,7 +277,7 @@ void WorkerLoop::Apply(int64_t now, const JobOutcome* outcome) {
 
 void WorkerLoop::ApplyOne(int64_t now, WorkerEffect& effect, const JobOutcome* outcome) {
   if (auto* send = std::get_if<SendEffect>(&effect)) {
-    link_.Send(std::move(send->message));
+    Send(std::move(send->message));
   } else if (auto* prepare = std::get_if<PrepareEffect>(&effect)) {
     Prepare(now, *prepare);
   } else if (auto* want = std::get_if<WantEffect>(&effect)) {
@@ -277,7 +311,7 @@ void WorkerLoop::Prepare(int64_t now, PrepareEffect& effect) {
   absl::StatusOr<RunSpec> spec = ParseRunSpecText(a.spec);
   if (!spec.ok()) return Fail(now, spec.status());
   output_ = a.output;
-  const auto shared = std::make_shared<const RunSpec>(*std::move(spec));
+  spec_ = std::make_shared<const RunSpec>(*std::move(spec));
   transport_.BeginEpoch(a.run, a.epoch);
   for (const Peer& peer : a.peers) {
     if (peer.address == transport_.address()) continue;
@@ -304,7 +338,7 @@ void WorkerLoop::Prepare(int64_t now, PrepareEffect& effect) {
     slot->saved_stages.clear();
     slot->bytes_sent.fill(0);
     slot->bytes_received.fill(0);
-    PrepareTask task{shared, {}, output_.empty() ? "" : output_ + "/checkpoint-0"};
+    PrepareTask task{spec_, {}, output_.empty() ? "" : output_ + "/checkpoint-0"};
     for (const PrepareEffect::Stage& s : effect.stages) {
       if (s.rank != slot->rank) continue;
       task.stages.push_back(s);
@@ -370,7 +404,7 @@ void WorkerLoop::Save() {
   task_status_ = absl::OkStatus();
   pending_tasks_ = static_cast<int>(saving.size());
   for (Slot* slot : saving) {
-    SaveTask task{{}, output_ + "/checkpoint"};
+    SaveTask task{spec_, {}, output_ + "/checkpoint"};
     if (!output_.empty()) task.stages = slot->saved_stages;
     Give(slot, std::move(task));
   }

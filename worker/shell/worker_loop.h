@@ -85,6 +85,7 @@ class WorkerLoop {
     std::string initial_checkpoint;  // folder, "" for none
   };
   struct SaveTask {
+    std::shared_ptr<const RunSpec> spec;
     std::vector<int> stages;
     std::string folder;
   };
@@ -109,6 +110,10 @@ class WorkerLoop {
   // Takes and handles whatever is there; false if there was nothing.
   bool Poll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Block() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Queues; completions wait for SendGathered, anything else goes at once with all before it.
+  void Send(FromWorker message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Releases the lock while it writes.
+  void SendGathered() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void HandleTransport(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   void Apply(int64_t now, const JobOutcome* outcome) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -145,7 +150,10 @@ class WorkerLoop {
   bool applying_ ABSL_GUARDED_BY(mu_) = false;
   std::deque<std::unique_ptr<Slot>> slots_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<TensorKey, Tensor> inbox_ ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<const RunSpec> spec_ ABSL_GUARDED_BY(mu_);
   std::string output_ ABSL_GUARDED_BY(mu_);
+  std::deque<FromWorker> outbox_ ABSL_GUARDED_BY(mu_);  // not yet given to the link
+  bool sending_ ABSL_GUARDED_BY(mu_) = false;
   int pending_tasks_ ABSL_GUARDED_BY(mu_) = 0;  // of Prepare or Save
   absl::Status task_status_ ABSL_GUARDED_BY(mu_);
   int driver_ ABSL_GUARDED_BY(mu_) = kNobody;

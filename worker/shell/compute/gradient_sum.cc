@@ -60,4 +60,58 @@ void GradientSum::AddWaiting() {
   }
 }
 
+absl::Status CheckFlat(const char* what, const Tensor& tensor, int64_t elements) {
+  const size_t bytes = static_cast<size_t>(elements) * sizeof(float);
+  if (tensor.shape.type == DataType::kFloat32 && tensor.bytes == bytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrFormat("the %s have %d bytes, not those of %d float32 elements",
+                                                    what, tensor.bytes, elements));
+}
+
+absl::StatusOr<GradientSum*> StageSums::SumOf(const Key& key) {
+  auto found = sums_.find(key);
+  if (found == sums_.end()) {
+    const SliceBounds bounds = SliceOf(elements_, key.part, key.parts);
+    absl::StatusOr<Tensor> buffer = NewFlat(memory_, bounds.end - bounds.begin, MemoryClass::kGradients);
+    if (!buffer.ok()) return buffer.status();
+    found = sums_.emplace(key, GradientSum(*std::move(buffer), microbatches_)).first;
+  }
+  return &found->second;
+}
+
+absl::Status StageSums::Add(int step, int microbatch, const std::vector<GradientSum::Piece>& pieces) {
+  absl::StatusOr<GradientSum*> sum = SumOf({step, 0, 1});
+  if (!sum.ok()) return sum.status();
+  if (absl::Status s = (*sum)->Check(microbatch); !s.ok()) return s;
+  if ((*sum)->InOrder(microbatch)) {
+    (*sum)->AddPieces(microbatch, pieces);
+    return absl::OkStatus();
+  }
+  absl::StatusOr<Tensor> early = NewFlat(memory_, elements_, MemoryClass::kGradients);
+  if (!early.ok()) return early.status();
+  WritePieces(pieces, static_cast<float*>(early->data), elements_);
+  (*sum)->Add(microbatch, *early);
+  return absl::OkStatus();
+}
+
+absl::Status StageSums::Add(int step, int microbatch, const Tensor& slice, int part, int parts) {
+  absl::StatusOr<GradientSum*> sum = SumOf({step, part, parts});
+  if (!sum.ok()) return sum.status();
+  if (absl::Status s = CheckFlat("gradients", slice, (*sum)->elements()); !s.ok()) return s;
+  if (absl::Status s = (*sum)->Check(microbatch); !s.ok()) return s;
+  (*sum)->Add(microbatch, slice);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Tensor> StageSums::Take(int step, int part, int parts) {
+  const auto found = sums_.find({step, part, parts});
+  if (found == sums_.end() || !found->second.complete()) {
+    const int next = found == sums_.end() ? 0 : found->second.next();
+    return absl::FailedPreconditionError(
+        absl::StrFormat("the sum of part %d of %d still lacks micro-batch %d", part, parts, next));
+  }
+  Tensor sum = found->second.buffer();
+  sums_.erase(found);
+  return sum;
+}
+
 }  // namespace weft

@@ -7,11 +7,14 @@
 #ifndef WEFT_WORKER_SHELL_COMPUTE_GRADIENT_SUM_H_
 #define WEFT_WORKER_SHELL_COMPUTE_GRADIENT_SUM_H_
 
+#include <compare>
 #include <cstdint>
 #include <map>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "worker/shell/compute/segment_allocator.h"
 #include "worker/shell/tensor.h"
 
 namespace weft {
@@ -50,6 +53,37 @@ class GradientSum {
   int next_ = 0;
   std::map<int, Tensor> waiting_;
 };
+
+// The sums that one stage keeps on one rank: by step, and by slice where several ranks share the summing.
+// Their memory is charged to gradients. One thread at a time.
+class StageSums {
+ public:
+  // `elements` of the whole gradient. `memory` outlives this.
+  StageSums(SegmentAllocator& memory, int64_t elements, int microbatches)
+      : memory_(memory), elements_(elements), microbatches_(microbatches) {}
+
+  // One micro-batch's whole gradient, for the sum of part 0 of 1.
+  absl::Status Add(int step, int microbatch, const std::vector<GradientSum::Piece>& pieces);
+  // One micro-batch's slice. InvalidArgument when it is not of the slice's size.
+  absl::Status Add(int step, int microbatch, const Tensor& slice, int part, int parts);
+  // Gives the finished sum up. FailedPrecondition, naming the micro-batch, when one is missing.
+  absl::StatusOr<Tensor> Take(int step, int part, int parts);
+
+ private:
+  struct Key {
+    int step, part, parts;
+    friend auto operator<=>(const Key&, const Key&) = default;
+  };
+  absl::StatusOr<GradientSum*> SumOf(const Key& key);
+
+  SegmentAllocator& memory_;
+  const int64_t elements_;
+  const int microbatches_;
+  std::map<Key, GradientSum> sums_;
+};
+
+// InvalidArgument unless `tensor` is `elements` float32. `what` names it in the plural: "weights".
+absl::Status CheckFlat(const char* what, const Tensor& tensor, int64_t elements);
 
 // Writes the pieces to `out` of `elements` elements, with zeros between.
 void WritePieces(const std::vector<GradientSum::Piece>& pieces, float* out, int64_t elements);

@@ -90,7 +90,8 @@ using Piece = std::pair<const void*, size_t>;
 
 // Temporary file, sync, rename, sync of the folder: after a crash the path holds the old content or the new.
 absl::Status WritePieces(const std::string& path, const std::vector<Piece>& pieces) {
-  const std::string temporary = absl::StrCat(path, ".partial");
+  // Several processes may write the same file at once; each has its own temporary one.
+  const std::string temporary = absl::StrCat(path, ".", getpid(), "-", gettid(), ".partial");
   {
     File file(temporary, O_WRONLY | O_CREAT | O_TRUNC);
     if (file.get() < 0) return WriteError(temporary, "create", errno);

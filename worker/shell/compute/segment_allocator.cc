@@ -158,7 +158,7 @@ absl::StatusOr<void*> SegmentAllocator::Allocate(size_t bytes, MemoryClass memor
     return absl::ResourceExhaustedError(absl::StrFormat("a tensor of %d bytes is beyond any memory", bytes));
   }
   const uint64_t units = bytes == 0 ? 1 : (bytes + kAlignment - 1) / kAlignment;
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(mutex_);
   Header* block = TakeFit(units);
   if (block == nullptr) {
     absl::Status failure;
@@ -197,7 +197,7 @@ void SegmentAllocator::Free(void* block) {
 
 void SegmentAllocator::Release(Header* block) {
   std::shared_ptr<SegmentAllocator> last;  // dropped after the lock: it may end this object
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(mutex_);
   Charge(block->memory_class, -static_cast<int64_t>(block->charged));
   Header* after = block->after();
   if (after->mark == Header::kFree) {
@@ -216,6 +216,14 @@ void SegmentAllocator::Release(Header* block) {
   if (--live_blocks_ == 0) last = std::move(self_);
 }
 
+absl::StatusOr<Tensor> NewFlat(SegmentAllocator& allocator, int64_t elements, MemoryClass memory_class) {
+  const size_t bytes = static_cast<size_t>(elements) * sizeof(float);
+  absl::StatusOr<void*> block = allocator.Allocate(bytes, memory_class);
+  if (!block.ok()) return block.status();
+  const TensorShape shape{DataType::kFloat32, 1, {elements}};
+  return Tensor{shape, *block, bytes, std::shared_ptr<void>(*block, &SegmentAllocator::Free)};
+}
+
 BytesByClass SegmentAllocator::live_bytes() const {
   BytesByClass bytes{};
   for (int i = 0; i < kMemoryClasses; ++i) bytes[i] = live_[i].load(std::memory_order_relaxed);
@@ -229,12 +237,12 @@ BytesByClass SegmentAllocator::peak_bytes() const {
 }
 
 size_t SegmentAllocator::segment_bytes() const {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(mutex_);
   return segment_bytes_;
 }
 
 void SegmentAllocator::CheckConsistency() {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(mutex_);
   BytesByClass live{};
   size_t free_in_segments = 0, free_in_lists = 0;
   for (const Segment& s : segments_) {

@@ -25,9 +25,10 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "worker/shell/compute/compute.h"
 #include "worker/shell/memory_source.h"
+#include "worker/shell/mutex.h"
+#include "worker/shell/tensor.h"
 
 namespace weft {
 
@@ -84,7 +85,7 @@ class SegmentAllocator : public std::enable_shared_from_this<SegmentAllocator> {
   // Written under mutex_, read by anyone.
   std::array<std::atomic<int64_t>, kMemoryClasses> live_{}, peak_{};
 
-  mutable absl::Mutex mutex_;
+  mutable Mutex mutex_;
   std::vector<Segment> segments_ ABSL_GUARDED_BY(mutex_);
   size_t segment_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t live_blocks_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -93,6 +94,9 @@ class SegmentAllocator : public std::enable_shared_from_this<SegmentAllocator> {
   std::array<uint32_t, kFirstLevels> second_bits_ ABSL_GUARDED_BY(mutex_){};
   std::array<std::array<Header*, kSecondLevels>, kFirstLevels> free_ ABSL_GUARDED_BY(mutex_){};
 };
+
+// A flat float32 tensor in a block of `allocator`, its content undefined.
+absl::StatusOr<Tensor> NewFlat(SegmentAllocator& allocator, int64_t elements, MemoryClass memory_class);
 
 }  // namespace weft
 

@@ -55,7 +55,10 @@ auto Guarded(What what, F f) -> decltype(f()) {
 }
 
 struct Stage {
-  Stage(const RunSpec& run, int index) : layout(LayOutStage(run, index)), optimizer(run.train.optimizer) {}
+  Stage(const RunSpec& run, int index, SegmentAllocator& memory)
+      : layout(LayOutStage(run, index)),
+        optimizer(run.train.optimizer),
+        sums(memory, layout.elements, run.train.microbatches) {}
 
   const StageLayout layout;
   // The held weights at their current version, and how many updates made it. While a pass or a peer still
@@ -66,11 +69,7 @@ struct Stage {
   std::vector<Tensor> optimizer_state;
 
   absl::flat_hash_map<std::pair<int, int>, Pass> passes;  // by step and micro-batch
-  struct SumKey {
-    int step, part, parts;
-    friend auto operator<=>(const SumKey&, const SumKey&) = default;
-  };
-  std::map<SumKey, GradientSum> sums;
+  StageSums sums;
   std::vector<std::shared_ptr<StageWeights>> spare;  // unbound, for the next fetched copies
 };
 
@@ -100,11 +99,9 @@ class CpuRank final : public RankCompute {
   bool last(const Stage& stage) const { return stage.layout.stage + 1 == run_.stages(); }
   absl::StatusOr<Stage*> StageOf(int stage);
   absl::StatusOr<Stage*> HeldStage(int stage);
-  absl::StatusOr<Tensor> NewFlat(int64_t elements, MemoryClass memory_class);
   absl::StatusOr<Tensor> NewZeros(int64_t elements, MemoryClass memory_class);
   absl::Status DoAddStage(int stage, bool holds_weights);
   absl::Status CheckActivation(const char* what, const Stage& stage, const Tensor& tensor) const;
-  absl::Status CheckFlat(const char* what, const Tensor& tensor, int64_t elements) const;
   absl::StatusOr<Tensor> AlignedWeights(const Stage& stage, Tensor fetched);
   absl::Status ChooseWeights(Stage& stage, Tensor fetched, Pass* pass);
   absl::StatusOr<at::Tensor> Inputs(const Job& job, const Tensor& input);
@@ -115,8 +112,6 @@ class CpuRank final : public RankCompute {
   absl::StatusOr<at::Tensor> OutputGradient(const Stage& stage, const Pass& pass, PassHalf half,
                                             const Tensor& given);
   absl::Status Rebind(const Stage& stage, Tensor fetched, Pass* pass);
-  absl::StatusOr<GradientSum*> SumOf(Stage& stage, int step, int part, int parts);
-  absl::Status AddGradient(Stage& stage, const Job& job, const std::vector<GradientSum::Piece>& pieces);
   absl::Status ApplyUpdate(Stage& stage, const std::vector<Tensor>& parts);
 
   const RunSpec run_;
@@ -145,19 +140,9 @@ absl::StatusOr<Stage*> CpuRank::HeldStage(int stage) {
 }
 
 absl::StatusOr<Tensor> CpuRank::NewZeros(int64_t elements, MemoryClass memory_class) {
-  absl::StatusOr<Tensor> flat = NewFlat(elements, memory_class);
+  absl::StatusOr<Tensor> flat = NewFlat(*memory_, elements, memory_class);
   if (flat.ok()) std::memset(flat->data, 0, flat->bytes);
   return flat;
-}
-
-absl::StatusOr<Tensor> CpuRank::NewFlat(int64_t elements, MemoryClass memory_class) {
-  const size_t bytes = static_cast<size_t>(elements) * sizeof(float);
-  absl::StatusOr<void*> block = memory_->Allocate(bytes, memory_class);
-  if (!block.ok()) return block.status();
-  return Tensor{{DataType::kFloat32, 1, {elements}},
-                *block,
-                bytes,
-                std::shared_ptr<void>(*block, &SegmentAllocator::Free)};
 }
 
 absl::Status CpuRank::AddStage(int stage, bool holds_weights) {
@@ -171,7 +156,7 @@ absl::Status CpuRank::DoAddStage(int stage, bool holds_weights) {
         absl::StrFormat("the run has stages 0..%d, and each is added once", run_.stages() - 1));
   }
   MemoryScope scope(memory_.get(), MemoryClass::kWeights);
-  auto made = std::make_unique<Stage>(run_, stage);
+  auto made = std::make_unique<Stage>(run_, stage, *memory_);
   if (holds_weights) {
     absl::StatusOr<Tensor> flat = NewZeros(made->layout.elements, MemoryClass::kWeights);
     if (!flat.ok()) return flat.status();
@@ -189,15 +174,6 @@ absl::Status CpuRank::DoAddStage(int stage, bool holds_weights) {
   }
   stages_[stage] = std::move(made);
   return absl::OkStatus();
-}
-
-absl::Status CpuRank::CheckFlat(const char* what, const Tensor& tensor, int64_t elements) const {
-  if (tensor.shape.type == DataType::kFloat32 &&
-      tensor.bytes == static_cast<size_t>(elements) * sizeof(float)) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(absl::StrFormat("the %s have %d bytes, not those of %d float32 elements",
-                                                    what, tensor.bytes, elements));
 }
 
 // A boundary tensor at the entry of `stage` is [samples, context, width] or [samples, width].
@@ -230,7 +206,7 @@ at::Tensor WrapAligned(const Tensor& tensor) {
 absl::StatusOr<Tensor> CpuRank::AlignedWeights(const Stage& stage, Tensor fetched) {
   if (absl::Status s = CheckFlat("weights", fetched, stage.layout.elements); !s.ok()) return s;
   if (IsAligned(fetched)) return fetched;
-  absl::StatusOr<Tensor> copy = NewFlat(stage.layout.elements, MemoryClass::kWeights);
+  absl::StatusOr<Tensor> copy = NewFlat(*memory_, stage.layout.elements, MemoryClass::kWeights);
   if (copy.ok()) std::memcpy(copy->data, fetched.data, fetched.bytes);
   return copy;
 }
@@ -383,59 +359,25 @@ absl::StatusOr<BackwardResult> CpuRank::DoBackward(const Job& job, Tensor output
     pieces.push_back({stage.layout.slots[i].offset, g.numel(), g.const_data_ptr<float>()});
   }
   if (!hand_out) {
-    if (absl::Status s = AddGradient(stage, job, pieces); !s.ok()) return s;
+    if (stage.weights == nullptr) {
+      return absl::FailedPreconditionError(
+          "this rank keeps no gradient sum of the stage: hand the gradient out");
+    }
+    if (absl::Status s = stage.sums.Add(job.step, job.microbatch, pieces); !s.ok()) return s;
     return result;
   }
-  absl::StatusOr<Tensor> flat = NewFlat(stage.layout.elements, MemoryClass::kGradients);
+  absl::StatusOr<Tensor> flat = NewFlat(*memory_, stage.layout.elements, MemoryClass::kGradients);
   if (!flat.ok()) return flat.status();
   WritePieces(pieces, static_cast<float*>(flat->data), stage.layout.elements);
   result.gradient = *std::move(flat);
   return result;
 }
 
-absl::StatusOr<GradientSum*> CpuRank::SumOf(Stage& stage, int step, int part, int parts) {
-  const Stage::SumKey key{step, part, parts};
-  auto found = stage.sums.find(key);
-  if (found == stage.sums.end()) {
-    const SliceBounds bounds = SliceOf(stage.layout.elements, part, parts);
-    absl::StatusOr<Tensor> buffer = NewFlat(bounds.end - bounds.begin, MemoryClass::kGradients);
-    if (!buffer.ok()) return buffer.status();
-    found = stage.sums.emplace(key, GradientSum(*std::move(buffer), run_.train.microbatches)).first;
-  }
-  return &found->second;
-}
-
-absl::Status CpuRank::AddGradient(Stage& stage, const Job& job,
-                                  const std::vector<GradientSum::Piece>& pieces) {
-  if (stage.weights == nullptr) {
-    return absl::FailedPreconditionError(
-        "this rank keeps no gradient sum of the stage: hand the gradient out");
-  }
-  absl::StatusOr<GradientSum*> sum = SumOf(stage, job.step, 0, 1);
-  if (!sum.ok()) return sum.status();
-  if (absl::Status s = (*sum)->Check(job.microbatch); !s.ok()) return s;
-  if ((*sum)->InOrder(job.microbatch)) {
-    (*sum)->AddPieces(job.microbatch, pieces);
-    return absl::OkStatus();
-  }
-  absl::StatusOr<Tensor> early = NewFlat(stage.layout.elements, MemoryClass::kGradients);
-  if (!early.ok()) return early.status();
-  WritePieces(pieces, static_cast<float*>(early->data), stage.layout.elements);
-  (*sum)->Add(job.microbatch, *early);
-  return absl::OkStatus();
-}
-
 absl::Status CpuRank::Accumulate(const Job& job, int microbatch, const Tensor& slice, int part, int parts) {
   auto what = [&] { return absl::StrFormat("adding micro-batch %d in %s", microbatch, Describe(job)); };
   return Guarded(what, [&]() -> absl::Status {
     absl::StatusOr<Stage*> stage = HeldStage(job.stage);
-    if (!stage.ok()) return stage.status();
-    absl::StatusOr<GradientSum*> sum = SumOf(**stage, job.step, part, parts);
-    if (!sum.ok()) return sum.status();
-    if (absl::Status s = CheckFlat("gradients", slice, (*sum)->elements()); !s.ok()) return s;
-    if (absl::Status s = (*sum)->Check(microbatch); !s.ok()) return s;
-    (*sum)->Add(microbatch, slice);
-    return absl::OkStatus();
+    return stage.ok() ? (*stage)->sums.Add(job.step, microbatch, slice, part, parts) : stage.status();
   });
 }
 
@@ -443,16 +385,7 @@ absl::StatusOr<Tensor> CpuRank::TakeSum(const Job& job, int part, int parts) {
   return Guarded([&] { return Describe(job); },
                  [&]() -> absl::StatusOr<Tensor> {
                    absl::StatusOr<Stage*> stage = HeldStage(job.stage);
-                   if (!stage.ok()) return stage.status();
-                   const auto found = (*stage)->sums.find({job.step, part, parts});
-                   if (found == (*stage)->sums.end() || !found->second.complete()) {
-                     const int next = found == (*stage)->sums.end() ? 0 : found->second.next();
-                     return absl::FailedPreconditionError(absl::StrFormat(
-                         "the sum of part %d of %d still lacks micro-batch %d", part, parts, next));
-                   }
-                   Tensor sum = found->second.buffer();
-                   (*stage)->sums.erase(found);
-                   return sum;
+                   return stage.ok() ? (*stage)->sums.Take(job.step, part, parts) : stage.status();
                  });
 }
 
@@ -481,7 +414,7 @@ absl::Status CpuRank::ApplyUpdate(Stage& stage, const std::vector<Tensor>& parts
   }
   std::shared_ptr<StageWeights> next = stage.weights;
   if (stage.weights->in_use()) {
-    absl::StatusOr<Tensor> flat = NewFlat(elements, MemoryClass::kWeights);
+    absl::StatusOr<Tensor> flat = NewFlat(*memory_, elements, MemoryClass::kWeights);
     if (!flat.ok()) return flat.status();
     next = std::make_shared<StageWeights>(stage.layout);
     next->Bind(*std::move(flat));

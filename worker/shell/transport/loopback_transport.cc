@@ -21,7 +21,6 @@
 #include "absl/synchronization/mutex.h"
 #include "worker/shell/transport/held_offers.h"
 #include "worker/shell/transport/transfer_table.h"
-#include "worker/shell/transport/transport_message.h"
 
 namespace weft {
 namespace {
@@ -197,16 +196,7 @@ void LoopbackTransport::Post(PeerId peer, Message message) {
 }
 
 void LoopbackTransport::Want(PeerId peer, const TensorKey& key, Nanos deadline) {
-  if (absl::Status status = table_.Want(peer, key, now_, deadline); !status.ok()) {
-    TransportEvent refused;
-    refused.kind = TransportEvent::Kind::kWantFailed;
-    refused.peer = peer;
-    refused.key = key;
-    refused.status = std::move(status);
-    events_.push_back(std::move(refused));
-    return;
-  }
-  Post(peer, {Message::Type::kWant, id_, key});
+  if (table_.Want(peer, key, now_, deadline, &events_)) Post(peer, {Message::Type::kWant, id_, key});
 }
 
 void LoopbackTransport::Cancel(const TensorKey& key) {
@@ -214,10 +204,6 @@ void LoopbackTransport::Cancel(const TensorKey& key) {
 }
 
 void LoopbackTransport::Offer(PeerId peer, const TensorKey& key, Tensor tensor) {
-  if (absl::Status status = CheckShape(tensor.shape, tensor.bytes); !status.ok()) {
-    std::fprintf(stderr, "weft: offered %s with %s\n", Describe(key).c_str(), status.ToString().c_str());
-    std::abort();
-  }
   if (std::optional<Delivery> due = table_.Offer(peer, key, std::move(tensor))) Deliver(*std::move(due));
 }
 

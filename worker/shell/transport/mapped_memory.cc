@@ -82,6 +82,7 @@ void MappedMemory::Free(void* segment, size_t /*bytes*/) {
     freed = it->second;
     segments_.erase(it);
     freed_.push_back(freed.id);
+    any_freed_.store(true, std::memory_order_release);
   }
   munmap(segment, freed.bytes);
   close(freed.descriptor);
@@ -99,7 +100,9 @@ std::optional<MappedMemory::Place> MappedMemory::Find(const void* data, size_t b
 }
 
 std::vector<uint64_t> MappedMemory::TakeFreed() {
+  if (!any_freed_.load(std::memory_order_acquire)) return {};
   absl::MutexLock lock(&mutex_);
+  any_freed_.store(false, std::memory_order_relaxed);
   return std::exchange(freed_, {});
 }
 

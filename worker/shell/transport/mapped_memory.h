@@ -13,6 +13,7 @@
 #ifndef WEFT_WORKER_SHELL_TRANSPORT_MAPPED_MEMORY_H_
 #define WEFT_WORKER_SHELL_TRANSPORT_MAPPED_MEMORY_H_
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -49,6 +50,7 @@ class MappedMemory final : public MemorySource {
   mutable absl::Mutex mutex_;
   absl::btree_map<uintptr_t, SegmentRef> segments_ ABSL_GUARDED_BY(mutex_);  // by address
   std::vector<uint64_t> freed_ ABSL_GUARDED_BY(mutex_);
+  std::atomic<bool> any_freed_{false};  // lets TakeFreed skip the lock
   uint64_t next_id_ ABSL_GUARDED_BY(mutex_) = 1;
 };
 

@@ -22,13 +22,16 @@ void ReleaseQueue::Push(Release release) {
   absl::MutexLock lock(&mutex_);
   if (closed_) return;
   releases_.push_back(release);
+  idle_.store(false, std::memory_order_release);
   if (armed_ && !signaled_) {
     signaled_ = eventfd_write(event_fd_, 1) == 0;
   }
 }
 
 void ReleaseQueue::Take(std::vector<Release>* out) {
+  if (idle_.load(std::memory_order_acquire)) return;
   absl::MutexLock lock(&mutex_);
+  idle_.store(true, std::memory_order_relaxed);
   armed_ = false;
   if (signaled_) {
     eventfd_t ignored;
@@ -48,6 +51,7 @@ bool ReleaseQueue::Arm() {
   absl::MutexLock lock(&mutex_);
   if (!releases_.empty()) return false;
   armed_ = true;
+  idle_.store(false, std::memory_order_relaxed);
   return true;
 }
 

@@ -5,6 +5,7 @@
 #ifndef WEFT_WORKER_SHELL_TRANSPORT_RELEASE_QUEUE_H_
 #define WEFT_WORKER_SHELL_TRANSPORT_RELEASE_QUEUE_H_
 
+#include <atomic>
 #include <cstdint>
 #include <vector>
 
@@ -37,6 +38,7 @@ class ReleaseQueue {
 
  private:
   const int event_fd_;
+  std::atomic<bool> idle_{true};  // nothing to take and not armed: lets Take skip the lock
   absl::Mutex mutex_;
   std::vector<Release> releases_ ABSL_GUARDED_BY(mutex_);
   bool armed_ ABSL_GUARDED_BY(mutex_) = false;

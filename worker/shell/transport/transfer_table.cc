@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "worker/shell/transport/transport_message.h"
 
 namespace weft {
 namespace {
@@ -129,7 +130,7 @@ void TransferTable::BeginEpoch(uint64_t run, uint64_t epoch) {
   AdmitEarlyWants();
 }
 
-absl::Status TransferTable::Want(PeerId peer, const TensorKey& key, Nanos now, Nanos deadline) {
+absl::Status TransferTable::CheckWant(PeerId peer, const TensorKey& key) const {
   if (!InEpoch(key)) {
     return absl::FailedPreconditionError(
         absl::StrFormat("%s is of run %d epoch %d, but run %d epoch %d is current", Describe(key), key.run,
@@ -138,11 +139,20 @@ absl::Status TransferTable::Want(PeerId peer, const TensorKey& key, Nanos now, N
   if (absl::Status status = PeerStatus(peer); !status.ok()) {
     return absl::Status(status.code(), absl::StrCat("no ", Describe(key), ": ", status.message()));
   }
-  if (!wants_.emplace(key, PendingWant{peer, now, deadline}).second) {
+  if (wants_.contains(key))
     return absl::AlreadyExistsError(absl::StrCat(Describe(key), " is already wanted"));
-  }
-  deadlines_.emplace(deadline, key);
   return absl::OkStatus();
+}
+
+bool TransferTable::Want(PeerId peer, const TensorKey& key, Nanos now, Nanos deadline,
+                         std::vector<TransportEvent>* events) {
+  if (absl::Status status = CheckWant(peer, key); !status.ok()) {
+    events->push_back(WantFailed(peer, key, std::move(status)));
+    return false;
+  }
+  wants_.emplace(key, PendingWant{peer, now, deadline});
+  deadlines_.emplace(deadline, key);
+  return true;
 }
 
 void TransferTable::EraseWant(absl::btree_map<TensorKey, PendingWant>::iterator it) {
@@ -204,6 +214,11 @@ Nanos TransferTable::next_deadline() const {
 }
 
 std::optional<Delivery> TransferTable::Offer(PeerId peer, const TensorKey& key, Tensor tensor) {
+  if (absl::Status status = CheckShape(tensor.shape, tensor.bytes); !status.ok()) {
+    std::fprintf(stderr, "weft: offered %s with %s\n", Describe(key).c_str(),
+                 std::string(status.message()).c_str());
+    std::abort();
+  }
   if (!InEpoch(key) || !PeerStatus(peer).ok()) {
     ++dropped_;
     return std::nullopt;

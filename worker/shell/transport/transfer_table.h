@@ -59,8 +59,10 @@ class TransferTable {
 
   void BeginEpoch(uint64_t run, uint64_t epoch);
 
-  // The consumer's half. Want returns why it is refused; the caller reports that as kWantFailed.
-  absl::Status Want(PeerId peer, const TensorKey& key, Nanos now, Nanos deadline);
+  // The consumer's half. A want that is refused (another epoch, unknown or failed peer, wanted already)
+  // becomes a kWantFailed at once and returns false.
+  bool Want(PeerId peer, const TensorKey& key, Nanos now, Nanos deadline,
+            std::vector<TransportEvent>* events);
   // The peer that was asked, or nothing if the key was not wanted.
   std::optional<PeerId> Cancel(const TensorKey& key);
   // True if the key is wanted from `peer` and its bytes are not on their way yet.
@@ -74,7 +76,8 @@ class TransferTable {
   Nanos next_deadline() const;
   size_t wants() const { return wants_.size(); }
 
-  // The producer's half. Each returns the delivery that is due, if the other half was there.
+  // The producer's half. Each returns the delivery that is due, if the other half was there. A tensor whose
+  // shape does not fit its bytes is a broken invariant of the caller and ends the process.
   std::optional<Delivery> Offer(PeerId peer, const TensorKey& key, Tensor tensor);
   std::optional<Delivery> OnWant(uint64_t sender, const TensorKey& key, bool in_place_ok);
   void OnCancel(uint64_t sender, const TensorKey& key);
@@ -104,6 +107,7 @@ class TransferTable {
 
   bool InEpoch(const TensorKey& key) const { return key.run == run_ && key.epoch == epoch_; }
   bool IsStale(const TensorKey& key) const { return key.run == run_ && key.epoch < epoch_; }
+  absl::Status CheckWant(PeerId peer, const TensorKey& key) const;
   void EraseWant(absl::btree_map<TensorKey, PendingWant>::iterator it);
   void FailWantsOn(PeerId peer, const absl::Status& cause, std::vector<TransportEvent>* events);
   void DropOffersTo(PeerId peer);

@@ -4,15 +4,13 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <iterator>
 #include <random>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "worker/shell/transport/held_offers.h"
+#include "worker/shell/transport/in_place_arrival.h"
 #include "worker/shell/transport/mapped_memory.h"
 #include "worker/shell/transport/peer_connections.h"
 #include "worker/shell/transport/peer_process.h"
@@ -45,43 +43,6 @@ uint64_t RandomSender() {
   std::random_device random;
   return (uint64_t{random()} << 32) | random();
 }
-
-UcxMessenger::Settings SettingsFrom(const UcxOptions& options) {
-  UcxMessenger::Settings settings;
-  if (!options.tls.empty()) settings.required.emplace_back("TLS", options.tls);
-  if (!options.net_devices.empty()) settings.required.emplace_back("NET_DEVICES", options.net_devices);
-  settings.wished = {
-      // Shared memory and CMA count as unable to report failures unless told otherwise, and then UCX does not
-      // use
-      // them with our error handling.
-      {"SYSV_ERROR_HANDLING", "y"},
-      {"POSIX_ERROR_HANDLING", "y"},
-      {"CMA_MEMORY_INVALIDATE", "y"},
-      // A machine that vanished must be noticed in seconds.
-      {"KEEPALIVE_INTERVAL", "1s"},
-      {"TCP_KEEPIDLE", "2s"},
-      {"TCP_KEEPINTVL", "1s"},
-      {"TCP_KEEPCNT", "3"},
-  };
-  return settings;
-}
-
-// What keeps an in-place arrival readable; dropping it, on any thread, lets the producer have its memory
-// back.
-class InPlaceArrival {
- public:
-  InPlaceArrival(std::shared_ptr<PeerMapping> mapping, std::shared_ptr<ReleaseQueue> releases,
-                 ReleaseQueue::Release release)
-      : mapping_(std::move(mapping)), releases_(std::move(releases)), release_(release) {}
-  ~InPlaceArrival() { releases_->Push(release_); }
-  InPlaceArrival(const InPlaceArrival&) = delete;
-  InPlaceArrival& operator=(const InPlaceArrival&) = delete;
-
- private:
-  const std::shared_ptr<PeerMapping> mapping_;
-  const std::shared_ptr<ReleaseQueue> releases_;
-  const ReleaseQueue::Release release_;
-};
 
 class UcxTransport final : public Transport, private UcxMessenger::Handler {
  public:
@@ -174,8 +135,7 @@ class UcxTransport final : public Transport, private UcxMessenger::Handler {
 absl::Status UcxTransport::Start() {
   const absl::StatusOr<void*> probe = memory_->Allocate(1);
   if (!probe.ok()) return probe.status();
-  absl::StatusOr<std::unique_ptr<UcxMessenger>> messenger =
-      UcxMessenger::Create(SettingsFrom(options_), this);
+  absl::StatusOr<std::unique_ptr<UcxMessenger>> messenger = UcxMessenger::Create(UcxSettings(options_), this);
   if (!messenger.ok()) return messenger.status();
   messenger_ = *std::move(messenger);
   address_ =
@@ -272,16 +232,7 @@ void UcxTransport::HandleGoodbye(uint64_t sender) {
 // ---- The consumer's half.
 
 void UcxTransport::Want(PeerId peer, const TensorKey& key, Nanos deadline) {
-  if (absl::Status status = table_.Want(peer, key, now_, deadline); !status.ok()) {
-    TransportEvent refused;
-    refused.kind = TransportEvent::Kind::kWantFailed;
-    refused.peer = peer;
-    refused.key = key;
-    refused.status = std::move(status);
-    events_.push_back(std::move(refused));
-    return;
-  }
-  SendKey(peer, Type::kWant, key);
+  if (table_.Want(peer, key, now_, deadline, &events_)) SendKey(peer, Type::kWant, key);
 }
 
 void UcxTransport::Cancel(const TensorKey& key) {
@@ -404,10 +355,6 @@ void UcxTransport::FlushReleases() {
 // ---- The producer's half.
 
 void UcxTransport::Offer(PeerId peer, const TensorKey& key, Tensor tensor) {
-  if (absl::Status status = CheckShape(tensor.shape, tensor.bytes); !status.ok()) {
-    std::fprintf(stderr, "weft: offered %s with %s\n", Describe(key).c_str(), status.ToString().c_str());
-    std::abort();
-  }
   if (std::optional<Delivery> due = table_.Offer(peer, key, std::move(tensor))) Deliver(*std::move(due));
 }
 
@@ -552,15 +499,6 @@ int UcxTransport::Progress(Nanos now, std::vector<TransportEvent>* events) {
 }
 
 }  // namespace
-
-UcxOptions UcxOptionsFromEnvironment() {
-  UcxOptions options;
-  if (std::getenv("UCX_TLS") != nullptr) options.tls.clear();
-  if (std::getenv("UCX_NET_DEVICES") != nullptr) options.net_devices.clear();
-  const char* in_place = std::getenv("WEFT_IN_PLACE");
-  if (in_place != nullptr && std::strcmp(in_place, "0") == 0) options.in_place = false;
-  return options;
-}
 
 absl::StatusOr<std::unique_ptr<Transport>> CreateUcxTransport(const UcxOptions& options) {
   auto transport = std::make_unique<UcxTransport>(options);

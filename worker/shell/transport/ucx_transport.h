@@ -21,6 +21,7 @@
 
 #include "absl/status/statusor.h"
 #include "worker/shell/transport/transport.h"
+#include "worker/shell/transport/ucx_messenger.h"
 
 namespace weft {
 
@@ -38,6 +39,9 @@ struct UcxOptions {
 // The defaults, changed by the environment: UCX_TLS and UCX_NET_DEVICES, where set, count instead of ours,
 // and WEFT_IN_PLACE=0 turns in-place reading off.
 UcxOptions UcxOptionsFromEnvironment();
+
+// What the options mean to UCX.
+UcxMessenger::Settings UcxSettings(const UcxOptions& options);
 
 // Unavailable or InvalidArgument, with the settings, if UCX cannot start.
 absl::StatusOr<std::unique_ptr<Transport>> CreateUcxTransport(const UcxOptions& options);

@@ -1,0 +1,199 @@
+// Real trainings with the real programs: the numbers are those of the plain loop, whatever the schedule and
+// the number of processes.
+#include <sys/types.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "tests/process/command.h"
+
+namespace weft {
+namespace {
+
+using ::testing::HasSubstr;
+using Json = nlohmann::json;
+
+// Words in a random order: enough structure that the loss falls within a few steps.
+std::string Text(int bytes) {
+  std::mt19937 rng(7);
+  const char* words[] = {"warp ", "weft ", "loom ", "shuttle ", "reed ", "cloth ", "thread ", "heddle "};
+  std::string text;
+  while (static_cast<int>(text.size()) < bytes) text += words[rng() % 8];
+  return text;
+}
+
+std::string BigEndian(uint32_t v) {
+  return {static_cast<char>(v >> 24), static_cast<char>(v >> 16), static_cast<char>(v >> 8),
+          static_cast<char>(v)};
+}
+
+void WriteIdx(const TestFolder& folder, int count, int side) {
+  std::mt19937 rng(3);
+  std::string images = BigEndian(0x803) + BigEndian(count) + BigEndian(side) + BigEndian(side);
+  std::string labels = BigEndian(0x801) + BigEndian(count);
+  for (int i = 0; i < count; ++i) {
+    const int label = static_cast<int>(rng() % 10);
+    labels += static_cast<char>(label);
+    for (int p = 0; p < side * side; ++p)
+      images += static_cast<char>(p % 10 == label ? 200 + rng() % 50 : rng() % 60);
+  }
+  folder.Write("images.idx", images);
+  folder.Write("labels.idx", labels);
+}
+
+std::string GptRun(const TestFolder& folder, const std::string& schedule, int steps,
+                   const std::string& stages = "4") {
+  return absl::StrCat(
+      "name: bits\nmodel: {gpt: {layers: 4, width: 32, heads: 2, context: 32, dropout: 0.1}}\n",
+      "data: {text: {path: ", folder / "text.txt", "}, order: sequential}\n", "train: {steps: ", steps,
+      ", batch: 8, microbatches: 4, seed: 5, optimizer: {adamw: {lr: 3.0e-3}}}\n", "stages: ", stages,
+      "\nschedule: ", schedule, "\n");
+}
+
+std::string MlpRun(const TestFolder& folder, const std::string& schedule, int steps) {
+  return absl::StrCat("name: bits\nmodel: {mlp: {layers: 4, width: 48, inputs: 64, classes: 10}}\n",
+                      "data: {idx: {images: ", folder / "images.idx", ", labels: ", folder / "labels.idx",
+                      "}, order: sequential}\n", "train: {steps: ", steps,
+                      ", batch: 16, microbatches: 4, seed: 2, optimizer: {sgd: {lr: 0.1, momentum: 0.9, "
+                      "weight_decay: 0.01}}}\n",
+                      "stages: 4\nschedule: ", schedule, "\n");
+}
+
+// The tensors of a checkpoint folder by name, as bytes.
+std::map<std::string, std::string> Tensors(const std::string& folder) {
+  std::map<std::string, std::string> tensors;
+  if (!std::filesystem::exists(folder)) return tensors;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (entry.path().extension() != ".safetensors") continue;
+    const std::string file = ReadWholeFile(entry.path());
+    uint64_t length = 0;
+    std::memcpy(&length, file.data(), sizeof length);
+    const Json header = Json::parse(file.substr(8, length));
+    for (const auto& [name, value] : header.items()) {
+      if (name == "__metadata__") continue;
+      const uint64_t begin = value["data_offsets"][0], end = value["data_offsets"][1];
+      tensors[name] = file.substr(8 + length + begin, end - begin);
+    }
+  }
+  return tensors;
+}
+
+std::vector<double> Losses(const std::string& folder) {
+  std::vector<double> losses;
+  std::ifstream file(folder + "/steps.jsonl");
+  for (std::string line; std::getline(file, line);) losses.push_back(Json::parse(line)["loss"]);
+  return losses;
+}
+
+const char* kSchedules[] = {"ddp",
+                            "gpipe",
+                            "1f1b",
+                            "{lpp: {groups: 2, ranks: 2}}",
+                            "{lpp: {groups: 2, ranks: 4}}",
+                            "{lpp: {groups: 4, ranks: 1}}",
+                            "{lpp: {groups: 1, ranks: 3}}",
+                            "{lpp: {groups: 1, ranks: 1}}"};
+
+int RanksOf(const std::string& schedule) {
+  if (schedule.find("ranks: 3") != std::string::npos) return 3;
+  if (schedule.find("groups: 2, ranks: 4") != std::string::npos) return 8;
+  return schedule.find("groups: 1, ranks: 1") != std::string::npos ? 1 : 4;
+}
+
+void ExpectReferenceBits(const TestFolder& folder,
+                         const std::function<std::string(const std::string&)>& run) {
+  const std::string plain = folder.Write("plain.yaml", run("gpipe"));
+  const CommandResult reference =
+      Command::Run({"weft", "train", plain, "--reference", "--out", folder / "plain"});
+  ASSERT_EQ(reference.code, 0) << reference.err;
+  const auto want = Tensors(folder / "plain/checkpoint"), initial = Tensors(folder / "plain/checkpoint-0");
+  ASSERT_FALSE(want.empty());
+  ASSERT_NE(want, initial) << "the reference did not train";
+  const std::vector<double> losses = Losses(folder / "plain");
+  EXPECT_LT(losses.back(), losses.front());
+  for (const std::string schedule : kSchedules) {
+    const std::string file = folder.Write("run.yaml", run(schedule));
+    for (int processes : {1, 2, 4}) {
+      if (processes > RanksOf(schedule)) continue;
+      SCOPED_TRACE(absl::StrCat(schedule, " on ", processes, " processes"));
+      const CommandResult r = Command::Run(
+          {"weft", "train", file, "--processes", absl::StrCat(processes), "--out", folder / "out"}, 120);
+      ASSERT_EQ(r.code, 0) << r.err;
+      EXPECT_EQ(Tensors(folder / "out/checkpoint-0"), initial) << "initial weights differ";
+      EXPECT_EQ(Tensors(folder / "out/checkpoint"), want) << "trained weights differ";
+      EXPECT_EQ(Losses(folder / "out"), losses);
+      EXPECT_TRUE(std::filesystem::exists(folder / "out/checkpoint/model.safetensors.index.json"));
+    }
+  }
+}
+
+TEST(Training, GptUnderEveryFamilyOnOneTwoFourProcesses_EndsWithTheReferencesBits) {
+  TestFolder folder;
+  folder.Write("text.txt", Text(20000));
+  ExpectReferenceBits(folder, [&](const std::string& schedule) { return GptRun(folder, schedule, 4); });
+}
+
+TEST(Training, MlpUnderEveryFamilyOnOneTwoFourProcesses_EndsWithTheReferencesBits) {
+  TestFolder folder;
+  WriteIdx(folder, 256, 8);
+  ExpectReferenceBits(folder, [&](const std::string& schedule) { return MlpRun(folder, schedule, 4); });
+}
+
+TEST(Training, OtherCutOfTheChain_GivesTheSameWeights) {
+  TestFolder folder;
+  folder.Write("text.txt", Text(20000));
+  std::map<std::string, std::string> first;
+  for (const char* stages : {"[1, 5]", "[2, 2, 2]", "[6]"}) {
+    const std::string file = folder.Write("run.yaml", GptRun(folder, "1f1b", 3, stages));
+    const CommandResult r = Command::Run({"weft", "train", file, "--out", folder / "out"}, 120);
+    ASSERT_EQ(r.code, 0) << r.err;
+    std::map<std::string, std::string> values;  // without the stage's number
+    for (auto& [name, bytes] : Tensors(folder / "out/checkpoint"))
+      values[name.substr(name.find('.') + 1)] = bytes;
+    if (first.empty()) first = values;
+    EXPECT_EQ(values, first) << stages;
+  }
+}
+
+// What every finished run must say about itself.
+TEST(Training, Summary_AddsUp) {
+  TestFolder folder;
+  folder.Write("text.txt", Text(20000));
+  const std::string file = folder.Write("run.yaml", GptRun(folder, "1f1b", 6));
+  const CommandResult r =
+      Command::Run({"weft", "train", file, "--processes", "2", "--out", folder / "out"}, 120);
+  ASSERT_EQ(r.code, 0) << r.err;
+  const Json summary = Json::parse(ReadWholeFile(folder / "out/summary.json"));
+  EXPECT_EQ(summary["steps"], 6);
+  EXPECT_EQ(summary["ranks"], 4);
+  EXPECT_EQ(summary["processes"], 2);
+  // Three boundaries, eight samples a step, 32 tokens of 32 floats, both ways.
+  const double boundary = 6.0 * 3 * 8 * 32 * 32 * 4;
+  EXPECT_EQ(summary["bytes_sent"]["activation"], boundary);
+  EXPECT_EQ(summary["bytes_sent"]["input_gradient"], boundary);
+  EXPECT_EQ(summary["bytes_sent"]["gradient"], 0);
+  ASSERT_EQ(summary["idle_seconds"].size(), 4u);
+  for (const Json& rank : summary["peak_bytes"]) {
+    for (const char* c : {"weights", "gradients", "optimizer", "activations"}) EXPECT_GT(rank[c], 0) << c;
+    // Two moments of AdamW; the weights also count what the allocator rounds up.
+    EXPECT_GT(rank["optimizer"].get<double>(), 1.9 * rank["weights"].get<double>());
+  }
+  // 1f1b holds S - s micro-batches on stage s.
+  EXPECT_GT(summary["peak_bytes"][0]["activations"], summary["peak_bytes"][2]["activations"]);
+  const Json trace = Json::parse(ReadWholeFile(folder / "out/trace.json"));
+  EXPECT_FALSE((trace.is_array() ? trace : trace["traceEvents"]).empty());
+  EXPECT_THAT(ReadWholeFile(folder / "out/timeline.svg"), HasSubstr("<svg"));
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,171 @@
+#include "client/train_results.h"
+
+#include <filesystem>
+#include <fstream>
+
+#include "client/run_recorder.h"
+#include "client/run_view.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "schedules/families.h"
+
+namespace weft {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr int64_t kMs = 1'000'000;
+
+Completion Done(int step, int stage, int microbatch, JobKind kind, int64_t start_ms, int64_t end_ms) {
+  Completion done;
+  done.job = Job::Compute(step, stage, microbatch, kind);
+  done.start_ns = start_ms * kMs;
+  done.end_ns = end_ms * kMs;
+  return done;
+}
+
+TEST(RunRecorder_Steps, EndsOfSteps_SecondsSinceTheOneBefore) {
+  int wakes = 0;
+  RunRecorder recorder(1, 100, [&] { ++wakes; });
+  recorder.OnJobs({1, 0, 0, {Done(0, 0, 0, JobKind::kForward, 1000, 1010)}});
+  recorder.OnStep({1, 0, 5.0, true, 1100 * kMs});
+  recorder.OnStep({1, 1, 4.0, true, 1250 * kMs});
+  const std::vector<StepRecord> steps = recorder.TakeSteps();
+  ASSERT_EQ(steps.size(), 2u);
+  EXPECT_DOUBLE_EQ(steps[0].seconds, 0.1);
+  EXPECT_DOUBLE_EQ(steps[1].seconds, 0.15);
+  EXPECT_DOUBLE_EQ(steps[1].end_seconds, 0.25);
+  EXPECT_DOUBLE_EQ(steps[1].loss, 4.0);
+  EXPECT_TRUE(recorder.TakeSteps().empty());
+  EXPECT_EQ(wakes, 2);
+}
+
+TEST(RunRecorder_Jobs, MoreThanTheBound_OldestStepsDroppedWhole) {
+  RunRecorder recorder(1, 5, [] {});
+  for (int step = 0; step < 4; ++step) {
+    recorder.OnJobs({1,
+                     0,
+                     0,
+                     {Done(step, 0, 0, JobKind::kForward, 10 * step, 10 * step + 2),
+                      Done(step, 0, 0, JobKind::kBackward, 10 * step + 2, 10 * step + 6)}});
+  }
+  const std::vector<DrawnJob> jobs = recorder.LastJobs();
+  ASSERT_EQ(jobs.size(), 4u);  // of 5 kept, one is of a step that is no longer whole
+  EXPECT_EQ(jobs[0].job.step, 2);
+  EXPECT_DOUBLE_EQ(jobs[0].start, 0.02);
+  EXPECT_DOUBLE_EQ(jobs[3].end, 0.036);
+}
+
+TEST(RunRecorder_Durations, OfEachKindAndStage_MedianOfTheLast) {
+  RunRecorder recorder(2, 10, [] {});
+  for (const int ms : {5, 1, 100}) recorder.OnJobs({1, 0, 0, {Done(0, 1, 0, JobKind::kForward, 0, ms)}});
+  auto medians = recorder.MedianDurations();
+  EXPECT_NEAR(medians[0][1], 0.005, 1e-9);
+  EXPECT_EQ(medians[0][0], 0);
+  EXPECT_EQ(medians[static_cast<int>(JobKind::kUpdate)].size(), 2u);
+  for (int i = 0; i < 1000; ++i) recorder.OnJobs({1, 0, 0, {Done(0, 1, 0, JobKind::kForward, 0, 7)}});
+  EXPECT_NEAR(recorder.MedianDurations()[0][1], 0.007, 1e-9);
+}
+
+TEST(RunRecorder_Reports, LatestOfEachRank_Kept) {
+  RunRecorder recorder(1, 10, [] {});
+  RankReport first, second;
+  first.rank = 1;
+  first.wall_seconds = 1;
+  second.rank = 0;
+  second.wall_seconds = 5;
+  recorder.OnReport({1, {first, second}});
+  first.wall_seconds = 2;
+  recorder.OnReport({1, {first}});
+  const RunInfo run = recorder.run();
+  ASSERT_EQ(run.reports.size(), 2u);
+  EXPECT_DOUBLE_EQ(run.reports[0].wall_seconds, 5);
+  EXPECT_DOUBLE_EQ(run.reports[1].wall_seconds, 2);
+}
+
+TEST(Percentile_NearestRank, KnownValues) {
+  EXPECT_DOUBLE_EQ(Percentile({}, 0.5), 0);
+  EXPECT_DOUBLE_EQ(Percentile({3}, 0.99), 3);
+  EXPECT_DOUBLE_EQ(Percentile({4, 1, 3, 2}, 0.5), 2);
+  EXPECT_DOUBLE_EQ(Percentile({4, 1, 3, 2}, 0.99), 4);
+}
+
+TEST(PredictStep_1f1b, EqualStages_ClosedForm) {
+  // (B + S - 1) * (forward + backward), and one update behind the last backward.
+  std::array<std::vector<double>, kJobKinds> durations;
+  for (auto& of_kind : durations) of_kind.assign(4, 0.0);
+  durations[static_cast<int>(JobKind::kForward)].assign(4, 0.1);
+  durations[static_cast<int>(JobKind::kBackward)].assign(4, 0.2);
+  durations[static_cast<int>(JobKind::kUpdate)].assign(4, 0.05);
+  const auto seconds = PredictStepSeconds(*MakeSchedule("1f1b", {}, 4, 8), 1, durations);
+  ASSERT_TRUE(seconds.ok()) << seconds.status();
+  EXPECT_NEAR(*seconds, 11 * 0.3 + 0.05, 1e-9);
+}
+
+TrainResults TwoRanks() {
+  TrainResults results;
+  results.spec.name = "a";
+  results.spec.model = GptSpec();
+  results.spec.data.source = TextData{"/x"};
+  results.spec.train.batch = 8;
+  results.spec.train.optimizer = SgdSpec();
+  results.spec.layers_of_stage = {5, 5};
+  results.spec.schedule.name = "1f1b";
+  results.ranks = results.processes = 2;
+  results.step_seconds = {0.5, 0.25, 0.25};
+  results.first_loss = 3;
+  results.final_loss = 2;
+  results.seconds = 1;
+  results.predicted_step_seconds = 0.2;
+  for (int rank = 0; rank < 2; ++rank) {
+    RankReport report;
+    report.rank = rank;
+    report.wall_seconds = 1;
+    report.busy_seconds = {{"forward", 0.25}, {"backward", 0.5}};
+    report.idle_seconds = {{"dependency", 0.25}, {"memory", 0}};
+    report.peak_bytes = {{"weights", 2048}, {"activations", 4096}};
+    report.bytes_sent = {{"activation", 100}, {"input_gradient", 0}};
+    results.reports.push_back(report);
+  }
+  results.jobs = {{Job::Compute(2, 0, 0, JobKind::kForward), 0, 0.75, 1.0}};
+  return results;
+}
+
+TEST(Summary_Json, FieldsOfTheContract) {
+  const auto json = SummaryJson(TwoRanks());
+  EXPECT_EQ(json["final_loss"], 2);
+  EXPECT_EQ(json["steps"], 3);
+  EXPECT_DOUBLE_EQ(json["step_seconds"]["p50"], 0.25);
+  EXPECT_DOUBLE_EQ(json["step_seconds"]["p99"], 0.5);
+  EXPECT_DOUBLE_EQ(json["samples_per_second"], 24);
+  EXPECT_DOUBLE_EQ(json["predicted_step_seconds"], 0.2);
+  EXPECT_EQ(json["bytes_sent"]["activation"], 200);
+  EXPECT_EQ(json["peak_bytes"][1]["weights"], 2048);
+  EXPECT_DOUBLE_EQ(json["idle_seconds"][0]["dependency"], 0.25);
+}
+
+TEST(Summary_Text, ColumnsOnlyForWhatHappened) {
+  const std::string text = SummaryText(TwoRanks(), "out/a");
+  EXPECT_THAT(text,
+              AllOf(HasSubstr("loss         3.0000 -> 2.0000"), HasSubstr("25.0 %"), HasSubstr("75.0 %"),
+                    HasSubstr("2.0 KiB"), HasSubstr("sent         activation 200 B"),
+                    HasSubstr("out/a/timeline.svg"), HasSubstr("rank 1")));
+  EXPECT_THAT(text, Not(HasSubstr("memory")));
+  EXPECT_THAT(text, Not(HasSubstr("input_gradient")));
+}
+
+TEST(RankTable_ManyRanks, CutWithAWordAboutIt) {
+  std::vector<RankReport> reports(100);
+  EXPECT_THAT(RankTable(reports), HasSubstr(".. and 68 more ranks"));
+}
+
+TEST(WriteResults_Folder, CannotBeWritten_NamesTheFile) {
+  const absl::Status status = WriteResults(TwoRanks(), "/nonexistent/folder");
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("/nonexistent/folder/trace.json"));
+}
+
+}  // namespace
+}  // namespace weft
