@@ -228,12 +228,7 @@ void LoopbackTransport::HandleTensor(PeerId peer, Message message) {
   ++counters_.tensors_received;
   counters_.bytes_received += tensor.bytes;
   counters_.bytes_in_place += tensor.bytes;
-  TransportEvent event;
-  event.kind = TransportEvent::Kind::kArrived;
-  event.peer = peer;
-  event.key = message.key;
-  event.tensor = std::move(tensor);
-  events_.push_back(std::move(event));
+  events_.push_back(ArrivedEvent(peer, message.key, std::move(tensor)));
 }
 
 void LoopbackTransport::HandleRelease(NodeId consumer, uint64_t offer) {
