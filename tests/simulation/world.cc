@@ -306,7 +306,9 @@ void World::Carry(Process& p, WorkerEffects effects, const Outputs* outputs) {
         Pump(p);
       });
     } else if (std::holds_alternative<ForgetEffect>(effect)) {
-      p.core.Forget();
+      WorkerEffects more;
+      p.core.Forget(now_, &more);
+      Carry(p, std::move(more), nullptr);
     }
   }
 }

@@ -213,6 +213,30 @@ TEST(TwoProcesses, AbortWhileAJobRuns_ForgetsAfterItsEnd) {
   EXPECT_TRUE(Only<StartEffect>(out).empty());
 }
 
+TEST(TwoProcesses, NextRunAssignedWhileAnAbortedJobRuns_BeginsAfterIt) {
+  const auto shape = Shape("gpipe", 1, 1, 1);
+  WorkerCore core([&](const std::string&) { return shape; });
+  Assign a;
+  a.run = 1;
+  a.process_of_rank = {0};
+  a.leases = {{0, {1, 1}}};
+  WorkerEffects out;
+  core.OnMessage(0, a, &out);
+  core.OnPrepared(1, &out);
+  core.OnMessage(2, Grant{1, 0, {1, 1}, {Job::Compute(0, 0, 0, JobKind::kForward)}}, &out);
+  core.OnMessage(3, Abort{1, "cancelled"}, &out);
+  out.clear();
+  a.run = 2;
+  core.OnMessage(4, a, &out);
+  EXPECT_TRUE(out.empty()) << "neither begun nor refused";
+  core.OnJobDone(9, {0, Job::Compute(0, 0, 0, JobKind::kForward), 4, 8, true, {}}, &out);
+  ASSERT_EQ(Only<ForgetEffect>(out).size(), 1u);
+  out.clear();
+  core.Forget(10, &out);
+  ASSERT_EQ(Only<PrepareEffect>(out).size(), 1u);
+  EXPECT_EQ(core.run_id(), 2u);
+}
+
 TEST(TwoProcesses, SpecThatCannotRun_IsReportedWithItsReason) {
   WorkerCore core([](const std::string&) -> absl::StatusOr<WorkerCore::RunShape> {
     return absl::InvalidArgumentError("no such model");

@@ -178,6 +178,7 @@ void WorkerCore::OnMessage(int64_t now, const FromCoordinator& message, WorkerEf
     return;
   }
   if (const auto* abort = std::get_if<Abort>(&message)) {
+    if (next_.has_value() && next_->run == abort->run) next_.reset();
     if (!run_ || abort->run != run_->assignment.run || run_->aborted) return;
     run_->failed = run_->aborted = true;
     if (run_->running == 0) out->push_back(ForgetEffect{abort->reason});
@@ -185,6 +186,10 @@ void WorkerCore::OnMessage(int64_t now, const FromCoordinator& message, WorkerEf
 }
 
 void WorkerCore::OnAssign(int64_t now, const Assign& assign, WorkerEffects* out) {
+  if (run_ && (run_->aborted || run_->finishing)) {
+    next_ = assign;
+    return;
+  }
   if (run_) {
     out->push_back(SendEffect{
         Failed{assign.run, absl::StrCat("this process still works on run ", run_->assignment.run)}});
@@ -468,7 +473,8 @@ void WorkerCore::PublishInitialWeights(WorkerEffects* out) {
 
 IdleCause WorkerCore::CauseOf(const RankState& rank) const {
   const Run& run = *run_;
-  if (!run.prepared || !rank.granted || run.finishing || run.failed || rank.jobs_left == 0) return IdleCause::kNoWork;
+  if (!run.prepared || !rank.granted || run.finishing || run.failed || rank.jobs_left == 0)
+    return IdleCause::kNoWork;
   if (rank.running >= 0) return IdleCause::kDispatch;
   if (rank.ready.held_back()) return IdleCause::kMemory;
   if (rank.claimed.empty()) return IdleCause::kDispatch;
@@ -490,7 +496,12 @@ void WorkerCore::OnSaved(int64_t now, std::vector<RankReport> reports, WorkerEff
   out->push_back(ForgetEffect{""});
 }
 
-void WorkerCore::Forget() { run_.reset(); }
+void WorkerCore::Forget(int64_t now, WorkerEffects* out) {
+  run_.reset();
+  if (!next_.has_value()) return;
+  const Assign assign = *std::exchange(next_, std::nullopt);
+  OnAssign(now, assign, out);
+}
 
 void WorkerCore::OnFailure(int64_t now, const std::string& reason, WorkerEffects* out) {
   if (!run_ || run_->failed) return;

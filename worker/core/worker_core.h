@@ -17,7 +17,8 @@
 //      waits for one that is later.
 //   3. Micro-batch gradients are consumed in order of micro-batches, each once, as they arrive.
 //   4. After a failure or an abort no job starts; what is still running is waited for.
-//   5. A grant under another token than the lease's changes nothing.
+//   5. A run that is assigned while an aborted one still computes begins when that is forgotten.
+//   6. A grant under another token than the lease's changes nothing.
 // Threads: none; the owner calls one method at a time.
 #ifndef WEFT_WORKER_CORE_WORKER_CORE_H_
 #define WEFT_WORKER_CORE_WORKER_CORE_H_
@@ -125,8 +126,9 @@ class WorkerCore {
   // Something of the run went wrong here. Told to the coordinator once.
   void OnFailure(int64_t now, const std::string& reason, WorkerEffects* out);
 
-  // The shell has dropped the run; its figures are gone after this.
-  void Forget();
+  // The shell has dropped the run; its figures are gone after this. The next run may have been assigned
+  // meanwhile.
+  void Forget(int64_t now, WorkerEffects* out);
 
   bool has_run() const { return run_ != nullptr; }
   uint64_t run_id() const;
@@ -162,6 +164,7 @@ class WorkerCore {
 
   ParseSpec parse_;
   std::unique_ptr<Run> run_;
+  std::optional<Assign> next_;  // came while an ended run still has jobs that run
   uint64_t stale_grants_ = 0;
 };
 

@@ -419,7 +419,6 @@ void WorkerLoop::Forget(int64_t now) {
   AddRunTo(now, &past_);
   past_.live_bytes.fill(0);
   past_.peak_bytes.fill(0);
-  core_.Forget();
   prepared_ = false;
   transport_.BeginEpoch(0, 0);
   inbox_.clear();
@@ -427,6 +426,8 @@ void WorkerLoop::Forget(int64_t now) {
     slot->rank = -1;
     slot->compute.reset();
   }
+  core_.Forget(now, &effects_);
+  Apply(now, nullptr);
 }
 
 void WorkerLoop::Fail(int64_t now, const absl::Status& status) {
