@@ -84,6 +84,8 @@ void WorkerLoop::RankMain(Slot* slot) {
   while (!stop_) {
     if (!std::holds_alternative<std::monostate>(slot->task)) {
       RunTask(slot);
+      // The outputs leave, and what peers asked for meanwhile is seen, before the next job begins.
+      if (driver_ == kNobody || driver_ == kMain) Poll();
     } else if (driver_ == kNobody || driver_ == kMain) {
       driver_ = slot->index;
       Drive(slot);
