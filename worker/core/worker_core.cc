@@ -19,9 +19,9 @@ void Require(bool condition, const char* what) {
   std::abort();
 }
 
-// Enough that a rank never waits for a grant at the border of two steps, bounded so that a grant stays a
-// small message.
-int32_t CreditFor(int jobs_per_step) { return std::clamp(2 * jobs_per_step, 16, 4096); }
+// Enough that a rank never waits for a grant though completions are told only every few milliseconds, bounded
+// so that a grant stays a small message.
+int32_t CreditFor(int jobs_per_step) { return std::clamp(4 * jobs_per_step, 64, 4096); }
 
 }  // namespace
 

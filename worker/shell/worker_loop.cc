@@ -66,7 +66,7 @@ absl::Status WorkerLoop::Run() {
   while (!stop_) {
     if (driver_ != kNobody) {
       // A rank's thread drives. Look again soon, in case it goes off to compute.
-      main_wake_.WaitWithTimeout(&mu_, absl::Milliseconds(driver_blocked_ ? 10 : 2));
+      main_wake_.WaitWithTimeout(&mu_, absl::Milliseconds(driver_blocked_ ? 10 : 5));
       SendGathered();
       continue;
     }
@@ -141,7 +141,7 @@ void WorkerLoop::Block() {
 }
 
 // A write of the session costs as much as a short job and wakes another process, so completions gather while
-// ranks are busy; the main thread sends them every other millisecond, or whoever has nothing to do.
+// ranks are busy; the main thread sends them every few milliseconds, or whoever has nothing to do.
 void WorkerLoop::SendGathered() {
   if (sending_) return;  // whoever sends takes what has come since
   sending_ = true;
