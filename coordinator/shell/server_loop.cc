@@ -83,13 +83,17 @@ bool ServerLoop::Post(std::function<void()> work) {
   return true;
 }
 
-void ServerLoop::TakePosted() {
+// False once the loop is told to end.
+bool ServerLoop::TakePosted() {
   std::vector<std::function<void()>> posted;
+  bool over = false;
   {
     absl::MutexLock lock(&mu_);
     posted.swap(posted_);
+    over = over_;
   }
   for (auto& work : posted) work();
+  return !over;
 }
 
 void ServerLoop::TakeTag(void* tag, bool ok) {
@@ -106,20 +110,16 @@ void ServerLoop::TakeTag(void* tag, bool ok) {
   if (it != calls_.end()) calls_.erase(it);
 }
 
-// Waits for the first operation to end, or the deadline; takes along what has ended too. False when the queue
-// is shut down and drained.
-bool ServerLoop::TakeTags() {
+// Waits for the first operation to end, or the deadline; takes along what has ended too.
+void ServerLoop::TakeTags() {
   void* tag = nullptr;
   bool ok = false;
   gpr_timespec deadline = DeadlineAt(NextDeadline());
   for (int taken = 0; taken < kMostTaken; ++taken) {
-    const auto got = queue_->AsyncNext(&tag, &ok, deadline);
-    if (got == grpc::CompletionQueue::SHUTDOWN) return false;
-    if (got == grpc::CompletionQueue::TIMEOUT) return true;
+    if (queue_->AsyncNext(&tag, &ok, deadline) != grpc::CompletionQueue::GOT_EVENT) return;
     TakeTag(tag, ok);
     deadline = gpr_time_0(GPR_CLOCK_MONOTONIC);  // the past; gpr_inf_past would wait for ever
   }
-  return true;
 }
 
 int64_t ServerLoop::NextDeadline() const {
@@ -131,17 +131,24 @@ int64_t ServerLoop::NextDeadline() const {
 
 void ServerLoop::Run() {
   if (metrics_ != nullptr) metrics_->Update(MonotonicNanos(), core_, 0);
-  while (TakeTags()) {
-    TakePosted();
+  bool alive = true;
+  while (alive) {
+    TakeTags();
+    alive = TakePosted();
     const int64_t now = MonotonicNanos();
     while (!events_.empty() || now >= core_.next_deadline())
       Apply(core_.Step(now, std::exchange(events_, {})));
-    sessions_.Flush(now);
+    if (alive) sessions_.Flush(now);
     if (metrics_ != nullptr) metrics_->Update(now, core_, sessions_.resumed());
     EndQueue(now);
   }
-  TakePosted();
-  Apply(core_.Step(MonotonicNanos(), std::exchange(events_, {})));
+  // From here no operation may begin, so calls do not hear of those that end; they are destroyed with the
+  // loop.
+  queue_->Shutdown();
+  void* tag = nullptr;
+  bool ok = false;
+  while (queue_->Next(&tag, &ok)) {
+  }
 }
 
 void ServerLoop::Apply(Effects effects) {

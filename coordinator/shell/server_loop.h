@@ -45,7 +45,7 @@ class ServerLoop {
   ~ServerLoop();
 
   void Start();
-  // After the gRPC server was shut down: drains the completion queue and ends the thread.
+  // After the gRPC server was shut down: ends the thread, which drains the completion queue.
   void Join();
 
   // Runs `work` on the loop's thread, before the next step of the core. False, and never, once the loop has
@@ -71,8 +71,8 @@ class ServerLoop {
  private:
   void Run();
   void TakeTag(void* tag, bool ok);
-  bool TakeTags();
-  void TakePosted();
+  void TakeTags();
+  bool TakePosted();
   void Apply(Effects effects);
   void Tell(uint64_t run, const RunEvent& event);
   void AcceptSession();
