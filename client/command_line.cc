@@ -128,7 +128,8 @@ CLI::App* AddTrain(CLI::App& app, TrainOptions& o) {
       ->type_name("N");
   sub->add_option("--out", o.out, "Folder of the results (default out/NAME, NAME the run's name)")
       ->type_name("DIR");
-  sub->add_option("--metrics", o.metrics, "Serve the coordinator's metrics for Prometheus here")
+  sub->add_option("--metrics", o.metrics,
+                  "Serve metrics for Prometheus here, those of worker process i at the (i+1)th port after it")
       ->type_name("HOST:PORT");
   sub->add_flag("--reference", o.reference,
                 "The same training as one plain loop, without the runtime: the yardstick");
