@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <functional>
 #include <memory>
 #include <utility>
 
@@ -87,6 +88,7 @@ class LocalTraining {
   Progress progress_;
   Metrics metrics_;
   std::unique_ptr<MetricsServer> metrics_server_;
+  std::function<std::string(int)> worker_metrics_;
   std::unique_ptr<ScratchFolder> scratch_;
   std::unique_ptr<CoordinatorServer> server_;
   WorkerProcesses workers_;
@@ -121,7 +123,11 @@ absl::Status LocalTraining::Start() {
     }
     metrics_server_ = *std::move(server);
     const std::string host = options_.metrics.substr(0, options_.metrics.rfind(':'));
-    PrintMessage(absl::StrCat("metrics at http://", host, ":", metrics_server_->port(), "/metrics"));
+    const int port = metrics_server_->port();
+    PrintMessage(absl::StrCat("metrics at http://", host, ":", port,
+                              "/metrics, of the worker processes at ports ", port + 1, " to ",
+                              port + options_.processes));
+    worker_metrics_ = [host, port](int process) { return absl::StrCat(host, ":", port + 1 + process); };
   }
   auto scratch = ScratchFolder::Make();
   if (!scratch.ok()) return scratch.status();
@@ -134,7 +140,7 @@ absl::Status LocalTraining::Start() {
   request.output = options_.out;
   const auto run = server_->Submit(request);
   if (!run.ok()) return run.status();
-  return workers_.Start(options_.processes, server_->addresses()[0]);
+  return workers_.Start(options_.processes, server_->addresses()[0], worker_metrics_);
 }
 
 void LocalTraining::Wait() {

@@ -21,13 +21,16 @@ std::string LastLine(absl::string_view text) {
 
 }  // namespace
 
-absl::Status WorkerProcesses::Start(int count, const std::string& coordinator) {
+absl::Status WorkerProcesses::Start(int count, const std::string& coordinator,
+                                    const std::function<std::string(int)>& metrics) {
   const auto program = SiblingProgram("weft-worker");
   if (!program.ok()) return program.status();
   for (int i = 0; i < count; ++i) {
-    auto process = ChildProcess::Start({*program, "--coordinator", coordinator, "--process", absl::StrCat(i),
-                                        "--name", absl::StrCat("worker-", i)},
-                                       ChildProcess::Output::kJoinsError);
+    std::vector<std::string> command = {
+        *program, "--coordinator",           coordinator, "--process", absl::StrCat(i),
+        "--name", absl::StrCat("worker-", i)};
+    if (metrics) command.insert(command.end(), {"--metrics", metrics(i)});
+    auto process = ChildProcess::Start(command, ChildProcess::Output::kJoinsError);
     if (!process.ok()) return process.status();
     processes_.push_back(*std::move(process));
     told_.push_back(false);

@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <sys/types.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,7 +21,9 @@ namespace weft {
 class WorkerProcesses {
  public:
   // Starts `count` times the program `weft-worker` that lies beside this one. NotFound, ResourceExhausted.
-  absl::Status Start(int count, const std::string& coordinator);
+  // `metrics`: where process i serves its metrics, HOST:PORT; empty for nowhere.
+  absl::Status Start(int count, const std::string& coordinator,
+                     const std::function<std::string(int)>& metrics = nullptr);
 
   // See ChildProcess.
   void AddTo(std::vector<pollfd>* descriptors) const;

@@ -70,3 +70,5 @@ PY
   printf '%s' "${wheels[*]}" >"$stamp"
   say "dependencies are in $deps ($(du -sh "$deps" | cut -f1))"
 fi
+# A wheel keeps no execute permission; the bench runs this one.
+[[ ! -e "$deps/ucx/bin/ucx_perftest" ]] || chmod +x "$deps/ucx/bin/ucx_perftest"

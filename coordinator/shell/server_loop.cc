@@ -14,6 +14,7 @@ namespace {
 
 // Most operations taken before the core steps: bounds how long a first answer waits for others to gather.
 constexpr int kMostTaken = 256;
+constexpr int64_t kMostEndingNs = 1'000'000'000;
 
 int64_t UnixMinusMonotonic() {
   const int64_t wall = std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -50,9 +51,23 @@ void ServerLoop::Join() {
   {
     absl::MutexLock lock(&mu_);
     over_ = true;
+    if (!std::exchange(woken_, true)) alarm_.Set(queue_.get(), gpr_now(GPR_CLOCK_MONOTONIC), nullptr);
   }
-  queue_->Shutdown();
   thread_.join();
+}
+
+// No operation may begin on a queue that is shut down, and calls that the server has cancelled begin one
+// more, to finish. So the queue ends behind the last call, or after a moment without that.
+void ServerLoop::EndQueue(int64_t now) {
+  if (queue_ended_) return;
+  {
+    absl::MutexLock lock(&mu_);
+    if (!over_) return;
+  }
+  end_due_ = std::min(end_due_, now + kMostEndingNs);
+  if (!calls_.empty() && now < end_due_) return;
+  queue_ended_ = true;
+  queue_->Shutdown();
 }
 
 void ServerLoop::AcceptSession() {
@@ -68,13 +83,17 @@ bool ServerLoop::Post(std::function<void()> work) {
   return true;
 }
 
-void ServerLoop::TakePosted() {
+// False once the loop is told to end.
+bool ServerLoop::TakePosted() {
   std::vector<std::function<void()>> posted;
+  bool over = false;
   {
     absl::MutexLock lock(&mu_);
     posted.swap(posted_);
+    over = over_;
   }
   for (auto& work : posted) work();
+  return !over;
 }
 
 void ServerLoop::TakeTag(void* tag, bool ok) {
@@ -91,40 +110,45 @@ void ServerLoop::TakeTag(void* tag, bool ok) {
   if (it != calls_.end()) calls_.erase(it);
 }
 
-// Waits for the first operation to end, or the deadline; takes along what has ended too. False when the queue
-// is shut down and drained.
-bool ServerLoop::TakeTags() {
+// Waits for the first operation to end, or the deadline; takes along what has ended too.
+void ServerLoop::TakeTags() {
   void* tag = nullptr;
   bool ok = false;
   gpr_timespec deadline = DeadlineAt(NextDeadline());
   for (int taken = 0; taken < kMostTaken; ++taken) {
-    const auto got = queue_->AsyncNext(&tag, &ok, deadline);
-    if (got == grpc::CompletionQueue::SHUTDOWN) return false;
-    if (got == grpc::CompletionQueue::TIMEOUT) return true;
+    if (queue_->AsyncNext(&tag, &ok, deadline) != grpc::CompletionQueue::GOT_EVENT) return;
     TakeTag(tag, ok);
     deadline = gpr_time_0(GPR_CLOCK_MONOTONIC);  // the past; gpr_inf_past would wait for ever
   }
-  return true;
 }
 
 int64_t ServerLoop::NextDeadline() const {
   int64_t next = std::min(core_.next_deadline(), sessions_.next_deadline());
   if (metrics_ != nullptr) next = std::min(next, metrics_->next_deadline());
+  if (!queue_ended_) next = std::min(next, end_due_);
   return next;
 }
 
 void ServerLoop::Run() {
   if (metrics_ != nullptr) metrics_->Update(MonotonicNanos(), core_, 0);
-  while (TakeTags()) {
-    TakePosted();
+  bool alive = true;
+  while (alive) {
+    TakeTags();
+    alive = TakePosted();
     const int64_t now = MonotonicNanos();
     while (!events_.empty() || now >= core_.next_deadline())
       Apply(core_.Step(now, std::exchange(events_, {})));
-    sessions_.Flush(now);
+    if (alive) sessions_.Flush(now);
     if (metrics_ != nullptr) metrics_->Update(now, core_, sessions_.resumed());
+    EndQueue(now);
   }
-  TakePosted();
-  Apply(core_.Step(MonotonicNanos(), std::exchange(events_, {})));
+  // From here no operation may begin, so calls do not hear of those that end; they are destroyed with the
+  // loop.
+  queue_->Shutdown();
+  void* tag = nullptr;
+  bool ok = false;
+  while (queue_->Next(&tag, &ok)) {
+  }
 }
 
 void ServerLoop::Apply(Effects effects) {

@@ -45,7 +45,7 @@ class ServerLoop {
   ~ServerLoop();
 
   void Start();
-  // After the gRPC server was shut down: drains the completion queue and ends the thread.
+  // After the gRPC server was shut down: ends the thread, which drains the completion queue.
   void Join();
 
   // Runs `work` on the loop's thread, before the next step of the core. False, and never, once the loop has
@@ -71,11 +71,12 @@ class ServerLoop {
  private:
   void Run();
   void TakeTag(void* tag, bool ok);
-  bool TakeTags();
-  void TakePosted();
+  void TakeTags();
+  bool TakePosted();
   void Apply(Effects effects);
   void Tell(uint64_t run, const RunEvent& event);
   void AcceptSession();
+  void EndQueue(int64_t now);
   int64_t NextDeadline() const;
 
   const CoordinatorServerOptions options_;
@@ -93,6 +94,8 @@ class ServerLoop {
   uint64_t next_reply_ = 1;
   std::multimap<uint64_t, Watcher*> watchers_;
   std::unique_ptr<CoordinatorMetrics> metrics_;
+  int64_t end_due_ = INT64_MAX;  // when the queue ends at the latest, once the loop is over
+  bool queue_ended_ = false;
 
   absl::Mutex mu_;
   std::vector<std::function<void()>> posted_ ABSL_GUARDED_BY(mu_);

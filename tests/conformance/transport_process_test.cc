@@ -33,7 +33,7 @@ using testing::kStopStep;
 using testing::MonotonicNow;
 using Kind = TransportEvent::Kind;
 
-constexpr PeerId kSelf = 1, kPeer = 2;
+constexpr PeerId kPeer = 2;
 
 // A transport_peer process with pipes to its stdin and from its stdout; killed and reaped at the end.
 class PeerProcess {

@@ -25,12 +25,21 @@ namespace weft {
 namespace {
 
 // DESIGN.md section 6.
-enum ExitCode { kOk = 0, kFailed = 1, kUsage = 2, kUnreachable = 69, kTryAgain = 75, kDenied = 77, kBadConfiguration = 78 };
+enum ExitCode {
+  kOk = 0,
+  kFailed = 1,
+  kUsage = 2,
+  kUnreachable = 69,
+  kTryAgain = 75,
+  kDenied = 77,
+  kBadConfiguration = 78
+};
 
 struct Flags {
   std::string coordinator, name, metrics, device = "cpu";
   int process = -1;
   int spin_us = -1;
+  int connect_timeout = 30;
   std::string reference, out;
 };
 
@@ -58,13 +67,15 @@ int CodeOf(const absl::Status& status) {
 
 int TrainReference(const Flags& flags) {
   std::ifstream file(flags.reference);
-  if (!file) return Complain(absl::NotFoundError(absl::StrCat("cannot read ", flags.reference)), kBadConfiguration);
+  if (!file)
+    return Complain(absl::NotFoundError(absl::StrCat("cannot read ", flags.reference)), kBadConfiguration);
   std::stringstream text;
   text << file.rdbuf();
   const absl::StatusOr<RunSpec> spec = ParseRunSpecText(text.str());
   if (!spec.ok()) return Complain(spec.status(), kBadConfiguration);
   const absl::Status status = RunReference(*spec, flags.out, [](const ReferenceStep& s) {
-    std::cout << nlohmann::json{{"step", s.step}, {"loss", s.loss}, {"seconds", s.seconds}}.dump() << std::endl;
+    std::cout << nlohmann::json{{"step", s.step}, {"loss", s.loss}, {"seconds", s.seconds}}.dump()
+              << std::endl;
     return std::cout.good();
   });
   return status.ok() ? kOk : Complain(status, CodeOf(status));
@@ -108,7 +119,8 @@ int Serve(const Flags& flags, SignalStop& signals) {
   std::unique_ptr<Device> device = CreateCpuDevice();
   absl::StatusOr<std::unique_ptr<Transport>> transport = CreateUcxTransport(UcxOptionsFromEnvironment());
   if (!transport.ok()) return Complain(transport.status(), kFailed);
-  absl::StatusOr<std::unique_ptr<SessionStream>> stream = SessionStream::Open({flags.coordinator});
+  absl::StatusOr<std::unique_ptr<SessionStream>> stream =
+      SessionStream::Open({flags.coordinator, int64_t{flags.connect_timeout} * 1'000'000'000});
   if (!stream.ok()) return Complain(stream.status(), kBadConfiguration);
   SessionLink link(*std::move(stream));
   WorkerLoopOptions options;
@@ -116,7 +128,8 @@ int Serve(const Flags& flags, SignalStop& signals) {
   WorkerLoop loop(options, *device, **transport, link);
   absl::StatusOr<std::unique_ptr<WorkerMetrics>> metrics = WorkerMetrics::Start(flags.metrics, &loop);
   if (!metrics.ok()) return Complain(metrics.status(), kBadConfiguration);
-  if (*metrics != nullptr) std::cerr << "weft-worker: metrics at http://" << (*metrics)->address() << "/metrics\n";
+  if (*metrics != nullptr)
+    std::cerr << "weft-worker: metrics at http://" << (*metrics)->address() << "/metrics\n";
   Hello hello;
   hello.host = HostName();
   hello.pid = getpid();
@@ -140,13 +153,22 @@ int Main(int argc, char** argv) {
       "  weft-worker --coordinator 127.0.0.1:7070 --metrics 127.0.0.1:9101\n"
       "Environment: UCX_TLS, UCX_NET_DEVICES choose the networks of the data plane.");
   Flags flags;
-  auto* coordinator = app.add_option("--coordinator", flags.coordinator, "Address of the coordinator: unix:PATH or HOST:PORT");
+  auto* coordinator = app.add_option("--coordinator", flags.coordinator,
+                                     "Address of the coordinator: unix:PATH or HOST:PORT");
   app.add_option("--name", flags.name, "Name in messages and listings; letters a-z, digits and '-'");
-  app.add_option("--process", flags.process, "Wanted process number within a run; -1 for any")->check(CLI::Range(-1, 1 << 20));
+  app.add_option("--process", flags.process, "Wanted process number within a run; -1 for any")
+      ->check(CLI::Range(-1, 1 << 20));
   app.add_option("--metrics", flags.metrics, "Serve /metrics here: HOST:PORT; port 0 picks a free one");
-  app.add_option("--spin-us", flags.spin_us, "Microseconds that an idle rank polls before it blocks; -1 chooses")->check(CLI::Range(-1, 1'000'000));
+  app.add_option("--spin-us", flags.spin_us,
+                 "Microseconds that an idle rank polls before it blocks; -1 chooses")
+      ->check(CLI::Range(-1, 1'000'000));
+  app.add_option("--connect-timeout", flags.connect_timeout,
+                 "Seconds without a connection to the coordinator, at first or later, after which the worker "
+                 "gives up (default 30)")
+      ->check(CLI::Range(1, 86400));
   app.add_option("--device", flags.device, "Device that computes")->check(CLI::IsMember({"cpu"}));
-  auto* reference = app.add_option("--reference", flags.reference, "Train this specification (JSON) as one plain loop and exit");
+  auto* reference = app.add_option("--reference", flags.reference,
+                                   "Train this specification (JSON) as one plain loop and exit");
   app.add_option("--out", flags.out, "Folder for the checkpoints of --reference")->needs(reference);
   coordinator->excludes(reference);
   app.set_version_flag("--version", "weft-worker 0.1.0");

@@ -255,6 +255,7 @@ void WorkerLoop::TaskEnded(const absl::Status& status, void (WorkerLoop::*all_en
 }
 
 void WorkerLoop::AllPrepared(int64_t now) {
+  prepared_ = true;
   core_.OnPrepared(now, &effects_);
   Apply(now, nullptr);
 }
@@ -419,6 +420,7 @@ void WorkerLoop::Forget(int64_t now) {
   past_.live_bytes.fill(0);
   past_.peak_bytes.fill(0);
   core_.Forget();
+  prepared_ = false;
   transport_.BeginEpoch(0, 0);
   inbox_.clear();
   for (auto& slot : slots_) {
@@ -448,8 +450,8 @@ std::vector<RankReport> WorkerLoop::Reports(int64_t now) {
       const auto cause = static_cast<IdleCause>(c);
       r.idle_seconds[std::string(IdleCauseName(cause))] = 1e-9 * static_cast<double>(clock.idle(cause));
     }
-    // A rank that still prepares has no memory to show yet, and its compute belongs to its thread.
-    if (pending_tasks_ == 0 && slot->compute != nullptr) {
+    // A rank that still prepares has no memory to show yet, and its thread is making its compute.
+    if (prepared_) {
       const BytesByClass live = slot->compute->live_bytes(), peak = slot->compute->peak_bytes();
       for (int m = 0; m < kMemoryClasses; ++m) {
         const std::string name(MemoryClassName(static_cast<MemoryClass>(m)));
@@ -477,7 +479,7 @@ void WorkerLoop::AddRunTo(int64_t now, WorkerSnapshot* s) {
       s->bytes_sent[k] += slot->bytes_sent[k];
       s->bytes_received[k] += slot->bytes_received[k];
     }
-    if (pending_tasks_ > 0 || slot->compute == nullptr) continue;
+    if (!prepared_) continue;
     const BytesByClass live = slot->compute->live_bytes(), peak = slot->compute->peak_bytes();
     for (int m = 0; m < kMemoryClasses; ++m) {
       s->live_bytes[m] += live[m];

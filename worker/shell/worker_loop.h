@@ -157,6 +157,7 @@ class WorkerLoop {
   int pending_tasks_ ABSL_GUARDED_BY(mu_) = 0;  // of Prepare or Save
   absl::Status task_status_ ABSL_GUARDED_BY(mu_);
   int driver_ ABSL_GUARDED_BY(mu_) = kNobody;
+  bool prepared_ ABSL_GUARDED_BY(mu_) = false;  // every rank of the run has its compute
   bool driver_blocked_ ABSL_GUARDED_BY(mu_) = false;
   bool forget_when_idle_ ABSL_GUARDED_BY(mu_) = false;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;

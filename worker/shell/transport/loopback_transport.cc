@@ -18,7 +18,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
+#include "worker/shell/mutex.h"
 #include "worker/shell/transport/held_offers.h"
 #include "worker/shell/transport/transfer_table.h"
 
@@ -55,7 +55,7 @@ std::string AddressOf(NodeId node) { return absl::StrCat("loopback:", node); }
 }  // namespace
 
 struct LoopbackNetwork::State {
-  absl::Mutex mutex;
+  Mutex mutex;
   std::map<NodeId, Node> nodes ABSL_GUARDED_BY(mutex);
   std::map<std::pair<NodeId, NodeId>, std::deque<Message>> held_back ABSL_GUARDED_BY(mutex);
 
@@ -64,7 +64,7 @@ struct LoopbackNetwork::State {
   }
 
   void Post(NodeId to, Message message) {
-    absl::MutexLock lock(&mutex);
+    MutexLock lock(mutex);
     auto target = nodes.find(to);
     auto source = nodes.find(message.from);
     if (target == nodes.end() || target->second.dead) return;
@@ -81,7 +81,7 @@ struct LoopbackNetwork::State {
   // What it had not received is destroyed outside the lock: dropping a tensor posts a message.
   void Remove(NodeId id) {
     std::vector<std::deque<Message>> undelivered;
-    absl::MutexLock lock(&mutex);
+    MutexLock lock(mutex);
     auto node = nodes.find(id);
     undelivered.push_back(std::move(node->second.inbox));
     nodes.erase(node);
@@ -103,7 +103,7 @@ struct LoopbackNetwork::State {
   }
 
   bool IsDead(NodeId id) {
-    absl::MutexLock lock(&mutex);
+    MutexLock lock(mutex);
     auto it = nodes.find(id);
     return it == nodes.end() || it->second.dead;
   }
@@ -180,7 +180,7 @@ class LoopbackTransport final : public Transport {
 absl::Status LoopbackTransport::Connect(PeerId peer, const std::string& address, const std::string& label) {
   std::optional<NodeId> node;
   {
-    absl::MutexLock lock(&state_->mutex);
+    MutexLock lock(state_->mutex);
     node = state_->Find(address);
     if (node && state_->nodes.at(*node).dead) node.reset();
   }
@@ -228,12 +228,7 @@ void LoopbackTransport::HandleTensor(PeerId peer, Message message) {
   ++counters_.tensors_received;
   counters_.bytes_received += tensor.bytes;
   counters_.bytes_in_place += tensor.bytes;
-  TransportEvent event;
-  event.kind = TransportEvent::Kind::kArrived;
-  event.peer = peer;
-  event.key = message.key;
-  event.tensor = std::move(tensor);
-  events_.push_back(std::move(event));
+  events_.push_back(ArrivedEvent(peer, message.key, std::move(tensor)));
 }
 
 void LoopbackTransport::HandleRelease(NodeId consumer, uint64_t offer) {
@@ -279,7 +274,7 @@ int LoopbackTransport::Progress(Nanos now, std::vector<TransportEvent>* events) 
   now_ = now;
   std::deque<Message> inbox;
   {
-    absl::MutexLock lock(&state_->mutex);
+    MutexLock lock(state_->mutex);
     Node& self = state_->nodes.at(id_);
     if (self.dead) return 0;
     self.armed = false;
@@ -302,7 +297,7 @@ int LoopbackTransport::Progress(Nanos now, std::vector<TransportEvent>* events) 
 
 bool LoopbackTransport::Arm() {
   if (!events_.empty()) return false;
-  absl::MutexLock lock(&state_->mutex);
+  MutexLock lock(state_->mutex);
   Node& self = state_->nodes.at(id_);
   if (!self.inbox.empty()) return false;
   // A peer that died after the last Progress has signaled in vain.
@@ -353,26 +348,26 @@ std::unique_ptr<Transport> LoopbackNetwork::CreateTransport() {
     std::abort();
   }
   {
-    absl::MutexLock lock(&state_->mutex);
+    MutexLock lock(state_->mutex);
     state_->nodes.try_emplace(id, fd);
   }
   return std::make_unique<LoopbackTransport>(state_, id, fd);
 }
 
 void LoopbackNetwork::Kill(const std::string& address) {
-  absl::MutexLock lock(&state_->mutex);
+  MutexLock lock(state_->mutex);
   if (const std::optional<NodeId> id = state_->Find(address)) state_->nodes.at(*id).dead = true;
   for (auto& [other, node] : state_->nodes) state_->Signal(&node);
 }
 
 void LoopbackNetwork::HoldBack(const std::string& from, const std::string& to) {
-  absl::MutexLock lock(&state_->mutex);
+  MutexLock lock(state_->mutex);
   const auto source = state_->Find(from), target = state_->Find(to);
   if (source && target) state_->held_back.try_emplace({*source, *target});
 }
 
 void LoopbackNetwork::Deliver(const std::string& from, const std::string& to) {
-  absl::MutexLock lock(&state_->mutex);
+  MutexLock lock(state_->mutex);
   const auto source = state_->Find(from), target = state_->Find(to);
   if (!source || !target) return;
   auto held = state_->held_back.find({*source, *target});

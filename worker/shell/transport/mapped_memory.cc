@@ -64,7 +64,7 @@ absl::StatusOr<void*> MappedMemory::Allocate(size_t bytes) {
   void* base = mmap(nullptr, rounded, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   if (base == MAP_FAILED) return NoMemory(bytes, "mmap");
   madvise(base, rounded, MADV_HUGEPAGE);  // a wish: most kernels have huge pages off for shared memory
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(mutex_);
   segments_[reinterpret_cast<uintptr_t>(base)] =
       SegmentRef{next_id_++, static_cast<uint64_t>(info.st_ino), rounded, fd.Take()};
   return base;
@@ -73,7 +73,7 @@ absl::StatusOr<void*> MappedMemory::Allocate(size_t bytes) {
 void MappedMemory::Free(void* segment, size_t /*bytes*/) {
   SegmentRef freed;
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(mutex_);
     auto it = segments_.find(reinterpret_cast<uintptr_t>(segment));
     if (it == segments_.end()) {
       std::fprintf(stderr, "weft: mapped memory: freed a segment that it did not hand out\n");
@@ -90,7 +90,7 @@ void MappedMemory::Free(void* segment, size_t /*bytes*/) {
 
 std::optional<MappedMemory::Place> MappedMemory::Find(const void* data, size_t bytes) const {
   const auto address = reinterpret_cast<uintptr_t>(data);
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(mutex_);
   auto it = segments_.upper_bound(address);
   if (it == segments_.begin()) return std::nullopt;
   --it;
@@ -101,7 +101,7 @@ std::optional<MappedMemory::Place> MappedMemory::Find(const void* data, size_t b
 
 std::vector<uint64_t> MappedMemory::TakeFreed() {
   if (!any_freed_.load(std::memory_order_acquire)) return {};
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(mutex_);
   any_freed_.store(false, std::memory_order_relaxed);
   return std::exchange(freed_, {});
 }

@@ -23,8 +23,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/btree_map.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "worker/shell/memory_source.h"
+#include "worker/shell/mutex.h"
 #include "worker/shell/transport/transport_message.h"
 
 namespace weft {
@@ -47,7 +47,7 @@ class MappedMemory final : public MemorySource {
   std::vector<uint64_t> TakeFreed();
 
  private:
-  mutable absl::Mutex mutex_;
+  mutable Mutex mutex_;
   absl::btree_map<uintptr_t, SegmentRef> segments_ ABSL_GUARDED_BY(mutex_);  // by address
   std::vector<uint64_t> freed_ ABSL_GUARDED_BY(mutex_);
   std::atomic<bool> any_freed_{false};  // lets TakeFreed skip the lock

@@ -5,6 +5,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -86,6 +87,27 @@ const std::vector<uint64_t>& PeerConnections::FindEnded() {
     if (polled_[i].revents != 0) ended_.push_back(polled_senders_[i]);
   }
   return ended_;
+}
+
+void PeerConnections::MarkBroken(uint64_t sender, int64_t verdict, std::string cause) {
+  PeerConnection* connection = Find(sender);
+  // After a goodbye the link is expected to end; the process may still be reading our memory.
+  if (connection == nullptr || !connection->open || connection->broken) return;
+  connection->broken = true;
+  broken_.push_back({sender, verdict, std::move(cause)});
+}
+
+int64_t PeerConnections::next_verdict() const {
+  return broken_.empty() ? std::numeric_limits<int64_t>::max() : broken_.front().verdict;
+}
+
+std::optional<std::pair<uint64_t, std::string>> PeerConnections::TakeBroken(int64_t now) {
+  while (next_verdict() <= now) {
+    BrokenLink link = std::move(broken_.front());
+    broken_.pop_front();
+    if (Find(link.sender)->open) return std::make_pair(link.sender, std::move(link.cause));
+  }
+  return std::nullopt;
 }
 
 }  // namespace weft

@@ -13,8 +13,10 @@
 #include <poll.h>
 
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/btree_map.h"
@@ -30,6 +32,7 @@ struct PeerConnection {
   int process_fd = -1;    // -1: not of this machine, or ended
   bool in_place = false;  // this process can read the peer's memory
   bool open = true;       // neither failed nor said goodbye
+  bool broken = false;    // its link has failed; what that means is not yet decided
 };
 
 class PeerConnections {
@@ -55,11 +58,25 @@ class PeerConnections {
   // recognized.
   void End(uint64_t sender, UcxMessenger* messenger);
 
-  // Senders whose process has ended since the last call and whose connection has not been ended.
+  // Open connections whose process has ended.
   const std::vector<uint64_t>& FindEnded();
 
+  // The link has failed. That counts as a failure of the peer only after `verdict`, because its goodbye may
+  // be read after the end of its connection was noticed.
+  void MarkBroken(uint64_t sender, int64_t verdict, std::string cause);
+  int64_t next_verdict() const;
+  // A connection whose time for a goodbye is over at `now`, with the cause; one a call.
+  std::optional<std::pair<uint64_t, std::string>> TakeBroken(int64_t now);
+
  private:
+  struct BrokenLink {
+    uint64_t sender;
+    int64_t verdict;
+    std::string cause;
+  };
+
   Map connections_;
+  std::deque<BrokenLink> broken_;  // by verdict
   int wait_set_ = -1;
   std::vector<pollfd> polled_;
   std::vector<uint64_t> polled_senders_, ended_;

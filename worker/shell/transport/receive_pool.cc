@@ -41,7 +41,7 @@ absl::StatusOr<std::shared_ptr<void>> ReceivePool::Get(size_t bytes) {
   const size_t size_class = ClassOf(bytes);
   absl::StatusOr<void*> block;
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(mutex_);
     block = Take(size_class);
   }
   if (!block.ok()) return block.status();
@@ -75,7 +75,7 @@ absl::StatusOr<void*> ReceivePool::Take(size_t size_class) {
 void ReceivePool::Return(void* block, size_t size_class) {
   const size_t bytes = ClassBytes(size_class);
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(mutex_);
     const bool keep = bytes <= kLargestSmall || idle_bytes_ + bytes <= idle_limit_;
     if (keep) {
       free_[size_class].push_back(block);

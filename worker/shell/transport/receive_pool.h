@@ -16,8 +16,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "worker/shell/memory_source.h"
+#include "worker/shell/mutex.h"
 
 namespace weft {
 
@@ -36,7 +36,7 @@ class ReceivePool : public std::enable_shared_from_this<ReceivePool> {
 
   const std::shared_ptr<MemorySource> source_;
   const size_t idle_limit_;
-  absl::Mutex mutex_;
+  Mutex mutex_;
   std::vector<std::vector<void*>> free_ ABSL_GUARDED_BY(mutex_);  // by size class
   std::vector<void*> slabs_ ABSL_GUARDED_BY(mutex_);
   char* slab_next_ ABSL_GUARDED_BY(mutex_) = nullptr;

@@ -19,7 +19,7 @@ ReleaseQueue::ReleaseQueue() : event_fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC))
 ReleaseQueue::~ReleaseQueue() { close(event_fd_); }
 
 void ReleaseQueue::Push(Release release) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(mutex_);
   if (closed_) return;
   releases_.push_back(release);
   idle_.store(false, std::memory_order_release);
@@ -30,7 +30,7 @@ void ReleaseQueue::Push(Release release) {
 
 void ReleaseQueue::Take(std::vector<Release>* out) {
   if (idle_.load(std::memory_order_acquire)) return;
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(mutex_);
   idle_.store(true, std::memory_order_relaxed);
   armed_ = false;
   if (signaled_) {
@@ -42,13 +42,13 @@ void ReleaseQueue::Take(std::vector<Release>* out) {
 }
 
 void ReleaseQueue::Close() {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(mutex_);
   closed_ = true;
   releases_.clear();
 }
 
 bool ReleaseQueue::Arm() {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(mutex_);
   if (!releases_.empty()) return false;
   armed_ = true;
   idle_.store(false, std::memory_order_relaxed);

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
+#include "worker/shell/mutex.h"
 
 namespace weft {
 
@@ -39,7 +39,7 @@ class ReleaseQueue {
  private:
   const int event_fd_;
   std::atomic<bool> idle_{true};  // nothing to take and not armed: lets Take skip the lock
-  absl::Mutex mutex_;
+  Mutex mutex_;
   std::vector<Release> releases_ ABSL_GUARDED_BY(mutex_);
   bool armed_ ABSL_GUARDED_BY(mutex_) = false;
   bool signaled_ ABSL_GUARDED_BY(mutex_) = false;

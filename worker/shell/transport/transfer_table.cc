@@ -26,6 +26,15 @@ std::string Seconds(Nanos duration) {
 
 }  // namespace
 
+TransportEvent ArrivedEvent(PeerId peer, const TensorKey& key, Tensor tensor) {
+  TransportEvent event;
+  event.kind = TransportEvent::Kind::kArrived;
+  event.peer = peer;
+  event.key = key;
+  event.tensor = std::move(tensor);
+  return event;
+}
+
 void TransferTable::AddPeer(PeerId peer, uint64_t sender, const std::string& label,
                             std::vector<TransportEvent>* events) {
   if (PeerOf(sender) == peer) {

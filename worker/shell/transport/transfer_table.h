@@ -39,6 +39,8 @@ struct Delivery {
   bool in_place_ok = false;  // the consumer can read the producer's memory
 };
 
+TransportEvent ArrivedEvent(PeerId peer, const TensorKey& key, Tensor tensor);
+
 class TransferTable {
  public:
   static constexpr size_t kMaxEarlyWants = 64 * 1024;

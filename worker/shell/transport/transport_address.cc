@@ -1,5 +1,7 @@
 #include "worker/shell/transport/transport_address.h"
 
+#include <random>
+
 #include "absl/strings/str_cat.h"
 #include "worker/shell/transport/byte_stream.h"
 
@@ -18,6 +20,11 @@ uint32_t Checksum(absl::string_view bytes) {
 }
 
 }  // namespace
+
+uint64_t NewSenderNumber() {
+  std::random_device random;
+  return (uint64_t{random()} << 32) | random();
+}
 
 std::string EncodeAddress(const TransportAddress& address) {
   std::string out(kFixedBytes, '\0');

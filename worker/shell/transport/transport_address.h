@@ -20,6 +20,9 @@ struct TransportAddress {
   std::string ucx;
 };
 
+// Random: no two transports have the same.
+uint64_t NewSenderNumber();
+
 std::string EncodeAddress(const TransportAddress& address);
 // InvalidArgument if the bytes are not an address of this format.
 absl::StatusOr<TransportAddress> DecodeAddress(absl::string_view bytes);

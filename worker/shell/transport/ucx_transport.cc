@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <chrono>
 #include <iterator>
-#include <random>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
@@ -31,7 +30,9 @@ static_assert(TransportMessage::kMaxBytes <= UcxMessenger::kMaxHeaderBytes);
 constexpr Nanos kMillisecond = 1'000'000;
 constexpr Nanos kLivenessInterval = 20 * kMillisecond;       // when idle
 constexpr Nanos kLivenessIntervalBusy = 500 * kMillisecond;  // when messages keep coming
-constexpr Nanos kGoodbyeTime = 500 * kMillisecond;           // least time for closing, whatever the deadline
+// A goodbye may be read after the end of its connection was noticed; so long is waited for it.
+constexpr Nanos kGoodbyeGrace = 250 * kMillisecond;
+constexpr Nanos kGoodbyeTime = 500 * kMillisecond;  // least time for closing, whatever the deadline
 
 Nanos MonotonicNow() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -39,16 +40,11 @@ Nanos MonotonicNow() {
       .count();
 }
 
-uint64_t RandomSender() {
-  std::random_device random;
-  return (uint64_t{random()} << 32) | random();
-}
-
 class UcxTransport final : public Transport, private UcxMessenger::Handler {
  public:
   explicit UcxTransport(const UcxOptions& options)
       : options_(options),
-        sender_(RandomSender()),
+        sender_(NewSenderNumber()),
         memory_(std::make_shared<MappedMemory>()),
         pool_(ReceivePool::Create(memory_, options.receive_pool_idle_limit)),
         releases_(std::make_shared<ReleaseQueue>()) {}
@@ -69,7 +65,9 @@ class UcxTransport final : public Transport, private UcxMessenger::Handler {
 
   int event_fd() const override { return connections_.wait_set(); }
   bool Arm() override { return events_.empty() && releases_->Arm() && messenger_->Arm(); }
-  Nanos next_deadline() const override { return table_.next_deadline(); }
+  Nanos next_deadline() const override {
+    return std::min(table_.next_deadline(), connections_.next_verdict());
+  }
   uint64_t bytes_held() const override { return table_.offered_bytes() + held_.bytes(); }
   TransportCounters counters() const override;
   void Close(Nanos deadline) override;
@@ -83,7 +81,6 @@ class UcxTransport final : public Transport, private UcxMessenger::Handler {
     uint64_t bytes;
     std::shared_ptr<void> block;
   };
-
   void OnMessage(absl::string_view header) override;
   Landing OnPayload(absl::string_view header, size_t bytes) override;
   void OnLanded(uint64_t token, const absl::Status& status) override;
@@ -209,11 +206,11 @@ void UcxTransport::Lose(uint64_t sender, absl::string_view cause) {
 
 void UcxTransport::OnLinkFailed(UcxMessenger::LinkId link, const absl::Status& cause) {
   const std::optional<uint64_t> sender = connections_.SenderOf(link);
-  // After a goodbye the link is expected to end; the process may still be reading our memory.
-  if (sender && connections_.Find(*sender)->open) Lose(*sender, cause.message());
+  if (sender) connections_.MarkBroken(*sender, now_ + kGoodbyeGrace, std::string(cause.message()));
 }
 
 void UcxTransport::CheckLiveness(Nanos now, bool busy) {
+  while (const auto broken = connections_.TakeBroken(now)) Lose(broken->first, broken->second);
   if (now - last_liveness_ < (busy ? kLivenessIntervalBusy : kLivenessInterval)) return;
   last_liveness_ = now;
   for (const uint64_t sender : connections_.FindEnded()) Lose(sender, "its process has ended");
@@ -250,12 +247,7 @@ void UcxTransport::Arrived(PeerId peer, const TensorKey& key, Tensor tensor, boo
   ++counters_.tensors_received;
   counters_.bytes_received += tensor.bytes;
   if (in_place) counters_.bytes_in_place += tensor.bytes;
-  TransportEvent event;
-  event.kind = TransportEvent::Kind::kArrived;
-  event.peer = peer;
-  event.key = key;
-  event.tensor = std::move(tensor);
-  events_.push_back(std::move(event));
+  events_.push_back(ArrivedEvent(peer, key, std::move(tensor)));
 }
 
 void UcxTransport::HandleInPlace(const TransportMessage& message) {

@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# The main job: puts the text into place and trains docs/runs/shakespeare.yaml on four worker processes.
+#
+#   deploy/main_job.sh BIN [FLAGS]    BIN is the weft program; further flags go to `weft train`
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+weft=${1:?usage: deploy/main_job.sh BIN [FLAGS]}
+shift
+text=build/data/text.txt
+shared=../shared/data/tinyshakespeare.txt
+
+say() { printf 'main job: %s\n' "$*" >&2; }
+
+if [[ ! -x $weft ]]; then
+  say "there is no program $weft; run make build first"
+  exit 1
+fi
+if [[ ! -s $text ]]; then
+  mkdir -p "$(dirname "$text")"
+  # Aside and renamed, so that an interrupted copy is never taken for the text.
+  if [[ -r $shared ]]; then
+    say "the text is $shared"
+    cat "$shared" >"$text.part"
+  else
+    say "$shared is not here; the text is this project's own documents"
+    find . -path ./build -prune -o -path ./out -prune -o \( -name '*.md' -o -name '*.h' \) -print | sort | xargs cat >"$text.part"
+  fi
+  mv "$text.part" "$text"
+fi
+exec "$weft" train docs/runs/shakespeare.yaml --processes 4 --out out/shakespeare "$@"

@@ -1,0 +1,195 @@
+// The control plane over real sockets, coordinator and worker in two processes on this machine:
+//   - the round trip of one job: completion sent to next job granted, one credit; p50, p99
+//   - completions per second in a closed loop: 4096 credits, every grant completed at once
+// over a unix socket and over TCP loopback. `blocking`: the worker's thread sleeps in poll until something
+// comes; `spinning`: it asks Drain again and again, as an idle rank does for a while.
+//
+//   session_bench [rounds]     each round runs every cell once, interleaved; the table shows every round
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "coordinator/shell/coordinator_server.h"
+#include "proto/wire/channel.h"
+#include "proto/wire/session_stream.h"
+#include "schedules/families.h"
+
+namespace weft {
+namespace {
+
+// "ranks,micro-batches,steps": as many ranks as stages, all in the one worker process.
+absl::StatusOr<std::shared_ptr<const RunPlan>> Plan(const std::string& spec) {
+  const std::vector<std::string> n = absl::StrSplit(spec, ',');
+  return MakeRunPlan("bench", "gpipe", *MakeSchedule("gpipe", {}, std::stoi(n[0]), std::stoi(n[1])),
+                     std::stoi(n[2]));
+}
+
+// The coordinator in a child process; made before this process uses gRPC.
+class ServerProcess {
+ public:
+  explicit ServerProcess(const std::string& listen) {
+    int fds[2];
+    if (pipe(fds) != 0) std::abort();
+    pid_ = fork();
+    if (pid_ == 0) {
+      CoordinatorServerOptions options;
+      options.listen = {listen};
+      options.planner = Plan;
+      auto server = CoordinatorServer::Start(options);
+      if (!server.ok()) std::abort();
+      const std::string line = (*server)->addresses()[0];
+      if (write(fds[1], line.data(), line.size()) < 0) std::abort();
+      close(fds[1]);
+      // Submits what the parent writes, one run a line, for ever.
+      std::string spec;
+      for (;;) {
+        char c = 0;
+        const ssize_t n = read(0, &c, 1);
+        if (n <= 0) _exit(0);
+        if (c != '\n') {
+          spec += c;
+        } else if (!(*server)->Submit({"", spec, 1, ""}).ok()) {
+          std::abort();
+        } else {
+          spec.clear();
+        }
+      }
+    }
+    close(fds[1]);
+    char buffer[256];
+    const ssize_t n = read(fds[0], buffer, sizeof(buffer));
+    if (n <= 0) std::abort();
+    address_.assign(buffer, n);
+    close(fds[0]);
+  }
+  ~ServerProcess() {
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+  const std::string& address() const { return address_; }
+
+ private:
+  pid_t pid_ = 0;
+  std::string address_;
+};
+
+struct Cell {
+  double p50_us = 0, p99_us = 0, jobs_per_second = 0;
+};
+
+// One run as its only worker; `credit` jobs of each rank at a time.
+class Worker {
+ public:
+  Worker(const std::string& address, bool spin) : spin_(spin) {
+    SessionStreamOptions options;
+    options.address = address;
+    stream_ = *SessionStream::Open(options);
+    stream_->Send(Hello{"bench", "host", getpid(), -1, ""});
+  }
+  ~Worker() { stream_->Close(5'000'000'000).IgnoreError(); }
+
+  Cell Run(int credit) {
+    std::vector<double> trips;
+    int64_t jobs = 0, sent = 0, began = 0;
+    std::vector<FromCoordinator> messages;
+    for (;;) {
+      messages.clear();
+      while (!stream_->Drain(&messages)) {
+        if (!stream_->status().ok()) {
+          std::fprintf(stderr, "session_bench: %s\n", stream_->status().ToString().c_str());
+          std::exit(1);
+        }
+        if (spin_) continue;
+        pollfd fd{stream_->event_fd(), POLLIN, 0};
+        poll(&fd, 1, 1000);
+      }
+      const int64_t now = MonotonicNanos();
+      if (sent != 0) trips.push_back(static_cast<double>(now - sent) / 1000);
+      for (FromCoordinator& m : messages) {
+        if (const auto* assign = std::get_if<Assign>(&m)) {
+          stream_->Send(Prepared{assign->run});
+          for (const RankLease& l : assign->leases)
+            stream_->Send(Credit{assign->run, l.rank, l.token, credit});
+        } else if (const auto* grant = std::get_if<Grant>(&m)) {
+          if (began == 0) began = now;
+          Completions done{grant->run, grant->rank, grant->token, {}};
+          done.jobs.reserve(grant->jobs.size());
+          for (const Job& job : grant->jobs) done.jobs.push_back({job, now, now + 1000, 0, false});
+          jobs += static_cast<int64_t>(grant->jobs.size());
+          sent = MonotonicNanos();
+          stream_->Send(std::move(done));
+        } else if (const auto* finish = std::get_if<Finish>(&m)) {
+          const double seconds = static_cast<double>(now - began) * 1e-9;
+          stream_->Send(Finished{finish->run, {}});
+          std::sort(trips.begin(), trips.end());
+          return {trips[trips.size() / 2], trips[trips.size() * 99 / 100],
+                  static_cast<double>(jobs) / seconds};
+        }
+      }
+    }
+  }
+
+ private:
+  const bool spin_;
+  std::unique_ptr<SessionStream> stream_;
+};
+
+int Main(int rounds) {
+  int input[2];
+  if (pipe(input) != 0 || dup2(input[0], 0) != 0) return 1;
+  close(input[0]);
+  struct Transport {
+    const char* name;
+    std::string listen;
+  };
+  const Transport transports[] = {{"unix", absl::StrCat("unix:/tmp/weft-session-bench-", getpid(), ".sock")},
+                                  {"tcp", "127.0.0.1:0"}};
+  std::printf("%-6s %-9s %-28s %10s %10s %12s\n", "socket", "worker", "measure", "p50 us", "p99 us",
+              "jobs/s");
+  for (int round = 0; round < rounds; ++round) {
+    for (const Transport& t : transports) {
+      for (const bool spin : {false, true}) {
+        const auto cell = [&](const char* measure, const std::string& spec, int credit, bool trips) {
+          // A fresh pair of processes, forked from one that has not used gRPC.
+          std::fflush(stdout);
+          const pid_t pid = fork();
+          if (pid == 0) {
+            Cell c;
+            {
+              ServerProcess server(t.listen);
+              Worker worker(server.address(), spin);
+              if (write(input[1], (spec + "\n").data(), spec.size() + 1) < 0) std::abort();
+              c = worker.Run(credit);
+            }
+            std::printf("%-6s %-9s %-28s ", t.name, spin ? "spinning" : "blocking", measure);
+            trips ? std::printf("%10.1f %10.1f %12.0f\n", c.p50_us, c.p99_us, c.jobs_per_second)
+                  : std::printf("%10s %10s %12.0f\n", "", "", c.jobs_per_second);
+            std::fflush(stdout);
+            _exit(0);
+          }
+          int status = 0;
+          waitpid(pid, &status, 0);
+          if (status != 0) std::abort();
+        };
+        cell("one job, one credit", "1,100,100", 1, true);
+        cell("closed loop, 4096 credits", "1,1000,1500", 4096, false);
+        cell("closed loop, 8 x 512 credits", "8,500,375", 512, false);
+      }
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace weft
+
+int main(int argc, char** argv) { return weft::Main(argc > 1 ? std::atoi(argv[1]) : 1); }

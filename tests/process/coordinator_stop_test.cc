@@ -1,0 +1,53 @@
+// A coordinator that stops while workers do not listen: their sessions are cut, and the process goes on.
+#include <unistd.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "coordinator/shell/coordinator_server.h"
+#include "gtest/gtest.h"
+#include "proto/wire/channel.h"
+#include "proto/wire/session_stream.h"
+
+namespace weft {
+namespace {
+
+// The end of many sessions' reads meets the end of the queue; gRPC aborts the process if a call goes on after
+// it.
+TEST(CoordinatorServer_Stop, SessionsThatDoNotListen_AreCutInOrder) {
+  for (int round = 0; round < 8; ++round) {
+    CoordinatorServerOptions options;
+    options.listen = {absl::StrCat("unix:/tmp/weft-stop-", getpid(), ".sock")};
+    options.planner = [](const std::string&) { return absl::UnimplementedError("no runs here"); };
+    int joined = 0;
+    absl::Mutex mu;
+    options.observer.worker = [&](const WorkerChange& change) {
+      absl::MutexLock lock(&mu);
+      joined += change.kind == WorkerChange::Kind::kJoined ? 1 : 0;
+    };
+    auto server = CoordinatorServer::Start(std::move(options));
+    ASSERT_TRUE(server.ok()) << server.status();
+    constexpr int kSessions = 16;
+    std::vector<std::unique_ptr<SessionStream>> streams;
+    for (int i = 0; i < kSessions; ++i) {
+      SessionStreamOptions stream;
+      stream.address = (*server)->addresses()[0];
+      streams.push_back(*SessionStream::Open(stream));
+      streams.back()->Send(Hello{absl::StrCat("worker-", i), "test", i + 1, -1, "nowhere"});
+    }
+    {
+      absl::MutexLock lock(&mu);
+      const auto all = [&] { return joined == kSessions; };
+      ASSERT_TRUE(mu.AwaitWithTimeout(absl::Condition(&all), absl::Seconds(60)));
+    }
+    (*server)->Stop("the test stops it");
+    server->reset();
+  }
+}
+
+}  // namespace
+}  // namespace weft

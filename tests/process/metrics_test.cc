@@ -1,0 +1,163 @@
+// The metrics of a real run, scraped while it trains, against what the run says of itself at the end.
+#include <arpa/inet.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <map>
+#include <string>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "tests/process/command.h"
+
+namespace weft {
+namespace {
+
+using Json = nlohmann::json;
+using Series = std::map<std::string, double>;
+
+// A port whose next two are free too, at this moment.
+int FreePorts() {
+  for (int port = 20000 + getpid() % 20000; port < 60000; port += 3) {
+    bool free = true;
+    for (int i = 0; i < 3; ++i) {
+      const int fd = socket(AF_INET, SOCK_STREAM, 0);
+      sockaddr_in a{};
+      a.sin_family = AF_INET;
+      a.sin_port = htons(static_cast<uint16_t>(port + i));
+      a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+      free = free && bind(fd, reinterpret_cast<sockaddr*>(&a), sizeof a) == 0;
+      close(fd);
+    }
+    if (free) return port;
+  }
+  return 0;
+}
+
+std::string Fetch(int port) {
+  return Command::Run(
+             {"/usr/bin/curl", "-s", "--max-time", "5", absl::StrCat("http://127.0.0.1:", port, "/metrics")},
+             20)
+      .out;
+}
+
+Series Parse(const std::string& text) {
+  Series series;
+  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+    const size_t space = line.rfind(' ');
+    if (line.empty() || line[0] == '#' || space == absl::string_view::npos) continue;
+    double value = 0;
+    if (absl::SimpleAtod(line.substr(space + 1), &value)) series[std::string(line.substr(0, space))] = value;
+  }
+  return series;
+}
+
+double Total(const Series& series, const std::string& name) {
+  double sum = 0;
+  for (const auto& [key, value] : series) {
+    if (key == name || key.rfind(name + "{", 0) == 0) sum += value;
+  }
+  return sum;
+}
+
+double Of(const Series& series, const std::string& key) {
+  const auto it = series.find(key);
+  EXPECT_NE(it, series.end()) << "no series " << key;
+  return it == series.end() ? -1 : it->second;
+}
+
+std::string RunFile(const TestFolder& folder, int steps) {
+  std::string text;
+  for (int i = 0; i < 4000; ++i) text += i % 7 == 0 ? "weft and warp " : "loom ";
+  return folder.Write(
+      "run.yaml", absl::StrCat("name: scraped\nmodel: {gpt: {layers: 4, width: 48, heads: 2, context: 32}}\n",
+                               "data: {text: {path: ", folder.Write("text.txt", text),
+                               "}, order: sequential}\n", "train: {steps: ", steps,
+                               ", batch: 8, microbatches: 4, seed: 1, optimizer: {adamw: {lr: 1.0e-3}}}\n",
+                               "stages: 2\nschedule: 1f1b\n"));
+}
+
+TEST(Metrics, ScrapedDuringARun_AgreeWithItsSummary) {
+  TestFolder folder;
+  const int port = FreePorts();
+  ASSERT_NE(port, 0);
+  const std::string file = RunFile(folder, 400);
+  Command train({"weft", "train", file, "--processes", "2", "--out", folder / "out", "--metrics",
+                 absl::StrCat("127.0.0.1:", port)});
+  Series coordinator, workers[2];
+  std::string texts[3];
+  // The last scrape in which all three answered.
+  for (int i = 0; i < 600; ++i) {
+    std::string now[3];
+    for (int p = 0; p < 3; ++p) now[p] = Fetch(port + p);
+    const bool all = !now[0].empty() && !now[1].empty() && !now[2].empty();
+    if (!all && !texts[0].empty()) break;
+    const Series c = Parse(now[0]);
+    if (!all || Total(c, "weft_steps_total") < 20 || Parse(now[1])["weft_worker_busy_with_run"] == 0)
+      continue;
+    coordinator = c;
+    for (int p = 0; p < 3; ++p) texts[p] = now[p];
+    for (int p = 0; p < 2; ++p) workers[p] = Parse(now[p + 1]);
+  }
+  const CommandResult r = train.Wait(120);
+  ASSERT_EQ(r.code, 0) << r.err;
+  ASSERT_FALSE(texts[0].empty()) << "the run was never scraped";
+  const Json summary = Json::parse(ReadWholeFile(folder / "out/summary.json"));
+
+  const double steps = Of(coordinator, "weft_steps_total");
+  EXPECT_GE(steps, 20);
+  EXPECT_LE(steps, 400);
+  EXPECT_GT(Of(coordinator, "weft_loss"), 0);
+  EXPECT_EQ(Of(coordinator, "weft_workers{state=\"busy\"}"), 2);
+  const double forwards = Of(coordinator, "weft_job_completions_total{kind=\"forward\"}");
+  EXPECT_GE(forwards, steps * 8);
+  EXPECT_LE(forwards, 400 * 8);
+
+  for (int p = 0; p < 2; ++p) {
+    SCOPED_TRACE(absl::StrCat("process ", p));
+    const Series& w = workers[p];
+    // One rank a process; its peaks do not change after the first steps.
+    for (const char* c : {"weights", "gradients", "optimizer", "activations"}) {
+      EXPECT_EQ(Of(w, absl::StrCat("weft_memory_peak_bytes{class=\"", c, "\"}")),
+                summary["peak_bytes"][p][c].get<double>())
+          << c;
+      EXPECT_GE(Of(w, absl::StrCat("weft_memory_bytes{class=\"", c, "\"}")), 0);
+    }
+    // Building the stages needed a little more for a moment.
+    const double weights = summary["peak_bytes"][p]["weights"];
+    EXPECT_NEAR(Of(w, "weft_memory_bytes{class=\"weights\"}"), weights, 0.01 * weights);
+    for (const char* cause : {"dependency", "dispatch", "reduce", "memory"}) {
+      EXPECT_LE(Of(w, absl::StrCat("weft_idle_seconds_total{cause=\"", cause, "\"}")),
+                summary["idle_seconds"][p][cause].get<double>() + 1e-6)
+          << cause;
+    }
+    EXPECT_GT(Of(w, "weft_busy_seconds_total{kind=\"forward\"}"), 0);
+    EXPECT_GT(Of(w, "weft_busy_seconds_total{kind=\"backward\"}"), 0);
+    EXPECT_EQ(Of(w, "weft_transfer_dropped_messages_total"), 0);
+  }
+  // What one side sent the other receives, but for what is on its way; it is so many bytes a step.
+  const double a_step = summary["bytes_sent"]["activation"].get<double>() / 400;
+  const double sent = Of(workers[0], "weft_transfer_bytes_total{direction=\"sent\",tensor=\"activation\"}");
+  const double received =
+      Of(workers[1], "weft_transfer_bytes_total{direction=\"received\",tensor=\"activation\"}");
+  EXPECT_EQ(a_step, 8 * 32 * 48 * 4);
+  EXPECT_GE(sent, (steps - 1) * a_step);
+  EXPECT_GE(received, sent);  // scraped after it
+  EXPECT_LE(sent, 400 * a_step);
+  EXPECT_EQ(Total(workers[0], "weft_fenced_total"), 0);
+
+  for (const std::string& text : texts) {
+    const std::string path = folder.Write("metrics.txt", text);
+    const CommandResult lint =
+        Command::Run({"/bin/sh", "-c", absl::StrCat("promtool check metrics < ", path)});
+    EXPECT_EQ(lint.code, 0) << lint.out << lint.err;
+    EXPECT_LT(Parse(text).size(), 200u) << "too many series for one process";
+  }
+}
+
+}  // namespace
+}  // namespace weft

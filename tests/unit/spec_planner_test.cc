@@ -1,0 +1,44 @@
+#include "coordinator/shell/spec_planner.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "nlohmann/json.hpp"
+
+namespace weft {
+namespace {
+
+using ::testing::HasSubstr;
+
+nlohmann::json File() {
+  return nlohmann::json::parse(R"({
+    "name": "tiny", "model": {"mlp": {"layers": 4, "width": 8, "inputs": 4, "classes": 3}},
+    "data": {"idx": {"images": "images", "labels": "labels"}},
+    "train": {"steps": 7, "batch": 8, "microbatches": 4, "seed": 1, "optimizer": {"sgd": {"lr": 0.1}}},
+    "stages": 4, "schedule": {"lpp": {"groups": 2, "ranks": 2}}})");
+}
+
+TEST(SpecPlanner, GoodFile_GivesThePlan) {
+  const auto plan = PlanSpec(File().dump());
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ((*plan)->name, "tiny");
+  EXPECT_EQ((*plan)->steps, 7);
+  EXPECT_EQ((*plan)->ranks(), 4);
+  EXPECT_THAT((*plan)->schedule, HasSubstr("lpp"));
+  size_t claimed = 0;
+  for (const auto& rank : (*plan)->claim_order.at(0)) claimed += rank.size();
+  EXPECT_EQ(claimed, static_cast<size_t>((*plan)->graph.jobs_per_step()));
+}
+
+TEST(SpecPlanner, WrongFile_SaysWhere) {
+  EXPECT_THAT(std::string(PlanSpec("{").status().message()), HasSubstr("not JSON"));
+  nlohmann::json file = File();
+  file["train"]["microbatches"] = 3;
+  EXPECT_THAT(std::string(PlanSpec(file.dump()).status().message()), HasSubstr("microbatches"));
+  file = File();
+  file["schedule"] = {{"1f1c", nlohmann::json::object()}};
+  EXPECT_FALSE(PlanSpec(file.dump()).ok());
+}
+
+}  // namespace
+}  // namespace weft
