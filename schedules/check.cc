@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "schedules/graph.h"
@@ -85,40 +86,156 @@ absl::Status CheckLimits(const Schedule& s) {
   return absl::OkStatus();
 }
 
-// Kahn's algorithm over two steps: what stays unvisited lies on or behind a cycle.
-absl::Status CheckAcyclic(const Graph& graph) {
-  const StepEdges edges = Flatten(graph);
-  const int n = graph.jobs_per_step();
-  const int steps = edges.max_distance + 1;
-  std::vector<std::vector<int32_t>> waiting;
-  std::vector<std::pair<int, int>> ready;
-  for (int t = 0; t < steps; ++t) {
-    waiting.push_back(edges.WaitingAt(t));
-    for (int i = 0; i < n; ++i) {
-      if (waiting[t][i] == 0) ready.push_back({t, i});
+// Each list names the compute jobs of its rank once, at step 0.
+absl::Status CheckOrder(const Schedule& s) {
+  if (s.order.empty()) return absl::OkStatus();
+  if (static_cast<int>(s.order.size()) != s.ranks || s.period != 1) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("a fixed order needs a list for each of the %d ranks and the same placement in every "
+                        "step; there are %d "
+                        "lists and the placement repeats after %d steps",
+                        s.ranks, s.order.size(), s.period));
+  }
+  const std::vector<JobKind> kinds = KindsOf(s);
+  const auto number = [&](const Job& job) {
+    return (static_cast<size_t>(job.stage) * s.microbatches + job.microbatch) * kJobKinds +
+           static_cast<size_t>(job.kind);
+  };
+  std::vector<bool> listed(static_cast<size_t>(s.stages) * s.microbatches * kJobKinds, false);
+  for (Rank r = 0; r < s.ranks; ++r) {
+    for (const Job& job : s.order[r]) {
+      const bool known = job.step == 0 && job.stage >= 0 && job.stage < s.stages && job.microbatch >= 0 &&
+                         job.microbatch < s.microbatches &&
+                         std::find(kinds.begin(), kinds.end(), job.kind) != kinds.end();
+      if (!known) {
+        return absl::InvalidArgumentError(
+            absl::StrFormat("the order of rank %d lists %s, which is no compute job of the schedule's step 0",
+                            r, Describe(job)));
+      }
+      if (s.compute(job) != r) {
+        return absl::InvalidArgumentError(absl::StrFormat(
+            "the order of rank %d lists %s, which is on rank %d", r, Describe(job), s.compute(job)));
+      }
+      if (listed[number(job)]) {
+        return absl::InvalidArgumentError(
+            absl::StrFormat("the order of rank %d lists %s twice", r, Describe(job)));
+      }
+      listed[number(job)] = true;
     }
   }
-  int64_t visited = 0;
-  while (!ready.empty()) {
-    const auto [t, i] = ready.back();
-    ready.pop_back();
-    ++visited;
-    for (int k = edges.begin[i]; k < edges.begin[i + 1]; ++k) {
-      const auto& next = edges.successors[k];
-      if (t + next.distance >= steps) continue;
-      if (--waiting[t + next.distance][next.index] == 0) ready.push_back({t + next.distance, next.index});
+  for (int stage = 0; stage < s.stages; ++stage) {
+    for (int b = 0; b < s.microbatches; ++b) {
+      for (JobKind kind : kinds) {
+        const Job job = Job::Compute(0, stage, b, kind);
+        if (listed[number(job)]) continue;
+        return absl::InvalidArgumentError(
+            absl::StrFormat("the order of rank %d lacks %s", s.compute(job), Describe(job)));
+      }
     }
   }
-  if (visited == int64_t{n} * steps) return absl::OkStatus();
-  for (int i = 0; i < n; ++i) {
-    if (waiting[0][i] > 0) {
-      const Job job = graph.JobAt(0, i);
-      return absl::InvalidArgumentError(absl::StrCat("the job graph has a cycle: ", Describe(job),
-                                                     " on rank ", graph.RankOf(job), " waits for itself"));
-    }
-  }
-  return absl::InvalidArgumentError("the job graph has a cycle across steps");
+  return absl::OkStatus();
 }
+
+// The job graph together with the edges of the fixed orders, over as many steps as its longest edge spans.
+class Waits {
+ public:
+  explicit Waits(const Graph& graph)
+      : graph_(graph), edges_(Flatten(graph)), n_(graph.jobs_per_step()), steps_(edges_.max_distance + 1) {
+    previous_.assign(n_, -1);
+    next_.assign(n_, -1);
+    for (const std::vector<Job>& order : graph.schedule().order) {
+      for (size_t i = 1; i < order.size(); ++i) {
+        const int from = graph.IndexOf(order[i - 1]), to = graph.IndexOf(order[i]);
+        next_[from] = to;
+        previous_[to] = from;
+      }
+    }
+  }
+
+  // Kahn's algorithm: what stays unvisited lies on or behind a cycle. A step's order begins after the end of
+  // the order before, which closes no cycle that a step does not have by itself.
+  absl::Status CheckAcyclic() {
+    std::vector<std::pair<int, int>> ready;
+    for (int t = 0; t < steps_; ++t) {
+      waiting_.push_back(edges_.WaitingAt(t));
+      for (int i = 0; i < n_; ++i) {
+        waiting_[t][i] += previous_[i] >= 0;
+        if (waiting_[t][i] == 0) ready.push_back({t, i});
+      }
+    }
+    int64_t visited = 0;
+    while (!ready.empty()) {
+      const auto [t, i] = ready.back();
+      ready.pop_back();
+      ++visited;
+      const auto arrive = [&, step = t](int distance, int to) {
+        if (step + distance < steps_ && --waiting_[step + distance][to] == 0)
+          ready.push_back({step + distance, to});
+      };
+      for (int k = edges_.begin[i]; k < edges_.begin[i + 1]; ++k) {
+        arrive(edges_.successors[k].distance, edges_.successors[k].index);
+      }
+      if (next_[i] >= 0) arrive(0, next_[i]);
+    }
+    if (visited == int64_t{n_} * steps_) return absl::OkStatus();
+    return DescribeCycle();
+  }
+
+ private:
+  struct Wait {
+    Job job;
+    bool for_order;  // `job` is waited for because it comes before in the rank's order
+  };
+
+  bool IsStuck(const Job& job) const {
+    return job.step >= 0 && job.step < steps_ && waiting_[job.step][graph_.IndexOf(job)] > 0;
+  }
+  // A stuck predecessor of a stuck job. There is one: a job whose predecessors were all visited is not stuck.
+  Wait StuckBefore(const Job& job) const {
+    const int previous = previous_[graph_.IndexOf(job)];
+    std::vector<Edge> edges;
+    graph_.Predecessors(job, &edges);
+    for (const Edge& e : edges) {
+      if (IsStuck(e.from)) return {e.from, false};
+    }
+    return {previous >= 0 ? graph_.JobAt(job.step, previous) : job, true};
+  }
+  absl::Status DescribeCycle() const {
+    Job job;
+    for (int t = steps_ - 1; t >= 0; --t) {
+      for (int i = n_ - 1; i >= 0; --i) {
+        if (waiting_[t][i] > 0) job = graph_.JobAt(t, i);
+      }
+    }
+    std::vector<Wait> walk;
+    absl::flat_hash_map<Job, size_t> at;
+    for (Wait next{job, false}; at.emplace(next.job, walk.size()).second; next = StuckBefore(next.job)) {
+      walk.push_back(next);
+    }
+    const Wait back = StuckBefore(walk.back().job);
+    const size_t first = at[back.job];
+    constexpr size_t kMostNamed = 16;
+    std::string text =
+        absl::StrCat("the job graph has a cycle: ", Describe(back.job), " on rank ", graph_.RankOf(back.job));
+    for (size_t i = first + 1; i <= walk.size(); ++i) {
+      const Wait& wait = i < walk.size() ? walk[i] : back;
+      if (i == first + kMostNamed && i < walk.size()) {
+        absl::StrAppend(&text, ", and so on over ", walk.size() - i, " more jobs");
+        i = walk.size() - 1;
+        continue;
+      }
+      absl::StrAppend(&text, wait.for_order ? " comes in its rank's order after " : " waits for ",
+                      i < walk.size() ? Describe(wait.job) : "the first", i < walk.size() ? ", which" : "");
+    }
+    return absl::InvalidArgumentError(text);
+  }
+
+  const Graph& graph_;
+  const StepEdges edges_;
+  const int n_, steps_;
+  std::vector<int> previous_, next_;  // by job, in its rank's order; -1 for none
+  std::vector<std::vector<int32_t>> waiting_;
+};
 
 }  // namespace
 
@@ -130,11 +247,11 @@ absl::Status CheckSchedule(const Schedule& s) {
   }
   if (!s.compute || !s.weights || !s.priority)
     return absl::InvalidArgumentError("a schedule needs compute, weights and priority");
-  for (auto* check : {CheckRanks, CheckPriorities, CheckLimits}) {
+  for (auto* check : {CheckRanks, CheckPriorities, CheckLimits, CheckOrder}) {
     if (absl::Status status = check(s); !status.ok()) return status;
   }
   const Graph graph(s);
-  if (absl::Status status = CheckAcyclic(graph); !status.ok()) return status;
+  if (absl::Status status = Waits(graph).CheckAcyclic(); !status.ok()) return status;
   SimulationOptions two_steps;
   two_steps.steps = 2;
   if (auto run = Simulate(graph, two_steps); !run.ok())

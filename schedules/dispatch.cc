@@ -5,8 +5,13 @@
 
 namespace weft {
 
-ReadyJobs::ReadyJobs(std::vector<std::optional<int>> limits)
-    : heaps_(1), heap_of_stage_(limits.size(), 0), stage_of_heap_(1, -1), limits_(std::move(limits)) {
+ReadyJobs::ReadyJobs(std::vector<std::optional<int>> limits, std::optional<int64_t> first_place)
+    : heaps_(1),
+      heap_of_stage_(limits.size(), 0),
+      stage_of_heap_(1, -1),
+      limits_(std::move(limits)),
+      replays_(first_place.has_value()),
+      place_(first_place.value_or(0)) {
   for (size_t s = 0; s < limits_.size(); ++s) {
     if (!limits_[s].has_value()) continue;
     heap_of_stage_[s] = static_cast<int>(heaps_.size());
@@ -23,10 +28,14 @@ void ReadyJobs::Add(int64_t priority, int64_t job, int stage, bool admits) {
   ++size_;
 }
 
+bool ReadyJobs::Admits(int heap) const {
+  return heap == 0 || live(stage_of_heap_[heap]) < *limits_[stage_of_heap_[heap]];
+}
+
 int ReadyJobs::Choose() const {
-  int best = heaps_[0].empty() ? -1 : 0;
+  int best = heaps_[0].empty() || !HasItsTurn(heaps_[0].front()) ? -1 : 0;
   for (size_t h = 1; h < heaps_.size(); ++h) {
-    if (heaps_[h].empty() || live(stage_of_heap_[h]) >= *limits_[stage_of_heap_[h]]) continue;
+    if (heaps_[h].empty() || !HasItsTurn(heaps_[h].front()) || !Admits(static_cast<int>(h))) continue;
     if (best < 0 || heaps_[h].front().priority < heaps_[best].front().priority) best = static_cast<int>(h);
   }
   return best;
@@ -47,6 +56,7 @@ std::optional<int64_t> ReadyJobs::Take() {
   const Entry entry = heap.back();
   heap.pop_back();
   --size_;
+  if (replays_ && entry.priority >= 0) ++place_;
   if (entry.admits) {
     if (entry.stage >= static_cast<int>(live_.size())) live_.resize(entry.stage + 1, 0);
     ++live_[entry.stage];
@@ -56,6 +66,12 @@ std::optional<int64_t> ReadyJobs::Take() {
 
 void ReadyJobs::Release(int stage) { --live_[stage]; }
 
-bool ReadyJobs::held_back() const { return size_ > 0 && Choose() < 0; }
+bool ReadyJobs::held_back() const {
+  if (size_ == 0 || Choose() >= 0) return false;
+  for (size_t h = 1; h < heaps_.size(); ++h) {
+    if (!heaps_[h].empty() && HasItsTurn(heaps_[h].front()) && !Admits(static_cast<int>(h))) return true;
+  }
+  return false;
+}
 
 }  // namespace weft

@@ -1,9 +1,12 @@
-// The greedy rule of one rank: which of its ready jobs starts next. The same code decides in the worker and
-// in the simulator.
+// The dispatch of one rank: which of its ready jobs starts next. The same code decides in the worker and in
+// the simulator.
 //
 // Ready jobs wait in heaps by priority: one for jobs that are always admissible, and one for the forwards of
 // each stage whose number of live activations on this rank is limited. Take returns the admissible job with
-// the smallest priority.
+// the smallest priority. That is the greedy rule. Under strict replay the priorities of compute jobs are
+// their places in the rank's fixed order, counted on over all steps, and only the one whose place has come
+// may go; jobs with negative priorities (reduce and update) stand outside the order and go first in both
+// modes.
 //
 // Invariants: a job is added once and taken at most once; the activations of a limited stage never exceed its
 // limit. Not thread-safe; owned by the core of one rank.
@@ -20,7 +23,9 @@ class ReadyJobs {
  public:
   // `limits[s]`: most activations of stage s alive on this rank; absent means no limit. May be shorter than
   // the number of stages.
-  explicit ReadyJobs(std::vector<std::optional<int>> limits = {});
+  // `first_place`: strict replay from this place of the order on; absent means the greedy rule.
+  explicit ReadyJobs(std::vector<std::optional<int>> limits = {},
+                     std::optional<int64_t> first_place = std::nullopt);
 
   // `job` is the caller's number for it. `admits`: the job is a forward, which brings an activation of
   // `stage` to life.
@@ -35,7 +40,7 @@ class ReadyJobs {
   void Release(int stage);
 
   bool empty() const { return size_ == 0; }
-  // There are ready jobs, and admission alone holds all of them back.
+  // There are ready jobs, none may start, and admission alone holds back one that otherwise would.
   bool held_back() const;
   int live(int stage) const { return stage < static_cast<int>(live_.size()) ? live_[stage] : 0; }
 
@@ -49,6 +54,11 @@ class ReadyJobs {
   };
   // Index of the heap whose top starts next, -1 for none.
   int Choose() const;
+  bool Admits(int heap) const;
+  // The order, if there is one, has come to the entry.
+  bool HasItsTurn(const Entry& entry) const {
+    return !replays_ || entry.priority < 0 || entry.priority == place_;
+  }
 
   std::vector<std::vector<Entry>> heaps_;  // [0]: unlimited; the rest: one for each limited stage
   std::vector<int> heap_of_stage_;         // 0 for stages without a limit
@@ -56,6 +66,8 @@ class ReadyJobs {
   std::vector<std::optional<int>> limits_;
   std::vector<int> live_;
   int64_t size_ = 0;
+  bool replays_ = false;
+  int64_t place_ = 0;  // of the next compute job, under strict replay
 };
 
 }  // namespace weft

@@ -47,9 +47,8 @@ std::string DrawLines(absl::Span<const DrawnJob> jobs, const DrawingOptions& opt
 // simulation counts as one millisecond).
 std::string DrawTrace(absl::Span<const DrawnJob> jobs, const DrawingOptions& options);
 
-// One row a rank: the compute jobs of each step in the order of their starts, e.g. `0F0,0F1,0B0,0B1`. F
-// forward, B backward, I and W its halves: the letters of that format, used nowhere else. Steps after the
-// first continue the row.
+// One row a rank: the compute jobs of step 0 in the order of their starts, e.g. `0F0,0F1,0B0,0B1`. F forward,
+// B backward, I and W its halves: the letters of that format, used nowhere else. actions.h reads it.
 std::string DrawActions(absl::Span<const DrawnJob> jobs, const DrawingOptions& options);
 
 // The jobs of the last steps, as many whole steps as have at most `most` jobs together, but at least one

@@ -121,7 +121,7 @@ std::string DrawActions(absl::Span<const DrawnJob> jobs, const DrawingOptions& o
   constexpr std::array<char, kJobKinds> kActions = {'F', 'B', 'I', 'W', 0, 0};
   std::vector<std::string> rows(options.ranks);
   for (const DrawnJob& j : ByStart(jobs)) {
-    if (!HasMicrobatch(j.job.kind)) continue;
+    if (j.job.step != 0 || !HasMicrobatch(j.job.kind)) continue;
     std::string& row = rows[j.rank];
     absl::StrAppend(&row, row.empty() ? "" : ",", j.job.stage,
                     std::string(1, kActions[static_cast<int>(j.job.kind)]), j.job.microbatch);

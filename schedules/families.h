@@ -1,9 +1,10 @@
 // The catalogue of named schedules: each family is one function from sizes and parameters to a Schedule
 // value.
 //
-// Nothing outside this file tests a family's name. Definitions: DESIGN.md section 2, arXiv 1811.06965
-// (gpipe), 2104.04473 (1f1b, looped). Pure. Failure: NotFound for an unknown name, with the nearest one;
-// InvalidArgument for parameters and sizes that break the family's constraints, naming the constraint.
+// Nothing outside schedules/families tests a family's name; each file there is one group of families and
+// names its sources. docs/schedules shows them all. Pure. Failure: NotFound for an unknown name, with the
+// nearest one; InvalidArgument for parameters and sizes that break the family's constraints, naming the
+// constraint.
 #ifndef WEFT_SCHEDULES_FAMILIES_H_
 #define WEFT_SCHEDULES_FAMILIES_H_
 

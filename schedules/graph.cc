@@ -41,6 +41,7 @@ Graph::Graph(Schedule schedule) : schedule_(std::move(schedule)) {
     next += static_cast<int>(members_[stage].size()) * (has_reduce(stage) ? 2 : 1);
   }
   jobs_per_step_ = next;
+  if (replays()) NumberPlaces();
   if (s.precedes) {
     followers_.resize(jobs_per_step_);
     // A far step, so that edges from earlier steps are all there.
@@ -52,6 +53,13 @@ Graph::Graph(Schedule schedule) : schedule_(std::move(schedule)) {
         followers_[IndexOf(before)].push_back({i, job.step - before.step});
       }
     }
+  }
+}
+
+void Graph::NumberPlaces() {
+  place_.assign(static_cast<size_t>(schedule_.stages) * schedule_.microbatches * KindsPerMicrobatch(), 0);
+  for (const std::vector<Job>& order : schedule_.order) {
+    for (size_t i = 0; i < order.size(); ++i) place_[IndexOf(order[i])] = static_cast<int32_t>(i);
   }
 }
 
@@ -97,7 +105,11 @@ Rank Graph::RankOf(const Job& job) const {
 }
 
 int64_t Graph::PriorityOf(const Job& job) const {
-  if (HasMicrobatch(job.kind)) return schedule_.priority(job);
+  if (HasMicrobatch(job.kind)) {
+    if (!replays()) return schedule_.priority(job);
+    const auto length = static_cast<int64_t>(schedule_.order[schedule_.compute(job)].size());
+    return job.step * length + place_[IndexOf(job)];
+  }
   // Before every compute job: they are short and others wait for them. Older steps and later stages first.
   const int64_t order = (int64_t{job.step} * 2 + (job.kind == JobKind::kUpdate ? 1 : 0)) * schedule_.stages +
                         (schedule_.stages - 1 - job.stage);

@@ -46,8 +46,13 @@ class Graph {
 
   // Who executes the job.
   Rank RankOf(const Job& job) const;
-  // Smaller goes first among ready jobs of a rank; reduce and update go before all compute jobs.
+  // Smaller goes first among ready jobs of a rank; reduce and update are negative and go before all compute
+  // jobs. Under strict replay a compute job's priority is its place in its rank's order over all steps: 0, 1,
+  // 2, ..
   int64_t PriorityOf(const Job& job) const;
+
+  // The ranks replay fixed orders.
+  bool replays() const { return !schedule_.order.empty(); }
 
   // The ranks that hold the stage's weights, ascending; a job's `member` is an index here.
   const std::vector<Rank>& members(int stage) const { return members_[stage]; }
@@ -79,6 +84,7 @@ class Graph {
  private:
   int KindsPerMicrobatch() const { return schedule_.split_backward ? 3 : 2; }
   int MemberOf(int stage, Rank rank) const;
+  void NumberPlaces();
   void WeightsEdge(const Job& job, std::vector<Edge>* edges) const;
   void UpdatePredecessors(const Job& job, std::vector<Edge>* edges) const;
   void GradientSuccessors(const Job& job, std::vector<Edge>* edges) const;
@@ -89,6 +95,7 @@ class Graph {
   std::vector<bool> gradient_travels_;
   std::vector<int> tail_;  // index of each stage's first reduce or update
   int jobs_per_step_ = 0;
+  std::vector<int32_t> place_;  // under strict replay: of each compute job in its rank's order
   // Inverse of schedule_.precedes: by index, (index, step distance) of the jobs that wait.
   struct Follower {
     int index;

@@ -7,7 +7,8 @@
 // Invariants, verified by CheckSchedule (check.h), not by construction:
 //   1. compute and weights return ranks in [0, ranks); weights is the same set for all steps.
 //   2. priority is unique among the compute jobs of one rank and step order respects it: smaller first.
-//   3. the graph with the `precedes` edges has no cycle.
+//   3. the graph with the `precedes` edges, and with the fixed orders, has no cycle.
+//   4. a fixed order names each compute job of its rank once, and period is 1.
 // Functions are called often and from any thread; they must be pure. Copying is cheap enough to pass by
 // value.
 #ifndef WEFT_SCHEDULES_SCHEDULE_H_
@@ -43,8 +44,9 @@ struct Schedule {
   std::function<std::vector<Job>(const Job&)> precedes;  // jobs that must end before this one starts
   std::function<std::optional<int>(Rank rank, int stage)>
       limit;  // most activations of the stage alive on the rank
-  std::vector<std::vector<Job>>
-      order;  // strict replay: the jobs of one step for each rank; empty for greedy dispatch
+  // Strict replay: for each rank, its compute jobs of step 0 in the order in which it starts them, in every
+  // step anew. Priorities then have no say. Empty for greedy dispatch.
+  std::vector<std::vector<Job>> order;
 
   int period = 1;  // ranks of step t equal those of step t + period
   bool split_backward = false;

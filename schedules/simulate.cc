@@ -168,7 +168,8 @@ void Simulation::Prepare() {
     if (schedule_.limit) {
       for (int s = 0; s < schedule_.stages; ++s) limits.push_back(schedule_.limit(w, s));
     }
-    ranks_.push_back({ReadyJobs(std::move(limits))});
+    ranks_.push_back(
+        {ReadyJobs(std::move(limits), graph_.replays() ? std::optional<int64_t>(0) : std::nullopt)});
   }
   if (options_.bandwidth > 0) link_free_.assign(static_cast<size_t>(schedule_.ranks) * schedule_.ranks, 0);
   result_.ranks.resize(schedule_.ranks);

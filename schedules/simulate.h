@@ -1,5 +1,5 @@
-// Runs a schedule on a virtual clock: the same job graph and the same greedy rule as the workers, with given
-// durations and links.
+// Runs a schedule on a virtual clock: the same job graph and the same dispatch, greedy or strict, as the
+// workers, with given durations and links.
 //
 // A rank executes one job at a time. Transfers run beside compute: a tensor leaves when its job ends, queues
 // on the link from rank to rank, and arrives after bytes / bandwidth + latency. All completions of an instant

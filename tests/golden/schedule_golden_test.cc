@@ -1,5 +1,5 @@
-// Golden transcripts: which jobs each rank runs, in order and when, for every family at four stages and eight
-// micro-batches.
+// Golden transcripts: which jobs each rank runs, in order and when, for every family at eight
+// micro-batches and four stages, or eight where more show more.
 //
 // A transcript is a text file under tests/golden/schedules. After a wanted change, WEFT_UPDATE_GOLDEN=1
 // writes them anew; read the diff.
@@ -20,11 +20,13 @@ namespace {
 struct Case {
   std::string file, name;
   std::map<std::string, std::string> parameters;
+  int stages = 4;
 };
 
-// One line a rank: start time, then stage, kind and micro-batch as in "0f3" and "0b3".
+// One line a rank: start time, then stage, kind and micro-batch as in "0f3" and "0b3"; a split backward's
+// halves are "0i3" and "0w3".
 std::string Transcript(const Case& c) {
-  const auto schedule = MakeSchedule(c.name, c.parameters, 4, 8);
+  const auto schedule = MakeSchedule(c.name, c.parameters, c.stages, 8);
   EXPECT_TRUE(schedule.ok()) << schedule.status();
   const Graph graph(*schedule);
   SimulationOptions options;
@@ -32,13 +34,14 @@ std::string Transcript(const Case& c) {
   options.record_jobs = true;
   const auto run = Simulate(graph, options);
   EXPECT_TRUE(run.ok()) << run.status();
-  std::string text =
-      absl::StrFormat("%s, forward 1, backward 2: makespan %g\n", schedule->name, run->makespan);
+  std::string text = absl::StrFormat("%s, forward 1, backward %s: makespan %g\n", schedule->name,
+                                     schedule->split_backward ? "1+1" : "2", run->makespan);
   for (Rank rank = 0; rank < schedule->ranks; ++rank) {
     absl::StrAppend(&text, "rank ", rank, ":");
     for (const SimulatedJob& j : run->jobs) {
       if (j.rank != rank || !HasMicrobatch(j.job.kind)) continue;
-      absl::StrAppendFormat(&text, " %g:%d%c%d", j.start, j.job.stage, JobKindName(j.job.kind)[0],
+      constexpr char kLetters[kJobKinds] = {'f', 'b', 'i', 'w', 0, 0};
+      absl::StrAppendFormat(&text, " %g:%d%c%d", j.start, j.job.stage, kLetters[static_cast<int>(j.job.kind)],
                             j.job.microbatch);
     }
     text += "\n";
@@ -48,7 +51,7 @@ std::string Transcript(const Case& c) {
 
 class ScheduleGolden : public ::testing::TestWithParam<Case> {};
 
-TEST_P(ScheduleGolden, FourStagesEightMicrobatches_GiveTheRecordedTable) {
+TEST_P(ScheduleGolden, EightMicrobatches_GiveTheRecordedTable) {
   const std::string path =
       absl::StrCat(std::getenv("WEFT_SOURCE"), "/tests/golden/schedules/", GetParam().file, ".txt");
   const std::string actual = Transcript(GetParam());
@@ -59,15 +62,21 @@ TEST_P(ScheduleGolden, FourStagesEightMicrobatches_GiveTheRecordedTable) {
   EXPECT_EQ(actual, expected.str()) << "transcript " << path;
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, ScheduleGolden,
-                         ::testing::Values(Case{"ddp", "ddp", {}}, Case{"gpipe", "gpipe", {}},
-                                           Case{"1f1b", "1f1b", {}},
-                                           Case{"lpp_2_2", "lpp", {{"groups", "2"}, {"ranks", "2"}}},
-                                           Case{"lpp_2_4", "lpp", {{"groups", "2"}, {"ranks", "4"}}},
-                                           Case{"lpp_8_1", "lpp", {{"groups", "8"}, {"ranks", "1"}}}),
-                         [](const auto& info) {
-                           return (info.param.file[0] == '1' ? "f" : "") + info.param.file;
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Families, ScheduleGolden,
+    ::testing::Values(Case{"ddp", "ddp", {}}, Case{"gpipe", "gpipe", {}}, Case{"1f1b", "1f1b", {}},
+                      Case{"lpp_2_2", "lpp", {{"groups", "2"}, {"ranks", "2"}}},
+                      Case{"lpp_2_4", "lpp", {{"groups", "2"}, {"ranks", "4"}}},
+                      Case{"lpp_8_1", "lpp", {{"groups", "8"}, {"ranks", "1"}}}, Case{"fsdp", "fsdp", {}},
+                      Case{"fslpp_2_2", "fslpp", {{"groups", "2"}, {"ranks", "2"}}},
+                      Case{"depth_first_2", "depth_first", {{"ranks", "2"}}},
+                      Case{"breadth_first_2", "breadth_first", {{"ranks", "2"}}},
+                      Case{"interleaved_2", "interleaved", {{"ranks", "2"}}},
+                      Case{"interleaved_4", "interleaved", {{"ranks", "4"}}, 8}, Case{"zb_h1", "zb_h1", {}},
+                      Case{"zb_h2", "zb_h2", {}}, Case{"zb_v", "zb_v", {}}, Case{"v_half", "v_half", {}},
+                      Case{"v_half_8", "v_half", {}, 8}, Case{"v_min", "v_min", {}},
+                      Case{"v_min_8", "v_min", {}, 8}),
+    [](const auto& info) { return (info.param.file[0] == '1' ? "f" : "") + info.param.file; });
 
 }  // namespace
 }  // namespace weft

@@ -70,7 +70,7 @@ TEST(Cli_Simulate, BadSchedulesAndSizes_ExitTwoWithReason) {
   ExpectUsageError(simulate("lpp"), "lpp needs `groups`");
   ExpectUsageError(simulate("lpp,groups=0,ranks=2"), "groups is '0'");
   ExpectUsageError(simulate("lpp,groups=99,ranks=2"), "at most 8 groups");
-  ExpectUsageError(simulate("zb_v"), "not built yet");
+  ExpectUsageError(simulate("periodic"), "not built yet");
   ExpectUsageError(Simulate({"--forward", "1,2"}), "each of the 4 stages");
   ExpectUsageError(Simulate({"--forward", "-1"}), "\"-1\" is not a number");
   ExpectUsageError(Simulate({"--forward", "nan"}), "\"nan\" is not a number");

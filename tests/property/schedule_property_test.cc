@@ -1,8 +1,9 @@
 // Properties of every simulated run, over random families, sizes and durations: the graph is obeyed, a rank
-// does one job at a time, the greedy rule and the limits hold. The seed of a failing case is printed; run it
-// alone with WEFT_SEED.
+// does one job at a time, the limits hold, and the greedy rule or the fixed order. The seed of a failing case
+// is printed; run it alone with WEFT_SEED.
 #include <algorithm>
 #include <cstdlib>
+#include <iterator>
 #include <map>
 #include <random>
 #include <string>
@@ -25,23 +26,23 @@ struct Case {
 Case Draw(uint64_t seed) {
   std::mt19937_64 rng(seed);
   const auto pick = [&](int from, int to) { return from + static_cast<int>(rng() % (to - from + 1)); };
-  const int stages = pick(1, 12), microbatches = pick(1, 16);
+  int stages = pick(1, 12), microbatches = pick(1, 16);
   std::map<std::string, std::string> parameters;
-  std::string name;
-  switch (pick(0, 3)) {
-    case 0:
-      name = "ddp";
-      break;
-    case 1:
-      name = "gpipe";
-      break;
-    case 2:
-      name = "1f1b";
-      break;
-    default:
-      name = "lpp";
-      parameters = {{"groups", absl::StrCat(pick(1, microbatches))},
-                    {"ranks", absl::StrCat(pick(1, stages))}};
+  // Every family of the catalogue, so that a new one is drawn as soon as it is there.
+  const std::string name = Families()[pick(0, static_cast<int>(Families().size()) - 1)].name;
+  if (name == "lpp" || name == "fslpp") {
+    parameters = {{"groups", absl::StrCat(pick(1, microbatches))}, {"ranks", absl::StrCat(pick(1, stages))}};
+  } else if (name == "depth_first" || name == "breadth_first" || name == "interleaved") {
+    const int ranks = pick(1, 6);
+    stages = ranks * pick(2, 4);
+    if (name == "interleaved") {
+      const int group = pick(ranks, 2 * ranks);
+      microbatches = group * pick(1, 3);
+      parameters["group"] = absl::StrCat(group);
+    }
+    parameters["ranks"] = absl::StrCat(ranks);
+  } else if (name == "zb_v" || name == "v_half" || name == "v_min") {
+    stages += stages % 2;
   }
   Case c;
   auto schedule = MakeSchedule(name, parameters, stages, microbatches);
@@ -107,24 +108,26 @@ void CheckOneAtATime(const SimulationResult& run) {
   }
 }
 
-int AliveAt(const SimulationResult& run, const Times& times, Rank rank, int stage, double at) {
+int AliveAt(const Graph& graph, const SimulationResult& run, const Times& times, Rank rank, int stage,
+            double at) {
   int alive = 0;
   for (const SimulatedJob& j : run.jobs) {
     if (j.job.kind != JobKind::kForward || j.rank != rank || j.job.stage != stage || j.start > at) continue;
     Job backward = j.job;
-    backward.kind = JobKind::kBackward;
+    backward.kind = graph.final_backward();
     alive += times.at(backward).end > at;
   }
   return alive;
 }
 
-void CheckLimits(const Schedule& s, const SimulationResult& run, const Times& times) {
+void CheckLimits(const Graph& graph, const SimulationResult& run, const Times& times) {
+  const Schedule& s = graph.schedule();
   if (!s.limit) return;
   for (const SimulatedJob& j : run.jobs) {
     if (j.job.kind != JobKind::kForward) continue;
     const auto limit = s.limit(j.rank, j.job.stage);
     if (limit.has_value()) {
-      ASSERT_LE(AliveAt(run, times, j.rank, j.job.stage, j.start), *limit) << Describe(j.job);
+      ASSERT_LE(AliveAt(graph, run, times, j.rank, j.job.stage, j.start), *limit) << Describe(j.job);
     }
   }
 }
@@ -139,7 +142,7 @@ void CheckGreedy(const Graph& graph, const SimulationResult& run, const Times& t
           other.start >= later.start)
         continue;
       const bool limited = graph.schedule().limit && later.job.kind == JobKind::kForward;
-      if (limited && AliveAt(run, times, later.rank, later.job.stage, other.start) >=
+      if (limited && AliveAt(graph, run, times, later.rank, later.job.stage, other.start) >=
                          graph.schedule().limit(later.rank, later.job.stage).value_or(1 << 30)) {
         continue;
       }
@@ -147,6 +150,37 @@ void CheckGreedy(const Graph& graph, const SimulationResult& run, const Times& t
           << Describe(other.job) << " at " << other.start << " went before " << Describe(later.job)
           << ", ready at " << ready;
     }
+  }
+}
+
+// Each rank starts the jobs of its list, in every step anew, and nothing else but reduce and update.
+void CheckReplay(const Graph& graph, const SimulationResult& run, int steps) {
+  const auto& orders = graph.schedule().order;
+  std::vector<std::vector<Job>> started(orders.size());
+  for (const SimulatedJob& j : run.jobs) {
+    if (HasMicrobatch(j.job.kind)) started[j.rank].push_back(j.job);
+  }
+  for (size_t r = 0; r < orders.size(); ++r) {
+    ASSERT_EQ(started[r].size(), orders[r].size() * steps);
+    for (size_t i = 0; i < started[r].size(); ++i) {
+      Job listed = orders[r][i % orders[r].size()];
+      listed.step = static_cast<int>(i / orders[r].size());
+      ASSERT_EQ(started[r][i], listed) << "rank " << r << " started " << Describe(started[r][i])
+                                       << " where its order has " << Describe(listed);
+    }
+  }
+}
+
+// Under strict replay a rank is idle only while the next job of its order, and every reduce and update,
+// waits.
+void CheckNoLaziness(const Graph& graph, const SimulationResult& run, const Times& times) {
+  std::map<Rank, double> free_at;
+  for (const SimulatedJob& j : run.jobs) {
+    if (j.start > free_at[j.rank]) {
+      ASSERT_EQ(j.start, InputsAt(graph, times, j.job))
+          << Describe(j.job) << " started late on rank " << j.rank;
+    }
+    free_at[j.rank] = std::max(free_at[j.rank], j.end);
   }
 }
 
@@ -167,9 +201,11 @@ TEST(SimulatedRun, RandomFamiliesSizesAndDurations_ObeyTheGraphTheRuleAndTheLimi
     ASSERT_EQ(static_cast<int64_t>(times.size()), int64_t{graph.jobs_per_step()} * c.options.steps);
     CheckGraphObeyed(graph, times);
     CheckOneAtATime(*run);
-    CheckLimits(c.schedule, *run, times);
+    CheckLimits(graph, *run, times);
+    if (graph.replays()) CheckReplay(graph, *run, c.options.steps);
     const bool links = c.options.latency > 0 || c.options.bandwidth > 0;
-    if (!links) CheckGreedy(graph, *run, times);
+    if (!links && graph.replays()) CheckNoLaziness(graph, *run, times);
+    if (!links && !graph.replays()) CheckGreedy(graph, *run, times);
     if (HasFatalFailure()) return;
   }
 }
@@ -188,6 +224,13 @@ TEST(SimulatedRun, ClaimOrder_IsATopologicalOrderOfTheStep) {
     for (bool moved = true; moved && left > 0;) {
       moved = false;
       for (size_t r = 0; r < order->size(); ++r) {
+        // Fixed orders are claimed as they are listed.
+        if (graph.replays() && next[r] == 0) {
+          std::vector<Job> compute;
+          std::copy_if((*order)[r].begin(), (*order)[r].end(), std::back_inserter(compute),
+                       [](const Job& j) { return HasMicrobatch(j.kind); });
+          ASSERT_EQ(compute, c.schedule.order[r]);
+        }
         while (next[r] < (*order)[r].size()) {
           const Job job = (*order)[r][next[r]];
           std::vector<Edge> edges;

@@ -26,8 +26,8 @@ int32_t CreditFor(int jobs_per_step) { return std::clamp(4 * jobs_per_step, 64, 
 }  // namespace
 
 struct WorkerCore::RankState {
-  RankState(int64_t now, Rank r, Token t, std::vector<std::optional<int>> l)
-      : rank(r), token(t), limits(l), ready(std::move(l)), clock(now) {}
+  RankState(int64_t now, Rank r, Token t, std::vector<std::optional<int>> l, std::optional<int64_t> place)
+      : rank(r), token(t), limits(l), ready(std::move(l), place), clock(now) {}
 
   Rank rank;
   Token token;
@@ -217,7 +217,9 @@ void WorkerCore::OnAssign(int64_t now, const Assign& assign, WorkerEffects* out)
       for (int s = 0; s < schedule.stages; ++s) limits.push_back(schedule.limit(lease.rank, s));
     }
     run.state_of_rank[lease.rank] = static_cast<int>(run.ranks.size());
-    run.ranks.push_back(std::make_unique<RankState>(now, lease.rank, lease.token, std::move(limits)));
+    run.ranks.push_back(
+        std::make_unique<RankState>(now, lease.rank, lease.token, std::move(limits),
+                                    run.graph.replays() ? std::optional<int64_t>(0) : std::nullopt));
     run.ranks.back()->admission.resize(schedule.stages);
   }
   run.rank_of.resize(schedule.period);

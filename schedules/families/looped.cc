@@ -1,0 +1,116 @@
+// Pipelines in which a rank comes round for several stages, dispatched greedily: lpp and fslpp in G groups of
+// R ranks, depth_first and breadth_first on one ring (arXiv 2211.05953).
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "schedules/families/family.h"
+
+namespace weft {
+namespace {
+
+struct Groups {
+  int64_t groups, ring;
+
+  // h of DESIGN.md section 2: the rank at which stage `s` meets micro-batch `b`.
+  Rank At(int s, int b) const { return static_cast<Rank>(ring * b % (groups * ring) + s % ring); }
+};
+
+absl::StatusOr<Groups> ReadGroups(absl::string_view family, const FamilyParameters& parameters, int stages,
+                                  int microbatches) {
+  const absl::StatusOr<int> groups = PositiveParameter(family, parameters, "groups");
+  if (!groups.ok()) return groups.status();
+  const absl::StatusOr<int> ring = PositiveParameter(family, parameters, "ranks");
+  if (!ring.ok()) return ring.status();
+  const int64_t g = *groups, r = *ring;
+  if (g * r > 1'000'000) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: %d groups of %d ranks are more than 1000000 ranks", family, g, r));
+  }
+  if (g > microbatches) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s: groups=%d with %d micro-batches leaves groups without work; use at most %d groups", family, g,
+        microbatches, microbatches));
+  }
+  if (r > stages) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: ranks=%d with %d stages leaves ranks without work; use at most %d ranks a group",
+                        family, r, stages, stages));
+  }
+  return Groups{g, r};
+}
+
+absl::StatusOr<Schedule> InGroups(absl::string_view family, const FamilyParameters& parameters, int stages,
+                                  int microbatches) {
+  const absl::StatusOr<Groups> h = ReadGroups(family, parameters, stages, microbatches);
+  if (!h.ok()) return h.status();
+  Schedule s = SizedSchedule(absl::StrCat(family, ",groups=", h->groups, ",ranks=", h->ring), stages,
+                             microbatches, static_cast<int>(h->groups * h->ring));
+  s.compute = s.weights = [h = *h](const Job& j) { return h.At(j.stage, j.microbatch); };
+  s.priority = PriorityByMicrobatch(stages, microbatches, true);
+  return s;
+}
+
+absl::StatusOr<Schedule> Lpp(const FamilyParameters& parameters, int stages, int microbatches) {
+  return InGroups("lpp", parameters, stages, microbatches);
+}
+
+// As lpp, with one owner a stage: h(s, s), whose ranks all differ exactly if S <= lcm(G, R).
+absl::StatusOr<Schedule> Fslpp(const FamilyParameters& parameters, int stages, int microbatches) {
+  absl::StatusOr<Schedule> s = InGroups("fslpp", parameters, stages, microbatches);
+  if (!s.ok()) return s;
+  const absl::StatusOr<Groups> h = ReadGroups("fslpp", parameters, stages, microbatches);
+  s->weights = [h = *h](const Job& j) { return h.At(j.stage, j.stage); };
+  s->residency = Residency::kSharded;
+  return s;
+}
+
+absl::StatusOr<Schedule> OnOneRing(absl::string_view family, const FamilyParameters& parameters, int stages,
+                                   int microbatches) {
+  const absl::StatusOr<int> ranks = RanksOfLoop(family, parameters, stages);
+  if (!ranks.ok()) return ranks.status();
+  Schedule s = SizedSchedule(absl::StrCat(family, ",ranks=", *ranks), stages, microbatches, *ranks);
+  s.compute = s.weights = [w = *ranks](const Job& j) { return j.stage % w; };
+  return s;
+}
+
+// The micro-batch that has been under way for longest goes first, and of one micro-batch the job that is
+// nearest its end. New micro-batches enter whenever nothing older is ready, so activations pile up on the
+// first rank.
+absl::StatusOr<Schedule> DepthFirst(const FamilyParameters& parameters, int stages, int microbatches) {
+  absl::StatusOr<Schedule> s = OnOneRing("depth_first", parameters, stages, microbatches);
+  if (!s.ok()) return s;
+  s->priority = [stages, microbatches](const Job& j) {
+    const int done = j.kind == JobKind::kForward ? j.stage : 2 * stages - 1 - j.stage;
+    return PackPriority(j, 0, j.microbatch, microbatches, 2 * stages - 1 - done, 2 * stages);
+  };
+  return s;
+}
+
+// All micro-batches of a stage before the next stage: forwards from the first stage, backwards from the last.
+absl::StatusOr<Schedule> BreadthFirst(const FamilyParameters& parameters, int stages, int microbatches) {
+  absl::StatusOr<Schedule> s = OnOneRing("breadth_first", parameters, stages, microbatches);
+  if (!s.ok()) return s;
+  s->priority = [stages, microbatches](const Job& j) {
+    const bool forward = j.kind == JobKind::kForward;
+    return PackPriority(j, forward ? 0 : 1, forward ? j.stage : stages - 1 - j.stage, stages, j.microbatch,
+                        microbatches);
+  };
+  return s;
+}
+
+}  // namespace
+
+std::vector<FamilyEntry> LoopedFamilies() {
+  const std::vector<FamilyParameter> groups = {{"groups", "number of groups G"},
+                                               {"ranks", "ranks of each group R; W = G*R"}};
+  const std::vector<FamilyParameter> ring = {{"ranks", "ranks W; the stages are a multiple of it"}};
+  return {
+      {{"breadth_first", "stages round W ranks, all micro-batches of a stage before the next", ring},
+       BreadthFirst},
+      {{"depth_first", "stages round W ranks, the oldest micro-batch first", ring}, DepthFirst},
+      {{"fslpp", "looped pipelines, the weights of each stage on one rank alone, fetched for use", groups},
+       Fslpp},
+      {{"lpp", "looped pipelines: groups of ranks, each a ring over the stages", groups}, Lpp},
+  };
+}
+
+}  // namespace weft

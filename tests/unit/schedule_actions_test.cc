@@ -1,0 +1,113 @@
+// Rows of actions as schedules: written and read back, by every family, and refused where they are unsound.
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "schedules/actions.h"
+#include "schedules/check.h"
+#include "schedules/drawing.h"
+#include "schedules/families.h"
+#include "schedules/simulate.h"
+
+namespace weft {
+namespace {
+
+using ::testing::HasSubstr;
+
+SimulationResult MustSimulate(const Schedule& schedule, int steps) {
+  EXPECT_TRUE(CheckSchedule(schedule).ok()) << CheckSchedule(schedule);
+  SimulationOptions options;
+  options.steps = steps;
+  options.record_jobs = true;
+  auto run = Simulate(Graph(schedule), options);
+  EXPECT_TRUE(run.ok()) << run.status();
+  return *std::move(run);
+}
+
+std::string Actions(const Schedule& schedule, const SimulationResult& run) {
+  std::vector<DrawnJob> jobs;
+  for (const SimulatedJob& j : run.jobs) jobs.push_back({j.job, j.rank, j.start, j.end});
+  DrawingOptions options;
+  options.ranks = schedule.ranks;
+  options.stages = schedule.stages;
+  return DrawActions(jobs, options);
+}
+
+std::string Problem(const std::string& text) {
+  const auto schedule = ScheduleFromActions(text);
+  return std::string((schedule.ok() ? CheckSchedule(*schedule) : schedule.status()).message());
+}
+
+// Families whose weights are where they are computed, which is all that the rows can say.
+TEST(Actions, EveryFamilyWrittenAndRead_RunsTheSameJobsAtTheSameTimes) {
+  for (const Family& family : Families()) {
+    if (family.name == "fsdp" || family.name == "fslpp") continue;
+    std::map<std::string, std::string> parameters;
+    for (const FamilyParameter& p : family.parameters) {
+      if (p.name == "groups") parameters["groups"] = "2";
+      if (p.name == "ranks") parameters["ranks"] = "2";
+    }
+    const auto written = MakeSchedule(family.name, parameters, 4, 8);
+    ASSERT_TRUE(written.ok()) << written.status();
+    const auto run = MustSimulate(*written, 1);
+    const std::string text = Actions(*written, run);
+    const auto read = ScheduleFromActions(text);
+    ASSERT_TRUE(read.ok()) << family.name << ": " << read.status();
+    EXPECT_EQ(read->stages, 4);
+    EXPECT_EQ(read->microbatches, 8);
+    EXPECT_EQ(read->ranks, written->ranks);
+    const auto again = MustSimulate(*read, 1);
+    EXPECT_EQ(Actions(*read, again), text) << family.name;
+    EXPECT_EQ(again.makespan, run.makespan) << family.name;
+    ASSERT_EQ(again.jobs.size(), run.jobs.size()) << family.name;
+  }
+}
+
+TEST(Actions, RunOfManySteps_WritesTheFirst) {
+  const auto schedule = MakeSchedule("gpipe", {}, 2, 2);
+  EXPECT_EQ(Actions(*schedule, MustSimulate(*schedule, 3)), "0F0,0F1,0B0,0B1\n1F0,1F1,1B0,1B1\n");
+}
+
+TEST(Actions, SpacesEmptyCellsAndCarriageReturns_AreSkipped) {
+  const auto schedule = ScheduleFromActions("0F0, 0F1 ,,,0B0,,0B1\r\n\r\n,1F0,1F1,1B0,1B1,\r\n");
+  ASSERT_TRUE(schedule.ok()) << schedule.status();
+  EXPECT_EQ(schedule->ranks, 2);
+  EXPECT_TRUE(CheckSchedule(*schedule).ok()) << CheckSchedule(*schedule);
+}
+
+TEST(Actions, WholeBackwardsAmongHalves_AreBothHalvesAtOnce) {
+  const auto schedule = ScheduleFromActions("0F0,0F1,0B0,0I1,0W1\n");
+  ASSERT_TRUE(schedule.ok()) << schedule.status();
+  EXPECT_TRUE(schedule->split_backward);
+  EXPECT_EQ(Actions(*schedule, MustSimulate(*schedule, 1)), "0F0,0F1,0I0,0W0,0I1,0W1\n");
+}
+
+TEST(Actions, StageOnTwoRanks_IsReplicated) {
+  const auto schedule = ScheduleFromActions("0F0,0B0\n0F1,0B1\n");
+  ASSERT_TRUE(schedule.ok()) << schedule.status();
+  ASSERT_TRUE(CheckSchedule(*schedule).ok());
+  EXPECT_TRUE(Graph(*schedule).has_reduce(0));
+}
+
+TEST(Actions, WhatIsNoComputeAction_IsNamedWithRowAndCell) {
+  for (const char* bad : {"0SEND_F0", "UNSHARD", "0", "F0", "0F", "0X1", "-1F0", "0F-1", "0F0_REDUCE_GRAD",
+                          "(0F0;1B1)OVERLAP_F_B", "0F+1", "99999999999F0", "0F99999999999"}) {
+    EXPECT_THAT(Problem(absl::StrCat("0F0,0B0\n1F0,", bad, "\n")), HasSubstr("row 2, cell 2")) << bad;
+  }
+}
+
+TEST(Actions, RowsThatAreNoWholeSchedule_AreRefusedWithTheReason) {
+  EXPECT_THAT(Problem(""), HasSubstr("no actions"));
+  EXPECT_THAT(Problem("\n , ,\n"), HasSubstr("no actions"));
+  EXPECT_THAT(Problem("0F0,0B0,1F1,1B1\n"), HasSubstr("no row has forward (step 0, stage 0, micro-batch 1)"));
+  EXPECT_THAT(Problem("0F0\n0B0\n"), HasSubstr("row 1 has another job"));
+  EXPECT_THAT(Problem("0F0,0F1,0B0\n"), HasSubstr("lacks backward (step 0, stage 0, micro-batch 1)"));
+  EXPECT_THAT(Problem("0F0,0F0,0B0\n"), HasSubstr("twice"));
+  EXPECT_THAT(Problem("0B0,0F0\n"), HasSubstr("cycle"));
+  EXPECT_THAT(Problem("0F0,0I0\n"), HasSubstr("lacks backward_weight"));
+  EXPECT_THAT(Problem("900000F900000,0F0\n"), HasSubstr("more than"));
+}
+
+}  // namespace
+}  // namespace weft

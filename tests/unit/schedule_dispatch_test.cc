@@ -1,0 +1,152 @@
+// Strict replay: the dispatch of one rank, the simulator and the claim order keep to fixed orders; unsound
+// orders are refused.
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "schedules/check.h"
+#include "schedules/dispatch.h"
+#include "schedules/families.h"
+#include "schedules/simulate.h"
+
+namespace weft {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int64_t kUpdateFirst = -1000;
+
+TEST(ReadyJobs, Greedy_TakesTheSmallestPriority) {
+  ReadyJobs ready;
+  ready.Add(5, 50, 0, true);
+  ready.Add(3, 30, 0, true);
+  EXPECT_EQ(ready.Take(), 30);
+  EXPECT_EQ(ready.Take(), 50);
+  EXPECT_EQ(ready.Take(), std::nullopt);
+}
+
+TEST(ReadyJobs, Replay_WaitsForTheNextPlace) {
+  ReadyJobs ready({}, 0);
+  ready.Add(1, 11, 0, true);
+  EXPECT_EQ(ready.Next(), std::nullopt);
+  EXPECT_EQ(ready.Take(), std::nullopt);
+  EXPECT_FALSE(ready.held_back()) << "it waits for another job, not for memory";
+  ready.Add(0, 10, 0, true);
+  EXPECT_EQ(ready.Take(), 10);
+  EXPECT_EQ(ready.Take(), 11);
+  EXPECT_TRUE(ready.empty());
+}
+
+TEST(ReadyJobs, Replay_UpdatesGoFirstAndTakeNoPlace) {
+  ReadyJobs ready({}, 0);
+  ready.Add(0, 10, 0, true);
+  ready.Add(2, 12, 0, true);
+  ready.Add(kUpdateFirst, 99, 0, false);
+  EXPECT_EQ(ready.Take(), 99);
+  EXPECT_EQ(ready.Take(), 10);
+  ready.Add(kUpdateFirst, 98, 0, false);
+  EXPECT_EQ(ready.Take(), 98);
+  EXPECT_EQ(ready.Take(), std::nullopt) << "place 1 has not come";
+}
+
+TEST(ReadyJobs, ReplayFromALaterPlace_BeginsThere) {
+  ReadyJobs ready({}, 40);
+  ready.Add(40, 1, 0, true);
+  EXPECT_EQ(ready.Take(), 1);
+}
+
+TEST(ReadyJobs, ReplayWithALimit_HoldsTheNextForwardBack) {
+  ReadyJobs ready({1}, 0);
+  ready.Add(0, 10, 0, true);
+  ready.Add(1, 11, 0, true);
+  EXPECT_EQ(ready.Take(), 10);
+  EXPECT_EQ(ready.Take(), std::nullopt);
+  EXPECT_TRUE(ready.held_back());
+  ready.Release(0);
+  EXPECT_EQ(ready.Take(), 11);
+}
+
+// Two micro-batches on one stage, in any order.
+Schedule OneStage(std::vector<Job> order) {
+  Schedule s = *MakeSchedule("gpipe", {}, 1, 2);
+  s.order = {std::move(order)};
+  return s;
+}
+Job F(int stage, int b) { return Job::Compute(0, stage, b, JobKind::kForward); }
+Job B(int stage, int b) { return Job::Compute(0, stage, b, JobKind::kBackward); }
+
+TEST(StrictReplay, OrderAgainstThePriorities_IsKeptInEveryStep) {
+  const Schedule s = OneStage({F(0, 1), B(0, 1), F(0, 0), B(0, 0)});
+  ASSERT_TRUE(CheckSchedule(s).ok()) << CheckSchedule(s);
+  SimulationOptions options;
+  options.steps = 2;
+  options.record_jobs = true;
+  const auto run = Simulate(Graph(s), options);
+  ASSERT_TRUE(run.ok());
+  std::vector<int> microbatches;
+  for (const SimulatedJob& j : run->jobs) {
+    if (HasMicrobatch(j.job.kind)) microbatches.push_back(j.job.microbatch);
+  }
+  EXPECT_EQ(microbatches, (std::vector<int>{1, 1, 0, 0, 1, 1, 0, 0}));
+  EXPECT_EQ(run->ranks[0].peak_activations, 1);
+  const auto order = ClaimOrder(Graph(s));
+  ASSERT_TRUE(order.ok());
+  EXPECT_EQ((*order)[0], (std::vector<Job>{F(0, 1), B(0, 1), F(0, 0), B(0, 0), Job::Update(0, 0, 0)}));
+}
+
+TEST(StrictReplay, FixedOrder_WaitsWhereTheGreedyRuleWouldNot) {
+  // Stage 0 must do the backward of micro-batch 0 before the forward of micro-batch 1.
+  Schedule s = *MakeSchedule("1f1b", {}, 2, 2);
+  s.limit = nullptr;
+  s.order = {{F(0, 0), B(0, 0), F(0, 1), B(0, 1)}, {F(1, 0), B(1, 0), F(1, 1), B(1, 1)}};
+  ASSERT_TRUE(CheckSchedule(s).ok()) << CheckSchedule(s);
+  const auto run = Simulate(Graph(s), {});
+  ASSERT_TRUE(run.ok());
+  EXPECT_DOUBLE_EQ(run->makespan, 8);
+  EXPECT_EQ(run->ranks[0].peak_activations, 1);
+}
+
+std::string Problem(const Schedule& s) { return std::string(CheckSchedule(s).message()); }
+
+TEST(OrderCheck, MissingDoubledMisplacedOrUnknownJobs_AreNamed) {
+  EXPECT_THAT(Problem(OneStage({F(0, 0), F(0, 1), B(0, 1)})),
+              HasSubstr("rank 0 lacks backward (step 0, stage 0, micro-batch 0)"));
+  EXPECT_THAT(Problem(OneStage({F(0, 0), F(0, 1), F(0, 0), B(0, 0), B(0, 1)})),
+              HasSubstr("lists forward (step 0, stage 0, micro-batch 0) twice"));
+  EXPECT_THAT(Problem(OneStage({F(0, 0), F(0, 2), B(0, 0)})), HasSubstr("no compute job"));
+  EXPECT_THAT(Problem(OneStage({Job::Compute(0, 0, 0, JobKind::kBackwardInput)})),
+              HasSubstr("no compute job"));
+  EXPECT_THAT(Problem(OneStage({Job::Update(0, 0, 0)})), HasSubstr("no compute job"));
+  Schedule two = *MakeSchedule("gpipe", {}, 2, 1);
+  two.order = {{F(1, 0), B(0, 0)}, {F(0, 0), B(1, 0)}};
+  EXPECT_THAT(Problem(two), HasSubstr("which is on rank 1"));
+  two.order = {{F(0, 0), B(0, 0)}};
+  EXPECT_THAT(Problem(two), HasSubstr("each of the 2 ranks"));
+}
+
+TEST(OrderCheck, OrderAgainstTheGraph_NamesTheJobsOfTheCycle) {
+  const std::string problem = Problem(OneStage({B(0, 0), F(0, 0), F(0, 1), B(0, 1)}));
+  EXPECT_THAT(problem, HasSubstr("cycle"));
+  EXPECT_THAT(problem, HasSubstr("forward (step 0, stage 0, micro-batch 0)"));
+  EXPECT_THAT(problem, HasSubstr("backward (step 0, stage 0, micro-batch 0)"));
+  EXPECT_THAT(problem, testing::Not(HasSubstr("micro-batch 1"))) << "those are behind the cycle, not on it";
+}
+
+TEST(OrderCheck, OrdersOfTwoRanksAgainstEachOther_NamesTheJobsOfTheCycle) {
+  // Rank 0 wants the backward of 0 before the forward of 1; rank 1 the forward of 1 before the one of 0.
+  Schedule s = *MakeSchedule("gpipe", {}, 2, 2);
+  s.order = {{F(0, 0), B(0, 0), F(0, 1), B(0, 1)}, {F(1, 1), F(1, 0), B(1, 0), B(1, 1)}};
+  const std::string problem = Problem(s);
+  EXPECT_THAT(problem, HasSubstr("cycle"));
+  EXPECT_THAT(problem, HasSubstr("forward (step 0, stage 1, micro-batch 1)"));
+  EXPECT_THAT(problem, HasSubstr("comes in its rank's order after"));
+}
+
+TEST(OrderCheck, LimitThatTheOrderBreaks_IsADeadlock) {
+  Schedule s = OneStage({F(0, 0), F(0, 1), B(0, 0), B(0, 1)});
+  s.limit = [](Rank, int) -> std::optional<int> { return 1; };
+  EXPECT_THAT(Problem(s), HasSubstr("deadlock: rank 0 holds 1 activations"));
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,317 @@
+// The families beyond the plain pipelines, each against its published closed forms, inside and outside their
+// conditions.
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "schedules/check.h"
+#include "schedules/families.h"
+#include "schedules/simulate.h"
+
+namespace weft {
+namespace {
+
+using ::testing::HasSubstr;
+using Parameters = std::map<std::string, std::string>;
+
+// Times of a forward, a fused backward, and its halves.
+struct Times {
+  double forward = 1, backward = 2, input = 1, weight = 1;
+};
+
+SimulationResult MustSimulate(const std::string& name, const Parameters& parameters, int stages,
+                              int microbatches, const Times& times = {}, int steps = 1) {
+  SCOPED_TRACE(absl::StrCat(name, " S=", stages, " B=", microbatches));
+  auto schedule = MakeSchedule(name, parameters, stages, microbatches);
+  EXPECT_TRUE(schedule.ok()) << schedule.status();
+  EXPECT_TRUE(CheckSchedule(*schedule).ok()) << CheckSchedule(*schedule);
+  SimulationOptions options;
+  options.steps = steps;
+  options.duration[static_cast<int>(JobKind::kForward)] = {times.forward};
+  options.duration[static_cast<int>(JobKind::kBackward)] = {times.backward};
+  options.duration[static_cast<int>(JobKind::kBackwardInput)] = {times.input};
+  options.duration[static_cast<int>(JobKind::kBackwardWeight)] = {times.weight};
+  auto run = Simulate(Graph(*schedule), options);
+  EXPECT_TRUE(run.ok()) << run.status();
+  return *std::move(run);
+}
+
+std::string Refusal(const std::string& name, const Parameters& parameters, int stages, int microbatches) {
+  const auto schedule = MakeSchedule(name, parameters, stages, microbatches);
+  EXPECT_EQ(schedule.status().code(), absl::StatusCode::kInvalidArgument);
+  return std::string(schedule.status().message());
+}
+
+Parameters Ranks(int ranks) { return {{"ranks", absl::StrCat(ranks)}}; }
+Parameters Groups(int groups, int ranks) {
+  return {{"groups", absl::StrCat(groups)}, {"ranks", absl::StrCat(ranks)}};
+}
+
+int MostActivations(const SimulationResult& run) {
+  int most = 0;
+  for (const RankStats& r : run.ranks) most = std::max(most, r.peak_activations);
+  return most;
+}
+
+int64_t Fetches(const SimulationResult& run) {
+  int64_t fetches = 0;
+  for (const RankStats& r : run.ranks) fetches += r.weight_fetches;
+  return fetches;
+}
+
+// ---- data parallel
+
+TEST(Fsdp, AnySize_TakesDdpsTimeAndFetchesEveryStageItDoesNotOwnTwice) {
+  for (int stages : {1, 3, 4, 9}) {
+    for (int ranks : {1, 4, 8}) {
+      const auto run = MustSimulate("fsdp", {}, stages, ranks);
+      EXPECT_DOUBLE_EQ(run.makespan, 3.0 * stages);
+      for (int r = 0; r < ranks; ++r) {
+        int owned = 0;
+        for (int s = 0; s < stages; ++s) owned += s % ranks == r;
+        EXPECT_EQ(run.ranks[r].weight_fetches, 2 * (stages - owned)) << "rank " << r << " of " << ranks;
+        EXPECT_EQ(run.ranks[r].peak_activations, stages);
+      }
+    }
+  }
+}
+
+TEST(Fsdp, BytesOfARank_AreFetchedWeightsAndOthersGradients) {
+  auto schedule = MakeSchedule("fsdp", {}, 2, 2);
+  SimulationOptions options;
+  options.weight = {10};
+  const auto run = Simulate(Graph(*schedule), options);
+  ASSERT_TRUE(run.ok());
+  const RankStats& second = run->ranks[1];
+  EXPECT_DOUBLE_EQ(second.bytes_received, 3 * 10) << "weights of stage 0 twice, the gradient of stage 1 once";
+  EXPECT_DOUBLE_EQ(second.sent_by_kind[static_cast<int>(TensorKind::kGradient)], 10);
+}
+
+TEST(Fslpp, OwnersAllDiffer_OneStageOfWeightsARank) {
+  // h(s, s) is one-to-one for S <= lcm(G, R).
+  for (const auto& [groups, ring, stages] :
+       {std::tuple{2, 3, 6}, std::tuple{3, 4, 12}, std::tuple{1, 4, 4}}) {
+    const Graph graph(*MakeSchedule("fslpp", Groups(groups, ring), stages, 12));
+    std::vector<int> held(graph.schedule().ranks, 0);
+    for (int s = 0; s < stages; ++s) {
+      ASSERT_EQ(graph.members(s).size(), 1u);
+      ++held[graph.members(s)[0]];
+    }
+    EXPECT_EQ(*std::max_element(held.begin(), held.end()), 1);
+  }
+}
+
+TEST(Fslpp, OwnersCollide_SomeRanksHoldMoreAndSomeNone) {
+  // S = 4 > lcm(2, 2) = 2: only two owners.
+  const Graph graph(*MakeSchedule("fslpp", Groups(2, 2), 4, 8));
+  std::vector<int> held(4, 0);
+  for (int s = 0; s < 4; ++s) ++held[graph.members(s)[0]];
+  EXPECT_EQ(held, (std::vector<int>{2, 0, 0, 2}));
+}
+
+TEST(Fslpp, FreeTransfers_TakesLppsTime) {
+  for (const auto& [groups, ring, stages, microbatches] :
+       {std::tuple{2, 4, 16, 8}, std::tuple{8, 8, 64, 32}, std::tuple{2, 2, 4, 8}}) {
+    const auto shared = MustSimulate("fslpp", Groups(groups, ring), stages, microbatches);
+    const auto owned = MustSimulate("lpp", Groups(groups, ring), stages, microbatches);
+    EXPECT_DOUBLE_EQ(shared.makespan, owned.makespan);
+    EXPECT_EQ(Fetches(owned), 0);
+    EXPECT_GT(Fetches(shared), 0);
+  }
+}
+
+// ---- stages round the ranks
+
+// (p-1)(F+B)/v of a rank's whole work, which is (p-1) times one chunk's forward and backward.
+TEST(Interleaved, GroupsThatDivide_BubbleIsThePipelinesOverTheChunks) {
+  for (int ranks : {1, 2, 4, 8}) {
+    for (int chunks : {2, 3, 4}) {
+      for (int groups : {1, 2, 5}) {
+        for (const Times& t : {Times{1, 1}, Times{1, 2}, Times{2, 3}}) {
+          const int microbatches = groups * ranks;
+          const auto run = MustSimulate("interleaved", Ranks(ranks), chunks * ranks, microbatches, t);
+          const double unit = t.forward + t.backward;
+          EXPECT_DOUBLE_EQ(run.makespan, (microbatches * chunks + ranks - 1) * unit)
+              << ranks << " ranks, " << chunks << " chunks, " << microbatches << " micro-batches";
+        }
+      }
+    }
+  }
+}
+
+TEST(Interleaved, ManyMicrobatches_HoldsWarmUpPlusOneActivations) {
+  for (int ranks : {2, 4}) {
+    for (int chunks : {2, 4}) {
+      const auto run = MustSimulate("interleaved", Ranks(ranks), chunks * ranks, 8 * ranks);
+      for (int r = 0; r < ranks; ++r) {
+        EXPECT_EQ(run.ranks[r].peak_activations, 2 * (ranks - 1 - r) + (chunks - 1) * ranks + 1);
+      }
+    }
+  }
+}
+
+TEST(Interleaved, LargerGroups_AreAcceptedWhereTheLastIsLargeEnough) {
+  const Parameters groups_of_6 = {{"ranks", "4"}, {"group", "6"}};
+  EXPECT_GE(MustSimulate("interleaved", groups_of_6, 8, 12).makespan, 12 * 2 * 3);
+  EXPECT_GE(MustSimulate("interleaved", groups_of_6, 8, 10).makespan, 10 * 2 * 3);
+  EXPECT_THAT(Refusal("interleaved", groups_of_6, 8, 14), HasSubstr("a last group of 2"));
+}
+
+TEST(Interleaved, BrokenConstraints_AreRefusedWithTheReason) {
+  EXPECT_THAT(Refusal("interleaved", {}, 8, 8), HasSubstr("needs `ranks`"));
+  EXPECT_THAT(Refusal("interleaved", Ranks(4), 4, 8), HasSubstr("1f1b"));
+  EXPECT_THAT(Refusal("interleaved", Ranks(4), 10, 8), HasSubstr("2, 3, .. times"));
+  EXPECT_THAT(Refusal("interleaved", Ranks(4), 8, 3), HasSubstr("at least as many micro-batches as ranks"));
+  EXPECT_THAT(Refusal("interleaved", Ranks(4), 8, 9), HasSubstr("a last group of 1"));
+  EXPECT_THAT(Refusal("interleaved", {{"ranks", "4"}, {"group", "3"}}, 8, 12), HasSubstr("group=3"));
+  EXPECT_THAT(Refusal("interleaved", {{"ranks", "4"}, {"group", "13"}}, 8, 12), HasSubstr("group=13"));
+  EXPECT_THAT(Refusal("interleaved", Ranks(2), 2000, 20000), HasSubstr("fixed list"));
+}
+
+TEST(BreadthFirst, AtLeastAsManyMicrobatchesAsRanks_BubbleIsGPipesOverTheChunks) {
+  for (int ranks : {2, 4}) {
+    for (int chunks : {2, 3}) {
+      for (int microbatches : {ranks, ranks + 1, 3 * ranks}) {
+        const auto run = MustSimulate("breadth_first", Ranks(ranks), chunks * ranks, microbatches);
+        EXPECT_DOUBLE_EQ(run.makespan, 3.0 * (microbatches * chunks + ranks - 1));
+        EXPECT_EQ(MostActivations(run), microbatches * chunks);
+      }
+    }
+  }
+}
+
+TEST(BreadthFirst, FirstRank_PassesAllMicrobatchesThroughAStageBeforeTheNext) {
+  auto schedule = MakeSchedule("breadth_first", Ranks(2), 4, 4);
+  SimulationOptions options;
+  options.record_jobs = true;
+  const auto run = Simulate(Graph(*schedule), options);
+  std::vector<std::pair<int, int>> forwards;
+  for (const SimulatedJob& j : run->jobs) {
+    if (j.rank == 0 && j.job.kind == JobKind::kForward) forwards.push_back({j.job.stage, j.job.microbatch});
+  }
+  EXPECT_EQ(forwards, (std::vector<std::pair<int, int>>{
+                          {0, 0}, {0, 1}, {0, 2}, {0, 3}, {2, 0}, {2, 1}, {2, 2}, {2, 3}}));
+}
+
+TEST(DepthFirst, OldestMicrobatchFirst_EndsMicrobatchesInOrder) {
+  auto schedule = MakeSchedule("depth_first", Ranks(2), 4, 6);
+  SimulationOptions options;
+  options.record_jobs = true;
+  const auto run = Simulate(Graph(*schedule), options);
+  int next = 0;
+  for (const SimulatedJob& j : run->jobs) {
+    if (j.job.kind == JobKind::kBackward && j.job.stage == 0) {
+      EXPECT_EQ(j.job.microbatch, next++);
+    }
+  }
+  EXPECT_EQ(next, 6);
+  EXPECT_THAT(Refusal("depth_first", Ranks(2), 5, 6), HasSubstr("2, 3, .. times"));
+}
+
+// ---- zero bubble; F, I, W are the times of forward, backward_input and backward_weight
+
+// arXiv 2401.10241: (p-1)(F + I - W), for at least p micro-batches and W <= F, W <= I.
+TEST(ZbH1, AtLeastAsManyMicrobatchesAsStages_BubbleAndMemoryAreTheClosedForms) {
+  for (int p : {1, 2, 4, 8}) {
+    for (int microbatches : {p, p + 3, 3 * p}) {
+      for (const Times& t : {Times{1, 0, 1, 1}, Times{10, 0, 11, 9}, Times{2, 0, 3, 1}}) {
+        const auto run = MustSimulate("zb_h1", {}, p, microbatches, t);
+        const double work = microbatches * (t.forward + t.input + t.weight);
+        EXPECT_DOUBLE_EQ(run.makespan, work + (p - 1) * (t.forward + t.input - t.weight));
+        for (const RankStats& r : run.ranks) EXPECT_EQ(r.peak_activations, p);
+      }
+    }
+  }
+}
+
+TEST(ZbH1, EqualTimes_BubbleIsAThirdOf1f1bs) {
+  const double work = 16 * 3;
+  const auto zero = MustSimulate("zb_h1", {}, 4, 16);
+  const auto plain = MustSimulate("1f1b", {}, 4, 16);
+  EXPECT_DOUBLE_EQ(3 * (zero.makespan - work), plain.makespan - work);
+}
+
+// No rank idles between its first job and its last, so step follows step without a bubble.
+TEST(ZbH2, EqualTimesAndEnoughMicrobatches_NoBubble) {
+  for (int p : {1, 2, 4, 8}) {
+    for (int microbatches : {2 * p - 1, 2 * p, 4 * p}) {
+      const auto run = MustSimulate("zb_h2", {}, p, microbatches, {}, 6);
+      EXPECT_DOUBLE_EQ(run.period, 3.0 * microbatches);
+      EXPECT_DOUBLE_EQ(run.makespan, 6 * 3.0 * microbatches + p - 1);  // the ranks start one after the other
+      for (const RankStats& r : run.ranks) EXPECT_EQ(r.peak_activations, 2 * p - 1);
+    }
+  }
+}
+
+// The paper's (p-1)(F + I - 2W), where that is not negative.
+TEST(ZbH2, UnequalTimes_BubbleOfAStepIsTheClosedForm) {
+  for (const Times& t : {Times{10, 0, 11, 9}, Times{2, 0, 3, 1}}) {
+    for (int p : {2, 4, 8}) {
+      const auto run = MustSimulate("zb_h2", {}, p, 2 * p, t, 6);
+      const double work = 2 * p * (t.forward + t.input + t.weight);
+      EXPECT_NEAR(run.period, work + (p - 1) * (t.forward + t.input - 2 * t.weight), 1e-9);
+    }
+  }
+}
+
+TEST(ZbV, EqualTimesAndEnoughMicrobatches_NoBubbleWith1f1bsMemory) {
+  for (int ranks : {1, 2, 4, 8}) {
+    for (int microbatches : {2 * ranks - 1, 2 * ranks, 4 * ranks}) {
+      const auto run = MustSimulate("zb_v", {}, 2 * ranks, microbatches, {}, 6);
+      EXPECT_DOUBLE_EQ(run.period, 6.0 * microbatches);
+      EXPECT_DOUBLE_EQ(run.makespan, 6 * 6.0 * microbatches + ranks - 1);
+      // Of stages half as large as 1f1b's on as many ranks.
+      for (const RankStats& r : run.ranks)
+        EXPECT_EQ(r.peak_activations, std::min(2 * ranks, 2 * microbatches));
+    }
+  }
+}
+
+TEST(ZbV, FewMicrobatches_RunsWithABubble) {
+  const auto run = MustSimulate("zb_v", {}, 8, 3, {}, 6);
+  EXPECT_GT(run.period, 6.0 * 3);
+  EXPECT_THAT(Refusal("zb_v", {}, 7, 8), HasSubstr("even number"));
+}
+
+// ---- controllable memory: activations of stages half as large as 1f1b's, of which 1f1b would hold 2W
+
+TEST(VHalf, ManyMicrobatches_HoldsHalfOf1f1bsActivationsAndTwoMore) {
+  for (int ranks : {3, 4, 6, 8, 9, 12, 16}) {
+    const auto run = MustSimulate("v_half", {}, 2 * ranks, 3 * ranks);
+    EXPECT_LE(MostActivations(run), ranks + 2) << ranks;
+  }
+}
+
+TEST(VMin, ManyMicrobatches_HoldsAThirdOf1f1bsActivationsAndTwoMore) {
+  for (int ranks : {3, 4, 6, 8, 9, 12, 16}) {
+    const auto run = MustSimulate("v_min", {}, 2 * ranks, 3 * ranks);
+    EXPECT_LE(MostActivations(run), (2 * ranks + 2) / 3 + 2) << ranks;
+  }
+}
+
+// Against the pipeline of as many ranks, whose step takes (W-1) * 6 units of these half stages longer than
+// its work.
+TEST(ControllableMemory, EqualTimes_BubbleIsWellBelow1f1bs) {
+  for (int ranks : {4, 8, 12, 16}) {
+    const int microbatches = 3 * ranks;
+    const double plain = 6.0 * (ranks - 1);
+    const double half = MustSimulate("v_half", {}, 2 * ranks, microbatches).makespan - 6 * microbatches;
+    const double least = MustSimulate("v_min", {}, 2 * ranks, microbatches).makespan - 6 * microbatches;
+    EXPECT_LE(half / plain, 0.6) << ranks;
+    EXPECT_LE(least / plain, 2.0 / 3) << ranks;
+    EXPECT_LT(half, least);
+  }
+}
+
+TEST(ControllableMemory, AnySize_OrdersAreSound) {
+  for (const char* name : {"v_half", "v_min", "zb_v"}) {
+    for (int ranks = 1; ranks <= 13; ++ranks) {
+      for (int microbatches : {1, 2, 5, 17}) MustSimulate(name, {}, 2 * ranks, microbatches);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace weft
