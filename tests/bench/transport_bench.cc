@@ -12,6 +12,7 @@
 // poll. Bandwidth has 16 tensors on their way. Two processes, pinned to two cores.
 #include <sched.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -113,14 +114,18 @@ class Side {
     std::vector<TransportEvent> events;
     Nanos start = 0;
     const int64_t warm_up = cell_.iterations / 10;
-    for (int64_t i = 0; i < cell_.iterations + warm_up; ++i) {
+    const int64_t total = cell_.iterations + warm_up;
+    while (wanted < std::min<int64_t>(kWantsAhead, total)) Want(wanted++);
+    for (int64_t i = 0; i < total; ++i) {
       if (i == warm_up) start = MonotonicNow();
-      while (wanted < std::min(i + kWantsAhead, cell_.iterations + warm_up)) Want(wanted++);
       if (self_ == 0) Offer(i);
+      // As in a worker, wants are sent when there is nothing more urgent.
+      if (self_ == 0 && wanted < total) Want(wanted++);
       Next(&events);
       keep_ = *static_cast<const char*>(events[0].tensor.data);
-      events.clear();  // drops the tensor
       if (self_ == 1) Offer(i);
+      events.clear();  // drops the tensor
+      if (self_ == 1 && wanted < total) Want(wanted++);
     }
     return static_cast<double>(MonotonicNow() - start) * 1e-9;
   }
@@ -192,6 +197,7 @@ Child Spawn(const std::vector<std::string>& arguments, const std::map<std::strin
   Child child;
   child.pid = fork();
   if (child.pid == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);  // leaves nothing behind if this process is killed
     Pin(core);
     dup2(in[0], 0);
     dup2(out[1], 1);
@@ -302,13 +308,15 @@ double MeasurePerftest(const Cell& cell, const std::string& program, int port) {
 // Nanoseconds for a cache line to go from one core to the other: tells the machine's phase.
 double CoreToCore() {
   std::atomic<int> ball{0};
-  std::atomic<bool> stop{false};
+  std::atomic<bool> ready{false}, stop{false};
   std::thread other([&] {
     Pin(1);
+    ready = true;
     while (!stop) {
       if (ball.load(std::memory_order_acquire) == 1) ball.store(0, std::memory_order_release);
     }
   });
+  while (!ready) std::this_thread::yield();
   int64_t bounces = 0;
   const Nanos start = MonotonicNow();
   while (MonotonicNow() - start < 10'000'000) {
