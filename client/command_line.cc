@@ -35,10 +35,10 @@ std::string SimulateFooter() {
   std::string text = "\nSchedules:\n";
   for (const Family& family : Families()) {
     absl::StrAppend(&text, "  ", family.name,
-                    std::string(family.name.size() < 12 ? 12 - family.name.size() : 1, ' '), family.help,
+                    std::string(family.name.size() < 14 ? 14 - family.name.size() : 1, ' '), family.help,
                     "\n");
     for (const FamilyParameter& p : family.parameters) {
-      absl::StrAppend(&text, "                ", p.name, ": ", p.help, "\n");
+      absl::StrAppend(&text, "                  ", p.name, ": ", p.help, "\n");
     }
   }
   return absl::StrCat(
@@ -80,7 +80,8 @@ CLI::App* AddSimulate(CLI::App& app, SimulateOptions& o) {
   const auto duration = [&o](JobKind kind) -> std::vector<double>& {
     return o.simulation.duration[static_cast<int>(kind)];
   };
-  sub->add_option("SCHEDULE", o.schedule, "name[,key=value..], as in lpp,groups=2,ranks=4")
+  sub->add_option("SCHEDULE", o.schedule,
+                  "name[,key=value..], as in lpp,groups=2,ranks=4, or a file of actions, as ./mine.csv")
       ->required()
       ->type_name("");
   sub->add_option("--stages", o.stages, "Stages of the model")

@@ -10,7 +10,7 @@
 namespace weft {
 
 struct SimulateOptions {
-  std::string schedule;  // `name[,key=value..]`
+  std::string schedule;  // `name[,key=value..]`, or a file of actions (with a slash, or ending in .csv)
   int stages = 0;
   int microbatches = 0;
   SimulationOptions simulation;

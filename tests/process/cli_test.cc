@@ -128,6 +128,28 @@ TEST(Cli_Simulate, Json_HasTheFieldsAndFiguresOfTheContract) {
   EXPECT_FALSE(Json::parse(Command::Run(Simulate({"-o", "json"})).out).contains("jobs"));
 }
 
+TEST(Cli_Simulate, ActionsFile_IsReadAsTheScheduleThatWroteIt) {
+  const TestFolder folder;
+  const auto simulate = [](const std::string& schedule, const std::string& form) {
+    return Command::Run({"weft", "simulate", schedule, "--stages", "4", "--microbatches", "8", "-o", form});
+  };
+  const CommandResult written = simulate("zb_h1", "csv");
+  ASSERT_EQ(written.code, 0) << written.err;
+  const std::string path = folder.Write("actions.csv", written.out);
+  const CommandResult read = simulate(path, "csv");
+  EXPECT_EQ(read.code, 0) << read.err;
+  EXPECT_EQ(read.out, written.out);
+  EXPECT_EQ(Json::parse(simulate(path, "json").out)["makespan"], 27.0);
+  ExpectUsageError({"weft", "simulate", path, "--stages", "4", "--microbatches", "9"},
+                   "has 4 stages and 8 micro-batches");
+  const auto one = [](const std::string& file) {
+    return std::vector<std::string>{"weft", "simulate", file, "--stages", "1", "--microbatches", "1"};
+  };
+  ExpectUsageError(one(folder.Write("communicates.csv", "0F0,0SEND_F0\n")), "row 1, cell 2");
+  ExpectUsageError(one(folder / "nothing.csv"), "cannot read");
+  ExpectUsageError(one(folder.path()), "cannot read");
+}
+
 TEST(Cli_Simulate, OtherForms_LookLikeWhatTheyAre) {
   EXPECT_THAT(Command::Run(Simulate({})).out,
               AllOf(HasSubstr("makespan    22 time units"), HasSubstr("peak act.")));

@@ -166,11 +166,7 @@ class World {
 };
 
 World::World(const WorldOptions& options) : options_(options), random_(options.seed) {
-  std::map<std::string, std::string> parameters;
-  if (options.family == "lpp") {
-    parameters = {{"groups", absl::StrCat(options.groups)}, {"ranks", absl::StrCat(options.ring)}};
-  }
-  auto schedule = MakeSchedule(options.family, parameters, options.stages, options.microbatches);
+  auto schedule = MakeSchedule(options.family, options.parameters, options.stages, options.microbatches);
   auto plan = MakeRunPlan("world", options.family, *schedule, options.steps);
   plan_ = *plan;
   CoreOptions core;
@@ -419,6 +415,19 @@ World::Outputs World::Compute(Process& p, const StartEffect& start) {
   if (j.kind == JobKind::kForward) {
     const Value input = take(TensorKind::kActivation).value_or(j.step);
     out.activation = p.outputs[{start.rank, j}] = ForwardValue(j, input, weights());
+  } else if (j.kind == JobKind::kBackwardWeight) {
+    // What its backward_input left; it fetches weights anew where they are not held.
+    weights();
+    Job input = j;
+    input.kind = JobKind::kBackwardInput;
+    out.gradient = p.outputs[{start.rank, input}];
+    p.outputs.erase({start.rank, input});
+    if (!start.hand_out_gradient) p.outputs[{start.rank, j}] = out.gradient;
+  } else if (j.kind == JobKind::kBackwardInput) {
+    const Value gradient = take(TensorKind::kInputGradient).value_or(0);
+    out.input_gradient = InputGradientValue(j, p.outputs[{start.rank, forward}], gradient, weights());
+    p.outputs[{start.rank, j}] = GradientValue(out.input_gradient);
+    p.outputs.erase({start.rank, forward});
   } else if (HasMicrobatch(j.kind)) {
     const Value gradient = take(TensorKind::kInputGradient).value_or(0);
     out.input_gradient = InputGradientValue(j, p.outputs[{start.rank, forward}], gradient, weights());
@@ -529,6 +538,26 @@ WorldResult World::Run() {
 
 }  // namespace
 
+// Parameters for those families that have them, and sizes that they accept.
+static void DrawParameters(Random& random, WorldOptions* o) {
+  const Family& family = *std::find_if(Families().begin(), Families().end(),
+                                       [&](const Family& f) { return f.name == o->family; });
+  const auto has = [&](const char* name) {
+    return std::any_of(family.parameters.begin(), family.parameters.end(),
+                       [&](const FamilyParameter& p) { return p.name == name; });
+  };
+  if (has("groups")) {
+    o->parameters = {{"groups", absl::StrCat(random.From(1, o->microbatches))},
+                     {"ranks", absl::StrCat(random.From(1, o->stages))}};
+  } else if (has("ranks")) {
+    const int ranks = random.From(1, 4);
+    o->parameters = {{"ranks", absl::StrCat(ranks)}};
+    o->stages = ranks * random.From(2, 3);
+    o->microbatches = ranks * random.From(1, 3);
+  }
+  if (!MakeSchedule(o->family, o->parameters, o->stages, o->microbatches).ok()) o->stages *= 2;
+}
+
 WorldOptions DrawWorld(uint64_t seed) {
   Random random(seed ^ 0xabcdef);
   WorldOptions o;
@@ -536,14 +565,16 @@ WorldOptions DrawWorld(uint64_t seed) {
   o.stages = random.From(1, 6);
   o.microbatches = random.From(1, 8);
   o.steps = random.From(1, 4);
-  const char* kFamilies[] = {"ddp", "gpipe", "1f1b", "lpp"};
-  o.family = kFamilies[random.From(0, 3)];
-  o.groups = random.From(1, o.microbatches);
-  o.ring = random.From(1, o.stages);
-  int ranks = o.stages;
-  if (o.family == "ddp") ranks = o.microbatches;
-  if (o.family == "lpp") ranks = o.groups * o.ring;
-  o.processes = random.From(1, std::min(ranks, 5));
+  o.family = Families()[random.From(0, static_cast<int>(Families().size()) - 1)].name;
+  DrawParameters(random, &o);
+  auto schedule = MakeSchedule(o.family, o.parameters, o.stages, o.microbatches);
+  if (!schedule.ok() || schedule->staleness) {
+    // The plain loop to compare with is synchronous.
+    o.family = "1f1b";
+    o.parameters.clear();
+    schedule = MakeSchedule(o.family, o.parameters, o.stages, o.microbatches);
+  }
+  o.processes = random.From(1, schedule.ok() ? std::min(schedule->ranks, 5) : 1);
   o.loss = random.Chance(0.7) ? 0.01 * random.From(0, 30) : 0;
   o.duplication = random.Chance(0.7) ? 0.01 * random.From(0, 50) : 0;
   o.delay_ns = random.Chance(0.5) ? 100'000 : 1000 * random.From(1, 20'000);

@@ -13,6 +13,7 @@
 #define WEFT_TESTS_SIMULATION_WORLD_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -21,7 +22,7 @@ namespace weft {
 struct WorldOptions {
   uint64_t seed = 1;
   std::string family = "1f1b";
-  int groups = 1, ring = 1;  // of lpp
+  std::map<std::string, std::string> parameters;
   int stages = 4, microbatches = 8, steps = 3, processes = 2;
   // Of each packet between a worker and the coordinator.
   double loss = 0, duplication = 0;
@@ -37,7 +38,7 @@ struct WorldResult {
   uint64_t events = 0, packets_lost = 0, packets_doubled = 0;
 };
 
-// Draws sizes and faults from the seed.
+// Draws a family of the catalogue, sizes and faults from the seed.
 WorldOptions DrawWorld(uint64_t seed);
 
 WorldResult RunWorld(const WorldOptions& options);

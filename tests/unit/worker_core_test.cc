@@ -90,6 +90,48 @@ TEST_F(OneProcess, GrantsInClaimOrder_EveryJobStartsOnceAfterItsPredecessors) {
   for (Rank r = 0; r < 3; ++r) EXPECT_EQ(core_->peak_activations(r), 3 - r);
 }
 
+// Every rank starts its compute jobs in the order of its list, although all its jobs are granted and many are
+// ready.
+TEST_F(OneProcess, FixedOrder_StartsComputeJobsInTheOrderOfTheList) {
+  constexpr int kSteps = 2;
+  for (const char* family : {"zb_h1", "zb_v", "v_min"}) {
+    Begin(Shape(family, 4, 4, kSteps));
+    const Schedule& schedule = shape_.schedule;
+    const auto claims = *ClaimOrder(Graph(schedule));
+    WorkerEffects out;
+    for (int step = 0; step < kSteps; ++step) {
+      for (Rank r = 0; r < schedule.ranks; ++r) {
+        std::vector<Job> jobs = claims[r];
+        for (Job& j : jobs) j.step = step;
+        core_->OnMessage(2, GrantOf(r, jobs), &out);
+      }
+    }
+    std::vector<std::vector<Job>> started(schedule.ranks);
+    std::deque<StartEffect> running;
+    for (int64_t now = 10;; now += 3) {
+      for (const auto& s : Only<StartEffect>(out)) {
+        running.push_back(s);
+        if (HasMicrobatch(s.job.kind)) started[s.rank].push_back(s.job);
+      }
+      out.clear();
+      if (running.empty()) break;
+      // The newest first, so that ranks run ahead of each other where their lists let them.
+      const StartEffect s = running.back();
+      running.pop_back();
+      core_->OnJobDone(now + 2, {s.rank, s.job, now, now + 1, true, {}}, &out);
+    }
+    for (Rank r = 0; r < schedule.ranks; ++r) {
+      const std::vector<Job>& order = schedule.order[r];
+      ASSERT_EQ(started[r].size(), kSteps * order.size()) << family << ", rank " << r;
+      for (size_t i = 0; i < started[r].size(); ++i) {
+        Job listed = order[i % order.size()];
+        listed.step = static_cast<int>(i / order.size());
+        ASSERT_EQ(started[r][i], listed) << family << ", rank " << r << ": " << Describe(started[r][i]);
+      }
+    }
+  }
+}
+
 TEST_F(OneProcess, StaleToken_ChangesNothing) {
   Begin(Shape("gpipe", 1, 1, 1));
   WorkerEffects out;
