@@ -51,7 +51,9 @@ struct WorkerLoopOptions {
   // How long an idle rank polls before it blocks. Negative: choose by the number of ranks and cores of the
   // machine.
   int spin_microseconds = -1;
-  int64_t transfer_timeout_ns = 120'000'000'000;
+  // From the claim of a job to the arrival of its input: as long as a slow pipeline may need. A dead peer is
+  // noticed at once.
+  int64_t transfer_timeout_ns = 900'000'000'000;
   int64_t report_interval_ns = 500'000'000;
 };
 
