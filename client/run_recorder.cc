@@ -7,13 +7,13 @@ namespace weft {
 
 RunRecorder::RunRecorder(int stages, size_t jobs_most, std::function<void()> wake)
     : jobs_most_(jobs_most), wake_(std::move(wake)) {
-  absl::MutexLock lock(&mu_);
+  MutexLock lock(mu_);
   for (auto& of_kind : samples_) of_kind.resize(stages);
 }
 
 void RunRecorder::OnRun(const RunInfo& run) {
   {
-    absl::MutexLock lock(&mu_);
+    MutexLock lock(mu_);
     run_ = run;
     for (const RankReport& report : run.reports) reports_[report.rank] = report;
   }
@@ -22,7 +22,7 @@ void RunRecorder::OnRun(const RunInfo& run) {
 
 void RunRecorder::OnStep(const StepDone& step) {
   {
-    absl::MutexLock lock(&mu_);
+    MutexLock lock(mu_);
     const int64_t before = last_end_ns_ == 0 ? first_start_ns_ : last_end_ns_;
     steps_.push_back({step.step, step.loss, step.has_loss, static_cast<double>(step.end_ns - before) * 1e-9,
                       static_cast<double>(step.end_ns - first_start_ns_) * 1e-9});
@@ -33,7 +33,7 @@ void RunRecorder::OnStep(const StepDone& step) {
 }
 
 void RunRecorder::OnJobs(const JobsEnded& ended) {
-  absl::MutexLock lock(&mu_);
+  MutexLock lock(mu_);
   for (const Completion& done : ended.jobs) {
     first_start_ns_ = std::min(first_start_ns_, done.start_ns);
     jobs_.push_back({done.job, ended.rank, done.start_ns, done.end_ns});
@@ -53,12 +53,12 @@ void RunRecorder::OnJobs(const JobsEnded& ended) {
 }
 
 void RunRecorder::OnReport(const Report& report) {
-  absl::MutexLock lock(&mu_);
+  MutexLock lock(mu_);
   for (const RankReport& rank : report.ranks) reports_[rank.rank] = rank;
 }
 
 RunInfo RunRecorder::run() const {
-  absl::MutexLock lock(&mu_);
+  MutexLock lock(mu_);
   RunInfo run = run_;
   run.reports.clear();
   for (const auto& [rank, report] : reports_) run.reports.push_back(report);
@@ -66,12 +66,12 @@ RunInfo RunRecorder::run() const {
 }
 
 std::vector<StepRecord> RunRecorder::TakeSteps() {
-  absl::MutexLock lock(&mu_);
+  MutexLock lock(mu_);
   return std::exchange(steps_, {});
 }
 
 std::vector<DrawnJob> RunRecorder::LastJobs() const {
-  absl::MutexLock lock(&mu_);
+  MutexLock lock(mu_);
   std::vector<DrawnJob> jobs;
   for (const Ended& e : jobs_) {
     if (e.job.step <= dropped_step_) continue;
@@ -82,7 +82,7 @@ std::vector<DrawnJob> RunRecorder::LastJobs() const {
 }
 
 std::array<std::vector<double>, kJobKinds> RunRecorder::MedianDurations() const {
-  absl::MutexLock lock(&mu_);
+  MutexLock lock(mu_);
   std::array<std::vector<double>, kJobKinds> medians;
   for (int kind = 0; kind < kJobKinds; ++kind) {
     for (const Samples& samples : samples_[kind]) {

@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 #include "coordinator/core/events.h"
+#include "proto/wire/mutex.h"
 #include "schedules/drawing.h"
 
 namespace weft {
@@ -63,7 +63,7 @@ class RunRecorder {
 
   const size_t jobs_most_;
   const std::function<void()> wake_;
-  mutable absl::Mutex mu_;
+  mutable Mutex mu_;
   RunInfo run_ ABSL_GUARDED_BY(mu_);
   std::map<Rank, RankReport> reports_ ABSL_GUARDED_BY(mu_);
   std::vector<StepRecord> steps_ ABSL_GUARDED_BY(mu_);

@@ -6,9 +6,9 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
 #include "proto/wire/address.h"
 #include "proto/wire/channel.h"
+#include "proto/wire/mutex.h"
 #include "weft/v1/runs.grpc.pb.h"
 
 namespace weft {
@@ -82,7 +82,7 @@ class GrpcRunsClient final : public RunsClient {
   }
 
   void Stop() override {
-    absl::MutexLock lock(&mu_);
+    MutexLock lock(mu_);
     stopped_ = true;
     for (grpc::ClientContext* c : watching_) c->TryCancel();
   }
@@ -108,12 +108,12 @@ class GrpcRunsClient final : public RunsClient {
   }
 
   bool Begin(grpc::ClientContext* context) {
-    absl::MutexLock lock(&mu_);
+    MutexLock lock(mu_);
     if (!stopped_) watching_.insert(context);
     return !stopped_;
   }
   bool End(grpc::ClientContext* context) {
-    absl::MutexLock lock(&mu_);
+    MutexLock lock(mu_);
     watching_.erase(context);
     return !stopped_;
   }
@@ -121,7 +121,7 @@ class GrpcRunsClient final : public RunsClient {
   const std::string address_;
   const int64_t call_ns_;
   const std::unique_ptr<v1::Runs::Stub> stub_;
-  absl::Mutex mu_;
+  Mutex mu_;
   std::set<grpc::ClientContext*> watching_ ABSL_GUARDED_BY(mu_);
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;
 };

@@ -13,11 +13,12 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
 #include "client/progress.h"
 #include "client/run_file.h"
 #include "client/run_view.h"
 #include "client/runs_client.h"
+#include "proto/wire/mutex.h"
 
 namespace weft {
 namespace {
@@ -58,7 +59,7 @@ class WatchTimeout {
   WatchTimeout(RunsClient& client, double seconds) {
     if (seconds <= 0) return;
     thread_ = std::thread([this, &client, seconds] {
-      if (!over_.WaitForNotificationWithTimeout(absl::Seconds(seconds))) client.Stop();
+      if (!over_.WaitWithTimeout(absl::ToInt64Nanoseconds(absl::Seconds(seconds)))) client.Stop();
     });
   }
   ~WatchTimeout() {
@@ -67,7 +68,7 @@ class WatchTimeout {
   }
 
  private:
-  absl::Notification over_;
+  Notification over_;
   std::thread thread_;
 };
 

@@ -11,12 +11,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "coordinator/shell/server_loop.h"
 #include "proto/wire/address.h"
 #include "proto/wire/channel.h"
+#include "proto/wire/mutex.h"
 
 namespace weft {
 namespace {
@@ -135,7 +135,7 @@ class GrpcCoordinatorServer final : public CoordinatorServer {
   // Runs `question` on the loop's thread and waits for what it answers; `over` once the loop has ended.
   template <typename Result, typename Question>
   Result Ask(Result over, Question question) {
-    absl::Notification answered;
+    Notification answered;
     std::optional<Result> result;
     const bool posted = loop_->Post([&] {
       question([&](Result r) {
@@ -144,7 +144,7 @@ class GrpcCoordinatorServer final : public CoordinatorServer {
       });
     });
     if (!posted) return over;
-    answered.WaitForNotification();
+    answered.Wait();
     return *std::move(result);
   }
 

@@ -8,18 +8,20 @@ PlannerThread::PlannerThread(Planner planner) : planner_(std::move(planner)), th
 
 PlannerThread::~PlannerThread() {
   {
-    absl::MutexLock lock(&mu_);
+    MutexLock lock(mu_);
     stopping_ = true;
   }
+  wake_.Signal();
   thread_.join();
-  absl::MutexLock lock(&mu_);
+  MutexLock lock(mu_);
   for (Request& r : waiting_) r.done(absl::UnavailableError("the coordinator has stopped"));
 }
 
 bool PlannerThread::Plan(std::string spec, Done done) {
-  absl::MutexLock lock(&mu_);
+  MutexLock lock(mu_);
   if (waiting_.size() >= kMostWaiting) return false;
   waiting_.push_back({std::move(spec), std::move(done)});
+  wake_.Signal();
   return true;
 }
 
@@ -27,8 +29,8 @@ void PlannerThread::Run() {
   for (;;) {
     Request request;
     {
-      absl::MutexLock lock(&mu_);
-      mu_.Await(absl::Condition(this, &PlannerThread::Awake));
+      MutexLock lock(mu_);
+      while (!stopping_ && waiting_.empty()) wake_.Wait(mu_);
       if (stopping_) return;
       request = std::move(waiting_.front());
       waiting_.pop_front();

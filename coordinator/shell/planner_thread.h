@@ -13,8 +13,8 @@
 #include <thread>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 #include "coordinator/shell/server_options.h"
+#include "proto/wire/mutex.h"
 
 namespace weft {
 
@@ -35,10 +35,10 @@ class PlannerThread {
     Done done;
   };
   void Run();
-  bool Awake() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return stopping_ || !waiting_.empty(); }
 
   const Planner planner_;
-  absl::Mutex mu_;
+  Mutex mu_;
+  CondVar wake_;
   std::deque<Request> waiting_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   std::thread thread_;

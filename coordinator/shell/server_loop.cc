@@ -49,7 +49,7 @@ void ServerLoop::Start() {
 
 void ServerLoop::Join() {
   {
-    absl::MutexLock lock(&mu_);
+    MutexLock lock(mu_);
     over_ = true;
     if (!std::exchange(woken_, true)) alarm_.Set(queue_.get(), gpr_now(GPR_CLOCK_MONOTONIC), nullptr);
   }
@@ -61,7 +61,7 @@ void ServerLoop::Join() {
 void ServerLoop::EndQueue(int64_t now) {
   if (queue_ended_) return;
   {
-    absl::MutexLock lock(&mu_);
+    MutexLock lock(mu_);
     if (!over_) return;
   }
   end_due_ = std::min(end_due_, now + kMostEndingNs);
@@ -76,7 +76,7 @@ void ServerLoop::AcceptSession() {
 }
 
 bool ServerLoop::Post(std::function<void()> work) {
-  absl::MutexLock lock(&mu_);
+  MutexLock lock(mu_);
   if (over_) return false;
   posted_.push_back(std::move(work));
   if (!std::exchange(woken_, true)) alarm_.Set(queue_.get(), gpr_now(GPR_CLOCK_MONOTONIC), nullptr);
@@ -88,7 +88,7 @@ bool ServerLoop::TakePosted() {
   std::vector<std::function<void()>> posted;
   bool over = false;
   {
-    absl::MutexLock lock(&mu_);
+    MutexLock lock(mu_);
     posted.swap(posted_);
     over = over_;
   }
@@ -98,7 +98,7 @@ bool ServerLoop::TakePosted() {
 
 void ServerLoop::TakeTag(void* tag, bool ok) {
   if (tag == nullptr) {  // the alarm
-    absl::MutexLock lock(&mu_);
+    MutexLock lock(mu_);
     woken_ = false;
     return;
   }

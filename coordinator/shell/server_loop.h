@@ -22,12 +22,12 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 #include "coordinator/core/coordinator_core.h"
 #include "coordinator/shell/call.h"
 #include "coordinator/shell/planner_thread.h"
 #include "coordinator/shell/server_options.h"
 #include "coordinator/shell/session_table.h"
+#include "proto/wire/mutex.h"
 #include "proto/wire/runs_codec.h"
 #include "weft/v1/runs.grpc.pb.h"
 #include "weft/v1/session.grpc.pb.h"
@@ -97,7 +97,7 @@ class ServerLoop {
   int64_t end_due_ = INT64_MAX;  // when the queue ends at the latest, once the loop is over
   bool queue_ended_ = false;
 
-  absl::Mutex mu_;
+  Mutex mu_;
   std::vector<std::function<void()>> posted_ ABSL_GUARDED_BY(mu_);
   bool woken_ ABSL_GUARDED_BY(mu_) = false;
   grpc::Alarm alarm_ ABSL_GUARDED_BY(mu_);

@@ -9,10 +9,9 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
-#include "absl/time/time.h"
 #include "proto/wire/channel.h"
 #include "proto/wire/limits.h"
+#include "proto/wire/mutex.h"
 #include "proto/wire/stream_end.h"
 #include "weft/v1/session.grpc.pb.h"
 
@@ -22,6 +21,7 @@ namespace {
 constexpr int64_t kOpenTimeout = 10'000'000'000;  // from starting a connection to the coordinator's `open`
 constexpr int64_t kFirstPause = 20'000'000;
 constexpr int64_t kLongestPause = 1'000'000'000;
+constexpr int64_t kLastWords = 2'000'000'000;  // for the coordinator to take leave
 
 using Stream = grpc::ClientAsyncReaderWriter<v1::WorkerMessage, v1::CoordinatorMessage>;
 
@@ -66,23 +66,22 @@ class GrpcSessionStream final : public SessionStream {
 
   ~GrpcSessionStream() override {
     {
-      absl::MutexLock lock(&mu_);
-      stopping_ = true;
-      if (connection_ != nullptr) connection_->context.TryCancel();
+      MutexLock lock(mu_);
+      Stop();
     }
     thread_.join();
     close(event_fd_);
   }
 
   void Send(FromWorker message) override {
-    absl::MutexLock lock(&mu_);
+    MutexLock lock(mu_);
     if (!status_.ok()) return;
     end_.Send(std::move(message));
     WriteIfIdle();
   }
 
   bool Drain(std::vector<FromCoordinator>* messages) override {
-    absl::MutexLock lock(&mu_);
+    MutexLock lock(mu_);
     if (status_.ok()) {
       uint64_t count;
       while (read(event_fd_, &count, sizeof(count)) > 0) {
@@ -98,26 +97,29 @@ class GrpcSessionStream final : public SessionStream {
   int event_fd() const override { return event_fd_; }
 
   absl::Status status() const override {
-    absl::MutexLock lock(&mu_);
+    MutexLock lock(mu_);
     return status_;
   }
 
   uint64_t reconnects() const override {
-    absl::MutexLock lock(&mu_);
+    MutexLock lock(mu_);
     return reconnects_;
   }
 
   absl::Status Close(int64_t wait_ns) override {
-    absl::MutexLock lock(&mu_);
-    const absl::Time deadline = absl::Now() + absl::Nanoseconds(wait_ns);
-    mu_.AwaitWithDeadline(absl::Condition(this, &GrpcSessionStream::SettledOrOver), deadline);
+    MutexLock lock(mu_);
+    const int64_t start = MonotonicNanos();
+    const int64_t deadline = start + std::min(wait_ns, INT64_MAX - start);
+    while (!over_ && !end_.settled() && WaitUntil(deadline)) {
+    }
     const absl::Status before = status_;
     const bool settled = end_.settled();
     closing_ = true;
     if (connection_ != nullptr) WriteIfIdle();
-    mu_.AwaitWithDeadline(absl::Condition(&over_), std::min(deadline, absl::Now() + absl::Seconds(2)));
-    stopping_ = true;
-    if (connection_ != nullptr) connection_->context.TryCancel();
+    const int64_t last = std::min(deadline, MonotonicNanos() + kLastWords);
+    while (!over_ && WaitUntil(last)) {
+    }
+    Stop();
     if (!before.ok()) return before;
     if (!settled)
       return absl::DeadlineExceededError("the coordinator has not acknowledged the last messages");
@@ -125,7 +127,18 @@ class GrpcSessionStream final : public SessionStream {
   }
 
  private:
-  bool SettledOrOver() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return over_ || end_.settled(); }
+  void Stop() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    stopping_ = true;
+    if (connection_ != nullptr) connection_->context.TryCancel();
+    changed_.SignalAll();
+  }
+
+  // Waits for a change; false when it is too late to wait for one.
+  bool WaitUntil(int64_t deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    const int64_t now = MonotonicNanos();
+    if (now < deadline) changed_.WaitWithTimeout(mu_, deadline - now);
+    return now < deadline;
+  }
 
   void Signal() {
     const uint64_t one = 1;
@@ -135,6 +148,7 @@ class GrpcSessionStream final : public SessionStream {
   void End(absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (status_.ok()) status_ = std::move(status);
     over_ = true;
+    changed_.SignalAll();
     Signal();
   }
 
@@ -169,7 +183,7 @@ class GrpcSessionStream final : public SessionStream {
       Connection c;
       const grpc::Status status = Serve(&c);
       const int64_t now = MonotonicNanos();
-      absl::MutexLock lock(&mu_);
+      MutexLock lock(mu_);
       if (c.opened) {
         connected_at = now;
         pause = kFirstPause;
@@ -183,7 +197,9 @@ class GrpcSessionStream final : public SessionStream {
             absl::StrCat("coordinator at ", options_.address, " unreachable for ",
                          options_.unreachable_ns / 1'000'000'000, " s: ", status.error_message())));
       }
-      mu_.AwaitWithTimeout(absl::Condition(&stopping_), absl::Nanoseconds(pause));
+      const int64_t again = MonotonicNanos() + pause;
+      while (!stopping_ && WaitUntil(again)) {
+      }
       pause = std::min(pause * 2, kLongestPause);
     }
   }
@@ -197,7 +213,7 @@ class GrpcSessionStream final : public SessionStream {
   grpc::Status Serve(Connection* c) {
     c->stream = stub_->PrepareAsyncSession(&c->context, &c->queue);
     {
-      absl::MutexLock lock(&mu_);
+      MutexLock lock(mu_);
       if (stopping_) c->context.TryCancel();
       connection_ = c;
     }
@@ -211,7 +227,7 @@ class GrpcSessionStream final : public SessionStream {
       if (c->queue.AsyncNext(&tag, &ok, DeadlineAt(deadline)) == grpc::CompletionQueue::GOT_EVENT) {
         finished = Handle(c, static_cast<Connection::Tag>(reinterpret_cast<intptr_t>(tag)), ok);
       }
-      absl::MutexLock lock(&mu_);
+      MutexLock lock(mu_);
       if (c->opened) {
         open_deadline = INT64_MAX;
         WriteIfIdle();
@@ -221,7 +237,7 @@ class GrpcSessionStream final : public SessionStream {
       }
     }
     {
-      absl::MutexLock lock(&mu_);
+      MutexLock lock(mu_);
       connection_ = nullptr;  // from here no other thread touches it
     }
     c->queue.Shutdown();
@@ -252,7 +268,7 @@ class GrpcSessionStream final : public SessionStream {
         return false;
       case Connection::kWritten: {
         // When a write fails the call is dead, and the read that is always pending says so.
-        absl::MutexLock lock(&mu_);
+        MutexLock lock(mu_);
         c->writing = !ok;
         return false;
       }
@@ -263,7 +279,7 @@ class GrpcSessionStream final : public SessionStream {
   }
 
   void WriteOpen(Connection* c) {
-    absl::MutexLock lock(&mu_);
+    MutexLock lock(mu_);
     v1::Open* open = c->out.mutable_open();
     open->set_protocol(kProtocolVersion);
     open->set_session(session_);
@@ -274,7 +290,7 @@ class GrpcSessionStream final : public SessionStream {
 
   // False when the session is over for a fault in what came.
   bool TakeIn(Connection* c) {
-    absl::MutexLock lock(&mu_);
+    MutexLock lock(mu_);
     const int64_t now = MonotonicNanos();
     const size_t before = arrived_.size();
     const absl::Status s = c->opened ? end_.Receive(now, c->in, &arrived_) : TakeOpen(c, now);
@@ -283,6 +299,7 @@ class GrpcSessionStream final : public SessionStream {
       c->context.TryCancel();
       return false;
     }
+    changed_.SignalAll();  // it may have acknowledged what Close waits for
     if (before == 0 && !arrived_.empty()) Signal();
     return true;
   }
@@ -299,7 +316,7 @@ class GrpcSessionStream final : public SessionStream {
   }
 
   int64_t NextDeadline() const {
-    absl::MutexLock lock(&mu_);
+    MutexLock lock(mu_);
     return connection_->opened && !connection_->writing ? end_.next_deadline() : INT64_MAX;
   }
 
@@ -307,7 +324,8 @@ class GrpcSessionStream final : public SessionStream {
   const int event_fd_;
   const std::unique_ptr<v1::Coordination::Stub> stub_;
 
-  mutable absl::Mutex mu_;
+  mutable Mutex mu_;
+  CondVar changed_;  // over_, stopping_, or what end_ has acknowledged
   StreamEnd<FromWorker, FromCoordinator> end_ ABSL_GUARDED_BY(mu_);
   std::vector<FromCoordinator> arrived_ ABSL_GUARDED_BY(mu_);
   Connection* connection_ ABSL_GUARDED_BY(mu_) = nullptr;

@@ -11,8 +11,7 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
-#include "absl/time/time.h"
+#include "proto/wire/mutex.h"
 #include "schedules/families.h"
 #include "tests/process/scripted_worker.h"
 
@@ -22,7 +21,7 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr int kStages = 4, kMicrobatches = 8, kSteps = 3;
-constexpr absl::Duration kPatience = absl::Seconds(60);
+constexpr int64_t kPatience = 60'000'000'000;
 
 // The "run file" of these tests is the name of a schedule.
 absl::StatusOr<std::shared_ptr<const RunPlan>> Plan(const std::string& spec) {
@@ -37,51 +36,62 @@ class Heard {
   CoordinatorObserver observer() {
     CoordinatorObserver o;
     o.run = [this](const RunInfo& r) {
-      absl::MutexLock lock(&mu_);
+      MutexLock lock(mu_);
       runs_[r.id] = r;
+      changed_.SignalAll();
     };
     o.step = [this](const StepDone& s) {
-      absl::MutexLock lock(&mu_);
+      MutexLock lock(mu_);
       steps_.push_back(s);
     };
     o.jobs = [this](const JobsEnded& j) {
-      absl::MutexLock lock(&mu_);
+      MutexLock lock(mu_);
       for (const Completion& c : j.jobs) jobs_.insert(c.job);
     };
     o.worker = [this](const WorkerChange& w) {
-      absl::MutexLock lock(&mu_);
+      MutexLock lock(mu_);
       joined_ += w.kind == WorkerChange::Kind::kJoined;
+      changed_.SignalAll();
     };
     return o;
   }
 
   RunInfo WaitForEnd(uint64_t run) {
-    absl::MutexLock lock(&mu_);
-    const auto ended = [&] { return runs_.count(run) > 0 && IsFinal(runs_[run].state); };
-    mu_.AwaitWithTimeout(absl::Condition(&ended), kPatience);
+    MutexLock lock(mu_);
+    Await([&] { return runs_.count(run) > 0 && IsFinal(runs_[run].state); });
     return runs_[run];
   }
   bool WaitForState(uint64_t run, RunState state) {
-    absl::MutexLock lock(&mu_);
-    const auto there = [&] { return runs_.count(run) > 0 && runs_[run].state == state; };
-    return mu_.AwaitWithTimeout(absl::Condition(&there), kPatience);
+    MutexLock lock(mu_);
+    return Await([&] { return runs_.count(run) > 0 && runs_[run].state == state; });
   }
   bool WaitForWorkers(int count) {
-    absl::MutexLock lock(&mu_);
-    const auto there = [&] { return joined_ >= count; };
-    return mu_.AwaitWithTimeout(absl::Condition(&there), kPatience);
+    MutexLock lock(mu_);
+    return Await([&] { return joined_ >= count; });
   }
   std::vector<StepDone> steps() {
-    absl::MutexLock lock(&mu_);
+    MutexLock lock(mu_);
     return steps_;
   }
   std::multiset<Job> jobs() {
-    absl::MutexLock lock(&mu_);
+    MutexLock lock(mu_);
     return jobs_;
   }
 
  private:
-  absl::Mutex mu_;
+  template <typename Condition>
+  bool Await(Condition condition) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    const int64_t deadline = MonotonicNanos() + kPatience;
+    while (!condition()) {
+      const int64_t now = MonotonicNanos();
+      if (now >= deadline) return false;
+      changed_.WaitWithTimeout(mu_, deadline - now);
+    }
+    return true;
+  }
+
+  Mutex mu_;
+  CondVar changed_;
   std::map<uint64_t, RunInfo> runs_;
   std::vector<StepDone> steps_;
   std::multiset<Job> jobs_;

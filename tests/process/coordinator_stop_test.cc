@@ -6,11 +6,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
-#include "absl/time/time.h"
 #include "coordinator/shell/coordinator_server.h"
 #include "gtest/gtest.h"
 #include "proto/wire/channel.h"
+#include "proto/wire/mutex.h"
 #include "proto/wire/session_stream.h"
 
 namespace weft {
@@ -24,10 +23,12 @@ TEST(CoordinatorServer_Stop, SessionsThatDoNotListen_AreCutInOrder) {
     options.listen = {absl::StrCat("unix:/tmp/weft-stop-", getpid(), ".sock")};
     options.planner = [](const std::string&) { return absl::UnimplementedError("no runs here"); };
     int joined = 0;
-    absl::Mutex mu;
+    Mutex mu;
+    CondVar changed;
     options.observer.worker = [&](const WorkerChange& change) {
-      absl::MutexLock lock(&mu);
+      MutexLock lock(mu);
       joined += change.kind == WorkerChange::Kind::kJoined ? 1 : 0;
+      changed.SignalAll();
     };
     auto server = CoordinatorServer::Start(std::move(options));
     ASSERT_TRUE(server.ok()) << server.status();
@@ -40,9 +41,12 @@ TEST(CoordinatorServer_Stop, SessionsThatDoNotListen_AreCutInOrder) {
       streams.back()->Send(Hello{absl::StrCat("worker-", i), "test", i + 1, -1, "nowhere"});
     }
     {
-      absl::MutexLock lock(&mu);
-      const auto all = [&] { return joined == kSessions; };
-      ASSERT_TRUE(mu.AwaitWithTimeout(absl::Condition(&all), absl::Seconds(60)));
+      MutexLock lock(mu);
+      const int64_t deadline = MonotonicNanos() + 60'000'000'000;
+      while (joined < kSessions && MonotonicNanos() < deadline) {
+        changed.WaitWithTimeout(mu, deadline - MonotonicNanos());
+      }
+      ASSERT_EQ(joined, kSessions);
     }
     (*server)->Stop("the test stops it");
     server->reset();

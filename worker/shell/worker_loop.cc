@@ -11,7 +11,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/time.h"
 #include "proto/session/gather.h"
 #include "worker/shell/run_shape.h"
 
@@ -45,7 +44,7 @@ WorkerLoop::~WorkerLoop() {
   Stop();
   std::deque<std::unique_ptr<Slot>> slots;
   {
-    absl::MutexLock lock(&mu_);
+    MutexLock lock(mu_);
     slots.swap(slots_);
   }
   for (auto& slot : slots) slot->thread.join();
@@ -53,7 +52,7 @@ WorkerLoop::~WorkerLoop() {
 }
 
 void WorkerLoop::Stop() {
-  absl::MutexLock lock(&mu_);
+  MutexLock lock(mu_);
   stop_ = true;
   const uint64_t one = 1;
   [[maybe_unused]] ssize_t n = write(wake_fd_, &one, sizeof one);
@@ -62,11 +61,11 @@ void WorkerLoop::Stop() {
 }
 
 absl::Status WorkerLoop::Run() {
-  absl::MutexLock lock(&mu_);
+  MutexLock lock(mu_);
   while (!stop_) {
     if (driver_ != kNobody) {
       // A rank's thread drives. Look again soon, in case it goes off to compute.
-      main_wake_.WaitWithTimeout(&mu_, absl::Milliseconds(driver_blocked_ ? 10 : 5));
+      main_wake_.WaitWithTimeout(mu_, (driver_blocked_ ? 10 : 5) * kMillisecond);
       SendGathered();
       continue;
     }
@@ -80,7 +79,7 @@ absl::Status WorkerLoop::Run() {
 }
 
 void WorkerLoop::RankMain(Slot* slot) {
-  absl::MutexLock lock(&mu_);
+  MutexLock lock(mu_);
   while (!stop_) {
     if (!std::holds_alternative<std::monostate>(slot->task)) {
       RunTask(slot);
@@ -92,7 +91,7 @@ void WorkerLoop::RankMain(Slot* slot) {
       LeaveDriving();
     } else {
       slot->waiting = true;
-      slot->wake.Wait(&mu_);
+      slot->wake.Wait(mu_);
       slot->waiting = false;
     }
   }
@@ -361,18 +360,21 @@ void WorkerLoop::Give(Slot* slot, Task task) {
   }
 }
 
+std::vector<Tensor> WorkerLoop::TakeArrived(const std::vector<TensorKey>& keys) {
+  std::vector<Tensor> tensors;
+  for (const TensorKey& key : keys) {
+    const auto it = inbox_.find(key);
+    if (it == inbox_.end()) continue;  // an empty tensor, as of a stage without parameters
+    tensors.push_back(std::move(it->second));
+    inbox_.erase(it);
+  }
+  return tensors;
+}
+
 void WorkerLoop::Start(StartEffect& effect) {
   JobTask task;
-  const auto take = [&](const std::vector<TensorKey>& keys, std::vector<Tensor>* tensors) {
-    for (const TensorKey& key : keys) {
-      const auto it = inbox_.find(key);
-      if (it == inbox_.end()) continue;  // an empty tensor, as of a stage without parameters
-      tensors->push_back(std::move(it->second));
-      inbox_.erase(it);
-    }
-  };
-  take(effect.inputs, &task.inputs);
-  take(effect.gradients, &task.gradients);
+  task.inputs = TakeArrived(effect.inputs);
+  task.gradients = TakeArrived(effect.gradients);
   task.parts = static_cast<int>(core_.graph()->members(effect.job.stage).size());
   Slot* slot = SlotOf(effect.rank);
   task.start = std::move(effect);
@@ -492,7 +494,7 @@ void WorkerLoop::AddRunTo(int64_t now, WorkerSnapshot* s) {
 }
 
 WorkerSnapshot WorkerLoop::Snapshot() {
-  absl::MutexLock lock(&mu_);
+  MutexLock lock(mu_);
   WorkerSnapshot s = past_;
   s.has_run = core_.has_run();
   if (s.has_run) AddRunTo(MonotonicNow(), &s);

@@ -26,7 +26,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
-#include "absl/synchronization/mutex.h"
+#include "proto/wire/mutex.h"
 #include "worker/core/worker_core.h"
 #include "worker/shell/compute/compute.h"
 #include "worker/shell/job_runner.h"
@@ -98,7 +98,7 @@ class WorkerLoop {
     std::unique_ptr<RankCompute> compute;
     Task task;
     bool waiting = false;
-    absl::CondVar wake;
+    CondVar wake;
     std::vector<int> saved_stages;
     std::array<uint64_t, kTensorKinds> bytes_sent{}, bytes_received{};
     std::thread thread;
@@ -122,6 +122,7 @@ class WorkerLoop {
   void ApplyOne(int64_t now, WorkerEffect& effect, const JobOutcome* outcome)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Prepare(int64_t now, PrepareEffect& effect) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  std::vector<Tensor> TakeArrived(const std::vector<TensorKey>& keys) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Start(StartEffect& effect) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Publish(int64_t now, const PublishEffect& effect, const JobOutcome* outcome)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -145,8 +146,8 @@ class WorkerLoop {
   CoordinatorLink& link_;
   int wake_fd_ = -1;
 
-  absl::Mutex mu_;
-  absl::CondVar main_wake_ ABSL_GUARDED_BY(mu_);
+  Mutex mu_;
+  CondVar main_wake_ ABSL_GUARDED_BY(mu_);
   WorkerCore core_ ABSL_GUARDED_BY(mu_);
   WorkerEffects effects_ ABSL_GUARDED_BY(mu_);
   bool applying_ ABSL_GUARDED_BY(mu_) = false;

@@ -25,9 +25,9 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
+#include "proto/wire/mutex.h"
 #include "worker/shell/compute/compute.h"
 #include "worker/shell/memory_source.h"
-#include "worker/shell/mutex.h"
 #include "worker/shell/tensor.h"
 
 namespace weft {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "worker/shell/mutex.h"
+#include "proto/wire/mutex.h"
 
 namespace weft {
 
