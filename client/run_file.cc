@@ -10,8 +10,8 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "client/yaml_file.h"
+#include "proto/run/run_schedule.h"
 #include "schedules/check.h"
-#include "schedules/families.h"
 
 namespace weft {
 namespace {
@@ -78,8 +78,7 @@ absl::Status CheckReadable(const std::string& path) {
 
 // Whether the schedule fits the stages and micro-batches, and can run to its end.
 absl::Status CheckFits(const RunSpec& spec) {
-  const auto schedule =
-      MakeSchedule(spec.schedule.name, spec.schedule.parameters, spec.stages(), spec.train.microbatches);
+  const auto schedule = ScheduleOf(spec);
   return schedule.ok() ? CheckSchedule(*schedule) : schedule.status();
 }
 

@@ -77,6 +77,7 @@ struct ScheduleSpec {
   std::map<std::string, std::string> parameters;
   std::string rule = "sync";
   std::string reduction = "ordered";
+  std::string activations = "retain";  // what a forward leaves for its backward: retain, recompute or offload
 };
 
 struct RunSpec {

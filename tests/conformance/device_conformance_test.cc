@@ -83,6 +83,32 @@ TEST_P(DeviceTraining, FetchedWeights_PoisonedBetweenJobs_EqualsReference) {
   ExpectSame(Train(Cpu(), Run(), {Kind::kFetched, {1, 0, 3, 2}, true}), Reference(Run()));
 }
 
+// Whatever a forward leaves for its backward, fused or split, with held and with fetched weights.
+TEST_P(DeviceTraining, RecomputedAndOffloaded_EqualReference) {
+  const Outcome reference = Reference(Run());
+  for (const char* activations : {"recompute", "offload"}) {
+    RunSpec run = Run();
+    run.schedule.activations = activations;
+    for (bool split : {false, true}) {
+      SCOPED_TRACE(std::string(activations) + (split ? ", split" : ", fused"));
+      ExpectSame(Train(Cpu(), run, {Kind::kPipeline, {3, 1, 0, 2}, split}), reference);
+      ExpectSame(Train(Cpu(), run, {Kind::kOneRank, {0, 2, 1, 3}, split}), reference);
+      ExpectSame(Train(Cpu(), run, {Kind::kReplicas, {}, split}), reference);
+      ExpectSame(Train(Cpu(), run, {Kind::kFetched, {1, 0, 3, 2}, split}), reference);
+    }
+  }
+}
+
+TEST_P(DeviceTraining, BackwardOnAnotherRank_FromTheStagesInput_EqualsReference) {
+  const Outcome reference = Reference(Run());
+  for (const char* activations : {"retain", "recompute", "offload"}) {
+    RunSpec run = Run();
+    run.schedule.activations = activations;
+    ExpectSame(Train(Cpu(), run, {Kind::kApart, {1, 0, 3, 2}}), reference);
+    ExpectSame(Train(Cpu(), run, {Kind::kApart, {2, 3, 0, 1}, true}), reference);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Cpu, DeviceTraining,
                          ::testing::Combine(::testing::Values("gpt", "mlp"),
                                             ::testing::Values("sgd", "adamw"), ::testing::Values(1, 2, 4)),
@@ -186,6 +212,52 @@ TEST_P(DeviceModel, Memory_AfterAStep_ReturnsToTheLevelBefore) {
   }
   EXPECT_GT(rank->peak_bytes()[static_cast<int>(MemoryClass::kActivations)], 0);
   EXPECT_GT(rank->peak_bytes()[static_cast<int>(MemoryClass::kBuffers)], 0);
+}
+
+// Bytes that a micro-batch leaves on the middle stage, in the rank's memory and in the host's.
+struct Left {
+  int64_t activations = 0, host = 0;
+};
+Left LeftByForward(const RunSpec& run, MemorySource& memory) {
+  auto first = *Cpu().CreateRank(run, 0, memory);
+  auto rank = *Cpu().CreateRank(run, 1, memory);
+  EXPECT_TRUE(first->AddStage(0, true).ok());
+  EXPECT_TRUE(rank->AddStage(1, true).ok());
+  Tensor g;
+  for (int b = 0; b < 2; ++b) {
+    Tensor x = first->Forward(Job::Compute(0, 0, b, JobKind::kForward), {}, {})->activation;
+    Tensor y = rank->Forward(Job::Compute(0, 1, b, JobKind::kForward), std::move(x), {})->activation;
+    g = CopyOf(y);
+  }
+  const Left left{Live(*rank, MemoryClass::kActivations) / 2, Live(*rank, MemoryClass::kHost) / 2};
+  for (int b = 0; b < 2; ++b) {
+    EXPECT_TRUE(rank->Backward(Job::Compute(0, 1, b, JobKind::kBackward), g, {}, false).ok());
+    EXPECT_TRUE(first->Backward(Job::Compute(0, 0, b, JobKind::kBackward), g, {}, false).ok());
+  }
+  for (const MemoryClass c : {MemoryClass::kActivations, MemoryClass::kHost}) {
+    EXPECT_EQ(Live(*rank, c), 0);
+    EXPECT_EQ(Live(*first, c), 0);
+  }
+  EXPECT_GT(rank->peak_bytes()[static_cast<int>(MemoryClass::kActivations)], left.activations);
+  return left;
+}
+
+TEST_P(DeviceModel, Activations_ByPolicy_AreWhereItSays) {
+  std::map<std::string, Left> left;
+  for (const char* activations : {"retain", "recompute", "offload"}) {
+    RunSpec run = RunWithDropout(3);
+    run.schedule.activations = activations;
+    left[activations] = LeftByForward(run, memory_);
+  }
+  EXPECT_GT(left["retain"].activations, 0);
+  EXPECT_EQ(left["retain"].host, 0);
+  // The outputs went with their consumers here: of a forward that is run again nothing stays on its rank.
+  EXPECT_EQ(left["recompute"].activations, 0);
+  EXPECT_EQ(left["recompute"].host, 0);
+  EXPECT_EQ(left["offload"].activations, 0);
+  // All that was retained went to the host, and the stage's input, which was its maker's, besides.
+  EXPECT_GE(left["offload"].host, left["retain"].activations);
+  EXPECT_LT(left["offload"].host, 2 * left["retain"].activations);
 }
 
 TEST_P(DeviceModel, Weights_StillReadByAPeer_AreNotWrittenOver) {

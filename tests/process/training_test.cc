@@ -115,7 +115,12 @@ const char* kOnTwoProcesses[] = {"fsdp",
                                  "zb_h2",
                                  "zb_v",
                                  "v_half",
-                                 "v_min"};
+                                 "v_min",
+                                 "{1f1b: {}, activations: recompute}",
+                                 "{1f1b: {}, activations: offload}",
+                                 "{zb_h1: {}, activations: recompute}",
+                                 "{zb_h1: {}, activations: offload}",
+                                 "{fsdp: {}, activations: recompute}"};
 
 int RanksOf(const std::string& schedule) {
   if (schedule.find("ranks: 3") != std::string::npos) return 3;
@@ -178,6 +183,34 @@ TEST(Training, OtherCutOfTheChain_GivesTheSameWeights) {
       values[name.substr(name.find('.') + 1)] = bytes;
     if (first.empty()) first = values;
     EXPECT_EQ(values, first) << stages;
+  }
+}
+
+// What a rank keeps of its forwards, by what the schedule says of activations.
+TEST(Training, ActivationBytes_RetainedRecomputedOffloaded) {
+  TestFolder folder;
+  folder.Write("text.txt", Text(20000));
+  std::map<std::string, Json> peaks;
+  for (const char* activations : {"retain", "recompute", "offload"}) {
+    const std::string schedule = absl::StrCat("{gpipe: {}, activations: ", activations, "}");
+    const std::string file = folder.Write("run.yaml", GptRun(folder, schedule, 2, "[2, 1, 1, 2]"));
+    const CommandResult r =
+        Command::Run({"weft", "train", file, "--processes", "2", "--out", folder / "out"}, 120);
+    ASSERT_EQ(r.code, 0) << r.err;
+    peaks[activations] = Json::parse(ReadWholeFile(folder / "out/summary.json"))["peak_bytes"];
+  }
+  for (int rank = 0; rank < 4; ++rank) {
+    SCOPED_TRACE(absl::StrCat("rank ", rank));
+    const auto peak = [&](const char* activations, const char* memory_class) {
+      return peaks[activations][rank][memory_class].get<int64_t>();
+    };
+    // Four micro-batches are alive at once; recomputed, one of them at a time has more than the stage's
+    // input.
+    EXPECT_LT(2 * peak("recompute", "activations"), peak("retain", "activations"));
+    EXPECT_LT(2 * peak("offload", "activations"), peak("retain", "activations"));
+    EXPECT_EQ(peak("retain", "host"), 0);
+    EXPECT_EQ(peak("recompute", "host"), 0);
+    EXPECT_GT(2 * peak("offload", "host"), peak("retain", "activations"));
   }
 }
 

@@ -1,0 +1,19 @@
+#include "proto/run/run_schedule.h"
+
+#include "schedules/families.h"
+
+namespace weft {
+
+ActivationPolicy ActivationsOf(const ScheduleSpec& schedule) {
+  if (schedule.activations == "recompute") return ActivationPolicy::kRecompute;
+  return schedule.activations == "offload" ? ActivationPolicy::kOffload : ActivationPolicy::kRetain;
+}
+
+absl::StatusOr<Schedule> ScheduleOf(const RunSpec& run) {
+  absl::StatusOr<Schedule> schedule =
+      MakeSchedule(run.schedule.name, run.schedule.parameters, run.stages(), run.train.microbatches);
+  if (schedule.ok()) schedule->activations = ActivationsOf(run.schedule);
+  return schedule;
+}
+
+}  // namespace weft
