@@ -23,7 +23,7 @@ absl::Status CheckRanks(const Schedule& s) {
   for (int step = 0; step < s.period; ++step) {
     for (int stage = 0; stage < s.stages; ++stage) {
       for (int b = 0; b < s.microbatches; ++b) {
-        const Rank forward = s.compute(Job::Compute(step, stage, b, JobKind::kForward));
+        const Rank backward = s.compute(Job::Compute(step, stage, b, KindsOf(s)[1]));
         for (JobKind kind : KindsOf(s)) {
           const Job job = Job::Compute(step, stage, b, kind);
           const Rank c = s.compute(job), w = s.weights(job);
@@ -36,10 +36,10 @@ absl::Status CheckRanks(const Schedule& s) {
                 absl::StrFormat("nobody holds the weights of %s: weights names rank %d; ranks are 0 to %d",
                                 Describe(job), w, s.ranks - 1));
           }
-          if (c != forward) {
+          if (kind == JobKind::kBackwardWeight && c != backward) {
             return absl::InvalidArgumentError(absl::StrFormat(
-                "%s is on rank %d but its forward is on rank %d; the activation that it needs lives there",
-                Describe(job), c, forward));
+                "%s is on rank %d but its backward_input is on rank %d; what it needs of that lives there",
+                Describe(job), c, backward));
           }
         }
       }

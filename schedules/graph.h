@@ -65,6 +65,13 @@ class Graph {
   // True when the job computes with a fetched copy.
   bool FetchesWeights(const Job& job) const;
 
+  // A compute job's micro-batch has its forward and its backward on different ranks (in some step). The
+  // backward then starts over from the stage's input: it waits for that activation too, and the forward
+  // leaves nothing.
+  bool IsApart(const Job& job) const {
+    return any_apart_ && apart_[static_cast<size_t>(job.stage) * schedule_.microbatches + job.microbatch];
+  }
+
   // The last kind of a micro-batch's backward on a stage, whose end frees the activation and completes the
   // gradient.
   JobKind final_backward() const {
@@ -85,6 +92,7 @@ class Graph {
   int KindsPerMicrobatch() const { return schedule_.split_backward ? 3 : 2; }
   int MemberOf(int stage, Rank rank) const;
   void NumberPlaces();
+  void FindApart();
   void WeightsEdge(const Job& job, std::vector<Edge>* edges) const;
   void UpdatePredecessors(const Job& job, std::vector<Edge>* edges) const;
   void GradientSuccessors(const Job& job, std::vector<Edge>* edges) const;
@@ -93,6 +101,8 @@ class Graph {
   Schedule schedule_;
   std::vector<std::vector<Rank>> members_;
   std::vector<bool> gradient_travels_;
+  std::vector<bool> apart_;  // by stage and micro-batch
+  bool any_apart_ = false;
   std::vector<int> tail_;  // index of each stage's first reduce or update
   int jobs_per_step_ = 0;
   std::vector<int32_t> place_;  // under strict replay: of each compute job in its rank's order

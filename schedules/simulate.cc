@@ -71,6 +71,7 @@ class Simulation {
     int32_t stage;
     JobKind kind;
     double duration;
+    bool apart;  // the micro-batch's forward and backward are on different ranks
   };
   struct Row {
     std::vector<int32_t> waiting;
@@ -157,7 +158,8 @@ void Simulation::Prepare() {
   n_ = graph_.jobs_per_step();
   for (int i = 0; i < n_; ++i) {
     const Job job = graph_.JobAt(0, i);
-    info_.push_back({job.stage, job.kind, At(options_.duration[static_cast<int>(job.kind)], job.stage)});
+    info_.push_back({job.stage, job.kind, At(options_.duration[static_cast<int>(job.kind)], job.stage),
+                     HasMicrobatch(job.kind) && graph_.IsApart(job)});
   }
   rank_of_.resize(schedule_.period);
   for (int p = 0; p < schedule_.period; ++p) {
@@ -280,12 +282,12 @@ void Simulation::CountEnd(int64_t id, const JobInfo& info, Rank rank) {
     held_[info.stage][m].Read(graph_.VersionOf(job));
     result_.ranks[rank].weight_fetches += holder != rank;
   }
-  if (info.kind == graph_.final_backward()) {
-    RankState& state = ranks_[rank];
-    state.ready.Release(info.stage);
-    --state.activations;
-    state.activation_bytes -= At(options_.activation, info.stage);
-  }
+  const bool leaves_nothing = info.apart && info.kind == JobKind::kForward;
+  if (info.kind != graph_.final_backward() && !leaves_nothing) return;
+  RankState& state = ranks_[rank];
+  if (!info.apart || leaves_nothing) state.ready.Release(info.stage);
+  --state.activations;
+  state.activation_bytes -= At(options_.activation, info.stage);
 }
 
 void Simulation::End(int64_t id) {
@@ -311,7 +313,7 @@ void Simulation::Start(Rank rank, int64_t id) {
   const JobInfo& info = info_[id % n_];
   RankState& state = ranks_[rank];
   RankStats& stats = result_.ranks[rank];
-  if (info.kind == JobKind::kForward) {
+  if (info.kind == JobKind::kForward || (info.apart && info.kind == graph_.input_backward())) {
     stats.peak_activations = std::max(stats.peak_activations, ++state.activations);
     state.activation_bytes += At(options_.activation, info.stage);
     stats.peak_activation_bytes = std::max(stats.peak_activation_bytes, state.activation_bytes);

@@ -91,6 +91,22 @@ std::vector<Value> PlainLoop(const Graph& graph, int steps) {
   return weights;
 }
 
+Schedule MakeApart(Schedule s) {
+  if (s.ranks < 2 || !s.order.empty()) return s;
+  const auto forward_rank = [compute = s.compute](Job job) {
+    job.kind = JobKind::kForward;
+    return compute(job);
+  };
+  s.priority = [forward_rank, priority = s.priority, ranks = s.ranks](const Job& job) {
+    return priority(job) * ranks + forward_rank(job);
+  };
+  s.compute = [forward_rank, ranks = s.ranks](const Job& job) {
+    const Rank rank = forward_rank(job);
+    return job.kind == JobKind::kForward ? rank : (rank + 1) % ranks;
+  };
+  return s;
+}
+
 class World {
  public:
   explicit World(const WorldOptions& options);
@@ -167,6 +183,7 @@ class World {
 
 World::World(const WorldOptions& options) : options_(options), random_(options.seed) {
   auto schedule = MakeSchedule(options.family, options.parameters, options.stages, options.microbatches);
+  if (options.apart) schedule = MakeApart(*std::move(schedule));
   auto plan = MakeRunPlan("world", options.family, *schedule, options.steps);
   plan_ = *plan;
   CoreOptions core;
@@ -326,7 +343,7 @@ void World::Transfer(Process& from, const TensorKey& key, int to, Value value) {
   Process& p = *processes_[to];
   At(now_ + 500 + random_.Below(options_.transfer_delay_ns), [this, &p, key, value] {
     Note(Mix(14, value));
-    p.inbox[key] = value;
+    if (key.kind != TensorKind::kOrder) p.inbox[key] = value;
     WorkerEffects effects;
     p.core.OnTensor(now_, key, now_ - 1, &effects);
     Carry(p, std::move(effects), nullptr);
@@ -412,9 +429,17 @@ World::Outputs World::Compute(Process& p, const StartEffect& start) {
   Job forward = j;
   forward.kind = JobKind::kForward;
   const auto weights = [&] { return take(TensorKind::kWeights).value_or(p.weights[{start.rank, j.stage}]); };
+  const bool runs_again = start.apart && (j.kind == JobKind::kBackward || j.kind == JobKind::kBackwardInput);
+  std::optional<Value> fetched;  // a job's weights come once
+  if (runs_again) {
+    fetched = weights();
+    p.outputs[{start.rank, forward}] =
+        ForwardValue(forward, take(TensorKind::kActivation).value_or(j.step), *fetched);
+  }
   if (j.kind == JobKind::kForward) {
     const Value input = take(TensorKind::kActivation).value_or(j.step);
-    out.activation = p.outputs[{start.rank, j}] = ForwardValue(j, input, weights());
+    out.activation = ForwardValue(j, input, weights());
+    if (!start.apart) p.outputs[{start.rank, j}] = out.activation;
   } else if (j.kind == JobKind::kBackwardWeight) {
     // What its backward_input left; it fetches weights anew where they are not held.
     weights();
@@ -425,12 +450,14 @@ World::Outputs World::Compute(Process& p, const StartEffect& start) {
     if (!start.hand_out_gradient) p.outputs[{start.rank, j}] = out.gradient;
   } else if (j.kind == JobKind::kBackwardInput) {
     const Value gradient = take(TensorKind::kInputGradient).value_or(0);
-    out.input_gradient = InputGradientValue(j, p.outputs[{start.rank, forward}], gradient, weights());
+    out.input_gradient = InputGradientValue(j, p.outputs[{start.rank, forward}], gradient,
+                                            fetched.has_value() ? *fetched : weights());
     p.outputs[{start.rank, j}] = GradientValue(out.input_gradient);
     p.outputs.erase({start.rank, forward});
   } else if (HasMicrobatch(j.kind)) {
     const Value gradient = take(TensorKind::kInputGradient).value_or(0);
-    out.input_gradient = InputGradientValue(j, p.outputs[{start.rank, forward}], gradient, weights());
+    out.input_gradient = InputGradientValue(j, p.outputs[{start.rank, forward}], gradient,
+                                            fetched.has_value() ? *fetched : weights());
     out.gradient = GradientValue(out.input_gradient);
     p.outputs.erase({start.rank, forward});
     // A stage of one holder sums in the rank itself, micro-batch by micro-batch: by number, so that order
@@ -488,6 +515,7 @@ void World::CheckEnd() {
   if (steps_done_ != options_.steps) Problem(absl::StrCat(steps_done_, " steps were reported"));
   const std::vector<Value> plain = PlainLoop(plan_->graph, options_.steps);
   for (auto& p : processes_) {
+    if (!p->outputs.empty()) Problem(absl::StrCat(p->outputs.size(), " outputs were left behind"));
     for (const auto& [where, value] : p->weights) {
       const auto& members = plan_->graph.members(where.second);
       const bool holds = std::find(members.begin(), members.end(), where.first) != members.end();
@@ -574,6 +602,7 @@ WorldOptions DrawWorld(uint64_t seed) {
     o.parameters.clear();
     schedule = MakeSchedule(o.family, o.parameters, o.stages, o.microbatches);
   }
+  o.apart = random.Chance(0.3);
   o.processes = random.From(1, schedule.ok() ? std::min(schedule->ranks, 5) : 1);
   o.loss = random.Chance(0.7) ? 0.01 * random.From(0, 30) : 0;
   o.duplication = random.Chance(0.7) ? 0.01 * random.From(0, 50) : 0;

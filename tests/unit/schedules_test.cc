@@ -1,4 +1,5 @@
 // Closed forms, constraints and refusals of the schedules.
+#include <algorithm>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -175,6 +176,53 @@ TEST(Families, BrokenConstraints_AreRefusedWithTheReason) {
 Schedule Sound() { return *MakeSchedule("1f1b", {}, 2, 2); }
 
 TEST(ScheduleCheck, SoundSchedule_Passes) { EXPECT_TRUE(CheckSchedule(Sound()).ok()); }
+
+// Forwards of stage s on rank s, its backwards on rank S + s, which holds the weights.
+Schedule Apart(bool split) {
+  Schedule s = *MakeSchedule("gpipe", {}, 3, 2);
+  s.ranks = 6;
+  s.split_backward = split;
+  s.weights = [](const Job& j) { return 3 + j.stage; };
+  s.compute = [](const Job& j) { return j.kind == JobKind::kForward ? j.stage : 3 + j.stage; };
+  s.priority = [](const Job& j) { return (j.step * 2 + j.microbatch) * 3 + static_cast<int>(j.kind); };
+  return s;
+}
+
+TEST(Apart, BackwardOnAnotherRank_WaitsForTheStagesInput) {
+  for (const bool split : {false, true}) {
+    const Schedule schedule = Apart(split);
+    ASSERT_TRUE(CheckSchedule(schedule).ok()) << CheckSchedule(schedule);
+    const Graph graph(schedule);
+    for (int stage : {0, 1, 2}) {
+      std::vector<Edge> edges;
+      graph.Predecessors(Job::Compute(5, stage, 1, graph.input_backward()), &edges);
+      const auto inputs = std::count_if(edges.begin(), edges.end(), [&](const Edge& e) {
+        return e.tensor == TensorKind::kActivation &&
+               e.from == Job::Compute(5, stage - 1, 1, JobKind::kForward);
+      });
+      EXPECT_EQ(inputs, stage > 0 ? 1 : 0);
+    }
+    SimulationOptions options;
+    options.activation = {10};
+    const auto run = Simulate(graph, options);
+    ASSERT_TRUE(run.ok()) << run.status();
+    for (int stage : {0, 1, 2}) {
+      // The forward's rank lets go at once, and the backward's has one activation a backward.
+      EXPECT_EQ(run->ranks[stage].peak_activations, 1);
+      EXPECT_EQ(run->ranks[stage].weight_fetches, 2);
+      EXPECT_LE(run->ranks[3 + stage].peak_activations, split ? 2 : 1);
+      EXPECT_EQ(run->ranks[3 + stage].activation_receives, stage > 0 ? 2 : 0);
+      EXPECT_EQ(run->ranks[3 + stage].weight_fetches, 0);
+    }
+  }
+}
+
+TEST(Apart, HalvesOfABackwardOnTwoRanks_AreRefused) {
+  Schedule s = Apart(true);
+  s.compute = [](const Job& j) { return j.kind == JobKind::kBackwardWeight ? j.stage : 3 + j.stage; };
+  EXPECT_THAT(std::string(CheckSchedule(s).message()),
+              HasSubstr("is on rank 0 but its backward_input is on rank 3"));
+}
 
 TEST(ScheduleCheck, RankOutOfRange_NamesJobAndRank) {
   Schedule s = Sound();

@@ -369,7 +369,8 @@ void WorkerCore::StartJobs(int64_t now, WorkerEffects* out) {
 StartEffect WorkerCore::MakeStart(RankState& rank, int64_t id) {
   Run& run = *run_;
   const Job job = run.JobOf(id);
-  StartEffect start{rank.rank, job, {}, {}, true, false};
+  StartEffect start{rank.rank, job, {}, {}, true, false, false};
+  start.apart = HasMicrobatch(job.kind) && run.graph.IsApart(job);
   std::vector<Edge> edges;
   run.graph.Predecessors(job, &edges);
   const bool consumes = run.ConsumesGradients(job);
@@ -388,7 +389,7 @@ StartEffect WorkerCore::MakeStart(RankState& rank, int64_t id) {
       start.inputs.push_back(KeyOf(e));
     }
   }
-  if (job.kind == JobKind::kForward)
+  if (job.kind == JobKind::kForward || (start.apart && job.kind == run.graph.input_backward()))
     rank.peak_activations = std::max(rank.peak_activations, ++rank.activations);
   start.hand_out_gradient = job.kind == run.graph.final_backward() && run.graph.gradient_travels(job.stage);
   return start;
@@ -416,10 +417,7 @@ void WorkerCore::OnJobDone(int64_t now, const JobDone& done, WorkerEffects* out)
   run.FlagsOf(id) |= kDone;
   run.intakes.erase(id);
   --rank.jobs_left;
-  if (done.job.kind == run.graph.final_backward()) {
-    --rank.activations;
-    rank.ready.Release(done.job.stage);
-  }
+  FreeActivation(rank, done.job);
   PublishOutputs(done.job, out);
   Completion completion{done.job, done.start_ns, done.end_ns, done.loss.value_or(0), done.loss.has_value()};
   out->push_back(SendEffect{Completions{run.assignment.run, rank.rank, rank.token, {completion}}});
@@ -434,6 +432,16 @@ void WorkerCore::OnJobDone(int64_t now, const JobDone& done, WorkerEffects* out)
     ++run.first_row;
   }
   StartJobs(now, out);
+}
+
+// What a micro-batch had alive on its stage goes with its backward, or, where that is on another rank, with
+// each.
+void WorkerCore::FreeActivation(RankState& rank, const Job& job) {
+  if (!HasMicrobatch(job.kind)) return;
+  const bool leaves_nothing = job.kind == JobKind::kForward && run_->graph.IsApart(job);
+  if (job.kind != run_->graph.final_backward() && !leaves_nothing) return;
+  --rank.activations;
+  if (leaves_nothing || !run_->graph.IsApart(job)) rank.ready.Release(job.stage);
 }
 
 void WorkerCore::PublishOutputs(const Job& job, WorkerEffects* out) {

@@ -74,6 +74,9 @@ struct StartEffect {
   std::vector<TensorKey> gradients;
   bool last = true;
   bool hand_out_gradient = false;
+  // The micro-batch's forward and backward are on different ranks: a forward leaves nothing, a backward
+  // starts from the stage's input.
+  bool apart = false;
 };
 // Hand an output of the job that just ended (or the initial weights) to a rank of another process, or of this
 // one (process -1).
@@ -153,6 +156,7 @@ class WorkerCore {
   void InputArrived(int64_t id, int microbatch);
   void Consider(int64_t id);
   void AddReady(RankState& rank, int64_t id);
+  void FreeActivation(RankState& rank, const Job& job);
   void PublishOutputs(const Job& job, WorkerEffects* out);
   void PublishInitialWeights(WorkerEffects* out);
   void PublishEdge(const Edge& edge, WorkerEffects* out);
