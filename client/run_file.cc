@@ -110,7 +110,11 @@ absl::StatusOr<RunSpec> ParseRunFile(const std::string& path, const std::string&
       return at(DottedPath(pointer), absl::StrCat(DottedPath(pointer), ": ", readable.message()));
   }
   const absl::Status schedule = CheckFits(*spec);
-  if (!schedule.ok()) return at("schedule", absl::StrCat("schedule: ", schedule.message()));
+  if (!schedule.ok()) {
+    const auto place = schedule.GetPayload(kPathPayload);  // its message names it
+    return place.has_value() ? at(std::string(*place), schedule.message())
+                             : at("schedule", absl::StrCat("schedule: ", schedule.message()));
+  }
   return spec;
 }
 

@@ -8,6 +8,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "schedules/admission.h"
 #include "schedules/graph.h"
 #include "schedules/simulate.h"
 
@@ -247,7 +248,7 @@ absl::Status CheckSchedule(const Schedule& s) {
   }
   if (!s.compute || !s.weights || !s.priority)
     return absl::InvalidArgumentError("a schedule needs compute, weights and priority");
-  for (auto* check : {CheckRanks, CheckPriorities, CheckLimits, CheckOrder}) {
+  for (auto* check : {CheckRanks, CheckPriorities, CheckLimits, CheckOrder, CheckMemory}) {
     if (absl::Status status = check(s); !status.ok()) return status;
   }
   const Graph graph(s);

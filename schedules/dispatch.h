@@ -8,6 +8,8 @@
 // may go; jobs with negative priorities (reduce and update) stand outside the order and go first in both
 // modes.
 //
+// Where the rank has a budget of bytes, a forward is ready only with its ticket (admission.h), in both modes.
+//
 // Invariants: a job is added once and taken at most once; the activations of a limited stage never exceed its
 // limit. Not thread-safe; owned by the core of one rank.
 #ifndef WEFT_SCHEDULES_DISPATCH_H_
@@ -17,6 +19,8 @@
 #include <optional>
 #include <vector>
 
+#include "schedules/admission.h"
+
 namespace weft {
 
 class ReadyJobs {
@@ -24,12 +28,14 @@ class ReadyJobs {
   // `limits[s]`: most activations of stage s alive on this rank; absent means no limit. May be shorter than
   // the number of stages.
   // `first_place`: strict replay from this place of the order on; absent means the greedy rule.
+  // `tickets`: the budget of bytes; absent means none.
   explicit ReadyJobs(std::vector<std::optional<int>> limits = {},
-                     std::optional<int64_t> first_place = std::nullopt);
+                     std::optional<int64_t> first_place = std::nullopt,
+                     std::optional<Tickets> tickets = std::nullopt);
 
   // `job` is the caller's number for it. `admits`: the job is a forward, which brings an activation of
-  // `stage` to life.
-  void Add(int64_t priority, int64_t job, int stage, bool admits);
+  // `stage` to life; with a budget of bytes, `ticket` is its number in the order of admission.
+  void Add(int64_t priority, int64_t job, int stage, bool admits, int64_t ticket = -1);
 
   // The job that Take would take, or nothing.
   std::optional<int64_t> Next() const;
@@ -38,6 +44,12 @@ class ReadyJobs {
 
   // The activation of a micro-batch on `stage` is gone.
   void Release(int stage);
+
+  // What a forward of the stage leaves has been measured. Requires a budget of bytes.
+  void Measure(int stage, int64_t bytes);
+  // The ready forward without room that comes next in the order of admission, if there is one.
+  std::optional<int64_t> WaitsForMemory() const;
+  const std::optional<Tickets>& tickets() const { return tickets_; }
 
   bool empty() const { return size_ == 0; }
   // There are ready jobs, none may start, and admission alone holds back one that otherwise would.
@@ -52,6 +64,13 @@ class ReadyJobs {
     bool admits;
     bool operator<(const Entry& o) const { return priority > o.priority; }  // min-heap
   };
+  struct Waiting {
+    int64_t ticket;
+    Entry entry;
+    bool operator<(const Waiting& o) const { return ticket > o.ticket; }  // min-heap
+  };
+  void Push(const Entry& entry);
+  void AdmitWaiting();
   // Index of the heap whose top starts next, -1 for none.
   int Choose() const;
   bool Admits(int heap) const;
@@ -65,6 +84,8 @@ class ReadyJobs {
   std::vector<int> stage_of_heap_;
   std::vector<std::optional<int>> limits_;
   std::vector<int> live_;
+  std::optional<Tickets> tickets_;
+  std::vector<Waiting> waiting_;  // forwards without their ticket
   int64_t size_ = 0;
   bool replays_ = false;
   int64_t place_ = 0;  // of the next compute job, under strict replay

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "schedules/admission.h"
 #include "schedules/dispatch.h"
 
 namespace weft {
@@ -62,7 +63,11 @@ class HeldVersions {
 class Simulation {
  public:
   Simulation(const Graph& graph, const SimulationOptions& options)
-      : graph_(graph), options_(options), schedule_(graph.schedule()), edges_(Flatten(graph)) {}
+      : graph_(graph),
+        options_(options),
+        schedule_(graph.schedule()),
+        edges_(Flatten(graph)),
+        admission_(graph) {}
 
   absl::StatusOr<SimulationResult> Run();
 
@@ -117,6 +122,7 @@ class Simulation {
   const SimulationOptions& options_;
   const Schedule& schedule_;
   const StepEdges edges_;
+  const AdmissionOrder admission_;
   int64_t n_ = 0;
   std::vector<JobInfo> info_;
   std::vector<std::vector<Rank>> rank_of_;  // [step mod period][index]
@@ -171,7 +177,8 @@ void Simulation::Prepare() {
       for (int s = 0; s < schedule_.stages; ++s) limits.push_back(schedule_.limit(w, s));
     }
     ranks_.push_back(
-        {ReadyJobs(std::move(limits), graph_.replays() ? std::optional<int64_t>(0) : std::nullopt)});
+        {ReadyJobs(std::move(limits), graph_.replays() ? std::optional<int64_t>(0) : std::nullopt,
+                   admission_.TicketsOf(w))});
   }
   if (options_.bandwidth > 0) link_free_.assign(static_cast<size_t>(schedule_.ranks) * schedule_.ranks, 0);
   result_.ranks.resize(schedule_.ranks);
@@ -236,7 +243,10 @@ double Simulation::BytesOf(TensorKind tensor, int from_stage, int to_stage) cons
 void Simulation::MakeReady(int64_t id) {
   const JobInfo& info = info_[id % n_];
   const Rank rank = RankAt(id);
-  ranks_[rank].ready.Add(graph_.PriorityOf(JobOf(id)), id, info.stage, info.kind == JobKind::kForward);
+  const Job job = JobOf(id);
+  const bool admits = info.kind == JobKind::kForward;
+  ranks_[rank].ready.Add(graph_.PriorityOf(job), id, info.stage, admits,
+                         admits ? admission_.TicketOf(job) : -1);
   touched_.push_back(rank);
 }
 
@@ -352,6 +362,18 @@ void Simulation::DispatchAll() {
 }
 
 absl::Status Simulation::Stuck() const {
+  for (Rank rank = 0; rank < schedule_.ranks; ++rank) {
+    const ReadyJobs& ready = ranks_[rank].ready;
+    const std::optional<int64_t> id = ready.WaitsForMemory();
+    if (!id.has_value()) continue;
+    const Tickets& tickets = *ready.tickets();
+    return absl::FailedPreconditionError(
+        absl::StrFormat("deadlock: on rank %d %s would leave %d bytes of activations; the budget is %d, %d "
+                        "of them are promised to "
+                        "forwards of micro-batches before it, and no job can run that would give them back",
+                        rank, Describe(JobOf(*id)), tickets.left(info_[*id % n_].stage), tickets.budget(),
+                        tickets.bytes_out()));
+  }
   for (size_t r = 0; r < rows_.size(); ++r) {
     for (int64_t i = 0; i < n_; ++i) {
       // A job that is not done is stuck if nothing is running: name the first one that waits for admission,

@@ -1,5 +1,6 @@
 #include "proto/run/run_schedule.h"
 
+#include "proto/run/run_memory.h"
 #include "schedules/families.h"
 
 namespace weft {
@@ -12,7 +13,9 @@ ActivationPolicy ActivationsOf(const ScheduleSpec& schedule) {
 absl::StatusOr<Schedule> ScheduleOf(const RunSpec& run) {
   absl::StatusOr<Schedule> schedule =
       MakeSchedule(run.schedule.name, run.schedule.parameters, run.stages(), run.train.microbatches);
-  if (schedule.ok()) schedule->activations = ActivationsOf(run.schedule);
+  if (!schedule.ok()) return schedule;
+  schedule->activations = ActivationsOf(run.schedule);
+  if (absl::Status s = SetMemory(run, &*schedule); !s.ok()) return s;
   return schedule;
 }
 

@@ -14,6 +14,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
 #include "proto/run/model_chain.h"
+#include "proto/run/run_memory.h"
 #include "tests/conformance/training_driver.h"
 #include "worker/shell/compute/compute.h"
 #include "worker/shell/compute/segment_allocator.h"
@@ -258,6 +259,56 @@ TEST_P(DeviceModel, Activations_ByPolicy_AreWhereItSays) {
   // All that was retained went to the host, and the stage's input, which was its maker's, besides.
   EXPECT_GE(left["offload"].host, left["retain"].activations);
   EXPECT_LT(left["offload"].host, 2 * left["retain"].activations);
+}
+
+// Admission by bytes rests on counts that are never too small, and are of use only if they are not much too
+// large.
+void ExpectCountsHold(const RunSpec& run, MemorySource& memory) {
+  for (int s = 0; s < run.stages(); ++s) {
+    SCOPED_TRACE(absl::StrFormat("%s, stage %d of %d", run.schedule.activations, s, run.stages()));
+    const StageMemory counted = CountStage(run, s);
+    auto first = s > 0 ? *Cpu().CreateRank(run, 0, memory) : nullptr;
+    auto rank = *Cpu().CreateRank(run, 1, memory);
+    ASSERT_TRUE(rank->AddStage(s, true).ok());
+    ASSERT_GE(counted.parameters, Live(*rank, MemoryClass::kWeights));
+    Tensor x;
+    for (int t = 0; t < s; ++t) {
+      ASSERT_TRUE(first->AddStage(t, true).ok());
+      x = first->Forward(Job::Compute(0, t, 0, JobKind::kForward), x, {})->activation;
+    }
+    if (s > 0) x = CopyOf(x);
+    const Tensor input = x;
+    auto forward = rank->Forward(Job::Compute(0, s, 0, JobKind::kForward), std::move(x), {});
+    ASSERT_TRUE(forward.ok()) << forward.status();
+    EXPECT_EQ(forward->left_bytes, Live(*rank, MemoryClass::kActivations));
+    EXPECT_LE(forward->left_bytes, counted.left);
+    EXPECT_GE(1.3 * static_cast<double>(forward->left_bytes) + 2000, static_cast<double>(counted.left));
+    Tensor g;
+    if (s + 1 < run.stages()) g = CopyOf(std::exchange(forward->activation, Tensor{}));
+    ASSERT_TRUE(rank->Backward(Job::Compute(0, s, 0, JobKind::kBackward), g, {}, false).ok());
+    const BytesByClass peak = rank->peak_bytes();
+    const auto peak_of = [&](MemoryClass c) { return peak[static_cast<int>(c)]; };
+    EXPECT_LE(peak_of(MemoryClass::kActivations) + peak_of(MemoryClass::kBuffers),
+              counted.left + counted.work);
+  }
+}
+
+TEST_P(DeviceModel, CountedMemory_OfEveryStageAndPolicy_BoundsWhatIsMeasured) {
+  for (const char* activations : {"retain", "recompute", "offload"}) {
+    for (const bool dropout : {false, true}) {
+      RunSpec run = dropout ? RunWithDropout(3) : Run(3);
+      run.schedule.activations = activations;
+      ExpectCountsHold(run, memory_);
+      // At a size at which alignment is nothing.
+      if (auto* gpt = std::get_if<GptSpec>(&run.model)) {
+        gpt->width = 192;
+        gpt->context = 64;
+      } else {
+        std::get<MlpSpec>(run.model).width = 512;
+      }
+      ExpectCountsHold(run, memory_);
+    }
+  }
 }
 
 TEST_P(DeviceModel, Weights_StillReadByAPeer_AreNotWrittenOver) {

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/coordinator_core.h"
 #include "proto/session/link.h"
+#include "schedules/check.h"
 #include "schedules/families.h"
 #include "worker/core/worker_core.h"
 
@@ -107,6 +108,32 @@ Schedule MakeApart(Schedule s) {
   return s;
 }
 
+// Room on each rank for what one micro-batch leaves there, and on some for more. What a stage leaves is
+// counted larger than it is.
+void AddBudget(Random& random, Schedule* s) {
+  ActivationMemory memory;
+  for (int stage = 0; stage < s->stages; ++stage) memory.left.push_back(100 + random.Below(100));
+  memory.budget.assign(s->ranks, 0);
+  std::vector<int64_t> sums(s->ranks);
+  for (int step = 0; step < s->period; ++step) {
+    for (int b = 0; b < s->microbatches; ++b) {
+      sums.assign(s->ranks, 0);
+      for (int stage = 0; stage < s->stages; ++stage) {
+        const Rank rank = s->compute(Job::Compute(step, stage, b, JobKind::kForward));
+        sums[rank] += memory.left[stage];
+        memory.budget[rank] = std::max(memory.budget[rank], sums[rank]);
+      }
+    }
+  }
+  for (int64_t& budget : memory.budget) budget += random.Below(budget);
+  Schedule limited = *s;
+  limited.memory = memory;
+  // A fixed order may need more than that.
+  if (CheckSchedule(limited).ok()) *s = limited;
+}
+
+int64_t MeasuredLeft(const Schedule& s, int stage) { return s.memory->left[stage] - 7 * (stage % 5); }
+
 class World {
  public:
   explicit World(const WorldOptions& options);
@@ -161,6 +188,7 @@ class World {
   void Publish(Process& p, const PublishEffect& e, const Outputs* outputs);
   void Want(Process& p, const WantEffect& e);
   void Transfer(Process& from, const TensorKey& key, int to, Value value);
+  void CountLeft(const StartEffect& start, bool ended);
   void CheckStart(const StartEffect& start);
   void CheckEnd();
 
@@ -176,6 +204,7 @@ class World {
   Value trace_ = 0;
   std::string problem_;
   std::set<Job> started_, ended_, counted_;
+  std::map<Rank, int64_t> left_;
   bool finished_ = false;
   int steps_done_ = 0;
   WorldResult result_;
@@ -184,6 +213,8 @@ class World {
 World::World(const WorldOptions& options) : options_(options), random_(options.seed) {
   auto schedule = MakeSchedule(options.family, options.parameters, options.stages, options.microbatches);
   if (options.apart) schedule = MakeApart(*std::move(schedule));
+  Random budgets(options.seed ^ 0xb7);
+  if (options.budget) AddBudget(budgets, &*schedule);
   auto plan = MakeRunPlan("world", options.family, *schedule, options.steps);
   plan_ = *plan;
   CoreOptions core;
@@ -397,8 +428,21 @@ void World::CheckStart(const StartEffect& start) {
   }
 }
 
+// What forwards have left on each rank never exceeds its budget.
+void World::CountLeft(const StartEffect& start, bool ended) {
+  const Schedule& s = plan_->graph.schedule();
+  if (!s.memory.has_value() || !HasMicrobatch(start.job.kind)) return;
+  const int64_t bytes = MeasuredLeft(s, start.job.stage);
+  if (!ended && start.job.kind == JobKind::kForward) left_[start.rank] += bytes;
+  if (ended && start.job.kind == plan_->graph.final_backward()) left_[start.rank] -= bytes;
+  if (left_[start.rank] > s.memory->budget[start.rank]) {
+    Problem(absl::StrCat("rank ", start.rank, " exceeds its budget with ", Describe(start.job)));
+  }
+}
+
 void World::StartJob(Process& p, const StartEffect& start) {
   CheckStart(start);
+  CountLeft(start, /*ended=*/false);
   Note(Mix(15, start.job.stage * 100 + start.job.microbatch));
   const int64_t began = now_;
   At(now_ + 1 + random_.Below(options_.job_ns),
@@ -501,7 +545,12 @@ World::Outputs World::Compute(Process& p, const StartEffect& start) {
 void World::EndJob(Process& p, const StartEffect& start, int64_t began, Outputs outputs) {
   if (start.last) ended_.insert(start.job);
   WorkerEffects effects;
-  p.core.OnJobDone(now_, {start.rank, start.job, began, now_, start.last, {}}, &effects);
+  JobDone done{start.rank, start.job, began, now_, start.last, {}, {}};
+  const Schedule& schedule = plan_->graph.schedule();
+  if (start.job.kind == JobKind::kForward && schedule.memory.has_value())
+    done.left_bytes = MeasuredLeft(schedule, start.job.stage);
+  CountLeft(start, /*ended=*/true);
+  p.core.OnJobDone(now_, done, &effects);
   Carry(p, std::move(effects), &outputs);
   Pump(p);
 }
@@ -603,6 +652,7 @@ WorldOptions DrawWorld(uint64_t seed) {
     schedule = MakeSchedule(o.family, o.parameters, o.stages, o.microbatches);
   }
   o.apart = random.Chance(0.3);
+  o.budget = !o.apart && random.Chance(0.4);
   o.processes = random.From(1, schedule.ok() ? std::min(schedule->ranks, 5) : 1);
   o.loss = random.Chance(0.7) ? 0.01 * random.From(0, 30) : 0;
   o.duplication = random.Chance(0.7) ? 0.01 * random.From(0, 50) : 0;

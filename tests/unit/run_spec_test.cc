@@ -221,6 +221,19 @@ TEST(RunSpec_Schedule, BadNamesAndParameters_PathAtTheValue) {
   ExpectRefused({With("/schedule", {{"rule", "sync"}}), "schedule", "names no schedule"});
 }
 
+TEST(RunSpec_Memory, NumberOrTextWithUnit_IsBytes) {
+  for (const auto& [value, bytes] : std::vector<std::pair<Json, int64_t>>{
+           {2000, 2000}, {"2000", 2000}, {"1.5GiB", 1610612736}, {"3MB", 3000000}}) {
+    const auto spec = ParseRunSpec(With("/memory", value));
+    ASSERT_TRUE(spec.ok()) << spec.status();
+    EXPECT_EQ(spec->memory, bytes);
+    EXPECT_EQ(ParseRunSpec(ToJson(*spec))->memory, bytes);
+  }
+  for (const Json& memory : {Json("2XB"), Json("much"), Json(0), Json(-5), Json::array(), Json(true)}) {
+    ExpectRefused({With("/memory", memory), "memory", "must be a number of bytes"});
+  }
+}
+
 TEST(ScheduleText_Parse, NameAndParameters_SameAsRunFile) {
   const auto schedule = ParseScheduleText("lpp,groups=2,ranks=4,rule=sync,reduction=ordered");
   ASSERT_TRUE(schedule.ok()) << schedule.status();

@@ -224,6 +224,50 @@ TEST(Apart, HalvesOfABackwardOnTwoRanks_AreRefused) {
               HasSubstr("is on rank 0 but its backward_input is on rank 3"));
 }
 
+// Looped pipelines with two stages a rank: by priorities alone the first stage's forwards would fill the
+// memory that the second's need.
+TEST(ActivationMemory, TightBudget_EndsAndIsKept) {
+  for (const char* family : {"lpp", "breadth_first", "depth_first"}) {
+    Parameters parameters = Lpp(1, 2);
+    if (std::string(family) != "lpp") parameters = {{"ranks", "2"}};
+    Schedule s = *MakeSchedule(family, parameters, 4, 8);
+    SimulationOptions options;
+    options.activation = {10, 20, 30, 40};
+    options.steps = 3;
+    const double before = Simulate(Graph(s), options)->makespan;
+    for (const int64_t budget : {60, 75, 130, 1000}) {
+      s.memory = ActivationMemory{{budget, budget}, {10, 20, 30, 40}};
+      ASSERT_TRUE(CheckSchedule(s).ok()) << family << budget << CheckSchedule(s);
+      const auto run = Simulate(Graph(s), options);
+      ASSERT_TRUE(run.ok()) << run.status();
+      for (const RankStats& r : run->ranks) EXPECT_LE(r.peak_activation_bytes, budget);
+      if (budget == 1000) {
+        EXPECT_EQ(run->makespan, before) << family;
+      }
+    }
+  }
+}
+
+TEST(ActivationMemory, OneMicrobatchDoesNotFit_IsRefusedWithStageMicrobatchAndBytes) {
+  Schedule s = *MakeSchedule("lpp", Lpp(1, 2), 4, 8);
+  s.memory = ActivationMemory{{60, 59}, {10, 20, 30, 40}};
+  EXPECT_THAT(
+      std::string(CheckSchedule(s).message()),
+      HasSubstr("rank 1 has 59 bytes for activations, and micro-batch 0 alone leaves 60 there, of them 40 by "
+                "stage 3"));
+  s.memory = ActivationMemory{{60}, {10, 20, 30, 40}};
+  EXPECT_THAT(std::string(CheckSchedule(s).message()), HasSubstr("for 1 ranks and 4 stages"));
+}
+
+TEST(ActivationMemory, FixedOrderThatNeedsMore_IsRefusedAsDeadlock) {
+  Schedule s = *MakeSchedule("zb_h1", {}, 3, 6);
+  s.memory = ActivationMemory{{30, 30, 30}, {10, 10, 10}};
+  EXPECT_TRUE(CheckSchedule(s).ok()) << CheckSchedule(s);
+  s.memory->budget[0] = 20;
+  EXPECT_THAT(std::string(CheckSchedule(s).message()),
+              HasSubstr("deadlock: on rank 0 forward (step 0, stage 0, micro-batch 2) would leave 10 bytes"));
+}
+
 TEST(ScheduleCheck, RankOutOfRange_NamesJobAndRank) {
   Schedule s = Sound();
   s.compute = [](const Job& j) { return j.stage + 1; };

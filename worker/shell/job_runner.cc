@@ -27,6 +27,7 @@ void RunForward(RankCompute& compute, const JobTask& task, JobOutcome* outcome) 
   }
   outcome->activation = std::move(result->activation);
   outcome->loss = result->loss;
+  outcome->left_bytes = result->left_bytes;
 }
 
 void RunBackward(RankCompute& compute, const JobTask& task, JobOutcome* outcome) {

@@ -210,7 +210,9 @@ void WorkerLoop::RunTask(Slot* slot) {
     const int64_t now = MonotonicNow();
     if (!outcome.status.ok()) Fail(now, outcome.status);
     ++past_.jobs[static_cast<int>(what.kind)];
-    core_.OnJobDone(now, {slot->rank, what, outcome.start_ns, outcome.end_ns, last, outcome.loss}, &effects_);
+    core_.OnJobDone(
+        now, {slot->rank, what, outcome.start_ns, outcome.end_ns, last, outcome.loss, outcome.left_bytes},
+        &effects_);
     Apply(now, &outcome);
     return;
   }

@@ -51,6 +51,7 @@ using BytesByClass = std::array<int64_t, kMemoryClasses>;
 struct ForwardResult {
   Tensor activation;           // [samples, ..] output of the stage; empty for the last stage
   std::optional<double> loss;  // mean loss of the micro-batch; last stage only
+  int64_t left_bytes = 0;  // of class activations, the output included: they stay until the backward at most
 };
 struct BackwardResult {
   Tensor input_gradient;  // empty for stage 0

@@ -115,6 +115,7 @@ absl::StatusOr<ForwardResult> CpuRank::DoForward(const Job& job, Tensor input, T
   if (absl::Status s = ChooseWeights(stage, std::move(weights), &pass); !s.ok()) return s;
 
   MemoryScope scope(memory_.get(), MemoryClass::kActivations);
+  memory_->BeginTally();
   absl::StatusOr<at::Tensor> x = Inputs(job, input);
   if (!x.ok()) return x.status();
   input = {};
@@ -128,6 +129,8 @@ absl::StatusOr<ForwardResult> CpuRank::DoForward(const Job& job, Tensor input, T
 
   ForwardResult result;
   if (output->activation.defined()) result.activation = Unwrap(output->activation);
+  *x = at::Tensor();
+  result.left_bytes = memory_->tally(MemoryClass::kActivations);
   if (output->loss.has_value()) result.loss = static_cast<double>(*output->loss);
   return result;
 }
