@@ -206,8 +206,9 @@ void WorkerLoop::HandleTransport(int64_t now) {
       continue;
     }
     CountReceived(e.key, e.tensor.bytes);
+    const int64_t made = e.tensor.made_ns;
     if (e.key.kind != TensorKind::kOrder) inbox_[e.key] = std::move(e.tensor);
-    core_.OnTensor(now, e.key, 0, &effects_);
+    core_.OnTensor(now, e.key, made, &effects_);
     Apply(now, nullptr);
   }
 }
@@ -413,6 +414,7 @@ void WorkerLoop::Publish(int64_t now, const PublishEffect& effect, const JobOutc
   } else if (outcome != nullptr) {
     tensor = outcome->Output(key.kind, key.part, effect.parts);
   }
+  tensor.made_ns = now;
   if (key.producer != key.consumer) producer->bytes_sent[static_cast<int>(key.kind)] += tensor.bytes;
   if (effect.process >= 0) return transport_.Offer(effect.process, key, std::move(tensor));
   CountReceived(key, tensor.bytes);
