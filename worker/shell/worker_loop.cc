@@ -44,16 +44,7 @@ WorkerLoop::WorkerLoop(WorkerLoopOptions options, Device& device, Transport& tra
   wake_fd_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
 }
 
-WorkerLoop::~WorkerLoop() {
-  Stop();
-  std::deque<std::unique_ptr<Slot>> slots;
-  {
-    MutexLock lock(mu_);
-    slots.swap(slots_);
-  }
-  for (auto& slot : slots) slot->thread.join();
-  close(wake_fd_);
-}
+WorkerLoop::~WorkerLoop() { close(wake_fd_); }
 
 void WorkerLoop::Stop() {
   MutexLock lock(mu_);
@@ -65,6 +56,13 @@ void WorkerLoop::Stop() {
 }
 
 absl::Status WorkerLoop::Run() {
+  DriveUntilStopped();
+  JoinRanks();
+  MutexLock lock(mu_);
+  return status_;
+}
+
+void WorkerLoop::DriveUntilStopped() {
   MutexLock lock(mu_);
   while (!stop_) {
     if (driver_ != kNobody || RanksLookOften()) {
@@ -79,7 +77,19 @@ absl::Status WorkerLoop::Run() {
     }
     if (driver_ == kMain) driver_ = kNobody;
   }
-  return status_;
+}
+
+// A rank's last job may still seat the ranks of a next run.
+void WorkerLoop::JoinRanks() {
+  for (size_t i = 0;; ++i) {
+    std::thread* thread = nullptr;
+    {
+      MutexLock lock(mu_);
+      if (i == slots_.size()) return;
+      thread = &slots_[i]->thread;
+    }
+    thread->join();
+  }
 }
 
 bool WorkerLoop::RanksLookOften() const {
@@ -92,7 +102,7 @@ void WorkerLoop::RankMain(Slot* slot) {
     if (!std::holds_alternative<std::monostate>(slot->task)) {
       RunTask(slot);
       // The outputs leave, and what peers asked for meanwhile is seen, before the next job begins.
-      if (driver_ == kNobody || driver_ == kMain) Poll();
+      if (!stop_ && (driver_ == kNobody || driver_ == kMain)) Poll();
     } else if (driver_ == kNobody || driver_ == kMain) {
       driver_ = slot->index;
       Drive(slot);
@@ -327,6 +337,7 @@ void WorkerLoop::Prepare(int64_t now, PrepareEffect& effect) {
   const Assign& a = effect.assignment;
   if (pending_tasks_ > 0)
     return Fail(now, absl::UnavailableError("this process is still busy with the run before"));
+  SeatRanks(now, a);
   absl::StatusOr<RunSpec> spec = ParseRunSpecText(a.spec);
   if (!spec.ok()) return Fail(now, spec.status());
   output_ = a.output;
@@ -342,21 +353,10 @@ void WorkerLoop::Prepare(int64_t now, PrepareEffect& effect) {
   const int spin_us =
       options_.spin_microseconds >= 0 ? options_.spin_microseconds : (cores_for_all ? 2000 : 20);
   spin_ns_ = spin_us * kMicrosecond;
-  next_report_ = now + options_.report_interval_ns;
-  while (slots_.size() < a.leases.size()) {
-    slots_.push_back(std::make_unique<Slot>());
-    Slot* slot = slots_.back().get();
-    slot->index = static_cast<int>(slots_.size()) - 1;
-    slot->thread = std::thread(&WorkerLoop::RankMain, this, slot);
-  }
   task_status_ = absl::OkStatus();
   pending_tasks_ = static_cast<int>(a.leases.size());
-  for (size_t i = 0; i < a.leases.size(); ++i) {
-    Slot* slot = slots_[i].get();
-    slot->rank = a.leases[i].rank;
-    slot->saved_stages.clear();
-    slot->bytes_sent.fill(0);
-    slot->bytes_received.fill(0);
+  for (const RankLease& lease : a.leases) {
+    Slot* slot = SlotOf(lease.rank);
     PrepareTask task{spec_, {}, output_.empty() ? "" : output_ + "/checkpoint-0"};
     for (const PrepareEffect::Stage& s : effect.stages) {
       if (s.rank != slot->rank) continue;
@@ -364,6 +364,24 @@ void WorkerLoop::Prepare(int64_t now, PrepareEffect& effect) {
       if (s.saves) slot->saved_stages.push_back(s.stage);
     }
     Give(slot, std::move(task));
+  }
+}
+
+// Before anything of the run can fail: reports and metrics ask for the slot of each rank that the core has.
+void WorkerLoop::SeatRanks(int64_t now, const Assign& a) {
+  next_report_ = now + options_.report_interval_ns;
+  while (slots_.size() < a.leases.size()) {
+    slots_.push_back(std::make_unique<Slot>());
+    Slot* slot = slots_.back().get();
+    slot->index = static_cast<int>(slots_.size()) - 1;
+    slot->thread = std::thread(&WorkerLoop::RankMain, this, slot);
+  }
+  for (size_t i = 0; i < a.leases.size(); ++i) {
+    Slot* slot = slots_[i].get();
+    slot->rank = a.leases[i].rank;
+    slot->saved_stages.clear();
+    slot->bytes_sent.fill(0);
+    slot->bytes_received.fill(0);
   }
 }
 

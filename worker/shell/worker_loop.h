@@ -9,7 +9,8 @@
 //
 // Everything but computing happens under one lock. The time under it is microseconds; no waiting happens
 // there. Ownership: borrows device, transport and link, which outlive it. Run returns when the coordinator
-// says so, Stop was called or the link is lost.
+// says so, Stop was called or the link is lost, after the jobs that are being computed: then no thread of it
+// is left, and device, transport and link are the caller's again.
 #ifndef WEFT_WORKER_SHELL_WORKER_LOOP_H_
 #define WEFT_WORKER_SHELL_WORKER_LOOP_H_
 
@@ -75,7 +76,7 @@ class WorkerLoop {
   WorkerLoop(WorkerLoopOptions options, Device& device, Transport& transport, CoordinatorLink& link);
   ~WorkerLoop();
 
-  // Serves runs until told to stop; OK after Shutdown or Stop, else why the link was lost.
+  // Serves runs until told to stop; OK after Shutdown or Stop, else why the link was lost. Once.
   absl::Status Run();
   // Safe in a signal handler's thread (not in the handler).
   void Stop();
@@ -106,6 +107,8 @@ class WorkerLoop {
   };
   static constexpr int kNobody = -1, kMain = -2;
 
+  void DriveUntilStopped();
+  void JoinRanks();
   void RankMain(Slot* slot);
   void RunTask(Slot* slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Drive(Slot* slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -124,6 +127,7 @@ class WorkerLoop {
   void ApplyOne(int64_t now, WorkerEffect& effect, const JobOutcome* outcome)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Prepare(int64_t now, PrepareEffect& effect) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void SeatRanks(int64_t now, const Assign& a) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::vector<Tensor> TakeArrived(const std::vector<TensorKey>& keys) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Start(StartEffect& effect) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Publish(int64_t now, const PublishEffect& effect, const JobOutcome* outcome)
