@@ -48,6 +48,27 @@ absl::Status CheckRanks(const Schedule& s) {
   return absl::OkStatus();
 }
 
+// A stage's weights stay where they are; only who computes may change from step to step.
+absl::Status CheckHolders(const Schedule& s) {
+  for (int step = 1; step < s.period; ++step) {
+    for (int stage = 0; stage < s.stages; ++stage) {
+      for (int b = 0; b < s.microbatches; ++b) {
+        for (JobKind kind : KindsOf(s)) {
+          const Job job = Job::Compute(step, stage, b, kind);
+          const Rank first = s.weights(Job::Compute(0, stage, b, kind)), here = s.weights(job);
+          if (here == first) continue;
+          return absl::InvalidArgumentError(
+              absl::StrFormat("weights names rank %d for %s but rank %d in step 0; a job's weights are held "
+                              "by the same rank in "
+                              "every step",
+                              here, Describe(job), first));
+        }
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckPriorities(const Schedule& s) {
   std::vector<std::pair<Rank, std::pair<int64_t, Job>>> all;
   for (int stage = 0; stage < s.stages; ++stage) {
@@ -247,7 +268,7 @@ absl::Status CheckSchedule(const Schedule& s) {
   }
   if (!s.compute || !s.weights || !s.priority)
     return absl::InvalidArgumentError("a schedule needs compute, weights and priority");
-  for (auto* check : {CheckRanks, CheckPriorities, CheckLimits, CheckOrder}) {
+  for (auto* check : {CheckRanks, CheckHolders, CheckPriorities, CheckLimits, CheckOrder}) {
     if (absl::Status status = check(s); !status.ok()) return status;
   }
   const Graph graph(s);
@@ -256,6 +277,21 @@ absl::Status CheckSchedule(const Schedule& s) {
   two_steps.steps = 2;
   if (auto run = Simulate(graph, two_steps); !run.ok())
     return absl::InvalidArgumentError(run.status().message());
+  return absl::OkStatus();
+}
+
+absl::Status CheckTrainable(const Schedule& s) {
+  if (!s.staleness) return absl::OkStatus();
+  for (int stage = 0; stage < s.stages; ++stage) {
+    for (int b = 0; b < s.microbatches; ++b) {
+      if (s.staleness(stage, b) == 0) continue;
+      return absl::UnimplementedError(
+          absl::StrFormat("stage %d may read weights that are %d steps old for micro-batch %d; the workers "
+                          "keep only the newest "
+                          "yet, so this schedule can be simulated but not trained",
+                          stage, s.staleness(stage, b), b));
+    }
+  }
   return absl::OkStatus();
 }
 

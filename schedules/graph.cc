@@ -28,11 +28,13 @@ Graph::Graph(Schedule schedule) : schedule_(std::move(schedule)) {
   for (int stage = 0; stage < s.stages; ++stage) {
     std::set<Rank> holders;
     bool remote = false;
-    for (int b = 0; b < s.microbatches; ++b) {
-      for (JobKind kind : {JobKind::kForward, input_backward(), final_backward()}) {
-        const Job job = Job::Compute(0, stage, b, kind);
-        holders.insert(s.weights(job));
-        remote |= kind != JobKind::kForward && s.weights(job) != s.compute(job);
+    for (int step = 0; step < s.period; ++step) {
+      for (int b = 0; b < s.microbatches; ++b) {
+        for (JobKind kind : {JobKind::kForward, input_backward(), final_backward()}) {
+          const Job job = Job::Compute(step, stage, b, kind);
+          holders.insert(s.weights(job));
+          remote |= kind != JobKind::kForward && s.weights(job) != s.compute(job);
+        }
       }
     }
     members_[stage].assign(holders.begin(), holders.end());
@@ -42,6 +44,13 @@ Graph::Graph(Schedule schedule) : schedule_(std::move(schedule)) {
   }
   jobs_per_step_ = next;
   if (replays()) NumberPlaces();
+  if (s.period > 1) {
+    may_fetch_.assign(jobs_per_step_, false);
+    for (int step = 0; step < s.period; ++step) {
+      for (int i = 0; i < jobs_per_step_; ++i)
+        may_fetch_[i] = may_fetch_[i] || FetchesWeights(JobAt(step, i));
+    }
+  }
   if (s.precedes) {
     followers_.resize(jobs_per_step_);
     // A far step, so that edges from earlier steps are all there.
@@ -126,6 +135,10 @@ bool Graph::FetchesWeights(const Job& job) const {
   return HasMicrobatch(job.kind) && schedule_.compute(job) != schedule_.weights(job);
 }
 
+bool Graph::MayFetchWeights(const Job& job) const {
+  return may_fetch_.empty() ? FetchesWeights(job) : may_fetch_[IndexOf(job)];
+}
+
 int Graph::MemberOf(int stage, Rank rank) const {
   const auto& m = members_[stage];
   const auto it = std::lower_bound(m.begin(), m.end(), rank);
@@ -136,7 +149,7 @@ int Graph::MemberOf(int stage, Rank rank) const {
 void Graph::WeightsEdge(const Job& job, std::vector<Edge>* edges) const {
   const bool fetch = FetchesWeights(job);
   // A backward on the holder reads what its forward read: the forward's edge is enough.
-  if (!fetch && job.kind != JobKind::kForward) return;
+  if (!fetch && job.kind != JobKind::kForward && !MayFetchWeights(job)) return;
   const int version = VersionOf(job);
   if (!fetch && version == 0) return;
   const Job from = Job::Update(version - 1, job.stage, MemberOf(job.stage, schedule_.weights(job)));
@@ -214,7 +227,7 @@ void Graph::UpdateSuccessors(const Job& job, std::vector<Edge>* edges) const {
       const Job reader = Job::Compute(job.step + 1 + staleness, job.stage, b, kind);
       if (schedule_.weights(reader) != holder) continue;
       const bool fetch = FetchesWeights(reader);
-      if (!fetch && kind != JobKind::kForward) continue;
+      if (!fetch && kind != JobKind::kForward && !MayFetchWeights(reader)) continue;
       edges->push_back({job, reader, fetch ? TensorKind::kWeights : TensorKind::kOrder, 0, job.step + 1});
     }
   }
@@ -259,8 +272,9 @@ StepEdges Flatten(const Graph& graph) {
     graph.Successors(graph.JobAt(kSteady, i), &edges);
     for (const Edge& e : edges) {
       const int distance = e.to.step - kSteady;
-      flat.successors.push_back(
-          {graph.IndexOf(e.to), static_cast<int16_t>(distance), e.tensor, static_cast<int16_t>(e.part)});
+      const bool weights = e.from.kind == JobKind::kUpdate && graph.MayFetchWeights(e.to);
+      flat.successors.push_back({graph.IndexOf(e.to), static_cast<int16_t>(distance),
+                                 weights ? TensorKind::kWeights : e.tensor, static_cast<int16_t>(e.part)});
       flat.max_distance = std::max(flat.max_distance, distance);
     }
   }
