@@ -102,6 +102,8 @@ CLI::App* AddSimulate(CLI::App& app, SimulateOptions& o) {
              "Time of a backward's half for the input, where a schedule splits it (default 1)");
   AddNumbers(*sub, "--backward-weight", duration(JobKind::kBackwardWeight), false,
              "Time of its half for the weights (default 1)");
+  AddNumber(*sub, "--overlapped", o.simulation.overlapped, false, "X",
+            "Time of a forward and a backward as one overlapped pair (default: the longer of the two)");
   AddNumbers(*sub, "--reduce", duration(JobKind::kReduce), false,
              "Time of a gradient sum over replicas (default 0)");
   AddNumbers(*sub, "--update", duration(JobKind::kUpdate), false, "Time of an optimizer step (default 0)");

@@ -10,6 +10,7 @@
 #include "client/schedule_file.h"
 #include "client/simulation_json.h"
 #include "proto/run/run_spec.h"
+#include "schedules/actions.h"
 #include "schedules/check.h"
 #include "schedules/drawing.h"
 #include "schedules/families.h"
@@ -136,7 +137,8 @@ std::string Render(const Schedule& schedule, const SimulateOptions& options, con
   const std::vector<DrawnJob> jobs = Drawn(result);
   DrawingOptions drawing = Drawing(schedule, options, result);
   if (options.output == "trace") return DrawTrace(jobs, drawing);
-  if (options.output == "csv") return DrawActions(jobs, drawing);
+  if (options.output == "csv")
+    return schedule.order.empty() ? DrawActions(jobs, drawing) : ActionsOfOrder(schedule);
   const std::vector<DrawnJob> shown = LastSteps(jobs, kBoxesMost);
   if (shown.size() < jobs.size()) absl::StrAppend(&drawing.subtitle, "; the last steps are drawn");
   return DrawSvg(shown, drawing);

@@ -157,6 +157,42 @@ absl::Status CheckOrder(const Schedule& s) {
   return absl::OkStatus();
 }
 
+// Each mark is on an entry that can have it.
+absl::Status CheckMarks(const Schedule& s) {
+  if (s.order_marks.empty()) return absl::OkStatus();
+  bool shaped = s.order_marks.size() == s.order.size();
+  for (size_t r = 0; shaped && r < s.order.size(); ++r) shaped = s.order_marks[r].size() == s.order[r].size();
+  if (!shaped)
+    return absl::InvalidArgumentError("the marks of the fixed orders are not as many as their entries");
+  for (size_t r = 0; r < s.order.size(); ++r) {
+    for (size_t i = 0; i < s.order[r].size(); ++i) {
+      const uint8_t marks = s.order_marks[r][i];
+      if (marks == kInTurn) continue;
+      const Job& job = s.order[r][i];
+      const Job before = i > 0 ? s.order[r][i - 1] : job;
+      const uint8_t marks_before = i > 0 ? s.order_marks[r][i - 1] : 0;
+      if (marks & kBesideForward) {
+        const bool follows = before.kind == JobKind::kForward || (marks_before & kBesideForward);
+        if (i == 0 || !follows || job.kind == JobKind::kForward) {
+          return absl::InvalidArgumentError(absl::StrFormat(
+              "the order of rank %d pairs %s with a forward, but none stands before it", r, Describe(job)));
+        }
+      }
+      if (marks & kOneBackward) {
+        const bool joins = i > 0 && job.kind == JobKind::kBackwardWeight &&
+                           before.kind == JobKind::kBackwardInput && before.stage == job.stage &&
+                           before.microbatch == job.microbatch;
+        if (!joins) {
+          return absl::InvalidArgumentError(absl::StrFormat(
+              "the order of rank %d joins %s with its backward_input, which does not stand right before it",
+              r, Describe(job)));
+        }
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
 // The job graph together with the edges of the fixed orders, over as many steps as its longest edge spans.
 class Waits {
  public:
@@ -268,7 +304,7 @@ absl::Status CheckSchedule(const Schedule& s) {
   }
   if (!s.compute || !s.weights || !s.priority)
     return absl::InvalidArgumentError("a schedule needs compute, weights and priority");
-  for (auto* check : {CheckRanks, CheckHolders, CheckPriorities, CheckLimits, CheckOrder}) {
+  for (auto* check : {CheckRanks, CheckHolders, CheckPriorities, CheckLimits, CheckOrder, CheckMarks}) {
     if (absl::Status status = check(s); !status.ok()) return status;
   }
   const Graph graph(s);

@@ -20,8 +20,9 @@ using Parameters = FamilyParameters;
 const std::vector<FamilyEntry>& Catalogue() {
   static const auto* entries = [] {
     auto* all = new std::vector<FamilyEntry>;
-    for (const auto& group : {DataParallelFamilies(), PipelineFamilies(), LoopedFamilies(),
-                              InterleavedFamilies(), ZeroBubbleFamilies(), ControllableMemoryFamilies()}) {
+    for (const auto& group :
+         {DataParallelFamilies(), PipelineFamilies(), LoopedFamilies(), InterleavedFamilies(),
+          ZeroBubbleFamilies(), ControllableMemoryFamilies(), BidirectionalFamilies()}) {
       all->insert(all->end(), group.begin(), group.end());
     }
     std::sort(all->begin(), all->end(),

@@ -70,6 +70,13 @@ void Graph::NumberPlaces() {
   for (const std::vector<Job>& order : schedule_.order) {
     for (size_t i = 0; i < order.size(); ++i) place_[IndexOf(order[i])] = static_cast<int32_t>(i);
   }
+  if (schedule_.order_marks.empty()) return;
+  marks_.assign(jobs_per_step_, 0);
+  for (size_t r = 0; r < schedule_.order.size(); ++r) {
+    for (size_t i = 0; i < schedule_.order[r].size(); ++i) {
+      marks_[IndexOf(schedule_.order[r][i])] = schedule_.order_marks[r][i];
+    }
+  }
 }
 
 bool Graph::IsComputeKindUsed(JobKind kind) const {

@@ -55,6 +55,9 @@ class Graph {
   // The ranks replay fixed orders.
   bool replays() const { return !schedule_.order.empty(); }
 
+  // Bits of OrderMark of the job in its rank's fixed order; kInTurn without one.
+  uint8_t MarksOf(const Job& job) const { return marks_.empty() ? 0 : marks_[IndexOf(job)]; }
+
   // The ranks that hold the stage's weights, ascending; a job's `member` is an index here.
   const std::vector<Rank>& members(int stage) const { return members_[stage]; }
   bool has_reduce(int stage) const { return members_[stage].size() > 1; }
@@ -100,6 +103,7 @@ class Graph {
   std::vector<int> tail_;        // index of each stage's first reduce or update
   int jobs_per_step_ = 0;
   std::vector<int32_t> place_;  // under strict replay: of each compute job in its rank's order
+  std::vector<uint8_t> marks_;  // by index; empty where no entry has one
   // Inverse of schedule_.precedes: by index, (index, step distance) of the jobs that wait.
   struct Follower {
     int index;

@@ -1,4 +1,5 @@
 // The command line as a person meets it: exit codes, and what is said where.
+#include <cstdlib>
 #include <map>
 #include <string>
 #include <vector>

@@ -115,7 +115,8 @@ const char* kOnTwoProcesses[] = {"fsdp",
                                  "zb_h2",
                                  "zb_v",
                                  "v_half",
-                                 "v_min"};
+                                 "v_min",
+                                 "dualpipe_v"};
 
 int RanksOf(const std::string& schedule) {
   if (schedule.find("ranks: 3") != std::string::npos) return 3;
@@ -190,6 +191,28 @@ TEST(Training, SchemesOfTheRunFileItself_EndWithTheReferencesBits) {
                                          120);
     ASSERT_EQ(r.code, 0) << r.err;
     EXPECT_EQ(Tensors(folder / "out/checkpoint"), want);
+    EXPECT_EQ(Losses(folder / "out"), Losses(folder / "plain"));
+  }
+}
+
+// Needs more micro-batches than the other families' runs have: two copies of the weights, pairs one after the
+// other.
+TEST(Training, BothDirectionsWithTwoCopiesOfTheWeights_EndsWithTheReferencesBits) {
+  TestFolder folder;
+  folder.Write("text.txt", Text(20000));
+  std::string plain = GptRun(folder, "gpipe", 4);
+  plain.replace(plain.find("microbatches: 4"), 15, "microbatches: 8");
+  std::string paired = plain;
+  paired.replace(paired.find("gpipe"), 5, "dualpipe");
+  const CommandResult reference = Command::Run(
+      {"weft", "train", folder.Write("plain.yaml", plain), "--reference", "--out", folder / "plain"});
+  ASSERT_EQ(reference.code, 0) << reference.err;
+  for (const char* processes : {"1", "2", "4"}) {
+    const CommandResult r = Command::Run({"weft", "train", folder.Write("run.yaml", paired), "--processes",
+                                          processes, "--out", folder / "out"},
+                                         120);
+    ASSERT_EQ(r.code, 0) << r.err;
+    EXPECT_EQ(Tensors(folder / "out/checkpoint"), Tensors(folder / "plain/checkpoint")) << processes;
     EXPECT_EQ(Losses(folder / "out"), Losses(folder / "plain"));
   }
 }
