@@ -177,7 +177,7 @@ TEST(OrderCheck, OrdersOfTwoRanksAgainstEachOther_NamesTheJobsOfTheCycle) {
 TEST(OrderCheck, LimitThatTheOrderBreaks_IsADeadlock) {
   Schedule s = OneStage({F(0, 0), F(0, 1), B(0, 0), B(0, 1)});
   s.limit = [](Rank, int) -> std::optional<int> { return 1; };
-  EXPECT_THAT(Problem(s), HasSubstr("deadlock: rank 0 holds 1 activations"));
+  EXPECT_THAT(Problem(s), HasSubstr("deadlock: forward (step 0, stage 0, micro-batch 1) comes in the order of rank 0 while 1"));
 }
 
 }  // namespace
