@@ -6,9 +6,9 @@
 namespace weft {
 
 ReadyJobs::ReadyJobs(std::vector<std::optional<int>> limits, std::optional<int64_t> first_place)
-    : heaps_(1),
-      heap_of_stage_(limits.size(), 0),
-      stage_of_heap_(1, -1),
+    : heaps_(2),
+      heap_of_stage_(limits.size(), kUnlimited),
+      stage_of_heap_(2, -1),
       limits_(std::move(limits)),
       replays_(first_place.has_value()),
       place_(first_place.value_or(0)) {
@@ -20,21 +20,21 @@ ReadyJobs::ReadyJobs(std::vector<std::optional<int>> limits, std::optional<int64
   }
 }
 
-void ReadyJobs::Add(int64_t priority, int64_t job, int stage, bool admits) {
+void ReadyJobs::Add(int64_t priority, int64_t job, int stage, bool admits, bool beside) {
   const bool limited = admits && stage < static_cast<int>(heap_of_stage_.size());
-  auto& heap = heaps_[limited ? heap_of_stage_[stage] : 0];
-  heap.push_back({priority, job, stage, admits});
+  auto& heap = heaps_[beside && replays_ ? kBeside : limited ? heap_of_stage_[stage] : kUnlimited];
+  heap.push_back({priority, job, stage, admits, beside});
   std::push_heap(heap.begin(), heap.end());
   ++size_;
 }
 
 bool ReadyJobs::Admits(int heap) const {
-  return heap == 0 || live(stage_of_heap_[heap]) < *limits_[stage_of_heap_[heap]];
+  return stage_of_heap_[heap] < 0 || live(stage_of_heap_[heap]) < *limits_[stage_of_heap_[heap]];
 }
 
 int ReadyJobs::Choose() const {
-  int best = heaps_[0].empty() || !HasItsTurn(heaps_[0].front()) ? -1 : 0;
-  for (size_t h = 1; h < heaps_.size(); ++h) {
+  int best = -1;
+  for (size_t h = 0; h < heaps_.size(); ++h) {
     if (heaps_[h].empty() || !HasItsTurn(heaps_[h].front()) || !Admits(static_cast<int>(h))) continue;
     if (best < 0 || heaps_[h].front().priority < heaps_[best].front().priority) best = static_cast<int>(h);
   }
@@ -48,9 +48,23 @@ std::optional<int64_t> ReadyJobs::Next() const {
 }
 
 std::optional<int64_t> ReadyJobs::Take() {
-  if (size_ == 0) return std::nullopt;
-  const int choice = Choose();
+  const int choice = size_ == 0 ? -1 : Choose();
   if (choice < 0) return std::nullopt;
+  return TakeFrom(choice);
+}
+
+std::optional<int64_t> ReadyJobs::NextBeside() const {
+  const auto& heap = heaps_[kBeside];
+  if (heap.empty() || !HasItsTurn(heap.front())) return std::nullopt;
+  return heap.front().job;
+}
+
+std::optional<int64_t> ReadyJobs::TakeBeside() {
+  if (!NextBeside().has_value()) return std::nullopt;
+  return TakeFrom(kBeside);
+}
+
+int64_t ReadyJobs::TakeFrom(int choice) {
   auto& heap = heaps_[choice];
   std::pop_heap(heap.begin(), heap.end());
   const Entry entry = heap.back();
@@ -68,7 +82,7 @@ void ReadyJobs::Release(int stage) { --live_[stage]; }
 
 bool ReadyJobs::held_back() const {
   if (size_ == 0 || Choose() >= 0) return false;
-  for (size_t h = 1; h < heaps_.size(); ++h) {
+  for (size_t h = 0; h < heaps_.size(); ++h) {
     if (!heaps_[h].empty() && HasItsTurn(heaps_[h].front()) && !Admits(static_cast<int>(h))) return true;
   }
   return false;
