@@ -5,11 +5,13 @@
 
 namespace weft {
 
-ReadyJobs::ReadyJobs(std::vector<std::optional<int>> limits, std::optional<int64_t> first_place)
+ReadyJobs::ReadyJobs(std::vector<std::optional<int>> limits, std::optional<int64_t> first_place,
+                     std::optional<Tickets> tickets)
     : heaps_(2),
       heap_of_stage_(limits.size(), kUnlimited),
       stage_of_heap_(2, -1),
       limits_(std::move(limits)),
+      tickets_(std::move(tickets)),
       replays_(first_place.has_value()),
       place_(first_place.value_or(0)) {
   for (size_t s = 0; s < limits_.size(); ++s) {
@@ -20,12 +22,29 @@ ReadyJobs::ReadyJobs(std::vector<std::optional<int>> limits, std::optional<int64
   }
 }
 
-void ReadyJobs::Add(int64_t priority, int64_t job, int stage, bool admits, bool beside) {
-  const bool limited = admits && stage < static_cast<int>(heap_of_stage_.size());
-  auto& heap = heaps_[beside && replays_ ? kBeside : limited ? heap_of_stage_[stage] : kUnlimited];
-  heap.push_back({priority, job, stage, admits, beside});
-  std::push_heap(heap.begin(), heap.end());
+void ReadyJobs::Add(int64_t priority, int64_t job, int stage, bool admits, int64_t ticket, bool beside) {
+  const Entry entry{priority, job, stage, admits, beside};
   ++size_;
+  if (!admits || !tickets_.has_value() || tickets_->Reach(ticket)) return Push(entry);
+  waiting_.push_back({ticket, entry});
+  std::push_heap(waiting_.begin(), waiting_.end());
+}
+
+void ReadyJobs::Push(const Entry& entry) {
+  const bool limited = entry.admits && entry.stage < static_cast<int>(heap_of_stage_.size());
+  auto& heap = heaps_[entry.beside && replays_ ? kBeside
+                      : limited                ? heap_of_stage_[entry.stage]
+                                               : kUnlimited];
+  heap.push_back(entry);
+  std::push_heap(heap.begin(), heap.end());
+}
+
+void ReadyJobs::AdmitWaiting() {
+  while (!waiting_.empty() && tickets_->Reach(waiting_.front().ticket)) {
+    std::pop_heap(waiting_.begin(), waiting_.end());
+    Push(waiting_.back().entry);
+    waiting_.pop_back();
+  }
 }
 
 bool ReadyJobs::Admits(int heap) const {
@@ -78,10 +97,28 @@ int64_t ReadyJobs::TakeFrom(int choice) {
   return entry.job;
 }
 
-void ReadyJobs::Release(int stage) { --live_[stage]; }
+void ReadyJobs::Release(int stage) {
+  --live_[stage];
+  if (!tickets_.has_value()) return;
+  tickets_->Return(stage);
+  AdmitWaiting();
+}
+
+void ReadyJobs::Measure(int stage, int64_t bytes) {
+  tickets_->Measure(stage, bytes);
+  AdmitWaiting();
+}
+
+std::optional<int64_t> ReadyJobs::WaitsForMemory() const {
+  if (waiting_.empty()) return std::nullopt;
+  return waiting_.front().entry.job;
+}
 
 bool ReadyJobs::held_back() const {
   if (size_ == 0 || Choose() >= 0) return false;
+  for (const Waiting& w : waiting_) {
+    if (HasItsTurn(w.entry)) return true;
+  }
   for (size_t h = 0; h < heaps_.size(); ++h) {
     if (!heaps_[h].empty() && HasItsTurn(heaps_[h].front()) && !Admits(static_cast<int>(h))) return true;
   }

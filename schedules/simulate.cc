@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "schedules/admission.h"
 #include "schedules/dispatch.h"
 
 namespace weft {
@@ -62,7 +63,11 @@ class HeldVersions {
 class Simulation {
  public:
   Simulation(const Graph& graph, const SimulationOptions& options)
-      : graph_(graph), options_(options), schedule_(graph.schedule()), edges_(Flatten(graph)) {}
+      : graph_(graph),
+        options_(options),
+        schedule_(graph.schedule()),
+        edges_(Flatten(graph)),
+        admission_(graph) {}
 
   absl::StatusOr<SimulationResult> Run();
 
@@ -72,6 +77,7 @@ class Simulation {
     JobKind kind;
     double duration;
     bool beside;  // may run beside the forward before it
+    bool apart;   // the micro-batch's forward and backward are on different ranks
   };
   struct Row {
     std::vector<int32_t> waiting;
@@ -120,6 +126,7 @@ class Simulation {
   const SimulationOptions& options_;
   const Schedule& schedule_;
   const StepEdges edges_;
+  const AdmissionOrder admission_;
   int64_t n_ = 0;
   std::vector<JobInfo> info_;
   std::vector<std::vector<Rank>> rank_of_;  // [step mod period][index]
@@ -174,7 +181,8 @@ void Simulation::Prepare() {
   n_ = graph_.jobs_per_step();
   for (int i = 0; i < n_; ++i) {
     const Job job = graph_.JobAt(0, i);
-    info_.push_back({job.stage, job.kind, DurationOf(job), (graph_.MarksOf(job) & kBesideForward) != 0});
+    info_.push_back({job.stage, job.kind, DurationOf(job), (graph_.MarksOf(job) & kBesideForward) != 0,
+                     HasMicrobatch(job.kind) && graph_.IsApart(job)});
   }
   rank_of_.resize(schedule_.period);
   for (int p = 0; p < schedule_.period; ++p) {
@@ -186,7 +194,8 @@ void Simulation::Prepare() {
       for (int s = 0; s < schedule_.stages; ++s) limits.push_back(schedule_.limit(w, s));
     }
     ranks_.push_back(
-        {ReadyJobs(std::move(limits), graph_.replays() ? std::optional<int64_t>(0) : std::nullopt)});
+        {ReadyJobs(std::move(limits), graph_.replays() ? std::optional<int64_t>(0) : std::nullopt,
+                   admission_.TicketsOf(w))});
   }
   if (options_.bandwidth > 0) link_free_.assign(static_cast<size_t>(schedule_.ranks) * schedule_.ranks, 0);
   result_.ranks.resize(schedule_.ranks);
@@ -251,8 +260,10 @@ double Simulation::BytesOf(TensorKind tensor, int from_stage, int to_stage) cons
 void Simulation::MakeReady(int64_t id) {
   const JobInfo& info = info_[id % n_];
   const Rank rank = RankAt(id);
-  ranks_[rank].ready.Add(graph_.PriorityOf(JobOf(id)), id, info.stage, info.kind == JobKind::kForward,
-                         info.beside);
+  const Job job = JobOf(id);
+  const bool admits = info.kind == JobKind::kForward;
+  ranks_[rank].ready.Add(graph_.PriorityOf(job), id, info.stage, admits,
+                         admits ? admission_.TicketOf(job) : -1, info.beside);
   touched_.push_back(rank);
 }
 
@@ -298,12 +309,12 @@ void Simulation::CountEnd(int64_t id, const JobInfo& info, Rank rank) {
     held_[info.stage][m].Read(graph_.VersionOf(job));
     result_.ranks[rank].weight_fetches += holder != rank;
   }
-  if (info.kind == graph_.final_backward()) {
-    RankState& state = ranks_[rank];
-    state.ready.Release(info.stage);
-    --state.activations;
-    state.activation_bytes -= At(options_.activation, info.stage);
-  }
+  const bool leaves_nothing = info.apart && info.kind == JobKind::kForward;
+  if (info.kind != graph_.final_backward() && !leaves_nothing) return;
+  RankState& state = ranks_[rank];
+  if (!info.apart || leaves_nothing) state.ready.Release(info.stage);
+  --state.activations;
+  state.activation_bytes -= At(options_.activation, info.stage);
 }
 
 void Simulation::End(int64_t id) {
@@ -329,7 +340,7 @@ void Simulation::Start(Rank rank, int64_t id, double duration) {
   const JobInfo& info = info_[id % n_];
   RankState& state = ranks_[rank];
   RankStats& stats = result_.ranks[rank];
-  if (info.kind == JobKind::kForward) {
+  if (info.kind == JobKind::kForward || (info.apart && info.kind == graph_.input_backward())) {
     stats.peak_activations = std::max(stats.peak_activations, ++state.activations);
     state.activation_bytes += At(options_.activation, info.stage);
     stats.peak_activation_bytes = std::max(stats.peak_activation_bytes, state.activation_bytes);
@@ -392,6 +403,18 @@ void Simulation::DispatchAll() {
 }
 
 absl::Status Simulation::Stuck() const {
+  for (Rank rank = 0; rank < schedule_.ranks; ++rank) {
+    const ReadyJobs& ready = ranks_[rank].ready;
+    const std::optional<int64_t> id = ready.WaitsForMemory();
+    if (!id.has_value()) continue;
+    const Tickets& tickets = *ready.tickets();
+    return absl::FailedPreconditionError(
+        absl::StrFormat("deadlock: on rank %d %s would leave %d bytes of activations; the budget is %d, %d "
+                        "of them are promised to "
+                        "forwards of micro-batches before it, and no job can run that would give them back",
+                        rank, Describe(JobOf(*id)), tickets.left(info_[*id % n_].stage), tickets.budget(),
+                        tickets.bytes_out()));
+  }
   for (size_t r = 0; r < rows_.size(); ++r) {
     for (int64_t i = 0; i < n_; ++i) {
       // A job that is not done is stuck if nothing is running: name the first one that waits for admission,

@@ -236,7 +236,9 @@ void WorkerLoop::RunTask(Slot* slot) {
     ++past_.jobs[static_cast<int>(what.kind)];
     job_ns_ += (outcome.end_ns - outcome.start_ns - job_ns_) / 8;
     last_job_end_ = now;
-    core_.OnJobDone(now, {slot->rank, what, outcome.start_ns, outcome.end_ns, last, outcome.loss}, &effects_);
+    core_.OnJobDone(
+        now, {slot->rank, what, outcome.start_ns, outcome.end_ns, last, outcome.loss, outcome.left_bytes},
+        &effects_);
     Apply(now, &outcome);
     if (gathered_ >= kGatherJobs) SendGathered();
     return;
