@@ -117,7 +117,19 @@ PassOutput RunWithoutGraph(const std::vector<std::unique_ptr<Layer>>& layers, co
   return OutputOf(RunLayers(layers, layout, input, targets, key, *pass.weights), targets);
 }
 
-PassGradients RunBackward(const Pass& pass, const at::Tensor& output_gradient, PassHalf half) {
+PassGradients RunBackward(Pass& pass, const at::Tensor& output_gradient, PassHalf half) {
+  if (half == PassHalf::kInput && pass.input_edge.is_valid()) {
+    pass.path = FindPathNodes(pass.output, pass.input_edge, pass.weights->parameters());
+    PassGradients gradients;
+    gradients.input = RunInputHalf(pass.output, output_gradient, pass.input_edge, &pass.path).contiguous();
+    return gradients;
+  }
+  if (half == PassHalf::kWeight && !pass.path.empty()) {
+    PassGradients gradients;
+    gradients.parameters = RunWeightHalf(pass.weights->parameters(), &pass.path);
+    for (at::Tensor& gradient : gradients.parameters) gradient = gradient.contiguous();
+    return gradients;
+  }
   const bool wants_input = pass.input_edge.is_valid() && half != PassHalf::kWeight;
   torch::autograd::edge_list wanted;
   if (wants_input) wanted.push_back(pass.input_edge);

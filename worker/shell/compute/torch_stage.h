@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "worker/shell/compute/parameters.h"
+#include "worker/shell/compute/split_backward.h"
 #include "worker/shell/compute/torch_layers.h"
 #include "worker/shell/tensor.h"
 
@@ -57,6 +58,7 @@ struct Pass {
   // The graph's two ends. The input's is not valid for data, which needs no gradient.
   torch::autograd::Edge input_edge, output;
   at::Tensor output_gradient;  // kept between the two halves of a split backward
+  std::vector<PathNode> path;  // likewise
 
   bool has_graph() const { return output.is_valid(); }
 };
@@ -80,7 +82,7 @@ struct PassGradients {
   at::Tensor input;                    // undefined for data and kWeight
   std::vector<at::Tensor> parameters;  // contiguous, in the order of slots; empty for kInput
 };
-PassGradients RunBackward(const Pass& pass, const at::Tensor& output_gradient, PassHalf half);
+PassGradients RunBackward(Pass& pass, const at::Tensor& output_gradient, PassHalf half);
 
 // The same bytes, as the other library's tensor. `Wrap` aborts if the shape does not fit the bytes.
 at::Tensor Wrap(const Tensor& tensor);
