@@ -43,6 +43,7 @@ std::string SimulateFooter() {
   }
   return absl::StrCat(
       text,
+      "  custom        your own formulas, as in custom,workers=4,compute=s%W (docs/schedules/custom.md)\n"
       "\nA list gives one value a stage, as in --backward 2,2,2,3; one value is for all stages. Times\n"
       "are in any one unit. BYTES may end in KB, MB, GB, KiB, MiB, GiB.");
 }
@@ -80,16 +81,16 @@ CLI::App* AddSimulate(CLI::App& app, SimulateOptions& o) {
   const auto duration = [&o](JobKind kind) -> std::vector<double>& {
     return o.simulation.duration[static_cast<int>(kind)];
   };
-  sub->add_option("SCHEDULE", o.schedule,
-                  "name[,key=value..], as in lpp,groups=2,ranks=4, or a file of actions, as ./mine.csv")
+  sub->add_option(
+         "SCHEDULE", o.schedule,
+         "name[,key=value..], as in lpp,groups=2,ranks=4, or a file: actions (.csv), formulas or a run "
+         "file (.yaml)")
       ->required()
       ->type_name("");
-  sub->add_option("--stages", o.stages, "Stages of the model")
-      ->required()
+  sub->add_option("--stages", o.stages, "Stages of the model; a file may say it itself")
       ->check(CLI::Range(1, kSizeMost))
       ->type_name("S");
-  sub->add_option("--microbatches", o.microbatches, "Micro-batches of a step")
-      ->required()
+  sub->add_option("--microbatches", o.microbatches, "Micro-batches of a step; likewise")
       ->check(CLI::Range(1, kSizeMost))
       ->type_name("B");
   sub->add_option("--steps", o.simulation.steps, "Training steps (default 1)")
@@ -101,6 +102,8 @@ CLI::App* AddSimulate(CLI::App& app, SimulateOptions& o) {
              "Time of a backward's half for the input, where a schedule splits it (default 1)");
   AddNumbers(*sub, "--backward-weight", duration(JobKind::kBackwardWeight), false,
              "Time of its half for the weights (default 1)");
+  AddNumber(*sub, "--overlapped", o.simulation.overlapped, false, "X",
+            "Time of a forward and a backward as one overlapped pair (default: the longer of the two)");
   AddNumbers(*sub, "--reduce", duration(JobKind::kReduce), false,
              "Time of a gradient sum over replicas (default 0)");
   AddNumbers(*sub, "--update", duration(JobKind::kUpdate), false, "Time of an optimizer step (default 0)");

@@ -20,7 +20,8 @@ if(WEFT_SANITIZE)
 endif()
 
 set(WEFT_PURE_THIRD_PARTY absl::status absl::statusor absl::strings absl::str_format absl::span absl::flat_hash_map
-  absl::flat_hash_set absl::inlined_vector absl::hash absl::btree weft_flags nlohmann_json::nlohmann_json)
+  absl::flat_hash_set absl::inlined_vector absl::hash absl::btree absl::cord weft_flags nlohmann_json::nlohmann_json
+  muparser::muparser)
 set(WEFT_PURE_BANNED "<thread>|<mutex>|<chrono>|<fstream>|<random>|<condition_variable>|<future>|<atomic>|<unistd.h>|absl/time/clock|absl/synchronization|proto/wire/|absl/random|grpc|torch/|ucp/|prometheus/")
 
 function(weft_library name)
@@ -70,7 +71,8 @@ function(weft_test name)
   add_executable(${name} ${A_SRCS})
   target_link_libraries(${name} PRIVATE weft_flags ${A_DEPS} GTest::gmock GTest::gtest GTest::gtest_main)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
-  add_test(NAME ${name} COMMAND ${name})
+  weft_sanitizer_launcher(${name} launcher)
+  add_test(NAME ${name} COMMAND ${launcher} $<TARGET_FILE:${name}>)
   if(NOT A_TIMEOUT)
     set(A_TIMEOUT 300)
   endif()
@@ -79,6 +81,7 @@ function(weft_test name)
   if(A_SERIAL)
     set_tests_properties(${name} PROPERTIES RUN_SERIAL ON)
   endif()
+  weft_sanitize_test(${name})
 endfunction()
 
 function(weft_bench name)

@@ -12,8 +12,8 @@
 
 namespace weft {
 
-// InvalidArgument or NotFound, as MakeSchedule, where the parameters do not fit the sizes, and InvalidArgument
-// where the run does not fit its memory budget. Not checked further.
+// InvalidArgument or NotFound, as MakeSchedule, where the parameters do not fit the sizes, and
+// InvalidArgument where the run does not fit its memory budget. Not checked further.
 absl::StatusOr<Schedule> ScheduleOf(const RunSpec& run);
 
 ActivationPolicy ActivationsOf(const ScheduleSpec& schedule);

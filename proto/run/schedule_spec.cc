@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "proto/run/file_section.h"
@@ -14,14 +15,11 @@ namespace {
 using Json = nlohmann::json;
 
 // Schedules that the design names; those that schedules/families.h does not have yet are refused as such.
-constexpr const char* kDesigned[] = {"fsdp",     "fslpp",      "depth_first", "breadth_first", "interleaved",
-                                     "zb_h1",    "zb_h2",      "zb_v",        "v_half",        "v_min",
-                                     "dualpipe", "dualpipe_v", "pipedream",   "pipedream_2bw", "cdp_mp",
-                                     "periodic", "custom"};
+constexpr const char* kDesigned[] = {"dualpipe",      "dualpipe_v", "pipedream",
+                                     "pipedream_2bw", "cdp_mp",     "periodic"};
 
-ChoiceNames ScheduleNames() {
-  ChoiceNames names{"schedule", {}, {}, {"rule", "reduction", "activations"}};
-  for (const Family& family : Families()) names.names.push_back(family.name);
+ChoiceNames ScheduleChoices() {
+  ChoiceNames names{"schedule", ScheduleNames(), {}, {"rule", "reduction", "activations"}};
   for (const char* name : kDesigned) {
     if (std::find(names.names.begin(), names.names.end(), name) == names.names.end())
       names.planned.push_back(name);
@@ -32,16 +30,19 @@ ChoiceNames ScheduleNames() {
 // Only the parameters' names; their values, and how they fit the sizes, are the business of MakeSchedule.
 void CheckParameters(const ScheduleSpec& schedule, absl::string_view path, absl::Status& status) {
   if (!status.ok()) return;
-  const Family& family = *std::find_if(Families().begin(), Families().end(),
-                                       [&](const Family& f) { return f.name == schedule.name; });
-  std::vector<std::string> known;
-  for (const FamilyParameter& parameter : family.parameters) known.push_back(parameter.name);
-  for (const auto& [key, value] : schedule.parameters) {
-    if (std::find(known.begin(), known.end(), key) != known.end()) continue;
-    const std::string where = path.empty() ? "" : absl::StrCat(path, ".", key);
-    status = ErrorAt(where, UnknownName(absl::StrCat("parameter of ", family.name), key, known));
+  const absl::Status names = CheckParameterNames(schedule.name, schedule.parameters);
+  if (names.ok()) return;
+  const std::string parameter(names.GetPayload(kParameterPayload).value_or(absl::Cord()));
+  const std::string where = path.empty() ? "" : absl::StrCat(path, ".", parameter);
+  const auto family = std::find_if(Families().begin(), Families().end(),
+                                   [&](const Family& f) { return f.name == schedule.name; });
+  if (family == Families().end()) {
+    status = ErrorAt(where, names.message());
     return;
   }
+  std::vector<std::string> known;
+  for (const FamilyParameter& p : family->parameters) known.push_back(p.name);
+  status = ErrorAt(where, UnknownName(absl::StrCat("parameter of ", family->name), parameter, known));
 }
 
 void CheckRule(absl::string_view rule, absl::string_view where, absl::Status& status) {
@@ -71,12 +72,12 @@ void CheckActivations(absl::string_view activations, absl::string_view where, ab
   status = ErrorAt(where, UnknownName("activations", activations, {"retain", "recompute", "offload"}));
 }
 
-// A parameter's value as text: whole numbers and text may be written in a run file.
+// A parameter's value as text: numbers, truth values and text may be written in a run file.
 void TakeParameter(const std::string& key, const Json& value, const std::string& path, ScheduleSpec& schedule,
                    absl::Status& status) {
   if (value.is_string()) {
     schedule.parameters[key] = value.get<std::string>();
-  } else if (value.is_number()) {
+  } else if (value.is_number() || value.is_boolean()) {
     schedule.parameters[key] = value.dump();
   } else {
     status = ErrorAt(absl::StrCat(path, ".", key),
@@ -84,9 +85,24 @@ void TakeParameter(const std::string& key, const Json& value, const std::string&
   }
 }
 
+// The parts between commas, but for those within parentheses, which a formula may have.
+std::vector<std::string> SplitAtCommas(absl::string_view text) {
+  std::vector<std::string> parts(1);
+  int depth = 0;
+  for (const char c : text) {
+    depth += c == '(' ? 1 : c == ')' ? -1 : 0;
+    if (c == ',' && depth <= 0) {
+      parts.emplace_back();
+    } else {
+      parts.back() += c;
+    }
+  }
+  return parts;
+}
+
 // `name[,key=value..]` without any check of names.
 absl::StatusOr<ScheduleSpec> SplitScheduleText(absl::string_view text) {
-  const std::vector<std::string> parts = absl::StrSplit(text, ',');
+  const std::vector<std::string> parts = SplitAtCommas(text);
   ScheduleSpec schedule;
   schedule.name = parts[0];
   if (schedule.name.empty()) return absl::InvalidArgumentError("names no schedule; write, for example, 1f1b");
@@ -116,7 +132,7 @@ ScheduleSpec ReadScheduleText(absl::string_view text, absl::string_view path, ab
     status = ErrorAt(path, schedule.status().message());
     return {};
   }
-  ReadChoice(Json(schedule->name), path, ScheduleNames(), status);
+  ReadChoice(Json(schedule->name), path, ScheduleChoices(), status);
   CheckParameters(*schedule, path, status);
   CheckRule(schedule->rule, path, status);
   CheckReduction(schedule->reduction, path, status);
@@ -129,10 +145,16 @@ ScheduleSpec ReadScheduleText(absl::string_view text, absl::string_view path, ab
 ScheduleSpec ReadSchedule(const Json& value, absl::string_view path, absl::Status& status) {
   if (!status.ok()) return {};
   if (value.is_string()) return ReadScheduleText(value.get<std::string>(), path, status);
-  const Choice choice = ReadChoice(value, path, ScheduleNames(), status);
+  const Choice choice = ReadChoice(value, path, ScheduleChoices(), status);
   if (!status.ok()) return {};
   ScheduleSpec schedule;
   schedule.name = choice.name;
+  if (choice.name == "file" && choice.parameters.is_string()) {
+    status = ErrorAt(
+        choice.path,
+        "names a file of actions, which whoever reads the run file puts in as {path: .., actions: ..}");
+    return {};
+  }
   if (!choice.parameters.is_null() && !choice.parameters.is_object()) {
     status =
         ErrorAt(choice.path, absl::StrCat("the parameters of ", choice.name,
@@ -171,7 +193,10 @@ absl::StatusOr<ScheduleSpec> ParseScheduleText(absl::string_view text) {
 
 std::string ToText(const ScheduleSpec& schedule) {
   std::string text = schedule.name;
-  for (const auto& [key, value] : schedule.parameters) absl::StrAppend(&text, ",", key, "=", value);
+  for (const auto& [key, value] : schedule.parameters) {
+    // The rows of a file are not for people; its path says enough.
+    if (schedule.name != "file" || key != "actions") absl::StrAppend(&text, ",", key, "=", value);
+  }
   if (schedule.rule != "sync") absl::StrAppend(&text, ",rule=", schedule.rule);
   if (schedule.reduction != "ordered") absl::StrAppend(&text, ",reduction=", schedule.reduction);
   if (schedule.activations != "retain") absl::StrAppend(&text, ",activations=", schedule.activations);

@@ -116,6 +116,7 @@ const char* kOnTwoProcesses[] = {"fsdp",
                                  "zb_v",
                                  "v_half",
                                  "v_min",
+                                 "dualpipe_v",
                                  "{1f1b: {}, activations: recompute}",
                                  "{1f1b: {}, activations: offload}",
                                  "{zb_h1: {}, activations: recompute}",
@@ -168,6 +169,57 @@ TEST(Training, MlpUnderEveryFamilyOnOneTwoFourProcesses_EndsWithTheReferencesBit
   TestFolder folder;
   WriteIdx(folder, 256, 8);
   ExpectReferenceBits(folder, [&](const std::string& schedule) { return MlpRun(folder, schedule, 4); });
+}
+
+// Formulas and rows of actions: the scheme is in the run file, not in the programs.
+TEST(Training, SchemesOfTheRunFileItself_EndWithTheReferencesBits) {
+  TestFolder folder;
+  folder.Write("text.txt", Text(20000));
+  const auto csv =
+      Command::Run({"weft", "simulate", "v_half", "--stages", "4", "--microbatches", "4", "-o", "csv"});
+  ASSERT_EQ(csv.code, 0) << csv.err;
+  folder.Write("rows.csv", csv.out);
+  const auto run = [&](const std::string& schedule) { return GptRun(folder, schedule, 4); };
+  const std::string plain = folder.Write("plain.yaml", run("gpipe"));
+  const CommandResult reference =
+      Command::Run({"weft", "train", plain, "--reference", "--out", folder / "plain"});
+  ASSERT_EQ(reference.code, 0) << reference.err;
+  const auto want = Tensors(folder / "plain/checkpoint");
+  for (const std::string schedule :
+       {"{custom: {workers: 4, compute: \"(R*b) % W + s % R\", R: 2}}",
+        "{custom: {workers: 4, compute: \"s < S/2 ? b % (W/2) : W/2 + b % (W/2)\", weights: \"s\"}}",
+        "{custom: {workers: 4, compute: \"(s + t) % W\", weights: s, period: 4}}",
+        "{custom: {workers: 4, compute: s, limit: S - s, split_backward: true}}", "{file: rows.csv}"}) {
+    SCOPED_TRACE(schedule);
+    const CommandResult r = Command::Run({"weft", "train", folder.Write("run.yaml", run(schedule)),
+                                          "--processes", "2", "--out", folder / "out"},
+                                         120);
+    ASSERT_EQ(r.code, 0) << r.err;
+    EXPECT_EQ(Tensors(folder / "out/checkpoint"), want);
+    EXPECT_EQ(Losses(folder / "out"), Losses(folder / "plain"));
+  }
+}
+
+// Needs more micro-batches than the other families' runs have: two copies of the weights, pairs one after the
+// other.
+TEST(Training, BothDirectionsWithTwoCopiesOfTheWeights_EndsWithTheReferencesBits) {
+  TestFolder folder;
+  folder.Write("text.txt", Text(20000));
+  std::string plain = GptRun(folder, "gpipe", 4);
+  plain.replace(plain.find("microbatches: 4"), 15, "microbatches: 8");
+  std::string paired = plain;
+  paired.replace(paired.find("gpipe"), 5, "dualpipe");
+  const CommandResult reference = Command::Run(
+      {"weft", "train", folder.Write("plain.yaml", plain), "--reference", "--out", folder / "plain"});
+  ASSERT_EQ(reference.code, 0) << reference.err;
+  for (const char* processes : {"1", "2", "4"}) {
+    const CommandResult r = Command::Run({"weft", "train", folder.Write("run.yaml", paired), "--processes",
+                                          processes, "--out", folder / "out"},
+                                         120);
+    ASSERT_EQ(r.code, 0) << r.err;
+    EXPECT_EQ(Tensors(folder / "out/checkpoint"), Tensors(folder / "plain/checkpoint")) << processes;
+    EXPECT_EQ(Losses(folder / "out"), Losses(folder / "plain"));
+  }
 }
 
 TEST(Training, OtherCutOfTheChain_GivesTheSameWeights) {

@@ -307,15 +307,16 @@ void WorkerCore::WantInputs(const Job& job, WorkerEffects* out) {
   }
 }
 
-void WorkerCore::OnTensor(int64_t now, const TensorKey& key, int64_t sent, WorkerEffects* out) {
+void WorkerCore::OnTensor(int64_t now, const TensorKey& key, int64_t made, WorkerEffects* out) {
   if (!run_ || run_->failed) return;
   const auto it = run_->wanted.find(key);
   if (it == run_->wanted.end()) return;
   const Run::Wanted wanted = it->second;
   run_->wanted.erase(it);
   RankState& rank = run_->StateOf(key.consumer);
-  if (rank.running < 0 && sent > 0) rank.clock.Arrived(now, sent);
   InputArrived(wanted.job, wanted.microbatch);
+  const bool awaited = (run_->FlagsOf(wanted.job) & kQueued) != 0;
+  if (rank.running < 0 && awaited && made > 0) rank.clock.Arrived(now, made);
   StartJobs(now, out);
 }
 

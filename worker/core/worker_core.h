@@ -126,8 +126,8 @@ class WorkerCore {
 
   void OnMessage(int64_t now, const FromCoordinator& message, WorkerEffects* out);
   void OnPrepared(int64_t now, WorkerEffects* out);
-  // A wanted tensor is here. `sent`: when its producer offered it, on this machine's clock; 0 if unknown.
-  void OnTensor(int64_t now, const TensorKey& key, int64_t sent, WorkerEffects* out);
+  // A wanted tensor is here. `made`: when the job that made it ended, on this machine's clock; 0 if unknown.
+  void OnTensor(int64_t now, const TensorKey& key, int64_t made, WorkerEffects* out);
   void OnJobDone(int64_t now, const JobDone& done, WorkerEffects* out);
   void OnSaved(int64_t now, std::vector<RankReport> reports, WorkerEffects* out);
   // Something of the run went wrong here. Told to the coordinator once.
