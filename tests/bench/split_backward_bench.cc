@@ -18,7 +18,8 @@ namespace weft {
 namespace {
 
 constexpr int kMicrobatches = 4;
-constexpr int kRounds = 12;
+constexpr int kRoundsLeast = 10;
+constexpr double kSecondsLeast = 2;  // of a case, so that short ones meet a quiet moment too
 
 void Require(const absl::Status& status) {
   if (status.ok()) return;
@@ -121,9 +122,12 @@ void Report(const std::string& name, const RunSpec& run) {
   double fused = std::numeric_limits<double>::infinity(), split = fused;
   stage.Time(false);
   stage.Time(true);
-  for (int i = 0; i < kRounds; ++i) {
-    fused = std::min(fused, stage.Time(false));
-    split = std::min(split, stage.Time(true));
+  double spent = 0;
+  for (int i = 0; i < kRoundsLeast || spent < kSecondsLeast; ++i) {
+    const double one = stage.Time(false), two = stage.Time(true);
+    fused = std::min(fused, one);
+    split = std::min(split, two);
+    spent += kMicrobatches * (one + two);
   }
   std::printf("%-40s %10.3f ms %10.3f ms %8.3f\n", name.c_str(), 1e3 * fused, 1e3 * split, split / fused);
   std::fflush(stdout);

@@ -1,9 +1,10 @@
 #include "worker/shell/compute/split_backward.h"
 
 #include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
@@ -36,9 +37,15 @@ class PathFinder {
     if (!Reaches(output)) return false;
     size_t found = 0;
     for (const std::shared_ptr<Node>& node : path_) {
-      PathNode at;
-      for (const Edge& next : node->next_edges()) {
-        if (next.is_valid() && !reaches_[next.function.get()]) Collect(next.function.get(), &at.parameters);
+      PathNode at{node, {}, {}, {}, {}};
+      for (size_t i = 0; i < node->next_edges().size(); ++i) {
+        const Edge& next = node->next_edges()[i];
+        if (!next.is_valid()) continue;
+        if (reaches_[next.function.get()]) {
+          at.onward.push_back(i);
+        } else {
+          Collect(next.function.get(), &at.parameters);
+        }
       }
       if (at.parameters.empty()) continue;
       found += at.parameters.size();
@@ -124,25 +131,22 @@ at::Tensor RunInputHalf(const Edge& output, const at::Tensor& output_gradient, c
       node.gradients.push_back(std::move(gradient));
     }
     node.arrivals = std::move(arrivals);
+    for (const size_t i : node.onward) node.node->next_edges()[i] = Edge();
   }
   return input_gradient;
 }
 
 std::vector<at::Tensor> RunWeightHalf(const std::vector<at::Tensor>& parameters,
                                       std::vector<PathNode>* nodes) {
-  std::vector<at::Tensor> gradients(parameters.size());
+  edge_list roots, wanted;
+  std::vector<at::Tensor> arrived;
   for (PathNode& node : *nodes) {
-    edge_list wanted;
-    for (const size_t i : node.parameters) {
-      wanted.push_back(torch::autograd::impl::gradient_edge(parameters[i]));
-    }
-    // Wanted are this node's parameters alone, so the path beyond it is not walked.
-    std::vector<at::Tensor> made = Execute(node.arrivals, node.gradients, /*keep_graph=*/false, wanted);
-    for (size_t i = 0; i < made.size(); ++i) gradients[node.parameters[i]] = std::move(made[i]);
-    node.gradients.clear();
+    roots.insert(roots.end(), node.arrivals.begin(), node.arrivals.end());
+    std::move(node.gradients.begin(), node.gradients.end(), std::back_inserter(arrived));
   }
+  for (const at::Tensor& p : parameters) wanted.push_back(torch::autograd::impl::gradient_edge(p));
   nodes->clear();
-  return gradients;
+  return Execute(roots, arrived, /*keep_graph=*/false, wanted);
 }
 
 }  // namespace weft

@@ -122,6 +122,7 @@ PassGradients RunBackward(Pass& pass, const at::Tensor& output_gradient, PassHal
     pass.path = FindPathNodes(pass.output, pass.input_edge, pass.weights->parameters());
     PassGradients gradients;
     gradients.input = RunInputHalf(pass.output, output_gradient, pass.input_edge, &pass.path).contiguous();
+    if (!pass.path.empty()) pass.output = pass.input_edge = {};
     return gradients;
   }
   if (half == PassHalf::kWeight && !pass.path.empty()) {

@@ -60,7 +60,7 @@ struct Pass {
   at::Tensor output_gradient;  // kept between the two halves of a split backward
   std::vector<PathNode> path;  // likewise
 
-  bool has_graph() const { return output.is_valid(); }
+  bool has_graph() const { return output.is_valid() || !path.empty(); }
 };
 
 struct PassOutput {
