@@ -20,6 +20,19 @@ ReadyJobs::ReadyJobs(std::vector<std::optional<int>> limits, std::optional<int64
   }
 }
 
+void ReadyJobs::SetBudget(double budget, std::vector<double> bytes) {
+  budget_ = budget;
+  bytes_ = std::move(bytes);
+  limits_.resize(bytes_.size());
+  heap_of_stage_.resize(bytes_.size(), kUnlimited);
+  for (size_t s = 0; s < bytes_.size(); ++s) {
+    if (heap_of_stage_[s] != kUnlimited) continue;
+    heap_of_stage_[s] = static_cast<int>(heaps_.size());
+    stage_of_heap_.push_back(static_cast<int>(s));
+    heaps_.emplace_back();
+  }
+}
+
 void ReadyJobs::Add(int64_t priority, int64_t job, int stage, bool admits, bool beside) {
   const bool limited = admits && stage < static_cast<int>(heap_of_stage_.size());
   auto& heap = heaps_[beside && replays_ ? kBeside : limited ? heap_of_stage_[stage] : kUnlimited];
@@ -29,7 +42,10 @@ void ReadyJobs::Add(int64_t priority, int64_t job, int stage, bool admits, bool 
 }
 
 bool ReadyJobs::Admits(int heap) const {
-  return stage_of_heap_[heap] < 0 || live(stage_of_heap_[heap]) < *limits_[stage_of_heap_[heap]];
+  const int stage = stage_of_heap_[heap];
+  if (stage < 0) return true;
+  if (limits_[stage].has_value() && live(stage) >= *limits_[stage]) return false;
+  return bytes_.empty() || live_bytes_ + bytes_[stage] <= budget_;
 }
 
 int ReadyJobs::Choose() const {
@@ -74,18 +90,24 @@ int64_t ReadyJobs::TakeFrom(int choice) {
   if (entry.admits) {
     if (entry.stage >= static_cast<int>(live_.size())) live_.resize(entry.stage + 1, 0);
     ++live_[entry.stage];
+    if (!bytes_.empty()) live_bytes_ += bytes_[entry.stage];
   }
   return entry.job;
 }
 
-void ReadyJobs::Release(int stage) { --live_[stage]; }
+void ReadyJobs::Release(int stage) {
+  --live_[stage];
+  if (!bytes_.empty()) live_bytes_ -= bytes_[stage];
+}
 
-bool ReadyJobs::held_back() const {
-  if (size_ == 0 || Choose() >= 0) return false;
+std::optional<int64_t> ReadyJobs::HeldBack() const {
+  if (size_ == 0 || Choose() >= 0) return std::nullopt;
+  const Entry* first = nullptr;
   for (size_t h = 0; h < heaps_.size(); ++h) {
-    if (!heaps_[h].empty() && HasItsTurn(heaps_[h].front()) && !Admits(static_cast<int>(h))) return true;
+    if (heaps_[h].empty() || !HasItsTurn(heaps_[h].front()) || Admits(static_cast<int>(h))) continue;
+    if (first == nullptr || heaps_[h].front().priority < first->priority) first = &heaps_[h].front();
   }
-  return false;
+  return first == nullptr ? std::nullopt : std::optional<int64_t>(first->job);
 }
 
 }  // namespace weft

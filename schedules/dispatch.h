@@ -11,7 +11,7 @@
 // and runs the two one after the other.
 //
 // Invariants: a job is added once and taken at most once; the activations of a limited stage never exceed its
-// limit. Not thread-safe; owned by the core of one rank.
+// limit, nor those of all stages the budget, if there is one. Not thread-safe; owned by the core of one rank.
 #ifndef WEFT_SCHEDULES_DISPATCH_H_
 #define WEFT_SCHEDULES_DISPATCH_H_
 
@@ -28,6 +28,10 @@ class ReadyJobs {
   // `first_place`: strict replay from this place of the order on; absent means the greedy rule.
   explicit ReadyJobs(std::vector<std::optional<int>> limits = {},
                      std::optional<int64_t> first_place = std::nullopt);
+
+  // From here on a forward is admitted only if its activation, of `bytes[stage]`, fits in `budget` beside
+  // those alive. Before the first Add.
+  void SetBudget(double budget, std::vector<double> bytes);
 
   // `job` is the caller's number for it. `admits`: the job is a forward, which brings an activation of
   // `stage` to life. `beside`: under strict replay, it may run beside the forward before it.
@@ -47,8 +51,10 @@ class ReadyJobs {
   void Release(int stage);
 
   bool empty() const { return size_ == 0; }
-  // There are ready jobs, none may start, and admission alone holds back one that otherwise would.
-  bool held_back() const;
+  // There are ready jobs, none may start, and admission alone holds back one that otherwise would: that one.
+  std::optional<int64_t> HeldBack() const;
+  bool held_back() const { return HeldBack().has_value(); }
+  double live_bytes() const { return live_bytes_; }
   int live(int stage) const { return stage < static_cast<int>(live_.size()) ? live_[stage] : 0; }
 
  private:
@@ -75,6 +81,8 @@ class ReadyJobs {
   std::vector<int> stage_of_heap_;         // -1 for the first two
   std::vector<std::optional<int>> limits_;
   std::vector<int> live_;
+  std::vector<double> bytes_;  // of an activation, by stage; empty without a budget
+  double budget_ = 0, live_bytes_ = 0;
   int64_t size_ = 0;
   bool replays_ = false;
   int64_t place_ = 0;  // of the next compute job, under strict replay
