@@ -10,6 +10,8 @@
 #include "absl/strings/str_format.h"
 #include "schedules/admission.h"
 #include "schedules/dispatch.h"
+#include "schedules/held_versions.h"
+#include "schedules/memory.h"
 
 namespace weft {
 namespace {
@@ -30,35 +32,6 @@ absl::Status CheckPerStage(const std::vector<double>& values, int stages, absl::
 double At(const std::vector<double>& values, int stage) {
   return values.size() == 1 ? values[0] : values[stage];
 }
-
-// The versions of one stage's weights that one holder keeps: the newest, and older ones until their last
-// reader ended.
-class HeldVersions {
- public:
-  void Start(std::vector<int> readers_of_first) {
-    readers_ = {readers_of_first.begin(), readers_of_first.end()};
-  }
-  int Count() const {
-    int n = 0;
-    for (int v = oldest_; v < newest_; ++v) n += ReadersLeft(v) > 0;
-    return n + 1;
-  }
-  void Read(int version) { --readers_[version - oldest_]; }
-  // `readers`: jobs that will read the version after the newest one that is known to have readers.
-  void Add(int readers) { readers_.push_back(readers); }
-  void Publish() {
-    ++newest_;
-    while (oldest_ < newest_ && ReadersLeft(oldest_) == 0) {
-      readers_.pop_front();
-      ++oldest_;
-    }
-  }
-
- private:
-  int ReadersLeft(int version) const { return readers_[version - oldest_]; }
-  std::deque<int> readers_;
-  int oldest_ = 0, newest_ = 0;
-};
 
 class Simulation {
  public:
@@ -100,6 +73,7 @@ class Simulation {
 
   absl::Status CheckOptions() const;
   void Prepare();
+  absl::Status SetBudgets();
   void StartHolders();
   int ReadersOf(int stage, int member, int version) const;
   Row& RowOf(int step);
@@ -126,7 +100,7 @@ class Simulation {
   const SimulationOptions& options_;
   const Schedule& schedule_;
   const StepEdges edges_;
-  const AdmissionOrder admission_;
+  AdmissionOrder admission_;
   int64_t n_ = 0;
   std::vector<JobInfo> info_;
   std::vector<std::vector<Rank>> rank_of_;  // [step mod period][index]
@@ -149,8 +123,9 @@ absl::Status Simulation::CheckOptions() const {
         CheckPerStage(options_.duration[k], schedule_.stages, JobKindName(static_cast<JobKind>(k)));
     if (!s.ok()) return s;
   }
-  for (const auto& [values, name] :
-       {std::pair{&options_.activation, "activation"}, {&options_.weight, "weight"}}) {
+  for (const auto& [values, name] : {std::pair{&options_.activation, "activation"},
+                                     {&options_.weight, "weight"},
+                                     {&options_.state, "state"}}) {
     absl::Status s = CheckPerStage(*values, schedule_.stages, name);
     if (!s.ok()) return s;
   }
@@ -177,6 +152,19 @@ double Simulation::DurationOf(const Job& job) const {
   return time(job.kind);
 }
 
+// What each rank holds, and how much it may admit.
+absl::Status Simulation::SetBudgets() {
+  const StageBytes bytes{options_.activation, options_.weight, options_.state};
+  const std::vector<double> held = HeldBytes(graph_, bytes);
+  result_.ranks.resize(schedule_.ranks);
+  for (Rank w = 0; w < schedule_.ranks; ++w) result_.ranks[w].held_bytes = held[w];
+  if (options_.memory <= 0) return absl::OkStatus();
+  auto memory = MemoryForActivations(graph_, bytes, options_.memory);
+  if (!memory.ok()) return memory.status();
+  admission_ = AdmissionOrder(graph_, *std::move(memory));
+  return absl::OkStatus();
+}
+
 void Simulation::Prepare() {
   n_ = graph_.jobs_per_step();
   for (int i = 0; i < n_; ++i) {
@@ -198,7 +186,6 @@ void Simulation::Prepare() {
                    admission_.TicketsOf(w))});
   }
   if (options_.bandwidth > 0) link_free_.assign(static_cast<size_t>(schedule_.ranks) * schedule_.ranks, 0);
-  result_.ranks.resize(schedule_.ranks);
   result_.step_end.assign(options_.steps, 0);
   StartHolders();
 }
@@ -225,7 +212,7 @@ void Simulation::StartHolders() {
   for (int s = 0; s < schedule_.stages; ++s) {
     held_[s].resize(graph_.members(s).size());
     for (size_t m = 0; m < held_[s].size(); ++m) {
-      held_[s][m].Start({ReadersOf(s, static_cast<int>(m), 0)});
+      held_[s][m].Start(ReadersOf(s, static_cast<int>(m), 0));
       RankStats& stats = result_.ranks[graph_.members(s)[m]];
       stats.peak_weight_versions = std::max(stats.peak_weight_versions, 1);
     }
@@ -368,8 +355,10 @@ void Simulation::StartTaken(Rank rank, int64_t id) {
   const std::optional<int64_t> other =
       info.kind == JobKind::kForward && info.duration > 0 ? ready.NextBeside() : std::nullopt;
   if (!other.has_value()) return Start(rank, id, info.duration);
-  const double pair =
-      options_.overlapped > 0 ? options_.overlapped : std::max(info.duration, info_[*other % n_].duration);
+  const double one = info.duration, two = info_[*other % n_].duration;
+  const double pair = options_.overlapped > 0
+                          ? options_.overlapped
+                          : std::max(one, two) + (1 - options_.hidden) * std::min(one, two);
   Start(rank, id, pair);
   Start(rank, *ready.TakeBeside(), pair);
 }
@@ -402,31 +391,23 @@ void Simulation::DispatchAll() {
   }
 }
 
+// Names a forward that has its inputs and is not admitted, else says that the graph has a cycle.
 absl::Status Simulation::Stuck() const {
   for (Rank rank = 0; rank < schedule_.ranks; ++rank) {
-    const ReadyJobs& ready = ranks_[rank].ready;
-    const std::optional<int64_t> id = ready.WaitsForMemory();
+    const RankState& state = ranks_[rank];
+    const std::optional<int64_t> id = state.ready.HeldBack();
     if (!id.has_value()) continue;
-    const Tickets& tickets = *ready.tickets();
-    return absl::FailedPreconditionError(
-        absl::StrFormat("deadlock: on rank %d %s would leave %d bytes of activations; the budget is %d, %d "
-                        "of them are promised to "
-                        "forwards of micro-batches before it, and no job can run that would give them back",
-                        rank, Describe(JobOf(*id)), tickets.left(info_[*id % n_].stage), tickets.budget(),
-                        tickets.bytes_out()));
-  }
-  for (size_t r = 0; r < rows_.size(); ++r) {
-    for (int64_t i = 0; i < n_; ++i) {
-      // A job that is not done is stuck if nothing is running: name the first one that waits for admission,
-      // else for a predecessor.
-      const int64_t id = (first_row_ + static_cast<int64_t>(r)) * n_ + i;
-      const Rank rank = RankAt(id);
-      if (rows_[r].waiting[i] == 0 && !ranks_[rank].ready.empty() && ranks_[rank].ready.held_back()) {
-        return absl::FailedPreconditionError(absl::StrCat(
-            "deadlock: rank ", rank, " holds ", ranks_[rank].activations,
-            " activations, which is its limit, and none of them can end; stuck near ", Describe(JobOf(id))));
-      }
+    const Job job = JobOf(*id);
+    if (!state.ready.tickets().has_value()) {
+      return absl::FailedPreconditionError(absl::StrFormat(
+          "deadlock: rank %d holds %d activations and %s is not admitted, and none of them can end before it",
+          rank, state.activations, Describe(job)));
     }
+    const Tickets& tickets = *state.ready.tickets();
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "does not fit: %s leaves %d bytes of activations on rank %d, which has %d for all; %d "
+        "of them are promised to forwards before it, none of which can give them back first",
+        Describe(job), tickets.left(job.stage), rank, tickets.budget(), tickets.bytes_out()));
   }
   return absl::FailedPreconditionError(absl::StrCat("deadlock: the job graph has a cycle; ", done_, " of ",
                                                     n_ * options_.steps, " jobs can run"));
@@ -488,6 +469,7 @@ void Simulation::Seed() {
 
 absl::StatusOr<SimulationResult> Simulation::Run() {
   if (absl::Status s = CheckOptions(); !s.ok()) return s;
+  if (absl::Status s = SetBudgets(); !s.ok()) return s;
   Prepare();
   Seed();
   DispatchAll();
