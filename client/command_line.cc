@@ -7,11 +7,11 @@
 #include <utility>
 
 #include "CLI/CLI.hpp"
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "proto/run/byte_size.h"
 #include "proto/run/unknown_name.h"
 #include "schedules/families.h"
 
@@ -43,6 +43,7 @@ std::string SimulateFooter() {
   }
   return absl::StrCat(
       text,
+      "  custom        your own formulas, as in custom,workers=4,compute=s%W (docs/schedules/custom.md)\n"
       "\nA list gives one value a stage, as in --backward 2,2,2,3; one value is for all stages. Times\n"
       "are in any one unit. BYTES may end in KB, MB, GB, KiB, MiB, GiB.");
 }
@@ -80,16 +81,16 @@ CLI::App* AddSimulate(CLI::App& app, SimulateOptions& o) {
   const auto duration = [&o](JobKind kind) -> std::vector<double>& {
     return o.simulation.duration[static_cast<int>(kind)];
   };
-  sub->add_option("SCHEDULE", o.schedule,
-                  "name[,key=value..], as in lpp,groups=2,ranks=4, or a file of actions, as ./mine.csv")
+  sub->add_option(
+         "SCHEDULE", o.schedule,
+         "name[,key=value..], as in lpp,groups=2,ranks=4, or a file: actions (.csv), formulas or a run "
+         "file (.yaml)")
       ->required()
       ->type_name("");
-  sub->add_option("--stages", o.stages, "Stages of the model")
-      ->required()
+  sub->add_option("--stages", o.stages, "Stages of the model; a file may say it itself")
       ->check(CLI::Range(1, kSizeMost))
       ->type_name("S");
-  sub->add_option("--microbatches", o.microbatches, "Micro-batches of a step")
-      ->required()
+  sub->add_option("--microbatches", o.microbatches, "Micro-batches of a step; likewise")
       ->check(CLI::Range(1, kSizeMost))
       ->type_name("B");
   sub->add_option("--steps", o.simulation.steps, "Training steps (default 1)")
@@ -101,6 +102,8 @@ CLI::App* AddSimulate(CLI::App& app, SimulateOptions& o) {
              "Time of a backward's half for the input, where a schedule splits it (default 1)");
   AddNumbers(*sub, "--backward-weight", duration(JobKind::kBackwardWeight), false,
              "Time of its half for the weights (default 1)");
+  AddNumber(*sub, "--overlapped", o.simulation.overlapped, false, "X",
+            "Time of a forward and a backward as one overlapped pair (default: the longer of the two)");
   AddNumbers(*sub, "--reduce", duration(JobKind::kReduce), false,
              "Time of a gradient sum over replicas (default 0)");
   AddNumbers(*sub, "--update", duration(JobKind::kUpdate), false, "Time of an optimizer step (default 0)");
@@ -236,35 +239,20 @@ std::string Explain(CLI::App& app, const std::vector<std::string>& arguments, co
   return absl::StrCat(sub->get_name(), ": ", error.what());
 }
 
-// The bytes in one of a unit that a number may end in; 0 if it is none.
-double UnitBytes(absl::string_view unit) {
-  const std::pair<absl::string_view, double> kUnits[] = {
-      {"", 1},      {"B", 1},       {"KB", 1e3},       {"MB", 1e6},          {"GB", 1e9},
-      {"TB", 1e12}, {"KiB", 1024.}, {"MiB", 1048576.}, {"GiB", 1073741824.}, {"TiB", 1099511627776.}};
-  for (const auto& [name, bytes] : kUnits) {
-    if (unit == name) return bytes;
-  }
-  return 0;
-}
-
 }  // namespace
 
 absl::StatusOr<std::vector<double>> ParseNumbers(absl::string_view text, bool bytes) {
   std::vector<double> numbers;
   for (const absl::string_view part : absl::StrSplit(text, ',')) {
-    size_t digits = part.size();
-    if (bytes) {
-      while (digits > 0 && absl::ascii_isalpha(part[digits - 1])) --digits;
-    }
     double number = 0;
-    const double unit = UnitBytes(part.substr(digits));
-    if (unit == 0 || !absl::SimpleAtod(part.substr(0, digits), &number) || !std::isfinite(number * unit) ||
-        number < 0) {
+    const std::optional<double> size = bytes ? ParseByteSize(part) : std::nullopt;
+    const bool plain = !bytes && absl::SimpleAtod(part, &number) && std::isfinite(number) && number >= 0;
+    if (!plain && !size.has_value()) {
       return absl::InvalidArgumentError(
           absl::StrCat("\"", part.substr(0, 64), "\" is not a number from 0 up",
                        bytes ? ", which may end in KB, MB, GB, KiB, MiB or GiB" : ""));
     }
-    numbers.push_back(number * unit);
+    numbers.push_back(size.value_or(number));
   }
   return numbers;
 }

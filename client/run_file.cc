@@ -9,9 +9,10 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "client/schedule_file.h"
 #include "client/yaml_file.h"
+#include "proto/run/run_schedule.h"
 #include "schedules/check.h"
-#include "schedules/families.h"
 
 namespace weft {
 namespace {
@@ -76,16 +77,18 @@ absl::Status CheckReadable(const std::string& path) {
   return absl::InvalidArgumentError(absl::StrCat("cannot read ", path, ": ", std::strerror(errno)));
 }
 
-// Whether the schedule fits the stages and micro-batches, and can run to its end.
-absl::Status CheckFits(const RunSpec& spec) {
-  const auto schedule =
-      MakeSchedule(spec.schedule.name, spec.schedule.parameters, spec.stages(), spec.train.microbatches);
-  return schedule.ok() ? CheckSchedule(*schedule) : schedule.status();
+// Whether the schedule fits the stages and micro-batches, can run to its end, and is one that workers can
+// run.
+absl::Status CheckFits(const RunSpec& spec, RunFileData data) {
+  const auto schedule = ScheduleOf(spec);
+  if (!schedule.ok()) return schedule.status();
+  if (absl::Status s = CheckSchedule(*schedule); !s.ok()) return s;
+  return data == RunFileData::kReadable ? CheckTrainable(*schedule) : absl::OkStatus();
 }
 
 }  // namespace
 
-absl::StatusOr<RunSpec> ParseRunFile(const std::string& path, const std::string& text) {
+absl::StatusOr<RunSpec> ParseRunFile(const std::string& path, const std::string& text, RunFileData data) {
   auto yaml = ParseYaml(text);
   if (!yaml.ok()) {
     const absl::string_view message = yaml.status().message();
@@ -98,6 +101,10 @@ absl::StatusOr<RunSpec> ParseRunFile(const std::string& path, const std::string&
   const auto at = [&](const std::string& place, absl::string_view message) {
     return absl::InvalidArgumentError(absl::StrCat(path, ":", yaml->LineOf(place), ": ", message));
   };
+  if (json.is_object() && json.contains("schedule")) {
+    const absl::Status read = EmbedActions(fs::path(path).parent_path().string(), json["schedule"]);
+    if (!read.ok()) return at("schedule.file", absl::StrCat("schedule.file: ", read.message()));
+  }
   auto spec = ParseRunSpec(json);
   if (!spec.ok()) {
     const auto place = spec.status().GetPayload(kPathPayload);
@@ -105,20 +112,25 @@ absl::StatusOr<RunSpec> ParseRunFile(const std::string& path, const std::string&
   }
   for (const char* pointer : kPaths) {
     const Json::json_pointer where(pointer);
-    if (!json.contains(where)) continue;
+    if (data == RunFileData::kIgnored || !json.contains(where)) continue;
     const absl::Status readable = CheckReadable(json[where]);
     if (!readable.ok())
       return at(DottedPath(pointer), absl::StrCat(DottedPath(pointer), ": ", readable.message()));
   }
-  const absl::Status schedule = CheckFits(*spec);
-  if (!schedule.ok()) return at("schedule", absl::StrCat("schedule: ", schedule.message()));
+  const absl::Status fits = CheckFits(*spec, data);
+  if (!fits.ok()) {
+    const auto place = fits.GetPayload(kPathPayload);  // its message names it
+    if (place.has_value()) return at(std::string(*place), fits.message());
+    return at(PathOfProblem(fits, "schedule", spec->schedule.name),
+              absl::StrCat("schedule: ", fits.message()));
+  }
   return spec;
 }
 
-absl::StatusOr<RunSpec> ReadRunFile(const std::string& path) {
+absl::StatusOr<RunSpec> ReadRunFile(const std::string& path, RunFileData data) {
   auto text = ReadText(path);
   if (!text.ok()) return text.status();
-  return ParseRunFile(path, *text);
+  return ParseRunFile(path, *text, data);
 }
 
 }  // namespace weft

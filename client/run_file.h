@@ -1,8 +1,8 @@
 // A run file on disk as a RunSpec.
 //
 // Beyond the grammar of proto/run/run_spec.h it resolves relative data paths against the file's own folder,
-// takes the file's name as the name of a run that gives none, looks whether the data can be read, and checks
-// that the schedule fits the run.
+// takes the file's name as the name of a run that gives none, looks whether the data can be read, puts the
+// rows of a schedule's file into the spec, and checks that the schedule fits the run and can be trained.
 //
 // Failure: InvalidArgument with one sentence that begins with `FILE:LINE: train.batch: ` as far as it is
 // known.
@@ -16,10 +16,14 @@
 
 namespace weft {
 
-absl::StatusOr<RunSpec> ReadRunFile(const std::string& path);
+// Whether the data that a file names must be there; what only predicts a run does without.
+enum class RunFileData { kReadable, kIgnored };
+
+absl::StatusOr<RunSpec> ReadRunFile(const std::string& path, RunFileData data = RunFileData::kReadable);
 
 // The same for a text that stands for the file at `path`.
-absl::StatusOr<RunSpec> ParseRunFile(const std::string& path, const std::string& text);
+absl::StatusOr<RunSpec> ParseRunFile(const std::string& path, const std::string& text,
+                                     RunFileData data = RunFileData::kReadable);
 
 }  // namespace weft
 

@@ -1,16 +1,13 @@
 #include "client/simulate_command.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "client/schedule_file.h"
 #include "client/simulation_json.h"
 #include "proto/run/run_spec.h"
 #include "schedules/actions.h"
@@ -27,51 +24,16 @@ constexpr int64_t kJobsListedMost = 20'000'000;
 constexpr size_t kBoxesMost = 40'000;
 constexpr int kLinesMost = 64;  // ranks that a table draws
 
-constexpr size_t kActionsMostBytes = 256 << 20;
-
-// No family's name has a slash or a dot, so that the two cannot be mixed up.
-bool IsFile(absl::string_view schedule) {
-  return absl::StrContains(schedule, '/') || absl::EndsWith(schedule, ".csv");
-}
-
-absl::StatusOr<std::string> ReadActions(const std::string& path) {
-  const auto cannot = [&] {
-    return absl::InvalidArgumentError(absl::StrCat("cannot read ", path, ": ", std::strerror(errno)));
-  };
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return cannot();
-  std::string text;
-  std::vector<char> block(1 << 16);
-  while (file.read(block.data(), static_cast<std::streamsize>(block.size())) || file.gcount() > 0) {
-    text.append(block.data(), static_cast<size_t>(file.gcount()));
-    if (text.size() > kActionsMostBytes) {
-      return absl::InvalidArgumentError(absl::StrCat(path, " is larger than ", FormatBytes(kActionsMostBytes),
-                                                     "; is it a list of actions?"));
-    }
-  }
-  if (file.bad() || !file.eof()) return cannot();
-  return text;
-}
-
-absl::StatusOr<Schedule> ScheduleOfFile(const SimulateOptions& options) {
-  const auto text = ReadActions(options.schedule);
-  if (!text.ok()) return text.status();
-  auto schedule = ScheduleFromActions(*text);
-  const absl::Status fits = schedule.ok() ? CheckSchedule(*schedule) : schedule.status();
-  if (!fits.ok()) return absl::InvalidArgumentError(absl::StrCat(options.schedule, ": ", fits.message()));
-  if (schedule->stages != options.stages || schedule->microbatches != options.microbatches) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "%s has %d stages and %d micro-batches; give --stages %d --microbatches %d", options.schedule,
-        schedule->stages, schedule->microbatches, schedule->stages, schedule->microbatches));
-  }
-  schedule->name = options.schedule;
-  return schedule;
-}
-
 absl::StatusOr<Schedule> MakeCheckedSchedule(const SimulateOptions& options) {
-  if (IsFile(options.schedule)) return ScheduleOfFile(options);
+  if (IsScheduleFile(options.schedule)) {
+    return ReadScheduleFile(options.schedule, options.stages, options.microbatches);
+  }
   const auto spec = ParseScheduleText(options.schedule);
   if (!spec.ok()) return spec.status();
+  if (options.stages == 0 || options.microbatches == 0) {
+    return absl::InvalidArgumentError(
+        "--stages and --microbatches are required, as in --stages 4 --microbatches 8");
+  }
   if (int64_t{options.stages} * options.microbatches > kJobsOfStepMost) {
     return absl::InvalidArgumentError(
         absl::StrFormat("%d stages of %d micro-batches are more than %d jobs a step", options.stages,
@@ -175,7 +137,8 @@ std::string Render(const Schedule& schedule, const SimulateOptions& options, con
   const std::vector<DrawnJob> jobs = Drawn(result);
   DrawingOptions drawing = Drawing(schedule, options, result);
   if (options.output == "trace") return DrawTrace(jobs, drawing);
-  if (options.output == "csv") return DrawActions(jobs, drawing);
+  if (options.output == "csv")
+    return schedule.order.empty() ? DrawActions(jobs, drawing) : ActionsOfOrder(schedule);
   const std::vector<DrawnJob> shown = LastSteps(jobs, kBoxesMost);
   if (shown.size() < jobs.size()) absl::StrAppend(&drawing.subtitle, "; the last steps are drawn");
   return DrawSvg(shown, drawing);

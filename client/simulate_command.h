@@ -10,9 +10,9 @@
 namespace weft {
 
 struct SimulateOptions {
-  std::string schedule;  // `name[,key=value..]`, or a file of actions (with a slash, or ending in .csv)
-  int stages = 0;
-  int microbatches = 0;
+  std::string schedule;  // `name[,key=value..]`, or a file (client/schedule_file.h)
+  int stages = 0;        // 0 where the file says it
+  int microbatches = 0;  // likewise
   SimulationOptions simulation;
   double memory = 0;             // bytes a rank; 0 means no budget
   bool jobs = false;             // list every job in the JSON

@@ -8,6 +8,7 @@ find_package(benchmark REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(yaml-cpp REQUIRED)
 find_package(CLI11 REQUIRED)
+find_package(muparser CONFIG REQUIRED)
 find_package(prometheus-cpp CONFIG REQUIRED)
 find_package(httplib QUIET)
 

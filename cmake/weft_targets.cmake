@@ -20,7 +20,8 @@ if(WEFT_SANITIZE)
 endif()
 
 set(WEFT_PURE_THIRD_PARTY absl::status absl::statusor absl::strings absl::str_format absl::span absl::flat_hash_map
-  absl::flat_hash_set absl::inlined_vector absl::hash absl::btree weft_flags nlohmann_json::nlohmann_json)
+  absl::flat_hash_set absl::inlined_vector absl::hash absl::btree absl::cord weft_flags nlohmann_json::nlohmann_json
+  muparser::muparser)
 set(WEFT_PURE_BANNED "<thread>|<mutex>|<chrono>|<fstream>|<random>|<condition_variable>|<future>|<atomic>|<unistd.h>|absl/time/clock|absl/synchronization|proto/wire/|absl/random|grpc|torch/|ucp/|prometheus/")
 
 function(weft_library name)

@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 packages=(
   g++ clang clang-tidy clang-format cmake ninja-build ccache pkg-config make git
   libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc libabsl-dev
-  prometheus-cpp-dev libcpp-httplib-dev libyaml-cpp-dev nlohmann-json3-dev libcli11-dev
+  prometheus-cpp-dev libcpp-httplib-dev libyaml-cpp-dev nlohmann-json3-dev libcli11-dev libmuparser-dev
   zlib1g-dev libgtest-dev libgmock-dev libbenchmark-dev python3 python3-pip prometheus curl
 )
 wheels=(torch==2.11.0 libucx-cu13==1.22.0 nvidia-cuda-runtime==13.0.96 nvidia-cuda-cupti==13.0.85)

@@ -7,8 +7,11 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 
 namespace weft {
@@ -61,18 +64,46 @@ absl::StatusOr<Job> ParseAction(absl::string_view action, size_t row, size_t cel
   return Job::Compute(0, stage, microbatch, kind);
 }
 
-absl::StatusOr<std::vector<std::vector<Job>>> ParseRows(absl::string_view text) {
-  std::vector<std::vector<Job>> rows;
+struct Entry {
+  Job job;
+  uint8_t marks = kInTurn;
+  int cell = 0;  // from 1
+};
+using Rows = std::vector<std::vector<Entry>>;
+
+// "(0F0;1B1)OVERLAP_F_B": a forward and the backward that runs beside it.
+absl::Status ParsePair(absl::string_view text, size_t row, size_t cell, std::vector<Entry>& entries) {
+  constexpr absl::string_view kPair = ")OVERLAP_F_B";
+  const size_t middle = text.find(';');
+  if (!absl::EndsWith(text, kPair) || middle == absl::string_view::npos) return BadCell(row, cell, text);
+  const size_t end = text.size() - kPair.size();
+  if (middle >= end) return BadCell(row, cell, text);
+  const auto forward = ParseAction(text.substr(1, middle - 1), row, cell);
+  const auto backward = ParseAction(text.substr(middle + 1, end - middle - 1), row, cell);
+  if (!forward.ok() || !backward.ok() || forward->kind != JobKind::kForward ||
+      backward->kind == JobKind::kForward || backward->kind == JobKind::kBackwardWeight) {
+    return BadCell(row, cell, text);
+  }
+  entries.push_back({*forward, kInTurn, static_cast<int>(cell) + 1});
+  entries.push_back({*backward, kBesideForward, static_cast<int>(cell) + 1});
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Rows> ParseRows(absl::string_view text) {
+  Rows rows;
   for (absl::string_view line : absl::StrSplit(text, '\n')) {
     if (absl::StripAsciiWhitespace(line).empty()) continue;
-    std::vector<Job>& row = rows.emplace_back();
+    std::vector<Entry>& row = rows.emplace_back();
     size_t cell = 0;
     for (absl::string_view action : absl::StrSplit(line, ',')) {
       action = absl::StripAsciiWhitespace(action);
-      if (!action.empty()) {
+      if (absl::StartsWith(action, "(")) {
+        absl::Status pair = ParsePair(action, rows.size() - 1, cell, row);
+        if (!pair.ok()) return pair;
+      } else if (!action.empty()) {
         absl::StatusOr<Job> job = ParseAction(action, rows.size() - 1, cell);
         if (!job.ok()) return job.status();
-        row.push_back(*job);
+        row.push_back({*job, kInTurn, static_cast<int>(cell) + 1});
       }
       ++cell;
     }
@@ -80,72 +111,130 @@ absl::StatusOr<std::vector<std::vector<Job>>> ParseRows(absl::string_view text) 
   return rows;
 }
 
-// Where the rows place each micro-batch's pass through each stage.
-class Placement {
- public:
-  Placement(int stages, int microbatches)
-      : microbatches_(microbatches), rank_(static_cast<size_t>(stages) * microbatches, -1) {}
-
-  Rank& At(const Job& job) { return rank_[static_cast<size_t>(job.stage) * microbatches_ + job.microbatch]; }
-  Rank At(const Job& job) const {
-    return rank_[static_cast<size_t>(job.stage) * microbatches_ + job.microbatch];
-  }
-
- private:
-  int microbatches_;
-  std::vector<Rank> rank_;
-};
-
-// The places of all jobs; a forward and its backwards must be in one row.
-absl::StatusOr<std::shared_ptr<const Placement>> PlaceJobs(const std::vector<std::vector<Job>>& rows,
-                                                           int stages, int microbatches) {
-  auto placement = std::make_shared<Placement>(stages, microbatches);
-  for (size_t r = 0; r < rows.size(); ++r) {
-    for (const Job& job : rows[r]) {
-      Rank& rank = placement->At(job);
-      if (rank >= 0 && rank != static_cast<Rank>(r)) {
-        return absl::InvalidArgumentError(
-            absl::StrFormat("row %d has %s, but row %d has another job of that stage and micro-batch; a "
-                            "forward and its backward are one rank's",
-                            r + 1, Describe(job), rank + 1));
-      }
-      rank = static_cast<Rank>(r);
+// Where split backwards are used, a whole one is both halves in one piece.
+void SplitBackwards(Rows& rows) {
+  for (std::vector<Entry>& row : rows) {
+    std::vector<Entry> split;
+    split.reserve(row.size());
+    for (Entry e : row) {
+      const bool whole = e.job.kind == JobKind::kBackward;
+      if (whole) e.job.kind = JobKind::kBackwardInput;
+      split.push_back(e);
+      if (!whole) continue;
+      e.job.kind = JobKind::kBackwardWeight;
+      e.marks |= kOneBackward;
+      split.push_back(e);
     }
+    row = std::move(split);
   }
-  for (int s = 0; s < stages; ++s) {
-    for (int b = 0; b < microbatches; ++b) {
-      const Job job = Job::Compute(0, s, b, JobKind::kForward);
-      if (placement->At(job) < 0) {
-        return absl::InvalidArgumentError(absl::StrFormat("no row has %s", Describe(job)));
-      }
-    }
-  }
-  return placement;
 }
 
-std::vector<std::vector<Job>> SplitBackwards(const std::vector<std::vector<Job>>& rows) {
-  std::vector<std::vector<Job>> split(rows.size());
+// Where the rows have each action.
+class Placement {
+ public:
+  struct Place {
+    Rank row = -1;
+    int cell = 0;
+  };
+
+  Placement(int stages, int microbatches)
+      : microbatches_(microbatches), place_(static_cast<size_t>(stages) * microbatches * kKinds) {}
+
+  Place& At(const Job& job) { return place_[Number(job)]; }
+  // The row of a forward is that of its backwards too.
+  Rank RowOf(const Job& job) const { return place_[Number(job) / kKinds * kKinds].row; }
+
+ private:
+  static constexpr size_t kKinds = static_cast<size_t>(JobKind::kReduce);
+  size_t Number(const Job& job) const {
+    return (static_cast<size_t>(job.stage) * microbatches_ + job.microbatch) * kKinds +
+           static_cast<size_t>(job.kind);
+  }
+
+  int microbatches_;
+  std::vector<Place> place_;
+};
+
+// Every action once; a forward and its backwards in one row.
+absl::Status PlaceJobs(const Rows& rows, const Schedule& s, Placement& placement) {
   for (size_t r = 0; r < rows.size(); ++r) {
-    for (Job job : rows[r]) {
-      const bool whole = job.kind == JobKind::kBackward;
-      if (whole) job.kind = JobKind::kBackwardInput;
-      split[r].push_back(job);
-      if (!whole) continue;
-      job.kind = JobKind::kBackwardWeight;
-      split[r].push_back(job);
+    for (const Entry& e : rows[r]) {
+      Placement::Place& place = placement.At(e.job);
+      if (place.row >= 0) {
+        return absl::InvalidArgumentError(
+            absl::StrFormat("row %d, cell %d: %s stands twice; it is in row %d, cell %d", r + 1, e.cell,
+                            Describe(e.job), place.row + 1, place.cell));
+      }
+      place = {static_cast<Rank>(r), e.cell};
     }
   }
-  return split;
+  std::vector<JobKind> backwards = {JobKind::kBackward};
+  if (s.split_backward) backwards = {JobKind::kBackwardInput, JobKind::kBackwardWeight};
+  for (int stage = 0; stage < s.stages; ++stage) {
+    for (int b = 0; b < s.microbatches; ++b) {
+      const Job forward = Job::Compute(0, stage, b, JobKind::kForward);
+      const Placement::Place at = placement.At(forward);
+      if (at.row < 0) return absl::InvalidArgumentError(absl::StrFormat("no row has %s", Describe(forward)));
+      for (JobKind kind : backwards) {
+        const Job backward = Job::Compute(0, stage, b, kind);
+        const Placement::Place place = placement.At(backward);
+        if (place.row == at.row) continue;
+        if (place.row < 0) {
+          return absl::InvalidArgumentError(absl::StrFormat("row %d has %s in cell %d but lacks its %s",
+                                                            at.row + 1, Describe(forward), at.cell,
+                                                            JobKindName(kind)));
+        }
+        return absl::InvalidArgumentError(absl::StrFormat(
+            "row %d, cell %d: %s is in another row than its forward, which is in row %d, cell %d; "
+            "the activation that it needs lives there",
+            place.row + 1, place.cell, Describe(backward), at.row + 1, at.cell));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+// "0F0"; F, B, I and W are that format's letters.
+std::string ActionOf(const Job& job) {
+  constexpr char kLetters[] = {'F', 'B', 'I', 'W'};
+  return absl::StrCat(job.stage, std::string(1, kLetters[static_cast<int>(job.kind)]), job.microbatch);
 }
 
 }  // namespace
 
+std::string ActionsOfOrder(const Schedule& schedule) {
+  std::string text;
+  for (size_t r = 0; r < schedule.order.size(); ++r) {
+    const std::vector<Job>& row = schedule.order[r];
+    const auto marks = [&](size_t i) {
+      return schedule.order_marks.empty() || i >= row.size() ? uint8_t{0} : schedule.order_marks[r][i];
+    };
+    std::vector<std::string> cells;
+    for (size_t i = 0; i < row.size(); ++i) {
+      Job job = row[i];
+      const bool beside = marks(i) & kBesideForward;
+      if (marks(i + 1) & kOneBackward) {
+        job.kind = JobKind::kBackward;
+        ++i;
+      }
+      if (beside && !cells.empty() && cells.back()[0] != '(') {
+        cells.back() = absl::StrCat("(", cells.back(), ";", ActionOf(job), ")OVERLAP_F_B");
+      } else {
+        // The table has no word for a third job beside a forward: it follows in turn.
+        cells.push_back(ActionOf(job));
+      }
+    }
+    absl::StrAppend(&text, absl::StrJoin(cells, ","), "\n");
+  }
+  return text;
+}
+
 absl::StatusOr<Schedule> ScheduleFromActions(absl::string_view text) {
-  absl::StatusOr<std::vector<std::vector<Job>>> rows = ParseRows(text);
+  absl::StatusOr<Rows> rows = ParseRows(text);
   if (!rows.ok()) return rows.status();
   Schedule s;
-  for (const std::vector<Job>& row : *rows) {
-    for (const Job& job : row) {
+  for (const std::vector<Entry>& row : *rows) {
+    for (const auto& [job, marks, cell] : row) {
       s.stages = std::max(s.stages, job.stage + 1);
       s.microbatches = std::max(s.microbatches, job.microbatch + 1);
       s.split_backward |= job.kind == JobKind::kBackwardInput || job.kind == JobKind::kBackwardWeight;
@@ -156,16 +245,28 @@ absl::StatusOr<Schedule> ScheduleFromActions(absl::string_view text) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "%d stages of %d micro-batches are more than %d forwards", s.stages, s.microbatches, kJobsMost));
   }
-  auto placement = PlaceJobs(*rows, s.stages, s.microbatches);
-  if (!placement.ok()) return placement.status();
+  if (s.split_backward) SplitBackwards(*rows);
+  auto placement = std::make_shared<Placement>(s.stages, s.microbatches);
+  if (absl::Status status = PlaceJobs(*rows, s, *placement); !status.ok()) return status;
   s.name = "actions";
   s.ranks = static_cast<int>(rows->size());
-  s.compute = s.weights = [p = *placement](const Job& j) { return p->At(j); };
+  s.compute =
+      s.weights = [p = std::shared_ptr<const Placement>(placement)](const Job& j) { return p->RowOf(j); };
   s.priority = [stages = s.stages, microbatches = s.microbatches](const Job& j) {
     const auto kind = static_cast<int64_t>(j.kind);
     return ((j.step * int64_t{kJobKinds} + kind) * microbatches + j.microbatch) * stages + j.stage;
   };
-  s.order = s.split_backward ? SplitBackwards(*rows) : *std::move(rows);
+  bool marked = false;
+  for (const std::vector<Entry>& row : *rows) {
+    std::vector<Job>& order = s.order.emplace_back();
+    std::vector<uint8_t>& marks = s.order_marks.emplace_back();
+    for (const Entry& e : row) {
+      order.push_back(e.job);
+      marks.push_back(e.marks);
+      marked |= e.marks != kInTurn;
+    }
+  }
+  if (!marked) s.order_marks.clear();
   return s;
 }
 

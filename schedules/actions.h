@@ -3,14 +3,16 @@
 //
 // An action is a stage, a letter and a micro-batch: F forward, B backward, I and W its halves for the input
 // and for the weights. Those are that format's letters, used nowhere else. A file of it is a whole schedule:
-// the rows place the jobs and fix their order. (DrawActions of drawing.h writes the same form.) Empty cells
-// and spaces are skipped. Where any action is a half, the schedule splits its backwards, and a B stands for I
-// and W, one right after the other.
+// the rows place the jobs and fix their order. (DrawActions of drawing.h writes the same form of a run.)
+// Empty cells and spaces are skipped. `(0F3;7B1)OVERLAP_F_B` is an overlapped pair. Where any action is a
+// half, the schedule splits its backwards, and a B is both halves in one piece.
 //
 // Pure. Failure: InvalidArgument naming row and cell for what is no compute action (communication and FSDP
-// actions, overlapped pairs), and for rows that do not hold every job of their stages and micro-batches.
+// actions), for an action that stands twice, and for rows that lack a job of their stages and micro-batches.
 #ifndef WEFT_SCHEDULES_ACTIONS_H_
 #define WEFT_SCHEDULES_ACTIONS_H_
+
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -21,6 +23,9 @@ namespace weft {
 // The schedule that replays the rows. Stages and micro-batches are as many as the actions name; each stage's
 // weights are where it is computed. CheckSchedule is still to be passed.
 absl::StatusOr<Schedule> ScheduleFromActions(absl::string_view text);
+
+// The rows of a schedule that has fixed orders, with their pairs; ScheduleFromActions reads the same orders.
+std::string ActionsOfOrder(const Schedule& schedule);
 
 }  // namespace weft
 

@@ -8,6 +8,8 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "schedules/admission.h"
+#include "schedules/deadlock.h"
 #include "schedules/graph.h"
 #include "schedules/simulate.h"
 
@@ -23,7 +25,7 @@ absl::Status CheckRanks(const Schedule& s) {
   for (int step = 0; step < s.period; ++step) {
     for (int stage = 0; stage < s.stages; ++stage) {
       for (int b = 0; b < s.microbatches; ++b) {
-        const Rank forward = s.compute(Job::Compute(step, stage, b, JobKind::kForward));
+        const Rank backward = s.compute(Job::Compute(step, stage, b, KindsOf(s)[1]));
         for (JobKind kind : KindsOf(s)) {
           const Job job = Job::Compute(step, stage, b, kind);
           const Rank c = s.compute(job), w = s.weights(job);
@@ -36,11 +38,32 @@ absl::Status CheckRanks(const Schedule& s) {
                 absl::StrFormat("nobody holds the weights of %s: weights names rank %d; ranks are 0 to %d",
                                 Describe(job), w, s.ranks - 1));
           }
-          if (c != forward) {
+          if (kind == JobKind::kBackwardWeight && c != backward) {
             return absl::InvalidArgumentError(absl::StrFormat(
-                "%s is on rank %d but its forward is on rank %d; the activation that it needs lives there",
-                Describe(job), c, forward));
+                "%s is on rank %d but its backward_input is on rank %d; what it needs of that lives there",
+                Describe(job), c, backward));
           }
+        }
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+// A stage's weights stay where they are; only who computes may change from step to step.
+absl::Status CheckHolders(const Schedule& s) {
+  for (int step = 1; step < s.period; ++step) {
+    for (int stage = 0; stage < s.stages; ++stage) {
+      for (int b = 0; b < s.microbatches; ++b) {
+        for (JobKind kind : KindsOf(s)) {
+          const Job job = Job::Compute(step, stage, b, kind);
+          const Rank first = s.weights(Job::Compute(0, stage, b, kind)), here = s.weights(job);
+          if (here == first) continue;
+          return absl::InvalidArgumentError(
+              absl::StrFormat("weights names rank %d for %s but rank %d in step 0; a job's weights are held "
+                              "by the same rank in "
+                              "every step",
+                              here, Describe(job), first));
         }
       }
     }
@@ -130,6 +153,42 @@ absl::Status CheckOrder(const Schedule& s) {
         if (listed[number(job)]) continue;
         return absl::InvalidArgumentError(
             absl::StrFormat("the order of rank %d lacks %s", s.compute(job), Describe(job)));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Each mark is on an entry that can have it.
+absl::Status CheckMarks(const Schedule& s) {
+  if (s.order_marks.empty()) return absl::OkStatus();
+  bool shaped = s.order_marks.size() == s.order.size();
+  for (size_t r = 0; shaped && r < s.order.size(); ++r) shaped = s.order_marks[r].size() == s.order[r].size();
+  if (!shaped)
+    return absl::InvalidArgumentError("the marks of the fixed orders are not as many as their entries");
+  for (size_t r = 0; r < s.order.size(); ++r) {
+    for (size_t i = 0; i < s.order[r].size(); ++i) {
+      const uint8_t marks = s.order_marks[r][i];
+      if (marks == kInTurn) continue;
+      const Job& job = s.order[r][i];
+      const Job before = i > 0 ? s.order[r][i - 1] : job;
+      const uint8_t marks_before = i > 0 ? s.order_marks[r][i - 1] : 0;
+      if (marks & kBesideForward) {
+        const bool follows = before.kind == JobKind::kForward || (marks_before & kBesideForward);
+        if (i == 0 || !follows || job.kind == JobKind::kForward) {
+          return absl::InvalidArgumentError(absl::StrFormat(
+              "the order of rank %d pairs %s with a forward, but none stands before it", r, Describe(job)));
+        }
+      }
+      if (marks & kOneBackward) {
+        const bool joins = i > 0 && job.kind == JobKind::kBackwardWeight &&
+                           before.kind == JobKind::kBackwardInput && before.stage == job.stage &&
+                           before.microbatch == job.microbatch;
+        if (!joins) {
+          return absl::InvalidArgumentError(absl::StrFormat(
+              "the order of rank %d joins %s with its backward_input, which does not stand right before it",
+              r, Describe(job)));
+        }
       }
     }
   }
@@ -247,15 +306,32 @@ absl::Status CheckSchedule(const Schedule& s) {
   }
   if (!s.compute || !s.weights || !s.priority)
     return absl::InvalidArgumentError("a schedule needs compute, weights and priority");
-  for (auto* check : {CheckRanks, CheckPriorities, CheckLimits, CheckOrder}) {
+  for (auto* check :
+       {CheckRanks, CheckHolders, CheckPriorities, CheckLimits, CheckOrder, CheckMarks, CheckMemory}) {
     if (absl::Status status = check(s); !status.ok()) return status;
   }
   const Graph graph(s);
   if (absl::Status status = Waits(graph).CheckAcyclic(); !status.ok()) return status;
+  if (absl::Status status = ProveDeadlockFree(graph); !status.ok() || !s.memory.has_value()) return status;
+  // The nominal run of admission.h.
   SimulationOptions two_steps;
   two_steps.steps = 2;
-  if (auto run = Simulate(graph, two_steps); !run.ok())
-    return absl::InvalidArgumentError(run.status().message());
+  const auto run = Simulate(graph, two_steps);
+  return run.ok() ? absl::OkStatus() : absl::InvalidArgumentError(run.status().message());
+}
+
+absl::Status CheckTrainable(const Schedule& s) {
+  if (!s.staleness) return absl::OkStatus();
+  for (int stage = 0; stage < s.stages; ++stage) {
+    for (int b = 0; b < s.microbatches; ++b) {
+      if (s.staleness(stage, b) == 0) continue;
+      return absl::UnimplementedError(
+          absl::StrFormat("stage %d may read weights that are %d steps old for micro-batch %d; the workers "
+                          "keep only the newest "
+                          "yet, so this schedule can be simulated but not trained",
+                          stage, s.staleness(stage, b), b));
+    }
+  }
   return absl::OkStatus();
 }
 

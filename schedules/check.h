@@ -1,10 +1,12 @@
 // Refuses a schedule that cannot run, before anything is started: the errors name the job, the rank and the
 // reason.
 //
-// Checked: ranks of compute and weights in range, one rank for the forward and backward of a micro-batch on a
-// stage, unique priorities, limits of at least one, fixed orders that name each compute job of their rank
-// once, no cycle in the job graph together with the fixed orders (the error names the jobs on it), and that
-// the limits let two steps of nominal durations end. Pure. O(jobs of a step).
+// Checked: ranks of compute and weights in range, the same holder of a job's weights in every step, one
+// rank for the two halves of a split backward, unique priorities, limits of at least one, fixed orders that
+// name each compute job of their rank once, no cycle in the job graph together with the fixed orders (the
+// error names the jobs on it), that what one micro-batch leaves fits the budgets of bytes, and that the
+// limits cannot deadlock, for any durations (deadlock.h), nor the budgets (admission.h). Pure. O(jobs of a
+// step), but for the last where staleness or order edges go with limits.
 #ifndef WEFT_SCHEDULES_CHECK_H_
 #define WEFT_SCHEDULES_CHECK_H_
 
@@ -15,6 +17,10 @@ namespace weft {
 
 // InvalidArgument with what is wrong and where.
 absl::Status CheckSchedule(const Schedule& schedule);
+
+// Refuses, with a sentence for the user, what a sound schedule may ask for and the workers cannot do yet:
+// weights older than those of the step before.
+absl::Status CheckTrainable(const Schedule& schedule);
 
 }  // namespace weft
 

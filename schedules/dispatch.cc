@@ -5,11 +5,13 @@
 
 namespace weft {
 
-ReadyJobs::ReadyJobs(std::vector<std::optional<int>> limits, std::optional<int64_t> first_place)
-    : heaps_(1),
-      heap_of_stage_(limits.size(), 0),
-      stage_of_heap_(1, -1),
+ReadyJobs::ReadyJobs(std::vector<std::optional<int>> limits, std::optional<int64_t> first_place,
+                     std::optional<Tickets> tickets)
+    : heaps_(2),
+      heap_of_stage_(limits.size(), kUnlimited),
+      stage_of_heap_(2, -1),
       limits_(std::move(limits)),
+      tickets_(std::move(tickets)),
       replays_(first_place.has_value()),
       place_(first_place.value_or(0)) {
   for (size_t s = 0; s < limits_.size(); ++s) {
@@ -20,21 +22,38 @@ ReadyJobs::ReadyJobs(std::vector<std::optional<int>> limits, std::optional<int64
   }
 }
 
-void ReadyJobs::Add(int64_t priority, int64_t job, int stage, bool admits) {
-  const bool limited = admits && stage < static_cast<int>(heap_of_stage_.size());
-  auto& heap = heaps_[limited ? heap_of_stage_[stage] : 0];
-  heap.push_back({priority, job, stage, admits});
-  std::push_heap(heap.begin(), heap.end());
+void ReadyJobs::Add(int64_t priority, int64_t job, int stage, bool admits, int64_t ticket, bool beside) {
+  const Entry entry{priority, job, stage, admits, beside};
   ++size_;
+  if (!admits || !tickets_.has_value() || tickets_->Reach(ticket)) return Push(entry);
+  waiting_.push_back({ticket, entry});
+  std::push_heap(waiting_.begin(), waiting_.end());
+}
+
+void ReadyJobs::Push(const Entry& entry) {
+  const bool limited = entry.admits && entry.stage < static_cast<int>(heap_of_stage_.size());
+  auto& heap = heaps_[entry.beside && replays_ ? kBeside
+                      : limited                ? heap_of_stage_[entry.stage]
+                                               : kUnlimited];
+  heap.push_back(entry);
+  std::push_heap(heap.begin(), heap.end());
+}
+
+void ReadyJobs::AdmitWaiting() {
+  while (!waiting_.empty() && tickets_->Reach(waiting_.front().ticket)) {
+    std::pop_heap(waiting_.begin(), waiting_.end());
+    Push(waiting_.back().entry);
+    waiting_.pop_back();
+  }
 }
 
 bool ReadyJobs::Admits(int heap) const {
-  return heap == 0 || live(stage_of_heap_[heap]) < *limits_[stage_of_heap_[heap]];
+  return stage_of_heap_[heap] < 0 || live(stage_of_heap_[heap]) < *limits_[stage_of_heap_[heap]];
 }
 
 int ReadyJobs::Choose() const {
-  int best = heaps_[0].empty() || !HasItsTurn(heaps_[0].front()) ? -1 : 0;
-  for (size_t h = 1; h < heaps_.size(); ++h) {
+  int best = -1;
+  for (size_t h = 0; h < heaps_.size(); ++h) {
     if (heaps_[h].empty() || !HasItsTurn(heaps_[h].front()) || !Admits(static_cast<int>(h))) continue;
     if (best < 0 || heaps_[h].front().priority < heaps_[best].front().priority) best = static_cast<int>(h);
   }
@@ -48,9 +67,23 @@ std::optional<int64_t> ReadyJobs::Next() const {
 }
 
 std::optional<int64_t> ReadyJobs::Take() {
-  if (size_ == 0) return std::nullopt;
-  const int choice = Choose();
+  const int choice = size_ == 0 ? -1 : Choose();
   if (choice < 0) return std::nullopt;
+  return TakeFrom(choice);
+}
+
+std::optional<int64_t> ReadyJobs::NextBeside() const {
+  const auto& heap = heaps_[kBeside];
+  if (heap.empty() || !HasItsTurn(heap.front())) return std::nullopt;
+  return heap.front().job;
+}
+
+std::optional<int64_t> ReadyJobs::TakeBeside() {
+  if (!NextBeside().has_value()) return std::nullopt;
+  return TakeFrom(kBeside);
+}
+
+int64_t ReadyJobs::TakeFrom(int choice) {
   auto& heap = heaps_[choice];
   std::pop_heap(heap.begin(), heap.end());
   const Entry entry = heap.back();
@@ -64,11 +97,29 @@ std::optional<int64_t> ReadyJobs::Take() {
   return entry.job;
 }
 
-void ReadyJobs::Release(int stage) { --live_[stage]; }
+void ReadyJobs::Release(int stage) {
+  --live_[stage];
+  if (!tickets_.has_value()) return;
+  tickets_->Return(stage);
+  AdmitWaiting();
+}
+
+void ReadyJobs::Measure(int stage, int64_t bytes) {
+  tickets_->Measure(stage, bytes);
+  AdmitWaiting();
+}
+
+std::optional<int64_t> ReadyJobs::WaitsForMemory() const {
+  if (waiting_.empty()) return std::nullopt;
+  return waiting_.front().entry.job;
+}
 
 bool ReadyJobs::held_back() const {
   if (size_ == 0 || Choose() >= 0) return false;
-  for (size_t h = 1; h < heaps_.size(); ++h) {
+  for (const Waiting& w : waiting_) {
+    if (HasItsTurn(w.entry)) return true;
+  }
+  for (size_t h = 0; h < heaps_.size(); ++h) {
     if (!heaps_[h].empty() && HasItsTurn(heaps_[h].front()) && !Admits(static_cast<int>(h))) return true;
   }
   return false;

@@ -1,12 +1,16 @@
 // The dispatch of one rank: which of its ready jobs starts next. The same code decides in the worker and in
 // the simulator.
 //
-// Ready jobs wait in heaps by priority: one for jobs that are always admissible, and one for the forwards of
-// each stage whose number of live activations on this rank is limited. Take returns the admissible job with
-// the smallest priority. That is the greedy rule. Under strict replay the priorities of compute jobs are
-// their places in the rank's fixed order, counted on over all steps, and only the one whose place has come
-// may go; jobs with negative priorities (reduce and update) stand outside the order and go first in both
-// modes.
+// Ready jobs wait in heaps by priority: one for jobs that are always admissible, one for the second halves of
+// overlapped pairs, and one for the forwards of each stage whose number of live activations on this rank is
+// limited. Take returns the admissible job with the smallest priority. That is the greedy rule. Under strict
+// replay the priorities of compute jobs are their places in the rank's fixed order, counted on over all
+// steps, and only the one whose place has come may go; jobs with negative priorities (reduce and update)
+// stand outside the order and go first in both modes. An order may pair a forward with what follows it: then
+// TakeBeside gives the follower while the forward is in flight. Who has one compute thread calls Take alone
+// and runs the two one after the other.
+//
+// Where the rank has a budget of bytes, a forward is ready only with its ticket (admission.h), in both modes.
 //
 // Invariants: a job is added once and taken at most once; the activations of a limited stage never exceed its
 // limit. Not thread-safe; owned by the core of one rank.
@@ -17,6 +21,8 @@
 #include <optional>
 #include <vector>
 
+#include "schedules/admission.h"
+
 namespace weft {
 
 class ReadyJobs {
@@ -24,20 +30,34 @@ class ReadyJobs {
   // `limits[s]`: most activations of stage s alive on this rank; absent means no limit. May be shorter than
   // the number of stages.
   // `first_place`: strict replay from this place of the order on; absent means the greedy rule.
+  // `tickets`: the budget of bytes; absent means none.
   explicit ReadyJobs(std::vector<std::optional<int>> limits = {},
-                     std::optional<int64_t> first_place = std::nullopt);
+                     std::optional<int64_t> first_place = std::nullopt,
+                     std::optional<Tickets> tickets = std::nullopt);
 
   // `job` is the caller's number for it. `admits`: the job is a forward, which brings an activation of
-  // `stage` to life.
-  void Add(int64_t priority, int64_t job, int stage, bool admits);
+  // `stage` to life; with a budget of bytes, `ticket` is its number in the order of admission. `beside`:
+  // under strict replay, it may run beside the forward before it.
+  void Add(int64_t priority, int64_t job, int stage, bool admits, int64_t ticket = -1, bool beside = false);
 
   // The job that Take would take, or nothing.
   std::optional<int64_t> Next() const;
   // Takes the job to start, or nothing. An admitted forward counts as alive from here.
   std::optional<int64_t> Take();
 
+  // Likewise while one job, a forward that Take gave, is in flight: the next of the order if it is here and
+  // may run beside that forward.
+  std::optional<int64_t> NextBeside() const;
+  std::optional<int64_t> TakeBeside();
+
   // The activation of a micro-batch on `stage` is gone.
   void Release(int stage);
+
+  // What a forward of the stage leaves has been measured. Requires a budget of bytes.
+  void Measure(int stage, int64_t bytes);
+  // The ready forward without room that comes next in the order of admission, if there is one.
+  std::optional<int64_t> WaitsForMemory() const;
+  const std::optional<Tickets>& tickets() const { return tickets_; }
 
   bool empty() const { return size_ == 0; }
   // There are ready jobs, none may start, and admission alone holds back one that otherwise would.
@@ -49,22 +69,34 @@ class ReadyJobs {
     int64_t priority;
     int64_t job;
     int32_t stage;
-    bool admits;
+    bool admits, beside;
     bool operator<(const Entry& o) const { return priority > o.priority; }  // min-heap
   };
+  struct Waiting {
+    int64_t ticket;
+    Entry entry;
+    bool operator<(const Waiting& o) const { return ticket > o.ticket; }  // min-heap
+  };
+  void Push(const Entry& entry);
+  void AdmitWaiting();
   // Index of the heap whose top starts next, -1 for none.
   int Choose() const;
   bool Admits(int heap) const;
+  int64_t TakeFrom(int heap);
   // The order, if there is one, has come to the entry.
   bool HasItsTurn(const Entry& entry) const {
     return !replays_ || entry.priority < 0 || entry.priority == place_;
   }
 
-  std::vector<std::vector<Entry>> heaps_;  // [0]: unlimited; the rest: one for each limited stage
-  std::vector<int> heap_of_stage_;         // 0 for stages without a limit
-  std::vector<int> stage_of_heap_;
+  static constexpr int kUnlimited = 0, kBeside = 1;  // the first heaps
+
+  std::vector<std::vector<Entry>> heaps_;  // the two above, then one for each limited stage
+  std::vector<int> heap_of_stage_;         // kUnlimited for stages without a limit
+  std::vector<int> stage_of_heap_;         // -1 for the first two
   std::vector<std::optional<int>> limits_;
   std::vector<int> live_;
+  std::optional<Tickets> tickets_;
+  std::vector<Waiting> waiting_;  // forwards without their ticket
   int64_t size_ = 0;
   bool replays_ = false;
   int64_t place_ = 0;  // of the next compute job, under strict replay

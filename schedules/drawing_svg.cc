@@ -15,7 +15,7 @@ namespace {
 
 // All lengths are in pixels of the picture's own coordinates.
 constexpr double kLeft = 70;    // labels of the ranks
-constexpr double kRight = 64;   // how busy each rank was
+constexpr double kRight = 90;   // how busy each rank was, the unit of time
 constexpr double kTop = 62;     // title, subtitle
 constexpr double kBottom = 66;  // axis, legend
 constexpr double kPlot = 1100;  // the time axis
@@ -179,34 +179,55 @@ class SvgTimeline {
     }
   }
 
+  // Where in its row's height a box stands: over all of it, or above or below the other half of its pair.
+  enum class Lane { kWhole, kUpper, kLower };
+
+  // Two jobs of a rank that overlap in time are an overlapped pair.
+  Lane LaneOf(absl::Span<const DrawnJob> row, size_t i) const {
+    const double hair = (end_ - begin_) * 1e-9;
+    if (i + 1 < row.size() && row[i + 1].start + hair < std::min(row[i].end, row[i + 1].end))
+      return Lane::kUpper;
+    for (size_t back = 1; back <= std::min<size_t>(i, 2); ++back) {
+      if (row[i].start + hair < std::min(row[i - back].end, row[i].end)) return Lane::kLower;
+    }
+    return Lane::kWhole;
+  }
+
   void Boxes(absl::Span<const DrawnJob> row) {
     absl::StrAppend(&out_, "<g class=\"b\">\n");
     for (size_t i = 0; i < row.size();) {
       size_t last = i;
+      const Lane lane = LaneOf(row, i);
       // Thousands of boxes thinner than a hair become one box a kind, which looks the same.
-      while (last + 1 < row.size() && X(row[last + 1].end) - X(row[i].start) < kHair &&
-             row[last + 1].job.kind == row[i].job.kind) {
+      while (lane == Lane::kWhole && last + 1 < row.size() &&
+             X(row[last + 1].end) - X(row[i].start) < kHair && row[last + 1].job.kind == row[i].job.kind) {
         ++last;
       }
-      if (row[last].end > row[i].start) Box(row[i], row[last].end);
+      if (row[last].end > row[i].start) Box(row[i], row[last].end, lane);
       i = last + 1;
     }
     absl::StrAppend(&out_, "</g>\n");
   }
 
-  void Box(const DrawnJob& drawn, double end) {
+  void Box(const DrawnJob& drawn, double end, Lane lane) {
     const int kind = static_cast<int>(drawn.job.kind);
     const double x = X(drawn.start), width = std::max(X(end) - x, kHair);
+    const double height = lane == Lane::kWhole ? BoxHeight() : BoxHeight() / 2;
+    const double y = Y(drawn.rank) + (lane == Lane::kLower ? height : 0);
     absl::StrAppend(&out_, "<rect class=\"k", kind, "t", Tint(drawn.job.stage), "\" x=\"", Length(x),
-                    "\" y=\"", Length(Y(drawn.rank)), "\" width=\"", Length(width), "\" height=\"",
-                    Length(BoxHeight()), "\"><title>", Describe(drawn.job), ", ", Time(drawn.start), " to ",
-                    Time(end), "</title></rect>\n");
+                    "\" y=\"", Length(y), "\" width=\"", Length(width), "\" height=\"", Length(height),
+                    "\"><title>", Describe(drawn.job), ", ", Time(drawn.start), " to ", Time(end),
+                    "</title></rect>\n");
     const std::string label = Label(drawn.job);
-    if (label.empty() || FontSize() < 7 || width < FontSize() * 0.62 * static_cast<double>(label.size()) + 2)
-      return;
+    // A narrow or low box has smaller figures, down to what can still be read.
+    const double fits = (width - 2) / (0.62 * static_cast<double>(std::max<size_t>(1, label.size())));
+    const double font = std::min({FontSize(), height - 2, fits});
+    if (label.empty() || font < 7) return;
     labelled_ = true;
-    absl::StrAppend(&out_, "<text class=\"x", kind, "\" x=\"", Length(x + width / 2), "\" y=\"",
-                    Length(Y(drawn.rank) + BoxHeight() / 2 + FontSize() * 0.36), "\">", label, "</text>\n");
+    absl::StrAppend(&out_, "<text class=\"x", kind, "\"",
+                    font < FontSize() ? absl::StrCat(" style=\"font-size:", Length(font), "px\"") : "",
+                    " x=\"", Length(x + width / 2), "\" y=\"", Length(y + height / 2 + font * 0.36), "\">",
+                    label, "</text>\n");
   }
 
   // The micro-batch; with the stage before it where a rank has several.
@@ -229,8 +250,11 @@ class SvgTimeline {
   }
 
   void Busy(absl::Span<const DrawnJob> row, double middle) {
-    double busy = 0;
-    for (const DrawnJob& j : row) busy += j.end - j.start;
+    double busy = 0, until = begin_;
+    for (const DrawnJob& j : row) {
+      busy += std::max(0.0, j.end - std::max(j.start, until));
+      until = std::max(until, j.end);
+    }
     absl::StrAppend(&out_, "<text x=\"", Length(kLeft + kPlot + 8), "\" y=\"", Length(middle),
                     "\" font-size=\"", Length(std::max(9.0, FontSize())), "\" fill=\"#666\">",
                     absl::StrFormat("%.0f %%", 100 * busy / (end_ - begin_)), "</text>\n");
@@ -260,7 +284,7 @@ class SvgTimeline {
       absl::StrAppend(&out_, "<text x=\"", Length(X(begin_ + i * distance)), "\" y=\"", Length(y + 18), "\">",
                       absl::StrFormat("%g", i * distance * scale), "</text>\n");
     }
-    absl::StrAppend(&out_, "<text x=\"", Length(kLeft + kPlot + 8), "\" y=\"", Length(y + 18),
+    absl::StrAppend(&out_, "<text x=\"", Length(kLeft + kPlot + 24), "\" y=\"", Length(y + 18),
                     "\" text-anchor=\"start\">", unit, "</text>\n</g>\n");
   }
 

@@ -3,8 +3,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/cord.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "schedules/actions.h"
+#include "schedules/families/custom.h"
 #include "schedules/families/family.h"
 
 namespace weft {
@@ -16,8 +20,9 @@ using Parameters = FamilyParameters;
 const std::vector<FamilyEntry>& Catalogue() {
   static const auto* entries = [] {
     auto* all = new std::vector<FamilyEntry>;
-    for (const auto& group : {DataParallelFamilies(), PipelineFamilies(), LoopedFamilies(),
-                              InterleavedFamilies(), ZeroBubbleFamilies(), ControllableMemoryFamilies()}) {
+    for (const auto& group :
+         {DataParallelFamilies(), PipelineFamilies(), LoopedFamilies(), InterleavedFamilies(),
+          ZeroBubbleFamilies(), ControllableMemoryFamilies(), BidirectionalFamilies()}) {
       all->insert(all->end(), group.begin(), group.end());
     }
     std::sort(all->begin(), all->end(),
@@ -42,20 +47,59 @@ int Edits(absl::string_view a, absl::string_view b) {
   return row[b.size()];
 }
 
-absl::Status CheckParameters(const Family& family, const Parameters& parameters) {
+absl::Status CheckNames(const Family& family, const Parameters& parameters) {
   std::vector<std::string> known;
   for (const FamilyParameter& p : family.parameters) known.push_back(p.name);
   for (const auto& [key, value] : parameters) {
     if (std::find(known.begin(), known.end(), key) != known.end()) continue;
-    if (known.empty()) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("%s has no parameters; remove `%s`", family.name, key));
-    }
-    return absl::InvalidArgumentError(
-        absl::StrFormat("%s has no parameter `%s`; did you mean `%s`? (it has %s)", family.name, key,
-                        Nearest(key, known), absl::StrJoin(known, ", ")));
+    absl::Status status = absl::InvalidArgumentError(
+        known.empty() ? absl::StrFormat("%s has no parameters; remove `%s`", family.name, key)
+                      : absl::StrFormat("%s has no parameter `%s`; did you mean `%s`? (it has %s)",
+                                        family.name, key, Nearest(key, known), absl::StrJoin(known, ", ")));
+    status.SetPayload(kParameterPayload, absl::Cord(key));
+    return status;
   }
   return absl::OkStatus();
+}
+
+const Family& FileFamily() {
+  static const auto* family =
+      new Family{"file",
+                 "the rows of actions of a file",
+                 {{"path", "the file, one row a rank"}, {"actions", "what the file holds"}}};
+  return *family;
+}
+
+absl::StatusOr<Schedule> FileSchedule(const Parameters& parameters, int stages, int microbatches) {
+  const auto actions = parameters.find("actions");
+  if (actions == parameters.end()) {
+    return absl::InvalidArgumentError("file needs the rows of actions of a file, as in file: mine.csv");
+  }
+  const auto path = parameters.find("path");
+  const std::string name = path == parameters.end() ? "file" : path->second;
+  auto schedule = ScheduleFromActions(actions->second);
+  if (!schedule.ok())
+    return absl::InvalidArgumentError(absl::StrCat(name, ": ", schedule.status().message()));
+  if (schedule->stages != stages || schedule->microbatches != microbatches) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s has the actions of %d stages and %d micro-batches, not of %d and %d", name,
+                        schedule->stages, schedule->microbatches, stages, microbatches));
+  }
+  schedule->name = name;
+  return schedule;
+}
+
+const FamilyEntry* FindEntry(absl::string_view name) {
+  for (const FamilyEntry& e : Catalogue()) {
+    if (e.family.name == name) return &e;
+  }
+  return nullptr;
+}
+
+absl::Status UnknownSchedule(absl::string_view name) {
+  const std::vector<std::string> names = ScheduleNames();
+  return absl::NotFoundError(absl::StrFormat("no schedule is called '%s'; did you mean '%s'? (there are %s)",
+                                             name, Nearest(name, names), absl::StrJoin(names, ", ")));
 }
 
 }  // namespace
@@ -82,6 +126,20 @@ const std::vector<Family>& Families() {
   return *families;
 }
 
+std::vector<std::string> ScheduleNames() {
+  std::vector<std::string> names;
+  for (const FamilyEntry& e : Catalogue()) names.push_back(e.family.name);
+  names.insert(names.end(), {"custom", "file"});
+  return names;
+}
+
+absl::Status CheckParameterNames(absl::string_view name, const Parameters& parameters) {
+  if (name == "custom") return CheckCustomParameters(parameters);
+  if (name == "file") return CheckNames(FileFamily(), parameters);
+  const FamilyEntry* entry = FindEntry(name);
+  return entry != nullptr ? CheckNames(entry->family, parameters) : UnknownSchedule(name);
+}
+
 absl::StatusOr<Schedule> MakeSchedule(absl::string_view name, const Parameters& parameters, int stages,
                                       int microbatches) {
   constexpr int kMost = 1'000'000;
@@ -93,15 +151,10 @@ absl::StatusOr<Schedule> MakeSchedule(absl::string_view name, const Parameters& 
     return absl::InvalidArgumentError(absl::StrFormat(
         "%d stages of %d micro-batches are more than 50000000 jobs a step", stages, microbatches));
   }
-  std::vector<std::string> names;
-  for (const FamilyEntry& e : Catalogue()) {
-    names.push_back(e.family.name);
-    if (e.family.name != name) continue;
-    if (absl::Status s = CheckParameters(e.family, parameters); !s.ok()) return s;
-    return e.make(parameters, stages, microbatches);
-  }
-  return absl::NotFoundError(absl::StrFormat("no schedule is called '%s'; did you mean '%s'? (there are %s)",
-                                             name, Nearest(name, names), absl::StrJoin(names, ", ")));
+  if (absl::Status s = CheckParameterNames(name, parameters); !s.ok()) return s;
+  if (name == "custom") return CustomSchedule(parameters, stages, microbatches);
+  if (name == "file") return FileSchedule(parameters, stages, microbatches);
+  return FindEntry(name)->make(parameters, stages, microbatches);
 }
 
 }  // namespace weft

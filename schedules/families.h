@@ -2,9 +2,11 @@
 // value.
 //
 // Nothing outside schedules/families tests a family's name; each file there is one group of families and
-// names its sources. docs/schedules shows them all. Pure. Failure: NotFound for an unknown name, with the
-// nearest one; InvalidArgument for parameters and sizes that break the family's constraints, naming the
-// constraint.
+// names its sources. docs/schedules shows them all. Two further names make a schedule of what the user wrote:
+// `custom` of formulas (families/custom.h), `file` of the rows of actions in its parameter `actions`
+// (actions.h; the parameter `path` only says where they came from). Pure. Failure: NotFound for an unknown
+// name, with the nearest one; InvalidArgument for parameters and sizes that break the family's constraints,
+// naming the constraint.
 #ifndef WEFT_SCHEDULES_FAMILIES_H_
 #define WEFT_SCHEDULES_FAMILIES_H_
 
@@ -18,6 +20,9 @@
 
 namespace weft {
 
+// The payload of a failure that holds the name of the parameter that is to blame, if one is.
+inline constexpr absl::string_view kParameterPayload = "weft/parameter";
+
 struct FamilyParameter {
   std::string name;
   std::string help;
@@ -28,8 +33,15 @@ struct Family {
   std::vector<FamilyParameter> parameters;
 };
 
-// Every family, by name.
+// Every family, by name; without `custom` and `file`.
 const std::vector<Family>& Families();
+
+// The names of all that MakeSchedule takes.
+std::vector<std::string> ScheduleNames();
+
+// InvalidArgument, with kParameterPayload, if the schedule has no parameter of one of the names.
+absl::Status CheckParameterNames(absl::string_view name,
+                                 const std::map<std::string, std::string>& parameters);
 
 absl::StatusOr<Schedule> MakeSchedule(absl::string_view name,
                                       const std::map<std::string, std::string>& parameters, int stages,

@@ -28,11 +28,13 @@ Graph::Graph(Schedule schedule) : schedule_(std::move(schedule)) {
   for (int stage = 0; stage < s.stages; ++stage) {
     std::set<Rank> holders;
     bool remote = false;
-    for (int b = 0; b < s.microbatches; ++b) {
-      for (JobKind kind : {JobKind::kForward, input_backward(), final_backward()}) {
-        const Job job = Job::Compute(0, stage, b, kind);
-        holders.insert(s.weights(job));
-        remote |= kind != JobKind::kForward && s.weights(job) != s.compute(job);
+    for (int step = 0; step < s.period; ++step) {
+      for (int b = 0; b < s.microbatches; ++b) {
+        for (JobKind kind : {JobKind::kForward, input_backward(), final_backward()}) {
+          const Job job = Job::Compute(step, stage, b, kind);
+          holders.insert(s.weights(job));
+          remote |= kind != JobKind::kForward && s.weights(job) != s.compute(job);
+        }
       }
     }
     members_[stage].assign(holders.begin(), holders.end());
@@ -42,6 +44,14 @@ Graph::Graph(Schedule schedule) : schedule_(std::move(schedule)) {
   }
   jobs_per_step_ = next;
   if (replays()) NumberPlaces();
+  FindApart();
+  if (s.period > 1) {
+    may_fetch_.assign(jobs_per_step_, false);
+    for (int step = 0; step < s.period; ++step) {
+      for (int i = 0; i < jobs_per_step_; ++i)
+        may_fetch_[i] = may_fetch_[i] || FetchesWeights(JobAt(step, i));
+    }
+  }
   if (s.precedes) {
     followers_.resize(jobs_per_step_);
     // A far step, so that edges from earlier steps are all there.
@@ -56,10 +66,34 @@ Graph::Graph(Schedule schedule) : schedule_(std::move(schedule)) {
   }
 }
 
+void Graph::FindApart() {
+  const Schedule& s = schedule_;
+  apart_.assign(static_cast<size_t>(s.stages) * s.microbatches, false);
+  for (int step = 0; step < s.period; ++step) {
+    for (int stage = 0; stage < s.stages; ++stage) {
+      for (int b = 0; b < s.microbatches; ++b) {
+        if (s.compute(Job::Compute(step, stage, b, JobKind::kForward)) ==
+            s.compute(Job::Compute(step, stage, b, input_backward()))) {
+          continue;
+        }
+        apart_[static_cast<size_t>(stage) * s.microbatches + b] = true;
+        any_apart_ = true;
+      }
+    }
+  }
+}
+
 void Graph::NumberPlaces() {
   place_.assign(static_cast<size_t>(schedule_.stages) * schedule_.microbatches * KindsPerMicrobatch(), 0);
   for (const std::vector<Job>& order : schedule_.order) {
     for (size_t i = 0; i < order.size(); ++i) place_[IndexOf(order[i])] = static_cast<int32_t>(i);
+  }
+  if (schedule_.order_marks.empty()) return;
+  marks_.assign(jobs_per_step_, 0);
+  for (size_t r = 0; r < schedule_.order.size(); ++r) {
+    for (size_t i = 0; i < schedule_.order[r].size(); ++i) {
+      marks_[IndexOf(schedule_.order[r][i])] = schedule_.order_marks[r][i];
+    }
   }
 }
 
@@ -126,6 +160,10 @@ bool Graph::FetchesWeights(const Job& job) const {
   return HasMicrobatch(job.kind) && schedule_.compute(job) != schedule_.weights(job);
 }
 
+bool Graph::MayFetchWeights(const Job& job) const {
+  return may_fetch_.empty() ? FetchesWeights(job) : may_fetch_[IndexOf(job)];
+}
+
 int Graph::MemberOf(int stage, Rank rank) const {
   const auto& m = members_[stage];
   const auto it = std::lower_bound(m.begin(), m.end(), rank);
@@ -135,8 +173,8 @@ int Graph::MemberOf(int stage, Rank rank) const {
 
 void Graph::WeightsEdge(const Job& job, std::vector<Edge>* edges) const {
   const bool fetch = FetchesWeights(job);
-  // A backward on the holder reads what its forward read: the forward's edge is enough.
-  if (!fetch && job.kind != JobKind::kForward) return;
+  // A backward on the holder reads what its forward read: the forward's edge is enough, wherever that was.
+  if (!fetch && job.kind != JobKind::kForward && !MayFetchWeights(job)) return;
   const int version = VersionOf(job);
   if (!fetch && version == 0) return;
   const Job from = Job::Update(version - 1, job.stage, MemberOf(job.stage, schedule_.weights(job)));
@@ -180,6 +218,9 @@ void Graph::Predecessors(const Job& job, std::vector<Edge>* edges) const {
       if (job.stage + 1 < schedule_.stages) {
         edges->push_back({at(job.stage + 1, input_backward()), job, TensorKind::kInputGradient, 0, 0});
       }
+      if (job.stage > 0 && IsApart(job)) {
+        edges->push_back({at(job.stage - 1, JobKind::kForward), job, TensorKind::kActivation, 0, 0});
+      }
   }
   WeightsEdge(job, edges);
   if (schedule_.precedes) {
@@ -214,7 +255,7 @@ void Graph::UpdateSuccessors(const Job& job, std::vector<Edge>* edges) const {
       const Job reader = Job::Compute(job.step + 1 + staleness, job.stage, b, kind);
       if (schedule_.weights(reader) != holder) continue;
       const bool fetch = FetchesWeights(reader);
-      if (!fetch && kind != JobKind::kForward) continue;
+      if (!fetch && kind != JobKind::kForward && !MayFetchWeights(reader)) continue;
       edges->push_back({job, reader, fetch ? TensorKind::kWeights : TensorKind::kOrder, 0, job.step + 1});
     }
   }
@@ -227,7 +268,11 @@ void Graph::Successors(const Job& job, std::vector<Edge>* edges) const {
   };
   if (job.kind == JobKind::kForward) {
     if (job.stage + 1 < schedule_.stages) {
-      edges->push_back({job, at(job.stage + 1, JobKind::kForward), TensorKind::kActivation, 0, 0});
+      const Job next = at(job.stage + 1, JobKind::kForward);
+      edges->push_back({job, next, TensorKind::kActivation, 0, 0});
+      if (IsApart(next)) {
+        edges->push_back({job, at(job.stage + 1, input_backward()), TensorKind::kActivation, 0, 0});
+      }
     }
     edges->push_back({job, at(job.stage, input_backward()), TensorKind::kOrder, 0, 0});
   }
@@ -259,8 +304,9 @@ StepEdges Flatten(const Graph& graph) {
     graph.Successors(graph.JobAt(kSteady, i), &edges);
     for (const Edge& e : edges) {
       const int distance = e.to.step - kSteady;
-      flat.successors.push_back(
-          {graph.IndexOf(e.to), static_cast<int16_t>(distance), e.tensor, static_cast<int16_t>(e.part)});
+      const bool weights = e.from.kind == JobKind::kUpdate && graph.MayFetchWeights(e.to);
+      flat.successors.push_back({graph.IndexOf(e.to), static_cast<int16_t>(distance),
+                                 weights ? TensorKind::kWeights : e.tensor, static_cast<int16_t>(e.part)});
       flat.max_distance = std::max(flat.max_distance, distance);
     }
   }

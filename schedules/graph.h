@@ -10,7 +10,8 @@
 //   2. An edge from a job of step -1 stands for the initial state: it holds weights version 0 and is complete
 //   before the run.
 //   3. The edges of a step look like those of every other step, but for edges that would come from before
-//   step 0 (other than 2.).
+//   step 0 (other than 2.), and for the tensor of an edge from an update, which is an order edge where the
+//   job is on the holder's rank in that step.
 // Thread-safe after construction. Jobs outside the schedule's sizes abort.
 #ifndef WEFT_SCHEDULES_GRAPH_H_
 #define WEFT_SCHEDULES_GRAPH_H_
@@ -54,6 +55,9 @@ class Graph {
   // The ranks replay fixed orders.
   bool replays() const { return !schedule_.order.empty(); }
 
+  // Bits of OrderMark of the job in its rank's fixed order; kInTurn without one.
+  uint8_t MarksOf(const Job& job) const { return marks_.empty() ? 0 : marks_[IndexOf(job)]; }
+
   // The ranks that hold the stage's weights, ascending; a job's `member` is an index here.
   const std::vector<Rank>& members(int stage) const { return members_[stage]; }
   bool has_reduce(int stage) const { return members_[stage].size() > 1; }
@@ -64,6 +68,15 @@ class Graph {
   int VersionOf(const Job& job) const;
   // True when the job computes with a fetched copy.
   bool FetchesWeights(const Job& job) const;
+  // True when it does so in some step of the period.
+  bool MayFetchWeights(const Job& job) const;
+
+  // A compute job's micro-batch has its forward and its backward on different ranks (in some step). The
+  // backward then starts over from the stage's input: it waits for that activation too, and the forward
+  // leaves nothing.
+  bool IsApart(const Job& job) const {
+    return any_apart_ && apart_[static_cast<size_t>(job.stage) * schedule_.microbatches + job.microbatch];
+  }
 
   // The last kind of a micro-batch's backward on a stage, whose end frees the activation and completes the
   // gradient.
@@ -85,6 +98,7 @@ class Graph {
   int KindsPerMicrobatch() const { return schedule_.split_backward ? 3 : 2; }
   int MemberOf(int stage, Rank rank) const;
   void NumberPlaces();
+  void FindApart();
   void WeightsEdge(const Job& job, std::vector<Edge>* edges) const;
   void UpdatePredecessors(const Job& job, std::vector<Edge>* edges) const;
   void GradientSuccessors(const Job& job, std::vector<Edge>* edges) const;
@@ -93,9 +107,13 @@ class Graph {
   Schedule schedule_;
   std::vector<std::vector<Rank>> members_;
   std::vector<bool> gradient_travels_;
+  std::vector<bool> may_fetch_;  // by index; empty where the period is 1
+  std::vector<bool> apart_;      // by stage and micro-batch
+  bool any_apart_ = false;
   std::vector<int> tail_;  // index of each stage's first reduce or update
   int jobs_per_step_ = 0;
   std::vector<int32_t> place_;  // under strict replay: of each compute job in its rank's order
+  std::vector<uint8_t> marks_;  // by index; empty where no entry has one
   // Inverse of schedule_.precedes: by index, (index, step distance) of the jobs that wait.
   struct Follower {
     int index;
@@ -104,7 +122,8 @@ class Graph {
   std::vector<std::vector<Follower>> followers_;
 };
 
-// The edges of a steady step flattened for loops over many steps: successors by index and step distance.
+// The edges of a steady step flattened for loops over many steps: successors by index and step distance. The
+// tensor is what travels where the two jobs are on different ranks.
 struct StepEdges {
   struct Successor {
     int32_t index;     // job of the later step

@@ -5,7 +5,7 @@
 // them knows a scheme's name (DESIGN.md section 2).
 //
 // Invariants, verified by CheckSchedule (check.h), not by construction:
-//   1. compute and weights return ranks in [0, ranks); weights is the same set for all steps.
+//   1. compute and weights return ranks in [0, ranks); weights is the same for all steps.
 //   2. priority is unique among the compute jobs of one rank and step order respects it: smaller first.
 //   3. the graph with the `precedes` edges, and with the fixed orders, has no cycle.
 //   4. a fixed order names each compute job of its rank once, and period is 1.
@@ -27,6 +27,24 @@ namespace weft {
 enum class ActivationPolicy : uint8_t { kRetain, kRecompute, kOffload };
 enum class Residency : uint8_t { kOwner, kReplicated, kSharded, kMigrating };
 
+// How an entry of a fixed order goes with those before it; a set of bits.
+enum OrderMark : uint8_t {
+  kInTurn = 0,  // it starts when the entry before it has ended
+  // It may also start while the forward that stands before it, and before other such entries, is in flight:
+  // an overlapped pair. A rank with one compute thread runs the two one after the other.
+  kBesideForward = 1,
+  // A backward_weight that is one piece of work with the backward_input right before it, as in a backward
+  // that is not split.
+  kOneBackward = 2,
+};
+
+// A byte budget for what forwards leave until their backwards: a forward starts only if it has room
+// (admission.h).
+struct ActivationMemory {
+  std::vector<int64_t> budget;  // by rank
+  std::vector<int64_t> left;    // by stage: bytes that one forward leaves
+};
+
 struct Schedule {
   std::string name;  // as the user wrote it; shown, never tested
   int stages = 0;
@@ -44,9 +62,12 @@ struct Schedule {
   std::function<std::vector<Job>(const Job&)> precedes;  // jobs that must end before this one starts
   std::function<std::optional<int>(Rank rank, int stage)>
       limit;  // most activations of the stage alive on the rank
+  std::optional<ActivationMemory> memory;
   // Strict replay: for each rank, its compute jobs of step 0 in the order in which it starts them, in every
   // step anew. Priorities then have no say. Empty for greedy dispatch.
   std::vector<std::vector<Job>> order;
+  // Of each entry of `order`, bits of OrderMark; empty where none is set.
+  std::vector<std::vector<uint8_t>> order_marks;
 
   int period = 1;  // ranks of step t equal those of step t + period
   bool split_backward = false;

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "schedules/admission.h"
 #include "schedules/dispatch.h"
 
 namespace weft {
@@ -62,7 +63,11 @@ class HeldVersions {
 class Simulation {
  public:
   Simulation(const Graph& graph, const SimulationOptions& options)
-      : graph_(graph), options_(options), schedule_(graph.schedule()), edges_(Flatten(graph)) {}
+      : graph_(graph),
+        options_(options),
+        schedule_(graph.schedule()),
+        edges_(Flatten(graph)),
+        admission_(graph) {}
 
   absl::StatusOr<SimulationResult> Run();
 
@@ -71,6 +76,8 @@ class Simulation {
     int32_t stage;
     JobKind kind;
     double duration;
+    bool beside;  // may run beside the forward before it
+    bool apart;   // the micro-batch's forward and backward are on different ranks
   };
   struct Row {
     std::vector<int32_t> waiting;
@@ -84,10 +91,11 @@ class Simulation {
   };
   struct RankState {
     ReadyJobs ready;
-    bool busy = false;
+    int running = 0;
+    bool forward_running = false;
     int activations = 0;
     double activation_bytes = 0;
-    double last_end = 0;
+    double busy_until = 0;
   };
 
   absl::Status CheckOptions() const;
@@ -106,7 +114,9 @@ class Simulation {
   void End(int64_t id);
   void Transfer(Rank source, int64_t to, TensorKind tensor, int from_stage);
   void Seed();
-  void Start(Rank rank, int64_t id);
+  void Start(Rank rank, int64_t id, double duration);
+  void StartTaken(Rank rank, int64_t id);
+  double DurationOf(const Job& job) const;
   void DispatchAll();
   void CountEnd(int64_t id, const JobInfo& info, Rank rank);
   absl::Status Stuck() const;
@@ -116,6 +126,7 @@ class Simulation {
   const SimulationOptions& options_;
   const Schedule& schedule_;
   const StepEdges edges_;
+  const AdmissionOrder admission_;
   int64_t n_ = 0;
   std::vector<JobInfo> info_;
   std::vector<std::vector<Rank>> rank_of_;  // [step mod period][index]
@@ -147,17 +158,31 @@ absl::Status Simulation::CheckOptions() const {
     absl::Status s = CheckPerStage(options_.output, schedule_.stages, "output");
     if (!s.ok()) return s;
   }
-  if (options_.bandwidth < 0 || options_.latency < 0) {
-    return absl::InvalidArgumentError("bandwidth and latency must not be negative");
+  if (options_.bandwidth < 0 || options_.latency < 0 || options_.overlapped < 0) {
+    return absl::InvalidArgumentError(
+        "bandwidth, latency and the time of an overlapped pair must not be negative");
   }
   return absl::OkStatus();
+}
+
+// A backward that is one piece of work takes its whole time in its first half.
+double Simulation::DurationOf(const Job& job) const {
+  const auto time = [&](JobKind kind) { return At(options_.duration[static_cast<int>(kind)], job.stage); };
+  if (graph_.MarksOf(job) & kOneBackward) return 0;
+  if (job.kind == JobKind::kBackwardInput) {
+    Job weight = job;
+    weight.kind = JobKind::kBackwardWeight;
+    if (graph_.MarksOf(weight) & kOneBackward) return time(job.kind) + time(JobKind::kBackwardWeight);
+  }
+  return time(job.kind);
 }
 
 void Simulation::Prepare() {
   n_ = graph_.jobs_per_step();
   for (int i = 0; i < n_; ++i) {
     const Job job = graph_.JobAt(0, i);
-    info_.push_back({job.stage, job.kind, At(options_.duration[static_cast<int>(job.kind)], job.stage)});
+    info_.push_back({job.stage, job.kind, DurationOf(job), (graph_.MarksOf(job) & kBesideForward) != 0,
+                     HasMicrobatch(job.kind) && graph_.IsApart(job)});
   }
   rank_of_.resize(schedule_.period);
   for (int p = 0; p < schedule_.period; ++p) {
@@ -169,7 +194,8 @@ void Simulation::Prepare() {
       for (int s = 0; s < schedule_.stages; ++s) limits.push_back(schedule_.limit(w, s));
     }
     ranks_.push_back(
-        {ReadyJobs(std::move(limits), graph_.replays() ? std::optional<int64_t>(0) : std::nullopt)});
+        {ReadyJobs(std::move(limits), graph_.replays() ? std::optional<int64_t>(0) : std::nullopt,
+                   admission_.TicketsOf(w))});
   }
   if (options_.bandwidth > 0) link_free_.assign(static_cast<size_t>(schedule_.ranks) * schedule_.ranks, 0);
   result_.ranks.resize(schedule_.ranks);
@@ -234,7 +260,10 @@ double Simulation::BytesOf(TensorKind tensor, int from_stage, int to_stage) cons
 void Simulation::MakeReady(int64_t id) {
   const JobInfo& info = info_[id % n_];
   const Rank rank = RankAt(id);
-  ranks_[rank].ready.Add(graph_.PriorityOf(JobOf(id)), id, info.stage, info.kind == JobKind::kForward);
+  const Job job = JobOf(id);
+  const bool admits = info.kind == JobKind::kForward;
+  ranks_[rank].ready.Add(graph_.PriorityOf(job), id, info.stage, admits,
+                         admits ? admission_.TicketOf(job) : -1, info.beside);
   touched_.push_back(rank);
 }
 
@@ -280,12 +309,12 @@ void Simulation::CountEnd(int64_t id, const JobInfo& info, Rank rank) {
     held_[info.stage][m].Read(graph_.VersionOf(job));
     result_.ranks[rank].weight_fetches += holder != rank;
   }
-  if (info.kind == graph_.final_backward()) {
-    RankState& state = ranks_[rank];
-    state.ready.Release(info.stage);
-    --state.activations;
-    state.activation_bytes -= At(options_.activation, info.stage);
-  }
+  const bool leaves_nothing = info.apart && info.kind == JobKind::kForward;
+  if (info.kind != graph_.final_backward() && !leaves_nothing) return;
+  RankState& state = ranks_[rank];
+  if (!info.apart || leaves_nothing) state.ready.Release(info.stage);
+  --state.activations;
+  state.activation_bytes -= At(options_.activation, info.stage);
 }
 
 void Simulation::End(int64_t id) {
@@ -307,24 +336,42 @@ void Simulation::End(int64_t id) {
   }
 }
 
-void Simulation::Start(Rank rank, int64_t id) {
+void Simulation::Start(Rank rank, int64_t id, double duration) {
   const JobInfo& info = info_[id % n_];
   RankState& state = ranks_[rank];
   RankStats& stats = result_.ranks[rank];
-  if (info.kind == JobKind::kForward) {
+  if (info.kind == JobKind::kForward || (info.apart && info.kind == graph_.input_backward())) {
     stats.peak_activations = std::max(stats.peak_activations, ++state.activations);
     state.activation_bytes += At(options_.activation, info.stage);
     stats.peak_activation_bytes = std::max(stats.peak_activation_bytes, state.activation_bytes);
   }
-  stats.busy += info.duration;
+  const double end = now_ + duration;
+  if (end > state.busy_until) {
+    stats.busy += end - std::max(now_, state.busy_until);
+    state.busy_until = end;
+  }
   if (options_.record_jobs) {
     const Job job = JobOf(id);
-    result_.jobs.push_back({job, rank, now_, now_ + info.duration, graph_.VersionOf(job)});
+    result_.jobs.push_back({job, rank, now_, end, graph_.VersionOf(job)});
   }
-  if (info.duration == 0) return End(id);
-  state.busy = true;
-  events_.push_back({now_ + info.duration, id, false});
+  if (duration == 0) return End(id);
+  ++state.running;
+  state.forward_running |= info.kind == JobKind::kForward;
+  events_.push_back({end, id, false});
   std::push_heap(events_.begin(), events_.end());
+}
+
+// Starts the job that an idle rank takes, together with the other half of its pair if that can start too.
+void Simulation::StartTaken(Rank rank, int64_t id) {
+  const JobInfo& info = info_[id % n_];
+  ReadyJobs& ready = ranks_[rank].ready;
+  const std::optional<int64_t> other =
+      info.kind == JobKind::kForward && info.duration > 0 ? ready.NextBeside() : std::nullopt;
+  if (!other.has_value()) return Start(rank, id, info.duration);
+  const double pair =
+      options_.overlapped > 0 ? options_.overlapped : std::max(info.duration, info_[*other % n_].duration);
+  Start(rank, id, pair);
+  Start(rank, *ready.TakeBeside(), pair);
 }
 
 // Jobs of no duration end at this instant and may make better choices ready on any rank, so they all go
@@ -335,21 +382,39 @@ void Simulation::DispatchAll() {
     const Rank rank = touched_.back();
     touched_.pop_back();
     RankState& state = ranks_[rank];
-    if (state.busy) continue;
+    if (state.running == 1 && state.forward_running) idle.push_back(rank);
+    if (state.running > 0) continue;
     idle.push_back(rank);
     for (auto next = state.ready.Next(); next.has_value() && info_[*next % n_].duration == 0;
          next = state.ready.Next()) {
-      Start(rank, *state.ready.Take());
+      Start(rank, *state.ready.Take(), 0);
     }
   }
   std::sort(idle.begin(), idle.end());
   idle.erase(std::unique(idle.begin(), idle.end()), idle.end());
   for (Rank rank : idle) {
-    if (const std::optional<int64_t> job = ranks_[rank].ready.Take(); job.has_value()) Start(rank, *job);
+    RankState& state = ranks_[rank];
+    if (state.running == 0) {
+      if (const std::optional<int64_t> job = state.ready.Take(); job.has_value()) StartTaken(rank, *job);
+    } else if (const std::optional<int64_t> job = state.ready.TakeBeside(); job.has_value()) {
+      Start(rank, *job, info_[*job % n_].duration);
+    }
   }
 }
 
 absl::Status Simulation::Stuck() const {
+  for (Rank rank = 0; rank < schedule_.ranks; ++rank) {
+    const ReadyJobs& ready = ranks_[rank].ready;
+    const std::optional<int64_t> id = ready.WaitsForMemory();
+    if (!id.has_value()) continue;
+    const Tickets& tickets = *ready.tickets();
+    return absl::FailedPreconditionError(
+        absl::StrFormat("deadlock: on rank %d %s would leave %d bytes of activations; the budget is %d, %d "
+                        "of them are promised to "
+                        "forwards of micro-batches before it, and no job can run that would give them back",
+                        rank, Describe(JobOf(*id)), tickets.left(info_[*id % n_].stage), tickets.budget(),
+                        tickets.bytes_out()));
+  }
   for (size_t r = 0; r < rows_.size(); ++r) {
     for (int64_t i = 0; i < n_; ++i) {
       // A job that is not done is stuck if nothing is running: name the first one that waits for admission,
@@ -436,7 +501,8 @@ absl::StatusOr<SimulationResult> Simulation::Run() {
         InputArrived(e.job);
       } else {
         const Rank rank = RankAt(e.job);
-        ranks_[rank].busy = false;
+        --ranks_[rank].running;
+        if (info_[e.job % n_].kind == JobKind::kForward) ranks_[rank].forward_running = false;
         touched_.push_back(rank);
         End(e.job);
       }

@@ -1,10 +1,14 @@
 // Runs a schedule on a virtual clock: the same job graph and the same dispatch, greedy or strict, as the
 // workers, with given durations and links.
 //
-// A rank executes one job at a time. Transfers run beside compute: a tensor leaves when its job ends, queues
-// on the link from rank to rank, and arrives after bytes / bandwidth + latency. All completions of an instant
-// are taken before any dispatch; jobs of no duration are taken at once. An activation is alive from the start
-// of its forward to the end of its backward (or backward_weight).
+// A rank executes one job at a time, but for overlapped pairs (OrderMark of schedule.h): a forward and a
+// backward that start at the same instant take the pair's time together, and both end with it; a backward
+// that is ready later starts beside the forward that is in flight and takes its own time. Transfers run
+// beside compute: a tensor leaves when its job ends, queues on the link from rank to rank, and arrives after
+// bytes / bandwidth + latency. All completions of an instant are taken before any dispatch; jobs of no
+// duration are taken at once. An activation is alive from the start of its forward to the end of its backward
+// (or backward_weight); where these are on different ranks, each rank has one from the start to the end of
+// its own.
 //
 // Memory does not grow with the number of steps (but for `jobs`, when asked for). Pure; deterministic.
 // Failure: InvalidArgument for options that do not fit the schedule; FailedPrecondition when the schedule
@@ -26,6 +30,9 @@ struct SimulationOptions {
   // Durations by kind and stage, in any one unit; size 1 (every stage) or S. Reduce and update take no time
   // unless given.
   std::array<std::vector<double>, kJobKinds> duration = {{{1}, {1}, {1}, {1}, {0}, {0}}};
+  // Of a forward and a backward that run as an overlapped pair from the same instant; 0 means the longer of
+  // the two.
+  double overlapped = 0;
   // Bytes by stage; size 1 or S. `activation`: alive on the rank for each micro-batch. `output`: of the
   // tensor to the next stage; empty means `activation`. `weight`: of the stage's parameters (and of their
   // gradient).

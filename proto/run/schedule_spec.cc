@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "proto/run/file_section.h"
@@ -14,14 +15,11 @@ namespace {
 using Json = nlohmann::json;
 
 // Schedules that the design names; those that schedules/families.h does not have yet are refused as such.
-constexpr const char* kDesigned[] = {"fsdp",     "fslpp",      "depth_first", "breadth_first", "interleaved",
-                                     "zb_h1",    "zb_h2",      "zb_v",        "v_half",        "v_min",
-                                     "dualpipe", "dualpipe_v", "pipedream",   "pipedream_2bw", "cdp_mp",
-                                     "periodic", "custom"};
+constexpr const char* kDesigned[] = {"dualpipe",      "dualpipe_v", "pipedream",
+                                     "pipedream_2bw", "cdp_mp",     "periodic"};
 
-ChoiceNames ScheduleNames() {
-  ChoiceNames names{"schedule", {}, {}, {"rule", "reduction"}};
-  for (const Family& family : Families()) names.names.push_back(family.name);
+ChoiceNames ScheduleChoices() {
+  ChoiceNames names{"schedule", ScheduleNames(), {}, {"rule", "reduction", "activations"}};
   for (const char* name : kDesigned) {
     if (std::find(names.names.begin(), names.names.end(), name) == names.names.end())
       names.planned.push_back(name);
@@ -32,16 +30,19 @@ ChoiceNames ScheduleNames() {
 // Only the parameters' names; their values, and how they fit the sizes, are the business of MakeSchedule.
 void CheckParameters(const ScheduleSpec& schedule, absl::string_view path, absl::Status& status) {
   if (!status.ok()) return;
-  const Family& family = *std::find_if(Families().begin(), Families().end(),
-                                       [&](const Family& f) { return f.name == schedule.name; });
-  std::vector<std::string> known;
-  for (const FamilyParameter& parameter : family.parameters) known.push_back(parameter.name);
-  for (const auto& [key, value] : schedule.parameters) {
-    if (std::find(known.begin(), known.end(), key) != known.end()) continue;
-    const std::string where = path.empty() ? "" : absl::StrCat(path, ".", key);
-    status = ErrorAt(where, UnknownName(absl::StrCat("parameter of ", family.name), key, known));
+  const absl::Status names = CheckParameterNames(schedule.name, schedule.parameters);
+  if (names.ok()) return;
+  const std::string parameter(names.GetPayload(kParameterPayload).value_or(absl::Cord()));
+  const std::string where = path.empty() ? "" : absl::StrCat(path, ".", parameter);
+  const auto family = std::find_if(Families().begin(), Families().end(),
+                                   [&](const Family& f) { return f.name == schedule.name; });
+  if (family == Families().end()) {
+    status = ErrorAt(where, names.message());
     return;
   }
+  std::vector<std::string> known;
+  for (const FamilyParameter& p : family->parameters) known.push_back(p.name);
+  status = ErrorAt(where, UnknownName(absl::StrCat("parameter of ", family->name), parameter, known));
 }
 
 void CheckRule(absl::string_view rule, absl::string_view where, absl::Status& status) {
@@ -65,12 +66,18 @@ void CheckReduction(absl::string_view reduction, absl::string_view where, absl::
   status = ErrorAt(where, UnknownName("reduction", reduction, {"ordered"}));
 }
 
-// A parameter's value as text: whole numbers and text may be written in a run file.
+void CheckActivations(absl::string_view activations, absl::string_view where, absl::Status& status) {
+  if (!status.ok() || activations == "retain" || activations == "recompute" || activations == "offload")
+    return;
+  status = ErrorAt(where, UnknownName("activations", activations, {"retain", "recompute", "offload"}));
+}
+
+// A parameter's value as text: numbers, truth values and text may be written in a run file.
 void TakeParameter(const std::string& key, const Json& value, const std::string& path, ScheduleSpec& schedule,
                    absl::Status& status) {
   if (value.is_string()) {
     schedule.parameters[key] = value.get<std::string>();
-  } else if (value.is_number()) {
+  } else if (value.is_number() || value.is_boolean()) {
     schedule.parameters[key] = value.dump();
   } else {
     status = ErrorAt(absl::StrCat(path, ".", key),
@@ -78,24 +85,42 @@ void TakeParameter(const std::string& key, const Json& value, const std::string&
   }
 }
 
+// The parts between commas, but for those within parentheses, which a formula may have.
+std::vector<std::string> SplitAtCommas(absl::string_view text) {
+  std::vector<std::string> parts(1);
+  int depth = 0;
+  for (const char c : text) {
+    depth += c == '(' ? 1 : c == ')' ? -1 : 0;
+    if (c == ',' && depth <= 0) {
+      parts.emplace_back();
+    } else {
+      parts.back() += c;
+    }
+  }
+  return parts;
+}
+
 // `name[,key=value..]` without any check of names.
 absl::StatusOr<ScheduleSpec> SplitScheduleText(absl::string_view text) {
-  const std::vector<std::string> parts = absl::StrSplit(text, ',');
+  const std::vector<std::string> parts = SplitAtCommas(text);
   ScheduleSpec schedule;
   schedule.name = parts[0];
   if (schedule.name.empty()) return absl::InvalidArgumentError("names no schedule; write, for example, 1f1b");
+  std::vector<std::string> given;
   for (size_t i = 1; i < parts.size(); ++i) {
     const std::vector<std::string> pair = absl::StrSplit(parts[i], absl::MaxSplits('=', 1));
     if (pair.size() != 2 || pair[0].empty() || pair[1].empty()) {
       return absl::InvalidArgumentError(absl::StrCat(
           "\"", parts[i].substr(0, 64), "\" is not of the form key=value, as in lpp,groups=2,ranks=4"));
     }
-    std::string& value = pair[0] == "rule"        ? schedule.rule
-                         : pair[0] == "reduction" ? schedule.reduction
-                                                  : schedule.parameters[pair[0]];
-    if (&value != &schedule.rule && &value != &schedule.reduction && !value.empty()) {
+    std::string& value = pair[0] == "rule"          ? schedule.rule
+                         : pair[0] == "reduction"   ? schedule.reduction
+                         : pair[0] == "activations" ? schedule.activations
+                                                    : schedule.parameters[pair[0]];
+    if (std::find(given.begin(), given.end(), pair[0]) != given.end()) {
       return absl::InvalidArgumentError(absl::StrCat("gives ", pair[0], " twice"));
     }
+    given.push_back(pair[0]);
     value = pair[1];
   }
   return schedule;
@@ -107,10 +132,11 @@ ScheduleSpec ReadScheduleText(absl::string_view text, absl::string_view path, ab
     status = ErrorAt(path, schedule.status().message());
     return {};
   }
-  ReadChoice(Json(schedule->name), path, ScheduleNames(), status);
+  ReadChoice(Json(schedule->name), path, ScheduleChoices(), status);
   CheckParameters(*schedule, path, status);
   CheckRule(schedule->rule, path, status);
   CheckReduction(schedule->reduction, path, status);
+  CheckActivations(schedule->activations, path, status);
   return *schedule;
 }
 
@@ -119,10 +145,16 @@ ScheduleSpec ReadScheduleText(absl::string_view text, absl::string_view path, ab
 ScheduleSpec ReadSchedule(const Json& value, absl::string_view path, absl::Status& status) {
   if (!status.ok()) return {};
   if (value.is_string()) return ReadScheduleText(value.get<std::string>(), path, status);
-  const Choice choice = ReadChoice(value, path, ScheduleNames(), status);
+  const Choice choice = ReadChoice(value, path, ScheduleChoices(), status);
   if (!status.ok()) return {};
   ScheduleSpec schedule;
   schedule.name = choice.name;
+  if (choice.name == "file" && choice.parameters.is_string()) {
+    status = ErrorAt(
+        choice.path,
+        "names a file of actions, which whoever reads the run file puts in as {path: .., actions: ..}");
+    return {};
+  }
   if (!choice.parameters.is_null() && !choice.parameters.is_object()) {
     status =
         ErrorAt(choice.path, absl::StrCat("the parameters of ", choice.name,
@@ -132,19 +164,24 @@ ScheduleSpec ReadSchedule(const Json& value, absl::string_view path, absl::Statu
   for (const auto& item : choice.parameters.items()) {
     if (status.ok()) TakeParameter(item.key(), item.value(), choice.path, schedule, status);
   }
-  FileSection section(value, std::string(path), {choice.name, "rule", "reduction"}, status);
+  FileSection section(value, std::string(path), {choice.name, "rule", "reduction", "activations"}, status);
   section.Read("rule", schedule.rule);
   section.Read("reduction", schedule.reduction);
+  section.Read("activations", schedule.activations);
   CheckParameters(schedule, choice.path, status);
   CheckRule(schedule.rule, section.PathOf("rule"), status);
   CheckReduction(schedule.reduction, section.PathOf("reduction"), status);
+  CheckActivations(schedule.activations, section.PathOf("activations"), status);
   return schedule;
 }
 
 Json ToJson(const ScheduleSpec& schedule) {
   Json parameters = Json::object();
   for (const auto& [key, value] : schedule.parameters) parameters[key] = value;
-  return {{schedule.name, parameters}, {"rule", schedule.rule}, {"reduction", schedule.reduction}};
+  return {{schedule.name, parameters},
+          {"rule", schedule.rule},
+          {"reduction", schedule.reduction},
+          {"activations", schedule.activations}};
 }
 
 absl::StatusOr<ScheduleSpec> ParseScheduleText(absl::string_view text) {
@@ -156,9 +193,13 @@ absl::StatusOr<ScheduleSpec> ParseScheduleText(absl::string_view text) {
 
 std::string ToText(const ScheduleSpec& schedule) {
   std::string text = schedule.name;
-  for (const auto& [key, value] : schedule.parameters) absl::StrAppend(&text, ",", key, "=", value);
+  for (const auto& [key, value] : schedule.parameters) {
+    // The rows of a file are not for people; its path says enough.
+    if (schedule.name != "file" || key != "actions") absl::StrAppend(&text, ",", key, "=", value);
+  }
   if (schedule.rule != "sync") absl::StrAppend(&text, ",rule=", schedule.rule);
   if (schedule.reduction != "ordered") absl::StrAppend(&text, ",reduction=", schedule.reduction);
+  if (schedule.activations != "retain") absl::StrAppend(&text, ",activations=", schedule.activations);
   return text;
 }
 

@@ -75,7 +75,8 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"interleaved_4", "interleaved", {{"ranks", "4"}}, 8}, Case{"zb_h1", "zb_h1", {}},
                       Case{"zb_h2", "zb_h2", {}}, Case{"zb_v", "zb_v", {}}, Case{"v_half", "v_half", {}},
                       Case{"v_half_8", "v_half", {}, 8}, Case{"v_min", "v_min", {}},
-                      Case{"v_min_8", "v_min", {}, 8}),
+                      Case{"v_min_8", "v_min", {}, 8}, Case{"dualpipe", "dualpipe", {}},
+                      Case{"dualpipe_v_8", "dualpipe_v", {}, 8}),
     [](const auto& info) { return (info.param.file[0] == '1' ? "f" : "") + info.param.file; });
 
 }  // namespace

@@ -1,4 +1,5 @@
 // The command line as a person meets it: exit codes, and what is said where.
+#include <cstdlib>
 #include <map>
 #include <string>
 #include <vector>
@@ -148,6 +149,54 @@ TEST(Cli_Simulate, ActionsFile_IsReadAsTheScheduleThatWroteIt) {
   ExpectUsageError(one(folder.Write("communicates.csv", "0F0,0SEND_F0\n")), "row 1, cell 2");
   ExpectUsageError(one(folder / "nothing.csv"), "cannot read");
   ExpectUsageError(one(folder.path()), "cannot read");
+}
+
+TEST(Cli_Simulate, FormulasOnTheCommandLineAndInAFile_AreTheFamilyThatTheyDescribe) {
+  const TestFolder folder;
+  const auto json = [](const std::string& schedule) {
+    const CommandResult r = Command::Run(
+        {"weft", "simulate", schedule, "--stages", "4", "--microbatches", "8", "--jobs", "-o", "json"});
+    EXPECT_EQ(r.code, 0) << r.err;
+    Json json = Json::parse(r.code == 0 ? r.out : "{}");
+    json.erase("schedule");
+    return json;
+  };
+  const std::string formulas = "compute: \"(R*b) % W + s % R\", priority: \"((k != forward)*B + b)*S + s\"";
+  const Json named = json("lpp,groups=2,ranks=2");
+  EXPECT_EQ(json("custom,workers=4,R=2,compute=(R*b)%W+s%R,priority=((k!=forward)*B+b)*S+s"), named);
+  EXPECT_EQ(json(folder.Write("scheme.yaml", "custom: {workers: 4, R: 2, " + formulas + "}\n")), named);
+  EXPECT_EQ(json(folder.Write("keyed.yaml", "schedule:\n  custom: {workers: 4, R: 2, " + formulas + "}\n")),
+            named);
+  const std::string wrong = folder.Write("wrong.yaml", "custom:\n  workers: 4\n  compute: s % Q\n");
+  ExpectUsageError({"weft", "simulate", wrong, "--stages", "4", "--microbatches", "8"},
+                   "wrong.yaml:3: custom: compute: column 5");
+  ExpectUsageError({"weft", "simulate", wrong}, "says no sizes");
+  ExpectUsageError({"weft", "simulate", "1f1b"}, "--stages and --microbatches are required");
+}
+
+// What the gallery's pages say of their files.
+TEST(Cli_Simulate, FormulasOfTheGallery_RunAsItsPagesSay) {
+  const std::string gallery = std::string(std::getenv("WEFT_SOURCE")) + "/docs/schedules/";
+  const auto makespan = [&](const std::string& file, const char* microbatches) {
+    const CommandResult r = Command::Run({"weft", "simulate", gallery + file, "--stages", "8",
+                                          "--microbatches", microbatches, "--backward", "2", "-o", "json"});
+    EXPECT_EQ(r.code, 0) << r.err;
+    return Json::parse(r.code == 0 ? r.out : "{\"makespan\": 0}")["makespan"].get<double>();
+  };
+  EXPECT_EQ(makespan("custom_lpp.yaml", "8"), 33);
+  EXPECT_EQ(makespan("halves.yaml", "16"), 60);
+}
+
+TEST(Cli_Simulate, RunFile_GivesScheduleAndSizes) {
+  const TestFolder folder;
+  const std::string run = folder.Write("run.yaml",
+                                       "model: {gpt: {layers: 4, width: 32, heads: 2, context: 32}}\n"
+                                       "data: {text: {path: not_here.txt}}\n"
+                                       "train: {steps: 3, batch: 8, microbatches: 8}\n"
+                                       "stages: 4\nschedule: 1f1b\n");
+  const CommandResult r = Command::Run({"weft", "simulate", run, "-o", "json"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_EQ(Json::parse(r.out)["makespan"], 22.0);
 }
 
 TEST(Cli_Simulate, OtherForms_LookLikeWhatTheyAre) {

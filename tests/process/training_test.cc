@@ -115,7 +115,13 @@ const char* kOnTwoProcesses[] = {"fsdp",
                                  "zb_h2",
                                  "zb_v",
                                  "v_half",
-                                 "v_min"};
+                                 "v_min",
+                                 "dualpipe_v",
+                                 "{1f1b: {}, activations: recompute}",
+                                 "{1f1b: {}, activations: offload}",
+                                 "{zb_h1: {}, activations: recompute}",
+                                 "{zb_h1: {}, activations: offload}",
+                                 "{fsdp: {}, activations: recompute}"};
 
 int RanksOf(const std::string& schedule) {
   if (schedule.find("ranks: 3") != std::string::npos) return 3;
@@ -165,6 +171,57 @@ TEST(Training, MlpUnderEveryFamilyOnOneTwoFourProcesses_EndsWithTheReferencesBit
   ExpectReferenceBits(folder, [&](const std::string& schedule) { return MlpRun(folder, schedule, 4); });
 }
 
+// Formulas and rows of actions: the scheme is in the run file, not in the programs.
+TEST(Training, SchemesOfTheRunFileItself_EndWithTheReferencesBits) {
+  TestFolder folder;
+  folder.Write("text.txt", Text(20000));
+  const auto csv =
+      Command::Run({"weft", "simulate", "v_half", "--stages", "4", "--microbatches", "4", "-o", "csv"});
+  ASSERT_EQ(csv.code, 0) << csv.err;
+  folder.Write("rows.csv", csv.out);
+  const auto run = [&](const std::string& schedule) { return GptRun(folder, schedule, 4); };
+  const std::string plain = folder.Write("plain.yaml", run("gpipe"));
+  const CommandResult reference =
+      Command::Run({"weft", "train", plain, "--reference", "--out", folder / "plain"});
+  ASSERT_EQ(reference.code, 0) << reference.err;
+  const auto want = Tensors(folder / "plain/checkpoint");
+  for (const std::string schedule :
+       {"{custom: {workers: 4, compute: \"(R*b) % W + s % R\", R: 2}}",
+        "{custom: {workers: 4, compute: \"s < S/2 ? b % (W/2) : W/2 + b % (W/2)\", weights: \"s\"}}",
+        "{custom: {workers: 4, compute: \"(s + t) % W\", weights: s, period: 4}}",
+        "{custom: {workers: 4, compute: s, limit: S - s, split_backward: true}}", "{file: rows.csv}"}) {
+    SCOPED_TRACE(schedule);
+    const CommandResult r = Command::Run({"weft", "train", folder.Write("run.yaml", run(schedule)),
+                                          "--processes", "2", "--out", folder / "out"},
+                                         120);
+    ASSERT_EQ(r.code, 0) << r.err;
+    EXPECT_EQ(Tensors(folder / "out/checkpoint"), want);
+    EXPECT_EQ(Losses(folder / "out"), Losses(folder / "plain"));
+  }
+}
+
+// Needs more micro-batches than the other families' runs have: two copies of the weights, pairs one after the
+// other.
+TEST(Training, BothDirectionsWithTwoCopiesOfTheWeights_EndsWithTheReferencesBits) {
+  TestFolder folder;
+  folder.Write("text.txt", Text(20000));
+  std::string plain = GptRun(folder, "gpipe", 4);
+  plain.replace(plain.find("microbatches: 4"), 15, "microbatches: 8");
+  std::string paired = plain;
+  paired.replace(paired.find("gpipe"), 5, "dualpipe");
+  const CommandResult reference = Command::Run(
+      {"weft", "train", folder.Write("plain.yaml", plain), "--reference", "--out", folder / "plain"});
+  ASSERT_EQ(reference.code, 0) << reference.err;
+  for (const char* processes : {"1", "2", "4"}) {
+    const CommandResult r = Command::Run({"weft", "train", folder.Write("run.yaml", paired), "--processes",
+                                          processes, "--out", folder / "out"},
+                                         120);
+    ASSERT_EQ(r.code, 0) << r.err;
+    EXPECT_EQ(Tensors(folder / "out/checkpoint"), Tensors(folder / "plain/checkpoint")) << processes;
+    EXPECT_EQ(Losses(folder / "out"), Losses(folder / "plain"));
+  }
+}
+
 TEST(Training, OtherCutOfTheChain_GivesTheSameWeights) {
   TestFolder folder;
   folder.Write("text.txt", Text(20000));
@@ -179,6 +236,79 @@ TEST(Training, OtherCutOfTheChain_GivesTheSameWeights) {
     if (first.empty()) first = values;
     EXPECT_EQ(values, first) << stages;
   }
+}
+
+// What a rank keeps of its forwards, by what the schedule says of activations.
+TEST(Training, ActivationBytes_RetainedRecomputedOffloaded) {
+  TestFolder folder;
+  folder.Write("text.txt", Text(20000));
+  std::map<std::string, Json> peaks;
+  for (const char* activations : {"retain", "recompute", "offload"}) {
+    const std::string schedule = absl::StrCat("{gpipe: {}, activations: ", activations, "}");
+    const std::string file = folder.Write("run.yaml", GptRun(folder, schedule, 2, "[2, 1, 1, 2]"));
+    const CommandResult r =
+        Command::Run({"weft", "train", file, "--processes", "2", "--out", folder / "out"}, 120);
+    ASSERT_EQ(r.code, 0) << r.err;
+    peaks[activations] = Json::parse(ReadWholeFile(folder / "out/summary.json"))["peak_bytes"];
+  }
+  for (int rank = 0; rank < 4; ++rank) {
+    SCOPED_TRACE(absl::StrCat("rank ", rank));
+    const auto peak = [&](const char* activations, const char* memory_class) {
+      return peaks[activations][rank][memory_class].get<int64_t>();
+    };
+    // Four micro-batches are alive at once; recomputed, one of them at a time has more than the stage's
+    // input.
+    EXPECT_LT(2 * peak("recompute", "activations"), peak("retain", "activations"));
+    EXPECT_LT(2 * peak("offload", "activations"), peak("retain", "activations"));
+    EXPECT_EQ(peak("retain", "host"), 0);
+    EXPECT_EQ(peak("recompute", "host"), 0);
+    EXPECT_GT(2 * peak("offload", "host"), peak("retain", "activations"));
+  }
+}
+
+// The first rank has three of six layers: under this budget it has room for what two of four forwards leave,
+// though gpipe would run all four before the first backward.
+TEST(Training, MemoryBudget_IsKeptAndCostsNoBit) {
+  TestFolder folder;
+  folder.Write("text.txt", Text(20000));
+  const auto run = [&](const std::string& memory) {
+    return folder.Write("run.yaml", GptRun(folder, "gpipe" + memory, 4, "[3, 1, 1, 1]"));
+  };
+  const CommandResult reference =
+      Command::Run({"weft", "train", run(""), "--reference", "--out", folder / "plain"});
+  ASSERT_EQ(reference.code, 0) << reference.err;
+  constexpr int64_t kBudget = 1800 * 1024;
+  const CommandResult r = Command::Run(
+      {"weft", "train", run("\nmemory: 1800KiB"), "--processes", "2", "--out", folder / "out"}, 120);
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_EQ(Tensors(folder / "out/checkpoint"), Tensors(folder / "plain/checkpoint"));
+  const Json summary = Json::parse(ReadWholeFile(folder / "out/summary.json"));
+  EXPECT_EQ(summary["run"]["memory"], kBudget);
+  EXPECT_EQ(summary["peak_activations"], Json({2, 2, 2, 2}));
+  EXPECT_GT(summary["idle_seconds"][0]["memory"].get<double>(), 0);
+  for (const Json& rank : summary["peak_bytes"]) {
+    int64_t sum = 0;
+    for (const auto& [memory_class, bytes] : rank.items()) {
+      if (memory_class != "host") sum += bytes.get<int64_t>();
+    }
+    EXPECT_LE(sum, kBudget);
+  }
+}
+
+TEST(Training, MemoryBudgetTooSmall_IsRefusedBeforeAnythingStarts) {
+  TestFolder folder;
+  folder.Write("text.txt", Text(20000));
+  const auto refusal = [&](const std::string& memory) {
+    const std::string file = folder.Write("run.yaml", GptRun(folder, "gpipe\nmemory: " + memory, 4));
+    const CommandResult r = Command::Run({"weft", "train", file, "--out", folder / "out"});
+    EXPECT_EQ(r.code, 78);
+    EXPECT_FALSE(std::filesystem::exists(folder / "out"));
+    return r.err;
+  };
+  EXPECT_THAT(refusal("100KB"), HasSubstr("run.yaml:7: memory: rank 0 needs "));
+  const std::string message = refusal("1MiB");
+  EXPECT_THAT(message, HasSubstr("bytes for activations, and micro-batch 0 alone leaves"));
+  EXPECT_THAT(message, HasSubstr("by stage 3"));
 }
 
 // What every finished run must say about itself.

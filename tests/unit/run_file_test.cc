@@ -143,5 +143,36 @@ TEST(YamlScalars, PlainAndQuoted_TypesOfTheCoreSchema) {
   EXPECT_TRUE(file->json["o"].is_number_float());
 }
 
+TEST_F(RunFile, WrongFormula_LineOfTheFormula) {
+  const std::string custom = "schedule:\n  custom:\n    workers: 2\n    compute: s % W\n    weights: s % V\n";
+  EXPECT_THAT(Refusal(Changed("schedule: {1f1b: }\n", custom)),
+              StartsWith(":15: schedule: custom: weights: column 5: there is no \"V\""));
+  EXPECT_THAT(
+      Refusal(Changed("schedule: {1f1b: }\n", "schedule:\n  custom: {workers: 2, compute: s + 1}\n")),
+      StartsWith(":12: schedule: custom: compute: is 2 for forward (step 0, stage 1, micro-batch 0)"));
+}
+
+TEST_F(RunFile, StaleWeights_AreRefusedUntilWorkersKeepThem) {
+  EXPECT_THAT(Refusal(Changed("{1f1b: }", "{custom: {workers: 2, compute: s, staleness: 1}}")),
+              HasSubstr("simulated but not trained"));
+}
+
+TEST_F(RunFile, FileOfActions_IsReadBesideTheRunFile) {
+  std::ofstream(folder_ + "/rows.csv")
+      << "0F0,0F1,0B0,0F2,0B1,0F3,0B2,0B3\n1F0,1B0,1F1,1B1,1F2,1B2,1F3,1B3\n";
+  const auto spec = ParseRunFile(Path(), Changed("{1f1b: }", "{file: rows.csv}"));
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->schedule.name, "file");
+  EXPECT_THAT(spec->schedule.parameters.at("actions"), StartsWith("0F0,0F1,"));
+  std::ofstream(folder_ + "/rows.csv") << "0F0,0B0\n1F0,1B0\n";
+  EXPECT_THAT(
+      Refusal(Changed("{1f1b: }", "{file: rows.csv}")),
+      StartsWith(":11: schedule: rows.csv has the actions of 2 stages and 1 micro-batches, not of 2 and 4"));
+  std::ofstream(folder_ + "/rows.csv") << "0F0,0F1,0B0,0F2,0B1,0F3,0B2,0B3\n1F0,1B0,1F1,1B1,1F2,1B2,1F3\n";
+  EXPECT_THAT(Refusal(Changed("{1f1b: }", "{file: rows.csv}")), HasSubstr("micro-batch 3"));
+  EXPECT_THAT(Refusal(Changed("{1f1b: }", "{file: none.csv}")),
+              StartsWith(":11: schedule.file: cannot read"));
+}
+
 }  // namespace
 }  // namespace weft

@@ -120,6 +120,7 @@ TEST(RunSpec_ToJson, ParsedAgain_SameJson) {
     EXPECT_EQ(ToJson(*again), json);
     EXPECT_EQ(again->layers_of_stage, spec->layers_of_stage);
     EXPECT_EQ(again->schedule.parameters, spec->schedule.parameters);
+    EXPECT_EQ(again->schedule.activations, spec->schedule.activations);
   }
 }
 
@@ -202,8 +203,38 @@ TEST(RunSpec_NotBuiltYet, DesignedParts_RefusedWithReason) {
   ExpectRefused({With("/data", {{"cifar10", {{"path", "x"}}}}), "data.cifar10", "cifar10 is not built yet"});
   ExpectRefused({With("/schedule/rule", "cdp_v2"), "schedule.rule", "cdp_v2 is not built yet; use sync"});
   ExpectRefused({With("/schedule/reduction", "fast"), "schedule.reduction", "use ordered"});
-  ExpectRefused(
-      {With("/schedule", {{"custom", Json::object()}}), "schedule.custom", "custom is not built yet"});
+  ExpectRefused({With("/schedule", "periodic"), "schedule", "periodic is not built yet"});
+}
+
+TEST(RunSpec_Schedule, CustomFormulas_TravelAsTheyAre) {
+  const Json formulas = {
+      {"workers", 8}, {"compute", "(R*b) % W + s % R"}, {"R", 4}, {"split_backward", true}};
+  const auto spec = ParseRunSpec(With("/schedule", {{"custom", formulas}}));
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  const std::map<std::string, std::string> parameters = {
+      {"workers", "8"}, {"compute", "(R*b) % W + s % R"}, {"R", "4"}, {"split_backward", "true"}};
+  EXPECT_EQ(spec->schedule.name, "custom");
+  EXPECT_EQ(spec->schedule.parameters, parameters);
+  const auto again = ParseRunSpec(Json::parse(ToJson(*spec).dump()));
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->schedule.parameters, parameters);
+}
+
+TEST(RunSpec_Schedule, RowsOfActions_TravelWithoutTheirFile) {
+  const Json file = {{"path", "mine.csv"}, {"actions", "0F0,0B0\n"}};
+  const auto spec = ParseRunSpec(With("/schedule", {{"file", file}}));
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  const auto again = ParseRunSpec(ToJson(*spec));
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->schedule.parameters.at("actions"), "0F0,0B0\n");
+  EXPECT_EQ(ToText(again->schedule), "file,path=mine.csv");
+  ExpectRefused({With("/schedule", {{"file", "mine.csv"}}), "schedule.file", "names a file of actions"});
+}
+
+TEST(RunSpec_Schedule, CustomParameterThatIsNone_PathAtIt) {
+  ExpectRefused({With("/schedule", {{"custom", {{"weigths", "s"}}}}), "schedule.custom.weigths",
+                 "did you mean `weights`?"});
+  ExpectRefused({With("/schedule", {{"custom", {{"s", 3}}}}), "schedule.custom.s", "a word of the formulas"});
 }
 
 TEST(RunSpec_Schedule, BadNamesAndParameters_PathAtTheValue) {
@@ -214,7 +245,23 @@ TEST(RunSpec_Schedule, BadNamesAndParameters_PathAtTheValue) {
   ExpectRefused({With("/schedule/rule", "syn"), "schedule.rule", "did you mean \"sync\"?"});
   ExpectRefused({With("/schedule/rule", 1), "schedule.rule", "must be text"});
   ExpectRefused({With("/schedule/reduction", "orderd"), "schedule.reduction", "did you mean \"ordered\"?"});
+  ExpectRefused(
+      {With("/schedule/activations", "recompte"), "schedule.activations", "did you mean \"recompute\"?"});
+  ExpectRefused({With("/schedule", "1f1b,activations=none"), "schedule", "unknown activations \"none\""});
   ExpectRefused({With("/schedule", {{"rule", "sync"}}), "schedule", "names no schedule"});
+}
+
+TEST(RunSpec_Memory, NumberOrTextWithUnit_IsBytes) {
+  for (const auto& [value, bytes] : std::vector<std::pair<Json, int64_t>>{
+           {2000, 2000}, {"2000", 2000}, {"1.5GiB", 1610612736}, {"3MB", 3000000}}) {
+    const auto spec = ParseRunSpec(With("/memory", value));
+    ASSERT_TRUE(spec.ok()) << spec.status();
+    EXPECT_EQ(spec->memory, bytes);
+    EXPECT_EQ(ParseRunSpec(ToJson(*spec))->memory, bytes);
+  }
+  for (const Json& memory : {Json("2XB"), Json("much"), Json(0), Json(-5), Json::array(), Json(true)}) {
+    ExpectRefused({With("/memory", memory), "memory", "must be a number of bytes"});
+  }
 }
 
 TEST(ScheduleText_Parse, NameAndParameters_SameAsRunFile) {
@@ -224,7 +271,21 @@ TEST(ScheduleText_Parse, NameAndParameters_SameAsRunFile) {
   EXPECT_EQ(schedule->name, file->schedule.name);
   EXPECT_EQ(schedule->parameters, file->schedule.parameters);
   EXPECT_EQ(ToText(*schedule), "lpp,groups=2,ranks=4");
+  const auto recomputed = ParseScheduleText("lpp,groups=2,ranks=4,activations=recompute");
+  ASSERT_TRUE(recomputed.ok()) << recomputed.status();
+  EXPECT_EQ(recomputed->activations, "recompute");
+  EXPECT_EQ(ToText(*recomputed), "lpp,groups=2,ranks=4,activations=recompute");
+  EXPECT_EQ(schedule->activations, "retain");
   EXPECT_EQ(ToText(*ParseScheduleText("1f1b")), "1f1b");
+}
+
+TEST(ScheduleText_Parse, Formulas_KeepTheirCommasAndEqualSigns) {
+  const auto schedule =
+      ParseScheduleText("custom,workers=4,compute=min(s, b) % W,priority=(k==forward)*9+b,R=2");
+  ASSERT_TRUE(schedule.ok()) << schedule.status();
+  EXPECT_EQ(schedule->parameters.at("compute"), "min(s, b) % W");
+  EXPECT_EQ(schedule->parameters.at("priority"), "(k==forward)*9+b");
+  EXPECT_EQ(schedule->parameters.at("R"), "2");
 }
 
 TEST(ScheduleText_Parse, Malformed_RefusedWithReason) {

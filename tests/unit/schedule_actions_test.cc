@@ -26,6 +26,7 @@ SimulationResult MustSimulate(const Schedule& schedule, int steps) {
 }
 
 std::string Actions(const Schedule& schedule, const SimulationResult& run) {
+  if (!schedule.order.empty()) return ActionsOfOrder(schedule);
   std::vector<DrawnJob> jobs;
   for (const SimulatedJob& j : run.jobs) jobs.push_back({j.job, j.rank, j.start, j.end});
   DrawingOptions options;
@@ -39,28 +40,31 @@ std::string Problem(const std::string& text) {
   return std::string((schedule.ok() ? CheckSchedule(*schedule) : schedule.status()).message());
 }
 
-// Families whose weights are where they are computed, which is all that the rows can say.
+// Rows say who computes and when; whose the weights are they do not.
 TEST(Actions, EveryFamilyWrittenAndRead_RunsTheSameJobsAtTheSameTimes) {
   for (const Family& family : Families()) {
-    if (family.name == "fsdp" || family.name == "fslpp") continue;
-    std::map<std::string, std::string> parameters;
-    for (const FamilyParameter& p : family.parameters) {
-      if (p.name == "groups") parameters["groups"] = "2";
-      if (p.name == "ranks") parameters["ranks"] = "2";
+    for (const auto& [stages, microbatches, ranks] : {std::tuple{4, 8, 2}, std::tuple{8, 16, 4}}) {
+      SCOPED_TRACE(absl::StrCat(family.name, " S=", stages, " B=", microbatches));
+      std::map<std::string, std::string> parameters;
+      for (const FamilyParameter& p : family.parameters) {
+        if (p.name == "groups") parameters["groups"] = "2";
+        if (p.name == "ranks") parameters["ranks"] = absl::StrCat(ranks);
+      }
+      const auto written = MakeSchedule(family.name, parameters, stages, microbatches);
+      ASSERT_TRUE(written.ok()) << written.status();
+      const auto run = MustSimulate(*written, 1);
+      const std::string text = Actions(*written, run);
+      const auto read = ScheduleFromActions(text);
+      ASSERT_TRUE(read.ok()) << read.status();
+      EXPECT_EQ(read->stages, stages);
+      EXPECT_EQ(read->microbatches, microbatches);
+      EXPECT_EQ(read->ranks, written->ranks);
+      const auto again = MustSimulate(*read, 1);
+      EXPECT_EQ(Actions(*read, again), text);
+      EXPECT_EQ(again.makespan, run.makespan);
+      if (family.name == "fsdp" || family.name == "fslpp") continue;
+      ASSERT_EQ(again.jobs.size(), run.jobs.size());
     }
-    const auto written = MakeSchedule(family.name, parameters, 4, 8);
-    ASSERT_TRUE(written.ok()) << written.status();
-    const auto run = MustSimulate(*written, 1);
-    const std::string text = Actions(*written, run);
-    const auto read = ScheduleFromActions(text);
-    ASSERT_TRUE(read.ok()) << family.name << ": " << read.status();
-    EXPECT_EQ(read->stages, 4);
-    EXPECT_EQ(read->microbatches, 8);
-    EXPECT_EQ(read->ranks, written->ranks);
-    const auto again = MustSimulate(*read, 1);
-    EXPECT_EQ(Actions(*read, again), text) << family.name;
-    EXPECT_EQ(again.makespan, run.makespan) << family.name;
-    ASSERT_EQ(again.jobs.size(), run.jobs.size()) << family.name;
   }
 }
 
@@ -80,7 +84,23 @@ TEST(Actions, WholeBackwardsAmongHalves_AreBothHalvesAtOnce) {
   const auto schedule = ScheduleFromActions("0F0,0F1,0B0,0I1,0W1\n");
   ASSERT_TRUE(schedule.ok()) << schedule.status();
   EXPECT_TRUE(schedule->split_backward);
-  EXPECT_EQ(Actions(*schedule, MustSimulate(*schedule, 1)), "0F0,0F1,0I0,0W0,0I1,0W1\n");
+  const auto run = MustSimulate(*schedule, 1);
+  EXPECT_EQ(Actions(*schedule, run), "0F0,0F1,0B0,0I1,0W1\n");
+  EXPECT_EQ(run.makespan, 6);
+}
+
+TEST(Actions, OverlappedPair_RunsAtTheSameTime) {
+  const auto schedule = ScheduleFromActions("0F0,(0F1;0B0)OVERLAP_F_B,0B1\n");
+  ASSERT_TRUE(schedule.ok()) << schedule.status();
+  EXPECT_FALSE(schedule->split_backward);
+  const auto run = MustSimulate(*schedule, 1);
+  EXPECT_EQ(run.makespan, 3);
+  EXPECT_EQ(Actions(*schedule, run), "0F0,(0F1;0B0)OVERLAP_F_B,0B1\n");
+  for (const char* bad :
+       {"(0F1;0B0)", "(0F1)OVERLAP_F_B", "(0B0;0F1)OVERLAP_F_B", "(0F1;0W0)OVERLAP_F_B", "(;)OVERLAP_F_B",
+        "()OVERLAP_F_B", "(0F1;0B0)OVERLAP", "(0F1,0B0)OVERLAP_F_B", "(0F1;0F2)OVERLAP_F_B"}) {
+    EXPECT_THAT(Problem(absl::StrCat("0F0,", bad, ",0B1\n")), HasSubstr("row 1, cell 2")) << bad;
+  }
 }
 
 TEST(Actions, StageOnTwoRanks_IsReplicated) {
@@ -101,11 +121,20 @@ TEST(Actions, RowsThatAreNoWholeSchedule_AreRefusedWithTheReason) {
   EXPECT_THAT(Problem(""), HasSubstr("no actions"));
   EXPECT_THAT(Problem("\n , ,\n"), HasSubstr("no actions"));
   EXPECT_THAT(Problem("0F0,0B0,1F1,1B1\n"), HasSubstr("no row has forward (step 0, stage 0, micro-batch 1)"));
-  EXPECT_THAT(Problem("0F0\n0B0\n"), HasSubstr("row 1 has another job"));
-  EXPECT_THAT(Problem("0F0,0F1,0B0\n"), HasSubstr("lacks backward (step 0, stage 0, micro-batch 1)"));
-  EXPECT_THAT(Problem("0F0,0F0,0B0\n"), HasSubstr("twice"));
+  EXPECT_THAT(Problem("0F0\n0B0\n"),
+              HasSubstr("row 2, cell 1: backward (step 0, stage 0, micro-batch 0) is in another row"));
+  EXPECT_THAT(
+      Problem("0F0,0F1,0B0\n"),
+      HasSubstr("row 1 has forward (step 0, stage 0, micro-batch 1) in cell 2 but lacks its backward"));
+  EXPECT_THAT(
+      Problem("0F0,,0F0,0B0\n"),
+      HasSubstr(
+          "row 1, cell 3: forward (step 0, stage 0, micro-batch 0) stands twice; it is in row 1, cell 1"));
+  EXPECT_THAT(Problem("0F0,0B0\n0F0\n"),
+              HasSubstr("row 2, cell 1: forward (step 0, stage 0, micro-batch 0) stands twice"));
   EXPECT_THAT(Problem("0B0,0F0\n"), HasSubstr("cycle"));
-  EXPECT_THAT(Problem("0F0,0I0\n"), HasSubstr("lacks backward_weight"));
+  EXPECT_THAT(Problem("0F0,0I0\n"), HasSubstr("lacks its backward_weight"));
+  EXPECT_THAT(Problem("0F0,0B0,0I0,0W0\n"), HasSubstr("twice"));
   EXPECT_THAT(Problem("900000F900000,0F0\n"), HasSubstr("more than"));
 }
 

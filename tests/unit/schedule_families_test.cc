@@ -313,5 +313,83 @@ TEST(ControllableMemory, AnySize_OrdersAreSound) {
   }
 }
 
+// ---- both directions; B is the whole backward and W its half for the weights
+
+// (p/2 - 1)(F&B + B - 3W), for F = W = B/2, which U1's units have: the most that a rank idles.
+TEST(DualPipe, EqualTimes_BubbleActivationsAndCopiesAreTheClosedForms) {
+  for (int p : {2, 4, 6, 8, 16}) {
+    for (int microbatches : {2 * p, 2 * p + 2, 4 * p}) {
+      for (double pair : {2.0, 2.5, 3.0}) {
+        SCOPED_TRACE(absl::StrCat(p, " ranks, ", microbatches, " micro-batches, a pair takes ", pair));
+        const auto schedule = MakeSchedule("dualpipe", {}, p, microbatches);
+        ASSERT_TRUE(schedule.ok()) << schedule.status();
+        ASSERT_TRUE(CheckSchedule(*schedule).ok()) << CheckSchedule(*schedule);
+        const Graph graph(*schedule);
+        SimulationOptions options;
+        options.overlapped = pair;
+        options.weight = {1};
+        const auto run = Simulate(graph, options);
+        ASSERT_TRUE(run.ok()) << run.status();
+        double idle = 0;
+        for (const RankStats& r : run->ranks) {
+          idle = std::max(idle, r.idle);
+          EXPECT_EQ(r.peak_activations, p + 1);
+          EXPECT_EQ(r.weight_fetches, 0);
+        }
+        EXPECT_DOUBLE_EQ(idle, (p / 2.0 - 1) * (pair + 2 - 3));
+        for (int s = 0; s < p; ++s) {
+          EXPECT_EQ(graph.members(s), (std::vector<Rank>{std::min(s, p - 1 - s), std::max(s, p - 1 - s)}));
+        }
+      }
+    }
+  }
+}
+
+TEST(DualPipeV, EqualTimes_BubbleAndActivationsAreTheClosedFormsOfHalfAsManyDevices) {
+  for (int ranks : {1, 2, 4, 8}) {
+    const int p = 2 * ranks;
+    for (int microbatches : {p, p + 2, 4 * p}) {
+      for (double pair : {2.0, 2.5, 3.0}) {
+        SCOPED_TRACE(absl::StrCat(ranks, " ranks, ", microbatches, " micro-batches, a pair takes ", pair));
+        const auto schedule = MakeSchedule("dualpipe_v", {}, p, microbatches);
+        ASSERT_TRUE(schedule.ok()) << schedule.status();
+        ASSERT_TRUE(CheckSchedule(*schedule).ok()) << CheckSchedule(*schedule);
+        const Graph graph(*schedule);
+        SimulationOptions options;
+        options.overlapped = pair;
+        const auto run = Simulate(graph, options);
+        ASSERT_TRUE(run.ok()) << run.status();
+        double idle = 0;
+        for (const RankStats& r : run->ranks) {
+          idle = std::max(idle, r.idle);
+          EXPECT_LE(r.peak_activations, p + 1);
+        }
+        EXPECT_EQ(MostActivations(*run), p + 1);
+        EXPECT_DOUBLE_EQ(idle, (p / 2.0 - 1) * (pair + 2 - 3));
+        for (int s = 0; s < p; ++s) EXPECT_EQ(graph.members(s).size(), 1u);
+      }
+    }
+  }
+}
+
+TEST(DualPipe, SizesThatItCannotFill_AreRefusedWithTheReason) {
+  EXPECT_THAT(Refusal("dualpipe", {}, 5, 20), HasSubstr("even number"));
+  EXPECT_THAT(Refusal("dualpipe", {}, 4, 9), HasSubstr("even number of at least 2 W = 8"));
+  EXPECT_THAT(Refusal("dualpipe", {}, 4, 6), HasSubstr("at least 2 W = 8"));
+  EXPECT_THAT(Refusal("dualpipe_v", {}, 7, 8), HasSubstr("even number"));
+  EXPECT_THAT(Refusal("dualpipe_v", {}, 8, 6), HasSubstr("at least 2 W = 8"));
+}
+
+// With other durations the pairs do not start together; nothing else may change.
+TEST(DualPipe, UnequalTimes_EveryJobRunsInItsOrder) {
+  for (const char* name : {"dualpipe", "dualpipe_v"}) {
+    const auto run = MustSimulate(name, {}, 8, 24, {3, 0, 1, 5}, 3);
+    for (const RankStats& r : run.ranks) {
+      EXPECT_NEAR(r.busy + r.idle, run.makespan, 1e-9);
+      EXPECT_LE(r.peak_activations, 9);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace weft

@@ -96,6 +96,10 @@ class GatedCompute final : public RankCompute {
     ++gate_->ended;
     return ForwardResult{};
   }
+  absl::StatusOr<ForwardResult> ForwardOnly(const Job& job, Tensor input, Tensor weights) override {
+    return Forward(job, std::move(input), std::move(weights));
+  }
+  absl::Status AdoptPass(const Job&, Tensor) override { return absl::OkStatus(); }
   absl::StatusOr<BackwardResult> Backward(const Job&, Tensor, Tensor, bool) override {
     return BackwardResult{};
   }

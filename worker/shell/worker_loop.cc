@@ -18,6 +18,10 @@ namespace weft {
 namespace {
 
 constexpr int64_t kMicrosecond = 1'000, kMillisecond = 1'000'000;
+constexpr int64_t kGatherTime = 10 * kMillisecond;
+constexpr size_t kGatherJobs = 32;  // half of the least credit
+constexpr int64_t kShortJob = kMillisecond;
+constexpr int64_t kLongestUnseen = 5 * kMillisecond;  // without a look at messages, though jobs are short
 
 void Add(const RankClock& clock, WorkerSnapshot* s) {
   for (int k = 0; k < kJobKinds; ++k)
@@ -61,14 +65,14 @@ absl::Status WorkerLoop::Run() {
 void WorkerLoop::DriveUntilStopped() {
   MutexLock lock(mu_);
   while (!stop_) {
-    if (driver_ != kNobody) {
-      // A rank's thread drives. Look again soon, in case it goes off to compute.
-      main_wake_.WaitWithTimeout(mu_, (driver_blocked_ ? 10 : 5) * kMillisecond);
+    if (driver_ != kNobody || RanksLookOften()) {
+      // A rank's thread drives, or will soon. Look again, in case it goes off to compute.
+      main_wake_.WaitWithTimeout(mu_, kGatherTime);
       SendGathered();
       continue;
     }
     driver_ = kMain;
-    while (driver_ == kMain && !stop_) {
+    while (driver_ == kMain && !stop_ && !RanksLookOften()) {
       if (!Poll() && driver_ == kMain) Block();
     }
     if (driver_ == kMain) driver_ = kNobody;
@@ -86,6 +90,10 @@ void WorkerLoop::JoinRanks() {
     }
     thread->join();
   }
+}
+
+bool WorkerLoop::RanksLookOften() const {
+  return job_ns_ < kShortJob && MonotonicNow() - last_job_end_ < kLongestUnseen;
 }
 
 void WorkerLoop::RankMain(Slot* slot) {
@@ -150,11 +158,13 @@ void WorkerLoop::Block() {
 }
 
 // A write of the session costs as much as a short job and wakes another process, so completions gather while
-// ranks are busy; the main thread sends them every few milliseconds, or whoever has nothing to do.
+// ranks are busy. The main thread sends them after a while, or whoever has nothing to do, or who made them
+// many.
 void WorkerLoop::SendGathered() {
   if (sending_) return;  // whoever sends takes what has come since
   sending_ = true;
   while (!outbox_.empty()) {
+    gathered_ = 0;
     std::deque<FromWorker> batch;
     batch.swap(outbox_);
     mu_.Unlock();
@@ -165,9 +175,12 @@ void WorkerLoop::SendGathered() {
 }
 
 void WorkerLoop::Send(FromWorker message) {
-  const bool can_wait = std::holds_alternative<Completions>(message);
+  const Completions* completions = std::get_if<Completions>(&message);
+  if (completions != nullptr) gathered_ += completions->jobs.size();
+  const bool can_wait = completions != nullptr;
   Gather(&outbox_, std::move(message));
   if (can_wait || sending_) return;
+  gathered_ = 0;
   for (FromWorker& m : outbox_) link_.Send(std::move(m));
   outbox_.clear();
 }
@@ -203,8 +216,9 @@ void WorkerLoop::HandleTransport(int64_t now) {
       continue;
     }
     CountReceived(e.key, e.tensor.bytes);
+    const int64_t made = e.tensor.made_ns;
     if (e.key.kind != TensorKind::kOrder) inbox_[e.key] = std::move(e.tensor);
-    core_.OnTensor(now, e.key, 0, &effects_);
+    core_.OnTensor(now, e.key, made, &effects_);
     Apply(now, nullptr);
   }
 }
@@ -220,8 +234,13 @@ void WorkerLoop::RunTask(Slot* slot) {
     const int64_t now = MonotonicNow();
     if (!outcome.status.ok()) Fail(now, outcome.status);
     ++past_.jobs[static_cast<int>(what.kind)];
-    core_.OnJobDone(now, {slot->rank, what, outcome.start_ns, outcome.end_ns, last, outcome.loss}, &effects_);
+    job_ns_ += (outcome.end_ns - outcome.start_ns - job_ns_) / 8;
+    last_job_end_ = now;
+    core_.OnJobDone(
+        now, {slot->rank, what, outcome.start_ns, outcome.end_ns, last, outcome.loss, outcome.left_bytes},
+        &effects_);
     Apply(now, &outcome);
+    if (gathered_ >= kGatherJobs) SendGathered();
     return;
   }
   if (auto* prepare = std::get_if<PrepareTask>(&task)) {
@@ -415,6 +434,7 @@ void WorkerLoop::Publish(int64_t now, const PublishEffect& effect, const JobOutc
   } else if (outcome != nullptr) {
     tensor = outcome->Output(key.kind, key.part, effect.parts);
   }
+  tensor.made_ns = now;
   if (key.producer != key.consumer) producer->bytes_sent[static_cast<int>(key.kind)] += tensor.bytes;
   if (effect.process >= 0) return transport_.Offer(effect.process, key, std::move(tensor));
   CountReceived(key, tensor.bytes);

@@ -1,0 +1,36 @@
+// Schedules that stand in files of their own: rows of actions (.csv), formulas (.yaml), or the schedule of a
+// whole run file.
+//
+// A .yaml file is a run file, or it holds just what stands under a run file's `schedule`, with or without
+// that key: `custom: {workers: 4, compute: "s % W"}`.
+//
+// Failure: InvalidArgument with one sentence that begins with the file, and its line as far as it is known.
+#ifndef WEFT_CLIENT_SCHEDULE_FILE_H_
+#define WEFT_CLIENT_SCHEDULE_FILE_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "nlohmann/json.hpp"
+#include "schedules/schedule.h"
+
+namespace weft {
+
+// Whether the word for a schedule on the command line is a file's name: it ends in .csv, .yaml or .yml, or
+// has a slash and is no text of formulas.
+bool IsScheduleFile(absl::string_view word);
+
+// The checked schedule of a file. `stages` and `microbatches` may be 0 where the file says them itself.
+absl::StatusOr<Schedule> ReadScheduleFile(const std::string& path, int stages, int microbatches);
+
+// Puts the rows of actions into a `schedule` that names their file, {file: rows.csv}, so that it means the
+// same on machines that do not have the file. Relative paths are relative to `folder`. Other values stay.
+absl::Status EmbedActions(const std::string& folder, nlohmann::json& schedule);
+
+// Where in a file to look for what is wrong with its schedule: the path of the formula or parameter that the
+// status blames, or `path` itself, which is the schedule's.
+std::string PathOfProblem(const absl::Status& status, const std::string& path, const std::string& name);
+
+}  // namespace weft
+
+#endif  // WEFT_CLIENT_SCHEDULE_FILE_H_
