@@ -77,6 +77,8 @@ StageMemory CountStage(const RunSpec& run, int stage) {
   const int64_t passes = 1 + (stage + 1 == run.stages() ? 1 : 0) + (retained ? 0 : 1);
   const int64_t input =
       first > 0 ? kFloat * layers[first - 1].output_elements * run.microbatch_samples() + kAlignment : 0;
+  // The gradients that arrive at the parameters' places, and activations that were made again.
+  memory.between = all + input + (activations == ActivationPolicy::kRecompute ? all : 0);
   memory.work = memory.parameters + passes * all + (retained ? 1 : 2) * input + kSmallTensors;
   return memory;
 }
@@ -87,7 +89,7 @@ absl::Status SetMemory(const RunSpec& run, Schedule* schedule) {
   ActivationMemory memory;
   for (int s = 0; s < run.stages(); ++s) {
     stages.push_back(CountStage(run, s));
-    memory.left.push_back(stages.back().left);
+    memory.left.push_back(stages.back().left + (schedule->split_backward ? stages.back().between : 0));
   }
   for (const RankMemory& rank : CountRanks(run, *schedule, stages)) {
     memory.budget.push_back(run.memory - rank.held - rank.work);

@@ -189,7 +189,13 @@ TEST(Training, SchemesOfTheRunFileItself_EndWithTheReferencesBits) {
        {"{custom: {workers: 4, compute: \"(R*b) % W + s % R\", R: 2}}",
         "{custom: {workers: 4, compute: \"s < S/2 ? b % (W/2) : W/2 + b % (W/2)\", weights: \"s\"}}",
         "{custom: {workers: 4, compute: \"(s + t) % W\", weights: s, period: 4}}",
-        "{custom: {workers: 4, compute: s, limit: S - s, split_backward: true}}", "{file: rows.csv}"}) {
+        "{custom: {workers: 4, compute: s, limit: S - s, split_backward: true}}", "{file: rows.csv}",
+        // Backwards elsewhere than their forwards: they start over from the stage's input.
+        "{custom: {workers: 4, compute: \"k == forward ? s : W - 1 - s\", weights: s}}",
+        "{custom: {workers: 4, compute: \"k == forward ? b % 2 : 2 + s % 2\", weights: \"2 + s % 2\", "
+        "split_backward: true}}",
+        "{custom: {workers: 3, compute: \"(k == forward ? s + t : s + b) % W\", weights: \"b % W\", period: "
+        "3}}"}) {
     SCOPED_TRACE(schedule);
     const CommandResult r = Command::Run({"weft", "train", folder.Write("run.yaml", run(schedule)),
                                           "--processes", "2", "--out", folder / "out"},

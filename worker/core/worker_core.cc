@@ -461,6 +461,8 @@ void WorkerCore::MeasureActivation(int64_t now, RankState& rank, const JobDone& 
         out);
   }
   rank.measured[done.job.stage] = true;
+  // What the halves of a backward leave between them has been counted too, and is not in the measure.
+  if (run_->graph.schedule().split_backward) return;
   rank.ready.Measure(done.job.stage, *done.left_bytes);
 }
 
