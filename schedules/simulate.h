@@ -9,9 +9,10 @@
 // duration are taken at once. An activation is alive from the start of its forward to the end of its backward
 // (or backward_weight).
 //
-// Memory does not grow with the number of steps (but for `jobs`, when asked for). Pure; deterministic.
-// Failure: InvalidArgument for options that do not fit the schedule; FailedPrecondition when the schedule
-// does not fit the memory, naming stage, micro-batch, rank and bytes, or cannot go on for another reason.
+// Memory does not grow with the number of steps (but for `step_end`, and `jobs` when asked for). Pure;
+// deterministic. Failure: InvalidArgument for options that do not fit the schedule; FailedPrecondition when
+// the schedule does not fit the memory, naming stage, micro-batch, rank and bytes, or cannot go on for
+// another reason.
 #ifndef WEFT_SCHEDULES_SIMULATE_H_
 #define WEFT_SCHEDULES_SIMULATE_H_
 
