@@ -29,7 +29,8 @@ struct Row {
   bool chosen = false;  // by the run file
   bool valid = false;   // it can run with these sizes
   bool fits = false;
-  std::string reason;  // where it is not valid or does not fit
+  bool trainable = true;  // by the workers as they are
+  std::string reason;     // where it is not valid or does not fit
   int ranks = 0;
   double time = 0;  // of a step in steady state
   double idle = 0;
@@ -51,6 +52,7 @@ Row Predict(const Candidate& candidate, const RunSpec& run, const SimulationOpti
     return row;
   }
   row.valid = true;
+  row.trainable = CheckTrainable(*schedule).ok();
   row.ranks = schedule->ranks;
   if (workers > 0 && row.ranks > workers) {
     row.reason = absl::StrCat("needs ", row.ranks, " ranks, more than --workers ", workers);
@@ -97,7 +99,7 @@ std::string Table(const RunSpec& run, const CompareOptions& options, const std::
                                     run.train.microbatches, unit);
   std::vector<std::vector<std::string>> fitting, others;
   for (const Row& row : rows) {
-    const std::string name = absl::StrCat(row.schedule, row.chosen ? " *" : "");
+    const std::string name = absl::StrCat(row.schedule, row.chosen ? " *" : "", row.trainable ? "" : " +");
     if (!row.fits) {
       others.push_back({name, row.valid ? "does not fit" : "not with these sizes", row.reason});
       continue;
@@ -117,6 +119,9 @@ std::string Table(const RunSpec& run, const CompareOptions& options, const std::
                     "\n");
   }
   absl::StrAppend(&out, "\n* the run file's schedule");
+  if (std::any_of(rows.begin(), rows.end(), [](const Row& row) { return !row.trainable; })) {
+    absl::StrAppend(&out, "; + can be simulated, not trained yet");
+  }
   if (options.profile.empty()) {
     absl::StrAppend(
         &out, "; without --profile, activations are counted as the layers' outputs, the least they are");
@@ -132,7 +137,8 @@ std::string ToJson(const RunSpec& run, const CompareOptions& options, const std:
                {"profile", options.profile.empty() ? Json(nullptr) : Json(options.profile)},
                {"schedules", Json::array()}};
   for (const Row& row : rows) {
-    Json entry = {{"schedule", row.schedule}, {"chosen", row.chosen}, {"fits", row.fits}};
+    Json entry = {
+        {"schedule", row.schedule}, {"chosen", row.chosen}, {"trainable", row.trainable}, {"fits", row.fits}};
     if (row.fits) {
       entry["ranks"] = row.ranks;
       entry["step_time"] = row.time;

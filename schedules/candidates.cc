@@ -40,6 +40,9 @@ std::vector<Candidate> Candidates(int stages, int microbatches) {
       }
     } else {
       all.push_back({family.name, {}});
+      for (const FamilyParameter& p : family.parameters) {
+        for (size_t i = 1; i < p.values.size(); ++i) all.push_back({family.name, {{p.name, p.values[i]}}});
+      }
     }
   }
   return all;

@@ -26,8 +26,9 @@ std::vector<double> HeldBytes(const Graph& graph, const StageBytes& bytes) {
   std::vector<double> held(s.ranks, 0), fetched(s.ranks, 0);
   for (int stage = 0; stage < s.stages; ++stage) {
     const double weight = At(bytes.weight, stage);
+    const double slices = graph.sharded() ? static_cast<double>(graph.members(stage).size()) : 1;
     for (const Rank rank : graph.members(stage)) {
-      held[rank] += VersionsOf(s, stage) * weight + At(bytes.state, stage);
+      held[rank] += (VersionsOf(s, stage) * weight + At(bytes.state, stage)) / slices;
     }
     for (int step = 0; step < s.period; ++step) {
       for (int b = 0; b < s.microbatches; ++b) {

@@ -92,6 +92,7 @@ class Simulation {
   void StartTaken(Rank rank, int64_t id);
   double DurationOf(const Job& job) const;
   void DispatchAll();
+  void ReadWeights(const Job& job);
   void CountEnd(int64_t id, const JobInfo& info, Rank rank);
   absl::Status Stuck() const;
   SimulationResult Summarize();
@@ -200,7 +201,8 @@ int Simulation::ReadersOf(int stage, int member, int version) const {
       for (JobKind kind :
            {JobKind::kForward, JobKind::kBackward, JobKind::kBackwardInput, JobKind::kBackwardWeight}) {
         if (!graph_.IsComputeKindUsed(kind)) continue;
-        readers += schedule_.weights(Job::Compute(t, stage, b, kind)) == graph_.members(stage)[member];
+        readers += graph_.sharded() ||
+                   schedule_.weights(Job::Compute(t, stage, b, kind)) == graph_.members(stage)[member];
       }
     }
   }
@@ -236,7 +238,8 @@ double Simulation::BytesOf(TensorKind tensor, int from_stage, int to_stage) cons
     case TensorKind::kInputGradient:
       return OutputBytes(to_stage);
     case TensorKind::kWeights:
-      return At(options_.weight, from_stage);
+      return At(options_.weight, from_stage) /
+             (graph_.sharded() ? static_cast<double>(graph_.members(from_stage).size()) : 1);
     case TensorKind::kGradient:
     case TensorKind::kGradientSum:
       return At(options_.weight, from_stage) / static_cast<double>(graph_.members(from_stage).size());
@@ -280,6 +283,19 @@ void Simulation::Transfer(Rank source, int64_t to, TensorKind tensor, int from_s
   std::push_heap(events_.begin(), events_.end());
 }
 
+// The job needs its version no more.
+void Simulation::ReadWeights(const Job& job) {
+  std::vector<HeldVersions>& held = held_[job.stage];
+  const int version = graph_.VersionOf(job);
+  if (graph_.sharded()) {
+    for (HeldVersions& slice : held) slice.Read(version);
+    return;
+  }
+  const auto& members = graph_.members(job.stage);
+  held[std::lower_bound(members.begin(), members.end(), schedule_.weights(job)) - members.begin()].Read(
+      version);
+}
+
 void Simulation::CountEnd(int64_t id, const JobInfo& info, Rank rank) {
   const Job job = JobOf(id);
   if (info.kind == JobKind::kUpdate) {
@@ -290,11 +306,8 @@ void Simulation::CountEnd(int64_t id, const JobInfo& info, Rank rank) {
     stats.peak_weight_versions = std::max(stats.peak_weight_versions, held.Count());
     result_.step_end[job.step] = std::max(result_.step_end[job.step], now_);
   } else if (HasMicrobatch(info.kind)) {
-    const auto& members = graph_.members(info.stage);
-    const Rank holder = schedule_.weights(job);
-    const auto m = std::lower_bound(members.begin(), members.end(), holder) - members.begin();
-    held_[info.stage][m].Read(graph_.VersionOf(job));
-    result_.ranks[rank].weight_fetches += holder != rank;
+    ReadWeights(job);
+    result_.ranks[rank].weight_fetches += graph_.FetchesWeights(job);
   }
   const bool leaves_nothing = info.apart && info.kind == JobKind::kForward;
   if (info.kind != graph_.final_backward() && !leaves_nothing) return;
@@ -450,14 +463,20 @@ void Simulation::Seed() {
   };
   std::vector<Fetch> fetches;
   std::vector<int64_t> ready;
+  std::vector<Edge> edges;
   for (int step = 0; step <= edges_.max_distance && step < options_.steps; ++step) {
     Row& row = RowOf(step);
     for (int64_t i = 0; i < n_; ++i) {
       const Job job = graph_.JobAt(step, static_cast<int>(i));
       const int64_t id = step * n_ + i;
       if (graph_.FetchesWeights(job) && graph_.VersionOf(job) == 0) {
-        ++row.waiting[i];
-        fetches.push_back({id, schedule_.weights(job)});
+        edges.clear();
+        graph_.Predecessors(job, &edges);
+        for (const Edge& e : edges) {
+          if (e.from.step >= 0 || e.tensor != TensorKind::kWeights) continue;
+          ++row.waiting[i];
+          fetches.push_back({id, graph_.RankOf(e.from)});
+        }
       } else if (row.waiting[i] == 0) {
         ready.push_back(id);
       }

@@ -10,9 +10,10 @@
 // (or backward_weight); where these are on different ranks, each rank has one from the start to the end of
 // its own.
 //
-// Memory does not grow with the number of steps (but for `jobs`, when asked for). Pure; deterministic.
-// Failure: InvalidArgument for options that do not fit the schedule; FailedPrecondition when the schedule
-// does not fit the memory, naming stage, micro-batch, rank and bytes, or cannot go on for another reason.
+// Memory does not grow with the number of steps (but for `step_end`, and `jobs` when asked for). Pure;
+// deterministic. Failure: InvalidArgument for options that do not fit the schedule; FailedPrecondition when
+// the schedule does not fit the memory, naming stage, micro-batch, rank and bytes, or cannot go on for
+// another reason.
 #ifndef WEFT_SCHEDULES_SIMULATE_H_
 #define WEFT_SCHEDULES_SIMULATE_H_
 
