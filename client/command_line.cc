@@ -24,6 +24,7 @@ const char* const kExamples = R"(
 Examples:
   weft simulate 1f1b --stages 4 --microbatches 8            what would it do, as a table
   weft simulate lpp,groups=2,ranks=4 --stages 8 --microbatches 16 -o svg > lpp.svg
+  weft compare docs/runs/shakespeare.yaml --memory 2GB      which schedule would be fastest
   weft train docs/runs/shakespeare.yaml                     train on this machine
   weft train docs/runs/shakespeare.yaml --reference         the same as one plain loop
   weft submit run.yaml --coordinator 10.0.0.5:7070          train on a coordinator's workers
@@ -110,7 +111,13 @@ CLI::App* AddSimulate(CLI::App& app, SimulateOptions& o) {
   AddNumbers(*sub, "--activation", o.simulation.activation, true,
              "Memory of one micro-batch's activations on a stage");
   AddNumbers(*sub, "--weight", o.simulation.weight, true, "Memory of a stage's weights");
-  AddNumber(*sub, "--memory", o.memory, true, "BYTES", "Budget of a rank; needing more is an error");
+  AddNumbers(*sub, "--state", o.simulation.state, true,
+             "Memory of a stage's gradients and optimizer, on whoever holds the weights");
+  AddNumber(*sub, "--memory", o.simulation.memory, true, "BYTES",
+            "Of a rank; a forward waits until its activations fit, and what can never fit is an error");
+  sub->add_option("--profile", o.profile,
+                  "Times and bytes from this file (docs/guide/profile.md); they replace those given here")
+      ->type_name("FILE");
   AddNumber(*sub, "--bandwidth", o.simulation.bandwidth, true, "BYTES/S",
             "Of each link from rank to rank (default infinite)");
   AddNumber(*sub, "--latency", o.simulation.latency, false, "S", "Of each transfer (default 0)");
@@ -120,6 +127,28 @@ CLI::App* AddSimulate(CLI::App& app, SimulateOptions& o) {
       ->check(CLI::IsMember({"table", "json", "svg", "trace", "csv"}))
       ->type_name("FORM");
   sub->footer(SimulateFooter());
+  return sub;
+}
+
+CLI::App* AddCompare(CLI::App& app, CompareOptions& o) {
+  CLI::App* sub = app.add_subcommand("compare", "Predict every family of schedules on a run file's model");
+  sub->add_option("FILE", o.file, "The run file; its data need not be there")->required()->type_name("");
+  AddNumber(*sub, "--memory", o.memory, true, "BYTES", "Of a rank (default: no limit)");
+  sub->add_option("--profile", o.profile,
+                  "Measured times and bytes (docs/guide/profile.md); default: counted FLOPs")
+      ->type_name("FILE");
+  AddNumber(*sub, "--flops", o.flops, false, "N", "Counted FLOPs of a unit of time (default 1e9)");
+  AddNumber(*sub, "--bandwidth", o.bandwidth, true, "BYTES",
+            "Of each link, in a unit of time (default infinite)");
+  AddNumber(*sub, "--latency", o.latency, false, "X", "Of each transfer (default 0)");
+  sub->add_option("--workers", o.workers, "Only schedules of at most so many ranks")
+      ->check(CLI::Range(1, kSizeMost))
+      ->type_name("P");
+  sub->add_option_function<std::string>(
+         "-o,--output", [&o](const std::string& form) { o.json = form == "json"; }, "table (default) or json")
+      ->check(CLI::IsMember({"table", "json"}))
+      ->type_name("FORM");
+  sub->footer("\nFastest first; what does not fit the memory or the sizes follows, with the reason.");
   return sub;
 }
 
@@ -264,6 +293,7 @@ CommandLine ParseCommandLine(int argc, const char* const* argv) {
   app.require_subcommand(1);
   app.footer(kExamples);
   SimulateOptions simulate;
+  CompareOptions compare;
   TrainOptions train;
   SubmitOptions submit;
   ListOptions list;
@@ -273,6 +303,7 @@ CommandLine ParseCommandLine(int argc, const char* const* argv) {
   std::vector<std::pair<CLI::App*, std::function<Command()>>> commands;
   commands.emplace_back(AddTrain(app, train), [&] { return train; });
   commands.emplace_back(AddSimulate(app, simulate), [&] { return simulate; });
+  commands.emplace_back(AddCompare(app, compare), [&] { return compare; });
   commands.emplace_back(AddSubmit(app, submit), [&] { return submit; });
   commands.emplace_back(AddList(app, list), [&] { return list; });
   commands.emplace_back(AddDescribe(app, describe), [&] { return describe; });

@@ -12,6 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "client/compare_command.h"
 #include "client/console.h"
 #include "client/runs_commands.h"
 #include "client/simulate_command.h"
@@ -19,8 +20,8 @@
 
 namespace weft {
 
-using Command = std::variant<SimulateOptions, TrainOptions, SubmitOptions, ListOptions, DescribeOptions,
-                             WaitOptions, CancelOptions>;
+using Command = std::variant<SimulateOptions, CompareOptions, TrainOptions, SubmitOptions, ListOptions,
+                             DescribeOptions, WaitOptions, CancelOptions>;
 
 struct CommandLine {
   std::optional<Command> command;  // absent: everything is said, leave with exit_code

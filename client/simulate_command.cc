@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "client/profile.h"
 #include "client/schedule_file.h"
 #include "client/simulation_json.h"
 #include "proto/run/run_spec.h"
@@ -45,28 +46,6 @@ absl::StatusOr<Schedule> MakeCheckedSchedule(const SimulateOptions& options) {
   const absl::Status fits = CheckSchedule(*schedule);
   if (!fits.ok()) return fits;
   return schedule;
-}
-
-double OfStage(const std::vector<double>& values, int stage) {
-  return values.size() == 1 ? values[0] : values[stage];
-}
-
-// The first rank whose peak is above the budget.
-absl::Status CheckMemory(const Graph& graph, const SimulateOptions& options, const SimulationResult& result) {
-  std::vector<double> weights(result.ranks.size(), 0);
-  for (int stage = 0; stage < graph.schedule().stages; ++stage) {
-    for (const Rank rank : graph.members(stage)) weights[rank] += OfStage(options.simulation.weight, stage);
-  }
-  for (size_t rank = 0; rank < result.ranks.size(); ++rank) {
-    const RankStats& stats = result.ranks[rank];
-    const double held = weights[rank] * std::max(1, stats.peak_weight_versions);
-    if (held + stats.peak_activation_bytes <= options.memory) continue;
-    return absl::FailedPreconditionError(absl::StrFormat(
-        "rank %d needs %s at its peak (%s of weights, %s of %d activations), more than the %s of --memory",
-        rank, FormatBytes(held + stats.peak_activation_bytes), FormatBytes(held),
-        FormatBytes(stats.peak_activation_bytes), stats.peak_activations, FormatBytes(options.memory)));
-  }
-  return absl::OkStatus();
 }
 
 std::vector<DrawnJob> Drawn(const SimulationResult& result) {
@@ -150,6 +129,12 @@ ExitCode RunSimulate(const SimulateOptions& options) {
   auto schedule = MakeCheckedSchedule(options);
   if (!schedule.ok()) return Fail(kExitUsage, schedule.status().message());
   SimulationOptions simulation = options.simulation;
+  if (!options.profile.empty()) {
+    const auto profile = ReadProfile(options.profile);
+    if (!profile.ok()) return Fail(kExitUsage, profile.status().message());
+    const absl::Status applied = ApplyProfile(*profile, schedule->stages, {}, &simulation);
+    if (!applied.ok()) return Fail(kExitUsage, absl::StrCat(options.profile, ": ", applied.message()));
+  }
   simulation.record_jobs = WantsJobs(options, *schedule);
   const int64_t listed = int64_t{schedule->stages} * schedule->microbatches * simulation.steps;
   if (simulation.record_jobs && listed > kJobsListedMost) {
@@ -161,10 +146,6 @@ ExitCode RunSimulate(const SimulateOptions& options) {
   if (!result.ok()) {
     const bool usage = result.status().code() == absl::StatusCode::kInvalidArgument;
     return Fail(usage ? kExitUsage : kExitFailed, result.status().message());
-  }
-  if (options.memory > 0) {
-    const absl::Status fits = CheckMemory(graph, options, *result);
-    if (!fits.ok()) return Fail(kExitFailed, fits.message());
   }
   return PrintData(Render(*schedule, options, *result));
 }

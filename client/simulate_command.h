@@ -14,7 +14,7 @@ struct SimulateOptions {
   int stages = 0;        // 0 where the file says it
   int microbatches = 0;  // likewise
   SimulationOptions simulation;
-  double memory = 0;             // bytes a rank; 0 means no budget
+  std::string profile;           // times and bytes from this file (client/profile.h); empty for none
   bool jobs = false;             // list every job in the JSON
   std::string output = "table";  // table, json, svg, trace or csv
 };

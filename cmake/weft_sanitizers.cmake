@@ -28,9 +28,10 @@ function(weft_sanitize_test name)
   # the other side, without which no suppression matches.
   set(tsan suppressions=${folder}/tsan.supp:history_size=5:second_deadlock_stack=1:${log})
   set(asan detect_leaks=1:detect_stack_use_after_return=1:check_initialization_order=1:strict_string_checks=1:${log})
+  # The runtime of UBSan knows no log_path beside that of ASan: its report is on standard error, and the process aborts.
   # UCX's hooks patch the same functions of the C library as the sanitizers do, and the process dies.
   set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT UCX_MEM_MMAP_HOOK_MODE=none
-    TSAN_OPTIONS=${tsan} ASAN_OPTIONS=${asan} UBSAN_OPTIONS=print_stacktrace=1:${log}
+    TSAN_OPTIONS=${tsan} ASAN_OPTIONS=${asan} UBSAN_OPTIONS=print_stacktrace=1:abort_on_error=1
     LSAN_OPTIONS=suppressions=${folder}/lsan.supp:print_suppressions=0
     WEFT_TEST_TIME_FACTOR=${WEFT_SANITIZED_TIME_FACTOR})
 endfunction()

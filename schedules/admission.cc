@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -30,8 +31,8 @@ void Tickets::Measure(int stage, int64_t bytes) {
   left_[stage] = bytes;
 }
 
-AdmissionOrder::AdmissionOrder(const Graph& graph)
-    : memory_(graph.schedule().memory),
+AdmissionOrder::AdmissionOrder(const Graph& graph, std::optional<ActivationMemory> memory)
+    : memory_(std::move(memory)),
       period_(graph.schedule().period),
       microbatches_(graph.schedule().microbatches) {
   if (!memory_.has_value()) return;

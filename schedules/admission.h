@@ -58,7 +58,9 @@ class Tickets {
 // The order of tickets of every rank.
 class AdmissionOrder {
  public:
-  explicit AdmissionOrder(const Graph& graph);
+  // With the schedule's own memory, or another.
+  explicit AdmissionOrder(const Graph& graph) : AdmissionOrder(graph, graph.schedule().memory) {}
+  AdmissionOrder(const Graph& graph, std::optional<ActivationMemory> memory);
 
   // -1 without a budget.
   int64_t TicketOf(const Job& forward) const;
@@ -66,8 +68,8 @@ class AdmissionOrder {
   std::optional<Tickets> TicketsOf(Rank rank) const;
 
  private:
-  const std::optional<ActivationMemory> memory_;
-  const int period_, microbatches_;
+  std::optional<ActivationMemory> memory_;
+  int period_, microbatches_;
   std::vector<std::vector<int32_t>> stages_;  // by rank, of a period
   struct Place {
     Rank rank;

@@ -109,20 +109,17 @@ void ReadyJobs::Measure(int stage, int64_t bytes) {
   AdmitWaiting();
 }
 
-std::optional<int64_t> ReadyJobs::WaitsForMemory() const {
-  if (waiting_.empty()) return std::nullopt;
-  return waiting_.front().entry.job;
-}
-
-bool ReadyJobs::held_back() const {
-  if (size_ == 0 || Choose() >= 0) return false;
+std::optional<int64_t> ReadyJobs::HeldBack() const {
+  if (size_ == 0 || Choose() >= 0) return std::nullopt;
+  const Entry* first = nullptr;
   for (const Waiting& w : waiting_) {
-    if (HasItsTurn(w.entry)) return true;
+    if (HasItsTurn(w.entry) && (first == nullptr || w.entry.priority < first->priority)) first = &w.entry;
   }
   for (size_t h = 0; h < heaps_.size(); ++h) {
-    if (!heaps_[h].empty() && HasItsTurn(heaps_[h].front()) && !Admits(static_cast<int>(h))) return true;
+    if (heaps_[h].empty() || !HasItsTurn(heaps_[h].front()) || Admits(static_cast<int>(h))) continue;
+    if (first == nullptr || heaps_[h].front().priority < first->priority) first = &heaps_[h].front();
   }
-  return false;
+  return first == nullptr ? std::nullopt : std::optional<int64_t>(first->job);
 }
 
 }  // namespace weft

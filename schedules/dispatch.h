@@ -13,7 +13,7 @@
 // Where the rank has a budget of bytes, a forward is ready only with its ticket (admission.h), in both modes.
 //
 // Invariants: a job is added once and taken at most once; the activations of a limited stage never exceed its
-// limit. Not thread-safe; owned by the core of one rank.
+// limit, nor those of all stages the budget, if there is one. Not thread-safe; owned by the core of one rank.
 #ifndef WEFT_SCHEDULES_DISPATCH_H_
 #define WEFT_SCHEDULES_DISPATCH_H_
 
@@ -55,13 +55,12 @@ class ReadyJobs {
 
   // What a forward of the stage leaves has been measured. Requires a budget of bytes.
   void Measure(int stage, int64_t bytes);
-  // The ready forward without room that comes next in the order of admission, if there is one.
-  std::optional<int64_t> WaitsForMemory() const;
   const std::optional<Tickets>& tickets() const { return tickets_; }
 
   bool empty() const { return size_ == 0; }
-  // There are ready jobs, none may start, and admission alone holds back one that otherwise would.
-  bool held_back() const;
+  // There are ready jobs, none may start, and admission alone holds back one that otherwise would: that one.
+  std::optional<int64_t> HeldBack() const;
+  bool held_back() const { return HeldBack().has_value(); }
   int live(int stage) const { return stage < static_cast<int>(live_.size()) ? live_[stage] : 0; }
 
  private:

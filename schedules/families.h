@@ -26,6 +26,7 @@ inline constexpr absl::string_view kParameterPayload = "weft/parameter";
 struct FamilyParameter {
   std::string name;
   std::string help;
+  std::vector<std::string> values = {};  // the words that it takes, the default first; empty for numbers
 };
 struct Family {
   std::string name;

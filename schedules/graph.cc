@@ -37,8 +37,12 @@ Graph::Graph(Schedule schedule) : schedule_(std::move(schedule)) {
         }
       }
     }
+    if (sharded()) {
+      const std::vector<Rank> shards = s.shards(stage);
+      holders = {shards.begin(), shards.end()};
+    }
     members_[stage].assign(holders.begin(), holders.end());
-    gradient_travels_[stage] = remote || has_reduce(stage);
+    gradient_travels_[stage] = remote || members_[stage].size() > 1;
     tail_[stage] = next;
     next += static_cast<int>(members_[stage].size()) * (has_reduce(stage) ? 2 : 1);
   }
@@ -157,7 +161,9 @@ int Graph::VersionOf(const Job& job) const {
 }
 
 bool Graph::FetchesWeights(const Job& job) const {
-  return HasMicrobatch(job.kind) && schedule_.compute(job) != schedule_.weights(job);
+  if (!HasMicrobatch(job.kind)) return false;
+  if (!sharded()) return schedule_.compute(job) != schedule_.weights(job);
+  return members_[job.stage] != std::vector<Rank>{schedule_.compute(job)};
 }
 
 bool Graph::MayFetchWeights(const Job& job) const {
@@ -171,7 +177,19 @@ int Graph::MemberOf(int stage, Rank rank) const {
   return static_cast<int>(it - m.begin());
 }
 
+// The slices of all members; the own one is there already.
+void Graph::ShardEdges(const Job& job, std::vector<Edge>* edges) const {
+  const int version = VersionOf(job);
+  for (int m = 0; m < static_cast<int>(members_[job.stage].size()); ++m) {
+    const bool own = members_[job.stage][m] == schedule_.compute(job);
+    if (own && (version == 0 || job.kind != JobKind::kForward)) continue;
+    edges->push_back({Job::Update(version - 1, job.stage, m), job,
+                      own ? TensorKind::kOrder : TensorKind::kWeights, m, version});
+  }
+}
+
 void Graph::WeightsEdge(const Job& job, std::vector<Edge>* edges) const {
+  if (sharded()) return ShardEdges(job, edges);
   const bool fetch = FetchesWeights(job);
   // A backward on the holder reads what its forward read: the forward's edge is enough, wherever that was.
   if (!fetch && job.kind != JobKind::kForward && !MayFetchWeights(job)) return;
@@ -253,10 +271,11 @@ void Graph::UpdateSuccessors(const Job& job, std::vector<Edge>* edges) const {
          {JobKind::kForward, JobKind::kBackward, JobKind::kBackwardInput, JobKind::kBackwardWeight}) {
       if (!IsComputeKindUsed(kind)) continue;
       const Job reader = Job::Compute(job.step + 1 + staleness, job.stage, b, kind);
-      if (schedule_.weights(reader) != holder) continue;
-      const bool fetch = FetchesWeights(reader);
-      if (!fetch && kind != JobKind::kForward && !MayFetchWeights(reader)) continue;
-      edges->push_back({job, reader, fetch ? TensorKind::kWeights : TensorKind::kOrder, 0, job.step + 1});
+      if (!sharded() && schedule_.weights(reader) != holder) continue;
+      const bool fetch = sharded() ? schedule_.compute(reader) != holder : FetchesWeights(reader);
+      if (!fetch && kind != JobKind::kForward && (sharded() || !MayFetchWeights(reader))) continue;
+      edges->push_back({job, reader, fetch ? TensorKind::kWeights : TensorKind::kOrder,
+                        sharded() ? job.member : 0, job.step + 1});
     }
   }
 }

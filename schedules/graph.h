@@ -28,7 +28,7 @@ struct Edge {
   Job from;
   Job to;
   TensorKind tensor = TensorKind::kOrder;
-  int32_t part = 0;     // slice number of gradients
+  int32_t part = 0;     // slice number of gradients, and of weights in width-wise shards
   int32_t version = 0;  // of the weights
 };
 
@@ -60,7 +60,9 @@ class Graph {
 
   // The ranks that hold the stage's weights, ascending; a job's `member` is an index here.
   const std::vector<Rank>& members(int stage) const { return members_[stage]; }
-  bool has_reduce(int stage) const { return members_[stage].size() > 1; }
+  bool has_reduce(int stage) const { return members_[stage].size() > 1 && !sharded(); }
+  // Each member holds a slice of the weights, not a copy.
+  bool sharded() const { return schedule_.shards != nullptr; }
   // False when each micro-batch's gradient is summed by the rank that computes it, so that no gradient leaves
   // its job.
   bool gradient_travels(int stage) const { return gradient_travels_[stage]; }
@@ -99,6 +101,7 @@ class Graph {
   int MemberOf(int stage, Rank rank) const;
   void NumberPlaces();
   void FindApart();
+  void ShardEdges(const Job& job, std::vector<Edge>* edges) const;
   void WeightsEdge(const Job& job, std::vector<Edge>* edges) const;
   void UpdatePredecessors(const Job& job, std::vector<Edge>* edges) const;
   void GradientSuccessors(const Job& job, std::vector<Edge>* edges) const;

@@ -56,6 +56,9 @@ struct Schedule {
   // The holders of the truth that the job reads and feeds: one rank, or the ranks of the shards.
   std::function<Rank(const Job&)> weights;
   std::function<int64_t(const Job&)> priority;
+  // Width-wise shards: the ranks that hold, feed and update one slice each of the stage's weights. A job
+  // gathers all slices and its gradient is scattered to them; `weights` is then not asked. Absent means none.
+  std::function<std::vector<Rank>(int stage)> shards;
 
   // Optional; absent means none.
   std::function<int(int stage, int microbatch)> staleness;

@@ -10,6 +10,8 @@
 #include "absl/strings/str_format.h"
 #include "schedules/admission.h"
 #include "schedules/dispatch.h"
+#include "schedules/held_versions.h"
+#include "schedules/memory.h"
 
 namespace weft {
 namespace {
@@ -30,35 +32,6 @@ absl::Status CheckPerStage(const std::vector<double>& values, int stages, absl::
 double At(const std::vector<double>& values, int stage) {
   return values.size() == 1 ? values[0] : values[stage];
 }
-
-// The versions of one stage's weights that one holder keeps: the newest, and older ones until their last
-// reader ended.
-class HeldVersions {
- public:
-  void Start(std::vector<int> readers_of_first) {
-    readers_ = {readers_of_first.begin(), readers_of_first.end()};
-  }
-  int Count() const {
-    int n = 0;
-    for (int v = oldest_; v < newest_; ++v) n += ReadersLeft(v) > 0;
-    return n + 1;
-  }
-  void Read(int version) { --readers_[version - oldest_]; }
-  // `readers`: jobs that will read the version after the newest one that is known to have readers.
-  void Add(int readers) { readers_.push_back(readers); }
-  void Publish() {
-    ++newest_;
-    while (oldest_ < newest_ && ReadersLeft(oldest_) == 0) {
-      readers_.pop_front();
-      ++oldest_;
-    }
-  }
-
- private:
-  int ReadersLeft(int version) const { return readers_[version - oldest_]; }
-  std::deque<int> readers_;
-  int oldest_ = 0, newest_ = 0;
-};
 
 class Simulation {
  public:
@@ -100,6 +73,7 @@ class Simulation {
 
   absl::Status CheckOptions() const;
   void Prepare();
+  absl::Status SetBudgets();
   void StartHolders();
   int ReadersOf(int stage, int member, int version) const;
   Row& RowOf(int step);
@@ -118,6 +92,7 @@ class Simulation {
   void StartTaken(Rank rank, int64_t id);
   double DurationOf(const Job& job) const;
   void DispatchAll();
+  void ReadWeights(const Job& job);
   void CountEnd(int64_t id, const JobInfo& info, Rank rank);
   absl::Status Stuck() const;
   SimulationResult Summarize();
@@ -126,7 +101,7 @@ class Simulation {
   const SimulationOptions& options_;
   const Schedule& schedule_;
   const StepEdges edges_;
-  const AdmissionOrder admission_;
+  AdmissionOrder admission_;
   int64_t n_ = 0;
   std::vector<JobInfo> info_;
   std::vector<std::vector<Rank>> rank_of_;  // [step mod period][index]
@@ -149,8 +124,9 @@ absl::Status Simulation::CheckOptions() const {
         CheckPerStage(options_.duration[k], schedule_.stages, JobKindName(static_cast<JobKind>(k)));
     if (!s.ok()) return s;
   }
-  for (const auto& [values, name] :
-       {std::pair{&options_.activation, "activation"}, {&options_.weight, "weight"}}) {
+  for (const auto& [values, name] : {std::pair{&options_.activation, "activation"},
+                                     {&options_.weight, "weight"},
+                                     {&options_.state, "state"}}) {
     absl::Status s = CheckPerStage(*values, schedule_.stages, name);
     if (!s.ok()) return s;
   }
@@ -177,6 +153,19 @@ double Simulation::DurationOf(const Job& job) const {
   return time(job.kind);
 }
 
+// What each rank holds, and how much it may admit.
+absl::Status Simulation::SetBudgets() {
+  const StageBytes bytes{options_.activation, options_.weight, options_.state};
+  const std::vector<double> held = HeldBytes(graph_, bytes);
+  result_.ranks.resize(schedule_.ranks);
+  for (Rank w = 0; w < schedule_.ranks; ++w) result_.ranks[w].held_bytes = held[w];
+  if (options_.memory <= 0) return absl::OkStatus();
+  auto memory = MemoryForActivations(graph_, bytes, options_.memory);
+  if (!memory.ok()) return memory.status();
+  admission_ = AdmissionOrder(graph_, *std::move(memory));
+  return absl::OkStatus();
+}
+
 void Simulation::Prepare() {
   n_ = graph_.jobs_per_step();
   for (int i = 0; i < n_; ++i) {
@@ -198,7 +187,6 @@ void Simulation::Prepare() {
                    admission_.TicketsOf(w))});
   }
   if (options_.bandwidth > 0) link_free_.assign(static_cast<size_t>(schedule_.ranks) * schedule_.ranks, 0);
-  result_.ranks.resize(schedule_.ranks);
   result_.step_end.assign(options_.steps, 0);
   StartHolders();
 }
@@ -213,7 +201,8 @@ int Simulation::ReadersOf(int stage, int member, int version) const {
       for (JobKind kind :
            {JobKind::kForward, JobKind::kBackward, JobKind::kBackwardInput, JobKind::kBackwardWeight}) {
         if (!graph_.IsComputeKindUsed(kind)) continue;
-        readers += schedule_.weights(Job::Compute(t, stage, b, kind)) == graph_.members(stage)[member];
+        readers += graph_.sharded() ||
+                   schedule_.weights(Job::Compute(t, stage, b, kind)) == graph_.members(stage)[member];
       }
     }
   }
@@ -225,7 +214,7 @@ void Simulation::StartHolders() {
   for (int s = 0; s < schedule_.stages; ++s) {
     held_[s].resize(graph_.members(s).size());
     for (size_t m = 0; m < held_[s].size(); ++m) {
-      held_[s][m].Start({ReadersOf(s, static_cast<int>(m), 0)});
+      held_[s][m].Start(ReadersOf(s, static_cast<int>(m), 0));
       RankStats& stats = result_.ranks[graph_.members(s)[m]];
       stats.peak_weight_versions = std::max(stats.peak_weight_versions, 1);
     }
@@ -249,7 +238,8 @@ double Simulation::BytesOf(TensorKind tensor, int from_stage, int to_stage) cons
     case TensorKind::kInputGradient:
       return OutputBytes(to_stage);
     case TensorKind::kWeights:
-      return At(options_.weight, from_stage);
+      return At(options_.weight, from_stage) /
+             (graph_.sharded() ? static_cast<double>(graph_.members(from_stage).size()) : 1);
     case TensorKind::kGradient:
     case TensorKind::kGradientSum:
       return At(options_.weight, from_stage) / static_cast<double>(graph_.members(from_stage).size());
@@ -293,6 +283,19 @@ void Simulation::Transfer(Rank source, int64_t to, TensorKind tensor, int from_s
   std::push_heap(events_.begin(), events_.end());
 }
 
+// The job needs its version no more.
+void Simulation::ReadWeights(const Job& job) {
+  std::vector<HeldVersions>& held = held_[job.stage];
+  const int version = graph_.VersionOf(job);
+  if (graph_.sharded()) {
+    for (HeldVersions& slice : held) slice.Read(version);
+    return;
+  }
+  const auto& members = graph_.members(job.stage);
+  held[std::lower_bound(members.begin(), members.end(), schedule_.weights(job)) - members.begin()].Read(
+      version);
+}
+
 void Simulation::CountEnd(int64_t id, const JobInfo& info, Rank rank) {
   const Job job = JobOf(id);
   if (info.kind == JobKind::kUpdate) {
@@ -303,11 +306,8 @@ void Simulation::CountEnd(int64_t id, const JobInfo& info, Rank rank) {
     stats.peak_weight_versions = std::max(stats.peak_weight_versions, held.Count());
     result_.step_end[job.step] = std::max(result_.step_end[job.step], now_);
   } else if (HasMicrobatch(info.kind)) {
-    const auto& members = graph_.members(info.stage);
-    const Rank holder = schedule_.weights(job);
-    const auto m = std::lower_bound(members.begin(), members.end(), holder) - members.begin();
-    held_[info.stage][m].Read(graph_.VersionOf(job));
-    result_.ranks[rank].weight_fetches += holder != rank;
+    ReadWeights(job);
+    result_.ranks[rank].weight_fetches += graph_.FetchesWeights(job);
   }
   const bool leaves_nothing = info.apart && info.kind == JobKind::kForward;
   if (info.kind != graph_.final_backward() && !leaves_nothing) return;
@@ -368,8 +368,10 @@ void Simulation::StartTaken(Rank rank, int64_t id) {
   const std::optional<int64_t> other =
       info.kind == JobKind::kForward && info.duration > 0 ? ready.NextBeside() : std::nullopt;
   if (!other.has_value()) return Start(rank, id, info.duration);
-  const double pair =
-      options_.overlapped > 0 ? options_.overlapped : std::max(info.duration, info_[*other % n_].duration);
+  const double one = info.duration, two = info_[*other % n_].duration;
+  const double pair = options_.overlapped > 0
+                          ? options_.overlapped
+                          : std::max(one, two) + (1 - options_.hidden) * std::min(one, two);
   Start(rank, id, pair);
   Start(rank, *ready.TakeBeside(), pair);
 }
@@ -402,31 +404,23 @@ void Simulation::DispatchAll() {
   }
 }
 
+// Names a forward that has its inputs and is not admitted, else says that the graph has a cycle.
 absl::Status Simulation::Stuck() const {
   for (Rank rank = 0; rank < schedule_.ranks; ++rank) {
-    const ReadyJobs& ready = ranks_[rank].ready;
-    const std::optional<int64_t> id = ready.WaitsForMemory();
+    const RankState& state = ranks_[rank];
+    const std::optional<int64_t> id = state.ready.HeldBack();
     if (!id.has_value()) continue;
-    const Tickets& tickets = *ready.tickets();
-    return absl::FailedPreconditionError(
-        absl::StrFormat("deadlock: on rank %d %s would leave %d bytes of activations; the budget is %d, %d "
-                        "of them are promised to "
-                        "forwards of micro-batches before it, and no job can run that would give them back",
-                        rank, Describe(JobOf(*id)), tickets.left(info_[*id % n_].stage), tickets.budget(),
-                        tickets.bytes_out()));
-  }
-  for (size_t r = 0; r < rows_.size(); ++r) {
-    for (int64_t i = 0; i < n_; ++i) {
-      // A job that is not done is stuck if nothing is running: name the first one that waits for admission,
-      // else for a predecessor.
-      const int64_t id = (first_row_ + static_cast<int64_t>(r)) * n_ + i;
-      const Rank rank = RankAt(id);
-      if (rows_[r].waiting[i] == 0 && !ranks_[rank].ready.empty() && ranks_[rank].ready.held_back()) {
-        return absl::FailedPreconditionError(absl::StrCat(
-            "deadlock: rank ", rank, " holds ", ranks_[rank].activations,
-            " activations, which is its limit, and none of them can end; stuck near ", Describe(JobOf(id))));
-      }
+    const Job job = JobOf(*id);
+    if (!state.ready.tickets().has_value()) {
+      return absl::FailedPreconditionError(absl::StrFormat(
+          "deadlock: rank %d holds %d activations and %s is not admitted, and none of them can end before it",
+          rank, state.activations, Describe(job)));
     }
+    const Tickets& tickets = *state.ready.tickets();
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "does not fit: %s leaves %d bytes of activations on rank %d, which has %d for all; %d "
+        "of them are promised to forwards before it, none of which can give them back first",
+        Describe(job), tickets.left(job.stage), rank, tickets.budget(), tickets.bytes_out()));
   }
   return absl::FailedPreconditionError(absl::StrCat("deadlock: the job graph has a cycle; ", done_, " of ",
                                                     n_ * options_.steps, " jobs can run"));
@@ -469,14 +463,20 @@ void Simulation::Seed() {
   };
   std::vector<Fetch> fetches;
   std::vector<int64_t> ready;
+  std::vector<Edge> edges;
   for (int step = 0; step <= edges_.max_distance && step < options_.steps; ++step) {
     Row& row = RowOf(step);
     for (int64_t i = 0; i < n_; ++i) {
       const Job job = graph_.JobAt(step, static_cast<int>(i));
       const int64_t id = step * n_ + i;
       if (graph_.FetchesWeights(job) && graph_.VersionOf(job) == 0) {
-        ++row.waiting[i];
-        fetches.push_back({id, schedule_.weights(job)});
+        edges.clear();
+        graph_.Predecessors(job, &edges);
+        for (const Edge& e : edges) {
+          if (e.from.step >= 0 || e.tensor != TensorKind::kWeights) continue;
+          ++row.waiting[i];
+          fetches.push_back({id, graph_.RankOf(e.from)});
+        }
       } else if (row.waiting[i] == 0) {
         ready.push_back(id);
       }
@@ -488,6 +488,7 @@ void Simulation::Seed() {
 
 absl::StatusOr<SimulationResult> Simulation::Run() {
   if (absl::Status s = CheckOptions(); !s.ok()) return s;
+  if (absl::Status s = SetBudgets(); !s.ok()) return s;
   Prepare();
   Seed();
   DispatchAll();

@@ -10,9 +10,10 @@
 // (or backward_weight); where these are on different ranks, each rank has one from the start to the end of
 // its own.
 //
-// Memory does not grow with the number of steps (but for `jobs`, when asked for). Pure; deterministic.
-// Failure: InvalidArgument for options that do not fit the schedule; FailedPrecondition when the schedule
-// cannot go on, naming the first job that is stuck, its rank and why.
+// Memory does not grow with the number of steps (but for `step_end`, and `jobs` when asked for). Pure;
+// deterministic. Failure: InvalidArgument for options that do not fit the schedule; FailedPrecondition when
+// the schedule does not fit the memory, naming stage, micro-batch, rank and bytes, or cannot go on for
+// another reason.
 #ifndef WEFT_SCHEDULES_SIMULATE_H_
 #define WEFT_SCHEDULES_SIMULATE_H_
 
@@ -31,12 +32,16 @@ struct SimulationOptions {
   // unless given.
   std::array<std::vector<double>, kJobKinds> duration = {{{1}, {1}, {1}, {1}, {0}, {0}}};
   // Of a forward and a backward that run as an overlapped pair from the same instant; 0 means the longer of
-  // the two.
-  double overlapped = 0;
+  // the two and what of the shorter is not `hidden`, from 0 to 1, by it.
+  double overlapped = 0, hidden = 1;
   // Bytes by stage; size 1 or S. `activation`: alive on the rank for each micro-batch. `output`: of the
   // tensor to the next stage; empty means `activation`. `weight`: of the stage's parameters (and of their
   // gradient).
-  std::vector<double> activation = {0}, output = {}, weight = {0};
+  // `state`: what a holder keeps beside the weights (gradients, moments of the optimizer).
+  std::vector<double> activation = {0}, output = {}, weight = {0}, state = {0};
+  // Of each rank, in bytes; a forward starts only if its activation fits beside what the rank holds
+  // (memory.h). 0 means no budget.
+  double memory = 0;
   double bandwidth = 0;  // bytes per unit of time of each link; 0 means infinite
   double latency = 0;    // of a transfer
   bool record_jobs = false;
@@ -53,6 +58,7 @@ struct RankStats {
   double busy = 0, idle = 0;
   int peak_activations = 0;
   double peak_activation_bytes = 0;
+  double held_bytes = 0;  // beside the activations
   int peak_weight_versions = 0;
   int64_t activation_receives = 0;  // activations that came from another rank
   int64_t gradient_receives = 0;    // gradients of a stage's input that came from another rank

@@ -80,12 +80,113 @@ TEST(Cli_Simulate, BadSchedulesAndSizes_ExitTwoWithReason) {
   ExpectUsageError({"weft", "simulate", "1f1b", "--stages", "10000", "--microbatches", "10000"}, "more than");
 }
 
-TEST(Cli_Simulate, Memory_NamesTheRankThatNeedsMore) {
-  const CommandResult result =
-      Command::Run(Simulate({"--activation", "1GiB", "--weight", "1GiB", "--memory", "4GiB"}));
-  EXPECT_EQ(result.code, 1);
-  EXPECT_THAT(result.err, AllOf(HasSubstr("rank 0 needs 5.0 GiB"), HasSubstr("more than the 4.0 GiB")));
-  EXPECT_EQ(Command::Run(Simulate({"--activation", "1GiB", "--weight", "1GiB", "--memory", "5GiB"})).code, 0);
+TEST(Cli_Simulate, Memory_AdmitsForwardsAndNamesWhatCannotFit) {
+  const auto simulate = [](const char* schedule, const char* memory) {
+    return Command::Run({"weft", "simulate", schedule, "--stages", "4", "--microbatches", "8", "--activation",
+                         "1GiB", "--weight", "1GiB", "--memory", memory, "-o", "json"});
+  };
+  const auto makespan = [](const CommandResult& r) {
+    EXPECT_EQ(r.code, 0) << r.err;
+    return Json::parse(r.code == 0 ? r.out : "{\"makespan\": 0}")["makespan"].get<double>();
+  };
+  // With four activations beside the weights gpipe is 1f1b; with fewer it waits, with none it cannot run.
+  EXPECT_EQ(makespan(simulate("1f1b", "5GiB")), 22);
+  EXPECT_GT(makespan(simulate("1f1b", "3GiB")), 22);
+  EXPECT_EQ(Json::parse(simulate("1f1b", "3GiB").out)["rank_stats"][0]["peak_activations"], 2);
+  const CommandResult none = simulate("1f1b", "1.5GiB");
+  EXPECT_EQ(none.code, 1);
+  EXPECT_THAT(none.err, HasSubstr("stage 0, micro-batch 0 needs 1073741824 bytes of activations on rank 0"));
+  const CommandResult weights = simulate("1f1b", "0.5GiB");
+  EXPECT_EQ(weights.code, 1);
+  EXPECT_THAT(weights.err, HasSubstr("rank 0 holds 1073741824 bytes of weights"));
+  // All forwards come first here, so none of those alive can end.
+  const CommandResult order = simulate("zb_h2", "4GiB");
+  EXPECT_EQ(order.code, 1);
+  EXPECT_THAT(order.err, HasSubstr("forward (step 0, stage 0, micro-batch 3) leaves 1073741824 bytes"));
+}
+
+TEST(Cli_Simulate, Profile_GivesTimesAndBytesOfLayers) {
+  const TestFolder folder;
+  const std::string profile = folder.Write(
+      "profile.json",
+      R"({"layers": [{"forward": 1, "backward": 2, "weight_bytes": 10}, {"forward": 1}, {"forward": 2, "update": 3},)"
+      R"( {"forward": 4, "backward_input": 4, "backward_weight": 4, "activation_bytes": 7}]})");
+  const CommandResult r = Command::Run({"weft", "simulate", "gpipe", "--stages", "2", "--microbatches", "1",
+                                        "--profile", profile, "--jobs", "-o", "json"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  // Cut into (1, 1, 2) and (4): forwards 4 and 4, backwards 8 and 8, the first stage's update 3.
+  EXPECT_EQ(Json::parse(r.out)["makespan"], 4 + 4 + 8 + 8 + 3);
+  const auto refused = [&](const std::string& text) {
+    return std::vector<std::string>{"weft",     "simulate",  "gpipe",
+                                    "--stages", "2",         "--microbatches",
+                                    "1",        "--profile", folder.Write("wrong.json", text)};
+  };
+  ExpectUsageError(refused("{"), "is not JSON");
+  ExpectUsageError(refused("{}"), "a list of layers, or a list of stages");
+  ExpectUsageError(refused(R"({"stages": [{"forward": 1}]})"), "of 1 stages, not of 2");
+  ExpectUsageError(refused(R"({"layers": [{"forward": 1}]})"), "1 layers cannot be cut into 2 stages");
+  ExpectUsageError(refused(R"({"stages": [{"forward": -1}, {"forward": 1}]})"), "stages[0].forward");
+  ExpectUsageError(refused(R"({"stages": [{"forwards": 1}]})"), "did you mean \"forward\"?");
+  ExpectUsageError({"weft", "simulate", "1f1b", "--stages", "2", "--microbatches", "1", "--profile", "/none"},
+                   "cannot read");
+}
+
+std::string CompareRun(const TestFolder& folder, const std::string& schedule) {
+  return folder.Write("compare.yaml",
+                      "model: {gpt: {layers: 14, width: 32, heads: 2, context: 32}}\n"
+                      "data: {text: {path: not_here.txt}}\n"
+                      "train: {steps: 3, batch: 32, microbatches: 32, optimizer: adamw}\n"
+                      "stages: 8\nschedule: " +
+                          schedule + "\n");
+}
+
+TEST(Cli_Compare, EveryFamily_IsPredictedFastestFirst) {
+  const TestFolder folder;
+  const CommandResult r = Command::Run({"weft", "compare", CompareRun(folder, "1f1b"), "-o", "json"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  const Json json = Json::parse(r.out);
+  EXPECT_EQ(json["stages"], 8);
+  EXPECT_EQ(json["microbatches"], 32);
+  double before = 0;
+  std::map<std::string, Json> entries;
+  for (const Json& entry : json["schedules"]) {
+    entries[entry["schedule"]] = entry;
+    if (!entry["fits"]) continue;
+    EXPECT_GE(entry["step_time"], before);
+    before = entry["step_time"];
+  }
+  for (const char* name : {"ddp", "fsdp", "gpipe", "1f1b", "lpp,groups=2,ranks=4", "fslpp,groups=4,ranks=8",
+                           "depth_first,ranks=4", "breadth_first,ranks=2", "interleaved,ranks=4", "zb_h1",
+                           "zb_h2", "zb_v", "v_half", "v_min", "dualpipe", "dualpipe_v"}) {
+    ASSERT_TRUE(entries.contains(name)) << name;
+    EXPECT_TRUE(entries[name]["fits"]) << name;
+  }
+  EXPECT_EQ(entries["1f1b"]["chosen"], true);
+  EXPECT_EQ(entries["gpipe"]["chosen"], false);
+  EXPECT_LT(entries["zb_h1"]["step_time"], entries["1f1b"]["step_time"]);
+  EXPECT_EQ(entries["ddp"]["ranks"], 32);
+}
+
+TEST(Cli_Compare, Memory_MarksWhatDoesNotFitAndWhy) {
+  const TestFolder folder;
+  const std::string file = CompareRun(folder, "1f1b");
+  const CommandResult all = Command::Run({"weft", "compare", file, "-o", "json"});
+  double ddp = 0;
+  const Json whole = Json::parse(all.out);
+  for (const Json& entry : whole["schedules"]) {
+    if (entry["schedule"] == "ddp") ddp = entry["peak_bytes"];
+  }
+  // A rank of ddp holds the whole model; this is enough for a pipeline's.
+  const CommandResult r =
+      Command::Run({"weft", "compare", file, "--memory", std::to_string(static_cast<int64_t>(ddp / 2))});
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_THAT(r.out, HasSubstr("ddp: does not fit: "));
+  EXPECT_THAT(r.out, HasSubstr("1f1b *"));
+  const CommandResult none = Command::Run({"weft", "compare", file, "--memory", "1KB"});
+  EXPECT_EQ(none.code, 1);
+  EXPECT_THAT(none.err, HasSubstr("no schedule fits"));
+  const CommandResult few = Command::Run({"weft", "compare", file, "--workers", "4"});
+  EXPECT_THAT(few.out, HasSubstr("1f1b *: does not fit: needs 8 ranks, more than --workers 4"));
 }
 
 TEST(Cli_Simulate, Json_HasTheFieldsAndFiguresOfTheContract) {

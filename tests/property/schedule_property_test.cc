@@ -41,6 +41,8 @@ Case Draw(uint64_t seed) {
       parameters["group"] = absl::StrCat(group);
     }
     parameters["ranks"] = absl::StrCat(ranks);
+  } else if (name == "fsdp") {
+    parameters["shard"] = pick(0, 1) == 0 ? "stage" : "width";
   } else if (name == "zb_v" || name == "v_half" || name == "v_min") {
     stages += stages % 2;
   } else if (name == "dualpipe" || name == "dualpipe_v") {

@@ -35,7 +35,7 @@ TEST(ReadyJobs, BudgetOfBytes_AdmitsInTheOrderOfTickets) {
   EXPECT_EQ(ready.Take(), 101) << "50 bytes are promised: stage 1 of micro-batch 0 has its room";
   EXPECT_EQ(ready.Take(), std::nullopt) << "stage 1 of micro-batch 1 comes before, and does not fit";
   EXPECT_TRUE(ready.held_back());
-  EXPECT_EQ(ready.WaitsForMemory(), 102);
+  EXPECT_EQ(ready.HeldBack(), 102);
   ready.Add(9, 200, 1, true, 1);
   EXPECT_EQ(ready.Take(), 200);
   ready.Add(0, 201, 1, true, 3);

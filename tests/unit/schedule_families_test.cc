@@ -89,6 +89,46 @@ TEST(Fsdp, BytesOfARank_AreFetchedWeightsAndOthersGradients) {
   EXPECT_DOUBLE_EQ(second.sent_by_kind[static_cast<int>(TensorKind::kGradient)], 10);
 }
 
+// Gathered for the forward and again for the backward, scattered once: 3 w (W-1)/W a stage, in and out.
+TEST(FsdpByWidth, AnySize_TakesDdpsTimeAndMovesTheClosedFormsBytes) {
+  for (int stages : {1, 3, 8}) {
+    for (int ranks : {1, 2, 4, 8}) {
+      for (int steps : {1, 3}) {
+        SCOPED_TRACE(absl::StrCat(stages, " stages, ", ranks, " ranks, ", steps, " steps"));
+        const auto schedule = MakeSchedule("fsdp", {{"shard", "width"}}, stages, ranks);
+        ASSERT_TRUE(schedule.ok()) << schedule.status();
+        ASSERT_TRUE(CheckSchedule(*schedule).ok()) << CheckSchedule(*schedule);
+        SimulationOptions options;
+        options.weight = {ranks * 10.0};
+        options.state = {ranks * 30.0};
+        options.duration[static_cast<int>(JobKind::kBackward)] = {2};
+        options.steps = steps;
+        const auto run = Simulate(Graph(*schedule), options);
+        ASSERT_TRUE(run.ok()) << run.status();
+        EXPECT_DOUBLE_EQ(run->makespan, 3.0 * stages * steps);
+        for (const RankStats& r : run->ranks) {
+          const double slices = 10.0 * (ranks - 1) * stages * steps;
+          EXPECT_DOUBLE_EQ(r.sent_by_kind[static_cast<int>(TensorKind::kWeights)], 2 * slices);
+          EXPECT_DOUBLE_EQ(r.sent_by_kind[static_cast<int>(TensorKind::kGradient)], slices);
+          EXPECT_DOUBLE_EQ(r.bytes_received, 3 * slices);
+          EXPECT_DOUBLE_EQ(r.bytes_sent, 3 * slices);
+          EXPECT_EQ(r.weight_fetches, ranks > 1 ? 2 * stages * steps : 0);
+          EXPECT_EQ(r.peak_weight_versions, 1);
+          // A slice of each stage, and a gathered copy of one where there are others' slices.
+          EXPECT_DOUBLE_EQ(r.held_bytes, 40.0 * stages + (ranks > 1 ? 10 * ranks : 0));
+        }
+      }
+    }
+  }
+}
+
+TEST(FsdpByWidth, Training_IsRefusedWithASentence) {
+  EXPECT_THAT(std::string(CheckTrainable(*MakeSchedule("fsdp", {{"shard", "width"}}, 4, 4)).message()),
+              HasSubstr("can be simulated but not trained"));
+  EXPECT_TRUE(CheckTrainable(*MakeSchedule("fsdp", {}, 4, 4)).ok());
+  EXPECT_THAT(Refusal("fsdp", {{"shard", "depth"}}, 4, 4), HasSubstr("must be stage or width"));
+}
+
 TEST(Fslpp, OwnersAllDiffer_OneStageOfWeightsARank) {
   // h(s, s) is one-to-one for S <= lcm(G, R).
   for (const auto& [groups, ring, stages] :

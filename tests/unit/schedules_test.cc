@@ -265,7 +265,7 @@ TEST(ActivationMemory, FixedOrderThatNeedsMore_IsRefusedAsDeadlock) {
   EXPECT_TRUE(CheckSchedule(s).ok()) << CheckSchedule(s);
   s.memory->budget[0] = 20;
   EXPECT_THAT(std::string(CheckSchedule(s).message()),
-              HasSubstr("deadlock: on rank 0 forward (step 0, stage 0, micro-batch 2) would leave 10 bytes"));
+              HasSubstr("forward (step 0, stage 0, micro-batch 2) leaves 10 bytes of activations on rank 0"));
 }
 
 TEST(ScheduleCheck, RankOutOfRange_NamesJobAndRank) {

@@ -1,0 +1,49 @@
+// What a model's parts cost, measured or counted, as the simulator takes it.
+//
+// A profile is a JSON file: `layers`, from first to last, or `stages`, each a list of objects with the times
+// `forward` (must be given), `backward`, `backward_input`, `backward_weight`, `reduce` and `update`, in any
+// one unit, and the bytes `activation_bytes` and `output_bytes` of a micro-batch, `weight_bytes`, and
+// `state_bytes` (gradients and the optimizer's moments); beside it, optionally, the links' `bandwidth` in
+// bytes per unit of time and `latency`, and `overlapped`, the time of a forward and a backward as a pair. A
+// backward that is not given is its halves together, or twice the forward; halves that are not given are each
+// half of it. Times of layers add up to those of a stage, and the output of a stage is that of its last
+// layer.
+//
+// Failure: InvalidArgument with file, place and what is allowed.
+#ifndef WEFT_CLIENT_PROFILE_H_
+#define WEFT_CLIENT_PROFILE_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "proto/run/run_spec.h"
+#include "schedules/simulate.h"
+
+namespace weft {
+
+struct ProfilePart {
+  double forward = 0, backward = 0, backward_input = 0, backward_weight = 0, reduce = 0, update = 0;
+  double activation_bytes = 0, output_bytes = 0, weight_bytes = 0, state_bytes = 0;
+};
+
+struct Profile {
+  std::vector<ProfilePart> parts;
+  bool of_stages = false;  // else of layers
+  double overlapped = 0, bandwidth = 0, latency = 0;
+};
+
+absl::StatusOr<Profile> ReadProfile(const std::string& path);
+
+// The layers of a run's model by its counted FLOPs at `flops` a unit of time: a backward is twice a forward.
+// The activations of a layer are counted as its output alone, which is the least that they can be.
+Profile CountedProfile(const RunSpec& run, double flops);
+
+// The parts as stages: `layers_of_stage` says which layers; where it is empty, layers are cut into `stages`
+// parts so that the largest takes least time. Sets times, bytes and links of `options`.
+absl::Status ApplyProfile(const Profile& profile, int stages, const std::vector<int>& layers_of_stage,
+                          SimulationOptions* options);
+
+}  // namespace weft
+
+#endif  // WEFT_CLIENT_PROFILE_H_

@@ -1,0 +1,27 @@
+// The schedules that are worth comparing for given sizes: every family with the parameters that fit them.
+//
+// Families lay stages and micro-batches on ranks in their own ways, so candidates differ in the number of
+// ranks. Pure.
+#ifndef WEFT_SCHEDULES_CANDIDATES_H_
+#define WEFT_SCHEDULES_CANDIDATES_H_
+
+#include <map>
+#include <string>
+#include <vector>
+
+namespace weft {
+
+struct Candidate {
+  std::string name;
+  std::map<std::string, std::string> parameters;
+};
+
+// For families of rings, every number of ranks that divides the stages; for groups of rings, every number of
+// groups that divides the micro-batches as well, at most as many ranks as the larger of the two sizes. What
+// is another family's schedule (one group is a pipeline) is left out. Some may still be refused by
+// MakeSchedule, which says why.
+std::vector<Candidate> Candidates(int stages, int microbatches);
+
+}  // namespace weft
+
+#endif  // WEFT_SCHEDULES_CANDIDATES_H_

@@ -1,0 +1,33 @@
+// What a rank must hold whatever it computes, and what is left of its budget for activations.
+//
+// A rank keeps every version that it may need of the weights of each stage that it holds, the stage's further
+// state (gradients, moments of the optimizer), and room for one fetched copy of the largest stage that it
+// computes with another rank's weights. The rest of the budget admits forwards. Pure. Failure:
+// FailedPrecondition for a schedule that cannot fit, naming stage, micro-batch, rank and bytes.
+#ifndef WEFT_SCHEDULES_MEMORY_H_
+#define WEFT_SCHEDULES_MEMORY_H_
+
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "schedules/graph.h"
+
+namespace weft {
+
+// Bytes by stage, size 1 (every stage) or S.
+struct StageBytes {
+  const std::vector<double>& activation;  // of a micro-batch, from its forward to the end of its backward
+  const std::vector<double>& weight;
+  const std::vector<double>& state;
+};
+
+// By rank, what it holds apart from activations.
+std::vector<double> HeldBytes(const Graph& graph, const StageBytes& bytes);
+
+// What `memory` leaves each rank for activations. Fails if that is not enough for one of each stage's.
+absl::StatusOr<ActivationMemory> MemoryForActivations(const Graph& graph, const StageBytes& bytes,
+                                                      double memory);
+
+}  // namespace weft
+
+#endif  // WEFT_SCHEDULES_MEMORY_H_

@@ -1,0 +1,75 @@
+// How fast the simulator is: jobs per second at 10^4, 10^6 and 10^7 jobs of unit durations, the memory, which
+// must not depend on the number of steps, and the time of comparing all families at S = 8, B = 32.
+//
+// The schedule is 1f1b on 8 ranks with 62 micro-batches: 1,000 jobs a step.
+#include <benchmark/benchmark.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+#include "schedules/candidates.h"
+#include "schedules/check.h"
+#include "schedules/families.h"
+#include "schedules/simulate.h"
+
+namespace weft {
+namespace {
+
+constexpr int kStages = 8, kMicrobatches = 62, kJobsPerStep = 1000;
+
+double ResidentMiB() {
+  long pages = 0, resident = 0;
+  FILE* f = std::fopen("/proc/self/statm", "r");
+  if (f == nullptr || std::fscanf(f, "%ld %ld", &pages, &resident) != 2) std::abort();
+  std::fclose(f);
+  return static_cast<double>(resident) * static_cast<double>(sysconf(_SC_PAGESIZE)) / (1 << 20);
+}
+
+void Simulate(benchmark::State& state, const char* family, int stages) {
+  const Graph graph(*MakeSchedule(family, {}, stages, kMicrobatches));
+  SimulationOptions options;
+  options.steps = static_cast<int>(state.range(0)) / kJobsPerStep;
+  int64_t jobs = 0;
+  for (auto _ : state) {
+    auto run = weft::Simulate(graph, options);
+    if (!run.ok()) std::abort();
+    benchmark::DoNotOptimize(run->makespan);
+    jobs += int64_t{graph.jobs_per_step()} * options.steps;
+  }
+  state.SetItemsProcessed(jobs);
+  state.counters["resident_MiB"] = ResidentMiB();
+}
+
+void BM_OneForwardOneBackward(benchmark::State& state) { Simulate(state, "1f1b", kStages); }
+BENCHMARK(BM_OneForwardOneBackward)
+    ->Arg(10'000)
+    ->Arg(1'000'000)
+    ->Arg(10'000'000)
+    ->Unit(benchmark::kMillisecond);
+
+// A fixed order with split backwards: 1,496 jobs a step.
+void BM_ZeroBubble(benchmark::State& state) { Simulate(state, "zb_h1", kStages); }
+BENCHMARK(BM_ZeroBubble)->Arg(1'000'000)->Unit(benchmark::kMillisecond);
+
+void BM_CompareAllFamilies(benchmark::State& state) {
+  int schedules = 0;
+  for (auto _ : state) {
+    schedules = 0;
+    for (const Candidate& c : Candidates(8, 32)) {
+      const auto schedule = MakeSchedule(c.name, c.parameters, 8, 32);
+      if (!schedule.ok() || !CheckSchedule(*schedule).ok()) continue;
+      SimulationOptions options;
+      options.steps = 4;
+      if (!weft::Simulate(Graph(*schedule), options).ok()) std::abort();
+      ++schedules;
+    }
+  }
+  state.counters["schedules"] = schedules;
+}
+BENCHMARK(BM_CompareAllFamilies)->Unit(benchmark::kMillisecond);
+
+}  // namespace
+}  // namespace weft
+
+BENCHMARK_MAIN();
