@@ -48,27 +48,6 @@ absl::Status CheckRanks(const Schedule& s) {
   return absl::OkStatus();
 }
 
-// A stage's weights stay where they are; only who computes may change from step to step.
-absl::Status CheckHolders(const Schedule& s) {
-  for (int step = 1; step < s.period; ++step) {
-    for (int stage = 0; stage < s.stages; ++stage) {
-      for (int b = 0; b < s.microbatches; ++b) {
-        for (JobKind kind : KindsOf(s)) {
-          const Job job = Job::Compute(step, stage, b, kind);
-          const Rank first = s.weights(Job::Compute(0, stage, b, kind)), here = s.weights(job);
-          if (here == first) continue;
-          return absl::InvalidArgumentError(
-              absl::StrFormat("weights names rank %d for %s but rank %d in step 0; a job's weights are held "
-                              "by the same rank in "
-                              "every step",
-                              here, Describe(job), first));
-        }
-      }
-    }
-  }
-  return absl::OkStatus();
-}
-
 absl::Status CheckShards(const Schedule& s) {
   if (!s.shards) return absl::OkStatus();
   for (int stage = 0; stage < s.stages; ++stage) {
@@ -321,8 +300,7 @@ absl::Status CheckSchedule(const Schedule& s) {
   }
   if (!s.compute || !s.weights || !s.priority)
     return absl::InvalidArgumentError("a schedule needs compute, weights and priority");
-  for (auto* check :
-       {CheckRanks, CheckHolders, CheckShards, CheckPriorities, CheckLimits, CheckOrder, CheckMarks}) {
+  for (auto* check : {CheckRanks, CheckShards, CheckPriorities, CheckLimits, CheckOrder, CheckMarks}) {
     if (absl::Status status = check(s); !status.ok()) return status;
   }
   const Graph graph(s);

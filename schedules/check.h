@@ -1,7 +1,7 @@
 // Refuses a schedule that cannot run, before anything is started: the errors name the job, the rank and the
 // reason.
 //
-// Checked: ranks of compute and weights in range, the same holder of a job's weights in every step, one
+// Checked: ranks of compute and weights in range, one
 // rank for the forward and backward of a micro-batch on a stage, unique priorities, limits of at least one,
 // fixed orders that name each compute job of their rank once, no cycle in the job graph together with the
 // fixed orders (the error names the jobs on it), and that the limits cannot deadlock, for any durations

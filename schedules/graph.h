@@ -72,6 +72,10 @@ class Graph {
   bool FetchesWeights(const Job& job) const;
   // True when it does so in some step of the period.
   bool MayFetchWeights(const Job& job) const;
+  // The job reads the weights of different members in different steps; it waits for the updates of all.
+  bool ChangesHolder(const Job& job) const {
+    return !changes_holder_.empty() && changes_holder_[IndexOf(job)];
+  }
 
   // The last kind of a micro-batch's backward on a stage, whose end frees the activation and completes the
   // gradient.
@@ -102,8 +106,10 @@ class Graph {
   Schedule schedule_;
   std::vector<std::vector<Rank>> members_;
   std::vector<bool> gradient_travels_;
-  std::vector<bool> may_fetch_;  // by index; empty where the period is 1
-  std::vector<int> tail_;        // index of each stage's first reduce or update
+  // By index; empty where the period is 1.
+  std::vector<bool> may_fetch_;
+  std::vector<bool> changes_holder_;  // the job reads another member's weights in some steps
+  std::vector<int> tail_;             // index of each stage's first reduce or update
   int jobs_per_step_ = 0;
   std::vector<int32_t> place_;  // under strict replay: of each compute job in its rank's order
   std::vector<uint8_t> marks_;  // by index; empty where no entry has one

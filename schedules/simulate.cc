@@ -317,7 +317,10 @@ void Simulation::End(int64_t id) {
   for (int k = edges_.begin[index]; k < edges_.begin[index + 1]; ++k) {
     const auto& s = edges_.successors[k];
     if (step + s.distance < options_.steps) {
-      Transfer(rank, (step + s.distance) * n_ + s.index, s.tensor, info_[index].stage);
+      const int64_t to = (step + s.distance) * n_ + s.index;
+      const bool reads = s.tensor != TensorKind::kWeights || schedule_.period == 1 || graph_.sharded() ||
+                         schedule_.weights(JobOf(to)) == rank;
+      Transfer(rank, to, reads ? s.tensor : TensorKind::kOrder, info_[index].stage);
     }
   }
   --RowOf(static_cast<int>(step)).left;

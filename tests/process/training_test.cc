@@ -184,6 +184,7 @@ TEST(Training, SchemesOfTheRunFileItself_EndWithTheReferencesBits) {
        {"{custom: {workers: 4, compute: \"(R*b) % W + s % R\", R: 2}}",
         "{custom: {workers: 4, compute: \"s < S/2 ? b % (W/2) : W/2 + b % (W/2)\", weights: \"s\"}}",
         "{custom: {workers: 4, compute: \"(s + t) % W\", weights: s, period: 4}}",
+        "{custom: {workers: 4, compute: \"(b + t) % W\", period: 4}}",
         "{custom: {workers: 4, compute: s, limit: S - s, split_backward: true}}", "{file: rows.csv}"}) {
     SCOPED_TRACE(schedule);
     const CommandResult r = Command::Run({"weft", "train", folder.Write("run.yaml", run(schedule)),
