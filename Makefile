@@ -3,7 +3,7 @@ PRESET ?= release
 JOBS ?= $(shell nproc)
 BUILD := build/$(PRESET)
 
-.PHONY: help setup build run test bench asan tsan tidy thread-safety format clean
+.PHONY: help setup build run test bench checks asan tsan tidy thread-safety format clean
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
@@ -22,6 +22,9 @@ test: build ## Run all tests
 
 bench: build ## Run the benchmarks and print their figures
 	@tests/bench/run.sh $(BUILD)
+
+checks: ## All that follow in turn: tsan, asan, thread-safety, tidy (an hour or more on 2 cores)
+	@for check in tsan asan thread-safety tidy; do $(MAKE) --no-print-directory $$check || exit 1; done
 
 asan tsan: ## Build and test under Address+UndefinedBehaviour or Thread Sanitizer
 	@$(MAKE) test PRESET=$@

@@ -7,11 +7,11 @@
 #include <utility>
 
 #include "CLI/CLI.hpp"
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "proto/run/byte_size.h"
 #include "proto/run/unknown_name.h"
 #include "schedules/families.h"
 
@@ -268,35 +268,20 @@ std::string Explain(CLI::App& app, const std::vector<std::string>& arguments, co
   return absl::StrCat(sub->get_name(), ": ", error.what());
 }
 
-// The bytes in one of a unit that a number may end in; 0 if it is none.
-double UnitBytes(absl::string_view unit) {
-  const std::pair<absl::string_view, double> kUnits[] = {
-      {"", 1},      {"B", 1},       {"KB", 1e3},       {"MB", 1e6},          {"GB", 1e9},
-      {"TB", 1e12}, {"KiB", 1024.}, {"MiB", 1048576.}, {"GiB", 1073741824.}, {"TiB", 1099511627776.}};
-  for (const auto& [name, bytes] : kUnits) {
-    if (unit == name) return bytes;
-  }
-  return 0;
-}
-
 }  // namespace
 
 absl::StatusOr<std::vector<double>> ParseNumbers(absl::string_view text, bool bytes) {
   std::vector<double> numbers;
   for (const absl::string_view part : absl::StrSplit(text, ',')) {
-    size_t digits = part.size();
-    if (bytes) {
-      while (digits > 0 && absl::ascii_isalpha(part[digits - 1])) --digits;
-    }
     double number = 0;
-    const double unit = UnitBytes(part.substr(digits));
-    if (unit == 0 || !absl::SimpleAtod(part.substr(0, digits), &number) || !std::isfinite(number * unit) ||
-        number < 0) {
+    const std::optional<double> size = bytes ? ParseByteSize(part) : std::nullopt;
+    const bool plain = !bytes && absl::SimpleAtod(part, &number) && std::isfinite(number) && number >= 0;
+    if (!plain && !size.has_value()) {
       return absl::InvalidArgumentError(
           absl::StrCat("\"", part.substr(0, 64), "\" is not a number from 0 up",
                        bytes ? ", which may end in KB, MB, GB, KiB, MiB or GiB" : ""));
     }
-    numbers.push_back(number * unit);
+    numbers.push_back(size.value_or(number));
   }
   return numbers;
 }

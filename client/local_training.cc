@@ -23,7 +23,7 @@
 #include "coordinator/shell/spec_planner.h"
 #include "proto/metrics/metrics.h"
 #include "proto/metrics/metrics_server.h"
-#include "schedules/families.h"
+#include "proto/run/run_schedule.h"
 
 namespace weft {
 namespace {
@@ -219,9 +219,7 @@ TrainResults LocalTraining::Results() const {
   results.seconds = log_.end_seconds();
   results.reports = recorder_.run().reports;
   results.jobs = recorder_.LastJobs();
-  const ScheduleSpec& spec = options_.spec.schedule;
-  const auto schedule =
-      MakeSchedule(spec.name, spec.parameters, options_.spec.stages(), options_.spec.train.microbatches);
+  const auto schedule = ScheduleOf(options_.spec);
   if (!schedule.ok()) return results;
   results.ranks = schedule->ranks;
   const auto predicted =

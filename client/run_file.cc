@@ -11,8 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "client/schedule_file.h"
 #include "client/yaml_file.h"
+#include "proto/run/run_schedule.h"
 #include "schedules/check.h"
-#include "schedules/families.h"
 
 namespace weft {
 namespace {
@@ -80,8 +80,7 @@ absl::Status CheckReadable(const std::string& path) {
 // Whether the schedule fits the stages and micro-batches, can run to its end, and is one that workers can
 // run.
 absl::Status CheckFits(const RunSpec& spec, RunFileData data) {
-  const auto schedule =
-      MakeSchedule(spec.schedule.name, spec.schedule.parameters, spec.stages(), spec.train.microbatches);
+  const auto schedule = ScheduleOf(spec);
   if (!schedule.ok()) return schedule.status();
   if (absl::Status s = CheckSchedule(*schedule); !s.ok()) return s;
   return data == RunFileData::kReadable ? CheckTrainable(*schedule) : absl::OkStatus();
@@ -120,6 +119,8 @@ absl::StatusOr<RunSpec> ParseRunFile(const std::string& path, const std::string&
   }
   const absl::Status fits = CheckFits(*spec, data);
   if (!fits.ok()) {
+    const auto place = fits.GetPayload(kPathPayload);  // its message names it
+    if (place.has_value()) return at(std::string(*place), fits.message());
     return at(PathOfProblem(fits, "schedule", spec->schedule.name),
               absl::StrCat("schedule: ", fits.message()));
   }

@@ -12,7 +12,7 @@
 #include "client/reference_training.h"
 #include "client/run_file.h"
 #include "client/train_results.h"
-#include "schedules/families.h"
+#include "proto/run/run_schedule.h"
 
 namespace weft {
 namespace {
@@ -24,8 +24,7 @@ int Cores() {
 }
 
 absl::StatusOr<int> Ranks(const RunSpec& spec) {
-  const auto schedule =
-      MakeSchedule(spec.schedule.name, spec.schedule.parameters, spec.stages(), spec.train.microbatches);
+  const auto schedule = ScheduleOf(spec);
   if (!schedule.ok()) return schedule.status();
   return schedule->ranks;
 }

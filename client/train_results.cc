@@ -230,9 +230,9 @@ absl::Status PrepareFolder(const std::string& folder) {
 absl::Status WriteResults(const TrainResults& results, const std::string& folder) {
   const std::string base = folder + "/";
   if (!results.reference) {
-    const absl::Status trace = WriteFile(base + "trace.json", DrawTrace(results.jobs, Drawing(results)));
+    absl::Status trace = WriteFile(base + "trace.json", DrawTrace(results.jobs, Drawing(results)));
     if (!trace.ok()) return trace;
-    const absl::Status timeline = WriteFile(base + "timeline.svg", Svg(results));
+    absl::Status timeline = WriteFile(base + "timeline.svg", Svg(results));
     if (!timeline.ok()) return timeline;
   }
   // Last: who sees it sees the others.

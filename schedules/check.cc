@@ -8,8 +8,10 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "schedules/admission.h"
 #include "schedules/deadlock.h"
 #include "schedules/graph.h"
+#include "schedules/simulate.h"
 
 namespace weft {
 namespace {
@@ -23,7 +25,7 @@ absl::Status CheckRanks(const Schedule& s) {
   for (int step = 0; step < s.period; ++step) {
     for (int stage = 0; stage < s.stages; ++stage) {
       for (int b = 0; b < s.microbatches; ++b) {
-        const Rank forward = s.compute(Job::Compute(step, stage, b, JobKind::kForward));
+        const Rank backward = s.compute(Job::Compute(step, stage, b, KindsOf(s)[1]));
         for (JobKind kind : KindsOf(s)) {
           const Job job = Job::Compute(step, stage, b, kind);
           const Rank c = s.compute(job), w = s.weights(job);
@@ -36,10 +38,10 @@ absl::Status CheckRanks(const Schedule& s) {
                 absl::StrFormat("nobody holds the weights of %s: weights names rank %d; ranks are 0 to %d",
                                 Describe(job), w, s.ranks - 1));
           }
-          if (c != forward) {
+          if (kind == JobKind::kBackwardWeight && c != backward) {
             return absl::InvalidArgumentError(absl::StrFormat(
-                "%s is on rank %d but its forward is on rank %d; the activation that it needs lives there",
-                Describe(job), c, forward));
+                "%s is on rank %d but its backward_input is on rank %d; what it needs of that lives there",
+                Describe(job), c, backward));
           }
         }
       }
@@ -300,12 +302,18 @@ absl::Status CheckSchedule(const Schedule& s) {
   }
   if (!s.compute || !s.weights || !s.priority)
     return absl::InvalidArgumentError("a schedule needs compute, weights and priority");
-  for (auto* check : {CheckRanks, CheckShards, CheckPriorities, CheckLimits, CheckOrder, CheckMarks}) {
+  for (auto* check :
+       {CheckRanks, CheckShards, CheckPriorities, CheckLimits, CheckOrder, CheckMarks, CheckMemory}) {
     if (absl::Status status = check(s); !status.ok()) return status;
   }
   const Graph graph(s);
   if (absl::Status status = Waits(graph).CheckAcyclic(); !status.ok()) return status;
-  return ProveDeadlockFree(graph);
+  if (absl::Status status = ProveDeadlockFree(graph); !status.ok() || !s.memory.has_value()) return status;
+  // The nominal run of admission.h.
+  SimulationOptions two_steps;
+  two_steps.steps = 2;
+  const auto run = Simulate(graph, two_steps);
+  return run.ok() ? absl::OkStatus() : absl::InvalidArgumentError(run.status().message());
 }
 
 absl::Status CheckTrainable(const Schedule& s) {

@@ -5,11 +5,13 @@
 
 namespace weft {
 
-ReadyJobs::ReadyJobs(std::vector<std::optional<int>> limits, std::optional<int64_t> first_place)
+ReadyJobs::ReadyJobs(std::vector<std::optional<int>> limits, std::optional<int64_t> first_place,
+                     std::optional<Tickets> tickets)
     : heaps_(2),
       heap_of_stage_(limits.size(), kUnlimited),
       stage_of_heap_(2, -1),
       limits_(std::move(limits)),
+      tickets_(std::move(tickets)),
       replays_(first_place.has_value()),
       place_(first_place.value_or(0)) {
   for (size_t s = 0; s < limits_.size(); ++s) {
@@ -20,32 +22,33 @@ ReadyJobs::ReadyJobs(std::vector<std::optional<int>> limits, std::optional<int64
   }
 }
 
-void ReadyJobs::SetBudget(double budget, std::vector<double> bytes) {
-  budget_ = budget;
-  bytes_ = std::move(bytes);
-  limits_.resize(bytes_.size());
-  heap_of_stage_.resize(bytes_.size(), kUnlimited);
-  for (size_t s = 0; s < bytes_.size(); ++s) {
-    if (heap_of_stage_[s] != kUnlimited) continue;
-    heap_of_stage_[s] = static_cast<int>(heaps_.size());
-    stage_of_heap_.push_back(static_cast<int>(s));
-    heaps_.emplace_back();
+void ReadyJobs::Add(int64_t priority, int64_t job, int stage, bool admits, int64_t ticket, bool beside) {
+  const Entry entry{priority, job, stage, admits, beside};
+  ++size_;
+  if (!admits || !tickets_.has_value() || tickets_->Reach(ticket)) return Push(entry);
+  waiting_.push_back({ticket, entry});
+  std::push_heap(waiting_.begin(), waiting_.end());
+}
+
+void ReadyJobs::Push(const Entry& entry) {
+  const bool limited = entry.admits && entry.stage < static_cast<int>(heap_of_stage_.size());
+  auto& heap = heaps_[entry.beside && replays_ ? kBeside
+                      : limited                ? heap_of_stage_[entry.stage]
+                                               : kUnlimited];
+  heap.push_back(entry);
+  std::push_heap(heap.begin(), heap.end());
+}
+
+void ReadyJobs::AdmitWaiting() {
+  while (!waiting_.empty() && tickets_->Reach(waiting_.front().ticket)) {
+    std::pop_heap(waiting_.begin(), waiting_.end());
+    Push(waiting_.back().entry);
+    waiting_.pop_back();
   }
 }
 
-void ReadyJobs::Add(int64_t priority, int64_t job, int stage, bool admits, bool beside) {
-  const bool limited = admits && stage < static_cast<int>(heap_of_stage_.size());
-  auto& heap = heaps_[beside && replays_ ? kBeside : limited ? heap_of_stage_[stage] : kUnlimited];
-  heap.push_back({priority, job, stage, admits, beside});
-  std::push_heap(heap.begin(), heap.end());
-  ++size_;
-}
-
 bool ReadyJobs::Admits(int heap) const {
-  const int stage = stage_of_heap_[heap];
-  if (stage < 0) return true;
-  if (limits_[stage].has_value() && live(stage) >= *limits_[stage]) return false;
-  return bytes_.empty() || live_bytes_ + bytes_[stage] <= budget_;
+  return stage_of_heap_[heap] < 0 || live(stage_of_heap_[heap]) < *limits_[stage_of_heap_[heap]];
 }
 
 int ReadyJobs::Choose() const {
@@ -90,19 +93,28 @@ int64_t ReadyJobs::TakeFrom(int choice) {
   if (entry.admits) {
     if (entry.stage >= static_cast<int>(live_.size())) live_.resize(entry.stage + 1, 0);
     ++live_[entry.stage];
-    if (!bytes_.empty()) live_bytes_ += bytes_[entry.stage];
   }
   return entry.job;
 }
 
 void ReadyJobs::Release(int stage) {
   --live_[stage];
-  if (!bytes_.empty()) live_bytes_ -= bytes_[stage];
+  if (!tickets_.has_value()) return;
+  tickets_->Return(stage);
+  AdmitWaiting();
+}
+
+void ReadyJobs::Measure(int stage, int64_t bytes) {
+  tickets_->Measure(stage, bytes);
+  AdmitWaiting();
 }
 
 std::optional<int64_t> ReadyJobs::HeldBack() const {
   if (size_ == 0 || Choose() >= 0) return std::nullopt;
   const Entry* first = nullptr;
+  for (const Waiting& w : waiting_) {
+    if (HasItsTurn(w.entry) && (first == nullptr || w.entry.priority < first->priority)) first = &w.entry;
+  }
   for (size_t h = 0; h < heaps_.size(); ++h) {
     if (heaps_[h].empty() || !HasItsTurn(heaps_[h].front()) || Admits(static_cast<int>(h))) continue;
     if (first == nullptr || heaps_[h].front().priority < first->priority) first = &heaps_[h].front();

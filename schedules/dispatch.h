@@ -10,6 +10,8 @@
 // TakeBeside gives the follower while the forward is in flight. Who has one compute thread calls Take alone
 // and runs the two one after the other.
 //
+// Where the rank has a budget of bytes, a forward is ready only with its ticket (admission.h), in both modes.
+//
 // Invariants: a job is added once and taken at most once; the activations of a limited stage never exceed its
 // limit, nor those of all stages the budget, if there is one. Not thread-safe; owned by the core of one rank.
 #ifndef WEFT_SCHEDULES_DISPATCH_H_
@@ -19,6 +21,8 @@
 #include <optional>
 #include <vector>
 
+#include "schedules/admission.h"
+
 namespace weft {
 
 class ReadyJobs {
@@ -26,16 +30,15 @@ class ReadyJobs {
   // `limits[s]`: most activations of stage s alive on this rank; absent means no limit. May be shorter than
   // the number of stages.
   // `first_place`: strict replay from this place of the order on; absent means the greedy rule.
+  // `tickets`: the budget of bytes; absent means none.
   explicit ReadyJobs(std::vector<std::optional<int>> limits = {},
-                     std::optional<int64_t> first_place = std::nullopt);
-
-  // From here on a forward is admitted only if its activation, of `bytes[stage]`, fits in `budget` beside
-  // those alive. Before the first Add.
-  void SetBudget(double budget, std::vector<double> bytes);
+                     std::optional<int64_t> first_place = std::nullopt,
+                     std::optional<Tickets> tickets = std::nullopt);
 
   // `job` is the caller's number for it. `admits`: the job is a forward, which brings an activation of
-  // `stage` to life. `beside`: under strict replay, it may run beside the forward before it.
-  void Add(int64_t priority, int64_t job, int stage, bool admits, bool beside = false);
+  // `stage` to life; with a budget of bytes, `ticket` is its number in the order of admission. `beside`:
+  // under strict replay, it may run beside the forward before it.
+  void Add(int64_t priority, int64_t job, int stage, bool admits, int64_t ticket = -1, bool beside = false);
 
   // The job that Take would take, or nothing.
   std::optional<int64_t> Next() const;
@@ -50,11 +53,14 @@ class ReadyJobs {
   // The activation of a micro-batch on `stage` is gone.
   void Release(int stage);
 
+  // What a forward of the stage leaves has been measured. Requires a budget of bytes.
+  void Measure(int stage, int64_t bytes);
+  const std::optional<Tickets>& tickets() const { return tickets_; }
+
   bool empty() const { return size_ == 0; }
   // There are ready jobs, none may start, and admission alone holds back one that otherwise would: that one.
   std::optional<int64_t> HeldBack() const;
   bool held_back() const { return HeldBack().has_value(); }
-  double live_bytes() const { return live_bytes_; }
   int live(int stage) const { return stage < static_cast<int>(live_.size()) ? live_[stage] : 0; }
 
  private:
@@ -65,6 +71,13 @@ class ReadyJobs {
     bool admits, beside;
     bool operator<(const Entry& o) const { return priority > o.priority; }  // min-heap
   };
+  struct Waiting {
+    int64_t ticket;
+    Entry entry;
+    bool operator<(const Waiting& o) const { return ticket > o.ticket; }  // min-heap
+  };
+  void Push(const Entry& entry);
+  void AdmitWaiting();
   // Index of the heap whose top starts next, -1 for none.
   int Choose() const;
   bool Admits(int heap) const;
@@ -81,8 +94,8 @@ class ReadyJobs {
   std::vector<int> stage_of_heap_;         // -1 for the first two
   std::vector<std::optional<int>> limits_;
   std::vector<int> live_;
-  std::vector<double> bytes_;  // of an activation, by stage; empty without a budget
-  double budget_ = 0, live_bytes_ = 0;
+  std::optional<Tickets> tickets_;
+  std::vector<Waiting> waiting_;  // forwards without their ticket
   int64_t size_ = 0;
   bool replays_ = false;
   int64_t place_ = 0;  // of the next compute job, under strict replay

@@ -48,6 +48,7 @@ Graph::Graph(Schedule schedule) : schedule_(std::move(schedule)) {
   }
   jobs_per_step_ = next;
   if (replays()) NumberPlaces();
+  FindApart();
   if (s.period > 1) {
     may_fetch_.assign(jobs_per_step_, false);
     changes_holder_.assign(jobs_per_step_, false);
@@ -65,6 +66,23 @@ Graph::Graph(Schedule schedule) : schedule_(std::move(schedule)) {
       if (!HasMicrobatch(job.kind)) continue;
       for (const Job& before : s.precedes(job)) {
         followers_[IndexOf(before)].push_back({i, job.step - before.step});
+      }
+    }
+  }
+}
+
+void Graph::FindApart() {
+  const Schedule& s = schedule_;
+  apart_.assign(static_cast<size_t>(s.stages) * s.microbatches, false);
+  for (int step = 0; step < s.period; ++step) {
+    for (int stage = 0; stage < s.stages; ++stage) {
+      for (int b = 0; b < s.microbatches; ++b) {
+        if (s.compute(Job::Compute(step, stage, b, JobKind::kForward)) ==
+            s.compute(Job::Compute(step, stage, b, input_backward()))) {
+          continue;
+        }
+        apart_[static_cast<size_t>(stage) * s.microbatches + b] = true;
+        any_apart_ = true;
       }
     }
   }
@@ -174,7 +192,7 @@ void Graph::ShardEdges(const Job& job, std::vector<Edge>* edges) const {
 void Graph::WeightsEdge(const Job& job, std::vector<Edge>* edges) const {
   if (sharded()) return ShardEdges(job, edges);
   const bool fetch = FetchesWeights(job);
-  // A backward on the holder reads what its forward read: the forward's edge is enough.
+  // A backward on the holder reads what its forward read: the forward's edge is enough, wherever that was.
   if (!fetch && job.kind != JobKind::kForward && !MayFetchWeights(job)) return;
   const int version = VersionOf(job);
   const int holder = MemberOf(job.stage, schedule_.weights(job));
@@ -225,6 +243,9 @@ void Graph::Predecessors(const Job& job, std::vector<Edge>* edges) const {
       if (job.stage + 1 < schedule_.stages) {
         edges->push_back({at(job.stage + 1, input_backward()), job, TensorKind::kInputGradient, 0, 0});
       }
+      if (job.stage > 0 && IsApart(job)) {
+        edges->push_back({at(job.stage - 1, JobKind::kForward), job, TensorKind::kActivation, 0, 0});
+      }
   }
   WeightsEdge(job, edges);
   if (schedule_.precedes) {
@@ -274,7 +295,11 @@ void Graph::Successors(const Job& job, std::vector<Edge>* edges) const {
   };
   if (job.kind == JobKind::kForward) {
     if (job.stage + 1 < schedule_.stages) {
-      edges->push_back({job, at(job.stage + 1, JobKind::kForward), TensorKind::kActivation, 0, 0});
+      const Job next = at(job.stage + 1, JobKind::kForward);
+      edges->push_back({job, next, TensorKind::kActivation, 0, 0});
+      if (IsApart(next)) {
+        edges->push_back({job, at(job.stage + 1, input_backward()), TensorKind::kActivation, 0, 0});
+      }
     }
     edges->push_back({job, at(job.stage, input_backward()), TensorKind::kOrder, 0, 0});
   }

@@ -77,6 +77,13 @@ class Graph {
     return !changes_holder_.empty() && changes_holder_[IndexOf(job)];
   }
 
+  // A compute job's micro-batch has its forward and its backward on different ranks (in some step). The
+  // backward then starts over from the stage's input: it waits for that activation too, and the forward
+  // leaves nothing.
+  bool IsApart(const Job& job) const {
+    return any_apart_ && apart_[static_cast<size_t>(job.stage) * schedule_.microbatches + job.microbatch];
+  }
+
   // The last kind of a micro-batch's backward on a stage, whose end frees the activation and completes the
   // gradient.
   JobKind final_backward() const {
@@ -97,6 +104,7 @@ class Graph {
   int KindsPerMicrobatch() const { return schedule_.split_backward ? 3 : 2; }
   int MemberOf(int stage, Rank rank) const;
   void NumberPlaces();
+  void FindApart();
   void ShardEdges(const Job& job, std::vector<Edge>* edges) const;
   void WeightsEdge(const Job& job, std::vector<Edge>* edges) const;
   void UpdatePredecessors(const Job& job, std::vector<Edge>* edges) const;
@@ -109,7 +117,9 @@ class Graph {
   // By index; empty where the period is 1.
   std::vector<bool> may_fetch_;
   std::vector<bool> changes_holder_;  // the job reads another member's weights in some steps
-  std::vector<int> tail_;             // index of each stage's first reduce or update
+  std::vector<bool> apart_;           // by stage and micro-batch
+  bool any_apart_ = false;
+  std::vector<int> tail_;  // index of each stage's first reduce or update
   int jobs_per_step_ = 0;
   std::vector<int32_t> place_;  // under strict replay: of each compute job in its rank's order
   std::vector<uint8_t> marks_;  // by index; empty where no entry has one

@@ -1,6 +1,8 @@
 #include "schedules/memory.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstdint>
 
 #include "absl/strings/str_format.h"
 
@@ -43,7 +45,7 @@ std::vector<double> HeldBytes(const Graph& graph, const StageBytes& bytes) {
   return held;
 }
 
-absl::StatusOr<std::vector<double>> ActivationBudgets(const Graph& graph, const StageBytes& bytes,
+absl::StatusOr<ActivationMemory> MemoryForActivations(const Graph& graph, const StageBytes& bytes,
                                                       double memory) {
   const Schedule& s = graph.schedule();
   const std::vector<double> held = HeldBytes(graph, bytes);
@@ -69,7 +71,15 @@ absl::StatusOr<std::vector<double>> ActivationBudgets(const Graph& graph, const 
       }
     }
   }
-  return budgets;
+  ActivationMemory activations;
+  constexpr double kMost = 1e18;  // sums of a few stay within 64 bits
+  for (const double budget : budgets) {
+    activations.budget.push_back(static_cast<int64_t>(std::floor(std::min(budget, kMost))));
+  }
+  for (int stage = 0; stage < s.stages; ++stage) {
+    activations.left.push_back(static_cast<int64_t>(std::ceil(std::min(At(bytes.activation, stage), kMost))));
+  }
+  return activations;
 }
 
 }  // namespace weft

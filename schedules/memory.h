@@ -24,8 +24,8 @@ struct StageBytes {
 // By rank, what it holds apart from activations.
 std::vector<double> HeldBytes(const Graph& graph, const StageBytes& bytes);
 
-// By rank, what `memory` leaves for activations. Fails if that is not enough for one of each stage's.
-absl::StatusOr<std::vector<double>> ActivationBudgets(const Graph& graph, const StageBytes& bytes,
+// What `memory` leaves each rank for activations. Fails if that is not enough for one of each stage's.
+absl::StatusOr<ActivationMemory> MemoryForActivations(const Graph& graph, const StageBytes& bytes,
                                                       double memory);
 
 }  // namespace weft

@@ -39,6 +39,13 @@ enum OrderMark : uint8_t {
   kOneBackward = 2,
 };
 
+// A byte budget for what forwards leave until their backwards: a forward starts only if it has room
+// (admission.h).
+struct ActivationMemory {
+  std::vector<int64_t> budget;  // by rank
+  std::vector<int64_t> left;    // by stage: bytes that one forward leaves
+};
+
 struct Schedule {
   std::string name;  // as the user wrote it; shown, never tested
   int stages = 0;
@@ -59,6 +66,7 @@ struct Schedule {
   std::function<std::vector<Job>(const Job&)> precedes;  // jobs that must end before this one starts
   std::function<std::optional<int>(Rank rank, int stage)>
       limit;  // most activations of the stage alive on the rank
+  std::optional<ActivationMemory> memory;
   // Strict replay: for each rank, its compute jobs of step 0 in the order in which it starts them, in every
   // step anew. Priorities then have no say. Empty for greedy dispatch.
   std::vector<std::vector<Job>> order;

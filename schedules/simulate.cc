@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "schedules/admission.h"
 #include "schedules/dispatch.h"
 #include "schedules/held_versions.h"
 #include "schedules/memory.h"
@@ -39,6 +40,7 @@ class Simulation {
         options_(options),
         schedule_(graph.schedule()),
         edges_(Flatten(graph)),
+        admission_(graph),
         versions_(graph, options.steps) {}
 
   absl::StatusOr<SimulationResult> Run();
@@ -49,6 +51,7 @@ class Simulation {
     JobKind kind;
     double duration;
     bool beside;  // may run beside the forward before it
+    bool apart;   // the micro-batch's forward and backward are on different ranks
   };
   struct Row {
     std::vector<int32_t> waiting;
@@ -96,6 +99,7 @@ class Simulation {
   const SimulationOptions& options_;
   const Schedule& schedule_;
   const StepEdges edges_;
+  AdmissionOrder admission_;
   int64_t n_ = 0;
   std::vector<JobInfo> info_;
   std::vector<std::vector<Rank>> rank_of_;  // [step mod period][index]
@@ -151,13 +155,12 @@ double Simulation::DurationOf(const Job& job) const {
 absl::Status Simulation::SetBudgets() {
   const StageBytes bytes{options_.activation, options_.weight, options_.state};
   const std::vector<double> held = HeldBytes(graph_, bytes);
+  result_.ranks.resize(schedule_.ranks);
   for (Rank w = 0; w < schedule_.ranks; ++w) result_.ranks[w].held_bytes = held[w];
   if (options_.memory <= 0) return absl::OkStatus();
-  const auto budgets = ActivationBudgets(graph_, bytes, options_.memory);
-  if (!budgets.ok()) return budgets.status();
-  std::vector<double> of_stage;
-  for (int s = 0; s < schedule_.stages; ++s) of_stage.push_back(At(options_.activation, s));
-  for (Rank w = 0; w < schedule_.ranks; ++w) ranks_[w].ready.SetBudget((*budgets)[w], of_stage);
+  auto memory = MemoryForActivations(graph_, bytes, options_.memory);
+  if (!memory.ok()) return memory.status();
+  admission_ = AdmissionOrder(graph_, *std::move(memory));
   return absl::OkStatus();
 }
 
@@ -165,7 +168,8 @@ void Simulation::Prepare() {
   n_ = graph_.jobs_per_step();
   for (int i = 0; i < n_; ++i) {
     const Job job = graph_.JobAt(0, i);
-    info_.push_back({job.stage, job.kind, DurationOf(job), (graph_.MarksOf(job) & kBesideForward) != 0});
+    info_.push_back({job.stage, job.kind, DurationOf(job), (graph_.MarksOf(job) & kBesideForward) != 0,
+                     HasMicrobatch(job.kind) && graph_.IsApart(job)});
   }
   rank_of_.resize(schedule_.period);
   for (int p = 0; p < schedule_.period; ++p) {
@@ -177,10 +181,10 @@ void Simulation::Prepare() {
       for (int s = 0; s < schedule_.stages; ++s) limits.push_back(schedule_.limit(w, s));
     }
     ranks_.push_back(
-        {ReadyJobs(std::move(limits), graph_.replays() ? std::optional<int64_t>(0) : std::nullopt)});
+        {ReadyJobs(std::move(limits), graph_.replays() ? std::optional<int64_t>(0) : std::nullopt,
+                   admission_.TicketsOf(w))});
   }
   if (options_.bandwidth > 0) link_free_.assign(static_cast<size_t>(schedule_.ranks) * schedule_.ranks, 0);
-  result_.ranks.resize(schedule_.ranks);
   result_.step_end.assign(options_.steps, 0);
   for (int s = 0; s < schedule_.stages; ++s) {
     for (const Rank rank : graph_.members(s)) result_.ranks[rank].peak_weight_versions = 1;
@@ -216,8 +220,10 @@ double Simulation::BytesOf(TensorKind tensor, int from_stage, int to_stage) cons
 void Simulation::MakeReady(int64_t id) {
   const JobInfo& info = info_[id % n_];
   const Rank rank = RankAt(id);
-  ranks_[rank].ready.Add(graph_.PriorityOf(JobOf(id)), id, info.stage, info.kind == JobKind::kForward,
-                         info.beside);
+  const Job job = JobOf(id);
+  const bool admits = info.kind == JobKind::kForward;
+  ranks_[rank].ready.Add(graph_.PriorityOf(job), id, info.stage, admits,
+                         admits ? admission_.TicketOf(job) : -1, info.beside);
   touched_.push_back(rank);
 }
 
@@ -257,12 +263,12 @@ void Simulation::CountEnd(int64_t id, const JobInfo& info, Rank rank) {
     versions_.Read(job);
     result_.ranks[rank].weight_fetches += graph_.FetchesWeights(job);
   }
-  if (info.kind == graph_.final_backward()) {
-    RankState& state = ranks_[rank];
-    state.ready.Release(info.stage);
-    --state.activations;
-    state.activation_bytes -= At(options_.activation, info.stage);
-  }
+  const bool leaves_nothing = info.apart && info.kind == JobKind::kForward;
+  if (info.kind != graph_.final_backward() && !leaves_nothing) return;
+  RankState& state = ranks_[rank];
+  if (!info.apart || leaves_nothing) state.ready.Release(info.stage);
+  --state.activations;
+  state.activation_bytes -= At(options_.activation, info.stage);
 }
 
 void Simulation::End(int64_t id) {
@@ -291,7 +297,7 @@ void Simulation::Start(Rank rank, int64_t id, double duration) {
   const JobInfo& info = info_[id % n_];
   RankState& state = ranks_[rank];
   RankStats& stats = result_.ranks[rank];
-  if (info.kind == JobKind::kForward) {
+  if (info.kind == JobKind::kForward || (info.apart && info.kind == graph_.input_backward())) {
     stats.peak_activations = std::max(stats.peak_activations, ++state.activations);
     state.activation_bytes += At(options_.activation, info.stage);
     stats.peak_activation_bytes = std::max(stats.peak_activation_bytes, state.activation_bytes);
@@ -362,17 +368,16 @@ absl::Status Simulation::Stuck() const {
     const std::optional<int64_t> id = state.ready.HeldBack();
     if (!id.has_value()) continue;
     const Job job = JobOf(*id);
-    if (options_.memory <= 0) {
+    if (!state.ready.tickets().has_value()) {
       return absl::FailedPreconditionError(absl::StrFormat(
           "deadlock: rank %d holds %d activations and %s is not admitted, and none of them can end before it",
           rank, state.activations, Describe(job)));
     }
-    return absl::FailedPreconditionError(
-        absl::StrFormat("does not fit: %s needs %.0f bytes of activations on rank %d, whose memory of %.0f "
-                        "bytes holds %.0f of weights "
-                        "and their state and %.0f of %d activations, none of which can end before it",
-                        Describe(job), At(options_.activation, job.stage), rank, options_.memory,
-                        result_.ranks[rank].held_bytes, state.activation_bytes, state.activations));
+    const Tickets& tickets = *state.ready.tickets();
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "does not fit: %s leaves %d bytes of activations on rank %d, which has %d for all; %d "
+        "of them are promised to forwards before it, none of which can give them back first",
+        Describe(job), tickets.left(job.stage), rank, tickets.budget(), tickets.bytes_out()));
   }
   return absl::FailedPreconditionError(absl::StrCat("deadlock: the job graph has a cycle; ", done_, " of ",
                                                     n_ * options_.steps, " jobs can run"));
@@ -440,8 +445,8 @@ void Simulation::Seed() {
 
 absl::StatusOr<SimulationResult> Simulation::Run() {
   if (absl::Status s = CheckOptions(); !s.ok()) return s;
-  Prepare();
   if (absl::Status s = SetBudgets(); !s.ok()) return s;
+  Prepare();
   Seed();
   DispatchAll();
   while (!events_.empty()) {

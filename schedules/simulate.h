@@ -7,7 +7,8 @@
 // beside compute: a tensor leaves when its job ends, queues on the link from rank to rank, and arrives after
 // bytes / bandwidth + latency. All completions of an instant are taken before any dispatch; jobs of no
 // duration are taken at once. An activation is alive from the start of its forward to the end of its backward
-// (or backward_weight).
+// (or backward_weight); where these are on different ranks, each rank has one from the start to the end of
+// its own.
 //
 // Memory does not grow with the number of steps (but for `step_end`, and `jobs` when asked for). Pure;
 // deterministic. Failure: InvalidArgument for options that do not fit the schedule; FailedPrecondition when

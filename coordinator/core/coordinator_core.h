@@ -104,7 +104,7 @@ class CoordinatorCore {
   void EndRun(Run& run, RunState state, const std::string& reason);
   void ForgetOldRuns();
   void Lose(Worker& worker, WorkerChange::Kind kind, const std::string& reason);
-  void Refuse(SessionId session, absl::Status status);
+  void Refuse(SessionId session, const absl::Status& status);
   void CheckDeadlines();
   void CheckRun(Run& run);
   void CheckWorkers();

@@ -63,7 +63,7 @@ void CoordinatorCore::On(WorkerExited& e) {
 }
 
 // Ends a session that broke the rules or never greeted.
-void CoordinatorCore::Refuse(SessionId session, absl::Status status) {
+void CoordinatorCore::Refuse(SessionId session, const absl::Status& status) {
   Worker* w = workers_.Find(session);
   effects_.closed.push_back({session, status});
   if (w != nullptr && w->greeted) return Lose(*w, WorkerChange::Kind::kLost, std::string(status.message()));

@@ -195,7 +195,7 @@ void ServerLoop::Submit(SubmitRequest request, Answer answer) {
   std::string spec = request.spec;
   const auto shared = std::make_shared<Answer>(std::move(answer));
   auto planned = [this, request = std::move(request),
-                  shared](absl::StatusOr<std::shared_ptr<const RunPlan>> plan) {
+                  shared](const absl::StatusOr<std::shared_ptr<const RunPlan>>& plan) {
     const bool posted = Post([this, request, plan, shared] {
       if (!plan.ok()) return (*shared)(plan.status());
       const uint64_t reply = next_reply_++;

@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "nlohmann/json.hpp"
+#include "proto/run/run_schedule.h"
 #include "proto/run/run_spec.h"
-#include "schedules/families.h"
 
 namespace weft {
 
@@ -13,8 +13,7 @@ absl::StatusOr<std::shared_ptr<const RunPlan>> PlanSpec(const std::string& text)
   if (json.is_discarded()) return absl::InvalidArgumentError("the run's specification is not JSON");
   absl::StatusOr<RunSpec> spec = ParseRunSpec(json);
   if (!spec.ok()) return spec.status();
-  absl::StatusOr<Schedule> schedule =
-      MakeSchedule(spec->schedule.name, spec->schedule.parameters, spec->stages(), spec->train.microbatches);
+  absl::StatusOr<Schedule> schedule = ScheduleOf(*spec);
   if (!schedule.ok()) return schedule.status();
   return MakeRunPlan(spec->name, ToText(spec->schedule), *std::move(schedule), spec->train.steps);
 }

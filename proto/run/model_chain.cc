@@ -9,6 +9,9 @@
 namespace weft {
 namespace {
 
+constexpr int64_t kFloat = 4, kInt64 = 8;
+constexpr int64_t kAlignment = 64;
+
 // Only what grows with a product of sizes is counted: the multiply-adds of matrix products, and the additions
 // of the embedding, which has no product. Normalizations, activations and softmax are left out.
 std::vector<LayerCount> Count(const GptSpec& m) {
@@ -16,15 +19,25 @@ std::vector<LayerCount> Count(const GptSpec& m) {
   const double tokens = static_cast<double>(context), c = static_cast<double>(width);
   const int64_t hidden = context * width;
   std::vector<LayerCount> layers;
-  layers.push_back({"embedding", tokens * c, (vocabulary + context) * width, hidden});
+  const int64_t masks = m.dropout > 0 ? 1 : 0;  // at each place
+  // The tokens, the output, a mask.
+  layers.push_back({"embedding", tokens * c, (vocabulary + context) * width, hidden,
+                    kInt64 * context + kFloat * hidden * (1 + masks), 3 * kAlignment});
   for (int i = 0; i < m.layers; ++i) {
     const double products = 2 * tokens * 12 * c * c;             // qkv 3, projection 1, expand 4, contract 4
     const double attention = 2 * 2 * tokens * tokens * c;        // scores, and their product with the values
     const int64_t parameters = 12 * width * width + 13 * width;  // with biases and two norms
-    layers.push_back({absl::StrCat("block", i), products + attention, parameters, hidden});
+    // In units of the hidden state: both norms' outputs, qkv 3, attention's output and the same by tokens,
+    // the sum in the middle, before and behind the GELU 4 each, the output, two masks. Two norms' statistics,
+    // and those of the attention's softmax.
+    const int64_t left = kFloat * hidden * (17 + 2 * masks) + kFloat * context * (4 + m.heads);
+    layers.push_back(
+        {absl::StrCat("block", i), products + attention, parameters, hidden, left, 20 * kAlignment});
   }
-  layers.push_back(
-      {"head", 2 * tokens * c * static_cast<double>(vocabulary), 2 * width + width * vocabulary, 0});
+  // The norm's statistics and output, the scores' logarithmic softmax, the targets.
+  layers.push_back({"head", 2 * tokens * c * static_cast<double>(vocabulary), 2 * width + width * vocabulary,
+                    0, kFloat * (hidden + 2 * context + context * vocabulary) + kInt64 * context,
+                    8 * kAlignment});
   return layers;
 }
 
@@ -34,8 +47,11 @@ std::vector<LayerCount> Count(const MlpSpec& m) {
     const int64_t in = i == 0 ? m.inputs : m.width;
     const bool last = i + 1 == m.layers;
     const int64_t out = last ? m.classes : m.width;
+    // Before and behind the GELU and a mask; of the last layer the logarithmic softmax and the target; of the
+    // first also the data.
+    const int64_t left = last ? kFloat * out + kInt64 : kFloat * out * (m.dropout > 0 ? 3 : 2);
     layers.push_back({absl::StrCat("linear", i), 2.0 * static_cast<double>(in) * static_cast<double>(out),
-                      in * out + out, last ? 0 : out});
+                      in * out + out, last ? 0 : out, left + (i == 0 ? kFloat * in : 0), 6 * kAlignment});
   }
   return layers;
 }

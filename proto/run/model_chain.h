@@ -20,6 +20,9 @@ struct LayerCount {
   double forward_flops = 0;     // a sample; a multiply-add counts 2
   int64_t parameters = 0;       // elements
   int64_t output_elements = 0;  // a sample; 0 for the last layer, whose output is the loss
+  // Bytes that a forward leaves for its backward: its output and what else is saved, its input not. Those of
+  // a sample, and what the alignment of tensors adds for a micro-batch at most.
+  int64_t left_bytes = 0, left_alignment = 0;
 };
 
 std::vector<LayerCount> CountLayers(const ModelSpec& model);

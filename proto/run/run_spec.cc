@@ -2,9 +2,11 @@
 
 #include <climits>
 #include <numeric>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "proto/run/byte_size.h"
 #include "proto/run/file_section.h"
 #include "proto/run/model_chain.h"
 #include "proto/run/schedule_spec.h"
@@ -210,6 +212,20 @@ std::vector<int> ReadStages(FileSection& file, const ModelSpec& model, absl::Sta
   return CutEvenly(file, model, layers);
 }
 
+int64_t ReadMemory(FileSection& file) {
+  constexpr double kMemoryMost = 1e15;
+  const Json& memory = file.At("memory");
+  if (!file.ok() || memory.is_null()) return 0;
+  const std::optional<double> bytes = memory.is_string()   ? ParseByteSize(memory.get<std::string>())
+                                      : memory.is_number() ? std::optional(memory.get<double>())
+                                                           : std::nullopt;
+  if (!bytes.has_value() || !(*bytes >= 1 && *bytes <= kMemoryMost)) {
+    file.Fail("memory", "must be a number of bytes from 1 to 1000TB, as 2GiB or 500MB");
+    return 0;
+  }
+  return static_cast<int64_t>(*bytes);
+}
+
 Json ToJson(const ModelSpec& model) {
   if (const auto* mlp = std::get_if<MlpSpec>(&model)) {
     return {{"mlp",
@@ -258,7 +274,7 @@ Json ToJson(const OptimizerSpec& optimizer) {
 absl::StatusOr<RunSpec> ParseRunSpec(const Json& json) {
   absl::Status status;
   RunSpec spec;
-  FileSection file(json, "", {"name", "model", "data", "train", "stages", "schedule"}, status);
+  FileSection file(json, "", {"name", "model", "data", "train", "stages", "schedule", "memory"}, status);
   spec.name = ReadName(file);
   spec.model = ReadModel(file, status);
   spec.data = ReadData(file, status);
@@ -267,22 +283,25 @@ absl::StatusOr<RunSpec> ParseRunSpec(const Json& json) {
   spec.layers_of_stage = ReadStages(file, spec.model, status);
   file.Require("schedule", "schedule: 1f1b");
   spec.schedule = ReadSchedule(file.At("schedule"), "schedule", status);
+  spec.memory = ReadMemory(file);
   if (!status.ok()) return status;
   return spec;
 }
 
 Json ToJson(const RunSpec& spec) {
-  return {{"name", spec.name},
-          {"model", ToJson(spec.model)},
-          {"data", ToJson(spec.data)},
-          {"train",
-           {{"steps", spec.train.steps},
-            {"batch", spec.train.batch},
-            {"microbatches", spec.train.microbatches},
-            {"seed", spec.train.seed},
-            {"optimizer", ToJson(spec.train.optimizer)}}},
-          {"stages", spec.layers_of_stage},
-          {"schedule", ToJson(spec.schedule)}};
+  Json json = {{"name", spec.name},
+               {"model", ToJson(spec.model)},
+               {"data", ToJson(spec.data)},
+               {"train",
+                {{"steps", spec.train.steps},
+                 {"batch", spec.train.batch},
+                 {"microbatches", spec.train.microbatches},
+                 {"seed", spec.train.seed},
+                 {"optimizer", ToJson(spec.train.optimizer)}}},
+               {"stages", spec.layers_of_stage},
+               {"schedule", ToJson(spec.schedule)}};
+  if (spec.memory > 0) json["memory"] = spec.memory;
+  return json;
 }
 
 }  // namespace weft

@@ -77,6 +77,7 @@ struct ScheduleSpec {
   std::map<std::string, std::string> parameters;
   std::string rule = "sync";
   std::string reduction = "ordered";
+  std::string activations = "retain";  // what a forward leaves for its backward: retain, recompute or offload
 };
 
 struct RunSpec {
@@ -86,6 +87,7 @@ struct RunSpec {
   TrainSpec train;
   std::vector<int> layers_of_stage;  // cut of the chain: layers of each stage, in order; size S
   ScheduleSpec schedule;
+  int64_t memory = 0;  // bytes that each rank may use; 0 for no budget
 
   int stages() const { return static_cast<int>(layers_of_stage.size()); }
   int microbatch_samples() const { return train.batch / train.microbatches; }

@@ -19,7 +19,7 @@ constexpr const char* kDesigned[] = {"dualpipe",      "dualpipe_v", "pipedream",
                                      "pipedream_2bw", "cdp_mp",     "periodic"};
 
 ChoiceNames ScheduleChoices() {
-  ChoiceNames names{"schedule", ScheduleNames(), {}, {"rule", "reduction"}};
+  ChoiceNames names{"schedule", ScheduleNames(), {}, {"rule", "reduction", "activations"}};
   for (const char* name : kDesigned) {
     if (std::find(names.names.begin(), names.names.end(), name) == names.names.end())
       names.planned.push_back(name);
@@ -66,6 +66,12 @@ void CheckReduction(absl::string_view reduction, absl::string_view where, absl::
   status = ErrorAt(where, UnknownName("reduction", reduction, {"ordered"}));
 }
 
+void CheckActivations(absl::string_view activations, absl::string_view where, absl::Status& status) {
+  if (!status.ok() || activations == "retain" || activations == "recompute" || activations == "offload")
+    return;
+  status = ErrorAt(where, UnknownName("activations", activations, {"retain", "recompute", "offload"}));
+}
+
 // A parameter's value as text: numbers, truth values and text may be written in a run file.
 void TakeParameter(const std::string& key, const Json& value, const std::string& path, ScheduleSpec& schedule,
                    absl::Status& status) {
@@ -100,18 +106,21 @@ absl::StatusOr<ScheduleSpec> SplitScheduleText(absl::string_view text) {
   ScheduleSpec schedule;
   schedule.name = parts[0];
   if (schedule.name.empty()) return absl::InvalidArgumentError("names no schedule; write, for example, 1f1b");
+  std::vector<std::string> given;
   for (size_t i = 1; i < parts.size(); ++i) {
     const std::vector<std::string> pair = absl::StrSplit(parts[i], absl::MaxSplits('=', 1));
     if (pair.size() != 2 || pair[0].empty() || pair[1].empty()) {
       return absl::InvalidArgumentError(absl::StrCat(
           "\"", parts[i].substr(0, 64), "\" is not of the form key=value, as in lpp,groups=2,ranks=4"));
     }
-    std::string& value = pair[0] == "rule"        ? schedule.rule
-                         : pair[0] == "reduction" ? schedule.reduction
-                                                  : schedule.parameters[pair[0]];
-    if (&value != &schedule.rule && &value != &schedule.reduction && !value.empty()) {
+    std::string& value = pair[0] == "rule"          ? schedule.rule
+                         : pair[0] == "reduction"   ? schedule.reduction
+                         : pair[0] == "activations" ? schedule.activations
+                                                    : schedule.parameters[pair[0]];
+    if (std::find(given.begin(), given.end(), pair[0]) != given.end()) {
       return absl::InvalidArgumentError(absl::StrCat("gives ", pair[0], " twice"));
     }
+    given.push_back(pair[0]);
     value = pair[1];
   }
   return schedule;
@@ -127,6 +136,7 @@ ScheduleSpec ReadScheduleText(absl::string_view text, absl::string_view path, ab
   CheckParameters(*schedule, path, status);
   CheckRule(schedule->rule, path, status);
   CheckReduction(schedule->reduction, path, status);
+  CheckActivations(schedule->activations, path, status);
   return *schedule;
 }
 
@@ -154,19 +164,24 @@ ScheduleSpec ReadSchedule(const Json& value, absl::string_view path, absl::Statu
   for (const auto& item : choice.parameters.items()) {
     if (status.ok()) TakeParameter(item.key(), item.value(), choice.path, schedule, status);
   }
-  FileSection section(value, std::string(path), {choice.name, "rule", "reduction"}, status);
+  FileSection section(value, std::string(path), {choice.name, "rule", "reduction", "activations"}, status);
   section.Read("rule", schedule.rule);
   section.Read("reduction", schedule.reduction);
+  section.Read("activations", schedule.activations);
   CheckParameters(schedule, choice.path, status);
   CheckRule(schedule.rule, section.PathOf("rule"), status);
   CheckReduction(schedule.reduction, section.PathOf("reduction"), status);
+  CheckActivations(schedule.activations, section.PathOf("activations"), status);
   return schedule;
 }
 
 Json ToJson(const ScheduleSpec& schedule) {
   Json parameters = Json::object();
   for (const auto& [key, value] : schedule.parameters) parameters[key] = value;
-  return {{schedule.name, parameters}, {"rule", schedule.rule}, {"reduction", schedule.reduction}};
+  return {{schedule.name, parameters},
+          {"rule", schedule.rule},
+          {"reduction", schedule.reduction},
+          {"activations", schedule.activations}};
 }
 
 absl::StatusOr<ScheduleSpec> ParseScheduleText(absl::string_view text) {
@@ -184,6 +199,7 @@ std::string ToText(const ScheduleSpec& schedule) {
   }
   if (schedule.rule != "sync") absl::StrAppend(&text, ",rule=", schedule.rule);
   if (schedule.reduction != "ordered") absl::StrAppend(&text, ",reduction=", schedule.reduction);
+  if (schedule.activations != "retain") absl::StrAppend(&text, ",activations=", schedule.activations);
   return text;
 }
 

@@ -13,8 +13,9 @@
 namespace weft {
 
 // `1f1b`, `"lpp,groups=2,ranks=4"`, `{1f1b: {}}` or `{lpp: {groups: 2, ranks: 4}, rule: sync, reduction:
-// ordered}`; `{custom: {workers: 4, compute: ".."}}` and `{file: {path: rows.csv, actions: ".."}}` as
-// schedules/families.h has them. The first error stays in `status`.
+// ordered, activations: retain}`; `{custom: {workers: 4, compute: ".."}}` and
+// `{file: {path: rows.csv, actions: ".."}}` as schedules/families.h has them. The first error stays in
+// `status`.
 ScheduleSpec ReadSchedule(const nlohmann::json& value, absl::string_view path, absl::Status& status);
 
 nlohmann::json ToJson(const ScheduleSpec& schedule);

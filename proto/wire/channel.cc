@@ -15,6 +15,8 @@ namespace weft {
 
 namespace {
 
+constexpr int kWindowBytes = 1 << 20;  // in flight on a stream, for a far coordinator
+
 // gRPC logs to stderr what it also returns as a status; who wants to see it sets GRPC_VERBOSITY.
 void QuietGrpc() {
   static const bool once = [] {
@@ -36,6 +38,8 @@ std::shared_ptr<grpc::Channel> MakeChannel(const Address& address) {
   args.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
   args.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   args.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  args.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // a ping for each message read, which wakes both sides
+  args.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kWindowBytes);
   // Reconnecting is paced by the caller.
   args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
   args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 2'000);
@@ -57,6 +61,8 @@ void ConfigureServer(grpc::ServerBuilder* builder) {
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, kKeepaliveTimeMs / 2);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kWindowBytes);
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 1024);
   // Else two coordinators share a port and each gets some of the workers.
   builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);

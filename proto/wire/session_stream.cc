@@ -112,7 +112,7 @@ class GrpcSessionStream final : public SessionStream {
     const int64_t deadline = start + std::min(wait_ns, INT64_MAX - start);
     while (!over_ && !end_.settled() && WaitUntil(deadline)) {
     }
-    const absl::Status before = status_;
+    absl::Status before = status_;
     const bool settled = end_.settled();
     closing_ = true;
     if (connection_ != nullptr) WriteIfIdle();

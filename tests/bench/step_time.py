@@ -4,7 +4,8 @@
     step_time.py BIN_DIR [--only ratio|prediction|speedup|overhead] [--rounds N] [--peer pipelining.py] [--peer-python PYTHON]
 
 Makes its own data. Each line of output is one JSON object; every figure is from `summary.json` and `trace.json` of a run made here.
-  ratio       step time over the simulated step time of the same schedule from the same run's own job durations (2 ranks, 16 micro-batches)
+  ratio       step time over the schedule's ideal, 2 ranks, 16 micro-batches: `ratio` with the simulated step from the medians of the same run's job
+              durations, `own_ratio` with each job's own duration
   prediction  the same for `gpt`, with the difference in per cent
   speedup     `ddp` on 2 processes against `weft train --reference`
   overhead    median gap between the end of a job and the start of the next on a rank that has no reason to wait
@@ -61,6 +62,26 @@ def mlp_run(data, width, layers, rows, microbatches, steps, schedule, stages):
             f"stages: {stages}\nschedule: {schedule}\n")
 
 
+def own_ideal(events):
+    """Seconds of each step if its jobs, each with the time that it took there, followed each other with nothing in between:
+    a job begins when its predecessors and the job before it on its rank have ended. Pipelines only, fused backward."""
+    steps = {}
+    for e in sorted(events, key=lambda e: e["ts"]):
+        steps.setdefault(e["args"]["step"], []).append(e)
+    last = max(e["args"]["stage"] for e in events)
+    ideals = []
+    for jobs in steps.values():
+        end, free = {}, {}
+        for e in jobs:  # in order of their starts: predecessors first
+            s, b, kind = e["args"]["stage"], e["args"].get("microbatch"), e["cat"]
+            before = {"forward": [("forward", s - 1, b)] if s else [], "update": [],
+                      "backward": [("forward", s, b)] + ([("backward", s + 1, b)] if s < last else [])}[kind]
+            start = max([free.get(e["tid"], 0)] + [end[x] for x in before])
+            end[kind, s, b] = free[e["tid"]] = start + e["dur"]
+        ideals.append(1e-6 * max(free.values()))
+    return ideals
+
+
 def durations(events):
     kinds = {}
     for e in events:
@@ -84,9 +105,10 @@ def ratio(bins, folder, a):
                 d = durations(events)
                 step = statistics.median(seconds[5:])
                 ideal = summary["predicted_step_seconds"]
+                own = statistics.median(own_ideal(events)[5:])
                 print(json.dumps({"what": "ratio", "jobs": name, "schedule": schedule, "forward_ms": round(d.get("forward", 0) / 1e3, 3),
                                   "backward_ms": round(d.get("backward", 0) / 1e3, 3), "step_ms": round(step * 1e3, 3), "ideal_ms": round(ideal * 1e3, 3),
-                                  "ratio": round(step / ideal, 3), "overhead_us_per_job": round((step - ideal) / 32 * 1e6, 1)}), flush=True)
+                                  "ratio": round(step / ideal, 3), "own_ratio": round(step / own, 3), "overhead_us_per_job": round((step - ideal) / 32 * 1e6, 1)}), flush=True)
                 if a.peer:
                     p = subprocess.run([a.peer_python, a.peer, "--schedule", schedule, "--ranks", "2", "--microbatches", "16", "--width", str(width),
                                         "--rows", str(rows), "--depth", str(depth), "--steps", "30"], capture_output=True, text=True)

@@ -70,6 +70,11 @@ struct Cell {
   int64_t iterations = 0;
 };
 
+// Of a bandwidth cell: every buffer of the window has been written before the clock starts, twice.
+int64_t WarmUp(const Cell& cell) {
+  return std::max<int64_t>(2 * kWindow, std::min<int64_t>(cell.iterations / 10, 50)) + 1;
+}
+
 UcxOptions OptionsOf(const std::string& system) {
   UcxOptions options;
   options.in_place = system == "in_place";
@@ -133,8 +138,7 @@ class Side {
   double Consume() {
     std::vector<char> kept(cell_.bytes);
     int64_t wanted = 0;
-    const int64_t warm_up = std::min<int64_t>(cell_.iterations / 10, 50) + 1,
-                  total = cell_.iterations + warm_up;
+    const int64_t warm_up = WarmUp(cell_), total = cell_.iterations + warm_up;
     std::vector<TransportEvent> events;
     Nanos start = 0;
     for (int64_t i = 0; i < total;) {
@@ -153,7 +157,7 @@ class Side {
   }
 
   void Produce() {
-    const int64_t total = cell_.iterations + std::min<int64_t>(cell_.iterations / 10, 50) + 1;
+    const int64_t total = cell_.iterations + WarmUp(cell_);
     std::vector<TransportEvent> events;
     for (int64_t i = 0; i < total;) {
       if (transport_->bytes_held() < kWindow * cell_.bytes) {
@@ -272,19 +276,20 @@ double MeasurePerftest(const Cell& cell, const std::string& program, int port) {
       {"UCX_LOG_LEVEL", "error"},
       {"LD_LIBRARY_PATH", program.substr(0, program.rfind('/')) + "/../lib"}};
   const std::string test = cell.test == "latency" ? "ucp_am_lat" : "ucp_am_bw";
-  std::vector<std::string> arguments = {program,
-                                        "-p",
-                                        absl::StrCat(port),
-                                        "-t",
-                                        test,
-                                        "-s",
-                                        absl::StrCat(cell.bytes),
-                                        "-n",
-                                        absl::StrCat(cell.iterations),
-                                        "-w",
-                                        absl::StrCat(cell.iterations / 10 + 1),
-                                        "-f",
-                                        "-v"};
+  std::vector<std::string> arguments = {
+      program,
+      "-p",
+      absl::StrCat(port),
+      "-t",
+      test,
+      "-s",
+      absl::StrCat(cell.bytes),
+      "-n",
+      absl::StrCat(cell.iterations),
+      "-w",
+      absl::StrCat(cell.test == "latency" ? cell.iterations / 10 + 1 : WarmUp(cell)),
+      "-f",
+      "-v"};
   Child server = Spawn(arguments, environment, 1);
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
   arguments.push_back("127.0.0.1");
@@ -418,7 +423,7 @@ class Bench {
     const int64_t scale = quick_ ? 10 : 1;
     if (std::strcmp(c.test, "latency") == 0) return (tcp ? 5'000 : 50'000) / scale;
     const int64_t bytes = (tcp ? int64_t{1} : int64_t{4}) << 30;
-    return std::max<int64_t>(bytes / static_cast<int64_t>(c.bytes) / scale, 20);
+    return std::max<int64_t>(bytes / static_cast<int64_t>(c.bytes) / scale, 64);
   }
 
   void RunCell(int round, const Cell& cell) {

@@ -14,6 +14,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
 #include "proto/run/model_chain.h"
+#include "proto/run/run_memory.h"
 #include "tests/conformance/training_driver.h"
 #include "worker/shell/compute/compute.h"
 #include "worker/shell/compute/segment_allocator.h"
@@ -81,6 +82,32 @@ TEST_P(DeviceTraining, Replicas_GradientsInSlices_EqualsReference) {
 TEST_P(DeviceTraining, FetchedWeights_PoisonedBetweenJobs_EqualsReference) {
   ExpectSame(Train(Cpu(), Run(), {Kind::kFetched}), Reference(Run()));
   ExpectSame(Train(Cpu(), Run(), {Kind::kFetched, {1, 0, 3, 2}, true}), Reference(Run()));
+}
+
+// Whatever a forward leaves for its backward, fused or split, with held and with fetched weights.
+TEST_P(DeviceTraining, RecomputedAndOffloaded_EqualReference) {
+  const Outcome reference = Reference(Run());
+  for (const char* activations : {"recompute", "offload"}) {
+    RunSpec run = Run();
+    run.schedule.activations = activations;
+    for (bool split : {false, true}) {
+      SCOPED_TRACE(std::string(activations) + (split ? ", split" : ", fused"));
+      ExpectSame(Train(Cpu(), run, {Kind::kPipeline, {3, 1, 0, 2}, split}), reference);
+      ExpectSame(Train(Cpu(), run, {Kind::kOneRank, {0, 2, 1, 3}, split}), reference);
+      ExpectSame(Train(Cpu(), run, {Kind::kReplicas, {}, split}), reference);
+      ExpectSame(Train(Cpu(), run, {Kind::kFetched, {1, 0, 3, 2}, split}), reference);
+    }
+  }
+}
+
+TEST_P(DeviceTraining, BackwardOnAnotherRank_FromTheStagesInput_EqualsReference) {
+  const Outcome reference = Reference(Run());
+  for (const char* activations : {"retain", "recompute", "offload"}) {
+    RunSpec run = Run();
+    run.schedule.activations = activations;
+    ExpectSame(Train(Cpu(), run, {Kind::kApart, {1, 0, 3, 2}}), reference);
+    ExpectSame(Train(Cpu(), run, {Kind::kApart, {2, 3, 0, 1}, true}), reference);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Cpu, DeviceTraining,
@@ -186,6 +213,102 @@ TEST_P(DeviceModel, Memory_AfterAStep_ReturnsToTheLevelBefore) {
   }
   EXPECT_GT(rank->peak_bytes()[static_cast<int>(MemoryClass::kActivations)], 0);
   EXPECT_GT(rank->peak_bytes()[static_cast<int>(MemoryClass::kBuffers)], 0);
+}
+
+// Bytes that a micro-batch leaves on the middle stage, in the rank's memory and in the host's.
+struct Left {
+  int64_t activations = 0, host = 0;
+};
+Left LeftByForward(const RunSpec& run, MemorySource& memory) {
+  auto first = *Cpu().CreateRank(run, 0, memory);
+  auto rank = *Cpu().CreateRank(run, 1, memory);
+  EXPECT_TRUE(first->AddStage(0, true).ok());
+  EXPECT_TRUE(rank->AddStage(1, true).ok());
+  Tensor g;
+  for (int b = 0; b < 2; ++b) {
+    Tensor x = first->Forward(Job::Compute(0, 0, b, JobKind::kForward), {}, {})->activation;
+    Tensor y = rank->Forward(Job::Compute(0, 1, b, JobKind::kForward), std::move(x), {})->activation;
+    g = CopyOf(y);
+  }
+  const Left left{Live(*rank, MemoryClass::kActivations) / 2, Live(*rank, MemoryClass::kHost) / 2};
+  for (int b = 0; b < 2; ++b) {
+    EXPECT_TRUE(rank->Backward(Job::Compute(0, 1, b, JobKind::kBackward), g, {}, false).ok());
+    EXPECT_TRUE(first->Backward(Job::Compute(0, 0, b, JobKind::kBackward), g, {}, false).ok());
+  }
+  for (const MemoryClass c : {MemoryClass::kActivations, MemoryClass::kHost}) {
+    EXPECT_EQ(Live(*rank, c), 0);
+    EXPECT_EQ(Live(*first, c), 0);
+  }
+  EXPECT_GT(rank->peak_bytes()[static_cast<int>(MemoryClass::kActivations)], left.activations);
+  return left;
+}
+
+TEST_P(DeviceModel, Activations_ByPolicy_AreWhereItSays) {
+  std::map<std::string, Left> left;
+  for (const char* activations : {"retain", "recompute", "offload"}) {
+    RunSpec run = RunWithDropout(3);
+    run.schedule.activations = activations;
+    left[activations] = LeftByForward(run, memory_);
+  }
+  EXPECT_GT(left["retain"].activations, 0);
+  EXPECT_EQ(left["retain"].host, 0);
+  // The outputs went with their consumers here: of a forward that is run again nothing stays on its rank.
+  EXPECT_EQ(left["recompute"].activations, 0);
+  EXPECT_EQ(left["recompute"].host, 0);
+  EXPECT_EQ(left["offload"].activations, 0);
+  // All that was retained went to the host, and the stage's input, which was its maker's, besides.
+  EXPECT_GE(left["offload"].host, left["retain"].activations);
+  EXPECT_LT(left["offload"].host, 2 * left["retain"].activations);
+}
+
+// Admission by bytes rests on counts that are never too small, and are of use only if they are not much too
+// large.
+void ExpectCountsHold(const RunSpec& run, MemorySource& memory) {
+  for (int s = 0; s < run.stages(); ++s) {
+    SCOPED_TRACE(absl::StrFormat("%s, stage %d of %d", run.schedule.activations, s, run.stages()));
+    const StageMemory counted = CountStage(run, s);
+    auto first = s > 0 ? *Cpu().CreateRank(run, 0, memory) : nullptr;
+    auto rank = *Cpu().CreateRank(run, 1, memory);
+    ASSERT_TRUE(rank->AddStage(s, true).ok());
+    ASSERT_GE(counted.parameters, Live(*rank, MemoryClass::kWeights));
+    Tensor x;
+    for (int t = 0; t < s; ++t) {
+      ASSERT_TRUE(first->AddStage(t, true).ok());
+      x = first->Forward(Job::Compute(0, t, 0, JobKind::kForward), x, {})->activation;
+    }
+    if (s > 0) x = CopyOf(x);
+    const Tensor input = x;
+    auto forward = rank->Forward(Job::Compute(0, s, 0, JobKind::kForward), std::move(x), {});
+    ASSERT_TRUE(forward.ok()) << forward.status();
+    EXPECT_EQ(forward->left_bytes, Live(*rank, MemoryClass::kActivations));
+    EXPECT_LE(forward->left_bytes, counted.left);
+    EXPECT_GE(1.3 * static_cast<double>(forward->left_bytes) + 2000, static_cast<double>(counted.left));
+    Tensor g;
+    if (s + 1 < run.stages()) g = CopyOf(std::exchange(forward->activation, Tensor{}));
+    ASSERT_TRUE(rank->Backward(Job::Compute(0, s, 0, JobKind::kBackward), g, {}, false).ok());
+    const BytesByClass peak = rank->peak_bytes();
+    const auto peak_of = [&](MemoryClass c) { return peak[static_cast<int>(c)]; };
+    EXPECT_LE(peak_of(MemoryClass::kActivations) + peak_of(MemoryClass::kBuffers),
+              counted.left + counted.work);
+  }
+}
+
+TEST_P(DeviceModel, CountedMemory_OfEveryStageAndPolicy_BoundsWhatIsMeasured) {
+  for (const char* activations : {"retain", "recompute", "offload"}) {
+    for (const bool dropout : {false, true}) {
+      RunSpec run = dropout ? RunWithDropout(3) : Run(3);
+      run.schedule.activations = activations;
+      ExpectCountsHold(run, memory_);
+      // At a size at which alignment is nothing.
+      if (auto* gpt = std::get_if<GptSpec>(&run.model)) {
+        gpt->width = 192;
+        gpt->context = 64;
+      } else {
+        std::get<MlpSpec>(run.model).width = 512;
+      }
+      ExpectCountsHold(run, memory_);
+    }
+  }
 }
 
 TEST_P(DeviceModel, Weights_StillReadByAPeer_AreNotWrittenOver) {

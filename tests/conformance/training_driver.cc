@@ -60,12 +60,13 @@ class Driver {
     const int ranks = arrangement_.kind == Kind::kPipeline   ? stages_
                       : arrangement_.kind == Kind::kReplicas ? microbatches_
                       : arrangement_.kind == Kind::kFetched  ? 2
+                      : arrangement_.kind == Kind::kApart    ? 2
                                                              : 1;
     for (int r = 0; r < ranks; ++r) ranks_.push_back(Require(device.CreateRank(run, r, memory_)));
     for (int r = 0; r < ranks; ++r) {
       for (int s = 0; s < stages_; ++s) {
         if (arrangement_.kind == Kind::kPipeline && r != s) continue;
-        const bool holds = arrangement_.kind != Kind::kFetched || r == 0;
+        const bool holds = !hands_out() || arrangement_.kind == Kind::kReplicas || r == 0;
         Require(ranks_[r]->AddStage(s, holds));
       }
     }
@@ -88,8 +89,10 @@ class Driver {
  private:
   using Kind = Arrangement::Kind;
 
-  int ComputeRank(int stage, int microbatch) const {
+  int ComputeRank(int stage, int microbatch, bool backward = false) const {
     switch (arrangement_.kind) {
+      case Kind::kApart:
+        return backward ? 1 : 0;
       case Kind::kPipeline:
         return stage;
       case Kind::kReplicas:
@@ -102,10 +105,13 @@ class Driver {
     return 0;
   }
   bool hands_out() const {
-    return arrangement_.kind == Kind::kReplicas || arrangement_.kind == Kind::kFetched;
+    return arrangement_.kind == Kind::kReplicas || arrangement_.kind == Kind::kFetched ||
+           arrangement_.kind == Kind::kApart;
   }
-  Tensor FetchWeights(int stage) {
-    return arrangement_.kind == Kind::kFetched ? CopyOf(Require(ranks_[0]->Weights(stage))) : Tensor{};
+  Tensor FetchWeights(int stage, bool backward = false) {
+    const bool fetches =
+        arrangement_.kind == Kind::kFetched || (arrangement_.kind == Kind::kApart && backward);
+    return fetches ? CopyOf(Require(ranks_[0]->Weights(stage))) : Tensor{};
   }
   static Tensor Deliver(const Tensor& tensor) { return tensor.empty() ? Tensor{} : CopyOf(tensor); }
 
@@ -115,7 +121,10 @@ class Driver {
     for (int s = 0; s < stages_; ++s) {
       Tensor weights = FetchWeights(s);
       const Job job = Job::Compute(t, s, b, JobKind::kForward);
-      ForwardResult result = Require(ranks_[ComputeRank(s, b)]->Forward(job, x, weights));
+      if (arrangement_.kind == Kind::kApart) inputs_[{s, b}] = Deliver(x);
+      RankCompute& rank = *ranks_[ComputeRank(s, b)];
+      ForwardResult result = Require(arrangement_.kind == Kind::kApart ? rank.ForwardOnly(job, x, weights)
+                                                                       : rank.Forward(job, x, weights));
       if (!weights.empty()) Poison(weights);
       x = Deliver(result.activation);
       if (result.loss.has_value()) loss = *result.loss;
@@ -126,21 +135,25 @@ class Driver {
   void Backward(int t, int b) {
     Tensor g;
     for (int s = stages_ - 1; s >= 0; --s) {
-      RankCompute& rank = *ranks_[ComputeRank(s, b)];
+      RankCompute& rank = *ranks_[ComputeRank(s, b, /*backward=*/true)];
       BackwardResult result;
+      if (arrangement_.kind == Kind::kApart) {
+        const JobKind kind = arrangement_.split_backward ? JobKind::kBackwardInput : JobKind::kBackward;
+        Require(rank.AdoptPass(Job::Compute(t, s, b, kind), std::move(inputs_[{s, b}])));
+      }
       if (arrangement_.split_backward) {
-        Tensor weights = FetchWeights(s);
+        Tensor weights = FetchWeights(s, /*backward=*/true);
         result =
             Require(rank.Backward(Job::Compute(t, s, b, JobKind::kBackwardInput), g, weights, hands_out()));
         EXPECT_TRUE(result.gradient.empty());
         if (!weights.empty()) Poison(weights);
         if (!g.empty()) g = {};
-        BackwardResult second = Require(
-            rank.Backward(Job::Compute(t, s, b, JobKind::kBackwardWeight), {}, FetchWeights(s), hands_out()));
+        BackwardResult second = Require(rank.Backward(Job::Compute(t, s, b, JobKind::kBackwardWeight), {},
+                                                      FetchWeights(s, true), hands_out()));
         result.gradient = second.gradient;
       } else {
         result = Require(
-            rank.Backward(Job::Compute(t, s, b, JobKind::kBackward), g, FetchWeights(s), hands_out()));
+            rank.Backward(Job::Compute(t, s, b, JobKind::kBackward), g, FetchWeights(s, true), hands_out()));
       }
       EXPECT_EQ(result.input_gradient.empty(), s == 0);
       EXPECT_EQ(result.gradient.empty(), !hands_out());
@@ -185,6 +198,7 @@ class Driver {
   TemporaryFolder folder_;
   std::vector<std::unique_ptr<RankCompute>> ranks_;
   std::map<int, std::map<int, Tensor>> gradients_;
+  std::map<std::pair<int, int>, Tensor> inputs_;  // of stages, by stage and micro-batch, for kApart
 };
 
 }  // namespace

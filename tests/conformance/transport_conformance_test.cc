@@ -154,6 +154,17 @@ TEST_P(TransportConformance, Offer_ThenWant_Arrives) {
   EXPECT_TRUE(HasPattern(consumer_events_[0].tensor, 1));
 }
 
+TEST_P(TransportConformance, Tensor_OfAnyWay_SaysWhenItWasMade) {
+  Connect();
+  for (const size_t bytes : {0, 100, 50'000, 5'000'000}) {
+    Tensor tensor = bytes > 0 ? MakeTensor(producer_->memory(), bytes, 1) : Tensor{};
+    tensor.made_ns = MonotonicNow() - 3;
+    std::optional<Tensor> arrived = Transfer(Key(static_cast<int>(bytes)), tensor);
+    ASSERT_TRUE(arrived);
+    EXPECT_EQ(arrived->made_ns, tensor.made_ns) << bytes;
+  }
+}
+
 TEST_P(TransportConformance, Notice_WithoutBytes_Arrives) {
   Connect();
   std::optional<Tensor> arrived = Transfer(Key(0), Tensor{});

@@ -5,6 +5,7 @@
 
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/conformance/transport_fixture.h"
@@ -32,6 +33,8 @@ std::vector<TransportMessage> OneOfEach() {
     m.in_place_ok = true;
     m.shape = TensorShape{DataType::kBFloat16, 6, {2, 3, 4, 5, 6, 7}};
     m.bytes = 2 * 3 * 4 * 5 * 6 * 7 * 2;
+    m.made_ns = 1'000;
+    m.sent_ns = 1'250;
     m.offer = 99;
     m.segment = {11, 22, 1 << 20, 9};
     m.offset = 4096;
@@ -61,6 +64,8 @@ TEST(TransportMessage, EveryType_EncodedAndDecoded_IsTheSame) {
     if (in.type == Type::kInPlace || in.type == Type::kData) {
       EXPECT_EQ(out.shape, in.shape);
       EXPECT_EQ(out.bytes, in.bytes);
+      EXPECT_EQ(out.made_ns, in.made_ns);
+      EXPECT_EQ(out.sent_ns, in.sent_ns);
     }
     if (in.type == Type::kInPlace) {
       EXPECT_EQ(out.segment, in.segment);
@@ -102,6 +107,18 @@ TEST(TransportMessage, PlaceOutsideItsSegment_IsRefused) {
   EXPECT_TRUE(Decode(Encoded(good), &out).ok());
   good.segment.bytes = ~uint64_t{0};
   EXPECT_FALSE(Decode(Encoded(good), &out).ok());
+}
+
+TEST(TransportMessage, TimesThatCannotBe_AreRefused) {
+  TransportMessage good = OneOfEach()[static_cast<int>(Type::kData) - 1];
+  TransportMessage out;
+  for (const auto& [made, sent] :
+       {std::pair<int64_t, int64_t>{-1, 5}, {6, 5}, {5, INT64_MAX}, {INT64_MIN, 5}}) {
+    TransportMessage bad = good;
+    bad.made_ns = made;
+    bad.sent_ns = sent;
+    EXPECT_FALSE(Decode(Encoded(bad), &out).ok()) << made << " " << sent;
+  }
 }
 
 TEST(TransportMessage, ShapeThatDoesNotFitItsBytes_IsRefused) {

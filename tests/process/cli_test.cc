@@ -102,7 +102,7 @@ TEST(Cli_Simulate, Memory_AdmitsForwardsAndNamesWhatCannotFit) {
   // All forwards come first here, so none of those alive can end.
   const CommandResult order = simulate("zb_h2", "4GiB");
   EXPECT_EQ(order.code, 1);
-  EXPECT_THAT(order.err, HasSubstr("forward (step 0, stage 0, micro-batch 3) needs 1073741824 bytes"));
+  EXPECT_THAT(order.err, HasSubstr("forward (step 0, stage 0, micro-batch 3) leaves 1073741824 bytes"));
 }
 
 TEST(Cli_Simulate, Profile_GivesTimesAndBytesOfLayers) {

@@ -24,6 +24,12 @@ void Check(bool condition, const char* what) {
   std::abort();
 }
 
+// Slow builds, as those with sanitizers, are given more time.
+Clock::time_point DeadlineIn(int seconds) {
+  const char* factor = std::getenv("WEFT_TEST_TIME_FACTOR");
+  return Clock::now() + std::chrono::seconds(seconds) * (factor == nullptr ? 1 : std::atoi(factor));
+}
+
 int MillisecondsUntil(Clock::time_point deadline) {
   const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
   return left > 0 ? static_cast<int>(left) : 0;
@@ -93,7 +99,7 @@ bool Command::Read(int milliseconds) {
 }
 
 bool Command::WaitFor(const std::string& text, int seconds) {
-  const auto deadline = Clock::now() + std::chrono::seconds(seconds);
+  const Clock::time_point deadline = DeadlineIn(seconds);
   const auto found = [&] {
     return result_.out.find(text) != std::string::npos || result_.err.find(text) != std::string::npos;
   };
@@ -105,7 +111,7 @@ bool Command::WaitFor(const std::string& text, int seconds) {
 }
 
 CommandResult Command::Wait(int seconds) {
-  const auto deadline = Clock::now() + std::chrono::seconds(seconds);
+  const Clock::time_point deadline = DeadlineIn(seconds);
   while (true) {
     const int left = MillisecondsUntil(deadline);
     if (left == 0) {

@@ -1,7 +1,8 @@
 // Runs one program of the build as a person would: arguments in, exit code and both outputs out.
 //
 // For tests only. Every run has a deadline, after which the program is killed and the test fails with what it
-// had written so far.
+// had written so far. Deadlines are for hangs only; the environment's WEFT_TEST_TIME_FACTOR multiplies them
+// (cmake/weft_sanitizers.cmake).
 #ifndef WEFT_TESTS_PROCESS_COMMAND_H_
 #define WEFT_TESTS_PROCESS_COMMAND_H_
 

@@ -97,8 +97,9 @@ TEST(Metrics, ScrapedDuringARun_AgreeWithItsSummary) {
     const bool all = !now[0].empty() && !now[1].empty() && !now[2].empty();
     if (!all && !texts[0].empty()) break;
     const Series c = Parse(now[0]);
-    if (!all || Total(c, "weft_steps_total") < 20 || Parse(now[1])["weft_worker_busy_with_run"] == 0)
-      continue;
+    const bool busy =
+        Parse(now[1])["weft_worker_busy_with_run"] * Parse(now[2])["weft_worker_busy_with_run"] != 0;
+    if (!all || !busy || Total(c, "weft_steps_total") < 20) continue;
     coordinator = c;
     for (int p = 0; p < 3; ++p) texts[p] = now[p];
     for (int p = 0; p < 2; ++p) workers[p] = Parse(now[p + 1]);

@@ -116,7 +116,12 @@ const char* kOnTwoProcesses[] = {"fsdp",
                                  "zb_v",
                                  "v_half",
                                  "v_min",
-                                 "dualpipe_v"};
+                                 "dualpipe_v",
+                                 "{1f1b: {}, activations: recompute}",
+                                 "{1f1b: {}, activations: offload}",
+                                 "{zb_h1: {}, activations: recompute}",
+                                 "{zb_h1: {}, activations: offload}",
+                                 "{fsdp: {}, activations: recompute}"};
 
 int RanksOf(const std::string& schedule) {
   if (schedule.find("ranks: 3") != std::string::npos) return 3;
@@ -185,7 +190,13 @@ TEST(Training, SchemesOfTheRunFileItself_EndWithTheReferencesBits) {
         "{custom: {workers: 4, compute: \"s < S/2 ? b % (W/2) : W/2 + b % (W/2)\", weights: \"s\"}}",
         "{custom: {workers: 4, compute: \"(s + t) % W\", weights: s, period: 4}}",
         "{custom: {workers: 4, compute: \"(b + t) % W\", period: 4}}",
-        "{custom: {workers: 4, compute: s, limit: S - s, split_backward: true}}", "{file: rows.csv}"}) {
+        "{custom: {workers: 4, compute: s, limit: S - s, split_backward: true}}", "{file: rows.csv}",
+        // Backwards elsewhere than their forwards: they start over from the stage's input.
+        "{custom: {workers: 4, compute: \"k == forward ? s : W - 1 - s\", weights: s}}",
+        "{custom: {workers: 4, compute: \"k == forward ? b % 2 : 2 + s % 2\", weights: \"2 + s % 2\", "
+        "split_backward: true}}",
+        "{custom: {workers: 3, compute: \"(k == forward ? s + t : s + b) % W\", weights: \"b % W\", period: "
+        "3}}"}) {
     SCOPED_TRACE(schedule);
     const CommandResult r = Command::Run({"weft", "train", folder.Write("run.yaml", run(schedule)),
                                           "--processes", "2", "--out", folder / "out"},
@@ -232,6 +243,80 @@ TEST(Training, OtherCutOfTheChain_GivesTheSameWeights) {
     if (first.empty()) first = values;
     EXPECT_EQ(values, first) << stages;
   }
+}
+
+// What a rank keeps of its forwards, by what the schedule says of activations.
+TEST(Training, ActivationBytes_RetainedRecomputedOffloaded) {
+  TestFolder folder;
+  folder.Write("text.txt", Text(20000));
+  std::map<std::string, Json> peaks;
+  for (const char* activations : {"retain", "recompute", "offload"}) {
+    const std::string schedule = absl::StrCat("{gpipe: {}, activations: ", activations, "}");
+    const std::string file = folder.Write("run.yaml", GptRun(folder, schedule, 2, "[2, 1, 1, 2]"));
+    const CommandResult r =
+        Command::Run({"weft", "train", file, "--processes", "2", "--out", folder / "out"}, 120);
+    ASSERT_EQ(r.code, 0) << r.err;
+    peaks[activations] = Json::parse(ReadWholeFile(folder / "out/summary.json"))["peak_bytes"];
+  }
+  for (int rank = 0; rank < 4; ++rank) {
+    SCOPED_TRACE(absl::StrCat("rank ", rank));
+    const auto peak = [&](const char* activations, const char* memory_class) {
+      return peaks[activations][rank][memory_class].get<int64_t>();
+    };
+    // Four micro-batches are alive at once; recomputed, one of them at a time has more than the stage's
+    // input.
+    EXPECT_LT(2 * peak("recompute", "activations"), peak("retain", "activations"));
+    EXPECT_LT(2 * peak("offload", "activations"), peak("retain", "activations"));
+    EXPECT_EQ(peak("retain", "host"), 0);
+    EXPECT_EQ(peak("recompute", "host"), 0);
+    EXPECT_GT(2 * peak("offload", "host"), peak("retain", "activations"));
+  }
+}
+
+// The first rank has three of six layers: under this budget it has room for what two of four forwards leave,
+// though gpipe would run all four before the first backward.
+TEST(Training, MemoryBudget_IsKeptAndCostsNoBit) {
+  TestFolder folder;
+  folder.Write("text.txt", Text(20000));
+  const auto run = [&](const std::string& memory) {
+    return folder.Write("run.yaml", GptRun(folder, "gpipe" + memory, 4, "[3, 1, 1, 1]"));
+  };
+  const CommandResult reference =
+      Command::Run({"weft", "train", run(""), "--reference", "--out", folder / "plain"});
+  ASSERT_EQ(reference.code, 0) << reference.err;
+  constexpr int64_t kBudget = 1800 * 1024;
+  const CommandResult r = Command::Run(
+      {"weft", "train", run("\nmemory: 1800KiB"), "--processes", "2", "--out", folder / "out"}, 120);
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_EQ(Tensors(folder / "out/checkpoint"), Tensors(folder / "plain/checkpoint"));
+  const Json summary = Json::parse(ReadWholeFile(folder / "out/summary.json"));
+  EXPECT_EQ(summary["run"]["memory"], kBudget);
+  EXPECT_EQ(summary["peak_activations"][0], 2);
+  for (const Json& peak : summary["peak_activations"]) EXPECT_LE(peak.get<int>(), 2);
+  EXPECT_GT(summary["idle_seconds"][0]["memory"].get<double>(), 0);
+  for (const Json& rank : summary["peak_bytes"]) {
+    int64_t sum = 0;
+    for (const auto& [memory_class, bytes] : rank.items()) {
+      if (memory_class != "host") sum += bytes.get<int64_t>();
+    }
+    EXPECT_LE(sum, kBudget);
+  }
+}
+
+TEST(Training, MemoryBudgetTooSmall_IsRefusedBeforeAnythingStarts) {
+  TestFolder folder;
+  folder.Write("text.txt", Text(20000));
+  const auto refusal = [&](const std::string& memory) {
+    const std::string file = folder.Write("run.yaml", GptRun(folder, "gpipe\nmemory: " + memory, 4));
+    const CommandResult r = Command::Run({"weft", "train", file, "--out", folder / "out"});
+    EXPECT_EQ(r.code, 78);
+    EXPECT_FALSE(std::filesystem::exists(folder / "out"));
+    return r.err;
+  };
+  EXPECT_THAT(refusal("100KB"), HasSubstr("run.yaml:7: memory: rank 0 needs "));
+  const std::string message = refusal("1MiB");
+  EXPECT_THAT(message, HasSubstr("bytes for activations, and micro-batch 0 alone leaves"));
+  EXPECT_THAT(message, HasSubstr("by stage 3"));
 }
 
 // What every finished run must say about itself.

@@ -72,6 +72,34 @@ Case Draw(uint64_t seed) {
   return c;
 }
 
+// The same under budgets of bytes: what one micro-batch needs and up to as much again; what a fixed order
+// needs.
+void DrawMemory(uint64_t seed, Case* c) {
+  std::mt19937_64 rng(seed ^ 0x3e3);
+  const Schedule& s = c->schedule;
+  ActivationMemory memory;
+  c->options.activation.clear();
+  for (int stage = 0; stage < s.stages; ++stage) {
+    memory.left.push_back(static_cast<int64_t>(rng() % 10));
+    c->options.activation.push_back(static_cast<double>(memory.left.back()));
+  }
+  const auto free_run = Simulate(Graph(s), c->options);
+  for (Rank rank = 0; rank < s.ranks; ++rank) {
+    int64_t need = 0;
+    for (int b = 0; b < s.microbatches; ++b) {
+      int64_t sum = 0;
+      for (int stage = 0; stage < s.stages; ++stage) {
+        if (s.compute(Job::Compute(0, stage, b, JobKind::kForward)) == rank) sum += memory.left[stage];
+      }
+      need = std::max(need, sum);
+    }
+    const auto peak = static_cast<int64_t>(free_run->ranks[rank].peak_activation_bytes);
+    memory.budget.push_back(s.order.empty() ? need + static_cast<int64_t>(rng() % (need + 1))
+                                            : std::max(peak, need));
+  }
+  c->schedule.memory = memory;
+}
+
 using Times = std::map<Job, SimulatedJob>;
 
 // When each job had all its inputs, transfers on idle links assumed: a lower bound of readiness, exact
@@ -261,9 +289,40 @@ TEST(SimulatedRun, RandomBudgets_AreKeptOrRefusedWithTheBytes) {
   EXPECT_GT(slower, 5);
 }
 
+TEST(SimulatedRun, RandomBudgetsOfBytes_AreKeptAndDeadlockNobody) {
+  const char* only = std::getenv("WEFT_SEED");
+  const uint64_t first = only != nullptr ? std::strtoull(only, nullptr, 10) : 1;
+  const uint64_t last = only != nullptr ? first : 400;
+  int tight = 0;
+  for (uint64_t seed = first; seed <= last; ++seed) {
+    Case c = Draw(seed);
+    const double free_makespan = Simulate(Graph(c.schedule), c.options)->makespan;
+    DrawMemory(seed, &c);
+    SCOPED_TRACE(c.text);
+    ASSERT_TRUE(CheckSchedule(c.schedule).ok()) << CheckSchedule(c.schedule);
+    const Graph graph(c.schedule);
+    const auto run = Simulate(graph, c.options);
+    ASSERT_TRUE(run.ok()) << run.status();
+    Times times;
+    for (const SimulatedJob& j : run->jobs) times.emplace(j.job, j);
+    ASSERT_EQ(static_cast<int64_t>(times.size()), int64_t{graph.jobs_per_step()} * c.options.steps);
+    CheckGraphObeyed(graph, times);
+    if (graph.replays()) CheckReplay(graph, *run, c.options.steps);
+    for (Rank rank = 0; rank < c.schedule.ranks; ++rank) {
+      ASSERT_LE(run->ranks[rank].peak_activation_bytes, c.schedule.memory->budget[rank]);
+    }
+    tight += run->makespan > free_makespan;
+    if (HasFatalFailure()) return;
+  }
+  if (only == nullptr) {
+    EXPECT_GT(tight, 50) << "hardly any budget held anything back: the test shows nothing";
+  }
+}
+
 TEST(SimulatedRun, ClaimOrder_IsATopologicalOrderOfTheStep) {
-  for (uint64_t seed = 1; seed <= 100; ++seed) {
-    const Case c = Draw(seed);
+  for (uint64_t seed = 1; seed <= 200; ++seed) {
+    Case c = Draw(seed % 100);
+    if (seed > 100) DrawMemory(seed % 100, &c);
     SCOPED_TRACE(c.text);
     const Graph graph(c.schedule);
     const auto order = ClaimOrder(graph);

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/coordinator_core.h"
 #include "proto/session/link.h"
+#include "schedules/check.h"
 #include "schedules/families.h"
 #include "worker/core/worker_core.h"
 
@@ -91,6 +92,48 @@ std::vector<Value> PlainLoop(const Graph& graph, int steps) {
   return weights;
 }
 
+Schedule MakeApart(Schedule s) {
+  if (s.ranks < 2 || !s.order.empty()) return s;
+  const auto forward_rank = [compute = s.compute](Job job) {
+    job.kind = JobKind::kForward;
+    return compute(job);
+  };
+  s.priority = [forward_rank, priority = s.priority, ranks = s.ranks](const Job& job) {
+    return priority(job) * ranks + forward_rank(job);
+  };
+  s.compute = [forward_rank, ranks = s.ranks](const Job& job) {
+    const Rank rank = forward_rank(job);
+    return job.kind == JobKind::kForward ? rank : (rank + 1) % ranks;
+  };
+  return s;
+}
+
+// Room on each rank for what one micro-batch leaves there, and on some for more. What a stage leaves is
+// counted larger than it is.
+void AddBudget(Random& random, Schedule* s) {
+  ActivationMemory memory;
+  for (int stage = 0; stage < s->stages; ++stage) memory.left.push_back(100 + random.Below(100));
+  memory.budget.assign(s->ranks, 0);
+  std::vector<int64_t> sums(s->ranks);
+  for (int step = 0; step < s->period; ++step) {
+    for (int b = 0; b < s->microbatches; ++b) {
+      sums.assign(s->ranks, 0);
+      for (int stage = 0; stage < s->stages; ++stage) {
+        const Rank rank = s->compute(Job::Compute(step, stage, b, JobKind::kForward));
+        sums[rank] += memory.left[stage];
+        memory.budget[rank] = std::max(memory.budget[rank], sums[rank]);
+      }
+    }
+  }
+  for (int64_t& budget : memory.budget) budget += random.Below(budget);
+  Schedule limited = *s;
+  limited.memory = memory;
+  // A fixed order may need more than that.
+  if (CheckSchedule(limited).ok()) *s = limited;
+}
+
+int64_t MeasuredLeft(const Schedule& s, int stage) { return s.memory->left[stage] - 7 * (stage % 5); }
+
 class World {
  public:
   explicit World(const WorldOptions& options);
@@ -145,6 +188,7 @@ class World {
   void Publish(Process& p, const PublishEffect& e, const Outputs* outputs);
   void Want(Process& p, const WantEffect& e);
   void Transfer(Process& from, const TensorKey& key, int to, Value value);
+  void CountLeft(const StartEffect& start, bool ended);
   void CheckStart(const StartEffect& start);
   void CheckEnd();
 
@@ -160,6 +204,7 @@ class World {
   Value trace_ = 0;
   std::string problem_;
   std::set<Job> started_, ended_, counted_;
+  std::map<Rank, int64_t> left_;
   bool finished_ = false;
   int steps_done_ = 0;
   WorldResult result_;
@@ -167,6 +212,9 @@ class World {
 
 World::World(const WorldOptions& options) : options_(options), random_(options.seed) {
   auto schedule = MakeSchedule(options.family, options.parameters, options.stages, options.microbatches);
+  if (options.apart) schedule = MakeApart(*std::move(schedule));
+  Random budgets(options.seed ^ 0xb7);
+  if (options.budget) AddBudget(budgets, &*schedule);
   auto plan = MakeRunPlan("world", options.family, *schedule, options.steps);
   plan_ = *plan;
   CoreOptions core;
@@ -326,7 +374,7 @@ void World::Transfer(Process& from, const TensorKey& key, int to, Value value) {
   Process& p = *processes_[to];
   At(now_ + 500 + random_.Below(options_.transfer_delay_ns), [this, &p, key, value] {
     Note(Mix(14, value));
-    p.inbox[key] = value;
+    if (key.kind != TensorKind::kOrder) p.inbox[key] = value;
     WorkerEffects effects;
     p.core.OnTensor(now_, key, now_ - 1, &effects);
     Carry(p, std::move(effects), nullptr);
@@ -380,8 +428,21 @@ void World::CheckStart(const StartEffect& start) {
   }
 }
 
+// What forwards have left on each rank never exceeds its budget.
+void World::CountLeft(const StartEffect& start, bool ended) {
+  const Schedule& s = plan_->graph.schedule();
+  if (!s.memory.has_value() || !HasMicrobatch(start.job.kind)) return;
+  const int64_t bytes = MeasuredLeft(s, start.job.stage);
+  if (!ended && start.job.kind == JobKind::kForward) left_[start.rank] += bytes;
+  if (ended && start.job.kind == plan_->graph.final_backward()) left_[start.rank] -= bytes;
+  if (left_[start.rank] > s.memory->budget[start.rank]) {
+    Problem(absl::StrCat("rank ", start.rank, " exceeds its budget with ", Describe(start.job)));
+  }
+}
+
 void World::StartJob(Process& p, const StartEffect& start) {
   CheckStart(start);
+  CountLeft(start, /*ended=*/false);
   Note(Mix(15, start.job.stage * 100 + start.job.microbatch));
   const int64_t began = now_;
   At(now_ + 1 + random_.Below(options_.job_ns),
@@ -412,9 +473,17 @@ World::Outputs World::Compute(Process& p, const StartEffect& start) {
   Job forward = j;
   forward.kind = JobKind::kForward;
   const auto weights = [&] { return take(TensorKind::kWeights).value_or(p.weights[{start.rank, j.stage}]); };
+  const bool runs_again = start.apart && (j.kind == JobKind::kBackward || j.kind == JobKind::kBackwardInput);
+  std::optional<Value> fetched;  // a job's weights come once
+  if (runs_again) {
+    fetched = weights();
+    p.outputs[{start.rank, forward}] =
+        ForwardValue(forward, take(TensorKind::kActivation).value_or(j.step), *fetched);
+  }
   if (j.kind == JobKind::kForward) {
     const Value input = take(TensorKind::kActivation).value_or(j.step);
-    out.activation = p.outputs[{start.rank, j}] = ForwardValue(j, input, weights());
+    out.activation = ForwardValue(j, input, weights());
+    if (!start.apart) p.outputs[{start.rank, j}] = out.activation;
   } else if (j.kind == JobKind::kBackwardWeight) {
     // What its backward_input left; it fetches weights anew where they are not held.
     weights();
@@ -425,12 +494,14 @@ World::Outputs World::Compute(Process& p, const StartEffect& start) {
     if (!start.hand_out_gradient) p.outputs[{start.rank, j}] = out.gradient;
   } else if (j.kind == JobKind::kBackwardInput) {
     const Value gradient = take(TensorKind::kInputGradient).value_or(0);
-    out.input_gradient = InputGradientValue(j, p.outputs[{start.rank, forward}], gradient, weights());
+    out.input_gradient = InputGradientValue(j, p.outputs[{start.rank, forward}], gradient,
+                                            fetched.has_value() ? *fetched : weights());
     p.outputs[{start.rank, j}] = GradientValue(out.input_gradient);
     p.outputs.erase({start.rank, forward});
   } else if (HasMicrobatch(j.kind)) {
     const Value gradient = take(TensorKind::kInputGradient).value_or(0);
-    out.input_gradient = InputGradientValue(j, p.outputs[{start.rank, forward}], gradient, weights());
+    out.input_gradient = InputGradientValue(j, p.outputs[{start.rank, forward}], gradient,
+                                            fetched.has_value() ? *fetched : weights());
     out.gradient = GradientValue(out.input_gradient);
     p.outputs.erase({start.rank, forward});
     // A stage of one holder sums in the rank itself, micro-batch by micro-batch: by number, so that order
@@ -474,7 +545,12 @@ World::Outputs World::Compute(Process& p, const StartEffect& start) {
 void World::EndJob(Process& p, const StartEffect& start, int64_t began, Outputs outputs) {
   if (start.last) ended_.insert(start.job);
   WorkerEffects effects;
-  p.core.OnJobDone(now_, {start.rank, start.job, began, now_, start.last, {}}, &effects);
+  JobDone done{start.rank, start.job, began, now_, start.last, {}, {}};
+  const Schedule& schedule = plan_->graph.schedule();
+  if (start.job.kind == JobKind::kForward && schedule.memory.has_value())
+    done.left_bytes = MeasuredLeft(schedule, start.job.stage);
+  CountLeft(start, /*ended=*/true);
+  p.core.OnJobDone(now_, done, &effects);
   Carry(p, std::move(effects), &outputs);
   Pump(p);
 }
@@ -488,6 +564,7 @@ void World::CheckEnd() {
   if (steps_done_ != options_.steps) Problem(absl::StrCat(steps_done_, " steps were reported"));
   const std::vector<Value> plain = PlainLoop(plan_->graph, options_.steps);
   for (auto& p : processes_) {
+    if (!p->outputs.empty()) Problem(absl::StrCat(p->outputs.size(), " outputs were left behind"));
     for (const auto& [where, value] : p->weights) {
       const auto& members = plan_->graph.members(where.second);
       const bool holds = std::find(members.begin(), members.end(), where.first) != members.end();
@@ -574,6 +651,8 @@ WorldOptions DrawWorld(uint64_t seed) {
     o.parameters.clear();
     schedule = MakeSchedule(o.family, o.parameters, o.stages, o.microbatches);
   }
+  o.apart = random.Chance(0.3);
+  o.budget = !o.apart && random.Chance(0.4);
   o.processes = random.From(1, schedule.ok() ? std::min(schedule->ranks, 5) : 1);
   o.loss = random.Chance(0.7) ? 0.01 * random.From(0, 30) : 0;
   o.duplication = random.Chance(0.7) ? 0.01 * random.From(0, 50) : 0;

@@ -120,6 +120,7 @@ TEST(RunSpec_ToJson, ParsedAgain_SameJson) {
     EXPECT_EQ(ToJson(*again), json);
     EXPECT_EQ(again->layers_of_stage, spec->layers_of_stage);
     EXPECT_EQ(again->schedule.parameters, spec->schedule.parameters);
+    EXPECT_EQ(again->schedule.activations, spec->schedule.activations);
   }
 }
 
@@ -244,7 +245,23 @@ TEST(RunSpec_Schedule, BadNamesAndParameters_PathAtTheValue) {
   ExpectRefused({With("/schedule/rule", "syn"), "schedule.rule", "did you mean \"sync\"?"});
   ExpectRefused({With("/schedule/rule", 1), "schedule.rule", "must be text"});
   ExpectRefused({With("/schedule/reduction", "orderd"), "schedule.reduction", "did you mean \"ordered\"?"});
+  ExpectRefused(
+      {With("/schedule/activations", "recompte"), "schedule.activations", "did you mean \"recompute\"?"});
+  ExpectRefused({With("/schedule", "1f1b,activations=none"), "schedule", "unknown activations \"none\""});
   ExpectRefused({With("/schedule", {{"rule", "sync"}}), "schedule", "names no schedule"});
+}
+
+TEST(RunSpec_Memory, NumberOrTextWithUnit_IsBytes) {
+  for (const auto& [value, bytes] : std::vector<std::pair<Json, int64_t>>{
+           {2000, 2000}, {"2000", 2000}, {"1.5GiB", 1610612736}, {"3MB", 3000000}}) {
+    const auto spec = ParseRunSpec(With("/memory", value));
+    ASSERT_TRUE(spec.ok()) << spec.status();
+    EXPECT_EQ(spec->memory, bytes);
+    EXPECT_EQ(ParseRunSpec(ToJson(*spec))->memory, bytes);
+  }
+  for (const Json& memory : {Json("2XB"), Json("much"), Json(0), Json(-5), Json::array(), Json(true)}) {
+    ExpectRefused({With("/memory", memory), "memory", "must be a number of bytes"});
+  }
 }
 
 TEST(ScheduleText_Parse, NameAndParameters_SameAsRunFile) {
@@ -254,6 +271,11 @@ TEST(ScheduleText_Parse, NameAndParameters_SameAsRunFile) {
   EXPECT_EQ(schedule->name, file->schedule.name);
   EXPECT_EQ(schedule->parameters, file->schedule.parameters);
   EXPECT_EQ(ToText(*schedule), "lpp,groups=2,ranks=4");
+  const auto recomputed = ParseScheduleText("lpp,groups=2,ranks=4,activations=recompute");
+  ASSERT_TRUE(recomputed.ok()) << recomputed.status();
+  EXPECT_EQ(recomputed->activations, "recompute");
+  EXPECT_EQ(ToText(*recomputed), "lpp,groups=2,ranks=4,activations=recompute");
+  EXPECT_EQ(schedule->activations, "retain");
   EXPECT_EQ(ToText(*ParseScheduleText("1f1b")), "1f1b");
 }
 

@@ -175,7 +175,6 @@ TEST(Custom, WrongFormula_IsNamedWithItsColumnAndJob) {
   EXPECT_THAT(Problem({{"compute", "s / b"}}),
               HasSubstr("division by zero; for forward (step 0, stage 0, micro-batch 0)"));
   EXPECT_THAT(Problem({{"compute", "(s + t) % W"}}), HasSubstr("period: 4"));
-  EXPECT_THAT(Problem({{"compute", "k == forward ? 0 : 1"}}), HasSubstr("its forward is on rank 0"));
   EXPECT_THAT(Problem({{"priority", "b"}}), HasSubstr("same priority"));
   EXPECT_THAT(Problem({{"priority", "t*100 + b"}}, &parameter), HasSubstr("leave t out"));
   EXPECT_EQ(parameter, "priority");

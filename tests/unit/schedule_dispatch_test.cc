@@ -25,6 +25,40 @@ TEST(ReadyJobs, Greedy_TakesTheSmallestPriority) {
   EXPECT_EQ(ready.Take(), std::nullopt);
 }
 
+// Two stages on a rank that leave 10 and 30 bytes; their tickets go by micro-batch, then stage.
+TEST(ReadyJobs, BudgetOfBytes_AdmitsInTheOrderOfTickets) {
+  ReadyJobs ready({}, std::nullopt, Tickets(60, {0, 1}, {10, 30}));
+  ready.Add(1, 100, 0, true, 0);  // micro-batch 0, stage 0
+  ready.Add(2, 101, 0, true, 2);  // micro-batch 1, stage 0
+  ready.Add(3, 102, 0, true, 4);
+  EXPECT_EQ(ready.Take(), 100);
+  EXPECT_EQ(ready.Take(), 101) << "50 bytes are promised: stage 1 of micro-batch 0 has its room";
+  EXPECT_EQ(ready.Take(), std::nullopt) << "stage 1 of micro-batch 1 comes before, and does not fit";
+  EXPECT_TRUE(ready.held_back());
+  EXPECT_EQ(ready.HeldBack(), 102);
+  ready.Add(9, 200, 1, true, 1);
+  EXPECT_EQ(ready.Take(), 200);
+  ready.Add(0, 201, 1, true, 3);
+  EXPECT_EQ(ready.Take(), std::nullopt);
+  ready.Release(1);
+  EXPECT_EQ(ready.Take(), 201);
+  ready.Release(0);
+  EXPECT_EQ(ready.Take(), 102);
+  EXPECT_EQ(ready.tickets()->bytes_out(), 50);
+  EXPECT_TRUE(ready.empty());
+}
+
+TEST(ReadyJobs, StageMeasuredSmallerThanCounted_AdmitsMore) {
+  ReadyJobs ready({}, std::nullopt, Tickets(100, {0}, {50}));
+  for (int b = 0; b < 4; ++b) ready.Add(b, b, 0, true, b);
+  EXPECT_EQ(ready.Take(), 0);
+  EXPECT_EQ(ready.Take(), 1);
+  EXPECT_EQ(ready.Take(), std::nullopt);
+  ready.Measure(0, 33);
+  EXPECT_EQ(ready.Take(), 2);
+  EXPECT_EQ(ready.Take(), std::nullopt);
+}
+
 TEST(ReadyJobs, Replay_WaitsForTheNextPlace) {
   ReadyJobs ready({}, 0);
   ready.Add(1, 11, 0, true);
@@ -58,7 +92,7 @@ TEST(ReadyJobs, ReplayFromALaterPlace_BeginsThere) {
 TEST(ReadyJobs, ReplayOfAPair_GivesItsSecondBesideTheFirst) {
   ReadyJobs ready({}, 0);
   ready.Add(0, 10, 0, true);
-  ready.Add(1, 11, 0, false, true);
+  ready.Add(1, 11, 0, false, -1, true);
   ready.Add(2, 12, 0, true);
   EXPECT_EQ(ready.TakeBeside(), std::nullopt) << "the forward has not been taken";
   EXPECT_EQ(ready.Take(), 10);
@@ -73,7 +107,7 @@ TEST(ReadyJobs, ReplayOfAPair_GivesItsSecondBesideTheFirst) {
 
 TEST(ReadyJobs, ReplayOfAPairByOneThread_GivesItInTurn) {
   ReadyJobs ready({}, 0);
-  ready.Add(1, 11, 0, false, true);
+  ready.Add(1, 11, 0, false, -1, true);
   EXPECT_EQ(ready.Take(), std::nullopt);
   ready.Add(0, 10, 0, true);
   EXPECT_EQ(ready.Take(), 10);
@@ -82,7 +116,7 @@ TEST(ReadyJobs, ReplayOfAPairByOneThread_GivesItInTurn) {
 
 TEST(ReadyJobs, Greedy_KnowsNoPairs) {
   ReadyJobs ready;
-  ready.Add(5, 50, 0, false, true);
+  ready.Add(5, 50, 0, false, -1, true);
   EXPECT_EQ(ready.TakeBeside(), std::nullopt);
   EXPECT_EQ(ready.Take(), 50);
 }

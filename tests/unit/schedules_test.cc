@@ -1,4 +1,5 @@
 // Closed forms, constraints and refusals of the schedules.
+#include <algorithm>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -175,6 +176,97 @@ TEST(Families, BrokenConstraints_AreRefusedWithTheReason) {
 Schedule Sound() { return *MakeSchedule("1f1b", {}, 2, 2); }
 
 TEST(ScheduleCheck, SoundSchedule_Passes) { EXPECT_TRUE(CheckSchedule(Sound()).ok()); }
+
+// Forwards of stage s on rank s, its backwards on rank S + s, which holds the weights.
+Schedule Apart(bool split) {
+  Schedule s = *MakeSchedule("gpipe", {}, 3, 2);
+  s.ranks = 6;
+  s.split_backward = split;
+  s.weights = [](const Job& j) { return 3 + j.stage; };
+  s.compute = [](const Job& j) { return j.kind == JobKind::kForward ? j.stage : 3 + j.stage; };
+  s.priority = [](const Job& j) { return (j.step * 2 + j.microbatch) * 3 + static_cast<int>(j.kind); };
+  return s;
+}
+
+TEST(Apart, BackwardOnAnotherRank_WaitsForTheStagesInput) {
+  for (const bool split : {false, true}) {
+    const Schedule schedule = Apart(split);
+    ASSERT_TRUE(CheckSchedule(schedule).ok()) << CheckSchedule(schedule);
+    const Graph graph(schedule);
+    for (int stage : {0, 1, 2}) {
+      std::vector<Edge> edges;
+      graph.Predecessors(Job::Compute(5, stage, 1, graph.input_backward()), &edges);
+      const auto inputs = std::count_if(edges.begin(), edges.end(), [&](const Edge& e) {
+        return e.tensor == TensorKind::kActivation &&
+               e.from == Job::Compute(5, stage - 1, 1, JobKind::kForward);
+      });
+      EXPECT_EQ(inputs, stage > 0 ? 1 : 0);
+    }
+    SimulationOptions options;
+    options.activation = {10};
+    const auto run = Simulate(graph, options);
+    ASSERT_TRUE(run.ok()) << run.status();
+    for (int stage : {0, 1, 2}) {
+      // The forward's rank lets go at once, and the backward's has one activation a backward.
+      EXPECT_EQ(run->ranks[stage].peak_activations, 1);
+      EXPECT_EQ(run->ranks[stage].weight_fetches, 2);
+      EXPECT_LE(run->ranks[3 + stage].peak_activations, split ? 2 : 1);
+      EXPECT_EQ(run->ranks[3 + stage].activation_receives, stage > 0 ? 2 : 0);
+      EXPECT_EQ(run->ranks[3 + stage].weight_fetches, 0);
+    }
+  }
+}
+
+TEST(Apart, HalvesOfABackwardOnTwoRanks_AreRefused) {
+  Schedule s = Apart(true);
+  s.compute = [](const Job& j) { return j.kind == JobKind::kBackwardWeight ? j.stage : 3 + j.stage; };
+  EXPECT_THAT(std::string(CheckSchedule(s).message()),
+              HasSubstr("is on rank 0 but its backward_input is on rank 3"));
+}
+
+// Looped pipelines with two stages a rank: by priorities alone the first stage's forwards would fill the
+// memory that the second's need.
+TEST(ActivationMemory, TightBudget_EndsAndIsKept) {
+  for (const char* family : {"lpp", "breadth_first", "depth_first"}) {
+    Parameters parameters = Lpp(1, 2);
+    if (std::string(family) != "lpp") parameters = {{"ranks", "2"}};
+    Schedule s = *MakeSchedule(family, parameters, 4, 8);
+    SimulationOptions options;
+    options.activation = {10, 20, 30, 40};
+    options.steps = 3;
+    const double before = Simulate(Graph(s), options)->makespan;
+    for (const int64_t budget : {60, 75, 130, 1000}) {
+      s.memory = ActivationMemory{{budget, budget}, {10, 20, 30, 40}};
+      ASSERT_TRUE(CheckSchedule(s).ok()) << family << budget << CheckSchedule(s);
+      const auto run = Simulate(Graph(s), options);
+      ASSERT_TRUE(run.ok()) << run.status();
+      for (const RankStats& r : run->ranks) EXPECT_LE(r.peak_activation_bytes, budget);
+      if (budget == 1000) {
+        EXPECT_EQ(run->makespan, before) << family;
+      }
+    }
+  }
+}
+
+TEST(ActivationMemory, OneMicrobatchDoesNotFit_IsRefusedWithStageMicrobatchAndBytes) {
+  Schedule s = *MakeSchedule("lpp", Lpp(1, 2), 4, 8);
+  s.memory = ActivationMemory{{60, 59}, {10, 20, 30, 40}};
+  EXPECT_THAT(
+      std::string(CheckSchedule(s).message()),
+      HasSubstr("rank 1 has 59 bytes for activations, and micro-batch 0 alone leaves 60 there, of them 40 by "
+                "stage 3"));
+  s.memory = ActivationMemory{{60}, {10, 20, 30, 40}};
+  EXPECT_THAT(std::string(CheckSchedule(s).message()), HasSubstr("for 1 ranks and 4 stages"));
+}
+
+TEST(ActivationMemory, FixedOrderThatNeedsMore_IsRefusedAsDeadlock) {
+  Schedule s = *MakeSchedule("zb_h1", {}, 3, 6);
+  s.memory = ActivationMemory{{30, 30, 30}, {10, 10, 10}};
+  EXPECT_TRUE(CheckSchedule(s).ok()) << CheckSchedule(s);
+  s.memory->budget[0] = 20;
+  EXPECT_THAT(std::string(CheckSchedule(s).message()),
+              HasSubstr("forward (step 0, stage 0, micro-batch 2) leaves 10 bytes of activations on rank 0"));
+}
 
 TEST(ScheduleCheck, RankOutOfRange_NamesJobAndRank) {
   Schedule s = Sound();

@@ -236,6 +236,29 @@ TEST(TwoProcesses, ClaimedJob_WantsItsRemoteInputsAtOnce) {
   EXPECT_EQ(core.ClockAt(5, 1).idle(IdleCause::kTransfer), 1);
 }
 
+TEST(TwoProcesses, TensorThatStartsNoJob_IsNoTransferTime) {
+  const auto shape = Shape("gpipe", 2, 2, 1);
+  WorkerCore core([&](const std::string&) { return shape; });
+  Assign a;
+  a.run = 1;
+  a.epoch = 1;
+  a.process_of_rank = {0, 1};
+  a.leases = {{1, {1, 2}}};
+  WorkerEffects out;
+  core.OnMessage(0, a, &out);
+  core.OnPrepared(1, &out);
+  out.clear();
+  core.OnMessage(2, Grant{1, 1, {1, 2}, {Job::Compute(0, 1, 0, JobKind::kForward)}}, &out);
+  const WantEffect first = Only<WantEffect>(out)[0];
+  core.OnTensor(5, first.key, 4, &out);
+  core.OnMessage(6, Grant{1, 1, {1, 2}, {Job::Compute(0, 1, 1, JobKind::kForward)}}, &out);
+  const WantEffect second = Only<WantEffect>(out)[1];
+  core.OnTensor(8, second.key, 3, &out);  // while the first job runs
+  core.OnJobDone(9, {1, Job::Compute(0, 1, 0, JobKind::kForward), 5, 9, true, 0.5}, &out);
+  EXPECT_EQ(Only<StartEffect>(out).size(), 2u);
+  EXPECT_EQ(core.ClockAt(9, 1).idle(IdleCause::kTransfer), 1);  // of the first alone
+}
+
 TEST(TwoProcesses, AbortWhileAJobRuns_ForgetsAfterItsEnd) {
   const auto shape = Shape("gpipe", 1, 1, 1);
   WorkerCore core([&](const std::string&) { return shape; });

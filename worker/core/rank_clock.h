@@ -50,10 +50,10 @@ class RankClock {
     Close(now);
   }
 
-  // What the rank waits for now was sent at `sent`: from then until now it was a transfer.
-  void Arrived(int64_t now, int64_t sent) {
+  // What the rank waited for was made at `made`: from then until now it was a transfer.
+  void Arrived(int64_t now, int64_t made) {
     if (cause_ != IdleCause::kDependency && cause_ != IdleCause::kReduce) return;
-    Close(std::min(now, std::max(sent, since_)));
+    Close(std::min(now, std::max(made, since_)));
     const IdleCause before = cause_;
     cause_ = IdleCause::kTransfer;
     Close(now);

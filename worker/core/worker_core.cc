@@ -26,8 +26,9 @@ int32_t CreditFor(int jobs_per_step) { return std::clamp(4 * jobs_per_step, 64, 
 }  // namespace
 
 struct WorkerCore::RankState {
-  RankState(int64_t now, Rank r, Token t, std::vector<std::optional<int>> l, std::optional<int64_t> place)
-      : rank(r), token(t), limits(l), ready(std::move(l), place), clock(now) {}
+  RankState(int64_t now, Rank r, Token t, std::vector<std::optional<int>> l, std::optional<int64_t> place,
+            std::optional<Tickets> tickets)
+      : rank(r), token(t), limits(l), ready(std::move(l), place, std::move(tickets)), clock(now) {}
 
   Rank rank;
   Token token;
@@ -39,6 +40,7 @@ struct WorkerCore::RankState {
   // Forwards of each limited stage that are claimed and not yet given to `ready`, in claim order.
   std::vector<std::deque<int64_t>> admission;
   int activations = 0, peak_activations = 0;
+  std::vector<bool> measured;  // by stage: what a forward leaves
   int64_t jobs_per_step = 0, jobs_left = 0;
   bool granted = false;  // ever; before, the run has not begun for this rank
 };
@@ -63,6 +65,7 @@ struct WorkerCore::Run {
       : assignment(a),
         graph(std::move(shape.schedule)),
         edges(Flatten(graph)),
+        admission(graph),
         steps(shape.steps),
         n(graph.jobs_per_step()) {}
 
@@ -86,6 +89,7 @@ struct WorkerCore::Run {
   Assign assignment;
   Graph graph;
   StepEdges edges;
+  AdmissionOrder admission;
   int steps;
   int64_t n;
   std::vector<int> state_of_rank;
@@ -217,10 +221,11 @@ void WorkerCore::OnAssign(int64_t now, const Assign& assign, WorkerEffects* out)
       for (int s = 0; s < schedule.stages; ++s) limits.push_back(schedule.limit(lease.rank, s));
     }
     run.state_of_rank[lease.rank] = static_cast<int>(run.ranks.size());
-    run.ranks.push_back(
-        std::make_unique<RankState>(now, lease.rank, lease.token, std::move(limits),
-                                    run.graph.replays() ? std::optional<int64_t>(0) : std::nullopt));
+    run.ranks.push_back(std::make_unique<RankState>(
+        now, lease.rank, lease.token, std::move(limits),
+        run.graph.replays() ? std::optional<int64_t>(0) : std::nullopt, run.admission.TicketsOf(lease.rank)));
     run.ranks.back()->admission.resize(schedule.stages);
+    run.ranks.back()->measured.assign(schedule.stages, false);
   }
   run.rank_of.resize(schedule.period);
   std::vector<std::vector<char>> touches(run.ranks.size(), std::vector<char>(schedule.stages, 0));
@@ -302,15 +307,16 @@ void WorkerCore::WantInputs(const Job& job, WorkerEffects* out) {
   }
 }
 
-void WorkerCore::OnTensor(int64_t now, const TensorKey& key, int64_t sent, WorkerEffects* out) {
+void WorkerCore::OnTensor(int64_t now, const TensorKey& key, int64_t made, WorkerEffects* out) {
   if (!run_ || run_->failed) return;
   const auto it = run_->wanted.find(key);
   if (it == run_->wanted.end()) return;
   const Run::Wanted wanted = it->second;
   run_->wanted.erase(it);
   RankState& rank = run_->StateOf(key.consumer);
-  if (rank.running < 0 && sent > 0) rank.clock.Arrived(now, sent);
   InputArrived(wanted.job, wanted.microbatch);
+  const bool awaited = (run_->FlagsOf(wanted.job) & kQueued) != 0;
+  if (rank.running < 0 && awaited && made > 0) rank.clock.Arrived(now, made);
   StartJobs(now, out);
 }
 
@@ -347,7 +353,9 @@ void WorkerCore::Consider(int64_t id) {
 
 void WorkerCore::AddReady(RankState& rank, int64_t id) {
   const Job job = run_->JobOf(id);
-  rank.ready.Add(run_->graph.PriorityOf(job), id, job.stage, job.kind == JobKind::kForward);
+  const bool admits = job.kind == JobKind::kForward;
+  rank.ready.Add(run_->graph.PriorityOf(job), id, job.stage, admits,
+                 admits ? run_->admission.TicketOf(job) : -1);
 }
 
 void WorkerCore::StartJobs(int64_t now, WorkerEffects* out) {
@@ -369,7 +377,8 @@ void WorkerCore::StartJobs(int64_t now, WorkerEffects* out) {
 StartEffect WorkerCore::MakeStart(RankState& rank, int64_t id) {
   Run& run = *run_;
   const Job job = run.JobOf(id);
-  StartEffect start{rank.rank, job, {}, {}, true, false};
+  StartEffect start{rank.rank, job, {}, {}, true, false, false};
+  start.apart = HasMicrobatch(job.kind) && run.graph.IsApart(job);
   std::vector<Edge> edges;
   run.graph.Predecessors(job, &edges);
   const bool consumes = run.ConsumesGradients(job);
@@ -388,7 +397,7 @@ StartEffect WorkerCore::MakeStart(RankState& rank, int64_t id) {
       start.inputs.push_back(KeyOf(e));
     }
   }
-  if (job.kind == JobKind::kForward)
+  if (job.kind == JobKind::kForward || (start.apart && job.kind == run.graph.input_backward()))
     rank.peak_activations = std::max(rank.peak_activations, ++rank.activations);
   start.hand_out_gradient = job.kind == run.graph.final_backward() && run.graph.gradient_travels(job.stage);
   return start;
@@ -416,10 +425,9 @@ void WorkerCore::OnJobDone(int64_t now, const JobDone& done, WorkerEffects* out)
   run.FlagsOf(id) |= kDone;
   run.intakes.erase(id);
   --rank.jobs_left;
-  if (done.job.kind == run.graph.final_backward()) {
-    --rank.activations;
-    rank.ready.Release(done.job.stage);
-  }
+  FreeActivation(rank, done.job);
+  MeasureActivation(now, rank, done, out);
+  if (run.failed) return;
   PublishOutputs(done.job, out);
   Completion completion{done.job, done.start_ns, done.end_ns, done.loss.value_or(0), done.loss.has_value()};
   out->push_back(SendEffect{Completions{run.assignment.run, rank.rank, rank.token, {completion}}});
@@ -434,6 +442,38 @@ void WorkerCore::OnJobDone(int64_t now, const JobDone& done, WorkerEffects* out)
     ++run.first_row;
   }
   StartJobs(now, out);
+}
+
+// Every micro-batch has the same sizes, so the first forward of a stage tells for all.
+void WorkerCore::MeasureActivation(int64_t now, RankState& rank, const JobDone& done, WorkerEffects* out) {
+  if (done.job.kind != JobKind::kForward || !done.left_bytes.has_value() ||
+      !rank.ready.tickets().has_value() || rank.measured[done.job.stage]) {
+    return;
+  }
+  const int64_t counted = rank.ready.tickets()->left(done.job.stage);
+  if (*done.left_bytes > counted) {
+    return OnFailure(
+        now,
+        absl::StrFormat(
+            "%s on rank %d left %d bytes of activations, more than the %d that the memory budget was "
+            "planned with; run it without `memory`",
+            Describe(done.job), rank.rank, *done.left_bytes, counted),
+        out);
+  }
+  rank.measured[done.job.stage] = true;
+  // What the halves of a backward leave between them has been counted too, and is not in the measure.
+  if (run_->graph.schedule().split_backward) return;
+  rank.ready.Measure(done.job.stage, *done.left_bytes);
+}
+
+// What a micro-batch had alive on its stage goes with its backward, or, where that is on another rank, with
+// each.
+void WorkerCore::FreeActivation(RankState& rank, const Job& job) {
+  if (!HasMicrobatch(job.kind)) return;
+  const bool leaves_nothing = job.kind == JobKind::kForward && run_->graph.IsApart(job);
+  if (job.kind != run_->graph.final_backward() && !leaves_nothing) return;
+  --rank.activations;
+  if (leaves_nothing || !run_->graph.IsApart(job)) rank.ready.Release(job.stage);
 }
 
 void WorkerCore::PublishOutputs(const Job& job, WorkerEffects* out) {

@@ -15,10 +15,13 @@
 //   2. Forwards of a stage with a limit are admitted in claim order, so whatever the durations, a job that is
 //   earlier in the claim order never
 //      waits for one that is later.
-//   3. Micro-batch gradients are consumed in order of micro-batches, each once, as they arrive.
-//   4. After a failure or an abort no job starts; what is still running is waited for.
-//   5. A run that is assigned while an aborted one still computes begins when that is forgotten.
-//   6. A grant under another token than the lease's changes nothing.
+//   3. Under a byte budget a forward starts only with its ticket (schedules/admission.h). The tickets of a
+//   stage cost what was counted before, and what was measured once its first forward has ended; a forward
+//   that leaves more than was counted ends the run.
+//   4. Micro-batch gradients are consumed in order of micro-batches, each once, as they arrive.
+//   5. After a failure or an abort no job starts; what is still running is waited for.
+//   6. A run that is assigned while an aborted one still computes begins when that is forgotten.
+//   7. A grant under another token than the lease's changes nothing.
 // Threads: none; the owner calls one method at a time.
 #ifndef WEFT_WORKER_CORE_WORKER_CORE_H_
 #define WEFT_WORKER_CORE_WORKER_CORE_H_
@@ -74,6 +77,9 @@ struct StartEffect {
   std::vector<TensorKey> gradients;
   bool last = true;
   bool hand_out_gradient = false;
+  // The micro-batch's forward and backward are on different ranks: a forward leaves nothing, a backward
+  // starts from the stage's input.
+  bool apart = false;
 };
 // Hand an output of the job that just ended (or the initial weights) to a rank of another process, or of this
 // one (process -1).
@@ -102,6 +108,7 @@ struct JobDone {
   int64_t start_ns = 0, end_ns = 0;
   bool last = true;  // as in StartEffect
   std::optional<double> loss;
+  std::optional<int64_t> left_bytes;  // measured: what a forward leaves until its backward
 };
 
 class WorkerCore {
@@ -119,8 +126,8 @@ class WorkerCore {
 
   void OnMessage(int64_t now, const FromCoordinator& message, WorkerEffects* out);
   void OnPrepared(int64_t now, WorkerEffects* out);
-  // A wanted tensor is here. `sent`: when its producer offered it, on this machine's clock; 0 if unknown.
-  void OnTensor(int64_t now, const TensorKey& key, int64_t sent, WorkerEffects* out);
+  // A wanted tensor is here. `made`: when the job that made it ended, on this machine's clock; 0 if unknown.
+  void OnTensor(int64_t now, const TensorKey& key, int64_t made, WorkerEffects* out);
   void OnJobDone(int64_t now, const JobDone& done, WorkerEffects* out);
   void OnSaved(int64_t now, std::vector<RankReport> reports, WorkerEffects* out);
   // Something of the run went wrong here. Told to the coordinator once.
@@ -153,6 +160,8 @@ class WorkerCore {
   void InputArrived(int64_t id, int microbatch);
   void Consider(int64_t id);
   void AddReady(RankState& rank, int64_t id);
+  void MeasureActivation(int64_t now, RankState& rank, const JobDone& done, WorkerEffects* out);
+  void FreeActivation(RankState& rank, const Job& job);
   void PublishOutputs(const Job& job, WorkerEffects* out);
   void PublishInitialWeights(WorkerEffects* out);
   void PublishEdge(const Edge& edge, WorkerEffects* out);

@@ -18,17 +18,23 @@ Tensor InputOf(const JobTask& task, TensorKind kind) {
 }
 
 void RunForward(RankCompute& compute, const JobTask& task, JobOutcome* outcome) {
-  auto result = compute.Forward(task.start.job, InputOf(task, TensorKind::kActivation),
-                                InputOf(task, TensorKind::kWeights));
+  Tensor input = InputOf(task, TensorKind::kActivation), weights = InputOf(task, TensorKind::kWeights);
+  auto result = task.start.apart ? compute.ForwardOnly(task.start.job, std::move(input), std::move(weights))
+                                 : compute.Forward(task.start.job, std::move(input), std::move(weights));
   if (!result.ok()) {
     outcome->status = result.status();
     return;
   }
   outcome->activation = std::move(result->activation);
   outcome->loss = result->loss;
+  outcome->left_bytes = result->left_bytes;
 }
 
 void RunBackward(RankCompute& compute, const JobTask& task, JobOutcome* outcome) {
+  if (task.start.apart && task.start.job.kind != JobKind::kBackwardWeight) {
+    outcome->status = compute.AdoptPass(task.start.job, InputOf(task, TensorKind::kActivation));
+    if (!outcome->status.ok()) return;
+  }
   auto result = compute.Backward(task.start.job, InputOf(task, TensorKind::kInputGradient),
                                  InputOf(task, TensorKind::kWeights), task.start.hand_out_gradient);
   if (!result.ok()) {

@@ -28,6 +28,7 @@ struct JobOutcome {
   absl::Status status;
   int64_t start_ns = 0, end_ns = 0;
   std::optional<double> loss;
+  std::optional<int64_t> left_bytes;  // of a forward: its activations that stay until the backward
   Tensor activation, input_gradient, gradient, gradient_sum;
 
   // The output that travels along an edge of this kind; weights are not an output (ask the compute).

@@ -104,11 +104,13 @@ class SignalStop {
       if (signal != SIGUSR2) loop->Stop();
     });
   }
-  ~SignalStop() {
+  // After it no signal reaches the loop; it may be destroyed.
+  void Unwatch() {
     if (!thread_.joinable()) return;
     pthread_kill(thread_.native_handle(), SIGUSR2);
     thread_.join();
   }
+  ~SignalStop() { Unwatch(); }
 
  private:
   sigset_t set_;
@@ -139,6 +141,7 @@ int Serve(const Flags& flags, SignalStop& signals) {
   link.Send(hello);
   signals.Watch(&loop);
   const absl::Status status = loop.Run();
+  signals.Unwatch();
   metrics->reset();
   link.Close(500'000'000).IgnoreError();
   (*transport)->Close(MonotonicNow() + 200'000'000);

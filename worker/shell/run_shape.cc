@@ -2,8 +2,8 @@
 
 #include <utility>
 
+#include "proto/run/run_schedule.h"
 #include "schedules/check.h"
-#include "schedules/families.h"
 
 namespace weft {
 
@@ -16,8 +16,7 @@ absl::StatusOr<RunSpec> ParseRunSpecText(const std::string& text) {
 absl::StatusOr<WorkerCore::RunShape> ParseRunShape(const std::string& text) {
   absl::StatusOr<RunSpec> spec = ParseRunSpecText(text);
   if (!spec.ok()) return spec.status();
-  absl::StatusOr<Schedule> schedule =
-      MakeSchedule(spec->schedule.name, spec->schedule.parameters, spec->stages(), spec->train.microbatches);
+  absl::StatusOr<Schedule> schedule = ScheduleOf(*spec);
   if (!schedule.ok()) return schedule.status();
   if (absl::Status s = CheckSchedule(*schedule); !s.ok()) return s;
   if (absl::Status s = CheckTrainable(*schedule); !s.ok()) return s;

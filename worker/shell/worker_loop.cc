@@ -18,6 +18,10 @@ namespace weft {
 namespace {
 
 constexpr int64_t kMicrosecond = 1'000, kMillisecond = 1'000'000;
+constexpr int64_t kGatherTime = 10 * kMillisecond;
+constexpr size_t kGatherJobs = 32;  // half of the least credit
+constexpr int64_t kShortJob = kMillisecond;
+constexpr int64_t kLongestUnseen = 5 * kMillisecond;  // without a look at messages, though jobs are short
 
 void Add(const RankClock& clock, WorkerSnapshot* s) {
   for (int k = 0; k < kJobKinds; ++k)
@@ -40,16 +44,7 @@ WorkerLoop::WorkerLoop(WorkerLoopOptions options, Device& device, Transport& tra
   wake_fd_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
 }
 
-WorkerLoop::~WorkerLoop() {
-  Stop();
-  std::deque<std::unique_ptr<Slot>> slots;
-  {
-    MutexLock lock(mu_);
-    slots.swap(slots_);
-  }
-  for (auto& slot : slots) slot->thread.join();
-  close(wake_fd_);
-}
+WorkerLoop::~WorkerLoop() { close(wake_fd_); }
 
 void WorkerLoop::Stop() {
   MutexLock lock(mu_);
@@ -61,21 +56,44 @@ void WorkerLoop::Stop() {
 }
 
 absl::Status WorkerLoop::Run() {
+  DriveUntilStopped();
+  JoinRanks();
+  MutexLock lock(mu_);
+  return status_;
+}
+
+void WorkerLoop::DriveUntilStopped() {
   MutexLock lock(mu_);
   while (!stop_) {
-    if (driver_ != kNobody) {
-      // A rank's thread drives. Look again soon, in case it goes off to compute.
-      main_wake_.WaitWithTimeout(mu_, (driver_blocked_ ? 10 : 5) * kMillisecond);
+    if (driver_ != kNobody || RanksLookOften()) {
+      // A rank's thread drives, or will soon. Look again, in case it goes off to compute.
+      main_wake_.WaitWithTimeout(mu_, kGatherTime);
       SendGathered();
       continue;
     }
     driver_ = kMain;
-    while (driver_ == kMain && !stop_) {
+    while (driver_ == kMain && !stop_ && !RanksLookOften()) {
       if (!Poll() && driver_ == kMain) Block();
     }
     if (driver_ == kMain) driver_ = kNobody;
   }
-  return status_;
+}
+
+// A rank's last job may still seat the ranks of a next run.
+void WorkerLoop::JoinRanks() {
+  for (size_t i = 0;; ++i) {
+    std::thread* thread = nullptr;
+    {
+      MutexLock lock(mu_);
+      if (i == slots_.size()) return;
+      thread = &slots_[i]->thread;
+    }
+    thread->join();
+  }
+}
+
+bool WorkerLoop::RanksLookOften() const {
+  return job_ns_ < kShortJob && MonotonicNow() - last_job_end_ < kLongestUnseen;
 }
 
 void WorkerLoop::RankMain(Slot* slot) {
@@ -84,7 +102,7 @@ void WorkerLoop::RankMain(Slot* slot) {
     if (!std::holds_alternative<std::monostate>(slot->task)) {
       RunTask(slot);
       // The outputs leave, and what peers asked for meanwhile is seen, before the next job begins.
-      if (driver_ == kNobody || driver_ == kMain) Poll();
+      if (!stop_ && (driver_ == kNobody || driver_ == kMain)) Poll();
     } else if (driver_ == kNobody || driver_ == kMain) {
       driver_ = slot->index;
       Drive(slot);
@@ -140,11 +158,13 @@ void WorkerLoop::Block() {
 }
 
 // A write of the session costs as much as a short job and wakes another process, so completions gather while
-// ranks are busy; the main thread sends them every few milliseconds, or whoever has nothing to do.
+// ranks are busy. The main thread sends them after a while, or whoever has nothing to do, or who made them
+// many.
 void WorkerLoop::SendGathered() {
   if (sending_) return;  // whoever sends takes what has come since
   sending_ = true;
   while (!outbox_.empty()) {
+    gathered_ = 0;
     std::deque<FromWorker> batch;
     batch.swap(outbox_);
     mu_.Unlock();
@@ -155,9 +175,12 @@ void WorkerLoop::SendGathered() {
 }
 
 void WorkerLoop::Send(FromWorker message) {
-  const bool can_wait = std::holds_alternative<Completions>(message);
+  const Completions* completions = std::get_if<Completions>(&message);
+  if (completions != nullptr) gathered_ += completions->jobs.size();
+  const bool can_wait = completions != nullptr;
   Gather(&outbox_, std::move(message));
   if (can_wait || sending_) return;
+  gathered_ = 0;
   for (FromWorker& m : outbox_) link_.Send(std::move(m));
   outbox_.clear();
 }
@@ -193,8 +216,9 @@ void WorkerLoop::HandleTransport(int64_t now) {
       continue;
     }
     CountReceived(e.key, e.tensor.bytes);
+    const int64_t made = e.tensor.made_ns;
     if (e.key.kind != TensorKind::kOrder) inbox_[e.key] = std::move(e.tensor);
-    core_.OnTensor(now, e.key, 0, &effects_);
+    core_.OnTensor(now, e.key, made, &effects_);
     Apply(now, nullptr);
   }
 }
@@ -210,8 +234,13 @@ void WorkerLoop::RunTask(Slot* slot) {
     const int64_t now = MonotonicNow();
     if (!outcome.status.ok()) Fail(now, outcome.status);
     ++past_.jobs[static_cast<int>(what.kind)];
-    core_.OnJobDone(now, {slot->rank, what, outcome.start_ns, outcome.end_ns, last, outcome.loss}, &effects_);
+    job_ns_ += (outcome.end_ns - outcome.start_ns - job_ns_) / 8;
+    last_job_end_ = now;
+    core_.OnJobDone(
+        now, {slot->rank, what, outcome.start_ns, outcome.end_ns, last, outcome.loss, outcome.left_bytes},
+        &effects_);
     Apply(now, &outcome);
+    if (gathered_ >= kGatherJobs) SendGathered();
     return;
   }
   if (auto* prepare = std::get_if<PrepareTask>(&task)) {
@@ -310,6 +339,7 @@ void WorkerLoop::Prepare(int64_t now, PrepareEffect& effect) {
   const Assign& a = effect.assignment;
   if (pending_tasks_ > 0)
     return Fail(now, absl::UnavailableError("this process is still busy with the run before"));
+  SeatRanks(now, a);
   absl::StatusOr<RunSpec> spec = ParseRunSpecText(a.spec);
   if (!spec.ok()) return Fail(now, spec.status());
   output_ = a.output;
@@ -325,21 +355,10 @@ void WorkerLoop::Prepare(int64_t now, PrepareEffect& effect) {
   const int spin_us =
       options_.spin_microseconds >= 0 ? options_.spin_microseconds : (cores_for_all ? 2000 : 20);
   spin_ns_ = spin_us * kMicrosecond;
-  next_report_ = now + options_.report_interval_ns;
-  while (slots_.size() < a.leases.size()) {
-    slots_.push_back(std::make_unique<Slot>());
-    Slot* slot = slots_.back().get();
-    slot->index = static_cast<int>(slots_.size()) - 1;
-    slot->thread = std::thread(&WorkerLoop::RankMain, this, slot);
-  }
   task_status_ = absl::OkStatus();
   pending_tasks_ = static_cast<int>(a.leases.size());
-  for (size_t i = 0; i < a.leases.size(); ++i) {
-    Slot* slot = slots_[i].get();
-    slot->rank = a.leases[i].rank;
-    slot->saved_stages.clear();
-    slot->bytes_sent.fill(0);
-    slot->bytes_received.fill(0);
+  for (const RankLease& lease : a.leases) {
+    Slot* slot = SlotOf(lease.rank);
     PrepareTask task{spec_, {}, output_.empty() ? "" : output_ + "/checkpoint-0"};
     for (const PrepareEffect::Stage& s : effect.stages) {
       if (s.rank != slot->rank) continue;
@@ -347,6 +366,24 @@ void WorkerLoop::Prepare(int64_t now, PrepareEffect& effect) {
       if (s.saves) slot->saved_stages.push_back(s.stage);
     }
     Give(slot, std::move(task));
+  }
+}
+
+// Before anything of the run can fail: reports and metrics ask for the slot of each rank that the core has.
+void WorkerLoop::SeatRanks(int64_t now, const Assign& a) {
+  next_report_ = now + options_.report_interval_ns;
+  while (slots_.size() < a.leases.size()) {
+    slots_.push_back(std::make_unique<Slot>());
+    Slot* slot = slots_.back().get();
+    slot->index = static_cast<int>(slots_.size()) - 1;
+    slot->thread = std::thread(&WorkerLoop::RankMain, this, slot);
+  }
+  for (size_t i = 0; i < a.leases.size(); ++i) {
+    Slot* slot = slots_[i].get();
+    slot->rank = a.leases[i].rank;
+    slot->saved_stages.clear();
+    slot->bytes_sent.fill(0);
+    slot->bytes_received.fill(0);
   }
 }
 
@@ -397,6 +434,7 @@ void WorkerLoop::Publish(int64_t now, const PublishEffect& effect, const JobOutc
   } else if (outcome != nullptr) {
     tensor = outcome->Output(key.kind, key.part, effect.parts);
   }
+  tensor.made_ns = now;
   if (key.producer != key.consumer) producer->bytes_sent[static_cast<int>(key.kind)] += tensor.bytes;
   if (effect.process >= 0) return transport_.Offer(effect.process, key, std::move(tensor));
   CountReceived(key, tensor.bytes);

@@ -3,12 +3,14 @@
 // One thread a rank computes that rank's jobs. There is no thread between a message and the job that it makes
 // ready: whenever a rank has nothing to compute its own thread drives the process (takes messages and
 // tensors, steps the core, carries out the effects), spinning for a short while and then blocking on the
-// descriptors of session and transport. At most one thread drives; when all ranks compute for longer than a
-// millisecond, the main thread takes over so that peers and coordinator are still answered.
+// descriptors of session and transport. At most one thread drives. While all ranks compute long jobs the main
+// thread does, so that peers and coordinator are still answered; between short jobs the ranks look for
+// themselves, and a driver that is woken by each message would only take their cores away.
 //
 // Everything but computing happens under one lock. The time under it is microseconds; no waiting happens
 // there. Ownership: borrows device, transport and link, which outlive it. Run returns when the coordinator
-// says so, Stop was called or the link is lost.
+// says so, Stop was called or the link is lost, after the jobs that are being computed: then no thread of it
+// is left, and device, transport and link are the caller's again.
 #ifndef WEFT_WORKER_SHELL_WORKER_LOOP_H_
 #define WEFT_WORKER_SHELL_WORKER_LOOP_H_
 
@@ -74,7 +76,7 @@ class WorkerLoop {
   WorkerLoop(WorkerLoopOptions options, Device& device, Transport& transport, CoordinatorLink& link);
   ~WorkerLoop();
 
-  // Serves runs until told to stop; OK after Shutdown or Stop, else why the link was lost.
+  // Serves runs until told to stop; OK after Shutdown or Stop, else why the link was lost. Once.
   absl::Status Run();
   // Safe in a signal handler's thread (not in the handler).
   void Stop();
@@ -105,9 +107,12 @@ class WorkerLoop {
   };
   static constexpr int kNobody = -1, kMain = -2;
 
+  void DriveUntilStopped();
+  void JoinRanks();
   void RankMain(Slot* slot);
   void RunTask(Slot* slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Drive(Slot* slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool RanksLookOften() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void LeaveDriving() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Takes and handles whatever is there; false if there was nothing.
   bool Poll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -122,6 +127,7 @@ class WorkerLoop {
   void ApplyOne(int64_t now, WorkerEffect& effect, const JobOutcome* outcome)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Prepare(int64_t now, PrepareEffect& effect) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void SeatRanks(int64_t now, const Assign& a) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::vector<Tensor> TakeArrived(const std::vector<TensorKey>& keys) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Start(StartEffect& effect) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Publish(int64_t now, const PublishEffect& effect, const JobOutcome* outcome)
@@ -156,10 +162,13 @@ class WorkerLoop {
   std::shared_ptr<const RunSpec> spec_ ABSL_GUARDED_BY(mu_);
   std::string output_ ABSL_GUARDED_BY(mu_);
   std::deque<FromWorker> outbox_ ABSL_GUARDED_BY(mu_);  // not yet given to the link
+  size_t gathered_ ABSL_GUARDED_BY(mu_) = 0;            // completions in it
   bool sending_ ABSL_GUARDED_BY(mu_) = false;
   int pending_tasks_ ABSL_GUARDED_BY(mu_) = 0;  // of Prepare or Save
   absl::Status task_status_ ABSL_GUARDED_BY(mu_);
   int driver_ ABSL_GUARDED_BY(mu_) = kNobody;
+  int64_t job_ns_ ABSL_GUARDED_BY(mu_) = 0;  // running mean of the jobs' times
+  int64_t last_job_end_ ABSL_GUARDED_BY(mu_) = 0;
   bool prepared_ ABSL_GUARDED_BY(mu_) = false;  // every rank of the run has its compute
   bool driver_blocked_ ABSL_GUARDED_BY(mu_) = false;
   bool forget_when_idle_ ABSL_GUARDED_BY(mu_) = false;

@@ -6,8 +6,8 @@
 namespace weft {
 
 absl::string_view MemoryClassName(MemoryClass c) {
-  constexpr absl::string_view kNames[kMemoryClasses] = {"weights", "gradients", "optimizer", "activations",
-                                                        "buffers"};
+  constexpr absl::string_view kNames[kMemoryClasses] = {"weights",     "gradients", "optimizer",
+                                                        "activations", "buffers",   "host"};
   return kNames[static_cast<int>(c)];
 }
 

@@ -13,7 +13,10 @@
 //   2. Gradients are summed in the order of micro-batches 0, 1, 2, ..; out-of-order ones wait.
 //   3. Bytes are measured by the allocator, by class, never estimated; everything a job allocates is charged
 //   to the rank.
-//   4. Initial weights depend on the seed and on each parameter's layer and name only; random masks on seed,
+//   4. What a forward leaves follows the schedule's `activations`: all that the backward needs (retain), the
+//   stage's input alone (recompute: the backward runs the forward again first), or all of it in host memory
+//   (offload). The bits are the same.
+//   5. Initial weights depend on the seed and on each parameter's layer and name only; random masks on seed,
 //   step, micro-batch and layer.
 // Threads: one thread at a time uses a RankCompute. live_bytes and peak_bytes may be called from any thread.
 // Failure: an exception of LibTorch becomes a Status naming the job; after a failed job the rank's state is
@@ -38,15 +41,17 @@
 
 namespace weft {
 
-enum class MemoryClass : uint8_t { kWeights, kGradients, kOptimizer, kActivations, kBuffers };
-inline constexpr int kMemoryClasses = 5;
-absl::string_view MemoryClassName(
-    MemoryClass c);  // "weights", "gradients", "optimizer", "activations", "buffers"
+enum class MemoryClass : uint8_t { kWeights, kGradients, kOptimizer, kActivations, kBuffers, kHost };
+inline constexpr int kMemoryClasses = 6;
+// "weights", "gradients", "optimizer", "activations", "buffers", "host". The last is not in the rank's own
+// memory: activations that were moved to the host's.
+absl::string_view MemoryClassName(MemoryClass c);
 using BytesByClass = std::array<int64_t, kMemoryClasses>;
 
 struct ForwardResult {
   Tensor activation;           // [samples, ..] output of the stage; empty for the last stage
   std::optional<double> loss;  // mean loss of the micro-batch; last stage only
+  int64_t left_bytes = 0;  // of class activations, the output included: they stay until the backward at most
 };
 struct BackwardResult {
   Tensor input_gradient;  // empty for stage 0
@@ -76,6 +81,12 @@ class RankCompute {
   // `input`: the previous stage's activation, empty for stage 0, which reads the data. `weights`: a fetched
   // copy, empty to use the held ones.
   virtual absl::StatusOr<ForwardResult> Forward(const Job& job, Tensor input, Tensor weights) = 0;
+
+  // Where a micro-batch's forward and backward on a stage are on different ranks: the forward leaves nothing,
+  // and before its backward the other rank adopts the pass, to start over from the stage's input (empty for
+  // stage 0).
+  virtual absl::StatusOr<ForwardResult> ForwardOnly(const Job& job, Tensor input, Tensor weights) = 0;
+  virtual absl::Status AdoptPass(const Job& job, Tensor input) = 0;
 
   // `output_gradient`: empty for the last stage, which starts from its loss. `hand_out`: return the
   // micro-batch's gradient instead of adding it to the held sum.

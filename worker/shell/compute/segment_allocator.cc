@@ -23,6 +23,7 @@ struct SegmentAllocator::Header {
   Header* before;           // the neighbour before it in memory, null for a segment's first
   SegmentAllocator* owner;  // null for a block outside of segments
   Header *next, *previous;  // in its free list
+  uint32_t tally;           // in which it was allocated
 
   char* payload() { return reinterpret_cast<char*>(this) + kAlignment; }
   Header* after() { return reinterpret_cast<Header*>(payload() + units * kAlignment); }
@@ -169,6 +170,8 @@ absl::StatusOr<void*> SegmentAllocator::Allocate(size_t bytes, MemoryClass memor
   block->mark = Header::kUsed;
   block->memory_class = memory_class;
   block->charged = units * kAlignment;
+  block->tally = tally_;
+  tally_bytes_[static_cast<int>(memory_class)] += static_cast<int64_t>(block->charged);
   Charge(memory_class, static_cast<int64_t>(block->charged));
   if (live_blocks_++ == 0) self_ = shared_from_this();
   return block->payload();
@@ -199,6 +202,9 @@ void SegmentAllocator::Release(Header* block) {
   std::shared_ptr<SegmentAllocator> last;  // dropped after the lock: it may end this object
   MutexLock lock(mutex_);
   Charge(block->memory_class, -static_cast<int64_t>(block->charged));
+  if (block->tally == tally_) {
+    tally_bytes_[static_cast<int>(block->memory_class)] -= static_cast<int64_t>(block->charged);
+  }
   Header* after = block->after();
   if (after->mark == Header::kFree) {
     Remove(after);
@@ -234,6 +240,17 @@ BytesByClass SegmentAllocator::peak_bytes() const {
   BytesByClass bytes{};
   for (int i = 0; i < kMemoryClasses; ++i) bytes[i] = peak_[i].load(std::memory_order_relaxed);
   return bytes;
+}
+
+void SegmentAllocator::BeginTally() {
+  MutexLock lock(mutex_);
+  ++tally_;
+  tally_bytes_.fill(0);
+}
+
+int64_t SegmentAllocator::tally(MemoryClass memory_class) const {
+  MutexLock lock(mutex_);
+  return tally_bytes_[static_cast<int>(memory_class)];
 }
 
 size_t SegmentAllocator::segment_bytes() const {

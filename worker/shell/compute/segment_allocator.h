@@ -51,6 +51,10 @@ class SegmentAllocator : public std::enable_shared_from_this<SegmentAllocator> {
 
   BytesByClass live_bytes() const;
   BytesByClass peak_bytes() const;
+  // Begins to count apart what is allocated from here on, until the next tally begins.
+  void BeginTally();
+  // The bytes of the class that were allocated since then and are still alive.
+  int64_t tally(MemoryClass memory_class) const;
   // Bytes of all segments taken from the source.
   size_t segment_bytes() const;
   // Walks all segments and aborts where a structure contradicts another. For tests.
@@ -88,6 +92,8 @@ class SegmentAllocator : public std::enable_shared_from_this<SegmentAllocator> {
   mutable Mutex mutex_;
   std::vector<Segment> segments_ ABSL_GUARDED_BY(mutex_);
   size_t segment_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint32_t tally_ ABSL_GUARDED_BY(mutex_) = 0;  // number of the present one
+  BytesByClass tally_bytes_ ABSL_GUARDED_BY(mutex_){};
   uint64_t live_blocks_ ABSL_GUARDED_BY(mutex_) = 0;
   std::shared_ptr<SegmentAllocator> self_ ABSL_GUARDED_BY(mutex_);  // held while blocks live
   uint64_t first_bits_ ABSL_GUARDED_BY(mutex_) = 0;

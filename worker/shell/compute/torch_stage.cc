@@ -38,6 +38,30 @@ std::vector<int64_t> Strides(const std::vector<int64_t>& size) {
   return strides;
 }
 
+// The stage's output, or its loss where there are targets.
+at::Tensor RunLayers(const std::vector<std::unique_ptr<Layer>>& layers, const StageLayout& layout,
+                     const at::Tensor& input, const at::Tensor& targets, const MaskKey& key,
+                     const StageWeights& weights) {
+  at::Tensor x = input;
+  const at::Tensor* parameters = weights.parameters().data();
+  size_t slot = 0;
+  for (int layer = layout.first_layer; layer < layout.end_layer; ++layer) {
+    x = layers[layer]->Forward(x, parameters + slot, key);
+    while (slot < layout.slots.size() && layout.slots[slot].layer == layer) ++slot;
+  }
+  return targets.defined() ? Loss(x, targets) : x;
+}
+
+PassOutput OutputOf(const at::Tensor& end, const at::Tensor& targets) {
+  PassOutput output;
+  if (targets.defined()) {
+    output.loss = *end.const_data_ptr<float>();
+  } else {
+    output.activation = end;
+  }
+  return output;
+}
+
 }  // namespace
 
 StageWeights::StageWeights(const StageLayout& layout)
@@ -75,34 +99,40 @@ std::shared_ptr<void> StageWeights::Use(std::shared_ptr<StageWeights> weights) {
 PassOutput RunForward(const std::vector<std::unique_ptr<Layer>>& layers, const StageLayout& layout,
                       const at::Tensor& input, const at::Tensor& targets, const MaskKey& key, Pass* pass) {
   at::AutoGradMode with_graph(true);
-  at::Tensor x = input;
   if (layout.stage > 0) {
-    pass->input = x;
-    pass->input.set_requires_grad(true);
+    const at::Tensor& leaf = input;
+    leaf.set_requires_grad(true);
+    pass->input_edge = torch::autograd::impl::gradient_edge(leaf);
   }
-  const at::Tensor* parameters = pass->weights->parameters().data();
-  size_t slot = 0;
-  for (int layer = layout.first_layer; layer < layout.end_layer; ++layer) {
-    x = layers[layer]->Forward(x, parameters + slot, key);
-    while (slot < layout.slots.size() && layout.slots[slot].layer == layer) ++slot;
-  }
-  PassOutput output;
-  if (targets.defined()) {
-    const at::Tensor loss = Loss(x, targets);
-    output.loss = *loss.const_data_ptr<float>();
-    pass->output = torch::autograd::impl::gradient_edge(loss);
-  } else {
-    output.activation = x;
-    // The edge alone: the graph keeps the output's bytes only if a gradient needs them.
-    pass->output = torch::autograd::impl::gradient_edge(x);
-  }
-  return output;
+  const at::Tensor end = RunLayers(layers, layout, input, targets, key, *pass->weights);
+  // The edge alone: the graph keeps the output's bytes only if a gradient needs them.
+  pass->output = torch::autograd::impl::gradient_edge(end);
+  return OutputOf(end, targets);
 }
 
-PassGradients RunBackward(const Pass& pass, const at::Tensor& output_gradient, PassHalf half) {
-  const bool wants_input = pass.input.defined() && half != PassHalf::kWeight;
+PassOutput RunWithoutGraph(const std::vector<std::unique_ptr<Layer>>& layers, const StageLayout& layout,
+                           const at::Tensor& input, const at::Tensor& targets, const MaskKey& key,
+                           const Pass& pass) {
+  at::NoGradGuard without_graph;
+  return OutputOf(RunLayers(layers, layout, input, targets, key, *pass.weights), targets);
+}
+
+PassGradients RunBackward(Pass& pass, const at::Tensor& output_gradient, PassHalf half) {
+  if (half == PassHalf::kInput && pass.input_edge.is_valid()) {
+    pass.path = FindPathNodes(pass.output, pass.input_edge, pass.weights->parameters());
+    PassGradients gradients;
+    gradients.input = RunInputHalf(pass.output, output_gradient, pass.input_edge, &pass.path).contiguous();
+    return gradients;
+  }
+  if (half == PassHalf::kWeight && !pass.path.empty()) {
+    PassGradients gradients;
+    gradients.parameters = RunWeightHalf(pass.weights->parameters(), &pass.path);
+    for (at::Tensor& gradient : gradients.parameters) gradient = gradient.contiguous();
+    return gradients;
+  }
+  const bool wants_input = pass.input_edge.is_valid() && half != PassHalf::kWeight;
   torch::autograd::edge_list wanted;
-  if (wants_input) wanted.push_back(torch::autograd::impl::gradient_edge(pass.input));
+  if (wants_input) wanted.push_back(pass.input_edge);
   if (half != PassHalf::kInput) {
     for (const at::Tensor& p : pass.weights->parameters()) {
       wanted.push_back(torch::autograd::impl::gradient_edge(p));

@@ -2,7 +2,8 @@
 // forward leaves for its backward, and the gradients that come out of it. Private to the adapter of LibTorch.
 //
 // The graph refers to the parameters' storage, not to its bytes, so a fetched copy of the weights can be
-// dropped after the forward and another put in its place for the backward.
+// dropped after the forward and another put in its place for the backward. A forward may also leave no graph:
+// then the stage's input is all that stays, and the backward runs the forward again first.
 #ifndef WEFT_WORKER_SHELL_COMPUTE_TORCH_STAGE_H_
 #define WEFT_WORKER_SHELL_COMPUTE_TORCH_STAGE_H_
 
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "worker/shell/compute/parameters.h"
+#include "worker/shell/compute/split_backward.h"
 #include "worker/shell/compute/torch_layers.h"
 #include "worker/shell/tensor.h"
 
@@ -36,6 +38,7 @@ class StageWeights {
   bool in_use() const { return users_.load(std::memory_order_acquire) != 0; }
 
   const Tensor& memory() const { return memory_; }
+  const c10::StorageImpl* storage() const { return storage_.unsafeGetStorageImpl(); }
   float* data() const { return static_cast<float*>(memory_.data); }
   const std::vector<at::Tensor>& parameters() const { return parameters_; }
 
@@ -48,12 +51,16 @@ class StageWeights {
 
 // What a forward leaves for its backward.
 struct Pass {
-  std::shared_ptr<StageWeights> weights;
-  std::shared_ptr<void> use;  // of held weights
-  bool fetched = false;       // the weights are a copy that comes again with the backward
-  at::Tensor input;           // undefined for data, which needs no gradient
-  torch::autograd::Edge output;
+  std::shared_ptr<StageWeights> weights;  // null where the backward brings them to a forward run again
+  std::shared_ptr<void> use;              // of held weights
+  bool fetched = false;                   // the weights are a copy that comes again with the backward
+  at::Tensor input;                       // without a graph only; undefined for data, which is read again
+  // The graph's two ends. The input's is not valid for data, which needs no gradient.
+  torch::autograd::Edge input_edge, output;
   at::Tensor output_gradient;  // kept between the two halves of a split backward
+  std::vector<PathNode> path;  // likewise
+
+  bool has_graph() const { return output.is_valid(); }
 };
 
 struct PassOutput {
@@ -61,17 +68,21 @@ struct PassOutput {
   std::optional<float> loss;  // of the last stage
 };
 
-// Runs layers [layout.first_layer, layout.end_layer) on `input` with `pass->weights` and fills the rest of
-// `pass`. `targets` is defined for the last stage only.
+// Runs layers [layout.first_layer, layout.end_layer) on `input` with `pass->weights`. `targets` is defined
+// for the last stage only. RunForward leaves the graph in `pass`; RunWithoutGraph leaves nothing, and gives
+// the same bits.
 PassOutput RunForward(const std::vector<std::unique_ptr<Layer>>& layers, const StageLayout& layout,
                       const at::Tensor& input, const at::Tensor& targets, const MaskKey& key, Pass* pass);
+PassOutput RunWithoutGraph(const std::vector<std::unique_ptr<Layer>>& layers, const StageLayout& layout,
+                           const at::Tensor& input, const at::Tensor& targets, const MaskKey& key,
+                           const Pass& pass);
 
 enum class PassHalf : uint8_t { kBoth, kInput, kWeight };
 struct PassGradients {
   at::Tensor input;                    // undefined for data and kWeight
   std::vector<at::Tensor> parameters;  // contiguous, in the order of slots; empty for kInput
 };
-PassGradients RunBackward(const Pass& pass, const at::Tensor& output_gradient, PassHalf half);
+PassGradients RunBackward(Pass& pass, const at::Tensor& output_gradient, PassHalf half);
 
 // The same bytes, as the other library's tensor. `Wrap` aborts if the shape does not fit the bytes.
 at::Tensor Wrap(const Tensor& tensor);

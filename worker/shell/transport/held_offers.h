@@ -24,7 +24,7 @@ struct HeldOffer {
 
 class HeldOffers {
  public:
-  uint64_t Add(HeldOffer offer) {
+  uint64_t Add(HeldOffer&& offer) {
     const uint64_t id = next_id_++;
     bytes_ += offer.tensor.bytes;
     held_.emplace(id, std::move(offer));

@@ -21,6 +21,7 @@
 
 #include "absl/container/btree_map.h"
 #include "absl/status/status.h"
+#include "worker/shell/transport/peer_clock.h"
 #include "worker/shell/transport/transport_address.h"
 #include "worker/shell/transport/ucx_messenger.h"
 
@@ -33,6 +34,7 @@ struct PeerConnection {
   bool in_place = false;  // this process can read the peer's memory
   bool open = true;       // neither failed nor said goodbye
   bool broken = false;    // its link has failed; what that means is not yet decided
+  PeerClock clock;        // of a peer on another machine
 };
 
 class PeerConnections {

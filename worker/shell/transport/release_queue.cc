@@ -19,24 +19,27 @@ ReleaseQueue::ReleaseQueue() : event_fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC))
 ReleaseQueue::~ReleaseQueue() { close(event_fd_); }
 
 void ReleaseQueue::Push(Release release) {
-  MutexLock lock(mutex_);
-  if (closed_) return;
-  releases_.push_back(release);
-  idle_.store(false, std::memory_order_release);
-  if (armed_ && !signaled_) {
-    signaled_ = eventfd_write(event_fd_, 1) == 0;
+  bool signal;
+  {
+    MutexLock lock(mutex_);
+    if (closed_) return;
+    releases_.push_back(release);
+    idle_.store(false, std::memory_order_release);
+    signal = std::exchange(signal_wanted_, false);
   }
+  // Not under the lock: the write may hand this core to the thread that it wakes, which wants the lock.
+  if (signal) eventfd_write(event_fd_, 1);
 }
 
 void ReleaseQueue::Take(std::vector<Release>* out) {
   if (idle_.load(std::memory_order_acquire)) return;
   MutexLock lock(mutex_);
   idle_.store(true, std::memory_order_relaxed);
-  armed_ = false;
-  if (signaled_) {
+  if (std::exchange(armed_, false)) {
+    // A signal that is written only after this wakes the next wait for nothing, once.
     eventfd_t ignored;
     eventfd_read(event_fd_, &ignored);
-    signaled_ = false;
+    signal_wanted_ = false;
   }
   std::swap(*out, releases_);
 }
@@ -50,7 +53,7 @@ void ReleaseQueue::Close() {
 bool ReleaseQueue::Arm() {
   MutexLock lock(mutex_);
   if (!releases_.empty()) return false;
-  armed_ = true;
+  armed_ = signal_wanted_ = true;
   idle_.store(false, std::memory_order_relaxed);
   return true;
 }

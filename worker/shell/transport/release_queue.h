@@ -42,7 +42,7 @@ class ReleaseQueue {
   Mutex mutex_;
   std::vector<Release> releases_ ABSL_GUARDED_BY(mutex_);
   bool armed_ ABSL_GUARDED_BY(mutex_) = false;
-  bool signaled_ ABSL_GUARDED_BY(mutex_) = false;
+  bool signal_wanted_ ABSL_GUARDED_BY(mutex_) = false;  // armed, and not signaled since
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

@@ -13,6 +13,7 @@
 //   3. Offered bytes stay alive and unchanged until the consumer dropped its Tensor (in place) or has its
 //   copy.
 //   4. A message of another epoch than the one set is dropped and counted.
+//   5. An arrived tensor says when it was made, on the clock of the machine where it arrived.
 // Threads: every method is called by one thread at a time (the worker's driver holds a lock). Only destroying
 // an arrived Tensor may happen
 //   on any thread, at any time, also after the transport is gone.

@@ -8,10 +8,11 @@ namespace {
 
 using Type = TransportMessage::Type;
 
-constexpr uint16_t kMagic = 0x5701;  // 'W', format 1
+constexpr uint16_t kMagic = 0x5702;  // 'W', format 2
 // Virtual addresses have 47 bits, so no tensor or segment can be larger; sums of two such numbers cannot
 // overflow.
 constexpr uint64_t kMaxLength = uint64_t{1} << 47;
+constexpr int64_t kMaxTime = int64_t{1} << 61;  // differences of such times cannot overflow
 
 void PutKey(const TensorKey& key, ByteWriter* out) {
   out->Put(key.run);
@@ -68,6 +69,21 @@ absl::Status GetShape(ByteReader* in, TensorShape* shape, uint64_t* bytes) {
   return CheckShape(*shape, *bytes);
 }
 
+void PutTimes(const TransportMessage& message, ByteWriter* out) {
+  out->Put(message.made_ns);
+  out->Put(message.sent_ns);
+}
+
+absl::Status GetTimes(ByteReader* in, TransportMessage* message) {
+  message->made_ns = in->Get<int64_t>();
+  message->sent_ns = in->Get<int64_t>();
+  if (message->made_ns < 0 || message->made_ns > message->sent_ns || message->sent_ns > kMaxTime) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("made at ", message->made_ns, " and sent at ", message->sent_ns));
+  }
+  return absl::OkStatus();
+}
+
 void PutPlace(const TransportMessage& message, ByteWriter* out) {
   out->Put(message.offer);
   out->Put(message.segment.id);
@@ -120,6 +136,7 @@ absl::Status GetBody(ByteReader* in, TransportMessage* message) {
     case Type::kData:
       status = GetKey(in, &message->key);
       if (status.ok()) status = GetShape(in, &message->shape, &message->bytes);
+      if (status.ok()) status = GetTimes(in, message);
       if (status.ok() && message->type == Type::kInPlace) status = GetPlace(in, message);
       return status;
     case Type::kRelease:
@@ -186,6 +203,7 @@ size_t Encode(const TransportMessage& message, char* out) {
     case Type::kData:
       PutKey(message.key, &writer);
       PutShape(message.shape, message.bytes, &writer);
+      PutTimes(message, &writer);
       if (message.type == Type::kInPlace) PutPlace(message, &writer);
       break;
     case Type::kRelease:

@@ -77,9 +77,7 @@ class UcxTransport final : public Transport, private UcxMessenger::Handler {
   struct Incoming {
     PeerId peer;
     TensorKey key;
-    TensorShape shape;
-    uint64_t bytes;
-    std::shared_ptr<void> block;
+    Tensor tensor;  // its bytes are not there yet
   };
   void OnMessage(absl::string_view header) override;
   Landing OnPayload(absl::string_view header, size_t bytes) override;
@@ -97,6 +95,7 @@ class UcxTransport final : public Transport, private UcxMessenger::Handler {
   void SendKey(PeerId peer, Type type, const TensorKey& key);
   void Deliver(Delivery delivery);
   void SendBytes(uint64_t offer);
+  Nanos MadeAt(const TransportMessage& message);
   void Arrived(PeerId peer, const TensorKey& key, Tensor tensor, bool in_place);
   void Lose(uint64_t sender, absl::string_view cause);
 
@@ -243,6 +242,14 @@ void UcxTransport::ExpireWants(Nanos now) {
   for (size_t i = before; i < events_.size(); ++i) SendKey(events_[i].peer, Type::kCancel, events_[i].key);
 }
 
+// On this machine's clock.
+Nanos UcxTransport::MadeAt(const TransportMessage& message) {
+  PeerConnection& connection = *connections_.Find(message.sender);
+  if (connection.process_fd >= 0 || message.made_ns == 0) return message.made_ns;
+  connection.clock.Observe(message.sent_ns, now_);
+  return connection.clock.ToLocal(message.made_ns);
+}
+
 void UcxTransport::Arrived(PeerId peer, const TensorKey& key, Tensor tensor, bool in_place) {
   ++counters_.tensors_received;
   counters_.bytes_received += tensor.bytes;
@@ -273,7 +280,7 @@ void UcxTransport::HandleInPlace(const TransportMessage& message) {
   auto arrival = std::make_shared<InPlaceArrival>(*std::move(mapping), releases_,
                                                   ReleaseQueue::Release{message.sender, message.offer});
   Arrived(*peer, message.key,
-          Tensor{message.shape, data, message.bytes, std::shared_ptr<void>(arrival, data)},
+          Tensor{message.shape, data, message.bytes, std::shared_ptr<void>(arrival, data), MadeAt(message)},
           /*in_place=*/true);
 }
 
@@ -282,7 +289,8 @@ void UcxTransport::HandleNotice(const TransportMessage& message) {
   if (!peer || message.bytes > 0 || !table_.IsAwaited(*peer, message.key)) {
     ++counters_.dropped_messages;
   } else if (table_.Take(*peer, message.key)) {
-    Arrived(*peer, message.key, Tensor{message.shape}, /*in_place=*/false);
+    Arrived(*peer, message.key, Tensor{message.shape, nullptr, 0, nullptr, MadeAt(message)},
+            /*in_place=*/false);
   }
 }
 
@@ -306,7 +314,8 @@ UcxMessenger::Handler::Landing UcxTransport::OnPayload(absl::string_view header,
   table_.MarkLanding(message.key);
   const uint64_t token = next_incoming_++;
   void* const to = block->get();
-  incoming_.emplace(token, Incoming{*peer, message.key, message.shape, bytes, *std::move(block)});
+  Tensor tensor{message.shape, to, bytes, *std::move(block), MadeAt(message)};
+  incoming_.emplace(token, Incoming{*peer, message.key, std::move(tensor)});
   return {to, token};
 }
 
@@ -321,8 +330,7 @@ void UcxTransport::OnLanded(uint64_t token, const absl::Status& status) {
     return;
   }
   if (!table_.Take(in.peer, in.key)) return;
-  void* const data = in.block.get();
-  Arrived(in.peer, in.key, Tensor{in.shape, data, in.bytes, std::move(in.block)}, /*in_place=*/false);
+  Arrived(in.peer, in.key, std::move(in.tensor), /*in_place=*/false);
 }
 
 void UcxTransport::FlushReleases() {
@@ -358,6 +366,8 @@ void UcxTransport::Deliver(Delivery delivery) {
   message.key = delivery.key;
   message.shape = delivery.tensor.shape;
   message.bytes = delivery.tensor.bytes;
+  message.made_ns = delivery.tensor.made_ns;
+  message.sent_ns = MonotonicNow();
   if (message.bytes == 0) {
     message.type = Type::kData;
     SendMessage(consumer, &message);
@@ -384,6 +394,8 @@ void UcxTransport::SendBytes(uint64_t offer) {
   message.key = held.key;
   message.shape = held.tensor.shape;
   message.bytes = held.tensor.bytes;
+  message.made_ns = held.tensor.made_ns;
+  message.sent_ns = MonotonicNow();
   char buffer[TransportMessage::kMaxBytes];
   const size_t size = Encode(message, buffer);
   messenger_->Send(connections_.Find(held.consumer)->link, absl::string_view(buffer, size), held.tensor.data,

@@ -36,7 +36,7 @@ struct UcxOptions {
   size_t receive_pool_idle_limit = size_t{256} << 20;  // unused receive memory that is kept
 };
 
-// The defaults, changed by the environment: UCX_TLS and UCX_NET_DEVICES, where set, count instead of ours,
+// The defaults, changed by the environment: UCX_ variables, where set, count instead of ours,
 // and WEFT_IN_PLACE=0 turns in-place reading off.
 UcxOptions UcxOptionsFromEnvironment();
 

@@ -1,0 +1,35 @@
+// The memory budget of a run: what each rank's weights, gradients, optimizer and work take of it, counted,
+// and what is left for activations.
+//
+// Counted are the bytes that a rank's own arena holds, by the layers' shapes: for each held stage the weights
+// (twice where others read them while an update writes), the gradient's sum and the optimizer's state; for
+// each micro-batch whose gradient travels, that gradient; the temporary memory of the job that needs most;
+// and for every forward what it leaves until its backward. What is received from other machines is not: it
+// lies in the transport's memory. The counts are upper bounds (a test compares them with what the compute
+// measures), so that admission by them is safe. Pure.
+#ifndef WEFT_PROTO_RUN_RUN_MEMORY_H_
+#define WEFT_PROTO_RUN_RUN_MEMORY_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "proto/run/run_spec.h"
+#include "schedules/schedule.h"
+
+namespace weft {
+
+struct StageMemory {
+  int64_t parameters = 0;  // of the weights; also of their gradient, and of each buffer of the optimizer
+  int64_t left = 0;        // by a forward until its backward, by the run's `activations`
+  int64_t between = 0;     // by the first half of a split backward until the second, besides
+  int64_t work = 0;        // by one job while it runs, beyond what stays
+};
+StageMemory CountStage(const RunSpec& run, int stage);
+
+// Sets `schedule->memory` from the run's budget; without one it does nothing. InvalidArgument with
+// kPathPayload `memory`, naming rank, stage, micro-batch and bytes, if the run cannot fit.
+absl::Status SetMemory(const RunSpec& run, Schedule* schedule);
+
+}  // namespace weft
+
+#endif  // WEFT_PROTO_RUN_RUN_MEMORY_H_

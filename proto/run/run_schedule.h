@@ -1,0 +1,23 @@
+// The schedule of a run: the named family with its parameters, made for the run's stages and micro-batches,
+// with what the run file says beside it.
+//
+// Every program that needs the schedule of a run file makes it here, so that all of them hold the same value.
+// Pure.
+#ifndef WEFT_PROTO_RUN_RUN_SCHEDULE_H_
+#define WEFT_PROTO_RUN_RUN_SCHEDULE_H_
+
+#include "absl/status/statusor.h"
+#include "proto/run/run_spec.h"
+#include "schedules/schedule.h"
+
+namespace weft {
+
+// InvalidArgument or NotFound, as MakeSchedule, where the parameters do not fit the sizes, and
+// InvalidArgument where the run does not fit its memory budget. Not checked further.
+absl::StatusOr<Schedule> ScheduleOf(const RunSpec& run);
+
+ActivationPolicy ActivationsOf(const ScheduleSpec& schedule);
+
+}  // namespace weft
+
+#endif  // WEFT_PROTO_RUN_RUN_SCHEDULE_H_

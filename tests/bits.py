@@ -1,0 +1,182 @@
+#!/usr/bin/env python3
+"""Trains a gpt on text and an mlp on IDX images under every schedule family, at several sizes and numbers of
+processes, and compares every checkpoint, byte by byte, with the plain loop's (weft train --reference).
+
+    bits.py BIN_DIR [--small] [--processes 1,2,4] [--out docs/measurements/bits.md]
+
+Prints one markdown table; exits 1 if any bit differs, a run fails, or a family of `weft simulate --help` has no case
+here. --small: one size, for a quick check.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import random
+import re
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+# Parameters by family; a family that is not here runs without any.
+PARAMETERS = {
+    "lpp": "groups: 2, ranks: 2",
+    "fslpp": "groups: 2, ranks: 2",
+    "depth_first": "ranks: 2",
+    "breadth_first": "ranks: 2",
+    "interleaved": "ranks: 2",
+}
+# Families that are nothing without parameters of text.
+INSTEAD = {
+    "custom": 'custom: {workers: 4, compute: "(s + b) % W", weights: "s % W"}',
+}
+# Schedules with a name of their own in the table.
+NAMED = [
+    ("custom, backwards one rank on",
+     '{custom: {workers: 4, compute: "k == forward ? s % W : (s + 1) % W", weights: "s % W"}}'),
+]
+EXTRA = [
+    # What a forward leaves for its backward, fused and split.
+    ("1f1b", "activations: recompute"),
+    ("1f1b", "activations: offload"),
+    ("zb_h1", "activations: recompute"),
+    ("fsdp", "activations: offload"),
+]
+
+
+def write_data(folder):
+    words = ["warp ", "weft ", "loom ", "shuttle ", "reed ", "cloth ", "thread ", "heddle "]
+    rng = random.Random(7)
+    text = "".join(rng.choice(words) for _ in range(40000))
+    (folder / "text.txt").write_text(text)
+    count, side = 512, 12
+    images = struct.pack(">IIII", 0x803, count, side, side)
+    labels = struct.pack(">II", 0x801, count)
+    pixels = bytearray()
+    for _ in range(count):
+        label = rng.randrange(10)
+        labels += bytes([label])
+        pixels += bytes(200 + rng.randrange(50) if p % 10 == label else rng.randrange(60) for p in range(side * side))
+    (folder / "images.idx").write_bytes(images + bytes(pixels))
+    (folder / "labels.idx").write_bytes(labels)
+
+
+def models(folder, small):
+    text = f"data: {{text: {{path: {folder}/text.txt}}}}"
+    idx = f"data: {{idx: {{images: {folder}/images.idx, labels: {folder}/labels.idx}}}}"
+
+    def gpt(width, context, batch, steps):
+        return (f"gpt, width {width}, context {context}, 4 stages, 8 micro-batches",
+                f"model: {{gpt: {{layers: 6, width: {width}, heads: 4, context: {context}, dropout: 0.1}}}}\n{text}\n"
+                f"train: {{steps: {steps}, batch: {batch}, microbatches: 8, seed: 5, optimizer: {{adamw: {{lr: 3.0e-3}}}}}}\n"
+                "stages: 4\n")
+
+    def mlp(width, batch, steps):
+        return (f"mlp, width {width}, 4 stages, 8 micro-batches",
+                f"model: {{mlp: {{layers: 5, width: {width}, inputs: 144, classes: 10}}}}\n{idx}\n"
+                f"train: {{steps: {steps}, batch: {batch}, microbatches: 8, seed: 2, "
+                "optimizer: {sgd: {lr: 0.1, momentum: 0.9, weight_decay: 0.01}}}\nstages: 4\n")
+
+    if small:
+        return [gpt(32, 32, 8, 3), mlp(48, 16, 4)]
+    return [gpt(32, 32, 8, 4), gpt(96, 64, 16, 3), mlp(48, 16, 6), mlp(256, 64, 6)]
+
+
+def families(weft):
+    text = subprocess.run([weft, "simulate", "--help"], capture_output=True, text=True, check=True).stdout
+    section = text[text.index("Schedules:"):] if "Schedules:" in text else text
+    return sorted(set(re.findall(r"^  ([a-z0-9_]+) +\S", section, re.M)))
+
+
+def tensors(folder):
+    """Every tensor's bytes by name."""
+    found = {}
+    for path in sorted(pathlib.Path(folder).glob("*.safetensors")):
+        data = path.read_bytes()
+        (length,) = struct.unpack("<Q", data[:8])
+        for name, entry in json.loads(data[8:8 + length]).items():
+            if name != "__metadata__":
+                begin, end = entry["data_offsets"]
+                found[name] = data[8 + length + begin:8 + length + end]
+    return found
+
+
+def train(weft, file, out, arguments):
+    done = subprocess.run([weft, "train", str(file), "--out", str(out)] + arguments, capture_output=True, text=True,
+                          timeout=600)
+    return done.returncode, done.stderr.strip().splitlines()[-1:] or [""]
+
+
+def schedules(weft):
+    names = families(weft)
+    cases = []
+    for name in names:
+        if name in INSTEAD:
+            cases.append((name, f"{{{INSTEAD[name]}}}"))
+        else:
+            cases.append((name, f"{{{name}: {{{PARAMETERS.get(name, '')}}}}}"))
+    cases += [(f"{name}, {more}", f"{{{name}: {{{PARAMETERS.get(name, '')}}}, {more}}}") for name, more in EXTRA
+              if name in names]
+    return cases + NAMED
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("bin", type=pathlib.Path)
+    parser.add_argument("--small", action="store_true")
+    parser.add_argument("--processes", default="1,2,4")
+    parser.add_argument("--out", type=pathlib.Path)
+    options = parser.parse_args()
+    weft = str(options.bin / "weft")
+    cases = schedules(weft)
+    if len(cases) < 10:
+        sys.exit("weft simulate --help lists hardly any schedule: its form has changed")
+    processes = ["2"] if options.small else options.processes.split(",")
+    bad = 0
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = pathlib.Path(scratch)
+        write_data(folder)
+        sizes = models(folder, options.small)
+        rows = {name: [] for name, _ in cases}
+        for title, text in sizes:
+            file = folder / "run.yaml"
+            file.write_text(text + "schedule: gpipe\n")
+            code, error = train(weft, file, folder / "plain", ["--reference"])
+            if code != 0:
+                sys.exit(f"the reference failed: {error[0]}")
+            wanted = tensors(folder / "plain/checkpoint")
+            if wanted == tensors(folder / "plain/checkpoint-0"):
+                sys.exit("the reference did not train")
+            for name, schedule in cases:
+                file.write_text(text + f"schedule: {schedule}\n")
+                results = []
+                for count in processes:
+                    start = time.monotonic()
+                    code, error = train(weft, file, folder / "out", ["--processes", count])
+                    if code == 2 and "ranks of the schedule" in error[0]:
+                        continue  # more processes than ranks
+                    same = code == 0 and tensors(folder / "out/checkpoint") == wanted
+                    if "can be simulated but not trained" in error[0]:
+                        results.append("not trained yet")
+                        break
+                    results.append(count if same else f"**{count} differs**" if code == 0 else f"**{count} fails**")
+                    bad += not same
+                    print(f"{title}: {name} on {count}: {'same' if same else error[0] or 'differs'} "
+                          f"({time.monotonic() - start:.1f} s)", file=sys.stderr)
+                rows[name].append(", ".join(results))
+    table = ["| schedule | " + " | ".join(title for title, _ in sizes) + " |", "| --- " * (len(sizes) + 1) + "|"]
+    table += [f"| `{name}` | " + " | ".join(cells) + " |" for name, cells in rows.items()]
+    page = ("# One numerical result\n\nEach cell names the numbers of worker processes on which the trained weights of "
+            "every stage were equal, to the bit, to those of the plain loop over micro-batches in one process\n"
+            "(`weft train --reference`). " + ("" if bad == 0 else f"**{bad} were not.** ") +
+            "Written by `tests/bits.py build/release/bin --out docs/measurements/bits.md`.\n\n" + "\n".join(table) + "\n")
+    print(page)
+    if options.out:
+        options.out.write_text(page)
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,230 @@
+// The worker's threads and waiting, with a scripted coordinator, a loopback transport and no computing.
+#include "worker/shell/worker_loop.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "worker/shell/transport/loopback_transport.h"
+
+namespace weft {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int64_t kPatience = 60'000'000'000;
+
+// Says what the test gives it, and keeps what the worker says.
+class ScriptedLink final : public CoordinatorLink {
+ public:
+  ~ScriptedLink() override { close(event_fd_); }
+
+  void Send(FromWorker message) override {
+    MutexLock lock(mu_);
+    said_.push_back(std::move(message));
+    changed_.SignalAll();
+  }
+  bool Drain(std::vector<FromCoordinator>* messages) override {
+    MutexLock lock(mu_);
+    uint64_t count;
+    [[maybe_unused]] const ssize_t n = read(event_fd_, &count, sizeof count);
+    for (FromCoordinator& m : to_say_) messages->push_back(std::move(m));
+    to_say_.clear();
+    return true;
+  }
+  absl::Status status() const override { return absl::OkStatus(); }
+  int event_fd() const override { return event_fd_; }
+
+  void Say(FromCoordinator message) {
+    MutexLock lock(mu_);
+    to_say_.push_back(std::move(message));
+    const uint64_t one = 1;
+    [[maybe_unused]] const ssize_t n = write(event_fd_, &one, sizeof one);
+  }
+
+  // Waits until the worker has said a T; nothing if it does not.
+  template <typename T>
+  std::optional<T> Await() {
+    const int64_t deadline = MonotonicNow() + kPatience;
+    MutexLock lock(mu_);
+    while (true) {
+      for (; !said_.empty(); said_.pop_front()) {
+        if (auto* t = std::get_if<T>(&said_.front())) {
+          std::optional<T> found = std::move(*t);
+          said_.pop_front();
+          return found;
+        }
+      }
+      const int64_t left = deadline - MonotonicNow();
+      if (left <= 0) return std::nullopt;
+      changed_.WaitWithTimeout(mu_, left);
+    }
+  }
+
+ private:
+  const int event_fd_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  Mutex mu_;
+  CondVar changed_;
+  std::vector<FromCoordinator> to_say_ ABSL_GUARDED_BY(mu_);
+  std::deque<FromWorker> said_ ABSL_GUARDED_BY(mu_);
+};
+
+// Computes nothing: a forward lasts until the test ends it.
+class GatedCompute final : public RankCompute {
+ public:
+  struct Gate {
+    Notification begun, may_end;
+    std::atomic<int> forwards{0}, ended{0};
+  };
+  explicit GatedCompute(Gate* gate) : gate_(gate) {}
+
+  absl::Status AddStage(int, bool) override { return absl::OkStatus(); }
+  int64_t stage_elements(int) const override { return 0; }
+  absl::StatusOr<ForwardResult> Forward(const Job&, Tensor, Tensor) override {
+    if (++gate_->forwards == 1) gate_->begun.Notify();
+    gate_->may_end.Wait();
+    ++gate_->ended;
+    return ForwardResult{};
+  }
+  absl::StatusOr<ForwardResult> ForwardOnly(const Job& job, Tensor input, Tensor weights) override {
+    return Forward(job, std::move(input), std::move(weights));
+  }
+  absl::Status AdoptPass(const Job&, Tensor) override { return absl::OkStatus(); }
+  absl::StatusOr<BackwardResult> Backward(const Job&, Tensor, Tensor, bool) override {
+    return BackwardResult{};
+  }
+  absl::Status Accumulate(const Job&, int, const Tensor&, int, int) override { return absl::OkStatus(); }
+  absl::StatusOr<Tensor> TakeSum(const Job&, int, int) override { return Tensor{}; }
+  absl::Status Update(const Job&, const std::vector<Tensor>&) override { return absl::OkStatus(); }
+  absl::StatusOr<Tensor> Weights(int) override { return Tensor{}; }
+  absl::Status Save(int, const std::string&) override { return absl::OkStatus(); }
+  BytesByClass live_bytes() const override { return {}; }
+  BytesByClass peak_bytes() const override { return {}; }
+
+ private:
+  Gate* const gate_;
+};
+
+class GatedDevice final : public Device {
+ public:
+  absl::string_view name() const override { return "gated"; }
+  absl::StatusOr<std::unique_ptr<RankCompute>> CreateRank(const RunSpec&, Rank, MemorySource&) override {
+    return std::make_unique<GatedCompute>(&gate);
+  }
+
+  GatedCompute::Gate gate;
+};
+
+class WorkerLoopTest : public ::testing::Test {
+ protected:
+  WorkerLoopTest()
+      : thread_([this] {
+          ended_ = loop_.Run();
+          forwards_ended_ = device_.gate.ended;
+        }) {}
+  ~WorkerLoopTest() override { Join(); }
+
+  void Join() {
+    if (!thread_.joinable()) return;
+    loop_.Stop();
+    thread_.join();
+  }
+
+  static constexpr uint64_t kRun = 7;
+
+  // A pipeline of two stages; `peer`, if any, is the address of the process that has the second.
+  Assign Pipeline(uint64_t run, const std::string& peer = "") const {
+    Assign a;
+    a.run = run;
+    a.epoch = 1;
+    a.spec = R"({"name": "two", "model": {"gpt": {"layers": 2, "width": 32, "heads": 2, "context": 16}},
+      "data": {"text": {"path": "/none"}, "order": "sequential"},
+      "train": {"steps": 1, "batch": 4, "microbatches": 2, "seed": 1, "optimizer": {"adamw": {"lr": 0.001}}},
+      "stages": 2, "schedule": {"1f1b": {}}})";
+    a.process_of_rank = {0, peer.empty() ? 0 : 1};
+    a.leases = {{0, {1, 1}}};
+    if (peer.empty()) a.leases.push_back({1, {1, 2}});
+    a.peers = {{0, transport_->address(), "process 0"}};
+    if (!peer.empty()) a.peers.push_back({1, peer, "process 1"});
+    return a;
+  }
+
+  // Begins the forward of the first stage in a process that has both.
+  void BeginForward() {
+    link_.Say(Pipeline(kRun));
+    ASSERT_TRUE(link_.Await<Prepared>().has_value());
+    for (const Rank rank : {0, 1}) {
+      const Token token{1, static_cast<uint64_t>(rank) + 1};
+      link_.Say(Grant{kRun, rank, token, {Job::Compute(0, rank, 0, JobKind::kForward)}});
+    }
+    device_.gate.begun.Wait();
+  }
+
+  LoopbackNetwork network_;
+  const std::unique_ptr<Transport> transport_ = network_.CreateTransport();
+  const std::unique_ptr<Transport> other_ = network_.CreateTransport();
+  GatedDevice device_;
+  ScriptedLink link_;
+  WorkerLoop loop_{
+      {/*spin_microseconds=*/0, /*transfer_timeout_ns=*/kPatience, /*report_interval_ns=*/1'000'000},
+      device_,
+      *transport_,
+      link_};
+  absl::Status ended_;
+  int forwards_ended_ = -1;  // when Run returned
+  std::thread thread_;       // last: it uses everything above
+};
+
+// The run is the process's own until the coordinator aborts it, so it reports meanwhile.
+TEST_F(WorkerLoopTest, PeerThatCannotBeReached_FailsTheRunAndServesTheNext) {
+  link_.Say(Pipeline(kRun, "nobody"));
+  const auto failed = link_.Await<Failed>();
+  ASSERT_TRUE(failed.has_value());
+  EXPECT_EQ(failed->run, kRun);
+  EXPECT_THAT(failed->reason, HasSubstr("process 1"));
+  const auto report = link_.Await<Report>();
+  ASSERT_TRUE(report.has_value());
+  ASSERT_EQ(report->ranks.size(), 1u);
+  EXPECT_EQ(report->ranks[0].rank, 0);
+  EXPECT_TRUE(loop_.Snapshot().has_run);
+  link_.Say(Abort{kRun, "a process failed"});
+  link_.Say(Pipeline(kRun + 1, other_->address()));
+  const auto prepared = link_.Await<Prepared>();
+  ASSERT_TRUE(prepared.has_value());
+  EXPECT_EQ(prepared->run, kRun + 1);
+}
+
+// Who called Run closes link and transport next: no rank may use them then.
+TEST_F(WorkerLoopTest, Shutdown_WhileARankComputes_RunReturnsAfterItsJob) {
+  BeginForward();
+  link_.Say(Shutdown{"enough"});
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // time to return too early
+  device_.gate.may_end.Notify();
+  thread_.join();
+  EXPECT_TRUE(ended_.ok()) << ended_;
+  EXPECT_EQ(forwards_ended_, 1);
+}
+
+// The output of the job that ends last is the input of the other rank, which is stopped already.
+TEST_F(WorkerLoopTest, Stop_WhileARankComputes_RunReturnsAfterItsJob) {
+  BeginForward();
+  loop_.Stop();
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // time to return too early
+  device_.gate.may_end.Notify();
+  thread_.join();
+  EXPECT_TRUE(ended_.ok()) << ended_;
+  EXPECT_EQ(forwards_ended_, 1);
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,286 @@
+// CpuRank: forwards and backwards of micro-batches.
+#include <ATen/ops/empty.h>
+
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "worker/shell/compute/cpu_rank.h"
+#include "worker/shell/compute/host_offload.h"
+#include "worker/shell/compute/memory_scope.h"
+#include "worker/shell/compute/torch_guard.h"
+
+namespace weft {
+namespace {
+
+// Kernels may give other bits on memory that is aligned otherwise, so such memory is copied.
+bool IsAligned(const Tensor& tensor) {
+  return reinterpret_cast<uintptr_t>(tensor.data) % SegmentAllocator::kAlignment == 0;
+}
+
+at::Tensor WrapAligned(const Tensor& tensor) {
+  const at::Tensor wrapped = Wrap(tensor);
+  return IsAligned(tensor) ? wrapped : wrapped.clone();
+}
+
+}  // namespace
+
+// A boundary tensor at the entry of `stage` is [samples, context, width] or [samples, width].
+absl::Status CpuRank::CheckActivation(const char* what, const Stage& stage, const Tensor& tensor) const {
+  TensorShape expected;
+  const int64_t samples = run_.microbatch_samples();
+  if (const auto* gpt = std::get_if<GptSpec>(&run_.model)) {
+    expected = {DataType::kFloat32, 3, {samples, gpt->context, gpt->width}};
+  } else {
+    expected = {DataType::kFloat32, 2, {samples, std::get<MlpSpec>(run_.model).width}};
+  }
+  size_t bytes = sizeof(float);
+  for (int i = 0; i < expected.dims; ++i) bytes *= static_cast<size_t>(expected.size[i]);
+  if (tensor.shape == expected && tensor.bytes == bytes && tensor.data != nullptr) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrFormat("the %s of stage %d came with %d dimensions and %d bytes, expected are %d and %d", what,
+                      stage.layout.stage, tensor.shape.dims, tensor.bytes, expected.dims, bytes));
+}
+
+absl::StatusOr<Tensor> CpuRank::AlignedWeights(const Stage& stage, Tensor fetched) {
+  if (absl::Status s = CheckFlat("weights", fetched, stage.layout.elements); !s.ok()) return s;
+  if (IsAligned(fetched)) return fetched;
+  absl::StatusOr<Tensor> copy = NewFlat(*memory_, stage.layout.elements, MemoryClass::kWeights);
+  if (copy.ok()) std::memcpy(copy->data, fetched.data, fetched.bytes);
+  return copy;
+}
+
+// Sets the weights of a pass: those that came with the job, else the held ones.
+absl::Status CpuRank::ChooseWeights(Stage& stage, Tensor fetched, Pass* pass) {
+  if (fetched.empty()) {
+    if (stage.weights == nullptr) {
+      return absl::FailedPreconditionError("the job came without weights, and this rank does not hold them");
+    }
+    pass->weights = stage.weights;
+    pass->use = StageWeights::Use(stage.weights);
+    pass->fetched = false;
+    return absl::OkStatus();
+  }
+  absl::StatusOr<Tensor> aligned = AlignedWeights(stage, std::move(fetched));
+  if (!aligned.ok()) return aligned.status();
+  if (stage.spare.empty()) stage.spare.push_back(std::make_shared<StageWeights>(stage.layout));
+  pass->weights = std::move(stage.spare.back());
+  stage.spare.pop_back();
+  pass->weights->Bind(*std::move(aligned));
+  pass->fetched = true;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<at::Tensor> CpuRank::Inputs(const Job& job, const Tensor& input) {
+  if (job.stage > 0) return WrapAligned(input);
+  const bool tokens = data_->input_type() == DataType::kInt64;
+  at::Tensor x = at::empty({run_.microbatch_samples(), data_->inputs()}, tokens ? c10::kLong : c10::kFloat);
+  absl::Status s = data_->ReadInputs(run_.train, job.step, job.microbatch, x.data_ptr());
+  if (!s.ok()) return s;
+  return x;
+}
+
+// Undefined but for the last stage.
+absl::StatusOr<at::Tensor> CpuRank::Targets(const Stage& stage, const Job& job) {
+  if (!last(stage)) return at::Tensor();
+  at::Tensor targets = at::empty({run_.microbatch_samples() * data_->targets()}, c10::kLong);
+  absl::Status s =
+      data_->ReadTargets(run_.train, job.step, job.microbatch, targets.mutable_data_ptr<int64_t>());
+  if (!s.ok()) return s;
+  return targets;
+}
+
+absl::StatusOr<ForwardResult> CpuRank::Forward(const Job& job, Tensor input, Tensor weights) {
+  return Guarded([&] { return Describe(job); },
+                 [&] { return DoForward(job, std::move(input), std::move(weights), true); });
+}
+
+absl::StatusOr<ForwardResult> CpuRank::ForwardOnly(const Job& job, Tensor input, Tensor weights) {
+  return Guarded([&] { return Describe(job); },
+                 [&] { return DoForward(job, std::move(input), std::move(weights), false); });
+}
+
+absl::StatusOr<ForwardResult> CpuRank::DoForward(const Job& job, Tensor input, Tensor weights,
+                                                 bool leaves_pass) {
+  absl::StatusOr<Stage*> found = StageOf(job.stage);
+  if (!found.ok()) return found.status();
+  Stage& stage = **found;
+  if (job.kind != JobKind::kForward || stage.passes.contains({job.step, job.microbatch})) {
+    return absl::FailedPreconditionError("it is no forward, or ran before");
+  }
+  if (job.stage > 0) {
+    if (absl::Status s = CheckActivation("input", stage, input); !s.ok()) return s;
+  }
+  Pass pass;
+  if (absl::Status s = ChooseWeights(stage, std::move(weights), &pass); !s.ok()) return s;
+
+  MemoryScope scope(memory_.get(), MemoryClass::kActivations);
+  memory_->BeginTally();
+  absl::StatusOr<at::Tensor> x = Inputs(job, input);
+  if (!x.ok()) return x.status();
+  input = {};
+  const bool leaves_graph = leaves_pass && activations_ != ActivationPolicy::kRecompute;
+  const absl::StatusOr<PassOutput> output =
+      leaves_graph ? RunPass(stage, job, *x, &pass) : RunOnce(stage, job, *x, &pass);
+  if (!output.ok()) return output.status();
+  if (pass.fetched) pass.weights->Unbind();
+  if (pass.fetched && !pass.has_graph()) stage.spare.push_back(std::move(pass.weights));
+  if (leaves_pass) stage.passes.emplace(std::pair(job.step, job.microbatch), std::move(pass));
+
+  ForwardResult result;
+  if (output->activation.defined()) result.activation = Unwrap(output->activation);
+  *x = at::Tensor();
+  result.left_bytes = memory_->tally(MemoryClass::kActivations);
+  if (output->loss.has_value()) result.loss = static_cast<double>(*output->loss);
+  return result;
+}
+
+// The stage's forward, which leaves the graph for the backward in `pass`.
+absl::StatusOr<PassOutput> CpuRank::RunPass(const Stage& stage, const Job& job, const at::Tensor& input,
+                                            Pass* pass) {
+  absl::StatusOr<at::Tensor> targets = Targets(stage, job);
+  if (!targets.ok()) return targets.status();
+  const MaskKey key{run_.train.seed, job.step, job.microbatch};
+  // A backward that runs the forward again needs at once what it saves.
+  if (activations_ != ActivationPolicy::kOffload || job.kind != JobKind::kForward) {
+    return RunForward(layers_, stage.layout, input, *targets, key, pass);
+  }
+  HostOffload offload(memory_.get(), host_.get(), pass->weights->storage());
+  PassOutput output = RunForward(layers_, stage.layout, input, *targets, key, pass);
+  // What the graph needs of the input has moved; its leaf is the graph's end and needs no bytes.
+  input.storage().set_data_ptr_noswap(at::DataPtr(nullptr, input.device()));
+  return output;
+}
+
+// The stage's forward, which leaves its input.
+absl::StatusOr<PassOutput> CpuRank::RunOnce(const Stage& stage, const Job& job, const at::Tensor& input,
+                                            Pass* pass) {
+  absl::StatusOr<at::Tensor> targets = Targets(stage, job);
+  if (!targets.ok()) return targets.status();
+  if (job.stage > 0) pass->input = input;
+  return RunWithoutGraph(layers_, stage.layout, input, *targets, {run_.train.seed, job.step, job.microbatch},
+                         *pass);
+}
+
+// Runs the forward of a pass again, with its graph. Masks and data depend on the job alone, so all bits are
+// those of the first time.
+absl::Status CpuRank::Recompute(Stage& stage, const Job& job, Tensor weights, Pass* pass) {
+  if (pass->weights == nullptr) {
+    if (absl::Status s = ChooseWeights(stage, std::move(weights), pass); !s.ok()) return s;
+  }
+  MemoryScope scope(memory_.get(), MemoryClass::kActivations);
+  absl::StatusOr<at::Tensor> x = job.stage > 0 ? std::move(pass->input) : Inputs(job, {});
+  if (!x.ok()) return x.status();
+  pass->input.reset();
+  return RunPass(stage, job, *x, pass).status();
+}
+
+absl::Status CpuRank::AdoptPass(const Job& job, Tensor input) {
+  return Guarded([&] { return Describe(job); }, [&] { return DoAdopt(job, std::move(input)); });
+}
+
+absl::Status CpuRank::DoAdopt(const Job& job, Tensor input) {
+  absl::StatusOr<Stage*> found = StageOf(job.stage);
+  if (!found.ok()) return found.status();
+  Stage& stage = **found;
+  if (stage.passes.contains({job.step, job.microbatch})) {
+    return absl::FailedPreconditionError("its forward ran on this rank, or it was adopted before");
+  }
+  Pass pass;
+  if (job.stage > 0) {
+    if (absl::Status s = CheckActivation("input", stage, input); !s.ok()) return s;
+    MemoryScope scope(memory_.get(), MemoryClass::kActivations);
+    pass.input = WrapAligned(input);
+  }
+  stage.passes.emplace(std::pair(job.step, job.microbatch), std::move(pass));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<BackwardResult> CpuRank::Backward(const Job& job, Tensor output_gradient, Tensor weights,
+                                                 bool hand_out) {
+  return Guarded([&] { return Describe(job); },
+                 [&] { return DoBackward(job, std::move(output_gradient), std::move(weights), hand_out); });
+}
+
+// The gradient that the pass starts from: the next stage's, or the loss's own.
+absl::StatusOr<at::Tensor> CpuRank::OutputGradient(const Stage& stage, const Pass& pass, PassHalf half,
+                                                   const Tensor& given) {
+  if (half == PassHalf::kWeight) {
+    if (!pass.output_gradient.defined())
+      return absl::FailedPreconditionError("its backward_input did not run");
+    return pass.output_gradient;
+  }
+  if (pass.output_gradient.defined()) return absl::FailedPreconditionError("its backward_input ran before");
+  if (last(stage)) return loss_gradient_;
+  if (absl::Status s = CheckActivation("output gradient", stage, given); !s.ok()) return s;
+  return WrapAligned(given);
+}
+
+// Brings a fetched copy of the weights back under a pass that ran on one.
+absl::Status CpuRank::Rebind(const Stage& stage, Tensor fetched, Pass* pass) {
+  if (!pass->fetched) return absl::OkStatus();
+  if (fetched.empty()) {
+    if (stage.weights == nullptr) {
+      return absl::FailedPreconditionError("the job came without weights, and this rank does not hold them");
+    }
+    fetched = stage.weights->memory();
+  }
+  absl::StatusOr<Tensor> aligned = AlignedWeights(stage, std::move(fetched));
+  if (!aligned.ok()) return aligned.status();
+  pass->weights->Bind(*std::move(aligned));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<BackwardResult> CpuRank::DoBackward(const Job& job, Tensor output_gradient, Tensor weights,
+                                                   bool hand_out) {
+  absl::StatusOr<Stage*> found = StageOf(job.stage);
+  if (!found.ok()) return found.status();
+  Stage& stage = **found;
+  const PassHalf half = job.kind == JobKind::kBackwardInput    ? PassHalf::kInput
+                        : job.kind == JobKind::kBackwardWeight ? PassHalf::kWeight
+                                                               : PassHalf::kBoth;
+  const auto entry = stage.passes.find({job.step, job.microbatch});
+  if (entry == stage.passes.end()) {
+    return absl::FailedPreconditionError("there is no forward that waits for it on this rank");
+  }
+  Pass& pass = entry->second;
+  MemoryScope scope(memory_.get(), MemoryClass::kBuffers);
+  absl::StatusOr<at::Tensor> start = OutputGradient(stage, pass, half, output_gradient);
+  if (!start.ok()) return start.status();
+  absl::Status ready = pass.has_graph() ? Rebind(stage, std::move(weights), &pass)
+                                        : Recompute(stage, job, std::move(weights), &pass);
+  if (!ready.ok()) return ready;
+
+  const PassGradients gradients = RunBackward(pass, *start, half);
+  if (pass.fetched) pass.weights->Unbind();
+  BackwardResult result;
+  if (gradients.input.defined()) result.input_gradient = Unwrap(gradients.input);
+  if (half == PassHalf::kInput) {
+    pass.output_gradient = *std::move(start);
+    return result;
+  }
+  if (pass.fetched) stage.spare.push_back(std::move(pass.weights));
+  stage.passes.erase(entry);
+
+  std::vector<GradientSum::Piece> pieces;
+  pieces.reserve(gradients.parameters.size());
+  for (size_t i = 0; i < gradients.parameters.size(); ++i) {
+    const at::Tensor& g = gradients.parameters[i];
+    pieces.push_back({stage.layout.slots[i].offset, g.numel(), g.const_data_ptr<float>()});
+  }
+  if (!hand_out) {
+    if (stage.weights == nullptr) {
+      return absl::FailedPreconditionError(
+          "this rank keeps no gradient sum of the stage: hand the gradient out");
+    }
+    if (absl::Status s = stage.sums.Add(job.step, job.microbatch, pieces); !s.ok()) return s;
+    return result;
+  }
+  absl::StatusOr<Tensor> flat = NewFlat(*memory_, stage.layout.elements, MemoryClass::kGradients);
+  if (!flat.ok()) return flat.status();
+  WritePieces(pieces, static_cast<float*>(flat->data), stage.layout.elements);
+  result.gradient = *std::move(flat);
+  return result;
+}
+
+}  // namespace weft

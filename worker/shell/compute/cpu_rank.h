@@ -1,0 +1,104 @@
+// RankCompute on the CPU through LibTorch: the state of one rank. Private to the adapter of LibTorch.
+//
+// cpu_rank.cc holds what happens once a step (stages, sums, updates, files), cpu_passes.cc what happens once
+// a micro-batch (forwards and backwards).
+#ifndef WEFT_WORKER_SHELL_COMPUTE_CPU_RANK_H_
+#define WEFT_WORKER_SHELL_COMPUTE_CPU_RANK_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "schedules/schedule.h"
+#include "worker/shell/compute/compute.h"
+#include "worker/shell/compute/data.h"
+#include "worker/shell/compute/gradient_sum.h"
+#include "worker/shell/compute/optimizer.h"
+#include "worker/shell/compute/parameters.h"
+#include "worker/shell/compute/segment_allocator.h"
+#include "worker/shell/compute/torch_layers.h"
+#include "worker/shell/compute/torch_stage.h"
+
+namespace weft {
+
+class CpuRank final : public RankCompute {
+ public:
+  CpuRank(const RunSpec& run, std::unique_ptr<Dataset> data, MemorySource& memory);
+
+  absl::Status AddStage(int stage, bool holds_weights) override;
+  int64_t stage_elements(int stage) const override { return stages_.at(stage)->layout.elements; }
+  absl::StatusOr<ForwardResult> Forward(const Job& job, Tensor input, Tensor weights) override;
+  absl::StatusOr<ForwardResult> ForwardOnly(const Job& job, Tensor input, Tensor weights) override;
+  absl::Status AdoptPass(const Job& job, Tensor input) override;
+  absl::StatusOr<BackwardResult> Backward(const Job& job, Tensor output_gradient, Tensor weights,
+                                          bool hand_out) override;
+  absl::Status Accumulate(const Job& job, int microbatch, const Tensor& slice, int part, int parts) override;
+  absl::StatusOr<Tensor> TakeSum(const Job& job, int part, int parts) override;
+  absl::Status Update(const Job& job, const std::vector<Tensor>& sums) override;
+  absl::StatusOr<Tensor> Weights(int stage) override;
+  absl::Status Save(int stage, const std::string& folder) override;
+  BytesByClass live_bytes() const override;
+  BytesByClass peak_bytes() const override;
+
+ private:
+  struct Stage {
+    Stage(const RunSpec& run, int index, SegmentAllocator& memory)
+        : layout(LayOutStage(run, index)),
+          optimizer(run.train.optimizer),
+          sums(memory, layout.elements, run.train.microbatches) {}
+
+    const StageLayout layout;
+    // The held weights at their current version, and how many updates made it. While a pass or a peer still
+    // uses them, an update writes the next version elsewhere.
+    std::shared_ptr<StageWeights> weights;
+    int64_t version = 0;
+    Optimizer optimizer;
+    std::vector<Tensor> optimizer_state;
+
+    absl::flat_hash_map<std::pair<int, int>, Pass> passes;  // by step and micro-batch
+    StageSums sums;
+    std::vector<std::shared_ptr<StageWeights>> spare;  // unbound, for the next fetched copies
+  };
+
+  bool last(const Stage& stage) const { return stage.layout.stage + 1 == run_.stages(); }
+  absl::StatusOr<Stage*> StageOf(int stage);
+  absl::StatusOr<Stage*> HeldStage(int stage);
+  absl::StatusOr<Tensor> NewZeros(int64_t elements, MemoryClass memory_class);
+  absl::Status DoAddStage(int stage, bool holds_weights);
+  absl::Status CheckActivation(const char* what, const Stage& stage, const Tensor& tensor) const;
+  absl::StatusOr<Tensor> AlignedWeights(const Stage& stage, Tensor fetched);
+  absl::Status ChooseWeights(Stage& stage, Tensor fetched, Pass* pass);
+  absl::StatusOr<at::Tensor> Inputs(const Job& job, const Tensor& input);
+  absl::StatusOr<at::Tensor> Targets(const Stage& stage, const Job& job);
+  absl::StatusOr<ForwardResult> DoForward(const Job& job, Tensor input, Tensor weights, bool leaves_pass);
+  absl::StatusOr<PassOutput> RunPass(const Stage& stage, const Job& job, const at::Tensor& input, Pass* pass);
+  absl::StatusOr<PassOutput> RunOnce(const Stage& stage, const Job& job, const at::Tensor& input, Pass* pass);
+  absl::Status Recompute(Stage& stage, const Job& job, Tensor weights, Pass* pass);
+  absl::Status DoAdopt(const Job& job, Tensor input);
+  absl::StatusOr<BackwardResult> DoBackward(const Job& job, Tensor output_gradient, Tensor weights,
+                                            bool hand_out);
+  absl::StatusOr<at::Tensor> OutputGradient(const Stage& stage, const Pass& pass, PassHalf half,
+                                            const Tensor& given);
+  absl::Status Rebind(const Stage& stage, Tensor fetched, Pass* pass);
+  absl::Status ApplyUpdate(Stage& stage, const std::vector<Tensor>& parts);
+
+  const RunSpec run_;
+  const std::unique_ptr<Dataset> data_;
+  const std::vector<std::unique_ptr<Layer>> layers_;
+  const ActivationPolicy activations_;
+  const std::shared_ptr<SegmentAllocator> memory_;
+  // Blocks of the host arena live in passes only, so they end before their source.
+  PlainMemory host_memory_;
+  const std::shared_ptr<SegmentAllocator> host_;
+  const at::Tensor loss_gradient_;  // of the step's loss, by one micro-batch's
+  std::map<int, std::unique_ptr<Stage>> stages_;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_WORKER_SHELL_COMPUTE_CPU_RANK_H_

@@ -1,0 +1,41 @@
+// A backward in two halves without doing the chain of gradients twice.
+//
+// Gradients of parameters hang off the path from a stage's output to its input: at each node of the path that
+// has parameters (a linear layer's product, a norm) the gradient that arrives there is all that they need.
+// The first half walks the path to the input and keeps those gradients; the second computes each node's
+// parameters from them, and nothing else. So both halves together do the work of the whole, with the same
+// operations on the same values. Private to the adapter of LibTorch. One thread at a time.
+#ifndef WEFT_WORKER_SHELL_COMPUTE_SPLIT_BACKWARD_H_
+#define WEFT_WORKER_SHELL_COMPUTE_SPLIT_BACKWARD_H_
+
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/edge.h>
+
+#include <vector>
+
+namespace weft {
+
+// A node of the path with parameters: where gradients arrive at it, those that arrived, and its parameters by
+// number.
+struct PathNode {
+  std::vector<torch::autograd::Edge> arrivals;
+  std::vector<at::Tensor> gradients;
+  std::vector<size_t> parameters;
+};
+
+// The nodes between `output` and `input` from which some of `parameters` hang. Empty where some parameter
+// hangs from none of them or from several, so that the halves cannot be cut this way.
+std::vector<PathNode> FindPathNodes(const torch::autograd::Edge& output, const torch::autograd::Edge& input,
+                                    const std::vector<at::Tensor>& parameters);
+
+// The first half: the gradient of the input. Fills `nodes[..].gradients`; the graph stays.
+at::Tensor RunInputHalf(const torch::autograd::Edge& output, const at::Tensor& output_gradient,
+                        const torch::autograd::Edge& input, std::vector<PathNode>* nodes);
+// The second half: the gradients of `parameters`. Gives up the nodes' gradients and what their part of the
+// graph saved.
+std::vector<at::Tensor> RunWeightHalf(const std::vector<at::Tensor>& parameters,
+                                      std::vector<PathNode>* nodes);
+
+}  // namespace weft
+
+#endif  // WEFT_WORKER_SHELL_COMPUTE_SPLIT_BACKWARD_H_

@@ -1,0 +1,47 @@
+// Where LibTorch's exceptions stop: they become a Status here. Private to the adapter of LibTorch.
+#ifndef WEFT_WORKER_SHELL_COMPUTE_TORCH_GUARD_H_
+#define WEFT_WORKER_SHELL_COMPUTE_TORCH_GUARD_H_
+
+#include <c10/util/Exception.h>
+
+#include <exception>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "worker/shell/compute/torch_layers.h"
+
+namespace weft {
+
+// Adds what was being done to a failure.
+inline absl::Status While(absl::string_view what, const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat(what, ": ", status.message()));
+}
+
+inline const absl::Status& StatusOf(const absl::Status& status) { return status; }
+template <typename T>
+const absl::Status& StatusOf(const absl::StatusOr<T>& result) {
+  return result.status();
+}
+
+// Runs `f`, which returns a Status or StatusOr, turns LibTorch's exceptions into a Status, and begins a
+// failure's message with `what()`.
+template <typename What, typename F>
+auto Guarded(What what, F f) -> decltype(f()) {
+  try {
+    PrepareThread();
+    decltype(f()) result = f();
+    if (!result.ok()) return While(what(), StatusOf(result));
+    return result;
+  } catch (const c10::OutOfMemoryError& e) {
+    return absl::ResourceExhaustedError(absl::StrCat(what(), ": ", e.what_without_backtrace()));
+  } catch (const c10::Error& e) {
+    return absl::InternalError(absl::StrCat(what(), ": LibTorch: ", e.what_without_backtrace()));
+  } catch (const std::exception& e) {
+    return absl::InternalError(absl::StrCat(what(), ": LibTorch: ", e.what()));
+  }
+}
+
+}  // namespace weft
+
+#endif  // WEFT_WORKER_SHELL_COMPUTE_TORCH_GUARD_H_
