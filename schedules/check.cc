@@ -1,7 +1,6 @@
 #include "schedules/check.h"
 
 #include <algorithm>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,7 +8,6 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "schedules/admission.h"
 #include "schedules/deadlock.h"
 #include "schedules/graph.h"
@@ -47,24 +45,6 @@ absl::Status CheckRanks(const Schedule& s) {
           }
         }
       }
-    }
-  }
-  return absl::OkStatus();
-}
-
-// A stage's weights stay where they are; who computes, and with which replica, may change from step to step.
-absl::Status CheckHolders(const Schedule& s) {
-  for (int stage = 0; stage < s.stages; ++stage) {
-    std::vector<std::set<Rank>> holders(s.period);
-    for (int step = 0; step < s.period; ++step) {
-      for (int b = 0; b < s.microbatches; ++b) {
-        for (JobKind kind : KindsOf(s)) holders[step].insert(s.weights(Job::Compute(step, stage, b, kind)));
-      }
-      if (holders[step] == holders[0]) continue;
-      return absl::InvalidArgumentError(absl::StrFormat(
-          "the weights of stage %d are on ranks %s in step 0 but on %s in step %d; they are held by the same "
-          "ranks in every step",
-          stage, absl::StrJoin(holders[0], ", "), absl::StrJoin(holders[step], ", "), step));
     }
   }
   return absl::OkStatus();
@@ -322,8 +302,8 @@ absl::Status CheckSchedule(const Schedule& s) {
   }
   if (!s.compute || !s.weights || !s.priority)
     return absl::InvalidArgumentError("a schedule needs compute, weights and priority");
-  for (auto* check : {CheckRanks, CheckHolders, CheckShards, CheckPriorities, CheckLimits, CheckOrder,
-                      CheckMarks, CheckMemory}) {
+  for (auto* check :
+       {CheckRanks, CheckShards, CheckPriorities, CheckLimits, CheckOrder, CheckMarks, CheckMemory}) {
     if (absl::Status status = check(s); !status.ok()) return status;
   }
   const Graph graph(s);

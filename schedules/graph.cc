@@ -51,6 +51,7 @@ Graph::Graph(Schedule schedule) : schedule_(std::move(schedule)) {
   FindApart();
   if (s.period > 1) {
     may_fetch_.assign(jobs_per_step_, false);
+    changes_holder_.assign(jobs_per_step_, false);
     for (int step = 0; step < s.period; ++step) {
       for (int i = 0; i < jobs_per_step_; ++i)
         may_fetch_[i] = may_fetch_[i] || FetchesWeights(JobAt(step, i));
@@ -194,9 +195,15 @@ void Graph::WeightsEdge(const Job& job, std::vector<Edge>* edges) const {
   // A backward on the holder reads what its forward read: the forward's edge is enough, wherever that was.
   if (!fetch && job.kind != JobKind::kForward && !MayFetchWeights(job)) return;
   const int version = VersionOf(job);
-  if (!fetch && version == 0) return;
-  const Job from = Job::Update(version - 1, job.stage, MemberOf(job.stage, schedule_.weights(job)));
-  edges->push_back({from, job, fetch ? TensorKind::kWeights : TensorKind::kOrder, 0, version});
+  const int holder = MemberOf(job.stage, schedule_.weights(job));
+  const int members = static_cast<int>(members_[job.stage].size());
+  for (int m = 0; m < members; ++m) {
+    if (m != holder && !ChangesHolder(job)) continue;
+    const bool fetched = fetch && m == holder;
+    if (!fetched && version == 0) continue;
+    edges->push_back({Job::Update(version - 1, job.stage, m), job,
+                      fetched ? TensorKind::kWeights : TensorKind::kOrder, 0, version});
+  }
 }
 
 void Graph::UpdatePredecessors(const Job& job, std::vector<Edge>* edges) const {
@@ -271,8 +278,9 @@ void Graph::UpdateSuccessors(const Job& job, std::vector<Edge>* edges) const {
          {JobKind::kForward, JobKind::kBackward, JobKind::kBackwardInput, JobKind::kBackwardWeight}) {
       if (!IsComputeKindUsed(kind)) continue;
       const Job reader = Job::Compute(job.step + 1 + staleness, job.stage, b, kind);
-      if (!sharded() && schedule_.weights(reader) != holder) continue;
-      const bool fetch = sharded() ? schedule_.compute(reader) != holder : FetchesWeights(reader);
+      const bool read = sharded() || schedule_.weights(reader) == holder;
+      if (!read && !ChangesHolder(reader)) continue;
+      const bool fetch = read && schedule_.compute(reader) != holder;
       if (!fetch && kind != JobKind::kForward && (sharded() || !MayFetchWeights(reader))) continue;
       edges->push_back({job, reader, fetch ? TensorKind::kWeights : TensorKind::kOrder,
                         sharded() ? job.member : 0, job.step + 1});

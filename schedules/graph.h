@@ -72,6 +72,10 @@ class Graph {
   bool FetchesWeights(const Job& job) const;
   // True when it does so in some step of the period.
   bool MayFetchWeights(const Job& job) const;
+  // The job reads the weights of different members in different steps; it waits for the updates of all.
+  bool ChangesHolder(const Job& job) const {
+    return !changes_holder_.empty() && changes_holder_[IndexOf(job)];
+  }
 
   // A compute job's micro-batch has its forward and its backward on different ranks (in some step). The
   // backward then starts over from the stage's input: it waits for that activation too, and the forward
@@ -110,8 +114,10 @@ class Graph {
   Schedule schedule_;
   std::vector<std::vector<Rank>> members_;
   std::vector<bool> gradient_travels_;
-  std::vector<bool> may_fetch_;  // by index; empty where the period is 1
-  std::vector<bool> apart_;      // by stage and micro-batch
+  // By index; empty where the period is 1.
+  std::vector<bool> may_fetch_;
+  std::vector<bool> changes_holder_;  // the job reads another member's weights in some steps
+  std::vector<bool> apart_;           // by stage and micro-batch
   bool any_apart_ = false;
   std::vector<int> tail_;  // index of each stage's first reduce or update
   int jobs_per_step_ = 0;

@@ -1,35 +1,36 @@
-// The versions of one stage's weights that one holder keeps: the newest, and older ones until their last
-// reader ended. Pure; the simulator counts with it.
+// Which versions of their weights the holders of each stage keep at a time: the newest, and older ones until
+// their last reader has ended. Pure; the simulator counts with it.
 #ifndef WEFT_SCHEDULES_HELD_VERSIONS_H_
 #define WEFT_SCHEDULES_HELD_VERSIONS_H_
 
 #include <deque>
+#include <vector>
+
+#include "schedules/graph.h"
 
 namespace weft {
 
 class HeldVersions {
  public:
-  void Start(int readers_of_first) { readers_ = {readers_of_first}; }
-  int Count() const {
-    int n = 0;
-    for (int v = oldest_; v < newest_; ++v) n += ReadersLeft(v) > 0;
-    return n + 1;
-  }
-  void Read(int version) { --readers_[version - oldest_]; }
-  // `readers`: jobs that will read the version after the newest one that is known to have readers.
-  void Add(int readers) { readers_.push_back(readers); }
-  void Publish() {
-    ++newest_;
-    while (oldest_ < newest_ && ReadersLeft(oldest_) == 0) {
-      readers_.pop_front();
-      ++oldest_;
-    }
-  }
+  // Refers to `graph`. Every member of every stage holds version 0.
+  HeldVersions(const Graph& graph, int steps);
+
+  // A compute job has ended: it needs its version no more.
+  void Read(const Job& job);
+  // An update has ended. Returns how many versions its member holds now.
+  int Publish(const Job& update);
 
  private:
-  int ReadersLeft(int version) const { return readers_[version - oldest_]; }
-  std::deque<int> readers_;
-  int oldest_ = 0, newest_ = 0;
+  struct Member {
+    std::deque<int> readers;  // that are left of each version from `oldest` on
+    int oldest = 0, newest = 0;
+  };
+
+  int ReadersOf(int stage, int member, int version) const;
+
+  const Graph& graph_;
+  const int steps_;
+  std::vector<std::vector<Member>> members_;  // by stage
 };
 
 }  // namespace weft

@@ -5,7 +5,8 @@
 // them knows a scheme's name (DESIGN.md section 2).
 //
 // Invariants, verified by CheckSchedule (check.h), not by construction:
-//   1. compute and weights return ranks in [0, ranks); weights is the same for all steps.
+//   1. compute and weights return ranks in [0, ranks). A stage's holders are all that weights names for it in
+//   any step.
 //   2. priority is unique among the compute jobs of one rank and step order respects it: smaller first.
 //   3. the graph with the `precedes` edges, and with the fixed orders, has no cycle.
 //   4. a fixed order names each compute job of its rank once, and period is 1.

@@ -40,7 +40,8 @@ class Simulation {
         options_(options),
         schedule_(graph.schedule()),
         edges_(Flatten(graph)),
-        admission_(graph) {}
+        admission_(graph),
+        versions_(graph, options.steps) {}
 
   absl::StatusOr<SimulationResult> Run();
 
@@ -74,8 +75,6 @@ class Simulation {
   absl::Status CheckOptions() const;
   void Prepare();
   absl::Status SetBudgets();
-  void StartHolders();
-  int ReadersOf(int stage, int member, int version) const;
   Row& RowOf(int step);
   Rank RankAt(int64_t id) const { return rank_of_[(id / n_) % schedule_.period][id % n_]; }
   Job JobOf(int64_t id) const { return graph_.JobAt(static_cast<int>(id / n_), static_cast<int>(id % n_)); }
@@ -92,7 +91,6 @@ class Simulation {
   void StartTaken(Rank rank, int64_t id);
   double DurationOf(const Job& job) const;
   void DispatchAll();
-  void ReadWeights(const Job& job);
   void CountEnd(int64_t id, const JobInfo& info, Rank rank);
   absl::Status Stuck() const;
   SimulationResult Summarize();
@@ -110,8 +108,8 @@ class Simulation {
   int first_row_ = 0;  // step of rows_.front()
   std::vector<Event> events_;
   std::vector<double> link_free_;  // [from * ranks + to]
-  std::vector<Rank> touched_;      // ranks that may have something to dispatch
-  std::vector<std::vector<HeldVersions>> held_;
+  HeldVersions versions_;
+  std::vector<Rank> touched_;  // ranks that may have something to dispatch
   int64_t done_ = 0;
   double now_ = 0;
   SimulationResult result_;
@@ -188,36 +186,8 @@ void Simulation::Prepare() {
   }
   if (options_.bandwidth > 0) link_free_.assign(static_cast<size_t>(schedule_.ranks) * schedule_.ranks, 0);
   result_.step_end.assign(options_.steps, 0);
-  StartHolders();
-}
-
-int Simulation::ReadersOf(int stage, int member, int version) const {
-  int readers = 0;
-  for (int b = 0; b < schedule_.microbatches; ++b) {
-    const int staleness = schedule_.staleness ? schedule_.staleness(stage, b) : 0;
-    const int first = version == 0 ? 0 : version + staleness;
-    const int last = std::min(version + staleness, options_.steps - 1);
-    for (int t = first; t <= last; ++t) {
-      for (JobKind kind :
-           {JobKind::kForward, JobKind::kBackward, JobKind::kBackwardInput, JobKind::kBackwardWeight}) {
-        if (!graph_.IsComputeKindUsed(kind)) continue;
-        readers += graph_.sharded() ||
-                   schedule_.weights(Job::Compute(t, stage, b, kind)) == graph_.members(stage)[member];
-      }
-    }
-  }
-  return readers;
-}
-
-void Simulation::StartHolders() {
-  held_.resize(schedule_.stages);
   for (int s = 0; s < schedule_.stages; ++s) {
-    held_[s].resize(graph_.members(s).size());
-    for (size_t m = 0; m < held_[s].size(); ++m) {
-      held_[s][m].Start(ReadersOf(s, static_cast<int>(m), 0));
-      RankStats& stats = result_.ranks[graph_.members(s)[m]];
-      stats.peak_weight_versions = std::max(stats.peak_weight_versions, 1);
-    }
+    for (const Rank rank : graph_.members(s)) result_.ranks[rank].peak_weight_versions = 1;
   }
 }
 
@@ -283,30 +253,14 @@ void Simulation::Transfer(Rank source, int64_t to, TensorKind tensor, int from_s
   std::push_heap(events_.begin(), events_.end());
 }
 
-// The job needs its version no more.
-void Simulation::ReadWeights(const Job& job) {
-  std::vector<HeldVersions>& held = held_[job.stage];
-  const int version = graph_.VersionOf(job);
-  if (graph_.sharded()) {
-    for (HeldVersions& slice : held) slice.Read(version);
-    return;
-  }
-  const auto& members = graph_.members(job.stage);
-  held[std::lower_bound(members.begin(), members.end(), schedule_.weights(job)) - members.begin()].Read(
-      version);
-}
-
 void Simulation::CountEnd(int64_t id, const JobInfo& info, Rank rank) {
   const Job job = JobOf(id);
   if (info.kind == JobKind::kUpdate) {
-    HeldVersions& held = held_[info.stage][job.member];
-    held.Add(ReadersOf(info.stage, job.member, job.step + 1));
-    held.Publish();
     RankStats& stats = result_.ranks[rank];
-    stats.peak_weight_versions = std::max(stats.peak_weight_versions, held.Count());
+    stats.peak_weight_versions = std::max(stats.peak_weight_versions, versions_.Publish(job));
     result_.step_end[job.step] = std::max(result_.step_end[job.step], now_);
   } else if (HasMicrobatch(info.kind)) {
-    ReadWeights(job);
+    versions_.Read(job);
     result_.ranks[rank].weight_fetches += graph_.FetchesWeights(job);
   }
   const bool leaves_nothing = info.apart && info.kind == JobKind::kForward;
@@ -326,7 +280,10 @@ void Simulation::End(int64_t id) {
   for (int k = edges_.begin[index]; k < edges_.begin[index + 1]; ++k) {
     const auto& s = edges_.successors[k];
     if (step + s.distance < options_.steps) {
-      Transfer(rank, (step + s.distance) * n_ + s.index, s.tensor, info_[index].stage);
+      const int64_t to = (step + s.distance) * n_ + s.index;
+      const bool reads = s.tensor != TensorKind::kWeights || schedule_.period == 1 || graph_.sharded() ||
+                         schedule_.weights(JobOf(to)) == rank;
+      Transfer(rank, to, reads ? s.tensor : TensorKind::kOrder, info_[index].stage);
     }
   }
   --RowOf(static_cast<int>(step)).left;

@@ -189,6 +189,7 @@ TEST(Training, SchemesOfTheRunFileItself_EndWithTheReferencesBits) {
        {"{custom: {workers: 4, compute: \"(R*b) % W + s % R\", R: 2}}",
         "{custom: {workers: 4, compute: \"s < S/2 ? b % (W/2) : W/2 + b % (W/2)\", weights: \"s\"}}",
         "{custom: {workers: 4, compute: \"(s + t) % W\", weights: s, period: 4}}",
+        "{custom: {workers: 4, compute: \"(b + t) % W\", period: 4}}",
         "{custom: {workers: 4, compute: s, limit: S - s, split_backward: true}}", "{file: rows.csv}",
         // Backwards elsewhere than their forwards: they start over from the stage's input.
         "{custom: {workers: 4, compute: \"k == forward ? s : W - 1 - s\", weights: s}}",

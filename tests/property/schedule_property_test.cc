@@ -253,6 +253,42 @@ TEST(SimulatedRun, RandomFamiliesSizesAndDurations_ObeyTheGraphTheRuleAndTheLimi
   }
 }
 
+// With a budget a run stays within it and does the same jobs, or is refused with the bytes.
+TEST(SimulatedRun, RandomBudgets_AreKeptOrRefusedWithTheBytes) {
+  int kept = 0, refused = 0, slower = 0;
+  for (uint64_t seed = 1; seed <= 300; ++seed) {
+    Case c = Draw(seed);
+    SCOPED_TRACE(c.text);
+    std::mt19937_64 rng(seed);
+    c.options.activation = {static_cast<double>(1 + rng() % 20)};
+    c.options.weight = {static_cast<double>(rng() % 40)};
+    c.options.state = {static_cast<double>(rng() % 40)};
+    const Graph graph(c.schedule);
+    const auto free = Simulate(graph, c.options);
+    ASSERT_TRUE(free.ok()) << free.status();
+    double most = 0;
+    for (const RankStats& r : free->ranks) most = std::max(most, r.held_bytes + r.peak_activation_bytes);
+    c.options.memory = most * static_cast<double>(40 + rng() % 70) / 100;
+    const auto run = Simulate(graph, c.options);
+    if (!run.ok()) {
+      ++refused;
+      ASSERT_LT(c.options.memory, most) << run.status();
+      ASSERT_EQ(run.status().code(), absl::StatusCode::kFailedPrecondition);
+      ASSERT_NE(run.status().message().find("does not fit: "), absl::string_view::npos) << run.status();
+      continue;
+    }
+    ++kept;
+    slower += run->makespan > free->makespan;
+    for (const RankStats& r : run->ranks) {
+      ASSERT_LE(r.held_bytes + r.peak_activation_bytes, c.options.memory * (1 + 1e-12));
+    }
+    ASSERT_EQ(run->jobs.size(), free->jobs.size());
+  }
+  EXPECT_GT(kept, 50);
+  EXPECT_GT(refused, 50);
+  EXPECT_GT(slower, 5);
+}
+
 TEST(SimulatedRun, RandomBudgetsOfBytes_AreKeptAndDeadlockNobody) {
   const char* only = std::getenv("WEFT_SEED");
   const uint64_t first = only != nullptr ? std::strtoull(only, nullptr, 10) : 1;

@@ -106,30 +106,38 @@ TEST(Custom, StepInAFormula_RepeatsAfterItsPeriod) {
 
 // Where an update's reader is on another rank in some steps only, the edges still match in every step.
 TEST(Custom, StepInAFormula_GraphIsConsistent) {
-  const Graph graph(*MakeSchedule(
-      "custom", {{"workers", "3"}, {"compute", "(s + b + t) % W"}, {"weights", "s"}, {"period", "3"}}, 3, 4));
-  for (int step = 0; step < 7; ++step) {
-    for (int i = 0; i < graph.jobs_per_step(); ++i) {
-      const Job job = graph.JobAt(step, i);
-      std::vector<Edge> before;
-      graph.Predecessors(job, &before);
-      for (const Edge& e : before) {
-        if (e.from.step < 0) continue;
-        std::vector<Edge> after;
-        graph.Successors(e.from, &after);
-        const auto same = [&](const Edge& o) {
-          return o.to == job && o.tensor == e.tensor && o.part == e.part && o.version == e.version;
-        };
-        EXPECT_EQ(std::count_if(after.begin(), after.end(), same), 1)
-            << Describe(e.from) << " to " << Describe(job);
+  for (const char* weights : {"s", "(s + b + t) % W", "(s + t) % W", "(s + 2*t) % W"}) {
+    const Graph graph(*MakeSchedule(
+        "custom", {{"workers", "3"}, {"compute", "(s + b + t) % W"}, {"weights", weights}, {"period", "3"}},
+        3, 4));
+    for (int step = 0; step < 7; ++step) {
+      for (int i = 0; i < graph.jobs_per_step(); ++i) {
+        const Job job = graph.JobAt(step, i);
+        std::vector<Edge> before;
+        graph.Predecessors(job, &before);
+        for (const Edge& e : before) {
+          if (e.from.step < 0) continue;
+          std::vector<Edge> after;
+          graph.Successors(e.from, &after);
+          const auto same = [&](const Edge& o) {
+            return o.to == job && o.tensor == e.tensor && o.part == e.part && o.version == e.version;
+          };
+          EXPECT_EQ(std::count_if(after.begin(), after.end(), same), 1)
+              << Describe(e.from) << " to " << Describe(job);
+        }
       }
     }
   }
 }
 
-TEST(Custom, WeightsThatMoveFromStepToStep_AreRefused) {
-  EXPECT_THAT(Problem({{"weights", "(s + t) % W"}, {"period", "4"}}),
-              HasSubstr("the same ranks in every step"));
+// Every rank that holds a stage's weights in some step keeps a copy, and updates it in every step.
+TEST(Custom, WeightsThatMoveWithTheJobs_AreReplicasAndNeverFetched) {
+  const auto schedule =
+      MakeSchedule("custom", {{"workers", "4"}, {"compute", "(b + t) % W"}, {"period", "4"}}, 2, 4);
+  const auto run = MustSimulate(schedule, 8);
+  const Graph graph(*schedule);
+  EXPECT_EQ(graph.members(0).size(), 4u);
+  for (const RankStats& r : run.ranks) EXPECT_EQ(r.weight_fetches, 0);
 }
 
 TEST(Custom, SplitBackward_RunsItsHalves) {

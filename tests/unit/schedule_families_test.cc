@@ -431,5 +431,80 @@ TEST(DualPipe, UnequalTimes_EveryJobRunsInItsOrder) {
   }
 }
 
+// ---- what crosses between ranks
+
+struct Received {
+  int64_t activations = 0, gradients = 0;
+};
+
+Received AllReceived(const SimulationResult& run) {
+  Received all;
+  for (const RankStats& r : run.ranks) {
+    all.activations += r.activation_receives;
+    all.gradients += r.gradient_receives;
+  }
+  return all;
+}
+
+// Each boundary between stages on different ranks passes every micro-batch once in each direction.
+TEST(Transfers, EveryFamily_CrossesEachBoundaryOncePerMicrobatchAndDirection) {
+  for (const auto& [stages, microbatches, ranks] :
+       {std::tuple{4, 8, 2}, std::tuple{8, 16, 4}, std::tuple{12, 24, 3}}) {
+    const int64_t all = int64_t{stages - 1} * microbatches;
+    const struct {
+      const char* name;
+      Parameters parameters;
+      int64_t each_way;
+    } cases[] = {
+        {"ddp", {}, 0},
+        {"fsdp", {}, 0},
+        {"fsdp", {{"shard", "width"}}, 0},
+        {"gpipe", {}, all},
+        {"1f1b", {}, all},
+        {"zb_h1", {}, all},
+        {"zb_h2", {}, all},
+        {"lpp", Groups(2, ranks), all},
+        {"lpp", Groups(microbatches, 1), 0},
+        {"fslpp", Groups(2, ranks), all},
+        {"depth_first", Ranks(ranks), all},
+        {"breadth_first", Ranks(ranks), all},
+        {"interleaved", Ranks(ranks), all},
+        // The V turns on one rank.
+        {"zb_v", {}, all - microbatches},
+        {"v_half", {}, all - microbatches},
+        {"v_min", {}, all - microbatches},
+        {"dualpipe_v", {}, all - microbatches},
+        {"dualpipe", {}, all},
+    };
+    for (const auto& c : cases) {
+      SCOPED_TRACE(absl::StrCat(c.name, " S=", stages, " B=", microbatches));
+      const Received received = AllReceived(MustSimulate(c.name, c.parameters, stages, microbatches));
+      EXPECT_EQ(received.activations, c.each_way);
+      EXPECT_EQ(received.gradients, c.each_way);
+    }
+  }
+}
+
+// Slices of gradients to their summing members, and the sums back: (n-1)/n of the weights each way and copy.
+TEST(Transfers, Replicas_SendTheirMicrobatchesGradientsAndOneSum) {
+  for (const auto& [name, parameters, replicas] :
+       {std::tuple{"ddp", Parameters(), 8}, std::tuple{"lpp", Groups(4, 2), 4},
+        std::tuple{"dualpipe", Parameters(), 2}}) {
+    const int stages = 4, microbatches = 8;
+    const auto schedule = MakeSchedule(name, parameters, stages, microbatches);
+    SimulationOptions options;
+    options.weight = {replicas * 10.0};
+    const auto run = Simulate(Graph(*schedule), options);
+    ASSERT_TRUE(run.ok()) << run.status();
+    double gradients = 0, sums = 0;
+    for (const RankStats& r : run->ranks) {
+      gradients += r.sent_by_kind[static_cast<int>(TensorKind::kGradient)];
+      sums += r.sent_by_kind[static_cast<int>(TensorKind::kGradientSum)];
+    }
+    EXPECT_DOUBLE_EQ(gradients, 10.0 * (replicas - 1) * stages * microbatches) << name;
+    EXPECT_DOUBLE_EQ(sums, 10.0 * (replicas - 1) * stages * replicas) << name;
+  }
+}
+
 }  // namespace
 }  // namespace weft
