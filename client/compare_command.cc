@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
 #include "client/profile.h"
 #include "client/run_file.h"
 #include "nlohmann/json.hpp"
@@ -38,6 +39,14 @@ struct Row {
   int peak_activations = 0;
 };
 
+// Without what the table says already.
+std::string ReasonOf(const absl::Status& status, const Candidate& candidate) {
+  absl::string_view reason = status.message();
+  absl::ConsumePrefix(&reason, "does not fit: ");
+  absl::ConsumePrefix(&reason, absl::StrCat(candidate.name, ": "));
+  return std::string(reason);
+}
+
 std::string TextOf(const Candidate& c) { return ToText(ScheduleSpec{c.name, c.parameters}); }
 
 Row Predict(const Candidate& candidate, const RunSpec& run, const SimulationOptions& simulation,
@@ -48,7 +57,7 @@ Row Predict(const Candidate& candidate, const RunSpec& run, const SimulationOpti
       MakeSchedule(candidate.name, candidate.parameters, run.stages(), run.train.microbatches);
   absl::Status status = schedule.ok() ? CheckSchedule(*schedule) : schedule.status();
   if (!status.ok()) {
-    row.reason = std::string(status.message());
+    row.reason = ReasonOf(status, candidate);
     return row;
   }
   row.valid = true;
@@ -60,7 +69,7 @@ Row Predict(const Candidate& candidate, const RunSpec& run, const SimulationOpti
   }
   const auto result = Simulate(Graph(*schedule), simulation);
   if (!result.ok()) {
-    row.reason = std::string(result.status().message());
+    row.reason = ReasonOf(result.status(), candidate);
     return row;
   }
   row.fits = true;
