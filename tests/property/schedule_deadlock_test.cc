@@ -25,6 +25,7 @@ enum class Truth { kFree, kDeadlocks, kTooLarge };
 class Walk {
  public:
   Walk(const Graph& graph, int steps) : graph_(graph), n_(graph.jobs_per_step()), jobs_(n_ * steps) {
+    if (jobs_ > 64) return;  // Run says so
     before_.assign(jobs_, 0);
     for (int j = 0; j < jobs_; ++j) {
       std::vector<Edge> edges;
@@ -168,8 +169,7 @@ TEST(DeadlockProof, PlaceTakenByTheNextStep_IsNamedWithItsJobs) {
   s.staleness = [](int stage, int b) { return b == 0 && stage == 0 ? 1 : 0; };
   const std::string message(CheckSchedule(s).message());
   EXPECT_THAT(message, HasSubstr("may deadlock: forward"));
-  EXPECT_THAT(message,
-              HasSubstr("may wait on rank 0 (limit 1) for the activation of forward (step"));
+  EXPECT_THAT(message, HasSubstr("may wait on rank 0 (limit 1) for the activation of forward (step"));
 }
 
 TEST(DeadlockProof, FixedOrderBeyondItsLimit_IsNamed) {

@@ -123,7 +123,8 @@ void CheckGraphObeyed(const Graph& graph, const Times& times) {
       if (e.from.step < 0) continue;
       std::vector<Edge> back;
       graph.Successors(e.from, &back);
-      const auto same = [&](const Edge& o) {
+      // clang 14 cannot capture a structured binding by reference.
+      const auto same = [&, &job = job](const Edge& o) {
         return o.to == job && o.tensor == e.tensor && o.part == e.part;
       };
       ASSERT_EQ(std::count_if(back.begin(), back.end(), same), 1)
