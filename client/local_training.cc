@@ -223,7 +223,7 @@ TrainResults LocalTraining::Results() const {
   if (!schedule.ok()) return results;
   results.ranks = schedule->ranks;
   const auto predicted =
-      PredictStepSeconds(*schedule, options_.spec.train.steps, recorder_.MedianDurations());
+      PredictStepSeconds(*schedule, options_.spec.train.steps, recorder_.TypicalDurations());
   if (predicted.ok()) results.predicted_step_seconds = *predicted;
   return results;
 }

@@ -1,6 +1,8 @@
 #include "client/run_recorder.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <numeric>
 #include <utility>
 
 namespace weft {
@@ -81,18 +83,20 @@ std::vector<DrawnJob> RunRecorder::LastJobs() const {
   return jobs;
 }
 
-std::array<std::vector<double>, kJobKinds> RunRecorder::MedianDurations() const {
+std::array<std::vector<double>, kJobKinds> RunRecorder::TypicalDurations() const {
   MutexLock lock(mu_);
-  std::array<std::vector<double>, kJobKinds> medians;
+  std::array<std::vector<double>, kJobKinds> typical;
   for (int kind = 0; kind < kJobKinds; ++kind) {
     for (const Samples& samples : samples_[kind]) {
       std::vector<float> sorted = samples.seconds;
-      const size_t middle = sorted.size() / 2;
-      if (!sorted.empty()) std::nth_element(sorted.begin(), sorted.begin() + middle, sorted.end());
-      medians[kind].push_back(sorted.empty() ? 0 : sorted[middle]);
+      std::sort(sorted.begin(), sorted.end());
+      const auto left_out = static_cast<std::ptrdiff_t>(sorted.size() < 3 ? 0 : (sorted.size() + 19) / 20);
+      const double sum = std::accumulate(sorted.begin() + left_out, sorted.end() - left_out, 0.0);
+      const auto counted = static_cast<std::ptrdiff_t>(sorted.size()) - 2 * left_out;
+      typical[kind].push_back(counted > 0 ? sum / static_cast<double>(counted) : 0);
     }
   }
-  return medians;
+  return typical;
 }
 
 }  // namespace weft

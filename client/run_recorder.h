@@ -46,8 +46,10 @@ class RunRecorder {
   std::vector<StepRecord> TakeSteps();
   // Whole steps only, in seconds since the first job's start.
   std::vector<DrawnJob> LastJobs() const;
-  // The median duration of each kind and stage in seconds, over its last jobs; 0 where there was none.
-  std::array<std::vector<double>, kJobKinds> MedianDurations() const;
+  // The mean duration of each kind and stage in seconds, over its last jobs without the slowest and the
+  // fastest twentieth (at least one each); 0 where there was none. Not the median: jobs are late more often
+  // than early, and a step pays for the late ones.
+  std::array<std::vector<double>, kJobKinds> TypicalDurations() const;
 
  private:
   static constexpr size_t kSamples = 512;

@@ -4,7 +4,7 @@
     step_time.py BIN_DIR [--only ratio|prediction|speedup|overhead] [--rounds N] [--peer pipelining.py] [--peer-python PYTHON]
 
 Makes its own data. Each line of output is one JSON object; every figure is from `summary.json` and `trace.json` of a run made here.
-  ratio       step time over the schedule's ideal, 2 ranks, 16 micro-batches: `ratio` with the simulated step from the medians of the same run's job
+  ratio       step time over the schedule's ideal, 2 ranks, 16 micro-batches: `ratio` with the simulated step from the same run's typical job
               durations, `own_ratio` with each job's own duration
   prediction  the same for `gpt`, with the difference in per cent
   speedup     `ddp` on 2 processes against `weft train --reference`
