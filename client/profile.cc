@@ -11,6 +11,7 @@
 #include "nlohmann/json.hpp"
 #include "proto/run/file_section.h"
 #include "proto/run/model_chain.h"
+#include "proto/run/run_memory.h"
 
 namespace weft {
 namespace {
@@ -96,9 +97,7 @@ absl::StatusOr<Profile> ReadProfile(const std::string& path) {
 }
 
 Profile CountedProfile(const RunSpec& run, double flops) {
-  const auto* adamw = std::get_if<AdamWSpec>(&run.train.optimizer);
-  const auto* sgd = std::get_if<SgdSpec>(&run.train.optimizer);
-  const int copies = 1 + (adamw != nullptr ? 2 : sgd != nullptr && sgd->momentum > 0 ? 1 : 0);
+  const int copies = 1 + OptimizerBuffers(run.train.optimizer);
   constexpr double kElement = 4;
   const double samples = run.microbatch_samples();
   Profile profile;

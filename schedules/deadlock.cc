@@ -52,9 +52,7 @@ bool WaitsForVersionsAtTheStartOnly(const Schedule& s) {
 
 int MostStaleness(const Schedule& s) {
   int most = 0;
-  for (int stage = 0; s.staleness && stage < s.stages; ++stage) {
-    for (int b = 0; b < s.microbatches; ++b) most = std::max(most, s.staleness(stage, b));
-  }
+  for (int stage = 0; stage < s.stages; ++stage) most = std::max(most, s.MostStaleness(stage));
   return most;
 }
 

@@ -157,8 +157,7 @@ int64_t Graph::PriorityOf(const Job& job) const {
 
 int Graph::VersionOf(const Job& job) const {
   if (!HasMicrobatch(job.kind)) return job.step;
-  const int staleness = schedule_.staleness ? schedule_.staleness(job.stage, job.microbatch) : 0;
-  return std::max(0, job.step - staleness);
+  return std::max(0, job.step - schedule_.StalenessOf(job.stage, job.microbatch));
 }
 
 bool Graph::FetchesWeights(const Job& job) const {
@@ -273,7 +272,7 @@ void Graph::UpdateSuccessors(const Job& job, std::vector<Edge>* edges) const {
   edges->push_back({job, Job::Update(job.step + 1, job.stage, job.member), TensorKind::kOrder, 0, 0});
   const Rank holder = members_[job.stage][job.member];
   for (int b = 0; b < schedule_.microbatches; ++b) {
-    const int staleness = schedule_.staleness ? schedule_.staleness(job.stage, b) : 0;
+    const int staleness = schedule_.StalenessOf(job.stage, b);
     for (JobKind kind :
          {JobKind::kForward, JobKind::kBackward, JobKind::kBackwardInput, JobKind::kBackwardWeight}) {
       if (!IsComputeKindUsed(kind)) continue;

@@ -17,7 +17,7 @@ int HeldVersions::ReadersOf(int stage, int member, int version) const {
   const Schedule& schedule = graph_.schedule();
   int readers = 0;
   for (int b = 0; b < schedule.microbatches; ++b) {
-    const int staleness = schedule.staleness ? schedule.staleness(stage, b) : 0;
+    const int staleness = schedule.StalenessOf(stage, b);
     const int first = version == 0 ? 0 : version + staleness;
     const int last = std::min(version + staleness, steps_ - 1);
     for (int t = first; t <= last; ++t) {

@@ -7,28 +7,14 @@
 #include "absl/strings/str_format.h"
 
 namespace weft {
-namespace {
-
-double At(const std::vector<double>& values, int stage) {
-  return values.size() == 1 ? values[0] : values[stage];
-}
-
-int VersionsOf(const Schedule& s, int stage) {
-  int most = 0;
-  for (int b = 0; s.staleness && b < s.microbatches; ++b) most = std::max(most, s.staleness(stage, b));
-  return most + 1;
-}
-
-}  // namespace
-
 std::vector<double> HeldBytes(const Graph& graph, const StageBytes& bytes) {
   const Schedule& s = graph.schedule();
   std::vector<double> held(s.ranks, 0), fetched(s.ranks, 0);
   for (int stage = 0; stage < s.stages; ++stage) {
-    const double weight = At(bytes.weight, stage);
+    const double weight = OfStage(bytes.weight, stage);
     const double slices = graph.sharded() ? static_cast<double>(graph.members(stage).size()) : 1;
     for (const Rank rank : graph.members(stage)) {
-      held[rank] += (VersionsOf(s, stage) * weight + At(bytes.state, stage)) / slices;
+      held[rank] += ((s.MostStaleness(stage) + 1) * weight + OfStage(bytes.state, stage)) / slices;
     }
     for (int step = 0; step < s.period; ++step) {
       for (int b = 0; b < s.microbatches; ++b) {
@@ -62,12 +48,12 @@ absl::StatusOr<ActivationMemory> MemoryForActivations(const Graph& graph, const 
     for (int b = 0; b < s.microbatches; ++b) {
       for (int step = 0; step < s.period; ++step) {
         const Rank rank = graph.RankOf(Job::Compute(step, stage, b, JobKind::kForward));
-        if (At(bytes.activation, stage) <= budgets[rank]) continue;
+        if (OfStage(bytes.activation, stage) <= budgets[rank]) continue;
         return absl::FailedPreconditionError(
             absl::StrFormat("does not fit: stage %d, micro-batch %d needs %.0f bytes of activations on rank "
                             "%d, which has %.0f of its "
                             "%.0f left beside the weights",
-                            stage, b, At(bytes.activation, stage), rank, budgets[rank], memory));
+                            stage, b, OfStage(bytes.activation, stage), rank, budgets[rank], memory));
       }
     }
   }
@@ -77,7 +63,8 @@ absl::StatusOr<ActivationMemory> MemoryForActivations(const Graph& graph, const 
     activations.budget.push_back(static_cast<int64_t>(std::floor(std::min(budget, kMost))));
   }
   for (int stage = 0; stage < s.stages; ++stage) {
-    activations.left.push_back(static_cast<int64_t>(std::ceil(std::min(At(bytes.activation, stage), kMost))));
+    activations.left.push_back(
+        static_cast<int64_t>(std::ceil(std::min(OfStage(bytes.activation, stage), kMost))));
   }
   return activations;
 }

@@ -14,7 +14,12 @@
 
 namespace weft {
 
-// Bytes by stage, size 1 (every stage) or S.
+// One stage's of values by stage: of size 1 (for every stage) or S.
+inline double OfStage(const std::vector<double>& values, int stage) {
+  return values.size() == 1 ? values[0] : values[stage];
+}
+
+// Bytes by stage, as OfStage takes them.
 struct StageBytes {
   const std::vector<double>& activation;  // of a micro-batch, from its forward to the end of its backward
   const std::vector<double>& weight;

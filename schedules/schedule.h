@@ -15,6 +15,7 @@
 #ifndef WEFT_SCHEDULES_SCHEDULE_H_
 #define WEFT_SCHEDULES_SCHEDULE_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -77,6 +78,14 @@ struct Schedule {
   bool split_backward = false;
   ActivationPolicy activations = ActivationPolicy::kRetain;
   Residency residency = Residency::kOwner;
+
+  int StalenessOf(int stage, int microbatch) const { return staleness ? staleness(stage, microbatch) : 0; }
+  // Over the micro-batches of a stage.
+  int MostStaleness(int stage) const {
+    int most = 0;
+    for (int b = 0; b < microbatches; ++b) most = std::max(most, StalenessOf(stage, b));
+    return most;
+  }
 };
 
 }  // namespace weft

@@ -29,10 +29,6 @@ absl::Status CheckPerStage(const std::vector<double>& values, int stages, absl::
   return absl::OkStatus();
 }
 
-double At(const std::vector<double>& values, int stage) {
-  return values.size() == 1 ? values[0] : values[stage];
-}
-
 class Simulation {
  public:
   Simulation(const Graph& graph, const SimulationOptions& options)
@@ -79,7 +75,7 @@ class Simulation {
   Rank RankAt(int64_t id) const { return rank_of_[(id / n_) % schedule_.period][id % n_]; }
   Job JobOf(int64_t id) const { return graph_.JobAt(static_cast<int>(id / n_), static_cast<int>(id % n_)); }
   double OutputBytes(int stage) const {
-    return At(options_.output.empty() ? options_.activation : options_.output, stage);
+    return OfStage(options_.output.empty() ? options_.activation : options_.output, stage);
   }
   double BytesOf(TensorKind tensor, int from_stage, int to_stage) const;
   void InputArrived(int64_t id);
@@ -141,7 +137,9 @@ absl::Status Simulation::CheckOptions() const {
 
 // A backward that is one piece of work takes its whole time in its first half.
 double Simulation::DurationOf(const Job& job) const {
-  const auto time = [&](JobKind kind) { return At(options_.duration[static_cast<int>(kind)], job.stage); };
+  const auto time = [&](JobKind kind) {
+    return OfStage(options_.duration[static_cast<int>(kind)], job.stage);
+  };
   if (graph_.MarksOf(job) & kOneBackward) return 0;
   if (job.kind == JobKind::kBackwardInput) {
     Job weight = job;
@@ -208,11 +206,11 @@ double Simulation::BytesOf(TensorKind tensor, int from_stage, int to_stage) cons
     case TensorKind::kInputGradient:
       return OutputBytes(to_stage);
     case TensorKind::kWeights:
-      return At(options_.weight, from_stage) /
+      return OfStage(options_.weight, from_stage) /
              (graph_.sharded() ? static_cast<double>(graph_.members(from_stage).size()) : 1);
     case TensorKind::kGradient:
     case TensorKind::kGradientSum:
-      return At(options_.weight, from_stage) / static_cast<double>(graph_.members(from_stage).size());
+      return OfStage(options_.weight, from_stage) / static_cast<double>(graph_.members(from_stage).size());
   }
   return 0;
 }
@@ -268,7 +266,7 @@ void Simulation::CountEnd(int64_t id, const JobInfo& info, Rank rank) {
   RankState& state = ranks_[rank];
   if (!info.apart || leaves_nothing) state.ready.Release(info.stage);
   --state.activations;
-  state.activation_bytes -= At(options_.activation, info.stage);
+  state.activation_bytes -= OfStage(options_.activation, info.stage);
 }
 
 void Simulation::End(int64_t id) {
@@ -299,7 +297,7 @@ void Simulation::Start(Rank rank, int64_t id, double duration) {
   RankStats& stats = result_.ranks[rank];
   if (info.kind == JobKind::kForward || (info.apart && info.kind == graph_.input_backward())) {
     stats.peak_activations = std::max(stats.peak_activations, ++state.activations);
-    state.activation_bytes += At(options_.activation, info.stage);
+    state.activation_bytes += OfStage(options_.activation, info.stage);
     stats.peak_activation_bytes = std::max(stats.peak_activation_bytes, state.activation_bytes);
   }
   const double end = now_ + duration;
@@ -396,7 +394,7 @@ SimulationResult Simulation::Summarize() {
   }
   for (int s = 0; s < schedule_.stages; ++s) {
     for (int k = 0; k < static_cast<int>(JobKind::kReduce); ++k) {
-      if (graph_.IsComputeKindUsed(static_cast<JobKind>(k))) work += At(options_.duration[k], s);
+      if (graph_.IsComputeKindUsed(static_cast<JobKind>(k))) work += OfStage(options_.duration[k], s);
     }
   }
   work *= static_cast<double>(schedule_.microbatches) * options_.steps;

@@ -18,11 +18,6 @@ constexpr int64_t kFloat = 4, kAlignment = 64;
 constexpr int64_t kSmallTensors = 4096;     // scalars and the like
 constexpr int64_t kParametersOfLayer = 12;  // at most, each aligned by itself
 
-int OptimizerBuffers(const OptimizerSpec& optimizer) {
-  if (const auto* sgd = std::get_if<SgdSpec>(&optimizer)) return sgd->momentum != 0 ? 1 : 0;
-  return 2;
-}
-
 struct RankMemory {
   int64_t held = 0;  // weights, gradients, optimizer
   int64_t work = 0;
@@ -56,6 +51,11 @@ std::vector<RankMemory> CountRanks(const RunSpec& run, const Schedule& schedule,
 }
 
 }  // namespace
+
+int OptimizerBuffers(const OptimizerSpec& optimizer) {
+  if (const auto* sgd = std::get_if<SgdSpec>(&optimizer)) return sgd->momentum != 0 ? 1 : 0;
+  return 2;
+}
 
 StageMemory CountStage(const RunSpec& run, int stage) {
   const std::vector<LayerCount> layers = CountLayers(run.model);

@@ -18,6 +18,9 @@
 
 namespace weft {
 
+// Copies of the weights' size that the optimizer keeps: momentum, or AdamW's two moments.
+int OptimizerBuffers(const OptimizerSpec& optimizer);
+
 struct StageMemory {
   int64_t parameters = 0;  // of the weights; also of their gradient, and of each buffer of the optimizer
   int64_t left = 0;        // by a forward until its backward, by the run's `activations`

@@ -14,17 +14,11 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Schedules that the design names; those that schedules/families.h does not have yet are refused as such.
-constexpr const char* kDesigned[] = {"dualpipe",      "dualpipe_v", "pipedream",
-                                     "pipedream_2bw", "cdp_mp",     "periodic"};
-
 ChoiceNames ScheduleChoices() {
-  ChoiceNames names{"schedule", ScheduleNames(), {}, {"rule", "reduction", "activations"}};
-  for (const char* name : kDesigned) {
-    if (std::find(names.names.begin(), names.names.end(), name) == names.names.end())
-      names.planned.push_back(name);
-  }
-  return names;
+  return {"schedule",
+          ScheduleNames(),
+          {"pipedream", "pipedream_2bw", "cdp_mp", "periodic"},
+          {"rule", "reduction", "activations"}};
 }
 
 // Only the parameters' names; their values, and how they fit the sizes, are the business of MakeSchedule.

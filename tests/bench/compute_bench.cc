@@ -8,12 +8,10 @@
 
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <memory>
-#include <string>
 #include <vector>
 
+#include "tests/bench/mlp_run.h"
 #include "worker/shell/compute/compute.h"
 #include "worker/shell/compute/segment_allocator.h"
 
@@ -28,26 +26,6 @@ Device& Cpu() {
   return *device;
 }
 
-// Three stages of an mlp; the middle one is measured. The data is never read, it only has to be valid.
-RunSpec MlpRun(int width, int samples) {
-  const std::string folder = std::filesystem::temp_directory_path().string();
-  const std::string images = folder + "/weft_bench_images", labels = folder + "/weft_bench_labels";
-  std::ofstream(images, std::ios::binary)
-      << std::string("\0\0\x08\x03\0\0\0\x01\0\0\0\x01\0\0\0\x01\x07", 17);
-  std::ofstream(labels, std::ios::binary) << std::string("\0\0\x08\x01\0\0\0\x01\0", 9);
-  MlpSpec model;
-  model.layers = kLayersOfStage + 2;
-  model.width = width;
-  model.inputs = 1;
-  RunSpec run;
-  run.model = model;
-  run.data.source = IdxData{images, labels};
-  run.train.batch = samples * kMicrobatches;
-  run.train.microbatches = kMicrobatches;
-  run.layers_of_stage = {1, kLayersOfStage, 1};
-  return run;
-}
-
 Tensor Filled(const TensorShape& shape) {
   const size_t bytes = static_cast<size_t>(shape.size[0] * shape.size[1]) * sizeof(float);
   constexpr size_t kAlign = 64;
@@ -59,7 +37,7 @@ Tensor Filled(const TensorShape& shape) {
 void BM_Adapter(benchmark::State& state) {
   const int width = static_cast<int>(state.range(0)), samples = static_cast<int>(state.range(1));
   PlainMemory memory;
-  auto rank = *Cpu().CreateRank(MlpRun(width, samples), 0, memory);
+  auto rank = *Cpu().CreateRank(MlpRun(width, kLayersOfStage, samples, kMicrobatches), 0, memory);
   if (!rank->AddStage(1, true).ok()) std::abort();
   const Tensor x = Filled({DataType::kFloat32, 2, {samples, width}}), g = x;
   int step = 0;

@@ -4,9 +4,7 @@
 // The schedule is 1f1b on 8 ranks with 62 micro-batches: 1,000 jobs a step. One job "granted and completed"
 // is the item that is counted.
 #include <benchmark/benchmark.h>
-#include <unistd.h>
 
-#include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <utility>
@@ -14,6 +12,7 @@
 
 #include "coordinator/core/coordinator_core.h"
 #include "schedules/families.h"
+#include "tests/bench/resident_memory.h"
 
 namespace weft {
 namespace {
@@ -24,14 +23,6 @@ std::shared_ptr<const RunPlan> Plan(int steps) {
   auto plan = MakeRunPlan("bench", "1f1b", *MakeSchedule("1f1b", {}, kStages, kMicrobatches), steps);
   if (!plan.ok() || (*plan)->graph.jobs_per_step() != kJobsPerStep) std::abort();
   return *plan;
-}
-
-double ResidentMiB() {
-  long pages = 0, resident = 0;
-  FILE* f = std::fopen("/proc/self/statm", "r");
-  if (f == nullptr || std::fscanf(f, "%ld %ld", &pages, &resident) != 2) std::abort();
-  std::fclose(f);
-  return static_cast<double>(resident) * static_cast<double>(sysconf(_SC_PAGESIZE)) / (1 << 20);
 }
 
 // The queue alone: grants and completions as plain calls.

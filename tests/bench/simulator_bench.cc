@@ -3,28 +3,19 @@
 //
 // The schedule is 1f1b on 8 ranks with 62 micro-batches: 1,000 jobs a step.
 #include <benchmark/benchmark.h>
-#include <unistd.h>
 
-#include <cstdio>
 #include <cstdlib>
 
 #include "schedules/candidates.h"
 #include "schedules/check.h"
 #include "schedules/families.h"
 #include "schedules/simulate.h"
+#include "tests/bench/resident_memory.h"
 
 namespace weft {
 namespace {
 
 constexpr int kStages = 8, kMicrobatches = 62, kJobsPerStep = 1000;
-
-double ResidentMiB() {
-  long pages = 0, resident = 0;
-  FILE* f = std::fopen("/proc/self/statm", "r");
-  if (f == nullptr || std::fscanf(f, "%ld %ld", &pages, &resident) != 2) std::abort();
-  std::fclose(f);
-  return static_cast<double>(resident) * static_cast<double>(sysconf(_SC_PAGESIZE)) / (1 << 20);
-}
 
 void Simulate(benchmark::State& state, const char* family, int stages) {
   const Graph graph(*MakeSchedule(family, {}, stages, kMicrobatches));

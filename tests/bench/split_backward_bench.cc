@@ -5,13 +5,13 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <limits>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "tests/bench/mlp_run.h"
 #include "worker/shell/compute/compute.h"
 
 namespace weft {
@@ -27,10 +27,8 @@ void Require(const absl::Status& status) {
   std::exit(1);
 }
 
-std::string Scratch(const char* name) { return (std::filesystem::temp_directory_path() / name).string(); }
-
 RunSpec Gpt(int width, int heads, int context, int samples) {
-  const std::string path = Scratch("weft_bench_text");
+  const std::string path = ScratchFile("weft_bench_text");
   std::ofstream(path, std::ios::binary) << std::string(static_cast<size_t>(2 * context + 2), 'a');
   GptSpec model;
   model.layers = 4;
@@ -43,24 +41,6 @@ RunSpec Gpt(int width, int heads, int context, int samples) {
   run.train.batch = samples * kMicrobatches;
   run.train.microbatches = kMicrobatches;
   run.layers_of_stage = {2, 2, 2};
-  return run;
-}
-
-RunSpec Mlp(int width, int samples) {
-  const std::string images = Scratch("weft_bench_images"), labels = Scratch("weft_bench_labels");
-  std::ofstream(images, std::ios::binary)
-      << std::string("\0\0\x08\x03\0\0\0\x01\0\0\0\x01\0\0\0\x01\x07", 17);
-  std::ofstream(labels, std::ios::binary) << std::string("\0\0\x08\x01\0\0\0\x01\0", 9);
-  MlpSpec model;
-  model.layers = 6;
-  model.width = width;
-  model.inputs = 1;
-  RunSpec run;
-  run.model = model;
-  run.data.source = IdxData{images, labels};
-  run.train.batch = samples * kMicrobatches;
-  run.train.microbatches = kMicrobatches;
-  run.layers_of_stage = {1, 4, 1};
   return run;
 }
 
@@ -138,9 +118,9 @@ void ReportAll() {
   Report("gpt, 2 blocks, width 128, 4 x 64 tokens", Gpt(128, 4, 64, 4));
   Report("gpt, 2 blocks, width 256, 4 x 128 tokens", Gpt(256, 4, 128, 4));
   Report("gpt, 2 blocks, width 512, 2 x 256 tokens", Gpt(512, 8, 256, 2));
-  Report("mlp, 4 layers, width 256, 32 samples", Mlp(256, 32));
-  Report("mlp, 4 layers, width 1024, 64 samples", Mlp(1024, 64));
-  Report("mlp, 4 layers, width 2048, 128 samples", Mlp(2048, 128));
+  Report("mlp, 4 layers, width 256, 32 samples", MlpRun(256, 4, 32, kMicrobatches));
+  Report("mlp, 4 layers, width 1024, 64 samples", MlpRun(1024, 4, 64, kMicrobatches));
+  Report("mlp, 4 layers, width 2048, 128 samples", MlpRun(2048, 4, 128, kMicrobatches));
 }
 
 }  // namespace

@@ -213,18 +213,23 @@ TEST_F(OneProcess, ReplicatedStage_SumsGradientsInOrderOfMicrobatches) {
   EXPECT_TRUE(started[0].last);
 }
 
-TEST(TwoProcesses, ClaimedJob_WantsItsRemoteInputsAtOnce) {
-  const auto shape = Shape("gpipe", 2, 1, 1);
-  WorkerCore core([&](const std::string&) { return shape; });
+// This process has rank 1; rank 0 is in another one.
+void PrepareSecondRank(WorkerCore& core) {
   Assign a;
   a.run = 1;
   a.epoch = 1;
   a.process_of_rank = {0, 1};
   a.leases = {{1, {1, 2}}};
+  WorkerEffects ignored;
+  core.OnMessage(0, a, &ignored);
+  core.OnPrepared(1, &ignored);
+}
+
+TEST(TwoProcesses, ClaimedJob_WantsItsRemoteInputsAtOnce) {
+  const auto shape = Shape("gpipe", 2, 1, 1);
+  WorkerCore core([&](const std::string&) { return shape; });
   WorkerEffects out;
-  core.OnMessage(0, a, &out);
-  core.OnPrepared(1, &out);
-  out.clear();
+  PrepareSecondRank(core);
   core.OnMessage(2, Grant{1, 1, {1, 2}, {Job::Compute(0, 1, 0, JobKind::kForward)}}, &out);
   ASSERT_EQ(Only<WantEffect>(out).size(), 1u);
   const WantEffect want = Only<WantEffect>(out)[0];
@@ -239,15 +244,8 @@ TEST(TwoProcesses, ClaimedJob_WantsItsRemoteInputsAtOnce) {
 TEST(TwoProcesses, TensorThatStartsNoJob_IsNoTransferTime) {
   const auto shape = Shape("gpipe", 2, 2, 1);
   WorkerCore core([&](const std::string&) { return shape; });
-  Assign a;
-  a.run = 1;
-  a.epoch = 1;
-  a.process_of_rank = {0, 1};
-  a.leases = {{1, {1, 2}}};
   WorkerEffects out;
-  core.OnMessage(0, a, &out);
-  core.OnPrepared(1, &out);
-  out.clear();
+  PrepareSecondRank(core);
   core.OnMessage(2, Grant{1, 1, {1, 2}, {Job::Compute(0, 1, 0, JobKind::kForward)}}, &out);
   const WantEffect first = Only<WantEffect>(out)[0];
   core.OnTensor(5, first.key, 4, &out);

@@ -175,9 +175,9 @@ void WorkerLoop::SendGathered() {
 }
 
 void WorkerLoop::Send(FromWorker message) {
-  const Completions* completions = std::get_if<Completions>(&message);
-  if (completions != nullptr) gathered_ += completions->jobs.size();
+  const auto* completions = std::get_if<Completions>(&message);
   const bool can_wait = completions != nullptr;
+  if (can_wait) gathered_ += completions->jobs.size();
   Gather(&outbox_, std::move(message));
   if (can_wait || sending_) return;
   gathered_ = 0;
