@@ -85,7 +85,7 @@ CLI::App* AddSimulate(CLI::App& app, SimulateOptions& o) {
   sub->add_option(
          "SCHEDULE", o.schedule,
          "name[,key=value..], as in lpp,groups=2,ranks=4, or a file: actions (.csv), formulas or a run "
-         "file (.yaml)")
+         "file (.yaml), or the trace of a run (.json): what it really did")
       ->required()
       ->type_name("");
   sub->add_option("--stages", o.stages, "Stages of the model; a file may say it itself")
@@ -96,6 +96,9 @@ CLI::App* AddSimulate(CLI::App& app, SimulateOptions& o) {
       ->type_name("B");
   sub->add_option("--steps", o.simulation.steps, "Training steps (default 1)")
       ->check(CLI::Range(1, kSizeMost))
+      ->type_name("T");
+  sub->add_option("--from-step", o.from_step, "Of a trace: the step whose order is taken (default its last)")
+      ->check(CLI::Range(0, 1'000'000'000))
       ->type_name("T");
   AddNumbers(*sub, "--forward", duration(JobKind::kForward), false, "Time of a forward (default 1)");
   AddNumbers(*sub, "--backward", duration(JobKind::kBackward), false, "Time of a backward (default 1)");

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/run_file.h"
+#include "client/trace_file.h"
 #include "client/yaml_file.h"
 #include "proto/run/run_spec.h"
 #include "proto/run/schedule_spec.h"
@@ -27,6 +28,9 @@ using Json = nlohmann::json;
 constexpr size_t kActionsMostBytes = 256 << 20;   // that are only simulated
 constexpr size_t kEmbeddedMostBytes = 768 << 10;  // a run's whole specification may have 1 MiB
 constexpr size_t kYamlMostBytes = 1 << 20;
+
+bool IsYaml(absl::string_view path) { return absl::EndsWith(path, ".yaml") || absl::EndsWith(path, ".yml"); }
+bool IsTrace(absl::string_view path) { return absl::EndsWith(path, ".json"); }
 
 absl::StatusOr<std::string> ReadText(const std::string& path, size_t most, absl::string_view what) {
   const auto cannot = [&] {
@@ -58,8 +62,20 @@ absl::Status CheckSizes(const Schedule& schedule, const std::string& path, int s
                       path, schedule.stages, schedule.microbatches, schedule.stages, schedule.microbatches));
 }
 
-absl::StatusOr<Schedule> ReadRows(const std::string& path, int stages, int microbatches) {
-  const auto text = ReadText(path, kActionsMostBytes, "a list of actions");
+// The rows of actions of a trace's step.
+absl::StatusOr<std::string> RowsOfTrace(const std::string& path, int step) {
+  const auto trace = ReadTrace(path);
+  if (!trace.ok()) return trace.status();
+  const auto jobs = JobsOfStep(path, *trace, step);
+  if (!jobs.ok()) return jobs.status();
+  DrawingOptions drawing;
+  drawing.ranks = trace->ranks;
+  return DrawActions(*jobs, drawing);
+}
+
+absl::StatusOr<Schedule> ReadRows(const std::string& path, int stages, int microbatches, int from_step) {
+  const auto text =
+      IsTrace(path) ? RowsOfTrace(path, from_step) : ReadText(path, kActionsMostBytes, "a list of actions");
   if (!text.ok()) return text.status();
   auto schedule = ScheduleFromActions(*text);
   const absl::Status sound = schedule.ok() ? CheckSchedule(*schedule) : schedule.status();
@@ -106,8 +122,6 @@ absl::StatusOr<Schedule> ReadYamlSchedule(const std::string& path, int stages, i
   return schedule;
 }
 
-bool IsYaml(absl::string_view path) { return absl::EndsWith(path, ".yaml") || absl::EndsWith(path, ".yml"); }
-
 // Whether the file has the parts of a run file, not just a schedule.
 bool IsRunFile(const std::string& path) {
   const auto text = ReadText(path, kYamlMostBytes, "a run file");
@@ -119,11 +133,16 @@ bool IsRunFile(const std::string& path) {
 
 bool IsScheduleFile(absl::string_view word) {
   if (absl::StartsWith(word, "custom,")) return false;
-  return absl::StrContains(word, '/') || absl::EndsWith(word, ".csv") || IsYaml(word);
+  return absl::StrContains(word, '/') || absl::EndsWith(word, ".csv") || IsTrace(word) || IsYaml(word);
 }
 
-absl::StatusOr<Schedule> ReadScheduleFile(const std::string& path, int stages, int microbatches) {
-  if (!IsYaml(path)) return ReadRows(path, stages, microbatches);
+absl::StatusOr<Schedule> ReadScheduleFile(const std::string& path, int stages, int microbatches,
+                                          int from_step) {
+  if (from_step >= 0 && !IsTrace(path)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, " has no steps to choose from; --from-step is for traces (.json)"));
+  }
+  if (!IsYaml(path)) return ReadRows(path, stages, microbatches, from_step);
   auto schedule = IsRunFile(path) ? ScheduleOfRun(path, stages, microbatches)
                                   : ReadYamlSchedule(path, stages, microbatches);
   if (schedule.ok()) schedule->name = path;

@@ -1,5 +1,5 @@
-// Schedules that stand in files of their own: rows of actions (.csv), formulas (.yaml), or the schedule of a
-// whole run file.
+// Schedules that stand in files of their own: rows of actions (.csv), formulas (.yaml), the schedule of a
+// whole run file, or what a run really did (.json: its trace).
 //
 // A .yaml file is a run file, or it holds just what stands under a run file's `schedule`, with or without
 // that key: `custom: {workers: 4, compute: "s % W"}`.
@@ -16,12 +16,15 @@
 
 namespace weft {
 
-// Whether the word for a schedule on the command line is a file's name: it ends in .csv, .yaml or .yml, or
-// has a slash and is no text of formulas.
+// Whether the word for a schedule on the command line is a file's name: it ends in .csv, .json, .yaml or
+// .yml, or has a slash and is no text of formulas.
 bool IsScheduleFile(absl::string_view word);
 
-// The checked schedule of a file. `stages` and `microbatches` may be 0 where the file says them itself.
-absl::StatusOr<Schedule> ReadScheduleFile(const std::string& path, int stages, int microbatches);
+// The checked schedule of a file. `stages` and `microbatches` may be 0 where the file says them itself. Of a
+// trace it is the order in which the ranks started the jobs of step `from_step`, of the last step if that is
+// -1; other files have no steps.
+absl::StatusOr<Schedule> ReadScheduleFile(const std::string& path, int stages, int microbatches,
+                                          int from_step = -1);
 
 // Puts the rows of actions into a `schedule` that names their file, {file: rows.csv}, so that it means the
 // same on machines that do not have the file. Relative paths are relative to `folder`. Other values stay.

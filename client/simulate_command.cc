@@ -27,7 +27,10 @@ constexpr int kLinesMost = 64;  // ranks that a table draws
 
 absl::StatusOr<Schedule> MakeCheckedSchedule(const SimulateOptions& options) {
   if (IsScheduleFile(options.schedule)) {
-    return ReadScheduleFile(options.schedule, options.stages, options.microbatches);
+    return ReadScheduleFile(options.schedule, options.stages, options.microbatches, options.from_step);
+  }
+  if (options.from_step >= 0) {
+    return absl::InvalidArgumentError("--from-step is for traces, as in out/tiny/trace.json");
   }
   const auto spec = ParseScheduleText(options.schedule);
   if (!spec.ok()) return spec.status();

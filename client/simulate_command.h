@@ -13,6 +13,7 @@ struct SimulateOptions {
   std::string schedule;  // `name[,key=value..]`, or a file (client/schedule_file.h)
   int stages = 0;        // 0 where the file says it
   int microbatches = 0;  // likewise
+  int from_step = -1;    // of a trace: the step whose order is taken; -1 for its last
   SimulationOptions simulation;
   std::string profile;           // times and bytes from this file (client/profile.h); empty for none
   bool jobs = false;             // list every job in the JSON

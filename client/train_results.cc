@@ -102,6 +102,12 @@ absl::Status WriteFile(const std::string& path, const std::string& text) {
   return absl::OkStatus();
 }
 
+// What the ranks did in the last step. Not there where a step has more jobs than are kept.
+absl::Status WriteActions(const TrainResults& results, const std::string& path) {
+  const std::vector<DrawnJob> jobs = LastSteps(results.jobs, 1);
+  return jobs.empty() ? absl::OkStatus() : WriteFile(path, DrawActions(jobs, Drawing(results)));
+}
+
 // Only the files that a checkpoint is made of.
 void RemoveCheckpoint(const fs::path& folder) {
   std::error_code ignored;
@@ -202,7 +208,8 @@ std::string SummaryText(const TrainResults& r, const std::string& folder) {
                   folder, "/steps.jsonl    loss and time of each step\n");
   if (!r.reference) {
     absl::StrAppend(&out, "  ", folder, "/timeline.svg   the last steps as a picture\n", "  ", folder,
-                    "/trace.json     the same for https://ui.perfetto.dev\n");
+                    "/trace.json     the same for https://ui.perfetto.dev\n", "  ", folder,
+                    "/actions.csv    the last step's jobs in their order, one row a rank\n");
   }
   return absl::StrCat(out, "  ", folder,
                       "/checkpoint     the weights (safetensors); checkpoint-0: the initial ones\n");
@@ -215,7 +222,7 @@ absl::Status PrepareFolder(const std::string& folder) {
     return absl::InvalidArgumentError(
         absl::StrCat("cannot make the folder ", folder, ": ", error.message(), "; give another with --out"));
   }
-  for (const char* name : {"summary.json", "steps.jsonl", "trace.json", "timeline.svg"}) {
+  for (const char* name : {"summary.json", "steps.jsonl", "trace.json", "timeline.svg", "actions.csv"}) {
     fs::remove(fs::path(folder) / name, error);
   }
   for (const char* name : {"checkpoint", "checkpoint-0"}) RemoveCheckpoint(fs::path(folder) / name);
@@ -234,6 +241,8 @@ absl::Status WriteResults(const TrainResults& results, const std::string& folder
     if (!trace.ok()) return trace;
     absl::Status timeline = WriteFile(base + "timeline.svg", Svg(results));
     if (!timeline.ok()) return timeline;
+    absl::Status actions = WriteActions(results, base + "actions.csv");
+    if (!actions.ok()) return actions;
   }
   // Last: who sees it sees the others.
   return WriteFile(base + "summary.json", SummaryJson(results).dump(2) + "\n");

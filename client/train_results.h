@@ -53,7 +53,8 @@ std::string SummaryText(const TrainResults& results, const std::string& folder);
 // done.
 absl::Status PrepareFolder(const std::string& folder);
 
-// summary.json and, unless it is a reference, trace.json and timeline.svg. Unavailable with the file's name.
+// summary.json and, unless it is a reference, trace.json, timeline.svg and actions.csv. Unavailable with the
+// file's name.
 absl::Status WriteResults(const TrainResults& results, const std::string& folder);
 
 }  // namespace weft

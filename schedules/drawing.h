@@ -47,8 +47,9 @@ std::string DrawLines(absl::Span<const DrawnJob> jobs, const DrawingOptions& opt
 // simulation counts as one millisecond).
 std::string DrawTrace(absl::Span<const DrawnJob> jobs, const DrawingOptions& options);
 
-// One row a rank: the compute jobs of step 0 in the order of their starts, e.g. `0F0,0F1,0B0,0B1`. F forward,
-// B backward, I and W its halves: the letters of that format, used nowhere else. actions.h reads it.
+// One row a rank: the compute jobs of the first step among `jobs` in the order of their starts, e.g.
+// `0F0,0F1,0B0,0B1`. F forward, B backward, I and W its halves: the letters of that format, used nowhere
+// else. A backward that starts while the forward before it is in flight is its pair. actions.h reads it.
 std::string DrawActions(absl::Span<const DrawnJob> jobs, const DrawingOptions& options);
 
 // The jobs of the last steps, as many whole steps as have at most `most` jobs together, but at least one

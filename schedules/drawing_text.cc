@@ -2,12 +2,14 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "nlohmann/json.hpp"
 #include "schedules/drawing.h"
@@ -35,6 +37,11 @@ std::vector<DrawnJob> ByStart(absl::Span<const DrawnJob> jobs) {
   std::stable_sort(sorted.begin(), sorted.end(),
                    [](const DrawnJob& a, const DrawnJob& b) { return a.start < b.start; });
   return sorted;
+}
+
+// By more than what rounded times are off.
+bool Overlap(const DrawnJob& first, const DrawnJob& second) {
+  return first.end - second.start > 1e-3 * std::min(first.end - first.start, second.end - second.start);
 }
 
 }  // namespace
@@ -119,15 +126,33 @@ std::string DrawTrace(absl::Span<const DrawnJob> jobs, const DrawingOptions& opt
 
 std::string DrawActions(absl::Span<const DrawnJob> jobs, const DrawingOptions& options) {
   constexpr std::array<char, kJobKinds> kActions = {'F', 'B', 'I', 'W', 0, 0};
-  std::vector<std::string> rows(options.ranks);
-  for (const DrawnJob& j : ByStart(jobs)) {
-    if (j.job.step != 0 || !HasMicrobatch(j.job.kind)) continue;
-    std::string& row = rows[j.rank];
-    absl::StrAppend(&row, row.empty() ? "" : ",", j.job.stage,
-                    std::string(1, kActions[static_cast<int>(j.job.kind)]), j.job.microbatch);
+  int32_t first = std::numeric_limits<int32_t>::max();
+  for (const DrawnJob& j : jobs) first = std::min(first, j.job.step);
+  struct Row {
+    std::vector<std::string> cells;
+    const DrawnJob* forward = nullptr;  // the job of the last cell, if it is a forward
+  };
+  std::vector<Row> rows(options.ranks);
+  const std::vector<DrawnJob> sorted = ByStart(jobs);
+  for (const DrawnJob& j : sorted) {
+    if (j.job.step != first || !HasMicrobatch(j.job.kind)) continue;
+    Row& row = rows[j.rank];
+    const std::string action =
+        absl::StrCat(j.job.stage, std::string(1, kActions[static_cast<int>(j.job.kind)]), j.job.microbatch);
+    const bool forward = j.job.kind == JobKind::kForward;
+    const bool second = !forward && j.job.kind != JobKind::kBackwardWeight && row.forward != nullptr;
+    if (second && Overlap(*row.forward, j)) {
+      row.cells.back() = absl::StrCat("(", row.cells.back(), ";", action, ")OVERLAP_F_B");
+    } else {
+      row.cells.push_back(action);
+    }
+    row.forward = forward ? &j : nullptr;
   }
   std::string out;
-  for (const std::string& row : rows) absl::StrAppend(&out, row, "\n");
+  // A line without any cell would be no row.
+  for (const Row& row : rows) {
+    absl::StrAppend(&out, row.cells.empty() ? "," : absl::StrJoin(row.cells, ","), "\n");
+  }
   return out;
 }
 

@@ -34,6 +34,13 @@ INSTEAD = {
 }
 # Schedules with a name of their own in the table.
 NAMED = [
+    ("lpp on one rank: gradient accumulation", "{lpp: {groups: 1, ranks: 1}}"),
+    ("lpp on two rings of one rank: ddp with gradient accumulation", "{lpp: {groups: 2, ranks: 1}}"),
+    ("custom, looped pipelines",
+     '{custom: {workers: 4, R: 2, compute: "(R*b) % W + s % R", priority: "((k != forward)*B + b)*S + s"}}'),
+    ("custom, halves",
+     '{custom: {workers: 4, compute: "(s < S/2 ? 0 : W/2) + b % (W/2)", weights: "(s < S/2 ? 0 : W/2) + s % (W/2)", '
+     'limit: "s < S/2 ? 2 : 1"}}'),
     ("custom, backwards one rank on",
      '{custom: {workers: 4, compute: "k == forward ? s % W : (s + 1) % W", weights: "s % W"}}'),
 ]
@@ -152,7 +159,9 @@ def main():
             for name, schedule in cases:
                 file.write_text(text + f"schedule: {schedule}\n")
                 results = []
-                for count in processes:
+                for count in processes + ["1"] * ("1" not in processes):
+                    if count == "1" and results and "1" not in processes:
+                        break  # one process is for schedules of one rank
                     start = time.monotonic()
                     code, error = train(weft, file, folder / "out", ["--processes", count])
                     if code == 2 and "ranks of the schedule" in error[0]:

@@ -252,6 +252,39 @@ TEST(Cli_Simulate, ActionsFile_IsReadAsTheScheduleThatWroteIt) {
   ExpectUsageError(one(folder.path()), "cannot read");
 }
 
+TEST(Cli_Simulate, Trace_IsReadAsTheOrderOfOneOfItsSteps) {
+  const TestFolder folder;
+  for (const char* schedule : {"1f1b", "fslpp,groups=2,ranks=2", "dualpipe", "v_half"}) {
+    SCOPED_TRACE(schedule);
+    const auto simulate = [&](const std::string& form) {
+      return Command::Run({"weft", "simulate", schedule, "--stages", "4", "--microbatches", "8", "--steps",
+                           "3", "--backward", "2", "-o", form});
+    };
+    const std::string path = folder.Write("trace.json", simulate("trace").out);
+    for (const char* step : {"0", "1", "2"}) {
+      const CommandResult read = Command::Run({"weft", "simulate", path, "--from-step", step, "-o", "csv"});
+      ASSERT_EQ(read.code, 0) << read.err;
+      EXPECT_EQ(Command::Run({"weft", "simulate", folder.Write("step.csv", read.out), "-o", "csv"}).out,
+                read.out);
+      if (*step == '0' && simulate("csv").out.find("OVERLAP") == std::string::npos) {
+        EXPECT_EQ(read.out, simulate("csv").out);
+      }
+    }
+    ExpectUsageError({"weft", "simulate", path, "--from-step", "3"}, "has steps 0 to 2");
+  }
+  const auto read = [&](const std::string& text) {
+    return std::vector<std::string>{"weft", "simulate", folder.Write("bad.json", text)};
+  };
+  ExpectUsageError(read("{"), "is not JSON");
+  ExpectUsageError(read("{\"traceEvents\": []}"), "it has no jobs");
+  ExpectUsageError(read("{\"traceEvents\": [{\"ph\": \"M\"}, {\"ph\": \"X\", \"cat\": \"forward\", "
+                        "\"tid\": -1, \"ts\": 0, \"dur\": 1, \"args\": {}}]}"),
+                   "event 2 is no job");
+  ExpectUsageError({"weft", "simulate", folder / "nothing.json"}, "cannot read");
+  ExpectUsageError({"weft", "simulate", "1f1b", "--stages", "4", "--microbatches", "8", "--from-step", "1"},
+                   "--from-step is for traces");
+}
+
 TEST(Cli_Simulate, FormulasOnTheCommandLineAndInAFile_AreTheFamilyThatTheyDescribe) {
   const TestFolder folder;
   const auto json = [](const std::string& schedule) {

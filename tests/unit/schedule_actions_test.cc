@@ -110,6 +110,46 @@ TEST(Actions, StageOnTwoRanks_IsReplicated) {
   EXPECT_TRUE(Graph(*schedule).has_reduce(0));
 }
 
+TEST(Actions, BackwardInAnotherRow_FetchesTheForwardsWeightsAndStartsFromTheInput) {
+  const auto schedule = ScheduleFromActions("0F0,0F1\n0B0,0B1\n");
+  ASSERT_TRUE(schedule.ok()) << schedule.status();
+  const auto run = MustSimulate(*schedule, 2);
+  EXPECT_EQ(Actions(*schedule, run), "0F0,0F1\n0B0,0B1\n");
+  EXPECT_EQ(run.ranks[0].weight_fetches, 0);
+  EXPECT_EQ(run.ranks[1].weight_fetches, 4);
+  EXPECT_EQ(run.ranks[1].peak_activations, 1);
+  EXPECT_FALSE(Graph(*schedule).has_reduce(0));
+  EXPECT_THAT(Problem("0F0,0I0\n0W0\n"), HasSubstr("its backward_input is on rank 0"));
+}
+
+TEST(Actions, RankWithoutJobs_KeepsItsRow) {
+  const std::map<std::string, std::string> parameters = {{"workers", "3"}, {"compute", "2 * s"}};
+  const auto written = MakeSchedule("custom", parameters, 2, 2);
+  ASSERT_TRUE(written.ok()) << written.status();
+  const auto run = MustSimulate(*written, 1);
+  const std::string text = Actions(*written, run);
+  EXPECT_EQ(text, "0F0,0F1,0B0,0B1\n,\n1F0,1B0,1F1,1B1\n");
+  const auto read = ScheduleFromActions(text);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->ranks, 3);
+  EXPECT_EQ(Actions(*read, MustSimulate(*read, 1)), text);
+}
+
+// As a trace has it, where nobody says which jobs were a pair.
+TEST(Actions, BackwardThatStartsDuringTheForwardBeforeIt_IsWrittenAsItsPair) {
+  const auto job = [](int microbatch, JobKind kind, double start, double end) {
+    return DrawnJob{Job::Compute(3, 0, microbatch, kind), 0, start, end};
+  };
+  const std::vector<DrawnJob> jobs = {job(0, JobKind::kForward, 0, 1),
+                                      job(1, JobKind::kForward, 1, 4),
+                                      job(0, JobKind::kBackward, 2, 5),
+                                      job(2, JobKind::kForward, 5, 6),
+                                      job(1, JobKind::kBackward, 6, 7),
+                                      job(2, JobKind::kBackward, 7, 8),
+                                      {Job::Compute(4, 0, 0, JobKind::kForward), 0, 9, 10}};
+  EXPECT_EQ(DrawActions(jobs, {}), "0F0,(0F1;0B0)OVERLAP_F_B,0F2,0B1,0B2\n");
+}
+
 TEST(Actions, WhatIsNoComputeAction_IsNamedWithRowAndCell) {
   for (const char* bad : {"0SEND_F0", "UNSHARD", "0", "F0", "0F", "0X1", "-1F0", "0F-1", "0F0_REDUCE_GRAD",
                           "(0F0;1B1)OVERLAP_F_B", "0F+1", "99999999999F0", "0F99999999999"}) {
@@ -121,11 +161,9 @@ TEST(Actions, RowsThatAreNoWholeSchedule_AreRefusedWithTheReason) {
   EXPECT_THAT(Problem(""), HasSubstr("no actions"));
   EXPECT_THAT(Problem("\n , ,\n"), HasSubstr("no actions"));
   EXPECT_THAT(Problem("0F0,0B0,1F1,1B1\n"), HasSubstr("no row has forward (step 0, stage 0, micro-batch 1)"));
-  EXPECT_THAT(Problem("0F0\n0B0\n"),
-              HasSubstr("row 2, cell 1: backward (step 0, stage 0, micro-batch 0) is in another row"));
   EXPECT_THAT(
       Problem("0F0,0F1,0B0\n"),
-      HasSubstr("row 1 has forward (step 0, stage 0, micro-batch 1) in cell 2 but lacks its backward"));
+      HasSubstr("row 1 has forward (step 0, stage 0, micro-batch 1) in cell 2 and no row has its backward"));
   EXPECT_THAT(
       Problem("0F0,,0F0,0B0\n"),
       HasSubstr(
@@ -133,7 +171,7 @@ TEST(Actions, RowsThatAreNoWholeSchedule_AreRefusedWithTheReason) {
   EXPECT_THAT(Problem("0F0,0B0\n0F0\n"),
               HasSubstr("row 2, cell 1: forward (step 0, stage 0, micro-batch 0) stands twice"));
   EXPECT_THAT(Problem("0B0,0F0\n"), HasSubstr("cycle"));
-  EXPECT_THAT(Problem("0F0,0I0\n"), HasSubstr("lacks its backward_weight"));
+  EXPECT_THAT(Problem("0F0,0I0\n"), HasSubstr("no row has its backward_weight"));
   EXPECT_THAT(Problem("0F0,0B0,0I0,0W0\n"), HasSubstr("twice"));
   EXPECT_THAT(Problem("900000F900000,0F0\n"), HasSubstr("more than"));
 }

@@ -1,0 +1,119 @@
+#include "client/trace_file.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <fstream>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "nlohmann/json.hpp"
+
+namespace weft {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr int64_t kNumberMost = 1'000'000;  // of a rank, stage or micro-batch
+constexpr int64_t kStepMost = 1'000'000'000;
+
+// A whole number from 0 up, or nothing.
+std::optional<int> Number(const Json& object, const char* key, int64_t most) {
+  const auto found = object.find(key);
+  if (found == object.end() || !found->is_number_integer()) return std::nullopt;
+  const auto value = found->get<int64_t>();
+  if (value < 0 || value > most) return std::nullopt;
+  return static_cast<int>(value);
+}
+
+std::optional<JobKind> Kind(const Json& event) {
+  const auto found = event.find("cat");
+  if (found == event.end() || !found->is_string()) return std::nullopt;
+  for (int k = 0; k < kJobKinds; ++k) {
+    if (found->get_ref<const std::string&>() == std::string(JobKindName(static_cast<JobKind>(k)))) {
+      return static_cast<JobKind>(k);
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<DrawnJob> JobOfEvent(const Json& event) {
+  const std::optional<JobKind> kind = Kind(event);
+  const auto rank = Number(event, "tid", kNumberMost);
+  const auto args = event.find("args");
+  if (!kind.has_value() || !rank.has_value() || args == event.end() || !args->is_object())
+    return std::nullopt;
+  const auto step = Number(*args, "step", kStepMost);
+  const auto stage = Number(*args, "stage", kNumberMost);
+  const auto microbatch = Number(*args, "microbatch", kNumberMost);
+  const auto start = event.find("ts"), duration = event.find("dur");
+  const bool timed = start != event.end() && start->is_number() && duration != event.end() &&
+                     duration->is_number() && duration->get<double>() >= 0;
+  if (!step.has_value() || !stage.has_value() || !timed) return std::nullopt;
+  if (HasMicrobatch(*kind) && !microbatch.has_value()) return std::nullopt;
+  DrawnJob job;
+  job.job = Job::Compute(*step, *stage, HasMicrobatch(*kind) ? *microbatch : -1, *kind);
+  job.rank = *rank;
+  job.start = start->get<double>() * 1e-6;
+  job.end = job.start + duration->get<double>() * 1e-6;
+  return job;
+}
+
+}  // namespace
+
+absl::StatusOr<Trace> ReadTrace(const std::string& path) {
+  errno = 0;
+  std::ifstream file(path, std::ios::binary);
+  if (!file)
+    return absl::InvalidArgumentError(absl::StrCat("cannot read ", path, ": ", std::strerror(errno)));
+  Trace trace;
+  int64_t events = 0, bad = -1;
+  // Each event is taken as soon as it is there and not kept: a trace has some hundred thousands.
+  const auto take = [&](int depth, Json::parse_event_t what, Json& value) {
+    if (depth != 2 || what != Json::parse_event_t::object_end) return true;
+    const std::string phase = value.contains("ph") && value["ph"].is_string() ? value["ph"] : "";
+    if (phase == "M") {
+      trace.ranks = std::max(trace.ranks, Number(value, "tid", kNumberMost).value_or(-1) + 1);
+    } else if (phase == "X") {
+      const std::optional<DrawnJob> job = JobOfEvent(value);
+      if (job.has_value()) {
+        trace.jobs.push_back(*job);
+        trace.ranks = std::max(trace.ranks, job->rank + 1);
+      } else if (bad < 0) {
+        bad = events;
+      }
+    }
+    ++events;
+    return false;
+  };
+  const Json json = Json::parse(file, take, /*allow_exceptions=*/false);
+  if (json.is_discarded()) return absl::InvalidArgumentError(absl::StrCat(path, " is not JSON"));
+  if (bad >= 0 || trace.jobs.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, " is no trace of weft train or weft simulate: ",
+                     bad < 0 ? "it has no jobs" : absl::StrCat("event ", bad + 1, " is no job")));
+  }
+  return trace;
+}
+
+absl::StatusOr<std::vector<DrawnJob>> JobsOfStep(const std::string& path, const Trace& trace, int step) {
+  int first = trace.jobs.front().job.step, last = first;
+  for (const DrawnJob& j : trace.jobs) {
+    first = std::min(first, j.job.step);
+    last = std::max(last, j.job.step);
+  }
+  if (step < 0) step = last;
+  std::vector<DrawnJob> jobs;
+  std::copy_if(trace.jobs.begin(), trace.jobs.end(), std::back_inserter(jobs),
+               [&](const DrawnJob& j) { return j.job.step == step; });
+  if (jobs.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s has no step %d; it has steps %d to %d", path, step, first, last));
+  }
+  return jobs;
+}
+
+}  // namespace weft

@@ -1,0 +1,31 @@
+// The jobs of a trace that `weft train` left behind or `weft simulate -o trace` wrote, read back: what ran
+// where and when.
+//
+// The file is a Chrome trace (drawing.h, DrawTrace). Events that are no jobs are passed over, but the tracks'
+// names count as ranks, so that a rank without jobs keeps its number. Times are exact to a nanosecond.
+//
+// Failure: InvalidArgument with one sentence that begins with the file.
+#ifndef WEFT_CLIENT_TRACE_FILE_H_
+#define WEFT_CLIENT_TRACE_FILE_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "schedules/drawing.h"
+
+namespace weft {
+
+struct Trace {
+  std::vector<DrawnJob> jobs;  // in seconds since the first job's start; at least one
+  int ranks = 0;
+};
+
+absl::StatusOr<Trace> ReadTrace(const std::string& path);
+
+// The jobs of one step, the last if `step` is -1.
+absl::StatusOr<std::vector<DrawnJob>> JobsOfStep(const std::string& path, const Trace& trace, int step);
+
+}  // namespace weft
+
+#endif  // WEFT_CLIENT_TRACE_FILE_H_
