@@ -42,17 +42,16 @@ std::optional<JobKind> Kind(const Json& event) {
 
 std::optional<DrawnJob> JobOfEvent(const Json& event) {
   const std::optional<JobKind> kind = Kind(event);
-  const auto rank = Number(event, "tid", kNumberMost);
   const auto args = event.find("args");
-  if (!kind.has_value() || !rank.has_value() || args == event.end() || !args->is_object())
-    return std::nullopt;
+  if (!kind.has_value() || args == event.end() || !args->is_object()) return std::nullopt;
+  const auto rank = Number(*args, "rank", kNumberMost);
   const auto step = Number(*args, "step", kStepMost);
   const auto stage = Number(*args, "stage", kNumberMost);
   const auto microbatch = Number(*args, "microbatch", kNumberMost);
   const auto start = event.find("ts"), duration = event.find("dur");
   const bool timed = start != event.end() && start->is_number() && duration != event.end() &&
                      duration->is_number() && duration->get<double>() >= 0;
-  if (!step.has_value() || !stage.has_value() || !timed) return std::nullopt;
+  if (!rank.has_value() || !step.has_value() || !stage.has_value() || !timed) return std::nullopt;
   if (HasMicrobatch(*kind) && !microbatch.has_value()) return std::nullopt;
   DrawnJob job;
   job.job = Job::Compute(*step, *stage, HasMicrobatch(*kind) ? *microbatch : -1, *kind);
@@ -75,9 +74,7 @@ absl::StatusOr<Trace> ReadTrace(const std::string& path) {
   const auto take = [&](int depth, Json::parse_event_t what, Json& value) {
     if (depth != 2 || what != Json::parse_event_t::object_end) return true;
     const std::string phase = value.contains("ph") && value["ph"].is_string() ? value["ph"] : "";
-    if (phase == "M") {
-      trace.ranks = std::max(trace.ranks, Number(value, "tid", kNumberMost).value_or(-1) + 1);
-    } else if (phase == "X") {
+    if (phase == "X") {
       const std::optional<DrawnJob> job = JobOfEvent(value);
       if (job.has_value()) {
         trace.jobs.push_back(*job);
@@ -91,6 +88,8 @@ absl::StatusOr<Trace> ReadTrace(const std::string& path) {
   };
   const Json json = Json::parse(file, take, /*allow_exceptions=*/false);
   if (json.is_discarded()) return absl::InvalidArgumentError(absl::StrCat(path, " is not JSON"));
+  if (json.is_object())
+    trace.ranks = std::max(trace.ranks, Number(json, "ranks", kNumberMost + 1).value_or(0));
   if (bad >= 0 || trace.jobs.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat(path, " is no trace of weft train or weft simulate: ",

@@ -1,8 +1,8 @@
 // The jobs of a trace that `weft train` left behind or `weft simulate -o trace` wrote, read back: what ran
 // where and when.
 //
-// The file is a Chrome trace (drawing.h, DrawTrace). Events that are no jobs are passed over, but the tracks'
-// names count as ranks, so that a rank without jobs keeps its number. Times are exact to a nanosecond.
+// The file is a Chrome trace as DrawTrace of drawing.h writes it. Tracks do not matter: a job says its rank
+// itself, and the trace how many there are. Times are exact to a nanosecond.
 //
 // Failure: InvalidArgument with one sentence that begins with the file.
 #ifndef WEFT_CLIENT_TRACE_FILE_H_

@@ -119,9 +119,9 @@ std::string DrawTrace(absl::Span<const DrawnJob> jobs, const DrawingOptions& opt
         absl::StrFormat(",\"ts\":%.3f,\"dur\":%.3f", (j.start - begin) * to_us, (j.end - j.start) * to_us),
         ",\"args\":{\"step\":", j.job.step, ",\"stage\":", j.job.stage);
     if (HasMicrobatch(j.job.kind)) absl::StrAppend(&out, ",\"microbatch\":", j.job.microbatch);
-    absl::StrAppend(&out, "}}");
+    absl::StrAppend(&out, ",\"rank\":", j.rank, "}}");
   }
-  return out + "\n]}\n";
+  return absl::StrCat(out, "\n],\"ranks\":", options.ranks, "}\n");
 }
 
 std::string DrawActions(absl::Span<const DrawnJob> jobs, const DrawingOptions& options) {

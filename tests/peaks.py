@@ -34,10 +34,11 @@ def steps_in_turn(trace, steps):
     ended = {}
     events = [e for e in json.loads(trace.read_text())["traceEvents"] if e["ph"] == "X"]
     for event in sorted(events, key=lambda e: e["ts"]):
-        step, end = ended.get(event["tid"], (0, 0))
+        rank = event["args"]["rank"]
+        step, end = ended.get(rank, (0, 0))
         if event["args"]["step"] < step or (event["args"]["step"] > step and event["ts"] < end):
             return False
-        ended[event["tid"]] = (event["args"]["step"], max(end, event["ts"] + event["dur"]))
+        ended[rank] = (event["args"]["step"], max(end, event["ts"] + event["dur"]))
     return {step for step, _ in ended.values()} == {steps - 1}
 
 

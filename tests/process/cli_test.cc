@@ -278,7 +278,8 @@ TEST(Cli_Simulate, Trace_IsReadAsTheOrderOfOneOfItsSteps) {
   ExpectUsageError(read("{"), "is not JSON");
   ExpectUsageError(read("{\"traceEvents\": []}"), "it has no jobs");
   ExpectUsageError(read("{\"traceEvents\": [{\"ph\": \"M\"}, {\"ph\": \"X\", \"cat\": \"forward\", "
-                        "\"tid\": -1, \"ts\": 0, \"dur\": 1, \"args\": {}}]}"),
+                        "\"ts\": 0, \"dur\": 1, \"args\": {\"rank\": -1, \"step\": 0, \"stage\": 0, "
+                        "\"microbatch\": 0}}]}"),
                    "event 2 is no job");
   ExpectUsageError({"weft", "simulate", folder / "nothing.json"}, "cannot read");
   ExpectUsageError({"weft", "simulate", "1f1b", "--stages", "4", "--microbatches", "8", "--from-step", "1"},
