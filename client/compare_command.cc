@@ -11,6 +11,9 @@
 #include "client/profile.h"
 #include "client/run_file.h"
 #include "nlohmann/json.hpp"
+#include "proto/run/file_section.h"
+#include "proto/run/run_memory.h"
+#include "proto/run/run_schedule.h"
 #include "schedules/candidates.h"
 #include "schedules/check.h"
 #include "schedules/drawing.h"
@@ -39,35 +42,71 @@ struct Row {
   int peak_activations = 0;
 };
 
-// Without what the table says already.
+// How every candidate is simulated.
+struct Comparison {
+  SimulationOptions simulation;
+  bool measured = false;  // times and bytes are a profile's; else the run's, counted
+  int workers = 0;        // at most as many ranks; 0: any number
+};
+
+bool IsAboutMemory(const absl::Status& status) {
+  const auto path = status.GetPayload(kPathPayload);
+  return path.has_value() && *path == "memory";
+}
+
+// Without what the table says already, and without advice on one schedule, where there are others.
 std::string ReasonOf(const absl::Status& status, const Candidate& candidate) {
   absl::string_view reason = status.message();
+  absl::ConsumePrefix(&reason, "memory: ");
   absl::ConsumePrefix(&reason, "does not fit: ");
   absl::ConsumePrefix(&reason, absl::StrCat(candidate.name, ": "));
-  return std::string(reason);
+  return std::string(reason.substr(0, reason.find("; give it more memory")));
 }
 
 std::string TextOf(const Candidate& c) { return ToText(ScheduleSpec{c.name, c.parameters}); }
 
-Row Predict(const Candidate& candidate, const RunSpec& run, const SimulationOptions& simulation,
-            int workers) {
+// The run as it would be under the candidate. A measured profile has its own bytes, and simulates with them.
+RunSpec RunUnder(const RunSpec& run, const Candidate& candidate, const Comparison& comparison) {
+  RunSpec under = run;
+  under.schedule.name = candidate.name;
+  under.schedule.parameters = candidate.parameters;
+  under.memory = comparison.measured ? 0 : static_cast<int64_t>(std::min(comparison.simulation.memory, 1e18));
+  return under;
+}
+
+// By the counts that would refuse the run, so that what fits here is what can be trained.
+absl::StatusOr<SimulationResult> SimulateCounted(const RunSpec& run, const Schedule& schedule,
+                                                 SimulationOptions simulation) {
+  const RunMemory counted = CountRun(run, schedule);
+  simulation.memory = 0;  // the schedule has its budget in itself
+  simulation.activation.assign(counted.left.begin(), counted.left.end());
+  auto result = Simulate(Graph(schedule), simulation);
+  if (!result.ok()) return result;
+  for (size_t r = 0; r < counted.ranks.size(); ++r) {
+    result->ranks[r].held_bytes = static_cast<double>(counted.ranks[r].held + counted.ranks[r].work);
+  }
+  return result;
+}
+
+Row Predict(const Candidate& candidate, const RunSpec& run, const Comparison& comparison) {
   Row row;
   row.schedule = TextOf(candidate);
-  const auto schedule =
-      MakeSchedule(candidate.name, candidate.parameters, run.stages(), run.train.microbatches);
-  absl::Status status = schedule.ok() ? CheckSchedule(*schedule) : schedule.status();
-  if (!status.ok()) {
-    row.reason = ReasonOf(status, candidate);
+  const RunSpec under = RunUnder(run, candidate, comparison);
+  const auto schedule = CheckedScheduleOf(under);
+  if (!schedule.ok()) {
+    row.reason = ReasonOf(schedule.status(), candidate);
+    row.valid = IsAboutMemory(schedule.status());
     return row;
   }
   row.valid = true;
   row.trainable = CheckTrainable(*schedule).ok();
   row.ranks = schedule->ranks;
-  if (workers > 0 && row.ranks > workers) {
-    row.reason = absl::StrCat("needs ", row.ranks, " ranks, more than --workers ", workers);
+  if (comparison.workers > 0 && row.ranks > comparison.workers) {
+    row.reason = absl::StrCat("needs ", row.ranks, " ranks, more than --workers ", comparison.workers);
     return row;
   }
-  const auto result = Simulate(Graph(*schedule), simulation);
+  const auto result = comparison.measured ? Simulate(Graph(*schedule), comparison.simulation)
+                                          : SimulateCounted(under, *schedule, comparison.simulation);
   if (!result.ok()) {
     row.reason = ReasonOf(result.status(), candidate);
     return row;
@@ -83,14 +122,14 @@ Row Predict(const Candidate& candidate, const RunSpec& run, const SimulationOpti
   return row;
 }
 
-std::vector<Row> PredictAll(const RunSpec& run, const SimulationOptions& simulation, int workers) {
+std::vector<Row> PredictAll(const RunSpec& run, const Comparison& comparison) {
   std::vector<Candidate> candidates = Candidates(run.stages(), run.train.microbatches);
   const Candidate chosen = {run.schedule.name, run.schedule.parameters};
   const auto same = [&](const Candidate& c) { return TextOf(c) == TextOf(chosen); };
   if (std::none_of(candidates.begin(), candidates.end(), same)) candidates.push_back(chosen);
   std::vector<Row> rows;
   for (const Candidate& c : candidates) {
-    rows.push_back(Predict(c, run, simulation, workers));
+    rows.push_back(Predict(c, run, comparison));
     rows.back().chosen = same(c);
   }
   // What fits by time, then what does not fit, then what these sizes do not allow.
@@ -132,17 +171,17 @@ std::string Table(const RunSpec& run, const CompareOptions& options, const std::
     absl::StrAppend(&out, "; + can be simulated, not trained yet");
   }
   if (options.profile.empty()) {
-    absl::StrAppend(
-        &out, "; without --profile, activations are counted as the layers' outputs, the least they are");
+    absl::StrAppend(&out, "; memory is counted as `memory:` of a run file is");
   }
   return out + "\n";
 }
 
-std::string ToJson(const RunSpec& run, const CompareOptions& options, const std::vector<Row>& rows) {
+std::string ToJson(const RunSpec& run, const CompareOptions& options, double memory,
+                   const std::vector<Row>& rows) {
   Json json = {{"run", run.name},
                {"stages", run.stages()},
                {"microbatches", run.train.microbatches},
-               {"memory", std::llround(options.memory)},
+               {"memory", std::llround(memory)},
                {"profile", options.profile.empty() ? Json(nullptr) : Json(options.profile)},
                {"schedules", Json::array()}};
   for (const Row& row : rows) {
@@ -172,17 +211,21 @@ ExitCode RunCompare(const CompareOptions& options) {
   const auto profile =
       options.profile.empty() ? CountedProfile(*run, options.flops) : ReadProfile(options.profile);
   if (!profile.ok()) return Fail(kExitBadConfiguration, profile.status().message());
-  SimulationOptions simulation;
+  Comparison comparison;
+  SimulationOptions& simulation = comparison.simulation;
   const absl::Status applied = ApplyProfile(*profile, run->stages(), run->layers_of_stage, &simulation);
   if (!applied.ok()) return Fail(kExitBadConfiguration, applied.message());
   simulation.steps = kSteps;
-  simulation.memory = options.memory;
+  simulation.memory = options.memory > 0 ? options.memory : static_cast<double>(run->memory);
+  comparison.measured = !options.profile.empty();
+  comparison.workers = options.workers;
   // A pair hides transfers; that its two halves compute faster together has to be measured.
   simulation.hidden = 0;
   if (options.bandwidth > 0) simulation.bandwidth = options.bandwidth;
   if (options.latency > 0) simulation.latency = options.latency;
-  const std::vector<Row> rows = PredictAll(*run, simulation, options.workers);
-  const ExitCode printed = PrintData(options.json ? ToJson(*run, options, rows) : Table(*run, options, rows));
+  const std::vector<Row> rows = PredictAll(*run, comparison);
+  const ExitCode printed =
+      PrintData(options.json ? ToJson(*run, options, simulation.memory, rows) : Table(*run, options, rows));
   if (printed != kExitOk) return printed;
   return rows.front().fits
              ? kExitOk

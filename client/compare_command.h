@@ -11,7 +11,7 @@ namespace weft {
 struct CompareOptions {
   std::string file;      // the run file; its schedule is compared too
   std::string profile;   // of the model; empty: counted FLOPs
-  double memory = 0;     // bytes a rank; 0 means no budget
+  double memory = 0;     // bytes a rank; 0: the run file's, else no budget
   double flops = 1e9;    // a unit of time, for counted FLOPs
   double bandwidth = 0;  // bytes per unit of time; 0: the profile's, else infinite
   double latency = 0;    // 0: the profile's, else none

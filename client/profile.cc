@@ -106,8 +106,9 @@ Profile CountedProfile(const RunSpec& run, double flops) {
     part.forward = layer.forward_flops * samples / flops;
     part.backward = 2 * part.forward;
     part.backward_input = part.backward_weight = part.forward;
-    part.activation_bytes = part.output_bytes =
-        kElement * samples * static_cast<double>(layer.output_elements);
+    part.activation_bytes =
+        samples * static_cast<double>(layer.left_bytes) + static_cast<double>(layer.left_alignment);
+    part.output_bytes = kElement * samples * static_cast<double>(layer.output_elements);
     part.weight_bytes = kElement * static_cast<double>(layer.parameters);
     part.state_bytes = copies * part.weight_bytes;
     profile.parts.push_back(part);

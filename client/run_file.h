@@ -16,7 +16,8 @@
 
 namespace weft {
 
-// Whether the data that a file names must be there; what only predicts a run does without.
+// Whether the data that a file names must be there, and the run must fit its memory; what only predicts a run
+// does without.
 enum class RunFileData { kReadable, kIgnored };
 
 absl::StatusOr<RunSpec> ReadRunFile(const std::string& path, RunFileData data = RunFileData::kReadable);

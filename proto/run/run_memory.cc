@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_format.h"
@@ -18,12 +19,6 @@ constexpr int64_t kFloat = 4, kAlignment = 64;
 constexpr int64_t kSmallTensors = 4096;     // scalars and the like
 constexpr int64_t kParametersOfLayer = 12;  // at most, each aligned by itself
 
-struct RankMemory {
-  int64_t held = 0;  // weights, gradients, optimizer
-  int64_t work = 0;
-  int work_stage = 0;
-};
-
 // What does not come and go with micro-batches.
 std::vector<RankMemory> CountRanks(const RunSpec& run, const Schedule& schedule,
                                    const std::vector<StageMemory>& stages) {
@@ -32,17 +27,21 @@ std::vector<RankMemory> CountRanks(const RunSpec& run, const Schedule& schedule,
   const auto valid = [&](Rank rank) { return rank >= 0 && rank < schedule.ranks; };
   for (int s = 0; s < schedule.stages; ++s) {
     const int64_t parameters = stages[s].parameters;
+    const auto members = static_cast<int64_t>(graph.members(s).size());
+    const bool sliced = graph.sharded() && members > 1;
+    const int64_t part = sliced ? (parameters + members - 1) / members + kAlignment : parameters;
+    const int64_t work = stages[s].work + (sliced ? parameters : 0);  // the slices put together
     const bool travels = graph.gradient_travels(s);
     const int weights = travels || graph.has_reduce(s) ? 2 : 1;
     for (const Rank rank : graph.members(s)) {
-      if (valid(rank)) ranks[rank].held += (weights + 1 + OptimizerBuffers(run.train.optimizer)) * parameters;
+      if (valid(rank)) ranks[rank].held += (weights + 1 + OptimizerBuffers(run.train.optimizer)) * part;
     }
     for (int b = 0; b < schedule.microbatches; ++b) {
       const Rank rank = schedule.compute(Job::Compute(0, s, b, graph.final_backward()));
       if (!valid(rank)) continue;
       if (travels) ranks[rank].held += parameters;
-      if (stages[s].work > ranks[rank].work) {
-        ranks[rank].work = stages[s].work;
+      if (work > ranks[rank].work) {
+        ranks[rank].work = work;
         ranks[rank].work_stage = s;
       }
     }
@@ -83,15 +82,23 @@ StageMemory CountStage(const RunSpec& run, int stage) {
   return memory;
 }
 
-absl::Status SetMemory(const RunSpec& run, Schedule* schedule) {
-  if (run.memory == 0) return absl::OkStatus();
+RunMemory CountRun(const RunSpec& run, const Schedule& schedule) {
   std::vector<StageMemory> stages;
-  ActivationMemory memory;
+  RunMemory memory;
   for (int s = 0; s < run.stages(); ++s) {
     stages.push_back(CountStage(run, s));
-    memory.left.push_back(stages.back().left + (schedule->split_backward ? stages.back().between : 0));
+    memory.left.push_back(stages.back().left + (schedule.split_backward ? stages.back().between : 0));
   }
-  for (const RankMemory& rank : CountRanks(run, *schedule, stages)) {
+  memory.ranks = CountRanks(run, schedule, stages);
+  return memory;
+}
+
+absl::Status SetMemory(const RunSpec& run, Schedule* schedule) {
+  if (run.memory == 0) return absl::OkStatus();
+  RunMemory counted = CountRun(run, *schedule);
+  ActivationMemory memory;
+  memory.left = std::move(counted.left);
+  for (const RankMemory& rank : counted.ranks) {
     memory.budget.push_back(run.memory - rank.held - rank.work);
     if (memory.budget.back() >= 0) continue;
     return ErrorAt(

@@ -11,6 +11,7 @@
 #define WEFT_PROTO_RUN_RUN_MEMORY_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "proto/run/run_spec.h"
@@ -28,6 +29,19 @@ struct StageMemory {
   int64_t work = 0;        // by one job while it runs, beyond what stays
 };
 StageMemory CountStage(const RunSpec& run, int stage);
+
+// What a rank needs besides what forwards leave.
+struct RankMemory {
+  int64_t held = 0;    // weights, gradients, optimizer
+  int64_t work = 0;    // of the job that needs most
+  int work_stage = 0;  // its stage
+};
+struct RunMemory {
+  std::vector<RankMemory> ranks;
+  std::vector<int64_t> left;  // by stage: by a micro-batch, from its forward to the end of its backward
+};
+// Of the run under a schedule of its sizes, whatever its budget. Who says whether a run fits says it by this.
+RunMemory CountRun(const RunSpec& run, const Schedule& schedule);
 
 // Sets `schedule->memory` from the run's budget; without one it does nothing. InvalidArgument with
 // kPathPayload `memory`, naming rank, stage, micro-batch and bytes, if the run cannot fit.

@@ -1,6 +1,9 @@
 #include "proto/run/run_schedule.h"
 
+#include "absl/strings/str_cat.h"
+#include "proto/run/file_section.h"
 #include "proto/run/run_memory.h"
+#include "schedules/check.h"
 #include "schedules/families.h"
 
 namespace weft {
@@ -17,6 +20,19 @@ absl::StatusOr<Schedule> ScheduleOf(const RunSpec& run) {
   schedule->activations = ActivationsOf(run.schedule);
   if (absl::Status s = SetMemory(run, &*schedule); !s.ok()) return s;
   return schedule;
+}
+
+absl::StatusOr<Schedule> CheckedScheduleOf(const RunSpec& run) {
+  absl::StatusOr<Schedule> schedule = ScheduleOf(run);
+  if (!schedule.ok()) return schedule;
+  const absl::Status sound = CheckSchedule(*schedule);
+  if (sound.ok()) return schedule;
+  if (!schedule->memory.has_value()) return sound;
+  schedule->memory.reset();
+  if (!CheckSchedule(*schedule).ok()) return sound;
+  return ErrorAt("memory", absl::StrCat(sound.message(),
+                                        "; give it more memory, or take smaller micro-batches, activations: "
+                                        "recompute or a schedule that holds fewer activations"));
 }
 
 }  // namespace weft

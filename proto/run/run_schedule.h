@@ -16,6 +16,10 @@ namespace weft {
 // InvalidArgument where the run does not fit its memory budget. Not checked further.
 absl::StatusOr<Schedule> ScheduleOf(const RunSpec& run);
 
+// The same, checked (CheckSchedule): it can run to its end, within its memory. What would be sound without
+// the budget is blamed on it, with kPathPayload `memory`.
+absl::StatusOr<Schedule> CheckedScheduleOf(const RunSpec& run);
+
 ActivationPolicy ActivationsOf(const ScheduleSpec& schedule);
 
 }  // namespace weft

@@ -205,5 +205,106 @@ TEST(MeasuredRun, GreedyRunFromItsActions_RepeatsTheOrderInEveryStep) {
   }
 }
 
+// ---- one count of memory: what a run is refused by, and what a comparison calls "does not fit"
+
+constexpr const char* kMemorySchedules[] = {"ddp",
+                                            "fsdp",
+                                            "gpipe",
+                                            "1f1b",
+                                            "lpp,groups=2,ranks=2",
+                                            "fslpp,groups=2,ranks=2",
+                                            "zb_h1",
+                                            "v_min",
+                                            "interleaved,ranks=2"};
+
+std::string RunWithMemory(const TestFolder& folder, const std::string& schedule, int64_t memory) {
+  return absl::StrCat(GptRun(folder, absl::StrCat("\"", schedule, "\"")), "memory: ", memory, "\n");
+}
+
+// The least memory under which the run file is accepted.
+int64_t LeastMemory(const TestFolder& folder, const std::string& schedule) {
+  int64_t refused = 1, accepted = int64_t{1} << 32;
+  while (accepted - refused > 1) {
+    const int64_t middle = refused + (accepted - refused) / 2;
+    const bool fits = ParseRunFile(folder / "run.yaml", RunWithMemory(folder, schedule, middle)).ok();
+    (fits ? accepted : refused) = middle;
+  }
+  return accepted;
+}
+
+Json Compared(const std::string& file, int64_t memory, const std::string& schedule) {
+  const CommandResult r =
+      Command::Run({"weft", "compare", file, "--memory", absl::StrCat(memory), "-o", "json"});
+  const Json json = Json::parse(r.out, nullptr, false);
+  for (const Json& entry : json.value("schedules", Json::array())) {
+    if (entry["schedule"] == schedule) return entry;
+  }
+  ADD_FAILURE() << schedule << " is not compared: " << r.err;
+  return {};
+}
+
+TEST(MemoryVerdict, ComparisonAndRun_AgreeToTheByte) {
+  TestFolder folder;
+  folder.Write("text.txt", Text(20000));
+  const std::string any = folder.Write("any.yaml", GptRun(folder, "1f1b"));
+  for (const std::string schedule : kMemorySchedules) {
+    SCOPED_TRACE(schedule);
+    const int64_t least = LeastMemory(folder, schedule);
+    const Json fits = Compared(any, least, schedule), not_quite = Compared(any, least - 1, schedule);
+    EXPECT_TRUE(fits["fits"]) << fits;
+    EXPECT_LE(fits["peak_bytes"], least);
+    EXPECT_FALSE(not_quite["fits"]) << not_quite;
+    EXPECT_TRUE(not_quite["valid"]) << not_quite;
+    const auto refused =
+        ParseRunFile(folder / "run.yaml", RunWithMemory(folder, schedule, least - 1)).status();
+    // At the line of `memory`, the file's last, for the reason that the comparison gives.
+    const std::string message(refused.message()), reason = not_quite["reason"];
+    EXPECT_EQ(message.find(absl::StrCat(folder / "run.yaml", ":7: memory: ")), 0u) << message;
+    EXPECT_NE(message.find(reason), std::string::npos) << message << " / " << reason;
+  }
+}
+
+TEST(MemoryVerdict, RunAtTheBorder_TrainsWithinItsBudgetAndOneByteLessIsRefused) {
+  TestFolder folder;
+  folder.Write("text.txt", Text(20000));
+  const int64_t least = LeastMemory(folder, "zb_h1");
+  const auto train = [&](int64_t memory) {
+    const std::string file = folder.Write("run.yaml", RunWithMemory(folder, "zb_h1", memory));
+    return Command::Run({"weft", "train", file, "--processes", "2", "--out", folder / "out"}, 120);
+  };
+  const CommandResult trained = train(least);
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  const Json summary = Json::parse(ReadWholeFile(folder / "out/summary.json"));
+  for (const Json& of_rank : summary["peak_bytes"]) {
+    int64_t sum = 0;
+    for (const auto& [name, bytes] : of_rank.items()) sum += name == "host" ? 0 : bytes.get<int64_t>();
+    EXPECT_LE(sum, least);
+  }
+  const CommandResult refused = train(least - 1);
+  EXPECT_EQ(refused.code, 78);
+  EXPECT_NE(refused.err.find("run.yaml:7: memory: "), std::string::npos) << refused.err;
+}
+
+// Who looks for what fits has a run that does not.
+TEST(MemoryVerdict, RunThatDoesNotFit_IsComparedWithItsOwnBudget) {
+  TestFolder folder;
+  folder.Write("text.txt", Text(20000));
+  const int64_t least = LeastMemory(folder, "1f1b");
+  ASSERT_LT(least, LeastMemory(folder, "ddp"));
+  const std::string file = folder.Write("ddp.yaml", RunWithMemory(folder, "ddp", least));
+  const CommandResult r = Command::Run({"weft", "compare", file, "-o", "json"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  const Json json = Json::parse(r.out);
+  EXPECT_EQ(json["memory"], least);
+  for (const Json& entry : json["schedules"]) {
+    if (entry["schedule"] == "ddp") {
+      EXPECT_EQ(entry["fits"], false);
+    }
+    if (entry["schedule"] == "1f1b") {
+      EXPECT_EQ(entry["fits"], true);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace weft
