@@ -36,7 +36,7 @@ std::vector<Candidate> Candidates(int stages, int microbatches) {
       }
     } else if (Has(family, "ranks")) {
       for (int ranks : Divisors(stages)) {
-        if (ranks > 1 && ranks < stages) all.push_back({family.name, {{"ranks", absl::StrCat(ranks)}}});
+        if (ranks < stages) all.push_back({family.name, {{"ranks", absl::StrCat(ranks)}}});
       }
     } else {
       all.push_back({family.name, {}});

@@ -34,8 +34,10 @@ INSTEAD = {
 }
 # Schedules with a name of their own in the table.
 NAMED = [
-    ("lpp on one rank: gradient accumulation", "{lpp: {groups: 1, ranks: 1}}"),
-    ("lpp on two rings of one rank: ddp with gradient accumulation", "{lpp: {groups: 2, ranks: 1}}"),
+    ("gradient accumulation, depth_first on one rank", "{depth_first: {ranks: 1}}"),
+    ("gradient accumulation, lpp on one rank", "{lpp: {groups: 1, ranks: 1}}"),
+    ("ddp with gradient accumulation, custom", '{custom: {workers: 4, compute: "b % W"}}'),
+    ("ddp with gradient accumulation, lpp in groups of one rank", "{lpp: {groups: 4, ranks: 1}}"),
     ("custom, looped pipelines",
      '{custom: {workers: 4, R: 2, compute: "(R*b) % W + s % R", priority: "((k != forward)*B + b)*S + s"}}'),
     ("custom, halves",
