@@ -25,14 +25,34 @@ struct Case {
   std::string text;
 };
 
+// Any placement, of the weights too; priorities of their own in every third.
+std::map<std::string, std::string> DrawFormulas(std::mt19937_64& rng) {
+  const auto number = [&](int most) { return static_cast<int>(rng() % (most + 1)); };
+  const auto sum = [&] {
+    return absl::StrCat("(", number(3), "*s + ", number(3), "*b + ", number(2), ") % W");
+  };
+  std::map<std::string, std::string> parameters = {{"workers", absl::StrCat(1 + number(5))},
+                                                   {"compute", sum()}};
+  if (number(1) == 0) parameters["weights"] = number(1) == 0 ? "s % W" : sum();
+  if (number(2) == 0) parameters["split_backward"] = "true";
+  if (number(2) == 0) {
+    parameters["priority"] = absl::StrCat("((k ", number(1) == 0 ? "==" : "!=", " forward)*4 + k)*S*B + ",
+                                          number(1) == 0 ? "b*S + s" : "s*B + b");
+  }
+  return parameters;
+}
+
 Case Draw(uint64_t seed) {
   std::mt19937_64 rng(seed);
   const auto pick = [&](int from, int to) { return from + static_cast<int>(rng() % (to - from + 1)); };
   int stages = pick(1, 12), microbatches = pick(1, 16);
   std::map<std::string, std::string> parameters;
-  // Every family of the catalogue, so that a new one is drawn as soon as it is there.
-  const std::string name = Families()[pick(0, static_cast<int>(Families().size()) - 1)].name;
-  if (name == "lpp" || name == "fslpp") {
+  // Every family of the catalogue, so that a new one is drawn as soon as it is there, and formulas.
+  const size_t which = rng() % (Families().size() + 2);
+  const std::string name = which < Families().size() ? Families()[which].name : "custom";
+  if (name == "custom") {
+    parameters = DrawFormulas(rng);
+  } else if (name == "lpp" || name == "fslpp") {
     parameters = {{"groups", absl::StrCat(pick(1, microbatches))}, {"ranks", absl::StrCat(pick(1, stages))}};
   } else if (name == "depth_first" || name == "breadth_first" || name == "interleaved") {
     const int ranks = pick(1, 6);
