@@ -207,8 +207,8 @@ TEST(Training, SchemesOfTheRunFileItself_EndWithTheReferencesBits) {
   }
 }
 
-// Needs more micro-batches than the other families' runs have: two copies of the weights, pairs one after the
-// other.
+// Needs more micro-batches than the other families' runs have: two copies of the weights, and a forward and a
+// backward of a rank at once.
 TEST(Training, BothDirectionsWithTwoCopiesOfTheWeights_EndsWithTheReferencesBits) {
   TestFolder folder;
   folder.Write("text.txt", Text(20000));

@@ -79,12 +79,13 @@ class ScriptedLink final : public CoordinatorLink {
   std::deque<FromWorker> said_ ABSL_GUARDED_BY(mu_);
 };
 
-// Computes nothing: a forward lasts until the test ends it.
+// Computes nothing: a forward lasts until the test ends it. The first backward opens a gate.
 class GatedCompute final : public RankCompute {
  public:
   struct Gate {
-    Notification begun, may_end;
-    std::atomic<int> forwards{0}, ended{0};
+    Notification begun, may_end, backward_begun;
+    std::atomic<int> forwards{0}, backwards{0}, ended{0};
+    std::atomic<bool> second_waits{false};  // the second forward, until a backward has begun
   };
   explicit GatedCompute(Gate* gate) : gate_(gate) {}
 
@@ -93,6 +94,9 @@ class GatedCompute final : public RankCompute {
   absl::StatusOr<ForwardResult> Forward(const Job&, Tensor, Tensor) override {
     if (++gate_->forwards == 1) gate_->begun.Notify();
     gate_->may_end.Wait();
+    if (gate_->forwards == 2 && gate_->second_waits && !gate_->backward_begun.WaitWithTimeout(kPatience)) {
+      return absl::DeadlineExceededError("no backward began beside the second forward");
+    }
     ++gate_->ended;
     return ForwardResult{};
   }
@@ -101,6 +105,7 @@ class GatedCompute final : public RankCompute {
   }
   absl::Status AdoptPass(const Job&, Tensor) override { return absl::OkStatus(); }
   absl::StatusOr<BackwardResult> Backward(const Job&, Tensor, Tensor, bool) override {
+    if (++gate_->backwards == 1) gate_->backward_begun.Notify();
     return BackwardResult{};
   }
   absl::Status Accumulate(const Job&, int, const Tensor&, int, int) override { return absl::OkStatus(); }
@@ -202,6 +207,35 @@ TEST_F(WorkerLoopTest, PeerThatCannotBeReached_FailsTheRunAndServesTheNext) {
   const auto prepared = link_.Await<Prepared>();
   ASSERT_TRUE(prepared.has_value());
   EXPECT_EQ(prepared->run, kRun + 1);
+}
+
+// The forward waits for the backward that stands behind it in the order: on one thread it would wait for
+// ever.
+TEST_F(WorkerLoopTest, OverlappedPair_BackwardRunsWhileTheForwardDoes) {
+  device_.gate.second_waits = true;
+  device_.gate.may_end.Notify();
+  Assign a = Pipeline(kRun);
+  a.spec = R"({"name": "pair", "model": {"gpt": {"layers": 2, "width": 32, "heads": 2, "context": 16}},
+    "data": {"text": {"path": "/none"}, "order": "sequential"},
+    "train": {"steps": 1, "batch": 4, "microbatches": 2, "seed": 1, "optimizer": {"adamw": {"lr": 0.001}}},
+    "stages": 1,
+    "schedule": {"file": {"path": "pair.csv", "actions": "0F0,(0F1;0B0)OVERLAP_F_B,0B1\n"}}})";
+  a.process_of_rank = {0};
+  a.leases = {{0, {1, 1}}};
+  link_.Say(a);
+  ASSERT_TRUE(link_.Await<Prepared>().has_value());
+  Grant grant{kRun, 0, {1, 1}, {}};
+  for (const JobKind kind : {JobKind::kForward, JobKind::kBackward}) {
+    for (const int microbatch : {0, 1}) grant.jobs.push_back(Job::Compute(0, 0, microbatch, kind));
+  }
+  link_.Say(grant);
+  for (size_t ended = 0; ended < grant.jobs.size();) {
+    const auto completions = link_.Await<Completions>();
+    ASSERT_TRUE(completions.has_value());
+    ended += completions->jobs.size();
+  }
+  EXPECT_EQ(device_.gate.ended, 2);
+  EXPECT_EQ(loop_.Snapshot().failures, 0u);
 }
 
 // Who called Run closes link and transport next: no rank may use them then.
