@@ -12,9 +12,9 @@
 // the second of a pair also starts while its rank computes the forward alone.
 //
 // Invariants:
-//   1. A rank runs one job at a time, or a forward that started when the rank was idle and one job of its
-//   pair that started beside it. Nothing else starts before both have ended. A job starts once, after all its
-//   predecessors ended.
+//   1. A rank runs one job at a time, or a forward and, beside it, one of the jobs that its order pairs with
+//   it, started while the forward was in flight. What is not of the pair starts when the rank is idle. A job
+//   starts once, after all its predecessors ended.
 //   2. Forwards of a stage with a limit are admitted in claim order, so whatever the durations, a job that is
 //   earlier in the claim order never
 //      waits for one that is later.
