@@ -31,10 +31,10 @@ Pass* CpuRank::Stage::Find(const Job& job) {
   return found == passes_.end() ? nullptr : found->second.get();
 }
 
-bool CpuRank::Stage::Insert(const Job& job, Pass pass) {
+void CpuRank::Stage::Insert(const Job& job, Pass pass) {
   auto kept = std::make_unique<Pass>(std::move(pass));
   MutexLock lock(mutex_);
-  return passes_.try_emplace({job.step, job.microbatch}, std::move(kept)).second;
+  passes_.emplace(std::pair(job.step, job.microbatch), std::move(kept));
 }
 
 void CpuRank::Stage::Erase(const Job& job) {

@@ -71,8 +71,8 @@ class CpuRank final : public RankCompute {
 
     // Null if there is none. It stays until Erase.
     Pass* Find(const Job& job);
-    // False if there is one of the same step and micro-batch.
-    bool Insert(const Job& job, Pass pass);
+    // Find has found none.
+    void Insert(const Job& job, Pass pass);
     void Erase(const Job& job);
     std::shared_ptr<StageWeights> TakeSpare();
     void GiveSpare(std::shared_ptr<StageWeights> unbound);
