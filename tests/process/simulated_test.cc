@@ -33,11 +33,11 @@ std::string Text(int bytes) {
 }
 
 // Sizes at which every stage's parameters cut into equal slices for two and four replicas.
-std::string GptRun(const TestFolder& folder, const std::string& schedule) {
-  return absl::StrCat(
-      "name: measured\nmodel: {gpt: {layers: 6, width: 64, heads: 2, context: 32}}\n",
-      "data: {text: {path: ", folder / "text.txt", "}}\n",
-      "train: {steps: 3, batch: 8, microbatches: 4, seed: 5}\nstages: 4\nschedule: ", schedule, "\n");
+std::string GptRun(const TestFolder& folder, const std::string& schedule, int microbatches = 4) {
+  return absl::StrCat("name: measured\nmodel: {gpt: {layers: 6, width: 64, heads: 2, context: 32}}\n",
+                      "data: {text: {path: ", folder / "text.txt", "}}\n",
+                      "train: {steps: 3, batch: 8, microbatches: ", microbatches,
+                      ", seed: 5}\nstages: 4\nschedule: ", schedule, "\n");
 }
 
 SimulationResult Simulated(const RunSpec& run) {
@@ -82,6 +82,7 @@ enum class Decided { kAll, kFirst, kLast, kNone };
 struct Case {
   std::string schedule;
   Decided decided;
+  int microbatches = 4;
   bool retains = true;  // all that forwards leave stays on their ranks until the backwards
 };
 
@@ -103,12 +104,14 @@ const Case kCases[] = {
     {"zb_v", Decided::kAll},
     {"v_half", Decided::kAll},
     {"v_min", Decided::kAll},
+    {"dualpipe", Decided::kAll, 8},
+    {"dualpipe_v", Decided::kAll, 8},
     {"{custom: {workers: 4, compute: \"(s + b) % W\", weights: \"s % W\"}}", Decided::kNone},
     {"{custom: {workers: 4, compute: \"k == forward ? s % W : (s + 1) % W\", weights: \"s % W\"}}",
-     Decided::kAll, false},
+     Decided::kAll, 4, false},
     {"{custom: {workers: 2, compute: \"s % W\", split_backward: true}}", Decided::kNone},
-    {"{zb_h1: {}, activations: recompute}", Decided::kAll, false},
-    {"{zb_v: {}, activations: offload}", Decided::kAll, false}};
+    {"{zb_h1: {}, activations: recompute}", Decided::kAll, 4, false},
+    {"{zb_v: {}, activations: offload}", Decided::kAll, 4, false}};
 
 bool IsDecided(Decided decided, size_t rank, size_t ranks) {
   return decided == Decided::kAll || (decided == Decided::kFirst && rank == 0) ||
@@ -168,7 +171,7 @@ TEST(MeasuredRun, EveryFamily_HasTheSimulatorsActivationsAndBytes) {
   folder.Write("text.txt", Text(20000));
   for (const Case& c : kCases) {
     SCOPED_TRACE(c.schedule);
-    const std::string file = folder.Write("run.yaml", GptRun(folder, c.schedule));
+    const std::string file = folder.Write("run.yaml", GptRun(folder, c.schedule, c.microbatches));
     const auto run = ReadRunFile(file);
     ASSERT_TRUE(run.ok()) << run.status();
     const SimulationResult simulated = Simulated(*run);
