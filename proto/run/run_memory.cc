@@ -24,6 +24,7 @@ std::vector<RankMemory> CountRanks(const RunSpec& run, const Schedule& schedule,
                                    const std::vector<StageMemory>& stages) {
   const Graph graph(schedule);
   std::vector<RankMemory> ranks(schedule.ranks);
+  std::vector<int64_t> beside(schedule.ranks, 0);
   const auto valid = [&](Rank rank) { return rank >= 0 && rank < schedule.ranks; };
   for (int s = 0; s < schedule.stages; ++s) {
     const int64_t parameters = stages[s].parameters;
@@ -40,12 +41,14 @@ std::vector<RankMemory> CountRanks(const RunSpec& run, const Schedule& schedule,
       const Rank rank = schedule.compute(Job::Compute(0, s, b, graph.final_backward()));
       if (!valid(rank)) continue;
       if (travels) ranks[rank].held += parameters;
+      if (graph.has_pairs()) beside[rank] = std::max(beside[rank], stages[s].forward_work);
       if (work > ranks[rank].work) {
         ranks[rank].work = work;
         ranks[rank].work_stage = s;
       }
     }
   }
+  for (Rank rank = 0; rank < schedule.ranks; ++rank) ranks[rank].work += beside[rank];
   return ranks;
 }
 
@@ -79,6 +82,8 @@ StageMemory CountStage(const RunSpec& run, int stage) {
   // The gradients that arrive at the parameters' places, and activations that were made again.
   memory.between = all + input + (activations == ActivationPolicy::kRecompute ? all : 0);
   memory.work = memory.parameters + passes * all + (retained ? 1 : 2) * input + kSmallTensors;
+  // What it saves is in what it leaves; what it makes on the way, or again and drops, is no more than that.
+  memory.forward_work = all + input + kSmallTensors;
   return memory;
 }
 

@@ -23,17 +23,18 @@ namespace weft {
 int OptimizerBuffers(const OptimizerSpec& optimizer);
 
 struct StageMemory {
-  int64_t parameters = 0;  // of the weights; also of their gradient, and of each buffer of the optimizer
-  int64_t left = 0;        // by a forward until its backward, by the run's `activations`
-  int64_t between = 0;     // by the first half of a split backward until the second, besides
-  int64_t work = 0;        // by one job while it runs, beyond what stays
+  int64_t parameters = 0;    // of the weights; also of their gradient, and of each buffer of the optimizer
+  int64_t left = 0;          // by a forward until its backward, by the run's `activations`
+  int64_t between = 0;       // by the first half of a split backward until the second, besides
+  int64_t work = 0;          // by one job while it runs, beyond what stays
+  int64_t forward_work = 0;  // by a forward alone, likewise
 };
 StageMemory CountStage(const RunSpec& run, int stage);
 
 // What a rank needs besides what forwards leave.
 struct RankMemory {
   int64_t held = 0;    // weights, gradients, optimizer
-  int64_t work = 0;    // of the job that needs most
+  int64_t work = 0;    // of the job that needs most, and, in overlapped pairs, of a forward beside it
   int work_stage = 0;  // its stage
 };
 struct RunMemory {

@@ -299,22 +299,27 @@ TEST(MemoryVerdict, ComparisonAndRun_AgreeToTheByte) {
 TEST(MemoryVerdict, RunAtTheBorder_TrainsWithinItsBudgetAndOneByteLessIsRefused) {
   TestFolder folder;
   folder.Write("text.txt", Text(20000));
-  const int64_t least = LeastMemory(folder, "zb_h1");
-  const auto train = [&](int64_t memory) {
-    const std::string file = folder.Write("run.yaml", RunWithMemory(folder, "zb_h1", memory));
-    return Command::Run({"weft", "train", file, "--processes", "2", "--out", folder / "out"}, 120);
-  };
-  const CommandResult trained = train(least);
-  ASSERT_EQ(trained.code, 0) << trained.err;
-  const Json summary = Json::parse(ReadWholeFile(folder / "out/summary.json"));
-  for (const Json& of_rank : summary["peak_bytes"]) {
-    int64_t sum = 0;
-    for (const auto& [name, bytes] : of_rank.items()) sum += name == "host" ? 0 : bytes.get<int64_t>();
-    EXPECT_LE(sum, least);
+  // Of dualpipe_v two jobs of a rank run at once.
+  for (const std::string schedule :
+       {"zb_h1", "dualpipe_v", "dualpipe_v,activations=recompute", "dualpipe_v,activations=offload"}) {
+    SCOPED_TRACE(schedule);
+    const int64_t least = LeastMemory(folder, schedule);
+    const auto train = [&, &name = schedule](int64_t memory) {
+      const std::string file = folder.Write("run.yaml", RunWithMemory(folder, name, memory));
+      return Command::Run({"weft", "train", file, "--processes", "2", "--out", folder / "out"}, 120);
+    };
+    const CommandResult trained = train(least);
+    ASSERT_EQ(trained.code, 0) << trained.err;
+    const Json summary = Json::parse(ReadWholeFile(folder / "out/summary.json"));
+    for (const Json& of_rank : summary["peak_bytes"]) {
+      int64_t sum = 0;
+      for (const auto& [name, bytes] : of_rank.items()) sum += name == "host" ? 0 : bytes.get<int64_t>();
+      EXPECT_LE(sum, least);
+    }
+    const CommandResult refused = train(least - 1);
+    EXPECT_EQ(refused.code, 78);
+    EXPECT_NE(refused.err.find("run.yaml:7: memory: "), std::string::npos) << refused.err;
   }
-  const CommandResult refused = train(least - 1);
-  EXPECT_EQ(refused.code, 78);
-  EXPECT_NE(refused.err.find("run.yaml:7: memory: "), std::string::npos) << refused.err;
 }
 
 // Who looks for what fits has a run that does not.
