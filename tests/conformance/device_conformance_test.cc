@@ -13,7 +13,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
-#include "proto/run/model_chain.h"
+#include "proto/run/model_layers.h"
 #include "proto/run/run_memory.h"
 #include "tests/conformance/training_driver.h"
 #include "worker/shell/compute/compute.h"
@@ -178,7 +178,7 @@ TEST_P(DeviceModel, OutputElements_OfCountedChain_EqualActivations) {
     auto result = rank->Forward(Job::Compute(0, s, 0, JobKind::kForward), x, {});
     ASSERT_TRUE(result.ok()) << result.status();
     x = result->activation;
-    const int64_t elements = counts[s].output_elements * run.microbatch_samples();
+    const int64_t elements = counts[s].output_elements() * run.microbatch_samples();
     EXPECT_EQ(x.bytes, static_cast<size_t>(elements) * sizeof(float)) << counts[s].name;
   }
 }

@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "proto/run/model_chain.h"
+#include "proto/run/model_layers.h"
 #include "worker/shell/compute/reference.h"
 #include "worker/shell/compute/safetensors.h"
 

@@ -29,7 +29,7 @@ struct ParameterSpec {
 };
 
 struct LayerSpec {
-  std::string name;  // as in proto/run/model_chain.h
+  std::string name;  // as in proto/run/model_layers.h
   std::vector<ParameterSpec> parameters;
 };
 

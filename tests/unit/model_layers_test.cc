@@ -1,11 +1,11 @@
+#include "proto/run/model_layers.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <functional>
 #include <numeric>
 #include <vector>
-
-#include "proto/run/model_chain.h"
 
 namespace weft {
 namespace {
@@ -57,13 +57,13 @@ TEST(CountLayers_Gpt, KnownModel_CountsOfItsPublication) {
   EXPECT_EQ(layers.front().name, "embedding");
   EXPECT_EQ(layers[1].name, "block0");
   EXPECT_EQ(layers.back().name, "head");
-  EXPECT_EQ(layers.back().output_elements, 0);
+  EXPECT_EQ(layers.back().output_elements(), 0);
   int64_t parameters = 0;
   for (const LayerCount& l : layers) parameters += l.parameters;
   // GPT-2 small has 124,439,808 with the head tied to the token embedding; here it is a matrix of its own.
   EXPECT_EQ(parameters, 124439808 + int64_t{50257} * 768);
   EXPECT_EQ(layers[1].parameters, 7087872);
-  EXPECT_EQ(layers[1].output_elements, 1024 * 768);
+  EXPECT_EQ(layers[1].output_elements(), 1024 * 768);
 }
 
 TEST(CountLayers_Mlp, SizesOfItsEnds_AreInputsAndClasses) {
@@ -77,9 +77,9 @@ TEST(CountLayers_Mlp, SizesOfItsEnds_AreInputsAndClasses) {
   EXPECT_EQ(layers[0].parameters, 7 * 5 + 5);
   EXPECT_EQ(layers[0].forward_flops, 2 * 7 * 5);
   EXPECT_EQ(layers[1].parameters, 5 * 5 + 5);
-  EXPECT_EQ(layers[1].output_elements, 5);
+  EXPECT_EQ(layers[1].output_elements(), 5);
   EXPECT_EQ(layers[2].parameters, 5 * 2 + 2);
-  EXPECT_EQ(layers[2].output_elements, 0);
+  EXPECT_EQ(layers[2].output_elements(), 0);
 }
 
 TEST(CutStages, EveryCountOfStages_IsTheBestOfAllCuts) {
