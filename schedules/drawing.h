@@ -43,8 +43,8 @@ std::string DrawSvg(absl::Span<const DrawnJob> jobs, const DrawingOptions& optio
 std::string DrawLines(absl::Span<const DrawnJob> jobs, const DrawingOptions& options, int columns,
                       bool unicode = true);
 
-// JSON for chrome://tracing and ui.perfetto.dev: one track a rank, times in microseconds (a unit of a
-// simulation counts as one millisecond).
+// JSON for chrome://tracing and ui.perfetto.dev: one track a rank, and a second where jobs of a rank overlap;
+// times in microseconds (a unit of a simulation counts as one millisecond).
 std::string DrawTrace(absl::Span<const DrawnJob> jobs, const DrawingOptions& options);
 
 // One row a rank: the compute jobs of step 0 in the order of their starts, e.g. `0F0,0F1,0B0,0B1`. F forward,

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -88,6 +89,40 @@ std::string DrawLines(absl::Span<const DrawnJob> jobs, const DrawingOptions& opt
   return out;
 }
 
+namespace {
+
+// Jobs of a rank that overlap are an overlapped pair; boxes of one track must not. True for those, by index,
+// that go to the rank's second track: which begin while its first is taken.
+std::vector<bool> OnSecondTrack(absl::Span<const DrawnJob> jobs) {
+  double begin = 0, end = 0;
+  std::vector<size_t> by_start(jobs.size());
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    by_start[i] = i;
+    begin = i == 0 ? jobs[i].start : std::min(begin, jobs[i].start);
+    end = i == 0 ? jobs[i].end : std::max(end, jobs[i].end);
+  }
+  std::stable_sort(by_start.begin(), by_start.end(),
+                   [&](size_t a, size_t b) { return jobs[a].start < jobs[b].start; });
+  const double hair = (end - begin) * 1e-9;
+  std::map<Rank, double> taken;  // until when the first track is
+  std::vector<bool> second(jobs.size(), false);
+  for (const size_t i : by_start) {
+    double& until = taken.try_emplace(jobs[i].rank, begin).first->second;
+    second[i] = jobs[i].start + hair < std::min(until, jobs[i].end);
+    if (!second[i]) until = std::max(until, jobs[i].end);
+  }
+  return second;
+}
+
+void AddTrack(int track, int place, const std::string& name, std::string* out) {
+  absl::StrAppend(out, ",\n{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":0,\"tid\":", track,
+                  ",\"args\":{\"name\":\"", name, "\"}}");
+  absl::StrAppend(out, ",\n{\"ph\":\"M\",\"name\":\"thread_sort_index\",\"pid\":0,\"tid\":", track,
+                  ",\"args\":{\"sort_index\":", place, "}}");
+}
+
+}  // namespace
+
 std::string DrawTrace(absl::Span<const DrawnJob> jobs, const DrawingOptions& options) {
   // Of seconds; a unit of a simulation counts as a millisecond.
   const double to_us = options.time == DrawnTime::kSeconds ? 1e6 : 1e3;
@@ -97,18 +132,23 @@ std::string DrawTrace(absl::Span<const DrawnJob> jobs, const DrawingOptions& opt
   absl::StrAppend(
       &out, "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":0,\"args\":{\"name\":",
       nlohmann::json(options.title).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace), "}}");
-  for (Rank rank = 0; rank < options.ranks; ++rank) {
-    absl::StrAppend(&out, ",\n{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":0,\"tid\":", rank,
-                    ",\"args\":{\"name\":\"rank ", rank, "\"}}");
-    absl::StrAppend(&out, ",\n{\"ph\":\"M\",\"name\":\"thread_sort_index\",\"pid\":0,\"tid\":", rank,
-                    ",\"args\":{\"sort_index\":", rank, "}}");
+  const std::vector<bool> second = OnSecondTrack(jobs);
+  std::set<Rank> has_second;
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    if (second[i]) has_second.insert(jobs[i].rank);
   }
-  for (const DrawnJob& j : jobs) {
+  for (Rank rank = 0; rank < options.ranks; ++rank) {
+    AddTrack(rank, 2 * rank, absl::StrCat("rank ", rank), &out);
+    if (has_second.count(rank) == 0) continue;
+    AddTrack(options.ranks + rank, 2 * rank + 1, absl::StrCat("rank ", rank, ", second"), &out);
+  }
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    const DrawnJob& j = jobs[i];
     const absl::string_view kind = JobKindName(j.job.kind);
     absl::StrAppend(
         &out, ",\n{\"ph\":\"X\",\"name\":\"", kind, " s", j.job.stage,
         HasMicrobatch(j.job.kind) ? absl::StrCat(" b", j.job.microbatch) : "", "\",\"cat\":\"", kind,
-        "\",\"pid\":0,\"tid\":", j.rank,
+        "\",\"pid\":0,\"tid\":", second[i] ? options.ranks + j.rank : j.rank,
         absl::StrFormat(",\"ts\":%.3f,\"dur\":%.3f", (j.start - begin) * to_us, (j.end - j.start) * to_us),
         ",\"args\":{\"step\":", j.job.step, ",\"stage\":", j.job.stage);
     if (HasMicrobatch(j.job.kind)) absl::StrAppend(&out, ",\"microbatch\":", j.job.microbatch);

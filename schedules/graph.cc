@@ -120,6 +120,7 @@ void Graph::NumberPlaces() {
   for (size_t r = 0; r < schedule_.order.size(); ++r) {
     for (size_t i = 0; i < schedule_.order[r].size(); ++i) {
       marks_[IndexOf(schedule_.order[r][i])] = schedule_.order_marks[r][i];
+      has_pairs_ |= (schedule_.order_marks[r][i] & kBesideForward) != 0;
     }
   }
 }

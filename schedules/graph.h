@@ -63,6 +63,9 @@ class Graph {
   // The ranks replay fixed orders.
   bool replays() const { return !schedule_.order.empty(); }
 
+  // Some job may run beside a forward of its rank.
+  bool has_pairs() const { return has_pairs_; }
+
   // Bits of OrderMark of the job in its rank's fixed order; kInTurn without one.
   uint8_t MarksOf(const Job& job) const { return marks_.empty() ? 0 : marks_[IndexOf(job)]; }
 
@@ -137,6 +140,7 @@ class Graph {
   int jobs_per_step_ = 0;
   std::vector<int32_t> place_;  // under strict replay: of each compute job in its rank's order
   std::vector<uint8_t> marks_;  // by index; empty where no entry has one
+  bool has_pairs_ = false;
   // Inverse of schedule_.precedes: by index, (index, step distance) of the jobs that wait.
   struct Follower {
     int index;

@@ -33,7 +33,7 @@ enum class Residency : uint8_t { kOwner, kReplicated, kSharded, kMigrating };
 enum OrderMark : uint8_t {
   kInTurn = 0,  // it starts when the entry before it has ended
   // It may also start while the forward that stands before it, and before other such entries, is in flight:
-  // an overlapped pair. A rank with one compute thread runs the two one after the other.
+  // an overlapped pair.
   kBesideForward = 1,
   // A backward_weight that is one piece of work with the backward_input right before it, as in a backward
   // that is not split.

@@ -110,6 +110,19 @@ TEST_P(DeviceTraining, BackwardOnAnotherRank_FromTheStagesInput_EqualsReference)
   }
 }
 
+TEST_P(DeviceTraining, ForwardBesideABackwardOfTheSameRank_EqualsReference) {
+  const Outcome reference = Reference(Run());
+  for (const char* activations : {"retain", "recompute", "offload"}) {
+    RunSpec run = Run();
+    run.schedule.activations = activations;
+    for (bool split : {false, true}) {
+      SCOPED_TRACE(std::string(activations) + (split ? ", split" : ", fused"));
+      ExpectSame(Train(Cpu(), run, {Kind::kOneRank, {}, split, /*overlapped=*/true}), reference);
+      ExpectSame(Train(Cpu(), run, {Kind::kFetched, {}, split, /*overlapped=*/true}), reference);
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Cpu, DeviceTraining,
                          ::testing::Combine(::testing::Values("gpt", "mlp"),
                                             ::testing::Values("sgd", "adamw"), ::testing::Values(1, 2, 4)),

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <limits>
 #include <numeric>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -76,10 +77,7 @@ class Driver {
     Outcome outcome;
     outcome.initial = Save("checkpoint-0");
     for (int t = 0; t < run_.train.steps; ++t) {
-      double loss = 0;
-      for (int b = 0; b < microbatches_; ++b) loss += Forward(t, b);
-      outcome.losses.push_back(loss / microbatches_);
-      for (int b : arrangement_.backward_order) Backward(t, b);
+      outcome.losses.push_back((arrangement_.overlapped ? RunOverlapped(t) : RunInTurn(t)) / microbatches_);
       for (int s = 0; s < stages_; ++s) Update(t, s);
     }
     outcome.trained = Save("checkpoint");
@@ -88,6 +86,24 @@ class Driver {
 
  private:
   using Kind = Arrangement::Kind;
+
+  double RunInTurn(int t) {
+    double loss = 0;
+    for (int b = 0; b < microbatches_; ++b) loss += Forward(t, b);
+    for (int b : arrangement_.backward_order) Backward(t, b);
+    return loss;
+  }
+
+  double RunOverlapped(int t) {
+    double loss = Forward(t, 0);
+    for (int b = 1; b < microbatches_; ++b) {
+      std::thread backward([this, t, b] { Backward(t, b - 1); });
+      loss += Forward(t, b);
+      backward.join();
+    }
+    Backward(t, microbatches_ - 1);
+    return loss;
+  }
 
   int ComputeRank(int stage, int microbatch, bool backward = false) const {
     switch (arrangement_.kind) {

@@ -57,6 +57,8 @@ struct Arrangement {
   } kind = Kind::kPipeline;
   std::vector<int> backward_order;  // of micro-batches; empty for 0, 1, 2, ..
   bool split_backward = false;
+  // Each micro-batch's forwards run on another thread than, and beside, the backwards of the one before.
+  bool overlapped = false;
 };
 Outcome Train(Device& device, const RunSpec& run, const Arrangement& arrangement);
 

@@ -207,24 +207,31 @@ TEST(Training, SchemesOfTheRunFileItself_EndWithTheReferencesBits) {
   }
 }
 
-// Needs more micro-batches than the other families' runs have: two copies of the weights, pairs one after the
-// other.
+// Needs more micro-batches than the other families' runs have: two copies of the weights, and a forward and a
+// backward of a rank at once.
 TEST(Training, BothDirectionsWithTwoCopiesOfTheWeights_EndsWithTheReferencesBits) {
   TestFolder folder;
   folder.Write("text.txt", Text(20000));
-  std::string plain = GptRun(folder, "gpipe", 4);
-  plain.replace(plain.find("microbatches: 4"), 15, "microbatches: 8");
-  std::string paired = plain;
-  paired.replace(paired.find("gpipe"), 5, "dualpipe");
+  const auto run = [&](const std::string& schedule) {
+    std::string text = GptRun(folder, schedule, 4);
+    return text.replace(text.find("microbatches: 4"), 15, "microbatches: 8");
+  };
   const CommandResult reference = Command::Run(
-      {"weft", "train", folder.Write("plain.yaml", plain), "--reference", "--out", folder / "plain"});
+      {"weft", "train", folder.Write("plain.yaml", run("gpipe")), "--reference", "--out", folder / "plain"});
   ASSERT_EQ(reference.code, 0) << reference.err;
-  for (const char* processes : {"1", "2", "4"}) {
-    const CommandResult r = Command::Run({"weft", "train", folder.Write("run.yaml", paired), "--processes",
-                                          processes, "--out", folder / "out"},
+  for (const auto& [schedule, processes] :
+       std::vector<std::pair<std::string, std::string>>{{"dualpipe", "1"},
+                                                        {"dualpipe", "2"},
+                                                        {"dualpipe", "4"},
+                                                        {"{dualpipe: {}, activations: recompute}", "1"},
+                                                        {"{dualpipe: {}, activations: offload}", "2"},
+                                                        {"dualpipe_v", "1"}}) {
+    SCOPED_TRACE(schedule + " on " + processes);
+    const CommandResult r = Command::Run({"weft", "train", folder.Write("run.yaml", run(schedule)),
+                                          "--processes", processes, "--out", folder / "out"},
                                          120);
     ASSERT_EQ(r.code, 0) << r.err;
-    EXPECT_EQ(Tensors(folder / "out/checkpoint"), Tensors(folder / "plain/checkpoint")) << processes;
+    EXPECT_EQ(Tensors(folder / "out/checkpoint"), Tensors(folder / "plain/checkpoint"));
     EXPECT_EQ(Losses(folder / "out"), Losses(folder / "plain"));
   }
 }

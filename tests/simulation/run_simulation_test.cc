@@ -46,6 +46,22 @@ TEST(SimulatedWorld, MessagesLostDoubledDelayedAndReordered_EveryRunEndsWithTheP
   }
 }
 
+TEST(SimulatedWorld, OverlappedPairs_RunAtOnceAndEndWithThePlainLoopsWeights) {
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    WorldOptions options = DrawWorld(seed);
+    options.family = seed % 2 == 0 ? "dualpipe" : "dualpipe_v";
+    options.parameters.clear();
+    options.apart = options.budget = false;
+    options.stages = 4;
+    options.microbatches = 8;
+    options.processes = 1 + static_cast<int>(seed % 2);
+    const WorldResult result = RunWorld(options);
+    ASSERT_EQ(result.problem, "") << Text(options);
+    // Of each rank and step, at the least one.
+    EXPECT_GE(result.pairs, static_cast<uint64_t>(options.steps)) << Text(options);
+  }
+}
+
 TEST(SimulatedWorld, SameSeedTwice_GivesTheSameTrace) {
   for (uint64_t seed = 1; seed <= 40; ++seed) {
     const WorldResult a = RunWorld(DrawWorld(seed)), b = RunWorld(DrawWorld(seed));

@@ -189,6 +189,7 @@ class World {
   void Want(Process& p, const WantEffect& e);
   void Transfer(Process& from, const TensorKey& key, int to, Value value);
   void CountLeft(const StartEffect& start, bool ended);
+  void CountRunning(const StartEffect& start);
   void CheckStart(const StartEffect& start);
   void CheckEnd();
 
@@ -204,6 +205,7 @@ class World {
   Value trace_ = 0;
   std::string problem_;
   std::set<Job> started_, ended_, counted_;
+  std::map<Rank, std::vector<Job>> running_;
   std::map<Rank, int64_t> left_;
   bool finished_ = false;
   int steps_done_ = 0;
@@ -416,7 +418,21 @@ void World::Publish(Process& p, const PublishEffect& e, const Outputs* outputs) 
   }
 }
 
+// A rank that computes a forward, and nothing else, may start what the order pairs with it.
+void World::CountRunning(const StartEffect& start) {
+  std::vector<Job>& running = running_[start.rank];
+  const Job& job = start.job;
+  if (!running.empty()) {
+    ++result_.pairs;
+    const bool paired = running.size() == 1 && running[0].kind == JobKind::kForward && start.beside &&
+                        (plan_->graph.MarksOf(job) & kBesideForward) != 0;
+    if (!paired) Problem(absl::StrCat(Describe(job), " started beside ", Describe(running[0])));
+  }
+  running.push_back(job);
+}
+
 void World::CheckStart(const StartEffect& start) {
+  CountRunning(start);
   if (!start.last) return;
   if (!started_.insert(start.job).second) Problem(absl::StrCat(Describe(start.job), " started twice"));
   std::vector<Edge> edges;
@@ -544,6 +560,8 @@ World::Outputs World::Compute(Process& p, const StartEffect& start) {
 
 void World::EndJob(Process& p, const StartEffect& start, int64_t began, Outputs outputs) {
   if (start.last) ended_.insert(start.job);
+  std::vector<Job>& running = running_[start.rank];
+  running.erase(std::find(running.begin(), running.end(), start.job));
   WorkerEffects effects;
   JobDone done{start.rank, start.job, began, now_, start.last, {}, {}};
   const Schedule& schedule = plan_->graph.schedule();

@@ -6,9 +6,9 @@
 // the final weights are equal to those of a plain loop over micro-batches exactly if every job ran once on
 // the right inputs and every gradient was added once, in order.
 //
-// Checked after each event: a job starts once and after all its predecessors; a job is counted done once. At
-// the end: the run finished, all jobs done, weights as the plain loop's. The trace is a hash of every event,
-// equal for equal seeds.
+// Checked after each event: a job starts once and after all its predecessors, on a rank that computes nothing
+// or, as an overlapped pair, a forward alone; a job is counted done once. At the end: the run finished, all
+// jobs done, weights as the plain loop's. The trace is a hash of every event, equal for equal seeds.
 #ifndef WEFT_TESTS_SIMULATION_WORLD_H_
 #define WEFT_TESTS_SIMULATION_WORLD_H_
 
@@ -37,7 +37,7 @@ struct WorldResult {
   std::string problem;  // empty if every check held
   uint64_t trace = 0;
   int64_t virtual_ns = 0;
-  uint64_t events = 0, packets_lost = 0, packets_doubled = 0;
+  uint64_t events = 0, packets_lost = 0, packets_doubled = 0, pairs = 0;
 };
 
 // Draws a family of the catalogue, sizes and faults from the seed.

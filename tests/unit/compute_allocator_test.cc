@@ -186,6 +186,26 @@ TEST(SegmentAllocator, BlocksFreedOnOtherThreads_AreCountedOnce) {
   allocator->CheckConsistency();
 }
 
+TEST(SegmentAllocator, Tally_CountsWhatIsTalliedAndAlive) {
+  CountingMemory memory;
+  auto allocator = SegmentAllocator::Create(memory);
+  const auto allocate = [&](size_t bytes, Tallied tallied) {
+    return *allocator->Allocate(bytes, MemoryClass::kActivations, tallied);
+  };
+  void* before = allocate(64, Tallied::kYes);  // no tally has begun
+  allocator->BeginTally();
+  void* kept = allocate(128, Tallied::kYes);
+  void* freed = allocate(256, Tallied::kYes);
+  void* beside = allocate(512, Tallied::kNo);  // another job's
+  void* other = *allocator->Allocate(1024, MemoryClass::kBuffers, Tallied::kYes);
+  EXPECT_EQ(allocator->tally(MemoryClass::kActivations), 128 + 256);
+  for (void* block : {before, freed, beside}) SegmentAllocator::Free(block);
+  EXPECT_EQ(allocator->tally(MemoryClass::kActivations), 128);
+  allocator->BeginTally();
+  for (void* block : {kept, other}) SegmentAllocator::Free(block);
+  EXPECT_EQ(allocator->tally(MemoryClass::kActivations), 0);
+}
+
 TEST(SegmentAllocatorDeathTest, FreedTwice_Aborts) {
   CountingMemory memory;
   auto allocator = SegmentAllocator::Create(memory);

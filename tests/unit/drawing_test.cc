@@ -1,5 +1,6 @@
 #include "schedules/drawing.h"
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -153,6 +154,25 @@ TEST(DrawTrace_Simulated, IsJsonWithOneTrackARank) {
   }
   EXPECT_EQ(complete, 2 * (64 + 4));
   EXPECT_EQ(named, 4);
+}
+
+TEST(DrawTrace_OverlappedPair, BoxesOfATrackNeverOverlap) {
+  const Job forward = Job::Compute(0, 0, 1, JobKind::kForward);
+  const Job backward = Job::Compute(0, 0, 0, JobKind::kBackward);
+  const Job later = Job::Compute(0, 0, 1, JobKind::kBackward);
+  // In the order in which they end; the second starts as the first ends.
+  const std::string text =
+      DrawTrace({{backward, 1, 2, 4}, {forward, 1, 1, 5}, {later, 1, 5, 6}}, Options(2, 1));
+  std::map<std::string, int> track;
+  std::map<int, std::string> name;
+  const auto trace = nlohmann::json::parse(text);
+  for (const auto& event : trace["traceEvents"]) {
+    if (event["ph"] == "X") track[event["name"]] = event["tid"];
+    if (event["name"] == "thread_name") name[event["tid"]] = event["args"]["name"];
+  }
+  EXPECT_EQ(name, (std::map<int, std::string>{{0, "rank 0"}, {1, "rank 1"}, {3, "rank 1, second"}}));
+  EXPECT_EQ(track,
+            (std::map<std::string, int>{{"forward s0 b1", 1}, {"backward s0 b0", 3}, {"backward s0 b1", 1}}));
 }
 
 TEST(DrawActions_Simulated, RowsOfActions_InOrderOfStart) {

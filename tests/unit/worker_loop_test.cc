@@ -7,14 +7,21 @@
 #include <atomic>
 #include <chrono>
 #include <deque>
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/substitute.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "schedules/simulate.h"
+#include "worker/shell/run_shape.h"
 #include "worker/shell/transport/loopback_transport.h"
 
 namespace weft {
@@ -79,18 +86,24 @@ class ScriptedLink final : public CoordinatorLink {
   std::deque<FromWorker> said_ ABSL_GUARDED_BY(mu_);
 };
 
-// Computes nothing: a forward lasts until the test ends it.
+// Computes nothing: a forward lasts until the test ends it, or each job is what the test makes of it.
 class GatedCompute final : public RankCompute {
  public:
   struct Gate {
     Notification begun, may_end;
     std::atomic<int> forwards{0}, ended{0};
+    std::function<absl::Status(const Job&)> compute;  // instead; set before the run
   };
   explicit GatedCompute(Gate* gate) : gate_(gate) {}
+  ~GatedCompute() override { EXPECT_EQ(computing_, 0) << "a job still uses it"; }
 
   absl::Status AddStage(int, bool) override { return absl::OkStatus(); }
   int64_t stage_elements(int) const override { return 0; }
-  absl::StatusOr<ForwardResult> Forward(const Job&, Tensor, Tensor) override {
+  absl::StatusOr<ForwardResult> Forward(const Job& job, Tensor, Tensor) override {
+    if (gate_->compute) {
+      if (absl::Status s = Compute(job); !s.ok()) return s;
+      return ForwardResult{};
+    }
     if (++gate_->forwards == 1) gate_->begun.Notify();
     gate_->may_end.Wait();
     ++gate_->ended;
@@ -100,7 +113,10 @@ class GatedCompute final : public RankCompute {
     return Forward(job, std::move(input), std::move(weights));
   }
   absl::Status AdoptPass(const Job&, Tensor) override { return absl::OkStatus(); }
-  absl::StatusOr<BackwardResult> Backward(const Job&, Tensor, Tensor, bool) override {
+  absl::StatusOr<BackwardResult> Backward(const Job& job, Tensor, Tensor, bool) override {
+    if (gate_->compute) {
+      if (absl::Status s = Compute(job); !s.ok()) return s;
+    }
     return BackwardResult{};
   }
   absl::Status Accumulate(const Job&, int, const Tensor&, int, int) override { return absl::OkStatus(); }
@@ -112,7 +128,15 @@ class GatedCompute final : public RankCompute {
   BytesByClass peak_bytes() const override { return {}; }
 
  private:
+  absl::Status Compute(const Job& job) {
+    ++computing_;
+    absl::Status status = gate_->compute(job);
+    --computing_;
+    return status;
+  }
+
   Gate* const gate_;
+  std::atomic<int> computing_{0};
 };
 
 class GatedDevice final : public Device {
@@ -203,6 +227,135 @@ TEST_F(WorkerLoopTest, PeerThatCannotBeReached_FailsTheRunAndServesTheNext) {
   ASSERT_TRUE(prepared.has_value());
   EXPECT_EQ(prepared->run, kRun + 1);
 }
+
+// A schedule with overlapped pairs, all of whose ranks are in one process.
+struct PairedRun {
+  const char *name, *schedule;
+  int stages, microbatches;
+};
+
+constexpr PairedRun kOnePair = {
+    "ActionsOfAFile", R"({"file": {"path": "pair.csv", "actions": "0F0,(0F1;0B0)OVERLAP_F_B,0B1\n"}})", 1, 2};
+
+class WorkerLoopPairTest : public WorkerLoopTest {
+ protected:
+  void Plan(const PairedRun& run) {
+    spec_ = absl::Substitute(
+        R"({"name": "pairs", "model": {"gpt": {"layers": 2, "width": 32, "heads": 2, "context": 16}},
+          "data": {"text": {"path": "/none"}, "order": "sequential"},
+          "train": {"steps": 1, "batch": $0, "microbatches": $0, "seed": 1,
+                    "optimizer": {"adamw": {"lr": 0.001}}},
+          "stages": $1, "schedule": $2})",
+        run.microbatches, run.stages, run.schedule);
+    const auto shape = ParseRunShape(spec_);
+    ASSERT_TRUE(shape.ok()) << shape.status();
+    schedule_ = shape->schedule;
+  }
+  Assign Assignment(uint64_t run) const {
+    Assign a;
+    a.run = run;
+    a.epoch = 1;
+    a.spec = spec_;
+    a.process_of_rank.assign(schedule_.ranks, 0);
+    for (Rank rank = 0; rank < schedule_.ranks; ++rank) a.leases.push_back({rank, TokenOf(rank)});
+    a.peers = {{0, transport_->address(), "process 0"}};
+    return a;
+  }
+  // Claims all jobs of the planned run.
+  void Begin() {
+    link_.Say(Assignment(kRun));
+    ASSERT_TRUE(link_.Await<Prepared>().has_value());
+    const std::vector<std::vector<Job>> claims = *ClaimOrder(Graph(schedule_));
+    for (Rank rank = 0; rank < schedule_.ranks; ++rank) {
+      link_.Say(Grant{kRun, rank, TokenOf(rank), claims[rank]});
+      claimed_ += claims[rank].size();
+    }
+  }
+  static Token TokenOf(Rank rank) { return {1, static_cast<uint64_t>(rank) + 1}; }
+
+  std::string spec_;
+  Schedule schedule_;
+  size_t claimed_ = 0;
+};
+
+class WorkerLoopPairsTest : public WorkerLoopPairTest, public ::testing::WithParamInterface<PairedRun> {};
+
+// No forward of a pair ends before the backward beside it has begun: on one thread it would wait for ever.
+TEST_P(WorkerLoopPairsTest, EveryPair_BackwardRunsWhileTheForwardDoes) {
+  ASSERT_NO_FATAL_FAILURE(Plan(GetParam()));
+  std::map<Job, Job> beside;          // by forward
+  std::map<Job, Notification> begun;  // by backward
+  for (size_t r = 0; r < schedule_.order.size(); ++r) {
+    const std::vector<Job>& order = schedule_.order[r];
+    for (size_t i = 0; i + 1 < order.size(); ++i) {
+      const bool paired = (schedule_.order_marks[r][i + 1] & kBesideForward) != 0;
+      if (order[i].kind != JobKind::kForward || !paired) continue;
+      beside[order[i]] = order[i + 1];
+      begun[order[i + 1]];
+    }
+  }
+  ASSERT_FALSE(beside.empty());
+  device_.gate.compute = [&](const Job& job) {
+    if (const auto backward = begun.find(job); backward != begun.end()) backward->second.Notify();
+    const auto pair = beside.find(job);
+    if (pair == beside.end() || begun.at(pair->second).WaitWithTimeout(kPatience)) return absl::OkStatus();
+    return absl::DeadlineExceededError(
+        absl::StrCat(Describe(pair->second), " did not begin beside ", Describe(job)));
+  };
+  const absl::Cleanup join = [&] { Join(); };
+  Begin();
+  for (size_t ended = 0; ended < claimed_;) {
+    const auto completions = link_.Await<Completions>();
+    ASSERT_TRUE(completions.has_value()) << ended << " of " << claimed_ << " jobs ended";
+    ended += completions->jobs.size();
+  }
+  EXPECT_EQ(loop_.Snapshot().failures, 0u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Schedules, WorkerLoopPairsTest,
+                         ::testing::Values(kOnePair, PairedRun{"DualPipe", R"({"dualpipe": {}})", 4, 8},
+                                           PairedRun{"DualPipeV", R"({"dualpipe_v": {}})", 4, 8}),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+class WorkerLoopPairFailureTest : public WorkerLoopPairTest, public ::testing::WithParamInterface<JobKind> {};
+
+// By the kind of the one that fails. The other still uses the rank's state, whatever the coordinator says.
+TEST_P(WorkerLoopPairFailureTest, OneFails_TheRunIsForgottenAfterTheOtherAndTheNextIsServed) {
+  ASSERT_NO_FATAL_FAILURE(Plan(kOnePair));
+  Notification other_begun, may_end;
+  device_.gate.compute = [&](const Job& job) {
+    const bool paired = job.microbatch == (job.kind == JobKind::kForward ? 1 : 0);
+    if (!paired) return absl::OkStatus();
+    if (job.kind == GetParam()) {
+      other_begun.WaitWithTimeout(kPatience);
+      return absl::InternalError("no luck");
+    }
+    other_begun.Notify();
+    may_end.WaitWithTimeout(kPatience);
+    return absl::OkStatus();
+  };
+  const absl::Cleanup join = [&] {
+    may_end.Notify();
+    Join();
+  };
+  Begin();
+  const auto failed = link_.Await<Failed>();
+  ASSERT_TRUE(failed.has_value());
+  EXPECT_EQ(failed->reason, "no luck");
+  link_.Say(Abort{kRun, "a job failed"});
+  link_.Say(Assignment(kRun + 1));
+  link_.Say(Grant{kRun + 2, 0, TokenOf(0), {}});
+  // The grant is of no run here: when it is counted, the messages before it have been handled.
+  while (loop_.Snapshot().stale_grants == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  may_end.Notify();
+  const auto prepared = link_.Await<Prepared>();
+  ASSERT_TRUE(prepared.has_value());
+  EXPECT_EQ(prepared->run, kRun + 1);
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, WorkerLoopPairFailureTest,
+                         ::testing::Values(JobKind::kForward, JobKind::kBackward),
+                         [](const auto& info) { return std::string(JobKindName(info.param)); });
 
 // Who called Run closes link and transport next: no rank may use them then.
 TEST_F(WorkerLoopTest, Shutdown_WhileARankComputes_RunReturnsAfterItsJob) {

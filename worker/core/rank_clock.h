@@ -1,15 +1,17 @@
 // Where a rank's time goes: every instant is busy with one kind of job, or idle for exactly one cause; the
 // sum is wall time.
 //
-// The clock is a ledger fed with times: it holds the present state and when it began, and closes the interval
-// when the state changes. Pure; times are nanoseconds of one monotonic clock and must not run backwards (an
-// earlier time counts as the latest one seen).
+// An instant in which both jobs of an overlapped pair are computed is busy once, and counts for the kind of
+// the job that began first. The clock is a ledger fed with times: it holds the present state and when it
+// began, and closes the interval when the state changes. Pure; times are nanoseconds of one monotonic clock
+// and must not run backwards (an earlier time counts as the latest one seen).
 #ifndef WEFT_WORKER_CORE_RANK_CLOCK_H_
 #define WEFT_WORKER_CORE_RANK_CLOCK_H_
 
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <vector>
 
 #include "absl/strings/string_view.h"
 #include "schedules/job.h"
@@ -40,13 +42,19 @@ class RankClock {
   }
 
   // The rank computed a job from `start` to `end`; the time around it, since the last change and until now,
-  // was dispatch.
-  void Job(int64_t now, int64_t start, int64_t end, JobKind kind) {
+  // was dispatch. `another`: a second job is still computed; both are counted when none is.
+  void Job(int64_t now, int64_t start, int64_t end, JobKind kind, bool another = false) {
+    ended_.push_back({start, end, kind});
+    if (another) return;
+    std::sort(ended_.begin(), ended_.end(), [](const Ended& a, const Ended& b) { return a.start < b.start; });
     cause_ = IdleCause::kDispatch;
-    Close(start);
-    const int64_t busy = std::max<int64_t>(0, end - since_);
-    busy_[static_cast<int>(kind)] += busy;
-    since_ += busy;
+    for (const Ended& job : ended_) {
+      Close(job.start);
+      const int64_t busy = std::max<int64_t>(0, job.end - since_);
+      busy_[static_cast<int>(job.kind)] += busy;
+      since_ += busy;
+    }
+    ended_.clear();
     Close(now);
   }
 
@@ -74,8 +82,14 @@ class RankClock {
     since_ = now;
   }
 
+  struct Ended {
+    int64_t start, end;
+    JobKind kind;
+  };
+
   int64_t start_;
   int64_t since_;
+  std::vector<Ended> ended_;  // while a job beside them is computed
   IdleCause cause_ = IdleCause::kNoWork;
   std::array<int64_t, kJobKinds> busy_{};
   std::array<int64_t, kIdleCauses> idle_{};

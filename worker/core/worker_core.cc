@@ -34,7 +34,9 @@ struct WorkerCore::RankState {
   Token token;
   ReadyJobs ready;
   RankClock clock;
-  int64_t running = -1;
+  // What Take gave, and what TakeBeside gave while that, a forward, ran; each until it ends.
+  int64_t running = -1, beside = -1;
+  bool idle() const { return running < 0 && beside < 0; }
   std::deque<int64_t> claimed;  // in claim order; ended ones leave from the front
   int activations = 0, peak_activations = 0;
   std::vector<bool> measured;  // by stage: what a forward leaves
@@ -133,8 +135,8 @@ std::vector<Rank> WorkerCore::ranks() const {
 
 const RankClock& WorkerCore::ClockAt(int64_t now, Rank rank) {
   RankState& state = run_->StateOf(rank);
-  // A running job closes its own interval, with its exact times.
-  if (state.running < 0) state.clock.Idle(now, state.clock.cause());
+  // Running jobs close their own interval, with their exact times.
+  if (state.idle()) state.clock.Idle(now, state.clock.cause());
   return state.clock;
 }
 
@@ -310,7 +312,7 @@ void WorkerCore::OnTensor(int64_t now, const TensorKey& key, int64_t made, Worke
   RankState& rank = run_->StateOf(key.consumer);
   InputArrived(wanted.job, wanted.microbatch);
   const bool awaited = (run_->FlagsOf(wanted.job) & kQueued) != 0;
-  if (rank.running < 0 && awaited && made > 0) rank.clock.Arrived(now, made);
+  if (rank.idle() && awaited && made > 0) rank.clock.Arrived(now, made);
   StartJobs(now, out);
 }
 
@@ -337,29 +339,46 @@ void WorkerCore::Consider(int64_t id) {
   flags |= kQueued;
   const bool admits = job.kind == JobKind::kForward;
   run.StateOf(run.RankAt(id))
-      .ready.Add(run.graph.PriorityOf(job), id, job.stage, admits, admits ? run.admission.TicketOf(job) : -1);
+      .ready.Add(run.graph.PriorityOf(job), id, job.stage, admits, admits ? run.admission.TicketOf(job) : -1,
+                 (run.graph.MarksOf(job) & kBesideForward) != 0);
 }
 
 void WorkerCore::StartJobs(int64_t now, WorkerEffects* out) {
   Run& run = *run_;
   if (!run.failed && run.prepared) {
     for (const auto& rank : run.ranks) {
-      if (rank->running >= 0) continue;
-      const std::optional<int64_t> id = rank->ready.Take();
-      if (!id.has_value()) continue;
-      rank->clock.Idle(now, IdleCause::kDispatch);
-      rank->running = *id;
-      ++run.running;
-      out->push_back(MakeStart(*rank, *id));
+      while (std::optional<StartEffect> start = TakeJob(now, *rank)) out->push_back(*std::move(start));
     }
   }
   UpdateIdle(now);
 }
 
+// The job that the rank can start, if there is one: at once, or beside the forward that it computes alone.
+std::optional<StartEffect> WorkerCore::TakeJob(int64_t now, RankState& rank) {
+  std::optional<int64_t> id;
+  if (rank.idle()) {
+    id = rank.ready.Take();
+    if (!id.has_value()) return std::nullopt;
+    rank.clock.Idle(now, IdleCause::kDispatch);
+    rank.running = *id;
+  } else if (run_->graph.has_pairs() && rank.beside < 0 &&
+             run_->JobOf(rank.running).kind == JobKind::kForward) {
+    id = rank.ready.TakeBeside();
+    if (!id.has_value()) return std::nullopt;
+    rank.beside = *id;
+  } else {
+    return std::nullopt;
+  }
+  ++run_->running;
+  StartEffect start = MakeStart(rank, *id);
+  start.beside = rank.beside == *id;
+  return start;
+}
+
 StartEffect WorkerCore::MakeStart(RankState& rank, int64_t id) {
   Run& run = *run_;
   const Job job = run.JobOf(id);
-  StartEffect start{rank.rank, job, {}, {}, true, false, false};
+  StartEffect start{rank.rank, job, {}, {}, true, false, false, false};
   start.apart = HasMicrobatch(job.kind) && run.graph.IsApart(job);
   std::vector<Edge> edges;
   run.graph.Predecessors(job, &edges);
@@ -386,14 +405,14 @@ StartEffect WorkerCore::MakeStart(RankState& rank, int64_t id) {
 }
 
 void WorkerCore::OnJobDone(int64_t now, const JobDone& done, WorkerEffects* out) {
-  Require(run_ != nullptr && run_->StateOf(done.rank).running == run_->IdOf(done.job),
-          "only a started job ends");
+  Require(run_ != nullptr, "a job ends before its run is forgotten");
   Run& run = *run_;
   RankState& rank = run.StateOf(done.rank);
-  const int64_t id = rank.running;
-  rank.running = -1;
+  const int64_t id = run.IdOf(done.job);
+  Require(rank.running == id || rank.beside == id, "only a started job ends");
+  (rank.running == id ? rank.running : rank.beside) = -1;
   --run.running;
-  rank.clock.Job(now, done.start_ns, done.end_ns, done.job.kind);
+  rank.clock.Job(now, done.start_ns, done.end_ns, done.job.kind, !rank.idle());
   if (run.aborted && run.running == 0) {
     out->push_back(ForgetEffect{"the run was aborted"});
     return;
@@ -499,7 +518,7 @@ IdleCause WorkerCore::CauseOf(const RankState& rank) const {
   const Run& run = *run_;
   if (!run.prepared || !rank.granted || run.finishing || run.failed || rank.jobs_left == 0)
     return IdleCause::kNoWork;
-  if (rank.running >= 0) return IdleCause::kDispatch;
+  if (!rank.idle()) return IdleCause::kDispatch;
   if (rank.ready.held_back()) return IdleCause::kMemory;
   if (rank.claimed.empty()) return IdleCause::kDispatch;
   const Job next = run.JobOf(rank.claimed.front());

@@ -8,10 +8,13 @@
 // How a job comes to run: the coordinator grants it (claimed, ahead of time); the core wants the tensors that
 // come from other processes; as inputs arrive and earlier jobs end, its count of missing inputs falls to
 // zero; then it is ready, and starts when its rank is idle and it has the smallest priority among the
-// admissible ready jobs (the greedy rule of schedules/dispatch.h).
+// admissible ready jobs (the greedy rule of schedules/dispatch.h). Where the schedule has overlapped pairs,
+// the second of a pair also starts while its rank computes the forward alone.
 //
 // Invariants:
-//   1. A rank runs one job at a time. A job starts once, after all its predecessors ended.
+//   1. A rank runs one job at a time, or a forward and, beside it, one of the jobs that its order pairs with
+//   it, started while the forward was in flight. What is not of the pair starts when the rank is idle. A job
+//   starts once, after all its predecessors ended.
 //   2. Forwards of a stage with a limit are admitted in claim order, so whatever the durations, a job that is
 //   earlier in the claim order never
 //      waits for one that is later.
@@ -67,7 +70,7 @@ struct WantEffect {
   int32_t process;
   TensorKey key;
 };
-// Run the job on the rank's thread with these inputs, then call OnJobDone.
+// Run the job on the rank's thread, or on its second thread, with these inputs, then call OnJobDone.
 struct StartEffect {
   Rank rank;
   Job job;
@@ -80,6 +83,9 @@ struct StartEffect {
   // The micro-batch's forward and backward are on different ranks: a forward leaves nothing, a backward
   // starts from the stage's input.
   bool apart = false;
+  // A forward of the rank may still be computed: run the job on the second thread, beside it. There is at
+  // most one such job of a rank at a time, and at most one other.
+  bool beside = false;
 };
 // Hand an output of the job that just ended (or the initial weights) to a rank of another process, or of this
 // one (process -1).
@@ -165,6 +171,7 @@ class WorkerCore {
   void PublishInitialWeights(WorkerEffects* out);
   void PublishEdge(const Edge& edge, WorkerEffects* out);
   void StartJobs(int64_t now, WorkerEffects* out);
+  std::optional<StartEffect> TakeJob(int64_t now, RankState& rank);
   StartEffect MakeStart(RankState& rank, int64_t id);
   void UpdateIdle(int64_t now);
   IdleCause CauseOf(const RankState& rank) const;

@@ -228,17 +228,19 @@ void WorkerLoop::RunTask(Slot* slot) {
   if (auto* job = std::get_if<JobTask>(&task)) {
     const Job what = job->start.job;
     const bool last = job->start.last;
+    const Rank rank = job->start.rank;
+    RankCompute& compute = *SlotOf(rank)->compute;  // stays until the run's last job has ended
     mu_.Unlock();
-    JobOutcome outcome = RunJob(*slot->compute, std::move(*job));
+    JobOutcome outcome = RunJob(compute, std::move(*job));
     mu_.Lock();
     const int64_t now = MonotonicNow();
     if (!outcome.status.ok()) Fail(now, outcome.status);
     ++past_.jobs[static_cast<int>(what.kind)];
     job_ns_ += (outcome.end_ns - outcome.start_ns - job_ns_) / 8;
     last_job_end_ = now;
-    core_.OnJobDone(
-        now, {slot->rank, what, outcome.start_ns, outcome.end_ns, last, outcome.loss, outcome.left_bytes},
-        &effects_);
+    core_.OnJobDone(now,
+                    {rank, what, outcome.start_ns, outcome.end_ns, last, outcome.loss, outcome.left_bytes},
+                    &effects_);
     Apply(now, &outcome);
     if (gathered_ >= kGatherJobs) SendGathered();
     return;
@@ -351,7 +353,8 @@ void WorkerLoop::Prepare(int64_t now, PrepareEffect& effect) {
       return Fail(now, s);
   }
   // Ranks that share cores must not spin away each other's time.
-  const bool cores_for_all = a.process_of_rank.size() <= std::thread::hardware_concurrency();
+  const size_t threads = a.process_of_rank.size() * (core_.graph()->has_pairs() ? 2 : 1);
+  const bool cores_for_all = threads <= std::thread::hardware_concurrency();
   const int spin_us =
       options_.spin_microseconds >= 0 ? options_.spin_microseconds : (cores_for_all ? 2000 : 20);
   spin_ns_ = spin_us * kMicrosecond;
@@ -372,15 +375,18 @@ void WorkerLoop::Prepare(int64_t now, PrepareEffect& effect) {
 // Before anything of the run can fail: reports and metrics ask for the slot of each rank that the core has.
 void WorkerLoop::SeatRanks(int64_t now, const Assign& a) {
   next_report_ = now + options_.report_interval_ns;
-  while (slots_.size() < a.leases.size()) {
+  const size_t ranks = a.leases.size();
+  const bool pairs = core_.graph()->has_pairs();
+  while (slots_.size() < (pairs ? 2 * ranks : ranks)) {
     slots_.push_back(std::make_unique<Slot>());
     Slot* slot = slots_.back().get();
     slot->index = static_cast<int>(slots_.size()) - 1;
     slot->thread = std::thread(&WorkerLoop::RankMain, this, slot);
   }
-  for (size_t i = 0; i < a.leases.size(); ++i) {
+  for (size_t i = 0; i < ranks; ++i) {
     Slot* slot = slots_[i].get();
     slot->rank = a.leases[i].rank;
+    slot->second = pairs ? slots_[ranks + i].get() : nullptr;
     slot->saved_stages.clear();
     slot->bytes_sent.fill(0);
     slot->bytes_received.fill(0);
@@ -414,6 +420,7 @@ void WorkerLoop::Start(StartEffect& effect) {
   task.gradients = TakeArrived(effect.gradients);
   task.parts = static_cast<int>(core_.graph()->members(effect.job.stage).size());
   Slot* slot = SlotOf(effect.rank);
+  if (effect.beside) slot = slot->second;
   task.start = std::move(effect);
   Give(slot, std::move(task));
 }
@@ -466,6 +473,7 @@ void WorkerLoop::Forget(int64_t now) {
   inbox_.clear();
   for (auto& slot : slots_) {
     slot->rank = -1;
+    slot->second = nullptr;
     slot->compute.reset();
   }
   core_.Forget(now, &effects_);

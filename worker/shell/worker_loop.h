@@ -1,7 +1,8 @@
 // The worker process at work: threads, lock and waiting around the worker core.
 //
-// One thread a rank computes that rank's jobs. There is no thread between a message and the job that it makes
-// ready: whenever a rank has nothing to compute its own thread drives the process (takes messages and
+// One thread a rank computes that rank's jobs, and where the schedule has overlapped pairs a second one
+// computes those that start beside a forward. There is no thread between a message and the job that it makes
+// ready: whenever one of these has nothing to compute it drives the process (takes messages and
 // tensors, steps the core, carries out the effects), spinning for a short while and then blocking on the
 // descriptors of session and transport. At most one thread drives. While all ranks compute long jobs the main
 // thread does, so that peers and coordinator are still answered; between short jobs the ranks look for
@@ -94,10 +95,13 @@ class WorkerLoop {
     std::string folder;
   };
   using Task = std::variant<std::monostate, JobTask, PrepareTask, SaveTask>;
+  // A thread, and the rank that it computes, if one sits here.
   struct Slot {
     int index = 0;
     Rank rank = -1;
     std::unique_ptr<RankCompute> compute;
+    // Whose thread computes the rank's jobs beside a forward; no rank sits there. Null without pairs.
+    Slot* second = nullptr;
     Task task;
     bool waiting = false;
     CondVar wake;

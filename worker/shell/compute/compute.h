@@ -18,9 +18,11 @@
 //   (offload). The bits are the same.
 //   5. Initial weights depend on the seed and on each parameter's layer and name only; random masks on seed,
 //   step, micro-batch and layer.
-// Threads: one thread at a time uses a RankCompute. live_bytes and peak_bytes may be called from any thread.
-// Failure: an exception of LibTorch becomes a Status naming the job; after a failed job the rank's state is
-// not to be used further.
+// Threads: one job at a time, on any thread; or, as an overlapped pair, one forward (Forward, ForwardOnly) on
+// one thread and one backward (AdoptPass, Backward) of another micro-batch, of any stage, on another. Nothing
+// else runs beside either. live_bytes and peak_bytes may be called from any thread at any time. Failure: an
+// exception of LibTorch becomes a Status naming the job; after a failed job, and the one beside it, the
+// rank's state is not to be used further.
 #ifndef WEFT_WORKER_SHELL_COMPUTE_COMPUTE_H_
 #define WEFT_WORKER_SHELL_COMPUTE_COMPUTE_H_
 

@@ -25,6 +25,43 @@ at::Tensor WrapAligned(const Tensor& tensor) {
 
 }  // namespace
 
+Pass* CpuRank::Stage::Find(const Job& job) {
+  MutexLock lock(mutex_);
+  const auto found = passes_.find({job.step, job.microbatch});
+  return found == passes_.end() ? nullptr : found->second.get();
+}
+
+void CpuRank::Stage::Insert(const Job& job, Pass pass) {
+  auto kept = std::make_unique<Pass>(std::move(pass));
+  MutexLock lock(mutex_);
+  passes_.emplace(std::pair(job.step, job.microbatch), std::move(kept));
+}
+
+void CpuRank::Stage::Erase(const Job& job) {
+  std::unique_ptr<Pass> ended;  // after the lock: it may hold a graph
+  MutexLock lock(mutex_);
+  const auto found = passes_.find({job.step, job.microbatch});
+  ended = std::move(found->second);
+  passes_.erase(found);
+}
+
+std::shared_ptr<StageWeights> CpuRank::Stage::TakeSpare() {
+  {
+    MutexLock lock(mutex_);
+    if (!spare_.empty()) {
+      std::shared_ptr<StageWeights> unbound = std::move(spare_.back());
+      spare_.pop_back();
+      return unbound;
+    }
+  }
+  return std::make_shared<StageWeights>(layout);
+}
+
+void CpuRank::Stage::GiveSpare(std::shared_ptr<StageWeights> unbound) {
+  MutexLock lock(mutex_);
+  spare_.push_back(std::move(unbound));
+}
+
 // A boundary tensor at the entry of `stage` is [samples, context, width] or [samples, width].
 absl::Status CpuRank::CheckActivation(const char* what, const Stage& stage, const Tensor& tensor) const {
   TensorShape expected;
@@ -63,9 +100,7 @@ absl::Status CpuRank::ChooseWeights(Stage& stage, Tensor fetched, Pass* pass) {
   }
   absl::StatusOr<Tensor> aligned = AlignedWeights(stage, std::move(fetched));
   if (!aligned.ok()) return aligned.status();
-  if (stage.spare.empty()) stage.spare.push_back(std::make_shared<StageWeights>(stage.layout));
-  pass->weights = std::move(stage.spare.back());
-  stage.spare.pop_back();
+  pass->weights = stage.TakeSpare();
   pass->weights->Bind(*std::move(aligned));
   pass->fetched = true;
   return absl::OkStatus();
@@ -105,7 +140,7 @@ absl::StatusOr<ForwardResult> CpuRank::DoForward(const Job& job, Tensor input, T
   absl::StatusOr<Stage*> found = StageOf(job.stage);
   if (!found.ok()) return found.status();
   Stage& stage = **found;
-  if (job.kind != JobKind::kForward || stage.passes.contains({job.step, job.microbatch})) {
+  if (job.kind != JobKind::kForward || stage.Find(job) != nullptr) {
     return absl::FailedPreconditionError("it is no forward, or ran before");
   }
   if (job.stage > 0) {
@@ -114,8 +149,8 @@ absl::StatusOr<ForwardResult> CpuRank::DoForward(const Job& job, Tensor input, T
   Pass pass;
   if (absl::Status s = ChooseWeights(stage, std::move(weights), &pass); !s.ok()) return s;
 
-  MemoryScope scope(memory_.get(), MemoryClass::kActivations);
   memory_->BeginTally();
+  MemoryScope scope(memory_.get(), MemoryClass::kActivations, Tallied::kYes);
   absl::StatusOr<at::Tensor> x = Inputs(job, input);
   if (!x.ok()) return x.status();
   input = {};
@@ -124,8 +159,8 @@ absl::StatusOr<ForwardResult> CpuRank::DoForward(const Job& job, Tensor input, T
       leaves_graph ? RunPass(stage, job, *x, &pass) : RunOnce(stage, job, *x, &pass);
   if (!output.ok()) return output.status();
   if (pass.fetched) pass.weights->Unbind();
-  if (pass.fetched && !pass.has_graph()) stage.spare.push_back(std::move(pass.weights));
-  if (leaves_pass) stage.passes.emplace(std::pair(job.step, job.microbatch), std::move(pass));
+  if (pass.fetched && !pass.has_graph()) stage.GiveSpare(std::move(pass.weights));
+  if (leaves_pass) stage.Insert(job, std::move(pass));
 
   ForwardResult result;
   if (output->activation.defined()) result.activation = Unwrap(output->activation);
@@ -183,7 +218,7 @@ absl::Status CpuRank::DoAdopt(const Job& job, Tensor input) {
   absl::StatusOr<Stage*> found = StageOf(job.stage);
   if (!found.ok()) return found.status();
   Stage& stage = **found;
-  if (stage.passes.contains({job.step, job.microbatch})) {
+  if (stage.Find(job) != nullptr) {
     return absl::FailedPreconditionError("its forward ran on this rank, or it was adopted before");
   }
   Pass pass;
@@ -192,7 +227,7 @@ absl::Status CpuRank::DoAdopt(const Job& job, Tensor input) {
     MemoryScope scope(memory_.get(), MemoryClass::kActivations);
     pass.input = WrapAligned(input);
   }
-  stage.passes.emplace(std::pair(job.step, job.microbatch), std::move(pass));
+  stage.Insert(job, std::move(pass));
   return absl::OkStatus();
 }
 
@@ -239,11 +274,11 @@ absl::StatusOr<BackwardResult> CpuRank::DoBackward(const Job& job, Tensor output
   const PassHalf half = job.kind == JobKind::kBackwardInput    ? PassHalf::kInput
                         : job.kind == JobKind::kBackwardWeight ? PassHalf::kWeight
                                                                : PassHalf::kBoth;
-  const auto entry = stage.passes.find({job.step, job.microbatch});
-  if (entry == stage.passes.end()) {
+  Pass* const found_pass = stage.Find(job);
+  if (found_pass == nullptr) {
     return absl::FailedPreconditionError("there is no forward that waits for it on this rank");
   }
-  Pass& pass = entry->second;
+  Pass& pass = *found_pass;
   MemoryScope scope(memory_.get(), MemoryClass::kBuffers);
   absl::StatusOr<at::Tensor> start = OutputGradient(stage, pass, half, output_gradient);
   if (!start.ok()) return start.status();
@@ -259,8 +294,8 @@ absl::StatusOr<BackwardResult> CpuRank::DoBackward(const Job& job, Tensor output
     pass.output_gradient = *std::move(start);
     return result;
   }
-  if (pass.fetched) stage.spare.push_back(std::move(pass.weights));
-  stage.passes.erase(entry);
+  if (pass.fetched) stage.GiveSpare(std::move(pass.weights));
+  stage.Erase(job);
 
   std::vector<GradientSum::Piece> pieces;
   pieces.reserve(gradients.parameters.size());

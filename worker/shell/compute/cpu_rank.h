@@ -2,6 +2,11 @@
 //
 // cpu_rank.cc holds what happens once a step (stages, sums, updates, files), cpu_passes.cc what happens once
 // a micro-batch (forwards and backwards).
+//
+// What a forward and a backward at the same time share: the weights, which both only read; the passes and the
+// spare weights of a stage, under its lock; the allocators, which have their own. A pass belongs to the job
+// that found it, without the lock. Gradient sums are touched by backwards alone, the tally of bytes by
+// forwards alone; updates run beside neither.
 #ifndef WEFT_WORKER_SHELL_COMPUTE_CPU_RANK_H_
 #define WEFT_WORKER_SHELL_COMPUTE_CPU_RANK_H_
 
@@ -13,7 +18,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
+#include "proto/wire/mutex.h"
 #include "schedules/schedule.h"
 #include "worker/shell/compute/compute.h"
 #include "worker/shell/compute/data.h"
@@ -60,9 +67,22 @@ class CpuRank final : public RankCompute {
     Optimizer optimizer;
     std::vector<Tensor> optimizer_state;
 
-    absl::flat_hash_map<std::pair<int, int>, Pass> passes;  // by step and micro-batch
     StageSums sums;
-    std::vector<std::shared_ptr<StageWeights>> spare;  // unbound, for the next fetched copies
+
+    // Null if there is none. It stays until Erase.
+    Pass* Find(const Job& job);
+    // Find has found none.
+    void Insert(const Job& job, Pass pass);
+    void Erase(const Job& job);
+    std::shared_ptr<StageWeights> TakeSpare();
+    void GiveSpare(std::shared_ptr<StageWeights> unbound);
+
+   private:
+    Mutex mutex_;
+    // By step and micro-batch.
+    absl::flat_hash_map<std::pair<int, int>, std::unique_ptr<Pass>> passes_ ABSL_GUARDED_BY(mutex_);
+    // Unbound, for the next fetched copies.
+    std::vector<std::shared_ptr<StageWeights>> spare_ ABSL_GUARDED_BY(mutex_);
   };
 
   bool last(const Stage& stage) const { return stage.layout.stage + 1 == run_.stages(); }

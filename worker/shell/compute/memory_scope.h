@@ -13,7 +13,7 @@ namespace weft {
 class MemoryScope {
  public:
   // `allocator` is not null and outlives the scope.
-  MemoryScope(SegmentAllocator* allocator, MemoryClass memory_class);
+  MemoryScope(SegmentAllocator* allocator, MemoryClass memory_class, Tallied tallied = Tallied::kNo);
   ~MemoryScope();
   MemoryScope(const MemoryScope&) = delete;
   MemoryScope& operator=(const MemoryScope&) = delete;
@@ -22,10 +22,12 @@ class MemoryScope {
   static const MemoryScope* Current();
   SegmentAllocator* allocator() const { return allocator_; }
   MemoryClass memory_class() const { return memory_class_; }
+  Tallied tallied() const { return tallied_; }
 
  private:
   SegmentAllocator* const allocator_;
   const MemoryClass memory_class_;
+  const Tallied tallied_;
   const MemoryScope* const outer_;
 };
 

@@ -23,7 +23,7 @@ struct SegmentAllocator::Header {
   Header* before;           // the neighbour before it in memory, null for a segment's first
   SegmentAllocator* owner;  // null for a block outside of segments
   Header *next, *previous;  // in its free list
-  uint32_t tally;           // in which it was allocated
+  uint32_t tally;           // in which it was allocated, 0 for none
 
   char* payload() { return reinterpret_cast<char*>(this) + kAlignment; }
   Header* after() { return reinterpret_cast<Header*>(payload() + units * kAlignment); }
@@ -154,7 +154,7 @@ void SegmentAllocator::Charge(MemoryClass c, int64_t bytes) {
   if (live > peak_[i].load(std::memory_order_relaxed)) peak_[i].store(live, std::memory_order_relaxed);
 }
 
-absl::StatusOr<void*> SegmentAllocator::Allocate(size_t bytes, MemoryClass memory_class) {
+absl::StatusOr<void*> SegmentAllocator::Allocate(size_t bytes, MemoryClass memory_class, Tallied tallied) {
   if (bytes > kMost) {
     return absl::ResourceExhaustedError(absl::StrFormat("a tensor of %d bytes is beyond any memory", bytes));
   }
@@ -170,8 +170,8 @@ absl::StatusOr<void*> SegmentAllocator::Allocate(size_t bytes, MemoryClass memor
   block->mark = Header::kUsed;
   block->memory_class = memory_class;
   block->charged = units * kAlignment;
-  block->tally = tally_;
-  tally_bytes_[static_cast<int>(memory_class)] += static_cast<int64_t>(block->charged);
+  block->tally = tallied == Tallied::kYes ? tally_ : 0;
+  if (block->tally != 0) tally_bytes_[static_cast<int>(memory_class)] += static_cast<int64_t>(block->charged);
   Charge(memory_class, static_cast<int64_t>(block->charged));
   if (live_blocks_++ == 0) self_ = shared_from_this();
   return block->payload();
@@ -202,7 +202,7 @@ void SegmentAllocator::Release(Header* block) {
   std::shared_ptr<SegmentAllocator> last;  // dropped after the lock: it may end this object
   MutexLock lock(mutex_);
   Charge(block->memory_class, -static_cast<int64_t>(block->charged));
-  if (block->tally == tally_) {
+  if (block->tally != 0 && block->tally == tally_) {
     tally_bytes_[static_cast<int>(block->memory_class)] -= static_cast<int64_t>(block->charged);
   }
   Header* after = block->after();
@@ -244,7 +244,7 @@ BytesByClass SegmentAllocator::peak_bytes() const {
 
 void SegmentAllocator::BeginTally() {
   MutexLock lock(mutex_);
-  ++tally_;
+  if (++tally_ == 0) tally_ = 1;
   tally_bytes_.fill(0);
 }
 

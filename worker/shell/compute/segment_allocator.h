@@ -32,6 +32,9 @@
 
 namespace weft {
 
+// Whether what is allocated belongs to the present tally.
+enum class Tallied : bool { kNo, kYes };
+
 class SegmentAllocator : public std::enable_shared_from_this<SegmentAllocator> {
  public:
   static constexpr size_t kAlignment = 64;
@@ -43,7 +46,7 @@ class SegmentAllocator : public std::enable_shared_from_this<SegmentAllocator> {
   SegmentAllocator& operator=(const SegmentAllocator&) = delete;
 
   // A block of at least `bytes` (0 counts as 1), charged to `memory_class` until it is freed.
-  absl::StatusOr<void*> Allocate(size_t bytes, MemoryClass memory_class);
+  absl::StatusOr<void*> Allocate(size_t bytes, MemoryClass memory_class, Tallied tallied = Tallied::kNo);
   // Ordinary memory, uncounted, aligned alike, that Free takes too; null if there is none.
   static void* AllocateOutside(size_t bytes);
   // `block` came from AllocateOutside, or from Allocate of any SegmentAllocator; its header says which.
@@ -51,9 +54,9 @@ class SegmentAllocator : public std::enable_shared_from_this<SegmentAllocator> {
 
   BytesByClass live_bytes() const;
   BytesByClass peak_bytes() const;
-  // Begins to count apart what is allocated from here on, until the next tally begins.
+  // Begins to count apart what is allocated as tallied from here on, until the next tally begins.
   void BeginTally();
-  // The bytes of the class that were allocated since then and are still alive.
+  // The bytes of the class that were allocated so since then and are still alive.
   int64_t tally(MemoryClass memory_class) const;
   // Bytes of all segments taken from the source.
   size_t segment_bytes() const;
@@ -92,7 +95,7 @@ class SegmentAllocator : public std::enable_shared_from_this<SegmentAllocator> {
   mutable Mutex mutex_;
   std::vector<Segment> segments_ ABSL_GUARDED_BY(mutex_);
   size_t segment_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  uint32_t tally_ ABSL_GUARDED_BY(mutex_) = 0;  // number of the present one
+  uint32_t tally_ ABSL_GUARDED_BY(mutex_) = 0;  // number of the present one, 0 before the first
   BytesByClass tally_bytes_ ABSL_GUARDED_BY(mutex_){};
   uint64_t live_blocks_ ABSL_GUARDED_BY(mutex_) = 0;
   std::shared_ptr<SegmentAllocator> self_ ABSL_GUARDED_BY(mutex_);  // held while blocks live

@@ -21,7 +21,8 @@ class ScopedAllocator final : public c10::Allocator {
       data = SegmentAllocator::AllocateOutside(bytes);
       TORCH_CHECK_WITH(OutOfMemoryError, data != nullptr, "no memory for a tensor of ", bytes, " bytes");
     } else {
-      absl::StatusOr<void*> block = scope->allocator()->Allocate(bytes, scope->memory_class());
+      absl::StatusOr<void*> block =
+          scope->allocator()->Allocate(bytes, scope->memory_class(), scope->tallied());
       TORCH_CHECK_WITH(OutOfMemoryError, block.ok(), std::string(block.status().message()));
       data = *block;
     }
@@ -34,8 +35,8 @@ class ScopedAllocator final : public c10::Allocator {
 
 }  // namespace
 
-MemoryScope::MemoryScope(SegmentAllocator* allocator, MemoryClass memory_class)
-    : allocator_(allocator), memory_class_(memory_class), outer_(current_scope) {
+MemoryScope::MemoryScope(SegmentAllocator* allocator, MemoryClass memory_class, Tallied tallied)
+    : allocator_(allocator), memory_class_(memory_class), tallied_(tallied), outer_(current_scope) {
   current_scope = this;
 }
 
