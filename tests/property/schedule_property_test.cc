@@ -14,6 +14,7 @@
 #include "schedules/claim_order.h"
 #include "schedules/families.h"
 #include "schedules/simulate.h"
+#include "tests/property/random_inputs.h"
 
 namespace weft {
 namespace {
@@ -23,22 +24,6 @@ struct Case {
   SimulationOptions options;
   std::string text;
 };
-
-// Stages that read any earlier ones; all but the last are read.
-std::vector<std::vector<int>> DrawInputs(uint64_t seed, int stages) {
-  std::mt19937_64 rng(seed ^ 0xda6);
-  std::vector<std::vector<int>> inputs(stages);
-  std::vector<bool> read(stages, false);
-  for (int stage = 1; stage < stages; ++stage) {
-    for (int from = 0; from < stage; ++from) {
-      const bool must = stage + 1 == stages && !read[from];
-      if (!must && rng() % 3 != 0) continue;
-      inputs[stage].push_back(from);
-      read[from] = true;
-    }
-  }
-  return inputs;
-}
 
 Case Draw(uint64_t seed) {
   std::mt19937_64 rng(seed);
@@ -71,7 +56,7 @@ Case Draw(uint64_t seed) {
   EXPECT_TRUE(schedule.ok()) << schedule.status();
   c.schedule = *schedule;
   const bool chain = seed % 3 != 0;
-  if (!chain) c.schedule.inputs = DrawInputs(seed, stages);
+  if (!chain) c.schedule.inputs = RandomInputs(seed, stages);
   c.options.steps = pick(1, 4);
   c.options.record_jobs = true;
   for (int k = 0; k < kJobKinds; ++k) {

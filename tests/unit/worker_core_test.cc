@@ -190,7 +190,7 @@ class OnePair : public OneProcess {
  protected:
   void SetUp() override {
     Begin({*ScheduleFromActions("0F0,(0F1;0B0)OVERLAP_F_B,0I1,0W1"), 1});
-    core_->OnMessage(10, GrantOf(0, (*ClaimOrder(Graph(shape_.schedule)))[0]), &out_);
+    core_->OnMessage(10, GrantOf(0, ClaimOrder(Graph(shape_.schedule))->front()[0]), &out_);
   }
   static Job Of(int microbatch, JobKind kind) { return Job::Compute(0, 0, microbatch, kind); }
   // The jobs that start when `job` ends: each with whether it is for the second thread.

@@ -99,7 +99,7 @@ class GatedCompute final : public RankCompute {
 
   absl::Status AddStage(int, bool) override { return absl::OkStatus(); }
   int64_t stage_elements(int) const override { return 0; }
-  absl::StatusOr<ForwardResult> Forward(const Job& job, Tensor, Tensor) override {
+  absl::StatusOr<ForwardResult> Forward(const Job& job, std::vector<Tensor>, Tensor) override {
     if (gate_->compute) {
       if (absl::Status s = Compute(job); !s.ok()) return s;
       return ForwardResult{};
@@ -109,15 +109,18 @@ class GatedCompute final : public RankCompute {
     ++gate_->ended;
     return ForwardResult{};
   }
-  absl::StatusOr<ForwardResult> ForwardOnly(const Job& job, Tensor input, Tensor weights) override {
-    return Forward(job, std::move(input), std::move(weights));
+  absl::StatusOr<ForwardResult> ForwardOnly(const Job& job, std::vector<Tensor> inputs,
+                                            Tensor weights) override {
+    return Forward(job, std::move(inputs), std::move(weights));
   }
-  absl::Status AdoptPass(const Job&, Tensor) override { return absl::OkStatus(); }
-  absl::StatusOr<BackwardResult> Backward(const Job& job, Tensor, Tensor, bool) override {
+  absl::Status AdoptPass(const Job&, std::vector<Tensor>) override { return absl::OkStatus(); }
+  absl::StatusOr<BackwardResult> Backward(const Job& job, std::vector<Tensor>, Tensor, bool) override {
     if (gate_->compute) {
       if (absl::Status s = Compute(job); !s.ok()) return s;
     }
-    return BackwardResult{};
+    BackwardResult result;
+    if (job.stage > 0 && job.kind != JobKind::kBackwardWeight) result.input_gradients.resize(1);
+    return result;
   }
   absl::Status Accumulate(const Job&, int, const Tensor&, int, int) override { return absl::OkStatus(); }
   absl::StatusOr<Tensor> TakeSum(const Job&, int, int) override { return Tensor{}; }
