@@ -87,6 +87,7 @@ StageWeights::StageWeights(const StageLayout& layout)
     const std::vector<int64_t>& size = slot.parameter.size;
     p.set_(storage_, slot.offset, size, Strides(size));
     p.set_requires_grad(true);
+    ends_.push_back(torch::autograd::impl::gradient_edge(p));
     parameters_.push_back(std::move(p));
   }
 }

@@ -45,6 +45,9 @@ class StageWeights {
  private:
   c10::Storage storage_;
   std::vector<at::Tensor> parameters_;
+  // Where graphs end at the parameters. A tensor holds its own weakly, and would make one anew in each
+  // forward that no other graph's is left from.
+  std::vector<torch::autograd::Edge> ends_;
   Tensor memory_;
   std::atomic<int> users_{0};
 };
