@@ -104,9 +104,7 @@ std::vector<LayerCount> Count(const TwoTowerSpec& m) {
     }
     ends.push_back(at);
   }
-  // The head keeps the two outputs side by side.
-  layers.push_back(
-      CountLinear("head", ends, 2 * int64_t{m.width}, m.classes, true, m.dropout, 2 * int64_t{m.width}));
+  layers.push_back(CountLinear("head", ends, 2 * int64_t{m.width}, m.classes, true, m.dropout, 0));
   return layers;
 }
 

@@ -65,11 +65,11 @@ void CheckModelAndData(const RunSpec& spec, absl::Status& status) {
   const bool text = std::holds_alternative<TextData>(spec.data.source);
   const std::string wanted = DataOf(spec.model);
   if ((text ? "text" : "idx") == wanted) return;
-  status =
-      ErrorAt("data", absl::StrCat(ModelName(spec.model), text ? " learns from labelled images, not text; "
-                                                                 "write data: {idx: {images: .., labels: ..}}"
-                                                               : " learns from text, not idx; write data: "
-                                                                 "{text: {path: input.txt}}"));
+  status = ErrorAt("data", absl::StrCat("the model ", ModelName(spec.model),
+                                        text ? " learns from labelled images, not text; "
+                                               "write data: {idx: {images: .., labels: ..}}"
+                                             : " learns from text, not idx; write data: "
+                                               "{text: {path: input.txt}}"));
 }
 
 OptimizerSpec ReadOptimizer(FileSection& train, absl::Status& status) {
@@ -115,13 +115,20 @@ TrainSpec ReadTrain(FileSection& file, absl::Status& status) {
   return train;
 }
 
-// "6 layers of the model (embedding, block0, .., head)"
+std::string WithoutNumber(const std::string& name) {
+  return name.substr(0, name.find_last_not_of("0123456789") + 1);
+}
+
+// "6 layers of the model (embedding, block0 to block3, head)"
 std::string DescribeLayers(const std::vector<LayerCount>& layers) {
-  const size_t n = layers.size();
-  std::vector<std::string> names;
-  for (const LayerCount& layer : layers) names.push_back(layer.name);
-  if (n > 4) names = {names[0], names[1], "..", names[n - 1]};
-  return absl::StrCat(n, n == 1 ? " layer" : " layers", " of the model (", absl::StrJoin(names, ", "), ")");
+  std::vector<std::string> parts;
+  for (size_t begin = 0, end = 0; begin < layers.size(); begin = end) {
+    const std::string& first = layers[begin].name;
+    while (end < layers.size() && WithoutNumber(layers[end].name) == WithoutNumber(first)) ++end;
+    parts.push_back(end == begin + 1 ? first : absl::StrCat(first, " to ", layers[end - 1].name));
+  }
+  return absl::StrCat(layers.size(), layers.size() == 1 ? " layer" : " layers", " of the model (",
+                      absl::StrJoin(parts, ", "), ")");
 }
 
 std::vector<int> CutEvenly(FileSection& file, const std::vector<LayerCount>& layers) {

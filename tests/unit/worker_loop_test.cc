@@ -20,6 +20,7 @@
 #include "absl/strings/substitute.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "schedules/claim_order.h"
 #include "schedules/simulate.h"
 #include "worker/shell/run_shape.h"
 #include "worker/shell/transport/loopback_transport.h"
@@ -268,7 +269,7 @@ class WorkerLoopPairTest : public WorkerLoopTest {
   void Begin() {
     link_.Say(Assignment(kRun));
     ASSERT_TRUE(link_.Await<Prepared>().has_value());
-    const std::vector<std::vector<Job>> claims = *ClaimOrder(Graph(schedule_));
+    const std::vector<std::vector<Job>> claims = ClaimOrder(Graph(schedule_))->front();
     for (Rank rank = 0; rank < schedule_.ranks; ++rank) {
       link_.Say(Grant{kRun, rank, TokenOf(rank), claims[rank]});
       claimed_ += claims[rank].size();

@@ -81,7 +81,12 @@ std::vector<LayerSpec> Describe(const TwoTowerSpec& m) {
       layers.push_back(Linear(absl::StrCat(tower, i), halves ? m.inputs / 2 : m.width, m.width));
     }
   }
-  layers.push_back(Linear("head", 2 * int64_t{m.width}, m.classes));
+  const int64_t width = m.width, classes = m.classes;
+  const ParameterInit init{ParameterInit::Kind::kUniform, 1 / std::sqrt(2.0 * m.width)};
+  layers.push_back({"head",
+                    {{"left.weight", {classes, width}, init},
+                     {"right.weight", {classes, width}, init},
+                     {"bias", {classes}, init}}});
   return layers;
 }
 

@@ -5,7 +5,6 @@
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/cat.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/empty.h>
@@ -119,16 +118,20 @@ class Linear final : public Layer {
   const Columns columns_;
 };
 
-// Scores from what `inputs` layers made, side by side.
 class Scores final : public Layer {
  public:
-  explicit Scores(int inputs) : inputs_(inputs) {}
   at::Tensor Forward(const at::Tensor* inputs, const at::Tensor* p, const MaskKey&) const override {
-    return at::linear(inputs_ == 1 ? *inputs : at::cat(at::TensorList(inputs, inputs_), 1), p[0], p[1]);
+    return at::linear(*inputs, p[0], p[1]);
   }
+};
 
- private:
-  const int inputs_;
+// Scores from two towers: one product each, so that each tower's gradient is whole by itself, wherever the
+// stages are cut.
+class JoinedScores final : public Layer {
+ public:
+  at::Tensor Forward(const at::Tensor* inputs, const at::Tensor* p, const MaskKey&) const override {
+    return at::linear(inputs[0], p[0], p[2]) + at::linear(inputs[1], p[1]);
+  }
 };
 
 std::vector<std::unique_ptr<Layer>> Build(const GptSpec& m) {
@@ -142,7 +145,7 @@ std::vector<std::unique_ptr<Layer>> Build(const GptSpec& m) {
 std::vector<std::unique_ptr<Layer>> Build(const MlpSpec& m) {
   std::vector<std::unique_ptr<Layer>> layers;
   for (int i = 0; i + 1 < m.layers; ++i) layers.push_back(std::make_unique<Linear>(i, m.dropout));
-  layers.push_back(std::make_unique<Scores>(1));
+  layers.push_back(std::make_unique<Scores>());
   return layers;
 }
 
@@ -156,7 +159,7 @@ std::vector<std::unique_ptr<Layer>> Build(const TwoTowerSpec& m) {
   for (const int tower : {0, 1}) {
     for (int i = 0; i < m.layers; ++i) append(i == 0 ? Columns{tower * half, half} : Columns{});
   }
-  layers.push_back(std::make_unique<Scores>(2));
+  layers.push_back(std::make_unique<JoinedScores>());
   return layers;
 }
 
