@@ -17,7 +17,7 @@ uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
 std::string Text(const WorldOptions& o) {
   return "WEFT_SEED=" + std::to_string(o.seed) + ": " + o.family + " S=" + std::to_string(o.stages) +
          " B=" + std::to_string(o.microbatches) + " T=" + std::to_string(o.steps) +
-         (o.apart ? " apart" : "") + (o.budget ? " budget" : "") +
+         (o.chain ? "" : " no chain") + (o.apart ? " apart" : "") + (o.budget ? " budget" : "") +
          " processes=" + std::to_string(o.processes) + " loss=" + std::to_string(o.loss) +
          " duplication=" + std::to_string(o.duplication);
 }

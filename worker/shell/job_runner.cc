@@ -17,10 +17,20 @@ Tensor InputOf(const JobTask& task, TensorKind kind) {
   return {};
 }
 
+// The inputs of the given kind, in the order of the graph's edges.
+std::vector<Tensor> InputsOf(const JobTask& task, TensorKind kind) {
+  std::vector<Tensor> inputs;
+  for (size_t i = 0; i < task.inputs.size(); ++i) {
+    if (task.start.inputs[i].kind == kind) inputs.push_back(task.inputs[i]);
+  }
+  return inputs;
+}
+
 void RunForward(RankCompute& compute, const JobTask& task, JobOutcome* outcome) {
-  Tensor input = InputOf(task, TensorKind::kActivation), weights = InputOf(task, TensorKind::kWeights);
-  auto result = task.start.apart ? compute.ForwardOnly(task.start.job, std::move(input), std::move(weights))
-                                 : compute.Forward(task.start.job, std::move(input), std::move(weights));
+  std::vector<Tensor> inputs = InputsOf(task, TensorKind::kActivation);
+  Tensor weights = InputOf(task, TensorKind::kWeights);
+  auto result = task.start.apart ? compute.ForwardOnly(task.start.job, std::move(inputs), std::move(weights))
+                                 : compute.Forward(task.start.job, std::move(inputs), std::move(weights));
   if (!result.ok()) {
     outcome->status = result.status();
     return;
@@ -32,16 +42,16 @@ void RunForward(RankCompute& compute, const JobTask& task, JobOutcome* outcome) 
 
 void RunBackward(RankCompute& compute, const JobTask& task, JobOutcome* outcome) {
   if (task.start.apart && task.start.job.kind != JobKind::kBackwardWeight) {
-    outcome->status = compute.AdoptPass(task.start.job, InputOf(task, TensorKind::kActivation));
+    outcome->status = compute.AdoptPass(task.start.job, InputsOf(task, TensorKind::kActivation));
     if (!outcome->status.ok()) return;
   }
-  auto result = compute.Backward(task.start.job, InputOf(task, TensorKind::kInputGradient),
+  auto result = compute.Backward(task.start.job, InputsOf(task, TensorKind::kInputGradient),
                                  InputOf(task, TensorKind::kWeights), task.start.hand_out_gradient);
   if (!result.ok()) {
     outcome->status = result.status();
     return;
   }
-  outcome->input_gradient = std::move(result->input_gradient);
+  outcome->input_gradients = std::move(result->input_gradients);
   outcome->gradient = std::move(result->gradient);
 }
 
@@ -69,11 +79,8 @@ void RunReduce(RankCompute& compute, const JobTask& task, JobOutcome* outcome) {
 void RunUpdate(RankCompute& compute, const JobTask& task, JobOutcome* outcome) {
   outcome->status = AddGradients(compute, task);
   if (!outcome->status.ok() || !task.start.last) return;
-  // The parts come in the order of the graph's edges, which is the order of members.
-  std::vector<Tensor> sums;
-  for (size_t i = 0; i < task.inputs.size(); ++i) {
-    if (task.start.inputs[i].kind == TensorKind::kGradientSum) sums.push_back(task.inputs[i]);
-  }
+  // The parts come in the order of members.
+  std::vector<Tensor> sums = InputsOf(task, TensorKind::kGradientSum);
   if (sums.empty() && !task.gradients.empty()) {
     auto sum = compute.TakeSum(task.start.job, 0, 1);
     if (!sum.ok()) {
@@ -92,7 +99,7 @@ Tensor JobOutcome::Output(TensorKind kind, int part, int parts) const {
     case TensorKind::kActivation:
       return activation;
     case TensorKind::kInputGradient:
-      return input_gradient;
+      return input_gradients.at(part);
     case TensorKind::kGradient:
       return parts == 1 ? gradient : Slice(gradient, part, parts);
     case TensorKind::kGradientSum:
