@@ -140,7 +140,8 @@ CLI::App* AddSimulate(CLI::App& app, SimulateOptions& o) {
 CLI::App* AddCompare(CLI::App& app, CompareOptions& o) {
   CLI::App* sub = app.add_subcommand("compare", "Predict every family of schedules on a run file's model");
   sub->add_option("FILE", o.file, "The run file; its data need not be there")->required()->type_name("");
-  AddNumber(*sub, "--memory", o.memory, true, "BYTES", "Of a rank (default: the run file's `memory`, else no limit)");
+  AddNumber(*sub, "--memory", o.memory, true, "BYTES",
+            "Of a rank (default: the run file's `memory`, else no limit)");
   sub->add_option("--profile", o.profile,
                   "Measured times and bytes (docs/guide/profile.md); default: counted FLOPs")
       ->type_name("FILE");

@@ -63,23 +63,34 @@ absl::Status CheckSizes(const Schedule& schedule, const std::string& path, int s
                       path, schedule.stages, schedule.microbatches, schedule.stages, schedule.microbatches));
 }
 
-// The rows of actions of a trace's step.
-absl::StatusOr<std::string> RowsOfTrace(const std::string& path, int step) {
-  const auto trace = ReadTrace(path);
+// The rows of actions of a trace's step, and which stages read which.
+absl::StatusOr<Schedule> ScheduleOfTrace(const std::string& path, int step) {
+  auto trace = ReadTrace(path);
   if (!trace.ok()) return trace.status();
   const auto jobs = JobsOfStep(path, *trace, step);
   if (!jobs.ok()) return jobs.status();
   DrawingOptions drawing;
   drawing.ranks = trace->ranks;
-  return DrawActions(*jobs, drawing);
+  auto schedule = ScheduleFromActions(DrawActions(*jobs, drawing));
+  if (!schedule.ok())
+    return absl::InvalidArgumentError(absl::StrCat(path, ": ", schedule.status().message()));
+  schedule->inputs = std::move(trace->inputs);
+  return schedule;
 }
 
-absl::StatusOr<Schedule> ReadRows(const std::string& path, int stages, int microbatches, int from_step) {
-  const auto text =
-      IsTrace(path) ? RowsOfTrace(path, from_step) : ReadText(path, kActionsMostBytes, "a list of actions");
+absl::StatusOr<Schedule> ScheduleOfRows(const std::string& path) {
+  const auto text = ReadText(path, kActionsMostBytes, "a list of actions");
   if (!text.ok()) return text.status();
   auto schedule = ScheduleFromActions(*text);
-  const absl::Status sound = schedule.ok() ? CheckSchedule(*schedule) : schedule.status();
+  if (!schedule.ok())
+    return absl::InvalidArgumentError(absl::StrCat(path, ": ", schedule.status().message()));
+  return schedule;
+}
+
+absl::StatusOr<Schedule> ReadOrder(const std::string& path, int stages, int microbatches, int from_step) {
+  auto schedule = IsTrace(path) ? ScheduleOfTrace(path, from_step) : ScheduleOfRows(path);
+  if (!schedule.ok()) return schedule;
+  const absl::Status sound = CheckSchedule(*schedule);
   if (!sound.ok()) return absl::InvalidArgumentError(absl::StrCat(path, ": ", sound.message()));
   if (absl::Status s = CheckSizes(*schedule, path, stages, microbatches); !s.ok()) return s;
   schedule->name = path;
@@ -151,7 +162,7 @@ absl::StatusOr<Schedule> ReadScheduleFile(const std::string& path, int stages, i
     return absl::InvalidArgumentError(
         absl::StrCat(path, " has no steps to choose from; --from-step is for traces (.json)"));
   }
-  if (!IsYaml(path)) return ReadRows(path, stages, microbatches, from_step);
+  if (!IsYaml(path)) return ReadOrder(path, stages, microbatches, from_step);
   auto schedule = IsRunFile(path) ? ScheduleOfRun(path, stages, microbatches)
                                   : ReadYamlSchedule(path, stages, microbatches);
   if (schedule.ok()) schedule->name = path;

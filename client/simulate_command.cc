@@ -102,6 +102,7 @@ DrawingOptions Drawing(const Schedule& schedule, const SimulateOptions& options,
                                      result.makespan, 100 * result.bubble_ratio);
   drawing.ranks = schedule.ranks;
   drawing.stages = schedule.stages;
+  drawing.inputs = schedule.inputs;
   return drawing;
 }
 

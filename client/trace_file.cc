@@ -61,6 +61,23 @@ std::optional<DrawnJob> JobOfEvent(const Json& event) {
   return job;
 }
 
+// What is no list of lists of stages counts as a chain.
+std::vector<std::vector<int>> Inputs(const Json& json) {
+  std::vector<std::vector<int>> inputs;
+  const auto found = json.find("inputs");
+  if (found == json.end() || !found->is_array()) return {};
+  for (const Json& of_stage : *found) {
+    inputs.emplace_back();
+    if (!of_stage.is_array()) return {};
+    for (const Json& stage : of_stage) {
+      const int64_t value = stage.is_number_integer() ? stage.get<int64_t>() : -1;
+      if (value < 0 || value > kNumberMost) return {};
+      inputs.back().push_back(static_cast<int>(value));
+    }
+  }
+  return inputs;
+}
+
 }  // namespace
 
 absl::StatusOr<Trace> ReadTrace(const std::string& path) {
@@ -88,8 +105,10 @@ absl::StatusOr<Trace> ReadTrace(const std::string& path) {
   };
   const Json json = Json::parse(file, take, /*allow_exceptions=*/false);
   if (json.is_discarded()) return absl::InvalidArgumentError(absl::StrCat(path, " is not JSON"));
-  if (json.is_object())
+  if (json.is_object()) {
     trace.ranks = std::max(trace.ranks, Number(json, "ranks", kNumberMost + 1).value_or(0));
+    trace.inputs = Inputs(json);
+  }
   if (bad >= 0 || trace.jobs.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat(path, " is no trace of weft train or weft simulate: ",

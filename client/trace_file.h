@@ -19,6 +19,7 @@ namespace weft {
 struct Trace {
   std::vector<DrawnJob> jobs;  // in seconds since the first job's start; at least one
   int ranks = 0;
+  std::vector<std::vector<int>> inputs;  // as Schedule::inputs
 };
 
 absl::StatusOr<Trace> ReadTrace(const std::string& path);

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/run_view.h"
+#include "proto/run/model_layers.h"
 #include "schedules/simulate.h"
 
 namespace weft {
@@ -49,6 +50,7 @@ DrawingOptions Drawing(const TrainResults& results) {
   drawing.title = absl::StrCat(results.spec.name, ": ", ToText(results.spec.schedule));
   drawing.ranks = results.ranks;
   drawing.stages = results.spec.stages();
+  drawing.inputs = StageInputs(CountLayers(results.spec.model), results.spec.layers_of_stage);
   drawing.time = DrawnTime::kSeconds;
   return drawing;
 }

@@ -34,6 +34,7 @@ struct DrawingOptions {
   std::string subtitle;  // "4 stages, 8 micro-batches"
   int ranks = 1;
   int stages = 1;
+  std::vector<std::vector<int>> inputs = {};  // of each stage, as Schedule::inputs; only traces tell them
   DrawnTime time = DrawnTime::kUnits;
 };
 

@@ -161,7 +161,9 @@ std::string DrawTrace(absl::Span<const DrawnJob> jobs, const DrawingOptions& opt
     if (HasMicrobatch(j.job.kind)) absl::StrAppend(&out, ",\"microbatch\":", j.job.microbatch);
     absl::StrAppend(&out, ",\"rank\":", j.rank, "}}");
   }
-  return absl::StrCat(out, "\n],\"ranks\":", options.ranks, "}\n");
+  absl::StrAppend(&out, "\n],\"ranks\":", options.ranks);
+  if (!options.inputs.empty()) absl::StrAppend(&out, ",\"inputs\":", nlohmann::json(options.inputs).dump());
+  return out + "}\n";
 }
 
 std::string DrawActions(absl::Span<const DrawnJob> jobs, const DrawingOptions& options) {

@@ -272,6 +272,19 @@ TEST(Cli_Simulate, Trace_IsReadAsTheOrderOfOneOfItsSteps) {
     }
     ExpectUsageError({"weft", "simulate", path, "--from-step", "3"}, "has steps 0 to 2");
   }
+  // Two towers: stage 1 starts before stage 0, which a chain could not.
+  const CommandResult towers =
+      Command::Run({"weft", "simulate", "gpipe", "--stages", "3", "--microbatches", "4", "--inputs",
+                    "data,data,0+1", "--forward", "5,1,1", "-o", "trace"});
+  ASSERT_EQ(towers.code, 0) << towers.err;
+  const CommandResult order = Command::Run({"weft", "simulate", folder.Write("towers.json", towers.out),
+                                            "--forward", "5,1,1", "--jobs", "-o", "json"});
+  ASSERT_EQ(order.code, 0) << order.err;
+  for (const Json& job : Json::parse(order.out)["jobs"]) {
+    if (job["stage"] == 1 && job["microbatch"] == 0 && job["kind"] == "forward") {
+      EXPECT_EQ(job["start"], 0.0);
+    }
+  }
   const auto read = [&](const std::string& text) {
     return std::vector<std::string>{"weft", "simulate", folder.Write("bad.json", text)};
   };
