@@ -87,33 +87,41 @@ absl::StatusOr<Schedule> ScheduleOfRows(const std::string& path) {
   return schedule;
 }
 
-absl::StatusOr<Schedule> ReadOrder(const std::string& path, int stages, int microbatches, int from_step) {
-  auto schedule = IsTrace(path) ? ScheduleOfTrace(path, from_step) : ScheduleOfRows(path);
+absl::StatusOr<Schedule> ReadOrder(const std::string& path, const ScheduleFileOptions& options) {
+  auto schedule = IsTrace(path) ? ScheduleOfTrace(path, options.from_step) : ScheduleOfRows(path);
   if (!schedule.ok()) return schedule;
+  if (!options.inputs.empty()) schedule->inputs = options.inputs;
   const absl::Status sound = CheckSchedule(*schedule);
   if (!sound.ok()) return absl::InvalidArgumentError(absl::StrCat(path, ": ", sound.message()));
-  if (absl::Status s = CheckSizes(*schedule, path, stages, microbatches); !s.ok()) return s;
+  absl::Status fits = CheckSizes(*schedule, path, options.stages, options.microbatches);
+  if (!fits.ok()) return fits;
   schedule->name = path;
   return schedule;
 }
 
-absl::StatusOr<Schedule> ScheduleOfRun(const std::string& path, int stages, int microbatches) {
+absl::StatusOr<Schedule> ScheduleOfRun(const std::string& path, const ScheduleFileOptions& options) {
   const auto run = ReadRunFile(path, RunFileData::kIgnored);
   if (!run.ok()) return run.status();
   const auto& spec = run->schedule;
   const std::vector<LayerCount> layers = CountLayers(run->model);
   std::vector<int> cut = run->layers_of_stage;
   // Fewer or more stages than the run has: cut anew where the layers allow it, else a chain.
-  if (stages > 0 && stages != run->stages()) {
-    cut = stages <= static_cast<int>(layers.size()) ? CutStages(layers, stages) : std::vector<int>();
+  if (options.stages > 0 && options.stages != run->stages()) {
+    const bool enough = options.stages <= static_cast<int>(layers.size());
+    cut = enough ? CutStages(layers, options.stages) : std::vector<int>();
   }
-  auto schedule = MakeSchedule(spec.name, spec.parameters, stages > 0 ? stages : run->stages(),
-                               microbatches > 0 ? microbatches : run->train.microbatches);
-  if (schedule.ok() && !cut.empty()) schedule->inputs = StageInputs(layers, cut);
+  auto schedule =
+      MakeSchedule(spec.name, spec.parameters, options.stages > 0 ? options.stages : run->stages(),
+                   options.microbatches > 0 ? options.microbatches : run->train.microbatches);
+  if (!schedule.ok()) return schedule;
+  schedule->inputs = options.inputs;
+  if (options.inputs.empty() && !cut.empty()) schedule->inputs = StageInputs(layers, cut);
+  const absl::Status sound = CheckSchedule(*schedule);
+  if (!sound.ok()) return absl::InvalidArgumentError(absl::StrCat(path, ": ", sound.message()));
   return schedule;
 }
 
-absl::StatusOr<Schedule> ReadYamlSchedule(const std::string& path, int stages, int microbatches) {
+absl::StatusOr<Schedule> ReadYamlSchedule(const std::string& path, const ScheduleFileOptions& options) {
   const auto text = ReadText(path, kYamlMostBytes, "a schedule");
   if (!text.ok()) return text.status();
   auto yaml = ParseYaml(*text);
@@ -131,12 +139,15 @@ absl::StatusOr<Schedule> ReadYamlSchedule(const std::string& path, int stages, i
     const auto place = status.GetPayload(kPathPayload);
     return at(place.has_value() ? std::string(*place) : root, status.message());
   }
-  if (stages == 0 || microbatches == 0) {
+  if (options.stages == 0 || options.microbatches == 0) {
     return absl::InvalidArgumentError(
         absl::StrCat(path, " says no sizes; give them, as in --stages 4 --microbatches 8"));
   }
-  auto schedule = MakeSchedule(spec.name, spec.parameters, stages, microbatches);
-  if (schedule.ok()) status = CheckSchedule(*schedule);
+  auto schedule = MakeSchedule(spec.name, spec.parameters, options.stages, options.microbatches);
+  if (schedule.ok()) {
+    schedule->inputs = options.inputs;
+    status = CheckSchedule(*schedule);
+  }
   if (!schedule.ok()) status = schedule.status();
   if (!status.ok()) return at(PathOfProblem(status, root, spec.name), status.message());
   return schedule;
@@ -156,15 +167,13 @@ bool IsScheduleFile(absl::string_view word) {
   return absl::StrContains(word, '/') || absl::EndsWith(word, ".csv") || IsTrace(word) || IsYaml(word);
 }
 
-absl::StatusOr<Schedule> ReadScheduleFile(const std::string& path, int stages, int microbatches,
-                                          int from_step) {
-  if (from_step >= 0 && !IsTrace(path)) {
+absl::StatusOr<Schedule> ReadScheduleFile(const std::string& path, const ScheduleFileOptions& options) {
+  if (options.from_step >= 0 && !IsTrace(path)) {
     return absl::InvalidArgumentError(
         absl::StrCat(path, " has no steps to choose from; --from-step is for traces (.json)"));
   }
-  if (!IsYaml(path)) return ReadOrder(path, stages, microbatches, from_step);
-  auto schedule = IsRunFile(path) ? ScheduleOfRun(path, stages, microbatches)
-                                  : ReadYamlSchedule(path, stages, microbatches);
+  if (!IsYaml(path)) return ReadOrder(path, options);
+  auto schedule = IsRunFile(path) ? ScheduleOfRun(path, options) : ReadYamlSchedule(path, options);
   if (schedule.ok()) schedule->name = path;
   return schedule;
 }

@@ -9,6 +9,7 @@
 #define WEFT_CLIENT_SCHEDULE_FILE_H_
 
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "nlohmann/json.hpp"
@@ -20,11 +21,16 @@ namespace weft {
 // .yml, or has a slash and is no text of formulas.
 bool IsScheduleFile(absl::string_view word);
 
-// The checked schedule of a file. `stages` and `microbatches` may be 0 where the file says them itself. Of a
-// trace it is the order in which the ranks started the jobs of step `from_step`, of the last step if that is
-// -1; other files have no steps.
-absl::StatusOr<Schedule> ReadScheduleFile(const std::string& path, int stages, int microbatches,
-                                          int from_step = -1);
+// What is said beside the file.
+struct ScheduleFileOptions {
+  int stages = 0, microbatches = 0;  // 0 where the file says them itself
+  // Of stages, as Schedule::inputs; empty for what a trace or a run file says, else a chain.
+  std::vector<std::vector<int>> inputs;
+  int from_step = -1;  // of a trace: the step whose order is taken; -1 for its last
+};
+
+// The checked schedule of a file. Of a trace it is the order in which the ranks started the jobs of a step.
+absl::StatusOr<Schedule> ReadScheduleFile(const std::string& path, const ScheduleFileOptions& options);
 
 // Puts the rows of actions into a `schedule` that names their file, {file: rows.csv}, so that it means the
 // same on machines that do not have the file. Relative paths are relative to `folder`. Other values stay.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -44,7 +45,11 @@ absl::StatusOr<std::vector<std::vector<int>>> ParseInputs(const std::vector<std:
   return inputs;
 }
 
-absl::StatusOr<Schedule> MakeNamedSchedule(const SimulateOptions& options) {
+absl::StatusOr<Schedule> MakeNamedSchedule(const SimulateOptions& options,
+                                           std::vector<std::vector<int>> inputs) {
+  if (options.from_step >= 0) {
+    return absl::InvalidArgumentError("--from-step is for traces, as in out/tiny/trace.json");
+  }
   const auto spec = ParseScheduleText(options.schedule);
   if (!spec.ok()) return spec.status();
   if (options.stages == 0 || options.microbatches == 0) {
@@ -59,24 +64,18 @@ absl::StatusOr<Schedule> MakeNamedSchedule(const SimulateOptions& options) {
   auto schedule = MakeSchedule(spec->name, spec->parameters, options.stages, options.microbatches);
   if (!schedule.ok()) return schedule;
   schedule->name = ToText(*spec);
+  schedule->inputs = std::move(inputs);
+  const absl::Status fits = CheckSchedule(*schedule);
+  if (!fits.ok()) return fits;
   return schedule;
 }
 
 absl::StatusOr<Schedule> MakeCheckedSchedule(const SimulateOptions& options) {
-  const bool file = IsScheduleFile(options.schedule);
-  if (options.from_step >= 0 && !file) {
-    return absl::InvalidArgumentError("--from-step is for traces, as in out/tiny/trace.json");
-  }
-  auto schedule =
-      file ? ReadScheduleFile(options.schedule, options.stages, options.microbatches, options.from_step)
-           : MakeNamedSchedule(options);
-  if (!schedule.ok() || (file && options.inputs.empty())) return schedule;
   auto inputs = ParseInputs(options.inputs);
   if (!inputs.ok()) return inputs.status();
-  if (!inputs->empty()) schedule->inputs = *std::move(inputs);
-  const absl::Status fits = CheckSchedule(*schedule);
-  if (!fits.ok()) return fits;
-  return schedule;
+  if (!IsScheduleFile(options.schedule)) return MakeNamedSchedule(options, *std::move(inputs));
+  return ReadScheduleFile(options.schedule,
+                          {options.stages, options.microbatches, *std::move(inputs), options.from_step});
 }
 
 std::vector<DrawnJob> Drawn(const SimulationResult& result) {
