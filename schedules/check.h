@@ -19,7 +19,7 @@ namespace weft {
 absl::Status CheckSchedule(const Schedule& schedule);
 
 // Refuses, with a sentence for the user, what a sound schedule may ask for and the workers cannot do yet:
-// weights older than those of the step before, and weights split by width.
+// weights older than those of the step before.
 absl::Status CheckTrainable(const Schedule& schedule);
 
 }  // namespace weft

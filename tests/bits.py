@@ -34,6 +34,7 @@ INSTEAD = {
 }
 # Schedules with a name of their own in the table.
 NAMED = [
+    ("fsdp, by width", "{fsdp: {shard: width}}"),
     ("custom, backwards one rank on",
      '{custom: {workers: 4, compute: "k == forward ? s % W : (s + 1) % W", weights: "s % W"}}'),
 ]

@@ -80,6 +80,7 @@ struct Case {
 
 const Case kCases[] = {{"ddp", true},
                        {"fsdp", true},
+                       {"{fsdp: {shard: width}}", true},
                        {"gpipe", false},
                        {"1f1b", false},
                        {"{lpp: {groups: 2, ranks: 2}}", false},

@@ -101,6 +101,7 @@ const char* kSchedules[] = {"ddp",
                             "{lpp: {groups: 2, ranks: 2}}",
                             "{lpp: {groups: 2, ranks: 4}}",
                             "{lpp: {groups: 4, ranks: 1}}",
+                            "{fsdp: {shard: width}}",
                             "{lpp: {groups: 1, ranks: 3}}",
                             "{lpp: {groups: 1, ranks: 1}}"};
 
@@ -121,7 +122,9 @@ const char* kOnTwoProcesses[] = {"fsdp",
                                  "{1f1b: {}, activations: offload}",
                                  "{zb_h1: {}, activations: recompute}",
                                  "{zb_h1: {}, activations: offload}",
-                                 "{fsdp: {}, activations: recompute}"};
+                                 "{fsdp: {}, activations: recompute}",
+                                 "{fsdp: {shard: width}, activations: recompute}",
+                                 "{fsdp: {shard: width}, activations: offload}"};
 
 int RanksOf(const std::string& schedule) {
   if (schedule.find("ranks: 3") != std::string::npos) return 3;
@@ -277,6 +280,28 @@ TEST(Training, ActivationBytes_RetainedRecomputedOffloaded) {
     EXPECT_EQ(peak("retain", "host"), 0);
     EXPECT_EQ(peak("recompute", "host"), 0);
     EXPECT_GT(2 * peak("offload", "host"), peak("retain", "activations"));
+  }
+}
+
+// A slice of every stage on each of four ranks, of six stages of which none is more than a quarter of all.
+TEST(Training, SlicedWeights_TakeAQuarterOnEachOfFourRanks) {
+  TestFolder folder;
+  folder.Write("text.txt", Text(20000));
+  const auto peaks = [&](const std::string& schedule) {
+    std::string run = GptRun(folder, schedule, 3, "[1, 1, 1, 1, 1, 1]");
+    run.replace(run.find("width: 32"), 9, "width: 64");  // each stage cuts into equal slices
+    const CommandResult r = Command::Run(
+        {"weft", "train", folder.Write("run.yaml", run), "--processes", "2", "--out", folder / "out"}, 120);
+    EXPECT_EQ(r.code, 0) << r.err;
+    return Json::parse(ReadWholeFile(folder / "out/summary.json"))["peak_bytes"];
+  };
+  const Json whole = peaks("ddp"), sliced = peaks("{fsdp: {shard: width}}");
+  ASSERT_EQ(sliced.size(), 4u);
+  for (int rank = 0; rank < 4; ++rank) {
+    SCOPED_TRACE(absl::StrCat("rank ", rank));
+    EXPECT_EQ(4 * sliced[rank]["optimizer"].get<int64_t>(), whole[rank]["optimizer"].get<int64_t>());
+    // The slices, in two versions while a peer still has the old one, and one stage put together.
+    EXPECT_LE(4 * sliced[rank]["weights"].get<int64_t>(), 3 * whole[rank]["weights"].get<int64_t>());
   }
 }
 

@@ -77,6 +77,7 @@ struct WorkerCore::Run {
   Job JobOf(int64_t id) const { return graph.JobAt(static_cast<int>(id / n), static_cast<int>(id % n)); }
   int64_t IdOf(const Job& job) const { return job.step * n + graph.IndexOf(job); }
   Row& RowOf(int64_t step);
+  int InitialInputs(int step, int index) const;
   uint8_t& FlagsOf(int64_t id) { return RowOf(id / n).flags[id % n]; }
   bool ConsumesGradients(const Job& job) const {
     if (HasMicrobatch(job.kind) || !graph.gradient_travels(job.stage)) return false;
@@ -115,13 +116,21 @@ WorkerCore::Run::Row& WorkerCore::Run::RowOf(int64_t step) {
     Row row{edges.WaitingAt(next), std::vector<uint8_t>(n, 0), 0};
     for (int64_t i = 0; i < n; ++i) {
       row.left += IsLocal(RankAt(next * n + i));
-      if (next > edges.max_distance) continue;
-      const Job job = graph.JobAt(next, static_cast<int>(i));
-      row.waiting[i] += graph.FetchesWeights(job) && graph.VersionOf(job) == 0;
+      if (next <= edges.max_distance) row.waiting[i] += InitialInputs(next, static_cast<int>(i));
     }
     rows.push_back(std::move(row));
   }
   return rows[step - first_row];
+}
+
+// Weights of version 0 that the job waits for; flattened edges leave them out.
+int WorkerCore::Run::InitialInputs(int step, int index) const {
+  const Job job = graph.JobAt(step, index);
+  if (!graph.FetchesWeights(job) || graph.VersionOf(job) != 0) return 0;
+  std::vector<Edge> before;
+  graph.Predecessors(job, &before);
+  return static_cast<int>(
+      std::count_if(before.begin(), before.end(), [](const Edge& e) { return e.from.step < 0; }));
 }
 
 uint64_t WorkerCore::run_id() const { return run_ ? run_->assignment.run : 0; }
@@ -248,9 +257,16 @@ void WorkerCore::OnAssign(int64_t now, const Assign& assign, WorkerEffects* out)
     for (int s = 0; s < schedule.stages; ++s) {
       const auto& members = run.graph.members(s);
       const Rank rank = run.ranks[r]->rank;
-      const bool holds = std::binary_search(members.begin(), members.end(), rank);
-      if (holds || touches[r][s])
-        prepare.stages.push_back({rank, s, holds, holds && members.front() == rank});
+      const auto member = std::lower_bound(members.begin(), members.end(), rank);
+      const bool holds = member != members.end() && *member == rank;
+      if (!holds && !touches[r][s]) continue;
+      PrepareEffect::Stage stage{rank, s, holds, holds && members.front() == rank};
+      if (holds && run.graph.sharded()) {
+        stage.saves = true;
+        stage.part = static_cast<int>(member - members.begin());
+        stage.parts = static_cast<int>(members.size());
+      }
+      prepare.stages.push_back(stage);
     }
   }
   out->push_back(std::move(prepare));
@@ -396,8 +412,9 @@ std::optional<StartEffect> WorkerCore::TakeJob(int64_t now, RankState& rank) {
 StartEffect WorkerCore::MakeStart(RankState& rank, int64_t id) {
   Run& run = *run_;
   const Job job = run.JobOf(id);
-  StartEffect start{rank.rank, job, {}, {}, true, false, false, false};
+  StartEffect start{rank.rank, job, {}, {}};
   start.apart = HasMicrobatch(job.kind) && run.graph.IsApart(job);
+  start.gathers_weights = run.graph.sharded() && run.graph.FetchesWeights(job);
   std::vector<Edge> edges;
   run.graph.Predecessors(job, &edges);
   const bool consumes = run.ConsumesGradients(job);

@@ -60,7 +60,9 @@ struct PrepareEffect {
     Rank rank;
     int stage;
     bool holds_weights;
-    bool saves;  // this rank writes the stage into checkpoints
+    bool saves;  // this rank writes the stage, or its slice of it, into checkpoints
+    // What it holds: the whole, or slice `part` of `parts`.
+    int part = 0, parts = 1;
   };
   Assign assignment;
   std::vector<Stage> stages;
@@ -83,6 +85,8 @@ struct StartEffect {
   // The micro-batch's forward and backward are on different ranks: a forward leaves nothing, a backward
   // starts from the stage's input.
   bool apart = false;
+  // The inputs hold slices of the weights, one a member of the stage; the rank's own is not among them.
+  bool gathers_weights = false;
   // A forward of the rank may still be computed: run the job on the second thread, beside it. There is at
   // most one such job of a rank at a time, and at most one other.
   bool beside = false;

@@ -17,8 +17,22 @@ Tensor InputOf(const JobTask& task, TensorKind kind) {
   return {};
 }
 
-void RunForward(RankCompute& compute, const JobTask& task, JobOutcome* outcome) {
-  Tensor input = InputOf(task, TensorKind::kActivation), weights = InputOf(task, TensorKind::kWeights);
+// The weights that came with the job, and that it then holds no more: a copy, or slices, which are put
+// together.
+absl::StatusOr<Tensor> TakeWeights(RankCompute& compute, JobTask* task) {
+  std::vector<Tensor> slices(task->parts);
+  Tensor whole;
+  for (size_t i = 0; i < task->inputs.size(); ++i) {
+    const TensorKey& key = task->start.inputs[i];
+    if (key.kind != TensorKind::kWeights) continue;
+    (task->start.gathers_weights ? slices[key.part] : whole) = std::move(task->inputs[i]);
+  }
+  if (!task->start.gathers_weights) return whole;
+  return compute.GatherWeights(task->start.job, slices);
+}
+
+void RunForward(RankCompute& compute, const JobTask& task, Tensor weights, JobOutcome* outcome) {
+  Tensor input = InputOf(task, TensorKind::kActivation);
   auto result = task.start.apart ? compute.ForwardOnly(task.start.job, std::move(input), std::move(weights))
                                  : compute.Forward(task.start.job, std::move(input), std::move(weights));
   if (!result.ok()) {
@@ -30,19 +44,30 @@ void RunForward(RankCompute& compute, const JobTask& task, JobOutcome* outcome) 
   outcome->left_bytes = result->left_bytes;
 }
 
-void RunBackward(RankCompute& compute, const JobTask& task, JobOutcome* outcome) {
+void RunBackward(RankCompute& compute, const JobTask& task, Tensor weights, JobOutcome* outcome) {
   if (task.start.apart && task.start.job.kind != JobKind::kBackwardWeight) {
     outcome->status = compute.AdoptPass(task.start.job, InputOf(task, TensorKind::kActivation));
     if (!outcome->status.ok()) return;
   }
   auto result = compute.Backward(task.start.job, InputOf(task, TensorKind::kInputGradient),
-                                 InputOf(task, TensorKind::kWeights), task.start.hand_out_gradient);
+                                 std::move(weights), task.start.hand_out_gradient);
   if (!result.ok()) {
     outcome->status = result.status();
     return;
   }
   outcome->input_gradient = std::move(result->input_gradient);
   outcome->gradient = std::move(result->gradient);
+}
+
+void RunPass(RankCompute& compute, JobTask& task, JobOutcome* outcome) {
+  absl::StatusOr<Tensor> weights = TakeWeights(compute, &task);
+  if (!weights.ok()) {
+    outcome->status = weights.status();
+  } else if (task.start.job.kind == JobKind::kForward) {
+    RunForward(compute, task, *std::move(weights), outcome);
+  } else {
+    RunBackward(compute, task, *std::move(weights), outcome);
+  }
 }
 
 absl::Status AddGradients(RankCompute& compute, const JobTask& task) {
@@ -75,7 +100,7 @@ void RunUpdate(RankCompute& compute, const JobTask& task, JobOutcome* outcome) {
     if (task.start.inputs[i].kind == TensorKind::kGradientSum) sums.push_back(task.inputs[i]);
   }
   if (sums.empty() && !task.gradients.empty()) {
-    auto sum = compute.TakeSum(task.start.job, 0, 1);
+    auto sum = compute.TakeSum(task.start.job, task.start.job.member, task.parts);
     if (!sum.ok()) {
       outcome->status = sum.status();
       return;
@@ -109,12 +134,10 @@ JobOutcome RunJob(RankCompute& compute, JobTask task) {
   outcome.start_ns = MonotonicNow();
   switch (task.start.job.kind) {
     case JobKind::kForward:
-      RunForward(compute, task, &outcome);
-      break;
     case JobKind::kBackward:
     case JobKind::kBackwardInput:
     case JobKind::kBackwardWeight:
-      RunBackward(compute, task, &outcome);
+      RunPass(compute, task, &outcome);
       break;
     case JobKind::kReduce:
       RunReduce(compute, task, &outcome);
