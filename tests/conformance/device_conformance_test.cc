@@ -430,10 +430,15 @@ TEST_P(DeviceModel, SlicedStage_HoldsItsSliceAlone) {
   auto last = *Cpu().CreateRank(run, 0, memory_);
   ASSERT_TRUE(last->AddSlicedStage(0, 2, kParts).ok());
   slices[2] = {};
-  const auto gathered = last->GatherWeights(Job::Compute(0, 0, 0, JobKind::kForward), slices);
+  auto gathered = last->GatherWeights(Job::Compute(0, 0, 0, JobKind::kForward), slices);
   ASSERT_TRUE(gathered.ok()) << gathered.status();
   ASSERT_EQ(gathered->bytes, all.bytes);
   EXPECT_EQ(std::memcmp(gathered->data, all.data, all.bytes), 0);
+  // The copy is no weights to keep: a forward uses it up.
+  EXPECT_EQ(Live(*last, MemoryClass::kBuffers), static_cast<int64_t>(all.bytes));
+  ASSERT_TRUE(last->Forward(Job::Compute(0, 0, 0, JobKind::kForward), {}, *std::move(gathered)).ok());
+  EXPECT_EQ(Live(*last, MemoryClass::kBuffers), 0);
+  EXPECT_EQ(Live(*last, MemoryClass::kWeights), static_cast<int64_t>(Slice(all, 2, kParts).bytes));
   EXPECT_EQ(last->AddSlicedStage(1, 3, 3).code(), absl::StatusCode::kInvalidArgument);
 }
 

@@ -205,6 +205,7 @@ class World {
   void Want(Process& p, const WantEffect& e);
   void Transfer(Process& from, const TensorKey& key, int to, Value value);
   void CountLeft(const StartEffect& start, bool ended);
+  void CountFetch(const TensorKey& key);
   void CountRunning(const StartEffect& start);
   void CheckStart(const StartEffect& start);
   void CheckEnd();
@@ -223,6 +224,7 @@ class World {
   std::set<Job> started_, ended_, counted_;
   std::map<Rank, std::vector<Job>> running_;
   std::map<Rank, int64_t> left_;
+  std::map<Rank, std::set<Job>> fetching_;  // jobs that have not ended and whose weights were wanted
   bool finished_ = false;
   int steps_done_ = 0;
   WorldResult result_;
@@ -376,7 +378,17 @@ void World::Carry(Process& p, WorkerEffects effects, const Outputs* outputs) {
   }
 }
 
+// Where weights are sharded, copies of them are there for a rank's job that runs and for the next one alone.
+void World::CountFetch(const TensorKey& key) {
+  if (key.kind != TensorKind::kWeights || plan_->graph.schedule().residency != Residency::kSharded) return;
+  std::set<Job>& fetching = fetching_[key.consumer];
+  fetching.insert(Job::Compute(key.step, key.stage, key.microbatch, static_cast<JobKind>(key.use)));
+  if (fetching.size() > 2)
+    Problem(absl::StrCat("rank ", key.consumer, " wants the weights of ", fetching.size(), " jobs at once"));
+}
+
 void World::Want(Process& p, const WantEffect& e) {
+  CountFetch(e.key);
   Process& producer = *processes_[e.process];
   At(now_ + 500 + random_.Below(options_.transfer_delay_ns), [this, &producer, key = e.key, to = p.number] {
     const auto it = producer.offered.find(key);
@@ -595,6 +607,7 @@ void World::EndJob(Process& p, const StartEffect& start, int64_t began, Outputs 
   if (start.job.kind == JobKind::kForward && schedule.memory.has_value())
     done.left_bytes = MeasuredLeft(schedule, start.job.stage);
   CountLeft(start, /*ended=*/true);
+  fetching_[start.rank].erase(start.job);
   p.core.OnJobDone(now_, done, &effects);
   Carry(p, std::move(effects), &outputs);
   Pump(p);

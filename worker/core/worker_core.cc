@@ -23,6 +23,10 @@ void Require(bool condition, const char* what) {
 // so that a grant stays a small message.
 int32_t CreditFor(int jobs_per_step) { return std::clamp(4 * jobs_per_step, 64, 4096); }
 
+// Jobs of a rank whose fetched weights may be there at once, where they are sharded: the one that runs, and
+// the next one.
+constexpr int kFetchesAtOnce = 2;
+
 }  // namespace
 
 struct WorkerCore::RankState {
@@ -41,6 +45,10 @@ struct WorkerCore::RankState {
   std::deque<int64_t> claimed;  // in claim order; ended ones leave from the front
   // Forwards of each limited stage that are claimed and not yet given to `ready`, in claim order.
   std::vector<std::deque<int64_t>> admission;
+  // Claimed jobs whose weights wait to be wanted, in claim order, and how many others with wanted weights
+  // have not ended.
+  std::deque<int64_t> fetches;
+  int fetching = 0;
   int activations = 0, peak_activations = 0;
   std::vector<bool> measured;  // by stage: what a forward leaves
   int64_t jobs_per_step = 0, jobs_left = 0;
@@ -71,6 +79,10 @@ struct WorkerCore::Run {
         steps(shape.steps),
         n(graph.jobs_per_step()) {}
 
+  // Invariant 8.
+  bool FetchesInTurn(const Job& job) const {
+    return graph.schedule().residency == Residency::kSharded && graph.FetchesWeights(job);
+  }
   bool IsLocal(Rank rank) const { return state_of_rank[rank] >= 0; }
   RankState& StateOf(Rank rank) { return *ranks[state_of_rank[rank]]; }
   Rank RankAt(int64_t id) const { return rank_of[(id / n) % graph.schedule().period][id % n]; }
@@ -309,14 +321,30 @@ void WorkerCore::Claim(int64_t now, RankState& rank, const Job& job, WorkerEffec
   if (job.kind == JobKind::kForward && !rank.limits.empty() && rank.limits[job.stage].has_value()) {
     rank.admission[job.stage].push_back(id);
   }
-  WantInputs(job, out);
+  const bool in_turn = run.FetchesInTurn(job);
+  WantInputs(job, in_turn ? Inputs::kAllButWeights : Inputs::kAll, out);
+  if (in_turn) {
+    rank.fetches.push_back(id);
+    WantWeights(rank, out);
+  }
   Consider(id);
 }
 
-void WorkerCore::WantInputs(const Job& job, WorkerEffects* out) {
+// Weights in turn: claim order agrees with the graph, so the first job in it that has not ended, over all
+// ranks, is always among those that may fetch.
+void WorkerCore::WantWeights(RankState& rank, WorkerEffects* out) {
+  for (; !rank.fetches.empty() && rank.fetching < kFetchesAtOnce; ++rank.fetching) {
+    WantInputs(run_->JobOf(rank.fetches.front()), Inputs::kWeights, out);
+    rank.fetches.pop_front();
+  }
+}
+
+void WorkerCore::WantInputs(const Job& job, Inputs which, WorkerEffects* out) {
   std::vector<Edge> edges;
   run_->graph.Predecessors(job, &edges);
   for (const Edge& e : edges) {
+    const Inputs kind = e.tensor == TensorKind::kWeights ? Inputs::kWeights : Inputs::kAllButWeights;
+    if (which != Inputs::kAll && which != kind) continue;
     const int32_t process = run_->assignment.process_of_rank[run_->graph.RankOf(e.from)];
     if (run_->IsLocal(run_->graph.RankOf(e.from))) continue;
     const TensorKey key = KeyOf(e);
@@ -461,6 +489,10 @@ void WorkerCore::OnJobDone(int64_t now, const JobDone& done, WorkerEffects* out)
   run.FlagsOf(id) |= kDone;
   run.intakes.erase(id);
   --rank.jobs_left;
+  if (run.FetchesInTurn(done.job)) {
+    --rank.fetching;
+    WantWeights(rank, out);
+  }
   FreeActivation(rank, done.job);
   MeasureActivation(now, rank, done, out);
   if (run.failed) return;

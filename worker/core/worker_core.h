@@ -25,6 +25,8 @@
 //   5. After a failure or an abort no job starts; what is still running is waited for.
 //   6. A run that is assigned while an aborted one still computes begins when that is forgotten.
 //   7. A grant under another token than the lease's changes nothing.
+//   8. Where the schedule's weights are sharded, those of at most two jobs of a rank have been wanted from
+//   other processes and not dropped: of the first two in claim order that have not ended.
 // Threads: none; the owner calls one method at a time.
 #ifndef WEFT_WORKER_CORE_WORKER_CORE_H_
 #define WEFT_WORKER_CORE_WORKER_CORE_H_
@@ -166,7 +168,9 @@ class WorkerCore {
   void OnAssign(int64_t now, const Assign& assign, WorkerEffects* out);
   void OnGrant(int64_t now, const Grant& grant, WorkerEffects* out);
   void Claim(int64_t now, RankState& rank, const Job& job, WorkerEffects* out);
-  void WantInputs(const Job& job, WorkerEffects* out);
+  enum class Inputs : uint8_t { kAll, kWeights, kAllButWeights };
+  void WantInputs(const Job& job, Inputs which, WorkerEffects* out);
+  void WantWeights(RankState& rank, WorkerEffects* out);
   void InputArrived(int64_t id, int microbatch);
   void Consider(int64_t id);
   void AddReady(RankState& rank, int64_t id);

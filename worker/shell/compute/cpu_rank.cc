@@ -76,11 +76,11 @@ absl::Status CpuRank::DoAddStage(int stage, bool holds_weights, int part, int pa
     return absl::InvalidArgumentError(
         absl::StrFormat("the run has stages 0..%d, and each is added once", run_.stages() - 1));
   }
-  MemoryScope scope(memory_.get(), MemoryClass::kWeights);
-  auto made = std::make_unique<Stage>(run_, stage, *memory_);
   if (part < 0 || part >= parts) {
     return absl::InvalidArgumentError(absl::StrFormat("there is no part %d among %d", part, parts));
   }
+  MemoryScope scope(memory_.get(), MemoryClass::kWeights);
+  auto made = std::make_unique<Stage>(run_, stage, *memory_);
   made->part = part;
   made->parts = parts;
   if (holds_weights) {
@@ -147,7 +147,7 @@ absl::StatusOr<Tensor> CpuRank::DoGather(int stage, const std::vector<Tensor>& s
   if (!found.ok()) return found.status();
   const Stage& s = **found;
   const int parts = static_cast<int>(slices.size());
-  absl::StatusOr<Tensor> whole = NewFlat(*memory_, s.layout.elements, MemoryClass::kWeights);
+  absl::StatusOr<Tensor> whole = NewFlat(*memory_, s.layout.elements, MemoryClass::kBuffers);
   if (!whole.ok()) return whole.status();
   for (int part = 0; part < parts; ++part) {
     const bool own = slices[part].empty() && s.weights != nullptr && s.part == part && s.parts == parts;
