@@ -329,6 +329,32 @@ TEST(Training, WeightsByWidth_TakeAQuarterOnEachOfFourRanks) {
   }
 }
 
+// Stages of a few cache lines, of which slices are made, on eight ranks: most hold nothing of them.
+TEST(Training, WeightsByWidth_MoreRanksThanSlices_CostsNoBit) {
+  TestFolder folder;
+  WriteIdx(folder, 128, 2);
+  const std::string file = folder.Write(
+      "run.yaml",
+      absl::StrCat("name: tiny\nmodel: {mlp: {layers: 3, width: 4, inputs: 4, classes: 10}}\n",
+                   "data: {idx: {images: ", folder / "images.idx", ", labels: ", folder / "labels.idx",
+                   "}, order: sequential}\n",
+                   "train: {steps: 3, batch: 16, microbatches: 8, seed: 2, optimizer: {adamw: {lr: 0.1}}}\n",
+                   "stages: 3\nschedule: {fsdp: {shard: width}}\n"));
+  ASSERT_EQ(Command::Run({"weft", "train", file, "--reference", "--out", folder / "plain"}, 60).code, 0);
+  const CommandResult r =
+      Command::Run({"weft", "train", file, "--processes", "4", "--out", folder / "out"}, 60);
+  ASSERT_EQ(r.code, 0) << r.err;
+  for (const char* checkpoint : {"checkpoint", "checkpoint-0"}) {
+    for (const char* stage : {"stage00.safetensors", "stage01.safetensors", "stage02.safetensors"}) {
+      const std::string path = absl::StrCat(checkpoint, "/", stage);
+      const std::string want = ReadWholeFile(folder / ("plain/" + path));
+      EXPECT_FALSE(want.empty()) << path;
+      EXPECT_EQ(ReadWholeFile(folder / ("out/" + path)), want) << path;
+    }
+  }
+  EXPECT_EQ(Losses(folder / "out"), Losses(folder / "plain"));
+}
+
 // The first rank has three of six layers: under this budget it has room for what two of four forwards leave,
 // though gpipe would run all four before the first backward.
 TEST(Training, MemoryBudget_IsKeptAndCostsNoBit) {

@@ -26,7 +26,7 @@
 //   6. A run that is assigned while an aborted one still computes begins when that is forgotten.
 //   7. A grant under another token than the lease's changes nothing.
 //   8. Where the schedule's weights are sharded, those of at most two jobs of a rank have been wanted from
-//   other processes and not dropped: of the first two in claim order that have not ended.
+//   other processes and not dropped: of the first two in claim order that fetch any and have not ended.
 // Threads: none; the owner calls one method at a time.
 #ifndef WEFT_WORKER_CORE_WORKER_CORE_H_
 #define WEFT_WORKER_CORE_WORKER_CORE_H_
