@@ -94,6 +94,10 @@ CLI::App* AddSimulate(CLI::App& app, SimulateOptions& o) {
   sub->add_option("--microbatches", o.microbatches, "Micro-batches of a step; likewise")
       ->check(CLI::Range(1, kSizeMost))
       ->type_name("B");
+  sub->add_option("--inputs", o.inputs,
+                  "Where stages are no chain, those that each reads, joined by +, or `data`: data,0,0,1+2")
+      ->delimiter(',')
+      ->type_name("I,..");
   sub->add_option("--steps", o.simulation.steps, "Training steps (default 1)")
       ->check(CLI::Range(1, kSizeMost))
       ->type_name("T");

@@ -11,6 +11,7 @@
 #include "client/profile.h"
 #include "client/run_file.h"
 #include "nlohmann/json.hpp"
+#include "proto/run/model_layers.h"
 #include "schedules/candidates.h"
 #include "schedules/check.h"
 #include "schedules/drawing.h"
@@ -53,8 +54,8 @@ Row Predict(const Candidate& candidate, const RunSpec& run, const SimulationOpti
             int workers) {
   Row row;
   row.schedule = TextOf(candidate);
-  const auto schedule =
-      MakeSchedule(candidate.name, candidate.parameters, run.stages(), run.train.microbatches);
+  auto schedule = MakeSchedule(candidate.name, candidate.parameters, run.stages(), run.train.microbatches);
+  if (schedule.ok()) schedule->inputs = StageInputs(CountLayers(run.model), run.layers_of_stage);
   absl::Status status = schedule.ok() ? CheckSchedule(*schedule) : schedule.status();
   if (!status.ok()) {
     row.reason = ReasonOf(status, candidate);

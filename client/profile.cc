@@ -10,7 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "nlohmann/json.hpp"
 #include "proto/run/file_section.h"
-#include "proto/run/model_chain.h"
+#include "proto/run/model_layers.h"
 #include "proto/run/run_memory.h"
 
 namespace weft {
@@ -107,7 +107,7 @@ Profile CountedProfile(const RunSpec& run, double flops) {
     part.backward = 2 * part.forward;
     part.backward_input = part.backward_weight = part.forward;
     part.activation_bytes = part.output_bytes =
-        kElement * samples * static_cast<double>(layer.output_elements);
+        kElement * samples * static_cast<double>(layer.output_elements());
     part.weight_bytes = kElement * static_cast<double>(layer.parameters);
     part.state_bytes = copies * part.weight_bytes;
     profile.parts.push_back(part);

@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "client/run_file.h"
 #include "client/yaml_file.h"
+#include "proto/run/model_layers.h"
 #include "proto/run/run_spec.h"
 #include "proto/run/schedule_spec.h"
 #include "schedules/actions.h"
@@ -73,8 +74,16 @@ absl::StatusOr<Schedule> ScheduleOfRun(const std::string& path, int stages, int 
   const auto run = ReadRunFile(path, RunFileData::kIgnored);
   if (!run.ok()) return run.status();
   const auto& spec = run->schedule;
-  return MakeSchedule(spec.name, spec.parameters, stages > 0 ? stages : run->stages(),
-                      microbatches > 0 ? microbatches : run->train.microbatches);
+  const std::vector<LayerCount> layers = CountLayers(run->model);
+  std::vector<int> cut = run->layers_of_stage;
+  // Fewer or more stages than the run has: cut anew where the layers allow it, else a chain.
+  if (stages > 0 && stages != run->stages()) {
+    cut = stages <= static_cast<int>(layers.size()) ? CutStages(layers, stages) : std::vector<int>();
+  }
+  auto schedule = MakeSchedule(spec.name, spec.parameters, stages > 0 ? stages : run->stages(),
+                               microbatches > 0 ? microbatches : run->train.microbatches);
+  if (schedule.ok() && !cut.empty()) schedule->inputs = StageInputs(layers, cut);
+  return schedule;
 }
 
 absl::StatusOr<Schedule> ReadYamlSchedule(const std::string& path, int stages, int microbatches) {

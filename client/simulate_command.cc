@@ -5,8 +5,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "client/profile.h"
 #include "client/schedule_file.h"
 #include "client/simulation_json.h"
@@ -25,10 +27,24 @@ constexpr int64_t kJobsListedMost = 20'000'000;
 constexpr size_t kBoxesMost = 40'000;
 constexpr int kLinesMost = 64;  // ranks that a table draws
 
-absl::StatusOr<Schedule> MakeCheckedSchedule(const SimulateOptions& options) {
-  if (IsScheduleFile(options.schedule)) {
-    return ReadScheduleFile(options.schedule, options.stages, options.microbatches);
+absl::StatusOr<std::vector<std::vector<int>>> ParseInputs(const std::vector<std::string>& texts) {
+  std::vector<std::vector<int>> inputs;
+  for (const std::string& text : texts) {
+    inputs.emplace_back();
+    if (text == "data") continue;
+    for (const auto part : absl::StrSplit(text, '+')) {
+      int stage = 0;
+      if (!absl::SimpleAtoi(part, &stage)) {
+        return absl::InvalidArgumentError(
+            absl::StrFormat("--inputs: `%s` is neither `data` nor numbers of stages joined by +", text));
+      }
+      inputs.back().push_back(stage);
+    }
   }
+  return inputs;
+}
+
+absl::StatusOr<Schedule> MakeNamedSchedule(const SimulateOptions& options) {
   const auto spec = ParseScheduleText(options.schedule);
   if (!spec.ok()) return spec.status();
   if (options.stages == 0 || options.microbatches == 0) {
@@ -43,6 +59,17 @@ absl::StatusOr<Schedule> MakeCheckedSchedule(const SimulateOptions& options) {
   auto schedule = MakeSchedule(spec->name, spec->parameters, options.stages, options.microbatches);
   if (!schedule.ok()) return schedule;
   schedule->name = ToText(*spec);
+  return schedule;
+}
+
+absl::StatusOr<Schedule> MakeCheckedSchedule(const SimulateOptions& options) {
+  const bool file = IsScheduleFile(options.schedule);
+  auto schedule = file ? ReadScheduleFile(options.schedule, options.stages, options.microbatches)
+                       : MakeNamedSchedule(options);
+  if (!schedule.ok() || (file && options.inputs.empty())) return schedule;
+  auto inputs = ParseInputs(options.inputs);
+  if (!inputs.ok()) return inputs.status();
+  if (!inputs->empty()) schedule->inputs = *std::move(inputs);
   const absl::Status fits = CheckSchedule(*schedule);
   if (!fits.ok()) return fits;
   return schedule;

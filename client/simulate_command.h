@@ -3,6 +3,7 @@
 #define WEFT_CLIENT_SIMULATE_COMMAND_H_
 
 #include <string>
+#include <vector>
 
 #include "client/console.h"
 #include "schedules/simulate.h"
@@ -10,9 +11,10 @@
 namespace weft {
 
 struct SimulateOptions {
-  std::string schedule;  // `name[,key=value..]`, or a file (client/schedule_file.h)
-  int stages = 0;        // 0 where the file says it
-  int microbatches = 0;  // likewise
+  std::string schedule;             // `name[,key=value..]`, or a file (client/schedule_file.h)
+  int stages = 0;                   // 0 where the file says it
+  int microbatches = 0;             // likewise
+  std::vector<std::string> inputs;  // of each stage: the stages that it reads joined by '+', or "data"
   SimulationOptions simulation;
   std::string profile;           // times and bytes from this file (client/profile.h); empty for none
   bool jobs = false;             // list every job in the JSON

@@ -294,6 +294,31 @@ class Waits {
 
 }  // namespace
 
+absl::Status CheckInputs(const Schedule& s) {
+  if (s.inputs.empty()) return absl::OkStatus();
+  if (s.inputs.size() != static_cast<size_t>(s.stages)) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("the inputs of %d stages are given, there are %d", s.inputs.size(), s.stages));
+  }
+  std::vector<bool> read(s.stages, false);
+  for (int stage = 0; stage < s.stages; ++stage) {
+    int before = -1;
+    for (const int input : s.inputs[stage]) {
+      if (input <= before || input >= stage) {
+        return absl::InvalidArgumentError(
+            absl::StrFormat("stage %d reads stage %d; it can read earlier stages only, each once, in "
+                            "ascending order",
+                            stage, input));
+      }
+      read[before = input] = true;
+    }
+  }
+  const auto unread = std::find(read.begin(), read.end() - 1, false);
+  if (unread == read.end() - 1) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "no stage reads the output of stage %d; only the last stage ends in the loss", unread - read.begin()));
+}
+
 absl::Status CheckSchedule(const Schedule& s) {
   if (s.stages < 1 || s.microbatches < 1 || s.ranks < 1) {
     return absl::InvalidArgumentError(
@@ -302,8 +327,8 @@ absl::Status CheckSchedule(const Schedule& s) {
   }
   if (!s.compute || !s.weights || !s.priority)
     return absl::InvalidArgumentError("a schedule needs compute, weights and priority");
-  for (auto* check :
-       {CheckRanks, CheckShards, CheckPriorities, CheckLimits, CheckOrder, CheckMarks, CheckMemory}) {
+  for (auto* check : {CheckInputs, CheckRanks, CheckShards, CheckPriorities, CheckLimits, CheckOrder,
+                      CheckMarks, CheckMemory}) {
     if (absl::Status status = check(s); !status.ok()) return status;
   }
   const Graph graph(s);

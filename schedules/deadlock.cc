@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "schedules/claim_order.h"
 
 namespace weft {
 namespace {
@@ -244,6 +245,10 @@ absl::Status ProveDeadlockFree(const Graph& graph) {
   const Schedule& s = graph.schedule();
   if (!s.limit) return absl::OkStatus();
   if (graph.replays()) return CheckOrders(graph);
+  if (!graph.is_chain()) {
+    const auto order = ClaimOrder(graph);
+    return order.ok() ? absl::OkStatus() : absl::InvalidArgumentError(order.status().message());
+  }
   if (!s.precedes && WaitsForVersionsAtTheStartOnly(s)) return absl::OkStatus();
   const int steps = MostStaleness(s) + 1;
   const int64_t forwards = int64_t{s.stages} * s.microbatches * steps;

@@ -2,8 +2,10 @@
 // transfers, or names the jobs that could wait for each other.
 //
 // Sound: what is accepted cannot deadlock under the rule of dispatch.h, in any order in which inputs arrive.
-// docs/architecture.md has the argument. Three cases:
+// docs/architecture.md has the argument. Four cases:
 //   - Fixed orders: exact. The activations alive where a forward's turn comes follow from the order alone.
+//   - Stages that are no chain: free if the nominal run of claim_order.h ends, since forwards of a limited
+//   stage are then admitted in its order.
 //   - Every micro-batch's staleness is least on the first stage (as where there is none) and no `precedes`:
 //     always free. What an activation waits for is admission on later stages only.
 //   - Otherwise the forwards of as many steps as can be under way together are looked at. One may be blocked

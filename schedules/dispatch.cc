@@ -12,6 +12,7 @@ ReadyJobs::ReadyJobs(std::vector<std::optional<int>> limits, std::optional<int64
       stage_of_heap_(2, -1),
       limits_(std::move(limits)),
       tickets_(std::move(tickets)),
+      claimed_(limits_.size()),
       replays_(first_place.has_value()),
       place_(first_place.value_or(0)) {
   for (size_t s = 0; s < limits_.size(); ++s) {
@@ -22,11 +23,29 @@ ReadyJobs::ReadyJobs(std::vector<std::optional<int>> limits, std::optional<int64
   }
 }
 
+void ReadyJobs::Claim(int64_t job, int stage) {
+  if (IsLimited(stage)) claimed_[stage].push_back(job);
+}
+
 void ReadyJobs::Add(int64_t priority, int64_t job, int stage, bool admits, int64_t ticket, bool beside) {
-  const Entry entry{priority, job, stage, admits, beside};
+  const Waiting arrived{ticket, {priority, job, stage, admits, beside}};
+  if (!admits || !IsLimited(stage) || claimed_[stage].empty()) return Enter(arrived);
+  early_.emplace(job, arrived);
+  std::deque<int64_t>& line = claimed_[stage];
+  for (; !line.empty(); line.pop_front()) {
+    const auto next = early_.find(line.front());
+    if (next == early_.end()) return;
+    Enter(next->second);
+    early_.erase(next);
+  }
+}
+
+void ReadyJobs::Enter(const Waiting& arrived) {
   ++size_;
-  if (!admits || !tickets_.has_value() || tickets_->Reach(ticket)) return Push(entry);
-  waiting_.push_back({ticket, entry});
+  if (!arrived.entry.admits || !tickets_.has_value() || tickets_->Reach(arrived.ticket)) {
+    return Push(arrived.entry);
+  }
+  waiting_.push_back(arrived);
   std::push_heap(waiting_.begin(), waiting_.end());
 }
 

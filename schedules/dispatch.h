@@ -10,6 +10,9 @@
 // TakeBeside gives the follower while the forward is in flight. Who computes one job at a time calls Take
 // alone: then the two run one after the other.
 //
+// Forwards of a limited stage may be claimed; then they are admitted in the order of claims, whatever the
+// order in which they become ready.
+//
 // Where the rank has a budget of bytes, a forward is ready only with its ticket (admission.h), in both modes.
 //
 // Invariants: a job is added once and taken at most once; the activations of a limited stage never exceed its
@@ -18,9 +21,11 @@
 #define WEFT_SCHEDULES_DISPATCH_H_
 
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "schedules/admission.h"
 
 namespace weft {
@@ -34,6 +39,10 @@ class ReadyJobs {
   explicit ReadyJobs(std::vector<std::optional<int>> limits = {},
                      std::optional<int64_t> first_place = std::nullopt,
                      std::optional<Tickets> tickets = std::nullopt);
+
+  // A forward that will be added: if its stage is limited, those that are claimed after it are admitted after
+  // it.
+  void Claim(int64_t job, int stage);
 
   // `job` is the caller's number for it. `admits`: the job is a forward, which brings an activation of
   // `stage` to life; with a budget of bytes, `ticket` is its number in the order of admission. `beside`:
@@ -76,6 +85,10 @@ class ReadyJobs {
     Entry entry;
     bool operator<(const Waiting& o) const { return ticket > o.ticket; }  // min-heap
   };
+  bool IsLimited(int stage) const {
+    return stage < static_cast<int>(limits_.size()) && limits_[stage].has_value();
+  }
+  void Enter(const Waiting& arrived);
   void Push(const Entry& entry);
   void AdmitWaiting();
   // Index of the heap whose top starts next, -1 for none.
@@ -95,7 +108,9 @@ class ReadyJobs {
   std::vector<std::optional<int>> limits_;
   std::vector<int> live_;
   std::optional<Tickets> tickets_;
-  std::vector<Waiting> waiting_;  // forwards without their ticket
+  std::vector<std::deque<int64_t>> claimed_;  // by limited stage: forwards that have not come to their turn
+  absl::flat_hash_map<int64_t, Waiting> early_;  // those of them that are here
+  std::vector<Waiting> waiting_;                 // forwards without their ticket
   int64_t size_ = 0;
   bool replays_ = false;
   int64_t place_ = 0;  // of the next compute job, under strict replay

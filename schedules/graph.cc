@@ -15,12 +15,18 @@ void Require(bool condition, const char* what) {
   std::abort();
 }
 
+// Where `value` stands in an ascending list that holds it.
+int PlaceOf(const std::vector<int>& list, int value) {
+  return static_cast<int>(std::lower_bound(list.begin(), list.end(), value) - list.begin());
+}
+
 }  // namespace
 
 Graph::Graph(Schedule schedule) : schedule_(std::move(schedule)) {
   const Schedule& s = schedule_;
   Require(s.stages > 0 && s.microbatches > 0 && s.ranks > 0, "sizes are positive");
   Require(s.compute && s.weights && s.priority, "compute, weights and priority are given");
+  LinkStages();
   members_.resize(s.stages);
   gradient_travels_.assign(s.stages, false);
   tail_.resize(s.stages);
@@ -67,6 +73,22 @@ Graph::Graph(Schedule schedule) : schedule_(std::move(schedule)) {
       for (const Job& before : s.precedes(job)) {
         followers_[IndexOf(before)].push_back({i, job.step - before.step});
       }
+    }
+  }
+}
+
+void Graph::LinkStages() {
+  inputs_ = schedule_.inputs;
+  if (inputs_.empty()) {
+    inputs_.resize(schedule_.stages);
+    for (int stage = 1; stage < schedule_.stages; ++stage) inputs_[stage] = {stage - 1};
+  }
+  Require(inputs_.size() == static_cast<size_t>(schedule_.stages), "every stage's inputs are given");
+  consumers_.resize(schedule_.stages);
+  for (int stage = 0; stage < schedule_.stages; ++stage) {
+    for (const int input : inputs_[stage]) {
+      Require(input >= 0 && input < stage, "a stage's inputs come before it");
+      consumers_[input].push_back(stage);
     }
   }
 }
@@ -224,28 +246,38 @@ void Graph::UpdatePredecessors(const Job& job, std::vector<Edge>* edges) const {
   }
 }
 
-void Graph::Predecessors(const Job& job, std::vector<Edge>* edges) const {
-  if (!HasMicrobatch(job.kind)) return UpdatePredecessors(job, edges);
+// The inputs of a forward, or of a backward that starts over from them.
+void Graph::ActivationEdges(const Job& job, std::vector<Edge>* edges) const {
+  for (const int input : inputs_[job.stage]) {
+    edges->push_back({Job::Compute(job.step, input, job.microbatch, JobKind::kForward), job,
+                      TensorKind::kActivation, PlaceOf(consumers_[input], job.stage), 0});
+  }
+}
+
+void Graph::BackwardPredecessors(const Job& job, std::vector<Edge>* edges) const {
   const auto at = [&](int stage, JobKind kind) {
     return Job::Compute(job.step, stage, job.microbatch, kind);
   };
+  edges->push_back({at(job.stage, JobKind::kForward), job, TensorKind::kOrder, 0, 0});
+  for (const int consumer : consumers_[job.stage]) {
+    edges->push_back({at(consumer, input_backward()), job, TensorKind::kInputGradient,
+                      PlaceOf(inputs_[consumer], job.stage), 0});
+  }
+  if (IsApart(job)) ActivationEdges(job, edges);
+}
+
+void Graph::Predecessors(const Job& job, std::vector<Edge>* edges) const {
+  if (!HasMicrobatch(job.kind)) return UpdatePredecessors(job, edges);
   switch (job.kind) {
     case JobKind::kForward:
-      if (job.stage > 0) {
-        edges->push_back({at(job.stage - 1, JobKind::kForward), job, TensorKind::kActivation, 0, 0});
-      }
+      ActivationEdges(job, edges);
       break;
     case JobKind::kBackwardWeight:
-      edges->push_back({at(job.stage, JobKind::kBackwardInput), job, TensorKind::kOrder, 0, 0});
+      edges->push_back({Job::Compute(job.step, job.stage, job.microbatch, JobKind::kBackwardInput), job,
+                        TensorKind::kOrder, 0, 0});
       break;
     default:
-      edges->push_back({at(job.stage, JobKind::kForward), job, TensorKind::kOrder, 0, 0});
-      if (job.stage + 1 < schedule_.stages) {
-        edges->push_back({at(job.stage + 1, input_backward()), job, TensorKind::kInputGradient, 0, 0});
-      }
-      if (job.stage > 0 && IsApart(job)) {
-        edges->push_back({at(job.stage - 1, JobKind::kForward), job, TensorKind::kActivation, 0, 0});
-      }
+      BackwardPredecessors(job, edges);
   }
   WeightsEdge(job, edges);
   if (schedule_.precedes) {
@@ -288,29 +320,37 @@ void Graph::UpdateSuccessors(const Job& job, std::vector<Edge>* edges) const {
   }
 }
 
-void Graph::Successors(const Job& job, std::vector<Edge>* edges) const {
-  if (!HasMicrobatch(job.kind)) return UpdateSuccessors(job, edges);
+void Graph::ForwardSuccessors(const Job& job, std::vector<Edge>* edges) const {
   const auto at = [&](int stage, JobKind kind) {
     return Job::Compute(job.step, stage, job.microbatch, kind);
   };
-  if (job.kind == JobKind::kForward) {
-    if (job.stage + 1 < schedule_.stages) {
-      const Job next = at(job.stage + 1, JobKind::kForward);
-      edges->push_back({job, next, TensorKind::kActivation, 0, 0});
-      if (IsApart(next)) {
-        edges->push_back({job, at(job.stage + 1, input_backward()), TensorKind::kActivation, 0, 0});
-      }
+  int part = 0;
+  for (const int consumer : consumers_[job.stage]) {
+    const Job next = at(consumer, JobKind::kForward);
+    edges->push_back({job, next, TensorKind::kActivation, part, 0});
+    if (IsApart(next)) {
+      edges->push_back({job, at(consumer, input_backward()), TensorKind::kActivation, part, 0});
     }
-    edges->push_back({job, at(job.stage, input_backward()), TensorKind::kOrder, 0, 0});
+    ++part;
   }
-  if (job.kind == input_backward()) {
-    if (job.stage > 0) {
-      edges->push_back({job, at(job.stage - 1, input_backward()), TensorKind::kInputGradient, 0, 0});
-    }
-    if (schedule_.split_backward) {
-      edges->push_back({job, at(job.stage, JobKind::kBackwardWeight), TensorKind::kOrder, 0, 0});
-    }
+  edges->push_back({job, at(job.stage, input_backward()), TensorKind::kOrder, 0, 0});
+}
+
+void Graph::BackwardSuccessors(const Job& job, std::vector<Edge>* edges) const {
+  int part = 0;
+  for (const int input : inputs_[job.stage]) {
+    edges->push_back({job, Job::Compute(job.step, input, job.microbatch, input_backward()),
+                      TensorKind::kInputGradient, part++, 0});
   }
+  if (!schedule_.split_backward) return;
+  edges->push_back({job, Job::Compute(job.step, job.stage, job.microbatch, JobKind::kBackwardWeight),
+                    TensorKind::kOrder, 0, 0});
+}
+
+void Graph::Successors(const Job& job, std::vector<Edge>* edges) const {
+  if (!HasMicrobatch(job.kind)) return UpdateSuccessors(job, edges);
+  if (job.kind == JobKind::kForward) ForwardSuccessors(job, edges);
+  if (job.kind == input_backward()) BackwardSuccessors(job, edges);
   if (job.kind == final_backward()) GradientSuccessors(job, edges);
   if (schedule_.precedes) {
     for (const Follower& f : followers_[IndexOf(job)]) {

@@ -28,14 +28,16 @@ struct Edge {
   Job from;
   Job to;
   TensorKind tensor = TensorKind::kOrder;
-  int32_t part = 0;     // slice number of gradients, and of weights in width-wise shards
+  // Slice number of gradients, and of weights in width-wise shards; of an activation, which of its stage's
+  // consumers gets it, and of an input gradient, which of its stage's inputs it is for.
+  int32_t part = 0;
   int32_t version = 0;  // of the weights
 };
 
 class Graph {
  public:
-  // Requires positive sizes and the functions `compute`, `weights`, `priority`; everything else is
-  // CheckSchedule's.
+  // Requires positive sizes, sound `inputs` (CheckInputs of check.h) and the functions `compute`, `weights`,
+  // `priority`; everything else is CheckSchedule's.
   explicit Graph(Schedule schedule);
 
   const Schedule& schedule() const { return schedule_; }
@@ -44,6 +46,12 @@ class Graph {
   int jobs_per_step() const { return jobs_per_step_; }
   Job JobAt(int step, int index) const;
   int IndexOf(const Job& job) const;
+
+  // The stages whose outputs the stage reads, and those that read its output, ascending: in a chain the stage
+  // before and the one behind it.
+  bool is_chain() const { return schedule_.inputs.empty(); }
+  const std::vector<int>& inputs(int stage) const { return inputs_[stage]; }
+  const std::vector<int>& consumers(int stage) const { return consumers_[stage]; }
 
   // Who executes the job.
   Rank RankOf(const Job& job) const;
@@ -106,7 +114,12 @@ class Graph {
  private:
   int KindsPerMicrobatch() const { return schedule_.split_backward ? 3 : 2; }
   int MemberOf(int stage, Rank rank) const;
+  void LinkStages();
   void NumberPlaces();
+  void ActivationEdges(const Job& job, std::vector<Edge>* edges) const;
+  void BackwardPredecessors(const Job& job, std::vector<Edge>* edges) const;
+  void ForwardSuccessors(const Job& job, std::vector<Edge>* edges) const;
+  void BackwardSuccessors(const Job& job, std::vector<Edge>* edges) const;
   void FindApart();
   void ShardEdges(const Job& job, std::vector<Edge>* edges) const;
   void WeightsEdge(const Job& job, std::vector<Edge>* edges) const;
@@ -115,6 +128,7 @@ class Graph {
   void UpdateSuccessors(const Job& job, std::vector<Edge>* edges) const;
 
   Schedule schedule_;
+  std::vector<std::vector<int>> inputs_, consumers_;
   std::vector<std::vector<Rank>> members_;
   std::vector<bool> gradient_travels_;
   // By index; empty where the period is 1.

@@ -53,6 +53,11 @@ struct Schedule {
   int microbatches = 0;
   int ranks = 0;
 
+  // For each stage, those whose outputs it reads, ascending and all before it; the last stage is the only one
+  // that nobody reads. Empty for a chain. Stages without inputs read the data. Every order of a chain's jobs
+  // respects these edges too, so families need not know them.
+  std::vector<std::vector<int>> inputs;
+
   // Arguments are compute jobs of any step.
   std::function<Rank(const Job&)> compute;
   // The holders of the truth that the job reads and feeds: one rank, or the ranks of the shards.

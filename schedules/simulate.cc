@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "schedules/admission.h"
+#include "schedules/claim_order.h"
 #include "schedules/dispatch.h"
 #include "schedules/held_versions.h"
 #include "schedules/memory.h"
@@ -71,6 +72,7 @@ class Simulation {
   absl::Status CheckOptions() const;
   void Prepare();
   absl::Status SetBudgets();
+  absl::Status SetClaims();
   Row& RowOf(int step);
   Rank RankAt(int64_t id) const { return rank_of_[(id / n_) % schedule_.period][id % n_]; }
   Job JobOf(int64_t id) const { return graph_.JobAt(static_cast<int>(id / n_), static_cast<int>(id % n_)); }
@@ -100,6 +102,8 @@ class Simulation {
   std::vector<JobInfo> info_;
   std::vector<std::vector<Rank>> rank_of_;  // [step mod period][index]
   std::vector<RankState> ranks_;
+  // [step mod period]: forwards of limited stages in claim order, by index; empty where admission needs none.
+  std::vector<std::vector<int32_t>> claims_;
   std::deque<Row> rows_;
   int first_row_ = 0;  // step of rows_.front()
   std::vector<Event> events_;
@@ -162,6 +166,23 @@ absl::Status Simulation::SetBudgets() {
   return absl::OkStatus();
 }
 
+// Among micro-batches of a chain those that are alive wait for later stages only. With several inputs they
+// may wait for one another, unless all stages admit them in one order.
+absl::Status Simulation::SetClaims() {
+  if (!options_.admits_as_claimed || !schedule_.limit || graph_.is_chain()) return absl::OkStatus();
+  const auto order = ClaimOrder(graph_);
+  if (!order.ok()) return order.status();
+  claims_.resize(order->size());
+  for (size_t step = 0; step < order->size(); ++step) {
+    for (const std::vector<Job>& of_rank : (*order)[step]) {
+      for (const Job& job : of_rank) {
+        if (job.kind == JobKind::kForward) claims_[step].push_back(graph_.IndexOf(job));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
 void Simulation::Prepare() {
   n_ = graph_.jobs_per_step();
   for (int i = 0; i < n_; ++i) {
@@ -193,6 +214,11 @@ Simulation::Row& Simulation::RowOf(int step) {
   while (first_row_ + static_cast<int>(rows_.size()) <= step) {
     const int next = first_row_ + static_cast<int>(rows_.size());
     rows_.push_back({edges_.WaitingAt(next), static_cast<int>(n_)});
+    if (claims_.empty()) continue;
+    for (const int32_t index : claims_[next % schedule_.period]) {
+      const int64_t id = next * n_ + index;
+      ranks_[RankAt(id)].ready.Claim(id, info_[index].stage);
+    }
   }
   return rows_[step - first_row_];
 }
@@ -444,6 +470,7 @@ void Simulation::Seed() {
 absl::StatusOr<SimulationResult> Simulation::Run() {
   if (absl::Status s = CheckOptions(); !s.ok()) return s;
   if (absl::Status s = SetBudgets(); !s.ok()) return s;
+  if (absl::Status s = SetClaims(); !s.ok()) return s;
   Prepare();
   Seed();
   DispatchAll();
@@ -473,17 +500,6 @@ absl::StatusOr<SimulationResult> Simulation::Run() {
 
 absl::StatusOr<SimulationResult> Simulate(const Graph& graph, const SimulationOptions& options) {
   return Simulation(graph, options).Run();
-}
-
-absl::StatusOr<std::vector<std::vector<Job>>> ClaimOrder(const Graph& graph) {
-  SimulationOptions nominal;
-  nominal.duration[static_cast<int>(JobKind::kBackward)] = {2};
-  nominal.record_jobs = true;
-  absl::StatusOr<SimulationResult> run = Simulate(graph, nominal);
-  if (!run.ok()) return run.status();
-  std::vector<std::vector<Job>> order(graph.schedule().ranks);
-  for (const SimulatedJob& j : run->jobs) order[j.rank].push_back(j.job);
-  return order;
 }
 
 }  // namespace weft

@@ -45,6 +45,9 @@ struct SimulationOptions {
   double bandwidth = 0;  // bytes per unit of time of each link; 0 means infinite
   double latency = 0;    // of a transfer
   bool record_jobs = false;
+  // Where stages are no chain, forwards of a limited stage are admitted in claim order, as the workers do it
+  // (claim_order.h). False for the nominal run that this order is taken from.
+  bool admits_as_claimed = true;
 };
 
 struct SimulatedJob {
@@ -79,11 +82,6 @@ struct SimulationResult {
 };
 
 absl::StatusOr<SimulationResult> Simulate(const Graph& graph, const SimulationOptions& options);
-
-// For each rank, the jobs of one step in the order in which a run with nominal durations (backward twice the
-// forward) starts them. Every job's predecessors of the same step come earlier in the order of start times
-// over all ranks, so ranks that claim jobs in this order cannot starve each other.
-absl::StatusOr<std::vector<std::vector<Job>>> ClaimOrder(const Graph& graph);
 
 }  // namespace weft
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Trains a gpt on text and an mlp on IDX images under every schedule family, at several sizes and numbers of
+"""Trains a gpt on text, an mlp and a two_tower on IDX images under every schedule family, at several sizes and numbers of
 processes, and compares every checkpoint, byte by byte, with the plain loop's (weft train --reference).
 
     bits.py BIN_DIR [--small] [--processes 1,2,4] [--out docs/measurements/bits.md]
@@ -80,9 +80,16 @@ def models(folder, small):
                 f"train: {{steps: {steps}, batch: {batch}, microbatches: 8, seed: 2, "
                 "optimizer: {sgd: {lr: 0.1, momentum: 0.9, weight_decay: 0.01}}}\nstages: 4\n")
 
+    def two_tower(stem, width, batch, steps):
+        return (f"two_tower, {'stem' if stem else 'halves'}, width {width}, 4 stages, 8 micro-batches",
+                f"model: {{two_tower: {{stem: {stem}, layers: 2, width: {width}, inputs: 144, classes: 10}}}}\n{idx}\n"
+                f"train: {{steps: {steps}, batch: {batch}, microbatches: 8, seed: 3, optimizer: {{adamw: {{lr: 1.0e-3}}}}}}\n"
+                "stages: 4\n")
+
     if small:
-        return [gpt(32, 32, 8, 3), mlp(48, 16, 4)]
-    return [gpt(32, 32, 8, 4), gpt(96, 64, 16, 3), mlp(48, 16, 6), mlp(256, 64, 6)]
+        return [gpt(32, 32, 8, 3), mlp(48, 16, 4), two_tower(1, 48, 16, 3)]
+    return [gpt(32, 32, 8, 4), gpt(96, 64, 16, 3), mlp(48, 16, 6), mlp(256, 64, 6), two_tower(1, 48, 16, 4),
+            two_tower(0, 256, 64, 4)]
 
 
 def families(weft):

@@ -1,12 +1,13 @@
 #include "proto/run/run_memory.h"
 
 #include <algorithm>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_format.h"
 #include "proto/run/file_section.h"
-#include "proto/run/model_chain.h"
+#include "proto/run/model_layers.h"
 #include "proto/run/run_schedule.h"
 #include "schedules/admission.h"
 #include "schedules/graph.h"
@@ -61,12 +62,16 @@ StageMemory CountStage(const RunSpec& run, int stage) {
   const std::vector<LayerCount> layers = CountLayers(run.model);
   int first = 0;
   for (int s = 0; s < stage; ++s) first += run.layers_of_stage[s];
+  const int end = first + run.layers_of_stage[stage];
+  const auto bytes_of = [&](int layer) {
+    return kFloat * layers[layer].output_elements() * run.microbatch_samples() + kAlignment;
+  };
   StageMemory memory;
   int64_t all = 0, output = 0;
-  for (int l = first; l < first + run.layers_of_stage[stage]; ++l) {
+  for (int l = first; l < end; ++l) {
     memory.parameters += kFloat * layers[l].parameters + kAlignment * kParametersOfLayer;
     all += layers[l].left_bytes * run.microbatch_samples() + layers[l].left_alignment;
-    output = kFloat * layers[l].output_elements * run.microbatch_samples();
+    output = kFloat * layers[l].output_elements() * run.microbatch_samples();
   }
   const ActivationPolicy activations = ActivationsOf(run.schedule);
   const bool retained = activations == ActivationPolicy::kRetain;
@@ -75,11 +80,22 @@ StageMemory CountStage(const RunSpec& run, int stage) {
   // there are activations, at the end of the chain once more for the scores. Activations, and an input, that
   // are not there already come for the time of the job.
   const int64_t passes = 1 + (stage + 1 == run.stages() ? 1 : 0) + (retained ? 0 : 1);
-  const int64_t input =
-      first > 0 ? kFloat * layers[first - 1].output_elements * run.microbatch_samples() + kAlignment : 0;
+  std::set<int> read;  // layers of other stages
+  int64_t input = 0;
+  for (int l = first; l < end; ++l) {
+    for (const int from : layers[l].inputs) {
+      if (from < first && read.insert(from).second) input += bytes_of(from);
+    }
+  }
+  // Gradients of several consumers are summed into one more.
+  int readers = 0;
+  for (const LayerCount& layer : layers) {
+    readers += std::count(layer.inputs.begin(), layer.inputs.end(), end - 1);
+  }
   // The gradients that arrive at the parameters' places, and activations that were made again.
   memory.between = all + input + (activations == ActivationPolicy::kRecompute ? all : 0);
-  memory.work = memory.parameters + passes * all + (retained ? 1 : 2) * input + kSmallTensors;
+  memory.work = memory.parameters + passes * all + (retained ? 1 : 2) * input +
+                (readers > 1 ? bytes_of(end - 1) : 0) + kSmallTensors;
   return memory;
 }
 

@@ -1,5 +1,6 @@
 #include "proto/run/run_schedule.h"
 
+#include "proto/run/model_layers.h"
 #include "proto/run/run_memory.h"
 #include "schedules/families.h"
 
@@ -14,6 +15,7 @@ absl::StatusOr<Schedule> ScheduleOf(const RunSpec& run) {
   absl::StatusOr<Schedule> schedule =
       MakeSchedule(run.schedule.name, run.schedule.parameters, run.stages(), run.train.microbatches);
   if (!schedule.ok()) return schedule;
+  schedule->inputs = StageInputs(CountLayers(run.model), run.layers_of_stage);
   schedule->activations = ActivationsOf(run.schedule);
   if (absl::Status s = SetMemory(run, &*schedule); !s.ok()) return s;
   return schedule;

@@ -8,7 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "proto/run/byte_size.h"
 #include "proto/run/file_section.h"
-#include "proto/run/model_chain.h"
+#include "proto/run/model_layers.h"
 #include "proto/run/schedule_spec.h"
 
 namespace weft {
@@ -16,9 +16,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Bounds keep sizes far from overflow in every product that is formed of them (parameters, FLOPs, bytes).
-constexpr int kLayersMost = 1000;
-constexpr int kWidthMost = 65536;
 constexpr int kBatchMost = 1 << 20;
 constexpr int kMicrobatchesMost = 65536;
 
@@ -34,44 +31,6 @@ std::string ReadName(FileSection& file) {
     file.Fail("name", "must be 1 to 63 letters, digits, '-', '_' or '.', and begin with a letter or digit");
   }
   return name;
-}
-
-MlpSpec ReadMlp(const Choice& choice, absl::Status& status) {
-  MlpSpec mlp;
-  FileSection section(choice.parameters, choice.path, {"layers", "width", "inputs", "classes", "dropout"},
-                      status);
-  section.Read("layers", mlp.layers, 1, kLayersMost);
-  section.Read("width", mlp.width, 1, kWidthMost);
-  section.Read("inputs", mlp.inputs, 1, 1 << 24);
-  section.Read("classes", mlp.classes, 2, kWidthMost);
-  section.Read("dropout", mlp.dropout, 0, 1, /*below=*/true);
-  return mlp;
-}
-
-GptSpec ReadGpt(const Choice& choice, absl::Status& status) {
-  GptSpec gpt;
-  FileSection section(choice.parameters, choice.path,
-                      {"layers", "width", "heads", "context", "vocabulary", "dropout"}, status);
-  section.Read("layers", gpt.layers, 1, kLayersMost);
-  section.Read("width", gpt.width, 1, kWidthMost);
-  section.Read("heads", gpt.heads, 1, kWidthMost);
-  section.Read("context", gpt.context, 1, kWidthMost);
-  section.Read("vocabulary", gpt.vocabulary, 256, kWidthMost);
-  section.Read("dropout", gpt.dropout, 0, 1, /*below=*/true);
-  if (section.ok() && gpt.width % gpt.heads != 0) {
-    section.Fail("width", absl::StrCat(gpt.width, " is not divisible by heads ", gpt.heads,
-                                       "; each head takes an equal share of the width"));
-  }
-  return gpt;
-}
-
-ModelSpec ReadModel(FileSection& file, absl::Status& status) {
-  file.Require("model", "model: {gpt: {layers: 8, width: 256}}");
-  const Choice choice = ReadChoice(
-      file.At("model"), "model",
-      {"model", {"gpt", "mlp"}, {"resnet18", "resnet34", "resnet50", "vit_b16", "torchscript"}, {}}, status);
-  if (choice.name == "mlp") return ReadMlp(choice, status);
-  return ReadGpt(choice, status);
 }
 
 DataSpec ReadData(FileSection& file, absl::Status& status) {
@@ -103,14 +62,14 @@ DataSpec ReadData(FileSection& file, absl::Status& status) {
 
 void CheckModelAndData(const RunSpec& spec, absl::Status& status) {
   if (!status.ok()) return;
-  const bool gpt = std::holds_alternative<GptSpec>(spec.model);
   const bool text = std::holds_alternative<TextData>(spec.data.source);
-  if (gpt && !text)
-    status = ErrorAt("data", "a gpt learns from text, not idx; write data: {text: {path: input.txt}}");
-  if (!gpt && text) {
-    status = ErrorAt(
-        "data", "an mlp learns from labelled images, not text; write data: {idx: {images: .., labels: ..}}");
-  }
+  const std::string wanted = DataOf(spec.model);
+  if ((text ? "text" : "idx") == wanted) return;
+  status = ErrorAt("data", absl::StrCat("the model ", ModelName(spec.model),
+                                        text ? " learns from labelled images, not text; "
+                                               "write data: {idx: {images: .., labels: ..}}"
+                                             : " learns from text, not idx; write data: "
+                                               "{text: {path: input.txt}}"));
 }
 
 OptimizerSpec ReadOptimizer(FileSection& train, absl::Status& status) {
@@ -156,16 +115,23 @@ TrainSpec ReadTrain(FileSection& file, absl::Status& status) {
   return train;
 }
 
-// "6 layers of the model (embedding, 4 blocks, head)"
-std::string DescribeChain(const ModelSpec& model, size_t layers) {
-  const auto* gpt = std::get_if<GptSpec>(&model);
-  const std::string parts = gpt != nullptr ? absl::StrCat("embedding, ", gpt->layers,
-                                                          gpt->layers == 1 ? " block, head" : " blocks, head")
-                                           : absl::StrCat(layers, " linear");
-  return absl::StrCat(layers, layers == 1 ? " layer" : " layers", " of the model (", parts, ")");
+std::string WithoutNumber(const std::string& name) {
+  return name.substr(0, name.find_last_not_of("0123456789") + 1);
 }
 
-std::vector<int> CutEvenly(FileSection& file, const ModelSpec& model, const std::vector<LayerCount>& layers) {
+// "6 layers of the model (embedding, block0 to block3, head)"
+std::string DescribeLayers(const std::vector<LayerCount>& layers) {
+  std::vector<std::string> parts;
+  for (size_t begin = 0, end = 0; begin < layers.size(); begin = end) {
+    const std::string& first = layers[begin].name;
+    while (end < layers.size() && WithoutNumber(layers[end].name) == WithoutNumber(first)) ++end;
+    parts.push_back(end == begin + 1 ? first : absl::StrCat(first, " to ", layers[end - 1].name));
+  }
+  return absl::StrCat(layers.size(), layers.size() == 1 ? " layer" : " layers", " of the model (",
+                      absl::StrJoin(parts, ", "), ")");
+}
+
+std::vector<int> CutEvenly(FileSection& file, const std::vector<LayerCount>& layers) {
   int stages = 1;
   if (!file.At("stages").is_number_integer()) {
     file.Fail("stages",
@@ -175,19 +141,25 @@ std::vector<int> CutEvenly(FileSection& file, const ModelSpec& model, const std:
   file.Read("stages", stages, 1, INT_MAX);
   if (!file.ok()) return {};
   if (static_cast<size_t>(stages) > layers.size()) {
-    file.Fail("stages", absl::StrCat(stages, " is more than the ", DescribeChain(model, layers.size()),
-                                     "; use at most ", layers.size()));
+    file.Fail("stages", absl::StrCat(stages, " is more than the ", DescribeLayers(layers), "; use at most ",
+                                     layers.size()));
     return {};
   }
-  return CutStages(layers, stages);
+  std::vector<int> cut = CutStages(layers, stages);
+  if (cut.empty()) {
+    file.Fail("stages", absl::StrCat("the ", DescribeLayers(layers), " have no cut into ", stages,
+                                     " stages of which each hands on the output of one layer"));
+  }
+  return cut;
 }
 
-std::vector<int> ReadCut(const Json& list, const ModelSpec& model, size_t layers, absl::Status& status) {
+std::vector<int> ReadCut(const Json& list, const std::vector<LayerCount>& layers, absl::Status& status) {
   std::vector<int> cut;
   int64_t sum = 0;
   for (size_t s = 0; s < list.size(); ++s) {
     const Json& n = list[s];
-    if (!n.is_number_integer() || n.get<int64_t>() < 1 || n.get<int64_t>() > kLayersMost + 2) {
+    if (!n.is_number_integer() || n.get<int64_t>() < 1 ||
+        n.get<int64_t>() > static_cast<int64_t>(layers.size())) {
       status = ErrorAt(absl::StrCat("stages[", s, "]"), absl::StrCat("must be the number of layers of stage ",
                                                                      s, ", a whole number from 1 up"));
       return {};
@@ -195,11 +167,13 @@ std::vector<int> ReadCut(const Json& list, const ModelSpec& model, size_t layers
     cut.push_back(n.get<int>());
     sum += cut.back();
   }
-  if (static_cast<size_t>(sum) != layers) {
+  if (static_cast<size_t>(sum) != layers.size()) {
     status =
         ErrorAt("stages", absl::StrCat("the list [", absl::StrJoin(cut, ", "), "] places ", sum, " of the ",
-                                       DescribeChain(model, layers), "; its numbers must sum to ", layers));
+                                       DescribeLayers(layers), "; its numbers must sum to ", layers.size()));
+    return {};
   }
+  if (const absl::Status fits = CheckCut(layers, cut); !fits.ok()) status = ErrorAt("stages", fits.message());
   return cut;
 }
 
@@ -208,8 +182,8 @@ std::vector<int> ReadStages(FileSection& file, const ModelSpec& model, absl::Sta
   if (!status.ok()) return {};
   const std::vector<LayerCount> layers = CountLayers(model);
   const Json& stages = file.At("stages");
-  if (stages.is_array()) return ReadCut(stages, model, layers.size(), status);
-  return CutEvenly(file, model, layers);
+  if (stages.is_array()) return ReadCut(stages, layers, status);
+  return CutEvenly(file, layers);
 }
 
 int64_t ReadMemory(FileSection& file) {
@@ -224,25 +198,6 @@ int64_t ReadMemory(FileSection& file) {
     return 0;
   }
   return static_cast<int64_t>(*bytes);
-}
-
-Json ToJson(const ModelSpec& model) {
-  if (const auto* mlp = std::get_if<MlpSpec>(&model)) {
-    return {{"mlp",
-             {{"layers", mlp->layers},
-              {"width", mlp->width},
-              {"inputs", mlp->inputs},
-              {"classes", mlp->classes},
-              {"dropout", mlp->dropout}}}};
-  }
-  const auto& gpt = std::get<GptSpec>(model);
-  return {{"gpt",
-           {{"layers", gpt.layers},
-            {"width", gpt.width},
-            {"heads", gpt.heads},
-            {"context", gpt.context},
-            {"vocabulary", gpt.vocabulary},
-            {"dropout", gpt.dropout}}}};
 }
 
 Json ToJson(const DataSpec& data) {
@@ -276,7 +231,8 @@ absl::StatusOr<RunSpec> ParseRunSpec(const Json& json) {
   RunSpec spec;
   FileSection file(json, "", {"name", "model", "data", "train", "stages", "schedule", "memory"}, status);
   spec.name = ReadName(file);
-  spec.model = ReadModel(file, status);
+  file.Require("model", "model: {gpt: {layers: 8, width: 256}}");
+  spec.model = ReadModel(file.At("model"), "model", status);
   spec.data = ReadData(file, status);
   CheckModelAndData(spec, status);
   spec.train = ReadTrain(file, status);

@@ -21,27 +21,11 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "nlohmann/json.hpp"
+#include "proto/run/model_spec.h"
 
 namespace weft {
 
 inline constexpr absl::string_view kPathPayload = "weft/path";
-
-struct MlpSpec {
-  int layers = 3;  // linear layers in all, the last one to the classes
-  int width = 256;
-  int inputs = 784;  // features of a sample
-  int classes = 10;
-  double dropout = 0;
-};
-struct GptSpec {
-  int layers = 8;  // transformer blocks; embedding and head are further layers of the chain
-  int width = 256;
-  int heads = 4;
-  int context = 128;     // tokens of a sample
-  int vocabulary = 256;  // bytes
-  double dropout = 0;
-};
-using ModelSpec = std::variant<MlpSpec, GptSpec>;
 
 struct TextData {
   std::string path;
@@ -85,7 +69,7 @@ struct RunSpec {
   ModelSpec model;
   DataSpec data;
   TrainSpec train;
-  std::vector<int> layers_of_stage;  // cut of the chain: layers of each stage, in order; size S
+  std::vector<int> layers_of_stage;  // the cut: layers of each stage, in order; size S
   ScheduleSpec schedule;
   int64_t memory = 0;  // bytes that each rank may use; 0 for no budget
 

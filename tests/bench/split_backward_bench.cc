@@ -67,11 +67,11 @@ class Stage {
   double Time(bool split) {
     ++step_;
     for (int b = 0; b < kMicrobatches; ++b)
-      Require(rank_->Forward(Job::Compute(step_, 1, b, JobKind::kForward), x_, {}).status());
+      Require(rank_->Forward(Job::Compute(step_, 1, b, JobKind::kForward), {x_}, {}).status());
     const auto start = std::chrono::steady_clock::now();
     for (int b = 0; b < kMicrobatches; ++b) {
       const auto backward = [&](JobKind kind, const Tensor& g) {
-        Require(rank_->Backward(Job::Compute(step_, 1, b, kind), g, {}, false).status());
+        Require(rank_->Backward(Job::Compute(step_, 1, b, kind), {g}, {}, false).status());
       };
       if (split) {
         backward(JobKind::kBackwardInput, g_);

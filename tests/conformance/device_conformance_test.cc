@@ -13,10 +13,11 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
-#include "proto/run/model_chain.h"
+#include "proto/run/model_layers.h"
 #include "proto/run/run_memory.h"
 #include "tests/conformance/training_driver.h"
 #include "worker/shell/compute/compute.h"
+#include "worker/shell/compute/parameters.h"
 #include "worker/shell/compute/segment_allocator.h"
 
 namespace weft::testing {
@@ -31,7 +32,10 @@ Device& Cpu() {
 
 RunSpec SmallRun(const std::string& model, const std::string& optimizer, int stages,
                  const std::string& folder) {
-  RunSpec run = model == "gpt" ? SmallGptRun(folder, stages) : SmallMlpRun(folder, stages);
+  RunSpec run = model == "gpt"         ? SmallGptRun(folder, stages)
+                : model == "mlp"       ? SmallMlpRun(folder, stages)
+                : model == "two_tower" ? SmallTwoTowerRun(folder, stages, /*stem=*/1)
+                                       : SmallTwoTowerRun(folder, stages, /*stem=*/0);
   run.train.optimizer = optimizer == "adamw" ? AdamW() : Sgd();
   return run;
 }
@@ -130,7 +134,8 @@ TEST_P(DeviceTraining, ForwardBesideABackwardOfTheSameRank_EqualsReference) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cpu, DeviceTraining,
-                         ::testing::Combine(::testing::Values("gpt", "mlp"),
+                         ::testing::Combine(::testing::Values("gpt", "mlp", "two_tower",
+                                                              "two_tower_of_halves"),
                                             ::testing::Values("sgd", "adamw"), ::testing::Values(1, 2, 4)),
                          [](const auto& info) {
                            return std::get<0>(info.param) + "_" + std::get<1>(info.param) + "_stages" +
@@ -194,10 +199,10 @@ TEST_P(DeviceModel, OutputElements_OfCountedChain_EqualActivations) {
   Tensor x;
   for (int s = 0; s < run.stages(); ++s) {
     ASSERT_TRUE(rank->AddStage(s, true).ok());
-    auto result = rank->Forward(Job::Compute(0, s, 0, JobKind::kForward), x, {});
+    auto result = rank->Forward(Job::Compute(0, s, 0, JobKind::kForward), One(x), {});
     ASSERT_TRUE(result.ok()) << result.status();
     x = result->activation;
-    const int64_t elements = counts[s].output_elements * run.microbatch_samples();
+    const int64_t elements = counts[s].output_elements() * run.microbatch_samples();
     EXPECT_EQ(x.bytes, static_cast<size_t>(elements) * sizeof(float)) << counts[s].name;
   }
 }
@@ -218,12 +223,13 @@ TEST_P(DeviceModel, Memory_AfterAStep_ReturnsToTheLevelBefore) {
     for (int b = 0; b < run.train.microbatches; ++b) {
       const int64_t alive = Live(*rank, MemoryClass::kActivations);
       Tensor x = rank->Forward(Job::Compute(t, 0, b, JobKind::kForward), {}, {})->activation;
-      ASSERT_TRUE(rank->Forward(Job::Compute(t, 1, b, JobKind::kForward), x, {}).ok());
+      ASSERT_TRUE(rank->Forward(Job::Compute(t, 1, b, JobKind::kForward), One(x), {}).ok());
       EXPECT_GT(Live(*rank, MemoryClass::kActivations), alive);
     }
     for (int b = 0; b < run.train.microbatches; ++b) {
-      Tensor g = rank->Backward(Job::Compute(t, 1, b, JobKind::kBackward), {}, {}, false)->input_gradient;
-      ASSERT_TRUE(rank->Backward(Job::Compute(t, 0, b, JobKind::kBackward), g, {}, false).ok());
+      Tensor g =
+          rank->Backward(Job::Compute(t, 1, b, JobKind::kBackward), {}, {}, false)->input_gradients.at(0);
+      ASSERT_TRUE(rank->Backward(Job::Compute(t, 0, b, JobKind::kBackward), One(g), {}, false).ok());
     }
     EXPECT_EQ(Live(*rank, MemoryClass::kActivations), 0);
     EXPECT_EQ(Live(*rank, MemoryClass::kGradients), weights);
@@ -246,13 +252,13 @@ Left LeftByForward(const RunSpec& run, MemorySource& memory) {
   Tensor g;
   for (int b = 0; b < 2; ++b) {
     Tensor x = first->Forward(Job::Compute(0, 0, b, JobKind::kForward), {}, {})->activation;
-    Tensor y = rank->Forward(Job::Compute(0, 1, b, JobKind::kForward), std::move(x), {})->activation;
+    Tensor y = rank->Forward(Job::Compute(0, 1, b, JobKind::kForward), One(std::move(x)), {})->activation;
     g = CopyOf(y);
   }
   const Left left{Live(*rank, MemoryClass::kActivations) / 2, Live(*rank, MemoryClass::kHost) / 2};
   for (int b = 0; b < 2; ++b) {
-    EXPECT_TRUE(rank->Backward(Job::Compute(0, 1, b, JobKind::kBackward), g, {}, false).ok());
-    EXPECT_TRUE(first->Backward(Job::Compute(0, 0, b, JobKind::kBackward), g, {}, false).ok());
+    EXPECT_TRUE(rank->Backward(Job::Compute(0, 1, b, JobKind::kBackward), One(g), {}, false).ok());
+    EXPECT_TRUE(first->Backward(Job::Compute(0, 0, b, JobKind::kBackward), One(g), {}, false).ok());
   }
   for (const MemoryClass c : {MemoryClass::kActivations, MemoryClass::kHost}) {
     EXPECT_EQ(Live(*rank, c), 0);
@@ -293,18 +299,18 @@ void ExpectCountsHold(const RunSpec& run, MemorySource& memory) {
     Tensor x;
     for (int t = 0; t < s; ++t) {
       ASSERT_TRUE(first->AddStage(t, true).ok());
-      x = first->Forward(Job::Compute(0, t, 0, JobKind::kForward), x, {})->activation;
+      x = first->Forward(Job::Compute(0, t, 0, JobKind::kForward), One(x), {})->activation;
     }
     if (s > 0) x = CopyOf(x);
     const Tensor input = x;
-    auto forward = rank->Forward(Job::Compute(0, s, 0, JobKind::kForward), std::move(x), {});
+    auto forward = rank->Forward(Job::Compute(0, s, 0, JobKind::kForward), One(std::move(x)), {});
     ASSERT_TRUE(forward.ok()) << forward.status();
     EXPECT_EQ(forward->left_bytes, Live(*rank, MemoryClass::kActivations));
     EXPECT_LE(forward->left_bytes, counted.left);
     EXPECT_GE(1.3 * static_cast<double>(forward->left_bytes) + 2000, static_cast<double>(counted.left));
     Tensor g;
     if (s + 1 < run.stages()) g = CopyOf(std::exchange(forward->activation, Tensor{}));
-    ASSERT_TRUE(rank->Backward(Job::Compute(0, s, 0, JobKind::kBackward), g, {}, false).ok());
+    ASSERT_TRUE(rank->Backward(Job::Compute(0, s, 0, JobKind::kBackward), One(g), {}, false).ok());
     const BytesByClass peak = rank->peak_bytes();
     const auto peak_of = [&](MemoryClass c) { return peak[static_cast<int>(c)]; };
     EXPECT_LE(peak_of(MemoryClass::kActivations) + peak_of(MemoryClass::kBuffers),
@@ -352,10 +358,11 @@ TEST_P(DeviceModel, OutputGradient_DuringBackward_StaysUnchanged) {
   ASSERT_TRUE(rank->AddStage(1, true).ok());
   const Tensor x = rank->Forward(Job::Compute(0, 0, 0, JobKind::kForward), {}, {})->activation;
   const Tensor x_before = CopyOf(x);
-  ASSERT_TRUE(rank->Forward(Job::Compute(0, 1, 0, JobKind::kForward), x, {}).ok());
-  const Tensor g = rank->Backward(Job::Compute(0, 1, 0, JobKind::kBackward), {}, {}, false)->input_gradient;
+  ASSERT_TRUE(rank->Forward(Job::Compute(0, 1, 0, JobKind::kForward), One(x), {}).ok());
+  const Tensor g =
+      rank->Backward(Job::Compute(0, 1, 0, JobKind::kBackward), {}, {}, false)->input_gradients.at(0);
   const Tensor g_before = CopyOf(g);
-  ASSERT_TRUE(rank->Backward(Job::Compute(0, 0, 0, JobKind::kBackward), g, {}, false).ok());
+  ASSERT_TRUE(rank->Backward(Job::Compute(0, 0, 0, JobKind::kBackward), One(g), {}, false).ok());
   EXPECT_EQ(std::memcmp(x.data, x_before.data, x.bytes), 0);
   EXPECT_EQ(std::memcmp(g.data, g_before.data, g.bytes), 0);
 }
@@ -382,14 +389,15 @@ TEST_P(DeviceModel, MisalignedTensors_GiveTheSameBits) {
     }
     auto weights = [&](int s) { return deliver(*holder->Weights(s)); };
     Tensor x = rank->Forward(Job::Compute(0, 0, 0, JobKind::kForward), {}, weights(0))->activation;
-    x = rank->Forward(Job::Compute(0, 1, 0, JobKind::kForward), deliver(x), weights(1))->activation;
-    ASSERT_TRUE(rank->Forward(Job::Compute(0, 2, 0, JobKind::kForward), deliver(x), weights(2)).ok());
-    Tensor g =
-        rank->Backward(Job::Compute(0, 2, 0, JobKind::kBackward), {}, weights(2), true)->input_gradient;
-    auto result = rank->Backward(Job::Compute(0, 1, 0, JobKind::kBackward), deliver(g), weights(1), true);
+    x = rank->Forward(Job::Compute(0, 1, 0, JobKind::kForward), One(deliver(x)), weights(1))->activation;
+    ASSERT_TRUE(rank->Forward(Job::Compute(0, 2, 0, JobKind::kForward), One(deliver(x)), weights(2)).ok());
+    Tensor g = rank->Backward(Job::Compute(0, 2, 0, JobKind::kBackward), {}, weights(2), true)
+                   ->input_gradients.at(0);
+    auto result =
+        rank->Backward(Job::Compute(0, 1, 0, JobKind::kBackward), One(deliver(g)), weights(1), true);
     ASSERT_TRUE(result.ok()) << result.status();
     outputs[misaligned][0] = x;
-    outputs[misaligned][1] = result->input_gradient;
+    outputs[misaligned][1] = result->input_gradients.at(0);
     outputs[misaligned][2] = result->gradient;
   }
   for (int i = 0; i < 3; ++i) {
@@ -560,6 +568,52 @@ TEST(DeviceTrainingTest, SizesOfUse_CutAndReplicated_EqualReference) {
     ExpectSame(Train(Cpu(), run, {Kind::kFetched}), reference);
     ExpectSame(Train(Cpu(), run, {Kind::kReplicas}), reference);
   }
+}
+
+// What a run of two towers needs is counted as it is: parameters to the element, activations as a bound.
+TEST(DeviceTrainingTest, TwoTower_CountsOfLayers_HoldForTheCompute) {
+  for (const int stem : {0, 2}) {
+    TemporaryFolder folder;
+    RunSpec run = SmallTwoTowerRun(folder.path(), 1, stem);
+    const std::vector<LayerCount> counts = CountLayers(run.model);
+    run.layers_of_stage.assign(counts.size(), 1);
+    PlainMemory memory;
+    auto rank = *Cpu().CreateRank(run, 0, memory);
+    const std::vector<std::vector<int>> inputs = StageInputs(counts, run.layers_of_stage);
+    std::vector<Tensor> outputs;
+    for (int s = 0; s < run.stages(); ++s) {
+      SCOPED_TRACE(counts[s].name);
+      ASSERT_TRUE(rank->AddStage(s, true).ok());
+      int64_t elements = 0;
+      for (const ParameterSlot& slot : LayOutStage(run, s).slots) elements += slot.parameter.elements();
+      EXPECT_EQ(elements, counts[s].parameters);
+      std::vector<Tensor> read;
+      for (const int from : inputs[s]) read.push_back(outputs[from]);
+      auto result = rank->Forward(Job::Compute(0, s, 0, JobKind::kForward), read, {});
+      ASSERT_TRUE(result.ok()) << result.status();
+      const int64_t size = counts[s].output_elements() * run.microbatch_samples();
+      EXPECT_EQ(result->activation.bytes, static_cast<size_t>(size) * sizeof(float));
+      const int64_t left = counts[s].left_bytes * run.microbatch_samples() + counts[s].left_alignment;
+      EXPECT_LE(result->left_bytes, left);
+      EXPECT_GE(result->left_bytes, left / 2);
+      outputs.push_back(result->activation);
+    }
+  }
+}
+
+TEST(DeviceTrainingTest, TwoTower_WrongNumberOfTensors_IsRefused) {
+  TemporaryFolder folder;
+  const RunSpec run = SmallTwoTowerRun(folder.path(), 6, /*stem=*/1);
+  PlainMemory memory;
+  auto rank = *Cpu().CreateRank(run, 0, memory);
+  ASSERT_TRUE(rank->AddStage(0, true).ok() && rank->AddStage(5, true).ok());
+  const Tensor x = rank->Forward(Job::Compute(0, 0, 0, JobKind::kForward), {}, {})->activation;
+  absl::Status status = rank->Forward(Job::Compute(0, 5, 0, JobKind::kForward), {x}, {}).status();
+  EXPECT_THAT(std::string(status.message()),
+              ::testing::HasSubstr("stage 5 reads the outputs of 2 stages, 1 came"));
+  status = rank->Backward(Job::Compute(0, 0, 0, JobKind::kBackward), {x}, {}, false).status();
+  EXPECT_THAT(std::string(status.message()),
+              ::testing::HasSubstr("the output of stage 0 is read by 2 stages, 1 gradients came"));
 }
 
 TEST(DeviceTrainingTest, WithoutData_CreateRank_NamesTheFile) {

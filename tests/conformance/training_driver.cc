@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "proto/run/model_chain.h"
+#include "proto/run/model_layers.h"
 #include "worker/shell/compute/reference.h"
 #include "worker/shell/compute/safetensors.h"
 
@@ -50,10 +50,39 @@ void Poison(const Tensor& tensor) {
   std::fill(values, values + tensor.bytes / sizeof(float), std::numeric_limits<float>::quiet_NaN());
 }
 
+// Images of side x side pixels with labels that can be learned, in IDX files.
+IdxData SmallImages(const std::string& folder, int side) {
+  constexpr int kCount = 50;
+  const auto size = static_cast<uint32_t>(side);
+  std::string images = BigEndian(0x803) + BigEndian(kCount) + BigEndian(size) + BigEndian(size);
+  std::string labels = BigEndian(0x801) + BigEndian(kCount);
+  for (int i = 0; i < kCount; ++i) {
+    labels.push_back(static_cast<char>(i * 7 % 10));
+    for (int p = 0; p < side * side; ++p)
+      images.push_back(static_cast<char>((i * 7 % 10 + p * p) * 37 % 256));
+  }
+  WriteFile(absl::StrCat(folder, "/images"), images);
+  WriteFile(absl::StrCat(folder, "/labels"), labels);
+  return {absl::StrCat(folder, "/images"), absl::StrCat(folder, "/labels")};
+}
+
+// The stages that each stage reads.
+std::vector<std::vector<int>> InputsOf(const RunSpec& run) {
+  std::vector<std::vector<int>> inputs = StageInputs(CountLayers(run.model), run.layers_of_stage);
+  if (!inputs.empty()) return inputs;
+  inputs.resize(run.stages());
+  for (int s = 1; s < run.stages(); ++s) inputs[s] = {s - 1};
+  return inputs;
+}
+
 class Driver {
  public:
   Driver(Device& device, const RunSpec& run, const Arrangement& arrangement)
-      : run_(run), arrangement_(arrangement), stages_(run.stages()), microbatches_(run.train.microbatches) {
+      : run_(run),
+        arrangement_(arrangement),
+        stages_(run.stages()),
+        microbatches_(run.train.microbatches),
+        inputs_of_(InputsOf(run)) {
     if (arrangement_.backward_order.empty()) {
       arrangement_.backward_order.resize(microbatches_);
       std::iota(arrangement_.backward_order.begin(), arrangement_.backward_order.end(), 0);
@@ -151,24 +180,29 @@ class Driver {
   static Tensor Deliver(const Tensor& tensor) { return tensor.empty() ? Tensor{} : CopyOf(tensor); }
 
   double Forward(int t, int b) {
-    Tensor x;
+    std::vector<Tensor> outputs(stages_);
     double loss = 0;
     for (int s = 0; s < stages_; ++s) {
       Tensor weights = FetchWeights(s, b);
       const Job job = Job::Compute(t, s, b, JobKind::kForward);
-      if (arrangement_.kind == Kind::kApart) inputs_[{s, b}] = Deliver(x);
+      std::vector<Tensor> inputs;
+      for (const int from : inputs_of_[s]) inputs.push_back(Deliver(outputs[from]));
+      if (arrangement_.kind == Kind::kApart) {
+        for (const Tensor& input : inputs) inputs_[{s, b}].push_back(Deliver(input));
+      }
       RankCompute& rank = *ranks_[ComputeRank(s, b)];
-      ForwardResult result = Require(arrangement_.kind == Kind::kApart ? rank.ForwardOnly(job, x, weights)
-                                                                       : rank.Forward(job, x, weights));
+      ForwardResult result =
+          Require(arrangement_.kind == Kind::kApart ? rank.ForwardOnly(job, std::move(inputs), weights)
+                                                    : rank.Forward(job, std::move(inputs), weights));
       if (!weights.empty()) Poison(weights);
-      x = Deliver(result.activation);
+      outputs[s] = result.activation;
       if (result.loss.has_value()) loss = *result.loss;
     }
     return loss;
   }
 
   void Backward(int t, int b) {
-    Tensor g;
+    std::vector<std::vector<Tensor>> gradients(stages_);  // of each stage's output, by its consumers
     for (int s = stages_ - 1; s >= 0; --s) {
       RankCompute& rank = *ranks_[ComputeRank(s, b, /*backward=*/true)];
       BackwardResult result;
@@ -176,13 +210,14 @@ class Driver {
         const JobKind kind = arrangement_.split_backward ? JobKind::kBackwardInput : JobKind::kBackward;
         Require(rank.AdoptPass(Job::Compute(t, s, b, kind), std::move(inputs_[{s, b}])));
       }
+      std::vector<Tensor> g = std::move(gradients[s]);
       if (arrangement_.split_backward) {
         Tensor weights = FetchWeights(s, b, /*backward=*/true);
         result =
             Require(rank.Backward(Job::Compute(t, s, b, JobKind::kBackwardInput), g, weights, hands_out()));
         EXPECT_TRUE(result.gradient.empty());
         if (!weights.empty()) Poison(weights);
-        if (!g.empty()) g = {};
+        g.clear();
         BackwardResult second = Require(rank.Backward(Job::Compute(t, s, b, JobKind::kBackwardWeight), {},
                                                       FetchWeights(s, b, true), hands_out()));
         result.gradient = second.gradient;
@@ -190,10 +225,14 @@ class Driver {
         result = Require(rank.Backward(Job::Compute(t, s, b, JobKind::kBackward), g, FetchWeights(s, b, true),
                                        hands_out()));
       }
-      EXPECT_EQ(result.input_gradient.empty(), s == 0);
+      EXPECT_EQ(result.input_gradients.size(), inputs_of_[s].size());
       EXPECT_EQ(result.gradient.empty(), !hands_out());
       if (hands_out()) gradients_[s][b] = result.gradient;
-      g = Deliver(result.input_gradient);
+      for (size_t i = 0; i < inputs_of_[s].size(); ++i) {
+        // Later consumers come first here, and stand behind.
+        std::vector<Tensor>& of_input = gradients[inputs_of_[s][i]];
+        of_input.insert(of_input.begin(), Deliver(result.input_gradients.at(i)));
+      }
     }
   }
 
@@ -235,11 +274,13 @@ class Driver {
   const RunSpec run_;
   Arrangement arrangement_;
   const int stages_, microbatches_;
+  const std::vector<std::vector<int>> inputs_of_;  // stages that each stage reads
   PlainMemory memory_;
   TemporaryFolder folder_;
   std::vector<std::unique_ptr<RankCompute>> ranks_;
   std::map<int, std::map<int, Tensor>> gradients_;
-  std::map<std::pair<int, int>, Tensor> inputs_;  // of stages, by stage and micro-batch, for kApart
+  std::map<std::pair<int, int>, std::vector<Tensor>>
+      inputs_;  // of stages, by stage and micro-batch, for kApart
 };
 
 }  // namespace
@@ -295,16 +336,7 @@ RunSpec SmallGptRun(const std::string& folder, int stages) {
 }
 
 RunSpec SmallMlpRun(const std::string& folder, int stages) {
-  constexpr int kCount = 50, kSide = 7;
-  std::string images = BigEndian(0x803) + BigEndian(kCount) + BigEndian(kSide) + BigEndian(kSide);
-  std::string labels = BigEndian(0x801) + BigEndian(kCount);
-  for (int i = 0; i < kCount; ++i) {
-    labels.push_back(static_cast<char>(i * 7 % 10));
-    for (int p = 0; p < kSide * kSide; ++p)
-      images.push_back(static_cast<char>((i * 7 % 10 + p * p) * 37 % 256));
-  }
-  WriteFile(absl::StrCat(folder, "/images"), images);
-  WriteFile(absl::StrCat(folder, "/labels"), labels);
+  constexpr int kSide = 7;
   MlpSpec model;
   model.layers = 5;
   model.width = 37;
@@ -313,10 +345,33 @@ RunSpec SmallMlpRun(const std::string& folder, int stages) {
   RunSpec run;
   run.name = "small-mlp";
   run.model = model;
-  run.data.source = IdxData{absl::StrCat(folder, "/images"), absl::StrCat(folder, "/labels")};
+  run.data.source = SmallImages(folder, kSide);
   run.train = {4, 20, 4, 3, Sgd()};
   run.layers_of_stage = NearEqual(model.layers, stages);
   return run;
+}
+
+RunSpec SmallTwoTowerRun(const std::string& folder, int stages, int stem) {
+  constexpr int kSide = 8;
+  TwoTowerSpec model;
+  model.stem = stem;
+  model.layers = 2;
+  model.width = 37;
+  model.inputs = kSide * kSide;
+  model.classes = 10;
+  RunSpec run;
+  run.name = "small-two-tower";
+  run.model = model;
+  run.data.source = SmallImages(folder, kSide);
+  run.train = {4, 20, 4, 3, Sgd()};
+  run.layers_of_stage = CutStages(CountLayers(run.model), stages);
+  return run;
+}
+
+std::vector<Tensor> One(Tensor tensor) {
+  std::vector<Tensor> one;
+  if (!tensor.empty()) one.push_back(std::move(tensor));
+  return one;
 }
 
 Tensor CopyOf(const Tensor& tensor) {

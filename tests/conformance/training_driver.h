@@ -34,11 +34,16 @@ std::string SmallText(int bytes);
 RunSpec SmallGptRun(const std::string& folder, int stages);
 // The same with images and labels in IDX files.
 RunSpec SmallMlpRun(const std::string& folder, int stages);
+// The same images, of 8 x 8, for two towers under one head; without a stem each reads one half of an image.
+RunSpec SmallTwoTowerRun(const std::string& folder, int stages, int stem);
 OptimizerSpec Sgd();
 OptimizerSpec AdamW();
 
 // An independent copy in ordinary memory, aligned to 64 bytes.
 Tensor CopyOf(const Tensor& tensor);
+
+// The tensor as the only one of a list; none if it is empty.
+std::vector<Tensor> One(Tensor tensor);
 
 struct Outcome {
   std::vector<double> losses;                                    // a step

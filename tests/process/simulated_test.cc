@@ -11,7 +11,7 @@
 #include "client/run_file.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "proto/run/model_chain.h"
+#include "proto/run/model_layers.h"
 #include "proto/run/run_schedule.h"
 #include "schedules/simulate.h"
 #include "tests/process/command.h"
@@ -48,7 +48,7 @@ SimulationResult Simulated(const RunSpec& run) {
     double parameters = 0;
     for (int i = 0; i < count; ++i) parameters += static_cast<double>(layers[layer++].parameters);
     options.weight.push_back(4 * parameters);
-    options.output.push_back(4.0 * static_cast<double>(layers[layer - 1].output_elements) *
+    options.output.push_back(4.0 * static_cast<double>(layers[layer - 1].output_elements()) *
                              run.microbatch_samples());
   }
   const auto result = Simulate(Graph(*schedule), options);

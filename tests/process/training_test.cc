@@ -176,6 +176,39 @@ TEST(Training, MlpUnderEveryFamilyOnOneTwoFourProcesses_EndsWithTheReferencesBit
   ExpectReferenceBits(folder, [&](const std::string& schedule) { return MlpRun(folder, schedule, 4); });
 }
 
+// Stages that are no chain: towers on ranks of their own, and every way in which tensors and weights travel.
+TEST(Training, TwoTowerCutInManyWays_EndsWithTheReferencesBits) {
+  TestFolder folder;
+  WriteIdx(folder, 256, 8);
+  for (const std::string stages : {"6", "3", "[1, 2, 2, 1]"}) {
+    const auto run = [&](const std::string& schedule) {
+      return absl::StrCat(
+          "name: bits\nmodel: {two_tower: {stem: 1, layers: 2, width: 48, inputs: 64, classes: 10, dropout: "
+          "0.1}}\n",
+          "data: {idx: {images: ", folder / "images.idx", ", labels: ", folder / "labels.idx", "}}\n",
+          "train: {steps: 4, batch: 24, microbatches: 6, seed: 2, optimizer: {adamw: {lr: "
+          "3.0e-3}}}\nstages: ",
+          stages, "\nschedule: ", schedule, "\n");
+    };
+    const std::string plain = folder.Write("plain.yaml", run("gpipe"));
+    const CommandResult reference =
+        Command::Run({"weft", "train", plain, "--reference", "--out", folder / "plain"});
+    ASSERT_EQ(reference.code, 0) << reference.err;
+    const auto want = Tensors(folder / "plain/checkpoint");
+    for (const std::string schedule :
+         {"1f1b", "zb_h1", "{1f1b: {}, activations: recompute}", "{1f1b: {}, activations: offload}", "fsdp",
+          "{fsdp: {shard: width}}", "{lpp: {groups: 2, ranks: 3}}",
+          "{custom: {workers: 3, compute: \"k == forward ? s % W : (s + 1) % W\", weights: \"s % W\"}}"}) {
+      SCOPED_TRACE(absl::StrCat(schedule, ", stages ", stages));
+      const std::string file = folder.Write("run.yaml", run(schedule));
+      const CommandResult r =
+          Command::Run({"weft", "train", file, "--processes", "3", "--out", folder / "out"}, 120);
+      ASSERT_EQ(r.code, 0) << r.err;
+      EXPECT_EQ(Tensors(folder / "out/checkpoint"), want) << "trained weights differ";
+    }
+  }
+}
+
 // Formulas and rows of actions: the scheme is in the run file, not in the programs.
 TEST(Training, SchemesOfTheRunFileItself_EndWithTheReferencesBits) {
   TestFolder folder;

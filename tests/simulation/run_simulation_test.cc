@@ -20,9 +20,9 @@ std::string Text(const WorldOptions& o) {
   for (const auto& [name, value] : o.parameters) parameters += "," + name + "=" + value;
   return "WEFT_SEED=" + std::to_string(o.seed) + ": " + o.family + parameters +
          " S=" + std::to_string(o.stages) + " B=" + std::to_string(o.microbatches) +
-         " T=" + std::to_string(o.steps) + (o.apart ? " apart" : "") + (o.budget ? " budget" : "") +
-         " processes=" + std::to_string(o.processes) + " loss=" + std::to_string(o.loss) +
-         " duplication=" + std::to_string(o.duplication);
+         " T=" + std::to_string(o.steps) + (o.chain ? "" : " no chain") + (o.apart ? " apart" : "") +
+         (o.budget ? " budget" : "") + " processes=" + std::to_string(o.processes) +
+         " loss=" + std::to_string(o.loss) + " duplication=" + std::to_string(o.duplication);
 }
 
 TEST(SimulatedWorld, MessagesLostDoubledDelayedAndReordered_EveryRunEndsWithThePlainLoopsWeights) {

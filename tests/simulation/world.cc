@@ -14,6 +14,7 @@
 #include "proto/session/link.h"
 #include "schedules/check.h"
 #include "schedules/families.h"
+#include "tests/property/random_inputs.h"
 #include "worker/core/worker_core.h"
 
 namespace weft {
@@ -59,6 +60,14 @@ Value GradientValue(Value input_gradient) { return Mix(0x6d, input_gradient); }
 Value SliceValue(Value gradient, int part, int parts) {
   return parts == 1 ? gradient : Mix(gradient, 77 + part);
 }
+// Of several inputs, or of the gradients of several consumers, in order; of one, itself.
+Value Joined(const std::vector<Value>& values, Value none) {
+  Value joined = values.empty() ? none : values[0];
+  for (size_t i = 1; i < values.size(); ++i) joined = Mix(joined, values[i]);
+  return joined;
+}
+// A backward's gradient for input `i`.
+Value PartOfInput(Value input_gradient, int i) { return i == 0 ? input_gradient : Mix(input_gradient, i); }
 Value Updated(Value weights, const std::vector<Value>& sums) {
   Value v = Mix(0x0d, weights);
   for (Value s : sums) v = Mix(v, s);
@@ -89,12 +98,18 @@ std::vector<std::vector<Value>> PlainLoop(const Graph& graph, int steps) {
     for (int b = 0; b < microbatches; ++b) {
       std::vector<Value> out(stages);
       for (int s = 0; s < stages; ++s) {
-        out[s] = ForwardValue(Job::Compute(t, s, b, JobKind::kForward), s > 0 ? out[s - 1] : t, weights[s]);
+        std::vector<Value> inputs;
+        for (const int from : graph.inputs(s)) inputs.push_back(out[from]);
+        out[s] = ForwardValue(Job::Compute(t, s, b, JobKind::kForward), Joined(inputs, t), weights[s]);
       }
-      Value gradient = 0;
+      std::vector<std::vector<Value>> arrived(stages);  // by consumer, ascending
       for (int s = stages - 1; s >= 0; --s) {
-        gradient =
-            InputGradientValue(Job::Compute(t, s, b, JobKind::kBackward), out[s], gradient, weights[s]);
+        const Value gradient = InputGradientValue(Job::Compute(t, s, b, JobKind::kBackward), out[s],
+                                                  Joined(arrived[s], 0), weights[s]);
+        int i = 0;
+        for (const int from : graph.inputs(s)) {
+          arrived[from].insert(arrived[from].begin(), PartOfInput(gradient, i++));
+        }
         const int parts = static_cast<int>(sums[s].size());
         for (int p = 0; p < parts; ++p)
           sums[s][p] = Mix(sums[s][p], SliceValue(GradientValue(gradient), p, parts));
@@ -232,6 +247,7 @@ class World {
 
 World::World(const WorldOptions& options) : options_(options), random_(options.seed) {
   auto schedule = MakeSchedule(options.family, options.parameters, options.stages, options.microbatches);
+  if (!options.chain) schedule->inputs = RandomInputs(options.seed, options.stages);
   if (options.apart) schedule = MakeApart(*std::move(schedule));
   Random budgets(options.seed ^ 0xb7);
   if (options.budget) AddBudget(budgets, &*schedule);
@@ -423,7 +439,7 @@ void World::Publish(Process& p, const PublishEffect& e, const Outputs* outputs) 
       value = outputs->activation;
       break;
     case TensorKind::kInputGradient:
-      value = outputs->input_gradient;
+      value = PartOfInput(outputs->input_gradient, e.key.part);
       break;
     case TensorKind::kGradient:
       value = SliceValue(outputs->gradient, e.key.part, e.parts);
@@ -533,10 +549,10 @@ World::Outputs World::Compute(Process& p, const StartEffect& start) {
   if (runs_again) {
     fetched = weights();
     p.outputs[{start.rank, forward}] =
-        ForwardValue(forward, take(TensorKind::kActivation).value_or(j.step), *fetched);
+        ForwardValue(forward, Joined(take_all(TensorKind::kActivation), j.step), *fetched);
   }
   if (j.kind == JobKind::kForward) {
-    const Value input = take(TensorKind::kActivation).value_or(j.step);
+    const Value input = Joined(take_all(TensorKind::kActivation), j.step);
     out.activation = ForwardValue(j, input, weights());
     if (!start.apart) p.outputs[{start.rank, j}] = out.activation;
   } else if (j.kind == JobKind::kBackwardWeight) {
@@ -548,13 +564,13 @@ World::Outputs World::Compute(Process& p, const StartEffect& start) {
     p.outputs.erase({start.rank, input});
     if (!start.hand_out_gradient) p.outputs[{start.rank, j}] = out.gradient;
   } else if (j.kind == JobKind::kBackwardInput) {
-    const Value gradient = take(TensorKind::kInputGradient).value_or(0);
+    const Value gradient = Joined(take_all(TensorKind::kInputGradient), 0);
     out.input_gradient = InputGradientValue(j, p.outputs[{start.rank, forward}], gradient,
                                             fetched.has_value() ? *fetched : weights());
     p.outputs[{start.rank, j}] = GradientValue(out.input_gradient);
     p.outputs.erase({start.rank, forward});
   } else if (HasMicrobatch(j.kind)) {
-    const Value gradient = take(TensorKind::kInputGradient).value_or(0);
+    const Value gradient = Joined(take_all(TensorKind::kInputGradient), 0);
     out.input_gradient = InputGradientValue(j, p.outputs[{start.rank, forward}], gradient,
                                             fetched.has_value() ? *fetched : weights());
     out.gradient = GradientValue(out.input_gradient);
@@ -722,6 +738,7 @@ WorldOptions DrawWorld(uint64_t seed) {
   o.delay_ns = random.Chance(0.5) ? 100'000 : 1000 * random.From(1, 20'000);
   o.transfer_delay_ns = 1000 * random.From(1, 5'000);
   o.job_ns = 1000 * random.From(1, 4'000);
+  o.chain = random.Chance(0.6);
   return o;
 }
 

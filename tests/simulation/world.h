@@ -24,6 +24,7 @@ struct WorldOptions {
   std::string family = "1f1b";
   std::map<std::string, std::string> parameters;
   bool apart = false;   // each backward runs one rank further than its forward, as far as the family allows
+  bool chain = true;    // of stages; else each reads any earlier ones
   bool budget = false;  // of bytes, about what one micro-batch needs
   int stages = 4, microbatches = 8, steps = 3, processes = 2;
   // Of each packet between a worker and the coordinator.

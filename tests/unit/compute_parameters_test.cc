@@ -3,7 +3,7 @@
 #include <set>
 #include <string>
 
-#include "proto/run/model_chain.h"
+#include "proto/run/model_layers.h"
 #include "worker/shell/compute/parameters.h"
 
 namespace weft {

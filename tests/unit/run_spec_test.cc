@@ -111,7 +111,10 @@ TEST(RunSpec_ToJson, ParsedAgain_SameJson) {
   mlp["train"]["optimizer"] = {{"sgd", {{"lr", 0.1}, {"momentum", 0.9}}}};
   mlp["stages"] = {1, 2};
   mlp["schedule"] = "gpipe";
-  for (const Json& file : {GptRun(), mlp}) {
+  Json towers = mlp;
+  towers["model"] = {{"two_tower", {{"stem", 2}, {"width", 8}}}};
+  towers["stages"] = {2, 2, 2, 1};
+  for (const Json& file : {GptRun(), mlp, towers}) {
     const auto spec = ParseRunSpec(file);
     ASSERT_TRUE(spec.ok()) << spec.status();
     const Json json = ToJson(*spec);
@@ -122,6 +125,17 @@ TEST(RunSpec_ToJson, ParsedAgain_SameJson) {
     EXPECT_EQ(again->schedule.parameters, spec->schedule.parameters);
     EXPECT_EQ(again->schedule.activations, spec->schedule.activations);
   }
+}
+
+TEST(RunSpec_TwoTower, StagesThatCannotBe_AreRefusedWithTheLayers) {
+  Json run = With("/model", {{"two_tower", {{"stem", 1}, {"layers", 2}}}});
+  run["data"] = {{"idx", {{"images", "i"}, {"labels", "l"}}}};
+  run["stages"] = {2, 4};
+  ExpectRefused({run, "stages", "right0 of a later stage reads stem0 in its middle"});
+  run["stages"] = 7;
+  ExpectRefused({run, "stages", "(stem0, left0 to left1, right0 to right1, head); use at most 6"});
+  run["model"] = {{"two_tower", {{"inputs", 49}}}};
+  ExpectRefused({run, "model.two_tower.inputs", "49 cannot be halved"});
 }
 
 TEST(RunSpec_UnknownKey, AnySection_NamesNearestValidKey) {
@@ -184,17 +198,17 @@ TEST(RunSpec_Fit, PartsThatDoNotFit_NamesBoth) {
   ExpectRefused(
       {With("/train/batch", 15), "train.batch", "15 samples cannot be cut into 4 equal micro-batches"});
   ExpectRefused({With("/model/gpt/heads", 3), "model.gpt.width", "32 is not divisible by heads 3"});
-  ExpectRefused(
-      {With("/stages", 99), "stages",
-       "stages: 99 is more than the 6 layers of the model (embedding, 4 blocks, head); use at most 6"});
+  ExpectRefused({With("/stages", 99), "stages",
+                 "stages: 99 is more than the 6 layers of the model (embedding, block0 to block3, head); use "
+                 "at most 6"});
   ExpectRefused({With("/stages", 0), "stages", "from 1"});
   ExpectRefused({With("/stages", {2, 2}), "stages",
-                 "[2, 2] places 4 of the 6 layers of the model (embedding, 4 blocks"});
+                 "[2, 2] places 4 of the 6 layers of the model (embedding, block0 to block3"});
   ExpectRefused({With("/stages", {3, 0, 3}), "stages[1]", "layers of stage 1"});
   ExpectRefused({With("/stages", Json::array()), "stages", "must sum to 6"});
-  ExpectRefused({With("/model", "mlp"), "data", "an mlp learns from labelled images"});
-  ExpectRefused(
-      {With("/data", {{"idx", {{"images", "i"}, {"labels", "l"}}}}), "data", "a gpt learns from text"});
+  ExpectRefused({With("/model", "mlp"), "data", "the model mlp learns from labelled images"});
+  ExpectRefused({With("/data", {{"idx", {{"images", "i"}, {"labels", "l"}}}}), "data",
+                 "the model gpt learns from text"});
   ExpectRefused({With("/data/order", "shuffled"), "data.order", "sequential"});
 }
 

@@ -5,6 +5,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "schedules/check.h"
+#include "schedules/claim_order.h"
 #include "schedules/dispatch.h"
 #include "schedules/families.h"
 #include "schedules/simulate.h"
@@ -157,7 +158,7 @@ TEST(StrictReplay, OrderAgainstThePriorities_IsKeptInEveryStep) {
   EXPECT_EQ(run->ranks[0].peak_activations, 1);
   const auto order = ClaimOrder(Graph(s));
   ASSERT_TRUE(order.ok());
-  EXPECT_EQ((*order)[0], (std::vector<Job>{F(0, 1), B(0, 1), F(0, 0), B(0, 0), Job::Update(0, 0, 0)}));
+  EXPECT_EQ((*order)[0][0], (std::vector<Job>{F(0, 1), B(0, 1), F(0, 0), B(0, 0), Job::Update(0, 0, 0)}));
 }
 
 TEST(StrictReplay, FixedOrder_WaitsWhereTheGreedyRuleWouldNot) {
@@ -211,7 +212,9 @@ TEST(OrderCheck, OrdersOfTwoRanksAgainstEachOther_NamesTheJobsOfTheCycle) {
 TEST(OrderCheck, LimitThatTheOrderBreaks_IsADeadlock) {
   Schedule s = OneStage({F(0, 0), F(0, 1), B(0, 0), B(0, 1)});
   s.limit = [](Rank, int) -> std::optional<int> { return 1; };
-  EXPECT_THAT(Problem(s), HasSubstr("deadlock: forward (step 0, stage 0, micro-batch 1) comes in the order of rank 0 while 1"));
+  EXPECT_THAT(
+      Problem(s),
+      HasSubstr("deadlock: forward (step 0, stage 0, micro-batch 1) comes in the order of rank 0 while 1"));
 }
 
 }  // namespace

@@ -217,6 +217,60 @@ TEST(Apart, BackwardOnAnotherRank_WaitsForTheStagesInput) {
   }
 }
 
+// Two towers of two stages under one head, after a stem that both read: 0 -> 1 -> 2 and 0 -> 3 -> 4 into 5.
+Schedule TwoTowers(const char* name, int microbatches) {
+  Schedule s = *MakeSchedule(name, {}, 6, microbatches);
+  s.inputs = {{}, {0}, {1}, {0}, {3}, {2, 4}};
+  return s;
+}
+
+TEST(StagesWithSeveralInputs, Edges_NameConsumersAndInputsByNumber) {
+  const Schedule schedule = TwoTowers("gpipe", 2);
+  ASSERT_TRUE(CheckSchedule(schedule).ok()) << CheckSchedule(schedule);
+  const Graph graph(schedule);
+  EXPECT_EQ(graph.consumers(0), (std::vector<int>{1, 3}));
+  EXPECT_EQ(graph.inputs(5), (std::vector<int>{2, 4}));
+  std::vector<Edge> edges;
+  graph.Successors(Job::Compute(0, 0, 1, JobKind::kForward), &edges);
+  ASSERT_EQ(edges.size(), 3u);
+  for (int i : {0, 1}) {
+    EXPECT_EQ(edges[i].to, Job::Compute(0, 1 + 2 * i, 1, JobKind::kForward));
+    EXPECT_EQ(edges[i].tensor, TensorKind::kActivation);
+    EXPECT_EQ(edges[i].part, i);
+  }
+  edges.clear();
+  graph.Predecessors(Job::Compute(0, 4, 1, JobKind::kBackward), &edges);
+  ASSERT_EQ(edges.size(), 2u);
+  EXPECT_EQ(edges[1].from, Job::Compute(0, 5, 1, JobKind::kBackward));
+  EXPECT_EQ(edges[1].tensor, TensorKind::kInputGradient);
+  EXPECT_EQ(edges[1].part, 1);
+}
+
+// The towers run side by side: as long as a chain of four stages.
+TEST(StagesWithSeveralInputs, TowersOnTheirOwnRanks_RunBesideEachOther) {
+  for (const char* name : {"gpipe", "1f1b"}) {
+    const auto run = Simulate(Graph(TwoTowers(name, 8)), {});
+    const auto chain = Simulate(Graph(*MakeSchedule(name, {}, 4, 8)), {});
+    ASSERT_TRUE(run.ok() && chain.ok());
+    EXPECT_DOUBLE_EQ(run->makespan, chain->makespan) << name;
+    EXPECT_EQ(run->ranks[0].gradient_receives, 16);  // the fork's, from both towers
+    EXPECT_EQ(run->ranks[5].activation_receives, 16);
+  }
+}
+
+TEST(StagesWithSeveralInputs, UnsoundInputs_AreRefusedWithTheStage) {
+  const auto problem = [](std::vector<std::vector<int>> inputs) {
+    Schedule s = *MakeSchedule("gpipe", {}, 3, 2);
+    s.inputs = std::move(inputs);
+    return std::string(CheckSchedule(s).message());
+  };
+  EXPECT_THAT(problem({{}, {}}), HasSubstr("the inputs of 2 stages are given, there are 3"));
+  EXPECT_THAT(problem({{}, {2}, {0, 1}}), HasSubstr("stage 1 reads stage 2"));
+  EXPECT_THAT(problem({{}, {}, {1, 0}}), HasSubstr("stage 2 reads stage 0"));
+  EXPECT_THAT(problem({{}, {}, {1}}), HasSubstr("no stage reads the output of stage 0"));
+  EXPECT_EQ(problem({{}, {}, {0, 1}}), "");
+}
+
 TEST(Apart, HalvesOfABackwardOnTwoRanks_AreRefused) {
   Schedule s = Apart(true);
   s.compute = [](const Job& j) { return j.kind == JobKind::kBackwardWeight ? j.stage : 3 + j.stage; };
@@ -312,7 +366,8 @@ TEST(ScheduleCheck, LimitThatDeadlocks_IsRefused) {
   };
   const std::string message(CheckSchedule(s).message());
   EXPECT_THAT(message, HasSubstr("may deadlock: forward"));
-  EXPECT_THAT(message, HasSubstr("micro-batch 1) may wait on rank 0 (limit 1) for the activation of forward"));
+  EXPECT_THAT(message,
+              HasSubstr("micro-batch 1) may wait on rank 0 (limit 1) for the activation of forward"));
 }
 
 }  // namespace

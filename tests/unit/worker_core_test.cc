@@ -9,6 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "schedules/actions.h"
+#include "schedules/claim_order.h"
 #include "schedules/families.h"
 #include "schedules/simulate.h"
 
@@ -59,7 +60,7 @@ class OneProcess : public ::testing::Test {
 TEST_F(OneProcess, GrantsInClaimOrder_EveryJobStartsOnceAfterItsPredecessors) {
   Begin(Shape("1f1b", 3, 4, 3));
   const Graph graph(shape_.schedule);
-  const auto order = *ClaimOrder(graph);
+  const auto order = ClaimOrder(graph)->front();
   WorkerEffects out;
   for (int step = 0; step < 3; ++step) {
     for (Rank r = 0; r < 3; ++r) {
@@ -98,7 +99,7 @@ TEST_F(OneProcess, FixedOrder_StartsComputeJobsInTheOrderOfTheList) {
   for (const char* family : {"zb_h1", "zb_v", "v_min"}) {
     Begin(Shape(family, 4, 4, kSteps));
     const Schedule& schedule = shape_.schedule;
-    const auto claims = *ClaimOrder(Graph(schedule));
+    const auto claims = ClaimOrder(Graph(schedule))->front();
     WorkerEffects out;
     for (int step = 0; step < kSteps; ++step) {
       for (Rank r = 0; r < schedule.ranks; ++r) {
@@ -189,7 +190,7 @@ class OnePair : public OneProcess {
  protected:
   void SetUp() override {
     Begin({*ScheduleFromActions("0F0,(0F1;0B0)OVERLAP_F_B,0I1,0W1"), 1});
-    core_->OnMessage(10, GrantOf(0, (*ClaimOrder(Graph(shape_.schedule)))[0]), &out_);
+    core_->OnMessage(10, GrantOf(0, ClaimOrder(Graph(shape_.schedule))->front()[0]), &out_);
   }
   static Job Of(int microbatch, JobKind kind) { return Job::Compute(0, 0, microbatch, kind); }
   // The jobs that start when `job` ends: each with whether it is for the second thread.
@@ -260,7 +261,7 @@ TEST_F(OnePair, AbortWhileBothRun_ForgetsAfterTheLastOfThem) {
 TEST_F(OneProcess, ReplicatedStage_SumsGradientsInOrderOfMicrobatches) {
   Begin(Shape("ddp", 1, 3, 1));
   const Graph graph(shape_.schedule);
-  const auto order = *ClaimOrder(graph);
+  const auto order = ClaimOrder(graph)->front();
   WorkerEffects out;
   for (Rank r = 0; r < 3; ++r) core_->OnMessage(2, GrantOf(r, order[r]), &out);
   // Backward of micro-batch 2 ends first, then 0, then 1: rank 0's reduce takes 0 alone, then 1 and 2.
@@ -339,7 +340,7 @@ TEST(TwoProcesses, WeightsByWidth_AreWantedForTheRunningJobAndTheNext) {
   WorkerCore core([&](const std::string&) { return shape; });
   WorkerEffects out;
   PrepareSecondRank(core);
-  core.OnMessage(2, Grant{1, 1, {1, 2}, (*ClaimOrder(Graph(shape.schedule)))[1]}, &out);
+  core.OnMessage(2, Grant{1, 1, {1, 2}, ClaimOrder(Graph(shape.schedule))->front()[1]}, &out);
   const std::vector<std::pair<JobKind, int>> order = {{JobKind::kForward, 0},  {JobKind::kForward, 1},
                                                       {JobKind::kForward, 2},  {JobKind::kBackward, 2},
                                                       {JobKind::kBackward, 1}, {JobKind::kBackward, 0}};

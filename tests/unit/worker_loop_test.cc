@@ -20,6 +20,7 @@
 #include "absl/strings/substitute.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "schedules/claim_order.h"
 #include "schedules/simulate.h"
 #include "worker/shell/run_shape.h"
 #include "worker/shell/transport/loopback_transport.h"
@@ -101,7 +102,7 @@ class GatedCompute final : public RankCompute {
   absl::Status AddSlicedStage(int, int, int) override { return absl::OkStatus(); }
   absl::StatusOr<Tensor> GatherWeights(const Job&, const std::vector<Tensor>&) override { return Tensor{}; }
   int64_t stage_elements(int) const override { return 0; }
-  absl::StatusOr<ForwardResult> Forward(const Job& job, Tensor, Tensor) override {
+  absl::StatusOr<ForwardResult> Forward(const Job& job, std::vector<Tensor>, Tensor) override {
     if (gate_->compute) {
       if (absl::Status s = Compute(job); !s.ok()) return s;
       return ForwardResult{};
@@ -111,15 +112,18 @@ class GatedCompute final : public RankCompute {
     ++gate_->ended;
     return ForwardResult{};
   }
-  absl::StatusOr<ForwardResult> ForwardOnly(const Job& job, Tensor input, Tensor weights) override {
-    return Forward(job, std::move(input), std::move(weights));
+  absl::StatusOr<ForwardResult> ForwardOnly(const Job& job, std::vector<Tensor> inputs,
+                                            Tensor weights) override {
+    return Forward(job, std::move(inputs), std::move(weights));
   }
-  absl::Status AdoptPass(const Job&, Tensor) override { return absl::OkStatus(); }
-  absl::StatusOr<BackwardResult> Backward(const Job& job, Tensor, Tensor, bool) override {
+  absl::Status AdoptPass(const Job&, std::vector<Tensor>) override { return absl::OkStatus(); }
+  absl::StatusOr<BackwardResult> Backward(const Job& job, std::vector<Tensor>, Tensor, bool) override {
     if (gate_->compute) {
       if (absl::Status s = Compute(job); !s.ok()) return s;
     }
-    return BackwardResult{};
+    BackwardResult result;
+    if (job.stage > 0 && job.kind != JobKind::kBackwardWeight) result.input_gradients.resize(1);
+    return result;
   }
   absl::Status Accumulate(const Job&, int, const Tensor&, int, int) override { return absl::OkStatus(); }
   absl::StatusOr<Tensor> TakeSum(const Job&, int, int) override { return Tensor{}; }
@@ -267,7 +271,7 @@ class WorkerLoopPairTest : public WorkerLoopTest {
   void Begin() {
     link_.Say(Assignment(kRun));
     ASSERT_TRUE(link_.Await<Prepared>().has_value());
-    const std::vector<std::vector<Job>> claims = *ClaimOrder(Graph(schedule_));
+    const std::vector<std::vector<Job>> claims = ClaimOrder(Graph(schedule_))->front();
     for (Rank rank = 0; rank < schedule_.ranks; ++rank) {
       link_.Say(Grant{kRun, rank, TokenOf(rank), claims[rank]});
       claimed_ += claims[rank].size();

@@ -32,19 +32,16 @@ constexpr int kFetchesAtOnce = 2;
 struct WorkerCore::RankState {
   RankState(int64_t now, Rank r, Token t, std::vector<std::optional<int>> l, std::optional<int64_t> place,
             std::optional<Tickets> tickets)
-      : rank(r), token(t), limits(l), ready(std::move(l), place, std::move(tickets)), clock(now) {}
+      : rank(r), token(t), ready(std::move(l), place, std::move(tickets)), clock(now) {}
 
   Rank rank;
   Token token;
-  std::vector<std::optional<int>> limits;
   ReadyJobs ready;
   RankClock clock;
   // What Take gave, and what TakeBeside gave while that, a forward, ran; each until it ends.
   int64_t running = -1, beside = -1;
   bool idle() const { return running < 0 && beside < 0; }
   std::deque<int64_t> claimed;  // in claim order; ended ones leave from the front
-  // Forwards of each limited stage that are claimed and not yet given to `ready`, in claim order.
-  std::vector<std::deque<int64_t>> admission;
   // Claimed jobs whose weights wait to be wanted, in claim order, and how many others with wanted weights
   // have not ended.
   std::deque<int64_t> fetches;
@@ -247,7 +244,6 @@ void WorkerCore::OnAssign(int64_t now, const Assign& assign, WorkerEffects* out)
     run.ranks.push_back(std::make_unique<RankState>(
         now, lease.rank, lease.token, std::move(limits),
         run.graph.replays() ? std::optional<int64_t>(0) : std::nullopt, run.admission.TicketsOf(lease.rank)));
-    run.ranks.back()->admission.resize(schedule.stages);
     run.ranks.back()->measured.assign(schedule.stages, false);
   }
   run.rank_of.resize(schedule.period);
@@ -318,9 +314,7 @@ void WorkerCore::Claim(int64_t now, RankState& rank, const Job& job, WorkerEffec
   if (run.RankAt(id) != rank.rank || (flags & kClaimed)) return;
   flags |= kClaimed;
   rank.claimed.push_back(id);
-  if (job.kind == JobKind::kForward && !rank.limits.empty() && rank.limits[job.stage].has_value()) {
-    rank.admission[job.stage].push_back(id);
-  }
+  if (job.kind == JobKind::kForward) rank.ready.Claim(id, job.stage);
   const bool in_turn = run.FetchesInTurn(job);
   WantInputs(job, in_turn ? Inputs::kAllButWeights : Inputs::kAll, out);
   if (in_turn) {
@@ -386,23 +380,11 @@ void WorkerCore::Consider(int64_t id) {
     can_start = intake.next < static_cast<int>(intake.arrived.size()) && intake.arrived[intake.next];
   }
   if (!can_start) return;
-  RankState& rank = run.StateOf(run.RankAt(id));
   flags |= kQueued;
-  std::deque<int64_t>& line = rank.admission[job.stage];
-  if (job.kind != JobKind::kForward || line.empty()) return AddReady(rank, id);
-  // In claim order: those before it that are ready have been given already.
-  while (!line.empty() && (run.FlagsOf(line.front()) & kQueued)) {
-    AddReady(rank, line.front());
-    line.pop_front();
-  }
-}
-
-void WorkerCore::AddReady(RankState& rank, int64_t id) {
-  const Job job = run_->JobOf(id);
   const bool admits = job.kind == JobKind::kForward;
-  rank.ready.Add(run_->graph.PriorityOf(job), id, job.stage, admits,
-                 admits ? run_->admission.TicketOf(job) : -1,
-                 (run_->graph.MarksOf(job) & kBesideForward) != 0);
+  run.StateOf(run.RankAt(id))
+      .ready.Add(run.graph.PriorityOf(job), id, job.stage, admits, admits ? run.admission.TicketOf(job) : -1,
+                 (run.graph.MarksOf(job) & kBesideForward) != 0);
 }
 
 void WorkerCore::StartJobs(int64_t now, WorkerEffects* out) {

@@ -173,7 +173,6 @@ class WorkerCore {
   void WantWeights(RankState& rank, WorkerEffects* out);
   void InputArrived(int64_t id, int microbatch);
   void Consider(int64_t id);
-  void AddReady(RankState& rank, int64_t id);
   void MeasureActivation(int64_t now, RankState& rank, const JobDone& done, WorkerEffects* out);
   void FreeActivation(RankState& rank, const Job& job);
   void PublishOutputs(const Job& job, WorkerEffects* out);

@@ -9,14 +9,6 @@
 namespace weft {
 namespace {
 
-// The input of the given kind; empty if the job has none.
-Tensor InputOf(const JobTask& task, TensorKind kind) {
-  for (size_t i = 0; i < task.inputs.size(); ++i) {
-    if (task.start.inputs[i].kind == kind) return task.inputs[i];
-  }
-  return {};
-}
-
 // The weights that came with the job, and that it then holds no more: a copy, or slices, which are put
 // together.
 absl::StatusOr<Tensor> TakeWeights(RankCompute& compute, JobTask* task) {
@@ -31,10 +23,19 @@ absl::StatusOr<Tensor> TakeWeights(RankCompute& compute, JobTask* task) {
   return compute.GatherWeights(task->start.job, slices);
 }
 
+// The inputs of the given kind, in the order of the graph's edges.
+std::vector<Tensor> InputsOf(const JobTask& task, TensorKind kind) {
+  std::vector<Tensor> inputs;
+  for (size_t i = 0; i < task.inputs.size(); ++i) {
+    if (task.start.inputs[i].kind == kind) inputs.push_back(task.inputs[i]);
+  }
+  return inputs;
+}
+
 void RunForward(RankCompute& compute, const JobTask& task, Tensor weights, JobOutcome* outcome) {
-  Tensor input = InputOf(task, TensorKind::kActivation);
-  auto result = task.start.apart ? compute.ForwardOnly(task.start.job, std::move(input), std::move(weights))
-                                 : compute.Forward(task.start.job, std::move(input), std::move(weights));
+  std::vector<Tensor> inputs = InputsOf(task, TensorKind::kActivation);
+  auto result = task.start.apart ? compute.ForwardOnly(task.start.job, std::move(inputs), std::move(weights))
+                                 : compute.Forward(task.start.job, std::move(inputs), std::move(weights));
   if (!result.ok()) {
     outcome->status = result.status();
     return;
@@ -46,16 +47,16 @@ void RunForward(RankCompute& compute, const JobTask& task, Tensor weights, JobOu
 
 void RunBackward(RankCompute& compute, const JobTask& task, Tensor weights, JobOutcome* outcome) {
   if (task.start.apart && task.start.job.kind != JobKind::kBackwardWeight) {
-    outcome->status = compute.AdoptPass(task.start.job, InputOf(task, TensorKind::kActivation));
+    outcome->status = compute.AdoptPass(task.start.job, InputsOf(task, TensorKind::kActivation));
     if (!outcome->status.ok()) return;
   }
-  auto result = compute.Backward(task.start.job, InputOf(task, TensorKind::kInputGradient),
+  auto result = compute.Backward(task.start.job, InputsOf(task, TensorKind::kInputGradient),
                                  std::move(weights), task.start.hand_out_gradient);
   if (!result.ok()) {
     outcome->status = result.status();
     return;
   }
-  outcome->input_gradient = std::move(result->input_gradient);
+  outcome->input_gradients = std::move(result->input_gradients);
   outcome->gradient = std::move(result->gradient);
 }
 
@@ -94,11 +95,8 @@ void RunReduce(RankCompute& compute, const JobTask& task, JobOutcome* outcome) {
 void RunUpdate(RankCompute& compute, const JobTask& task, JobOutcome* outcome) {
   outcome->status = AddGradients(compute, task);
   if (!outcome->status.ok() || !task.start.last) return;
-  // The parts come in the order of the graph's edges, which is the order of members.
-  std::vector<Tensor> sums;
-  for (size_t i = 0; i < task.inputs.size(); ++i) {
-    if (task.start.inputs[i].kind == TensorKind::kGradientSum) sums.push_back(task.inputs[i]);
-  }
+  // The parts come in the order of members.
+  std::vector<Tensor> sums = InputsOf(task, TensorKind::kGradientSum);
   if (sums.empty() && !task.gradients.empty()) {
     auto sum = compute.TakeSum(task.start.job, task.start.job.member, task.parts);
     if (!sum.ok()) {
@@ -117,7 +115,7 @@ Tensor JobOutcome::Output(TensorKind kind, int part, int parts) const {
     case TensorKind::kActivation:
       return activation;
     case TensorKind::kInputGradient:
-      return input_gradient;
+      return input_gradients.at(part);
     case TensorKind::kGradient:
       return parts == 1 ? gradient : Slice(gradient, part, parts);
     case TensorKind::kGradientSum:

@@ -29,7 +29,8 @@ struct JobOutcome {
   int64_t start_ns = 0, end_ns = 0;
   std::optional<double> loss;
   std::optional<int64_t> left_bytes;  // of a forward: its activations that stay until the backward
-  Tensor activation, input_gradient, gradient, gradient_sum;
+  Tensor activation, gradient, gradient_sum;
+  std::vector<Tensor> input_gradients;  // of each input of the stage
 
   // The output that travels along an edge of this kind; weights are not an output (ask the compute).
   Tensor Output(TensorKind kind, int part, int parts) const;

@@ -14,7 +14,7 @@
 //   3. Bytes are measured by the allocator, by class, never estimated; everything a job allocates is charged
 //   to the rank.
 //   4. What a forward leaves follows the schedule's `activations`: all that the backward needs (retain), the
-//   stage's input alone (recompute: the backward runs the forward again first), or all of it in host memory
+//   stage's inputs alone (recompute: the backward runs the forward again first), or all of it in host memory
 //   (offload). The bits are the same.
 //   5. Initial weights depend on the seed and on each parameter's layer and name only; random masks on seed,
 //   step, micro-batch and layer.
@@ -56,8 +56,8 @@ struct ForwardResult {
   int64_t left_bytes = 0;  // of class activations, the output included: they stay until the backward at most
 };
 struct BackwardResult {
-  Tensor input_gradient;  // empty for stage 0
-  Tensor gradient;        // flat [parameters] float32 of this micro-batch; only if handed out
+  std::vector<Tensor> input_gradients;  // of each input, as they came to the forward
+  Tensor gradient;                      // flat [parameters] float32 of this micro-batch; only if handed out
 };
 
 // Elements [begin, end) of part `part` of `parts` of a flat buffer: near-equal, cut at multiples of 16
@@ -87,20 +87,21 @@ class RankCompute {
   // The whole weights for the job, from the slices of all parts, in order; the rank's own may be empty.
   virtual absl::StatusOr<Tensor> GatherWeights(const Job& job, const std::vector<Tensor>& slices) = 0;
 
-  // `input`: the previous stage's activation, empty for stage 0, which reads the data. `weights`: a fetched
-  // copy, empty to use the held ones.
-  virtual absl::StatusOr<ForwardResult> Forward(const Job& job, Tensor input, Tensor weights) = 0;
+  // `inputs`: the activations of the stages that it reads, ascending; data it reads by itself. `weights`: a
+  // fetched copy, empty to use the held ones.
+  virtual absl::StatusOr<ForwardResult> Forward(const Job& job, std::vector<Tensor> inputs,
+                                                Tensor weights) = 0;
 
   // Where a micro-batch's forward and backward on a stage are on different ranks: the forward leaves nothing,
-  // and before its backward the other rank adopts the pass, to start over from the stage's input (empty for
-  // stage 0).
-  virtual absl::StatusOr<ForwardResult> ForwardOnly(const Job& job, Tensor input, Tensor weights) = 0;
-  virtual absl::Status AdoptPass(const Job& job, Tensor input) = 0;
+  // and before its backward the other rank adopts the pass, to start over from the stage's inputs.
+  virtual absl::StatusOr<ForwardResult> ForwardOnly(const Job& job, std::vector<Tensor> inputs,
+                                                    Tensor weights) = 0;
+  virtual absl::Status AdoptPass(const Job& job, std::vector<Tensor> inputs) = 0;
 
-  // `output_gradient`: empty for the last stage, which starts from its loss. `hand_out`: return the
-  // micro-batch's gradient instead of adding it to the held sum.
-  virtual absl::StatusOr<BackwardResult> Backward(const Job& job, Tensor output_gradient, Tensor weights,
-                                                  bool hand_out) = 0;
+  // `output_gradients`: of the stages that read its output, ascending; the last stage starts from its loss.
+  // `hand_out`: return the micro-batch's gradient instead of adding it to the held sum.
+  virtual absl::StatusOr<BackwardResult> Backward(const Job& job, std::vector<Tensor> output_gradients,
+                                                  Tensor weights, bool hand_out) = 0;
 
   // Adds one micro-batch's slice to the sum of part `part` of `parts` for (job.step, job.stage). Called in
   // order of micro-batches.

@@ -1,4 +1,5 @@
 // CpuRank: forwards and backwards of micro-batches.
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 
 #include <cstring>
@@ -21,6 +22,13 @@ bool IsAligned(const Tensor& tensor) {
 at::Tensor WrapAligned(const Tensor& tensor) {
   const at::Tensor wrapped = Wrap(tensor);
   return IsAligned(tensor) ? wrapped : wrapped.clone();
+}
+
+std::vector<at::Tensor> WrapAll(const std::vector<Tensor>& tensors) {
+  std::vector<at::Tensor> wrapped;
+  wrapped.reserve(tensors.size() + 1);
+  for (const Tensor& tensor : tensors) wrapped.push_back(WrapAligned(tensor));
+  return wrapped;
 }
 
 }  // namespace
@@ -62,21 +70,33 @@ void CpuRank::Stage::GiveSpare(std::shared_ptr<StageWeights> unbound) {
   spare_.push_back(std::move(unbound));
 }
 
-// A boundary tensor at the entry of `stage` is [samples, context, width] or [samples, width].
-absl::Status CpuRank::CheckActivation(const char* what, const Stage& stage, const Tensor& tensor) const {
+// What comes from another stage is one tensor [samples, ..] of `sample` sizes.
+absl::Status CpuRank::CheckBoundary(const char* what, const Stage& stage, const std::vector<int64_t>& sample,
+                                    const Tensor& tensor) const {
   TensorShape expected;
-  const int64_t samples = run_.microbatch_samples();
-  if (const auto* gpt = std::get_if<GptSpec>(&run_.model)) {
-    expected = {DataType::kFloat32, 3, {samples, gpt->context, gpt->width}};
-  } else {
-    expected = {DataType::kFloat32, 2, {samples, std::get<MlpSpec>(run_.model).width}};
+  expected.dims = static_cast<uint8_t>(1 + sample.size());
+  expected.size[0] = run_.microbatch_samples();
+  size_t bytes = sizeof(float) * static_cast<size_t>(expected.size[0]);
+  for (size_t i = 0; i < sample.size(); ++i) {
+    expected.size[1 + i] = sample[i];
+    bytes *= static_cast<size_t>(sample[i]);
   }
-  size_t bytes = sizeof(float);
-  for (int i = 0; i < expected.dims; ++i) bytes *= static_cast<size_t>(expected.size[i]);
   if (tensor.shape == expected && tensor.bytes == bytes && tensor.data != nullptr) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrFormat("the %s of stage %d came with %d dimensions and %d bytes, expected are %d and %d", what,
                       stage.layout.stage, tensor.shape.dims, tensor.bytes, expected.dims, bytes));
+}
+
+absl::Status CpuRank::CheckInputs(const Stage& stage, const std::vector<Tensor>& inputs) const {
+  const auto& expected = stage.layout.inputs;
+  if (inputs.size() != expected.size()) {
+    return absl::InvalidArgumentError(absl::StrFormat("stage %d reads the outputs of %d stages, %d came",
+                                                      stage.layout.stage, expected.size(), inputs.size()));
+  }
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (absl::Status s = CheckBoundary("input", stage, expected[i], inputs[i]); !s.ok()) return s;
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Tensor> CpuRank::AlignedWeights(const Stage& stage, Tensor fetched) {
@@ -106,13 +126,13 @@ absl::Status CpuRank::ChooseWeights(Stage& stage, Tensor fetched, Pass* pass) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<at::Tensor> CpuRank::Inputs(const Job& job, const Tensor& input) {
-  if (job.stage > 0) return WrapAligned(input);
+// If the stage reads data, it is the last of its inputs.
+absl::Status CpuRank::AppendData(const Stage& stage, const Job& job, std::vector<at::Tensor>* inputs) {
+  if (!stage.layout.reads_data) return absl::OkStatus();
   const bool tokens = data_->input_type() == DataType::kInt64;
-  at::Tensor x = at::empty({run_.microbatch_samples(), data_->inputs()}, tokens ? c10::kLong : c10::kFloat);
-  absl::Status s = data_->ReadInputs(run_.train, job.step, job.microbatch, x.data_ptr());
-  if (!s.ok()) return s;
-  return x;
+  inputs->push_back(
+      at::empty({run_.microbatch_samples(), data_->inputs()}, tokens ? c10::kLong : c10::kFloat));
+  return data_->ReadInputs(run_.train, job.step, job.microbatch, inputs->back().data_ptr());
 }
 
 // Undefined but for the last stage.
@@ -125,17 +145,18 @@ absl::StatusOr<at::Tensor> CpuRank::Targets(const Stage& stage, const Job& job) 
   return targets;
 }
 
-absl::StatusOr<ForwardResult> CpuRank::Forward(const Job& job, Tensor input, Tensor weights) {
+absl::StatusOr<ForwardResult> CpuRank::Forward(const Job& job, std::vector<Tensor> inputs, Tensor weights) {
   return Guarded([&] { return Describe(job); },
-                 [&] { return DoForward(job, std::move(input), std::move(weights), true); });
+                 [&] { return DoForward(job, std::move(inputs), std::move(weights), true); });
 }
 
-absl::StatusOr<ForwardResult> CpuRank::ForwardOnly(const Job& job, Tensor input, Tensor weights) {
+absl::StatusOr<ForwardResult> CpuRank::ForwardOnly(const Job& job, std::vector<Tensor> inputs,
+                                                   Tensor weights) {
   return Guarded([&] { return Describe(job); },
-                 [&] { return DoForward(job, std::move(input), std::move(weights), false); });
+                 [&] { return DoForward(job, std::move(inputs), std::move(weights), false); });
 }
 
-absl::StatusOr<ForwardResult> CpuRank::DoForward(const Job& job, Tensor input, Tensor weights,
+absl::StatusOr<ForwardResult> CpuRank::DoForward(const Job& job, std::vector<Tensor> inputs, Tensor weights,
                                                  bool leaves_pass) {
   absl::StatusOr<Stage*> found = StageOf(job.stage);
   if (!found.ok()) return found.status();
@@ -143,20 +164,18 @@ absl::StatusOr<ForwardResult> CpuRank::DoForward(const Job& job, Tensor input, T
   if (job.kind != JobKind::kForward || stage.Find(job) != nullptr) {
     return absl::FailedPreconditionError("it is no forward, or ran before");
   }
-  if (job.stage > 0) {
-    if (absl::Status s = CheckActivation("input", stage, input); !s.ok()) return s;
-  }
+  if (absl::Status s = CheckInputs(stage, inputs); !s.ok()) return s;
   Pass pass;
   if (absl::Status s = ChooseWeights(stage, std::move(weights), &pass); !s.ok()) return s;
 
   memory_->BeginTally();
   MemoryScope scope(memory_.get(), MemoryClass::kActivations, Tallied::kYes);
-  absl::StatusOr<at::Tensor> x = Inputs(job, input);
-  if (!x.ok()) return x.status();
-  input = {};
+  std::vector<at::Tensor> entries = WrapAll(inputs);
+  if (absl::Status s = AppendData(stage, job, &entries); !s.ok()) return s;
+  inputs.clear();
   const bool leaves_graph = leaves_pass && activations_ != ActivationPolicy::kRecompute;
   const absl::StatusOr<PassOutput> output =
-      leaves_graph ? RunPass(stage, job, *x, &pass) : RunOnce(stage, job, *x, &pass);
+      leaves_graph ? RunPass(stage, job, entries, &pass) : RunOnce(stage, job, entries, &pass);
   if (!output.ok()) return output.status();
   if (pass.fetched) pass.weights->Unbind();
   if (pass.fetched && !pass.has_graph()) stage.GiveSpare(std::move(pass.weights));
@@ -164,36 +183,39 @@ absl::StatusOr<ForwardResult> CpuRank::DoForward(const Job& job, Tensor input, T
 
   ForwardResult result;
   if (output->activation.defined()) result.activation = Unwrap(output->activation);
-  *x = at::Tensor();
+  entries.clear();
   result.left_bytes = memory_->tally(MemoryClass::kActivations);
   if (output->loss.has_value()) result.loss = static_cast<double>(*output->loss);
   return result;
 }
 
 // The stage's forward, which leaves the graph for the backward in `pass`.
-absl::StatusOr<PassOutput> CpuRank::RunPass(const Stage& stage, const Job& job, const at::Tensor& input,
-                                            Pass* pass) {
+absl::StatusOr<PassOutput> CpuRank::RunPass(const Stage& stage, const Job& job,
+                                            const std::vector<at::Tensor>& inputs, Pass* pass) {
   absl::StatusOr<at::Tensor> targets = Targets(stage, job);
   if (!targets.ok()) return targets.status();
   const MaskKey key{run_.train.seed, job.step, job.microbatch};
   // A backward that runs the forward again needs at once what it saves.
   if (activations_ != ActivationPolicy::kOffload || job.kind != JobKind::kForward) {
-    return RunForward(layers_, stage.layout, input, *targets, key, pass);
+    return RunForward(layers_, stage.layout, inputs, *targets, key, pass);
   }
   HostOffload offload(memory_.get(), host_.get(), pass->weights->storage());
-  PassOutput output = RunForward(layers_, stage.layout, input, *targets, key, pass);
-  // What the graph needs of the input has moved; its leaf is the graph's end and needs no bytes.
-  input.storage().set_data_ptr_noswap(at::DataPtr(nullptr, input.device()));
+  PassOutput output = RunForward(layers_, stage.layout, inputs, *targets, key, pass);
+  // What the graph needs of the inputs has moved; their leaves are the graph's ends and need no bytes.
+  for (const at::Tensor& input : inputs) {
+    input.storage().set_data_ptr_noswap(at::DataPtr(nullptr, input.device()));
+  }
   return output;
 }
 
-// The stage's forward, which leaves its input.
-absl::StatusOr<PassOutput> CpuRank::RunOnce(const Stage& stage, const Job& job, const at::Tensor& input,
-                                            Pass* pass) {
+// The stage's forward, which leaves its inputs.
+absl::StatusOr<PassOutput> CpuRank::RunOnce(const Stage& stage, const Job& job,
+                                            const std::vector<at::Tensor>& inputs, Pass* pass) {
   absl::StatusOr<at::Tensor> targets = Targets(stage, job);
   if (!targets.ok()) return targets.status();
-  if (job.stage > 0) pass->input = input;
-  return RunWithoutGraph(layers_, stage.layout, input, *targets, {run_.train.seed, job.step, job.microbatch},
+  const auto data = inputs.end() - (stage.layout.reads_data ? 1 : 0);
+  pass->inputs.assign(inputs.begin(), data);
+  return RunWithoutGraph(layers_, stage.layout, inputs, *targets, {run_.train.seed, job.step, job.microbatch},
                          *pass);
 }
 
@@ -204,42 +226,40 @@ absl::Status CpuRank::Recompute(Stage& stage, const Job& job, Tensor weights, Pa
     if (absl::Status s = ChooseWeights(stage, std::move(weights), pass); !s.ok()) return s;
   }
   MemoryScope scope(memory_.get(), MemoryClass::kActivations);
-  absl::StatusOr<at::Tensor> x = job.stage > 0 ? std::move(pass->input) : Inputs(job, {});
-  if (!x.ok()) return x.status();
-  pass->input.reset();
-  return RunPass(stage, job, *x, pass).status();
+  std::vector<at::Tensor> inputs = std::exchange(pass->inputs, {});
+  if (absl::Status s = AppendData(stage, job, &inputs); !s.ok()) return s;
+  return RunPass(stage, job, inputs, pass).status();
 }
 
-absl::Status CpuRank::AdoptPass(const Job& job, Tensor input) {
-  return Guarded([&] { return Describe(job); }, [&] { return DoAdopt(job, std::move(input)); });
+absl::Status CpuRank::AdoptPass(const Job& job, std::vector<Tensor> inputs) {
+  return Guarded([&] { return Describe(job); }, [&] { return DoAdopt(job, inputs); });
 }
 
-absl::Status CpuRank::DoAdopt(const Job& job, Tensor input) {
+absl::Status CpuRank::DoAdopt(const Job& job, const std::vector<Tensor>& inputs) {
   absl::StatusOr<Stage*> found = StageOf(job.stage);
   if (!found.ok()) return found.status();
   Stage& stage = **found;
   if (stage.Find(job) != nullptr) {
     return absl::FailedPreconditionError("its forward ran on this rank, or it was adopted before");
   }
+  if (absl::Status s = CheckInputs(stage, inputs); !s.ok()) return s;
+  MemoryScope scope(memory_.get(), MemoryClass::kActivations);
   Pass pass;
-  if (job.stage > 0) {
-    if (absl::Status s = CheckActivation("input", stage, input); !s.ok()) return s;
-    MemoryScope scope(memory_.get(), MemoryClass::kActivations);
-    pass.input = WrapAligned(input);
-  }
+  pass.inputs = WrapAll(inputs);
   stage.Insert(job, std::move(pass));
   return absl::OkStatus();
 }
 
-absl::StatusOr<BackwardResult> CpuRank::Backward(const Job& job, Tensor output_gradient, Tensor weights,
-                                                 bool hand_out) {
+absl::StatusOr<BackwardResult> CpuRank::Backward(const Job& job, std::vector<Tensor> output_gradients,
+                                                 Tensor weights, bool hand_out) {
   return Guarded([&] { return Describe(job); },
-                 [&] { return DoBackward(job, std::move(output_gradient), std::move(weights), hand_out); });
+                 [&] { return DoBackward(job, std::move(output_gradients), std::move(weights), hand_out); });
 }
 
-// The gradient that the pass starts from: the next stage's, or the loss's own.
+// The gradient that the pass starts from: the sum of what the consumers made, or the loss's own. It is summed
+// from the last consumer to the first, as LibTorch's engine does it in one graph over all stages.
 absl::StatusOr<at::Tensor> CpuRank::OutputGradient(const Stage& stage, const Pass& pass, PassHalf half,
-                                                   const Tensor& given) {
+                                                   const std::vector<Tensor>& given) {
   if (half == PassHalf::kWeight) {
     if (!pass.output_gradient.defined())
       return absl::FailedPreconditionError("its backward_input did not run");
@@ -247,8 +267,19 @@ absl::StatusOr<at::Tensor> CpuRank::OutputGradient(const Stage& stage, const Pas
   }
   if (pass.output_gradient.defined()) return absl::FailedPreconditionError("its backward_input ran before");
   if (last(stage)) return loss_gradient_;
-  if (absl::Status s = CheckActivation("output gradient", stage, given); !s.ok()) return s;
-  return WrapAligned(given);
+  if (given.empty() || static_cast<int>(given.size()) != stage.layout.consumers) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("the output of stage %d is read by %d stages, %d gradients "
+                        "came",
+                        stage.layout.stage, stage.layout.consumers, given.size()));
+  }
+  at::Tensor sum;
+  for (auto gradient = given.rbegin(); gradient != given.rend(); ++gradient) {
+    absl::Status s = CheckBoundary("output gradient", stage, stage.layout.output, *gradient);
+    if (!s.ok()) return s;
+    sum = sum.defined() ? sum + WrapAligned(*gradient) : WrapAligned(*gradient);
+  }
+  return sum;
 }
 
 // Brings a fetched copy of the weights back under a pass that ran on one.
@@ -266,8 +297,8 @@ absl::Status CpuRank::Rebind(const Stage& stage, Tensor fetched, Pass* pass) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<BackwardResult> CpuRank::DoBackward(const Job& job, Tensor output_gradient, Tensor weights,
-                                                   bool hand_out) {
+absl::StatusOr<BackwardResult> CpuRank::DoBackward(const Job& job, std::vector<Tensor> output_gradients,
+                                                   Tensor weights, bool hand_out) {
   absl::StatusOr<Stage*> found = StageOf(job.stage);
   if (!found.ok()) return found.status();
   Stage& stage = **found;
@@ -280,7 +311,7 @@ absl::StatusOr<BackwardResult> CpuRank::DoBackward(const Job& job, Tensor output
   }
   Pass& pass = *found_pass;
   MemoryScope scope(memory_.get(), MemoryClass::kBuffers);
-  absl::StatusOr<at::Tensor> start = OutputGradient(stage, pass, half, output_gradient);
+  absl::StatusOr<at::Tensor> start = OutputGradient(stage, pass, half, output_gradients);
   if (!start.ok()) return start.status();
   absl::Status ready = pass.has_graph() ? Rebind(stage, std::move(weights), &pass)
                                         : Recompute(stage, job, std::move(weights), &pass);
@@ -289,7 +320,7 @@ absl::StatusOr<BackwardResult> CpuRank::DoBackward(const Job& job, Tensor output
   const PassGradients gradients = RunBackward(pass, *start, half);
   if (pass.fetched) pass.weights->Unbind();
   BackwardResult result;
-  if (gradients.input.defined()) result.input_gradient = Unwrap(gradients.input);
+  for (const at::Tensor& gradient : gradients.inputs) result.input_gradients.push_back(Unwrap(gradient));
   if (half == PassHalf::kInput) {
     pass.output_gradient = *std::move(start);
     return result;

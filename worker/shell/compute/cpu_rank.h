@@ -41,11 +41,12 @@ class CpuRank final : public RankCompute {
   absl::Status AddSlicedStage(int stage, int part, int parts) override;
   int64_t stage_elements(int stage) const override { return stages_.at(stage)->layout.elements; }
   absl::StatusOr<Tensor> GatherWeights(const Job& job, const std::vector<Tensor>& slices) override;
-  absl::StatusOr<ForwardResult> Forward(const Job& job, Tensor input, Tensor weights) override;
-  absl::StatusOr<ForwardResult> ForwardOnly(const Job& job, Tensor input, Tensor weights) override;
-  absl::Status AdoptPass(const Job& job, Tensor input) override;
-  absl::StatusOr<BackwardResult> Backward(const Job& job, Tensor output_gradient, Tensor weights,
-                                          bool hand_out) override;
+  absl::StatusOr<ForwardResult> Forward(const Job& job, std::vector<Tensor> inputs, Tensor weights) override;
+  absl::StatusOr<ForwardResult> ForwardOnly(const Job& job, std::vector<Tensor> inputs,
+                                            Tensor weights) override;
+  absl::Status AdoptPass(const Job& job, std::vector<Tensor> inputs) override;
+  absl::StatusOr<BackwardResult> Backward(const Job& job, std::vector<Tensor> output_gradients,
+                                          Tensor weights, bool hand_out) override;
   absl::Status Accumulate(const Job& job, int microbatch, const Tensor& slice, int part, int parts) override;
   absl::StatusOr<Tensor> TakeSum(const Job& job, int part, int parts) override;
   absl::Status Update(const Job& job, const std::vector<Tensor>& sums) override;
@@ -104,20 +105,25 @@ class CpuRank final : public RankCompute {
   absl::StatusOr<Tensor> DoGather(int stage, const std::vector<Tensor>& slices);
   absl::Status SaveSlice(const Stage& stage, const std::string& folder) const;
   absl::Status SaveInitial(const Stage& stage, const std::string& folder) const;
-  absl::Status CheckActivation(const char* what, const Stage& stage, const Tensor& tensor) const;
+  absl::Status CheckBoundary(const char* what, const Stage& stage, const std::vector<int64_t>& sample,
+                             const Tensor& tensor) const;
+  absl::Status CheckInputs(const Stage& stage, const std::vector<Tensor>& inputs) const;
   absl::StatusOr<Tensor> AlignedWeights(const Stage& stage, Tensor fetched);
   absl::Status ChooseWeights(Stage& stage, Tensor fetched, Pass* pass);
-  absl::StatusOr<at::Tensor> Inputs(const Job& job, const Tensor& input);
+  absl::Status AppendData(const Stage& stage, const Job& job, std::vector<at::Tensor>* inputs);
   absl::StatusOr<at::Tensor> Targets(const Stage& stage, const Job& job);
-  absl::StatusOr<ForwardResult> DoForward(const Job& job, Tensor input, Tensor weights, bool leaves_pass);
-  absl::StatusOr<PassOutput> RunPass(const Stage& stage, const Job& job, const at::Tensor& input, Pass* pass);
-  absl::StatusOr<PassOutput> RunOnce(const Stage& stage, const Job& job, const at::Tensor& input, Pass* pass);
+  absl::StatusOr<ForwardResult> DoForward(const Job& job, std::vector<Tensor> inputs, Tensor weights,
+                                          bool leaves_pass);
+  absl::StatusOr<PassOutput> RunPass(const Stage& stage, const Job& job,
+                                     const std::vector<at::Tensor>& inputs, Pass* pass);
+  absl::StatusOr<PassOutput> RunOnce(const Stage& stage, const Job& job,
+                                     const std::vector<at::Tensor>& inputs, Pass* pass);
   absl::Status Recompute(Stage& stage, const Job& job, Tensor weights, Pass* pass);
-  absl::Status DoAdopt(const Job& job, Tensor input);
-  absl::StatusOr<BackwardResult> DoBackward(const Job& job, Tensor output_gradient, Tensor weights,
-                                            bool hand_out);
+  absl::Status DoAdopt(const Job& job, const std::vector<Tensor>& inputs);
+  absl::StatusOr<BackwardResult> DoBackward(const Job& job, std::vector<Tensor> output_gradients,
+                                            Tensor weights, bool hand_out);
   absl::StatusOr<at::Tensor> OutputGradient(const Stage& stage, const Pass& pass, PassHalf half,
-                                            const Tensor& given);
+                                            const std::vector<Tensor>& given);
   absl::Status Rebind(const Stage& stage, Tensor fetched, Pass* pass);
   absl::Status ApplyUpdate(Stage& stage, const std::vector<Tensor>& parts);
 

@@ -116,7 +116,8 @@ absl::StatusOr<IdxFile> OpenIdx(const std::string& path, const std::string& key,
 
 class IdxDataset final : public Dataset {
  public:
-  static absl::StatusOr<std::unique_ptr<Dataset>> Open(const IdxData& data, const MlpSpec& model) {
+  static absl::StatusOr<std::unique_ptr<Dataset>> Open(const IdxData& data, absl::string_view name,
+                                                       int inputs, int classes) {
     absl::StatusOr<IdxFile> images = OpenIdx(data.images, "data.idx.images", 3);
     if (!images.ok()) return images.status();
     absl::StatusOr<IdxFile> labels = OpenIdx(data.labels, "data.idx.labels", 1);
@@ -128,21 +129,22 @@ class IdxDataset final : public Dataset {
                           data.images, count, data.labels, labels->size[0]));
     }
     const int64_t pixels = images->size[1] * images->size[2];
-    if (pixels != model.inputs) {
+    if (pixels != inputs) {
       return absl::InvalidArgumentError(absl::StrFormat(
-          "data.idx.images: the images of %s have %d x %d = %d pixels, model.mlp.inputs is %d; set it to %d",
-          data.images, images->size[1], images->size[2], pixels, model.inputs, pixels));
+          "data.idx.images: the images of %s have %d x %d = %d pixels, model.%s.inputs is %d; set it to %d",
+          data.images, images->size[1], images->size[2], pixels, name, inputs, pixels));
     }
-    std::vector<uint8_t> classes(static_cast<size_t>(count));
-    if (absl::Status s = labels->file->Read(labels->begin, classes.size(), classes.data()); !s.ok()) return s;
-    for (size_t i = 0; i < classes.size(); ++i) {
-      if (classes[i] < model.classes) continue;
+    std::vector<uint8_t> labels_of(static_cast<size_t>(count));
+    absl::Status read = labels->file->Read(labels->begin, labels_of.size(), labels_of.data());
+    if (!read.ok()) return read;
+    for (size_t i = 0; i < labels_of.size(); ++i) {
+      if (labels_of[i] < classes) continue;
       return absl::InvalidArgumentError(absl::StrFormat(
-          "data.idx.labels: label %d of %s is %d, model.mlp.classes is %d; it must be larger than "
+          "data.idx.labels: label %d of %s is %d, model.%s.classes is %d; it must be larger than "
           "every label",
-          i, data.labels, classes[i], model.classes));
+          i, data.labels, labels_of[i], name, classes));
     }
-    return std::unique_ptr<Dataset>(new IdxDataset(std::move(*images), std::move(classes), pixels));
+    return std::unique_ptr<Dataset>(new IdxDataset(std::move(*images), std::move(labels_of), pixels));
   }
 
   int64_t count() const override { return static_cast<int64_t>(labels_.size()); }
@@ -178,12 +180,19 @@ class IdxDataset final : public Dataset {
 
 absl::StatusOr<std::unique_ptr<Dataset>> Dataset::Open(const RunSpec& run) {
   const auto* gpt = std::get_if<GptSpec>(&run.model);
-  const auto* mlp = std::get_if<MlpSpec>(&run.model);
   const auto* text = std::get_if<TextData>(&run.data.source);
   const auto* idx = std::get_if<IdxData>(&run.data.source);
   if (gpt != nullptr && text != nullptr) return TextDataset::Open(*text, *gpt);
-  if (mlp != nullptr && idx != nullptr) return IdxDataset::Open(*idx, *mlp);
-  return absl::InvalidArgumentError("data: the model gpt trains on `text`, the model mlp on `idx`");
+  if (idx != nullptr) {
+    if (const auto* mlp = std::get_if<MlpSpec>(&run.model)) {
+      return IdxDataset::Open(*idx, ModelName(run.model), mlp->inputs, mlp->classes);
+    }
+    if (const auto* towers = std::get_if<TwoTowerSpec>(&run.model)) {
+      return IdxDataset::Open(*idx, ModelName(run.model), towers->inputs, towers->classes);
+    }
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("data: the model ", ModelName(run.model), " trains on `", DataOf(run.model), "`"));
 }
 
 int64_t SampleNumber(const TrainSpec& train, int step, int microbatch, int i, int64_t count) {

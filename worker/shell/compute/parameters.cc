@@ -1,9 +1,15 @@
 #include "worker/shell/compute/parameters.h"
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <set>
+#include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "proto/run/model_layers.h"
 
 namespace weft {
 namespace {
@@ -50,15 +56,72 @@ std::vector<LayerSpec> Describe(const GptSpec& m) {
 }
 
 // Initialized as torch.nn.Linear: uniform within 1/sqrt(fan in), weights and biases.
+LayerSpec Linear(std::string name, int64_t in, int64_t out) {
+  const ParameterInit init{ParameterInit::Kind::kUniform, 1 / std::sqrt(static_cast<double>(in))};
+  return {std::move(name), {{"weight", {out, in}, init}, {"bias", {out}, init}}};
+}
+
 std::vector<LayerSpec> Describe(const MlpSpec& m) {
   std::vector<LayerSpec> layers;
   for (int i = 0; i < m.layers; ++i) {
-    const int64_t in = i == 0 ? m.inputs : m.width;
-    const int64_t out = i + 1 == m.layers ? m.classes : m.width;
-    const ParameterInit init{ParameterInit::Kind::kUniform, 1 / std::sqrt(static_cast<double>(in))};
-    layers.push_back({absl::StrCat("linear", i), {{"weight", {out, in}, init}, {"bias", {out}, init}}});
+    layers.push_back(Linear(absl::StrCat("linear", i), i == 0 ? m.inputs : m.width,
+                            i + 1 == m.layers ? m.classes : m.width));
   }
   return layers;
+}
+
+std::vector<LayerSpec> Describe(const TwoTowerSpec& m) {
+  std::vector<LayerSpec> layers;
+  for (int i = 0; i < m.stem; ++i) {
+    layers.push_back(Linear(absl::StrCat("stem", i), i == 0 ? m.inputs : m.width, m.width));
+  }
+  for (const char* tower : {"left", "right"}) {
+    for (int i = 0; i < m.layers; ++i) {
+      const bool halves = i == 0 && m.stem == 0;
+      layers.push_back(Linear(absl::StrCat(tower, i), halves ? m.inputs / 2 : m.width, m.width));
+    }
+  }
+  const int64_t width = m.width, classes = m.classes;
+  const ParameterInit init{ParameterInit::Kind::kUniform, 1 / std::sqrt(2.0 * m.width)};
+  layers.push_back({"head",
+                    {{"left.weight", {classes, width}, init},
+                     {"right.weight", {classes, width}, init},
+                     {"bias", {classes}, init}}});
+  return layers;
+}
+
+// Fills what the stage reads and who reads it.
+void LinkLayers(const RunSpec& run, StageLayout* layout) {
+  const std::vector<LayerCount> layers = CountLayers(run.model);
+  std::set<int> outside;  // layers of other stages, each the last of its own
+  for (int l = layout->first_layer; l < layout->end_layer; ++l) {
+    layout->reads_data |= layers[l].inputs.empty();
+    for (const int from : layers[l].inputs) {
+      if (from < layout->first_layer) outside.insert(from);
+    }
+  }
+  const int data = static_cast<int>(outside.size());
+  for (const int from : outside) layout->inputs.push_back(layers[from].output);
+  for (int l = layout->first_layer; l < layout->end_layer; ++l) {
+    std::vector<int>& reads = layout->reads.emplace_back();
+    if (layers[l].inputs.empty()) reads.push_back(data);
+    for (const int from : layers[l].inputs) {
+      reads.push_back(from < layout->first_layer
+                          ? static_cast<int>(std::distance(outside.begin(), outside.find(from)))
+                          : data + 1 + from - layout->first_layer);
+    }
+  }
+  layout->output = layers[layout->end_layer - 1].output;
+  int first = 0;
+  for (const int count : run.layers_of_stage) {
+    bool consumes = false;
+    for (int l = first; l < first + count; ++l) {
+      const std::vector<int>& inputs = layers[l].inputs;
+      consumes |= std::find(inputs.begin(), inputs.end(), layout->end_layer - 1) != inputs.end();
+    }
+    layout->consumers += consumes && first >= layout->end_layer;
+    first += count;
+  }
 }
 
 // SplitMix64's finalizer: every input bit moves every output bit.
@@ -89,6 +152,7 @@ StageLayout LayOutStage(const RunSpec& run, int stage) {
   layout.stage = stage;
   for (int s = 0; s < stage; ++s) layout.first_layer += run.layers_of_stage[s];
   layout.end_layer = layout.first_layer + run.layers_of_stage[stage];
+  LinkLayers(run, &layout);
   constexpr int64_t kAlign = StageLayout::kAlignElements;
   for (int l = layout.first_layer; l < layout.end_layer; ++l) {
     for (const ParameterSpec& p : layers.at(l).parameters) {

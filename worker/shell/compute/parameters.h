@@ -29,7 +29,7 @@ struct ParameterSpec {
 };
 
 struct LayerSpec {
-  std::string name;  // as in proto/run/model_chain.h
+  std::string name;  // as in proto/run/model_layers.h
   std::vector<ParameterSpec> parameters;
 };
 
@@ -47,6 +47,13 @@ struct StageLayout {
   static constexpr int64_t kAlignElements = 16;  // 64 bytes of float32
   int stage = 0;
   int first_layer = 0, end_layer = 0;
+  // What the stage reads of other stages, ascending: sizes of a sample of each.
+  std::vector<std::vector<int64_t>> inputs;
+  bool reads_data = false;
+  std::vector<int64_t> output;  // sizes of a sample; none for the last stage
+  int consumers = 0;            // stages that read the output
+  // Of each layer, what it reads: by number, first the inputs, then the data, then the stage's own layers.
+  std::vector<std::vector<int>> reads;
   std::vector<ParameterSlot> slots;
   int64_t elements = 0;  // of the flat buffer, a multiple of kAlignElements
 };

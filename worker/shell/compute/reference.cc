@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "proto/run/model_layers.h"
 #include "worker/shell/compute/checkpoint.h"
 #include "worker/shell/compute/compute.h"
 #include "worker/shell/compute/data.h"
@@ -29,7 +30,8 @@ struct Parameter {
 
 class PlainModel {
  public:
-  explicit PlainModel(const RunSpec& run) : run_(run), layers_(BuildLayers(run.model)) {
+  explicit PlainModel(const RunSpec& run)
+      : run_(run), counts_(CountLayers(run.model)), layers_(BuildLayers(run.model)) {
     const std::vector<LayerSpec> specs = DescribeLayers(run.model);
     for (size_t l = 0; l < specs.size(); ++l) {
       std::vector<at::Tensor> tensors;
@@ -46,9 +48,14 @@ class PlainModel {
   }
 
   at::Tensor Loss(const at::Tensor& inputs, const at::Tensor& targets, const MaskKey& key) const {
-    at::Tensor x = inputs;
-    for (size_t l = 0; l < layers_.size(); ++l) x = layers_[l]->Forward(x, of_layer_[l].data(), key);
-    return weft::Loss(x, targets);
+    std::vector<at::Tensor> outputs;
+    for (size_t l = 0; l < layers_.size(); ++l) {
+      std::vector<at::Tensor> read;
+      for (const int from : counts_[l].inputs) read.push_back(outputs[from]);
+      if (read.empty()) read.push_back(inputs);
+      outputs.push_back(layers_[l]->Forward(read.data(), of_layer_[l].data(), key));
+    }
+    return weft::Loss(outputs.back(), targets);
   }
 
   void Update() {
@@ -78,6 +85,7 @@ class PlainModel {
 
  private:
   const RunSpec& run_;
+  const std::vector<LayerCount> counts_;
   const std::vector<std::unique_ptr<Layer>> layers_;
   std::vector<Parameter> parameters_;              // in the order of layers
   std::vector<std::vector<at::Tensor>> of_layer_;  // the same tensors

@@ -25,8 +25,8 @@ std::vector<at::Tensor> Execute(const edge_list& roots, const std::vector<at::Te
 
 class PathFinder {
  public:
-  PathFinder(const Node* input, const std::vector<at::Tensor>& parameters) {
-    reaches_[input] = true;
+  PathFinder(const edge_list& inputs, const std::vector<at::Tensor>& parameters) {
+    for (const Edge& input : inputs) reaches_[input.function.get()] = true;
     for (size_t i = 0; i < parameters.size(); ++i) {
       parameter_[torch::autograd::impl::gradient_edge(parameters[i]).function.get()] = i;
     }
@@ -100,7 +100,7 @@ class PathFinder {
     }
   }
 
-  absl::flat_hash_map<const Node*, bool> reaches_;  // the input
+  absl::flat_hash_map<const Node*, bool> reaches_;  // an input
   absl::flat_hash_map<const Node*, size_t> parameter_;
   absl::flat_hash_map<const Node*, bool> collected_;
   std::vector<std::shared_ptr<Node>> path_;
@@ -108,20 +108,21 @@ class PathFinder {
 
 }  // namespace
 
-std::vector<PathNode> FindPathNodes(const Edge& output, const Edge& input,
+std::vector<PathNode> FindPathNodes(const Edge& output, const edge_list& inputs,
                                     const std::vector<at::Tensor>& parameters) {
   std::vector<PathNode> nodes;
-  if (!PathFinder(input.function.get(), parameters).Find(output.function, &nodes)) nodes.clear();
+  if (!PathFinder(inputs, parameters).Find(output.function, &nodes)) nodes.clear();
   return nodes;
 }
 
-at::Tensor RunInputHalf(const Edge& output, const at::Tensor& output_gradient, const Edge& input,
-                        std::vector<PathNode>* nodes) {
-  edge_list wanted{input};
+std::vector<at::Tensor> RunInputHalf(const Edge& output, const at::Tensor& output_gradient,
+                                     const edge_list& inputs, std::vector<PathNode>* nodes) {
+  edge_list wanted = inputs;
   for (const PathNode& node : *nodes) wanted.insert(wanted.end(), node.arrivals.begin(), node.arrivals.end());
   std::vector<at::Tensor> made = Execute({output}, {output_gradient}, /*keep_graph=*/true, wanted);
-  auto next = made.begin();
-  at::Tensor input_gradient = *next++;
+  auto next = made.begin() + static_cast<std::ptrdiff_t>(inputs.size());
+  std::vector<at::Tensor> input_gradients(std::make_move_iterator(made.begin()),
+                                          std::make_move_iterator(next));
   for (PathNode& node : *nodes) {
     edge_list arrivals;
     for (const Edge& arrival : node.arrivals) {
@@ -133,7 +134,7 @@ at::Tensor RunInputHalf(const Edge& output, const at::Tensor& output_gradient, c
     node.arrivals = std::move(arrivals);
     for (const size_t i : node.onward) node.node->next_edges()[i] = Edge();
   }
-  return input_gradient;
+  return input_gradients;
 }
 
 std::vector<at::Tensor> RunWeightHalf(const std::vector<at::Tensor>& parameters,

@@ -1,10 +1,10 @@
 // A backward in two halves without doing the chain of gradients twice.
 //
-// Gradients of parameters hang off the path from a stage's output to its input: at each node of the path that
-// has parameters (a linear layer's product, a norm) the gradient that arrives there is all that they need.
-// The first half walks the path to the input, keeps those gradients, and cuts the path between these nodes,
-// so that what the others saved goes; the second computes each node's parameters, and nothing else. So both
-// halves together do the work of the whole, with the same operations on the same values. Private to the
+// Gradients of parameters hang off the paths from a stage's output to its inputs: at each node of the path
+// that has parameters (a linear layer's product, a norm) the gradient that arrives there is all that they
+// need. The first half walks the path to the input, keeps those gradients, and cuts the path between these
+// nodes, so that what the others saved goes; the second computes each node's parameters, and nothing else. So
+// both halves together do the work of the whole, with the same operations on the same values. Private to the
 // adapter of LibTorch. One thread at a time.
 #ifndef WEFT_WORKER_SHELL_COMPUTE_SPLIT_BACKWARD_H_
 #define WEFT_WORKER_SHELL_COMPUTE_SPLIT_BACKWARD_H_
@@ -19,7 +19,7 @@
 
 namespace weft {
 
-// A node of the path with parameters: its edges that lead on to the input, where gradients arrive at it,
+// A node of the path with parameters: its edges that lead on to an input, where gradients arrive at it,
 // those that arrived, and its parameters by number.
 struct PathNode {
   std::shared_ptr<torch::autograd::Node> node;
@@ -29,14 +29,16 @@ struct PathNode {
   std::vector<size_t> parameters;
 };
 
-// The nodes between `output` and `input` from which some of `parameters` hang. Empty where some parameter
+// The nodes between `output` and `inputs` from which some of `parameters` hang. Empty where some parameter
 // hangs from none of them or from several, so that the halves cannot be cut this way.
-std::vector<PathNode> FindPathNodes(const torch::autograd::Edge& output, const torch::autograd::Edge& input,
+std::vector<PathNode> FindPathNodes(const torch::autograd::Edge& output,
+                                    const std::vector<torch::autograd::Edge>& inputs,
                                     const std::vector<at::Tensor>& parameters);
 
-// The first half: the gradient of the input. Fills `nodes[..].gradients`; of the graph the nodes stay.
-at::Tensor RunInputHalf(const torch::autograd::Edge& output, const at::Tensor& output_gradient,
-                        const torch::autograd::Edge& input, std::vector<PathNode>* nodes);
+// The first half: the gradients of the inputs. Fills `nodes[..].gradients`; of the graph the nodes stay.
+std::vector<at::Tensor> RunInputHalf(const torch::autograd::Edge& output, const at::Tensor& output_gradient,
+                                     const std::vector<torch::autograd::Edge>& inputs,
+                                     std::vector<PathNode>* nodes);
 // The second half: the gradients of `parameters`. Gives the nodes up.
 std::vector<at::Tensor> RunWeightHalf(const std::vector<at::Tensor>& parameters,
                                       std::vector<PathNode>* nodes);

@@ -44,8 +44,8 @@ at::Tensor Norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor&
 class Embedding final : public Layer {
  public:
   Embedding(int index, double dropout) : index_(index), dropout_(dropout) {}
-  at::Tensor Forward(const at::Tensor& tokens, const at::Tensor* p, const MaskKey& key) const override {
-    const at::Tensor x = at::embedding(p[0], tokens) + p[1];
+  at::Tensor Forward(const at::Tensor* tokens, const at::Tensor* p, const MaskKey& key) const override {
+    const at::Tensor x = at::embedding(p[0], *tokens) + p[1];
     return Dropout(x, dropout_, MaskSeed(key.seed, key.step, key.microbatch, index_, 0));
   }
 
@@ -58,7 +58,8 @@ class Block final : public Layer {
  public:
   Block(int index, int heads, double dropout) : index_(index), heads_(heads), dropout_(dropout) {}
 
-  at::Tensor Forward(const at::Tensor& x, const at::Tensor* p, const MaskKey& key) const override {
+  at::Tensor Forward(const at::Tensor* inputs, const at::Tensor* p, const MaskKey& key) const override {
+    const at::Tensor& x = *inputs;
     const at::Tensor attended = at::linear(Attention(Norm(x, p[0], p[1]), p[2], p[3]), p[4], p[5]);
     const at::Tensor y = x + Dropout(attended, dropout_, Seed(key, 0));
     const at::Tensor expanded = at::gelu(at::linear(Norm(y, p[6], p[7]), p[8], p[9]));
@@ -90,24 +91,47 @@ class Block final : public Layer {
 
 class Head final : public Layer {
  public:
-  at::Tensor Forward(const at::Tensor& x, const at::Tensor* p, const MaskKey&) const override {
-    return at::linear(Norm(x, p[0], p[1]), p[2]).flatten(0, 1);
+  at::Tensor Forward(const at::Tensor* inputs, const at::Tensor* p, const MaskKey&) const override {
+    return at::linear(Norm(*inputs, p[0], p[1]), p[2]).flatten(0, 1);
   }
+};
+
+// Columns of the input that a layer reads: [begin, begin + count), or all.
+struct Columns {
+  int64_t begin = 0, count = 0;
 };
 
 class Linear final : public Layer {
  public:
-  Linear(int index, bool last, double dropout) : index_(index), last_(last), dropout_(dropout) {}
-  at::Tensor Forward(const at::Tensor& x, const at::Tensor* p, const MaskKey& key) const override {
-    const at::Tensor y = at::linear(x, p[0], p[1]);
-    if (last_) return y;
-    return Dropout(at::gelu(y), dropout_, MaskSeed(key.seed, key.step, key.microbatch, index_, 0));
+  Linear(int index, double dropout, Columns columns = {})
+      : index_(index), dropout_(dropout), columns_(columns) {}
+  at::Tensor Forward(const at::Tensor* inputs, const at::Tensor* p, const MaskKey& key) const override {
+    const at::Tensor x =
+        columns_.count == 0 ? *inputs : inputs->narrow(1, columns_.begin, columns_.count).contiguous();
+    const at::Tensor y = at::gelu(at::linear(x, p[0], p[1]));
+    return dropout_ == 0 ? y : Dropout(y, dropout_, MaskSeed(key.seed, key.step, key.microbatch, index_, 0));
   }
 
  private:
   const int index_;
-  const bool last_;
   const double dropout_;
+  const Columns columns_;
+};
+
+class Scores final : public Layer {
+ public:
+  at::Tensor Forward(const at::Tensor* inputs, const at::Tensor* p, const MaskKey&) const override {
+    return at::linear(*inputs, p[0], p[1]);
+  }
+};
+
+// Scores from two towers: one product each, so that each tower's gradient is whole by itself, wherever the
+// stages are cut.
+class JoinedScores final : public Layer {
+ public:
+  at::Tensor Forward(const at::Tensor* inputs, const at::Tensor* p, const MaskKey&) const override {
+    return at::linear(inputs[0], p[0], p[2]) + at::linear(inputs[1], p[1]);
+  }
 };
 
 std::vector<std::unique_ptr<Layer>> Build(const GptSpec& m) {
@@ -120,9 +144,22 @@ std::vector<std::unique_ptr<Layer>> Build(const GptSpec& m) {
 
 std::vector<std::unique_ptr<Layer>> Build(const MlpSpec& m) {
   std::vector<std::unique_ptr<Layer>> layers;
-  for (int i = 0; i < m.layers; ++i) {
-    layers.push_back(std::make_unique<Linear>(i, i + 1 == m.layers, m.dropout));
+  for (int i = 0; i + 1 < m.layers; ++i) layers.push_back(std::make_unique<Linear>(i, m.dropout));
+  layers.push_back(std::make_unique<Scores>());
+  return layers;
+}
+
+std::vector<std::unique_ptr<Layer>> Build(const TwoTowerSpec& m) {
+  std::vector<std::unique_ptr<Layer>> layers;
+  const auto append = [&](Columns columns) {
+    layers.push_back(std::make_unique<Linear>(static_cast<int>(layers.size()), m.dropout, columns));
+  };
+  const int64_t half = m.stem == 0 ? m.inputs / 2 : 0;
+  for (int i = 0; i < m.stem; ++i) append({});
+  for (const int tower : {0, 1}) {
+    for (int i = 0; i < m.layers; ++i) append(i == 0 ? Columns{tower * half, half} : Columns{});
   }
+  layers.push_back(std::make_unique<JoinedScores>());
   return layers;
 }
 

@@ -27,13 +27,14 @@ struct MaskKey {
 class Layer {
  public:
   virtual ~Layer() = default;
-  // `parameters` in the order of DescribeLayers. The input of the first layer is the data (tokens as int64
-  // [samples, context], or features [samples, inputs]); the output of the last is the scores [rows, classes].
-  virtual at::Tensor Forward(const at::Tensor& input, const at::Tensor* parameters,
+  // `inputs`: what the layer reads, as LayerCount.inputs lists it, or the data (tokens as int64
+  // [samples, context], or features [samples, inputs]). `parameters` in the order of DescribeLayers. The
+  // output of the last layer is the scores [rows, classes].
+  virtual at::Tensor Forward(const at::Tensor* inputs, const at::Tensor* parameters,
                              const MaskKey& key) const = 0;
 };
 
-// One for each layer of the chain, in order.
+// One for each layer, in order.
 std::vector<std::unique_ptr<Layer>> BuildLayers(const ModelSpec& model);
 
 // Mean cross entropy of the last layer's scores.

@@ -40,16 +40,31 @@ std::vector<int64_t> Strides(const std::vector<int64_t>& size) {
 
 // The stage's output, or its loss where there are targets.
 at::Tensor RunLayers(const std::vector<std::unique_ptr<Layer>>& layers, const StageLayout& layout,
-                     const at::Tensor& input, const at::Tensor& targets, const MaskKey& key,
+                     const std::vector<at::Tensor>& inputs, const at::Tensor& targets, const MaskKey& key,
                      const StageWeights& weights) {
-  at::Tensor x = input;
+  // By number, as layout.reads has it. A layer's output goes when its last reader has run.
+  const size_t own = layout.inputs.size() + 1;
+  std::vector<at::Tensor> values(inputs.begin(), inputs.end());
+  values.resize(own + layout.reads.size());
+  std::vector<size_t> last_reader(values.size(), 0);
+  for (size_t i = 0; i < layout.reads.size(); ++i) {
+    for (const int read : layout.reads[i]) last_reader[read] = i;
+  }
   const at::Tensor* parameters = weights.parameters().data();
   size_t slot = 0;
-  for (int layer = layout.first_layer; layer < layout.end_layer; ++layer) {
-    x = layers[layer]->Forward(x, parameters + slot, key);
+  std::vector<at::Tensor> read;
+  for (size_t i = 0; i < layout.reads.size(); ++i) {
+    const int layer = layout.first_layer + static_cast<int>(i);
+    read.clear();
+    for (const int number : layout.reads[i]) read.push_back(values[number]);
+    values[own + i] = layers[layer]->Forward(read.data(), parameters + slot, key);
+    for (const int number : layout.reads[i]) {
+      if (last_reader[number] == i) values[number].reset();
+    }
     while (slot < layout.slots.size() && layout.slots[slot].layer == layer) ++slot;
   }
-  return targets.defined() ? Loss(x, targets) : x;
+  read.clear();
+  return targets.defined() ? Loss(values.back(), targets) : std::move(values.back());
 }
 
 PassOutput OutputOf(const at::Tensor& end, const at::Tensor& targets) {
@@ -98,32 +113,37 @@ std::shared_ptr<void> StageWeights::Use(std::shared_ptr<StageWeights> weights) {
 }
 
 PassOutput RunForward(const std::vector<std::unique_ptr<Layer>>& layers, const StageLayout& layout,
-                      const at::Tensor& input, const at::Tensor& targets, const MaskKey& key, Pass* pass) {
+                      const std::vector<at::Tensor>& inputs, const at::Tensor& targets, const MaskKey& key,
+                      Pass* pass) {
   at::AutoGradMode with_graph(true);
-  if (layout.stage > 0) {
-    const at::Tensor& leaf = input;
+  for (size_t i = 0; i < layout.inputs.size(); ++i) {
+    const at::Tensor& leaf = inputs[i];
     leaf.set_requires_grad(true);
-    pass->input_edge = torch::autograd::impl::gradient_edge(leaf);
+    pass->input_edges.push_back(torch::autograd::impl::gradient_edge(leaf));
   }
-  const at::Tensor end = RunLayers(layers, layout, input, targets, key, *pass->weights);
+  const at::Tensor end = RunLayers(layers, layout, inputs, targets, key, *pass->weights);
   // The edge alone: the graph keeps the output's bytes only if a gradient needs them.
   pass->output = torch::autograd::impl::gradient_edge(end);
   return OutputOf(end, targets);
 }
 
 PassOutput RunWithoutGraph(const std::vector<std::unique_ptr<Layer>>& layers, const StageLayout& layout,
-                           const at::Tensor& input, const at::Tensor& targets, const MaskKey& key,
-                           const Pass& pass) {
+                           const std::vector<at::Tensor>& inputs, const at::Tensor& targets,
+                           const MaskKey& key, const Pass& pass) {
   at::NoGradGuard without_graph;
-  return OutputOf(RunLayers(layers, layout, input, targets, key, *pass.weights), targets);
+  return OutputOf(RunLayers(layers, layout, inputs, targets, key, *pass.weights), targets);
 }
 
 PassGradients RunBackward(Pass& pass, const at::Tensor& output_gradient, PassHalf half) {
-  if (half == PassHalf::kInput && pass.input_edge.is_valid()) {
-    pass.path = FindPathNodes(pass.output, pass.input_edge, pass.weights->parameters());
+  if (half == PassHalf::kInput && !pass.input_edges.empty()) {
+    pass.path = FindPathNodes(pass.output, pass.input_edges, pass.weights->parameters());
     PassGradients gradients;
-    gradients.input = RunInputHalf(pass.output, output_gradient, pass.input_edge, &pass.path).contiguous();
-    if (!pass.path.empty()) pass.output = pass.input_edge = {};
+    gradients.inputs = RunInputHalf(pass.output, output_gradient, pass.input_edges, &pass.path);
+    for (at::Tensor& gradient : gradients.inputs) gradient = gradient.contiguous();
+    if (!pass.path.empty()) {
+      pass.output = {};
+      pass.input_edges.clear();
+    }
     return gradients;
   }
   if (half == PassHalf::kWeight && !pass.path.empty()) {
@@ -132,9 +152,9 @@ PassGradients RunBackward(Pass& pass, const at::Tensor& output_gradient, PassHal
     for (at::Tensor& gradient : gradients.parameters) gradient = gradient.contiguous();
     return gradients;
   }
-  const bool wants_input = pass.input_edge.is_valid() && half != PassHalf::kWeight;
   torch::autograd::edge_list wanted;
-  if (wants_input) wanted.push_back(pass.input_edge);
+  if (half != PassHalf::kWeight) wanted = pass.input_edges;
+  const size_t inputs = wanted.size();
   if (half != PassHalf::kInput) {
     for (const at::Tensor& p : pass.weights->parameters()) {
       wanted.push_back(torch::autograd::impl::gradient_edge(p));
@@ -147,9 +167,9 @@ PassGradients RunBackward(Pass& pass, const at::Tensor& output_gradient, PassHal
   std::vector<at::Tensor> made = torch::autograd::Engine::get_default_engine().execute(
       {pass.output}, {output_gradient}, /*keep_graph=*/half == PassHalf::kInput, /*create_graph=*/false,
       /*accumulate_grad=*/false, wanted);
-  auto next = made.begin();
-  if (wants_input) gradients.input = (next++)->contiguous();
-  for (; next != made.end(); ++next) gradients.parameters.push_back(next->contiguous());
+  for (size_t i = 0; i < made.size(); ++i) {
+    (i < inputs ? gradients.inputs : gradients.parameters).push_back(made[i].contiguous());
+  }
   return gradients;
 }
 

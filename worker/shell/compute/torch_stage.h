@@ -57,9 +57,10 @@ struct Pass {
   std::shared_ptr<StageWeights> weights;  // null where the backward brings them to a forward run again
   std::shared_ptr<void> use;              // of held weights
   bool fetched = false;                   // the weights are a copy that comes again with the backward
-  at::Tensor input;                       // without a graph only; undefined for data, which is read again
-  // The graph's two ends. The input's is not valid for data, which needs no gradient.
-  torch::autograd::Edge input_edge, output;
+  std::vector<at::Tensor> inputs;         // without a graph only; data is read again
+  // The graph's two ends: where the inputs enter, and the output.
+  std::vector<torch::autograd::Edge> input_edges;
+  torch::autograd::Edge output;
   at::Tensor output_gradient;  // kept between the two halves of a split backward
   std::vector<PathNode> path;  // likewise
 
@@ -71,18 +72,19 @@ struct PassOutput {
   std::optional<float> loss;  // of the last stage
 };
 
-// Runs layers [layout.first_layer, layout.end_layer) on `input` with `pass->weights`. `targets` is defined
-// for the last stage only. RunForward leaves the graph in `pass`; RunWithoutGraph leaves nothing, and gives
-// the same bits.
+// Runs layers [layout.first_layer, layout.end_layer) on `inputs`, the stage's and the data last if it reads
+// that, with `pass->weights`. `targets` is defined for the last stage only. RunForward leaves the graph in
+// `pass`; RunWithoutGraph leaves nothing, and gives the same bits.
 PassOutput RunForward(const std::vector<std::unique_ptr<Layer>>& layers, const StageLayout& layout,
-                      const at::Tensor& input, const at::Tensor& targets, const MaskKey& key, Pass* pass);
+                      const std::vector<at::Tensor>& inputs, const at::Tensor& targets, const MaskKey& key,
+                      Pass* pass);
 PassOutput RunWithoutGraph(const std::vector<std::unique_ptr<Layer>>& layers, const StageLayout& layout,
-                           const at::Tensor& input, const at::Tensor& targets, const MaskKey& key,
-                           const Pass& pass);
+                           const std::vector<at::Tensor>& inputs, const at::Tensor& targets,
+                           const MaskKey& key, const Pass& pass);
 
 enum class PassHalf : uint8_t { kBoth, kInput, kWeight };
 struct PassGradients {
-  at::Tensor input;                    // undefined for data and kWeight
+  std::vector<at::Tensor> inputs;      // none for kWeight
   std::vector<at::Tensor> parameters;  // contiguous, in the order of slots; empty for kInput
 };
 PassGradients RunBackward(Pass& pass, const at::Tensor& output_gradient, PassHalf half);

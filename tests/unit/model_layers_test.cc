@@ -1,11 +1,11 @@
+#include "proto/run/model_layers.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <functional>
 #include <numeric>
 #include <vector>
-
-#include "proto/run/model_chain.h"
 
 namespace weft {
 namespace {
@@ -57,13 +57,13 @@ TEST(CountLayers_Gpt, KnownModel_CountsOfItsPublication) {
   EXPECT_EQ(layers.front().name, "embedding");
   EXPECT_EQ(layers[1].name, "block0");
   EXPECT_EQ(layers.back().name, "head");
-  EXPECT_EQ(layers.back().output_elements, 0);
+  EXPECT_EQ(layers.back().output_elements(), 0);
   int64_t parameters = 0;
   for (const LayerCount& l : layers) parameters += l.parameters;
   // GPT-2 small has 124,439,808 with the head tied to the token embedding; here it is a matrix of its own.
   EXPECT_EQ(parameters, 124439808 + int64_t{50257} * 768);
   EXPECT_EQ(layers[1].parameters, 7087872);
-  EXPECT_EQ(layers[1].output_elements, 1024 * 768);
+  EXPECT_EQ(layers[1].output_elements(), 1024 * 768);
 }
 
 TEST(CountLayers_Mlp, SizesOfItsEnds_AreInputsAndClasses) {
@@ -77,9 +77,63 @@ TEST(CountLayers_Mlp, SizesOfItsEnds_AreInputsAndClasses) {
   EXPECT_EQ(layers[0].parameters, 7 * 5 + 5);
   EXPECT_EQ(layers[0].forward_flops, 2 * 7 * 5);
   EXPECT_EQ(layers[1].parameters, 5 * 5 + 5);
-  EXPECT_EQ(layers[1].output_elements, 5);
+  EXPECT_EQ(layers[1].output_elements(), 5);
   EXPECT_EQ(layers[2].parameters, 5 * 2 + 2);
-  EXPECT_EQ(layers[2].output_elements, 0);
+  EXPECT_EQ(layers[2].output_elements(), 0);
+}
+
+// stem0, left0, left1, right0, right1, head
+TwoTowerSpec Towers(int stem) {
+  TwoTowerSpec model;
+  model.stem = stem;
+  model.layers = 2;
+  model.width = 8;
+  model.inputs = 20;
+  model.classes = 3;
+  return model;
+}
+
+TEST(CountLayers_TwoTower, Layers_ReadTheirTowerAndTheHeadBoth) {
+  const std::vector<LayerCount> layers = CountLayers(Towers(1));
+  ASSERT_EQ(layers.size(), 6u);
+  EXPECT_EQ(layers[3].name, "right0");
+  EXPECT_EQ(layers[3].inputs, std::vector<int>{0});
+  EXPECT_EQ(layers[5].inputs, (std::vector<int>{2, 4}));
+  EXPECT_EQ(layers[5].parameters, 2 * 8 * 3 + 3);
+  const std::vector<LayerCount> halves = CountLayers(Towers(0));
+  ASSERT_EQ(halves.size(), 5u);
+  EXPECT_TRUE(halves[0].inputs.empty() && halves[2].inputs.empty());
+  EXPECT_EQ(halves[2].parameters, 10 * 8 + 8);
+}
+
+TEST(StageInputs, CutsOfTwoTowers_NameTheStagesThatAreRead) {
+  const std::vector<LayerCount> layers = CountLayers(Towers(1));
+  using Inputs = std::vector<std::vector<int>>;
+  EXPECT_EQ(StageInputs(layers, {1, 2, 2, 1}), (Inputs{{}, {0}, {0}, {1, 2}}));
+  EXPECT_EQ(StageInputs(layers, {1, 2, 3}), (Inputs{{}, {0}, {0, 1}}));
+  EXPECT_EQ(StageInputs(layers, {1, 5}), Inputs{}) << "a chain";
+  EXPECT_EQ(StageInputs(CountLayers(MlpSpec()), {1, 2}), Inputs{});
+}
+
+TEST(CheckCut, StageThatOthersReadInItsMiddle_IsNamedWithTheLayers) {
+  const std::vector<LayerCount> layers = CountLayers(Towers(1));
+  EXPECT_TRUE(CheckCut(layers, {1, 2, 2, 1}).ok());
+  EXPECT_EQ(CheckCut(layers, {2, 4}).message(),
+            "stage 0 ends with layer left0, and right0 of a later stage reads stem0 in its middle; cut so "
+            "that other "
+            "stages read the last layer of a stage only");
+  EXPECT_FALSE(CheckCut(layers, {1, 3, 2}).ok());
+}
+
+TEST(CutStages, ModelThatIsNoChain_IsCutSoundlyIntoAnyNumber) {
+  for (int stem : {0, 1, 2}) {
+    const std::vector<LayerCount> layers = CountLayers(Towers(stem));
+    for (int stages = 1; stages <= static_cast<int>(layers.size()); ++stages) {
+      const std::vector<int> cut = CutStages(layers, stages);
+      ASSERT_EQ(static_cast<int>(cut.size()), stages);
+      EXPECT_TRUE(CheckCut(layers, cut).ok()) << CheckCut(layers, cut);
+    }
+  }
 }
 
 TEST(CutStages, EveryCountOfStages_IsTheBestOfAllCuts) {

@@ -1,0 +1,206 @@
+#include "proto/run/model_layers.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <functional>
+#include <limits>
+#include <numeric>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace weft {
+namespace {
+
+constexpr int64_t kFloat = 4, kInt64 = 8;
+constexpr int64_t kAlignment = 64;
+
+// Only what grows with a product of sizes is counted: the multiply-adds of matrix products, and the additions
+// of the embedding, which has no product. Normalizations, activations and softmax are left out.
+std::vector<LayerCount> Count(const GptSpec& m) {
+  const int64_t width = m.width, context = m.context, vocabulary = m.vocabulary;
+  const double tokens = static_cast<double>(context), c = static_cast<double>(width);
+  const int64_t hidden = context * width;
+  std::vector<LayerCount> layers;
+  const int64_t masks = m.dropout > 0 ? 1 : 0;  // at each place
+  // The tokens, the output, a mask.
+  layers.push_back({"embedding",
+                    {},
+                    tokens * c,
+                    (vocabulary + context) * width,
+                    {context, width},
+                    kInt64 * context + kFloat * hidden * (1 + masks),
+                    3 * kAlignment});
+  for (int i = 0; i < m.layers; ++i) {
+    const double products = 2 * tokens * 12 * c * c;             // qkv 3, projection 1, expand 4, contract 4
+    const double attention = 2 * 2 * tokens * tokens * c;        // scores, and their product with the values
+    const int64_t parameters = 12 * width * width + 13 * width;  // with biases and two norms
+    // In units of the hidden state: both norms' outputs, qkv 3, attention's output and the same by tokens,
+    // the sum in the middle, before and behind the GELU 4 each, the output, two masks. Two norms' statistics,
+    // and those of the attention's softmax.
+    const int64_t left = kFloat * hidden * (17 + 2 * masks) + kFloat * context * (4 + m.heads);
+    layers.push_back({absl::StrCat("block", i),
+                      {i},
+                      products + attention,
+                      parameters,
+                      {context, width},
+                      left,
+                      20 * kAlignment});
+  }
+  // The norm's statistics and output, the scores' logarithmic softmax, the targets.
+  layers.push_back({"head",
+                    {m.layers},
+                    2 * tokens * c * static_cast<double>(vocabulary),
+                    2 * width + width * vocabulary,
+                    {},
+                    kFloat * (hidden + 2 * context + context * vocabulary) + kInt64 * context,
+                    8 * kAlignment});
+  return layers;
+}
+
+// A linear layer with a GELU and dropout behind it, or, with `scores`, the loss. `read`: numbers that it
+// keeps of what it reads.
+LayerCount CountLinear(std::string name, std::vector<int> inputs, int64_t in, int64_t out, bool scores,
+                       double dropout, int64_t read) {
+  // Before and behind the GELU and a mask; of the last layer the logarithmic softmax and the target.
+  const int64_t left = scores ? kFloat * out + kInt64 : kFloat * out * (dropout > 0 ? 3 : 2);
+  return {std::move(name),
+          std::move(inputs),
+          2.0 * static_cast<double>(in) * static_cast<double>(out),
+          in * out + out,
+          scores ? std::vector<int64_t>() : std::vector<int64_t>{out},
+          left + kFloat * read,
+          6 * kAlignment};
+}
+
+std::vector<LayerCount> Count(const MlpSpec& m) {
+  std::vector<LayerCount> layers;
+  for (int i = 0; i < m.layers; ++i) {
+    const int64_t in = i == 0 ? m.inputs : m.width;
+    const bool last = i + 1 == m.layers;
+    layers.push_back(CountLinear(absl::StrCat("linear", i),
+                                 i == 0 ? std::vector<int>() : std::vector<int>{i - 1}, in,
+                                 last ? m.classes : m.width, last, m.dropout, i == 0 ? in : 0));
+  }
+  return layers;
+}
+
+std::vector<LayerCount> Count(const TwoTowerSpec& m) {
+  std::vector<LayerCount> layers;
+  // Appends a layer that reads layer `from`, or the data where that is -1.
+  const auto append = [&](std::string name, int from, int64_t in) {
+    layers.push_back(CountLinear(std::move(name), from < 0 ? std::vector<int>() : std::vector<int>{from}, in,
+                                 m.width, false, m.dropout, from < 0 ? in : 0));
+    return static_cast<int>(layers.size()) - 1;
+  };
+  int stem = -1;
+  for (int i = 0; i < m.stem; ++i) stem = append(absl::StrCat("stem", i), stem, i == 0 ? m.inputs : m.width);
+  std::vector<int> ends;
+  for (const char* tower : {"left", "right"}) {
+    int at = stem;
+    for (int i = 0; i < m.layers; ++i) {
+      at = append(absl::StrCat(tower, i), at, at < 0 ? m.inputs / 2 : m.width);
+    }
+    ends.push_back(at);
+  }
+  layers.push_back(CountLinear("head", ends, 2 * int64_t{m.width}, m.classes, true, m.dropout, 0));
+  return layers;
+}
+
+// By layer: the last one that reads it; itself if none does.
+std::vector<int> LastReaders(const std::vector<LayerCount>& layers) {
+  std::vector<int> last(layers.size());
+  for (size_t l = 0; l < layers.size(); ++l) {
+    last[l] = static_cast<int>(l);
+    for (const int input : layers[l].inputs) last[input] = static_cast<int>(l);
+  }
+  return last;
+}
+
+}  // namespace
+
+std::vector<LayerCount> CountLayers(const ModelSpec& model) {
+  return std::visit([](const auto& m) { return Count(m); }, model);
+}
+
+int64_t LayerCount::output_elements() const {
+  return output.empty() ? 0 : std::accumulate(output.begin(), output.end(), int64_t{1}, std::multiplies<>());
+}
+
+std::vector<int> CutStages(const std::vector<LayerCount>& layers, int stages) {
+  const int count = static_cast<int>(layers.size());
+  if (stages < 1 || stages > count) std::abort();  // the caller checks and words the error for the user
+  std::vector<double> before(count + 1, 0);        // FLOPs of layers [0, i)
+  for (int i = 0; i < count; ++i) before[i + 1] = before[i] + layers[i].forward_flops;
+  const std::vector<int> last_reader = LastReaders(layers);
+
+  // least[k][i]: the largest part when layers [i, count) are cut into k parts at best; cut[k][i]: where the
+  // first of these parts ends, the earliest of equally good places.
+  constexpr double kNone = std::numeric_limits<double>::infinity();
+  std::vector<std::vector<double>> least(stages + 1, std::vector<double>(count + 1, kNone));
+  std::vector<std::vector<int>> cut(stages + 1, std::vector<int>(count + 1, count));
+  for (int i = 0; i < count; ++i) least[1][i] = before[count] - before[i];
+  for (int k = 2; k <= stages; ++k) {
+    for (int i = 0; i + k <= count; ++i) {
+      int reach = i;  // what the layers of the part but its last are read by, last
+      for (int end = i + 1; end + k - 1 <= count; reach = std::max(reach, last_reader[end++ - 1])) {
+        const double largest = std::max(before[end] - before[i], least[k - 1][end]);
+        if (reach < end && largest < least[k][i]) {
+          least[k][i] = largest;
+          cut[k][i] = end;
+        }
+      }
+    }
+  }
+  std::vector<int> sizes;
+  if (least[stages][0] == kNone) return sizes;
+  int begin = 0;
+  for (int k = stages; k >= 1; --k) {
+    const int end = k == 1 ? count : cut[k][begin];
+    sizes.push_back(end - begin);
+    begin = end;
+  }
+  return sizes;
+}
+
+absl::Status CheckCut(const std::vector<LayerCount>& layers, const std::vector<int>& layers_of_stage) {
+  const std::vector<int> last_reader = LastReaders(layers);
+  int begin = 0;
+  for (size_t stage = 0; stage < layers_of_stage.size(); ++stage) {
+    const int end = begin + layers_of_stage[stage];
+    for (int l = begin; l + 1 < end; ++l) {
+      if (last_reader[l] < end) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("stage ", stage, " ends with layer ", layers[end - 1].name, ", and ",
+                       layers[last_reader[l]].name, " of a later stage reads ", layers[l].name,
+                       " in its middle; cut so that other stages read the last layer of a stage only"));
+    }
+    begin = end;
+  }
+  return absl::OkStatus();
+}
+
+std::vector<std::vector<int>> StageInputs(const std::vector<LayerCount>& layers,
+                                          const std::vector<int>& layers_of_stage) {
+  std::vector<int> stage_of(layers.size());
+  std::vector<std::set<int>> inputs(layers_of_stage.size());
+  size_t layer = 0;
+  bool chain = true;
+  for (size_t s = 0; s < layers_of_stage.size(); ++s) {
+    const int stage = static_cast<int>(s);
+    for (int i = 0; i < layers_of_stage[s]; ++i, ++layer) {
+      stage_of[layer] = stage;
+      for (const int input : layers[layer].inputs) {
+        if (stage_of[input] != stage) inputs[s].insert(stage_of[input]);
+      }
+    }
+    chain &= inputs[s] == (stage == 0 ? std::set<int>() : std::set<int>{stage - 1});
+  }
+  std::vector<std::vector<int>> result;
+  if (chain) return result;
+  for (const std::set<int>& of_stage : inputs) result.emplace_back(of_stage.begin(), of_stage.end());
+  return result;
+}
+
+}  // namespace weft
