@@ -115,7 +115,9 @@ void RemoveCheckpoint(const fs::path& folder) {
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(folder, ignored)) {
     const std::string name = entry.path().filename().string();
-    const bool tensors = name.rfind("stage", 0) == 0 && entry.path().extension() == ".safetensors";
+    const std::string extension = entry.path().extension().string();
+    const bool tensors =
+        name.rfind("stage", 0) == 0 && (extension == ".safetensors" || extension == ".slice");
     if (tensors || name == "model.safetensors.index.json") fs::remove(entry.path(), ignored);
   }
 }

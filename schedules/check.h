@@ -22,7 +22,7 @@ absl::Status CheckInputs(const Schedule& schedule);
 absl::Status CheckSchedule(const Schedule& schedule);
 
 // Refuses, with a sentence for the user, what a sound schedule may ask for and the workers cannot do yet:
-// weights older than those of the step before, and weights split by width.
+// weights older than those of the step before.
 absl::Status CheckTrainable(const Schedule& schedule);
 
 }  // namespace weft

@@ -43,6 +43,7 @@ NAMED = [
     ("custom, halves",
      '{custom: {workers: 4, compute: "(s < S/2 ? 0 : W/2) + b % (W/2)", weights: "(s < S/2 ? 0 : W/2) + s % (W/2)", '
      'limit: "s < S/2 ? 2 : 1"}}'),
+    ("fsdp, by width", "{fsdp: {shard: width}}"),
     ("custom, backwards one rank on",
      '{custom: {workers: 4, compute: "k == forward ? s % W : (s + 1) % W", weights: "s % W"}}'),
 ]

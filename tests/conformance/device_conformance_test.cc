@@ -83,6 +83,11 @@ TEST_P(DeviceTraining, Replicas_GradientsInSlices_EqualsReference) {
   ExpectSame(Train(Cpu(), Run(), {Kind::kReplicas}), Reference(Run()));
 }
 
+TEST_P(DeviceTraining, SlicedWeights_PoisonedBetweenJobs_EqualsReference) {
+  ExpectSame(Train(Cpu(), Run(), {Kind::kSlices}), Reference(Run()));
+  ExpectSame(Train(Cpu(), Run(), {Kind::kSlices, {1, 0, 3, 2}, true}), Reference(Run()));
+}
+
 TEST_P(DeviceTraining, FetchedWeights_PoisonedBetweenJobs_EqualsReference) {
   ExpectSame(Train(Cpu(), Run(), {Kind::kFetched}), Reference(Run()));
   ExpectSame(Train(Cpu(), Run(), {Kind::kFetched, {1, 0, 3, 2}, true}), Reference(Run()));
@@ -100,6 +105,7 @@ TEST_P(DeviceTraining, RecomputedAndOffloaded_EqualReference) {
       ExpectSame(Train(Cpu(), run, {Kind::kOneRank, {0, 2, 1, 3}, split}), reference);
       ExpectSame(Train(Cpu(), run, {Kind::kReplicas, {}, split}), reference);
       ExpectSame(Train(Cpu(), run, {Kind::kFetched, {1, 0, 3, 2}, split}), reference);
+      ExpectSame(Train(Cpu(), run, {Kind::kSlices, {2, 1, 3, 0}, split}), reference);
     }
   }
 }
@@ -398,6 +404,50 @@ TEST_P(DeviceModel, MisalignedTensors_GiveTheSameBits) {
     ASSERT_EQ(outputs[0][i].bytes, outputs[1][i].bytes);
     EXPECT_EQ(std::memcmp(outputs[0][i].data, outputs[1][i].data, outputs[0][i].bytes), 0) << i;
   }
+}
+
+// What a rank holds of a sliced stage is its slice, from the first byte on.
+TEST_P(DeviceModel, SlicedStage_HoldsItsSliceAlone) {
+  const RunSpec run = Run(2);
+  constexpr int kParts = 3;
+  auto whole = *Cpu().CreateRank(run, 0, memory_);
+  ASSERT_TRUE(whole->AddStage(0, true).ok());
+  const Tensor all = *whole->Weights(0);
+  std::vector<Tensor> slices;
+  for (int part = 0; part < kParts; ++part) {
+    auto rank = *Cpu().CreateRank(run, part, memory_);
+    ASSERT_TRUE(rank->AddSlicedStage(0, part, kParts).ok());
+    const Tensor expected = Slice(all, part, kParts), slice = *rank->Weights(0);
+    ASSERT_EQ(slice.bytes, expected.bytes);
+    EXPECT_EQ(std::memcmp(slice.data, expected.data, slice.bytes), 0) << part;
+    EXPECT_EQ(Live(*rank, MemoryClass::kWeights), static_cast<int64_t>(slice.bytes));
+    EXPECT_EQ(Live(*rank, MemoryClass::kOptimizer), 2 * static_cast<int64_t>(slice.bytes));
+    EXPECT_EQ(Live(*rank, MemoryClass::kBuffers), 0);
+    const Job update = Job::Update(0, 0, part);
+    for (int b = 0; b < run.train.microbatches; ++b) {
+      ASSERT_TRUE(rank->Accumulate(update, b, CopyOf(slice), part, kParts).ok());
+      EXPECT_EQ(Live(*rank, MemoryClass::kGradients), static_cast<int64_t>(slice.bytes));
+    }
+    // A job of it cannot do without the others' slices.
+    EXPECT_EQ(rank->Forward(Job::Compute(0, 0, 0, JobKind::kForward), {}, {}).status().code(),
+              absl::StatusCode::kFailedPrecondition);
+    slices.push_back(CopyOf(slice));
+    auto gathered = rank->GatherWeights(Job::Compute(0, 0, 0, JobKind::kForward), {slices[0], {}, {}});
+    EXPECT_EQ(gathered.status().code(), absl::StatusCode::kInvalidArgument);
+  }
+  auto last = *Cpu().CreateRank(run, 0, memory_);
+  ASSERT_TRUE(last->AddSlicedStage(0, 2, kParts).ok());
+  slices[2] = {};
+  auto gathered = last->GatherWeights(Job::Compute(0, 0, 0, JobKind::kForward), slices);
+  ASSERT_TRUE(gathered.ok()) << gathered.status();
+  ASSERT_EQ(gathered->bytes, all.bytes);
+  EXPECT_EQ(std::memcmp(gathered->data, all.data, all.bytes), 0);
+  // The copy is no weights to keep: a forward uses it up.
+  EXPECT_EQ(Live(*last, MemoryClass::kBuffers), static_cast<int64_t>(all.bytes));
+  ASSERT_TRUE(last->Forward(Job::Compute(0, 0, 0, JobKind::kForward), {}, *std::move(gathered)).ok());
+  EXPECT_EQ(Live(*last, MemoryClass::kBuffers), 0);
+  EXPECT_EQ(Live(*last, MemoryClass::kWeights), static_cast<int64_t>(Slice(all, 2, kParts).bytes));
+  EXPECT_EQ(last->AddSlicedStage(1, 3, 3).code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST_P(DeviceModel, BoundaryTensors_OutliveTheRank) {

@@ -89,6 +89,7 @@ class Driver {
     }
     const int ranks = arrangement_.kind == Kind::kPipeline   ? stages_
                       : arrangement_.kind == Kind::kReplicas ? microbatches_
+                      : arrangement_.kind == Kind::kSlices   ? microbatches_
                       : arrangement_.kind == Kind::kFetched  ? 2
                       : arrangement_.kind == Kind::kApart    ? 2
                                                              : 1;
@@ -96,6 +97,10 @@ class Driver {
     for (int r = 0; r < ranks; ++r) {
       for (int s = 0; s < stages_; ++s) {
         if (arrangement_.kind == Kind::kPipeline && r != s) continue;
+        if (arrangement_.kind == Kind::kSlices) {
+          Require(ranks_[r]->AddSlicedStage(s, r, ranks));
+          continue;
+        }
         const bool holds = !hands_out() || arrangement_.kind == Kind::kReplicas || r == 0;
         Require(ranks_[r]->AddStage(s, holds));
       }
@@ -141,6 +146,7 @@ class Driver {
       case Kind::kPipeline:
         return stage;
       case Kind::kReplicas:
+      case Kind::kSlices:
         return microbatch;
       case Kind::kFetched:
         return 1;
@@ -151,12 +157,25 @@ class Driver {
   }
   bool hands_out() const {
     return arrangement_.kind == Kind::kReplicas || arrangement_.kind == Kind::kFetched ||
-           arrangement_.kind == Kind::kApart;
+           arrangement_.kind == Kind::kApart || arrangement_.kind == Kind::kSlices;
   }
-  Tensor FetchWeights(int stage, bool backward = false) {
+  Tensor FetchWeights(int stage, int microbatch, bool backward = false) {
+    if (arrangement_.kind == Kind::kSlices) return GatherWeights(stage, microbatch);
     const bool fetches =
         arrangement_.kind == Kind::kFetched || (arrangement_.kind == Kind::kApart && backward);
     return fetches ? CopyOf(Require(ranks_[0]->Weights(stage))) : Tensor{};
+  }
+  Tensor GatherWeights(int stage, int rank) {
+    std::vector<Tensor> slices(ranks_.size());
+    for (int r = 0; r < static_cast<int>(ranks_.size()); ++r) {
+      if (r != rank) slices[r] = CopyOf(Require(ranks_[r]->Weights(stage)));
+    }
+    const Job job = Job::Compute(0, stage, rank, JobKind::kForward);
+    Tensor whole = Require(ranks_[rank]->GatherWeights(job, slices));
+    for (const Tensor& slice : slices) {
+      if (!slice.empty()) Poison(slice);
+    }
+    return whole;
   }
   static Tensor Deliver(const Tensor& tensor) { return tensor.empty() ? Tensor{} : CopyOf(tensor); }
 
@@ -164,7 +183,7 @@ class Driver {
     std::vector<Tensor> outputs(stages_);
     double loss = 0;
     for (int s = 0; s < stages_; ++s) {
-      Tensor weights = FetchWeights(s);
+      Tensor weights = FetchWeights(s, b);
       const Job job = Job::Compute(t, s, b, JobKind::kForward);
       std::vector<Tensor> inputs;
       for (const int from : inputs_of_[s]) inputs.push_back(Deliver(outputs[from]));
@@ -193,18 +212,18 @@ class Driver {
       }
       std::vector<Tensor> g = std::move(gradients[s]);
       if (arrangement_.split_backward) {
-        Tensor weights = FetchWeights(s, /*backward=*/true);
+        Tensor weights = FetchWeights(s, b, /*backward=*/true);
         result =
             Require(rank.Backward(Job::Compute(t, s, b, JobKind::kBackwardInput), g, weights, hands_out()));
         EXPECT_TRUE(result.gradient.empty());
         if (!weights.empty()) Poison(weights);
         g.clear();
         BackwardResult second = Require(rank.Backward(Job::Compute(t, s, b, JobKind::kBackwardWeight), {},
-                                                      FetchWeights(s, true), hands_out()));
+                                                      FetchWeights(s, b, true), hands_out()));
         result.gradient = second.gradient;
       } else {
-        result = Require(
-            rank.Backward(Job::Compute(t, s, b, JobKind::kBackward), g, FetchWeights(s, true), hands_out()));
+        result = Require(rank.Backward(Job::Compute(t, s, b, JobKind::kBackward), g, FetchWeights(s, b, true),
+                                       hands_out()));
       }
       EXPECT_EQ(result.input_gradients.size(), inputs_of_[s].size());
       EXPECT_EQ(result.gradient.empty(), !hands_out());
@@ -223,7 +242,8 @@ class Driver {
       Require(rank.Update(Job::Update(t, s, 0), {}));
       return;
     }
-    const int members = arrangement_.kind == Kind::kReplicas ? microbatches_ : 1;
+    const bool sliced = arrangement_.kind == Kind::kSlices;
+    const int members = sliced || arrangement_.kind == Kind::kReplicas ? microbatches_ : 1;
     std::vector<Tensor> sums;
     for (int m = 0; m < members; ++m) {
       for (int b = 0; b < microbatches_; ++b) {
@@ -232,7 +252,9 @@ class Driver {
       }
       sums.push_back(CopyOf(Require(ranks_[m]->TakeSum(Job::Reduce(t, s, m), m, members))));
     }
-    for (int m = 0; m < members; ++m) Require(ranks_[m]->Update(Job::Update(t, s, m), sums));
+    for (int m = 0; m < members; ++m) {
+      Require(ranks_[m]->Update(Job::Update(t, s, m), sliced ? std::vector<Tensor>{sums[m]} : sums));
+    }
     gradients_[s].clear();
   }
 
@@ -241,6 +263,9 @@ class Driver {
     for (int s = 0; s < stages_; ++s) {
       const int rank = arrangement_.kind == Kind::kPipeline ? s : 0;
       Require(ranks_[rank]->Save(s, folder));
+      // In any order; the last to come joins them.
+      for (size_t r = 1; arrangement_.kind == Kind::kSlices && r < ranks_.size(); ++r)
+        Require(ranks_[r]->Save(s, folder));
     }
     Require(WriteCheckpointIndex(folder, run_));
     return ReadCheckpoint(folder);

@@ -58,6 +58,7 @@ struct Arrangement {
     kOneRank,   // all stages on one rank
     kReplicas,  // B ranks that hold everything; gradients travel in slices
     kFetched,   // one rank holds the weights, another computes with copies of them
+    kSlices,    // B ranks that hold a slice of each stage; weights are gathered, gradients travel in slices
     kApart,     // one rank holds the weights and runs the forwards, another the backwards
   } kind = Kind::kPipeline;
   std::vector<int> backward_order;  // of micro-batches; empty for 0, 1, 2, ..

@@ -113,6 +113,7 @@ struct Case {
 const Case kCases[] = {
     {"ddp", Decided::kAll},
     {"fsdp", Decided::kAll},
+    {"{fsdp: {shard: width}}", Decided::kAll},
     {"gpipe", Decided::kFirst},
     {"1f1b", Decided::kLast},
     {"{lpp: {groups: 1, ranks: 1}}", Decided::kAll},

@@ -2,11 +2,13 @@
 // the number of processes.
 #include <sys/types.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <map>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
@@ -101,6 +103,7 @@ const char* kSchedules[] = {"ddp",
                             "{lpp: {groups: 2, ranks: 2}}",
                             "{lpp: {groups: 2, ranks: 4}}",
                             "{lpp: {groups: 4, ranks: 1}}",
+                            "{fsdp: {shard: width}}",
                             "{lpp: {groups: 1, ranks: 3}}",
                             "{lpp: {groups: 1, ranks: 1}}"};
 
@@ -121,7 +124,9 @@ const char* kOnTwoProcesses[] = {"fsdp",
                                  "{1f1b: {}, activations: offload}",
                                  "{zb_h1: {}, activations: recompute}",
                                  "{zb_h1: {}, activations: offload}",
-                                 "{fsdp: {}, activations: recompute}"};
+                                 "{fsdp: {}, activations: recompute}",
+                                 "{fsdp: {shard: width}, activations: recompute}",
+                                 "{fsdp: {shard: width}, activations: offload}"};
 
 int RanksOf(const std::string& schedule) {
   if (schedule.find("ranks: 3") != std::string::npos) return 3;
@@ -192,7 +197,7 @@ TEST(Training, TwoTowerCutInManyWays_EndsWithTheReferencesBits) {
     const auto want = Tensors(folder / "plain/checkpoint");
     for (const std::string schedule :
          {"1f1b", "zb_h1", "{1f1b: {}, activations: recompute}", "{1f1b: {}, activations: offload}", "fsdp",
-          "{lpp: {groups: 2, ranks: 3}}",
+          "{fsdp: {shard: width}}", "{lpp: {groups: 2, ranks: 3}}",
           "{custom: {workers: 3, compute: \"k == forward ? s % W : (s + 1) % W\", weights: \"s % W\"}}"}) {
       SCOPED_TRACE(absl::StrCat(schedule, ", stages ", stages));
       const std::string file = folder.Write("run.yaml", run(schedule));
@@ -311,6 +316,76 @@ TEST(Training, ActivationBytes_RetainedRecomputedOffloaded) {
     EXPECT_EQ(peak("recompute", "host"), 0);
     EXPECT_GT(2 * peak("offload", "host"), peak("retain", "activations"));
   }
+}
+
+// Bytes of each stage's weights in a checkpoint folder.
+std::vector<int64_t> StageBytes(const std::string& folder) {
+  std::map<std::string, int64_t> stages;
+  for (const auto& [name, bytes] : Tensors(folder))
+    stages[name.substr(0, name.find('.'))] += static_cast<int64_t>(bytes.size());
+  std::vector<int64_t> bytes;
+  for (const auto& [stage, sum] : stages) bytes.push_back(sum);
+  return bytes;
+}
+
+// Each of four ranks holds a quarter of every stage and of its state, and one stage at a time put together.
+TEST(Training, WeightsByWidth_TakeAQuarterOnEachOfFourRanks) {
+  TestFolder folder;
+  folder.Write("text.txt", Text(20000));
+  const auto peaks = [&](const std::string& schedule) {
+    std::string run = GptRun(folder, schedule, 3, "[1, 1, 1, 1, 1, 1]");
+    run.replace(run.find("width: 32"), 9, "width: 64");  // each stage cuts into equal slices
+    const CommandResult r = Command::Run(
+        {"weft", "train", folder.Write("run.yaml", run), "--processes", "2", "--out", folder / "out"}, 120);
+    EXPECT_EQ(r.code, 0) << r.err;
+    return Json::parse(ReadWholeFile(folder / "out/summary.json"))["peak_bytes"];
+  };
+  const Json whole = peaks("ddp"), sliced = peaks("{fsdp: {shard: width}}");
+  const std::vector<int64_t> stages = StageBytes(folder / "out/checkpoint");
+  ASSERT_EQ(stages.size(), 6u);
+  const int64_t all = std::accumulate(stages.begin(), stages.end(), int64_t{0});
+  const int64_t largest = *std::max_element(stages.begin(), stages.end());
+  ASSERT_EQ(sliced.size(), 4u);
+  for (int rank = 0; rank < 4; ++rank) {
+    SCOPED_TRACE(absl::StrCat("rank ", rank));
+    const auto peak = [&](const Json& run, const char* memory_class) {
+      return run[rank][memory_class].get<int64_t>();
+    };
+    EXPECT_GE(peak(whole, "weights"), all);
+    EXPECT_LE(peak(whole, "weights"), all + 64);  // an empty tensor, while a stage is made
+    EXPECT_EQ(peak(whole, "optimizer"), 2 * all);
+    EXPECT_EQ(peak(sliced, "optimizer"), 2 * all / 4);
+    // An update writes another version where a peer still reads the old one.
+    EXPECT_GE(peak(sliced, "weights"), all / 4);
+    EXPECT_LE(peak(sliced, "weights"), 2 * all / 4);
+    EXPECT_LE(peak(sliced, "buffers"), peak(whole, "buffers") + largest);
+  }
+}
+
+// Stages of a few cache lines, of which slices are made, on eight ranks: most hold nothing of them.
+TEST(Training, WeightsByWidth_MoreRanksThanSlices_CostsNoBit) {
+  TestFolder folder;
+  WriteIdx(folder, 128, 2);
+  const std::string file = folder.Write(
+      "run.yaml",
+      absl::StrCat("name: tiny\nmodel: {mlp: {layers: 3, width: 4, inputs: 4, classes: 10}}\n",
+                   "data: {idx: {images: ", folder / "images.idx", ", labels: ", folder / "labels.idx",
+                   "}, order: sequential}\n",
+                   "train: {steps: 3, batch: 16, microbatches: 8, seed: 2, optimizer: {adamw: {lr: 0.1}}}\n",
+                   "stages: 3\nschedule: {fsdp: {shard: width}}\n"));
+  ASSERT_EQ(Command::Run({"weft", "train", file, "--reference", "--out", folder / "plain"}, 60).code, 0);
+  const CommandResult r =
+      Command::Run({"weft", "train", file, "--processes", "4", "--out", folder / "out"}, 60);
+  ASSERT_EQ(r.code, 0) << r.err;
+  for (const char* checkpoint : {"checkpoint", "checkpoint-0"}) {
+    for (const char* stage : {"stage00.safetensors", "stage01.safetensors", "stage02.safetensors"}) {
+      const std::string path = absl::StrCat(checkpoint, "/", stage);
+      const std::string want = ReadWholeFile(folder / ("plain/" + path));
+      EXPECT_FALSE(want.empty()) << path;
+      EXPECT_EQ(ReadWholeFile(folder / ("out/" + path)), want) << path;
+    }
+  }
+  EXPECT_EQ(Losses(folder / "out"), Losses(folder / "plain"));
 }
 
 // The first rank has three of six layers: under this budget it has room for what two of four forwards leave,

@@ -1,5 +1,6 @@
 // Whole runs under a virtual clock and a faulty network, many seeds. A failing seed is printed; WEFT_SEED=n
 // runs it alone, WEFT_SEEDS=n that many.
+#include <algorithm>
 #include <cstdlib>
 #include <iostream>
 
@@ -15,11 +16,13 @@ uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
 }
 
 std::string Text(const WorldOptions& o) {
-  return "WEFT_SEED=" + std::to_string(o.seed) + ": " + o.family + " S=" + std::to_string(o.stages) +
-         " B=" + std::to_string(o.microbatches) + " T=" + std::to_string(o.steps) +
-         (o.chain ? "" : " no chain") + (o.apart ? " apart" : "") + (o.budget ? " budget" : "") +
-         " processes=" + std::to_string(o.processes) + " loss=" + std::to_string(o.loss) +
-         " duplication=" + std::to_string(o.duplication);
+  std::string parameters;
+  for (const auto& [name, value] : o.parameters) parameters += "," + name + "=" + value;
+  return "WEFT_SEED=" + std::to_string(o.seed) + ": " + o.family + parameters +
+         " S=" + std::to_string(o.stages) + " B=" + std::to_string(o.microbatches) +
+         " T=" + std::to_string(o.steps) + (o.chain ? "" : " no chain") + (o.apart ? " apart" : "") +
+         (o.budget ? " budget" : "") + " processes=" + std::to_string(o.processes) +
+         " loss=" + std::to_string(o.loss) + " duplication=" + std::to_string(o.duplication);
 }
 
 TEST(SimulatedWorld, MessagesLostDoubledDelayedAndReordered_EveryRunEndsWithThePlainLoopsWeights) {
@@ -43,6 +46,16 @@ TEST(SimulatedWorld, MessagesLostDoubledDelayedAndReordered_EveryRunEndsWithTheP
   if (only == 0) {
     EXPECT_GT(lost, 100u);
     EXPECT_GT(doubled, 100u);
+  }
+}
+
+TEST(SimulatedWorld, WeightsInSlices_EndAsInThePlainLoop) {
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    WorldOptions options = DrawWorld(seed);
+    options.family = "fsdp";
+    options.parameters = {{"shard", "width"}};
+    options.processes = std::min(options.processes, options.microbatches);
+    ASSERT_EQ(RunWorld(options).problem, "") << Text(options);
   }
 }
 

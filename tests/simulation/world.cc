@@ -74,12 +74,25 @@ Value Updated(Value weights, const std::vector<Value>& sums) {
   return v;
 }
 
-// The weights after `steps` steps of the plain loop.
-std::vector<Value> PlainLoop(const Graph& graph, int steps) {
+// What a stage computes with, from the slices of its members in order, or from the one whole.
+Value WholeWeights(const std::vector<Value>& slices) {
+  Value whole = slices[0];
+  for (size_t part = 1; part < slices.size(); ++part) whole = Mix(Mix(whole, 0x51), slices[part]);
+  return whole;
+}
+size_t SlicesOf(const Graph& graph, int stage) { return graph.sharded() ? graph.members(stage).size() : 1; }
+
+// What the members of each stage hold after `steps` steps of the plain loop: the whole, or a slice each.
+std::vector<std::vector<Value>> PlainLoop(const Graph& graph, int steps) {
   const int stages = graph.schedule().stages, microbatches = graph.schedule().microbatches;
-  std::vector<Value> weights;
-  for (int s = 0; s < stages; ++s) weights.push_back(InitialWeights(s));
+  std::vector<std::vector<Value>> held(stages);
+  for (int s = 0; s < stages; ++s) {
+    const int slices = static_cast<int>(SlicesOf(graph, s));
+    for (int p = 0; p < slices; ++p) held[s].push_back(SliceValue(InitialWeights(s), p, slices));
+  }
   for (int t = 0; t < steps; ++t) {
+    std::vector<Value> weights;
+    for (int s = 0; s < stages; ++s) weights.push_back(WholeWeights(held[s]));
     std::vector<std::vector<Value>> sums(stages);
     for (int s = 0; s < stages; ++s) sums[s].assign(graph.members(s).size(), 0);
     for (int b = 0; b < microbatches; ++b) {
@@ -102,9 +115,12 @@ std::vector<Value> PlainLoop(const Graph& graph, int steps) {
           sums[s][p] = Mix(sums[s][p], SliceValue(GradientValue(gradient), p, parts));
       }
     }
-    for (int s = 0; s < stages; ++s) weights[s] = Updated(weights[s], sums[s]);
+    for (int s = 0; s < stages; ++s) {
+      for (size_t p = 0; p < held[s].size(); ++p)
+        held[s][p] = Updated(held[s][p], graph.sharded() ? std::vector<Value>{sums[s][p]} : sums[s]);
+    }
   }
-  return weights;
+  return held;
 }
 
 Schedule MakeApart(Schedule s) {
@@ -204,6 +220,7 @@ class World {
   void Want(Process& p, const WantEffect& e);
   void Transfer(Process& from, const TensorKey& key, int to, Value value);
   void CountLeft(const StartEffect& start, bool ended);
+  void CountFetch(const TensorKey& key);
   void CountRunning(const StartEffect& start);
   void CheckStart(const StartEffect& start);
   void CheckEnd();
@@ -222,6 +239,7 @@ class World {
   std::set<Job> started_, ended_, counted_;
   std::map<Rank, std::vector<Job>> running_;
   std::map<Rank, int64_t> left_;
+  std::map<Rank, std::set<Job>> fetching_;  // jobs that have not ended and whose weights were wanted
   bool finished_ = false;
   int steps_done_ = 0;
   WorldResult result_;
@@ -342,7 +360,8 @@ void World::Carry(Process& p, WorkerEffects effects, const Outputs* outputs) {
       if (auto* failed = std::get_if<Failed>(&send->message)) Problem(failed->reason);
       if (absl::Status s = p.up.Send(std::move(send->message)); !s.ok()) Problem(std::string(s.message()));
     } else if (auto* prepare = std::get_if<PrepareEffect>(&effect)) {
-      for (const auto& s : prepare->stages) p.weights[{s.rank, s.stage}] = InitialWeights(s.stage);
+      for (const auto& s : prepare->stages)
+        p.weights[{s.rank, s.stage}] = SliceValue(InitialWeights(s.stage), s.part, s.parts);
       At(now_ + random_.Below(5'000'000), [this, &p] {
         WorkerEffects more;
         p.core.OnPrepared(now_, &more);
@@ -375,7 +394,17 @@ void World::Carry(Process& p, WorkerEffects effects, const Outputs* outputs) {
   }
 }
 
+// Where weights are sharded, copies of them are there for a rank's job that runs and for the next one alone.
+void World::CountFetch(const TensorKey& key) {
+  if (key.kind != TensorKind::kWeights || plan_->graph.schedule().residency != Residency::kSharded) return;
+  std::set<Job>& fetching = fetching_[key.consumer];
+  fetching.insert(Job::Compute(key.step, key.stage, key.microbatch, static_cast<JobKind>(key.use)));
+  if (fetching.size() > 2)
+    Problem(absl::StrCat("rank ", key.consumer, " wants the weights of ", fetching.size(), " jobs at once"));
+}
+
 void World::Want(Process& p, const WantEffect& e) {
+  CountFetch(e.key);
   Process& producer = *processes_[e.process];
   At(now_ + 500 + random_.Below(options_.transfer_delay_ns), [this, &producer, key = e.key, to = p.number] {
     const auto it = producer.offered.find(key);
@@ -504,7 +533,17 @@ World::Outputs World::Compute(Process& p, const StartEffect& start) {
   Outputs out;
   Job forward = j;
   forward.kind = JobKind::kForward;
-  const auto weights = [&] { return take(TensorKind::kWeights).value_or(p.weights[{start.rank, j.stage}]); };
+  const auto weights = [&] {
+    if (!start.gathers_weights) return take(TensorKind::kWeights).value_or(p.weights[{start.rank, j.stage}]);
+    std::vector<Value> slices(SlicesOf(plan_->graph, j.stage), p.weights[{start.rank, j.stage}]);
+    for (const TensorKey& key : start.inputs) {
+      const auto it = p.inbox.find(key);
+      if (key.kind == TensorKind::kWeights && it != p.inbox.end()) slices[key.part] = it->second;
+    }
+    if (take_all(TensorKind::kWeights).size() + 1 != slices.size())
+      Problem(absl::StrCat(Describe(j), " has not all others' slices of the weights"));
+    return WholeWeights(slices);
+  };
   const bool runs_again = start.apart && (j.kind == JobKind::kBackward || j.kind == JobKind::kBackwardInput);
   std::optional<Value> fetched;  // a job's weights come once
   if (runs_again) {
@@ -584,6 +623,7 @@ void World::EndJob(Process& p, const StartEffect& start, int64_t began, Outputs 
   if (start.job.kind == JobKind::kForward && schedule.memory.has_value())
     done.left_bytes = MeasuredLeft(schedule, start.job.stage);
   CountLeft(start, /*ended=*/true);
+  fetching_[start.rank].erase(start.job);
   p.core.OnJobDone(now_, done, &effects);
   Carry(p, std::move(effects), &outputs);
   Pump(p);
@@ -596,13 +636,14 @@ void World::CheckEnd() {
   const size_t jobs = static_cast<size_t>(plan_->graph.jobs_per_step()) * options_.steps;
   if (counted_.size() != jobs) Problem(absl::StrCat(counted_.size(), " of ", jobs, " jobs were counted"));
   if (steps_done_ != options_.steps) Problem(absl::StrCat(steps_done_, " steps were reported"));
-  const std::vector<Value> plain = PlainLoop(plan_->graph, options_.steps);
+  const std::vector<std::vector<Value>> plain = PlainLoop(plan_->graph, options_.steps);
   for (auto& p : processes_) {
     if (!p->outputs.empty()) Problem(absl::StrCat(p->outputs.size(), " outputs were left behind"));
     for (const auto& [where, value] : p->weights) {
       const auto& members = plan_->graph.members(where.second);
-      const bool holds = std::find(members.begin(), members.end(), where.first) != members.end();
-      if (holds && value != plain[where.second]) {
+      const auto member = std::find(members.begin(), members.end(), where.first);
+      const size_t slice = plan_->graph.sharded() ? member - members.begin() : 0;
+      if (member != members.end() && value != plain[where.second][slice]) {
         Problem(absl::StrCat("weights of stage ", where.second, " on rank ", where.first,
                              " differ from the plain loop's"));
       }
@@ -665,6 +706,10 @@ static void DrawParameters(Random& random, WorldOptions* o) {
     o->parameters = {{"ranks", absl::StrCat(ranks)}};
     o->stages = ranks * random.From(2, 3);
     o->microbatches = ranks * random.From(1, 3);
+  }
+  for (const FamilyParameter& p : family.parameters) {
+    if (!p.values.empty())
+      o->parameters[p.name] = p.values[random.From(0, static_cast<int>(p.values.size()) - 1)];
   }
   if (!MakeSchedule(o->family, o->parameters, o->stages, o->microbatches).ok()) o->stages *= 2;
 }

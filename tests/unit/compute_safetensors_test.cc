@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
@@ -197,6 +198,62 @@ TEST_F(Checkpoint, AllStages_IndexNamesEachParameter) {
   EXPECT_EQ(json["weight_map"]["stage00.linear0.weight"], "stage00.safetensors");
   EXPECT_EQ(json["weight_map"]["stage01.linear1.bias"], "stage01.safetensors");
   EXPECT_EQ(json["weight_map"].size(), 4u);
+}
+
+TEST_F(Checkpoint, SlicesInAnyOrder_TheLastMakesTheStagesFile) {
+  const StageLayout layout = LayOutStage(run_, 0);
+  std::vector<float> flat(static_cast<size_t>(layout.elements));
+  std::iota(flat.begin(), flat.end(), 1.0f);
+  // More holders than cache lines: one of them holds nothing.
+  ASSERT_EQ(layout.elements, 32);
+  constexpr int kParts = 3;
+  const auto save = [&](int part, int version) {
+    const SliceBounds bounds = SliceOf(layout.elements, part, kParts);
+    Tensor slice;
+    slice.data = flat.data() + bounds.begin;
+    slice.bytes = static_cast<size_t>(bounds.end - bounds.begin) * sizeof(float);
+    absl::Status s = WriteSliceFile(folder_, 0, part, kParts, slice, version);
+    return s.ok() ? JoinSliceFiles(folder_, layout, kParts, version) : s;
+  };
+  const std::string joined = folder_ + "/" + StageFileName(0);
+  ASSERT_TRUE(save(2, 7).ok());
+  ASSERT_TRUE(save(0, 7).ok());
+  EXPECT_FALSE(std::filesystem::exists(joined));
+  // Of another version: the folder has two writers.
+  EXPECT_EQ(save(1, 8).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_FALSE(std::filesystem::exists(joined));
+  ASSERT_TRUE(save(1, 7).ok());
+  const auto file = ReadSafetensors(joined);
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_EQ(file->header.metadata.at("version"), "7");
+  for (const ParameterSlot& slot : layout.slots) {
+    const SafetensorsEntry* entry = file->header.Find(CheckpointName(0, slot));
+    ASSERT_NE(entry, nullptr);
+    EXPECT_EQ(std::memcmp(file->data.data() + entry->begin, flat.data() + slot.offset,
+                          static_cast<size_t>(slot.parameter.elements()) * sizeof(float)),
+              0);
+  }
+  int files = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(folder_)) ++files;
+  EXPECT_EQ(files, 1) << "slices stayed behind";
+}
+
+TEST_F(Checkpoint, DiscardedSlice_IsNotJoined) {
+  const StageLayout layout = LayOutStage(run_, 0);
+  std::vector<float> flat(static_cast<size_t>(layout.elements));
+  const auto write = [&](int part) {
+    const SliceBounds bounds = SliceOf(layout.elements, part, 2);
+    Tensor slice;
+    slice.data = flat.data() + bounds.begin;
+    slice.bytes = static_cast<size_t>(bounds.end - bounds.begin) * sizeof(float);
+    return WriteSliceFile(folder_, 0, part, 2, slice, 1);
+  };
+  ASSERT_TRUE(write(0).ok());
+  ASSERT_TRUE(DiscardSlice(folder_, 0, 0, 2).ok());
+  ASSERT_TRUE(DiscardSlice(folder_, 0, 0, 2).ok()) << "there is nothing to discard";
+  ASSERT_TRUE(write(1).ok());
+  ASSERT_TRUE(JoinSliceFiles(folder_, layout, 2, 1).ok());
+  EXPECT_FALSE(std::filesystem::exists(folder_ + "/" + StageFileName(0)));
 }
 
 TEST_F(Checkpoint, MissingOrOtherStage_LeavesNoIndex) {

@@ -333,6 +333,41 @@ TEST(TwoProcesses, TensorThatStartsNoJob_IsNoTransferTime) {
   EXPECT_EQ(core.ClockAt(9, 1).idle(IdleCause::kTransfer), 1);  // of the first alone
 }
 
+// The weights of the job that runs and of the next one are wanted, a slice from the other holder each, and no
+// others, though the whole step is granted.
+TEST(TwoProcesses, WeightsByWidth_AreWantedForTheRunningJobAndTheNext) {
+  const WorkerCore::RunShape shape{*MakeSchedule("fsdp", {{"shard", "width"}}, 3, 2), 1};
+  WorkerCore core([&](const std::string&) { return shape; });
+  WorkerEffects out;
+  PrepareSecondRank(core);
+  core.OnMessage(2, Grant{1, 1, {1, 2}, ClaimOrder(Graph(shape.schedule))->front()[1]}, &out);
+  const std::vector<std::pair<JobKind, int>> order = {{JobKind::kForward, 0},  {JobKind::kForward, 1},
+                                                      {JobKind::kForward, 2},  {JobKind::kBackward, 2},
+                                                      {JobKind::kBackward, 1}, {JobKind::kBackward, 0}};
+  std::vector<TensorKey> wanted;
+  const auto take_wanted = [&] {
+    for (const auto& want : Only<WantEffect>(out)) {
+      if (want.key.kind == TensorKind::kWeights) wanted.push_back(want.key);
+    }
+  };
+  take_wanted();
+  for (size_t i = 0; i < order.size(); ++i) {
+    ASSERT_EQ(wanted.size(), std::min(i + 2, order.size())) << "before job " << i;
+    const TensorKey key = wanted[i];
+    EXPECT_EQ(std::pair(static_cast<JobKind>(key.use), key.stage), order[i]);
+    EXPECT_EQ(key.part, 0) << "the other holder's slice";
+    out.clear();
+    core.OnTensor(10, key, 9, &out);
+    const auto starts = Only<StartEffect>(out);
+    ASSERT_EQ(starts.size(), 1u);
+    EXPECT_TRUE(starts[0].gathers_weights);
+    EXPECT_EQ(std::count(starts[0].inputs.begin(), starts[0].inputs.end(), key), 1);
+    out.clear();
+    core.OnJobDone(13, {1, starts[0].job, 11, 12, true, {}}, &out);
+    take_wanted();
+  }
+}
+
 TEST(TwoProcesses, AbortWhileAJobRuns_ForgetsAfterItsEnd) {
   const auto shape = Shape("gpipe", 1, 1, 1);
   WorkerCore core([&](const std::string&) { return shape; });

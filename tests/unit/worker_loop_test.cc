@@ -99,6 +99,8 @@ class GatedCompute final : public RankCompute {
   ~GatedCompute() override { EXPECT_EQ(computing_, 0) << "a job still uses it"; }
 
   absl::Status AddStage(int, bool) override { return absl::OkStatus(); }
+  absl::Status AddSlicedStage(int, int, int) override { return absl::OkStatus(); }
+  absl::StatusOr<Tensor> GatherWeights(const Job&, const std::vector<Tensor>&) override { return Tensor{}; }
   int64_t stage_elements(int) const override { return 0; }
   absl::StatusOr<ForwardResult> Forward(const Job& job, std::vector<Tensor>, Tensor) override {
     if (gate_->compute) {

@@ -23,6 +23,10 @@ void Require(bool condition, const char* what) {
 // so that a grant stays a small message.
 int32_t CreditFor(int jobs_per_step) { return std::clamp(4 * jobs_per_step, 64, 4096); }
 
+// Jobs of a rank whose fetched weights may be there at once, where they are sharded: the one that runs, and
+// the next one.
+constexpr int kFetchesAtOnce = 2;
+
 }  // namespace
 
 struct WorkerCore::RankState {
@@ -38,6 +42,10 @@ struct WorkerCore::RankState {
   int64_t running = -1, beside = -1;
   bool idle() const { return running < 0 && beside < 0; }
   std::deque<int64_t> claimed;  // in claim order; ended ones leave from the front
+  // Claimed jobs whose weights wait to be wanted, in claim order, and how many others with wanted weights
+  // have not ended.
+  std::deque<int64_t> fetches;
+  int fetching = 0;
   int activations = 0, peak_activations = 0;
   std::vector<bool> measured;  // by stage: what a forward leaves
   int64_t jobs_per_step = 0, jobs_left = 0;
@@ -68,12 +76,17 @@ struct WorkerCore::Run {
         steps(shape.steps),
         n(graph.jobs_per_step()) {}
 
+  // Invariant 8.
+  bool FetchesInTurn(const Job& job) const {
+    return graph.schedule().residency == Residency::kSharded && graph.FetchesWeights(job);
+  }
   bool IsLocal(Rank rank) const { return state_of_rank[rank] >= 0; }
   RankState& StateOf(Rank rank) { return *ranks[state_of_rank[rank]]; }
   Rank RankAt(int64_t id) const { return rank_of[(id / n) % graph.schedule().period][id % n]; }
   Job JobOf(int64_t id) const { return graph.JobAt(static_cast<int>(id / n), static_cast<int>(id % n)); }
   int64_t IdOf(const Job& job) const { return job.step * n + graph.IndexOf(job); }
   Row& RowOf(int64_t step);
+  int InitialInputs(int step, int index) const;
   uint8_t& FlagsOf(int64_t id) { return RowOf(id / n).flags[id % n]; }
   bool ConsumesGradients(const Job& job) const {
     if (HasMicrobatch(job.kind) || !graph.gradient_travels(job.stage)) return false;
@@ -112,13 +125,21 @@ WorkerCore::Run::Row& WorkerCore::Run::RowOf(int64_t step) {
     Row row{edges.WaitingAt(next), std::vector<uint8_t>(n, 0), 0};
     for (int64_t i = 0; i < n; ++i) {
       row.left += IsLocal(RankAt(next * n + i));
-      if (next > edges.max_distance) continue;
-      const Job job = graph.JobAt(next, static_cast<int>(i));
-      row.waiting[i] += graph.FetchesWeights(job) && graph.VersionOf(job) == 0;
+      if (next <= edges.max_distance) row.waiting[i] += InitialInputs(next, static_cast<int>(i));
     }
     rows.push_back(std::move(row));
   }
   return rows[step - first_row];
+}
+
+// Weights of version 0 that the job waits for; flattened edges leave them out.
+int WorkerCore::Run::InitialInputs(int step, int index) const {
+  const Job job = graph.JobAt(step, index);
+  if (!graph.FetchesWeights(job) || graph.VersionOf(job) != 0) return 0;
+  std::vector<Edge> before;
+  graph.Predecessors(job, &before);
+  return static_cast<int>(
+      std::count_if(before.begin(), before.end(), [](const Edge& e) { return e.from.step < 0; }));
 }
 
 uint64_t WorkerCore::run_id() const { return run_ ? run_->assignment.run : 0; }
@@ -244,9 +265,16 @@ void WorkerCore::OnAssign(int64_t now, const Assign& assign, WorkerEffects* out)
     for (int s = 0; s < schedule.stages; ++s) {
       const auto& members = run.graph.members(s);
       const Rank rank = run.ranks[r]->rank;
-      const bool holds = std::binary_search(members.begin(), members.end(), rank);
-      if (holds || touches[r][s])
-        prepare.stages.push_back({rank, s, holds, holds && members.front() == rank});
+      const auto member = std::lower_bound(members.begin(), members.end(), rank);
+      const bool holds = member != members.end() && *member == rank;
+      if (!holds && !touches[r][s]) continue;
+      PrepareEffect::Stage stage{rank, s, holds, holds && members.front() == rank};
+      if (holds && run.graph.sharded()) {
+        stage.saves = true;
+        stage.part = static_cast<int>(member - members.begin());
+        stage.parts = static_cast<int>(members.size());
+      }
+      prepare.stages.push_back(stage);
     }
   }
   out->push_back(std::move(prepare));
@@ -287,14 +315,30 @@ void WorkerCore::Claim(int64_t now, RankState& rank, const Job& job, WorkerEffec
   flags |= kClaimed;
   rank.claimed.push_back(id);
   if (job.kind == JobKind::kForward) rank.ready.Claim(id, job.stage);
-  WantInputs(job, out);
+  const bool in_turn = run.FetchesInTurn(job);
+  WantInputs(job, in_turn ? Inputs::kAllButWeights : Inputs::kAll, out);
+  if (in_turn) {
+    rank.fetches.push_back(id);
+    WantWeights(rank, out);
+  }
   Consider(id);
 }
 
-void WorkerCore::WantInputs(const Job& job, WorkerEffects* out) {
+// Weights in turn: claim order agrees with the graph, so the first job in it that has not ended, over all
+// ranks, is always among those that may fetch.
+void WorkerCore::WantWeights(RankState& rank, WorkerEffects* out) {
+  for (; !rank.fetches.empty() && rank.fetching < kFetchesAtOnce; ++rank.fetching) {
+    WantInputs(run_->JobOf(rank.fetches.front()), Inputs::kWeights, out);
+    rank.fetches.pop_front();
+  }
+}
+
+void WorkerCore::WantInputs(const Job& job, Inputs which, WorkerEffects* out) {
   std::vector<Edge> edges;
   run_->graph.Predecessors(job, &edges);
   for (const Edge& e : edges) {
+    const Inputs kind = e.tensor == TensorKind::kWeights ? Inputs::kWeights : Inputs::kAllButWeights;
+    if (which != Inputs::kAll && which != kind) continue;
     const int32_t process = run_->assignment.process_of_rank[run_->graph.RankOf(e.from)];
     if (run_->IsLocal(run_->graph.RankOf(e.from))) continue;
     const TensorKey key = KeyOf(e);
@@ -378,8 +422,9 @@ std::optional<StartEffect> WorkerCore::TakeJob(int64_t now, RankState& rank) {
 StartEffect WorkerCore::MakeStart(RankState& rank, int64_t id) {
   Run& run = *run_;
   const Job job = run.JobOf(id);
-  StartEffect start{rank.rank, job, {}, {}, true, false, false, false};
+  StartEffect start{rank.rank, job, {}, {}};
   start.apart = HasMicrobatch(job.kind) && run.graph.IsApart(job);
+  start.gathers_weights = run.graph.sharded() && run.graph.FetchesWeights(job);
   std::vector<Edge> edges;
   run.graph.Predecessors(job, &edges);
   const bool consumes = run.ConsumesGradients(job);
@@ -426,6 +471,10 @@ void WorkerCore::OnJobDone(int64_t now, const JobDone& done, WorkerEffects* out)
   run.FlagsOf(id) |= kDone;
   run.intakes.erase(id);
   --rank.jobs_left;
+  if (run.FetchesInTurn(done.job)) {
+    --rank.fetching;
+    WantWeights(rank, out);
+  }
   FreeActivation(rank, done.job);
   MeasureActivation(now, rank, done, out);
   if (run.failed) return;

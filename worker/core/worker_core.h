@@ -25,6 +25,8 @@
 //   5. After a failure or an abort no job starts; what is still running is waited for.
 //   6. A run that is assigned while an aborted one still computes begins when that is forgotten.
 //   7. A grant under another token than the lease's changes nothing.
+//   8. Where the schedule's weights are sharded, those of at most two jobs of a rank have been wanted from
+//   other processes and not dropped: of the first two in claim order that fetch any and have not ended.
 // Threads: none; the owner calls one method at a time.
 #ifndef WEFT_WORKER_CORE_WORKER_CORE_H_
 #define WEFT_WORKER_CORE_WORKER_CORE_H_
@@ -60,7 +62,9 @@ struct PrepareEffect {
     Rank rank;
     int stage;
     bool holds_weights;
-    bool saves;  // this rank writes the stage into checkpoints
+    bool saves;  // this rank writes the stage, or its slice of it, into checkpoints
+    // What it holds: the whole, or slice `part` of `parts`.
+    int part = 0, parts = 1;
   };
   Assign assignment;
   std::vector<Stage> stages;
@@ -83,6 +87,8 @@ struct StartEffect {
   // The micro-batch's forward and backward are on different ranks: a forward leaves nothing, a backward
   // starts from the stage's input.
   bool apart = false;
+  // The inputs hold slices of the weights, one a member of the stage; the rank's own is not among them.
+  bool gathers_weights = false;
   // A forward of the rank may still be computed: run the job on the second thread, beside it. There is at
   // most one such job of a rank at a time, and at most one other.
   bool beside = false;
@@ -162,7 +168,9 @@ class WorkerCore {
   void OnAssign(int64_t now, const Assign& assign, WorkerEffects* out);
   void OnGrant(int64_t now, const Grant& grant, WorkerEffects* out);
   void Claim(int64_t now, RankState& rank, const Job& job, WorkerEffects* out);
-  void WantInputs(const Job& job, WorkerEffects* out);
+  enum class Inputs : uint8_t { kAll, kWeights, kAllButWeights };
+  void WantInputs(const Job& job, Inputs which, WorkerEffects* out);
+  void WantWeights(RankState& rank, WorkerEffects* out);
   void InputArrived(int64_t id, int microbatch);
   void Consider(int64_t id);
   void MeasureActivation(int64_t now, RankState& rank, const JobDone& done, WorkerEffects* out);

@@ -9,12 +9,18 @@
 namespace weft {
 namespace {
 
-// The input of the given kind; empty if the job has none.
-Tensor InputOf(const JobTask& task, TensorKind kind) {
-  for (size_t i = 0; i < task.inputs.size(); ++i) {
-    if (task.start.inputs[i].kind == kind) return task.inputs[i];
+// The weights that came with the job, and that it then holds no more: a copy, or slices, which are put
+// together.
+absl::StatusOr<Tensor> TakeWeights(RankCompute& compute, JobTask* task) {
+  std::vector<Tensor> slices(task->parts);
+  Tensor whole;
+  for (size_t i = 0; i < task->inputs.size(); ++i) {
+    const TensorKey& key = task->start.inputs[i];
+    if (key.kind != TensorKind::kWeights) continue;
+    (task->start.gathers_weights ? slices[key.part] : whole) = std::move(task->inputs[i]);
   }
-  return {};
+  if (!task->start.gathers_weights) return whole;
+  return compute.GatherWeights(task->start.job, slices);
 }
 
 // The inputs of the given kind, in the order of the graph's edges.
@@ -26,9 +32,8 @@ std::vector<Tensor> InputsOf(const JobTask& task, TensorKind kind) {
   return inputs;
 }
 
-void RunForward(RankCompute& compute, const JobTask& task, JobOutcome* outcome) {
+void RunForward(RankCompute& compute, const JobTask& task, Tensor weights, JobOutcome* outcome) {
   std::vector<Tensor> inputs = InputsOf(task, TensorKind::kActivation);
-  Tensor weights = InputOf(task, TensorKind::kWeights);
   auto result = task.start.apart ? compute.ForwardOnly(task.start.job, std::move(inputs), std::move(weights))
                                  : compute.Forward(task.start.job, std::move(inputs), std::move(weights));
   if (!result.ok()) {
@@ -40,19 +45,30 @@ void RunForward(RankCompute& compute, const JobTask& task, JobOutcome* outcome) 
   outcome->left_bytes = result->left_bytes;
 }
 
-void RunBackward(RankCompute& compute, const JobTask& task, JobOutcome* outcome) {
+void RunBackward(RankCompute& compute, const JobTask& task, Tensor weights, JobOutcome* outcome) {
   if (task.start.apart && task.start.job.kind != JobKind::kBackwardWeight) {
     outcome->status = compute.AdoptPass(task.start.job, InputsOf(task, TensorKind::kActivation));
     if (!outcome->status.ok()) return;
   }
   auto result = compute.Backward(task.start.job, InputsOf(task, TensorKind::kInputGradient),
-                                 InputOf(task, TensorKind::kWeights), task.start.hand_out_gradient);
+                                 std::move(weights), task.start.hand_out_gradient);
   if (!result.ok()) {
     outcome->status = result.status();
     return;
   }
   outcome->input_gradients = std::move(result->input_gradients);
   outcome->gradient = std::move(result->gradient);
+}
+
+void RunPass(RankCompute& compute, JobTask& task, JobOutcome* outcome) {
+  absl::StatusOr<Tensor> weights = TakeWeights(compute, &task);
+  if (!weights.ok()) {
+    outcome->status = weights.status();
+  } else if (task.start.job.kind == JobKind::kForward) {
+    RunForward(compute, task, *std::move(weights), outcome);
+  } else {
+    RunBackward(compute, task, *std::move(weights), outcome);
+  }
 }
 
 absl::Status AddGradients(RankCompute& compute, const JobTask& task) {
@@ -82,7 +98,7 @@ void RunUpdate(RankCompute& compute, const JobTask& task, JobOutcome* outcome) {
   // The parts come in the order of members.
   std::vector<Tensor> sums = InputsOf(task, TensorKind::kGradientSum);
   if (sums.empty() && !task.gradients.empty()) {
-    auto sum = compute.TakeSum(task.start.job, 0, 1);
+    auto sum = compute.TakeSum(task.start.job, task.start.job.member, task.parts);
     if (!sum.ok()) {
       outcome->status = sum.status();
       return;
@@ -116,12 +132,10 @@ JobOutcome RunJob(RankCompute& compute, JobTask task) {
   outcome.start_ns = MonotonicNow();
   switch (task.start.job.kind) {
     case JobKind::kForward:
-      RunForward(compute, task, &outcome);
-      break;
     case JobKind::kBackward:
     case JobKind::kBackwardInput:
     case JobKind::kBackwardWeight:
-      RunBackward(compute, task, &outcome);
+      RunPass(compute, task, &outcome);
       break;
     case JobKind::kReduce:
       RunReduce(compute, task, &outcome);

@@ -268,10 +268,15 @@ absl::Status WorkerLoop::PrepareRank(Slot* slot, const PrepareTask& task) {
   if (!compute.ok()) return compute.status();
   slot->compute = *std::move(compute);
   for (const PrepareEffect::Stage& s : task.stages) {
-    if (absl::Status status = slot->compute->AddStage(s.stage, s.holds_weights); !status.ok()) return status;
-    if (!s.saves || task.initial_checkpoint.empty()) continue;
-    if (absl::Status status = slot->compute->Save(s.stage, task.initial_checkpoint); !status.ok())
-      return status;
+    absl::Status status = s.parts > 1 ? slot->compute->AddSlicedStage(s.stage, s.part, s.parts)
+                                      : slot->compute->AddStage(s.stage, s.holds_weights);
+    if (!status.ok()) return status;
+    if (!s.saves || task.output.empty()) continue;
+    status = slot->compute->Save(s.stage, task.output + "/checkpoint-0");
+    // Nobody saves before all ranks are prepared, so no rank takes a former run's slice for this one's.
+    if (status.ok() && s.parts > 1)
+      status = DiscardSlice(task.output + "/checkpoint", s.stage, s.part, s.parts);
+    if (!status.ok()) return status;
   }
   return absl::OkStatus();
 }
@@ -362,7 +367,7 @@ void WorkerLoop::Prepare(int64_t now, PrepareEffect& effect) {
   pending_tasks_ = static_cast<int>(a.leases.size());
   for (const RankLease& lease : a.leases) {
     Slot* slot = SlotOf(lease.rank);
-    PrepareTask task{spec_, {}, output_.empty() ? "" : output_ + "/checkpoint-0"};
+    PrepareTask task{spec_, {}, output_};
     for (const PrepareEffect::Stage& s : effect.stages) {
       if (s.rank != slot->rank) continue;
       task.stages.push_back(s);
@@ -407,8 +412,9 @@ std::vector<Tensor> WorkerLoop::TakeArrived(const std::vector<TensorKey>& keys) 
   std::vector<Tensor> tensors;
   for (const TensorKey& key : keys) {
     const auto it = inbox_.find(key);
+    tensors.emplace_back();
     if (it == inbox_.end()) continue;  // an empty tensor, as of a stage without parameters
-    tensors.push_back(std::move(it->second));
+    tensors.back() = std::move(it->second);
     inbox_.erase(it);
   }
   return tensors;

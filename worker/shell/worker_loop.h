@@ -87,7 +87,7 @@ class WorkerLoop {
   struct PrepareTask {
     std::shared_ptr<const RunSpec> spec;
     std::vector<PrepareEffect::Stage> stages;
-    std::string initial_checkpoint;  // folder, "" for none
+    std::string output;  // folder, "" for none
   };
   struct SaveTask {
     std::shared_ptr<const RunSpec> spec;

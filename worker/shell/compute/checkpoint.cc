@@ -1,5 +1,6 @@
 #include "worker/shell/compute/checkpoint.h"
 
+#include <cstring>
 #include <filesystem>
 #include <system_error>
 
@@ -13,13 +14,87 @@ namespace weft {
 
 std::string StageFileName(int stage) { return absl::StrFormat("stage%02d.safetensors", stage); }
 
-absl::Status WriteStageFile(const std::string& folder, const StageLayout& layout,
-                            const std::vector<const float*>& values, int64_t version) {
+namespace {
+
+constexpr absl::string_view kSliceTensor = "slice";
+
+std::string SlicePath(const std::string& folder, int stage, int part, int parts) {
+  return absl::StrFormat("%s/stage%02d.%dof%d.slice", folder, stage, part + 1, parts);
+}
+
+absl::Status MakeFolder(const std::string& folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
-  if (error) {
-    return absl::UnavailableError(absl::StrFormat("cannot make the folder %s: %s", folder, error.message()));
+  if (!error) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrFormat("cannot make the folder %s: %s", folder, error.message()));
+}
+
+// Puts the slice of that part at its place in `flat`.
+absl::Status ReadSliceFile(const std::string& path, int part, int parts, const std::string& version,
+                           std::vector<float>* flat) {
+  absl::StatusOr<SafetensorsFile> file = ReadSafetensors(path);
+  if (!file.ok()) return file.status();
+  const SliceBounds bounds = SliceOf(static_cast<int64_t>(flat->size()), part, parts);
+  const SafetensorsEntry* entry = file->header.Find(kSliceTensor);
+  if (entry == nullptr || entry->type != DataType::kFloat32 ||
+      entry->shape != std::vector<int64_t>{bounds.end - bounds.begin}) {
+    return absl::DataLossError(absl::StrFormat("%s does not hold the slice that the model has there", path));
   }
+  if (file->header.metadata["version"] != version) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("%s is a slice of version %s, not %s: does another "
+                        "run write into the same folder?",
+                        path, file->header.metadata["version"], version));
+  }
+  if (!file->data.empty()) std::memcpy(flat->data() + bounds.begin, file->data.data(), file->data.size());
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status WriteSliceFile(const std::string& folder, int stage, int part, int parts, const Tensor& slice,
+                            int64_t version) {
+  if (absl::Status s = MakeFolder(folder); !s.ok()) return s;
+  const std::vector<int64_t> shape{static_cast<int64_t>(slice.bytes / sizeof(float))};
+  return WriteSafetensors(SlicePath(folder, stage, part, parts),
+                          {{std::string(kSliceTensor), DataType::kFloat32, shape, slice.data}},
+                          {{"version", absl::StrCat(version)}});
+}
+
+absl::Status JoinSliceFiles(const std::string& folder, const StageLayout& layout, int parts,
+                            int64_t version) {
+  for (int part = 0; part < parts; ++part) {
+    std::error_code error;
+    if (!std::filesystem::exists(SlicePath(folder, layout.stage, part, parts), error))
+      return absl::OkStatus();
+  }
+  std::vector<float> flat(static_cast<size_t>(layout.elements));
+  for (int part = 0; part < parts; ++part) {
+    const absl::Status s = ReadSliceFile(SlicePath(folder, layout.stage, part, parts), part, parts,
+                                         absl::StrCat(version), &flat);
+    if (absl::IsNotFound(s)) return absl::OkStatus();  // another joined them
+    if (!s.ok()) return s;
+  }
+  std::vector<const float*> values;
+  for (const ParameterSlot& slot : layout.slots) values.push_back(flat.data() + slot.offset);
+  if (absl::Status s = WriteStageFile(folder, layout, values, version); !s.ok()) return s;
+  for (int part = 0; part < parts; ++part) {
+    if (absl::Status s = DiscardSlice(folder, layout.stage, part, parts); !s.ok()) return s;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DiscardSlice(const std::string& folder, int stage, int part, int parts) {
+  std::error_code error;
+  const std::string path = SlicePath(folder, stage, part, parts);
+  std::filesystem::remove(path, error);
+  if (!error) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrFormat("cannot remove %s: %s", path, error.message()));
+}
+
+absl::Status WriteStageFile(const std::string& folder, const StageLayout& layout,
+                            const std::vector<const float*>& values, int64_t version) {
+  if (absl::Status s = MakeFolder(folder); !s.ok()) return s;
   std::vector<SafetensorsSource> tensors;
   for (size_t i = 0; i < layout.slots.size(); ++i) {
     const ParameterSlot& slot = layout.slots[i];

@@ -1,4 +1,8 @@
 // The names and the index of a checkpoint folder: one safetensors file a stage, and an index written last.
+//
+// A stage whose weights several ranks hold in slices passes through one file a slice. Each holder writes its
+// own and then looks for all of them; who finds them joins them into the stage's file and removes them. Two
+// who find them at once write the same bytes.
 #ifndef WEFT_WORKER_SHELL_COMPUTE_CHECKPOINT_H_
 #define WEFT_WORKER_SHELL_COMPUTE_CHECKPOINT_H_
 
@@ -8,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "worker/shell/compute/parameters.h"
+#include "worker/shell/tensor.h"
 
 namespace weft {
 
@@ -20,6 +25,13 @@ std::string StageFileName(int stage);
 // of `layout.slots[i]`. Complete or not at all.
 absl::Status WriteStageFile(const std::string& folder, const StageLayout& layout,
                             const std::vector<const float*>& values, int64_t version);
+
+// Writes slice `part` of `parts` of the stage's flat buffer, of `bounds.end - bounds.begin` elements.
+absl::Status WriteSliceFile(const std::string& folder, int stage, int part, int parts, const Tensor& slice,
+                            int64_t version);
+// Writes the stage's file from its slices' files and removes those. OK without it while a slice is missing:
+// its holder does it, or another has. FailedPrecondition for slices of another version.
+absl::Status JoinSliceFiles(const std::string& folder, const StageLayout& layout, int parts, int64_t version);
 
 }  // namespace weft
 

@@ -77,8 +77,15 @@ class RankCompute {
   // stage's weight holders and keeps gradient sum and optimizer state for it; else each job brings the
   // weights it needs.
   virtual absl::Status AddStage(int stage, bool holds_weights) = 0;
+  // Likewise for a stage of which this rank holds slice `part` of `parts` (SliceOf its elements) alone, with
+  // gradient sum and optimizer state for that. Its jobs' weights are gathered, its gradients handed out; an
+  // update takes the sum of the slice, and Weights gives the slice.
+  virtual absl::Status AddSlicedStage(int stage, int part, int parts) = 0;
   // Elements of the stage's flat weights buffer, padding included.
   virtual int64_t stage_elements(int stage) const = 0;
+
+  // The whole weights for the job, from the slices of all parts, in order; the rank's own may be empty.
+  virtual absl::StatusOr<Tensor> GatherWeights(const Job& job, const std::vector<Tensor>& slices) = 0;
 
   // `inputs`: the activations of the stages that it reads, ascending; data it reads by itself. `weights`: a
   // fetched copy, empty to use the held ones.
@@ -103,14 +110,17 @@ class RankCompute {
   // The finished sum of that part; the rank gives it up.
   virtual absl::StatusOr<Tensor> TakeSum(const Job& job, int part, int parts) = 0;
 
-  // One optimizer step of the stage: from `sums` (all parts in order), or from the held sum when `sums` is
-  // empty. The mean over micro-batches is taken by scaling the loss, not here.
+  // One optimizer step of what the rank holds of the stage: from `sums` (all parts of that, in order), or
+  // from the held sum when `sums` is empty. The mean over micro-batches is taken by scaling the loss, not
+  // here.
   virtual absl::Status Update(const Job& job, const std::vector<Tensor>& sums) = 0;
 
   // The held weights of the stage at their current version, flat.
   virtual absl::StatusOr<Tensor> Weights(int stage) = 0;
 
-  // Writes `stage<ss>.safetensors` of a held stage into `folder`: complete or not at all.
+  // Writes `stage<ss>.safetensors` of a held stage into `folder`: complete or not at all. Of a sliced stage
+  // each holder writes its slice there, and who finds all of them joins them into that file; version 0, which
+  // every holder knows, is written by the holder of part 0.
   virtual absl::Status Save(int stage, const std::string& folder) = 0;
 
   virtual BytesByClass live_bytes() const = 0;
@@ -130,6 +140,9 @@ class Device {
 
 // The CPU through LibTorch, one thread a kernel. Call once a process, before other threads use LibTorch.
 std::unique_ptr<Device> CreateCpuDevice();
+
+// Removes what an earlier run may have left of one holder's slice. OK when there is nothing.
+absl::Status DiscardSlice(const std::string& folder, int stage, int part, int parts);
 
 // Merges the stages' files in `folder` under one index (`model.safetensors.index.json`), last, so that a
 // folder with an index is complete.

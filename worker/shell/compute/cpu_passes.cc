@@ -110,7 +110,7 @@ absl::StatusOr<Tensor> CpuRank::AlignedWeights(const Stage& stage, Tensor fetche
 // Sets the weights of a pass: those that came with the job, else the held ones.
 absl::Status CpuRank::ChooseWeights(Stage& stage, Tensor fetched, Pass* pass) {
   if (fetched.empty()) {
-    if (stage.weights == nullptr) {
+    if (!stage.holds_whole()) {
       return absl::FailedPreconditionError("the job came without weights, and this rank does not hold them");
     }
     pass->weights = stage.weights;
@@ -286,7 +286,7 @@ absl::StatusOr<at::Tensor> CpuRank::OutputGradient(const Stage& stage, const Pas
 absl::Status CpuRank::Rebind(const Stage& stage, Tensor fetched, Pass* pass) {
   if (!pass->fetched) return absl::OkStatus();
   if (fetched.empty()) {
-    if (stage.weights == nullptr) {
+    if (!stage.holds_whole()) {
       return absl::FailedPreconditionError("the job came without weights, and this rank does not hold them");
     }
     fetched = stage.weights->memory();
@@ -335,7 +335,7 @@ absl::StatusOr<BackwardResult> CpuRank::DoBackward(const Job& job, std::vector<T
     pieces.push_back({stage.layout.slots[i].offset, g.numel(), g.const_data_ptr<float>()});
   }
   if (!hand_out) {
-    if (stage.weights == nullptr) {
+    if (!stage.holds_whole()) {
       return absl::FailedPreconditionError(
           "this rank keeps no gradient sum of the stage: hand the gradient out");
     }

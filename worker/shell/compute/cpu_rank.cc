@@ -1,8 +1,10 @@
 // CpuRank: stages, gradient sums, updates and files.
 #include "worker/shell/compute/cpu_rank.h"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -61,33 +63,102 @@ absl::StatusOr<Tensor> CpuRank::NewZeros(int64_t elements, MemoryClass memory_cl
 
 absl::Status CpuRank::AddStage(int stage, bool holds_weights) {
   return Guarded([&] { return absl::StrCat("building stage ", stage); },
-                 [&] { return DoAddStage(stage, holds_weights); });
+                 [&] { return DoAddStage(stage, holds_weights, 0, 1); });
 }
 
-absl::Status CpuRank::DoAddStage(int stage, bool holds_weights) {
+absl::Status CpuRank::AddSlicedStage(int stage, int part, int parts) {
+  return Guarded([&] { return absl::StrFormat("building slice %d of %d of stage %d", part, parts, stage); },
+                 [&] { return DoAddStage(stage, true, part, parts); });
+}
+
+absl::Status CpuRank::DoAddStage(int stage, bool holds_weights, int part, int parts) {
   if (stage < 0 || stage >= run_.stages() || stages_.count(stage) != 0) {
     return absl::InvalidArgumentError(
         absl::StrFormat("the run has stages 0..%d, and each is added once", run_.stages() - 1));
   }
+  if (part < 0 || part >= parts) {
+    return absl::InvalidArgumentError(absl::StrFormat("there is no part %d among %d", part, parts));
+  }
   MemoryScope scope(memory_.get(), MemoryClass::kWeights);
   auto made = std::make_unique<Stage>(run_, stage, *memory_);
+  made->part = part;
+  made->parts = parts;
   if (holds_weights) {
-    absl::StatusOr<Tensor> flat = NewZeros(made->layout.elements, MemoryClass::kWeights);
-    if (!flat.ok()) return flat.status();
-    made->weights = std::make_shared<StageWeights>(made->layout);
-    made->weights->Bind(*std::move(flat));
-    for (size_t i = 0; i < made->layout.slots.size(); ++i) {
-      const ParameterSlot& slot = made->layout.slots[i];
-      Initialize(slot.parameter, run_.train.seed, slot.layer, made->weights->parameters()[i]);
-    }
-    for (int i = 0; i < made->optimizer.state_buffers(); ++i) {
-      absl::StatusOr<Tensor> state = NewZeros(made->layout.elements, MemoryClass::kOptimizer);
-      if (!state.ok()) return state.status();
-      made->optimizer_state.push_back(*std::move(state));
-    }
+    if (absl::Status s = Hold(*made); !s.ok()) return s;
   }
   stages_[stage] = std::move(made);
   return absl::OkStatus();
+}
+
+// Version 0 of what the rank holds of the stage, and the optimizer's state for it.
+absl::Status CpuRank::Hold(Stage& stage) {
+  const int64_t elements = stage.held().end - stage.held().begin;
+  absl::StatusOr<Tensor> flat = NewZeros(elements, MemoryClass::kWeights);
+  if (!flat.ok()) return flat.status();
+  stage.weights = NewHeldWeights(stage);
+  stage.weights->Bind(*std::move(flat));
+  InitializeHeld(stage);
+  for (int i = 0; i < stage.optimizer.state_buffers(); ++i) {
+    absl::StatusOr<Tensor> state = NewZeros(elements, MemoryClass::kOptimizer);
+    if (!state.ok()) return state.status();
+    stage.optimizer_state.push_back(*std::move(state));
+  }
+  return absl::OkStatus();
+}
+
+// Room, without memory yet, for what the rank holds. A slice has no parameters of its own: it begins and ends
+// within them.
+std::shared_ptr<StageWeights> CpuRank::NewHeldWeights(const Stage& stage) {
+  if (stage.parts == 1) return std::make_shared<StageWeights>(stage.layout);
+  StageLayout slice = stage.layout;
+  slice.slots.clear();
+  slice.elements = stage.held().end - stage.held().begin;
+  return std::make_shared<StageWeights>(slice);
+}
+
+// A parameter's initial values depend on all of it, so one that a slice holds in part is made whole and cut.
+void CpuRank::InitializeHeld(Stage& stage) const {
+  MemoryScope scope(memory_.get(), MemoryClass::kBuffers);
+  const SliceBounds held = stage.held();
+  for (size_t i = 0; i < stage.layout.slots.size(); ++i) {
+    const ParameterSlot& slot = stage.layout.slots[i];
+    if (stage.parts == 1) {
+      Initialize(slot.parameter, run_.train.seed, slot.layer, stage.weights->parameters()[i]);
+      continue;
+    }
+    const int64_t begin = std::max(held.begin, slot.offset);
+    const int64_t end = std::min(held.end, slot.offset + slot.parameter.elements());
+    if (begin >= end) continue;
+    const at::Tensor whole = at::empty(slot.parameter.size, c10::kFloat);
+    Initialize(slot.parameter, run_.train.seed, slot.layer, whole);
+    std::memcpy(stage.weights->data() + (begin - held.begin),
+                whole.const_data_ptr<float>() + (begin - slot.offset),
+                static_cast<size_t>(end - begin) * sizeof(float));
+  }
+}
+
+absl::StatusOr<Tensor> CpuRank::GatherWeights(const Job& job, const std::vector<Tensor>& slices) {
+  return Guarded([&] { return absl::StrCat("gathering the weights for ", Describe(job)); },
+                 [&] { return DoGather(job.stage, slices); });
+}
+
+absl::StatusOr<Tensor> CpuRank::DoGather(int stage, const std::vector<Tensor>& slices) {
+  absl::StatusOr<Stage*> found = StageOf(stage);
+  if (!found.ok()) return found.status();
+  const Stage& s = **found;
+  const int parts = static_cast<int>(slices.size());
+  absl::StatusOr<Tensor> whole = NewFlat(*memory_, s.layout.elements, MemoryClass::kBuffers);
+  if (!whole.ok()) return whole.status();
+  for (int part = 0; part < parts; ++part) {
+    const bool own = slices[part].empty() && s.weights != nullptr && s.part == part && s.parts == parts;
+    const Tensor& slice = own ? s.weights->memory() : slices[part];
+    const Tensor place = Slice(*whole, part, parts);
+    const int64_t elements = static_cast<int64_t>(place.bytes / sizeof(float));
+    if (absl::Status status = CheckFlat("slices of the weights", slice, elements); !status.ok())
+      return status;
+    if (elements > 0) std::memcpy(place.data, slice.data, place.bytes);
+  }
+  return whole;
 }
 
 absl::Status CpuRank::Accumulate(const Job& job, int microbatch, const Tensor& slice, int part, int parts) {
@@ -122,7 +193,7 @@ absl::Status CpuRank::Update(const Job& job, const std::vector<Tensor>& sums) {
 }
 
 absl::Status CpuRank::ApplyUpdate(Stage& stage, const std::vector<Tensor>& parts) {
-  const int64_t elements = stage.layout.elements;
+  const int64_t elements = stage.held().end - stage.held().begin;
   const int count = static_cast<int>(parts.size());
   for (int i = 0; i < count; ++i) {
     const SliceBounds bounds = SliceOf(elements, i, count);
@@ -133,7 +204,7 @@ absl::Status CpuRank::ApplyUpdate(Stage& stage, const std::vector<Tensor>& parts
   if (stage.weights->in_use()) {
     absl::StatusOr<Tensor> flat = NewFlat(*memory_, elements, MemoryClass::kWeights);
     if (!flat.ok()) return flat.status();
-    next = std::make_shared<StageWeights>(stage.layout);
+    next = NewHeldWeights(stage);
     next->Bind(*std::move(flat));
   }
   stage.optimizer.Begin();
@@ -163,9 +234,34 @@ absl::Status CpuRank::Save(int stage, const std::string& folder) {
   absl::StatusOr<Stage*> found = HeldStage(stage);
   if (!found.ok()) return found.status();
   const Stage& held = **found;
+  if (held.parts > 1) {
+    return Guarded([&] { return absl::StrCat("saving stage ", stage); },
+                   [&] { return SaveSlice(held, folder); });
+  }
   std::vector<const float*> values;
   for (const ParameterSlot& slot : held.layout.slots) values.push_back(held.weights->data() + slot.offset);
   return WriteStageFile(folder, held.layout, values, held.version);
+}
+
+absl::Status CpuRank::SaveSlice(const Stage& stage, const std::string& folder) const {
+  if (stage.version == 0) return stage.part == 0 ? SaveInitial(stage, folder) : absl::OkStatus();
+  const int index = stage.layout.stage;
+  const absl::Status written =
+      WriteSliceFile(folder, index, stage.part, stage.parts, stage.weights->memory(), stage.version);
+  return written.ok() ? JoinSliceFiles(folder, stage.layout, stage.parts, stage.version) : written;
+}
+
+// The stage's first weights once more, whole: they need no other rank.
+absl::Status CpuRank::SaveInitial(const Stage& stage, const std::string& folder) const {
+  MemoryScope scope(memory_.get(), MemoryClass::kBuffers);
+  std::vector<at::Tensor> parameters;
+  std::vector<const float*> values;
+  for (const ParameterSlot& slot : stage.layout.slots) {
+    parameters.push_back(at::empty(slot.parameter.size, c10::kFloat));
+    Initialize(slot.parameter, run_.train.seed, slot.layer, parameters.back());
+    values.push_back(parameters.back().const_data_ptr<float>());
+  }
+  return WriteStageFile(folder, stage.layout, values, 0);
 }
 
 }  // namespace weft

@@ -38,7 +38,9 @@ class CpuRank final : public RankCompute {
   CpuRank(const RunSpec& run, std::unique_ptr<Dataset> data, MemorySource& memory);
 
   absl::Status AddStage(int stage, bool holds_weights) override;
+  absl::Status AddSlicedStage(int stage, int part, int parts) override;
   int64_t stage_elements(int stage) const override { return stages_.at(stage)->layout.elements; }
+  absl::StatusOr<Tensor> GatherWeights(const Job& job, const std::vector<Tensor>& slices) override;
   absl::StatusOr<ForwardResult> Forward(const Job& job, std::vector<Tensor> inputs, Tensor weights) override;
   absl::StatusOr<ForwardResult> ForwardOnly(const Job& job, std::vector<Tensor> inputs,
                                             Tensor weights) override;
@@ -60,7 +62,13 @@ class CpuRank final : public RankCompute {
           optimizer(run.train.optimizer),
           sums(memory, layout.elements, run.train.microbatches) {}
 
+    // The rank holds all the weights, so that a job needs none to come with it.
+    bool holds_whole() const { return weights != nullptr && parts == 1; }
+    // Where the held weights lie in the stage's flat buffer.
+    SliceBounds held() const { return SliceOf(layout.elements, part, parts); }
+
     const StageLayout layout;
+    int part = 0, parts = 1;  // what the rank holds, if it holds any
     // The held weights at their current version, and how many updates made it. While a pass or a peer still
     // uses them, an update writes the next version elsewhere.
     std::shared_ptr<StageWeights> weights;
@@ -90,7 +98,13 @@ class CpuRank final : public RankCompute {
   absl::StatusOr<Stage*> StageOf(int stage);
   absl::StatusOr<Stage*> HeldStage(int stage);
   absl::StatusOr<Tensor> NewZeros(int64_t elements, MemoryClass memory_class);
-  absl::Status DoAddStage(int stage, bool holds_weights);
+  absl::Status DoAddStage(int stage, bool holds_weights, int part, int parts);
+  absl::Status Hold(Stage& stage);
+  static std::shared_ptr<StageWeights> NewHeldWeights(const Stage& stage);
+  void InitializeHeld(Stage& stage) const;
+  absl::StatusOr<Tensor> DoGather(int stage, const std::vector<Tensor>& slices);
+  absl::Status SaveSlice(const Stage& stage, const std::string& folder) const;
+  absl::Status SaveInitial(const Stage& stage, const std::string& folder) const;
   absl::Status CheckBoundary(const char* what, const Stage& stage, const std::vector<int64_t>& sample,
                              const Tensor& tensor) const;
   absl::Status CheckInputs(const Stage& stage, const std::vector<Tensor>& inputs) const;
