@@ -38,6 +38,7 @@ class ScriptedLink final : public CoordinatorLink {
   ~ScriptedLink() override { close(event_fd_); }
 
   void Send(FromWorker message) override {
+    if (on_send) on_send(message);
     MutexLock lock(mu_);
     said_.push_back(std::move(message));
     changed_.SignalAll();
@@ -78,6 +79,8 @@ class ScriptedLink final : public CoordinatorLink {
       changed_.WaitWithTimeout(mu_, left);
     }
   }
+
+  std::function<void(const FromWorker&)> on_send;  // set before the worker sends
 
  private:
   const int event_fd_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
@@ -157,8 +160,10 @@ class GatedDevice final : public Device {
 
 class WorkerLoopTest : public ::testing::Test {
  protected:
-  WorkerLoopTest()
-      : thread_([this] {
+  explicit WorkerLoopTest(WorkerLoopOptions options = {/*spin_microseconds=*/0,
+                                                       /*transfer_timeout_ns=*/kPatience,
+                                                       /*report_interval_ns=*/1'000'000})
+      : loop_(options, device_, *transport_, link_), thread_([this] {
           ended_ = loop_.Run();
           forwards_ended_ = device_.gate.ended;
         }) {}
@@ -205,11 +210,7 @@ class WorkerLoopTest : public ::testing::Test {
   const std::unique_ptr<Transport> other_ = network_.CreateTransport();
   GatedDevice device_;
   ScriptedLink link_;
-  WorkerLoop loop_{
-      {/*spin_microseconds=*/0, /*transfer_timeout_ns=*/kPatience, /*report_interval_ns=*/1'000'000},
-      device_,
-      *transport_,
-      link_};
+  WorkerLoop loop_;
   absl::Status ended_;
   int forwards_ended_ = -1;  // when Run returned
   std::thread thread_;       // last: it uses everything above
@@ -232,6 +233,51 @@ TEST_F(WorkerLoopTest, PeerThatCannotBeReached_FailsTheRunAndServesTheNext) {
   const auto prepared = link_.Await<Prepared>();
   ASSERT_TRUE(prepared.has_value());
   EXPECT_EQ(prepared->run, kRun + 1);
+}
+
+// A worker that looks around only when it is woken.
+class WakenWorkerLoopTest : public WorkerLoopTest {
+ protected:
+  static constexpr int64_t kHour = 3600'000'000'000;
+  WakenWorkerLoopTest() : WorkerLoopTest({0, kHour, kHour, kHour}) {}
+};
+
+// Rank 0 has told of its forward and is about to wait. While it writes, rank 1 does its two jobs, so that
+// rank 0 is given the backward: it must not wait past it.
+TEST_F(WakenWorkerLoopTest, JobGivenWhileTheIdleRankSends_StartsWithoutAFurtherWake) {
+  Notification writing;
+  std::atomic<bool> told{false};
+  const std::thread::id main = thread_.get_id();
+  link_.on_send = [&](const FromWorker& message) {
+    const auto* completions = std::get_if<Completions>(&message);
+    if (completions == nullptr || completions->rank != 0 || told.exchange(true)) return;
+    writing.Notify();
+    if (std::this_thread::get_id() == main) return;  // it was quicker, and rank 0 already waits
+    while (loop_.Snapshot().jobs[static_cast<int>(JobKind::kBackward)] == 0) std::this_thread::yield();
+  };
+  device_.gate.compute = [&](const Job& job) {
+    if (job.stage == 1 && !writing.WaitWithTimeout(kPatience)) {
+      return absl::DeadlineExceededError("rank 0 did not tell of its forward");
+    }
+    return absl::OkStatus();
+  };
+  const absl::Cleanup join = [&] { Join(); };
+  link_.Say(Pipeline(kRun));
+  ASSERT_TRUE(link_.Await<Prepared>().has_value());
+  // Rank 1's first: rank 0 reads no more once it writes.
+  for (const Rank rank : {1, 0}) {
+    const Token token{1, static_cast<uint64_t>(rank) + 1};
+    link_.Say(
+        Grant{kRun,
+              rank,
+              token,
+              {Job::Compute(0, rank, 0, JobKind::kForward), Job::Compute(0, rank, 0, JobKind::kBackward)}});
+  }
+  for (size_t ended = 0; ended < 4;) {
+    const auto completions = link_.Await<Completions>();
+    ASSERT_TRUE(completions.has_value()) << ended << " of 4 jobs ended";
+    ended += completions->jobs.size();
+  }
 }
 
 // A schedule with overlapped pairs, all of whose ranks are in one process.

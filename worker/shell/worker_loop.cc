@@ -30,6 +30,11 @@ void Add(const RankClock& clock, WorkerSnapshot* s) {
     s->idle_seconds[c] += 1e-9 * static_cast<double>(clock.idle(static_cast<IdleCause>(c)));
 }
 
+void Ring(int event_fd) {
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t n = write(event_fd, &one, sizeof one);
+}
+
 // Whoever saves the last stage finds all of them there and writes the index; before, a stage is missing or of
 // another version.
 absl::Status IndexIfComplete(const std::string& folder, const RunSpec& spec) {
@@ -40,17 +45,28 @@ absl::Status IndexIfComplete(const std::string& folder, const RunSpec& spec) {
 }  // namespace
 
 WorkerLoop::WorkerLoop(WorkerLoopOptions options, Device& device, Transport& transport, CoordinatorLink& link)
-    : options_(options), device_(device), transport_(transport), link_(link), core_(ParseRunShape) {
-  wake_fd_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-}
+    : options_(options),
+      device_(device),
+      transport_(transport),
+      link_(link),
+      main_fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
+      driver_fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
+      core_(ParseRunShape) {}
 
-WorkerLoop::~WorkerLoop() { close(wake_fd_); }
+WorkerLoop::~WorkerLoop() {
+  close(main_fd_);
+  close(driver_fd_);
+}
 
 void WorkerLoop::Stop() {
   MutexLock lock(mu_);
   stop_ = true;
-  const uint64_t one = 1;
-  [[maybe_unused]] ssize_t n = write(wake_fd_, &one, sizeof one);
+  WakeAll();
+}
+
+void WorkerLoop::WakeAll() {
+  Ring(main_fd_);
+  Ring(driver_fd_);
   for (auto& slot : slots_) slot->wake.Signal();
   main_wake_.Signal();
 }
@@ -73,7 +89,7 @@ void WorkerLoop::DriveUntilStopped() {
     }
     driver_ = kMain;
     while (driver_ == kMain && !stop_ && !RanksLookOften()) {
-      if (!Poll() && driver_ == kMain) Block();
+      if (!Poll() && driver_ == kMain) Block(main_fd_, &main_blocked_);
     }
     if (driver_ == kMain) driver_ = kNobody;
   }
@@ -107,7 +123,7 @@ void WorkerLoop::RankMain(Slot* slot) {
       driver_ = slot->index;
       Drive(slot);
       LeaveDriving();
-    } else {
+    } else if (!SendGathered()) {
       slot->waiting = true;
       slot->wake.Wait(mu_);
       slot->waiting = false;
@@ -121,7 +137,7 @@ void WorkerLoop::Drive(Slot* slot) {
     if (Poll()) {
       spin_until = MonotonicNow() + spin_ns_;
     } else if (MonotonicNow() >= spin_until) {
-      Block();
+      Block(driver_fd_, &slot->blocked);
     } else {
       mu_.Unlock();
       for (int i = 0; i < 32; ++i) _mm_pause();
@@ -139,29 +155,28 @@ void WorkerLoop::LeaveDriving() {
   }
 }
 
-void WorkerLoop::Block() {
-  SendGathered();
-  if (!transport_.Arm()) return;
+void WorkerLoop::Block(int own_fd, bool* blocked) {
+  if (SendGathered() || !transport_.Arm()) return;
   const int64_t now = MonotonicNow();
-  int64_t until = std::min(transport_.next_deadline(), now + 1000 * kMillisecond);
+  int64_t until = std::min(transport_.next_deadline(), now + options_.look_interval_ns);
   if (core_.has_run()) until = std::min(until, next_report_);
   const int timeout_ms =
       static_cast<int>(std::max<int64_t>(1, (until - now + kMillisecond - 1) / kMillisecond));
-  pollfd fds[3] = {{wake_fd_, POLLIN, 0}, {link_.event_fd(), POLLIN, 0}, {transport_.event_fd(), POLLIN, 0}};
-  driver_blocked_ = true;
+  pollfd fds[3] = {{own_fd, POLLIN, 0}, {link_.event_fd(), POLLIN, 0}, {transport_.event_fd(), POLLIN, 0}};
+  *blocked = true;
   mu_.Unlock();
   poll(fds, 3, timeout_ms);
   mu_.Lock();
-  driver_blocked_ = false;
+  *blocked = false;
   uint64_t count;
-  [[maybe_unused]] ssize_t n = read(wake_fd_, &count, sizeof count);
+  [[maybe_unused]] ssize_t n = read(own_fd, &count, sizeof count);
 }
 
 // A write of the session costs as much as a short job and wakes another process, so completions gather while
 // ranks are busy. The main thread sends them after a while, or whoever has nothing to do, or who made them
 // many.
-void WorkerLoop::SendGathered() {
-  if (sending_) return;  // whoever sends takes what has come since
+bool WorkerLoop::SendGathered() {
+  if (sending_ || outbox_.empty()) return false;  // whoever sends takes what has come since
   sending_ = true;
   while (!outbox_.empty()) {
     gathered_ = 0;
@@ -172,11 +187,13 @@ void WorkerLoop::SendGathered() {
     mu_.Lock();
   }
   sending_ = false;
+  return true;
 }
 
 void WorkerLoop::Send(FromWorker message) {
   const auto* completions = std::get_if<Completions>(&message);
   const bool can_wait = completions != nullptr;
+  if (can_wait && gathered_ == 0 && main_blocked_) Ring(main_fd_);  // else it looks soon by itself
   if (can_wait) gathered_ += completions->jobs.size();
   Gather(&outbox_, std::move(message));
   if (can_wait || sending_) return;
@@ -190,7 +207,7 @@ bool WorkerLoop::Poll() {
   if (!link_.Drain(&messages_) && !stop_) {
     stop_ = true;
     status_ = link_.status();
-    for (auto& slot : slots_) slot->wake.Signal();
+    WakeAll();
     return true;
   }
   int64_t now = MonotonicNow();
@@ -330,8 +347,7 @@ void WorkerLoop::ApplyOne(int64_t now, WorkerEffect& effect, const JobOutcome* o
     Forget(now);
   } else if (std::holds_alternative<ExitEffect>(effect)) {
     stop_ = true;
-    for (auto& slot : slots_) slot->wake.Signal();
-    main_wake_.Signal();
+    WakeAll();
   }
 }
 
@@ -402,9 +418,8 @@ void WorkerLoop::Give(Slot* slot, Task task) {
   slot->task = std::move(task);
   if (slot->waiting) {
     slot->wake.Signal();
-  } else if (driver_ == slot->index && driver_blocked_) {
-    const uint64_t one = 1;
-    [[maybe_unused]] ssize_t n = write(wake_fd_, &one, sizeof one);
+  } else if (slot->blocked) {
+    Ring(driver_fd_);
   }
 }
 

@@ -58,6 +58,8 @@ struct WorkerLoopOptions {
   // noticed at once.
   int64_t transfer_timeout_ns = 900'000'000'000;
   int64_t report_interval_ns = 500'000'000;
+  // A thread that waits for messages looks around at least so often.
+  int64_t look_interval_ns = 1'000'000'000;
 };
 
 // What /metrics shows; totals since the process started.
@@ -103,7 +105,8 @@ class WorkerLoop {
     // Whose thread computes the rank's jobs beside a forward; no rank sits there. Null without pairs.
     Slot* second = nullptr;
     Task task;
-    bool waiting = false;
+    bool waiting = false;  // for `wake`
+    bool blocked = false;  // as the driver, until a message comes or driver_fd_ is written
     CondVar wake;
     std::vector<int> saved_stages;
     std::array<uint64_t, kTensorKinds> bytes_sent{}, bytes_received{};
@@ -120,11 +123,14 @@ class WorkerLoop {
   void LeaveDriving() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Takes and handles whatever is there; false if there was nothing.
   bool Poll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Block() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Waits until there may be something, or for a write to `own_fd`; `blocked` is true meanwhile.
+  // Releases the lock, also before it waits: then it returns at once, since all may have changed.
+  void Block(int own_fd, bool* blocked) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void WakeAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Queues; completions wait for SendGathered, anything else goes at once with all before it.
   void Send(FromWorker message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Releases the lock while it writes.
-  void SendGathered() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Releases the lock while it writes; false if there was nothing to write.
+  bool SendGathered() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void HandleTransport(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   void Apply(int64_t now, const JobOutcome* outcome) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -154,7 +160,9 @@ class WorkerLoop {
   Device& device_;
   Transport& transport_;
   CoordinatorLink& link_;
-  int wake_fd_ = -1;
+  // The main thread may still wait for messages when a rank's thread has taken over driving, so that each has
+  // its own.
+  const int main_fd_, driver_fd_;
 
   Mutex mu_;
   CondVar main_wake_ ABSL_GUARDED_BY(mu_);
@@ -171,10 +179,10 @@ class WorkerLoop {
   int pending_tasks_ ABSL_GUARDED_BY(mu_) = 0;  // of Prepare or Save
   absl::Status task_status_ ABSL_GUARDED_BY(mu_);
   int driver_ ABSL_GUARDED_BY(mu_) = kNobody;
+  bool main_blocked_ ABSL_GUARDED_BY(mu_) = false;
   int64_t job_ns_ ABSL_GUARDED_BY(mu_) = 0;  // running mean of the jobs' times
   int64_t last_job_end_ ABSL_GUARDED_BY(mu_) = 0;
   bool prepared_ ABSL_GUARDED_BY(mu_) = false;  // every rank of the run has its compute
-  bool driver_blocked_ ABSL_GUARDED_BY(mu_) = false;
   bool forget_when_idle_ ABSL_GUARDED_BY(mu_) = false;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status status_ ABSL_GUARDED_BY(mu_);
