@@ -36,7 +36,7 @@ struct Profile {
 absl::StatusOr<Profile> ReadProfile(const std::string& path);
 
 // The layers of a run's model by its counted FLOPs at `flops` a unit of time: a backward is twice a forward.
-// Activations are what a forward leaves where they are retained (LayerCount of model_chain.h).
+// Activations are what a forward leaves where they are retained (LayerCount of model_layers.h).
 Profile CountedProfile(const RunSpec& run, double flops);
 
 // The parts as stages: `layers_of_stage` says which layers; where it is empty, layers are cut into `stages`

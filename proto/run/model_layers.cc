@@ -181,26 +181,44 @@ absl::Status CheckCut(const std::vector<LayerCount>& layers, const std::vector<i
   return absl::OkStatus();
 }
 
-std::vector<std::vector<int>> StageInputs(const std::vector<LayerCount>& layers,
-                                          const std::vector<int>& layers_of_stage) {
+std::vector<StageLinks> LinkStages(const std::vector<LayerCount>& layers,
+                                   const std::vector<int>& layers_of_stage) {
+  std::vector<StageLinks> stages(layers_of_stage.size());
   std::vector<int> stage_of(layers.size());
-  std::vector<std::set<int>> inputs(layers_of_stage.size());
-  size_t layer = 0;
-  bool chain = true;
-  for (size_t s = 0; s < layers_of_stage.size(); ++s) {
-    const int stage = static_cast<int>(s);
-    for (int i = 0; i < layers_of_stage[s]; ++i, ++layer) {
-      stage_of[layer] = stage;
-      for (const int input : layers[layer].inputs) {
-        if (stage_of[input] != stage) inputs[s].insert(stage_of[input]);
+  int layer = 0;
+  for (size_t s = 0; s < stages.size(); ++s) {
+    StageLinks& stage = stages[s];
+    stage.first_layer = layer;
+    stage.end_layer = layer + layers_of_stage[s];
+    std::set<int> inputs;
+    for (; layer < stage.end_layer; ++layer) {
+      stage_of[layer] = static_cast<int>(s);
+      stage.reads_data |= layers[layer].inputs.empty();
+      for (const int from : layers[layer].inputs) {
+        if (from < stage.first_layer) inputs.insert(from);
       }
     }
-    chain &= inputs[s] == (stage == 0 ? std::set<int>() : std::set<int>{stage - 1});
+    stage.inputs.assign(inputs.begin(), inputs.end());
+    for (const int from : inputs) ++stages[stage_of[from]].consumers;
   }
-  std::vector<std::vector<int>> result;
-  if (chain) return result;
-  for (const std::set<int>& of_stage : inputs) result.emplace_back(of_stage.begin(), of_stage.end());
-  return result;
+  return stages;
+}
+
+std::vector<std::vector<int>> StageInputs(const std::vector<LayerCount>& layers,
+                                          const std::vector<int>& layers_of_stage) {
+  const std::vector<StageLinks> stages = LinkStages(layers, layers_of_stage);
+  std::vector<int> stage_of(layers.size());
+  std::vector<std::vector<int>> inputs;
+  bool chain = true;
+  for (const StageLinks& stage : stages) {
+    const int number = static_cast<int>(inputs.size());
+    stage_of[stage.end_layer - 1] = number;
+    std::vector<int>& of_stage = inputs.emplace_back();
+    for (const int from : stage.inputs) of_stage.push_back(stage_of[from]);
+    chain &= of_stage == (number == 0 ? std::vector<int>() : std::vector<int>{number - 1});
+  }
+  if (chain) inputs.clear();
+  return inputs;
 }
 
 }  // namespace weft

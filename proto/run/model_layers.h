@@ -40,6 +40,17 @@ std::vector<int> CutStages(const std::vector<LayerCount>& layers, int stages);
 // InvalidArgument, naming the layers, if a layer that is not the last of its stage is read by another stage.
 absl::Status CheckCut(const std::vector<LayerCount>& layers, const std::vector<int>& layers_of_stage);
 
+// A stage of a cut, and what joins it to the others.
+struct StageLinks {
+  int first_layer = 0, end_layer = 0;
+  std::vector<int> inputs;  // layers of other stages that it reads, ascending; each the last of its own
+  bool reads_data = false;
+  int consumers = 0;  // stages that read its output
+};
+// One for each stage of a cut that CheckCut allows.
+std::vector<StageLinks> LinkStages(const std::vector<LayerCount>& layers,
+                                   const std::vector<int>& layers_of_stage);
+
 // The stages that each stage reads, ascending; as a chain's it is empty (schedules/schedule.h).
 std::vector<std::vector<int>> StageInputs(const std::vector<LayerCount>& layers,
                                           const std::vector<int>& layers_of_stage);

@@ -13,15 +13,21 @@ constexpr int kLayersMost = 1000;
 constexpr int kWidthMost = 65536;
 constexpr int kInputsMost = 1 << 24;
 
+// What models of linear layers on images have in common.
+template <typename Spec>
+void ReadLinear(FileSection& section, int inputs_least, Spec& spec) {
+  section.Read("layers", spec.layers, 1, kLayersMost);
+  section.Read("width", spec.width, 1, kWidthMost);
+  section.Read("inputs", spec.inputs, inputs_least, kInputsMost);
+  section.Read("classes", spec.classes, 2, kWidthMost);
+  section.Read("dropout", spec.dropout, 0, 1, /*below=*/true);
+}
+
 MlpSpec ReadMlp(const Choice& choice, absl::Status& status) {
   MlpSpec mlp;
   FileSection section(choice.parameters, choice.path, {"layers", "width", "inputs", "classes", "dropout"},
                       status);
-  section.Read("layers", mlp.layers, 1, kLayersMost);
-  section.Read("width", mlp.width, 1, kWidthMost);
-  section.Read("inputs", mlp.inputs, 1, kInputsMost);
-  section.Read("classes", mlp.classes, 2, kWidthMost);
-  section.Read("dropout", mlp.dropout, 0, 1, /*below=*/true);
+  ReadLinear(section, 1, mlp);
   return mlp;
 }
 
@@ -30,11 +36,7 @@ TwoTowerSpec ReadTwoTower(const Choice& choice, absl::Status& status) {
   FileSection section(choice.parameters, choice.path,
                       {"stem", "layers", "width", "inputs", "classes", "dropout"}, status);
   section.Read("stem", model.stem, 0, kLayersMost);
-  section.Read("layers", model.layers, 1, kLayersMost);
-  section.Read("width", model.width, 1, kWidthMost);
-  section.Read("inputs", model.inputs, 2, kInputsMost);
-  section.Read("classes", model.classes, 2, kWidthMost);
-  section.Read("dropout", model.dropout, 0, 1, /*below=*/true);
+  ReadLinear(section, 2, model);
   if (section.ok() && model.stem == 0 && model.inputs % 2 != 0) {
     section.Fail("inputs",
                  absl::StrCat(model.inputs, " cannot be halved; without a stem each tower reads one half"));

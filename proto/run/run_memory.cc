@@ -1,7 +1,6 @@
 #include "proto/run/run_memory.h"
 
 #include <algorithm>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -62,15 +61,13 @@ int OptimizerBuffers(const OptimizerSpec& optimizer) {
 
 StageMemory CountStage(const RunSpec& run, int stage) {
   const std::vector<LayerCount> layers = CountLayers(run.model);
-  int first = 0;
-  for (int s = 0; s < stage; ++s) first += run.layers_of_stage[s];
-  const int end = first + run.layers_of_stage[stage];
+  const StageLinks links = LinkStages(layers, run.layers_of_stage)[stage];
   const auto bytes_of = [&](int layer) {
     return kFloat * layers[layer].output_elements() * run.microbatch_samples() + kAlignment;
   };
   StageMemory memory;
   int64_t all = 0, output = 0;
-  for (int l = first; l < end; ++l) {
+  for (int l = links.first_layer; l < links.end_layer; ++l) {
     memory.parameters += kFloat * layers[l].parameters + kAlignment * kParametersOfLayer;
     all += layers[l].left_bytes * run.microbatch_samples() + layers[l].left_alignment;
     output = kFloat * layers[l].output_elements() * run.microbatch_samples();
@@ -82,22 +79,13 @@ StageMemory CountStage(const RunSpec& run, int stage) {
   // there are activations, at the end of the chain once more for the scores. Activations, and an input, that
   // are not there already come for the time of the job.
   const int64_t passes = 1 + (stage + 1 == run.stages() ? 1 : 0) + (retained ? 0 : 1);
-  std::set<int> read;  // layers of other stages
   int64_t input = 0;
-  for (int l = first; l < end; ++l) {
-    for (const int from : layers[l].inputs) {
-      if (from < first && read.insert(from).second) input += bytes_of(from);
-    }
-  }
-  // Gradients of several consumers are summed into one more.
-  int readers = 0;
-  for (const LayerCount& layer : layers) {
-    readers += std::count(layer.inputs.begin(), layer.inputs.end(), end - 1);
-  }
+  for (const int from : links.inputs) input += bytes_of(from);
   // The gradients that arrive at the parameters' places, and activations that were made again.
   memory.between = all + input + (activations == ActivationPolicy::kRecompute ? all : 0);
   memory.work = memory.parameters + passes * all + (retained ? 1 : 2) * input +
-                (readers > 1 ? bytes_of(end - 1) : 0) + kSmallTensors;
+                // Gradients of several consumers are summed into one more.
+                (links.consumers > 1 ? bytes_of(links.end_layer - 1) : 0) + kSmallTensors;
   // What it saves is in what it leaves; what it makes on the way, or again and drops, is no more than that.
   memory.forward_work = all + input + kSmallTensors;
   return memory;

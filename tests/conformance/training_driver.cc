@@ -66,6 +66,20 @@ IdxData SmallImages(const std::string& folder, int side) {
   return {absl::StrCat(folder, "/images"), absl::StrCat(folder, "/labels")};
 }
 
+// A run of the model, at small sizes, on images of side x side pixels; not cut yet.
+template <typename Model>
+RunSpec SmallImageRun(const std::string& name, const std::string& folder, int side, Model model) {
+  model.width = 37;
+  model.inputs = side * side;
+  model.classes = 10;
+  RunSpec run;
+  run.name = name;
+  run.model = model;
+  run.data.source = SmallImages(folder, side);
+  run.train = {4, 20, 4, 3, Sgd()};
+  return run;
+}
+
 // The stages that each stage reads.
 std::vector<std::vector<int>> InputsOf(const RunSpec& run) {
   std::vector<std::vector<int>> inputs = StageInputs(CountLayers(run.model), run.layers_of_stage);
@@ -336,34 +350,18 @@ RunSpec SmallGptRun(const std::string& folder, int stages) {
 }
 
 RunSpec SmallMlpRun(const std::string& folder, int stages) {
-  constexpr int kSide = 7;
   MlpSpec model;
   model.layers = 5;
-  model.width = 37;
-  model.inputs = kSide * kSide;
-  model.classes = 10;
-  RunSpec run;
-  run.name = "small-mlp";
-  run.model = model;
-  run.data.source = SmallImages(folder, kSide);
-  run.train = {4, 20, 4, 3, Sgd()};
+  RunSpec run = SmallImageRun("small-mlp", folder, 7, model);
   run.layers_of_stage = NearEqual(model.layers, stages);
   return run;
 }
 
 RunSpec SmallTwoTowerRun(const std::string& folder, int stages, int stem) {
-  constexpr int kSide = 8;
   TwoTowerSpec model;
   model.stem = stem;
   model.layers = 2;
-  model.width = 37;
-  model.inputs = kSide * kSide;
-  model.classes = 10;
-  RunSpec run;
-  run.name = "small-two-tower";
-  run.model = model;
-  run.data.source = SmallImages(folder, kSide);
-  run.train = {4, 20, 4, 3, Sgd()};
+  RunSpec run = SmallImageRun("small-two-tower", folder, 8, model);
   run.layers_of_stage = CutStages(CountLayers(run.model), stages);
   return run;
 }

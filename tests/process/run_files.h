@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <random>
 #include <string>
 
 #include "tests/process/command.h"
@@ -31,6 +32,27 @@ inline std::string WriteSmallRun(const TestFolder& folder,
   std::string yaml = "name: small\n";
   for (const auto& [key, value] : sections) yaml += key + ": " + value + "\n";
   return folder.Write("run.yaml", yaml);
+}
+
+inline std::string BigEndian(uint32_t v) {
+  return {static_cast<char>(v >> 24), static_cast<char>(v >> 16), static_cast<char>(v >> 8),
+          static_cast<char>(v)};
+}
+
+// Writes `images.idx` and `labels.idx`: images of side x side pixels, whose brightness tells one of ten
+// labels.
+inline void WriteIdx(const TestFolder& folder, int count, int side) {
+  std::mt19937 rng(3);
+  std::string images = BigEndian(0x803) + BigEndian(count) + BigEndian(side) + BigEndian(side);
+  std::string labels = BigEndian(0x801) + BigEndian(count);
+  for (int i = 0; i < count; ++i) {
+    const int label = static_cast<int>(rng() % 10);
+    labels += static_cast<char>(label);
+    for (int p = 0; p < side * side; ++p)
+      images += static_cast<char>(p % 10 == label ? 200 + rng() % 50 : rng() % 60);
+  }
+  folder.Write("images.idx", images);
+  folder.Write("labels.idx", labels);
 }
 
 }  // namespace weft

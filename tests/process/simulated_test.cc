@@ -19,6 +19,7 @@
 #include "proto/run/run_schedule.h"
 #include "schedules/simulate.h"
 #include "tests/process/command.h"
+#include "tests/process/run_files.h"
 
 namespace weft {
 namespace {
@@ -38,20 +39,6 @@ std::string GptRun(const TestFolder& folder, const std::string& schedule, int mi
                       "data: {text: {path: ", folder / "text.txt", "}}\n",
                       "train: {steps: 3, batch: 8, microbatches: ", microbatches,
                       ", seed: 5}\nstages: 4\nschedule: ", schedule, "\n");
-}
-
-void WriteImages(const TestFolder& folder) {
-  constexpr int kCount = 64, kSide = 8;
-  const auto big_endian = [](int v) {
-    return std::string{0, 0, static_cast<char>(v >> 8), static_cast<char>(v)};
-  };
-  std::mt19937 rng(3);
-  std::string images = big_endian(0x803) + big_endian(kCount) + big_endian(kSide) + big_endian(kSide);
-  std::string labels = big_endian(0x801) + big_endian(kCount);
-  for (int i = 0; i < kCount * kSide * kSide; ++i) images += static_cast<char>(rng() % 256);
-  for (int i = 0; i < kCount; ++i) labels += static_cast<char>(rng() % 16);
-  folder.Write("images.idx", images);
-  folder.Write("labels.idx", labels);
 }
 
 // The same for stages that are no chain: a stem, two towers, a head.
@@ -199,7 +186,7 @@ std::vector<Peak> PeaksOfTrace(const std::string& path, size_t ranks, const RunS
 TEST(MeasuredRun, EveryFamily_HasTheSimulatorsActivationsAndBytes) {
   TestFolder folder;
   folder.Write("text.txt", Text(20000));
-  WriteImages(folder);
+  WriteIdx(folder, 256, 8);
   for (const Case& c : kCases) {
     SCOPED_TRACE(c.schedule + (c.two_tower ? ", two towers" : ""));
     const auto& run_of = c.two_tower ? TwoTowerRun : GptRun;

@@ -18,6 +18,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "tests/process/command.h"
+#include "tests/process/run_files.h"
 
 namespace weft {
 namespace {
@@ -32,25 +33,6 @@ std::string Text(int bytes) {
   std::string text;
   while (static_cast<int>(text.size()) < bytes) text += words[rng() % 8];
   return text;
-}
-
-std::string BigEndian(uint32_t v) {
-  return {static_cast<char>(v >> 24), static_cast<char>(v >> 16), static_cast<char>(v >> 8),
-          static_cast<char>(v)};
-}
-
-void WriteIdx(const TestFolder& folder, int count, int side) {
-  std::mt19937 rng(3);
-  std::string images = BigEndian(0x803) + BigEndian(count) + BigEndian(side) + BigEndian(side);
-  std::string labels = BigEndian(0x801) + BigEndian(count);
-  for (int i = 0; i < count; ++i) {
-    const int label = static_cast<int>(rng() % 10);
-    labels += static_cast<char>(label);
-    for (int p = 0; p < side * side; ++p)
-      images += static_cast<char>(p % 10 == label ? 200 + rng() % 50 : rng() % 60);
-  }
-  folder.Write("images.idx", images);
-  folder.Write("labels.idx", labels);
 }
 
 std::string GptRun(const TestFolder& folder, const std::string& schedule, int steps,
@@ -134,13 +116,18 @@ int RanksOf(const std::string& schedule) {
   return schedule.find("groups: 1, ranks: 1") != std::string::npos ? 1 : 4;
 }
 
+// The weights that the plain loop over micro-batches ends with.
+std::map<std::string, std::string> ReferenceWeights(const TestFolder& folder, const std::string& run) {
+  const CommandResult reference = Command::Run(
+      {"weft", "train", folder.Write("plain.yaml", run), "--reference", "--out", folder / "plain"});
+  EXPECT_EQ(reference.code, 0) << reference.err;
+  return Tensors(folder / "plain/checkpoint");
+}
+
 void ExpectReferenceBits(const TestFolder& folder,
                          const std::function<std::string(const std::string&)>& run) {
-  const std::string plain = folder.Write("plain.yaml", run("gpipe"));
-  const CommandResult reference =
-      Command::Run({"weft", "train", plain, "--reference", "--out", folder / "plain"});
-  ASSERT_EQ(reference.code, 0) << reference.err;
-  const auto want = Tensors(folder / "plain/checkpoint"), initial = Tensors(folder / "plain/checkpoint-0");
+  const auto want = ReferenceWeights(folder, run("gpipe"));
+  const auto initial = Tensors(folder / "plain/checkpoint-0");
   ASSERT_FALSE(want.empty());
   ASSERT_NE(want, initial) << "the reference did not train";
   const std::vector<double> losses = Losses(folder / "plain");
@@ -190,11 +177,8 @@ TEST(Training, TwoTowerCutInManyWays_EndsWithTheReferencesBits) {
           "3.0e-3}}}\nstages: ",
           stages, "\nschedule: ", schedule, "\n");
     };
-    const std::string plain = folder.Write("plain.yaml", run("gpipe"));
-    const CommandResult reference =
-        Command::Run({"weft", "train", plain, "--reference", "--out", folder / "plain"});
-    ASSERT_EQ(reference.code, 0) << reference.err;
-    const auto want = Tensors(folder / "plain/checkpoint");
+    const auto want = ReferenceWeights(folder, run("gpipe"));
+    ASSERT_FALSE(want.empty());
     for (const std::string schedule :
          {"1f1b", "zb_h1", "{1f1b: {}, activations: recompute}", "{1f1b: {}, activations: offload}", "fsdp",
           "{fsdp: {shard: width}}", "{lpp: {groups: 2, ranks: 3}}",
@@ -218,11 +202,8 @@ TEST(Training, SchemesOfTheRunFileItself_EndWithTheReferencesBits) {
   ASSERT_EQ(csv.code, 0) << csv.err;
   folder.Write("rows.csv", csv.out);
   const auto run = [&](const std::string& schedule) { return GptRun(folder, schedule, 4); };
-  const std::string plain = folder.Write("plain.yaml", run("gpipe"));
-  const CommandResult reference =
-      Command::Run({"weft", "train", plain, "--reference", "--out", folder / "plain"});
-  ASSERT_EQ(reference.code, 0) << reference.err;
-  const auto want = Tensors(folder / "plain/checkpoint");
+  const auto want = ReferenceWeights(folder, run("gpipe"));
+  ASSERT_FALSE(want.empty());
   for (const std::string schedule :
        {"{custom: {workers: 4, compute: \"(R*b) % W + s % R\", R: 2}}",
         "{custom: {workers: 4, compute: \"s < S/2 ? b % (W/2) : W/2 + b % (W/2)\", weights: \"s\"}}",
@@ -254,9 +235,8 @@ TEST(Training, BothDirectionsWithTwoCopiesOfTheWeights_EndsWithTheReferencesBits
     std::string text = GptRun(folder, schedule, 4);
     return text.replace(text.find("microbatches: 4"), 15, "microbatches: 8");
   };
-  const CommandResult reference = Command::Run(
-      {"weft", "train", folder.Write("plain.yaml", run("gpipe")), "--reference", "--out", folder / "plain"});
-  ASSERT_EQ(reference.code, 0) << reference.err;
+  const auto want = ReferenceWeights(folder, run("gpipe"));
+  ASSERT_FALSE(want.empty());
   for (const auto& [schedule, processes] :
        std::vector<std::pair<std::string, std::string>>{{"dualpipe", "1"},
                                                         {"dualpipe", "2"},
@@ -269,7 +249,7 @@ TEST(Training, BothDirectionsWithTwoCopiesOfTheWeights_EndsWithTheReferencesBits
                                           "--processes", processes, "--out", folder / "out"},
                                          120);
     ASSERT_EQ(r.code, 0) << r.err;
-    EXPECT_EQ(Tensors(folder / "out/checkpoint"), Tensors(folder / "plain/checkpoint"));
+    EXPECT_EQ(Tensors(folder / "out/checkpoint"), want);
     EXPECT_EQ(Losses(folder / "out"), Losses(folder / "plain"));
   }
 }

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
-#include <set>
 #include <string>
 #include <utility>
 
@@ -90,37 +88,24 @@ std::vector<LayerSpec> Describe(const TwoTowerSpec& m) {
   return layers;
 }
 
-// Fills what the stage reads and who reads it.
-void LinkLayers(const RunSpec& run, StageLayout* layout) {
-  const std::vector<LayerCount> layers = CountLayers(run.model);
-  std::set<int> outside;  // layers of other stages, each the last of its own
-  for (int l = layout->first_layer; l < layout->end_layer; ++l) {
-    layout->reads_data |= layers[l].inputs.empty();
-    for (const int from : layers[l].inputs) {
-      if (from < layout->first_layer) outside.insert(from);
-    }
-  }
-  const int data = static_cast<int>(outside.size());
-  for (const int from : outside) layout->inputs.push_back(layers[from].output);
-  for (int l = layout->first_layer; l < layout->end_layer; ++l) {
+// Fills what joins the stage to the others, and its layers to one another.
+void LinkLayers(const std::vector<LayerCount>& layers, const StageLinks& links, StageLayout* layout) {
+  layout->first_layer = links.first_layer;
+  layout->end_layer = links.end_layer;
+  layout->reads_data = links.reads_data;
+  layout->consumers = links.consumers;
+  layout->output = layers[links.end_layer - 1].output;
+  for (const int from : links.inputs) layout->inputs.push_back(layers[from].output);
+  const int data = static_cast<int>(links.inputs.size()), own = data + 1 - links.first_layer;
+  layout->last_reader.assign(own + links.end_layer, 0);
+  for (int l = links.first_layer; l < links.end_layer; ++l) {
     std::vector<int>& reads = layout->reads.emplace_back();
     if (layers[l].inputs.empty()) reads.push_back(data);
     for (const int from : layers[l].inputs) {
-      reads.push_back(from < layout->first_layer
-                          ? static_cast<int>(std::distance(outside.begin(), outside.find(from)))
-                          : data + 1 + from - layout->first_layer);
+      const auto input = std::lower_bound(links.inputs.begin(), links.inputs.end(), from);
+      reads.push_back(from < links.first_layer ? static_cast<int>(input - links.inputs.begin()) : own + from);
     }
-  }
-  layout->output = layers[layout->end_layer - 1].output;
-  int first = 0;
-  for (const int count : run.layers_of_stage) {
-    bool consumes = false;
-    for (int l = first; l < first + count; ++l) {
-      const std::vector<int>& inputs = layers[l].inputs;
-      consumes |= std::find(inputs.begin(), inputs.end(), layout->end_layer - 1) != inputs.end();
-    }
-    layout->consumers += consumes && first >= layout->end_layer;
-    first += count;
+    for (const int number : reads) layout->last_reader[number] = l - links.first_layer;
   }
 }
 
@@ -150,9 +135,8 @@ StageLayout LayOutStage(const RunSpec& run, int stage) {
   const std::vector<LayerSpec> layers = DescribeLayers(run.model);
   StageLayout layout;
   layout.stage = stage;
-  for (int s = 0; s < stage; ++s) layout.first_layer += run.layers_of_stage[s];
-  layout.end_layer = layout.first_layer + run.layers_of_stage[stage];
-  LinkLayers(run, &layout);
+  const std::vector<LayerCount> counts = CountLayers(run.model);
+  LinkLayers(counts, LinkStages(counts, run.layers_of_stage).at(stage), &layout);
   constexpr int64_t kAlign = StageLayout::kAlignElements;
   for (int l = layout.first_layer; l < layout.end_layer; ++l) {
     for (const ParameterSpec& p : layers.at(l).parameters) {

@@ -54,6 +54,7 @@ struct StageLayout {
   int consumers = 0;            // stages that read the output
   // Of each layer, what it reads: by number, first the inputs, then the data, then the stage's own layers.
   std::vector<std::vector<int>> reads;
+  std::vector<int> last_reader;  // by these numbers: the stage's layer, from 0, that reads it last
   std::vector<ParameterSlot> slots;
   int64_t elements = 0;  // of the flat buffer, a multiple of kAlignElements
 };

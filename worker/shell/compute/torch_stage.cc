@@ -46,10 +46,6 @@ at::Tensor RunLayers(const std::vector<std::unique_ptr<Layer>>& layers, const St
   const size_t own = layout.inputs.size() + 1;
   std::vector<at::Tensor> values(inputs.begin(), inputs.end());
   values.resize(own + layout.reads.size());
-  std::vector<size_t> last_reader(values.size(), 0);
-  for (size_t i = 0; i < layout.reads.size(); ++i) {
-    for (const int read : layout.reads[i]) last_reader[read] = i;
-  }
   const at::Tensor* parameters = weights.parameters().data();
   size_t slot = 0;
   std::vector<at::Tensor> read;
@@ -59,7 +55,7 @@ at::Tensor RunLayers(const std::vector<std::unique_ptr<Layer>>& layers, const St
     for (const int number : layout.reads[i]) read.push_back(values[number]);
     values[own + i] = layers[layer]->Forward(read.data(), parameters + slot, key);
     for (const int number : layout.reads[i]) {
-      if (last_reader[number] == i) values[number].reset();
+      if (layout.last_reader[number] == static_cast<int>(i)) values[number].reset();
     }
     while (slot < layout.slots.size() && layout.slots[slot].layer == layer) ++slot;
   }
