@@ -14,6 +14,7 @@
 #include "client/trace_file.h"
 #include "client/yaml_file.h"
 #include "proto/run/model_layers.h"
+#include "proto/run/run_schedule.h"
 #include "proto/run/run_spec.h"
 #include "proto/run/schedule_spec.h"
 #include "schedules/actions.h"
@@ -110,9 +111,8 @@ absl::StatusOr<Schedule> ScheduleOfRun(const std::string& path, const ScheduleFi
     const bool enough = options.stages <= static_cast<int>(layers.size());
     cut = enough ? CutStages(layers, options.stages) : std::vector<int>();
   }
-  auto schedule =
-      MakeSchedule(spec.name, spec.parameters, options.stages > 0 ? options.stages : run->stages(),
-                   options.microbatches > 0 ? options.microbatches : run->train.microbatches);
+  auto schedule = MakeSchedule(spec, options.stages > 0 ? options.stages : run->stages(),
+                               options.microbatches > 0 ? options.microbatches : run->train.microbatches);
   if (!schedule.ok()) return schedule;
   schedule->inputs = options.inputs;
   if (options.inputs.empty() && !cut.empty()) schedule->inputs = StageInputs(layers, cut);
@@ -143,7 +143,7 @@ absl::StatusOr<Schedule> ReadYamlSchedule(const std::string& path, const Schedul
     return absl::InvalidArgumentError(
         absl::StrCat(path, " says no sizes; give them, as in --stages 4 --microbatches 8"));
   }
-  auto schedule = MakeSchedule(spec.name, spec.parameters, options.stages, options.microbatches);
+  auto schedule = MakeSchedule(spec, options.stages, options.microbatches);
   if (schedule.ok()) {
     schedule->inputs = options.inputs;
     status = CheckSchedule(*schedule);

@@ -13,6 +13,7 @@
 #include "client/profile.h"
 #include "client/schedule_file.h"
 #include "client/simulation_json.h"
+#include "proto/run/run_schedule.h"
 #include "proto/run/run_spec.h"
 #include "schedules/actions.h"
 #include "schedules/check.h"
@@ -61,7 +62,7 @@ absl::StatusOr<Schedule> MakeNamedSchedule(const SimulateOptions& options,
         absl::StrFormat("%d stages of %d micro-batches are more than %d jobs a step", options.stages,
                         options.microbatches, kJobsOfStepMost));
   }
-  auto schedule = MakeSchedule(spec->name, spec->parameters, options.stages, options.microbatches);
+  auto schedule = MakeSchedule(*spec, options.stages, options.microbatches);
   if (!schedule.ok()) return schedule;
   schedule->name = ToText(*spec);
   schedule->inputs = std::move(inputs);

@@ -26,6 +26,7 @@ bool Has(const Family& family, const char* parameter) {
 std::vector<Candidate> Candidates(int stages, int microbatches) {
   std::vector<Candidate> all;
   for (const Family& family : Families()) {
+    if (family.reads_old_weights) continue;
     if (Has(family, "groups")) {
       for (int groups : Divisors(microbatches)) {
         for (int ranks : Divisors(stages)) {

@@ -14,12 +14,13 @@ namespace weft {
 struct Candidate {
   std::string name;
   std::map<std::string, std::string> parameters;
+  std::string rule = "sync";
 };
 
 // For families of rings, every number of ranks that divides the stages; for groups of rings, every number of
 // groups that divides the micro-batches as well, at most as many ranks as the larger of the two sizes. What
 // is another family's schedule (one group is a pipeline) is left out. Some may still be refused by
-// MakeSchedule, which says why.
+// MakeSchedule, which says why. Families and rules that read old weights are left out: they train otherwise.
 std::vector<Candidate> Candidates(int stages, int microbatches);
 
 }  // namespace weft

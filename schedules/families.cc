@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "schedules/actions.h"
 #include "schedules/families/custom.h"
+#include "schedules/families/cyclic.h"
 #include "schedules/families/family.h"
 
 namespace weft {
@@ -155,6 +156,27 @@ absl::StatusOr<Schedule> MakeSchedule(absl::string_view name, const Parameters& 
   if (name == "custom") return CustomSchedule(parameters, stages, microbatches);
   if (name == "file") return FileSchedule(parameters, stages, microbatches);
   return FindEntry(name)->make(parameters, stages, microbatches);
+}
+
+std::vector<std::string> RuleNames() { return {"sync", "cdp_v1", "cdp_v2"}; }
+
+absl::Status ApplyRule(absl::string_view rule, absl::string_view name, Schedule* schedule) {
+  if (rule == "sync") return absl::OkStatus();
+  if (!IsCyclicRule(rule)) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("no rule is called '%s'; did you mean '%s'? (there are %s)", rule,
+                        Nearest(rule, RuleNames()), absl::StrJoin(RuleNames(), ", ")));
+  }
+  const FamilyEntry* entry = FindEntry(name);
+  if (entry != nullptr && entry->family.takes_rules) return ApplyCyclicRule(rule, schedule);
+  std::vector<std::string> takers;
+  for (const Family& family : Families()) {
+    if (family.takes_rules) takers.push_back(family.name);
+  }
+  return absl::InvalidArgumentError(
+      absl::StrFormat("%s has an order of its own, which the cyclic one of rule=%s would contradict; the "
+                      "rule is for %s",
+                      name, rule, absl::StrJoin(takers, ", ")));
 }
 
 }  // namespace weft

@@ -32,6 +32,8 @@ struct Family {
   std::string name;
   std::string help;
   std::vector<FamilyParameter> parameters;
+  bool takes_rules = false;        // ApplyRule may give it one
+  bool reads_old_weights = false;  // it trains otherwise than the families that read the newest
 };
 
 // Every family, by name; without `custom` and `file`.
@@ -47,6 +49,14 @@ absl::Status CheckParameterNames(absl::string_view name,
 absl::StatusOr<Schedule> MakeSchedule(absl::string_view name,
                                       const std::map<std::string, std::string>& parameters, int stages,
                                       int microbatches);
+
+// Which weights a micro-batch reads, and in which order micro-batches visit the stages: "sync" is the
+// family's own, the others are in families/cyclic.h.
+std::vector<std::string> RuleNames();
+
+// Gives `schedule`, which MakeSchedule made of `name`, the rule. InvalidArgument, with the reason, if there
+// is no such rule, the family takes none, or the sizes do not allow it.
+absl::Status ApplyRule(absl::string_view rule, absl::string_view name, Schedule* schedule);
 
 // The entry of `candidates` with the fewest edits to `word`, "" if there is none at all.
 std::string Nearest(absl::string_view word, const std::vector<std::string>& candidates);

@@ -1,19 +1,52 @@
 #include "schedules/held_versions.h"
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <utility>
 
 namespace weft {
+namespace {
 
-HeldVersions::HeldVersions(const Graph& graph, int steps) : graph_(graph), steps_(steps) {
+constexpr JobKind kComputeKinds[] = {JobKind::kForward, JobKind::kBackward, JobKind::kBackwardInput,
+                                     JobKind::kBackwardWeight};
+
+void Require(bool condition, const char* what) {
+  if (condition) return;
+  std::fprintf(stderr, "weft: broken invariant of the held versions: %s\n", what);
+  std::abort();
+}
+
+}  // namespace
+
+int MostVersions(const Graph& graph, int stage, Rank member) {
+  const Schedule& schedule = graph.schedule();
+  if (!schedule.staleness) return 1;
+  int most = 0;
+  for (int b = 0; b < schedule.microbatches; ++b) {
+    for (int step = 0; step < schedule.period; ++step) {
+      for (const JobKind kind : kComputeKinds) {
+        if (!graph.IsComputeKindUsed(kind)) continue;
+        const Job job = Job::Compute(step, stage, b, kind);
+        if (!graph.sharded() && schedule.weights(job) != member) continue;
+        most = std::max(most, schedule.staleness(stage, b));
+      }
+    }
+  }
+  return 1 + most;
+}
+
+HeldVersions::HeldVersions(const Graph& graph, int steps, std::vector<bool> followed)
+    : graph_(graph), steps_(steps), followed_(std::move(followed)) {
   for (int s = 0; s < graph.schedule().stages; ++s) {
-    std::vector<Member>& members = members_.emplace_back();
-    for (size_t m = 0; m < graph.members(s).size(); ++m) {
-      members.push_back({{ReadersOf(s, static_cast<int>(m), 0)}});
+    std::vector<Member>& members = members_.emplace_back(graph.members(s).size());
+    for (size_t m = 0; m < members.size(); ++m) {
+      members[m].readers.push_back(CountReaders(s, static_cast<int>(m), 0));
     }
   }
 }
 
-int HeldVersions::ReadersOf(int stage, int member, int version) const {
+int HeldVersions::CountReaders(int stage, int member, int version) const {
   const Schedule& schedule = graph_.schedule();
   int readers = 0;
   for (int b = 0; b < schedule.microbatches; ++b) {
@@ -21,8 +54,7 @@ int HeldVersions::ReadersOf(int stage, int member, int version) const {
     const int first = version == 0 ? 0 : version + staleness;
     const int last = std::min(version + staleness, steps_ - 1);
     for (int t = first; t <= last; ++t) {
-      for (JobKind kind :
-           {JobKind::kForward, JobKind::kBackward, JobKind::kBackwardInput, JobKind::kBackwardWeight}) {
+      for (const JobKind kind : kComputeKinds) {
         if (!graph_.IsComputeKindUsed(kind)) continue;
         readers += graph_.sharded() ||
                    schedule.weights(Job::Compute(t, stage, b, kind)) == graph_.members(stage)[member];
@@ -32,26 +64,75 @@ int HeldVersions::ReadersOf(int stage, int member, int version) const {
   return readers;
 }
 
-void HeldVersions::Read(const Job& job) {
-  std::vector<Member>& members = members_[job.stage];
-  const int version = graph_.VersionOf(job);
-  const auto read = [version](Member& m) { --m.readers[version - m.oldest]; };
-  if (graph_.sharded()) {
-    for (Member& slice : members) read(slice);
-    return;
+// All versions but the first have the same readers, up to those that the last steps do not come to.
+int HeldVersions::ReadersOf(int stage, int member, int version) {
+  const Schedule& schedule = graph_.schedule();
+  if (schedule.period > 1 || version == 0 || version + schedule.MostStaleness(stage) >= steps_) {
+    return CountReaders(stage, member, version);
   }
-  const std::vector<Rank>& ranks = graph_.members(job.stage);
-  read(members[std::lower_bound(ranks.begin(), ranks.end(), graph_.schedule().weights(job)) - ranks.begin()]);
+  int& steady = members_[stage][member].steady;
+  if (steady < 0) steady = CountReaders(stage, member, version);
+  return steady;
 }
 
-int HeldVersions::Publish(const Job& update) {
+void HeldVersions::CountRead(int stage, int member, int version, Versions* dropped) {
+  Member& m = members_[stage][member];
+  Require(version >= m.oldest && version <= m.newest, "a version is read while it is held");
+  int& readers = m.readers[version - m.oldest];
+  Require(readers > 0, "a version is read by those that were counted");
+  if (--readers == 0 && version < m.newest && dropped != nullptr)
+    dropped->push_back({stage, member, version});
+}
+
+void HeldVersions::Read(const Job& job, Versions* dropped) {
+  const std::vector<Rank>& ranks = graph_.members(job.stage);
+  const int version = graph_.VersionOf(job);
+  if (graph_.sharded()) {
+    for (size_t m = 0; m < ranks.size(); ++m) {
+      if (IsFollowed(ranks[m])) CountRead(job.stage, static_cast<int>(m), version, dropped);
+    }
+    return;
+  }
+  const Rank holder = graph_.schedule().weights(job);
+  if (!IsFollowed(holder)) return;
+  const auto member = std::lower_bound(ranks.begin(), ranks.end(), holder) - ranks.begin();
+  CountRead(job.stage, static_cast<int>(member), version, dropped);
+}
+
+void HeldVersions::ReadElsewhere(int step, int stage, int microbatch, int member, Versions* dropped) {
+  for (const JobKind kind : kComputeKinds) {
+    if (!graph_.IsComputeKindUsed(kind)) continue;
+    const Job job = Job::Compute(step, stage, microbatch, kind);
+    if (IsFollowed(graph_.RankOf(job))) continue;
+    if (!graph_.sharded() && graph_.schedule().weights(job) != graph_.members(stage)[member]) continue;
+    CountRead(stage, member, graph_.VersionOf(job), dropped);
+  }
+}
+
+bool HeldVersions::KeepsVersion(const Job& update) {
   Member& m = members_[update.stage][update.member];
-  m.readers.push_back(ReadersOf(update.stage, update.member, update.step + 1));
+  m.replaces = m.readers.back() == 0;
+  return !m.replaces;
+}
+
+int HeldVersions::Publish(const Job& update, Versions* dropped) {
+  Member& m = members_[update.stage][update.member];
+  if (m.readers.back() == 0 && !m.replaces && dropped != nullptr) {
+    dropped->push_back({update.stage, update.member, m.newest});
+  }
+  m.replaces = false;
   ++m.newest;
+  Require(m.newest == update.step + 1, "updates of a member follow one another");
+  m.readers.push_back(ReadersOf(update.stage, update.member, m.newest));
   while (m.oldest < m.newest && m.readers.front() == 0) {
     m.readers.pop_front();
     ++m.oldest;
   }
+  return Held(update.stage, update.member);
+}
+
+int HeldVersions::Held(int stage, int member) const {
+  const Member& m = members_[stage][member];
   int held = 1;
   for (int v = m.oldest; v < m.newest; ++v) held += m.readers[v - m.oldest] > 0;
   return held;

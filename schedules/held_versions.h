@@ -1,5 +1,9 @@
 // Which versions of their weights the holders of each stage keep at a time: the newest, and older ones until
-// their last reader has ended. Pure; the simulator counts with it.
+// their last reader has ended. The simulator counts with it, and the workers drop versions by it.
+//
+// The count is exact for jobs on followed ranks. What others compute with a follower's weights is known to
+// have ended when the micro-batch's gradient is there, or, at the latest, when the step's update begins.
+// Pure; one thread.
 #ifndef WEFT_SCHEDULES_HELD_VERSIONS_H_
 #define WEFT_SCHEDULES_HELD_VERSIONS_H_
 
@@ -10,26 +14,54 @@
 
 namespace weft {
 
+// The most versions of the stage's weights that the member ever holds: the newest, and as many older ones as
+// the jobs that read this member's weights may lag behind.
+int MostVersions(const Graph& graph, int stage, Rank member);
+
 class HeldVersions {
  public:
-  // Refers to `graph`. Every member of every stage holds version 0.
-  HeldVersions(const Graph& graph, int steps);
+  struct Version {
+    int stage, member, version;
+    friend bool operator==(const Version&, const Version&) = default;
+  };
+  using Versions = std::vector<Version>;
 
-  // A compute job has ended: it needs its version no more.
-  void Read(const Job& job);
+  // Refers to `graph`. Every member of every stage holds version 0. `followed`, by rank, are those whose jobs
+  // are told of and whose versions are asked for; empty for all.
+  HeldVersions(const Graph& graph, int steps, std::vector<bool> followed = {});
+
+  // A compute job of a followed rank has ended: it needs its version no more. Here and below, what nobody
+  // needs any more is appended to `dropped`, unless that is null.
+  void Read(const Job& job, Versions* dropped);
+  // The whole micro-batch has ended on the stage: its jobs on ranks that are not followed need the version of
+  // this member no more.
+  void ReadElsewhere(int step, int stage, int microbatch, int member, Versions* dropped);
+
+  // An update begins. False if nobody will read the version that it begins with any more, which it then
+  // replaces.
+  bool KeepsVersion(const Job& update);
   // An update has ended. Returns how many versions its member holds now.
-  int Publish(const Job& update);
+  int Publish(const Job& update, Versions* dropped);
+
+  // How many versions the member holds: the newest, and older ones with readers left.
+  int Held(int stage, int member) const;
 
  private:
   struct Member {
     std::deque<int> readers;  // that are left of each version from `oldest` on
     int oldest = 0, newest = 0;
+    int steady = -1;  // readers of each version but the first and the last; -1 if not counted yet
+    bool replaces = false;
   };
 
-  int ReadersOf(int stage, int member, int version) const;
+  bool IsFollowed(Rank rank) const { return followed_.empty() || followed_[rank]; }
+  int CountReaders(int stage, int member, int version) const;
+  int ReadersOf(int stage, int member, int version);
+  void CountRead(int stage, int member, int version, Versions* dropped);
 
   const Graph& graph_;
   const int steps_;
+  const std::vector<bool> followed_;
   std::vector<std::vector<Member>> members_;  // by stage
 };
 

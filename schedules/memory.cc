@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "absl/strings/str_format.h"
+#include "schedules/held_versions.h"
 
 namespace weft {
 std::vector<double> HeldBytes(const Graph& graph, const StageBytes& bytes) {
@@ -14,7 +15,7 @@ std::vector<double> HeldBytes(const Graph& graph, const StageBytes& bytes) {
     const double weight = OfStage(bytes.weight, stage);
     const double slices = graph.sharded() ? static_cast<double>(graph.members(stage).size()) : 1;
     for (const Rank rank : graph.members(stage)) {
-      held[rank] += ((s.MostStaleness(stage) + 1) * weight + OfStage(bytes.state, stage)) / slices;
+      held[rank] += (MostVersions(graph, stage, rank) * weight + OfStage(bytes.state, stage)) / slices;
     }
     for (int step = 0; step < s.period; ++step) {
       for (int b = 0; b < s.microbatches; ++b) {

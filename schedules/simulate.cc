@@ -281,10 +281,10 @@ void Simulation::CountEnd(int64_t id, const JobInfo& info, Rank rank) {
   const Job job = JobOf(id);
   if (info.kind == JobKind::kUpdate) {
     RankStats& stats = result_.ranks[rank];
-    stats.peak_weight_versions = std::max(stats.peak_weight_versions, versions_.Publish(job));
+    stats.peak_weight_versions = std::max(stats.peak_weight_versions, versions_.Publish(job, nullptr));
     result_.step_end[job.step] = std::max(result_.step_end[job.step], now_);
   } else if (HasMicrobatch(info.kind)) {
-    versions_.Read(job);
+    versions_.Read(job, nullptr);
     result_.ranks[rank].weight_fetches += graph_.FetchesWeights(job);
   }
   const bool leaves_nothing = info.apart && info.kind == JobKind::kForward;

@@ -14,9 +14,16 @@ ActivationPolicy ActivationsOf(const ScheduleSpec& schedule) {
   return schedule.activations == "offload" ? ActivationPolicy::kOffload : ActivationPolicy::kRetain;
 }
 
+absl::StatusOr<Schedule> MakeSchedule(const ScheduleSpec& spec, int stages, int microbatches) {
+  absl::StatusOr<Schedule> schedule = MakeSchedule(spec.name, spec.parameters, stages, microbatches);
+  if (!schedule.ok()) return schedule;
+  const absl::Status ruled = ApplyRule(spec.rule, spec.name, &*schedule);
+  if (!ruled.ok()) return ruled;
+  return schedule;
+}
+
 absl::StatusOr<Schedule> ScheduleOf(const RunSpec& run) {
-  absl::StatusOr<Schedule> schedule =
-      MakeSchedule(run.schedule.name, run.schedule.parameters, run.stages(), run.train.microbatches);
+  absl::StatusOr<Schedule> schedule = MakeSchedule(run.schedule, run.stages(), run.train.microbatches);
   if (!schedule.ok()) return schedule;
   schedule->inputs = StageInputs(CountLayers(run.model), run.layers_of_stage);
   schedule->activations = ActivationsOf(run.schedule);

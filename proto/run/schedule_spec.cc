@@ -15,10 +15,7 @@ namespace {
 using Json = nlohmann::json;
 
 ChoiceNames ScheduleChoices() {
-  return {"schedule",
-          ScheduleNames(),
-          {"pipedream", "pipedream_2bw", "cdp_mp", "periodic"},
-          {"rule", "reduction", "activations"}};
+  return {"schedule", ScheduleNames(), {"cdp_mp", "periodic"}, {"rule", "reduction", "activations"}};
 }
 
 // Only the parameters' names; their values, and how they fit the sizes, are the business of MakeSchedule.
@@ -40,12 +37,10 @@ void CheckParameters(const ScheduleSpec& schedule, absl::string_view path, absl:
 }
 
 void CheckRule(absl::string_view rule, absl::string_view where, absl::Status& status) {
-  if (!status.ok() || rule == "sync") return;
-  if (rule == "cdp_v1" || rule == "cdp_v2") {
-    status = ErrorAt(where, absl::StrCat("the rule ", rule, " is not built yet; use sync"));
-    return;
-  }
-  status = ErrorAt(where, UnknownName("rule", rule, {"sync"}));
+  if (!status.ok()) return;
+  const std::vector<std::string> rules = RuleNames();
+  if (std::find(rules.begin(), rules.end(), rule) != rules.end()) return;
+  status = ErrorAt(where, UnknownName("rule", rule, rules));
 }
 
 void CheckReduction(absl::string_view reduction, absl::string_view where, absl::Status& status) {

@@ -48,10 +48,11 @@ absl::StatusOr<Schedule> Fsdp(const FamilyParameters& parameters, int stages, in
 
 std::vector<FamilyEntry> DataParallelFamilies() {
   return {
-      {{"ddp", "data parallel: rank b computes micro-batch b, weights on every rank", {}}, Ddp},
+      {{"ddp", "data parallel: rank b computes micro-batch b, weights on every rank", {}, true}, Ddp},
       {{"fsdp",
         "data parallel, the weights of stage s on rank s mod W alone, fetched for use",
-        {{"shard", "stage (default), or width: a slice of every stage on every rank", {"stage", "width"}}}},
+        {{"shard", "stage (default), or width: a slice of every stage on every rank", {"stage", "width"}}},
+        true},
        Fsdp},
   };
 }

@@ -109,7 +109,7 @@ std::vector<FamilyEntry> LoopedFamilies() {
       {{"depth_first", "stages round W ranks, the oldest micro-batch first", ring}, DepthFirst},
       {{"fslpp", "looped pipelines, the weights of each stage on one rank alone, fetched for use", groups},
        Fslpp},
-      {{"lpp", "looped pipelines: groups of ranks, each a ring over the stages", groups}, Lpp},
+      {{"lpp", "looped pipelines: groups of ranks, each a ring over the stages", groups, true}, Lpp},
   };
 }
 

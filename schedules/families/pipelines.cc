@@ -1,5 +1,7 @@
-// Pipelines of one stage a rank with a fused backward: gpipe (arXiv 1811.06965) and 1f1b (arXiv 1806.03377,
-// synchronous).
+// Pipelines of one stage a rank with a fused backward: gpipe (arXiv 1811.06965), 1f1b (arXiv 1806.03377,
+// synchronous), and the two that do not drain between updates and so read old weights: pipedream (arXiv
+// 1806.03377) and pipedream_2bw (arXiv 2006.09503).
+#include "absl/strings/str_format.h"
 #include "schedules/families/family.h"
 
 namespace weft {
@@ -21,13 +23,51 @@ absl::StatusOr<Schedule> OneForwardOneBackward(const FamilyParameters&, int stag
   return s;
 }
 
+// A step is one micro-batch. Stage s reads the weights of S-1-s updates ago, those that are there when the
+// micro-batch comes to it in the steady state of one forward, one backward; its backward reads the same. So
+// the forward of step t waits for the backward of step t - (S - s): no limit is needed.
+absl::StatusOr<Schedule> PipeDream(const FamilyParameters&, int stages, int microbatches) {
+  if (microbatches != 1) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "pipedream updates the weights after every micro-batch, so that a step is one micro-batch; there are "
+        "%d: use 1, with as many times more steps, or pipedream_2bw, which updates once a batch",
+        microbatches));
+  }
+  Schedule s = SizedSchedule("pipedream", stages, microbatches, stages);
+  s.compute = s.weights = [](const Job& j) { return j.stage; };
+  s.priority = PriorityByMicrobatch(stages, microbatches, false);
+  s.staleness = [stages](int stage, int) { return stages - 1 - stage; };
+  return s;
+}
+
+// 1f1b that goes on with the next batch while the last one drains, on the weights before that one's update:
+// two versions on every stage.
+absl::StatusOr<Schedule> PipeDream2Bw(const FamilyParameters& parameters, int stages, int microbatches) {
+  absl::StatusOr<Schedule> s = OneForwardOneBackward(parameters, stages, microbatches);
+  s->name = "pipedream_2bw";
+  s->staleness = [](int, int) { return 1; };
+  return s;
+}
+
 }  // namespace
 
 std::vector<FamilyEntry> PipelineFamilies() {
   return {
-      {{"1f1b", "pipeline, one forward one backward: at most S - s activations on stage s", {}},
+      {{"1f1b", "pipeline, one forward one backward: at most S - s activations on stage s", {}, true},
        OneForwardOneBackward},
-      {{"gpipe", "pipeline, all forwards before the backwards", {}}, GPipe},
+      {{"gpipe", "pipeline, all forwards before the backwards", {}, true}, GPipe},
+      {{"pipedream",
+        "pipeline that updates after every micro-batch: stage s reads weights S-1-s updates old",
+        {},
+        false,
+        true},
+       PipeDream},
+      {{"pipedream_2bw",
+        "1f1b without draining between batches, on weights one update old: two versions",
+        {},
+        false,
+        true},
+       PipeDream2Bw},
   };
 }
 

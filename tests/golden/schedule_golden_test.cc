@@ -1,5 +1,5 @@
 // Golden transcripts: which jobs each rank runs, in order and when, for every family at eight
-// micro-batches and four stages, or eight where more show more.
+// micro-batches and four stages, or eight where more show more; those on old weights at sizes of their own.
 //
 // A transcript is a text file under tests/golden/schedules. After a wanted change, WEFT_UPDATE_GOLDEN=1
 // writes them anew; read the diff.
@@ -21,17 +21,21 @@ struct Case {
   std::string file, name;
   std::map<std::string, std::string> parameters;
   int stages = 4;
+  std::string rule = "sync";
+  int microbatches = 8, steps = 1;
 };
 
 // One line a rank: start time, then stage, kind and micro-batch as in "0f3" and "0b3"; a split backward's
-// halves are "0i3" and "0w3".
+// halves are "0i3" and "0w3". Several steps, for old weights: "0f3/t1v0" is of step 1 and reads version 0.
 std::string Transcript(const Case& c) {
-  const auto schedule = MakeSchedule(c.name, c.parameters, c.stages, 8);
+  auto schedule = MakeSchedule(c.name, c.parameters, c.stages, c.microbatches);
   EXPECT_TRUE(schedule.ok()) << schedule.status();
+  EXPECT_TRUE(ApplyRule(c.rule, c.name, &*schedule).ok());
   const Graph graph(*schedule);
   SimulationOptions options;
   options.duration[static_cast<int>(JobKind::kBackward)] = {2};
   options.record_jobs = true;
+  options.steps = c.steps;
   const auto run = Simulate(graph, options);
   EXPECT_TRUE(run.ok()) << run.status();
   std::string text = absl::StrFormat("%s, forward 1, backward %s: makespan %g\n", schedule->name,
@@ -43,6 +47,8 @@ std::string Transcript(const Case& c) {
       constexpr char kLetters[kJobKinds] = {'f', 'b', 'i', 'w', 0, 0};
       absl::StrAppendFormat(&text, " %g:%d%c%d", j.start, j.job.stage, kLetters[static_cast<int>(j.job.kind)],
                             j.job.microbatch);
+      // Of steps that overlap, which one, and the version of the weights that the job reads.
+      if (c.steps > 1) absl::StrAppendFormat(&text, "/t%dv%d", j.job.step, j.weights_version);
     }
     text += "\n";
   }
@@ -51,7 +57,7 @@ std::string Transcript(const Case& c) {
 
 class ScheduleGolden : public ::testing::TestWithParam<Case> {};
 
-TEST_P(ScheduleGolden, EightMicrobatches_GiveTheRecordedTable) {
+TEST_P(ScheduleGolden, ItsSizes_GiveTheRecordedTable) {
   const std::string path =
       absl::StrCat(std::getenv("WEFT_SOURCE"), "/tests/golden/schedules/", GetParam().file, ".txt");
   const std::string actual = Transcript(GetParam());
@@ -76,7 +82,11 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"zb_h2", "zb_h2", {}}, Case{"zb_v", "zb_v", {}}, Case{"v_half", "v_half", {}},
                       Case{"v_half_8", "v_half", {}, 8}, Case{"v_min", "v_min", {}},
                       Case{"v_min_8", "v_min", {}, 8}, Case{"dualpipe", "dualpipe", {}},
-                      Case{"dualpipe_v_8", "dualpipe_v", {}, 8}),
+                      Case{"dualpipe_v_8", "dualpipe_v", {}, 8},
+                      Case{"gpipe_cdp_v1", "gpipe", {}, 4, "cdp_v1", 4, 2},
+                      Case{"ddp_cdp_v2", "ddp", {}, 4, "cdp_v2", 4, 2},
+                      Case{"pipedream", "pipedream", {}, 4, "sync", 1, 6},
+                      Case{"pipedream_2bw", "pipedream_2bw", {}, 4, "sync", 4, 2}),
     [](const auto& info) { return (info.param.file[0] == '1' ? "f" : "") + info.param.file; });
 
 }  // namespace

@@ -41,6 +41,7 @@ std::string Constraint(const std::string& family, const Sizes& n) {
     const int least = family == "dualpipe" ? 2 * n.stages : n.stages;
     return n.microbatches % 2 != 0 || n.microbatches < least ? absl::StrCat("at least 2 W = ", least) : "";
   }
+  if (family == "pipedream") return n.microbatches != 1 ? "a step is one micro-batch" : "";
   return "";
 }
 
@@ -54,13 +55,30 @@ std::map<std::string, std::string> Parameters(const Family& family, const Sizes&
   return parameters;
 }
 
+// Returns whether the family took the rule with these sizes.
+bool ExpectRuleWhereSizesAreTheSame(const Family& family, Schedule schedule) {
+  const bool same =
+      schedule.stages == schedule.microbatches && schedule.stages == schedule.ranks && !schedule.shards;
+  const absl::Status ruled = ApplyRule("cdp_v2", family.name, &schedule);
+  EXPECT_EQ(ruled.ok(), family.takes_rules && same) << ruled;
+  if (!ruled.ok()) {
+    EXPECT_TRUE(absl::StrContains(ruled.message(), family.name)) << ruled;
+    return false;
+  }
+  EXPECT_TRUE(CheckSchedule(schedule).ok()) << CheckSchedule(schedule);
+  return true;
+}
+
 TEST(Constraints, RandomSizes_AreSoundOrRefusedWithTheReason) {
   std::mt19937_64 rng(1);
   const auto pick = [&](int from, int to) { return from + static_cast<int>(rng() % (to - from + 1)); };
   for (const Family& family : Families()) {
-    int sound = 0, refused = 0;
+    int sound = 0, refused = 0, ruled = 0;
     for (int i = 0; i < 300; ++i) {
-      const Sizes sizes = {pick(1, 12), pick(1, 24), pick(1, 6), pick(1, 12), pick(1, 24)};
+      Sizes sizes = {pick(1, 12), pick(1, 24), pick(1, 6), pick(1, 12), pick(1, 24)};
+      // Sizes that chance hardly makes.
+      if (i % 3 == 0 && family.name == "pipedream") sizes.microbatches = 1;
+      if (i % 3 == 0 && family.takes_rules) sizes.microbatches = sizes.stages;
       SCOPED_TRACE(absl::StrCat(family.name, " S=", sizes.stages, " B=", sizes.microbatches,
                                 " ranks=", sizes.ranks, " groups=", sizes.groups, " group=", sizes.group));
       const std::string constraint = Constraint(family.name, sizes);
@@ -70,6 +88,7 @@ TEST(Constraints, RandomSizes_AreSoundOrRefusedWithTheReason) {
         ++sound;
         ASSERT_TRUE(schedule.ok()) << schedule.status();
         ASSERT_TRUE(CheckSchedule(*schedule).ok()) << CheckSchedule(*schedule);
+        ruled += ExpectRuleWhereSizesAreTheSame(family, *schedule);
       } else {
         ++refused;
         ASSERT_EQ(schedule.status().code(), absl::StatusCode::kInvalidArgument) << schedule.status();
@@ -78,8 +97,9 @@ TEST(Constraints, RandomSizes_AreSoundOrRefusedWithTheReason) {
       }
     }
     EXPECT_GT(sound, 10) << family.name;
+    EXPECT_EQ(ruled > 0, family.takes_rules) << family.name;
     // Families without sizes to refuse are the plain ones.
-    const bool plain = family.parameters.empty() || family.name == "fsdp";
+    const bool plain = (family.parameters.empty() && family.name != "pipedream") || family.name == "fsdp";
     if (!plain) {
       EXPECT_GT(refused, 10) << family.name;
     }
@@ -91,20 +111,21 @@ TEST(Constraints, SizesAndParametersThatAreNone_AreRefused) {
     SCOPED_TRACE(family.name);
     const Sizes sizes = {8, 16, 4, 2, 4};
     auto parameters = Parameters(family, sizes);
-    ASSERT_TRUE(MakeSchedule(family.name, parameters, 8, 16).ok());
+    const int microbatches = family.name == "pipedream" ? 1 : 16;
+    ASSERT_TRUE(MakeSchedule(family.name, parameters, 8, microbatches).ok());
     for (const auto& [name, value] : parameters) {
       for (const char* wrong : {"0", "-1", "1.5", "two", "", "99999999999999999999"}) {
         auto changed = parameters;
         changed[name] = wrong;
-        const auto status = MakeSchedule(family.name, changed, 8, 16).status();
+        const auto status = MakeSchedule(family.name, changed, 8, microbatches).status();
         EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument)
             << name << "=" << wrong << ": " << status;
         EXPECT_TRUE(absl::StrContains(status.message(), name)) << status;
       }
     }
     parameters["no_such"] = "1";
-    EXPECT_TRUE(
-        absl::StrContains(MakeSchedule(family.name, parameters, 8, 16).status().message(), "no_such"));
+    EXPECT_TRUE(absl::StrContains(MakeSchedule(family.name, parameters, 8, microbatches).status().message(),
+                                  "no_such"));
   }
 }
 

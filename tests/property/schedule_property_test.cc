@@ -72,11 +72,25 @@ Case Draw(uint64_t seed) {
   } else if (name == "dualpipe" || name == "dualpipe_v") {
     stages += stages % 2;
     microbatches = 2 * stages + 2 * pick(0, 3);
+  } else if (name == "pipedream") {
+    microbatches = 1;
+  }
+  // The cyclic rules, where the sizes that were drawn allow them.
+  const std::string rule = RuleNames()[pick(0, 2)];
+  const bool wide = parameters.count("shard") != 0 && parameters["shard"] == "width";
+  const bool ruled = rule != "sync" && !wide &&
+                     std::any_of(Families().begin(), Families().end(),
+                                 [&](const Family& f) { return f.name == name && f.takes_rules; });
+  if (ruled) {
+    stages = microbatches = pick(1, 6);
+    if (name == "lpp") parameters = {{"groups", absl::StrCat(stages)}, {"ranks", "1"}};
   }
   Case c;
   auto schedule = MakeSchedule(name, parameters, stages, microbatches);
   EXPECT_TRUE(schedule.ok()) << schedule.status();
   c.schedule = *schedule;
+  const absl::Status applied = ApplyRule(ruled ? rule : "sync", name, &c.schedule);
+  EXPECT_TRUE(applied.ok()) << applied;
   const bool chain = seed % 3 != 0;
   if (!chain) c.schedule.inputs = RandomInputs(seed, stages);
   c.options.steps = pick(1, 4);
@@ -98,8 +112,8 @@ Case Draw(uint64_t seed) {
   return c;
 }
 
-// The same under budgets of bytes: what one micro-batch needs and up to as much again; what a fixed order
-// needs.
+// The same under budgets of bytes: what one micro-batch needs and up to as much again; what a fixed order, or
+// the cyclic one, needs.
 void DrawMemory(uint64_t seed, Case* c) {
   std::mt19937_64 rng(seed ^ 0x3e3);
   const Schedule& s = c->schedule;
@@ -120,8 +134,8 @@ void DrawMemory(uint64_t seed, Case* c) {
       need = std::max(need, sum);
     }
     const auto peak = static_cast<int64_t>(free_run->ranks[rank].peak_activation_bytes);
-    memory.budget.push_back(s.order.empty() ? need + static_cast<int64_t>(rng() % (need + 1))
-                                            : std::max(peak, need));
+    memory.budget.push_back(s.order.empty() && !s.precedes ? need + static_cast<int64_t>(rng() % (need + 1))
+                                                           : std::max(peak, need));
   }
   c->schedule.memory = memory;
 }

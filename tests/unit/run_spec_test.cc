@@ -215,7 +215,6 @@ TEST(RunSpec_Fit, PartsThatDoNotFit_NamesBoth) {
 TEST(RunSpec_NotBuiltYet, DesignedParts_RefusedWithReason) {
   ExpectRefused({With("/model", "resnet18"), "model", "resnet18 is not built yet"});
   ExpectRefused({With("/data", {{"cifar10", {{"path", "x"}}}}), "data.cifar10", "cifar10 is not built yet"});
-  ExpectRefused({With("/schedule/rule", "cdp_v2"), "schedule.rule", "cdp_v2 is not built yet; use sync"});
   ExpectRefused({With("/schedule/reduction", "fast"), "schedule.reduction", "use ordered"});
   ExpectRefused({With("/schedule", "periodic"), "schedule", "periodic is not built yet"});
 }
@@ -257,6 +256,7 @@ TEST(RunSpec_Schedule, BadNamesAndParameters_PathAtTheValue) {
   ExpectRefused({With("/schedule/lpp/group", 2), "schedule.lpp.group", "did you mean \"groups\"?"});
   ExpectRefused({With("/schedule", {{"1f1b", {{"groups", 2}}}}), "schedule.1f1b.groups", "none is allowed"});
   ExpectRefused({With("/schedule/rule", "syn"), "schedule.rule", "did you mean \"sync\"?"});
+  ExpectRefused({With("/schedule/rule", "cdp"), "schedule.rule", "did you mean \"cdp_v1\"?"});
   ExpectRefused({With("/schedule/rule", 1), "schedule.rule", "must be text"});
   ExpectRefused({With("/schedule/reduction", "orderd"), "schedule.reduction", "did you mean \"ordered\"?"});
   ExpectRefused(
@@ -312,7 +312,7 @@ TEST(ScheduleText_Parse, Malformed_RefusedWithReason) {
   EXPECT_THAT(message("lpp,groups="), HasSubstr("not of the form key=value"));
   EXPECT_THAT(message("lpp,groups=2,groups=2,ranks=1"), HasSubstr("gives groups twice"));
   EXPECT_THAT(message("lpp,groups=2,rnaks=1"), HasSubstr("did you mean \"ranks\"?"));
-  EXPECT_THAT(message("ddp,rule=cdp_v1"), HasSubstr("not built yet"));
+  EXPECT_THAT(message("ddp,rule=cdp"), HasSubstr("did you mean \"cdp_v1\"?"));
   EXPECT_THAT(message("periodic"), HasSubstr("periodic is not built yet"));
   EXPECT_EQ(message(std::string(100000, 'x')).size() < 400, true);
 }

@@ -45,6 +45,7 @@ TEST(Actions, EveryFamilyWrittenAndRead_RunsTheSameJobsAtTheSameTimes) {
   for (const Family& family : Families()) {
     for (const auto& [stages, microbatches, ranks] : {std::tuple{4, 8, 2}, std::tuple{8, 16, 4}}) {
       SCOPED_TRACE(absl::StrCat(family.name, " S=", stages, " B=", microbatches));
+      if (family.name == "pipedream") continue;  // has one micro-batch
       std::map<std::string, std::string> parameters;
       for (const FamilyParameter& p : family.parameters) {
         if (p.name == "groups") parameters["groups"] = "2";

@@ -1,0 +1,60 @@
+#include "schedules/families/cyclic.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace weft {
+
+bool IsCyclicRule(absl::string_view rule) { return rule == "cdp_v1" || rule == "cdp_v2"; }
+
+int CyclicStaleness(absl::string_view rule, int n, int stage, int microbatch) {
+  return rule == "cdp_v2" && stage + 1 >= n - microbatch ? 0 : 1;
+}
+
+std::vector<Job> CyclicPredecessors(const Job& job, int n, JobKind backward) {
+  const int t = job.step, s = job.stage, b = job.microbatch;
+  std::vector<Job> before;
+  if (job.kind == JobKind::kForward) {
+    // The tick before, another micro-batch left the stage with its backward.
+    const bool same_step = b + s >= n;
+    before.push_back(Job::Compute(same_step ? t : t - 1, s, same_step ? b + s - n : b + s, backward));
+    // In the first cycle nobody has: micro-batches enter two ticks apart, one when the one before it has left
+    // the second stage's forward.
+    if (s == 0 && b > 0 && n > 1) before.push_back(Job::Compute(t, 1, b - 1, JobKind::kForward));
+  } else if (b <= s && s < n - 1) {
+    // The tick before, another micro-batch came to the stage with its forward (on the last stage its own).
+    // Where that is one of the next step (b > s), the order stays out: a job waits for none of a later step,
+    // and a backward that goes early only frees memory.
+    before.push_back(Job::Compute(t, s, b + n - 1 - s, JobKind::kForward));
+  }
+  return before;
+}
+
+absl::Status ApplyCyclicRule(absl::string_view rule, Schedule* schedule) {
+  const int n = schedule->stages;
+  if (schedule->microbatches != n || schedule->ranks != n) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s with rule=%s: the cyclic order has every stage visited by one micro-batch at a time and every "
+        "rank busy, for which stages, micro-batches and ranks must be the same number; they are %d, %d and "
+        "%d",
+        schedule->name, rule, schedule->stages, schedule->microbatches, schedule->ranks));
+  }
+  if (schedule->shards) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s with rule=%s: micro-batches are on different stages at a time, and weights cut by width would be "
+        "gathered by one rank alone; use shard=stage",
+        schedule->name, rule));
+  }
+  absl::StrAppend(&schedule->name, ",rule=", rule);
+  const std::string name(rule);
+  schedule->staleness = [name, n](int stage, int b) { return CyclicStaleness(name, n, stage, b); };
+  const JobKind backward = schedule->split_backward ? JobKind::kBackwardInput : JobKind::kBackward;
+  schedule->precedes = [n, backward](const Job& job) {
+    return job.kind == JobKind::kBackwardWeight ? std::vector<Job>() : CyclicPredecessors(job, n, backward);
+  };
+  // The order bounds the activations by itself: N - s of stage s.
+  schedule->limit = nullptr;
+  return absl::OkStatus();
+}
+
+}  // namespace weft

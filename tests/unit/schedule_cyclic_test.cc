@@ -1,0 +1,245 @@
+// Schedules that read old weights: the cyclic rules, pipedream and pipedream_2bw, against their closed forms.
+#include <algorithm>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "schedules/candidates.h"
+#include "schedules/check.h"
+#include "schedules/families.h"
+#include "schedules/held_versions.h"
+#include "schedules/simulate.h"
+
+namespace weft {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using Parameters = std::map<std::string, std::string>;
+
+struct Base {
+  std::string name;
+  Parameters parameters;
+};
+
+// Every family that takes a rule, with n ranks.
+std::vector<Base> BasesOf(int n) {
+  const std::string all = absl::StrCat(n);
+  std::vector<Base> bases = {{"ddp", {}},
+                             {"fsdp", {}},
+                             {"gpipe", {}},
+                             {"1f1b", {}},
+                             {"lpp", {{"groups", "1"}, {"ranks", all}}},
+                             {"lpp", {{"groups", all}, {"ranks", "1"}}}};
+  if (n % 2 == 0) bases.push_back({"lpp", {{"groups", "2"}, {"ranks", absl::StrCat(n / 2)}}});
+  return bases;
+}
+
+Schedule Ruled(const Base& base, const std::string& rule, int n) {
+  auto schedule = MakeSchedule(base.name, base.parameters, n, n);
+  EXPECT_TRUE(schedule.ok()) << schedule.status();
+  const absl::Status ruled = ApplyRule(rule, base.name, &*schedule);
+  EXPECT_TRUE(ruled.ok()) << ruled;
+  EXPECT_TRUE(CheckSchedule(*schedule).ok()) << CheckSchedule(*schedule);
+  return *std::move(schedule);
+}
+
+SimulationResult MustSimulate(const Schedule& schedule, int steps) {
+  SimulationOptions options;
+  options.steps = steps;
+  options.record_jobs = true;
+  auto run = Simulate(Graph(schedule), options);
+  EXPECT_TRUE(run.ok()) << run.status();
+  return *std::move(run);
+}
+
+// At every tick of length 1: the activations alive over all ranks, and the ranks that compute.
+struct Ticks {
+  std::vector<int> alive, busy;
+};
+
+Ticks TicksOf(const SimulationResult& run) {
+  const int end = static_cast<int>(run.makespan);
+  Ticks ticks{std::vector<int>(end, 0), std::vector<int>(end, 0)};
+  std::map<std::vector<int>, int> begun;
+  for (const SimulatedJob& j : run.jobs) {
+    if (!HasMicrobatch(j.job.kind)) continue;
+    const int start = static_cast<int>(j.start);
+    ++ticks.busy[start];
+    int& since = begun[{j.job.step, j.job.stage, j.job.microbatch}];
+    if (j.job.kind == JobKind::kForward) {
+      since = start;
+    } else {
+      for (int t = since; t <= start; ++t) ++ticks.alive[t];
+    }
+  }
+  return ticks;
+}
+
+TEST(CyclicRule, EveryFamily_HoldsNTimesNPlus1Over2ActivationsWithAllRanksBusyAfterTheFill) {
+  for (int n : {1, 2, 3, 4, 7}) {
+    for (const std::string rule : {"cdp_v1", "cdp_v2"}) {
+      for (const Base& base : BasesOf(n)) {
+        SCOPED_TRACE(absl::StrCat(base.name, " N=", n, " ", rule));
+        constexpr int kSteps = 4;
+        const auto run = MustSimulate(Ruled(base, rule, n), kSteps);
+        // The last micro-batch starts after a fill of 2(N-1) and goes on without a break.
+        EXPECT_EQ(run.makespan, 2 * n * kSteps + 2 * (n - 1));
+        const Ticks ticks = TicksOf(run);
+        for (int t = 2 * (n - 1); t < 2 * n * kSteps; ++t) {
+          EXPECT_EQ(ticks.alive[t], n * (n + 1) / 2) << "tick " << t;
+          EXPECT_EQ(ticks.busy[t], n) << "tick " << t;
+        }
+      }
+    }
+  }
+}
+
+TEST(CyclicRule, EveryJob_RunsAtItsTickAndReadsItsVersion) {
+  constexpr int n = 4;
+  for (const std::string rule : {"cdp_v1", "cdp_v2"}) {
+    for (const Base& base : BasesOf(n)) {
+      SCOPED_TRACE(absl::StrCat(base.name, " ", rule));
+      for (const SimulatedJob& j : MustSimulate(Ruled(base, rule, n), 3).jobs) {
+        if (!HasMicrobatch(j.job.kind)) continue;
+        const int t = j.job.step, s = j.job.stage, b = j.job.microbatch;
+        const bool forward = j.job.kind == JobKind::kForward;
+        EXPECT_EQ(j.start, 2 * n * t + 2 * b + (forward ? s : 2 * n - 1 - s)) << Describe(j.job);
+        // 1-based: stage j of micro-batch i reads the newest if j >= n - i + 1.
+        const bool newest = rule == "cdp_v2" && s + 1 >= n - (b + 1) + 1;
+        EXPECT_EQ(j.weights_version, newest ? t : std::max(0, t - 1)) << Describe(j.job);
+      }
+    }
+  }
+}
+
+TEST(CyclicRule, Versions_AreTwoWhereARankReadsOldWeights) {
+  const auto peaks = [](const Base& base, const std::string& rule) {
+    std::vector<int> peaks;
+    for (const RankStats& r : MustSimulate(Ruled(base, rule, 4), 4).ranks)
+      peaks.push_back(r.peak_weight_versions);
+    return peaks;
+  };
+  EXPECT_THAT(peaks({"ddp", {}}, "cdp_v1"), testing::ElementsAre(2, 2, 2, 2));
+  EXPECT_THAT(peaks({"ddp", {}}, "cdp_v2"), testing::ElementsAre(2, 2, 2, 1));
+  EXPECT_THAT(peaks({"gpipe", {}}, "cdp_v2"), testing::ElementsAre(2, 2, 2, 1));
+}
+
+// What a memory budget counts is what the simulator sees.
+TEST(MostVersions, OfEveryRank_AreThoseOfALongRun) {
+  std::vector<Schedule> schedules = {*MakeSchedule("pipedream", {}, 4, 1),
+                                     *MakeSchedule("pipedream_2bw", {}, 3, 3),
+                                     *MakeSchedule("1f1b", {}, 4, 4)};
+  for (const std::string rule : {"cdp_v1", "cdp_v2"}) {
+    for (const Base& base : BasesOf(4)) schedules.push_back(Ruled(base, rule, 4));
+  }
+  for (const Schedule& schedule : schedules) {
+    SCOPED_TRACE(schedule.name);
+    const Graph graph(schedule);
+    const auto run = MustSimulate(schedule, 10);
+    std::vector<int> most(schedule.ranks, 0);
+    for (int s = 0; s < schedule.stages; ++s) {
+      for (const Rank rank : graph.members(s))
+        most[rank] = std::max(most[rank], MostVersions(graph, s, rank));
+    }
+    for (Rank rank = 0; rank < schedule.ranks; ++rank) {
+      EXPECT_EQ(run.ranks[rank].peak_weight_versions, most[rank]) << "rank " << rank;
+    }
+  }
+}
+
+// The forwards of a pipeline are bounded by the order alone, whatever the durations.
+TEST(CyclicRule, UnequalDurations_StillBoundActivationsByNMinusS) {
+  for (const char* name : {"gpipe", "1f1b"}) {
+    SimulationOptions options;
+    options.steps = 5;
+    options.duration[static_cast<int>(JobKind::kForward)] = {1, 5, 2, 1};
+    options.duration[static_cast<int>(JobKind::kBackward)] = {7, 1, 1, 3};
+    const auto run = Simulate(Graph(Ruled({name, {}}, "cdp_v2", 4)), options);
+    ASSERT_TRUE(run.ok()) << run.status();
+    for (int s = 0; s < 4; ++s) EXPECT_LE(run->ranks[s].peak_activations, 4 - s);
+  }
+}
+
+TEST(CyclicRule, WrongSizesOrFamilies_AreRefusedWithTheReason) {
+  const auto refusal = [](const Base& base, const std::string& rule, int stages, int microbatches) {
+    auto schedule = MakeSchedule(base.name, base.parameters, stages, microbatches);
+    EXPECT_TRUE(schedule.ok()) << schedule.status();
+    const absl::Status ruled = ApplyRule(rule, base.name, &*schedule);
+    EXPECT_EQ(ruled.code(), absl::StatusCode::kInvalidArgument);
+    return std::string(ruled.message());
+  };
+  EXPECT_THAT(refusal({"ddp", {}}, "cdp_v1", 4, 3),
+              AllOf(HasSubstr("must be the same number"), HasSubstr("4, 3 and 3")));
+  EXPECT_THAT(refusal({"1f1b", {}}, "cdp_v2", 3, 4), HasSubstr("3, 4 and 3"));
+  EXPECT_THAT(refusal({"lpp", {{"groups", "4"}, {"ranks", "2"}}}, "cdp_v2", 4, 4), HasSubstr("4, 4 and 8"));
+  EXPECT_THAT(refusal({"fsdp", {{"shard", "width"}}}, "cdp_v2", 4, 4), HasSubstr("use shard=stage"));
+  EXPECT_THAT(refusal({"zb_h1", {}}, "cdp_v2", 4, 4),
+              HasSubstr("the rule is for 1f1b, ddp, fsdp, gpipe, lpp"));
+  EXPECT_THAT(refusal({"ddp", {}}, "cdp_v3", 4, 4), HasSubstr("did you mean 'cdp_v1'?"));
+}
+
+TEST(CyclicRule, Sync_ChangesNothing) {
+  Schedule schedule = *MakeSchedule("zb_h1", {}, 4, 8);
+  EXPECT_TRUE(ApplyRule("sync", "zb_h1", &schedule).ok());
+  EXPECT_EQ(schedule.name, "zb_h1");
+  EXPECT_FALSE(schedule.staleness);
+  EXPECT_FALSE(schedule.precedes);
+}
+
+// ---- pipedream
+
+TEST(PipeDream, AnyDepth_IsFullAfterTheFillAndKeepsSMinusSVersions) {
+  for (int stages : {1, 2, 4, 8}) {
+    SCOPED_TRACE(stages);
+    const Schedule schedule = *MakeSchedule("pipedream", {}, stages, 1);
+    ASSERT_TRUE(CheckSchedule(schedule).ok()) << CheckSchedule(schedule);
+    const int steps = 4 * stages;
+    const auto run = MustSimulate(schedule, steps);
+    EXPECT_EQ(run.makespan, 2 * steps + 2 * (stages - 1)) << "one micro-batch every forward and backward";
+    for (int s = 0; s < stages; ++s) {
+      EXPECT_EQ(run.ranks[s].peak_activations, stages - s);
+      EXPECT_EQ(run.ranks[s].peak_weight_versions, stages - s);
+    }
+    for (const SimulatedJob& j : run.jobs) {
+      if (!HasMicrobatch(j.job.kind)) continue;
+      EXPECT_EQ(j.weights_version, std::max(0, j.job.step - (stages - 1 - j.job.stage))) << Describe(j.job);
+    }
+  }
+}
+
+TEST(PipeDream, SeveralMicrobatches_AreRefused) {
+  const auto schedule = MakeSchedule("pipedream", {}, 4, 8);
+  EXPECT_THAT(std::string(schedule.status().message()),
+              AllOf(HasSubstr("after every micro-batch"), HasSubstr("pipedream_2bw")));
+}
+
+TEST(PipeDream2Bw, AsManyMicrobatchesAsStages_NeverDrainsAndKeepsTwoVersions) {
+  for (int stages : {1, 2, 4}) {
+    for (int microbatches : {stages, 2 * stages}) {
+      SCOPED_TRACE(absl::StrCat(stages, " stages, ", microbatches, " micro-batches"));
+      const Schedule schedule = *MakeSchedule("pipedream_2bw", {}, stages, microbatches);
+      ASSERT_TRUE(CheckSchedule(schedule).ok()) << CheckSchedule(schedule);
+      constexpr int kSteps = 5;
+      const auto run = MustSimulate(schedule, kSteps);
+      EXPECT_EQ(run.makespan, 2 * microbatches * kSteps + 2 * (stages - 1)) << "one fill and one drain";
+      for (int s = 0; s < stages; ++s) {
+        EXPECT_EQ(run.ranks[s].peak_weight_versions, 2);
+        EXPECT_EQ(run.ranks[s].peak_activations, stages - s);
+      }
+    }
+  }
+}
+
+TEST(Candidates, SchedulesThatReadOldWeights_AreLeftOut) {
+  for (const Candidate& candidate : Candidates(4, 1)) {
+    const auto schedule = MakeSchedule(candidate.name, candidate.parameters, 4, 1);
+    EXPECT_FALSE(schedule.ok() && schedule->staleness) << candidate.name;
+  }
+}
+
+}  // namespace
+}  // namespace weft
