@@ -2,16 +2,21 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <chrono>
+#include <deque>
+#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "proto/run/model_layers.h"
+#include "proto/run/run_schedule.h"
 #include "worker/shell/compute/checkpoint.h"
 #include "worker/shell/compute/compute.h"
 #include "worker/shell/compute/data.h"
@@ -22,28 +27,64 @@
 namespace weft {
 namespace {
 
+// How many updates older than the newest the weights of a stage are that a micro-batch reads, where there
+// have been that many. Stages and micro-batches count from 0.
+using Staleness = std::function<int(int stage, int microbatch)>;
+
+absl::StatusOr<Staleness> StalenessOf(const RunSpec& run) {
+  const int stages = run.stages(), microbatches = run.train.microbatches;
+  const ScheduleSpec& schedule = run.schedule;
+  // All of theta_hat is theta_{t-1}.
+  if (schedule.rule == "cdp_v1") return [](int, int) { return 1; };
+  // Counted from 1: stage j of micro-batch i is of theta_t if j >= N - i + 1, else of theta_{t-1}.
+  if (schedule.rule == "cdp_v2") {
+    return [microbatches](int stage, int b) {
+      const int j = stage + 1, i = b + 1;
+      return j >= microbatches - i + 1 ? 0 : 1;
+    };
+  }
+  // A step is a micro-batch; the last stage reads the newest, each stage before it one update less.
+  if (schedule.name == "pipedream") return [stages](int stage, int) { return stages - 1 - stage; };
+  if (schedule.name == "pipedream_2bw") return [](int, int) { return 1; };
+  if (schedule.name == "custom" && schedule.parameters.count("staleness") != 0) {
+    // The user's own formula is its definition.
+    const absl::StatusOr<Schedule> made = ScheduleOf(run);
+    if (!made.ok()) return made.status();
+    return made->staleness;
+  }
+  return [](int, int) { return 0; };
+}
+
 struct Parameter {
-  at::Tensor value;
+  int stage;
+  // theta_t, theta_{t-1}, .. as far back as somebody may read.
+  std::deque<at::Tensor> values;
+  at::Tensor gradient;  // the sum of this step
   std::vector<at::Tensor> state;
   Optimizer optimizer;
 };
 
 class PlainModel {
  public:
-  explicit PlainModel(const RunSpec& run)
-      : run_(run), counts_(CountLayers(run.model)), layers_(BuildLayers(run.model)) {
+  PlainModel(const RunSpec& run, Staleness staleness)
+      : run_(run),
+        staleness_(std::move(staleness)),
+        counts_(CountLayers(run.model)),
+        layers_(BuildLayers(run.model)) {
     const std::vector<LayerSpec> specs = DescribeLayers(run.model);
+    int stage = 0, end = run.layers_of_stage[0];
     for (size_t l = 0; l < specs.size(); ++l) {
-      std::vector<at::Tensor> tensors;
+      while (static_cast<int>(l) == end) end += run.layers_of_stage[++stage];
+      std::vector<size_t> numbers;
       for (const ParameterSpec& spec : specs[l].parameters) {
-        Parameter p{at::empty(spec.size, c10::kFloat), {}, Optimizer(run.train.optimizer)};
-        Initialize(spec, run.train.seed, static_cast<int>(l), p.value);
-        for (int i = 0; i < p.optimizer.state_buffers(); ++i) p.state.push_back(at::zeros_like(p.value));
-        p.value.set_requires_grad(true);
-        tensors.push_back(p.value);
+        Parameter p{stage, {at::empty(spec.size, c10::kFloat)}, {}, {}, Optimizer(run.train.optimizer)};
+        Initialize(spec, run.train.seed, static_cast<int>(l), p.values[0]);
+        for (int i = 0; i < p.optimizer.state_buffers(); ++i) p.state.push_back(at::zeros_like(p.values[0]));
+        p.values[0].set_requires_grad(true);
+        numbers.push_back(parameters_.size());
         parameters_.push_back(std::move(p));
       }
-      of_layer_.push_back(std::move(tensors));
+      of_layer_.push_back(std::move(numbers));
     }
   }
 
@@ -53,20 +94,39 @@ class PlainModel {
       std::vector<at::Tensor> read;
       for (const int from : counts_[l].inputs) read.push_back(outputs[from]);
       if (read.empty()) read.push_back(inputs);
-      outputs.push_back(layers_[l]->Forward(read.data(), of_layer_[l].data(), key));
+      std::vector<at::Tensor> weights;
+      for (const size_t i : of_layer_[l]) weights.push_back(Read(parameters_[i], key.microbatch));
+      outputs.push_back(layers_[l]->Forward(read.data(), weights.data(), key));
     }
     return weft::Loss(outputs.back(), targets);
   }
 
+  // Takes the gradients that the micro-batch's backward has left into the sums of its step.
+  void AddGradients(int microbatch) {
+    for (Parameter& p : parameters_) {
+      at::Tensor& gradient = Read(p, microbatch).mutable_grad();
+      p.gradient = p.gradient.defined() ? p.gradient + gradient : gradient;
+      gradient.reset();
+    }
+  }
+
+  // theta_t becomes theta_{t+1}, by the sums.
   void Update() {
     for (Parameter& p : parameters_) {
       Optimizer::State state{};
       for (size_t i = 0; i < p.state.size(); ++i) state[i] = p.state[i].mutable_data_ptr<float>();
-      const at::Tensor gradient = p.value.grad().contiguous();
-      float* value = p.value.mutable_data_ptr<float>();
+      const at::Tensor gradient = p.gradient.contiguous();
+      const at::Tensor& value = p.values.front();
+      at::Tensor next = at::empty_like(value.detach());
       p.optimizer.Begin();
-      p.optimizer.Apply(value, value, gradient.const_data_ptr<float>(), state, p.value.numel());
-      p.value.mutable_grad().reset();
+      p.optimizer.Apply(value.const_data_ptr<float>(), next.mutable_data_ptr<float>(),
+                        gradient.const_data_ptr<float>(), state, value.numel());
+      next.set_requires_grad(true);
+      p.values.push_front(std::move(next));
+      int oldest = 0;
+      for (int b = 0; b < run_.train.microbatches; ++b) oldest = std::max(oldest, staleness_(p.stage, b));
+      if (static_cast<int>(p.values.size()) > oldest + 1) p.values.pop_back();
+      p.gradient.reset();
     }
   }
 
@@ -76,7 +136,7 @@ class PlainModel {
       const StageLayout layout = LayOutStage(run_, stage);
       std::vector<const float*> values;
       for (size_t i = 0; i < layout.slots.size(); ++i) {
-        values.push_back(parameters_.at(next++).value.const_data_ptr<float>());
+        values.push_back(parameters_.at(next++).values.front().const_data_ptr<float>());
       }
       if (absl::Status s = WriteStageFile(folder, layout, values, version); !s.ok()) return s;
     }
@@ -84,11 +144,18 @@ class PlainModel {
   }
 
  private:
+  // What the micro-batch reads: as old as its rule says, or the first.
+  const at::Tensor& Read(const Parameter& p, int microbatch) const {
+    const auto most = static_cast<int>(p.values.size()) - 1;
+    return p.values[std::min(staleness_(p.stage, microbatch), most)];
+  }
+
   const RunSpec& run_;
+  const Staleness staleness_;
   const std::vector<LayerCount> counts_;
   const std::vector<std::unique_ptr<Layer>> layers_;
-  std::vector<Parameter> parameters_;              // in the order of layers
-  std::vector<std::vector<at::Tensor>> of_layer_;  // the same tensors
+  std::vector<Parameter> parameters_;          // in the order of layers
+  std::vector<std::vector<size_t>> of_layer_;  // their numbers
 };
 
 absl::Status Train(const RunSpec& run, const std::string& out_dir,
@@ -97,7 +164,9 @@ absl::Status Train(const RunSpec& run, const std::string& out_dir,
   if (!data.ok()) return data.status();
   const int64_t samples = run.microbatch_samples();
   const c10::ScalarType input_type = (*data)->input_type() == DataType::kInt64 ? c10::kLong : c10::kFloat;
-  PlainModel model(run);
+  absl::StatusOr<Staleness> staleness = StalenessOf(run);
+  if (!staleness.ok()) return staleness.status();
+  PlainModel model(run, *std::move(staleness));
   if (!out_dir.empty()) {
     if (absl::Status s = model.Save(absl::StrCat(out_dir, "/checkpoint-0"), 0); !s.ok()) return s;
   }
@@ -113,6 +182,7 @@ absl::Status Train(const RunSpec& run, const std::string& out_dir,
       const at::Tensor loss = model.Loss(inputs, targets, {run.train.seed, step, b});
       loss_sum += static_cast<double>(loss.item<float>());
       (loss / run.train.microbatches).backward();
+      model.AddGradients(b);
     }
     model.Update();
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;

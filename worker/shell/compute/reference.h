@@ -1,9 +1,15 @@
 // The same training as one plain loop: the yardstick for the runtime's numbers.
 //
-// All layers in one process, micro-batches one after the other, LibTorch's own backward and accumulation, no
-// ranks, jobs or transfers. What it shares with the runtime are the layers, their initial values, the
-// optimizer's arithmetic and the data readers. Writes `checkpoint-0/` and `checkpoint/` into `out_dir` (none
-// if it is empty), with the names of the run's stages.
+// All layers in one process, micro-batches one after the other, LibTorch's own backward, no ranks, jobs or
+// transfers. Where a rule has micro-batches read old weights, the loop keeps the parameters of the last steps
+// and computes
+//
+//   theta_{t+1} = theta_t - lr/B * sum over b of grad f_b(theta_hat_{t,b})
+//
+// (or the optimizer's step in place of lr), with theta_hat made stage by stage of theta_t and its forebears.
+// Which of them is written down here once more, not taken from the schedules. What the loop shares with the
+// runtime are the layers, their initial values, the optimizer's arithmetic and the data readers. Writes
+// `checkpoint-0/` and `checkpoint/` into `out_dir` (none if it is empty), with the names of the run's stages.
 #ifndef WEFT_WORKER_SHELL_COMPUTE_REFERENCE_H_
 #define WEFT_WORKER_SHELL_COMPUTE_REFERENCE_H_
 
