@@ -33,8 +33,7 @@ struct Row {
   bool chosen = false;  // by the run file
   bool valid = false;   // it can run with these sizes
   bool fits = false;
-  bool trainable = true;  // by the workers as they are
-  std::string reason;     // where it is not valid or does not fit
+  std::string reason;  // where it is not valid or does not fit
   int ranks = 0;
   double time = 0;  // of a step in steady state
   double idle = 0;
@@ -63,13 +62,14 @@ std::string ReasonOf(const absl::Status& status, const Candidate& candidate) {
   return std::string(reason.substr(0, reason.find("; give it more memory")));
 }
 
-std::string TextOf(const Candidate& c) { return ToText(ScheduleSpec{c.name, c.parameters}); }
+std::string TextOf(const Candidate& c) { return ToText(ScheduleSpec{c.name, c.parameters, c.rule}); }
 
 // The run as it would be under the candidate. A measured profile has its own bytes, and simulates with them.
 RunSpec RunUnder(const RunSpec& run, const Candidate& candidate, const Comparison& comparison) {
   RunSpec under = run;
   under.schedule.name = candidate.name;
   under.schedule.parameters = candidate.parameters;
+  under.schedule.rule = candidate.rule;
   under.memory = comparison.measured ? 0 : static_cast<int64_t>(std::min(comparison.simulation.memory, 1e18));
   return under;
 }
@@ -99,7 +99,6 @@ Row Predict(const Candidate& candidate, const RunSpec& run, const Comparison& co
     return row;
   }
   row.valid = true;
-  row.trainable = CheckTrainable(*schedule).ok();
   row.ranks = schedule->ranks;
   if (comparison.workers > 0 && row.ranks > comparison.workers) {
     row.reason = absl::StrCat("needs ", row.ranks, " ranks, more than --workers ", comparison.workers);
@@ -124,7 +123,7 @@ Row Predict(const Candidate& candidate, const RunSpec& run, const Comparison& co
 
 std::vector<Row> PredictAll(const RunSpec& run, const Comparison& comparison) {
   std::vector<Candidate> candidates = Candidates(run.stages(), run.train.microbatches);
-  const Candidate chosen = {run.schedule.name, run.schedule.parameters};
+  const Candidate chosen = {run.schedule.name, run.schedule.parameters, run.schedule.rule};
   const auto same = [&](const Candidate& c) { return TextOf(c) == TextOf(chosen); };
   if (std::none_of(candidates.begin(), candidates.end(), same)) candidates.push_back(chosen);
   std::vector<Row> rows;
@@ -147,7 +146,7 @@ std::string Table(const RunSpec& run, const CompareOptions& options, const std::
                                     run.train.microbatches, unit);
   std::vector<std::vector<std::string>> fitting, others;
   for (const Row& row : rows) {
-    const std::string name = absl::StrCat(row.schedule, row.chosen ? " *" : "", row.trainable ? "" : " +");
+    const std::string name = absl::StrCat(row.schedule, row.chosen ? " *" : "");
     if (!row.fits) {
       others.push_back({name, row.valid ? "does not fit" : "not with these sizes", row.reason});
       continue;
@@ -167,9 +166,6 @@ std::string Table(const RunSpec& run, const CompareOptions& options, const std::
                     "\n");
   }
   absl::StrAppend(&out, "\n* the run file's schedule");
-  if (std::any_of(rows.begin(), rows.end(), [](const Row& row) { return !row.trainable; })) {
-    absl::StrAppend(&out, "; + can be simulated, not trained yet");
-  }
   if (options.profile.empty()) {
     absl::StrAppend(&out, "; memory is counted as `memory:` of a run file is");
   }
@@ -185,8 +181,7 @@ std::string ToJson(const RunSpec& run, const CompareOptions& options, double mem
                {"profile", options.profile.empty() ? Json(nullptr) : Json(options.profile)},
                {"schedules", Json::array()}};
   for (const Row& row : rows) {
-    Json entry = {
-        {"schedule", row.schedule}, {"chosen", row.chosen}, {"trainable", row.trainable}, {"fits", row.fits}};
+    Json entry = {{"schedule", row.schedule}, {"chosen", row.chosen}, {"fits", row.fits}};
     if (row.fits) {
       entry["ranks"] = row.ranks;
       entry["step_time"] = row.time;

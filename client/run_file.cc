@@ -77,15 +77,12 @@ absl::Status CheckReadable(const std::string& path) {
   return absl::InvalidArgumentError(absl::StrCat("cannot read ", path, ": ", std::strerror(errno)));
 }
 
-// Whether the schedule fits the stages and micro-batches, can run to its end, and is one that workers can
-// run.
+// Whether the schedule fits the stages and micro-batches and can run to its end.
 absl::Status CheckFits(const RunSpec& spec, RunFileData data) {
   RunSpec run = spec;
   // Who only simulates may be looking for what does fit.
   if (data == RunFileData::kIgnored) run.memory = 0;
-  const auto schedule = CheckedScheduleOf(run);
-  if (!schedule.ok()) return schedule.status();
-  return data == RunFileData::kReadable ? CheckTrainable(*schedule) : absl::OkStatus();
+  return CheckedScheduleOf(run).status();
 }
 
 }  // namespace

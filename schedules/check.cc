@@ -341,19 +341,4 @@ absl::Status CheckSchedule(const Schedule& s) {
   return run.ok() ? absl::OkStatus() : absl::InvalidArgumentError(run.status().message());
 }
 
-absl::Status CheckTrainable(const Schedule& s) {
-  if (!s.staleness) return absl::OkStatus();
-  for (int stage = 0; stage < s.stages; ++stage) {
-    for (int b = 0; b < s.microbatches; ++b) {
-      if (s.staleness(stage, b) == 0) continue;
-      return absl::UnimplementedError(
-          absl::StrFormat("stage %d may read weights that are %d steps old for micro-batch %d; the workers "
-                          "keep only the newest "
-                          "yet, so this schedule can be simulated but not trained",
-                          stage, s.staleness(stage, b), b));
-    }
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace weft

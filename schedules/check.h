@@ -21,10 +21,6 @@ absl::Status CheckInputs(const Schedule& schedule);
 // InvalidArgument with what is wrong and where.
 absl::Status CheckSchedule(const Schedule& schedule);
 
-// Refuses, with a sentence for the user, what a sound schedule may ask for and the workers cannot do yet:
-// weights older than those of the step before.
-absl::Status CheckTrainable(const Schedule& schedule);
-
 }  // namespace weft
 
 #endif  // WEFT_SCHEDULES_CHECK_H_

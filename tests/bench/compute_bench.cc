@@ -43,9 +43,9 @@ void BM_Adapter(benchmark::State& state) {
   int step = 0;
   for (auto _ : state) {
     for (int b = 0; b < kMicrobatches; ++b) {
-      auto forward = rank->Forward(Job::Compute(step, 1, b, JobKind::kForward), {x}, {});
+      auto forward = rank->Forward(Job::Compute(step, 1, b, JobKind::kForward), {x}, {}, 0);
       if (!forward.ok()) std::abort();
-      auto backward = rank->Backward(Job::Compute(step, 1, b, JobKind::kBackward), {g}, {}, false);
+      auto backward = rank->Backward(Job::Compute(step, 1, b, JobKind::kBackward), {g}, {}, 0, false);
       if (!backward.ok()) std::abort();
     }
     if (!rank->TakeSum(Job::Update(step++, 1, 0), 0, 1).ok()) std::abort();

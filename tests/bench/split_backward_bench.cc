@@ -57,7 +57,7 @@ class Stage {
  public:
   explicit Stage(const RunSpec& run) : rank_(*CpuOf().CreateRank(run, 0, memory_)) {
     for (int s : {0, 1}) Require(rank_->AddStage(s, true));
-    auto first = rank_->Forward(Job::Compute(0, 0, 0, JobKind::kForward), {}, {});
+    auto first = rank_->Forward(Job::Compute(0, 0, 0, JobKind::kForward), {}, {}, 0);
     Require(first.status());
     x_ = Filled(first->activation);
     g_ = Filled(first->activation);
@@ -67,11 +67,11 @@ class Stage {
   double Time(bool split) {
     ++step_;
     for (int b = 0; b < kMicrobatches; ++b)
-      Require(rank_->Forward(Job::Compute(step_, 1, b, JobKind::kForward), {x_}, {}).status());
+      Require(rank_->Forward(Job::Compute(step_, 1, b, JobKind::kForward), {x_}, {}, 0).status());
     const auto start = std::chrono::steady_clock::now();
     for (int b = 0; b < kMicrobatches; ++b) {
       const auto backward = [&](JobKind kind, const Tensor& g) {
-        Require(rank_->Backward(Job::Compute(step_, 1, b, kind), {g}, {}, false).status());
+        Require(rank_->Backward(Job::Compute(step_, 1, b, kind), {g}, {}, 0, false).status());
       };
       if (split) {
         backward(JobKind::kBackwardInput, g_);

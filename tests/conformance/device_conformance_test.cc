@@ -133,6 +133,38 @@ TEST_P(DeviceTraining, ForwardBesideABackwardOfTheSameRank_EqualsReference) {
   }
 }
 
+// Every rule that reads old weights, under every arrangement and activation policy: each forward and its
+// backward compute with the version that the rule says.
+TEST_P(DeviceTraining, OldWeights_OfEveryRule_EqualReference) {
+  const int stages = std::get<2>(GetParam());
+  std::vector<std::pair<std::string, std::string>> schedules = {{"pipedream_2bw", "sync"},
+                                                                {"pipedream", "sync"}};
+  if (stages == 4) schedules.insert(schedules.end(), {{"gpipe", "cdp_v1"}, {"gpipe", "cdp_v2"}});
+  for (const auto& [name, rule] : schedules) {
+    for (const char* activations : {"retain", "recompute", "offload"}) {
+      SCOPED_TRACE(name + ", " + rule + ", " + activations);
+      RunSpec run = Run();
+      run.train.steps = 6;
+      run.schedule.name = name;
+      run.schedule.rule = rule;
+      run.schedule.activations = activations;
+      if (name == "pipedream") run.train.microbatches = 1;
+      const Outcome reference = Reference(run);
+      const bool one = run.train.microbatches == 1;
+      const std::vector<int> order = one ? std::vector<int>() : std::vector<int>{3, 1, 0, 2};
+      ExpectSame(Train(Cpu(), run, {Kind::kPipeline, order}), reference);
+      ExpectSame(Train(Cpu(), run, {Kind::kOneRank, order, /*split_backward=*/true}), reference);
+      ExpectSame(Train(Cpu(), run, {Kind::kReplicas}), reference);
+      ExpectSame(Train(Cpu(), run, {Kind::kFetched, order, /*split_backward=*/true}), reference);
+      ExpectSame(Train(Cpu(), run, {Kind::kSlices}), reference);
+      ExpectSame(Train(Cpu(), run, {Kind::kApart, order}), reference);
+      run.schedule = {};
+      const bool newest = name == "pipedream" && stages == 1;
+      EXPECT_EQ(Reference(run).trained == reference.trained, newest) << "old weights must show";
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Cpu, DeviceTraining,
                          ::testing::Combine(::testing::Values("gpt", "mlp", "two_tower",
                                                               "two_tower_of_halves"),
@@ -199,7 +231,7 @@ TEST_P(DeviceModel, OutputElements_OfCountedChain_EqualActivations) {
   Tensor x;
   for (int s = 0; s < run.stages(); ++s) {
     ASSERT_TRUE(rank->AddStage(s, true).ok());
-    auto result = rank->Forward(Job::Compute(0, s, 0, JobKind::kForward), One(x), {});
+    auto result = rank->Forward(Job::Compute(0, s, 0, JobKind::kForward), One(x), {}, 0);
     ASSERT_TRUE(result.ok()) << result.status();
     x = result->activation;
     const int64_t elements = counts[s].output_elements() * run.microbatch_samples();
@@ -222,18 +254,18 @@ TEST_P(DeviceModel, Memory_AfterAStep_ReturnsToTheLevelBefore) {
   for (int t = 0; t < 2; ++t) {
     for (int b = 0; b < run.train.microbatches; ++b) {
       const int64_t alive = Live(*rank, MemoryClass::kActivations);
-      Tensor x = rank->Forward(Job::Compute(t, 0, b, JobKind::kForward), {}, {})->activation;
-      ASSERT_TRUE(rank->Forward(Job::Compute(t, 1, b, JobKind::kForward), One(x), {}).ok());
+      Tensor x = rank->Forward(Job::Compute(t, 0, b, JobKind::kForward), {}, {}, t)->activation;
+      ASSERT_TRUE(rank->Forward(Job::Compute(t, 1, b, JobKind::kForward), One(x), {}, t).ok());
       EXPECT_GT(Live(*rank, MemoryClass::kActivations), alive);
     }
     for (int b = 0; b < run.train.microbatches; ++b) {
       Tensor g =
-          rank->Backward(Job::Compute(t, 1, b, JobKind::kBackward), {}, {}, false)->input_gradients.at(0);
-      ASSERT_TRUE(rank->Backward(Job::Compute(t, 0, b, JobKind::kBackward), One(g), {}, false).ok());
+          rank->Backward(Job::Compute(t, 1, b, JobKind::kBackward), {}, {}, t, false)->input_gradients.at(0);
+      ASSERT_TRUE(rank->Backward(Job::Compute(t, 0, b, JobKind::kBackward), One(g), {}, t, false).ok());
     }
     EXPECT_EQ(Live(*rank, MemoryClass::kActivations), 0);
     EXPECT_EQ(Live(*rank, MemoryClass::kGradients), weights);
-    for (int s = 0; s < 2; ++s) ASSERT_TRUE(rank->Update(Job::Update(t, s, 0), {}).ok());
+    for (int s = 0; s < 2; ++s) ASSERT_TRUE(rank->Update(Job::Update(t, s, 0), {}, false).ok());
     EXPECT_EQ(rank->live_bytes(), before);
   }
   EXPECT_GT(rank->peak_bytes()[static_cast<int>(MemoryClass::kActivations)], 0);
@@ -251,14 +283,14 @@ Left LeftByForward(const RunSpec& run, MemorySource& memory) {
   EXPECT_TRUE(rank->AddStage(1, true).ok());
   Tensor g;
   for (int b = 0; b < 2; ++b) {
-    Tensor x = first->Forward(Job::Compute(0, 0, b, JobKind::kForward), {}, {})->activation;
-    Tensor y = rank->Forward(Job::Compute(0, 1, b, JobKind::kForward), One(std::move(x)), {})->activation;
+    Tensor x = first->Forward(Job::Compute(0, 0, b, JobKind::kForward), {}, {}, 0)->activation;
+    Tensor y = rank->Forward(Job::Compute(0, 1, b, JobKind::kForward), One(std::move(x)), {}, 0)->activation;
     g = CopyOf(y);
   }
   const Left left{Live(*rank, MemoryClass::kActivations) / 2, Live(*rank, MemoryClass::kHost) / 2};
   for (int b = 0; b < 2; ++b) {
-    EXPECT_TRUE(rank->Backward(Job::Compute(0, 1, b, JobKind::kBackward), One(g), {}, false).ok());
-    EXPECT_TRUE(first->Backward(Job::Compute(0, 0, b, JobKind::kBackward), One(g), {}, false).ok());
+    EXPECT_TRUE(rank->Backward(Job::Compute(0, 1, b, JobKind::kBackward), One(g), {}, 0, false).ok());
+    EXPECT_TRUE(first->Backward(Job::Compute(0, 0, b, JobKind::kBackward), One(g), {}, 0, false).ok());
   }
   for (const MemoryClass c : {MemoryClass::kActivations, MemoryClass::kHost}) {
     EXPECT_EQ(Live(*rank, c), 0);
@@ -299,18 +331,18 @@ void ExpectCountsHold(const RunSpec& run, MemorySource& memory) {
     Tensor x;
     for (int t = 0; t < s; ++t) {
       ASSERT_TRUE(first->AddStage(t, true).ok());
-      x = first->Forward(Job::Compute(0, t, 0, JobKind::kForward), One(x), {})->activation;
+      x = first->Forward(Job::Compute(0, t, 0, JobKind::kForward), One(x), {}, 0)->activation;
     }
     if (s > 0) x = CopyOf(x);
     const Tensor input = x;
-    auto forward = rank->Forward(Job::Compute(0, s, 0, JobKind::kForward), One(std::move(x)), {});
+    auto forward = rank->Forward(Job::Compute(0, s, 0, JobKind::kForward), One(std::move(x)), {}, 0);
     ASSERT_TRUE(forward.ok()) << forward.status();
     EXPECT_EQ(forward->left_bytes, Live(*rank, MemoryClass::kActivations));
     EXPECT_LE(forward->left_bytes, counted.left);
     EXPECT_GE(1.3 * static_cast<double>(forward->left_bytes) + 2000, static_cast<double>(counted.left));
     Tensor g;
     if (s + 1 < run.stages()) g = CopyOf(std::exchange(forward->activation, Tensor{}));
-    ASSERT_TRUE(rank->Backward(Job::Compute(0, s, 0, JobKind::kBackward), One(g), {}, false).ok());
+    ASSERT_TRUE(rank->Backward(Job::Compute(0, s, 0, JobKind::kBackward), One(g), {}, 0, false).ok());
     const BytesByClass peak = rank->peak_bytes();
     const auto peak_of = [&](MemoryClass c) { return peak[static_cast<int>(c)]; };
     EXPECT_LE(peak_of(MemoryClass::kActivations) + peak_of(MemoryClass::kBuffers),
@@ -340,15 +372,15 @@ TEST_P(DeviceModel, Weights_StillReadByAPeer_AreNotWrittenOver) {
   const RunSpec run = Run(1);
   auto rank = *Cpu().CreateRank(run, 0, memory_);
   ASSERT_TRUE(rank->AddStage(0, true).ok());
-  const Tensor shared = *rank->Weights(0);
+  const Tensor shared = *rank->Weights(0, 0);
   const Tensor copy = CopyOf(shared);
   for (int b = 0; b < run.train.microbatches; ++b) {
-    ASSERT_TRUE(rank->Forward(Job::Compute(0, 0, b, JobKind::kForward), {}, {}).ok());
-    ASSERT_TRUE(rank->Backward(Job::Compute(0, 0, b, JobKind::kBackward), {}, {}, false).ok());
+    ASSERT_TRUE(rank->Forward(Job::Compute(0, 0, b, JobKind::kForward), {}, {}, 0).ok());
+    ASSERT_TRUE(rank->Backward(Job::Compute(0, 0, b, JobKind::kBackward), {}, {}, 0, false).ok());
   }
-  ASSERT_TRUE(rank->Update(Job::Update(0, 0, 0), {}).ok());
+  ASSERT_TRUE(rank->Update(Job::Update(0, 0, 0), {}, false).ok());
   EXPECT_EQ(std::memcmp(shared.data, copy.data, copy.bytes), 0);
-  EXPECT_NE(std::memcmp(rank->Weights(0)->data, copy.data, copy.bytes), 0);
+  EXPECT_NE(std::memcmp(rank->Weights(0, 1)->data, copy.data, copy.bytes), 0);
 }
 
 TEST_P(DeviceModel, OutputGradient_DuringBackward_StaysUnchanged) {
@@ -356,13 +388,13 @@ TEST_P(DeviceModel, OutputGradient_DuringBackward_StaysUnchanged) {
   auto rank = *Cpu().CreateRank(run, 0, memory_);
   ASSERT_TRUE(rank->AddStage(0, true).ok());
   ASSERT_TRUE(rank->AddStage(1, true).ok());
-  const Tensor x = rank->Forward(Job::Compute(0, 0, 0, JobKind::kForward), {}, {})->activation;
+  const Tensor x = rank->Forward(Job::Compute(0, 0, 0, JobKind::kForward), {}, {}, 0)->activation;
   const Tensor x_before = CopyOf(x);
-  ASSERT_TRUE(rank->Forward(Job::Compute(0, 1, 0, JobKind::kForward), One(x), {}).ok());
+  ASSERT_TRUE(rank->Forward(Job::Compute(0, 1, 0, JobKind::kForward), One(x), {}, 0).ok());
   const Tensor g =
-      rank->Backward(Job::Compute(0, 1, 0, JobKind::kBackward), {}, {}, false)->input_gradients.at(0);
+      rank->Backward(Job::Compute(0, 1, 0, JobKind::kBackward), {}, {}, 0, false)->input_gradients.at(0);
   const Tensor g_before = CopyOf(g);
-  ASSERT_TRUE(rank->Backward(Job::Compute(0, 0, 0, JobKind::kBackward), One(g), {}, false).ok());
+  ASSERT_TRUE(rank->Backward(Job::Compute(0, 0, 0, JobKind::kBackward), One(g), {}, 0, false).ok());
   EXPECT_EQ(std::memcmp(x.data, x_before.data, x.bytes), 0);
   EXPECT_EQ(std::memcmp(g.data, g_before.data, g.bytes), 0);
 }
@@ -387,14 +419,14 @@ TEST_P(DeviceModel, MisalignedTensors_GiveTheSameBits) {
       ASSERT_TRUE(holder->AddStage(s, true).ok());
       ASSERT_TRUE(rank->AddStage(s, false).ok());
     }
-    auto weights = [&](int s) { return deliver(*holder->Weights(s)); };
-    Tensor x = rank->Forward(Job::Compute(0, 0, 0, JobKind::kForward), {}, weights(0))->activation;
-    x = rank->Forward(Job::Compute(0, 1, 0, JobKind::kForward), One(deliver(x)), weights(1))->activation;
-    ASSERT_TRUE(rank->Forward(Job::Compute(0, 2, 0, JobKind::kForward), One(deliver(x)), weights(2)).ok());
-    Tensor g = rank->Backward(Job::Compute(0, 2, 0, JobKind::kBackward), {}, weights(2), true)
+    auto weights = [&](int s) { return deliver(*holder->Weights(s, 0)); };
+    Tensor x = rank->Forward(Job::Compute(0, 0, 0, JobKind::kForward), {}, weights(0), 0)->activation;
+    x = rank->Forward(Job::Compute(0, 1, 0, JobKind::kForward), One(deliver(x)), weights(1), 0)->activation;
+    ASSERT_TRUE(rank->Forward(Job::Compute(0, 2, 0, JobKind::kForward), One(deliver(x)), weights(2), 0).ok());
+    Tensor g = rank->Backward(Job::Compute(0, 2, 0, JobKind::kBackward), {}, weights(2), 0, true)
                    ->input_gradients.at(0);
     auto result =
-        rank->Backward(Job::Compute(0, 1, 0, JobKind::kBackward), One(deliver(g)), weights(1), true);
+        rank->Backward(Job::Compute(0, 1, 0, JobKind::kBackward), One(deliver(g)), weights(1), 0, true);
     ASSERT_TRUE(result.ok()) << result.status();
     outputs[misaligned][0] = x;
     outputs[misaligned][1] = result->input_gradients.at(0);
@@ -412,12 +444,12 @@ TEST_P(DeviceModel, SlicedStage_HoldsItsSliceAlone) {
   constexpr int kParts = 3;
   auto whole = *Cpu().CreateRank(run, 0, memory_);
   ASSERT_TRUE(whole->AddStage(0, true).ok());
-  const Tensor all = *whole->Weights(0);
+  const Tensor all = *whole->Weights(0, 0);
   std::vector<Tensor> slices;
   for (int part = 0; part < kParts; ++part) {
     auto rank = *Cpu().CreateRank(run, part, memory_);
     ASSERT_TRUE(rank->AddSlicedStage(0, part, kParts).ok());
-    const Tensor expected = Slice(all, part, kParts), slice = *rank->Weights(0);
+    const Tensor expected = Slice(all, part, kParts), slice = *rank->Weights(0, 0);
     ASSERT_EQ(slice.bytes, expected.bytes);
     EXPECT_EQ(std::memcmp(slice.data, expected.data, slice.bytes), 0) << part;
     EXPECT_EQ(Live(*rank, MemoryClass::kWeights), static_cast<int64_t>(slice.bytes));
@@ -429,22 +461,22 @@ TEST_P(DeviceModel, SlicedStage_HoldsItsSliceAlone) {
       EXPECT_EQ(Live(*rank, MemoryClass::kGradients), static_cast<int64_t>(slice.bytes));
     }
     // A job of it cannot do without the others' slices.
-    EXPECT_EQ(rank->Forward(Job::Compute(0, 0, 0, JobKind::kForward), {}, {}).status().code(),
+    EXPECT_EQ(rank->Forward(Job::Compute(0, 0, 0, JobKind::kForward), {}, {}, 0).status().code(),
               absl::StatusCode::kFailedPrecondition);
     slices.push_back(CopyOf(slice));
-    auto gathered = rank->GatherWeights(Job::Compute(0, 0, 0, JobKind::kForward), {slices[0], {}, {}});
+    auto gathered = rank->GatherWeights(Job::Compute(0, 0, 0, JobKind::kForward), {slices[0], {}, {}}, 0);
     EXPECT_EQ(gathered.status().code(), absl::StatusCode::kInvalidArgument);
   }
   auto last = *Cpu().CreateRank(run, 0, memory_);
   ASSERT_TRUE(last->AddSlicedStage(0, 2, kParts).ok());
   slices[2] = {};
-  auto gathered = last->GatherWeights(Job::Compute(0, 0, 0, JobKind::kForward), slices);
+  auto gathered = last->GatherWeights(Job::Compute(0, 0, 0, JobKind::kForward), slices, 0);
   ASSERT_TRUE(gathered.ok()) << gathered.status();
   ASSERT_EQ(gathered->bytes, all.bytes);
   EXPECT_EQ(std::memcmp(gathered->data, all.data, all.bytes), 0);
   // The copy is no weights to keep: a forward uses it up.
   EXPECT_EQ(Live(*last, MemoryClass::kBuffers), static_cast<int64_t>(all.bytes));
-  ASSERT_TRUE(last->Forward(Job::Compute(0, 0, 0, JobKind::kForward), {}, *std::move(gathered)).ok());
+  ASSERT_TRUE(last->Forward(Job::Compute(0, 0, 0, JobKind::kForward), {}, *std::move(gathered), 0).ok());
   EXPECT_EQ(Live(*last, MemoryClass::kBuffers), 0);
   EXPECT_EQ(Live(*last, MemoryClass::kWeights), static_cast<int64_t>(Slice(all, 2, kParts).bytes));
   EXPECT_EQ(last->AddSlicedStage(1, 3, 3).code(), absl::StatusCode::kInvalidArgument);
@@ -454,8 +486,8 @@ TEST_P(DeviceModel, BoundaryTensors_OutliveTheRank) {
   const RunSpec run = Run(2);
   auto rank = *Cpu().CreateRank(run, 0, memory_);
   ASSERT_TRUE(rank->AddStage(0, true).ok());
-  Tensor x = rank->Forward(Job::Compute(0, 0, 0, JobKind::kForward), {}, {})->activation;
-  Tensor w = *rank->Weights(0);
+  Tensor x = rank->Forward(Job::Compute(0, 0, 0, JobKind::kForward), {}, {}, 0)->activation;
+  Tensor w = *rank->Weights(0, 0);
   const Tensor copy = CopyOf(x);
   rank.reset();
   EXPECT_EQ(std::memcmp(x.data, copy.data, x.bytes), 0);
@@ -470,19 +502,19 @@ TEST_P(DeviceModel, Job_OutOfPlace_FailsAndNamesTheJob) {
   EXPECT_EQ(rank->AddStage(2, true).code(), absl::StatusCode::kInvalidArgument);
 
   const Job other = Job::Compute(3, 0, 2, JobKind::kForward);
-  absl::Status status = rank->Forward(other, {}, {}).status();
+  absl::Status status = rank->Forward(other, {}, {}, 0).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr(Describe(other)));
 
   const Job forward = Job::Compute(0, 1, 0, JobKind::kForward);
-  status = rank->Forward(forward, {}, {}).status();  // no input
+  status = rank->Forward(forward, {}, {}, 0).status();  // no input
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr(Describe(forward)));
 
-  status = rank->Backward(Job::Compute(0, 1, 0, JobKind::kBackward), {}, {}, true).status();
+  status = rank->Backward(Job::Compute(0, 1, 0, JobKind::kBackward), {}, {}, 0, true).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(rank->Weights(1).status().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(rank->Update(Job::Update(0, 1, 0), {}).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(rank->Weights(1, 0).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(rank->Update(Job::Update(0, 1, 0), {}, false).code(), absl::StatusCode::kFailedPrecondition);
 }
 
 TEST_P(DeviceModel, Update_BeforeAllGradients_SaysWhichIsMissing) {
@@ -490,10 +522,10 @@ TEST_P(DeviceModel, Update_BeforeAllGradients_SaysWhichIsMissing) {
   auto rank = *Cpu().CreateRank(run, 0, memory_);
   ASSERT_TRUE(rank->AddStage(0, true).ok());
   for (int b : {0, 2}) {
-    ASSERT_TRUE(rank->Forward(Job::Compute(0, 0, b, JobKind::kForward), {}, {}).ok());
-    ASSERT_TRUE(rank->Backward(Job::Compute(0, 0, b, JobKind::kBackward), {}, {}, false).ok());
+    ASSERT_TRUE(rank->Forward(Job::Compute(0, 0, b, JobKind::kForward), {}, {}, 0).ok());
+    ASSERT_TRUE(rank->Backward(Job::Compute(0, 0, b, JobKind::kBackward), {}, {}, 0, false).ok());
   }
-  const absl::Status status = rank->Update(Job::Update(0, 0, 0), {});
+  const absl::Status status = rank->Update(Job::Update(0, 0, 0), {}, false);
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("lacks micro-batch 1"));
 }
@@ -523,7 +555,7 @@ TEST_P(DeviceModel, Memory_UsedUp_IsAStatusThatNamesTheJob) {
   Job job;
   for (int t = 0; t < 10000 && status.ok(); ++t) {
     job = Job::Compute(t, 0, 0, JobKind::kForward);
-    status = rank->Forward(job, {}, {}).status();
+    status = rank->Forward(job, {}, {}, 0).status();
   }
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr(Describe(job)));
@@ -533,7 +565,7 @@ TEST_P(DeviceModel, Memory_UsedUp_IsAStatusThatNamesTheJob) {
   status = absl::OkStatus();
   for (int t = 0; t < 10000 && status.ok(); ++t) {
     job = Job::Compute(t, 0, 0, JobKind::kBackward);
-    status = rank->Backward(job, {}, {}, true).status();
+    status = rank->Backward(job, {}, {}, 0, true).status();
   }
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
 }
@@ -589,7 +621,7 @@ TEST(DeviceTrainingTest, TwoTower_CountsOfLayers_HoldForTheCompute) {
       EXPECT_EQ(elements, counts[s].parameters);
       std::vector<Tensor> read;
       for (const int from : inputs[s]) read.push_back(outputs[from]);
-      auto result = rank->Forward(Job::Compute(0, s, 0, JobKind::kForward), read, {});
+      auto result = rank->Forward(Job::Compute(0, s, 0, JobKind::kForward), read, {}, 0);
       ASSERT_TRUE(result.ok()) << result.status();
       const int64_t size = counts[s].output_elements() * run.microbatch_samples();
       EXPECT_EQ(result->activation.bytes, static_cast<size_t>(size) * sizeof(float));
@@ -607,11 +639,11 @@ TEST(DeviceTrainingTest, TwoTower_WrongNumberOfTensors_IsRefused) {
   PlainMemory memory;
   auto rank = *Cpu().CreateRank(run, 0, memory);
   ASSERT_TRUE(rank->AddStage(0, true).ok() && rank->AddStage(5, true).ok());
-  const Tensor x = rank->Forward(Job::Compute(0, 0, 0, JobKind::kForward), {}, {})->activation;
-  absl::Status status = rank->Forward(Job::Compute(0, 5, 0, JobKind::kForward), {x}, {}).status();
+  const Tensor x = rank->Forward(Job::Compute(0, 0, 0, JobKind::kForward), {}, {}, 0)->activation;
+  absl::Status status = rank->Forward(Job::Compute(0, 5, 0, JobKind::kForward), {x}, {}, 0).status();
   EXPECT_THAT(std::string(status.message()),
               ::testing::HasSubstr("stage 5 reads the outputs of 2 stages, 1 came"));
-  status = rank->Backward(Job::Compute(0, 0, 0, JobKind::kBackward), {x}, {}, false).status();
+  status = rank->Backward(Job::Compute(0, 0, 0, JobKind::kBackward), {x}, {}, 0, false).status();
   EXPECT_THAT(std::string(status.message()),
               ::testing::HasSubstr("the output of stage 0 is read by 2 stages, 1 gradients came"));
 }

@@ -14,6 +14,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "proto/run/model_layers.h"
+#include "proto/run/run_schedule.h"
 #include "worker/shell/compute/reference.h"
 #include "worker/shell/compute/safetensors.h"
 
@@ -96,6 +97,7 @@ class Driver {
         arrangement_(arrangement),
         stages_(run.stages()),
         microbatches_(run.train.microbatches),
+        schedule_(run.schedule.name.empty() ? Schedule() : Require(ScheduleOf(run))),
         inputs_of_(InputsOf(run)) {
     if (arrangement_.backward_order.empty()) {
       arrangement_.backward_order.resize(microbatches_);
@@ -173,19 +175,20 @@ class Driver {
     return arrangement_.kind == Kind::kReplicas || arrangement_.kind == Kind::kFetched ||
            arrangement_.kind == Kind::kApart || arrangement_.kind == Kind::kSlices;
   }
-  Tensor FetchWeights(int stage, int microbatch, bool backward = false) {
-    if (arrangement_.kind == Kind::kSlices) return GatherWeights(stage, microbatch);
+  int VersionOf(int t, int stage, int b) const { return std::max(0, t - schedule_.StalenessOf(stage, b)); }
+  Tensor FetchWeights(int t, int stage, int b, bool backward = false) {
+    if (arrangement_.kind == Kind::kSlices) return GatherWeights(stage, b, VersionOf(t, stage, b));
     const bool fetches =
         arrangement_.kind == Kind::kFetched || (arrangement_.kind == Kind::kApart && backward);
-    return fetches ? CopyOf(Require(ranks_[0]->Weights(stage))) : Tensor{};
+    return fetches ? CopyOf(Require(ranks_[0]->Weights(stage, VersionOf(t, stage, b)))) : Tensor{};
   }
-  Tensor GatherWeights(int stage, int rank) {
+  Tensor GatherWeights(int stage, int rank, int version) {
     std::vector<Tensor> slices(ranks_.size());
     for (int r = 0; r < static_cast<int>(ranks_.size()); ++r) {
-      if (r != rank) slices[r] = CopyOf(Require(ranks_[r]->Weights(stage)));
+      if (r != rank) slices[r] = CopyOf(Require(ranks_[r]->Weights(stage, version)));
     }
     const Job job = Job::Compute(0, stage, rank, JobKind::kForward);
-    Tensor whole = Require(ranks_[rank]->GatherWeights(job, slices));
+    Tensor whole = Require(ranks_[rank]->GatherWeights(job, slices, version));
     for (const Tensor& slice : slices) {
       if (!slice.empty()) Poison(slice);
     }
@@ -197,7 +200,8 @@ class Driver {
     std::vector<Tensor> outputs(stages_);
     double loss = 0;
     for (int s = 0; s < stages_; ++s) {
-      Tensor weights = FetchWeights(s, b);
+      Tensor weights = FetchWeights(t, s, b);
+      const int version = VersionOf(t, s, b);
       const Job job = Job::Compute(t, s, b, JobKind::kForward);
       std::vector<Tensor> inputs;
       for (const int from : inputs_of_[s]) inputs.push_back(Deliver(outputs[from]));
@@ -205,9 +209,9 @@ class Driver {
         for (const Tensor& input : inputs) inputs_[{s, b}].push_back(Deliver(input));
       }
       RankCompute& rank = *ranks_[ComputeRank(s, b)];
-      ForwardResult result =
-          Require(arrangement_.kind == Kind::kApart ? rank.ForwardOnly(job, std::move(inputs), weights)
-                                                    : rank.Forward(job, std::move(inputs), weights));
+      ForwardResult result = Require(arrangement_.kind == Kind::kApart
+                                         ? rank.ForwardOnly(job, std::move(inputs), weights, version)
+                                         : rank.Forward(job, std::move(inputs), weights, version));
       if (!weights.empty()) Poison(weights);
       outputs[s] = result.activation;
       if (result.loss.has_value()) loss = *result.loss;
@@ -219,6 +223,7 @@ class Driver {
     std::vector<std::vector<Tensor>> gradients(stages_);  // of each stage's output, by its consumers
     for (int s = stages_ - 1; s >= 0; --s) {
       RankCompute& rank = *ranks_[ComputeRank(s, b, /*backward=*/true)];
+      const int version = VersionOf(t, s, b);
       BackwardResult result;
       if (arrangement_.kind == Kind::kApart) {
         const JobKind kind = arrangement_.split_backward ? JobKind::kBackwardInput : JobKind::kBackward;
@@ -226,18 +231,18 @@ class Driver {
       }
       std::vector<Tensor> g = std::move(gradients[s]);
       if (arrangement_.split_backward) {
-        Tensor weights = FetchWeights(s, b, /*backward=*/true);
-        result =
-            Require(rank.Backward(Job::Compute(t, s, b, JobKind::kBackwardInput), g, weights, hands_out()));
+        Tensor weights = FetchWeights(t, s, b, /*backward=*/true);
+        result = Require(
+            rank.Backward(Job::Compute(t, s, b, JobKind::kBackwardInput), g, weights, version, hands_out()));
         EXPECT_TRUE(result.gradient.empty());
         if (!weights.empty()) Poison(weights);
         g.clear();
         BackwardResult second = Require(rank.Backward(Job::Compute(t, s, b, JobKind::kBackwardWeight), {},
-                                                      FetchWeights(s, b, true), hands_out()));
+                                                      FetchWeights(t, s, b, true), version, hands_out()));
         result.gradient = second.gradient;
       } else {
-        result = Require(rank.Backward(Job::Compute(t, s, b, JobKind::kBackward), g, FetchWeights(s, b, true),
-                                       hands_out()));
+        result = Require(rank.Backward(Job::Compute(t, s, b, JobKind::kBackward), g,
+                                       FetchWeights(t, s, b, true), version, hands_out()));
       }
       EXPECT_EQ(result.input_gradients.size(), inputs_of_[s].size());
       EXPECT_EQ(result.gradient.empty(), !hands_out());
@@ -253,7 +258,7 @@ class Driver {
   void Update(int t, int s) {
     if (!hands_out()) {
       RankCompute& rank = *ranks_[ComputeRank(s, 0)];
-      Require(rank.Update(Job::Update(t, s, 0), {}));
+      UpdateOn(rank, Job::Update(t, s, 0), {});
       return;
     }
     const bool sliced = arrangement_.kind == Kind::kSlices;
@@ -267,9 +272,16 @@ class Driver {
       sums.push_back(CopyOf(Require(ranks_[m]->TakeSum(Job::Reduce(t, s, m), m, members))));
     }
     for (int m = 0; m < members; ++m) {
-      Require(ranks_[m]->Update(Job::Update(t, s, m), sliced ? std::vector<Tensor>{sums[m]} : sums));
+      UpdateOn(*ranks_[m], Job::Update(t, s, m), sliced ? std::vector<Tensor>{sums[m]} : sums);
     }
     gradients_[s].clear();
+  }
+
+  // Keeps the versions that the next steps read, and drops the others.
+  void UpdateOn(RankCompute& rank, const Job& job, const std::vector<Tensor>& sums) {
+    const int most = schedule_.MostStaleness(job.stage);
+    Require(rank.Update(job, sums, most > 0));
+    if (most > 0 && job.step >= most) rank.DropWeights(job.stage, job.step - most);
   }
 
   std::map<std::string, std::vector<uint8_t>> Save(const std::string& name) {
@@ -288,6 +300,7 @@ class Driver {
   const RunSpec run_;
   Arrangement arrangement_;
   const int stages_, microbatches_;
+  const Schedule schedule_;
   const std::vector<std::vector<int>> inputs_of_;  // stages that each stage reads
   PlainMemory memory_;
   TemporaryFolder folder_;

@@ -18,7 +18,7 @@ uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
 std::string Text(const WorldOptions& o) {
   std::string parameters;
   for (const auto& [name, value] : o.parameters) parameters += "," + name + "=" + value;
-  return "WEFT_SEED=" + std::to_string(o.seed) + ": " + o.family + parameters +
+  return "WEFT_SEED=" + std::to_string(o.seed) + ": " + o.family + parameters + ",rule=" + o.rule +
          " S=" + std::to_string(o.stages) + " B=" + std::to_string(o.microbatches) +
          " T=" + std::to_string(o.steps) + (o.chain ? "" : " no chain") + (o.apart ? " apart" : "") +
          (o.budget ? " budget" : "") + " processes=" + std::to_string(o.processes) +
@@ -54,8 +54,38 @@ TEST(SimulatedWorld, WeightsInSlices_EndAsInThePlainLoop) {
     WorldOptions options = DrawWorld(seed);
     options.family = "fsdp";
     options.parameters = {{"shard", "width"}};
+    options.rule = "sync";
     options.processes = std::min(options.processes, options.microbatches);
     ASSERT_EQ(RunWorld(options).problem, "") << Text(options);
+  }
+}
+
+// Every schedule that reads old weights, often: by the cores' effects a rank holds as many versions as the
+// schedule needs and no more, in any order of events.
+TEST(SimulatedWorld, OldWeights_AreHeldAsLongAsSomeJobReadsThem) {
+  struct Named {
+    const char *family, *rule;
+    int versions;
+  };
+  for (const Named& named : {Named{"ddp", "cdp_v1", 2}, Named{"ddp", "cdp_v2", 2}, Named{"fsdp", "cdp_v2", 2},
+                             Named{"gpipe", "cdp_v1", 2}, Named{"1f1b", "cdp_v2", 2},
+                             Named{"pipedream", "sync", 4}, Named{"pipedream_2bw", "sync", 2}}) {
+    for (uint64_t seed = 1; seed <= 15; ++seed) {
+      WorldOptions options = DrawWorld(seed);
+      options.family = named.family;
+      options.rule = named.rule;
+      options.parameters.clear();
+      options.apart = options.budget = false;
+      options.chain = true;
+      options.stages = options.microbatches = 4;
+      if (options.family == "pipedream") options.microbatches = 1;
+      options.steps = 7;
+      options.processes = 1 + static_cast<int>(seed % 4);
+      const WorldResult result = RunWorld(options);
+      ASSERT_EQ(result.problem, "") << Text(options);
+      // Stage 0, or the first micro-batch, reads the oldest.
+      EXPECT_EQ(result.peak_versions.at(0), named.versions) << Text(options);
+    }
   }
 }
 
@@ -64,6 +94,7 @@ TEST(SimulatedWorld, OverlappedPairs_RunAtOnceAndEndWithThePlainLoopsWeights) {
     WorldOptions options = DrawWorld(seed);
     options.family = seed % 2 == 0 ? "dualpipe" : "dualpipe_v";
     options.parameters.clear();
+    options.rule = "sync";
     options.apart = options.budget = false;
     options.stages = 4;
     options.microbatches = 8;

@@ -7,8 +7,10 @@
 // the right inputs and every gradient was added once, in order.
 //
 // Checked after each event: a job starts once and after all its predecessors, on a rank that computes nothing
-// or, as an overlapped pair, a forward alone; a job is counted done once. At the end: the run finished, all
-// jobs done, weights as the plain loop's. The trace is a hash of every event, equal for equal seeds.
+// or, as an overlapped pair, a forward alone; a job is counted done once; a version of the weights is held as
+// long as a job that reads it has not ended, and dropped before more than the schedule needs are there. At
+// the end: the run finished, all jobs done, weights as the plain loop's, which keeps old ones where the
+// schedule reads them. The trace is a hash of every event, equal for equal seeds.
 #ifndef WEFT_TESTS_SIMULATION_WORLD_H_
 #define WEFT_TESTS_SIMULATION_WORLD_H_
 
@@ -23,6 +25,7 @@ struct WorldOptions {
   uint64_t seed = 1;
   std::string family = "1f1b";
   std::map<std::string, std::string> parameters;
+  std::string rule = "sync";
   bool apart = false;   // each backward runs one rank further than its forward, as far as the family allows
   bool chain = true;    // of stages; else each reads any earlier ones
   bool budget = false;  // of bytes, about what one micro-batch needs
@@ -39,6 +42,7 @@ struct WorldResult {
   uint64_t trace = 0;
   int64_t virtual_ns = 0;
   uint64_t events = 0, packets_lost = 0, packets_doubled = 0, pairs = 0;
+  std::map<int32_t, int> peak_versions;  // of one stage's weights, by rank
 };
 
 // Draws a family of the catalogue, sizes and faults from the seed.

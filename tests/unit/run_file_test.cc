@@ -152,9 +152,12 @@ TEST_F(RunFile, WrongFormula_LineOfTheFormula) {
       StartsWith(":12: schedule: custom: compute: is 2 for forward (step 0, stage 1, micro-batch 0)"));
 }
 
-TEST_F(RunFile, StaleWeights_AreRefusedUntilWorkersKeepThem) {
-  EXPECT_THAT(Refusal(Changed("{1f1b: }", "{custom: {workers: 2, compute: s, staleness: 1}}")),
-              HasSubstr("simulated but not trained"));
+TEST_F(RunFile, OldWeights_AreTakenWhereTheSizesAllowThem) {
+  const auto custom =
+      ParseRunFile(Path(), Changed("{1f1b: }", "{custom: {workers: 2, compute: s, staleness: 1}}"));
+  EXPECT_TRUE(custom.ok()) << custom.status();
+  EXPECT_THAT(Refusal(Changed("{1f1b: }", "{1f1b: , rule: cdp_v2}")),
+              StartsWith(":11: schedule: 1f1b with rule=cdp_v2: the cyclic order"));
 }
 
 TEST_F(RunFile, FileOfActions_IsReadBesideTheRunFile) {

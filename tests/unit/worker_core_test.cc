@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <random>
 #include <set>
 
 #include "gmock/gmock.h"
@@ -11,6 +12,7 @@
 #include "schedules/actions.h"
 #include "schedules/claim_order.h"
 #include "schedules/families.h"
+#include "schedules/held_versions.h"
 #include "schedules/simulate.h"
 
 namespace weft {
@@ -289,6 +291,94 @@ TEST_F(OneProcess, ReplicatedStage_SumsGradientsInOrderOfMicrobatches) {
   EXPECT_TRUE(started[0].last);
 }
 
+struct OldWeights {
+  std::string name, rule;
+  int microbatches;
+};
+
+// A rank holds the newest version of a stage's weights and those that a job which has not ended reads: no
+// more, and for no longer, in whatever order jobs end.
+TEST_F(OneProcess, OldVersions_AreHeldUntilTheirLastReaderHasEnded) {
+  constexpr int kStages = 3, kSteps = 5;
+  using Place = std::pair<Rank, int>;  // and stage
+  const std::vector<OldWeights> cases = {{"gpipe", "cdp_v1", 3},       {"ddp", "cdp_v1", 3},
+                                         {"ddp", "cdp_v2", 3},         {"fsdp", "cdp_v2", 3},
+                                         {"1f1b", "sync", 4},          {"pipedream", "sync", 1},
+                                         {"pipedream_2bw", "sync", 4}, {"pipedream_2bw", "sync", 1}};
+  for (const OldWeights& c : cases) {
+    for (uint32_t seed = 0; seed < 5; ++seed) {
+      SCOPED_TRACE(c.name + ", " + c.rule + ", seed " + std::to_string(seed));
+      Schedule schedule = *MakeSchedule(c.name, {}, kStages, c.microbatches);
+      ASSERT_TRUE(ApplyRule(c.rule, c.name, &schedule).ok());
+      Begin({schedule, kSteps});
+      const Graph graph(schedule);
+      std::map<Place, std::map<int, int>> readers;  // that have not ended, by version
+      std::map<Place, std::set<int>> held;
+      for (int s = 0; s < kStages; ++s) {
+        for (const Rank r : graph.members(s)) held[{r, s}] = {0};
+      }
+      const auto claims = ClaimOrder(graph)->front();
+      WorkerEffects out;
+      for (int step = 0; step < kSteps; ++step) {
+        for (Rank r = 0; r < schedule.ranks; ++r) {
+          std::vector<Job> jobs = claims[r];
+          for (Job& j : jobs) {
+            j.step = step;
+            if (HasMicrobatch(j.kind)) ++readers[{schedule.weights(j), j.stage}][graph.VersionOf(j)];
+          }
+          core_->OnMessage(2, GrantOf(r, jobs), &out);
+        }
+      }
+      std::mt19937 random(seed);
+      std::vector<StartEffect> running;
+      std::map<Place, bool> keeps;
+      int most = 0;
+      for (int64_t now = 10;; now += 3) {
+        for (const auto& s : Only<StartEffect>(out)) {
+          running.push_back(s);
+          if (s.job.kind != JobKind::kUpdate || !s.last) continue;
+          keeps[{s.rank, s.job.stage}] = s.keeps_version;
+          EXPECT_EQ(s.version, s.job.step);
+          EXPECT_EQ(s.keeps_version, (readers[{s.rank, s.job.stage}][s.version] > 0)) << Describe(s.job);
+        }
+        out.clear();
+        if (running.empty()) break;
+        std::swap(running[random() % running.size()], running.back());
+        const StartEffect s = running.back();
+        running.pop_back();
+        core_->OnJobDone(now + 2, {s.rank, s.job, now, now + 1, s.last, {}}, &out);
+        if (s.last && HasMicrobatch(s.job.kind))
+          --readers[{schedule.weights(s.job), s.job.stage}][graph.VersionOf(s.job)];
+        if (s.last && s.job.kind == JobKind::kUpdate) {
+          std::set<int>& of_stage = held[{s.rank, s.job.stage}];
+          if (!keeps[{s.rank, s.job.stage}]) of_stage.erase(s.version);
+          EXPECT_TRUE(of_stage.insert(s.version + 1).second);
+        }
+        for (const auto& drop : Only<DropEffect>(out)) {
+          EXPECT_EQ((held[{drop.rank, drop.stage}].erase(drop.version)), 1u)
+              << "version " << drop.version << " of stage " << drop.stage << " on rank " << drop.rank;
+        }
+        for (const auto& [place, versions] : held) {
+          for (const int v : versions) {
+            EXPECT_TRUE(v == *versions.rbegin() || readers[place][v] > 0)
+                << "after " << Describe(s.job) << " rank " << place.first << " still holds version " << v
+                << " of stage " << place.second;
+          }
+          EXPECT_LE(static_cast<int>(versions.size()), MostVersions(graph, place.second, place.first));
+          most = std::max(most, static_cast<int>(versions.size()));
+        }
+      }
+      for (const auto& [place, versions] : held) EXPECT_EQ(versions, std::set<int>{kSteps});
+      int peak = 0;
+      for (Rank r = 0; r < schedule.ranks; ++r) {
+        peak = std::max(peak, core_->peak_weight_versions(r));
+        EXPECT_EQ(core_->weight_versions(r), 1);
+      }
+      EXPECT_EQ(peak, most);
+    }
+  }
+}
+
 // This process has rank 1; rank 0 is in another one.
 void PrepareSecondRank(WorkerCore& core) {
   Assign a;
@@ -366,6 +456,47 @@ TEST(TwoProcesses, WeightsByWidth_AreWantedForTheRunningJobAndTheNext) {
     core.OnJobDone(13, {1, starts[0].job, 11, 12, true, {}}, &out);
     take_wanted();
   }
+}
+
+// Of what another process computes with a version it is known to have ended when the gradient arrives.
+TEST(TwoProcesses, VersionReadElsewhere_IsDroppedWhenTheGradientArrives) {
+  Schedule schedule = *MakeSchedule("fsdp", {}, 2, 2);
+  ASSERT_TRUE(ApplyRule("cdp_v1", "fsdp", &schedule).ok());
+  const WorkerCore::RunShape shape{schedule, 3};
+  WorkerCore core([&](const std::string&) { return shape; });
+  WorkerEffects out;
+  PrepareSecondRank(core);
+  std::vector<Job> jobs = ClaimOrder(Graph(schedule))->front()[1];
+  for (int step = 0; step < 3; ++step) {
+    for (Job& j : jobs) j.step = step;
+    core.OnMessage(2, Grant{1, 1, {1, 2}, jobs}, &out);
+  }
+  // Everything comes and every job ends but for the other rank's gradients of the stage after the first step.
+  std::optional<TensorKey> last_gradient;
+  std::vector<DropEffect> drops;
+  for (int64_t now = 10; !out.empty(); now += 3) {
+    WorkerEffects effects;
+    effects.swap(out);
+    for (const auto& drop : Only<DropEffect>(effects)) drops.push_back(drop);
+    for (const auto& want : Only<WantEffect>(effects)) {
+      const bool later = want.key.kind == TensorKind::kGradient && want.key.step > 0;
+      if (later && want.key.step == 1) last_gradient = want.key;
+      if (!later) core.OnTensor(now, want.key, 0, &out);
+    }
+    for (const auto& s : Only<StartEffect>(effects))
+      core.OnJobDone(now + 2, {1, s.job, now, now + 1, s.last, {}}, &out);
+  }
+  ASSERT_TRUE(last_gradient.has_value());
+  EXPECT_EQ(last_gradient->stage, 1);
+  EXPECT_TRUE(drops.empty()) << "version " << drops[0].version << " may still be read in the other process";
+  EXPECT_EQ(core.weight_versions(1), 2);
+  core.OnTensor(900, *last_gradient, 0, &out);
+  const auto now_dropped = Only<DropEffect>(out);
+  ASSERT_EQ(now_dropped.size(), 1u);
+  EXPECT_EQ(now_dropped[0].rank, 1);
+  EXPECT_EQ(now_dropped[0].stage, 1);
+  EXPECT_EQ(now_dropped[0].version, 0);
+  EXPECT_EQ(core.weight_versions(1), 1);
 }
 
 TEST(TwoProcesses, AbortWhileAJobRuns_ForgetsAfterItsEnd) {

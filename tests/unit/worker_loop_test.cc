@@ -103,9 +103,11 @@ class GatedCompute final : public RankCompute {
 
   absl::Status AddStage(int, bool) override { return absl::OkStatus(); }
   absl::Status AddSlicedStage(int, int, int) override { return absl::OkStatus(); }
-  absl::StatusOr<Tensor> GatherWeights(const Job&, const std::vector<Tensor>&) override { return Tensor{}; }
+  absl::StatusOr<Tensor> GatherWeights(const Job&, const std::vector<Tensor>&, int) override {
+    return Tensor{};
+  }
   int64_t stage_elements(int) const override { return 0; }
-  absl::StatusOr<ForwardResult> Forward(const Job& job, std::vector<Tensor>, Tensor) override {
+  absl::StatusOr<ForwardResult> Forward(const Job& job, std::vector<Tensor>, Tensor, int) override {
     if (gate_->compute) {
       if (absl::Status s = Compute(job); !s.ok()) return s;
       return ForwardResult{};
@@ -115,12 +117,12 @@ class GatedCompute final : public RankCompute {
     ++gate_->ended;
     return ForwardResult{};
   }
-  absl::StatusOr<ForwardResult> ForwardOnly(const Job& job, std::vector<Tensor> inputs,
-                                            Tensor weights) override {
-    return Forward(job, std::move(inputs), std::move(weights));
+  absl::StatusOr<ForwardResult> ForwardOnly(const Job& job, std::vector<Tensor> inputs, Tensor weights,
+                                            int version) override {
+    return Forward(job, std::move(inputs), std::move(weights), version);
   }
   absl::Status AdoptPass(const Job&, std::vector<Tensor>) override { return absl::OkStatus(); }
-  absl::StatusOr<BackwardResult> Backward(const Job& job, std::vector<Tensor>, Tensor, bool) override {
+  absl::StatusOr<BackwardResult> Backward(const Job& job, std::vector<Tensor>, Tensor, int, bool) override {
     if (gate_->compute) {
       if (absl::Status s = Compute(job); !s.ok()) return s;
     }
@@ -130,8 +132,9 @@ class GatedCompute final : public RankCompute {
   }
   absl::Status Accumulate(const Job&, int, const Tensor&, int, int) override { return absl::OkStatus(); }
   absl::StatusOr<Tensor> TakeSum(const Job&, int, int) override { return Tensor{}; }
-  absl::Status Update(const Job&, const std::vector<Tensor>&) override { return absl::OkStatus(); }
-  absl::StatusOr<Tensor> Weights(int) override { return Tensor{}; }
+  absl::Status Update(const Job&, const std::vector<Tensor>&, bool) override { return absl::OkStatus(); }
+  absl::StatusOr<Tensor> Weights(int, int) override { return Tensor{}; }
+  void DropWeights(int, int) override {}
   absl::Status Save(int, const std::string&) override { return absl::OkStatus(); }
   BytesByClass live_bytes() const override { return {}; }
   BytesByClass peak_bytes() const override { return {}; }

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "schedules/held_versions.h"
 
 namespace weft {
 namespace {
@@ -46,7 +47,7 @@ struct WorkerCore::RankState {
   // have not ended.
   std::deque<int64_t> fetches;
   int fetching = 0;
-  int activations = 0, peak_activations = 0;
+  int activations = 0, peak_activations = 0, peak_weight_versions = 0;
   std::vector<bool> measured;  // by stage: what a forward leaves
   int64_t jobs_per_step = 0, jobs_left = 0;
   bool granted = false;  // ever; before, the run has not begun for this rank
@@ -98,6 +99,14 @@ struct WorkerCore::Run {
     return intake;
   }
 
+  // How many steps may be under way at a time.
+  int StepsAtOnce() const {
+    int most = 0;
+    for (int s = 0; s < graph.schedule().stages; ++s)
+      most = std::max(most, graph.schedule().MostStaleness(s));
+    return 1 + most;
+  }
+
   Assign assignment;
   Graph graph;
   StepEdges edges;
@@ -111,6 +120,8 @@ struct WorkerCore::Run {
   int64_t first_row = 0;
   absl::flat_hash_map<TensorKey, Wanted> wanted;
   absl::flat_hash_map<int64_t, Intake> intakes;
+  std::optional<HeldVersions> versions;  // of the ranks of this process
+  HeldVersions::Versions dropped;        // not told yet
   bool prepared = false, finishing = false, failed = false, aborted = false;
   int running = 0;
 };
@@ -162,6 +173,20 @@ const RankClock& WorkerCore::ClockAt(int64_t now, Rank rank) {
 }
 
 int WorkerCore::peak_activations(Rank rank) const { return run_->StateOf(rank).peak_activations; }
+
+int WorkerCore::peak_weight_versions(Rank rank) const { return run_->StateOf(rank).peak_weight_versions; }
+
+int WorkerCore::weight_versions(Rank rank) const {
+  const Run& run = *run_;
+  int most = 0;
+  for (int s = 0; s < run.graph.schedule().stages; ++s) {
+    const std::vector<Rank>& members = run.graph.members(s);
+    const auto member = std::lower_bound(members.begin(), members.end(), rank);
+    if (member == members.end() || *member != rank) continue;
+    most = std::max(most, run.versions->Held(s, static_cast<int>(member - members.begin())));
+  }
+  return most;
+}
 
 TensorKey WorkerCore::KeyOf(const Edge& e) const {
   TensorKey key;
@@ -246,6 +271,9 @@ void WorkerCore::OnAssign(int64_t now, const Assign& assign, WorkerEffects* out)
         run.graph.replays() ? std::optional<int64_t>(0) : std::nullopt, run.admission.TicketsOf(lease.rank)));
     run.ranks.back()->measured.assign(schedule.stages, false);
   }
+  std::vector<bool> followed(world);
+  for (Rank r = 0; r < world; ++r) followed[r] = run.IsLocal(r);
+  run.versions.emplace(run.graph, run.steps, std::move(followed));
   run.rank_of.resize(schedule.period);
   std::vector<std::vector<char>> touches(run.ranks.size(), std::vector<char>(schedule.stages, 0));
   for (int p = 0; p < schedule.period; ++p) {
@@ -268,6 +296,7 @@ void WorkerCore::OnAssign(int64_t now, const Assign& assign, WorkerEffects* out)
       const auto member = std::lower_bound(members.begin(), members.end(), rank);
       const bool holds = member != members.end() && *member == rank;
       if (!holds && !touches[r][s]) continue;
+      if (holds) run.ranks[r]->peak_weight_versions = 1;
       PrepareEffect::Stage stage{rank, s, holds, holds && members.front() == rank};
       if (holds && run.graph.sharded()) {
         stage.saves = true;
@@ -285,8 +314,8 @@ void WorkerCore::OnPrepared(int64_t now, WorkerEffects* out) {
   run_->prepared = true;
   out->push_back(SendEffect{Prepared{run_->assignment.run}});
   for (const auto& r : run_->ranks) {
-    out->push_back(SendEffect{
-        Credit{run_->assignment.run, r->rank, r->token, CreditFor(static_cast<int>(r->jobs_per_step))}});
+    out->push_back(SendEffect{Credit{run_->assignment.run, r->rank, r->token,
+                                     CreditFor(static_cast<int>(r->jobs_per_step) * run_->StepsAtOnce())}});
   }
   PublishInitialWeights(out);
   UpdateIdle(now);
@@ -354,15 +383,20 @@ void WorkerCore::OnTensor(int64_t now, const TensorKey& key, int64_t made, Worke
   const Run::Wanted wanted = it->second;
   run_->wanted.erase(it);
   RankState& rank = run_->StateOf(key.consumer);
-  InputArrived(wanted.job, wanted.microbatch);
+  InputArrived(wanted.job, wanted.microbatch, out);
   const bool awaited = (run_->FlagsOf(wanted.job) & kQueued) != 0;
   if (rank.idle() && awaited && made > 0) rank.clock.Arrived(now, made);
   StartJobs(now, out);
 }
 
-void WorkerCore::InputArrived(int64_t id, int microbatch) {
+void WorkerCore::InputArrived(int64_t id, int microbatch, WorkerEffects* out) {
   Run& run = *run_;
   const Job job = run.JobOf(id);
+  if (microbatch >= 0 && !HasMicrobatch(job.kind)) {
+    // The micro-batch's last backward on the stage has ended.
+    run.versions->ReadElsewhere(job.step, job.stage, microbatch, job.member, &run.dropped);
+    Drop(out);
+  }
   if (microbatch >= 0 && run.ConsumesGradients(job)) run.IntakeOf(id).arrived[microbatch] = true;
   --run.RowOf(id / run.n).waiting[id % run.n];
   if (run.FlagsOf(id) & kClaimed) Consider(id);
@@ -445,6 +479,8 @@ StartEffect WorkerCore::MakeStart(RankState& rank, int64_t id) {
   }
   if (job.kind == JobKind::kForward || (start.apart && job.kind == run.graph.input_backward()))
     rank.peak_activations = std::max(rank.peak_activations, ++rank.activations);
+  start.version = run.graph.VersionOf(job);
+  start.keeps_version = job.kind == JobKind::kUpdate && start.last && run.versions->KeepsVersion(job);
   start.hand_out_gradient = job.kind == run.graph.final_backward() && run.graph.gradient_travels(job.stage);
   return start;
 }
@@ -479,6 +515,7 @@ void WorkerCore::OnJobDone(int64_t now, const JobDone& done, WorkerEffects* out)
   MeasureActivation(now, rank, done, out);
   if (run.failed) return;
   PublishOutputs(done.job, out);
+  CountVersions(rank, done.job, out);
   Completion completion{done.job, done.start_ns, done.end_ns, done.loss.value_or(0), done.loss.has_value()};
   out->push_back(SendEffect{Completions{run.assignment.run, rank.rank, rank.token, {completion}}});
   while (!rank.claimed.empty() && (run.FlagsOf(rank.claimed.front()) & kDone)) rank.claimed.pop_front();
@@ -526,6 +563,24 @@ void WorkerCore::FreeActivation(RankState& rank, const Job& job) {
   if (leaves_nothing || !run_->graph.IsApart(job)) rank.ready.Release(job.stage);
 }
 
+// After its outputs, new weights among them, have been published.
+void WorkerCore::CountVersions(RankState& rank, const Job& job, WorkerEffects* out) {
+  Run& run = *run_;
+  if (HasMicrobatch(job.kind)) {
+    run.versions->Read(job, &run.dropped);
+  } else if (job.kind == JobKind::kUpdate) {
+    rank.peak_weight_versions = std::max(rank.peak_weight_versions, run.versions->Publish(job, &run.dropped));
+  }
+  Drop(out);
+}
+
+void WorkerCore::Drop(WorkerEffects* out) {
+  for (const HeldVersions::Version& v : run_->dropped) {
+    out->push_back(DropEffect{run_->graph.members(v.stage)[v.member], v.stage, v.version});
+  }
+  run_->dropped.clear();
+}
+
 void WorkerCore::PublishOutputs(const Job& job, WorkerEffects* out) {
   std::vector<Edge> edges;
   run_->graph.Successors(job, &edges);
@@ -544,7 +599,7 @@ void WorkerCore::PublishEdge(const Edge& e, WorkerEffects* out) {
     return;
   }
   if (e.tensor != TensorKind::kOrder) out->push_back(PublishEffect{-1, KeyOf(e), parts});
-  InputArrived(run_->IdOf(e.to), e.from.microbatch);
+  InputArrived(run_->IdOf(e.to), e.from.microbatch, out);
 }
 
 void WorkerCore::PublishInitialWeights(WorkerEffects* out) {

@@ -27,6 +27,8 @@
 //   7. A grant under another token than the lease's changes nothing.
 //   8. Where the schedule's weights are sharded, those of at most two jobs of a rank have been wanted from
 //   other processes and not dropped: of the first two in claim order that fetch any and have not ended.
+//   9. A holder keeps a version of its weights as long as a job that reads it is pending, and the newest; an
+//   older one is dropped when its last reader has ended and it has been handed to all that fetch it.
 // Threads: none; the owner calls one method at a time.
 #ifndef WEFT_WORKER_CORE_WORKER_CORE_H_
 #define WEFT_WORKER_CORE_WORKER_CORE_H_
@@ -87,6 +89,10 @@ struct StartEffect {
   // The micro-batch's forward and backward are on different ranks: a forward leaves nothing, a backward
   // starts from the stage's input.
   bool apart = false;
+  // Of a forward or backward: the version of the weights that it computes with. Of an update: the version
+  // that it begins with, and whether jobs will still read that one, so that it has to stay beside the next.
+  int version = 0;
+  bool keeps_version = false;
   // The inputs hold slices of the weights, one a member of the stage; the rank's own is not among them.
   bool gathers_weights = false;
   // A forward of the rank may still be computed: run the job on the second thread, beside it. There is at
@@ -100,6 +106,12 @@ struct PublishEffect {
   TensorKey key;
   int parts = 1;  // of a sliced gradient; the slice is key.part
 };
+// No job reads this version of the rank's weights any more, and it has been published to all that fetch it.
+struct DropEffect {
+  Rank rank;
+  int stage;
+  int version;
+};
 // Write the held stages into the run's output, then call OnSaved.
 struct SaveEffect {};
 // Drop everything of the run, cancel its wants, then call Forget.
@@ -111,7 +123,7 @@ struct ExitEffect {
 };
 
 using WorkerEffect = std::variant<SendEffect, PrepareEffect, WantEffect, StartEffect, PublishEffect,
-                                  SaveEffect, ForgetEffect, ExitEffect>;
+                                  DropEffect, SaveEffect, ForgetEffect, ExitEffect>;
 using WorkerEffects = std::vector<WorkerEffect>;
 
 struct JobDone {
@@ -159,6 +171,10 @@ class WorkerCore {
   // Closes the open interval of the rank's clock at `now`.
   const RankClock& ClockAt(int64_t now, Rank rank);
   int peak_activations(Rank rank) const;
+  // The most versions of one stage's weights that the rank held; 0 if it holds none.
+  int peak_weight_versions(Rank rank) const;
+  // Those that it holds now.
+  int weight_versions(Rank rank) const;
   uint64_t stale_grants() const { return stale_grants_; }
 
  private:
@@ -171,10 +187,12 @@ class WorkerCore {
   enum class Inputs : uint8_t { kAll, kWeights, kAllButWeights };
   void WantInputs(const Job& job, Inputs which, WorkerEffects* out);
   void WantWeights(RankState& rank, WorkerEffects* out);
-  void InputArrived(int64_t id, int microbatch);
+  void InputArrived(int64_t id, int microbatch, WorkerEffects* out);
   void Consider(int64_t id);
   void MeasureActivation(int64_t now, RankState& rank, const JobDone& done, WorkerEffects* out);
   void FreeActivation(RankState& rank, const Job& job);
+  void CountVersions(RankState& rank, const Job& job, WorkerEffects* out);
+  void Drop(WorkerEffects* out);
   void PublishOutputs(const Job& job, WorkerEffects* out);
   void PublishInitialWeights(WorkerEffects* out);
   void PublishEdge(const Edge& edge, WorkerEffects* out);

@@ -20,7 +20,7 @@ absl::StatusOr<Tensor> TakeWeights(RankCompute& compute, JobTask* task) {
     (task->start.gathers_weights ? slices[key.part] : whole) = std::move(task->inputs[i]);
   }
   if (!task->start.gathers_weights) return whole;
-  return compute.GatherWeights(task->start.job, slices);
+  return compute.GatherWeights(task->start.job, slices, task->start.version);
 }
 
 // The inputs of the given kind, in the order of the graph's edges.
@@ -34,8 +34,10 @@ std::vector<Tensor> InputsOf(const JobTask& task, TensorKind kind) {
 
 void RunForward(RankCompute& compute, const JobTask& task, Tensor weights, JobOutcome* outcome) {
   std::vector<Tensor> inputs = InputsOf(task, TensorKind::kActivation);
-  auto result = task.start.apart ? compute.ForwardOnly(task.start.job, std::move(inputs), std::move(weights))
-                                 : compute.Forward(task.start.job, std::move(inputs), std::move(weights));
+  const StartEffect& start = task.start;
+  auto result = start.apart
+                    ? compute.ForwardOnly(start.job, std::move(inputs), std::move(weights), start.version)
+                    : compute.Forward(start.job, std::move(inputs), std::move(weights), start.version);
   if (!result.ok()) {
     outcome->status = result.status();
     return;
@@ -51,7 +53,7 @@ void RunBackward(RankCompute& compute, const JobTask& task, Tensor weights, JobO
     if (!outcome->status.ok()) return;
   }
   auto result = compute.Backward(task.start.job, InputsOf(task, TensorKind::kInputGradient),
-                                 std::move(weights), task.start.hand_out_gradient);
+                                 std::move(weights), task.start.version, task.start.hand_out_gradient);
   if (!result.ok()) {
     outcome->status = result.status();
     return;
@@ -105,7 +107,7 @@ void RunUpdate(RankCompute& compute, const JobTask& task, JobOutcome* outcome) {
     }
     sums.push_back(*std::move(sum));
   }
-  outcome->status = compute.Update(task.start.job, sums);
+  outcome->status = compute.Update(task.start.job, sums, task.start.keeps_version);
 }
 
 }  // namespace

@@ -341,6 +341,8 @@ void WorkerLoop::ApplyOne(int64_t now, WorkerEffect& effect, const JobOutcome* o
     Start(*start);
   } else if (auto* publish = std::get_if<PublishEffect>(&effect)) {
     Publish(now, *publish, outcome);
+  } else if (auto* drop = std::get_if<DropEffect>(&effect)) {
+    SlotOf(drop->rank)->compute->DropWeights(drop->stage, drop->version);
   } else if (std::holds_alternative<SaveEffect>(effect)) {
     Save();
   } else if (std::holds_alternative<ForgetEffect>(effect)) {
@@ -456,7 +458,7 @@ void WorkerLoop::Publish(int64_t now, const PublishEffect& effect, const JobOutc
   Slot* producer = SlotOf(key.producer);
   Tensor tensor;
   if (key.kind == TensorKind::kWeights) {
-    auto weights = producer->compute->Weights(key.stage);
+    auto weights = producer->compute->Weights(key.stage, key.version);
     if (!weights.ok()) return Fail(now, weights.status());
     tensor = *std::move(weights);
   } else if (outcome != nullptr) {

@@ -16,13 +16,15 @@
 //   4. What a forward leaves follows the schedule's `activations`: all that the backward needs (retain), the
 //   stage's inputs alone (recompute: the backward runs the forward again first), or all of it in host memory
 //   (offload). The bits are the same.
-//   5. Initial weights depend on the seed and on each parameter's layer and name only; random masks on seed,
+//   5. A forward and its backward compute with the same version of the weights. A rank holds the newest
+//   version and those that updates were told to keep, until they are dropped.
+//   6. Initial weights depend on the seed and on each parameter's layer and name only; random masks on seed,
 //   step, micro-batch and layer.
 // Threads: one job at a time, on any thread; or, as an overlapped pair, one forward (Forward, ForwardOnly) on
 // one thread and one backward (AdoptPass, Backward) of another micro-batch, of any stage, on another. Nothing
-// else runs beside either. live_bytes and peak_bytes may be called from any thread at any time. Failure: an
-// exception of LibTorch becomes a Status naming the job; after a failed job, and the one beside it, the
-// rank's state is not to be used further.
+// else runs beside either, but for Weights, DropWeights, live_bytes and peak_bytes, which may be called from
+// any thread at any time. Failure: an exception of LibTorch becomes a Status naming the job; after a failed
+// job, and the one beside it, the rank's state is not to be used further.
 #ifndef WEFT_WORKER_SHELL_COMPUTE_COMPUTE_H_
 #define WEFT_WORKER_SHELL_COMPUTE_COMPUTE_H_
 
@@ -84,24 +86,26 @@ class RankCompute {
   // Elements of the stage's flat weights buffer, padding included.
   virtual int64_t stage_elements(int stage) const = 0;
 
-  // The whole weights for the job, from the slices of all parts, in order; the rank's own may be empty.
-  virtual absl::StatusOr<Tensor> GatherWeights(const Job& job, const std::vector<Tensor>& slices) = 0;
+  // The whole weights for the job, from the slices of all parts, in order; the rank's own, held at this
+  // version, may be empty.
+  virtual absl::StatusOr<Tensor> GatherWeights(const Job& job, const std::vector<Tensor>& slices,
+                                               int version) = 0;
 
   // `inputs`: the activations of the stages that it reads, ascending; data it reads by itself. `weights`: a
-  // fetched copy, empty to use the held ones.
-  virtual absl::StatusOr<ForwardResult> Forward(const Job& job, std::vector<Tensor> inputs,
-                                                Tensor weights) = 0;
+  // fetched copy, empty to use the held ones at this version.
+  virtual absl::StatusOr<ForwardResult> Forward(const Job& job, std::vector<Tensor> inputs, Tensor weights,
+                                                int version) = 0;
 
   // Where a micro-batch's forward and backward on a stage are on different ranks: the forward leaves nothing,
   // and before its backward the other rank adopts the pass, to start over from the stage's inputs.
   virtual absl::StatusOr<ForwardResult> ForwardOnly(const Job& job, std::vector<Tensor> inputs,
-                                                    Tensor weights) = 0;
+                                                    Tensor weights, int version) = 0;
   virtual absl::Status AdoptPass(const Job& job, std::vector<Tensor> inputs) = 0;
 
   // `output_gradients`: of the stages that read its output, ascending; the last stage starts from its loss.
   // `hand_out`: return the micro-batch's gradient instead of adding it to the held sum.
   virtual absl::StatusOr<BackwardResult> Backward(const Job& job, std::vector<Tensor> output_gradients,
-                                                  Tensor weights, bool hand_out) = 0;
+                                                  Tensor weights, int version, bool hand_out) = 0;
 
   // Adds one micro-batch's slice to the sum of part `part` of `parts` for (job.step, job.stage). Called in
   // order of micro-batches.
@@ -110,13 +114,17 @@ class RankCompute {
   // The finished sum of that part; the rank gives it up.
   virtual absl::StatusOr<Tensor> TakeSum(const Job& job, int part, int parts) = 0;
 
-  // One optimizer step of what the rank holds of the stage: from `sums` (all parts of that, in order), or
-  // from the held sum when `sums` is empty. The mean over micro-batches is taken by scaling the loss, not
-  // here.
-  virtual absl::Status Update(const Job& job, const std::vector<Tensor>& sums) = 0;
+  // The next version, by one optimizer step of what the rank holds of the stage: from `sums` (all parts of
+  // that, in order), or from the held sum when `sums` is empty. The mean over micro-batches is taken by
+  // scaling the loss, not here. The optimizer's state is that of the newest version, whatever versions the
+  // gradients were made with. `keep`: the version that it begins with stays, for jobs that will read it;
+  // without, it is gone.
+  virtual absl::Status Update(const Job& job, const std::vector<Tensor>& sums, bool keep) = 0;
 
-  // The held weights of the stage at their current version, flat.
-  virtual absl::StatusOr<Tensor> Weights(int stage) = 0;
+  // The held weights of the stage at a version, flat. They stay as they are as long as the tensor is kept.
+  virtual absl::StatusOr<Tensor> Weights(int stage, int version) = 0;
+  // No job will read the version of the held weights any more. May be called while jobs run.
+  virtual void DropWeights(int stage, int version) = 0;
 
   // Writes `stage<ss>.safetensors` of a held stage into `folder`: complete or not at all. Of a sliced stage
   // each holder writes its slice there, and who finds all of them joins them into that file; version 0, which

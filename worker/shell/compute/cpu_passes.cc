@@ -107,14 +107,25 @@ absl::StatusOr<Tensor> CpuRank::AlignedWeights(const Stage& stage, Tensor fetche
   return copy;
 }
 
-// Sets the weights of a pass: those that came with the job, else the held ones.
-absl::Status CpuRank::ChooseWeights(Stage& stage, Tensor fetched, Pass* pass) {
+// The weights that a job without fetched ones computes with.
+absl::StatusOr<std::shared_ptr<StageWeights>> CpuRank::HeldWeights(const Stage& stage, int version) const {
+  std::shared_ptr<StageWeights> held = stage.holds_whole() ? stage.versions.At(version) : nullptr;
+  if (held != nullptr) return held;
+  return absl::FailedPreconditionError(absl::StrFormat(
+      "the job came without weights, and this rank does not hold version %d of them", version));
+}
+
+// Sets the weights of a pass: those that came with the job, else the held ones at the version.
+absl::Status CpuRank::ChooseWeights(Stage& stage, Tensor fetched, int version, Pass* pass) {
+  if (fetched.empty() && stage.layout.elements == 0) {
+    pass->weights = stage.TakeSpare();  // no parameters: nothing to hold or to fetch
+    return absl::OkStatus();
+  }
   if (fetched.empty()) {
-    if (!stage.holds_whole()) {
-      return absl::FailedPreconditionError("the job came without weights, and this rank does not hold them");
-    }
-    pass->weights = stage.weights;
-    pass->use = StageWeights::Use(stage.weights);
+    absl::StatusOr<std::shared_ptr<StageWeights>> held = HeldWeights(stage, version);
+    if (!held.ok()) return held.status();
+    pass->weights = *held;
+    pass->use = StageWeights::Use(*std::move(held));
     pass->fetched = false;
     return absl::OkStatus();
   }
@@ -145,19 +156,20 @@ absl::StatusOr<at::Tensor> CpuRank::Targets(const Stage& stage, const Job& job) 
   return targets;
 }
 
-absl::StatusOr<ForwardResult> CpuRank::Forward(const Job& job, std::vector<Tensor> inputs, Tensor weights) {
+absl::StatusOr<ForwardResult> CpuRank::Forward(const Job& job, std::vector<Tensor> inputs, Tensor weights,
+                                               int version) {
   return Guarded([&] { return Describe(job); },
-                 [&] { return DoForward(job, std::move(inputs), std::move(weights), true); });
+                 [&] { return DoForward(job, std::move(inputs), std::move(weights), version, true); });
 }
 
-absl::StatusOr<ForwardResult> CpuRank::ForwardOnly(const Job& job, std::vector<Tensor> inputs,
-                                                   Tensor weights) {
+absl::StatusOr<ForwardResult> CpuRank::ForwardOnly(const Job& job, std::vector<Tensor> inputs, Tensor weights,
+                                                   int version) {
   return Guarded([&] { return Describe(job); },
-                 [&] { return DoForward(job, std::move(inputs), std::move(weights), false); });
+                 [&] { return DoForward(job, std::move(inputs), std::move(weights), version, false); });
 }
 
 absl::StatusOr<ForwardResult> CpuRank::DoForward(const Job& job, std::vector<Tensor> inputs, Tensor weights,
-                                                 bool leaves_pass) {
+                                                 int version, bool leaves_pass) {
   absl::StatusOr<Stage*> found = StageOf(job.stage);
   if (!found.ok()) return found.status();
   Stage& stage = **found;
@@ -166,7 +178,7 @@ absl::StatusOr<ForwardResult> CpuRank::DoForward(const Job& job, std::vector<Ten
   }
   if (absl::Status s = CheckInputs(stage, inputs); !s.ok()) return s;
   Pass pass;
-  if (absl::Status s = ChooseWeights(stage, std::move(weights), &pass); !s.ok()) return s;
+  if (absl::Status s = ChooseWeights(stage, std::move(weights), version, &pass); !s.ok()) return s;
 
   memory_->BeginTally();
   MemoryScope scope(memory_.get(), MemoryClass::kActivations, Tallied::kYes);
@@ -221,9 +233,9 @@ absl::StatusOr<PassOutput> CpuRank::RunOnce(const Stage& stage, const Job& job,
 
 // Runs the forward of a pass again, with its graph. Masks and data depend on the job alone, so all bits are
 // those of the first time.
-absl::Status CpuRank::Recompute(Stage& stage, const Job& job, Tensor weights, Pass* pass) {
+absl::Status CpuRank::Recompute(Stage& stage, const Job& job, Tensor weights, int version, Pass* pass) {
   if (pass->weights == nullptr) {
-    if (absl::Status s = ChooseWeights(stage, std::move(weights), pass); !s.ok()) return s;
+    if (absl::Status s = ChooseWeights(stage, std::move(weights), version, pass); !s.ok()) return s;
   }
   MemoryScope scope(memory_.get(), MemoryClass::kActivations);
   std::vector<at::Tensor> inputs = std::exchange(pass->inputs, {});
@@ -251,9 +263,10 @@ absl::Status CpuRank::DoAdopt(const Job& job, const std::vector<Tensor>& inputs)
 }
 
 absl::StatusOr<BackwardResult> CpuRank::Backward(const Job& job, std::vector<Tensor> output_gradients,
-                                                 Tensor weights, bool hand_out) {
-  return Guarded([&] { return Describe(job); },
-                 [&] { return DoBackward(job, std::move(output_gradients), std::move(weights), hand_out); });
+                                                 Tensor weights, int version, bool hand_out) {
+  return Guarded(
+      [&] { return Describe(job); },
+      [&] { return DoBackward(job, std::move(output_gradients), std::move(weights), version, hand_out); });
 }
 
 // The gradient that the pass starts from: the sum of what the consumers made, or the loss's own. It is summed
@@ -283,13 +296,13 @@ absl::StatusOr<at::Tensor> CpuRank::OutputGradient(const Stage& stage, const Pas
 }
 
 // Brings a fetched copy of the weights back under a pass that ran on one.
-absl::Status CpuRank::Rebind(const Stage& stage, Tensor fetched, Pass* pass) {
+absl::Status CpuRank::Rebind(const Stage& stage, Tensor fetched, int version, Pass* pass) {
   if (!pass->fetched) return absl::OkStatus();
   if (fetched.empty()) {
-    if (!stage.holds_whole()) {
-      return absl::FailedPreconditionError("the job came without weights, and this rank does not hold them");
-    }
-    fetched = stage.weights->memory();
+    absl::StatusOr<std::shared_ptr<StageWeights>> held = HeldWeights(stage, version);
+    if (!held.ok()) return held.status();
+    fetched = (*held)->memory();
+    fetched.owner = StageWeights::Use(*std::move(held));
   }
   absl::StatusOr<Tensor> aligned = AlignedWeights(stage, std::move(fetched));
   if (!aligned.ok()) return aligned.status();
@@ -298,7 +311,7 @@ absl::Status CpuRank::Rebind(const Stage& stage, Tensor fetched, Pass* pass) {
 }
 
 absl::StatusOr<BackwardResult> CpuRank::DoBackward(const Job& job, std::vector<Tensor> output_gradients,
-                                                   Tensor weights, bool hand_out) {
+                                                   Tensor weights, int version, bool hand_out) {
   absl::StatusOr<Stage*> found = StageOf(job.stage);
   if (!found.ok()) return found.status();
   Stage& stage = **found;
@@ -313,8 +326,8 @@ absl::StatusOr<BackwardResult> CpuRank::DoBackward(const Job& job, std::vector<T
   MemoryScope scope(memory_.get(), MemoryClass::kBuffers);
   absl::StatusOr<at::Tensor> start = OutputGradient(stage, pass, half, output_gradients);
   if (!start.ok()) return start.status();
-  absl::Status ready = pass.has_graph() ? Rebind(stage, std::move(weights), &pass)
-                                        : Recompute(stage, job, std::move(weights), &pass);
+  absl::Status ready = pass.has_graph() ? Rebind(stage, std::move(weights), version, &pass)
+                                        : Recompute(stage, job, std::move(weights), version, &pass);
   if (!ready.ok()) return ready;
 
   const PassGradients gradients = RunBackward(pass, *start, half);

@@ -48,7 +48,7 @@ absl::StatusOr<CpuRank::Stage*> CpuRank::StageOf(int stage) {
 
 absl::StatusOr<CpuRank::Stage*> CpuRank::HeldStage(int stage) {
   absl::StatusOr<Stage*> found = StageOf(stage);
-  if (found.ok() && (*found)->weights == nullptr) {
+  if (found.ok() && !(*found)->versions.held()) {
     return absl::FailedPreconditionError(
         absl::StrFormat("this rank does not hold the weights of stage %d", stage));
   }
@@ -95,9 +95,10 @@ absl::Status CpuRank::Hold(Stage& stage) {
   const int64_t elements = stage.held().end - stage.held().begin;
   absl::StatusOr<Tensor> flat = NewZeros(elements, MemoryClass::kWeights);
   if (!flat.ok()) return flat.status();
-  stage.weights = NewHeldWeights(stage);
-  stage.weights->Bind(*std::move(flat));
-  InitializeHeld(stage);
+  std::shared_ptr<StageWeights> initial = NewHeldWeights(stage);
+  initial->Bind(*std::move(flat));
+  InitializeHeld(stage, *initial);
+  stage.versions.Begin(std::move(initial));
   for (int i = 0; i < stage.optimizer.state_buffers(); ++i) {
     absl::StatusOr<Tensor> state = NewZeros(elements, MemoryClass::kOptimizer);
     if (!state.ok()) return state.status();
@@ -108,8 +109,8 @@ absl::Status CpuRank::Hold(Stage& stage) {
 
 // Room, without memory yet, for what the rank holds. A slice has no parameters of its own: it begins and ends
 // within them.
-std::shared_ptr<StageWeights> CpuRank::NewHeldWeights(const Stage& stage) {
-  if (stage.parts == 1) return std::make_shared<StageWeights>(stage.layout);
+std::shared_ptr<StageWeights> CpuRank::NewHeldWeights(Stage& stage) {
+  if (stage.parts == 1) return stage.TakeSpare();
   StageLayout slice = stage.layout;
   slice.slots.clear();
   slice.elements = stage.held().end - stage.held().begin;
@@ -117,13 +118,13 @@ std::shared_ptr<StageWeights> CpuRank::NewHeldWeights(const Stage& stage) {
 }
 
 // A parameter's initial values depend on all of it, so one that a slice holds in part is made whole and cut.
-void CpuRank::InitializeHeld(Stage& stage) const {
+void CpuRank::InitializeHeld(const Stage& stage, StageWeights& weights) const {
   MemoryScope scope(memory_.get(), MemoryClass::kBuffers);
   const SliceBounds held = stage.held();
   for (size_t i = 0; i < stage.layout.slots.size(); ++i) {
     const ParameterSlot& slot = stage.layout.slots[i];
     if (stage.parts == 1) {
-      Initialize(slot.parameter, run_.train.seed, slot.layer, stage.weights->parameters()[i]);
+      Initialize(slot.parameter, run_.train.seed, slot.layer, weights.parameters()[i]);
       continue;
     }
     const int64_t begin = std::max(held.begin, slot.offset);
@@ -131,27 +132,28 @@ void CpuRank::InitializeHeld(Stage& stage) const {
     if (begin >= end) continue;
     const at::Tensor whole = at::empty(slot.parameter.size, c10::kFloat);
     Initialize(slot.parameter, run_.train.seed, slot.layer, whole);
-    std::memcpy(stage.weights->data() + (begin - held.begin),
-                whole.const_data_ptr<float>() + (begin - slot.offset),
+    std::memcpy(weights.data() + (begin - held.begin), whole.const_data_ptr<float>() + (begin - slot.offset),
                 static_cast<size_t>(end - begin) * sizeof(float));
   }
 }
 
-absl::StatusOr<Tensor> CpuRank::GatherWeights(const Job& job, const std::vector<Tensor>& slices) {
+absl::StatusOr<Tensor> CpuRank::GatherWeights(const Job& job, const std::vector<Tensor>& slices,
+                                              int version) {
   return Guarded([&] { return absl::StrCat("gathering the weights for ", Describe(job)); },
-                 [&] { return DoGather(job.stage, slices); });
+                 [&] { return DoGather(job.stage, slices, version); });
 }
 
-absl::StatusOr<Tensor> CpuRank::DoGather(int stage, const std::vector<Tensor>& slices) {
+absl::StatusOr<Tensor> CpuRank::DoGather(int stage, const std::vector<Tensor>& slices, int version) {
   absl::StatusOr<Stage*> found = StageOf(stage);
   if (!found.ok()) return found.status();
   const Stage& s = **found;
   const int parts = static_cast<int>(slices.size());
   absl::StatusOr<Tensor> whole = NewFlat(*memory_, s.layout.elements, MemoryClass::kBuffers);
   if (!whole.ok()) return whole.status();
+  const std::shared_ptr<StageWeights> held = s.versions.At(version);
   for (int part = 0; part < parts; ++part) {
-    const bool own = slices[part].empty() && s.weights != nullptr && s.part == part && s.parts == parts;
-    const Tensor& slice = own ? s.weights->memory() : slices[part];
+    const bool own = slices[part].empty() && held != nullptr && s.part == part && s.parts == parts;
+    const Tensor& slice = own ? held->memory() : slices[part];
     const Tensor place = Slice(*whole, part, parts);
     const int64_t elements = static_cast<int64_t>(place.bytes / sizeof(float));
     if (absl::Status status = CheckFlat("slices of the weights", slice, elements); !status.ok())
@@ -177,7 +179,7 @@ absl::StatusOr<Tensor> CpuRank::TakeSum(const Job& job, int part, int parts) {
                  });
 }
 
-absl::Status CpuRank::Update(const Job& job, const std::vector<Tensor>& sums) {
+absl::Status CpuRank::Update(const Job& job, const std::vector<Tensor>& sums, bool keep) {
   std::vector<Tensor> parts = sums;
   if (parts.empty()) {
     absl::StatusOr<Tensor> own = TakeSum(job, 0, 1);
@@ -188,11 +190,11 @@ absl::Status CpuRank::Update(const Job& job, const std::vector<Tensor>& sums) {
                  [&]() -> absl::Status {
                    absl::StatusOr<Stage*> stage = HeldStage(job.stage);
                    if (!stage.ok()) return stage.status();
-                   return ApplyUpdate(**stage, parts);
+                   return ApplyUpdate(**stage, parts, keep);
                  });
 }
 
-absl::Status CpuRank::ApplyUpdate(Stage& stage, const std::vector<Tensor>& parts) {
+absl::Status CpuRank::ApplyUpdate(Stage& stage, const std::vector<Tensor>& parts, bool keep) {
   const int64_t elements = stage.held().end - stage.held().begin;
   const int count = static_cast<int>(parts.size());
   for (int i = 0; i < count; ++i) {
@@ -200,8 +202,9 @@ absl::Status CpuRank::ApplyUpdate(Stage& stage, const std::vector<Tensor>& parts
     if (absl::Status s = CheckFlat("summed gradients", parts[i], bounds.end - bounds.begin); !s.ok())
       return s;
   }
-  std::shared_ptr<StageWeights> next = stage.weights;
-  if (stage.weights->in_use()) {
+  const std::shared_ptr<StageWeights> newest = stage.versions.newest();
+  std::shared_ptr<StageWeights> next = newest;
+  if (keep || newest->in_use()) {
     absl::StatusOr<Tensor> flat = NewFlat(*memory_, elements, MemoryClass::kWeights);
     if (!flat.ok()) return flat.status();
     next = NewHeldWeights(stage);
@@ -214,20 +217,34 @@ absl::Status CpuRank::ApplyUpdate(Stage& stage, const std::vector<Tensor>& parts
     for (size_t k = 0; k < stage.optimizer_state.size(); ++k) {
       state[k] = static_cast<float*>(stage.optimizer_state[k].data) + bounds.begin;
     }
-    stage.optimizer.Apply(stage.weights->data() + bounds.begin, next->data() + bounds.begin,
+    stage.optimizer.Apply(newest->data() + bounds.begin, next->data() + bounds.begin,
                           static_cast<const float*>(parts[i].data), state, bounds.end - bounds.begin);
   }
-  stage.weights = std::move(next);
-  ++stage.version;
+  stage.versions.Add(std::move(next), keep);
   return absl::OkStatus();
 }
 
-absl::StatusOr<Tensor> CpuRank::Weights(int stage) {
+absl::StatusOr<Tensor> CpuRank::Weights(int stage, int version) {
   absl::StatusOr<Stage*> found = HeldStage(stage);
   if (!found.ok()) return found.status();
-  Tensor weights = (*found)->weights->memory();
-  weights.owner = StageWeights::Use((*found)->weights);
+  std::shared_ptr<StageWeights> held = (*found)->versions.At(version);
+  if (held == nullptr) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "this rank holds version %d of the weights of stage %d no more, or not yet", version, stage));
+  }
+  Tensor weights = held->memory();
+  weights.owner = StageWeights::Use(std::move(held));
   return weights;
+}
+
+void CpuRank::DropWeights(int stage, int version) {
+  const auto found = stages_.find(stage);
+  if (found == stages_.end()) return;
+  std::shared_ptr<StageWeights> dropped = found->second->versions.Drop(version);
+  // Nobody can come to use them any more; who does keeps them. A next version takes the leaves over.
+  if (dropped.use_count() != 1 || found->second->parts > 1) return;
+  dropped->Unbind();
+  found->second->GiveSpare(std::move(dropped));
 }
 
 absl::Status CpuRank::Save(int stage, const std::string& folder) {
@@ -238,17 +255,19 @@ absl::Status CpuRank::Save(int stage, const std::string& folder) {
     return Guarded([&] { return absl::StrCat("saving stage ", stage); },
                    [&] { return SaveSlice(held, folder); });
   }
+  const std::shared_ptr<StageWeights> weights = held.versions.newest();
   std::vector<const float*> values;
-  for (const ParameterSlot& slot : held.layout.slots) values.push_back(held.weights->data() + slot.offset);
-  return WriteStageFile(folder, held.layout, values, held.version);
+  for (const ParameterSlot& slot : held.layout.slots) values.push_back(weights->data() + slot.offset);
+  return WriteStageFile(folder, held.layout, values, held.versions.newest_version());
 }
 
 absl::Status CpuRank::SaveSlice(const Stage& stage, const std::string& folder) const {
-  if (stage.version == 0) return stage.part == 0 ? SaveInitial(stage, folder) : absl::OkStatus();
+  const int version = stage.versions.newest_version();
+  if (version == 0) return stage.part == 0 ? SaveInitial(stage, folder) : absl::OkStatus();
   const int index = stage.layout.stage;
   const absl::Status written =
-      WriteSliceFile(folder, index, stage.part, stage.parts, stage.weights->memory(), stage.version);
-  return written.ok() ? JoinSliceFiles(folder, stage.layout, stage.parts, stage.version) : written;
+      WriteSliceFile(folder, index, stage.part, stage.parts, stage.versions.newest()->memory(), version);
+  return written.ok() ? JoinSliceFiles(folder, stage.layout, stage.parts, version) : written;
 }
 
 // The stage's first weights once more, whole: they need no other rank.

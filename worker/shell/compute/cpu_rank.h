@@ -4,9 +4,9 @@
 // a micro-batch (forwards and backwards).
 //
 // What a forward and a backward at the same time share: the weights, which both only read; the passes and the
-// spare weights of a stage, under its lock; the allocators, which have their own. A pass belongs to the job
-// that found it, without the lock. Gradient sums are touched by backwards alone, the tally of bytes by
-// forwards alone; updates run beside neither.
+// spare weights of a stage, under its lock; its versions, under theirs; the allocators, which have their own.
+// A pass belongs to the job that found it, without the lock. Gradient sums are touched by backwards alone,
+// the tally of bytes by forwards alone; updates run beside neither.
 #ifndef WEFT_WORKER_SHELL_COMPUTE_CPU_RANK_H_
 #define WEFT_WORKER_SHELL_COMPUTE_CPU_RANK_H_
 
@@ -30,6 +30,7 @@
 #include "worker/shell/compute/segment_allocator.h"
 #include "worker/shell/compute/torch_layers.h"
 #include "worker/shell/compute/torch_stage.h"
+#include "worker/shell/compute/weight_versions.h"
 
 namespace weft {
 
@@ -40,17 +41,20 @@ class CpuRank final : public RankCompute {
   absl::Status AddStage(int stage, bool holds_weights) override;
   absl::Status AddSlicedStage(int stage, int part, int parts) override;
   int64_t stage_elements(int stage) const override { return stages_.at(stage)->layout.elements; }
-  absl::StatusOr<Tensor> GatherWeights(const Job& job, const std::vector<Tensor>& slices) override;
-  absl::StatusOr<ForwardResult> Forward(const Job& job, std::vector<Tensor> inputs, Tensor weights) override;
-  absl::StatusOr<ForwardResult> ForwardOnly(const Job& job, std::vector<Tensor> inputs,
-                                            Tensor weights) override;
+  absl::StatusOr<Tensor> GatherWeights(const Job& job, const std::vector<Tensor>& slices,
+                                       int version) override;
+  absl::StatusOr<ForwardResult> Forward(const Job& job, std::vector<Tensor> inputs, Tensor weights,
+                                        int version) override;
+  absl::StatusOr<ForwardResult> ForwardOnly(const Job& job, std::vector<Tensor> inputs, Tensor weights,
+                                            int version) override;
   absl::Status AdoptPass(const Job& job, std::vector<Tensor> inputs) override;
   absl::StatusOr<BackwardResult> Backward(const Job& job, std::vector<Tensor> output_gradients,
-                                          Tensor weights, bool hand_out) override;
+                                          Tensor weights, int version, bool hand_out) override;
   absl::Status Accumulate(const Job& job, int microbatch, const Tensor& slice, int part, int parts) override;
   absl::StatusOr<Tensor> TakeSum(const Job& job, int part, int parts) override;
-  absl::Status Update(const Job& job, const std::vector<Tensor>& sums) override;
-  absl::StatusOr<Tensor> Weights(int stage) override;
+  absl::Status Update(const Job& job, const std::vector<Tensor>& sums, bool keep) override;
+  absl::StatusOr<Tensor> Weights(int stage, int version) override;
+  void DropWeights(int stage, int version) override;
   absl::Status Save(int stage, const std::string& folder) override;
   BytesByClass live_bytes() const override;
   BytesByClass peak_bytes() const override;
@@ -63,16 +67,13 @@ class CpuRank final : public RankCompute {
           sums(memory, layout.elements, run.train.microbatches) {}
 
     // The rank holds all the weights, so that a job needs none to come with it.
-    bool holds_whole() const { return weights != nullptr && parts == 1; }
+    bool holds_whole() const { return versions.held() && parts == 1; }
     // Where the held weights lie in the stage's flat buffer.
     SliceBounds held() const { return SliceOf(layout.elements, part, parts); }
 
     const StageLayout layout;
     int part = 0, parts = 1;  // what the rank holds, if it holds any
-    // The held weights at their current version, and how many updates made it. While a pass or a peer still
-    // uses them, an update writes the next version elsewhere.
-    std::shared_ptr<StageWeights> weights;
-    int64_t version = 0;
+    WeightVersions versions;
     Optimizer optimizer;
     std::vector<Tensor> optimizer_state;
 
@@ -100,32 +101,33 @@ class CpuRank final : public RankCompute {
   absl::StatusOr<Tensor> NewZeros(int64_t elements, MemoryClass memory_class);
   absl::Status DoAddStage(int stage, bool holds_weights, int part, int parts);
   absl::Status Hold(Stage& stage);
-  static std::shared_ptr<StageWeights> NewHeldWeights(const Stage& stage);
-  void InitializeHeld(Stage& stage) const;
-  absl::StatusOr<Tensor> DoGather(int stage, const std::vector<Tensor>& slices);
+  static std::shared_ptr<StageWeights> NewHeldWeights(Stage& stage);
+  void InitializeHeld(const Stage& stage, StageWeights& weights) const;
+  absl::StatusOr<Tensor> DoGather(int stage, const std::vector<Tensor>& slices, int version);
   absl::Status SaveSlice(const Stage& stage, const std::string& folder) const;
   absl::Status SaveInitial(const Stage& stage, const std::string& folder) const;
   absl::Status CheckBoundary(const char* what, const Stage& stage, const std::vector<int64_t>& sample,
                              const Tensor& tensor) const;
   absl::Status CheckInputs(const Stage& stage, const std::vector<Tensor>& inputs) const;
   absl::StatusOr<Tensor> AlignedWeights(const Stage& stage, Tensor fetched);
-  absl::Status ChooseWeights(Stage& stage, Tensor fetched, Pass* pass);
+  absl::StatusOr<std::shared_ptr<StageWeights>> HeldWeights(const Stage& stage, int version) const;
+  absl::Status ChooseWeights(Stage& stage, Tensor fetched, int version, Pass* pass);
   absl::Status AppendData(const Stage& stage, const Job& job, std::vector<at::Tensor>* inputs);
   absl::StatusOr<at::Tensor> Targets(const Stage& stage, const Job& job);
   absl::StatusOr<ForwardResult> DoForward(const Job& job, std::vector<Tensor> inputs, Tensor weights,
-                                          bool leaves_pass);
+                                          int version, bool leaves_pass);
   absl::StatusOr<PassOutput> RunPass(const Stage& stage, const Job& job,
                                      const std::vector<at::Tensor>& inputs, Pass* pass);
   absl::StatusOr<PassOutput> RunOnce(const Stage& stage, const Job& job,
                                      const std::vector<at::Tensor>& inputs, Pass* pass);
-  absl::Status Recompute(Stage& stage, const Job& job, Tensor weights, Pass* pass);
+  absl::Status Recompute(Stage& stage, const Job& job, Tensor weights, int version, Pass* pass);
   absl::Status DoAdopt(const Job& job, const std::vector<Tensor>& inputs);
   absl::StatusOr<BackwardResult> DoBackward(const Job& job, std::vector<Tensor> output_gradients,
-                                            Tensor weights, bool hand_out);
+                                            Tensor weights, int version, bool hand_out);
   absl::StatusOr<at::Tensor> OutputGradient(const Stage& stage, const Pass& pass, PassHalf half,
                                             const std::vector<Tensor>& given);
-  absl::Status Rebind(const Stage& stage, Tensor fetched, Pass* pass);
-  absl::Status ApplyUpdate(Stage& stage, const std::vector<Tensor>& parts);
+  absl::Status Rebind(const Stage& stage, Tensor fetched, int version, Pass* pass);
+  absl::Status ApplyUpdate(Stage& stage, const std::vector<Tensor>& parts, bool keep);
 
   const RunSpec run_;
   const std::unique_ptr<Dataset> data_;

@@ -1,0 +1,235 @@
+// Real trainings on old weights, with the real programs: under every rule, with every placement and number of
+// processes, the numbers are those of the plain loop that keeps old parameters.
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "tests/process/command.h"
+
+namespace weft {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr char kAdamW[] = "{adamw: {lr: 3.0e-3, weight_decay: 0.1}}";
+constexpr char kSgd[] = "{sgd: {lr: 0.05, momentum: 0.9, weight_decay: 0.01}}";
+
+struct Sizes {
+  int stages = 4, microbatches = 4, steps = 20;
+  std::string optimizer = kAdamW;
+};
+
+std::string GptRun(const TestFolder& folder, const std::string& schedule, const Sizes& sizes) {
+  return absl::StrCat(
+      "name: old\nmodel: {gpt: {layers: 2, width: 32, heads: 2, context: 16, dropout: 0.1}}\n",
+      "data: {text: {path: ", folder / "text.txt", "}}\n", "train: {steps: ", sizes.steps,
+      ", batch: 12, microbatches: ", sizes.microbatches, ", seed: 5, optimizer: ", sizes.optimizer,
+      "}\nstages: ", sizes.stages, "\nschedule: ", schedule, "\n");
+}
+
+std::string MlpRun(const TestFolder& folder, const std::string& schedule, const Sizes& sizes) {
+  return absl::StrCat(
+      "name: old\nmodel: {mlp: {layers: 4, width: 48, inputs: 64, classes: 10}}\n",
+      "data: {idx: {images: ", folder / "images.idx", ", labels: ", folder / "labels.idx", "}}\n",
+      "train: {steps: ", sizes.steps, ", batch: 12, microbatches: ", sizes.microbatches,
+      ", seed: 2, optimizer: ", sizes.optimizer, "}\nstages: ", sizes.stages, "\nschedule: ", schedule, "\n");
+}
+
+std::string BigEndian(uint32_t v) {
+  return {static_cast<char>(v >> 24), static_cast<char>(v >> 16), static_cast<char>(v >> 8),
+          static_cast<char>(v)};
+}
+
+void WriteData(const TestFolder& folder) {
+  std::mt19937 rng(3);
+  const char* words[] = {"warp ", "weft ", "loom ", "shuttle ", "reed ", "cloth "};
+  std::string text;
+  while (text.size() < 20000) text += words[rng() % 6];
+  folder.Write("text.txt", text);
+  std::string images = BigEndian(0x803) + BigEndian(240) + BigEndian(8) + BigEndian(8);
+  std::string labels = BigEndian(0x801) + BigEndian(240);
+  for (int i = 0; i < 240; ++i) {
+    const int label = static_cast<int>(rng() % 10);
+    labels += static_cast<char>(label);
+    for (int p = 0; p < 64; ++p) images += static_cast<char>(p % 10 == label ? 200 + rng() % 50 : rng() % 60);
+  }
+  folder.Write("images.idx", images);
+  folder.Write("labels.idx", labels);
+}
+
+using Tensors = std::map<std::string, std::string>;
+
+// The tensors of a checkpoint folder by name, as bytes.
+Tensors ReadTensors(const std::string& folder) {
+  Tensors tensors;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (entry.path().extension() != ".safetensors") continue;
+    const std::string file = ReadWholeFile(entry.path());
+    uint64_t length = 0;
+    std::memcpy(&length, file.data(), sizeof length);
+    const Json header = Json::parse(file.substr(8, length));
+    for (const auto& [name, value] : header.items()) {
+      if (name == "__metadata__") continue;
+      const uint64_t begin = value["data_offsets"][0], end = value["data_offsets"][1];
+      tensors[name] = file.substr(8 + length + begin, end - begin);
+    }
+  }
+  return tensors;
+}
+
+std::vector<double> ReadLosses(const std::string& folder) {
+  std::vector<double> losses;
+  std::ifstream file(folder + "/steps.jsonl");
+  for (std::string line; std::getline(file, line);) losses.push_back(Json::parse(line)["loss"]);
+  return losses;
+}
+
+struct Trained {
+  Tensors tensors;
+  std::vector<double> losses;
+};
+
+class OldWeights : public ::testing::Test {
+ protected:
+  void SetUp() override { WriteData(folder_); }
+
+  Trained Train(const std::string& file_text, const std::vector<std::string>& flags) {
+    std::vector<std::string> words = {"weft", "train", folder_.Write("run.yaml", file_text)};
+    words.insert(words.end(), flags.begin(), flags.end());
+    words.insert(words.end(), {"--out", folder_ / "out"});
+    const CommandResult r = Command::Run(words, 120);
+    EXPECT_EQ(r.code, 0) << r.err;
+    if (r.code != 0) return {};
+    return {ReadTensors(folder_ / "out/checkpoint"), ReadLosses(folder_ / "out")};
+  }
+
+  // The schedules are one training, placed differently.
+  template <typename RunText>
+  Trained ExpectReference(const RunText& run, const std::vector<std::string>& schedules,
+                          const std::vector<int>& processes) {
+    const Trained reference = Train(run(schedules[0]), {"--reference"});
+    EXPECT_FALSE(reference.tensors.empty());
+    for (const std::string& schedule : schedules) {
+      for (const int count : processes) {
+        SCOPED_TRACE(absl::StrCat(schedule, " on ", count, " processes"));
+        const Trained trained = Train(run(schedule), {"--processes", absl::StrCat(count)});
+        EXPECT_EQ(trained.tensors, reference.tensors) << "trained weights differ";
+        EXPECT_EQ(trained.losses, reference.losses);
+        if (HasFailure()) return reference;
+      }
+    }
+    return reference;
+  }
+
+  TestFolder folder_;
+};
+
+std::vector<std::string> Cyclic(const std::string& rule, int n) {
+  std::vector<std::string> schedules;
+  for (const std::string& base :
+       {std::string("ddp: "), std::string("fsdp: "), std::string("gpipe: "), std::string("1f1b: "),
+        absl::StrCat("lpp: {groups: 1, ranks: ", n, "}"), absl::StrCat("lpp: {groups: ", n, ", ranks: 1}")}) {
+    schedules.push_back(absl::StrCat("{", base, ", rule: ", rule, "}"));
+  }
+  return schedules;
+}
+
+TEST_F(OldWeights, CyclicRulesOnAnyPlacementAndProcesses_EndWithTheReferencesBits) {
+  std::vector<Trained> by_rule;
+  for (const std::string rule : {"cdp_v1", "cdp_v2"}) {
+    const auto gpt = [&](const std::string& s) { return GptRun(folder_, s, {}); };
+    by_rule.push_back(ExpectReference(gpt, Cyclic(rule, 4), {1, 2, 4}));
+    const auto mlp = [&](const std::string& s) { return MlpRun(folder_, s, {3, 3, 20, kSgd}); };
+    ExpectReference(mlp, Cyclic(rule, 3), {1, 3});
+    if (HasFailure()) return;
+  }
+  by_rule.push_back(Train(GptRun(folder_, "gpipe", {}), {"--reference"}));
+  EXPECT_NE(by_rule[0].tensors, by_rule[1].tensors) << "v1 and v2 must differ";
+  EXPECT_NE(by_rule[0].tensors, by_rule[2].tensors) << "v1 must differ from sync";
+  EXPECT_NE(by_rule[1].tensors, by_rule[2].tensors) << "v2 must differ from sync";
+}
+
+TEST_F(OldWeights, FewSizes_EndWithTheReferencesBits) {
+  for (const int n : {1, 2}) {
+    for (const std::string rule : {"cdp_v1", "cdp_v2"}) {
+      const auto mlp = [&](const std::string& s) { return MlpRun(folder_, s, {n, n, 20, kSgd}); };
+      ExpectReference(mlp, Cyclic(rule, n), {n});
+    }
+  }
+  // With one stage the second rule reads the newest.
+  const Sizes one{1, 1, 20, kSgd};
+  EXPECT_EQ(Train(MlpRun(folder_, "{ddp: , rule: cdp_v2}", one), {"--reference"}).tensors,
+            Train(MlpRun(folder_, "ddp", one), {"--reference"}).tensors);
+}
+
+TEST_F(OldWeights, FirstStep_IsTheSynchronousOne) {
+  for (const std::string schedule : {"{gpipe: , rule: cdp_v1}", "{gpipe: , rule: cdp_v2}", "pipedream_2bw"}) {
+    const Sizes first{4, 4, 1, kAdamW};
+    EXPECT_EQ(Train(GptRun(folder_, schedule, first), {"--processes", "2"}).tensors,
+              Train(GptRun(folder_, "gpipe", first), {"--reference"}).tensors)
+        << schedule;
+  }
+}
+
+TEST_F(OldWeights, PipeDream_EndsWithTheReferencesBits) {
+  for (const auto& optimizer : {kAdamW, kSgd}) {
+    const auto gpt = [&](const std::string& s) { return GptRun(folder_, s, {4, 1, 24, optimizer}); };
+    ExpectReference(gpt, {"pipedream"}, {1, 2, 4});
+    const auto mlp = [&](const std::string& s) { return MlpRun(folder_, s, {3, 1, 24, optimizer}); };
+    ExpectReference(mlp, {"pipedream"}, {1, 3});
+    for (const int microbatches : {2, 6}) {
+      const auto flat = [&](const std::string& s) {
+        return MlpRun(folder_, s, {4, microbatches, 20, optimizer});
+      };
+      ExpectReference(flat, {"pipedream_2bw"}, {1, 4});
+    }
+  }
+}
+
+TEST_F(OldWeights, PipeDreamOfFewStages_EndsWithTheReferencesBits) {
+  for (const int n : {1, 2}) {
+    const auto one = [&](const std::string& s) { return MlpRun(folder_, s, {n, 1, 20, kSgd}); };
+    ExpectReference(one, {"pipedream"}, {n});
+    const auto batch = [&](const std::string& s) { return MlpRun(folder_, s, {n, 2 * n, 20, kAdamW}); };
+    ExpectReference(batch, {"pipedream_2bw"}, {n});
+  }
+  // With one stage each micro-batch reads what the one before it left.
+  const Sizes one{1, 1, 20, kSgd};
+  EXPECT_EQ(Train(MlpRun(folder_, "pipedream", one), {"--processes", "1"}).tensors,
+            Train(MlpRun(folder_, "gpipe", one), {"--reference"}).tensors);
+}
+
+TEST_F(OldWeights, EveryActivationPolicy_EndsWithTheReferencesBits) {
+  const auto gpt = [&](const std::string& s) { return GptRun(folder_, s, {}); };
+  ExpectReference(
+      gpt,
+      {"{ddp: , rule: cdp_v2, activations: recompute}", "{fsdp: , rule: cdp_v2, activations: recompute}",
+       "{gpipe: , rule: cdp_v2, activations: offload}", "{fsdp: , rule: cdp_v2, activations: offload}"},
+      {2});
+}
+
+// A formula of one's own: other staleness on every stage, weights fetched, the backward on another rank.
+TEST_F(OldWeights, CustomFormula_EndsWithTheReferencesBits) {
+  const auto mlp = [&](const std::string& s) { return MlpRun(folder_, s, {4, 3, 20, kSgd}); };
+  ExpectReference(
+      mlp,
+      {"{custom: {workers: 4, compute: s, staleness: S - 1 - s}}",
+       "{custom: {workers: 3, compute: b, weights: s % W, staleness: S - 1 - s, priority: \"(k != "
+       "forward)*99 + b*9 + s\"}}",
+       "{custom: {workers: 2, compute: \"(s + (k != forward)) % W\", weights: s % W, staleness: S - 1 - s}}",
+       "{custom: {workers: 2, compute: s % W, split_backward: true, staleness: S - 1 - s}}"},
+      {1, 2});
+  // A limit goes with weights that are newest on the first stage.
+  ExpectReference(mlp, {"{custom: {workers: 4, compute: s, staleness: s, limit: S - s}}"}, {1, 2});
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,47 @@
+// The versions of one stage's weights that a rank holds: the newest, which updates make, and older ones that
+// jobs still read.
+//
+// Which ones are kept is decided outside (worker/core); who computes with a version or has it at a peer keeps
+// its memory by StageWeights::Use, also after it was dropped here. So an update may write over the newest
+// version only if nobody needs it as a version and nobody uses its memory. Private to the adapter of
+// LibTorch. Thread-safe: versions are dropped while jobs read others.
+#ifndef WEFT_WORKER_SHELL_COMPUTE_WEIGHT_VERSIONS_H_
+#define WEFT_WORKER_SHELL_COMPUTE_WEIGHT_VERSIONS_H_
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "proto/wire/mutex.h"
+#include "worker/shell/compute/torch_stage.h"
+
+namespace weft {
+
+class WeightVersions {
+ public:
+  using Weights = std::shared_ptr<StageWeights>;
+
+  // Version 0. Once, before anything else.
+  void Begin(Weights initial);
+  bool held() const { return held_; }
+
+  // Null if the rank does not hold the version.
+  Weights At(int version) const;
+  Weights newest() const;
+  int newest_version() const;
+  // The version after the newest, which stays beside it if `keep`. May be the newest's own weights, written
+  // over, if not.
+  void Add(Weights next, bool keep);
+  // Returns what is held no more; null if that version is not here, or is the newest.
+  Weights Drop(int version);
+
+ private:
+  bool held_ = false;  // set before the rank has jobs
+  mutable Mutex mutex_;
+  std::vector<std::pair<int, Weights>> versions_ ABSL_GUARDED_BY(mutex_);  // ascending
+};
+
+}  // namespace weft
+
+#endif  // WEFT_WORKER_SHELL_COMPUTE_WEIGHT_VERSIONS_H_
