@@ -101,8 +101,10 @@ Json RunJson(const RunInfo& run) {
                {"ended", Seconds(run.ended_ns)}};
   json["rank_reports"] = Json::array();
   for (const RankReport& r : run.reports) {
-    Json report = {
-        {"rank", r.rank}, {"wall_seconds", r.wall_seconds}, {"peak_activations", r.peak_activations}};
+    Json report = {{"rank", r.rank},
+                   {"wall_seconds", r.wall_seconds},
+                   {"peak_activations", r.peak_activations},
+                   {"peak_weight_versions", r.peak_weight_versions}};
     report["busy_seconds"] = r.busy_seconds;
     report["idle_seconds"] = r.idle_seconds;
     report["live_bytes"] = r.live_bytes;

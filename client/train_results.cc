@@ -174,9 +174,11 @@ Json SummaryJson(const TrainResults& r) {
     json["busy_seconds"] = ByRank(r.reports, &RankReport::busy_seconds);
     json["wall_seconds"] = Json::array();
     json["peak_activations"] = Json::array();
+    json["peak_weight_versions"] = Json::array();
     for (const RankReport& report : r.reports) {
       json["wall_seconds"].push_back(report.wall_seconds);
       json["peak_activations"].push_back(report.peak_activations);
+      json["peak_weight_versions"].push_back(report.peak_weight_versions);
     }
   }
   json["run"] = ToJson(r.spec);

@@ -75,6 +75,7 @@ struct RankReport {
   std::map<std::string, int64_t> live_bytes, peak_bytes;      // by memory class
   std::map<std::string, int64_t> bytes_sent, bytes_received;  // by tensor kind, rank to rank
   int32_t peak_activations = 0;
+  int32_t peak_weight_versions = 0;  // of one stage's weights; 0 for a rank that holds none
   double wall_seconds = 0;
 };
 struct Report {

@@ -46,6 +46,7 @@ void Encode(const RankReport& report, v1::RankReport* out) {
   EncodeMap(report.bytes_sent, out->mutable_bytes_sent());
   EncodeMap(report.bytes_received, out->mutable_bytes_received());
   out->set_peak_activations(report.peak_activations);
+  out->set_peak_weight_versions(report.peak_weight_versions);
   out->set_wall_seconds(report.wall_seconds);
 }
 
@@ -61,6 +62,8 @@ absl::StatusOr<RankReport> Decode(const v1::RankReport& in) {
   WEFT_WIRE_RETURN_IF_ERROR(DecodeMap("report.bytes_received", in.bytes_received(), &report.bytes_received));
   WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("report.peak_activations", in.peak_activations(), INT32_MAX));
   report.peak_activations = static_cast<int32_t>(in.peak_activations());
+  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("report.peak_weight_versions", in.peak_weight_versions(), INT32_MAX));
+  report.peak_weight_versions = static_cast<int32_t>(in.peak_weight_versions());
   if (!std::isfinite(in.wall_seconds()))
     return absl::InvalidArgumentError("report.wall_seconds is not a number");
   report.wall_seconds = in.wall_seconds();

@@ -136,6 +136,8 @@ TEST(Metrics, ScrapedDuringARun_AgreeWithItsSummary) {
                 summary["idle_seconds"][p][cause].get<double>() + 1e-6)
           << cause;
     }
+    EXPECT_EQ(Of(w, "weft_weight_versions"), 1);
+    EXPECT_EQ(Of(w, "weft_weight_versions_peak"), summary["peak_weight_versions"][p].get<double>());
     EXPECT_GT(Of(w, "weft_busy_seconds_total{kind=\"forward\"}"), 0);
     EXPECT_GT(Of(w, "weft_busy_seconds_total{kind=\"backward\"}"), 0);
     EXPECT_EQ(Of(w, "weft_transfer_dropped_messages_total"), 0);

@@ -44,6 +44,7 @@ RankReport SomeReport() {
   r.bytes_sent = {{"activation", 11}};
   r.bytes_received = {{"input_gradient", 13}};
   r.peak_activations = 4;
+  r.peak_weight_versions = 2;
   r.wall_seconds = 4.25;
   return r;
 }
@@ -56,6 +57,7 @@ void ExpectEqual(const RankReport& a, const RankReport& b) {
   EXPECT_EQ(a.bytes_sent, b.bytes_sent);
   EXPECT_EQ(a.bytes_received, b.bytes_received);
   EXPECT_EQ(a.peak_activations, b.peak_activations);
+  EXPECT_EQ(a.peak_weight_versions, b.peak_weight_versions);
   EXPECT_EQ(a.wall_seconds, b.wall_seconds);
 }
 

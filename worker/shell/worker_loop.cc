@@ -539,6 +539,7 @@ std::vector<RankReport> WorkerLoop::Reports(int64_t now) {
       r.bytes_received[name] = static_cast<int64_t>(slot->bytes_received[k]);
     }
     r.peak_activations = core_.peak_activations(rank);
+    r.peak_weight_versions = core_.peak_weight_versions(rank);
     r.wall_seconds = 1e-9 * static_cast<double>(clock.wall());
     reports.push_back(std::move(r));
   }
@@ -549,6 +550,8 @@ void WorkerLoop::AddRunTo(int64_t now, WorkerSnapshot* s) {
   for (Rank rank : core_.ranks()) {
     Slot* slot = SlotOf(rank);
     Add(core_.ClockAt(now, rank), s);
+    s->weight_versions = std::max(s->weight_versions, core_.weight_versions(rank));
+    s->peak_weight_versions = std::max(s->peak_weight_versions, core_.peak_weight_versions(rank));
     for (int k = 0; k < kTensorKinds; ++k) {
       s->bytes_sent[k] += slot->bytes_sent[k];
       s->bytes_received[k] += slot->bytes_received[k];

@@ -68,6 +68,8 @@ struct WorkerSnapshot {
   std::array<double, kJobKinds> busy_seconds{};
   std::array<double, kIdleCauses> idle_seconds{};
   BytesByClass live_bytes{}, peak_bytes{};
+  // The most of one stage's weights, over the ranks.
+  int weight_versions = 0, peak_weight_versions = 0;
   std::array<uint64_t, kJobKinds> jobs{};
   std::array<uint64_t, kTensorKinds> bytes_sent{}, bytes_received{};
   TransportCounters transport;

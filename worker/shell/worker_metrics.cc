@@ -22,6 +22,8 @@ class Exported final : public WorkerMetrics {
         held_(metrics_.AddGauge("weft_transfer_held_bytes", "Bytes offered to other processes and not yet released by them.")),
         dropped_(metrics_.AddCounter("weft_transfer_dropped_messages_total", "Messages of another epoch or without the right form.")),
         stale_(metrics_.AddCounter("weft_fenced_total", "Grants with a stale token; they changed nothing.")),
+        versions_(metrics_.AddGauge("weft_weight_versions", "Versions of one stage's weights that a rank of this process holds, of the rank and stage that have most.")),
+        peak_versions_(metrics_.AddGauge("weft_weight_versions_peak", "The most that it has been in this run.")),
         failures_(metrics_.AddCounter("weft_worker_failures_total", "Runs that this process reported as failed.")) {
     metrics_.AddGauge("weft_build_info", "1, with the version of this program.", {{"version", "0.1.0"}}).Set(1);
     for (int k = 0; k < kJobKinds; ++k) {
@@ -66,6 +68,8 @@ class Exported final : public WorkerMetrics {
     dropped_.RaiseTo(static_cast<double>(s.transport.dropped_messages));
     stale_.RaiseTo(static_cast<double>(s.stale_grants));
     failures_.RaiseTo(static_cast<double>(s.failures));
+    versions_.Set(s.weight_versions);
+    peak_versions_.Set(s.peak_weight_versions);
     for (int k = 0; k < kJobKinds; ++k) {
       busy_[k].RaiseTo(s.busy_seconds[k]);
       jobs_[k].RaiseTo(static_cast<double>(s.jobs[k]));
@@ -87,7 +91,9 @@ class Exported final : public WorkerMetrics {
   Gauge running_;
   Counter sent_, received_, in_place_;
   Gauge held_;
-  Counter dropped_, stale_, failures_;
+  Counter dropped_, stale_;
+  Gauge versions_, peak_versions_;
+  Counter failures_;
   std::vector<Counter> busy_, jobs_, idle_;
   std::vector<Gauge> live_, peak_;
   std::vector<Counter> bytes_sent_, bytes_received_;
