@@ -11,6 +11,7 @@
 #include "proto/run/run_schedule.h"
 #include "schedules/admission.h"
 #include "schedules/graph.h"
+#include "schedules/held_versions.h"
 
 namespace weft {
 namespace {
@@ -33,14 +34,21 @@ std::vector<RankMemory> CountRanks(const RunSpec& run, const Schedule& schedule,
     const int64_t part = sliced ? (parameters + members - 1) / members + kAlignment : parameters;
     const int64_t work = stages[s].work + (sliced ? parameters : 0);  // the slices put together
     const bool travels = graph.gradient_travels(s);
-    const int weights = travels || graph.has_reduce(s) ? 2 : 1;
+    // Where others read the weights, one version more may still be on its way to them.
+    const int shared = travels || graph.has_reduce(s) ? 1 : 0;
+    const auto of_run = [&run](int steps) { return std::min(steps, run.train.steps); };
+    // Gradients of steps that are under way together; where sums are cut, a part of each.
+    const int under_way = of_run(1 + schedule.MostStaleness(s));
+    const auto sums = static_cast<int>(graph.has_reduce(s) ? (under_way + members - 1) / members : under_way);
     for (const Rank rank : graph.members(s)) {
-      if (valid(rank)) ranks[rank].held += (weights + 1 + OptimizerBuffers(run.train.optimizer)) * part;
+      if (!valid(rank)) continue;
+      const int versions = of_run(MostVersions(graph, s, rank));
+      ranks[rank].held += (versions + shared + sums + OptimizerBuffers(run.train.optimizer)) * part;
     }
     for (int b = 0; b < schedule.microbatches; ++b) {
       const Rank rank = schedule.compute(Job::Compute(0, s, b, graph.final_backward()));
       if (!valid(rank)) continue;
-      if (travels) ranks[rank].held += parameters;
+      if (travels) ranks[rank].held += parameters * of_run(1 + schedule.StalenessOf(s, b));
       if (graph.has_pairs()) beside[rank] = std::max(beside[rank], stages[s].forward_work);
       if (work > ranks[rank].work) {
         ranks[rank].work = work;

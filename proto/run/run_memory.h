@@ -1,12 +1,13 @@
 // The memory budget of a run: what each rank's weights, gradients, optimizer and work take of it, counted,
 // and what is left for activations.
 //
-// Counted are the bytes that a rank's own arena holds, by the layers' shapes: for each held stage the weights
-// (twice where others read them while an update writes), the gradient's sum and the optimizer's state; for
-// each micro-batch whose gradient travels, that gradient; the temporary memory of the job that needs most;
-// and for every forward what it leaves until its backward. What is received from other machines is not: it
-// lies in the transport's memory. The counts are upper bounds (a test compares them with what the compute
-// measures), so that admission by them is safe. Pure.
+// Counted are the bytes that a rank's own arena holds, by the layers' shapes: for each held stage every
+// version of the weights that its readers may need (and one more where others read them while an update
+// writes), the gradient's sum for each step under way and the optimizer's state; for each micro-batch whose
+// gradient travels, that gradient, as often as there are steps whose gradients may wait together; the
+// temporary memory of the job that needs most; and for every forward what it leaves until its backward. What
+// is received from other machines is not: it lies in the transport's memory. The counts are upper bounds (a
+// test compares them with what the compute measures), so that admission by them is safe. Pure.
 #ifndef WEFT_PROTO_RUN_RUN_MEMORY_H_
 #define WEFT_PROTO_RUN_RUN_MEMORY_H_
 
