@@ -28,6 +28,7 @@ ROWS = {
     "peak activations, largest rank": lambda run: most(run, "peak_activations"),
     "activations and gradients received, largest rank": lambda run: receives(run),
     "weight fetches, largest rank": lambda run: most(run, "weight_fetches"),
+    "weight versions, largest rank": lambda run: most(run, "peak_weight_versions"),
     "idle of the rank that idles most": lambda run: most(run, "idle"),
 }
 
@@ -71,11 +72,11 @@ class Gallery:
         elif not path.exists() or path.read_text() != svg:
             self.problems.append(f"{page}: {name} is not what its command draws; draw it anew with --write")
 
-    def costs(self, page, text, arguments):
+    def costs(self, page, text, arguments, prefix=""):
         run = self.run(arguments)
         if run is None:
             return
-        for row, figure in re.findall(r"^\| ([^|]+?) \| ([0-9.]+)[^|]*\|", text, re.M):
+        for row, figure in re.findall(rf"^\| {prefix}([^|]+?) \| ([0-9.]+)[^|]*\|", text, re.M):
             period = re.fullmatch(r"period over (\d+) steps", row)
             if period:
                 steps = self.run(arguments + ["--steps", period[1]])
@@ -94,6 +95,10 @@ class Gallery:
             self.picture(path.name, name, shlex.split(command))
         if pictures and path.name != "custom.md":
             self.costs(path.name, text, shlex.split(pictures[0][1]))
+            # Rows of the page's other schedules have their names in front.
+            for _, command in pictures[1:]:
+                name = command.split()[0]
+                self.costs(path.name, text, shlex.split(command), f"{re.escape(name)}: ")
 
     def side_by_side(self):
         """The table of the front page: the same model in four or eight stages, figures in quarters of it."""

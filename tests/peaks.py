@@ -82,7 +82,8 @@ def main():
             f"rank; {title}, on two worker processes. The simulator gets the schedule and equal times (a backward twice a "
             "forward), then the order\nin which the run's jobs really went (`weft simulate trace.json`, the most of its "
             "steps). Fixed orders, and ranks that wait for nobody, have the same number in all three columns whatever jobs "
-            "last;\na greedy schedule decides by what is ready, so its first column is a prediction. Measured and replayed "
+            "last;\na greedy schedule decides by what is ready, so its first column is a prediction. Schedules on old weights, "
+            "whose steps overlap, are not here: their order is not that of one step. Measured and replayed "
             f"are equal under every schedule{'' if bad == 0 else f', **but for {bad}**'}.\nWritten by `tests/peaks.py "
             "build/release/bin --out docs/measurements/peaks.md`; `ctest -R simulated_test` and `ctest -R peaks` assert "
             "it.\n\n")
