@@ -107,7 +107,7 @@ Profile CountedProfile(const RunSpec& run, double flops) {
     part.backward = 2 * part.forward;
     part.backward_input = part.backward_weight = part.forward;
     part.activation_bytes =
-        samples * static_cast<double>(layer.left_bytes) + static_cast<double>(layer.left_alignment);
+        samples * static_cast<double>(layer.left_bytes) + static_cast<double>(layer.left_fixed);
     part.output_bytes = kElement * samples * static_cast<double>(layer.output_elements());
     part.weight_bytes = kElement * static_cast<double>(layer.parameters);
     part.state_bytes = copies * part.weight_bytes;

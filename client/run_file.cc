@@ -43,7 +43,8 @@ absl::StatusOr<std::string> ReadText(const std::string& path) {
 }
 
 // The texts of a file that are paths, as pointers into its JSON.
-constexpr const char* kPaths[] = {"/data/text/path", "/data/idx/images", "/data/idx/labels"};
+constexpr const char* kPaths[] = {"/data/text/path", "/data/idx/images", "/data/idx/labels",
+                                  "/data/cifar10/path"};
 
 std::string DottedPath(const char* pointer) {
   std::string path = pointer + 1;
@@ -68,10 +69,12 @@ std::string NameOf(const std::string& path) {
   return !name.empty() && absl::ascii_isalnum(name[0]) ? name : "run";
 }
 
-absl::Status CheckReadable(const std::string& path) {
+absl::Status CheckReadable(const std::string& path, bool may_be_folder) {
   std::error_code error;
-  if (fs::is_directory(path, error))
+  if (fs::is_directory(path, error)) {
+    if (may_be_folder) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrCat(path, " is a folder, not a file"));
+  }
   errno = 0;
   if (std::ifstream(path, std::ios::binary)) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("cannot read ", path, ": ", std::strerror(errno)));
@@ -112,7 +115,8 @@ absl::StatusOr<RunSpec> ParseRunFile(const std::string& path, const std::string&
   for (const char* pointer : kPaths) {
     const Json::json_pointer where(pointer);
     if (data == RunFileData::kIgnored || !json.contains(where)) continue;
-    const absl::Status readable = CheckReadable(json[where]);
+    const absl::Status readable =
+        CheckReadable(json[where], where.back() == "path" && !json["data"].contains("text"));
     if (!readable.ok())
       return at(DottedPath(pointer), absl::StrCat(DottedPath(pointer), ": ", readable.message()));
   }

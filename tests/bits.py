@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Trains a gpt on text, an mlp and a two_tower on IDX images under every schedule family, at several sizes and numbers of
+"""Trains a gpt on text, an mlp, a two_tower, residual networks and a vision transformer on IDX images under every schedule family, at several sizes and numbers of
 processes, and compares every checkpoint, byte by byte, with the plain loop's (weft train --reference).
 
     bits.py BIN_DIR [--small] [--processes 1,2,4] [--out docs/measurements/bits.md]
@@ -103,10 +103,22 @@ def models(folder, small):
                 f"train: {{steps: {steps}, batch: {batch}, microbatches: 8, seed: 3, optimizer: {{adamw: {{lr: 1.0e-3}}}}}}\n"
                 "stages: 4\n")
 
+    def resnet(depth, width, batch, steps):
+        return (f"resnet{depth}, width {width}, 4 stages, 8 micro-batches",
+                f"model: {{resnet{depth}: {{width: {width}, channels: 1, size: 12, classes: 10}}}}\n{idx}\n"
+                f"train: {{steps: {steps}, batch: {batch}, microbatches: 8, seed: 4, "
+                "optimizer: {sgd: {lr: 0.05, momentum: 0.9, weight_decay: 0.001}}}\nstages: 4\n")
+
+    def vit(width, batch, steps):
+        return (f"vit_b16, width {width}, 4 stages, 8 micro-batches",
+                f"model: {{vit_b16: {{layers: 4, width: {width}, heads: 4, patch: 3, channels: 1, size: 12, classes: 10}}}}\n{idx}\n"
+                f"train: {{steps: {steps}, batch: {batch}, microbatches: 8, seed: 6, optimizer: {{adamw: {{lr: 1.0e-3}}}}}}\n"
+                "stages: 4\n")
+
     if small:
-        return [gpt(32, 32, 8, 3), mlp(48, 16, 4), two_tower(1, 48, 16, 3)]
+        return [gpt(32, 32, 8, 3), mlp(48, 16, 4), two_tower(1, 48, 16, 3), resnet(18, 4, 16, 2)]
     return [gpt(32, 32, 8, 4), gpt(96, 64, 16, 3), mlp(48, 16, 6), mlp(256, 64, 6), two_tower(1, 48, 16, 4),
-            two_tower(0, 256, 64, 4)]
+            two_tower(0, 256, 64, 4), resnet(18, 16, 32, 3), resnet(50, 4, 16, 3), vit(48, 16, 3)]
 
 
 def families(weft):

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/run/resnet.h"
 
 namespace weft {
 namespace {
@@ -17,13 +18,34 @@ constexpr int64_t kFloat = 4, kInt64 = 8;
 constexpr int64_t kAlignment = 64;
 
 // Only what grows with a product of sizes is counted: the multiply-adds of matrix products, and the additions
-// of the embedding, which has no product. Normalizations, activations and softmax are left out.
+// of an embedding that has no product. Normalizations, activations and softmax are left out.
+//
+// A transformer block over `tokens` tokens. `masks`: of dropout, at each of its places.
+LayerCount CountBlock(int number, int64_t tokens, int64_t width, int64_t heads, int64_t masks) {
+  const double t = static_cast<double>(tokens), c = static_cast<double>(width);
+  const int64_t hidden = tokens * width;
+  const double products = 2 * t * 12 * c * c;                  // qkv 3, projection 1, expand 4, contract 4
+  const double attention = 2 * 2 * t * t * c;                  // scores, and their product with the values
+  const int64_t parameters = 12 * width * width + 13 * width;  // with biases and two norms
+  // In units of the hidden state: both norms' outputs, qkv 3, attention's output and the same by tokens,
+  // the sum in the middle, before and behind the GELU 4 each, the output, two masks. Two norms' statistics,
+  // and those of the attention's softmax.
+  const int64_t left = kFloat * hidden * (17 + 2 * masks) + kFloat * tokens * (4 + heads);
+  return {absl::StrCat("block", number),
+          {number},
+          products + attention,
+          parameters,
+          {tokens, width},
+          left,
+          20 * kAlignment};
+}
+
 std::vector<LayerCount> Count(const GptSpec& m) {
   const int64_t width = m.width, context = m.context, vocabulary = m.vocabulary;
   const double tokens = static_cast<double>(context), c = static_cast<double>(width);
   const int64_t hidden = context * width;
   std::vector<LayerCount> layers;
-  const int64_t masks = m.dropout > 0 ? 1 : 0;  // at each place
+  const int64_t masks = m.dropout > 0 ? 1 : 0;
   // The tokens, the output, a mask.
   layers.push_back({"embedding",
                     {},
@@ -32,22 +54,7 @@ std::vector<LayerCount> Count(const GptSpec& m) {
                     {context, width},
                     kInt64 * context + kFloat * hidden * (1 + masks),
                     3 * kAlignment});
-  for (int i = 0; i < m.layers; ++i) {
-    const double products = 2 * tokens * 12 * c * c;             // qkv 3, projection 1, expand 4, contract 4
-    const double attention = 2 * 2 * tokens * tokens * c;        // scores, and their product with the values
-    const int64_t parameters = 12 * width * width + 13 * width;  // with biases and two norms
-    // In units of the hidden state: both norms' outputs, qkv 3, attention's output and the same by tokens,
-    // the sum in the middle, before and behind the GELU 4 each, the output, two masks. Two norms' statistics,
-    // and those of the attention's softmax.
-    const int64_t left = kFloat * hidden * (17 + 2 * masks) + kFloat * context * (4 + m.heads);
-    layers.push_back({absl::StrCat("block", i),
-                      {i},
-                      products + attention,
-                      parameters,
-                      {context, width},
-                      left,
-                      20 * kAlignment});
-  }
+  for (int i = 0; i < m.layers; ++i) layers.push_back(CountBlock(i, context, width, m.heads, masks));
   // The norm's statistics and output, the scores' logarithmic softmax, the targets.
   layers.push_back({"head",
                     {m.layers},
@@ -56,6 +63,93 @@ std::vector<LayerCount> Count(const GptSpec& m) {
                     {},
                     kFloat * (hidden + 2 * context + context * vocabulary) + kInt64 * context,
                     8 * kAlignment});
+  return layers;
+}
+
+std::vector<LayerCount> Count(const VitSpec& m) {
+  const int64_t width = m.width, patches = m.patches(), tokens = patches + 1, classes = m.classes;
+  const int64_t pixels = int64_t{m.channels} * m.patch * m.patch;  // of a patch
+  std::vector<LayerCount> layers;
+  // The image by patches, the output. While it runs also the image, the products and all tokens together.
+  layers.push_back({"embedding",
+                    {},
+                    2.0 * static_cast<double>(patches) * static_cast<double>(pixels * width),
+                    pixels * width + width + width + tokens * width,
+                    {tokens, width},
+                    kFloat * (patches * pixels + tokens * width),
+                    3 * kAlignment,
+                    0,
+                    kFloat * (patches * pixels + 2 * tokens * width)});
+  for (int i = 0; i < m.layers; ++i) layers.push_back(CountBlock(i, tokens, width, m.heads, 0));
+  // Of the first token: the norm's statistics and output, the logarithmic softmax, the target.
+  layers.push_back({"head",
+                    {m.layers},
+                    2.0 * static_cast<double>(width) * static_cast<double>(classes),
+                    2 * width + width * classes + classes,
+                    {},
+                    kFloat * (width + 2 + classes) + kInt64,
+                    8 * kAlignment,
+                    0,
+                    kFloat * tokens * width});
+  return layers;
+}
+
+// Adds a convolution and its norm. What is left of it is its own output, which the norm reads; the norm's is
+// left only if something behind it reads that.
+void AddConvolution(const NormedConvolution& c, LayerCount* layer) {
+  const int64_t places = c.out_side * c.out_side, taps = c.in * c.kernel * c.kernel;
+  layer->forward_flops += 2.0 * static_cast<double>(taps * c.out) * static_cast<double>(places);
+  layer->parameters += taps * c.out + 2 * c.out;
+  layer->statistics += 2 * c.out;
+  layer->left_bytes += kFloat * c.out * places;
+  // The batch's mean and variance, each in three forms.
+  layer->left_fixed += kAlignment + 6 * (kFloat * c.out + kAlignment);
+  // The image unfolded, one column for each place.
+  const bool unfolds = c.kernel != 1 || c.stride != 1;
+  layer->work_bytes = std::max(layer->work_bytes, unfolds ? kFloat * taps * places : 0);
+}
+
+std::vector<LayerCount> Count(const ResNetSpec& m) {
+  const ResNetPlan plan = PlanOf(m);
+  const NormedConvolution& first = plan.stem;
+  std::vector<LayerCount> layers;
+  LayerCount stem;
+  stem.name = "stem";
+  AddConvolution(first, &stem);
+  stem.output = {first.out, plan.stem_side, plan.stem_side};
+  // The image, what the ReLU makes, and if that is pooled, the output and the place of each maximum.
+  const int64_t activated = first.out * first.out_side * first.out_side;
+  stem.left_bytes += kFloat * (first.in * first.in_side * first.in_side + activated) +
+                     (plan.pools ? (kFloat + kInt64) * stem.output_elements() : 0);
+  stem.left_fixed += 4 * kAlignment;
+  layers.push_back(std::move(stem));
+  for (size_t i = 0; i < plan.blocks.size(); ++i) {
+    const ResNetBlock& block = plan.blocks[i];
+    LayerCount layer;
+    layer.name = absl::StrCat("block", i);
+    layer.inputs = {static_cast<int>(i)};
+    // Every ReLU's output, the last of which is the block's.
+    for (const NormedConvolution& c : block.path) {
+      AddConvolution(c, &layer);
+      layer.left_bytes += kFloat * c.out * c.out_side * c.out_side;
+      layer.left_fixed += kAlignment;
+    }
+    if (block.shortcut.has_value()) AddConvolution(*block.shortcut, &layer);
+    const NormedConvolution& last = block.path.back();
+    layer.output = {last.out, last.out_side, last.out_side};
+    layers.push_back(std::move(layer));
+  }
+  const int64_t features = plan.features, classes = m.classes;
+  // The averages, the logarithmic softmax, the target.
+  layers.push_back({"head",
+                    {static_cast<int>(plan.blocks.size())},
+                    2.0 * static_cast<double>(features) * static_cast<double>(classes),
+                    features * classes + classes,
+                    {},
+                    kFloat * (features + classes) + kInt64,
+                    6 * kAlignment,
+                    0,
+                    kFloat * features * plan.last_side * plan.last_side});
   return layers;
 }
 

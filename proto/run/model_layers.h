@@ -21,11 +21,15 @@ struct LayerCount {
   std::string name;             // "embedding", "block0", .., "head"; "linear0", ..
   std::vector<int> inputs;      // the layers that it reads, ascending; none for the data
   double forward_flops = 0;     // a sample; a multiply-add counts 2
-  int64_t parameters = 0;       // elements
+  int64_t parameters = 0;       // elements that are trained
   std::vector<int64_t> output;  // sizes, of a sample; none for the last layer, whose output is the loss
   // Bytes that a forward leaves for its backward: its output and what else is saved, its input not. Those of
-  // a sample, and what the alignment of tensors adds for a micro-batch at most.
-  int64_t left_bytes = 0, left_alignment = 0;
+  // a sample, and those of a micro-batch of any size at most (statistics, the alignment of tensors).
+  int64_t left_bytes = 0, left_fixed = 0;
+  // Elements that lie with the parameters and are not trained: running averages of batch norms.
+  int64_t statistics = 0;
+  // Bytes of a sample that one operation takes while it runs, besides its inputs and outputs.
+  int64_t work_bytes = 0;
 
   int64_t output_elements() const;  // of a sample; 0 for the last layer
 };

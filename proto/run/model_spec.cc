@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/run/file_section.h"
+#include "proto/run/unknown_name.h"
 
 namespace weft {
 namespace {
@@ -12,6 +13,8 @@ using Json = nlohmann::json;
 constexpr int kLayersMost = 1000;
 constexpr int kWidthMost = 65536;
 constexpr int kInputsMost = 1 << 24;
+constexpr int kChannelsMost = 256;
+constexpr int kSizeMost = 4096;  // of an image's side
 
 // What models of linear layers on images have in common.
 template <typename Spec>
@@ -61,6 +64,58 @@ GptSpec ReadGpt(const Choice& choice, absl::Status& status) {
   return gpt;
 }
 
+ResNetSpec ReadResNet(const Choice& choice, int depth, absl::Status& status) {
+  ResNetSpec resnet;
+  resnet.depth = depth;
+  FileSection section(choice.parameters, choice.path, {"classes", "channels", "size", "stem", "width"},
+                      status);
+  section.Read("classes", resnet.classes, 2, kWidthMost);
+  section.Read("channels", resnet.channels, 1, kChannelsMost);
+  section.Read("size", resnet.size, 1, kSizeMost);
+  section.Read("width", resnet.width, 1, kWidthMost / 32);
+  std::string stem = "cifar";
+  section.Read("stem", stem);
+  if (stem != "cifar" && stem != "imagenet") {
+    section.Fail("stem", UnknownName("stem", stem, {"cifar", "imagenet"}));
+  }
+  resnet.stem = stem == "imagenet" ? ResNetSpec::Stem::kImageNet : ResNetSpec::Stem::kCifar;
+  return resnet;
+}
+
+VitSpec ReadVit(const Choice& choice, absl::Status& status) {
+  VitSpec vit;
+  FileSection section(choice.parameters, choice.path,
+                      {"layers", "width", "heads", "patch", "classes", "channels", "size"}, status);
+  section.Read("layers", vit.layers, 1, kLayersMost);
+  section.Read("width", vit.width, 1, kWidthMost);
+  section.Read("heads", vit.heads, 1, kWidthMost);
+  section.Read("patch", vit.patch, 1, kSizeMost);
+  section.Read("classes", vit.classes, 2, kWidthMost);
+  section.Read("channels", vit.channels, 1, kChannelsMost);
+  section.Read("size", vit.size, 1, kSizeMost);
+  if (section.ok() && vit.width % vit.heads != 0) {
+    section.Fail("width", absl::StrCat(vit.width, " is not divisible by heads ", vit.heads,
+                                       "; each head takes an equal share of the width"));
+  }
+  if (section.ok() && vit.size % vit.patch != 0) {
+    section.Fail("patch", absl::StrCat(vit.patch, " does not divide the image's size ", vit.size));
+  }
+  return vit;
+}
+
+Json Parameters(const ResNetSpec& m) {
+  return {{"classes", m.classes},
+          {"channels", m.channels},
+          {"size", m.size},
+          {"stem", m.stem == ResNetSpec::Stem::kCifar ? "cifar" : "imagenet"},
+          {"width", m.width}};
+}
+
+Json Parameters(const VitSpec& m) {
+  return {{"layers", m.layers},   {"width", m.width},       {"heads", m.heads}, {"patch", m.patch},
+          {"classes", m.classes}, {"channels", m.channels}, {"size", m.size}};
+}
+
 Json Parameters(const MlpSpec& m) {
   return {{"layers", m.layers},
           {"width", m.width},
@@ -82,21 +137,46 @@ Json Parameters(const GptSpec& m) {
 }  // namespace
 
 std::string ModelName(const ModelSpec& model) {
-  if (std::holds_alternative<MlpSpec>(model)) return "mlp";
-  return std::holds_alternative<TwoTowerSpec>(model) ? "two_tower" : "gpt";
+  struct Name {
+    std::string operator()(const MlpSpec&) const { return "mlp"; }
+    std::string operator()(const TwoTowerSpec&) const { return "two_tower"; }
+    std::string operator()(const GptSpec&) const { return "gpt"; }
+    std::string operator()(const ResNetSpec& m) const { return absl::StrCat("resnet", m.depth); }
+    std::string operator()(const VitSpec&) const { return "vit_b16"; }
+  };
+  return std::visit(Name(), model);
 }
 
-std::string DataOf(const ModelSpec& model) { return std::holds_alternative<GptSpec>(model) ? "text" : "idx"; }
+bool LearnsFromText(const ModelSpec& model) { return std::holds_alternative<GptSpec>(model); }
+
+ImageInputs ImageInputsOf(const ModelSpec& model) {
+  struct Inputs {
+    static ImageInputs Square(int channels, int size, int classes) {
+      return {int64_t{channels} * size * size, channels, size, classes};
+    }
+    ImageInputs operator()(const MlpSpec& m) const { return {m.inputs, 0, 0, m.classes}; }
+    ImageInputs operator()(const TwoTowerSpec& m) const { return {m.inputs, 0, 0, m.classes}; }
+    ImageInputs operator()(const GptSpec&) const { return {}; }
+    ImageInputs operator()(const ResNetSpec& m) const { return Square(m.channels, m.size, m.classes); }
+    ImageInputs operator()(const VitSpec& m) const { return Square(m.channels, m.size, m.classes); }
+  };
+  return std::visit(Inputs(), model);
+}
 
 ModelSpec ReadModel(const Json& value, const std::string& path, absl::Status& status) {
-  const Choice choice = ReadChoice(value, path,
-                                   {"model",
-                                    {"gpt", "mlp", "two_tower"},
-                                    {"resnet18", "resnet34", "resnet50", "vit_b16", "torchscript"},
-                                    {}},
-                                   status);
+  const Choice choice =
+      ReadChoice(value, path,
+                 {"model",
+                  {"gpt", "mlp", "two_tower", "resnet18", "resnet34", "resnet50", "vit_b16"},
+                  {"torchscript"},
+                  {}},
+                 status);
   if (choice.name == "mlp") return ReadMlp(choice, status);
   if (choice.name == "two_tower") return ReadTwoTower(choice, status);
+  for (const int depth : {18, 34, 50}) {
+    if (choice.name == absl::StrCat("resnet", depth)) return ReadResNet(choice, depth, status);
+  }
+  if (choice.name == "vit_b16") return ReadVit(choice, status);
   return ReadGpt(choice, status);
 }
 

@@ -5,6 +5,7 @@
 #ifndef WEFT_PROTO_RUN_MODEL_SPEC_H_
 #define WEFT_PROTO_RUN_MODEL_SPEC_H_
 
+#include <cstdint>
 #include <string>
 #include <variant>
 
@@ -38,12 +39,47 @@ struct GptSpec {
   int vocabulary = 256;  // bytes
   double dropout = 0;
 };
-using ModelSpec = std::variant<MlpSpec, TwoTowerSpec, GptSpec>;
+// A residual network over square images (arXiv 1512.03385; strides as torchvision has them). resnet.h has its
+// blocks.
+struct ResNetSpec {
+  enum class Stem : uint8_t {
+    kCifar,     // 3x3, keeps the image's size
+    kImageNet,  // 7x7 with stride 2 and a maximum over 3x3 with stride 2
+  };
+  int depth = 18;  // 18, 34 or 50
+  int width = 64;  // channels of the first blocks; every group of blocks doubles them
+  int classes = 10;
+  int channels = 3;  // of an image
+  int size = 32;     // of an image's side
+  Stem stem = Stem::kCifar;
+};
+// A vision transformer over square images (arXiv 2010.11929); the defaults are ViT-B/16.
+struct VitSpec {
+  int layers = 12;  // transformer blocks; embedding and head are further layers of the chain
+  int width = 768;
+  int heads = 12;
+  int patch = 16;  // of a patch's side; divides size
+  int classes = 1000;
+  int channels = 3;  // of an image
+  int size = 224;    // of an image's side
+  int patches() const { return (size / patch) * (size / patch); }
+};
+using ModelSpec = std::variant<MlpSpec, TwoTowerSpec, GptSpec, ResNetSpec, VitSpec>;
 
-// "mlp", "two_tower", "gpt": as in a run file.
+// "mlp", "two_tower", "gpt", "resnet18", "resnet34", "resnet50", "vit_b16": as in a run file.
 std::string ModelName(const ModelSpec& model);
-// The kind of data that it learns from: "text" or "idx".
-std::string DataOf(const ModelSpec& model);
+// True for a model that learns from text; the others learn from labelled images.
+bool LearnsFromText(const ModelSpec& model);
+
+// What a model that learns from images reads of one.
+struct ImageInputs {
+  int64_t features = 0;  // numbers of an image
+  int channels = 0;      // of these, and the side of an image; 0 where the model takes any shape
+  int size = 0;
+  int classes = 0;
+};
+// Of a model that learns from text everything is 0.
+ImageInputs ImageInputsOf(const ModelSpec& model);
 
 ModelSpec ReadModel(const nlohmann::json& value, const std::string& path, absl::Status& status);
 nlohmann::json ToJson(const ModelSpec& model);

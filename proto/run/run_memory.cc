@@ -18,7 +18,7 @@ namespace {
 
 constexpr int64_t kFloat = 4, kAlignment = 64;
 constexpr int64_t kSmallTensors = 4096;     // scalars and the like
-constexpr int64_t kParametersOfLayer = 12;  // at most, each aligned by itself
+constexpr int64_t kParametersOfLayer = 20;  // at most, each aligned by itself
 
 // What does not come and go with micro-batches.
 std::vector<RankMemory> CountRanks(const RunSpec& run, const Schedule& schedule,
@@ -74,10 +74,12 @@ StageMemory CountStage(const RunSpec& run, int stage) {
     return kFloat * layers[layer].output_elements() * run.microbatch_samples() + kAlignment;
   };
   StageMemory memory;
-  int64_t all = 0, output = 0;
+  int64_t all = 0, output = 0, operation = 0;
   for (int l = links.first_layer; l < links.end_layer; ++l) {
-    memory.parameters += kFloat * layers[l].parameters + kAlignment * kParametersOfLayer;
-    all += layers[l].left_bytes * run.microbatch_samples() + layers[l].left_alignment;
+    memory.parameters +=
+        kFloat * (layers[l].parameters + layers[l].statistics) + kAlignment * kParametersOfLayer;
+    all += layers[l].left_bytes * run.microbatch_samples() + layers[l].left_fixed;
+    operation = std::max(operation, layers[l].work_bytes * run.microbatch_samples() + kAlignment);
     output = kFloat * layers[l].output_elements() * run.microbatch_samples();
   }
   const ActivationPolicy activations = ActivationsOf(run.schedule);
@@ -91,11 +93,11 @@ StageMemory CountStage(const RunSpec& run, int stage) {
   for (const int from : links.inputs) input += bytes_of(from);
   // The gradients that arrive at the parameters' places, and activations that were made again.
   memory.between = all + input + (activations == ActivationPolicy::kRecompute ? all : 0);
-  memory.work = memory.parameters + passes * all + (retained ? 1 : 2) * input +
+  memory.work = memory.parameters + passes * all + operation + (retained ? 1 : 2) * input +
                 // Gradients of several consumers are summed into one more.
                 (links.consumers > 1 ? bytes_of(links.end_layer - 1) : 0) + kSmallTensors;
   // What it saves is in what it leaves; what it makes on the way, or again and drops, is no more than that.
-  memory.forward_work = all + input + kSmallTensors;
+  memory.forward_work = all + input + operation + kSmallTensors;
   return memory;
 }
 

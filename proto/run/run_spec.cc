@@ -9,6 +9,7 @@
 #include "proto/run/byte_size.h"
 #include "proto/run/file_section.h"
 #include "proto/run/model_layers.h"
+#include "proto/run/resnet.h"
 #include "proto/run/schedule_spec.h"
 
 namespace weft {
@@ -35,8 +36,8 @@ std::string ReadName(FileSection& file) {
 
 DataSpec ReadData(FileSection& file, absl::Status& status) {
   file.Require("data", "data: {text: {path: input.txt}}");
-  const Choice choice =
-      ReadChoice(file.At("data"), "data", {"kind of data", {"text", "idx"}, {"cifar10"}, {"order"}}, status);
+  const Choice choice = ReadChoice(file.At("data"), "data",
+                                   {"kind of data", {"text", "idx", "cifar10"}, {}, {"order"}}, status);
   DataSpec data;
   if (choice.name == "idx") {
     IdxData idx;
@@ -46,6 +47,12 @@ DataSpec ReadData(FileSection& file, absl::Status& status) {
     section.Read("images", idx.images);
     section.Read("labels", idx.labels);
     data.source = idx;
+  } else if (choice.name == "cifar10") {
+    Cifar10Data cifar10;
+    FileSection section(choice.parameters, choice.path, {"path"}, status);
+    section.Require("path", "path: cifar-10-batches-bin");
+    section.Read("path", cifar10.path);
+    data.source = cifar10;
   } else {
     TextData text;
     FileSection section(choice.parameters, choice.path, {"path"}, status);
@@ -63,13 +70,24 @@ DataSpec ReadData(FileSection& file, absl::Status& status) {
 void CheckModelAndData(const RunSpec& spec, absl::Status& status) {
   if (!status.ok()) return;
   const bool text = std::holds_alternative<TextData>(spec.data.source);
-  const std::string wanted = DataOf(spec.model);
-  if ((text ? "text" : "idx") == wanted) return;
+  if (text == LearnsFromText(spec.model)) return;
   status = ErrorAt("data", absl::StrCat("the model ", ModelName(spec.model),
                                         text ? " learns from labelled images, not text; "
                                                "write data: {idx: {images: .., labels: ..}}"
-                                             : " learns from text, not idx; write data: "
+                                             : " learns from text, not images; write data: "
                                                "{text: {path: input.txt}}"));
+}
+
+// A batch norm over one value has nothing to compare it with.
+void CheckBatchNorm(const RunSpec& spec, absl::Status& status) {
+  const auto* resnet = std::get_if<ResNetSpec>(&spec.model);
+  if (!status.ok() || resnet == nullptr || spec.microbatch_samples() > 1) return;
+  if (PlanOf(*resnet).last_side > 1) return;
+  status =
+      ErrorAt("train.batch",
+              absl::StrCat("one sample a micro-batch is one value a channel for the last batch norms of ",
+                           ModelName(spec.model), " on images of size ", resnet->size,
+                           ", which has no variance; use fewer microbatches, a larger batch or images"));
 }
 
 OptimizerSpec ReadOptimizer(FileSection& train, absl::Status& status) {
@@ -204,6 +222,8 @@ Json ToJson(const DataSpec& data) {
   Json json = {{"order", data.order}};
   if (const auto* text = std::get_if<TextData>(&data.source)) {
     json["text"] = {{"path", text->path}};
+  } else if (const auto* cifar10 = std::get_if<Cifar10Data>(&data.source)) {
+    json["cifar10"] = {{"path", cifar10->path}};
   } else {
     const auto& idx = std::get<IdxData>(data.source);
     json["idx"] = {{"images", idx.images}, {"labels", idx.labels}};
@@ -236,6 +256,7 @@ absl::StatusOr<RunSpec> ParseRunSpec(const Json& json) {
   spec.data = ReadData(file, status);
   CheckModelAndData(spec, status);
   spec.train = ReadTrain(file, status);
+  CheckBatchNorm(spec, status);
   spec.layers_of_stage = ReadStages(file, spec.model, status);
   file.Require("schedule", "schedule: 1f1b");
   spec.schedule = ReadSchedule(file.At("schedule"), "schedule", status);

@@ -33,8 +33,11 @@ struct TextData {
 struct IdxData {
   std::string images, labels;
 };
+struct Cifar10Data {
+  std::string path;  // a file of records, or the folder of the published ones
+};
 struct DataSpec {
-  std::variant<TextData, IdxData> source;
+  std::variant<TextData, IdxData, Cifar10Data> source;
   std::string order = "sequential";
 };
 

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <limits>
 #include <numeric>
 #include <thread>
@@ -323,6 +324,11 @@ void WriteFile(const std::string& path, const std::string& content) {
   std::ofstream(path, std::ios::binary) << content;
 }
 
+std::string ReadFile(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+}
+
 std::string SmallText(int bytes) {
   const char* words[] = {"the ", "cat ", "sat ", "on ", "a ", "mat. "};
   std::string text;
@@ -367,6 +373,40 @@ RunSpec SmallMlpRun(const std::string& folder, int stages) {
   model.layers = 5;
   RunSpec run = SmallImageRun("small-mlp", folder, 7, model);
   run.layers_of_stage = NearEqual(model.layers, stages);
+  return run;
+}
+
+RunSpec SmallResNetRun(const std::string& folder, int stages, int depth) {
+  ResNetSpec model;
+  model.depth = depth;
+  model.width = depth == 50 ? 2 : 4;
+  model.channels = 1;
+  model.size = depth == 50 ? 22 : 9;
+  model.stem = depth == 50 ? ResNetSpec::Stem::kImageNet : ResNetSpec::Stem::kCifar;
+  RunSpec run;
+  run.name = "small-resnet";
+  run.model = model;
+  run.data.source = SmallImages(folder, model.size);
+  run.train = {3, 20, 4, 3, Sgd()};
+  run.layers_of_stage = NearEqual(static_cast<int>(CountLayers(run.model).size()), stages);
+  return run;
+}
+
+RunSpec SmallVitRun(const std::string& folder, int stages) {
+  VitSpec model;
+  model.layers = 3;
+  model.width = 24;
+  model.heads = 3;
+  model.patch = 4;
+  model.classes = 10;
+  model.channels = 1;
+  model.size = 12;
+  RunSpec run;
+  run.name = "small-vit";
+  run.model = model;
+  run.data.source = SmallImages(folder, model.size);
+  run.train = {3, 20, 4, 3, Sgd()};
+  run.layers_of_stage = NearEqual(static_cast<int>(CountLayers(run.model).size()), stages);
   return run;
 }
 

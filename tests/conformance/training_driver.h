@@ -26,6 +26,7 @@ class TemporaryFolder {
 };
 
 void WriteFile(const std::string& path, const std::string& content);
+std::string ReadFile(const std::string& path);
 
 // Text that can be learned: words in a fixed grammar, so that the loss falls quickly.
 std::string SmallText(int bytes);
@@ -36,6 +37,11 @@ RunSpec SmallGptRun(const std::string& folder, int stages);
 RunSpec SmallMlpRun(const std::string& folder, int stages);
 // The same images, of 8 x 8, for two towers under one head; without a stem each reads one half of an image.
 RunSpec SmallTwoTowerRun(const std::string& folder, int stages, int stem);
+// The same images under a residual network with few channels; sizes are odd in places. A depth of 50 comes
+// with the stem for ImageNet.
+RunSpec SmallResNetRun(const std::string& folder, int stages, int depth);
+// Under a vision transformer.
+RunSpec SmallVitRun(const std::string& folder, int stages);
 OptimizerSpec Sgd();
 OptimizerSpec AdamW();
 

@@ -162,6 +162,23 @@ TEST_F(IdxTest, PlainAndPackedFiles_GiveTheSameSamples) {
   }
 }
 
+TEST_F(IdxTest, ImagesOfAnotherShapeThanTheModels_AreRefused) {
+  Use(Images(), Labels());
+  ResNetSpec model;
+  model.channels = 1;
+  model.size = 2;
+  model.classes = 3;
+  run_.model = model;
+  EXPECT_TRUE(Dataset::Open(run_).ok());
+  std::get<ResNetSpec>(run_.model).channels = 3;
+  ExpectRefused(absl::StatusCode::kInvalidArgument, {"images", "1 channel and 2 x 2", "channels: 3"});
+  VitSpec vit;
+  vit.channels = 1;
+  vit.size = 4;
+  run_.model = vit;
+  ExpectRefused(absl::StatusCode::kInvalidArgument, {"images", "2 x 2", "model.vit_b16", "size: 4"});
+}
+
 TEST_F(IdxTest, UnusableFiles_AreRefusedByName) {
   const auto bad = absl::StatusCode::kInvalidArgument;
   Use(Images(), Labels());
@@ -200,6 +217,73 @@ TEST_F(IdxTest, DamagedPackedFile_IsRefused) {
   flipped[flipped.size() - 6] ^= 1;  // in the checksum
   run_.data.source = IdxData{Write("bad.gz", flipped), labels};
   ExpectRefused(absl::StatusCode::kInvalidArgument, {"bad.gz", "damaged"});
+}
+
+class Cifar10Test : public DataTest {
+ protected:
+  Cifar10Test() { run_.model = ResNetSpec(); }
+  // Records with these labels; pixel p of each is label + p modulo 256.
+  static std::string Records(const std::vector<int>& labels) {
+    std::string records;
+    for (const int label : labels) {
+      records.push_back(static_cast<char>(label));
+      for (int p = 0; p < 3072; ++p) records.push_back(static_cast<char>((label + p) % 256));
+    }
+    return records;
+  }
+};
+
+TEST_F(Cifar10Test, OneFile_GivesItsRecords) {
+  run_.data.source = Cifar10Data{Write("test_batch.bin", Records({3, 9}))};
+  auto data = Dataset::Open(run_);
+  ASSERT_TRUE(data.ok()) << data.status();
+  EXPECT_EQ((*data)->count(), 2);
+  EXPECT_EQ((*data)->inputs(), 3072);
+  std::vector<float> x(3072);
+  ASSERT_TRUE((*data)->ReadInputs(1, x.data()).ok());
+  EXPECT_EQ(x[0], 9.0f / 255);
+  EXPECT_EQ(x[3071], static_cast<float>((9 + 3071) % 256) / 255);
+  int64_t label = -1;
+  ASSERT_TRUE((*data)->ReadTargets(1, &label).ok());
+  EXPECT_EQ(label, 9);
+}
+
+TEST_F(Cifar10Test, Folder_IsItsFiveTrainingFilesInOrder) {
+  for (int i = 1; i <= 5; ++i) {
+    const int other = i == 5 ? 1 : 8 - i;
+    Write("data_batch_" + std::to_string(i) + ".bin",
+          Records(i == 2 ? std::vector<int>{i} : std::vector<int>{i, other}));
+  }
+  run_.data.source = Cifar10Data{folder_};
+  auto data = Dataset::Open(run_);
+  ASSERT_TRUE(data.ok()) << data.status();
+  ASSERT_EQ((*data)->count(), 9);
+  std::vector<int64_t> labels(9);
+  std::vector<float> x(3072);
+  for (int i = 0; i < 9; ++i) {
+    ASSERT_TRUE((*data)->ReadTargets(i, &labels[i]).ok());
+    ASSERT_TRUE((*data)->ReadInputs(i, x.data()).ok());
+    EXPECT_EQ(x[0], static_cast<float>(labels[i]) / 255) << "the label's own pixels";
+  }
+  EXPECT_THAT(labels, ElementsAre(1, 7, 2, 3, 5, 4, 4, 5, 1));
+  std::filesystem::remove(folder_ + "/data_batch_4.bin");
+  ExpectRefused(absl::StatusCode::kNotFound, {"data.cifar10.path", "data_batch_4.bin"});
+}
+
+TEST_F(Cifar10Test, UnusableFiles_AreRefusedByName) {
+  const auto bad = absl::StatusCode::kInvalidArgument;
+  run_.data.source = Cifar10Data{Write("cut.bin", Records({1, 2}).substr(0, 6000))};
+  ExpectRefused(bad, {"data.cifar10.path", "cut.bin", "6000 bytes", "3073"});
+  run_.data.source = Cifar10Data{Write("labels.bin", Records({1, 10}))};
+  ExpectRefused(bad, {"labels.bin", "label 1", "is 10", "classes"});
+  run_.data.source = Cifar10Data{Write("good.bin", Records({1}))};
+  EXPECT_TRUE(Dataset::Open(run_).ok());
+  std::get<ResNetSpec>(run_.model).size = 28;
+  ExpectRefused(bad, {"data.cifar10", "32 x 32", "resnet18"});
+  MlpSpec mlp;
+  mlp.inputs = 3072;
+  run_.model = mlp;
+  EXPECT_TRUE(Dataset::Open(run_).ok());
 }
 
 }  // namespace

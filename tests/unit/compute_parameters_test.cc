@@ -2,9 +2,12 @@
 
 #include <set>
 #include <string>
+#include <vector>
 
 #include "proto/run/model_layers.h"
+#include "worker/shell/compute/compute.h"
 #include "worker/shell/compute/parameters.h"
+#include "worker/shell/compute/stage_update.h"
 
 namespace weft {
 namespace {
@@ -45,15 +48,71 @@ TEST(Parameters, Names_AreThoseOfTheCheckpoint) {
 }
 
 TEST(Parameters, Layers_AreThoseOfTheCountedChain) {
-  for (const ModelSpec& model : {ModelSpec(std::get<GptSpec>(SmallRun().model)), ModelSpec(MlpSpec{})}) {
+  ResNetSpec resnet50;
+  resnet50.depth = 50;
+  for (const ModelSpec& model : {ModelSpec(std::get<GptSpec>(SmallRun().model)), ModelSpec(MlpSpec{}),
+                                 ModelSpec(ResNetSpec{}), ModelSpec(resnet50), ModelSpec(VitSpec{})}) {
     const std::vector<LayerSpec> layers = DescribeLayers(model);
     const std::vector<LayerCount> counts = CountLayers(model);
     ASSERT_EQ(layers.size(), counts.size());
     for (size_t l = 0; l < layers.size(); ++l) {
-      int64_t elements = 0;
-      for (const ParameterSpec& p : layers[l].parameters) elements += p.elements();
+      int64_t trained = 0, statistics = 0;
+      for (const ParameterSpec& p : layers[l].parameters) {
+        (p.kind == ParameterSpec::Kind::kTrained ? trained : statistics) += p.elements();
+      }
       EXPECT_EQ(layers[l].name, counts[l].name);
-      EXPECT_EQ(elements, counts[l].parameters);
+      EXPECT_EQ(trained, counts[l].parameters);
+      EXPECT_EQ(statistics, counts[l].statistics);
+    }
+  }
+}
+
+// Every way to cut a buffer with statistics into slices updates it to the same bits: averages where
+// statistics lie, the optimizer's step elsewhere.
+TEST(StageUpdate, SlicesOfABufferWithStatistics_AverageThemAndTrainTheRest) {
+  ResNetSpec model;
+  model.width = 3;
+  RunSpec run;
+  run.model = model;
+  run.layers_of_stage = {2, 8};
+  const StageLayout layout = LayOutStage(run, 0);
+  constexpr int kMicrobatches = 4;
+  std::vector<float> weights(layout.elements), gradient(layout.elements);
+  for (int64_t i = 0; i < layout.elements; ++i) {
+    weights[i] = 1.0f + 0.37f * static_cast<float>(i % 11);
+    gradient[i] = 0.1f * static_cast<float>(i % 7) - 0.2f;
+  }
+  SgdSpec sgd;
+  sgd.lr = 0.5;
+  sgd.momentum = 0.9;
+  sgd.weight_decay = 0.25;
+  std::vector<float> expected(layout.elements);
+  for (int64_t i = 0; i < layout.elements; ++i) {
+    expected[i] = weights[i] - 0.5f * (gradient[i] + 0.25f * weights[i]);
+  }
+  int64_t statistics = 0;
+  for (const ParameterSlot& slot : layout.slots) {
+    if (slot.parameter.kind != ParameterSpec::Kind::kStatistic) continue;
+    for (int64_t i = slot.offset; i < slot.offset + slot.parameter.elements(); ++i, ++statistics) {
+      const float kept = weights[i] * 0.9f, moved = gradient[i] / kMicrobatches * 0.1f;
+      expected[i] = kept + moved;
+    }
+  }
+  EXPECT_EQ(statistics, 2 * 3 * 3);
+  for (const int parts : {1, 2, 5}) {
+    Optimizer optimizer(sgd);
+    optimizer.Begin();
+    std::vector<float> out = weights, momentum(layout.elements, 0);  // in place
+    for (int part = 0; part < parts; ++part) {
+      const SliceBounds bounds = SliceOf(layout.elements, part, parts);
+      UpdateRange(optimizer, layout, kMicrobatches, bounds.begin, bounds.end - bounds.begin,
+                  out.data() + bounds.begin, out.data() + bounds.begin, gradient.data() + bounds.begin,
+                  {momentum.data() + bounds.begin, nullptr});
+    }
+    EXPECT_EQ(out, expected) << parts << " parts";
+    for (const ParameterSlot& slot : layout.slots) {
+      const bool trained = slot.parameter.kind == ParameterSpec::Kind::kTrained;
+      EXPECT_EQ(momentum[slot.offset + 1] != 0, trained) << slot.parameter.name;
     }
   }
 }

@@ -82,6 +82,71 @@ TEST(CountLayers_Mlp, SizesOfItsEnds_AreInputsAndClasses) {
   EXPECT_EQ(layers[2].output_elements(), 0);
 }
 
+int64_t Parameters(const std::vector<LayerCount>& layers) {
+  int64_t sum = 0;
+  for (const LayerCount& l : layers) sum += l.parameters;
+  return sum;
+}
+// Multiply-adds of a sample, in thousands of millions.
+double GigaMultiplyAdds(const std::vector<LayerCount>& layers) {
+  double sum = 0;
+  for (const LayerCount& l : layers) sum += l.forward_flops;
+  return sum / 2e9;
+}
+ResNetSpec OfImageNet(int depth) {
+  ResNetSpec model;
+  model.depth = depth;
+  model.classes = 1000;
+  model.size = 224;
+  model.stem = ResNetSpec::Stem::kImageNet;
+  return model;
+}
+
+// Parameters and operations as torchvision lists them.
+TEST(CountLayers_ResNet, OfImageNet_CountsOfTheirPublication) {
+  struct Known {
+    int depth;
+    size_t layers;
+    int64_t parameters;
+    double giga_multiply_adds;
+    int64_t norm_channels;
+  };
+  for (const Known& known : {Known{18, 10, 11689512, 1.814, 4800}, Known{34, 18, 21797672, 3.664, 8512},
+                             Known{50, 18, 25557032, 4.089, 26560}}) {
+    SCOPED_TRACE(known.depth);
+    const std::vector<LayerCount> layers = CountLayers(OfImageNet(known.depth));
+    ASSERT_EQ(layers.size(), known.layers);
+    EXPECT_EQ(Parameters(layers), known.parameters);
+    EXPECT_NEAR(GigaMultiplyAdds(layers), known.giga_multiply_adds, 0.001);
+    int64_t statistics = 0;
+    for (const LayerCount& l : layers) statistics += l.statistics;
+    EXPECT_EQ(statistics, 2 * known.norm_channels);
+    EXPECT_EQ(layers.front().name, "stem");
+    EXPECT_EQ(layers.front().output, (std::vector<int64_t>{64, 56, 56}));
+    EXPECT_EQ(layers[known.layers - 2].output, (std::vector<int64_t>{known.depth == 50 ? 2048 : 512, 7, 7}));
+    EXPECT_EQ(layers.back().name, "head");
+    EXPECT_TRUE(layers.back().output.empty());
+  }
+}
+
+TEST(CountLayers_ResNet, OfCifar_KeepsTheImagesSizeInItsStem) {
+  const std::vector<LayerCount> layers = CountLayers(ResNetSpec());
+  EXPECT_EQ(layers.front().output, (std::vector<int64_t>{64, 32, 32}));
+  EXPECT_EQ(layers[8].output, (std::vector<int64_t>{512, 4, 4}));
+  EXPECT_EQ(Parameters(layers), 11173962);  // as the usual variant for CIFAR-10
+  const std::vector<int> cut = CutStages(layers, 4);
+  EXPECT_EQ(std::accumulate(cut.begin(), cut.end(), 0), 10);
+}
+
+TEST(CountLayers_Vit, B16_CountsOfItsPublication) {
+  const std::vector<LayerCount> layers = CountLayers(VitSpec());
+  ASSERT_EQ(layers.size(), 14u);
+  EXPECT_EQ(Parameters(layers), 86567656);
+  EXPECT_NEAR(GigaMultiplyAdds(layers), 17.564, 0.02);
+  EXPECT_EQ(layers.front().output, (std::vector<int64_t>{197, 768}));
+  EXPECT_EQ(layers[1].name, "block0");
+}
+
 // stem0, left0, left1, right0, right1, head
 TwoTowerSpec Towers(int stem) {
   TwoTowerSpec model;

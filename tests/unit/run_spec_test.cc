@@ -114,7 +114,13 @@ TEST(RunSpec_ToJson, ParsedAgain_SameJson) {
   Json towers = mlp;
   towers["model"] = {{"two_tower", {{"stem", 2}, {"width", 8}}}};
   towers["stages"] = {2, 2, 2, 1};
-  for (const Json& file : {GptRun(), mlp, towers}) {
+  Json resnet = mlp;
+  resnet["model"] = {{"resnet34", {{"stem", "imagenet"}, {"width", 8}, {"size", 64}}}};
+  Json vit = mlp;
+  vit["model"] = {{"vit_b16", {{"layers", 4}, {"width", 48}, {"size", 32}, {"heads", 4}, {"patch", 8}}}};
+  resnet["stages"] = vit["stages"] = 3;
+  vit["data"] = {{"cifar10", {{"path", "x"}}}};
+  for (const Json& file : {GptRun(), mlp, towers, resnet, vit}) {
     const auto spec = ParseRunSpec(file);
     ASSERT_TRUE(spec.ok()) << spec.status();
     const Json json = ToJson(*spec);
@@ -138,6 +144,41 @@ TEST(RunSpec_TwoTower, StagesThatCannotBe_AreRefusedWithTheLayers) {
   ExpectRefused({run, "model.two_tower.inputs", "49 cannot be halved"});
 }
 
+Json ImageRun(const Json& model) {
+  Json run = With("/model", model);
+  run["data"] = {{"idx", {{"images", "i"}, {"labels", "l"}}}};
+  return run;
+}
+
+TEST(RunSpec_ImageModels, NamesAlone_TakeDefaults) {
+  const auto resnet = ParseRunSpec(ImageRun("resnet50"));
+  ASSERT_TRUE(resnet.ok()) << resnet.status();
+  EXPECT_EQ(std::get<ResNetSpec>(resnet->model).depth, 50);
+  EXPECT_EQ(std::get<ResNetSpec>(resnet->model).stem, ResNetSpec::Stem::kCifar);
+  EXPECT_EQ(ImageInputsOf(resnet->model).features, 3 * 32 * 32);
+  const auto vit = ParseRunSpec(ImageRun("vit_b16"));
+  ASSERT_TRUE(vit.ok()) << vit.status();
+  EXPECT_EQ(std::get<VitSpec>(vit->model).patches(), 196);
+  EXPECT_EQ(ImageInputsOf(vit->model).classes, 1000);
+}
+
+TEST(RunSpec_ImageModels, PartsThatDoNotFit_AreRefused) {
+  ExpectRefused({With("/model", "resnet18"), "data", "the model resnet18 learns from labelled images"});
+  ExpectRefused(
+      {ImageRun({{"resnet18", {{"stem", "imgnet"}}}}), "model.resnet18.stem", "did you mean \"imagenet\"?"});
+  ExpectRefused({ImageRun({{"resnet18", {{"depth", 20}}}}), "model.resnet18.depth", "unknown key"});
+  ExpectRefused({ImageRun({{"vit_b16", {{"patch", 15}}}}), "model.vit_b16.patch",
+                 "15 does not divide the image's size 224"});
+  ExpectRefused({ImageRun({{"vit_b16", {{"heads", 7}}}}), "model.vit_b16.width", "not divisible by heads 7"});
+  ExpectRefused({ImageRun("resnet19"), "model", "did you mean \"resnet18\"?"});
+  Json run = ImageRun({{"resnet18", {{"size", 8}}}});
+  EXPECT_TRUE(ParseRunSpec(run).ok());
+  run["train"]["microbatches"] = run["train"]["batch"];
+  ExpectRefused({run, "train.batch", "one value a channel for the last batch norms of resnet18"});
+  run["model"]["resnet18"]["size"] = 16;
+  EXPECT_TRUE(ParseRunSpec(run).ok());
+}
+
 TEST(RunSpec_UnknownKey, AnySection_NamesNearestValidKey) {
   ExpectRefused({With("/stagse", 4), "stagse", "did you mean \"stages\"?"});
   ExpectRefused({With("/train/microbatch", 4), "train.microbatch", "did you mean \"microbatches\"?"});
@@ -159,6 +200,7 @@ TEST(RunSpec_MissingKey, AnySection_NamesItWithExample) {
   ExpectRefused({Without("train", "steps"), "train.steps", "steps: 200"});
   ExpectRefused({Without("train", "batch"), "train.batch", "is missing"});
   ExpectRefused({With("/data", "text"), "data.text.path", "is missing"});
+  ExpectRefused({With("/data", "cifar10"), "data.cifar10.path", "is missing"});
   ExpectRefused({With("/data", {{"idx", {{"images", "i"}}}}), "data.idx.labels", "is missing"});
   ExpectRefused({Json(), "model", "is missing"});
 }
@@ -213,8 +255,7 @@ TEST(RunSpec_Fit, PartsThatDoNotFit_NamesBoth) {
 }
 
 TEST(RunSpec_NotBuiltYet, DesignedParts_RefusedWithReason) {
-  ExpectRefused({With("/model", "resnet18"), "model", "resnet18 is not built yet"});
-  ExpectRefused({With("/data", {{"cifar10", {{"path", "x"}}}}), "data.cifar10", "cifar10 is not built yet"});
+  ExpectRefused({With("/model", "torchscript"), "model", "torchscript is not built yet"});
   ExpectRefused({With("/schedule/reduction", "fast"), "schedule.reduction", "use ordered"});
   ExpectRefused({With("/schedule", "periodic"), "schedule", "periodic is not built yet"});
 }

@@ -13,6 +13,7 @@
 #include "proto/run/run_schedule.h"
 #include "worker/shell/compute/checkpoint.h"
 #include "worker/shell/compute/memory_scope.h"
+#include "worker/shell/compute/stage_update.h"
 #include "worker/shell/compute/torch_guard.h"
 
 namespace weft {
@@ -217,8 +218,9 @@ absl::Status CpuRank::ApplyUpdate(Stage& stage, const std::vector<Tensor>& parts
     for (size_t k = 0; k < stage.optimizer_state.size(); ++k) {
       state[k] = static_cast<float*>(stage.optimizer_state[k].data) + bounds.begin;
     }
-    stage.optimizer.Apply(newest->data() + bounds.begin, next->data() + bounds.begin,
-                          static_cast<const float*>(parts[i].data), state, bounds.end - bounds.begin);
+    UpdateRange(stage.optimizer, stage.layout, run_.train.microbatches, stage.held().begin + bounds.begin,
+                bounds.end - bounds.begin, newest->data() + bounds.begin, next->data() + bounds.begin,
+                static_cast<const float*>(parts[i].data), state);
   }
   stage.versions.Add(std::move(next), keep);
   return absl::OkStatus();

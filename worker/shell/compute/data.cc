@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "worker/shell/compute/cifar10_data.h"
 #include "worker/shell/compute/data_file.h"
 
 namespace weft {
@@ -114,10 +115,28 @@ absl::StatusOr<IdxFile> OpenIdx(const std::string& path, const std::string& key,
   return idx;
 }
 
+absl::Status CheckShape(const std::string& path, const IdxFile& images, const std::string& model,
+                        const ImageInputs& wanted) {
+  const int64_t rows = images.size[1], columns = images.size[2];
+  if (wanted.channels == 0 && rows * columns != wanted.features) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "data.idx.images: the images of %s have %d x %d = %d pixels, model.%s.inputs is %d; set it to %d",
+        path, rows, columns, rows * columns, model, wanted.features, rows * columns));
+  }
+  if (wanted.channels > 0 && (wanted.channels != 1 || rows != wanted.size || columns != wanted.size)) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("data.idx.images: the images of %s are of 1 channel and %d x %d pixels, model.%s has "
+                        "channels: %d and size: %d",
+                        path, rows, columns, model, wanted.channels, wanted.size));
+  }
+  return absl::OkStatus();
+}
+
 class IdxDataset final : public Dataset {
  public:
-  static absl::StatusOr<std::unique_ptr<Dataset>> Open(const IdxData& data, absl::string_view name,
-                                                       int inputs, int classes) {
+  static absl::StatusOr<std::unique_ptr<Dataset>> Open(const IdxData& data, const ModelSpec& model) {
+    const ImageInputs wanted = ImageInputsOf(model);
+    const std::string name = ModelName(model);
     absl::StatusOr<IdxFile> images = OpenIdx(data.images, "data.idx.images", 3);
     if (!images.ok()) return images.status();
     absl::StatusOr<IdxFile> labels = OpenIdx(data.labels, "data.idx.labels", 1);
@@ -129,20 +148,16 @@ class IdxDataset final : public Dataset {
                           data.images, count, data.labels, labels->size[0]));
     }
     const int64_t pixels = images->size[1] * images->size[2];
-    if (pixels != inputs) {
-      return absl::InvalidArgumentError(absl::StrFormat(
-          "data.idx.images: the images of %s have %d x %d = %d pixels, model.%s.inputs is %d; set it to %d",
-          data.images, images->size[1], images->size[2], pixels, name, inputs, pixels));
-    }
+    if (absl::Status s = CheckShape(data.images, *images, name, wanted); !s.ok()) return s;
     std::vector<uint8_t> labels_of(static_cast<size_t>(count));
     absl::Status read = labels->file->Read(labels->begin, labels_of.size(), labels_of.data());
     if (!read.ok()) return read;
     for (size_t i = 0; i < labels_of.size(); ++i) {
-      if (labels_of[i] < classes) continue;
+      if (labels_of[i] < wanted.classes) continue;
       return absl::InvalidArgumentError(absl::StrFormat(
           "data.idx.labels: label %d of %s is %d, model.%s.classes is %d; it must be larger than "
           "every label",
-          i, data.labels, labels_of[i], name, classes));
+          i, data.labels, labels_of[i], name, wanted.classes));
     }
     return std::unique_ptr<Dataset>(new IdxDataset(std::move(*images), std::move(labels_of), pixels));
   }
@@ -181,18 +196,14 @@ class IdxDataset final : public Dataset {
 absl::StatusOr<std::unique_ptr<Dataset>> Dataset::Open(const RunSpec& run) {
   const auto* gpt = std::get_if<GptSpec>(&run.model);
   const auto* text = std::get_if<TextData>(&run.data.source);
-  const auto* idx = std::get_if<IdxData>(&run.data.source);
   if (gpt != nullptr && text != nullptr) return TextDataset::Open(*text, *gpt);
-  if (idx != nullptr) {
-    if (const auto* mlp = std::get_if<MlpSpec>(&run.model)) {
-      return IdxDataset::Open(*idx, ModelName(run.model), mlp->inputs, mlp->classes);
-    }
-    if (const auto* towers = std::get_if<TwoTowerSpec>(&run.model)) {
-      return IdxDataset::Open(*idx, ModelName(run.model), towers->inputs, towers->classes);
-    }
-  }
+  const auto* idx = std::get_if<IdxData>(&run.data.source);
+  if (gpt == nullptr && idx != nullptr) return IdxDataset::Open(*idx, run.model);
+  const auto* cifar10 = std::get_if<Cifar10Data>(&run.data.source);
+  if (gpt == nullptr && cifar10 != nullptr) return OpenCifar10(*cifar10, run.model);
   return absl::InvalidArgumentError(
-      absl::StrCat("data: the model ", ModelName(run.model), " trains on `", DataOf(run.model), "`"));
+      absl::StrCat("data: the model ", ModelName(run.model), " trains on ",
+                   LearnsFromText(run.model) ? "text" : "labelled images, as `idx` or `cifar10`"));
 }
 
 int64_t SampleNumber(const TrainSpec& train, int step, int microbatch, int i, int64_t count) {

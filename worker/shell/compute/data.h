@@ -1,4 +1,5 @@
-// The samples that a run trains on, by number: text as bytes, and IDX files (MNIST) as images and labels.
+// The samples that a run trains on, by number: text as bytes, images and labels as IDX
+// files (MNIST) or as CIFAR-10 (cifar10_data.h).
 //
 // A text sample number j is the context+1 bytes at j*context: its inputs are all but the last, its targets
 // all but the first. An IDX sample is one image, its pixels scaled to [0, 1] and flattened, with its label.

@@ -106,4 +106,10 @@ void ApplyAdamW(const AdamWStep& step, const float* weights, float* out, const f
             : AdamWPlain(step, weights, out, gradient, mean, square, n);
 }
 
+void MoveAverage(const AverageStep& step, const float* average, float* out, const float* sum, int64_t n) {
+  const float keep = 1 - step.momentum;
+  WEFT_INDEPENDENT
+  for (int64_t i = 0; i < n; ++i) out[i] = average[i] * keep + (sum[i] / step.count) * step.momentum;
+}
+
 }  // namespace weft

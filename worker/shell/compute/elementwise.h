@@ -32,6 +32,13 @@ struct AdamWStep {
 void ApplyAdamW(const AdamWStep& step, const float* weights, float* out, const float* gradient, float* mean,
                 float* square, int64_t n);
 
+struct AverageStep {
+  float momentum;
+  float count;  // of what was summed
+};
+// out = average * (1 - momentum) + (sum / count) * momentum
+void MoveAverage(const AverageStep& step, const float* average, float* out, const float* sum, int64_t n);
+
 }  // namespace weft
 
 #endif  // WEFT_WORKER_SHELL_COMPUTE_ELEMENTWISE_H_

@@ -8,12 +8,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "proto/run/model_layers.h"
+#include "proto/run/resnet.h"
 
 namespace weft {
 namespace {
 
 constexpr ParameterInit kZero{ParameterInit::Kind::kConstant, 0};
 constexpr ParameterInit kOne{ParameterInit::Kind::kConstant, 1};
+constexpr double kDeviation = 0.02;  // of the weights of transformers
 
 ParameterInit Normal(double deviation) { return {ParameterInit::Kind::kNormal, deviation}; }
 
@@ -27,28 +29,46 @@ void AppendLinear(absl::string_view name, int64_t in, int64_t out, double deviat
   layer->parameters.push_back({absl::StrCat(name, ".bias"), {out}, kZero});
 }
 
-// Initialized as GPT-2: the projections that end in the residual stream shrink with its length.
+// A transformer block, initialized as GPT-2's: the projections that end in the residual stream shrink with
+// its length.
+LayerSpec TransformerBlock(int number, int64_t width, int blocks) {
+  const double residual = kDeviation / std::sqrt(2.0 * blocks);
+  LayerSpec block{absl::StrCat("block", number), {}};
+  AppendNorm("norm1", width, &block);
+  AppendLinear("attention.qkv", width, 3 * width, kDeviation, &block);
+  AppendLinear("attention.projection", width, width, residual, &block);
+  AppendNorm("norm2", width, &block);
+  AppendLinear("mlp.expand", width, 4 * width, kDeviation, &block);
+  AppendLinear("mlp.contract", 4 * width, width, residual, &block);
+  return block;
+}
+
 std::vector<LayerSpec> Describe(const GptSpec& m) {
-  constexpr double kDeviation = 0.02;
-  const double residual = kDeviation / std::sqrt(2.0 * m.layers);
   const int64_t width = m.width;
   std::vector<LayerSpec> layers;
   layers.push_back({"embedding",
                     {{"token.weight", {m.vocabulary, width}, Normal(kDeviation)},
                      {"position.weight", {m.context, width}, Normal(kDeviation)}}});
-  for (int i = 0; i < m.layers; ++i) {
-    LayerSpec block{absl::StrCat("block", i), {}};
-    AppendNorm("norm1", width, &block);
-    AppendLinear("attention.qkv", width, 3 * width, kDeviation, &block);
-    AppendLinear("attention.projection", width, width, residual, &block);
-    AppendNorm("norm2", width, &block);
-    AppendLinear("mlp.expand", width, 4 * width, kDeviation, &block);
-    AppendLinear("mlp.contract", 4 * width, width, residual, &block);
-    layers.push_back(std::move(block));
-  }
+  for (int i = 0; i < m.layers; ++i) layers.push_back(TransformerBlock(i, width, m.layers));
   LayerSpec head{"head", {}};
   AppendNorm("norm", width, &head);
   head.parameters.push_back({"projection.weight", {m.vocabulary, width}, Normal(kDeviation)});
+  layers.push_back(std::move(head));
+  return layers;
+}
+
+std::vector<LayerSpec> Describe(const VitSpec& m) {
+  const int64_t width = m.width;
+  std::vector<LayerSpec> layers;
+  layers.push_back({"embedding",
+                    {{"patch.weight", {width, m.channels, m.patch, m.patch}, Normal(kDeviation)},
+                     {"patch.bias", {width}, kZero},
+                     {"class.weight", {width}, Normal(kDeviation)},
+                     {"position.weight", {m.patches() + 1, width}, Normal(kDeviation)}}});
+  for (int i = 0; i < m.layers; ++i) layers.push_back(TransformerBlock(i, width, m.layers));
+  LayerSpec head{"head", {}};
+  AppendNorm("norm", width, &head);
+  AppendLinear("projection", width, m.classes, kDeviation, &head);
   layers.push_back(std::move(head));
   return layers;
 }
@@ -85,6 +105,32 @@ std::vector<LayerSpec> Describe(const TwoTowerSpec& m) {
                     {{"left.weight", {classes, width}, init},
                      {"right.weight", {classes, width}, init},
                      {"bias", {classes}, init}}});
+  return layers;
+}
+
+// As torchvision initializes it: convolutions so that a ReLU's backward keeps the variance of gradients.
+void AppendConvolution(const NormedConvolution& c, LayerSpec* layer) {
+  const double fan_out = static_cast<double>(c.out * c.kernel * c.kernel);
+  layer->parameters.push_back({absl::StrCat(c.convolution, ".weight"),
+                               {c.out, c.in, c.kernel, c.kernel},
+                               Normal(std::sqrt(2 / fan_out))});
+  AppendNorm(c.norm, c.out, layer);
+  constexpr auto kStatistic = ParameterSpec::Kind::kStatistic;
+  layer->parameters.push_back({absl::StrCat(c.norm, ".running_mean"), {c.out}, kZero, kStatistic});
+  layer->parameters.push_back({absl::StrCat(c.norm, ".running_var"), {c.out}, kOne, kStatistic});
+}
+
+std::vector<LayerSpec> Describe(const ResNetSpec& m) {
+  const ResNetPlan plan = PlanOf(m);
+  std::vector<LayerSpec> layers;
+  AppendConvolution(plan.stem, &layers.emplace_back(LayerSpec{"stem", {}}));
+  for (const ResNetBlock& block : plan.blocks) {
+    LayerSpec layer{absl::StrCat("block", layers.size() - 1), {}};
+    for (const NormedConvolution& c : block.path) AppendConvolution(c, &layer);
+    if (block.shortcut.has_value()) AppendConvolution(*block.shortcut, &layer);
+    layers.push_back(std::move(layer));
+  }
+  layers.push_back(Linear("head", plan.features, m.classes));
   return layers;
 }
 

@@ -22,9 +22,16 @@ struct ParameterInit {
 };
 
 struct ParameterSpec {
+  enum class Kind : uint8_t {
+    kTrained,
+    // A running average of what micro-batches measure (batch_norm.h). Its "gradient" is what the micro-batch
+    // measured, and travels, waits and is summed as one; only the update differs (stage_update.h).
+    kStatistic,
+  };
   std::string name;  // within its layer
   std::vector<int64_t> size;
   ParameterInit init;
+  Kind kind = Kind::kTrained;
   int64_t elements() const;
 };
 

@@ -1,6 +1,7 @@
 #include "worker/shell/compute/reference.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros_like.h>
@@ -22,6 +23,7 @@
 #include "worker/shell/compute/data.h"
 #include "worker/shell/compute/optimizer.h"
 #include "worker/shell/compute/parameters.h"
+#include "worker/shell/compute/stage_update.h"
 #include "worker/shell/compute/torch_layers.h"
 
 namespace weft {
@@ -56,6 +58,7 @@ absl::StatusOr<Staleness> StalenessOf(const RunSpec& run) {
 }
 
 struct Parameter {
+  ParameterSpec::Kind kind;
   int stage;
   // theta_t, theta_{t-1}, .. as far back as somebody may read.
   std::deque<at::Tensor> values;
@@ -77,7 +80,8 @@ class PlainModel {
       while (static_cast<int>(l) == end) end += run.layers_of_stage[++stage];
       std::vector<size_t> numbers;
       for (const ParameterSpec& spec : specs[l].parameters) {
-        Parameter p{stage, {at::empty(spec.size, c10::kFloat)}, {}, {}, Optimizer(run.train.optimizer)};
+        Parameter p{spec.kind, stage, {at::empty(spec.size, c10::kFloat)},
+                    {},        {},    Optimizer(run.train.optimizer)};
         Initialize(spec, run.train.seed, static_cast<int>(l), p.values[0]);
         for (int i = 0; i < p.optimizer.state_buffers(); ++i) p.state.push_back(at::zeros_like(p.values[0]));
         p.values[0].set_requires_grad(true);
@@ -113,14 +117,7 @@ class PlainModel {
   // theta_t becomes theta_{t+1}, by the sums.
   void Update() {
     for (Parameter& p : parameters_) {
-      Optimizer::State state{};
-      for (size_t i = 0; i < p.state.size(); ++i) state[i] = p.state[i].mutable_data_ptr<float>();
-      const at::Tensor gradient = p.gradient.contiguous();
-      const at::Tensor& value = p.values.front();
-      at::Tensor next = at::empty_like(value.detach());
-      p.optimizer.Begin();
-      p.optimizer.Apply(value.const_data_ptr<float>(), next.mutable_data_ptr<float>(),
-                        gradient.const_data_ptr<float>(), state, value.numel());
+      at::Tensor next = p.kind == ParameterSpec::Kind::kStatistic ? MovedAverage(p) : Trained(&p);
       next.set_requires_grad(true);
       p.values.push_front(std::move(next));
       int oldest = 0;
@@ -148,6 +145,25 @@ class PlainModel {
   const at::Tensor& Read(const Parameter& p, int microbatch) const {
     const auto most = static_cast<int>(p.values.size()) - 1;
     return p.values[std::min(staleness_(p.stage, microbatch), most)];
+  }
+
+  static at::Tensor Trained(Parameter* p) {
+    Optimizer::State state{};
+    for (size_t i = 0; i < p->state.size(); ++i) state[i] = p->state[i].mutable_data_ptr<float>();
+    const at::Tensor gradient = p->gradient.contiguous();
+    const at::Tensor& value = p->values.front();
+    at::Tensor next = at::empty_like(value.detach());
+    p->optimizer.Begin();
+    p->optimizer.Apply(value.const_data_ptr<float>(), next.mutable_data_ptr<float>(),
+                       gradient.const_data_ptr<float>(), state, value.numel());
+    return next;
+  }
+
+  // The gradient of a running average is the sum of what the micro-batches measured (batch_norm.h).
+  at::Tensor MovedAverage(const Parameter& p) const {
+    at::NoGradGuard no_grad;
+    const at::Tensor measured = p.gradient / run_.train.microbatches;
+    return p.values.front() * (1 - kStatisticMomentum) + measured * kStatisticMomentum;
   }
 
   const RunSpec& run_;

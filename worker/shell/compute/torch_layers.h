@@ -1,9 +1,9 @@
 // The layers of the built-in models as functions of their input and parameters. Private to the adapter of
 // LibTorch.
 //
-// A layer has no state: parameters come as tensors with each call, so that the same layer serves held
-// weights, fetched copies and the reference loop. Outputs are contiguous. Masks of dropout depend on MaskKey
-// alone.
+// A layer has no state: parameters, running averages among them, come as tensors with each call, so that the
+// same layer serves held weights, fetched copies and the reference loop. Outputs are contiguous. Masks of
+// dropout depend on MaskKey alone.
 #ifndef WEFT_WORKER_SHELL_COMPUTE_TORCH_LAYERS_H_
 #define WEFT_WORKER_SHELL_COMPUTE_TORCH_LAYERS_H_
 
@@ -22,6 +22,8 @@ struct MaskKey {
   uint64_t seed = 0;
   int step = 0;
   int microbatch = 0;
+  // False to evaluate: nothing is dropped, and batch norms use the running averages.
+  bool training = true;
 };
 
 class Layer {

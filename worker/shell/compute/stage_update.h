@@ -1,0 +1,29 @@
+// The update of a range of a stage's flat buffer: the optimizer's step for what is trained, moving averages
+// for statistics.
+//
+// A statistic moves to `running * (1 - kStatisticMomentum) + (sum / B) * kStatisticMomentum`, where `sum` is
+// what the B micro-batches of the step measured. It has no optimizer state (what lies there stays as it is),
+// no weight decay and no learning rate. Each element's result depends on that element alone, as elementwise.h
+// says, so a slice gives the same bits as the whole. Thread-compatible.
+#ifndef WEFT_WORKER_SHELL_COMPUTE_STAGE_UPDATE_H_
+#define WEFT_WORKER_SHELL_COMPUTE_STAGE_UPDATE_H_
+
+#include <cstdint>
+
+#include "worker/shell/compute/optimizer.h"
+#include "worker/shell/compute/parameters.h"
+
+namespace weft {
+
+inline constexpr float kStatisticMomentum = 0.1f;
+
+// out = weights after the step, for elements [begin, begin + n) of the buffer that `layout` describes, which
+// the other pointers point at; `out` may be `weights`. `gradient` is the sum over `microbatches`. Requires
+// optimizer.Begin().
+void UpdateRange(const Optimizer& optimizer, const StageLayout& layout, int microbatches, int64_t begin,
+                 int64_t n, const float* weights, float* out, const float* gradient,
+                 const Optimizer::State& state);
+
+}  // namespace weft
+
+#endif  // WEFT_WORKER_SHELL_COMPUTE_STAGE_UPDATE_H_

@@ -1,0 +1,18 @@
+// The layers of residual networks. Private to the adapter of LibTorch; as torch_layers.h.
+#ifndef WEFT_WORKER_SHELL_COMPUTE_TORCH_RESNET_H_
+#define WEFT_WORKER_SHELL_COMPUTE_TORCH_RESNET_H_
+
+#include <memory>
+#include <vector>
+
+#include "proto/run/model_spec.h"
+#include "worker/shell/compute/torch_layers.h"
+
+namespace weft {
+
+// Stem, blocks, head. What passes between them is [samples, channels, side, side].
+std::vector<std::unique_ptr<Layer>> BuildResNet(const ResNetSpec& model);
+
+}  // namespace weft
+
+#endif  // WEFT_WORKER_SHELL_COMPUTE_TORCH_RESNET_H_
