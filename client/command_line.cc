@@ -27,6 +27,7 @@ Examples:
   weft compare docs/runs/shakespeare.yaml --memory 2GB      which schedule would be fastest
   weft train docs/runs/shakespeare.yaml                     train on this machine
   weft train docs/runs/shakespeare.yaml --reference         the same as one plain loop
+  weft eval docs/runs/shakespeare.yaml                      loss and accuracy of what was trained
   weft submit run.yaml --coordinator 10.0.0.5:7070          train on a coordinator's workers
 
 Exit codes: 0 ok, 1 the run failed, 2 usage, 69 coordinator unreachable, 75 try again, 77 denied,
@@ -181,6 +182,28 @@ CLI::App* AddTrain(CLI::App& app, TrainOptions& o) {
   return sub;
 }
 
+CLI::App* AddEval(CLI::App& app, EvalOptions& o) {
+  CLI::App* sub = app.add_subcommand("eval", "Loss and accuracy of a checkpoint on a data set");
+  sub->add_option("FILE", o.file, "The run file: its model, and unless given here its data")
+      ->required()
+      ->type_name("");
+  sub->add_option("--checkpoint", o.checkpoint,
+                  "Folder of the checkpoint (default out/NAME/checkpoint, NAME the run's name)")
+      ->type_name("DIR");
+  sub->add_option("--data-images", o.images, "Images to evaluate on, in the format of MNIST, also .gz")
+      ->type_name("FILE");
+  sub->add_option("--data-labels", o.labels, "Their labels")->type_name("FILE");
+  sub->add_option("--data-cifar10", o.cifar10, "A file of CIFAR-10's binary version, as test_batch.bin")
+      ->type_name("FILE");
+  sub->add_option("--data-text", o.text, "Text to evaluate a language model on")->type_name("FILE");
+  sub->add_option_function<std::string>(
+         "-o,--output", [&o](const std::string& form) { o.json = form == "json"; }, "table (default) or json")
+      ->check(CLI::IsMember({"table", "json"}))
+      ->type_name("FORM");
+  sub->footer("\nEach sample counts once; batch norms use their running averages, and nothing is dropped.");
+  return sub;
+}
+
 // What every command that talks to a coordinator takes.
 CLI::App* AddRunsCommand(CLI::App& app, const std::string& name, const std::string& help,
                          CoordinatorOptions& o) {
@@ -305,6 +328,7 @@ CommandLine ParseCommandLine(int argc, const char* const* argv) {
   SimulateOptions simulate;
   CompareOptions compare;
   TrainOptions train;
+  EvalOptions eval;
   SubmitOptions submit;
   ListOptions list;
   DescribeOptions describe;
@@ -312,6 +336,7 @@ CommandLine ParseCommandLine(int argc, const char* const* argv) {
   CancelOptions cancel;
   std::vector<std::pair<CLI::App*, std::function<Command()>>> commands;
   commands.emplace_back(AddTrain(app, train), [&] { return train; });
+  commands.emplace_back(AddEval(app, eval), [&] { return eval; });
   commands.emplace_back(AddSimulate(app, simulate), [&] { return simulate; });
   commands.emplace_back(AddCompare(app, compare), [&] { return compare; });
   commands.emplace_back(AddSubmit(app, submit), [&] { return submit; });

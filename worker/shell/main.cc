@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
 #include "worker/shell/compute/compute.h"
+#include "worker/shell/compute/evaluate.h"
 #include "worker/shell/compute/reference.h"
 #include "worker/shell/run_shape.h"
 #include "worker/shell/session_link.h"
@@ -41,6 +42,7 @@ struct Flags {
   int spin_us = -1;
   int connect_timeout = 30;
   std::string reference, out;
+  std::string evaluate, checkpoint;
 };
 
 int Complain(const absl::Status& status, int code) {
@@ -65,13 +67,35 @@ int CodeOf(const absl::Status& status) {
   }
 }
 
-int TrainReference(const Flags& flags) {
-  std::ifstream file(flags.reference);
-  if (!file)
-    return Complain(absl::NotFoundError(absl::StrCat("cannot read ", flags.reference)), kBadConfiguration);
+absl::StatusOr<RunSpec> ReadSpecification(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) return absl::NotFoundError(absl::StrCat("cannot read ", path));
   std::stringstream text;
   text << file.rdbuf();
-  const absl::StatusOr<RunSpec> spec = ParseRunSpecText(text.str());
+  return ParseRunSpecText(text.str());
+}
+
+// Each line of output is what is known so far; the last has all samples.
+int EvaluateCheckpoint(const Flags& flags) {
+  const absl::StatusOr<RunSpec> spec = ReadSpecification(flags.evaluate);
+  if (!spec.ok()) return Complain(spec.status(), kBadConfiguration);
+  const absl::StatusOr<Evaluation> result = Evaluate(*spec, flags.checkpoint, [](const Evaluation& e) {
+    std::cout << nlohmann::json{{"samples", e.samples}, {"all_samples", e.all_samples},
+                                {"loss", e.loss()},     {"predictions", e.predictions},
+                                {"correct", e.correct}, {"accuracy", e.accuracy()},
+                                {"version", e.version}}
+                     .dump()
+              << std::endl;
+    return std::cout.good();
+  });
+  if (result.ok()) return kOk;
+  // A damaged checkpoint is as bad a configuration as damaged data.
+  const bool damaged = absl::IsDataLoss(result.status());
+  return Complain(result.status(), damaged ? kBadConfiguration : CodeOf(result.status()));
+}
+
+int TrainReference(const Flags& flags) {
+  const absl::StatusOr<RunSpec> spec = ReadSpecification(flags.reference);
   if (!spec.ok()) return Complain(spec.status(), kBadConfiguration);
   const absl::Status status = RunReference(*spec, flags.out, [](const ReferenceStep& s) {
     std::cout << nlohmann::json{{"step", s.step}, {"loss", s.loss}, {"seconds", s.seconds}}.dump()
@@ -174,15 +198,23 @@ int Main(int argc, char** argv) {
                                    "Train this specification (JSON) as one plain loop and exit");
   app.add_option("--out", flags.out, "Folder for the checkpoints of --reference")->needs(reference);
   coordinator->excludes(reference);
+  auto* evaluate = app.add_option("--evaluate", flags.evaluate,
+                                  "Evaluate a checkpoint on this specification's (JSON) data and exit");
+  app.add_option("--checkpoint", flags.checkpoint, "Folder of the checkpoint of --evaluate")->needs(evaluate);
+  evaluate->excludes(coordinator)->excludes(reference);
   app.set_version_flag("--version", "weft-worker 0.1.0");
   try {
     app.parse(argc, argv);
-    if (flags.coordinator.empty() && flags.reference.empty()) throw CLI::RequiredError("--coordinator");
+    if (flags.coordinator.empty() && flags.reference.empty() && flags.evaluate.empty()) {
+      throw CLI::RequiredError("--coordinator");
+    }
+    if (!flags.evaluate.empty() && flags.checkpoint.empty()) throw CLI::RequiredError("--checkpoint");
   } catch (const CLI::ParseError& e) {
     return app.exit(e) == 0 ? kOk : kUsage;
   }
   signal(SIGPIPE, SIG_IGN);
   if (!flags.reference.empty()) return TrainReference(flags);
+  if (!flags.evaluate.empty()) return EvaluateCheckpoint(flags);
   SignalStop signals;
   return Serve(flags, signals);
 }

@@ -1,0 +1,118 @@
+#include "client/eval_command.h"
+
+#include <signal.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/run_file.h"
+#include "client/worker_task.h"
+#include "proto/run/run_spec.h"
+
+namespace weft {
+namespace {
+
+using Json = nlohmann::json;
+
+std::string Absolute(const std::string& path) {
+  return std::filesystem::absolute(path).lexically_normal().string();
+}
+
+// What the flags put in place of the run file's data; null for nothing.
+Json OtherData(const EvalOptions& options) {
+  if (!options.images.empty()) {
+    return {{"idx", {{"images", Absolute(options.images)}, {"labels", Absolute(options.labels)}}}};
+  }
+  if (!options.cifar10.empty()) return {{"cifar10", {{"path", Absolute(options.cifar10)}}}};
+  if (!options.text.empty()) return {{"text", {{"path", Absolute(options.text)}}}};
+  return nullptr;
+}
+
+absl::StatusOr<RunSpec> ReadRun(const EvalOptions& options) {
+  const Json data = OtherData(options);
+  const auto file =
+      ReadRunFile(options.file, data.is_null() ? RunFileData::kReadable : RunFileData::kIgnored);
+  if (!file.ok() || data.is_null()) return file;
+  Json run = ToJson(*file);
+  run["data"] = data;
+  return ParseRunSpec(run);
+}
+
+// One line that renews itself, where somebody watches.
+class Counter {
+ public:
+  explicit Counter(bool terminal) : terminal_(terminal) {}
+  void Show(const Json& line) {
+    if (!terminal_ || line.is_null()) return;
+    absl::FPrintF(stderr, "\r\x1b[Kevaluating: %d of %d samples", line.value("samples", int64_t{0}),
+                  line.value("all_samples", int64_t{0}));
+    shown_ = true;
+  }
+  void Clear() {
+    if (shown_) absl::FPrintF(stderr, "\r\x1b[K");
+  }
+
+ private:
+  const bool terminal_;
+  bool shown_ = false;
+};
+
+std::string Table(const Json& result, const std::string& checkpoint) {
+  return absl::StrFormat(
+      "checkpoint  %s (version %s)\nsamples     %d\npredictions %d\nloss        %.6g\naccuracy    %.4f (%d "
+      "correct)\n",
+      checkpoint, result.value("version", std::string("?")), result.value("samples", int64_t{0}),
+      result.value("predictions", int64_t{0}),
+      result["loss"].is_number() ? result["loss"].get<double>() : std::nan(""), result.value("accuracy", 0.0),
+      result.value("correct", int64_t{0}));
+}
+
+ExitCode Report(Json result, const RunSpec& spec, const std::string& checkpoint, bool json) {
+  if (!json) return PrintData(Table(result, checkpoint));
+  result.erase("all_samples");
+  result["name"] = spec.name;
+  result["checkpoint"] = checkpoint;
+  return PrintData(result.dump(2) + "\n");
+}
+
+}  // namespace
+
+ExitCode RunEval(const EvalOptions& options) {
+  if (options.images.empty() != options.labels.empty()) {
+    return Fail(kExitUsage, "--data-images and --data-labels go together");
+  }
+  if (!options.images.empty() + !options.cifar10.empty() + !options.text.empty() > 1) {
+    return Fail(kExitUsage, "--data-images, --data-cifar10 and --data-text exclude one another");
+  }
+  const auto spec = ReadRun(options);
+  if (!spec.ok()) return Fail(kExitBadConfiguration, spec.status().message());
+  const std::string checkpoint =
+      options.checkpoint.empty() ? absl::StrCat("out/", spec->name, "/checkpoint") : options.checkpoint;
+  signal(SIGPIPE, SIG_IGN);  // the reader of our output may leave; the worker must still be ended
+  WorkerTask task;
+  const absl::Status started = task.Start("--evaluate", *spec, {"--checkpoint", Absolute(checkpoint)});
+  if (!started.ok()) return Fail(kExitFailed, started.message());
+  Json latest;
+  Counter counter(ProgressWanted());
+  const absl::Status ended = task.Watch(
+      [&](const Json& line) {
+        latest = line;
+        return absl::OkStatus();
+      },
+      [&] { counter.Show(latest); });
+  counter.Clear();
+  if (ended.code() == absl::StatusCode::kCancelled) return Fail(kExitInterrupted, ended.message());
+  if (!ended.ok()) {
+    task.PrintLastWords();
+    PrintMessage(absl::StrCat("the evaluation failed: ", ended.message()));
+    return task.code() == kExitBadConfiguration ? kExitBadConfiguration : kExitFailed;
+  }
+  if (!latest.is_object() || !latest.contains("loss") || latest["samples"] != latest["all_samples"]) {
+    return Fail(kExitFailed, "weft-worker ended without a result");
+  }
+  return Report(latest, *spec, checkpoint, options.json);
+}
+
+}  // namespace weft

@@ -1,0 +1,23 @@
+// `weft eval`: the loss and accuracy of a checkpoint on a data set.
+#ifndef WEFT_CLIENT_EVAL_COMMAND_H_
+#define WEFT_CLIENT_EVAL_COMMAND_H_
+
+#include <string>
+
+#include "client/console.h"
+
+namespace weft {
+
+struct EvalOptions {
+  std::string file;
+  std::string checkpoint;  // "" means out/NAME/checkpoint, NAME the run's name
+  // Files that replace the run file's data; "" for those.
+  std::string images, labels, cifar10, text;
+  bool json = false;
+};
+
+ExitCode RunEval(const EvalOptions& options);
+
+}  // namespace weft
+
+#endif  // WEFT_CLIENT_EVAL_COMMAND_H_

@@ -1,0 +1,50 @@
+// One thing that a `weft-worker` process does for this client: started with a run's specification, read line
+// by line until its end, stopped by the person's signals.
+//
+// On the main thread. Destruction ends the process.
+#ifndef WEFT_CLIENT_WORKER_TASK_H_
+#define WEFT_CLIENT_WORKER_TASK_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "client/child_process.h"
+#include "client/scratch_folder.h"
+#include "client/stop_signals.h"
+#include "nlohmann/json.hpp"
+#include "proto/run/run_spec.h"
+
+namespace weft {
+
+class WorkerTask {
+ public:
+  // `flag` is what the worker takes the specification's file with, as "--reference". Failure: NotFound,
+  // Unavailable, ResourceExhausted.
+  absl::Status Start(const std::string& flag, const RunSpec& spec,
+                     const std::vector<std::string>& further_arguments);
+
+  // Until the process has ended well. `on_line` gets each line of its output, `on_wait` is called between,
+  // at least four times a second. Failure: that of `on_line`; Cancelled, naming the signal, when the person
+  // stops it; Internal when the process fails, in whose own words PrintLastWords says more.
+  absl::Status Watch(const std::function<absl::Status(const nlohmann::json&)>& on_line,
+                     const std::function<void()>& on_wait);
+
+  void PrintLastWords();
+  // The exit code of the process; -1 if it has none.
+  int code() const { return process_ == nullptr ? -1 : process_->code(); }
+
+ private:
+  absl::Status TakeLines(const std::function<absl::Status(const nlohmann::json&)>& on_line);
+
+  StopSignals signals_;
+  std::unique_ptr<ScratchFolder> scratch_;
+  std::unique_ptr<ChildProcess> process_;
+  std::string lines_;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_CLIENT_WORKER_TASK_H_

@@ -1,0 +1,166 @@
+// What an evaluation must do: count each sample once, with running averages, from a checkpoint of any cut.
+#include "worker/shell/compute/evaluate.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "tests/conformance/training_driver.h"
+#include "worker/shell/compute/reference.h"
+
+namespace weft::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+bool Always(const Evaluation&) { return true; }
+const auto kAnyStep = [](const ReferenceStep&) { return true; };
+
+std::string Trained(const RunSpec& run, const std::string& folder) {
+  const absl::Status trained = RunReference(run, folder, kAnyStep);
+  EXPECT_TRUE(trained.ok()) << trained;
+  return folder + "/checkpoint";
+}
+
+// The run on a copy of its images [first, first + count) only; 50 images of `side`.
+RunSpec OnImages(RunSpec run, const std::string& folder, int side, int first, int count) {
+  const auto data = std::get<IdxData>(run.data.source);
+  const auto cut = [&](const std::string& path, int header, int bytes, const std::string& name) {
+    const std::string whole = ReadFile(path);
+    std::string part = whole.substr(0, header) + whole.substr(header + first * bytes, count * bytes);
+    part[7] = static_cast<char>(count);
+    const std::string to = absl::StrCat(folder, "/", name, first, "_", count);
+    WriteFile(to, part);
+    return to;
+  };
+  run.data.source = IdxData{cut(data.images, 16, side * side, "images"), cut(data.labels, 8, 1, "labels")};
+  return run;
+}
+
+TEST(EvaluateTest, SmallMlp_AfterTraining_BeatsChanceFromAnyCut) {
+  TemporaryFolder folder;
+  RunSpec run = SmallMlpRun(folder.path(), 3);
+  run.train.steps = 150;
+  const std::string checkpoint = Trained(run, folder.path());
+  const auto result = Evaluate(run, checkpoint, Always);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->version, "150");
+  EXPECT_EQ(result->samples, 50);
+  EXPECT_EQ(result->predictions, 50);
+  EXPECT_GT(result->accuracy(), 0.5);
+  const auto before = Evaluate(run, folder.path() + "/checkpoint-0", Always);
+  ASSERT_TRUE(before.ok()) << before.status();
+  EXPECT_EQ(before->version, "0");
+  EXPECT_LT(result->loss(), 0.5 * before->loss());
+  RunSpec other_cut = run;
+  other_cut.layers_of_stage = {5};
+  EXPECT_EQ(Evaluate(other_cut, checkpoint, Always)->loss_sum, result->loss_sum);
+}
+
+TEST(EvaluateTest, SmallGpt_EveryToken_IsAPrediction) {
+  TemporaryFolder folder;
+  RunSpec run = SmallGptRun(folder.path(), 2);
+  run.train.steps = 60;
+  std::get<GptSpec>(run.model).dropout = 0.3;
+  const std::string checkpoint = Trained(run, folder.path());
+  const auto result = Evaluate(run, checkpoint, Always);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->samples, (3000 - 1) / 10);
+  EXPECT_EQ(result->predictions, result->samples * 10);
+  EXPECT_GT(result->accuracy(), 0.2);
+  // Nothing is dropped: again the same, and the same as of the model without dropout.
+  std::get<GptSpec>(run.model).dropout = 0;
+  EXPECT_EQ(Evaluate(run, checkpoint, Always)->loss_sum, result->loss_sum);
+}
+
+// With running averages a sample's scores do not depend on its neighbours, as they do in training.
+TEST(EvaluateTest, ResNet_SamplesAloneAndTogether_ScoreTheSame) {
+  TemporaryFolder folder;
+  RunSpec run = SmallResNetRun(folder.path(), 2, 18);
+  run.train.steps = 20;
+  const std::string checkpoint = Trained(run, folder.path());
+  const int side = std::get<ResNetSpec>(run.model).size;
+  const auto together = Evaluate(OnImages(run, folder.path(), side, 0, 5), checkpoint, Always);
+  ASSERT_TRUE(together.ok()) << together.status();
+  EXPECT_EQ(together->samples, 5);
+  double loss_sum = 0;
+  int64_t correct = 0;
+  for (int i = 0; i < 5; ++i) {
+    const auto alone = Evaluate(OnImages(run, folder.path(), side, i, 1), checkpoint, Always);
+    ASSERT_TRUE(alone.ok()) << alone.status();
+    EXPECT_EQ(alone->samples, 1);
+    loss_sum += alone->loss_sum;
+    correct += alone->correct;
+  }
+  EXPECT_NEAR(together->loss_sum, loss_sum, 1e-4);
+  EXPECT_EQ(together->correct, correct);
+}
+
+TEST(EvaluateTest, ResNet_OfAnImageThatWasLearned_IsRight) {
+  TemporaryFolder folder;
+  RunSpec run = SmallResNetRun(folder.path(), 1, 18);
+  run.train.steps = 60;
+  run.train.optimizer = AdamW();
+  const auto result = Evaluate(run, Trained(run, folder.path()), Always);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_GT(result->accuracy(), 0.5);
+}
+
+TEST(EvaluateTest, UnusableCheckpoints_AreRefusedByName) {
+  TemporaryFolder folder;
+  RunSpec run = SmallMlpRun(folder.path(), 2);
+  run.train.steps = 1;
+  const std::string checkpoint = Trained(run, folder.path());
+  const auto refused = [&](absl::StatusCode code, const std::string& at, const std::string& part) {
+    const absl::Status status = Evaluate(run, at, Always).status();
+    EXPECT_EQ(status.code(), code) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(part));
+  };
+  refused(absl::StatusCode::kNotFound, folder.path() + "/none", "none/model.safetensors.index.json");
+
+  const RunSpec whole = run;
+  std::get<MlpSpec>(run.model).width = 38;
+  refused(absl::StatusCode::kInvalidArgument, checkpoint, "of size [37], the run file's model has [38]");
+  std::get<MlpSpec>(run.model).width = 37;
+  std::get<MlpSpec>(run.model).layers = 6;
+  refused(absl::StatusCode::kInvalidArgument, checkpoint, "stage01.linear4.bias of size [10]");
+  std::get<MlpSpec>(run.model).layers = 4;
+  refused(absl::StatusCode::kInvalidArgument, checkpoint, "the checkpoint is of another model");
+  run = whole;
+
+  const std::string stage = checkpoint + "/stage01.safetensors",
+                    index = checkpoint + "/model.safetensors.index.json";
+  const std::string content = ReadFile(stage), names = ReadFile(index);
+  WriteFile(stage, content.substr(0, content.size() - 1));
+  refused(absl::StatusCode::kDataLoss, checkpoint, "stage01.safetensors");
+  std::string other_version = content;
+  const size_t version = other_version.find("\"version\":\"1\"");
+  ASSERT_NE(version, std::string::npos);
+  other_version[version + 11] = '7';
+  WriteFile(stage, other_version);
+  refused(absl::StatusCode::kDataLoss, checkpoint, "has version 7");
+  WriteFile(stage, content);
+  WriteFile(index, names.substr(0, names.size() / 2));
+  refused(absl::StatusCode::kDataLoss, checkpoint, "model.safetensors.index.json is damaged");
+  WriteFile(index, "{\"weight_map\": {\"stage00.linear0.weight\": \"../../elsewhere\"}}");
+  refused(absl::StatusCode::kDataLoss, checkpoint, "model.safetensors.index.json is damaged");
+  WriteFile(index, "{\"weight_map\": {\"stage01.linear4.bias\": \"stage01.safetensors\"}}");
+  refused(absl::StatusCode::kInvalidArgument, checkpoint, "names no linear0.bias");
+  WriteFile(index, "{\"weight_map\": {\"stage01.linear9.bias\": \"stage01.safetensors\"}}");
+  refused(absl::StatusCode::kDataLoss, checkpoint, "does not hold stage01.linear9.bias");
+}
+
+TEST(EvaluateTest, StoppedByItsCaller_SaysWhere) {
+  TemporaryFolder folder;
+  RunSpec run = SmallMlpRun(folder.path(), 1);
+  run.train.steps = 1;
+  const auto result =
+      Evaluate(run, Trained(run, folder.path()), [](const Evaluation& e) { return e.samples < 32; });
+  EXPECT_EQ(result.status().code(), absl::StatusCode::kCancelled);
+  EXPECT_THAT(std::string(result.status().message()), HasSubstr("after 32 of 50 samples"));
+}
+
+}  // namespace
+}  // namespace weft::testing
