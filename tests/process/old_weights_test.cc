@@ -1,5 +1,6 @@
 // Real trainings on old weights, with the real programs: under every rule, with every placement and number of
 // processes, the numbers are those of the plain loop that keeps old parameters.
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -41,6 +42,14 @@ std::string MlpRun(const TestFolder& folder, const std::string& schedule, const 
       "data: {idx: {images: ", folder / "images.idx", ", labels: ", folder / "labels.idx", "}}\n",
       "train: {steps: ", sizes.steps, ", batch: 12, microbatches: ", sizes.microbatches,
       ", seed: 2, optimizer: ", sizes.optimizer, "}\nstages: ", sizes.stages, "\nschedule: ", schedule, "\n");
+}
+
+std::string ResNetRun(const TestFolder& folder, const std::string& schedule, const Sizes& sizes) {
+  return absl::StrCat(
+      "name: old\nmodel: {resnet18: {width: 4, channels: 1, size: 8, classes: 10}}\n",
+      "data: {idx: {images: ", folder / "images.idx", ", labels: ", folder / "labels.idx", "}}\n",
+      "train: {steps: ", sizes.steps, ", batch: 12, microbatches: ", sizes.microbatches,
+      ", seed: 4, optimizer: ", sizes.optimizer, "}\nstages: ", sizes.stages, "\nschedule: ", schedule, "\n");
 }
 
 std::string BigEndian(uint32_t v) {
@@ -155,6 +164,24 @@ TEST_F(OldWeights, CyclicRulesOnAnyPlacementAndProcesses_EndWithTheReferencesBit
   EXPECT_NE(by_rule[0].tensors, by_rule[1].tensors) << "v1 and v2 must differ";
   EXPECT_NE(by_rule[0].tensors, by_rule[2].tensors) << "v1 must differ from sync";
   EXPECT_NE(by_rule[1].tensors, by_rule[2].tensors) << "v2 must differ from sync";
+}
+
+// Statistics of batch norms follow their micro-batches: newest averages, moved by what old weights measured.
+TEST_F(OldWeights, BatchNorms_EndWithTheReferencesBits) {
+  for (const Sizes& sizes : {Sizes{3, 3, 20, kSgd}, Sizes{4, 4, 20, kAdamW}}) {
+    const auto run = [&](const std::string& s) { return ResNetRun(folder_, s, sizes); };
+    const std::string lpp = absl::StrCat("lpp: {groups: 1, ranks: ", sizes.stages, "}");
+    for (const std::string rule : {"cdp_v1", "cdp_v2"}) {
+      std::vector<std::string> schedules;
+      for (const std::string& base : {std::string("ddp: "), std::string("1f1b: "), lpp}) {
+        schedules.push_back(absl::StrCat("{", base, ", rule: ", rule, "}"));
+      }
+      const Trained trained = ExpectReference(run, schedules, {2});
+      if (HasFailure()) return;
+      EXPECT_TRUE(std::isfinite(trained.losses.back()));
+    }
+    ExpectReference(run, {"pipedream_2bw"}, {2});
+  }
 }
 
 TEST_F(OldWeights, FewSizes_EndWithTheReferencesBits) {
