@@ -45,8 +45,8 @@ std::string SimulateFooter() {
   }
   return absl::StrCat(
       text,
-      "  rule=cdp_v1 or rule=cdp_v2 beside ddp, fsdp, gpipe, 1f1b or lpp: the cyclic order "
-      "(docs/schedules/cyclic.md)\n"
+      "  rule=cdp_v1 or rule=cdp_v2 beside ddp, fsdp, gpipe, 1f1b, lpp or cdp_mp (there cdp_v2 if it is not "
+      "given): the cyclic order (docs/schedules/cyclic.md)\n"
       "  custom        your own formulas, as in custom,workers=4,compute=s%W (docs/schedules/custom.md)\n"
       "\nA list gives one value a stage, as in --backward 2,2,2,3; one value is for all stages. Times\n"
       "are in any one unit. BYTES may end in KB, MB, GB, KiB, MiB, GiB.");

@@ -191,11 +191,15 @@ absl::Status CheckMarks(const Schedule& s) {
   return absl::OkStatus();
 }
 
-// The job graph together with the edges of the fixed orders, over as many steps as its longest edge spans.
+// The job graph together with the edges of the fixed orders, over a period of steps and as many more as its
+// longest edge spans.
 class Waits {
  public:
   explicit Waits(const Graph& graph)
-      : graph_(graph), edges_(Flatten(graph)), n_(graph.jobs_per_step()), steps_(edges_.max_distance + 1) {
+      : graph_(graph),
+        edges_(Flatten(graph)),
+        n_(graph.jobs_per_step()),
+        steps_(edges_.max_distance() + edges_.period()) {
     previous_.assign(n_, -1);
     next_.assign(n_, -1);
     for (const std::vector<Job>& order : graph.schedule().order) {
@@ -227,9 +231,7 @@ class Waits {
         if (step + distance < steps_ && --waiting_[step + distance][to] == 0)
           ready.push_back({step + distance, to});
       };
-      for (int k = edges_.begin[i]; k < edges_.begin[i + 1]; ++k) {
-        arrive(edges_.successors[k].distance, edges_.successors[k].index);
-      }
+      for (const auto& s : edges_.SuccessorsOf(t, i)) arrive(s.distance, s.index);
       if (next_[i] >= 0) arrive(0, next_[i]);
     }
     if (visited == int64_t{n_} * steps_) return absl::OkStatus();

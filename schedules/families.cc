@@ -23,7 +23,7 @@ const std::vector<FamilyEntry>& Catalogue() {
     auto* all = new std::vector<FamilyEntry>;
     for (const auto& group :
          {DataParallelFamilies(), PipelineFamilies(), LoopedFamilies(), InterleavedFamilies(),
-          ZeroBubbleFamilies(), ControllableMemoryFamilies(), BidirectionalFamilies()}) {
+          ZeroBubbleFamilies(), ControllableMemoryFamilies(), BidirectionalFamilies(), PyramidFamilies()}) {
       all->insert(all->end(), group.begin(), group.end());
     }
     std::sort(all->begin(), all->end(),
@@ -159,6 +159,11 @@ absl::StatusOr<Schedule> MakeSchedule(absl::string_view name, const Parameters& 
 }
 
 std::vector<std::string> RuleNames() { return {"sync", "cdp_v1", "cdp_v2"}; }
+
+std::string DefaultRule(absl::string_view name) {
+  const FamilyEntry* entry = FindEntry(name);
+  return entry != nullptr ? entry->family.default_rule : "sync";
+}
 
 absl::Status ApplyRule(absl::string_view rule, absl::string_view name, Schedule* schedule) {
   if (rule == "sync") return absl::OkStatus();

@@ -34,6 +34,7 @@ struct Family {
   std::vector<FamilyParameter> parameters;
   bool takes_rules = false;        // ApplyRule may give it one
   bool reads_old_weights = false;  // it trains otherwise than the families that read the newest
+  std::string default_rule = "sync";
 };
 
 // Every family, by name; without `custom` and `file`.
@@ -53,6 +54,9 @@ absl::StatusOr<Schedule> MakeSchedule(absl::string_view name,
 // Which weights a micro-batch reads, and in which order micro-batches visit the stages: "sync" is the
 // family's own, the others are in families/cyclic.h.
 std::vector<std::string> RuleNames();
+
+// The rule of a run that says none.
+std::string DefaultRule(absl::string_view name);
 
 // Gives `schedule`, which MakeSchedule made of `name`, the rule. InvalidArgument, with the reason, if there
 // is no such rule, the family takes none, or the sizes do not allow it.

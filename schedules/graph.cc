@@ -29,6 +29,7 @@ Graph::Graph(Schedule schedule) : schedule_(std::move(schedule)) {
   LinkStages();
   members_.resize(s.stages);
   gradient_travels_.assign(s.stages, false);
+  relays_.resize(s.stages);
   tail_.resize(s.stages);
   int next = s.stages * s.microbatches * KindsPerMicrobatch();
   for (int stage = 0; stage < s.stages; ++stage) {
@@ -48,21 +49,15 @@ Graph::Graph(Schedule schedule) : schedule_(std::move(schedule)) {
       holders = {shards.begin(), shards.end()};
     }
     members_[stage].assign(holders.begin(), holders.end());
-    gradient_travels_[stage] = remote || members_[stage].size() > 1;
+    if (s.relays && members_[stage].size() > 1 && !sharded())
+      relays_[stage].emplace(s, stage, members_[stage], final_backward());
+    gradient_travels_[stage] = !relays(stage) && (remote || members_[stage].size() > 1);
     tail_[stage] = next;
     next += static_cast<int>(members_[stage].size()) * (has_reduce(stage) ? 2 : 1);
   }
   jobs_per_step_ = next;
   if (replays()) NumberPlaces();
   FindApart();
-  if (s.period > 1) {
-    may_fetch_.assign(jobs_per_step_, false);
-    changes_holder_.assign(jobs_per_step_, false);
-    for (int step = 0; step < s.period; ++step) {
-      for (int i = 0; i < jobs_per_step_; ++i)
-        may_fetch_[i] = may_fetch_[i] || FetchesWeights(JobAt(step, i));
-    }
-  }
   if (s.precedes) {
     followers_.resize(jobs_per_step_);
     // A far step, so that edges from earlier steps are all there.
@@ -189,10 +184,6 @@ bool Graph::FetchesWeights(const Job& job) const {
   return members_[job.stage] != std::vector<Rank>{schedule_.compute(job)};
 }
 
-bool Graph::MayFetchWeights(const Job& job) const {
-  return may_fetch_.empty() ? FetchesWeights(job) : may_fetch_[IndexOf(job)];
-}
-
 int Graph::MemberOf(int stage, Rank rank) const {
   const auto& m = members_[stage];
   const auto it = std::lower_bound(m.begin(), m.end(), rank);
@@ -215,23 +206,20 @@ void Graph::WeightsEdge(const Job& job, std::vector<Edge>* edges) const {
   if (sharded()) return ShardEdges(job, edges);
   const bool fetch = FetchesWeights(job);
   // A backward on the holder reads what its forward read: the forward's edge is enough, wherever that was.
-  if (!fetch && job.kind != JobKind::kForward && !MayFetchWeights(job)) return;
+  if (!fetch && job.kind != JobKind::kForward) return;
   const int version = VersionOf(job);
+  if (!fetch && version == 0) return;
   const int holder = MemberOf(job.stage, schedule_.weights(job));
-  const int members = static_cast<int>(members_[job.stage].size());
-  for (int m = 0; m < members; ++m) {
-    if (m != holder && !ChangesHolder(job)) continue;
-    const bool fetched = fetch && m == holder;
-    if (!fetched && version == 0) continue;
-    edges->push_back({Job::Update(version - 1, job.stage, m), job,
-                      fetched ? TensorKind::kWeights : TensorKind::kOrder, 0, version});
-  }
+  edges->push_back({Job::Update(version - 1, job.stage, holder), job,
+                    fetch ? TensorKind::kWeights : TensorKind::kOrder, 0, version});
 }
 
 void Graph::UpdatePredecessors(const Job& job, std::vector<Edge>* edges) const {
   const int parts = static_cast<int>(members_[job.stage].size());
   const bool sums = job.kind == JobKind::kUpdate && has_reduce(job.stage);
-  if (sums) {
+  if (relays(job.stage)) {
+    RelayPredecessors(job, edges);
+  } else if (sums) {
     for (int part = 0; part < parts; ++part) {
       edges->push_back({Job::Reduce(job.step, job.stage, part), job, TensorKind::kGradientSum, part, 0});
     }
@@ -280,6 +268,7 @@ void Graph::Predecessors(const Job& job, std::vector<Edge>* edges) const {
       BackwardPredecessors(job, edges);
   }
   WeightsEdge(job, edges);
+  if (job.kind == final_backward() && relays(job.stage)) RelayPredecessors(job, edges);
   if (schedule_.precedes) {
     for (const Job& before : schedule_.precedes(job)) {
       if (before.step >= 0) edges->push_back({before, job, TensorKind::kOrder, 0, 0});
@@ -288,6 +277,7 @@ void Graph::Predecessors(const Job& job, std::vector<Edge>* edges) const {
 }
 
 void Graph::GradientSuccessors(const Job& job, std::vector<Edge>* edges) const {
+  if (relays(job.stage)) return RelaySuccessors(job, edges);
   const JobKind kind = has_reduce(job.stage) ? JobKind::kReduce : JobKind::kUpdate;
   const TensorKind tensor = gradient_travels_[job.stage] ? TensorKind::kGradient : TensorKind::kOrder;
   for (int m = 0; m < static_cast<int>(members_[job.stage].size()); ++m) {
@@ -302,6 +292,7 @@ void Graph::UpdateSuccessors(const Job& job, std::vector<Edge>* edges) const {
     }
     return;
   }
+  if (relays(job.stage)) RelaySuccessors(job, edges);
   edges->push_back({job, Job::Update(job.step + 1, job.stage, job.member), TensorKind::kOrder, 0, 0});
   const Rank holder = members_[job.stage][job.member];
   for (int b = 0; b < schedule_.microbatches; ++b) {
@@ -310,10 +301,9 @@ void Graph::UpdateSuccessors(const Job& job, std::vector<Edge>* edges) const {
          {JobKind::kForward, JobKind::kBackward, JobKind::kBackwardInput, JobKind::kBackwardWeight}) {
       if (!IsComputeKindUsed(kind)) continue;
       const Job reader = Job::Compute(job.step + 1 + staleness, job.stage, b, kind);
-      const bool read = sharded() || schedule_.weights(reader) == holder;
-      if (!read && !ChangesHolder(reader)) continue;
-      const bool fetch = read && schedule_.compute(reader) != holder;
-      if (!fetch && kind != JobKind::kForward && (sharded() || !MayFetchWeights(reader))) continue;
+      if (!sharded() && schedule_.weights(reader) != holder) continue;
+      const bool fetch = schedule_.compute(reader) != holder;
+      if (!fetch && kind != JobKind::kForward) continue;
       edges->push_back({job, reader, fetch ? TensorKind::kWeights : TensorKind::kOrder,
                         sharded() ? job.member : 0, job.step + 1});
     }
@@ -359,30 +349,44 @@ void Graph::Successors(const Job& job, std::vector<Edge>* edges) const {
   }
 }
 
-StepEdges Flatten(const Graph& graph) {
-  const int n = graph.jobs_per_step();
-  StepEdges flat;
-  flat.begin.reserve(n + 1);
-  std::vector<Edge> edges;
-  constexpr int kSteady = 1 << 20;
-  for (int i = 0; i < n; ++i) {
-    flat.begin.push_back(static_cast<int32_t>(flat.successors.size()));
-    edges.clear();
-    graph.Successors(graph.JobAt(kSteady, i), &edges);
-    for (const Edge& e : edges) {
-      const int distance = e.to.step - kSteady;
-      const bool weights = e.from.kind == JobKind::kUpdate && graph.MayFetchWeights(e.to);
-      flat.successors.push_back({graph.IndexOf(e.to), static_cast<int16_t>(distance),
-                                 weights ? TensorKind::kWeights : e.tensor, static_cast<int16_t>(e.part)});
-      flat.max_distance = std::max(flat.max_distance, distance);
+bool StepEdges::LeadsAhead(int64_t index) const {
+  for (size_t step = 0; step < tables_.size(); ++step) {
+    for (const Successor& s : SuccessorsOf(static_cast<int64_t>(step), index)) {
+      if (s.distance > 0) return true;
     }
   }
-  flat.begin.push_back(static_cast<int32_t>(flat.successors.size()));
-  flat.waiting.assign(flat.max_distance + 1, std::vector<int32_t>(n, 0));
-  for (int i = 0; i < n; ++i) {
-    for (int k = flat.begin[i]; k < flat.begin[i + 1]; ++k) {
-      const auto& s = flat.successors[k];
-      for (int step = s.distance; step <= flat.max_distance; ++step) ++flat.waiting[step][s.index];
+  return false;
+}
+
+StepEdges Flatten(const Graph& graph) {
+  const int n = graph.jobs_per_step(), period = graph.schedule().period;
+  StepEdges flat;
+  flat.tables_.resize(period);
+  std::vector<Edge> edges;
+  // Far steps, so that edges from earlier ones are all there.
+  const int steady = (1 << 20) / period * period;
+  for (int phase = 0; phase < period; ++phase) {
+    StepEdges::Table& table = flat.tables_[phase];
+    table.begin.reserve(n + 1);
+    for (int i = 0; i < n; ++i) {
+      table.begin.push_back(static_cast<int32_t>(table.successors.size()));
+      edges.clear();
+      graph.Successors(graph.JobAt(steady + phase, i), &edges);
+      for (const Edge& e : edges) {
+        const int distance = e.to.step - (steady + phase);
+        table.successors.push_back(
+            {graph.IndexOf(e.to), static_cast<int16_t>(distance), e.tensor, static_cast<int16_t>(e.part)});
+        flat.max_distance_ = std::max(flat.max_distance_, distance);
+      }
+    }
+    table.begin.push_back(static_cast<int32_t>(table.successors.size()));
+  }
+  for (StepEdges::Table& table : flat.tables_)
+    table.waiting.assign(flat.max_distance_ + 1, std::vector<int32_t>(n, 0));
+  for (int phase = 0; phase < period; ++phase) {
+    for (const StepEdges::Successor& s : flat.tables_[phase].successors) {
+      StepEdges::Table& later = flat.tables_[(phase + s.distance) % period];
+      for (int d = s.distance; d <= flat.max_distance_; ++d) ++later.waiting[d][s.index];
     }
   }
   return flat;

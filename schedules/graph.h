@@ -9,17 +9,18 @@
 //   1. Predecessors(j) holds edge e exactly if Successors(e.from) holds it.
 //   2. An edge from a job of step -1 stands for the initial state: it holds weights version 0 and is complete
 //   before the run.
-//   3. The edges of a step look like those of every other step, but for edges that would come from before
-//   step 0 (other than 2.), and for the tensor of an edge from an update, which is an order edge where the
-//   job is on the holder's rank in that step.
+//   3. The edges of step t look like those of step t + period, but for edges that would come from before
+//   step 0 (other than 2.).
 // Thread-safe after construction. Jobs outside the schedule's sizes abort.
 #ifndef WEFT_SCHEDULES_GRAPH_H_
 #define WEFT_SCHEDULES_GRAPH_H_
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "schedules/job.h"
+#include "schedules/relay.h"
 #include "schedules/schedule.h"
 
 namespace weft {
@@ -71,22 +72,24 @@ class Graph {
 
   // The ranks that hold the stage's weights, ascending; a job's `member` is an index here.
   const std::vector<Rank>& members(int stage) const { return members_[stage]; }
-  bool has_reduce(int stage) const { return members_[stage].size() > 1 && !sharded(); }
+  bool has_reduce(int stage) const { return members_[stage].size() > 1 && !sharded() && !relays(stage); }
   // Each member holds a slice of the weights, not a copy.
   bool sharded() const { return schedule_.shards != nullptr; }
-  // False when each micro-batch's gradient is summed by the rank that computes it, so that no gradient leaves
-  // its job.
+  // Its holders pass running sums and new versions on (Schedule::relays).
+  bool relays(int stage) const { return relays_[stage].has_value(); }
+  // Where holders relay, the member that has the optimizer's state and makes the versions.
+  int home(int stage) const { return relays(stage) ? relays_[stage]->home() : 0; }
+  // The member writes the stage, or its slice of it, into checkpoints.
+  bool Saves(int stage, int member) const { return sharded() || member == home(stage); }
+  // The member's updates are optimizer steps; else it adopts the versions that its home makes.
+  bool MakesVersions(int stage, int member) const { return !relays(stage) || member == home(stage); }
+  // A micro-batch's gradient leaves its job as it is: false when the rank that computes it sums it, or adds
+  // it to a running sum.
   bool gradient_travels(int stage) const { return gradient_travels_[stage]; }
   // The version that a compute job reads.
   int VersionOf(const Job& job) const;
   // True when the job computes with a fetched copy.
   bool FetchesWeights(const Job& job) const;
-  // True when it does so in some step of the period.
-  bool MayFetchWeights(const Job& job) const;
-  // The job reads the weights of different members in different steps; it waits for the updates of all.
-  bool ChangesHolder(const Job& job) const {
-    return !changes_holder_.empty() && changes_holder_[IndexOf(job)];
-  }
 
   // A compute job's micro-batch has its forward and its backward on different ranks (in some step). The
   // backward then starts over from the stage's input: it waits for that activation too, and the forward
@@ -126,15 +129,16 @@ class Graph {
   void UpdatePredecessors(const Job& job, std::vector<Edge>* edges) const;
   void GradientSuccessors(const Job& job, std::vector<Edge>* edges) const;
   void UpdateSuccessors(const Job& job, std::vector<Edge>* edges) const;
+  // graph_relay.cc
+  void RelayPredecessors(const Job& job, std::vector<Edge>* edges) const;
+  void RelaySuccessors(const Job& job, std::vector<Edge>* edges) const;
 
   Schedule schedule_;
   std::vector<std::vector<int>> inputs_, consumers_;
   std::vector<std::vector<Rank>> members_;
   std::vector<bool> gradient_travels_;
-  // By index; empty where the period is 1.
-  std::vector<bool> may_fetch_;
-  std::vector<bool> changes_holder_;  // the job reads another member's weights in some steps
-  std::vector<bool> apart_;           // by stage and micro-batch
+  std::vector<std::optional<Relay>> relays_;  // by stage
+  std::vector<bool> apart_;                   // by stage and micro-batch
   bool any_apart_ = false;
   std::vector<int> tail_;  // index of each stage's first reduce or update
   int jobs_per_step_ = 0;
@@ -149,25 +153,54 @@ class Graph {
   std::vector<std::vector<Follower>> followers_;
 };
 
-// The edges of a steady step flattened for loops over many steps: successors by index and step distance. The
-// tensor is what travels where the two jobs are on different ranks.
-struct StepEdges {
+// The edges of steps flattened for loops over many steps: successors by index and step distance, which may be
+// after the end of the run. The tensor is what travels where the two jobs are on different ranks.
+class StepEdges {
+ public:
   struct Successor {
     int32_t index;     // job of the later step
     int16_t distance;  // steps ahead
     TensorKind tensor;
     int16_t part;
   };
-  std::vector<int32_t> begin;         // size jobs_per_step + 1
-  std::vector<Successor> successors;  // of job i: [begin[i], begin[i + 1])
-  int max_distance = 0;
-  // waiting[d][i]: predecessors of job i in steps >= 0 when the step is d; the last row serves all later
-  // steps.
-  std::vector<std::vector<int32_t>> waiting;
+  class Successors {
+   public:
+    Successors(const Successor* begin, const Successor* end) : begin_(begin), end_(end) {}
+    const Successor* begin() const { return begin_; }
+    const Successor* end() const { return end_; }
 
-  const std::vector<int32_t>& WaitingAt(int step) const {
-    return waiting[step < max_distance ? step : max_distance];
+   private:
+    const Successor *begin_, *end_;
+  };
+
+  Successors SuccessorsOf(int64_t step, int64_t index) const {
+    const Table& table = tables_[TableOf(step)];
+    return {table.successors.data() + table.begin[index], table.successors.data() + table.begin[index + 1]};
   }
+  // By index: predecessors in steps >= 0.
+  const std::vector<int32_t>& WaitingAt(int64_t step) const {
+    return tables_[TableOf(step)].waiting[step < max_distance_ ? step : max_distance_];
+  }
+  // In some step, a job of a later one waits for the job.
+  bool LeadsAhead(int64_t index) const;
+  // The most steps that an edge leads ahead.
+  int max_distance() const { return max_distance_; }
+  // The edges of step t look like those of step t + period.
+  int period() const { return static_cast<int>(tables_.size()); }
+
+ private:
+  friend StepEdges Flatten(const Graph& graph);
+
+  struct Table {
+    std::vector<int32_t> begin;         // size jobs_per_step + 1
+    std::vector<Successor> successors;  // of job i: [begin[i], begin[i + 1])
+    // waiting[d][i]: predecessors of job i in the d steps before its own, and in that; the last row has all.
+    std::vector<std::vector<int32_t>> waiting;
+  };
+  size_t TableOf(int64_t step) const { return static_cast<size_t>(step) % tables_.size(); }
+
+  std::vector<Table> tables_;  // [step mod period]
+  int max_distance_ = 0;
 };
 StepEdges Flatten(const Graph& graph);
 

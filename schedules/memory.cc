@@ -14,8 +14,10 @@ std::vector<double> HeldBytes(const Graph& graph, const StageBytes& bytes) {
   for (int stage = 0; stage < s.stages; ++stage) {
     const double weight = OfStage(bytes.weight, stage);
     const double slices = graph.sharded() ? static_cast<double>(graph.members(stage).size()) : 1;
-    for (const Rank rank : graph.members(stage)) {
-      held[rank] += (MostVersions(graph, stage, rank) * weight + OfStage(bytes.state, stage)) / slices;
+    for (int m = 0; m < static_cast<int>(graph.members(stage).size()); ++m) {
+      const Rank rank = graph.members(stage)[m];
+      const double state = graph.MakesVersions(stage, m) ? OfStage(bytes.state, stage) : 0;
+      held[rank] += (MostVersions(graph, stage, rank) * weight + state) / slices;
     }
     for (int step = 0; step < s.period; ++step) {
       for (int b = 0; b < s.microbatches; ++b) {

@@ -79,6 +79,13 @@ struct Schedule {
   // Of each entry of `order`, bits of OrderMark; empty where none is set.
   std::vector<std::vector<uint8_t>> order_marks;
 
+  // How the holders of a stage that has several come to the same weights. False: each sums a slice of all
+  // gradients and hands the sum to all (reduce). True: point to point. A running sum goes from each
+  // micro-batch's backward to the next one's, in their order, and from the last one's to the stage's home,
+  // the holder that the last micro-batch of step 0 names. The home alone has the optimizer's state and makes
+  // the next version, which goes from holder to holder in the order in which they first read it (relay.h).
+  bool relays = false;
+
   int period = 1;  // ranks of step t equal those of step t + period
   bool split_backward = false;
   ActivationPolicy activations = ActivationPolicy::kRetain;

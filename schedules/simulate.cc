@@ -236,7 +236,8 @@ double Simulation::BytesOf(TensorKind tensor, int from_stage, int to_stage) cons
              (graph_.sharded() ? static_cast<double>(graph_.members(from_stage).size()) : 1);
     case TensorKind::kGradient:
     case TensorKind::kGradientSum:
-      return OfStage(options_.weight, from_stage) / static_cast<double>(graph_.members(from_stage).size());
+      return OfStage(options_.weight, from_stage) /
+             (graph_.relays(from_stage) ? 1 : static_cast<double>(graph_.members(from_stage).size()));
   }
   return 0;
 }
@@ -301,14 +302,9 @@ void Simulation::End(int64_t id) {
   const Rank rank = RankAt(id);
   CountEnd(id, info_[index], rank);
   ++done_;
-  for (int k = edges_.begin[index]; k < edges_.begin[index + 1]; ++k) {
-    const auto& s = edges_.successors[k];
-    if (step + s.distance < options_.steps) {
-      const int64_t to = (step + s.distance) * n_ + s.index;
-      const bool reads = s.tensor != TensorKind::kWeights || schedule_.period == 1 || graph_.sharded() ||
-                         schedule_.weights(JobOf(to)) == rank;
-      Transfer(rank, to, reads ? s.tensor : TensorKind::kOrder, info_[index].stage);
-    }
+  for (const auto& s : edges_.SuccessorsOf(step, index)) {
+    if (step + s.distance < options_.steps)
+      Transfer(rank, (step + s.distance) * n_ + s.index, s.tensor, info_[index].stage);
   }
   --RowOf(static_cast<int>(step)).left;
   while (!rows_.empty() && rows_.front().left == 0) {
@@ -445,7 +441,7 @@ void Simulation::Seed() {
   std::vector<Fetch> fetches;
   std::vector<int64_t> ready;
   std::vector<Edge> edges;
-  for (int step = 0; step <= edges_.max_distance && step < options_.steps; ++step) {
+  for (int step = 0; step <= edges_.max_distance() && step < options_.steps; ++step) {
     Row& row = RowOf(step);
     for (int64_t i = 0; i < n_; ++i) {
       const Job job = graph_.JobAt(step, static_cast<int>(i));

@@ -52,9 +52,13 @@ NAMED = [
 OLD_WEIGHTS = [
     ("pipedream", "{pipedream: }", 1, "pipedream"),
     ("pipedream_2bw", "{pipedream_2bw: }", 8, "pipedream_2bw"),
-] + [(f"{name}, rule=cdp_{v}", f"{{{name}: {{{parameters}}}, rule: cdp_{v}}}", 4, f"cdp_{v}")
+] + [(f"{name},rule=cdp_{v}", f"{{{text}, rule: cdp_{v}}}", 4, f"cdp_{v}")
      for v in ("v1", "v2")
-     for name, parameters in (("ddp", ""), ("fsdp", ""), ("gpipe", ""), ("1f1b", ""), ("lpp", "groups: 4, ranks: 1"))]
+     for name, text in (("ddp", "ddp: "), ("fsdp", "fsdp: "), ("gpipe", "gpipe: "), ("1f1b", "1f1b: "), ("cdp_mp", "cdp_mp: "),
+                        ("lpp,groups=2,ranks=2", "lpp: {groups: 2, ranks: 2}"),
+                        ("lpp,groups=4,ranks=1", "lpp: {groups: 4, ranks: 1}"))] + [
+    ("cdp_mp", "{cdp_mp: }", 4, "cdp_v2"),  # which it is without a rule
+]
 EXTRA = [
     # What a forward leaves for its backward, fused and split.
     ("1f1b", "activations: recompute"),

@@ -35,26 +35,35 @@ std::vector<RankMemory> CountRanks(const RunSpec& run, const Schedule& schedule,
     const int64_t work = stages[s].work + (sliced ? parameters : 0);  // the slices put together
     const bool travels = graph.gradient_travels(s);
     // Where others read the weights, one version more may still be on its way to them.
-    const int shared = travels || graph.has_reduce(s) ? 1 : 0;
+    const int shared = travels || graph.has_reduce(s) || graph.relays(s) ? 1 : 0;
     const auto of_run = [&run](int steps) { return std::min(steps, run.train.steps); };
-    // Gradients of steps that are under way together; where sums are cut, a part of each.
-    const int under_way = of_run(1 + schedule.MostStaleness(s));
+    // Gradients of steps that are under way together; where sums are cut, a part of each. Running sums are
+    // with the micro-batches.
+    const int under_way = graph.relays(s) ? 0 : of_run(1 + schedule.MostStaleness(s));
     const auto sums = static_cast<int>(graph.has_reduce(s) ? (under_way + members - 1) / members : under_way);
-    for (const Rank rank : graph.members(s)) {
+    for (int m = 0; m < members; ++m) {
+      const Rank rank = graph.members(s)[m];
       if (!valid(rank)) continue;
       const int versions = of_run(MostVersions(graph, s, rank));
-      ranks[rank].held += (versions + shared + sums + OptimizerBuffers(run.train.optimizer)) * part;
+      const int state = graph.MakesVersions(s, m) ? OptimizerBuffers(run.train.optimizer) : 0;
+      ranks[rank].held += (versions + shared + sums + state) * part;
     }
-    for (int b = 0; b < schedule.microbatches; ++b) {
-      const Rank rank = schedule.compute(Job::Compute(0, s, b, graph.final_backward()));
-      if (!valid(rank)) continue;
-      if (travels) ranks[rank].held += parameters * of_run(1 + schedule.StalenessOf(s, b));
-      if (graph.has_pairs()) beside[rank] = std::max(beside[rank], stages[s].forward_work);
-      if (work > ranks[rank].work) {
-        ranks[rank].work = work;
-        ranks[rank].work_stage = s;
+    std::vector<int64_t> handed_out(schedule.ranks, 0);
+    for (int step = 0; step < schedule.period; ++step) {
+      std::vector<int64_t> of_step(schedule.ranks, 0);
+      for (int b = 0; b < schedule.microbatches; ++b) {
+        const Rank rank = schedule.compute(Job::Compute(step, s, b, graph.final_backward()));
+        if (!valid(rank)) continue;
+        if (travels || graph.relays(s)) of_step[rank] += parameters * of_run(1 + schedule.StalenessOf(s, b));
+        handed_out[rank] = std::max(handed_out[rank], of_step[rank]);
+        if (graph.has_pairs()) beside[rank] = std::max(beside[rank], stages[s].forward_work);
+        if (work > ranks[rank].work) {
+          ranks[rank].work = work;
+          ranks[rank].work_stage = s;
+        }
       }
     }
+    for (Rank rank = 0; rank < schedule.ranks; ++rank) ranks[rank].held += handed_out[rank];
   }
   for (Rank rank = 0; rank < schedule.ranks; ++rank) ranks[rank].work += beside[rank];
   return ranks;

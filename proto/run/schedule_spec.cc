@@ -15,7 +15,7 @@ namespace {
 using Json = nlohmann::json;
 
 ChoiceNames ScheduleChoices() {
-  return {"schedule", ScheduleNames(), {"cdp_mp", "periodic"}, {"rule", "reduction", "activations"}};
+  return {"schedule", ScheduleNames(), {"periodic"}, {"rule", "reduction", "activations"}};
 }
 
 // Only the parameters' names; their values, and how they fit the sizes, are the business of MakeSchedule.
@@ -95,6 +95,7 @@ absl::StatusOr<ScheduleSpec> SplitScheduleText(absl::string_view text) {
   ScheduleSpec schedule;
   schedule.name = parts[0];
   if (schedule.name.empty()) return absl::InvalidArgumentError("names no schedule; write, for example, 1f1b");
+  schedule.rule = DefaultRule(schedule.name);
   std::vector<std::string> given;
   for (size_t i = 1; i < parts.size(); ++i) {
     const std::vector<std::string> pair = absl::StrSplit(parts[i], absl::MaxSplits('=', 1));
@@ -138,6 +139,7 @@ ScheduleSpec ReadSchedule(const Json& value, absl::string_view path, absl::Statu
   if (!status.ok()) return {};
   ScheduleSpec schedule;
   schedule.name = choice.name;
+  schedule.rule = DefaultRule(choice.name);
   if (choice.name == "file" && choice.parameters.is_string()) {
     status = ErrorAt(
         choice.path,
@@ -186,7 +188,7 @@ std::string ToText(const ScheduleSpec& schedule) {
     // The rows of a file are not for people; its path says enough.
     if (schedule.name != "file" || key != "actions") absl::StrAppend(&text, ",", key, "=", value);
   }
-  if (schedule.rule != "sync") absl::StrAppend(&text, ",rule=", schedule.rule);
+  if (schedule.rule != DefaultRule(schedule.name)) absl::StrAppend(&text, ",rule=", schedule.rule);
   if (schedule.reduction != "ordered") absl::StrAppend(&text, ",reduction=", schedule.reduction);
   if (schedule.activations != "retain") absl::StrAppend(&text, ",activations=", schedule.activations);
   return text;

@@ -30,30 +30,48 @@ std::vector<Job> CyclicPredecessors(const Job& job, int n, JobKind backward) {
   return before;
 }
 
-absl::Status ApplyCyclicRule(absl::string_view rule, Schedule* schedule) {
+void GiveCyclicOrder(Schedule* schedule) {
   const int n = schedule->stages;
-  if (schedule->microbatches != n || schedule->ranks != n) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "%s with rule=%s: the cyclic order has every stage visited by one micro-batch at a time and every "
-        "rank busy, for which stages, micro-batches and ranks must be the same number; they are %d, %d and "
-        "%d",
-        schedule->name, rule, schedule->stages, schedule->microbatches, schedule->ranks));
-  }
-  if (schedule->shards) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "%s with rule=%s: micro-batches are on different stages at a time, and weights cut by width would be "
-        "gathered by one rank alone; use shard=stage",
-        schedule->name, rule));
-  }
-  absl::StrAppend(&schedule->name, ",rule=", rule);
-  const std::string name(rule);
-  schedule->staleness = [name, n](int stage, int b) { return CyclicStaleness(name, n, stage, b); };
   const JobKind backward = schedule->split_backward ? JobKind::kBackwardInput : JobKind::kBackward;
   schedule->precedes = [n, backward](const Job& job) {
     return job.kind == JobKind::kBackwardWeight ? std::vector<Job>() : CyclicPredecessors(job, n, backward);
   };
   // The order bounds the activations by itself: N - s of stage s.
   schedule->limit = nullptr;
+  schedule->relays = true;
+}
+
+namespace {
+
+absl::Status CheckCyclicSizes(absl::string_view rule, const Schedule& schedule) {
+  const int n = schedule.stages;
+  if (schedule.microbatches != n || schedule.ranks != n) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s with rule=%s: the cyclic order has every stage visited by one micro-batch at a time and every "
+        "rank busy, for which stages, micro-batches and ranks must be the same number; they are %d, %d and "
+        "%d",
+        schedule.name, rule, schedule.stages, schedule.microbatches, schedule.ranks));
+  }
+  if (schedule.shards) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s with rule=%s: micro-batches are on different stages at a time, and weights cut by width would be "
+        "gathered by one rank alone; use shard=stage",
+        schedule.name, rule));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status ApplyCyclicRule(absl::string_view rule, Schedule* schedule) {
+  if (!schedule->precedes) {
+    if (absl::Status s = CheckCyclicSizes(rule, *schedule); !s.ok()) return s;
+    GiveCyclicOrder(schedule);
+  }
+  absl::StrAppend(&schedule->name, ",rule=", rule);
+  const std::string name(rule);
+  const int n = schedule->stages;
+  schedule->staleness = [name, n](int stage, int b) { return CyclicStaleness(name, n, stage, b); };
   return absl::OkStatus();
 }
 

@@ -28,8 +28,12 @@ int CyclicStaleness(absl::string_view rule, int n, int stage, int microbatch);
 // `backward` is the kind that ends a micro-batch's visit. Some may be of step -1.
 std::vector<Job> CyclicPredecessors(const Job& job, int n, JobKind backward);
 
-// Gives the schedule a cyclic rule. InvalidArgument, with the reason, if its sizes are not all the same or
-// its weights are cut by width.
+// Gives a schedule of as many stages as micro-batches the order, by which no collective is needed: gradients
+// and weights of stages with several holders are relayed.
+void GiveCyclicOrder(Schedule* schedule);
+
+// Gives the schedule a cyclic rule, and the order if it has none yet. InvalidArgument, with the reason, if
+// its sizes are not all the same or its weights are cut by width.
 absl::Status ApplyCyclicRule(absl::string_view rule, Schedule* schedule);
 
 }  // namespace weft

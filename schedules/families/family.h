@@ -36,6 +36,7 @@ std::vector<FamilyEntry> InterleavedFamilies();         // interleaved
 std::vector<FamilyEntry> ZeroBubbleFamilies();          // zb_h1, zb_h2, zb_v
 std::vector<FamilyEntry> ControllableMemoryFamilies();  // v_half, v_min
 std::vector<FamilyEntry> BidirectionalFamilies();       // dualpipe, dualpipe_v
+std::vector<FamilyEntry> PyramidFamilies();             // cdp_mp
 
 // A schedule with its name and sizes; everything else is empty.
 Schedule SizedSchedule(absl::string_view name, int stages, int microbatches, int ranks);

@@ -86,6 +86,11 @@ TEST_P(DeviceTraining, Replicas_GradientsInSlices_EqualsReference) {
   ExpectSame(Train(Cpu(), Run(), {Kind::kReplicas}), Reference(Run()));
 }
 
+TEST_P(DeviceTraining, RelayedSumsAndVersions_PoisonedBetweenJobs_EqualsReference) {
+  ExpectSame(Train(Cpu(), Run(), {Kind::kRelayed}), Reference(Run()));
+  ExpectSame(Train(Cpu(), Run(), {Kind::kRelayed, {1, 0, 3, 2}, true}), Reference(Run()));
+}
+
 TEST_P(DeviceTraining, SlicedWeights_PoisonedBetweenJobs_EqualsReference) {
   ExpectSame(Train(Cpu(), Run(), {Kind::kSlices}), Reference(Run()));
   ExpectSame(Train(Cpu(), Run(), {Kind::kSlices, {1, 0, 3, 2}, true}), Reference(Run()));
@@ -159,6 +164,7 @@ TEST_P(DeviceTraining, OldWeights_OfEveryRule_EqualReference) {
       ExpectSame(Train(Cpu(), run, {Kind::kPipeline, order}), reference);
       ExpectSame(Train(Cpu(), run, {Kind::kOneRank, order, /*split_backward=*/true}), reference);
       ExpectSame(Train(Cpu(), run, {Kind::kReplicas}), reference);
+      ExpectSame(Train(Cpu(), run, {Kind::kRelayed, order}), reference);
       ExpectSame(Train(Cpu(), run, {Kind::kFetched, order, /*split_backward=*/true}), reference);
       ExpectSame(Train(Cpu(), run, {Kind::kSlices}), reference);
       ExpectSame(Train(Cpu(), run, {Kind::kApart, order}), reference);

@@ -106,6 +106,7 @@ class Driver {
     }
     const int ranks = arrangement_.kind == Kind::kPipeline   ? stages_
                       : arrangement_.kind == Kind::kReplicas ? microbatches_
+                      : arrangement_.kind == Kind::kRelayed  ? microbatches_
                       : arrangement_.kind == Kind::kSlices   ? microbatches_
                       : arrangement_.kind == Kind::kFetched  ? 2
                       : arrangement_.kind == Kind::kApart    ? 2
@@ -118,7 +119,12 @@ class Driver {
           Require(ranks_[r]->AddSlicedStage(s, r, ranks));
           continue;
         }
-        const bool holds = !hands_out() || arrangement_.kind == Kind::kReplicas || r == 0;
+        if (arrangement_.kind == Kind::kRelayed && r + 1 < ranks) {
+          Require(ranks_[r]->AddAdoptedStage(s));
+          continue;
+        }
+        const bool holds = !hands_out() || arrangement_.kind == Kind::kReplicas ||
+                           arrangement_.kind == Kind::kRelayed || r == 0;
         Require(ranks_[r]->AddStage(s, holds));
       }
     }
@@ -163,6 +169,7 @@ class Driver {
       case Kind::kPipeline:
         return stage;
       case Kind::kReplicas:
+      case Kind::kRelayed:
       case Kind::kSlices:
         return microbatch;
       case Kind::kFetched:
@@ -173,8 +180,9 @@ class Driver {
     return 0;
   }
   bool hands_out() const {
-    return arrangement_.kind == Kind::kReplicas || arrangement_.kind == Kind::kFetched ||
-           arrangement_.kind == Kind::kApart || arrangement_.kind == Kind::kSlices;
+    return arrangement_.kind == Kind::kReplicas || arrangement_.kind == Kind::kRelayed ||
+           arrangement_.kind == Kind::kFetched || arrangement_.kind == Kind::kApart ||
+           arrangement_.kind == Kind::kSlices;
   }
   int VersionOf(int t, int stage, int b) const { return std::max(0, t - schedule_.StalenessOf(stage, b)); }
   Tensor FetchWeights(int t, int stage, int b, bool backward = false) {
@@ -262,6 +270,7 @@ class Driver {
       UpdateOn(rank, Job::Update(t, s, 0), {});
       return;
     }
+    if (arrangement_.kind == Kind::kRelayed) return Relay(t, s);
     const bool sliced = arrangement_.kind == Kind::kSlices;
     const int members = sliced || arrangement_.kind == Kind::kReplicas ? microbatches_ : 1;
     std::vector<Tensor> sums;
@@ -280,15 +289,44 @@ class Driver {
 
   // Keeps the versions that the next steps read, and drops the others.
   void UpdateOn(RankCompute& rank, const Job& job, const std::vector<Tensor>& sums) {
+    Require(rank.Update(job, sums, schedule_.MostStaleness(job.stage) > 0));
+    DropUnread(rank, job);
+  }
+  void DropUnread(RankCompute& rank, const Job& job) {
     const int most = schedule_.MostStaleness(job.stage);
-    Require(rank.Update(job, sums, most > 0));
     if (most > 0 && job.step >= most) rank.DropWeights(job.stage, job.step - most);
+  }
+
+  // What came from another rank is gone when the job that took it has ended.
+  void Relay(int t, int s) {
+    const JobKind kind = arrangement_.split_backward ? JobKind::kBackwardWeight : JobKind::kBackward;
+    Tensor sum = gradients_[s][0];
+    for (int b = 1; b < microbatches_; ++b) {
+      const Tensor before = CopyOf(sum);
+      sum = Require(ranks_[b]->AddToSum(Job::Compute(t, s, b, kind), before, gradients_[s][b]));
+      Poison(before);
+    }
+    gradients_[s].clear();
+    const int home = microbatches_ - 1;
+    UpdateOn(*ranks_[home], Job::Update(t, s, home), {sum});
+    for (int m = 0; m < home; ++m) {
+      const int from = m == 0 ? home : m - 1;
+      const Tensor made = CopyOf(Require(ranks_[from]->Weights(s, t + 1)));
+      const Job job = Job::Update(t, s, m);
+      EXPECT_FALSE(ranks_[m]->Update(job, {sum}, false).ok()) << "an adopted stage was updated";
+      Require(ranks_[m]->Adopt(job, made, schedule_.MostStaleness(s) > 0));
+      DropUnread(*ranks_[m], job);
+      Poison(made);
+    }
   }
 
   std::map<std::string, std::vector<uint8_t>> Save(const std::string& name) {
     const std::string folder = absl::StrCat(folder_.path(), "/", name);
     for (int s = 0; s < stages_; ++s) {
-      const int rank = arrangement_.kind == Kind::kPipeline ? s : 0;
+      // Of ranks that hold the same, the one that came to it last.
+      const int rank = arrangement_.kind == Kind::kPipeline  ? s
+                       : arrangement_.kind == Kind::kRelayed ? std::max(0, microbatches_ - 2)
+                                                             : 0;
       Require(ranks_[rank]->Save(s, folder));
       // In any order; the last to come joins them.
       for (size_t r = 1; arrangement_.kind == Kind::kSlices && r < ranks_.size(); ++r)

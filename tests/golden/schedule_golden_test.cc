@@ -85,6 +85,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"dualpipe_v_8", "dualpipe_v", {}, 8},
                       Case{"gpipe_cdp_v1", "gpipe", {}, 4, "cdp_v1", 4, 2},
                       Case{"ddp_cdp_v2", "ddp", {}, 4, "cdp_v2", 4, 2},
+                      Case{"cdp_mp_cdp_v2", "cdp_mp", {}, 3, "cdp_v2", 3, 3},
                       Case{"pipedream", "pipedream", {}, 4, "sync", 1, 6},
                       Case{"pipedream_2bw", "pipedream_2bw", {}, 4, "sync", 4, 2}),
     [](const auto& info) { return (info.param.file[0] == '1' ? "f" : "") + info.param.file; });

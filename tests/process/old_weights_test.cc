@@ -120,6 +120,8 @@ class OldWeights : public ::testing::Test {
     return {ReadTensors(folder_ / "out/checkpoint"), ReadLosses(folder_ / "out")};
   }
 
+  Json Summary() const { return Json::parse(ReadWholeFile(folder_ / "out/summary.json")); }
+
   // The schedules are one training, placed differently.
   template <typename RunText>
   Trained ExpectReference(const RunText& run, const std::vector<std::string>& schedules,
@@ -145,9 +147,11 @@ std::vector<std::string> Cyclic(const std::string& rule, int n) {
   std::vector<std::string> schedules;
   for (const std::string& base :
        {std::string("ddp: "), std::string("fsdp: "), std::string("gpipe: "), std::string("1f1b: "),
-        absl::StrCat("lpp: {groups: 1, ranks: ", n, "}"), absl::StrCat("lpp: {groups: ", n, ", ranks: 1}")}) {
+        std::string("cdp_mp: "), absl::StrCat("lpp: {groups: 1, ranks: ", n, "}"),
+        absl::StrCat("lpp: {groups: ", n, ", ranks: 1}")}) {
     schedules.push_back(absl::StrCat("{", base, ", rule: ", rule, "}"));
   }
+  if (n == 4) schedules.push_back(absl::StrCat("{lpp: {groups: 2, ranks: 2}, rule: ", rule, "}"));
   return schedules;
 }
 
@@ -195,6 +199,44 @@ TEST_F(OldWeights, FewSizes_EndWithTheReferencesBits) {
   const Sizes one{1, 1, 20, kSgd};
   EXPECT_EQ(Train(MlpRun(folder_, "{ddp: , rule: cdp_v2}", one), {"--reference"}).tensors,
             Train(MlpRun(folder_, "ddp", one), {"--reference"}).tensors);
+}
+
+// Gradients go round as running sums, and weights from holder to holder: between N ranks on N processes N-1
+// times the weights of all stages a step, each.
+TEST_F(OldWeights, CyclicDdp_SendsRunningSumsAndVersionsPointToPoint) {
+  for (const int n : {3, 4}) {
+    constexpr int kSteps = 5;
+    Train(MlpRun(folder_, "{ddp: , rule: cdp_v2}", {n, n, kSteps, kSgd}), {"--processes", absl::StrCat(n)});
+    const Json summary = Summary();
+    for (int rank = 0; rank < n; ++rank) {
+      EXPECT_EQ(summary["peak_bytes"][rank]["optimizer"] > 0, rank == n - 1) << "the home alone has it";
+    }
+    const Json sent = summary["bytes_sent"];
+    EXPECT_EQ(sent["gradient"], 0) << "nothing is sent to be summed elsewhere";
+    EXPECT_EQ(sent["activation"], 0);
+    EXPECT_EQ(sent["weights"], sent["gradient_sum"]);
+    int64_t parameters = 0;
+    for (const auto& [name, bytes] : ReadTensors(folder_ / "out/checkpoint")) {
+      parameters += static_cast<int64_t>(bytes.size());
+    }
+    const int64_t of_a_hop = sent["weights"].get<int64_t>() / (kSteps * (n - 1));
+    EXPECT_EQ(of_a_hop * kSteps * (n - 1), sent["weights"]);
+    EXPECT_GE(of_a_hop, parameters);
+    EXPECT_LT(of_a_hop, parameters + parameters / 10) << "no more than what aligns the parameters";
+  }
+}
+
+TEST_F(OldWeights, Pyramid_HoldsOneActivationARank) {
+  for (const int n : {2, 3, 4}) {
+    for (const std::string rule : {"cdp_v1", "cdp_v2"}) {
+      Train(MlpRun(folder_, absl::StrCat("{cdp_mp: , rule: ", rule, "}"), {n, n, 20, kSgd}),
+            {"--processes", "3"});
+      const Json summary = Summary();
+      EXPECT_EQ(summary["ranks"], n * (n + 1) / 2);
+      EXPECT_EQ(summary["peak_activations"], Json(std::vector<int>(n * (n + 1) / 2, 1)));
+      EXPECT_EQ(summary["bytes_sent"]["gradient"], 0);
+    }
+  }
 }
 
 TEST_F(OldWeights, FirstStep_IsTheSynchronousOne) {

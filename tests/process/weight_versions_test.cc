@@ -62,7 +62,8 @@ std::vector<Case> OldWeights() {
   std::vector<Case> cases = {
       {"pipedream", 1}, {"pipedream", 1, 2}, {"pipedream_2bw"}, {"pipedream_2bw", 2, 3}};
   for (const char* rule : {"cdp_v1", "cdp_v2"}) {
-    for (const char* base : {"ddp: ", "fsdp: ", "gpipe: ", "1f1b: ", "lpp: {groups: 4, ranks: 1}"}) {
+    for (const char* base : {"ddp: ", "fsdp: ", "gpipe: ", "1f1b: ", "cdp_mp: ", "lpp: {groups: 2, ranks: 2}",
+                             "lpp: {groups: 4, ranks: 1}"}) {
       cases.push_back({absl::StrCat("{", base, ", rule: ", rule, "}")});
     }
     cases.push_back({absl::StrCat("{ddp: , rule: ", rule, "}"), 2, 2});
@@ -79,10 +80,18 @@ TEST(WeightVersions, OfRealRuns_AreTheSimulatorsInTheBytesThatAreCounted) {
     const RunSpec run = ReadRun(file);
     const Json summary = Train(folder, file, std::min(2, c.stages));
     if (HasFailure()) return;
-    EXPECT_EQ(summary["peak_weight_versions"].get<std::vector<int>>(), SimulatedVersions(run));
     const Schedule schedule = *ScheduleOf(run);
     const RunMemory counted = CountRun(run, schedule);
     const Graph graph(schedule);
+    const auto versions_held = summary["peak_weight_versions"].get<std::vector<int>>();
+    if (graph.relays(0)) {
+      // A version that comes late, after the last reader of the one before, is alone.
+      const std::vector<int> simulated = SimulatedVersions(run);
+      ASSERT_EQ(versions_held.size(), simulated.size());
+      for (size_t r = 0; r < simulated.size(); ++r) EXPECT_LE(versions_held[r], simulated[r]) << "rank " << r;
+    } else {
+      EXPECT_EQ(versions_held, SimulatedVersions(run));
+    }
     for (int rank = 0; rank < schedule.ranks; ++rank) {
       const Json& peak = summary["peak_bytes"][rank];
       const int64_t weights = peak["weights"].get<int64_t>();

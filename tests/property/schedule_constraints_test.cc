@@ -42,6 +42,8 @@ std::string Constraint(const std::string& family, const Sizes& n) {
     return n.microbatches % 2 != 0 || n.microbatches < least ? absl::StrCat("at least 2 W = ", least) : "";
   }
   if (family == "pipedream") return n.microbatches != 1 ? "a step is one micro-batch" : "";
+  if (family == "cdp_mp" && n.stages != n.microbatches) return "must be the same number";
+  if (family == "cdp_mp") return n.stages > 10 ? "use fewer stages" : "";
   return "";
 }
 
@@ -57,8 +59,9 @@ std::map<std::string, std::string> Parameters(const Family& family, const Sizes&
 
 // Returns whether the family took the rule with these sizes.
 bool ExpectRuleWhereSizesAreTheSame(const Family& family, Schedule schedule) {
-  const bool same =
-      schedule.stages == schedule.microbatches && schedule.stages == schedule.ranks && !schedule.shards;
+  // cdp_mp has its own number of ranks.
+  const bool same = family.name == "cdp_mp" || (schedule.stages == schedule.microbatches &&
+                                                schedule.stages == schedule.ranks && !schedule.shards);
   const absl::Status ruled = ApplyRule("cdp_v2", family.name, &schedule);
   EXPECT_EQ(ruled.ok(), family.takes_rules && same) << ruled;
   if (!ruled.ok()) {
@@ -99,7 +102,8 @@ TEST(Constraints, RandomSizes_AreSoundOrRefusedWithTheReason) {
     EXPECT_GT(sound, 10) << family.name;
     EXPECT_EQ(ruled > 0, family.takes_rules) << family.name;
     // Families without sizes to refuse are the plain ones.
-    const bool plain = (family.parameters.empty() && family.name != "pipedream") || family.name == "fsdp";
+    const bool plain = (family.parameters.empty() && family.name != "pipedream" && family.name != "cdp_mp") ||
+                       family.name == "fsdp";
     if (!plain) {
       EXPECT_GT(refused, 10) << family.name;
     }
@@ -111,7 +115,7 @@ TEST(Constraints, SizesAndParametersThatAreNone_AreRefused) {
     SCOPED_TRACE(family.name);
     const Sizes sizes = {8, 16, 4, 2, 4};
     auto parameters = Parameters(family, sizes);
-    const int microbatches = family.name == "pipedream" ? 1 : 16;
+    const int microbatches = family.name == "pipedream" ? 1 : family.name == "cdp_mp" ? 8 : 16;
     ASSERT_TRUE(MakeSchedule(family.name, parameters, 8, microbatches).ok());
     for (const auto& [name, value] : parameters) {
       for (const char* wrong : {"0", "-1", "1.5", "two", "", "99999999999999999999"}) {

@@ -74,6 +74,8 @@ Case Draw(uint64_t seed) {
     microbatches = 2 * stages + 2 * pick(0, 3);
   } else if (name == "pipedream") {
     microbatches = 1;
+  } else if (name == "cdp_mp") {
+    stages = microbatches = pick(1, 6);
   }
   // The cyclic rules, where the sizes that were drawn allow them.
   const std::string rule = RuleNames()[pick(0, 2)];

@@ -95,7 +95,7 @@ std::vector<std::vector<Value>> PlainLoop(const Graph& graph, int steps) {
   for (int t = 0; t < steps; ++t) {
     for (int s = 0; s < stages; ++s) whole[s].push_back(WholeWeights(held[s]));
     std::vector<std::vector<Value>> sums(stages);
-    for (int s = 0; s < stages; ++s) sums[s].assign(graph.members(s).size(), 0);
+    for (int s = 0; s < stages; ++s) sums[s].assign(graph.relays(s) ? 1 : graph.members(s).size(), 0);
     for (int b = 0; b < microbatches; ++b) {
       std::vector<Value> out(stages), weights;
       for (int s = 0; s < stages; ++s)
@@ -221,7 +221,8 @@ class World {
   Outputs Compute(Process& p, const StartEffect& start);
   void Publish(Process& p, const PublishEffect& e, const Outputs* outputs);
   Value HeldWeights(Process& p, Rank rank, int stage, int version);
-  void UpdateWeights(Process& p, const StartEffect& start, const std::vector<Value>& sums);
+  void UpdateWeights(Process& p, const StartEffect& start, std::optional<Value> adopted,
+                     const std::vector<Value>& sums);
   void DropWeights(Process& p, const DropEffect& e);
   void CheckUnread(Rank rank, int stage, int version);
   void Want(Process& p, const WantEffect& e);
@@ -483,13 +484,14 @@ Value World::HeldWeights(Process& p, Rank rank, int stage, int version) {
   return 0;
 }
 
-// The newest version's next; the newest stays if it is still to be read.
-void World::UpdateWeights(Process& p, const StartEffect& start, const std::vector<Value>& sums) {
+// The newest version's next, made or adopted; the newest stays if it is still to be read.
+void World::UpdateWeights(Process& p, const StartEffect& start, std::optional<Value> adopted,
+                          const std::vector<Value>& sums) {
   std::map<int, Value>& held = p.weights[{start.rank, start.job.stage}];
   const int version = start.job.step;
   if (start.version != version || held.rbegin()->first != version)
     Problem(absl::StrCat(Describe(start.job), " does not begin with version ", version));
-  held[version + 1] = Updated(held[version], sums);
+  held[version + 1] = adopted.has_value() ? *adopted : Updated(held[version], sums);
   if (!start.keeps_version) {
     CheckUnread(start.rank, start.job.stage, version);
     held.erase(version);
@@ -663,7 +665,10 @@ World::Outputs World::Compute(Process& p, const StartEffect& start) {
       out.sum = p.sums[j];
     } else if (start.last) {
       std::vector<Value> sums;
-      if (plan_->graph.has_reduce(j.stage)) {
+      const std::optional<Value> adopted = take(TensorKind::kWeights);
+      if (adopted.has_value() == plan_->graph.MakesVersions(j.stage, j.member))
+        Problem(absl::StrCat(Describe(j), " is not by its home alone"));
+      if (plan_->graph.has_reduce(j.stage) || plan_->graph.relays(j.stage)) {
         sums = take_all(TensorKind::kGradientSum);
       } else if (plan_->graph.gradient_travels(j.stage)) {
         sums.push_back(p.sums[j]);
@@ -680,9 +685,10 @@ World::Outputs World::Compute(Process& p, const StartEffect& start) {
           p.outputs.erase(it);
         }
       }
-      UpdateWeights(p, start, sums);
+      UpdateWeights(p, start, adopted, sums);
     }
   }
+  if (start.relays_sum) out.sum = Mix(take(TensorKind::kGradientSum).value_or(0), out.gradient);
   return out;
 }
 
@@ -791,7 +797,10 @@ static void DrawParameters(Random& random, WorldOptions* o) {
       o->parameters[p.name] = p.values[random.From(0, static_cast<int>(p.values.size()) - 1)];
   }
   if (o->family == "pipedream") o->microbatches = 1;
-  if (family.takes_rules && random.Chance(0.6)) {
+  if (o->family == "cdp_mp") {
+    o->rule = RuleNames()[random.From(0, 2)];
+    o->stages = o->microbatches = random.From(1, 4);
+  } else if (family.takes_rules && random.Chance(0.6)) {
     // As many ranks as stages and micro-batches.
     o->rule = RuleNames()[random.From(1, 2)];
     o->stages = o->microbatches = random.From(1, 5);

@@ -25,13 +25,14 @@ struct Base {
   Parameters parameters;
 };
 
-// Every family that takes a rule, with n ranks.
+// Every family that takes a rule, with n ranks (cdp_mp with more, of which n are busy).
 std::vector<Base> BasesOf(int n) {
   const std::string all = absl::StrCat(n);
   std::vector<Base> bases = {{"ddp", {}},
                              {"fsdp", {}},
                              {"gpipe", {}},
                              {"1f1b", {}},
+                             {"cdp_mp", {}},
                              {"lpp", {{"groups", "1"}, {"ranks", all}}},
                              {"lpp", {{"groups", all}, {"ranks", "1"}}}};
   if (n % 2 == 0) bases.push_back({"lpp", {{"groups", "2"}, {"ranks", absl::StrCat(n / 2)}}});
@@ -178,7 +179,7 @@ TEST(CyclicRule, WrongSizesOrFamilies_AreRefusedWithTheReason) {
   EXPECT_THAT(refusal({"lpp", {{"groups", "4"}, {"ranks", "2"}}}, "cdp_v2", 4, 4), HasSubstr("4, 4 and 8"));
   EXPECT_THAT(refusal({"fsdp", {{"shard", "width"}}}, "cdp_v2", 4, 4), HasSubstr("use shard=stage"));
   EXPECT_THAT(refusal({"zb_h1", {}}, "cdp_v2", 4, 4),
-              HasSubstr("the rule is for 1f1b, ddp, fsdp, gpipe, lpp"));
+              HasSubstr("the rule is for 1f1b, cdp_mp, ddp, fsdp, gpipe, lpp"));
   EXPECT_THAT(refusal({"ddp", {}}, "cdp_v3", 4, 4), HasSubstr("did you mean 'cdp_v1'?"));
 }
 

@@ -103,6 +103,7 @@ class GatedCompute final : public RankCompute {
 
   absl::Status AddStage(int, bool) override { return absl::OkStatus(); }
   absl::Status AddSlicedStage(int, int, int) override { return absl::OkStatus(); }
+  absl::Status AddAdoptedStage(int) override { return absl::OkStatus(); }
   absl::StatusOr<Tensor> GatherWeights(const Job&, const std::vector<Tensor>&, int) override {
     return Tensor{};
   }
@@ -131,8 +132,10 @@ class GatedCompute final : public RankCompute {
     return result;
   }
   absl::Status Accumulate(const Job&, int, const Tensor&, int, int) override { return absl::OkStatus(); }
+  absl::StatusOr<Tensor> AddToSum(const Job&, const Tensor&, Tensor gradient) override { return gradient; }
   absl::StatusOr<Tensor> TakeSum(const Job&, int, int) override { return Tensor{}; }
   absl::Status Update(const Job&, const std::vector<Tensor>&, bool) override { return absl::OkStatus(); }
+  absl::Status Adopt(const Job&, const Tensor&, bool) override { return absl::OkStatus(); }
   absl::StatusOr<Tensor> Weights(int, int) override { return Tensor{}; }
   void DropWeights(int, int) override {}
   absl::Status Save(int, const std::string&) override { return absl::OkStatus(); }

@@ -136,7 +136,7 @@ WorkerCore::Run::Row& WorkerCore::Run::RowOf(int64_t step) {
     Row row{edges.WaitingAt(next), std::vector<uint8_t>(n, 0), 0};
     for (int64_t i = 0; i < n; ++i) {
       row.left += IsLocal(RankAt(next * n + i));
-      if (next <= edges.max_distance) row.waiting[i] += InitialInputs(next, static_cast<int>(i));
+      if (next <= edges.max_distance()) row.waiting[i] += InitialInputs(next, static_cast<int>(i));
     }
     rows.push_back(std::move(row));
   }
@@ -297,10 +297,11 @@ void WorkerCore::OnAssign(int64_t now, const Assign& assign, WorkerEffects* out)
       const bool holds = member != members.end() && *member == rank;
       if (!holds && !touches[r][s]) continue;
       if (holds) run.ranks[r]->peak_weight_versions = 1;
-      PrepareEffect::Stage stage{rank, s, holds, holds && members.front() == rank};
+      const auto number = static_cast<int>(member - members.begin());
+      PrepareEffect::Stage stage{rank, s, holds, holds && run.graph.Saves(s, number)};
+      stage.adopts = holds && !run.graph.MakesVersions(s, number);
       if (holds && run.graph.sharded()) {
-        stage.saves = true;
-        stage.part = static_cast<int>(member - members.begin());
+        stage.part = number;
         stage.parts = static_cast<int>(members.size());
       }
       prepare.stages.push_back(stage);
@@ -392,7 +393,7 @@ void WorkerCore::OnTensor(int64_t now, const TensorKey& key, int64_t made, Worke
 void WorkerCore::InputArrived(int64_t id, int microbatch, WorkerEffects* out) {
   Run& run = *run_;
   const Job job = run.JobOf(id);
-  if (microbatch >= 0 && !HasMicrobatch(job.kind)) {
+  if (microbatch >= 0 && !HasMicrobatch(job.kind) && !run.graph.relays(job.stage)) {
     // The micro-batch's last backward on the stage has ended.
     run.versions->ReadElsewhere(job.step, job.stage, microbatch, job.member, &run.dropped);
     Drop(out);
@@ -425,7 +426,10 @@ void WorkerCore::StartJobs(int64_t now, WorkerEffects* out) {
   Run& run = *run_;
   if (!run.failed && run.prepared) {
     for (const auto& rank : run.ranks) {
-      while (std::optional<StartEffect> start = TakeJob(now, *rank)) out->push_back(*std::move(start));
+      while (std::optional<StartEffect> start = TakeJob(now, *rank)) {
+        Drop(out);
+        out->push_back(*std::move(start));
+      }
     }
   }
   UpdateIdle(now);
@@ -479,9 +483,17 @@ StartEffect WorkerCore::MakeStart(RankState& rank, int64_t id) {
   }
   if (job.kind == JobKind::kForward || (start.apart && job.kind == run.graph.input_backward()))
     rank.peak_activations = std::max(rank.peak_activations, ++rank.activations);
+  if (job.kind == JobKind::kUpdate && run.graph.relays(job.stage)) {
+    // What came to it says that every backward of the step has ended. StartJobs drops what that leaves
+    // unread.
+    for (int b = 0; b < run.graph.schedule().microbatches; ++b)
+      run.versions->ReadElsewhere(job.step, job.stage, b, job.member, &run.dropped);
+  }
   start.version = run.graph.VersionOf(job);
   start.keeps_version = job.kind == JobKind::kUpdate && start.last && run.versions->KeepsVersion(job);
-  start.hand_out_gradient = job.kind == run.graph.final_backward() && run.graph.gradient_travels(job.stage);
+  start.relays_sum = job.kind == run.graph.final_backward() && run.graph.relays(job.stage);
+  start.hand_out_gradient =
+      start.relays_sum || (job.kind == run.graph.final_backward() && run.graph.gradient_travels(job.stage));
   return start;
 }
 
@@ -605,7 +617,7 @@ void WorkerCore::PublishEdge(const Edge& e, WorkerEffects* out) {
 void WorkerCore::PublishInitialWeights(WorkerEffects* out) {
   Run& run = *run_;
   std::vector<Edge> edges;
-  for (int step = 0; step <= run.edges.max_distance && step < run.steps; ++step) {
+  for (int step = 0; step <= run.edges.max_distance() && step < run.steps; ++step) {
     for (int64_t i = 0; i < run.n; ++i) {
       const Job job = run.graph.JobAt(step, static_cast<int>(i));
       if (!run.graph.FetchesWeights(job) || run.graph.VersionOf(job) != 0) continue;

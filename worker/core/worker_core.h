@@ -64,7 +64,8 @@ struct PrepareEffect {
     Rank rank;
     int stage;
     bool holds_weights;
-    bool saves;  // this rank writes the stage, or its slice of it, into checkpoints
+    bool saves;           // this rank writes the stage, or its slice of it, into checkpoints
+    bool adopts = false;  // it holds the weights, and another rank makes their versions
     // What it holds: the whole, or slice `part` of `parts`.
     int part = 0, parts = 1;
   };
@@ -86,6 +87,9 @@ struct StartEffect {
   std::vector<TensorKey> gradients;
   bool last = true;
   bool hand_out_gradient = false;
+  // What is handed out is the sum with the gradients of the micro-batches before, which is among the inputs
+  // but for the first.
+  bool relays_sum = false;
   // The micro-batch's forward and backward are on different ranks: a forward leaves nothing, a backward
   // starts from the stage's input.
   bool apart = false;

@@ -47,6 +47,19 @@ void RunForward(RankCompute& compute, const JobTask& task, Tensor weights, JobOu
   outcome->left_bytes = result->left_bytes;
 }
 
+// The gradient joins the running sum of the micro-batches before.
+void PassSumOn(RankCompute& compute, const JobTask& task, JobOutcome* outcome) {
+  outcome->gradient_sum = std::exchange(outcome->gradient, {});
+  const std::vector<Tensor> before = InputsOf(task, TensorKind::kGradientSum);
+  if (before.empty()) return;
+  auto sum = compute.AddToSum(task.start.job, before.front(), std::move(outcome->gradient_sum));
+  if (sum.ok()) {
+    outcome->gradient_sum = *std::move(sum);
+  } else {
+    outcome->status = sum.status();
+  }
+}
+
 void RunBackward(RankCompute& compute, const JobTask& task, Tensor weights, JobOutcome* outcome) {
   if (task.start.apart && task.start.job.kind != JobKind::kBackwardWeight) {
     outcome->status = compute.AdoptPass(task.start.job, InputsOf(task, TensorKind::kActivation));
@@ -60,6 +73,7 @@ void RunBackward(RankCompute& compute, const JobTask& task, Tensor weights, JobO
   }
   outcome->input_gradients = std::move(result->input_gradients);
   outcome->gradient = std::move(result->gradient);
+  if (task.start.relays_sum) PassSumOn(compute, task, outcome);
 }
 
 void RunPass(RankCompute& compute, JobTask& task, JobOutcome* outcome) {
@@ -95,6 +109,11 @@ void RunReduce(RankCompute& compute, const JobTask& task, JobOutcome* outcome) {
 }
 
 void RunUpdate(RankCompute& compute, const JobTask& task, JobOutcome* outcome) {
+  const std::vector<Tensor> made_elsewhere = InputsOf(task, TensorKind::kWeights);
+  if (!made_elsewhere.empty()) {
+    outcome->status = compute.Adopt(task.start.job, made_elsewhere.front(), task.start.keeps_version);
+    return;
+  }
   outcome->status = AddGradients(compute, task);
   if (!outcome->status.ok() || !task.start.last) return;
   // The parts come in the order of members.

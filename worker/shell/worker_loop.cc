@@ -286,6 +286,7 @@ absl::Status WorkerLoop::PrepareRank(Slot* slot, const PrepareTask& task) {
   slot->compute = *std::move(compute);
   for (const PrepareEffect::Stage& s : task.stages) {
     absl::Status status = s.parts > 1 ? slot->compute->AddSlicedStage(s.stage, s.part, s.parts)
+                          : s.adopts  ? slot->compute->AddAdoptedStage(s.stage)
                                       : slot->compute->AddStage(s.stage, s.holds_weights);
     if (!status.ok()) return status;
     if (!s.saves || task.output.empty()) continue;

@@ -83,6 +83,9 @@ class RankCompute {
   // gradient sum and optimizer state for that. Its jobs' weights are gathered, its gradients handed out; an
   // update takes the sum of the slice, and Weights gives the slice.
   virtual absl::Status AddSlicedStage(int stage, int part, int parts) = 0;
+  // Likewise for a stage whose weights this rank holds and another one updates: without gradient sum and
+  // optimizer state. Each next version comes to Adopt.
+  virtual absl::Status AddAdoptedStage(int stage) = 0;
   // Elements of the stage's flat weights buffer, padding included.
   virtual int64_t stage_elements(int stage) const = 0;
 
@@ -111,6 +114,8 @@ class RankCompute {
   // order of micro-batches.
   virtual absl::Status Accumulate(const Job& job, int microbatch, const Tensor& slice, int part,
                                   int parts) = 0;
+  // The sum of the gradients of the micro-batches before the job's and of its own, whose memory it takes.
+  virtual absl::StatusOr<Tensor> AddToSum(const Job& job, const Tensor& before, Tensor gradient) = 0;
   // The finished sum of that part; the rank gives it up.
   virtual absl::StatusOr<Tensor> TakeSum(const Job& job, int part, int parts) = 0;
 
@@ -120,6 +125,9 @@ class RankCompute {
   // gradients were made with. `keep`: the version that it begins with stays, for jobs that will read it;
   // without, it is gone.
   virtual absl::Status Update(const Job& job, const std::vector<Tensor>& sums, bool keep) = 0;
+
+  // The next version of an adopted stage: a copy of what another rank made. `keep` as in Update.
+  virtual absl::Status Adopt(const Job& job, const Tensor& weights, bool keep) = 0;
 
   // The held weights of the stage at a version, flat. They stay as they are as long as the tensor is kept.
   virtual absl::StatusOr<Tensor> Weights(int stage, int version) = 0;

@@ -244,10 +244,10 @@ absl::Status CpuRank::Recompute(Stage& stage, const Job& job, Tensor weights, in
 }
 
 absl::Status CpuRank::AdoptPass(const Job& job, std::vector<Tensor> inputs) {
-  return Guarded([&] { return Describe(job); }, [&] { return DoAdopt(job, inputs); });
+  return Guarded([&] { return Describe(job); }, [&] { return DoAdoptPass(job, inputs); });
 }
 
-absl::Status CpuRank::DoAdopt(const Job& job, const std::vector<Tensor>& inputs) {
+absl::Status CpuRank::DoAdoptPass(const Job& job, const std::vector<Tensor>& inputs) {
   absl::StatusOr<Stage*> found = StageOf(job.stage);
   if (!found.ok()) return found.status();
   Stage& stage = **found;

@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "proto/run/run_schedule.h"
 #include "worker/shell/compute/checkpoint.h"
+#include "worker/shell/compute/elementwise.h"
 #include "worker/shell/compute/memory_scope.h"
 #include "worker/shell/compute/stage_update.h"
 #include "worker/shell/compute/torch_guard.h"
@@ -63,16 +64,23 @@ absl::StatusOr<Tensor> CpuRank::NewZeros(int64_t elements, MemoryClass memory_cl
 }
 
 absl::Status CpuRank::AddStage(int stage, bool holds_weights) {
-  return Guarded([&] { return absl::StrCat("building stage ", stage); },
-                 [&] { return DoAddStage(stage, holds_weights, 0, 1); });
+  return Guarded(
+      [&] { return absl::StrCat("building stage ", stage); },
+      [&] { return DoAddStage(stage, holds_weights ? Holding::kUpdated : Holding::kNothing, 0, 1); });
 }
 
 absl::Status CpuRank::AddSlicedStage(int stage, int part, int parts) {
   return Guarded([&] { return absl::StrFormat("building slice %d of %d of stage %d", part, parts, stage); },
-                 [&] { return DoAddStage(stage, true, part, parts); });
+                 [&] { return DoAddStage(stage, Holding::kUpdated, part, parts); });
 }
 
-absl::Status CpuRank::DoAddStage(int stage, bool holds_weights, int part, int parts) {
+absl::Status CpuRank::AddAdoptedStage(int stage) {
+  return Guarded(
+      [&] { return absl::StrCat("building stage ", stage, ", whose versions come from elsewhere"); },
+      [&] { return DoAddStage(stage, Holding::kAdopted, 0, 1); });
+}
+
+absl::Status CpuRank::DoAddStage(int stage, Holding holding, int part, int parts) {
   if (stage < 0 || stage >= run_.stages() || stages_.count(stage) != 0) {
     return absl::InvalidArgumentError(
         absl::StrFormat("the run has stages 0..%d, and each is added once", run_.stages() - 1));
@@ -84,14 +92,15 @@ absl::Status CpuRank::DoAddStage(int stage, bool holds_weights, int part, int pa
   auto made = std::make_unique<Stage>(run_, stage, *memory_);
   made->part = part;
   made->parts = parts;
-  if (holds_weights) {
+  made->adopted = holding == Holding::kAdopted;
+  if (holding != Holding::kNothing) {
     if (absl::Status s = Hold(*made); !s.ok()) return s;
   }
   stages_[stage] = std::move(made);
   return absl::OkStatus();
 }
 
-// Version 0 of what the rank holds of the stage, and the optimizer's state for it.
+// Version 0 of what the rank holds of the stage, and, if it updates that, the optimizer's state for it.
 absl::Status CpuRank::Hold(Stage& stage) {
   const int64_t elements = stage.held().end - stage.held().begin;
   absl::StatusOr<Tensor> flat = NewZeros(elements, MemoryClass::kWeights);
@@ -100,6 +109,7 @@ absl::Status CpuRank::Hold(Stage& stage) {
   initial->Bind(*std::move(flat));
   InitializeHeld(stage, *initial);
   stage.versions.Begin(std::move(initial));
+  if (stage.adopted) return absl::OkStatus();
   for (int i = 0; i < stage.optimizer.state_buffers(); ++i) {
     absl::StatusOr<Tensor> state = NewZeros(elements, MemoryClass::kOptimizer);
     if (!state.ok()) return state.status();
@@ -172,6 +182,22 @@ absl::Status CpuRank::Accumulate(const Job& job, int microbatch, const Tensor& s
   });
 }
 
+absl::StatusOr<Tensor> CpuRank::AddToSum(const Job& job, const Tensor& before, Tensor gradient) {
+  return Guarded([&] { return Describe(job); },
+                 [&]() -> absl::StatusOr<Tensor> {
+                   absl::StatusOr<Stage*> stage = StageOf(job.stage);
+                   if (!stage.ok()) return stage.status();
+                   const int64_t elements = (*stage)->layout.elements;
+                   absl::Status s = CheckFlat("summed gradients", before, elements);
+                   if (s.ok()) s = CheckFlat("gradients", gradient, elements);
+                   if (!s.ok()) return s;
+                   // The same bits either way round.
+                   AddInPlace(static_cast<float*>(gradient.data), static_cast<const float*>(before.data),
+                              elements);
+                   return std::move(gradient);
+                 });
+}
+
 absl::StatusOr<Tensor> CpuRank::TakeSum(const Job& job, int part, int parts) {
   return Guarded([&] { return Describe(job); },
                  [&]() -> absl::StatusOr<Tensor> {
@@ -195,7 +221,23 @@ absl::Status CpuRank::Update(const Job& job, const std::vector<Tensor>& sums, bo
                  });
 }
 
+// Where the next version goes: over the newest, or, if that one stays or is in use, beside it.
+absl::StatusOr<std::shared_ptr<StageWeights>> CpuRank::NextWeights(Stage& stage, bool keep) {
+  const std::shared_ptr<StageWeights> newest = stage.versions.newest();
+  if (!keep && !newest->in_use()) return newest;
+  const int64_t elements = stage.held().end - stage.held().begin;
+  absl::StatusOr<Tensor> flat = NewFlat(*memory_, elements, MemoryClass::kWeights);
+  if (!flat.ok()) return flat.status();
+  std::shared_ptr<StageWeights> next = NewHeldWeights(stage);
+  next->Bind(*std::move(flat));
+  return next;
+}
+
 absl::Status CpuRank::ApplyUpdate(Stage& stage, const std::vector<Tensor>& parts, bool keep) {
+  if (stage.adopted) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "stage %d is updated by another rank; this one adopts its versions", stage.layout.stage));
+  }
   const int64_t elements = stage.held().end - stage.held().begin;
   const int count = static_cast<int>(parts.size());
   for (int i = 0; i < count; ++i) {
@@ -204,13 +246,8 @@ absl::Status CpuRank::ApplyUpdate(Stage& stage, const std::vector<Tensor>& parts
       return s;
   }
   const std::shared_ptr<StageWeights> newest = stage.versions.newest();
-  std::shared_ptr<StageWeights> next = newest;
-  if (keep || newest->in_use()) {
-    absl::StatusOr<Tensor> flat = NewFlat(*memory_, elements, MemoryClass::kWeights);
-    if (!flat.ok()) return flat.status();
-    next = NewHeldWeights(stage);
-    next->Bind(*std::move(flat));
-  }
+  absl::StatusOr<std::shared_ptr<StageWeights>> next = NextWeights(stage, keep);
+  if (!next.ok()) return next.status();
   stage.optimizer.Begin();
   for (int i = 0; i < count; ++i) {
     const SliceBounds bounds = SliceOf(elements, i, count);
@@ -219,10 +256,28 @@ absl::Status CpuRank::ApplyUpdate(Stage& stage, const std::vector<Tensor>& parts
       state[k] = static_cast<float*>(stage.optimizer_state[k].data) + bounds.begin;
     }
     UpdateRange(stage.optimizer, stage.layout, run_.train.microbatches, stage.held().begin + bounds.begin,
-                bounds.end - bounds.begin, newest->data() + bounds.begin, next->data() + bounds.begin,
+                bounds.end - bounds.begin, newest->data() + bounds.begin, (*next)->data() + bounds.begin,
                 static_cast<const float*>(parts[i].data), state);
   }
-  stage.versions.Add(std::move(next), keep);
+  stage.versions.Add(*std::move(next), keep);
+  return absl::OkStatus();
+}
+
+absl::Status CpuRank::Adopt(const Job& job, const Tensor& weights, bool keep) {
+  return Guarded([&] { return Describe(job); },
+                 [&]() -> absl::Status {
+                   absl::StatusOr<Stage*> stage = HeldStage(job.stage);
+                   return stage.ok() ? DoAdopt(**stage, weights, keep) : stage.status();
+                 });
+}
+
+// A copy, so that what came is given back at once: it may be another process's memory.
+absl::Status CpuRank::DoAdopt(Stage& stage, const Tensor& weights, bool keep) {
+  if (absl::Status s = CheckFlat("weights", weights, stage.layout.elements); !s.ok()) return s;
+  absl::StatusOr<std::shared_ptr<StageWeights>> next = NextWeights(stage, keep);
+  if (!next.ok()) return next.status();
+  if (weights.bytes > 0) std::memcpy((*next)->data(), weights.data, weights.bytes);
+  stage.versions.Add(*std::move(next), keep);
   return absl::OkStatus();
 }
 

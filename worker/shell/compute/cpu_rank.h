@@ -40,6 +40,7 @@ class CpuRank final : public RankCompute {
 
   absl::Status AddStage(int stage, bool holds_weights) override;
   absl::Status AddSlicedStage(int stage, int part, int parts) override;
+  absl::Status AddAdoptedStage(int stage) override;
   int64_t stage_elements(int stage) const override { return stages_.at(stage)->layout.elements; }
   absl::StatusOr<Tensor> GatherWeights(const Job& job, const std::vector<Tensor>& slices,
                                        int version) override;
@@ -51,8 +52,10 @@ class CpuRank final : public RankCompute {
   absl::StatusOr<BackwardResult> Backward(const Job& job, std::vector<Tensor> output_gradients,
                                           Tensor weights, int version, bool hand_out) override;
   absl::Status Accumulate(const Job& job, int microbatch, const Tensor& slice, int part, int parts) override;
+  absl::StatusOr<Tensor> AddToSum(const Job& job, const Tensor& before, Tensor gradient) override;
   absl::StatusOr<Tensor> TakeSum(const Job& job, int part, int parts) override;
   absl::Status Update(const Job& job, const std::vector<Tensor>& sums, bool keep) override;
+  absl::Status Adopt(const Job& job, const Tensor& weights, bool keep) override;
   absl::StatusOr<Tensor> Weights(int stage, int version) override;
   void DropWeights(int stage, int version) override;
   absl::Status Save(int stage, const std::string& folder) override;
@@ -73,6 +76,7 @@ class CpuRank final : public RankCompute {
 
     const StageLayout layout;
     int part = 0, parts = 1;  // what the rank holds, if it holds any
+    bool adopted = false;     // another rank updates it
     WeightVersions versions;
     Optimizer optimizer;
     std::vector<Tensor> optimizer_state;
@@ -99,7 +103,8 @@ class CpuRank final : public RankCompute {
   absl::StatusOr<Stage*> StageOf(int stage);
   absl::StatusOr<Stage*> HeldStage(int stage);
   absl::StatusOr<Tensor> NewZeros(int64_t elements, MemoryClass memory_class);
-  absl::Status DoAddStage(int stage, bool holds_weights, int part, int parts);
+  enum class Holding : uint8_t { kNothing, kAdopted, kUpdated };
+  absl::Status DoAddStage(int stage, Holding holding, int part, int parts);
   absl::Status Hold(Stage& stage);
   static std::shared_ptr<StageWeights> NewHeldWeights(Stage& stage);
   void InitializeHeld(const Stage& stage, StageWeights& weights) const;
@@ -121,13 +126,15 @@ class CpuRank final : public RankCompute {
   absl::StatusOr<PassOutput> RunOnce(const Stage& stage, const Job& job,
                                      const std::vector<at::Tensor>& inputs, Pass* pass);
   absl::Status Recompute(Stage& stage, const Job& job, Tensor weights, int version, Pass* pass);
-  absl::Status DoAdopt(const Job& job, const std::vector<Tensor>& inputs);
+  absl::Status DoAdoptPass(const Job& job, const std::vector<Tensor>& inputs);
   absl::StatusOr<BackwardResult> DoBackward(const Job& job, std::vector<Tensor> output_gradients,
                                             Tensor weights, int version, bool hand_out);
   absl::StatusOr<at::Tensor> OutputGradient(const Stage& stage, const Pass& pass, PassHalf half,
                                             const std::vector<Tensor>& given);
   absl::Status Rebind(const Stage& stage, Tensor fetched, int version, Pass* pass);
+  absl::StatusOr<std::shared_ptr<StageWeights>> NextWeights(Stage& stage, bool keep);
   absl::Status ApplyUpdate(Stage& stage, const std::vector<Tensor>& parts, bool keep);
+  absl::Status DoAdopt(Stage& stage, const Tensor& weights, bool keep);
 
   const RunSpec run_;
   const std::unique_ptr<Dataset> data_;
