@@ -7,8 +7,9 @@
 //
 // Invariants:
 //   1. Predecessors(j) holds edge e exactly if Successors(e.from) holds it.
-//   2. An edge from a job of step -1 stands for the initial state: it holds weights version 0 and is complete
-//   before the run.
+//   2. An edge from a job of a step before the run's first stands for the initial state and is complete
+//   before the run. If it carries weights, they are among the initial ones: version 0 in a run from step 0 on
+//   (the job is then of step -1), else a version from its checkpoint.
 //   3. The edges of a step look like those of every other step, but for edges that would come from before
 //   step 0 (other than 2.), and for the tensor of an edge from an update, which is an order edge where the
 //   job is on the holder's rank in that step.
@@ -74,6 +75,8 @@ class Graph {
   bool has_reduce(int stage) const { return members_[stage].size() > 1 && !sharded(); }
   // Each member holds a slice of the weights, not a copy.
   bool sharded() const { return schedule_.shards != nullptr; }
+  // The member writes the stage, or its slice of it, into checkpoints.
+  bool Saves(int stage, int member) const { return sharded() || member == 0; }
   // False when each micro-batch's gradient is summed by the rank that computes it, so that no gradient leaves
   // its job.
   bool gradient_travels(int stage) const { return gradient_travels_[stage]; }
@@ -106,8 +109,8 @@ class Graph {
   }
   bool IsComputeKindUsed(JobKind kind) const;
 
-  // Appends. `from` of Predecessors may be of step -1 (invariant 2). Successors ignores the end of the run:
-  // steps go on for ever.
+  // Appends. `from` of Predecessors may be of a step before the run's first (invariant 2). Successors ignores
+  // the end of the run: steps go on for ever.
   void Predecessors(const Job& job, std::vector<Edge>* edges) const;
   void Successors(const Job& job, std::vector<Edge>* edges) const;
 
@@ -161,12 +164,12 @@ struct StepEdges {
   std::vector<int32_t> begin;         // size jobs_per_step + 1
   std::vector<Successor> successors;  // of job i: [begin[i], begin[i + 1])
   int max_distance = 0;
-  // waiting[d][i]: predecessors of job i in steps >= 0 when the step is d; the last row serves all later
-  // steps.
+  // waiting[d][i]: predecessors of job i in the run's steps, when d of these come before the job's; the last
+  // row serves all later steps.
   std::vector<std::vector<int32_t>> waiting;
 
-  const std::vector<int32_t>& WaitingAt(int step) const {
-    return waiting[step < max_distance ? step : max_distance];
+  const std::vector<int32_t>& WaitingAt(int steps_before) const {
+    return waiting[steps_before < max_distance ? steps_before : max_distance];
   }
 };
 StepEdges Flatten(const Graph& graph);

@@ -42,7 +42,7 @@ std::vector<RankMemory> CountRanks(const RunSpec& run, const Schedule& schedule,
     const auto sums = static_cast<int>(graph.has_reduce(s) ? (under_way + members - 1) / members : under_way);
     for (const Rank rank : graph.members(s)) {
       if (!valid(rank)) continue;
-      const int versions = of_run(MostVersions(graph, s, rank));
+      const int versions = std::min(MostVersions(graph, s, rank), 1 + run.train.steps);
       ranks[rank].held += (versions + shared + sums + OptimizerBuffers(run.train.optimizer)) * part;
     }
     for (int b = 0; b < schedule.microbatches; ++b) {
