@@ -28,6 +28,7 @@ Examples:
   weft train docs/runs/shakespeare.yaml                     train on this machine
   weft train docs/runs/shakespeare.yaml --reference         the same as one plain loop
   weft eval docs/runs/shakespeare.yaml                      loss and accuracy of what was trained
+  weft train run.yaml --resume out/run/checkpoint           go on where it stopped (--until)
   weft submit run.yaml --coordinator 10.0.0.5:7070          train on a coordinator's workers
 
 Exit codes: 0 ok, 1 the run failed, 2 usage, 69 coordinator unreachable, 75 try again, 77 denied,
@@ -177,6 +178,13 @@ CLI::App* AddTrain(CLI::App& app, TrainOptions& o) {
       ->type_name("HOST:PORT");
   sub->add_flag("--reference", o.reference,
                 "The same training as one plain loop, without the runtime: the yardstick");
+  sub->add_option("--until", o.until,
+                  "Stop when that many of the file's steps are made, and leave a checkpoint to go on from")
+      ->check(CLI::Range(1, 1'000'000'000))
+      ->type_name("STEP");
+  sub->add_option("--resume", o.resume,
+                  "Go on from this checkpoint of the same run file, as in out/NAME/checkpoint")
+      ->type_name("DIR");
   sub->footer(
       "\nCtrl-C stops all processes. What is written is listed at the end and in docs/guide/outputs.md.");
   return sub;

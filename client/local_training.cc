@@ -177,10 +177,11 @@ void LocalTraining::ShowProgress(const RunInfo& run) {
   ProgressState state;
   state.name = options_.spec.name;
   state.phase = Phase(run.state);
-  state.steps = options_.spec.train.steps;
-  state.steps_done = static_cast<int>(log_.seconds().size());
+  state.steps = options_.spec.end_step();
+  state.first_step = options_.spec.first_step();
+  state.steps_done = state.first_step + static_cast<int>(log_.seconds().size());
   state.loss = log_.last_loss();
-  state.has_loss = state.steps_done > 0;
+  state.has_loss = state.steps_done > state.first_step;
   state.reports = run.reports;
   progress_.Show(Now(), state);
 }
@@ -223,7 +224,7 @@ TrainResults LocalTraining::Results() const {
   if (!schedule.ok()) return results;
   results.ranks = schedule->ranks;
   const auto predicted =
-      PredictStepSeconds(*schedule, options_.spec.train.steps, recorder_.TypicalDurations());
+      PredictStepSeconds(*schedule, options_.spec.steps_to_make(), recorder_.TypicalDurations());
   if (predicted.ok()) results.predicted_step_seconds = *predicted;
   return results;
 }
@@ -243,14 +244,14 @@ ExitCode LocalTraining::Failed(const absl::Status& status) {
   workers_.Stop(kStopGrace, &signals_);
   const std::string words = workers_.LastWords();
   std::fwrite(words.data(), 1, words.size(), stderr);
-  PrintMessage(absl::StrCat("the run failed after ", log_.seconds().size(), " of ", options_.spec.train.steps,
-                            " steps: ", status.message()));
+  PrintMessage(absl::StrCat("the run failed after ", log_.seconds().size(), " of ",
+                            options_.spec.steps_to_make(), " steps: ", status.message()));
   return kExitFailed;
 }
 
 ExitCode LocalTraining::Interrupted(const absl::Status& status) {
   PrintMessage(absl::StrCat(status.message(), " after ", log_.seconds().size(), " of ",
-                            options_.spec.train.steps, " steps; ending the worker processes"));
+                            options_.spec.steps_to_make(), " steps; ending the worker processes"));
   workers_.Stop(kStopGrace, &signals_);
   server_->Stop("interrupted");
   return kExitInterrupted;

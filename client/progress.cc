@@ -92,7 +92,7 @@ double Progress::StepsPerSecond() const {
 }
 
 std::string Progress::Headline(const ProgressState& state) const {
-  if (state.steps_done == 0) return absl::StrCat(state.name, ": ", state.phase);
+  if (state.steps_done == state.first_step) return absl::StrCat(state.name, ": ", state.phase);
   if (state.steps_done == state.steps)
     return absl::StrCat(state.name, ": all ", state.steps, " steps done; ", state.phase);
   std::string line = absl::StrCat(state.name, ": step ", state.steps_done, " of ", state.steps);

@@ -17,11 +17,12 @@ namespace weft {
 
 struct ProgressState {
   std::string name;
-  std::string phase;  // what is going on before the first step: "waiting for 2 worker processes"
+  std::string phase;  // what is going on while no step tells: "waiting for 2 worker processes"
   int steps = 0, steps_done = 0;
   double loss = 0;
   bool has_loss = false;
   std::vector<RankReport> reports;  // totals, as they come
+  int first_step = 0;               // those before it are done from the start
 };
 
 class Progress {

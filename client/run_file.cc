@@ -107,6 +107,10 @@ absl::StatusOr<RunSpec> ParseRunFile(const std::string& path, const std::string&
     const absl::Status read = EmbedActions(fs::path(path).parent_path().string(), json["schedule"]);
     if (!read.ok()) return at("schedule.file", absl::StrCat("schedule.file: ", read.message()));
   }
+  for (const char* key : {"resume", "until"}) {
+    if (!json.is_object() || !json.contains(key)) continue;
+    return at(key, absl::StrCat(key, ": is not a run file's to say; it is a flag, weft train FILE --", key));
+  }
   auto spec = ParseRunSpec(json);
   if (!spec.ok()) {
     const auto place = spec.status().GetPayload(kPathPayload);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "client/local_training.h"
@@ -13,9 +14,12 @@
 #include "client/run_file.h"
 #include "client/train_results.h"
 #include "proto/run/run_schedule.h"
+#include "worker/shell/compute/training_state.h"
 
 namespace weft {
 namespace {
+
+namespace fs = std::filesystem;
 
 // Those that this process may use.
 int Cores() {
@@ -29,11 +33,31 @@ absl::StatusOr<int> Ranks(const RunSpec& spec) {
   return schedule->ranks;
 }
 
+std::string Absolute(const std::string& path) { return fs::absolute(path).lexically_normal().string(); }
+
+// Which of the file's steps the run makes, and that it can.
+absl::Status ChooseSteps(const TrainOptions& options, RunSpec* spec) {
+  spec->until = options.until;
+  if (!options.resume.empty()) {
+    const auto step = ResumeStep(Absolute(options.resume));
+    if (!step.ok()) return absl::InvalidArgumentError(absl::StrCat("--resume: ", step.status().message()));
+    spec->resume = {Absolute(options.resume), *step};
+  }
+  // What is wrong is said of `until` or `resume`, as the flags are called.
+  const absl::Status valid = ParseRunSpec(ToJson(*spec)).status();
+  if (!valid.ok()) return absl::InvalidArgumentError(absl::StrCat("--", valid.message()));
+  if (options.resume.empty()) return absl::OkStatus();
+  const absl::Status fits = CheckResume(*spec);
+  return fits.ok() ? fits : absl::InvalidArgumentError(absl::StrCat("--resume: ", fits.message()));
+}
+
 }  // namespace
 
 ExitCode RunTrain(const TrainOptions& options) {
-  const auto spec = ReadRunFile(options.file);
+  auto spec = ReadRunFile(options.file);
   if (!spec.ok()) return Fail(kExitBadConfiguration, spec.status().message());
+  const absl::Status steps = ChooseSteps(options, &*spec);
+  if (!steps.ok()) return Fail(kExitBadConfiguration, steps.message());
   const auto ranks = Ranks(*spec);
   if (!ranks.ok()) return Fail(kExitBadConfiguration, ranks.status().message());
   if (options.processes > *ranks) {
@@ -44,9 +68,13 @@ ExitCode RunTrain(const TrainOptions& options) {
   local.spec = *spec;
   local.processes = options.processes > 0 ? options.processes : std::min(*ranks, Cores());
   local.shown = options.out.empty() ? absl::StrCat("out/", spec->name) : options.out;
-  local.out = std::filesystem::absolute(local.shown).lexically_normal().string();
+  local.out = Absolute(local.shown);
   local.metrics = options.metrics;
-  const absl::Status prepared = PrepareFolder(local.out);
+  absl::Status prepared = KeepCheckpoint(local.out, &local.spec.resume);
+  if (local.spec.resume.checkpoint != spec->resume.checkpoint)
+    PrintMessage(
+        absl::StrCat("going on from ", local.spec.resume.checkpoint, ", as it is called from now on"));
+  if (prepared.ok()) prepared = PrepareFolder(local.out);
   if (!prepared.ok()) return Fail(kExitBadConfiguration, prepared.message());
   // The reader of our output may leave; the workers must still be ended in order.
   signal(SIGPIPE, SIG_IGN);

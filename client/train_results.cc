@@ -104,6 +104,12 @@ absl::Status WriteFile(const std::string& path, const std::string& text) {
   return absl::OkStatus();
 }
 
+// Which steps of the run file these are, where they are not all.
+std::string StepsText(const RunSpec& spec) {
+  if (spec.steps_to_make() == spec.train.steps) return "";
+  return absl::StrCat(" (", spec.first_step(), " to ", spec.end_step() - 1, " of ", spec.train.steps, ")");
+}
+
 // What the ranks did in the last step. Not there where a step has more jobs than are kept.
 absl::Status WriteActions(const TrainResults& results, const std::string& path) {
   const std::vector<DrawnJob> jobs = LastSteps(results.jobs, 1);
@@ -116,8 +122,8 @@ void RemoveCheckpoint(const fs::path& folder) {
   for (const auto& entry : fs::directory_iterator(folder, ignored)) {
     const std::string name = entry.path().filename().string();
     const std::string extension = entry.path().extension().string();
-    const bool tensors =
-        name.rfind("stage", 0) == 0 && (extension == ".safetensors" || extension == ".slice");
+    const bool tensors = (name.rfind("stage", 0) == 0 || name.rfind("state", 0) == 0) &&
+                         (extension == ".safetensors" || extension == ".slice");
     if (tensors || name == "model.safetensors.index.json") fs::remove(entry.path(), ignored);
   }
 }
@@ -155,6 +161,7 @@ std::string StepLine(const StepRecord& step) {
 
 Json SummaryJson(const TrainResults& r) {
   Json json = {{"name", r.spec.name}, {"final_loss", r.final_loss}, {"first_loss", r.first_loss}};
+  json["first_step"] = r.spec.first_step();
   json["steps"] = r.step_seconds.size();
   json["seconds"] = r.seconds;
   json["step_seconds"] = {{"p50", Percentile(r.step_seconds, 0.5)},
@@ -186,8 +193,9 @@ Json SummaryJson(const TrainResults& r) {
 }
 
 std::string SummaryText(const TrainResults& r, const std::string& folder) {
-  std::string out = absl::StrFormat("%s: %d steps in %s%s\n\n", r.spec.name, r.step_seconds.size(),
-                                    FormatSeconds(r.seconds), r.reference ? ", as one plain loop" : "");
+  std::string out =
+      absl::StrFormat("%s: %d steps%s in %s%s\n\n", r.spec.name, r.step_seconds.size(), StepsText(r.spec),
+                      FormatSeconds(r.seconds), r.reference ? ", as one plain loop" : "");
   absl::StrAppendFormat(&out, "loss         %.4f -> %.4f\n", r.first_loss, r.final_loss);
   absl::StrAppendFormat(&out, "step time    p50 %s, p99 %s\n", FormatSeconds(Percentile(r.step_seconds, 0.5)),
                         FormatSeconds(Percentile(r.step_seconds, 0.99)));
@@ -217,8 +225,26 @@ std::string SummaryText(const TrainResults& r, const std::string& folder) {
                     "/trace.json     the same for https://ui.perfetto.dev\n", "  ", folder,
                     "/actions.csv    the last step's jobs in their order, one row a rank\n");
   }
-  return absl::StrCat(out, "  ", folder,
-                      "/checkpoint     the weights (safetensors); checkpoint-0: the initial ones\n");
+  absl::StrAppend(&out, "  ", folder, "/checkpoint     the weights (safetensors)",
+                  r.spec.first_step() == 0 ? "; checkpoint-0: the initial ones\n" : "\n");
+  if (r.spec.end_step() == r.spec.train.steps) return out;
+  return absl::StrCat(out, "\n--resume ", folder, "/checkpoint goes on with step ", r.spec.end_step(), "\n");
+}
+
+absl::Status KeepCheckpoint(const std::string& folder, ResumeSpec* resume) {
+  const fs::path own = fs::path(folder) / "checkpoint";
+  std::error_code error;
+  if (resume->checkpoint.empty() || !fs::equivalent(resume->checkpoint, own, error)) return absl::OkStatus();
+  const fs::path kept = fs::path(folder) / absl::StrCat("checkpoint-", resume->step);
+  RemoveCheckpoint(kept);
+  fs::rename(own, kept, error);
+  if (error) {
+    return absl::InvalidArgumentError(absl::StrCat("cannot keep the checkpoint ", own.string(), " as ",
+                                                   kept.string(), ": ", error.message(),
+                                                   "; give another folder with --out"));
+  }
+  resume->checkpoint = kept.string();
+  return absl::OkStatus();
 }
 
 absl::Status PrepareFolder(const std::string& folder) {

@@ -48,6 +48,11 @@ nlohmann::ordered_json SummaryJson(const TrainResults& results);
 // For people: loss, times, what each rank did, the last step as a picture, where to look next.
 std::string SummaryText(const TrainResults& results, const std::string& folder);
 
+// If `resume` is of the folder's own checkpoint, which the training will replace: gives it the name
+// `checkpoint-STEP` there, in place of an older one, and changes `resume`. InvalidArgument if that cannot be
+// done.
+absl::Status KeepCheckpoint(const std::string& folder, ResumeSpec* resume);
+
 // Makes the folder, and removes from it the files of an earlier training: all that WriteResults, the step log
 // and the checkpoints are made of, and nothing else. InvalidArgument with the folder's name if that cannot be
 // done.

@@ -67,9 +67,13 @@ int64_t AdmissionOrder::TicketOf(const Job& forward) const {
   return forward.step / period_ * static_cast<int64_t>(stages_[place.rank].size()) + place.number;
 }
 
-std::optional<Tickets> AdmissionOrder::TicketsOf(Rank rank) const {
+std::optional<Tickets> AdmissionOrder::TicketsOf(Rank rank, int first_step) const {
   if (!memory_.has_value()) return std::nullopt;
-  return Tickets(memory_->budget[rank], stages_[rank], memory_->left);
+  int64_t next = first_step / period_ * static_cast<int64_t>(stages_[rank].size());
+  for (int step = 0; step < first_step % period_; ++step) {
+    for (const Place& place : places_[step]) next += place.rank == rank;
+  }
+  return Tickets(memory_->budget[rank], stages_[rank], memory_->left, next);
 }
 
 absl::Status CheckMemory(const Schedule& s) {

@@ -33,8 +33,13 @@ class Tickets {
  public:
   // `stages`: of the rank's forwards in the order of tickets, for one period of steps, then over again.
   // `left`: bytes that a forward leaves, by stage.
-  Tickets(int64_t budget, std::vector<int32_t> stages, std::vector<int64_t> left)
-      : budget_(budget), stages_(std::move(stages)), left_(std::move(left)), out_(left_.size(), 0) {}
+  // `next`: the first to be handed out.
+  Tickets(int64_t budget, std::vector<int32_t> stages, std::vector<int64_t> left, int64_t next = 0)
+      : budget_(budget),
+        stages_(std::move(stages)),
+        left_(std::move(left)),
+        out_(left_.size(), 0),
+        next_(next) {}
 
   // The forward has its ticket; those before it in the order have theirs first.
   bool Reach(int64_t ticket);
@@ -52,7 +57,7 @@ class Tickets {
   std::vector<int64_t> left_;
   std::vector<int64_t> out_;  // tickets that are out, by stage
   int64_t bytes_out_ = 0;
-  int64_t next_ = 0;  // ticket
+  int64_t next_;  // ticket
 };
 
 // The order of tickets of every rank.
@@ -64,8 +69,8 @@ class AdmissionOrder {
 
   // -1 without a budget.
   int64_t TicketOf(const Job& forward) const;
-  // Nothing without a budget.
-  std::optional<Tickets> TicketsOf(Rank rank) const;
+  // Of the rank's forwards from this step on. Nothing without a budget.
+  std::optional<Tickets> TicketsOf(Rank rank, int first_step = 0) const;
 
  private:
   std::optional<ActivationMemory> memory_;

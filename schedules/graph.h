@@ -7,8 +7,9 @@
 //
 // Invariants:
 //   1. Predecessors(j) holds edge e exactly if Successors(e.from) holds it.
-//   2. An edge from a job of step -1 stands for the initial state: it holds weights version 0 and is complete
-//   before the run.
+//   2. An edge from a job of a step before the run's first stands for the initial state and is complete
+//   before the run. If it carries weights, they are among the initial ones: version 0 in a run from step 0 on
+//   (the job is then of step -1), else a version from its checkpoint.
 //   3. The edges of step t look like those of step t + period, but for edges that would come from before
 //   step 0 (other than 2.).
 // Thread-safe after construction. Jobs outside the schedule's sizes abort.
@@ -109,8 +110,8 @@ class Graph {
   }
   bool IsComputeKindUsed(JobKind kind) const;
 
-  // Appends. `from` of Predecessors may be of step -1 (invariant 2). Successors ignores the end of the run:
-  // steps go on for ever.
+  // Appends. `from` of Predecessors may be of a step before the run's first (invariant 2). Successors ignores
+  // the end of the run: steps go on for ever.
   void Predecessors(const Job& job, std::vector<Edge>* edges) const;
   void Successors(const Job& job, std::vector<Edge>* edges) const;
 
@@ -177,9 +178,10 @@ class StepEdges {
     const Table& table = tables_[TableOf(step)];
     return {table.successors.data() + table.begin[index], table.successors.data() + table.begin[index + 1]};
   }
-  // By index: predecessors in steps >= 0.
-  const std::vector<int32_t>& WaitingAt(int64_t step) const {
-    return tables_[TableOf(step)].waiting[step < max_distance_ ? step : max_distance_];
+  // By index: predecessors in the run's steps, which begin with `first_step`.
+  const std::vector<int32_t>& WaitingAt(int64_t step, int64_t first_step = 0) const {
+    const int64_t before = step - first_step;
+    return tables_[TableOf(step)].waiting[before < max_distance_ ? before : max_distance_];
   }
   // In some step, a job of a later one waits for the job.
   bool LeadsAhead(int64_t index) const;

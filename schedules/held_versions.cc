@@ -22,13 +22,17 @@ void Require(bool condition, const char* what) {
 int MostVersions(const Graph& graph, int stage, Rank member) {
   const Schedule& schedule = graph.schedule();
   if (!schedule.staleness) return 1;
+  // All of them at the end of a run, for those behind it.
+  const std::vector<Rank>& members = graph.members(stage);
+  const auto number = std::lower_bound(members.begin(), members.end(), member) - members.begin();
+  if (graph.Saves(stage, static_cast<int>(number))) return 1 + schedule.MostStaleness(stage);
   int most = 0;
   for (int b = 0; b < schedule.microbatches; ++b) {
     for (int step = 0; step < schedule.period; ++step) {
       for (const JobKind kind : kComputeKinds) {
         if (!graph.IsComputeKindUsed(kind)) continue;
         const Job job = Job::Compute(step, stage, b, kind);
-        if (!graph.sharded() && schedule.weights(job) != member) continue;
+        if (schedule.weights(job) != member) continue;
         most = std::max(most, schedule.staleness(stage, b));
       }
     }
@@ -36,23 +40,48 @@ int MostVersions(const Graph& graph, int stage, Rank member) {
   return 1 + most;
 }
 
-HeldVersions::HeldVersions(const Graph& graph, int steps, std::vector<bool> followed)
+HeldVersions::HeldVersions(const Graph& graph, Steps steps, std::vector<bool> followed)
     : graph_(graph), steps_(steps), followed_(std::move(followed)) {
   for (int s = 0; s < graph.schedule().stages; ++s) {
     std::vector<Member>& members = members_.emplace_back(graph.members(s).size());
     for (size_t m = 0; m < members.size(); ++m) {
-      members[m].readers.push_back(CountReaders(s, static_cast<int>(m), 0));
+      Member& member = members[m];
+      member.newest = steps_.first;
+      member.oldest = std::max(0, steps_.first - graph.schedule().MostStaleness(s));
+      for (int v = member.oldest; v <= member.newest; ++v)
+        member.readers.push_back(CountReaders(s, static_cast<int>(m), v));
     }
   }
 }
 
+void HeldVersions::DropUnread(Versions* dropped) const {
+  for (int s = 0; s < graph_.schedule().stages; ++s) {
+    for (int m = 0; m < static_cast<int>(members_[s].size()); ++m) {
+      if (!IsFollowed(graph_.members(s)[m])) continue;
+      const Member& member = members_[s][m];
+      for (int v = member.oldest; v < member.newest; ++v) {
+        if (member.readers[v - member.oldest] == 0) dropped->push_back({s, m, v});
+      }
+    }
+  }
+}
+
+int HeldVersions::Held(int stage, int member) const {
+  const Member& m = members_[stage][member];
+  int held = 1;
+  for (int v = m.oldest; v < m.newest; ++v) held += m.readers[v - m.oldest] > 0;
+  return held;
+}
+
 int HeldVersions::CountReaders(int stage, int member, int version) const {
   const Schedule& schedule = graph_.schedule();
-  int readers = 0;
+  // Who saves reads what the steps behind the last would read.
+  int readers =
+      steps_.saved && graph_.Saves(stage, member) && version + schedule.MostStaleness(stage) >= steps_.end;
   for (int b = 0; b < schedule.microbatches; ++b) {
     const int staleness = schedule.StalenessOf(stage, b);
-    const int first = version == 0 ? 0 : version + staleness;
-    const int last = std::min(version + staleness, steps_ - 1);
+    const int first = std::max(steps_.first, version == 0 ? 0 : version + staleness);
+    const int last = std::min(version + staleness, steps_.end - 1);
     for (int t = first; t <= last; ++t) {
       for (const JobKind kind : kComputeKinds) {
         if (!graph_.IsComputeKindUsed(kind)) continue;
@@ -67,7 +96,7 @@ int HeldVersions::CountReaders(int stage, int member, int version) const {
 // All versions but the first have the same readers, up to those that the last steps do not come to.
 int HeldVersions::ReadersOf(int stage, int member, int version) {
   const Schedule& schedule = graph_.schedule();
-  if (schedule.period > 1 || version == 0 || version + schedule.MostStaleness(stage) >= steps_) {
+  if (schedule.period > 1 || version == 0 || version + schedule.MostStaleness(stage) >= steps_.end) {
     return CountReaders(stage, member, version);
   }
   int& steady = members_[stage][member].steady;
@@ -129,13 +158,6 @@ int HeldVersions::Publish(const Job& update, Versions* dropped) {
     ++m.oldest;
   }
   return Held(update.stage, update.member);
-}
-
-int HeldVersions::Held(int stage, int member) const {
-  const Member& m = members_[stage][member];
-  int held = 1;
-  for (int v = m.oldest; v < m.newest; ++v) held += m.readers[v - m.oldest] > 0;
-  return held;
 }
 
 }  // namespace weft

@@ -3,7 +3,10 @@
 //
 // The count is exact for jobs on followed ranks. What others compute with a follower's weights is known to
 // have ended when the micro-batch's gradient is there, or, at the latest, when the step's update begins.
-// Pure; one thread.
+//
+// A run may make some of its steps only. It then begins with every version that a step from its first on may
+// read; and who saves a stage (Graph::Saves) keeps to the end what the steps behind its last would read, so
+// that another run can go on there. Pure; one thread.
 #ifndef WEFT_SCHEDULES_HELD_VERSIONS_H_
 #define WEFT_SCHEDULES_HELD_VERSIONS_H_
 
@@ -15,7 +18,7 @@
 namespace weft {
 
 // The most versions of the stage's weights that the member ever holds: the newest, and as many older ones as
-// the jobs that read this member's weights may lag behind.
+// the jobs that read this member's weights may lag behind, or, of who saves the stage, any jobs.
 int MostVersions(const Graph& graph, int stage, Rank member);
 
 class HeldVersions {
@@ -26,9 +29,19 @@ class HeldVersions {
   };
   using Versions = std::vector<Version>;
 
-  // Refers to `graph`. Every member of every stage holds version 0. `followed`, by rank, are those whose jobs
-  // are told of and whose versions are asked for; empty for all.
-  HeldVersions(const Graph& graph, int steps, std::vector<bool> followed = {});
+  // The steps [first, end) of a run.
+  struct Steps {
+    int end = 1, first = 0;
+    bool saved = false;  // at the end
+  };
+  // Refers to `graph`. Every member of every stage begins with the version that `first` updates have made,
+  // and with those before it that may still be read. `followed`, by rank, are those whose jobs are told of
+  // and whose versions are asked for; empty for all.
+  HeldVersions(const Graph& graph, Steps steps, std::vector<bool> followed = {});
+  HeldVersions(const Graph& graph, int steps) : HeldVersions(graph, Steps{steps}) {}
+
+  // Those of the followed members' first versions that nobody will read. Once, before anything else.
+  void DropUnread(Versions* dropped) const;
 
   // A compute job of a followed rank has ended: it needs its version no more. Here and below, what nobody
   // needs any more is appended to `dropped`, unless that is null.
@@ -50,7 +63,7 @@ class HeldVersions {
   struct Member {
     std::deque<int> readers;  // that are left of each version from `oldest` on
     int oldest = 0, newest = 0;
-    int steady = -1;  // readers of each version but the first and the last; -1 if not counted yet
+    int steady = -1;  // readers of each version but the first and the last ones; -1 if not counted yet
     bool replaces = false;
   };
 
@@ -60,7 +73,7 @@ class HeldVersions {
   void CountRead(int stage, int member, int version, Versions* dropped);
 
   const Graph& graph_;
-  const int steps_;
+  const Steps steps_;
   const std::vector<bool> followed_;
   std::vector<std::vector<Member>> members_;  // by stage
 };

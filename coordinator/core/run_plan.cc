@@ -9,15 +9,17 @@
 namespace weft {
 
 absl::StatusOr<std::shared_ptr<const RunPlan>> MakeRunPlan(std::string name, std::string schedule_text,
-                                                           Schedule schedule, int32_t steps) {
-  if (steps <= 0)
-    return absl::InvalidArgumentError(absl::StrCat("a run needs at least one step, not ", steps));
+                                                           Schedule schedule, int32_t steps,
+                                                           int32_t first_step) {
+  if (first_step < 0 || steps <= first_step)
+    return absl::InvalidArgumentError(
+        absl::StrCat("a run needs at least one step, not ", steps - first_step));
   if (absl::Status s = CheckSchedule(schedule); !s.ok()) return s;
   Graph graph(std::move(schedule));
   auto order = ClaimOrder(graph);
   if (!order.ok()) return order.status();
-  return std::make_shared<const RunPlan>(
-      RunPlan{std::move(name), std::move(schedule_text), steps, std::move(graph), *std::move(order)});
+  return std::make_shared<const RunPlan>(RunPlan{std::move(name), std::move(schedule_text), steps,
+                                                 std::move(graph), *std::move(order), first_step});
 }
 
 }  // namespace weft

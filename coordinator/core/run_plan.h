@@ -20,18 +20,20 @@ namespace weft {
 struct RunPlan {
   std::string name;      // of the run
   std::string schedule;  // as the user wrote it
-  int32_t steps = 0;
+  int32_t steps = 0;     // the run ends before this one; it makes those from first_step on
   Graph graph;
   // [step mod period][rank]: the rank's jobs of such a step in the order in which a run with nominal
   // durations starts them. Their `step` is not used.
   std::vector<std::vector<std::vector<Job>>> claim_order;
+  int32_t first_step = 0;  // all before were made by an earlier run
 
   int ranks() const { return graph.schedule().ranks; }
 };
 
-// InvalidArgument, as CheckSchedule, for a schedule that cannot run; also if steps is not positive.
+// InvalidArgument, as CheckSchedule, for a schedule that cannot run; also if no step is left to make.
 absl::StatusOr<std::shared_ptr<const RunPlan>> MakeRunPlan(std::string name, std::string schedule_text,
-                                                           Schedule schedule, int32_t steps);
+                                                           Schedule schedule, int32_t steps,
+                                                           int32_t first_step = 0);
 
 }  // namespace weft
 

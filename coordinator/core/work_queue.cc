@@ -17,7 +17,10 @@ void Require(bool condition, const char* what) {
 }  // namespace
 
 WorkQueue::WorkQueue(std::shared_ptr<const RunPlan> plan)
-    : plan_(std::move(plan)), edges_(Flatten(plan_->graph)), period_(plan_->graph.schedule().period) {
+    : plan_(std::move(plan)),
+      edges_(Flatten(plan_->graph)),
+      period_(plan_->graph.schedule().period),
+      first_step_(plan_->first_step) {
   const int n = plan_->graph.jobs_per_step();
   for (int i = 0; i < n; ++i) {
     jobs_.push_back(plan_->graph.JobAt(0, i));
@@ -112,11 +115,11 @@ void WorkQueue::Materialize() {
   }
   const int32_t number = end_step();
   slot->state.assign(jobs_.size(), kWaiting);
-  slot->pending = edges_.WaitingAt(number);
+  slot->pending = edges_.WaitingAt(number, plan_->first_step);
   slot->loss.assign(plan_->graph.schedule().microbatches, 0);
   slot->losses = slot->done = 0;
   slot->end_ns = 0;
-  for (int32_t from = std::max(0, number - edges_.max_distance()); from < number; ++from) {
+  for (int32_t from = std::max(plan_->first_step, number - edges_.max_distance()); from < number; ++from) {
     for (const int32_t i : leads_ahead_) {
       if (!IsDone(from, i)) continue;
       for (const auto& s : edges_.SuccessorsOf(from, i))
@@ -133,7 +136,8 @@ void WorkQueue::Materialize() {
 int WorkQueue::IndexOrNone(const Job& job) const {
   const Graph& graph = plan_->graph;
   const Schedule& s = graph.schedule();
-  if (job.step < 0 || job.step >= plan_->steps || job.stage < 0 || job.stage >= s.stages) return -1;
+  if (job.step < plan_->first_step || job.step >= plan_->steps || job.stage < 0 || job.stage >= s.stages)
+    return -1;
   if (HasMicrobatch(job.kind)) {
     if (job.microbatch < 0 || job.microbatch >= s.microbatches || !graph.IsComputeKindUsed(job.kind))
       return -1;

@@ -7,9 +7,9 @@
 // credit; the worker decides when a claimed job starts. So readiness is not needed to hand out work; it is
 // tracked to count, and to name what is awaited when nothing moves.
 //
-// Steps live in a window: a step is materialized when the first rank claims into it and retired when all its
-// jobs are done, so memory does not grow with the number of steps. The window spans the steps that ranks can
-// be apart by dependencies plus what credit spans.
+// Steps live in a window, which begins with the run's first: a step is materialized when the first rank
+// claims into it and retired when all its jobs are done, so memory does not grow with the number of steps.
+// The window spans the steps that ranks can be apart by dependencies plus what credit spans.
 //
 // Invariants:
 //   1. Each job is granted to its rank once, and done once; Complete tells a duplicate from a violation.
@@ -60,6 +60,7 @@ class WorkQueue {
   void TakeEndedSteps(std::vector<EndedStep>* steps);
 
   bool all_done() const { return first_step_ == plan_->steps; }
+  // Of the whole training: those that an earlier run made count.
   int32_t steps_done() const { return first_step_; }
   int outstanding(Rank rank) const { return ranks_[rank].outstanding; }
   // True if Grant with this credit would give something.
@@ -116,7 +117,7 @@ class WorkQueue {
   int least_jobs_of_rank_ = 1;
   int32_t window_ = 2;
 
-  int32_t first_step_ = 0;  // all before are done
+  int32_t first_step_;  // all before are done
   std::deque<std::unique_ptr<Step>> steps_;
   std::vector<std::unique_ptr<Step>> spare_;
   std::vector<EndedStep> ended_;

@@ -15,7 +15,8 @@ absl::StatusOr<std::shared_ptr<const RunPlan>> PlanSpec(const std::string& text)
   if (!spec.ok()) return spec.status();
   absl::StatusOr<Schedule> schedule = ScheduleOf(*spec);
   if (!schedule.ok()) return schedule.status();
-  return MakeRunPlan(spec->name, ToText(spec->schedule), *std::move(schedule), spec->train.steps);
+  return MakeRunPlan(spec->name, ToText(spec->schedule), *std::move(schedule), spec->end_step(),
+                     spec->first_step());
 }
 
 }  // namespace weft

@@ -44,7 +44,7 @@ std::vector<RankMemory> CountRanks(const RunSpec& run, const Schedule& schedule,
     for (int m = 0; m < members; ++m) {
       const Rank rank = graph.members(s)[m];
       if (!valid(rank)) continue;
-      const int versions = of_run(MostVersions(graph, s, rank));
+      const int versions = std::min(MostVersions(graph, s, rank), 1 + run.train.steps);
       const int state = graph.MakesVersions(s, m) ? OptimizerBuffers(run.train.optimizer) : 0;
       ranks[rank].held += (versions + shared + sums + state) * part;
     }

@@ -218,6 +218,28 @@ int64_t ReadMemory(FileSection& file) {
   return static_cast<int64_t>(*bytes);
 }
 
+ResumeSpec ReadResume(FileSection& file, absl::Status& status) {
+  ResumeSpec resume;
+  if (!file.Has("resume")) return resume;
+  FileSection section(file.At("resume"), "resume", {"checkpoint", "step"}, status);
+  section.Require("checkpoint", "checkpoint: out/run/checkpoint");
+  section.Require("step", "step: 100");
+  section.Read("checkpoint", resume.checkpoint);
+  section.Read("step", resume.step, 1, INT_MAX / 2);
+  if (status.ok() && resume.checkpoint.empty()) section.Fail("checkpoint", "must be a checkpoint's folder");
+  return resume;
+}
+
+// The steps that it makes are some of those that it has.
+void CheckSteps(const RunSpec& spec, FileSection& file) {
+  if (spec.until > spec.train.steps) {
+    file.Fail("until", absl::StrCat("the run has ", spec.train.steps, " steps; it cannot make ", spec.until));
+  } else if (file.ok() && spec.first_step() >= spec.end_step()) {
+    file.Fail("resume", absl::StrCat("the checkpoint is of step ", spec.first_step(),
+                                     ", and the run ends at step ", spec.end_step(), ": nothing is left"));
+  }
+}
+
 Json ToJson(const DataSpec& data) {
   Json json = {{"order", data.order}};
   if (const auto* text = std::get_if<TextData>(&data.source)) {
@@ -249,7 +271,9 @@ Json ToJson(const OptimizerSpec& optimizer) {
 absl::StatusOr<RunSpec> ParseRunSpec(const Json& json) {
   absl::Status status;
   RunSpec spec;
-  FileSection file(json, "", {"name", "model", "data", "train", "stages", "schedule", "memory"}, status);
+  FileSection file(json, "",
+                   {"name", "model", "data", "train", "stages", "schedule", "memory", "resume", "until"},
+                   status);
   spec.name = ReadName(file);
   file.Require("model", "model: {gpt: {layers: 8, width: 256}}");
   spec.model = ReadModel(file.At("model"), "model", status);
@@ -261,6 +285,9 @@ absl::StatusOr<RunSpec> ParseRunSpec(const Json& json) {
   file.Require("schedule", "schedule: 1f1b");
   spec.schedule = ReadSchedule(file.At("schedule"), "schedule", status);
   spec.memory = ReadMemory(file);
+  spec.resume = ReadResume(file, status);
+  file.Read("until", spec.until, 1, INT_MAX / 2);
+  CheckSteps(spec, file);
   if (!status.ok()) return status;
   return spec;
 }
@@ -278,6 +305,10 @@ Json ToJson(const RunSpec& spec) {
                {"stages", spec.layers_of_stage},
                {"schedule", ToJson(spec.schedule)}};
   if (spec.memory > 0) json["memory"] = spec.memory;
+  if (!spec.resume.checkpoint.empty()) {
+    json["resume"] = {{"checkpoint", spec.resume.checkpoint}, {"step", spec.resume.step}};
+  }
+  if (spec.until > 0) json["until"] = spec.until;
   return json;
 }
 

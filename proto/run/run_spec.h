@@ -2,7 +2,8 @@
 //
 // The client reads YAML, turns it into JSON and parses it here; the wire carries the same JSON text and every
 // receiver parses it with the same function. So there is one grammar, one validation and one set of messages
-// for a file, a request and a test.
+// for a file, a request and a test. Which part of its steps a run makes is not the file's to say: `until` and
+// `resume` come from the command line, and travel in the same JSON.
 //
 // Invariants of a parsed RunSpec: every field is in range, `microbatches` divides `batch`, stages fit the
 // model's chain, the schedule's name and parameters are known (whether they fit together is
@@ -67,6 +68,12 @@ struct ScheduleSpec {
   std::string activations = "retain";  // what a forward leaves for its backward: retain, recompute or offload
 };
 
+// Where a run goes on: a checkpoint of an earlier run of the same file.
+struct ResumeSpec {
+  std::string checkpoint;  // its folder; "" to begin with the initial weights
+  int step = 0;            // the first to make; that many updates made the checkpoint's weights
+};
+
 struct RunSpec {
   std::string name;
   ModelSpec model;
@@ -75,7 +82,13 @@ struct RunSpec {
   std::vector<int> layers_of_stage;  // the cut: layers of each stage, in order; size S
   ScheduleSpec schedule;
   int64_t memory = 0;  // bytes that each rank may use; 0 for no budget
+  ResumeSpec resume;
+  int until = 0;  // the run ends before this step; 0 to make all
 
+  // It makes the steps from the first up to, not with, the end.
+  int first_step() const { return resume.step; }
+  int end_step() const { return until > 0 ? until : train.steps; }
+  int steps_to_make() const { return end_step() - first_step(); }
   int stages() const { return static_cast<int>(layers_of_stage.size()); }
   int microbatch_samples() const { return train.batch / train.microbatches; }
 };

@@ -175,6 +175,30 @@ TEST_P(DeviceTraining, OldWeights_OfEveryRule_EqualReference) {
   }
 }
 
+// A checkpoint holds all that the rest of a training needs, whoever made it and whoever goes on.
+TEST_P(DeviceTraining, StoppedAndGoneOnInAnotherArrangement_EqualsReference) {
+  const int stages = std::get<2>(GetParam());
+  std::vector<std::pair<std::string, std::string>> schedules = {
+      {"gpipe", "sync"}, {"pipedream_2bw", "sync"}, {"pipedream", "sync"}};
+  if (stages == 4) schedules.insert(schedules.end(), {{"gpipe", "cdp_v1"}, {"gpipe", "cdp_v2"}});
+  for (const auto& [name, rule] : schedules) {
+    RunSpec run = Run();
+    run.train.steps = 6;
+    run.schedule.name = name;
+    run.schedule.rule = rule;
+    if (name == "pipedream") run.train.microbatches = 1;
+    const Outcome reference = Reference(run);
+    // Before all old versions are there, and after.
+    for (const int stop : {1, 4}) {
+      SCOPED_TRACE(name + ", " + rule + ", stopped at " + std::to_string(stop));
+      ExpectSame(TrainInTwo(Cpu(), run, stop, {Kind::kPipeline}, {Kind::kReplicas}), reference);
+      ExpectSame(TrainInTwo(Cpu(), run, stop, {Kind::kReplicas}, {Kind::kSlices}), reference);
+      ExpectSame(TrainInTwo(Cpu(), run, stop, {Kind::kSlices}, {Kind::kOneRank}), reference);
+      ExpectSame(TrainInTwo(Cpu(), run, stop, {Kind::kOneRank}, {Kind::kFetched}), reference);
+    }
+  }
+}
+
 std::string NameOf(const ::testing::TestParamInfo<DeviceTraining::ParamType>& info) {
   return std::get<0>(info.param) + "_" + std::get<1>(info.param) + "_stages" +
          std::to_string(std::get<2>(info.param));

@@ -132,14 +132,15 @@ class Driver {
 
   Outcome Run() {
     Outcome outcome;
-    outcome.initial = Save("checkpoint-0");
-    for (int t = 0; t < run_.train.steps; ++t) {
+    if (run_.first_step() == 0) outcome.initial = Save("checkpoint-0");
+    for (int t = run_.first_step(); t < run_.end_step(); ++t) {
       outcome.losses.push_back((arrangement_.overlapped ? RunOverlapped(t) : RunInTurn(t)) / microbatches_);
       for (int s = 0; s < stages_; ++s) Update(t, s);
     }
     outcome.trained = Save("checkpoint");
     return outcome;
   }
+  std::string checkpoint() const { return absl::StrCat(folder_.path(), "/checkpoint"); }
 
  private:
   using Kind = Arrangement::Kind;
@@ -483,6 +484,12 @@ std::map<std::string, std::vector<uint8_t>> ReadCheckpoint(const std::string& fo
     if (entry == nullptr) std::abort();
     tensors[name].assign(content.data.begin() + entry->begin, content.data.begin() + entry->end);
   }
+  for (const auto& file : index["metadata"].value("state", nlohmann::json::array())) {
+    const SafetensorsFile content =
+        Require(ReadSafetensors(absl::StrCat(folder, "/", file.get<std::string>())));
+    for (const SafetensorsEntry& entry : content.header.entries)
+      tensors[entry.name].assign(content.data.begin() + entry.begin, content.data.begin() + entry.end);
+  }
   return tensors;
 }
 
@@ -500,6 +507,20 @@ Outcome Reference(const RunSpec& run) {
 
 Outcome Train(Device& device, const RunSpec& run, const Arrangement& arrangement) {
   return Driver(device, run, arrangement).Run();
+}
+
+Outcome TrainInTwo(Device& device, const RunSpec& run, int stop, const Arrangement& first,
+                   const Arrangement& second) {
+  RunSpec part = run;
+  part.until = stop;
+  Driver stopped(device, part, first);
+  Outcome outcome = stopped.Run();
+  part.until = 0;
+  part.resume = {stopped.checkpoint(), stop};
+  Outcome rest = Driver(device, part, second).Run();
+  outcome.losses.insert(outcome.losses.end(), rest.losses.begin(), rest.losses.end());
+  outcome.trained = std::move(rest.trained);
+  return outcome;
 }
 
 }  // namespace weft::testing

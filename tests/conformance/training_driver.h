@@ -74,8 +74,11 @@ struct Arrangement {
   bool overlapped = false;
 };
 Outcome Train(Device& device, const RunSpec& run, const Arrangement& arrangement);
+// The first `stop` steps in one arrangement, the others in another that goes on from its checkpoint.
+Outcome TrainInTwo(Device& device, const RunSpec& run, int stop, const Arrangement& first,
+                   const Arrangement& second);
 
-// The tensors of all stage files of a checkpoint folder, found through its index.
+// The tensors of all files of a checkpoint folder, weights and training state, found through its index.
 std::map<std::string, std::vector<uint8_t>> ReadCheckpoint(const std::string& folder);
 
 }  // namespace weft::testing

@@ -239,11 +239,22 @@ TEST_F(OldWeights, Pyramid_HoldsOneActivationARank) {
   }
 }
 
+// Without the older versions and the optimizer's state.
+Tensors WeightsOf(const Trained& trained) {
+  Tensors weights;
+  for (const auto& [name, bytes] : trained.tensors) {
+    const bool state =
+        name.find(".version") != std::string::npos || name.find(".exp_avg") != std::string::npos;
+    if (!state) weights[name] = bytes;
+  }
+  return weights;
+}
+
 TEST_F(OldWeights, FirstStep_IsTheSynchronousOne) {
   for (const std::string schedule : {"{gpipe: , rule: cdp_v1}", "{gpipe: , rule: cdp_v2}", "pipedream_2bw"}) {
     const Sizes first{4, 4, 1, kAdamW};
-    EXPECT_EQ(Train(GptRun(folder_, schedule, first), {"--processes", "2"}).tensors,
-              Train(GptRun(folder_, "gpipe", first), {"--reference"}).tensors)
+    EXPECT_EQ(WeightsOf(Train(GptRun(folder_, schedule, first), {"--processes", "2"})),
+              WeightsOf(Train(GptRun(folder_, "gpipe", first), {"--reference"})))
         << schedule;
   }
 }

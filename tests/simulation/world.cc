@@ -82,10 +82,14 @@ Value WholeWeights(const std::vector<Value>& slices) {
 }
 size_t SlicesOf(const Graph& graph, int stage) { return graph.sharded() ? graph.members(stage).size() : 1; }
 
-// What the members of each stage hold after `steps` steps of the plain loop: the whole, or a slice each.
-std::vector<std::vector<Value>> PlainLoop(const Graph& graph, int steps) {
+// What the members of a stage hold, the whole or a slice each, by stage.
+using Held = std::vector<std::vector<Value>>;
+
+// What they hold after 0, 1, .. `steps` steps of the plain loop.
+std::vector<Held> PlainLoop(const Graph& graph, int steps) {
   const int stages = graph.schedule().stages, microbatches = graph.schedule().microbatches;
-  std::vector<std::vector<Value>> held(stages);
+  Held held(stages);
+  std::vector<Held> versions;
   for (int s = 0; s < stages; ++s) {
     const int slices = static_cast<int>(SlicesOf(graph, s));
     for (int p = 0; p < slices; ++p) held[s].push_back(SliceValue(InitialWeights(s), p, slices));
@@ -93,6 +97,7 @@ std::vector<std::vector<Value>> PlainLoop(const Graph& graph, int steps) {
   // What each stage computed with, by version.
   std::vector<std::vector<Value>> whole(stages);
   for (int t = 0; t < steps; ++t) {
+    versions.push_back(held);
     for (int s = 0; s < stages; ++s) whole[s].push_back(WholeWeights(held[s]));
     std::vector<std::vector<Value>> sums(stages);
     for (int s = 0; s < stages; ++s) sums[s].assign(graph.relays(s) ? 1 : graph.members(s).size(), 0);
@@ -123,7 +128,8 @@ std::vector<std::vector<Value>> PlainLoop(const Graph& graph, int steps) {
         held[s][p] = Updated(held[s][p], graph.sharded() ? std::vector<Value>{sums[s][p]} : sums[s]);
     }
   }
-  return held;
+  versions.push_back(std::move(held));
+  return versions;
 }
 
 Schedule MakeApart(Schedule s) {
@@ -232,10 +238,16 @@ class World {
   void CountRunning(const StartEffect& start);
   void CheckStart(const StartEffect& start);
   void CheckEnd();
+  void CheckVersions(Rank rank, int stage, const std::map<int, Value>& versions);
+  // The oldest version that a step may read when `newest` is the newest.
+  int OldestRead(int stage, int newest) const {
+    return std::max(0, newest - plan_->graph.schedule().MostStaleness(stage));
+  }
 
   const WorldOptions options_;
   Random random_;
   std::shared_ptr<const RunPlan> plan_;
+  std::vector<Held> plain_;  // by version
   std::unique_ptr<CoordinatorCore> coordinator_;
   std::vector<std::unique_ptr<Process>> processes_;
   std::priority_queue<Event> events_;
@@ -261,15 +273,16 @@ World::World(const WorldOptions& options) : options_(options), random_(options.s
   if (options.apart) schedule = MakeApart(*std::move(schedule));
   Random budgets(options.seed ^ 0xb7);
   if (options.budget) AddBudget(budgets, &*schedule);
-  auto plan = MakeRunPlan("world", options.family, *schedule, options.steps);
+  auto plan = MakeRunPlan("world", options.family, *schedule, options.steps, options.first_step);
   plan_ = *plan;
+  plain_ = PlainLoop(plan_->graph, options.steps);
   CoreOptions core;
   core.epoch = 1 + options.seed;
   coordinator_ = std::make_unique<CoordinatorCore>(core);
   LinkOptions link;
   link.resend_ns = 4 * options.delay_ns + 1'000'000;
   link.ack_delay_ns = 500'000;
-  const WorkerCore::RunShape shape{*schedule, options.steps};
+  const WorkerCore::RunShape shape{*schedule, options.steps, options.first_step};
   for (int i = 0; i < options.processes; ++i) {
     processes_.push_back(std::make_unique<Process>(
         i, [shape](const std::string&) { return shape; }, link));
@@ -370,9 +383,11 @@ void World::Carry(Process& p, WorkerEffects effects, const Outputs* outputs) {
       if (auto* failed = std::get_if<Failed>(&send->message)) Problem(failed->reason);
       if (absl::Status s = p.up.Send(std::move(send->message)); !s.ok()) Problem(std::string(s.message()));
     } else if (auto* prepare = std::get_if<PrepareEffect>(&effect)) {
-      for (const auto& s : prepare->stages)
-        if (s.holds_weights)
-          p.weights[{s.rank, s.stage}][0] = SliceValue(InitialWeights(s.stage), s.part, s.parts);
+      for (const auto& s : prepare->stages) {
+        if (!s.holds_weights) continue;
+        for (int v = OldestRead(s.stage, options_.first_step); v <= options_.first_step; ++v)
+          p.weights[{s.rank, s.stage}][v] = plain_[v][s.stage][s.part];
+      }
       At(now_ + random_.Below(5'000'000), [this, &p] {
         WorkerEffects more;
         p.core.OnPrepared(now_, &more);
@@ -518,7 +533,7 @@ void World::DropWeights(Process& p, const DropEffect& e) {
 void World::CheckUnread(Rank rank, int stage, int version) {
   const Graph& graph = plan_->graph;
   for (int b = 0; b < graph.schedule().microbatches; ++b) {
-    for (int t = version; t < options_.steps; ++t) {
+    for (int t = std::max(version, options_.first_step); t < options_.steps; ++t) {
       for (JobKind kind : {JobKind::kForward, graph.input_backward(), graph.final_backward()}) {
         const Job job = Job::Compute(t, stage, b, kind);
         const bool reads =
@@ -552,7 +567,7 @@ void World::CheckStart(const StartEffect& start) {
   std::vector<Edge> edges;
   plan_->graph.Predecessors(start.job, &edges);
   for (const Edge& e : edges) {
-    if (e.from.step >= 0 && !ended_.count(e.from)) {
+    if (e.from.step >= options_.first_step && !ended_.count(e.from)) {
       Problem(absl::StrCat(Describe(start.job), " started before ", Describe(e.from), " ended"));
     }
   }
@@ -710,29 +725,33 @@ void World::EndJob(Process& p, const StartEffect& start, int64_t began, Outputs 
 
 // ---- the run
 
+// The newest version is there; and on who saves, all that steps behind the last would read; and no other.
+void World::CheckVersions(Rank rank, int stage, const std::map<int, Value>& versions) {
+  const Graph& graph = plan_->graph;
+  const auto& members = graph.members(stage);
+  const auto found = std::find(members.begin(), members.end(), rank);
+  if (found == members.end()) return;
+  const int member = static_cast<int>(found - members.begin());
+  std::map<int, Value> wanted;
+  const int newest = options_.steps;
+  for (int v = graph.Saves(stage, member) ? OldestRead(stage, newest) : newest; v <= newest; ++v)
+    wanted[v] = plain_[v][stage][graph.sharded() ? member : 0];
+  if (versions == wanted) return;
+  const bool same = versions.size() == wanted.size() && versions.begin()->first == wanted.begin()->first;
+  Problem(absl::StrCat("rank ", rank, same ? " differs from the plain loop in stage " : " ends with stage ",
+                       stage, ", ", versions.size(), " versions of it from ",
+                       versions.empty() ? -1 : versions.begin()->first, " on"));
+}
+
 void World::CheckEnd() {
   if (!finished_) return Problem("the run did not finish");
-  const size_t jobs = static_cast<size_t>(plan_->graph.jobs_per_step()) * options_.steps;
+  const int steps = options_.steps - options_.first_step;
+  const size_t jobs = static_cast<size_t>(plan_->graph.jobs_per_step()) * steps;
   if (counted_.size() != jobs) Problem(absl::StrCat(counted_.size(), " of ", jobs, " jobs were counted"));
-  if (steps_done_ != options_.steps) Problem(absl::StrCat(steps_done_, " steps were reported"));
-  const std::vector<std::vector<Value>> plain = PlainLoop(plan_->graph, options_.steps);
+  if (steps_done_ != steps) Problem(absl::StrCat(steps_done_, " steps were reported"));
   for (auto& p : processes_) {
     if (!p->outputs.empty()) Problem(absl::StrCat(p->outputs.size(), " outputs were left behind"));
-    for (const auto& [where, versions] : p->weights) {
-      if (versions.empty()) continue;
-      if (versions.size() > 1 || versions.begin()->first != options_.steps) {
-        Problem(absl::StrCat("rank ", where.first, " ends with ", versions.size(), " versions of stage ",
-                             where.second, ", the first of which is ", versions.begin()->first));
-      }
-      const Value value = versions.begin()->second;
-      const auto& members = plan_->graph.members(where.second);
-      const auto member = std::find(members.begin(), members.end(), where.first);
-      const size_t slice = plan_->graph.sharded() ? member - members.begin() : 0;
-      if (member != members.end() && value != plain[where.second][slice]) {
-        Problem(absl::StrCat("weights of stage ", where.second, " on rank ", where.first,
-                             " differ from the plain loop's"));
-      }
-    }
+    for (const auto& [where, versions] : p->weights) CheckVersions(where.first, where.second, versions);
     if (!p->inbox.empty())
       Problem(absl::StrCat(p->inbox.size(), " tensors were never used, first the ",
                            Describe(p->inbox.begin()->first)));
@@ -834,6 +853,10 @@ WorldOptions DrawWorld(uint64_t seed) {
   o.transfer_delay_ns = 1000 * random.From(1, 5'000);
   o.job_ns = 1000 * random.From(1, 4'000);
   o.chain = random.Chance(0.6);
+  if (random.Chance(0.3)) {
+    o.first_step = random.From(1, 6);
+    o.steps += o.first_step;
+  }
   return o;
 }
 

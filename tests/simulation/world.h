@@ -10,7 +10,8 @@
 // or, as an overlapped pair, a forward alone; a job is counted done once; a version of the weights is held as
 // long as a job that reads it has not ended, and dropped before more than the schedule needs are there. At
 // the end: the run finished, all jobs done, weights as the plain loop's, which keeps old ones where the
-// schedule reads them. The trace is a hash of every event, equal for equal seeds.
+// schedule reads them; who saves a stage holds all versions that steps behind the last would read. The trace
+// is a hash of every event, equal for equal seeds.
 #ifndef WEFT_TESTS_SIMULATION_WORLD_H_
 #define WEFT_TESTS_SIMULATION_WORLD_H_
 
@@ -30,6 +31,7 @@ struct WorldOptions {
   bool chain = true;    // of stages; else each reads any earlier ones
   bool budget = false;  // of bytes, about what one micro-batch needs
   int stages = 4, microbatches = 8, steps = 3, processes = 2;
+  int first_step = 0;  // the run goes on there, with the plain loop's weights, and ends before step `steps`
   // Of each packet between a worker and the coordinator.
   double loss = 0, duplication = 0;
   int64_t delay_ns = 1'000'000;         // uniform from 0

@@ -99,6 +99,12 @@ TEST_F(RunFile, NotYaml_NamesTheLine) {
   EXPECT_THAT(Refusal(std::string("\x00\x01\xff\xfe", 4)), StartsWith(":"));
 }
 
+TEST_F(RunFile, WhichStepsToMake_IsForFlags) {
+  EXPECT_THAT(Refusal(good_ + "until: 2\n"), HasSubstr("it is a flag, weft train FILE --until"));
+  EXPECT_THAT(Refusal(good_ + "resume: {checkpoint: out, step: 1}\n"),
+              HasSubstr("it is a flag, weft train FILE --resume"));
+}
+
 TEST_F(RunFile, EmptyOrNoSection_SaysSo) {
   EXPECT_EQ(Refusal(""), ": is empty");
   EXPECT_EQ(Refusal("# nothing but a remark\n"), ": is empty");

@@ -133,6 +133,33 @@ TEST(RunSpec_ToJson, ParsedAgain_SameJson) {
   }
 }
 
+TEST(RunSpec_Steps, SomeOfThem_AreKeptAndChecked) {
+  const auto whole = ParseRunSpec(GptRun());
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  EXPECT_EQ(whole->first_step(), 0);
+  EXPECT_EQ(whole->end_step(), 3);
+  EXPECT_FALSE(ToJson(*whole).contains("resume"));
+  EXPECT_FALSE(ToJson(*whole).contains("until"));
+
+  Json some = With("/until", 2);
+  some["resume"] = {{"checkpoint", "/out/checkpoint"}, {"step", 1}};
+  const auto spec = ParseRunSpec(some);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->first_step(), 1);
+  EXPECT_EQ(spec->end_step(), 2);
+  EXPECT_EQ(spec->steps_to_make(), 1);
+  EXPECT_EQ(ToJson(*ParseRunSpec(ToJson(*spec))), ToJson(*spec));
+  EXPECT_EQ(ToJson(*spec)["resume"], some["resume"]);
+
+  ExpectRefused({With("/until", 4), "until", "the run has 3 steps"});
+  ExpectRefused({With("/until", 0), "until", "from 1 to"});
+  some["resume"]["step"] = 2;
+  ExpectRefused({some, "resume", "of step 2, and the run ends at step 2: nothing is left"});
+  ExpectRefused({With("/resume", {{"step", 1}}), "resume.checkpoint", "is missing"});
+  ExpectRefused({With("/resume", {{"checkpoint", "c"}}), "resume.step", "is missing"});
+  ExpectRefused({With("/resume", {{"checkpoint", "c"}, {"step", 0}}), "resume.step", "from 1 to"});
+}
+
 TEST(RunSpec_TwoTower, StagesThatCannotBe_AreRefusedWithTheLayers) {
   Json run = With("/model", {{"two_tower", {{"stem", 1}, {"layers", 2}}}});
   run["data"] = {{"idx", {{"images", "i"}, {"labels", "l"}}}};

@@ -149,6 +149,20 @@ TEST(Summary_Json, FieldsOfTheContract) {
   EXPECT_DOUBLE_EQ(json["idle_seconds"][0]["dependency"], 0.25);
 }
 
+TEST(Summary_Json, SomeOfTheSteps_SaysWhereTheyBegin) {
+  TrainResults results = TwoRanks();
+  EXPECT_EQ(SummaryJson(results)["first_step"], 0);
+  EXPECT_EQ(SummaryText(results, "out/a").find("--resume"), std::string::npos);
+  results.spec.train.steps = 20;
+  results.spec.resume = {"/c", 7};
+  results.spec.until = 9;
+  EXPECT_EQ(SummaryJson(results)["first_step"], 7);
+  const std::string text = SummaryText(results, "out/a");
+  EXPECT_NE(text.find("(7 to 8 of 20)"), std::string::npos) << text;
+  EXPECT_NE(text.find("--resume out/a/checkpoint goes on with step 9"), std::string::npos) << text;
+  EXPECT_EQ(text.find("checkpoint-0"), std::string::npos) << text;
+}
+
 TEST(Summary_Text, ColumnsOnlyForWhatHappened) {
   const std::string text = SummaryText(TwoRanks(), "out/a");
   EXPECT_THAT(text,

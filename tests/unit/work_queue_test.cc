@@ -103,7 +103,7 @@ void RunToTheEnd(const RunPlan& plan, WorkQueue& queue, int credit, uint64_t see
               WorkQueue::Outcome::kDone);
     queue.TakeEndedSteps(steps);
   }
-  EXPECT_EQ(seen.size(), static_cast<size_t>(plan.graph.jobs_per_step()) * plan.steps);
+  EXPECT_EQ(seen.size(), static_cast<size_t>(plan.graph.jobs_per_step()) * (plan.steps - plan.first_step));
 }
 
 TEST(WorkQueue, AnyOrderOfCompletions_EndsEveryStepInOrder) {
@@ -213,6 +213,49 @@ TEST(WorkQueue, PeriodOfTwoSteps_GrantsEachStepToItsRanks) {
   RunToTheEnd(**plan, queue, 3, 5, &steps);
   EXPECT_TRUE(queue.all_done());
   EXPECT_EQ(steps.size(), 6u);
+
+  // From a step of the other kind on.
+  plan = MakeRunPlan("run", "turning", s, 8, /*first_step=*/3);
+  WorkQueue later(*plan);
+  steps.clear();
+  RunToTheEnd(**plan, later, 3, 5, &steps);
+  EXPECT_TRUE(later.all_done());
+  ASSERT_EQ(steps.size(), 5u);
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(steps[i].step, 3 + i);
+}
+
+// What was made before the first step counts as done, also where jobs read weights of several steps before.
+TEST(WorkQueue, FirstStep_IsLikeTheFirstOfAll) {
+  for (const auto& [family, microbatches] : {std::pair("pipedream_2bw", 4), std::pair("pipedream", 1)}) {
+    SCOPED_TRACE(family);
+    const auto counts = [&, family = family, microbatches = microbatches](int first_step) {
+      auto plan =
+          MakeRunPlan("run", family, *MakeSchedule(family, {}, 4, microbatches), first_step + 9, first_step);
+      EXPECT_TRUE(plan.ok()) << plan.status();
+      WorkQueue queue(*plan);
+      EXPECT_EQ(queue.steps_done(), first_step);
+      std::vector<int64_t> counts;
+      // Each rank in turn, one job at a time: what becomes ready shows in the counts.
+      for (int i = 0; i < 60; ++i) {
+        for (const Job& job : GrantTo(queue, i % 4, 1)) {
+          EXPECT_GE(job.step, first_step);
+          EXPECT_EQ(queue.Complete(i % 4, Done(job)), WorkQueue::Outcome::kDone);
+        }
+        counts.insert(counts.end(), {queue.counts().ready, queue.counts().blocked, queue.counts().done});
+      }
+      const Job before = Job::Compute(first_step - 1, 0, 0, JobKind::kForward);
+      EXPECT_EQ(queue.Complete(0, Done(before)), WorkQueue::Outcome::kViolation);
+      return counts;
+    };
+    const std::vector<int64_t> first = counts(0);
+    for (const int first_step : {1, 2, 7}) EXPECT_EQ(counts(first_step), first) << "from " << first_step;
+  }
+}
+
+TEST(RunPlan, NoStepLeft_IsRefused) {
+  const Schedule s = *MakeSchedule("gpipe", {}, 2, 2);
+  EXPECT_EQ(MakeRunPlan("run", "gpipe", s, 5, 5).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(MakeRunPlan("run", "gpipe", s, 5, -1).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace

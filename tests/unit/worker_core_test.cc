@@ -296,8 +296,9 @@ struct OldWeights {
   int microbatches;
 };
 
-// A rank holds the newest version of a stage's weights and those that a job which has not ended reads: no
-// more, and for no longer, in whatever order jobs end.
+// A rank holds the newest version of a stage's weights and those that a job which has not ended reads, and,
+// if it saves the stage, those that jobs behind the last step would: no more, and for no longer, in whatever
+// order jobs end.
 TEST_F(OneProcess, OldVersions_AreHeldUntilTheirLastReaderHasEnded) {
   constexpr int kStages = 3, kSteps = 5;
   using Place = std::pair<Rank, int>;  // and stage
@@ -313,9 +314,17 @@ TEST_F(OneProcess, OldVersions_AreHeldUntilTheirLastReaderHasEnded) {
       Begin({schedule, kSteps});
       const Graph graph(schedule);
       std::map<Place, std::map<int, int>> readers;  // that have not ended, by version
-      std::map<Place, std::set<int>> held;
+      std::map<Place, std::set<int>> held, last;
       for (int s = 0; s < kStages; ++s) {
-        for (const Rank r : graph.members(s)) held[{r, s}] = {0};
+        for (size_t m = 0; m < graph.members(s).size(); ++m) {
+          const Place place = {graph.members(s)[m], s};
+          held[place] = {0};
+          const bool saves = graph.Saves(s, static_cast<int>(m));
+          for (int v = saves ? kSteps - schedule.MostStaleness(s) : kSteps; v <= kSteps; ++v) {
+            last[place].insert(v);
+            readers[place][v] += saves;
+          }
+        }
       }
       const auto claims = ClaimOrder(graph)->front();
       WorkerEffects out;
@@ -368,11 +377,15 @@ TEST_F(OneProcess, OldVersions_AreHeldUntilTheirLastReaderHasEnded) {
           most = std::max(most, static_cast<int>(versions.size()));
         }
       }
-      for (const auto& [place, versions] : held) EXPECT_EQ(versions, std::set<int>{kSteps});
+      EXPECT_EQ(held, last);
       int peak = 0;
       for (Rank r = 0; r < schedule.ranks; ++r) {
         peak = std::max(peak, core_->peak_weight_versions(r));
-        EXPECT_EQ(core_->weight_versions(r), 1);
+        int versions = 0;
+        for (const auto& [place, of_stage] : last) {
+          if (place.first == r) versions = std::max(versions, static_cast<int>(of_stage.size()));
+        }
+        EXPECT_EQ(core_->weight_versions(r), versions);
       }
       EXPECT_EQ(peak, most);
     }

@@ -20,6 +20,15 @@ void Require(bool condition, const char* what) {
   std::abort();
 }
 
+// Of the steps below `end`, those that are like step `phase` of a period.
+int StepsOfPhase(int end, int phase, int period) { return end / period + (phase < end % period ? 1 : 0); }
+
+// Of the rank's fixed order, counted over all steps; nothing where it has none.
+std::optional<int64_t> FirstPlace(const Graph& graph, Rank rank, int first_step) {
+  if (!graph.replays()) return std::nullopt;
+  return static_cast<int64_t>(graph.schedule().order[rank].size()) * first_step;
+}
+
 // Enough that a rank never waits for a grant though completions are told only every few milliseconds, bounded
 // so that a grant stays a small message.
 int32_t CreditFor(int jobs_per_step) { return std::clamp(4 * jobs_per_step, 64, 4096); }
@@ -75,7 +84,9 @@ struct WorkerCore::Run {
         edges(Flatten(graph)),
         admission(graph),
         steps(shape.steps),
-        n(graph.jobs_per_step()) {}
+        first_step(shape.first_step),
+        n(graph.jobs_per_step()),
+        first_row(shape.first_step) {}
 
   // Invariant 8.
   bool FetchesInTurn(const Job& job) const {
@@ -89,6 +100,9 @@ struct WorkerCore::Run {
   Row& RowOf(int64_t step);
   int InitialInputs(int step, int index) const;
   uint8_t& FlagsOf(int64_t id) { return RowOf(id / n).flags[id % n]; }
+  // Complete before the run (invariant 2 of graph.h).
+  bool IsBeforeRun(const Edge& e) const { return e.from.step < first_step; }
+  bool IsInitialWeights(const Edge& e) const { return IsBeforeRun(e) && e.tensor == TensorKind::kWeights; }
   bool ConsumesGradients(const Job& job) const {
     if (HasMicrobatch(job.kind) || !graph.gradient_travels(job.stage)) return false;
     return job.kind == JobKind::kReduce || !graph.has_reduce(job.stage);
@@ -111,13 +125,13 @@ struct WorkerCore::Run {
   Graph graph;
   StepEdges edges;
   AdmissionOrder admission;
-  int steps;
+  int steps, first_step;
   int64_t n;
   std::vector<int> state_of_rank;
   std::vector<std::unique_ptr<RankState>> ranks;
   std::vector<std::vector<Rank>> rank_of;  // [step mod period][index]
   std::deque<Row> rows;
-  int64_t first_row = 0;
+  int64_t first_row;
   absl::flat_hash_map<TensorKey, Wanted> wanted;
   absl::flat_hash_map<int64_t, Intake> intakes;
   std::optional<HeldVersions> versions;  // of the ranks of this process
@@ -133,24 +147,25 @@ WorkerCore::Run::Row& WorkerCore::Run::RowOf(int64_t step) {
   Require(step >= first_row, "a step is not touched after it ended");
   while (first_row + static_cast<int64_t>(rows.size()) <= step) {
     const int next = static_cast<int>(first_row + rows.size());
-    Row row{edges.WaitingAt(next), std::vector<uint8_t>(n, 0), 0};
+    Row row{edges.WaitingAt(next, first_step), std::vector<uint8_t>(n, 0), 0};
     for (int64_t i = 0; i < n; ++i) {
       row.left += IsLocal(RankAt(next * n + i));
-      if (next <= edges.max_distance()) row.waiting[i] += InitialInputs(next, static_cast<int>(i));
+      if (next - first_step <= edges.max_distance())
+        row.waiting[i] += InitialInputs(next, static_cast<int>(i));
     }
     rows.push_back(std::move(row));
   }
   return rows[step - first_row];
 }
 
-// Weights of version 0 that the job waits for; flattened edges leave them out.
+// Weights that the run begins with and the job waits for; flattened edges leave them out.
 int WorkerCore::Run::InitialInputs(int step, int index) const {
   const Job job = graph.JobAt(step, index);
-  if (!graph.FetchesWeights(job) || graph.VersionOf(job) != 0) return 0;
+  if (!graph.FetchesWeights(job)) return 0;
   std::vector<Edge> before;
   graph.Predecessors(job, &before);
   return static_cast<int>(
-      std::count_if(before.begin(), before.end(), [](const Edge& e) { return e.from.step < 0; }));
+      std::count_if(before.begin(), before.end(), [this](const Edge& e) { return IsInitialWeights(e); }));
 }
 
 uint64_t WorkerCore::run_id() const { return run_ ? run_->assignment.run : 0; }
@@ -266,14 +281,15 @@ void WorkerCore::OnAssign(int64_t now, const Assign& assign, WorkerEffects* out)
       for (int s = 0; s < schedule.stages; ++s) limits.push_back(schedule.limit(lease.rank, s));
     }
     run.state_of_rank[lease.rank] = static_cast<int>(run.ranks.size());
-    run.ranks.push_back(std::make_unique<RankState>(
-        now, lease.rank, lease.token, std::move(limits),
-        run.graph.replays() ? std::optional<int64_t>(0) : std::nullopt, run.admission.TicketsOf(lease.rank)));
+    run.ranks.push_back(std::make_unique<RankState>(now, lease.rank, lease.token, std::move(limits),
+                                                    FirstPlace(run.graph, lease.rank, run.first_step),
+                                                    run.admission.TicketsOf(lease.rank, run.first_step)));
     run.ranks.back()->measured.assign(schedule.stages, false);
   }
   std::vector<bool> followed(world);
   for (Rank r = 0; r < world; ++r) followed[r] = run.IsLocal(r);
-  run.versions.emplace(run.graph, run.steps, std::move(followed));
+  run.versions.emplace(run.graph, HeldVersions::Steps{run.steps, run.first_step, /*saved=*/true},
+                       std::move(followed));
   run.rank_of.resize(schedule.period);
   std::vector<std::vector<char>> touches(run.ranks.size(), std::vector<char>(schedule.stages, 0));
   for (int p = 0; p < schedule.period; ++p) {
@@ -284,8 +300,8 @@ void WorkerCore::OnAssign(int64_t now, const Assign& assign, WorkerEffects* out)
       if (!run.IsLocal(rank)) continue;
       touches[run.state_of_rank[rank]][job.stage] = 1;
       run.StateOf(rank).jobs_per_step += p == 0;
-      // Whole periods, then the rest.
-      run.StateOf(rank).jobs_left += run.steps / schedule.period + (p < run.steps % schedule.period ? 1 : 0);
+      run.StateOf(rank).jobs_left +=
+          StepsOfPhase(run.steps, p, schedule.period) - StepsOfPhase(run.first_step, p, schedule.period);
     }
   }
   PrepareEffect prepare{assign, {}};
@@ -296,13 +312,17 @@ void WorkerCore::OnAssign(int64_t now, const Assign& assign, WorkerEffects* out)
       const auto member = std::lower_bound(members.begin(), members.end(), rank);
       const bool holds = member != members.end() && *member == rank;
       if (!holds && !touches[r][s]) continue;
-      if (holds) run.ranks[r]->peak_weight_versions = 1;
-      const auto number = static_cast<int>(member - members.begin());
-      PrepareEffect::Stage stage{rank, s, holds, holds && run.graph.Saves(s, number)};
-      stage.adopts = holds && !run.graph.MakesVersions(s, number);
-      if (holds && run.graph.sharded()) {
-        stage.part = number;
-        stage.parts = static_cast<int>(members.size());
+      PrepareEffect::Stage stage{rank, s, holds, false};
+      if (holds) {
+        const int number = static_cast<int>(member - members.begin());
+        stage.saves = run.graph.Saves(s, number);
+        stage.adopts = !run.graph.MakesVersions(s, number);
+        if (run.graph.sharded()) {
+          stage.part = number;
+          stage.parts = static_cast<int>(members.size());
+        }
+        int& peak = run.ranks[r]->peak_weight_versions;
+        peak = std::max(peak, run.versions->Held(s, number));
       }
       prepare.stages.push_back(stage);
     }
@@ -319,6 +339,8 @@ void WorkerCore::OnPrepared(int64_t now, WorkerEffects* out) {
                                      CreditFor(static_cast<int>(r->jobs_per_step) * run_->StepsAtOnce())}});
   }
   PublishInitialWeights(out);
+  run_->versions->DropUnread(&run_->dropped);
+  Drop(out);
   UpdateIdle(now);
 }
 
@@ -369,6 +391,7 @@ void WorkerCore::WantInputs(const Job& job, Inputs which, WorkerEffects* out) {
   for (const Edge& e : edges) {
     const Inputs kind = e.tensor == TensorKind::kWeights ? Inputs::kWeights : Inputs::kAllButWeights;
     if (which != Inputs::kAll && which != kind) continue;
+    if (run_->IsBeforeRun(e) && !run_->IsInitialWeights(e)) continue;
     const int32_t process = run_->assignment.process_of_rank[run_->graph.RankOf(e.from)];
     if (run_->IsLocal(run_->graph.RankOf(e.from))) continue;
     const TensorKey key = KeyOf(e);
@@ -617,14 +640,15 @@ void WorkerCore::PublishEdge(const Edge& e, WorkerEffects* out) {
 void WorkerCore::PublishInitialWeights(WorkerEffects* out) {
   Run& run = *run_;
   std::vector<Edge> edges;
-  for (int step = 0; step <= run.edges.max_distance() && step < run.steps; ++step) {
+  const int end = std::min(run.steps, run.first_step + run.edges.max_distance() + 1);
+  for (int step = run.first_step; step < end; ++step) {
     for (int64_t i = 0; i < run.n; ++i) {
       const Job job = run.graph.JobAt(step, static_cast<int>(i));
-      if (!run.graph.FetchesWeights(job) || run.graph.VersionOf(job) != 0) continue;
+      if (!run.graph.FetchesWeights(job)) continue;
       edges.clear();
       run.graph.Predecessors(job, &edges);
       for (const Edge& e : edges) {
-        if (e.tensor == TensorKind::kWeights && run.IsLocal(run.graph.RankOf(e.from))) PublishEdge(e, out);
+        if (run.IsInitialWeights(e) && run.IsLocal(run.graph.RankOf(e.from))) PublishEdge(e, out);
       }
     }
   }

@@ -28,7 +28,8 @@
 //   8. Where the schedule's weights are sharded, those of at most two jobs of a rank have been wanted from
 //   other processes and not dropped: of the first two in claim order that fetch any and have not ended.
 //   9. A holder keeps a version of its weights as long as a job that reads it is pending, and the newest; an
-//   older one is dropped when its last reader has ended and it has been handed to all that fetch it.
+//   older one is dropped when its last reader has ended and it has been handed to all that fetch it. Who
+//   saves keeps to the end, for the checkpoint, what jobs behind the last step would read.
 // Threads: none; the owner calls one method at a time.
 #ifndef WEFT_WORKER_CORE_WORKER_CORE_H_
 #define WEFT_WORKER_CORE_WORKER_CORE_H_
@@ -103,8 +104,8 @@ struct StartEffect {
   // most one such job of a rank at a time, and at most one other.
   bool beside = false;
 };
-// Hand an output of the job that just ended (or the initial weights) to a rank of another process, or of this
-// one (process -1).
+// Hand an output of the job that just ended (or weights that the run begins with) to a rank of another
+// process, or of this one (process -1).
 struct PublishEffect {
   int32_t process;
   TensorKey key;
@@ -145,7 +146,8 @@ class WorkerCore {
   // the core parses no files.
   struct RunShape {
     Schedule schedule;
-    int steps = 1;
+    int steps = 1;       // the run ends before this one
+    int first_step = 0;  // all before were made by an earlier run, whose checkpoint this one begins with
   };
   using ParseSpec = std::function<absl::StatusOr<RunShape>(const std::string& spec)>;
 

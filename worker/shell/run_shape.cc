@@ -19,7 +19,7 @@ absl::StatusOr<WorkerCore::RunShape> ParseRunShape(const std::string& text) {
   absl::StatusOr<Schedule> schedule = ScheduleOf(*spec);
   if (!schedule.ok()) return schedule.status();
   if (absl::Status s = CheckSchedule(*schedule); !s.ok()) return s;
-  return WorkerCore::RunShape{*std::move(schedule), spec->train.steps};
+  return WorkerCore::RunShape{*std::move(schedule), spec->end_step(), spec->first_step()};
 }
 
 }  // namespace weft

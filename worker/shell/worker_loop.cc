@@ -290,7 +290,8 @@ absl::Status WorkerLoop::PrepareRank(Slot* slot, const PrepareTask& task) {
                                       : slot->compute->AddStage(s.stage, s.holds_weights);
     if (!status.ok()) return status;
     if (!s.saves || task.output.empty()) continue;
-    status = slot->compute->Save(s.stage, task.output + "/checkpoint-0");
+    // A run that goes on has its initial weights in the checkpoint that it begins with.
+    if (task.spec->first_step() == 0) status = slot->compute->Save(s.stage, task.output + "/checkpoint-0");
     // Nobody saves before all ranks are prepared, so no rank takes a former run's slice for this one's.
     if (status.ok() && s.parts > 1)
       status = DiscardSlice(task.output + "/checkpoint", s.stage, s.part, s.parts);

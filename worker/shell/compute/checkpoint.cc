@@ -13,71 +13,92 @@
 namespace weft {
 
 std::string StageFileName(int stage) { return absl::StrFormat("stage%02d.safetensors", stage); }
+std::string StateFileName(int stage) { return absl::StrFormat("state%02d.safetensors", stage); }
 
 namespace {
 
-constexpr absl::string_view kSliceTensor = "slice";
+constexpr absl::string_view kNewest = "newest";
 
 std::string SlicePath(const std::string& folder, int stage, int part, int parts) {
   return absl::StrFormat("%s/stage%02d.%dof%d.slice", folder, stage, part + 1, parts);
 }
 
-absl::Status MakeFolder(const std::string& folder) {
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  if (!error) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrFormat("cannot make the folder %s: %s", folder, error.message()));
+// Of all buffers of a stage: the newest weights, then the others.
+std::vector<std::string> AllBuffers(const StateRule& rule, int64_t version) {
+  std::vector<std::string> names = StateBuffers(rule, version);
+  names.insert(names.begin(), std::string(kNewest));
+  return names;
 }
 
-// Puts the slice of that part at its place in `flat`.
+// Puts the slices of that part at their places in `flats`, which are as AllBuffers names them.
 absl::Status ReadSliceFile(const std::string& path, int part, int parts, const std::string& version,
-                           std::vector<float>* flat) {
+                           const std::vector<std::string>& names, std::vector<std::vector<float>>* flats) {
   absl::StatusOr<SafetensorsFile> file = ReadSafetensors(path);
   if (!file.ok()) return file.status();
-  const SliceBounds bounds = SliceOf(static_cast<int64_t>(flat->size()), part, parts);
-  const SafetensorsEntry* entry = file->header.Find(kSliceTensor);
-  if (entry == nullptr || entry->type != DataType::kFloat32 ||
-      entry->shape != std::vector<int64_t>{bounds.end - bounds.begin}) {
-    return absl::DataLossError(absl::StrFormat("%s does not hold the slice that the model has there", path));
-  }
   if (file->header.metadata["version"] != version) {
     return absl::FailedPreconditionError(
         absl::StrFormat("%s is a slice of version %s, not %s: does another "
                         "run write into the same folder?",
                         path, file->header.metadata["version"], version));
   }
-  if (!file->data.empty()) std::memcpy(flat->data() + bounds.begin, file->data.data(), file->data.size());
+  const SliceBounds bounds = SliceOf(static_cast<int64_t>(flats->front().size()), part, parts);
+  for (size_t i = 0; i < names.size(); ++i) {
+    const SafetensorsEntry* entry = file->header.Find(names[i]);
+    if (entry == nullptr || entry->type != DataType::kFloat32 ||
+        entry->shape != std::vector<int64_t>{bounds.end - bounds.begin}) {
+      return absl::DataLossError(
+          absl::StrFormat("%s does not hold the slice of %s that the model has there", path, names[i]));
+    }
+    const uint64_t bytes = entry->end - entry->begin;
+    if (bytes > 0) std::memcpy((*flats)[i].data() + bounds.begin, file->data.data() + entry->begin, bytes);
+  }
   return absl::OkStatus();
 }
 
 }  // namespace
 
-absl::Status WriteSliceFile(const std::string& folder, int stage, int part, int parts, const Tensor& slice,
-                            int64_t version) {
-  if (absl::Status s = MakeFolder(folder); !s.ok()) return s;
-  const std::vector<int64_t> shape{static_cast<int64_t>(slice.bytes / sizeof(float))};
-  return WriteSafetensors(SlicePath(folder, stage, part, parts),
-                          {{std::string(kSliceTensor), DataType::kFloat32, shape, slice.data}},
+absl::Status MakeCheckpointFolder(const std::string& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (!error) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrFormat("cannot make the folder %s: %s", folder, error.message()));
+}
+
+absl::Status WriteSliceFile(const std::string& folder, const StageLayout& layout, const StateRule& rule,
+                            int64_t version, int part, int parts, const float* newest,
+                            const std::vector<const float*>& buffers) {
+  if (absl::Status s = MakeCheckpointFolder(folder); !s.ok()) return s;
+  const SliceBounds bounds = SliceOf(layout.elements, part, parts);
+  const std::vector<std::string> names = AllBuffers(rule, version);
+  std::vector<SafetensorsSource> tensors;
+  for (size_t i = 0; i < names.size(); ++i) {
+    tensors.push_back(
+        {names[i], DataType::kFloat32, {bounds.end - bounds.begin}, i == 0 ? newest : buffers.at(i - 1)});
+  }
+  return WriteSafetensors(SlicePath(folder, layout.stage, part, parts), tensors,
                           {{"version", absl::StrCat(version)}});
 }
 
-absl::Status JoinSliceFiles(const std::string& folder, const StageLayout& layout, int parts,
-                            int64_t version) {
+absl::Status JoinSliceFiles(const std::string& folder, const StageLayout& layout, const StateRule& rule,
+                            int64_t version, int parts) {
   for (int part = 0; part < parts; ++part) {
     std::error_code error;
     if (!std::filesystem::exists(SlicePath(folder, layout.stage, part, parts), error))
       return absl::OkStatus();
   }
-  std::vector<float> flat(static_cast<size_t>(layout.elements));
+  const std::vector<std::string> names = AllBuffers(rule, version);
+  std::vector<std::vector<float>> flats(names.size(), std::vector<float>(layout.elements));
   for (int part = 0; part < parts; ++part) {
     const absl::Status s = ReadSliceFile(SlicePath(folder, layout.stage, part, parts), part, parts,
-                                         absl::StrCat(version), &flat);
+                                         absl::StrCat(version), names, &flats);
     if (absl::IsNotFound(s)) return absl::OkStatus();  // another joined them
     if (!s.ok()) return s;
   }
-  std::vector<const float*> values;
-  for (const ParameterSlot& slot : layout.slots) values.push_back(flat.data() + slot.offset);
-  if (absl::Status s = WriteStageFile(folder, layout, values, version); !s.ok()) return s;
+  std::vector<SlotPointers> buffers;
+  for (size_t i = 1; i < flats.size(); ++i) buffers.push_back(SlotsOf(layout, flats[i].data()));
+  const absl::Status written =
+      WriteTrainingState(folder, layout, rule, version, SlotsOf(layout, flats[0].data()), buffers);
+  if (!written.ok()) return written;
   for (int part = 0; part < parts; ++part) {
     if (absl::Status s = DiscardSlice(folder, layout.stage, part, parts); !s.ok()) return s;
   }
@@ -94,7 +115,7 @@ absl::Status DiscardSlice(const std::string& folder, int stage, int part, int pa
 
 absl::Status WriteStageFile(const std::string& folder, const StageLayout& layout,
                             const std::vector<const float*>& values, int64_t version) {
-  if (absl::Status s = MakeFolder(folder); !s.ok()) return s;
+  if (absl::Status s = MakeCheckpointFolder(folder); !s.ok()) return s;
   std::vector<SafetensorsSource> tensors;
   for (size_t i = 0; i < layout.slots.size(); ++i) {
     const ParameterSlot& slot = layout.slots[i];
@@ -105,8 +126,25 @@ absl::Status WriteStageFile(const std::string& folder, const StageLayout& layout
                           {{"format", "pt"}, {"version", absl::StrCat(version)}});
 }
 
+// Adds the file of the stage's training state to `files` if it is there. FailedPrecondition if it is of
+// another version than the weights.
+static absl::Status FindState(const std::string& folder, int stage, const std::string& version,
+                              std::vector<std::string>* files) {
+  if (version == "0") return absl::OkStatus();
+  const std::string file = StateFileName(stage);
+  absl::StatusOr<SafetensorsHeader> header = ReadSafetensorsHeader(absl::StrCat(folder, "/", file));
+  if (absl::IsNotFound(header.status())) return absl::OkStatus();
+  if (!header.ok()) return header.status();
+  files->push_back(file);
+  if (header->metadata["version"] == version) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrFormat("the checkpoint %s mixes versions: the weights of stage %d have %s, its state has %s",
+                      folder, stage, version, header->metadata["version"]));
+}
+
 absl::Status WriteCheckpointIndex(const std::string& folder, const RunSpec& run) {
   nlohmann::json weight_map = nlohmann::json::object();
+  std::vector<std::string> state;
   std::string version;
   uint64_t bytes = 0;
   for (int stage = 0; stage < run.stages(); ++stage) {
@@ -122,6 +160,7 @@ absl::Status WriteCheckpointIndex(const std::string& folder, const RunSpec& run)
       return absl::FailedPreconditionError(absl::StrFormat(
           "the checkpoint %s mixes versions: stage 0 has %s, stage %d has %s", folder, version, stage, own));
     }
+    if (absl::Status s = FindState(folder, stage, version, &state); !s.ok()) return s;
     for (const ParameterSlot& slot : LayOutStage(run, stage).slots) {
       const std::string name = CheckpointName(stage, slot);
       const SafetensorsEntry* entry = header->Find(name);
@@ -133,9 +172,10 @@ absl::Status WriteCheckpointIndex(const std::string& folder, const RunSpec& run)
       bytes += entry->end - entry->begin;
     }
   }
-  const nlohmann::json index = {
-      {"metadata", {{"total_size", bytes}, {"run", run.name}, {"version", version}}},
-      {"weight_map", weight_map}};
+  nlohmann::json index = {{"metadata", {{"total_size", bytes}, {"run", run.name}, {"version", version}}},
+                          {"weight_map", weight_map}};
+  // Who finds them named can go on from here.
+  if (static_cast<int>(state.size()) == run.stages()) index["metadata"]["state"] = state;
   return WriteFileAtomically(absl::StrCat(folder, "/", std::string(kCheckpointIndex)), index.dump(1) + "\n");
 }
 

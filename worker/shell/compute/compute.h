@@ -75,9 +75,10 @@ class RankCompute {
  public:
   virtual ~RankCompute() = default;
 
-  // Builds stage `stage` with its initial weights (version 0). `holds_weights`: this rank is one of the
-  // stage's weight holders and keeps gradient sum and optimizer state for it; else each job brings the
-  // weights it needs.
+  // Builds stage `stage` with the weights that the run begins with: version 0, or, where it goes on from a
+  // checkpoint, the versions there that steps may read. `holds_weights`: this rank is one of the stage's
+  // weight holders and keeps gradient sum and optimizer state for it; else each job brings the weights it
+  // needs.
   virtual absl::Status AddStage(int stage, bool holds_weights) = 0;
   // Likewise for a stage of which this rank holds slice `part` of `parts` (SliceOf its elements) alone, with
   // gradient sum and optimizer state for that. Its jobs' weights are gathered, its gradients handed out; an
@@ -134,9 +135,10 @@ class RankCompute {
   // No job will read the version of the held weights any more. May be called while jobs run.
   virtual void DropWeights(int stage, int version) = 0;
 
-  // Writes `stage<ss>.safetensors` of a held stage into `folder`: complete or not at all. Of a sliced stage
-  // each holder writes its slice there, and who finds all of them joins them into that file; version 0, which
-  // every holder knows, is written by the holder of part 0.
+  // Writes the held stage into `folder`: `stage<ss>.safetensors`, and, unless it is of version 0, first
+  // `state<ss>.safetensors` (training_state.h), each complete or not at all. Requires the versions that later
+  // steps read. Of a sliced stage each holder writes its slice there, and who finds all of them joins them
+  // into those files; version 0, which every holder knows, is written by the holder of part 0.
   virtual absl::Status Save(int stage, const std::string& folder) = 0;
 
   virtual BytesByClass live_bytes() const = 0;

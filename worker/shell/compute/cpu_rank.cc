@@ -16,6 +16,7 @@
 #include "worker/shell/compute/memory_scope.h"
 #include "worker/shell/compute/stage_update.h"
 #include "worker/shell/compute/torch_guard.h"
+#include "worker/shell/compute/training_state.h"
 
 namespace weft {
 namespace {
@@ -100,22 +101,60 @@ absl::Status CpuRank::DoAddStage(int stage, Holding holding, int part, int parts
   return absl::OkStatus();
 }
 
-// Version 0 of what the rank holds of the stage, and, if it updates that, the optimizer's state for it.
+// What the rank holds of the stage when the run begins, and, if it updates that, the optimizer's state for it.
 absl::Status CpuRank::Hold(Stage& stage) {
   const int64_t elements = stage.held().end - stage.held().begin;
-  absl::StatusOr<Tensor> flat = NewZeros(elements, MemoryClass::kWeights);
-  if (!flat.ok()) return flat.status();
-  std::shared_ptr<StageWeights> initial = NewHeldWeights(stage);
-  initial->Bind(*std::move(flat));
-  InitializeHeld(stage, *initial);
-  stage.versions.Begin(std::move(initial));
-  if (stage.adopted) return absl::OkStatus();
-  for (int i = 0; i < stage.optimizer.state_buffers(); ++i) {
+  const int buffers = stage.adopted ? 0 : stage.optimizer.state_buffers();
+  for (int i = 0; i < buffers; ++i) {
     absl::StatusOr<Tensor> state = NewZeros(elements, MemoryClass::kOptimizer);
     if (!state.ok()) return state.status();
     stage.optimizer_state.push_back(*std::move(state));
   }
+  if (run_.first_step() > 0) return HoldSaved(stage);
+  absl::StatusOr<std::shared_ptr<StageWeights>> initial = NewVersion(stage);
+  if (!initial.ok()) return initial.status();
+  InitializeHeld(stage, **initial);
+  stage.versions.Begin(0, *std::move(initial));
   return absl::OkStatus();
+}
+
+// As the checkpoint has it that the run goes on from: every version that its first steps may read.
+absl::Status CpuRank::HoldSaved(Stage& stage) {
+  const absl::StatusOr<std::vector<StateRule>> rules = StateRulesOf(run_);
+  if (!rules.ok()) return rules.status();
+  const StateRule& rule = rules->at(stage.layout.stage);
+  const absl::StatusOr<SavedStage> saved = SavedStage::Read(run_, rule, stage.layout.stage);
+  if (!saved.ok()) return saved.status();
+  const int newest = run_.first_step(), oldest = static_cast<int>(rule.OldestRead(newest));
+  for (int version = oldest; version <= newest; ++version) {
+    absl::StatusOr<std::shared_ptr<StageWeights>> weights = NewVersion(stage);
+    if (!weights.ok()) return weights.status();
+    float* flat = (*weights)->data();
+    if (version == newest) {
+      saved->CopyNewest(stage.held(), flat);
+    } else {
+      saved->CopyBuffer(absl::StrCat("version", version), stage.held(), flat);
+    }
+    if (version == oldest) {
+      stage.versions.Begin(version, *std::move(weights));
+    } else {
+      stage.versions.Add(*std::move(weights), /*keep=*/true);
+    }
+  }
+  const std::vector<const char*> names = stage.optimizer.state_names();
+  for (size_t i = 0; i < stage.optimizer_state.size(); ++i)
+    saved->CopyBuffer(names[i], stage.held(), static_cast<float*>(stage.optimizer_state[i].data));
+  stage.optimizer.Resume(newest);
+  return absl::OkStatus();
+}
+
+// Room for a version of what the rank holds, zeros.
+absl::StatusOr<std::shared_ptr<StageWeights>> CpuRank::NewVersion(Stage& stage) {
+  absl::StatusOr<Tensor> flat = NewZeros(stage.held().end - stage.held().begin, MemoryClass::kWeights);
+  if (!flat.ok()) return flat.status();
+  std::shared_ptr<StageWeights> weights = NewHeldWeights(stage);
+  weights->Bind(*std::move(flat));
+  return weights;
 }
 
 // Room, without memory yet, for what the rank holds. A slice has no parameters of its own: it begins and ends
@@ -307,24 +346,41 @@ void CpuRank::DropWeights(int stage, int version) {
 absl::Status CpuRank::Save(int stage, const std::string& folder) {
   absl::StatusOr<Stage*> found = HeldStage(stage);
   if (!found.ok()) return found.status();
-  const Stage& held = **found;
-  if (held.parts > 1) {
-    return Guarded([&] { return absl::StrCat("saving stage ", stage); },
-                   [&] { return SaveSlice(held, folder); });
-  }
-  const std::shared_ptr<StageWeights> weights = held.versions.newest();
-  std::vector<const float*> values;
-  for (const ParameterSlot& slot : held.layout.slots) values.push_back(weights->data() + slot.offset);
-  return WriteStageFile(folder, held.layout, values, held.versions.newest_version());
+  return Guarded([&] { return absl::StrCat("saving stage ", stage); },
+                 [&] { return DoSave(**found, folder); });
 }
 
-absl::Status CpuRank::SaveSlice(const Stage& stage, const std::string& folder) const {
+absl::Status CpuRank::DoSave(const Stage& stage, const std::string& folder) const {
+  const std::shared_ptr<StageWeights> newest = stage.versions.newest();
   const int version = stage.versions.newest_version();
-  if (version == 0) return stage.part == 0 ? SaveInitial(stage, folder) : absl::OkStatus();
-  const int index = stage.layout.stage;
-  const absl::Status written =
-      WriteSliceFile(folder, index, stage.part, stage.parts, stage.versions.newest()->memory(), version);
-  return written.ok() ? JoinSliceFiles(folder, stage.layout, stage.parts, version) : written;
+  if (version == 0) {
+    if (stage.parts > 1) return stage.part == 0 ? SaveInitial(stage, folder) : absl::OkStatus();
+    return WriteStageFile(folder, stage.layout, SlotsOf(stage.layout, newest->data()), 0);
+  }
+  const absl::StatusOr<std::vector<StateRule>> rules = StateRulesOf(run_);
+  if (!rules.ok()) return rules.status();
+  const StateRule& rule = rules->at(stage.layout.stage);
+  std::vector<std::shared_ptr<StageWeights>> older;
+  std::vector<const float*> buffers;  // as StateBuffers names them
+  for (int v = static_cast<int>(rule.OldestRead(version)); v < version; ++v) {
+    older.push_back(stage.versions.At(v));
+    if (older.back() == nullptr) {
+      return absl::FailedPreconditionError(absl::StrFormat(
+          "this rank holds version %d of the weights of stage %d no more, and later steps read it", v,
+          stage.layout.stage));
+    }
+    buffers.push_back(older.back()->data());
+  }
+  for (const Tensor& state : stage.optimizer_state) buffers.push_back(static_cast<const float*>(state.data));
+  if (stage.parts > 1) {
+    const absl::Status written =
+        WriteSliceFile(folder, stage.layout, rule, version, stage.part, stage.parts, newest->data(), buffers);
+    return written.ok() ? JoinSliceFiles(folder, stage.layout, rule, version, stage.parts) : written;
+  }
+  std::vector<SlotPointers> slots;
+  for (const float* flat : buffers) slots.push_back(SlotsOf(stage.layout, flat));
+  return WriteTrainingState(folder, stage.layout, rule, version, SlotsOf(stage.layout, newest->data()),
+                            slots);
 }
 
 // The stage's first weights once more, whole: they need no other rank.

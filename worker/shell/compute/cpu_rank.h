@@ -109,7 +109,9 @@ class CpuRank final : public RankCompute {
   static std::shared_ptr<StageWeights> NewHeldWeights(Stage& stage);
   void InitializeHeld(const Stage& stage, StageWeights& weights) const;
   absl::StatusOr<Tensor> DoGather(int stage, const std::vector<Tensor>& slices, int version);
-  absl::Status SaveSlice(const Stage& stage, const std::string& folder) const;
+  absl::Status HoldSaved(Stage& stage);
+  absl::StatusOr<std::shared_ptr<StageWeights>> NewVersion(Stage& stage);
+  absl::Status DoSave(const Stage& stage, const std::string& folder) const;
   absl::Status SaveInitial(const Stage& stage, const std::string& folder) const;
   absl::Status CheckBoundary(const char* what, const Stage& stage, const std::vector<int64_t>& sample,
                              const Tensor& tensor) const;

@@ -24,9 +24,10 @@ AdamWStep StepOf(const AdamWSpec& s, int64_t t) {
 
 }  // namespace
 
-int Optimizer::state_buffers() const {
-  if (std::holds_alternative<AdamWSpec>(spec_)) return 2;
-  return std::get<SgdSpec>(spec_).momentum == 0 ? 0 : 1;
+std::vector<const char*> Optimizer::state_names() const {
+  if (std::holds_alternative<AdamWSpec>(spec_)) return {"exp_avg", "exp_avg_sq"};
+  if (std::get<SgdSpec>(spec_).momentum == 0) return {};
+  return {"momentum_buffer"};
 }
 
 void Optimizer::Begin() {

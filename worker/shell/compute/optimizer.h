@@ -9,6 +9,7 @@
 #include <array>
 #include <cstdint>
 #include <variant>
+#include <vector>
 
 #include "proto/run/run_spec.h"
 #include "worker/shell/compute/elementwise.h"
@@ -22,7 +23,11 @@ class Optimizer {
 
   explicit Optimizer(const OptimizerSpec& spec) : spec_(spec) {}
 
-  int state_buffers() const;
+  int state_buffers() const { return static_cast<int>(state_names().size()); }
+  // What each buffer is called in checkpoints: as PyTorch's optimizers do.
+  std::vector<const char*> state_names() const;
+  // Goes on after so many steps. Once, before the first here.
+  void Resume(int64_t steps) { steps_ = steps; }
   void Begin();
   // out = weights after the step, for n elements; `out` may be `weights`.
   void Apply(const float* weights, float* out, const float* gradient, const State& state, int64_t n) const;

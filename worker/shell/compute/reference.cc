@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -23,8 +24,10 @@
 #include "worker/shell/compute/data.h"
 #include "worker/shell/compute/optimizer.h"
 #include "worker/shell/compute/parameters.h"
+#include "worker/shell/compute/safetensors.h"
 #include "worker/shell/compute/stage_update.h"
 #include "worker/shell/compute/torch_layers.h"
+#include "worker/shell/compute/training_state.h"
 
 namespace weft {
 namespace {
@@ -55,6 +58,16 @@ absl::StatusOr<Staleness> StalenessOf(const RunSpec& run) {
     return made->staleness;
   }
   return [](int, int) { return 0; };
+}
+
+// The tensor of that name, into `values` of its size.
+absl::Status Take(const SafetensorsFile& file, const std::string& name, at::Tensor values) {
+  const SafetensorsEntry* entry = file.header.Find(name);
+  const size_t bytes = static_cast<size_t>(values.numel()) * sizeof(float);
+  if (entry == nullptr || entry->end - entry->begin != bytes)
+    return absl::DataLossError(absl::StrCat("the checkpoint does not hold ", name, " as the model has it"));
+  std::memcpy(values.mutable_data_ptr(), file.data.data() + entry->begin, bytes);
+  return absl::OkStatus();
 }
 
 struct Parameter {
@@ -120,9 +133,7 @@ class PlainModel {
       at::Tensor next = p.kind == ParameterSpec::Kind::kStatistic ? MovedAverage(p) : Trained(&p);
       next.set_requires_grad(true);
       p.values.push_front(std::move(next));
-      int oldest = 0;
-      for (int b = 0; b < run_.train.microbatches; ++b) oldest = std::max(oldest, staleness_(p.stage, b));
-      if (static_cast<int>(p.values.size()) > oldest + 1) p.values.pop_back();
+      if (static_cast<int>(p.values.size()) > Oldest(p.stage) + 1) p.values.pop_back();
       p.gradient.reset();
     }
   }
@@ -132,15 +143,67 @@ class PlainModel {
     for (int stage = 0; stage < run_.stages(); ++stage) {
       const StageLayout layout = LayOutStage(run_, stage);
       std::vector<const float*> values;
+      std::vector<SlotPointers> beside;  // theta_{t-k}, .., theta_{t-1}, then the optimizer's
       for (size_t i = 0; i < layout.slots.size(); ++i) {
-        values.push_back(parameters_.at(next++).values.front().const_data_ptr<float>());
+        const Parameter& p = parameters_.at(next++);
+        values.push_back(p.values.front().const_data_ptr<float>());
+        size_t buffer = 0;
+        const auto add = [&](const at::Tensor& tensor) {
+          if (buffer == beside.size()) beside.emplace_back();
+          beside[buffer++].push_back(tensor.const_data_ptr<float>());
+        };
+        for (size_t age = p.values.size() - 1; age > 0; --age) add(p.values[age]);
+        for (const at::Tensor& state : p.state) add(state);
       }
-      if (absl::Status s = WriteStageFile(folder, layout, values, version); !s.ok()) return s;
+      absl::Status s = version == 0
+                           ? WriteStageFile(folder, layout, values, 0)
+                           : WriteTrainingState(folder, layout, Rule(stage), version, values, beside);
+      if (!s.ok()) return s;
     }
     return WriteCheckpointIndex(folder, run_);
   }
 
+  // theta_t, those before it that are still read, and the optimizer's state, where a run stopped before step
+  // t.
+  absl::Status Load(const std::string& folder, int t) {
+    size_t next = 0;
+    for (int stage = 0; stage < run_.stages(); ++stage) {
+      const auto weights = ReadSafetensors(absl::StrCat(folder, "/", StageFileName(stage)));
+      if (!weights.ok()) return weights.status();
+      const auto state = ReadSafetensors(absl::StrCat(folder, "/", StateFileName(stage)));
+      if (!state.ok()) return state.status();
+      for (const ParameterSlot& slot : LayOutStage(run_, stage).slots) {
+        Parameter& p = parameters_.at(next++);
+        const std::string name = CheckpointName(stage, slot);
+        absl::Status taken = Take(*weights, name, p.values.front().detach());
+        for (int age = 1; age <= std::min(t, Oldest(stage)); ++age) {
+          p.values.push_back(at::empty_like(p.values.front().detach()));
+          taken.Update(Take(*state, absl::StrCat(name, ".version", t - age), p.values.back()));
+          p.values.back().set_requires_grad(true);
+        }
+        for (size_t i = 0; i < p.state.size(); ++i)
+          taken.Update(Take(*state, absl::StrCat(name, ".", p.optimizer.state_names()[i]), p.state[i]));
+        if (!taken.ok()) return taken;
+        p.optimizer.Resume(t);
+      }
+    }
+    return absl::OkStatus();
+  }
+
  private:
+  // The most that a micro-batch is behind on the stage.
+  int Oldest(int stage) const {
+    int oldest = 0;
+    for (int b = 0; b < run_.train.microbatches; ++b) oldest = std::max(oldest, staleness_(stage, b));
+    return oldest;
+  }
+
+  StateRule Rule(int stage) const {
+    StateRule rule{{}, run_.train.optimizer};
+    for (int b = 0; b < run_.train.microbatches; ++b) rule.staleness.push_back(staleness_(stage, b));
+    return rule;
+  }
+
   // What the micro-batch reads: as old as its rule says, or the first.
   const at::Tensor& Read(const Parameter& p, int microbatch) const {
     const auto most = static_cast<int>(p.values.size()) - 1;
@@ -183,10 +246,14 @@ absl::Status Train(const RunSpec& run, const std::string& out_dir,
   absl::StatusOr<Staleness> staleness = StalenessOf(run);
   if (!staleness.ok()) return staleness.status();
   PlainModel model(run, *std::move(staleness));
-  if (!out_dir.empty()) {
+  if (run.first_step() > 0) {
+    absl::Status loaded = CheckResume(run);
+    if (loaded.ok()) loaded = model.Load(run.resume.checkpoint, run.first_step());
+    if (!loaded.ok()) return loaded;
+  } else if (!out_dir.empty()) {
     if (absl::Status s = model.Save(absl::StrCat(out_dir, "/checkpoint-0"), 0); !s.ok()) return s;
   }
-  for (int step = 0; step < run.train.steps; ++step) {
+  for (int step = run.first_step(); step < run.end_step(); ++step) {
     const auto start = std::chrono::steady_clock::now();
     double loss_sum = 0;
     for (int b = 0; b < run.train.microbatches; ++b) {
@@ -207,7 +274,7 @@ absl::Status Train(const RunSpec& run, const std::string& out_dir,
     }
   }
   return out_dir.empty() ? absl::OkStatus()
-                         : model.Save(absl::StrCat(out_dir, "/checkpoint"), run.train.steps);
+                         : model.Save(absl::StrCat(out_dir, "/checkpoint"), run.end_step());
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 // Which of them is written down here once more, not taken from the schedules. What the loop shares with the
 // runtime are the layers, their initial values, the optimizer's arithmetic and the data readers. Writes
 // `checkpoint-0/` and `checkpoint/` into `out_dir` (none if it is empty), with the names of the run's stages.
+// A run that goes on reads its checkpoint, the runtime's or its own, and writes no `checkpoint-0/`.
 #ifndef WEFT_WORKER_SHELL_COMPUTE_REFERENCE_H_
 #define WEFT_WORKER_SHELL_COMPUTE_REFERENCE_H_
 

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <zlib.h>
 
 #include <algorithm>
 #include <cstring>
@@ -60,6 +61,15 @@ absl::Status Damaged(const std::string& path, absl::string_view why) {
   return absl::DataLossError(
       absl::StrFormat("%s is damaged: %s; delete it and use another checkpoint", path, std::string(why)));
 }
+
+constexpr const char* kChecksum = "crc32";
+
+// No data may have no address, which zlib takes for a question after the initial value.
+uLong AddToChecksum(uLong checksum, const void* data, size_t bytes) {
+  return bytes == 0 ? checksum : crc32_z(checksum, static_cast<const Bytef*>(data), bytes);
+}
+
+std::string ChecksumText(uLong checksum) { return absl::StrFormat("%08x", checksum); }
 
 bool WriteAll(int fd, const void* data, size_t n) {
   const char* from = static_cast<const char*>(data);
@@ -233,7 +243,7 @@ const SafetensorsEntry* SafetensorsHeader::Find(absl::string_view name) const {
 absl::Status WriteSafetensors(const std::string& path, const std::vector<SafetensorsSource>& tensors,
                               const std::map<std::string, std::string>& metadata) {
   nlohmann::json header = nlohmann::json::object();
-  if (!metadata.empty()) header["__metadata__"] = metadata;
+  uLong checksum = crc32_z(0, nullptr, 0);
   std::vector<Piece> pieces(2);
   uint64_t at = 0;
   for (const SafetensorsSource& t : tensors) {
@@ -244,8 +254,11 @@ absl::Status WriteSafetensors(const std::string& path, const std::vector<Safeten
     }
     header[t.name] = {{"dtype", Named(t.type).name}, {"shape", t.shape}, {"data_offsets", {at, at + bytes}}};
     pieces.emplace_back(t.data, bytes);
+    checksum = AddToChecksum(checksum, t.data, bytes);
     at += bytes;
   }
+  header["__metadata__"] = metadata;
+  header["__metadata__"][kChecksum] = ChecksumText(checksum);
   std::string text = header.dump();
   text.append((kLengthBytes - text.size() % kLengthBytes) % kLengthBytes,
               ' ');  // so that the data is aligned
@@ -271,6 +284,10 @@ absl::StatusOr<SafetensorsFile> ReadSafetensors(const std::string& path) {
   if (!ReadAll(file.get(), content.header.data_begin, content.data.data(), content.data.size())) {
     return Damaged(path, "its data cannot be read");
   }
+  const auto checksum = content.header.metadata.find(kChecksum);
+  const uLong own = AddToChecksum(crc32_z(0, nullptr, 0), content.data.data(), content.data.size());
+  if (checksum != content.header.metadata.end() && checksum->second != ChecksumText(own))
+    return Damaged(path, "its data is not what was written: the checksum differs");
   return content;
 }
 

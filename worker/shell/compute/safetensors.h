@@ -2,7 +2,8 @@
 //
 // A file is written complete or not at all: into a neighbour with another name, synced, then renamed. What is
 // read is checked strictly before it is believed: a header in bounds and free of doubled names, tensors that
-// cover the data without gap or overlap, sizes that agree with shapes. Failure: Unavailable for what the disk
+// cover the data without gap or overlap, sizes that agree with shapes, and data of the checksum that files of
+// our own have in their metadata (`crc32`). Failure: Unavailable for what the disk
 // refuses (with its reason), NotFound, DataLoss for a damaged file; each names the file.
 #ifndef WEFT_WORKER_SHELL_COMPUTE_SAFETENSORS_H_
 #define WEFT_WORKER_SHELL_COMPUTE_SAFETENSORS_H_

@@ -4,10 +4,10 @@
 
 namespace weft {
 
-void WeightVersions::Begin(Weights initial) {
+void WeightVersions::Begin(int version, Weights initial) {
   held_ = true;
   MutexLock lock(mutex_);
-  versions_.emplace_back(0, std::move(initial));
+  versions_.emplace_back(version, std::move(initial));
 }
 
 WeightVersions::Weights WeightVersions::At(int version) const {

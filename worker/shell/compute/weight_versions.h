@@ -22,8 +22,8 @@ class WeightVersions {
  public:
   using Weights = std::shared_ptr<StageWeights>;
 
-  // Version 0. Once, before anything else.
-  void Begin(Weights initial);
+  // The oldest version that the run begins with. Once, before anything else.
+  void Begin(int version, Weights initial);
   bool held() const { return held_; }
 
   // Null if the rank does not hold the version.

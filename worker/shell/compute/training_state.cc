@@ -1,0 +1,288 @@
+#include "worker/shell/compute/training_state.h"
+
+#include <algorithm>
+#include <climits>
+#include <cstring>
+#include <fstream>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "nlohmann/json.hpp"
+#include "proto/run/run_schedule.h"
+#include "worker/shell/compute/checkpoint.h"
+#include "worker/shell/compute/optimizer.h"
+
+namespace weft {
+namespace {
+
+using Metadata = std::map<std::string, std::string>;
+
+// One number where it is the same for all micro-batches.
+std::string StalenessText(const std::vector<int>& staleness) {
+  if (staleness.empty()) return "0";
+  const bool equal =
+      std::all_of(staleness.begin(), staleness.end(), [&](int s) { return s == staleness[0]; });
+  return equal ? absl::StrCat(staleness[0]) : absl::StrJoin(staleness, ",");
+}
+
+std::string OptimizerText(const OptimizerSpec& optimizer) {
+  const auto* sgd = std::get_if<SgdSpec>(&optimizer);
+  if (sgd == nullptr) return "adamw";
+  return sgd->momentum == 0 ? "sgd" : "sgd with momentum";
+}
+
+std::string BufferName(const StageLayout& layout, const ParameterSlot& slot, const std::string& buffer) {
+  return absl::StrCat(CheckpointName(layout.stage, slot), ".", buffer);
+}
+
+std::string PathOf(const std::string& folder, const std::string& file) {
+  return absl::StrCat(folder, "/", file);
+}
+
+// ---- the index
+
+struct Index {
+  int version = 0;
+  std::vector<std::string> state;  // files
+};
+
+absl::StatusOr<Index> ReadIndex(const std::string& folder) {
+  const std::string path = PathOf(folder, std::string(kCheckpointIndex));
+  std::ifstream in(path, std::ios::binary);
+  if (!in) {
+    return absl::NotFoundError(absl::StrFormat(
+        "%s is no whole checkpoint: it has no %s, which a training writes last", folder, kCheckpointIndex));
+  }
+  const nlohmann::json json = nlohmann::json::parse(in, nullptr, /*allow_exceptions=*/false);
+  const auto damaged = [&path] {
+    return absl::DataLossError(
+        absl::StrFormat("%s is damaged: it does not say the checkpoint's version and files", path));
+  };
+  if (!json.is_object() || !json.contains("metadata") || !json["metadata"].is_object()) return damaged();
+  const nlohmann::json& metadata = json["metadata"];
+  Index index;
+  if (!metadata.contains("version") || !metadata["version"].is_string() ||
+      !absl::SimpleAtoi(metadata["version"].get<std::string>(), &index.version) || index.version < 0) {
+    return damaged();
+  }
+  if (!metadata.contains("state")) return index;
+  if (!metadata["state"].is_array()) return damaged();
+  for (const nlohmann::json& file : metadata["state"]) {
+    if (!file.is_string()) return damaged();
+    index.state.push_back(file.get<std::string>());
+  }
+  return index;
+}
+
+absl::StatusOr<Index> ReadResumableIndex(const std::string& folder) {
+  absl::StatusOr<Index> index = ReadIndex(folder);
+  if (!index.ok() || (!index->state.empty() && index->version > 0)) return index;
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "%s holds weights alone, and no training goes on without its older weights and its optimizer's state; "
+      "use the checkpoint that a run leaves at its end",
+      folder));
+}
+
+// ---- one stage's files
+
+// A file that the index names has to be there.
+absl::Status Named(const absl::Status& status) {
+  if (!absl::IsNotFound(status)) return status;
+  return absl::DataLossError(absl::StrCat(status.message(), ", which the checkpoint's index names"));
+}
+
+absl::Status CheckVersion(const std::string& path, const Metadata& metadata, int version) {
+  const auto found = metadata.find("version");
+  if (found != metadata.end() && found->second == absl::StrCat(version)) return absl::OkStatus();
+  return absl::DataLossError(absl::StrFormat(
+      "the checkpoint mixes versions: %s is of version %s, the index of %d; did another run write there too?",
+      path, found == metadata.end() ? "none" : found->second, version));
+}
+
+absl::Status CheckTensor(const std::string& path, const SafetensorsHeader& header, const std::string& name,
+                         const std::vector<int64_t>& size) {
+  const SafetensorsEntry* entry = header.Find(name);
+  if (entry != nullptr && entry->type == DataType::kFloat32 && entry->shape == size) return absl::OkStatus();
+  const std::string has =
+      entry == nullptr ? "none" : absl::StrCat("one of size [", absl::StrJoin(entry->shape, ", "), "]");
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "the checkpoint is of another model or other stages: the run has %s of size [%s], %s has %s", name,
+      absl::StrJoin(size, ", "), path, has));
+}
+
+absl::Status CheckCount(const std::string& path, const SafetensorsHeader& header, size_t wanted) {
+  if (header.entries.size() == wanted) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "the checkpoint is of another model or other stages: %s holds %d tensors, the run has %d there", path,
+      header.entries.size(), wanted));
+}
+
+absl::Status CheckRule(const std::string& path, const Metadata& metadata, const StateRule& rule, int stage) {
+  const auto said = [&metadata](const char* key) {
+    const auto found = metadata.find(key);
+    return found == metadata.end() ? std::string("nothing") : found->second;
+  };
+  const std::string optimizer = OptimizerText(rule.optimizer), staleness = StalenessText(rule.staleness);
+  if (said("optimizer") != optimizer) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("the checkpoint holds the state of the optimizer %s, the run's is %s (%s)",
+                        said("optimizer"), optimizer, path));
+  }
+  if (said("staleness") == staleness) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "the checkpoint is of another rule: on stage %d it has micro-batches read weights that are %s updates "
+      "old, the run %s; placements may change, the rule may not (%s)",
+      stage, said("staleness"), staleness, path));
+}
+
+// What the headers of a stage's files say agrees with the run.
+absl::Status CheckStage(const RunSpec& run, const StageLayout& layout, const StateRule& rule,
+                        const SafetensorsHeader& weights, const SafetensorsHeader& state) {
+  const std::string& folder = run.resume.checkpoint;
+  const std::string weights_path = PathOf(folder, StageFileName(layout.stage));
+  const std::string state_path = PathOf(folder, StateFileName(layout.stage));
+  absl::Status status = CheckVersion(weights_path, weights.metadata, run.resume.step);
+  status.Update(CheckVersion(state_path, state.metadata, run.resume.step));
+  for (const ParameterSlot& slot : layout.slots) {
+    status.Update(
+        CheckTensor(weights_path, weights, CheckpointName(layout.stage, slot), slot.parameter.size));
+  }
+  status.Update(CheckCount(weights_path, weights, layout.slots.size()));
+  status.Update(CheckRule(state_path, state.metadata, rule, layout.stage));
+  const std::vector<std::string> buffers = StateBuffers(rule, run.resume.step);
+  for (const std::string& buffer : buffers) {
+    for (const ParameterSlot& slot : layout.slots)
+      status.Update(CheckTensor(state_path, state, BufferName(layout, slot, buffer), slot.parameter.size));
+  }
+  status.Update(CheckCount(state_path, state, buffers.size() * layout.slots.size()));
+  return status;
+}
+
+// The part of one parameter that lies in the range, to its place in `out`.
+void CopySlot(const SafetensorsFile& file, const std::string& name, const ParameterSlot& slot,
+              SliceBounds range, float* out) {
+  const int64_t begin = std::max(range.begin, slot.offset);
+  const int64_t end = std::min(range.end, slot.offset + slot.parameter.elements());
+  if (begin >= end) return;
+  const uint8_t* data = file.data.data() + file.header.Find(name)->begin;
+  std::memcpy(out + (begin - range.begin), data + static_cast<size_t>(begin - slot.offset) * sizeof(float),
+              static_cast<size_t>(end - begin) * sizeof(float));
+}
+
+}  // namespace
+
+int64_t StateRule::OldestRead(int64_t version) const {
+  const int most = staleness.empty() ? 0 : *std::max_element(staleness.begin(), staleness.end());
+  return std::max<int64_t>(0, version - most);
+}
+
+absl::StatusOr<std::vector<StateRule>> StateRulesOf(const RunSpec& run) {
+  std::vector<StateRule> rules(run.stages(), StateRule{{}, run.train.optimizer});
+  if (run.schedule.name.empty()) return rules;  // a rank's compute alone, without a run around it
+  const absl::StatusOr<Schedule> schedule = ScheduleOf(run);
+  if (!schedule.ok()) return schedule.status();
+  for (int s = 0; s < run.stages(); ++s) {
+    for (int b = 0; b < run.train.microbatches; ++b)
+      rules[s].staleness.push_back(schedule->StalenessOf(s, b));
+  }
+  return rules;
+}
+
+std::vector<std::string> StateBuffers(const StateRule& rule, int64_t version) {
+  std::vector<std::string> names;
+  for (int64_t v = rule.OldestRead(version); v < version; ++v) names.push_back(absl::StrCat("version", v));
+  for (const char* name : Optimizer(rule.optimizer).state_names()) names.emplace_back(name);
+  return names;
+}
+
+SlotPointers SlotsOf(const StageLayout& layout, const float* flat) {
+  SlotPointers slots;
+  for (const ParameterSlot& slot : layout.slots) slots.push_back(flat + slot.offset);
+  return slots;
+}
+
+absl::Status WriteTrainingState(const std::string& folder, const StageLayout& layout, const StateRule& rule,
+                                int64_t version, const SlotPointers& newest,
+                                const std::vector<SlotPointers>& buffers) {
+  if (absl::Status s = MakeCheckpointFolder(folder); !s.ok()) return s;
+  const std::vector<std::string> names = StateBuffers(rule, version);
+  std::vector<SafetensorsSource> tensors;
+  for (size_t i = 0; i < names.size(); ++i) {
+    for (size_t k = 0; k < layout.slots.size(); ++k) {
+      const ParameterSlot& slot = layout.slots[k];
+      tensors.push_back(
+          {BufferName(layout, slot, names[i]), DataType::kFloat32, slot.parameter.size, buffers.at(i).at(k)});
+    }
+  }
+  const absl::Status written = WriteSafetensors(PathOf(folder, StateFileName(layout.stage)), tensors,
+                                                {{"format", "pt"},
+                                                 {"version", absl::StrCat(version)},
+                                                 {"staleness", StalenessText(rule.staleness)},
+                                                 {"optimizer", OptimizerText(rule.optimizer)}});
+  return written.ok() ? WriteStageFile(folder, layout, newest, version) : written;
+}
+
+absl::StatusOr<SavedStage> SavedStage::Read(const RunSpec& run, const StateRule& rule, int stage) {
+  SavedStage saved;
+  saved.layout_ = LayOutStage(run, stage);
+  absl::StatusOr<SafetensorsFile> weights =
+      ReadSafetensors(PathOf(run.resume.checkpoint, StageFileName(stage)));
+  if (!weights.ok()) return Named(weights.status());
+  absl::StatusOr<SafetensorsFile> state =
+      ReadSafetensors(PathOf(run.resume.checkpoint, StateFileName(stage)));
+  if (!state.ok()) return Named(state.status());
+  const absl::Status fits = CheckStage(run, saved.layout_, rule, weights->header, state->header);
+  if (!fits.ok()) return fits;
+  saved.weights_ = *std::move(weights);
+  saved.state_ = *std::move(state);
+  return saved;
+}
+
+void SavedStage::CopyNewest(SliceBounds range, float* out) const {
+  std::fill(out, out + (range.end - range.begin), 0.0f);
+  for (const ParameterSlot& slot : layout_.slots)
+    CopySlot(weights_, CheckpointName(layout_.stage, slot), slot, range, out);
+}
+
+void SavedStage::CopyBuffer(const std::string& name, SliceBounds range, float* out) const {
+  std::fill(out, out + (range.end - range.begin), 0.0f);
+  for (const ParameterSlot& slot : layout_.slots)
+    CopySlot(state_, BufferName(layout_, slot, name), slot, range, out);
+}
+
+absl::StatusOr<int> ResumeStep(const std::string& folder) {
+  const absl::StatusOr<Index> index = ReadResumableIndex(folder);
+  if (!index.ok()) return index.status();
+  return index->version;
+}
+
+absl::Status CheckResume(const RunSpec& run) {
+  const std::string& folder = run.resume.checkpoint;
+  const absl::StatusOr<Index> index = ReadResumableIndex(folder);
+  if (!index.ok()) return index.status();
+  if (index->version != run.resume.step) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "the checkpoint %s is of step %d, the run goes on at %d", folder, index->version, run.resume.step));
+  }
+  if (static_cast<int>(index->state.size()) != run.stages()) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("the checkpoint %s is of a model cut into %d stages, the run's has %d", folder,
+                        index->state.size(), run.stages()));
+  }
+  const absl::StatusOr<std::vector<StateRule>> rules = StateRulesOf(run);
+  if (!rules.ok()) return rules.status();
+  for (int stage = 0; stage < run.stages(); ++stage) {
+    const auto weights = ReadSafetensorsHeader(PathOf(folder, StageFileName(stage)));
+    if (!weights.ok()) return Named(weights.status());
+    const auto state = ReadSafetensorsHeader(PathOf(folder, StateFileName(stage)));
+    if (!state.ok()) return Named(state.status());
+    const absl::Status fits = CheckStage(run, LayOutStage(run, stage), (*rules)[stage], *weights, *state);
+    if (!fits.ok()) return fits;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace weft

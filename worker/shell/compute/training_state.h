@@ -1,0 +1,81 @@
+// The training state of a stage in a checkpoint: all that a later run needs to go on to the same bits.
+//
+// The stage's own file holds the newest weights. `state<ss>.safetensors` beside it holds the rest, its
+// buffers by name: older weights that later steps still read ("stage00.linear0.weight.version9"), oldest
+// first, and the optimizer's ("stage00.linear0.weight.exp_avg"). Its metadata say the version of the newest
+// weights, which is also the number of the optimizer's steps, the staleness of each micro-batch's reads and
+// the optimizer.
+//
+// Which buffers there are follows from the rule and the version alone, and so do their bytes: not from ranks,
+// holders or processes. So any placement of a rule, and the reference, goes on from another's checkpoint. The
+// state is written before the stage's file, and the index after all (checkpoint.h).
+//
+// Failure, of all that read: NotFound or DataLoss for files that are missing or damaged, InvalidArgument for
+// a checkpoint that does not fit the run; each says which file, and what is wrong with it. Needs no LibTorch.
+#ifndef WEFT_WORKER_SHELL_COMPUTE_TRAINING_STATE_H_
+#define WEFT_WORKER_SHELL_COMPUTE_TRAINING_STATE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "proto/run/run_spec.h"
+#include "worker/shell/compute/compute.h"
+#include "worker/shell/compute/parameters.h"
+#include "worker/shell/compute/safetensors.h"
+
+namespace weft {
+
+// How jobs read the weights of a stage, and how updates make them: what two runs must have in common for one
+// to go on where the other stopped.
+struct StateRule {
+  std::vector<int> staleness;  // by micro-batch; none is synchronous
+  OptimizerSpec optimizer;
+
+  // The oldest version that a step may read when `version` is the newest.
+  int64_t OldestRead(int64_t version) const;
+};
+// Of the run's schedule; failure as ScheduleOf (proto/run/run_schedule.h).
+absl::StatusOr<std::vector<StateRule>> StateRulesOf(const RunSpec& run);
+
+// The names of the buffers beside the newest weights, in the order of their file.
+std::vector<std::string> StateBuffers(const StateRule& rule, int64_t version);
+
+// A buffer, by slots: where the elements of each parameter begin.
+using SlotPointers = std::vector<const float*>;
+// Of a flat buffer of the stage.
+SlotPointers SlotsOf(const StageLayout& layout, const float* flat);
+
+// Writes the state's file, then the stage's. `buffers`: as StateBuffers names them. Each complete or not at
+// all.
+absl::Status WriteTrainingState(const std::string& folder, const StageLayout& layout, const StateRule& rule,
+                                int64_t version, const SlotPointers& newest,
+                                const std::vector<SlotPointers>& buffers);
+
+// One stage of the checkpoint that a run goes on from.
+class SavedStage {
+ public:
+  // Reads the stage's files and checks that they are of run.resume and fit the run.
+  static absl::StatusOr<SavedStage> Read(const RunSpec& run, const StateRule& rule, int stage);
+
+  // Elements [begin, end) of the newest weights' flat buffer, and of another by its name (StateBuffers);
+  // zeros where no parameter lies.
+  void CopyNewest(SliceBounds range, float* out) const;
+  void CopyBuffer(const std::string& name, SliceBounds range, float* out) const;
+
+ private:
+  StageLayout layout_;
+  SafetensorsFile weights_, state_;
+};
+
+// The step at which a run goes on from the checkpoint in `folder`: that many updates made its weights.
+absl::StatusOr<int> ResumeStep(const std::string& folder);
+
+// OK if the run can go on from run.resume, as far as the headers of all files tell.
+absl::Status CheckResume(const RunSpec& run);
+
+}  // namespace weft
+
+#endif  // WEFT_WORKER_SHELL_COMPUTE_TRAINING_STATE_H_
