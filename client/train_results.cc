@@ -116,7 +116,7 @@ absl::Status WriteActions(const TrainResults& results, const std::string& path) 
   return jobs.empty() ? absl::OkStatus() : WriteFile(path, DrawActions(jobs, Drawing(results)));
 }
 
-// Only the files that a checkpoint is made of.
+// Only the files that a checkpoint is made of, and the folder if that leaves nothing in it.
 void RemoveCheckpoint(const fs::path& folder) {
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(folder, ignored)) {
@@ -126,6 +126,7 @@ void RemoveCheckpoint(const fs::path& folder) {
                          (extension == ".safetensors" || extension == ".slice");
     if (tensors || name == "model.safetensors.index.json") fs::remove(entry.path(), ignored);
   }
+  fs::remove(folder, ignored);
 }
 
 }  // namespace

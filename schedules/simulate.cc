@@ -38,7 +38,8 @@ class Simulation {
         schedule_(graph.schedule()),
         edges_(Flatten(graph)),
         admission_(graph),
-        versions_(graph, options.steps) {}
+        // As in a run, whose holders keep for its checkpoint what later steps would read.
+        versions_(graph, HeldVersions::Steps{options.steps, 0, /*saved=*/true}) {}
 
   absl::StatusOr<SimulationResult> Run();
 

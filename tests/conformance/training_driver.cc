@@ -321,13 +321,25 @@ class Driver {
     }
   }
 
+  // All hold what the last one made, and none of the others can save it.
+  void ExpectAdopted(int s) {
+    const Tensor made = Require(ranks_.back()->Weights(s, run_.end_step()));
+    for (size_t r = 0; r + 1 < ranks_.size(); ++r) {
+      const Tensor held = Require(ranks_[r]->Weights(s, run_.end_step()));
+      ASSERT_EQ(held.bytes, made.bytes);
+      EXPECT_EQ(std::memcmp(held.data, made.data, made.bytes), 0) << "stage " << s << " on rank " << r;
+      EXPECT_FALSE(ranks_[r]->Save(s, folder_.path() + "/adopted").ok());
+    }
+  }
+
   std::map<std::string, std::vector<uint8_t>> Save(const std::string& name) {
     const std::string folder = absl::StrCat(folder_.path(), "/", name);
     for (int s = 0; s < stages_; ++s) {
-      // Of ranks that hold the same, the one that came to it last.
+      // Of ranks that relay the weights, the one that makes them.
       const int rank = arrangement_.kind == Kind::kPipeline  ? s
-                       : arrangement_.kind == Kind::kRelayed ? std::max(0, microbatches_ - 2)
+                       : arrangement_.kind == Kind::kRelayed ? microbatches_ - 1
                                                              : 0;
+      if (arrangement_.kind == Kind::kRelayed && name == "checkpoint") ExpectAdopted(s);
       Require(ranks_[rank]->Save(s, folder));
       // In any order; the last to come joins them.
       for (size_t r = 1; arrangement_.kind == Kind::kSlices && r < ranks_.size(); ++r)

@@ -1,8 +1,6 @@
 // Real trainings on old weights, with the real programs: under every rule, with every placement and number of
 // processes, the numbers are those of the plain loop that keeps old parameters.
 #include <cmath>
-#include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <map>
 #include <random>
@@ -13,6 +11,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "tests/process/checkpoint_tensors.h"
 #include "tests/process/command.h"
 
 namespace weft {
@@ -74,26 +73,6 @@ void WriteData(const TestFolder& folder) {
   folder.Write("labels.idx", labels);
 }
 
-using Tensors = std::map<std::string, std::string>;
-
-// The tensors of a checkpoint folder by name, as bytes.
-Tensors ReadTensors(const std::string& folder) {
-  Tensors tensors;
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    if (entry.path().extension() != ".safetensors") continue;
-    const std::string file = ReadWholeFile(entry.path());
-    uint64_t length = 0;
-    std::memcpy(&length, file.data(), sizeof length);
-    const Json header = Json::parse(file.substr(8, length));
-    for (const auto& [name, value] : header.items()) {
-      if (name == "__metadata__") continue;
-      const uint64_t begin = value["data_offsets"][0], end = value["data_offsets"][1];
-      tensors[name] = file.substr(8 + length + begin, end - begin);
-    }
-  }
-  return tensors;
-}
-
 std::vector<double> ReadLosses(const std::string& folder) {
   std::vector<double> losses;
   std::ifstream file(folder + "/steps.jsonl");
@@ -102,7 +81,7 @@ std::vector<double> ReadLosses(const std::string& folder) {
 }
 
 struct Trained {
-  Tensors tensors;
+  CheckpointTensors tensors;
   std::vector<double> losses;
 };
 
@@ -216,7 +195,7 @@ TEST_F(OldWeights, CyclicDdp_SendsRunningSumsAndVersionsPointToPoint) {
     EXPECT_EQ(sent["activation"], 0);
     EXPECT_EQ(sent["weights"], sent["gradient_sum"]);
     int64_t parameters = 0;
-    for (const auto& [name, bytes] : ReadTensors(folder_ / "out/checkpoint")) {
+    for (const auto& [name, bytes] : ReadWeights(folder_ / "out/checkpoint")) {
       parameters += static_cast<int64_t>(bytes.size());
     }
     const int64_t of_a_hop = sent["weights"].get<int64_t>() / (kSteps * (n - 1));
@@ -227,7 +206,7 @@ TEST_F(OldWeights, CyclicDdp_SendsRunningSumsAndVersionsPointToPoint) {
 }
 
 TEST_F(OldWeights, Pyramid_HoldsOneActivationARank) {
-  for (const int n : {2, 3, 4}) {
+  for (const int n : {3, 4}) {
     for (const std::string rule : {"cdp_v1", "cdp_v2"}) {
       Train(MlpRun(folder_, absl::StrCat("{cdp_mp: , rule: ", rule, "}"), {n, n, 20, kSgd}),
             {"--processes", "3"});
@@ -239,23 +218,13 @@ TEST_F(OldWeights, Pyramid_HoldsOneActivationARank) {
   }
 }
 
-// Without the older versions and the optimizer's state.
-Tensors WeightsOf(const Trained& trained) {
-  Tensors weights;
-  for (const auto& [name, bytes] : trained.tensors) {
-    const bool state =
-        name.find(".version") != std::string::npos || name.find(".exp_avg") != std::string::npos;
-    if (!state) weights[name] = bytes;
-  }
-  return weights;
-}
-
 TEST_F(OldWeights, FirstStep_IsTheSynchronousOne) {
   for (const std::string schedule : {"{gpipe: , rule: cdp_v1}", "{gpipe: , rule: cdp_v2}", "pipedream_2bw"}) {
     const Sizes first{4, 4, 1, kAdamW};
-    EXPECT_EQ(WeightsOf(Train(GptRun(folder_, schedule, first), {"--processes", "2"})),
-              WeightsOf(Train(GptRun(folder_, "gpipe", first), {"--reference"})))
-        << schedule;
+    Train(GptRun(folder_, schedule, first), {"--processes", "2"});
+    const CheckpointTensors trained = ReadWeights(folder_ / "out/checkpoint");
+    Train(GptRun(folder_, "gpipe", first), {"--reference"});
+    EXPECT_EQ(trained, ReadWeights(folder_ / "out/checkpoint")) << schedule;
   }
 }
 

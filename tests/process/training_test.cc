@@ -3,7 +3,6 @@
 #include <sys/types.h>
 
 #include <algorithm>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -17,6 +16,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "tests/process/checkpoint_tensors.h"
 #include "tests/process/command.h"
 #include "tests/process/run_files.h"
 
@@ -51,25 +51,6 @@ std::string MlpRun(const TestFolder& folder, const std::string& schedule, int st
                       ", batch: 16, microbatches: 4, seed: 2, optimizer: {sgd: {lr: 0.1, momentum: 0.9, "
                       "weight_decay: 0.01}}}\n",
                       "stages: 4\nschedule: ", schedule, "\n");
-}
-
-// The tensors of a checkpoint folder by name, as bytes.
-std::map<std::string, std::string> Tensors(const std::string& folder) {
-  std::map<std::string, std::string> tensors;
-  if (!std::filesystem::exists(folder)) return tensors;
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    if (entry.path().extension() != ".safetensors") continue;
-    const std::string file = ReadWholeFile(entry.path());
-    uint64_t length = 0;
-    std::memcpy(&length, file.data(), sizeof length);
-    const Json header = Json::parse(file.substr(8, length));
-    for (const auto& [name, value] : header.items()) {
-      if (name == "__metadata__") continue;
-      const uint64_t begin = value["data_offsets"][0], end = value["data_offsets"][1];
-      tensors[name] = file.substr(8 + length + begin, end - begin);
-    }
-  }
-  return tensors;
 }
 
 std::vector<double> Losses(const std::string& folder) {
@@ -121,13 +102,13 @@ std::map<std::string, std::string> ReferenceWeights(const TestFolder& folder, co
   const CommandResult reference = Command::Run(
       {"weft", "train", folder.Write("plain.yaml", run), "--reference", "--out", folder / "plain"});
   EXPECT_EQ(reference.code, 0) << reference.err;
-  return Tensors(folder / "plain/checkpoint");
+  return ReadTensors(folder / "plain/checkpoint");
 }
 
 void ExpectReferenceBits(const TestFolder& folder,
                          const std::function<std::string(const std::string&)>& run) {
   const auto want = ReferenceWeights(folder, run("gpipe"));
-  const auto initial = Tensors(folder / "plain/checkpoint-0");
+  const auto initial = ReadTensors(folder / "plain/checkpoint-0");
   ASSERT_FALSE(want.empty());
   ASSERT_NE(want, initial) << "the reference did not train";
   const std::vector<double> losses = Losses(folder / "plain");
@@ -138,8 +119,8 @@ void ExpectReferenceBits(const TestFolder& folder,
     const CommandResult r = Command::Run(
         {"weft", "train", file, "--processes", absl::StrCat(processes), "--out", folder / "out"}, 120);
     ASSERT_EQ(r.code, 0) << r.err;
-    EXPECT_EQ(Tensors(folder / "out/checkpoint-0"), initial) << "initial weights differ";
-    EXPECT_EQ(Tensors(folder / "out/checkpoint"), want) << "trained weights differ";
+    EXPECT_EQ(ReadTensors(folder / "out/checkpoint-0"), initial) << "initial weights differ";
+    EXPECT_EQ(ReadTensors(folder / "out/checkpoint"), want) << "trained weights differ";
     EXPECT_EQ(Losses(folder / "out"), losses);
     EXPECT_TRUE(std::filesystem::exists(folder / "out/checkpoint/model.safetensors.index.json"));
   };
@@ -188,7 +169,7 @@ TEST(Training, TwoTowerCutInManyWays_EndsWithTheReferencesBits) {
       const CommandResult r =
           Command::Run({"weft", "train", file, "--processes", "3", "--out", folder / "out"}, 120);
       ASSERT_EQ(r.code, 0) << r.err;
-      EXPECT_EQ(Tensors(folder / "out/checkpoint"), want) << "trained weights differ";
+      EXPECT_EQ(ReadTensors(folder / "out/checkpoint"), want) << "trained weights differ";
     }
   }
 }
@@ -221,7 +202,7 @@ TEST(Training, SchemesOfTheRunFileItself_EndWithTheReferencesBits) {
                                           "--processes", "2", "--out", folder / "out"},
                                          120);
     ASSERT_EQ(r.code, 0) << r.err;
-    EXPECT_EQ(Tensors(folder / "out/checkpoint"), want);
+    EXPECT_EQ(ReadTensors(folder / "out/checkpoint"), want);
     EXPECT_EQ(Losses(folder / "out"), Losses(folder / "plain"));
   }
 }
@@ -249,7 +230,7 @@ TEST(Training, BothDirectionsWithTwoCopiesOfTheWeights_EndsWithTheReferencesBits
                                           "--processes", processes, "--out", folder / "out"},
                                          120);
     ASSERT_EQ(r.code, 0) << r.err;
-    EXPECT_EQ(Tensors(folder / "out/checkpoint"), want);
+    EXPECT_EQ(ReadTensors(folder / "out/checkpoint"), want);
     EXPECT_EQ(Losses(folder / "out"), Losses(folder / "plain"));
   }
 }
@@ -263,7 +244,7 @@ TEST(Training, OtherCutOfTheChain_GivesTheSameWeights) {
     const CommandResult r = Command::Run({"weft", "train", file, "--out", folder / "out"}, 120);
     ASSERT_EQ(r.code, 0) << r.err;
     std::map<std::string, std::string> values;  // without the stage's number
-    for (auto& [name, bytes] : Tensors(folder / "out/checkpoint"))
+    for (auto& [name, bytes] : ReadTensors(folder / "out/checkpoint"))
       values[name.substr(name.find('.') + 1)] = bytes;
     if (first.empty()) first = values;
     EXPECT_EQ(values, first) << stages;
@@ -301,7 +282,7 @@ TEST(Training, ActivationBytes_RetainedRecomputedOffloaded) {
 // Bytes of each stage's weights in a checkpoint folder.
 std::vector<int64_t> StageBytes(const std::string& folder) {
   std::map<std::string, int64_t> stages;
-  for (const auto& [name, bytes] : Tensors(folder))
+  for (const auto& [name, bytes] : ReadWeights(folder))
     stages[name.substr(0, name.find('.'))] += static_cast<int64_t>(bytes.size());
   std::vector<int64_t> bytes;
   for (const auto& [stage, sum] : stages) bytes.push_back(sum);
@@ -383,7 +364,7 @@ TEST(Training, MemoryBudget_IsKeptAndCostsNoBit) {
   const CommandResult r = Command::Run(
       {"weft", "train", run("\nmemory: 1800KiB"), "--processes", "2", "--out", folder / "out"}, 120);
   ASSERT_EQ(r.code, 0) << r.err;
-  EXPECT_EQ(Tensors(folder / "out/checkpoint"), Tensors(folder / "plain/checkpoint"));
+  EXPECT_EQ(ReadTensors(folder / "out/checkpoint"), ReadTensors(folder / "plain/checkpoint"));
   const Json summary = Json::parse(ReadWholeFile(folder / "out/summary.json"));
   EXPECT_EQ(summary["run"]["memory"], kBudget);
   EXPECT_EQ(summary["peak_activations"][0], 2);

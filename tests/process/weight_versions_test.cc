@@ -89,6 +89,10 @@ TEST(WeightVersions, OfRealRuns_AreTheSimulatorsInTheBytesThatAreCounted) {
       const std::vector<int> simulated = SimulatedVersions(run);
       ASSERT_EQ(versions_held.size(), simulated.size());
       for (size_t r = 0; r < simulated.size(); ++r) EXPECT_LE(versions_held[r], simulated[r]) << "rank " << r;
+      // The home of ddp makes each version when its own micro-batch has ended, before that reads on.
+      if (static_cast<int>(graph.members(0).size()) == schedule.ranks) {
+        EXPECT_EQ(versions_held.back(), simulated.back());
+      }
     } else {
       EXPECT_EQ(versions_held, SimulatedVersions(run));
     }

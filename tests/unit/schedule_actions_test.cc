@@ -46,6 +46,7 @@ TEST(Actions, EveryFamilyWrittenAndRead_RunsTheSameJobsAtTheSameTimes) {
     for (const auto& [stages, microbatches, ranks] : {std::tuple{4, 8, 2}, std::tuple{8, 16, 4}}) {
       SCOPED_TRACE(absl::StrCat(family.name, " S=", stages, " B=", microbatches));
       if (family.name == "pipedream") continue;  // has one micro-batch
+      if (family.name == "cdp_mp") continue;     // its placement changes from step to step
       std::map<std::string, std::string> parameters;
       for (const FamilyParameter& p : family.parameters) {
         if (p.name == "groups") parameters["groups"] = "2";

@@ -285,8 +285,9 @@ absl::Status CpuRank::ApplyUpdate(Stage& stage, const std::vector<Tensor>& parts
       return s;
   }
   const std::shared_ptr<StageWeights> newest = stage.versions.newest();
-  absl::StatusOr<std::shared_ptr<StageWeights>> next = NextWeights(stage, keep);
-  if (!next.ok()) return next.status();
+  absl::StatusOr<std::shared_ptr<StageWeights>> made = NextWeights(stage, keep);
+  if (!made.ok()) return made.status();
+  std::shared_ptr<StageWeights> next = *std::move(made);
   stage.optimizer.Begin();
   for (int i = 0; i < count; ++i) {
     const SliceBounds bounds = SliceOf(elements, i, count);
@@ -295,10 +296,10 @@ absl::Status CpuRank::ApplyUpdate(Stage& stage, const std::vector<Tensor>& parts
       state[k] = static_cast<float*>(stage.optimizer_state[k].data) + bounds.begin;
     }
     UpdateRange(stage.optimizer, stage.layout, run_.train.microbatches, stage.held().begin + bounds.begin,
-                bounds.end - bounds.begin, newest->data() + bounds.begin, (*next)->data() + bounds.begin,
+                bounds.end - bounds.begin, newest->data() + bounds.begin, next->data() + bounds.begin,
                 static_cast<const float*>(parts[i].data), state);
   }
-  stage.versions.Add(*std::move(next), keep);
+  stage.versions.Add(std::move(next), keep);
   return absl::OkStatus();
 }
 
@@ -356,6 +357,12 @@ absl::Status CpuRank::DoSave(const Stage& stage, const std::string& folder) cons
   if (version == 0) {
     if (stage.parts > 1) return stage.part == 0 ? SaveInitial(stage, folder) : absl::OkStatus();
     return WriteStageFile(folder, stage.layout, SlotsOf(stage.layout, newest->data()), 0);
+  }
+  if (stage.adopted) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("stage %d is saved by the rank that updates it, with the optimizer's state; this one "
+                        "adopts its versions",
+                        stage.layout.stage));
   }
   const absl::StatusOr<std::vector<StateRule>> rules = StateRulesOf(run_);
   if (!rules.ok()) return rules.status();
