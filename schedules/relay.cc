@@ -1,6 +1,7 @@
 #include "schedules/relay.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace weft {
 namespace {

@@ -4,6 +4,7 @@
 // Stage s is visited by a micro-batch for 2(N-s) ticks and comes to the next every 2 ticks, so N-s ranks have
 // one each at any time. Which one a micro-batch of step t meets depends on t: the placement repeats when all
 // stages have come round.
+#include <algorithm>
 #include <cstdint>
 #include <numeric>
 

@@ -82,45 +82,50 @@ class Resume : public ::testing::Test {
   TestFolder folder_;
 };
 
+// Two schedules of one rule: one stops on two processes, the other goes on in one.
 struct Pair {
   std::string stopped, resumed;
+  std::string optimizer = kAdamW;
   int microbatches = 4;
 };
 
-// Schedules of one rule in pairs: one stops on two processes, the other goes on in one.
-const Pair kPairs[] = {
-    {"gpipe", "1f1b"},
-    {"{fsdp: {shard: width}}", "gpipe"},
-    {"ddp", "{fsdp: {shard: width}}"},
-    {"{1f1b: , activations: recompute}", "zb_h1"},
-    {"{ddp: , rule: cdp_v1}", "{1f1b: , rule: cdp_v1}"},
-    {"{ddp: , rule: cdp_v2}", "{fsdp: , rule: cdp_v2}"},
-    {"{gpipe: , rule: cdp_v2}", "{ddp: , rule: cdp_v2}"},
-    {"pipedream_2bw", "{ddp: , rule: cdp_v1}"},
-    {"pipedream", "{custom: {workers: 3, compute: s % W, staleness: S - 1 - s}}", 1},
-};
+std::vector<Pair> Pairs() {
+  std::vector<Pair> pairs = {
+      {"gpipe", "1f1b", kMomentum},
+      {"{fsdp: {shard: width}}", "gpipe"},
+      {"ddp", "{fsdp: {shard: width}}", kMomentum},
+      {"{1f1b: , activations: recompute}", "zb_h1", "sgd"},
+      {"{ddp: , rule: cdp_v1}", "{1f1b: , rule: cdp_v1}"},
+      {"{gpipe: , rule: cdp_v2}", "{ddp: , rule: cdp_v2}"},
+      {"pipedream_2bw", "{ddp: , rule: cdp_v1}", kMomentum},
+  };
+  for (const std::string optimizer : {kAdamW, kMomentum}) {
+    pairs.push_back({"{ddp: , rule: cdp_v2}", "{fsdp: , rule: cdp_v2}", optimizer});
+    pairs.push_back(
+        {"pipedream", "{custom: {workers: 3, compute: s % W, staleness: S - 1 - s}}", optimizer, 1});
+  }
+  return pairs;
+}
 
 TEST_F(Resume, AnotherPlacementOfTheRule_EndsWithTheBitsOfTheUndisturbedRun) {
-  for (const Pair& pair : kPairs) {
-    for (const char* optimizer : {kAdamW, kMomentum}) {
-      const std::string first = RunText(pair.stopped, optimizer, pair.microbatches);
-      const std::string second = RunText(pair.resumed, optimizer, pair.microbatches);
-      Train(first, {"--reference"}, "whole");
-      // Fewer steps than the oldest weights are old, and more.
-      for (const int stop : {1, 5}) {
-        SCOPED_TRACE(absl::StrCat(pair.stopped, ", then ", pair.resumed, " from ", stop, ", ", optimizer));
-        const std::string until = absl::StrCat(stop);
-        Train(first, {"--reference", "--until", until}, "loop");
-        Train(first, {"--processes", "2", "--until", until}, "stopped");
-        EXPECT_EQ(Checkpoint("stopped"), Checkpoint("loop")) << "all versions and the optimizer's state";
-        Train(second, {"--processes", "1", "--resume", folder_ / "stopped/checkpoint"}, "resumed");
-        EXPECT_EQ(Checkpoint("resumed"), Checkpoint("whole"));
-        std::map<int, double> losses = ReadLosses(folder_ / "stopped");
-        EXPECT_EQ(losses.size(), static_cast<size_t>(stop));
-        losses.merge(ReadLosses(folder_ / "resumed"));
-        EXPECT_EQ(losses, ReadLosses(folder_ / "whole"));
-        if (HasFailure()) return;
-      }
+  for (const Pair& pair : Pairs()) {
+    const std::string first = RunText(pair.stopped, pair.optimizer, pair.microbatches);
+    const std::string second = RunText(pair.resumed, pair.optimizer, pair.microbatches);
+    Train(first, {"--reference"}, "whole");
+    // Fewer steps than the oldest weights are old, and more.
+    for (const int stop : {1, 5}) {
+      SCOPED_TRACE(absl::StrCat(pair.stopped, ", then ", pair.resumed, " from ", stop, ", ", pair.optimizer));
+      const std::string until = absl::StrCat(stop);
+      Train(first, {"--reference", "--until", until}, "loop");
+      Train(first, {"--processes", "2", "--until", until}, "stopped");
+      EXPECT_EQ(Checkpoint("stopped"), Checkpoint("loop")) << "all versions and the optimizer's state";
+      Train(second, {"--processes", "1", "--resume", folder_ / "stopped/checkpoint"}, "resumed");
+      EXPECT_EQ(Checkpoint("resumed"), Checkpoint("whole"));
+      std::map<int, double> losses = ReadLosses(folder_ / "stopped");
+      EXPECT_EQ(losses.size(), static_cast<size_t>(stop));
+      losses.merge(ReadLosses(folder_ / "resumed"));
+      EXPECT_EQ(losses, ReadLosses(folder_ / "whole"));
+      if (HasFailure()) return;
     }
   }
 }
