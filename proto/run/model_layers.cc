@@ -168,14 +168,30 @@ LayerCount CountLinear(std::string name, std::vector<int> inputs, int64_t in, in
           6 * kAlignment};
 }
 
+// Takes the GELU out of a linear layer. Its work is what it reads, as the embedding's.
+LayerCount SplitOffGelu(int number, LayerCount* linear) {
+  const int64_t out = linear->output_elements();
+  LayerCount gelu = *linear;
+  gelu.name = absl::StrCat("gelu", number);
+  gelu.inputs = {2 * number};
+  gelu.forward_flops = static_cast<double>(out);
+  gelu.parameters = 0;
+  gelu.left_bytes -= kFloat * out;  // what it reads is the linear layer's output
+  linear->left_bytes -= gelu.left_bytes;
+  return gelu;
+}
+
 std::vector<LayerCount> Count(const MlpSpec& m) {
   std::vector<LayerCount> layers;
   for (int i = 0; i < m.layers; ++i) {
     const int64_t in = i == 0 ? m.inputs : m.width;
     const bool last = i + 1 == m.layers;
+    const int before = static_cast<int>(layers.size()) - 1;
     layers.push_back(CountLinear(absl::StrCat("linear", i),
-                                 i == 0 ? std::vector<int>() : std::vector<int>{i - 1}, in,
-                                 last ? m.classes : m.width, last, m.dropout, i == 0 ? in : 0));
+                                 i == 0 ? std::vector<int>() : std::vector<int>{before}, in,
+                                 last ? m.classes : m.width, last, m.dropout, 0));
+    if (m.gelu_apart && !last) layers.push_back(SplitOffGelu(i, &layers.back()));
+    if (i == 0) layers.front().left_bytes += kFloat * in;
   }
   return layers;
 }

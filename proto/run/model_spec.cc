@@ -28,9 +28,13 @@ void ReadLinear(FileSection& section, int inputs_least, Spec& spec) {
 
 MlpSpec ReadMlp(const Choice& choice, absl::Status& status) {
   MlpSpec mlp;
-  FileSection section(choice.parameters, choice.path, {"layers", "width", "inputs", "classes", "dropout"},
-                      status);
+  FileSection section(choice.parameters, choice.path,
+                      {"layers", "width", "inputs", "classes", "dropout", "gelu"}, status);
   ReadLinear(section, 1, mlp);
+  std::string gelu = "fused";
+  section.Read("gelu", gelu);
+  if (gelu != "fused" && gelu != "apart") section.Fail("gelu", UnknownName("gelu", gelu, {"fused", "apart"}));
+  mlp.gelu_apart = gelu == "apart";
   return mlp;
 }
 
@@ -121,7 +125,8 @@ Json Parameters(const MlpSpec& m) {
           {"width", m.width},
           {"inputs", m.inputs},
           {"classes", m.classes},
-          {"dropout", m.dropout}};
+          {"dropout", m.dropout},
+          {"gelu", m.gelu_apart ? "apart" : "fused"}};
 }
 
 Json Parameters(const TwoTowerSpec& m) {

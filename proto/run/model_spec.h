@@ -20,6 +20,7 @@ struct MlpSpec {
   int inputs = 784;  // features of a sample
   int classes = 10;
   double dropout = 0;
+  bool gelu_apart = false;  // each GELU, with its dropout, is a layer of its own, which has no parameters
 };
 // Two encoders of linear layers into one head that reads both. With a stem both read its output; without,
 // each reads one half of the features.

@@ -265,6 +265,25 @@ TEST_F(OldWeights, EveryActivationPolicy_EndsWithTheReferencesBits) {
       {2});
 }
 
+// The second and the fourth stage are a GELU alone.
+TEST_F(OldWeights, StagesWithoutParameters_EndWithTheReferencesBits) {
+  const auto run = [&](const std::string& schedule) {
+    return absl::StrCat(
+        "name: old\nmodel: {mlp: {layers: 3, width: 48, inputs: 64, dropout: 0.1, gelu: apart}}\n",
+        "data: {idx: {images: ", folder_ / "images.idx", ", labels: ", folder_ / "labels.idx", "}}\n",
+        "train: {steps: 20, batch: 20, microbatches: 5, seed: 2, optimizer: ", kAdamW, "}\n",
+        "stages: 5\nschedule: ", schedule, "\n");
+  };
+  const Trained trained =
+      ExpectReference(run,
+                      {"1f1b", "zb_h1", "ddp", "{fsdp: {shard: width}}",
+                       "{custom: {workers: 5, compute: \"(s + (k != forward)) % W\", weights: s}}"},
+                      {2, 5});
+  EXPECT_EQ(trained.tensors.size(), 6u) << "weight and bias of three layers";
+  for (const std::string rule : {"cdp_v1", "cdp_v2"}) ExpectReference(run, Cyclic(rule, 5), {1, 3});
+  ExpectReference(run, {"pipedream_2bw"}, {1, 5});
+}
+
 // A formula of one's own: other staleness on every stage, weights fetched, the backward on another rank.
 TEST_F(OldWeights, CustomFormula_EndsWithTheReferencesBits) {
   const auto mlp = [&](const std::string& s) { return MlpRun(folder_, s, {4, 3, 20, kSgd}); };

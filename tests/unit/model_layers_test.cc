@@ -147,6 +147,25 @@ TEST(CountLayers_Vit, B16_CountsOfItsPublication) {
   EXPECT_EQ(layers[1].name, "block0");
 }
 
+TEST(CountLayers_Mlp, GeluApart_IsALayerWithoutParametersAndTheSumsAreTheSame) {
+  MlpSpec fused;
+  fused.dropout = 0.1;
+  MlpSpec apart = fused;
+  apart.gelu_apart = true;
+  const std::vector<LayerCount> whole = CountLayers(fused), split = CountLayers(apart);
+  ASSERT_EQ(split.size(), 2 * whole.size() - 1);
+  for (size_t i = 0; i + 1 < whole.size(); ++i) {
+    const LayerCount &linear = split[2 * i], &gelu = split[2 * i + 1];
+    EXPECT_EQ(gelu.name, "gelu" + std::to_string(i));
+    EXPECT_EQ(gelu.inputs, std::vector<int>{static_cast<int>(2 * i)});
+    EXPECT_EQ(gelu.parameters, 0);
+    EXPECT_EQ(linear.parameters, whole[i].parameters);
+    EXPECT_EQ(gelu.output, whole[i].output);
+    EXPECT_EQ(linear.left_bytes + gelu.left_bytes, whole[i].left_bytes);
+  }
+  EXPECT_EQ(split.back().inputs, std::vector<int>{static_cast<int>(split.size()) - 2});
+}
+
 // stem0, left0, left1, right0, right1, head
 TwoTowerSpec Towers(int stem) {
   TwoTowerSpec model;

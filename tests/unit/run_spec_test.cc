@@ -93,6 +93,17 @@ TEST(RunSpec_Mlp, NamesAlone_TakeDefaults) {
   EXPECT_TRUE(spec->schedule.parameters.empty());
 }
 
+TEST(RunSpec_Mlp, Gelu_FusedOrApart) {
+  Json run = With("/model", {{"mlp", {{"gelu", "apart"}}}});
+  run["data"] = {{"idx", {{"images", "i"}, {"labels", "l"}}}};
+  const auto spec = ParseRunSpec(run);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_TRUE(std::get<MlpSpec>(spec->model).gelu_apart);
+  EXPECT_EQ(ToJson(*spec)["model"]["mlp"]["gelu"], "apart");
+  run["model"]["mlp"]["gelu"] = "apar";
+  ExpectRefused({run, "model.mlp.gelu", "did you mean \"apart\"?"});
+}
+
 TEST(RunSpec_Stages, ListOfLayers_KeptAsGiven) {
   const auto spec = ParseRunSpec(With("/stages", {1, 3, 2}));
   ASSERT_TRUE(spec.ok()) << spec.status();

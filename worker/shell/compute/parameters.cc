@@ -84,6 +84,7 @@ std::vector<LayerSpec> Describe(const MlpSpec& m) {
   for (int i = 0; i < m.layers; ++i) {
     layers.push_back(Linear(absl::StrCat("linear", i), i == 0 ? m.inputs : m.width,
                             i + 1 == m.layers ? m.classes : m.width));
+    if (m.gelu_apart && i + 1 < m.layers) layers.push_back({absl::StrCat("gelu", i), {}});
   }
   return layers;
 }

@@ -152,6 +152,19 @@ class Linear final : public Layer {
   const Columns columns_;
 };
 
+class Gelu final : public Layer {
+ public:
+  Gelu(int index, double dropout) : index_(index), dropout_(dropout) {}
+  at::Tensor Forward(const at::Tensor* inputs, const at::Tensor*, const MaskKey& key) const override {
+    return Dropout(at::gelu(*inputs), dropout_, key, index_, 0);
+  }
+
+ private:
+  const int index_;
+  const double dropout_;
+};
+
+// A linear layer alone; at the end of the chain what it makes are the scores.
 class Scores final : public Layer {
  public:
   at::Tensor Forward(const at::Tensor* inputs, const at::Tensor* p, const MaskKey&) const override {
@@ -191,7 +204,15 @@ std::vector<std::unique_ptr<Layer>> Build(const ResNetSpec& m) { return BuildRes
 
 std::vector<std::unique_ptr<Layer>> Build(const MlpSpec& m) {
   std::vector<std::unique_ptr<Layer>> layers;
-  for (int i = 0; i + 1 < m.layers; ++i) layers.push_back(std::make_unique<Linear>(i, m.dropout));
+  for (int i = 0; i + 1 < m.layers; ++i) {
+    const auto index = static_cast<int>(layers.size());
+    if (m.gelu_apart) {
+      layers.push_back(std::make_unique<Scores>());
+      layers.push_back(std::make_unique<Gelu>(index + 1, m.dropout));
+    } else {
+      layers.push_back(std::make_unique<Linear>(index, m.dropout));
+    }
+  }
   layers.push_back(std::make_unique<Scores>());
   return layers;
 }
