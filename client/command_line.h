@@ -14,14 +14,15 @@
 #include "absl/strings/string_view.h"
 #include "client/compare_command.h"
 #include "client/console.h"
+#include "client/profile_command.h"
 #include "client/runs_commands.h"
 #include "client/simulate_command.h"
 #include "client/train_command.h"
 
 namespace weft {
 
-using Command = std::variant<SimulateOptions, CompareOptions, TrainOptions, SubmitOptions, ListOptions,
-                             DescribeOptions, WaitOptions, CancelOptions>;
+using Command = std::variant<SimulateOptions, CompareOptions, ProfileOptions, TrainOptions, SubmitOptions,
+                             ListOptions, DescribeOptions, WaitOptions, CancelOptions>;
 
 struct CommandLine {
   std::optional<Command> command;  // absent: everything is said, leave with exit_code
