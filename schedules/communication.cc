@@ -196,7 +196,7 @@ int Fewest(TickModel& model, int least, bool one_at_a_time) {
 int SteadySteps(const Schedule& schedule) {
   int stale = 0;
   for (int s = 0; s < schedule.stages; ++s) stale = std::max(stale, schedule.MostStaleness(s));
-  return stale + 3;
+  return stale + 2 + schedule.period;
 }
 
 absl::StatusOr<CommunicationSteps> CountCommunicationSteps(const Graph& graph, int steps) {

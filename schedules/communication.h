@@ -30,7 +30,8 @@ struct CommunicationSteps {
   double messages = 0;  // of a step of training, all ranks together
 };
 
-// Steps of training that are enough to see the steady state: some more than the largest staleness.
+// Steps of training that are enough to see the steady state: a period, and some more than the largest
+// staleness.
 int SteadySteps(const Schedule& schedule);
 
 // Over `steps` steps of training. Failure: as Simulate of simulate.h.

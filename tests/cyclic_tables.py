@@ -62,9 +62,13 @@ def weft_json(command, timeout=600):
         return None, (done.stderr.strip().splitlines() or ["no reason given"])[-1].removeprefix("weft: ")
 
 
+def gpt_cut(n, blocks_of_stage):
+    """Layers of each stage: embedding and head go with the first and the last blocks."""
+    return [blocks_of_stage + (s == 0) + (s == n - 1) for s in range(n)]
+
+
 def gpt_run(folder, n, blocks_of_stage, width, steps):
-    blocks = blocks_of_stage * n
-    cut = [blocks_of_stage + (s == 0) + (s == n - 1) for s in range(n)]
+    blocks, cut = blocks_of_stage * n, gpt_cut(n, blocks_of_stage)
     return (f"name: cyclic{n}\nmodel: {{gpt: {{layers: {blocks}, width: {width}, heads: 4, context: 64}}}}\n"
             f"data: {{text: {{path: {folder}/text.txt}}}}\n"
             f"train: {{steps: {steps}, batch: {2 * n}, microbatches: {n}, seed: 5, optimizer: {{adamw: {{lr: 1.0e-3}}}}}}\n"
@@ -140,7 +144,7 @@ def table(n, chosen, rows, unit_a, unit_p):
     for p in chosen:
         row = rows[(p.one_process, p.schedule)]
         if not row["ran"]:
-            refused.append(f"`{p.schedule}` (N = {n}) did not run: {row['reason']}")
+            refused.append(f"`{p.schedule}`: {row['reason']}")
             cells = [f"{formula(v)} / - / -" for v in (p.activation, p.weights, p.sent)] + [formula(p.steps)]
             lines.append(f"| {p.name} | `{p.schedule}` | " + " | ".join(cells) + f" | {1 if p.one_process else p.ranks} |")
             continue
@@ -180,7 +184,7 @@ def simulated_table(weft, n, profile, unit_a, unit_p):
     for p in placements(n):
         found, reason = simulated_row(weft, p.schedule, n, profile)
         if found is None:
-            refused.append(f"`{p.schedule}` (N = {n}) is refused: {reason}")
+            refused.append(f"`{p.schedule}`: {reason}")
             lines.append(f"| {p.name} | `{p.schedule}` | {formula(p.activation)} / - | {formula(p.weights)} / - | "
                          f"{formula(p.steps)} | - | {1 if p.one_process else p.ranks} |")
             continue
@@ -320,7 +324,7 @@ def main():
         if not options.small:
             file, profile = folder / "gpt8.yaml", folder / "gpt8.json"
             file.write_text(gpt_run(folder, 8, 4, 128, 4))
-            unit_a, unit_p = units(weft, file, profile)
+            unit_a, unit_p = units(weft, file, profile, gpt_cut(8, 4))
             lines, refused = simulated_table(weft, 8, profile, unit_a, unit_p)
             sections.append("\n".join(lines))
             refusals += refused
@@ -341,17 +345,21 @@ def main():
     return 1 if bad else 0
 
 
-def units(weft, file, profile=None):
-    """A and P: what a micro-batch leaves in the whole model, and the bytes of its weights, by `weft profile`; which is
-    kept, cut into the run's stages and without the optimizer's state, where a path is given."""
+def units(weft, file, profile=None, cut=None):
+    """A and P: what a micro-batch leaves in the whole model, and the bytes of its weights, by `weft profile`. Where a path
+    is given it is kept there as stages of so many layers, without the optimizer's state."""
     found, reason = weft_json([weft, "profile", str(file)])
     if found is None:
         raise RuntimeError(f"profile of {file}: {reason}")
     layers = found["layers"]
     if profile:
-        for layer in layers:
-            layer["state_bytes"] = 0
-        profile.write_text(json.dumps(found))
+        stages, left = [], list(layers)
+        for count in cut:
+            parts, left = left[:count], left[count:]
+            stage = {key: sum(part[key] for part in parts)
+                     for key in ("forward", "backward", "update", "activation_bytes", "weight_bytes")}
+            stages.append(dict(stage, output_bytes=parts[-1]["output_bytes"]))
+        profile.write_text(json.dumps({"unit": "s", "stages": stages}))
     return sum(l["activation_bytes"] for l in layers), sum(l["weight_bytes"] for l in layers)
 
 
@@ -379,7 +387,8 @@ micro-batches and, but for data and model parallelism, ranks. The model is a gpt
 stages for equal, are a little off. Measured by `weft compare --measure` on a %(cpu)s, all ranks in two processes (one, where the device is one process), beside other work: the
 times are no measure of speed. Simulated is the same run with its own job times.
 
-- Formulas of weights are those of the newest version; a range goes up to one old version more, which is what the rule needs where it reads old weights. What is fetched for use counts too.
+- Formulas of weights are those of the newest version; a range goes up to one old version more, which is what the rule needs where it reads old weights. What is fetched for use counts in the formula and in
+  the simulation; measured it does not where the owner's memory is read in place, as between the processes of one machine.
 - `sent` is all ranks together in a step, without what goes from stage to stage (activations and their gradients).
 - Communication steps are the most between two ticks ([defined here](../guide/command_line.md#a-measured-comparison)): formula / computed from the job graph. A real run has no common ticks to count them at.
 - "One process" is data parallelism with all N ranks in one process: its device is the process, and nothing leaves it. Each rank has its own copy of the weights there too; a device that shares them
@@ -411,7 +420,7 @@ model has 32 layers. With equal stages in time and bytes the peak is lower by 1 
 def text(sections, refusals, live, alive, pictures):
     page = PAGE_TABLES % {"rule": RULE, "cpu": CPU} + "\n\n".join(sections) + "\n"
     if refusals:
-        page += "\nNot in this build, or refused:\n\n" + "\n".join(f"- {r}" for r in refusals) + "\n"
+        page += "\nNot in this build, or refused:\n\n" + "\n".join(f"- {r}" for r in dict.fromkeys(refusals)) + "\n"
     page += PAGE_LIVE + "\n".join(live) + "\n"
     if alive:
         page += PAGE_MODELS % {"rule": RULE, "side": SIDE} + "\n".join(alive) + "\n\n"
