@@ -25,6 +25,7 @@ Examples:
   weft simulate 1f1b --stages 4 --microbatches 8            what would it do, as a table
   weft simulate lpp,groups=2,ranks=4 --stages 8 --microbatches 16 -o svg > lpp.svg
   weft compare docs/runs/shakespeare.yaml --memory 2GB      which schedule would be fastest
+  weft compare docs/runs/tiny.yaml --measure                each of them for real, a few steps
   weft train docs/runs/shakespeare.yaml                     train on this machine
   weft train docs/runs/shakespeare.yaml --reference         the same as one plain loop
   weft eval docs/runs/shakespeare.yaml                      loss and accuracy of what was trained
@@ -86,10 +87,14 @@ CLI::App* AddSimulate(CLI::App& app, SimulateOptions& o) {
   const auto duration = [&o](JobKind kind) -> std::vector<double>& {
     return o.simulation.duration[static_cast<int>(kind)];
   };
-  sub->add_option(
-         "SCHEDULE", o.schedule,
+  sub->add_option_function<std::vector<std::string>>(
+         "SCHEDULE",
+         [&o](const std::vector<std::string>& schedules) {
+           o.schedule = schedules.front();
+           o.beside.assign(schedules.begin() + 1, schedules.end());
+         },
          "name[,key=value..], as in lpp,groups=2,ranks=4, or a file: actions (.csv), formulas or a run "
-         "file (.yaml), or the trace of a run (.json): what it really did")
+         "file (.yaml), or the trace of a run (.json): what it really did. For -o memory, several")
       ->required()
       ->type_name("");
   sub->add_option("--stages", o.stages, "Stages of the model; a file may say it itself")
@@ -133,9 +138,13 @@ CLI::App* AddSimulate(CLI::App& app, SimulateOptions& o) {
             "Of each link from rank to rank (default infinite)");
   AddNumber(*sub, "--latency", o.simulation.latency, false, "S", "Of each transfer (default 0)");
   sub->add_flag("--jobs", o.jobs, "List every job in the JSON");
-  sub->add_option("-o,--output", o.output,
-                  "table (default), json, svg, trace (Chrome, Perfetto) or csv (actions of each rank)")
-      ->check(CLI::IsMember({"table", "json", "svg", "trace", "csv"}))
+  sub->add_flag("--communication", o.communication,
+                "Count the messages that must follow one another between two ticks (table and JSON)");
+  sub->add_option(
+         "-o,--output", o.output,
+         "table (default), json, svg, trace (Chrome, Perfetto), csv (actions of each rank), or memory: "
+         "a picture (SVG) of the activations alive over all ranks against time, of a trace as measured")
+      ->check(CLI::IsMember({"table", "json", "svg", "trace", "csv", "memory"}))
       ->type_name("FORM");
   sub->footer(SimulateFooter());
   return sub;
@@ -160,7 +169,49 @@ CLI::App* AddCompare(CLI::App& app, CompareOptions& o) {
          "-o,--output", [&o](const std::string& form) { o.json = form == "json"; }, "table (default) or json")
       ->check(CLI::IsMember({"table", "json"}))
       ->type_name("FORM");
-  sub->footer("\nFastest first; what does not fit the memory or the sizes follows, with the reason.");
+  CLI::Option* measure =
+      sub->add_flag("--measure", o.measure,
+                    "Train for real, a few steps under each schedule, and show what was measured beside what "
+                    "the simulator says; the data must be there");
+  sub->add_option("--schedules", o.schedules,
+                  "Of --measure: those to train, as in ddp,rule=cdp_v2,1f1b; may be given several times "
+                  "(default: the run file's, and every family and rule that the sizes allow)")
+      ->needs(measure)
+      ->type_name("S,..");
+  sub->add_option("--steps", o.steps, "Of --measure: steps of each training (default 6)")
+      ->needs(measure)
+      ->check(CLI::Range(1, kSizeMost))
+      ->type_name("T");
+  sub->add_option("--processes", o.processes,
+                  "Of --measure: most worker processes (default: one a rank, at most one a core)")
+      ->needs(measure)
+      ->check(CLI::Range(1, 4096))
+      ->type_name("N");
+  sub->add_option("--out", o.out,
+                  "Of --measure: keep each training's results in a folder here (default: none)")
+      ->needs(measure)
+      ->type_name("DIR");
+  for (const char* predicts : {"--memory", "--profile", "--flops", "--bandwidth", "--latency", "--workers"}) {
+    measure->excludes(predicts);
+  }
+  sub->footer(
+      "\nFastest first; what does not fit the memory or the sizes follows, with the reason. With --measure "
+      "in "
+      "the\norder given, one after another; what is refused or fails has its reason.");
+  return sub;
+}
+
+CLI::App* AddProfile(CLI::App& app, ProfileOptions& o) {
+  CLI::App* sub = app.add_subcommand("profile", "Measure what each layer of a run file's model costs");
+  sub->add_option("FILE", o.file, "The run file")->required()->type_name("");
+  sub->add_option("-o,--output", o.output, "The profile's file (default: standard output)")
+      ->type_name("FILE");
+  sub->add_option("--steps", o.steps, "Steps that are trained for it (default 6); the first is not counted")
+      ->check(CLI::Range(2, kSizeMost))
+      ->type_name("T");
+  sub->footer(
+      "\nEach layer's times and bytes for one micro-batch, for weft simulate --profile and weft compare "
+      "--profile\n(docs/guide/profile.md). One process, so that nothing else runs beside a job.");
   return sub;
 }
 
@@ -335,6 +386,7 @@ CommandLine ParseCommandLine(int argc, const char* const* argv) {
   app.footer(kExamples);
   SimulateOptions simulate;
   CompareOptions compare;
+  ProfileOptions profile;
   TrainOptions train;
   EvalOptions eval;
   SubmitOptions submit;
@@ -347,6 +399,7 @@ CommandLine ParseCommandLine(int argc, const char* const* argv) {
   commands.emplace_back(AddEval(app, eval), [&] { return eval; });
   commands.emplace_back(AddSimulate(app, simulate), [&] { return simulate; });
   commands.emplace_back(AddCompare(app, compare), [&] { return compare; });
+  commands.emplace_back(AddProfile(app, profile), [&] { return profile; });
   commands.emplace_back(AddSubmit(app, submit), [&] { return submit; });
   commands.emplace_back(AddList(app, list), [&] { return list; });
   commands.emplace_back(AddDescribe(app, describe), [&] { return describe; });

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
+#include "client/compare_measured.h"
 #include "client/profile.h"
 #include "client/run_file.h"
 #include "nlohmann/json.hpp"
@@ -201,6 +202,7 @@ std::string ToJson(const RunSpec& run, const CompareOptions& options, double mem
 }  // namespace
 
 ExitCode RunCompare(const CompareOptions& options) {
+  if (options.measure) return RunMeasuredCompare(options);
   const auto run = ReadRunFile(options.file, RunFileData::kIgnored);
   if (!run.ok()) return Fail(kExitBadConfiguration, run.status().message());
   const auto profile =

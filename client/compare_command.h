@@ -1,8 +1,10 @@
-// `weft compare`: every family of schedules on a run file's model, side by side, fastest first.
+// `weft compare`: every family of schedules on a run file's model, side by side, fastest first; with
+// --measure some of them trained for real (compare_measured.h).
 #ifndef WEFT_CLIENT_COMPARE_COMMAND_H_
 #define WEFT_CLIENT_COMPARE_COMMAND_H_
 
 #include <string>
+#include <vector>
 
 #include "client/console.h"
 
@@ -17,6 +19,13 @@ struct CompareOptions {
   double latency = 0;    // 0: the profile's, else none
   int workers = 0;       // at most as many ranks; 0: any number
   bool json = false;
+
+  bool measure = false;  // train for real
+  std::vector<std::string>
+      schedules;  // each one or several, as SplitSchedules (measured_schedules.h) takes them; empty for a set
+  int steps = 6;
+  int processes = 0;  // at most; 0: as `weft train` chooses
+  std::string out;    // folder that keeps each run's results; empty for none
 };
 
 ExitCode RunCompare(const CompareOptions& options);

@@ -56,6 +56,7 @@ absl::StatusOr<Profile> ParseProfile(const Json& json) {
   }
   if (!status.ok()) return status;
   profile.of_stages = file.Has("stages");
+  file.Read("unit", profile.unit);
   const std::string list = profile.of_stages ? "stages" : "layers";
   const Json& parts = file.At(list);
   if (!parts.is_array() || parts.empty()) return ErrorAt(list, "must be a list of at least one part");

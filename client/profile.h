@@ -30,6 +30,7 @@ struct ProfilePart {
 struct Profile {
   std::vector<ProfilePart> parts;
   bool of_stages = false;  // else of layers
+  std::string unit;        // of all times, as the file calls it; "s" is seconds
   double overlapped = 0, bandwidth = 0, latency = 0;
 };
 

@@ -1,11 +1,13 @@
 #include "client/simulate_command.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -13,11 +15,14 @@
 #include "client/profile.h"
 #include "client/schedule_file.h"
 #include "client/simulation_json.h"
+#include "client/trace_file.h"
 #include "proto/run/run_schedule.h"
 #include "proto/run/run_spec.h"
 #include "schedules/actions.h"
 #include "schedules/check.h"
+#include "schedules/communication.h"
 #include "schedules/drawing.h"
+#include "schedules/drawing_memory.h"
 #include "schedules/families.h"
 
 namespace weft {
@@ -106,13 +111,19 @@ DrawingOptions Drawing(const Schedule& schedule, const SimulateOptions& options,
   return drawing;
 }
 
-std::string Table(const Schedule& schedule, const SimulateOptions& options, const SimulationResult& result) {
+std::string Table(const Schedule& schedule, const SimulateOptions& options, const SimulationResult& result,
+                  const std::optional<CommunicationSteps>& communication) {
   std::string out = absl::StrCat(schedule.name, ": ", Sizes(schedule, options), "\n\n");
   absl::StrAppendFormat(&out, "makespan    %.6g time units\n", result.makespan);
   absl::StrAppendFormat(&out, "period      %.6g a step\n", result.period);
   absl::StrAppendFormat(&out, "idle        %.1f %% (bubble)\n", 100 * result.bubble_ratio);
   absl::StrAppendFormat(&out, "throughput  %.3f of a rank's peak; at most %.3f with these activations\n\n",
                         result.throughput_per_rank, result.throughput_bound);
+  if (communication.has_value()) {
+    out.pop_back();
+    absl::StrAppendFormat(&out, "messages    %.6g a step; at most %d after one another between two ticks\n\n",
+                          communication->messages, communication->most);
+  }
   if (!result.jobs.empty()) {
     absl::StrAppend(&out, DrawLines(LastSteps(Drawn(result), 1), Drawing(schedule, options, result), 88),
                     "\n");
@@ -140,11 +151,12 @@ bool WantsJobs(const SimulateOptions& options, const Schedule& schedule) {
   return true;
 }
 
-std::string Render(const Schedule& schedule, const SimulateOptions& options, const SimulationResult& result) {
+std::string Render(const Schedule& schedule, const SimulateOptions& options, const SimulationResult& result,
+                   const std::optional<CommunicationSteps>& communication) {
   if (options.output == "json") {
-    return SimulationJson(schedule, options.simulation.steps, result, options.jobs);
+    return SimulationJson(schedule, options.simulation.steps, result, options.jobs, communication);
   }
-  if (options.output == "table") return Table(schedule, options, result);
+  if (options.output == "table") return Table(schedule, options, result, communication);
   const std::vector<DrawnJob> jobs = Drawn(result);
   DrawingOptions drawing = Drawing(schedule, options, result);
   if (options.output == "trace") return DrawTrace(jobs, drawing);
@@ -155,18 +167,120 @@ std::string Render(const Schedule& schedule, const SimulateOptions& options, con
   return DrawSvg(shown, drawing);
 }
 
+// What is said beside the schedule about its costs.
+absl::StatusOr<SimulationOptions> CostsOf(const SimulateOptions& options, int stages, DrawnTime* time) {
+  SimulationOptions costs = options.simulation;
+  *time = DrawnTime::kUnits;
+  if (options.profile.empty()) return costs;
+  const auto profile = ReadProfile(options.profile);
+  if (!profile.ok()) return profile.status();
+  const absl::Status applied = ApplyProfile(*profile, stages, {}, &costs);
+  if (!applied.ok())
+    return absl::InvalidArgumentError(absl::StrCat(options.profile, ": ", applied.message()));
+  if (profile->unit == "s") *time = DrawnTime::kSeconds;
+  return costs;
+}
+
+struct TimedCurve {
+  LiveCurve curve;
+  DrawnTime time = DrawnTime::kUnits;
+};
+
+// What the trace says happened, with the bytes that it has measured unless others are given.
+absl::StatusOr<TimedCurve> CurveOfTrace(const SimulateOptions& options) {
+  auto trace = ReadTrace(options.schedule);
+  if (!trace.ok()) return trace.status();
+  int stages = 0;
+  for (const DrawnJob& j : trace->jobs) stages = std::max(stages, j.job.stage + 1);
+  TimedCurve timed;
+  const auto costs = CostsOf(options, stages, &timed.time);
+  if (!costs.ok()) return costs.status();
+  std::vector<double> left = costs->activation;
+  if (left == std::vector<double>{0}) left = trace->left_bytes;
+  if (left.empty()) left = {0};
+  if (left.size() != 1 && left.size() < static_cast<size_t>(stages)) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s: sizes of activations are given for %d of its %d stages", options.schedule, left.size(), stages));
+  }
+  timed.time = trace->measured ? DrawnTime::kSeconds : DrawnTime::kUnits;
+  for (DrawnJob& j : trace->jobs) {
+    if (trace->measured) break;
+    j.start *= 1e3;
+    j.end *= 1e3;
+  }
+  timed.curve.name = absl::StrCat(trace->title.empty() ? options.schedule : trace->title,
+                                  trace->measured ? ", measured" : ", simulated");
+  timed.curve.live = CountLiveActivations(trace->jobs, left);
+  return timed;
+}
+
+absl::StatusOr<TimedCurve> CurveOfSchedule(const SimulateOptions& options) {
+  const auto schedule = MakeCheckedSchedule(options);
+  if (!schedule.ok()) return schedule.status();
+  TimedCurve timed;
+  auto costs = CostsOf(options, schedule->stages, &timed.time);
+  if (!costs.ok()) return costs.status();
+  if (int64_t{schedule->stages} * schedule->microbatches * costs->steps > kJobsListedMost) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(options.schedule, " has too many jobs; ask for fewer --steps"));
+  }
+  costs->record_jobs = true;
+  const auto result = Simulate(Graph(*schedule), *costs);
+  if (!result.ok()) return result.status();
+  timed.curve.name = absl::StrCat(schedule->name, ", simulated");
+  timed.curve.live = CountLiveActivations(Drawn(*result), costs->activation);
+  return timed;
+}
+
+// Activations alive over all ranks, of all that was asked for in one picture.
+absl::StatusOr<std::string> MemoryPicture(const SimulateOptions& options) {
+  std::vector<std::string> names = {options.schedule};
+  names.insert(names.end(), options.beside.begin(), options.beside.end());
+  std::vector<LiveCurve> curves;
+  LiveDrawingOptions drawing;
+  for (const std::string& name : names) {
+    SimulateOptions one = options;
+    one.schedule = name;
+    auto timed = absl::EndsWith(name, ".json") ? CurveOfTrace(one) : CurveOfSchedule(one);
+    if (!timed.ok()) return timed.status();
+    if (!curves.empty() && timed->time != drawing.time) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          name, " and ", names[0],
+          " do not have their times in one unit: one is in seconds; give a --profile whose `unit` is \"s\""));
+    }
+    drawing.time = timed->time;
+    curves.push_back(std::move(timed->curve));
+  }
+  drawing.title = "Activations alive over all ranks";
+  const bool sized = options.stages > 0 && options.microbatches > 0;
+  if (sized) {
+    drawing.subtitle = absl::StrCat(Plural(options.stages, "stage"), ", ", options.microbatches,
+                                    options.microbatches == 1 ? " micro-batch" : " micro-batches");
+  }
+  return DrawLiveActivations(curves, drawing);
+}
+
+ExitCode RunMemoryPicture(const SimulateOptions& options) {
+  const auto picture = MemoryPicture(options);
+  if (picture.ok()) return PrintData(*picture);
+  const bool failed = picture.status().code() == absl::StatusCode::kFailedPrecondition;
+  return Fail(failed ? kExitFailed : kExitUsage, picture.status().message());
+}
+
 }  // namespace
 
 ExitCode RunSimulate(const SimulateOptions& options) {
+  if (options.output == "memory") return RunMemoryPicture(options);
+  if (!options.beside.empty()) {
+    return Fail(kExitUsage, absl::StrCat("one schedule at a time, and not ", options.beside[0],
+                                         " too, unless for -o memory"));
+  }
   auto schedule = MakeCheckedSchedule(options);
   if (!schedule.ok()) return Fail(kExitUsage, schedule.status().message());
-  SimulationOptions simulation = options.simulation;
-  if (!options.profile.empty()) {
-    const auto profile = ReadProfile(options.profile);
-    if (!profile.ok()) return Fail(kExitUsage, profile.status().message());
-    const absl::Status applied = ApplyProfile(*profile, schedule->stages, {}, &simulation);
-    if (!applied.ok()) return Fail(kExitUsage, absl::StrCat(options.profile, ": ", applied.message()));
-  }
+  DrawnTime ignored;
+  auto costs = CostsOf(options, schedule->stages, &ignored);
+  if (!costs.ok()) return Fail(kExitUsage, costs.status().message());
+  SimulationOptions simulation = *std::move(costs);
   simulation.record_jobs = WantsJobs(options, *schedule);
   const int64_t listed = int64_t{schedule->stages} * schedule->microbatches * simulation.steps;
   if (simulation.record_jobs && listed > kJobsListedMost) {
@@ -179,7 +293,13 @@ ExitCode RunSimulate(const SimulateOptions& options) {
     const bool usage = result.status().code() == absl::StatusCode::kInvalidArgument;
     return Fail(usage ? kExitUsage : kExitFailed, result.status().message());
   }
-  return PrintData(Render(*schedule, options, *result));
+  std::optional<CommunicationSteps> communication;
+  if (options.communication) {
+    const auto counted = CountCommunicationSteps(graph, SteadySteps(*schedule));
+    if (!counted.ok()) return Fail(kExitFailed, counted.status().message());
+    communication = *counted;
+  }
+  return PrintData(Render(*schedule, options, *result, communication));
 }
 
 }  // namespace weft

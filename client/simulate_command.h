@@ -12,6 +12,7 @@ namespace weft {
 
 struct SimulateOptions {
   std::string schedule;             // `name[,key=value..]`, or a file (client/schedule_file.h)
+  std::vector<std::string> beside;  // of `memory`: further ones in the same picture
   int stages = 0;                   // 0 where the file says it
   int microbatches = 0;             // likewise
   int from_step = -1;               // of a trace: the step whose order is taken; -1 for its last
@@ -19,7 +20,8 @@ struct SimulateOptions {
   SimulationOptions simulation;
   std::string profile;           // times and bytes from this file (client/profile.h); empty for none
   bool jobs = false;             // list every job in the JSON
-  std::string output = "table";  // table, json, svg, trace or csv
+  bool communication = false;    // count communication steps (table and JSON)
+  std::string output = "table";  // table, json, svg, trace, csv or memory
 };
 
 ExitCode RunSimulate(const SimulateOptions& options);

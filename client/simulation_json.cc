@@ -21,6 +21,7 @@ Json RankJson(int rank, const RankStats& s) {
           {"peak_activations", s.peak_activations},
           {"peak_activation_bytes", Whole(s.peak_activation_bytes)},
           {"peak_weight_versions", s.peak_weight_versions},
+          {"held_bytes", Whole(s.held_bytes)},
           {"activation_receives", s.activation_receives},
           {"gradient_receives", s.gradient_receives},
           {"weight_fetches", s.weight_fetches},
@@ -46,7 +47,8 @@ Json JobJson(const SimulatedJob& j) {
 
 }  // namespace
 
-std::string SimulationJson(const Schedule& schedule, int steps, const SimulationResult& result, bool jobs) {
+std::string SimulationJson(const Schedule& schedule, int steps, const SimulationResult& result, bool jobs,
+                           const std::optional<CommunicationSteps>& communication) {
   Json json = {{"schedule", schedule.name},
                {"stages", schedule.stages},
                {"microbatches", schedule.microbatches},
@@ -57,9 +59,16 @@ std::string SimulationJson(const Schedule& schedule, int steps, const Simulation
                {"bubble_ratio", result.bubble_ratio},
                {"throughput_per_rank", result.throughput_per_rank},
                {"throughput_bound", result.throughput_bound},
+               {"peak_live_activations", result.peak_live_activations},
+               {"peak_live_bytes", Whole(result.peak_live_bytes)},
                {"rank_stats", Json::array()}};
   for (size_t r = 0; r < result.ranks.size(); ++r) {
     json["rank_stats"].push_back(RankJson(static_cast<int>(r), result.ranks[r]));
+  }
+  if (communication.has_value()) {
+    json["communication_steps"] = communication->most;
+    json["communication_chain"] = communication->chain;
+    json["messages"] = communication->messages;
   }
   std::string text = json.dump();
   if (jobs) {

@@ -61,6 +61,13 @@ std::optional<DrawnJob> JobOfEvent(const Json& event) {
   return job;
 }
 
+std::string Title(const Json& event) {
+  const auto args = event.find("args");
+  if (args == event.end() || !args->is_object()) return "";
+  const auto name = args->find("name");
+  return name != args->end() && name->is_string() ? name->get<std::string>() : "";
+}
+
 // What is no list of lists of stages counts as a chain.
 std::vector<std::vector<int>> Inputs(const Json& json) {
   std::vector<std::vector<int>> inputs;
@@ -76,6 +83,18 @@ std::vector<std::vector<int>> Inputs(const Json& json) {
     }
   }
   return inputs;
+}
+
+// Likewise: what is no list of sizes tells none.
+std::vector<double> LeftBytes(const Json& json) {
+  std::vector<double> left;
+  const auto found = json.find("left_bytes");
+  if (found == json.end() || !found->is_array()) return {};
+  for (const Json& bytes : *found) {
+    if (!bytes.is_number_unsigned()) return {};
+    left.push_back(bytes.get<double>());
+  }
+  return left;
 }
 
 }  // namespace
@@ -100,6 +119,7 @@ absl::StatusOr<Trace> ReadTrace(const std::string& path) {
         bad = events;
       }
     }
+    if (phase == "M" && value.value("name", "") == "process_name") trace.title = Title(value);
     ++events;
     return false;
   };
@@ -108,6 +128,8 @@ absl::StatusOr<Trace> ReadTrace(const std::string& path) {
   if (json.is_object()) {
     trace.ranks = std::max(trace.ranks, Number(json, "ranks", kNumberMost + 1).value_or(0));
     trace.inputs = Inputs(json);
+    trace.left_bytes = LeftBytes(json);
+    trace.measured = json.contains("measured") && json["measured"] == true;
   }
   if (bad >= 0 || trace.jobs.empty()) {
     return absl::InvalidArgumentError(

@@ -17,9 +17,12 @@
 namespace weft {
 
 struct Trace {
+  std::string title;           // of what ran: "tiny: 1f1b"
+  bool measured = false;       // else simulated, a unit of time as a millisecond
   std::vector<DrawnJob> jobs;  // in seconds since the first job's start; at least one
   int ranks = 0;
   std::vector<std::vector<int>> inputs;  // as Schedule::inputs
+  std::vector<double> left_bytes;        // by stage: of a micro-batch's activation; empty if not told
 };
 
 absl::StatusOr<Trace> ReadTrace(const std::string& path);

@@ -45,12 +45,27 @@ Json BytesSent(const std::vector<RankReport>& reports) {
   return sums.empty() ? Json(Json::object()) : Json(sums);
 }
 
+// By stage, the most that a forward left on any rank; empty if no rank has told.
+std::vector<int64_t> LeftBytes(const TrainResults& results) {
+  std::vector<int64_t> left(results.spec.stages(), 0);
+  bool told = false;
+  for (const RankReport& report : results.reports) {
+    for (const auto& [stage, bytes] : report.left_bytes) {
+      if (stage >= results.spec.stages()) continue;
+      left[stage] = std::max(left[stage], bytes);
+      told = true;
+    }
+  }
+  return told ? left : std::vector<int64_t>();
+}
+
 DrawingOptions Drawing(const TrainResults& results) {
   DrawingOptions drawing;
   drawing.title = absl::StrCat(results.spec.name, ": ", ToText(results.spec.schedule));
   drawing.ranks = results.ranks;
   drawing.stages = results.spec.stages();
   drawing.inputs = StageInputs(CountLayers(results.spec.model), results.spec.layers_of_stage);
+  drawing.left_bytes = LeftBytes(results);
   drawing.time = DrawnTime::kSeconds;
   return drawing;
 }
@@ -178,6 +193,7 @@ Json SummaryJson(const TrainResults& r) {
     json["predicted_step_seconds"] = r.predicted_step_seconds;
     json["bytes_sent"] = BytesSent(r.reports);
     json["peak_bytes"] = ByRank(r.reports, &RankReport::peak_bytes);
+    json["left_bytes"] = LeftBytes(r);
     json["idle_seconds"] = ByRank(r.reports, &RankReport::idle_seconds);
     json["busy_seconds"] = ByRank(r.reports, &RankReport::busy_seconds);
     json["wall_seconds"] = Json::array();

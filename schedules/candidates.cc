@@ -49,4 +49,28 @@ std::vector<Candidate> Candidates(int stages, int microbatches) {
   return all;
 }
 
+std::vector<Candidate> PlainCandidates(int stages, int microbatches) {
+  std::vector<Candidate> all;
+  const auto add_if_made = [&](const Candidate& c) {
+    auto schedule = MakeSchedule(c.name, c.parameters, stages, microbatches);
+    if (schedule.ok() && ApplyRule(c.rule, c.name, &*schedule).ok()) all.push_back(c);
+  };
+  add_if_made({"lpp", {{"groups", "1"}, {"ranks", "1"}}});
+  for (const Family& family : Families()) {
+    // The plain form, and each word that a parameter takes beside its default.
+    std::vector<Candidate> forms = {{family.name, {}}};
+    for (const FamilyParameter& p : family.parameters) {
+      for (size_t i = 1; i < p.values.size(); ++i) forms.push_back({family.name, {{p.name, p.values[i]}}});
+    }
+    for (const Candidate& form : forms) {
+      add_if_made(form);
+      if (!family.takes_rules || stages == 1) continue;
+      for (const std::string& rule : RuleNames()) {
+        if (rule != Candidate().rule) add_if_made({form.name, form.parameters, rule});
+      }
+    }
+  }
+  return all;
+}
+
 }  // namespace weft

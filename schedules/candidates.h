@@ -23,6 +23,11 @@ struct Candidate {
 // MakeSchedule, which says why. Families and rules that read old weights are left out: they train otherwise.
 std::vector<Candidate> Candidates(int stages, int microbatches);
 
+// The schedules to try for real on a machine: all on one rank, every family in its plain form, and each rule
+// and each form of weights by the families that take them, as far as the sizes allow. Also those that read
+// old weights.
+std::vector<Candidate> PlainCandidates(int stages, int microbatches);
+
 }  // namespace weft
 
 #endif  // WEFT_SCHEDULES_CANDIDATES_H_

@@ -34,7 +34,9 @@ struct DrawingOptions {
   std::string subtitle;  // "4 stages, 8 micro-batches"
   int ranks = 1;
   int stages = 1;
-  std::vector<std::vector<int>> inputs = {};  // of each stage, as Schedule::inputs; only traces tell them
+  // Only traces tell these: of each stage, as Schedule::inputs, and the bytes of a micro-batch's activation.
+  std::vector<std::vector<int>> inputs = {};
+  std::vector<int64_t> left_bytes = {};
   DrawnTime time = DrawnTime::kUnits;
 };
 

@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "schedules/drawing.h"
+#include "schedules/svg_text.h"
 
 namespace weft {
 namespace {
@@ -41,53 +42,12 @@ constexpr std::array<Palette, kJobKinds> kPalette = {{
     {{0xc7, 0x6b, 0x4f}, {0xc7, 0x6b, 0x4f}, "#ffffff"},  // update: brick
 }};
 
-std::string Escape(absl::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    switch (c) {
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '&':
-        out += "&amp;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      default:
-        // Control characters are not allowed in XML at all.
-        if (static_cast<unsigned char>(c) >= 0x20) out += c;
-    }
-  }
-  return out;
-}
-
-// A length with as few digits as it needs.
-std::string Length(double x) {
-  std::string text = absl::StrFormat("%.2f", x);
-  while (text.back() == '0') text.pop_back();
-  if (text.back() == '.') text.pop_back();
-  return text == "-0" ? "0" : text;
-}
-
 std::string Hex(const Palette& palette, int tint) {
   const double t = static_cast<double>(tint) / (kTints - 1);
   const auto mix = [t](double a, double b) { return static_cast<int>(std::lround(a + (b - a) * t)); };
   return absl::StrFormat("#%02x%02x%02x", mix(palette.first.red, palette.last.red),
                          mix(palette.first.green, palette.last.green),
                          mix(palette.first.blue, palette.last.blue));
-}
-
-// The distance between ticks: 1, 2 or 5 times a power of ten, with 5 to 12 ticks.
-double TickDistance(double span) {
-  const double power = std::pow(10, std::floor(std::log10(span / 5)));
-  for (const double factor : {5.0, 2.0, 1.0}) {
-    if (span / (power * factor) >= 5) return power * factor;
-  }
-  return power;
 }
 
 class SvgTimeline {
@@ -112,20 +72,13 @@ class SvgTimeline {
   std::string Draw() {
     const double height = kTop + row_ * options_.ranks + kBottom;
     const double width = kLeft + kPlot + kRight;
-    absl::StrAppend(
-        &out_, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 ", Length(width), " ", Length(height),
-        "\" width=\"", Length(width), "\" height=\"", Length(height),
-        "\" font-family=\"system-ui, 'DejaVu Sans', sans-serif\" font-size=\"12\" fill=\"#333\">\n");
-    absl::StrAppend(&out_, "<title>", Escape(options_.title), "</title>\n", Style(),
-                    "<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n");
-    absl::StrAppend(&out_, "<text x=\"", Length(kLeft), "\" y=\"26\" font-size=\"17\" font-weight=\"600\">",
-                    Escape(options_.title), "</text>\n");
-    absl::StrAppend(&out_, "<text x=\"", Length(kLeft), "\" y=\"46\" fill=\"#666\">",
-                    Escape(options_.subtitle), "</text>\n");
-    absl::StrAppend(&out_, "<text x=\"", Length(kLeft + kPlot + 8), "\" y=\"", Length(kTop - 8),
+    absl::StrAppend(&out_, OpenSvg(width, height, options_.title, Style()),
+                    SvgHeading(kLeft, options_.title, options_.subtitle));
+    absl::StrAppend(&out_, "<text x=\"", SvgLength(kLeft + kPlot + 8), "\" y=\"", SvgLength(kTop - 8),
                     "\" font-size=\"11\" fill=\"#666\">busy</text>\n");
     Rows();
-    Axis();
+    absl::StrAppend(
+        &out_, SvgTimeAxis(kLeft, kTop + row_ * options_.ranks + 4, kPlot, end_ - begin_, options_.time));
     Legend();
     absl::StrAppend(&out_, "</svg>\n");
     return std::move(out_);
@@ -154,7 +107,7 @@ class SvgTimeline {
         absl::StrAppend(&style, ".k", k, "t", tint, "{fill:", Hex(kPalette[k], tint), "}");
       }
       absl::StrAppend(&style, "\n.x", k, "{fill:", kPalette[k].text,
-                      ";text-anchor:middle;font-size:", Length(FontSize()), "px}\n");
+                      ";text-anchor:middle;font-size:", SvgLength(FontSize()), "px}\n");
     }
     return style + "</style>\n";
   }
@@ -164,12 +117,12 @@ class SvgTimeline {
     for (Rank rank = 0; rank < options_.ranks; ++rank) {
       const double middle = Y(rank) + BoxHeight() / 2 + 4;
       // The row's ground is what idle looks like.
-      absl::StrAppend(&out_, "<rect x=\"", Length(kLeft), "\" y=\"", Length(Y(rank)), "\" width=\"",
-                      Length(kPlot), "\" height=\"", Length(BoxHeight()), "\" fill=\"#f1efea\"/>\n");
+      absl::StrAppend(&out_, "<rect x=\"", SvgLength(kLeft), "\" y=\"", SvgLength(Y(rank)), "\" width=\"",
+                      SvgLength(kPlot), "\" height=\"", SvgLength(BoxHeight()), "\" fill=\"#f1efea\"/>\n");
       if (row_ >= 12 || rank % 8 == 0) {
-        absl::StrAppend(&out_, "<text x=\"", Length(kLeft - 8), "\" y=\"", Length(middle),
-                        "\" text-anchor=\"end\" font-size=\"", Length(std::max(9.0, FontSize())), "\">rank ",
-                        rank, "</text>\n");
+        absl::StrAppend(&out_, "<text x=\"", SvgLength(kLeft - 8), "\" y=\"", SvgLength(middle),
+                        "\" text-anchor=\"end\" font-size=\"", SvgLength(std::max(9.0, FontSize())),
+                        "\">rank ", rank, "</text>\n");
       }
       const size_t first = next;
       while (next < jobs_.size() && jobs_[next].rank == rank) ++next;
@@ -214,10 +167,10 @@ class SvgTimeline {
     const double x = X(drawn.start), width = std::max(X(end) - x, kHair);
     const double height = lane == Lane::kWhole ? BoxHeight() : BoxHeight() / 2;
     const double y = Y(drawn.rank) + (lane == Lane::kLower ? height : 0);
-    absl::StrAppend(&out_, "<rect class=\"k", kind, "t", Tint(drawn.job.stage), "\" x=\"", Length(x),
-                    "\" y=\"", Length(y), "\" width=\"", Length(width), "\" height=\"", Length(height),
-                    "\"><title>", Describe(drawn.job), ", ", Time(drawn.start), " to ", Time(end),
-                    "</title></rect>\n");
+    absl::StrAppend(&out_, "<rect class=\"k", kind, "t", Tint(drawn.job.stage), "\" x=\"", SvgLength(x),
+                    "\" y=\"", SvgLength(y), "\" width=\"", SvgLength(width), "\" height=\"",
+                    SvgLength(height), "\"><title>", Describe(drawn.job), ", ", Time(drawn.start), " to ",
+                    Time(end), "</title></rect>\n");
     const std::string label = Label(drawn.job);
     // A narrow or low box has smaller figures, down to what can still be read.
     const double fits = (width - 2) / (0.62 * static_cast<double>(std::max<size_t>(1, label.size())));
@@ -225,9 +178,9 @@ class SvgTimeline {
     if (label.empty() || font < 7) return;
     labelled_ = true;
     absl::StrAppend(&out_, "<text class=\"x", kind, "\"",
-                    font < FontSize() ? absl::StrCat(" style=\"font-size:", Length(font), "px\"") : "",
-                    " x=\"", Length(x + width / 2), "\" y=\"", Length(y + height / 2 + font * 0.36), "\">",
-                    label, "</text>\n");
+                    font < FontSize() ? absl::StrCat(" style=\"font-size:", SvgLength(font), "px\"") : "",
+                    " x=\"", SvgLength(x + width / 2), "\" y=\"", SvgLength(y + height / 2 + font * 0.36),
+                    "\">", label, "</text>\n");
   }
 
   // The micro-batch; with the stage before it where a rank has several.
@@ -255,8 +208,8 @@ class SvgTimeline {
       busy += std::max(0.0, j.end - std::max(j.start, until));
       until = std::max(until, j.end);
     }
-    absl::StrAppend(&out_, "<text x=\"", Length(kLeft + kPlot + 8), "\" y=\"", Length(middle),
-                    "\" font-size=\"", Length(std::max(9.0, FontSize())), "\" fill=\"#666\">",
+    absl::StrAppend(&out_, "<text x=\"", SvgLength(kLeft + kPlot + 8), "\" y=\"", SvgLength(middle),
+                    "\" font-size=\"", SvgLength(std::max(9.0, FontSize())), "\" fill=\"#666\">",
                     absl::StrFormat("%.0f %%", 100 * busy / (end_ - begin_)), "</text>\n");
   }
 
@@ -266,35 +219,13 @@ class SvgTimeline {
     return options_.time == DrawnTime::kSeconds ? FormatSeconds(t) : absl::StrFormat("%.6g", t);
   }
 
-  void Axis() {
-    const double y = kTop + row_ * options_.ranks + 4;
-    // Seconds are shown in the largest unit in which the axis has whole numbers.
-    const bool seconds = options_.time == DrawnTime::kSeconds;
-    const double span = end_ - begin_;
-    const double scale = !seconds || span >= 5 ? 1 : span >= 5e-3 ? 1e3 : 1e6;
-    const char* unit = !seconds ? "time units" : scale == 1 ? "s" : scale == 1e3 ? "ms" : "us";
-    const double distance = TickDistance(span * scale) / scale;
-    absl::StrAppend(&out_, "<g stroke=\"#bbb\" fill=\"none\"><path d=\"M", Length(kLeft), " ", Length(y), "h",
-                    Length(kPlot));
-    const int ticks = static_cast<int>(std::floor(span / distance * (1 + 1e-9)));
-    for (int i = 0; i <= ticks; ++i)
-      absl::StrAppend(&out_, "M", Length(X(begin_ + i * distance)), " ", Length(y), "v5");
-    absl::StrAppend(&out_, "\"/></g>\n<g font-size=\"11\" fill=\"#666\" text-anchor=\"middle\">\n");
-    for (int i = 0; i <= ticks; ++i) {
-      absl::StrAppend(&out_, "<text x=\"", Length(X(begin_ + i * distance)), "\" y=\"", Length(y + 18), "\">",
-                      absl::StrFormat("%g", i * distance * scale), "</text>\n");
-    }
-    absl::StrAppend(&out_, "<text x=\"", Length(kLeft + kPlot + 24), "\" y=\"", Length(y + 18),
-                    "\" text-anchor=\"start\">", unit, "</text>\n</g>\n");
-  }
-
   void Legend() {
     double x = kLeft;
     const double y = kTop + row_ * options_.ranks + 40;
     const auto entry = [&](const std::string& fill, absl::string_view text) {
-      absl::StrAppend(&out_, "<rect x=\"", Length(x), "\" y=\"", Length(y),
-                      "\" width=\"14\" height=\"12\" fill=\"", fill, "\"/><text x=\"", Length(x + 20),
-                      "\" y=\"", Length(y + 10), "\" font-size=\"11\">", text, "</text>\n");
+      absl::StrAppend(&out_, "<rect x=\"", SvgLength(x), "\" y=\"", SvgLength(y),
+                      "\" width=\"14\" height=\"12\" fill=\"", fill, "\"/><text x=\"", SvgLength(x + 20),
+                      "\" y=\"", SvgLength(y + 10), "\" font-size=\"11\">", text, "</text>\n");
       x += 20 + 6.4 * static_cast<double>(text.size()) + 22;
     };
     for (int k = 0; k < kJobKinds; ++k) {
@@ -304,7 +235,7 @@ class SvgTimeline {
     std::vector<std::string> remarks;
     if (labelled_) remarks.push_back(StagesMove() ? "number: stage.micro-batch" : "number: micro-batch");
     if (options_.stages > 1) remarks.push_back("shade: stage, later is darker");
-    absl::StrAppend(&out_, "<text x=\"", Length(x), "\" y=\"", Length(y + 10),
+    absl::StrAppend(&out_, "<text x=\"", SvgLength(x), "\" y=\"", SvgLength(y + 10),
                     "\" font-size=\"11\" fill=\"#666\">", absl::StrJoin(remarks, "; "), "</text>\n");
   }
 

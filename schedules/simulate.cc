@@ -113,6 +113,8 @@ class Simulation {
   std::vector<Rank> touched_;  // ranks that may have something to dispatch
   int64_t done_ = 0;
   double now_ = 0;
+  int live_ = 0;  // activations over all ranks
+  double live_bytes_ = 0;
   SimulationResult result_;
 };
 
@@ -295,6 +297,8 @@ void Simulation::CountEnd(int64_t id, const JobInfo& info, Rank rank) {
   if (!info.apart || leaves_nothing) state.ready.Release(info.stage);
   --state.activations;
   state.activation_bytes -= OfStage(options_.activation, info.stage);
+  --live_;
+  live_bytes_ = live_ == 0 ? 0 : live_bytes_ - OfStage(options_.activation, info.stage);
 }
 
 void Simulation::End(int64_t id) {
@@ -322,6 +326,9 @@ void Simulation::Start(Rank rank, int64_t id, double duration) {
     stats.peak_activations = std::max(stats.peak_activations, ++state.activations);
     state.activation_bytes += OfStage(options_.activation, info.stage);
     stats.peak_activation_bytes = std::max(stats.peak_activation_bytes, state.activation_bytes);
+    result_.peak_live_activations = std::max(result_.peak_live_activations, ++live_);
+    live_bytes_ += OfStage(options_.activation, info.stage);
+    result_.peak_live_bytes = std::max(result_.peak_live_bytes, live_bytes_);
   }
   const double end = now_ + duration;
   if (end > state.busy_until) {

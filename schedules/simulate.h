@@ -76,6 +76,8 @@ struct SimulationResult {
   double bubble_ratio = 0;
   double throughput_per_rank = 0;
   double throughput_bound = 0;
+  int peak_live_activations = 0;  // over all ranks at a time
+  double peak_live_bytes = 0;
   std::vector<RankStats> ranks;
   std::vector<double> step_end;    // end of each step's last update
   std::vector<SimulatedJob> jobs;  // by start time, if recorded

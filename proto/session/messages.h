@@ -73,6 +73,7 @@ struct RankReport {
   std::map<std::string, double> busy_seconds;                 // by job kind
   std::map<std::string, double> idle_seconds;                 // by cause
   std::map<std::string, int64_t> live_bytes, peak_bytes;      // by memory class
+  std::map<int32_t, int64_t> left_bytes;                      // by stage: by a forward until its backward
   std::map<std::string, int64_t> bytes_sent, bytes_received;  // by tensor kind, rank to rank
   int32_t peak_activations = 0;
   int32_t peak_weight_versions = 0;  // of one stage's weights; 0 for a rank that holds none

@@ -59,8 +59,8 @@ TEST(Cli_Usage, MistakesInArguments_ExitTwoWithNearestName) {
   ExpectUsageError(Simulate({"--step", "3"}), "did you mean \"--steps\"?");
   ExpectUsageError(Simulate({"--steps"}), "--steps");
   ExpectUsageError(Simulate({"--steps", "0"}), "not in range");
-  ExpectUsageError(Simulate({"-o", "pdf"}), "pdf not in {table,json,svg,trace,csv}");
-  ExpectUsageError(Simulate({"more"}), "not expected: more");
+  ExpectUsageError(Simulate({"-o", "pdf"}), "pdf not in {table,json,svg,trace,csv,memory}");
+  ExpectUsageError(Simulate({"more"}), "one schedule at a time, and not more too");
 }
 
 TEST(Cli_Simulate, BadSchedulesAndSizes_ExitTwoWithReason) {
@@ -210,6 +210,7 @@ TEST(Cli_Simulate, Json_HasTheFieldsAndFiguresOfTheContract) {
                       {"peak_activations", 4},
                       {"peak_activation_bytes", 400},
                       {"peak_weight_versions", 1},
+                      {"held_bytes", 0},
                       {"activation_receives", 0},
                       {"gradient_receives", 8},
                       {"weight_fetches", 0},

@@ -184,6 +184,22 @@ TEST(CyclicRule, WrongSizesOrFamilies_AreRefusedWithTheReason) {
   EXPECT_THAT(refusal({"ddp", {}}, "cdp_v3", 4, 4), HasSubstr("did you mean 'cdp_v1'?"));
 }
 
+TEST(PlainCandidates, EqualSizes_HaveTheRulesOthersDoNot) {
+  const auto texts = [](int stages, int microbatches) {
+    std::vector<std::string> texts;
+    for (const Candidate& c : PlainCandidates(stages, microbatches)) {
+      auto schedule = MakeSchedule(c.name, c.parameters, stages, microbatches);
+      EXPECT_TRUE(schedule.ok() && ApplyRule(c.rule, c.name, &*schedule).ok()) << c.name;
+      texts.push_back(absl::StrCat(c.name, c.rule == "sync" ? "" : absl::StrCat(",rule=", c.rule)));
+    }
+    return texts;
+  };
+  EXPECT_THAT(texts(3, 3), AllOf(testing::Contains("ddp"), testing::Contains("ddp,rule=cdp_v1"),
+                                 testing::Contains("fsdp,rule=cdp_v2"), testing::Contains("pipedream_2bw"),
+                                 testing::Contains("lpp"), testing::Not(testing::Contains("pipedream"))));
+  EXPECT_THAT(texts(3, 4), AllOf(testing::Contains("ddp"), testing::Each(testing::Not(HasSubstr("rule")))));
+}
+
 TEST(CyclicRule, Sync_ChangesNothing) {
   Schedule schedule = *MakeSchedule("zb_h1", {}, 4, 8);
   EXPECT_TRUE(ApplyRule("sync", "zb_h1", &schedule).ok());

@@ -252,6 +252,10 @@ void WorkerLoop::RunTask(Slot* slot) {
     mu_.Lock();
     const int64_t now = MonotonicNow();
     if (!outcome.status.ok()) Fail(now, outcome.status);
+    if (outcome.left_bytes.has_value()) {
+      int64_t& most = SlotOf(rank)->left_bytes[what.stage];
+      most = std::max(most, *outcome.left_bytes);
+    }
     ++past_.jobs[static_cast<int>(what.kind)];
     job_ns_ += (outcome.end_ns - outcome.start_ns - job_ns_) / 8;
     last_job_end_ = now;
@@ -414,6 +418,7 @@ void WorkerLoop::SeatRanks(int64_t now, const Assign& a) {
     slot->second = pairs ? slots_[ranks + i].get() : nullptr;
     slot->saved_stages.clear();
     slot->bytes_sent.fill(0);
+    slot->left_bytes.clear();
     slot->bytes_received.fill(0);
   }
 }
@@ -540,6 +545,7 @@ std::vector<RankReport> WorkerLoop::Reports(int64_t now) {
       r.bytes_sent[name] = static_cast<int64_t>(slot->bytes_sent[k]);
       r.bytes_received[name] = static_cast<int64_t>(slot->bytes_received[k]);
     }
+    r.left_bytes = slot->left_bytes;
     r.peak_activations = core_.peak_activations(rank);
     r.peak_weight_versions = core_.peak_weight_versions(rank);
     r.wall_seconds = 1e-9 * static_cast<double>(clock.wall());

@@ -19,6 +19,7 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -112,6 +113,7 @@ class WorkerLoop {
     CondVar wake;
     std::vector<int> saved_stages;
     std::array<uint64_t, kTensorKinds> bytes_sent{}, bytes_received{};
+    std::map<int32_t, int64_t> left_bytes;  // by stage: the most that a forward left
     std::thread thread;
   };
   static constexpr int kNobody = -1, kMain = -2;

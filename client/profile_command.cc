@@ -1,0 +1,119 @@
+#include "client/profile_command.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <fstream>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "client/measured_run.h"
+#include "client/profile.h"
+#include "client/run_file.h"
+#include "client/scratch_folder.h"
+#include "client/stop_signals.h"
+#include "proto/run/model_layers.h"
+
+namespace weft {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Without the slowest and the fastest, where enough are left.
+double TypicalOf(std::vector<double> seconds) {
+  if (seconds.empty()) return 0;
+  std::sort(seconds.begin(), seconds.end());
+  const std::ptrdiff_t left_out = seconds.size() < 4 ? 0 : 1;
+  const double sum = std::accumulate(seconds.begin() + left_out, seconds.end() - left_out, 0.0);
+  return sum / static_cast<double>(static_cast<std::ptrdiff_t>(seconds.size()) - 2 * left_out);
+}
+
+// By kind and layer.
+std::array<std::vector<double>, kJobKinds> TypicalTimes(const Trace& trace, size_t layers) {
+  std::array<std::vector<std::vector<double>>, kJobKinds> samples;
+  for (auto& of_kind : samples) of_kind.resize(layers);
+  const bool several =
+      std::any_of(trace.jobs.begin(), trace.jobs.end(), [](const DrawnJob& j) { return j.job.step > 0; });
+  for (const DrawnJob& j : trace.jobs) {
+    if (several && j.job.step == 0) continue;  // it meets cold caches and memory that is not there yet
+    if (static_cast<size_t>(j.job.stage) < layers) {
+      samples[static_cast<int>(j.job.kind)][j.job.stage].push_back(j.end - j.start);
+    }
+  }
+  std::array<std::vector<double>, kJobKinds> times;
+  for (int k = 0; k < kJobKinds; ++k) {
+    for (std::vector<double>& of_layer : samples[k]) times[k].push_back(TypicalOf(std::move(of_layer)));
+  }
+  return times;
+}
+
+ExitCode Print(const std::string& text, const std::string& path) {
+  if (path.empty()) return PrintData(text);
+  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+  file << text;
+  file.close();
+  return file ? kExitOk : Fail(kExitFailed, absl::StrCat("cannot write ", path));
+}
+
+}  // namespace
+
+RunSpec ProfilingRun(const RunSpec& run, int steps) {
+  RunSpec profiling = run;
+  profiling.name = absl::StrCat("profile-", run.name).substr(0, 63);
+  profiling.layers_of_stage.assign(CountLayers(run.model).size(), 1);
+  profiling.train.batch = run.microbatch_samples();
+  profiling.train.microbatches = 1;
+  profiling.train.steps = steps;
+  profiling.schedule = ScheduleSpec();
+  profiling.schedule.name = "lpp";
+  profiling.schedule.parameters = {{"groups", "1"}, {"ranks", "1"}};
+  profiling.schedule.activations = run.schedule.activations;
+  profiling.memory = 0;
+  return profiling;
+}
+
+Json ProfileOf(const RunSpec& run, const MeasuredRun& measured) {
+  const std::vector<LayerCount> layers = CountLayers(run.model);
+  // Weights and what goes from layer to layer have the sizes of their numbers; nothing to measure.
+  const Profile counted = CountedProfile(run, 1e9);
+  const auto times = TypicalTimes(measured.trace, layers.size());
+  const auto time = [&](JobKind kind, size_t layer) { return times[static_cast<int>(kind)][layer]; };
+  Json json = {{"name", run.name}, {"unit", "s"}, {"layers", Json::array()}};
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const bool told = i < measured.trace.left_bytes.size();
+    const double left = told ? measured.trace.left_bytes[i] : counted.parts[i].activation_bytes;
+    json["layers"].push_back({{"name", layers[i].name},
+                              {"forward", time(JobKind::kForward, i)},
+                              {"backward", time(JobKind::kBackward, i)},
+                              {"update", time(JobKind::kUpdate, i)},
+                              {"activation_bytes", std::llround(left)},
+                              {"output_bytes", std::llround(counted.parts[i].output_bytes)},
+                              {"weight_bytes", std::llround(counted.parts[i].weight_bytes)},
+                              {"state_bytes", std::llround(counted.parts[i].state_bytes)}});
+  }
+  return json;
+}
+
+ExitCode RunProfile(const ProfileOptions& options) {
+  const auto run = ReadRunFile(options.file);
+  if (!run.ok()) return Fail(kExitBadConfiguration, run.status().message());
+  const RunSpec profiling = ProfilingRun(*run, options.steps);
+  const auto scratch = ScratchFolder::Make();
+  if (!scratch.ok()) return Fail(kExitFailed, scratch.status().message());
+  StopSignals signals;
+  const auto measured = TrainAndMeasure(profiling, 1, **scratch / "profile", &signals);
+  if (measured.status().code() == absl::StatusCode::kCancelled) {
+    PrintMessage(measured.status().message());
+    return kExitInterrupted;
+  }
+  if (!measured.ok()) return Fail(kExitFailed, measured.status().message());
+  Json json = ProfileOf(profiling, *measured);
+  json["name"] = run->name;
+  return Print(json.dump(2) + "\n", options.output);
+}
+
+}  // namespace weft

@@ -1,0 +1,33 @@
+// `weft profile`: measures what each layer of a run file's model costs, as a profile (profile.h) that the
+// simulator takes.
+#ifndef WEFT_CLIENT_PROFILE_COMMAND_H_
+#define WEFT_CLIENT_PROFILE_COMMAND_H_
+
+#include <string>
+
+#include "client/console.h"
+#include "client/measured_schedules.h"
+#include "nlohmann/json.hpp"
+#include "proto/run/run_spec.h"
+
+namespace weft {
+
+struct ProfileOptions {
+  std::string file;    // the run file; its data must be there
+  int steps = 6;       // that are trained; the first one is not counted
+  std::string output;  // the profile's file; empty for standard output
+};
+
+// The run with each layer as a stage, one micro-batch of the same size a step, and all on one rank: what its
+// jobs take and leave is each layer's own.
+RunSpec ProfilingRun(const RunSpec& run, int steps);
+
+// The profile of such a run: means without the first step, the slowest and the fastest.
+nlohmann::ordered_json ProfileOf(const RunSpec& run, const MeasuredRun& measured);
+
+// Main thread only.
+ExitCode RunProfile(const ProfileOptions& options);
+
+}  // namespace weft
+
+#endif  // WEFT_CLIENT_PROFILE_COMMAND_H_

@@ -1,0 +1,32 @@
+// Texts, lengths and axes of the pictures that drawing.h and drawing_memory.h make. Pure.
+#ifndef WEFT_SCHEDULES_SVG_TEXT_H_
+#define WEFT_SCHEDULES_SVG_TEXT_H_
+
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "schedules/drawing.h"
+
+namespace weft {
+
+// As it may stand between tags and in attributes. Control characters, which XML does not allow, are left out.
+std::string EscapeXml(absl::string_view text);
+
+// A length with as few digits as it needs.
+std::string SvgLength(double x);
+
+// The distance between ticks of an axis: 1, 2 or 5 times a power of ten, with 5 to 12 ticks.
+double TickDistance(double span);
+
+// The opening tag of a picture of that size, its title for readers, and a white ground.
+std::string OpenSvg(double width, double height, absl::string_view title, absl::string_view style);
+// Title and subtitle above the picture, from `x` on.
+std::string SvgHeading(double x, absl::string_view title, absl::string_view subtitle);
+
+// A time axis from `x` on, `plot` wide, for `span` units of time. Seconds are shown in the largest unit in
+// which the axis has whole numbers.
+std::string SvgTimeAxis(double x, double y, double plot, double span, DrawnTime time);
+
+}  // namespace weft
+
+#endif  // WEFT_SCHEDULES_SVG_TEXT_H_
