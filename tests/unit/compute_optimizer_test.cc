@@ -13,6 +13,11 @@
 namespace weft {
 namespace {
 
+// A rate that changes, as a schedule's does.
+double RateAt(const OptimizerSpec& spec, int step) {
+  return std::visit([](const auto& s) { return s.lr; }, spec) / (1 + step % 3);
+}
+
 void ExpectEqualsTorch(const OptimizerSpec& spec, torch::optim::Optimizer& reference, torch::Tensor weights) {
   const int64_t n = weights.numel();
   std::vector<float> own(weights.const_data_ptr<float>(), weights.const_data_ptr<float>() + n);
@@ -22,8 +27,9 @@ void ExpectEqualsTorch(const OptimizerSpec& spec, torch::optim::Optimizer& refer
   for (int step = 0; step < 20; ++step) {
     const torch::Tensor gradient = torch::randn({n});
     weights.mutable_grad() = gradient.clone();
+    for (auto& group : reference.param_groups()) group.options().set_lr(RateAt(spec, step));
     reference.step();
-    optimizer.Begin();
+    optimizer.Begin(RateAt(spec, step));
     optimizer.Apply(own.data(), own.data(), gradient.const_data_ptr<float>(),
                     {state[0].data(), state[1].data()}, n);
   }

@@ -123,8 +123,8 @@ class RankCompute {
   // The next version, by one optimizer step of what the rank holds of the stage: from `sums` (all parts of
   // that, in order), or from the held sum when `sums` is empty. The mean over micro-batches is taken by
   // scaling the loss, not here. The optimizer's state is that of the newest version, whatever versions the
-  // gradients were made with. `keep`: the version that it begins with stays, for jobs that will read it;
-  // without, it is gone.
+  // gradients were made with, and its learning rate is that of job.step. `keep`: the version that it begins
+  // with stays, for jobs that will read it; without, it is gone.
   virtual absl::Status Update(const Job& job, const std::vector<Tensor>& sums, bool keep) = 0;
 
   // The next version of an adopted stage: a copy of what another rank made. `keep` as in Update.

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "proto/run/learning_rate.h"
 #include "proto/run/run_schedule.h"
 #include "worker/shell/compute/checkpoint.h"
 #include "worker/shell/compute/elementwise.h"
@@ -256,7 +257,7 @@ absl::Status CpuRank::Update(const Job& job, const std::vector<Tensor>& sums, bo
                  [&]() -> absl::Status {
                    absl::StatusOr<Stage*> stage = HeldStage(job.stage);
                    if (!stage.ok()) return stage.status();
-                   return ApplyUpdate(**stage, parts, keep);
+                   return ApplyUpdate(**stage, job.step, parts, keep);
                  });
 }
 
@@ -272,7 +273,7 @@ absl::StatusOr<std::shared_ptr<StageWeights>> CpuRank::NextWeights(Stage& stage,
   return next;
 }
 
-absl::Status CpuRank::ApplyUpdate(Stage& stage, const std::vector<Tensor>& parts, bool keep) {
+absl::Status CpuRank::ApplyUpdate(Stage& stage, int step, const std::vector<Tensor>& parts, bool keep) {
   if (stage.adopted) {
     return absl::FailedPreconditionError(absl::StrFormat(
         "stage %d is updated by another rank; this one adopts its versions", stage.layout.stage));
@@ -287,7 +288,7 @@ absl::Status CpuRank::ApplyUpdate(Stage& stage, const std::vector<Tensor>& parts
   const std::shared_ptr<StageWeights> newest = stage.versions.newest();
   absl::StatusOr<std::shared_ptr<StageWeights>> next = NextWeights(stage, keep);
   if (!next.ok()) return next.status();
-  stage.optimizer.Begin();
+  stage.optimizer.Begin(LearningRateAt(run_.train, step));
   for (int i = 0; i < count; ++i) {
     const SliceBounds bounds = SliceOf(elements, i, count);
     Optimizer::State state{};

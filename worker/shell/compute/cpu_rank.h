@@ -135,7 +135,7 @@ class CpuRank final : public RankCompute {
                                             const std::vector<Tensor>& given);
   absl::Status Rebind(const Stage& stage, Tensor fetched, int version, Pass* pass);
   absl::StatusOr<std::shared_ptr<StageWeights>> NextWeights(Stage& stage, bool keep);
-  absl::Status ApplyUpdate(Stage& stage, const std::vector<Tensor>& parts, bool keep);
+  absl::Status ApplyUpdate(Stage& stage, int step, const std::vector<Tensor>& parts, bool keep);
   absl::Status DoAdopt(Stage& stage, const Tensor& weights, bool keep);
 
   const RunSpec run_;

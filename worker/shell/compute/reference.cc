@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "proto/run/learning_rate.h"
 #include "proto/run/model_layers.h"
 #include "proto/run/run_schedule.h"
 #include "worker/shell/compute/checkpoint.h"
@@ -128,9 +129,10 @@ class PlainModel {
   }
 
   // theta_t becomes theta_{t+1}, by the sums.
-  void Update() {
+  void Update(int t) {
+    const double rate = LearningRateAt(run_.train, t);
     for (Parameter& p : parameters_) {
-      at::Tensor next = p.kind == ParameterSpec::Kind::kStatistic ? MovedAverage(p) : Trained(&p);
+      at::Tensor next = p.kind == ParameterSpec::Kind::kStatistic ? MovedAverage(p) : Trained(&p, rate);
       next.set_requires_grad(true);
       p.values.push_front(std::move(next));
       if (static_cast<int>(p.values.size()) > Oldest(p.stage) + 1) p.values.pop_back();
@@ -210,13 +212,13 @@ class PlainModel {
     return p.values[std::min(staleness_(p.stage, microbatch), most)];
   }
 
-  static at::Tensor Trained(Parameter* p) {
+  static at::Tensor Trained(Parameter* p, double rate) {
     Optimizer::State state{};
     for (size_t i = 0; i < p->state.size(); ++i) state[i] = p->state[i].mutable_data_ptr<float>();
     const at::Tensor gradient = p->gradient.contiguous();
     const at::Tensor& value = p->values.front();
     at::Tensor next = at::empty_like(value.detach());
-    p->optimizer.Begin();
+    p->optimizer.Begin(rate);
     p->optimizer.Apply(value.const_data_ptr<float>(), next.mutable_data_ptr<float>(),
                        gradient.const_data_ptr<float>(), state, value.numel());
     return next;
@@ -267,7 +269,7 @@ absl::Status Train(const RunSpec& run, const std::string& out_dir,
       (loss / run.train.microbatches).backward();
       model.AddGradients(b);
     }
-    model.Update();
+    model.Update(step);
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
     if (!on_step({step, loss_sum / run.train.microbatches, seconds.count()})) {
       return absl::CancelledError(absl::StrCat("the reference was stopped after step ", step));

@@ -19,7 +19,7 @@ inline constexpr float kStatisticMomentum = 0.1f;
 
 // out = weights after the step, for elements [begin, begin + n) of the buffer that `layout` describes, which
 // the other pointers point at; `out` may be `weights`. `gradient` is the sum over `microbatches`. Requires
-// optimizer.Begin().
+// optimizer.Begin(..).
 void UpdateRange(const Optimizer& optimizer, const StageLayout& layout, int microbatches, int64_t begin,
                  int64_t n, const float* weights, float* out, const float* gradient,
                  const Optimizer::State& state);
