@@ -101,7 +101,7 @@ TEST(StageUpdate, SlicesOfABufferWithStatistics_AverageThemAndTrainTheRest) {
   EXPECT_EQ(statistics, 2 * 3 * 3);
   for (const int parts : {1, 2, 5}) {
     Optimizer optimizer(sgd);
-    optimizer.Begin(0.01);
+    optimizer.Begin(sgd.lr);
     std::vector<float> out = weights, momentum(layout.elements, 0);  // in place
     for (int part = 0; part < parts; ++part) {
       const SliceBounds bounds = SliceOf(layout.elements, part, parts);
