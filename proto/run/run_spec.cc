@@ -118,7 +118,8 @@ TrainSpec ReadTrain(FileSection& file, absl::Status& status) {
   file.Require("train", "train: {steps: 200, batch: 32, microbatches: 8}");
   TrainSpec train;
   FileSection section(file.At("train"), "train",
-                      {"steps", "batch", "microbatches", "seed", "optimizer", "lr_schedule"}, status);
+                      {"steps", "batch", "microbatches", "seed", "optimizer", "lr_schedule", "clip_norm"},
+                      status);
   section.Require("steps", "steps: 200");
   section.Require("batch", "batch: 32");
   section.Read("steps", train.steps, 1, INT_MAX / 2);
@@ -127,6 +128,7 @@ TrainSpec ReadTrain(FileSection& file, absl::Status& status) {
   section.Read("seed", train.seed);
   train.optimizer = ReadOptimizer(section, status);
   train.lr_schedule = ReadLearningRateSchedule(section, train, status);
+  section.Read("clip_norm", train.clip_norm, 0, 1e9);
   if (status.ok() && train.batch % train.microbatches != 0) {
     section.Fail("batch", absl::StrCat("the batch of ", train.batch, " samples cannot be cut into ",
                                        train.microbatches,
@@ -304,7 +306,8 @@ Json ToJson(const RunSpec& spec) {
                  {"microbatches", spec.train.microbatches},
                  {"seed", spec.train.seed},
                  {"optimizer", ToJson(spec.train.optimizer)},
-                 {"lr_schedule", ToJson(spec.train.lr_schedule)}}},
+                 {"lr_schedule", ToJson(spec.train.lr_schedule)},
+                 {"clip_norm", spec.train.clip_norm}}},
                {"stages", spec.layers_of_stage},
                {"schedule", ToJson(spec.schedule)}};
   if (spec.memory > 0) json["memory"] = spec.memory;

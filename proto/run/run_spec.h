@@ -67,6 +67,7 @@ struct TrainSpec {
   uint64_t seed = 1;
   OptimizerSpec optimizer;
   LearningRateSchedule lr_schedule = {};
+  double clip_norm = 0;  // the most that the global norm of a step's gradients may be; 0 for any
 };
 
 // A schedule by name with its parameters as text, as `lpp` {groups: 2, ranks: 4}; families.h makes the

@@ -29,8 +29,10 @@ void ExpectEqualsTorch(const OptimizerSpec& spec, torch::optim::Optimizer& refer
     weights.mutable_grad() = gradient.clone();
     for (auto& group : reference.param_groups()) group.options().set_lr(RateAt(spec, step));
     reference.step();
-    optimizer.Begin(RateAt(spec, step));
-    optimizer.Apply(own.data(), own.data(), gradient.const_data_ptr<float>(),
+    // Twice the gradient and half of that.
+    const torch::Tensor doubled = gradient * 2;
+    optimizer.Begin(RateAt(spec, step), 0.5f);
+    optimizer.Apply(own.data(), own.data(), doubled.const_data_ptr<float>(),
                     {state[0].data(), state[1].data()}, n);
   }
   double difference = 0, movement = 0;

@@ -29,11 +29,12 @@ std::vector<const char*> Optimizer::state_names() const {
   return {"momentum_buffer"};
 }
 
-void Optimizer::Begin(double learning_rate) {
+void Optimizer::Begin(double learning_rate, float gradient_factor) {
   ++steps_;
   step_ = std::visit(
       [&](const auto& s) -> std::variant<SgdStep, AdamWStep> { return StepOf(s, learning_rate, steps_); },
       spec_);
+  std::visit([&](auto& step) { step.gradient_factor = gradient_factor; }, step_);
 }
 
 void Optimizer::Apply(const float* weights, float* out, const float* gradient, const State& state,

@@ -29,7 +29,8 @@ class Optimizer {
   std::vector<const char*> state_names() const;
   // Goes on after so many steps. Once, before the first here.
   void Resume(int64_t steps) { steps_ = steps; }
-  void Begin(double learning_rate);
+  // `gradient_factor`: what the gradients are multiplied by before anything else, as clipping does.
+  void Begin(double learning_rate, float gradient_factor);
   // out = weights after the step, for n elements; `out` may be `weights`.
   void Apply(const float* weights, float* out, const float* gradient, const State& state, int64_t n) const;
 
