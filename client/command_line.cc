@@ -113,6 +113,9 @@ CLI::App* AddSimulate(CLI::App& app, SimulateOptions& o) {
   sub->add_option("--from-step", o.from_step, "Of a trace: the step whose order is taken (default its last)")
       ->check(CLI::Range(0, 1'000'000'000))
       ->type_name("T");
+  sub->add_flag("--clip-norm", o.clips,
+                "Gradients are clipped by their global norm, so that each update waits for all stages; a run "
+                "file says it by `train.clip_norm`");
   AddNumbers(*sub, "--forward", duration(JobKind::kForward), false, "Time of a forward (default 1)");
   AddNumbers(*sub, "--backward", duration(JobKind::kBackward), false, "Time of a backward (default 1)");
   AddNumbers(*sub, "--backward-input", duration(JobKind::kBackwardInput), false,

@@ -50,6 +50,7 @@ class ReferenceTraining {
     // A loss that is no finite number is null in JSON.
     step.has_loss = number("loss");
     if (step.has_loss) step.loss = line["loss"];
+    if (number("gradient_norm")) step.gradient_norm = line["gradient_norm"];
     step.seconds = line["seconds"];
     step.end_seconds = log_.end_seconds() + step.seconds;
     return log_.Append(step);

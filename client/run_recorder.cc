@@ -27,7 +27,7 @@ void RunRecorder::OnStep(const StepDone& step) {
     MutexLock lock(mu_);
     const int64_t before = last_end_ns_ == 0 ? first_start_ns_ : last_end_ns_;
     steps_.push_back({step.step, step.loss, step.has_loss, static_cast<double>(step.end_ns - before) * 1e-9,
-                      static_cast<double>(step.end_ns - first_start_ns_) * 1e-9});
+                      static_cast<double>(step.end_ns - first_start_ns_) * 1e-9, step.gradient_norm});
     last_end_ns_ = step.end_ns;
     run_.steps_done = std::max(run_.steps_done, step.step + 1);
   }

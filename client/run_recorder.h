@@ -14,6 +14,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <optional>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -29,6 +30,7 @@ struct StepRecord {
   bool has_loss = false;
   double seconds = 0;      // since the end of the step before; of the first, since its first job's start
   double end_seconds = 0;  // since the first job's start
+  std::optional<double> gradient_norm = {};  // before it was clipped, of runs that clip
 };
 
 class RunRecorder {

@@ -114,6 +114,7 @@ absl::StatusOr<Schedule> ScheduleOfRun(const std::string& path, const ScheduleFi
   auto schedule = MakeSchedule(spec, options.stages > 0 ? options.stages : run->stages(),
                                options.microbatches > 0 ? options.microbatches : run->train.microbatches);
   if (!schedule.ok()) return schedule;
+  schedule->clips = run->train.clip_norm > 0;
   schedule->inputs = options.inputs;
   if (options.inputs.empty() && !cut.empty()) schedule->inputs = StageInputs(layers, cut);
   const absl::Status sound = CheckSchedule(*schedule);

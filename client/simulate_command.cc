@@ -79,9 +79,14 @@ absl::StatusOr<Schedule> MakeNamedSchedule(const SimulateOptions& options,
 absl::StatusOr<Schedule> MakeCheckedSchedule(const SimulateOptions& options) {
   auto inputs = ParseInputs(options.inputs);
   if (!inputs.ok()) return inputs.status();
-  if (!IsScheduleFile(options.schedule)) return MakeNamedSchedule(options, *std::move(inputs));
-  return ReadScheduleFile(options.schedule,
-                          {options.stages, options.microbatches, *std::move(inputs), options.from_step});
+  auto schedule = IsScheduleFile(options.schedule)
+                      ? ReadScheduleFile(options.schedule, {options.stages, options.microbatches,
+                                                            *std::move(inputs), options.from_step})
+                      : MakeNamedSchedule(options, *std::move(inputs));
+  if (!schedule.ok() || !options.clips) return schedule;
+  schedule->clips = true;
+  if (absl::Status sound = CheckSchedule(*schedule); !sound.ok()) return sound;
+  return schedule;
 }
 
 std::vector<DrawnJob> Drawn(const SimulationResult& result) {

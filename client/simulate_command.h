@@ -17,6 +17,7 @@ struct SimulateOptions {
   int microbatches = 0;             // likewise
   int from_step = -1;               // of a trace: the step whose order is taken; -1 for its last
   std::vector<std::string> inputs;  // of each stage: the stages that it reads joined by '+', or "data"
+  bool clips = false;               // the run clips gradients by their global norm, as a run file may say
   SimulationOptions simulation;
   std::string profile;           // times and bytes from this file (client/profile.h); empty for none
   bool jobs = false;             // list every job in the JSON

@@ -170,6 +170,7 @@ absl::StatusOr<double> PredictStepSeconds(const Schedule& schedule, int steps,
 std::string StepLine(const StepRecord& step) {
   Json line = {{"step", step.step}};
   line["loss"] = step.has_loss ? Json(step.loss) : Json();
+  if (step.gradient_norm.has_value()) line["gradient_norm"] = *step.gradient_norm;
   line["seconds"] = step.seconds;
   line["end_seconds"] = step.end_seconds;
   return line.dump();

@@ -53,7 +53,8 @@ Graph::Graph(Schedule schedule) : schedule_(std::move(schedule)) {
       relays_[stage].emplace(s, stage, members_[stage], final_backward());
     gradient_travels_[stage] = !relays(stage) && (remote || members_[stage].size() > 1);
     tail_[stage] = next;
-    next += static_cast<int>(members_[stage].size()) * (has_reduce(stage) ? 2 : 1);
+    const int updates = static_cast<int>(members_[stage].size());
+    next += updates + (!has_reduce(stage) ? 0 : relays(stage) ? 1 : updates);
   }
   jobs_per_step_ = next;
   if (replays()) NumberPlaces();
@@ -138,6 +139,8 @@ Job Graph::JobAt(int step, int index) const {
   const int stage = static_cast<int>(after - tail_.begin()) - 1;
   const int offset = index - tail_[stage];
   if (!has_reduce(stage)) return Job::Update(step, stage, offset);
+  if (relays(stage))
+    return offset == 0 ? Job::Reduce(step, stage, home(stage)) : Job::Update(step, stage, offset - 1);
   return offset % 2 == 0 ? Job::Reduce(step, stage, offset / 2) : Job::Update(step, stage, offset / 2);
 }
 
@@ -150,10 +153,9 @@ int Graph::IndexOf(const Job& job) const {
     return (job.stage * schedule_.microbatches + job.microbatch) * KindsPerMicrobatch() + k;
   }
   Require(job.member >= 0 && job.member < static_cast<int>(members_[job.stage].size()), "member is in range");
-  if (!has_reduce(job.stage)) {
-    Require(job.kind == JobKind::kUpdate, "a stage without replicas has no reduce");
-    return tail_[job.stage] + job.member;
-  }
+  Require(job.kind == JobKind::kUpdate || Reduces(job.stage, job.member), "the member has a reduce job");
+  if (!has_reduce(job.stage)) return tail_[job.stage] + job.member;
+  if (relays(job.stage)) return tail_[job.stage] + (job.kind == JobKind::kReduce ? 0 : 1 + job.member);
   return tail_[job.stage] + 2 * job.member + (job.kind == JobKind::kUpdate ? 1 : 0);
 }
 
@@ -214,21 +216,26 @@ void Graph::WeightsEdge(const Job& job, std::vector<Edge>* edges) const {
                     fetch ? TensorKind::kWeights : TensorKind::kOrder, 0, version});
 }
 
-void Graph::UpdatePredecessors(const Job& job, std::vector<Edge>* edges) const {
-  const int parts = static_cast<int>(members_[job.stage].size());
-  const bool sums = job.kind == JobKind::kUpdate && has_reduce(job.stage);
-  if (relays(job.stage)) {
-    RelayPredecessors(job, edges);
-  } else if (sums) {
-    for (int part = 0; part < parts; ++part) {
+// What an update, or the reduce before it, takes its gradients from.
+void Graph::SumPredecessors(const Job& job, std::vector<Edge>* edges) const {
+  if (relays(job.stage)) return RelayPredecessors(job, edges);
+  if (job.kind == JobKind::kUpdate && has_reduce(job.stage)) {
+    for (int part = 0; part < static_cast<int>(members_[job.stage].size()); ++part) {
+      // A member of a sharded stage needs its own slice only.
+      if (sharded() && part != job.member) continue;
       edges->push_back({Job::Reduce(job.step, job.stage, part), job, TensorKind::kGradientSum, part, 0});
     }
-  } else {
-    const TensorKind tensor = gradient_travels_[job.stage] ? TensorKind::kGradient : TensorKind::kOrder;
-    for (int b = 0; b < schedule_.microbatches; ++b) {
-      edges->push_back({Job::Compute(job.step, job.stage, b, final_backward()), job, tensor, job.member, 0});
-    }
+    return;
   }
+  const TensorKind tensor = gradient_travels_[job.stage] ? TensorKind::kGradient : TensorKind::kOrder;
+  for (int b = 0; b < schedule_.microbatches; ++b) {
+    edges->push_back({Job::Compute(job.step, job.stage, b, final_backward()), job, tensor, job.member, 0});
+  }
+}
+
+void Graph::UpdatePredecessors(const Job& job, std::vector<Edge>* edges) const {
+  SumPredecessors(job, edges);
+  if (schedule_.clips) NormPredecessors(job, edges);
   if (job.kind == JobKind::kUpdate && job.step > 0) {
     edges->push_back({Job::Update(job.step - 1, job.stage, job.member), job, TensorKind::kOrder, 0, 0});
   }
@@ -285,13 +292,17 @@ void Graph::GradientSuccessors(const Job& job, std::vector<Edge>* edges) const {
   }
 }
 
-void Graph::UpdateSuccessors(const Job& job, std::vector<Edge>* edges) const {
-  if (job.kind == JobKind::kReduce) {
-    for (int m = 0; m < static_cast<int>(members_[job.stage].size()); ++m) {
-      edges->push_back({job, Job::Update(job.step, job.stage, m), TensorKind::kGradientSum, job.member, 0});
-    }
-    return;
+void Graph::ReduceSuccessors(const Job& job, std::vector<Edge>* edges) const {
+  const bool own_alone = sharded() || relays(job.stage);
+  for (int m = 0; m < static_cast<int>(members_[job.stage].size()); ++m) {
+    if (own_alone && m != job.member) continue;
+    edges->push_back({job, Job::Update(job.step, job.stage, m), TensorKind::kGradientSum, job.member, 0});
   }
+  if (schedule_.clips) NormSuccessors(job, edges);
+}
+
+void Graph::UpdateSuccessors(const Job& job, std::vector<Edge>* edges) const {
+  if (job.kind == JobKind::kReduce) return ReduceSuccessors(job, edges);
   if (relays(job.stage)) RelaySuccessors(job, edges);
   edges->push_back({job, Job::Update(job.step + 1, job.stage, job.member), TensorKind::kOrder, 0, 0});
   const Rank holder = members_[job.stage][job.member];

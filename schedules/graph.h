@@ -73,7 +73,18 @@ class Graph {
 
   // The ranks that hold the stage's weights, ascending; a job's `member` is an index here.
   const std::vector<Rank>& members(int stage) const { return members_[stage]; }
-  bool has_reduce(int stage) const { return members_[stage].size() > 1 && !sharded() && !relays(stage); }
+  // Gradients are summed by jobs of their own, before the updates that need the sums of others, or their
+  // norm.
+  bool has_reduce(int stage) const {
+    return schedule_.clips || (members_[stage].size() > 1 && !sharded() && !relays(stage));
+  }
+  // The member has such a job; where holders relay, only its home sums.
+  bool Reduces(int stage, int member) const { return has_reduce(stage) && MakesVersions(stage, member); }
+  // Where gradients are clipped, the job that adds up the sums of squares of all reduce jobs of its step, its
+  // own among them, and gives the total to the updates: the first stage's, whose backwards end last.
+  bool TotalsNorm(const Job& job) const {
+    return schedule_.clips && job.kind == JobKind::kReduce && job.stage == 0 && job.member == home(0);
+  }
   // Each member holds a slice of the weights, not a copy.
   bool sharded() const { return schedule_.shards != nullptr; }
   // Its holders pass running sums and new versions on (Schedule::relays).
@@ -128,8 +139,15 @@ class Graph {
   void ShardEdges(const Job& job, std::vector<Edge>* edges) const;
   void WeightsEdge(const Job& job, std::vector<Edge>* edges) const;
   void UpdatePredecessors(const Job& job, std::vector<Edge>* edges) const;
+  void SumPredecessors(const Job& job, std::vector<Edge>* edges) const;
   void GradientSuccessors(const Job& job, std::vector<Edge>* edges) const;
+  void ReduceSuccessors(const Job& job, std::vector<Edge>* edges) const;
   void UpdateSuccessors(const Job& job, std::vector<Edge>* edges) const;
+  // graph_norm.cc
+  template <typename Take>
+  void EachReduce(int step, Take take) const;
+  void NormPredecessors(const Job& job, std::vector<Edge>* edges) const;
+  void NormSuccessors(const Job& reduce, std::vector<Edge>* edges) const;
   // graph_relay.cc
   void RelayPredecessors(const Job& job, std::vector<Edge>* edges) const;
   void RelaySuccessors(const Job& job, std::vector<Edge>* edges) const;

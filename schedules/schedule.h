@@ -88,6 +88,8 @@ struct Schedule {
 
   int period = 1;  // ranks of step t equal those of step t + period
   bool split_backward = false;
+  // Gradients are clipped by their global norm: each update of a step waits for the gradients of all stages.
+  bool clips = false;
   ActivationPolicy activations = ActivationPolicy::kRetain;
   Residency residency = Residency::kOwner;
 

@@ -17,6 +17,8 @@
 namespace weft {
 namespace {
 
+constexpr double kNormBytes = 160;
+
 absl::Status CheckPerStage(const std::vector<double>& values, int stages, absl::string_view what) {
   if (values.size() != 1 && values.size() != static_cast<size_t>(stages)) {
     return absl::InvalidArgumentError(absl::StrFormat(
@@ -237,6 +239,8 @@ double Simulation::BytesOf(TensorKind tensor, int from_stage, int to_stage) cons
     case TensorKind::kWeights:
       return OfStage(options_.weight, from_stage) /
              (graph_.sharded() ? static_cast<double>(graph_.members(from_stage).size()) : 1);
+    case TensorKind::kNorm:
+      return kNormBytes;
     case TensorKind::kGradient:
     case TensorKind::kGradientSum:
       return OfStage(options_.weight, from_stage) /

@@ -221,7 +221,7 @@ void CoordinatorCore::EndSteps(Run& run) {
   run.queue->TakeEndedSteps(&ended);
   if (ended.empty()) return;
   for (const auto& s : ended) {
-    effects_.steps.push_back({run.info.id, s.step, s.loss, s.has_loss, s.end_ns});
+    effects_.steps.push_back({run.info.id, s.step, s.loss, s.has_loss, s.end_ns, s.gradient_norm});
     run.info.loss = s.loss;
     run.info.has_loss = s.has_loss;
   }
@@ -230,6 +230,7 @@ void CoordinatorCore::EndSteps(Run& run) {
   probe_.steps += ended.size();
   probe_.loss = run.info.loss;
   probe_.has_loss = run.info.has_loss;
+  if (ended.back().gradient_norm.has_value()) probe_.gradient_norm = ended.back().gradient_norm;
   probe_.last_step_ns = now_;
   if (!run.queue->all_done()) return;
   run.info.state = RunState::kFinishing;

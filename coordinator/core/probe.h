@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 
 #include "coordinator/core/work_queue.h"
 #include "proto/session/run_info.h"
@@ -30,7 +31,8 @@ struct Probe {
   int64_t workers_free = 0, workers_busy = 0, workers_broken = 0;  // broken: the session may still be resumed
   double loss = 0;
   bool has_loss = false;
-  int64_t last_step_ns = 0;  // when the last step was seen to end; 0: never
+  std::optional<double> gradient_norm = {};  // of the last step of a run that clips
+  int64_t last_step_ns = 0;                  // when the last step was seen to end; 0: never
 };
 
 }  // namespace weft

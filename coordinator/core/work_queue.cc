@@ -119,6 +119,7 @@ void WorkQueue::Materialize() {
   slot->loss.assign(plan_->graph.schedule().microbatches, 0);
   slot->losses = slot->done = 0;
   slot->end_ns = 0;
+  slot->gradient_norm.reset();
   for (int32_t from = std::max(plan_->first_step, number - edges_.max_distance()); from < number; ++from) {
     for (const int32_t i : leads_ahead_) {
       if (!IsDone(from, i)) continue;
@@ -143,7 +144,7 @@ int WorkQueue::IndexOrNone(const Job& job) const {
       return -1;
   } else {
     if (job.member < 0 || job.member >= static_cast<int>(graph.members(job.stage).size())) return -1;
-    if (job.kind == JobKind::kReduce && !graph.has_reduce(job.stage)) return -1;
+    if (job.kind == JobKind::kReduce && !graph.Reduces(job.stage, job.member)) return -1;
   }
   return graph.IndexOf(job);
 }
@@ -166,6 +167,7 @@ WorkQueue::Outcome WorkQueue::Complete(Rank rank, const Completion& completion) 
     step.loss[job.microbatch] = completion.loss;
     ++step.losses;
   }
+  if (plan_->graph.TotalsNorm(job)) step.gradient_norm = completion.gradient_norm;
   if (job.kind == JobKind::kUpdate) step.end_ns = std::max(step.end_ns, completion.end_ns);
   ReleaseSuccessors(job.step, index);
   if (step.done == static_cast<int>(jobs_.size())) Retire();
@@ -189,7 +191,8 @@ void WorkQueue::ReleaseSuccessors(int32_t step, int index) {
 void WorkQueue::Retire() {
   while (!steps_.empty() && steps_.front()->done == static_cast<int>(jobs_.size())) {
     const Step& step = *steps_.front();
-    EndedStep ended{first_step_, 0, step.losses == static_cast<int>(step.loss.size()), step.end_ns};
+    EndedStep ended{first_step_, 0, step.losses == static_cast<int>(step.loss.size()), step.end_ns,
+                    step.gradient_norm};
     for (double loss : step.loss) ended.loss += loss;
     ended.loss /= static_cast<double>(step.loss.size());
     if (!ended.has_loss) ended.loss = 0;

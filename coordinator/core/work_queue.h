@@ -23,6 +23,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "coordinator/core/run_plan.h"
@@ -55,6 +56,7 @@ class WorkQueue {
     double loss = 0;  // mean over the micro-batches in their order
     bool has_loss = false;
     int64_t end_ns = 0;  // end of its last update
+    std::optional<double> gradient_norm = {};
   };
   // Steps that ended since the last call, in order; appended.
   void TakeEndedSteps(std::vector<EndedStep>* steps);
@@ -85,6 +87,7 @@ class WorkQueue {
     int losses = 0;
     int done = 0;
     int64_t end_ns = 0;
+    std::optional<double> gradient_norm = {};
   };
   struct RankState {
     std::vector<std::vector<int32_t>> order;  // [step mod period]: job indices

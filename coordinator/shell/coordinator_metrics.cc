@@ -18,6 +18,9 @@ double UnixSeconds(int64_t monotonic_now, int64_t monotonic) {
 CoordinatorMetrics::CoordinatorMetrics(Metrics* m)
     : epoch_(m->AddGauge("weft_epoch", "Epoch of the last attempt of a run.")),
       loss_(m->AddGauge("weft_loss", "Loss of the last step that ended, of any run.")),
+      gradient_norm_(m->AddGauge("weft_gradient_norm",
+                                 "Global norm of the gradients of the last step that ended, before it was "
+                                 "clipped, of any run that clips.")),
       last_step_(m->AddGauge("weft_last_step_timestamp_seconds",
                              "When the last step ended, since 1970; 0 before the first.")),
       steps_(m->AddCounter("weft_steps_total", "Steps that ended.")),
@@ -75,6 +78,7 @@ void CoordinatorMetrics::Update(int64_t now, const CoordinatorCore& core, uint64
 void CoordinatorMetrics::Export(const Probe& probe, uint64_t sessions_resumed) {
   epoch_.Set(static_cast<double>(probe.epoch));
   if (probe.has_loss) loss_.Set(probe.loss);
+  if (probe.gradient_norm.has_value()) gradient_norm_.Set(*probe.gradient_norm);
   steps_.RaiseTo(static_cast<double>(probe.steps));
   fenced_.RaiseTo(static_cast<double>(probe.fenced));
   duplicates_.RaiseTo(static_cast<double>(probe.duplicate_completions));

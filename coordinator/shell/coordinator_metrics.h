@@ -25,7 +25,7 @@ class CoordinatorMetrics {
  private:
   void Export(const Probe& probe, uint64_t sessions_resumed);
 
-  Gauge epoch_, loss_, last_step_;
+  Gauge epoch_, loss_, gradient_norm_, last_step_;
   Counter steps_, fenced_, duplicates_, violations_, grants_, received_, sent_, lost_, resumed_;
   std::vector<Gauge> jobs_;         // blocked, ready, claimed, done
   std::vector<Counter> completed_;  // by kind

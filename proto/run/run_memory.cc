@@ -35,17 +35,20 @@ std::vector<RankMemory> CountRanks(const RunSpec& run, const Schedule& schedule,
     const int64_t work = stages[s].work + (sliced ? parameters : 0);  // the slices put together
     const bool travels = graph.gradient_travels(s);
     // Where others read the weights, one version more may still be on its way to them.
-    const int shared = travels || graph.has_reduce(s) || graph.relays(s) ? 1 : 0;
+    const int shared = travels || graph.relays(s) ? 1 : 0;
     const auto of_run = [&run](int steps) { return std::min(steps, run.train.steps); };
     // Gradients of steps that are under way together; where sums are cut, a part of each. Running sums are
     // with the micro-batches.
     const int under_way = graph.relays(s) ? 0 : of_run(1 + schedule.MostStaleness(s));
-    const auto sums = static_cast<int>(graph.has_reduce(s) ? (under_way + members - 1) / members : under_way);
+    const bool cut = graph.has_reduce(s) && !graph.sharded() && !graph.relays(s);
+    const auto sums = static_cast<int>(cut ? (under_way + members - 1) / members : under_way);
     for (int m = 0; m < members; ++m) {
       const Rank rank = graph.members(s)[m];
       if (!valid(rank)) continue;
       const int versions = std::min(MostVersions(graph, s, rank), 1 + run.train.steps);
-      const int state = graph.MakesVersions(s, m) ? OptimizerBuffers(run.train.optimizer) : 0;
+      int state = graph.MakesVersions(s, m) ? OptimizerBuffers(run.train.optimizer) : 0;
+      // Whole sums wait with the home to be clipped.
+      if (graph.relays(s) && graph.Reduces(s, m)) state += of_run(1 + schedule.MostStaleness(s));
       ranks[rank].held += (versions + shared + sums + state) * part;
     }
     std::vector<int64_t> handed_out(schedule.ranks, 0);

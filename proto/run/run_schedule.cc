@@ -27,6 +27,7 @@ absl::StatusOr<Schedule> ScheduleOf(const RunSpec& run) {
   if (!schedule.ok()) return schedule;
   schedule->inputs = StageInputs(CountLayers(run.model), run.layers_of_stage);
   schedule->activations = ActivationsOf(run.schedule);
+  schedule->clips = run.train.clip_norm > 0;
   if (absl::Status s = SetMemory(run, &*schedule); !s.ok()) return s;
   return schedule;
 }

@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "proto/run/byte_size.h"
 #include "proto/run/file_section.h"
+#include "proto/run/learning_rate.h"
 #include "proto/run/model_layers.h"
 #include "proto/run/resnet.h"
 #include "proto/run/schedule_spec.h"
@@ -116,7 +117,8 @@ OptimizerSpec ReadOptimizer(FileSection& train, absl::Status& status) {
 TrainSpec ReadTrain(FileSection& file, absl::Status& status) {
   file.Require("train", "train: {steps: 200, batch: 32, microbatches: 8}");
   TrainSpec train;
-  FileSection section(file.At("train"), "train", {"steps", "batch", "microbatches", "seed", "optimizer"},
+  FileSection section(file.At("train"), "train",
+                      {"steps", "batch", "microbatches", "seed", "optimizer", "lr_schedule", "clip_norm"},
                       status);
   section.Require("steps", "steps: 200");
   section.Require("batch", "batch: 32");
@@ -125,6 +127,8 @@ TrainSpec ReadTrain(FileSection& file, absl::Status& status) {
   section.Read("microbatches", train.microbatches, 1, kMicrobatchesMost);
   section.Read("seed", train.seed);
   train.optimizer = ReadOptimizer(section, status);
+  train.lr_schedule = ReadLearningRateSchedule(section, train, status);
+  section.Read("clip_norm", train.clip_norm, 0, 1e9);
   if (status.ok() && train.batch % train.microbatches != 0) {
     section.Fail("batch", absl::StrCat("the batch of ", train.batch, " samples cannot be cut into ",
                                        train.microbatches,
@@ -301,7 +305,9 @@ Json ToJson(const RunSpec& spec) {
                  {"batch", spec.train.batch},
                  {"microbatches", spec.train.microbatches},
                  {"seed", spec.train.seed},
-                 {"optimizer", ToJson(spec.train.optimizer)}}},
+                 {"optimizer", ToJson(spec.train.optimizer)},
+                 {"lr_schedule", ToJson(spec.train.lr_schedule)},
+                 {"clip_norm", spec.train.clip_norm}}},
                {"stages", spec.layers_of_stage},
                {"schedule", ToJson(spec.schedule)}};
   if (spec.memory > 0) json["memory"] = spec.memory;

@@ -50,12 +50,24 @@ struct AdamWSpec {
 };
 using OptimizerSpec = std::variant<SgdSpec, AdamWSpec>;
 
+// From the optimizer's lr, which a warm-up leads to, down over the steps; learning_rate.h has the formulas.
+struct LearningRateSchedule {
+  enum class Decay : uint8_t { kConstant, kLinear, kCosine, kStep };
+  Decay decay = Decay::kConstant;
+  int warmup = 0;     // steps
+  double min_lr = 0;  // of kLinear and kCosine
+  int step_size = 1;  // of kStep: it multiplies by gamma after so many steps
+  double gamma = 0.1;
+};
+
 struct TrainSpec {
   int steps = 1;
   int batch = 1;         // samples a step
   int microbatches = 1;  // B; divides batch
   uint64_t seed = 1;
   OptimizerSpec optimizer;
+  LearningRateSchedule lr_schedule = {};
+  double clip_norm = 0;  // the most that the global norm of a step's gradients may be; 0 for any
 };
 
 // A schedule by name with its parameters as text, as `lpp` {groups: 2, ranks: 4}; families.h makes the

@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -59,6 +60,7 @@ struct Completion {
   int64_t end_ns = 0;
   double loss = 0;  // of forward jobs of the last stage
   bool has_loss = false;
+  std::optional<double> gradient_norm = {};  // of the reduce job that totals it (Graph::TotalsNorm)
 };
 struct Completions {
   uint64_t run = 0;

@@ -11,6 +11,7 @@
 #define WEFT_PROTO_SESSION_RUN_INFO_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -55,6 +56,8 @@ struct StepDone {
   double loss = 0;  // mean over the micro-batches, in their order
   bool has_loss = false;
   int64_t end_ns = 0;  // end of its last update, on the workers' monotonic clock
+  // Global norm of the step's gradients, before it was clipped; of runs that clip.
+  std::optional<double> gradient_norm = {};
 };
 
 }  // namespace weft

@@ -71,6 +71,10 @@ void Encoder::operator()(const Completions& m) const {
       o->add_loss_row(row);
       o->add_loss(c.loss);
     }
+    if (c.gradient_norm.has_value()) {
+      o->add_gradient_norm_row(row);
+      o->add_gradient_norm(*c.gradient_norm);
+    }
   }
 }
 
@@ -114,21 +118,38 @@ absl::Status DecodeTimes(const v1::Completions& in, std::vector<Completion>* job
   return absl::OkStatus();
 }
 
-absl::Status DecodeLosses(const v1::Completions& in, std::vector<Completion>* jobs) {
-  if (in.loss_row_size() != in.loss_size()) {
-    return absl::InvalidArgumentError("completions: columns loss_row and loss differ in length");
+// A column that only some of the jobs have: `rows` says which. `take` is called with each of those and its
+// value.
+template <typename Rows, typename Values, typename Take>
+absl::Status DecodeSparse(absl::string_view name, const Rows& rows, const Values& values,
+                          std::vector<Completion>* jobs, Take take) {
+  if (rows.size() != values.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("completions: columns ", name, "_row and ", name, " differ in length"));
   }
   int64_t before = -1;
-  for (int i = 0; i < in.loss_size(); ++i) {
-    const uint32_t row = in.loss_row(i);
+  for (int i = 0; i < values.size(); ++i) {
+    const uint32_t row = rows[i];
     if (static_cast<int64_t>(row) <= before || row >= jobs->size()) {
-      return absl::InvalidArgumentError("completions: loss_row does not ascend within the jobs");
+      return absl::InvalidArgumentError(
+          absl::StrCat("completions: ", name, "_row does not ascend within the jobs"));
     }
     before = row;
-    (*jobs)[row].loss = in.loss(i);
-    (*jobs)[row].has_loss = true;
+    take(&(*jobs)[row], values[i]);
   }
   return absl::OkStatus();
+}
+
+absl::Status DecodeLosses(const v1::Completions& in, std::vector<Completion>* jobs) {
+  return DecodeSparse("loss", in.loss_row(), in.loss(), jobs, [](Completion* job, double loss) {
+    job->loss = loss;
+    job->has_loss = true;
+  });
+}
+
+absl::Status DecodeNorms(const v1::Completions& in, std::vector<Completion>* jobs) {
+  return DecodeSparse("gradient_norm", in.gradient_norm_row(), in.gradient_norm(), jobs,
+                      [](Completion* job, double norm) { job->gradient_norm = norm; });
 }
 
 absl::StatusOr<FromWorker> DecodeCompletions(const v1::Completions& in) {
@@ -145,6 +166,7 @@ absl::StatusOr<FromWorker> DecodeCompletions(const v1::Completions& in) {
   WEFT_WIRE_RETURN_IF_ERROR(ReadJobs(in.jobs(), [&](int row, const Job& job) { m.jobs[row].job = job; }));
   WEFT_WIRE_RETURN_IF_ERROR(DecodeTimes(in, &m.jobs));
   WEFT_WIRE_RETURN_IF_ERROR(DecodeLosses(in, &m.jobs));
+  WEFT_WIRE_RETURN_IF_ERROR(DecodeNorms(in, &m.jobs));
   return FromWorker(std::move(m));
 }
 

@@ -83,6 +83,7 @@ void Encode(const StepDone& step, v1::Step* out) {
   out->set_step(step.step);
   if (step.has_loss) out->set_loss(step.loss);
   out->set_end_ns(step.end_ns);
+  if (step.gradient_norm.has_value()) out->set_gradient_norm(*step.gradient_norm);
 }
 
 absl::StatusOr<RunEvent> Decode(const v1::RunEvent& in) {
@@ -93,8 +94,10 @@ absl::StatusOr<RunEvent> Decode(const v1::RunEvent& in) {
   }
   if (!in.has_step()) return absl::InvalidArgumentError("a run event of an unknown kind");
   WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("step.step", in.step().step(), kMaxSteps));
-  return RunEvent(StepDone{in.step().run(), static_cast<int32_t>(in.step().step()), in.step().loss(),
-                           in.step().has_loss(), in.step().end_ns()});
+  const v1::Step& step = in.step();
+  StepDone done{step.run(), static_cast<int32_t>(step.step()), step.loss(), step.has_loss(), step.end_ns()};
+  if (step.has_gradient_norm()) done.gradient_norm = step.gradient_norm();
+  return RunEvent(done);
 }
 
 }  // namespace weft::wire

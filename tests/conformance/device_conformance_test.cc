@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -45,6 +46,7 @@ RunSpec SmallRun(const std::string& model, const std::string& optimizer, int sta
 
 void ExpectSame(const Outcome& got, const Outcome& expected) {
   EXPECT_EQ(got.losses, expected.losses);
+  EXPECT_EQ(got.norms, expected.norms);
   ASSERT_EQ(got.trained.size(), expected.trained.size());
   for (const auto& [name, bytes] : expected.initial)
     EXPECT_EQ(got.initial.at(name), bytes) << "initial " << name;
@@ -175,6 +177,45 @@ TEST_P(DeviceTraining, OldWeights_OfEveryRule_EqualReference) {
   }
 }
 
+// Under every arrangement, on the newest and on old weights: the norm of all stages' gradients clips each of
+// them, in some steps and not in others, and the learning rate is that of the step.
+TEST_P(DeviceTraining, ClippedGradientsAndLearningRates_OfEveryRule_EqualReference) {
+  const int stages = std::get<2>(GetParam());
+  std::vector<std::pair<std::string, std::string>> schedules = {{"gpipe", "sync"}, {"pipedream", "sync"}};
+  if (stages == 4) schedules.insert(schedules.end(), {{"gpipe", "cdp_v1"}, {"gpipe", "cdp_v2"}});
+  for (const auto& [name, rule] : schedules) {
+    SCOPED_TRACE(name + ", " + rule);
+    RunSpec run = Run();
+    run.train.steps = 6;
+    run.schedule.name = name;
+    run.schedule.rule = rule;
+    if (name == "pipedream") run.train.microbatches = 1;
+    run.train.lr_schedule = {LearningRateSchedule::Decay::kCosine, /*warmup=*/2, /*min_lr=*/1e-4};
+    run.train.clip_norm = 1e9;
+    const Outcome unclipped = Reference(run);
+    std::vector<double> norms = unclipped.norms;
+    std::sort(norms.begin(), norms.end());
+    run.train.clip_norm = (norms[2] + norms[3]) / 2;
+    const Outcome reference = Reference(run);
+    EXPECT_NE(reference.trained, unclipped.trained) << "clipping must show";
+    const auto clipped = std::count_if(reference.norms.begin(), reference.norms.end(),
+                                       [&](double norm) { return norm > run.train.clip_norm; });
+    EXPECT_GT(clipped, 0);
+    EXPECT_LT(clipped, run.train.steps);
+    const bool one = run.train.microbatches == 1;
+    const std::vector<int> order = one ? std::vector<int>() : std::vector<int>{3, 1, 0, 2};
+    ExpectSame(Train(Cpu(), run, {Kind::kPipeline, order}), reference);
+    ExpectSame(Train(Cpu(), run, {Kind::kOneRank, order, /*split_backward=*/true}), reference);
+    ExpectSame(Train(Cpu(), run, {Kind::kReplicas}), reference);
+    ExpectSame(Train(Cpu(), run, {Kind::kFetched, order, /*split_backward=*/true}), reference);
+    ExpectSame(Train(Cpu(), run, {Kind::kSlices}), reference);
+    ExpectSame(Train(Cpu(), run, {Kind::kApart, order}), reference);
+    ExpectSame(Train(Cpu(), run, {Kind::kRelayed}), reference);
+    run.train.lr_schedule = {};
+    EXPECT_NE(Reference(run).trained, reference.trained) << "learning rates must show";
+  }
+}
+
 // A checkpoint holds all that the rest of a training needs, whoever made it and whoever goes on.
 TEST_P(DeviceTraining, StoppedAndGoneOnInAnotherArrangement_EqualsReference) {
   const int stages = std::get<2>(GetParam());
@@ -187,6 +228,7 @@ TEST_P(DeviceTraining, StoppedAndGoneOnInAnotherArrangement_EqualsReference) {
     run.schedule.name = name;
     run.schedule.rule = rule;
     if (name == "pipedream") run.train.microbatches = 1;
+    run.train.lr_schedule = {LearningRateSchedule::Decay::kCosine, /*warmup=*/2};
     const Outcome reference = Reference(run);
     // Before all old versions are there, and after.
     for (const int stop : {1, 4}) {
@@ -307,7 +349,7 @@ TEST_P(DeviceModel, Memory_AfterAStep_ReturnsToTheLevelBefore) {
     }
     EXPECT_EQ(Live(*rank, MemoryClass::kActivations), 0);
     EXPECT_EQ(Live(*rank, MemoryClass::kGradients), weights);
-    for (int s = 0; s < 2; ++s) ASSERT_TRUE(rank->Update(Job::Update(t, s, 0), {}, false).ok());
+    for (int s = 0; s < 2; ++s) ASSERT_TRUE(rank->Update(Job::Update(t, s, 0), {}, {}, false).ok());
     EXPECT_EQ(rank->live_bytes(), before);
   }
   EXPECT_GT(rank->peak_bytes()[static_cast<int>(MemoryClass::kActivations)], 0);
@@ -428,7 +470,7 @@ TEST_P(DeviceModel, Weights_StillReadByAPeer_AreNotWrittenOver) {
     ASSERT_TRUE(rank->Forward(Job::Compute(0, 0, b, JobKind::kForward), {}, {}, 0).ok());
     ASSERT_TRUE(rank->Backward(Job::Compute(0, 0, b, JobKind::kBackward), {}, {}, 0, false).ok());
   }
-  ASSERT_TRUE(rank->Update(Job::Update(0, 0, 0), {}, false).ok());
+  ASSERT_TRUE(rank->Update(Job::Update(0, 0, 0), {}, {}, false).ok());
   EXPECT_EQ(std::memcmp(shared.data, copy.data, copy.bytes), 0);
   EXPECT_NE(std::memcmp(rank->Weights(0, 1)->data, copy.data, copy.bytes), 0);
 }
@@ -564,7 +606,7 @@ TEST_P(DeviceModel, Job_OutOfPlace_FailsAndNamesTheJob) {
   status = rank->Backward(Job::Compute(0, 1, 0, JobKind::kBackward), {}, {}, 0, true).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(rank->Weights(1, 0).status().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(rank->Update(Job::Update(0, 1, 0), {}, false).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(rank->Update(Job::Update(0, 1, 0), {}, {}, false).code(), absl::StatusCode::kFailedPrecondition);
 }
 
 TEST_P(DeviceModel, Update_BeforeAllGradients_SaysWhichIsMissing) {
@@ -575,7 +617,7 @@ TEST_P(DeviceModel, Update_BeforeAllGradients_SaysWhichIsMissing) {
     ASSERT_TRUE(rank->Forward(Job::Compute(0, 0, b, JobKind::kForward), {}, {}, 0).ok());
     ASSERT_TRUE(rank->Backward(Job::Compute(0, 0, b, JobKind::kBackward), {}, {}, 0, false).ok());
   }
-  const absl::Status status = rank->Update(Job::Update(0, 0, 0), {}, false);
+  const absl::Status status = rank->Update(Job::Update(0, 0, 0), {}, {}, false);
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("lacks micro-batch 1"));
 }

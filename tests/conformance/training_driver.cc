@@ -18,6 +18,7 @@
 #include "proto/run/run_schedule.h"
 #include "worker/shell/compute/reference.h"
 #include "worker/shell/compute/safetensors.h"
+#include "worker/shell/compute/sum_of_squares.h"
 
 namespace weft::testing {
 namespace {
@@ -135,7 +136,8 @@ class Driver {
     if (run_.first_step() == 0) outcome.initial = Save("checkpoint-0");
     for (int t = run_.first_step(); t < run_.end_step(); ++t) {
       outcome.losses.push_back((arrangement_.overlapped ? RunOverlapped(t) : RunInTurn(t)) / microbatches_);
-      for (int s = 0; s < stages_; ++s) Update(t, s);
+      const Tensor norm = UpdateAll(t);
+      if (clips()) outcome.norms.push_back(Require(SumOfSquares::FromTensor(norm)).Norm());
     }
     outcome.trained = Save("checkpoint");
     return outcome;
@@ -265,32 +267,58 @@ class Driver {
     }
   }
 
-  void Update(int t, int s) {
-    if (!hands_out()) {
-      RankCompute& rank = *ranks_[ComputeRank(s, 0)];
-      UpdateOn(rank, Job::Update(t, s, 0), {});
-      return;
-    }
-    if (arrangement_.kind == Kind::kRelayed) return Relay(t, s);
-    const bool sliced = arrangement_.kind == Kind::kSlices;
-    const int members = sliced || arrangement_.kind == Kind::kReplicas ? microbatches_ : 1;
-    std::vector<Tensor> sums;
-    for (int m = 0; m < members; ++m) {
-      for (int b = 0; b < microbatches_; ++b) {
-        Require(
-            ranks_[m]->Accumulate(Job::Reduce(t, s, m), b, Slice(gradients_[s][b], m, members), m, members));
+  bool clips() const { return run_.train.clip_norm > 0; }
+  int Members() const {
+    return arrangement_.kind == Kind::kSlices || arrangement_.kind == Kind::kReplicas ? microbatches_ : 1;
+  }
+  // Who holds the stage's weights as this member.
+  RankCompute& MemberRank(int s, int member) { return *ranks_[hands_out() ? member : ComputeRank(s, 0)]; }
+
+  // Returns the sum of squares of all gradients, where the run clips them.
+  Tensor UpdateAll(int t) {
+    std::vector<std::vector<Tensor>> sums;
+    Tensor norm;
+    for (int s = 0; s < stages_; ++s) sums.push_back(Reduce(t, s, &norm));
+    for (int s = 0; s < stages_; ++s) {
+      if (arrangement_.kind == Kind::kRelayed) Relay(t, s, sums[s], norm);
+      for (int m = 0; arrangement_.kind != Kind::kRelayed && m < Members(); ++m) {
+        const bool sliced = arrangement_.kind == Kind::kSlices;
+        UpdateOn(MemberRank(s, m), Job::Update(t, s, m), sliced ? std::vector<Tensor>{sums[s][m]} : sums[s],
+                 norm);
       }
-      sums.push_back(CopyOf(Require(ranks_[m]->TakeSum(Job::Reduce(t, s, m), m, members))));
     }
-    for (int m = 0; m < members; ++m) {
-      UpdateOn(*ranks_[m], Job::Update(t, s, m), sliced ? std::vector<Tensor>{sums[m]} : sums);
+    return norm;
+  }
+
+  // The parts of the stage's sum, none if each rank may as well take its own; `norm` goes on with their
+  // squares.
+  std::vector<Tensor> Reduce(int t, int s, Tensor* norm) {
+    std::vector<Tensor> sums;
+    if (!hands_out() && !clips()) return sums;
+    const auto others = [norm] { return norm->empty() ? std::vector<Tensor>() : One(*norm); };
+    if (arrangement_.kind == Kind::kRelayed) {
+      const int home = microbatches_ - 1;
+      sums.push_back(RunningSum(t, s));
+      if (clips())
+        *norm = Require(ranks_[home]->SumSquares(Job::Reduce(t, s, home), sums[0], 0, 1, others()));
+      return sums;
     }
-    gradients_[s].clear();
+    for (int m = 0; m < Members(); ++m) {
+      const Job job = Job::Reduce(t, s, m);
+      RankCompute& rank = MemberRank(s, m);
+      for (int b = 0; hands_out() && b < microbatches_; ++b) {
+        Require(rank.Accumulate(job, b, Slice(gradients_[s][b], m, Members()), m, Members()));
+      }
+      sums.push_back(CopyOf(Require(rank.TakeSum(job, m, Members()))));
+      if (clips()) *norm = Require(rank.SumSquares(job, sums.back(), m, Members(), others()));
+    }
+    if (hands_out()) gradients_[s].clear();
+    return sums;
   }
 
   // Keeps the versions that the next steps read, and drops the others.
-  void UpdateOn(RankCompute& rank, const Job& job, const std::vector<Tensor>& sums) {
-    Require(rank.Update(job, sums, schedule_.MostStaleness(job.stage) > 0));
+  void UpdateOn(RankCompute& rank, const Job& job, const std::vector<Tensor>& sums, const Tensor& norm) {
+    Require(rank.Update(job, sums, norm, schedule_.MostStaleness(job.stage) > 0));
     DropUnread(rank, job);
   }
   void DropUnread(RankCompute& rank, const Job& job) {
@@ -299,7 +327,7 @@ class Driver {
   }
 
   // What came from another rank is gone when the job that took it has ended.
-  void Relay(int t, int s) {
+  Tensor RunningSum(int t, int s) {
     const JobKind kind = arrangement_.split_backward ? JobKind::kBackwardWeight : JobKind::kBackward;
     Tensor sum = gradients_[s][0];
     for (int b = 1; b < microbatches_; ++b) {
@@ -308,13 +336,17 @@ class Driver {
       Poison(before);
     }
     gradients_[s].clear();
+    return sum;
+  }
+
+  void Relay(int t, int s, const std::vector<Tensor>& sums, const Tensor& norm) {
     const int home = microbatches_ - 1;
-    UpdateOn(*ranks_[home], Job::Update(t, s, home), {sum});
+    UpdateOn(*ranks_[home], Job::Update(t, s, home), sums, norm);
     for (int m = 0; m < home; ++m) {
       const int from = m == 0 ? home : m - 1;
       const Tensor made = CopyOf(Require(ranks_[from]->Weights(s, t + 1)));
       const Job job = Job::Update(t, s, m);
-      EXPECT_FALSE(ranks_[m]->Update(job, {sum}, false).ok()) << "an adopted stage was updated";
+      EXPECT_FALSE(ranks_[m]->Update(job, sums, norm, false).ok()) << "an adopted stage was updated";
       Require(ranks_[m]->Adopt(job, made, schedule_.MostStaleness(s) > 0));
       DropUnread(*ranks_[m], job);
       Poison(made);
@@ -510,6 +542,7 @@ Outcome Reference(const RunSpec& run) {
   Outcome outcome;
   Require(RunReference(run, folder.path(), [&](const ReferenceStep& step) {
     outcome.losses.push_back(step.loss);
+    if (step.gradient_norm.has_value()) outcome.norms.push_back(*step.gradient_norm);
     return true;
   }));
   outcome.initial = ReadCheckpoint(absl::StrCat(folder.path(), "/checkpoint-0"));

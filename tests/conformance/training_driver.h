@@ -53,6 +53,7 @@ std::vector<Tensor> One(Tensor tensor);
 
 struct Outcome {
   std::vector<double> losses;                                    // a step
+  std::vector<double> norms;                                     // of its gradients, where the run clips them
   std::map<std::string, std::vector<uint8_t>> initial, trained;  // checkpoint tensors by name
 };
 

@@ -93,6 +93,7 @@ Case Draw(uint64_t seed) {
   c.schedule = *schedule;
   const absl::Status applied = ApplyRule(ruled ? rule : "sync", name, &c.schedule);
   EXPECT_TRUE(applied.ok()) << applied;
+  c.schedule.clips = seed % 4 == 0;
   const bool chain = seed % 3 != 0;
   if (!chain) c.schedule.inputs = RandomInputs(seed, stages);
   c.options.steps = pick(1, 4);
@@ -110,7 +111,7 @@ Case Draw(uint64_t seed) {
     c.options.weight = {static_cast<double>(pick(0, 40))};
   }
   c.text = absl::StrCat("seed ", seed, ": ", c.schedule.name, " S=", stages, " B=", microbatches,
-                        " T=", c.options.steps, chain ? "" : ", no chain");
+                        " T=", c.options.steps, chain ? "" : ", no chain", c.schedule.clips ? ", clips" : "");
   return c;
 }
 

@@ -21,7 +21,7 @@ std::string Text(const WorldOptions& o) {
   return "WEFT_SEED=" + std::to_string(o.seed) + ": " + o.family + parameters + ",rule=" + o.rule +
          " S=" + std::to_string(o.stages) + " B=" + std::to_string(o.microbatches) + " steps " +
          std::to_string(o.first_step) + " to " + std::to_string(o.steps) + (o.chain ? "" : " no chain") +
-         (o.apart ? " apart" : "") + (o.budget ? " budget" : "") +
+         (o.apart ? " apart" : "") + (o.budget ? " budget" : "") + (o.clips ? " clips" : "") +
          " processes=" + std::to_string(o.processes) + " loss=" + std::to_string(o.loss) +
          " duplication=" + std::to_string(o.duplication);
 }

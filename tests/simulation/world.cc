@@ -68,6 +68,8 @@ Value Joined(const std::vector<Value>& values, Value none) {
 }
 // A backward's gradient for input `i`.
 Value PartOfInput(Value input_gradient, int i) { return i == 0 ? input_gradient : Mix(input_gradient, i); }
+// What a reduce gives of its sum to the norm; such values are added, in any order.
+Value NormValue(Value sum) { return Mix(0x4e, sum); }
 Value Updated(Value weights, const std::vector<Value>& sums) {
   Value v = Mix(0x0d, weights);
   for (Value s : sums) v = Mix(v, s);
@@ -123,9 +125,16 @@ std::vector<Held> PlainLoop(const Graph& graph, int steps) {
           sums[s][p] = Mix(sums[s][p], SliceValue(GradientValue(gradient), p, parts));
       }
     }
+    Value norm = 0;
+    for (const std::vector<Value>& of_stage : sums) {
+      for (const Value sum : of_stage) norm += NormValue(sum);
+    }
     for (int s = 0; s < stages; ++s) {
-      for (size_t p = 0; p < held[s].size(); ++p)
-        held[s][p] = Updated(held[s][p], graph.sharded() ? std::vector<Value>{sums[s][p]} : sums[s]);
+      for (size_t p = 0; p < held[s].size(); ++p) {
+        std::vector<Value> used = graph.sharded() ? std::vector<Value>{sums[s][p]} : sums[s];
+        if (graph.schedule().clips) used.push_back(norm);
+        held[s][p] = Updated(held[s][p], used);
+      }
     }
   }
   versions.push_back(std::move(held));
@@ -205,7 +214,7 @@ class World {
     bool operator<(const Event& o) const { return std::tie(time, number) > std::tie(o.time, o.number); }
   };
   struct Outputs {
-    Value activation = 0, input_gradient = 0, gradient = 0, sum = 0;
+    Value activation = 0, input_gradient = 0, gradient = 0, sum = 0, norm = 0;
   };
 
   void At(int64_t time, std::function<void()> action) { events_.push({time, next_++, std::move(action)}); }
@@ -269,6 +278,7 @@ World::World(const WorldOptions& options) : options_(options), random_(options.s
   auto schedule = MakeSchedule(options.family, options.parameters, options.stages, options.microbatches);
   if (absl::Status s = ApplyRule(options.rule, options.family, &*schedule); !s.ok())
     Problem(std::string(s.message()));
+  schedule->clips = options.clips;
   if (!options.chain) schedule->inputs = RandomInputs(options.seed, options.stages);
   if (options.apart) schedule = MakeApart(*std::move(schedule));
   Random budgets(options.seed ^ 0xb7);
@@ -475,6 +485,9 @@ void World::Publish(Process& p, const PublishEffect& e, const Outputs* outputs) 
     case TensorKind::kGradientSum:
       value = outputs->sum;
       break;
+    case TensorKind::kNorm:
+      value = outputs->norm;
+      break;
     case TensorKind::kOrder:
       break;
   }
@@ -676,30 +689,41 @@ World::Outputs World::Compute(Process& p, const StartEffect& start) {
       p.sums[j] = Mix(p.sums[j], p.inbox[key]);
       p.inbox.erase(key);
     }
-    if (j.kind == JobKind::kReduce) {
-      out.sum = p.sums[j];
-    } else if (start.last) {
-      std::vector<Value> sums;
-      const std::optional<Value> adopted = take(TensorKind::kWeights);
-      if (adopted.has_value() == plan_->graph.MakesVersions(j.stage, j.member))
-        Problem(absl::StrCat(Describe(j), " is not by its home alone"));
-      if (plan_->graph.has_reduce(j.stage) || plan_->graph.relays(j.stage)) {
-        sums = take_all(TensorKind::kGradientSum);
-      } else if (plan_->graph.gradient_travels(j.stage)) {
-        sums.push_back(p.sums[j]);
-      } else {
-        sums.push_back(0);
-        for (int b = 0; b < plan_->graph.schedule().microbatches; ++b) {
-          const auto it =
-              p.outputs.find({start.rank, Job::Compute(j.step, j.stage, b, JobKind::kBackwardWeight)});
-          if (it == p.outputs.end()) {
-            Problem(absl::StrCat(Describe(j), " lacks the gradient of micro-batch ", b));
-            break;
-          }
-          sums[0] = Mix(sums[0], it->second);
-          p.outputs.erase(it);
+    if (!start.last) return out;
+    const std::optional<Value> adopted = take(TensorKind::kWeights);
+    const bool makes = plan_->graph.MakesVersions(j.stage, j.member);
+    if (adopted.has_value() == makes) Problem(absl::StrCat(Describe(j), " is not by its home alone"));
+    const std::vector<Value> norms = take_all(TensorKind::kNorm);
+    // Of other jobs, as parts or as a running sum.
+    std::vector<Value> sums = take_all(TensorKind::kGradientSum);
+    if (!sums.empty() || !makes) {
+      if (!plan_->graph.has_reduce(j.stage) && !plan_->graph.relays(j.stage))
+        Problem(absl::StrCat(Describe(j), " has the sums of others"));
+    } else if (plan_->graph.gradient_travels(j.stage)) {
+      sums.push_back(p.sums[j]);
+    } else {
+      sums.push_back(0);
+      for (int b = 0; b < plan_->graph.schedule().microbatches; ++b) {
+        const auto it =
+            p.outputs.find({start.rank, Job::Compute(j.step, j.stage, b, JobKind::kBackwardWeight)});
+        if (it == p.outputs.end()) {
+          Problem(absl::StrCat(Describe(j), " lacks the gradient of micro-batch ", b));
+          break;
         }
+        sums[0] = Mix(sums[0], it->second);
+        p.outputs.erase(it);
       }
+    }
+    if (start.clips != plan_->graph.schedule().clips)
+      Problem(absl::StrCat(Describe(j), start.clips ? " clips" : " does not clip"));
+    if (j.kind == JobKind::kReduce) {
+      out.sum = sums[0];
+      out.norm = NormValue(sums[0]);
+      for (const Value norm : norms) out.norm += norm;
+    } else {
+      if (norms.size() != (start.clips && makes ? 1 : 0))
+        Problem(absl::StrCat(Describe(j), " has ", norms.size(), " norms"));
+      sums.insert(sums.end(), norms.begin(), norms.end());
       UpdateWeights(p, start, adopted, sums);
     }
   }
@@ -857,6 +881,7 @@ WorldOptions DrawWorld(uint64_t seed) {
     o.first_step = random.From(1, 6);
     o.steps += o.first_step;
   }
+  o.clips = random.Chance(0.3);
   return o;
 }
 

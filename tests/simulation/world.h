@@ -30,6 +30,7 @@ struct WorldOptions {
   bool apart = false;   // each backward runs one rank further than its forward, as far as the family allows
   bool chain = true;    // of stages; else each reads any earlier ones
   bool budget = false;  // of bytes, about what one micro-batch needs
+  bool clips = false;   // gradients are clipped by their global norm
   int stages = 4, microbatches = 8, steps = 3, processes = 2;
   int first_step = 0;  // the run goes on there, with the plain loop's weights, and ends before step `steps`
   // Of each packet between a worker and the coordinator.

@@ -112,10 +112,10 @@ TEST(OptimizerSteps, SlicesInPlaceAndNot_GiveTheBitsOfTheWhole) {
     for (uint32_t step = 0; step < 5; ++step) {
       const std::vector<float> g = Random(kElements, 10 + step);
       std::vector<float> out(kElements);
-      first.Begin();
+      first.Begin(0.01, 0.75f);
       first.Apply(whole.data(), out.data(), g.data(), {state[0].data(), state[1].data()}, kElements);
       whole = out;
-      second.Begin();
+      second.Begin(0.01, 0.75f);
       for (int64_t begin = 0; begin < kElements;) {
         const int64_t n = std::min<int64_t>(1 + begin % 37, kElements - begin);
         second.Apply(cut.data() + begin, cut.data() + begin, g.data() + begin,

@@ -13,6 +13,11 @@
 namespace weft {
 namespace {
 
+// A rate that changes, as a schedule's does.
+double RateAt(const OptimizerSpec& spec, int step) {
+  return std::visit([](const auto& s) { return s.lr; }, spec) / (1 + step % 3);
+}
+
 void ExpectEqualsTorch(const OptimizerSpec& spec, torch::optim::Optimizer& reference, torch::Tensor weights) {
   const int64_t n = weights.numel();
   std::vector<float> own(weights.const_data_ptr<float>(), weights.const_data_ptr<float>() + n);
@@ -22,9 +27,12 @@ void ExpectEqualsTorch(const OptimizerSpec& spec, torch::optim::Optimizer& refer
   for (int step = 0; step < 20; ++step) {
     const torch::Tensor gradient = torch::randn({n});
     weights.mutable_grad() = gradient.clone();
+    for (auto& group : reference.param_groups()) group.options().set_lr(RateAt(spec, step));
     reference.step();
-    optimizer.Begin();
-    optimizer.Apply(own.data(), own.data(), gradient.const_data_ptr<float>(),
+    // Twice the gradient and half of that.
+    const torch::Tensor doubled = gradient * 2;
+    optimizer.Begin(RateAt(spec, step), 0.5f);
+    optimizer.Apply(own.data(), own.data(), doubled.const_data_ptr<float>(),
                     {state[0].data(), state[1].data()}, n);
   }
   double difference = 0, movement = 0;

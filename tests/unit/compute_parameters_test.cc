@@ -88,7 +88,7 @@ TEST(StageUpdate, SlicesOfABufferWithStatistics_AverageThemAndTrainTheRest) {
   sgd.weight_decay = 0.25;
   std::vector<float> expected(layout.elements);
   for (int64_t i = 0; i < layout.elements; ++i) {
-    expected[i] = weights[i] - 0.5f * (gradient[i] + 0.25f * weights[i]);
+    expected[i] = weights[i] - 0.5f * (gradient[i] * 0.5f + 0.25f * weights[i]);
   }
   int64_t statistics = 0;
   for (const ParameterSlot& slot : layout.slots) {
@@ -99,9 +99,30 @@ TEST(StageUpdate, SlicesOfABufferWithStatistics_AverageThemAndTrainTheRest) {
     }
   }
   EXPECT_EQ(statistics, 2 * 3 * 3);
+  // A norm is of what is trained, however it is cut.
+  SumOfSquares trained;
+  for (const ParameterSlot& slot : layout.slots) {
+    if (slot.parameter.kind == ParameterSpec::Kind::kTrained) {
+      ASSERT_TRUE(trained.Add(gradient.data() + slot.offset, slot.parameter.elements()));
+    }
+  }
+  // Between parameters a sum is zero.
+  std::vector<float> padded(layout.elements, 0);
+  for (const ParameterSlot& slot : layout.slots) {
+    std::copy_n(gradient.begin() + slot.offset, slot.parameter.elements(), padded.begin() + slot.offset);
+  }
+  for (const int parts : {1, 3}) {
+    SumOfSquares sum;
+    for (int part = 0; part < parts; ++part) {
+      const SliceBounds bounds = SliceOf(layout.elements, part, parts);
+      ASSERT_TRUE(
+          AddSquares(layout, bounds.begin, bounds.end - bounds.begin, padded.data() + bounds.begin, &sum));
+    }
+    EXPECT_EQ(sum, trained) << parts << " parts";
+  }
   for (const int parts : {1, 2, 5}) {
     Optimizer optimizer(sgd);
-    optimizer.Begin();
+    optimizer.Begin(sgd.lr, 0.5f);
     std::vector<float> out = weights, momentum(layout.elements, 0);  // in place
     for (int part = 0; part < parts; ++part) {
       const SliceBounds bounds = SliceOf(layout.elements, part, parts);

@@ -271,6 +271,8 @@ TEST(RunSpec_Range, OutsideIt_SaysBounds) {
   ExpectRefused({With("/model/gpt/layers", 100000), "model.gpt.layers", "from 1 to 1000"});
   ExpectRefused({With("/model/gpt/dropout", 1.0), "model.gpt.dropout", "to below 1"});
   ExpectRefused({With("/model/gpt/vocabulary", 128), "model.gpt.vocabulary", "from 256"});
+  ExpectRefused({With("/train/clip_norm", -1), "train.clip_norm", "from 0.0"});
+  ExpectRefused({With("/train/clip_norm", "1"), "train.clip_norm", "must be a number"});
   ExpectRefused({With("/train/optimizer/adamw/lr", -0.1), "train.optimizer.adamw.lr", "from 0.0"});
 }
 

@@ -252,6 +252,49 @@ TEST(PipeDream2Bw, AsManyMicrobatchesAsStages_NeverDrainsAndKeepsTwoVersions) {
   }
 }
 
+// ---- what clipping by the global norm costs: an update waits for the gradients of all stages
+
+double ClippedPeriod(Schedule schedule) {
+  schedule.clips = true;
+  EXPECT_TRUE(CheckSchedule(schedule).ok()) << CheckSchedule(schedule);
+  return MustSimulate(schedule, 16).period;
+}
+
+// By cdp_v1 the next read of an update comes late enough. By cdp_v2 the last stage's first job of a step
+// reads the newest weights, and it waits for the first stage's last backward; from there on 3N-1 ticks lead
+// to the next.
+TEST(Clipping, CyclicRules_V1LosesNothingAndV2ItsOverlap) {
+  for (int n : {1, 2, 3, 4, 7}) {
+    for (const Base& base : BasesOf(n)) {
+      SCOPED_TRACE(absl::StrCat(base.name, " N=", n));
+      EXPECT_EQ(ClippedPeriod(Ruled(base, "cdp_v1", n)), 2 * n);
+      const double fresh = ClippedPeriod(Ruled(base, "cdp_v2", n));
+      const int chain = n == 1 ? 2 : 3 * n - 1;
+      // Where a rank has several stages of several micro-batches, they also wait for one another.
+      const bool looped = base.name == "lpp" && base.parameters.at("groups") == "2";
+      EXPECT_TRUE(looped ? fresh >= chain : fresh == chain) << fresh << " for " << chain;
+    }
+  }
+}
+
+TEST(Clipping, PipeDream_WaitsForTheWholeBackwardAnd2BwDoesNot) {
+  for (int stages : {1, 2, 4, 8}) {
+    SCOPED_TRACE(stages);
+    EXPECT_EQ(ClippedPeriod(*MakeSchedule("pipedream", {}, stages, 1)), stages + 1);
+    EXPECT_EQ(ClippedPeriod(*MakeSchedule("pipedream_2bw", {}, stages, stages)), 2 * stages);
+  }
+}
+
+TEST(Clipping, OnTheNewestWeights_PipelinesThatDrainLoseNothing) {
+  EXPECT_EQ(ClippedPeriod(*MakeSchedule("1f1b", {}, 4, 8)),
+            MustSimulate(*MakeSchedule("1f1b", {}, 4, 8), 16).period);
+  EXPECT_EQ(ClippedPeriod(*MakeSchedule("ddp", {}, 4, 8)),
+            MustSimulate(*MakeSchedule("ddp", {}, 4, 8), 16).period);
+  // It keeps a rank busy over the border of steps, for which updates must not wait for one another.
+  EXPECT_GT(ClippedPeriod(*MakeSchedule("zb_h2", {}, 4, 8)),
+            MustSimulate(*MakeSchedule("zb_h2", {}, 4, 8), 16).period);
+}
+
 TEST(Candidates, SchedulesThatReadOldWeights_AreLeftOut) {
   for (const Candidate& candidate : Candidates(4, 1)) {
     const auto schedule = MakeSchedule(candidate.name, candidate.parameters, 4, 1);

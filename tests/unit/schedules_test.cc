@@ -136,6 +136,66 @@ TEST(Simulation, Replicas_ExchangeGradientSlicesAndSums) {
   }
 }
 
+Schedule Clipped(Schedule schedule) {
+  schedule.clips = true;
+  return schedule;
+}
+
+// Every update of a step waits for every gradient of that step, through one reduce job that totals the norm.
+TEST(Clipping, AnyFamily_UpdatesWaitForAllStagesAndOneNormTravelsToEach) {
+  for (const Schedule& schedule :
+       {*MakeSchedule("1f1b", {}, 3, 4), *MakeSchedule("ddp", {}, 3, 4),
+        *MakeSchedule("fsdp", {{"shard", "width"}}, 3, 4), *MakeSchedule("fsdp", {}, 3, 4)}) {
+    SCOPED_TRACE(schedule.name);
+    const Schedule clipped = Clipped(schedule);
+    ASSERT_TRUE(CheckSchedule(clipped).ok()) << CheckSchedule(clipped);
+    const Graph graph(clipped);
+    SimulationOptions options;
+    options.steps = 2;
+    options.record_jobs = true;
+    const auto run = Simulate(graph, options);
+    ASSERT_TRUE(run.ok()) << run.status();
+    double last_gradient[2] = {0, 0};
+    int reduces = 0, totals = 0, updates = 0;
+    for (const SimulatedJob& j : run->jobs) {
+      double& last = last_gradient[j.job.step];
+      if (HasMicrobatch(j.job.kind)) last = std::max(last, j.end);
+      reduces += j.job.step == 0 && j.job.kind == JobKind::kReduce;
+      totals += j.job.step == 0 && graph.TotalsNorm(j.job);
+      updates += j.job.step == 0 && j.job.kind == JobKind::kUpdate;
+    }
+    EXPECT_EQ(totals, 1);
+    EXPECT_EQ(reduces, updates);
+    std::vector<Edge> norms;
+    for (const SimulatedJob& j : run->jobs) {
+      if (j.job.kind == JobKind::kUpdate) {
+        EXPECT_GE(j.start, last_gradient[j.job.step]) << Describe(j.job);
+      }
+      if (j.job.step == 0) graph.Successors(j.job, &norms);
+    }
+    const auto of_norm = std::count_if(norms.begin(), norms.end(),
+                                       [](const Edge& e) { return e.tensor == TensorKind::kNorm; });
+    EXPECT_EQ(of_norm, reduces - 1 + updates);
+  }
+}
+
+// Of a stage that is held once, the sum stays where it was made; of one in slices, each slice does.
+TEST(Clipping, StagesHeldOnceOrInSlices_OnlyNormsTravelMore) {
+  SimulationOptions options;
+  options.weight = {100};
+  for (const Schedule& schedule :
+       {*MakeSchedule("1f1b", {}, 4, 4), *MakeSchedule("fsdp", {{"shard", "width"}}, 4, 4)}) {
+    const auto plain = Simulate(Graph(schedule), options);
+    const auto clipped = Simulate(Graph(Clipped(schedule)), options);
+    ASSERT_TRUE(plain.ok() && clipped.ok());
+    for (size_t r = 0; r < plain->ranks.size(); ++r) {
+      const double norms = clipped->ranks[r].sent_by_kind[static_cast<int>(TensorKind::kNorm)];
+      EXPECT_EQ(clipped->ranks[r].bytes_sent, plain->ranks[r].bytes_sent + norms) << schedule.name;
+      EXPECT_GT(norms, 0);
+    }
+  }
+}
+
 TEST(Simulation, SlowLink_DelaysTheNextStage) {
   auto schedule = MakeSchedule("gpipe", {}, 2, 1);
   SimulationOptions options;

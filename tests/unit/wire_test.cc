@@ -103,6 +103,7 @@ TEST(SessionCodec, Completions_RoundTrip_AreEqual) {
   m.jobs[1].loss = -0.125;
   m.jobs[5].has_loss = true;
   m.jobs[5].loss = std::numeric_limits<double>::quiet_NaN();
+  m.jobs[4].gradient_norm = 0.75;
   const auto back = std::get<Completions>(RoundTrip(FromWorker(m)));
   EXPECT_EQ(back.run, 9u);
   EXPECT_EQ(back.rank, 2);
@@ -113,6 +114,7 @@ TEST(SessionCodec, Completions_RoundTrip_AreEqual) {
     EXPECT_EQ(back.jobs[i].start_ns, m.jobs[i].start_ns);
     EXPECT_EQ(back.jobs[i].end_ns, m.jobs[i].end_ns);
     EXPECT_EQ(back.jobs[i].has_loss, m.jobs[i].has_loss);
+    EXPECT_EQ(back.jobs[i].gradient_norm, m.jobs[i].gradient_norm);
   }
   EXPECT_EQ(back.jobs[1].loss, -0.125);
   EXPECT_TRUE(std::isnan(back.jobs[5].loss)) << "a loss that is not a number is news, not an error";
@@ -396,6 +398,9 @@ TEST(RunsCodec, Step_RoundTrip_IsEqual) {
   EXPECT_EQ(step.loss, 0.25);
   EXPECT_TRUE(step.has_loss);
   EXPECT_EQ(step.end_ns, 99);
+  EXPECT_FALSE(step.gradient_norm.has_value());
+  wire::Encode(StepDone{4, 7, 0.25, true, 99, 1.5}, wire.mutable_step());
+  EXPECT_EQ(std::get<StepDone>(*wire::Decode(wire)).gradient_norm, 1.5);
   EXPECT_FALSE(wire::Decode(v1::RunEvent()).ok());
 }
 

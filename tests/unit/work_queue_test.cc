@@ -156,6 +156,28 @@ TEST(WorkQueue, Loss_IsSummedInTheOrderOfMicrobatches) {
   EXPECT_EQ(steps[0].loss, (((1e16 + 1) + -1e16) + 1) / 4);
 }
 
+TEST(WorkQueue, GradientNorm_IsThatOfTheJobThatTotalsIt) {
+  Schedule schedule = *MakeSchedule("1f1b", {}, 2, 1);
+  schedule.clips = true;
+  auto plan = MakeRunPlan("run", "1f1b", schedule, 2);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  WorkQueue queue(*plan);
+  for (int step = 0; step < 2; ++step) {
+    for (Rank rank : {0, 1}) {
+      for (const Job& job : GrantTo(queue, rank, 4)) {
+        Completion c = Done(job);
+        if (job.kind == JobKind::kReduce) c.gradient_norm = 10 * step + 1 + job.stage;
+        EXPECT_EQ(queue.Complete(rank, c), WorkQueue::Outcome::kDone);
+      }
+    }
+  }
+  std::vector<WorkQueue::EndedStep> steps;
+  queue.TakeEndedSteps(&steps);
+  ASSERT_EQ(steps.size(), 2u);
+  EXPECT_EQ(steps[0].gradient_norm, 1);
+  EXPECT_EQ(steps[1].gradient_norm, 11);
+}
+
 TEST(WorkQueue, Counts_FollowTheStates) {
   WorkQueue queue(Plan("gpipe", 2, 2, 1));
   const std::vector<Job> first = GrantTo(queue, 0, 1);

@@ -392,6 +392,55 @@ TEST_F(OneProcess, OldVersions_AreHeldUntilTheirLastReaderHasEnded) {
   }
 }
 
+// One reduce job adds up the norm, and the updates of all stages wait for it; the tensors come to a job once,
+// when it can be finished.
+TEST_F(OneProcess, ClippedGradients_EveryUpdateGetsTheTotalOfAllReduces) {
+  WorkerCore::RunShape shape = Shape("ddp", 2, 2, 1);
+  shape.schedule.clips = true;
+  Begin(shape);
+  const Graph graph(shape_.schedule);
+  const auto order = ClaimOrder(graph)->front();
+  WorkerEffects out;
+  for (Rank r = 0; r < 2; ++r) core_->OnMessage(2, GrantOf(r, order[r]), &out);
+  std::deque<StartEffect> running;
+  std::set<TensorKey> published;
+  std::vector<Completion> completions;
+  int finished = 0, updates = 0;
+  for (;;) {
+    for (const auto& s : Only<StartEffect>(out)) running.push_back(s);
+    for (const auto& p : Only<PublishEffect>(out)) EXPECT_TRUE(published.insert(p.key).second);
+    for (const auto& s : Only<SendEffect>(out)) {
+      if (const auto* done = std::get_if<Completions>(&s.message))
+        completions.insert(completions.end(), done->jobs.begin(), done->jobs.end());
+    }
+    out.clear();
+    if (running.empty()) break;
+    const StartEffect s = running.back();
+    running.pop_back();
+    const auto norms = std::count_if(s.inputs.begin(), s.inputs.end(),
+                                     [](const TensorKey& key) { return key.kind == TensorKind::kNorm; });
+    for (const TensorKey& key : s.inputs) EXPECT_EQ(published.count(key), 1u) << Describe(key);
+    EXPECT_EQ(s.clips, !HasMicrobatch(s.job.kind));
+    if (s.last && s.job.kind == JobKind::kReduce) {
+      EXPECT_EQ(norms, graph.TotalsNorm(s.job) ? 3 : 0);
+    }
+    if (s.job.kind == JobKind::kUpdate) {
+      EXPECT_EQ(norms, 1);
+      EXPECT_EQ(finished, 4) << "an update went before a reduce";
+      ++updates;
+    }
+    finished += s.last && s.job.kind == JobKind::kReduce;
+    JobDone done{s.rank, s.job, 10, 11, s.last, {}, {}};
+    if (s.job.kind == JobKind::kReduce) done.gradient_norm = 1 + s.job.stage * 2 + s.job.member;
+    core_->OnJobDone(20, done, &out);
+  }
+  EXPECT_EQ(updates, 4);
+  for (const Completion& c : completions) {
+    EXPECT_EQ(c.gradient_norm, graph.TotalsNorm(c.job) ? std::optional<double>(1) : std::nullopt)
+        << Describe(c.job);
+  }
+}
+
 // This process has rank 1; rank 0 is in another one.
 void PrepareSecondRank(WorkerCore& core) {
   Assign a;

@@ -134,7 +134,13 @@ class GatedCompute final : public RankCompute {
   absl::Status Accumulate(const Job&, int, const Tensor&, int, int) override { return absl::OkStatus(); }
   absl::StatusOr<Tensor> AddToSum(const Job&, const Tensor&, Tensor gradient) override { return gradient; }
   absl::StatusOr<Tensor> TakeSum(const Job&, int, int) override { return Tensor{}; }
-  absl::Status Update(const Job&, const std::vector<Tensor>&, bool) override { return absl::OkStatus(); }
+  absl::StatusOr<Tensor> SumSquares(const Job&, const Tensor&, int, int,
+                                    const std::vector<Tensor>&) override {
+    return Tensor{};
+  }
+  absl::Status Update(const Job&, const std::vector<Tensor>&, const Tensor&, bool) override {
+    return absl::OkStatus();
+  }
   absl::Status Adopt(const Job&, const Tensor&, bool) override { return absl::OkStatus(); }
   absl::StatusOr<Tensor> Weights(int, int) override { return Tensor{}; }
   void DropWeights(int, int) override {}

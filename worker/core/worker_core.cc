@@ -500,10 +500,11 @@ StartEffect WorkerCore::MakeStart(RankState& rank, int64_t id) {
     if (e.tensor == TensorKind::kOrder) continue;
     if (e.tensor == TensorKind::kGradient) {
       if (e.from.microbatch >= first && e.from.microbatch < intake->next) start.gradients.push_back(KeyOf(e));
-    } else {
+    } else if (start.last) {
       start.inputs.push_back(KeyOf(e));
     }
   }
+  start.clips = run.graph.schedule().clips && !HasMicrobatch(job.kind);
   if (job.kind == JobKind::kForward || (start.apart && job.kind == run.graph.input_backward()))
     rank.peak_activations = std::max(rank.peak_activations, ++rank.activations);
   if (job.kind == JobKind::kUpdate && run.graph.relays(job.stage)) {
@@ -552,6 +553,7 @@ void WorkerCore::OnJobDone(int64_t now, const JobDone& done, WorkerEffects* out)
   PublishOutputs(done.job, out);
   CountVersions(rank, done.job, out);
   Completion completion{done.job, done.start_ns, done.end_ns, done.loss.value_or(0), done.loss.has_value()};
+  if (run.graph.TotalsNorm(done.job)) completion.gradient_norm = done.gradient_norm;
   out->push_back(SendEffect{Completions{run.assignment.run, rank.rank, rank.token, {completion}}});
   while (!rank.claimed.empty() && (run.FlagsOf(rank.claimed.front()) & kDone)) rank.claimed.pop_front();
   --run.RowOf(id / run.n).left;

@@ -91,6 +91,9 @@ struct StartEffect {
   // What is handed out is the sum with the gradients of the micro-batches before, which is among the inputs
   // but for the first.
   bool relays_sum = false;
+  // A reduce also gives the sum of squares, together with those among its inputs; an update gets the total,
+  // by which it clips.
+  bool clips = false;
   // The micro-batch's forward and backward are on different ranks: a forward leaves nothing, a backward
   // starts from the stage's input.
   bool apart = false;
@@ -137,7 +140,8 @@ struct JobDone {
   int64_t start_ns = 0, end_ns = 0;
   bool last = true;  // as in StartEffect
   std::optional<double> loss;
-  std::optional<int64_t> left_bytes;  // measured: what a forward leaves until its backward
+  std::optional<int64_t> left_bytes;         // measured: what a forward leaves until its backward
+  std::optional<double> gradient_norm = {};  // of a reduce that clips: of its sum and what came to it
 };
 
 class WorkerCore {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "worker/shell/compute/sum_of_squares.h"
 
 namespace weft {
 namespace {
@@ -100,11 +101,27 @@ absl::Status AddGradients(RankCompute& compute, const JobTask& task) {
 void RunReduce(RankCompute& compute, const JobTask& task, JobOutcome* outcome) {
   outcome->status = AddGradients(compute, task);
   if (!outcome->status.ok() || !task.start.last) return;
-  auto sum = compute.TakeSum(task.start.job, task.start.job.member, task.parts);
-  if (sum.ok()) {
-    outcome->gradient_sum = *std::move(sum);
-  } else {
+  const Job& job = task.start.job;
+  // A running sum came from the last micro-batch's backward, and is whole.
+  const std::vector<Tensor> passed_on = InputsOf(task, TensorKind::kGradientSum);
+  const int part = passed_on.empty() ? job.member : 0, parts = passed_on.empty() ? task.parts : 1;
+  absl::StatusOr<Tensor> sum =
+      passed_on.empty() ? compute.TakeSum(job, part, parts) : absl::StatusOr<Tensor>(passed_on.front());
+  if (!sum.ok()) {
     outcome->status = sum.status();
+    return;
+  }
+  outcome->gradient_sum = *std::move(sum);
+  if (!task.start.clips) return;
+  auto squares =
+      compute.SumSquares(job, outcome->gradient_sum, part, parts, InputsOf(task, TensorKind::kNorm));
+  if (!squares.ok()) {
+    outcome->status = squares.status();
+    return;
+  }
+  outcome->squares = *std::move(squares);
+  if (const auto sum_of_squares = SumOfSquares::FromTensor(outcome->squares); sum_of_squares.ok()) {
+    outcome->gradient_norm = sum_of_squares->Norm();
   }
 }
 
@@ -126,7 +143,9 @@ void RunUpdate(RankCompute& compute, const JobTask& task, JobOutcome* outcome) {
     }
     sums.push_back(*std::move(sum));
   }
-  outcome->status = compute.Update(task.start.job, sums, task.start.keeps_version);
+  const std::vector<Tensor> norm = InputsOf(task, TensorKind::kNorm);
+  outcome->status =
+      compute.Update(task.start.job, sums, norm.empty() ? Tensor() : norm.front(), task.start.keeps_version);
 }
 
 }  // namespace
@@ -141,6 +160,8 @@ Tensor JobOutcome::Output(TensorKind kind, int part, int parts) const {
       return parts == 1 ? gradient : Slice(gradient, part, parts);
     case TensorKind::kGradientSum:
       return gradient_sum;
+    case TensorKind::kNorm:
+      return squares;
     case TensorKind::kOrder:
     case TensorKind::kWeights:
       break;

@@ -28,8 +28,9 @@ struct JobOutcome {
   absl::Status status;
   int64_t start_ns = 0, end_ns = 0;
   std::optional<double> loss;
-  std::optional<int64_t> left_bytes;  // of a forward: its activations that stay until the backward
-  Tensor activation, gradient, gradient_sum;
+  std::optional<int64_t> left_bytes;    // of a forward: its activations that stay until the backward
+  std::optional<double> gradient_norm;  // of a reduce that clips: of its sum and what came to it
+  Tensor activation, gradient, gradient_sum, squares;
   std::vector<Tensor> input_gradients;  // of each input of the stage
 
   // The output that travels along an edge of this kind; weights are not an output (ask the compute).

@@ -98,8 +98,9 @@ int TrainReference(const Flags& flags) {
   const absl::StatusOr<RunSpec> spec = ReadSpecification(flags.reference);
   if (!spec.ok()) return Complain(spec.status(), kBadConfiguration);
   const absl::Status status = RunReference(*spec, flags.out, [](const ReferenceStep& s) {
-    std::cout << nlohmann::json{{"step", s.step}, {"loss", s.loss}, {"seconds", s.seconds}}.dump()
-              << std::endl;
+    nlohmann::json line = {{"step", s.step}, {"loss", s.loss}, {"seconds", s.seconds}};
+    if (s.gradient_norm.has_value()) line["gradient_norm"] = *s.gradient_norm;
+    std::cout << line.dump() << std::endl;
     return std::cout.good();
   });
   return status.ok() ? kOk : Complain(status, CodeOf(status));

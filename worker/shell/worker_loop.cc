@@ -260,7 +260,8 @@ void WorkerLoop::RunTask(Slot* slot) {
     job_ns_ += (outcome.end_ns - outcome.start_ns - job_ns_) / 8;
     last_job_end_ = now;
     core_.OnJobDone(now,
-                    {rank, what, outcome.start_ns, outcome.end_ns, last, outcome.loss, outcome.left_bytes},
+                    {rank, what, outcome.start_ns, outcome.end_ns, last, outcome.loss, outcome.left_bytes,
+                     outcome.gradient_norm},
                     &effects_);
     Apply(now, &outcome);
     if (gathered_ >= kGatherJobs) SendGathered();

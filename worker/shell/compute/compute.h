@@ -120,12 +120,20 @@ class RankCompute {
   // The finished sum of that part; the rank gives it up.
   virtual absl::StatusOr<Tensor> TakeSum(const Job& job, int part, int parts) = 0;
 
+  // The exact sum of squares (sum_of_squares.h) of TakeSum's `sum` for that part, together with `others`,
+  // what such calls gave for other parts and stages. Statistics have no part in it. OutOfRange if a value is
+  // infinite or no number.
+  virtual absl::StatusOr<Tensor> SumSquares(const Job& job, const Tensor& sum, int part, int parts,
+                                            const std::vector<Tensor>& others) = 0;
+
   // The next version, by one optimizer step of what the rank holds of the stage: from `sums` (all parts of
   // that, in order), or from the held sum when `sums` is empty. The mean over micro-batches is taken by
   // scaling the loss, not here. The optimizer's state is that of the newest version, whatever versions the
-  // gradients were made with. `keep`: the version that it begins with stays, for jobs that will read it;
-  // without, it is gone.
-  virtual absl::Status Update(const Job& job, const std::vector<Tensor>& sums, bool keep) = 0;
+  // gradients were made with, and its learning rate is that of job.step. `norm`: where the run clips
+  // gradients, the sum of squares of all stages' sums of this step, by which these are clipped first. `keep`:
+  // the version that it begins with stays, for jobs that will read it; without, it is gone.
+  virtual absl::Status Update(const Job& job, const std::vector<Tensor>& sums, const Tensor& norm,
+                              bool keep) = 0;
 
   // The next version of an adopted stage: a copy of what another rank made. `keep` as in Update.
   virtual absl::Status Adopt(const Job& job, const Tensor& weights, bool keep) = 0;

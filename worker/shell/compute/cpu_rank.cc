@@ -10,11 +10,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "proto/run/learning_rate.h"
 #include "proto/run/run_schedule.h"
 #include "worker/shell/compute/checkpoint.h"
 #include "worker/shell/compute/elementwise.h"
 #include "worker/shell/compute/memory_scope.h"
 #include "worker/shell/compute/stage_update.h"
+#include "worker/shell/compute/sum_of_squares.h"
 #include "worker/shell/compute/torch_guard.h"
 #include "worker/shell/compute/training_state.h"
 
@@ -101,7 +103,8 @@ absl::Status CpuRank::DoAddStage(int stage, Holding holding, int part, int parts
   return absl::OkStatus();
 }
 
-// What the rank holds of the stage when the run begins, and, if it updates that, the optimizer's state for it.
+// What the rank holds of the stage when the run begins, and, if it updates that, the optimizer's state for
+// it.
 absl::Status CpuRank::Hold(Stage& stage) {
   const int64_t elements = stage.held().end - stage.held().begin;
   const int buffers = stage.adopted ? 0 : stage.optimizer.state_buffers();
@@ -245,7 +248,39 @@ absl::StatusOr<Tensor> CpuRank::TakeSum(const Job& job, int part, int parts) {
                  });
 }
 
-absl::Status CpuRank::Update(const Job& job, const std::vector<Tensor>& sums, bool keep) {
+absl::StatusOr<Tensor> CpuRank::SumSquares(const Job& job, const Tensor& sum, int part, int parts,
+                                           const std::vector<Tensor>& others) {
+  return Guarded([&] { return Describe(job); },
+                 [&]() -> absl::StatusOr<Tensor> {
+                   absl::StatusOr<Stage*> stage = HeldStage(job.stage);
+                   return stage.ok() ? DoSumSquares(**stage, sum, part, parts, others) : stage.status();
+                 });
+}
+
+absl::StatusOr<Tensor> CpuRank::DoSumSquares(const Stage& stage, const Tensor& sum, int part, int parts,
+                                             const std::vector<Tensor>& others) const {
+  const SliceBounds bounds = SliceOf(stage.layout.elements, part, parts);
+  const int64_t elements = bounds.end - bounds.begin;
+  if (absl::Status s = CheckFlat("summed gradients", sum, elements); !s.ok()) return s;
+  SumOfSquares squares;
+  if (!AddSquares(stage.layout, bounds.begin, elements, static_cast<const float*>(sum.data), &squares))
+    return NoNormError(stage.layout.stage);
+  for (const Tensor& other : others) {
+    absl::StatusOr<SumOfSquares> more = SumOfSquares::FromTensor(other);
+    if (!more.ok()) return more.status();
+    squares.Add(*more);
+  }
+  return squares.ToTensor();
+}
+
+absl::StatusOr<float> CpuRank::ClipFactorOf(const Tensor& norm) const {
+  if (run_.train.clip_norm == 0) return 1.0f;
+  const absl::StatusOr<SumOfSquares> squares = SumOfSquares::FromTensor(norm);
+  if (!squares.ok()) return squares.status();
+  return ClipFactor(squares->Norm(), run_.train.clip_norm);
+}
+
+absl::Status CpuRank::Update(const Job& job, const std::vector<Tensor>& sums, const Tensor& norm, bool keep) {
   std::vector<Tensor> parts = sums;
   if (parts.empty()) {
     absl::StatusOr<Tensor> own = TakeSum(job, 0, 1);
@@ -256,7 +291,7 @@ absl::Status CpuRank::Update(const Job& job, const std::vector<Tensor>& sums, bo
                  [&]() -> absl::Status {
                    absl::StatusOr<Stage*> stage = HeldStage(job.stage);
                    if (!stage.ok()) return stage.status();
-                   return ApplyUpdate(**stage, parts, keep);
+                   return ApplyUpdate(**stage, job.step, parts, norm, keep);
                  });
 }
 
@@ -272,7 +307,8 @@ absl::StatusOr<std::shared_ptr<StageWeights>> CpuRank::NextWeights(Stage& stage,
   return next;
 }
 
-absl::Status CpuRank::ApplyUpdate(Stage& stage, const std::vector<Tensor>& parts, bool keep) {
+absl::Status CpuRank::ApplyUpdate(Stage& stage, int step, const std::vector<Tensor>& parts,
+                                  const Tensor& norm, bool keep) {
   if (stage.adopted) {
     return absl::FailedPreconditionError(absl::StrFormat(
         "stage %d is updated by another rank; this one adopts its versions", stage.layout.stage));
@@ -284,11 +320,13 @@ absl::Status CpuRank::ApplyUpdate(Stage& stage, const std::vector<Tensor>& parts
     if (absl::Status s = CheckFlat("summed gradients", parts[i], bounds.end - bounds.begin); !s.ok())
       return s;
   }
+  const absl::StatusOr<float> factor = ClipFactorOf(norm);
+  if (!factor.ok()) return factor.status();
   const std::shared_ptr<StageWeights> newest = stage.versions.newest();
   absl::StatusOr<std::shared_ptr<StageWeights>> made = NextWeights(stage, keep);
   if (!made.ok()) return made.status();
   std::shared_ptr<StageWeights> next = *std::move(made);
-  stage.optimizer.Begin();
+  stage.optimizer.Begin(LearningRateAt(run_.train, step), *factor);
   for (int i = 0; i < count; ++i) {
     const SliceBounds bounds = SliceOf(elements, i, count);
     Optimizer::State state{};

@@ -54,7 +54,10 @@ class CpuRank final : public RankCompute {
   absl::Status Accumulate(const Job& job, int microbatch, const Tensor& slice, int part, int parts) override;
   absl::StatusOr<Tensor> AddToSum(const Job& job, const Tensor& before, Tensor gradient) override;
   absl::StatusOr<Tensor> TakeSum(const Job& job, int part, int parts) override;
-  absl::Status Update(const Job& job, const std::vector<Tensor>& sums, bool keep) override;
+  absl::StatusOr<Tensor> SumSquares(const Job& job, const Tensor& sum, int part, int parts,
+                                    const std::vector<Tensor>& others) override;
+  absl::Status Update(const Job& job, const std::vector<Tensor>& sums, const Tensor& norm,
+                      bool keep) override;
   absl::Status Adopt(const Job& job, const Tensor& weights, bool keep) override;
   absl::StatusOr<Tensor> Weights(int stage, int version) override;
   void DropWeights(int stage, int version) override;
@@ -135,7 +138,11 @@ class CpuRank final : public RankCompute {
                                             const std::vector<Tensor>& given);
   absl::Status Rebind(const Stage& stage, Tensor fetched, int version, Pass* pass);
   absl::StatusOr<std::shared_ptr<StageWeights>> NextWeights(Stage& stage, bool keep);
-  absl::Status ApplyUpdate(Stage& stage, const std::vector<Tensor>& parts, bool keep);
+  absl::StatusOr<Tensor> DoSumSquares(const Stage& stage, const Tensor& sum, int part, int parts,
+                                      const std::vector<Tensor>& others) const;
+  absl::StatusOr<float> ClipFactorOf(const Tensor& norm) const;
+  absl::Status ApplyUpdate(Stage& stage, int step, const std::vector<Tensor>& parts, const Tensor& norm,
+                           bool keep);
   absl::Status DoAdopt(Stage& stage, const Tensor& weights, bool keep);
 
   const RunSpec run_;

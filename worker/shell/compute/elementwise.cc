@@ -43,18 +43,18 @@ WEFT_AVX2 void AddAvx2(float* sum, const float* x, int64_t n) { Add(sum, x, n); 
 WEFT_INLINE void Sgd(const SgdStep s, const float* w, float* out, const float* g, float* m, int64_t n) {
   if (s.momentum == 0) {
     WEFT_INDEPENDENT
-    for (int64_t i = 0; i < n; ++i) out[i] = w[i] - s.lr * (g[i] + s.weight_decay * w[i]);
+    for (int64_t i = 0; i < n; ++i) out[i] = w[i] - s.lr * (g[i] * s.gradient_factor + s.weight_decay * w[i]);
   } else if (s.first) {
     WEFT_INDEPENDENT
     for (int64_t i = 0; i < n; ++i) {
-      const float d = g[i] + s.weight_decay * w[i];
+      const float d = g[i] * s.gradient_factor + s.weight_decay * w[i];
       m[i] = d;
       out[i] = w[i] - s.lr * d;
     }
   } else {
     WEFT_INDEPENDENT
     for (int64_t i = 0; i < n; ++i) {
-      const float d = s.momentum * m[i] + (g[i] + s.weight_decay * w[i]);
+      const float d = s.momentum * m[i] + (g[i] * s.gradient_factor + s.weight_decay * w[i]);
       m[i] = d;
       out[i] = w[i] - s.lr * d;
     }
@@ -71,8 +71,9 @@ WEFT_INLINE void AdamW(const AdamWStep s, const float* w, float* out, const floa
                        int64_t n) {
   WEFT_INDEPENDENT
   for (int64_t i = 0; i < n; ++i) {
-    const float mean = m[i] * s.beta1 + g[i] * s.one_minus_beta1;
-    const float square = v[i] * s.beta2 + (g[i] * g[i]) * s.one_minus_beta2;
+    const float d = g[i] * s.gradient_factor;
+    const float mean = m[i] * s.beta1 + d * s.one_minus_beta1;
+    const float square = v[i] * s.beta2 + (d * d) * s.one_minus_beta2;
     m[i] = mean;
     v[i] = square;
     const float scale = __builtin_sqrtf(square) / s.root_bias_correction + s.eps;

@@ -15,7 +15,8 @@ void AddInPlace(float* sum, const float* x, int64_t n);
 
 struct SgdStep {
   float lr, momentum, weight_decay;
-  bool first;  // no momentum yet: it begins as the gradient
+  bool first;                 // no momentum yet: it begins as the gradient
+  float gradient_factor = 1;  // what gradients are multiplied by before anything else
 };
 // As torch.optim.SGD. `momentum` may be null where step.momentum is 0.
 void ApplySgd(const SgdStep& step, const float* weights, float* out, const float* gradient, float* momentum,
@@ -27,6 +28,7 @@ struct AdamWStep {
   float eps;
   float step_size;             // lr / (1 - beta1^t)
   float root_bias_correction;  // sqrt(1 - beta2^t)
+  float gradient_factor = 1;
 };
 // As torch.optim.AdamW without amsgrad.
 void ApplyAdamW(const AdamWStep& step, const float* weights, float* out, const float* gradient, float* mean,

@@ -5,20 +5,19 @@
 namespace weft {
 namespace {
 
-SgdStep StepOf(const SgdSpec& s, int64_t t) {
-  return {static_cast<float>(s.lr), static_cast<float>(s.momentum), static_cast<float>(s.weight_decay),
-          t == 1};
+SgdStep StepOf(const SgdSpec& s, double lr, int64_t t) {
+  return {static_cast<float>(lr), static_cast<float>(s.momentum), static_cast<float>(s.weight_decay), t == 1};
 }
 
-AdamWStep StepOf(const AdamWSpec& s, int64_t t) {
+AdamWStep StepOf(const AdamWSpec& s, double lr, int64_t t) {
   const double steps = static_cast<double>(t);
-  return {static_cast<float>(1 - s.lr * s.weight_decay),
+  return {static_cast<float>(1 - lr * s.weight_decay),
           static_cast<float>(s.beta1),
           static_cast<float>(1 - s.beta1),
           static_cast<float>(s.beta2),
           static_cast<float>(1 - s.beta2),
           static_cast<float>(s.eps),
-          static_cast<float>(s.lr / (1 - std::pow(s.beta1, steps))),
+          static_cast<float>(lr / (1 - std::pow(s.beta1, steps))),
           static_cast<float>(std::sqrt(1 - std::pow(s.beta2, steps)))};
 }
 
@@ -30,10 +29,12 @@ std::vector<const char*> Optimizer::state_names() const {
   return {"momentum_buffer"};
 }
 
-void Optimizer::Begin() {
+void Optimizer::Begin(double learning_rate, float gradient_factor) {
   ++steps_;
-  step_ = std::visit([this](const auto& s) -> std::variant<SgdStep, AdamWStep> { return StepOf(s, steps_); },
-                     spec_);
+  step_ = std::visit(
+      [&](const auto& s) -> std::variant<SgdStep, AdamWStep> { return StepOf(s, learning_rate, steps_); },
+      spec_);
+  std::visit([&](auto& step) { step.gradient_factor = gradient_factor; }, step_);
 }
 
 void Optimizer::Apply(const float* weights, float* out, const float* gradient, const State& state,

@@ -1,8 +1,9 @@
 // The optimizer of one flat buffer of weights: how many steps it made, and what it remembers between them.
 //
 // A step is taken in parts: Begin once, then Apply over consecutive ranges that together cover the buffer.
-// The state (`state_buffers` buffers as large as the weights) belongs to the caller, who begins it as zeros.
-// Both the runtime and the reference loop use it. One thread at a time.
+// The rate of a step is the caller's (proto/run/learning_rate.h), in place of the specification's. The state
+// (`state_buffers` buffers as large as the weights) belongs to the caller, who begins it as zeros. Both the
+// runtime and the reference loop use it. One thread at a time.
 #ifndef WEFT_WORKER_SHELL_COMPUTE_OPTIMIZER_H_
 #define WEFT_WORKER_SHELL_COMPUTE_OPTIMIZER_H_
 
@@ -28,7 +29,8 @@ class Optimizer {
   std::vector<const char*> state_names() const;
   // Goes on after so many steps. Once, before the first here.
   void Resume(int64_t steps) { steps_ = steps; }
-  void Begin();
+  // `gradient_factor`: what the gradients are multiplied by before anything else, as clipping does.
+  void Begin(double learning_rate, float gradient_factor);
   // out = weights after the step, for n elements; `out` may be `weights`.
   void Apply(const float* weights, float* out, const float* gradient, const State& state, int64_t n) const;
 

@@ -13,10 +13,12 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "proto/run/learning_rate.h"
 #include "proto/run/model_layers.h"
 #include "proto/run/run_schedule.h"
 #include "worker/shell/compute/checkpoint.h"
@@ -26,6 +28,7 @@
 #include "worker/shell/compute/parameters.h"
 #include "worker/shell/compute/safetensors.h"
 #include "worker/shell/compute/stage_update.h"
+#include "worker/shell/compute/sum_of_squares.h"
 #include "worker/shell/compute/torch_layers.h"
 #include "worker/shell/compute/training_state.h"
 
@@ -127,10 +130,30 @@ class PlainModel {
     }
   }
 
-  // theta_t becomes theta_{t+1}, by the sums.
-  void Update() {
+  // The norm of the sums, all that is trained together.
+  absl::StatusOr<double> GradientNorm() const {
+    SumOfSquares squares;
+    for (const Parameter& p : parameters_) {
+      if (p.kind == ParameterSpec::Kind::kStatistic) continue;
+      const at::Tensor gradient = p.gradient.contiguous();
+      if (!squares.Add(gradient.const_data_ptr<float>(), gradient.numel())) return NoNormError(p.stage);
+    }
+    return squares.Norm();
+  }
+
+  // All parameters' sums shrink alike, to a norm of clip_norm.
+  void ClipGradients(double norm) {
+    if (norm <= run_.train.clip_norm) return;
     for (Parameter& p : parameters_) {
-      at::Tensor next = p.kind == ParameterSpec::Kind::kStatistic ? MovedAverage(p) : Trained(&p);
+      if (p.kind != ParameterSpec::Kind::kStatistic) p.gradient = p.gradient * (run_.train.clip_norm / norm);
+    }
+  }
+
+  // theta_t becomes theta_{t+1}, by the sums.
+  void Update(int t) {
+    const double rate = LearningRateAt(run_.train, t);
+    for (Parameter& p : parameters_) {
+      at::Tensor next = p.kind == ParameterSpec::Kind::kStatistic ? MovedAverage(p) : Trained(&p, rate);
       next.set_requires_grad(true);
       p.values.push_front(std::move(next));
       if (static_cast<int>(p.values.size()) > Oldest(p.stage) + 1) p.values.pop_back();
@@ -210,13 +233,13 @@ class PlainModel {
     return p.values[std::min(staleness_(p.stage, microbatch), most)];
   }
 
-  static at::Tensor Trained(Parameter* p) {
+  static at::Tensor Trained(Parameter* p, double rate) {
     Optimizer::State state{};
     for (size_t i = 0; i < p->state.size(); ++i) state[i] = p->state[i].mutable_data_ptr<float>();
     const at::Tensor gradient = p->gradient.contiguous();
     const at::Tensor& value = p->values.front();
     at::Tensor next = at::empty_like(value.detach());
-    p->optimizer.Begin();
+    p->optimizer.Begin(rate, 1);
     p->optimizer.Apply(value.const_data_ptr<float>(), next.mutable_data_ptr<float>(),
                        gradient.const_data_ptr<float>(), state, value.numel());
     return next;
@@ -267,9 +290,17 @@ absl::Status Train(const RunSpec& run, const std::string& out_dir,
       (loss / run.train.microbatches).backward();
       model.AddGradients(b);
     }
-    model.Update();
+    std::optional<double> gradient_norm;
+    if (run.train.clip_norm > 0) {
+      const absl::StatusOr<double> norm = model.GradientNorm();
+      if (!norm.ok())
+        return absl::Status(norm.status().code(), absl::StrCat("step ", step, ": ", norm.status().message()));
+      gradient_norm = *norm;
+      model.ClipGradients(*norm);
+    }
+    model.Update(step);
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-    if (!on_step({step, loss_sum / run.train.microbatches, seconds.count()})) {
+    if (!on_step({step, loss_sum / run.train.microbatches, seconds.count(), gradient_norm})) {
       return absl::CancelledError(absl::StrCat("the reference was stopped after step ", step));
     }
   }

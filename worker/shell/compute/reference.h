@@ -15,6 +15,7 @@
 #define WEFT_WORKER_SHELL_COMPUTE_REFERENCE_H_
 
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -26,6 +27,7 @@ struct ReferenceStep {
   int step = 0;
   double loss = 0;  // mean over the micro-batches
   double seconds = 0;
+  std::optional<double> gradient_norm;  // before it was clipped, if the run clips
 };
 
 // `on_step` is called after each step; false ends the training there (Cancelled). Failure: as data.h says of

@@ -12,6 +12,7 @@
 
 #include "worker/shell/compute/optimizer.h"
 #include "worker/shell/compute/parameters.h"
+#include "worker/shell/compute/sum_of_squares.h"
 
 namespace weft {
 
@@ -19,10 +20,15 @@ inline constexpr float kStatisticMomentum = 0.1f;
 
 // out = weights after the step, for elements [begin, begin + n) of the buffer that `layout` describes, which
 // the other pointers point at; `out` may be `weights`. `gradient` is the sum over `microbatches`. Requires
-// optimizer.Begin().
+// optimizer.Begin(..).
 void UpdateRange(const Optimizer& optimizer, const StageLayout& layout, int microbatches, int64_t begin,
                  int64_t n, const float* weights, float* out, const float* gradient,
                  const Optimizer::State& state);
+
+// Adds the squares of what is trained in such a range to `squares`; statistics have no part in a norm. False
+// as SumOfSquares::Add.
+[[nodiscard]] bool AddSquares(const StageLayout& layout, int64_t begin, int64_t n, const float* gradient,
+                              SumOfSquares* squares);
 
 }  // namespace weft
 

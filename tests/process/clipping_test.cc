@@ -1,0 +1,110 @@
+// Real trainings with clipped gradients and a learning-rate schedule, with the real programs: on two
+// processes, under schedules that place stages and sums differently, the norms and the weights are those of
+// the plain loop.
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "tests/process/command.h"
+#include "tests/process/run_files.h"
+
+namespace weft {
+namespace {
+
+using Json = nlohmann::json;
+using ::testing::HasSubstr;
+
+struct Trained {
+  CommandResult result;
+  std::map<std::string, std::string> weights;  // files of the checkpoint
+  std::vector<double> losses, norms;
+};
+
+class Clipping : public ::testing::Test {
+ protected:
+  Trained Train(const std::string& train, const std::string& schedule, std::vector<std::string> flags) {
+    const std::string out = folder_ / "out";
+    std::filesystem::remove_all(out);
+    std::vector<std::string> words = {"weft", "train",
+                                      WriteSmallRun(folder_, {{"train", train}, {"schedule", schedule}})};
+    words.insert(words.end(), flags.begin(), flags.end());
+    words.insert(words.end(), {"--out", out});
+    Trained trained{Command::Run(words, 120), {}, {}, {}};
+    if (trained.result.code != 0) return trained;
+    for (const auto& entry : std::filesystem::directory_iterator(out + "/checkpoint")) {
+      if (entry.path().extension() == ".safetensors")
+        trained.weights[entry.path().filename()] = ReadWholeFile(entry.path());
+    }
+    std::ifstream file(out + "/steps.jsonl");
+    for (std::string line; std::getline(file, line);) {
+      const Json step = Json::parse(line);
+      trained.losses.push_back(step["loss"]);
+      if (step.contains("gradient_norm")) trained.norms.push_back(step["gradient_norm"]);
+    }
+    return trained;
+  }
+
+  Trained Reference(const std::string& train, const std::string& schedule) {
+    Trained reference = Train(train, schedule, {"--reference"});
+    EXPECT_EQ(reference.result.code, 0) << reference.result.err;
+    return reference;
+  }
+
+  TestFolder folder_;
+};
+
+std::string TrainSection(int microbatches, double clip_norm) {
+  return absl::StrCat("{steps: 12, batch: 16, microbatches: ", microbatches,
+                      ", seed: 1, optimizer: {adamw: {lr: 1.0e-2}}, ",
+                      "lr_schedule: {cosine: {warmup: 3, min_lr: 1.0e-3}}, clip_norm: ", clip_norm, "}");
+}
+
+TEST_F(Clipping, SchedulesOnTwoProcesses_HaveTheReferencesNormsAndBits) {
+  struct Rule {
+    std::vector<std::string> schedules;
+    int microbatches = 4;
+  };
+  for (const Rule& rule :
+       {Rule{{"1f1b", "ddp", "fsdp", "{fsdp: {shard: width}}", "{lpp: {groups: 2, ranks: 2}}"}},
+        Rule{{"{gpipe: , rule: cdp_v1}", "{fsdp: , rule: cdp_v1}"}}, Rule{{"{1f1b: , rule: cdp_v2}"}},
+        Rule{{"pipedream_2bw"}}, Rule{{"pipedream"}, 1}}) {
+    std::vector<double> norms = Reference(TrainSection(rule.microbatches, 1e6), rule.schedules[0]).norms;
+    ASSERT_EQ(norms.size(), 12u);
+    std::sort(norms.begin(), norms.end());
+    const std::string train = TrainSection(rule.microbatches, norms[4]);
+    const Trained reference = Reference(train, rule.schedules[0]);
+    const auto clipped = std::count_if(reference.norms.begin(), reference.norms.end(),
+                                       [&](double norm) { return norm > norms[4]; });
+    EXPECT_GT(clipped, 0) << rule.schedules[0];
+    EXPECT_LT(clipped, 12) << rule.schedules[0];
+    for (const std::string& schedule : rule.schedules) {
+      SCOPED_TRACE(schedule);
+      const Trained trained = Train(train, schedule, {"--processes", "2"});
+      ASSERT_EQ(trained.result.code, 0) << trained.result.err;
+      EXPECT_EQ(trained.norms, reference.norms);
+      EXPECT_EQ(trained.losses, reference.losses);
+      EXPECT_TRUE(trained.weights == reference.weights) << "trained weights differ";
+    }
+  }
+}
+
+TEST_F(Clipping, GradientsThatAreNotFinite_EndTheRunWithTheStageAndAdvice) {
+  const std::string train =
+      "{steps: 30, batch: 16, microbatches: 4, optimizer: {sgd: {lr: 1000}}, clip_norm: 1.0e+9}";
+  for (const std::string flag : {"--reference", "--processes=2"}) {
+    const Trained trained = Train(train, "1f1b", {flag});
+    EXPECT_EQ(trained.result.code, 1) << flag;
+    EXPECT_THAT(trained.result.err, HasSubstr("have no norm to clip by (train.clip_norm)")) << flag;
+    EXPECT_THAT(trained.result.err, HasSubstr("gradients of stage ")) << flag;
+  }
+}
+
+}  // namespace
+}  // namespace weft
