@@ -104,7 +104,7 @@ TEST(BatchNormTest, RunningAverages_AfterEachStep_AreThoseByHand) {
       variance_sum = b == 0 ? measured_variance : variance_sum + measured_variance;
       ASSERT_TRUE(rank->Accumulate(Job::Reduce(t, 0, 0), b, backward->gradient, 0, 1).ok());
     }
-    ASSERT_TRUE(rank->Update(Job::Update(t, 0, 0), {}, false).ok());
+    ASSERT_TRUE(rank->Update(Job::Update(t, 0, 0), {}, Tensor{}, false).ok());
     const float kept_mean = expected_mean * 0.9f, kept_variance = expected_variance * 0.9f;
     const float moved_mean = mean_sum / kMicrobatches * 0.1f;
     const float moved_variance = variance_sum / kMicrobatches * 0.1f;

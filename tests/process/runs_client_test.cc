@@ -31,7 +31,7 @@ struct RunsClientTest : ::testing::Test {
     server = *CoordinatorServer::Start(options);
     client = *RunsClient::Create(server->addresses()[0], 60'000'000'000);
     worker_options.address = server->addresses()[0];
-    worker_options.name = "w";
+    worker_options.name = std::string("w");
     worker_options.stages = 2;
   }
   std::unique_ptr<CoordinatorServer> server;
