@@ -195,7 +195,8 @@ TEST_P(DeviceTraining, ClippedGradientsAndLearningRates_OfEveryRule_EqualReferen
     const Outcome unclipped = Reference(run);
     std::vector<double> norms = unclipped.norms;
     std::sort(norms.begin(), norms.end());
-    run.train.clip_norm = (norms[2] + norms[3]) / 2;
+    // Up to the step with the largest norm it is the same training, and that step is clipped.
+    run.train.clip_norm = (norms[4] + norms[5]) / 2;
     const Outcome reference = Reference(run);
     EXPECT_NE(reference.trained, unclipped.trained) << "clipping must show";
     const auto clipped = std::count_if(reference.norms.begin(), reference.norms.end(),
