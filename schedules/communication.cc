@@ -41,7 +41,12 @@ class TickModel {
     }
   }
 
-  int64_t messages() const { return messages_; }
+  // Of a step of training: of a period behind the first step, as far as there are so many.
+  double messages_of_step() const {
+    int counted = 0;
+    for (int step = 0; step < steps_; ++step) counted += IsCounted(step);
+    return static_cast<double>(messages_) / counted;
+  }
 
   // Whether no job is late with so many communication steps between two ticks.
   bool InTime(int steps_of_tick, bool one_at_a_time) {
@@ -89,6 +94,10 @@ class TickModel {
     }
   };
 
+  bool IsCounted(int step) const {
+    const int first = steps_ > 1 ? 1 : 0;
+    return step >= first && step < first + graph_.schedule().period;
+  }
   int IdOf(const Job& job) const { return job.step * n_ + graph_.IndexOf(job); }
 
   void LinkTasks() {
@@ -102,7 +111,7 @@ class TickModel {
         const bool message = e.tensor != TensorKind::kOrder && tasks_[to].rank != tasks_[id].rank;
         tasks_[id].links.push_back({to, message});
         ++tasks_[to].inputs;
-        messages_ += message;
+        messages_ += message && IsCounted(e.from.step);
       }
     }
   }
@@ -207,7 +216,7 @@ absl::StatusOr<CommunicationSteps> CountCommunicationSteps(const Graph& graph, i
   if (!nominal.ok()) return nominal.status();
   TickModel model(graph, steps, nominal->jobs);
   CommunicationSteps count;
-  count.messages = static_cast<double>(model.messages()) / steps;
+  count.messages = model.messages_of_step();
   count.chain = Fewest(model, 0, false);
   count.most = Fewest(model, count.chain, true);
   return count;
