@@ -279,7 +279,7 @@ TEST_F(OldWeights, StagesWithoutParameters_EndWithTheReferencesBits) {
                       {"1f1b", "zb_h1", "ddp", "{fsdp: {shard: width}}",
                        "{custom: {workers: 5, compute: \"(s + (k != forward)) % W\", weights: s}}"},
                       {2, 5});
-  EXPECT_EQ(trained.tensors.size(), 6u) << "weight and bias of three layers";
+  EXPECT_EQ(trained.tensors.size(), 18u) << "weight and bias of three layers, each with two moments of AdamW";
   for (const std::string rule : {"cdp_v1", "cdp_v2"}) ExpectReference(run, Cyclic(rule, 5), {1, 3});
   ExpectReference(run, {"pipedream_2bw"}, {1, 5});
 }
