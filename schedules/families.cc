@@ -11,6 +11,7 @@
 #include "schedules/families/custom.h"
 #include "schedules/families/cyclic.h"
 #include "schedules/families/family.h"
+#include "schedules/visits.h"
 
 namespace weft {
 namespace {
@@ -161,7 +162,7 @@ absl::StatusOr<Schedule> MakeSchedule(absl::string_view name, const Parameters& 
 std::vector<std::string> RuleNames() { return {"sync", "cdp_v1", "cdp_v2"}; }
 
 absl::Status ApplyRule(absl::string_view rule, absl::string_view name, Schedule* schedule) {
-  if (rule == "sync") return absl::OkStatus();
+  if (rule == "sync") return CheckVisits(*schedule);
   if (!IsCyclicRule(rule)) {
     return absl::InvalidArgumentError(
         absl::StrFormat("no rule is called '%s'; did you mean '%s'? (there are %s)", rule,

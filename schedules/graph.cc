@@ -22,11 +22,12 @@ int PlaceOf(const std::vector<int>& list, int value) {
 
 }  // namespace
 
-Graph::Graph(Schedule schedule) : schedule_(std::move(schedule)) {
+Graph::Graph(Schedule schedule, int steps) : schedule_(std::move(schedule)), steps_(steps) {
   const Schedule& s = schedule_;
   Require(s.stages > 0 && s.microbatches > 0 && s.ranks > 0, "sizes are positive");
   Require(s.compute && s.weights && s.priority, "compute, weights and priority are given");
   LinkStages();
+  if (s.residency == Residency::kMigrating && s.visit) visits_.emplace(s, steps);
   members_.resize(s.stages);
   gradient_travels_.assign(s.stages, false);
   tail_.resize(s.stages);
@@ -46,6 +47,10 @@ Graph::Graph(Schedule schedule) : schedule_(std::move(schedule)) {
     if (sharded()) {
       const std::vector<Rank> shards = s.shards(stage);
       holders = {shards.begin(), shards.end()};
+    }
+    if (migrates()) {
+      holders = {s.compute(visits_->LastBackward(0, stage))};
+      remote = false;
     }
     members_[stage].assign(holders.begin(), holders.end());
     gradient_travels_[stage] = remote || members_[stage].size() > 1;
@@ -184,7 +189,7 @@ int Graph::VersionOf(const Job& job) const {
 }
 
 bool Graph::FetchesWeights(const Job& job) const {
-  if (!HasMicrobatch(job.kind)) return false;
+  if (!HasMicrobatch(job.kind) || migrates()) return false;
   if (!sharded()) return schedule_.compute(job) != schedule_.weights(job);
   return members_[job.stage] != std::vector<Rank>{schedule_.compute(job)};
 }
@@ -212,6 +217,7 @@ void Graph::ShardEdges(const Job& job, std::vector<Edge>* edges) const {
 }
 
 void Graph::WeightsEdge(const Job& job, std::vector<Edge>* edges) const {
+  if (migrates()) return;  // every version that is read is in the state
   if (sharded()) return ShardEdges(job, edges);
   const bool fetch = FetchesWeights(job);
   // A backward on the holder reads what its forward read: the forward's edge is enough, wherever that was.
@@ -267,6 +273,8 @@ void Graph::BackwardPredecessors(const Job& job, std::vector<Edge>* edges) const
 }
 
 void Graph::Predecessors(const Job& job, std::vector<Edge>* edges) const {
+  if (migrates()) StatePredecessor(job, edges);
+  if (migrates() && job.kind == JobKind::kUpdate) return;
   if (!HasMicrobatch(job.kind)) return UpdatePredecessors(job, edges);
   switch (job.kind) {
     case JobKind::kForward:
@@ -348,10 +356,12 @@ void Graph::BackwardSuccessors(const Job& job, std::vector<Edge>* edges) const {
 }
 
 void Graph::Successors(const Job& job, std::vector<Edge>* edges) const {
+  if (migrates()) StateSuccessor(job, edges);
+  if (migrates() && job.kind == JobKind::kUpdate) return;
   if (!HasMicrobatch(job.kind)) return UpdateSuccessors(job, edges);
   if (job.kind == JobKind::kForward) ForwardSuccessors(job, edges);
   if (job.kind == input_backward()) BackwardSuccessors(job, edges);
-  if (job.kind == final_backward()) GradientSuccessors(job, edges);
+  if (job.kind == final_backward() && !migrates()) GradientSuccessors(job, edges);
   if (schedule_.precedes) {
     for (const Follower& f : followers_[IndexOf(job)]) {
       edges->push_back({job, JobAt(job.step + f.distance, f.index), TensorKind::kOrder, 0, 0});
@@ -359,31 +369,39 @@ void Graph::Successors(const Job& job, std::vector<Edge>* edges) const {
   }
 }
 
+bool StepEdges::LeadsAhead(int64_t index) const {
+  for (const Table& table : tables_) {
+    for (int k = table.begin[index]; k < table.begin[index + 1]; ++k) {
+      if (table.successors[k].distance > 0) return true;
+    }
+  }
+  return false;
+}
+
 StepEdges Flatten(const Graph& graph) {
+  if (graph.migrates()) return FlattenRun(graph);
   const int n = graph.jobs_per_step();
   StepEdges flat;
-  flat.begin.reserve(n + 1);
+  StepEdges::Table& table = flat.tables_.emplace_back();
+  table.begin.reserve(n + 1);
   std::vector<Edge> edges;
   constexpr int kSteady = 1 << 20;
   for (int i = 0; i < n; ++i) {
-    flat.begin.push_back(static_cast<int32_t>(flat.successors.size()));
+    table.begin.push_back(static_cast<int32_t>(table.successors.size()));
     edges.clear();
     graph.Successors(graph.JobAt(kSteady, i), &edges);
     for (const Edge& e : edges) {
       const int distance = e.to.step - kSteady;
       const bool weights = e.from.kind == JobKind::kUpdate && graph.MayFetchWeights(e.to);
-      flat.successors.push_back({graph.IndexOf(e.to), static_cast<int16_t>(distance),
-                                 weights ? TensorKind::kWeights : e.tensor, static_cast<int16_t>(e.part)});
-      flat.max_distance = std::max(flat.max_distance, distance);
+      table.successors.push_back({graph.IndexOf(e.to), static_cast<int16_t>(distance),
+                                  weights ? TensorKind::kWeights : e.tensor, static_cast<int16_t>(e.part)});
+      flat.max_distance_ = std::max(flat.max_distance_, distance);
     }
   }
-  flat.begin.push_back(static_cast<int32_t>(flat.successors.size()));
-  flat.waiting.assign(flat.max_distance + 1, std::vector<int32_t>(n, 0));
-  for (int i = 0; i < n; ++i) {
-    for (int k = flat.begin[i]; k < flat.begin[i + 1]; ++k) {
-      const auto& s = flat.successors[k];
-      for (int step = s.distance; step <= flat.max_distance; ++step) ++flat.waiting[step][s.index];
-    }
+  table.begin.push_back(static_cast<int32_t>(table.successors.size()));
+  flat.waiting_.assign(flat.max_distance_ + 1, std::vector<int32_t>(n, 0));
+  for (const StepEdges::Successor& s : table.successors) {
+    for (int step = s.distance; step <= flat.max_distance_; ++step) ++flat.waiting_[step][s.index];
   }
   return flat;
 }

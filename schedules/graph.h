@@ -10,17 +10,21 @@
 //   2. An edge from a job of step -1 stands for the initial state: it holds weights version 0 and is complete
 //   before the run.
 //   3. The edges of a step look like those of every other step, but for edges that would come from before
-//   step 0 (other than 2.), and for the tensor of an edge from an update, which is an order edge where the
-//   job is on the holder's rank in that step.
+//   step 0 (other than 2.), for the tensor of an edge from an update, which is an order edge where the
+//   job is on the holder's rank in that step, and for the way of a state (visits.h), which leaves out what is
+//   before step 0 and after the last step.
+//   4. An edge comes from the same step or an earlier one, but for those of a state's way.
 // Thread-safe after construction. Jobs outside the schedule's sizes abort.
 #ifndef WEFT_SCHEDULES_GRAPH_H_
 #define WEFT_SCHEDULES_GRAPH_H_
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "schedules/job.h"
 #include "schedules/schedule.h"
+#include "schedules/visits.h"
 
 namespace weft {
 
@@ -37,10 +41,17 @@ struct Edge {
 class Graph {
  public:
   // Requires positive sizes, sound `inputs` (CheckInputs of check.h) and the functions `compute`, `weights`,
-  // `priority`; everything else is CheckSchedule's.
-  explicit Graph(Schedule schedule);
+  // `priority`; everything else is CheckSchedule's. `steps` of the run: only the way of a state depends on
+  // it.
+  static constexpr int kForEver = 1 << 30;
+  explicit Graph(Schedule schedule, int steps = kForEver);
 
   const Schedule& schedule() const { return schedule_; }
+  int steps() const { return steps_; }
+
+  // The state of each stage goes from job to job; one rank updates it, the stage's only member.
+  bool migrates() const { return visits_.has_value(); }
+  const Visits& visits() const { return *visits_; }  // requires migrates()
 
   // Jobs of one step, numbered densely: [0, jobs_per_step).
   int jobs_per_step() const { return jobs_per_step_; }
@@ -107,7 +118,7 @@ class Graph {
   bool IsComputeKindUsed(JobKind kind) const;
 
   // Appends. `from` of Predecessors may be of step -1 (invariant 2). Successors ignores the end of the run:
-  // steps go on for ever.
+  // steps go on for ever, but on the way of a state, where the job must be of the run.
   void Predecessors(const Job& job, std::vector<Edge>* edges) const;
   void Successors(const Job& job, std::vector<Edge>* edges) const;
 
@@ -126,8 +137,13 @@ class Graph {
   void UpdatePredecessors(const Job& job, std::vector<Edge>* edges) const;
   void GradientSuccessors(const Job& job, std::vector<Edge>* edges) const;
   void UpdateSuccessors(const Job& job, std::vector<Edge>* edges) const;
+  void StatePredecessor(const Job& job, std::vector<Edge>* edges) const;
+  void StateSuccessor(const Job& job, std::vector<Edge>* edges) const;
+  Edge StateEdge(const Job& from, const Job& to) const;
 
   Schedule schedule_;
+  int steps_;
+  std::optional<Visits> visits_;
   std::vector<std::vector<int>> inputs_, consumers_;
   std::vector<std::vector<Rank>> members_;
   std::vector<bool> gradient_travels_;
@@ -149,27 +165,68 @@ class Graph {
   std::vector<std::vector<Follower>> followers_;
 };
 
-// The edges of a steady step flattened for loops over many steps: successors by index and step distance. The
-// tensor is what travels where the two jobs are on different ranks.
-struct StepEdges {
+// The edges of steps flattened for loops over many steps: successors by index and step distance. The tensor
+// is what travels where the two jobs are on different ranks.
+//
+// One table serves all steps, whose successors may then be after the end of the run. Where a state migrates,
+// the first steps and the last ones have tables of their own.
+class StepEdges {
+ public:
   struct Successor {
-    int32_t index;     // job of the later step
-    int16_t distance;  // steps ahead
+    int32_t index;     // job of the other step
+    int16_t distance;  // steps ahead; negative only on the way of a state
     TensorKind tensor;
     int16_t part;
   };
-  std::vector<int32_t> begin;         // size jobs_per_step + 1
-  std::vector<Successor> successors;  // of job i: [begin[i], begin[i + 1])
-  int max_distance = 0;
-  // waiting[d][i]: predecessors of job i in steps >= 0 when the step is d; the last row serves all later
-  // steps.
-  std::vector<std::vector<int32_t>> waiting;
+  class Successors {
+   public:
+    Successors(const Successor* begin, const Successor* end) : begin_(begin), end_(end) {}
+    const Successor* begin() const { return begin_; }
+    const Successor* end() const { return end_; }
 
-  const std::vector<int32_t>& WaitingAt(int step) const {
-    return waiting[step < max_distance ? step : max_distance];
+   private:
+    const Successor *begin_, *end_;
+  };
+
+  Successors SuccessorsOf(int64_t step, int64_t index) const {
+    const Table& table = tables_[TableOf(step)];
+    return {table.successors.data() + table.begin[index], table.successors.data() + table.begin[index + 1]};
   }
+  // By index: predecessors in steps >= 0.
+  const std::vector<int32_t>& WaitingAt(int64_t step) const {
+    return waiting_[migrates_ ? TableOf(step) : step < max_distance_ ? step : max_distance_];
+  }
+  // In some step, a job of a later one waits for the job.
+  bool LeadsAhead(int64_t index) const;
+  // The most steps that an edge leads ahead.
+  int max_distance() const { return max_distance_; }
+
+ private:
+  friend StepEdges Flatten(const Graph& graph);
+  friend StepEdges FlattenRun(const Graph& graph);
+
+  struct Table {
+    std::vector<int32_t> begin;         // size jobs_per_step + 1
+    std::vector<Successor> successors;  // of job i: [begin[i], begin[i + 1])
+  };
+
+  int64_t TableOf(int64_t step) const {
+    if (!migrates_) return 0;
+    if (step < border_) return step;
+    const auto tables = static_cast<int64_t>(tables_.size());
+    return step < steps_ - border_ ? border_ : step - steps_ + tables;
+  }
+
+  bool migrates_ = false;
+  int64_t steps_ = 0, border_ = 0;  // of a run whose state migrates
+  std::vector<Table> tables_;
+  int max_distance_ = 0;
+  // Of each table where a state migrates; else of each of the first steps, the last row of all later ones.
+  std::vector<std::vector<int32_t>> waiting_;
 };
 StepEdges Flatten(const Graph& graph);
+// Flatten, where a state migrates.
+StepEdges FlattenRun(const Graph& graph);
 
 }  // namespace weft
 

@@ -66,10 +66,11 @@ enum class TensorKind : uint8_t {
   kWeights,        // all parameters of a stage at one version
   kGradient,       // gradient of all parameters of a stage from one micro-batch, or one member's slice of it
   kGradientSum,    // one member's slice of the gradient summed over the micro-batches
+  kState,          // all that the training keeps of a stage, on its way to the next visitor (visits.h)
 };
-inline constexpr int kTensorKinds = 6;
+inline constexpr int kTensorKinds = 7;
 
-// "order", "activation", "input_gradient", "weights", "gradient", "gradient_sum".
+// "order", "activation", "input_gradient", "weights", "gradient", "gradient_sum", "state".
 absl::string_view TensorKindName(TensorKind kind);
 
 }  // namespace weft

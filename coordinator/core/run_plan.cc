@@ -13,7 +13,7 @@ absl::StatusOr<std::shared_ptr<const RunPlan>> MakeRunPlan(std::string name, std
   if (steps <= 0)
     return absl::InvalidArgumentError(absl::StrCat("a run needs at least one step, not ", steps));
   if (absl::Status s = CheckSchedule(schedule); !s.ok()) return s;
-  Graph graph(std::move(schedule));
+  Graph graph(std::move(schedule), steps);
   auto order = ClaimOrder(graph);
   if (!order.ok()) return order.status();
   return std::make_shared<const RunPlan>(

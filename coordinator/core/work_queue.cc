@@ -21,10 +21,7 @@ WorkQueue::WorkQueue(std::shared_ptr<const RunPlan> plan)
   const int n = plan_->graph.jobs_per_step();
   for (int i = 0; i < n; ++i) {
     jobs_.push_back(plan_->graph.JobAt(0, i));
-    for (int k = edges_.begin[i]; k < edges_.begin[i + 1]; ++k) {
-      const auto& s = edges_.successors[k];
-      if (s.distance > 0) cross_edges_.push_back({i, s.index, s.distance});
-    }
+    if (edges_.LeadsAhead(i)) leads_ahead_.push_back(i);
   }
   ranks_.resize(plan_->ranks());
   Require(static_cast<int>(plan_->claim_order.size()) == period_,
@@ -65,7 +62,7 @@ void WorkQueue::IndexPhase(int phase) {
 // top.
 void WorkQueue::WidenFor(int credit) {
   const int32_t needed =
-      period_ + 1 + edges_.max_distance + (credit + least_jobs_of_rank_ - 1) / least_jobs_of_rank_;
+      period_ + 1 + edges_.max_distance() + (credit + least_jobs_of_rank_ - 1) / least_jobs_of_rank_;
   window_ = std::max(window_, needed);
 }
 
@@ -119,9 +116,12 @@ void WorkQueue::Materialize() {
   slot->loss.assign(plan_->graph.schedule().microbatches, 0);
   slot->losses = slot->done = 0;
   slot->end_ns = 0;
-  for (const CrossEdge& e : cross_edges_) {
-    const int32_t from = number - e.distance;
-    if (from >= 0 && (from < first_step_ || StepAt(from)->state[e.from] == kDone)) --slot->pending[e.to];
+  for (int32_t from = std::max(0, number - edges_.max_distance()); from < number; ++from) {
+    for (const int32_t i : leads_ahead_) {
+      if (!IsDone(from, i)) continue;
+      for (const auto& s : edges_.SuccessorsOf(from, i))
+        slot->pending[s.index] -= from + s.distance == number;
+    }
   }
   const int64_t ready = std::count(slot->pending.begin(), slot->pending.end(), 0);
   counts_.ready += ready;
@@ -169,11 +169,10 @@ WorkQueue::Outcome WorkQueue::Complete(Rank rank, const Completion& completion) 
 }
 
 void WorkQueue::ReleaseSuccessors(int32_t step, int index) {
-  for (int k = edges_.begin[index]; k < edges_.begin[index + 1]; ++k) {
-    const auto& s = edges_.successors[k];
+  for (const auto& s : edges_.SuccessorsOf(step, index)) {
     const int32_t later = step + s.distance;
     if (later >= end_step()) continue;  // Materialize will see it
-    Step& to = *StepAt(later);
+    Step& to = *StepAt(later);          // not retired: a job of it waits
     if (--to.pending[s.index] == 0 && to.state[s.index] == kWaiting) {
       --counts_.blocked;
       ++counts_.ready;

@@ -91,10 +91,6 @@ class WorkQueue {
     size_t position = 0;
     int outstanding = 0;
   };
-  struct CrossEdge {
-    int32_t from, to;
-    int16_t distance;
-  };
 
   void IndexPhase(int phase);
   Rank RankAt(int32_t step, int index) const { return rank_of_[step % period_][index]; }
@@ -104,6 +100,9 @@ class WorkQueue {
   bool Reach(int32_t step);
   void Materialize();
   void WidenFor(int credit);
+  bool IsDone(int32_t step, int index) const {
+    return step < first_step_ || StepAt(step)->state[index] == kDone;
+  }
   void ReleaseSuccessors(int32_t step, int index);
   void Retire();
 
@@ -112,7 +111,7 @@ class WorkQueue {
   const int period_;                        // ranks of step t are those of step t + period
   std::vector<Job> jobs_;                   // of step 0, by index
   std::vector<std::vector<Rank>> rank_of_;  // [step mod period][job index]
-  std::vector<CrossEdge> cross_edges_;
+  std::vector<int32_t> leads_ahead_;        // jobs that later steps wait for, by index
   std::vector<RankState> ranks_;
   int least_jobs_of_rank_ = 1;
   int32_t window_ = 2;

@@ -9,6 +9,7 @@
 #ifndef WEFT_SCHEDULES_FAMILIES_CYCLIC_H_
 #define WEFT_SCHEDULES_FAMILIES_CYCLIC_H_
 
+#include <cstdint>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -28,7 +29,11 @@ int CyclicStaleness(absl::string_view rule, int n, int stage, int microbatch);
 // `backward` is the kind that ends a micro-batch's visit. Some may be of step -1.
 std::vector<Job> CyclicPredecessors(const Job& job, int n, JobKind backward);
 
-// Gives the schedule a cyclic rule. InvalidArgument, with the reason, if its sizes are not all the same or
+// The tick of the cyclic order, over all steps, at which a compute job is on its stage.
+int64_t CyclicTick(const Job& job, int n);
+
+// Gives the schedule a cyclic rule. Where its weights migrate, each stage's state follows the order from
+// micro-batch to micro-batch. InvalidArgument, with the reason, if its sizes are not all the same or
 // its weights are cut by width.
 absl::Status ApplyCyclicRule(absl::string_view rule, Schedule* schedule);
 

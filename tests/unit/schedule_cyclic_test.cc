@@ -30,6 +30,7 @@ std::vector<Base> BasesOf(int n) {
   const std::string all = absl::StrCat(n);
   std::vector<Base> bases = {{"ddp", {}},
                              {"fsdp", {}},
+                             {"fsdp", {{"residency", "migrating"}}},
                              {"gpipe", {}},
                              {"1f1b", {}},
                              {"lpp", {{"groups", "1"}, {"ranks", all}}},
@@ -126,6 +127,7 @@ TEST(CyclicRule, Versions_AreTwoWhereARankReadsOldWeights) {
   EXPECT_THAT(peaks({"ddp", {}}, "cdp_v1"), testing::ElementsAre(2, 2, 2, 2));
   EXPECT_THAT(peaks({"ddp", {}}, "cdp_v2"), testing::ElementsAre(2, 2, 2, 1));
   EXPECT_THAT(peaks({"gpipe", {}}, "cdp_v2"), testing::ElementsAre(2, 2, 2, 1));
+  EXPECT_THAT(peaks({"fsdp", {{"residency", "migrating"}}}, "cdp_v2"), testing::ElementsAre(2, 2, 2, 2));
 }
 
 // What a memory budget counts is what the simulator sees.
