@@ -262,6 +262,30 @@ absl::Status CheckInputsBefore(const Schedule& s) {
   return absl::OkStatus();
 }
 
+// Ranks claim the jobs of one step after the other, and take in states in the order of claims.
+absl::Status CheckRanks(const Schedule& s) {
+  std::vector<std::optional<std::pair<int64_t, Job>>> last(s.ranks), first(s.ranks);
+  for (int stage = 0; stage < s.stages; ++stage) {
+    for (int b = 0; b < s.microbatches; ++b) {
+      for (const JobKind kind : {JobKind::kForward, JobKind::kBackward}) {
+        const Job job = Job::Compute(kStep, stage, b, kind), next = Job::Compute(kStep + 1, stage, b, kind);
+        const Rank rank = s.compute(job);
+        const std::pair<int64_t, Job> ends(s.visit(job), job), begins(s.visit(next), next);
+        if (!last[rank].has_value() || ends > *last[rank]) last[rank] = ends;
+        if (!first[rank].has_value() || begins < *first[rank]) first[rank] = begins;
+      }
+    }
+  }
+  for (Rank rank = 0; rank < s.ranks; ++rank) {
+    if (!last[rank].has_value() || last[rank]->first < first[rank]->first) continue;
+    return absl::InvalidArgumentError(
+        absl::StrFormat("on rank %d, %s would be visited before %s; a rank does the jobs of one step after "
+                        "those of the other",
+                        rank, Describe(first[rank]->second), Describe(last[rank]->second)));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status CheckVisits(const Schedule& s) {
@@ -273,6 +297,7 @@ absl::Status CheckVisits(const Schedule& s) {
   }
   if (absl::Status status = CheckTicks(s, cycle); !status.ok()) return status;
   if (absl::Status status = CheckSums(s, cycle); !status.ok()) return status;
+  if (absl::Status status = CheckRanks(s); !status.ok()) return status;
   return CheckInputsBefore(s);
 }
 

@@ -79,7 +79,8 @@ class Visits {
 
 // OK for a schedule that does not migrate. InvalidArgument, naming the jobs, for one whose state has no sound
 // way: no `visit` or one that is not the same in every step, two visits of a stage at once, sums out of
-// order, a version that is read before it is made, a job that its inputs reach only after its visit; or
+// order, a version that is read before it is made, a rank that would do a step's job before one of the step
+// before, a job that its inputs reach only after its visit; or
 // for features that do not go with it.
 absl::Status CheckVisits(const Schedule& schedule);
 

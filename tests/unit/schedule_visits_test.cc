@@ -252,6 +252,10 @@ TEST(CheckVisits, WaysThatAreNotSound_AreRefusedNamingTheJobs) {
                 s->staleness = [](int, int) { return 2; };
               }),
               HasSubstr("which that needs"));
+  EXPECT_THAT(refusal([&](Schedule* s) {
+                s->compute = [](const Job& j) { return j.kind == JobKind::kForward ? j.microbatch : 0; };
+              }),
+              HasSubstr("a rank does the jobs of one step after those of the other"));
   EXPECT_THAT(refusal([&](Schedule* s) { s->limit = [](Rank, int) -> std::optional<int> { return 3; }; }),
               HasSubstr("does not go with a limit"));
 }

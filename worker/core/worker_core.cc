@@ -24,8 +24,8 @@ void Require(bool condition, const char* what) {
 // so that a grant stays a small message.
 int32_t CreditFor(int jobs_per_step) { return std::clamp(4 * jobs_per_step, 64, 4096); }
 
-// Jobs of a rank whose fetched weights may be there at once, where they are sharded: the one that runs, and
-// the next one.
+// Jobs of a rank whose fetched weights, or states that came, may be there at once, where they are sharded or
+// migrate: the one that runs, and the next one.
 constexpr int kFetchesAtOnce = 2;
 
 }  // namespace
@@ -71,7 +71,7 @@ struct WorkerCore::Run {
 
   Run(const Assign& a, RunShape shape)
       : assignment(a),
-        graph(std::move(shape.schedule)),
+        graph(std::move(shape.schedule), shape.steps),
         edges(Flatten(graph)),
         admission(graph),
         steps(shape.steps),
@@ -79,6 +79,10 @@ struct WorkerCore::Run {
 
   // Invariant 8.
   bool FetchesInTurn(const Job& job) const {
+    if (graph.migrates()) {
+      const std::optional<Job> before = graph.visits().Before(job);
+      return before.has_value() && !IsLocal(graph.RankOf(*before));
+    }
     return graph.schedule().residency == Residency::kSharded && graph.FetchesWeights(job);
   }
   bool IsLocal(Rank rank) const { return state_of_rank[rank] >= 0; }
@@ -136,7 +140,7 @@ WorkerCore::Run::Row& WorkerCore::Run::RowOf(int64_t step) {
     Row row{edges.WaitingAt(next), std::vector<uint8_t>(n, 0), 0};
     for (int64_t i = 0; i < n; ++i) {
       row.left += IsLocal(RankAt(next * n + i));
-      if (next <= edges.max_distance) row.waiting[i] += InitialInputs(next, static_cast<int>(i));
+      if (next <= edges.max_distance()) row.waiting[i] += InitialInputs(next, static_cast<int>(i));
     }
     rows.push_back(std::move(row));
   }
@@ -205,6 +209,8 @@ TensorKey WorkerCore::KeyOf(const Edge& e) const {
     // Each reader fetches its own copy, and early steps may read the same version.
     key.step = e.to.step;
     key.microbatch = e.to.microbatch;
+  } else if (e.tensor == TensorKind::kState) {
+    key.part = static_cast<int32_t>(e.from.kind);
   } else if (e.tensor == TensorKind::kOrder) {
     key.version = static_cast<int32_t>(e.from.kind);
     key.part = e.to.stage * run_->graph.schedule().microbatches + e.to.microbatch;
@@ -303,6 +309,10 @@ void WorkerCore::OnAssign(int64_t now, const Assign& assign, WorkerEffects* out)
         stage.part = static_cast<int>(member - members.begin());
         stage.parts = static_cast<int>(members.size());
       }
+      if (run.graph.migrates()) {
+        stage.migrates = true;
+        stage.holds_weights = false;
+      }
       prepare.stages.push_back(stage);
     }
   }
@@ -366,7 +376,8 @@ void WorkerCore::WantInputs(const Job& job, Inputs which, WorkerEffects* out) {
   std::vector<Edge> edges;
   run_->graph.Predecessors(job, &edges);
   for (const Edge& e : edges) {
-    const Inputs kind = e.tensor == TensorKind::kWeights ? Inputs::kWeights : Inputs::kAllButWeights;
+    const bool weights = e.tensor == TensorKind::kWeights || e.tensor == TensorKind::kState;
+    const Inputs kind = weights ? Inputs::kWeights : Inputs::kAllButWeights;
     if (which != Inputs::kAll && which != kind) continue;
     const int32_t process = run_->assignment.process_of_rank[run_->graph.RankOf(e.from)];
     if (run_->IsLocal(run_->graph.RankOf(e.from))) continue;
@@ -392,7 +403,7 @@ void WorkerCore::OnTensor(int64_t now, const TensorKey& key, int64_t made, Worke
 void WorkerCore::InputArrived(int64_t id, int microbatch, WorkerEffects* out) {
   Run& run = *run_;
   const Job job = run.JobOf(id);
-  if (microbatch >= 0 && !HasMicrobatch(job.kind)) {
+  if (microbatch >= 0 && !HasMicrobatch(job.kind) && !run.graph.migrates()) {
     // The micro-batch's last backward on the stage has ended.
     run.versions->ReadElsewhere(job.step, job.stage, microbatch, job.member, &run.dropped);
     Drop(out);
@@ -480,9 +491,28 @@ StartEffect WorkerCore::MakeStart(RankState& rank, int64_t id) {
   if (job.kind == JobKind::kForward || (start.apart && job.kind == run.graph.input_backward()))
     rank.peak_activations = std::max(rank.peak_activations, ++rank.activations);
   start.version = run.graph.VersionOf(job);
-  start.keeps_version = job.kind == JobKind::kUpdate && start.last && run.versions->KeepsVersion(job);
+  start.visit = VisitOf(job);
+  start.keeps_version = job.kind == JobKind::kUpdate && start.last &&
+                        (run.graph.migrates() ? run.graph.visits().IsReadAfter(job, start.version)
+                                              : run.versions->KeepsVersion(job));
   start.hand_out_gradient = job.kind == run.graph.final_backward() && run.graph.gradient_travels(job.stage);
   return start;
+}
+
+std::optional<StateVisit> WorkerCore::VisitOf(const Job& job) const {
+  const Graph& graph = run_->graph;
+  if (!graph.migrates()) return std::nullopt;
+  const Visits& visits = graph.visits();
+  const Rank rank = graph.RankOf(job);
+  const std::optional<Job> before = visits.Before(job), after = visits.After(job);
+  StateVisit visit;
+  visit.begins = !before.has_value();
+  visit.arrives = before.has_value() && graph.RankOf(*before) != rank;
+  visit.leaves = after.has_value() && graph.RankOf(*after) != rank;
+  const int version = graph.VersionOf(job);
+  visit.drops_version =
+      HasMicrobatch(job.kind) && version < visits.NewestAfter(job) && !visits.IsReadAfter(job, version);
+  return visit;
 }
 
 void WorkerCore::OnJobDone(int64_t now, const JobDone& done, WorkerEffects* out) {
@@ -566,7 +596,9 @@ void WorkerCore::FreeActivation(RankState& rank, const Job& job) {
 // After its outputs, new weights among them, have been published.
 void WorkerCore::CountVersions(RankState& rank, const Job& job, WorkerEffects* out) {
   Run& run = *run_;
-  if (HasMicrobatch(job.kind)) {
+  if (run.graph.migrates()) {
+    rank.peak_weight_versions = std::max(rank.peak_weight_versions, run.graph.visits().VersionsDuring(job));
+  } else if (HasMicrobatch(job.kind)) {
     run.versions->Read(job, &run.dropped);
   } else if (job.kind == JobKind::kUpdate) {
     rank.peak_weight_versions = std::max(rank.peak_weight_versions, run.versions->Publish(job, &run.dropped));
@@ -605,7 +637,7 @@ void WorkerCore::PublishEdge(const Edge& e, WorkerEffects* out) {
 void WorkerCore::PublishInitialWeights(WorkerEffects* out) {
   Run& run = *run_;
   std::vector<Edge> edges;
-  for (int step = 0; step <= run.edges.max_distance && step < run.steps; ++step) {
+  for (int step = 0; step <= run.edges.max_distance() && step < run.steps; ++step) {
     for (int64_t i = 0; i < run.n; ++i) {
       const Job job = run.graph.JobAt(step, static_cast<int>(i));
       if (!run.graph.FetchesWeights(job) || run.graph.VersionOf(job) != 0) continue;

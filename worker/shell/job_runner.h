@@ -30,6 +30,7 @@ struct JobOutcome {
   std::optional<double> loss;
   std::optional<int64_t> left_bytes;  // of a forward: its activations that stay until the backward
   Tensor activation, gradient, gradient_sum;
+  Tensor state;                         // of the stage, if it leaves
   std::vector<Tensor> input_gradients;  // of each input of the stage
 
   // The output that travels along an edge of this kind; weights are not an output (ask the compute).

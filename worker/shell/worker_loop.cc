@@ -246,12 +246,14 @@ void WorkerLoop::RunTask(Slot* slot) {
     const Job what = job->start.job;
     const bool last = job->start.last;
     const Rank rank = job->start.rank;
+    const std::optional<StateVisit> visit = job->start.visit;
     RankCompute& compute = *SlotOf(rank)->compute;  // stays until the run's last job has ended
     mu_.Unlock();
     JobOutcome outcome = RunJob(compute, std::move(*job));
     mu_.Lock();
     const int64_t now = MonotonicNow();
     if (!outcome.status.ok()) Fail(now, outcome.status);
+    if (visit.has_value() && visit->leaves) holders_.Leave(rank, what);
     ++past_.jobs[static_cast<int>(what.kind)];
     job_ns_ += (outcome.end_ns - outcome.start_ns - job_ns_) / 8;
     last_job_end_ = now;
@@ -289,7 +291,9 @@ absl::Status WorkerLoop::PrepareRank(Slot* slot, const PrepareTask& task) {
                                       : slot->compute->AddStage(s.stage, s.holds_weights);
     if (!status.ok()) return status;
     if (!s.saves || task.output.empty()) continue;
-    status = slot->compute->Save(s.stage, task.output + "/checkpoint-0");
+    const std::string initial = task.output + "/checkpoint-0";
+    status =
+        s.migrates ? slot->compute->SaveInitial(s.stage, initial) : slot->compute->Save(s.stage, initial);
     // Nobody saves before all ranks are prepared, so no rank takes a former run's slice for this one's.
     if (status.ok() && s.parts > 1)
       status = DiscardSlice(task.output + "/checkpoint", s.stage, s.part, s.parts);
@@ -442,6 +446,7 @@ void WorkerLoop::Start(StartEffect& effect) {
   task.inputs = TakeArrived(effect.inputs);
   task.gradients = TakeArrived(effect.gradients);
   task.parts = static_cast<int>(core_.graph()->members(effect.job.stage).size());
+  if (effect.visit.has_value()) holders_.Visit(effect.rank, effect.job, *effect.visit);
   Slot* slot = SlotOf(effect.rank);
   if (effect.beside) slot = slot->second;
   task.start = std::move(effect);
@@ -494,6 +499,7 @@ void WorkerLoop::Forget(int64_t now) {
   prepared_ = false;
   transport_.BeginEpoch(0, 0);
   inbox_.clear();
+  holders_.Clear();
   for (auto& slot : slots_) {
     slot->rank = -1;
     slot->second = nullptr;

@@ -261,9 +261,16 @@ absl::Status CpuRank::Save(int stage, const std::string& folder) {
   return WriteStageFile(folder, held.layout, values, held.versions.newest_version());
 }
 
+absl::Status CpuRank::SaveInitial(int stage, const std::string& folder) {
+  absl::StatusOr<Stage*> found = StageOf(stage);
+  if (!found.ok()) return found.status();
+  return Guarded([&] { return absl::StrCat("saving stage ", stage); },
+                 [&] { return WriteInitial(**found, folder); });
+}
+
 absl::Status CpuRank::SaveSlice(const Stage& stage, const std::string& folder) const {
   const int version = stage.versions.newest_version();
-  if (version == 0) return stage.part == 0 ? SaveInitial(stage, folder) : absl::OkStatus();
+  if (version == 0) return stage.part == 0 ? WriteInitial(stage, folder) : absl::OkStatus();
   const int index = stage.layout.stage;
   const absl::Status written =
       WriteSliceFile(folder, index, stage.part, stage.parts, stage.versions.newest()->memory(), version);
@@ -271,7 +278,7 @@ absl::Status CpuRank::SaveSlice(const Stage& stage, const std::string& folder) c
 }
 
 // The stage's first weights once more, whole: they need no other rank.
-absl::Status CpuRank::SaveInitial(const Stage& stage, const std::string& folder) const {
+absl::Status CpuRank::WriteInitial(const Stage& stage, const std::string& folder) const {
   MemoryScope scope(memory_.get(), MemoryClass::kBuffers);
   std::vector<at::Tensor> parameters;
   std::vector<const float*> values;

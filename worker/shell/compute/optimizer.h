@@ -23,6 +23,9 @@ class Optimizer {
   explicit Optimizer(const OptimizerSpec& spec) : spec_(spec) {}
 
   int state_buffers() const;
+  // Steps that were begun, and the same of an optimizer whose state was taken over.
+  int64_t steps() const { return steps_; }
+  void Resume(int64_t steps) { steps_ = steps; }
   void Begin();
   // out = weights after the step, for n elements; `out` may be `weights`.
   void Apply(const float* weights, float* out, const float* gradient, const State& state, int64_t n) const;
