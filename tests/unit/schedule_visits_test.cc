@@ -133,6 +133,11 @@ TEST(StepEdges, OfARunWhoseStateMigrates_AreTheGraphsInEveryStep) {
           edges.clear();
           graph.Predecessors(job, &edges);
           for (const Edge& e : edges) behind.push_back({e.from, e.to, e.tensor, e.part});
+          const auto messages = std::count_if(edges.begin(), edges.end(), [&](const Edge& e) {
+            return graph.RankOf(e.from) != graph.RankOf(e.to);
+          });
+          // The state, and leave to enter the first stage.
+          EXPECT_LE(messages, job.kind == JobKind::kForward && job.stage == 0 ? 2 : 1) << Describe(job);
           EXPECT_EQ(flat.WaitingAt(t)[i], static_cast<int>(edges.size())) << Describe(job);
           for (const auto& s : flat.SuccessorsOf(t, i))
             flattened.push_back({job, graph.JobAt(t + s.distance, s.index), s.tensor, s.part});

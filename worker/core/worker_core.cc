@@ -48,7 +48,8 @@ struct WorkerCore::RankState {
   std::deque<int64_t> fetches;
   int fetching = 0;
   int activations = 0, peak_activations = 0, peak_weight_versions = 0;
-  std::vector<bool> measured;  // by stage: what a forward leaves
+  std::vector<int> visiting_versions;  // by stage, of the states that are here
+  std::vector<bool> measured;          // by stage: what a forward leaves
   int64_t jobs_per_step = 0, jobs_left = 0;
   bool granted = false;  // ever; before, the run has not begun for this rank
 };
@@ -183,6 +184,10 @@ int WorkerCore::peak_weight_versions(Rank rank) const { return run_->StateOf(ran
 int WorkerCore::weight_versions(Rank rank) const {
   const Run& run = *run_;
   int most = 0;
+  if (run.graph.migrates()) {
+    for (const int versions : run_->StateOf(rank).visiting_versions) most = std::max(most, versions);
+    return most;
+  }
   for (int s = 0; s < run.graph.schedule().stages; ++s) {
     const std::vector<Rank>& members = run.graph.members(s);
     const auto member = std::lower_bound(members.begin(), members.end(), rank);
@@ -276,6 +281,7 @@ void WorkerCore::OnAssign(int64_t now, const Assign& assign, WorkerEffects* out)
         now, lease.rank, lease.token, std::move(limits),
         run.graph.replays() ? std::optional<int64_t>(0) : std::nullopt, run.admission.TicketsOf(lease.rank)));
     run.ranks.back()->measured.assign(schedule.stages, false);
+    run.ranks.back()->visiting_versions.assign(schedule.stages, 0);
   }
   std::vector<bool> followed(world);
   for (Rank r = 0; r < world; ++r) followed[r] = run.IsLocal(r);
@@ -492,6 +498,7 @@ StartEffect WorkerCore::MakeStart(RankState& rank, int64_t id) {
     rank.peak_activations = std::max(rank.peak_activations, ++rank.activations);
   start.version = run.graph.VersionOf(job);
   start.visit = VisitOf(job);
+  if (start.visit.has_value()) rank.visiting_versions[job.stage] = run.graph.visits().VersionsDuring(job);
   start.keeps_version = job.kind == JobKind::kUpdate && start.last &&
                         (run.graph.migrates() ? run.graph.visits().IsReadAfter(job, start.version)
                                               : run.versions->KeepsVersion(job));
@@ -597,7 +604,9 @@ void WorkerCore::FreeActivation(RankState& rank, const Job& job) {
 void WorkerCore::CountVersions(RankState& rank, const Job& job, WorkerEffects* out) {
   Run& run = *run_;
   if (run.graph.migrates()) {
-    rank.peak_weight_versions = std::max(rank.peak_weight_versions, run.graph.visits().VersionsDuring(job));
+    const Visits& visits = run.graph.visits();
+    rank.peak_weight_versions = std::max(rank.peak_weight_versions, visits.VersionsDuring(job));
+    rank.visiting_versions[job.stage] = VisitOf(job)->leaves ? 0 : visits.VersionsAfter(job);
   } else if (HasMicrobatch(job.kind)) {
     run.versions->Read(job, &run.dropped);
   } else if (job.kind == JobKind::kUpdate) {
