@@ -54,7 +54,9 @@ OLD_WEIGHTS = [
     ("pipedream_2bw", "{pipedream_2bw: }", 8, "pipedream_2bw"),
 ] + [(f"{name}, rule=cdp_{v}", f"{{{name}: {{{parameters}}}, rule: cdp_{v}}}", 4, f"cdp_{v}")
      for v in ("v1", "v2")
-     for name, parameters in (("ddp", ""), ("fsdp", ""), ("gpipe", ""), ("1f1b", ""), ("lpp", "groups: 4, ranks: 1"))]
+     for name, parameters in (("ddp", ""), ("fsdp", ""), ("gpipe", ""), ("1f1b", ""), ("lpp", "groups: 4, ranks: 1"))
+] + [(f"fsdp,residency=migrating,rule=cdp_{v}", f"{{fsdp: {{residency: migrating}}, rule: cdp_{v}}}", 4, f"cdp_{v}")
+     for v in ("v1", "v2")]
 EXTRA = [
     # What a forward leaves for its backward, fused and split.
     ("1f1b", "activations: recompute"),
