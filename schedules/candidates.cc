@@ -42,6 +42,7 @@ std::vector<Candidate> Candidates(int stages, int microbatches) {
     } else {
       all.push_back({family.name, {}});
       for (const FamilyParameter& p : family.parameters) {
+        if (p.needs_rule) continue;
         for (size_t i = 1; i < p.values.size(); ++i) all.push_back({family.name, {{p.name, p.values[i]}}});
       }
     }

@@ -3,8 +3,9 @@
 //
 // Every job's predecessors come earlier in the order of start times over all ranks, so ranks that claim their
 // jobs in this order, and admit the forwards of limited stages in it, cannot starve each other: the first job
-// that has not ended can always run. Pure. Failure: that of the simulation, where the nominal run itself
-// cannot end.
+// that has not ended can always run. Where a state migrates, jobs are claimed in the order of its visits
+// instead, with which the waits for all inputs agree. Pure. Failure: that of the simulation, where the
+// nominal run itself cannot end.
 #ifndef WEFT_SCHEDULES_CLAIM_ORDER_H_
 #define WEFT_SCHEDULES_CLAIM_ORDER_H_
 

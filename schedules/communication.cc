@@ -209,6 +209,8 @@ int SteadySteps(const Schedule& schedule) {
 }
 
 absl::StatusOr<CommunicationSteps> CountCommunicationSteps(const Graph& graph, int steps) {
+  if (graph.migrates() && graph.steps() != steps)
+    return CountCommunicationSteps(Graph(graph.schedule(), steps), steps);
   SimulationOptions options;
   options.steps = steps;
   options.record_jobs = true;

@@ -11,6 +11,7 @@
 #include "schedules/families/custom.h"
 #include "schedules/families/cyclic.h"
 #include "schedules/families/family.h"
+#include "schedules/visits.h"
 
 namespace weft {
 namespace {
@@ -166,7 +167,7 @@ std::string DefaultRule(absl::string_view name) {
 }
 
 absl::Status ApplyRule(absl::string_view rule, absl::string_view name, Schedule* schedule) {
-  if (rule == "sync") return absl::OkStatus();
+  if (rule == "sync") return CheckVisits(*schedule);
   if (!IsCyclicRule(rule)) {
     return absl::InvalidArgumentError(
         absl::StrFormat("no rule is called '%s'; did you mean '%s'? (there are %s)", rule,

@@ -27,6 +27,7 @@ struct FamilyParameter {
   std::string name;
   std::string help;
   std::vector<std::string> values = {};  // the words that it takes, the default first; empty for numbers
+  bool needs_rule = false;               // all but the default go with a cyclic rule only
 };
 struct Family {
   std::string name;

@@ -22,11 +22,13 @@ int PlaceOf(const std::vector<int>& list, int value) {
 
 }  // namespace
 
-Graph::Graph(Schedule schedule) : schedule_(std::move(schedule)) {
+Graph::Graph(Schedule schedule, int steps, int first_step)
+    : schedule_(std::move(schedule)), steps_(steps), first_step_(first_step) {
   const Schedule& s = schedule_;
   Require(s.stages > 0 && s.microbatches > 0 && s.ranks > 0, "sizes are positive");
   Require(s.compute && s.weights && s.priority, "compute, weights and priority are given");
   LinkStages();
+  if (s.residency == Residency::kMigrating && s.visit) visits_.emplace(s, steps, first_step);
   members_.resize(s.stages);
   gradient_travels_.assign(s.stages, false);
   relays_.resize(s.stages);
@@ -47,6 +49,10 @@ Graph::Graph(Schedule schedule) : schedule_(std::move(schedule)) {
     if (sharded()) {
       const std::vector<Rank> shards = s.shards(stage);
       holders = {shards.begin(), shards.end()};
+    }
+    if (migrates()) {
+      holders = {s.compute(visits_->LastBackward(first_step, stage))};
+      remote = false;
     }
     members_[stage].assign(holders.begin(), holders.end());
     if (s.relays && members_[stage].size() > 1 && !sharded())
@@ -181,7 +187,7 @@ int Graph::VersionOf(const Job& job) const {
 }
 
 bool Graph::FetchesWeights(const Job& job) const {
-  if (!HasMicrobatch(job.kind)) return false;
+  if (!HasMicrobatch(job.kind) || migrates()) return false;
   if (!sharded()) return schedule_.compute(job) != schedule_.weights(job);
   return members_[job.stage] != std::vector<Rank>{schedule_.compute(job)};
 }
@@ -205,6 +211,7 @@ void Graph::ShardEdges(const Job& job, std::vector<Edge>* edges) const {
 }
 
 void Graph::WeightsEdge(const Job& job, std::vector<Edge>* edges) const {
+  if (migrates()) return;  // every version that is read is in the state
   if (sharded()) return ShardEdges(job, edges);
   const bool fetch = FetchesWeights(job);
   // A backward on the holder reads what its forward read: the forward's edge is enough, wherever that was.
@@ -262,6 +269,8 @@ void Graph::BackwardPredecessors(const Job& job, std::vector<Edge>* edges) const
 }
 
 void Graph::Predecessors(const Job& job, std::vector<Edge>* edges) const {
+  if (migrates()) StatePredecessor(job, edges);
+  if (migrates() && job.kind == JobKind::kUpdate) return;
   if (!HasMicrobatch(job.kind)) return UpdatePredecessors(job, edges);
   switch (job.kind) {
     case JobKind::kForward:
@@ -349,10 +358,12 @@ void Graph::BackwardSuccessors(const Job& job, std::vector<Edge>* edges) const {
 }
 
 void Graph::Successors(const Job& job, std::vector<Edge>* edges) const {
+  if (migrates()) StateSuccessor(job, edges);
+  if (migrates() && job.kind == JobKind::kUpdate) return;
   if (!HasMicrobatch(job.kind)) return UpdateSuccessors(job, edges);
   if (job.kind == JobKind::kForward) ForwardSuccessors(job, edges);
   if (job.kind == input_backward()) BackwardSuccessors(job, edges);
-  if (job.kind == final_backward()) GradientSuccessors(job, edges);
+  if (job.kind == final_backward() && !migrates()) GradientSuccessors(job, edges);
   if (schedule_.precedes) {
     for (const Follower& f : followers_[IndexOf(job)]) {
       edges->push_back({job, JobAt(job.step + f.distance, f.index), TensorKind::kOrder, 0, 0});
@@ -370,6 +381,7 @@ bool StepEdges::LeadsAhead(int64_t index) const {
 }
 
 StepEdges Flatten(const Graph& graph) {
+  if (graph.migrates()) return FlattenRun(graph);
   const int n = graph.jobs_per_step(), period = graph.schedule().period;
   StepEdges flat;
   flat.tables_.resize(period);

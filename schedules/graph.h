@@ -11,7 +11,9 @@
 //   before the run. If it carries weights, they are among the initial ones: version 0 in a run from step 0 on
 //   (the job is then of step -1), else a version from its checkpoint.
 //   3. The edges of step t look like those of step t + period, but for edges that would come from before
-//   step 0 (other than 2.).
+//   step 0 (other than 2.), and for the way of a state (visits.h), which leaves out what is before the run's
+//   first step and after its last.
+//   4. An edge comes from the same step or an earlier one, but for those of a state's way.
 // Thread-safe after construction. Jobs outside the schedule's sizes abort.
 #ifndef WEFT_SCHEDULES_GRAPH_H_
 #define WEFT_SCHEDULES_GRAPH_H_
@@ -23,6 +25,7 @@
 #include "schedules/job.h"
 #include "schedules/relay.h"
 #include "schedules/schedule.h"
+#include "schedules/visits.h"
 
 namespace weft {
 
@@ -39,10 +42,18 @@ struct Edge {
 class Graph {
  public:
   // Requires positive sizes, sound `inputs` (CheckInputs of check.h) and the functions `compute`, `weights`,
-  // `priority`; everything else is CheckSchedule's.
-  explicit Graph(Schedule schedule);
+  // `priority`; everything else is CheckSchedule's. `steps` of the run: only the way of a state depends on
+  // it.
+  static constexpr int kForEver = 1 << 30;
+  explicit Graph(Schedule schedule, int steps = kForEver, int first_step = 0);
 
   const Schedule& schedule() const { return schedule_; }
+  int steps() const { return steps_; }
+  int first_step() const { return first_step_; }
+
+  // The state of each stage goes from job to job; one rank updates it, the stage's only member.
+  bool migrates() const { return visits_.has_value(); }
+  const Visits& visits() const { return *visits_; }  // requires migrates()
 
   // Jobs of one step, numbered densely: [0, jobs_per_step).
   int jobs_per_step() const { return jobs_per_step_; }
@@ -122,7 +133,7 @@ class Graph {
   bool IsComputeKindUsed(JobKind kind) const;
 
   // Appends. `from` of Predecessors may be of a step before the run's first (invariant 2). Successors ignores
-  // the end of the run: steps go on for ever.
+  // the end of the run: steps go on for ever, but on the way of a state, where the job must be of the run.
   void Predecessors(const Job& job, std::vector<Edge>* edges) const;
   void Successors(const Job& job, std::vector<Edge>* edges) const;
 
@@ -151,8 +162,14 @@ class Graph {
   // graph_relay.cc
   void RelayPredecessors(const Job& job, std::vector<Edge>* edges) const;
   void RelaySuccessors(const Job& job, std::vector<Edge>* edges) const;
+  // graph_state.cc
+  void StatePredecessor(const Job& job, std::vector<Edge>* edges) const;
+  void StateSuccessor(const Job& job, std::vector<Edge>* edges) const;
+  Edge StateEdge(const Job& from, const Job& to) const;
 
   Schedule schedule_;
+  int steps_, first_step_;
+  std::optional<Visits> visits_;
   std::vector<std::vector<int>> inputs_, consumers_;
   std::vector<std::vector<Rank>> members_;
   std::vector<bool> gradient_travels_;
@@ -174,11 +191,14 @@ class Graph {
 
 // The edges of steps flattened for loops over many steps: successors by index and step distance, which may be
 // after the end of the run. The tensor is what travels where the two jobs are on different ranks.
+//
+// A table serves every step of its phase of the period. Where a state migrates, the first steps of the run
+// and the last ones have tables of their own.
 class StepEdges {
  public:
   struct Successor {
-    int32_t index;     // job of the later step
-    int16_t distance;  // steps ahead
+    int32_t index;     // job of the other step
+    int16_t distance;  // steps ahead; negative only on the way of a state
     TensorKind tensor;
     int16_t part;
   };
@@ -198,31 +218,44 @@ class StepEdges {
   }
   // By index: predecessors in the run's steps, which begin with `first_step`.
   const std::vector<int32_t>& WaitingAt(int64_t step, int64_t first_step = 0) const {
-    const int64_t before = step - first_step;
-    return tables_[TableOf(step)].waiting[before < max_distance_ ? before : max_distance_];
+    const Table& table = tables_[TableOf(step)];
+    const int64_t before = std::min<int64_t>(step - first_step, max_distance_);
+    return migrates_ ? table.waiting.front() : table.waiting[before];
   }
   // In some step, a job of a later one waits for the job.
   bool LeadsAhead(int64_t index) const;
   // The most steps that an edge leads ahead.
   int max_distance() const { return max_distance_; }
-  // The edges of step t look like those of step t + period.
-  int period() const { return static_cast<int>(tables_.size()); }
+  // The edges of step t look like those of step t + period, but where a state migrates.
+  int period() const { return migrates_ ? 1 : static_cast<int>(tables_.size()); }
 
  private:
   friend StepEdges Flatten(const Graph& graph);
+  friend StepEdges FlattenRun(const Graph& graph);
 
   struct Table {
     std::vector<int32_t> begin;         // size jobs_per_step + 1
     std::vector<Successor> successors;  // of job i: [begin[i], begin[i + 1])
     // waiting[d][i]: predecessors of job i in the d steps before its own, and in that; the last row has all.
+    // Where a state migrates, one row: those in the run.
     std::vector<std::vector<int32_t>> waiting;
   };
-  size_t TableOf(int64_t step) const { return static_cast<size_t>(step) % tables_.size(); }
 
-  std::vector<Table> tables_;  // [step mod period]
+  size_t TableOf(int64_t step) const {
+    if (!migrates_) return static_cast<size_t>(step) % tables_.size();
+    if (step < first_step_ + border_) return static_cast<size_t>(step - first_step_);
+    const auto tables = static_cast<int64_t>(tables_.size());
+    return static_cast<size_t>(step < end_step_ - border_ ? border_ : step - end_step_ + tables);
+  }
+
+  bool migrates_ = false;
+  int64_t first_step_ = 0, end_step_ = 0, border_ = 0;  // of a run whose state migrates
+  std::vector<Table> tables_;  // [step mod period]; where a state migrates, of the border's steps
   int max_distance_ = 0;
 };
 StepEdges Flatten(const Graph& graph);
+// Flatten, where a state migrates.
+StepEdges FlattenRun(const Graph& graph);
 
 }  // namespace weft
 

@@ -11,8 +11,8 @@ absl::string_view JobKindName(JobKind kind) {
 }
 
 absl::string_view TensorKindName(TensorKind kind) {
-  constexpr absl::string_view kNames[kTensorKinds] = {
-      "order", "activation", "input_gradient", "weights", "gradient", "gradient_sum", "norm"};
+  constexpr absl::string_view kNames[kTensorKinds] = {"order",    "activation",   "input_gradient", "weights",
+                                                      "gradient", "gradient_sum", "norm",           "state"};
   return kNames[static_cast<int>(kind)];
 }
 

@@ -67,10 +67,11 @@ enum class TensorKind : uint8_t {
   kGradient,       // gradient of all parameters of a stage from one micro-batch, or one member's slice of it
   kGradientSum,    // one member's slice of the gradient summed over the micro-batches
   kNorm,           // the exact sum of squares of gradients, which their global norm is the root of
+  kState,          // all that the training keeps of a stage, on its way to the next visitor (visits.h)
 };
-inline constexpr int kTensorKinds = 7;
+inline constexpr int kTensorKinds = 8;
 
-// "order", "activation", "input_gradient", "weights", "gradient", "gradient_sum", "norm".
+// "order", "activation", "input_gradient", "weights", "gradient", "gradient_sum", "norm", "state".
 absl::string_view TensorKindName(TensorKind kind);
 
 }  // namespace weft

@@ -8,7 +8,38 @@
 #include "schedules/held_versions.h"
 
 namespace weft {
+namespace {
+
+// Of each rank, the states of two stages that it computes one after the other: one is there, and the next may
+// have come already.
+std::vector<double> VisitedBytes(const Graph& graph, const StageBytes& bytes) {
+  const Schedule& s = graph.schedule();
+  std::vector<std::vector<double>> states(s.ranks);
+  for (int stage = 0; stage < s.stages; ++stage) {
+    const double state =
+        (s.MostStaleness(stage) + 1) * OfStage(bytes.weight, stage) + OfStage(bytes.state, stage);
+    std::vector<bool> computes(s.ranks, false);
+    for (int b = 0; b < s.microbatches; ++b) {
+      computes[graph.RankOf(Job::Compute(0, stage, b, JobKind::kForward))] = true;
+      computes[graph.RankOf(Job::Compute(0, stage, b, graph.final_backward()))] = true;
+    }
+    for (Rank rank = 0; rank < s.ranks; ++rank) {
+      if (computes[rank]) states[rank].push_back(state);
+    }
+  }
+  std::vector<double> held(s.ranks, 0);
+  for (Rank rank = 0; rank < s.ranks; ++rank) {
+    const std::vector<double>& mine = states[rank];
+    for (size_t i = 0; i < mine.size(); ++i)
+      held[rank] = std::max(held[rank], mine[i] + (i + 1 < mine.size() ? mine[i + 1] : 0));
+  }
+  return held;
+}
+
+}  // namespace
+
 std::vector<double> HeldBytes(const Graph& graph, const StageBytes& bytes) {
+  if (graph.migrates()) return VisitedBytes(graph, bytes);
   const Schedule& s = graph.schedule();
   std::vector<double> held(s.ranks, 0), fetched(s.ranks, 0);
   for (int stage = 0; stage < s.stages; ++stage) {

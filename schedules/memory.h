@@ -2,9 +2,10 @@
 //
 // A rank keeps every version that it may need of the weights of each stage that it holds, the stage's further
 // state (gradients, moments of the optimizer; where holders relay, the home alone has it), and room for one
-// fetched copy of the largest stage that it computes with another rank's weights. The rest of the budget
-// admits forwards. Pure. Failure: FailedPrecondition for a schedule that cannot fit, naming stage,
-// micro-batch, rank and bytes.
+// fetched copy of the largest stage that it computes with another rank's weights. Of stages whose state
+// migrates it holds two at a time, the one that it computes and the one that has come for its next job; those
+// that wait for a rank that is late are not counted. The rest of the budget admits forwards. Pure. Failure:
+// FailedPrecondition for a schedule that cannot fit, naming stage, micro-batch, rank and bytes.
 #ifndef WEFT_SCHEDULES_MEMORY_H_
 #define WEFT_SCHEDULES_MEMORY_H_
 

@@ -73,6 +73,10 @@ struct Schedule {
   std::function<std::optional<int>(Rank rank, int stage)>
       limit;  // most activations of the stage alive on the rank
   std::optional<ActivationMemory> memory;
+  // Where residency is kMigrating: when the state of the job's stage is at the job, on a clock of equal ticks
+  // that runs over all steps, and is later by the same number of ticks in every next step. `weights` is then
+  // not asked (visits.h).
+  std::function<int64_t(const Job&)> visit;
   // Strict replay: for each rank, its compute jobs of step 0 in the order in which it starts them, in every
   // step anew. Priorities then have no say. Empty for greedy dispatch.
   std::vector<std::vector<Job>> order;

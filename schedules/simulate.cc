@@ -35,13 +35,14 @@ absl::Status CheckPerStage(const std::vector<double>& values, int stages, absl::
 class Simulation {
  public:
   Simulation(const Graph& graph, const SimulationOptions& options)
-      : graph_(graph),
+      : run_(OfRun(graph, options)),
+        graph_(run_.has_value() ? *run_ : graph),
         options_(options),
-        schedule_(graph.schedule()),
-        edges_(Flatten(graph)),
-        admission_(graph),
+        schedule_(graph_.schedule()),
+        edges_(Flatten(graph_)),
+        admission_(graph_),
         // As in a run, whose holders keep for its checkpoint what later steps would read.
-        versions_(graph, HeldVersions::Steps{options.steps, 0, /*saved=*/true}) {}
+        versions_(graph_, HeldVersions::Steps{options.steps, 0, /*saved=*/true}) {}
 
   absl::StatusOr<SimulationResult> Run();
 
@@ -72,6 +73,7 @@ class Simulation {
     double busy_until = 0;
   };
 
+  static std::optional<Graph> OfRun(const Graph& graph, const SimulationOptions& options);
   absl::Status CheckOptions() const;
   void Prepare();
   absl::Status SetBudgets();
@@ -83,6 +85,7 @@ class Simulation {
     return OfStage(options_.output.empty() ? options_.activation : options_.output, stage);
   }
   double BytesOf(TensorKind tensor, int from_stage, int to_stage) const;
+  double StateBytes(const Job& to) const;
   void InputArrived(int64_t id);
   void MakeReady(int64_t id);
   void End(int64_t id);
@@ -96,6 +99,7 @@ class Simulation {
   absl::Status Stuck() const;
   SimulationResult Summarize();
 
+  const std::optional<Graph> run_;  // where the graph depends on the number of steps, and has another
   const Graph& graph_;
   const SimulationOptions& options_;
   const Schedule& schedule_;
@@ -119,6 +123,11 @@ class Simulation {
   double live_bytes_ = 0;
   SimulationResult result_;
 };
+
+std::optional<Graph> Simulation::OfRun(const Graph& graph, const SimulationOptions& options) {
+  if (!graph.migrates() || graph.steps() == options.steps || options.steps < 1) return std::nullopt;
+  return Graph(graph.schedule(), options.steps);
+}
 
 absl::Status Simulation::CheckOptions() const {
   if (options_.steps < 1) return absl::InvalidArgumentError("steps: must be at least 1");
@@ -245,8 +254,17 @@ double Simulation::BytesOf(TensorKind tensor, int from_stage, int to_stage) cons
     case TensorKind::kGradientSum:
       return OfStage(options_.weight, from_stage) /
              (graph_.relays(from_stage) ? 1 : static_cast<double>(graph_.members(from_stage).size()));
+    case TensorKind::kState:
+      break;  // depends on the job
   }
   return 0;
+}
+
+// What comes to the job: all live versions, and what is kept beside them.
+double Simulation::StateBytes(const Job& to) const {
+  const std::optional<Job> before = graph_.visits().Before(to);
+  const int versions = before.has_value() ? graph_.visits().VersionsAfter(*before) : 1;
+  return versions * OfStage(options_.weight, to.stage) + OfStage(options_.state, to.stage);
 }
 
 void Simulation::MakeReady(int64_t id) {
@@ -266,7 +284,8 @@ void Simulation::InputArrived(int64_t id) {
 void Simulation::Transfer(Rank source, int64_t to, TensorKind tensor, int from_stage) {
   const Rank target = RankAt(to);
   if (source == target) return InputArrived(to);
-  const double bytes = BytesOf(tensor, from_stage, info_[to % n_].stage);
+  const double bytes = tensor == TensorKind::kState ? StateBytes(JobOf(to))
+                                                    : BytesOf(tensor, from_stage, info_[to % n_].stage);
   RankStats& sent = result_.ranks[source];
   RankStats& received = result_.ranks[target];
   sent.bytes_sent += bytes;
@@ -287,13 +306,15 @@ void Simulation::Transfer(Rank source, int64_t to, TensorKind tensor, int from_s
 
 void Simulation::CountEnd(int64_t id, const JobInfo& info, Rank rank) {
   const Job job = JobOf(id);
-  if (info.kind == JobKind::kUpdate) {
-    RankStats& stats = result_.ranks[rank];
+  RankStats& stats = result_.ranks[rank];
+  if (info.kind == JobKind::kUpdate) result_.step_end[job.step] = std::max(result_.step_end[job.step], now_);
+  if (graph_.migrates()) {
+    stats.peak_weight_versions = std::max(stats.peak_weight_versions, graph_.visits().VersionsDuring(job));
+  } else if (info.kind == JobKind::kUpdate) {
     stats.peak_weight_versions = std::max(stats.peak_weight_versions, versions_.Publish(job, nullptr));
-    result_.step_end[job.step] = std::max(result_.step_end[job.step], now_);
   } else if (HasMicrobatch(info.kind)) {
     versions_.Read(job, nullptr);
-    result_.ranks[rank].weight_fetches += graph_.FetchesWeights(job);
+    stats.weight_fetches += graph_.FetchesWeights(job);
   }
   const bool leaves_nothing = info.apart && info.kind == JobKind::kForward;
   if (info.kind != graph_.final_backward() && !leaves_nothing) return;

@@ -58,7 +58,8 @@ OLD_WEIGHTS = [
                         ("lpp,groups=2,ranks=2", "lpp: {groups: 2, ranks: 2}"),
                         ("lpp,groups=4,ranks=1", "lpp: {groups: 4, ranks: 1}"))] + [
     ("cdp_mp", "{cdp_mp: }", 4, "cdp_v2"),  # which it is without a rule
-]
+] + [(f"fsdp,residency=migrating,rule=cdp_{v}", f"{{fsdp: {{residency: migrating}}, rule: cdp_{v}}}", 4, f"cdp_{v}")
+     for v in ("v1", "v2")]
 EXTRA = [
     # What a forward leaves for its backward, fused and split.
     ("1f1b", "activations: recompute"),

@@ -15,7 +15,7 @@ absl::StatusOr<std::shared_ptr<const RunPlan>> MakeRunPlan(std::string name, std
     return absl::InvalidArgumentError(
         absl::StrCat("a run needs at least one step, not ", steps - first_step));
   if (absl::Status s = CheckSchedule(schedule); !s.ok()) return s;
-  Graph graph(std::move(schedule));
+  Graph graph(std::move(schedule), steps, first_step);
   auto order = ClaimOrder(graph);
   if (!order.ok()) return order.status();
   return std::make_shared<const RunPlan>(RunPlan{std::move(name), std::move(schedule_text), steps,

@@ -178,6 +178,7 @@ void WorkQueue::ReleaseSuccessors(int32_t step, int index) {
   for (const auto& s : edges_.SuccessorsOf(step, index)) {
     const int32_t later = step + s.distance;
     if (later >= end_step()) continue;  // Materialize will see it
+    if (later < first_step_) continue;  // reported before this one, and retired
     Step& to = *StepAt(later);
     if (--to.pending[s.index] == 0 && to.state[s.index] == kWaiting) {
       --counts_.blocked;

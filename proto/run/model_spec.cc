@@ -121,12 +121,8 @@ Json Parameters(const VitSpec& m) {
 }
 
 Json Parameters(const MlpSpec& m) {
-  return {{"layers", m.layers},
-          {"width", m.width},
-          {"inputs", m.inputs},
-          {"classes", m.classes},
-          {"dropout", m.dropout},
-          {"gelu", m.gelu_apart ? "apart" : "fused"}};
+  return {{"layers", m.layers},   {"width", m.width},     {"inputs", m.inputs},
+          {"classes", m.classes}, {"dropout", m.dropout}, {"gelu", m.gelu_apart ? "apart" : "fused"}};
 }
 
 Json Parameters(const TwoTowerSpec& m) {

@@ -1,6 +1,7 @@
 #include "proto/run/run_memory.h"
 
 #include <algorithm>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,6 +20,30 @@ namespace {
 constexpr int64_t kFloat = 4, kAlignment = 64;
 constexpr int64_t kSmallTensors = 4096;     // scalars and the like
 constexpr int64_t kParametersOfLayer = 20;  // at most, each aligned by itself
+
+// Where states migrate a rank may have each stage's once: there while it computes, and put together for the
+// next visitor until that comes for it; and while one leaves, that one twice.
+void CountStates(const RunSpec& run, const Graph& graph, const std::vector<StageMemory>& stages,
+                 std::vector<RankMemory>* ranks) {
+  const Schedule& schedule = graph.schedule();
+  std::vector<int64_t> largest(schedule.ranks, 0);
+  for (int s = 0; s < schedule.stages; ++s) {
+    const int versions = std::min(1 + schedule.MostStaleness(s), 1 + run.train.steps);
+    const int64_t state =
+        (versions + 1 + OptimizerBuffers(run.train.optimizer)) * stages[s].parameters + kSmallTensors;
+    std::set<Rank> visitors;
+    for (int b = 0; b < schedule.microbatches; ++b) {
+      visitors.insert(graph.RankOf(Job::Compute(0, s, b, JobKind::kForward)));
+      visitors.insert(graph.RankOf(Job::Compute(0, s, b, graph.final_backward())));
+    }
+    for (const Rank rank : visitors) {
+      if (rank < 0 || rank >= schedule.ranks) continue;
+      (*ranks)[rank].held += state;
+      if (visitors.size() > 1) largest[rank] = std::max(largest[rank], state);
+    }
+  }
+  for (Rank rank = 0; rank < schedule.ranks; ++rank) (*ranks)[rank].held += largest[rank];
+}
 
 // What does not come and go with micro-batches.
 std::vector<RankMemory> CountRanks(const RunSpec& run, const Schedule& schedule,
@@ -44,7 +69,7 @@ std::vector<RankMemory> CountRanks(const RunSpec& run, const Schedule& schedule,
     const auto sums = static_cast<int>(cut ? (under_way + members - 1) / members : under_way);
     for (int m = 0; m < members; ++m) {
       const Rank rank = graph.members(s)[m];
-      if (!valid(rank)) continue;
+      if (!valid(rank) || graph.migrates()) continue;
       const int versions = std::min(MostVersions(graph, s, rank), 1 + run.train.steps);
       int state = graph.MakesVersions(s, m) ? OptimizerBuffers(run.train.optimizer) : 0;
       // Whole sums wait with the home to be clipped.
@@ -68,6 +93,7 @@ std::vector<RankMemory> CountRanks(const RunSpec& run, const Schedule& schedule,
     }
     for (Rank rank = 0; rank < schedule.ranks; ++rank) ranks[rank].held += handed_out[rank];
   }
+  if (graph.migrates()) CountStates(run, graph, stages, &ranks);
   for (Rank rank = 0; rank < schedule.ranks; ++rank) ranks[rank].work += beside[rank];
   return ranks;
 }

@@ -5,9 +5,11 @@
 // version of the weights that its readers may need (and one more where others read them while an update
 // writes), the gradient's sum for each step under way and the optimizer's state; for each micro-batch whose
 // gradient travels, that gradient, as often as there are steps whose gradients may wait together; the
-// temporary memory of the job that needs most; and for every forward what it leaves until its backward. What
-// is received from other machines is not: it lies in the transport's memory. The counts are upper bounds (a
-// test compares them with what the compute measures), so that admission by them is safe. Pure.
+// temporary memory of the job that needs most; where states migrate, that of every stage that a rank visits,
+// as the next visitors may all be late, and that of the largest again, to hand it on; and for every forward
+// what it leaves until its backward. What is received from other machines is not: it lies in the transport's
+// memory. The counts are upper bounds (a test compares them with what the compute measures), so that
+// admission by them is safe. Pure.
 #ifndef WEFT_PROTO_RUN_RUN_MEMORY_H_
 #define WEFT_PROTO_RUN_RUN_MEMORY_H_
 

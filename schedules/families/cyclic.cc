@@ -30,12 +30,33 @@ std::vector<Job> CyclicPredecessors(const Job& job, int n, JobKind backward) {
   return before;
 }
 
+int64_t CyclicTick(const Job& job, int n) {
+  const int t = job.step, s = job.stage, b = job.microbatch;
+  return int64_t{2} * n * t + 2 * b + (job.kind == JobKind::kForward ? s : 2 * n - 1 - s);
+}
+
+namespace {
+
+// The state's way is the order, also where a job of the next step comes before one of this. It does not keep
+// micro-batches from entering right behind one another in the first cycle.
+void FollowTheOrder(int n, Schedule* schedule) {
+  schedule->visit = [n](const Job& job) { return CyclicTick(job, n); };
+  schedule->precedes = [n](const Job& job) {
+    const int b = job.microbatch;
+    if (job.kind != JobKind::kForward || job.stage > 0 || b == 0 || n == 1) return std::vector<Job>();
+    return std::vector<Job>{Job::Compute(job.step, 1, b - 1, JobKind::kForward)};
+  };
+}
+
+}  // namespace
+
 void GiveCyclicOrder(Schedule* schedule) {
   const int n = schedule->stages;
   const JobKind backward = schedule->split_backward ? JobKind::kBackwardInput : JobKind::kBackward;
   schedule->precedes = [n, backward](const Job& job) {
     return job.kind == JobKind::kBackwardWeight ? std::vector<Job>() : CyclicPredecessors(job, n, backward);
   };
+  if (schedule->residency == Residency::kMigrating) FollowTheOrder(n, schedule);
   // The order bounds the activations by itself: N - s of stage s.
   schedule->limit = nullptr;
   schedule->relays = true;

@@ -9,6 +9,7 @@
 #ifndef WEFT_SCHEDULES_FAMILIES_CYCLIC_H_
 #define WEFT_SCHEDULES_FAMILIES_CYCLIC_H_
 
+#include <cstdint>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -28,8 +29,12 @@ int CyclicStaleness(absl::string_view rule, int n, int stage, int microbatch);
 // `backward` is the kind that ends a micro-batch's visit. Some may be of step -1.
 std::vector<Job> CyclicPredecessors(const Job& job, int n, JobKind backward);
 
+// The tick of the cyclic order, over all steps, at which a compute job is on its stage.
+int64_t CyclicTick(const Job& job, int n);
+
 // Gives a schedule of as many stages as micro-batches the order, by which no collective is needed: gradients
-// and weights of stages with several holders are relayed.
+// and weights of stages with several holders are relayed. Where its weights migrate, each stage's state
+// follows the order from micro-batch to micro-batch.
 void GiveCyclicOrder(Schedule* schedule);
 
 // Gives the schedule a cyclic rule, and the order if it has none yet. InvalidArgument, with the reason, if

@@ -18,8 +18,9 @@ absl::StatusOr<Schedule> Ddp(const FamilyParameters&, int stages, int microbatch
 
 // Stage by stage: every rank but the owner fetches a stage's weights for its forward and again for its
 // backward, and sends its gradient to the owner, which alone keeps the optimizer's state. With fewer stages
-// than ranks some ranks own nothing. By width: every rank owns a slice of every stage, gathers the others'
-// for each forward and backward, and scatters its gradient to them.
+// than ranks some ranks own nothing. Or the owner is whoever computes: the state of a stage goes along with
+// the micro-batches that visit it, from rank to rank. By width: every rank owns a slice of every stage,
+// gathers the others' for each forward and backward, and scatters its gradient to them.
 absl::StatusOr<Schedule> Fsdp(const FamilyParameters& parameters, int stages, int microbatches) {
   const auto it = parameters.find("shard");
   const std::string shard = it == parameters.end() ? "stage" : it->second;
@@ -27,8 +28,20 @@ absl::StatusOr<Schedule> Fsdp(const FamilyParameters& parameters, int stages, in
     return absl::InvalidArgumentError(
         absl::StrFormat("fsdp: shard is '%s'; it must be stage or width", shard));
   }
-  Schedule s =
-      SizedSchedule(shard == "width" ? "fsdp,shard=width" : "fsdp", stages, microbatches, microbatches);
+  const auto where = parameters.find("residency");
+  const std::string residency = where == parameters.end() ? "sharded" : where->second;
+  if (residency != "sharded" && residency != "migrating") {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("fsdp: residency is '%s'; it must be sharded or migrating", residency));
+  }
+  const bool migrates = residency == "migrating";
+  if (migrates && shard == "width") {
+    return absl::InvalidArgumentError(
+        "fsdp: weights that are cut by width stay with their owners; residency=migrating goes with "
+        "shard=stage");
+  }
+  const char* name = migrates ? "fsdp,residency=migrating" : shard == "width" ? "fsdp,shard=width" : "fsdp";
+  Schedule s = SizedSchedule(name, stages, microbatches, microbatches);
   s.compute = [](const Job& j) { return j.microbatch; };
   s.weights = [microbatches](const Job& j) { return j.stage % microbatches; };
   if (shard == "width") {
@@ -39,8 +52,9 @@ absl::StatusOr<Schedule> Fsdp(const FamilyParameters& parameters, int stages, in
       return all;
     };
   }
+  if (migrates) s.weights = s.compute;
   s.priority = PriorityByMicrobatch(stages, microbatches, true);
-  s.residency = Residency::kSharded;
+  s.residency = migrates ? Residency::kMigrating : Residency::kSharded;
   return s;
 }
 
@@ -51,7 +65,13 @@ std::vector<FamilyEntry> DataParallelFamilies() {
       {{"ddp", "data parallel: rank b computes micro-batch b, weights on every rank", {}, true}, Ddp},
       {{"fsdp",
         "data parallel, the weights of stage s on rank s mod W alone, fetched for use",
-        {{"shard", "stage (default), or width: a slice of every stage on every rank", {"stage", "width"}}},
+        {{"shard", "stage (default), or width: a slice of every stage on every rank", {"stage", "width"}},
+         {"residency",
+          "sharded (default), or migrating: the state of a stage moves along with the micro-batches of a "
+          "cyclic "
+          "rule",
+          {"sharded", "migrating"},
+          /*needs_rule=*/true}},
         true},
        Fsdp},
   };

@@ -86,6 +86,7 @@ Case Draw(uint64_t seed) {
   if (ruled) {
     stages = microbatches = pick(1, 6);
     if (name == "lpp") parameters = {{"groups", absl::StrCat(stages)}, {"ranks", "1"}};
+    if (name == "fsdp" && pick(0, 1) == 1) parameters["residency"] = "migrating";
   }
   Case c;
   auto schedule = MakeSchedule(name, parameters, stages, microbatches);
@@ -281,7 +282,7 @@ TEST(SimulatedRun, RandomFamiliesSizesAndDurations_ObeyTheGraphTheRuleAndTheLimi
     const Case c = Draw(seed);
     SCOPED_TRACE(c.text);
     ASSERT_TRUE(CheckSchedule(c.schedule).ok()) << CheckSchedule(c.schedule);
-    const Graph graph(c.schedule);
+    const Graph graph(c.schedule, c.options.steps);
     const auto run = Simulate(graph, c.options);
     ASSERT_TRUE(run.ok()) << run.status();
     Times times;
@@ -346,7 +347,7 @@ TEST(SimulatedRun, RandomBudgetsOfBytes_AreKeptAndDeadlockNobody) {
     DrawMemory(seed, &c);
     SCOPED_TRACE(c.text);
     ASSERT_TRUE(CheckSchedule(c.schedule).ok()) << CheckSchedule(c.schedule);
-    const Graph graph(c.schedule);
+    const Graph graph(c.schedule, c.options.steps);
     const auto run = Simulate(graph, c.options);
     ASSERT_TRUE(run.ok()) << run.status();
     Times times;
@@ -370,7 +371,7 @@ TEST(SimulatedRun, ClaimOrder_IsATopologicalOrderOfTheStep) {
     Case c = Draw(seed % 100);
     if (seed > 100) DrawMemory(seed % 100, &c);
     SCOPED_TRACE(c.text);
-    const Graph graph(c.schedule);
+    const Graph graph(c.schedule, /*steps=*/1);
     const auto steps = ClaimOrder(graph);
     ASSERT_TRUE(steps.ok()) << steps.status();
     const auto* order = &steps->front();

@@ -121,6 +121,31 @@ TEST(SimulatedWorld, GoesOnAtAStep_EndsAsTheUndisturbedRun) {
   }
 }
 
+// By the cores' effects one rank at a time has the state of a stage, and it passes every job of the stage, in
+// any order of events.
+TEST(SimulatedWorld, StateThatMigrates_IsWithOneRankAtATime) {
+  for (const char* rule : {"cdp_v1", "cdp_v2"}) {
+    for (uint64_t seed = 1; seed <= 60; ++seed) {
+      WorldOptions options = DrawWorld(seed);
+      options.family = "fsdp";
+      options.parameters = {{"residency", "migrating"}};
+      options.rule = rule;
+      options.apart = false;
+      options.stages = options.microbatches = 1 + static_cast<int>(seed % 5);
+      options.steps = 1 + static_cast<int>(seed / 5 % 9);
+      options.processes = 1 + static_cast<int>(seed % 7) % options.stages;
+      options.chain = seed % 4 != 0;
+      const WorldResult result = RunWorld(options);
+      ASSERT_EQ(result.problem, "") << Text(options);
+      // Only with one stage does the second rule read nothing old.
+      const bool old = options.steps > 1 && (options.stages > 1 || options.rule == "cdp_v1");
+      int most = 0;
+      for (const auto& [rank, versions] : result.peak_versions) most = std::max(most, versions);
+      EXPECT_EQ(most, old ? 2 : 1) << Text(options);
+    }
+  }
+}
+
 TEST(SimulatedWorld, OverlappedPairs_RunAtOnceAndEndWithThePlainLoopsWeights) {
   for (uint64_t seed = 1; seed <= 40; ++seed) {
     WorldOptions options = DrawWorld(seed);

@@ -192,6 +192,15 @@ class World {
   using UpLink = Link<FromWorker, FromCoordinator>;
   using DownLink = Link<FromCoordinator, FromWorker>;
 
+  // Of the gradients of one step, in a state that migrates.
+  struct Sum {
+    Value value = 0;
+    int step = -1, next = 0;
+  };
+  struct State {
+    std::map<int, Value> weights;
+    Sum sum;
+  };
   struct Process {
     Process(int n, WorkerCore::ParseSpec parse, LinkOptions link)
         : number(n), core(std::move(parse)), up(n + 1, link), down(n + 1, link) {}
@@ -204,7 +213,8 @@ class World {
     std::map<TensorKey, Value> offered;                            // as a producer: what waits for a want
     std::map<std::pair<Rank, int>, std::map<int, Value>> weights;  // held, by rank and stage: by version
     std::map<Job, Value> sums;                                     // of reduce and gradient-consuming jobs
-    std::map<std::pair<Rank, Job>, Value> outputs;  // forward outputs that wait for their backward
+    std::map<std::pair<Rank, Job>, Value> outputs;   // forward outputs that wait for their backward
+    std::map<std::pair<Rank, int>, Sum> state_sums;  // of states that migrate, beside their `weights`
     int64_t up_timer = -1, down_timer = -1;
   };
   struct Event {
@@ -214,7 +224,7 @@ class World {
     bool operator<(const Event& o) const { return std::tie(time, number) > std::tie(o.time, o.number); }
   };
   struct Outputs {
-    Value activation = 0, input_gradient = 0, gradient = 0, sum = 0, norm = 0;
+    Value activation = 0, input_gradient = 0, gradient = 0, sum = 0, norm = 0, state = 0;
   };
 
   void At(int64_t time, std::function<void()> action) { events_.push({time, next_++, std::move(action)}); }
@@ -240,6 +250,10 @@ class World {
                      const std::vector<Value>& sums);
   void DropWeights(Process& p, const DropEffect& e);
   void CheckUnread(Rank rank, int stage, int version);
+  void ReceiveState(Process& p, const StartEffect& start);
+  void PassStateOn(Process& p, const StartEffect& start, Outputs* outputs);
+  void AddToState(Process& p, const StartEffect& start, Value gradient);
+  Value TakeStateSum(Process& p, const StartEffect& start);
   void Want(Process& p, const WantEffect& e);
   void Transfer(Process& from, const TensorKey& key, int to, Value value);
   void CountLeft(const StartEffect& start, bool ended);
@@ -269,6 +283,8 @@ class World {
   std::map<Rank, std::vector<Job>> running_;
   std::map<Rank, int64_t> left_;
   std::map<Rank, std::set<Job>> fetching_;  // jobs that have not ended and whose weights were wanted
+  std::map<Value, State> moving_;           // states on their way, by what stands for them in messages
+  std::map<int, Rank> holder_;              // of the state of each stage, if a rank has it
   bool finished_ = false;
   int steps_done_ = 0;
   WorldResult result_;
@@ -434,9 +450,16 @@ void World::Carry(Process& p, WorkerEffects effects, const Outputs* outputs) {
 
 // Where weights are sharded, copies of them are there for a rank's job that runs and for the next one alone.
 void World::CountFetch(const TensorKey& key) {
-  if (key.kind != TensorKind::kWeights || plan_->graph.schedule().residency != Residency::kSharded) return;
+  const bool weights =
+      key.kind == TensorKind::kWeights && plan_->graph.schedule().residency == Residency::kSharded;
+  if (!weights && key.kind != TensorKind::kState) return;
   std::set<Job>& fetching = fetching_[key.consumer];
-  fetching.insert(Job::Compute(key.step, key.stage, key.microbatch, static_cast<JobKind>(key.use)));
+  Job job = Job::Compute(key.step, key.stage, key.microbatch, static_cast<JobKind>(key.use));
+  if (key.kind == TensorKind::kState) {
+    job.kind = static_cast<JobKind>(key.part);
+    job = *plan_->graph.visits().After(job);
+  }
+  fetching.insert(job);
   if (fetching.size() > 2)
     Problem(absl::StrCat("rank ", key.consumer, " wants the weights of ", fetching.size(), " jobs at once"));
 }
@@ -487,6 +510,9 @@ void World::Publish(Process& p, const PublishEffect& e, const Outputs* outputs) 
       break;
     case TensorKind::kNorm:
       value = outputs->norm;
+      break;
+    case TensorKind::kState:
+      value = outputs->state;
       break;
     case TensorKind::kOrder:
       break;
@@ -542,6 +568,66 @@ void World::DropWeights(Process& p, const DropEffect& e) {
   held.erase(e.version);
 }
 
+// What came is with the rank from here on, and with no other.
+void World::ReceiveState(Process& p, const StartEffect& start) {
+  const int stage = start.job.stage;
+  const std::pair<Rank, int> here(start.rank, stage);
+  if (start.visit->begins || start.visit->arrives) {
+    if (!holder_.emplace(stage, start.rank).second) {
+      Problem(absl::StrCat(Describe(start.job), " on rank ", start.rank, " gets a state that rank ",
+                           holder_[stage], " has"));
+    }
+  } else if (holder_.count(stage) == 0 || holder_[stage] != start.rank) {
+    Problem(
+        absl::StrCat(Describe(start.job), " on rank ", start.rank, " is to find a state that is elsewhere"));
+  }
+  if (start.visit->begins) p.weights[here] = {{0, InitialWeights(stage)}};
+  for (const TensorKey& key : start.inputs) {
+    if (key.kind != TensorKind::kState) continue;
+    const auto came = p.inbox.find(key);
+    const auto state = came == p.inbox.end() ? moving_.end() : moving_.find(came->second);
+    if (state == moving_.end())
+      return Problem(absl::StrCat(Describe(start.job), " lacks the ", Describe(key)));
+    p.weights[here] = std::move(state->second.weights);
+    p.state_sums[here] = state->second.sum;
+    moving_.erase(state);
+    p.inbox.erase(came);
+  }
+}
+
+void World::PassStateOn(Process& p, const StartEffect& start, Outputs* outputs) {
+  const int stage = start.job.stage;
+  const std::pair<Rank, int> here(start.rank, stage);
+  if (start.visit->drops_version) DropWeights(p, {start.rank, stage, start.version});
+  const int held = static_cast<int>(p.weights[here].size());
+  if (held != plan_->graph.visits().VersionsAfter(start.job)) {
+    Problem(absl::StrCat(held, " versions leave ", Describe(start.job), ", not ",
+                         plan_->graph.visits().VersionsAfter(start.job)));
+  }
+  if (!start.visit->leaves) return;
+  outputs->state = random_.Next();
+  moving_[outputs->state] = {std::move(p.weights[here]), p.state_sums[here]};
+  p.weights.erase(here);
+  p.state_sums.erase(here);
+  holder_.erase(stage);
+}
+
+void World::AddToState(Process& p, const StartEffect& start, Value gradient) {
+  Sum& sum = p.state_sums[{start.rank, start.job.stage}];
+  if (sum.next == 0) sum.step = start.job.step;
+  if (sum.step != start.job.step || sum.next != start.job.microbatch)
+    Problem(absl::StrCat(Describe(start.job), " adds to the sum of step ", sum.step, " out of turn"));
+  sum.value = Mix(sum.value, gradient);
+  ++sum.next;
+}
+
+Value World::TakeStateSum(Process& p, const StartEffect& start) {
+  const Sum sum = std::exchange(p.state_sums[{start.rank, start.job.stage}], {});
+  if (sum.step != start.job.step || sum.next != plan_->graph.schedule().microbatches)
+    Problem(absl::StrCat(Describe(start.job), " finds ", sum.next, " micro-batches in the sum"));
+  return sum.value;
+}
+
 // Every job that reads the rank's version has ended.
 void World::CheckUnread(Rank rank, int stage, int version) {
   const Graph& graph = plan_->graph;
@@ -549,8 +635,8 @@ void World::CheckUnread(Rank rank, int stage, int version) {
     for (int t = std::max(version, options_.first_step); t < options_.steps; ++t) {
       for (JobKind kind : {JobKind::kForward, graph.input_backward(), graph.final_backward()}) {
         const Job job = Job::Compute(t, stage, b, kind);
-        const bool reads =
-            graph.VersionOf(job) == version && (graph.sharded() || graph.schedule().weights(job) == rank);
+        const bool reads = graph.VersionOf(job) == version &&
+                           (graph.sharded() || graph.migrates() || graph.schedule().weights(job) == rank);
         if (reads && ended_.count(job) == 0) {
           Problem(absl::StrCat("version ", version, " of stage ", stage, " is dropped on rank ", rank,
                                ", and ", Describe(job), " is still to read it"));
@@ -600,6 +686,7 @@ void World::CountLeft(const StartEffect& start, bool ended) {
 
 void World::StartJob(Process& p, const StartEffect& start) {
   CheckStart(start);
+  if (start.visit.has_value()) ReceiveState(p, start);
   CountLeft(start, /*ended=*/false);
   Note(Mix(15, start.job.stage * 100 + start.job.microbatch));
   const int64_t began = now_;
@@ -681,9 +768,12 @@ World::Outputs World::Compute(Process& p, const StartEffect& start) {
     p.outputs.erase({start.rank, forward});
     // A stage of one holder sums in the rank itself, micro-batch by micro-batch: by number, so that order
     // does not matter here.
-    if (!start.hand_out_gradient)
+    if (start.visit.has_value()) {
+      AddToState(p, start, out.gradient);
+    } else if (!start.hand_out_gradient) {
       p.outputs[{start.rank, Job::Compute(j.step, j.stage, j.microbatch, JobKind::kBackwardWeight)}] =
           out.gradient;
+    }
   } else {
     for (const TensorKey& key : start.gradients) {
       p.sums[j] = Mix(p.sums[j], p.inbox[key]);
@@ -699,6 +789,8 @@ World::Outputs World::Compute(Process& p, const StartEffect& start) {
     if (!sums.empty() || !makes) {
       if (!plan_->graph.has_reduce(j.stage) && !plan_->graph.relays(j.stage))
         Problem(absl::StrCat(Describe(j), " has the sums of others"));
+    } else if (start.visit.has_value()) {
+      sums.push_back(TakeStateSum(p, start));
     } else if (plan_->graph.gradient_travels(j.stage)) {
       sums.push_back(p.sums[j]);
     } else {
@@ -733,6 +825,7 @@ World::Outputs World::Compute(Process& p, const StartEffect& start) {
 
 void World::EndJob(Process& p, const StartEffect& start, int64_t began, Outputs outputs) {
   if (start.last) ended_.insert(start.job);
+  if (start.visit.has_value()) PassStateOn(p, start, &outputs);
   std::vector<Job>& running = running_[start.rank];
   running.erase(std::find(running.begin(), running.end(), start.job));
   WorkerEffects effects;
@@ -781,6 +874,10 @@ void World::CheckEnd() {
                            Describe(p->inbox.begin()->first)));
     if (!p->offered.empty()) Problem("tensors were offered and never wanted");
   }
+  if (!plan_->graph.migrates()) return;
+  if (!moving_.empty()) Problem(absl::StrCat(moving_.size(), " states were never taken in"));
+  if (static_cast<int>(holder_.size()) != plan_->graph.schedule().stages)
+    Problem(absl::StrCat("the states of ", holder_.size(), " stages are left"));
 }
 
 WorldResult World::Run() {
@@ -836,7 +933,7 @@ static void DrawParameters(Random& random, WorldOptions* o) {
     o->microbatches = ranks * random.From(1, 3);
   }
   for (const FamilyParameter& p : family.parameters) {
-    if (!p.values.empty())
+    if (!p.values.empty() && !p.needs_rule)
       o->parameters[p.name] = p.values[random.From(0, static_cast<int>(p.values.size()) - 1)];
   }
   if (o->family == "pipedream") o->microbatches = 1;
@@ -849,6 +946,7 @@ static void DrawParameters(Random& random, WorldOptions* o) {
     o->stages = o->microbatches = random.From(1, 5);
     o->parameters.clear();
     if (has("groups")) o->parameters = {{"groups", absl::StrCat(o->stages)}, {"ranks", "1"}};
+    if (has("residency") && random.Chance(0.5)) o->parameters = {{"residency", "migrating"}};
   }
   if (!MakeSchedule(o->family, o->parameters, o->stages, o->microbatches).ok()) o->stages *= 2;
 }
@@ -868,7 +966,7 @@ WorldOptions DrawWorld(uint64_t seed) {
     o.parameters.clear();
     schedule = MakeSchedule(o.family, o.parameters, o.stages, o.microbatches);
   }
-  o.apart = random.Chance(0.3);
+  o.apart = random.Chance(0.3) && o.parameters.count("residency") == 0;
   o.budget = !o.apart && random.Chance(0.4);
   o.processes = random.From(1, schedule.ok() ? std::min(schedule->ranks, 5) : 1);
   o.loss = random.Chance(0.7) ? 0.01 * random.From(0, 30) : 0;

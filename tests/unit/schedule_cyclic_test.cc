@@ -30,6 +30,7 @@ std::vector<Base> BasesOf(int n) {
   const std::string all = absl::StrCat(n);
   std::vector<Base> bases = {{"ddp", {}},
                              {"fsdp", {}},
+                             {"fsdp", {{"residency", "migrating"}}},
                              {"gpipe", {}},
                              {"1f1b", {}},
                              {"cdp_mp", {}},
@@ -128,6 +129,7 @@ TEST(CyclicRule, Versions_AreTwoWhereARankReadsOldWeights) {
   // The last, the home, reads the newest alone; the one before it stays at the end, for the checkpoint.
   EXPECT_THAT(peaks({"ddp", {}}, "cdp_v2"), testing::ElementsAre(2, 2, 2, 2));
   EXPECT_THAT(peaks({"gpipe", {}}, "cdp_v2"), testing::ElementsAre(2, 2, 2, 1));
+  EXPECT_THAT(peaks({"fsdp", {{"residency", "migrating"}}}, "cdp_v2"), testing::ElementsAre(2, 2, 2, 2));
 }
 
 // What a memory budget counts is what the simulator sees.

@@ -107,6 +107,10 @@ class GatedCompute final : public RankCompute {
   absl::StatusOr<Tensor> GatherWeights(const Job&, const std::vector<Tensor>&, int) override {
     return Tensor{};
   }
+  absl::Status BeginState(const Job&) override { return absl::OkStatus(); }
+  absl::Status AdoptState(const Job&, Tensor) override { return absl::OkStatus(); }
+  absl::StatusOr<Tensor> GiveState(const Job&) override { return Tensor{}; }
+  bool HasState(int) const override { return true; }
   int64_t stage_elements(int) const override { return 0; }
   absl::StatusOr<ForwardResult> Forward(const Job& job, std::vector<Tensor>, Tensor, int) override {
     if (gate_->compute) {
@@ -145,6 +149,7 @@ class GatedCompute final : public RankCompute {
   absl::StatusOr<Tensor> Weights(int, int) override { return Tensor{}; }
   void DropWeights(int, int) override {}
   absl::Status Save(int, const std::string&) override { return absl::OkStatus(); }
+  absl::Status SaveInitial(int, const std::string&) override { return absl::OkStatus(); }
   BytesByClass live_bytes() const override { return {}; }
   BytesByClass peak_bytes() const override { return {}; }
 

@@ -33,8 +33,8 @@ std::optional<int64_t> FirstPlace(const Graph& graph, Rank rank, int first_step)
 // so that a grant stays a small message.
 int32_t CreditFor(int jobs_per_step) { return std::clamp(4 * jobs_per_step, 64, 4096); }
 
-// Jobs of a rank whose fetched weights may be there at once, where they are sharded: the one that runs, and
-// the next one.
+// Jobs of a rank whose fetched weights, or states that came, may be there at once, where they are sharded or
+// migrate: the one that runs, and the next one.
 constexpr int kFetchesAtOnce = 2;
 
 }  // namespace
@@ -57,7 +57,8 @@ struct WorkerCore::RankState {
   std::deque<int64_t> fetches;
   int fetching = 0;
   int activations = 0, peak_activations = 0, peak_weight_versions = 0;
-  std::vector<bool> measured;  // by stage: what a forward leaves
+  std::vector<int> visiting_versions;  // by stage, of the states that are here
+  std::vector<bool> measured;          // by stage: what a forward leaves
   int64_t jobs_per_step = 0, jobs_left = 0;
   bool granted = false;  // ever; before, the run has not begun for this rank
 };
@@ -80,7 +81,7 @@ struct WorkerCore::Run {
 
   Run(const Assign& a, RunShape shape)
       : assignment(a),
-        graph(std::move(shape.schedule)),
+        graph(std::move(shape.schedule), shape.steps, shape.first_step),
         edges(Flatten(graph)),
         admission(graph),
         steps(shape.steps),
@@ -90,6 +91,10 @@ struct WorkerCore::Run {
 
   // Invariant 8.
   bool FetchesInTurn(const Job& job) const {
+    if (graph.migrates()) {
+      const std::optional<Job> before = graph.visits().Before(job);
+      return before.has_value() && !IsLocal(graph.RankOf(*before));
+    }
     return graph.schedule().residency == Residency::kSharded && graph.FetchesWeights(job);
   }
   bool IsLocal(Rank rank) const { return state_of_rank[rank] >= 0; }
@@ -194,6 +199,10 @@ int WorkerCore::peak_weight_versions(Rank rank) const { return run_->StateOf(ran
 int WorkerCore::weight_versions(Rank rank) const {
   const Run& run = *run_;
   int most = 0;
+  if (run.graph.migrates()) {
+    for (const int versions : run_->StateOf(rank).visiting_versions) most = std::max(most, versions);
+    return most;
+  }
   for (int s = 0; s < run.graph.schedule().stages; ++s) {
     const std::vector<Rank>& members = run.graph.members(s);
     const auto member = std::lower_bound(members.begin(), members.end(), rank);
@@ -220,6 +229,8 @@ TensorKey WorkerCore::KeyOf(const Edge& e) const {
     // Each reader fetches its own copy, and early steps may read the same version.
     key.step = e.to.step;
     key.microbatch = e.to.microbatch;
+  } else if (e.tensor == TensorKind::kState) {
+    key.part = static_cast<int32_t>(e.from.kind);
   } else if (e.tensor == TensorKind::kOrder) {
     key.version = static_cast<int32_t>(e.from.kind);
     key.part = e.to.stage * run_->graph.schedule().microbatches + e.to.microbatch;
@@ -285,6 +296,7 @@ void WorkerCore::OnAssign(int64_t now, const Assign& assign, WorkerEffects* out)
                                                     FirstPlace(run.graph, lease.rank, run.first_step),
                                                     run.admission.TicketsOf(lease.rank, run.first_step)));
     run.ranks.back()->measured.assign(schedule.stages, false);
+    run.ranks.back()->visiting_versions.assign(schedule.stages, 0);
   }
   std::vector<bool> followed(world);
   for (Rank r = 0; r < world; ++r) followed[r] = run.IsLocal(r);
@@ -323,6 +335,10 @@ void WorkerCore::OnAssign(int64_t now, const Assign& assign, WorkerEffects* out)
         }
         int& peak = run.ranks[r]->peak_weight_versions;
         peak = std::max(peak, run.versions->Held(s, number));
+      }
+      if (run.graph.migrates()) {
+        stage.migrates = true;
+        stage.holds_weights = false;
       }
       prepare.stages.push_back(stage);
     }
@@ -389,7 +405,8 @@ void WorkerCore::WantInputs(const Job& job, Inputs which, WorkerEffects* out) {
   std::vector<Edge> edges;
   run_->graph.Predecessors(job, &edges);
   for (const Edge& e : edges) {
-    const Inputs kind = e.tensor == TensorKind::kWeights ? Inputs::kWeights : Inputs::kAllButWeights;
+    const bool weights = e.tensor == TensorKind::kWeights || e.tensor == TensorKind::kState;
+    const Inputs kind = weights ? Inputs::kWeights : Inputs::kAllButWeights;
     if (which != Inputs::kAll && which != kind) continue;
     if (run_->IsBeforeRun(e) && !run_->IsInitialWeights(e)) continue;
     const int32_t process = run_->assignment.process_of_rank[run_->graph.RankOf(e.from)];
@@ -416,7 +433,7 @@ void WorkerCore::OnTensor(int64_t now, const TensorKey& key, int64_t made, Worke
 void WorkerCore::InputArrived(int64_t id, int microbatch, WorkerEffects* out) {
   Run& run = *run_;
   const Job job = run.JobOf(id);
-  if (microbatch >= 0 && !HasMicrobatch(job.kind) && !run.graph.relays(job.stage)) {
+  if (microbatch >= 0 && !HasMicrobatch(job.kind) && !run.graph.relays(job.stage) && !run.graph.migrates()) {
     // The micro-batch's last backward on the stage has ended.
     run.versions->ReadElsewhere(job.step, job.stage, microbatch, job.member, &run.dropped);
     Drop(out);
@@ -514,11 +531,31 @@ StartEffect WorkerCore::MakeStart(RankState& rank, int64_t id) {
       run.versions->ReadElsewhere(job.step, job.stage, b, job.member, &run.dropped);
   }
   start.version = run.graph.VersionOf(job);
-  start.keeps_version = job.kind == JobKind::kUpdate && start.last && run.versions->KeepsVersion(job);
+  start.visit = VisitOf(job);
+  if (start.visit.has_value()) rank.visiting_versions[job.stage] = run.graph.visits().VersionsDuring(job);
+  start.keeps_version = job.kind == JobKind::kUpdate && start.last &&
+                        (run.graph.migrates() ? run.graph.visits().IsReadAfter(job, start.version)
+                                              : run.versions->KeepsVersion(job));
   start.relays_sum = job.kind == run.graph.final_backward() && run.graph.relays(job.stage);
   start.hand_out_gradient =
       start.relays_sum || (job.kind == run.graph.final_backward() && run.graph.gradient_travels(job.stage));
   return start;
+}
+
+std::optional<StateVisit> WorkerCore::VisitOf(const Job& job) const {
+  const Graph& graph = run_->graph;
+  if (!graph.migrates()) return std::nullopt;
+  const Visits& visits = graph.visits();
+  const Rank rank = graph.RankOf(job);
+  const std::optional<Job> before = visits.Before(job), after = visits.After(job);
+  StateVisit visit;
+  visit.begins = !before.has_value();
+  visit.arrives = before.has_value() && graph.RankOf(*before) != rank;
+  visit.leaves = after.has_value() && graph.RankOf(*after) != rank;
+  const int version = graph.VersionOf(job);
+  visit.drops_version =
+      HasMicrobatch(job.kind) && version < visits.NewestAfter(job) && !visits.IsReadAfter(job, version);
+  return visit;
 }
 
 void WorkerCore::OnJobDone(int64_t now, const JobDone& done, WorkerEffects* out) {
@@ -603,7 +640,11 @@ void WorkerCore::FreeActivation(RankState& rank, const Job& job) {
 // After its outputs, new weights among them, have been published.
 void WorkerCore::CountVersions(RankState& rank, const Job& job, WorkerEffects* out) {
   Run& run = *run_;
-  if (HasMicrobatch(job.kind)) {
+  if (run.graph.migrates()) {
+    const Visits& visits = run.graph.visits();
+    rank.peak_weight_versions = std::max(rank.peak_weight_versions, visits.VersionsDuring(job));
+    rank.visiting_versions[job.stage] = VisitOf(job)->leaves ? 0 : visits.VersionsAfter(job);
+  } else if (HasMicrobatch(job.kind)) {
     run.versions->Read(job, &run.dropped);
   } else if (job.kind == JobKind::kUpdate) {
     rank.peak_weight_versions = std::max(rank.peak_weight_versions, run.versions->Publish(job, &run.dropped));

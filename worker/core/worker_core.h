@@ -27,6 +27,7 @@
 //   7. A grant under another token than the lease's changes nothing.
 //   8. Where the schedule's weights are sharded, those of at most two jobs of a rank have been wanted from
 //   other processes and not dropped: of the first two in claim order that fetch any and have not ended.
+//   Likewise of the jobs to which the state of their stage comes from other processes, where it migrates.
 //   9. A holder keeps a version of its weights as long as a job that reads it is pending, and the newest; an
 //   older one is dropped when its last reader has ended and it has been handed to all that fetch it. Who
 //   saves keeps to the end, for the checkpoint, what jobs behind the last step would read.
@@ -69,6 +70,8 @@ struct PrepareEffect {
     bool adopts = false;  // it holds the weights, and another rank makes their versions
     // What it holds: the whole, or slice `part` of `parts`.
     int part = 0, parts = 1;
+    // The stage's state comes with its jobs and leaves with them; who saves has it at the end of the run.
+    bool migrates = false;
   };
   Assign assignment;
   std::vector<Stage> stages;
@@ -77,6 +80,14 @@ struct PrepareEffect {
 struct WantEffect {
   int32_t process;
   TensorKey key;
+};
+// The state of the job's stage is on the job's rank while it runs, and goes on to its next visitor.
+struct StateVisit {
+  bool begins = false;   // the first of the run: it begins here
+  bool arrives = false;  // it is among the inputs; else it has stayed on the rank
+  bool leaves = false;   // it is an output; else it stays
+  // No later job reads the version of the weights that this one reads, and there is a newer one.
+  bool drops_version = false;
 };
 // Run the job on the rank's thread, or on its second thread, with these inputs, then call OnJobDone.
 struct StartEffect {
@@ -101,6 +112,7 @@ struct StartEffect {
   // that it begins with, and whether jobs will still read that one, so that it has to stay beside the next.
   int version = 0;
   bool keeps_version = false;
+  std::optional<StateVisit> visit;  // where the state migrates; its weights are then those of the job
   // The inputs hold slices of the weights, one a member of the stage; the rank's own is not among them.
   bool gathers_weights = false;
   // A forward of the rank may still be computed: run the job on the second thread, beside it. There is at
@@ -209,6 +221,7 @@ class WorkerCore {
   void StartJobs(int64_t now, WorkerEffects* out);
   std::optional<StartEffect> TakeJob(int64_t now, RankState& rank);
   StartEffect MakeStart(RankState& rank, int64_t id);
+  std::optional<StateVisit> VisitOf(const Job& job) const;
   void UpdateIdle(int64_t now);
   IdleCause CauseOf(const RankState& rank) const;
   TensorKey KeyOf(const Edge& edge) const;

@@ -6,13 +6,16 @@
 
 #include "absl/status/statusor.h"
 #include "worker/shell/compute/sum_of_squares.h"
+#include "worker/shell/state_visit.h"
 
 namespace weft {
 namespace {
 
 // The weights that came with the job, and that it then holds no more: a copy, or slices, which are put
-// together.
+// together. Of a state that is passing through, the version that the job reads: once it is gone, no pass may
+// refer to it.
 absl::StatusOr<Tensor> TakeWeights(RankCompute& compute, JobTask* task) {
+  if (task->start.visit.has_value()) return compute.Weights(task->start.job.stage, task->start.version);
   std::vector<Tensor> slices(task->parts);
   Tensor whole;
   for (size_t i = 0; i < task->inputs.size(); ++i) {
@@ -148,6 +151,20 @@ void RunUpdate(RankCompute& compute, const JobTask& task, JobOutcome* outcome) {
       compute.Update(task.start.job, sums, norm.empty() ? Tensor() : norm.front(), task.start.keeps_version);
 }
 
+void RunKind(RankCompute& compute, JobTask& task, JobOutcome* outcome) {
+  switch (task.start.job.kind) {
+    case JobKind::kForward:
+    case JobKind::kBackward:
+    case JobKind::kBackwardInput:
+    case JobKind::kBackwardWeight:
+      return RunPass(compute, task, outcome);
+    case JobKind::kReduce:
+      return RunReduce(compute, task, outcome);
+    case JobKind::kUpdate:
+      return RunUpdate(compute, task, outcome);
+  }
+}
+
 }  // namespace
 
 Tensor JobOutcome::Output(TensorKind kind, int part, int parts) const {
@@ -162,6 +179,8 @@ Tensor JobOutcome::Output(TensorKind kind, int part, int parts) const {
       return gradient_sum;
     case TensorKind::kNorm:
       return squares;
+    case TensorKind::kState:
+      return state;
     case TensorKind::kOrder:
     case TensorKind::kWeights:
       break;
@@ -172,19 +191,10 @@ Tensor JobOutcome::Output(TensorKind kind, int part, int parts) const {
 JobOutcome RunJob(RankCompute& compute, JobTask task) {
   JobOutcome outcome;
   outcome.start_ns = MonotonicNow();
-  switch (task.start.job.kind) {
-    case JobKind::kForward:
-    case JobKind::kBackward:
-    case JobKind::kBackwardInput:
-    case JobKind::kBackwardWeight:
-      RunPass(compute, task, &outcome);
-      break;
-    case JobKind::kReduce:
-      RunReduce(compute, task, &outcome);
-      break;
-    case JobKind::kUpdate:
-      RunUpdate(compute, task, &outcome);
-      break;
+  if (task.start.visit.has_value()) outcome.status = ReceiveState(compute, &task);
+  if (outcome.status.ok()) RunKind(compute, task, &outcome);
+  if (task.start.visit.has_value() && outcome.status.ok()) {
+    outcome.status = PassStateOn(compute, task.start, &outcome.state);
   }
   task = {};
   outcome.end_ns = MonotonicNow();

@@ -31,6 +31,7 @@ struct JobOutcome {
   std::optional<int64_t> left_bytes;    // of a forward: its activations that stay until the backward
   std::optional<double> gradient_norm;  // of a reduce that clips: of its sum and what came to it
   Tensor activation, gradient, gradient_sum, squares;
+  Tensor state;                         // of the stage, if it leaves
   std::vector<Tensor> input_gradients;  // of each input of the stage
 
   // The output that travels along an edge of this kind; weights are not an output (ask the compute).

@@ -246,6 +246,7 @@ void WorkerLoop::RunTask(Slot* slot) {
     const Job what = job->start.job;
     const bool last = job->start.last;
     const Rank rank = job->start.rank;
+    const std::optional<StateVisit> visit = job->start.visit;
     RankCompute& compute = *SlotOf(rank)->compute;  // stays until the run's last job has ended
     mu_.Unlock();
     JobOutcome outcome = RunJob(compute, std::move(*job));
@@ -256,6 +257,7 @@ void WorkerLoop::RunTask(Slot* slot) {
       int64_t& most = SlotOf(rank)->left_bytes[what.stage];
       most = std::max(most, *outcome.left_bytes);
     }
+    if (visit.has_value() && visit->leaves) holders_.Leave(rank, what);
     ++past_.jobs[static_cast<int>(what.kind)];
     job_ns_ += (outcome.end_ns - outcome.start_ns - job_ns_) / 8;
     last_job_end_ = now;
@@ -296,7 +298,11 @@ absl::Status WorkerLoop::PrepareRank(Slot* slot, const PrepareTask& task) {
     if (!status.ok()) return status;
     if (!s.saves || task.output.empty()) continue;
     // A run that goes on has its initial weights in the checkpoint that it begins with.
-    if (task.spec->first_step() == 0) status = slot->compute->Save(s.stage, task.output + "/checkpoint-0");
+    if (task.spec->first_step() == 0) {
+      const std::string initial = task.output + "/checkpoint-0";
+      status =
+          s.migrates ? slot->compute->SaveInitial(s.stage, initial) : slot->compute->Save(s.stage, initial);
+    }
     // Nobody saves before all ranks are prepared, so no rank takes a former run's slice for this one's.
     if (status.ok() && s.parts > 1)
       status = DiscardSlice(task.output + "/checkpoint", s.stage, s.part, s.parts);
@@ -450,6 +456,7 @@ void WorkerLoop::Start(StartEffect& effect) {
   task.inputs = TakeArrived(effect.inputs);
   task.gradients = TakeArrived(effect.gradients);
   task.parts = static_cast<int>(core_.graph()->members(effect.job.stage).size());
+  if (effect.visit.has_value()) holders_.Visit(effect.rank, effect.job, *effect.visit);
   Slot* slot = SlotOf(effect.rank);
   if (effect.beside) slot = slot->second;
   task.start = std::move(effect);
@@ -502,6 +509,7 @@ void WorkerLoop::Forget(int64_t now) {
   prepared_ = false;
   transport_.BeginEpoch(0, 0);
   inbox_.clear();
+  holders_.Clear();
   for (auto& slot : slots_) {
     slot->rank = -1;
     slot->second = nullptr;

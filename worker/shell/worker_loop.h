@@ -34,6 +34,7 @@
 #include "worker/core/worker_core.h"
 #include "worker/shell/compute/compute.h"
 #include "worker/shell/job_runner.h"
+#include "worker/shell/state_holders.h"
 #include "worker/shell/transport/transport.h"
 
 namespace weft {
@@ -175,6 +176,7 @@ class WorkerLoop {
   bool applying_ ABSL_GUARDED_BY(mu_) = false;
   std::deque<std::unique_ptr<Slot>> slots_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<TensorKey, Tensor> inbox_ ABSL_GUARDED_BY(mu_);
+  StateHolders holders_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<const RunSpec> spec_ ABSL_GUARDED_BY(mu_);
   std::string output_ ABSL_GUARDED_BY(mu_);
   std::deque<FromWorker> outbox_ ABSL_GUARDED_BY(mu_);  // not yet given to the link

@@ -16,40 +16,59 @@ class Exported final : public WorkerMetrics {
       : host_(std::move(host)),
         loop_(loop),
         running_(metrics_.AddGauge("weft_worker_busy_with_run", "1 while this process works on a run.")),
-        sent_(metrics_.AddCounter("weft_transfers_total", "Tensors moved between processes.", {{"direction", "sent"}})),
-        received_(metrics_.AddCounter("weft_transfers_total", "Tensors moved between processes.", {{"direction", "received"}})),
-        in_place_(metrics_.AddCounter("weft_transfer_in_place_bytes_total", "Bytes received that were read where their producer made them.")),
-        held_(metrics_.AddGauge("weft_transfer_held_bytes", "Bytes offered to other processes and not yet released by them.")),
-        dropped_(metrics_.AddCounter("weft_transfer_dropped_messages_total", "Messages of another epoch or without the right form.")),
+        sent_(metrics_.AddCounter("weft_transfers_total", "Tensors moved between processes.",
+                                  {{"direction", "sent"}})),
+        received_(metrics_.AddCounter("weft_transfers_total", "Tensors moved between processes.",
+                                      {{"direction", "received"}})),
+        in_place_(metrics_.AddCounter("weft_transfer_in_place_bytes_total",
+                                      "Bytes received that were read where their producer made them.")),
+        held_(metrics_.AddGauge("weft_transfer_held_bytes",
+                                "Bytes offered to other processes and not yet released by them.")),
+        dropped_(metrics_.AddCounter("weft_transfer_dropped_messages_total",
+                                     "Messages of another epoch or without the right form.")),
         stale_(metrics_.AddCounter("weft_fenced_total", "Grants with a stale token; they changed nothing.")),
-        versions_(metrics_.AddGauge("weft_weight_versions", "Versions of one stage's weights that a rank of this process holds, of the rank and stage that have most.")),
-        peak_versions_(metrics_.AddGauge("weft_weight_versions_peak", "The most that it has been in this run.")),
-        failures_(metrics_.AddCounter("weft_worker_failures_total", "Runs that this process reported as failed.")) {
-    metrics_.AddGauge("weft_build_info", "1, with the version of this program.", {{"version", "0.1.0"}}).Set(1);
+        versions_(metrics_.AddGauge("weft_weight_versions",
+                                    "Versions of one stage's weights that a rank of this process holds, of "
+                                    "the rank and stage that have most.")),
+        peak_versions_(
+            metrics_.AddGauge("weft_weight_versions_peak", "The most that it has been in this run.")),
+        failures_(
+            metrics_.AddCounter("weft_worker_failures_total", "Runs that this process reported as failed.")) {
+    metrics_.AddGauge("weft_build_info", "1, with the version of this program.", {{"version", "0.1.0"}})
+        .Set(1);
     for (int k = 0; k < kJobKinds; ++k) {
       const std::string kind(JobKindName(static_cast<JobKind>(k)));
-      busy_.push_back(metrics_.AddCounter("weft_busy_seconds_total", "Time that ranks computed, by kind of job.", {{"kind", kind}}));
-      jobs_.push_back(metrics_.AddCounter("weft_worker_jobs_total", "Jobs computed, by kind.", {{"kind", kind}}));
+      busy_.push_back(metrics_.AddCounter("weft_busy_seconds_total",
+                                          "Time that ranks computed, by kind of job.", {{"kind", kind}}));
+      jobs_.push_back(
+          metrics_.AddCounter("weft_worker_jobs_total", "Jobs computed, by kind.", {{"kind", kind}}));
     }
     for (int c = 0; c < kIdleCauses; ++c) {
-      idle_.push_back(metrics_.AddCounter("weft_idle_seconds_total", "Time that ranks were idle, by cause.",
-                                          {{"cause", std::string(IdleCauseName(static_cast<IdleCause>(c)))}}));
+      idle_.push_back(
+          metrics_.AddCounter("weft_idle_seconds_total", "Time that ranks were idle, by cause.",
+                              {{"cause", std::string(IdleCauseName(static_cast<IdleCause>(c)))}}));
     }
     for (int m = 0; m < kMemoryClasses; ++m) {
       const Metrics::Labels labels = {{"class", std::string(MemoryClassName(static_cast<MemoryClass>(m)))}};
-      live_.push_back(metrics_.AddGauge("weft_memory_bytes", "Bytes alive in the ranks of this process, by class.", labels));
-      peak_.push_back(metrics_.AddGauge("weft_memory_peak_bytes", "Sum over the ranks of the most bytes each had alive in this run, by class.", labels));
+      live_.push_back(metrics_.AddGauge("weft_memory_bytes",
+                                        "Bytes alive in the ranks of this process, by class.", labels));
+      peak_.push_back(metrics_.AddGauge(
+          "weft_memory_peak_bytes",
+          "Sum over the ranks of the most bytes each had alive in this run, by class.", labels));
     }
     for (int k = 0; k < kTensorKinds; ++k) {
       const std::string tensor(TensorKindName(static_cast<TensorKind>(k)));
       const char* help = "Bytes that went from rank to rank, also within one process, by kind of tensor.";
-      bytes_sent_.push_back(metrics_.AddCounter("weft_transfer_bytes_total", help, {{"direction", "sent"}, {"tensor", tensor}}));
-      bytes_received_.push_back(metrics_.AddCounter("weft_transfer_bytes_total", help, {{"direction", "received"}, {"tensor", tensor}}));
+      bytes_sent_.push_back(metrics_.AddCounter("weft_transfer_bytes_total", help,
+                                                {{"direction", "sent"}, {"tensor", tensor}}));
+      bytes_received_.push_back(metrics_.AddCounter("weft_transfer_bytes_total", help,
+                                                    {{"direction", "received"}, {"tensor", tensor}}));
     }
   }
 
   absl::Status Serve(const std::string& address) {
-    auto server = MetricsServer::Start(address, &metrics_, /*insecure=*/false, /*healthy=*/nullptr, [this] { Refresh(); });
+    auto server = MetricsServer::Start(address, &metrics_, /*insecure=*/false, /*healthy=*/nullptr,
+                                       [this] { Refresh(); });
     if (!server.ok()) return server.status();
     server_ = *std::move(server);
     return absl::OkStatus();
@@ -102,7 +121,8 @@ class Exported final : public WorkerMetrics {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<WorkerMetrics>> WorkerMetrics::Start(const std::string& address, WorkerLoop* loop) {
+absl::StatusOr<std::unique_ptr<WorkerMetrics>> WorkerMetrics::Start(const std::string& address,
+                                                                    WorkerLoop* loop) {
   if (address.empty()) return std::unique_ptr<WorkerMetrics>();
   auto exported = std::make_unique<Exported>(address.substr(0, address.rfind(':')), loop);
   if (absl::Status s = exported->Serve(address); !s.ok()) return s;

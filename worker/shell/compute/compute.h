@@ -18,7 +18,10 @@
 //   (offload). The bits are the same.
 //   5. A forward and its backward compute with the same version of the weights. A rank holds the newest
 //   version and those that updates were told to keep, until they are dropped.
-//   6. Initial weights depend on the seed and on each parameter's layer and name only; random masks on seed,
+//   6. The state of a stage that migrates is here from BeginState or AdoptState to GiveState, and all jobs of
+//   the stage are between them. A rank that has none and computes, or has one and gets another, aborts and
+//   names the job: state would be lost or doubled.
+//   7. Initial weights depend on the seed and on each parameter's layer and name only; random masks on seed,
 //   step, micro-batch and layer.
 // Threads: one job at a time, on any thread; or, as an overlapped pair, one forward (Forward, ForwardOnly) on
 // one thread and one backward (AdoptPass, Backward) of another micro-batch, of any stage, on another. Nothing
@@ -87,6 +90,16 @@ class RankCompute {
   // Likewise for a stage whose weights this rank holds and another one updates: without gradient sum and
   // optimizer state. Each next version comes to Adopt.
   virtual absl::Status AddAdoptedStage(int stage) = 0;
+  // What is kept of a stage that was added without its weights and whose state migrates: all versions of the
+  // weights that are still read, the sum of gradients in progress with all that are in it, and the
+  // optimizer's state. While it is here, the stage is as one that holds its weights; no pass may keep using
+  // them. It begins with the initial weights,
+  virtual absl::Status BeginState(const Job& job) = 0;
+  // or as another rank's GiveState gave it: DataLoss for one that is not of this stage.
+  virtual absl::Status AdoptState(const Job& job, Tensor state) = 0;
+  virtual absl::StatusOr<Tensor> GiveState(const Job& job) = 0;
+  virtual bool HasState(int stage) const = 0;
+
   // Elements of the stage's flat weights buffer, padding included.
   virtual int64_t stage_elements(int stage) const = 0;
 
@@ -148,6 +161,9 @@ class RankCompute {
   // steps read. Of a sliced stage each holder writes its slice there, and who finds all of them joins them
   // into those files; version 0, which every holder knows, is written by the holder of part 0.
   virtual absl::Status Save(int stage, const std::string& folder) = 0;
+
+  // Likewise version 0 of any stage that was added, whether its weights are here or not.
+  virtual absl::Status SaveInitial(int stage, const std::string& folder) = 0;
 
   virtual BytesByClass live_bytes() const = 0;
   virtual BytesByClass peak_bytes() const = 0;

@@ -393,7 +393,7 @@ absl::Status CpuRank::DoSave(const Stage& stage, const std::string& folder) cons
   const std::shared_ptr<StageWeights> newest = stage.versions.newest();
   const int version = stage.versions.newest_version();
   if (version == 0) {
-    if (stage.parts > 1) return stage.part == 0 ? SaveInitial(stage, folder) : absl::OkStatus();
+    if (stage.parts > 1) return stage.part == 0 ? WriteInitial(stage, folder) : absl::OkStatus();
     return WriteStageFile(folder, stage.layout, SlotsOf(stage.layout, newest->data()), 0);
   }
   if (stage.adopted) {
@@ -428,8 +428,15 @@ absl::Status CpuRank::DoSave(const Stage& stage, const std::string& folder) cons
                             slots);
 }
 
+absl::Status CpuRank::SaveInitial(int stage, const std::string& folder) {
+  absl::StatusOr<Stage*> found = StageOf(stage);
+  if (!found.ok()) return found.status();
+  return Guarded([&] { return absl::StrCat("saving stage ", stage); },
+                 [&] { return WriteInitial(**found, folder); });
+}
+
 // The stage's first weights once more, whole: they need no other rank.
-absl::Status CpuRank::SaveInitial(const Stage& stage, const std::string& folder) const {
+absl::Status CpuRank::WriteInitial(const Stage& stage, const std::string& folder) const {
   MemoryScope scope(memory_.get(), MemoryClass::kBuffers);
   std::vector<at::Tensor> parameters;
   std::vector<const float*> values;

@@ -1,7 +1,7 @@
 // RankCompute on the CPU through LibTorch: the state of one rank. Private to the adapter of LibTorch.
 //
 // cpu_rank.cc holds what happens once a step (stages, sums, updates, files), cpu_passes.cc what happens once
-// a micro-batch (forwards and backwards).
+// a micro-batch (forwards and backwards), cpu_state.cc the state of a stage that comes and goes.
 //
 // What a forward and a backward at the same time share: the weights, which both only read; the passes and the
 // spare weights of a stage, under its lock; its versions, under theirs; the allocators, which have their own.
@@ -41,6 +41,10 @@ class CpuRank final : public RankCompute {
   absl::Status AddStage(int stage, bool holds_weights) override;
   absl::Status AddSlicedStage(int stage, int part, int parts) override;
   absl::Status AddAdoptedStage(int stage) override;
+  absl::Status BeginState(const Job& job) override;
+  absl::Status AdoptState(const Job& job, Tensor state) override;
+  absl::StatusOr<Tensor> GiveState(const Job& job) override;
+  bool HasState(int stage) const override;
   int64_t stage_elements(int stage) const override { return stages_.at(stage)->layout.elements; }
   absl::StatusOr<Tensor> GatherWeights(const Job& job, const std::vector<Tensor>& slices,
                                        int version) override;
@@ -62,6 +66,7 @@ class CpuRank final : public RankCompute {
   absl::StatusOr<Tensor> Weights(int stage, int version) override;
   void DropWeights(int stage, int version) override;
   absl::Status Save(int stage, const std::string& folder) override;
+  absl::Status SaveInitial(int stage, const std::string& folder) override;
   BytesByClass live_bytes() const override;
   BytesByClass peak_bytes() const override;
 
@@ -115,7 +120,9 @@ class CpuRank final : public RankCompute {
   absl::Status HoldSaved(Stage& stage);
   absl::StatusOr<std::shared_ptr<StageWeights>> NewVersion(Stage& stage);
   absl::Status DoSave(const Stage& stage, const std::string& folder) const;
-  absl::Status SaveInitial(const Stage& stage, const std::string& folder) const;
+  absl::Status WriteInitial(const Stage& stage, const std::string& folder) const;
+  absl::Status DoAdoptState(Stage& stage, const Tensor& state);
+  absl::StatusOr<Tensor> DoGiveState(Stage& stage);
   absl::Status CheckBoundary(const char* what, const Stage& stage, const std::vector<int64_t>& sample,
                              const Tensor& tensor) const;
   absl::Status CheckInputs(const Stage& stage, const std::vector<Tensor>& inputs) const;

@@ -102,6 +102,25 @@ absl::Status StageSums::Add(int step, int microbatch, const Tensor& slice, int p
   return absl::OkStatus();
 }
 
+absl::StatusOr<StageSums::Part> StageSums::TakePart() {
+  if (sums_.empty()) return Part{};
+  const auto& [key, sum] = *sums_.begin();
+  if (sums_.size() > 1 || key.parts != 1 || sum.anything_waits()) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "there are %d gradient sums in progress, or micro-batches that came early; one sum alone can go on "
+        "elsewhere",
+        sums_.size()));
+  }
+  Part part{key.step, sum.next(), sum.buffer()};
+  sums_.clear();
+  return part;
+}
+
+void StageSums::Resume(Part part) {
+  if (part.next == 0) return;
+  sums_.emplace(Key{part.step, 0, 1}, GradientSum(std::move(part.sum), microbatches_, part.next));
+}
+
 absl::StatusOr<Tensor> StageSums::Take(int step, int part, int parts) {
   const auto found = sums_.find({step, part, parts});
   if (found == sums_.end() || !found->second.complete()) {

@@ -21,8 +21,10 @@ namespace weft {
 
 class GradientSum {
  public:
-  // `buffer` (flat float32) becomes the sum; its content does not matter yet.
-  GradientSum(Tensor buffer, int microbatches) : buffer_(std::move(buffer)), microbatches_(microbatches) {}
+  // `buffer` (flat float32) becomes the sum; its content does not matter yet, or is that of the first `next`
+  // micro-batches.
+  GradientSum(Tensor buffer, int microbatches, int next = 0)
+      : buffer_(std::move(buffer)), microbatches_(microbatches), next_(next) {}
 
   // A gradient that lies in pieces: `n` elements for `offset` of the buffer. Between pieces it is zero.
   struct Piece {
@@ -39,6 +41,7 @@ class GradientSum {
   // Adds, or keeps (shares) the gradient until its turn. Requires Check(microbatch).ok() and equal sizes.
   void Add(int microbatch, const Tensor& gradient);
 
+  bool anything_waits() const { return !waiting_.empty(); }
   bool complete() const { return next_ == microbatches_; }
   int next() const { return next_; }
   const Tensor& buffer() const { return buffer_; }
@@ -50,7 +53,7 @@ class GradientSum {
 
   Tensor buffer_;
   const int microbatches_;
-  int next_ = 0;
+  int next_;
   std::map<int, Tensor> waiting_;
 };
 
@@ -66,6 +69,15 @@ class StageSums {
   absl::Status Add(int step, int microbatch, const std::vector<GradientSum::Piece>& pieces);
   // One micro-batch's slice. InvalidArgument when it is not of the slice's size.
   absl::Status Add(int step, int microbatch, const Tensor& slice, int part, int parts);
+  // A whole gradient's sum that is not finished, of the micro-batches before `next`; `next` is 0 for none.
+  struct Part {
+    int step = 0, next = 0;
+    Tensor sum;
+  };
+  // Gives up the only sum, if there is one; nothing may wait for its turn in it. And takes it over.
+  absl::StatusOr<Part> TakePart();
+  void Resume(Part part);
+
   // Gives the finished sum up. FailedPrecondition, naming the micro-batch, when one is missing.
   absl::StatusOr<Tensor> Take(int step, int part, int parts);
 

@@ -27,7 +27,8 @@ class Optimizer {
   int state_buffers() const { return static_cast<int>(state_names().size()); }
   // What each buffer is called in checkpoints: as PyTorch's optimizers do.
   std::vector<const char*> state_names() const;
-  // Goes on after so many steps. Once, before the first here.
+  // Steps that were begun, and the same of an optimizer that goes on with another's state.
+  int64_t steps() const { return steps_; }
   void Resume(int64_t steps) { steps_ = steps; }
   // `gradient_factor`: what the gradients are multiplied by before anything else, as clipping does.
   void Begin(double learning_rate, float gradient_factor);

@@ -10,6 +10,18 @@ void WeightVersions::Begin(int version, Weights initial) {
   versions_.emplace_back(version, std::move(initial));
 }
 
+void WeightVersions::Adopt(Numbered versions) {
+  held_ = true;
+  MutexLock lock(mutex_);
+  versions_ = std::move(versions);
+}
+
+WeightVersions::Numbered WeightVersions::Release() {
+  held_ = false;
+  MutexLock lock(mutex_);
+  return std::exchange(versions_, {});
+}
+
 WeightVersions::Weights WeightVersions::At(int version) const {
   MutexLock lock(mutex_);
   for (const auto& [number, weights] : versions_) {

@@ -22,8 +22,12 @@ class WeightVersions {
  public:
   using Weights = std::shared_ptr<StageWeights>;
 
-  // The oldest version that the run begins with. Once, before anything else.
+  // The oldest version that the run begins with. Once, before anything else, or after Release.
   void Begin(int version, Weights initial);
+  // Or those of a state that came from another rank, ascending; and what is held, given up.
+  using Numbered = std::vector<std::pair<int, Weights>>;
+  void Adopt(Numbered versions);
+  Numbered Release();
   bool held() const { return held_; }
 
   // Null if the rank does not hold the version.
@@ -37,9 +41,9 @@ class WeightVersions {
   Weights Drop(int version);
 
  private:
-  bool held_ = false;  // set before the rank has jobs
+  bool held_ = false;  // set before the rank has jobs; where the state migrates, by the rank's jobs
   mutable Mutex mutex_;
-  std::vector<std::pair<int, Weights>> versions_ ABSL_GUARDED_BY(mutex_);  // ascending
+  Numbered versions_ ABSL_GUARDED_BY(mutex_);  // ascending
 };
 
 }  // namespace weft

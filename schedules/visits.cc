@@ -1,0 +1,303 @@
+#include "schedules/visits.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+
+namespace weft {
+namespace {
+
+void Require(bool condition, const Job& job, const char* what) {
+  if (condition) return;
+  std::fprintf(stderr, "weft: broken invariant of the visits of a stage: %s; it is %s\n", what,
+               Describe(job).c_str());
+  std::abort();
+}
+
+int64_t FloorDiv(int64_t a, int64_t b) { return a / b - (a % b != 0 && (a < 0) != (b < 0) ? 1 : 0); }
+
+int64_t CycleOf(const Schedule& s) {
+  return s.visit(Job::Compute(1, 0, 0, JobKind::kForward)) -
+         s.visit(Job::Compute(0, 0, 0, JobKind::kForward));
+}
+
+}  // namespace
+
+Visits::Visits(const Schedule& schedule, int steps, int first_step) : steps_(steps), first_step_(first_step) {
+  const int64_t cycle = CycleOf(schedule);
+  for (int s = 0; s < schedule.stages; ++s) {
+    Stage& stage = stages_.emplace_back();
+    std::vector<std::pair<int64_t, Visit>> by_tick;
+    int64_t last = 0;
+    for (int b = 0; b < schedule.microbatches; ++b) {
+      for (const JobKind kind : {JobKind::kForward, JobKind::kBackward}) {
+        const int64_t tick = schedule.visit(Job::Compute(0, s, b, kind));
+        const int64_t shift = FloorDiv(tick, cycle);
+        by_tick.push_back({tick - shift * cycle, {b, kind, static_cast<int32_t>(shift)}});
+        if (kind == JobKind::kForward || (b > 0 && tick <= last)) continue;
+        last = tick;
+        stage.last_backward = b;
+      }
+      stage.staleness.push_back(schedule.StalenessOf(s, b));
+    }
+    stage.most_staleness = schedule.MostStaleness(s);
+    std::sort(by_tick.begin(), by_tick.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+    stage.of_job.resize(by_tick.size());
+    int32_t least = by_tick[0].second.shift, most = least;
+    for (const auto& [tick, visit] : by_tick) {
+      least = std::min(least, visit.shift);
+      most = std::max(most, visit.shift);
+      stage.of_job[visit.microbatch * 2 + (visit.kind == JobKind::kBackward ? 1 : 0)] =
+          static_cast<int>(stage.visits.size());
+      stage.visits.push_back(visit);
+    }
+    // Steps of one cycle are at most so far apart.
+    stage.reach = (most - least + 2) * static_cast<int64_t>(stage.visits.size());
+  }
+}
+
+int64_t Visits::NumberOf(const Job& job) const {
+  Require(job.kind == JobKind::kForward || job.kind == JobKind::kBackward, job, "a compute job is asked for");
+  const Stage& stage = stages_.at(job.stage);
+  const int place = stage.of_job.at(job.microbatch * 2 + (job.kind == JobKind::kBackward ? 1 : 0));
+  return (int64_t{job.step} + stage.visits[place].shift) * static_cast<int64_t>(stage.visits.size()) + place;
+}
+
+Job Visits::JobOf(int stage, int64_t number) const {
+  const std::vector<Visit>& visits = stages_[stage].visits;
+  const auto count = static_cast<int64_t>(visits.size());
+  const int64_t cycle = FloorDiv(number, count);
+  const Visit& v = visits[number - cycle * count];
+  return Job::Compute(static_cast<int32_t>(cycle - v.shift), stage, v.microbatch, v.kind);
+}
+
+bool Visits::IsLastBackward(const Job& job) const {
+  return job.kind == JobKind::kBackward && job.microbatch == stages_[job.stage].last_backward;
+}
+
+Job Visits::LastBackward(int step, int stage) const {
+  return Job::Compute(step, stage, stages_.at(stage).last_backward, JobKind::kBackward);
+}
+
+Job Visits::Anchor(const Job& visit) const {
+  Require(InRun(visit), visit, "the job is in a step of the run");
+  if (visit.kind != JobKind::kUpdate) return visit;
+  return LastBackward(visit.step, visit.stage);
+}
+
+Job Visits::First(int stage) const {
+  // Nothing comes before the first forward of the first step but what is left out.
+  Job first = Job::Compute(first_step_, stage, 0, JobKind::kForward);
+  for (std::optional<Job> before = Before(first); before.has_value(); before = Before(first)) first = *before;
+  return first;
+}
+
+std::optional<Job> Visits::Before(const Job& visit) const {
+  const Job anchor = Anchor(visit);
+  if (visit.kind == JobKind::kUpdate) return anchor;
+  const int64_t here = NumberOf(anchor);
+  for (int64_t number = here - 1; number >= here - stages_[visit.stage].reach; --number) {
+    const Job before = JobOf(visit.stage, number);
+    if (!InRun(before)) continue;
+    return IsLastBackward(before) ? Job::Update(before.step, before.stage, 0) : before;
+  }
+  return std::nullopt;
+}
+
+std::optional<Job> Visits::After(const Job& visit) const {
+  const Job anchor = Anchor(visit);
+  if (visit.kind != JobKind::kUpdate && IsLastBackward(visit)) return Job::Update(visit.step, visit.stage, 0);
+  const int64_t here = NumberOf(anchor);
+  for (int64_t number = here + 1; number <= here + stages_[visit.stage].reach; ++number) {
+    const Job after = JobOf(visit.stage, number);
+    if (InRun(after)) return after;
+  }
+  return std::nullopt;
+}
+
+bool Visits::IsReadAfter(const Job& visit, int version) const {
+  const int64_t here = NumberOf(Anchor(visit));
+  const Stage& stage = stages_[visit.stage];
+  for (int b = 0; b < static_cast<int>(stage.staleness.size()); ++b) {
+    // The last step in which the micro-batch reads it; the first steps all read version 0.
+    const int64_t step = int64_t{version} + stage.staleness[b];
+    const Job backward = Job::Compute(static_cast<int32_t>(step), visit.stage, b, JobKind::kBackward);
+    if (NumberOf(backward) > here) return true;
+  }
+  return false;
+}
+
+// As many as there are updates that have ended.
+int Visits::NewestAfter(const Job& visit) const {
+  if (visit.kind == JobKind::kUpdate) return visit.step + 1;
+  const int64_t here = NumberOf(Anchor(visit));
+  const int64_t first = NumberOf(LastBackward(first_step_, visit.stage));
+  const auto count = static_cast<int64_t>(stages_[visit.stage].visits.size());
+  if (here <= first) return first_step_;
+  // The update that follows this very visit has not run.
+  return static_cast<int>(std::min<int64_t>(first_step_ + (here - first + count - 1) / count, steps_));
+}
+
+int Visits::VersionsAfter(const Job& visit) const {
+  const int newest = NewestAfter(visit);
+  int held = 1;
+  for (int v = std::max(0, newest - stages_[visit.stage].most_staleness - 1); v < newest; ++v) {
+    held += IsReadAfter(visit, v);
+  }
+  return held;
+}
+
+int Visits::VersionsDuring(const Job& visit) const {
+  const std::optional<Job> before = Before(visit);
+  return std::max(before.has_value() ? VersionsAfter(*before) : 1, VersionsAfter(visit));
+}
+
+namespace {
+
+absl::Status CheckFeatures(const Schedule& s) {
+  if (!s.visit) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s: the state of a stage can migrate only from one micro-batch to the next that comes to the stage, "
+        "for which the cyclic order is needed; add rule=cdp_v1 or rule=cdp_v2",
+        s.name));
+  }
+  const char* other = s.split_backward   ? "a split backward"
+                      : s.shards         ? "weights that are cut by width"
+                      : s.limit          ? "a limit of activations"
+                      : !s.order.empty() ? "a fixed order"
+                      : s.period > 1     ? "a placement that changes from step to step"
+                      : s.clips ? "clipping: a sum would have to stay until the norm of all stages is known"
+                                : nullptr;
+  if (other == nullptr) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrFormat("%s: the state of a stage migrates, which does not go with %s", s.name, other));
+}
+
+// Of step 2, so that there are steps before it.
+constexpr int kStep = 2;
+
+absl::Status CheckTicks(const Schedule& s, int64_t cycle) {
+  for (int stage = 0; stage < s.stages; ++stage) {
+    std::vector<std::pair<int64_t, Job>> ticks;
+    for (int b = 0; b < s.microbatches; ++b) {
+      for (const JobKind kind : {JobKind::kForward, JobKind::kBackward}) {
+        const Job job = Job::Compute(kStep, stage, b, kind);
+        Job next = job;
+        ++next.step;
+        const int64_t tick = s.visit(job);
+        if (s.visit(next) - tick != cycle) {
+          return absl::InvalidArgumentError(absl::StrFormat(
+              "the visits of %s and of the step after it are not the same number of ticks apart as others",
+              Describe(job)));
+        }
+        ticks.push_back({tick - FloorDiv(tick, cycle) * cycle, job});
+      }
+    }
+    std::sort(ticks.begin(), ticks.end());
+    for (size_t i = 1; i < ticks.size(); ++i) {
+      if (ticks[i].first != ticks[i - 1].first) continue;
+      return absl::InvalidArgumentError(
+          absl::StrFormat("the state of stage %d would be at %s and, perhaps of another step, at %s at once",
+                          stage, Describe(ticks[i - 1].second), Describe(ticks[i].second)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckSums(const Schedule& s, int64_t cycle) {
+  for (int stage = 0; stage < s.stages; ++stage) {
+    const auto at = [&](int step, int b) { return Job::Compute(step, stage, b, JobKind::kBackward); };
+    for (int b = 0; b < s.microbatches; ++b) {
+      const Job next = b + 1 < s.microbatches ? at(kStep, b + 1) : at(kStep + 1, 0);
+      if (s.visit(at(kStep, b)) < s.visit(next)) continue;
+      return absl::InvalidArgumentError(
+          absl::StrFormat("%s is visited before %s: gradients are summed in the order of micro-batches",
+                          Describe(next), Describe(at(kStep, b))));
+    }
+    for (int b = 0; b < s.microbatches; ++b) {
+      const Job reader = Job::Compute(kStep, stage, b, JobKind::kForward);
+      const Job maker = at(kStep - 1, s.microbatches - 1);
+      if (s.visit(reader) > s.visit(maker) - s.StalenessOf(stage, b) * cycle) continue;
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "%s would read weights that are not there yet: the update of their step comes later on the way",
+          Describe(reader)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// What a job waits for by backpropagation and by order is at an earlier tick, so that no waits close a
+// circle.
+absl::Status CheckInputsBefore(const Schedule& s) {
+  const auto check = [&](const Job& job, const Job& before) {
+    if (s.visit(before) < s.visit(job)) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "the state comes to %s no later than to %s, which that needs", Describe(job), Describe(before)));
+  };
+  for (int stage = 0; stage < s.stages; ++stage) {
+    std::vector<int> inputs;
+    if (!s.inputs.empty()) inputs = s.inputs[stage];
+    if (s.inputs.empty() && stage > 0) inputs = {stage - 1};
+    for (int b = 0; b < s.microbatches; ++b) {
+      const Job forward = Job::Compute(kStep, stage, b, JobKind::kForward);
+      const Job backward = Job::Compute(kStep, stage, b, JobKind::kBackward);
+      std::vector<std::pair<Job, Job>> waits = {{backward, forward}};
+      for (const int input : inputs) {
+        waits.push_back({forward, Job::Compute(kStep, input, b, JobKind::kForward)});
+        waits.push_back({Job::Compute(kStep, input, b, JobKind::kBackward), backward});
+      }
+      for (const Job& job : {forward, backward}) {
+        if (!s.precedes) continue;
+        for (const Job& before : s.precedes(job)) waits.push_back({job, before});
+      }
+      for (const auto& [job, before] : waits) {
+        if (absl::Status status = check(job, before); !status.ok()) return status;
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Ranks claim the jobs of one step after the other, and take in states in the order of claims.
+absl::Status CheckRanks(const Schedule& s) {
+  std::vector<std::optional<std::pair<int64_t, Job>>> last(s.ranks), first(s.ranks);
+  for (int stage = 0; stage < s.stages; ++stage) {
+    for (int b = 0; b < s.microbatches; ++b) {
+      for (const JobKind kind : {JobKind::kForward, JobKind::kBackward}) {
+        const Job job = Job::Compute(kStep, stage, b, kind), next = Job::Compute(kStep + 1, stage, b, kind);
+        const Rank rank = s.compute(job);
+        const std::pair<int64_t, Job> ends(s.visit(job), job), begins(s.visit(next), next);
+        if (!last[rank].has_value() || ends > *last[rank]) last[rank] = ends;
+        if (!first[rank].has_value() || begins < *first[rank]) first[rank] = begins;
+      }
+    }
+  }
+  for (Rank rank = 0; rank < s.ranks; ++rank) {
+    if (!last[rank].has_value() || last[rank]->first < first[rank]->first) continue;
+    return absl::InvalidArgumentError(
+        absl::StrFormat("on rank %d, %s would be visited before %s; a rank does the jobs of one step after "
+                        "those of the other",
+                        rank, Describe(first[rank]->second), Describe(last[rank]->second)));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckVisits(const Schedule& s) {
+  if (s.residency != Residency::kMigrating) return absl::OkStatus();
+  if (absl::Status status = CheckFeatures(s); !status.ok()) return status;
+  const int64_t cycle = CycleOf(s);
+  if (cycle < 1) {
+    return absl::InvalidArgumentError("the visits of a step are not later than those of the step before");
+  }
+  if (absl::Status status = CheckTicks(s, cycle); !status.ok()) return status;
+  if (absl::Status status = CheckSums(s, cycle); !status.ok()) return status;
+  if (absl::Status status = CheckRanks(s); !status.ok()) return status;
+  return CheckInputsBefore(s);
+}
+
+}  // namespace weft

@@ -1,0 +1,90 @@
+// The way of a stage's state from job to job, where it migrates (Residency::kMigrating): on which rank it is,
+// and when.
+//
+// The state of a stage is all that the training keeps of it: the live versions of its weights, the sum of
+// gradients in progress, and the optimizer's state. It is at one job at a time, which it visits: at the
+// stage's compute jobs of all steps, in the order of Schedule::visit, and at each step's update right after
+// the step's last backward, on the same rank. Between two visits on different ranks it moves from one to the
+// other. Where steps overlap, a visit of a later step may come before one of an earlier step; at both ends of
+// the run the visits of steps that do not exist are left out.
+//
+// Invariants, for a schedule that CheckVisits takes:
+//   1. Each job of the stage in steps 0 to steps - 1 is visited once: Before and After walk through all of
+//   them, and are each other's inverse.
+//   2. Backwards of a step are visited in the order of micro-batches, and all of them before those of the
+//   next step, so that one sum is in progress at a time and is added in order.
+//   3. An update comes before every visit that reads the version it makes.
+// Pure; thread-safe after construction. Jobs of other kinds, stages or steps abort.
+#ifndef WEFT_SCHEDULES_VISITS_H_
+#define WEFT_SCHEDULES_VISITS_H_
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "schedules/schedule.h"
+
+namespace weft {
+
+class Visits {
+ public:
+  // Copies what it needs of the schedule, which has `visit` and CheckVisits takes.
+  Visits(const Schedule& schedule, int steps, int first_step = 0);
+
+  // Where the state of the stage begins.
+  Job First(int stage) const;
+  // The visits next to one: nothing where the state begins, and where it ends.
+  std::optional<Job> Before(const Job& visit) const;
+  std::optional<Job> After(const Job& visit) const;
+  // The backward that the step's update comes after.
+  Job LastBackward(int step, int stage) const;
+
+  // The newest version that the state holds when it leaves the visit.
+  int NewestAfter(const Job& visit) const;
+  // Some visit after this one reads the version of the weights, or would in a step behind the last: the
+  // checkpoint keeps what these read.
+  bool IsReadAfter(const Job& visit, int version) const;
+  // Versions that the state holds when it leaves the visit: the newest, and older ones that are still read.
+  int VersionsAfter(const Job& visit) const;
+  // The most that it holds during the visit.
+  int VersionsDuring(const Job& visit) const;
+
+ private:
+  struct Visit {
+    int32_t microbatch;
+    JobKind kind;
+    int32_t shift;  // cycles from the step's own to the one in which the visit is
+  };
+  struct Stage {
+    std::vector<Visit> visits;   // of a cycle, in order
+    std::vector<int> of_job;     // by [microbatch * 2 + backward]: place in `visits`
+    std::vector<int> staleness;  // by micro-batch
+    int last_backward = 0;       // micro-batch
+    int64_t reach = 0;           // visits within which the next one of the run is, if there is one
+    int most_staleness = 0;
+  };
+
+  // Compute jobs of a stage are numbered through all cycles.
+  int64_t NumberOf(const Job& job) const;
+  Job JobOf(int stage, int64_t number) const;
+  bool InRun(const Job& job) const { return job.step >= first_step_ && job.step < steps_; }
+  bool IsLastBackward(const Job& job) const;
+  // The compute job that the update stands behind; else itself.
+  Job Anchor(const Job& visit) const;
+
+  int steps_, first_step_;
+  std::vector<Stage> stages_;
+};
+
+// OK for a schedule that does not migrate. InvalidArgument, naming the jobs, for one whose state has no sound
+// way: no `visit` or one that is not the same in every step, two visits of a stage at once, sums out of
+// order, a version that is read before it is made, a rank that would do a step's job before one of the step
+// before, a job that its inputs reach only after its visit; or
+// for features that do not go with it.
+absl::Status CheckVisits(const Schedule& schedule);
+
+}  // namespace weft
+
+#endif  // WEFT_SCHEDULES_VISITS_H_

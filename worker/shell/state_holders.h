@@ -1,0 +1,31 @@
+// Which rank of this process has the state of each stage that migrates: at most one, or the process ends.
+//
+// Each rank's compute sees only its own comings and goings; here those of all ranks of the process meet, so
+// that a state that was doubled is found when the second holder gets it, not in the numbers at the end. What
+// other processes hold is not known: a stage without a holder here may be anywhere else.
+// Not thread-safe; the owner locks.
+#ifndef WEFT_WORKER_SHELL_STATE_HOLDERS_H_
+#define WEFT_WORKER_SHELL_STATE_HOLDERS_H_
+
+#include "absl/container/flat_hash_map.h"
+#include "worker/core/worker_core.h"
+
+namespace weft {
+
+class StateHolders {
+ public:
+  // A job starts. Aborts, naming it, if a state comes that a rank here has, or one that is to have stayed is
+  // not with the rank.
+  void Visit(Rank rank, const Job& job, const StateVisit& visit);
+  // The state is given away at the end of the job. Aborts if the rank does not have it.
+  void Leave(Rank rank, const Job& job);
+  // The run has ended.
+  void Clear() { holder_.clear(); }
+
+ private:
+  absl::flat_hash_map<int, Rank> holder_;  // by stage
+};
+
+}  // namespace weft
+
+#endif  // WEFT_WORKER_SHELL_STATE_HOLDERS_H_
