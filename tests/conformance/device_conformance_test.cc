@@ -181,8 +181,9 @@ TEST_P(DeviceTraining, OldWeights_OfEveryRule_EqualReference) {
 // them, in some steps and not in others, and the learning rate is that of the step.
 TEST_P(DeviceTraining, ClippedGradientsAndLearningRates_OfEveryRule_EqualReference) {
   const int stages = std::get<2>(GetParam());
-  std::vector<std::pair<std::string, std::string>> schedules = {{"gpipe", "sync"}, {"pipedream", "sync"}};
-  if (stages == 4) schedules.insert(schedules.end(), {{"gpipe", "cdp_v1"}, {"gpipe", "cdp_v2"}});
+  std::vector<std::pair<std::string, std::string>> schedules = {{"gpipe", "sync"}};
+  if (stages == 4)
+    schedules.insert(schedules.end(), {{"pipedream", "sync"}, {"gpipe", "cdp_v1"}, {"gpipe", "cdp_v2"}});
   for (const auto& [name, rule] : schedules) {
     SCOPED_TRACE(name + ", " + rule);
     RunSpec run = Run();
@@ -193,12 +194,10 @@ TEST_P(DeviceTraining, ClippedGradientsAndLearningRates_OfEveryRule_EqualReferen
     run.train.lr_schedule = {LearningRateSchedule::Decay::kCosine, /*warmup=*/2, /*min_lr=*/1e-4};
     run.train.clip_norm = 1e9;
     const Outcome unclipped = Reference(run);
-    std::vector<double> norms = unclipped.norms;
-    std::sort(norms.begin(), norms.end());
-    // Up to the step with the largest norm it is the same training, and that step is clipped.
-    run.train.clip_norm = (norms[4] + norms[5]) / 2;
+    // Up to the first step with a norm as large as the largest it is the same training, and that is clipped.
+    run.train.clip_norm = 0.999 * *std::max_element(unclipped.norms.begin(), unclipped.norms.end());
     const Outcome reference = Reference(run);
-    EXPECT_NE(reference.trained, unclipped.trained) << "clipping must show";
+    EXPECT_TRUE(reference.trained != unclipped.trained) << "clipping must show";
     const auto clipped = std::count_if(reference.norms.begin(), reference.norms.end(),
                                        [&](double norm) { return norm > run.train.clip_norm; });
     EXPECT_GT(clipped, 0);
@@ -213,7 +212,7 @@ TEST_P(DeviceTraining, ClippedGradientsAndLearningRates_OfEveryRule_EqualReferen
     ExpectSame(Train(Cpu(), run, {Kind::kApart, order}), reference);
     ExpectSame(Train(Cpu(), run, {Kind::kRelayed}), reference);
     run.train.lr_schedule = {};
-    EXPECT_NE(Reference(run).trained, reference.trained) << "learning rates must show";
+    EXPECT_TRUE(Reference(run).trained != reference.trained) << "learning rates must show";
   }
 }
 
