@@ -158,7 +158,7 @@ class Walk {
     } else if (job.kind == JobKind::kBackward) {
       Backward(job, rank);
     } else {
-      Require(rank.Update(job, {}, graph_.visits().IsReadAfter(job, job.step)));
+      Require(rank.Update(job, {}, Tensor{}, graph_.visits().IsReadAfter(job, job.step)));
     }
     PassOn(job, rank);
   }
