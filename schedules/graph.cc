@@ -372,9 +372,9 @@ void Graph::Successors(const Job& job, std::vector<Edge>* edges) const {
 }
 
 bool StepEdges::LeadsAhead(int64_t index) const {
-  for (size_t step = 0; step < tables_.size(); ++step) {
-    for (const Successor& s : SuccessorsOf(static_cast<int64_t>(step), index)) {
-      if (s.distance > 0) return true;
+  for (const Table& table : tables_) {
+    for (int k = table.begin[index]; k < table.begin[index + 1]; ++k) {
+      if (table.successors[k].distance > 0) return true;
     }
   }
   return false;

@@ -22,6 +22,7 @@ void Require(bool condition, const char* what) {
 int MostVersions(const Graph& graph, int stage, Rank member) {
   const Schedule& schedule = graph.schedule();
   if (!schedule.staleness) return 1;
+  if (graph.migrates()) return 1 + schedule.MostStaleness(stage);  // it comes with all of them
   // All of them at the end of a run, for those behind it.
   const std::vector<Rank>& members = graph.members(stage);
   const auto number = std::lower_bound(members.begin(), members.end(), member) - members.begin();
