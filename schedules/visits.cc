@@ -124,6 +124,7 @@ bool Visits::IsReadAfter(const Job& visit, int version) const {
   for (int b = 0; b < static_cast<int>(stage.staleness.size()); ++b) {
     // The last step in which the micro-batch reads it; the first steps all read version 0.
     const int64_t step = int64_t{version} + stage.staleness[b];
+    if (step < first_step_) continue;
     const Job backward = Job::Compute(static_cast<int32_t>(step), visit.stage, b, JobKind::kBackward);
     if (NumberOf(backward) > here) return true;
   }

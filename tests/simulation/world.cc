@@ -250,6 +250,7 @@ class World {
                      const std::vector<Value>& sums);
   void DropWeights(Process& p, const DropEffect& e);
   void CheckUnread(Rank rank, int stage, int version);
+  void BeginWeights(Process& p, Rank rank, int stage, int part);
   void ReceiveState(Process& p, const StartEffect& start);
   void PassStateOn(Process& p, const StartEffect& start, Outputs* outputs);
   void AddToState(Process& p, const StartEffect& start, Value gradient);
@@ -410,9 +411,7 @@ void World::Carry(Process& p, WorkerEffects effects, const Outputs* outputs) {
       if (absl::Status s = p.up.Send(std::move(send->message)); !s.ok()) Problem(std::string(s.message()));
     } else if (auto* prepare = std::get_if<PrepareEffect>(&effect)) {
       for (const auto& s : prepare->stages) {
-        if (!s.holds_weights) continue;
-        for (int v = OldestRead(s.stage, options_.first_step); v <= options_.first_step; ++v)
-          p.weights[{s.rank, s.stage}][v] = plain_[v][s.stage][s.part];
+        if (s.holds_weights) BeginWeights(p, s.rank, s.stage, s.part);
       }
       At(now_ + random_.Below(5'000'000), [this, &p] {
         WorkerEffects more;
@@ -569,6 +568,12 @@ void World::DropWeights(Process& p, const DropEffect& e) {
 }
 
 // What came is with the rank from here on, and with no other.
+// Every version that the first steps may read.
+void World::BeginWeights(Process& p, Rank rank, int stage, int part) {
+  for (int v = OldestRead(stage, options_.first_step); v <= options_.first_step; ++v)
+    p.weights[{rank, stage}][v] = plain_[v][stage][part];
+}
+
 void World::ReceiveState(Process& p, const StartEffect& start) {
   const int stage = start.job.stage;
   const std::pair<Rank, int> here(start.rank, stage);
@@ -581,7 +586,7 @@ void World::ReceiveState(Process& p, const StartEffect& start) {
     Problem(
         absl::StrCat(Describe(start.job), " on rank ", start.rank, " is to find a state that is elsewhere"));
   }
-  if (start.visit->begins) p.weights[here] = {{0, InitialWeights(stage)}};
+  if (start.visit->begins) BeginWeights(p, start.rank, stage, 0);
   for (const TensorKey& key : start.inputs) {
     if (key.kind != TensorKind::kState) continue;
     const auto came = p.inbox.find(key);
@@ -979,7 +984,7 @@ WorldOptions DrawWorld(uint64_t seed) {
     o.first_step = random.From(1, 6);
     o.steps += o.first_step;
   }
-  o.clips = random.Chance(0.3);
+  o.clips = random.Chance(0.3) && o.parameters.count("residency") == 0;
   return o;
 }
 

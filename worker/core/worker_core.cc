@@ -355,7 +355,7 @@ void WorkerCore::OnPrepared(int64_t now, WorkerEffects* out) {
                                      CreditFor(static_cast<int>(r->jobs_per_step) * run_->StepsAtOnce())}});
   }
   PublishInitialWeights(out);
-  run_->versions->DropUnread(&run_->dropped);
+  if (!run_->graph.migrates()) run_->versions->DropUnread(&run_->dropped);
   Drop(out);
   UpdateIdle(now);
 }
