@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <fstream>
-#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -23,13 +22,12 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Without the slowest and the fastest, where enough are left.
+// The median: what other programs take of a core is not the layer's.
 double TypicalOf(std::vector<double> seconds) {
   if (seconds.empty()) return 0;
-  std::sort(seconds.begin(), seconds.end());
-  const std::ptrdiff_t left_out = seconds.size() < 4 ? 0 : 1;
-  const double sum = std::accumulate(seconds.begin() + left_out, seconds.end() - left_out, 0.0);
-  return sum / static_cast<double>(static_cast<std::ptrdiff_t>(seconds.size()) - 2 * left_out);
+  const auto middle = seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2);
+  std::nth_element(seconds.begin(), middle, seconds.end());
+  return *middle;
 }
 
 // By kind and layer.

@@ -22,7 +22,7 @@ struct ProfileOptions {
 // jobs take and leave is each layer's own.
 RunSpec ProfilingRun(const RunSpec& run, int steps);
 
-// The profile of such a run: means without the first step, the slowest and the fastest.
+// The profile of such a run: medians without the first step.
 nlohmann::ordered_json ProfileOf(const RunSpec& run, const MeasuredRun& measured);
 
 // Main thread only.
