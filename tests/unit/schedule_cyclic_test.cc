@@ -272,6 +272,7 @@ TEST(Clipping, CyclicRules_V1LosesNothingAndV2ItsOverlap) {
   for (int n : {1, 2, 3, 4, 7}) {
     for (const Base& base : BasesOf(n)) {
       SCOPED_TRACE(absl::StrCat(base.name, " N=", n));
+      if (base.parameters.count("residency") != 0) continue;  // refused
       EXPECT_EQ(ClippedPeriod(Ruled(base, "cdp_v1", n)), 2 * n);
       const double fresh = ClippedPeriod(Ruled(base, "cdp_v2", n));
       const int chain = n == 1 ? 2 : 3 * n - 1;
@@ -280,6 +281,12 @@ TEST(Clipping, CyclicRules_V1LosesNothingAndV2ItsOverlap) {
       EXPECT_TRUE(looped ? fresh >= chain : fresh == chain) << fresh << " for " << chain;
     }
   }
+}
+
+TEST(Clipping, StateThatMigrates_IsRefusedWithTheReason) {
+  Schedule schedule = Ruled({"fsdp", {{"residency", "migrating"}}}, "cdp_v2", 4);
+  schedule.clips = true;
+  EXPECT_THAT(std::string(CheckSchedule(schedule).message()), testing::HasSubstr("does not go with clipping"));
 }
 
 TEST(Clipping, PipeDream_WaitsForTheWholeBackwardAnd2BwDoesNot) {
