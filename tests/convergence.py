@@ -90,7 +90,7 @@ def mnist(folder, options, steps):
         return f"{{idx: {{images: {folder}/train{seed}.images, labels: {folder}/train{seed}.labels}}}}"
 
     return Study(
-        "mnist", f"resnet18 on MNIST: {kept} images to train, {len(images) - kept} held out",
+        "mnist", f"resnet18 on {pathlib.Path(options.images).name}: {kept} images to train, {len(images) - kept} held out",
         f"{{resnet18: {{width: 8, channels: 1, size: {sizes[0]}, classes: 10, stem: cifar}}}}",
         "batch: 32, optimizer: {sgd: {lr: 0.05, momentum: 0.9, weight_decay: 5.0e-4}}", steps, data,
         ["--data-images", folder / "test.images", "--data-labels", folder / "test.labels"], 25)
@@ -268,8 +268,8 @@ def main():
     weft, seeds = options.bin / "weft", list(range(1, options.seeds + 1))
     page = ["# Training on old weights: does it converge?", "",
             f"Every rule has the same initial weights, data, steps and settings; {len(seeds)} seeds (initial weights and "
-            f"order of the data), N = {STAGES} stages and micro-batches. Settings were chosen once, not for",
-            "any rule. After ± stands the standard deviation over seeds; bands are from the least to the most. "
+            f"order of the data), N = {STAGES} stages and micro-batches. Learning rates are constant, without",
+            "warm-up; settings were chosen once, and no others tried for any rule. After ± stands the standard deviation over seeds; bands are from the least to the most. "
             "`weft eval` counts loss and accuracy on the data that was held out.", "",
             "| rule | schedule | weights that are read |", "| --- | --- | --- |"]
     page += [f"| {name} | `{schedule}` | {what} |" for name, schedule, what in RULES]
