@@ -132,16 +132,21 @@ absl::Status WriteActions(const TrainResults& results, const std::string& path) 
 }
 
 // Only the files that a checkpoint is made of, and the folder if that leaves nothing in it.
-void RemoveCheckpoint(const fs::path& folder) {
+void RemoveCheckpointFiles(const fs::path& folder) {
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(folder, ignored)) {
     const std::string name = entry.path().filename().string();
     const std::string extension = entry.path().extension().string();
-    const bool tensors = (name.rfind("stage", 0) == 0 || name.rfind("state", 0) == 0) &&
-                         (extension == ".safetensors" || extension == ".slice");
+    const bool tensors =
+        name.rfind("stage", 0) == 0 && (extension == ".safetensors" || extension == ".slice");
     if (tensors || name == "model.safetensors.index.json") fs::remove(entry.path(), ignored);
   }
   fs::remove(folder, ignored);
+}
+
+void RemoveCheckpoint(const fs::path& folder) {
+  RemoveCheckpointFiles(folder / "state");
+  RemoveCheckpointFiles(folder);
 }
 
 }  // namespace

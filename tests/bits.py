@@ -135,7 +135,7 @@ def families(weft):
 def tensors(folder):
     """Every tensor's bytes by name."""
     found = {}
-    for path in sorted(pathlib.Path(folder).glob("*.safetensors")):
+    for path in sorted(pathlib.Path(folder).rglob("*.safetensors")):
         data = path.read_bytes()
         (length,) = struct.unpack("<Q", data[:8])
         for name, entry in json.loads(data[8:8 + length]).items():

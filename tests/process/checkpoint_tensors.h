@@ -15,13 +15,12 @@ namespace weft {
 
 using CheckpointTensors = std::map<std::string, std::string>;  // bytes by name
 
-// Of the safetensors files whose names begin with `prefix`; nothing of a folder that is not there.
-inline CheckpointTensors ReadTensors(const std::string& folder, const std::string& prefix = "") {
+// The newest weights; nothing of a folder that is not there.
+inline CheckpointTensors ReadWeights(const std::string& folder) {
   CheckpointTensors tensors;
   if (!std::filesystem::exists(folder)) return tensors;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     if (entry.path().extension() != ".safetensors") continue;
-    if (entry.path().filename().string().rfind(prefix, 0) != 0) continue;
     const std::string file = ReadWholeFile(entry.path());
     uint64_t length = 0;
     std::memcpy(&length, file.data(), sizeof length);
@@ -35,8 +34,12 @@ inline CheckpointTensors ReadTensors(const std::string& folder, const std::strin
   return tensors;
 }
 
-// The newest weights alone, without older versions and the optimizer's state.
-inline CheckpointTensors ReadWeights(const std::string& folder) { return ReadTensors(folder, "stage"); }
+// With the older versions and the optimizer's state.
+inline CheckpointTensors ReadTensors(const std::string& folder) {
+  CheckpointTensors tensors = ReadWeights(folder);
+  tensors.merge(ReadWeights(folder + "/state"));
+  return tensors;
+}
 
 }  // namespace weft
 

@@ -29,8 +29,10 @@ using Files = std::map<std::string, std::string>;  // content by name
 
 Files ReadFiles(const std::string& folder) {
   Files files;
-  for (const auto& entry : fs::directory_iterator(folder))
-    files[entry.path().filename().string()] = ReadWholeFile(entry.path());
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    if (entry.is_regular_file())
+      files[fs::relative(entry.path(), folder).string()] = ReadWholeFile(entry.path());
+  }
   return files;
 }
 
@@ -196,13 +198,13 @@ TEST_F(Resume, WhatDoesNotFit_IsRefusedBeforeAnythingIsTouched) {
   ExpectRefused(run + "until: 3\n", {}, HasSubstr("until: is not a run file's to say"));
 
   // Stage 2 of another step.
-  fs::copy(from, folder_ / "mixed");
-  fs::copy_file(folder_ / "refused/checkpoint/state02.safetensors", folder_ / "mixed/state02.safetensors",
+  fs::copy(from, folder_ / "mixed", fs::copy_options::recursive);
+  fs::copy_file(folder_ / "refused/checkpoint/state/stage02.safetensors", folder_ / "mixed/state/stage02.safetensors",
                 fs::copy_options::overwrite_existing);
   ExpectRefused(run, {"--resume", folder_ / "mixed"}, HasSubstr("mixes versions"));
-  fs::remove(folder_ / "mixed/state02.safetensors");
+  fs::remove(folder_ / "mixed/state/stage02.safetensors");
   ExpectRefused(run, {"--resume", folder_ / "mixed"}, HasSubstr("which the checkpoint's index names"));
-  fs::copy(from, folder_ / "cut");
+  fs::copy(from, folder_ / "cut", fs::copy_options::recursive);
   fs::resize_file(folder_ / "cut/stage01.safetensors",
                   fs::file_size(folder_ / "cut/stage01.safetensors") - 8);
   ExpectRefused(run, {"--reference", "--resume", folder_ / "cut"}, HasSubstr("is damaged"));
@@ -212,14 +214,14 @@ TEST_F(Resume, WhatDoesNotFit_IsRefusedBeforeAnythingIsTouched) {
 TEST_F(Resume, FlippedBit_FailsTheRunWithTheFilesName) {
   const std::string run = RunText("gpipe");
   Train(run, {"--reference", "--until", "2"}, "from");
-  const std::string path = folder_ / "from/checkpoint/state01.safetensors";
+  const std::string path = folder_ / "from/checkpoint/state/stage01.safetensors";
   std::string bytes = ReadWholeFile(path);
   bytes[bytes.size() - 9] = static_cast<char>(bytes[bytes.size() - 9] ^ 1);
   std::ofstream(path, std::ios::binary) << bytes;
   for (const std::string mode : {"--reference", "--processes=2"}) {
     const CommandResult r = Run(run, {mode, "--resume", folder_ / "from/checkpoint"}, "out");
     EXPECT_EQ(r.code, 1) << mode;
-    EXPECT_THAT(r.err, AllOf(HasSubstr("state01.safetensors"), HasSubstr("checksum"))) << mode;
+    EXPECT_THAT(r.err, AllOf(HasSubstr("state/stage01.safetensors"), HasSubstr("checksum"))) << mode;
   }
 }
 

@@ -13,7 +13,7 @@
 namespace weft {
 
 std::string StageFileName(int stage) { return absl::StrFormat("stage%02d.safetensors", stage); }
-std::string StateFileName(int stage) { return absl::StrFormat("state%02d.safetensors", stage); }
+std::string StateFileName(int stage) { return absl::StrFormat("state/stage%02d.safetensors", stage); }
 
 namespace {
 

@@ -21,7 +21,7 @@ inline constexpr absl::string_view kCheckpointIndex = "model.safetensors.index.j
 
 // "stage03.safetensors".
 std::string StageFileName(int stage);
-// "state03.safetensors".
+// "state/stage03.safetensors", in a folder of its own: who loads all files of a checkpoint gets its weights.
 std::string StateFileName(int stage);
 
 absl::Status MakeCheckpointFolder(const std::string& folder);

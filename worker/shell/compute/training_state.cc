@@ -207,7 +207,7 @@ SlotPointers SlotsOf(const StageLayout& layout, const float* flat) {
 absl::Status WriteTrainingState(const std::string& folder, const StageLayout& layout, const StateRule& rule,
                                 int64_t version, const SlotPointers& newest,
                                 const std::vector<SlotPointers>& buffers) {
-  if (absl::Status s = MakeCheckpointFolder(folder); !s.ok()) return s;
+  if (absl::Status s = MakeCheckpointFolder(PathOf(folder, "state")); !s.ok()) return s;
   const std::vector<std::string> names = StateBuffers(rule, version);
   std::vector<SafetensorsSource> tensors;
   for (size_t i = 0; i < names.size(); ++i) {

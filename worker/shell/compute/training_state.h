@@ -1,6 +1,6 @@
 // The training state of a stage in a checkpoint: all that a later run needs to go on to the same bits.
 //
-// The stage's own file holds the newest weights. `state<ss>.safetensors` beside it holds the rest, its
+// The stage's own file holds the newest weights. `state/stage<ss>.safetensors` beside it holds the rest, its
 // buffers by name: older weights that later steps still read ("stage00.linear0.weight.version9"), oldest
 // first, and the optimizer's ("stage00.linear0.weight.exp_avg"). Its metadata say the version of the newest
 // weights, which is also the number of the optimizer's steps, the staleness of each micro-batch's reads and
