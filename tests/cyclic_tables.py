@@ -35,6 +35,12 @@ class Placement:
         self.activation, self.weights, self.sent, self.steps, self.ranks = activation, weights, sent, steps, ranks
 
 
+def relayed_by_pyramid(n):
+    """What the stages of cdp_mp send in a step, P: of each stage with several holders the running sum from micro-batch to
+    micro-batch, once more to its home where the last micro-batch is elsewhere, and the version to every other holder."""
+    return sum((n - 1) + (1 - math.gcd(n, holders) / holders) + (holders - 1) for holders in range(2, n + 1)) / n
+
+
 def placements(n):
     ring = 2 * (n - 1)
     half = (n + 1) / 2
@@ -45,7 +51,8 @@ def placements(n):
         Placement("data parallel", "ddp", 1, 1, ring, ring, n),
         Placement("data parallel, cyclic", "ddp" + r, 1, (1, 2), ring, 1, n),
         Placement("data and model parallel", f"lpp,groups={n},ranks={n}", 1 / n, 1 / n, ring, ring, n * n),
-        Placement("data and model parallel, cyclic", "cdp_mp" + r, 1 / n, (1 / n, 2 / n), n - 1, 1, n * (n + 1) // 2),
+        Placement("data and model parallel, cyclic", "cdp_mp" + r, 1 / n, (1 / n, 2 / n), relayed_by_pyramid(n), 1,
+                  n * (n + 1) // 2),
         Placement("pipeline", "gpipe", 1, 1 / n, 0, 1, n),
         Placement("pipeline, cyclic", "gpipe" + r, 1, (1 / n, 2 / n), 0, 1, n),
         Placement("sharded", "fsdp", 1, 2 / n, 3 * (n - 1), ring, n),
@@ -395,7 +402,8 @@ times are no measure of speed. Simulated is the same run with its own job times.
 - Formulas of weights are those of the newest version; a range goes up to one old version more, which is what the rule needs where it reads old weights. What is fetched for use counts in the formula and in
   the simulation; measured it does not where the owner's memory is read in place, as between the processes of one machine.
 - `sent` is all ranks together in a step, without what goes from stage to stage (activations and their gradients).
-- Communication steps are the most between two ticks ([defined here](../guide/command_line.md#a-measured-comparison)): formula / computed from the job graph. A real run has no common ticks to count them at.
+- Communication steps are the most between two ticks ([defined here](../guide/command_line.md#a-measured-comparison)): formula / computed from the job graph. A real run has no common ticks to count them at. Two of cdp_mp: the last
+  micro-batch is not always with the home of its stage.
 - "One process" is data parallelism with all N ranks in one process: its device is the process, and nothing leaves it. Each rank has its own copy of the weights there too; a device that shares them
   holds one (or two).
 - Activations of a device, as measured, hold also what a forward has in hand while it runs, which matters where stages are as small as here.

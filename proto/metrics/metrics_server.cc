@@ -14,7 +14,8 @@ namespace {
 
 class HttpMetricsServer final : public MetricsServer {
  public:
-  HttpMetricsServer(const Metrics* metrics, std::function<std::string()> healthy, std::function<void()> refresh) {
+  HttpMetricsServer(const Metrics* metrics, std::function<std::string()> healthy,
+                    std::function<void()> refresh) {
     // Two are enough for a scraper and a probe; an idle connection holds one for at most two seconds.
     http_.new_task_queue = [] { return new httplib::ThreadPool(2); };
     http_.set_keep_alive_timeout(2);
@@ -24,10 +25,11 @@ class HttpMetricsServer final : public MetricsServer {
       const int yes = 1;
       setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
     });
-    http_.Get("/metrics", [metrics, refresh = std::move(refresh)](const httplib::Request&, httplib::Response& response) {
-      if (refresh) refresh();
-      response.set_content(metrics->Text(), "text/plain; version=0.0.4; charset=utf-8");
-    });
+    http_.Get("/metrics",
+              [metrics, refresh = std::move(refresh)](const httplib::Request&, httplib::Response& response) {
+                if (refresh) refresh();
+                response.set_content(metrics->Text(), "text/plain; version=0.0.4; charset=utf-8");
+              });
     http_.Get("/healthz",
               [healthy = std::move(healthy)](const httplib::Request&, httplib::Response& response) {
                 const std::string why = healthy ? healthy() : "";

@@ -22,7 +22,8 @@ void QuietGrpc() {
   static const bool once = [] {
     if (std::getenv("GRPC_VERBOSITY") == nullptr) {
       gpr_set_log_verbosity(static_cast<gpr_log_severity>(GPR_LOG_SEVERITY_ERROR + 1));
-      google::protobuf::SetLogHandler(nullptr);  // it writes a line for every text of a peer that is not UTF-8
+      google::protobuf::SetLogHandler(
+          nullptr);  // it writes a line for every text of a peer that is not UTF-8
     }
     return true;
   }();

@@ -199,8 +199,8 @@ TEST_F(Resume, WhatDoesNotFit_IsRefusedBeforeAnythingIsTouched) {
 
   // Stage 2 of another step.
   fs::copy(from, folder_ / "mixed", fs::copy_options::recursive);
-  fs::copy_file(folder_ / "refused/checkpoint/state/stage02.safetensors", folder_ / "mixed/state/stage02.safetensors",
-                fs::copy_options::overwrite_existing);
+  fs::copy_file(folder_ / "refused/checkpoint/state/stage02.safetensors",
+                folder_ / "mixed/state/stage02.safetensors", fs::copy_options::overwrite_existing);
   ExpectRefused(run, {"--resume", folder_ / "mixed"}, HasSubstr("mixes versions"));
   fs::remove(folder_ / "mixed/state/stage02.safetensors");
   ExpectRefused(run, {"--resume", folder_ / "mixed"}, HasSubstr("which the checkpoint's index names"));

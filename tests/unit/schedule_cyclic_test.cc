@@ -286,7 +286,8 @@ TEST(Clipping, CyclicRules_V1LosesNothingAndV2ItsOverlap) {
 TEST(Clipping, StateThatMigrates_IsRefusedWithTheReason) {
   Schedule schedule = Ruled({"fsdp", {{"residency", "migrating"}}}, "cdp_v2", 4);
   schedule.clips = true;
-  EXPECT_THAT(std::string(CheckSchedule(schedule).message()), testing::HasSubstr("does not go with clipping"));
+  EXPECT_THAT(std::string(CheckSchedule(schedule).message()),
+              testing::HasSubstr("does not go with clipping"));
 }
 
 TEST(Clipping, PipeDream_WaitsForTheWholeBackwardAnd2BwDoesNot) {

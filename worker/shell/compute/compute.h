@@ -157,9 +157,9 @@ class RankCompute {
   virtual void DropWeights(int stage, int version) = 0;
 
   // Writes the held stage into `folder`: `stage<ss>.safetensors`, and, unless it is of version 0, first
-  // `state/stage<ss>.safetensors` (training_state.h), each complete or not at all. Requires the versions that later
-  // steps read. Of a sliced stage each holder writes its slice there, and who finds all of them joins them
-  // into those files; version 0, which every holder knows, is written by the holder of part 0.
+  // `state/stage<ss>.safetensors` (training_state.h), each complete or not at all. Requires the versions that
+  // later steps read. Of a sliced stage each holder writes its slice there, and who finds all of them joins
+  // them into those files; version 0, which every holder knows, is written by the holder of part 0.
   virtual absl::Status Save(int stage, const std::string& folder) = 0;
 
   // Likewise version 0 of any stage that was added, whether its weights are here or not.
