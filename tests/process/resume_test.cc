@@ -97,8 +97,8 @@ std::vector<Pair> Pairs() {
       {"{fsdp: {shard: width}}", "gpipe"},
       {"ddp", "{fsdp: {shard: width}}", kMomentum},
       {"{1f1b: , activations: recompute}", "zb_h1", "sgd"},
-      {"{ddp: , rule: cdp_v1}", "{1f1b: , rule: cdp_v1}"},
-      {"{gpipe: , rule: cdp_v2}", "{ddp: , rule: cdp_v2}"},
+      {"{cdp_mp: , rule: cdp_v1}", "{fsdp: {residency: migrating}, rule: cdp_v1}"},
+      {"{fsdp: {residency: migrating}, rule: cdp_v2}", "{1f1b: , rule: cdp_v2}"},
       {"pipedream_2bw", "{ddp: , rule: cdp_v1}", kMomentum},
   };
   for (const std::string optimizer : {kAdamW, kMomentum}) {
