@@ -404,6 +404,8 @@ times are no measure of speed. Simulated is the same run with its own job times.
 - `sent` is all ranks together in a step, without what goes from stage to stage (activations and their gradients).
 - Communication steps are the most between two ticks ([defined here](../guide/command_line.md#a-measured-comparison)): formula / computed from the job graph. A real run has no common ticks to count them at. Two of cdp_mp: the last
   micro-batch is not always with the home of its stage.
+- A state that migrates is larger than the weights and moves with nearly every job, for which `sent` has no simple formula. Measured weights of a device have the end of the run in them, when all states
+  are with the last rank; simulated are two states at a time, of two versions each.
 - "One process" is data parallelism with all N ranks in one process: its device is the process, and nothing leaves it. Each rank has its own copy of the weights there too; a device that shares them
   holds one (or two).
 - Activations of a device, as measured, hold also what a forward has in hand while it runs, which matters where stages are as small as here.
