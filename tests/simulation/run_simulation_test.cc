@@ -61,6 +61,22 @@ TEST(SimulatedWorld, WeightsInSlices_EndAsInThePlainLoop) {
   }
 }
 
+// Some holders are ranks of the same process, whose weights are at hand; the turn of those that are not is
+// not for jobs that read these.
+TEST(SimulatedWorld, WeightsOfStagesFromHereAndElsewhere_AreWantedForTwoJobsAtATime) {
+  for (uint64_t seed = 1; seed <= 400; ++seed) {
+    WorldOptions options = DrawWorld(seed);
+    options.family = "fslpp";
+    options.parameters = {{"groups", "6"}, {"ranks", "1"}};
+    options.rule = "sync";
+    options.stages = 6;
+    options.microbatches = 7;
+    options.processes = 4;
+    options.apart = false;
+    ASSERT_EQ(RunWorld(options).problem, "") << Text(options);
+  }
+}
+
 // Every schedule that reads old weights, often: by the cores' effects a rank holds as many versions as the
 // schedule needs and no more, in any order of events.
 TEST(SimulatedWorld, OldWeights_AreHeldAsLongAsSomeJobReadsThem) {

@@ -459,8 +459,10 @@ void World::CountFetch(const TensorKey& key) {
     job = *plan_->graph.visits().After(job);
   }
   fetching.insert(job);
-  if (fetching.size() > 2)
-    Problem(absl::StrCat("rank ", key.consumer, " wants the weights of ", fetching.size(), " jobs at once"));
+  if (fetching.size() <= 2) return;
+  std::string jobs;
+  for (const Job& wanting : fetching) absl::StrAppend(&jobs, " ", Describe(wanting));
+  Problem(absl::StrCat("rank ", key.consumer, " wants the weights of more than two jobs at once:", jobs));
 }
 
 void World::Want(Process& p, const WantEffect& e) {

@@ -95,7 +95,11 @@ struct WorkerCore::Run {
       const std::optional<Job> before = graph.visits().Before(job);
       return before.has_value() && !IsLocal(graph.RankOf(*before));
     }
-    return graph.schedule().residency == Residency::kSharded && graph.FetchesWeights(job);
+    if (graph.schedule().residency != Residency::kSharded || !graph.FetchesWeights(job)) return false;
+    // What ranks of this process hold is at hand: such a job may end before its turn would come.
+    if (!graph.sharded()) return !IsLocal(graph.schedule().weights(job));
+    const std::vector<Rank>& members = graph.members(job.stage);
+    return !std::all_of(members.begin(), members.end(), [this](Rank r) { return IsLocal(r); });
   }
   bool IsLocal(Rank rank) const { return state_of_rank[rank] >= 0; }
   RankState& StateOf(Rank rank) { return *ranks[state_of_rank[rank]]; }
