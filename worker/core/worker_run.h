@@ -1,0 +1,145 @@
+// What the worker core keeps of a run and of its ranks. Private to worker/core: shared by the files that
+// implement WorkerCore, of which worker_core.cc says what starts and ends, worker_begin.cc how a run begins,
+// and worker_tensors.cc what comes and goes.
+#ifndef WEFT_WORKER_CORE_WORKER_RUN_H_
+#define WEFT_WORKER_CORE_WORKER_RUN_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "proto/session/messages.h"
+#include "schedules/admission.h"
+#include "schedules/dispatch.h"
+#include "schedules/graph.h"
+#include "schedules/held_versions.h"
+#include "worker/core/rank_clock.h"
+#include "worker/core/tensor_key.h"
+#include "worker/core/worker_core.h"
+
+namespace weft {
+
+// Bits of a job's flags.
+inline constexpr uint8_t kClaimed = 1, kQueued = 2, kDone = 4;
+
+// Crashes with the words unless the condition holds.
+void RequireOfCore(bool condition, const char* what);
+
+struct WorkerCore::RankState {
+  RankState(int64_t now, Rank r, Token t, std::vector<std::optional<int>> l, std::optional<int64_t> place,
+            std::optional<Tickets> tickets)
+      : rank(r), token(t), ready(std::move(l), place, std::move(tickets)), clock(now) {}
+
+  Rank rank;
+  Token token;
+  ReadyJobs ready;
+  RankClock clock;
+  // What Take gave, and what TakeBeside gave while that, a forward, ran; each until it ends.
+  int64_t running = -1, beside = -1;
+  bool idle() const { return running < 0 && beside < 0; }
+  std::deque<int64_t> claimed;  // in claim order; ended ones leave from the front
+  // Claimed jobs whose weights wait to be wanted, in claim order, and how many others with wanted weights
+  // have not ended.
+  std::deque<int64_t> fetches;
+  int fetching = 0;
+  int activations = 0, peak_activations = 0, peak_weight_versions = 0;
+  std::vector<int> visiting_versions;  // by stage, of the states that are here
+  std::vector<bool> measured;          // by stage: what a forward leaves
+  int64_t jobs_per_step = 0, jobs_left = 0;
+  bool granted = false;  // ever; before, the run has not begun for this rank
+};
+
+struct WorkerCore::Run {
+  struct Row {
+    std::vector<int32_t> waiting;
+    std::vector<uint8_t> flags;
+    int left = 0;  // jobs of this process that have not ended
+  };
+  struct Wanted {
+    int64_t job;
+    int microbatch;
+  };
+  // Micro-batch gradients of a job that consumes them.
+  struct Intake {
+    int next = 0;
+    std::vector<bool> arrived;
+  };
+
+  Run(const Assign& a, RunShape shape)
+      : assignment(a),
+        graph(std::move(shape.schedule), shape.steps, shape.first_step),
+        edges(Flatten(graph)),
+        admission(graph),
+        steps(shape.steps),
+        first_step(shape.first_step),
+        n(graph.jobs_per_step()),
+        first_row(shape.first_step) {}
+
+  // Invariant 8.
+  bool FetchesInTurn(const Job& job) const {
+    if (graph.migrates()) {
+      const std::optional<Job> before = graph.visits().Before(job);
+      return before.has_value() && !IsLocal(graph.RankOf(*before));
+    }
+    if (graph.schedule().residency != Residency::kSharded || !graph.FetchesWeights(job)) return false;
+    // What ranks of this process hold is at hand: such a job may end before its turn would come.
+    if (!graph.sharded()) return !IsLocal(graph.schedule().weights(job));
+    const std::vector<Rank>& members = graph.members(job.stage);
+    return !std::all_of(members.begin(), members.end(), [this](Rank r) { return IsLocal(r); });
+  }
+  bool IsLocal(Rank rank) const { return state_of_rank[rank] >= 0; }
+  RankState& StateOf(Rank rank) { return *ranks[state_of_rank[rank]]; }
+  Rank RankAt(int64_t id) const { return rank_of[(id / n) % graph.schedule().period][id % n]; }
+  Job JobOf(int64_t id) const { return graph.JobAt(static_cast<int>(id / n), static_cast<int>(id % n)); }
+  int64_t IdOf(const Job& job) const { return job.step * n + graph.IndexOf(job); }
+  Row& RowOf(int64_t step);
+  int InitialInputs(int step, int index) const;
+  uint8_t& FlagsOf(int64_t id) { return RowOf(id / n).flags[id % n]; }
+  // Complete before the run (invariant 2 of graph.h).
+  bool IsBeforeRun(const Edge& e) const { return e.from.step < first_step; }
+  bool IsInitialWeights(const Edge& e) const { return IsBeforeRun(e) && e.tensor == TensorKind::kWeights; }
+  bool ConsumesGradients(const Job& job) const {
+    if (HasMicrobatch(job.kind) || !graph.gradient_travels(job.stage)) return false;
+    return job.kind == JobKind::kReduce || !graph.has_reduce(job.stage);
+  }
+  Intake& IntakeOf(int64_t id) {
+    Intake& intake = intakes[id];
+    if (intake.arrived.empty()) intake.arrived.assign(graph.schedule().microbatches, false);
+    return intake;
+  }
+
+  // How many steps may be under way at a time.
+  int StepsAtOnce() const {
+    int most = 0;
+    for (int s = 0; s < graph.schedule().stages; ++s)
+      most = std::max(most, graph.schedule().MostStaleness(s));
+    return 1 + most;
+  }
+
+  Assign assignment;
+  Graph graph;
+  StepEdges edges;
+  AdmissionOrder admission;
+  int steps, first_step;
+  int64_t n;
+  std::vector<int> state_of_rank;
+  std::vector<std::unique_ptr<RankState>> ranks;
+  std::vector<std::vector<Rank>> rank_of;  // [step mod period][index]
+  std::deque<Row> rows;
+  int64_t first_row;
+  absl::flat_hash_map<TensorKey, Wanted> wanted;
+  absl::flat_hash_map<int64_t, Intake> intakes;
+  std::optional<HeldVersions> versions;  // of the ranks of this process
+  HeldVersions::Versions dropped;        // not told yet
+  bool prepared = false, finishing = false, failed = false, aborted = false;
+  int running = 0;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_WORKER_CORE_WORKER_RUN_H_
