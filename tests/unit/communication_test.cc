@@ -69,12 +69,18 @@ TEST(CommunicationSteps, CyclicPipeline_SendsOneMessageBetweenTwoTicks) {
   }
 }
 
-TEST(CommunicationSteps, CyclicDataParallel_NeedsNoMoreStepsThanTheSynchronousOne) {
+// Running sums and versions go one hop between two ticks, however many ranks there are; of fsdp and the
+// pyramid one more, to the holder that makes the next version.
+TEST(CommunicationSteps, CyclicPlacements_NeedAsManyWhateverTheNumberOfRanks) {
   for (int n : {2, 3, 4, 8}) {
     for (const char* rule : {"cdp_v1", "cdp_v2"}) {
-      const auto cyclic = Count("ddp", n, n, {}, rule), sync = Count("ddp", n, n);
-      EXPECT_LE(cyclic.chain, sync.chain) << n << rule;
-      EXPECT_LE(cyclic.most, sync.most) << n << rule;
+      SCOPED_TRACE(absl::StrCat(rule, " N=", n));
+      const auto replicated = Count("ddp", n, n, {}, rule);
+      EXPECT_EQ(replicated.chain, 1);
+      EXPECT_EQ(replicated.most, 1);
+      EXPECT_LE(Count("fsdp", n, n, {}, rule).most, 2);
+      EXPECT_LE(Count("cdp_mp", n, n, {}, rule).most, 2);
+      EXPECT_EQ(Count("fsdp", n, n, {{"residency", "migrating"}}, rule).most, 1);
     }
   }
 }
