@@ -299,7 +299,7 @@ def main():
              "Their last weights are " + ("" if all_same else "**not** ") + "equal to the bit with every seed."]
     page += ["", "Written by `tests/convergence.py build/release/bin --images FILE --labels FILE --text FILE" +
              (" --reference" if options.reference else "") + " --out docs/measurements/convergence.md`" +
-             (", by the plain loop of `weft train --reference`, with which the runtime agrees to the bit ([bits](bits.md))."
+             (", by the plain loop of `weft train --reference`, with which the runtime agrees to the bit ([bits](old_weights_bits.md))."
               if options.reference else "."), ""]
     print("\n".join(page))
     if options.out:
