@@ -202,11 +202,7 @@ int Fewest(TickModel& model, int least, bool one_at_a_time) {
 
 }  // namespace
 
-int SteadySteps(const Schedule& schedule) {
-  int stale = 0;
-  for (int s = 0; s < schedule.stages; ++s) stale = std::max(stale, schedule.MostStaleness(s));
-  return stale + 2 + schedule.period;
-}
+int SteadySteps(const Schedule& schedule) { return schedule.MostStaleness() + 2 + schedule.period; }
 
 absl::StatusOr<CommunicationSteps> CountCommunicationSteps(const Graph& graph, int steps) {
   if (graph.migrates() && graph.steps() != steps)

@@ -51,12 +51,6 @@ bool WaitsForVersionsAtTheStartOnly(const Schedule& s) {
   return true;
 }
 
-int MostStaleness(const Schedule& s) {
-  int most = 0;
-  for (int stage = 0; stage < s.stages; ++stage) most = std::max(most, s.MostStaleness(stage));
-  return most;
-}
-
 // A set of forwards.
 class Forwards {
  public:
@@ -250,7 +244,7 @@ absl::Status ProveDeadlockFree(const Graph& graph) {
     return order.ok() ? absl::OkStatus() : absl::InvalidArgumentError(order.status().message());
   }
   if (!s.precedes && WaitsForVersionsAtTheStartOnly(s)) return absl::OkStatus();
-  const int steps = MostStaleness(s) + 1;
+  const int steps = s.MostStaleness() + 1;
   const int64_t forwards = int64_t{s.stages} * s.microbatches * steps;
   if (forwards > kForwardsMost) {
     return absl::InvalidArgumentError(absl::StrFormat(

@@ -380,30 +380,34 @@ bool StepEdges::LeadsAhead(int64_t index) const {
   return false;
 }
 
+StepEdges::Table& StepEdges::AppendTable(const Graph& graph, int step, int64_t end) {
+  const int n = graph.jobs_per_step();
+  Table& table = tables_.emplace_back();
+  table.begin.reserve(n + 1);
+  std::vector<Edge> edges;
+  for (int i = 0; i < n; ++i) {
+    table.begin.push_back(static_cast<int32_t>(table.successors.size()));
+    edges.clear();
+    graph.Successors(graph.JobAt(step, i), &edges);
+    for (const Edge& e : edges) {
+      if (e.to.step >= end) continue;
+      const int distance = e.to.step - step;
+      table.successors.push_back(
+          {graph.IndexOf(e.to), static_cast<int16_t>(distance), e.tensor, static_cast<int16_t>(e.part)});
+      max_distance_ = std::max(max_distance_, distance);
+    }
+  }
+  table.begin.push_back(static_cast<int32_t>(table.successors.size()));
+  return table;
+}
+
 StepEdges Flatten(const Graph& graph) {
   if (graph.migrates()) return FlattenRun(graph);
   const int n = graph.jobs_per_step(), period = graph.schedule().period;
   StepEdges flat;
-  flat.tables_.resize(period);
-  std::vector<Edge> edges;
   // Far steps, so that edges from earlier ones are all there.
   const int steady = (1 << 20) / period * period;
-  for (int phase = 0; phase < period; ++phase) {
-    StepEdges::Table& table = flat.tables_[phase];
-    table.begin.reserve(n + 1);
-    for (int i = 0; i < n; ++i) {
-      table.begin.push_back(static_cast<int32_t>(table.successors.size()));
-      edges.clear();
-      graph.Successors(graph.JobAt(steady + phase, i), &edges);
-      for (const Edge& e : edges) {
-        const int distance = e.to.step - (steady + phase);
-        table.successors.push_back(
-            {graph.IndexOf(e.to), static_cast<int16_t>(distance), e.tensor, static_cast<int16_t>(e.part)});
-        flat.max_distance_ = std::max(flat.max_distance_, distance);
-      }
-    }
-    table.begin.push_back(static_cast<int32_t>(table.successors.size()));
-  }
+  for (int phase = 0; phase < period; ++phase) flat.AppendTable(graph, steady + phase, Graph::kForEver);
   for (StepEdges::Table& table : flat.tables_)
     table.waiting.assign(flat.max_distance_ + 1, std::vector<int32_t>(n, 0));
   for (int phase = 0; phase < period; ++phase) {

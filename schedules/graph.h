@@ -216,7 +216,8 @@ class StepEdges {
     const Table& table = tables_[TableOf(step)];
     return {table.successors.data() + table.begin[index], table.successors.data() + table.begin[index + 1]};
   }
-  // By index: predecessors in the run's steps, which begin with `first_step`.
+  // By index: predecessors in the run's steps, which begin with `first_step`; the simulator's with 0,
+  // whatever the graph's do.
   const std::vector<int32_t>& WaitingAt(int64_t step, int64_t first_step = 0) const {
     const Table& table = tables_[TableOf(step)];
     const int64_t before = std::min<int64_t>(step - first_step, max_distance_);
@@ -240,6 +241,9 @@ class StepEdges {
     // Where a state migrates, one row: those in the run.
     std::vector<std::vector<int32_t>> waiting;
   };
+
+  // Adds a table of the step's successors in steps before `end`.
+  Table& AppendTable(const Graph& graph, int step, int64_t end);
 
   size_t TableOf(int64_t step) const {
     if (!migrates_) return static_cast<size_t>(step) % tables_.size();

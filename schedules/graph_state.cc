@@ -49,7 +49,6 @@ void Graph::StateSuccessor(const Job& job, std::vector<Edge>* edges) const {
 // Steps between the borders are alike: their edges come from, and lead to, steps of the run.
 StepEdges FlattenRun(const Graph& graph) {
   Require(graph.steps() != Graph::kForEver, "its edges depend on the number of steps, which is given");
-  const int n = graph.jobs_per_step();
   StepEdges flat;
   flat.migrates_ = true;
   flat.first_step_ = graph.first_step();
@@ -60,27 +59,16 @@ StepEdges FlattenRun(const Graph& graph) {
   std::vector<Edge> edges;
   for (int64_t t = 0; t < tables; ++t) {
     const auto step = static_cast<int>(t <= kBorder ? flat.first_step_ + t : flat.end_step_ - tables + t);
-    StepEdges::Table& table = flat.tables_.emplace_back();
+    StepEdges::Table& table = flat.AppendTable(graph, step, flat.end_step_);
+    for (const StepEdges::Successor& s : table.successors)
+      Require(std::abs(s.distance) < kBorder, "no edge spans more steps than there are at a border");
     std::vector<int32_t>& waiting = table.waiting.emplace_back();
-    for (int i = 0; i < n; ++i) {
-      const Job job = graph.JobAt(step, i);
-      table.begin.push_back(static_cast<int32_t>(table.successors.size()));
+    for (int i = 0; i < graph.jobs_per_step(); ++i) {
       edges.clear();
-      graph.Successors(job, &edges);
-      for (const Edge& e : edges) {
-        const int distance = e.to.step - step;
-        if (e.to.step >= flat.end_step_) continue;
-        Require(std::abs(distance) < kBorder, "no edge spans more steps than there are at a border");
-        table.successors.push_back(
-            {graph.IndexOf(e.to), static_cast<int16_t>(distance), e.tensor, static_cast<int16_t>(e.part)});
-        flat.max_distance_ = std::max(flat.max_distance_, distance);
-      }
-      edges.clear();
-      graph.Predecessors(job, &edges);
+      graph.Predecessors(graph.JobAt(step, i), &edges);
       waiting.push_back(static_cast<int32_t>(std::count_if(
           edges.begin(), edges.end(), [&](const Edge& e) { return e.from.step >= flat.first_step_; })));
     }
-    table.begin.push_back(static_cast<int32_t>(table.successors.size()));
   }
   return flat;
 }

@@ -104,6 +104,12 @@ struct Schedule {
     for (int b = 0; b < microbatches; ++b) most = std::max(most, StalenessOf(stage, b));
     return most;
   }
+  // Over all stages too.
+  int MostStaleness() const {
+    int most = 0;
+    for (int stage = 0; stage < stages; ++stage) most = std::max(most, MostStaleness(stage));
+    return most;
+  }
 };
 
 }  // namespace weft

@@ -29,23 +29,6 @@ Device& Cpu() {
   return *device;
 }
 
-void Require(const absl::Status& status) {
-  if (status.ok()) return;
-  ADD_FAILURE() << status;
-  std::abort();
-}
-template <typename T>
-T Require(absl::StatusOr<T> result) {
-  Require(result.status());
-  return *std::move(result);
-}
-
-// Overwrites memory, so that who still reads it is found out.
-void Poison(const Tensor& tensor) {
-  float* values = static_cast<float*>(tensor.data);
-  std::fill(values, values + tensor.bytes / sizeof(float), std::numeric_limits<float>::quiet_NaN());
-}
-
 int64_t Live(const RankCompute& rank, MemoryClass c) { return rank.live_bytes()[static_cast<int>(c)]; }
 
 RunSpec MigratingRun(const std::string& model, const std::string& optimizer, const std::string& rule, int n,

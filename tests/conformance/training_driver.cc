@@ -23,18 +23,6 @@
 namespace weft::testing {
 namespace {
 
-// Ends the test program at a failure: a driver that goes on after one would fail far from the cause.
-void Require(const absl::Status& status) {
-  if (status.ok()) return;
-  ADD_FAILURE() << status;
-  std::abort();
-}
-template <typename T>
-T Require(absl::StatusOr<T> result) {
-  Require(result.status());
-  return *std::move(result);
-}
-
 std::vector<int> NearEqual(int layers, int stages) {
   std::vector<int> sizes(stages, layers / stages);
   for (int i = 0; i < layers % stages; ++i) ++sizes[i];
@@ -45,12 +33,6 @@ std::string BigEndian(uint32_t value) {
   std::string s;
   for (int shift = 24; shift >= 0; shift -= 8) s.push_back(static_cast<char>((value >> shift) & 255));
   return s;
-}
-
-// Overwrites memory, so that who still reads it is found out.
-void Poison(const Tensor& tensor) {
-  float* values = static_cast<float*>(tensor.data);
-  std::fill(values, values + tensor.bytes / sizeof(float), std::numeric_limits<float>::quiet_NaN());
 }
 
 // Images of side x side pixels with labels that can be learned, in IDX files.
@@ -506,6 +488,11 @@ std::vector<Tensor> One(Tensor tensor) {
   std::vector<Tensor> one;
   if (!tensor.empty()) one.push_back(std::move(tensor));
   return one;
+}
+
+void Poison(const Tensor& tensor) {
+  float* values = static_cast<float*>(tensor.data);
+  std::fill(values, values + tensor.bytes / sizeof(float), std::numeric_limits<float>::quiet_NaN());
 }
 
 Tensor CopyOf(const Tensor& tensor) {

@@ -3,12 +3,16 @@
 #ifndef WEFT_TESTS_CONFORMANCE_TRAINING_DRIVER_H_
 #define WEFT_TESTS_CONFORMANCE_TRAINING_DRIVER_H_
 
+#include <cstdlib>
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "gtest/gtest.h"
 #include "proto/run/run_spec.h"
 #include "worker/shell/compute/compute.h"
 
@@ -24,6 +28,18 @@ class TemporaryFolder {
  private:
   std::string path_;
 };
+
+// Ends the test program at a failure: a driver that goes on after one would fail far from the cause.
+inline void Require(const absl::Status& status) {
+  if (status.ok()) return;
+  ADD_FAILURE() << status;
+  std::abort();
+}
+template <typename T>
+T Require(absl::StatusOr<T> result) {
+  Require(result.status());
+  return *std::move(result);
+}
 
 void WriteFile(const std::string& path, const std::string& content);
 std::string ReadFile(const std::string& path);
@@ -47,6 +63,9 @@ OptimizerSpec AdamW();
 
 // An independent copy in ordinary memory, aligned to 64 bytes.
 Tensor CopyOf(const Tensor& tensor);
+
+// Overwrites memory with NaNs, so that who still reads it is found out.
+void Poison(const Tensor& tensor);
 
 // The tensor as the only one of a list; none if it is empty.
 std::vector<Tensor> One(Tensor tensor);

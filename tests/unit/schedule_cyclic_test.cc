@@ -12,42 +12,13 @@
 #include "schedules/families.h"
 #include "schedules/held_versions.h"
 #include "schedules/simulate.h"
+#include "tests/unit/cyclic_placements.h"
 
 namespace weft {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using Parameters = std::map<std::string, std::string>;
-
-struct Base {
-  std::string name;
-  Parameters parameters;
-};
-
-// Every family that takes a rule, with n ranks (cdp_mp with more, of which n are busy).
-std::vector<Base> BasesOf(int n) {
-  const std::string all = absl::StrCat(n);
-  std::vector<Base> bases = {{"ddp", {}},
-                             {"fsdp", {}},
-                             {"fsdp", {{"residency", "migrating"}}},
-                             {"gpipe", {}},
-                             {"1f1b", {}},
-                             {"cdp_mp", {}},
-                             {"lpp", {{"groups", "1"}, {"ranks", all}}},
-                             {"lpp", {{"groups", all}, {"ranks", "1"}}}};
-  if (n % 2 == 0) bases.push_back({"lpp", {{"groups", "2"}, {"ranks", absl::StrCat(n / 2)}}});
-  return bases;
-}
-
-Schedule Ruled(const Base& base, const std::string& rule, int n) {
-  auto schedule = MakeSchedule(base.name, base.parameters, n, n);
-  EXPECT_TRUE(schedule.ok()) << schedule.status();
-  const absl::Status ruled = ApplyRule(rule, base.name, &*schedule);
-  EXPECT_TRUE(ruled.ok()) << ruled;
-  EXPECT_TRUE(CheckSchedule(*schedule).ok()) << CheckSchedule(*schedule);
-  return *std::move(schedule);
-}
 
 SimulationResult MustSimulate(const Schedule& schedule, int steps) {
   SimulationOptions options;

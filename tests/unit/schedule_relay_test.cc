@@ -14,41 +14,13 @@
 #include "schedules/families.h"
 #include "schedules/memory.h"
 #include "schedules/simulate.h"
+#include "tests/unit/cyclic_placements.h"
 
 namespace weft {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using Parameters = std::map<std::string, std::string>;
-
-struct Base {
-  std::string name;
-  Parameters parameters;
-};
-
-// Every family that takes a rule.
-std::vector<Base> BasesOf(int n) {
-  const std::string all = absl::StrCat(n);
-  std::vector<Base> bases = {{"ddp", {}},
-                             {"fsdp", {}},
-                             {"gpipe", {}},
-                             {"1f1b", {}},
-                             {"cdp_mp", {}},
-                             {"lpp", {{"groups", "1"}, {"ranks", all}}},
-                             {"lpp", {{"groups", all}, {"ranks", "1"}}}};
-  if (n % 2 == 0) bases.push_back({"lpp", {{"groups", "2"}, {"ranks", absl::StrCat(n / 2)}}});
-  return bases;
-}
-
-Schedule Ruled(const Base& base, const std::string& rule, int n) {
-  auto schedule = MakeSchedule(base.name, base.parameters, n, n);
-  EXPECT_TRUE(schedule.ok()) << schedule.status();
-  const absl::Status ruled = ApplyRule(rule, base.name, &*schedule);
-  EXPECT_TRUE(ruled.ok()) << ruled;
-  EXPECT_TRUE(CheckSchedule(*schedule).ok()) << CheckSchedule(*schedule);
-  return *std::move(schedule);
-}
 
 SimulationResult MustSimulate(const Graph& graph, int steps, double weight = 0) {
   SimulationOptions options;
@@ -105,7 +77,7 @@ TEST(CyclicMessages, EveryPlacement_HasAConstantNumberPerTickAndRank) {
     for (const std::string rule : {"cdp_v1", "cdp_v2"}) {
       for (const Base& base : BasesOf(n)) {
         SCOPED_TRACE(absl::StrCat(base.name, " N=", n, " ", rule));
-        const Messages most = MostMessages(Graph(Ruled(base, rule, n)), 4);
+        const Messages most = MostMessages(Graph(Ruled(base, rule, n), 4), 4);
         EXPECT_GE(most.tensors_sent, 1);
         EXPECT_LE(most.tensors_sent, kTensorsMost);
         EXPECT_LE(most.tensors_received, kTensorsMost);
@@ -127,7 +99,7 @@ TEST(CyclicSchedules, EveryPlacement_HasNoReduceAndNoSlices) {
     for (const std::string rule : {"cdp_v1", "cdp_v2"}) {
       for (const Base& base : BasesOf(n)) {
         SCOPED_TRACE(absl::StrCat(base.name, " N=", n, " ", rule));
-        const Graph graph(Ruled(base, rule, n));
+        const Graph graph(Ruled(base, rule, n), 6);
         for (int i = 0; i < graph.jobs_per_step(); ++i) {
           EXPECT_NE(graph.JobAt(0, i).kind, JobKind::kReduce);
         }

@@ -114,12 +114,7 @@ struct WorkerCore::Run {
   }
 
   // How many steps may be under way at a time.
-  int StepsAtOnce() const {
-    int most = 0;
-    for (int s = 0; s < graph.schedule().stages; ++s)
-      most = std::max(most, graph.schedule().MostStaleness(s));
-    return 1 + most;
-  }
+  int StepsAtOnce() const { return 1 + graph.schedule().MostStaleness(); }
 
   Assign assignment;
   Graph graph;
