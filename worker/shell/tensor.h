@@ -2,8 +2,9 @@
 // keeps it alive.
 //
 // It knows nothing of LibTorch or UCX, so that each of those stays in its own adapter. The bytes are
-// contiguous, row-major, and lie in the memory of one device. Copying a Tensor shares the bytes. The bytes
-// are read-only once the tensor has left the job that made it. Thread-safe to copy and destroy; `owner` may
+// contiguous, row-major, and lie in the memory of one device; the host may touch them only if that is its
+// own. They are there once `ready` has been reached. Copying a Tensor shares the bytes. The bytes are
+// read-only once the tensor has left the job that made it. Thread-safe to copy and destroy; `owner` may
 // run its deleter on whichever thread drops the last copy.
 #ifndef WEFT_WORKER_SHELL_TENSOR_H_
 #define WEFT_WORKER_SHELL_TENSOR_H_
@@ -15,7 +16,12 @@
 
 namespace weft {
 
+class Fence;
+
 enum class DataType : uint8_t { kFloat32, kBFloat16, kInt64, kUInt8 };
+
+// Whose memory bytes lie in.
+enum class MemoryPlace : uint8_t { kHost, kDevice };
 
 struct TensorShape {
   static constexpr int kMaxDims = 6;
@@ -31,6 +37,8 @@ struct Tensor {
   void* data = nullptr;
   size_t bytes = 0;
   std::shared_ptr<void> owner;
+  MemoryPlace place = MemoryPlace::kHost;
+  std::shared_ptr<Fence> ready;  // null: the bytes are there
   int64_t made_ns = 0;  // when the job that made it ended, on this machine's monotonic clock; 0: unknown
 
   bool empty() const { return owner == nullptr && bytes == 0; }

@@ -43,6 +43,7 @@
 #include "absl/strings/string_view.h"
 #include "proto/run/run_spec.h"
 #include "schedules/job.h"
+#include "worker/shell/fence.h"
 #include "worker/shell/memory_source.h"
 #include "worker/shell/tensor.h"
 
@@ -74,9 +75,35 @@ SliceBounds SliceOf(int64_t elements, int part, int parts);
 // A slice of a flat float32 tensor that shares its bytes.
 Tensor Slice(const Tensor& flat, int part, int parts);
 
+// A job whose work the device has been given and may not have done yet. As a fence it is reached when the job
+// has ended.
+class LaunchedJob : public Fence {
+ public:
+  struct Figures {
+    int64_t start_ns = 0, end_ns = 0;  // as the device measured them, on this machine's monotonic clock
+    std::optional<double> loss;
+    std::optional<double> gradient_norm;
+  };
+  // Requires that it has been reached.
+  virtual Figures figures() = 0;
+};
+
 class RankCompute {
  public:
   virtual ~RankCompute() = default;
+
+  // Around the calls of one job, on its thread. `beside`: it is the second of an overlapped pair, to be
+  // computed while the other is. EndJob gives what the device still has to do; null, as on the CPU, where the
+  // job has been done when its calls return. Later jobs of the rank may begin at once, and use what this one
+  // makes: the device keeps the order. What the job's calls returned (tensors, loss) is there once the
+  // launched job has been reached.
+  virtual void BeginJob(const Job& job, bool beside) {}
+  virtual std::shared_ptr<LaunchedJob> EndJob() { return nullptr; }
+
+  // The same values in host memory that peers can map, or in the device's; `ready` says when they are there.
+  // Returns the tensor itself where nothing has to move. Any thread.
+  virtual absl::StatusOr<Tensor> ToHost(Tensor tensor) { return tensor; }
+  virtual absl::StatusOr<Tensor> ToDevice(Tensor tensor) { return tensor; }
 
   // Builds stage `stage` with the weights that the run begins with: version 0, or, where it goes on from a
   // checkpoint, the versions there that steps may read. `holds_weights`: this rank is one of the stage's

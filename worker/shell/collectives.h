@@ -1,0 +1,64 @@
+// Collectives among the devices of several processes: sums and gathers that a library of the device's maker
+// does faster than messages between pairs can (NCCL).
+//
+// A group is the ordered set of ranks that reduce together. Its communicator belongs to one epoch of a run:
+// one member makes an id, the control plane brings it to the others, all join. Operations are enqueued and
+// done later, like every work of a device. All members must enqueue the same operations of a group in the
+// same order.
+//
+// Invariants: nothing waits for ever. A member that fails, or does not come within the deadline, fails the
+// group: its communicator is aborted here and what was enqueued ends with a status that names the ranks that
+// are missing or failed.
+// Threads: one at a time.
+#ifndef WEFT_WORKER_SHELL_COLLECTIVES_H_
+#define WEFT_WORKER_SHELL_COLLECTIVES_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "schedules/job.h"
+#include "worker/shell/fence.h"
+#include "worker/shell/tensor.h"
+
+namespace weft {
+
+class CollectiveGroup {
+ public:
+  virtual ~CollectiveGroup() = default;
+
+  // True once all members have joined. Never waits. DeadlineExceeded names the ranks that did not.
+  virtual absl::StatusOr<bool> Joined() = 0;
+
+  // Enqueues, behind `ready` of what is read, and returns when it will be done. Buffers are flat float32 of
+  // the device; `to` is written. Sum of all members' `from`, to all of them (may be in place).
+  virtual absl::StatusOr<std::shared_ptr<Fence>> AllReduce(const Tensor& from, const Tensor& to) = 0;
+  // Member i's slice, `slices[i]` elements, to its place in everybody's `to`; and the sum of slice i of all
+  // members' `from` to member i. The slices follow one another.
+  virtual absl::StatusOr<std::shared_ptr<Fence>> AllGather(const Tensor& slice, const Tensor& to,
+                                                           const std::vector<int64_t>& slices) = 0;
+  virtual absl::StatusOr<std::shared_ptr<Fence>> ReduceScatter(const Tensor& from, const Tensor& slice,
+                                                               const std::vector<int64_t>& slices) = 0;
+
+  // Ends what was enqueued with `cause`, on this member. The others notice.
+  virtual void Abort(const absl::Status& cause) = 0;
+};
+
+class Collectives {
+ public:
+  virtual ~Collectives() = default;
+  // Opaque bytes by which members find each other.
+  virtual absl::StatusOr<std::string> NewGroupId() = 0;
+  // Begins to join; `deadline_ns` (monotonic clock) bounds that, and `operation_ns` each operation.
+  virtual absl::StatusOr<std::unique_ptr<CollectiveGroup>> Join(const std::string& id,
+                                                                const std::vector<Rank>& members, int self,
+                                                                int64_t deadline_ns,
+                                                                int64_t operation_ns) = 0;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_WORKER_SHELL_COLLECTIVES_H_
