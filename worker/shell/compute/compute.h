@@ -201,6 +201,12 @@ class Device {
  public:
   virtual ~Device() = default;
   virtual absl::string_view name() const = 0;
+  // On every thread of the process that runs jobs or moves the device's memory, before it does; cheap when
+  // repeated.
+  virtual void PrepareThread() {}
+  // How many jobs of a rank the device is given before the first of them has ended; 1 where jobs end as they
+  // return.
+  virtual int launch_ahead() const { return 1; }
   // `memory` serves what the rank allocates and outlives it. Reads the data files' headers: NotFound or
   // InvalidArgument naming the file.
   virtual absl::StatusOr<std::unique_ptr<RankCompute>> CreateRank(const RunSpec& run, Rank rank,
@@ -209,6 +215,10 @@ class Device {
 
 // The CPU through LibTorch, one thread a kernel. Call once a process, before other threads use LibTorch.
 std::unique_ptr<Device> CreateCpuDevice();
+
+// A device of the backend's kind (device_backend.h), likewise.
+class DeviceBackend;
+std::unique_ptr<Device> CreateTorchDevice(std::unique_ptr<DeviceBackend> backend);
 
 // Removes what an earlier run may have left of one holder's slice. OK when there is nothing.
 absl::Status DiscardSlice(const std::string& folder, int stage, int part, int parts);

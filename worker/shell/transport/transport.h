@@ -92,6 +92,13 @@ class Transport {
   // Earliest deadline of a want, or INT64_MAX.
   virtual Nanos next_deadline() const = 0;
 
+  // Whether tensors in the device's memory may be offered to the peer; others are brought to host memory
+  // first (RankCompute::ToHost). What may be offered has been reached: `ready` plays no part here.
+  virtual bool CarriesDevice(PeerId peer) const { return false; }
+  // How tensors of the device's memory, or of the host's, get to the peer: "in_place", "cuda_ipc", "tcp", ..;
+  // "" if that is not known.
+  virtual std::string PathTo(PeerId peer, MemoryPlace place) const { return ""; }
+
   // Bytes offered and not yet released by their consumers.
   virtual uint64_t bytes_held() const = 0;
   virtual TransportCounters counters() const = 0;
