@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/console.h"
+#include "client/run_view.h"
 #include "schedules/drawing.h"
 
 namespace weft {
@@ -123,6 +124,7 @@ std::string Progress::RankLine(const RankReport& report) {
     absl::StrAppendFormat(&line, "%s%s %.0f %%", i == 0 ? "; idle for " : ", ", causes[i].second,
                           100 * causes[i].first / wall);
   }
+  if (const std::string gpu = GpuText(report.gpu); !gpu.empty()) absl::StrAppend(&line, "; ", gpu);
   return line;
 }
 

@@ -4,8 +4,10 @@
 #include <map>
 #include <set>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "schedules/drawing.h"
 
 namespace weft {
@@ -85,6 +87,23 @@ std::string RankTable(const std::vector<RankReport>& reports) {
   return table;
 }
 
+std::string GpuText(const std::map<std::string, double>& gpu) {
+  std::vector<std::string> parts;
+  const auto say = [&](const char* name, double factor, absl::string_view unit) {
+    const auto found = gpu.find(name);
+    if (found != gpu.end()) parts.push_back(absl::StrFormat("%.0f %s", factor * found->second, unit));
+  };
+  say("utilization", 100, "% busy");
+  say("temperature_celsius", 1, "\u00b0C");
+  say("power_watts", 1, "W");
+  constexpr absl::string_view kThrottled = "throttled_";
+  for (const auto& [name, value] : gpu) {
+    if (absl::StartsWith(name, kThrottled) && value > 0)
+      parts.push_back(absl::StrCat("throttled (", absl::string_view(name).substr(kThrottled.size()), ")"));
+  }
+  return parts.empty() ? "" : absl::StrCat("GPU ", absl::StrJoin(parts, ", "));
+}
+
 Json RunJson(const RunInfo& run) {
   Json json = {{"run", run.id},
                {"name", run.name},
@@ -111,6 +130,7 @@ Json RunJson(const RunInfo& run) {
     report["peak_bytes"] = r.peak_bytes;
     report["bytes_sent"] = r.bytes_sent;
     report["bytes_received"] = r.bytes_received;
+    if (!r.gpu.empty()) report["gpu"] = r.gpu;
     json["rank_reports"].push_back(std::move(report));
   }
   return json;

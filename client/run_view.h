@@ -3,6 +3,7 @@
 #define WEFT_CLIENT_RUN_VIEW_H_
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,9 @@ std::string RunText(const RunInfo& run, int64_t now_ns);
 
 // What each rank did: busy, idle by cause, peak memory by class. At most 32 ranks.
 std::string RankTable(const std::vector<RankReport>& reports);
+
+// What is known of a rank's GPU, as "GPU 87 % busy, 63 °C, 412 W, throttled (power_cap)"; "" if nothing is.
+std::string GpuText(const std::map<std::string, double>& gpu);
 
 }  // namespace weft
 

@@ -80,6 +80,8 @@ struct RankReport {
   int32_t peak_activations = 0;
   int32_t peak_weight_versions = 0;  // of one stage's weights; 0 for a rank that holds none
   double wall_seconds = 0;
+  // Of the GPU that the rank computes on, as its driver says: utilization, power_watts, ..
+  std::map<std::string, double> gpu;
 };
 struct Report {
   uint64_t run = 0;

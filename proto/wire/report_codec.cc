@@ -49,6 +49,7 @@ void Encode(const RankReport& report, v1::RankReport* out) {
   out->set_peak_activations(report.peak_activations);
   out->set_peak_weight_versions(report.peak_weight_versions);
   out->set_wall_seconds(report.wall_seconds);
+  EncodeMap(report.gpu, out->mutable_gpu());
 }
 
 absl::StatusOr<RankReport> Decode(const v1::RankReport& in) {
@@ -75,6 +76,7 @@ absl::StatusOr<RankReport> Decode(const v1::RankReport& in) {
   if (!std::isfinite(in.wall_seconds()))
     return absl::InvalidArgumentError("report.wall_seconds is not a number");
   report.wall_seconds = in.wall_seconds();
+  WEFT_WIRE_RETURN_IF_ERROR(DecodeMap("report.gpu", in.gpu(), &report.gpu));
   return report;
 }
 

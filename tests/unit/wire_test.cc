@@ -41,6 +41,7 @@ RankReport SomeReport() {
   r.idle_seconds = {{"dependency", 0.25}};
   r.live_bytes = {{"weights", 7}};
   r.left_bytes = {{0, 5}, {65535, 1ll << 33}};
+  r.gpu = {{"utilization", 0.875}, {"temperature_celsius", 63}};
   r.peak_bytes = {{"activations", 1ll << 40}};
   r.bytes_sent = {{"activation", 11}};
   r.bytes_received = {{"input_gradient", 13}};
@@ -55,6 +56,7 @@ void ExpectEqual(const RankReport& a, const RankReport& b) {
   EXPECT_EQ(a.idle_seconds, b.idle_seconds);
   EXPECT_EQ(a.live_bytes, b.live_bytes);
   EXPECT_EQ(a.left_bytes, b.left_bytes);
+  EXPECT_EQ(a.gpu, b.gpu);
   EXPECT_EQ(a.peak_bytes, b.peak_bytes);
   EXPECT_EQ(a.bytes_sent, b.bytes_sent);
   EXPECT_EQ(a.bytes_received, b.bytes_received);

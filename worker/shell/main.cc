@@ -153,7 +153,7 @@ int Serve(const Flags& flags, SignalStop& signals) {
   WorkerLoopOptions options;
   options.spin_microseconds = flags.spin_us;
   WorkerLoop loop(options, *device, **transport, link);
-  absl::StatusOr<std::unique_ptr<WorkerMetrics>> metrics = WorkerMetrics::Start(flags.metrics, &loop);
+  absl::StatusOr<std::unique_ptr<WorkerMetrics>> metrics = WorkerMetrics::Start(flags.metrics, &loop, nullptr);
   if (!metrics.ok()) return Complain(metrics.status(), kBadConfiguration);
   if (*metrics != nullptr)
     std::cerr << "weft-worker: metrics at http://" << (*metrics)->address() << "/metrics\n";

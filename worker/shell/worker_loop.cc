@@ -558,6 +558,7 @@ std::vector<RankReport> WorkerLoop::Reports(int64_t now) {
     r.peak_activations = core_.peak_activations(rank);
     r.peak_weight_versions = core_.peak_weight_versions(rank);
     r.wall_seconds = 1e-9 * static_cast<double>(clock.wall());
+    if (options_.gpu_figures) r.gpu = options_.gpu_figures();
     reports.push_back(std::move(r));
   }
   return reports;

@@ -19,6 +19,7 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -62,6 +63,8 @@ struct WorkerLoopOptions {
   int64_t report_interval_ns = 500'000'000;
   // A thread that waits for messages looks around at least so often.
   int64_t look_interval_ns = 1'000'000'000;
+  // What the device's driver says of it, for reports (GpuMonitor::Latest); empty without a GPU. Never waits.
+  std::function<std::map<std::string, double>()> gpu_figures;
 };
 
 // What /metrics shows; totals since the process started.

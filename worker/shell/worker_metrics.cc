@@ -1,5 +1,7 @@
 #include "worker/shell/worker_metrics.h"
 
+#include <map>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -12,9 +14,10 @@ namespace {
 
 class Exported final : public WorkerMetrics {
  public:
-  Exported(std::string host, WorkerLoop* loop)
+  Exported(std::string host, WorkerLoop* loop, GpuMonitor* gpu)
       : host_(std::move(host)),
         loop_(loop),
+        gpu_(gpu),
         running_(metrics_.AddGauge("weft_worker_busy_with_run", "1 while this process works on a run.")),
         sent_(metrics_.AddCounter("weft_transfers_total", "Tensors moved between processes.",
                                   {{"direction", "sent"}})),
@@ -102,10 +105,24 @@ class Exported final : public WorkerMetrics {
       bytes_sent_[k].RaiseTo(static_cast<double>(s.bytes_sent[k]));
       bytes_received_[k].RaiseTo(static_cast<double>(s.bytes_received[k]));
     }
+    if (gpu_ != nullptr) RefreshGpu();
+  }
+
+  // A figure that the GPU has had once has a series from then on.
+  void RefreshGpu() {
+    for (const auto& [name, value] : gpu_->Latest()) {
+      const auto [gauge, is_new] = gpu_gauges_.try_emplace(name);
+      if (is_new) {
+        gauge->second = metrics_.AddGauge(absl::StrCat("weft_gpu_", name),
+                                          "Of the GPU that this process computes on, as NVML says.");
+      }
+      gauge->second->Set(value);
+    }
   }
 
   const std::string host_;
   WorkerLoop* const loop_;
+  GpuMonitor* const gpu_;
   Metrics metrics_;
   Gauge running_;
   Counter sent_, received_, in_place_;
@@ -116,15 +133,16 @@ class Exported final : public WorkerMetrics {
   std::vector<Counter> busy_, jobs_, idle_;
   std::vector<Gauge> live_, peak_;
   std::vector<Counter> bytes_sent_, bytes_received_;
+  std::map<std::string, std::optional<Gauge>> gpu_gauges_;
   std::unique_ptr<MetricsServer> server_;  // last: stops before what it serves ends
 };
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<WorkerMetrics>> WorkerMetrics::Start(const std::string& address,
-                                                                    WorkerLoop* loop) {
+                                                                    WorkerLoop* loop, GpuMonitor* gpu) {
   if (address.empty()) return std::unique_ptr<WorkerMetrics>();
-  auto exported = std::make_unique<Exported>(address.substr(0, address.rfind(':')), loop);
+  auto exported = std::make_unique<Exported>(address.substr(0, address.rfind(':')), loop, gpu);
   if (absl::Status s = exported->Serve(address); !s.ok()) return s;
   return exported;
 }

@@ -1,4 +1,5 @@
-// What a worker process shows at /metrics: memory by class, busy time by kind, idle time by cause, transfers.
+// What a worker process shows at /metrics: memory by class, busy time by kind, idle time by cause, transfers,
+// and how the GPU is doing where there is one.
 //
 // Figures are read from the loop when somebody asks, so that serving costs nothing in between.
 #ifndef WEFT_WORKER_SHELL_WORKER_METRICS_H_
@@ -8,6 +9,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "worker/shell/gpu_monitor.h"
 #include "worker/shell/worker_loop.h"
 
 namespace weft {
@@ -16,8 +18,10 @@ class WorkerMetrics {
  public:
   virtual ~WorkerMetrics() = default;
 
-  // Serves on `address` (HOST:PORT; port 0 for any); null for an empty address. `loop` outlives it.
-  static absl::StatusOr<std::unique_ptr<WorkerMetrics>> Start(const std::string& address, WorkerLoop* loop);
+  // Serves on `address` (HOST:PORT; port 0 for any); null for an empty address. `loop` and `gpu`, which may
+  // be null, outlive it.
+  static absl::StatusOr<std::unique_ptr<WorkerMetrics>> Start(const std::string& address, WorkerLoop* loop,
+                                                              GpuMonitor* gpu);
 
   // HOST:PORT with the real port.
   virtual std::string address() const = 0;

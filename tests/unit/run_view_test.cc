@@ -1,0 +1,32 @@
+#include "client/run_view.h"
+
+#include "gtest/gtest.h"
+
+namespace weft {
+namespace {
+
+TEST(GpuText, NothingKnown_IsEmpty) { EXPECT_EQ(GpuText({}), ""); }
+
+TEST(GpuText, Figures_AreSaidAsFarAsTheyAreKnown) {
+  EXPECT_EQ(GpuText({{"utilization", 0.871}, {"temperature_celsius", 63}, {"power_watts", 412.4}}),
+            "GPU 87 % busy, 63 \u00b0C, 412 W");
+  EXPECT_EQ(GpuText({{"temperature_celsius", 63}}), "GPU 63 \u00b0C");
+}
+
+TEST(GpuText, Throttling_IsNamedOnlyWhileItIs) {
+  EXPECT_EQ(GpuText({{"utilization", 1}, {"throttled_power_cap", 1}, {"throttled_thermal", 0}}),
+            "GPU 100 % busy, throttled (power_cap)");
+}
+
+TEST(RunJson, RankOnAGpu_HasItsFigures) {
+  RunInfo run;
+  run.reports.resize(2);
+  run.reports[1].rank = 1;
+  run.reports[1].gpu = {{"power_watts", 412.5}};
+  const auto json = RunJson(run);
+  EXPECT_FALSE(json["rank_reports"][0].contains("gpu"));
+  EXPECT_EQ(json["rank_reports"][1]["gpu"]["power_watts"], 412.5);
+}
+
+}  // namespace
+}  // namespace weft
