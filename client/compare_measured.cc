@@ -65,7 +65,8 @@ absl::StatusOr<MeasuredRow> Measure(const RunSpec& run, const CompareOptions& op
   const auto schedule = CheckedScheduleOf(run);
   if (!schedule.ok()) return schedule.status();
   const std::string out = absl::StrCat(folder, "/", FolderOf(ToText(run.schedule)));
-  const auto measured = TrainAndMeasure(run, std::min(options.processes, schedule->ranks), out, signals);
+  const auto measured =
+      TrainAndMeasure(run, std::min(options.processes, schedule->ranks), options.device, out, signals);
   if (options.out.empty()) {
     std::error_code ignored;
     fs::remove_all(out, ignored);  // the weights of many runs are much

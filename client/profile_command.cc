@@ -103,7 +103,7 @@ ExitCode RunProfile(const ProfileOptions& options) {
   const auto scratch = ScratchFolder::Make();
   if (!scratch.ok()) return Fail(kExitFailed, scratch.status().message());
   StopSignals signals;
-  const auto measured = TrainAndMeasure(profiling, 1, **scratch / "profile", &signals);
+  const auto measured = TrainAndMeasure(profiling, 1, options.device, **scratch / "profile", &signals);
   if (measured.status().code() == absl::StatusCode::kCancelled) {
     PrintMessage(measured.status().message());
     return kExitInterrupted;

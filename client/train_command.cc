@@ -70,6 +70,7 @@ ExitCode RunTrain(const TrainOptions& options) {
   local.shown = options.out.empty() ? absl::StrCat("out/", spec->name) : options.out;
   local.out = Absolute(local.shown);
   local.metrics = options.metrics;
+  local.device = options.device;
   absl::Status prepared = KeepCheckpoint(local.out, &local.spec.resume);
   if (local.spec.resume.checkpoint != spec->resume.checkpoint)
     PrintMessage(
