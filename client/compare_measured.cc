@@ -103,6 +103,9 @@ absl::StatusOr<std::vector<MeasuredRow>> MeasureAll(const RunSpec& run, const Co
 ExitCode RunMeasuredCompare(const CompareOptions& options) {
   auto run = ReadRunFile(options.file);
   if (!run.ok()) return Fail(kExitBadConfiguration, run.status().message());
+  if (const absl::Status device = options.device.Check(); !device.ok()) {
+    return Fail(kExitBadConfiguration, device.message());
+  }
   run->train.steps = options.steps;
   std::unique_ptr<ScratchFolder> scratch;
   std::string folder;

@@ -1,6 +1,7 @@
 #include "client/device_flags.h"
 
 #include "absl/strings/str_cat.h"
+#include "worker/shell/compute/device_library.h"
 
 namespace weft {
 
@@ -10,6 +11,11 @@ std::vector<std::string> DeviceFlags::Arguments() const {
   if (!graphs) arguments.push_back("--no-graphs");
   if (nvtx) arguments.push_back("--nvtx");
   return arguments;
+}
+
+absl::Status DeviceFlags::Check() const {
+  const auto choice = ParseDeviceChoice(device);
+  return choice.ok() ? CheckDevice(*choice, DefaultDeviceSearch()) : choice.status();
 }
 
 std::string DeviceSaid(absl::string_view words) {

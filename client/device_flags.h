@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 
 namespace weft {
@@ -16,6 +17,8 @@ struct DeviceFlags {
 
   // As `weft-worker` and `weft train` take them.
   std::vector<std::string> Arguments() const;
+  // Whether a worker process could start with them, as far as that can be known here. FailedPrecondition.
+  absl::Status Check() const;
 };
 
 // What a worker process says of itself on standard error begins so.

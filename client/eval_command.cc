@@ -89,6 +89,9 @@ ExitCode RunEval(const EvalOptions& options) {
   }
   const auto spec = ReadRun(options);
   if (!spec.ok()) return Fail(kExitBadConfiguration, spec.status().message());
+  if (const absl::Status device = options.device.Check(); !device.ok()) {
+    return Fail(kExitBadConfiguration, device.message());
+  }
   const std::string checkpoint =
       options.checkpoint.empty() ? absl::StrCat("out/", spec->name, "/checkpoint") : options.checkpoint;
   signal(SIGPIPE, SIG_IGN);  // the reader of our output may leave; the worker must still be ended

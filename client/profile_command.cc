@@ -99,6 +99,9 @@ Json ProfileOf(const RunSpec& run, const MeasuredRun& measured) {
 ExitCode RunProfile(const ProfileOptions& options) {
   const auto run = ReadRunFile(options.file);
   if (!run.ok()) return Fail(kExitBadConfiguration, run.status().message());
+  if (const absl::Status device = options.device.Check(); !device.ok()) {
+    return Fail(kExitBadConfiguration, device.message());
+  }
   const RunSpec profiling = ProfilingRun(*run, options.steps);
   const auto scratch = ScratchFolder::Make();
   if (!scratch.ok()) return Fail(kExitFailed, scratch.status().message());

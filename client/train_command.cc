@@ -64,6 +64,9 @@ ExitCode RunTrain(const TrainOptions& options) {
     return Fail(kExitUsage, absl::StrCat("--processes ", options.processes, " is more than the ", *ranks,
                                          " ranks of the schedule ", ToText(spec->schedule)));
   }
+  if (const absl::Status device = options.device.Check(); !device.ok()) {
+    return Fail(kExitBadConfiguration, device.message());
+  }
   LocalTrainingOptions local;
   local.spec = *spec;
   local.processes = options.processes > 0 ? options.processes : std::min(*ranks, Cores());

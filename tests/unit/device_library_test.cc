@@ -172,6 +172,16 @@ TEST(CudaLibrary, NotBuilt_SaysWhy) {
                                              HasSubstr("WEFT_CUDA=OFF"), HasSubstr("WEFT_DEVICE_PATH")));
 }
 
+TEST(DeviceCheck, WithoutLoading_FindsWhatIsMissing) {
+  EXPECT_TRUE(CheckDevice({"cpu"}, DeviceSearch()).ok());
+  EXPECT_TRUE(CheckDevice({"auto"}, DeviceSearch()).ok());
+  EXPECT_TRUE(CheckDevice({"refuses"}, TestSearch()).ok());  // only loading it says that
+  EXPECT_THAT(std::string(CheckDevice({"tpu"}, TestSearch()).message()),
+              HasSubstr("libweft_tpu.so is not in"));
+  EXPECT_THAT(std::string(CheckDevice({"cuda", 5}, TestSearch("serves")).message()),
+              StartsWith("--device cuda:5: there is no such GPU"));
+}
+
 TEST(DeviceAuto, WhatIsMissing_IsToldAndTheCpuTaken) {
   const auto loaded = LoadDevice({"auto"}, {}, TestSearch());
   ASSERT_TRUE(loaded.ok()) << loaded.status();

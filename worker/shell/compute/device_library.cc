@@ -49,6 +49,15 @@ absl::StatusOr<std::string> FindLibrary(const std::string& kind, const DeviceSea
       "where nvcc is, or name the folder that has the library in WEFT_DEVICE_PATH"));
 }
 
+// The library, where the machine could serve it.
+absl::StatusOr<std::string> Find(const std::string& kind, int index, const DeviceSearch& search) {
+  if (kind == "cuda") {
+    const absl::Status driver = CheckCudaDriver(search, index);
+    if (!driver.ok()) return driver;
+  }
+  return FindLibrary(kind, search);
+}
+
 // What to do about a library that the dynamic linker refused.
 std::string Advice(const std::string& kind, absl::string_view error) {
   if (absl::StrContains(error, "undefined symbol")) {
@@ -67,7 +76,7 @@ std::string Advice(const std::string& kind, absl::string_view error) {
 absl::StatusOr<std::unique_ptr<DeviceBackend>> LoadBackend(const std::string& kind,
                                                            const DeviceOptions& options,
                                                            const DeviceSearch& search) {
-  const absl::StatusOr<std::string> path = FindLibrary(kind, search);
+  const absl::StatusOr<std::string> path = Find(kind, options.index, search);
   if (!path.ok()) return path.status();
   // Global: what LibTorch's own libraries load later must find what came with this one. It is never closed,
   // since it registers with LibTorch what it brings.
@@ -95,14 +104,12 @@ absl::StatusOr<std::unique_ptr<DeviceBackend>> LoadBackend(const std::string& ki
   return backend;
 }
 
-// Checks what can be known without the library, too.
-absl::StatusOr<std::unique_ptr<DeviceBackend>> LoadKind(const std::string& kind, const DeviceOptions& options,
-                                                        const DeviceSearch& search) {
-  if (kind == "cuda") {
-    const absl::Status driver = CheckCudaDriver(search, options.index);
-    if (!driver.ok()) return driver;
-  }
-  return LoadBackend(kind, options, search);
+// With the flag that it is about.
+absl::Status OfChoice(const DeviceChoice& choice, const absl::Status& status) {
+  if (status.ok()) return status;
+  return absl::Status(status.code(), absl::StrCat("--device ", choice.kind,
+                                                  choice.index < 0 ? "" : absl::StrCat(":", choice.index),
+                                                  ": ", status.message()));
 }
 
 }  // namespace
@@ -137,13 +144,18 @@ DeviceSearch DefaultDeviceSearch() {
   return search;
 }
 
+absl::Status CheckDevice(const DeviceChoice& choice, const DeviceSearch& search) {
+  if (choice.kind == "cpu" || choice.kind == "auto") return absl::OkStatus();
+  return OfChoice(choice, Find(choice.kind, choice.index, search).status());
+}
+
 absl::StatusOr<LoadedDevice> LoadDevice(const DeviceChoice& choice, DeviceOptions options,
                                         const DeviceSearch& search) {
   LoadedDevice loaded;
   if (choice.kind == "cpu") return loaded;
   options.index = choice.index;
   const bool any = choice.kind == "auto";
-  auto backend = LoadKind(any ? "cuda" : choice.kind, options, search);
+  auto backend = LoadBackend(any ? "cuda" : choice.kind, options, search);
   if (backend.ok()) {
     loaded.backend = *std::move(backend);
     loaded.told = absl::StrCat("device ", loaded.backend->name(), " (", loaded.backend->uuid(), ")");
@@ -153,10 +165,7 @@ absl::StatusOr<LoadedDevice> LoadDevice(const DeviceChoice& choice, DeviceOption
     loaded.told = absl::StrCat("device cpu, because ", backend.status().message());
     return loaded;
   }
-  return absl::Status(
-      backend.status().code(),
-      absl::StrCat("--device ", choice.kind, choice.index < 0 ? "" : absl::StrCat(":", choice.index), ": ",
-                   backend.status().message()));
+  return OfChoice(choice, backend.status());
 }
 
 }  // namespace weft

@@ -49,6 +49,10 @@ struct LoadedDevice {
 absl::StatusOr<LoadedDevice> LoadDevice(const DeviceChoice& choice, DeviceOptions options,
                                         const DeviceSearch& search);
 
+// What can be known without loading the library: that it and, for `cuda`, the driver are there. OK for `cpu`
+// and `auto`. Failure as LoadDevice's.
+absl::Status CheckDevice(const DeviceChoice& choice, const DeviceSearch& search);
+
 // What LoadDevice asks of a machine before it loads libweft_cuda. Keeps the driver's library loaded.
 absl::Status CheckCudaDriver(const DeviceSearch& search, int index);
 
