@@ -11,6 +11,7 @@
 #   weft_device_library(NAME [FOLDER DIR] [EXPORTS SYMBOL ..] SRCS .. DEPS ..)
 #     a device of its own kind as a shared library libNAME.so that weft-worker loads (worker/shell/compute/device_backend.h), in
 #     lib/ beside bin/. It exports its entry and nothing else, whatever it is made of.
+#     The target weft_devices builds all that lie there.
 #   weft_exact_arithmetic(FILE ..)   sources, C++ or CUDA, whose results must not depend on contraction to fused multiply-adds
 
 set(WEFT_CUDA AUTO CACHE STRING "Build the GPU library libweft_cuda.so: AUTO (where nvcc is), ON or OFF")
@@ -87,19 +88,22 @@ if(WEFT_CUDA_FOUND)
     -Wl,--pop-state ${WEFT_CUDA_RUNTIME})
   target_link_options(weft_third_cuda INTERFACE -Wl,--allow-shlib-undefined)
   # Where the libraries are that it needs then: what setup.sh fetched, and the toolkit.
-  foreach(folder ${WEFT_DEPS}/cuda/cusparselt/lib ${WEFT_DEPS}/cuda/nvshmem/lib ${WEFT_CUDA_ROOT}/lib64)
-    target_link_options(weft_third_cuda INTERFACE -Wl,-rpath,${folder})
+  foreach(part cudnn nccl cusparselt nvshmem)
+    target_link_options(weft_third_cuda INTERFACE -Wl,-rpath,${WEFT_DEPS}/cuda/${part}/lib)
   endforeach()
+  target_link_options(weft_third_cuda INTERFACE -Wl,-rpath,${WEFT_CUDA_ROOT}/lib64)
 else()
   message(STATUS "GPU library: not built, because ${weft_cuda_reason}")
 endif()
 
+add_custom_target(weft_devices)
 function(weft_device_library name)
   cmake_parse_arguments(A "" "FOLDER" "SRCS;DEPS;EXPORTS" ${ARGN})
+  add_library(${name} SHARED ${A_SRCS})
   if(NOT A_FOLDER)
     set(A_FOLDER ${CMAKE_BINARY_DIR}/lib)
+    add_dependencies(weft_devices ${name})
   endif()
-  add_library(${name} SHARED ${A_SRCS})
   target_link_libraries(${name} PRIVATE weft_flags weft_device_version ${A_DEPS})
   # The static libraries that it is made of would export what they have, and the worker has copies of its own.
   set(symbols weft_device_backend ${A_EXPORTS})
@@ -114,7 +118,6 @@ function(weft_device_library name)
     CXX_VISIBILITY_PRESET hidden CUDA_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON LINK_DEPENDS ${exports})
   # The entry is C in its name alone: both sides are C++ of one build.
   target_compile_options(${name} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,Clang>:-Wno-return-type-c-linkage>)
-  set_property(GLOBAL APPEND PROPERTY WEFT_DEVICE_LIBRARIES ${name})
 endfunction()
 
 function(weft_exact_arithmetic)
