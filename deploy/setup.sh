@@ -10,7 +10,7 @@ packages=(
   g++ clang clang-tidy clang-format cmake ninja-build ccache pkg-config make git
   libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc libabsl-dev
   prometheus-cpp-dev libcpp-httplib-dev libyaml-cpp-dev nlohmann-json3-dev libcli11-dev libmuparser-dev
-  zlib1g-dev libgtest-dev libgmock-dev libbenchmark-dev python3 python3-pip prometheus curl patchelf
+  zlib1g-dev libgtest-dev libgmock-dev libbenchmark-dev python3 python3-pip prometheus curl patchelf busybox-static
 )
 wheels=(torch==2.11.0 libucx-cu13==1.22.0 nvidia-cuda-runtime==13.0.96 nvidia-cuda-cupti==13.0.85)
 deps=build/deps
@@ -70,7 +70,18 @@ for wheel in glob.glob(os.path.join(scratch, "*.whl")):
                 if n.startswith(("torch/include/", "torch/lib/", "libucx/", "libucx_cu13.libs/", "nvidia/"))
                 and not n.endswith((".py", ".pyc")) and "libtorch_python" not in n]
         z.extractall(os.path.join(scratch, "x"), keep)
+        for n in z.namelist():
+            if ".dist-info/" in n and os.path.basename(n).lower().startswith(("licen", "notice")):
+                terms = os.path.join(scratch, "x", "licenses", n.split("-")[0] + "." + os.path.basename(n))
+                os.makedirs(os.path.dirname(terms), exist_ok=True)
+                with open(terms, "wb") as f:
+                    f.write(z.read(n))
 PY
+}
+
+# Those of what `make bundle` packs have to go with it.
+keep_licenses() {
+  if [[ -d "$scratch/x/licenses" ]]; then mkdir -p "$deps/licenses" && cp "$scratch"/x/licenses/* "$deps/licenses/"; fi
 }
 
 if [[ "$(cat "$stamp" 2>/dev/null)" != "${wheels[*]}" ]]; then
@@ -80,6 +91,7 @@ if [[ "$(cat "$stamp" 2>/dev/null)" != "${wheels[*]}" ]]; then
   mv "$scratch/x/libucx" "$deps/ucx"
   [[ ! -d "$scratch/x/libucx_cu13.libs" ]] || mv "$scratch/x/libucx_cu13.libs" "$deps/libucx_cu13.libs"
   mv "$scratch/x/nvidia" "$deps/cuda"
+  keep_licenses
   rm -rf "$scratch"
   printf '%s' "${wheels[*]}" >"$stamp"
   say "dependencies are in $deps ($(du -sh "$deps" | cut -f1))"
@@ -97,6 +109,7 @@ if [[ "${WEFT_CUDA:-AUTO}" != OFF && -n "$nvcc" ]] && "$nvcc" --version | grep -
   if ((${#lacking[@]})) && [[ "$(cat "$gpu_stamp" 2>/dev/null)" != "${lacking[*]}" ]]; then
     fetch 3072 "${lacking[@]}"
     (cd "$scratch/x/nvidia" && find . -name 'lib*.so.*' -exec install -D -m 644 {} "$OLDPWD/$deps/cuda/{}" \;)
+    keep_licenses
     rm -rf "$scratch"
     printf '%s' "${lacking[*]}" >"$gpu_stamp"
     say "the GPU library's dependencies are in $deps/cuda ($(du -sh "$deps/cuda" | cut -f1))"
