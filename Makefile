@@ -2,8 +2,10 @@
 PRESET ?= release
 JOBS ?= $(shell nproc)
 BUILD := build/$(PRESET)
+# The GPU library: AUTO (where nvcc is), ON or OFF; deploy/setup.sh reads it too.
+export WEFT_CUDA ?= AUTO
 
-.PHONY: help setup build run test bench checks asan tsan tidy thread-safety format clean
+.PHONY: help setup build run test bench bundle checks asan tsan tidy thread-safety format clean
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
@@ -11,7 +13,8 @@ setup: ## Install what the build needs (Debian packages by name, LibTorch and UC
 	@deploy/setup.sh
 
 build: setup ## Compile everything into build/release (PRESET=debug|asan|tsan|tidy|thread-safety for another)
-	@cmake --preset $(PRESET) $(CMAKE_FLAGS) >/dev/null || cmake --preset $(PRESET) $(CMAKE_FLAGS)
+	@cmake --preset $(PRESET) -DWEFT_CUDA=$(WEFT_CUDA) $(CMAKE_FLAGS) >build/configure.log || { cat build/configure.log; exit 1; }
+	@sed -n 's/^-- GPU library/GPU library/p' build/configure.log
 	@cmake --build --preset $(PRESET) -j $(JOBS)
 
 run: build ## Train a GPT on real text: 4 worker processes, looped pipelines, 2 groups of 2 ranks
@@ -22,6 +25,9 @@ test: build ## Run all tests
 
 bench: build ## Run the benchmarks and print their figures
 	@tests/bench/run.sh $(BUILD)
+
+bundle: build ## Pack a folder that runs on any Linux machine with LibTorch into build/weft-VERSION-linux-x86_64.tar.xz
+	@deploy/bundle.sh $(BUILD)
 
 checks: ## All that follow in turn: tsan, asan, thread-safety, tidy (an hour or more on 2 cores)
 	@for check in tsan asan thread-safety tidy; do $(MAKE) --no-print-directory $$check || exit 1; done

@@ -14,6 +14,7 @@
 #include "proto/run/byte_size.h"
 #include "proto/run/unknown_name.h"
 #include "schedules/families.h"
+#include "worker/shell/compute/device_library.h"
 
 namespace weft {
 namespace {
@@ -80,6 +81,24 @@ void AddNumber(CLI::App& app, const std::string& name, double& target, bool byte
          },
          help)
       ->type_name(type);
+}
+
+// Of the commands that start worker processes. Those that they are for, to say what else they need.
+std::vector<CLI::Option*> AddDevice(CLI::App& app, DeviceFlags& o) {
+  CLI::Option* device =
+      app.add_option(
+             "--device", o.device,
+             "Device that the worker processes compute on: cpu (default), cuda, cuda:1, or auto: a GPU "
+             "if there is one that works (docs/guide/gpu.md)")
+          ->check([](const std::string& text) {
+            const auto choice = ParseDeviceChoice(text);
+            return choice.ok() ? std::string() : std::string(choice.status().message());
+          })
+          ->type_name("DEVICE");
+  CLI::Option* graphs = app.add_flag(
+      "!--no-graphs", o.graphs, "Give a GPU each kernel by itself instead of whole passes as CUDA graphs");
+  CLI::Option* nvtx = app.add_flag("--nvtx", o.nvtx, "Mark each job for a GPU's profiler (Nsight Systems)");
+  return {device, graphs, nvtx};
 }
 
 CLI::App* AddSimulate(CLI::App& app, SimulateOptions& o) {
@@ -194,6 +213,7 @@ CLI::App* AddCompare(CLI::App& app, CompareOptions& o) {
                   "Of --measure: keep each training's results in a folder here (default: none)")
       ->needs(measure)
       ->type_name("DIR");
+  for (CLI::Option* option : AddDevice(*sub, o.device)) option->needs(measure);
   for (const char* predicts : {"--memory", "--profile", "--flops", "--bandwidth", "--latency", "--workers"}) {
     measure->excludes(predicts);
   }
@@ -212,6 +232,7 @@ CLI::App* AddProfile(CLI::App& app, ProfileOptions& o) {
   sub->add_option("--steps", o.steps, "Steps that are trained for it (default 6); the first is not counted")
       ->check(CLI::Range(2, kSizeMost))
       ->type_name("T");
+  AddDevice(*sub, o.device);
   sub->footer(
       "\nEach layer's times and bytes for one micro-batch, for weft simulate --profile and weft compare "
       "--profile\n(docs/guide/profile.md). One process, so that nothing else runs beside a job.");
@@ -239,6 +260,7 @@ CLI::App* AddTrain(CLI::App& app, TrainOptions& o) {
   sub->add_option("--resume", o.resume,
                   "Go on from this checkpoint of the same run file, as in out/NAME/checkpoint")
       ->type_name("DIR");
+  AddDevice(*sub, o.device);
   sub->footer(
       "\nCtrl-C stops all processes. What is written is listed at the end and in docs/guide/outputs.md.");
   return sub;
@@ -262,6 +284,7 @@ CLI::App* AddEval(CLI::App& app, EvalOptions& o) {
          "-o,--output", [&o](const std::string& form) { o.json = form == "json"; }, "table (default) or json")
       ->check(CLI::IsMember({"table", "json"}))
       ->type_name("FORM");
+  AddDevice(*sub, o.device);
   sub->footer("\nEach sample counts once; batch norms use their running averages, and nothing is dropped.");
   return sub;
 }

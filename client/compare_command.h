@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "client/console.h"
+#include "client/device_flags.h"
 
 namespace weft {
 
@@ -25,7 +26,8 @@ struct CompareOptions {
       schedules;  // each one or several, as SplitSchedules (measured_schedules.h) takes them; empty for a set
   int steps = 6;
   int processes = 0;  // at most; 0: as `weft train` chooses
-  std::string out;    // folder that keeps each run's results; empty for none
+  DeviceFlags device;
+  std::string out;  // folder that keeps each run's results; empty for none
 };
 
 ExitCode RunCompare(const CompareOptions& options);

@@ -65,7 +65,8 @@ absl::StatusOr<MeasuredRow> Measure(const RunSpec& run, const CompareOptions& op
   const auto schedule = CheckedScheduleOf(run);
   if (!schedule.ok()) return schedule.status();
   const std::string out = absl::StrCat(folder, "/", FolderOf(ToText(run.schedule)));
-  const auto measured = TrainAndMeasure(run, std::min(options.processes, schedule->ranks), out, signals);
+  const auto measured =
+      TrainAndMeasure(run, std::min(options.processes, schedule->ranks), options.device, out, signals);
   if (options.out.empty()) {
     std::error_code ignored;
     fs::remove_all(out, ignored);  // the weights of many runs are much
@@ -102,6 +103,9 @@ absl::StatusOr<std::vector<MeasuredRow>> MeasureAll(const RunSpec& run, const Co
 ExitCode RunMeasuredCompare(const CompareOptions& options) {
   auto run = ReadRunFile(options.file);
   if (!run.ok()) return Fail(kExitBadConfiguration, run.status().message());
+  if (const absl::Status device = options.device.Check(); !device.ok()) {
+    return Fail(kExitBadConfiguration, device.message());
+  }
   run->train.steps = options.steps;
   std::unique_ptr<ScratchFolder> scratch;
   std::string folder;

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <filesystem>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -88,11 +89,16 @@ ExitCode RunEval(const EvalOptions& options) {
   }
   const auto spec = ReadRun(options);
   if (!spec.ok()) return Fail(kExitBadConfiguration, spec.status().message());
+  if (const absl::Status device = options.device.Check(); !device.ok()) {
+    return Fail(kExitBadConfiguration, device.message());
+  }
   const std::string checkpoint =
       options.checkpoint.empty() ? absl::StrCat("out/", spec->name, "/checkpoint") : options.checkpoint;
   signal(SIGPIPE, SIG_IGN);  // the reader of our output may leave; the worker must still be ended
   WorkerTask task;
-  const absl::Status started = task.Start("--evaluate", *spec, {"--checkpoint", Absolute(checkpoint)});
+  std::vector<std::string> arguments = options.device.Arguments();
+  arguments.insert(arguments.end(), {"--checkpoint", Absolute(checkpoint)});
+  const absl::Status started = task.Start("--evaluate", *spec, arguments);
   if (!started.ok()) return Fail(kExitFailed, started.message());
   Json latest;
   Counter counter(ProgressWanted());
@@ -101,7 +107,10 @@ ExitCode RunEval(const EvalOptions& options) {
         latest = line;
         return absl::OkStatus();
       },
-      [&] { counter.Show(latest); });
+      [&] {
+        if (const std::string device = task.TakeDevice(); !device.empty()) PrintMessage(device);
+        counter.Show(latest);
+      });
   counter.Clear();
   if (ended.code() == absl::StatusCode::kCancelled) return Fail(kExitInterrupted, ended.message());
   if (!ended.ok()) {

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "client/console.h"
+#include "client/device_flags.h"
 
 namespace weft {
 
@@ -13,6 +14,7 @@ struct EvalOptions {
   std::string checkpoint;  // "" means out/NAME/checkpoint, NAME the run's name
   // Files that replace the run file's data; "" for those.
   std::string images, labels, cifar10, text;
+  DeviceFlags device;
   bool json = false;
 };
 

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "client/progress.h"
 #include "client/run_recorder.h"
 #include "client/scratch_folder.h"
@@ -60,6 +61,7 @@ class LocalTraining {
     const absl::Status ended = Watch();
     progress_.Clear();
     if (ended.code() == absl::StatusCode::kCancelled) return Interrupted(ended);
+    if (ended.code() == absl::StatusCode::kInvalidArgument) return Refused(ended);
     if (!ended.ok()) return Failed(ended);
     return Finished();
   }
@@ -67,7 +69,8 @@ class LocalTraining {
  private:
   absl::Status Start();
   absl::Status StartServer();
-  // Until the run ends. Cancelled for a stop signal.
+  // Until the run ends. Cancelled for a stop signal; InvalidArgument where the worker processes cannot start
+  // as they were told to, in the words of one of them.
   absl::Status Watch();
   void Wait();
   absl::Status LogSteps();
@@ -77,6 +80,7 @@ class LocalTraining {
 
   ExitCode Finished();
   ExitCode Failed(const absl::Status& status);
+  ExitCode Refused(const absl::Status& status);
   ExitCode Interrupted(const absl::Status& status);
   TrainResults Results() const;
 
@@ -140,7 +144,8 @@ absl::Status LocalTraining::Start() {
   request.output = options_.out;
   const auto run = server_->Submit(request);
   if (!run.ok()) return run.status();
-  return workers_.Start(options_.processes, server_->addresses()[0], worker_metrics_);
+  return workers_.Start(options_.processes, server_->addresses()[0], options_.device.Arguments(),
+                        worker_metrics_);
 }
 
 void LocalTraining::Wait() {
@@ -198,7 +203,16 @@ absl::Status LocalTraining::Watch() {
     Wait();
     const int signal = signals_.Take();
     if (signal != 0) return absl::CancelledError(absl::StrCat("stopped by SIG", sigabbrev_np(signal)));
-    for (const auto& ended : workers_.Poll()) server_->WorkerExited(ended.pid, ended.how);
+    for (const auto& ended : workers_.Poll()) {
+      if (ended.code == kExitBadConfiguration && run.state <= RunState::kWaiting) {
+        return absl::InvalidArgumentError(absl::StripPrefix(ended.said, kWorkerSays));
+      }
+      server_->WorkerExited(ended.pid, ended.how);
+    }
+    for (const std::string& device : workers_.TakeDevices()) {
+      progress_.Clear();
+      PrintMessage(device);
+    }
     // The coordinator fails the run then, and says why better than this could.
     if (workers_.any_running()) {
       all_gone = 0;
@@ -247,6 +261,12 @@ ExitCode LocalTraining::Failed(const absl::Status& status) {
   PrintMessage(absl::StrCat("the run failed after ", log_.seconds().size(), " of ",
                             options_.spec.steps_to_make(), " steps: ", status.message()));
   return kExitFailed;
+}
+
+ExitCode LocalTraining::Refused(const absl::Status& status) {
+  server_->Stop("the worker processes could not start");
+  workers_.Stop(kStopGrace, &signals_);
+  return Fail(kExitBadConfiguration, status.message());
 }
 
 ExitCode LocalTraining::Interrupted(const absl::Status& status) {

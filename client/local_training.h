@@ -7,6 +7,7 @@
 #include <string>
 
 #include "client/console.h"
+#include "client/device_flags.h"
 #include "proto/run/run_spec.h"
 
 namespace weft {
@@ -17,6 +18,7 @@ struct LocalTrainingOptions {
   std::string out;      // absolute; prepared
   std::string shown;    // `out` as the user wrote it, for messages
   std::string metrics;  // HOST:PORT, "" for none
+  DeviceFlags device;
 };
 
 // On the main thread, before any other thread exists.

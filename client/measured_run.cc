@@ -68,8 +68,8 @@ absl::StatusOr<Json> ReadSummary(const std::string& path) {
 
 }  // namespace
 
-absl::StatusOr<MeasuredRun> TrainAndMeasure(const RunSpec& run, int processes, const std::string& folder,
-                                            StopSignals* signals) {
+absl::StatusOr<MeasuredRun> TrainAndMeasure(const RunSpec& run, int processes, const DeviceFlags& device,
+                                            const std::string& folder, StopSignals* signals) {
   std::error_code error;
   fs::create_directories(folder, error);
   const std::string file = folder + "/run.yaml";
@@ -81,6 +81,8 @@ absl::StatusOr<MeasuredRun> TrainAndMeasure(const RunSpec& run, int processes, c
   if (!program.ok()) return program.status();
   std::vector<std::string> words = {*program, "train", file, "--out", folder};
   if (processes > 0) words.insert(words.end(), {"--processes", absl::StrCat(processes)});
+  const std::vector<std::string> on = device.Arguments();
+  words.insert(words.end(), on.begin(), on.end());
   auto child = ChildProcess::Start(words, ChildProcess::Output::kCaptured);
   if (!child.ok()) return child.status();
   if (const int signal = AwaitEnd(**child, signals); signal != 0) {

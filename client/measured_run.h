@@ -8,16 +8,18 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "client/device_flags.h"
 #include "client/measured_schedules.h"
 #include "client/stop_signals.h"
 #include "proto/run/run_spec.h"
 
 namespace weft {
 
-// Trains the run with its results in `folder`, which is made. `processes` 0: as `weft train` chooses.
+// Trains the run on that device with its results in `folder`, which is made. `processes` 0: as `weft train`
+// chooses.
 // Cancelled for a stop signal, with its name; else FailedPrecondition with what the program said last.
-absl::StatusOr<MeasuredRun> TrainAndMeasure(const RunSpec& run, int processes, const std::string& folder,
-                                            StopSignals* signals);
+absl::StatusOr<MeasuredRun> TrainAndMeasure(const RunSpec& run, int processes, const DeviceFlags& device,
+                                            const std::string& folder, StopSignals* signals);
 
 }  // namespace weft
 

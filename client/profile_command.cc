@@ -99,11 +99,14 @@ Json ProfileOf(const RunSpec& run, const MeasuredRun& measured) {
 ExitCode RunProfile(const ProfileOptions& options) {
   const auto run = ReadRunFile(options.file);
   if (!run.ok()) return Fail(kExitBadConfiguration, run.status().message());
+  if (const absl::Status device = options.device.Check(); !device.ok()) {
+    return Fail(kExitBadConfiguration, device.message());
+  }
   const RunSpec profiling = ProfilingRun(*run, options.steps);
   const auto scratch = ScratchFolder::Make();
   if (!scratch.ok()) return Fail(kExitFailed, scratch.status().message());
   StopSignals signals;
-  const auto measured = TrainAndMeasure(profiling, 1, **scratch / "profile", &signals);
+  const auto measured = TrainAndMeasure(profiling, 1, options.device, **scratch / "profile", &signals);
   if (measured.status().code() == absl::StatusCode::kCancelled) {
     PrintMessage(measured.status().message());
     return kExitInterrupted;

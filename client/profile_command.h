@@ -6,6 +6,7 @@
 #include <string>
 
 #include "client/console.h"
+#include "client/device_flags.h"
 #include "client/measured_schedules.h"
 #include "nlohmann/json.hpp"
 #include "proto/run/run_spec.h"
@@ -13,8 +14,9 @@
 namespace weft {
 
 struct ProfileOptions {
-  std::string file;    // the run file; its data must be there
-  int steps = 6;       // that are trained; the first one is not counted
+  std::string file;  // the run file; its data must be there
+  int steps = 6;     // that are trained; the first one is not counted
+  DeviceFlags device;
   std::string output;  // the profile's file; empty for standard output
 };
 

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "client/progress.h"
@@ -22,7 +23,9 @@ class ReferenceTraining {
       : options_(options), log_(options.out), progress_(ProgressWanted()) {}
 
   ExitCode Run() {
-    const absl::Status started = task_.Start("--reference", options_.spec, {"--out", options_.out});
+    std::vector<std::string> arguments = options_.device.Arguments();
+    arguments.insert(arguments.end(), {"--out", options_.out});
+    const absl::Status started = task_.Start("--reference", options_.spec, arguments);
     if (!started.ok()) return Fail(kExitFailed, started.message());
     const absl::Status ended = task_.Watch([this](const nlohmann::json& line) { return TakeStep(line); },
                                            [this] { ShowProgress(); });
@@ -57,6 +60,10 @@ class ReferenceTraining {
   }
 
   void ShowProgress() {
+    if (const std::string device = task_.TakeDevice(); !device.empty()) {
+      progress_.Clear();
+      PrintMessage(device);
+    }
     ProgressState state{options_.spec.name, "the reference starts", options_.spec.train.steps};
     state.steps_done = static_cast<int>(log_.seconds().size());
     state.loss = log_.last_loss();

@@ -64,12 +64,16 @@ ExitCode RunTrain(const TrainOptions& options) {
     return Fail(kExitUsage, absl::StrCat("--processes ", options.processes, " is more than the ", *ranks,
                                          " ranks of the schedule ", ToText(spec->schedule)));
   }
+  if (const absl::Status device = options.device.Check(); !device.ok()) {
+    return Fail(kExitBadConfiguration, device.message());
+  }
   LocalTrainingOptions local;
   local.spec = *spec;
   local.processes = options.processes > 0 ? options.processes : std::min(*ranks, Cores());
   local.shown = options.out.empty() ? absl::StrCat("out/", spec->name) : options.out;
   local.out = Absolute(local.shown);
   local.metrics = options.metrics;
+  local.device = options.device;
   absl::Status prepared = KeepCheckpoint(local.out, &local.spec.resume);
   if (local.spec.resume.checkpoint != spec->resume.checkpoint)
     PrintMessage(

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "client/console.h"
+#include "client/device_flags.h"
 
 namespace weft {
 
@@ -14,7 +15,8 @@ struct TrainOptions {
   std::string out;      // "" means out/NAME, NAME the run's name
   std::string metrics;  // HOST:PORT of the coordinator's metrics, "" for none
   bool reference = false;
-  int until = 0;       // stop after that many of the file's steps; 0: make all
+  int until = 0;  // stop after that many of the file's steps; 0: make all
+  DeviceFlags device;
   std::string resume;  // go on from this checkpoint's folder; "" to begin
 };
 

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "client/device_flags.h"
 
 namespace weft {
 namespace {
@@ -16,12 +17,13 @@ using Clock = std::chrono::steady_clock;
 
 std::string LastLine(absl::string_view text) {
   const std::vector<absl::string_view> lines = absl::StrSplit(text, '\n', absl::SkipWhitespace());
-  return lines.empty() ? "" : std::string(lines.back().substr(0, 500));
+  return lines.empty() ? "" : std::string(lines.back().substr(0, 2000));
 }
 
 }  // namespace
 
 absl::Status WorkerProcesses::Start(int count, const std::string& coordinator,
+                                    const std::vector<std::string>& further_arguments,
                                     const std::function<std::string(int)>& metrics) {
   const auto program = SiblingProgram("weft-worker");
   if (!program.ok()) return program.status();
@@ -29,11 +31,13 @@ absl::Status WorkerProcesses::Start(int count, const std::string& coordinator,
     std::vector<std::string> command = {
         *program, "--coordinator",           coordinator, "--process", absl::StrCat(i),
         "--name", absl::StrCat("worker-", i)};
+    command.insert(command.end(), further_arguments.begin(), further_arguments.end());
     if (metrics) command.insert(command.end(), {"--metrics", metrics(i)});
     auto process = ChildProcess::Start(command, ChildProcess::Output::kJoinsError);
     if (!process.ok()) return process.status();
     processes_.push_back(*std::move(process));
     told_.push_back(false);
+    device_told_.push_back(false);
   }
   return absl::OkStatus();
 }
@@ -50,9 +54,21 @@ std::vector<WorkerProcesses::Ended> WorkerProcesses::Poll() {
     if (!process.ended() || told_[i]) continue;
     told_[i] = true;
     const std::string words = LastLine(process.last_words());
-    ended.push_back({process.pid(), absl::StrCat(process.Ending(), words.empty() ? "" : ": ", words)});
+    ended.push_back({process.pid(), process.code(), words,
+                     absl::StrCat(process.Ending(), words.empty() ? "" : ": ", words)});
   }
   return ended;
+}
+
+std::vector<std::string> WorkerProcesses::TakeDevices() {
+  std::vector<std::string> taken;
+  for (size_t i = 0; i < processes_.size(); ++i) {
+    if (device_told_[i]) continue;
+    const std::string device = DeviceSaid(processes_[i]->last_words());
+    device_told_[i] = !device.empty();
+    if (device_told_[i] && devices_.insert(device).second) taken.push_back(device);
+  }
+  return taken;
 }
 
 bool WorkerProcesses::any_running() const {

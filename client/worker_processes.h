@@ -9,6 +9,7 @@
 
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -21,8 +22,10 @@ namespace weft {
 class WorkerProcesses {
  public:
   // Starts `count` times the program `weft-worker` that lies beside this one. NotFound, ResourceExhausted.
-  // `metrics`: where process i serves its metrics, HOST:PORT; empty for nowhere.
+  // `further_arguments` go to each. `metrics`: where process i serves its metrics, HOST:PORT; empty for
+  // nowhere.
   absl::Status Start(int count, const std::string& coordinator,
+                     const std::vector<std::string>& further_arguments = {},
                      const std::function<std::string(int)>& metrics = nullptr);
 
   // See ChildProcess.
@@ -30,11 +33,15 @@ class WorkerProcesses {
 
   struct Ended {
     pid_t pid;
-    std::string how;  // "was killed by SIGKILL", "exited with code 1: cannot read .."
+    int code;          // of exit; -1 if a signal ended it
+    std::string said;  // its last line on standard error
+    std::string how;   // "was killed by SIGKILL", "exited with code 1: cannot read .."
   };
   // Those that ended since the last call.
   std::vector<Ended> Poll();
   bool any_running() const;
+  // What processes said of their devices since the last call; of what several say alike, the first.
+  std::vector<std::string> TakeDevices();
 
   // Waits until all have ended, at most that long.
   void WaitForEnd(double seconds);
@@ -51,6 +58,8 @@ class WorkerProcesses {
 
   std::vector<std::unique_ptr<ChildProcess>> processes_;
   std::vector<bool> told_;  // of which Poll has told the end
+  std::vector<bool> device_told_;
+  std::set<std::string> devices_;  // that TakeDevices has given
 };
 
 }  // namespace weft

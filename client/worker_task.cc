@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/device_flags.h"
 
 namespace weft {
 
@@ -64,6 +65,13 @@ absl::Status WorkerTask::TakeLines(const std::function<absl::Status(const nlohma
   }
   lines_.erase(0, begin);
   return status;
+}
+
+std::string WorkerTask::TakeDevice() {
+  if (device_taken_) return "";
+  const std::string device = DeviceSaid(process_->last_words());
+  device_taken_ = !device.empty();
+  return device;
 }
 
 void WorkerTask::PrintLastWords() {

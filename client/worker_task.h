@@ -33,6 +33,8 @@ class WorkerTask {
                      const std::function<void()>& on_wait);
 
   void PrintLastWords();
+  // What the process said of its device, once; else empty.
+  std::string TakeDevice();
   // The exit code of the process; -1 if it has none.
   int code() const { return process_ == nullptr ? -1 : process_->code(); }
 
@@ -43,6 +45,7 @@ class WorkerTask {
   std::unique_ptr<ScratchFolder> scratch_;
   std::unique_ptr<ChildProcess> process_;
   std::string lines_;
+  bool device_taken_ = false;
 };
 
 }  // namespace weft

@@ -11,11 +11,18 @@ option(WEFT_WERROR "Treat warnings as errors" ON)
 set(WEFT_SANITIZE "" CACHE STRING "Sanitizers, as for -fsanitize=")
 
 add_library(weft_flags INTERFACE)
-target_compile_options(weft_flags INTERFACE -Wall -Wextra -Wno-unused-parameter -Wno-missing-field-initializers
-  $<$<BOOL:${WEFT_WERROR}>:-Werror> $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
+set(WEFT_WARNINGS -Wall -Wextra -Wno-unused-parameter -Wno-missing-field-initializers)
+if(WEFT_WERROR)
+  list(APPEND WEFT_WARNINGS -Werror)
+endif()
+list(JOIN WEFT_WARNINGS "," WEFT_HOST_WARNINGS)  # as nvcc hands them on
+target_compile_options(weft_flags INTERFACE "$<$<NOT:$<COMPILE_LANGUAGE:CUDA>>:${WEFT_WARNINGS}>"
+  "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=${WEFT_HOST_WARNINGS}>"
+  $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-maybe-uninitialized>)
 target_include_directories(weft_flags INTERFACE ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR}/proto)
 if(WEFT_SANITIZE)
-  target_compile_options(weft_flags INTERFACE -fsanitize=${WEFT_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  target_compile_options(weft_flags INTERFACE
+    "$<$<NOT:$<COMPILE_LANGUAGE:CUDA>>:-fsanitize=${WEFT_SANITIZE};-fno-omit-frame-pointer;-fno-sanitize-recover=all>")
   target_link_options(weft_flags INTERFACE -fsanitize=${WEFT_SANITIZE})
 endif()
 

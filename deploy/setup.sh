@@ -10,11 +10,21 @@ packages=(
   g++ clang clang-tidy clang-format cmake ninja-build ccache pkg-config make git
   libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc libabsl-dev
   prometheus-cpp-dev libcpp-httplib-dev libyaml-cpp-dev nlohmann-json3-dev libcli11-dev libmuparser-dev
-  zlib1g-dev libgtest-dev libgmock-dev libbenchmark-dev python3 python3-pip prometheus curl
+  zlib1g-dev libgtest-dev libgmock-dev libbenchmark-dev python3 python3-pip prometheus curl patchelf busybox-static
 )
 wheels=(torch==2.11.0 libucx-cu13==1.22.0 nvidia-cuda-runtime==13.0.96 nvidia-cuda-cupti==13.0.85)
 deps=build/deps
 stamp="$deps/.installed"
+# What LibTorch's CUDA half needs, by the wheels that its metadata names. A toolkit has most of it.
+gpu_libraries=(
+  "libcudnn.so.9 nvidia-cudnn-cu13==9.19.0.56" "libnccl.so.2 nvidia-nccl-cu13==2.28.9"
+  "libcublas.so.13 nvidia-cublas==13.1.0.3" "libcufft.so.12 nvidia-cufft==12.0.0.61"
+  "libcurand.so.10 nvidia-curand==10.4.0.35" "libcusolver.so.12 nvidia-cusolver==12.0.4.66"
+  "libcusparse.so.12 nvidia-cusparse==12.6.3.3" "libnvJitLink.so.13 nvidia-nvjitlink==13.0.88"
+  "libnvrtc.so.13 nvidia-cuda-nvrtc==13.0.88" "libcufile.so.0 nvidia-cufile==1.15.1.6"
+  "libcusparseLt.so.0 nvidia-cusparselt-cu13==0.8.0" "libnvshmem_host.so.3 nvidia-nvshmem-cu13==3.4.5"
+)
+gpu_stamp="$deps/.installed-cuda"
 
 say() { printf 'setup: %s\n' "$*" >&2; }
 fail() { say "$*"; exit 1; }
@@ -36,39 +46,74 @@ if ((${#missing[@]})); then
     fail "apt-get could not install: ${missing[*]}"
 fi
 
-if [[ "$(cat "$stamp" 2>/dev/null)" != "${wheels[*]}" ]]; then
+# fetch NEED_MIB WHEEL..: unpacks the wheels' headers and libraries into $scratch/x.
+fetch() {
+  local need_mib=$1 free_kib
+  shift
   mkdir -p "$deps" || fail "cannot write $deps"
-  need_kib=$((3 * 1024 * 1024))
   free_kib=$(df -Pk "$deps" | awk 'NR==2 {print $4}')
-  ((free_kib > need_kib)) || fail "$deps needs 3 GiB of free disk, $((free_kib / 1024)) MiB are free"
-  say "fetching into $deps: ${wheels[*]}"
+  ((free_kib > need_mib * 1024)) || fail "$deps needs $need_mib MiB of free disk, $((free_kib / 1024)) MiB are free"
+  say "fetching into $deps: $*"
   scratch=$(mktemp -d "$deps/fetch.XXXXXX")
   trap 'rm -rf "$scratch"' EXIT
   # The wheels hold C++ headers and libraries; the Python version they were built for does not matter to us.
   python3 -m pip download -q --no-deps --only-binary=:all: --python-version 3.11 --implementation cp \
-    --platform manylinux_2_28_x86_64 --platform manylinux_2_25_x86_64 --platform manylinux_2_24_x86_64 \
-    --platform manylinux2014_x86_64 --platform manylinux_2_17_x86_64 \
-    --disable-pip-version-check -d "$scratch" "${wheels[@]}" || fail "pip could not fetch ${wheels[*]}"
-  rm -rf "$deps/torch" "$deps/ucx" "$deps/cuda"
-  python3 - "$scratch" "$deps" <<'PY'
-import glob, os, shutil, sys, zipfile
-scratch, deps = sys.argv[1:]
+    --platform manylinux_2_28_x86_64 --platform manylinux_2_27_x86_64 --platform manylinux_2_25_x86_64 \
+    --platform manylinux_2_24_x86_64 --platform manylinux2014_x86_64 --platform manylinux_2_17_x86_64 \
+    --disable-pip-version-check -d "$scratch" "$@" || fail "pip could not fetch $*"
+  python3 - "$scratch" <<'PY'
+import glob, os, sys, zipfile
+scratch = sys.argv[1]
 for wheel in glob.glob(os.path.join(scratch, "*.whl")):
     with zipfile.ZipFile(wheel) as z:
         keep = [n for n in z.namelist()
                 if n.startswith(("torch/include/", "torch/lib/", "libucx/", "libucx_cu13.libs/", "nvidia/"))
                 and not n.endswith((".py", ".pyc")) and "libtorch_python" not in n]
         z.extractall(os.path.join(scratch, "x"), keep)
-x = os.path.join(scratch, "x")
-shutil.move(os.path.join(x, "torch"), os.path.join(deps, "torch"))
-shutil.move(os.path.join(x, "libucx"), os.path.join(deps, "ucx"))
-libs = os.path.join(x, "libucx_cu13.libs")
-if os.path.isdir(libs):
-    shutil.move(libs, os.path.join(deps, "libucx_cu13.libs"))
-shutil.move(os.path.join(x, "nvidia"), os.path.join(deps, "cuda"))
+        for n in z.namelist():
+            if ".dist-info/" in n and os.path.basename(n).lower().startswith(("licen", "notice")):
+                terms = os.path.join(scratch, "x", "licenses", n.split("-")[0] + "." + os.path.basename(n))
+                os.makedirs(os.path.dirname(terms), exist_ok=True)
+                with open(terms, "wb") as f:
+                    f.write(z.read(n))
 PY
+}
+
+# Those of what `make bundle` packs have to go with it.
+keep_licenses() {
+  if [[ -d "$scratch/x/licenses" ]]; then mkdir -p "$deps/licenses" && cp "$scratch"/x/licenses/* "$deps/licenses/"; fi
+}
+
+if [[ "$(cat "$stamp" 2>/dev/null)" != "${wheels[*]}" ]]; then
+  fetch 3072 "${wheels[@]}"
+  rm -rf "$deps"/{torch,ucx,cuda,libucx_cu13.libs} "$gpu_stamp"
+  mv "$scratch/x/torch" "$deps/torch"
+  mv "$scratch/x/libucx" "$deps/ucx"
+  [[ ! -d "$scratch/x/libucx_cu13.libs" ]] || mv "$scratch/x/libucx_cu13.libs" "$deps/libucx_cu13.libs"
+  mv "$scratch/x/nvidia" "$deps/cuda"
+  keep_licenses
+  rm -rf "$scratch"
   printf '%s' "${wheels[*]}" >"$stamp"
   say "dependencies are in $deps ($(du -sh "$deps" | cut -f1))"
+fi
+
+# Where the GPU library is built (cmake/weft_cuda.cmake): what LibTorch's CUDA half needs when it is loaded and the toolkit does not
+# have. Without it that library is built all the same, and cannot be loaded.
+nvcc=$(command -v nvcc || ls "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" /usr/local/cuda/bin/nvcc 2>/dev/null | head -n 1 || true)
+if [[ "${WEFT_CUDA:-AUTO}" != OFF && -n "$nvcc" ]] && "$nvcc" --version | grep -q "release 13\."; then
+  toolkit=$(dirname "$(dirname "$(realpath "$nvcc")")")
+  lacking=()
+  for library in "${gpu_libraries[@]}"; do
+    [[ -e "$toolkit/lib64/${library%% *}" ]] || lacking+=("${library##* }")
+  done
+  if ((${#lacking[@]})) && [[ "$(cat "$gpu_stamp" 2>/dev/null)" != "${lacking[*]}" ]]; then
+    fetch 3072 "${lacking[@]}"
+    (cd "$scratch/x/nvidia" && find . -name 'lib*.so.*' -exec install -D -m 644 {} "$OLDPWD/$deps/cuda/{}" \;)
+    keep_licenses
+    rm -rf "$scratch"
+    printf '%s' "${lacking[*]}" >"$gpu_stamp"
+    say "the GPU library's dependencies are in $deps/cuda ($(du -sh "$deps/cuda" | cut -f1))"
+  fi
 fi
 # A wheel keeps no execute permission; the bench runs this one.
 [[ ! -e "$deps/ucx/bin/ucx_perftest" ]] || chmod +x "$deps/ucx/bin/ucx_perftest"

@@ -2,6 +2,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <iostream>
@@ -14,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
 #include "worker/shell/compute/compute.h"
+#include "worker/shell/compute/device_library.h"
 #include "worker/shell/compute/evaluate.h"
 #include "worker/shell/compute/reference.h"
 #include "worker/shell/run_shape.h"
@@ -38,6 +40,7 @@ enum ExitCode {
 
 struct Flags {
   std::string coordinator, name, metrics, device = "cpu";
+  bool graphs = true, nvtx = false;
   int process = -1;
   int spin_us = -1;
   int connect_timeout = 30;
@@ -73,6 +76,16 @@ absl::StatusOr<RunSpec> ReadSpecification(const std::string& path) {
   std::stringstream text;
   text << file.rdbuf();
   return ParseRunSpecText(text.str());
+}
+
+absl::StatusOr<LoadedDevice> LoadFlaggedDevice(const Flags& flags) {
+  const absl::StatusOr<DeviceChoice> choice = ParseDeviceChoice(flags.device);
+  if (!choice.ok()) return choice.status();
+  DeviceOptions options;
+  options.process = std::max(flags.process, 0);
+  options.graphs = flags.graphs;
+  options.mark_jobs = flags.nvtx;
+  return LoadDevice(*choice, options, DefaultDeviceSearch());
 }
 
 // Each line of output is what is known so far; the last has all samples.
@@ -179,7 +192,9 @@ int Main(int argc, char** argv) {
       "Examples:\n"
       "  weft-worker --coordinator unix:/run/weft/coordinator.sock\n"
       "  weft-worker --coordinator 127.0.0.1:7070 --metrics 127.0.0.1:9101\n"
-      "Environment: UCX_TLS, UCX_NET_DEVICES choose the networks of the data plane.");
+      "Environment: UCX_TLS, UCX_NET_DEVICES choose the networks of the data plane; WEFT_DEVICE_PATH has "
+      "the\n"
+      "folders (A:B) in which libraries of devices are looked for first.");
   Flags flags;
   auto* coordinator = app.add_option("--coordinator", flags.coordinator,
                                      "Address of the coordinator: unix:PATH or HOST:PORT");
@@ -194,7 +209,18 @@ int Main(int argc, char** argv) {
                  "Seconds without a connection to the coordinator, at first or later, after which the worker "
                  "gives up (default 30)")
       ->check(CLI::Range(1, 86400));
-  app.add_option("--device", flags.device, "Device that computes")->check(CLI::IsMember({"cpu"}));
+  app.add_option(
+         "--device", flags.device,
+         "Device that computes: cpu (default), cuda, cuda:1, auto (a GPU if there is one that works, else "
+         "the CPU), or KIND[:INDEX] of a library libweft_KIND.so")
+      ->check([](const std::string& text) {
+        const auto choice = ParseDeviceChoice(text);
+        return choice.ok() ? std::string() : std::string(choice.status().message());
+      })
+      ->type_name("DEVICE");
+  app.add_flag("!--no-graphs", flags.graphs,
+               "Give a GPU each kernel by itself instead of whole passes as CUDA graphs");
+  app.add_flag("--nvtx", flags.nvtx, "Mark each job for a GPU's profiler (Nsight Systems)");
   auto* reference = app.add_option("--reference", flags.reference,
                                    "Train this specification (JSON) as one plain loop and exit");
   app.add_option("--out", flags.out, "Folder for the checkpoints of --reference")->needs(reference);
@@ -214,6 +240,10 @@ int Main(int argc, char** argv) {
     return app.exit(e) == 0 ? kOk : kUsage;
   }
   signal(SIGPIPE, SIG_IGN);
+  // Before anything uses LibTorch, and before there are threads.
+  const absl::StatusOr<LoadedDevice> device = LoadFlaggedDevice(flags);
+  if (!device.ok()) return Complain(device.status(), kBadConfiguration);
+  if (!device->told.empty()) std::cerr << "weft-worker: " << device->told << std::endl;
   if (!flags.reference.empty()) return TrainReference(flags);
   if (!flags.evaluate.empty()) return EvaluateCheckpoint(flags);
   SignalStop signals;
