@@ -70,15 +70,18 @@ bool WorkerLoop::PollDevice() {
   awaited_.Poll(&arrived);
   const int64_t now = MonotonicNow();
   const bool worked = !ended.empty() || !arrived.empty();
-  const uint64_t run = core_.run_id();
-  // A last job may end its run. A job that failed is named before a copy of its output.
+  absl::Status copy;
   for (AwaitedTensors::Awaited& tensor : arrived) {
-    if (tensor.status.ok()) Arrived(now, std::move(tensor));
+    if (tensor.status.ok()) {
+      Arrived(now, std::move(tensor));
+    } else {
+      copy.Update(tensor.status);
+    }
   }
+  const uint64_t run = core_.run_id();  // which a last job may end
   for (LaunchedJobs::Ended& job : ended) JobEnded(now, std::move(job));
-  for (const AwaitedTensors::Awaited& tensor : arrived) {
-    if (!tensor.status.ok() && core_.run_id() == run) DeviceFailed(now, tensor.status);
-  }
+  // After the job that made it, if that failed too.
+  if (!copy.ok() && core_.run_id() == run) DeviceFailed(now, copy);
   if (forget_when_idle_ && pending_tasks_ == 0) Forget(now);
   if (DeviceWorks()) CheckDevice(now);
   return worked;
