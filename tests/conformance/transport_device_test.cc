@@ -215,6 +215,52 @@ TEST_F(TransportDevice, DirectWayTurnedOff_StagesBothWays) {
   EXPECT_EQ(to_->PathTo(1, MemoryPlace::kDevice), "staged");
 }
 
+// A peer that does not do as this transport does: device memory that comes within a message.
+class EagerReceiver final : public UcxMessenger::Handler {
+ public:
+  void OnMessage(absl::string_view) override {}
+  Landing OnPayload(absl::string_view, size_t) override { return {memory, 5, MemoryPlace::kDevice}; }
+  void OnLanded(uint64_t token, const absl::Status& status) override {
+    landed = token;
+    landed_status = status;
+  }
+  void OnSent(uint64_t, const absl::Status&) override {}
+  void OnLinkFailed(UcxMessenger::LinkId, const absl::Status&) override {}
+
+  void* memory = nullptr;
+  uint64_t landed = 0;
+  absl::Status landed_status;
+};
+
+TEST(TransportDeviceMessages, DeviceMemory_SentEagerly_IsRefusedUntouched) {
+  const std::unique_ptr<TestDevice> hidden = CreateHiddenDevice();
+  const Tensor there = MakeDeviceTensor(*hidden, 4096, 9);
+  EagerReceiver sending, receiving;
+  receiving.memory = there.data;
+  absl::StatusOr<std::unique_ptr<UcxMessenger>> from =
+      UcxMessenger::Create(UcxSettings(UcxOptions()), &sending);
+  absl::StatusOr<std::unique_ptr<UcxMessenger>> to =
+      UcxMessenger::Create(UcxSettings(UcxOptions()), &receiving);
+  ASSERT_TRUE(from.ok() && to.ok());
+  const absl::StatusOr<UcxMessenger::LinkId> link = (*from)->Connect((*to)->address());
+  ASSERT_TRUE(link.ok());
+  EXPECT_FALSE((*from)->Transports(*link).empty());
+  const char bytes[100] = {};
+  (*from)->Send(*link, "header", {bytes, sizeof bytes, MemoryPlace::kHost, 1});
+  for (const Nanos end = MonotonicNow() + 60 * kSecond; receiving.landed == 0 && MonotonicNow() < end;) {
+    (*from)->Progress();
+    (*to)->Progress();
+  }
+  EXPECT_EQ(receiving.landed, 5u);
+  EXPECT_EQ(receiving.landed_status.code(), absl::StatusCode::kInternal);
+  EXPECT_TRUE(DeviceHasPattern(*hidden, there, 9));
+  (*from)->Disconnect(*link);
+  EXPECT_TRUE((*from)->Transports(*link).empty());
+  EXPECT_TRUE((*from)->KnowsMemory("host"));
+  EXPECT_FALSE((*from)->KnowsMemory("hidden"));
+  EXPECT_FALSE((*from)->KnowsMemory(""));
+}
+
 TEST(TransportDeviceOptions, Environment_ChangesTheDefaults) {
   EXPECT_TRUE(UcxOptionsFromEnvironment().device_direct);
   setenv("WEFT_DEVICE_DIRECT", "0", 1);

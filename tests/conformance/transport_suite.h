@@ -12,6 +12,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,8 @@ struct TransportCase {
   bool carried = false;   // the transport takes them as they are
   std::function<std::unique_ptr<Transport>(LoopbackNetwork&, TestDevice*)> create;
 };
+
+inline void PrintTo(const TransportCase& c, std::ostream* out) { *out << c.name; }
 
 class TransportConformance : public ::testing::TestWithParam<TransportCase> {
  protected:
