@@ -188,7 +188,7 @@ Tensor MakeDeviceTensor(TestDevice& device, size_t bytes, uint32_t seed, int* re
     device.memory().Free(p, bytes);
     if (released != nullptr) ++*released;
   });
-  return Tensor{Bytes(bytes), owner.get(), bytes, owner, MemoryPlace::kDevice};
+  return Tensor{Bytes(bytes), owner.get(), bytes, owner, /*made_ns=*/0, MemoryPlace::kDevice};
 }
 
 bool DeviceHasPattern(TestDevice& device, const Tensor& tensor, uint32_t seed) {

@@ -44,11 +44,9 @@ class RecordingMemory final : public MemorySource {
   PlainMemory memory_;
 };
 
-UcxOptions WithDevice(MemorySource* memory, const std::string& kind, const std::string& uuid = "gpu-0") {
+UcxOptions WithDevice(MemorySource* memory, const char* name) {
   UcxOptions options;
-  options.device_memory = memory;
-  options.device_kind = kind;
-  options.device_uuid = uuid;
+  UseDevice(name, "gpu-0", memory, &options);
   return options;
 }
 
@@ -100,7 +98,7 @@ Tensor OnDevice(Tensor tensor) {
 }
 
 TEST_F(TransportDevice, Tensor_OfAnySize_LandsInTheMemoryOfTheConsumersDevice) {
-  Start(WithDevice(&source_, "host"), WithDevice(&target_, "host"));
+  Start(WithDevice(&source_, "host:0"), WithDevice(&target_, "host:1"));
   int step = 0;
   // Also those that would go within the message, or eagerly, if they were the host's.
   for (const size_t bytes :
@@ -121,7 +119,7 @@ TEST_F(TransportDevice, Tensor_OfAnySize_LandsInTheMemoryOfTheConsumersDevice) {
 }
 
 TEST_F(TransportDevice, Tensor_InMemoryThatPeersCouldMap_IsStillCopied) {
-  Start(WithDevice(&source_, "host"), WithDevice(&target_, "host"));
+  Start(WithDevice(&source_, "host:0"), WithDevice(&target_, "host:1"));
   TransportEvent event = Move(0, OnDevice(MakeTensor(from_->memory(), 100'000, 3)));
   ASSERT_EQ(event.kind, Kind::kArrived);
   EXPECT_EQ(event.tensor.place, MemoryPlace::kDevice);
@@ -129,7 +127,7 @@ TEST_F(TransportDevice, Tensor_InMemoryThatPeersCouldMap_IsStillCopied) {
 }
 
 TEST_F(TransportDevice, TensorOfTheHost_WithDevicesOnBothSides_StaysOneOfTheHost) {
-  Start(WithDevice(&source_, "host"), WithDevice(&target_, "host"));
+  Start(WithDevice(&source_, "host:0"), WithDevice(&target_, "host:1"));
   TransportEvent event = Move(0, MakeTensor(from_->memory(), 100'000, 3));
   ASSERT_EQ(event.kind, Kind::kArrived);
   EXPECT_EQ(event.tensor.place, MemoryPlace::kHost);
@@ -138,7 +136,7 @@ TEST_F(TransportDevice, TensorOfTheHost_WithDevicesOnBothSides_StaysOneOfTheHost
 }
 
 TEST_F(TransportDevice, MemoryOfTheDevice_Exhausted_FailsTheWantNamingTensorAndPeer) {
-  Start(WithDevice(&source_, "host"), WithDevice(&target_, "host"));
+  Start(WithDevice(&source_, "host:0"), WithDevice(&target_, "host:1"));
   target_.full = true;
   int released = 0;
   TransportEvent event = Move(0, OnDevice(MakeTensor(source_, 500'000, 3, &released)));
@@ -155,7 +153,7 @@ TEST_F(TransportDevice, MemoryOfTheDevice_Exhausted_FailsTheWantNamingTensorAndP
 }
 
 TEST_F(TransportDevice, MemoryOfTheDevice_OnceTaken_IsKeptAndUsedAgain) {
-  Start(WithDevice(&source_, "host"), WithDevice(&target_, "host"));
+  Start(WithDevice(&source_, "host:0"), WithDevice(&target_, "host:1"));
   for (int i = 0; i < 5; ++i) {
     ASSERT_EQ(Move(i, OnDevice(MakeTensor(source_, size_t{300} << 20 >> 3, i))).kind, Kind::kArrived);
   }
@@ -167,7 +165,7 @@ TEST_F(TransportDevice, MemoryOfTheDevice_OnceTaken_IsKeptAndUsedAgain) {
 }
 
 TEST_F(TransportDevice, Paths_AreToldOncePerPeerWhenTensorsGoThere) {
-  Start(WithDevice(&source_, "host"), WithDevice(&target_, "host"));
+  Start(WithDevice(&source_, "host:0"), WithDevice(&target_, "host:1"));
   EXPECT_TRUE(lines_.empty());
   EXPECT_TRUE(from_->paths().empty());
   const std::string device_path = from_->PathTo(2, MemoryPlace::kDevice);
@@ -259,6 +257,17 @@ TEST(TransportDeviceMessages, DeviceMemory_SentEagerly_IsRefusedUntouched) {
   EXPECT_TRUE((*from)->KnowsMemory("host"));
   EXPECT_FALSE((*from)->KnowsMemory("hidden"));
   EXPECT_FALSE((*from)->KnowsMemory(""));
+}
+
+TEST(TransportDeviceOptions, Device_IsNamedByItsKind) {
+  PlainMemory memory;
+  UcxOptions options;
+  UseDevice("cuda:3", "GPU-1", &memory, &options);
+  EXPECT_EQ(options.device_kind, "cuda");
+  EXPECT_EQ(options.device_uuid, "GPU-1");
+  EXPECT_EQ(options.device_memory, &memory);
+  UseDevice("testgpu", "", &memory, &options);
+  EXPECT_EQ(options.device_kind, "testgpu");
 }
 
 TEST(TransportDeviceOptions, Environment_ChangesTheDefaults) {

@@ -213,9 +213,9 @@ TEST_P(TransportConformance, Tensors_DroppedOnManyThreads_AreAllReleased) {
   for (int i = 0; i < kKeys; ++i) {
     consumer_->Want(kProducer, Key(i), Soon());
     char* data = static_cast<char*>(all.data) + i * 4096;
-    Offer(
-        producer_, kConsumer, Key(i),
-        Tensor{Bytes(4096), data, 4096, std::shared_ptr<void>(data, [&](void*) { ++released; }), all.place});
+    Offer(producer_, kConsumer, Key(i),
+          Tensor{Bytes(4096), data, 4096, std::shared_ptr<void>(data, [&](void*) { ++released; }), 0,
+                 all.place});
   }
   ASSERT_TRUE(PumpUntilEvents(kKeys));
   std::vector<std::thread> threads;

@@ -132,8 +132,9 @@ TEST_P(TransportConformance, ThousandKeys_InRandomOrder_AllArriveOnce) {
   for (int i = 0; i < kKeys; ++i) {
     consumer_->Want(kProducer, Key(wants[i]), Soon());
     const int step = offers[i];
-    Offer(producer_, kConsumer, Key(step),
-          Tensor{Bytes(kBytes), static_cast<char*>(all.data) + step * kBytes, kBytes, all.owner, all.place});
+    Offer(
+        producer_, kConsumer, Key(step),
+        Tensor{Bytes(kBytes), static_cast<char*>(all.data) + step * kBytes, kBytes, all.owner, 0, all.place});
     if (i % 37 == 0) Pump();
   }
   ASSERT_TRUE(PumpUntilEvents(kKeys));

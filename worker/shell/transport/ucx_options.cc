@@ -36,6 +36,12 @@ UcxOptions UcxOptionsFromEnvironment() {
   return options;
 }
 
+void UseDevice(absl::string_view name, absl::string_view uuid, MemorySource* memory, UcxOptions* options) {
+  options->device_kind = std::string(name.substr(0, name.find(':')));
+  options->device_uuid = std::string(uuid);
+  options->device_memory = memory;
+}
+
 UcxMessenger::Settings UcxSettings(const UcxOptions& options) {
   UcxMessenger::Settings settings;
   if (!options.tls.empty()) settings.required.emplace_back("TLS", options.tls);

@@ -64,6 +64,10 @@ struct UcxOptions {
 // kernel's module for that.
 UcxOptions UcxOptionsFromEnvironment();
 
+// Has the transport take tensors of a device. `name` and `uuid` as DeviceBackend's: "cuda:0" is of kind
+// "cuda". `memory` as UcxOptions::device_memory.
+void UseDevice(absl::string_view name, absl::string_view uuid, MemorySource* memory, UcxOptions* options);
+
 // What the options mean to UCX.
 UcxMessenger::Settings UcxSettings(const UcxOptions& options);
 

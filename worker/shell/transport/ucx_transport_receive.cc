@@ -94,7 +94,7 @@ UcxMessenger::Handler::Landing UcxTransport::OnPayload(absl::string_view header,
   }
   const absl::StatusOr<uint64_t> landing = landings_.Begin(
       *peer, message.key,
-      Tensor{.shape = message.shape, .bytes = bytes, .place = message.place, .made_ns = MadeAt(message)});
+      Tensor{.shape = message.shape, .bytes = bytes, .made_ns = MadeAt(message), .place = message.place});
   if (!landing.ok()) {
     const std::string what = absl::StrCat("no memory to receive ", Describe(message.key), " from ",
                                           table_.label(*peer), ": ", landing.status().message());
