@@ -2,275 +2,52 @@
 //
 //   transport_bench [--rounds N] [--perftest PATH] [--only TEST/BYTES/SYSTEM] [--quick]
 //
+//   transport_bench --cuda [--rounds N] [--perftest PATH] [--quick]
+//
 // Cells: this transport in place (the consumer copies every byte once into a buffer that it keeps), copied by
 // UCX, and over TCP; ucx_perftest's active messages over shared memory and over TCP. The cells of a round run
 // one after the other, so that a ratio within a round compares like with like on a machine whose speed
 // changes; what counts is the median of the rounds' ratios. One JSON object a line: every cell, then the
 // ratios.
 //
+// With --cuda: tensors of a GPU's memory, on which both processes compute: as they are (`cuda`) and staged
+// through host memory (`cuda_staged`, with the copies that a worker would make), beside ucx_perftest with
+// `-m cuda`. Where there is no driver one line says so and nothing is measured. The same cells over host
+// memory that is called a device's: --device host.
+//
 // Latency is half a round trip of tensors that are wanted ahead, with the return of their memory; both sides
 // poll. Bandwidth has 16 tensors on their way. Two processes, pinned to two cores.
-#include <sched.h>
 #include <signal.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <iostream>
 #include <map>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
-#include "worker/shell/transport/ucx_transport.h"
+#include "tests/bench/transport_cell.h"
+#include "tests/conformance/device_memory.h"
 
 namespace weft {
 namespace {
 
-constexpr uint64_t kRun = 1;
-constexpr PeerId kOther = 1;
-constexpr int kWindow = 16;
-constexpr int kWantsAhead = 64;
-constexpr Nanos kForever = 600'000'000'000;
-
-Nanos MonotonicNow() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
-
-[[noreturn]] void Die(const std::string& what) {
-  std::fprintf(stderr, "transport_bench: %s\n", what.c_str());
-  std::exit(1);
-}
-
-void Pin(int core) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  CPU_SET(core % static_cast<int>(std::thread::hardware_concurrency()), &set);
-  sched_setaffinity(0, sizeof(set), &set);
-}
-
-struct Cell {
-  std::string system;  // "in_place", "copied", "tcp", "perftest_shm", "perftest_tcp"
-  std::string test;    // "latency", "bandwidth"
-  size_t bytes = 0;
-  int64_t iterations = 0;
-};
-
-// Of a bandwidth cell: every buffer of the window has been written before the clock starts, twice.
-int64_t WarmUp(const Cell& cell) {
-  return std::max<int64_t>(2 * kWindow, std::min<int64_t>(cell.iterations / 10, 50)) + 1;
-}
-
-UcxOptions OptionsOf(const std::string& system) {
-  UcxOptions options;
-  options.in_place = system == "in_place";
-  if (system == "tcp") options.tls = "tcp";
-  return options;
-}
-
-TensorKey Key(int64_t number, int from) {
-  TensorKey key;
-  key.run = kRun;
-  key.step = static_cast<int32_t>(number);
-  key.producer = from;
-  return key;
-}
-
-Tensor MakeTensor(MemorySource& memory, size_t bytes) {
-  const absl::StatusOr<void*> segment = memory.Allocate(bytes);
-  if (!segment.ok()) Die(segment.status().ToString());
-  std::memset(*segment, 7, bytes);
-  TensorShape shape{DataType::kUInt8, 1, {static_cast<int64_t>(bytes)}};
-  return Tensor{shape, *segment, bytes, std::shared_ptr<void>(*segment, [](void*) {})};
-}
-
-// One side of a cell. `self` 0 is the parent, which consumes and measures.
-class Side {
- public:
-  Side(const Cell& cell, int self) : cell_(cell), self_(self) {
-    absl::StatusOr<std::unique_ptr<Transport>> created = CreateUcxTransport(OptionsOf(cell.system));
-    if (!created.ok()) Die(created.status().ToString());
-    transport_ = *std::move(created);
-    transport_->BeginEpoch(kRun, 0);
-    tensor_ = MakeTensor(transport_->memory(), cell.bytes);
-  }
-  const std::string& address() const { return transport_->address(); }
-  void Connect(const std::string& address) {
-    if (absl::Status s = transport_->Connect(kOther, address, "the other side"); !s.ok()) Die(s.ToString());
-  }
-
-  // Each waits for the other's tensor before it offers its own. Returns seconds.
-  double PingPong() {
-    int64_t wanted = 0;
-    std::vector<TransportEvent> events;
-    Nanos start = 0;
-    const int64_t warm_up = cell_.iterations / 10;
-    const int64_t total = cell_.iterations + warm_up;
-    while (wanted < std::min<int64_t>(kWantsAhead, total)) Want(wanted++);
-    for (int64_t i = 0; i < total; ++i) {
-      if (i == warm_up) start = MonotonicNow();
-      if (self_ == 0) Offer(i);
-      // As in a worker, wants are sent when there is nothing more urgent.
-      if (self_ == 0 && wanted < total) Want(wanted++);
-      Next(&events);
-      keep_ = *static_cast<const char*>(events[0].tensor.data);
-      if (self_ == 1) Offer(i);
-      events.clear();  // drops the tensor
-      if (self_ == 1 && wanted < total) Want(wanted++);
-    }
-    return static_cast<double>(MonotonicNow() - start) * 1e-9;
-  }
-
-  double Consume() {
-    std::vector<char> kept(cell_.bytes);
-    int64_t wanted = 0;
-    const int64_t warm_up = WarmUp(cell_), total = cell_.iterations + warm_up;
-    std::vector<TransportEvent> events;
-    Nanos start = 0;
-    for (int64_t i = 0; i < total;) {
-      while (wanted < std::min(i + kWantsAhead, total)) Want(wanted++);
-      Next(&events);
-      for (TransportEvent& event : events) {
-        // Copied tensors are already in memory of this side.
-        if (cell_.system == "in_place") std::memcpy(kept.data(), event.tensor.data, event.tensor.bytes);
-        keep_ = kept[cell_.bytes / 2];
-        event.tensor = Tensor{};
-        if (++i == warm_up) start = MonotonicNow();
-      }
-      events.clear();
-    }
-    return static_cast<double>(MonotonicNow() - start) * 1e-9;
-  }
-
-  void Produce() {
-    const int64_t total = cell_.iterations + WarmUp(cell_);
-    std::vector<TransportEvent> events;
-    for (int64_t i = 0; i < total;) {
-      if (transport_->bytes_held() < kWindow * cell_.bytes) {
-        Offer(i++);
-      } else {
-        transport_->Progress(MonotonicNow(), &events);
-      }
-    }
-  }
-
-  void Close() {
-    transport_->Close(MonotonicNow() + 10'000'000'000);
-    transport_.reset();
-  }
-
- private:
-  void Want(int64_t i) { transport_->Want(kOther, Key(i, 1 - self_), MonotonicNow() + kForever); }
-  void Offer(int64_t i) { transport_->Offer(kOther, Key(i, self_), tensor_); }
-  void Next(std::vector<TransportEvent>* events) {
-    while (events->empty()) transport_->Progress(MonotonicNow(), events);
-    if ((*events)[0].kind != TransportEvent::Kind::kArrived) Die((*events)[0].status.ToString());
-  }
-
-  const Cell cell_;
-  const int self_;
-  std::unique_ptr<Transport> transport_;
-  Tensor tensor_;
-  volatile char keep_ = 0;
-};
-
-// Starts a program with pipes; returns its pid and the pipe's ends.
-struct Child {
-  pid_t pid = -1;
-  FILE* to = nullptr;
-  FILE* from = nullptr;
-};
-Child Spawn(const std::vector<std::string>& arguments, const std::map<std::string, std::string>& environment,
-            int core) {
-  int in[2], out[2];
-  if (pipe(in) != 0 || pipe(out) != 0) Die("pipe");
-  Child child;
-  child.pid = fork();
-  if (child.pid == 0) {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);  // leaves nothing behind if this process is killed
-    Pin(core);
-    dup2(in[0], 0);
-    dup2(out[1], 1);
-    for (const int fd : {in[0], in[1], out[0], out[1]}) close(fd);
-    for (const auto& [name, value] : environment) setenv(name.c_str(), value.c_str(), 1);
-    std::vector<char*> argv;
-    for (const std::string& a : arguments) argv.push_back(const_cast<char*>(a.c_str()));
-    argv.push_back(nullptr);
-    execv(argv[0], argv.data());
-    std::perror(argv[0]);
-    _exit(127);
-  }
-  close(in[0]);
-  close(out[1]);
-  child.to = fdopen(in[1], "w");
-  child.from = fdopen(out[0], "r");
-  return child;
-}
-std::string ReadLine(FILE* file) {
-  std::string line;
-  for (int c; (c = std::fgetc(file)) != EOF && c != '\n';) line += static_cast<char>(c);
-  return line;
-}
-int Finish(Child* child) {
-  std::fclose(child->to);
-  std::fclose(child->from);
-  int status = 0;
-  waitpid(child->pid, &status, 0);
-  return status;
-}
-
-// Seconds for `cell.iterations` (round trips for latency).
-double MeasureOurs(const Cell& cell) {
-  char self[4096];
-  const ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
-  if (n <= 0) Die("readlink");
-  self[n] = '\0';
-  Side side(cell, 0);
-  Child child = Spawn(
-      {self, "--child", cell.system, cell.test, absl::StrCat(cell.bytes), absl::StrCat(cell.iterations)}, {},
-      1);
-  std::fprintf(child.to, "%s\n", absl::BytesToHexString(side.address()).c_str());
-  std::fflush(child.to);
-  side.Connect(absl::HexStringToBytes(ReadLine(child.from)));
-  const double seconds = cell.test == "latency" ? side.PingPong() : side.Consume();
-  side.Close();
-  if (Finish(&child) != 0) Die("the other side failed");
-  return seconds;
-}
-
-int RunChild(const Cell& cell) {
-  Side side(cell, 1);
-  std::cout << absl::BytesToHexString(side.address()) << std::endl;
-  std::string address;
-  if (!std::getline(std::cin, address)) return 1;
-  side.Connect(absl::HexStringToBytes(address));
-  if (cell.test == "latency") {
-    side.PingPong();
-  } else {
-    side.Produce();
-  }
-  side.Close();
-  return 0;
-}
-
 // ucx_perftest in two processes; microseconds one way, or GB/s.
 double MeasurePerftest(const Cell& cell, const std::string& program, int port) {
+  const bool cuda = cell.system == "perftest_cuda";
   const std::map<std::string, std::string> environment = {
-      {"UCX_TLS", cell.system == "perftest_tcp" ? "tcp" : "sysv,posix,cma"},
+      {"UCX_TLS", cell.system == "perftest_tcp" ? "tcp"
+                  : cuda                        ? "sysv,posix,cma,cuda"
+                                                : "sysv,posix,cma"},
       {"UCX_NET_DEVICES", cell.system == "perftest_tcp" ? "lo" : "all"},
       {"UCX_WARN_UNUSED_ENV_VARS", "n"},
       {"UCX_LOG_LEVEL", "error"},
@@ -290,6 +67,7 @@ double MeasurePerftest(const Cell& cell, const std::string& program, int port) {
       absl::StrCat(cell.test == "latency" ? cell.iterations / 10 + 1 : WarmUp(cell)),
       "-f",
       "-v"};
+  if (cuda) arguments.insert(arguments.end(), {"-m", "cuda"});
   Child server = Spawn(arguments, environment, 1);
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
   arguments.push_back("127.0.0.1");
@@ -386,8 +164,12 @@ struct Case {
 
 class Bench {
  public:
-  Bench(int rounds, bool quick, std::string perftest, std::string only)
-      : rounds_(rounds), quick_(quick), perftest_(std::move(perftest)), only_(std::move(only)) {}
+  Bench(int rounds, bool quick, std::string perftest, std::string only, std::string device)
+      : rounds_(rounds),
+        quick_(quick),
+        perftest_(std::move(perftest)),
+        only_(std::move(only)),
+        device_(std::move(device)) {}
 
   void Run() {
     const std::vector<Case> cases = {{"latency", 64},
@@ -397,13 +179,35 @@ class Bench {
                                      {"bandwidth", 16 << 20}};
     for (int round = 0; round < rounds_; ++round) {
       for (const Case& c : cases) {
-        for (const char* system : {"in_place", "perftest_shm", "copied", "tcp", "perftest_tcp"}) {
+        for (const std::string& system : Systems()) {
           if (perftest_.empty() && absl::StartsWith(system, "perftest")) continue;
           if (!only_.empty() && absl::StrCat(c.test, "/", c.bytes, "/", system) != only_) continue;
           RunCell(round, {system, c.test, c.bytes, Iterations(c, absl::EndsWith(system, "tcp"))});
         }
       }
     }
+    if (device_.empty()) PrintCpu();
+    for (const Case& c : cases) {
+      if (device_.empty()) {
+        Summarize(c, "in_place", "perftest_shm");
+        Summarize(c, "copied", "perftest_shm");
+        Summarize(c, "tcp", "perftest_tcp");
+      } else {
+        Summarize(c, device_, absl::StrCat("perftest_", device_));
+        Summarize(c, device_ + "_staged", absl::StrCat("perftest_", device_));
+      }
+    }
+  }
+
+ private:
+  std::vector<std::string> Systems() const {
+    if (device_.empty()) return {"in_place", "perftest_shm", "copied", "tcp", "perftest_tcp"};
+    std::vector<std::string> systems = {device_, device_ + "_staged"};
+    if (device_ == "cuda") systems.insert(systems.begin() + 1, "perftest_cuda");
+    return systems;
+  }
+
+  void PrintCpu() {
     for (const size_t bytes : {size_t{0}, size_t{64}, size_t{4096}}) {
       for (const char* system : {"in_place", "copied"}) {
         std::printf(
@@ -411,14 +215,8 @@ class Bench {
             bytes, system, CpuMicroseconds(system, bytes, quick_ ? 20'000 : 200'000));
       }
     }
-    for (const Case& c : cases) {
-      Summarize(c, "in_place", "perftest_shm");
-      Summarize(c, "copied", "perftest_shm");
-      Summarize(c, "tcp", "perftest_tcp");
-    }
   }
 
- private:
   int64_t Iterations(const Case& c, bool tcp) const {
     const int64_t scale = quick_ ? 10 : 1;
     if (std::strcmp(c.test, "latency") == 0) return (tcp ? 5'000 : 50'000) / scale;
@@ -463,7 +261,7 @@ class Bench {
 
   const int rounds_;
   const bool quick_;
-  const std::string perftest_, only_;
+  const std::string perftest_, only_, device_;
   int next_port_ = 0;
   std::map<std::string, std::vector<double>> results_;
 };
@@ -478,7 +276,7 @@ int main(int argc, char** argv) {
   }
   int rounds = 5;
   bool quick = false;
-  std::string only;
+  std::string only, device;
   std::string perftest = "build/deps/ucx/bin/ucx_perftest";
   for (int i = 1; i < argc; ++i) {
     if (std::strcmp(argv[i], "--rounds") == 0 && i + 1 < argc) {
@@ -487,17 +285,28 @@ int main(int argc, char** argv) {
       perftest = argv[++i];
     } else if (std::strcmp(argv[i], "--only") == 0 && i + 1 < argc) {
       only = argv[++i];
+    } else if (std::strcmp(argv[i], "--cuda") == 0) {
+      device = "cuda";
+    } else if (std::strcmp(argv[i], "--device") == 0 && i + 1 < argc) {
+      device = argv[++i];
     } else if (std::strcmp(argv[i], "--quick") == 0) {
       quick = true;
     } else {
-      weft::Die("usage: transport_bench [--rounds N] [--perftest PATH] [--only TEST/BYTES/SYSTEM] [--quick]");
+      weft::Die(
+          "usage: transport_bench [--cuda | --device host] [--rounds N] [--perftest PATH] "
+          "[--only TEST/BYTES/SYSTEM] [--quick]");
     }
   }
   if (access(perftest.c_str(), X_OK) != 0) {
     std::fprintf(stderr, "transport_bench: %s cannot be executed; measuring without it\n", perftest.c_str());
     perftest.clear();
   }
+  if (!device.empty() && weft::testing::OpenDevice(device) == nullptr) {
+    std::fprintf(stderr, "%s: no driver on this machine, nothing measured\n",
+                 device == "cuda" ? "CUDA" : device.c_str());
+    return 0;
+  }
   weft::Pin(0);
-  weft::Bench(rounds, quick, perftest, only).Run();
+  weft::Bench(rounds, quick, perftest, only, device).Run();
   return 0;
 }

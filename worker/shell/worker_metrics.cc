@@ -5,9 +5,11 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "proto/metrics/metrics.h"
 #include "proto/metrics/metrics_server.h"
+#include "proto/wire/mutex.h"
 
 namespace weft {
 namespace {
@@ -101,6 +103,7 @@ class Exported final : public WorkerMetrics {
       live_[m].Set(static_cast<double>(s.live_bytes[m]));
       peak_[m].Set(static_cast<double>(s.peak_bytes[m]));
     }
+    ShowPaths(s.paths);
     for (int k = 0; k < kTensorKinds; ++k) {
       bytes_sent_[k].RaiseTo(static_cast<double>(s.bytes_sent[k]));
       bytes_received_[k].RaiseTo(static_cast<double>(s.bytes_received[k]));
@@ -110,6 +113,7 @@ class Exported final : public WorkerMetrics {
 
   // A figure that the GPU has had once has a series from then on.
   void RefreshGpu() {
+    MutexLock lock(series_mutex_);
     for (const auto& [name, value] : gpu_->Latest()) {
       const auto [gauge, is_new] = gpu_gauges_.try_emplace(name);
       if (is_new) {
@@ -117,6 +121,27 @@ class Exported final : public WorkerMetrics {
                                           "Of the GPU that this process computes on, as NVML says.");
       }
       gauge->second->Set(value);
+    }
+  }
+
+  // 1 for what is, 0 for what was.
+  void ShowPaths(const std::vector<PeerPath>& paths) {
+    MutexLock lock(series_mutex_);
+    for (auto& [labels, gauge] : paths_) gauge.Set(0);
+    for (const PeerPath& p : paths) {
+      const Metrics::Labels labels = {{"peer", absl::StrCat(p.peer)},
+                                      {"place", p.place == MemoryPlace::kHost ? "host" : "device"},
+                                      {"path", p.path}};
+      auto known = paths_.find(labels);
+      if (known == paths_.end()) {
+        known = paths_
+                    .emplace(labels, metrics_.AddGauge("weft_transfer_path_info",
+                                                       "1, with the way that tensors of that memory take to "
+                                                       "the process with that number.",
+                                                       labels))
+                    .first;
+      }
+      known->second.Set(1);
     }
   }
 
@@ -133,7 +158,9 @@ class Exported final : public WorkerMetrics {
   std::vector<Counter> busy_, jobs_, idle_;
   std::vector<Gauge> live_, peak_;
   std::vector<Counter> bytes_sent_, bytes_received_;
-  std::map<std::string, std::optional<Gauge>> gpu_gauges_;
+  Mutex series_mutex_;
+  std::map<std::string, std::optional<Gauge>> gpu_gauges_ ABSL_GUARDED_BY(series_mutex_);
+  std::map<Metrics::Labels, Gauge> paths_ ABSL_GUARDED_BY(series_mutex_);
   std::unique_ptr<MetricsServer> server_;  // last: stops before what it serves ends
 };
 

@@ -1,0 +1,60 @@
+// One cell of transport_bench that is this transport: what is measured, its two sides in two processes, and
+// the starting of those.
+#ifndef WEFT_TESTS_BENCH_TRANSPORT_CELL_H_
+#define WEFT_TESTS_BENCH_TRANSPORT_CELL_H_
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "worker/shell/transport/ucx_transport.h"
+
+namespace weft {
+
+inline constexpr uint64_t kRun = 1;
+inline constexpr PeerId kOther = 1;
+inline constexpr Nanos kForever = 600'000'000'000;
+
+Nanos MonotonicNow();
+[[noreturn]] void Die(const std::string& what);
+void Pin(int core);
+
+struct Cell {
+  // "in_place", "copied", "tcp", "perftest_shm", "perftest_tcp"; of a device "cuda", "cuda_staged",
+  // "perftest_cuda", and "host", "host_staged"
+  std::string system;
+  std::string test;  // "latency", "bandwidth"
+  size_t bytes = 0;
+  int64_t iterations = 0;
+};
+
+// Of a bandwidth cell: every buffer of the window has been written before the clock starts, twice.
+int64_t WarmUp(const Cell& cell);
+UcxOptions OptionsOf(const std::string& system);
+TensorKey Key(int64_t number, int from);
+Tensor MakeTensor(MemorySource& memory, size_t bytes);
+
+// A program with pipes to and from it.
+struct Child {
+  pid_t pid = -1;
+  FILE* to = nullptr;
+  FILE* from = nullptr;
+};
+Child Spawn(const std::vector<std::string>& arguments, const std::map<std::string, std::string>& environment,
+            int core);
+std::string ReadLine(FILE* file);
+int Finish(Child* child);
+
+// Seconds for `cell.iterations` (round trips for latency).
+double MeasureOurs(const Cell& cell);
+// The other side of it.
+int RunChild(const Cell& cell);
+
+}  // namespace weft
+
+#endif  // WEFT_TESTS_BENCH_TRANSPORT_CELL_H_
