@@ -26,13 +26,14 @@ struct Part {
 struct Meeting {
   std::vector<std::vector<float>> given;  // by member
   std::vector<Part> parts;
+  std::vector<bool> here;
   int arrived = 0;
 };
 
 // The members of a group that have come together by an id.
 struct Clique {
   int size = 0, joined = 0, members = 0;
-  std::vector<bool> here;
+  std::vector<bool> here, gone;
   std::map<int64_t, Meeting> meetings;  // by the operation's number
   ncclResult_t error = ncclSuccess;
 };
@@ -59,6 +60,16 @@ namespace {
 thread_local int group_depth = 0;
 thread_local std::vector<std::function<ncclResult_t()>> grouped;
 
+// Members notice that one has left an operation that others have come to.
+void LookForGone(Clique& clique) {
+  for (const auto& [number, meeting] : clique.meetings) {
+    for (int m = 0; m < clique.size; ++m) {
+      if (meeting.arrived > 0 && clique.gone[m] && !meeting.here[m] && clique.error == ncclSuccess)
+        clique.error = ncclRemoteError;
+    }
+  }
+}
+
 // Runs on the stream's thread.
 void Meet(const std::shared_ptr<Clique>& clique, int rank, int64_t number, const Part& part,
           const std::atomic<bool>& aborted) {
@@ -66,9 +77,12 @@ void Meet(const std::shared_ptr<Clique>& clique, int rank, int64_t number, const
   Meeting& meeting = clique->meetings[number];
   meeting.given.resize(clique->size);
   meeting.parts.resize(clique->size);
+  meeting.here.resize(clique->size);
+  meeting.here[rank] = true;
   if (part.from != nullptr) meeting.given[rank].assign(part.from, part.from + part.count);
   meeting.parts[rank] = part;
   ++meeting.arrived;
+  LookForGone(*clique);
   changed.SignalAll();
   while (meeting.arrived < clique->size && !aborted) changed.Wait(mu);
   --operations;
@@ -182,6 +196,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
     clique = std::make_shared<Clique>();
     clique->size = size;
     clique->here.assign(size, false);
+    clique->gone.assign(size, false);
   }
   if (clique->size != size || rank < 0 || rank >= size || clique->here[rank]) return ncclInvalidArgument;
   clique->here[rank] = true;
@@ -202,15 +217,11 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
   return ncclSuccess;
 }
 
-// The other members notice that one has left, unless it left a group that had nothing to do.
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
   weft::MutexLock lock(mu);
   *comm->aborted = true;
-  bool under_way = comm->clique->joined < comm->clique->size;
-  for (const auto& [number, meeting] : comm->clique->meetings)
-    under_way = under_way || meeting.arrived < comm->clique->size;
-  if (under_way && comm->clique->joined == comm->clique->size && comm->clique->error == ncclSuccess)
-    comm->clique->error = ncclRemoteError;
+  comm->clique->gone[comm->rank] = true;
+  LookForGone(*comm->clique);
   --comm->clique->members;
   --communicators;
   changed.SignalAll();

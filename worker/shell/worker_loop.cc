@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iostream>
 #include <limits>
 #include <utility>
 
@@ -160,6 +161,7 @@ void WorkerLoop::Block(int own_fd, bool* blocked) {
   const int64_t now = MonotonicNow();
   int64_t until = std::min(transport_.next_deadline(), now + options_.look_interval_ns);
   if (core_.has_run()) until = std::min(until, next_report_);
+  if (groups_.busy()) until = now;  // nothing wakes for them
   const int timeout_ms =
       static_cast<int>(std::max<int64_t>(1, (until - now + kMillisecond - 1) / kMillisecond));
   pollfd fds[3] = {{own_fd, POLLIN, 0}, {link_.event_fd(), POLLIN, 0}, {transport_.event_fd(), POLLIN, 0}};
@@ -219,6 +221,7 @@ bool WorkerLoop::Poll() {
   events_.clear();
   worked |= transport_.Progress(now, &events_) > 0;
   if (!events_.empty()) HandleTransport(now);
+  worked |= groups_.busy() && PollCollectives(now);
   if (core_.has_run() && now >= next_report_) {
     next_report_ = now + options_.report_interval_ns;
     Send(Report{core_.run_id(), Reports(now)});
@@ -240,6 +243,44 @@ void WorkerLoop::HandleTransport(int64_t now) {
   }
 }
 
+bool WorkerLoop::PollCollectives(int64_t now) {
+  if (joining_) {
+    const absl::StatusOr<bool> joined = groups_.JoinNext(now);
+    if (joined.ok() && !*joined) return false;
+    joining_ = false;
+    if (joined.ok()) {
+      core_.OnPrepared(now, &effects_);
+      Apply(now, nullptr);
+    } else {
+      Fail(now, joined.status());
+    }
+    return true;
+  }
+  std::vector<CollectiveGroups::Done> done;
+  if (absl::Status status = groups_.Poll(&done); !status.ok()) {
+    groups_.Clear(status);
+    Fail(now, status);
+    return true;
+  }
+  for (const CollectiveGroups::Done& d : done) {
+    core_.OnCollectiveDone(now, d.rank, d.job, &effects_);
+    Apply(now, nullptr);
+  }
+  return !done.empty();
+}
+
+void WorkerLoop::BeginCollective(int64_t now, Rank rank, const Job& reduce, Tensor sum) {
+  const Graph& graph = *core_.graph();
+  // As a ring sends and receives them.
+  const uint64_t n = graph.members(reduce.stage).size(), bytes = 2 * (n - 1) * sum.bytes / n;
+  Slot* slot = SlotOf(rank);
+  slot->bytes_sent[static_cast<int>(TensorKind::kGradientSum)] += bytes;
+  slot->bytes_received[static_cast<int>(TensorKind::kGradientSum)] += bytes;
+  const absl::Status status =
+      groups_.Reduce(graph.collectives().GroupOf(reduce.stage), rank, reduce, std::move(sum));
+  if (!status.ok()) Fail(now, status);
+}
+
 void WorkerLoop::RunTask(Slot* slot) {
   Task task = std::exchange(slot->task, std::monostate{});
   if (auto* job = std::get_if<JobTask>(&task)) {
@@ -257,6 +298,7 @@ void WorkerLoop::RunTask(Slot* slot) {
       int64_t& most = SlotOf(rank)->left_bytes[what.stage];
       most = std::max(most, *outcome.left_bytes);
     }
+    if (outcome.own_sum.has_value()) BeginCollective(now, rank, what, *std::move(outcome.own_sum));
     if (visit.has_value() && visit->leaves) holders_.Leave(rank, what);
     ++past_.jobs[static_cast<int>(what.kind)];
     job_ns_ += (outcome.end_ns - outcome.start_ns - job_ns_) / 8;
@@ -295,6 +337,7 @@ absl::Status WorkerLoop::PrepareRank(Slot* slot, const PrepareTask& task) {
     absl::Status status = s.parts > 1 ? slot->compute->AddSlicedStage(s.stage, s.part, s.parts)
                           : s.adopts  ? slot->compute->AddAdoptedStage(s.stage)
                                       : slot->compute->AddStage(s.stage, s.holds_weights);
+    if (status.ok() && s.sums_own) status = slot->compute->SumOwnGradients(s.stage);
     if (!status.ok()) return status;
     if (!s.saves || task.output.empty()) continue;
     // A run that goes on has its initial weights in the checkpoint that it begins with.
@@ -323,6 +366,8 @@ void WorkerLoop::TaskEnded(const absl::Status& status, void (WorkerLoop::*all_en
 
 void WorkerLoop::AllPrepared(int64_t now) {
   prepared_ = true;
+  joining_ = groups_.busy();
+  if (joining_) return;
   core_.OnPrepared(now, &effects_);
   Apply(now, nullptr);
 }
@@ -348,6 +393,8 @@ void WorkerLoop::ApplyOne(int64_t now, WorkerEffect& effect, const JobOutcome* o
     Send(std::move(send->message));
   } else if (auto* prepare = std::get_if<PrepareEffect>(&effect)) {
     Prepare(now, *prepare);
+  } else if (auto* join = std::get_if<JoinEffect>(&effect)) {
+    groups_.TakeId(join->group, join->id);
   } else if (auto* want = std::get_if<WantEffect>(&effect)) {
     transport_.Want(want->process, want->key, now + options_.transfer_timeout_ns);
   } else if (auto* start = std::get_if<StartEffect>(&effect)) {
@@ -394,6 +441,13 @@ void WorkerLoop::Prepare(int64_t now, PrepareEffect& effect) {
   const int spin_us =
       options_.spin_microseconds >= 0 ? options_.spin_microseconds : (cores_for_all ? 2000 : 20);
   spin_ns_ = spin_us * kMicrosecond;
+  if (!a.reduction.empty()) {
+    std::cerr << "weft-worker: run " << a.run << ": reduction " << a.reduction << "\n";
+  }
+  const auto ids = groups_.Begin(device_.collectives(), std::move(effect.groups), now,
+                                 {options_.join_timeout_ns, options_.transfer_timeout_ns});
+  if (!ids.ok()) return Fail(now, ids.status());
+  for (const auto& [group, id] : *ids) core_.OnGroupId(group, id, &effects_);
   task_status_ = absl::OkStatus();
   pending_tasks_ = static_cast<int>(a.leases.size());
   for (const RankLease& lease : a.leases) {
@@ -455,6 +509,7 @@ void WorkerLoop::Start(StartEffect& effect) {
   JobTask task;
   task.inputs = TakeArrived(effect.inputs);
   task.gradients = TakeArrived(effect.gradients);
+  if (effect.collective == CollectivePart::kEnd) task.reduced = groups_.TakeResult(effect.job);
   task.parts = static_cast<int>(core_.graph()->members(effect.job.stage).size());
   if (effect.visit.has_value()) holders_.Visit(effect.rank, effect.job, *effect.visit);
   Slot* slot = SlotOf(effect.rank);
@@ -506,7 +561,8 @@ void WorkerLoop::Forget(int64_t now) {
   AddRunTo(now, &past_);
   past_.live_bytes.fill(0);
   past_.peak_bytes.fill(0);
-  prepared_ = false;
+  prepared_ = joining_ = false;
+  groups_.Clear(absl::AbortedError("its run is over here"));
   transport_.BeginEpoch(0, 0);
   inbox_.clear();
   holders_.Clear();

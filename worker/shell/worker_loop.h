@@ -32,6 +32,7 @@
 #include "absl/status/status.h"
 #include "proto/wire/mutex.h"
 #include "worker/core/worker_core.h"
+#include "worker/shell/collective_groups.h"
 #include "worker/shell/compute/compute.h"
 #include "worker/shell/job_runner.h"
 #include "worker/shell/state_holders.h"
@@ -60,6 +61,8 @@ struct WorkerLoopOptions {
   // noticed at once.
   int64_t transfer_timeout_ns = 900'000'000'000;
   int64_t report_interval_ns = 500'000'000;
+  // For the members of each group of collectives to come together.
+  int64_t join_timeout_ns = 120'000'000'000;
   // A thread that waits for messages looks around at least so often.
   int64_t look_interval_ns = 1'000'000'000;
 };
@@ -137,6 +140,10 @@ class WorkerLoop {
   // Releases the lock while it writes; false if there was nothing to write.
   bool SendGathered() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void HandleTransport(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void BeginCollective(int64_t now, Rank rank, const Job& reduce, Tensor sum)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Moves joins and collectives on; false if nothing came of it.
+  bool PollCollectives(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   void Apply(int64_t now, const JobOutcome* outcome) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ApplyOne(int64_t now, WorkerEffect& effect, const JobOutcome* outcome)
@@ -177,6 +184,7 @@ class WorkerLoop {
   std::deque<std::unique_ptr<Slot>> slots_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<TensorKey, Tensor> inbox_ ABSL_GUARDED_BY(mu_);
   StateHolders holders_ ABSL_GUARDED_BY(mu_);
+  CollectiveGroups groups_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<const RunSpec> spec_ ABSL_GUARDED_BY(mu_);
   std::string output_ ABSL_GUARDED_BY(mu_);
   std::deque<FromWorker> outbox_ ABSL_GUARDED_BY(mu_);  // not yet given to the link
@@ -189,6 +197,7 @@ class WorkerLoop {
   int64_t job_ns_ ABSL_GUARDED_BY(mu_) = 0;  // running mean of the jobs' times
   int64_t last_job_end_ ABSL_GUARDED_BY(mu_) = 0;
   bool prepared_ ABSL_GUARDED_BY(mu_) = false;  // every rank of the run has its compute
+  bool joining_ ABSL_GUARDED_BY(mu_) = false;  // then, that the groups of collectives are complete is awaited
   bool forget_when_idle_ ABSL_GUARDED_BY(mu_) = false;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status status_ ABSL_GUARDED_BY(mu_);

@@ -240,6 +240,13 @@ absl::StatusOr<Tensor> CpuRank::AddToSum(const Job& job, const Tensor& before, T
                  });
 }
 
+absl::Status CpuRank::SumOwnGradients(int stage) {
+  absl::StatusOr<Stage*> held = HeldStage(stage);
+  if (!held.ok()) return held.status();
+  (*held)->sums.SumWhatComes();
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Tensor> CpuRank::TakeSum(const Job& job, int part, int parts) {
   return Guarded([&] { return Describe(job); },
                  [&]() -> absl::StatusOr<Tensor> {

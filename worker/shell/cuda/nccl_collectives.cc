@@ -297,18 +297,22 @@ void Line::Record(Operation& operation) {
   if (error != cudaSuccess) Fail(*operation.member, CudaError(error, operation.what));
 }
 
+// After an error of NCCL the stream may come past the operation though it has not been done.
 void Line::LookAtEvent(Operation& operation) {
   Member& member = *operation.member;
   const cudaError_t error = cudaEventQuery(operation.event);
-  if (error == cudaSuccess) return End(operation, absl::OkStatus());
-  if (error != cudaErrorNotReady) return Fail(member, CudaError(error, operation.what));
+  if (error != cudaSuccess && error != cudaErrorNotReady)
+    return Fail(member, CudaError(error, operation.what));
   ncclResult_t state = ncclSuccess;
   ncclResult_t result = ncclCommGetAsyncError(member.comm, &state);
   if (result == ncclSuccess) result = state;
-  if (result == ncclSuccess || result == ncclInProgress) return;
-  Fail(member, NcclError(result, member.comm,
-                         absl::StrCat(operation.what, " in ", member.Name(), " was under way with ",
-                                      member.Others())));
+  // A later call of the same communicator may be in progress.
+  if (result != ncclSuccess && result != ncclInProgress) {
+    return Fail(member, NcclError(result, member.comm,
+                                  absl::StrCat(operation.what, " in ", member.Name(), " was under way with ",
+                                               member.Others())));
+  }
+  if (error == cudaSuccess) End(operation, absl::OkStatus());
 }
 
 void Line::End(Operation& operation, absl::Status status) {
