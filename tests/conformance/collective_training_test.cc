@@ -323,7 +323,7 @@ TEST(CollectiveTraining, AMemberDies_TheRunFailsWithItsNameAndNothingHangs) {
   EXPECT_THAT(info.reason, HasSubstr("process 1 (w1"));
   // The others forget the run, and leave its groups.
   const int64_t deadline = MonotonicNow() + kPatience;
-  while (FakeCommunicators() > 0 && MonotonicNow() < deadline)
+  while (FakeCommunicators() > 1 && MonotonicNow() < deadline)
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   EXPECT_LE(FakeCommunicators(), 1) << "but for the dead one's, which nobody destroyed";
 }

@@ -191,7 +191,8 @@ StartEffect WorkerCore::MakeStart(RankState& rank, int64_t id) {
       start.inputs.push_back(KeyOf(e));
     }
   }
-  start.clips = job.kind == JobKind::kReduce ? run.graph.GivesSquares(job.stage, job.member)
+  start.clips = job.kind == JobKind::kReduce ? start.collective != CollectivePart::kBegin &&
+                                                   run.graph.GivesSquares(job.stage, job.member)
                                              : run.graph.schedule().clips && job.kind == JobKind::kUpdate;
   if (job.kind == JobKind::kForward || (start.apart && job.kind == run.graph.input_backward()))
     rank.peak_activations = std::max(rank.peak_activations, ++rank.activations);
