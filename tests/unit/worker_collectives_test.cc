@@ -161,8 +161,10 @@ class Cores {
     running_.erase(running_.begin() + static_cast<int64_t>(i));
     if (launches_) {
       launched_[s.rank].push_back(s);
-      Do(s.rank,
-         [&](WorkerCore& c, WorkerEffects* out) { c.OnJobLaunched(now_, s.rank, s.job, s.last, {}, out); });
+      const auto launched = [&](WorkerCore& c, WorkerEffects* out) {
+        c.OnJobLaunched(now_, s.rank, s.job, s.last, {}, out);
+      };
+      Do(s.rank, launched, s.job);
       return;
     }
     HasBeenDone(s);
