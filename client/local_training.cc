@@ -233,6 +233,7 @@ TrainResults LocalTraining::Results() const {
   results.final_loss = log_.last_loss();
   results.seconds = log_.end_seconds();
   results.reports = recorder_.run().reports;
+  results.reduction = recorder_.run().reduction;
   results.jobs = recorder_.LastJobs();
   const auto schedule = ScheduleOf(options_.spec);
   if (!schedule.ok()) return results;

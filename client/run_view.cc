@@ -110,6 +110,7 @@ Json RunJson(const RunInfo& run) {
                {"schedule", run.schedule},
                {"state", std::string(RunStateName(run.state))},
                {"reason", run.reason},
+               {"reduction", run.reduction},
                {"ranks", run.ranks},
                {"processes", run.processes},
                {"steps", run.steps},
@@ -153,6 +154,7 @@ std::string RunText(const RunInfo& run, int64_t now_ns) {
   if (!run.reason.empty()) absl::StrAppend(&out, "reason     ", run.reason, "\n");
   absl::StrAppend(&out, "schedule   ", run.schedule, ": ", run.ranks, " ranks on ", run.processes,
                   " processes\n");
+  if (!run.reduction.empty()) absl::StrAppend(&out, "reduction  ", run.reduction, "\n");
   absl::StrAppend(&out, "steps      ", Steps(run), "\nloss       ", Loss(run), "\ntime       ",
                   Duration(run, now_ns), "\n");
   return run.reports.empty() ? out : absl::StrCat(out, "\n", RankTable(run.reports));

@@ -197,6 +197,7 @@ Json SummaryJson(const TrainResults& r) {
   json["processes"] = r.processes;
   if (!r.reference) {
     json["predicted_step_seconds"] = r.predicted_step_seconds;
+    if (!r.reduction.empty()) json["reduction"] = r.reduction;
     json["bytes_sent"] = BytesSent(r.reports);
     json["peak_bytes"] = ByRank(r.reports, &RankReport::peak_bytes);
     json["left_bytes"] = LeftBytes(r);
@@ -238,6 +239,7 @@ std::string SummaryText(const TrainResults& r, const std::string& folder) {
     }
     absl::StrAppendFormat(&out, "schedule     %s: %d ranks on %d %s\n", ToText(r.spec.schedule), r.ranks,
                           r.processes, r.processes == 1 ? "process" : "processes");
+    if (!r.reduction.empty()) absl::StrAppendFormat(&out, "reduction    %s\n", r.reduction);
     absl::StrAppendFormat(&out, "sent         %s\n\n", sent.empty() ? "nothing" : sent);
     absl::StrAppend(&out, RankTable(r.reports), LastStepPicture(r));
   }

@@ -30,6 +30,7 @@ struct TrainResults {
   double seconds = 0;                 // from the start of the first job to the end of the last step
   double predicted_step_seconds = 0;  // see PredictStepSeconds
   std::vector<RankReport> reports;    // by rank
+  std::string reduction;              // how gradients were summed (RunInfo)
   std::vector<DrawnJob> jobs;         // of the last steps, in seconds
 };
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/core/reduction.h"
 
 namespace weft {
 namespace {
@@ -194,6 +195,10 @@ void CoordinatorCore::Start(Run& run, const std::vector<Worker*>& workers) {
     run.members.push_back({w->session, w->process, w->Label()});
     peers.push_back({w->process, w->hello.address, w->Label()});
   }
+  const Reduction reduction = ChooseReduction(*run.plan, workers);
+  run.collective = reduction.collective;
+  run.info.reduction = reduction.sentence;
+  if (run.collective) run.plan = run.plan->collective;
   run.Lease(++epoch_, &next_token_);
   run.queue = std::make_unique<WorkQueue>(run.plan);
   run.info.state = RunState::kPreparing;

@@ -81,6 +81,7 @@ class CoordinatorCore {
   void OnMessage(Worker& worker, Hello& m);
   void OnMessage(Worker& worker, Prepared& m);
   void OnMessage(Worker& worker, Credit& m);
+  void OnMessage(Worker& worker, GroupId& m);
   void OnMessage(Worker& worker, Completions& m);
   void OnMessage(Worker& worker, Report& m);
   void OnMessage(Worker& worker, Failed& m);

@@ -148,6 +148,24 @@ void CoordinatorCore::OnMessage(Worker& worker, Credit& m) {
   run->may_grant.push_back(m.rank);
 }
 
+// From the process of a group's first member, to those of the others.
+void CoordinatorCore::OnMessage(Worker& worker, GroupId& m) {
+  Run* run = ServedRun(worker, m.run);
+  if (run == nullptr) return;
+  const auto& groups = run->plan->graph.collectives().groups();
+  const auto session_of = [&](Rank rank) { return run->members[run->ranks[rank].member].session; };
+  const bool its_own = run->collective && m.epoch == run->epoch && run->info.state == RunState::kPreparing &&
+                       m.group < static_cast<int32_t>(groups.size()) &&
+                       session_of(groups[m.group].front()) == worker.session;
+  if (!its_own) {
+    ++probe_.fenced;
+    return;
+  }
+  for (const Rank rank : groups[m.group]) {
+    if (session_of(rank) != worker.session) Send(session_of(rank), m);
+  }
+}
+
 void CoordinatorCore::OnMessage(Worker& worker, Completions& m) {
   Run* run = LeasedRun(worker, m.run, m.rank, m.token);
   if (run == nullptr) return;

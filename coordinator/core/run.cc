@@ -40,7 +40,7 @@ void Run::Lease(uint64_t attempt, uint64_t* sequence) {
 }
 
 Assign Run::AssignFor(int member, const std::vector<Peer>& peers) const {
-  Assign assign{info.id, epoch, spec, output, {}, {}, peers};
+  Assign assign{info.id, epoch, spec, output, {}, {}, peers, collective, info.reduction};
   for (Rank rank = 0; rank < static_cast<Rank>(ranks.size()); ++rank) {
     assign.process_of_rank.push_back(members[ranks[rank].member].process);
     if (ranks[rank].member == member) assign.leases.push_back({rank, ranks[rank].token});

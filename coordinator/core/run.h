@@ -42,7 +42,8 @@ struct Run {
   std::string spec;
   std::string output;
 
-  uint64_t epoch = 0;  // of this attempt
+  uint64_t epoch = 0;       // of this attempt
+  bool collective = false;  // its plan is RunPlan::collective
   std::vector<RunMember> members;
   std::vector<RunRank> ranks;
   std::unique_ptr<WorkQueue> queue;

@@ -10,16 +10,27 @@ namespace weft {
 
 absl::StatusOr<std::shared_ptr<const RunPlan>> MakeRunPlan(std::string name, std::string schedule_text,
                                                            Schedule schedule, int32_t steps,
-                                                           int32_t first_step) {
+                                                           int32_t first_step, bool fast) {
   if (first_step < 0 || steps <= first_step)
     return absl::InvalidArgumentError(
         absl::StrCat("a run needs at least one step, not ", steps - first_step));
   if (absl::Status s = CheckSchedule(schedule); !s.ok()) return s;
+  std::shared_ptr<const RunPlan> collective;
+  if (fast && !schedule.collective) {
+    Schedule other = schedule;
+    other.collective = true;
+    if (Graph(other).collectives().any()) {
+      auto plan = MakeRunPlan(name, schedule_text, std::move(other), steps, first_step);
+      if (!plan.ok()) return plan.status();
+      collective = *std::move(plan);
+    }
+  }
   Graph graph(std::move(schedule), steps, first_step);
   auto order = ClaimOrder(graph);
   if (!order.ok()) return order.status();
   return std::make_shared<const RunPlan>(RunPlan{std::move(name), std::move(schedule_text), steps,
-                                                 std::move(graph), *std::move(order), first_step});
+                                                 std::move(graph), *std::move(order), first_step, fast,
+                                                 std::move(collective)});
 }
 
 }  // namespace weft

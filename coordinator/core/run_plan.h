@@ -27,13 +27,18 @@ struct RunPlan {
   std::vector<std::vector<std::vector<Job>>> claim_order;
   int32_t first_step = 0;  // all before were made by an earlier run
 
+  // The run file leaves the order of sums to collectives (`reduction: fast`), where they can serve. Then, and
+  // if the schedule has any, the same with Schedule::collective.
+  bool fast = false;
+  std::shared_ptr<const RunPlan> collective;
+
   int ranks() const { return graph.schedule().ranks; }
 };
 
 // InvalidArgument, as CheckSchedule, for a schedule that cannot run; also if no step is left to make.
 absl::StatusOr<std::shared_ptr<const RunPlan>> MakeRunPlan(std::string name, std::string schedule_text,
                                                            Schedule schedule, int32_t steps,
-                                                           int32_t first_step = 0);
+                                                           int32_t first_step = 0, bool fast = false);
 
 }  // namespace weft
 

@@ -16,7 +16,7 @@ absl::StatusOr<std::shared_ptr<const RunPlan>> PlanSpec(const std::string& text)
   absl::StatusOr<Schedule> schedule = ScheduleOf(*spec);
   if (!schedule.ok()) return schedule.status();
   return MakeRunPlan(spec->name, ToText(spec->schedule), *std::move(schedule), spec->end_step(),
-                     spec->first_step());
+                     spec->first_step(), spec->schedule.reduction == "fast");
 }
 
 }  // namespace weft

@@ -17,6 +17,7 @@ ActivationPolicy ActivationsOf(const ScheduleSpec& schedule) {
 absl::StatusOr<Schedule> MakeSchedule(const ScheduleSpec& spec, int stages, int microbatches) {
   absl::StatusOr<Schedule> schedule = MakeSchedule(spec.name, spec.parameters, stages, microbatches);
   if (!schedule.ok()) return schedule;
+  schedule->collective = spec.reduction == "fast";
   const absl::Status ruled = ApplyRule(spec.rule, spec.name, &*schedule);
   if (!ruled.ok()) return ruled;
   return schedule;
@@ -25,6 +26,7 @@ absl::StatusOr<Schedule> MakeSchedule(const ScheduleSpec& spec, int stages, int 
 absl::StatusOr<Schedule> ScheduleOf(const RunSpec& run) {
   absl::StatusOr<Schedule> schedule = MakeSchedule(run.schedule, run.stages(), run.train.microbatches);
   if (!schedule.ok()) return schedule;
+  schedule->collective = false;  // known when the run has its processes
   schedule->inputs = StageInputs(CountLayers(run.model), run.layers_of_stage);
   schedule->activations = ActivationsOf(run.schedule);
   schedule->clips = run.train.clip_norm > 0;

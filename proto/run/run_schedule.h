@@ -12,11 +12,12 @@
 
 namespace weft {
 
-// The named family for these sizes, with its rule. Failure: as MakeSchedule and ApplyRule of
-// schedules/families.h.
+// The named family for these sizes, with its rule; with collectives for `reduction: fast`. Failure: as
+// MakeSchedule and ApplyRule of schedules/families.h.
 absl::StatusOr<Schedule> MakeSchedule(const ScheduleSpec& spec, int stages, int microbatches);
 
-// InvalidArgument or NotFound, as MakeSchedule, where the parameters do not fit the sizes, and
+// Without collectives: whether they can serve depends on the devices. InvalidArgument or NotFound, as
+// MakeSchedule, where the parameters do not fit the sizes, and
 // InvalidArgument where the run does not fit its memory budget. Not checked further.
 absl::StatusOr<Schedule> ScheduleOf(const RunSpec& run);
 

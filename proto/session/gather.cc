@@ -50,15 +50,18 @@ void Gather(std::deque<FromCoordinator>* waiting, FromCoordinator message) {
 size_t BytesOf(const FromWorker& message) {
   if (const auto* m = std::get_if<Completions>(&message)) return kFrame + 40 * m->jobs.size();
   if (const auto* m = std::get_if<Hello>(&message))
-    return kFrame + m->worker.size() + m->host.size() + m->address.size();
+    return 2 * kFrame + m->worker.size() + m->host.size() + m->address.size() + m->device.size() +
+           m->device_id.size() + m->collectives.size();
   if (const auto* m = std::get_if<Report>(&message)) return BytesOfReports(m->ranks);
   if (const auto* m = std::get_if<Finished>(&message)) return BytesOfReports(m->ranks);
   if (const auto* m = std::get_if<Failed>(&message)) return kFrame + m->reason.size();
+  if (const auto* m = std::get_if<GroupId>(&message)) return kFrame + m->bytes.size();
   return kFrame;
 }
 
 size_t BytesOf(const FromCoordinator& message) {
   if (const auto* m = std::get_if<Grant>(&message)) return kFrame + 24 * m->jobs.size();
+  if (const auto* m = std::get_if<GroupId>(&message)) return kFrame + m->bytes.size();
   if (const auto* m = std::get_if<Abort>(&message)) return kFrame + m->reason.size();
   if (const auto* m = std::get_if<Shutdown>(&message)) return kFrame + m->reason.size();
   if (const auto* m = std::get_if<Assign>(&message)) {

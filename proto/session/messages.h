@@ -5,9 +5,9 @@
 // stream; every message has a sequence number and is delivered in order, once (proto/session/link.h), so
 // "applied, but the reply was lost" is an ordinary case.
 //
-// Life of a run on a session: Hello, Welcome; Assign, Prepared; then Credit and Grant, Completions until
-// every job is done; Finish, Finished. Abort ends it early, with a reason, from either side (Failed from the
-// worker).
+// Life of a run on a session: Hello, Welcome; Assign, GroupId where it has collectives, Prepared; then Credit
+// and Grant, Completions until every job is done; Finish, Finished. Abort ends it early, with a reason, from
+// either side (Failed from the worker).
 #ifndef WEFT_PROTO_SESSION_MESSAGES_H_
 #define WEFT_PROTO_SESSION_MESSAGES_H_
 
@@ -38,6 +38,9 @@ struct Hello {
   int64_t pid = 0;
   int32_t process = -1;  // wanted process number, -1 for any
   std::string address;   // of its transport, opaque
+  // What computes: its kind ("cpu", "cuda"), which one it is among all on any machine ("" for none of its
+  // own), and the library for collectives among such devices with its version ("" for none).
+  std::string device, device_id, collectives;
 };
 
 // The ranks of the run are ready to take jobs.
@@ -99,7 +102,16 @@ struct Finished {
   std::vector<RankReport> ranks;
 };
 
-using FromWorker = std::variant<Hello, Prepared, Credit, Completions, Report, Failed, Finished>;
+// By this the members of a group find each other to reduce by collectives: made by the first member's
+// process, passed on by the coordinator to the others' (both directions). It counts for one epoch of the run.
+struct GroupId {
+  uint64_t run = 0;
+  uint64_t epoch = 0;
+  int32_t group = 0;  // number in CollectiveOrder::groups of the run's schedule
+  std::string bytes;  // opaque
+};
+
+using FromWorker = std::variant<Hello, Prepared, Credit, Completions, Report, Failed, Finished, GroupId>;
 
 // ---- coordinator to worker
 
@@ -125,6 +137,10 @@ struct Assign {
   std::vector<RankLease> leases;         // ranks of this process
   std::vector<int32_t> process_of_rank;  // size W
   std::vector<Peer> peers;               // every process of the run, this one included
+  // The run's schedule is carried out with Schedule::collective.
+  bool collective = false;
+  // How gradients are summed, where the run file leaves it to what there is; a sentence, "" otherwise.
+  std::string reduction;
 };
 
 // Claimed jobs of one rank, in the order in which the schedule is expected to start them.
@@ -147,7 +163,7 @@ struct Shutdown {
   std::string reason;
 };
 
-using FromCoordinator = std::variant<Welcome, Assign, Grant, Finish, Abort, Shutdown>;
+using FromCoordinator = std::variant<Welcome, Assign, Grant, Finish, Abort, Shutdown, GroupId>;
 
 }  // namespace weft
 

@@ -42,6 +42,9 @@ struct RunInfo {
   std::string schedule;  // as the user wrote it
   RunState state = RunState::kSubmitted;
   std::string reason;  // why it waits, failed or was cancelled; a sentence
+  // How gradients are summed, where the run file leaves it to what there is; a sentence, known from its
+  // assignment on.
+  std::string reduction;
   int32_t ranks = 0, processes = 0;
   int32_t steps = 0, steps_done = 0;
   double loss = 0;  // of the last step done

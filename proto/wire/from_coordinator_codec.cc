@@ -41,6 +41,7 @@ struct Encoder {
   void operator()(const Shutdown& m) const {
     out->mutable_shutdown()->set_reason(CleanText(m.reason, kMaxTextBytes));
   }
+  void operator()(const GroupId& m) const { Encode(m, out->mutable_group_id()); }
 };
 
 void Encoder::operator()(const Assign& m) const {
@@ -49,6 +50,8 @@ void Encoder::operator()(const Assign& m) const {
   o->set_epoch(m.epoch);
   o->set_spec(m.spec);
   o->set_output(m.output);
+  o->set_collective(m.collective);
+  o->set_reduction(CleanText(m.reduction, kMaxTextBytes));
   for (const RankLease& lease : m.leases) {
     v1::RankLease* l = o->add_leases();
     l->set_rank(lease.rank);
@@ -77,11 +80,12 @@ absl::Status DecodePeers(const v1::Assign& in, Assign* m) {
 absl::StatusOr<FromCoordinator> DecodeAssign(const v1::Assign& in) {
   WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("assign.spec", in.spec(), kMaxSpecBytes));
   WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("assign.output", in.output(), kMaxTextBytes));
+  WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("assign.reduction", in.reduction(), kMaxTextBytes));
   WEFT_WIRE_RETURN_IF_ERROR(
       CheckAtMost("the number of assign.process_of_rank", in.process_of_rank_size(), kMaxRanks));
   WEFT_WIRE_RETURN_IF_ERROR(
       CheckAtMost("the number of assign.leases", in.leases_size(), in.process_of_rank_size()));
-  Assign m{in.run(), in.epoch(), in.spec(), in.output(), {}, {}, {}};
+  Assign m{in.run(), in.epoch(), in.spec(), in.output(), {}, {}, {}, in.collective(), in.reduction()};
   for (uint32_t process : in.process_of_rank()) {
     WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("assign.process_of_rank", process, kMaxProcesses - 1));
     m.process_of_rank.push_back(static_cast<int32_t>(process));
@@ -130,7 +134,7 @@ void Encode(const FromCoordinator& message, v1::CoordinatorPayload* out) {
 
 absl::StatusOr<FromCoordinator> Decode(const v1::CoordinatorPayload& in) {
   const int fields = in.has_welcome() + in.has_assign() + in.has_grant() + in.has_finish() + in.has_abort() +
-                     in.has_shutdown();
+                     in.has_shutdown() + in.has_group_id();
   if (fields != 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("a coordinator's payload holds ", fields, " known messages instead of one"));
@@ -140,6 +144,11 @@ absl::StatusOr<FromCoordinator> Decode(const v1::CoordinatorPayload& in) {
   if (in.has_assign()) return DecodeAssign(in.assign());
   if (in.has_finish()) return Finish{in.finish().run()};
   if (in.has_abort()) return DecodeAbort(in.abort());
+  if (in.has_group_id()) {
+    absl::StatusOr<GroupId> id = Decode(in.group_id());
+    if (!id.ok()) return id.status();
+    return FromCoordinator(*std::move(id));
+  }
   return DecodeShutdown(in.shutdown());
 }
 

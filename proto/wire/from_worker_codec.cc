@@ -27,6 +27,9 @@ struct Encoder {
     o->set_pid(m.pid);
     o->set_process(m.process);
     o->set_address(m.address);
+    o->set_device(CleanText(m.device, kMaxDeviceBytes));
+    o->set_device_id(CleanText(m.device_id, kMaxDeviceBytes));
+    o->set_collectives(CleanText(m.collectives, kMaxDeviceBytes));
   }
   void operator()(const Prepared& m) const { out->mutable_prepared()->set_run(m.run); }
   void operator()(const Credit& m) const {
@@ -43,6 +46,7 @@ struct Encoder {
     out->mutable_failed()->set_reason(CleanText(m.reason, kMaxTextBytes));
   }
   void operator()(const Finished& m) const { EncodeReports(m, out->mutable_finished()); }
+  void operator()(const GroupId& m) const { Encode(m, out->mutable_group_id()); }
 
   template <typename Value, typename Wire>
   void EncodeReports(const Value& m, Wire* o) const {
@@ -87,7 +91,11 @@ absl::StatusOr<FromWorker> DecodeHello(const v1::Hello& in) {
     return absl::InvalidArgumentError(
         absl::StrCat("hello.process is ", in.process(), ", but must be -1 to ", kMaxProcesses - 1));
   }
-  return Hello{in.worker(), in.host(), in.pid(), in.process(), in.address()};
+  WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("hello.device", in.device(), kMaxDeviceBytes));
+  WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("hello.device_id", in.device_id(), kMaxDeviceBytes));
+  WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("hello.collectives", in.collectives(), kMaxDeviceBytes));
+  return Hello{in.worker(),  in.host(),   in.pid(),       in.process(),
+               in.address(), in.device(), in.device_id(), in.collectives()};
 }
 
 absl::StatusOr<FromWorker> DecodeCredit(const v1::Credit& in) {
@@ -197,7 +205,7 @@ void Encode(const FromWorker& message, v1::WorkerPayload* out) {
 
 absl::StatusOr<FromWorker> Decode(const v1::WorkerPayload& in) {
   const int fields = in.has_hello() + in.has_prepared() + in.has_credit() + in.has_completions() +
-                     in.has_report() + in.has_failed() + in.has_finished();
+                     in.has_report() + in.has_failed() + in.has_finished() + in.has_group_id();
   if (fields != 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("a worker's payload holds ", fields, " known messages instead of one"));
@@ -208,6 +216,11 @@ absl::StatusOr<FromWorker> Decode(const v1::WorkerPayload& in) {
   if (in.has_prepared()) return Prepared{in.prepared().run()};
   if (in.has_report()) return DecodeReports<Report>(in.report());
   if (in.has_failed()) return DecodeFailed(in.failed());
+  if (in.has_group_id()) {
+    absl::StatusOr<GroupId> id = Decode(in.group_id());
+    if (!id.ok()) return id.status();
+    return FromWorker(*std::move(id));
+  }
   return DecodeReports<Finished>(in.finished());
 }
 

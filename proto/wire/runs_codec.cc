@@ -31,6 +31,7 @@ void Encode(const RunInfo& run, int64_t unix_minus_monotonic_ns, v1::Run* out) {
   out->set_schedule(CleanText(run.schedule, kMaxTextBytes));
   out->set_state(static_cast<v1::RunState>(static_cast<int>(run.state) + 1));
   out->set_reason(CleanText(run.reason, 4 * kMaxTextBytes));
+  out->set_reduction(CleanText(run.reduction, kMaxTextBytes));
   out->set_ranks(run.ranks);
   out->set_processes(run.processes);
   out->set_steps(run.steps);
@@ -51,6 +52,7 @@ absl::StatusOr<RunInfo> Decode(const v1::Run& in) {
   WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("run.name", in.name(), kMaxTextBytes));
   WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("run.schedule", in.schedule(), kMaxTextBytes));
   WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("run.reason", in.reason(), 4 * kMaxTextBytes));
+  WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("run.reduction", in.reduction(), kMaxTextBytes));
   WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("run.ranks", in.ranks(), kMaxRanks));
   WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("run.processes", in.processes(), kMaxProcesses));
   WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("run.steps", in.steps(), kMaxSteps));
@@ -61,6 +63,7 @@ absl::StatusOr<RunInfo> Decode(const v1::Run& in) {
   run.schedule = in.schedule();
   run.state = static_cast<RunState>(static_cast<int>(in.state()) - 1);
   run.reason = in.reason();
+  run.reduction = in.reduction();
   run.ranks = static_cast<int32_t>(in.ranks());
   run.processes = static_cast<int32_t>(in.processes());
   run.steps = static_cast<int32_t>(in.steps());

@@ -27,6 +27,10 @@ void Encode(const Packet<std::shared_ptr<const FromCoordinator>>& packet, v1::Co
 absl::StatusOr<Packet<FromWorker>> Decode(uint64_t link, const v1::WorkerMessage& in);
 absl::StatusOr<Packet<FromCoordinator>> Decode(uint64_t link, const v1::CoordinatorMessage& in);
 
+// Of both directions.
+void Encode(const GroupId& id, v1::GroupId* out);
+absl::StatusOr<GroupId> Decode(const v1::GroupId& in);
+
 // Shared with the run API.
 void Encode(const RankReport& report, v1::RankReport* out);
 absl::StatusOr<RankReport> Decode(const v1::RankReport& in);

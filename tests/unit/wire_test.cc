@@ -73,13 +73,33 @@ const std::vector<Job> kJobs = {Job::Compute(0, 0, 0, JobKind::kForward),
                                 Job::Update(3, 0, 0)};
 
 TEST(SessionCodec, Hello_RoundTrip_IsEqual) {
-  const auto m = std::get<Hello>(
-      RoundTrip(FromWorker(Hello{"worker-1", "host a", 4711, -1, std::string("\0\xff opaque", 9)})));
+  const auto m = std::get<Hello>(RoundTrip(FromWorker(Hello{
+      "worker-1", "host a", 4711, -1, std::string("\0\xff opaque", 9), "cuda", "GPU-4711", "nccl 2.28.3"})));
+  EXPECT_EQ(m.device, "cuda");
+  EXPECT_EQ(m.device_id, "GPU-4711");
+  EXPECT_EQ(m.collectives, "nccl 2.28.3");
   EXPECT_EQ(m.worker, "worker-1");
   EXPECT_EQ(m.host, "host a");
   EXPECT_EQ(m.pid, 4711);
   EXPECT_EQ(m.process, -1);
   EXPECT_EQ(m.address, std::string("\0\xff opaque", 9));
+}
+
+TEST(SessionCodec, GroupId_RoundTrip_IsEqualBothWays) {
+  const GroupId id{9, 5, 3, std::string("\0\xff opaque", 9)};
+  for (const GroupId& back :
+       {std::get<GroupId>(RoundTrip(FromWorker(id))), std::get<GroupId>(RoundTrip(FromCoordinator(id)))}) {
+    EXPECT_EQ(back.run, 9u);
+    EXPECT_EQ(back.epoch, 5u);
+    EXPECT_EQ(back.group, 3);
+    EXPECT_EQ(back.bytes, id.bytes);
+  }
+}
+
+TEST(SessionCodec, GroupId_TooLong_IsRefused) {
+  v1::WorkerPayload out;
+  wire::Encode(FromWorker(GroupId{9, 5, 3, std::string(1 << 16, 'x')}), &out);
+  EXPECT_EQ(wire::Decode(out).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST(SessionCodec, PreparedCreditFailed_RoundTrip_AreEqual) {
@@ -146,7 +166,9 @@ TEST(SessionCodec, Assign_RoundTrip_IsEqual) {
                  "out",
                  {{0, {4, 1}}, {2, {4, 2}}},
                  {0, 1, 0},
-                 {{0, "addr0", "process 0"}, {1, "addr1", "process 1"}}};
+                 {{0, "addr0", "process 0"}, {1, "addr1", "process 1"}},
+                 true,
+                 "fast: the cuda devices sum"};
   const auto back = std::get<Assign>(RoundTrip(FromCoordinator(m)));
   EXPECT_EQ(back.run, m.run);
   EXPECT_EQ(back.epoch, m.epoch);
@@ -160,6 +182,8 @@ TEST(SessionCodec, Assign_RoundTrip_IsEqual) {
   EXPECT_EQ(back.peers[1].process, 1);
   EXPECT_EQ(back.peers[1].address, "addr1");
   EXPECT_EQ(back.peers[1].label, "process 1");
+  EXPECT_TRUE(back.collective);
+  EXPECT_EQ(back.reduction, m.reduction);
 }
 
 TEST(SessionCodec, OtherCoordinatorMessages_RoundTrip_AreEqual) {

@@ -41,6 +41,9 @@ WorkerCore::Run::Row& WorkerCore::Run::RowOf(int64_t step) {
       row.left += IsLocal(RankAt(next * n + i));
       if (next - first_step <= edges.max_distance())
         row.waiting[i] += InitialInputs(next, static_cast<int>(i));
+      // Instead of what the collective waits for by itself, its end.
+      if (IsCollective(graph.JobAt(next, static_cast<int>(i))))
+        row.waiting[i] += 1 - JoinedInputs(next, static_cast<int>(i));
     }
     rows.push_back(std::move(row));
   }
@@ -72,11 +75,18 @@ void WorkerCore::OnAssign(int64_t now, const Assign& assign, WorkerEffects* out)
     out->push_back(SendEffect{Failed{assign.run, std::string(shape.status().message())}});
     return;
   }
+  shape->schedule.collective = assign.collective;
   const int world = shape->schedule.ranks;
   if (static_cast<int>(assign.process_of_rank.size()) != world) {
     out->push_back(
         SendEffect{Failed{assign.run, absl::StrFormat("the assignment places %d ranks, the schedule has %d",
                                                       assign.process_of_rank.size(), world)}});
+    return;
+  }
+  if (assign.collective && assign.leases.size() != 1) {
+    out->push_back(SendEffect{Failed{
+        assign.run,
+        absl::StrCat("collectives need a process for each rank, and this one has ", assign.leases.size())}});
     return;
   }
   run_ = std::make_unique<Run>(assign, *std::move(shape));
@@ -113,7 +123,7 @@ void WorkerCore::OnAssign(int64_t now, const Assign& assign, WorkerEffects* out)
           StepsOfPhase(run.steps, p, schedule.period) - StepsOfPhase(run.first_step, p, schedule.period);
     }
   }
-  PrepareEffect prepare{assign, {}};
+  PrepareEffect prepare{assign, {}, run.Groups()};
   for (size_t r = 0; r < run.ranks.size(); ++r) {
     for (int s = 0; s < schedule.stages; ++s) {
       const auto& members = run.graph.members(s);
@@ -125,6 +135,7 @@ void WorkerCore::OnAssign(int64_t now, const Assign& assign, WorkerEffects* out)
       if (holds) {
         const int number = static_cast<int>(member - members.begin());
         stage.saves = run.graph.Saves(s, number);
+        stage.sums_own = run.graph.collective(s);
         stage.adopts = !run.graph.MakesVersions(s, number);
         if (run.graph.sharded()) {
           stage.part = number;

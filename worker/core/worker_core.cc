@@ -55,6 +55,7 @@ int WorkerCore::weight_versions(Rank rank) const {
 void WorkerCore::OnMessage(int64_t now, const FromCoordinator& message, WorkerEffects* out) {
   if (const auto* assign = std::get_if<Assign>(&message)) return OnAssign(now, *assign, out);
   if (const auto* grant = std::get_if<Grant>(&message)) return OnGrant(now, *grant, out);
+  if (const auto* id = std::get_if<GroupId>(&message)) return OnIdOfGroup(*id, out);
   if (const auto* shutdown = std::get_if<Shutdown>(&message)) {
     out->push_back(ExitEffect{shutdown->reason});
     return;
@@ -67,7 +68,10 @@ void WorkerCore::OnMessage(int64_t now, const FromCoordinator& message, WorkerEf
     return;
   }
   if (const auto* abort = std::get_if<Abort>(&message)) {
-    if (next_.has_value() && next_->run == abort->run) next_.reset();
+    if (next_.has_value() && next_->run == abort->run) {
+      next_.reset();
+      next_ids_.clear();
+    }
     if (!run_ || abort->run != run_->assignment.run || run_->aborted) return;
     run_->failed = run_->aborted = true;
     if (run_->running == 0) out->push_back(ForgetEffect{abort->reason});
@@ -113,7 +117,10 @@ void WorkerCore::Consider(int64_t id) {
   if (flags & (kQueued | kDone)) return;
   const Job job = run.JobOf(id);
   bool can_start = run.RowOf(id / run.n).waiting[id % run.n] == 0;
-  if (!can_start && run.ConsumesGradients(job)) {
+  if (run.IsCollective(job)) {
+    const Run::Joining& joining = run.JoiningOf(id);
+    if (!joining.begun) can_start = joining.left == 0;
+  } else if (!can_start && run.ConsumesGradients(job)) {
     const Run::Intake& intake = run.IntakeOf(id);
     can_start = intake.next < static_cast<int>(intake.arrived.size()) && intake.arrived[intake.next];
   }
@@ -171,6 +178,11 @@ StartEffect WorkerCore::MakeStart(RankState& rank, int64_t id) {
       ++intake->next;
     start.last = run.RowOf(id / run.n).waiting[id % run.n] == 0;
   }
+  if (run.IsCollective(job)) {
+    Run::Joining& joining = run.JoiningOf(id);
+    start.collective = joining.begun ? CollectivePart::kEnd : CollectivePart::kBegin;
+    start.last = std::exchange(joining.begun, true);
+  }
   for (const Edge& e : edges) {
     if (e.tensor == TensorKind::kOrder) continue;
     if (e.tensor == TensorKind::kGradient) {
@@ -179,7 +191,9 @@ StartEffect WorkerCore::MakeStart(RankState& rank, int64_t id) {
       start.inputs.push_back(KeyOf(e));
     }
   }
-  start.clips = run.graph.schedule().clips && !HasMicrobatch(job.kind);
+  start.clips = job.kind == JobKind::kReduce ? start.collective != CollectivePart::kBegin &&
+                                                   run.graph.GivesSquares(job.stage, job.member)
+                                             : run.graph.schedule().clips && job.kind == JobKind::kUpdate;
   if (job.kind == JobKind::kForward || (start.apart && job.kind == run.graph.input_backward()))
     rank.peak_activations = std::max(rank.peak_activations, ++rank.activations);
   if (job.kind == JobKind::kUpdate && run.graph.relays(job.stage)) {
@@ -248,9 +262,10 @@ void WorkerCore::OnJobDone(int64_t now, const JobDone& done, WorkerEffects* out)
   StartJobs(now, out);
 }
 
-// A job that takes gradients as they arrive has taken some, and waits for more.
+// A job that takes gradients as they arrive has taken some, and waits for more; or a collective has begun.
 void WorkerCore::NextRound(int64_t now, int64_t id, WorkerEffects* out) {
   run_->FlagsOf(id) &= static_cast<uint8_t>(~kQueued);
+  if (run_->IsCollective(run_->JobOf(id))) CollectiveBegun(run_->JobOf(id));
   Consider(id);
   StartJobs(now, out);
 }
@@ -262,6 +277,7 @@ bool WorkerCore::HandOn(int64_t now, RankState& rank, const Job& job, std::optio
   const int64_t id = run.IdOf(job);
   run.FlagsOf(id) |= kDone;
   run.intakes.erase(id);
+  run.joining.erase(id);
   FreeActivation(rank, job);
   MeasureActivation(now, rank, job, left_bytes, out);
   if (run.failed) return false;
@@ -348,6 +364,7 @@ void WorkerCore::Forget(int64_t now, WorkerEffects* out) {
   if (!next_.has_value()) return;
   const Assign assign = *std::exchange(next_, std::nullopt);
   OnAssign(now, assign, out);
+  for (const GroupId& id : std::exchange(next_ids_, {})) OnIdOfGroup(id, out);
 }
 
 void WorkerCore::OnFailure(int64_t now, const std::string& reason, WorkerEffects* out) {

@@ -19,6 +19,11 @@
 // when the job is launched; whoever sends them waits for their bytes. Where jobs are done when their calls
 // return nothing is launched.
 //
+// Where holders reduce by collectives (schedules/collectives.h), a reduce is started twice. First, when the
+// backwards of its own rank have ended and the rank has begun the collective before it: it gives the rank's
+// sum to the device's collective. Then, when OnCollectiveDone has told that this is over: it hands the
+// result on. Between the two the rank goes on with other jobs.
+//
 // Invariants:
 //   1. A rank runs one job at a time, or a forward and, beside it, one of the jobs that its order pairs with
 //   it, started while the forward was in flight. What is not of the pair starts when the rank is idle. A job
@@ -80,11 +85,27 @@ struct PrepareEffect {
     bool adopts = false;  // it holds the weights, and another rank makes their versions
     // What it holds: the whole, or slice `part` of `parts`.
     int part = 0, parts = 1;
+    bool sums_own = false;  // it reduces by collectives: RankCompute::SumOwnGradients
     // The stage's state comes with its jobs and leaves with them; who saves has it at the end of the run.
     bool migrates = false;
   };
+  // Ranks that have collectives together, the present one among them: by the process of the first member an
+  // id is made (OnGroupId), the others' get it by a JoinEffect; all join, one group after the other, before
+  // OnPrepared.
+  struct Group {
+    int number;
+    Rank rank;
+    std::vector<Rank> members;
+    int self;  // of the members
+  };
   Assign assignment;
   std::vector<Stage> stages;
+  std::vector<Group> groups;  // ascending by number
+};
+// The id of a group has come.
+struct JoinEffect {
+  int group;
+  std::string id;
 };
 // Ask process `process` for the tensor.
 struct WantEffect {
@@ -98,6 +119,12 @@ struct StateVisit {
   bool leaves = false;   // it is an output; else it stays
   // No later job reads the version of the weights that this one reads, and there is a newer one.
   bool drops_version = false;
+};
+// How a reduce that is a collective is started.
+enum class CollectivePart : uint8_t {
+  kNone,
+  kBegin,  // give the rank's sum to the collective; then it is not the `last`. Told of by OnCollectiveDone.
+  kEnd,    // its result is there
 };
 // Run the job on the rank's thread, or on its second thread, with these inputs, then call OnJobDone; or, once
 // the device has been given it, OnJobLaunched, and OnJobDone when it has done it.
@@ -126,6 +153,7 @@ struct StartEffect {
   std::optional<StateVisit> visit;  // where the state migrates; its weights are then those of the job
   // The inputs hold slices of the weights, one a member of the stage; the rank's own is not among them.
   bool gathers_weights = false;
+  CollectivePart collective = CollectivePart::kNone;
   // A forward of the rank may still be computed: run the job on the second thread, beside it. There is at
   // most one such job of a rank at a time, and at most one other.
   bool beside = false;
@@ -154,8 +182,8 @@ struct ExitEffect {
   std::string reason;
 };
 
-using WorkerEffect = std::variant<SendEffect, PrepareEffect, WantEffect, StartEffect, PublishEffect,
-                                  DropEffect, SaveEffect, ForgetEffect, ExitEffect>;
+using WorkerEffect = std::variant<SendEffect, PrepareEffect, JoinEffect, WantEffect, StartEffect,
+                                  PublishEffect, DropEffect, SaveEffect, ForgetEffect, ExitEffect>;
 using WorkerEffects = std::vector<WorkerEffect>;
 
 struct JobDone {
@@ -195,6 +223,10 @@ class WorkerCore {
   // The launched jobs of a rank are done in the order in which they started; those that started beside
   // forwards in their own order.
   void OnJobDone(int64_t now, const JobDone& done, WorkerEffects* out);
+  // The id of a group whose first member is here has been made.
+  void OnGroupId(int group, const std::string& id, WorkerEffects* out);
+  // The collective that a reduce began is over; its result is on the device.
+  void OnCollectiveDone(int64_t now, Rank rank, const Job& job, WorkerEffects* out);
   void OnSaved(int64_t now, std::vector<RankReport> reports, WorkerEffects* out);
   // Something of the run went wrong here. Told to the coordinator once.
   void OnFailure(int64_t now, const std::string& reason, WorkerEffects* out);
@@ -217,6 +249,7 @@ class WorkerCore {
   int peak_weight_versions(Rank rank) const;
   // Those that it holds now.
   int weight_versions(Rank rank) const;
+  // Grants, and ids of groups, of an attempt that is not the present one.
   uint64_t stale_grants() const { return stale_grants_; }
 
  private:
@@ -225,6 +258,8 @@ class WorkerCore {
 
   void OnAssign(int64_t now, const Assign& assign, WorkerEffects* out);
   void OnGrant(int64_t now, const Grant& grant, WorkerEffects* out);
+  void OnIdOfGroup(const GroupId& id, WorkerEffects* out);
+  void CollectiveBegun(const Job& reduce);
   void Claim(int64_t now, RankState& rank, const Job& job, WorkerEffects* out);
   enum class Inputs : uint8_t { kAll, kWeights, kAllButWeights };
   void WantInputs(const Job& job, Inputs which, WorkerEffects* out);
@@ -257,6 +292,7 @@ class WorkerCore {
   const int launch_ahead_;
   std::unique_ptr<Run> run_;
   std::optional<Assign> next_;  // came while an ended run still has jobs that run
+  std::vector<GroupId> next_ids_;
   uint64_t stale_grants_ = 0;
 };
 

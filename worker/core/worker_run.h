@@ -85,6 +85,12 @@ struct WorkerCore::Run {
     std::vector<bool> arrived;
   };
 
+  // A reduce that is a collective.
+  struct Joining {
+    int left = -1;  // of what it waits for before it begins; -1: not counted yet
+    bool begun = false;
+  };
+
   Run(const Assign& a, RunShape shape)
       : assignment(a),
         graph(std::move(shape.schedule), shape.steps, shape.first_step),
@@ -128,6 +134,13 @@ struct WorkerCore::Run {
     return intake;
   }
 
+  bool IsCollective(const Job& job) const {
+    return job.kind == JobKind::kReduce && graph.collective(job.stage);
+  }
+  std::vector<PrepareEffect::Group> Groups() const;
+  Joining& JoiningOf(int64_t id);
+  int JoinedInputs(int step, int index) const;
+
   // How many steps may be under way at a time.
   int StepsAtOnce() const { return 1 + graph.schedule().MostStaleness(); }
 
@@ -144,6 +157,7 @@ struct WorkerCore::Run {
   int64_t first_row;
   absl::flat_hash_map<TensorKey, Wanted> wanted;
   absl::flat_hash_map<int64_t, Intake> intakes;
+  absl::flat_hash_map<int64_t, Joining> joining;
   std::optional<HeldVersions> versions;  // of the ranks of this process
   HeldVersions::Versions dropped;        // not told yet
   bool prepared = false, finishing = false, failed = false, aborted = false;

@@ -56,7 +56,7 @@ void WorkerCore::WantInputs(const Job& job, Inputs which, WorkerEffects* out) {
     const bool weights = e.tensor == TensorKind::kWeights || e.tensor == TensorKind::kState;
     const Inputs kind = weights ? Inputs::kWeights : Inputs::kAllButWeights;
     if (which != Inputs::kAll && which != kind) continue;
-    if (run_->IsBeforeRun(e) && !run_->IsInitialWeights(e)) continue;
+    if (e.joined || (run_->IsBeforeRun(e) && !run_->IsInitialWeights(e))) continue;
     const int32_t process = run_->assignment.process_of_rank[run_->graph.RankOf(e.from)];
     if (run_->IsLocal(run_->graph.RankOf(e.from))) continue;
     const TensorKey key = KeyOf(e);
@@ -87,6 +87,7 @@ void WorkerCore::InputArrived(int64_t id, int microbatch, WorkerEffects* out) {
     Drop(out);
   }
   if (microbatch >= 0 && run.ConsumesGradients(job)) run.IntakeOf(id).arrived[microbatch] = true;
+  if (microbatch >= 0 && run.IsCollective(job)) --run.JoiningOf(id).left;
   --run.RowOf(id / run.n).waiting[id % run.n];
   if (run.FlagsOf(id) & kClaimed) Consider(id);
 }
@@ -143,6 +144,7 @@ void WorkerCore::PublishOutputs(const Job& job, Outputs outputs, WorkerEffects* 
 }
 
 void WorkerCore::PublishEdge(const Edge& e, WorkerEffects* out) {
+  if (e.joined) return;  // the collective waits for it
   const Rank consumer = run_->graph.RankOf(e.to);
   const int parts = e.tensor == TensorKind::kGradient || e.tensor == TensorKind::kGradientSum
                         ? static_cast<int>(run_->graph.members(e.from.stage).size())

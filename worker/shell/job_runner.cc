@@ -103,13 +103,20 @@ absl::Status AddGradients(RankCompute& compute, const JobTask& task) {
 
 void RunReduce(RankCompute& compute, const JobTask& task, JobOutcome* outcome) {
   outcome->status = AddGradients(compute, task);
-  if (!outcome->status.ok() || !task.start.last) return;
   const Job& job = task.start.job;
-  // A running sum came from the last micro-batch's backward, and is whole.
-  const std::vector<Tensor> passed_on = InputsOf(task, TensorKind::kGradientSum);
-  const int part = passed_on.empty() ? job.member : 0, parts = passed_on.empty() ? task.parts : 1;
+  if (task.start.collective == CollectivePart::kBegin) {
+    auto own = compute.TakeSum(job, 0, 1);
+    outcome->status = own.status();
+    if (own.ok()) outcome->own_sum = *std::move(own);
+    return;
+  }
+  if (!outcome->status.ok() || !task.start.last) return;
+  // A running sum came from the last micro-batch's backward, and is whole; so is what a collective gives.
+  std::vector<Tensor> whole = InputsOf(task, TensorKind::kGradientSum);
+  if (task.start.collective == CollectivePart::kEnd) whole = {task.reduced};
+  const int part = whole.empty() ? job.member : 0, parts = whole.empty() ? task.parts : 1;
   absl::StatusOr<Tensor> sum =
-      passed_on.empty() ? compute.TakeSum(job, part, parts) : absl::StatusOr<Tensor>(passed_on.front());
+      whole.empty() ? compute.TakeSum(job, part, parts) : absl::StatusOr<Tensor>(whole.front());
   if (!sum.ok()) {
     outcome->status = sum.status();
     return;
@@ -172,6 +179,7 @@ void FenceOutputs(JobOutcome* outcome) {
     fence(tensor);
   }
   for (Tensor& gradient : outcome->input_gradients) fence(&gradient);
+  if (outcome->own_sum.has_value()) fence(&*outcome->own_sum);
 }
 
 void ReadNorm(JobOutcome* outcome) {

@@ -15,6 +15,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
+#include "worker/shell/collectives.h"
 #include "worker/shell/compute/compute.h"
 #include "worker/shell/compute/device_library.h"
 #include "worker/shell/compute/evaluate.h"
@@ -179,6 +180,9 @@ int Serve(const Flags& flags, SignalStop& signals) {
   hello.process = flags.process;
   hello.worker = flags.name.empty() ? absl::StrCat("worker-", hello.pid) : flags.name;
   hello.address = (*transport)->address();
+  hello.device = std::string(device->name().substr(0, device->name().find(':')));
+  hello.device_id = std::string(device->uuid());
+  if (Collectives* collectives = device->collectives()) hello.collectives = collectives->name();
   link.Send(hello);
   signals.Watch(&loop);
   const absl::Status status = loop.Run();

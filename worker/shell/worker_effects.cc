@@ -29,6 +29,7 @@ absl::Status WorkerLoop::PrepareRank(Slot* slot, const PrepareTask& task) {
     absl::Status status = s.parts > 1 ? slot->compute->AddSlicedStage(s.stage, s.part, s.parts)
                           : s.adopts  ? slot->compute->AddAdoptedStage(s.stage)
                                       : slot->compute->AddStage(s.stage, s.holds_weights);
+    if (status.ok() && s.sums_own) status = slot->compute->SumOwnGradients(s.stage);
     if (!status.ok()) return status;
     if (!s.saves || task.output.empty()) continue;
     // A run that goes on has its initial weights in the checkpoint that it begins with.
@@ -64,6 +65,8 @@ void WorkerLoop::TaskEnded(const absl::Status& status, void (WorkerLoop::*all_en
 
 void WorkerLoop::AllPrepared(int64_t now) {
   prepared_ = true;
+  joining_ = groups_.busy();
+  if (joining_) return;  // PollCollectives goes on
   core_.OnPrepared(now, &effects_);
   Apply(now, nullptr);
 }
@@ -89,6 +92,8 @@ void WorkerLoop::ApplyOne(int64_t now, WorkerEffect& effect, const JobOutcome* o
     Send(std::move(send->message));
   } else if (auto* prepare = std::get_if<PrepareEffect>(&effect)) {
     Prepare(now, *prepare);
+  } else if (auto* join = std::get_if<JoinEffect>(&effect)) {
+    groups_.TakeId(join->group, join->id);
   } else if (auto* want = std::get_if<WantEffect>(&effect)) {
     transport_.Want(want->process, want->key, now + options_.transfer_timeout_ns);
   } else if (auto* start = std::get_if<StartEffect>(&effect)) {
@@ -135,6 +140,7 @@ void WorkerLoop::Prepare(int64_t now, PrepareEffect& effect) {
   const int spin_us =
       options_.spin_microseconds >= 0 ? options_.spin_microseconds : (cores_for_all ? 2000 : 20);
   spin_ns_ = spin_us * kMicrosecond;
+  if (!BeginGroups(now, effect)) return;
   task_status_ = absl::OkStatus();
   pending_tasks_ = static_cast<int>(a.leases.size());
   for (const RankLease& lease : a.leases) {
@@ -188,6 +194,7 @@ void WorkerLoop::Start(StartEffect& effect) {
   JobTask task;
   task.inputs = TakeArrived(effect.inputs);
   task.gradients = TakeArrived(effect.gradients);
+  if (effect.collective == CollectivePart::kEnd) task.reduced = groups_.TakeResult(effect.job);
   task.parts = static_cast<int>(core_.graph()->members(effect.job.stage).size());
   if (effect.visit.has_value()) holders_.Visit(effect.rank, effect.job, *effect.visit);
   Slot* slot = SlotOf(effect.rank);
@@ -214,7 +221,8 @@ void WorkerLoop::Forget(int64_t now) {
   AddRunTo(now, &past_);
   past_.live_bytes.fill(0);
   past_.peak_bytes.fill(0);
-  prepared_ = false;
+  prepared_ = joining_ = false;
+  groups_.Clear(absl::AbortedError("its run is over here"));
   transport_.BeginEpoch(0, 0);
   inbox_.clear();
   holders_.Clear();
@@ -233,6 +241,7 @@ void WorkerLoop::Forget(int64_t now) {
 
 void WorkerLoop::Fail(int64_t now, const absl::Status& status) {
   ++past_.failures;
+  groups_.Clear(status);  // the other members notice
   core_.OnFailure(now, std::string(status.message()), &effects_);
   Apply(now, nullptr);
 }

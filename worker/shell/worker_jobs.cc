@@ -37,6 +37,7 @@ void WorkerLoop::RunJobTask(JobTask task) {
     int64_t& most = slot->left_bytes[job.stage];
     most = std::max(most, *outcome.left_bytes);
   }
+  if (outcome.own_sum.has_value()) BeginCollective(now, slot, job, *std::move(outcome.own_sum));
   if (visit.has_value() && visit->leaves) holders_.Leave(rank, job);
   job_ns_ += (outcome.end_ns - outcome.start_ns - job_ns_) / 8;
   last_job_end_ = now;
@@ -144,7 +145,8 @@ void WorkerLoop::AwaitDevice() {
   if (status_.ok()) status_ = absl::DeadlineExceededError(AwaitedOfDevice(MonotonicNow()));
   // It may still write into any of this: none of it can be given back while the process lives.
   for (auto& slot : slots_) static_cast<void>(slot->compute.release());
-  static_cast<void>(new auto(std::tuple(std::move(launched_), std::move(awaited_), std::move(inbox_))));
+  static_cast<void>(
+      new auto(std::tuple(std::move(launched_), std::move(awaited_), std::move(inbox_), std::move(groups_))));
 }
 
 }  // namespace weft

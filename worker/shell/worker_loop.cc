@@ -155,7 +155,7 @@ void WorkerLoop::Block(int own_fd, bool* blocked) {
   const int timeout_ms =
       static_cast<int>(std::max<int64_t>(1, (until - now + kMillisecond - 1) / kMillisecond));
   pollfd fds[3] = {{own_fd, POLLIN, 0}, {link_.event_fd(), POLLIN, 0}, {transport_.event_fd(), POLLIN, 0}};
-  const bool device_works = DeviceWorks();
+  const bool device_works = DeviceWorks() || groups_.busy();
   *blocked = true;
   mu_.Unlock();
   if (device_works) {
@@ -220,6 +220,7 @@ bool WorkerLoop::Poll() {
   events_.clear();
   worked |= transport_.Progress(now, &events_) > 0;
   if (!events_.empty()) HandleTransport(now);
+  if (groups_.busy()) worked |= PollCollectives(now);
   if (core_.has_run() && now >= next_report_) {
     next_report_ = now + options_.report_interval_ns;
     Send(Report{core_.run_id(), Reports(now)});

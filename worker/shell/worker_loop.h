@@ -46,6 +46,7 @@
 #include "proto/wire/mutex.h"
 #include "worker/core/worker_core.h"
 #include "worker/shell/awaited_tensors.h"
+#include "worker/shell/collective_groups.h"
 #include "worker/shell/compute/compute.h"
 #include "worker/shell/job_runner.h"
 #include "worker/shell/late_release.h"
@@ -84,6 +85,8 @@ struct WorkerLoopOptions {
   int64_t device_timeout_ns = 900'000'000'000;
   // Likewise of all of them, once the run is aborted or the loop stopped.
   int64_t device_grace_ns = 30'000'000'000;
+  // For the members of each group of collectives to come together.
+  int64_t join_timeout_ns = 120'000'000'000;
 };
 
 // What /metrics shows; totals since the process started.
@@ -168,6 +171,11 @@ class WorkerLoop {
   void CheckDevice(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::string AwaitedOfDevice(int64_t now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void AwaitDevice();
+  // Moves joins and collectives on; false if nothing came of it.
+  bool PollCollectives(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void BeginCollective(int64_t now, Slot* slot, const Job& reduce, Tensor sum)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool BeginGroups(int64_t now, PrepareEffect& effect) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Drive(Slot* slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool RanksLookOften() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void LeaveDriving() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -227,6 +235,7 @@ class WorkerLoop {
   std::deque<std::unique_ptr<Slot>> slots_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<TensorKey, Tensor> inbox_ ABSL_GUARDED_BY(mu_);
   StateHolders holders_ ABSL_GUARDED_BY(mu_);
+  CollectiveGroups groups_ ABSL_GUARDED_BY(mu_);
   LaunchedJobs launched_ ABSL_GUARDED_BY(mu_);
   AwaitedTensors awaited_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<const RunSpec> spec_ ABSL_GUARDED_BY(mu_);
@@ -241,6 +250,7 @@ class WorkerLoop {
   int64_t job_ns_ ABSL_GUARDED_BY(mu_) = 0;  // running mean of the jobs' times
   int64_t last_job_end_ ABSL_GUARDED_BY(mu_) = 0;
   bool prepared_ ABSL_GUARDED_BY(mu_) = false;  // every rank of the run has its compute
+  bool joining_ ABSL_GUARDED_BY(mu_) = false;  // then, that the groups of collectives are complete is awaited
   bool forget_when_idle_ ABSL_GUARDED_BY(mu_) = false;
   int64_t give_up_ns_ ABSL_GUARDED_BY(mu_) = 0;  // 0: the run is not aborted
   bool device_failed_ ABSL_GUARDED_BY(mu_) = false;

@@ -49,6 +49,8 @@
 
 namespace weft {
 
+class Collectives;
+
 enum class MemoryClass : uint8_t { kWeights, kGradients, kOptimizer, kActivations, kBuffers, kHost };
 inline constexpr int kMemoryClasses = 6;
 // "weights", "gradients", "optimizer", "activations", "buffers", "host". The last is not in the rank's own
@@ -117,6 +119,12 @@ class RankCompute {
   // Likewise for a stage whose weights this rank holds and another one updates: without gradient sum and
   // optimizer state. Each next version comes to Adopt.
   virtual absl::Status AddAdoptedStage(int stage) = 0;
+  // Of a stage that the rank holds whole, before its first job: its gradients are summed here only over the
+  // micro-batches whose backwards run here, in the order in which these end; TakeSum (part 0 of 1) then gives
+  // what there is. Collectives make the sum over the ranks of it.
+  virtual absl::Status SumOwnGradients(int stage) {
+    return absl::UnimplementedError("this device has no sums for collectives");
+  }
   // What is kept of a stage that was added without its weights and whose state migrates: all versions of the
   // weights that are still read, the sum of gradients in progress with all that are in it, and the
   // optimizer's state. While it is here, the stage is as one that holds its weights; no pass may keep using
@@ -201,6 +209,11 @@ class Device {
  public:
   virtual ~Device() = default;
   virtual absl::string_view name() const = 0;
+  // What tells it from every other device on any machine; empty where ranks share it as they please, as the
+  // CPU.
+  virtual absl::string_view uuid() const { return ""; }
+  // Sums and gathers among such devices (collectives.h); null where there are none.
+  virtual Collectives* collectives() { return nullptr; }
   // On every thread of the process that runs jobs or moves the device's memory, before it does; cheap when
   // repeated.
   virtual void PrepareThread() {}

@@ -71,6 +71,14 @@ absl::StatusOr<GradientSum*> StageSums::SumOf(const Key& key) {
 absl::Status StageSums::Add(int step, int microbatch, const std::vector<FlatPiece>& pieces) {
   absl::StatusOr<GradientSum*> sum = SumOf({step, 0, 1});
   if (!sum.ok()) return sum.status();
+  if (sums_what_comes_) {
+    // Another number than its own, so that it is the next.
+    if (!came_.emplace(step, microbatch).second) {
+      return absl::AlreadyExistsError(
+          absl::StrFormat("the gradient of micro-batch %d was already added", microbatch));
+    }
+    microbatch = (*sum)->next();
+  }
   if (absl::Status s = (*sum)->Check(microbatch); !s.ok()) return s;
   if ((*sum)->InOrder(microbatch)) {
     (*sum)->AddPieces(microbatch, pieces);
@@ -111,7 +119,18 @@ void StageSums::Resume(Part part) {
   sums_.emplace(Key{part.step, 0, 1}, GradientSum(memory_, std::move(part.sum), microbatches_, part.next));
 }
 
+absl::StatusOr<Tensor> StageSums::TakeWhatCame(int step) {
+  const absl::StatusOr<GradientSum*> sum = SumOf({step, 0, 1});
+  if (!sum.ok()) return sum.status();
+  if ((*sum)->next() == 0) (*sum)->AddPieces(0, {});  // zeros
+  Tensor whole = (*sum)->buffer();
+  sums_.erase({step, 0, 1});
+  came_.erase(came_.lower_bound({step, 0}), came_.lower_bound({step + 1, 0}));
+  return whole;
+}
+
 absl::StatusOr<Tensor> StageSums::Take(int step, int part, int parts) {
+  if (sums_what_comes_) return TakeWhatCame(step);
   const auto found = sums_.find({step, part, parts});
   if (found == sums_.end() || !found->second.complete()) {
     const int next = found == sums_.end() ? 0 : found->second.next();

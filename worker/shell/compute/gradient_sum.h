@@ -10,6 +10,8 @@
 #include <compare>
 #include <cstdint>
 #include <map>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -60,6 +62,10 @@ class StageSums {
   StageSums(FlatMemory& memory, int64_t elements, int microbatches)
       : memory_(memory), elements_(elements), microbatches_(microbatches) {}
 
+  // From the beginning on: the sums are of the micro-batches that come here alone, in the order in which they
+  // come. Take then gives what there is of part 0 of 1, zeros if nothing came.
+  void SumWhatComes() { sums_what_comes_ = true; }
+
   // One micro-batch's whole gradient, for the sum of part 0 of 1.
   absl::Status Add(int step, int microbatch, const std::vector<FlatPiece>& pieces);
   // One micro-batch's slice. InvalidArgument when it is not of the slice's size.
@@ -82,11 +88,14 @@ class StageSums {
     friend auto operator<=>(const Key&, const Key&) = default;
   };
   absl::StatusOr<GradientSum*> SumOf(const Key& key);
+  absl::StatusOr<Tensor> TakeWhatCame(int step);
 
   FlatMemory& memory_;
   const int64_t elements_;
   const int microbatches_;
   std::map<Key, GradientSum> sums_;
+  bool sums_what_comes_ = false;
+  std::set<std::pair<int, int>> came_;  // then: step and micro-batch of what is in the sums
 };
 
 // InvalidArgument unless `tensor` is `elements` float32. `what` names it in the plural: "weights".

@@ -66,6 +66,8 @@ class TorchDevice final : public Device {
   explicit TorchDevice(std::unique_ptr<DeviceBackend> backend) : backend_(std::move(backend)) {}
 
   absl::string_view name() const override { return backend_->name(); }
+  absl::string_view uuid() const override { return backend_->uuid(); }
+  Collectives* collectives() override { return backend_->collectives(); }
   void PrepareThread() override { backend_->PrepareThread(); }
   int launch_ahead() const override {
     // One that computes, and one that the device can begin without asking the host.

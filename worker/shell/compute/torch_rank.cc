@@ -220,6 +220,13 @@ absl::StatusOr<Tensor> TorchRank::DoAddToSum(const Stage& stage, const Tensor& b
   return gradient;
 }
 
+absl::Status TorchRank::SumOwnGradients(int stage) {
+  absl::StatusOr<Stage*> held = HeldStage(stage);
+  if (!held.ok()) return held.status();
+  (*held)->sums.SumWhatComes();
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Tensor> TorchRank::TakeSum(const Job& job, int part, int parts) {
   return Compute([&] { return Describe(job); },
                  [&]() -> absl::StatusOr<Tensor> {

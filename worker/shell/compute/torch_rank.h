@@ -52,6 +52,7 @@ class TorchRank final : public RankCompute {
   absl::Status AddStage(int stage, bool holds_weights) override;
   absl::Status AddSlicedStage(int stage, int part, int parts) override;
   absl::Status AddAdoptedStage(int stage) override;
+  absl::Status SumOwnGradients(int stage) override;
   absl::Status BeginState(const Job& job) override;
   absl::Status AdoptState(const Job& job, Tensor state) override;
   absl::StatusOr<Tensor> GiveState(const Job& job) override;

@@ -1,0 +1,49 @@
+#include "coordinator/core/reduction.h"
+
+#include <map>
+
+#include "absl/strings/str_cat.h"
+
+namespace weft {
+namespace {
+
+// What stands in the way of collectives among the processes' devices; empty for nothing.
+std::string Hindrance(int ranks, const std::vector<Worker*>& workers) {
+  if (static_cast<int>(workers.size()) < ranks)
+    return absl::StrCat("some of its ", ranks, " ranks share one of its ", workers.size(), " processes");
+  const Hello& first = workers.front()->hello;
+  std::map<std::string, const Worker*> by_device;
+  for (const Worker* worker : workers) {
+    const Hello& hello = worker->hello;
+    const std::string device = hello.device.empty() ? "an unnamed device" : hello.device;
+    if (hello.collectives.empty() || hello.device_id.empty())
+      return absl::StrCat(worker->Label(), " computes on ", device, ", which has no collectives");
+    if (hello.device != first.device)
+      return absl::StrCat(worker->Label(), " computes on ", device, ", ", workers.front()->Label(), " on ",
+                          first.device);
+    if (hello.collectives != first.collectives)
+      return absl::StrCat(worker->Label(), " has ", hello.collectives, ", ", workers.front()->Label(),
+                          " has ", first.collectives);
+    const auto [other, alone] = by_device.emplace(hello.device_id, worker);
+    if (!alone)
+      return absl::StrCat(other->second->Label(), " and ", worker->Label(), " share the device ",
+                          hello.device_id);
+  }
+  return "";
+}
+
+}  // namespace
+
+Reduction ChooseReduction(const RunPlan& plan, const std::vector<Worker*>& workers) {
+  if (!plan.fast) return {};
+  const std::string why =
+      plan.collective != nullptr     ? Hindrance(plan.ranks(), workers)
+      : plan.graph.sharded()         ? "the stages' weights are in slices, which travel as messages"
+      : plan.graph.schedule().relays ? "the holders of a stage pass sums on in the order of micro-batches"
+                                     : "no stage has several holders that compute with their own weights";
+  if (!why.empty()) return {false, absl::StrCat("fast is done as ordered: ", why)};
+  return {true, absl::StrCat("fast: the ", workers.front()->hello.device, " devices sum by ",
+                             workers.front()->hello.collectives)};
+}
+
+}  // namespace weft

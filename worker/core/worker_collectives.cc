@@ -1,0 +1,79 @@
+// WorkerCore: reduces that are collectives.
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "worker/core/worker_run.h"
+
+namespace weft {
+
+std::vector<PrepareEffect::Group> WorkerCore::Run::Groups() const {
+  std::vector<PrepareEffect::Group> mine;
+  const auto& groups = graph.collectives().groups();
+  for (int number = 0; number < static_cast<int>(groups.size()); ++number) {
+    for (int self = 0; self < static_cast<int>(groups[number].size()); ++self) {
+      const Rank rank = groups[number][self];
+      if (IsLocal(rank)) mine.push_back({number, rank, groups[number], self});
+    }
+  }
+  return mine;
+}
+
+// It begins behind the backwards of its rank, and behind the collective that the rank begins before it.
+WorkerCore::Run::Joining& WorkerCore::Run::JoiningOf(int64_t id) {
+  Joining& joining = this->joining[id];
+  if (joining.left >= 0) return joining;
+  const Job reduce = JobOf(id);
+  std::vector<Edge> edges;
+  graph.Predecessors(reduce, &edges);
+  joining.left = static_cast<int>(std::count_if(
+      edges.begin(), edges.end(), [](const Edge& e) { return e.tensor == TensorKind::kOrder && !e.joined; }));
+  const std::optional<Job> before = graph.collectives().Before(reduce);
+  joining.left += before.has_value() && before->step >= first_step;
+  return joining;
+}
+
+// Of its predecessors in the run, those that only its collective waits for.
+int WorkerCore::Run::JoinedInputs(int step, int index) const {
+  std::vector<Edge> edges;
+  graph.Predecessors(graph.JobAt(step, index), &edges);
+  return static_cast<int>(std::count_if(edges.begin(), edges.end(),
+                                        [this](const Edge& e) { return e.joined && !IsBeforeRun(e); }));
+}
+
+void WorkerCore::CollectiveBegun(const Job& reduce) {
+  Run& run = *run_;
+  const Job next = run.graph.collectives().After(reduce);
+  if (next.step >= run.steps) return;
+  const int64_t id = run.IdOf(next);
+  --run.JoiningOf(id).left;
+  if (run.FlagsOf(id) & kClaimed) Consider(id);
+}
+
+void WorkerCore::OnGroupId(int group, const std::string& id, WorkerEffects* out) {
+  if (!run_ || run_->failed) return;
+  out->push_back(SendEffect{GroupId{run_->assignment.run, run_->assignment.epoch, group, id}});
+}
+
+void WorkerCore::OnIdOfGroup(const GroupId& id, WorkerEffects* out) {
+  if (next_.has_value() && next_->run == id.run && next_->epoch == id.epoch) {
+    next_ids_.push_back(id);
+  } else if (run_ && run_->assignment.run == id.run && run_->assignment.epoch == id.epoch) {
+    if (!run_->failed) out->push_back(JoinEffect{id.group, id.bytes});
+  } else {
+    ++stale_grants_;
+  }
+}
+
+void WorkerCore::OnCollectiveDone(int64_t now, Rank rank, const Job& job, WorkerEffects* out) {
+  if (!run_ || run_->failed) return;
+  Run& run = *run_;
+  const int64_t id = run.IdOf(job);
+  RequireOfCore(run.RankAt(id) == rank && run.IsCollective(job) && run.JoiningOf(id).begun,
+                "only a collective that was begun is over");
+  --run.RowOf(id / run.n).waiting[id % run.n];
+  Consider(id);
+  StartJobs(now, out);
+}
+
+}  // namespace weft

@@ -1,0 +1,119 @@
+#include "worker/shell/collective_groups.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace weft {
+
+absl::StatusOr<std::vector<std::pair<int, std::string>>> CollectiveGroups::Begin(
+    Collectives* collectives, std::vector<PrepareEffect::Group> groups, int64_t now, Limits limits) {
+  Clear(absl::OkStatus());
+  if (!groups.empty() && collectives == nullptr) {
+    return absl::FailedPreconditionError(
+        "the run is to reduce by collectives, and the device of this process has none");
+  }
+  collectives_ = collectives;
+  limits_ = limits;
+  ids_until_ = now + limits.join_ns;
+  std::vector<std::pair<int, std::string>> made;
+  for (PrepareEffect::Group& group : groups) {
+    Entry& entry = entries_.emplace_back(Entry{std::move(group), "", nullptr});
+    if (entry.group.self != 0) continue;
+    absl::StatusOr<std::string> id = collectives->NewGroupId();
+    if (!id.ok()) return id.status();
+    entry.id = *id;
+    made.emplace_back(entry.group.number, *std::move(id));
+  }
+  return made;
+}
+
+void CollectiveGroups::TakeId(int group, const std::string& id) {
+  for (Entry& entry : entries_) {
+    if (entry.group.number == group && entry.group.self != 0) entry.id = id;
+  }
+}
+
+absl::StatusOr<bool> CollectiveGroups::JoinNext(int64_t now) {
+  for (; joined_ < entries_.size(); ++joined_) {
+    Entry& entry = entries_[joined_];
+    if (entry.joined == nullptr && entry.id.empty()) {
+      if (now < ids_until_) return false;
+      return absl::DeadlineExceededError(absl::StrCat(
+          "rank ", entry.group.rank, " waited ", limits_.join_ns / 1'000'000'000,
+          " s for the id of its collectives with ranks ", absl::StrJoin(entry.group.members, ", "),
+          ", which rank ", entry.group.members.front(), " was to make"));
+    }
+    if (entry.joined == nullptr) {
+      auto group = collectives_->Join(entry.id, entry.group.members, entry.group.self, now + limits_.join_ns,
+                                      limits_.operation_ns);
+      if (!group.ok()) return group.status();
+      entry.joined = *std::move(group);
+      ids_until_ = now + 2 * limits_.join_ns;
+    }
+    const absl::StatusOr<bool> joined = entry.joined->Joined();
+    if (!joined.ok() || !*joined) return joined;
+  }
+  return true;
+}
+
+absl::Status CollectiveGroups::Reduce(int group, Rank rank, const Job& job, Tensor sum) {
+  const auto entry = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& e) {
+    return e.group.number == group && e.group.rank == rank;
+  });
+  if (entry == entries_.end() || entry->joined == nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(Describe(job), " on rank ", rank, " reduces in a group that it has not joined"));
+  }
+  std::shared_ptr<Fence> fence;
+  if (sum.bytes > 0) {  // all members of a stage have as much
+    auto reduced = entry->joined->AllReduce(sum, sum);
+    if (!reduced.ok()) return reduced.status();
+    fence = *std::move(reduced);
+  }
+  reducing_.push_back({rank, job, std::move(sum), std::move(fence)});
+  return absl::OkStatus();
+}
+
+absl::Status CollectiveGroups::Poll(std::vector<Done>* done) {
+  for (size_t i = 0; i < reducing_.size();) {
+    Reducing& r = reducing_[i];
+    const absl::StatusOr<bool> reached = r.fence == nullptr ? true : r.fence->Reached();
+    if (!reached.ok()) {
+      const absl::Status why = reached.status();
+      return absl::Status(why.code(),
+                          absl::StrCat(Describe(r.job), " on rank ", r.rank, ": ", why.message()));
+    }
+    if (!*reached) {
+      ++i;
+      continue;
+    }
+    done->push_back({r.rank, r.job});
+    r.sum.ready = nullptr;
+    results_[r.job] = std::move(r.sum);
+    reducing_.erase(reducing_.begin() + static_cast<int64_t>(i));
+  }
+  return absl::OkStatus();
+}
+
+Tensor CollectiveGroups::TakeResult(const Job& job) {
+  const auto found = results_.find(job);
+  if (found == results_.end()) return {};
+  Tensor result = std::move(found->second);
+  results_.erase(found);
+  return result;
+}
+
+void CollectiveGroups::Clear(const absl::Status& cause) {
+  for (Entry& entry : entries_) {
+    if (entry.joined != nullptr && !cause.ok()) entry.joined->Abort(cause);
+  }
+  entries_.clear();
+  joined_ = 0;
+  reducing_.clear();
+  results_.clear();
+  collectives_ = nullptr;
+}
+
+}  // namespace weft

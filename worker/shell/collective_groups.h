@@ -1,0 +1,82 @@
+// The collectives of one run in this process: its groups, how they come together, and the sums under way.
+//
+// One group after the other is joined, in the order of their numbers, which all processes share: so nobody
+// waits in a circle. The first member of a group makes its id; the others get it from the control plane.
+// Then each reduce that the core begins is given to its group, and is here until the device says that it is
+// over. Nothing waits; the owner asks again (JoinNext, Poll).
+//
+// Threads: one at a time. Ownership: borrows the device's collectives, and the groups live until Clear, which
+// aborts what is under way. Failure: of a group, naming its ranks.
+#ifndef WEFT_WORKER_SHELL_COLLECTIVE_GROUPS_H_
+#define WEFT_WORKER_SHELL_COLLECTIVE_GROUPS_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "worker/core/worker_core.h"
+#include "worker/shell/collectives.h"
+
+namespace weft {
+
+class CollectiveGroups {
+ public:
+  struct Limits {
+    int64_t join_ns = 0;       // of each group, from when its id is here; and for ids to come
+    int64_t operation_ns = 0;  // of each sum
+  };
+  // A run begins. Returns the ids that this process makes, by group, for the other members.
+  absl::StatusOr<std::vector<std::pair<int, std::string>>> Begin(Collectives* collectives,
+                                                                 std::vector<PrepareEffect::Group> groups,
+                                                                 int64_t now, Limits limits);
+  void TakeId(int group, const std::string& id);
+
+  // True once all groups have joined, and where there are none.
+  absl::StatusOr<bool> JoinNext(int64_t now);
+
+  // Gives the rank's sum, in place, to the reduce's group. Requires that it has joined.
+  absl::Status Reduce(int group, Rank rank, const Job& job, Tensor sum);
+  struct Done {
+    Rank rank;
+    Job job;
+  };
+  // Appends those that are over since the last call.
+  absl::Status Poll(std::vector<Done>* done);
+  // The result of one that is over.
+  Tensor TakeResult(const Job& job);
+
+  // Poll, or JoinNext, should be called again soon.
+  bool busy() const { return !reducing_.empty() || joined_ < entries_.size(); }
+
+  void Clear(const absl::Status& cause);
+
+ private:
+  struct Entry {
+    PrepareEffect::Group group;
+    std::string id;
+    std::unique_ptr<CollectiveGroup> joined;
+  };
+  struct Reducing {
+    Rank rank;
+    Job job;
+    Tensor sum;
+    std::shared_ptr<Fence> fence;  // null: nothing to sum
+  };
+
+  Collectives* collectives_ = nullptr;
+  Limits limits_;
+  int64_t ids_until_ = 0;
+  std::vector<Entry> entries_;
+  size_t joined_ = 0;  // entries before have
+  std::vector<Reducing> reducing_;
+  std::map<Job, Tensor> results_;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_WORKER_SHELL_COLLECTIVE_GROUPS_H_

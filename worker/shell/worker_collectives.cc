@@ -1,0 +1,63 @@
+// WorkerLoop: the collectives of the device.
+#include <iostream>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "worker/shell/worker_loop.h"
+
+namespace weft {
+
+// False if the run has failed in it.
+bool WorkerLoop::BeginGroups(int64_t now, PrepareEffect& effect) {
+  const Assign& a = effect.assignment;
+  // One write, as other processes share the terminal.
+  if (!a.reduction.empty())
+    std::cerr << absl::StrCat("weft-worker: run ", a.run, ": reduction ", a.reduction, "\n");
+  const auto ids = groups_.Begin(device_.collectives(), std::move(effect.groups), now,
+                                 {options_.join_timeout_ns, options_.transfer_timeout_ns});
+  if (!ids.ok()) {
+    Fail(now, ids.status());
+    return false;
+  }
+  for (const auto& [group, id] : *ids) core_.OnGroupId(group, id, &effects_);
+  return true;
+}
+
+bool WorkerLoop::PollCollectives(int64_t now) {
+  if (joining_) {
+    const absl::StatusOr<bool> joined = groups_.JoinNext(now);
+    if (joined.ok() && !*joined) return false;
+    joining_ = false;
+    if (joined.ok()) {
+      core_.OnPrepared(now, &effects_);
+      Apply(now, nullptr);
+    } else {
+      Fail(now, joined.status());
+    }
+    return true;
+  }
+  std::vector<CollectiveGroups::Done> done;
+  if (absl::Status status = groups_.Poll(&done); !status.ok()) {
+    Fail(now, status);
+    return true;
+  }
+  for (const CollectiveGroups::Done& d : done) {
+    core_.OnCollectiveDone(now, d.rank, d.job, &effects_);
+    Apply(now, nullptr);
+  }
+  return !done.empty();
+}
+
+void WorkerLoop::BeginCollective(int64_t now, Slot* slot, const Job& reduce, Tensor sum) {
+  const Graph& graph = *core_.graph();
+  // As a ring sends and receives them.
+  const uint64_t n = graph.members(reduce.stage).size(), bytes = 2 * (n - 1) * sum.bytes / n;
+  slot->bytes_sent[static_cast<int>(TensorKind::kGradientSum)] += bytes;
+  slot->bytes_received[static_cast<int>(TensorKind::kGradientSum)] += bytes;
+  const absl::Status status =
+      groups_.Reduce(graph.collectives().GroupOf(reduce.stage), slot->rank, reduce, std::move(sum));
+  if (!status.ok()) Fail(now, status);
+}
+
+}  // namespace weft
