@@ -1,0 +1,93 @@
+#include "worker/shell/cuda/cuda_flat_math.h"
+
+#include <c10/cuda/CUDAException.h>
+#include <cuda_runtime_api.h>
+
+#include "worker/shell/compute/sum_of_squares.h"
+#include "worker/shell/cuda/flat_formulas.h"
+#include "worker/shell/cuda/flat_kernels.h"
+
+namespace weft {
+namespace {
+
+static_assert(flat::kLimbs == SumOfSquares::kLimbs);
+
+// Enqueues the pieces, a table after the other. With `zeros`, those that come before each; `end` is a last
+// piece of nothing, for the zeros behind all.
+template <typename Launch>
+void ForTables(const std::vector<FlatPiece>& pieces, bool zeros, int64_t end, const Launch& launch) {
+  kernels::PieceTable table;
+  int64_t written = 0;
+  const auto add = [&](const FlatPiece& piece) {
+    if (table.count == kernels::kMostPieces) {
+      C10_CUDA_CHECK(launch(table));
+      table.count = 0;
+    }
+    table.pieces[table.count++] = {zeros ? written : piece.offset, piece.offset, piece.n, piece.data,
+                                   piece.type == DataType::kBFloat16};
+    written = piece.offset + piece.n;
+  };
+  for (const FlatPiece& piece : pieces) add(piece);
+  if (zeros && written < end) add(FlatPiece{end, 0, nullptr, DataType::kFloat32});
+  C10_CUDA_CHECK(launch(table));
+}
+
+}  // namespace
+
+void CudaFlatMath::Zero(void* to, size_t bytes) const {
+  C10_CUDA_CHECK(cudaMemsetAsync(to, 0, bytes, stream_()));
+}
+
+void CudaFlatMath::Copy(void* to, const void* from, size_t bytes) const {
+  C10_CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_()));
+}
+
+void CudaFlatMath::Add(float* sum, const float* x, int64_t n) const {
+  C10_CUDA_CHECK(kernels::Add(stream_(), sum, x, n));
+}
+
+void CudaFlatMath::AddPieces(const std::vector<FlatPiece>& pieces, float* sum) const {
+  const cudaStream_t stream = stream_();
+  ForTables(pieces, /*zeros=*/false, 0,
+            [&](const kernels::PieceTable& table) { return kernels::AddPieces(stream, table, sum); });
+}
+
+void CudaFlatMath::WritePieces(const std::vector<FlatPiece>& pieces, float* out, int64_t elements) const {
+  const cudaStream_t stream = stream_();
+  ForTables(pieces, /*zeros=*/true, elements,
+            [&](const kernels::PieceTable& table) { return kernels::WritePieces(stream, table, out); });
+}
+
+void CudaFlatMath::Narrow(BFloat16* out, const float* x, int64_t n) const {
+  static_assert(sizeof(BFloat16) == sizeof(uint16_t));
+  C10_CUDA_CHECK(kernels::Narrow(stream_(), &out->bits, x, n));
+}
+
+void CudaFlatMath::Sgd(const SgdStep& step, const float* weights, float* out, const float* gradient,
+                       float* momentum, const float* factor, int64_t n) const {
+  C10_CUDA_CHECK(kernels::Sgd(stream_(), step, weights, out, gradient, momentum, factor, n));
+}
+
+void CudaFlatMath::AdamW(const AdamWStep& step, const float* weights, float* out, const float* gradient,
+                         float* mean, float* square, const float* factor, int64_t n) const {
+  C10_CUDA_CHECK(kernels::AdamW(stream_(), step, weights, out, gradient, mean, square, factor, n));
+}
+
+void CudaFlatMath::MoveAverage(const AverageStep& step, const float* average, float* out, const float* sum,
+                               int64_t n) const {
+  C10_CUDA_CHECK(kernels::MoveAverage(stream_(), step, average, out, sum, n));
+}
+
+void CudaFlatMath::AddSquares(uint64_t* limbs, const float* x, int64_t n) const {
+  C10_CUDA_CHECK(kernels::AddSquares(stream_(), limbs, x, n));
+}
+
+void CudaFlatMath::AddSums(uint64_t* limbs, const uint64_t* other) const {
+  C10_CUDA_CHECK(kernels::AddSums(stream_(), limbs, other));
+}
+
+void CudaFlatMath::ClipFactor(float* factor, const uint64_t* limbs, double most) const {
+  C10_CUDA_CHECK(kernels::ClipFactor(stream_(), factor, limbs, most));
+}
+
+}  // namespace weft
