@@ -12,24 +12,11 @@ namespace {
 
 static_assert(flat::kLimbs == SumOfSquares::kLimbs);
 
-// Enqueues the pieces, a table after the other. With `zeros`, those that come before each; `end` is a last
-// piece of nothing, for the zeros behind all.
-template <typename Launch>
-void ForTables(const std::vector<FlatPiece>& pieces, bool zeros, int64_t end, const Launch& launch) {
-  kernels::PieceTable table;
-  int64_t written = 0;
-  const auto add = [&](const FlatPiece& piece) {
-    if (table.count == kernels::kMostPieces) {
-      C10_CUDA_CHECK(launch(table));
-      table.count = 0;
-    }
-    table.pieces[table.count++] = {zeros ? written : piece.offset, piece.offset, piece.n, piece.data,
-                                   piece.type == DataType::kBFloat16};
-    written = piece.offset + piece.n;
-  };
-  for (const FlatPiece& piece : pieces) add(piece);
-  if (zeros && written < end) add(FlatPiece{end, 0, nullptr, DataType::kFloat32});
-  C10_CUDA_CHECK(launch(table));
+std::vector<kernels::Piece> PiecesOf(const std::vector<FlatPiece>& pieces) {
+  std::vector<kernels::Piece> plain;
+  plain.reserve(pieces.size());
+  for (const FlatPiece& p : pieces) plain.push_back({p.offset, p.n, p.data, p.type == DataType::kBFloat16});
+  return plain;
 }
 
 }  // namespace
@@ -47,15 +34,14 @@ void CudaFlatMath::Add(float* sum, const float* x, int64_t n) const {
 }
 
 void CudaFlatMath::AddPieces(const std::vector<FlatPiece>& pieces, float* sum) const {
-  const cudaStream_t stream = stream_();
-  ForTables(pieces, /*zeros=*/false, 0,
-            [&](const kernels::PieceTable& table) { return kernels::AddPieces(stream, table, sum); });
+  const std::vector<kernels::Piece> plain = PiecesOf(pieces);
+  C10_CUDA_CHECK(kernels::AddPieces(stream_(), plain.data(), static_cast<int64_t>(plain.size()), sum));
 }
 
 void CudaFlatMath::WritePieces(const std::vector<FlatPiece>& pieces, float* out, int64_t elements) const {
-  const cudaStream_t stream = stream_();
-  ForTables(pieces, /*zeros=*/true, elements,
-            [&](const kernels::PieceTable& table) { return kernels::WritePieces(stream, table, out); });
+  const std::vector<kernels::Piece> plain = PiecesOf(pieces);
+  C10_CUDA_CHECK(
+      kernels::WritePieces(stream_(), plain.data(), static_cast<int64_t>(plain.size()), out, elements));
 }
 
 void CudaFlatMath::Narrow(BFloat16* out, const float* x, int64_t n) const {

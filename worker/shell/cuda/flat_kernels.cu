@@ -9,6 +9,11 @@
 // These kernels are bound by memory: each thread moves 16 bytes an access where the pointers allow it, and a
 // grid of a few blocks a processor strides over the buffer.
 
+// How a kernel is launched. The unit test of this file runs the kernels on the host, and says it otherwise.
+#ifndef WEFT_LAUNCH
+#define WEFT_LAUNCH(kernel, blocks, threads, stream, ...) kernel<<<blocks, threads, 0, stream>>>(__VA_ARGS__)
+#endif
+
 namespace weft::kernels {
 namespace {
 
@@ -60,7 +65,7 @@ unsigned BlocksFor(int64_t n) {
 template <typename Op>
 cudaError_t Launch(cudaStream_t stream, const Op& op, int64_t n, bool wide) {
   if (n <= 0) return cudaSuccess;
-  ForEach<<<BlocksFor(n), kThreads, 0, stream>>>(op, n, wide);
+  WEFT_LAUNCH(ForEach, BlocksFor(n), kThreads, stream, op, n, wide);
   return cudaGetLastError();
 }
 
@@ -154,7 +159,19 @@ struct AverageOp {
   }
 };
 
-// ---- Pieces: one row of blocks each.
+// ---- Pieces: one row of blocks each. They travel as an argument of the launch, of which 4096 bytes are
+// allowed everywhere, a table after the other.
+
+struct Entry {
+  Piece piece;
+  int64_t zeros_from;  // [zeros_from, piece.offset) becomes zero where pieces are written
+};
+constexpr int kMostEntries = 80;
+struct PieceTable {
+  Entry entries[kMostEntries];
+  int count;
+};
+static_assert(sizeof(PieceTable) + 64 <= 4096);
 
 template <int L>
 __device__ __forceinline__ Floats<L> LoadPiece(const Piece& piece, int64_t i) {
@@ -196,24 +213,45 @@ struct ZeroOp {
 };
 
 __global__ void __launch_bounds__(kThreads) AddPiecesKernel(const PieceTable table, float* sum) {
-  const Piece& piece = table.pieces[blockIdx.y];
+  const Piece& piece = table.entries[blockIdx.y].piece;
   Stride(PieceOp<true>{piece, sum + piece.offset}, piece.n, IsWide(piece, sum));
 }
 
 __global__ void __launch_bounds__(kThreads) WritePiecesKernel(const PieceTable table, float* out) {
-  const Piece& piece = table.pieces[blockIdx.y];
-  Stride(PieceOp<false>{piece, out + piece.offset}, piece.n, IsWide(piece, out));
-  Stride(ZeroOp{out + piece.zeros_from}, piece.offset - piece.zeros_from, false);
+  const Entry& entry = table.entries[blockIdx.y];
+  Stride(PieceOp<false>{entry.piece, out + entry.piece.offset}, entry.piece.n, IsWide(entry.piece, out));
+  Stride(ZeroOp{out + entry.zeros_from}, entry.piece.offset - entry.zeros_from, false);
 }
 
 dim3 GridFor(const PieceTable& table) {
   int64_t most = 1;
   for (int i = 0; i < table.count; ++i) {
-    const Piece& piece = table.pieces[i];
-    most = std::max({most, piece.n, piece.offset - piece.zeros_from});
+    const Entry& entry = table.entries[i];
+    most = std::max({most, entry.piece.n, entry.piece.offset - entry.zeros_from});
   }
   return {BlocksFor(most), static_cast<unsigned>(table.count), 1};
 }
+
+// Fills tables with the pieces and hands each to `launch`.
+template <typename Launch>
+class Tables {
+ public:
+  explicit Tables(const Launch& launch) : launch_(launch) { table_.count = 0; }
+
+  void Add(const Piece& piece, int64_t zeros_from) {
+    if (table_.count == kMostEntries) Flush();
+    table_.entries[table_.count++] = {piece, zeros_from};
+  }
+  cudaError_t Flush() {
+    if (table_.count > 0) launch_(table_);
+    table_.count = 0;
+    return cudaGetLastError();
+  }
+
+ private:
+  const Launch& launch_;
+  PieceTable table_;
+};
 
 // ---- Sums of squares.
 
@@ -256,7 +294,6 @@ __global__ void ClipFactorKernel(float* factor, const uint64_t* limbs, const dou
 }
 
 static_assert(sizeof(unsigned long long) == sizeof(uint64_t));
-static_assert(sizeof(PieceTable) + 64 <= 4096);
 
 }  // namespace
 
@@ -264,16 +301,29 @@ cudaError_t Add(cudaStream_t stream, float* sum, const float* x, int64_t n) {
   return Launch(stream, AddOp{sum, x}, n, Aligned(sum) && Aligned(x));
 }
 
-cudaError_t AddPieces(cudaStream_t stream, const PieceTable& table, float* sum) {
-  if (table.count == 0) return cudaSuccess;
-  AddPiecesKernel<<<GridFor(table), kThreads, 0, stream>>>(table, sum);
-  return cudaGetLastError();
+cudaError_t AddPieces(cudaStream_t stream, const Piece* pieces, int64_t count, float* sum) {
+  const auto launch = [&](const PieceTable& table) {
+    WEFT_LAUNCH(AddPiecesKernel, GridFor(table), kThreads, stream, table, sum);
+  };
+  Tables tables(launch);
+  for (int64_t i = 0; i < count; ++i) tables.Add(pieces[i], pieces[i].offset);
+  return tables.Flush();
 }
 
-cudaError_t WritePieces(cudaStream_t stream, const PieceTable& table, float* out) {
-  if (table.count == 0) return cudaSuccess;
-  WritePiecesKernel<<<GridFor(table), kThreads, 0, stream>>>(table, out);
-  return cudaGetLastError();
+cudaError_t WritePieces(cudaStream_t stream, const Piece* pieces, int64_t count, float* out,
+                        int64_t elements) {
+  const auto launch = [&](const PieceTable& table) {
+    WEFT_LAUNCH(WritePiecesKernel, GridFor(table), kThreads, stream, table, out);
+  };
+  Tables tables(launch);
+  int64_t written = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    tables.Add(pieces[i], written);
+    written = pieces[i].offset + pieces[i].n;
+  }
+  // A piece of nothing, for the zeros behind all.
+  if (written < elements) tables.Add(Piece{elements, 0, nullptr, false}, written);
+  return tables.Flush();
 }
 
 cudaError_t Narrow(cudaStream_t stream, uint16_t* out, const float* x, int64_t n) {
@@ -303,9 +353,9 @@ cudaError_t AddSquares(cudaStream_t stream, uint64_t* limbs, const float* x, int
   while (n > 0) {
     const int64_t part = std::min(n, kMostSquares);
     const int64_t blocks = std::min((part + kSquareThreads - 1) / kSquareThreads, kMostBlocks);
-    AddSquaresKernel<<<static_cast<unsigned>(blocks), kSquareThreads, 0, stream>>>(
-        reinterpret_cast<unsigned long long*>(limbs), x, part);
-    CarryKernel<<<1, 1, 0, stream>>>(limbs);
+    WEFT_LAUNCH(AddSquaresKernel, static_cast<unsigned>(blocks), kSquareThreads, stream,
+                reinterpret_cast<unsigned long long*>(limbs), x, part);
+    WEFT_LAUNCH(CarryKernel, 1, 1, stream, limbs);
     x += part;
     n -= part;
   }
@@ -313,12 +363,12 @@ cudaError_t AddSquares(cudaStream_t stream, uint64_t* limbs, const float* x, int
 }
 
 cudaError_t AddSums(cudaStream_t stream, uint64_t* limbs, const uint64_t* other) {
-  AddSumsKernel<<<1, 1, 0, stream>>>(limbs, other);
+  WEFT_LAUNCH(AddSumsKernel, 1, 1, stream, limbs, other);
   return cudaGetLastError();
 }
 
 cudaError_t ClipFactor(cudaStream_t stream, float* factor, const uint64_t* limbs, double most) {
-  ClipFactorKernel<<<1, 1, 0, stream>>>(factor, limbs, most);
+  WEFT_LAUNCH(ClipFactorKernel, 1, 1, stream, factor, limbs, most);
   return cudaGetLastError();
 }
 

@@ -15,23 +15,18 @@ namespace weft::kernels {
 
 cudaError_t Add(cudaStream_t stream, float* sum, const float* x, int64_t n);
 
-// A piece of a flat buffer, and from where on zeros come before it.
+// As FlatPiece, `n` elements for `offset` of a flat buffer.
 struct Piece {
-  int64_t zeros_from = 0;
   int64_t offset = 0, n = 0;
   const void* data = nullptr;
   bool bfloat16 = false;
 };
-// So many travel as an argument of one launch (of which 4096 bytes are everywhere allowed).
-constexpr int kMostPieces = 96;
-struct PieceTable {
-  Piece pieces[kMostPieces];
-  int count = 0;
-};
+// `pieces` is the host's, and not needed any more when these return. Ascending and disjoint.
 // sum[offset + i] += data[i] of each piece.
-cudaError_t AddPieces(cudaStream_t stream, const PieceTable& table, float* sum);
-// out[offset + i] = data[i], and zeros in [zeros_from, offset).
-cudaError_t WritePieces(cudaStream_t stream, const PieceTable& table, float* out);
+cudaError_t AddPieces(cudaStream_t stream, const Piece* pieces, int64_t count, float* sum);
+// out[offset + i] = data[i], and zeros everywhere else in `out`.
+cudaError_t WritePieces(cudaStream_t stream, const Piece* pieces, int64_t count, float* out,
+                        int64_t elements);
 
 cudaError_t Narrow(cudaStream_t stream, uint16_t* out, const float* x, int64_t n);
 
