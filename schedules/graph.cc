@@ -57,7 +57,10 @@ Graph::Graph(Schedule schedule, int steps, int first_step)
     members_[stage].assign(holders.begin(), holders.end());
     if (s.relays && members_[stage].size() > 1 && !sharded())
       relays_[stage].emplace(s, stage, members_[stage], final_backward());
-    gradient_travels_[stage] = !relays(stage) && (remote || members_[stage].size() > 1);
+    const bool joins = s.collective && members_[stage].size() > 1 && !sharded() && !relays(stage) &&
+                       !migrates() && ComputesWithItsOwn(stage);
+    if (joins) collectives_.Add(stage, members_[stage]);
+    gradient_travels_[stage] = !relays(stage) && !joins && (remote || members_[stage].size() > 1);
     tail_[stage] = next;
     const int updates = static_cast<int>(members_[stage].size());
     next += updates + (!has_reduce(stage) ? 0 : relays(stage) ? 1 : updates);
@@ -226,10 +229,11 @@ void Graph::WeightsEdge(const Job& job, std::vector<Edge>* edges) const {
 // What an update, or the reduce before it, takes its gradients from.
 void Graph::SumPredecessors(const Job& job, std::vector<Edge>* edges) const {
   if (relays(job.stage)) return RelayPredecessors(job, edges);
+  if (job.kind == JobKind::kReduce && collective(job.stage)) return CollectivePredecessors(job, edges);
   if (job.kind == JobKind::kUpdate && has_reduce(job.stage)) {
     for (int part = 0; part < static_cast<int>(members_[job.stage].size()); ++part) {
-      // A member of a sharded stage needs its own slice only.
-      if (sharded() && part != job.member) continue;
+      // A member of a sharded stage needs its own slice only; one of a collective has the whole.
+      if ((sharded() || collective(job.stage)) && part != job.member) continue;
       edges->push_back({Job::Reduce(job.step, job.stage, part), job, TensorKind::kGradientSum, part, 0});
     }
     return;
@@ -294,6 +298,7 @@ void Graph::Predecessors(const Job& job, std::vector<Edge>* edges) const {
 
 void Graph::GradientSuccessors(const Job& job, std::vector<Edge>* edges) const {
   if (relays(job.stage)) return RelaySuccessors(job, edges);
+  if (collective(job.stage)) return JoinedGradients(job, edges);
   const JobKind kind = has_reduce(job.stage) ? JobKind::kReduce : JobKind::kUpdate;
   const TensorKind tensor = gradient_travels_[job.stage] ? TensorKind::kGradient : TensorKind::kOrder;
   for (int m = 0; m < static_cast<int>(members_[job.stage].size()); ++m) {
@@ -302,7 +307,8 @@ void Graph::GradientSuccessors(const Job& job, std::vector<Edge>* edges) const {
 }
 
 void Graph::ReduceSuccessors(const Job& job, std::vector<Edge>* edges) const {
-  const bool own_alone = sharded() || relays(job.stage);
+  const bool own_alone = sharded() || relays(job.stage) || collective(job.stage);
+  if (collective(job.stage)) CollectiveSuccessors(job, edges);
   for (int m = 0; m < static_cast<int>(members_[job.stage].size()); ++m) {
     if (own_alone && m != job.member) continue;
     edges->push_back({job, Job::Update(job.step, job.stage, m), TensorKind::kGradientSum, job.member, 0});
@@ -392,8 +398,8 @@ StepEdges::Table& StepEdges::AppendTable(const Graph& graph, int step, int64_t e
     for (const Edge& e : edges) {
       if (e.to.step >= end) continue;
       const int distance = e.to.step - step;
-      table.successors.push_back(
-          {graph.IndexOf(e.to), static_cast<int16_t>(distance), e.tensor, static_cast<int16_t>(e.part)});
+      table.successors.push_back({graph.IndexOf(e.to), static_cast<int16_t>(distance), e.tensor, e.joined,
+                                  static_cast<int16_t>(e.part)});
       max_distance_ = std::max(max_distance_, distance);
     }
   }

@@ -22,6 +22,7 @@
 #include <optional>
 #include <vector>
 
+#include "schedules/collectives.h"
 #include "schedules/job.h"
 #include "schedules/relay.h"
 #include "schedules/schedule.h"
@@ -37,6 +38,9 @@ struct Edge {
   // consumers gets it, and of an input gradient, which of its stage's inputs it is for.
   int32_t part = 0;
   int32_t version = 0;  // of the weights
+  // Of kOrder into a reduce that is a collective: the job may start before `from` has ended, and ends after
+  // it. Nothing is sent for it: the collective itself waits (collectives.h).
+  bool joined = false;
 };
 
 class Graph {
@@ -96,6 +100,14 @@ class Graph {
   bool TotalsNorm(const Job& job) const {
     return schedule_.clips && job.kind == JobKind::kReduce && job.stage == 0 && job.member == home(0);
   }
+  // Its members reduce by a collective.
+  bool collective(int stage) const { return collectives_.IsCollective(stage); }
+  const CollectiveOrder& collectives() const { return collectives_; }
+  // Where gradients are clipped: the member's reduce gives the norm of what it sums. All members of a
+  // collective have the same sum, and the first one's counts.
+  bool GivesSquares(int stage, int member) const {
+    return schedule_.clips && Reduces(stage, member) && (!collective(stage) || member == 0);
+  }
   // Each member holds a slice of the weights, not a copy.
   bool sharded() const { return schedule_.shards != nullptr; }
   // Its holders pass running sums and new versions on (Schedule::relays).
@@ -154,6 +166,11 @@ class Graph {
   void GradientSuccessors(const Job& job, std::vector<Edge>* edges) const;
   void ReduceSuccessors(const Job& job, std::vector<Edge>* edges) const;
   void UpdateSuccessors(const Job& job, std::vector<Edge>* edges) const;
+  // graph_collective.cc
+  bool ComputesWithItsOwn(int stage) const;
+  void CollectivePredecessors(const Job& reduce, std::vector<Edge>* edges) const;
+  void CollectiveSuccessors(const Job& reduce, std::vector<Edge>* edges) const;
+  void JoinedGradients(const Job& backward, std::vector<Edge>* edges) const;
   // graph_norm.cc
   template <typename Take>
   void EachReduce(int step, Take take) const;
@@ -174,7 +191,8 @@ class Graph {
   std::vector<std::vector<Rank>> members_;
   std::vector<bool> gradient_travels_;
   std::vector<std::optional<Relay>> relays_;  // by stage
-  std::vector<bool> apart_;                   // by stage and micro-batch
+  CollectiveOrder collectives_;
+  std::vector<bool> apart_;  // by stage and micro-batch
   bool any_apart_ = false;
   std::vector<int> tail_;  // index of each stage's first reduce or update
   int jobs_per_step_ = 0;
@@ -200,6 +218,7 @@ class StepEdges {
     int32_t index;     // job of the other step
     int16_t distance;  // steps ahead; negative only on the way of a state
     TensorKind tensor;
+    bool joined;
     int16_t part;
   };
   class Successors {

@@ -17,7 +17,8 @@ void Graph::NormPredecessors(const Job& job, std::vector<Edge>* edges) const {
   const Job total = Job::Reduce(job.step, 0, home(0));
   if (job == total) {
     EachReduce(job.step, [&](const Job& other) {
-      if (other != job) edges->push_back({other, job, TensorKind::kNorm, 0, 0});
+      if (other != job && GivesSquares(other.stage, other.member))
+        edges->push_back({other, job, TensorKind::kNorm, 0, 0});
     });
   } else if (job.kind == JobKind::kUpdate && MakesVersions(job.stage, job.member)) {
     edges->push_back({total, job, TensorKind::kNorm, job.stage, 0});
@@ -26,6 +27,7 @@ void Graph::NormPredecessors(const Job& job, std::vector<Edge>* edges) const {
 
 void Graph::NormSuccessors(const Job& reduce, std::vector<Edge>* edges) const {
   const Job total = Job::Reduce(reduce.step, 0, home(0));
+  if (!GivesSquares(reduce.stage, reduce.member)) return;
   if (reduce != total) {
     edges->push_back({reduce, total, TensorKind::kNorm, 0, 0});
     return;

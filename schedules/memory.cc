@@ -48,8 +48,10 @@ std::vector<double> HeldBytes(const Graph& graph, const StageBytes& bytes) {
     for (int m = 0; m < static_cast<int>(graph.members(stage).size()); ++m) {
       const Rank rank = graph.members(stage)[m];
       const double state = graph.MakesVersions(stage, m) ? OfStage(bytes.state, stage) : 0;
-      // Gradients that wait to be clipped, while those of later steps are summed already.
-      const double waiting = s.clips && graph.MakesVersions(stage, m) ? s.MostStaleness(stage) * weight : 0;
+      // Gradients that wait to be clipped, or for other members, while those of later steps are summed
+      // already.
+      const bool waits = (s.clips && graph.MakesVersions(stage, m)) || graph.collective(stage);
+      const double waiting = waits ? s.MostStaleness(stage) * weight : 0;
       held[rank] += (MostVersions(graph, stage, rank) * weight + waiting + state) / slices;
     }
     for (int step = 0; step < s.period; ++step) {

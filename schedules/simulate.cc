@@ -4,6 +4,7 @@
 #include <cmath>
 #include <deque>
 #include <limits>
+#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -53,6 +54,7 @@ class Simulation {
     double duration;
     bool beside;  // may run beside the forward before it
     bool apart;   // the micro-batch's forward and backward are on different ranks
+    bool collective;
   };
   struct Row {
     std::vector<int32_t> waiting;
@@ -88,6 +90,8 @@ class Simulation {
   double StateBytes(const Job& to) const;
   void InputArrived(int64_t id);
   void MakeReady(int64_t id);
+  void JoinCollective(int64_t id);
+  double TimeOfCollective(int stage);
   void End(int64_t id);
   void Transfer(Rank source, int64_t to, TensorKind tensor, int from_stage);
   void Seed();
@@ -115,6 +119,8 @@ class Simulation {
   int first_row_ = 0;  // step of rows_.front()
   std::vector<Event> events_;
   std::vector<double> link_free_;  // [from * ranks + to]
+  // By step and stage: members that have come to a collective which others have not come to.
+  std::map<std::pair<int, int>, std::vector<int64_t>> joining_;
   HeldVersions versions_;
   std::vector<Rank> touched_;  // ranks that may have something to dispatch
   int64_t done_ = 0;
@@ -202,7 +208,8 @@ void Simulation::Prepare() {
   for (int i = 0; i < n_; ++i) {
     const Job job = graph_.JobAt(0, i);
     info_.push_back({job.stage, job.kind, DurationOf(job), (graph_.MarksOf(job) & kBesideForward) != 0,
-                     HasMicrobatch(job.kind) && graph_.IsApart(job)});
+                     HasMicrobatch(job.kind) && graph_.IsApart(job),
+                     job.kind == JobKind::kReduce && graph_.collective(job.stage)});
   }
   rank_of_.resize(schedule_.period);
   for (int p = 0; p < schedule_.period; ++p) {
@@ -267,8 +274,58 @@ double Simulation::StateBytes(const Job& to) const {
   return versions * OfStage(options_.weight, to.stage) + OfStage(options_.state, to.stage);
 }
 
+// A ring among the members: each sends and receives all but one of n parts twice, in 2 (n - 1) rounds.
+double Simulation::TimeOfCollective(int stage) {
+  const std::vector<Rank>& members = graph_.members(stage);
+  const double rounds = 2.0 * (static_cast<double>(members.size()) - 1);
+  const double bytes = rounds / static_cast<double>(members.size()) * OfStage(options_.weight, stage);
+  double begin = now_;
+  const auto link_from = [&](size_t m) -> double& {
+    return link_free_[static_cast<size_t>(members[m]) * schedule_.ranks + members[(m + 1) % members.size()]];
+  };
+  if (options_.bandwidth > 0) {
+    for (size_t m = 0; m < members.size(); ++m) begin = std::max(begin, link_from(m));
+  }
+  const double sent = options_.bandwidth > 0 ? begin + bytes / options_.bandwidth : begin;
+  for (size_t m = 0; m < members.size(); ++m) {
+    if (options_.bandwidth > 0) link_from(m) = sent;
+    RankStats& stats = result_.ranks[members[m]];
+    stats.bytes_sent += bytes;
+    stats.bytes_received += bytes;
+    stats.sent_by_kind[static_cast<int>(TensorKind::kGradientSum)] += bytes;
+  }
+  return sent + rounds * options_.latency - now_;
+}
+
+// The last member to come starts it for all. It is the devices' work, beside what the ranks compute.
+void Simulation::JoinCollective(int64_t id) {
+  const JobInfo& info = info_[id % n_];
+  const std::pair<int, int> key = {static_cast<int>(id / n_), info.stage};
+  std::vector<int64_t>& come = joining_[key];
+  come.push_back(id);
+  if (come.size() < graph_.members(info.stage).size()) return;
+  const std::vector<int64_t> all = std::move(come);
+  joining_.erase(key);
+  const double duration = info.duration + TimeOfCollective(info.stage);
+  for (const int64_t member : all) {
+    if (options_.record_jobs) {
+      const Job job = JobOf(member);
+      result_.jobs.push_back({job, RankAt(member), now_, now_ + duration, graph_.VersionOf(job)});
+    }
+    if (duration == 0) continue;
+    events_.push_back({now_ + duration, member, false});
+    std::push_heap(events_.begin(), events_.end());
+  }
+  if (duration > 0) return;
+  for (const int64_t member : all) {
+    touched_.push_back(RankAt(member));
+    End(member);
+  }
+}
+
 void Simulation::MakeReady(int64_t id) {
   const JobInfo& info = info_[id % n_];
+  if (info.collective) return JoinCollective(id);
   const Rank rank = RankAt(id);
   const Job job = JobOf(id);
   const bool admits = info.kind == JobKind::kForward;
@@ -333,8 +390,13 @@ void Simulation::End(int64_t id) {
   CountEnd(id, info_[index], rank);
   ++done_;
   for (const auto& s : edges_.SuccessorsOf(step, index)) {
-    if (step + s.distance < options_.steps)
-      Transfer(rank, (step + s.distance) * n_ + s.index, s.tensor, info_[index].stage);
+    if (step + s.distance >= options_.steps) continue;
+    const int64_t to = (step + s.distance) * n_ + s.index;
+    if (s.joined) {
+      InputArrived(to);
+    } else {
+      Transfer(rank, to, s.tensor, info_[index].stage);
+    }
   }
   --RowOf(static_cast<int>(step)).left;
   while (!rows_.empty() && rows_.front().left == 0) {
@@ -513,7 +575,7 @@ absl::StatusOr<SimulationResult> Simulation::Run() {
         InputArrived(e.job);
       } else {
         const Rank rank = RankAt(e.job);
-        --ranks_[rank].running;
+        if (!info_[e.job % n_].collective) --ranks_[rank].running;
         if (info_[e.job % n_].kind == JobKind::kForward) ranks_[rank].forward_running = false;
         touched_.push_back(rank);
         End(e.job);

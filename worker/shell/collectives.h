@@ -50,6 +50,8 @@ class CollectiveGroup {
 class Collectives {
  public:
   virtual ~Collectives() = default;
+  // The library and its version, as "nccl 2.28.3": members of a group have the same.
+  virtual const std::string& name() const = 0;
   // Opaque bytes by which members find each other.
   virtual absl::StatusOr<std::string> NewGroupId() = 0;
   // Begins to join; `deadline_ns` (monotonic clock) bounds that, and `operation_ns` each operation.

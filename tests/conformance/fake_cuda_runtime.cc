@@ -1,0 +1,110 @@
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <thread>
+#include <utility>
+
+#include "proto/wire/mutex.h"
+#include "tests/conformance/fake_cuda.h"
+
+namespace {
+
+// A thread that does what it is given, in order.
+class Stream {
+ public:
+  Stream() : thread_([this] { Run(); }) {}
+  ~Stream() {
+    {
+      weft::MutexLock lock(mu_);
+      ending_ = true;
+      changed_.SignalAll();
+    }
+    thread_.join();
+  }
+
+  void Append(std::function<void()> work) {
+    weft::MutexLock lock(mu_);
+    work_.push_back(std::move(work));
+    changed_.SignalAll();
+  }
+  void Synchronize() {
+    weft::MutexLock lock(mu_);
+    while (busy_ || !work_.empty()) changed_.Wait(mu_);
+  }
+
+ private:
+  void Run() {
+    weft::MutexLock lock(mu_);
+    while (true) {
+      while (work_.empty() && !ending_) changed_.Wait(mu_);
+      if (work_.empty()) return;
+      const std::function<void()> work = std::move(work_.front());
+      work_.pop_front();
+      busy_ = true;
+      mu_.Unlock();
+      work();
+      mu_.Lock();
+      busy_ = false;
+      changed_.SignalAll();
+    }
+  }
+
+  weft::Mutex mu_;
+  weft::CondVar changed_;
+  std::deque<std::function<void()>> work_;
+  bool busy_ = false, ending_ = false;
+  std::thread thread_;
+};
+
+struct Event {
+  std::shared_ptr<std::atomic<bool>> reached = std::make_shared<std::atomic<bool>>(true);
+};
+
+Stream* Of(cudaStream_t stream) { return reinterpret_cast<Stream*>(stream); }
+Event* Of(cudaEvent_t event) { return reinterpret_cast<Event*>(event); }
+
+}  // namespace
+
+namespace weft::testing {
+
+void EnqueueFake(cudaStream_t stream, std::function<void()> work) { Of(stream)->Append(std::move(work)); }
+
+}  // namespace weft::testing
+
+extern "C" {
+
+cudaError_t cudaSetDevice(int device) { return device >= 0 ? cudaSuccess : cudaErrorInvalidDevice; }
+const char* cudaGetErrorString(cudaError_t error) {
+  return error == cudaErrorInvalidDevice ? "invalid device ordinal" : "an error of the fake";
+}
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned int) {
+  *stream = reinterpret_cast<cudaStream_t>(new Stream);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  delete Of(stream);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  Of(stream)->Synchronize();
+  return cudaSuccess;
+}
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int) {
+  *event = reinterpret_cast<cudaEvent_t>(new Event);
+  return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  delete Of(event);
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  auto reached = std::make_shared<std::atomic<bool>>(false);
+  Of(event)->reached = reached;
+  Of(stream)->Append([reached] { *reached = true; });
+  return cudaSuccess;
+}
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  return *Of(event)->reached ? cudaSuccess : cudaErrorNotReady;
+}
+
+}  // extern "C"

@@ -1,0 +1,258 @@
+#include <atomic>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "proto/wire/mutex.h"
+#include "tests/conformance/fake_cuda.h"
+
+namespace {
+
+enum class Kind { kAllReduce, kBroadcast, kReduce };
+
+// One operation as a member starts it.
+struct Part {
+  Kind kind = Kind::kAllReduce;
+  size_t count = 0;
+  int root = 0;
+  const float* from = nullptr;
+  float* to = nullptr;
+};
+
+// One operation of a group: members come to it, and it is done when all are there.
+struct Meeting {
+  std::vector<std::vector<float>> given;  // by member
+  std::vector<Part> parts;
+  int arrived = 0;
+};
+
+// The members of a group that have come together by an id.
+struct Clique {
+  int size = 0, joined = 0, members = 0;
+  std::vector<bool> here;
+  std::map<int64_t, Meeting> meetings;  // by the operation's number
+  ncclResult_t error = ncclSuccess;
+};
+
+weft::Mutex mu;
+weft::CondVar changed;
+std::map<std::string, std::shared_ptr<Clique>> cliques;
+int polls_of_calls = 0, communicators = 0, operations = 0, operations_done = 0;
+ncclResult_t injected = ncclSuccess;
+int64_t next_id = 1;
+
+}  // namespace
+
+struct ncclComm {
+  std::shared_ptr<Clique> clique;
+  int rank = 0;
+  int polls_left = 0;  // before the last call is over
+  int64_t next_operation = 0;
+  std::shared_ptr<std::atomic<bool>> aborted = std::make_shared<std::atomic<bool>>(false);
+};
+
+namespace {
+
+thread_local int group_depth = 0;
+thread_local std::vector<std::function<ncclResult_t()>> grouped;
+
+// Runs on the stream's thread.
+void Meet(const std::shared_ptr<Clique>& clique, int rank, int64_t number, const Part& part,
+          const std::atomic<bool>& aborted) {
+  weft::MutexLock lock(mu);
+  Meeting& meeting = clique->meetings[number];
+  meeting.given.resize(clique->size);
+  meeting.parts.resize(clique->size);
+  if (part.from != nullptr) meeting.given[rank].assign(part.from, part.from + part.count);
+  meeting.parts[rank] = part;
+  ++meeting.arrived;
+  changed.SignalAll();
+  while (meeting.arrived < clique->size && !aborted) changed.Wait(mu);
+  --operations;
+  if (aborted) return;
+  for (const Part& other : meeting.parts) {
+    if (other.kind != part.kind || other.count != part.count || other.root != part.root)
+      clique->error = ncclInvalidUsage;
+  }
+  if (clique->error != ncclSuccess) return;
+  ++operations_done;
+  if (part.kind == Kind::kBroadcast) {
+    std::memcpy(part.to, meeting.given[part.root].data(), part.count * sizeof(float));
+  } else if (part.kind == Kind::kAllReduce || part.root == rank) {
+    for (size_t i = 0; i < part.count; ++i) {
+      float sum = meeting.given[0][i];
+      for (int m = 1; m < clique->size; ++m) sum += meeting.given[m][i];
+      part.to[i] = sum;
+    }
+  }
+}
+
+ncclResult_t StartNow(ncclComm_t comm, cudaStream_t stream, const Part& part) {
+  weft::MutexLock lock(mu);
+  if (comm->clique->joined < comm->clique->size || comm->polls_left > 0) return ncclInvalidUsage;
+  ++operations;
+  const int64_t number = comm->next_operation++;
+  weft::testing::EnqueueFake(
+      stream, [clique = comm->clique, rank = comm->rank, number, part, aborted = comm->aborted] {
+        Meet(clique, rank, number, part, *aborted);
+      });
+  return ncclSuccess;
+}
+
+ncclResult_t EndCall(ncclComm_t comm) {
+  weft::MutexLock lock(mu);
+  comm->polls_left = polls_of_calls;
+  return comm->polls_left > 0 ? ncclInProgress : ncclSuccess;
+}
+
+thread_local ncclComm_t group_comm = nullptr;
+
+ncclResult_t Start(ncclComm_t comm, cudaStream_t stream, const Part& part) {
+  if (group_depth > 0) {
+    group_comm = comm;
+    grouped.push_back([comm, stream, part] { return StartNow(comm, stream, part); });
+    return ncclSuccess;
+  }
+  const ncclResult_t result = StartNow(comm, stream, part);
+  return result == ncclSuccess ? EndCall(comm) : result;
+}
+
+}  // namespace
+
+namespace weft::testing {
+
+void SetFakeNcclPolls(int polls) {
+  MutexLock lock(mu);
+  polls_of_calls = polls;
+}
+void SetFakeNcclError(ncclResult_t error) {
+  MutexLock lock(mu);
+  injected = error;
+}
+int FakeCommunicators() {
+  MutexLock lock(mu);
+  return communicators;
+}
+int FakeOperations() {
+  MutexLock lock(mu);
+  return operations;
+}
+int FakeOperationsDone() {
+  MutexLock lock(mu);
+  return operations_done;
+}
+
+}  // namespace weft::testing
+
+extern "C" {
+
+ncclResult_t ncclGetVersion(int* version) {
+  *version = NCCL_VERSION_CODE;
+  return ncclSuccess;
+}
+const char* ncclGetErrorString(ncclResult_t result) {
+  switch (result) {
+    case ncclRemoteError:
+      return "remote process exited or there was a network error";
+    case ncclInvalidUsage:
+      return "invalid usage";
+    default:
+      return "an error of the fake";
+  }
+}
+const char* ncclGetLastError(ncclComm_t) { return ""; }
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
+  weft::MutexLock lock(mu);
+  std::memset(id->internal, 0, sizeof id->internal);
+  std::memcpy(id->internal, &next_id, sizeof next_id);
+  ++next_id;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id, int rank,
+                                    ncclConfig_t* config) {
+  if (config == nullptr || config->blocking != 0) return ncclInvalidArgument;
+  weft::MutexLock lock(mu);
+  std::shared_ptr<Clique>& clique = cliques[std::string(id.internal, sizeof id.internal)];
+  if (clique == nullptr) {
+    clique = std::make_shared<Clique>();
+    clique->size = size;
+    clique->here.assign(size, false);
+  }
+  if (clique->size != size || rank < 0 || rank >= size || clique->here[rank]) return ncclInvalidArgument;
+  clique->here[rank] = true;
+  ++clique->joined;
+  ++clique->members;
+  ++communicators;
+  *comm = new ncclComm{clique, rank};
+  return ncclInProgress;
+}
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
+  weft::MutexLock lock(mu);
+  *error = injected != ncclSuccess                                             ? injected
+           : comm->clique->error != ncclSuccess                                ? comm->clique->error
+           : comm->clique->joined < comm->clique->size || comm->polls_left > 0 ? ncclInProgress
+                                                                               : ncclSuccess;
+  if (comm->polls_left > 0) --comm->polls_left;
+  return ncclSuccess;
+}
+
+// The other members notice that one has left, unless it left a group that had nothing to do.
+ncclResult_t ncclCommAbort(ncclComm_t comm) {
+  weft::MutexLock lock(mu);
+  *comm->aborted = true;
+  bool under_way = comm->clique->joined < comm->clique->size;
+  for (const auto& [number, meeting] : comm->clique->meetings)
+    under_way = under_way || meeting.arrived < comm->clique->size;
+  if (under_way && comm->clique->joined == comm->clique->size && comm->clique->error == ncclSuccess)
+    comm->clique->error = ncclRemoteError;
+  --comm->clique->members;
+  --communicators;
+  changed.SignalAll();
+  delete comm;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclGroupStart() {
+  ++group_depth;
+  return ncclSuccess;
+}
+ncclResult_t ncclGroupEnd() {
+  if (--group_depth > 0) return ncclSuccess;
+  ncclResult_t result = ncclSuccess;
+  for (const auto& start : grouped) {
+    if (result == ncclSuccess) result = start();
+  }
+  const bool any = !grouped.empty();
+  grouped.clear();
+  ncclComm_t comm = std::exchange(group_comm, nullptr);
+  return result == ncclSuccess && any ? EndCall(comm) : result;
+}
+
+ncclResult_t ncclAllReduce(const void* from, void* to, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                           ncclComm_t comm, cudaStream_t stream) {
+  if (type != ncclFloat32 || op != ncclSum) return ncclInvalidArgument;
+  return Start(comm, stream,
+               {Kind::kAllReduce, count, 0, static_cast<const float*>(from), static_cast<float*>(to)});
+}
+ncclResult_t ncclBroadcast(const void* from, void* to, size_t count, ncclDataType_t type, int root,
+                           ncclComm_t comm, cudaStream_t stream) {
+  if (type != ncclFloat32) return ncclInvalidArgument;
+  // What the others give is not read.
+  return Start(comm, stream,
+               {Kind::kBroadcast, count, root, comm->rank == root ? static_cast<const float*>(from) : nullptr,
+                static_cast<float*>(to)});
+}
+ncclResult_t ncclReduce(const void* from, void* to, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                        int root, ncclComm_t comm, cudaStream_t stream) {
+  if (type != ncclFloat32 || op != ncclSum) return ncclInvalidArgument;
+  return Start(comm, stream,
+               {Kind::kReduce, count, root, static_cast<const float*>(from), static_cast<float*>(to)});
+}
+
+}  // extern "C"
