@@ -1,47 +1,160 @@
-// The entry of libweft_cuda.
-#include <cuda_runtime_api.h>
+#include "worker/shell/cuda/cuda_backend.h"
 
-#include <memory>
+#include <ATen/Context.h>
+#include <c10/cuda/CUDAAllocatorConfig.h>
+#include <c10/cuda/CUDAStream.h>
+#include <c10/util/Exception.h>
+#include <cuda_runtime_api.h>
+#include <stdlib.h>
+
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "worker/shell/compute/device_backend.h"
-#include "worker/shell/compute/device_version.h"
+#include "absl/strings/str_format.h"
+#include "worker/shell/cuda/cuda_job.h"
+#include "worker/shell/cuda/cuda_memory.h"
+#include "worker/shell/cuda/cuda_rank_device.h"
+#include "worker/shell/cuda/cuda_streams.h"
+#include "worker/shell/cuda/pinned_memory.h"
 
 namespace weft {
 namespace {
 
-// Unavailable: what of the machine, its driver or its devices does not serve.
-absl::Status CheckDevices(const DeviceOptions& options, int* index) {
+constexpr int kLeastCapability = 80;  // of the kernels in this library, and with bfloat16
+
+// "CUDA 13.0" of 13000.
+std::string Release(int version) {
+  return absl::StrFormat("CUDA %d.%d", version / 1000, version % 1000 / 10);
+}
+
+absl::Status ChooseDevice(const DeviceOptions& options, int* index) {
   int driver = 0;
   if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) {
+    (void)cudaGetLastError();
     return absl::UnavailableError(
         "there is no NVIDIA driver in this process (libcuda.so.1 is not here or cannot be used); install the "
         "driver, or give a container its GPU");
   }
-  int count = 0;
-  const cudaError_t counted = cudaGetDeviceCount(&count);
-  if (counted != cudaSuccess) {
+  if (driver < CUDART_VERSION / 1000 * 1000) {
     return absl::UnavailableError(
-        absl::StrCat("the CUDA runtime cannot use the GPUs of this machine: ", cudaGetErrorString(counted)));
+        absl::StrCat("the NVIDIA driver is of ", Release(driver), ", and this program needs ",
+                     Release(CUDART_VERSION / 1000 * 1000), " at least; install a newer driver"));
   }
-  if (count == 0) return absl::UnavailableError("there is no GPU that this process may use");
+  int count = 0;
+  if (const cudaError_t error = cudaGetDeviceCount(&count); error != cudaSuccess) {
+    (void)cudaGetLastError();
+    return absl::UnavailableError(
+        absl::StrCat("the CUDA runtime cannot use the GPUs of this machine: ", cudaGetErrorString(error),
+                     " (", cudaGetErrorName(error), ")"));
+  }
+  if (count == 0)
+    return absl::UnavailableError("there is no GPU that this process may use (CUDA_VISIBLE_DEVICES)");
   *index = options.index >= 0 ? options.index : options.process % count;
-  if (*index >= count) {
-    return absl::UnavailableError(absl::StrCat("there is no device cuda:", *index, ": this process may use ",
-                                               count, ", cuda:0 to cuda:", count - 1));
-  }
-  return absl::OkStatus();
+  if (*index < count) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat("there is no device cuda:", *index, ": this process may use ",
+                                             count, ", cuda:0 to cuda:", count - 1));
 }
+
+absl::Status CheckCapability(int index, const cudaDeviceProp& gpu) {
+  if (gpu.major * 10 + gpu.minor >= kLeastCapability) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrFormat("cuda:%d is %s of compute capability %d.%d, and this program needs %d.%d or later "
+                      "(Ampere and what came after)",
+                      index, gpu.name, gpu.major, gpu.minor, kLeastCapability / 10, kLeastCapability % 10));
+}
+
+// As NVML and nvidia-smi write it.
+std::string UuidOf(const cudaDeviceProp& gpu) {
+  std::string text = "GPU-";
+  for (int i = 0; i < 16; ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    absl::StrAppendFormat(&text, "%02x", static_cast<unsigned char>(gpu.uuid.bytes[i]));
+  }
+  return text;
+}
+
+class CudaBackend final : public DeviceBackend {
+ public:
+  // c10::Error.
+  CudaBackend(const DeviceOptions& options, int index, std::string uuid)
+      : options_(options),
+        index_(index),
+        name_(absl::StrCat("cuda:", index)),
+        uuid_(std::move(uuid)),
+        segments_(index),
+        slots_(std::make_shared<FigureSlots>(index)) {
+    const CudaStreams streams = CudaStreams::Take(index);
+    clock_ = std::make_shared<CudaClock>(streams.to_host);
+    CudaStreams::Return(streams);
+  }
+
+  const std::string& name() const override { return name_; }
+  const std::string& uuid() const override { return uuid_; }
+
+  void PrepareThread() override {
+    int current = -1;
+    if (cudaGetDevice(&current) == cudaSuccess && current == index_) return;
+    // What cannot be set now fails with a name where it is used.
+    if (cudaSetDevice(index_) != cudaSuccess) (void)cudaGetLastError();
+  }
+
+  absl::StatusOr<std::unique_ptr<RankDevice>> CreateRankDevice(Rank rank, MemorySource& host) override {
+    try {
+      PrepareThread();
+      const CudaRankDevice::Options options{index_, rank, options_.graphs, options_.mark_jobs};
+      return std::make_unique<CudaRankDevice>(options, host, clock_, slots_);
+    } catch (const c10::Error& e) {
+      return absl::InternalError(
+          absl::StrCat(name_, ": preparing rank ", rank, ": ", e.what_without_backtrace()));
+    }
+  }
+
+  MemorySource& memory() override { return segments_; }
+  Collectives* collectives() override { return nullptr; }
+
+ private:
+  const DeviceOptions options_;
+  const int index_;
+  const std::string name_, uuid_;
+  DeviceSegments segments_;
+  const std::shared_ptr<FigureSlots> slots_;
+  std::shared_ptr<CudaClock> clock_;
+};
 
 }  // namespace
-}  // namespace weft
 
-extern "C" __attribute__((visibility("default"))) absl::Status weft_device_backend(
-    const char* version, const weft::DeviceOptions& options, std::unique_ptr<weft::DeviceBackend>* backend) {
-  if (const absl::Status same = weft::CheckDeviceVersion(version); !same.ok()) return same;
+absl::StatusOr<std::unique_ptr<DeviceBackend>> CreateCudaBackend(const DeviceOptions& options) {
   int index = 0;
-  if (const absl::Status usable = weft::CheckDevices(options, &index); !usable.ok()) return usable;
-  backend->reset();
-  return absl::UnimplementedError("libweft_cuda has no backend yet");
+  if (absl::Status chosen = ChooseDevice(options, &index); !chosen.ok()) return chosen;
+  cudaDeviceProp gpu{};
+  if (const cudaError_t error = cudaGetDeviceProperties(&gpu, index); error != cudaSuccess) {
+    (void)cudaGetLastError();
+    return absl::UnavailableError(
+        absl::StrCat("cuda:", index, " cannot be used: ", cudaGetErrorString(error)));
+  }
+  if (absl::Status fits = CheckCapability(index, gpu); !fits.ok()) return fits;
+  // Read when cuBLAS is first used: with one workspace of fixed size a stream its sums have one order.
+  setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
+  try {
+    if (const cudaError_t error = cudaSetDevice(index); error != cudaSuccess) {
+      (void)cudaGetLastError();
+      return absl::UnavailableError(
+          absl::StrCat("cuda:", index, " cannot be used: ", cudaGetErrorString(error)));
+    }
+    at::globalContext().lazyInitDevice(c10::kCUDA);
+    if (c10::cuda::CUDACachingAllocator::CUDAAllocatorConfig::expandable_segments()) {
+      return absl::UnavailableError(
+          "PYTORCH_CUDA_ALLOC_CONF asks for expandable_segments, whose memory other processes cannot map; "
+          "leave it "
+          "out");
+    }
+    InstallCudaTracker();
+    return std::make_unique<CudaBackend>(options, index, UuidOf(gpu));
+  } catch (const c10::Error& e) {
+    return absl::UnavailableError(
+        absl::StrCat("cuda:", index, " cannot be used: ", e.what_without_backtrace()));
+  }
 }
+
+}  // namespace weft

@@ -1,0 +1,89 @@
+// Points in a GPU's queue of work, without creating or destroying anything on the way of a job.
+//
+// A CudaPoint is a place in the order of one stream that other streams can wait for: a recorded event.
+// CudaFence is the plain one; a launched job (cuda_job.h) has one. Events come from a pool and go back to it;
+// what waits for an event keeps to what the event was when it was told to, so that it may be used again at
+// once. Invariants: 1. Once reached, or failed, a fence stays so, whatever the device does later. 2. Nothing
+// here waits. Threads: any. Ownership: the pools live as long as the process. Failure: of the device, as a
+// Status that names it; c10::Error where an event cannot be had or recorded.
+#ifndef WEFT_WORKER_SHELL_CUDA_CUDA_EVENT_H_
+#define WEFT_WORKER_SHELL_CUDA_CUDA_EVENT_H_
+
+#include <c10/cuda/CUDAStream.h>
+#include <cuda_runtime_api.h>
+
+#include <memory>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "proto/wire/mutex.h"
+#include "worker/shell/fence.h"
+
+namespace weft {
+
+// "cuda:0: what was being done: an illegal memory access was encountered (cudaErrorIllegalAddress)". Clears
+// the thread's last error, which is this one.
+absl::Status CudaStatus(cudaError_t error, int device, absl::string_view doing);
+
+class CudaEventPool {
+ public:
+  // Events that only order are cheaper than those that take the time.
+  enum class Kind { kOrder, kTimed };
+  // Of a device's number.
+  static CudaEventPool& Of(int device, Kind kind);
+
+  cudaEvent_t Take();
+  void Return(cudaEvent_t event);
+
+ private:
+  explicit CudaEventPool(Kind kind) : kind_(kind) {}
+  const Kind kind_;
+  Mutex mutex_;
+  std::vector<cudaEvent_t> free_ ABSL_GUARDED_BY(mutex_);
+};
+
+class CudaFence;
+
+// What makes a Fence one that a stream of this process can wait for.
+class CudaPoint {
+ public:
+  virtual ~CudaPoint() = default;
+  // Null where nothing was enqueued because that failed.
+  virtual std::shared_ptr<CudaFence> point() = 0;
+};
+
+class CudaFence final : public Fence, public CudaPoint, public std::enable_shared_from_this<CudaFence> {
+ public:
+  // Where the stream is now.
+  static std::shared_ptr<CudaFence> Record(const c10::cuda::CUDAStream& stream,
+                                           CudaEventPool::Kind kind = CudaEventPool::Kind::kOrder);
+  ~CudaFence() override;
+  CudaFence(const CudaFence&) = delete;
+  CudaFence& operator=(const CudaFence&) = delete;
+
+  absl::StatusOr<bool> Reached() override;
+  std::shared_ptr<CudaFence> point() override { return shared_from_this(); }
+
+  // What `stream` is given from here on comes behind this. Nothing to do where it is the same stream.
+  void Precede(const c10::cuda::CUDAStream& stream) const;
+
+  cudaEvent_t event() const { return event_; }
+  const c10::cuda::CUDAStream& stream() const { return stream_; }
+
+ private:
+  CudaFence(const c10::cuda::CUDAStream& stream, CudaEventPool& pool);
+
+  const c10::cuda::CUDAStream stream_;
+  CudaEventPool& pool_;
+  const cudaEvent_t event_;
+  Mutex mutex_;
+  bool reached_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace weft
+
+#endif  // WEFT_WORKER_SHELL_CUDA_CUDA_EVENT_H_

@@ -1,0 +1,42 @@
+// Work that was captured as a CUDA graph, through LibTorch's own CUDAGraph, and is launched as one.
+//
+// The capture is the calling thread's alone (thread-local mode), so that other ranks of the process, the
+// transport and the threads that ask fences go on meanwhile. One capture at a time in the process: LibTorch's
+// generator and allocator keep state for captures that is not made for two. What must not be in captured
+// work: waiting, reading back, copies between host and device of RankDevice, Await, figures, random numbers
+// of LibTorch's generator (they would go on, but this runtime has masks of its own), and whatever depends on
+// values. The work has been run once before, on the same streams, so that libraries have made what they make
+// at first use. Ownership: what was captured together shares memory, in which each keeps what it gives out;
+// it may only be replayed in an order in which the results that share it are not needed any more.
+#ifndef WEFT_WORKER_SHELL_CUDA_CUDA_GRAPH_H_
+#define WEFT_WORKER_SHELL_CUDA_CUDA_GRAPH_H_
+
+#include <ATen/cuda/CUDAGraph.h>
+
+#include <functional>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "worker/shell/compute/rank_device.h"
+
+namespace weft {
+
+class CudaGraph final : public CapturedWork {
+ public:
+  // On the calling thread's current stream, which is not the default one. `with` came from here, or is null.
+  static absl::StatusOr<std::unique_ptr<CudaGraph>> Capture(const std::function<absl::Status()>& work,
+                                                            CapturedWork* with);
+  // On the calling thread's current stream. c10::Error where that fails.
+  void Replay() override { graph_.replay(); }
+
+ private:
+  explicit CudaGraph(c10::MempoolId_t pool) : pool_(pool) {}
+
+  at::cuda::CUDAGraph graph_;
+  const c10::MempoolId_t pool_;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_WORKER_SHELL_CUDA_CUDA_GRAPH_H_

@@ -1,0 +1,44 @@
+// Keeps memory that a GPU was told to use until it has used it.
+//
+// A tensor's last owner may go while the job or copy that reads it is in flight. Blocks of LibTorch's
+// allocator look after themselves (RecordUse in cuda_memory.h); everything else, host memory, memory of a
+// transport, storages of LibTorch, is held here until the fence behind its use has been reached. Nothing
+// waits: what has been reached is let go of whenever somebody comes by. What the device failed to do is held
+// for ever, which is until the process ends. Threads: any.
+#ifndef WEFT_WORKER_SHELL_CUDA_CUDA_HOLDS_H_
+#define WEFT_WORKER_SHELL_CUDA_CUDA_HOLDS_H_
+
+#include <cuda_runtime_api.h>
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "proto/wire/mutex.h"
+#include "worker/shell/cuda/cuda_event.h"
+
+namespace weft {
+
+class CudaHolds {
+ public:
+  using Owners = std::vector<std::shared_ptr<void>>;
+
+  void Add(std::shared_ptr<CudaFence> until, Owners owners);
+  // Lets go of what has been reached. Not while the calling thread captures.
+  void Trim();
+
+ private:
+  struct Held {
+    std::shared_ptr<CudaFence> until;
+    Owners owners;
+  };
+  Mutex mutex_;
+  // By stream, in its order, so that the first that has not been reached ends the search.
+  std::map<cudaStream_t, std::deque<Held>> held_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace weft
+
+#endif  // WEFT_WORKER_SHELL_CUDA_CUDA_HOLDS_H_

@@ -1,0 +1,123 @@
+// A job that a GPU was given: where it begins and ends in the order of its stream, and what it will have
+// reported.
+//
+// Losses and sums of squares are copied into page-locked slots on the job's stream and read once the job's
+// end has been reached; times come from two events around the job (device_clock.h). What failed on the host
+// while the job was enqueued, what the device failed to do by the job's end, and gradients without a norm all
+// are the failure of Reached, with the job's name. Threads: one enqueues; then any. Nothing here waits.
+// Ownership: shared; slots and events go back to their pools.
+#ifndef WEFT_WORKER_SHELL_CUDA_CUDA_JOB_H_
+#define WEFT_WORKER_SHELL_CUDA_CUDA_JOB_H_
+
+#include <ATen/core/Tensor.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "proto/wire/mutex.h"
+#include "schedules/job.h"
+#include "worker/shell/compute/compute.h"
+#include "worker/shell/compute/sum_of_squares.h"
+#include "worker/shell/cuda/cuda_event.h"
+#include "worker/shell/cuda/cuda_holds.h"
+#include "worker/shell/cuda/device_clock.h"
+
+namespace weft {
+
+// The host's monotonic clock.
+int64_t MonotonicNow();
+
+// Where a device writes the figures of one job. In page-locked memory.
+struct FigureSlot {
+  float loss;
+  uint64_t limbs[SumOfSquares::kLimbs];
+};
+
+class FigureSlots : public std::enable_shared_from_this<FigureSlots> {
+ public:
+  explicit FigureSlots(int device) : device_(device) {}
+  // Gives itself back when its last owner goes. c10::Error where there is no memory.
+  std::shared_ptr<FigureSlot> Take();
+
+ private:
+  const int device_;
+  Mutex mutex_;
+  std::vector<FigureSlot*> free_ ABSL_GUARDED_BY(mutex_);
+};
+
+// The device's clock on the host's. A span between events is given in milliseconds as a float32, which is
+// fine for some seconds; so the end of some job becomes the next base.
+class CudaClock {
+ public:
+  struct Base {
+    std::shared_ptr<CudaFence> event;
+    int64_t host_ns;
+  };
+  // Waits for what `stream` was given.
+  explicit CudaClock(const c10::cuda::CUDAStream& stream);
+
+  // The latest.
+  std::shared_ptr<const Base> base() const;
+  // Of two timed events behind `base` that have been reached.
+  DeviceClock::Span SpanOf(const Base& base, const std::shared_ptr<CudaFence>& start,
+                           const std::shared_ptr<CudaFence>& end, int64_t given_ns, int64_t seen_ns);
+
+ private:
+  static constexpr double kRebaseMs = 4000;  // where a float32 still has half a microsecond
+  mutable Mutex mutex_;
+  DeviceClock clock_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<const Base> base_ ABSL_GUARDED_BY(mutex_);
+};
+
+class CudaJob final : public LaunchedJob, public CudaPoint {
+ public:
+  CudaJob(const Job& job, int device, std::shared_ptr<CudaClock> clock, std::shared_ptr<FigureSlots> slots,
+          std::shared_ptr<CudaHolds> holds);
+
+  // ---- While it is enqueued, by one thread. These throw c10::Error.
+  void Start(const c10::cuda::CUDAStream& stream);
+  void ReportLoss(const at::Tensor& loss, const c10::cuda::CUDAStream& stream);
+  void ReportSquares(int stage, const Tensor& limbs, const c10::cuda::CUDAStream& stream);
+  void End(const c10::cuda::CUDAStream& stream);
+  // What went wrong on the host. The first counts.
+  void Fail(const absl::Status& status);
+  const std::shared_ptr<CudaFence>& start() const { return start_; }
+  const std::shared_ptr<CudaFence>& end() const { return end_; }
+
+  // ---- Once it has been handed out.
+  absl::StatusOr<bool> Reached() override;
+  Figures figures() override;
+  std::shared_ptr<CudaFence> point() override { return end_; }
+
+  const Job& job() const { return job_; }
+
+ private:
+  FigureSlot& slot();
+  absl::Status Read();
+
+  const Job job_;
+  const int device_;
+  const std::shared_ptr<CudaClock> clock_;
+  const std::shared_ptr<FigureSlots> slots_;
+  const std::shared_ptr<CudaHolds> holds_;
+  const std::shared_ptr<const CudaClock::Base> base_;
+  int64_t given_ns_ = 0;
+  std::shared_ptr<CudaFence> start_, end_;
+  std::shared_ptr<FigureSlot> slot_;
+  bool has_loss_ = false;
+  int squares_stage_ = -1;  // -1: none
+
+  Mutex mutex_;
+  bool read_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);
+  Figures figures_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace weft
+
+#endif  // WEFT_WORKER_SHELL_CUDA_CUDA_JOB_H_

@@ -1,0 +1,98 @@
+// Whose the bytes of a GPU's memory are, and of which class, as LibTorch's caching allocator hands them out.
+//
+// The allocator tells a tracker of each block that it hands out and takes back. While a CudaScope lives, what
+// is handed out on its thread is charged to the scope's ledger and class, until the block may be used again:
+// that is when it is freed and, where other streams used it (recordStream), they have come past that.
+// Backward passes run on the thread of the job (cuda_rank_device.h), so they are charged as well. Blocks
+// inside of a graph's memory are not counted, but the graph's memory itself is, as segments, as long as the
+// allocator keeps them for it. Invariants:
+//   1. A ledger's live_bytes()[c] is the sum over its blocks of class c of their size rounded up to 512
+//   bytes, the
+//      allocator's unit, and over graph segments of theirs. What the allocator keeps to hand out again, and
+//      what is left over where it does not cut a block (below 1 MiB), is nobody's.
+//   2. When there is no memory, c10::OutOfMemoryError names the class, the bytes asked, what the device has
+//   and
+//      what is alive by class.
+// Threads: any; a scope ends on the thread that began it. Ownership: the tracker lives as long as the
+// process, a ledger as long as a block that is charged to it.
+#ifndef WEFT_WORKER_SHELL_CUDA_CUDA_MEMORY_H_
+#define WEFT_WORKER_SHELL_CUDA_CUDA_MEMORY_H_
+
+#include <c10/cuda/CUDAStream.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "proto/wire/mutex.h"
+#include "schedules/job.h"
+#include "worker/shell/compute/compute.h"
+#include "worker/shell/compute/rank_device.h"
+#include "worker/shell/tensor.h"
+
+namespace weft {
+
+class CudaLedger {
+ public:
+  explicit CudaLedger(Rank rank) : rank_(rank) {}
+
+  Rank rank() const { return rank_; }
+  BytesByClass live_bytes() const;
+  BytesByClass peak_bytes() const;
+  void BeginTally();
+  int64_t tally(MemoryClass memory_class) const;
+
+  // Gives the number of the tally that the bytes are in, 0 for none, which Release takes.
+  uint32_t Charge(MemoryClass memory_class, int64_t bytes, Tallied tallied);
+  void Release(MemoryClass memory_class, int64_t bytes, uint32_t tally);
+
+ private:
+  const Rank rank_;
+  // Written under mutex_, read by anyone.
+  std::array<std::atomic<int64_t>, kMemoryClasses> live_{}, peak_{};
+  mutable Mutex mutex_;
+  uint32_t tally_ ABSL_GUARDED_BY(mutex_) = 0;
+  BytesByClass tally_bytes_ ABSL_GUARDED_BY(mutex_){};
+};
+
+// Begins to track LibTorch's allocations on all devices, once; later calls do nothing. LibTorch's CUDA half
+// has been initialized.
+void InstallCudaTracker();
+// So that messages can say what else is alive.
+void RegisterLedger(const std::shared_ptr<CudaLedger>& ledger);
+
+class CudaScope : public RankDevice::Scope {
+ public:
+  CudaScope(std::shared_ptr<CudaLedger> ledger, MemoryClass memory_class, Tallied tallied);
+  ~CudaScope() override;
+  CudaScope(const CudaScope&) = delete;
+  CudaScope& operator=(const CudaScope&) = delete;
+
+  static const CudaScope* Current();
+  const std::shared_ptr<CudaLedger>& ledger() const { return ledger_; }
+  MemoryClass memory_class() const { return memory_class_; }
+  Tallied tallied() const { return tallied_; }
+
+ private:
+  const std::shared_ptr<CudaLedger> ledger_;
+  const MemoryClass memory_class_;
+  const Tallied tallied_;
+  const CudaScope* const outer_;
+};
+
+// A tensor of the device in a block of its own that is first used on `stream`, charged to the ledger. Its
+// content is undefined. ResourceExhausted.
+absl::StatusOr<Tensor> NewCudaTensor(const std::shared_ptr<CudaLedger>& ledger, const TensorShape& shape,
+                                     size_t bytes, MemoryClass memory_class,
+                                     const c10::cuda::CUDAStream& stream);
+
+// Where the tensor is in a block of NewCudaTensor, possibly not at its begin: keeps the block from being used
+// again before `stream` has come past its present end, and says true.
+bool RecordUse(const Tensor& tensor, const c10::cuda::CUDAStream& stream);
+
+}  // namespace weft
+
+#endif  // WEFT_WORKER_SHELL_CUDA_CUDA_MEMORY_H_

@@ -1,0 +1,478 @@
+#include "worker/shell/cuda/cuda_rank_device.h"
+
+#include <ATen/cuda/CUDAContext.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/AutogradState.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/util/Exception.h>
+#include <nvtx3/nvToolsExt.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "worker/shell/cuda/cuda_graph.h"
+
+namespace weft {
+namespace {
+
+[[noreturn]] void Die(const char* what) {
+  std::fprintf(stderr, "CUDA rank device: %s\n", what);
+  std::abort();
+}
+
+size_t BytesOf(int64_t elements, DataType type) {
+  switch (type) {
+    case DataType::kFloat32:
+      return static_cast<size_t>(elements) * 4;
+    case DataType::kBFloat16:
+      return static_cast<size_t>(elements) * 2;
+    case DataType::kInt64:
+      return static_cast<size_t>(elements) * 8;
+    case DataType::kUInt8:
+      return static_cast<size_t>(elements);
+  }
+  Die("a data type that does not exist");
+}
+
+// Outside of jobs LibTorch's operations go where the rank's do.
+class OutsideScope final : public CudaScope {
+ public:
+  OutsideScope(std::shared_ptr<CudaLedger> ledger, MemoryClass memory_class, Tallied tallied,
+               const c10::cuda::CUDAStream& stream)
+      : CudaScope(std::move(ledger), memory_class, tallied), guard_(stream) {}
+
+ private:
+  const c10::cuda::CUDAStreamGuard guard_;
+};
+
+}  // namespace
+
+// What a thread keeps from BeginJob to EndJob.
+struct CudaRankDevice::OpenJob {
+  const CudaRankDevice* device = nullptr;
+  std::shared_ptr<CudaJob> job;
+  int lane = 0;
+  std::optional<c10::cuda::CUDAStreamGuard> guard;
+  CudaHolds::Owners held;  // until the job has been done
+  // Sources of copies to the host that the job's stream has not come behind.
+  struct Away {
+    std::shared_ptr<CudaFence> copied;
+    std::shared_ptr<void> source;
+    size_t bytes;
+  };
+  std::deque<Away> away;
+  size_t away_bytes = 0;
+  bool was_multithreaded = false;
+  bool capturing = false;
+
+  // Lets go of sources whose copies are done, and of the oldest of too many, having put the job's stream
+  // behind their copies: their memory may then be used again in the order of that stream. So a forward that
+  // the host enqueues far ahead of the device takes no more memory than one that waits for its copies, and
+  // none waits.
+  void BoundAway(const c10::cuda::CUDAStream& stream) {
+    constexpr size_t kAtOnce = 2, kBytesAtOnce = size_t{32} << 20;
+    while (!away.empty()) {
+      const absl::StatusOr<bool> copied = away.front().copied->Reached();
+      if (!copied.ok()) return;  // the job's end will say so
+      if (!*copied) {
+        if (away.size() <= kAtOnce || away_bytes <= kBytesAtOnce) return;
+        away.front().copied->Precede(stream);
+      }
+      away_bytes -= away.front().bytes;
+      away.pop_front();
+    }
+  }
+};
+
+CudaRankDevice::CudaRankDevice(const Options& options, MemorySource& host, std::shared_ptr<CudaClock> clock,
+                               std::shared_ptr<FigureSlots> slots)
+    : options_(options),
+      streams_(CudaStreams::Take(options.device)),
+      ledger_(std::make_shared<CudaLedger>(options.rank)),
+      clock_(std::move(clock)),
+      slots_(std::move(slots)),
+      math_([this] { return stream(); }),
+      offloaded_(std::make_shared<HostArena>(std::make_unique<PinnedMemory>(options.device))),
+      transferred_(std::make_shared<HostArena>(std::make_unique<RegisteredMemory>(options.device, host))) {
+  InstallCudaTracker();
+  RegisterLedger(ledger_);
+}
+
+CudaRankDevice::~CudaRankDevice() {
+  for (const c10::cuda::CUDAStream& s :
+       {streams_.lanes[0], streams_.lanes[1], streams_.to_host, streams_.to_device}) {
+    if (cudaStreamSynchronize(s.stream()) != cudaSuccess) (void)cudaGetLastError();  // the jobs have said it
+  }
+  holds_->Trim();
+  CudaStreams::Return(streams_);
+}
+
+c10::Device CudaRankDevice::torch_device() const {
+  return {c10::kCUDA, static_cast<c10::DeviceIndex>(options_.device)};
+}
+
+absl::Status CudaRankDevice::Guarded(const char* doing, const std::function<absl::Status()>& work) const {
+  try {
+    return work();
+  } catch (const c10::OutOfMemoryError& e) {
+    return absl::ResourceExhaustedError(absl::StrCat(doing, ": ", e.what_without_backtrace()));
+  } catch (const c10::Error& e) {
+    return absl::InternalError(
+        absl::StrCat("cuda:", options_.device, ": ", doing, ": ", e.what_without_backtrace()));
+  }
+}
+
+// ---- Memory.
+
+absl::StatusOr<Tensor> CudaRankDevice::NewFlat(int64_t elements, MemoryClass memory_class, DataType type) {
+  absl::StatusOr<Tensor> tensor;
+  const absl::Status made = Guarded("making a flat tensor", [&] {
+    tensor = NewCudaTensor(ledger_, TensorShape{type, 1, {elements}}, BytesOf(elements, type), memory_class,
+                           stream());
+    return tensor.status();
+  });
+  if (!made.ok()) return made;
+  return tensor;
+}
+
+std::unique_ptr<RankDevice::Scope> CudaRankDevice::Charge(MemoryClass memory_class, Tallied tallied) {
+  if (OwnOpenJob() != nullptr) return std::make_unique<CudaScope>(ledger_, memory_class, tallied);
+  return std::make_unique<OutsideScope>(ledger_, memory_class, tallied, stream());
+}
+
+BytesByClass CudaRankDevice::live_bytes() const {
+  constexpr int kHost = static_cast<int>(MemoryClass::kHost);
+  BytesByClass bytes = ledger_->live_bytes();
+  bytes[kHost] += offloaded_->allocator().live_bytes()[kHost];
+  return bytes;
+}
+
+BytesByClass CudaRankDevice::peak_bytes() const {
+  constexpr int kHost = static_cast<int>(MemoryClass::kHost);
+  BytesByClass bytes = ledger_->peak_bytes();
+  bytes[kHost] += offloaded_->allocator().peak_bytes()[kHost];
+  return bytes;
+}
+
+// ---- Jobs.
+
+std::unique_ptr<CudaRankDevice::OpenJob>& CudaRankDevice::Open() {
+  thread_local std::unique_ptr<OpenJob> open;
+  return open;
+}
+
+CudaRankDevice::OpenJob* CudaRankDevice::OwnOpenJob() const {
+  OpenJob* const open = Open().get();
+  return open != nullptr && open->device == this ? open : nullptr;
+}
+
+CudaRankDevice::OpenJob& CudaRankDevice::RequireJob(const char* what) const {
+  OpenJob* const open = OwnOpenJob();
+  if (open == nullptr) Die(what);
+  return *open;
+}
+
+c10::cuda::CUDAStream CudaRankDevice::stream() {
+  if (const OpenJob* const open = OwnOpenJob(); open != nullptr) return streams_.lanes[open->lane];
+  MutexLock lock(mutex_);
+  outside_ = true;
+  for (const std::shared_ptr<CudaFence>& end : ends_) {
+    if (end != nullptr) end->Precede(streams_.lanes[0]);
+  }
+  return streams_.lanes[0];
+}
+
+int CudaRankDevice::LaneOf(const Job& job, bool beside) {
+  has_pairs_ = has_pairs_ || beside;
+  if (!has_pairs_) return 0;
+  // By stage, so that a backward is on the lane of its forward. Those of the first pair were all on lane 0,
+  // where LibTorch then runs their backwards whatever the lane of the job; its engine orders the two.
+  return lane_of_stage_.try_emplace(job.stage, static_cast<int>(lane_of_stage_.size()) % CudaStreams::kLanes)
+      .first->second;
+}
+
+// What LibTorch makes for a thread and stream at first use and keeps, so that no class of the job is charged
+// with it and no capture meets it first.
+void CudaRankDevice::PrepareLibraries(const c10::cuda::CUDAStream& stream) {
+  thread_local std::set<cudaStream_t> prepared;
+  if (!prepared.insert(stream.stream()).second) return;
+  const CudaScope scope(ledger_, MemoryClass::kBuffers, Tallied::kNo);
+  (void)at::cuda::getCurrentCUDABlasHandle();
+  (void)at::cuda::getCUDABlasLtWorkspace();
+}
+
+void CudaRankDevice::StartJob(OpenJob& open, const Job& job, bool beside) {
+  holds_->Trim();
+  MutexLock lock(mutex_);
+  open.lane = LaneOf(job, beside);
+  const c10::cuda::CUDAStream& stream = streams_.lanes[open.lane];
+  open.guard.emplace(stream);
+  PrepareLibraries(stream);
+  if (beside && first_start_ != nullptr) {
+    first_start_->Precede(stream);
+  } else {
+    for (const std::shared_ptr<CudaFence>& end : ends_) {
+      if (end != nullptr) end->Precede(stream);
+    }
+    if (std::exchange(outside_, false) && open.lane != 0)
+      CudaFence::Record(streams_.lanes[0])->Precede(stream);
+  }
+  open.held = std::exchange(outside_held_, {});
+  open.job->Start(stream);
+  if (!beside) first_start_ = open.job->start();
+}
+
+void CudaRankDevice::BeginJob(const Job& job, bool beside) {
+  if (Open() != nullptr) Die("a job began on a thread that has not ended another");
+  if (options_.mark_jobs) nvtxRangePushA(Describe(job).c_str());
+  c10::AutogradState& autograd = c10::AutogradState::get_tls_state();
+  Open() = std::make_unique<OpenJob>();
+  OpenJob& open = *Open();
+  open.device = this;
+  open.job = std::make_shared<CudaJob>(job, options_.device, clock_, slots_, holds_);
+  open.was_multithreaded = autograd.get_multithreading_enabled();
+  autograd.set_multithreading_enabled(false);
+  // What fails here fails the job, whose fence says so.
+  const absl::Status begun = Guarded("beginning the job", [&] {
+    StartJob(open, job, beside);
+    return absl::OkStatus();
+  });
+  if (!begun.ok()) open.job->Fail(begun);
+}
+
+void CudaRankDevice::FinishJob(OpenJob& open) {
+  const c10::cuda::CUDAStream& stream = streams_.lanes[open.lane];
+  open.job->End(stream);
+  {
+    MutexLock lock(mutex_);
+    ends_[open.lane] = open.job->end();
+  }
+  for (OpenJob::Away& away : open.away) holds_->Add(away.copied, {std::move(away.source)});
+  holds_->Add(open.job->end(), std::move(open.held));
+}
+
+std::shared_ptr<LaunchedJob> CudaRankDevice::EndJob() {
+  OpenJob& open = RequireJob("a job ended that this thread has not begun");
+  const absl::Status ended = Guarded("ending the job", [&] {
+    FinishJob(open);
+    return absl::OkStatus();
+  });
+  if (!ended.ok()) {
+    open.job->Fail(ended);
+    // Nobody will know when the device is done with these; the run ends.
+    static Mutex* const mutex = new Mutex;
+    static auto* const forgotten = new CudaHolds::Owners;
+    MutexLock lock(*mutex);
+    forgotten->insert(forgotten->end(), open.held.begin(), open.held.end());
+    for (const OpenJob::Away& away : open.away) forgotten->push_back(away.source);
+  }
+  c10::AutogradState::get_tls_state().set_multithreading_enabled(open.was_multithreaded);
+  std::shared_ptr<LaunchedJob> job = open.job;
+  Open().reset();
+  if (options_.mark_jobs) nvtxRangePop();
+  return job;
+}
+
+void CudaRankDevice::ReportLoss(const at::Tensor& loss) {
+  OpenJob& open = RequireJob("a loss was reported outside of a job");
+  if (open.capturing) Die("a loss was reported in captured work");
+  const absl::Status done = Guarded("reporting the loss", [&] {
+    open.job->ReportLoss(loss, streams_.lanes[open.lane]);
+    return absl::OkStatus();
+  });
+  if (!done.ok()) open.job->Fail(done);
+}
+
+void CudaRankDevice::ReportSquares(int stage, const Tensor& limbs) {
+  OpenJob& open = RequireJob("a norm was reported outside of a job");
+  if (open.capturing) Die("a norm was reported in captured work");
+  const absl::Status done = Guarded("reporting the norm", [&] {
+    open.job->ReportSquares(stage, limbs, streams_.lanes[open.lane]);
+    return absl::OkStatus();
+  });
+  if (!done.ok()) open.job->Fail(done);
+}
+
+// ---- Order.
+
+absl::Status CudaRankDevice::Wait(const std::shared_ptr<Fence>& ready, const c10::cuda::CUDAStream& stream) {
+  if (ready == nullptr) return absl::OkStatus();
+  auto* const point = dynamic_cast<CudaPoint*>(ready.get());
+  if (point != nullptr && point->point() != nullptr) {
+    point->point()->Precede(stream);
+    return absl::OkStatus();
+  }
+  // Of something that a stream cannot wait for; or of a job that failed before it had an end.
+  const absl::StatusOr<bool> reached = ready->Reached();
+  if (!reached.ok()) return reached.status();
+  if (*reached) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "a tensor came with a fence that is not of this device and has not been reached");
+}
+
+void CudaRankDevice::Await(const Tensor& tensor) {
+  if (tensor.owner == nullptr || tensor.place == MemoryPlace::kHost) return;
+  OpenJob* const open = OwnOpenJob();
+  if (open != nullptr && open->capturing) Die("a tensor was awaited in captured work");
+  const absl::Status done = Guarded("waiting for a tensor", [&] {
+    const c10::cuda::CUDAStream on = stream();
+    if (absl::Status waited = Wait(tensor.ready, on); !waited.ok()) return waited;
+    if (RecordUse(tensor, on)) return absl::OkStatus();
+    if (open != nullptr) {
+      open->held.push_back(tensor.owner);
+    } else {
+      MutexLock lock(mutex_);
+      outside_held_.push_back(tensor.owner);
+    }
+    return absl::OkStatus();
+  });
+  if (done.ok()) return;
+  if (open != nullptr) {
+    open->job->Fail(done);
+  } else {
+    std::fprintf(stderr, "%s\n", done.ToString().c_str());
+  }
+}
+
+// ---- Copies.
+
+absl::Status CudaRankDevice::OrderToHost(const Tensor& tensor) {
+  const c10::cuda::CUDAStream& copies = streams_.to_host;
+  if (const OpenJob* const open = OwnOpenJob(); open != nullptr) {
+    CudaFence::Record(streams_.lanes[open->lane])->Precede(copies);
+  } else if (tensor.ready == nullptr) {
+    CudaFence::Record(stream())->Precede(copies);
+  }
+  return Wait(tensor.ready, copies);
+}
+
+absl::StatusOr<Tensor> CudaRankDevice::CopyToHost(const Tensor& tensor, HostUse use) {
+  OpenJob* const open = OwnOpenJob();
+  if (open != nullptr && open->capturing) {
+    return absl::FailedPreconditionError("copies to the host cannot be captured");
+  }
+  const c10::cuda::CUDAStream& copies = streams_.to_host;
+  absl::StatusOr<Tensor> host =
+      (use == HostUse::kOffload ? offloaded_ : transferred_)->New(tensor.shape, tensor.bytes);
+  if (!host.ok()) return host;
+  if (absl::Status ordered = OrderToHost(tensor); !ordered.ok()) return ordered;
+  C10_CUDA_CHECK(
+      cudaMemcpyAsync(host->data, tensor.data, tensor.bytes, cudaMemcpyDeviceToHost, copies.stream()));
+  const std::shared_ptr<CudaFence> copied = CudaFence::Record(copies);
+  CudaHolds::Owners until_copied = {host->owner};
+  if (!RecordUse(tensor, copies)) {
+    if (use == HostUse::kOffload && open != nullptr) {
+      open->away.push_back({copied, tensor.owner, tensor.bytes});
+      open->away_bytes += tensor.bytes;
+      open->BoundAway(streams_.lanes[open->lane]);
+    } else {
+      until_copied.push_back(tensor.owner);
+    }
+  }
+  holds_->Add(copied, std::move(until_copied));
+  host->ready = copied;
+  host->made_ns = tensor.made_ns;
+  return host;
+}
+
+absl::StatusOr<Tensor> CudaRankDevice::ToHost(const Tensor& tensor, HostUse use) {
+  if (tensor.place == MemoryPlace::kHost) return tensor;
+  absl::StatusOr<Tensor> host;
+  const absl::Status done = Guarded("copying a tensor to the host", [&] {
+    host = CopyToHost(tensor, use);
+    return host.status();
+  });
+  if (!done.ok()) return done;
+  return host;
+}
+
+absl::StatusOr<Tensor> CudaRankDevice::PageLocked(const Tensor& tensor) {
+  cudaPointerAttributes attributes{};
+  C10_CUDA_CHECK(cudaPointerGetAttributes(&attributes, tensor.data));
+  if (attributes.type != cudaMemoryTypeUnregistered) return tensor;
+  if (tensor.ready != nullptr) {
+    const absl::StatusOr<bool> there = tensor.ready->Reached();
+    if (!there.ok()) return there.status();
+    if (!*there) return absl::FailedPreconditionError("a tensor in ordinary host memory is not there yet");
+  }
+  absl::StatusOr<Tensor> locked = transferred_->New(tensor.shape, tensor.bytes);
+  if (!locked.ok()) return locked;
+  std::memcpy(locked->data, tensor.data, tensor.bytes);
+  return locked;
+}
+
+absl::StatusOr<Tensor> CudaRankDevice::CopyToDevice(const Tensor& tensor, MemoryClass memory_class) {
+  if (const OpenJob* const open = OwnOpenJob(); open != nullptr && open->capturing) {
+    return absl::FailedPreconditionError("copies to the device cannot be captured");
+  }
+  const c10::cuda::CUDAStream& copies = streams_.to_device;
+  absl::StatusOr<Tensor> there = NewCudaTensor(ledger_, tensor.shape, tensor.bytes, memory_class, copies);
+  if (!there.ok()) return there;
+  absl::StatusOr<Tensor> from = PageLocked(tensor);
+  if (!from.ok()) return from;
+  if (absl::Status ordered = Wait(tensor.ready, copies); !ordered.ok()) return ordered;
+  C10_CUDA_CHECK(
+      cudaMemcpyAsync(there->data, from->data, tensor.bytes, cudaMemcpyHostToDevice, copies.stream()));
+  const std::shared_ptr<CudaFence> copied = CudaFence::Record(copies);
+  holds_->Add(copied, {from->owner});
+  there->ready = copied;
+  there->made_ns = tensor.made_ns;
+  return there;
+}
+
+absl::StatusOr<Tensor> CudaRankDevice::ToDevice(const Tensor& tensor, MemoryClass memory_class) {
+  if (tensor.place == MemoryPlace::kDevice) return tensor;
+  absl::StatusOr<Tensor> there;
+  const absl::Status done = Guarded("copying a tensor to the device", [&] {
+    there = CopyToDevice(tensor, memory_class);
+    return there.status();
+  });
+  if (!done.ok()) return done;
+  return there;
+}
+
+at::Tensor CudaRankDevice::NewHostTensor(at::IntArrayRef sizes, c10::ScalarType type) {
+  return at::empty(sizes, at::TensorOptions().dtype(type).pinned_memory(true));
+}
+
+absl::Status CudaRankDevice::CopyAndWait(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
+  if (OwnOpenJob() != nullptr) Die("a job asked for a copy that waits");
+  return Guarded("copying", [&] {
+    const c10::cuda::CUDAStream on = stream();
+    C10_CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, kind, on.stream()));
+    C10_CUDA_CHECK(cudaStreamSynchronize(on.stream()));
+    return absl::OkStatus();
+  });
+}
+
+absl::Status CudaRankDevice::Load(void* to, const void* host, size_t bytes) {
+  return CopyAndWait(to, host, bytes, cudaMemcpyHostToDevice);
+}
+
+absl::Status CudaRankDevice::ReadBack(void* host, const void* from, size_t bytes) {
+  return CopyAndWait(host, from, bytes, cudaMemcpyDeviceToHost);
+}
+
+// ---- Graphs.
+
+absl::StatusOr<std::unique_ptr<CapturedWork>> CudaRankDevice::Capture(
+    const std::function<absl::Status()>& work, CapturedWork* with) {
+  if (!options_.graphs) return std::unique_ptr<CapturedWork>();
+  OpenJob& open = RequireJob("work was captured outside of a job");
+  open.capturing = true;
+  absl::StatusOr<std::unique_ptr<CudaGraph>> graph = CudaGraph::Capture(work, with);
+  open.capturing = false;
+  if (!graph.ok()) return graph.status();
+  return std::unique_ptr<CapturedWork>(*std::move(graph));
+}
+
+}  // namespace weft

@@ -1,0 +1,156 @@
+// What FlatMath does to one element, and to the limbs of a sum of squares, for the host and for a GPU.
+//
+// The formulas are elementwise.cc's and sum_of_squares.cc's, operation by operation; a test compares them on
+// the host, bit by bit, so that what cannot be compared without a GPU is only whether a GPU rounds as IEEE
+// 754 says. It does where the compiler was told so (weft_exact_arithmetic): no contraction to fused
+// multiply-adds
+// (-fmad=false), division and square root correctly rounded (-prec-div, -prec-sqrt), denormals kept
+// (-ftz=false). The one thing that may differ is which NaN comes of a NaN. C++17, since nvcc compiles it;
+// includes nothing that needs more. Pure.
+#ifndef WEFT_WORKER_SHELL_CUDA_FLAT_FORMULAS_H_
+#define WEFT_WORKER_SHELL_CUDA_FLAT_FORMULAS_H_
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#include "worker/shell/compute/elementwise.h"
+
+#if defined(__CUDACC__)
+#define WEFT_HOST_DEVICE __host__ __device__ __forceinline__
+#else
+#define WEFT_HOST_DEVICE inline
+#endif
+
+namespace weft::flat {
+
+// ---- Optimizer steps. `factor`: what gradients are multiplied by before anything else.
+
+struct SgdElement {
+  float weight, momentum;
+};
+WEFT_HOST_DEVICE SgdElement ApplySgd(const SgdStep& s, float w, float g, float m, float factor) {
+  const float direction = g * factor + s.weight_decay * w;
+  const float d = s.momentum == 0 || s.first ? direction : s.momentum * m + direction;
+  return {w - s.lr * d, d};
+}
+
+struct AdamWElement {
+  float weight, mean, square;
+};
+WEFT_HOST_DEVICE AdamWElement ApplyAdamW(const AdamWStep& s, float w, float g, float m, float v,
+                                         float factor) {
+  const float d = g * factor;
+  const float mean = m * s.beta1 + d * s.one_minus_beta1;
+  const float square = v * s.beta2 + (d * d) * s.one_minus_beta2;
+  const float scale = sqrtf(square) / s.root_bias_correction + s.eps;
+  return {w * s.keep - s.step_size * (mean / scale), mean, square};
+}
+
+WEFT_HOST_DEVICE float MoveAverage(const AverageStep& s, float average, float sum) {
+  const float keep = 1 - s.momentum;
+  return average * keep + (sum / s.count) * s.momentum;
+}
+
+// ---- bfloat16: the upper half of a float32.
+
+WEFT_HOST_DEVICE uint32_t BitsOf(float x) {
+  uint32_t bits;
+  memcpy(&bits, &x, sizeof bits);
+  return bits;
+}
+WEFT_HOST_DEVICE float FloatOf(uint32_t bits) {
+  float x;
+  memcpy(&x, &bits, sizeof x);
+  return x;
+}
+WEFT_HOST_DEVICE float Widen(uint16_t bits) { return FloatOf(static_cast<uint32_t>(bits) << 16); }
+// To the nearest, ties to even; what is no number becomes 0x7fc0.
+WEFT_HOST_DEVICE uint16_t Narrow(float x) {
+  const uint32_t bits = BitsOf(x);
+  if ((bits & 0x7fffffff) > 0x7f800000) return 0x7fc0;
+  return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
+// ---- The exact sum of squares (sum_of_squares.h): that of limbs[i] * 2^(32 * i - 298).
+
+constexpr int kLimbs = 20;
+constexpr uint64_t kLimbMask = 0xffffffff;
+// A sum with a value that is infinite or no number is {0, .., 0, kNoNorm}. No sum of numbers comes near that.
+constexpr uint64_t kNoNorm = ~uint64_t{0};
+// The square of a float32 touches three neighbours of the limbs below this one; those above get carries
+// alone.
+constexpr int kSquareLimbs = 18;
+
+// The square of a float32: parts[j], below 2^32 each, of limb `limb` + j.
+struct Square {
+  int limb;
+  uint32_t parts[3];
+  bool finite;
+};
+WEFT_HOST_DEVICE Square SquareOf(float x) {
+  const uint32_t bits = BitsOf(x);
+  const int exponent = static_cast<int>((bits >> 23) & 0xff);
+  const uint64_t mantissa = (bits & 0x7fffff) | (exponent != 0 ? 0x800000u : 0u);
+  const uint64_t value = mantissa * mantissa;  // below 2^48
+  // x is mantissa * 2^(exponent - 150), where denormals have the scale of exponent 1.
+  const int shift = 2 * (exponent != 0 ? exponent : 1) - 2;
+  const uint64_t low = (value & kLimbMask) << (shift % 32), high = (value >> 32) << (shift % 32);
+  // The middle part is a sum of one below 2^31 and one below 2^32 of which the bits do not overlap.
+  return {shift / 32,
+          {static_cast<uint32_t>(low), static_cast<uint32_t>((low >> 32) + (high & kLimbMask)),
+           static_cast<uint32_t>(high >> 32)},
+          exponent != 255};
+}
+
+WEFT_HOST_DEVICE void Carry(uint64_t* limbs) {
+  if (limbs[kLimbs - 1] == kNoNorm) {
+    for (int i = 0; i < kLimbs - 1; ++i) limbs[i] = 0;
+    return;
+  }
+  uint64_t carry = 0;
+  for (int i = 0; i < kLimbs; ++i) {
+    const uint64_t limb = limbs[i] + carry;
+    carry = limb >> 32;
+    limbs[i] = limb & kLimbMask;
+  }
+}
+
+// Both are carried, and so is the result.
+WEFT_HOST_DEVICE void AddLimbs(uint64_t* limbs, const uint64_t* other) {
+  if (limbs[kLimbs - 1] == kNoNorm || other[kLimbs - 1] == kNoNorm) {
+    limbs[kLimbs - 1] = kNoNorm;
+  } else {
+    for (int i = 0; i < kLimbs; ++i) limbs[i] += other[i];
+  }
+  Carry(limbs);
+}
+
+// The double nearest to the sum, ties to even.
+WEFT_HOST_DEVICE double ValueOf(const uint64_t* limbs) {
+  int top = kLimbs - 1;
+  while (top >= 0 && limbs[top] == 0) --top;
+  if (top < 0) return 0;
+  const uint64_t first = limbs[top], second = top >= 1 ? limbs[top - 1] : 0,
+                 third = top >= 2 ? limbs[top - 2] : 0;
+  int zeros = 0;
+  while ((first << zeros & 0x80000000u) == 0) ++zeros;
+  // The first 64 bits, and in the last of them whether anything follows: what rounds them to 53 sees no more.
+  const uint64_t next = third << zeros;
+  uint64_t head = ((first << 32 | second) << zeros) | (next >> 32);
+  bool more = (next & kLimbMask) != 0;
+  for (int i = top - 3; i >= 0; --i) more = more || limbs[i] != 0;
+  if (more) head |= 1;
+  return ldexp(static_cast<double>(head), 32 * (top - 1) - zeros - 298);
+}
+
+// As sum_of_squares.h's, of the norm of the sum; 1 where there is none.
+WEFT_HOST_DEVICE float ClipFactor(const uint64_t* limbs, double most) {
+  if (limbs[kLimbs - 1] == kNoNorm) return 1.0f;
+  const double norm = sqrt(ValueOf(limbs));
+  return norm > most ? static_cast<float>(most / norm) : 1.0f;
+}
+
+}  // namespace weft::flat
+
+#endif  // WEFT_WORKER_SHELL_CUDA_FLAT_FORMULAS_H_

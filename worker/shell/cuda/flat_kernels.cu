@@ -1,0 +1,375 @@
+#include <algorithm>
+#include <cstdint>
+
+#include "worker/shell/cuda/flat_formulas.h"
+#include "worker/shell/cuda/flat_kernels.h"
+
+// Compiled with weft_exact_arithmetic (flat_formulas.h says what that means).
+//
+// These kernels are bound by memory: each thread moves 16 bytes an access where the pointers allow it, and a
+// grid of a few blocks a processor strides over the buffer.
+
+// How a kernel is launched. The unit test of this file runs the kernels on the host, and says it otherwise.
+#ifndef WEFT_LAUNCH
+#define WEFT_LAUNCH(kernel, blocks, threads, stream, ...) kernel<<<blocks, threads, 0, stream>>>(__VA_ARGS__)
+#endif
+
+namespace weft::kernels {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int64_t kMostBlocks = 2048;
+
+template <int L>
+struct alignas(sizeof(float) * L) Floats {
+  float v[L];
+};
+template <int L>
+__device__ __forceinline__ Floats<L> Load(const float* at) {
+  return *reinterpret_cast<const Floats<L>*>(at);
+}
+template <int L>
+__device__ __forceinline__ void Store(float* at, const Floats<L>& values) {
+  *reinterpret_cast<Floats<L>*>(at) = values;
+}
+
+template <int L>
+struct alignas(sizeof(uint16_t) * L) Halves {
+  uint16_t v[L];
+};
+
+// Runs op.At<4>(i) for whole groups of four if `wide`, and op.At<1>(i) for what is left.
+template <typename Op>
+__device__ void Stride(const Op& op, int64_t n, bool wide) {
+  const int64_t first = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  const int64_t step = int64_t{gridDim.x} * blockDim.x;
+  const int64_t grouped = wide ? n / 4 * 4 : 0;
+  for (int64_t i = first * 4; i < grouped; i += step * 4) op.template At<4>(i);
+  for (int64_t i = grouped + first; i < n; i += step) op.template At<1>(i);
+}
+
+template <typename Op>
+__global__ void __launch_bounds__(kThreads) ForEach(const Op op, const int64_t n, const bool wide) {
+  Stride(op, n, wide);
+}
+
+bool Aligned(const void* pointer, uintptr_t bytes = 16) {
+  return reinterpret_cast<uintptr_t>(pointer) % bytes == 0;
+}
+
+unsigned BlocksFor(int64_t n) {
+  const int64_t each = int64_t{kThreads} * 4;
+  return static_cast<unsigned>(std::min((n + each - 1) / each, kMostBlocks));
+}
+
+template <typename Op>
+cudaError_t Launch(cudaStream_t stream, const Op& op, int64_t n, bool wide) {
+  if (n <= 0) return cudaSuccess;
+  WEFT_LAUNCH(ForEach, BlocksFor(n), kThreads, stream, op, n, wide);
+  return cudaGetLastError();
+}
+
+struct AddOp {
+  float* sum;
+  const float* x;
+  template <int L>
+  __device__ void At(int64_t i) const {
+    Floats<L> total = Load<L>(sum + i);
+    const Floats<L> more = Load<L>(x + i);
+    for (int k = 0; k < L; ++k) total.v[k] += more.v[k];
+    Store<L>(sum + i, total);
+  }
+};
+
+struct NarrowOp {
+  uint16_t* out;
+  const float* x;
+  template <int L>
+  __device__ void At(int64_t i) const {
+    const Floats<L> from = Load<L>(x + i);
+    Halves<L> to;
+    for (int k = 0; k < L; ++k) to.v[k] = flat::Narrow(from.v[k]);
+    *reinterpret_cast<Halves<L>*>(out + i) = to;
+  }
+};
+
+// `w` and `out` may be one buffer: all lanes are loaded before any is stored.
+struct SgdOp {
+  SgdStep step;
+  const float* weights;
+  float* out;
+  const float* gradient;
+  float* momentum;  // null where there is none
+  const float* factor;
+  template <int L>
+  __device__ void At(int64_t i) const {
+    const float f = factor != nullptr ? *factor : 1.0f;
+    const bool reads = momentum != nullptr && !step.first;
+    Floats<L> w = Load<L>(weights + i);
+    const Floats<L> g = Load<L>(gradient + i);
+    Floats<L> m = reads ? Load<L>(momentum + i) : Floats<L>{};
+    for (int k = 0; k < L; ++k) {
+      const flat::SgdElement next = flat::ApplySgd(step, w.v[k], g.v[k], m.v[k], f);
+      w.v[k] = next.weight;
+      m.v[k] = next.momentum;
+    }
+    if (momentum != nullptr) Store<L>(momentum + i, m);
+    Store<L>(out + i, w);
+  }
+};
+
+struct AdamWOp {
+  AdamWStep step;
+  const float* weights;
+  float* out;
+  const float* gradient;
+  float* mean;
+  float* square;
+  const float* factor;
+  template <int L>
+  __device__ void At(int64_t i) const {
+    const float f = factor != nullptr ? *factor : 1.0f;
+    Floats<L> w = Load<L>(weights + i);
+    const Floats<L> g = Load<L>(gradient + i);
+    Floats<L> m = Load<L>(mean + i);
+    Floats<L> v = Load<L>(square + i);
+    for (int k = 0; k < L; ++k) {
+      const flat::AdamWElement next = flat::ApplyAdamW(step, w.v[k], g.v[k], m.v[k], v.v[k], f);
+      w.v[k] = next.weight;
+      m.v[k] = next.mean;
+      v.v[k] = next.square;
+    }
+    Store<L>(mean + i, m);
+    Store<L>(square + i, v);
+    Store<L>(out + i, w);
+  }
+};
+
+struct AverageOp {
+  AverageStep step;
+  const float* average;
+  float* out;
+  const float* sum;
+  template <int L>
+  __device__ void At(int64_t i) const {
+    Floats<L> a = Load<L>(average + i);
+    const Floats<L> s = Load<L>(sum + i);
+    for (int k = 0; k < L; ++k) a.v[k] = flat::MoveAverage(step, a.v[k], s.v[k]);
+    Store<L>(out + i, a);
+  }
+};
+
+// ---- Pieces: one row of blocks each. They travel as an argument of the launch, of which 4096 bytes are
+// allowed everywhere, a table after the other.
+
+struct Entry {
+  Piece piece;
+  int64_t zeros_from;  // [zeros_from, piece.offset) becomes zero where pieces are written
+};
+constexpr int kMostEntries = 80;
+struct PieceTable {
+  Entry entries[kMostEntries];
+  int count;
+};
+static_assert(sizeof(PieceTable) + 64 <= 4096);
+
+template <int L>
+__device__ __forceinline__ Floats<L> LoadPiece(const Piece& piece, int64_t i) {
+  if (!piece.bfloat16) return Load<L>(static_cast<const float*>(piece.data) + i);
+  const Halves<L> from = *reinterpret_cast<const Halves<L>*>(static_cast<const uint16_t*>(piece.data) + i);
+  Floats<L> to;
+  for (int k = 0; k < L; ++k) to.v[k] = flat::Widen(from.v[k]);
+  return to;
+}
+
+// Whether groups of four of the piece are aligned, there and in the buffer.
+__device__ bool IsWide(const Piece& piece, const float* buffer) {
+  const uintptr_t bytes = piece.bfloat16 ? 8 : 16;
+  return reinterpret_cast<uintptr_t>(piece.data) % bytes == 0 &&
+         reinterpret_cast<uintptr_t>(buffer + piece.offset) % 16 == 0;
+}
+
+template <bool kAdd>
+struct PieceOp {
+  const Piece& piece;
+  float* to;  // where the piece begins in the buffer
+  template <int L>
+  __device__ void At(int64_t i) const {
+    Floats<L> values = LoadPiece<L>(piece, i);
+    if (kAdd) {
+      const Floats<L> before = Load<L>(to + i);
+      for (int k = 0; k < L; ++k) values.v[k] = before.v[k] + values.v[k];
+    }
+    Store<L>(to + i, values);
+  }
+};
+
+struct ZeroOp {
+  float* to;
+  template <int L>
+  __device__ void At(int64_t i) const {
+    Store<L>(to + i, Floats<L>{});
+  }
+};
+
+__global__ void __launch_bounds__(kThreads) AddPiecesKernel(const PieceTable table, float* sum) {
+  const Piece& piece = table.entries[blockIdx.y].piece;
+  Stride(PieceOp<true>{piece, sum + piece.offset}, piece.n, IsWide(piece, sum));
+}
+
+__global__ void __launch_bounds__(kThreads) WritePiecesKernel(const PieceTable table, float* out) {
+  const Entry& entry = table.entries[blockIdx.y];
+  Stride(PieceOp<false>{entry.piece, out + entry.piece.offset}, entry.piece.n, IsWide(entry.piece, out));
+  Stride(ZeroOp{out + entry.zeros_from}, entry.piece.offset - entry.zeros_from, false);
+}
+
+dim3 GridFor(const PieceTable& table) {
+  int64_t most = 1;
+  for (int i = 0; i < table.count; ++i) {
+    const Entry& entry = table.entries[i];
+    most = std::max({most, entry.piece.n, entry.piece.offset - entry.zeros_from});
+  }
+  return {BlocksFor(most), static_cast<unsigned>(table.count), 1};
+}
+
+// Fills tables with the pieces and hands each to `launch`.
+template <typename Launch>
+class Tables {
+ public:
+  explicit Tables(const Launch& launch) : launch_(launch) { table_.count = 0; }
+
+  void Add(const Piece& piece, int64_t zeros_from) {
+    if (table_.count == kMostEntries) Flush();
+    table_.entries[table_.count++] = {piece, zeros_from};
+  }
+  cudaError_t Flush() {
+    if (table_.count > 0) launch_(table_);
+    table_.count = 0;
+    return cudaGetLastError();
+  }
+
+ private:
+  const Launch& launch_;
+  PieceTable table_;
+};
+
+// ---- Sums of squares.
+
+// Each thread adds into limbs of its own in shared memory, which lie so that neighbouring threads use
+// neighbouring banks; the block adds those up and adds the sums to the result's limbs. Integer additions: any
+// order gives the same. Nothing overflows: a part is below 2^32, and a launch adds at most 2^30 squares, so
+// that no limb, of a thread, a block or the result (which began below 2^32), reaches 2^30 * 2^32 * 3 < 2^64.
+constexpr int kSquareThreads = 128;
+constexpr int64_t kMostSquares = int64_t{1} << 30;
+
+__global__ void __launch_bounds__(kSquareThreads)
+    AddSquaresKernel(unsigned long long* limbs, const float* x, const int64_t n) {
+  __shared__ uint64_t mine[flat::kSquareLimbs][kSquareThreads];
+  const int t = static_cast<int>(threadIdx.x);
+  for (int l = 0; l < flat::kSquareLimbs; ++l) mine[l][t] = 0;
+  bool finite = true;
+  const int64_t step = int64_t{gridDim.x} * kSquareThreads;
+  for (int64_t i = int64_t{blockIdx.x} * kSquareThreads + t; i < n; i += step) {
+    const flat::Square square = flat::SquareOf(x[i]);
+    finite = finite && square.finite;
+    // The limbs of an infinite value would lie outside.
+    const int limb = square.finite ? square.limb : 0;
+    for (int j = 0; j < 3; ++j) mine[limb + j][t] += square.parts[j];
+  }
+  const bool all_finite = __syncthreads_and(finite) != 0;
+  if (t < flat::kSquareLimbs) {
+    uint64_t sum = 0;
+    for (int i = 0; i < kSquareThreads; ++i) sum += mine[t][(i + t) % kSquareThreads];
+    if (sum != 0) atomicAdd(limbs + t, static_cast<unsigned long long>(sum));
+  }
+  // Nobody adds to the last limb: it gets carries alone.
+  if (t == 0 && !all_finite)
+    atomicExch(limbs + flat::kLimbs - 1, static_cast<unsigned long long>(flat::kNoNorm));
+}
+
+__global__ void CarryKernel(uint64_t* limbs) { flat::Carry(limbs); }
+__global__ void AddSumsKernel(uint64_t* limbs, const uint64_t* other) { flat::AddLimbs(limbs, other); }
+__global__ void ClipFactorKernel(float* factor, const uint64_t* limbs, const double most) {
+  *factor = flat::ClipFactor(limbs, most);
+}
+
+static_assert(sizeof(unsigned long long) == sizeof(uint64_t));
+
+}  // namespace
+
+cudaError_t Add(cudaStream_t stream, float* sum, const float* x, int64_t n) {
+  return Launch(stream, AddOp{sum, x}, n, Aligned(sum) && Aligned(x));
+}
+
+cudaError_t AddPieces(cudaStream_t stream, const Piece* pieces, int64_t count, float* sum) {
+  const auto launch = [&](const PieceTable& table) {
+    WEFT_LAUNCH(AddPiecesKernel, GridFor(table), kThreads, stream, table, sum);
+  };
+  Tables tables(launch);
+  for (int64_t i = 0; i < count; ++i) tables.Add(pieces[i], pieces[i].offset);
+  return tables.Flush();
+}
+
+cudaError_t WritePieces(cudaStream_t stream, const Piece* pieces, int64_t count, float* out,
+                        int64_t elements) {
+  const auto launch = [&](const PieceTable& table) {
+    WEFT_LAUNCH(WritePiecesKernel, GridFor(table), kThreads, stream, table, out);
+  };
+  Tables tables(launch);
+  int64_t written = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    tables.Add(pieces[i], written);
+    written = pieces[i].offset + pieces[i].n;
+  }
+  // A piece of nothing, for the zeros behind all.
+  if (written < elements) tables.Add(Piece{elements, 0, nullptr, false}, written);
+  return tables.Flush();
+}
+
+cudaError_t Narrow(cudaStream_t stream, uint16_t* out, const float* x, int64_t n) {
+  return Launch(stream, NarrowOp{out, x}, n, Aligned(out, 8) && Aligned(x));
+}
+
+cudaError_t Sgd(cudaStream_t stream, const SgdStep& step, const float* weights, float* out,
+                const float* gradient, float* momentum, const float* factor, int64_t n) {
+  if (step.momentum == 0) momentum = nullptr;
+  const bool wide = Aligned(weights) && Aligned(out) && Aligned(gradient) && Aligned(momentum);
+  return Launch(stream, SgdOp{step, weights, out, gradient, momentum, factor}, n, wide);
+}
+
+cudaError_t AdamW(cudaStream_t stream, const AdamWStep& step, const float* weights, float* out,
+                  const float* gradient, float* mean, float* square, const float* factor, int64_t n) {
+  const bool wide = Aligned(weights) && Aligned(out) && Aligned(gradient) && Aligned(mean) && Aligned(square);
+  return Launch(stream, AdamWOp{step, weights, out, gradient, mean, square, factor}, n, wide);
+}
+
+cudaError_t MoveAverage(cudaStream_t stream, const AverageStep& step, const float* average, float* out,
+                        const float* sum, int64_t n) {
+  return Launch(stream, AverageOp{step, average, out, sum}, n,
+                Aligned(average) && Aligned(out) && Aligned(sum));
+}
+
+cudaError_t AddSquares(cudaStream_t stream, uint64_t* limbs, const float* x, int64_t n) {
+  while (n > 0) {
+    const int64_t part = std::min(n, kMostSquares);
+    const int64_t blocks = std::min((part + kSquareThreads - 1) / kSquareThreads, kMostBlocks);
+    WEFT_LAUNCH(AddSquaresKernel, static_cast<unsigned>(blocks), kSquareThreads, stream,
+                reinterpret_cast<unsigned long long*>(limbs), x, part);
+    WEFT_LAUNCH(CarryKernel, 1, 1, stream, limbs);
+    x += part;
+    n -= part;
+  }
+  return cudaGetLastError();
+}
+
+cudaError_t AddSums(cudaStream_t stream, uint64_t* limbs, const uint64_t* other) {
+  WEFT_LAUNCH(AddSumsKernel, 1, 1, stream, limbs, other);
+  return cudaGetLastError();
+}
+
+cudaError_t ClipFactor(cudaStream_t stream, float* factor, const uint64_t* limbs, double most) {
+  WEFT_LAUNCH(ClipFactorKernel, 1, 1, stream, factor, limbs, most);
+  return cudaGetLastError();
+}
+
+}  // namespace weft::kernels

@@ -1,0 +1,47 @@
+// The kernels behind CudaFlatMath, as functions that enqueue them on a stream.
+//
+// The seam between C++20 and what nvcc compiles: plain types, C++17. Each returns what the launch said, at
+// once. Pointers are of the device's memory; n may be 0.
+#ifndef WEFT_WORKER_SHELL_CUDA_FLAT_KERNELS_H_
+#define WEFT_WORKER_SHELL_CUDA_FLAT_KERNELS_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "worker/shell/compute/elementwise.h"
+
+namespace weft::kernels {
+
+cudaError_t Add(cudaStream_t stream, float* sum, const float* x, int64_t n);
+
+// As FlatPiece, `n` elements for `offset` of a flat buffer.
+struct Piece {
+  int64_t offset = 0, n = 0;
+  const void* data = nullptr;
+  bool bfloat16 = false;
+};
+// `pieces` is the host's, and not needed any more when these return. Ascending and disjoint.
+// sum[offset + i] += data[i] of each piece.
+cudaError_t AddPieces(cudaStream_t stream, const Piece* pieces, int64_t count, float* sum);
+// out[offset + i] = data[i], and zeros everywhere else in `out`.
+cudaError_t WritePieces(cudaStream_t stream, const Piece* pieces, int64_t count, float* out,
+                        int64_t elements);
+
+cudaError_t Narrow(cudaStream_t stream, uint16_t* out, const float* x, int64_t n);
+
+// `factor` may be null.
+cudaError_t Sgd(cudaStream_t stream, const SgdStep& step, const float* weights, float* out,
+                const float* gradient, float* momentum, const float* factor, int64_t n);
+cudaError_t AdamW(cudaStream_t stream, const AdamWStep& step, const float* weights, float* out,
+                  const float* gradient, float* mean, float* square, const float* factor, int64_t n);
+cudaError_t MoveAverage(cudaStream_t stream, const AverageStep& step, const float* average, float* out,
+                        const float* sum, int64_t n);
+
+cudaError_t AddSquares(cudaStream_t stream, uint64_t* limbs, const float* x, int64_t n);
+cudaError_t AddSums(cudaStream_t stream, uint64_t* limbs, const uint64_t* other);
+cudaError_t ClipFactor(cudaStream_t stream, float* factor, const uint64_t* limbs, double most);
+
+}  // namespace weft::kernels
+
+#endif  // WEFT_WORKER_SHELL_CUDA_FLAT_KERNELS_H_

@@ -1,0 +1,70 @@
+// Large pieces of memory that a GPU copies to and from beside the host's work: page-locked host memory, its
+// own, or registered memory of another source that other processes map; and the GPU's memory itself, for a
+// transport.
+//
+// A copy from or to memory that is not page-locked waits in the driver, so all host memory that jobs copy
+// with comes from here, cut by SegmentAllocator. Locking pages is slow and may wait for the device: it
+// happens while a rank grows to its working size, and then no more. Threads: any. Ownership: sources outlive
+// what came from them. Failure: ResourceExhausted.
+#ifndef WEFT_WORKER_SHELL_CUDA_PINNED_MEMORY_H_
+#define WEFT_WORKER_SHELL_CUDA_PINNED_MEMORY_H_
+
+#include <cstddef>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "worker/shell/compute/segment_allocator.h"
+#include "worker/shell/memory_source.h"
+#include "worker/shell/tensor.h"
+
+namespace weft {
+
+class PinnedMemory final : public MemorySource {
+ public:
+  explicit PinnedMemory(int device) : device_(device) {}
+  absl::StatusOr<void*> Allocate(size_t bytes) override;
+  void Free(void* segment, size_t bytes) override;
+
+ private:
+  const int device_;
+};
+
+// Segments of `source`, page-locked while they are out.
+class RegisteredMemory final : public MemorySource {
+ public:
+  RegisteredMemory(int device, MemorySource& source) : device_(device), source_(source) {}
+  absl::StatusOr<void*> Allocate(size_t bytes) override;
+  void Free(void* segment, size_t bytes) override;
+
+ private:
+  const int device_;
+  MemorySource& source_;
+};
+
+// Whole allocations of the driver, which other processes can map (CUDA IPC); LibTorch knows nothing of them.
+class DeviceSegments final : public MemorySource {
+ public:
+  explicit DeviceSegments(int device) : device_(device) {}
+  absl::StatusOr<void*> Allocate(size_t bytes) override;
+  void Free(void* segment, size_t bytes) override;
+
+ private:
+  const int device_;
+};
+
+// Cuts segments of a source into host tensors, which outlive the arena's last share as long as they are used.
+class HostArena : public std::enable_shared_from_this<HostArena> {
+ public:
+  explicit HostArena(std::unique_ptr<MemorySource> source);
+  // Charged to class host. Its content is undefined.
+  absl::StatusOr<Tensor> New(const TensorShape& shape, size_t bytes);
+  const SegmentAllocator& allocator() const { return *allocator_; }
+
+ private:
+  const std::unique_ptr<MemorySource> source_;
+  const std::shared_ptr<SegmentAllocator> allocator_;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_WORKER_SHELL_CUDA_PINNED_MEMORY_H_
