@@ -185,7 +185,7 @@ absl::StatusOr<ForwardResult> CpuRank::DoForward(const Job& job, std::vector<Ten
   std::vector<at::Tensor> entries = WrapAll(inputs);
   if (absl::Status s = AppendData(stage, job, &entries); !s.ok()) return s;
   inputs.clear();
-  const bool leaves_graph = leaves_pass && activations_ != ActivationPolicy::kRecompute;
+  const bool leaves_graph = leaves_pass && stage.activations != ActivationPolicy::kRecompute;
   const absl::StatusOr<PassOutput> output =
       leaves_graph ? RunPass(stage, job, entries, &pass) : RunOnce(stage, job, entries, &pass);
   if (!output.ok()) return output.status();
@@ -208,7 +208,7 @@ absl::StatusOr<PassOutput> CpuRank::RunPass(const Stage& stage, const Job& job,
   if (!targets.ok()) return targets.status();
   const MaskKey key{run_.train.seed, job.step, job.microbatch};
   // A backward that runs the forward again needs at once what it saves.
-  if (activations_ != ActivationPolicy::kOffload || job.kind != JobKind::kForward) {
+  if (stage.activations != ActivationPolicy::kOffload || job.kind != JobKind::kForward) {
     return RunForward(layers_, stage.layout, inputs, *targets, key, pass);
   }
   HostOffload offload(memory_.get(), host_.get(), pass->weights->storage());

@@ -35,7 +35,6 @@ CpuRank::CpuRank(const RunSpec& run, std::unique_ptr<Dataset> data, MemorySource
     : run_(run),
       data_(std::move(data)),
       layers_(BuildLayers(run.model)),
-      activations_(ActivationsOf(run.schedule)),
       memory_(SegmentAllocator::Create(memory)),
       host_(SegmentAllocator::Create(host_memory_)),
       loss_gradient_(at::full({}, 1.0f / static_cast<float>(run.train.microbatches), c10::kFloat)) {}

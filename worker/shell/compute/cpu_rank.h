@@ -20,6 +20,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
+#include "proto/run/run_schedule.h"
 #include "proto/wire/mutex.h"
 #include "schedules/schedule.h"
 #include "worker/shell/compute/compute.h"
@@ -74,6 +75,7 @@ class CpuRank final : public RankCompute {
   struct Stage {
     Stage(const RunSpec& run, int index, SegmentAllocator& memory)
         : layout(LayOutStage(run, index)),
+          activations(ActivationsOf(run.schedule, index)),
           optimizer(run.train.optimizer),
           sums(memory, layout.elements, run.train.microbatches) {}
 
@@ -83,6 +85,7 @@ class CpuRank final : public RankCompute {
     SliceBounds held() const { return SliceOf(layout.elements, part, parts); }
 
     const StageLayout layout;
+    const ActivationPolicy activations;
     int part = 0, parts = 1;  // what the rank holds, if it holds any
     bool adopted = false;     // another rank updates it
     WeightVersions versions;
@@ -155,7 +158,6 @@ class CpuRank final : public RankCompute {
   const RunSpec run_;
   const std::unique_ptr<Dataset> data_;
   const std::vector<std::unique_ptr<Layer>> layers_;
-  const ActivationPolicy activations_;
   const std::shared_ptr<SegmentAllocator> memory_;
   // Blocks of the host arena live in passes only, so they end before their source.
   PlainMemory host_memory_;
