@@ -11,6 +11,7 @@
 #include "worker/shell/compute/host_offload.h"
 #include "worker/shell/compute/memory_scope.h"
 #include "worker/shell/compute/parameters.h"
+#include "worker/shell/compute/torch_context.h"
 #include "worker/shell/compute/torch_guard.h"
 
 namespace weft {
@@ -31,6 +32,7 @@ class CpuDevice final : public Device {
             absl::StrFormat("the stages have %d layers, the model has %d", layers,
                             static_cast<int>(DescribeLayers(run.model).size())));
       }
+      PrepareRun(run.precision, run.kernels);
       absl::StatusOr<std::unique_ptr<Dataset>> data = Dataset::Open(run);
       if (!data.ok()) return data.status();
       return std::unique_ptr<RankCompute>(new CpuRank(run, *std::move(data), memory));
