@@ -99,19 +99,22 @@ absl::StatusOr<Profile> ReadProfile(const std::string& path) {
 
 Profile CountedProfile(const RunSpec& run, double flops) {
   const int copies = 1 + OptimizerBuffers(run.train.optimizer);
-  constexpr double kElement = 4;
+  constexpr double kFloat = 4;
   const double samples = run.microbatch_samples();
   Profile profile;
-  for (const LayerCount& layer : CountLayers(run.model)) {
+  const auto element = static_cast<double>(ComputeBytes(run.precision));
+  for (const LayerCount& layer : CountLayers(run.model, run.precision)) {
     ProfilePart part;
     part.forward = layer.forward_flops * samples / flops;
     part.backward = 2 * part.forward;
     part.backward_input = part.backward_weight = part.forward;
     part.activation_bytes =
         samples * static_cast<double>(layer.left_bytes) + static_cast<double>(layer.left_fixed);
-    part.output_bytes = kElement * samples * static_cast<double>(layer.output_elements());
-    part.weight_bytes = kElement * static_cast<double>(layer.parameters);
+    part.output_bytes = element * samples * static_cast<double>(layer.output_elements());
+    part.weight_bytes = kFloat * static_cast<double>(layer.parameters);
     part.state_bytes = copies * part.weight_bytes;
+    // The copy that layers compute with.
+    if (element < kFloat) part.state_bytes += element * static_cast<double>(layer.parameters);
     profile.parts.push_back(part);
   }
   return profile;

@@ -10,12 +10,14 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "client/measured_run.h"
 #include "client/profile.h"
 #include "client/run_file.h"
 #include "client/scratch_folder.h"
 #include "client/stop_signals.h"
 #include "proto/run/model_layers.h"
+#include "proto/run/schedule_spec.h"
 
 namespace weft {
 namespace {
@@ -57,6 +59,16 @@ ExitCode Print(const std::string& text, const std::string& path) {
   return file ? kExitOk : Fail(kExitFailed, absl::StrCat("cannot write ", path));
 }
 
+// Of a run whose layers are stages each.
+std::string ActivationsOfLayers(const RunSpec& run) {
+  const std::vector<std::string> of_stages = SplitActivations(run.schedule);
+  if (of_stages.size() == 1) return of_stages[0];
+  std::vector<std::string> of_layers;
+  for (int s = 0; s < run.stages(); ++s)
+    of_layers.insert(of_layers.end(), run.layers_of_stage[s], of_stages[s]);
+  return absl::StrJoin(of_layers, "/");
+}
+
 }  // namespace
 
 RunSpec ProfilingRun(const RunSpec& run, int steps) {
@@ -69,7 +81,7 @@ RunSpec ProfilingRun(const RunSpec& run, int steps) {
   profiling.schedule = ScheduleSpec();
   profiling.schedule.name = "lpp";
   profiling.schedule.parameters = {{"groups", "1"}, {"ranks", "1"}};
-  profiling.schedule.activations = run.schedule.activations;
+  profiling.schedule.activations = ActivationsOfLayers(run);
   profiling.memory = 0;
   return profiling;
 }

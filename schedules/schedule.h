@@ -99,7 +99,7 @@ struct Schedule {
   bool split_backward = false;
   // Gradients are clipped by their global norm: each update of a step waits for the gradients of all stages.
   bool clips = false;
-  ActivationPolicy activations = ActivationPolicy::kRetain;
+  std::vector<ActivationPolicy> activations;  // by stage; empty if all are retained
   Residency residency = Residency::kOwner;
 
   int StalenessOf(int stage, int microbatch) const { return staleness ? staleness(stage, microbatch) : 0; }

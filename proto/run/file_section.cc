@@ -149,6 +149,13 @@ void FileSection::Read(absl::string_view key, std::string& value) {
   value = found->get<std::string>();
 }
 
+void FileSection::Read(absl::string_view key, bool& value) {
+  const Json* found = Find(key);
+  if (found == nullptr) return;
+  if (!found->is_boolean()) return Fail(key, absl::StrCat("must be true or false, not ", Shown(*found)));
+  value = found->get<bool>();
+}
+
 Choice ReadChoice(const Json& value, absl::string_view path, const ChoiceNames& names, absl::Status& status) {
   Choice choice;
   if (!status.ok()) return choice;

@@ -44,6 +44,7 @@ class FileSection {
   // `least` is allowed; `most` is unless `below` is set.
   void Read(absl::string_view key, double& value, double least, double most, bool below = false);
   void Read(absl::string_view key, std::string& value);
+  void Read(absl::string_view key, bool& value);
 
   void Fail(absl::string_view key, absl::string_view message);
   bool ok() const { return status_.ok(); }

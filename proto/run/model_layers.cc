@@ -14,14 +14,21 @@
 namespace weft {
 namespace {
 
-constexpr int64_t kFloat = 4, kInt64 = 8;
+constexpr int64_t kFloat = 4, kInt64 = 8;  // bytes; those of what layers compute in are an argument
 constexpr int64_t kAlignment = 64;
 
 // Only what grows with a product of sizes is counted: the multiply-adds of matrix products, and the additions
 // of an embedding that has no product. Normalizations, activations and softmax are left out.
 //
-// A transformer block over `tokens` tokens. `masks`: of dropout, at each of its places.
-LayerCount CountBlock(int number, int64_t tokens, int64_t width, int64_t heads, int64_t masks) {
+// The loss is float32: of other scores there are, while it is made, those and their gradient as well.
+int64_t NarrowScores(int64_t scores, int64_t element) {
+  return element < kFloat ? 2 * (element + kFloat) * scores : 0;
+}
+
+// A transformer block over `tokens` tokens. `masks`: of dropout, at each of its places. `element`: bytes of a
+// number that the layers compute.
+LayerCount CountBlock(int number, int64_t tokens, int64_t width, int64_t heads, int64_t masks,
+                      int64_t element) {
   const double t = static_cast<double>(tokens), c = static_cast<double>(width);
   const int64_t hidden = tokens * width;
   const double products = 2 * t * 12 * c * c;                  // qkv 3, projection 1, expand 4, contract 4
@@ -30,7 +37,7 @@ LayerCount CountBlock(int number, int64_t tokens, int64_t width, int64_t heads, 
   // In units of the hidden state: both norms' outputs, qkv 3, attention's output and the same by tokens,
   // the sum in the middle, before and behind the GELU 4 each, the output, two masks. Two norms' statistics,
   // and those of the attention's softmax.
-  const int64_t left = kFloat * hidden * (17 + 2 * masks) + kFloat * tokens * (4 + heads);
+  const int64_t left = element * hidden * (17 + 2 * masks) + kFloat * tokens * (4 + heads);
   return {absl::StrCat("block", number),
           {number},
           products + attention,
@@ -40,7 +47,7 @@ LayerCount CountBlock(int number, int64_t tokens, int64_t width, int64_t heads, 
           20 * kAlignment};
 }
 
-std::vector<LayerCount> Count(const GptSpec& m) {
+std::vector<LayerCount> Count(const GptSpec& m, int64_t element) {
   const int64_t width = m.width, context = m.context, vocabulary = m.vocabulary;
   const double tokens = static_cast<double>(context), c = static_cast<double>(width);
   const int64_t hidden = context * width;
@@ -52,21 +59,23 @@ std::vector<LayerCount> Count(const GptSpec& m) {
                     tokens * c,
                     (vocabulary + context) * width,
                     {context, width},
-                    kInt64 * context + kFloat * hidden * (1 + masks),
+                    kInt64 * context + element * hidden * (1 + masks),
                     3 * kAlignment});
-  for (int i = 0; i < m.layers; ++i) layers.push_back(CountBlock(i, context, width, m.heads, masks));
+  for (int i = 0; i < m.layers; ++i) layers.push_back(CountBlock(i, context, width, m.heads, masks, element));
   // The norm's statistics and output, the scores' logarithmic softmax, the targets.
   layers.push_back({"head",
                     {m.layers},
                     2 * tokens * c * static_cast<double>(vocabulary),
                     2 * width + width * vocabulary,
                     {},
-                    kFloat * (hidden + 2 * context + context * vocabulary) + kInt64 * context,
-                    8 * kAlignment});
+                    element * hidden + kFloat * (2 * context + context * vocabulary) + kInt64 * context,
+                    8 * kAlignment,
+                    0,
+                    NarrowScores(context * vocabulary, element)});
   return layers;
 }
 
-std::vector<LayerCount> Count(const VitSpec& m) {
+std::vector<LayerCount> Count(const VitSpec& m, int64_t element) {
   const int64_t width = m.width, patches = m.patches(), tokens = patches + 1, classes = m.classes;
   const int64_t pixels = int64_t{m.channels} * m.patch * m.patch;  // of a patch
   std::vector<LayerCount> layers;
@@ -76,51 +85,54 @@ std::vector<LayerCount> Count(const VitSpec& m) {
                     2.0 * static_cast<double>(patches) * static_cast<double>(pixels * width),
                     pixels * width + width + width + tokens * width,
                     {tokens, width},
-                    kFloat * (patches * pixels + tokens * width),
+                    element * (patches * pixels + tokens * width),
                     3 * kAlignment,
                     0,
-                    kFloat * (patches * pixels + 2 * tokens * width)});
-  for (int i = 0; i < m.layers; ++i) layers.push_back(CountBlock(i, tokens, width, m.heads, 0));
+                    kFloat * patches * pixels + 2 * element * tokens * width +
+                        (element < kFloat ? element * patches * pixels : 0)});
+  for (int i = 0; i < m.layers; ++i) layers.push_back(CountBlock(i, tokens, width, m.heads, 0, element));
   // Of the first token: the norm's statistics and output, the logarithmic softmax, the target.
   layers.push_back({"head",
                     {m.layers},
                     2.0 * static_cast<double>(width) * static_cast<double>(classes),
                     2 * width + width * classes + classes,
                     {},
-                    kFloat * (width + 2 + classes) + kInt64,
+                    element * width + kFloat * (2 + classes) + kInt64,
                     8 * kAlignment,
                     0,
-                    kFloat * tokens * width});
+                    element * tokens * width + NarrowScores(classes, element)});
   return layers;
 }
 
 // Adds a convolution and its norm. What is left of it is its own output, which the norm reads; the norm's is
 // left only if something behind it reads that.
-void AddConvolution(const NormedConvolution& c, LayerCount* layer) {
+void AddConvolution(const NormedConvolution& c, int64_t element, LayerCount* layer) {
   const int64_t places = c.out_side * c.out_side, taps = c.in * c.kernel * c.kernel;
   layer->forward_flops += 2.0 * static_cast<double>(taps * c.out) * static_cast<double>(places);
   layer->parameters += taps * c.out + 2 * c.out;
   layer->statistics += 2 * c.out;
-  layer->left_bytes += kFloat * c.out * places;
+  layer->left_bytes += element * c.out * places;
   // The batch's mean and variance, each in three forms.
   layer->left_fixed += kAlignment + 6 * (kFloat * c.out + kAlignment);
   // The image unfolded, one column for each place.
   const bool unfolds = c.kernel != 1 || c.stride != 1;
-  layer->work_bytes = std::max(layer->work_bytes, unfolds ? kFloat * taps * places : 0);
+  layer->work_bytes = std::max(layer->work_bytes, unfolds ? element * taps * places : 0);
 }
 
-std::vector<LayerCount> Count(const ResNetSpec& m) {
+std::vector<LayerCount> Count(const ResNetSpec& m, int64_t element) {
   const ResNetPlan plan = PlanOf(m);
   const NormedConvolution& first = plan.stem;
   std::vector<LayerCount> layers;
   LayerCount stem;
   stem.name = "stem";
-  AddConvolution(first, &stem);
+  AddConvolution(first, element, &stem);
   stem.output = {first.out, plan.stem_side, plan.stem_side};
   // The image, what the ReLU makes, and if that is pooled, the output and the place of each maximum.
   const int64_t activated = first.out * first.out_side * first.out_side;
-  stem.left_bytes += kFloat * (first.in * first.in_side * first.in_side + activated) +
-                     (plan.pools ? (kFloat + kInt64) * stem.output_elements() : 0);
+  const int64_t image = first.in * first.in_side * first.in_side;
+  stem.left_bytes +=
+      element * (image + activated) + (plan.pools ? (element + kInt64) * stem.output_elements() : 0);
+  if (element < kFloat) stem.work_bytes += kFloat * image;  // as it comes, before it is narrowed
   stem.left_fixed += 4 * kAlignment;
   layers.push_back(std::move(stem));
   for (size_t i = 0; i < plan.blocks.size(); ++i) {
@@ -130,11 +142,11 @@ std::vector<LayerCount> Count(const ResNetSpec& m) {
     layer.inputs = {static_cast<int>(i)};
     // Every ReLU's output, the last of which is the block's.
     for (const NormedConvolution& c : block.path) {
-      AddConvolution(c, &layer);
-      layer.left_bytes += kFloat * c.out * c.out_side * c.out_side;
+      AddConvolution(c, element, &layer);
+      layer.left_bytes += element * c.out * c.out_side * c.out_side;
       layer.left_fixed += kAlignment;
     }
-    if (block.shortcut.has_value()) AddConvolution(*block.shortcut, &layer);
+    if (block.shortcut.has_value()) AddConvolution(*block.shortcut, element, &layer);
     const NormedConvolution& last = block.path.back();
     layer.output = {last.out, last.out_side, last.out_side};
     layers.push_back(std::move(layer));
@@ -146,42 +158,44 @@ std::vector<LayerCount> Count(const ResNetSpec& m) {
                     2.0 * static_cast<double>(features) * static_cast<double>(classes),
                     features * classes + classes,
                     {},
-                    kFloat * (features + classes) + kInt64,
+                    element * features + kFloat * classes + kInt64,
                     6 * kAlignment,
                     0,
-                    kFloat * features * plan.last_side * plan.last_side});
+                    element * features * plan.last_side * plan.last_side + NarrowScores(classes, element)});
   return layers;
 }
 
 // A linear layer with a GELU and dropout behind it, or, with `scores`, the loss. `read`: numbers that it
 // keeps of what it reads.
 LayerCount CountLinear(std::string name, std::vector<int> inputs, int64_t in, int64_t out, bool scores,
-                       double dropout, int64_t read) {
+                       double dropout, int64_t read, int64_t element) {
   // Before and behind the GELU and a mask; of the last layer the logarithmic softmax and the target.
-  const int64_t left = scores ? kFloat * out + kInt64 : kFloat * out * (dropout > 0 ? 3 : 2);
+  const int64_t left = scores ? kFloat * out + kInt64 : element * out * (dropout > 0 ? 3 : 2);
   return {std::move(name),
           std::move(inputs),
           2.0 * static_cast<double>(in) * static_cast<double>(out),
           in * out + out,
           scores ? std::vector<int64_t>() : std::vector<int64_t>{out},
-          left + kFloat * read,
-          6 * kAlignment};
+          left + element * read,
+          6 * kAlignment,
+          0,
+          (scores ? NarrowScores(out, element) : 0) + (element < kFloat ? kFloat * read : 0)};
 }
 
 // Takes the GELU out of a linear layer. Its work is what it reads, as the embedding's.
-LayerCount SplitOffGelu(int number, LayerCount* linear) {
+LayerCount SplitOffGelu(int number, int64_t element, LayerCount* linear) {
   const int64_t out = linear->output_elements();
   LayerCount gelu = *linear;
   gelu.name = absl::StrCat("gelu", number);
   gelu.inputs = {2 * number};
   gelu.forward_flops = static_cast<double>(out);
   gelu.parameters = 0;
-  gelu.left_bytes -= kFloat * out;  // what it reads is the linear layer's output
+  gelu.left_bytes -= element * out;  // what it reads is the linear layer's output
   linear->left_bytes -= gelu.left_bytes;
   return gelu;
 }
 
-std::vector<LayerCount> Count(const MlpSpec& m) {
+std::vector<LayerCount> Count(const MlpSpec& m, int64_t element) {
   std::vector<LayerCount> layers;
   for (int i = 0; i < m.layers; ++i) {
     const int64_t in = i == 0 ? m.inputs : m.width;
@@ -189,19 +203,20 @@ std::vector<LayerCount> Count(const MlpSpec& m) {
     const int before = static_cast<int>(layers.size()) - 1;
     layers.push_back(CountLinear(absl::StrCat("linear", i),
                                  i == 0 ? std::vector<int>() : std::vector<int>{before}, in,
-                                 last ? m.classes : m.width, last, m.dropout, 0));
-    if (m.gelu_apart && !last) layers.push_back(SplitOffGelu(i, &layers.back()));
-    if (i == 0) layers.front().left_bytes += kFloat * in;
+                                 last ? m.classes : m.width, last, m.dropout, 0, element));
+    if (m.gelu_apart && !last) layers.push_back(SplitOffGelu(i, element, &layers.back()));
+    if (i == 0) layers.front().left_bytes += element * in;
+    if (i == 0 && element < kFloat) layers.front().work_bytes += kFloat * in;
   }
   return layers;
 }
 
-std::vector<LayerCount> Count(const TwoTowerSpec& m) {
+std::vector<LayerCount> Count(const TwoTowerSpec& m, int64_t element) {
   std::vector<LayerCount> layers;
   // Appends a layer that reads layer `from`, or the data where that is -1.
   const auto append = [&](std::string name, int from, int64_t in) {
     layers.push_back(CountLinear(std::move(name), from < 0 ? std::vector<int>() : std::vector<int>{from}, in,
-                                 m.width, false, m.dropout, from < 0 ? in : 0));
+                                 m.width, false, m.dropout, from < 0 ? in : 0, element));
     return static_cast<int>(layers.size()) - 1;
   };
   int stem = -1;
@@ -214,7 +229,7 @@ std::vector<LayerCount> Count(const TwoTowerSpec& m) {
     }
     ends.push_back(at);
   }
-  layers.push_back(CountLinear("head", ends, 2 * int64_t{m.width}, m.classes, true, m.dropout, 0));
+  layers.push_back(CountLinear("head", ends, 2 * int64_t{m.width}, m.classes, true, m.dropout, 0, element));
   return layers;
 }
 
@@ -230,8 +245,9 @@ std::vector<int> LastReaders(const std::vector<LayerCount>& layers) {
 
 }  // namespace
 
-std::vector<LayerCount> CountLayers(const ModelSpec& model) {
-  return std::visit([](const auto& m) { return Count(m); }, model);
+std::vector<LayerCount> CountLayers(const ModelSpec& model, Precision precision) {
+  const int64_t element = ComputeBytes(precision);
+  return std::visit([element](const auto& m) { return Count(m, element); }, model);
 }
 
 int64_t LayerCount::output_elements() const {

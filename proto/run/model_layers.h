@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "proto/run/model_spec.h"
+#include "proto/run/precision.h"
 
 namespace weft {
 
@@ -34,7 +35,8 @@ struct LayerCount {
   int64_t output_elements() const;  // of a sample; 0 for the last layer
 };
 
-std::vector<LayerCount> CountLayers(const ModelSpec& model);
+// Bytes are those of computing in `precision`.
+std::vector<LayerCount> CountLayers(const ModelSpec& model, Precision precision = Precision::kFloat32);
 
 // Cuts the layers into `stages` consecutive parts, so that each hands on the output of its last layer only
 // and the largest part's FLOPs are least (exact, by dynamic programming; ties cut early). Requires 1 <=

@@ -51,10 +51,40 @@ TwoTowerSpec ReadTwoTower(const Choice& choice, absl::Status& status) {
   return model;
 }
 
+// The published sizes of GPT-2 (its head is tied to the embedding, the one here is a matrix of its own).
+struct GptPreset {
+  const char* name;
+  int layers, width, heads;
+};
+constexpr GptPreset kGptPresets[] = {{"gpt2", 12, 768, 12},
+                                     {"gpt2_medium", 24, 1024, 16},
+                                     {"gpt2_large", 36, 1280, 20},
+                                     {"gpt2_xl", 48, 1600, 25}};
+
+// Sets what keys beside the preset may then change.
+void ReadPreset(FileSection& section, GptSpec& gpt) {
+  if (!section.Has("preset")) return;
+  std::string name;
+  section.Read("preset", name);
+  std::vector<std::string> names;
+  for (const GptPreset& preset : kGptPresets) {
+    names.emplace_back(preset.name);
+    if (name != preset.name) continue;
+    gpt.layers = preset.layers;
+    gpt.width = preset.width;
+    gpt.heads = preset.heads;
+    gpt.context = 1024;
+    gpt.vocabulary = 50257;
+    return;
+  }
+  section.Fail("preset", UnknownName("preset", name, names));
+}
+
 GptSpec ReadGpt(const Choice& choice, absl::Status& status) {
   GptSpec gpt;
   FileSection section(choice.parameters, choice.path,
-                      {"layers", "width", "heads", "context", "vocabulary", "dropout"}, status);
+                      {"preset", "layers", "width", "heads", "context", "vocabulary", "dropout"}, status);
+  ReadPreset(section, gpt);
   section.Read("layers", gpt.layers, 1, kLayersMost);
   section.Read("width", gpt.width, 1, kWidthMost);
   section.Read("heads", gpt.heads, 1, kWidthMost);

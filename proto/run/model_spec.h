@@ -37,7 +37,7 @@ struct GptSpec {
   int width = 256;
   int heads = 4;
   int context = 128;     // tokens of a sample
-  int vocabulary = 256;  // bytes
+  int vocabulary = 256;  // at least 256, so that bytes are tokens
   double dropout = 0;
 };
 // A residual network over square images (arXiv 1512.03385; strides as torchvision has them). resnet.h has its

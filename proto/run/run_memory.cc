@@ -29,8 +29,8 @@ void CountStates(const RunSpec& run, const Graph& graph, const std::vector<Stage
   std::vector<int64_t> largest(schedule.ranks, 0);
   for (int s = 0; s < schedule.stages; ++s) {
     const int versions = std::min(1 + schedule.MostStaleness(s), 1 + run.train.steps);
-    const int64_t state =
-        (versions + 1 + OptimizerBuffers(run.train.optimizer)) * stages[s].parameters + kSmallTensors;
+    const int64_t state = (versions + 1 + OptimizerBuffers(run.train.optimizer)) * stages[s].parameters +
+                          versions * stages[s].narrowed + kSmallTensors;
     std::set<Rank> visitors;
     for (int b = 0; b < schedule.microbatches; ++b) {
       visitors.insert(graph.RankOf(Job::Compute(0, s, b, JobKind::kForward)));
@@ -75,6 +75,8 @@ std::vector<RankMemory> CountRanks(const RunSpec& run, const Schedule& schedule,
       // Whole sums wait with the home to be clipped.
       if (graph.relays(s) && graph.Reduces(s, m)) state += of_run(1 + schedule.MostStaleness(s));
       ranks[rank].held += (versions + shared + sums + state) * part;
+      // A slice is gathered before anything computes with it.
+      if (!sliced) ranks[rank].held += (versions + shared) * stages[s].narrowed;
     }
     std::vector<int64_t> handed_out(schedule.ranks, 0);
     for (int step = 0; step < schedule.period; ++step) {
@@ -106,10 +108,11 @@ int OptimizerBuffers(const OptimizerSpec& optimizer) {
 }
 
 StageMemory CountStage(const RunSpec& run, int stage) {
-  const std::vector<LayerCount> layers = CountLayers(run.model);
+  const int64_t element = ComputeBytes(run.precision);
+  const std::vector<LayerCount> layers = CountLayers(run.model, run.precision);
   const StageLinks links = LinkStages(layers, run.layers_of_stage)[stage];
   const auto bytes_of = [&](int layer) {
-    return kFloat * layers[layer].output_elements() * run.microbatch_samples() + kAlignment;
+    return element * layers[layer].output_elements() * run.microbatch_samples() + kAlignment;
   };
   StageMemory memory;
   int64_t all = 0, output = 0, operation = 0;
@@ -118,9 +121,10 @@ StageMemory CountStage(const RunSpec& run, int stage) {
         kFloat * (layers[l].parameters + layers[l].statistics) + kAlignment * kParametersOfLayer;
     all += layers[l].left_bytes * run.microbatch_samples() + layers[l].left_fixed;
     operation = std::max(operation, layers[l].work_bytes * run.microbatch_samples() + kAlignment);
-    output = kFloat * layers[l].output_elements() * run.microbatch_samples();
+    output = element * layers[l].output_elements() * run.microbatch_samples();
   }
-  const ActivationPolicy activations = ActivationsOf(run.schedule);
+  if (element < kFloat) memory.narrowed = memory.parameters * element / kFloat;
+  const ActivationPolicy activations = ActivationsOf(run.schedule, stage);
   const bool retained = activations == ActivationPolicy::kRetain;
   memory.left = retained ? all : (output + kAlignment - 1) / kAlignment * kAlignment;
   // A backward makes its parameters' gradient, that of its input, and gradients of activations: no more than
@@ -131,11 +135,11 @@ StageMemory CountStage(const RunSpec& run, int stage) {
   for (const int from : links.inputs) input += bytes_of(from);
   // The gradients that arrive at the parameters' places, and activations that were made again.
   memory.between = all + input + (activations == ActivationPolicy::kRecompute ? all : 0);
-  memory.work = memory.parameters + passes * all + operation + (retained ? 1 : 2) * input +
+  memory.work = memory.parameters + memory.narrowed + passes * all + operation + (retained ? 1 : 2) * input +
                 // Gradients of several consumers are summed into one more.
                 (links.consumers > 1 ? bytes_of(links.end_layer - 1) : 0) + kSmallTensors;
   // What it saves is in what it leaves; what it makes on the way, or again and drops, is no more than that.
-  memory.forward_work = all + input + operation + kSmallTensors;
+  memory.forward_work = memory.narrowed + all + input + operation + kSmallTensors;
   return memory;
 }
 

@@ -27,6 +27,7 @@ int OptimizerBuffers(const OptimizerSpec& optimizer);
 
 struct StageMemory {
   int64_t parameters = 0;    // of the weights; also of their gradient, and of each buffer of the optimizer
+  int64_t narrowed = 0;      // of the copy that layers compute with, beside each version of the weights
   int64_t left = 0;          // by a forward until its backward, by the run's `activations`
   int64_t between = 0;       // by the first half of a split backward until the second, besides
   int64_t work = 0;          // by one job while it runs, beyond what stays

@@ -4,14 +4,17 @@
 #include "proto/run/file_section.h"
 #include "proto/run/model_layers.h"
 #include "proto/run/run_memory.h"
+#include "proto/run/schedule_spec.h"
 #include "schedules/check.h"
 #include "schedules/families.h"
 
 namespace weft {
 
-ActivationPolicy ActivationsOf(const ScheduleSpec& schedule) {
-  if (schedule.activations == "recompute") return ActivationPolicy::kRecompute;
-  return schedule.activations == "offload" ? ActivationPolicy::kOffload : ActivationPolicy::kRetain;
+ActivationPolicy ActivationsOf(const ScheduleSpec& schedule, int stage) {
+  const std::vector<std::string> names = SplitActivations(schedule);
+  const std::string& name = names.size() == 1 ? names[0] : names.at(stage);
+  if (name == "recompute") return ActivationPolicy::kRecompute;
+  return name == "offload" ? ActivationPolicy::kOffload : ActivationPolicy::kRetain;
 }
 
 absl::StatusOr<Schedule> MakeSchedule(const ScheduleSpec& spec, int stages, int microbatches) {
@@ -28,7 +31,9 @@ absl::StatusOr<Schedule> ScheduleOf(const RunSpec& run) {
   if (!schedule.ok()) return schedule;
   schedule->collective = false;  // known when the run has its processes
   schedule->inputs = StageInputs(CountLayers(run.model), run.layers_of_stage);
-  schedule->activations = ActivationsOf(run.schedule);
+  if (const absl::Status fits = CheckActivationsOfStages(run.schedule, run.stages()); !fits.ok())
+    return ErrorAt("schedule.activations", fits.message());
+  for (int s = 0; s < run.stages(); ++s) schedule->activations.push_back(ActivationsOf(run.schedule, s));
   schedule->clips = run.train.clip_norm > 0;
   if (absl::Status s = SetMemory(run, &*schedule); !s.ok()) return s;
   return schedule;

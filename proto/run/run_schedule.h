@@ -25,7 +25,7 @@ absl::StatusOr<Schedule> ScheduleOf(const RunSpec& run);
 // the budget is blamed on it, with kPathPayload `memory`.
 absl::StatusOr<Schedule> CheckedScheduleOf(const RunSpec& run);
 
-ActivationPolicy ActivationsOf(const ScheduleSpec& schedule);
+ActivationPolicy ActivationsOf(const ScheduleSpec& schedule, int stage);
 
 }  // namespace weft
 

@@ -12,6 +12,7 @@
 #include "proto/run/model_layers.h"
 #include "proto/run/resnet.h"
 #include "proto/run/schedule_spec.h"
+#include "proto/run/unknown_name.h"
 
 namespace weft {
 namespace {
@@ -42,23 +43,30 @@ DataSpec ReadData(FileSection& file, absl::Status& status) {
   DataSpec data;
   if (choice.name == "idx") {
     IdxData idx;
-    FileSection section(choice.parameters, choice.path, {"images", "labels"}, status);
+    FileSection section(choice.parameters, choice.path, {"images", "labels", "resize"}, status);
     section.Require("images", "images: train-images-idx3-ubyte");
     section.Require("labels", "labels: train-labels-idx1-ubyte");
     section.Read("images", idx.images);
     section.Read("labels", idx.labels);
+    section.Read("resize", idx.resize);
     data.source = idx;
   } else if (choice.name == "cifar10") {
     Cifar10Data cifar10;
-    FileSection section(choice.parameters, choice.path, {"path"}, status);
+    FileSection section(choice.parameters, choice.path, {"path", "resize"}, status);
     section.Require("path", "path: cifar-10-batches-bin");
     section.Read("path", cifar10.path);
+    section.Read("resize", cifar10.resize);
     data.source = cifar10;
   } else {
     TextData text;
-    FileSection section(choice.parameters, choice.path, {"path"}, status);
+    FileSection section(choice.parameters, choice.path, {"path", "tokens"}, status);
     section.Require("path", "path: input.txt");
     section.Read("path", text.path);
+    std::string tokens = "bytes";
+    section.Read("tokens", tokens);
+    if (tokens != "bytes" && tokens != "uint16")
+      section.Fail("tokens", UnknownName("kind of tokens", tokens, {"bytes", "uint16"}));
+    if (tokens == "uint16") text.tokens = TextData::Tokens::kUInt16;
     data.source = text;
   }
   if (!status.ok() || !file.At("data").is_object()) return data;
@@ -89,6 +97,12 @@ void CheckBatchNorm(const RunSpec& spec, absl::Status& status) {
               absl::StrCat("one sample a micro-batch is one value a channel for the last batch norms of ",
                            ModelName(spec.model), " on images of size ", resnet->size,
                            ", which has no variance; use fewer microbatches, a larger batch or images"));
+}
+
+void CheckActivations(const RunSpec& spec, absl::Status& status) {
+  if (!status.ok()) return;
+  const absl::Status fits = CheckActivationsOfStages(spec.schedule, spec.stages());
+  if (!fits.ok()) status = ErrorAt("schedule.activations", fits.message());
 }
 
 OptimizerSpec ReadOptimizer(FileSection& train, absl::Status& status) {
@@ -247,12 +261,13 @@ void CheckSteps(const RunSpec& spec, FileSection& file) {
 Json ToJson(const DataSpec& data) {
   Json json = {{"order", data.order}};
   if (const auto* text = std::get_if<TextData>(&data.source)) {
-    json["text"] = {{"path", text->path}};
+    const bool numbers = text->tokens == TextData::Tokens::kUInt16;
+    json["text"] = {{"path", text->path}, {"tokens", numbers ? "uint16" : "bytes"}};
   } else if (const auto* cifar10 = std::get_if<Cifar10Data>(&data.source)) {
-    json["cifar10"] = {{"path", cifar10->path}};
+    json["cifar10"] = {{"path", cifar10->path}, {"resize", cifar10->resize}};
   } else {
     const auto& idx = std::get<IdxData>(data.source);
-    json["idx"] = {{"images", idx.images}, {"labels", idx.labels}};
+    json["idx"] = {{"images", idx.images}, {"labels", idx.labels}, {"resize", idx.resize}};
   }
   return json;
 }
@@ -276,7 +291,8 @@ absl::StatusOr<RunSpec> ParseRunSpec(const Json& json) {
   absl::Status status;
   RunSpec spec;
   FileSection file(json, "",
-                   {"name", "model", "data", "train", "stages", "schedule", "memory", "resume", "until"},
+                   {"name", "model", "data", "train", "stages", "schedule", "memory", "precision", "kernels",
+                    "resume", "until"},
                    status);
   spec.name = ReadName(file);
   file.Require("model", "model: {gpt: {layers: 8, width: 256}}");
@@ -288,7 +304,10 @@ absl::StatusOr<RunSpec> ParseRunSpec(const Json& json) {
   spec.layers_of_stage = ReadStages(file, spec.model, status);
   file.Require("schedule", "schedule: 1f1b");
   spec.schedule = ReadSchedule(file.At("schedule"), "schedule", status);
+  CheckActivations(spec, status);
   spec.memory = ReadMemory(file);
+  spec.precision = ReadPrecision(file.At("precision"), "precision", status);
+  spec.kernels = ReadKernels(file.At("kernels"), "kernels", status);
   spec.resume = ReadResume(file, status);
   file.Read("until", spec.until, 1, INT_MAX / 2);
   CheckSteps(spec, file);
@@ -309,7 +328,9 @@ Json ToJson(const RunSpec& spec) {
                  {"lr_schedule", ToJson(spec.train.lr_schedule)},
                  {"clip_norm", spec.train.clip_norm}}},
                {"stages", spec.layers_of_stage},
-               {"schedule", ToJson(spec.schedule)}};
+               {"schedule", ToJson(spec.schedule)},
+               {"precision", PrecisionName(spec.precision)},
+               {"kernels", KernelsName(spec.kernels)}};
   if (spec.memory > 0) json["memory"] = spec.memory;
   if (!spec.resume.checkpoint.empty()) {
     json["resume"] = {{"checkpoint", spec.resume.checkpoint}, {"step", spec.resume.step}};

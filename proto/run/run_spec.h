@@ -23,19 +23,25 @@
 #include "absl/strings/string_view.h"
 #include "nlohmann/json.hpp"
 #include "proto/run/model_spec.h"
+#include "proto/run/precision.h"
 
 namespace weft {
 
 inline constexpr absl::string_view kPathPayload = "weft/path";
 
 struct TextData {
+  // What a token is in the file: a byte, or a number of 16 bits, the low byte first.
+  enum class Tokens : uint8_t { kBytes, kUInt16 };
   std::string path;
+  Tokens tokens = Tokens::kBytes;
 };
 struct IdxData {
   std::string images, labels;
+  bool resize = false;  // to the model's size
 };
 struct Cifar10Data {
   std::string path;  // a file of records, or the folder of the published ones
+  bool resize = false;
 };
 struct DataSpec {
   std::variant<TextData, IdxData, Cifar10Data> source;
@@ -77,7 +83,9 @@ struct ScheduleSpec {
   std::map<std::string, std::string> parameters;
   std::string rule = "sync";
   std::string reduction = "ordered";
-  std::string activations = "retain";  // what a forward leaves for its backward: retain, recompute or offload
+  // What a forward leaves for its backward: retain, recompute or offload. For all stages, or one for each,
+  // with `/` between them: "recompute/retain".
+  std::string activations = "retain";
 };
 
 // Where a run goes on: a checkpoint of an earlier run of the same file.
@@ -94,6 +102,8 @@ struct RunSpec {
   std::vector<int> layers_of_stage;  // the cut: layers of each stage, in order; size S
   ScheduleSpec schedule;
   int64_t memory = 0;  // bytes that each rank may use; 0 for no budget
+  Precision precision = Precision::kFloat32;
+  Kernels kernels = Kernels::kDeterministic;
   ResumeSpec resume;
   int until = 0;  // the run ends before this step; 0 to make all
 

@@ -4,6 +4,7 @@
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "proto/run/file_section.h"
 #include "proto/run/unknown_name.h"
@@ -49,9 +50,25 @@ void CheckReduction(absl::string_view reduction, absl::string_view where, absl::
 }
 
 void CheckActivations(absl::string_view activations, absl::string_view where, absl::Status& status) {
-  if (!status.ok() || activations == "retain" || activations == "recompute" || activations == "offload")
-    return;
-  status = ErrorAt(where, UnknownName("activations", activations, {"retain", "recompute", "offload"}));
+  for (const absl::string_view name : absl::StrSplit(activations, '/')) {
+    if (!status.ok() || name == "retain" || name == "recompute" || name == "offload") continue;
+    status = ErrorAt(where, UnknownName("activations", name, {"retain", "recompute", "offload"}));
+  }
+}
+
+// One name, or a list of one for each stage.
+void ReadActivations(FileSection& section, std::string& activations) {
+  const Json& value = section.At("activations");
+  if (!section.ok() || !value.is_array()) return section.Read("activations", activations);
+  std::vector<std::string> names;
+  for (const Json& name : value) {
+    if (!name.is_string() || name.get<std::string>().find('/') != std::string::npos)
+      return section.Fail(
+          "activations", "must be one of retain, recompute, offload, or a list of these, one for each stage");
+    names.push_back(name.get<std::string>());
+  }
+  if (names.empty()) return section.Fail("activations", "is an empty list; give one for each stage");
+  activations = absl::StrJoin(names, "/");
 }
 
 // A parameter's value as text: numbers, truth values and text may be written in a run file.
@@ -151,7 +168,7 @@ ScheduleSpec ReadSchedule(const Json& value, absl::string_view path, absl::Statu
   FileSection section(value, std::string(path), {choice.name, "rule", "reduction", "activations"}, status);
   section.Read("rule", schedule.rule);
   section.Read("reduction", schedule.reduction);
-  section.Read("activations", schedule.activations);
+  ReadActivations(section, schedule.activations);
   CheckParameters(schedule, choice.path, status);
   CheckRule(schedule.rule, section.PathOf("rule"), status);
   CheckReduction(schedule.reduction, section.PathOf("reduction"), status);
@@ -162,10 +179,23 @@ ScheduleSpec ReadSchedule(const Json& value, absl::string_view path, absl::Statu
 Json ToJson(const ScheduleSpec& schedule) {
   Json parameters = Json::object();
   for (const auto& [key, value] : schedule.parameters) parameters[key] = value;
+  const std::vector<std::string> activations = SplitActivations(schedule);
   return {{schedule.name, parameters},
           {"rule", schedule.rule},
           {"reduction", schedule.reduction},
-          {"activations", schedule.activations}};
+          {"activations", activations.size() == 1 ? Json(schedule.activations) : Json(activations)}};
+}
+
+std::vector<std::string> SplitActivations(const ScheduleSpec& schedule) {
+  return absl::StrSplit(schedule.activations, '/');
+}
+
+absl::Status CheckActivationsOfStages(const ScheduleSpec& schedule, int stages) {
+  const size_t given = SplitActivations(schedule).size();
+  if (given == 1 || given == static_cast<size_t>(stages)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("lists ", given, " for ", stages,
+                                                 stages == 1 ? " stage" : " stages",
+                                                 "; give one for each stage, or one for all"));
 }
 
 absl::StatusOr<ScheduleSpec> ParseScheduleText(absl::string_view text) {

@@ -20,6 +20,12 @@ ScheduleSpec ReadSchedule(const nlohmann::json& value, absl::string_view path, a
 
 nlohmann::json ToJson(const ScheduleSpec& schedule);
 
+// The names in `schedule.activations`: one for all stages, or one for each.
+std::vector<std::string> SplitActivations(const ScheduleSpec& schedule);
+
+// InvalidArgument if they are several and not as many as there are stages.
+absl::Status CheckActivationsOfStages(const ScheduleSpec& schedule, int stages);
+
 }  // namespace weft
 
 #endif  // WEFT_PROTO_RUN_SCHEDULE_SPEC_H_

@@ -114,6 +114,26 @@ TEST_F(TextTest, UnusableFiles_AreRefusedByName) {
   ExpectRefused(absl::StatusCode::kInvalidArgument, {"mlp", "idx"});
 }
 
+TEST_F(TextTest, NumbersOf16Bits_AreTokensAndCheckedAgainstTheVocabulary) {
+  const std::string content("\x01\x00\x02\x01\xff\xff\x04\x00\x05\x00\x06\x00\x07\x00", 14);
+  run_.data.source = TextData{Write("t.bin", content), TextData::Tokens::kUInt16};
+  std::get<GptSpec>(run_.model).vocabulary = 65536;
+  auto data = Dataset::Open(run_);
+  ASSERT_TRUE(data.ok()) << data.status();
+  EXPECT_EQ((*data)->count(), 2);
+  std::vector<int64_t> x(3), y(3);
+  ASSERT_TRUE((*data)->ReadInputs(0, x.data()).ok());
+  ASSERT_TRUE((*data)->ReadTargets(1, y.data()).ok());
+  EXPECT_THAT(x, ElementsAre(1, 258, 65535));
+  EXPECT_THAT(y, ElementsAre(5, 6, 7));
+  std::get<GptSpec>(run_.model).vocabulary = 50257;
+  ExpectRefused(absl::StatusCode::kInvalidArgument, {"token 2", "65535", "vocabulary is 50257"});
+  run_.data.source = TextData{Write("t.bin", content.substr(1)), TextData::Tokens::kUInt16};
+  ExpectRefused(absl::StatusCode::kInvalidArgument, {"13 bytes", "no whole number of tokens"});
+  run_.data.source = TextData{Write("t.bin", content.substr(0, 6)), TextData::Tokens::kUInt16};
+  ExpectRefused(absl::StatusCode::kInvalidArgument, {"6 bytes", "context + 1 = 4 tokens of 2 bytes"});
+}
+
 TEST_F(TextTest, FileCutShortUnderTheRun_IsDataLoss) {
   Use("abcdefgh");
   auto data = Dataset::Open(run_);
@@ -203,6 +223,38 @@ TEST_F(IdxTest, UnusableFiles_AreRefusedByName) {
   ExpectRefused(bad, {"2 x 2 = 4", "784", "model.mlp.inputs"});
 }
 
+TEST_F(IdxTest, ImagesWithChannels_OfTheModelsSizeOrResized) {
+  // Two images of three channels of 2 x 2.
+  std::string images("\0\0\x08\x04\0\0\0\x02\0\0\0\x03\0\0\0\x02\0\0\0\x02", 20);
+  for (int i = 0; i < 24; ++i) images.push_back(static_cast<char>(i));
+  Use(images, Labels());
+  ResNetSpec model;
+  model.size = 2;
+  run_.model = model;
+  auto data = Dataset::Open(run_);
+  ASSERT_TRUE(data.ok()) << data.status();
+  std::vector<float> x(12);
+  ASSERT_TRUE((*data)->ReadInputs(1, x.data()).ok());
+  for (int i = 0; i < 12; ++i) EXPECT_EQ(x[i], static_cast<float>(12 + i) / 255);
+  std::get<ResNetSpec>(run_.model).size = 4;
+  ExpectRefused(absl::StatusCode::kInvalidArgument,
+                {"3 channels and 2 x 2", "size: 4", "resize: true reads them in its size"});
+  std::get<IdxData>(run_.data.source).resize = true;
+  data = Dataset::Open(run_);
+  ASSERT_TRUE(data.ok()) << data.status();
+  x.resize(48);
+  ASSERT_TRUE((*data)->ReadInputs(0, x.data()).ok());
+  for (int i = 0; i < 48; ++i) {
+    const int channel = i / 16, row = i / 4 % 4, column = i % 4;
+    EXPECT_EQ(x[i], static_cast<float>(channel * 4 + row / 2 * 2 + column / 2) / 255) << i;
+  }
+  run_.model = MlpSpec();
+  ExpectRefused(absl::StatusCode::kInvalidArgument, {"data.idx.resize", "any shape"});
+  std::get<MlpSpec>(run_.model).inputs = 12;
+  std::get<IdxData>(run_.data.source).resize = false;
+  EXPECT_TRUE(Dataset::Open(run_).ok());
+}
+
 TEST_F(IdxTest, DamagedPackedFile_IsRefused) {
   Use(Images(), Labels());
   const std::string labels = folder_ + "/labels";
@@ -268,6 +320,28 @@ TEST_F(Cifar10Test, Folder_IsItsFiveTrainingFilesInOrder) {
   EXPECT_THAT(labels, ElementsAre(1, 7, 2, 3, 5, 4, 4, 5, 1));
   std::filesystem::remove(folder_ + "/data_batch_4.bin");
   ExpectRefused(absl::StatusCode::kNotFound, {"data.cifar10.path", "data_batch_4.bin"});
+}
+
+TEST_F(Cifar10Test, Resized_EveryPixelIsTheOneOverItsMiddle) {
+  Cifar10Data source{Write("small.bin", Records({3})), /*resize=*/true};
+  run_.data.source = source;
+  for (const int size : {224, 33, 32, 8, 1}) {
+    SCOPED_TRACE(size);
+    std::get<ResNetSpec>(run_.model).size = size;
+    auto data = Dataset::Open(run_);
+    ASSERT_TRUE(data.ok()) << data.status();
+    ASSERT_EQ((*data)->inputs(), 3 * size * size);
+    std::vector<float> x(3 * size * size);
+    ASSERT_TRUE((*data)->ReadInputs(0, x.data()).ok());
+    for (int i = 0; i < static_cast<int>(x.size()); ++i) {
+      const int channel = i / (size * size), row = i / size % size, column = i % size;
+      const auto from = [&](int at) { return static_cast<int>((at + 0.5) * 32 / size); };
+      const int pixel = channel * 1024 + from(row) * 32 + from(column);
+      ASSERT_EQ(x[i], static_cast<float>((3 + pixel) % 256) / 255) << i;
+    }
+  }
+  std::get<ResNetSpec>(run_.model).channels = 1;
+  ExpectRefused(absl::StatusCode::kInvalidArgument, {"3 channels", "resnet18"});
 }
 
 TEST_F(Cifar10Test, UnusableFiles_AreRefusedByName) {

@@ -66,6 +66,24 @@ TEST(CountLayers_Gpt, KnownModel_CountsOfItsPublication) {
   EXPECT_EQ(layers[1].output_elements(), 1024 * 768);
 }
 
+// As published, and a head of its own in place of one tied to the token embedding.
+TEST(CountLayers_Gpt, EveryPreset_CountsOfItsPublication) {
+  struct Known {
+    const char* preset;
+    int64_t published, width;
+  };
+  for (const Known& known : {Known{"gpt2", 124439808, 768}, Known{"gpt2_medium", 354823168, 1024},
+                             Known{"gpt2_large", 774030080, 1280}, Known{"gpt2_xl", 1557611200, 1600}}) {
+    SCOPED_TRACE(known.preset);
+    absl::Status status;
+    const ModelSpec model = ReadModel({{"gpt", {{"preset", known.preset}}}}, "model", status);
+    ASSERT_TRUE(status.ok()) << status;
+    int64_t parameters = 0;
+    for (const LayerCount& l : CountLayers(model)) parameters += l.parameters;
+    EXPECT_EQ(parameters, known.published + 50257 * known.width);
+  }
+}
+
 TEST(CountLayers_Mlp, SizesOfItsEnds_AreInputsAndClasses) {
   MlpSpec mlp;
   mlp.layers = 3;

@@ -5,6 +5,8 @@
 #include "absl/strings/cord.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "proto/run/run_memory.h"
+#include "proto/run/run_schedule.h"
 
 namespace weft {
 namespace {
@@ -356,6 +358,126 @@ TEST(RunSpec_Memory, NumberOrTextWithUnit_IsBytes) {
   for (const Json& memory : {Json("2XB"), Json("much"), Json(0), Json(-5), Json::array(), Json(true)}) {
     ExpectRefused({With("/memory", memory), "memory", "must be a number of bytes"});
   }
+}
+
+TEST(RunSpec_Precision, NamesAndSections_AreTheSame) {
+  const auto whole = ParseRunSpec(GptRun());
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  EXPECT_EQ(whole->precision, Precision::kFloat32);
+  EXPECT_EQ(whole->kernels, Kernels::kDeterministic);
+  const std::vector<std::pair<Json, Precision>> written = {
+      {"float32", Precision::kFloat32},
+      {"fp32", Precision::kFloat32},
+      {"tf32", Precision::kTf32},
+      {"bf16", Precision::kBFloat16},
+      {{{"compute", "bf16"}, {"weights", "fp32"}}, Precision::kBFloat16},
+      {{{"compute", "tf32"}, {"weights", "float32"}}, Precision::kTf32},
+      {{{"compute", "bf16"}}, Precision::kBFloat16},
+      {Json::object(), Precision::kFloat32}};
+  for (const auto& [value, precision] : written) {
+    const auto spec = ParseRunSpec(With("/precision", value));
+    ASSERT_TRUE(spec.ok()) << spec.status();
+    EXPECT_EQ(spec->precision, precision) << value;
+    EXPECT_EQ(ParseRunSpec(ToJson(*spec))->precision, precision);
+  }
+  const auto any = ParseRunSpec(With("/kernels", "any"));
+  ASSERT_TRUE(any.ok()) << any.status();
+  EXPECT_EQ(ParseRunSpec(ToJson(*any))->kernels, Kernels::kAny);
+}
+
+TEST(RunSpec_Precision, WhatIsNone_IsRefusedInASentence) {
+  ExpectRefused({With("/precision", "bf61"), "precision", "did you mean \"bf16\"?"});
+  ExpectRefused({With("/precision", 16), "precision", "must be float32, tf32 or bf16"});
+  ExpectRefused({With("/precision", {{"compute", "bf1"}}), "precision.compute", "did you mean \"bf16\"?"});
+  ExpectRefused({With("/precision", {{"weights", "bf16"}}), "precision.weights",
+                 "must be float32, not bf16: weights, the sums of gradients"});
+  ExpectRefused({With("/precision", {{"sums", "bf16"}}), "precision.sums", "unknown key"});
+  ExpectRefused({With("/kernels", "deterministc"), "kernels", "did you mean \"deterministic\"?"});
+  ExpectRefused({With("/kernels", true), "kernels", "must be deterministic or any"});
+}
+
+TEST(RunSpec_Gpt, Presets_HaveThePublishedSizesAndMayBeChanged) {
+  const auto read = [](Json gpt) {
+    const auto spec = ParseRunSpec(With("/model", {{"gpt", std::move(gpt)}}));
+    EXPECT_TRUE(spec.ok()) << spec.status();
+    return std::get<GptSpec>(spec->model);
+  };
+  const GptSpec xl = read({{"preset", "gpt2_xl"}});
+  EXPECT_EQ(xl.layers, 48);
+  EXPECT_EQ(xl.width, 1600);
+  EXPECT_EQ(xl.heads, 25);
+  EXPECT_EQ(xl.context, 1024);
+  EXPECT_EQ(xl.vocabulary, 50257);
+  const GptSpec padded = read({{"preset", "gpt2"}, {"vocabulary", 50304}, {"context", 512}});
+  EXPECT_EQ(padded.layers, 12);
+  EXPECT_EQ(padded.vocabulary, 50304);
+  EXPECT_EQ(padded.context, 512);
+  ExpectRefused({With("/model", {{"gpt", {{"preset", "gpt2_lage"}}}}), "model.gpt.preset",
+                 "did you mean \"gpt2_large\"?"});
+}
+
+TEST(RunSpec_Data, KindsOfTokensAndSizes_AreKept) {
+  const auto text = ParseRunSpec(With("/data/text/tokens", "uint16"));
+  ASSERT_TRUE(text.ok()) << text.status();
+  const auto again = ParseRunSpec(ToJson(*text));
+  EXPECT_EQ(std::get<TextData>(again->data.source).tokens, TextData::Tokens::kUInt16);
+  ExpectRefused({With("/data/text/tokens", "int16"), "data.text.tokens", "did you mean \"uint16\"?"});
+  Json run = ImageRun("resnet50");
+  run["data"]["idx"]["resize"] = true;
+  EXPECT_TRUE(std::get<IdxData>(ParseRunSpec(ToJson(*ParseRunSpec(run)))->data.source).resize);
+  run["data"]["idx"]["resize"] = 224;
+  ExpectRefused({run, "data.idx.resize", "must be true or false, not 224"});
+}
+
+TEST(RunSpec_Activations, OneAStage_AreKeptAndCounted) {
+  const auto spec = ParseRunSpec(With("/schedule/activations", {"recompute", "retain", "offload", "retain"}));
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->schedule.activations, "recompute/retain/offload/retain");
+  EXPECT_EQ(ActivationsOf(spec->schedule, 0), ActivationPolicy::kRecompute);
+  EXPECT_EQ(ActivationsOf(spec->schedule, 2), ActivationPolicy::kOffload);
+  EXPECT_EQ(ActivationsOf(spec->schedule, 3), ActivationPolicy::kRetain);
+  EXPECT_EQ(ToJson(*spec)["schedule"]["activations"], Json({"recompute", "retain", "offload", "retain"}));
+  EXPECT_EQ(ParseRunSpec(ToJson(*spec))->schedule.activations, spec->schedule.activations);
+  EXPECT_EQ(ParseRunSpec(With("/schedule", ToText(spec->schedule)))->schedule.activations,
+            spec->schedule.activations);
+  const auto schedule = ScheduleOf(*spec);
+  ASSERT_TRUE(schedule.ok()) << schedule.status();
+  EXPECT_THAT(schedule->activations, ElementsAre(ActivationPolicy::kRecompute, ActivationPolicy::kRetain,
+                                                 ActivationPolicy::kOffload, ActivationPolicy::kRetain));
+  ExpectRefused({With("/schedule/activations", {"retain", "recompute"}), "schedule.activations",
+                 "lists 2 for 4 stages"});
+  ExpectRefused({With("/schedule/activations", Json::array()), "schedule.activations", "empty list"});
+  ExpectRefused({With("/schedule/activations", {"retain", 1, "retain", "retain"}), "schedule.activations",
+                 "must be one of retain, recompute, offload"});
+  ExpectRefused({With("/schedule/activations", {"retain", "recompte", "retain", "retain"}),
+                 "schedule.activations", "did you mean \"recompute\"?"});
+}
+
+// What a stage leaves and needs follows its own policy, and bfloat16 halves what layers compute.
+TEST(RunMemory_Counts, PolicyOfAStageAndPrecision_ShowInItsBytes) {
+  const auto counts = [](const Json& file) {
+    std::vector<StageMemory> stages;
+    const auto spec = ParseRunSpec(file);
+    EXPECT_TRUE(spec.ok()) << spec.status();
+    for (int s = 0; s < spec->stages(); ++s) stages.push_back(CountStage(*spec, s));
+    return stages;
+  };
+  const auto retained = counts(GptRun());
+  const auto recomputed = counts(With("/schedule/activations", "recompute"));
+  const auto mixed = counts(With("/schedule/activations", {"retain", "recompute", "retain", "recompute"}));
+  for (int s = 0; s < 4; ++s) {
+    EXPECT_EQ(mixed[s].left, (s % 2 == 0 ? retained : recomputed)[s].left) << s;
+    EXPECT_EQ(mixed[s].work, (s % 2 == 0 ? retained : recomputed)[s].work) << s;
+  }
+  EXPECT_LT(recomputed[1].left, retained[1].left);
+  const auto narrow = counts(With("/precision", "bf16"));
+  for (int s = 0; s < 4; ++s) {
+    EXPECT_EQ(narrow[s].parameters, retained[s].parameters);
+    EXPECT_EQ(narrow[s].narrowed, retained[s].parameters / 2);
+    EXPECT_EQ(retained[s].narrowed, 0);
+    EXPECT_LT(narrow[s].left, retained[s].left);
+  }
+  EXPECT_LT(narrow[1].left, 0.6 * static_cast<double>(retained[1].left));
 }
 
 TEST(ScheduleText_Parse, NameAndParameters_SameAsRunFile) {

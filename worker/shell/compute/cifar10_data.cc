@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "worker/shell/compute/data_file.h"
+#include "worker/shell/compute/resized_images.h"
 
 namespace weft {
 namespace {
@@ -78,11 +79,15 @@ class Cifar10Dataset final : public Dataset {
 absl::StatusOr<std::unique_ptr<Dataset>> OpenCifar10(const Cifar10Data& data, const ModelSpec& model) {
   const ImageInputs wanted = ImageInputsOf(model);
   const std::string name = ModelName(model);
-  if (wanted.features != kPixels ||
-      (wanted.channels != 0 && (wanted.channels != kChannels || wanted.size != kSide))) {
+  const bool fits =
+      data.resize ? wanted.channels == kChannels
+                  : wanted.features == kPixels &&
+                        (wanted.channels == 0 || (wanted.channels == kChannels && wanted.size == kSide));
+  if (!fits) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "data.cifar10: its images are of 3 channels and 32 x 32 pixels, %d numbers; model.%s takes %d",
-        kPixels, name, wanted.features));
+        "data.cifar10: its images are of 3 channels and 32 x 32 pixels, %d numbers; model.%s takes %d%s",
+        kPixels, name, wanted.features,
+        wanted.channels == kChannels ? "; resize: true reads them in its size" : ""));
   }
   std::vector<std::string> paths = {data.path};
   std::error_code error;
@@ -94,7 +99,8 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenCifar10(const Cifar10Data& data, co
   for (const std::string& path : paths) {
     if (absl::Status s = dataset->Append(path, name, wanted.classes); !s.ok()) return s;
   }
-  return dataset;
+  if (!data.resize) return dataset;
+  return Resized(std::move(dataset), kChannels, kSide, wanted.size);
 }
 
 }  // namespace weft

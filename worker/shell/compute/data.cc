@@ -9,70 +9,11 @@
 #include "absl/strings/str_format.h"
 #include "worker/shell/compute/cifar10_data.h"
 #include "worker/shell/compute/data_file.h"
+#include "worker/shell/compute/resized_images.h"
+#include "worker/shell/compute/text_data.h"
 
 namespace weft {
 namespace {
-
-class TextDataset final : public Dataset {
- public:
-  static absl::StatusOr<std::unique_ptr<Dataset>> Open(const TextData& data, const GptSpec& model) {
-    auto file = DataFile::Open(data.path, "data.text.path");
-    if (!file.ok()) return file.status();
-    const int64_t count = ((*file)->bytes() - 1) / model.context;
-    if (count < 1) {
-      return absl::InvalidArgumentError(absl::StrFormat(
-          "data.text.path: %s has %d bytes, a sample needs context + 1 = %d; use a longer text or "
-          "a smaller model.gpt.context",
-          data.path, (*file)->bytes(), model.context + 1));
-    }
-    std::unique_ptr<TextDataset> dataset(new TextDataset(std::move(*file), model.context, count));
-    if (absl::Status s = dataset->CheckVocabulary(model.vocabulary); !s.ok()) return s;
-    return dataset;
-  }
-
-  int64_t count() const override { return count_; }
-  DataType input_type() const override { return DataType::kInt64; }
-  int64_t inputs() const override { return context_; }
-  int64_t targets() const override { return context_; }
-
-  absl::Status ReadInputs(int64_t sample, void* out) const override {
-    return ReadBytes(sample * context_, static_cast<int64_t*>(out));
-  }
-  absl::Status ReadTargets(int64_t sample, int64_t* out) const override {
-    return ReadBytes(sample * context_ + 1, out);
-  }
-
- private:
-  TextDataset(std::unique_ptr<DataFile> file, int64_t context, int64_t count)
-      : file_(std::move(file)), context_(context), count_(count) {}
-
-  absl::Status ReadBytes(int64_t offset, int64_t* out) const {
-    std::vector<uint8_t> bytes(static_cast<size_t>(context_));
-    if (absl::Status s = file_->Read(offset, bytes.size(), bytes.data()); !s.ok()) return s;
-    for (size_t i = 0; i < bytes.size(); ++i) out[i] = bytes[i];
-    return absl::OkStatus();
-  }
-
-  absl::Status CheckVocabulary(int vocabulary) const {
-    if (vocabulary >= 256) return absl::OkStatus();
-    constexpr int64_t kChunk = 1 << 20;
-    std::vector<uint8_t> bytes(kChunk);
-    for (int64_t at = 0; at < file_->bytes(); at += kChunk) {
-      const size_t n = static_cast<size_t>(std::min(kChunk, file_->bytes() - at));
-      if (absl::Status s = file_->Read(at, n, bytes.data()); !s.ok()) return s;
-      for (size_t i = 0; i < n; ++i) {
-        if (bytes[i] < vocabulary) continue;
-        return absl::InvalidArgumentError(absl::StrFormat(
-            "data.text.path: byte %d of %s is %d, model.gpt.vocabulary is %d; 256 takes any text",
-            at + static_cast<int64_t>(i), file_->path(), bytes[i], vocabulary));
-      }
-    }
-    return absl::OkStatus();
-  }
-
-  const std::unique_ptr<DataFile> file_;
-  const int64_t context_, count_;
-};
 
 // An IDX file's header, and the file behind it: elements of one byte in `dims` dimensions.
 struct IdxFile {
@@ -81,11 +22,16 @@ struct IdxFile {
   int64_t begin = 0;  // of the elements
 };
 
-absl::StatusOr<IdxFile> OpenIdx(const std::string& path, const std::string& key, int dims) {
+// In `dims` dimensions, or, where the file says so, in `more`.
+absl::StatusOr<IdxFile> OpenIdx(const std::string& path, const std::string& key, int dims, int more) {
   auto file = DataFile::Open(path, key);
   if (!file.ok()) return file.status();
+  std::array<uint8_t, 20> header{};
+  if ((*file)->bytes() >= 4) {
+    if (absl::Status s = (*file)->Read(0, 4, header.data()); !s.ok()) return s;
+  }
+  if (header[3] == more) dims = more;
   IdxFile idx{std::move(*file), {}, 4 + 4 * dims};
-  std::array<uint8_t, 16> header{};
   if (idx.file->bytes() < idx.begin) {
     return absl::InvalidArgumentError(
         absl::StrFormat("%s: %s is cut short in its header; fetch it again", key, path));
@@ -95,7 +41,7 @@ absl::StatusOr<IdxFile> OpenIdx(const std::string& path, const std::string& key,
   if (header[0] != 0 || header[1] != 0 || header[2] != kUnsignedByte || header[3] != dims) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "%s: %s is no IDX file of bytes in %d dimensions (it begins with %02x %02x %02x %02x, not "
-        "00 00 08 %02x); images have 3 dimensions, labels 1",
+        "00 00 08 %02x); images have 3 dimensions, or 4 with channels, labels 1",
         key, path, dims, header[0], header[1], header[2], header[3], dims));
   }
   int64_t elements = 1;
@@ -115,21 +61,36 @@ absl::StatusOr<IdxFile> OpenIdx(const std::string& path, const std::string& key,
   return idx;
 }
 
-absl::Status CheckShape(const std::string& path, const IdxFile& images, const std::string& model,
+// Of [count, rows, columns] or [count, channels, rows, columns].
+struct ImageShape {
+  explicit ImageShape(const std::vector<int64_t>& size)
+      : channels(size.size() == 4 ? size[1] : 1), rows(size[size.size() - 2]), columns(size.back()) {}
+  int64_t pixels() const { return channels * rows * columns; }
+  const int64_t channels, rows, columns;
+};
+
+absl::Status CheckShape(const IdxData& data, const ImageShape& images, const std::string& model,
                         const ImageInputs& wanted) {
-  const int64_t rows = images.size[1], columns = images.size[2];
-  if (wanted.channels == 0 && rows * columns != wanted.features) {
+  if (wanted.channels == 0) {
+    if (data.resize) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "data.idx.resize: model.%s takes numbers of any shape, so there is no size to come to", model));
+    }
+    if (images.pixels() == wanted.features) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrFormat(
         "data.idx.images: the images of %s have %d x %d = %d pixels, model.%s.inputs is %d; set it to %d",
-        path, rows, columns, rows * columns, model, wanted.features, rows * columns));
+        data.images, images.rows, images.columns, images.pixels(), model, wanted.features, images.pixels()));
   }
-  if (wanted.channels > 0 && (wanted.channels != 1 || rows != wanted.size || columns != wanted.size)) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("data.idx.images: the images of %s are of 1 channel and %d x %d pixels, model.%s has "
-                        "channels: %d and size: %d",
-                        path, rows, columns, model, wanted.channels, wanted.size));
-  }
-  return absl::OkStatus();
+  const bool sized = data.resize ? images.rows == images.columns
+                                 : images.rows == wanted.size && images.columns == wanted.size;
+  if (wanted.channels == images.channels && sized) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "data.idx.images: the images of %s are of %d channel%s and %d x %d pixels, model.%s has "
+      "channels: %d and size: %d%s",
+      data.images, images.channels, images.channels == 1 ? "" : "s", images.rows, images.columns, model,
+      wanted.channels, wanted.size,
+      data.resize ? "; those that are to be resized must be square"
+                  : "; resize: true reads them in its size"));
 }
 
 class IdxDataset final : public Dataset {
@@ -137,9 +98,9 @@ class IdxDataset final : public Dataset {
   static absl::StatusOr<std::unique_ptr<Dataset>> Open(const IdxData& data, const ModelSpec& model) {
     const ImageInputs wanted = ImageInputsOf(model);
     const std::string name = ModelName(model);
-    absl::StatusOr<IdxFile> images = OpenIdx(data.images, "data.idx.images", 3);
+    absl::StatusOr<IdxFile> images = OpenIdx(data.images, "data.idx.images", 3, 4);
     if (!images.ok()) return images.status();
-    absl::StatusOr<IdxFile> labels = OpenIdx(data.labels, "data.idx.labels", 1);
+    absl::StatusOr<IdxFile> labels = OpenIdx(data.labels, "data.idx.labels", 1, 1);
     if (!labels.ok()) return labels.status();
     const int64_t count = images->size[0];
     if (labels->size[0] != count) {
@@ -147,8 +108,8 @@ class IdxDataset final : public Dataset {
           absl::StrFormat("data.idx: %s has %d images, %s has %d labels; they do not belong together",
                           data.images, count, data.labels, labels->size[0]));
     }
-    const int64_t pixels = images->size[1] * images->size[2];
-    if (absl::Status s = CheckShape(data.images, *images, name, wanted); !s.ok()) return s;
+    const ImageShape shape(images->size);
+    if (absl::Status s = CheckShape(data, shape, name, wanted); !s.ok()) return s;
     std::vector<uint8_t> labels_of(static_cast<size_t>(count));
     absl::Status read = labels->file->Read(labels->begin, labels_of.size(), labels_of.data());
     if (!read.ok()) return read;
@@ -159,7 +120,10 @@ class IdxDataset final : public Dataset {
           "every label",
           i, data.labels, labels_of[i], name, wanted.classes));
     }
-    return std::unique_ptr<Dataset>(new IdxDataset(std::move(*images), std::move(labels_of), pixels));
+    std::unique_ptr<Dataset> dataset(
+        new IdxDataset(std::move(*images), std::move(labels_of), shape.pixels()));
+    if (!data.resize) return dataset;
+    return Resized(std::move(dataset), wanted.channels, static_cast<int>(shape.rows), wanted.size);
   }
 
   int64_t count() const override { return static_cast<int64_t>(labels_.size()); }
@@ -196,7 +160,7 @@ class IdxDataset final : public Dataset {
 absl::StatusOr<std::unique_ptr<Dataset>> Dataset::Open(const RunSpec& run) {
   const auto* gpt = std::get_if<GptSpec>(&run.model);
   const auto* text = std::get_if<TextData>(&run.data.source);
-  if (gpt != nullptr && text != nullptr) return TextDataset::Open(*text, *gpt);
+  if (gpt != nullptr && text != nullptr) return OpenText(*text, *gpt);
   const auto* idx = std::get_if<IdxData>(&run.data.source);
   if (gpt == nullptr && idx != nullptr) return IdxDataset::Open(*idx, run.model);
   const auto* cifar10 = std::get_if<Cifar10Data>(&run.data.source);

@@ -1,8 +1,8 @@
-// The samples that a run trains on, by number: text as bytes, images and labels as IDX
+// The samples that a run trains on, by number: text, images and labels as IDX
 // files (MNIST) or as CIFAR-10 (cifar10_data.h).
 //
-// A text sample number j is the context+1 bytes at j*context: its inputs are all but the last, its targets
-// all but the first. An IDX sample is one image, its pixels scaled to [0, 1] and flattened, with its label.
+// A text's samples are text_data.h's. An IDX sample is one image, its pixels scaled to [0, 1] and flattened,
+// channel by channel where it has several, with its label.
 // Files are checked whole when they are opened, so that a training does not fail in the middle for what could
 // be known at its start. Threads: reads may be called from any thread. Failure: NotFound or InvalidArgument
 // that names the file and says what to do; DataLoss when a file changed under the run.

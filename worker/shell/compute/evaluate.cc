@@ -19,6 +19,7 @@
 #include "worker/shell/compute/checkpoint_reader.h"
 #include "worker/shell/compute/data.h"
 #include "worker/shell/compute/parameters.h"
+#include "worker/shell/compute/torch_context.h"
 #include "worker/shell/compute/torch_layers.h"
 
 namespace weft {
@@ -114,10 +115,11 @@ absl::StatusOr<Evaluation> Evaluate(const RunSpec& run, const std::string& folde
                                     const std::function<bool(const Evaluation&)>& on_progress) {
   try {
     PrepareProcess();
+    PrepareRun(run.precision, run.kernels);
     PrepareThread();
     return EvaluateAll(run, folder, on_progress);
   } catch (const c10::Error& e) {
-    return absl::InternalError(absl::StrCat("evaluation: LibTorch: ", e.what_without_backtrace()));
+    return TorchError("evaluation", e.what_without_backtrace());
   } catch (const std::exception& e) {
     return absl::InternalError(absl::StrCat("evaluation: LibTorch: ", e.what()));
   }

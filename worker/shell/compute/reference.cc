@@ -30,6 +30,7 @@
 #include "worker/shell/compute/safetensors.h"
 #include "worker/shell/compute/stage_update.h"
 #include "worker/shell/compute/sum_of_squares.h"
+#include "worker/shell/compute/torch_context.h"
 #include "worker/shell/compute/torch_layers.h"
 #include "worker/shell/compute/training_state.h"
 
@@ -315,10 +316,11 @@ absl::Status RunReference(const RunSpec& run, const std::string& out_dir,
                           const std::function<bool(const ReferenceStep&)>& on_step) {
   try {
     PrepareProcess();
+    PrepareRun(run.precision, run.kernels);
     PrepareThread();
     return Train(run, out_dir, on_step);
   } catch (const c10::Error& e) {
-    return absl::InternalError(absl::StrCat("reference: LibTorch: ", e.what_without_backtrace()));
+    return TorchError("reference", e.what_without_backtrace());
   } catch (const std::exception& e) {
     return absl::InternalError(absl::StrCat("reference: LibTorch: ", e.what()));
   }

@@ -14,14 +14,16 @@
 #include "worker/shell/compute/host_offload.h"
 #include "worker/shell/compute/memory_scope.h"
 #include "worker/shell/compute/parameters.h"
+#include "worker/shell/compute/torch_context.h"
 #include "worker/shell/compute/torch_guard.h"
 #include "worker/shell/compute/torch_rank.h"
 
 namespace weft {
 namespace {
 
-// The run's data, if its stages are the model's.
+// The run's data, if its stages are the model's; prepares LibTorch for the run.
 absl::StatusOr<std::unique_ptr<Dataset>> OpenData(const RunSpec& run) {
+  PrepareRun(run.precision, run.kernels);
   int layers = 0;
   for (int n : run.layers_of_stage) layers += n;
   const int described = static_cast<int>(DescribeLayers(run.model).size());

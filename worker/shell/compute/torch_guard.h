@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "worker/shell/compute/rank_device.h"
+#include "worker/shell/compute/torch_context.h"
 #include "worker/shell/compute/torch_layers.h"
 
 namespace weft {
@@ -59,7 +60,7 @@ auto Guarded(What what, F f) -> decltype(f()) {
   } catch (const c10::OutOfMemoryError& e) {
     return absl::ResourceExhaustedError(absl::StrCat(what(), ": ", OutOfMemoryText(e)));
   } catch (const c10::Error& e) {
-    return absl::InternalError(absl::StrCat(what(), ": LibTorch: ", e.what_without_backtrace()));
+    return TorchError(what(), e.what_without_backtrace());
   } catch (const std::exception& e) {
     return absl::InternalError(absl::StrCat(what(), ": LibTorch: ", e.what()));
   }

@@ -213,7 +213,7 @@ absl::StatusOr<ForwardResult> TorchRank::DoForward(const Job& job, std::vector<T
   std::vector<at::Tensor> entries = WrapAll(*here);
   if (absl::Status s = AppendData(stage, job, &entries); !s.ok()) return s;
   here->clear();
-  const bool leaves_graph = leaves_pass && activations_ != ActivationPolicy::kRecompute;
+  const bool leaves_graph = leaves_pass && stage.activations != ActivationPolicy::kRecompute;
   absl::StatusOr<PassOutput> output =
       leaves_graph ? RunPass(stage, job, entries, &pass) : RunOnce(stage, job, entries, &pass);
   if (!output.ok()) return output.status();
@@ -243,7 +243,7 @@ absl::StatusOr<PassOutput> TorchRank::RunPass(const Stage& stage, const Job& job
   if (!targets.ok()) return targets.status();
   const MaskKey key{run_.train.seed, job.step, job.microbatch};
   // A backward that runs the forward again needs at once what it saves.
-  if (activations_ != ActivationPolicy::kOffload || job.kind != JobKind::kForward) {
+  if (stage.activations != ActivationPolicy::kOffload || job.kind != JobKind::kForward) {
     return RunForward(layers_, stage.layout, inputs, *targets, key, pass);
   }
   HostOffload offload(*device_, pass->weights->storage(), &pass->offloaded);

@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "proto/run/learning_rate.h"
-#include "proto/run/run_schedule.h"
 #include "worker/shell/compute/stage_update.h"
 #include "worker/shell/compute/sum_of_squares.h"
 #include "worker/shell/compute/torch_guard.h"
@@ -19,7 +18,6 @@ TorchRank::TorchRank(const RunSpec& run, std::unique_ptr<Dataset> data, std::uni
     : run_(run),
       data_(std::move(data)),
       layers_(BuildLayers(run.model)),
-      activations_(ActivationsOf(run.schedule)),
       device_(std::move(device)),
       prepare_thread_(std::move(prepare_thread)),
       loss_gradient_(at::full({}, 1.0f / static_cast<float>(run.train.microbatches),

@@ -24,6 +24,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
+#include "proto/run/run_schedule.h"
 #include "proto/wire/mutex.h"
 #include "schedules/schedule.h"
 #include "worker/shell/compute/compute.h"
@@ -87,6 +88,7 @@ class TorchRank final : public RankCompute {
     Stage(const RunSpec& run, int index, RankDevice& rank_device)
         : device(rank_device),
           layout(LayOutStage(run, index)),
+          activations(ActivationsOf(run.schedule, index)),
           optimizer(run.train.optimizer),
           sums(device, layout.elements, run.train.microbatches) {}
 
@@ -97,6 +99,7 @@ class TorchRank final : public RankCompute {
 
     RankDevice& device;
     const StageLayout layout;
+    const ActivationPolicy activations;
     int part = 0, parts = 1;  // what the rank holds, if it holds any
     bool adopted = false;     // another rank updates it
     WeightVersions versions;
@@ -191,7 +194,6 @@ class TorchRank final : public RankCompute {
   const RunSpec run_;
   const std::unique_ptr<Dataset> data_;
   const std::vector<std::unique_ptr<Layer>> layers_;
-  const ActivationPolicy activations_;
   const std::unique_ptr<RankDevice> device_;
   const std::function<void()> prepare_thread_;
   const at::Tensor loss_gradient_;  // of the step's loss, by one micro-batch's

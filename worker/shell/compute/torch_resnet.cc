@@ -3,7 +3,6 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/conv2d.h>
 #include <ATen/ops/linear.h>
-#include <ATen/ops/max_pool2d.h>
 #include <ATen/ops/mean.h>
 #include <ATen/ops/relu.h>
 
@@ -11,6 +10,7 @@
 
 #include "proto/run/resnet.h"
 #include "worker/shell/compute/batch_norm.h"
+#include "worker/shell/compute/max_pool.h"
 
 namespace weft {
 namespace {
@@ -30,7 +30,7 @@ class Stem final : public Layer {
     const at::Tensor x =
         images->view({images->size(0), convolution_.in, convolution_.in_side, convolution_.in_side});
     const at::Tensor y = at::relu(ConvolveAndNorm(x, convolution_, p, key.training));
-    return pools_ ? at::max_pool2d(y, 3, 2, 1) : y;
+    return pools_ ? MaxPool(y) : y;
   }
 
  private:

@@ -1,0 +1,43 @@
+#include "worker/shell/compute/torch_context.h"
+
+#include <ATen/Context.h>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
+namespace weft {
+
+void PrepareRun(Precision precision, Kernels kernels) {
+  at::Context& context = at::globalContext();
+  const bool deterministic = kernels == Kernels::kDeterministic;
+  context.setDeterministicAlgorithms(deterministic, /*warn_only=*/false);
+  context.setDeterministicCuDNN(deterministic);
+  // Trying kernels for the fastest one chooses by the clock.
+  context.setBenchmarkCuDNN(!deterministic);
+  const bool tf32 = precision == Precision::kTf32;
+  context.setAllowTF32CuBLAS(tf32);
+  context.setAllowTF32CuDNN(tf32);
+  // Products of bfloat16 numbers are summed in float32, also across the parts of a product.
+  context.setAllowBF16ReductionCuBLAS(false);
+}
+
+absl::Status TorchError(absl::string_view what, absl::string_view message) {
+  constexpr absl::string_view kRefused = " does not have a deterministic implementation";
+  constexpr absl::string_view kCost = "then two trainings need not end with the same bits";
+  if (const size_t end = message.find(kRefused); end != absl::string_view::npos) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        what, ": the operation ", message.substr(0, end),
+        " has no deterministic kernel here; `kernels: any` in the run file allows it, and ", kCost));
+  }
+  if (absl::StrContains(message, "CUBLAS_WORKSPACE_CONFIG")) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(what,
+                     ": a matrix product is deterministic only with CUBLAS_WORKSPACE_CONFIG=:4096:8 in "
+                     "the environment, which is set otherwise here; unset it, or allow `kernels: any` in "
+                     "the run file, and ",
+                     kCost));
+  }
+  return absl::InternalError(absl::StrCat(what, ": LibTorch: ", message));
+}
+
+}  // namespace weft
