@@ -33,6 +33,7 @@ std::vector<TransportMessage> OneOfEach() {
     m.in_place_ok = true;
     m.shape = TensorShape{DataType::kBFloat16, 6, {2, 3, 4, 5, 6, 7}};
     m.bytes = 2 * 3 * 4 * 5 * 6 * 7 * 2;
+    m.place = MemoryPlace::kDevice;
     m.made_ns = 1'000;
     m.sent_ns = 1'250;
     m.offer = 99;
@@ -67,7 +68,11 @@ TEST(TransportMessage, EveryType_EncodedAndDecoded_IsTheSame) {
       EXPECT_EQ(out.made_ns, in.made_ns);
       EXPECT_EQ(out.sent_ns, in.sent_ns);
     }
+    if (in.type == Type::kData) {
+      EXPECT_EQ(out.place, in.place);
+    }
     if (in.type == Type::kInPlace) {
+      EXPECT_EQ(out.place, MemoryPlace::kHost);
       EXPECT_EQ(out.segment, in.segment);
       EXPECT_EQ(out.offset, in.offset);
       EXPECT_EQ(out.offer, in.offer);
@@ -134,6 +139,14 @@ TEST(TransportMessage, ShapeThatDoesNotFitItsBytes_IsRefused) {
   EXPECT_FALSE(CheckShape({DataType::kUInt8, 7}, 1).ok());
 }
 
+TEST(TransportMessage, UnknownPlace_IsRefused) {
+  std::string bytes = Encoded(OneOfEach()[static_cast<int>(Type::kData) - 1]);
+  TransportMessage out;
+  ASSERT_TRUE(Decode(bytes, &out).ok());
+  bytes.back() = 2;  // the place is the last field
+  EXPECT_FALSE(Decode(bytes, &out).ok());
+}
+
 // Random and mutated bytes: whatever is accepted must encode to the very same bytes, so nothing is half
 // understood.
 TEST(TransportMessage, RandomBytes_AreRefusedOrFullyUnderstood) {
@@ -164,17 +177,20 @@ TEST(TransportMessage, RandomBytes_AreRefusedOrFullyUnderstood) {
 }
 
 TEST(TransportAddress, EncodedAndDecoded_IsTheSame) {
-  TransportAddress in{42, {"boot/pid:[7]", 123, 456}, {1, 2, 4096, 5}, std::string("\0ucx\0", 5)};
+  TransportAddress in{
+      42, {"boot/pid:[7]", 123, 456}, {1, 2, 4096, 5}, std::string("\0ucx\0", 5), {"cuda", "GPU-1234"}};
   const absl::StatusOr<TransportAddress> out = DecodeAddress(EncodeAddress(in));
   ASSERT_TRUE(out.ok());
   EXPECT_EQ(out->sender, in.sender);
   EXPECT_EQ(out->process, in.process);
   EXPECT_EQ(out->probe, in.probe);
   EXPECT_EQ(out->ucx, in.ucx);
+  EXPECT_EQ(out->device, in.device);
 }
 
 TEST(TransportAddress, Damaged_IsRefused) {
-  const std::string good = EncodeAddress({42, {"boot/pid:[7]", 123, 456}, {1, 2, 4096, 5}, "ucx"});
+  const std::string good =
+      EncodeAddress({42, {"boot/pid:[7]", 123, 456}, {1, 2, 4096, 5}, "ucx", {"cuda", "GPU"}});
   for (size_t i = 0; i < good.size(); ++i) {
     EXPECT_FALSE(DecodeAddress(good.substr(0, i)).ok());
     std::string bad = good;

@@ -1,7 +1,9 @@
 // The other process of transport_process_test: a producer that does as its arguments say until it is told to
 // stop.
 //
-//   transport_peer PRODUCER_NUMBER CONSUMER_NUMBER BYTES COUNT
+//   transport_peer PRODUCER_NUMBER CONSUMER_NUMBER BYTES COUNT DEVICE
+//
+// DEVICE: kind of the device (device_memory.h) whose memory the tensors lie in; "none" for the host.
 //
 // It prints its address (hex) as one line, reads the consumer's address (hex) from stdin, offers COUNT
 // tensors of BYTES bytes, and waits for the notice kStopStep. Exit code 0 if everything that it offered came
@@ -14,16 +16,19 @@
 #include <cstdlib>
 #include <iostream>
 #include <string>
+#include <utility>
 
 #include "absl/strings/escaping.h"
+#include "tests/conformance/device_memory.h"
 #include "tests/conformance/transport_fixture.h"
 #include "worker/shell/transport/ucx_transport.h"
 
 namespace weft::testing {
 namespace {
 
-int Run(PeerId self, PeerId consumer, size_t bytes, int count) {
-  absl::StatusOr<std::unique_ptr<Transport>> created = CreateUcxTransport(UcxOptionsFromEnvironment());
+int Run(PeerId self, PeerId consumer, size_t bytes, int count, const std::string& kind) {
+  const std::unique_ptr<TestDevice> device = OpenDevice(kind);
+  absl::StatusOr<std::unique_ptr<Transport>> created = CreateUcxTransport(OptionsWith(device.get()));
   if (!created.ok()) {
     std::cerr << created.status().ToString() << "\n";
     return 1;
@@ -34,7 +39,14 @@ int Run(PeerId self, PeerId consumer, size_t bytes, int count) {
   if (!std::getline(std::cin, address)) return 1;
   transport.BeginEpoch(kRun, 1);
   if (!transport.Connect(consumer, absl::HexStringToBytes(address), "the test").ok()) return 1;
-  for (int i = 0; i < count; ++i) transport.Offer(consumer, Key(i), MakeTensor(transport.memory(), bytes, i));
+  for (int i = 0; i < count; ++i) {
+    Tensor tensor =
+        device == nullptr ? MakeTensor(transport.memory(), bytes, i) : MakeDeviceTensor(*device, bytes, i);
+    if (device != nullptr && !transport.CarriesDevice(consumer)) {
+      tensor = ToHost(*device, tensor, transport.memory());
+    }
+    transport.Offer(consumer, Key(i), std::move(tensor));
+  }
   transport.Want(consumer, Key(kStopStep), MonotonicNow() + 300 * kSecond);
 
   std::vector<TransportEvent> events;
@@ -55,7 +67,7 @@ int Run(PeerId self, PeerId consumer, size_t bytes, int count) {
 }  // namespace weft::testing
 
 int main(int argc, char** argv) {
-  if (argc != 5) return 2;
+  if (argc != 6) return 2;
   return weft::testing::Run(std::atoi(argv[1]), std::atoi(argv[2]), std::strtoull(argv[3], nullptr, 10),
-                            std::atoi(argv[4]));
+                            std::atoi(argv[4]), argv[5]);
 }

@@ -2,9 +2,22 @@
 #ifndef WEFT_TESTS_CONFORMANCE_TRANSPORT_PEER_H_
 #define WEFT_TESTS_CONFORMANCE_TRANSPORT_PEER_H_
 
+#include "tests/conformance/device_memory.h"
+#include "worker/shell/transport/ucx_transport.h"
+
 namespace weft::testing {
 
 inline constexpr int kStopStep = 1'000'000;
+
+// The environment's, for tensors of that device; null for none.
+inline UcxOptions OptionsWith(TestDevice* device) {
+  UcxOptions options = UcxOptionsFromEnvironment();
+  if (device == nullptr) return options;
+  options.device_memory = &device->memory();
+  options.device_kind = device->kind();
+  options.device_uuid = device->uuid();
+  return options;
+}
 
 }  // namespace weft::testing
 

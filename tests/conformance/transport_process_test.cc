@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -19,6 +20,8 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "tests/conformance/cuda_notice.h"
+#include "tests/conformance/device_memory.h"
 #include "tests/conformance/transport_fixture.h"
 #include "tests/conformance/transport_peer.h"
 #include "worker/shell/transport/ucx_transport.h"
@@ -26,12 +29,12 @@
 namespace weft {
 namespace {
 
-using testing::HasPattern;
 using testing::Key;
 using testing::kRun;
 using testing::kSecond;
 using testing::kStopStep;
 using testing::MonotonicNow;
+using testing::TestDevice;
 using Kind = TransportEvent::Kind;
 
 constexpr PeerId kPeer = 2;
@@ -39,7 +42,8 @@ constexpr PeerId kPeer = 2;
 // A transport_peer process with pipes to its stdin and from its stdout; killed and reaped at the end.
 class PeerProcess {
  public:
-  PeerProcess(size_t bytes, int count, const std::map<std::string, std::string>& environment) {
+  PeerProcess(size_t bytes, int count, const std::map<std::string, std::string>& environment,
+              const std::string& device) {
     int in[2], out[2];
     if (pipe(in) != 0 || pipe(out) != 0) throw std::runtime_error("pipe");
     const std::string program =
@@ -52,7 +56,8 @@ class PeerProcess {
       dup2(out[1], 1);
       for (const int fd : {in[0], in[1], out[0], out[1]}) close(fd);
       for (const auto& [name, value] : environment) setenv(name.c_str(), value.c_str(), 1);
-      execl(program.c_str(), program.c_str(), "2", "1", b.c_str(), n.c_str(), nullptr);
+      execl(program.c_str(), program.c_str(), "2", "1", b.c_str(), n.c_str(),
+            device.empty() ? "none" : device.c_str(), nullptr);
       _exit(127);
     }
     close(in[0]);
@@ -123,23 +128,44 @@ struct Mode {
   const char* name;
   bool in_place;
   std::map<std::string, std::string> environment;  // of both processes
+  std::string device;                              // kind of both processes' device; "": none
+  bool carried = false;                            // tensors of the device go as they are
 };
 
-class TransportProcess : public ::testing::TestWithParam<Mode> {
+void PrintTo(const Mode& mode, std::ostream* out) { *out << mode.name; }
+
+class ProcessPair : public ::testing::Test {
  protected:
-  void Start(size_t bytes, int count) {
+  void Start(const Mode& mode, size_t bytes, int count) {
+    mode_ = mode;
     shm_before_ = NamesInShm();
-    for (const auto& [name, value] : GetParam().environment) setenv(name.c_str(), value.c_str(), 1);
-    absl::StatusOr<std::unique_ptr<Transport>> transport = CreateUcxTransport(UcxOptionsFromEnvironment());
-    for (const auto& [name, value] : GetParam().environment) unsetenv(name.c_str());
+    if (device_ == nullptr) device_ = testing::OpenDevice(mode.device);
+    for (const auto& [name, value] : mode.environment) setenv(name.c_str(), value.c_str(), 1);
+    absl::StatusOr<std::unique_ptr<Transport>> transport =
+        CreateUcxTransport(testing::OptionsWith(device_.get()));
+    for (const auto& [name, value] : mode.environment) unsetenv(name.c_str());
     ASSERT_TRUE(transport.ok()) << transport.status();
     transport_ = *std::move(transport);
     transport_->BeginEpoch(kRun, 1);
-    peer_ = std::make_unique<PeerProcess>(bytes, count, GetParam().environment);
-    label_ = absl::StrCat("process 2 (pid ", peer_->pid(), ")");
-    ASSERT_TRUE(peer_->WriteAddress(transport_->address()));
-    const absl::Status connected = transport_->Connect(kPeer, peer_->ReadAddress(), label_);
-    ASSERT_TRUE(connected.ok()) << connected;
+    peer_ = StartPeer(kPeer, bytes, count);
+    label_ = LabelOf(kPeer, *peer_);
+    ASSERT_EQ(transport_->CarriesDevice(kPeer), mode.carried);
+  }
+  std::string LabelOf(PeerId number, const PeerProcess& peer) {
+    return absl::StrCat("process ", number, " (pid ", peer.pid(), ")");
+  }
+  std::unique_ptr<PeerProcess> StartPeer(PeerId number, size_t bytes, int count) {
+    auto peer = std::make_unique<PeerProcess>(bytes, count, mode_.environment, mode_.device);
+    EXPECT_TRUE(peer->WriteAddress(transport_->address()));
+    const absl::Status connected = transport_->Connect(number, peer->ReadAddress(), LabelOf(number, *peer));
+    EXPECT_TRUE(connected.ok()) << connected;
+    return peer;
+  }
+  // What arrived is where this mode has it, with these bytes.
+  bool Holds(const Tensor& tensor, uint32_t seed) {
+    EXPECT_EQ(tensor.place == MemoryPlace::kDevice, mode_.carried);
+    return tensor.place == MemoryPlace::kDevice ? testing::DeviceHasPattern(*device_, tensor, seed)
+                                                : testing::HasPattern(tensor, seed);
   }
   void Want(int step, Nanos in = 120 * kSecond) { transport_->Want(kPeer, Key(step), MonotonicNow() + in); }
 
@@ -159,6 +185,8 @@ class TransportProcess : public ::testing::TestWithParam<Mode> {
     return PumpUntil([&] { return events_.size() >= n; }, limit);
   }
 
+  Mode mode_;
+  std::unique_ptr<TestDevice> device_;
   std::set<std::string> shm_before_;
   std::unique_ptr<Transport> transport_;
   std::unique_ptr<PeerProcess> peer_;
@@ -166,15 +194,36 @@ class TransportProcess : public ::testing::TestWithParam<Mode> {
   std::string label_;
 };
 
+class TransportProcess : public ProcessPair, public ::testing::WithParamInterface<Mode> {
+ protected:
+  void Start(size_t bytes, int count) { ProcessPair::Start(GetParam(), bytes, count); }
+};
+
+constexpr int kModesWithoutCuda = 7;
+
 std::vector<Mode> Modes() {
-  return {{"in_place", true, {}},
-          {"in_place_posix_messages", true, {{"UCX_TLS", "posix,cma,tcp"}}},
-          {"copied", false, {{"WEFT_IN_PLACE", "0"}}},
-          {"tcp", false, {{"WEFT_IN_PLACE", "0"}, {"UCX_TLS", "tcp"}}}};
+  std::vector<Mode> modes = {
+      {"in_place", true, {}, ""},
+      {"in_place_posix_messages", true, {{"UCX_TLS", "posix,cma,tcp"}}, ""},
+      {"copied", false, {{"WEFT_IN_PLACE", "0"}}, ""},
+      {"tcp", false, {{"WEFT_IN_PLACE", "0"}, {"UCX_TLS", "tcp"}}, ""},
+      {"host_device", false, {}, "host", true},
+      {"host_device_tcp", false, {{"UCX_TLS", "tcp"}}, "host", true},
+      {"hidden_device_staged", true, {}, "hidden"},
+  };
+  if (modes.size() != kModesWithoutCuda) std::abort();
+  if (testing::HasCuda()) {
+    modes.push_back({"cuda", false, {}, "cuda", true});
+    modes.push_back({"cuda_staged", true, {{"WEFT_DEVICE_DIRECT", "0"}}, "cuda"});
+  }
+  return modes;
 }
 
 INSTANTIATE_TEST_SUITE_P(Every, TransportProcess, ::testing::ValuesIn(Modes()),
                          [](const auto& info) { return std::string(info.param.name); });
+
+[[maybe_unused]] const auto* const kNotice = ::testing::AddGlobalTestEnvironment(
+    new testing::CudaNotice("Every/TransportProcess", kModesWithoutCuda, /*missing=*/2));
 
 TEST_P(TransportProcess, Tensors_OfAnotherProcess_ArriveAndEverythingIsReleased) {
   constexpr size_t kBytes = 3'000'000;
@@ -184,7 +233,7 @@ TEST_P(TransportProcess, Tensors_OfAnotherProcess_ArriveAndEverythingIsReleased)
   ASSERT_TRUE(PumpUntilEvents(kCount));
   for (const TransportEvent& event : events_) {
     ASSERT_EQ(event.kind, Kind::kArrived) << event.status;
-    EXPECT_TRUE(HasPattern(event.tensor, event.key.step));
+    EXPECT_TRUE(Holds(event.tensor, event.key.step));
   }
   EXPECT_EQ(transport_->counters().bytes_received, kBytes * kCount);
   EXPECT_EQ(transport_->counters().bytes_in_place, GetParam().in_place ? kBytes * kCount : 0);
@@ -225,7 +274,7 @@ TEST_P(TransportProcess, Kill_WhileWantsArePending_IsReportedOnceNamingThePeer) 
   ASSERT_TRUE(PumpUntilEvents(8));
   EXPECT_EQ(events_[7].kind, Kind::kWantFailed);
   EXPECT_FALSE(PumpUntilEvents(9, 3 * kSecond)) << "reported twice";
-  EXPECT_TRUE(HasPattern(kept, 0)) << "what arrived outlives its producer";
+  EXPECT_TRUE(Holds(kept, 0)) << "what arrived outlives its producer";
   peer_.reset();
   EXPECT_EQ(NamesInShm(), shm_before_);
   transport_->Close(MonotonicNow() + kSecond);
@@ -257,7 +306,7 @@ TEST_P(TransportProcess, Kill_WhileBytesAreOnTheirWay_EndsEveryWant) {
     if (event.kind == Kind::kPeerFailed) continue;
     EXPECT_TRUE(keys.insert(event.key).second);
     if (event.kind == Kind::kArrived) {
-      EXPECT_TRUE(HasPattern(event.tensor, event.key.step));
+      EXPECT_TRUE(Holds(event.tensor, event.key.step));
     }
   }
   transport_->Close(MonotonicNow() + kSecond);
@@ -289,7 +338,8 @@ TEST_P(TransportProcess, Kill_OfTheConsumer_GivesTheProducerItsMemoryBack) {
   // The peer wants only the stop notice; hand it that as a tensor, which it will hold when it is stopped.
   peer_->Signal(SIGSTOP);
   transport_->Offer(kPeer, Key(kStopStep),
-                    testing::MakeTensor(transport_->memory(), 4'000'000, 1, &released));
+                    mode_.carried ? testing::MakeDeviceTensor(*device_, 4'000'000, 1, &released)
+                                  : testing::MakeTensor(transport_->memory(), 4'000'000, 1, &released));
   EXPECT_FALSE(PumpUntil([&] { return released > 0; }, kSecond / 5));
   EXPECT_EQ(transport_->bytes_held(), 4'000'000u);
   peer_->KillOnly();
@@ -300,13 +350,80 @@ TEST_P(TransportProcess, Kill_OfTheConsumer_GivesTheProducerItsMemoryBack) {
 
 TEST_P(TransportProcess, Connect_ToADeadProcess_IsUnavailable) {
   Start(1000, 1);
-  PeerProcess other(1000, 1, GetParam().environment);
+  PeerProcess other(1000, 1, GetParam().environment, GetParam().device);
   const std::string address = other.ReadAddress();
   other.KillOnly();
   const absl::Status status = transport_->Connect(7, address, "process 7");
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("process 7"));
   transport_->Close(MonotonicNow());
+}
+
+// A device of the host's memory that counts its segments.
+class CountingDevice final : public TestDevice, private MemorySource {
+ public:
+  std::string kind() const override { return "host"; }
+  MemorySource& memory() override { return *this; }
+  void Write(void* device, const void* host, size_t bytes) override { std::memcpy(device, host, bytes); }
+  void Read(void* host, const void* device, size_t bytes) override { std::memcpy(host, device, bytes); }
+  int segments = 0;
+
+ private:
+  absl::StatusOr<void*> Allocate(size_t bytes) override {
+    ++segments;
+    return memory_.Allocate(bytes);
+  }
+  void Free(void* segment, size_t bytes) override { memory_.Free(segment, bytes); }
+  PlainMemory memory_;
+};
+
+// A producer that stops, and later dies, in the middle of a large tensor of a device. The memory into which
+// that comes must not be given to another tensor while bytes may still be written there.
+TEST_F(ProcessPair, Kill_InTheMiddleOfATensor_KeepsItsMemoryUntilTheCarrierIsDone) {
+  constexpr size_t kBytes = 64'000'000;
+  constexpr PeerId kOther = 3;
+  auto device = std::make_unique<CountingDevice>();
+  int& segments = device->segments;
+  device_ = std::move(device);
+  Start({"", false, {{"UCX_TLS", "tcp"}}, "host", true}, kBytes, 2);
+  Want(0, kSecond / 2);
+  Want(1);
+  ASSERT_TRUE(PumpUntil([&] { return segments > 0; }));
+  peer_->Signal(SIGSTOP);
+  ASSERT_TRUE(PumpUntilEvents(1));
+  ASSERT_EQ(events_[0].kind, Kind::kWantFailed);
+  EXPECT_EQ(events_[0].status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(events_[0].status.message()), ::testing::HasSubstr("its bytes were on their way"));
+  const int held = segments;  // one or two: the second tensor may have begun, too
+
+  const std::unique_ptr<PeerProcess> other = StartPeer(kOther, kBytes, 5);
+  transport_->Want(kOther, Key(2), MonotonicNow() + 120 * kSecond);
+  ASSERT_TRUE(PumpUntilEvents(2));
+  ASSERT_EQ(events_[1].kind, Kind::kArrived);
+  EXPECT_EQ(segments, held + 1) << "memory was used again that a stopped peer may still write";
+  EXPECT_TRUE(Holds(events_[1].tensor, 2));
+
+  peer_->KillOnly();
+  ASSERT_TRUE(PumpUntilEvents(4));
+  // UCX may notice first, at the tensor on its way, or the end of the process is seen.
+  const bool want_first = events_[2].kind == Kind::kWantFailed;
+  const TransportEvent &want = events_[want_first ? 2 : 3], &peer = events_[want_first ? 3 : 2];
+  EXPECT_EQ(peer.kind, Kind::kPeerFailed);
+  EXPECT_EQ(peer.peer, kPeer);
+  EXPECT_EQ(want.kind, Kind::kWantFailed);
+  EXPECT_EQ(want.key, Key(1));
+  for (const TransportEvent* event : {&want, &peer}) {
+    EXPECT_THAT(std::string(event->status.message()), ::testing::HasSubstr(label_));
+  }
+  // With the connection closed the carrier ends what it had begun, and the memory serves others.
+  ASSERT_FALSE(PumpUntilEvents(5, kSecond / 2));
+  transport_->Want(kOther, Key(3), MonotonicNow() + 120 * kSecond);
+  ASSERT_TRUE(PumpUntilEvents(5));
+  ASSERT_EQ(events_[4].kind, Kind::kArrived);
+  EXPECT_EQ(segments, held + 1) << "the memory of a cut tensor was lost";
+  EXPECT_TRUE(Holds(events_[4].tensor, 3));
+  EXPECT_TRUE(Holds(events_[1].tensor, 2));
+  transport_->Close(MonotonicNow() + kSecond);
 }
 
 }  // namespace

@@ -157,7 +157,9 @@ class SignalStop {
 
 int Serve(const Flags& flags, SignalStop& signals) {
   std::unique_ptr<Device> device = CreateCpuDevice();
-  absl::StatusOr<std::unique_ptr<Transport>> transport = CreateUcxTransport(UcxOptionsFromEnvironment());
+  UcxOptions transport_options = UcxOptionsFromEnvironment();
+  transport_options.log = [](const std::string& line) { std::cerr << "weft-worker: " + line + "\n"; };
+  absl::StatusOr<std::unique_ptr<Transport>> transport = CreateUcxTransport(transport_options);
   if (!transport.ok()) return Complain(transport.status(), kFailed);
   absl::StatusOr<std::unique_ptr<SessionStream>> stream =
       SessionStream::Open({flags.coordinator, int64_t{flags.connect_timeout} * 1'000'000'000});

@@ -588,6 +588,7 @@ WorkerSnapshot WorkerLoop::Snapshot() {
   s.has_run = core_.has_run();
   if (s.has_run) AddRunTo(MonotonicNow(), &s);
   s.transport = transport_.counters();
+  s.paths = transport_.paths();
   s.bytes_held = transport_.bytes_held();
   s.stale_grants = core_.stale_grants();
   return s;

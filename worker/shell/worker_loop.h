@@ -75,6 +75,7 @@ struct WorkerSnapshot {
   std::array<uint64_t, kJobKinds> jobs{};
   std::array<uint64_t, kTensorKinds> bytes_sent{}, bytes_received{};
   TransportCounters transport;
+  std::vector<PeerPath> paths;  // of the transport, now
   uint64_t bytes_held = 0, stale_grants = 0, failures = 0;
 };
 

@@ -1,11 +1,14 @@
 #include "worker/shell/worker_metrics.h"
 
+#include <map>
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "proto/metrics/metrics.h"
 #include "proto/metrics/metrics_server.h"
+#include "proto/wire/mutex.h"
 
 namespace weft {
 namespace {
@@ -98,9 +101,31 @@ class Exported final : public WorkerMetrics {
       live_[m].Set(static_cast<double>(s.live_bytes[m]));
       peak_[m].Set(static_cast<double>(s.peak_bytes[m]));
     }
+    ShowPaths(s.paths);
     for (int k = 0; k < kTensorKinds; ++k) {
       bytes_sent_[k].RaiseTo(static_cast<double>(s.bytes_sent[k]));
       bytes_received_[k].RaiseTo(static_cast<double>(s.bytes_received[k]));
+    }
+  }
+
+  // 1 for what is, 0 for what was.
+  void ShowPaths(const std::vector<PeerPath>& paths) {
+    MutexLock lock(paths_mutex_);
+    for (auto& [labels, gauge] : paths_) gauge.Set(0);
+    for (const PeerPath& p : paths) {
+      const Metrics::Labels labels = {{"peer", absl::StrCat(p.peer)},
+                                      {"place", p.place == MemoryPlace::kHost ? "host" : "device"},
+                                      {"path", p.path}};
+      auto known = paths_.find(labels);
+      if (known == paths_.end()) {
+        known = paths_
+                    .emplace(labels, metrics_.AddGauge("weft_transfer_path_info",
+                                                       "1, with the way that tensors of that memory take to "
+                                                       "the process with that number.",
+                                                       labels))
+                    .first;
+      }
+      known->second.Set(1);
     }
   }
 
@@ -116,6 +141,8 @@ class Exported final : public WorkerMetrics {
   std::vector<Counter> busy_, jobs_, idle_;
   std::vector<Gauge> live_, peak_;
   std::vector<Counter> bytes_sent_, bytes_received_;
+  Mutex paths_mutex_;
+  std::map<Metrics::Labels, Gauge> paths_ ABSL_GUARDED_BY(paths_mutex_);
   std::unique_ptr<MetricsServer> server_;  // last: stops before what it serves ends
 };
 

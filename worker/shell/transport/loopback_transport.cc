@@ -136,8 +136,12 @@ struct Arrival {
 
 class LoopbackTransport final : public Transport {
  public:
-  LoopbackTransport(std::shared_ptr<State> state, NodeId id, int event_fd)
-      : state_(std::move(state)), id_(id), address_(AddressOf(id)), event_fd_(event_fd) {}
+  LoopbackTransport(std::shared_ptr<State> state, NodeId id, int event_fd, bool carries_device)
+      : state_(std::move(state)),
+        id_(id),
+        address_(AddressOf(id)),
+        event_fd_(event_fd),
+        carries_device_(carries_device) {}
   ~LoopbackTransport() override { state_->Remove(id_); }
 
   const std::string& address() const override { return address_; }
@@ -152,6 +156,11 @@ class LoopbackTransport final : public Transport {
   int event_fd() const override { return event_fd_; }
   bool Arm() override;
   Nanos next_deadline() const override { return table_.next_deadline(); }
+  bool CarriesDevice(PeerId peer) const override { return carries_device_ && table_.SenderOf(peer); }
+  std::string PathTo(PeerId peer, MemoryPlace place) const override {
+    const bool taken = place == MemoryPlace::kHost ? table_.SenderOf(peer).has_value() : CarriesDevice(peer);
+    return taken ? "in_place" : "";
+  }
   uint64_t bytes_held() const override { return table_.offered_bytes() + held_.bytes(); }
   TransportCounters counters() const override;
   void Close(Nanos deadline) override;
@@ -168,6 +177,7 @@ class LoopbackTransport final : public Transport {
   const NodeId id_;
   const std::string address_;
   const int event_fd_;  // of the node; the state closes it
+  const bool carries_device_;
   PlainMemory memory_;
   TransferTable table_;
   std::set<NodeId> peers_;  // every one that was ever connected
@@ -338,7 +348,7 @@ void LoopbackTransport::Close(Nanos deadline) {
 LoopbackNetwork::LoopbackNetwork() : state_(std::make_shared<State>()) {}
 LoopbackNetwork::~LoopbackNetwork() = default;
 
-std::unique_ptr<Transport> LoopbackNetwork::CreateTransport() {
+std::unique_ptr<Transport> LoopbackNetwork::CreateTransport(bool carries_device) {
   static std::atomic<NodeId> next{
       1};  // unique over networks, so that an address is never taken for another's
   const NodeId id = next.fetch_add(1);
@@ -351,7 +361,7 @@ std::unique_ptr<Transport> LoopbackNetwork::CreateTransport() {
     MutexLock lock(state_->mutex);
     state_->nodes.try_emplace(id, fd);
   }
-  return std::make_unique<LoopbackTransport>(state_, id, fd);
+  return std::make_unique<LoopbackTransport>(state_, id, fd, carries_device);
 }
 
 void LoopbackNetwork::Kill(const std::string& address) {

@@ -21,7 +21,8 @@ class LoopbackNetwork {
   LoopbackNetwork();
   ~LoopbackNetwork();
 
-  std::unique_ptr<Transport> CreateTransport();
+  // `carries_device`: it also takes tensors of device memory, shared like all others.
+  std::unique_ptr<Transport> CreateTransport(bool carries_device = false);
 
   // As if its process had died: it sends and receives nothing more, and its peers report PeerFailed.
   void Kill(const std::string& address);

@@ -30,11 +30,14 @@ namespace weft {
 struct PeerConnection {
   UcxMessenger::LinkId link = 0;
   int32_t pid = 0;
-  int process_fd = -1;    // -1: not of this machine, or ended
-  bool in_place = false;  // this process can read the peer's memory
-  bool open = true;       // neither failed nor said goodbye
-  bool broken = false;    // its link has failed; what that means is not yet decided
-  PeerClock clock;        // of a peer on another machine
+  int process_fd = -1;                 // -1: not of this machine, or ended
+  bool in_place = false;               // this process can read the peer's memory
+  bool open = true;                    // neither failed nor said goodbye
+  bool broken = false;                 // its link has failed; what that means is not yet decided
+  PeerClock clock;                     // of a peer on another machine
+  bool carries_device = false;         // tensors of the device's memory may go to it
+  bool used = false;                   // a tensor has gone to it
+  std::string host_path, device_path;  // as Transport::PathTo
 };
 
 class PeerConnections {

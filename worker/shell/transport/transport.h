@@ -7,15 +7,16 @@
 // MemorySource, else by a copy into memory of the consumer's MemorySource.
 //
 // Invariants:
-//   1. A key arrives at most once, with the length and shape that the producer offered, checked before use.
+//   1. A key arrives at most once, with the length, shape and place that the producer offered, checked before
+//   use.
 //   2. Every want ends: by an arrival, by its deadline, by Cancel, or by the failure of the peer; the failure
 //   names key and peer.
 //   3. Offered bytes stay alive and unchanged until the consumer dropped its Tensor (in place) or has its
 //   copy.
 //   4. A message of another epoch than the one set is dropped and counted.
 //   5. An arrived tensor says when it was made, on the clock of the machine where it arrived.
-// Threads: every method is called by one thread at a time (the worker's driver holds a lock). Only destroying
-// an arrived Tensor may happen
+// Threads: every method is called by one thread at a time (the worker's driver holds a lock), and where there
+// is a device each such thread has called Device::PrepareThread. Only destroying an arrived Tensor may happen
 //   on any thread, at any time, also after the transport is gone.
 // Ownership: the transport shares `tensor.owner` of an offer until it is released.
 // Failure: a dead peer is reported once (PeerFailed), every want on it fails with the cause, later wants and
@@ -48,6 +49,12 @@ struct TransportEvent {
   TensorKey key;        // kArrived, kWantFailed
   Tensor tensor;        // kArrived
   absl::Status status;  // kWantFailed, kPeerFailed
+};
+
+struct PeerPath {
+  PeerId peer = -1;
+  MemoryPlace place = MemoryPlace::kHost;
+  std::string path;
 };
 
 struct TransportCounters {
@@ -93,11 +100,14 @@ class Transport {
   virtual Nanos next_deadline() const = 0;
 
   // Whether tensors in the device's memory may be offered to the peer; others are brought to host memory
-  // first (RankCompute::ToHost). What may be offered has been reached: `ready` plays no part here.
+  // first (RankCompute::ToHost). What may be offered has been reached: `ready` plays no part here. They
+  // arrive in memory of the peer's device.
   virtual bool CarriesDevice(PeerId peer) const { return false; }
-  // How tensors of the device's memory, or of the host's, get to the peer: "in_place", "cuda_ipc", "tcp", ..;
-  // "" if that is not known.
+  // How tensors of the device's memory, or of the host's, get to the peer: "in_place", "cuda_ipc", "tcp",
+  // "staged" (through host memory), ..; "" if that is not known, as for device memory without a device.
   virtual std::string PathTo(PeerId peer, MemoryPlace place) const { return ""; }
+  // What PathTo says of every peer to which a tensor has gone, for each place that this process has.
+  virtual std::vector<PeerPath> paths() const { return {}; }
 
   // Bytes offered and not yet released by their consumers.
   virtual uint64_t bytes_held() const = 0;

@@ -1,5 +1,6 @@
 #include "worker/shell/transport/transport_address.h"
 
+#include <array>
 #include <random>
 
 #include "absl/strings/str_cat.h"
@@ -8,8 +9,8 @@
 namespace weft {
 namespace {
 
-constexpr uint32_t kMagic = 0x01414657;  // "WFA", format 1
-constexpr size_t kFixedBytes = 4 + 8 + 4 + 8 + 3 * 8 + 4 + 2 * 4;
+constexpr uint32_t kMagic = 0x02414657;  // "WFA", format 2
+constexpr size_t kFixedBytes = 4 + 8 + 4 + 8 + 3 * 8 + 4 + 4 * 4;
 
 // UCX trusts the address that it is given, so one that was cut or changed on its way must not reach it
 // (FNV-1a).
@@ -39,7 +40,9 @@ std::string EncodeAddress(const TransportAddress& address) {
   writer.Put(address.probe.descriptor);
   writer.Put(static_cast<uint32_t>(address.process.machine.size()));
   writer.Put(static_cast<uint32_t>(address.ucx.size()));
-  absl::StrAppend(&out, address.process.machine, address.ucx);
+  writer.Put(static_cast<uint32_t>(address.device.kind.size()));
+  writer.Put(static_cast<uint32_t>(address.device.uuid.size()));
+  absl::StrAppend(&out, address.process.machine, address.ucx, address.device.kind, address.device.uuid);
   const uint32_t checksum = Checksum(out);
   out.append(reinterpret_cast<const char*>(&checksum), sizeof(checksum));
   return out;
@@ -62,11 +65,16 @@ absl::StatusOr<TransportAddress> DecodeAddress(absl::string_view bytes) {
   address.probe.inode = in.Get<uint64_t>();
   address.probe.bytes = in.Get<uint64_t>();
   address.probe.descriptor = in.Get<int32_t>();
-  const size_t machine = in.Get<uint32_t>();
-  const size_t ucx = in.Get<uint32_t>();
-  if (machine + ucx != body.size() - kFixedBytes || ucx == 0) return bad;
-  address.process.machine = std::string(body.substr(kFixedBytes, machine));
-  address.ucx = std::string(body.substr(kFixedBytes + machine));
+  const std::array<std::string*, 4> texts = {&address.process.machine, &address.ucx, &address.device.kind,
+                                             &address.device.uuid};
+  std::array<size_t, 4> sizes;
+  for (size_t& size : sizes) size = in.Get<uint32_t>();
+  if (sizes[0] + sizes[1] + sizes[2] + sizes[3] != body.size() - kFixedBytes || sizes[1] == 0) return bad;
+  size_t at = kFixedBytes;
+  for (size_t i = 0; i < texts.size(); ++i) {
+    *texts[i] = std::string(body.substr(at, sizes[i]));
+    at += sizes[i];
+  }
   return address;
 }
 

@@ -8,7 +8,7 @@ namespace {
 
 using Type = TransportMessage::Type;
 
-constexpr uint16_t kMagic = 0x5702;  // 'W', format 2
+constexpr uint16_t kMagic = 0x5703;  // 'W', format 3
 // Virtual addresses have 47 bits, so no tensor or segment can be larger; sums of two such numbers cannot
 // overflow.
 constexpr uint64_t kMaxLength = uint64_t{1} << 47;
@@ -67,6 +67,15 @@ absl::Status GetShape(ByteReader* in, TensorShape* shape, uint64_t* bytes) {
   for (int i = 0; i < shape->dims; ++i) shape->size[i] = in->Get<int64_t>();
   if (in->short_of_bytes()) return absl::InvalidArgumentError("message ends within its shape");
   return CheckShape(*shape, *bytes);
+}
+
+absl::Status GetMemoryPlace(ByteReader* in, MemoryPlace* place) {
+  const auto number = in->Get<uint8_t>();
+  if (number > static_cast<uint8_t>(MemoryPlace::kDevice)) {
+    return absl::InvalidArgumentError(absl::StrCat("unknown memory place ", number));
+  }
+  *place = static_cast<MemoryPlace>(number);
+  return absl::OkStatus();
 }
 
 void PutTimes(const TransportMessage& message, ByteWriter* out) {
@@ -137,6 +146,7 @@ absl::Status GetBody(ByteReader* in, TransportMessage* message) {
       status = GetKey(in, &message->key);
       if (status.ok()) status = GetShape(in, &message->shape, &message->bytes);
       if (status.ok()) status = GetTimes(in, message);
+      if (status.ok() && message->type == Type::kData) status = GetMemoryPlace(in, &message->place);
       if (status.ok() && message->type == Type::kInPlace) status = GetPlace(in, message);
       return status;
     case Type::kRelease:
@@ -204,6 +214,7 @@ size_t Encode(const TransportMessage& message, char* out) {
       PutKey(message.key, &writer);
       PutShape(message.shape, message.bytes, &writer);
       PutTimes(message, &writer);
+      if (message.type == Type::kData) writer.Put(static_cast<uint8_t>(message.place));
       if (message.type == Type::kInPlace) PutPlace(message, &writer);
       break;
     case Type::kRelease:

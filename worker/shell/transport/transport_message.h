@@ -49,6 +49,7 @@ struct TransportMessage {
   bool in_place_ok = false;                   // kWant
   TensorShape shape;                          // kInPlace, kData
   uint64_t bytes = 0;                         // kInPlace, kData
+  MemoryPlace place = MemoryPlace::kHost;     // kData: whose memory the bytes come from, and go to
   int64_t made_ns = 0;                        // kInPlace, kData: as Tensor's, on the sender's clock
   int64_t sent_ns = 0;                        // kInPlace, kData: the same clock
   uint64_t offer = 0;                         // kInPlace

@@ -18,6 +18,7 @@ namespace {
 constexpr unsigned kMessageId = 7;
 // Bounds one Progress, so that its caller gets to look at deadlines under a flood.
 constexpr int kMaxRounds = 32;
+constexpr size_t kMaxTransports = 64;  // UCX has at most so many lanes in a link
 // For completing, at the end, what was cut off.
 constexpr int64_t kAbandonTime = 2'000'000'000;
 
@@ -35,6 +36,11 @@ absl::Status FromUcx(ucs_status_t status, absl::string_view doing) {
     default:
       return absl::UnavailableError(text);
   }
+}
+
+// For what is not the host's UCX asks the drivers, which tells it the device, too.
+ucs_memory_type_t MemoryType(MemoryPlace place) {
+  return place == MemoryPlace::kHost ? UCS_MEMORY_TYPE_HOST : UCS_MEMORY_TYPE_UNKNOWN;
 }
 
 int64_t MonotonicNow() {
@@ -204,6 +210,11 @@ ucs_status_t UcxMessenger::Impl::Receive(absl::string_view header, void* data, s
   }
   const Handler::Landing landing = handler->OnPayload(header, bytes);
   if (landing.to == nullptr) return UCS_OK;  // UCX drops the payload; a rendezvous send completes
+  const bool host = landing.place == MemoryPlace::kHost;
+  if (!rendezvous && !host) {
+    handler->OnLanded(landing.token, absl::InternalError("device memory was not sent by rendezvous"));
+    return UCS_OK;
+  }
   if (!rendezvous) {
     std::memcpy(landing.to, data, bytes);
     handler->OnLanded(landing.token, absl::OkStatus());
@@ -215,7 +226,7 @@ ucs_status_t UcxMessenger::Impl::Receive(absl::string_view header, void* data, s
       UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
   param.cb.recv_am = &OnReceiveDone;
   param.user_data = operation;
-  param.memory_type = UCS_MEMORY_TYPE_HOST;
+  param.memory_type = MemoryType(landing.place);
   ucs_status_ptr_t request = ucp_am_recv_data_nbx(worker, data, landing.to, bytes, &param);
   if (request == nullptr) {
     Finish(operation, UCS_OK);
@@ -298,30 +309,63 @@ absl::StatusOr<UcxMessenger::LinkId> UcxMessenger::Connect(absl::string_view add
 
 void UcxMessenger::Disconnect(LinkId link) { impl_->CloseEndpoint(&impl_->links[link], /*force=*/true); }
 
-void UcxMessenger::Send(LinkId id, absl::string_view header, const void* payload, size_t bytes,
-                        uint64_t token) {
+void UcxMessenger::Send(LinkId id, absl::string_view header, const Payload& payload) {
   if (header.size() > kMaxHeaderBytes) {
     std::fprintf(stderr, "weft: a message header of %zu bytes\n", header.size());
     std::abort();
   }
   Impl::Link& link = impl_->links[id];
   if (link.failed || link.endpoint == nullptr) {
-    if (bytes > 0) impl_->handler->OnSent(token, absl::UnavailableError("the connection is closed"));
+    if (payload.bytes > 0) {
+      impl_->handler->OnSent(payload.token, absl::UnavailableError("the connection is closed"));
+    }
     return;
   }
   using Kind = Impl::Operation::Kind;
-  Impl::Operation* operation = impl_->NewOperation(bytes > 0 ? Kind::kPayload : Kind::kMessage, token);
+  Impl::Operation* operation =
+      impl_->NewOperation(payload.bytes > 0 ? Kind::kPayload : Kind::kMessage, payload.token);
   std::memcpy(operation->header.data(), header.data(), header.size());
   ucp_request_param_t param{};
   param.op_attr_mask =
       UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
-  param.memory_type = UCS_MEMORY_TYPE_HOST;
+  param.memory_type = MemoryType(payload.place);
+  if (payload.place == MemoryPlace::kDevice) {
+    param.op_attr_mask |= UCP_OP_ATTR_FIELD_FLAGS;
+    param.flags = UCP_AM_SEND_FLAG_RNDV;
+  }
   param.cb.send = &Impl::OnSendDone;
   param.user_data = operation;
   ucs_status_ptr_t request = ucp_am_send_nbx(link.endpoint, kMessageId, operation->header.data(),
-                                             header.size(), payload, bytes, &param);
+                                             header.size(), payload.data, payload.bytes, &param);
   // A pointer means that the callback follows. An error of a link shows in its error handler, too.
   if (!UCS_PTR_IS_PTR(request)) impl_->Finish(operation, UCS_PTR_STATUS(request));
+}
+
+std::vector<std::string> UcxMessenger::Transports(LinkId id) const {
+  const Impl::Link& link = impl_->links[id];
+  if (link.endpoint == nullptr) return {};
+  std::array<ucp_transport_entry_t, kMaxTransports> entries{};
+  ucp_ep_attr_t attributes{};
+  attributes.field_mask = UCP_EP_ATTR_FIELD_TRANSPORTS;
+  attributes.transports.entries = entries.data();
+  attributes.transports.num_entries = entries.size();
+  attributes.transports.entry_size = sizeof(entries[0]);
+  if (ucp_ep_query(link.endpoint, &attributes) != UCS_OK) return {};
+  std::vector<std::string> names;
+  for (unsigned i = 0; i < attributes.transports.num_entries; ++i) {
+    names.emplace_back(entries[i].transport_name);
+  }
+  return names;
+}
+
+bool UcxMessenger::KnowsMemory(absl::string_view kind) const {
+  ucp_context_attr_t attributes{};
+  attributes.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES;
+  if (ucp_context_query(impl_->context, &attributes) != UCS_OK) return false;
+  for (int type = 0; type < UCS_MEMORY_TYPE_LAST; ++type) {
+    if (kind == ucs_memory_type_names[type]) return (attributes.memory_types >> type & 1) != 0;
+  }
+  return false;
 }
 
 int UcxMessenger::Progress() {

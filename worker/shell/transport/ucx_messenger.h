@@ -3,6 +3,9 @@
 // It knows nothing of tensors or keys. A message may arrive from a process that this side has no link to.
 // Messages of one link may overtake each other (large payloads take another way than small ones).
 //
+// Payload of device memory goes by rendezvous always, so that where it lands is known before a byte comes,
+// and this side never reads or writes it on the host. What memory it is UCX finds out by asking the driver.
+//
 // Threads: one at a time. The handler is called from Progress, Send and Close only; it may call Send, not
 // Connect, Disconnect or Close. Ownership: the payload of a Send stays the caller's until OnSent; a place to
 // land until OnLanded. Failure: a broken link is reported once (OnLinkFailed) and completes all its sends and
@@ -20,6 +23,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "worker/shell/tensor.h"
 
 namespace weft {
 
@@ -38,6 +42,7 @@ class UcxMessenger {
     struct Landing {
       void* to = nullptr;
       uint64_t token = 0;
+      MemoryPlace place = MemoryPlace::kHost;
     };
     virtual Landing OnPayload(absl::string_view header, size_t bytes) = 0;
     virtual void OnLanded(uint64_t token, const absl::Status& status) = 0;
@@ -63,7 +68,18 @@ class UcxMessenger {
 
   // Sends a header (copied, at most kMaxHeaderBytes) and `bytes` of payload. With a payload OnSent(token)
   // follows, maybe before this returns.
-  void Send(LinkId link, absl::string_view header, const void* payload, size_t bytes, uint64_t token);
+  struct Payload {
+    const void* data = nullptr;
+    size_t bytes = 0;
+    MemoryPlace place = MemoryPlace::kHost;
+    uint64_t token = 0;
+  };
+  void Send(LinkId link, absl::string_view header, const Payload& payload);
+
+  // The transports that UCX uses for the link, as "cma", "tcp", "cuda_ipc"; none of a closed one.
+  std::vector<std::string> Transports(LinkId link) const;
+  // Whether UCX can tell memory of this kind ("host", "cuda", "rocm") and move it.
+  bool KnowsMemory(absl::string_view kind) const;
 
   // Moves messages; returns how much was done.
   int Progress();

@@ -2,28 +2,19 @@
 
 #include <poll.h>
 
-#include <algorithm>
 #include <chrono>
 #include <iterator>
+#include <limits>
+#include <optional>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
-#include "worker/shell/transport/held_offers.h"
-#include "worker/shell/transport/in_place_arrival.h"
-#include "worker/shell/transport/mapped_memory.h"
-#include "worker/shell/transport/peer_connections.h"
 #include "worker/shell/transport/peer_process.h"
 #include "worker/shell/transport/receive_pool.h"
-#include "worker/shell/transport/release_queue.h"
-#include "worker/shell/transport/transfer_table.h"
-#include "worker/shell/transport/transport_address.h"
-#include "worker/shell/transport/transport_message.h"
-#include "worker/shell/transport/ucx_messenger.h"
+#include "worker/shell/transport/transfer_path.h"
+#include "worker/shell/transport/ucx_transport_class.h"
 
 namespace weft {
 namespace {
-
-using Type = TransportMessage::Type;
 
 static_assert(TransportMessage::kMaxBytes <= UcxMessenger::kMaxHeaderBytes);
 
@@ -34,99 +25,31 @@ constexpr Nanos kLivenessIntervalBusy = 500 * kMillisecond;  // when messages ke
 constexpr Nanos kGoodbyeGrace = 250 * kMillisecond;
 constexpr Nanos kGoodbyeTime = 500 * kMillisecond;  // least time for closing, whatever the deadline
 
-Nanos MonotonicNow() {
+// Keeps all that it takes: its source is borrowed for as long as tensors live.
+std::shared_ptr<ReceivePool> DevicePool(MemorySource* memory) {
+  if (memory == nullptr) return nullptr;
+  return ReceivePool::Create(std::shared_ptr<MemorySource>(memory, [](MemorySource*) {}),
+                             std::numeric_limits<size_t>::max());
+}
+
+}  // namespace
+
+Nanos UcxTransport::MonotonicNow() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
              std::chrono::steady_clock::now().time_since_epoch())
       .count();
 }
 
-class UcxTransport final : public Transport, private UcxMessenger::Handler {
- public:
-  explicit UcxTransport(const UcxOptions& options)
-      : options_(options),
-        sender_(NewSenderNumber()),
-        memory_(std::make_shared<MappedMemory>()),
-        pool_(ReceivePool::Create(memory_, options.receive_pool_idle_limit)),
-        releases_(std::make_shared<ReleaseQueue>()) {}
-  ~UcxTransport() override;
-
-  absl::Status Start();
-
-  const std::string& address() const override { return address_; }
-  absl::string_view name() const override { return "ucx"; }
-  MemorySource& memory() override { return *memory_; }
-
-  void BeginEpoch(uint64_t run, uint64_t epoch) override { table_.BeginEpoch(run, epoch); }
-  absl::Status Connect(PeerId peer, const std::string& address, const std::string& label) override;
-  void Want(PeerId peer, const TensorKey& key, Nanos deadline) override;
-  void Cancel(const TensorKey& key) override;
-  void Offer(PeerId peer, const TensorKey& key, Tensor tensor) override;
-  int Progress(Nanos now, std::vector<TransportEvent>* events) override;
-
-  int event_fd() const override { return connections_.wait_set(); }
-  bool Arm() override { return events_.empty() && releases_->Arm() && messenger_->Arm(); }
-  Nanos next_deadline() const override {
-    return std::min(table_.next_deadline(), connections_.next_verdict());
-  }
-  uint64_t bytes_held() const override { return table_.offered_bytes() + held_.bytes(); }
-  TransportCounters counters() const override;
-  void Close(Nanos deadline) override;
-
- private:
-  // Bytes on their way into `block`.
-  struct Incoming {
-    PeerId peer;
-    TensorKey key;
-    Tensor tensor;  // its bytes are not there yet
-  };
-  void OnMessage(absl::string_view header) override;
-  Landing OnPayload(absl::string_view header, size_t bytes) override;
-  void OnLanded(uint64_t token, const absl::Status& status) override;
-  void OnSent(uint64_t token, const absl::Status& status) override;
-  void OnLinkFailed(UcxMessenger::LinkId link, const absl::Status& cause) override;
-
-  void HandleInPlace(const TransportMessage& message);
-  void HandleNotice(const TransportMessage& message);
-  void HandleReleases(const TransportMessage& message);
-  void HandleCopyInstead(const TransportMessage& message);
-  void HandleGoodbye(uint64_t sender);
-
-  void SendMessage(uint64_t to, TransportMessage* message);
-  void SendKey(PeerId peer, Type type, const TensorKey& key);
-  void Deliver(Delivery delivery);
-  void SendBytes(uint64_t offer);
-  Nanos MadeAt(const TransportMessage& message);
-  void Arrived(PeerId peer, const TensorKey& key, Tensor tensor, bool in_place);
-  void Lose(uint64_t sender, absl::string_view cause);
-
-  void FlushReleases();
-  void AnnounceFreedSegments();
-  void CheckLiveness(Nanos now, bool busy);
-  void ExpireWants(Nanos now);
-  bool AwaitsReleases() const;
-
-  const UcxOptions options_;
-  const uint64_t sender_;
-  const std::shared_ptr<MappedMemory> memory_;
-  const std::shared_ptr<ReceivePool> pool_;       // shared with arrived tensors
-  const std::shared_ptr<ReleaseQueue> releases_;  // shared with arrived tensors
-  std::string address_;
-
-  TransferTable table_;
-  PeerSegments segments_;
-  PeerConnections connections_;
-  HeldOffers held_;
-  absl::flat_hash_map<uint64_t, Incoming> incoming_;
-  uint64_t next_incoming_ = 1;
-  std::vector<TransportEvent> events_;
-  std::vector<ReleaseQueue::Release> release_buffer_;
-  TransportCounters counters_;  // dropped_messages: those that the table does not count
-  Nanos now_ = MonotonicNow();
-  Nanos last_liveness_ = 0;
-  std::unique_ptr<UcxMessenger> messenger_;
-};
-
 // ---- Start and end.
+
+UcxTransport::UcxTransport(const UcxOptions& options)
+    : options_(options),
+      sender_(NewSenderNumber()),
+      memory_(std::make_shared<MappedMemory>()),
+      releases_(std::make_shared<ReleaseQueue>()),
+      landings_(ReceivePool::Create(memory_, options.receive_pool_idle_limit),
+                DevicePool(options.device_memory)),
+      now_(MonotonicNow()) {}
 
 absl::Status UcxTransport::Start() {
   const absl::StatusOr<void*> probe = memory_->Allocate(1);
@@ -134,8 +57,12 @@ absl::Status UcxTransport::Start() {
   absl::StatusOr<std::unique_ptr<UcxMessenger>> messenger = UcxMessenger::Create(UcxSettings(options_), this);
   if (!messenger.ok()) return messenger.status();
   messenger_ = *std::move(messenger);
-  address_ =
-      EncodeAddress({sender_, ThisProcess(), memory_->Find(*probe, 1)->segment, messenger_->address()});
+  if (options_.device_memory != nullptr && options_.device_direct &&
+      messenger_->KnowsMemory(options_.device_kind)) {
+    device_ = {options_.device_kind, options_.device_uuid};
+  }
+  address_ = EncodeAddress(
+      {sender_, ThisProcess(), memory_->Find(*probe, 1)->segment, messenger_->address(), device_});
   if (absl::Status status = connections_.OpenWaitSet(); !status.ok()) return status;
   if (absl::Status status = connections_.AddToWaitSet(messenger_->event_fd()); !status.ok()) return status;
   return connections_.AddToWaitSet(releases_->event_fd());
@@ -188,9 +115,61 @@ absl::Status UcxTransport::Connect(PeerId peer, const std::string& bytes, const 
     // Reading in place also needs the process descriptor: it tells when the reader is gone.
     connection->in_place = options_.in_place && connection->process_fd >= 0 &&
                            segments_.Map(address->sender, connection->pid, address->probe).ok();
+    ChoosePaths(*address, connection);
   }
   table_.AddPeer(peer, address->sender, label, &events_);
   return table_.PeerStatus(peer);
+}
+
+void UcxTransport::ChoosePaths(const TransportAddress& address, PeerConnection* connection) {
+  const std::vector<std::string> transports = messenger_->Transports(connection->link);
+  connection->host_path = connection->in_place ? kPathInPlace : HostPath(transports);
+  if (options_.device_memory == nullptr) return;
+  const bool same_kind = !device_.kind.empty() && device_.kind == address.device.kind;
+  connection->device_path =
+      same_kind ? DevicePath(device_.kind, options_.rdma_direct, transports) : kPathStaged;
+  connection->carries_device = connection->device_path != kPathStaged;
+}
+
+const PeerConnection* UcxTransport::ConnectionOf(PeerId peer) const {
+  const std::optional<uint64_t> sender = table_.SenderOf(peer);
+  if (!sender) return nullptr;
+  auto it = connections_.all().find(*sender);
+  return it == connections_.all().end() ? nullptr : &it->second;
+}
+
+bool UcxTransport::CarriesDevice(PeerId peer) const {
+  const PeerConnection* connection = ConnectionOf(peer);
+  return connection != nullptr && connection->carries_device;
+}
+
+std::string UcxTransport::PathTo(PeerId peer, MemoryPlace place) const {
+  const PeerConnection* connection = ConnectionOf(peer);
+  if (connection == nullptr) return "";
+  return place == MemoryPlace::kHost ? connection->host_path : connection->device_path;
+}
+
+std::vector<PeerPath> UcxTransport::paths() const {
+  std::vector<PeerPath> paths;
+  for (const auto& [sender, connection] : connections_.all()) {
+    const std::optional<PeerId> peer = table_.PeerOf(sender);
+    if (!peer || !connection.used) continue;
+    paths.push_back({*peer, MemoryPlace::kHost, connection.host_path});
+    if (connection.device_path.empty()) continue;
+    paths.push_back({*peer, MemoryPlace::kDevice, connection.device_path});
+  }
+  return paths;
+}
+
+void UcxTransport::NoteUse(PeerId peer, PeerConnection* connection) {
+  connection->used = true;
+  if (!options_.log) return;
+  std::string line =
+      absl::StrCat("tensors to ", table_.label(peer), ": host memory by ", connection->host_path);
+  if (!connection->device_path.empty()) {
+    absl::StrAppend(&line, ", device memory by ", connection->device_path);
+  }
+  options_.log(line);
 }
 
 void UcxTransport::Lose(uint64_t sender, absl::string_view cause) {
@@ -225,227 +204,13 @@ void UcxTransport::HandleGoodbye(uint64_t sender) {
                   /*report=*/false, &events_);
 }
 
-// ---- The consumer's half.
-
-void UcxTransport::Want(PeerId peer, const TensorKey& key, Nanos deadline) {
-  if (table_.Want(peer, key, now_, deadline, &events_)) SendKey(peer, Type::kWant, key);
-}
-
-void UcxTransport::Cancel(const TensorKey& key) {
-  if (const std::optional<PeerId> peer = table_.Cancel(key)) SendKey(*peer, Type::kCancel, key);
-}
-
-void UcxTransport::ExpireWants(Nanos now) {
-  if (table_.next_deadline() > now) return;
-  const size_t before = events_.size();
-  table_.Expire(now, &events_);
-  for (size_t i = before; i < events_.size(); ++i) SendKey(events_[i].peer, Type::kCancel, events_[i].key);
-}
-
-// On this machine's clock.
-Nanos UcxTransport::MadeAt(const TransportMessage& message) {
-  PeerConnection& connection = *connections_.Find(message.sender);
-  if (connection.process_fd >= 0 || message.made_ns == 0) return message.made_ns;
-  connection.clock.Observe(message.sent_ns, now_);
-  return connection.clock.ToLocal(message.made_ns);
-}
-
-void UcxTransport::Arrived(PeerId peer, const TensorKey& key, Tensor tensor, bool in_place) {
-  ++counters_.tensors_received;
-  counters_.bytes_received += tensor.bytes;
-  if (in_place) counters_.bytes_in_place += tensor.bytes;
-  events_.push_back(ArrivedEvent(peer, key, std::move(tensor)));
-}
-
-void UcxTransport::HandleInPlace(const TransportMessage& message) {
-  const std::optional<PeerId> peer = table_.PeerOf(message.sender);
-  if (!peer || !table_.IsAwaited(*peer, message.key)) {
-    ++counters_.dropped_messages;
-    releases_->Push({message.sender, message.offer});
-    return;
-  }
-  const PeerConnection& connection = *connections_.Find(message.sender);
-  absl::StatusOr<std::shared_ptr<PeerMapping>> mapping = absl::PermissionDeniedError("not asked for");
-  if (connection.in_place) mapping = segments_.Map(message.sender, connection.pid, message.segment);
-  if (!mapping.ok()) {
-    TransportMessage instead;
-    instead.type = Type::kCopyInstead;
-    instead.offers[0] = message.offer;
-    instead.offer_count = 1;
-    SendMessage(message.sender, &instead);
-    return;
-  }
-  table_.Take(*peer, message.key);
-  void* const data = (*mapping)->base() + message.offset;
-  auto arrival = std::make_shared<InPlaceArrival>(*std::move(mapping), releases_,
-                                                  ReleaseQueue::Release{message.sender, message.offer});
-  Arrived(*peer, message.key,
-          Tensor{message.shape, data, message.bytes, std::shared_ptr<void>(arrival, data), MadeAt(message)},
-          /*in_place=*/true);
-}
-
-void UcxTransport::HandleNotice(const TransportMessage& message) {
-  const std::optional<PeerId> peer = table_.PeerOf(message.sender);
-  if (!peer || message.bytes > 0 || !table_.IsAwaited(*peer, message.key)) {
-    ++counters_.dropped_messages;
-  } else if (table_.Take(*peer, message.key)) {
-    Arrived(*peer, message.key, Tensor{message.shape, nullptr, 0, nullptr, MadeAt(message)},
-            /*in_place=*/false);
-  }
-}
-
-UcxMessenger::Handler::Landing UcxTransport::OnPayload(absl::string_view header, size_t bytes) {
-  TransportMessage message;
-  std::optional<PeerId> peer;
-  if (Decode(header, &message).ok() && message.type == Type::kData && message.bytes == bytes) {
-    peer = table_.PeerOf(message.sender);
-  }
-  if (!peer || !table_.IsAwaited(*peer, message.key)) {
-    ++counters_.dropped_messages;
-    return {};
-  }
-  absl::StatusOr<std::shared_ptr<void>> block = pool_->Get(bytes);
-  if (!block.ok()) {
-    const std::string what =
-        absl::StrCat("no memory to receive ", Describe(message.key), ": ", block.status().message());
-    table_.FailWant(message.key, absl::Status(block.status().code(), what), &events_);
-    return {};
-  }
-  table_.MarkLanding(message.key);
-  const uint64_t token = next_incoming_++;
-  void* const to = block->get();
-  Tensor tensor{message.shape, to, bytes, *std::move(block), MadeAt(message)};
-  incoming_.emplace(token, Incoming{*peer, message.key, std::move(tensor)});
-  return {to, token};
-}
-
-void UcxTransport::OnLanded(uint64_t token, const absl::Status& status) {
-  auto it = incoming_.find(token);
-  Incoming in = std::move(it->second);
-  incoming_.erase(it);
-  if (!status.ok()) {
-    const std::string what =
-        absl::StrCat("no ", Describe(in.key), " from ", table_.label(in.peer), ": ", status.message());
-    table_.FailWant(in.key, absl::UnavailableError(what), &events_);
-    return;
-  }
-  if (!table_.Take(in.peer, in.key)) return;
-  Arrived(in.peer, in.key, std::move(in.tensor), /*in_place=*/false);
-}
-
-void UcxTransport::FlushReleases() {
-  release_buffer_.clear();
-  releases_->Take(&release_buffer_);
-  if (release_buffer_.empty()) return;
-  std::stable_sort(release_buffer_.begin(), release_buffer_.end(),
-                   [](const auto& a, const auto& b) { return a.producer < b.producer; });
-  TransportMessage message;
-  message.type = Type::kRelease;
-  for (size_t i = 0; i < release_buffer_.size(); ++i) {
-    const auto& [producer, offer] = release_buffer_[i];
-    message.offers[message.offer_count++] = offer;
-    const bool last = i + 1 == release_buffer_.size() || release_buffer_[i + 1].producer != producer;
-    if (!last && message.offer_count < TransportMessage::kMaxOffers) continue;
-    const PeerConnection* connection = connections_.Find(producer);
-    if (connection != nullptr && connection->open) SendMessage(producer, &message);
-    message.offer_count = 0;
-  }
-}
-
-// ---- The producer's half.
-
-void UcxTransport::Offer(PeerId peer, const TensorKey& key, Tensor tensor) {
-  if (std::optional<Delivery> due = table_.Offer(peer, key, std::move(tensor))) Deliver(*std::move(due));
-}
-
-void UcxTransport::Deliver(Delivery delivery) {
-  ++counters_.tensors_sent;
-  counters_.bytes_sent += delivery.tensor.bytes;
-  const uint64_t consumer = *table_.SenderOf(delivery.peer);
-  TransportMessage message;
-  message.key = delivery.key;
-  message.shape = delivery.tensor.shape;
-  message.bytes = delivery.tensor.bytes;
-  message.made_ns = delivery.tensor.made_ns;
-  message.sent_ns = MonotonicNow();
-  if (message.bytes == 0) {
-    message.type = Type::kData;
-    SendMessage(consumer, &message);
-    return;
-  }
-  if (delivery.in_place_ok && options_.in_place && message.bytes > options_.inline_bytes) {
-    if (const auto place = memory_->Find(delivery.tensor.data, message.bytes)) {
-      message.type = Type::kInPlace;
-      message.segment = place->segment;
-      message.offset = place->offset;
-      message.offer = held_.Add({consumer, delivery.key, std::move(delivery.tensor), /*sending=*/false});
-      SendMessage(consumer, &message);
-      return;
-    }
-  }
-  SendBytes(held_.Add({consumer, delivery.key, std::move(delivery.tensor), /*sending=*/true}));
-}
-
-void UcxTransport::SendBytes(uint64_t offer) {
-  const HeldOffer& held = *held_.Find(offer);
-  TransportMessage message;
-  message.type = Type::kData;
-  message.sender = sender_;
-  message.key = held.key;
-  message.shape = held.tensor.shape;
-  message.bytes = held.tensor.bytes;
-  message.made_ns = held.tensor.made_ns;
-  message.sent_ns = MonotonicNow();
-  char buffer[TransportMessage::kMaxBytes];
-  const size_t size = Encode(message, buffer);
-  messenger_->Send(connections_.Find(held.consumer)->link, absl::string_view(buffer, size), held.tensor.data,
-                   held.tensor.bytes, offer);
-}
-
-void UcxTransport::OnSent(uint64_t token, const absl::Status& /*status*/) {
-  // A send fails with its link only, and that is reported by itself.
-  held_.Drop(token);
-}
-
-void UcxTransport::HandleReleases(const TransportMessage& message) {
-  for (uint32_t i = 0; i < message.offer_count; ++i) {
-    if (held_.FindReadBy(message.sender, message.offers[i]) == nullptr) {
-      ++counters_.dropped_messages;
-    } else {
-      held_.Drop(message.offers[i]);
-    }
-  }
-}
-
-void UcxTransport::HandleCopyInstead(const TransportMessage& message) {
-  for (uint32_t i = 0; i < message.offer_count; ++i) {
-    if (HeldOffer* held = held_.FindReadBy(message.sender, message.offers[i])) {
-      held->sending = true;
-      SendBytes(message.offers[i]);
-    } else {
-      ++counters_.dropped_messages;
-    }
-  }
-}
-
-void UcxTransport::AnnounceFreedSegments() {
-  for (const uint64_t id : memory_->TakeFreed()) {
-    TransportMessage gone;
-    gone.type = Type::kSegmentGone;
-    gone.segment.id = id;
-    for (const auto& [sender, connection] : connections_.all()) {
-      if (connection.process_fd >= 0 && connection.open) SendMessage(sender, &gone);
-    }
-  }
-}
-
 // ---- Messages.
 
 void UcxTransport::SendMessage(uint64_t to, TransportMessage* message) {
   message->sender = sender_;
   char buffer[TransportMessage::kMaxBytes];
   const size_t size = Encode(*message, buffer);
-  messenger_->Send(connections_.Find(to)->link, absl::string_view(buffer, size), nullptr, 0, 0);
+  messenger_->Send(connections_.Find(to)->link, absl::string_view(buffer, size), {});
 }
 
 void UcxTransport::SendKey(PeerId peer, Type type, const TensorKey& key) {
@@ -501,8 +266,6 @@ int UcxTransport::Progress(Nanos now, std::vector<TransportEvent>* events) {
   events_.clear();
   return handled;
 }
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<Transport>> CreateUcxTransport(const UcxOptions& options) {
   auto transport = std::make_unique<UcxTransport>(options);

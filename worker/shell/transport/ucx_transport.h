@@ -1,7 +1,7 @@
 // The transport between worker processes: UCX for messages and for bytes between machines, mapped memory
 // within one.
 //
-// What decides how a tensor travels:
+// What decides how a tensor of the host travels:
 //   at most `inline_bytes`: within the message;
 //   else, same machine and inside memory(): in place; the message says where, the consumer maps the segment
 //   once and
@@ -10,12 +10,22 @@
 // A consumer that cannot map a segment asks for the bytes instead, so in place is never a condition of
 // success.
 //
+// A tensor of the device's memory travels as such where both processes have a device of one kind and UCX has
+// a transport that moves that memory directly (transfer_path.h): CUDA IPC within a machine, also between
+// processes that share a GPU, or RDMA. It always goes by rendezvous and lands in memory of the consumer's
+// device; no byte of it is touched by the host. Else CarriesDevice is false, and the worker brings it to host
+// memory first.
+//
+// Threads: with a device, its driver must know every thread that calls, and also the one that creates the
+// transport (Device::PrepareThread): UCX asks the driver about memory and enqueues copies there.
+//
 // A dead peer on this machine is noticed at once, by its process descriptor; elsewhere by UCX (reset of the
 // connection, or keep-alive within some seconds).
 #ifndef WEFT_WORKER_SHELL_TRANSPORT_UCX_TRANSPORT_H_
 #define WEFT_WORKER_SHELL_TRANSPORT_UCX_TRANSPORT_H_
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -34,11 +44,29 @@ struct UcxOptions {
   bool in_place = true;  // false: always copy
   size_t inline_bytes = 1024;
   size_t receive_pool_idle_limit = size_t{256} << 20;  // unused receive memory that is kept
+
+  // The device's memory (DeviceBackend::memory()), in which tensors of peers' devices land; null for none. It
+  // outlives the transport and all that arrived in it. What was taken from it is kept until then: to give it
+  // back would wait for the device, and peers may have it open.
+  MemorySource* device_memory = nullptr;
+  std::string device_kind;    // as the name of UCX's transport begins: "cuda"; "host" for tests
+  std::string device_uuid;    // DeviceBackend::uuid()
+  bool device_direct = true;  // false: CarriesDevice is false for every peer
+  bool rdma_direct = false;   // network adapters reach the device's memory
+
+  // Gets a line, without its end, when tensors first go to a peer: by which paths they do. May be null.
+  std::function<void(const std::string& line)> log;
 };
 
 // The defaults, changed by the environment: UCX_ variables, where set, count instead of ours,
-// and WEFT_IN_PLACE=0 turns in-place reading off.
+// WEFT_IN_PLACE=0 turns in-place reading off, WEFT_DEVICE_DIRECT=0 stages device memory always, and
+// WEFT_DEVICE_RDMA (0, 1) says whether network adapters reach device memory, which otherwise is told by the
+// kernel's module for that.
 UcxOptions UcxOptionsFromEnvironment();
+
+// Has the transport take tensors of a device. `name` and `uuid` as DeviceBackend's: "cuda:0" is of kind
+// "cuda". `memory` as UcxOptions::device_memory.
+void UseDevice(absl::string_view name, absl::string_view uuid, MemorySource* memory, UcxOptions* options);
 
 // What the options mean to UCX.
 UcxMessenger::Settings UcxSettings(const UcxOptions& options);

@@ -1,0 +1,233 @@
+// What every transport must do (transport.h): connecting, closing, blocking, and what outlives a transport.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+
+#include <atomic>
+#include <functional>
+#include <optional>
+#include <thread>
+
+#include "tests/conformance/transport_suite.h"
+
+namespace weft::testing {
+namespace {
+
+using Kind = TransportEvent::Kind;
+
+TEST_P(TransportConformance, Want_FromAPeerThatIsNotYetConnected_IsServedThen) {
+  ASSERT_TRUE(consumer_->Connect(kProducer, producer_->address(), kProducerLabel).ok());
+  consumer_->Want(kProducer, Key(0), Soon());
+  PumpFor(kSecond / 10);
+  ASSERT_TRUE(producer_->Connect(kConsumer, consumer_->address(), kConsumerLabel).ok());
+  Offer(producer_, kConsumer, Key(0), Make(producer_, 5000, 3));
+  ASSERT_TRUE(PumpUntilEvents(1));
+  EXPECT_EQ(consumer_events_[0].kind, Kind::kArrived);
+  EXPECT_TRUE(Holds(consumer_events_[0].tensor, 3));
+}
+
+TEST_P(TransportConformance, Connect_AgainUnderAnotherNumber_KeepsWhatIsBeingRead) {
+  Connect();
+  int released = 0;
+  std::optional<Tensor> arrived = Transfer(Key(0), Make(producer_, 100'000, 8, &released));
+  ASSERT_TRUE(arrived);
+  producer_->BeginEpoch(kRun, 2);
+  consumer_->BeginEpoch(kRun, 2);
+  ASSERT_TRUE(producer_->Connect(5, consumer_->address(), "process 5").ok());
+  ASSERT_TRUE(consumer_->Connect(6, producer_->address(), "process 6").ok());
+  ASSERT_TRUE(consumer_->Connect(6, producer_->address(), "process 6").ok());
+  consumer_->Want(6, Key(1, 2), Soon());
+  Offer(producer_, 5, Key(1, 2), Tensor{});
+  ASSERT_TRUE(PumpUntilEvents(1));
+  EXPECT_EQ(consumer_events_[0].kind, Kind::kArrived);
+  EXPECT_EQ(consumer_events_[0].peer, 6);
+  if (GetParam().in_place) {
+    EXPECT_EQ(released, 0);
+  }
+  EXPECT_TRUE(Holds(*arrived, 8));
+  arrived.reset();
+  EXPECT_TRUE(PumpUntil([&] { return released == 1; }));
+  EXPECT_TRUE(producer_events_.empty());
+}
+
+TEST_P(TransportConformance, Connect_ToNonsense_IsRefused) {
+  EXPECT_FALSE(producer_->Connect(9, "", "process 9").ok());
+  EXPECT_FALSE(producer_->Connect(9, "nonsense", "process 9").ok());
+  std::string cut = consumer_->address();
+  cut.pop_back();
+  const absl::Status status = producer_->Connect(9, cut, "process 9");
+  EXPECT_FALSE(status.ok());
+  EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("process 9"));
+}
+
+TEST_P(TransportConformance, Close_WithATensorBeingRead_WaitsForItsRelease) {
+  Connect();
+  int released = 0;
+  std::optional<Tensor> arrived = Transfer(Key(0), Make(producer_, 100'000, 1, &released));
+  ASSERT_TRUE(arrived);
+  std::atomic<bool> done{false};
+  std::thread consumer([&] {  // from here on the only user of the consumer's transport and of `arrived`
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    arrived.reset();
+    while (!done) consumer_->Progress(MonotonicNow(), &consumer_events_);
+  });
+  producer_->Close(MonotonicNow() + 60 * kSecond);
+  EXPECT_EQ(released, 1);
+  EXPECT_EQ(producer_->bytes_held(), 0u);
+  done = true;
+  consumer.join();
+}
+
+TEST_P(TransportConformance, Close_OfThePeer_FailsWantsWithoutAnAlarm) {
+  Connect();
+  consumer_->Want(kProducer, Key(0), Soon());
+  PumpFor(kSecond / 50);
+  producer_->Close(MonotonicNow() + kSecond);
+  producer_.reset();
+  ASSERT_TRUE(PumpUntilEvents(1));
+  EXPECT_EQ(consumer_events_[0].kind, Kind::kWantFailed);
+  EXPECT_EQ(consumer_events_[0].status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(consumer_events_[0].status.message()), ::testing::HasSubstr(kProducerLabel));
+  consumer_->Want(kProducer, Key(1), Soon());
+  ASSERT_TRUE(PumpUntilEvents(2));
+  EXPECT_EQ(consumer_events_[1].kind, Kind::kWantFailed);
+  PumpFor(kSecond / 5);
+  EXPECT_EQ(consumer_events_.size(), 2u);
+  consumer_->Close(MonotonicNow() + kSecond);
+}
+
+TEST_P(TransportConformance, Tensor_KeptAfterBothTransportsAreGone_StaysReadable) {
+  Connect();
+  std::optional<Tensor> kept = Transfer(Key(0), Make(producer_, 200'000, 6));
+  std::optional<Tensor> small = Transfer(Key(1), Make(producer_, 100, 7));
+  ASSERT_TRUE(kept && small);
+  consumer_->Close(MonotonicNow() + kSecond);
+  consumer_.reset();
+  if (producer_->name() == "loopback") {
+    EXPECT_TRUE(Holds(*kept, 6));  // shares the producer's memory source, which goes with the producer
+    kept.reset();
+    small.reset();
+  }
+  producer_->Close(MonotonicNow() + kSecond);
+  producer_.reset();
+  if (kept) {
+    EXPECT_TRUE(Holds(*kept, 6));
+    EXPECT_TRUE(Holds(*small, 7));
+    std::thread([&] {
+      kept.reset();
+      small.reset();
+    }).join();
+  }
+}
+
+// Drives one transport as the worker does: progress, then block until something happens.
+class Driver {
+ public:
+  explicit Driver(Transport* transport) : transport_(transport), thread_([this] { Run(); }) {}
+  ~Driver() {
+    stop_ = true;
+    thread_.join();
+  }
+  bool WaitForArrivals(int n) {
+    for (const Nanos end = MonotonicNow() + 60 * kSecond; arrived < n && MonotonicNow() < end;) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return arrived >= n;
+  }
+  std::function<void(TransportEvent)> on_event;  // set before the first one
+  std::atomic<int> arrived{0}, slept{0}, timed_out{0};
+
+ private:
+  void Run() {
+    std::vector<TransportEvent> events;
+    while (!stop_) {
+      events.clear();
+      const int handled = transport_->Progress(MonotonicNow(), &events);
+      for (TransportEvent& event : events) {
+        if (event.kind == Kind::kArrived) ++arrived;
+        if (on_event) on_event(std::move(event));
+      }
+      if (handled > 0 || !transport_->Arm()) continue;
+      ++slept;
+      pollfd wake{transport_->event_fd(), POLLIN, 0};
+      if (poll(&wake, 1, 10'000) == 0) ++timed_out;
+    }
+  }
+  Transport* const transport_;
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+TEST_P(TransportConformance, Arm_WhenBlocked_WakesForMessages) {
+  Connect();
+  for (int i = 0; i < 20; ++i) consumer_->Want(kProducer, Key(i), Soon());
+  {
+    Driver driver(consumer_.get());
+    for (int i = 0; i < 20; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));  // time to fall asleep
+      Offer(producer_, kConsumer, Key(i), Make(producer_, 10'000, i));
+      for (int k = 0; k < 1000 && driver.arrived <= i; ++k) {
+        producer_->Progress(MonotonicNow(), &producer_events_);
+        std::this_thread::yield();
+      }
+      while (driver.arrived <= i) {
+        producer_->Progress(MonotonicNow(), &producer_events_);
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        ASSERT_EQ(driver.timed_out, 0) << "slept through a message";
+      }
+    }
+    EXPECT_GT(driver.slept, 0);
+    // Wake it to end.
+    Offer(producer_, kConsumer, Key(99), Tensor{});
+    producer_->Close(MonotonicNow());
+  }
+}
+
+TEST_P(TransportConformance, Arm_WhenBlocked_WakesForATensorDroppedElsewhere) {
+  if (!GetParam().in_place) GTEST_SKIP() << "nothing is released by the consumer when tensors are copied";
+  Connect();
+  int released = 0;
+  std::optional<Tensor> arrived = Transfer(Key(0), Make(producer_, 100'000, 1, &released));
+  ASSERT_TRUE(arrived);
+  PumpFor(kSecond / 50);
+  {
+    Driver driver(consumer_.get());
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    arrived.reset();  // the driver must wake and send the release
+    ASSERT_TRUE([&] {
+      for (const Nanos end = MonotonicNow() + 60 * kSecond; released == 0 && MonotonicNow() < end;) {
+        producer_->Progress(MonotonicNow(), &producer_events_);
+      }
+      return released == 1;
+    }());
+    EXPECT_EQ(driver.timed_out, 0);
+    producer_->Close(MonotonicNow());
+  }
+}
+
+TEST_P(TransportConformance, Tensors_DroppedOnManyThreads_AreAllReleased) {
+  Connect();
+  constexpr int kKeys = 400;
+  std::atomic<int> released{0};
+  const Tensor all = Make(producer_, kKeys * 4096, 0);
+  for (int i = 0; i < kKeys; ++i) {
+    consumer_->Want(kProducer, Key(i), Soon());
+    char* data = static_cast<char*>(all.data) + i * 4096;
+    Offer(producer_, kConsumer, Key(i),
+          Tensor{Bytes(4096), data, 4096, std::shared_ptr<void>(data, [&](void*) { ++released; }), 0,
+                 all.place});
+  }
+  ASSERT_TRUE(PumpUntilEvents(kKeys));
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = t; i < kKeys; i += 4) consumer_events_[i].tensor = Tensor{};
+    });
+  }
+  EXPECT_TRUE(PumpUntil([&] { return released == kKeys; }));
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(producer_->bytes_held(), 0u);
+}
+
+}  // namespace
+}  // namespace weft::testing

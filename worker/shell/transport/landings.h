@@ -1,0 +1,74 @@
+// Tensors whose bytes are on their way into memory of this process: the host's or the device's.
+//
+// The memory of each belongs to the carrier (UCX, and behind it a copy engine or a network adapter) until it
+// says that it is done, whatever became of the want meanwhile: a deadline, an epoch, the death of the peer.
+// Only End gives it back, so memory is never used for something else while bytes may still come. What the
+// carrier has not ended when everything is over is kept for ever.
+//
+// Device memory is only handed around, never touched. Not thread-safe; the tensors may be dropped on any
+// thread.
+#ifndef WEFT_WORKER_SHELL_TRANSPORT_LANDINGS_H_
+#define WEFT_WORKER_SHELL_TRANSPORT_LANDINGS_H_
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "worker/core/tensor_key.h"
+#include "worker/shell/tensor.h"
+#include "worker/shell/transport/receive_pool.h"
+#include "worker/shell/transport/transport.h"
+
+namespace weft {
+
+class Landings {
+ public:
+  struct Landing {
+    PeerId peer = -1;
+    TensorKey key;
+    Tensor tensor;  // its bytes are not there yet
+  };
+
+  // `device` may be null: then nothing lands in device memory.
+  Landings(std::shared_ptr<ReceivePool> host, std::shared_ptr<ReceivePool> device)
+      : host_(std::move(host)), device_(std::move(device)) {}
+  ~Landings() {
+    if (!landings_.empty()) new absl::flat_hash_map<uint64_t, Landing>(std::move(landings_));
+  }
+  Landings(const Landings&) = delete;
+  Landings& operator=(const Landings&) = delete;
+
+  // Memory for `tensor`, of which everything but that is known. Returns its number. FailedPrecondition
+  // without memory of that place, or as the memory's source says.
+  absl::StatusOr<uint64_t> Begin(PeerId peer, const TensorKey& key, Tensor tensor) {
+    const std::shared_ptr<ReceivePool>& pool = tensor.place == MemoryPlace::kHost ? host_ : device_;
+    if (pool == nullptr) return absl::FailedPreconditionError("this process takes no device memory");
+    absl::StatusOr<std::shared_ptr<void>> block = pool->Get(tensor.bytes);
+    if (!block.ok()) return block.status();
+    tensor.data = block->get();
+    tensor.owner = *std::move(block);
+    landings_.emplace(next_, Landing{peer, key, std::move(tensor)});
+    return next_++;
+  }
+  const Tensor& tensor(uint64_t number) const { return landings_.at(number).tensor; }
+
+  // The carrier is done with the memory.
+  Landing End(uint64_t number) {
+    auto it = landings_.find(number);
+    Landing landing = std::move(it->second);
+    landings_.erase(it);
+    return landing;
+  }
+
+ private:
+  const std::shared_ptr<ReceivePool> host_, device_;  // shared with arrived tensors
+  absl::flat_hash_map<uint64_t, Landing> landings_;
+  uint64_t next_ = 1;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_WORKER_SHELL_TRANSPORT_LANDINGS_H_

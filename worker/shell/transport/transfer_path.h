@@ -1,0 +1,37 @@
+// Which way tensors take to a peer, by the name that logs and metrics show.
+//
+// A way is "in_place" (the consumer reads the producer's memory), one of UCX's transports ("cuda_ipc",
+// "rc_mlx5", "cma", "sysv", "tcp", ..), or "staged": device memory that the worker copies to the host's and
+// then sends as a tensor of the host.
+//
+// Device memory is given to UCX only where a transport reads and writes it directly. UCX could also copy it
+// through host memory by itself, but not when the peer may die: its protocols for that end the whole process
+// when they are cut off ("abort not implemented", UCX 1.22), and they copy on the thread that calls.
+//
+// Pure functions of the transports that UCX has chosen for a connection.
+#ifndef WEFT_WORKER_SHELL_TRANSPORT_TRANSFER_PATH_H_
+#define WEFT_WORKER_SHELL_TRANSPORT_TRANSFER_PATH_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+
+namespace weft {
+
+inline constexpr char kPathInPlace[] = "in_place";
+inline constexpr char kPathStaged[] = "staged";
+
+// Memory of the host that is treated as a device's, to try that way without one.
+inline constexpr char kHostKind[] = "host";
+
+// The transport that moves large tensors of the host; "" if there is none.
+std::string HostPath(const std::vector<std::string>& transports);
+
+// The transport that moves device memory of this kind directly, or "staged". `rdma_direct`: network adapters
+// reach it.
+std::string DevicePath(absl::string_view kind, bool rdma_direct, const std::vector<std::string>& transports);
+
+}  // namespace weft
+
+#endif  // WEFT_WORKER_SHELL_TRANSPORT_TRANSFER_PATH_H_

@@ -1,0 +1,114 @@
+// The class behind CreateUcxTransport (ucx_transport.h). It has three files: what it is and whom it is
+// connected to (ucx_transport.cc), how tensors come (ucx_transport_receive.cc) and how they go
+// (ucx_transport_send.cc).
+#ifndef WEFT_WORKER_SHELL_TRANSPORT_UCX_TRANSPORT_CLASS_H_
+#define WEFT_WORKER_SHELL_TRANSPORT_UCX_TRANSPORT_CLASS_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "worker/shell/transport/held_offers.h"
+#include "worker/shell/transport/landings.h"
+#include "worker/shell/transport/mapped_memory.h"
+#include "worker/shell/transport/peer_connections.h"
+#include "worker/shell/transport/release_queue.h"
+#include "worker/shell/transport/transfer_table.h"
+#include "worker/shell/transport/transport_address.h"
+#include "worker/shell/transport/transport_message.h"
+#include "worker/shell/transport/ucx_messenger.h"
+#include "worker/shell/transport/ucx_transport.h"
+
+namespace weft {
+
+class UcxTransport final : public Transport, private UcxMessenger::Handler {
+ public:
+  explicit UcxTransport(const UcxOptions& options);
+  ~UcxTransport() override;
+
+  absl::Status Start();
+
+  const std::string& address() const override { return address_; }
+  absl::string_view name() const override { return "ucx"; }
+  MemorySource& memory() override { return *memory_; }
+
+  void BeginEpoch(uint64_t run, uint64_t epoch) override { table_.BeginEpoch(run, epoch); }
+  absl::Status Connect(PeerId peer, const std::string& address, const std::string& label) override;
+  void Want(PeerId peer, const TensorKey& key, Nanos deadline) override;
+  void Cancel(const TensorKey& key) override;
+  void Offer(PeerId peer, const TensorKey& key, Tensor tensor) override;
+  int Progress(Nanos now, std::vector<TransportEvent>* events) override;
+
+  int event_fd() const override { return connections_.wait_set(); }
+  bool Arm() override { return events_.empty() && releases_->Arm() && messenger_->Arm(); }
+  Nanos next_deadline() const override {
+    return std::min(table_.next_deadline(), connections_.next_verdict());
+  }
+  bool CarriesDevice(PeerId peer) const override;
+  std::string PathTo(PeerId peer, MemoryPlace place) const override;
+  std::vector<PeerPath> paths() const override;
+
+  uint64_t bytes_held() const override { return table_.offered_bytes() + held_.bytes(); }
+  TransportCounters counters() const override;
+  void Close(Nanos deadline) override;
+
+ private:
+  using Type = TransportMessage::Type;
+
+  // UcxMessenger::Handler.
+  void OnMessage(absl::string_view header) override;
+  Landing OnPayload(absl::string_view header, size_t bytes) override;
+  void OnLanded(uint64_t token, const absl::Status& status) override;
+  void OnSent(uint64_t token, const absl::Status& status) override;
+  void OnLinkFailed(UcxMessenger::LinkId link, const absl::Status& cause) override;
+
+  void HandleInPlace(const TransportMessage& message);
+  void HandleNotice(const TransportMessage& message);
+  void HandleReleases(const TransportMessage& message);
+  void HandleCopyInstead(const TransportMessage& message);
+  void HandleGoodbye(uint64_t sender);
+
+  static Nanos MonotonicNow();
+  void SendMessage(uint64_t to, TransportMessage* message);
+  void SendKey(PeerId peer, Type type, const TensorKey& key);
+  void Deliver(Delivery delivery);
+  void SendBytes(uint64_t offer);
+  Nanos MadeAt(const TransportMessage& message);
+  void Arrived(PeerId peer, const TensorKey& key, Tensor tensor, bool in_place);
+  void ChoosePaths(const TransportAddress& address, PeerConnection* connection);
+  const PeerConnection* ConnectionOf(PeerId peer) const;
+  void NoteUse(PeerId peer, PeerConnection* connection);
+  void Lose(uint64_t sender, absl::string_view cause);
+
+  void FlushReleases();
+  void AnnounceFreedSegments();
+  void CheckLiveness(Nanos now, bool busy);
+  void ExpireWants(Nanos now);
+  bool AwaitsReleases() const;
+
+  const UcxOptions options_;
+  const uint64_t sender_;
+  const std::shared_ptr<MappedMemory> memory_;
+  const std::shared_ptr<ReleaseQueue> releases_;  // shared with arrived tensors
+  std::string address_;
+
+  DeviceIdentity device_;  // kind "": takes no tensors of a device
+
+  TransferTable table_;
+  PeerSegments segments_;
+  PeerConnections connections_;
+  HeldOffers held_;
+  Landings landings_;
+  std::vector<TransportEvent> events_;
+  std::vector<ReleaseQueue::Release> release_buffer_;
+  TransportCounters counters_;  // dropped_messages: those that the table does not count
+  Nanos now_ = 0;
+  Nanos last_liveness_ = 0;
+  std::unique_ptr<UcxMessenger> messenger_;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_WORKER_SHELL_TRANSPORT_UCX_TRANSPORT_CLASS_H_

@@ -1,0 +1,139 @@
+// The consumer's half of the UCX transport: wants, arrivals in place or as bytes, and the releases of what
+// was read.
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "worker/shell/transport/in_place_arrival.h"
+#include "worker/shell/transport/ucx_transport_class.h"
+
+namespace weft {
+
+void UcxTransport::Want(PeerId peer, const TensorKey& key, Nanos deadline) {
+  if (table_.Want(peer, key, now_, deadline, &events_)) SendKey(peer, Type::kWant, key);
+}
+
+void UcxTransport::Cancel(const TensorKey& key) {
+  if (const std::optional<PeerId> peer = table_.Cancel(key)) SendKey(*peer, Type::kCancel, key);
+}
+
+void UcxTransport::ExpireWants(Nanos now) {
+  if (table_.next_deadline() > now) return;
+  const size_t before = events_.size();
+  table_.Expire(now, &events_);
+  for (size_t i = before; i < events_.size(); ++i) SendKey(events_[i].peer, Type::kCancel, events_[i].key);
+}
+
+// On this machine's clock.
+Nanos UcxTransport::MadeAt(const TransportMessage& message) {
+  PeerConnection& connection = *connections_.Find(message.sender);
+  if (connection.process_fd >= 0 || message.made_ns == 0) return message.made_ns;
+  connection.clock.Observe(message.sent_ns, now_);
+  return connection.clock.ToLocal(message.made_ns);
+}
+
+void UcxTransport::Arrived(PeerId peer, const TensorKey& key, Tensor tensor, bool in_place) {
+  ++counters_.tensors_received;
+  counters_.bytes_received += tensor.bytes;
+  if (in_place) counters_.bytes_in_place += tensor.bytes;
+  events_.push_back(ArrivedEvent(peer, key, std::move(tensor)));
+}
+
+void UcxTransport::HandleInPlace(const TransportMessage& message) {
+  const std::optional<PeerId> peer = table_.PeerOf(message.sender);
+  if (!peer || !table_.IsAwaited(*peer, message.key)) {
+    ++counters_.dropped_messages;
+    releases_->Push({message.sender, message.offer});
+    return;
+  }
+  const PeerConnection& connection = *connections_.Find(message.sender);
+  absl::StatusOr<std::shared_ptr<PeerMapping>> mapping = absl::PermissionDeniedError("not asked for");
+  if (connection.in_place) mapping = segments_.Map(message.sender, connection.pid, message.segment);
+  if (!mapping.ok()) {
+    TransportMessage instead;
+    instead.type = Type::kCopyInstead;
+    instead.offers[0] = message.offer;
+    instead.offer_count = 1;
+    SendMessage(message.sender, &instead);
+    return;
+  }
+  table_.Take(*peer, message.key);
+  void* const data = (*mapping)->base() + message.offset;
+  auto arrival = std::make_shared<InPlaceArrival>(*std::move(mapping), releases_,
+                                                  ReleaseQueue::Release{message.sender, message.offer});
+  Arrived(*peer, message.key,
+          Tensor{.shape = message.shape,
+                 .data = data,
+                 .bytes = message.bytes,
+                 .owner = std::shared_ptr<void>(arrival, data),
+                 .made_ns = MadeAt(message)},
+          /*in_place=*/true);
+}
+
+void UcxTransport::HandleNotice(const TransportMessage& message) {
+  const std::optional<PeerId> peer = table_.PeerOf(message.sender);
+  if (!peer || message.bytes > 0 || !table_.IsAwaited(*peer, message.key)) {
+    ++counters_.dropped_messages;
+  } else if (table_.Take(*peer, message.key)) {
+    Arrived(*peer, message.key, Tensor{.shape = message.shape, .made_ns = MadeAt(message)},
+            /*in_place=*/false);
+  }
+}
+
+UcxMessenger::Handler::Landing UcxTransport::OnPayload(absl::string_view header, size_t bytes) {
+  TransportMessage message;
+  std::optional<PeerId> peer;
+  if (Decode(header, &message).ok() && message.type == Type::kData && message.bytes == bytes) {
+    peer = table_.PeerOf(message.sender);
+  }
+  if (!peer || !table_.IsAwaited(*peer, message.key)) {
+    ++counters_.dropped_messages;
+    return {};
+  }
+  const absl::StatusOr<uint64_t> landing = landings_.Begin(
+      *peer, message.key,
+      Tensor{.shape = message.shape, .bytes = bytes, .made_ns = MadeAt(message), .place = message.place});
+  if (!landing.ok()) {
+    const std::string what = absl::StrCat("no memory to receive ", Describe(message.key), " from ",
+                                          table_.label(*peer), ": ", landing.status().message());
+    table_.FailWant(message.key, absl::Status(landing.status().code(), what), &events_);
+    return {};
+  }
+  table_.MarkLanding(message.key);
+  return {landings_.tensor(*landing).data, *landing, message.place};
+}
+
+void UcxTransport::OnLanded(uint64_t token, const absl::Status& status) {
+  Landings::Landing landed = landings_.End(token);
+  if (!status.ok()) {
+    const std::string what = absl::StrCat("no ", Describe(landed.key), " from ", table_.label(landed.peer),
+                                          ": ", status.message());
+    table_.FailWant(landed.key, absl::UnavailableError(what), &events_);
+    return;
+  }
+  if (!table_.Take(landed.peer, landed.key)) return;
+  Arrived(landed.peer, landed.key, std::move(landed.tensor), /*in_place=*/false);
+}
+
+void UcxTransport::FlushReleases() {
+  release_buffer_.clear();
+  releases_->Take(&release_buffer_);
+  if (release_buffer_.empty()) return;
+  std::stable_sort(release_buffer_.begin(), release_buffer_.end(),
+                   [](const auto& a, const auto& b) { return a.producer < b.producer; });
+  TransportMessage message;
+  message.type = Type::kRelease;
+  for (size_t i = 0; i < release_buffer_.size(); ++i) {
+    const auto& [producer, offer] = release_buffer_[i];
+    message.offers[message.offer_count++] = offer;
+    const bool last = i + 1 == release_buffer_.size() || release_buffer_[i + 1].producer != producer;
+    if (!last && message.offer_count < TransportMessage::kMaxOffers) continue;
+    const PeerConnection* connection = connections_.Find(producer);
+    if (connection != nullptr && connection->open) SendMessage(producer, &message);
+    message.offer_count = 0;
+  }
+}
+
+}  // namespace weft
