@@ -16,6 +16,7 @@ namespace {
 
 constexpr size_t kRegionBytes = size_t{16} << 30;  // of addresses; memory is taken when it is written
 constexpr int kPoison = 0xFF;
+constexpr size_t kCharged = 64;
 
 char* Reserve(int access) {
   void* const region =
@@ -75,8 +76,10 @@ absl::StatusOr<void*> DeviceMemory::Allocate(const Request& request) {
   const size_t size = SizeOf(request.bytes);
   const auto c = static_cast<size_t>(request.memory_class);
   std::lock_guard lock(mutex_);
+  const auto charged =
+      static_cast<int64_t>((std::max<size_t>(1, request.bytes) + kCharged - 1) / kCharged * kCharged);
   const bool fails = ++allocations_ == failing_;
-  if (fails || (most_ > 0 && live_ + static_cast<int64_t>(size) > most_)) {
+  if (fails || (most_ > 0 && live_ + charged > most_)) {
     return absl::ResourceExhaustedError(absl::StrFormat(
         "the device has no memory for %d bytes of class %s: %d bytes are in use, of which %d are the rank's "
         "of "
@@ -94,15 +97,15 @@ absl::StatusOr<void*> DeviceMemory::Allocate(const Request& request) {
   MemoryOwner& owner = *request.owner;
   const uint32_t tally = request.tallied == Tallied::kYes ? owner.tally_ : 0;
   Live& live = blocks_[begin];
-  live = {size, request.memory_class, tally, {}};
+  live = {size, charged, request.memory_class, tally, {}};
   live.block.begin = begin;
   live.block.owner = request.owner;
   live.block.stream = request.stream;
   live.block.writer = request.writer;
-  live_ += static_cast<int64_t>(size);
-  owner.live_[c] += static_cast<int64_t>(size);
+  live_ += charged;
+  owner.live_[c] += charged;
   owner.peak_[c] = std::max(owner.peak_[c], owner.live_[c]);
-  if (tally != 0) owner.tallied_[c] += static_cast<int64_t>(size);
+  if (tally != 0) owner.tallied_[c] += charged;
   return begin;
 }
 
@@ -121,7 +124,7 @@ void DeviceMemory::Release(char* begin) {
   const Live& live = found->second;
   std::memset(Mirror(begin), kPoison, live.bytes);
   MemoryOwner& owner = *live.block.owner;
-  const auto bytes = static_cast<int64_t>(live.bytes);
+  const int64_t bytes = live.charged;
   const auto c = static_cast<size_t>(live.memory_class);
   live_ -= bytes;
   owner.live_[c] -= bytes;

@@ -9,7 +9,7 @@
 //   written, computes with them.
 //   2. A block that was freed is used again only when the queues of all other ranks that used it have come to
 //   that point, and by another stream than its own only when that of its own rank has.
-//   3. A class's live bytes are the sum of its live blocks' sizes, as rounded up.
+//   3. A class's live bytes are the sum of what was asked for, rounded up to 64, over its live blocks.
 // Thread-safe. One a process; it lives as long as that.
 #ifndef WEFT_TESTS_TESTGPU_DEVICE_MEMORY_H_
 #define WEFT_TESTS_TESTGPU_DEVICE_MEMORY_H_
@@ -100,7 +100,8 @@ class DeviceMemory {
 
  private:
   struct Live {
-    size_t bytes = 0;
+    size_t bytes = 0;     // of the block
+    int64_t charged = 0;  // to its owner
     MemoryClass memory_class = MemoryClass::kBuffers;
     uint32_t tally = 0;  // 0: of none
     Block block;
