@@ -16,6 +16,8 @@
 #include "absl/strings/str_cat.h"
 #include "proto/run/run_schedule.h"
 #include "schedules/graph.h"
+#include "tests/conformance/device_fixture.h"
+#include "tests/conformance/devices.h"
 #include "tests/conformance/training_driver.h"
 #include "worker/shell/compute/compute.h"
 
@@ -23,13 +25,6 @@ namespace weft::testing {
 namespace {
 
 using ::testing::HasSubstr;
-
-Device& Cpu() {
-  static const std::unique_ptr<Device> device = CreateCpuDevice();
-  return *device;
-}
-
-int64_t Live(const RankCompute& rank, MemoryClass c) { return rank.live_bytes()[static_cast<int>(c)]; }
 
 RunSpec MigratingRun(const std::string& model, const std::string& optimizer, const std::string& rule, int n,
                      const std::string& folder) {
@@ -47,14 +42,14 @@ RunSpec MigratingRun(const std::string& model, const std::string& optimizer, con
 // All jobs of a run, one after the other in the order of the states' ways.
 class Walk {
  public:
-  explicit Walk(const RunSpec& run)
+  Walk(Device& device, const RunSpec& run)
       : run_(run),
         schedule_(Require(CheckedScheduleOf(run))),
         graph_(schedule_, run.train.steps),
         losses_(run.train.steps, std::vector<double>(run.train.microbatches, 0)),
         states_(run.stages()) {
     for (int r = 0; r < schedule_.ranks; ++r) {
-      ranks_.push_back(Require(Cpu().CreateRank(run, r, memory_)));
+      ranks_.push_back(Require(device.CreateRank(run, r, memory_)));
       for (int s = 0; s < run.stages(); ++s) Require(ranks_.back()->AddStage(s, false));
     }
   }
@@ -175,10 +170,11 @@ class Walk {
 };
 
 class MigratingState
-    : public ::testing::TestWithParam<std::tuple<std::string, std::string, std::string, int>> {
+    : public ::testing::TestWithParam<std::tuple<std::string, std::string, std::string, std::string, int>> {
  protected:
+  void SetUp() override { WEFT_SKIP_WITHOUT(std::get<0>(GetParam())); }
   RunSpec Run() const {
-    const auto& [model, optimizer, rule, n] = GetParam();
+    const auto& [device, model, optimizer, rule, n] = GetParam();
     return MigratingRun(model, optimizer, rule, n, folder_.path());
   }
   TemporaryFolder folder_;
@@ -190,7 +186,7 @@ TEST_P(MigratingState, PoisonedWhereItHasLeft_EqualsReference) {
     SCOPED_TRACE(activations);
     RunSpec run = Run();
     run.schedule.activations = activations;
-    const Outcome got = Walk(run).Run();
+    const Outcome got = Walk(DeviceNamed(std::get<0>(GetParam())), run).Run();
     EXPECT_EQ(got.losses, reference.losses);
     EXPECT_EQ(got.initial, reference.initial);
     EXPECT_EQ(got.trained, reference.trained);
@@ -198,21 +194,27 @@ TEST_P(MigratingState, PoisonedWhereItHasLeft_EqualsReference) {
   EXPECT_NE(reference.trained, reference.initial);
 }
 
+std::string NameOf(const ::testing::TestParamInfo<MigratingState::ParamType>& info) {
+  const auto& [device, model, optimizer, rule, n] = info.param;
+  return model + "_" + optimizer + "_" + rule + "_" + std::to_string(n) + "_on_" + device;
+}
 INSTANTIATE_TEST_SUITE_P(Cpu, MigratingState,
-                         ::testing::Combine(::testing::Values("gpt", "mlp"),
+                         ::testing::Combine(::testing::Values("cpu"), ::testing::Values("gpt", "mlp"),
                                             ::testing::Values("sgd", "adamw"),
                                             ::testing::Values("cdp_v1", "cdp_v2"),
                                             ::testing::Values(1, 2, 3, 4)),
-                         [](const auto& info) {
-                           return std::get<0>(info.param) + "_" + std::get<1>(info.param) + "_" +
-                                  std::get<2>(info.param) + "_" + std::to_string(std::get<3>(info.param));
-                         });
+                         NameOf);
+INSTANTIATE_TEST_SUITE_P(OwnMemory, MigratingState,
+                         ::testing::Combine(::testing::ValuesIn(kOwnMemoryDevices), ::testing::Values("gpt"),
+                                            ::testing::Values("adamw"), ::testing::Values("cdp_v1", "cdp_v2"),
+                                            ::testing::Values(1, 3)),
+                         NameOf);
 
 class MigratingRank : public ::testing::Test {
  protected:
   MigratingRank() : run_(MigratingRun("mlp", "adamw", "cdp_v1", 2, folder_.path())) {
     for (auto* rank : {&one_, &other_}) {
-      *rank = Require(Cpu().CreateRank(run_, 0, memory_));
+      *rank = Require(DeviceNamed("cpu").CreateRank(run_, 0, memory_));
       Require((*rank)->AddStage(0, false));
       Require((*rank)->AddStage(1, false));
     }

@@ -14,20 +14,10 @@
 #include "absl/status/statusor.h"
 #include "gtest/gtest.h"
 #include "proto/run/run_spec.h"
+#include "tests/conformance/small_runs.h"
 #include "worker/shell/compute/compute.h"
 
 namespace weft::testing {
-
-// A folder of its own for each test, removed at the end.
-class TemporaryFolder {
- public:
-  TemporaryFolder();
-  ~TemporaryFolder();
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 // Ends the test program at a failure: a driver that goes on after one would fail far from the cause.
 inline void Require(const absl::Status& status) {
@@ -40,26 +30,6 @@ T Require(absl::StatusOr<T> result) {
   Require(result.status());
   return *std::move(result);
 }
-
-void WriteFile(const std::string& path, const std::string& content);
-std::string ReadFile(const std::string& path);
-
-// Text that can be learned: words in a fixed grammar, so that the loss falls quickly.
-std::string SmallText(int bytes);
-
-// A small run over a text that is written into `folder`. `stages` cuts the chain near-equally by layers.
-RunSpec SmallGptRun(const std::string& folder, int stages);
-// The same with images and labels in IDX files.
-RunSpec SmallMlpRun(const std::string& folder, int stages);
-// The same images, of 8 x 8, for two towers under one head; without a stem each reads one half of an image.
-RunSpec SmallTwoTowerRun(const std::string& folder, int stages, int stem);
-// The same images under a residual network with few channels; sizes are odd in places. A depth of 50 comes
-// with the stem for ImageNet.
-RunSpec SmallResNetRun(const std::string& folder, int stages, int depth);
-// Under a vision transformer.
-RunSpec SmallVitRun(const std::string& folder, int stages);
-OptimizerSpec Sgd();
-OptimizerSpec AdamW();
 
 // An independent copy in ordinary memory, aligned to 64 bytes.
 Tensor CopyOf(const Tensor& tensor);

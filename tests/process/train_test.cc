@@ -14,6 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "tests/process/child_processes.h"
 #include "tests/process/command.h"
 #include "tests/process/run_files.h"
 
@@ -48,27 +49,6 @@ std::vector<std::string> Weights(const std::string& folder, int stages) {
   }
   return weights;
 }
-
-// The worker processes that this process has started.
-std::vector<pid_t> Children(pid_t parent) {
-  std::vector<pid_t> children;
-  for (const auto& entry : fs::directory_iterator("/proc")) {
-    const std::string name = entry.path().filename();
-    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
-    std::ifstream stat(entry.path() / "stat");
-    std::string line;
-    std::getline(stat, line);
-    // The program's name, in brackets, may hold anything; the state and the parent follow it.
-    std::istringstream rest(line.substr(line.rfind(')') == std::string::npos ? 0 : line.rfind(')') + 1));
-    char state = 0;
-    pid_t its_parent = 0;
-    if (rest >> state >> its_parent && its_parent == parent && state != 'Z')
-      children.push_back(std::stoi(name));
-  }
-  return children;
-}
-
-bool Exists(pid_t pid) { return kill(pid, 0) == 0; }
 
 // A training that goes on until it is stopped, with its temporary folder inside `folder`.
 std::vector<std::string> LongRun(const TestFolder& folder, const std::string& out) {

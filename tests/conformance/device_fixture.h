@@ -1,0 +1,52 @@
+// What the tests of every device share: small runs, the comparison with the reference, a fixture by device
+// and model.
+#ifndef WEFT_TESTS_CONFORMANCE_DEVICE_FIXTURE_H_
+#define WEFT_TESTS_CONFORMANCE_DEVICE_FIXTURE_H_
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "tests/conformance/devices.h"
+#include "tests/conformance/training_driver.h"
+#include "worker/shell/compute/compute.h"
+#include "worker/shell/memory_source.h"
+
+namespace weft::testing {
+
+using Kind = Arrangement::Kind;
+
+// A small run of the model, as "gpt" or "two_tower_of_halves", with the optimizer, "sgd" or "adamw".
+RunSpec SmallRun(const std::string& model, const std::string& optimizer, int stages,
+                 const std::string& folder);
+
+void ExpectSame(const Outcome& got, const Outcome& expected);
+
+// Names without the stage, so that different cuts can be compared.
+std::map<std::string, std::vector<uint8_t>> WithoutStages(
+    const std::map<std::string, std::vector<uint8_t>>& by_name);
+
+inline int64_t Live(const RankCompute& rank, MemoryClass c) { return rank.live_bytes()[static_cast<int>(c)]; }
+
+// Of one device and one model; device_model_test.cc says which.
+class DeviceModel : public ::testing::TestWithParam<std::tuple<std::string, std::string>> {
+ protected:
+  void SetUp() override { WEFT_SKIP_WITHOUT(std::get<0>(GetParam())); }
+  static Device& device() { return DeviceNamed(std::get<0>(GetParam())); }
+  static std::string model() { return std::get<1>(GetParam()); }
+  RunSpec Run(int stages) const { return SmallRun(model(), "adamw", stages, folder_.path()); }
+  RunSpec RunWithDropout(int stages) const;
+
+  TemporaryFolder folder_;
+  PlainMemory memory_;
+};
+
+std::string NameOfModel(const ::testing::TestParamInfo<DeviceModel::ParamType>& info);
+
+}  // namespace weft::testing
+
+#endif  // WEFT_TESTS_CONFORMANCE_DEVICE_FIXTURE_H_

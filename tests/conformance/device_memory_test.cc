@@ -1,0 +1,213 @@
+// What every Device must do with memory: bytes by class, measured and counted, and an end that names who met
+// it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "proto/run/run_memory.h"
+#include "tests/conformance/device_fixture.h"
+#include "tests/conformance/training_driver.h"
+#include "worker/shell/compute/compute.h"
+#include "worker/shell/compute/segment_allocator.h"
+
+namespace weft::testing {
+namespace {
+
+TEST_P(DeviceModel, Memory_AfterAStep_ReturnsToTheLevelBefore) {
+  const RunSpec run = Run(2);
+  auto rank = *device().CreateRank(run, 0, memory_);
+  ASSERT_TRUE(rank->AddStage(0, true).ok());
+  ASSERT_TRUE(rank->AddStage(1, true).ok());
+  const int64_t weights = (rank->stage_elements(0) + rank->stage_elements(1)) * sizeof(float);
+  EXPECT_EQ(Live(*rank, MemoryClass::kWeights), weights);
+  EXPECT_EQ(Live(*rank, MemoryClass::kOptimizer), 2 * weights);
+  const BytesByClass before = rank->live_bytes();
+  EXPECT_EQ(before[static_cast<int>(MemoryClass::kActivations)], 0);
+  for (int t = 0; t < 2; ++t) {
+    for (int b = 0; b < run.train.microbatches; ++b) {
+      const int64_t alive = Live(*rank, MemoryClass::kActivations);
+      Tensor x = rank->Forward(Job::Compute(t, 0, b, JobKind::kForward), {}, {}, t)->activation;
+      ASSERT_TRUE(rank->Forward(Job::Compute(t, 1, b, JobKind::kForward), One(x), {}, t).ok());
+      EXPECT_GT(Live(*rank, MemoryClass::kActivations), alive);
+    }
+    for (int b = 0; b < run.train.microbatches; ++b) {
+      Tensor g =
+          rank->Backward(Job::Compute(t, 1, b, JobKind::kBackward), {}, {}, t, false)->input_gradients.at(0);
+      ASSERT_TRUE(rank->Backward(Job::Compute(t, 0, b, JobKind::kBackward), One(g), {}, t, false).ok());
+    }
+    EXPECT_EQ(Live(*rank, MemoryClass::kActivations), 0);
+    EXPECT_EQ(Live(*rank, MemoryClass::kGradients), weights);
+    for (int s = 0; s < 2; ++s) ASSERT_TRUE(rank->Update(Job::Update(t, s, 0), {}, {}, false).ok());
+    EXPECT_EQ(rank->live_bytes(), before);
+  }
+  EXPECT_GT(rank->peak_bytes()[static_cast<int>(MemoryClass::kActivations)], 0);
+  EXPECT_GT(rank->peak_bytes()[static_cast<int>(MemoryClass::kBuffers)], 0);
+}
+
+// Bytes that a micro-batch leaves on the middle stage, in the rank's memory and in the host's.
+struct Left {
+  int64_t activations = 0, host = 0;
+};
+Left LeftByForward(Device& device, const RunSpec& run, MemorySource& memory) {
+  auto first = *device.CreateRank(run, 0, memory);
+  auto rank = *device.CreateRank(run, 1, memory);
+  EXPECT_TRUE(first->AddStage(0, true).ok());
+  EXPECT_TRUE(rank->AddStage(1, true).ok());
+  Tensor g;
+  for (int b = 0; b < 2; ++b) {
+    Tensor x = first->Forward(Job::Compute(0, 0, b, JobKind::kForward), {}, {}, 0)->activation;
+    Tensor y = rank->Forward(Job::Compute(0, 1, b, JobKind::kForward), One(std::move(x)), {}, 0)->activation;
+    g = CopyOf(y);
+  }
+  const Left left{Live(*rank, MemoryClass::kActivations) / 2, Live(*rank, MemoryClass::kHost) / 2};
+  for (int b = 0; b < 2; ++b) {
+    auto backward = rank->Backward(Job::Compute(0, 1, b, JobKind::kBackward), One(g), {}, 0, false);
+    EXPECT_TRUE(backward.ok());
+    Tensor of_input = CopyOf(backward->input_gradients.at(0));
+    backward->input_gradients.clear();
+    EXPECT_TRUE(first->Backward(Job::Compute(0, 0, b, JobKind::kBackward), One(of_input), {}, 0, false).ok());
+  }
+  for (const MemoryClass c : {MemoryClass::kActivations, MemoryClass::kHost}) {
+    EXPECT_EQ(Live(*rank, c), 0);
+    EXPECT_EQ(Live(*first, c), 0);
+  }
+  EXPECT_GT(rank->peak_bytes()[static_cast<int>(MemoryClass::kActivations)], left.activations);
+  return left;
+}
+
+TEST_P(DeviceModel, Activations_ByPolicy_AreWhereItSays) {
+  std::map<std::string, Left> left;
+  for (const char* activations : {"retain", "recompute", "offload"}) {
+    RunSpec run = RunWithDropout(3);
+    run.schedule.activations = activations;
+    left[activations] = LeftByForward(device(), run, memory_);
+  }
+  EXPECT_GT(left["retain"].activations, 0);
+  EXPECT_EQ(left["retain"].host, 0);
+  // The outputs went with their consumers here: of a forward that is run again nothing stays on its rank.
+  EXPECT_EQ(left["recompute"].activations, 0);
+  EXPECT_EQ(left["recompute"].host, 0);
+  EXPECT_EQ(left["offload"].activations, 0);
+  // All that was retained went to the host, and the stage's input, which was its maker's, besides.
+  EXPECT_GE(left["offload"].host, left["retain"].activations);
+  EXPECT_LT(left["offload"].host, 2 * left["retain"].activations);
+}
+
+// Admission by bytes rests on counts that are never too small, and are of use only if they are not much too
+// large.
+void ExpectCountsHold(Device& device, const RunSpec& run, MemorySource& memory) {
+  for (int s = 0; s < run.stages(); ++s) {
+    SCOPED_TRACE(absl::StrFormat("%s, stage %d of %d", run.schedule.activations, s, run.stages()));
+    const StageMemory counted = CountStage(run, s);
+    auto first = s > 0 ? *device.CreateRank(run, 0, memory) : nullptr;
+    auto rank = *device.CreateRank(run, 1, memory);
+    ASSERT_TRUE(rank->AddStage(s, true).ok());
+    ASSERT_GE(counted.parameters, Live(*rank, MemoryClass::kWeights));
+    Tensor x;
+    for (int t = 0; t < s; ++t) {
+      ASSERT_TRUE(first->AddStage(t, true).ok());
+      x = first->Forward(Job::Compute(0, t, 0, JobKind::kForward), One(x), {}, 0)->activation;
+    }
+    if (s > 0) x = CopyOf(x);
+    const Tensor input = x;
+    auto forward = rank->Forward(Job::Compute(0, s, 0, JobKind::kForward), One(std::move(x)), {}, 0);
+    ASSERT_TRUE(forward.ok()) << forward.status();
+    EXPECT_EQ(forward->left_bytes, Live(*rank, MemoryClass::kActivations));
+    EXPECT_LE(forward->left_bytes, counted.left);
+    EXPECT_GE(1.3 * static_cast<double>(forward->left_bytes) + 2000, static_cast<double>(counted.left));
+    Tensor g;
+    if (s + 1 < run.stages()) g = CopyOf(std::exchange(forward->activation, Tensor{}));
+    ASSERT_TRUE(rank->Backward(Job::Compute(0, s, 0, JobKind::kBackward), One(g), {}, 0, false).ok());
+    const BytesByClass peak = rank->peak_bytes();
+    const auto peak_of = [&](MemoryClass c) { return peak[static_cast<int>(c)]; };
+    EXPECT_LE(peak_of(MemoryClass::kActivations) + peak_of(MemoryClass::kBuffers),
+              counted.left + counted.work);
+  }
+}
+
+TEST_P(DeviceModel, CountedMemory_OfEveryStageAndPolicy_BoundsWhatIsMeasured) {
+  for (const char* activations : {"retain", "recompute", "offload"}) {
+    for (const bool dropout : {false, true}) {
+      RunSpec run = dropout ? RunWithDropout(3) : Run(3);
+      run.schedule.activations = activations;
+      ExpectCountsHold(device(), run, memory_);
+      // At a size at which alignment is nothing.
+      if (auto* gpt = std::get_if<GptSpec>(&run.model)) {
+        gpt->width = 192;
+        gpt->context = 64;
+      } else if (auto* resnet = std::get_if<ResNetSpec>(&run.model)) {
+        resnet->width = 16;
+      } else if (auto* vit = std::get_if<VitSpec>(&run.model)) {
+        vit->width = 192;
+        vit->patch = 2;
+      } else {
+        std::get<MlpSpec>(run.model).width = 512;
+      }
+      ExpectCountsHold(device(), run, memory_);
+    }
+  }
+}
+
+// Memory that ends after some bytes.
+class LittleMemory final : public MemorySource {
+ public:
+  explicit LittleMemory(size_t bytes) : left_(bytes) {}
+  absl::StatusOr<void*> Allocate(size_t bytes) override {
+    if (bytes > left_) return absl::ResourceExhaustedError("the little memory is used up");
+    left_ -= bytes;
+    return memory_.Allocate(bytes);
+  }
+  void Free(void* segment, size_t bytes) override { memory_.Free(segment, bytes); }
+
+ private:
+  size_t left_;
+  PlainMemory memory_;
+};
+
+// The host's memory comes from the source; another device's is its own.
+class HostModel : public DeviceModel {};
+
+TEST_P(HostModel, Memory_UsedUp_IsAStatusThatNamesTheJob) {
+  RunSpec run = Run(1);
+  // So few samples that a backward's gradients need more than what it frees.
+  run.train.batch = 2 * run.train.microbatches;
+  LittleMemory memory(SegmentAllocator::kSegmentBytes);
+  auto rank = *device().CreateRank(run, 0, memory);
+  ASSERT_TRUE(rank->AddStage(0, true).ok());
+  absl::Status status;
+  Job job;
+  for (int t = 0; t < 10000 && status.ok(); ++t) {
+    job = Job::Compute(t, 0, 0, JobKind::kForward);
+    status = rank->Forward(job, {}, {}, 0).status();
+  }
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr(Describe(job)));
+  EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("the little memory is used up"));
+
+  // Also from within the engine of a backward: the exception crosses it.
+  status = absl::OkStatus();
+  std::vector<Tensor> kept;
+  for (int t = 0; t < 10000 && status.ok(); ++t) {
+    job = Job::Compute(t, 0, 0, JobKind::kBackward);
+    auto result = rank->Backward(job, {}, {}, 0, true);
+    status = result.status();
+    if (result.ok()) kept.push_back(std::move(result->gradient));
+  }
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+}
+
+INSTANTIATE_TEST_SUITE_P(Cpu, HostModel,
+                         ::testing::Combine(::testing::Values("cpu"),
+                                            ::testing::Values("gpt", "mlp", "resnet18", "resnet50",
+                                                              "vit_b16")),
+                         NameOfModel);
+
+}  // namespace
+}  // namespace weft::testing

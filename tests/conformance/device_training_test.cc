@@ -1,0 +1,227 @@
+// What every Device must do: one numerical result, equal to the reference's to the bit, in any arrangement.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "tests/conformance/device_fixture.h"
+#include "tests/conformance/devices.h"
+#include "tests/conformance/training_driver.h"
+#include "worker/shell/compute/compute.h"
+
+namespace weft::testing {
+namespace {
+
+using Parameters = std::tuple<std::string, std::string, std::string, int>;
+
+class DeviceTraining : public ::testing::TestWithParam<Parameters> {
+ protected:
+  void SetUp() override { WEFT_SKIP_WITHOUT(std::get<0>(GetParam())); }
+  static Device& device() { return DeviceNamed(std::get<0>(GetParam())); }
+  static int stages() { return std::get<3>(GetParam()); }
+  RunSpec Run() const {
+    return SmallRun(std::get<1>(GetParam()), std::get<2>(GetParam()), stages(), folder_.path());
+  }
+  TemporaryFolder folder_;
+};
+
+TEST_P(DeviceTraining, Pipeline_AnyCut_EqualsReference) {
+  ExpectSame(Train(device(), Run(), {}), Reference(Run()));
+}
+
+TEST_P(DeviceTraining, OneRank_BackwardsOutOfOrder_EqualsReference) {
+  ExpectSame(Train(device(), Run(), {Kind::kOneRank, {2, 0, 3, 1}}), Reference(Run()));
+}
+
+TEST_P(DeviceTraining, Pipeline_BackwardsReversedAndSplit_EqualsReference) {
+  ExpectSame(Train(device(), Run(), {Kind::kPipeline, {3, 2, 1, 0}, true}), Reference(Run()));
+}
+
+TEST_P(DeviceTraining, Replicas_GradientsInSlices_EqualsReference) {
+  ExpectSame(Train(device(), Run(), {Kind::kReplicas}), Reference(Run()));
+}
+
+TEST_P(DeviceTraining, RelayedSumsAndVersions_PoisonedBetweenJobs_EqualsReference) {
+  ExpectSame(Train(device(), Run(), {Kind::kRelayed}), Reference(Run()));
+  ExpectSame(Train(device(), Run(), {Kind::kRelayed, {1, 0, 3, 2}, true}), Reference(Run()));
+}
+
+TEST_P(DeviceTraining, SlicedWeights_PoisonedBetweenJobs_EqualsReference) {
+  ExpectSame(Train(device(), Run(), {Kind::kSlices}), Reference(Run()));
+  ExpectSame(Train(device(), Run(), {Kind::kSlices, {1, 0, 3, 2}, true}), Reference(Run()));
+}
+
+TEST_P(DeviceTraining, FetchedWeights_PoisonedBetweenJobs_EqualsReference) {
+  ExpectSame(Train(device(), Run(), {Kind::kFetched}), Reference(Run()));
+  ExpectSame(Train(device(), Run(), {Kind::kFetched, {1, 0, 3, 2}, true}), Reference(Run()));
+}
+
+// Whatever a forward leaves for its backward, fused or split, with held and with fetched weights.
+TEST_P(DeviceTraining, RecomputedAndOffloaded_EqualReference) {
+  const Outcome reference = Reference(Run());
+  for (const char* activations : {"recompute", "offload"}) {
+    RunSpec run = Run();
+    run.schedule.activations = activations;
+    for (bool split : {false, true}) {
+      SCOPED_TRACE(std::string(activations) + (split ? ", split" : ", fused"));
+      ExpectSame(Train(device(), run, {Kind::kPipeline, {3, 1, 0, 2}, split}), reference);
+      ExpectSame(Train(device(), run, {Kind::kOneRank, {0, 2, 1, 3}, split}), reference);
+      ExpectSame(Train(device(), run, {Kind::kReplicas, {}, split}), reference);
+      ExpectSame(Train(device(), run, {Kind::kFetched, {1, 0, 3, 2}, split}), reference);
+      ExpectSame(Train(device(), run, {Kind::kSlices, {2, 1, 3, 0}, split}), reference);
+    }
+  }
+}
+
+TEST_P(DeviceTraining, BackwardOnAnotherRank_FromTheStagesInput_EqualsReference) {
+  const Outcome reference = Reference(Run());
+  for (const char* activations : {"retain", "recompute", "offload"}) {
+    RunSpec run = Run();
+    run.schedule.activations = activations;
+    ExpectSame(Train(device(), run, {Kind::kApart, {1, 0, 3, 2}}), reference);
+    ExpectSame(Train(device(), run, {Kind::kApart, {2, 3, 0, 1}, true}), reference);
+  }
+}
+
+TEST_P(DeviceTraining, ForwardBesideABackwardOfTheSameRank_EqualsReference) {
+  const Outcome reference = Reference(Run());
+  for (const char* activations : {"retain", "recompute", "offload"}) {
+    RunSpec run = Run();
+    run.schedule.activations = activations;
+    for (bool split : {false, true}) {
+      SCOPED_TRACE(std::string(activations) + (split ? ", split" : ", fused"));
+      ExpectSame(Train(device(), run, {Kind::kOneRank, {}, split, /*overlapped=*/true}), reference);
+      ExpectSame(Train(device(), run, {Kind::kFetched, {}, split, /*overlapped=*/true}), reference);
+    }
+  }
+}
+
+// Every rule that reads old weights, under every arrangement and activation policy: each forward and its
+// backward compute with the version that the rule says.
+TEST_P(DeviceTraining, OldWeights_OfEveryRule_EqualReference) {
+  const int stages = this->stages();
+  std::vector<std::pair<std::string, std::string>> schedules = {{"pipedream_2bw", "sync"},
+                                                                {"pipedream", "sync"}};
+  if (stages == 4) schedules.insert(schedules.end(), {{"gpipe", "cdp_v1"}, {"gpipe", "cdp_v2"}});
+  for (const auto& [name, rule] : schedules) {
+    for (const char* activations : {"retain", "recompute", "offload"}) {
+      if (stages < 3 && activations != std::string("retain")) continue;  // as others, with fewer versions
+      SCOPED_TRACE(name + ", " + rule + ", " + activations);
+      RunSpec run = Run();
+      run.train.steps = 6;
+      run.schedule.name = name;
+      run.schedule.rule = rule;
+      run.schedule.activations = activations;
+      if (name == "pipedream") run.train.microbatches = 1;
+      const Outcome reference = Reference(run);
+      const bool one = run.train.microbatches == 1;
+      const std::vector<int> order = one ? std::vector<int>() : std::vector<int>{3, 1, 0, 2};
+      ExpectSame(Train(device(), run, {Kind::kPipeline, order}), reference);
+      ExpectSame(Train(device(), run, {Kind::kOneRank, order, /*split_backward=*/true}), reference);
+      ExpectSame(Train(device(), run, {Kind::kReplicas}), reference);
+      ExpectSame(Train(device(), run, {Kind::kRelayed, order}), reference);
+      ExpectSame(Train(device(), run, {Kind::kFetched, order, /*split_backward=*/true}), reference);
+      ExpectSame(Train(device(), run, {Kind::kSlices}), reference);
+      ExpectSame(Train(device(), run, {Kind::kApart, order}), reference);
+      run.schedule = {};
+      const bool newest = name == "pipedream" && stages == 1;
+      EXPECT_EQ(Reference(run).trained == reference.trained, newest) << "old weights must show";
+    }
+  }
+}
+
+// Under every arrangement, on the newest and on old weights: the norm of all stages' gradients clips each of
+// them, in some steps and not in others, and the learning rate is that of the step.
+TEST_P(DeviceTraining, ClippedGradientsAndLearningRates_OfEveryRule_EqualReference) {
+  const int stages = this->stages();
+  std::vector<std::pair<std::string, std::string>> schedules = {{"gpipe", "sync"}};
+  if (stages == 4)
+    schedules.insert(schedules.end(), {{"pipedream", "sync"}, {"gpipe", "cdp_v1"}, {"gpipe", "cdp_v2"}});
+  for (const auto& [name, rule] : schedules) {
+    SCOPED_TRACE(name + ", " + rule);
+    RunSpec run = Run();
+    run.train.steps = 6;
+    run.schedule.name = name;
+    run.schedule.rule = rule;
+    if (name == "pipedream") run.train.microbatches = 1;
+    run.train.lr_schedule = {LearningRateSchedule::Decay::kCosine, /*warmup=*/2, /*min_lr=*/1e-4};
+    run.train.clip_norm = 1e9;
+    const Outcome unclipped = Reference(run);
+    // Up to the first step with a norm as large as the largest it is the same training, and that is clipped.
+    run.train.clip_norm = 0.999 * *std::max_element(unclipped.norms.begin(), unclipped.norms.end());
+    const Outcome reference = Reference(run);
+    EXPECT_TRUE(reference.trained != unclipped.trained) << "clipping must show";
+    const auto clipped = std::count_if(reference.norms.begin(), reference.norms.end(),
+                                       [&](double norm) { return norm > run.train.clip_norm; });
+    EXPECT_GT(clipped, 0);
+    EXPECT_LT(clipped, run.train.steps);
+    const bool one = run.train.microbatches == 1;
+    const std::vector<int> order = one ? std::vector<int>() : std::vector<int>{3, 1, 0, 2};
+    ExpectSame(Train(device(), run, {Kind::kPipeline, order}), reference);
+    ExpectSame(Train(device(), run, {Kind::kOneRank, order, /*split_backward=*/true}), reference);
+    ExpectSame(Train(device(), run, {Kind::kReplicas}), reference);
+    ExpectSame(Train(device(), run, {Kind::kFetched, order, /*split_backward=*/true}), reference);
+    ExpectSame(Train(device(), run, {Kind::kSlices}), reference);
+    ExpectSame(Train(device(), run, {Kind::kApart, order}), reference);
+    ExpectSame(Train(device(), run, {Kind::kRelayed}), reference);
+    run.train.lr_schedule = {};
+    EXPECT_TRUE(Reference(run).trained != reference.trained) << "learning rates must show";
+  }
+}
+
+// A checkpoint holds all that the rest of a training needs, whoever made it and whoever goes on.
+TEST_P(DeviceTraining, StoppedAndGoneOnInAnotherArrangement_EqualsReference) {
+  const int stages = this->stages();
+  std::vector<std::pair<std::string, std::string>> schedules = {
+      {"gpipe", "sync"}, {"pipedream_2bw", "sync"}, {"pipedream", "sync"}};
+  if (stages == 4) schedules.insert(schedules.end(), {{"gpipe", "cdp_v1"}, {"gpipe", "cdp_v2"}});
+  for (const auto& [name, rule] : schedules) {
+    RunSpec run = Run();
+    run.train.steps = 6;
+    run.schedule.name = name;
+    run.schedule.rule = rule;
+    if (name == "pipedream") run.train.microbatches = 1;
+    run.train.lr_schedule = {LearningRateSchedule::Decay::kCosine, /*warmup=*/2};
+    const Outcome reference = Reference(run);
+    // Before all old versions are there, and after.
+    SCOPED_TRACE(name + ", " + rule);
+    ExpectSame(TrainInTwo(device(), run, 1, {Kind::kPipeline}, {Kind::kReplicas}), reference);
+    ExpectSame(TrainInTwo(device(), run, 1, {Kind::kSlices}, {Kind::kOneRank}), reference);
+    ExpectSame(TrainInTwo(device(), run, 4, {Kind::kReplicas}, {Kind::kSlices}), reference);
+    ExpectSame(TrainInTwo(device(), run, 4, {Kind::kOneRank}, {Kind::kFetched}), reference);
+  }
+}
+
+std::string NameOf(const ::testing::TestParamInfo<Parameters>& info) {
+  const auto& [device, model, optimizer, stages] = info.param;
+  return model + "_" + optimizer + "_stages" + std::to_string(stages) + "_on_" + device;
+}
+INSTANTIATE_TEST_SUITE_P(Cpu, DeviceTraining,
+                         ::testing::Combine(::testing::Values("cpu"),
+                                            ::testing::Values("gpt", "mlp", "two_tower",
+                                                              "two_tower_of_halves", "resnet18"),
+                                            ::testing::Values("sgd", "adamw"), ::testing::Values(1, 2, 4)),
+                         NameOf);
+// Of the same layers as others, or nearly.
+INSTANTIATE_TEST_SUITE_P(CpuMoreLayers, DeviceTraining,
+                         ::testing::Combine(::testing::Values("cpu"),
+                                            ::testing::Values("resnet50", "vit_b16"),
+                                            ::testing::Values("adamw"), ::testing::Values(3)),
+                         NameOf);
+INSTANTIATE_TEST_SUITE_P(OwnMemory, DeviceTraining,
+                         ::testing::Combine(::testing::ValuesIn(kOwnMemoryDevices),
+                                            ::testing::Values("gpt", "two_tower"), ::testing::Values("adamw"),
+                                            ::testing::Values(4)),
+                         NameOf);
+INSTANTIATE_TEST_SUITE_P(OwnMemorySgd, DeviceTraining,
+                         ::testing::Combine(::testing::ValuesIn(kOwnMemoryDevices),
+                                            ::testing::Values("resnet18"), ::testing::Values("sgd"),
+                                            ::testing::Values(2)),
+                         NameOf);
+
+}  // namespace
+}  // namespace weft::testing

@@ -1,0 +1,283 @@
+#include "tests/conformance/devices.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "worker/shell/compute/device_backend.h"
+#include "worker/shell/compute/device_library.h"
+
+namespace weft::testing {
+namespace {
+
+absl::Status WaitUntilReached(Fence& fence) {
+  for (;;) {
+    const absl::StatusOr<bool> reached = fence.Reached();
+    if (!reached.ok()) return reached.status();
+    if (*reached) return absl::OkStatus();
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
+  }
+}
+
+const absl::Status& StatusOf(const absl::Status& status) { return status; }
+template <typename T>
+const absl::Status& StatusOf(const absl::StatusOr<T>& result) {
+  return result.status();
+}
+
+// A rank of a device with memory of its own: what comes from the host is brought there, what is made is
+// brought back, and each call is a job whose end is awaited.
+class HostedRank final : public RankCompute {
+ public:
+  HostedRank(Device& device, std::unique_ptr<RankCompute> rank) : device_(device), rank_(std::move(rank)) {}
+
+  absl::Status AddStage(int stage, bool holds_weights) override {
+    return Here().AddStage(stage, holds_weights);
+  }
+  absl::Status AddSlicedStage(int stage, int part, int parts) override {
+    return Here().AddSlicedStage(stage, part, parts);
+  }
+  absl::Status AddAdoptedStage(int stage) override { return Here().AddAdoptedStage(stage); }
+
+  absl::Status BeginState(const Job& job) override {
+    return InJob(job, [&](RankCompute& rank) { return rank.BeginState(job); });
+  }
+  absl::Status AdoptState(const Job& job, Tensor state) override {
+    return InJob(job, [&](RankCompute& rank) { return rank.AdoptState(job, There(state)); });
+  }
+  absl::StatusOr<Tensor> GiveState(const Job& job) override {
+    return Back(InJob(job, [&](RankCompute& rank) { return rank.GiveState(job); }));
+  }
+  bool HasState(int stage) const override { return rank_->HasState(stage); }
+  int64_t stage_elements(int stage) const override { return rank_->stage_elements(stage); }
+
+  absl::StatusOr<Tensor> GatherWeights(const Job& job, const std::vector<Tensor>& slices,
+                                       int version) override {
+    return Back(
+        InJob(job, [&](RankCompute& rank) { return rank.GatherWeights(job, There(slices), version); }));
+  }
+  absl::StatusOr<ForwardResult> Forward(const Job& job, std::vector<Tensor> inputs, Tensor weights,
+                                        int version) override {
+    return BackForward(InJob(job, [&](RankCompute& rank) {
+      return rank.Forward(job, There(std::exchange(inputs, {})), There(std::exchange(weights, {})), version);
+    }));
+  }
+  absl::StatusOr<ForwardResult> ForwardOnly(const Job& job, std::vector<Tensor> inputs, Tensor weights,
+                                            int version) override {
+    return BackForward(InJob(job, [&](RankCompute& rank) {
+      return rank.ForwardOnly(job, There(std::exchange(inputs, {})), There(std::exchange(weights, {})),
+                              version);
+    }));
+  }
+  absl::Status AdoptPass(const Job& job, std::vector<Tensor> inputs) override {
+    return InJob(job,
+                 [&](RankCompute& rank) { return rank.AdoptPass(job, There(std::exchange(inputs, {}))); });
+  }
+  absl::StatusOr<BackwardResult> Backward(const Job& job, std::vector<Tensor> output_gradients,
+                                          Tensor weights, int version, bool hand_out) override {
+    absl::StatusOr<BackwardResult> made = InJob(job, [&](RankCompute& rank) {
+      return rank.Backward(job, There(std::exchange(output_gradients, {})), There(std::exchange(weights, {})),
+                           version, hand_out);
+    });
+    if (!made.ok()) return made;
+    for (Tensor& gradient : made->input_gradients) {
+      if (absl::Status s = BringBack(&gradient); !s.ok()) return s;
+    }
+    if (absl::Status s = BringBack(&made->gradient); !s.ok()) return s;
+    return made;
+  }
+
+  absl::Status Accumulate(const Job& job, int microbatch, const Tensor& slice, int part, int parts) override {
+    return InJob(
+        job, [&](RankCompute& rank) { return rank.Accumulate(job, microbatch, There(slice), part, parts); });
+  }
+  absl::StatusOr<Tensor> AddToSum(const Job& job, const Tensor& before, Tensor gradient) override {
+    return Back(InJob(job, [&](RankCompute& rank) {
+      return rank.AddToSum(job, There(before), There(std::exchange(gradient, {})));
+    }));
+  }
+  absl::StatusOr<Tensor> TakeSum(const Job& job, int part, int parts) override {
+    return Back(InJob(job, [&](RankCompute& rank) { return rank.TakeSum(job, part, parts); }));
+  }
+  absl::StatusOr<Tensor> SumSquares(const Job& job, const Tensor& sum, int part, int parts,
+                                    const std::vector<Tensor>& others) override {
+    return Back(InJob(job, [&](RankCompute& rank) {
+      return rank.SumSquares(job, There(sum), part, parts, There(others));
+    }));
+  }
+  absl::Status Update(const Job& job, const std::vector<Tensor>& sums, const Tensor& norm,
+                      bool keep) override {
+    return InJob(job, [&](RankCompute& rank) { return rank.Update(job, There(sums), There(norm), keep); });
+  }
+  absl::Status Adopt(const Job& job, const Tensor& weights, bool keep) override {
+    return InJob(job, [&](RankCompute& rank) { return rank.Adopt(job, There(weights), keep); });
+  }
+
+  absl::StatusOr<Tensor> Weights(int stage, int version) override {
+    return Back(Here().Weights(stage, version));
+  }
+  void DropWeights(int stage, int version) override { Here().DropWeights(stage, version); }
+  absl::Status Save(int stage, const std::string& folder) override { return Here().Save(stage, folder); }
+  absl::Status SaveInitial(int stage, const std::string& folder) override {
+    return Here().SaveInitial(stage, folder);
+  }
+  BytesByClass live_bytes() const override { return rank_->live_bytes(); }
+  BytesByClass peak_bytes() const override { return rank_->peak_bytes(); }
+
+ private:
+  RankCompute& Here() {
+    device_.PrepareThread();
+    return *rank_;
+  }
+
+  template <typename F>
+  auto InJob(const Job& job, F f) -> decltype(f(std::declval<RankCompute&>())) {
+    RankCompute& rank = Here();
+    rank.BeginJob(job, /*beside=*/jobs_++ > 0);
+    moved_ = absl::OkStatus();
+    auto result = f(rank);
+    const std::shared_ptr<LaunchedJob> launched = rank.EndJob();
+    --jobs_;
+    absl::Status ended = launched == nullptr ? absl::OkStatus() : WaitUntilReached(*launched);
+    if (!moved_.ok()) return moved_;
+    if (!StatusOf(result).ok()) return result;
+    if (!ended.ok()) return ended;
+    TakeFigures(launched.get(), &result);
+    return result;
+  }
+  template <typename T>
+  static void TakeFigures(LaunchedJob*, T*) {}
+  static void TakeFigures(LaunchedJob* launched, absl::StatusOr<ForwardResult>* result) {
+    if (launched != nullptr) (*result)->loss = launched->figures().loss;
+  }
+
+  Tensor There(const Tensor& tensor) {
+    if (tensor.empty()) return {};
+    absl::StatusOr<Tensor> moved = rank_->ToDevice(tensor);
+    if (moved.ok()) return *std::move(moved);
+    moved_ = moved.status();
+    return {};
+  }
+  std::vector<Tensor> There(const std::vector<Tensor>& tensors) {
+    std::vector<Tensor> there;
+    for (const Tensor& tensor : tensors) there.push_back(There(tensor));
+    return there;
+  }
+
+  absl::Status BringBack(Tensor* tensor) {
+    if (tensor->empty()) return absl::OkStatus();
+    absl::StatusOr<Tensor> back = rank_->ToHost(std::exchange(*tensor, {}));
+    if (!back.ok()) return back.status();
+    if (back->ready != nullptr) {
+      if (absl::Status s = WaitUntilReached(*back->ready); !s.ok()) return s;
+      back->ready = nullptr;
+    }
+    *tensor = *std::move(back);
+    return absl::OkStatus();
+  }
+  absl::StatusOr<Tensor> Back(absl::StatusOr<Tensor> made) {
+    if (!made.ok()) return made;
+    if (absl::Status s = BringBack(&*made); !s.ok()) return s;
+    return made;
+  }
+  absl::StatusOr<ForwardResult> BackForward(absl::StatusOr<ForwardResult> made) {
+    if (!made.ok()) return made;
+    if (absl::Status s = BringBack(&made->activation); !s.ok()) return s;
+    return made;
+  }
+
+  Device& device_;
+  const std::unique_ptr<RankCompute> rank_;
+  std::atomic<int> jobs_{0};
+  static thread_local absl::Status moved_;
+};
+thread_local absl::Status HostedRank::moved_;
+
+class HostedDevice final : public Device {
+ public:
+  explicit HostedDevice(std::unique_ptr<Device> device) : device_(std::move(device)) {}
+  absl::string_view name() const override { return device_->name(); }
+  void PrepareThread() override { device_->PrepareThread(); }
+  absl::StatusOr<std::unique_ptr<RankCompute>> CreateRank(const RunSpec& run, Rank rank,
+                                                          MemorySource& memory) override {
+    device_->PrepareThread();
+    absl::StatusOr<std::unique_ptr<RankCompute>> made = device_->CreateRank(run, rank, memory);
+    if (!made.ok()) return made.status();
+    return std::make_unique<HostedRank>(*device_, *std::move(made));
+  }
+
+ private:
+  const std::unique_ptr<Device> device_;
+};
+
+// All that this program can use, made before anything uses LibTorch.
+class Devices final : public ::testing::Environment {
+ public:
+  static Devices& Instance() {
+    static Devices* const devices = new Devices;
+    return *devices;
+  }
+
+  void SetUp() override {
+    for (const std::string& name : kOwnMemoryDevices) Load(name);
+    devices_["cpu"] = CreateCpuDevice();
+  }
+  void TearDown() override {
+    int skipped = 0;
+    const ::testing::UnitTest& all = *::testing::UnitTest::GetInstance();
+    for (int s = 0; s < all.total_test_suite_count(); ++s) {
+      const ::testing::TestSuite& suite = *all.GetTestSuite(s);
+      for (int i = 0; i < suite.total_test_count(); ++i) {
+        const ::testing::TestInfo& test = *suite.GetTestInfo(i);
+        const bool of_cuda = test.value_param() != nullptr && absl::StrContains(test.value_param(), "cuda");
+        skipped += of_cuda && test.result()->Skipped() ? 1 : 0;
+      }
+    }
+    const absl::Status& missing = missing_["cuda"];
+    if (skipped > 0 && !missing.ok()) {
+      std::fprintf(stderr, "\n*** CUDA WAS NOT TESTED: %d cases skipped: %s ***\n\n", skipped,
+                   std::string(missing.message()).c_str());
+    }
+    // Devices stay: tensors may be dropped at the process's end.
+  }
+
+  const absl::Status& missing(const std::string& name) { return missing_[name]; }
+  Device& device(const std::string& name) { return *devices_.at(name); }
+
+ private:
+  void Load(const std::string& name) {
+    DeviceSearch search = DefaultDeviceSearch();
+    search.folders.insert(search.folders.begin(),
+                          std::filesystem::read_symlink("/proc/self/exe").parent_path().string());
+    absl::StatusOr<LoadedDevice> loaded = LoadDevice({name}, {}, search);
+    missing_[name] = loaded.status();
+    if (!loaded.ok() && name == "testgpu") {  // it is built with this program
+      std::fprintf(stderr, "%s\n", std::string(loaded.status().message()).c_str());
+      std::abort();
+    }
+    if (!loaded.ok()) return;
+    devices_[name] = std::make_unique<HostedDevice>(CreateTorchDevice(std::move(loaded->backend)));
+  }
+
+  std::map<std::string, absl::Status> missing_;
+  std::map<std::string, std::unique_ptr<Device>> devices_;
+};
+
+[[maybe_unused]] const auto* const registered = ::testing::AddGlobalTestEnvironment(&Devices::Instance());
+
+}  // namespace
+
+absl::Status CheckDevice(const std::string& name) { return Devices::Instance().missing(name); }
+
+Device& DeviceNamed(const std::string& name) { return Devices::Instance().device(name); }
+
+}  // namespace weft::testing

@@ -1,0 +1,297 @@
+// Real trainings on a device whose memory is not the host's and whose work is done later: the numbers are
+// those of the plain loop on the same device, whatever the schedule and the number of processes, and what
+// goes wrong is said by name and ends.
+//
+// WEFT_TEST_DEVICE says which: testgpu (tests/testgpu), which needs no hardware and whose bits are the CPU's
+// too, or cuda, where all cases are skipped, loudly, if there is no GPU that works.
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "tests/process/checkpoint_tensors.h"
+#include "tests/process/child_processes.h"
+#include "tests/process/command.h"
+#include "tests/process/run_files.h"
+
+namespace weft {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using Json = nlohmann::json;
+
+constexpr int kSeconds = 120;  // for one training on a machine that does much else
+
+std::string DeviceName() {
+  const char* const name = std::getenv("WEFT_TEST_DEVICE");
+  return name == nullptr ? "testgpu" : name;
+}
+
+bool IsTestGpu() { return DeviceName() == "testgpu"; }
+
+using Values = std::map<std::string, std::string>;
+
+// Set for the processes that are started while it lives.
+class Variables {
+ public:
+  explicit Variables(Values values) : values_(std::move(values)) {
+    for (const auto& [name, value] : values_) setenv(name.c_str(), value.c_str(), 1);
+  }
+  ~Variables() {
+    for (const auto& [name, value] : values_) unsetenv(name.c_str());
+  }
+  Variables(const Variables&) = delete;
+  Variables& operator=(const Variables&) = delete;
+
+ private:
+  const Values values_;
+};
+
+std::string Text(int bytes) {
+  std::mt19937 rng(7);
+  const char* words[] = {"warp ", "weft ", "loom ", "shuttle ", "reed ", "cloth ", "thread ", "heddle "};
+  std::string text;
+  while (static_cast<int>(text.size()) < bytes) text += words[rng() % 8];
+  return text;
+}
+
+struct RunText {
+  std::string model, data, train;
+  // Whole, under a schedule.
+  std::string Under(const std::string& schedule) const {
+    return absl::StrCat("name: bits\nmodel: ", model, "\ndata: ", data, "\ntrain: ", train,
+                        "\nstages: 4\nschedule: ", schedule, "\n");
+  }
+};
+
+class DeviceProcess : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    // The test device's library is beside this program.
+    const std::string folder = fs::read_symlink("/proc/self/exe").parent_path();
+    setenv("WEFT_DEVICE_PATH", folder.c_str(), 0);
+  }
+  void SetUp() override {
+    if (!Missing().empty()) GTEST_SKIP() << Missing();
+    folder_.Write("text.txt", Text(20000));
+  }
+  static void TearDownTestSuite() {
+    if (Missing().empty()) return;
+    std::fprintf(stderr, "\n*** %s WAS NOT TESTED: %d cases skipped: %s ***\n\n", DeviceName().c_str(),
+                 ::testing::UnitTest::GetInstance()->current_test_suite()->total_test_count(),
+                 Missing().c_str());
+  }
+
+  // Why the device cannot be used here; "" if it can.
+  static const std::string& Missing() {
+    static const auto* const missing = new std::string([] {
+      if (IsTestGpu()) return std::string();
+      const TestFolder folder;
+      const CommandResult tried =
+          Command::Run({"weft", "train", folder.Write("run.yaml", Gpt(folder, 1).Under("gpipe")), "--device",
+                        DeviceName(), "--out", folder / "out"},
+                       kSeconds);
+      return tried.code == 78 ? tried.err : std::string();
+    }());
+    return *missing;
+  }
+
+  static RunText Gpt(const TestFolder& folder, int steps, int microbatches = 4) {
+    if (!fs::exists(folder / "text.txt")) folder.Write("text.txt", Text(20000));
+    return {"{gpt: {layers: 4, width: 32, heads: 2, context: 32, dropout: 0.1}}",
+            absl::StrCat("{text: {path: ", folder / "text.txt", "}, order: sequential}"),
+            absl::StrCat("{steps: ", steps, ", batch: 8, microbatches: ", microbatches,
+                         ", seed: 5, optimizer: {adamw: {lr: 3.0e-3}}, clip_norm: 0.5}")};
+  }
+  RunText Gpt(int steps, int microbatches = 4) const { return Gpt(folder_, steps, microbatches); }
+  RunText ResNet() const {
+    WriteIdx(folder_, 64, 8);
+    return {
+        "{resnet18: {width: 4, channels: 1, size: 8, classes: 10}}",
+        absl::StrCat("{idx: {images: ", folder_ / "images.idx", ", labels: ", folder_ / "labels.idx", "}}"),
+        "{steps: 2, batch: 8, microbatches: 4, seed: 2, optimizer: {sgd: {lr: 0.1, momentum: 0.9}}}"};
+  }
+
+  struct Trained {
+    CheckpointTensors initial, weights;
+    std::vector<double> losses;
+  };
+  Trained Train(const std::string& run, const std::vector<std::string>& flags) const {
+    fs::remove_all(folder_ / "out");
+    std::vector<std::string> command = {"weft", "train", folder_.Write("run.yaml", run), "--out",
+                                        folder_ / "out"};
+    command.insert(command.end(), flags.begin(), flags.end());
+    const CommandResult result = Command::Run(command, kSeconds);
+    EXPECT_EQ(result.code, 0) << result.err;
+    Trained trained = {
+        ReadTensors(folder_ / "out/checkpoint-0"), ReadTensors(folder_ / "out/checkpoint"), {}};
+    std::ifstream steps(folder_ / "out/steps.jsonl");
+    for (std::string line; std::getline(steps, line);) trained.losses.push_back(Json::parse(line)["loss"]);
+    return trained;
+  }
+  Trained Reference(const std::string& run, const std::string& device) const {
+    const Trained trained = Train(run, {"--reference", "--device", device});
+    EXPECT_FALSE(trained.weights.empty());
+    EXPECT_NE(trained.weights, trained.initial) << "the reference did not train";
+    return trained;
+  }
+
+  // Under each schedule on each number of processes.
+  void ExpectReferenceBits(const RunText& run, const std::string& reference_schedule,
+                           const std::vector<std::string>& schedules,
+                           const std::vector<int>& processes) const {
+    const Trained want = Reference(run.Under(reference_schedule), DeviceName());
+    if (IsTestGpu()) {
+      const Trained cpu = Reference(run.Under(reference_schedule), "cpu");
+      EXPECT_EQ(want.weights, cpu.weights) << "its kernels are the CPU's";
+      EXPECT_EQ(want.losses, cpu.losses);
+    }
+    for (const std::string& schedule : schedules) {
+      for (const int n : processes) {
+        SCOPED_TRACE(absl::StrCat(schedule, " on ", n, " processes"));
+        const Trained got =
+            Train(run.Under(schedule), {"--device", DeviceName(), "--processes", absl::StrCat(n)});
+        EXPECT_EQ(got.initial, want.initial) << "initial weights differ";
+        EXPECT_EQ(got.weights, want.weights) << "trained weights differ";
+        EXPECT_EQ(got.losses, want.losses);
+      }
+    }
+  }
+
+  // A training of many steps on two processes.
+  std::vector<std::string> LongTraining(const std::string& schedule = "1f1b") const {
+    return {"weft",  "train",         folder_.Write("run.yaml", Gpt(1000000).Under(schedule)),
+            "--out", folder_ / "out", "--processes",
+            "2",     "--device",      DeviceName()};
+  }
+  bool WaitForStep() const {
+    for (int i = 0; i < kSeconds * 20; ++i) {
+      if (!ReadWholeFile(folder_ / "out/steps.jsonl").empty()) return true;
+      usleep(50'000);
+    }
+    return false;
+  }
+
+  const TestFolder folder_;
+};
+
+const std::vector<std::string> kSchedules = {"ddp", "1f1b", "{lpp: {groups: 2, ranks: 2}}", "zb_h1", "fsdp"};
+
+TEST_F(DeviceProcess, Gpt_EverySchedule_EndsWithTheReferencesBits) {
+  ExpectReferenceBits(Gpt(3), "gpipe", kSchedules, {1, 2, 4});
+}
+
+TEST_F(DeviceProcess, Gpt_CyclicOrder_EndsWithTheReferencesBits) {
+  const std::string schedule = "{ddp: {}, rule: cdp_v2}";
+  ExpectReferenceBits(Gpt(3), schedule, {schedule}, {1, 2, 4});
+}
+
+TEST_F(DeviceProcess, ResNet18_EverySchedule_EndsWithTheReferencesBits) {
+  ExpectReferenceBits(ResNet(), "gpipe", kSchedules, {1, 2, 4});
+}
+
+TEST_F(DeviceProcess, ResNet18_CyclicOrder_EndsWithTheReferencesBits) {
+  const std::string schedule = "{ddp: {}, rule: cdp_v2}";
+  ExpectReferenceBits(ResNet(), schedule, {schedule}, {1, 2, 4});
+}
+
+TEST_F(DeviceProcess, RecomputedAndOffloaded_EndWithTheReferencesBits) {
+  ExpectReferenceBits(Gpt(2), "gpipe",
+                      {"{1f1b: {}, activations: recompute}", "{1f1b: {}, activations: offload}",
+                       "{zb_h1: {}, activations: offload}", "{fsdp: {}, activations: recompute}",
+                       "{fsdp: {shard: width}, activations: offload}"},
+                      {1, 2});
+}
+
+// A forward of a rank beside the backward of another micro-batch.
+TEST_F(DeviceProcess, PairsOfJobs_EndWithTheReferencesBits) {
+  ExpectReferenceBits(Gpt(2, 8), "gpipe", {"dualpipe", "dualpipe_v", "{dualpipe: {}, activations: offload}"},
+                      {1, 2});
+}
+
+TEST_F(DeviceProcess, OutOfMemory_InTheMiddle_NamesJobClassAndBytes) {
+  if (!IsTestGpu()) GTEST_SKIP() << "fails allocations on purpose";
+  const Variables fail(Values{{"WEFT_TESTGPU_FAIL_ALLOCATION", "3000"}, {"WEFT_TESTGPU_FAIL_DEVICE", "1"}});
+  const CommandResult result = Command::Run(LongTraining(), kSeconds);
+  EXPECT_FALSE(result.timed_out);
+  EXPECT_EQ(result.code, 1);
+  EXPECT_THAT(result.err, ::testing::ContainsRegex(
+                              "(forward|backward|update).*step [0-9]+.*no memory for [0-9]+ bytes of class "
+                              "(activations|buffers|gradients|weights)"));
+}
+
+TEST_F(DeviceProcess, ModelThatDoesNotFit_NamesClassAndBytes) {
+  if (!IsTestGpu()) GTEST_SKIP() << "gives the device little memory";
+  const Variables little(Values{{"WEFT_TESTGPU_MEMORY", "60000"}});
+  const CommandResult result = Command::Run(LongTraining(), kSeconds);
+  EXPECT_FALSE(result.timed_out);
+  EXPECT_EQ(result.code, 1);
+  EXPECT_THAT(result.err, ::testing::ContainsRegex("no memory for [0-9]+ bytes of class"));
+}
+
+TEST_F(DeviceProcess, KernelError_NamesTheJob) {
+  if (!IsTestGpu()) GTEST_SKIP() << "breaks a kernel on purpose";
+  for (const char* schedule : {"1f1b", "ddp", "fsdp"}) {
+    SCOPED_TRACE(schedule);
+    const Variables fail(Values{{"WEFT_TESTGPU_FAIL_JOB", "40"}, {"WEFT_TESTGPU_FAIL_DEVICE", "1"}});
+    const CommandResult result = Command::Run(LongTraining(schedule), kSeconds);
+    EXPECT_FALSE(result.timed_out);
+    EXPECT_EQ(result.code, 1);
+    EXPECT_THAT(result.err, ::testing::ContainsRegex("step [0-9]+.*kernel error, as was asked for"));
+  }
+}
+
+TEST_F(DeviceProcess, KilledWhilePeersHoldItsMemory_EndsAndIsNamed) {
+  for (const char* schedule : {"1f1b", "fsdp"}) {
+    SCOPED_TRACE(schedule);
+    fs::remove_all(folder_ / "out");
+    Command train(LongTraining(schedule));
+    ASSERT_TRUE(WaitForStep());
+    const std::vector<pid_t> workers = Children(train.pid());
+    ASSERT_EQ(workers.size(), 2u);
+    kill(workers[1], SIGKILL);
+    const CommandResult result = train.Wait(60);
+    EXPECT_FALSE(result.timed_out);
+    EXPECT_EQ(result.code, 1);
+    EXPECT_THAT(result.err, AllOf(HasSubstr("killed by SIGKILL"), HasSubstr(std::to_string(workers[1]))));
+    EXPECT_FALSE(Exists(workers[0]));
+  }
+}
+
+TEST_F(DeviceProcess, Interrupted_StopsCleanly) {
+  Command train(LongTraining());
+  ASSERT_TRUE(WaitForStep());
+  const std::vector<pid_t> workers = Children(train.pid());
+  train.Signal(SIGINT);
+  const CommandResult result = train.Wait(60);
+  EXPECT_FALSE(result.timed_out);
+  EXPECT_EQ(result.code, 130) << result.err;
+  for (const pid_t pid : workers) EXPECT_FALSE(Exists(pid));
+}
+
+TEST_F(DeviceProcess, Device_IsSaidOnce) {
+  const CommandResult result =
+      Command::Run({"weft", "train", folder_.Write("run.yaml", Gpt(1).Under("1f1b")), "--out",
+                    folder_ / "out", "--processes", "2", "--device", DeviceName()},
+                   kSeconds);
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.err, HasSubstr(absl::StrCat("device ", DeviceName(), ":0")));
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,87 @@
+// The part of the test device that is late: one thread that takes what a rank has enqueued, in order, and
+// does each item after a random moment.
+//
+// Kernels of the test device run at once on the thread that enqueues them (torch_operations.h). What the
+// host can see of a device being late runs here: copies, which read and write at that moment and not before,
+// and the ends of jobs. An item that fails fails all later ones of its queue, as a device does after an
+// error.
+#ifndef WEFT_TESTS_TESTGPU_DEVICE_QUEUE_H_
+#define WEFT_TESTS_TESTGPU_DEVICE_QUEUE_H_
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <thread>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "worker/shell/fence.h"
+
+namespace weft::testgpu {
+
+// Waits for any fence, by asking it again and again where it is not of this device.
+absl::Status WaitFor(Fence& fence);
+
+class DeviceEvent final : public Fence {
+ public:
+  absl::StatusOr<bool> Reached() override;
+  // The failure with which the device came here, if it has failed. Returns at once after that.
+  absl::Status Wait();
+  void Reach(absl::Status status);
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool reached_ = false;
+  absl::Status status_;
+};
+
+// How far a queue has come. Outlives it, and is then at the end.
+struct QueueProgress {
+  std::atomic<uint64_t> enqueued{0}, done{0};
+};
+
+// Thread-safe.
+class DeviceQueue {
+ public:
+  // Each item waits up to `most_delay_us`, as the seed says.
+  DeviceQueue(uint64_t seed, int most_delay_us);
+  // Does what is enqueued first.
+  ~DeviceQueue();
+  DeviceQueue(const DeviceQueue&) = delete;
+  DeviceQueue& operator=(const DeviceQueue&) = delete;
+
+  // `event` is reached, with the result, when `work` and what it holds are gone. After a failure work is no
+  // longer done.
+  void Enqueue(std::shared_ptr<DeviceEvent> event, std::function<absl::Status()> work);
+  // Waits for all that is enqueued now.
+  absl::Status Drain();
+  const std::shared_ptr<QueueProgress>& progress() const { return progress_; }
+
+ private:
+  struct Item {
+    std::shared_ptr<DeviceEvent> event;
+    std::function<absl::Status()> work;
+  };
+  void Run();
+
+  const std::shared_ptr<QueueProgress> progress_ = std::make_shared<QueueProgress>();
+  std::mt19937_64 random_;
+  const int most_delay_us_;
+  absl::Status failure_;  // of the thread alone
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Item> items_;
+  bool ends_ = false;
+  std::thread thread_;
+};
+
+}  // namespace weft::testgpu
+
+#endif  // WEFT_TESTS_TESTGPU_DEVICE_QUEUE_H_

@@ -1,0 +1,39 @@
+// FlatMath on the test device's memory: the host's arithmetic on the mirrored bytes.
+#ifndef WEFT_TESTS_TESTGPU_MIRROR_MATH_H_
+#define WEFT_TESTS_TESTGPU_MIRROR_MATH_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "worker/shell/compute/flat_math.h"
+
+namespace weft::testgpu {
+
+// A mistake (thread_state.h) fails the job, and the call does nothing. Stateless; `host` must outlive it.
+class MirrorMath final : public FlatMath {
+ public:
+  explicit MirrorMath(const FlatMath& host) : host_(host) {}
+
+  void Zero(void* to, size_t bytes) const override;
+  void Copy(void* to, const void* from, size_t bytes) const override;
+  void Add(float* sum, const float* x, int64_t n) const override;
+  void AddPieces(const std::vector<FlatPiece>& pieces, float* sum) const override;
+  void WritePieces(const std::vector<FlatPiece>& pieces, float* out, int64_t elements) const override;
+  void Narrow(BFloat16* out, const float* x, int64_t n) const override;
+  void Sgd(const SgdStep& step, const float* weights, float* out, const float* gradient, float* momentum,
+           const float* factor, int64_t n) const override;
+  void AdamW(const AdamWStep& step, const float* weights, float* out, const float* gradient, float* mean,
+             float* square, const float* factor, int64_t n) const override;
+  void MoveAverage(const AverageStep& step, const float* average, float* out, const float* sum,
+                   int64_t n) const override;
+  void AddSquares(uint64_t* limbs, const float* x, int64_t n) const override;
+  void AddSums(uint64_t* limbs, const uint64_t* other) const override;
+  void ClipFactor(float* factor, const uint64_t* limbs, double most) const override;
+
+ private:
+  const FlatMath& host_;
+};
+
+}  // namespace weft::testgpu
+
+#endif  // WEFT_TESTS_TESTGPU_MIRROR_MATH_H_

@@ -1,0 +1,115 @@
+// The library's entry: the test device as a backend.
+//
+// Environment, all optional:
+//   WEFT_TESTGPU_DELAY_US   copies and ends of jobs come up to so much later (200)
+//   WEFT_TESTGPU_MEMORY     bytes that the device has (no limit)
+//   WEFT_TESTGPU_FAIL_ALLOCATION=n, WEFT_TESTGPU_FAIL_JOB=n
+//                           the n-th allocation of the process has no memory; its n-th job is a kernel error
+//   WEFT_TESTGPU_FAIL_DEVICE=i  these two on device i alone
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "tests/testgpu/device_memory.h"
+#include "tests/testgpu/testgpu_rank.h"
+#include "tests/testgpu/thread_state.h"
+#include "tests/testgpu/torch_device.h"
+#include "worker/shell/compute/device_backend.h"
+#include "worker/shell/compute/device_version.h"
+#include "worker/shell/compute/host_math.h"
+
+namespace weft::testgpu {
+namespace {
+
+int64_t FromEnvironment(const char* name, int64_t otherwise) {
+  const char* const text = std::getenv(name);
+  int64_t value = otherwise;
+  if (text != nullptr && !absl::SimpleAtoi(text, &value)) return otherwise;
+  return value;
+}
+
+// The device's memory in segments, for whoever can use it.
+class SegmentsOfDevice final : public MemorySource {
+ public:
+  absl::StatusOr<void*> Allocate(size_t bytes) override {
+    constexpr size_t kPage = 4096;
+    absl::StatusOr<void*> block = AllocateHere(bytes + kPage);
+    if (!block.ok()) return block.status();
+    char* const first = static_cast<char*>(*block);
+    void* const begin = first + (kPage - reinterpret_cast<uintptr_t>(first) % kPage) % kPage;
+    std::lock_guard lock(mutex_);
+    blocks_[begin] = first;
+    return begin;
+  }
+  void Free(void* segment, size_t) override {
+    std::lock_guard lock(mutex_);
+    const auto found = blocks_.find(segment);
+    if (found == blocks_.end()) std::abort();
+    DeviceMemory::Free(found->second);
+    blocks_.erase(found);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<void*, void*> blocks_;
+};
+
+class Backend final : public DeviceBackend {
+ public:
+  explicit Backend(int index)
+      : index_(index),
+        name_(absl::StrCat("testgpu:", index)),
+        uuid_(absl::StrFormat("GPU-7e57-%04d", index)),
+        delay_us_(static_cast<int>(FromEnvironment("WEFT_TESTGPU_DELAY_US", 200))) {
+    const int64_t failing = FromEnvironment("WEFT_TESTGPU_FAIL_DEVICE", index);
+    int64_t allocation = 0;
+    if (failing == index) {
+      allocation = FromEnvironment("WEFT_TESTGPU_FAIL_ALLOCATION", 0);
+      injection_.failing_job = FromEnvironment("WEFT_TESTGPU_FAIL_JOB", 0);
+    }
+    DeviceMemory::Instance().Restrict(FromEnvironment("WEFT_TESTGPU_MEMORY", 0), allocation);
+  }
+
+  const std::string& name() const override { return name_; }
+  const std::string& uuid() const override { return uuid_; }
+  void PrepareThread() override {
+    CurrentThread().prepared = true;
+    CurrentThread().device = index_;
+  }
+  absl::StatusOr<std::unique_ptr<RankDevice>> CreateRankDevice(Rank rank, MemorySource& host) override {
+    PrepareThread();
+    return std::make_unique<TestRank>(TestRank::Options{rank, index_, delay_us_, &injection_}, HostMath(),
+                                      host);
+  }
+  MemorySource& memory() override { return memory_; }
+  Collectives* collectives() override { return nullptr; }
+
+ private:
+  const int index_;
+  const std::string name_, uuid_;
+  const int delay_us_;
+  Injection injection_;
+  SegmentsOfDevice memory_;
+};
+
+}  // namespace
+}  // namespace weft::testgpu
+
+extern "C" __attribute__((visibility("default"))) absl::Status weft_device_backend(
+    const char* version, const weft::DeviceOptions& options, std::unique_ptr<weft::DeviceBackend>* backend) {
+  if (absl::Status s = weft::CheckDeviceVersion(version); !s.ok()) return s;
+  const int index = options.index < 0 ? options.process % weft::testgpu::kDevices : options.index;
+  if (index >= weft::testgpu::kDevices) {
+    return absl::UnavailableError(
+        absl::StrFormat("there is no device testgpu:%d, there are %d", index, weft::testgpu::kDevices));
+  }
+  weft::testgpu::RegisterTorchDevice();
+  *backend = std::make_unique<weft::testgpu::Backend>(index);
+  return absl::OkStatus();
+}

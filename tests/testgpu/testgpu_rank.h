@@ -1,0 +1,76 @@
+// RankDevice of the test device: memory that the host cannot touch, copies and ends of jobs that are late.
+//
+// See device_memory.h, device_queue.h and thread_state.h for what each of these models and checks.
+#ifndef WEFT_TESTS_TESTGPU_TESTGPU_RANK_H_
+#define WEFT_TESTS_TESTGPU_TESTGPU_RANK_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "tests/testgpu/device_queue.h"
+#include "tests/testgpu/mirror_math.h"
+#include "tests/testgpu/thread_state.h"
+#include "worker/shell/compute/rank_device.h"
+#include "worker/shell/memory_source.h"
+
+namespace weft::testgpu {
+
+// What goes wrong on purpose; 0 for nothing.
+struct Injection {
+  int64_t failing_job = 0;  // the n-th of the process
+  std::atomic<int64_t> jobs{0};
+};
+
+class TestRank final : public RankDevice {
+ public:
+  struct Options {
+    Rank rank = 0;
+    int device = 0;
+    int most_delay_us = 0;
+    Injection* injection = nullptr;  // outlives the rank
+  };
+  // `host`: memory for copies to other processes.
+  TestRank(const Options& options, const FlatMath& host_math, MemorySource& host);
+  ~TestRank() override;
+
+  c10::Device torch_device() const override;
+  const FlatMath& math() const override { return math_; }
+
+  absl::StatusOr<Tensor> NewFlat(int64_t elements, MemoryClass memory_class, DataType type) override;
+  std::unique_ptr<Scope> Charge(MemoryClass memory_class, Tallied tallied) override;
+  void BeginTally() override;
+  int64_t tally(MemoryClass memory_class) const override;
+  BytesByClass live_bytes() const override;
+  BytesByClass peak_bytes() const override;
+
+  absl::StatusOr<Tensor> ToHost(const Tensor& tensor, HostUse use) override;
+  absl::StatusOr<Tensor> ToDevice(const Tensor& tensor, MemoryClass memory_class) override;
+  at::Tensor NewHostTensor(at::IntArrayRef sizes, c10::ScalarType type) override;
+  void Await(const Tensor& tensor) override;
+  absl::Status Load(void* to, const void* host, size_t bytes) override;
+  absl::Status ReadBack(void* host, const void* from, size_t bytes) override;
+
+  void BeginJob(const Job& job, bool beside) override;
+  std::shared_ptr<LaunchedJob> EndJob() override;
+  void ReportLoss(const at::Tensor& loss) override;
+  void ReportSquares(int stage, const Tensor& limbs) override;
+
+  absl::StatusOr<std::unique_ptr<CapturedWork>> Capture(const std::function<absl::Status()>& work,
+                                                        CapturedWork* with) override;
+
+ private:
+  absl::Status EndOf(JobUnderWay& job);
+  absl::Status CheckReadable(const Tensor& tensor, const char* what) const;
+
+  const Options options_;
+  const MirrorMath math_;
+  const std::shared_ptr<SegmentAllocator> transfer_, offload_;
+  int64_t last_end_ns_ = 0;  // of the queue's thread
+  DeviceQueue queue_;
+  const std::shared_ptr<MemoryOwner> owner_;
+};
+
+}  // namespace weft::testgpu
+
+#endif  // WEFT_TESTS_TESTGPU_TESTGPU_RANK_H_

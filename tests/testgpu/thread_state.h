@@ -1,0 +1,86 @@
+// What the running thread is doing on the test device: its job, and whose memory it allocates.
+//
+// Here the device checks what a real one would punish with wrong numbers, or not at all on a good day: work
+// that uses memory which a copy still fills, memory of another rank that its job does not await, memory that
+// was freed, and anything in a job that waits for the device.
+#ifndef WEFT_TESTS_TESTGPU_THREAD_STATE_H_
+#define WEFT_TESTS_TESTGPU_THREAD_STATE_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "schedules/job.h"
+#include "tests/testgpu/device_memory.h"
+#include "tests/testgpu/device_queue.h"
+#include "worker/shell/compute/compute.h"
+#include "worker/shell/tensor.h"
+
+namespace weft::testgpu {
+
+int64_t MonotonicNanoseconds();
+
+class TestLaunchedJob final : public LaunchedJob {
+ public:
+  absl::StatusOr<bool> Reached() override { return event_->Reached(); }
+  Figures figures() override { return figures_; }
+
+  const std::shared_ptr<DeviceEvent>& event() const { return event_; }
+  // By the queue's thread, before the event is reached.
+  void SetFigures(const Figures& figures) { figures_ = figures; }
+
+ private:
+  const std::shared_ptr<DeviceEvent> event_ = std::make_shared<DeviceEvent>();
+  Figures figures_;
+};
+
+// A job from its begin to its end on the host; the queue has it then.
+struct JobUnderWay {
+  Job job;
+  std::shared_ptr<MemoryOwner> rank;
+  int stream = 0;
+  int64_t begin_ns = 0;
+  std::shared_ptr<TestLaunchedJob> launched = std::make_shared<TestLaunchedJob>();
+  absl::Status fault;  // the first thing that was done wrong
+  std::vector<Tensor> kept;
+  std::shared_ptr<void> loss_owner;
+  const float* loss = nullptr;
+  std::vector<std::pair<int, Tensor>> squares;  // by stage
+};
+
+// Whose the thread's allocations are.
+struct AllocationScope {
+  std::shared_ptr<MemoryOwner> rank;
+  MemoryClass memory_class = MemoryClass::kBuffers;
+  Tallied tallied = Tallied::kNo;
+};
+
+struct ThreadState {
+  bool prepared = false;
+  int device = 0;
+  int stream = 0;
+  std::unique_ptr<JobUnderWay> job;
+  const AllocationScope* scope = nullptr;
+};
+ThreadState& CurrentThread();
+
+// Memory as the thread's scope and job say; nobody's outside of scopes.
+absl::StatusOr<void*> AllocateHere(size_t bytes);
+
+// To be called before work on this thread reads or writes device memory; waits for copies that the work comes
+// behind anyway. A mistake is the job's failure too. `what` names the work.
+absl::Status Touch(absl::string_view what, const void* data, size_t bytes, bool writes);
+
+// A failure that ends the job under way, said at once.
+absl::Status Fault(absl::Status status);
+
+// Before something that waits for the device: a mistake in a job.
+absl::Status CheckMayWait(absl::string_view what);
+
+}  // namespace weft::testgpu
+
+#endif  // WEFT_TESTS_TESTGPU_THREAD_STATE_H_
