@@ -9,55 +9,16 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "schedules/actions.h"
 #include "schedules/claim_order.h"
 #include "schedules/families.h"
 #include "schedules/held_versions.h"
 #include "schedules/simulate.h"
+#include "tests/unit/one_process.h"
 
 namespace weft {
 namespace {
 
 using ::testing::HasSubstr;
-
-WorkerCore::RunShape Shape(const std::string& name, int stages, int microbatches, int steps) {
-  return {*MakeSchedule(name, {}, stages, microbatches), steps};
-}
-
-template <typename T>
-std::vector<T> Only(const WorkerEffects& effects) {
-  std::vector<T> some;
-  for (const WorkerEffect& e : effects) {
-    if (const auto* t = std::get_if<T>(&e)) some.push_back(*t);
-  }
-  return some;
-}
-
-// One process that holds all ranks of a run.
-class OneProcess : public ::testing::Test {
- protected:
-  void Begin(WorkerCore::RunShape shape) {
-    shape_ = shape;
-    core_ = std::make_unique<WorkerCore>([shape](const std::string&) { return shape; });
-    Assign a;
-    a.run = 7;
-    a.epoch = 3;
-    a.process_of_rank.assign(shape.schedule.ranks, 0);
-    for (Rank r = 0; r < shape.schedule.ranks; ++r)
-      a.leases.push_back({r, {3, static_cast<uint64_t>(r + 1)}});
-    WorkerEffects out;
-    core_->OnMessage(0, a, &out);
-    ASSERT_EQ(Only<PrepareEffect>(out).size(), 1u);
-    out.clear();
-    core_->OnPrepared(1, &out);
-  }
-  Grant GrantOf(Rank rank, std::vector<Job> jobs) {
-    return {7, rank, {3, static_cast<uint64_t>(rank + 1)}, std::move(jobs)};
-  }
-
-  WorkerCore::RunShape shape_;
-  std::unique_ptr<WorkerCore> core_;
-};
 
 TEST_F(OneProcess, GrantsInClaimOrder_EveryJobStartsOnceAfterItsPredecessors) {
   Begin(Shape("1f1b", 3, 4, 3));
@@ -184,80 +145,6 @@ TEST_F(OneProcess, AnyMoment_BusyAndIdleSumToWallTime) {
   EXPECT_EQ(sum, clock.wall());
   EXPECT_EQ(clock.wall(), 100);
   EXPECT_EQ(clock.busy(JobKind::kForward), 28);
-}
-
-// A rank whose order is a forward, a forward with a whole backward beside it, and a backward in its two
-// halves.
-class OnePair : public OneProcess {
- protected:
-  void SetUp() override {
-    Begin({*ScheduleFromActions("0F0,(0F1;0B0)OVERLAP_F_B,0I1,0W1"), 1});
-    core_->OnMessage(10, GrantOf(0, ClaimOrder(Graph(shape_.schedule))->front()[0]), &out_);
-  }
-  static Job Of(int microbatch, JobKind kind) { return Job::Compute(0, 0, microbatch, kind); }
-  // The jobs that start when `job` ends: each with whether it is for the second thread.
-  std::vector<std::pair<Job, bool>> End(const Job& job, int64_t start, int64_t end) {
-    out_.clear();
-    core_->OnJobDone(end, {0, job, start, end, true, {}, {}}, &out_);
-    return Started();
-  }
-  std::vector<std::pair<Job, bool>> Started() const {
-    std::vector<std::pair<Job, bool>> started;
-    for (const StartEffect& s : Only<StartEffect>(out_)) started.emplace_back(s.job, s.beside);
-    return started;
-  }
-
-  const Job first_ = Of(0, JobKind::kForward), forward_ = Of(1, JobKind::kForward),
-            input_ = Of(0, JobKind::kBackwardInput), weight_ = Of(0, JobKind::kBackwardWeight),
-            last_input_ = Of(1, JobKind::kBackwardInput);
-  WorkerEffects out_;
-};
-
-using Starts = std::vector<std::pair<Job, bool>>;
-
-TEST_F(OnePair, BothReady_AreInFlightAtOnce) {
-  EXPECT_EQ(Started(), (Starts{{first_, false}}));
-  EXPECT_EQ(End(first_, 10, 20), (Starts{{forward_, false}, {input_, true}}));
-}
-
-TEST_F(OnePair, BackwardThatEndsFirst_GivesItsPlaceToTheNextBesideTheForward) {
-  End(first_, 10, 20);
-  EXPECT_EQ(End(input_, 20, 30), (Starts{{weight_, true}}));
-  EXPECT_EQ(End(weight_, 30, 40), Starts()) << "the next is in turn: not beside the forward";
-  EXPECT_EQ(End(forward_, 20, 50), (Starts{{last_input_, false}}));
-}
-
-TEST_F(OnePair, ForwardThatEndsFirst_NothingStartsBesideTheBackward) {
-  End(first_, 10, 20);
-  EXPECT_EQ(End(forward_, 20, 30), Starts());
-  EXPECT_EQ(End(input_, 20, 40), (Starts{{weight_, false}})) << "the rank was idle";
-}
-
-TEST_F(OnePair, TimeOfTwoJobsInFlight_IsBusyOnceForTheFirst) {
-  End(first_, 10, 20);
-  End(input_, 23, 30);
-  EXPECT_EQ(core_->ClockAt(35, 0).wall(), 20) << "open while the forward runs";
-  End(weight_, 32, 45);
-  End(forward_, 21, 40);  // known only now that it began before both, and ended before the second
-  End(last_input_, 50, 60);
-  const RankClock& clock = core_->ClockAt(60, 0);
-  EXPECT_EQ(clock.busy(JobKind::kForward), 10 + 19);
-  EXPECT_EQ(clock.busy(JobKind::kBackwardInput), 10);
-  EXPECT_EQ(clock.busy(JobKind::kBackwardWeight), 5);
-  int64_t sum = 0;
-  for (int k = 0; k < kJobKinds; ++k) sum += clock.busy(static_cast<JobKind>(k));
-  for (int c = 0; c < kIdleCauses; ++c) sum += clock.idle(static_cast<IdleCause>(c));
-  EXPECT_EQ(sum, clock.wall());
-  EXPECT_EQ(clock.wall(), 60);
-}
-
-TEST_F(OnePair, AbortWhileBothRun_ForgetsAfterTheLastOfThem) {
-  End(first_, 10, 20);
-  core_->OnMessage(25, Abort{7, "cancelled"}, &out_);
-  End(input_, 20, 30);
-  EXPECT_TRUE(Only<ForgetEffect>(out_).empty());
-  EXPECT_EQ(End(forward_, 20, 40), Starts());
-  EXPECT_EQ(Only<ForgetEffect>(out_).size(), 1u);
 }
 
 TEST_F(OneProcess, ReplicatedStage_SumsGradientsInOrderOfMicrobatches) {

@@ -8,4 +8,12 @@ absl::string_view IdleCauseName(IdleCause cause) {
   return kNames[static_cast<int>(cause)];
 }
 
+void RankClock::NoteCause(int64_t at, IdleCause cause) {
+  if (!notes_.empty()) {
+    at = std::max(at, notes_.back().at);
+    if (notes_.back().at == at) notes_.pop_back();  // it lasted no time
+  }
+  if (cause != this->cause()) notes_.push_back({at, cause});
+}
+
 }  // namespace weft

@@ -5,12 +5,20 @@
 // the job that began first. The clock is a ledger fed with times: it holds the present state and when it
 // began, and closes the interval when the state changes. Pure; times are nanoseconds of one monotonic clock
 // and must not run backwards (an earlier time counts as the latest one seen).
+//
+// A device computes jobs later than they are given to it, and it is known only afterwards when. From Launched
+// on until nothing of the rank is in flight, the clock is therefore behind: it notes the causes as they
+// change, and each job that has ended settles the time up to its end. Where the device computed nothing, the
+// cause is the one that was noted for that time. The notes are as many as there were changes since the last
+// job that has ended.
 #ifndef WEFT_WORKER_CORE_RANK_CLOCK_H_
 #define WEFT_WORKER_CORE_RANK_CLOCK_H_
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <vector>
 
 #include "absl/strings/string_view.h"
@@ -35,34 +43,47 @@ class RankClock {
  public:
   explicit RankClock(int64_t now) : start_(now), since_(now) {}
 
-  // The rank is idle for `cause` from now on.
+  // The rank is idle for `cause` from now on, or as soon as the device has done what it was given.
   void Idle(int64_t now, IdleCause cause) {
+    if (behind_) return NoteCause(now, cause);
     Close(now);
     cause_ = cause;
   }
 
+  // A job that the rank had started was given to the device.
+  void Launched() { behind_ = true; }
+
   // The rank computed a job from `start` to `end`; the time around it, since the last change and until now,
-  // was dispatch. `another`: a second job is still computed; both are counted when none is.
-  void Job(int64_t now, int64_t start, int64_t end, JobKind kind, bool another = false) {
+  // was dispatch, or, of a job that was launched, what was noted. `overlapped`: a second job is still
+  // computed at the same time; both are counted when none is. `in_flight`: the rank has started others that
+  // have not ended.
+  void Job(int64_t now, int64_t start, int64_t end, JobKind kind, bool overlapped = false,
+           bool in_flight = false) {
     ended_.push_back({start, end, kind});
-    if (another) return;
+    if (overlapped) return;
     std::sort(ended_.begin(), ended_.end(), [](const Ended& a, const Ended& b) { return a.start < b.start; });
-    cause_ = IdleCause::kDispatch;
+    if (!behind_) cause_ = IdleCause::kDispatch;
     for (const Ended& job : ended_) {
-      Close(job.start);
+      Settle(job.start);
       const int64_t busy = std::max<int64_t>(0, job.end - since_);
       busy_[static_cast<int>(job.kind)] += busy;
       since_ += busy;
     }
     ended_.clear();
-    Close(now);
+    if (behind_ && in_flight) return Settle(since_);
+    Settle(now);
+    behind_ = false;
   }
 
   // What the rank waited for was made at `made`: from then until now it was a transfer.
   void Arrived(int64_t now, int64_t made) {
-    if (cause_ != IdleCause::kDependency && cause_ != IdleCause::kReduce) return;
+    const IdleCause before = cause();
+    if (before != IdleCause::kDependency && before != IdleCause::kReduce) return;
+    if (behind_) {
+      NoteCause(std::min(now, made), IdleCause::kTransfer);
+      return NoteCause(now, before);
+    }
     Close(std::min(now, std::max(made, since_)));
-    const IdleCause before = cause_;
     cause_ = IdleCause::kTransfer;
     Close(now);
     cause_ = before;
@@ -71,16 +92,33 @@ class RankClock {
   int64_t busy(JobKind kind) const { return busy_[static_cast<int>(kind)]; }
   // Without the interval that is still open.
   int64_t idle(IdleCause cause) const { return idle_[static_cast<int>(cause)]; }
-  IdleCause cause() const { return cause_; }
+  // The newest.
+  IdleCause cause() const { return notes_.empty() ? cause_ : notes_.back().cause; }
   // Start to the end of the last closed interval: equal to the sum of all busy and idle.
   int64_t wall() const { return since_ - start_; }
+  // Notes and ended jobs that wait to be settled.
+  size_t unsettled() const { return notes_.size() + ended_.size(); }
 
  private:
+  struct Note {
+    int64_t at;
+    IdleCause cause;
+  };
+
   void Close(int64_t now) {
     if (now <= since_) return;
     idle_[static_cast<int>(cause_)] += now - since_;
     since_ = now;
   }
+  // Closes up to `until`, for the causes that were noted.
+  void Settle(int64_t until) {
+    for (; !notes_.empty() && notes_.front().at <= until; notes_.pop_front()) {
+      Close(notes_.front().at);
+      cause_ = notes_.front().cause;
+    }
+    Close(until);
+  }
+  void NoteCause(int64_t at, IdleCause cause);
 
   struct Ended {
     int64_t start, end;
@@ -90,6 +128,8 @@ class RankClock {
   int64_t start_;
   int64_t since_;
   std::vector<Ended> ended_;  // while a job beside them is computed
+  bool behind_ = false;
+  std::deque<Note> notes_;  // ascending, of causes that differ from the one before; empty unless behind
   IdleCause cause_ = IdleCause::kNoWork;
   std::array<int64_t, kJobKinds> busy_{};
   std::array<int64_t, kIdleCauses> idle_{};

@@ -9,7 +9,8 @@
 
 namespace weft {
 
-WorkerCore::WorkerCore(ParseSpec parse) : parse_(std::move(parse)) {}
+WorkerCore::WorkerCore(ParseSpec parse, int launch_ahead)
+    : parse_(std::move(parse)), launch_ahead_(launch_ahead) {}
 WorkerCore::~WorkerCore() = default;
 
 uint64_t WorkerCore::run_id() const { return run_ ? run_->assignment.run : 0; }
@@ -26,8 +27,8 @@ std::vector<Rank> WorkerCore::ranks() const {
 
 const RankClock& WorkerCore::ClockAt(int64_t now, Rank rank) {
   RankState& state = run_->StateOf(rank);
-  // Running jobs close their own interval, with their exact times.
-  if (state.idle()) state.clock.Idle(now, state.clock.cause());
+  // Jobs in flight close their own interval, with their exact times.
+  if (state.in_flight.empty()) state.clock.Idle(now, state.clock.cause());
   return state.clock;
 }
 
@@ -139,23 +140,18 @@ void WorkerCore::StartJobs(int64_t now, WorkerEffects* out) {
 
 // The job that the rank can start, if there is one: at once, or beside the forward that it computes alone.
 std::optional<StartEffect> WorkerCore::TakeJob(int64_t now, RankState& rank) {
-  std::optional<int64_t> id;
-  if (rank.idle()) {
+  bool waits = false;
+  std::optional<int64_t> id = TakeBeside(rank, &waits);
+  const bool beside = id.has_value();
+  if (!beside && !waits && rank.idle() && rank.CountInFlight(/*beside=*/false) < launch_ahead_)
     id = rank.ready.Take();
-    if (!id.has_value()) return std::nullopt;
-    rank.clock.Idle(now, IdleCause::kDispatch);
-    rank.running = *id;
-  } else if (run_->graph.has_pairs() && rank.beside < 0 &&
-             run_->JobOf(rank.running).kind == JobKind::kForward) {
-    id = rank.ready.TakeBeside();
-    if (!id.has_value()) return std::nullopt;
-    rank.beside = *id;
-  } else {
-    return std::nullopt;
-  }
+  if (!id.has_value()) return std::nullopt;
+  if (rank.idle()) rank.clock.Idle(now, IdleCause::kDispatch);
+  (beside ? rank.beside : rank.running) = *id;
+  rank.in_flight.push_back({*id, beside, false});
   ++run_->running;
   StartEffect start = MakeStart(rank, *id);
-  start.beside = rank.beside == *id;
+  start.beside = beside;
   return start;
 }
 
@@ -204,42 +200,79 @@ StartEffect WorkerCore::MakeStart(RankState& rank, int64_t id) {
   return start;
 }
 
+void WorkerCore::OnJobLaunched(int64_t now, Rank number, const Job& job, bool last,
+                               std::optional<int64_t> left_bytes, WorkerEffects* out) {
+  RequireOfCore(run_ != nullptr, "a job is launched before its run is forgotten");
+  Run& run = *run_;
+  RankState& rank = run.StateOf(number);
+  const int64_t id = run.IdOf(job);
+  rank.Launch(id);
+  rank.clock.Launched();
+  if (run.failed) return UpdateIdle(now);
+  if (!last) return NextRound(now, id, out);
+  if (HandOn(now, rank, job, left_bytes, Outputs::kAtLaunch, out)) StartJobs(now, out);
+}
+
 void WorkerCore::OnJobDone(int64_t now, const JobDone& done, WorkerEffects* out) {
   RequireOfCore(run_ != nullptr, "a job ends before its run is forgotten");
   Run& run = *run_;
   RankState& rank = run.StateOf(done.rank);
   const int64_t id = run.IdOf(done.job);
-  RequireOfCore(rank.running == id || rank.beside == id, "only a started job ends");
-  (rank.running == id ? rank.running : rank.beside) = -1;
+  const bool overlapped = rank.End(id, done.launched);
   --run.running;
-  rank.clock.Job(now, done.start_ns, done.end_ns, done.job.kind, !rank.idle());
+  rank.clock.Job(now, done.start_ns, done.end_ns, done.job.kind, overlapped, !rank.in_flight.empty());
   if (run.aborted && run.running == 0) {
     out->push_back(ForgetEffect{"the run was aborted"});
     return;
   }
   if (run.failed) return UpdateIdle(now);
   if (!done.last) {
-    run.FlagsOf(id) &= static_cast<uint8_t>(~kQueued);
-    Consider(id);
+    if (!done.launched) return NextRound(now, id, out);
     return StartJobs(now, out);
   }
-  run.FlagsOf(id) |= kDone;
-  run.intakes.erase(id);
   --rank.jobs_left;
   if (run.FetchesInTurn(done.job)) {
     --rank.fetching;
     WantWeights(rank, out);
   }
-  FreeActivation(rank, done.job);
-  MeasureActivation(now, rank, done, out);
-  if (run.failed) return;
-  PublishOutputs(done.job, out);
-  CountVersions(rank, done.job, out);
+  if (done.launched) {
+    PublishOutputs(done.job, Outputs::kWhenDone, out);
+  } else if (!HandOn(now, rank, done.job, done.left_bytes, Outputs::kAll, out)) {
+    return;
+  }
   Completion completion{done.job, done.start_ns, done.end_ns, done.loss.value_or(0), done.loss.has_value()};
   if (run.graph.TotalsNorm(done.job)) completion.gradient_norm = done.gradient_norm;
   out->push_back(SendEffect{Completions{run.assignment.run, rank.rank, rank.token, {completion}}});
-  while (!rank.claimed.empty() && (run.FlagsOf(rank.claimed.front()) & kDone)) rank.claimed.pop_front();
   --run.RowOf(id / run.n).left;
+  PopRows();
+  StartJobs(now, out);
+}
+
+// A job that takes gradients as they arrive has taken some, and waits for more.
+void WorkerCore::NextRound(int64_t now, int64_t id, WorkerEffects* out) {
+  run_->FlagsOf(id) &= static_cast<uint8_t>(~kQueued);
+  Consider(id);
+  StartJobs(now, out);
+}
+
+// What the rank and those that wait for the job may go on with. False if the run has failed in it.
+bool WorkerCore::HandOn(int64_t now, RankState& rank, const Job& job, std::optional<int64_t> left_bytes,
+                        Outputs outputs, WorkerEffects* out) {
+  Run& run = *run_;
+  const int64_t id = run.IdOf(job);
+  run.FlagsOf(id) |= kDone;
+  run.intakes.erase(id);
+  FreeActivation(rank, job);
+  MeasureActivation(now, rank, job, left_bytes, out);
+  if (run.failed) return false;
+  PublishOutputs(job, outputs, out);
+  CountVersions(rank, job, out);
+  while (!rank.claimed.empty() && (run.FlagsOf(rank.claimed.front()) & kDone)) rank.claimed.pop_front();
+  return true;
+}
+
+void WorkerCore::PopRows() {
+  Run& run = *run_;
   while (!run.rows.empty() && run.rows.front().left == 0 && run.rows.front().flags.size() > 0) {
     // Claimed lists of other ranks no longer name jobs of this step: all of them ended.
     for (const auto& r : run.ranks) {
@@ -248,29 +281,29 @@ void WorkerCore::OnJobDone(int64_t now, const JobDone& done, WorkerEffects* out)
     run.rows.pop_front();
     ++run.first_row;
   }
-  StartJobs(now, out);
 }
 
 // Every micro-batch has the same sizes, so the first forward of a stage tells for all.
-void WorkerCore::MeasureActivation(int64_t now, RankState& rank, const JobDone& done, WorkerEffects* out) {
-  if (done.job.kind != JobKind::kForward || !done.left_bytes.has_value() ||
-      !rank.ready.tickets().has_value() || rank.measured[done.job.stage]) {
+void WorkerCore::MeasureActivation(int64_t now, RankState& rank, const Job& forward,
+                                   std::optional<int64_t> left_bytes, WorkerEffects* out) {
+  if (forward.kind != JobKind::kForward || !left_bytes.has_value() || !rank.ready.tickets().has_value() ||
+      rank.measured[forward.stage]) {
     return;
   }
-  const int64_t counted = rank.ready.tickets()->left(done.job.stage);
-  if (*done.left_bytes > counted) {
+  const int64_t counted = rank.ready.tickets()->left(forward.stage);
+  if (*left_bytes > counted) {
     return OnFailure(
         now,
         absl::StrFormat(
             "%s on rank %d left %d bytes of activations, more than the %d that the memory budget was "
             "planned with; run it without `memory`",
-            Describe(done.job), rank.rank, *done.left_bytes, counted),
+            Describe(forward), rank.rank, *left_bytes, counted),
         out);
   }
-  rank.measured[done.job.stage] = true;
+  rank.measured[forward.stage] = true;
   // What the halves of a backward leave between them has been counted too, and is not in the measure.
   if (run_->graph.schedule().split_backward) return;
-  rank.ready.Measure(done.job.stage, *done.left_bytes);
+  rank.ready.Measure(forward.stage, *left_bytes);
 }
 
 // What a micro-batch had alive on its stage goes with its backward, or, where that is on another rank, with
@@ -288,6 +321,8 @@ IdleCause WorkerCore::CauseOf(const RankState& rank) const {
   if (!run.prepared || !rank.granted || run.finishing || run.failed || rank.jobs_left == 0)
     return IdleCause::kNoWork;
   if (!rank.idle()) return IdleCause::kDispatch;
+  // The device has done what the next waits for, if it computes nothing, and that is not known yet.
+  if (!rank.in_flight.empty() && rank.ready.Next().has_value()) return IdleCause::kDispatch;
   if (rank.ready.held_back()) return IdleCause::kMemory;
   if (rank.claimed.empty()) return IdleCause::kDispatch;
   const Job next = run.JobOf(rank.claimed.front());

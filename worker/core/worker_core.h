@@ -11,10 +11,20 @@
 // admissible ready jobs (the greedy rule of schedules/dispatch.h). Where the schedule has overlapped pairs,
 // the second of a pair also starts while its rank computes the forward alone.
 //
+// A device is given jobs and does them later, in order. There a job is first launched: its rank's thread is
+// free, and the job has ended as far as ranks of this process are concerned, whose jobs the device does
+// behind it, on its outputs and in the memory that it gives up. So the rank starts the next, until as many as
+// the device takes have not been done. What the rest of the world sees, completions, notices of order to
+// other ranks, the end of the run, waits until the job is done. Tensors for other processes are published
+// when the job is launched; whoever sends them waits for their bytes. Where jobs are done when their calls
+// return nothing is launched.
+//
 // Invariants:
 //   1. A rank runs one job at a time, or a forward and, beside it, one of the jobs that its order pairs with
 //   it, started while the forward was in flight. What is not of the pair starts when the rank is idle. A job
-//   starts once, after all its predecessors ended.
+//   starts once, after all its predecessors ended. Behind launched jobs: it starts when the rank's threads
+//   are free, and its predecessors ended or are launched in this process. A job that starts beside a launched
+//   forward needs nothing of that.
 //   2. Forwards of a stage with a limit are admitted in claim order, so whatever the durations, a job that is
 //   earlier in the claim order never
 //      waits for one that is later.
@@ -22,7 +32,7 @@
 //   stage cost what was counted before, and what was measured once its first forward has ended; a forward
 //   that leaves more than was counted ends the run.
 //   4. Micro-batch gradients are consumed in order of micro-batches, each once, as they arrive.
-//   5. After a failure or an abort no job starts; what is still running is waited for.
+//   5. After a failure or an abort no job starts; what is still running or launched is waited for.
 //   6. A run that is assigned while an aborted one still computes begins when that is forgotten.
 //   7. A grant under another token than the lease's changes nothing.
 //   8. Where the schedule's weights are sharded, those of at most two jobs of a rank have been wanted from
@@ -89,7 +99,8 @@ struct StateVisit {
   // No later job reads the version of the weights that this one reads, and there is a newer one.
   bool drops_version = false;
 };
-// Run the job on the rank's thread, or on its second thread, with these inputs, then call OnJobDone.
+// Run the job on the rank's thread, or on its second thread, with these inputs, then call OnJobDone; or, once
+// the device has been given it, OnJobLaunched, and OnJobDone when it has done it.
 struct StartEffect {
   Rank rank;
   Job job;
@@ -119,14 +130,15 @@ struct StartEffect {
   // most one such job of a rank at a time, and at most one other.
   bool beside = false;
 };
-// Hand an output of the job that just ended (or weights that the run begins with) to a rank of another
-// process, or of this one (process -1).
+// Hand an output of the job that just ended or was launched (or weights that the run begins with) to a rank
+// of another process, once its bytes are there, or of this one (process -1).
 struct PublishEffect {
   int32_t process;
   TensorKey key;
   int parts = 1;  // of a sliced gradient; the slice is key.part
 };
-// No job reads this version of the rank's weights any more, and it has been published to all that fetch it.
+// No job but those that are launched reads this version of the rank's weights any more, and it has been
+// published to all that fetch it.
 struct DropEffect {
   Rank rank;
   int stage;
@@ -154,6 +166,7 @@ struct JobDone {
   std::optional<double> loss;
   std::optional<int64_t> left_bytes;         // measured: what a forward leaves until its backward
   std::optional<double> gradient_norm = {};  // of a reduce that clips: of its sum and what came to it
+  bool launched = false;                     // OnJobLaunched has told of it
 };
 
 class WorkerCore {
@@ -167,13 +180,20 @@ class WorkerCore {
   };
   using ParseSpec = std::function<absl::StatusOr<RunShape>(const std::string& spec)>;
 
-  explicit WorkerCore(ParseSpec parse);
+  // `launch_ahead`: how many jobs of a rank the device is given before the first of them is done; of those
+  // beside forwards, as many more.
+  explicit WorkerCore(ParseSpec parse, int launch_ahead = 1);
   ~WorkerCore();
 
   void OnMessage(int64_t now, const FromCoordinator& message, WorkerEffects* out);
   void OnPrepared(int64_t now, WorkerEffects* out);
   // A wanted tensor is here. `made`: when the job that made it ended, on this machine's clock; 0 if unknown.
   void OnTensor(int64_t now, const TensorKey& key, int64_t made, WorkerEffects* out);
+  // The device has been given the job. `last` and `left_bytes` as in JobDone.
+  void OnJobLaunched(int64_t now, Rank rank, const Job& job, bool last, std::optional<int64_t> left_bytes,
+                     WorkerEffects* out);
+  // The launched jobs of a rank are done in the order in which they started; those that started beside
+  // forwards in their own order.
   void OnJobDone(int64_t now, const JobDone& done, WorkerEffects* out);
   void OnSaved(int64_t now, std::vector<RankReport> reports, WorkerEffects* out);
   // Something of the run went wrong here. Told to the coordinator once.
@@ -211,15 +231,22 @@ class WorkerCore {
   void WantWeights(RankState& rank, WorkerEffects* out);
   void InputArrived(int64_t id, int microbatch, WorkerEffects* out);
   void Consider(int64_t id);
-  void MeasureActivation(int64_t now, RankState& rank, const JobDone& done, WorkerEffects* out);
+  enum class Outputs : uint8_t { kAll, kAtLaunch, kWhenDone };
+  bool HandOn(int64_t now, RankState& rank, const Job& job, std::optional<int64_t> left_bytes,
+              Outputs outputs, WorkerEffects* out);
+  void NextRound(int64_t now, int64_t id, WorkerEffects* out);
+  void PopRows();
+  void MeasureActivation(int64_t now, RankState& rank, const Job& forward, std::optional<int64_t> left_bytes,
+                         WorkerEffects* out);
   void FreeActivation(RankState& rank, const Job& job);
   void CountVersions(RankState& rank, const Job& job, WorkerEffects* out);
   void Drop(WorkerEffects* out);
-  void PublishOutputs(const Job& job, WorkerEffects* out);
+  void PublishOutputs(const Job& job, Outputs outputs, WorkerEffects* out);
   void PublishInitialWeights(WorkerEffects* out);
   void PublishEdge(const Edge& edge, WorkerEffects* out);
   void StartJobs(int64_t now, WorkerEffects* out);
   std::optional<StartEffect> TakeJob(int64_t now, RankState& rank);
+  std::optional<int64_t> TakeBeside(RankState& rank, bool* waits) const;
   StartEffect MakeStart(RankState& rank, int64_t id);
   std::optional<StateVisit> VisitOf(const Job& job) const;
   void UpdateIdle(int64_t now);
@@ -227,6 +254,7 @@ class WorkerCore {
   TensorKey KeyOf(const Edge& edge) const;
 
   ParseSpec parse_;
+  const int launch_ahead_;
   std::unique_ptr<Run> run_;
   std::optional<Assign> next_;  // came while an ended run still has jobs that run
   uint64_t stale_grants_ = 0;

@@ -25,7 +25,7 @@
 namespace weft {
 
 // Bits of a job's flags.
-inline constexpr uint8_t kClaimed = 1, kQueued = 2, kDone = 4;
+inline constexpr uint8_t kClaimed = 1, kQueued = 2, kDone = 4;  // done or launched
 
 // Crashes with the words unless the condition holds.
 void RequireOfCore(bool condition, const char* what);
@@ -39,10 +39,25 @@ struct WorkerCore::RankState {
   Token token;
   ReadyJobs ready;
   RankClock clock;
-  // What Take gave, and what TakeBeside gave while that, a forward, ran; each until it ends.
+  // What Take gave, and what TakeBeside gave while that, a forward, ran; each until it ends or is launched.
   int64_t running = -1, beside = -1;
   bool idle() const { return running < 0 && beside < 0; }
-  std::deque<int64_t> claimed;  // in claim order; ended ones leave from the front
+  // These, and what has been launched and is not done, in the order in which they started.
+  struct InFlight {
+    int64_t id;
+    bool beside, launched;
+  };
+  std::vector<InFlight> in_flight;
+  int CountInFlight(bool beside) const {
+    return static_cast<int>(std::count_if(in_flight.begin(), in_flight.end(),
+                                          [&](const InFlight& job) { return job.beside == beside; }));
+  }
+  // The newest of those in flight that did not start beside another; -1 for none.
+  int64_t NewestInFlight() const;
+  void Launch(int64_t id);
+  // Another job may be computed at the same time as the one that ended.
+  bool End(int64_t id, bool launched);
+  std::deque<int64_t> claimed;  // in claim order; ended and launched ones leave from the front
   // Claimed jobs whose weights wait to be wanted, in claim order, and how many others with wanted weights
   // have not ended.
   std::deque<int64_t> fetches;
@@ -132,7 +147,7 @@ struct WorkerCore::Run {
   std::optional<HeldVersions> versions;  // of the ranks of this process
   HeldVersions::Versions dropped;        // not told yet
   bool prepared = false, finishing = false, failed = false, aborted = false;
-  int running = 0;
+  int running = 0;  // jobs in flight
 };
 
 }  // namespace weft
