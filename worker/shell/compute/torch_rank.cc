@@ -13,15 +13,47 @@
 #include "worker/shell/compute/torch_guard.h"
 
 namespace weft {
-TorchRank::TorchRank(const RunSpec& run, std::unique_ptr<Dataset> data, std::unique_ptr<RankDevice> device,
-                     std::function<void()> prepare_thread)
+namespace {
+
+// What the forwards of a rank read of the data, by step; nothing if the run has no schedule.
+DataPrefetch::OfStep PiecesOf(const RunSpec& run, Rank rank) {
+  absl::StatusOr<Schedule> schedule = absl::NotFoundError("");
+  if (!run.schedule.name.empty()) schedule = ScheduleOf(run);
+  if (!schedule.ok()) return [](int) { return std::vector<DataPiece>(); };
+  std::vector<int> readers;
+  for (int s = 0; s < run.stages(); ++s) {
+    if (LayOutStage(run, s).reads_data) readers.push_back(s);
+  }
+  return [schedule = *std::move(schedule), readers, rank](int step) {
+    std::vector<DataPiece> pieces;
+    const auto runs = [&](int stage, int b) {
+      return schedule.compute(Job::Compute(step, stage, b, JobKind::kForward)) == rank;
+    };
+    for (int b = 0; b < schedule.microbatches; ++b) {
+      for (const int stage : readers) {
+        if (runs(stage, b)) pieces.push_back({step, b, false});
+      }
+      if (runs(schedule.stages - 1, b)) pieces.push_back({step, b, true});
+    }
+    return pieces;
+  };
+}
+
+}  // namespace
+
+TorchRank::TorchRank(const RunSpec& run, Rank rank, std::unique_ptr<Dataset> data,
+                     std::unique_ptr<RankDevice> device, std::function<void()> prepare_thread)
     : run_(run),
       data_(std::move(data)),
       layers_(BuildLayers(run.model)),
       device_(std::move(device)),
       prepare_thread_(std::move(prepare_thread)),
       loss_gradient_(at::full({}, 1.0f / static_cast<float>(run.train.microbatches),
-                              c10::TensorOptions().dtype(c10::kFloat).device(device_->torch_device()))) {}
+                              c10::TensorOptions().dtype(c10::kFloat).device(device_->torch_device()))),
+      prefetch_(device_->is_host() ? nullptr
+                                   : std::make_unique<DataPrefetch>(
+                                         [this](const DataPiece& piece) { return SendPiece(piece); },
+                                         PiecesOf(run, rank), run.end_step())) {}
 
 BytesByClass TorchRank::live_bytes() const { return device_->live_bytes(); }
 BytesByClass TorchRank::peak_bytes() const { return device_->peak_bytes(); }

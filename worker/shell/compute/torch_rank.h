@@ -29,6 +29,7 @@
 #include "schedules/schedule.h"
 #include "worker/shell/compute/compute.h"
 #include "worker/shell/compute/data.h"
+#include "worker/shell/compute/data_prefetch.h"
 #include "worker/shell/compute/gradient_sum.h"
 #include "worker/shell/compute/optimizer.h"
 #include "worker/shell/compute/parameters.h"
@@ -43,7 +44,7 @@ namespace weft {
 class TorchRank final : public RankCompute {
  public:
   // `prepare_thread` is called on every thread that computes, before it does.
-  TorchRank(const RunSpec& run, std::unique_ptr<Dataset> data, std::unique_ptr<RankDevice> device,
+  TorchRank(const RunSpec& run, Rank rank, std::unique_ptr<Dataset> data, std::unique_ptr<RankDevice> device,
             std::function<void()> prepare_thread);
 
   void BeginJob(const Job& job, bool beside) override;
@@ -165,8 +166,9 @@ class TorchRank final : public RankCompute {
   absl::Status ChooseWeights(Stage& stage, Tensor fetched, int version, Pass* pass);
   at::Tensor WrapAligned(const Tensor& tensor) const;
   std::vector<at::Tensor> WrapAll(const std::vector<Tensor>& tensors) const;
-  absl::StatusOr<at::Tensor> ReadData(at::IntArrayRef sizes, c10::ScalarType type,
-                                      const std::function<absl::Status(void*)>& read);
+  absl::StatusOr<at::Tensor> ReadPiece(const DataPiece& piece) const;
+  absl::StatusOr<Tensor> SendPiece(const DataPiece& piece);
+  absl::StatusOr<at::Tensor> Data(const DataPiece& piece);
   absl::Status AppendData(const Stage& stage, const Job& job, std::vector<at::Tensor>* inputs);
   absl::StatusOr<at::Tensor> Targets(const Stage& stage, const Job& job);
   absl::StatusOr<ForwardResult> DoForward(const Job& job, std::vector<Tensor> inputs, Tensor weights,
@@ -198,6 +200,7 @@ class TorchRank final : public RankCompute {
   const std::function<void()> prepare_thread_;
   const at::Tensor loss_gradient_;  // of the step's loss, by one micro-batch's
   std::map<int, std::unique_ptr<Stage>> stages_;
+  const std::unique_ptr<DataPrefetch> prefetch_;  // null where the device is the host
 };
 
 }  // namespace weft
