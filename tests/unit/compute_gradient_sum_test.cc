@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <memory>
@@ -10,6 +11,7 @@
 #include "worker/shell/compute/compute.h"
 #include "worker/shell/compute/elementwise.h"
 #include "worker/shell/compute/gradient_sum.h"
+#include "worker/shell/compute/host_math.h"
 #include "worker/shell/compute/optimizer.h"
 
 namespace weft {
@@ -31,6 +33,17 @@ std::vector<float> Random(int n, uint32_t seed) {
   return values;
 }
 
+// The host's, which counts for whom it was to wait.
+class Host final : public FlatMemory {
+ public:
+  const FlatMath& math() const override { return HostMath(); }
+  absl::StatusOr<Tensor> NewFlat(int64_t elements, MemoryClass, DataType) override {
+    return Flat(std::vector<float>(elements, NAN));
+  }
+  void Await(const Tensor& tensor) override { awaited_.push_back(tensor.data); }
+  std::vector<void*> awaited_;
+};
+
 std::vector<float> ValuesOf(const GradientSum& sum) { return {sum.data(), sum.data() + sum.elements()}; }
 
 TEST(GradientSum, AnyOrderOfArrival_GivesTheSumInOrder) {
@@ -43,7 +56,8 @@ TEST(GradientSum, AnyOrderOfArrival_GivesTheSumInOrder) {
   }
   std::vector<int> order = {0, 1, 2, 3, 4};
   do {
-    GradientSum sum(Flat(std::vector<float>(kElements, NAN)), kCount);
+    Host host;
+    GradientSum sum(host, Flat(std::vector<float>(kElements, NAN)), kCount);
     for (int b : order) {
       ASSERT_FALSE(sum.complete());
       ASSERT_TRUE(sum.Check(b).ok());
@@ -56,9 +70,10 @@ TEST(GradientSum, AnyOrderOfArrival_GivesTheSumInOrder) {
 }
 
 TEST(GradientSum, Pieces_AreZeroBetweenThem) {
-  GradientSum sum(Flat(std::vector<float>(10, NAN)), 2);
+  Host host;
+  GradientSum sum(host, Flat(std::vector<float>(10, NAN)), 2);
   const float a[] = {1, 2}, b[] = {3};
-  const std::vector<GradientSum::Piece> pieces = {{1, 2, a}, {7, 1, b}};
+  const std::vector<FlatPiece> pieces = {{1, 2, a}, {7, 1, b}};
   sum.AddPieces(0, pieces);
   sum.AddPieces(1, pieces);
   EXPECT_EQ(ValuesOf(sum), (std::vector<float>{0, 2, 4, 0, 0, 0, 0, 6, 0, 0}));
@@ -67,13 +82,75 @@ TEST(GradientSum, Pieces_AreZeroBetweenThem) {
 }
 
 TEST(GradientSum, WaitingGradients_AreLetGoWhenAdded) {
-  GradientSum sum(Flat({0}), 3);
-  const Tensor early = Flat({2});
+  Host host;
+  GradientSum sum(host, Flat({0}), 3);
+  const Tensor early = Flat({2}), first = Flat({1});
   sum.Add(1, early);
   EXPECT_EQ(early.owner.use_count(), 2);
-  sum.Add(0, Flat({1}));
+  sum.Add(0, first);
   EXPECT_EQ(early.owner.use_count(), 1);
   EXPECT_EQ(sum.next(), 2);
+  // Each in the job that reads it.
+  EXPECT_EQ(host.awaited_, (std::vector<void*>{first.data, early.data}));
+}
+
+TEST(HostMath, NarrowPieces_AddAndWriteAsTheirFloats) {
+  const std::vector<float> values = Random(33, 5);
+  std::vector<BFloat16> narrow(values.size());
+  HostMath().Narrow(narrow.data(), values.data(), 33);
+  std::vector<float> out(50, NAN), sum(50, 1);
+  const std::vector<FlatPiece> pieces = {{9, 33, narrow.data(), DataType::kBFloat16}};
+  HostMath().WritePieces(pieces, out.data(), 50);
+  HostMath().AddPieces(pieces, sum.data());
+  for (int i = 0; i < 50; ++i) {
+    EXPECT_EQ(sum[i], 1 + out[i]);
+    if (i < 9 || i >= 42) {
+      EXPECT_EQ(out[i], 0);
+    }
+  }
+  for (int i = 0; i < 33; ++i) EXPECT_LE(std::abs(out[9 + i] - values[i]), std::abs(values[i]) / 256);
+}
+
+TEST(HostMath, Narrow_RoundsToTheNearestTiesToEven) {
+  const auto narrowed = [](uint32_t bits) {
+    const float x = std::bit_cast<float>(bits);
+    BFloat16 out;
+    HostMath().Narrow(&out, &x, 1);
+    return out.bits;
+  };
+  EXPECT_EQ(narrowed(0x3f800000), 0x3f80);
+  EXPECT_EQ(narrowed(0x3f807fff), 0x3f80);
+  EXPECT_EQ(narrowed(0x3f808000), 0x3f80);  // a tie
+  EXPECT_EQ(narrowed(0x3f818000), 0x3f82);  // a tie
+  EXPECT_EQ(narrowed(0x3f808001), 0x3f81);
+  EXPECT_EQ(narrowed(0x80000000), 0x8000);
+  EXPECT_EQ(narrowed(0x7f7fffff), 0x7f80);  // beyond the largest
+  EXPECT_EQ(narrowed(0xff800000), 0xff80);
+  EXPECT_EQ(narrowed(0x7f800001), 0x7fc0);  // no number
+  EXPECT_EQ(narrowed(0xffffffff), 0x7fc0);
+}
+
+// Without a factor, and with one of 1, the bits are those of the gradient itself: also of -0 and of what is
+// no number.
+TEST(HostMath, FactorOfOne_IsNoFactor) {
+  const float one = 1;
+  std::vector<float> g = Random(100, 3);
+  g[0] = -0.0f;
+  g[1] = NAN;
+  g[2] = -INFINITY;
+  for (const OptimizerSpec& spec : std::vector<OptimizerSpec>{SgdSpec{0.1, 0.9, 0}, AdamWSpec{}}) {
+    std::vector<std::vector<float>> made;
+    for (const float* factor : {static_cast<const float*>(nullptr), &one}) {
+      std::vector<float> weights(100, -0.0f), state(100, 0), other(100, 0);
+      Optimizer optimizer(spec);
+      optimizer.Begin(0.1);
+      optimizer.Apply(HostMath(), weights.data(), weights.data(), g.data(), {state.data(), other.data()},
+                      factor, 100);
+      made.push_back(weights);
+      made.back().insert(made.back().end(), state.begin(), state.end());
+    }
+    EXPECT_EQ(std::memcmp(made[0].data(), made[1].data(), 200 * sizeof(float)), 0);
+  }
 }
 
 TEST(Slices, AnyPartition_CoversOnceAtCacheLines) {
@@ -112,14 +189,16 @@ TEST(OptimizerSteps, SlicesInPlaceAndNot_GiveTheBitsOfTheWhole) {
     for (uint32_t step = 0; step < 5; ++step) {
       const std::vector<float> g = Random(kElements, 10 + step);
       std::vector<float> out(kElements);
-      first.Begin(0.01, 0.75f);
-      first.Apply(whole.data(), out.data(), g.data(), {state[0].data(), state[1].data()}, kElements);
+      const float factor = 0.75f;
+      first.Begin(0.01);
+      first.Apply(HostMath(), whole.data(), out.data(), g.data(), {state[0].data(), state[1].data()}, &factor,
+                  kElements);
       whole = out;
-      second.Begin(0.01, 0.75f);
+      second.Begin(0.01);
       for (int64_t begin = 0; begin < kElements;) {
         const int64_t n = std::min<int64_t>(1 + begin % 37, kElements - begin);
-        second.Apply(cut.data() + begin, cut.data() + begin, g.data() + begin,
-                     {state[2].data() + begin, state[3].data() + begin}, n);
+        second.Apply(HostMath(), cut.data() + begin, cut.data() + begin, g.data() + begin,
+                     {state[2].data() + begin, state[3].data() + begin}, &factor, n);
         begin += n;
       }
       ASSERT_EQ(std::memcmp(whole.data(), cut.data(), sizeof(float) * kElements), 0);

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <vector>
 
+#include "worker/shell/compute/host_math.h"
 #include "worker/shell/compute/optimizer.h"
 
 namespace weft {
@@ -31,9 +32,10 @@ void ExpectEqualsTorch(const OptimizerSpec& spec, torch::optim::Optimizer& refer
     reference.step();
     // Twice the gradient and half of that.
     const torch::Tensor doubled = gradient * 2;
-    optimizer.Begin(RateAt(spec, step), 0.5f);
-    optimizer.Apply(own.data(), own.data(), doubled.const_data_ptr<float>(),
-                    {state[0].data(), state[1].data()}, n);
+    const float half = 0.5f;
+    optimizer.Begin(RateAt(spec, step));
+    optimizer.Apply(HostMath(), own.data(), own.data(), doubled.const_data_ptr<float>(),
+                    {state[0].data(), state[1].data()}, &half, n);
   }
   double difference = 0, movement = 0;
   for (int64_t i = 0; i < n; ++i) {

@@ -1,13 +1,16 @@
 #include <gtest/gtest.h>
 
+#include <array>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "proto/run/model_layers.h"
 #include "worker/shell/compute/compute.h"
+#include "worker/shell/compute/host_math.h"
 #include "worker/shell/compute/parameters.h"
 #include "worker/shell/compute/stage_update.h"
+#include "worker/shell/compute/sum_of_squares.h"
 
 namespace weft {
 namespace {
@@ -36,6 +39,30 @@ TEST(Parameters, Layout_AlignsEachAndCountsAll) {
     EXPECT_GE(layout.elements, end);
     EXPECT_EQ(layout.elements % StageLayout::kAlignElements, 0);
   }
+}
+
+// Slots stay in the order of layers; in the buffer the statistics come behind all that is trained.
+TEST(Parameters, Layout_PutsStatisticsLast) {
+  ResNetSpec model;
+  RunSpec run;
+  run.model = model;
+  run.layers_of_stage = {3, 7};
+  const StageLayout layout = LayOutStage(run, 0);
+  ASSERT_LT(layout.statistics_begin, layout.elements);
+  std::vector<bool> taken(layout.elements);
+  int layer = 0;
+  for (const ParameterSlot& slot : layout.slots) {
+    EXPECT_GE(slot.layer, layer);
+    layer = slot.layer;
+    const bool statistic = slot.parameter.kind == ParameterSpec::Kind::kStatistic;
+    EXPECT_EQ(slot.offset >= layout.statistics_begin, statistic) << slot.parameter.name;
+    EXPECT_EQ(slot.offset % StageLayout::kAlignElements, 0);
+    for (int64_t i = slot.offset; i < slot.offset + slot.parameter.elements(); ++i) {
+      ASSERT_FALSE(taken[i]) << slot.parameter.name;
+      taken[i] = true;
+    }
+  }
+  EXPECT_EQ(LayOutStage(SmallRun(), 0).statistics_begin, LayOutStage(SmallRun(), 0).elements);
 }
 
 TEST(Parameters, Names_AreThoseOfTheCheckpoint) {
@@ -93,10 +120,11 @@ TEST(StageUpdate, SlicesOfABufferWithStatistics_AverageThemAndTrainTheRest) {
   int64_t statistics = 0;
   for (const ParameterSlot& slot : layout.slots) {
     if (slot.parameter.kind != ParameterSpec::Kind::kStatistic) continue;
-    for (int64_t i = slot.offset; i < slot.offset + slot.parameter.elements(); ++i, ++statistics) {
-      const float kept = weights[i] * 0.9f, moved = gradient[i] / kMicrobatches * 0.1f;
-      expected[i] = kept + moved;
-    }
+    statistics += slot.parameter.elements();
+  }
+  for (int64_t i = layout.statistics_begin; i < layout.elements; ++i) {
+    const float kept = weights[i] * 0.9f, moved = gradient[i] / kMicrobatches * 0.1f;
+    expected[i] = kept + moved;
   }
   EXPECT_EQ(statistics, 2 * 3 * 3);
   // A norm is of what is trained, however it is cut.
@@ -112,23 +140,24 @@ TEST(StageUpdate, SlicesOfABufferWithStatistics_AverageThemAndTrainTheRest) {
     std::copy_n(gradient.begin() + slot.offset, slot.parameter.elements(), padded.begin() + slot.offset);
   }
   for (const int parts : {1, 3}) {
-    SumOfSquares sum;
+    std::array<uint64_t, SumOfSquares::kLimbs> limbs{};
     for (int part = 0; part < parts; ++part) {
       const SliceBounds bounds = SliceOf(layout.elements, part, parts);
-      ASSERT_TRUE(
-          AddSquares(layout, bounds.begin, bounds.end - bounds.begin, padded.data() + bounds.begin, &sum));
+      AddSquares(HostMath(), layout, bounds.begin, bounds.end - bounds.begin, padded.data() + bounds.begin,
+                 limbs.data());
     }
-    EXPECT_EQ(sum, trained) << parts << " parts";
+    EXPECT_EQ(SumOfSquares::FromLimbs(limbs.data()), trained) << parts << " parts";
   }
   for (const int parts : {1, 2, 5}) {
     Optimizer optimizer(sgd);
-    optimizer.Begin(sgd.lr, 0.5f);
+    optimizer.Begin(sgd.lr);
+    const float half = 0.5f;
     std::vector<float> out = weights, momentum(layout.elements, 0);  // in place
     for (int part = 0; part < parts; ++part) {
       const SliceBounds bounds = SliceOf(layout.elements, part, parts);
-      UpdateRange(optimizer, layout, kMicrobatches, bounds.begin, bounds.end - bounds.begin,
+      UpdateRange(HostMath(), optimizer, layout, kMicrobatches, bounds.begin, bounds.end - bounds.begin,
                   out.data() + bounds.begin, out.data() + bounds.begin, gradient.data() + bounds.begin,
-                  {momentum.data() + bounds.begin, nullptr});
+                  {momentum.data() + bounds.begin, nullptr}, &half);
     }
     EXPECT_EQ(out, expected) << parts << " parts";
     for (const ParameterSlot& slot : layout.slots) {

@@ -3,13 +3,16 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <random>
 #include <vector>
 
+#include "worker/shell/compute/host_math.h"
 #include "worker/shell/compute/sum_of_squares.h"
 
 namespace weft {
@@ -31,6 +34,17 @@ SumOfSquares SumOf(const std::vector<float>& values) {
   SumOfSquares sum;
   EXPECT_TRUE(sum.Add(values.data(), static_cast<int64_t>(values.size())));
   return sum;
+}
+
+Tensor LimbsOf(const SumOfSquares& sum) {
+  auto limbs = std::make_shared<std::array<uint64_t, SumOfSquares::kLimbs>>();
+  sum.WriteLimbs(limbs->data());
+  Tensor tensor;
+  tensor.shape = {DataType::kInt64, 1, {SumOfSquares::kLimbs}};
+  tensor.data = limbs->data();
+  tensor.bytes = SumOfSquares::kBytes;
+  tensor.owner = limbs;
+  return tensor;
 }
 
 TEST(SumOfSquares_Value, ValuesOfAllExponents_IsTheNearestDouble) {
@@ -89,14 +103,28 @@ TEST(SumOfSquares_NotFinite, AnywhereAmongValues_IsSaid) {
     for (const size_t at : {0, 5, 9}) {
       std::vector<float> values(10, 1);
       values[at] = bad;
-      EXPECT_FALSE(SumOfSquares().Add(values.data(), 10)) << bad << " at " << at;
+      SumOfSquares sum, other = SumOf({1, 2});
+      EXPECT_FALSE(sum.Add(values.data(), 10)) << bad << " at " << at;
+      EXPECT_FALSE(sum.has_norm());
+      EXPECT_TRUE(std::isnan(sum.Norm()));
+      // Whatever is added, on either side, and as limbs.
+      const float one = 1;
+      EXPECT_FALSE(sum.Add(&one, 1));
+      other.Add(sum);
+      EXPECT_EQ(other, sum);
+      uint64_t limbs[SumOfSquares::kLimbs] = {};
+      HostMath().AddSquares(limbs, &one, 1);
+      HostMath().AddSquares(limbs, values.data(), 10);
+      HostMath().AddSquares(limbs, &one, 1);
+      EXPECT_EQ(SumOfSquares::FromLimbs(limbs), sum);
+      EXPECT_EQ(*SumOfSquares::FromTensor(LimbsOf(sum)), sum);
     }
   }
 }
 
 TEST(SumOfSquares_Tensor, ThereAndBack_IsTheSameAndOthersAreRefused) {
   const SumOfSquares sum = SumOf(Patterns(6, 100));
-  Tensor tensor = sum.ToTensor();
+  Tensor tensor = LimbsOf(sum);
   EXPECT_EQ(tensor.bytes, SumOfSquares::kBytes);
   const auto back = SumOfSquares::FromTensor(tensor);
   ASSERT_TRUE(back.ok()) << back.status();
@@ -113,6 +141,11 @@ TEST(ClipFactor_Norm, AboveAndBelow_IsAtMostOne) {
   EXPECT_EQ(ClipFactor(1, 1), 1.0f);
   EXPECT_EQ(ClipFactor(4, 1), 0.25f);
   EXPECT_EQ(ClipFactor(0.5, 0.25), 0.5f);
+  EXPECT_EQ(ClipFactor(std::numeric_limits<double>::quiet_NaN(), 1), 1.0f);
+  const SumOfSquares five = SumOf({3, -4});
+  float factor = 0;
+  HostMath().ClipFactor(&factor, static_cast<const uint64_t*>(LimbsOf(five).data), 1);
+  EXPECT_EQ(factor, 0.2f);
 }
 
 }  // namespace

@@ -1,12 +1,8 @@
 // The worker's threads and waiting, with a scripted coordinator, a loopback transport and no computing.
 #include "worker/shell/worker_loop.h"
 
-#include <sys/eventfd.h>
-#include <unistd.h>
-
 #include <atomic>
 #include <chrono>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -22,6 +18,7 @@
 #include "gtest/gtest.h"
 #include "schedules/claim_order.h"
 #include "schedules/simulate.h"
+#include "tests/unit/scripted_link.h"
 #include "worker/shell/run_shape.h"
 #include "worker/shell/transport/loopback_transport.h"
 
@@ -29,66 +26,6 @@ namespace weft {
 namespace {
 
 using ::testing::HasSubstr;
-
-constexpr int64_t kPatience = 60'000'000'000;
-
-// Says what the test gives it, and keeps what the worker says.
-class ScriptedLink final : public CoordinatorLink {
- public:
-  ~ScriptedLink() override { close(event_fd_); }
-
-  void Send(FromWorker message) override {
-    if (on_send) on_send(message);
-    MutexLock lock(mu_);
-    said_.push_back(std::move(message));
-    changed_.SignalAll();
-  }
-  bool Drain(std::vector<FromCoordinator>* messages) override {
-    MutexLock lock(mu_);
-    uint64_t count;
-    [[maybe_unused]] const ssize_t n = read(event_fd_, &count, sizeof count);
-    for (FromCoordinator& m : to_say_) messages->push_back(std::move(m));
-    to_say_.clear();
-    return true;
-  }
-  absl::Status status() const override { return absl::OkStatus(); }
-  int event_fd() const override { return event_fd_; }
-
-  void Say(FromCoordinator message) {
-    MutexLock lock(mu_);
-    to_say_.push_back(std::move(message));
-    const uint64_t one = 1;
-    [[maybe_unused]] const ssize_t n = write(event_fd_, &one, sizeof one);
-  }
-
-  // Waits until the worker has said a T; nothing if it does not.
-  template <typename T>
-  std::optional<T> Await() {
-    const int64_t deadline = MonotonicNow() + kPatience;
-    MutexLock lock(mu_);
-    while (true) {
-      for (; !said_.empty(); said_.pop_front()) {
-        if (auto* t = std::get_if<T>(&said_.front())) {
-          std::optional<T> found = std::move(*t);
-          said_.pop_front();
-          return found;
-        }
-      }
-      const int64_t left = deadline - MonotonicNow();
-      if (left <= 0) return std::nullopt;
-      changed_.WaitWithTimeout(mu_, left);
-    }
-  }
-
-  std::function<void(const FromWorker&)> on_send;  // set before the worker sends
-
- private:
-  const int event_fd_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-  Mutex mu_;
-  CondVar changed_;
-  std::vector<FromCoordinator> to_say_ ABSL_GUARDED_BY(mu_);
-  std::deque<FromWorker> said_ ABSL_GUARDED_BY(mu_);
-};
 
 // Computes nothing: a forward lasts until the test ends it, or each job is what the test makes of it.
 class GatedCompute final : public RankCompute {

@@ -123,9 +123,6 @@ void RunReduce(RankCompute& compute, const JobTask& task, JobOutcome* outcome) {
     return;
   }
   outcome->squares = *std::move(squares);
-  if (const auto sum_of_squares = SumOfSquares::FromTensor(outcome->squares); sum_of_squares.ok()) {
-    outcome->gradient_norm = sum_of_squares->Norm();
-  }
 }
 
 void RunUpdate(RankCompute& compute, const JobTask& task, JobOutcome* outcome) {
@@ -165,6 +162,24 @@ void RunKind(RankCompute& compute, JobTask& task, JobOutcome* outcome) {
   }
 }
 
+// Whoever uses them lets the device wait, or waits for it.
+void FenceOutputs(JobOutcome* outcome) {
+  const auto fence = [&](Tensor* tensor) {
+    if (!tensor->empty() && tensor->ready == nullptr) tensor->ready = outcome->launched;
+  };
+  for (Tensor* tensor : {&outcome->activation, &outcome->gradient, &outcome->gradient_sum, &outcome->squares,
+                         &outcome->state}) {
+    fence(tensor);
+  }
+  for (Tensor& gradient : outcome->input_gradients) fence(&gradient);
+}
+
+void ReadNorm(JobOutcome* outcome) {
+  if (outcome->squares.empty()) return;
+  const auto sum_of_squares = SumOfSquares::FromTensor(outcome->squares);
+  if (sum_of_squares.ok()) outcome->gradient_norm = sum_of_squares->Norm();
+}
+
 }  // namespace
 
 Tensor JobOutcome::Output(TensorKind kind, int part, int parts) const {
@@ -191,12 +206,19 @@ Tensor JobOutcome::Output(TensorKind kind, int part, int parts) const {
 JobOutcome RunJob(RankCompute& compute, JobTask task) {
   JobOutcome outcome;
   outcome.start_ns = MonotonicNow();
+  compute.BeginJob(task.start.job, task.start.beside);
   if (task.start.visit.has_value()) outcome.status = ReceiveState(compute, &task);
   if (outcome.status.ok()) RunKind(compute, task, &outcome);
   if (task.start.visit.has_value() && outcome.status.ok()) {
     outcome.status = PassStateOn(compute, task.start, &outcome.state);
   }
   task = {};
+  outcome.launched = compute.EndJob();
+  if (outcome.launched != nullptr) {
+    FenceOutputs(&outcome);
+  } else {
+    ReadNorm(&outcome);
+  }
   outcome.end_ns = MonotonicNow();
   return outcome;
 }

@@ -8,6 +8,7 @@
 #define WEFT_WORKER_SHELL_JOB_RUNNER_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -33,12 +34,16 @@ struct JobOutcome {
   Tensor activation, gradient, gradient_sum, squares;
   Tensor state;                         // of the stage, if it leaves
   std::vector<Tensor> input_gradients;  // of each input of the stage
+  // What the device has still to do; null if the job has been done. Then the tensors are there once it is
+  // reached, and loss and norm are among its figures.
+  std::shared_ptr<LaunchedJob> launched;
 
   // The output that travels along an edge of this kind; weights are not an output (ask the compute).
   Tensor Output(TensorKind kind, int part, int parts) const;
 };
 
-// Releases the task's inputs before it returns.
+// Releases the task's inputs before it returns; what a launched job still reads the device keeps
+// (compute/rank_device.h), but for memory of others (late_release.h).
 JobOutcome RunJob(RankCompute& compute, JobTask task);
 
 // Nanoseconds of the monotonic clock, which the processes of one machine share.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <iostream>
 #include <memory>
@@ -179,6 +180,7 @@ int Serve(const Flags& flags, SignalStop& signals) {
   link.Send(hello);
   signals.Watch(&loop);
   const absl::Status status = loop.Run();
+  if (loop.device_hangs()) std::_Exit(Complain(status, kFailed));  // it cannot be cleaned up
   signals.Unwatch();
   metrics->reset();
   link.Close(500'000'000).IgnoreError();

@@ -19,6 +19,11 @@ namespace weft {
 class Fence;
 
 enum class DataType : uint8_t { kFloat32, kBFloat16, kInt64, kUInt8 };
+// Of one element.
+constexpr size_t ElementBytes(DataType type) {
+  constexpr size_t kBytes[] = {4, 2, 8, 1};
+  return kBytes[static_cast<size_t>(type)];
+}
 
 // Whose memory bytes lie in.
 enum class MemoryPlace : uint8_t { kHost, kDevice };

@@ -8,10 +8,22 @@
 // thread does, so that peers and coordinator are still answered; between short jobs the ranks look for
 // themselves, and a driver that is woken by each message would only take their cores away.
 //
+// A device with a queue of its own is given jobs, and nobody waits for it: the rank's thread is free when a
+// job has been launched, and whoever drives asks which have been done. Until they are, a driver does not
+// block for longer than it takes to notice. Tensors for other processes are offered when their bytes are
+// there; those that come are copied to the device at once. Nothing that the device may still touch is given
+// up before.
+//
 // Everything but computing happens under one lock. The time under it is microseconds; no waiting happens
 // there. Ownership: borrows device, transport and link, which outlive it. Run returns when the coordinator
-// says so, Stop was called or the link is lost, after the jobs that are being computed: then no thread of it
-// is left, and device, transport and link are the caller's again.
+// says so, Stop was called or the link is lost, after the jobs that are being computed or have been launched:
+// then no thread of it is left, and device, transport and link are the caller's again.
+// Failure: of the device, names the job and fails the run. A device that does nothing more for
+// `device_timeout_ns` fails the run too; where a run is aborted, or the loop stopped, and it has not come to
+// an end after `device_grace_ns`, Run returns DeadlineExceeded with the name of the job.
+//
+// In worker_loop.cc: threads, driving and waiting; worker_jobs.cc: jobs; worker_effects.cc: what the core
+// decided; worker_transfers.cc: tensors; worker_reports.cc: reports.
 #ifndef WEFT_WORKER_SHELL_WORKER_LOOP_H_
 #define WEFT_WORKER_SHELL_WORKER_LOOP_H_
 
@@ -32,8 +44,11 @@
 #include "absl/status/status.h"
 #include "proto/wire/mutex.h"
 #include "worker/core/worker_core.h"
+#include "worker/shell/awaited_tensors.h"
 #include "worker/shell/compute/compute.h"
 #include "worker/shell/job_runner.h"
+#include "worker/shell/late_release.h"
+#include "worker/shell/launched_jobs.h"
 #include "worker/shell/state_holders.h"
 #include "worker/shell/transport/transport.h"
 
@@ -62,6 +77,10 @@ struct WorkerLoopOptions {
   int64_t report_interval_ns = 500'000'000;
   // A thread that waits for messages looks around at least so often.
   int64_t look_interval_ns = 1'000'000'000;
+  // Of a job that the device was given, until it is done.
+  int64_t device_timeout_ns = 900'000'000'000;
+  // Likewise of all of them, once the run is aborted or the loop stopped.
+  int64_t device_grace_ns = 30'000'000'000;
 };
 
 // What /metrics shows; totals since the process started.
@@ -87,6 +106,9 @@ class WorkerLoop {
   absl::Status Run();
   // Safe in a signal handler's thread (not in the handler).
   void Stop();
+  // Run returned while the device still had jobs: what they use has been left as it is, and the device must
+  // not be destroyed. The process can only end.
+  bool device_hangs();
   WorkerSnapshot Snapshot();
 
  private:
@@ -115,6 +137,12 @@ class WorkerLoop {
     std::vector<int> saved_stages;
     std::array<uint64_t, kTensorKinds> bytes_sent{}, bytes_received{};
     std::map<int32_t, int64_t> left_bytes;  // by stage: the most that a forward left
+    int computing = 0;                      // of the rank's jobs, by threads
+    // What came from other processes in the device's memory, if anything has; and what was dropped of that
+    // while two threads launched jobs.
+    LateRelease late;
+    bool guards = false;
+    std::vector<std::shared_ptr<void>> dropped;
     std::thread thread;
   };
   static constexpr int kNobody = -1, kMain = -2;
@@ -123,6 +151,19 @@ class WorkerLoop {
   void JoinRanks();
   void RankMain(Slot* slot);
   void RunTask(Slot* slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void RunJobTask(JobTask task) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void KeepDropped(Slot* slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // There are jobs or copies that the device has been given and not done.
+  bool DeviceWorks() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return !launched_.empty() || !awaited_.empty();
+  }
+  // False if it has done none of them since the last look.
+  bool PollDevice() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void JobEnded(int64_t now, LaunchedJobs::Ended ended) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void DeviceFailed(int64_t now, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void CheckDevice(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  std::string AwaitedOfDevice(int64_t now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void AwaitDevice();
   void Drive(Slot* slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool RanksLookOften() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void LeaveDriving() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -137,6 +178,10 @@ class WorkerLoop {
   // Releases the lock while it writes; false if there was nothing to write.
   bool SendGathered() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void HandleTransport(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void TakeIn(int64_t now, const TensorKey& key, Tensor tensor) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Offer(int64_t now, PeerId peer, const TensorKey& key, Tensor tensor,
+             std::shared_ptr<LaunchedJob> made_by) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Arrived(int64_t now, AwaitedTensors::Awaited awaited) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   void Apply(int64_t now, const JobOutcome* outcome) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ApplyOne(int64_t now, WorkerEffect& effect, const JobOutcome* outcome)
@@ -152,6 +197,7 @@ class WorkerLoop {
   void Fail(int64_t now, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Give(Slot* slot, Task task) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status PrepareRank(Slot* slot, const PrepareTask& task) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status SaveRank(Slot* slot, const SaveTask& task) ABSL_LOCKS_EXCLUDED(mu_);
   void TaskEnded(const absl::Status& status, void (WorkerLoop::*all_ended)(int64_t now))
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void AllPrepared(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -177,6 +223,8 @@ class WorkerLoop {
   std::deque<std::unique_ptr<Slot>> slots_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<TensorKey, Tensor> inbox_ ABSL_GUARDED_BY(mu_);
   StateHolders holders_ ABSL_GUARDED_BY(mu_);
+  LaunchedJobs launched_ ABSL_GUARDED_BY(mu_);
+  AwaitedTensors awaited_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<const RunSpec> spec_ ABSL_GUARDED_BY(mu_);
   std::string output_ ABSL_GUARDED_BY(mu_);
   std::deque<FromWorker> outbox_ ABSL_GUARDED_BY(mu_);  // not yet given to the link
@@ -190,6 +238,9 @@ class WorkerLoop {
   int64_t last_job_end_ ABSL_GUARDED_BY(mu_) = 0;
   bool prepared_ ABSL_GUARDED_BY(mu_) = false;  // every rank of the run has its compute
   bool forget_when_idle_ ABSL_GUARDED_BY(mu_) = false;
+  int64_t give_up_ns_ ABSL_GUARDED_BY(mu_) = 0;  // 0: the run is not aborted
+  bool device_failed_ ABSL_GUARDED_BY(mu_) = false;
+  bool device_hangs_ ABSL_GUARDED_BY(mu_) = false;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status status_ ABSL_GUARDED_BY(mu_);
   int64_t spin_ns_ ABSL_GUARDED_BY(mu_) = 0;

@@ -1,5 +1,6 @@
 #include "worker/shell/compute/elementwise.h"
 
+#include <bit>
 #include <cmath>
 
 // Compiled with -ffp-contract=off and -O3 (see CMakeLists.txt): the first keeps the bits the same at any
@@ -32,6 +33,14 @@ WEFT_INLINE void Add(float* __restrict sum, const float* __restrict x, int64_t n
 void AddPlain(float* sum, const float* x, int64_t n) { Add(sum, x, n); }
 WEFT_AVX2 void AddAvx2(float* sum, const float* x, int64_t n) { Add(sum, x, n); }
 
+WEFT_INLINE float Widened(BFloat16 x) { return std::bit_cast<float>(uint32_t{x.bits} << 16); }
+
+WEFT_INLINE void AddNarrow(float* __restrict sum, const BFloat16* __restrict x, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) sum[i] += Widened(x[i]);
+}
+void AddNarrowPlain(float* sum, const BFloat16* x, int64_t n) { AddNarrow(sum, x, n); }
+WEFT_AVX2 void AddNarrowAvx2(float* sum, const BFloat16* x, int64_t n) { AddNarrow(sum, x, n); }
+
 // `w` and `out` may be one buffer, so they are not __restrict; the pragma says that iterations are
 // independent.
 #if defined(__clang__)
@@ -40,38 +49,41 @@ WEFT_AVX2 void AddAvx2(float* sum, const float* x, int64_t n) { Add(sum, x, n); 
 #define WEFT_INDEPENDENT _Pragma("GCC ivdep")
 #endif
 
-WEFT_INLINE void Sgd(const SgdStep s, const float* w, float* out, const float* g, float* m, int64_t n) {
+WEFT_INLINE void Sgd(const SgdStep s, const float* w, float* out, const float* g, float* m, float factor,
+                     int64_t n) {
   if (s.momentum == 0) {
     WEFT_INDEPENDENT
-    for (int64_t i = 0; i < n; ++i) out[i] = w[i] - s.lr * (g[i] * s.gradient_factor + s.weight_decay * w[i]);
+    for (int64_t i = 0; i < n; ++i) out[i] = w[i] - s.lr * (g[i] * factor + s.weight_decay * w[i]);
   } else if (s.first) {
     WEFT_INDEPENDENT
     for (int64_t i = 0; i < n; ++i) {
-      const float d = g[i] * s.gradient_factor + s.weight_decay * w[i];
+      const float d = g[i] * factor + s.weight_decay * w[i];
       m[i] = d;
       out[i] = w[i] - s.lr * d;
     }
   } else {
     WEFT_INDEPENDENT
     for (int64_t i = 0; i < n; ++i) {
-      const float d = s.momentum * m[i] + (g[i] * s.gradient_factor + s.weight_decay * w[i]);
+      const float d = s.momentum * m[i] + (g[i] * factor + s.weight_decay * w[i]);
       m[i] = d;
       out[i] = w[i] - s.lr * d;
     }
   }
 }
-void SgdPlain(const SgdStep& s, const float* w, float* out, const float* g, float* m, int64_t n) {
-  Sgd(s, w, out, g, m, n);
+void SgdPlain(const SgdStep& s, const float* w, float* out, const float* g, float* m, float factor,
+              int64_t n) {
+  Sgd(s, w, out, g, m, factor, n);
 }
-WEFT_AVX2 void SgdAvx2(const SgdStep& s, const float* w, float* out, const float* g, float* m, int64_t n) {
-  Sgd(s, w, out, g, m, n);
+WEFT_AVX2 void SgdAvx2(const SgdStep& s, const float* w, float* out, const float* g, float* m, float factor,
+                       int64_t n) {
+  Sgd(s, w, out, g, m, factor, n);
 }
 
 WEFT_INLINE void AdamW(const AdamWStep s, const float* w, float* out, const float* g, float* m, float* v,
-                       int64_t n) {
+                       float factor, int64_t n) {
   WEFT_INDEPENDENT
   for (int64_t i = 0; i < n; ++i) {
-    const float d = g[i] * s.gradient_factor;
+    const float d = g[i] * factor;
     const float mean = m[i] * s.beta1 + d * s.one_minus_beta1;
     const float square = v[i] * s.beta2 + (d * d) * s.one_minus_beta2;
     m[i] = mean;
@@ -81,12 +93,12 @@ WEFT_INLINE void AdamW(const AdamWStep s, const float* w, float* out, const floa
   }
 }
 void AdamWPlain(const AdamWStep& s, const float* w, float* out, const float* g, float* m, float* v,
-                int64_t n) {
-  AdamW(s, w, out, g, m, v, n);
+                float factor, int64_t n) {
+  AdamW(s, w, out, g, m, v, factor, n);
 }
 WEFT_AVX2 void AdamWAvx2(const AdamWStep& s, const float* w, float* out, const float* g, float* m, float* v,
-                         int64_t n) {
-  AdamW(s, w, out, g, m, v, n);
+                         float factor, int64_t n) {
+  AdamW(s, w, out, g, m, v, factor, n);
 }
 
 }  // namespace
@@ -95,16 +107,32 @@ void AddInPlace(float* sum, const float* x, int64_t n) {
   HasAvx2() ? AddAvx2(sum, x, n) : AddPlain(sum, x, n);
 }
 
+void AddInPlace(float* sum, const BFloat16* x, int64_t n) {
+  HasAvx2() ? AddNarrowAvx2(sum, x, n) : AddNarrowPlain(sum, x, n);
+}
+
+void NarrowToBFloat16(BFloat16* out, const float* x, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    const uint32_t bits = std::bit_cast<uint32_t>(x[i]);
+    const bool none = (bits & 0x7fffffff) > 0x7f800000;
+    out[i].bits = none ? 0x7fc0 : static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+  }
+}
+
+void WidenBFloat16(float* out, const BFloat16* x, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = Widened(x[i]);
+}
+
 void ApplySgd(const SgdStep& step, const float* weights, float* out, const float* gradient, float* momentum,
-              int64_t n) {
-  HasAvx2() ? SgdAvx2(step, weights, out, gradient, momentum, n)
-            : SgdPlain(step, weights, out, gradient, momentum, n);
+              float factor, int64_t n) {
+  HasAvx2() ? SgdAvx2(step, weights, out, gradient, momentum, factor, n)
+            : SgdPlain(step, weights, out, gradient, momentum, factor, n);
 }
 
 void ApplyAdamW(const AdamWStep& step, const float* weights, float* out, const float* gradient, float* mean,
-                float* square, int64_t n) {
-  HasAvx2() ? AdamWAvx2(step, weights, out, gradient, mean, square, n)
-            : AdamWPlain(step, weights, out, gradient, mean, square, n);
+                float* square, float factor, int64_t n) {
+  HasAvx2() ? AdamWAvx2(step, weights, out, gradient, mean, square, factor, n)
+            : AdamWPlain(step, weights, out, gradient, mean, square, factor, n);
 }
 
 void MoveAverage(const AverageStep& step, const float* average, float* out, const float* sum, int64_t n) {

@@ -10,17 +10,27 @@
 
 namespace weft {
 
+// The upper half of a float32's bits.
+struct BFloat16 {
+  uint16_t bits;
+};
+
 // sum[i] += x[i]
 void AddInPlace(float* sum, const float* x, int64_t n);
+void AddInPlace(float* sum, const BFloat16* x, int64_t n);
+
+// To the nearest, ties to even; what is no number becomes 0x7fc0. And back, exactly.
+void NarrowToBFloat16(BFloat16* out, const float* x, int64_t n);
+void WidenBFloat16(float* out, const BFloat16* x, int64_t n);
 
 struct SgdStep {
   float lr, momentum, weight_decay;
-  bool first;                 // no momentum yet: it begins as the gradient
-  float gradient_factor = 1;  // what gradients are multiplied by before anything else
+  bool first;  // no momentum yet: it begins as the gradient
 };
-// As torch.optim.SGD. `momentum` may be null where step.momentum is 0.
+// As torch.optim.SGD, of gradients that are multiplied by `factor` before anything else. `momentum` may be
+// null where step.momentum is 0.
 void ApplySgd(const SgdStep& step, const float* weights, float* out, const float* gradient, float* momentum,
-              int64_t n);
+              float factor, int64_t n);
 
 struct AdamWStep {
   float keep;  // 1 - lr * weight_decay
@@ -28,11 +38,10 @@ struct AdamWStep {
   float eps;
   float step_size;             // lr / (1 - beta1^t)
   float root_bias_correction;  // sqrt(1 - beta2^t)
-  float gradient_factor = 1;
 };
-// As torch.optim.AdamW without amsgrad.
+// As torch.optim.AdamW without amsgrad; `factor` as in ApplySgd.
 void ApplyAdamW(const AdamWStep& step, const float* weights, float* out, const float* gradient, float* mean,
-                float* square, int64_t n);
+                float* square, float factor, int64_t n);
 
 struct AverageStep {
   float momentum;

@@ -19,10 +19,6 @@
 
 namespace weft {
 
-struct BFloat16 {
-  uint16_t bits;
-};
-
 // A gradient lies in pieces: `n` elements of `type` (float32 or bfloat16) for `offset` of the flat buffer.
 // Between pieces, which are ascending and disjoint, it is zero.
 struct FlatPiece {
@@ -43,7 +39,7 @@ class FlatMath {
   // The same for pieces; and `out` of `elements` elements made of them, with zeros between.
   virtual void AddPieces(const std::vector<FlatPiece>& pieces, float* sum) const = 0;
   virtual void WritePieces(const std::vector<FlatPiece>& pieces, float* out, int64_t elements) const = 0;
-  // To the nearest, ties to even; what is no number stays none.
+  // To the nearest, ties to even; what is no number becomes 0x7fc0.
   virtual void Narrow(BFloat16* out, const float* x, int64_t n) const = 0;
 
   // `factor`: one float of the device's memory, by which gradients are multiplied before anything else; null
@@ -56,8 +52,8 @@ class FlatMath {
                            int64_t n) const = 0;
 
   // `limbs`: SumOfSquares::kBytes of the device's memory (sum_of_squares.h), carried. Adds the exact squares
-  // of x; a value that is infinite or no number makes the sum SumOfSquares' "no norm". And adds another such
-  // sum.
+  // of x; a value that is infinite or no number makes the sum one without a norm (SumOfSquares::kNoNorm). And
+  // adds another such sum.
   virtual void AddSquares(uint64_t* limbs, const float* x, int64_t n) const = 0;
   virtual void AddSums(uint64_t* limbs, const uint64_t* other) const = 0;
   // *factor = ClipFactor(norm of the sum, most)

@@ -1,23 +1,11 @@
 #include "worker/shell/compute/gradient_sum.h"
 
 #include <cstdlib>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "worker/shell/compute/elementwise.h"
 
 namespace weft {
-
-void WritePieces(const std::vector<GradientSum::Piece>& pieces, float* out, int64_t elements) {
-  int64_t at = 0;
-  for (const GradientSum::Piece& piece : pieces) {
-    std::memset(out + at, 0, static_cast<size_t>(piece.offset - at) * sizeof(float));
-    std::memcpy(out + piece.offset, piece.data, static_cast<size_t>(piece.n) * sizeof(float));
-    at = piece.offset + piece.n;
-  }
-  std::memset(out + at, 0, static_cast<size_t>(elements - at) * sizeof(float));
-}
 
 absl::Status GradientSum::Check(int microbatch) const {
   if (microbatch < 0 || microbatch >= microbatches_) {
@@ -31,12 +19,12 @@ absl::Status GradientSum::Check(int microbatch) const {
   return absl::OkStatus();
 }
 
-void GradientSum::AddPieces(int microbatch, const std::vector<Piece>& pieces) {
+void GradientSum::AddPieces(int microbatch, const std::vector<FlatPiece>& pieces) {
   if (!InOrder(microbatch)) std::abort();
   if (next_ == 0) {
-    WritePieces(pieces, data(), elements());
+    memory_.math().WritePieces(pieces, data(), elements());
   } else {
-    for (const Piece& piece : pieces) AddInPlace(data() + piece.offset, piece.data, piece.n);
+    memory_.math().AddPieces(pieces, data());
   }
   ++next_;
   AddWaiting();
@@ -48,13 +36,15 @@ void GradientSum::Add(int microbatch, const Tensor& gradient) {
     waiting_.emplace(microbatch, gradient);
     return;
   }
-  AddPieces(microbatch, {{0, elements(), static_cast<const float*>(gradient.data)}});
+  memory_.Await(gradient);
+  AddPieces(microbatch, {{0, elements(), gradient.data}});
 }
 
 void GradientSum::AddWaiting() {
   for (auto first = waiting_.begin(); first != waiting_.end() && first->first == next_;
        first = waiting_.begin()) {
-    AddInPlace(data(), static_cast<const float*>(first->second.data), elements());
+    memory_.Await(first->second);
+    memory_.math().Add(data(), static_cast<const float*>(first->second.data), elements());
     ++next_;
     waiting_.erase(first);
   }
@@ -71,14 +61,14 @@ absl::StatusOr<GradientSum*> StageSums::SumOf(const Key& key) {
   auto found = sums_.find(key);
   if (found == sums_.end()) {
     const SliceBounds bounds = SliceOf(elements_, key.part, key.parts);
-    absl::StatusOr<Tensor> buffer = NewFlat(memory_, bounds.end - bounds.begin, MemoryClass::kGradients);
+    absl::StatusOr<Tensor> buffer = memory_.NewFlat(bounds.end - bounds.begin, MemoryClass::kGradients);
     if (!buffer.ok()) return buffer.status();
-    found = sums_.emplace(key, GradientSum(*std::move(buffer), microbatches_)).first;
+    found = sums_.emplace(key, GradientSum(memory_, *std::move(buffer), microbatches_)).first;
   }
   return &found->second;
 }
 
-absl::Status StageSums::Add(int step, int microbatch, const std::vector<GradientSum::Piece>& pieces) {
+absl::Status StageSums::Add(int step, int microbatch, const std::vector<FlatPiece>& pieces) {
   absl::StatusOr<GradientSum*> sum = SumOf({step, 0, 1});
   if (!sum.ok()) return sum.status();
   if (absl::Status s = (*sum)->Check(microbatch); !s.ok()) return s;
@@ -86,9 +76,9 @@ absl::Status StageSums::Add(int step, int microbatch, const std::vector<Gradient
     (*sum)->AddPieces(microbatch, pieces);
     return absl::OkStatus();
   }
-  absl::StatusOr<Tensor> early = NewFlat(memory_, elements_, MemoryClass::kGradients);
+  absl::StatusOr<Tensor> early = memory_.NewFlat(elements_, MemoryClass::kGradients);
   if (!early.ok()) return early.status();
-  WritePieces(pieces, static_cast<float*>(early->data), elements_);
+  memory_.math().WritePieces(pieces, static_cast<float*>(early->data), elements_);
   (*sum)->Add(microbatch, *early);
   return absl::OkStatus();
 }
@@ -118,7 +108,7 @@ absl::StatusOr<StageSums::Part> StageSums::TakePart() {
 
 void StageSums::Resume(Part part) {
   if (part.next == 0) return;
-  sums_.emplace(Key{part.step, 0, 1}, GradientSum(std::move(part.sum), microbatches_, part.next));
+  sums_.emplace(Key{part.step, 0, 1}, GradientSum(memory_, std::move(part.sum), microbatches_, part.next));
 }
 
 absl::StatusOr<Tensor> StageSums::Take(int step, int part, int parts) {

@@ -2,7 +2,7 @@
 // micro-batches.
 //
 // Sums of floating-point numbers depend on their order, so there is one: 0, 1, 2, ... A contribution that
-// comes early waits. The first is copied, the others are added element by element.
+// comes early waits. The first is copied, the others are added element by element, on the device.
 // One thread at a time. Contributions that were added are no longer referenced.
 #ifndef WEFT_WORKER_SHELL_COMPUTE_GRADIENT_SUM_H_
 #define WEFT_WORKER_SHELL_COMPUTE_GRADIENT_SUM_H_
@@ -14,7 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "worker/shell/compute/segment_allocator.h"
+#include "worker/shell/compute/flat_memory.h"
 #include "worker/shell/tensor.h"
 
 namespace weft {
@@ -22,22 +22,16 @@ namespace weft {
 class GradientSum {
  public:
   // `buffer` (flat float32) becomes the sum; its content does not matter yet, or is that of the first `next`
-  // micro-batches.
-  GradientSum(Tensor buffer, int microbatches, int next = 0)
-      : buffer_(std::move(buffer)), microbatches_(microbatches), next_(next) {}
-
-  // A gradient that lies in pieces: `n` elements for `offset` of the buffer. Between pieces it is zero.
-  struct Piece {
-    int64_t offset, n;
-    const float* data;
-  };
+  // micro-batches. `memory`, where it lies, outlives this.
+  GradientSum(FlatMemory& memory, Tensor buffer, int microbatches, int next = 0)
+      : memory_(memory), buffer_(std::move(buffer)), microbatches_(microbatches), next_(next) {}
 
   // True if the micro-batch is the next in order.
   bool InOrder(int microbatch) const { return microbatch == next_; }
   // AlreadyExists when the micro-batch contributed before, InvalidArgument when it cannot contribute.
   absl::Status Check(int microbatch) const;
   // Requires InOrder(microbatch). Adds, and then what waited for it.
-  void AddPieces(int microbatch, const std::vector<Piece>& pieces);
+  void AddPieces(int microbatch, const std::vector<FlatPiece>& pieces);
   // Adds, or keeps (shares) the gradient until its turn. Requires Check(microbatch).ok() and equal sizes.
   void Add(int microbatch, const Tensor& gradient);
 
@@ -51,6 +45,7 @@ class GradientSum {
  private:
   void AddWaiting();
 
+  FlatMemory& memory_;
   Tensor buffer_;
   const int microbatches_;
   int next_;
@@ -62,11 +57,11 @@ class GradientSum {
 class StageSums {
  public:
   // `elements` of the whole gradient. `memory` outlives this.
-  StageSums(SegmentAllocator& memory, int64_t elements, int microbatches)
+  StageSums(FlatMemory& memory, int64_t elements, int microbatches)
       : memory_(memory), elements_(elements), microbatches_(microbatches) {}
 
   // One micro-batch's whole gradient, for the sum of part 0 of 1.
-  absl::Status Add(int step, int microbatch, const std::vector<GradientSum::Piece>& pieces);
+  absl::Status Add(int step, int microbatch, const std::vector<FlatPiece>& pieces);
   // One micro-batch's slice. InvalidArgument when it is not of the slice's size.
   absl::Status Add(int step, int microbatch, const Tensor& slice, int part, int parts);
   // A whole gradient's sum that is not finished, of the micro-batches before `next`; `next` is 0 for none.
@@ -88,7 +83,7 @@ class StageSums {
   };
   absl::StatusOr<GradientSum*> SumOf(const Key& key);
 
-  SegmentAllocator& memory_;
+  FlatMemory& memory_;
   const int64_t elements_;
   const int microbatches_;
   std::map<Key, GradientSum> sums_;
@@ -96,9 +91,6 @@ class StageSums {
 
 // InvalidArgument unless `tensor` is `elements` float32. `what` names it in the plural: "weights".
 absl::Status CheckFlat(const char* what, const Tensor& tensor, int64_t elements);
-
-// Writes the pieces to `out` of `elements` elements, with zeros between.
-void WritePieces(const std::vector<GradientSum::Piece>& pieces, float* out, int64_t elements);
 
 }  // namespace weft
 

@@ -7,11 +7,9 @@
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/saved_variable_hooks.h>
 
-#include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
-
-#include "worker/shell/compute/memory_scope.h"
 
 namespace weft {
 namespace {
@@ -52,7 +50,7 @@ class AwayHooks final : public torch::autograd::SavedVariableHooks {
  private:
   HostOffload* scope_;  // until packed, which is at once
   at::Tensor kept_;
-  std::shared_ptr<HostOffload::Away> away_;
+  std::shared_ptr<OffloadedTensor> away_;
   std::vector<int64_t> sizes_, strides_;
   int64_t offset_ = 0;
   at::TensorOptions options_;
@@ -75,8 +73,58 @@ class OffloadEngine final : public torch::autograd::Engine {
 
 }  // namespace
 
-HostOffload::HostOffload(SegmentAllocator* device, SegmentAllocator* host, const c10::StorageImpl* parameters)
-    : device_(device), host_(host), parameters_(parameters), outer_(current_offload) {
+OffloadedTensor::OffloadedTensor(RankDevice& device, Tensor host)
+    : device_(device), host_(std::move(host)), back_(NoStorage()) {}
+
+void OffloadedTensor::Begin() {
+  absl::StatusOr<Tensor> arriving = device_.ToDevice(host_, MemoryClass::kActivations);
+  TORCH_CHECK_WITH(OutOfMemoryError, arriving.ok(), std::string(arriving.status().message()));
+  arriving_ = *std::move(arriving);
+}
+
+c10::Storage OffloadedTensor::Fetch() {
+  if (auto there = back_.lock()) return c10::Storage(std::move(there));
+  c10::Storage storage = device_.is_host() ? Copied() : Arrived();
+  back_ = storage.getWeakStorageImpl();
+  return storage;
+}
+
+c10::Storage OffloadedTensor::Copied() const {
+  const auto scope = device_.Charge(MemoryClass::kActivations);
+  c10::Storage storage(c10::Storage::use_byte_size_t(), host_.bytes, c10::GetCPUAllocator(),
+                       /*resizable=*/false);
+  device_.math().Copy(storage.mutable_data(), host_.data, host_.bytes);
+  return storage;
+}
+
+c10::Storage OffloadedTensor::Arrived() {
+  if (arriving_.empty()) Begin();
+  auto tensor = std::make_unique<Tensor>(std::exchange(arriving_, {}));
+  device_.Await(*tensor);
+  void* const data = tensor->data;
+  const size_t bytes = tensor->bytes;
+  at::DataPtr memory(
+      data, tensor.release(), [](void* context) { delete static_cast<Tensor*>(context); },
+      device_.torch_device());
+  return c10::Storage(c10::Storage::use_byte_size_t(), bytes, std::move(memory), /*allocator=*/nullptr,
+                      /*resizable=*/false);
+}
+
+// The last saved is needed first.
+void OffloadedTensors::BeginAll() {
+  for (auto saved = saved_.rbegin(); saved != saved_.rend(); ++saved) {
+    if (const auto tensor = saved->lock()) tensor->Begin();
+  }
+}
+
+void OffloadedTensors::ForgetRest() {
+  for (const auto& saved : saved_) {
+    if (const auto tensor = saved.lock()) tensor->Forget();
+  }
+}
+
+HostOffload::HostOffload(RankDevice& device, const c10::StorageImpl* parameters, OffloadedTensors* offloaded)
+    : device_(device), parameters_(parameters), offloaded_(offloaded), outer_(current_offload) {
   current_offload = this;
 }
 
@@ -88,33 +136,36 @@ bool HostOffload::Stays(const at::Tensor& tensor) const {
   return !tensor.has_storage() || tensor.storage().unsafeGetStorageImpl() == parameters_;
 }
 
-std::shared_ptr<HostOffload::Away> HostOffload::Send(const at::Tensor& tensor) {
+std::shared_ptr<OffloadedTensor> HostOffload::Send(const at::Tensor& tensor) {
   c10::StorageImpl* const storage = tensor.storage().unsafeGetStorageImpl();
   const auto [entry, is_new] =
-      sent_.try_emplace({storage, static_cast<uint32_t>(tensor._version())}, Sent{NoStorage(), nullptr});
+      sent_.try_emplace({storage, static_cast<uint32_t>(tensor._version())}, Sent{NoStorage(), nullptr, {}});
   Sent& sent = entry->second;
   if (!is_new) return sent.away;
-  const size_t bytes = storage->nbytes();
-  absl::StatusOr<void*> block = host_->Allocate(bytes, MemoryClass::kHost);
-  TORCH_CHECK_WITH(OutOfMemoryError, block.ok(), std::string(block.status().message()));
-  Tensor host{{DataType::kUInt8, 1, {static_cast<int64_t>(bytes)}},
-              *block,
-              bytes,
-              std::shared_ptr<void>(*block, &SegmentAllocator::Free)};
-  if (bytes > 0) std::memcpy(host.data, storage->data(), bytes);
+  const auto source = std::make_shared<Source>(Source{tensor.storage(), nullptr});
+  Tensor bytes;
+  bytes.shape = {DataType::kUInt8, 1, {static_cast<int64_t>(storage->nbytes())}};
+  bytes.data = storage->mutable_data();
+  bytes.bytes = storage->nbytes();
+  bytes.owner = source;
+  bytes.place = device_.is_host() ? MemoryPlace::kHost : MemoryPlace::kDevice;
+  absl::StatusOr<Tensor> host = device_.ToHost(bytes, HostUse::kOffload);
+  TORCH_CHECK_WITH(OutOfMemoryError, host.ok(), std::string(host.status().message()));
   sent.from = tensor.storage().getWeakStorageImpl();
-  sent.away = std::make_shared<Away>(Away{std::move(host), device_, NoStorage()});
+  sent.away = std::make_shared<OffloadedTensor>(device_, *std::move(host));
+  sent.source = source;
+  if (!device_.is_host()) offloaded_->Append(sent.away);
   return sent.away;
 }
 
-c10::Storage HostOffload::Away::Fetch() {
-  if (auto there = back.lock()) return c10::Storage(std::move(there));
-  MemoryScope scope(device, MemoryClass::kActivations);
-  c10::Storage storage(c10::Storage::use_byte_size_t(), host.bytes, c10::GetCPUAllocator(),
-                       /*resizable=*/false);
-  if (host.bytes > 0) std::memcpy(storage.mutable_data(), host.data, host.bytes);
-  back = storage.getWeakStorageImpl();
-  return storage;
+void HostOffload::Strip(const at::Tensor& tensor) {
+  c10::StorageImpl* const storage = tensor.storage().unsafeGetStorageImpl();
+  const auto bytes =
+      std::make_shared<at::DataPtr>(storage->set_data_ptr(at::DataPtr(nullptr, tensor.device())));
+  for (auto sent = sent_.lower_bound({storage, 0}); sent != sent_.end() && sent->first.first == storage;
+       ++sent) {
+    if (const auto source = sent->second.source.lock()) source->stripped = bytes;
+  }
 }
 
 void InstallOffloadEngine() { torch::autograd::set_default_engine_stub(&OffloadEngine::Instance); }

@@ -1,11 +1,13 @@
 // Moves what a forward saves for its backward to host memory, and brings it back when the backward asks.
 //
-// While a HostOffload lives, every tensor that LibTorch's graph saves on this thread is copied into a block
-// of the host arena, and the graph refers to that block only: the bytes in the rank's own memory are free as
-// soon as the forward itself no longer needs them. The backward gets a copy in the rank's memory, made when
-// the node that saved the tensor runs, dropped after it. Tensors that share bytes share one copy, there and
-// back. Values, strides and alignment are kept, so the bits of the gradients are the same. Parameters stay
-// where they are.
+// While a HostOffload lives, every tensor that LibTorch's graph saves on this thread is copied to the host
+// (RankDevice::ToHost, HostUse::kOffload), and the graph refers to that copy only: the bytes in the rank's
+// own memory are free as soon as the forward itself no longer needs them. The backward gets a copy in the
+// rank's memory, dropped after the nodes that saved the tensor have run. On the CPU that copy is made when
+// the first of these nodes runs; a device with memory of its own begins all copies of a pass when its
+// backward begins, in the order in which they will be needed, and each node waits, on the device, for its
+// own. Tensors that share bytes share one copy, there and back. Values, strides and alignment are kept, so
+// the bits of the gradients are the same. Parameters stay where they are.
 //
 // It rests on LibTorch's hooks for saved tensors, which C++ reaches through the autograd engine: a derived
 // engine hands them out. Private to the adapter of LibTorch. Threads: a scope ends on the thread that began
@@ -18,16 +20,51 @@
 #include <map>
 #include <memory>
 #include <utility>
+#include <vector>
 
-#include "worker/shell/compute/segment_allocator.h"
+#include "worker/shell/compute/rank_device.h"
+#include "worker/shell/tensor.h"
 
 namespace weft {
 
+// One storage's bytes while they are away.
+class OffloadedTensor {
+ public:
+  OffloadedTensor(RankDevice& device, Tensor host);
+
+  // Begins to bring them back. Only where the device has memory of its own.
+  void Begin();
+  // Gives up what was begun and not taken.
+  void Forget() { arriving_ = {}; }
+  c10::Storage Fetch();
+
+ private:
+  c10::Storage Copied() const;
+  c10::Storage Arrived();
+
+  RankDevice& device_;
+  const Tensor host_;
+  Tensor arriving_;
+  c10::weak_intrusive_ptr<c10::StorageImpl> back_;  // of the copy in the rank's memory, while there is one
+};
+
+// Of one pass, in the order in which its forward saved them, as long as its graph needs them.
+class OffloadedTensors {
+ public:
+  void Append(const std::shared_ptr<OffloadedTensor>& saved) { saved_.push_back(saved); }
+  // Around a backward.
+  void BeginAll();
+  void ForgetRest();
+
+ private:
+  std::vector<std::weak_ptr<OffloadedTensor>> saved_;
+};
+
 class HostOffload {
  public:
-  // The arenas must outlive the graphs that are made in the scope; `parameters` is the storage of those that
-  // stay.
-  HostOffload(SegmentAllocator* device, SegmentAllocator* host, const c10::StorageImpl* parameters);
+  // The device must outlive the graphs that are made in the scope; `parameters` is the storage of those that
+  // stay. What goes is appended to `offloaded`.
+  HostOffload(RankDevice& device, const c10::StorageImpl* parameters, OffloadedTensors* offloaded);
   ~HostOffload();
   HostOffload(const HostOffload&) = delete;
   HostOffload& operator=(const HostOffload&) = delete;
@@ -35,28 +72,30 @@ class HostOffload {
   // The innermost scope of this thread, or null.
   static HostOffload* Current();
 
-  // One storage's bytes while they are away.
-  struct Away {
-    Tensor host;
-    SegmentAllocator* device;
-    c10::weak_intrusive_ptr<c10::StorageImpl> back;  // of the copy in the rank's memory, while there is one
-
-    c10::Storage Fetch();
-  };
-
   bool Stays(const at::Tensor& tensor) const;
-  std::shared_ptr<Away> Send(const at::Tensor& tensor);
+  std::shared_ptr<OffloadedTensor> Send(const at::Tensor& tensor);
+
+  // Takes the bytes of a tensor away, of whose storage nobody but the graph's end knows any more. They stay
+  // until a copy of them that is on its way has been made.
+  void Strip(const at::Tensor& tensor);
 
  private:
-  SegmentAllocator* const device_;
-  SegmentAllocator* const host_;
-  const c10::StorageImpl* const parameters_;
-  HostOffload* const outer_;
+  // What a copy on its way reads.
+  struct Source {
+    c10::Storage storage;
+    std::shared_ptr<at::DataPtr> stripped;  // its bytes, once the storage has them no more
+  };
   // By storage and how often it was written. The weak reference keeps the address from being used again.
   struct Sent {
     c10::weak_intrusive_ptr<c10::StorageImpl> from;
-    std::shared_ptr<Away> away;
+    std::shared_ptr<OffloadedTensor> away;
+    std::weak_ptr<Source> source;
   };
+
+  RankDevice& device_;
+  const c10::StorageImpl* const parameters_;
+  OffloadedTensors* const offloaded_;
+  HostOffload* const outer_;
   std::map<std::pair<const c10::StorageImpl*, uint32_t>, Sent> sent_;
 };
 

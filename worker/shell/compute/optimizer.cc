@@ -29,20 +29,19 @@ std::vector<const char*> Optimizer::state_names() const {
   return {"momentum_buffer"};
 }
 
-void Optimizer::Begin(double learning_rate, float gradient_factor) {
+void Optimizer::Begin(double learning_rate) {
   ++steps_;
   step_ = std::visit(
       [&](const auto& s) -> std::variant<SgdStep, AdamWStep> { return StepOf(s, learning_rate, steps_); },
       spec_);
-  std::visit([&](auto& step) { step.gradient_factor = gradient_factor; }, step_);
 }
 
-void Optimizer::Apply(const float* weights, float* out, const float* gradient, const State& state,
-                      int64_t n) const {
+void Optimizer::Apply(const FlatMath& math, const float* weights, float* out, const float* gradient,
+                      const State& state, const float* factor, int64_t n) const {
   if (const auto* sgd = std::get_if<SgdStep>(&step_)) {
-    ApplySgd(*sgd, weights, out, gradient, state[0], n);
+    math.Sgd(*sgd, weights, out, gradient, state[0], factor, n);
   } else {
-    ApplyAdamW(std::get<AdamWStep>(step_), weights, out, gradient, state[0], state[1], n);
+    math.AdamW(std::get<AdamWStep>(step_), weights, out, gradient, state[0], state[1], factor, n);
   }
 }
 

@@ -2,7 +2,8 @@
 //
 // A step is taken in parts: Begin once, then Apply over consecutive ranges that together cover the buffer.
 // The rate of a step is the caller's (proto/run/learning_rate.h), in place of the specification's. The state
-// (`state_buffers` buffers as large as the weights) belongs to the caller, who begins it as zeros. Both the
+// (`state_buffers` buffers as large as the weights) belongs to the caller, who begins it as zeros, in the
+// memory of any device. Both the
 // runtime and the reference loop use it. One thread at a time.
 #ifndef WEFT_WORKER_SHELL_COMPUTE_OPTIMIZER_H_
 #define WEFT_WORKER_SHELL_COMPUTE_OPTIMIZER_H_
@@ -14,6 +15,7 @@
 
 #include "proto/run/run_spec.h"
 #include "worker/shell/compute/elementwise.h"
+#include "worker/shell/compute/flat_math.h"
 
 namespace weft {
 
@@ -30,10 +32,12 @@ class Optimizer {
   // Steps that were begun, and the same of an optimizer that goes on with another's state.
   int64_t steps() const { return steps_; }
   void Resume(int64_t steps) { steps_ = steps; }
-  // `gradient_factor`: what the gradients are multiplied by before anything else, as clipping does.
-  void Begin(double learning_rate, float gradient_factor);
-  // out = weights after the step, for n elements; `out` may be `weights`.
-  void Apply(const float* weights, float* out, const float* gradient, const State& state, int64_t n) const;
+  void Begin(double learning_rate);
+  // out = weights after the step, for n elements; `out` may be `weights`. All pointers are of the memory that
+  // `math` computes in. `factor`: one float by which gradients are multiplied before anything else, as
+  // clipping does; null for none.
+  void Apply(const FlatMath& math, const float* weights, float* out, const float* gradient,
+             const State& state, const float* factor, int64_t n) const;
 
  private:
   OptimizerSpec spec_;

@@ -187,8 +187,15 @@ StageLayout LayOutStage(const RunSpec& run, int stage) {
   constexpr int64_t kAlign = StageLayout::kAlignElements;
   for (int l = layout.first_layer; l < layout.end_layer; ++l) {
     for (const ParameterSpec& p : layers.at(l).parameters) {
-      layout.slots.push_back({p, l, layers[l].name, layout.elements});
-      layout.elements += (p.elements() + kAlign - 1) / kAlign * kAlign;
+      layout.slots.push_back({p, l, layers[l].name, 0});
+    }
+  }
+  for (const auto kind : {ParameterSpec::Kind::kTrained, ParameterSpec::Kind::kStatistic}) {
+    layout.statistics_begin = layout.elements;
+    for (ParameterSlot& slot : layout.slots) {
+      if (slot.parameter.kind != kind) continue;
+      slot.offset = layout.elements;
+      layout.elements += (slot.parameter.elements() + kAlign - 1) / kAlign * kAlign;
     }
   }
   return layout;

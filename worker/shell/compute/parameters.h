@@ -3,7 +3,8 @@
 //
 // The name of a parameter in a checkpoint is `stage<ss>.<layer>.<parameter>`, as
 // `stage01.block0.attention.qkv.weight`. In a stage's buffer the parameters follow one another in the order
-// of layers and of declaration, each at a multiple of kAlignElements; what lies between is zero.
+// of layers and of declaration, first all that are trained, then the statistics, each at a multiple of
+// kAlignElements; what lies between is zero. So an update of the buffer is one range of each kind.
 #ifndef WEFT_WORKER_SHELL_COMPUTE_PARAMETERS_H_
 #define WEFT_WORKER_SHELL_COMPUTE_PARAMETERS_H_
 
@@ -61,9 +62,10 @@ struct StageLayout {
   int consumers = 0;            // stages that read the output
   // Of each layer, what it reads: by number, first the inputs, then the data, then the stage's own layers.
   std::vector<std::vector<int>> reads;
-  std::vector<int> last_reader;  // by these numbers: the stage's layer, from 0, that reads it last
-  std::vector<ParameterSlot> slots;
-  int64_t elements = 0;  // of the flat buffer, a multiple of kAlignElements
+  std::vector<int> last_reader;      // by these numbers: the stage's layer, from 0, that reads it last
+  std::vector<ParameterSlot> slots;  // in the order of layers and of declaration
+  int64_t statistics_begin = 0;      // where in the flat buffer they begin; `elements` if there are none
+  int64_t elements = 0;              // of the flat buffer, a multiple of kAlignElements
 };
 
 // Requires 0 <= stage < run.stages().

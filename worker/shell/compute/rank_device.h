@@ -2,9 +2,9 @@
 // buffers, copies between host and device, the order of its work, and when that is done.
 //
 // TorchRank (torch_rank.h) computes on any device through this interface and LibTorch's dispatcher; the CPU
-// (cpu_device.h) is one, a GPU (worker/shell/cuda) another, which comes from a library that is loaded when
-// the process starts (device_library.h). So there is one implementation of what a rank does, and a device
-// says how.
+// (cpu_rank_device.h) is one, a GPU (worker/shell/cuda) another, which comes from a library that is loaded
+// when the process starts (device_library.h). So there is one implementation of what a rank does, and a
+// device says how.
 //
 // Work is enqueued on the stream of the job that the calling thread began, and done in order there. Copies
 // have streams of their own, one each way, so that they overlap with compute; fences order them. Outside of
@@ -30,7 +30,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "worker/shell/compute/compute.h"
-#include "worker/shell/compute/flat_math.h"
+#include "worker/shell/compute/flat_memory.h"
 #include "worker/shell/compute/segment_allocator.h"
 #include "worker/shell/tensor.h"
 
@@ -47,20 +47,15 @@ class CapturedWork {
   virtual void Replay() = 0;
 };
 
-class RankDevice {
+// Flat tensors, arithmetic on them and the order of their use: flat_memory.h.
+class RankDevice : public FlatMemory {
  public:
-  virtual ~RankDevice() = default;
-
   virtual c10::Device torch_device() const = 0;
-  virtual const FlatMath& math() const = 0;
   // Host memory is the device's own: tensors need no copies between them, and jobs are done when they return.
   bool is_host() const { return torch_device().is_cpu(); }
 
   // ---- Memory.
 
-  // A flat tensor, aligned to 64 bytes, its content undefined.
-  virtual absl::StatusOr<Tensor> NewFlat(int64_t elements, MemoryClass memory_class,
-                                         DataType type = DataType::kFloat32) = 0;
   // While it lives, what LibTorch allocates on the device from this thread is the rank's, of this class.
   // Scopes nest; each ends on the thread that began it.
   class Scope {
@@ -83,10 +78,8 @@ class RankDevice {
   virtual absl::StatusOr<Tensor> ToDevice(const Tensor& tensor, MemoryClass memory_class) = 0;
   // Host memory that the device copies from fast; for data. Undefined content.
   virtual at::Tensor NewHostTensor(at::IntArrayRef sizes, c10::ScalarType type) = 0;
-  // What the job enqueues from here on comes behind the tensor's `ready`, and the tensor's memory stays until
-  // the job has been done.
-  virtual void Await(const Tensor& tensor) = 0;
-  // These wait: for weights when a rank begins, and for files. `bytes` of the device's memory.
+  // These wait, for what the rank enqueued before and for the copy: for weights when a rank begins, and for
+  // files. `bytes` of the device's memory.
   virtual absl::Status Load(void* to, const void* host, size_t bytes) = 0;
   virtual absl::Status ReadBack(void* host, const void* from, size_t bytes) = 0;
 

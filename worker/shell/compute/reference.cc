@@ -24,6 +24,7 @@
 #include "worker/shell/compute/checkpoint.h"
 #include "worker/shell/compute/compute.h"
 #include "worker/shell/compute/data.h"
+#include "worker/shell/compute/host_math.h"
 #include "worker/shell/compute/optimizer.h"
 #include "worker/shell/compute/parameters.h"
 #include "worker/shell/compute/safetensors.h"
@@ -239,9 +240,9 @@ class PlainModel {
     const at::Tensor gradient = p->gradient.contiguous();
     const at::Tensor& value = p->values.front();
     at::Tensor next = at::empty_like(value.detach());
-    p->optimizer.Begin(rate, 1);
-    p->optimizer.Apply(value.const_data_ptr<float>(), next.mutable_data_ptr<float>(),
-                       gradient.const_data_ptr<float>(), state, value.numel());
+    p->optimizer.Begin(rate);
+    p->optimizer.Apply(HostMath(), value.const_data_ptr<float>(), next.mutable_data_ptr<float>(),
+                       gradient.const_data_ptr<float>(), state, nullptr, value.numel());
     return next;
   }
 

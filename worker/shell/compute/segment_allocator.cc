@@ -115,15 +115,16 @@ SegmentAllocator::Header* SegmentAllocator::TakeFit(uint64_t units) {
   return block;
 }
 
-SegmentAllocator::Header* SegmentAllocator::Grow(uint64_t units, absl::Status* failure) {
+SegmentAllocator::Header* SegmentAllocator::Grow(uint64_t units, MemoryClass memory_class,
+                                                 absl::Status* failure) {
   constexpr size_t kPage = 4096;
   const size_t wanted = static_cast<size_t>(units + 2) * kAlignment;  // with its header and the end mark
   const size_t bytes = std::max(kSegmentBytes, (wanted + kPage - 1) / kPage * kPage);
   absl::StatusOr<void*> memory = source_.Allocate(bytes);
   if (!memory.ok()) {
     *failure = absl::ResourceExhaustedError(
-        absl::StrFormat("%d bytes of tensor memory: %s (the rank holds %d bytes of segments)",
-                        units * kAlignment, std::string(memory.status().message()), segment_bytes_));
+        absl::StrFormat("%d bytes for %s: %s (the rank holds %d bytes of segments)", units * kAlignment,
+                        MemoryClassName(memory_class), memory.status().message(), segment_bytes_));
     return nullptr;
   }
   segments_.push_back({static_cast<char*>(*memory), bytes});
@@ -156,14 +157,15 @@ void SegmentAllocator::Charge(MemoryClass c, int64_t bytes) {
 
 absl::StatusOr<void*> SegmentAllocator::Allocate(size_t bytes, MemoryClass memory_class, Tallied tallied) {
   if (bytes > kMost) {
-    return absl::ResourceExhaustedError(absl::StrFormat("a tensor of %d bytes is beyond any memory", bytes));
+    return absl::ResourceExhaustedError(absl::StrFormat("a tensor of %d bytes for %s is beyond any memory",
+                                                        bytes, MemoryClassName(memory_class)));
   }
   const uint64_t units = bytes == 0 ? 1 : (bytes + kAlignment - 1) / kAlignment;
   MutexLock lock(mutex_);
   Header* block = TakeFit(units);
   if (block == nullptr) {
     absl::Status failure;
-    block = Grow(units, &failure);
+    block = Grow(units, memory_class, &failure);
     if (block == nullptr) return failure;
   }
   SplitTail(block, units);
@@ -222,11 +224,12 @@ void SegmentAllocator::Release(Header* block) {
   if (--live_blocks_ == 0) last = std::move(self_);
 }
 
-absl::StatusOr<Tensor> NewFlat(SegmentAllocator& allocator, int64_t elements, MemoryClass memory_class) {
-  const size_t bytes = static_cast<size_t>(elements) * sizeof(float);
+absl::StatusOr<Tensor> NewFlat(SegmentAllocator& allocator, int64_t elements, MemoryClass memory_class,
+                               DataType type) {
+  const size_t bytes = static_cast<size_t>(elements) * ElementBytes(type);
   absl::StatusOr<void*> block = allocator.Allocate(bytes, memory_class);
   if (!block.ok()) return block.status();
-  const TensorShape shape{DataType::kFloat32, 1, {elements}};
+  const TensorShape shape{type, 1, {elements}};
   return Tensor{shape, *block, bytes, std::shared_ptr<void>(*block, &SegmentAllocator::Free)};
 }
 

@@ -12,7 +12,8 @@
 //   3. Neighbouring free blocks do not exist: they are one.
 // Threads: every method may be called from any thread. Ownership: shared; each live block holds a share, so
 // that a tensor may outlive the rank that made it. The source must outlive all of them. Failure: Allocate
-// says ResourceExhausted with the source's reason; a corrupted header or a double free aborts.
+// says ResourceExhausted with bytes, class and the source's reason; a corrupted header or a double free
+// aborts.
 #ifndef WEFT_WORKER_SHELL_COMPUTE_SEGMENT_ALLOCATOR_H_
 #define WEFT_WORKER_SHELL_COMPUTE_SEGMENT_ALLOCATOR_H_
 
@@ -81,7 +82,8 @@ class SegmentAllocator : public std::enable_shared_from_this<SegmentAllocator> {
   static Class ClassOf(uint64_t units);
   Header* FindInOwnClass(uint64_t units, int limit) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Header* TakeFit(uint64_t units) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  Header* Grow(uint64_t units, absl::Status* failure) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Header* Grow(uint64_t units, MemoryClass memory_class, absl::Status* failure)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SplitTail(Header* block, uint64_t units) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Insert(Header* block) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Remove(Header* block) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -104,8 +106,9 @@ class SegmentAllocator : public std::enable_shared_from_this<SegmentAllocator> {
   std::array<std::array<Header*, kSecondLevels>, kFirstLevels> free_ ABSL_GUARDED_BY(mutex_){};
 };
 
-// A flat float32 tensor in a block of `allocator`, its content undefined.
-absl::StatusOr<Tensor> NewFlat(SegmentAllocator& allocator, int64_t elements, MemoryClass memory_class);
+// A flat tensor in a block of `allocator`, its content undefined.
+absl::StatusOr<Tensor> NewFlat(SegmentAllocator& allocator, int64_t elements, MemoryClass memory_class,
+                               DataType type = DataType::kFloat32);
 
 }  // namespace weft
 

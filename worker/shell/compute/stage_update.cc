@@ -7,49 +7,29 @@
 namespace weft {
 namespace {
 
-// Calls `take(kind, from, to)` for the parts of elements [begin, end), in order. What lies between parameters
-// goes with what is trained: it is zero.
-template <typename Take>
-void EachPart(const StageLayout& layout, int64_t begin, int64_t end, Take take) {
-  using Kind = ParameterSpec::Kind;
-  int64_t at = begin;
-  for (const ParameterSlot& slot : layout.slots) {
-    if (slot.parameter.kind != Kind::kStatistic) continue;
-    const int64_t from = std::max(at, slot.offset);
-    const int64_t to = std::min(end, slot.offset + slot.parameter.elements());
-    if (from >= to) continue;
-    if (from > at) take(Kind::kTrained, at, from);
-    take(Kind::kStatistic, from, to);
-    at = to;
-  }
-  if (at < end) take(Kind::kTrained, at, end);
+// How many of elements [begin, begin + n) are trained: they come first. What lies between parameters goes
+// with them: it is zero.
+int64_t TrainedOf(const StageLayout& layout, int64_t begin, int64_t n) {
+  return std::clamp<int64_t>(layout.statistics_begin - begin, 0, n);
 }
 
 }  // namespace
 
-void UpdateRange(const Optimizer& optimizer, const StageLayout& layout, int microbatches, int64_t begin,
-                 int64_t n, const float* weights, float* out, const float* gradient,
-                 const Optimizer::State& state) {
-  EachPart(layout, begin, begin + n, [&](ParameterSpec::Kind kind, int64_t from, int64_t to) {
-    const int64_t at = from - begin, size = to - from;
-    if (kind == ParameterSpec::Kind::kStatistic) {
-      return MoveAverage({kStatisticMomentum, static_cast<float>(microbatches)}, weights + at, out + at,
-                         gradient + at, size);
-    }
-    Optimizer::State of_part{};
-    for (size_t i = 0; i < state.size(); ++i) of_part[i] = state[i] != nullptr ? state[i] + at : nullptr;
-    optimizer.Apply(weights + at, out + at, gradient + at, of_part, size);
-  });
+void UpdateRange(const FlatMath& math, const Optimizer& optimizer, const StageLayout& layout,
+                 int microbatches, int64_t begin, int64_t n, const float* weights, float* out,
+                 const float* gradient, const Optimizer::State& state, const float* factor) {
+  const int64_t trained = TrainedOf(layout, begin, n), statistics = n - trained;
+  if (trained > 0) optimizer.Apply(math, weights, out, gradient, state, factor, trained);
+  if (statistics > 0) {
+    math.MoveAverage({kStatisticMomentum, static_cast<float>(microbatches)}, weights + trained, out + trained,
+                     gradient + trained, statistics);
+  }
 }
 
-bool AddSquares(const StageLayout& layout, int64_t begin, int64_t n, const float* gradient,
-                SumOfSquares* squares) {
-  bool finite = true;
-  EachPart(layout, begin, begin + n, [&](ParameterSpec::Kind kind, int64_t from, int64_t to) {
-    if (kind == ParameterSpec::Kind::kTrained && finite)
-      finite = squares->Add(gradient + (from - begin), to - from);
-  });
-  return finite;
+void AddSquares(const FlatMath& math, const StageLayout& layout, int64_t begin, int64_t n,
+                const float* gradient, uint64_t* limbs) {
+  const int64_t trained = TrainedOf(layout, begin, n);
+  if (trained > 0) math.AddSquares(limbs, gradient, trained);
 }
 
 }  // namespace weft

@@ -10,25 +10,25 @@
 
 #include <cstdint>
 
+#include "worker/shell/compute/flat_math.h"
 #include "worker/shell/compute/optimizer.h"
 #include "worker/shell/compute/parameters.h"
-#include "worker/shell/compute/sum_of_squares.h"
 
 namespace weft {
 
 inline constexpr float kStatisticMomentum = 0.1f;
 
 // out = weights after the step, for elements [begin, begin + n) of the buffer that `layout` describes, which
-// the other pointers point at; `out` may be `weights`. `gradient` is the sum over `microbatches`. Requires
-// optimizer.Begin(..).
-void UpdateRange(const Optimizer& optimizer, const StageLayout& layout, int microbatches, int64_t begin,
-                 int64_t n, const float* weights, float* out, const float* gradient,
-                 const Optimizer::State& state);
+// the other pointers point at, in the memory of `math`; `out` may be `weights`. `gradient` is the sum over
+// `microbatches`; `factor` as in Optimizer. Requires optimizer.Begin(..).
+void UpdateRange(const FlatMath& math, const Optimizer& optimizer, const StageLayout& layout,
+                 int microbatches, int64_t begin, int64_t n, const float* weights, float* out,
+                 const float* gradient, const Optimizer::State& state, const float* factor);
 
-// Adds the squares of what is trained in such a range to `squares`; statistics have no part in a norm. False
-// as SumOfSquares::Add.
-[[nodiscard]] bool AddSquares(const StageLayout& layout, int64_t begin, int64_t n, const float* gradient,
-                              SumOfSquares* squares);
+// Adds the squares of what is trained in such a range to the sum in `limbs` (FlatMath::AddSquares);
+// statistics have no part in a norm.
+void AddSquares(const FlatMath& math, const StageLayout& layout, int64_t begin, int64_t n,
+                const float* gradient, uint64_t* limbs);
 
 }  // namespace weft
 

@@ -4,7 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <memory>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
 
@@ -35,6 +35,7 @@ void AddToBin(float value, uint64_t* bins) {
 }  // namespace
 
 bool SumOfSquares::Add(const float* values, int64_t n) {
+  if (!has_norm()) return false;
   Bins bins;
   while (n > 0) {
     const int64_t block = std::min(n, kTables * kBinMost);
@@ -45,7 +46,10 @@ bool SumOfSquares::Add(const float* values, int64_t n) {
     }
     for (; i < block; ++i) AddToBin(values[i], bins.of[i % kTables]);
     for (const auto& table : bins.of) {
-      if (table[kExponents - 1] != 0) return false;
+      if (table[kExponents - 1] != 0) {
+        LoseNorm();
+        return false;
+      }
       for (int e = 0; e < kExponents - 1; ++e) {
         // The values are mantissa * 2^(e - 150), where denormals have the scale of e = 1.
         if (table[e] != 0) AddShifted(table[e], 2 * std::max(e, 1) - 2);
@@ -59,8 +63,14 @@ bool SumOfSquares::Add(const float* values, int64_t n) {
 }
 
 void SumOfSquares::Add(const SumOfSquares& other) {
+  if (!has_norm() || !other.has_norm()) return LoseNorm();
   for (size_t i = 0; i < kLimbs; ++i) limbs_[i] += other.limbs_[i];
   Carry();
+}
+
+void SumOfSquares::LoseNorm() {
+  limbs_.fill(0);
+  limbs_.back() = kNoNorm;
 }
 
 // Adds value * 2^(bits + kLeastExponent).
@@ -82,6 +92,7 @@ void SumOfSquares::Carry() {
 }
 
 double SumOfSquares::Value() const {
+  if (!has_norm()) return std::numeric_limits<double>::quiet_NaN();
   int top = static_cast<int>(kLimbs) - 1;
   while (top >= 0 && limbs_[top] == 0) --top;
   if (top < 0) return 0;
@@ -99,30 +110,31 @@ double SumOfSquares::Value() const {
 
 double SumOfSquares::Norm() const { return std::sqrt(Value()); }
 
-Tensor SumOfSquares::ToTensor() const {
-  auto limbs = std::make_shared<std::array<uint64_t, kLimbs>>(limbs_);
-  Tensor tensor;
-  tensor.shape.type = DataType::kInt64;
-  tensor.shape.dims = 1;
-  tensor.shape.size[0] = kLimbs;
-  tensor.data = limbs->data();
-  tensor.bytes = kBytes;
-  tensor.owner = std::move(limbs);
-  return tensor;
+absl::Status SumOfSquares::CheckShape(const Tensor& tensor) {
+  if (tensor.shape.type == DataType::kInt64 && tensor.bytes == kBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("a tensor of ", tensor.bytes, " bytes is no sum of squares, which has ", kBytes));
 }
 
 absl::StatusOr<SumOfSquares> SumOfSquares::FromTensor(const Tensor& tensor) {
-  if (tensor.shape.type != DataType::kInt64 || tensor.bytes != kBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a tensor of ", tensor.bytes, " bytes is no sum of squares, which has ", kBytes));
-  }
-  SumOfSquares sum;
-  std::memcpy(sum.limbs_.data(), tensor.data, kBytes);
+  if (absl::Status s = CheckShape(tensor); !s.ok()) return s;
+  const SumOfSquares sum = FromLimbs(static_cast<const uint64_t*>(tensor.data));
+  SumOfSquares none;
+  none.LoseNorm();
+  if (sum == none) return sum;
   if (std::any_of(sum.limbs_.begin(), sum.limbs_.end(), [](uint64_t limb) { return limb > kLimbMask; })) {
     return absl::InvalidArgumentError("a sum of squares came with limbs out of range");
   }
   return sum;
 }
+
+SumOfSquares SumOfSquares::FromLimbs(const uint64_t* limbs) {
+  SumOfSquares sum;
+  std::memcpy(sum.limbs_.data(), limbs, kBytes);
+  return sum;
+}
+
+void SumOfSquares::WriteLimbs(uint64_t* limbs) const { std::memcpy(limbs, limbs_.data(), kBytes); }
 
 absl::Status NoNormError(int stage) {
   return absl::OutOfRangeError(

@@ -6,7 +6,9 @@
 // that nothing is ever rounded and any order gives the same limbs. Rounding happens once, in Value().
 //
 // Invariants:
-//   1. Limbs are canonical: below 2^32, so that equal sums are equal bytes.
+//   1. Limbs are canonical: below 2^32, so that equal sums are equal bytes. A sum without a norm has kNoNorm
+//   as
+//      its last limb, and 0 in the others.
 //   2. Room for 2^80 squares of the largest float32.
 // Copyable. One thread at a time.
 #ifndef WEFT_WORKER_SHELL_COMPUTE_SUM_OF_SQUARES_H_
@@ -24,24 +26,32 @@ namespace weft {
 
 class SumOfSquares {
  public:
-  // Adds the squares of n values. False if one of them is infinite or not a number; the sum is then of no
-  // use.
+  // Adds the squares of n values. False if one of them is infinite or not a number; the sum then has no norm,
+  // whatever is added.
   [[nodiscard]] bool Add(const float* values, int64_t n);
   void Add(const SumOfSquares& other);
+  bool has_norm() const { return limbs_.back() != kNoNorm; }
 
-  // The double nearest to the sum, ties to even.
+  // The double nearest to the sum, ties to even; no number where it has no norm.
   double Value() const;
   // The square root of that: the L2 norm.
   double Norm() const;
 
-  // As it travels from rank to rank: kBytes bytes in ordinary memory. InvalidArgument for anything else.
+  // As it travels from rank to rank: kLimbs int64, here in the host's memory. InvalidArgument for anything
+  // else.
   static constexpr size_t kLimbs = 20, kBytes = kLimbs * sizeof(uint64_t);
-  Tensor ToTensor() const;
+  static constexpr uint64_t kNoNorm = ~uint64_t{0};
   static absl::StatusOr<SumOfSquares> FromTensor(const Tensor& tensor);
+  // Whether the tensor can be one, wherever it lies.
+  static absl::Status CheckShape(const Tensor& tensor);
+  // Requires that what lies there is one.
+  static SumOfSquares FromLimbs(const uint64_t* limbs);
+  void WriteLimbs(uint64_t* limbs) const;
 
   friend bool operator==(const SumOfSquares&, const SumOfSquares&) = default;
 
  private:
+  void LoseNorm();
   void AddShifted(uint64_t value, int bits);
   void Carry();
 
@@ -52,7 +62,8 @@ class SumOfSquares {
 // That the gradients of a stage have no norm, since SumOfSquares::Add said so.
 absl::Status NoNormError(int stage);
 
-// What gradients of this norm are multiplied by so that it is at most `most`: most / norm, or 1.
+// What gradients of this norm are multiplied by so that it is at most `most`: most / norm, or 1, also for no
+// number.
 float ClipFactor(double norm, double most);
 
 }  // namespace weft

@@ -1,20 +1,36 @@
-// CpuDevice: ranks that compute through LibTorch, one thread a kernel.
+// Devices whose ranks compute through LibTorch: the CPU, one thread a kernel, and those of a backend.
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "proto/run/run_schedule.h"
 #include "worker/shell/compute/compute.h"
-#include "worker/shell/compute/cpu_rank.h"
+#include "worker/shell/compute/cpu_rank_device.h"
 #include "worker/shell/compute/data.h"
+#include "worker/shell/compute/device_backend.h"
 #include "worker/shell/compute/host_offload.h"
 #include "worker/shell/compute/memory_scope.h"
 #include "worker/shell/compute/parameters.h"
 #include "worker/shell/compute/torch_guard.h"
+#include "worker/shell/compute/torch_rank.h"
 
 namespace weft {
 namespace {
+
+// The run's data, if its stages are the model's.
+absl::StatusOr<std::unique_ptr<Dataset>> OpenData(const RunSpec& run) {
+  int layers = 0;
+  for (int n : run.layers_of_stage) layers += n;
+  const int described = static_cast<int>(DescribeLayers(run.model).size());
+  if (layers != described) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("the stages have %d layers, the model has %d", layers, described));
+  }
+  return Dataset::Open(run);
+}
 
 class CpuDevice final : public Device {
  public:
@@ -24,18 +40,56 @@ class CpuDevice final : public Device {
                                                           MemorySource& memory) override {
     auto what = [&] { return absl::StrCat("rank ", rank); };
     return Guarded(what, [&]() -> absl::StatusOr<std::unique_ptr<RankCompute>> {
-      int layers = 0;
-      for (int n : run.layers_of_stage) layers += n;
-      if (layers != static_cast<int>(DescribeLayers(run.model).size())) {
-        return absl::InvalidArgumentError(
-            absl::StrFormat("the stages have %d layers, the model has %d", layers,
-                            static_cast<int>(DescribeLayers(run.model).size())));
-      }
-      absl::StatusOr<std::unique_ptr<Dataset>> data = Dataset::Open(run);
+      absl::StatusOr<std::unique_ptr<Dataset>> data = OpenData(run);
       if (!data.ok()) return data.status();
-      return std::unique_ptr<RankCompute>(new CpuRank(run, *std::move(data), memory));
+      return std::unique_ptr<RankCompute>(
+          new TorchRank(run, rank, *std::move(data), std::make_unique<CpuRankDevice>(memory), [] {}));
     });
   }
+};
+
+// A state that migrates has a head that its next rank reads on the host, in the job that takes it over; where
+// the device's memory is not the host's, that would wait for the device in every job.
+absl::Status CheckNothingMigrates(const RunSpec& run, const std::string& device) {
+  if (run.schedule.name.empty()) return absl::OkStatus();
+  const absl::StatusOr<Schedule> schedule = ScheduleOf(run);
+  if (!schedule.ok()) return schedule.status();
+  if (schedule->residency != Residency::kMigrating) return absl::OkStatus();
+  return absl::UnimplementedError(
+      absl::StrFormat("the schedule %s has states of stages migrate from rank to rank, which %s cannot do: "
+                      "run it with --device cpu, or choose a schedule whose weights stay on their ranks",
+                      run.schedule.name, device));
+}
+
+class TorchDevice final : public Device {
+ public:
+  explicit TorchDevice(std::unique_ptr<DeviceBackend> backend) : backend_(std::move(backend)) {}
+
+  absl::string_view name() const override { return backend_->name(); }
+  void PrepareThread() override { backend_->PrepareThread(); }
+  int launch_ahead() const override {
+    // One that computes, and one that the device can begin without asking the host.
+    constexpr int kLaunchAhead = 2;
+    return kLaunchAhead;
+  }
+
+  absl::StatusOr<std::unique_ptr<RankCompute>> CreateRank(const RunSpec& run, Rank rank,
+                                                          MemorySource& memory) override {
+    auto what = [&] { return absl::StrCat("rank ", rank, " on ", backend_->name()); };
+    return Guarded(what, [&]() -> absl::StatusOr<std::unique_ptr<RankCompute>> {
+      backend_->PrepareThread();
+      if (absl::Status s = CheckNothingMigrates(run, backend_->name()); !s.ok()) return s;
+      absl::StatusOr<std::unique_ptr<Dataset>> data = OpenData(run);
+      if (!data.ok()) return data.status();
+      absl::StatusOr<std::unique_ptr<RankDevice>> device = backend_->CreateRankDevice(rank, memory);
+      if (!device.ok()) return device.status();
+      return std::unique_ptr<RankCompute>(new TorchRank(run, rank, *std::move(data), *std::move(device),
+                                                        [this] { backend_->PrepareThread(); }));
+    });
+  }
+
+ private:
+  const std::unique_ptr<DeviceBackend> backend_;
 };
 
 }  // namespace
@@ -45,6 +99,12 @@ std::unique_ptr<Device> CreateCpuDevice() {
   InstallTorchAllocator();
   InstallOffloadEngine();
   return std::make_unique<CpuDevice>();
+}
+
+std::unique_ptr<Device> CreateTorchDevice(std::unique_ptr<DeviceBackend> backend) {
+  PrepareProcess();
+  InstallOffloadEngine();
+  return std::make_unique<TorchDevice>(std::move(backend));
 }
 
 }  // namespace weft

@@ -5,10 +5,13 @@
 #include <c10/util/Exception.h>
 
 #include <exception>
+#include <memory>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "worker/shell/compute/rank_device.h"
 #include "worker/shell/compute/torch_layers.h"
 
 namespace weft {
@@ -24,6 +27,26 @@ const absl::Status& StatusOf(const absl::StatusOr<T>& result) {
   return result.status();
 }
 
+// A scope of RankDevice::Charge. If an exception ends it, Guarded can say what memory it was for.
+class Charged {
+ public:
+  Charged(RankDevice& device, MemoryClass memory_class, Tallied tallied = Tallied::kNo);
+  ~Charged();
+  Charged(const Charged&) = delete;
+  Charged& operator=(const Charged&) = delete;
+
+ private:
+  const std::unique_ptr<RankDevice::Scope> scope_;
+  const MemoryClass memory_class_;
+  const int exceptions_;  // under way when the scope began
+};
+
+// What LibTorch says of memory that it did not get, in the words of RankDevice: with the class.
+std::string OutOfMemoryText(const c10::OutOfMemoryError& error);
+
+// Adds to a ResourceExhausted what else the rank has in memory, and what would make it fit.
+absl::Status WithMemory(const absl::Status& exhausted, const BytesByClass& alive);
+
 // Runs `f`, which returns a Status or StatusOr, turns LibTorch's exceptions into a Status, and begins a
 // failure's message with `what()`.
 template <typename What, typename F>
@@ -34,7 +57,7 @@ auto Guarded(What what, F f) -> decltype(f()) {
     if (!result.ok()) return While(what(), StatusOf(result));
     return result;
   } catch (const c10::OutOfMemoryError& e) {
-    return absl::ResourceExhaustedError(absl::StrCat(what(), ": ", e.what_without_backtrace()));
+    return absl::ResourceExhaustedError(absl::StrCat(what(), ": ", OutOfMemoryText(e)));
   } catch (const c10::Error& e) {
     return absl::InternalError(absl::StrCat(what(), ": LibTorch: ", e.what_without_backtrace()));
   } catch (const std::exception& e) {

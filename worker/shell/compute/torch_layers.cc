@@ -8,36 +8,23 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/embedding.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/layer_norm.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
+#include <c10/core/AutogradState.h>
 
 #include <mutex>
 
+#include "worker/shell/compute/dropout.h"
 #include "worker/shell/compute/torch_resnet.h"
 
 namespace weft {
 namespace {
 
-// Multiplies by a mask of 0 and 1/(1-p). The mask comes from a counter-based generator, so an element's fate
-// depends on the seed and its number only.
 at::Tensor Dropout(const at::Tensor& x, double p, const MaskKey& key, int layer, int site) {
   if (p == 0 || !key.training) return x;
-  const uint64_t seed = MaskSeed(key.seed, key.step, key.microbatch, layer, site);
-  at::Tensor mask = at::empty(x.sizes(), x.options());
-  float* to = mask.mutable_data_ptr<float>();
-  const int64_t n = mask.numel();
-  const uint64_t threshold = static_cast<uint64_t>(p * 4294967296.0);  // of 32 random bits
-  const float keep = static_cast<float>(1 / (1 - p));
-  for (int64_t i = 0; i < n; ++i) {
-    uint64_t z = seed + static_cast<uint64_t>(i) * 0x9e3779b97f4a7c15;  // SplitMix64
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-    to[i] = ((z ^ (z >> 31)) >> 32) < threshold ? 0.0f : keep;
-  }
-  return x * mask;
+  return Drop(x, p, MaskSeed(key.seed, key.step, key.microbatch, layer, site));
 }
 
 // As in the publications.
@@ -281,6 +268,8 @@ void PrepareProcess() {
 void PrepareThread() {
   thread_local const bool prepared = [] {
     at::set_num_threads(1);  // OpenMP keeps the number by thread
+    // A backward runs where it was called, on any device: its memory is charged by thread.
+    c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
     return true;
   }();
   (void)prepared;

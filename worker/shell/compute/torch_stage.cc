@@ -12,8 +12,6 @@
 namespace weft {
 namespace {
 
-const c10::Device kCpu(c10::DeviceType::CPU);
-
 c10::ScalarType TorchType(DataType type) {
   switch (type) {
     case DataType::kFloat32:
@@ -24,6 +22,13 @@ c10::ScalarType TorchType(DataType type) {
       return c10::ScalarType::Long;
     case DataType::kUInt8:
       return c10::ScalarType::Byte;
+  }
+  std::abort();
+}
+
+DataType WeftType(c10::ScalarType type) {
+  for (const DataType t : {DataType::kFloat32, DataType::kBFloat16, DataType::kInt64, DataType::kUInt8}) {
+    if (TorchType(t) == type) return t;
   }
   std::abort();
 }
@@ -65,21 +70,18 @@ at::Tensor RunLayers(const std::vector<std::unique_ptr<Layer>>& layers, const St
 
 PassOutput OutputOf(const at::Tensor& end, const at::Tensor& targets) {
   PassOutput output;
-  if (targets.defined()) {
-    output.loss = *end.const_data_ptr<float>();
-  } else {
-    output.activation = end;
-  }
+  (targets.defined() ? output.loss : output.activation) = end;
   return output;
 }
 
 }  // namespace
 
-StageWeights::StageWeights(const StageLayout& layout)
-    : storage_(c10::Storage::use_byte_size_t(), static_cast<size_t>(layout.elements) * sizeof(float),
-               at::DataPtr(nullptr, kCpu), /*allocator=*/nullptr, /*resizable=*/false) {
+StageWeights::StageWeights(const StageLayout& layout, const RankDevice& device)
+    : device_(device.torch_device()),
+      storage_(c10::Storage::use_byte_size_t(), static_cast<size_t>(layout.elements) * sizeof(float),
+               at::DataPtr(nullptr, device_), /*allocator=*/nullptr, /*resizable=*/false) {
   for (const ParameterSlot& slot : layout.slots) {
-    at::Tensor p = at::empty({0}, c10::TensorOptions().dtype(c10::kFloat).device(kCpu));
+    at::Tensor p = at::empty({0}, c10::TensorOptions().dtype(c10::kFloat).device(device_));
     const std::vector<int64_t>& size = slot.parameter.size;
     p.set_(storage_, slot.offset, size, Strides(size));
     p.set_requires_grad(true);
@@ -90,12 +92,12 @@ StageWeights::StageWeights(const StageLayout& layout)
 
 void StageWeights::Bind(Tensor memory) {
   if (memory.bytes != storage_.nbytes()) std::abort();
-  storage_.set_data_ptr_noswap(at::DataPtr(memory.data, kCpu));
+  storage_.set_data_ptr_noswap(at::DataPtr(memory.data, device_));
   memory_ = std::move(memory);
 }
 
 void StageWeights::Unbind() {
-  storage_.set_data_ptr_noswap(at::DataPtr(nullptr, kCpu));
+  storage_.set_data_ptr_noswap(at::DataPtr(nullptr, device_));
   memory_ = {};
 }
 
@@ -169,26 +171,19 @@ PassGradients RunBackward(Pass& pass, const at::Tensor& output_gradient, PassHal
   return gradients;
 }
 
-at::Tensor Wrap(const Tensor& tensor) {
+at::Tensor Wrap(const Tensor& tensor, c10::Device device) {
+  if (tensor.place == MemoryPlace::kHost) device = c10::Device(c10::DeviceType::CPU);
   const at::IntArrayRef sizes(tensor.shape.size.data(), tensor.shape.dims);
-  const auto options = c10::TensorOptions().dtype(TorchType(tensor.shape.type)).device(kCpu);
+  const auto options = c10::TensorOptions().dtype(TorchType(tensor.shape.type)).device(device);
   return at::from_blob(
-      tensor.data, sizes, [owner = tensor.owner](void*) {}, options);
+      tensor.data, sizes, [owner = tensor.owner](void*) {}, options, device);
 }
 
 Tensor Unwrap(const at::Tensor& contiguous) {
   if (!contiguous.is_contiguous() || contiguous.dim() > TensorShape::kMaxDims) std::abort();
   Tensor tensor;
-  switch (contiguous.scalar_type()) {
-    case c10::ScalarType::Float:
-      tensor.shape.type = DataType::kFloat32;
-      break;
-    case c10::ScalarType::Long:
-      tensor.shape.type = DataType::kInt64;
-      break;
-    default:
-      std::abort();
-  }
+  tensor.shape.type = WeftType(contiguous.scalar_type());
+  tensor.place = contiguous.is_cpu() ? MemoryPlace::kHost : MemoryPlace::kDevice;
   tensor.shape.dims = static_cast<uint8_t>(contiguous.dim());
   for (int64_t i = 0; i < contiguous.dim(); ++i) tensor.shape.size[i] = contiguous.size(i);
   tensor.data = contiguous.data_ptr();

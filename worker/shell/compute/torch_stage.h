@@ -12,26 +12,29 @@
 
 #include <atomic>
 #include <memory>
-#include <optional>
 #include <vector>
 
+#include "worker/shell/compute/host_offload.h"
 #include "worker/shell/compute/parameters.h"
+#include "worker/shell/compute/rank_device.h"
 #include "worker/shell/compute/split_backward.h"
 #include "worker/shell/compute/torch_layers.h"
 #include "worker/shell/tensor.h"
 
 namespace weft {
 
-// The parameters of a stage as leaf tensors over one flat buffer.
+// The parameters of a stage as leaf tensors over one flat buffer of the device.
 class StageWeights {
  public:
-  explicit StageWeights(const StageLayout& layout);
+  StageWeights(const StageLayout& layout, const RankDevice& device);
 
   // Puts `memory` (flat, of the layout's size, 64-byte aligned) under the parameters. Unbind takes it away;
   // the parameters may not be used until the next Bind.
   void Bind(Tensor memory);
   void Unbind();
   bool bound() const { return memory_.data != nullptr; }
+  // To be called after the bound memory was written, in the device's order of work.
+  void Changed() {}
 
   // Counts one who reads these weights, on any thread, until the token is dropped; it shares ownership too.
   static std::shared_ptr<void> Use(std::shared_ptr<StageWeights> weights);
@@ -43,6 +46,7 @@ class StageWeights {
   const std::vector<at::Tensor>& parameters() const { return parameters_; }
 
  private:
+  const c10::Device device_;
   c10::Storage storage_;
   std::vector<at::Tensor> parameters_;
   // Where graphs end at the parameters. A tensor holds its own weakly, and would make one anew in each
@@ -63,13 +67,14 @@ struct Pass {
   torch::autograd::Edge output;
   at::Tensor output_gradient;  // kept between the two halves of a split backward
   std::vector<PathNode> path;  // likewise
+  OffloadedTensors offloaded;  // what the graph saved, where it waits in the host's memory
 
   bool has_graph() const { return output.is_valid() || !path.empty(); }
 };
 
 struct PassOutput {
-  at::Tensor activation;      // undefined for the last stage
-  std::optional<float> loss;  // of the last stage
+  at::Tensor activation;  // undefined for the last stage
+  at::Tensor loss;        // of the last stage, a scalar of the device
 };
 
 // Runs layers [layout.first_layer, layout.end_layer) on `inputs`, the stage's and the data last if it reads
@@ -89,8 +94,9 @@ struct PassGradients {
 };
 PassGradients RunBackward(Pass& pass, const at::Tensor& output_gradient, PassHalf half);
 
-// The same bytes, as the other library's tensor. `Wrap` aborts if the shape does not fit the bytes.
-at::Tensor Wrap(const Tensor& tensor);
+// The same bytes, as the other library's tensor, on the device that `tensor.place` says: `device`, or the
+// host. `Wrap` aborts if the shape does not fit the bytes.
+at::Tensor Wrap(const Tensor& tensor, c10::Device device);
 Tensor Unwrap(const at::Tensor& contiguous);
 
 }  // namespace weft

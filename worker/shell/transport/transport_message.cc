@@ -153,20 +153,6 @@ absl::Status GetBody(ByteReader* in, TransportMessage* message) {
 
 }  // namespace
 
-size_t ElementBytes(DataType type) {
-  switch (type) {
-    case DataType::kFloat32:
-      return 4;
-    case DataType::kBFloat16:
-      return 2;
-    case DataType::kInt64:
-      return 8;
-    case DataType::kUInt8:
-      return 1;
-  }
-  return 0;
-}
-
 absl::Status CheckShape(const TensorShape& shape, uint64_t bytes) {
   if (shape.dims > TensorShape::kMaxDims) {
     return absl::InvalidArgumentError(absl::StrCat("shape of ", shape.dims, " dimensions"));

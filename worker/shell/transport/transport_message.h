@@ -66,7 +66,6 @@ absl::Status Decode(absl::string_view bytes, TransportMessage* message);
 
 // Ok if `bytes` is what the shape needs, or there are none and the shape has no dimensions (a notice).
 absl::Status CheckShape(const TensorShape& shape, uint64_t bytes);
-size_t ElementBytes(DataType type);
 
 }  // namespace weft
 

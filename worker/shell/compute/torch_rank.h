@@ -1,17 +1,21 @@
-// RankCompute on the CPU through LibTorch: the state of one rank. Private to the adapter of LibTorch.
+// RankCompute through LibTorch, on any device: the state of one rank. Private to the adapter of LibTorch.
 //
-// cpu_rank.cc holds what happens once a step (stages, sums, updates, files), cpu_passes.cc what happens once
-// a micro-batch (forwards and backwards), cpu_state.cc the state of a stage that comes and goes.
+// torch_rank.cc holds stages and updates, torch_rank_files.cc initial weights and checkpoints,
+// torch_passes.cc what happens once a micro-batch (forwards and backwards), torch_rank_state.cc the state of
+// a stage that comes and goes. Memory, arithmetic on flat buffers and the order of work are the device's
+// (rank_device.h). No job waits for the device: where that is not the host itself, losses and norms are
+// reported to it, and everything that a job returns is there once the job has been done.
 //
 // What a forward and a backward at the same time share: the weights, which both only read; the passes and the
 // spare weights of a stage, under its lock; its versions, under theirs; the allocators, which have their own.
 // A pass belongs to the job that found it, without the lock. Gradient sums are touched by backwards alone,
 // the tally of bytes by forwards alone; updates run beside neither.
-#ifndef WEFT_WORKER_SHELL_COMPUTE_CPU_RANK_H_
-#define WEFT_WORKER_SHELL_COMPUTE_CPU_RANK_H_
+#ifndef WEFT_WORKER_SHELL_COMPUTE_TORCH_RANK_H_
+#define WEFT_WORKER_SHELL_COMPUTE_TORCH_RANK_H_
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -24,20 +28,28 @@
 #include "schedules/schedule.h"
 #include "worker/shell/compute/compute.h"
 #include "worker/shell/compute/data.h"
+#include "worker/shell/compute/data_prefetch.h"
 #include "worker/shell/compute/gradient_sum.h"
 #include "worker/shell/compute/optimizer.h"
 #include "worker/shell/compute/parameters.h"
-#include "worker/shell/compute/segment_allocator.h"
+#include "worker/shell/compute/rank_device.h"
+#include "worker/shell/compute/torch_guard.h"
 #include "worker/shell/compute/torch_layers.h"
 #include "worker/shell/compute/torch_stage.h"
 #include "worker/shell/compute/weight_versions.h"
 
 namespace weft {
 
-class CpuRank final : public RankCompute {
+class TorchRank final : public RankCompute {
  public:
-  CpuRank(const RunSpec& run, std::unique_ptr<Dataset> data, MemorySource& memory);
+  // `prepare_thread` is called on every thread that computes, before it does.
+  TorchRank(const RunSpec& run, Rank rank, std::unique_ptr<Dataset> data, std::unique_ptr<RankDevice> device,
+            std::function<void()> prepare_thread);
 
+  void BeginJob(const Job& job, bool beside) override;
+  std::shared_ptr<LaunchedJob> EndJob() override;
+  absl::StatusOr<Tensor> ToHost(Tensor tensor) override;
+  absl::StatusOr<Tensor> ToDevice(Tensor tensor) override;
   absl::Status AddStage(int stage, bool holds_weights) override;
   absl::Status AddSlicedStage(int stage, int part, int parts) override;
   absl::Status AddAdoptedStage(int stage) override;
@@ -72,16 +84,18 @@ class CpuRank final : public RankCompute {
 
  private:
   struct Stage {
-    Stage(const RunSpec& run, int index, SegmentAllocator& memory)
-        : layout(LayOutStage(run, index)),
+    Stage(const RunSpec& run, int index, RankDevice& rank_device)
+        : device(rank_device),
+          layout(LayOutStage(run, index)),
           optimizer(run.train.optimizer),
-          sums(memory, layout.elements, run.train.microbatches) {}
+          sums(device, layout.elements, run.train.microbatches) {}
 
     // The rank holds all the weights, so that a job needs none to come with it.
     bool holds_whole() const { return versions.held() && parts == 1; }
     // Where the held weights lie in the stage's flat buffer.
     SliceBounds held() const { return SliceOf(layout.elements, part, parts); }
 
+    RankDevice& device;
     const StageLayout layout;
     int part = 0, parts = 1;  // what the rank holds, if it holds any
     bool adopted = false;     // another rank updates it
@@ -107,20 +121,37 @@ class CpuRank final : public RankCompute {
     std::vector<std::shared_ptr<StageWeights>> spare_ ABSL_GUARDED_BY(mutex_);
   };
 
+  // Runs `f` as Guarded does, prepared for the device, and says more where memory is out.
+  template <typename What, typename F>
+  auto Compute(What what, F f) -> decltype(f()) {
+    decltype(f()) result = Guarded(what, [&] {
+      prepare_thread_();
+      return f();
+    });
+    if (absl::IsResourceExhausted(StatusOf(result)))
+      return WithMemory(StatusOf(result), device_->live_bytes());
+    return result;
+  }
+
   bool last(const Stage& stage) const { return stage.layout.stage + 1 == run_.stages(); }
   absl::StatusOr<Stage*> StageOf(int stage);
   absl::StatusOr<Stage*> HeldStage(int stage);
   absl::StatusOr<Tensor> NewZeros(int64_t elements, MemoryClass memory_class);
+  absl::StatusOr<Tensor> CopyPart(const Tensor& state, int64_t offset, int64_t elements,
+                                  MemoryClass memory_class);
+  absl::StatusOr<Tensor> Here(Tensor tensor);
+  absl::StatusOr<std::vector<Tensor>> AllHere(std::vector<Tensor> tensors);
   enum class Holding : uint8_t { kNothing, kAdopted, kUpdated };
   absl::Status DoAddStage(int stage, Holding holding, int part, int parts);
   absl::Status Hold(Stage& stage);
   static std::shared_ptr<StageWeights> NewHeldWeights(Stage& stage);
-  void InitializeHeld(const Stage& stage, StageWeights& weights) const;
+  absl::Status InitializeHeld(const Stage& stage, StageWeights& weights);
+  absl::Status Fill(const Tensor& flat, const std::function<void(float*)>& write);
   absl::StatusOr<Tensor> DoGather(int stage, const std::vector<Tensor>& slices, int version);
   absl::Status HoldSaved(Stage& stage);
   absl::StatusOr<std::shared_ptr<StageWeights>> NewVersion(Stage& stage);
-  absl::Status DoSave(const Stage& stage, const std::string& folder) const;
-  absl::Status WriteInitial(const Stage& stage, const std::string& folder) const;
+  absl::Status DoSave(const Stage& stage, const std::string& folder);
+  absl::Status WriteInitial(const Stage& stage, const std::string& folder);
   absl::Status DoAdoptState(Stage& stage, const Tensor& state);
   absl::StatusOr<Tensor> DoGiveState(Stage& stage);
   absl::Status CheckBoundary(const char* what, const Stage& stage, const std::vector<int64_t>& sample,
@@ -129,6 +160,11 @@ class CpuRank final : public RankCompute {
   absl::StatusOr<Tensor> AlignedWeights(const Stage& stage, Tensor fetched);
   absl::StatusOr<std::shared_ptr<StageWeights>> HeldWeights(const Stage& stage, int version) const;
   absl::Status ChooseWeights(Stage& stage, Tensor fetched, int version, Pass* pass);
+  at::Tensor WrapAligned(const Tensor& tensor) const;
+  std::vector<at::Tensor> WrapAll(const std::vector<Tensor>& tensors) const;
+  absl::StatusOr<at::Tensor> ReadPiece(const DataPiece& piece) const;
+  absl::StatusOr<Tensor> SendPiece(const DataPiece& piece);
+  absl::StatusOr<at::Tensor> Data(const DataPiece& piece);
   absl::Status AppendData(const Stage& stage, const Job& job, std::vector<at::Tensor>* inputs);
   absl::StatusOr<at::Tensor> Targets(const Stage& stage, const Job& job);
   absl::StatusOr<ForwardResult> DoForward(const Job& job, std::vector<Tensor> inputs, Tensor weights,
@@ -145,9 +181,10 @@ class CpuRank final : public RankCompute {
                                             const std::vector<Tensor>& given);
   absl::Status Rebind(const Stage& stage, Tensor fetched, int version, Pass* pass);
   absl::StatusOr<std::shared_ptr<StageWeights>> NextWeights(Stage& stage, bool keep);
+  absl::StatusOr<Tensor> DoAddToSum(const Stage& stage, const Tensor& before, const Tensor& gradient);
   absl::StatusOr<Tensor> DoSumSquares(const Stage& stage, const Tensor& sum, int part, int parts,
-                                      const std::vector<Tensor>& others) const;
-  absl::StatusOr<float> ClipFactorOf(const Tensor& norm) const;
+                                      const std::vector<Tensor>& others);
+  absl::StatusOr<Tensor> ClipFactorOf(const Tensor& norm);
   absl::Status ApplyUpdate(Stage& stage, int step, const std::vector<Tensor>& parts, const Tensor& norm,
                            bool keep);
   absl::Status DoAdopt(Stage& stage, const Tensor& weights, bool keep);
@@ -156,14 +193,13 @@ class CpuRank final : public RankCompute {
   const std::unique_ptr<Dataset> data_;
   const std::vector<std::unique_ptr<Layer>> layers_;
   const ActivationPolicy activations_;
-  const std::shared_ptr<SegmentAllocator> memory_;
-  // Blocks of the host arena live in passes only, so they end before their source.
-  PlainMemory host_memory_;
-  const std::shared_ptr<SegmentAllocator> host_;
+  const std::unique_ptr<RankDevice> device_;
+  const std::function<void()> prepare_thread_;
   const at::Tensor loss_gradient_;  // of the step's loss, by one micro-batch's
   std::map<int, std::unique_ptr<Stage>> stages_;
+  const std::unique_ptr<DataPrefetch> prefetch_;  // null where the device is the host
 };
 
 }  // namespace weft
 
-#endif  // WEFT_WORKER_SHELL_COMPUTE_CPU_RANK_H_
+#endif  // WEFT_WORKER_SHELL_COMPUTE_TORCH_RANK_H_

@@ -1,15 +1,14 @@
-// CpuRank: forwards and backwards of micro-batches.
+// TorchRank: forwards and backwards of micro-batches.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 
-#include <cstring>
+#include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "worker/shell/compute/cpu_rank.h"
 #include "worker/shell/compute/host_offload.h"
-#include "worker/shell/compute/memory_scope.h"
-#include "worker/shell/compute/torch_guard.h"
+#include "worker/shell/compute/torch_rank.h"
 
 namespace weft {
 namespace {
@@ -19,33 +18,47 @@ bool IsAligned(const Tensor& tensor) {
   return reinterpret_cast<uintptr_t>(tensor.data) % SegmentAllocator::kAlignment == 0;
 }
 
-at::Tensor WrapAligned(const Tensor& tensor) {
-  const at::Tensor wrapped = Wrap(tensor);
+// The gradients of a stage's parameters as pieces of its flat buffer, ascending.
+std::vector<FlatPiece> PiecesOf(const StageLayout& layout, const std::vector<at::Tensor>& gradients) {
+  std::vector<FlatPiece> pieces;
+  pieces.reserve(gradients.size());
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    const at::Tensor& g = gradients[i];
+    const DataType type = g.scalar_type() == c10::kBFloat16 ? DataType::kBFloat16 : DataType::kFloat32;
+    pieces.push_back({layout.slots[i].offset, g.numel(), g.const_data_ptr(), type});
+  }
+  const auto before = [](const FlatPiece& a, const FlatPiece& b) { return a.offset < b.offset; };
+  if (layout.statistics_begin < layout.elements) std::sort(pieces.begin(), pieces.end(), before);
+  return pieces;
+}
+
+}  // namespace
+
+at::Tensor TorchRank::WrapAligned(const Tensor& tensor) const {
+  const at::Tensor wrapped = Wrap(tensor, device_->torch_device());
   return IsAligned(tensor) ? wrapped : wrapped.clone();
 }
 
-std::vector<at::Tensor> WrapAll(const std::vector<Tensor>& tensors) {
+std::vector<at::Tensor> TorchRank::WrapAll(const std::vector<Tensor>& tensors) const {
   std::vector<at::Tensor> wrapped;
   wrapped.reserve(tensors.size() + 1);
   for (const Tensor& tensor : tensors) wrapped.push_back(WrapAligned(tensor));
   return wrapped;
 }
 
-}  // namespace
-
-Pass* CpuRank::Stage::Find(const Job& job) {
+Pass* TorchRank::Stage::Find(const Job& job) {
   MutexLock lock(mutex_);
   const auto found = passes_.find({job.step, job.microbatch});
   return found == passes_.end() ? nullptr : found->second.get();
 }
 
-void CpuRank::Stage::Insert(const Job& job, Pass pass) {
+void TorchRank::Stage::Insert(const Job& job, Pass pass) {
   auto kept = std::make_unique<Pass>(std::move(pass));
   MutexLock lock(mutex_);
   passes_.emplace(std::pair(job.step, job.microbatch), std::move(kept));
 }
 
-void CpuRank::Stage::Erase(const Job& job) {
+void TorchRank::Stage::Erase(const Job& job) {
   std::unique_ptr<Pass> ended;  // after the lock: it may hold a graph
   MutexLock lock(mutex_);
   const auto found = passes_.find({job.step, job.microbatch});
@@ -53,7 +66,7 @@ void CpuRank::Stage::Erase(const Job& job) {
   passes_.erase(found);
 }
 
-std::shared_ptr<StageWeights> CpuRank::Stage::TakeSpare() {
+std::shared_ptr<StageWeights> TorchRank::Stage::TakeSpare() {
   {
     MutexLock lock(mutex_);
     if (!spare_.empty()) {
@@ -62,17 +75,17 @@ std::shared_ptr<StageWeights> CpuRank::Stage::TakeSpare() {
       return unbound;
     }
   }
-  return std::make_shared<StageWeights>(layout);
+  return std::make_shared<StageWeights>(layout, device);
 }
 
-void CpuRank::Stage::GiveSpare(std::shared_ptr<StageWeights> unbound) {
+void TorchRank::Stage::GiveSpare(std::shared_ptr<StageWeights> unbound) {
   MutexLock lock(mutex_);
   spare_.push_back(std::move(unbound));
 }
 
 // What comes from another stage is one tensor [samples, ..] of `sample` sizes.
-absl::Status CpuRank::CheckBoundary(const char* what, const Stage& stage, const std::vector<int64_t>& sample,
-                                    const Tensor& tensor) const {
+absl::Status TorchRank::CheckBoundary(const char* what, const Stage& stage,
+                                      const std::vector<int64_t>& sample, const Tensor& tensor) const {
   TensorShape expected;
   expected.dims = static_cast<uint8_t>(1 + sample.size());
   expected.size[0] = run_.microbatch_samples();
@@ -87,7 +100,7 @@ absl::Status CpuRank::CheckBoundary(const char* what, const Stage& stage, const 
                       stage.layout.stage, tensor.shape.dims, tensor.bytes, expected.dims, bytes));
 }
 
-absl::Status CpuRank::CheckInputs(const Stage& stage, const std::vector<Tensor>& inputs) const {
+absl::Status TorchRank::CheckInputs(const Stage& stage, const std::vector<Tensor>& inputs) const {
   const auto& expected = stage.layout.inputs;
   if (inputs.size() != expected.size()) {
     return absl::InvalidArgumentError(absl::StrFormat("stage %d reads the outputs of %d stages, %d came",
@@ -99,16 +112,17 @@ absl::Status CpuRank::CheckInputs(const Stage& stage, const std::vector<Tensor>&
   return absl::OkStatus();
 }
 
-absl::StatusOr<Tensor> CpuRank::AlignedWeights(const Stage& stage, Tensor fetched) {
+absl::StatusOr<Tensor> TorchRank::AlignedWeights(const Stage& stage, Tensor fetched) {
   if (absl::Status s = CheckFlat("weights", fetched, stage.layout.elements); !s.ok()) return s;
-  if (IsAligned(fetched)) return fetched;
-  absl::StatusOr<Tensor> copy = NewFlat(*memory_, stage.layout.elements, MemoryClass::kWeights);
-  if (copy.ok()) std::memcpy(copy->data, fetched.data, fetched.bytes);
+  absl::StatusOr<Tensor> here = Here(std::move(fetched));
+  if (!here.ok() || IsAligned(*here)) return here;
+  absl::StatusOr<Tensor> copy = device_->NewFlat(stage.layout.elements, MemoryClass::kWeights);
+  if (copy.ok()) device_->math().Copy(copy->data, here->data, here->bytes);
   return copy;
 }
 
 // The weights that a job without fetched ones computes with.
-absl::StatusOr<std::shared_ptr<StageWeights>> CpuRank::HeldWeights(const Stage& stage, int version) const {
+absl::StatusOr<std::shared_ptr<StageWeights>> TorchRank::HeldWeights(const Stage& stage, int version) const {
   std::shared_ptr<StageWeights> held = stage.holds_whole() ? stage.versions.At(version) : nullptr;
   if (held != nullptr) return held;
   return absl::FailedPreconditionError(absl::StrFormat(
@@ -116,7 +130,7 @@ absl::StatusOr<std::shared_ptr<StageWeights>> CpuRank::HeldWeights(const Stage& 
 }
 
 // Sets the weights of a pass: those that came with the job, else the held ones at the version.
-absl::Status CpuRank::ChooseWeights(Stage& stage, Tensor fetched, int version, Pass* pass) {
+absl::Status TorchRank::ChooseWeights(Stage& stage, Tensor fetched, int version, Pass* pass) {
   if (fetched.empty() && stage.layout.elements == 0) {
     pass->weights = stage.TakeSpare();  // no parameters: nothing to hold or to fetch
     return absl::OkStatus();
@@ -137,39 +151,74 @@ absl::Status CpuRank::ChooseWeights(Stage& stage, Tensor fetched, int version, P
   return absl::OkStatus();
 }
 
+// In host memory.
+absl::StatusOr<at::Tensor> TorchRank::ReadPiece(const DataPiece& piece) const {
+  const int64_t samples = run_.microbatch_samples();
+  const auto make = [&](at::IntArrayRef sizes, c10::ScalarType type) {
+    return device_->is_host() ? at::empty(sizes, type) : device_->NewHostTensor(sizes, type);
+  };
+  at::Tensor read;
+  absl::Status status;
+  if (piece.targets) {
+    read = make({samples * data_->targets()}, c10::kLong);
+    status = data_->ReadTargets(run_.train, piece.step, piece.microbatch, read.mutable_data_ptr<int64_t>());
+  } else {
+    const bool tokens = data_->input_type() == DataType::kInt64;
+    read = make({samples, data_->inputs()}, tokens ? c10::kLong : c10::kFloat);
+    status = data_->ReadInputs(run_.train, piece.step, piece.microbatch, read.mutable_data_ptr());
+  }
+  if (!status.ok()) return status;
+  return read;
+}
+
+// On its way to the device. On any thread.
+absl::StatusOr<Tensor> TorchRank::SendPiece(const DataPiece& piece) {
+  return Compute(
+      [&] { return absl::StrFormat("data of micro-batch %d of step %d", piece.microbatch, piece.step); },
+      [&]() -> absl::StatusOr<Tensor> {
+        const absl::StatusOr<at::Tensor> read = ReadPiece(piece);
+        return read.ok() ? device_->ToDevice(Unwrap(*read), MemoryClass::kActivations) : read.status();
+      });
+}
+
+// On the device, in the order of the job's work.
+absl::StatusOr<at::Tensor> TorchRank::Data(const DataPiece& piece) {
+  if (device_->is_host()) return ReadPiece(piece);
+  const absl::StatusOr<Tensor> sent = prefetch_->Take(piece);
+  if (!sent.ok()) return sent.status();
+  device_->Await(*sent);
+  return Wrap(*sent, device_->torch_device());
+}
+
 // If the stage reads data, it is the last of its inputs.
-absl::Status CpuRank::AppendData(const Stage& stage, const Job& job, std::vector<at::Tensor>* inputs) {
+absl::Status TorchRank::AppendData(const Stage& stage, const Job& job, std::vector<at::Tensor>* inputs) {
   if (!stage.layout.reads_data) return absl::OkStatus();
-  const bool tokens = data_->input_type() == DataType::kInt64;
-  inputs->push_back(
-      at::empty({run_.microbatch_samples(), data_->inputs()}, tokens ? c10::kLong : c10::kFloat));
-  return data_->ReadInputs(run_.train, job.step, job.microbatch, inputs->back().data_ptr());
+  absl::StatusOr<at::Tensor> data = Data({job.step, job.microbatch, false});
+  if (!data.ok()) return data.status();
+  inputs->push_back(*std::move(data));
+  return absl::OkStatus();
 }
 
 // Undefined but for the last stage.
-absl::StatusOr<at::Tensor> CpuRank::Targets(const Stage& stage, const Job& job) {
+absl::StatusOr<at::Tensor> TorchRank::Targets(const Stage& stage, const Job& job) {
   if (!last(stage)) return at::Tensor();
-  at::Tensor targets = at::empty({run_.microbatch_samples() * data_->targets()}, c10::kLong);
-  absl::Status s =
-      data_->ReadTargets(run_.train, job.step, job.microbatch, targets.mutable_data_ptr<int64_t>());
-  if (!s.ok()) return s;
-  return targets;
+  return Data({job.step, job.microbatch, true});
 }
 
-absl::StatusOr<ForwardResult> CpuRank::Forward(const Job& job, std::vector<Tensor> inputs, Tensor weights,
-                                               int version) {
-  return Guarded([&] { return Describe(job); },
+absl::StatusOr<ForwardResult> TorchRank::Forward(const Job& job, std::vector<Tensor> inputs, Tensor weights,
+                                                 int version) {
+  return Compute([&] { return Describe(job); },
                  [&] { return DoForward(job, std::move(inputs), std::move(weights), version, true); });
 }
 
-absl::StatusOr<ForwardResult> CpuRank::ForwardOnly(const Job& job, std::vector<Tensor> inputs, Tensor weights,
-                                                   int version) {
-  return Guarded([&] { return Describe(job); },
+absl::StatusOr<ForwardResult> TorchRank::ForwardOnly(const Job& job, std::vector<Tensor> inputs,
+                                                     Tensor weights, int version) {
+  return Compute([&] { return Describe(job); },
                  [&] { return DoForward(job, std::move(inputs), std::move(weights), version, false); });
 }
 
-absl::StatusOr<ForwardResult> CpuRank::DoForward(const Job& job, std::vector<Tensor> inputs, Tensor weights,
-                                                 int version, bool leaves_pass) {
+absl::StatusOr<ForwardResult> TorchRank::DoForward(const Job& job, std::vector<Tensor> inputs, Tensor weights,
+                                                   int version, bool leaves_pass) {
   absl::StatusOr<Stage*> found = StageOf(job.stage);
   if (!found.ok()) return found.status();
   Stage& stage = **found;
@@ -180,30 +229,47 @@ absl::StatusOr<ForwardResult> CpuRank::DoForward(const Job& job, std::vector<Ten
   Pass pass;
   if (absl::Status s = ChooseWeights(stage, std::move(weights), version, &pass); !s.ok()) return s;
 
-  memory_->BeginTally();
-  MemoryScope scope(memory_.get(), MemoryClass::kActivations, Tallied::kYes);
-  std::vector<at::Tensor> entries = WrapAll(inputs);
+  device_->BeginTally();
+  const Charged charged(*device_, MemoryClass::kActivations, Tallied::kYes);
+  absl::StatusOr<std::vector<Tensor>> here = AllHere(std::move(inputs));
+  if (!here.ok()) return here.status();
+  std::vector<at::Tensor> entries = WrapAll(*here);
   if (absl::Status s = AppendData(stage, job, &entries); !s.ok()) return s;
-  inputs.clear();
+  here->clear();
+  // What was sent to the device before the job is not in its tally.
+  std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> sent;
+  if (prefetch_ != nullptr && stage.layout.reads_data)
+    sent.emplace(entries.back().storage().getWeakStorageImpl());
   const bool leaves_graph = leaves_pass && activations_ != ActivationPolicy::kRecompute;
-  const absl::StatusOr<PassOutput> output =
+  absl::StatusOr<PassOutput> output =
       leaves_graph ? RunPass(stage, job, entries, &pass) : RunOnce(stage, job, entries, &pass);
   if (!output.ok()) return output.status();
+  ForwardResult result;
+  if (output->loss.defined()) {
+    if (device_->is_host()) {
+      result.loss = static_cast<double>(*output->loss.const_data_ptr<float>());
+    } else {
+      device_->ReportLoss(output->loss);
+    }
+    output->loss.reset();
+  }
   if (pass.fetched) pass.weights->Unbind();
   if (pass.fetched && !pass.has_graph()) stage.GiveSpare(std::move(pass.weights));
   if (leaves_pass) stage.Insert(job, std::move(pass));
 
-  ForwardResult result;
   if (output->activation.defined()) result.activation = Unwrap(output->activation);
   entries.clear();
-  result.left_bytes = memory_->tally(MemoryClass::kActivations);
-  if (output->loss.has_value()) result.loss = static_cast<double>(*output->loss);
+  result.left_bytes = device_->tally(MemoryClass::kActivations);
+  if (sent.has_value()) {
+    const auto stays = sent->lock();
+    if (stays != nullptr) result.left_bytes += static_cast<int64_t>(stays->nbytes());
+  }
   return result;
 }
 
 // The stage's forward, which leaves the graph for the backward in `pass`.
-absl::StatusOr<PassOutput> CpuRank::RunPass(const Stage& stage, const Job& job,
-                                            const std::vector<at::Tensor>& inputs, Pass* pass) {
+absl::StatusOr<PassOutput> TorchRank::RunPass(const Stage& stage, const Job& job,
+                                              const std::vector<at::Tensor>& inputs, Pass* pass) {
   absl::StatusOr<at::Tensor> targets = Targets(stage, job);
   if (!targets.ok()) return targets.status();
   const MaskKey key{run_.train.seed, job.step, job.microbatch};
@@ -211,18 +277,16 @@ absl::StatusOr<PassOutput> CpuRank::RunPass(const Stage& stage, const Job& job,
   if (activations_ != ActivationPolicy::kOffload || job.kind != JobKind::kForward) {
     return RunForward(layers_, stage.layout, inputs, *targets, key, pass);
   }
-  HostOffload offload(memory_.get(), host_.get(), pass->weights->storage());
+  HostOffload offload(*device_, pass->weights->storage(), &pass->offloaded);
   PassOutput output = RunForward(layers_, stage.layout, inputs, *targets, key, pass);
   // What the graph needs of the inputs has moved; their leaves are the graph's ends and need no bytes.
-  for (const at::Tensor& input : inputs) {
-    input.storage().set_data_ptr_noswap(at::DataPtr(nullptr, input.device()));
-  }
+  for (const at::Tensor& input : inputs) offload.Strip(input);
   return output;
 }
 
 // The stage's forward, which leaves its inputs.
-absl::StatusOr<PassOutput> CpuRank::RunOnce(const Stage& stage, const Job& job,
-                                            const std::vector<at::Tensor>& inputs, Pass* pass) {
+absl::StatusOr<PassOutput> TorchRank::RunOnce(const Stage& stage, const Job& job,
+                                              const std::vector<at::Tensor>& inputs, Pass* pass) {
   absl::StatusOr<at::Tensor> targets = Targets(stage, job);
   if (!targets.ok()) return targets.status();
   const auto data = inputs.end() - (stage.layout.reads_data ? 1 : 0);
@@ -233,21 +297,21 @@ absl::StatusOr<PassOutput> CpuRank::RunOnce(const Stage& stage, const Job& job,
 
 // Runs the forward of a pass again, with its graph. Masks and data depend on the job alone, so all bits are
 // those of the first time.
-absl::Status CpuRank::Recompute(Stage& stage, const Job& job, Tensor weights, int version, Pass* pass) {
+absl::Status TorchRank::Recompute(Stage& stage, const Job& job, Tensor weights, int version, Pass* pass) {
   if (pass->weights == nullptr) {
     if (absl::Status s = ChooseWeights(stage, std::move(weights), version, pass); !s.ok()) return s;
   }
-  MemoryScope scope(memory_.get(), MemoryClass::kActivations);
+  const Charged charged(*device_, MemoryClass::kActivations);
   std::vector<at::Tensor> inputs = std::exchange(pass->inputs, {});
   if (absl::Status s = AppendData(stage, job, &inputs); !s.ok()) return s;
   return RunPass(stage, job, inputs, pass).status();
 }
 
-absl::Status CpuRank::AdoptPass(const Job& job, std::vector<Tensor> inputs) {
-  return Guarded([&] { return Describe(job); }, [&] { return DoAdoptPass(job, inputs); });
+absl::Status TorchRank::AdoptPass(const Job& job, std::vector<Tensor> inputs) {
+  return Compute([&] { return Describe(job); }, [&] { return DoAdoptPass(job, inputs); });
 }
 
-absl::Status CpuRank::DoAdoptPass(const Job& job, const std::vector<Tensor>& inputs) {
+absl::Status TorchRank::DoAdoptPass(const Job& job, const std::vector<Tensor>& inputs) {
   absl::StatusOr<Stage*> found = StageOf(job.stage);
   if (!found.ok()) return found.status();
   Stage& stage = **found;
@@ -255,24 +319,26 @@ absl::Status CpuRank::DoAdoptPass(const Job& job, const std::vector<Tensor>& inp
     return absl::FailedPreconditionError("its forward ran on this rank, or it was adopted before");
   }
   if (absl::Status s = CheckInputs(stage, inputs); !s.ok()) return s;
-  MemoryScope scope(memory_.get(), MemoryClass::kActivations);
+  const Charged charged(*device_, MemoryClass::kActivations);
+  const absl::StatusOr<std::vector<Tensor>> here = AllHere(inputs);
+  if (!here.ok()) return here.status();
   Pass pass;
-  pass.inputs = WrapAll(inputs);
+  pass.inputs = WrapAll(*here);
   stage.Insert(job, std::move(pass));
   return absl::OkStatus();
 }
 
-absl::StatusOr<BackwardResult> CpuRank::Backward(const Job& job, std::vector<Tensor> output_gradients,
-                                                 Tensor weights, int version, bool hand_out) {
-  return Guarded(
+absl::StatusOr<BackwardResult> TorchRank::Backward(const Job& job, std::vector<Tensor> output_gradients,
+                                                   Tensor weights, int version, bool hand_out) {
+  return Compute(
       [&] { return Describe(job); },
       [&] { return DoBackward(job, std::move(output_gradients), std::move(weights), version, hand_out); });
 }
 
 // The gradient that the pass starts from: the sum of what the consumers made, or the loss's own. It is summed
 // from the last consumer to the first, as LibTorch's engine does it in one graph over all stages.
-absl::StatusOr<at::Tensor> CpuRank::OutputGradient(const Stage& stage, const Pass& pass, PassHalf half,
-                                                   const std::vector<Tensor>& given) {
+absl::StatusOr<at::Tensor> TorchRank::OutputGradient(const Stage& stage, const Pass& pass, PassHalf half,
+                                                     const std::vector<Tensor>& given) {
   if (half == PassHalf::kWeight) {
     if (!pass.output_gradient.defined())
       return absl::FailedPreconditionError("its backward_input did not run");
@@ -290,13 +356,15 @@ absl::StatusOr<at::Tensor> CpuRank::OutputGradient(const Stage& stage, const Pas
   for (auto gradient = given.rbegin(); gradient != given.rend(); ++gradient) {
     absl::Status s = CheckBoundary("output gradient", stage, stage.layout.output, *gradient);
     if (!s.ok()) return s;
-    sum = sum.defined() ? sum + WrapAligned(*gradient) : WrapAligned(*gradient);
+    const absl::StatusOr<Tensor> here = Here(*gradient);
+    if (!here.ok()) return here.status();
+    sum = sum.defined() ? sum + WrapAligned(*here) : WrapAligned(*here);
   }
   return sum;
 }
 
 // Brings a fetched copy of the weights back under a pass that ran on one.
-absl::Status CpuRank::Rebind(const Stage& stage, Tensor fetched, int version, Pass* pass) {
+absl::Status TorchRank::Rebind(const Stage& stage, Tensor fetched, int version, Pass* pass) {
   if (!pass->fetched) return absl::OkStatus();
   if (fetched.empty()) {
     absl::StatusOr<std::shared_ptr<StageWeights>> held = HeldWeights(stage, version);
@@ -310,8 +378,8 @@ absl::Status CpuRank::Rebind(const Stage& stage, Tensor fetched, int version, Pa
   return absl::OkStatus();
 }
 
-absl::StatusOr<BackwardResult> CpuRank::DoBackward(const Job& job, std::vector<Tensor> output_gradients,
-                                                   Tensor weights, int version, bool hand_out) {
+absl::StatusOr<BackwardResult> TorchRank::DoBackward(const Job& job, std::vector<Tensor> output_gradients,
+                                                     Tensor weights, int version, bool hand_out) {
   absl::StatusOr<Stage*> found = StageOf(job.stage);
   if (!found.ok()) return found.status();
   Stage& stage = **found;
@@ -323,14 +391,16 @@ absl::StatusOr<BackwardResult> CpuRank::DoBackward(const Job& job, std::vector<T
     return absl::FailedPreconditionError("there is no forward that waits for it on this rank");
   }
   Pass& pass = *found_pass;
-  MemoryScope scope(memory_.get(), MemoryClass::kBuffers);
+  const Charged charged(*device_, MemoryClass::kBuffers);
   absl::StatusOr<at::Tensor> start = OutputGradient(stage, pass, half, output_gradients);
   if (!start.ok()) return start.status();
   absl::Status ready = pass.has_graph() ? Rebind(stage, std::move(weights), version, &pass)
                                         : Recompute(stage, job, std::move(weights), version, &pass);
   if (!ready.ok()) return ready;
 
+  pass.offloaded.BeginAll();
   const PassGradients gradients = RunBackward(pass, *start, half);
+  pass.offloaded.ForgetRest();
   if (pass.fetched) pass.weights->Unbind();
   BackwardResult result;
   for (const at::Tensor& gradient : gradients.inputs) result.input_gradients.push_back(Unwrap(gradient));
@@ -341,12 +411,7 @@ absl::StatusOr<BackwardResult> CpuRank::DoBackward(const Job& job, std::vector<T
   if (pass.fetched) stage.GiveSpare(std::move(pass.weights));
   stage.Erase(job);
 
-  std::vector<GradientSum::Piece> pieces;
-  pieces.reserve(gradients.parameters.size());
-  for (size_t i = 0; i < gradients.parameters.size(); ++i) {
-    const at::Tensor& g = gradients.parameters[i];
-    pieces.push_back({stage.layout.slots[i].offset, g.numel(), g.const_data_ptr<float>()});
-  }
+  const std::vector<FlatPiece> pieces = PiecesOf(stage.layout, gradients.parameters);
   if (!hand_out) {
     if (!stage.holds_whole()) {
       return absl::FailedPreconditionError(
@@ -355,9 +420,9 @@ absl::StatusOr<BackwardResult> CpuRank::DoBackward(const Job& job, std::vector<T
     if (absl::Status s = stage.sums.Add(job.step, job.microbatch, pieces); !s.ok()) return s;
     return result;
   }
-  absl::StatusOr<Tensor> flat = NewFlat(*memory_, stage.layout.elements, MemoryClass::kGradients);
+  absl::StatusOr<Tensor> flat = device_->NewFlat(stage.layout.elements, MemoryClass::kGradients);
   if (!flat.ok()) return flat.status();
-  WritePieces(pieces, static_cast<float*>(flat->data), stage.layout.elements);
+  device_->math().WritePieces(pieces, static_cast<float*>(flat->data), stage.layout.elements);
   result.gradient = *std::move(flat);
   return result;
 }

@@ -1,0 +1,107 @@
+// The work of a made-up device of one process: done later than it is given, in any order that its fences
+// allow, on memory that nobody else may touch before.
+//
+// Memory holds the numbers of tests/simulation/world_values.h. Until the work that makes them has been done,
+// and after their last owner has gone, they are poison: who reads them too early, or too late, computes
+// nonsense and is told. Work is done by a thread after chance delays, or one by one when the test says.
+// Thread-safe.
+#ifndef WEFT_TESTS_UNIT_DEVICE_QUEUE_H_
+#define WEFT_TESTS_UNIT_DEVICE_QUEUE_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "proto/wire/mutex.h"
+#include "tests/simulation/world_random.h"
+#include "tests/simulation/world_values.h"
+#include "worker/shell/compute/compute.h"
+#include "worker/shell/tensor.h"
+
+namespace weft {
+
+class DeviceQueue {
+ public:
+  class Work final : public LaunchedJob {
+   public:
+    absl::StatusOr<bool> Reached() override;
+    Figures figures() override;
+
+   private:
+    friend class DeviceQueue;
+    DeviceQueue* queue_ = nullptr;
+    Rank rank_ = -1;
+    std::optional<Job> job_;  // none: a copy
+    std::vector<std::function<void()>> actions_;
+    std::vector<std::shared_ptr<Work>> after_;
+    std::vector<Tensor> kept_;
+    Figures figures_;
+    absl::Status status_;
+    bool begun_ = false, done_ = false;
+  };
+  // What is to be given to the device.
+  struct Order {
+    Rank rank = -1;
+    std::optional<Job> job;
+    std::vector<std::function<void()>> actions;
+    std::vector<std::shared_ptr<Work>> after;
+    std::vector<Tensor> kept;  // until it is done
+    std::optional<double> loss;
+  };
+
+  ~DeviceQueue();
+
+  std::shared_ptr<Work> Give(Order order);
+  // What the rank has been given and is not done.
+  std::vector<std::shared_ptr<Work>> Unfinished(Rank rank);
+
+  // Does the work on a thread of its own, from now on.
+  void Run(uint64_t seed);
+  // Does the oldest that may be done; false if there is none.
+  bool RunOne();
+  // This job, and everything after it, fails instead.
+  void FailAt(const Job& job);
+  // Does nothing more from this job on, for ever.
+  void HangAt(const Job& job);
+  bool hangs();
+
+  // `values` numbers, of which a tensor's own is the first of each 8.
+  Tensor NewTensor(MemoryPlace place, int values = 8);
+  Value Read(const void* data);
+  static void Write(void* data, Value value) { *static_cast<Value*>(data) = value; }
+  // What was read too early or too late; empty if nothing was.
+  std::string problem();
+  void Problem(const std::string& what);
+  // The most jobs of one rank that were given and not done.
+  int most_ahead();
+
+ private:
+  struct Memory;
+  static constexpr Value kPoison = 0xdeaddeaddeaddead;
+
+  std::shared_ptr<Work> Next(Random* random) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Do(Work& work) ABSL_LOCKS_EXCLUDED(mu_);
+  void Main(uint64_t seed);
+
+  Mutex mu_;
+  CondVar changed_;
+  std::vector<std::shared_ptr<Work>> works_ ABSL_GUARDED_BY(mu_);  // not done, in the order of Give
+  std::vector<std::shared_ptr<std::vector<Value>>> given_up_ ABSL_GUARDED_BY(mu_);
+  std::optional<Job> fail_at_ ABSL_GUARDED_BY(mu_), hang_at_ ABSL_GUARDED_BY(mu_);
+  bool failed_ ABSL_GUARDED_BY(mu_) = false, hangs_ ABSL_GUARDED_BY(mu_) = false;
+  bool stop_ ABSL_GUARDED_BY(mu_) = false;
+  int most_ahead_ ABSL_GUARDED_BY(mu_) = 0;
+  std::string problem_ ABSL_GUARDED_BY(mu_);
+  std::thread thread_;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_TESTS_UNIT_DEVICE_QUEUE_H_

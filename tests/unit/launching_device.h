@@ -1,0 +1,57 @@
+// A made-up device that is given jobs ahead, on whose ranks the numbers of the simulated world are computed
+// (tests/simulation/world_values.h), and a transport that carries its memory.
+//
+// Its memory is not the host's: what goes to another process is copied to the host first, and what comes from
+// there to the device, unless the transport carries it. What a rank computes is what the plain loop does, so
+// that the final weights tell whether every job ran once, on the right inputs, when they were there.
+#ifndef WEFT_TESTS_UNIT_LAUNCHING_DEVICE_H_
+#define WEFT_TESTS_UNIT_LAUNCHING_DEVICE_H_
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "proto/wire/mutex.h"
+#include "schedules/graph.h"
+#include "tests/unit/device_queue.h"
+#include "worker/shell/compute/compute.h"
+#include "worker/shell/transport/transport.h"
+
+namespace weft {
+
+class LaunchingDevice final : public Device {
+ public:
+  explicit LaunchingDevice(int launch_ahead) : launch_ahead_(launch_ahead) {}
+
+  absl::string_view name() const override { return "launching"; }
+  void PrepareThread() override;
+  int launch_ahead() const override { return launch_ahead_; }
+  absl::StatusOr<std::unique_ptr<RankCompute>> CreateRank(const RunSpec&, Rank, MemorySource&) override;
+
+  // Of the run; set before it begins.
+  void set_graph(const Graph* graph) { graph_ = graph; }
+  // What ranks saved last, by stage: the newest version and its value.
+  std::map<std::pair<Rank, int>, std::pair<int, Value>> saved();
+  int ranks();  // that are there
+
+  DeviceQueue queue;
+
+ private:
+  friend class LaunchingRank;
+  const int launch_ahead_;
+  const Graph* graph_ = nullptr;
+  Mutex mu_;
+  std::map<std::pair<Rank, int>, std::pair<int, Value>> saved_ ABSL_GUARDED_BY(mu_);
+  int ranks_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+// Of `device`'s memory too: what comes lies in memory of the sender, or of the transport, which is poisoned
+// when the receiver gives it up.
+std::unique_ptr<Transport> CarryDeviceMemory(std::unique_ptr<Transport> transport, DeviceQueue* queue);
+
+}  // namespace weft
+
+#endif  // WEFT_TESTS_UNIT_LAUNCHING_DEVICE_H_

@@ -1,0 +1,45 @@
+// Tensors whose bytes a device has still to bring: those on their way to other processes, which get them when
+// they are there, and copies of what came from others, which must not be given up before.
+//
+// Whoever drives the process asks now and then; nothing waits here. Not thread-safe; the owner locks.
+#ifndef WEFT_WORKER_SHELL_AWAITED_TENSORS_H_
+#define WEFT_WORKER_SHELL_AWAITED_TENSORS_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "worker/core/tensor_key.h"
+#include "worker/shell/compute/compute.h"
+#include "worker/shell/tensor.h"
+#include "worker/shell/transport/transport.h"
+
+namespace weft {
+
+class AwaitedTensors {
+ public:
+  struct Awaited {
+    TensorKey key;
+    Tensor tensor;                         // with `ready`
+    PeerId peer = -1;                      // to be offered to; -1: a copy that came
+    std::shared_ptr<LaunchedJob> made_by;  // null: made before
+    int64_t since_ns = 0;
+    absl::Status status;  // of the device, naming the tensor; once it is taken
+  };
+
+  void Add(Awaited awaited) { awaited_.push_back(std::move(awaited)); }
+  // Appends those that are there, or never will be, in the order in which they were added.
+  void Poll(std::vector<Awaited>* ready);
+
+  bool empty() const { return awaited_.empty(); }
+  // Requires that there is one.
+  const Awaited& oldest() const { return awaited_.front(); }
+
+ private:
+  std::vector<Awaited> awaited_;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_WORKER_SHELL_AWAITED_TENSORS_H_

@@ -1,0 +1,79 @@
+// Reads ahead what the coming micro-batches of a rank need of the run's data, so that a device with memory of
+// its own finds it there.
+//
+// One thread reads pieces in the order in which the rank's jobs are expected to ask for them, at most `depth`
+// beyond what was asked for; reading a piece also begins to send it to the device. The expectation only saves
+// time: a piece that was not read yet, or was asked for before, is read by who asks. What waits for a job
+// that does not come is let go after some others.
+// Threads: Take from any thread. The thread begins at the first Take and ends with the object. Failure: of
+// the reading, given to who asks.
+#ifndef WEFT_WORKER_SHELL_COMPUTE_DATA_PREFETCH_H_
+#define WEFT_WORKER_SHELL_COMPUTE_DATA_PREFETCH_H_
+
+#include <compare>
+#include <deque>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "proto/wire/mutex.h"
+#include "worker/shell/tensor.h"
+
+namespace weft {
+
+// A micro-batch's inputs or targets.
+struct DataPiece {
+  int step = 0, microbatch = 0;
+  bool targets = false;
+  friend auto operator<=>(const DataPiece&, const DataPiece&) = default;
+};
+
+class DataPrefetch {
+ public:
+  static constexpr int kDepth = 2;
+
+  // `read` is called from several threads. `of_step`: the pieces that the rank's jobs of a step will ask for,
+  // in their order; steps from `end` on have none.
+  using Read = std::function<absl::StatusOr<Tensor>(const DataPiece&)>;
+  using OfStep = std::function<std::vector<DataPiece>(int step)>;
+  DataPrefetch(Read read, OfStep of_step, int end);
+  ~DataPrefetch();
+  DataPrefetch(const DataPrefetch&) = delete;
+  DataPrefetch& operator=(const DataPrefetch&) = delete;
+
+  absl::StatusOr<Tensor> Take(const DataPiece& piece);
+
+  // Pieces that were ready, or being read, when they were asked for.
+  int64_t hits() const;
+
+ private:
+  void Run();
+  std::optional<DataPiece> Next() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool NoteMissed(const DataPiece& piece) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void DropStale(int step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const Read read_;
+  const OfStep of_step_;
+  const int end_;
+
+  mutable Mutex mutex_;
+  CondVar changed_;
+  bool ends_ ABSL_GUARDED_BY(mutex_) = false;
+  int64_t hits_ ABSL_GUARDED_BY(mutex_) = 0;
+  int misses_ ABSL_GUARDED_BY(mutex_) = 0;                    // since the last hit
+  int next_step_ ABSL_GUARDED_BY(mutex_) = 0;                 // the first whose pieces are not listed yet
+  std::deque<DataPiece> expected_ ABSL_GUARDED_BY(mutex_);    // listed, and neither asked for nor read
+  std::set<DataPiece> asked_early_ ABSL_GUARDED_BY(mutex_);   // of steps that are not listed yet
+  std::optional<DataPiece> reading_ ABSL_GUARDED_BY(mutex_);  // by the thread
+  std::map<DataPiece, absl::StatusOr<Tensor>> ready_ ABSL_GUARDED_BY(mutex_);
+  std::thread thread_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace weft
+
+#endif  // WEFT_WORKER_SHELL_COMPUTE_DATA_PREFETCH_H_

@@ -1,0 +1,32 @@
+// Flat buffers of one device: where they come from, arithmetic on them, and the order in which they are used.
+//
+// The part of a RankDevice (rank_device.h) that sums of gradients and updates need, free of LibTorch.
+// Threads and failure: as RankDevice.
+#ifndef WEFT_WORKER_SHELL_COMPUTE_FLAT_MEMORY_H_
+#define WEFT_WORKER_SHELL_COMPUTE_FLAT_MEMORY_H_
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "worker/shell/compute/compute.h"
+#include "worker/shell/compute/flat_math.h"
+#include "worker/shell/tensor.h"
+
+namespace weft {
+
+class FlatMemory {
+ public:
+  virtual ~FlatMemory() = default;
+
+  virtual const FlatMath& math() const = 0;
+  // A flat tensor, aligned to 64 bytes, its content undefined.
+  virtual absl::StatusOr<Tensor> NewFlat(int64_t elements, MemoryClass memory_class,
+                                         DataType type = DataType::kFloat32) = 0;
+  // What the job enqueues from here on comes behind the tensor's `ready`, and the tensor's memory stays until
+  // the job has been done.
+  virtual void Await(const Tensor& tensor) = 0;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_WORKER_SHELL_COMPUTE_FLAT_MEMORY_H_

@@ -1,0 +1,150 @@
+// WorkerLoop: jobs on the threads of the ranks, and those that the device has still to do.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <thread>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "worker/shell/worker_loop.h"
+
+namespace weft {
+namespace {
+
+constexpr size_t kGatherJobs = 32;  // half of the least credit
+
+}  // namespace
+
+void WorkerLoop::RunJobTask(JobTask task) {
+  const Job job = task.start.job;
+  const bool last = task.start.last, beside = task.start.beside;
+  const Rank rank = task.start.rank;
+  const std::optional<StateVisit> visit = task.start.visit;
+  Slot* const slot = SlotOf(rank);
+  RankCompute& compute = *slot->compute;  // stays until the run's last job has ended
+  ++slot->computing;
+  mu_.Unlock();
+  JobOutcome outcome = RunJob(compute, std::move(task));
+  mu_.Lock();
+  --slot->computing;
+  const int64_t now = MonotonicNow();
+  if (!outcome.status.ok()) Fail(now, outcome.status);
+  if (outcome.left_bytes.has_value()) {
+    int64_t& most = slot->left_bytes[job.stage];
+    most = std::max(most, *outcome.left_bytes);
+  }
+  if (visit.has_value() && visit->leaves) holders_.Leave(rank, job);
+  job_ns_ += (outcome.end_ns - outcome.start_ns - job_ns_) / 8;
+  last_job_end_ = now;
+  if (outcome.launched != nullptr) launched_.Add({rank, job, last, beside, now, outcome.launched, {}});
+  if (slot->guards) KeepDropped(slot);
+  if (outcome.launched != nullptr) {
+    core_.OnJobLaunched(now, rank, job, last, outcome.left_bytes, &effects_);
+  } else {
+    ++past_.jobs[static_cast<int>(job.kind)];
+    core_.OnJobDone(now,
+                    {rank, job, outcome.start_ns, outcome.end_ns, last, outcome.loss, outcome.left_bytes,
+                     outcome.gradient_norm},
+                    &effects_);
+  }
+  Apply(now, &outcome);
+  if (gathered_ >= kGatherJobs) SendGathered();
+}
+
+// What the rank has dropped while it launched jobs is used by none that it launches next, but perhaps by the
+// one that another thread is launching beside.
+void WorkerLoop::KeepDropped(Slot* slot) {
+  if (std::shared_ptr<void> dropped = slot->late.TakeDropped()) slot->dropped.push_back(std::move(dropped));
+  for (const std::shared_ptr<void>& dropped : slot->dropped) launched_.Keep(slot->rank, dropped);
+  if (slot->computing == 0) slot->dropped.clear();
+}
+
+bool WorkerLoop::PollDevice() {
+  std::vector<LaunchedJobs::Ended> ended;
+  std::vector<AwaitedTensors::Awaited> arrived;
+  launched_.Poll(&ended);
+  awaited_.Poll(&arrived);
+  const int64_t now = MonotonicNow();
+  const bool worked = !ended.empty() || !arrived.empty();
+  absl::Status copy;
+  for (AwaitedTensors::Awaited& tensor : arrived) {
+    if (tensor.status.ok()) {
+      Arrived(now, std::move(tensor));
+    } else {
+      copy.Update(tensor.status);
+    }
+  }
+  const uint64_t run = core_.run_id();  // which a last job may end
+  for (LaunchedJobs::Ended& job : ended) JobEnded(now, std::move(job));
+  // After the job that made it, if that failed too.
+  if (!copy.ok() && core_.run_id() == run) DeviceFailed(now, copy);
+  if (forget_when_idle_ && pending_tasks_ == 0) Forget(now);
+  if (DeviceWorks()) CheckDevice(now);
+  return worked;
+}
+
+void WorkerLoop::JobEnded(int64_t now, LaunchedJobs::Ended ended) {
+  const LaunchedJobs::Launch launch = std::exchange(ended.launch, {});
+  JobDone done{launch.rank, launch.job,         now, now,
+               launch.last, ended.figures.loss, {},  ended.figures.gradient_norm};
+  done.launched = true;
+  if (ended.status.ok()) {
+    // The device's clock may be a little off.
+    done.end_ns = std::min(now, ended.figures.end_ns);
+    done.start_ns = std::min(done.end_ns, ended.figures.start_ns);
+  } else {
+    DeviceFailed(now, ended.status);
+  }
+  ++past_.jobs[static_cast<int>(launch.job.kind)];
+  core_.OnJobDone(now, done, &effects_);
+  Apply(now, nullptr);
+}
+
+// After its first failure a device fails everything that it was given.
+void WorkerLoop::DeviceFailed(int64_t now, const absl::Status& status) {
+  if (!std::exchange(device_failed_, true)) Fail(now, status);
+}
+
+std::string WorkerLoop::AwaitedOfDevice(int64_t now) const {
+  const bool job = !launched_.empty();
+  const int64_t since = job ? launched_.oldest().launched_ns : awaited_.oldest().since_ns;
+  return absl::StrFormat(
+      "%s was given to the device %.1f s ago, which has not done it",
+      job ? Describe(launched_.oldest()) : absl::StrCat("a copy of the ", Describe(awaited_.oldest().key)),
+      1e-9 * static_cast<double>(now - since));
+}
+
+void WorkerLoop::CheckDevice(int64_t now) {
+  const int64_t since = launched_.empty() ? awaited_.oldest().since_ns : launched_.oldest().launched_ns;
+  if (now - since > options_.device_timeout_ns)
+    DeviceFailed(now, absl::DeadlineExceededError(AwaitedOfDevice(now)));
+  if (give_up_ns_ == 0 || now <= give_up_ns_ || stop_) return;
+  status_ = absl::DeadlineExceededError(AwaitedOfDevice(now));
+  stop_ = true;
+  WakeAll();
+}
+
+void WorkerLoop::AwaitDevice() {
+  MutexLock lock(mu_);
+  const int64_t until = give_up_ns_ != 0 ? give_up_ns_ : MonotonicNow() + options_.device_grace_ns;
+  while (DeviceWorks()) {
+    PollDevice();
+    const int64_t now = MonotonicNow();
+    if (!DeviceWorks() || now > until) break;
+    mu_.Unlock();
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+    mu_.Lock();
+  }
+  if (!DeviceWorks()) return;
+  device_hangs_ = true;
+  if (status_.ok()) status_ = absl::DeadlineExceededError(AwaitedOfDevice(MonotonicNow()));
+  // It may still write into any of this: none of it can be given back while the process lives.
+  for (auto& slot : slots_) static_cast<void>(slot->compute.release());
+  static_cast<void>(new auto(std::tuple(std::move(launched_), std::move(awaited_), std::move(inbox_))));
+}
+
+}  // namespace weft
