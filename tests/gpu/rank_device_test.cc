@@ -13,7 +13,6 @@
 #include "worker/shell/compute/device_backend.h"
 #include "worker/shell/cuda/cuda_backend.h"
 #include "worker/shell/cuda/cuda_rank_device.h"
-#include "worker/shell/cuda/flat_formulas.h"
 
 namespace weft {
 namespace {
@@ -188,7 +187,7 @@ TEST_F(CudaRankDeviceTest, Squares_BecomeTheNormOrItsFailure) {
   EXPECT_EQ(job->figures().gradient_norm, 3.0);
 
   sum.assign(sum.size(), 0);
-  sum.back() = flat::kNoNorm;
+  sum.back() = SumOfSquares::kNoNorm;
   ASSERT_TRUE(device_->Load(limbs.data, sum.data(), limbs.bytes).ok());
   device_->BeginJob(Job::Reduce(1, 4, 0), false);
   device_->ReportSquares(4, limbs);
@@ -257,7 +256,7 @@ TEST_F(CudaRankDeviceTest, NoMemory_NamesClassBytesAndWhatIsAlive) {
       device_->NewFlat(int64_t{1} << 30, MemoryClass::kGradients, DataType::kFloat32);
   FakeGpu::SetMemory(size_t{1} << 30);
   EXPECT_EQ(none.status().code(), absl::StatusCode::kResourceExhausted);
-  for (const char* part : {"class gradients", "4294967296 bytes", "optimizer 4194304", "rank 0", "cuda:0"}) {
+  for (const char* part : {"4294967296 bytes for gradients", "optimizer 4194304", "rank 0", "cuda:0"}) {
     EXPECT_NE(none.status().message().find(part), absl::string_view::npos) << none.status();
   }
   // What comes after has memory again.
