@@ -284,6 +284,30 @@ TEST_F(CudaRankDeviceTest, Offload_IsChargedToHostAndComesBack) {
   EXPECT_EQ(Bytes(device_->live_bytes(), MemoryClass::kHost), 0);
 }
 
+TEST_F(CudaRankDeviceTest, OffloadOfMuch_UsesMemoryAgainBehindItsCopies) {
+  static constexpr int64_t kFloats = int64_t{4} << 20, kBytes = kFloats * 4;
+  std::vector<Tensor> away;
+  device_->BeginJob(Forward(0, 0), false);
+  for (int i = 0; i < 8; ++i) {
+    Tensor tensor = Flat(kFloats);
+    FakeGpu::Enqueue(c10::cuda::getCurrentCUDAStream().stream(), [at = static_cast<float*>(tensor.data), i] {
+      std::fill(at, at + kFloats, static_cast<float>(i));
+    });
+    // As a storage of LibTorch's, which the device does not know.
+    tensor.owner = std::make_shared<Tensor>(tensor);
+    away.push_back(*device_->ToHost(tensor, HostUse::kOffload));
+  }
+  const std::shared_ptr<LaunchedJob> job = device_->EndJob();
+  // The device has done nothing yet.
+  EXPECT_LE(Bytes(device_->peak_bytes(), MemoryClass::kActivations), 4 * kBytes);
+  FakeGpu::Run();
+  ASSERT_TRUE(*job->Reached());
+  for (int i = 0; i < 8; ++i) {
+    const auto* const values = static_cast<const float*>(away[i].data);
+    EXPECT_EQ(std::count(values, values + kFloats, static_cast<float>(i)), kFloats) << i;
+  }
+}
+
 TEST_F(CudaRankDeviceTest, PageableSource_IsCopiedAtOnce) {
   std::vector<float> values(100, 4);
   Tensor plain{{DataType::kFloat32, 1, {100}}, values.data(), 400, std::make_shared<int>(0)};
