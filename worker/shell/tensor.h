@@ -37,9 +37,9 @@ struct Tensor {
   void* data = nullptr;
   size_t bytes = 0;
   std::shared_ptr<void> owner;
+  int64_t made_ns = 0;  // when the job that made it ended, on this machine's monotonic clock; 0: unknown
   MemoryPlace place = MemoryPlace::kHost;
   std::shared_ptr<Fence> ready;  // null: the bytes are there
-  int64_t made_ns = 0;  // when the job that made it ended, on this machine's monotonic clock; 0: unknown
 
   bool empty() const { return owner == nullptr && bytes == 0; }
 };
