@@ -99,9 +99,15 @@ fi
 
 # Where the GPU library is built (cmake/weft_cuda.cmake): what LibTorch's CUDA half needs when it is loaded and the toolkit does not
 # have. Without it that library is built all the same, and cannot be loaded.
-nvcc=$(command -v nvcc || ls "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" /usr/local/cuda/bin/nvcc 2>/dev/null | head -n 1 || true)
+nvcc=
+for candidate in "${CUDACXX:-}" "${CUDA_HOME:+$CUDA_HOME/bin/nvcc}" "${CUDA_PATH:+$CUDA_PATH/bin/nvcc}" /usr/local/cuda/bin/nvcc \
+  "$(command -v nvcc || true)"; do
+  if [[ -x "$candidate" ]]; then nvcc=$candidate && break; fi
+done
 if [[ "${WEFT_CUDA:-AUTO}" != OFF && -n "$nvcc" ]] && "$nvcc" --version | grep -q "release 13\."; then
-  toolkit=$(dirname "$(dirname "$(realpath "$nvcc")")")
+  # It may be a script in a folder of its own; the compiler itself knows where its toolkit is.
+  toolkit=$({ "$nvcc" --dryrun none.cu 2>&1 || true; } | sed -n 's/^#\$ TOP=//p')
+  [[ -d "$toolkit/lib64" ]] || fail "cannot tell where the CUDA toolkit of $nvcc is; set CUDA_HOME, or WEFT_CUDA=OFF to build without it"
   lacking=()
   for library in "${gpu_libraries[@]}"; do
     [[ -e "$toolkit/lib64/${library%% *}" ]] || lacking+=("${library##* }")

@@ -34,7 +34,7 @@ class Cores {
       : shape_(shape), rng_(seed), launches_(launch_ahead > 1) {
     Schedule schedule = shape.schedule;
     schedule.collective = true;
-    graph_ = std::make_unique<Graph>(schedule, shape.steps);
+    graph_ = std::make_unique<Graph>(schedule, shape.steps, shape.first_step);
     const int world = schedule.ranks;
     lines_.resize(world);
     launched_.resize(world);
@@ -49,7 +49,7 @@ class Cores {
       Carry(r, out);
     }
     for (Rank r = 0; r < world; ++r) Do(r, [](WorkerCore& c, WorkerEffects* out) { c.OnPrepared(2, out); });
-    for (int step = 0; step < shape.steps; ++step) {
+    for (int step = shape.first_step; step < shape.steps; ++step) {
       for (Rank r = 0; r < world; ++r) {
         std::vector<Job> jobs = order[step % order.size()][r];
         for (Job& j : jobs) j.step = step;
@@ -122,7 +122,7 @@ class Cores {
     }
   }
 
-  bool HasEnded(const Job& job) const { return job.step < 0 || ended_.count(job) != 0; }
+  bool HasEnded(const Job& job) const { return job.step < shape_.first_step || ended_.count(job) != 0; }
 
   void Start(const StartEffect& start) {
     std::vector<Edge> edges;
@@ -253,7 +253,8 @@ WorkerCore::RunShape Draw(uint64_t seed, std::string* text) {
   if (staleness > 0) schedule->staleness = [staleness](int, int) { return staleness; };
   *text = absl::StrCat("seed ", seed, ": ", name, " S=", stages, " B=", microbatches,
                        " staleness=", staleness, schedule->clips ? ", clips" : "");
-  return {*std::move(schedule), pick(1, 4)};
+  const int first_step = pick(0, 2);
+  return {*std::move(schedule), first_step + pick(1, 4), first_step};
 }
 
 class WorkerCollectives : public ::testing::TestWithParam<uint64_t> {};
@@ -266,7 +267,8 @@ TEST_P(WorkerCollectives, AnyOrderOfEvents_EveryJobEndsAndAllBeginInOneOrder) {
     Cores cores(shape, GetParam() * 31, launch_ahead);
     cores.Run();
     EXPECT_EQ(cores.failures(), 0);
-    EXPECT_EQ(cores.completed().size(), static_cast<size_t>(cores.graph().jobs_per_step()) * shape.steps);
+    EXPECT_EQ(cores.completed().size(),
+              static_cast<size_t>(cores.graph().jobs_per_step()) * (shape.steps - shape.first_step));
     for (const std::vector<Job>& begun : cores.begun()) {
       for (size_t i = 1; i < begun.size(); ++i) {
         EXPECT_LT(std::pair(begun[i - 1].step, -begun[i - 1].stage),

@@ -37,12 +37,14 @@ WorkerCore::Run::Row& WorkerCore::Run::RowOf(int64_t step) {
   while (first_row + static_cast<int64_t>(rows.size()) <= step) {
     const int next = static_cast<int>(first_row + rows.size());
     Row row{edges.WaitingAt(next, first_step), std::vector<uint8_t>(n, 0), 0};
+    const bool reduces_together = graph.collectives().any();
     for (int64_t i = 0; i < n; ++i) {
       row.left += IsLocal(RankAt(next * n + i));
       if (next - first_step <= edges.max_distance())
         row.waiting[i] += InitialInputs(next, static_cast<int>(i));
       // Instead of what the collective waits for by itself, its end.
-      if (IsCollective(graph.JobAt(next, static_cast<int>(i))))
+      if (reduces_together && IsLocal(RankAt(next * n + i)) &&
+          IsCollective(graph.JobAt(next, static_cast<int>(i))))
         row.waiting[i] += 1 - JoinedInputs(next, static_cast<int>(i));
     }
     rows.push_back(std::move(row));

@@ -8,9 +8,11 @@
 #include <fstream>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
@@ -20,6 +22,7 @@
 #include "worker/shell/compute/device_library.h"
 #include "worker/shell/compute/evaluate.h"
 #include "worker/shell/compute/reference.h"
+#include "worker/shell/gpu_monitor.h"
 #include "worker/shell/run_shape.h"
 #include "worker/shell/session_link.h"
 #include "worker/shell/transport/ucx_transport.h"
@@ -90,8 +93,13 @@ absl::StatusOr<LoadedDevice> LoadFlaggedDevice(const Flags& flags) {
   return LoadDevice(*choice, options, DefaultDeviceSearch());
 }
 
+absl::Status OnTheCpuOnly(const std::string& flag) {
+  return absl::InvalidArgumentError(absl::StrCat(flag, " computes on the CPU only; leave out --device"));
+}
+
 // Each line of output is what is known so far; the last has all samples.
-int EvaluateCheckpoint(const Flags& flags) {
+int EvaluateCheckpoint(const Flags& flags, DeviceBackend* backend) {
+  if (backend != nullptr) return Complain(OnTheCpuOnly("--evaluate"), kBadConfiguration);
   const absl::StatusOr<RunSpec> spec = ReadSpecification(flags.evaluate);
   if (!spec.ok()) return Complain(spec.status(), kBadConfiguration);
   const absl::StatusOr<Evaluation> result = Evaluate(*spec, flags.checkpoint, [](const Evaluation& e) {
@@ -109,7 +117,8 @@ int EvaluateCheckpoint(const Flags& flags) {
   return Complain(result.status(), damaged ? kBadConfiguration : CodeOf(result.status()));
 }
 
-int TrainReference(const Flags& flags) {
+int TrainReference(const Flags& flags, DeviceBackend* backend) {
+  if (backend != nullptr) return Complain(OnTheCpuOnly("--reference"), kBadConfiguration);
   const absl::StatusOr<RunSpec> spec = ReadSpecification(flags.reference);
   if (!spec.ok()) return Complain(spec.status(), kBadConfiguration);
   const absl::Status status = RunReference(*spec, flags.out, [](const ReferenceStep& s) {
@@ -157,10 +166,14 @@ class SignalStop {
   std::thread thread_;
 };
 
-int Serve(const Flags& flags, SignalStop& signals) {
-  std::unique_ptr<Device> device = CreateCpuDevice();
+int Serve(const Flags& flags, std::unique_ptr<DeviceBackend> backend, SignalStop& signals) {
   UcxOptions transport_options = UcxOptionsFromEnvironment();
   transport_options.log = [](const std::string& line) { std::cerr << "weft-worker: " + line + "\n"; };
+  if (backend != nullptr) UseDevice(backend->name(), backend->uuid(), &backend->memory(), &transport_options);
+  const std::unique_ptr<GpuMonitor> gpu = backend == nullptr ? nullptr : GpuMonitor::Open(backend->uuid());
+  const std::unique_ptr<Device> device =
+      backend == nullptr ? CreateCpuDevice() : CreateTorchDevice(std::move(backend));
+  device->PrepareThread();
   absl::StatusOr<std::unique_ptr<Transport>> transport = CreateUcxTransport(transport_options);
   if (!transport.ok()) return Complain(transport.status(), kFailed);
   absl::StatusOr<std::unique_ptr<SessionStream>> stream =
@@ -169,8 +182,10 @@ int Serve(const Flags& flags, SignalStop& signals) {
   SessionLink link(*std::move(stream));
   WorkerLoopOptions options;
   options.spin_microseconds = flags.spin_us;
+  if (gpu != nullptr) options.gpu_figures = [&gpu] { return gpu->Latest(); };
   WorkerLoop loop(options, *device, **transport, link);
-  absl::StatusOr<std::unique_ptr<WorkerMetrics>> metrics = WorkerMetrics::Start(flags.metrics, &loop, nullptr);
+  absl::StatusOr<std::unique_ptr<WorkerMetrics>> metrics =
+      WorkerMetrics::Start(flags.metrics, &loop, gpu.get());
   if (!metrics.ok()) return Complain(metrics.status(), kBadConfiguration);
   if (*metrics != nullptr)
     std::cerr << "weft-worker: metrics at http://" << (*metrics)->address() << "/metrics\n";
@@ -200,9 +215,8 @@ int Main(int argc, char** argv) {
       "Examples:\n"
       "  weft-worker --coordinator unix:/run/weft/coordinator.sock\n"
       "  weft-worker --coordinator 127.0.0.1:7070 --metrics 127.0.0.1:9101\n"
-      "Environment: UCX_TLS, UCX_NET_DEVICES choose the networks of the data plane; WEFT_DEVICE_PATH has "
-      "the\n"
-      "folders (A:B) in which libraries of devices are looked for first.");
+      "Environment: UCX_TLS, UCX_NET_DEVICES choose the networks of the data plane;\n"
+      "WEFT_DEVICE_PATH=A:B are folders in which libraries of devices are looked for first.");
   Flags flags;
   auto* coordinator = app.add_option("--coordinator", flags.coordinator,
                                      "Address of the coordinator: unix:PATH or HOST:PORT");
@@ -248,14 +262,16 @@ int Main(int argc, char** argv) {
     return app.exit(e) == 0 ? kOk : kUsage;
   }
   signal(SIGPIPE, SIG_IGN);
-  // Before anything uses LibTorch, and before there are threads.
-  const absl::StatusOr<LoadedDevice> device = LoadFlaggedDevice(flags);
+  // A device's driver may start threads, which take over which signals are blocked.
+  std::optional<SignalStop> signals;
+  if (!flags.coordinator.empty()) signals.emplace();
+  // Before anything uses LibTorch.
+  absl::StatusOr<LoadedDevice> device = LoadFlaggedDevice(flags);
   if (!device.ok()) return Complain(device.status(), kBadConfiguration);
   if (!device->told.empty()) std::cerr << "weft-worker: " << device->told << std::endl;
-  if (!flags.reference.empty()) return TrainReference(flags);
-  if (!flags.evaluate.empty()) return EvaluateCheckpoint(flags);
-  SignalStop signals;
-  return Serve(flags, signals);
+  if (!flags.reference.empty()) return TrainReference(flags, device->backend.get());
+  if (!flags.evaluate.empty()) return EvaluateCheckpoint(flags, device->backend.get());
+  return Serve(flags, std::move(device->backend), *signals);
 }
 
 }  // namespace

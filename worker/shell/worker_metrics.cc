@@ -31,7 +31,8 @@ class Exported final : public WorkerMetrics {
                                 "Bytes offered to other processes and not yet released by them.")),
         dropped_(metrics_.AddCounter("weft_transfer_dropped_messages_total",
                                      "Messages of another epoch or without the right form.")),
-        stale_(metrics_.AddCounter("weft_fenced_total", "Grants with a stale token; they changed nothing.")),
+        stale_(metrics_.AddCounter("weft_fenced_total",
+                                   "Grants and ids of groups of another attempt; they changed nothing.")),
         versions_(metrics_.AddGauge("weft_weight_versions",
                                     "Versions of one stage's weights that a rank of this process holds, of "
                                     "the rank and stage that have most.")),

@@ -45,7 +45,7 @@ class CpuDevice final : public Device {
       absl::StatusOr<std::unique_ptr<Dataset>> data = OpenData(run);
       if (!data.ok()) return data.status();
       return std::unique_ptr<RankCompute>(
-          new TorchRank(run, *std::move(data), std::make_unique<CpuRankDevice>(memory), [] {}));
+          new TorchRank(run, rank, *std::move(data), std::make_unique<CpuRankDevice>(memory), [] {}));
     });
   }
 };
@@ -87,8 +87,8 @@ class TorchDevice final : public Device {
       if (!data.ok()) return data.status();
       absl::StatusOr<std::unique_ptr<RankDevice>> device = backend_->CreateRankDevice(rank, memory);
       if (!device.ok()) return device.status();
-      return std::unique_ptr<RankCompute>(
-          new TorchRank(run, *std::move(data), *std::move(device), [this] { backend_->PrepareThread(); }));
+      return std::unique_ptr<RankCompute>(new TorchRank(run, rank, *std::move(data), *std::move(device),
+                                                        [this] { backend_->PrepareThread(); }));
     });
   }
 

@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -150,25 +151,49 @@ absl::Status TorchRank::ChooseWeights(Stage& stage, Tensor fetched, int version,
   return absl::OkStatus();
 }
 
-// A tensor of the device with what `read` writes into host memory, in the order of the job's work.
-absl::StatusOr<at::Tensor> TorchRank::ReadData(at::IntArrayRef sizes, c10::ScalarType type,
-                                               const std::function<absl::Status(void*)>& read) {
-  at::Tensor host = device_->is_host() ? at::empty(sizes, type) : device_->NewHostTensor(sizes, type);
-  if (absl::Status s = read(host.mutable_data_ptr()); !s.ok()) return s;
-  if (device_->is_host()) return host;
-  const absl::StatusOr<Tensor> there = device_->ToDevice(Unwrap(host), MemoryClass::kActivations);
-  if (!there.ok()) return there.status();
-  device_->Await(*there);
-  return Wrap(*there, device_->torch_device());
+// In host memory.
+absl::StatusOr<at::Tensor> TorchRank::ReadPiece(const DataPiece& piece) const {
+  const int64_t samples = run_.microbatch_samples();
+  const auto make = [&](at::IntArrayRef sizes, c10::ScalarType type) {
+    return device_->is_host() ? at::empty(sizes, type) : device_->NewHostTensor(sizes, type);
+  };
+  at::Tensor read;
+  absl::Status status;
+  if (piece.targets) {
+    read = make({samples * data_->targets()}, c10::kLong);
+    status = data_->ReadTargets(run_.train, piece.step, piece.microbatch, read.mutable_data_ptr<int64_t>());
+  } else {
+    const bool tokens = data_->input_type() == DataType::kInt64;
+    read = make({samples, data_->inputs()}, tokens ? c10::kLong : c10::kFloat);
+    status = data_->ReadInputs(run_.train, piece.step, piece.microbatch, read.mutable_data_ptr());
+  }
+  if (!status.ok()) return status;
+  return read;
+}
+
+// On its way to the device. On any thread.
+absl::StatusOr<Tensor> TorchRank::SendPiece(const DataPiece& piece) {
+  return Compute(
+      [&] { return absl::StrFormat("data of micro-batch %d of step %d", piece.microbatch, piece.step); },
+      [&]() -> absl::StatusOr<Tensor> {
+        const absl::StatusOr<at::Tensor> read = ReadPiece(piece);
+        return read.ok() ? device_->ToDevice(Unwrap(*read), MemoryClass::kActivations) : read.status();
+      });
+}
+
+// On the device, in the order of the job's work.
+absl::StatusOr<at::Tensor> TorchRank::Data(const DataPiece& piece) {
+  if (device_->is_host()) return ReadPiece(piece);
+  const absl::StatusOr<Tensor> sent = prefetch_->Take(piece);
+  if (!sent.ok()) return sent.status();
+  device_->Await(*sent);
+  return Wrap(*sent, device_->torch_device());
 }
 
 // If the stage reads data, it is the last of its inputs.
 absl::Status TorchRank::AppendData(const Stage& stage, const Job& job, std::vector<at::Tensor>* inputs) {
   if (!stage.layout.reads_data) return absl::OkStatus();
-  const bool tokens = data_->input_type() == DataType::kInt64;
-  absl::StatusOr<at::Tensor> data =
-      ReadData({run_.microbatch_samples(), data_->inputs()}, tokens ? c10::kLong : c10::kFloat,
-               [&](void* out) { return data_->ReadInputs(run_.train, job.step, job.microbatch, out); });
+  absl::StatusOr<at::Tensor> data = Data({job.step, job.microbatch, false});
   if (!data.ok()) return data.status();
   inputs->push_back(*std::move(data));
   return absl::OkStatus();
@@ -177,9 +202,7 @@ absl::Status TorchRank::AppendData(const Stage& stage, const Job& job, std::vect
 // Undefined but for the last stage.
 absl::StatusOr<at::Tensor> TorchRank::Targets(const Stage& stage, const Job& job) {
   if (!last(stage)) return at::Tensor();
-  return ReadData({run_.microbatch_samples() * data_->targets()}, c10::kLong, [&](void* out) {
-    return data_->ReadTargets(run_.train, job.step, job.microbatch, static_cast<int64_t*>(out));
-  });
+  return Data({job.step, job.microbatch, true});
 }
 
 absl::StatusOr<ForwardResult> TorchRank::Forward(const Job& job, std::vector<Tensor> inputs, Tensor weights,
@@ -213,6 +236,10 @@ absl::StatusOr<ForwardResult> TorchRank::DoForward(const Job& job, std::vector<T
   std::vector<at::Tensor> entries = WrapAll(*here);
   if (absl::Status s = AppendData(stage, job, &entries); !s.ok()) return s;
   here->clear();
+  // What was sent to the device before the job is not in its tally.
+  std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> sent;
+  if (prefetch_ != nullptr && stage.layout.reads_data)
+    sent.emplace(entries.back().storage().getWeakStorageImpl());
   const bool leaves_graph = leaves_pass && stage.activations != ActivationPolicy::kRecompute;
   absl::StatusOr<PassOutput> output =
       leaves_graph ? RunPass(stage, job, entries, &pass) : RunOnce(stage, job, entries, &pass);
@@ -228,22 +255,40 @@ absl::StatusOr<ForwardResult> TorchRank::DoForward(const Job& job, std::vector<T
   }
   if (pass.fetched) pass.weights->Unbind();
   if (pass.fetched && !pass.has_graph()) stage.GiveSpare(std::move(pass.weights));
+  const bool captured = pass.captured != nullptr;
   if (leaves_pass) stage.Insert(job, std::move(pass));
 
   if (output->activation.defined()) result.activation = Unwrap(output->activation);
   entries.clear();
   result.left_bytes = device_->tally(MemoryClass::kActivations);
+  if (sent.has_value()) {
+    const auto stays = sent->lock();
+    if (stays != nullptr) result.left_bytes += static_cast<int64_t>(stays->nbytes());
+  }
+  if (captured) {
+    result.left_bytes = stage.graphs.left_bytes();
+  } else {
+    stage.graphs.set_left_bytes(result.left_bytes);
+  }
   return result;
 }
 
 // The stage's forward, which leaves the graph for the backward in `pass`.
-absl::StatusOr<PassOutput> TorchRank::RunPass(const Stage& stage, const Job& job,
+absl::StatusOr<PassOutput> TorchRank::RunPass(Stage& stage, const Job& job,
                                               const std::vector<at::Tensor>& inputs, Pass* pass) {
   absl::StatusOr<at::Tensor> targets = Targets(stage, job);
   if (!targets.ok()) return targets.status();
   const MaskKey key{run_.train.seed, job.step, job.microbatch};
   // A backward that runs the forward again needs at once what it saves.
   if (stage.activations != ActivationPolicy::kOffload || job.kind != JobKind::kForward) {
+    if (capturable_ && job.kind == JobKind::kForward && !pass->fetched) {
+      const PassShape shape{layers_, stage.layout, loss_gradient_, split_backward_};
+      absl::StatusOr<std::shared_ptr<CapturedPass>> captured =
+          stage.graphs.Take(shape, pass->weights, inputs, *targets);
+      if (!captured.ok()) return captured.status();
+      pass->captured = *std::move(captured);
+      if (pass->captured != nullptr) return pass->captured->Forward(inputs, *targets);
+    }
     return RunForward(layers_, stage.layout, inputs, *targets, key, pass);
   }
   HostOffload offload(*device_, pass->weights->storage(), &pass->offloaded);
@@ -368,7 +413,8 @@ absl::StatusOr<BackwardResult> TorchRank::DoBackward(const Job& job, std::vector
   if (!ready.ok()) return ready;
 
   pass.offloaded.BeginAll();
-  const PassGradients gradients = RunBackward(pass, *start, half);
+  const PassGradients gradients =
+      pass.captured != nullptr ? pass.captured->Backward(*start, half) : RunBackward(pass, *start, half);
   pass.offloaded.ForgetRest();
   if (pass.fetched) pass.weights->Unbind();
   BackwardResult result;
@@ -378,22 +424,33 @@ absl::StatusOr<BackwardResult> TorchRank::DoBackward(const Job& job, std::vector
     return result;
   }
   if (pass.fetched) stage.GiveSpare(std::move(pass.weights));
+  const std::shared_ptr<CapturedPass> captured = std::move(pass.captured);
   stage.Erase(job);
 
-  const std::vector<FlatPiece> pieces = PiecesOf(stage.layout, gradients.parameters);
+  absl::Status kept = KeepGradient(stage, job, gradients.parameters, hand_out, &result);
+  if (!kept.ok()) return kept;
+  if (captured != nullptr) {
+    stage.graphs.Return(captured);
+  } else {
+    stage.graphs.CountEager();
+  }
+  return result;
+}
+
+// A micro-batch's gradient goes into the stage's sum, or out.
+absl::Status TorchRank::KeepGradient(Stage& stage, const Job& job, const std::vector<at::Tensor>& parameters,
+                                     bool hand_out, BackwardResult* result) {
+  const std::vector<FlatPiece> pieces = PiecesOf(stage.layout, parameters);
   if (!hand_out) {
-    if (!stage.holds_whole()) {
-      return absl::FailedPreconditionError(
-          "this rank keeps no gradient sum of the stage: hand the gradient out");
-    }
-    if (absl::Status s = stage.sums.Add(job.step, job.microbatch, pieces); !s.ok()) return s;
-    return result;
+    if (stage.holds_whole()) return stage.sums.Add(job.step, job.microbatch, pieces);
+    return absl::FailedPreconditionError(
+        "this rank keeps no gradient sum of the stage: hand the gradient out");
   }
   absl::StatusOr<Tensor> flat = device_->NewFlat(stage.layout.elements, MemoryClass::kGradients);
   if (!flat.ok()) return flat.status();
   device_->math().WritePieces(pieces, static_cast<float*>(flat->data), stage.layout.elements);
-  result.gradient = *std::move(flat);
-  return result;
+  result->gradient = *std::move(flat);
+  return absl::OkStatus();
 }
 
 }  // namespace weft

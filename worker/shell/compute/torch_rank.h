@@ -29,10 +29,12 @@
 #include "schedules/schedule.h"
 #include "worker/shell/compute/compute.h"
 #include "worker/shell/compute/data.h"
+#include "worker/shell/compute/data_prefetch.h"
 #include "worker/shell/compute/gradient_sum.h"
 #include "worker/shell/compute/optimizer.h"
 #include "worker/shell/compute/parameters.h"
 #include "worker/shell/compute/rank_device.h"
+#include "worker/shell/compute/torch_graphs.h"
 #include "worker/shell/compute/torch_guard.h"
 #include "worker/shell/compute/torch_layers.h"
 #include "worker/shell/compute/torch_stage.h"
@@ -43,7 +45,7 @@ namespace weft {
 class TorchRank final : public RankCompute {
  public:
   // `prepare_thread` is called on every thread that computes, before it does.
-  TorchRank(const RunSpec& run, std::unique_ptr<Dataset> data, std::unique_ptr<RankDevice> device,
+  TorchRank(const RunSpec& run, Rank rank, std::unique_ptr<Dataset> data, std::unique_ptr<RankDevice> device,
             std::function<void()> prepare_thread);
 
   void BeginJob(const Job& job, bool beside) override;
@@ -90,7 +92,8 @@ class TorchRank final : public RankCompute {
           layout(LayOutStage(run, index)),
           activations(ActivationsOf(run.schedule, index)),
           optimizer(run.train.optimizer),
-          sums(device, layout.elements, run.train.microbatches) {}
+          sums(device, layout.elements, run.train.microbatches),
+          graphs(device) {}
 
     // The rank holds all the weights, so that a job needs none to come with it.
     bool holds_whole() const { return versions.held() && parts == 1; }
@@ -107,6 +110,7 @@ class TorchRank final : public RankCompute {
     std::vector<Tensor> optimizer_state;
 
     StageSums sums;
+    StageGraphs graphs;
 
     // Null if there is none. It stays until Erase.
     Pass* Find(const Job& job);
@@ -165,14 +169,15 @@ class TorchRank final : public RankCompute {
   absl::Status ChooseWeights(Stage& stage, Tensor fetched, int version, Pass* pass);
   at::Tensor WrapAligned(const Tensor& tensor) const;
   std::vector<at::Tensor> WrapAll(const std::vector<Tensor>& tensors) const;
-  absl::StatusOr<at::Tensor> ReadData(at::IntArrayRef sizes, c10::ScalarType type,
-                                      const std::function<absl::Status(void*)>& read);
+  absl::StatusOr<at::Tensor> ReadPiece(const DataPiece& piece) const;
+  absl::StatusOr<Tensor> SendPiece(const DataPiece& piece);
+  absl::StatusOr<at::Tensor> Data(const DataPiece& piece);
   absl::Status AppendData(const Stage& stage, const Job& job, std::vector<at::Tensor>* inputs);
   absl::StatusOr<at::Tensor> Targets(const Stage& stage, const Job& job);
   absl::StatusOr<ForwardResult> DoForward(const Job& job, std::vector<Tensor> inputs, Tensor weights,
                                           int version, bool leaves_pass);
-  absl::StatusOr<PassOutput> RunPass(const Stage& stage, const Job& job,
-                                     const std::vector<at::Tensor>& inputs, Pass* pass);
+  absl::StatusOr<PassOutput> RunPass(Stage& stage, const Job& job, const std::vector<at::Tensor>& inputs,
+                                     Pass* pass);
   absl::StatusOr<PassOutput> RunOnce(const Stage& stage, const Job& job,
                                      const std::vector<at::Tensor>& inputs, Pass* pass);
   absl::Status Recompute(Stage& stage, const Job& job, Tensor weights, int version, Pass* pass);
@@ -181,6 +186,8 @@ class TorchRank final : public RankCompute {
                                             Tensor weights, int version, bool hand_out);
   absl::StatusOr<at::Tensor> OutputGradient(const Stage& stage, const Pass& pass, PassHalf half,
                                             const std::vector<Tensor>& given);
+  absl::Status KeepGradient(Stage& stage, const Job& job, const std::vector<at::Tensor>& parameters,
+                            bool hand_out, BackwardResult* result);
   absl::Status Rebind(const Stage& stage, Tensor fetched, int version, Pass* pass);
   absl::StatusOr<std::shared_ptr<StageWeights>> NextWeights(Stage& stage, bool keep);
   absl::StatusOr<Tensor> DoAddToSum(const Stage& stage, const Tensor& before, const Tensor& gradient);
@@ -194,10 +201,14 @@ class TorchRank final : public RankCompute {
   const RunSpec run_;
   const std::unique_ptr<Dataset> data_;
   const std::vector<std::unique_ptr<Layer>> layers_;
+  // Whether passes may be captured: they depend on their inputs alone, and weights stay in their place.
+  const bool capturable_;
+  const bool split_backward_;
   const std::unique_ptr<RankDevice> device_;
   const std::function<void()> prepare_thread_;
   const at::Tensor loss_gradient_;  // of the step's loss, by one micro-batch's
   std::map<int, std::unique_ptr<Stage>> stages_;
+  const std::unique_ptr<DataPrefetch> prefetch_;  // null where the device is the host
 };
 
 }  // namespace weft

@@ -12,10 +12,12 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "worker/shell/cuda/cuda_event.h"
 #include "worker/shell/cuda/cuda_job.h"
 #include "worker/shell/cuda/cuda_memory.h"
 #include "worker/shell/cuda/cuda_rank_device.h"
 #include "worker/shell/cuda/cuda_streams.h"
+#include "worker/shell/cuda/nccl_collectives.h"
 #include "worker/shell/cuda/pinned_memory.h"
 
 namespace weft {
@@ -74,6 +76,23 @@ std::string UuidOf(const cudaDeviceProp& gpu) {
   return text;
 }
 
+// So that collectives, which know nothing of LibTorch, wait on the GPU for what ranks have been given to do.
+[[maybe_unused]] bool WaitOnStream(void* stream, Fence& fence) {
+  auto* const point = dynamic_cast<CudaPoint*>(&fence);
+  const std::shared_ptr<CudaFence> at = point != nullptr ? point->point() : nullptr;
+  return at != nullptr && cudaStreamWaitEvent(static_cast<cudaStream_t>(stream), at->event(),
+                                              cudaEventWaitDefault) == cudaSuccess;
+}
+
+// Null where the library was built without NCCL.
+std::unique_ptr<Collectives> NewCollectives(int index) {
+#ifdef WEFT_HAS_NCCL
+  return CreateNcclCollectives(index, &WaitOnStream);
+#else
+  return nullptr;
+#endif
+}
+
 class CudaBackend final : public DeviceBackend {
  public:
   // c10::Error.
@@ -83,7 +102,8 @@ class CudaBackend final : public DeviceBackend {
         name_(absl::StrCat("cuda:", index)),
         uuid_(std::move(uuid)),
         segments_(index),
-        slots_(std::make_shared<FigureSlots>(index)) {
+        slots_(std::make_shared<FigureSlots>(index)),
+        collectives_(NewCollectives(index)) {
     const CudaStreams streams = CudaStreams::Take(index);
     clock_ = std::make_shared<CudaClock>(streams.to_host);
     CudaStreams::Return(streams);
@@ -111,7 +131,7 @@ class CudaBackend final : public DeviceBackend {
   }
 
   MemorySource& memory() override { return segments_; }
-  Collectives* collectives() override { return nullptr; }
+  Collectives* collectives() override { return collectives_.get(); }
 
  private:
   const DeviceOptions options_;
@@ -120,6 +140,7 @@ class CudaBackend final : public DeviceBackend {
   DeviceSegments segments_;
   const std::shared_ptr<FigureSlots> slots_;
   std::shared_ptr<CudaClock> clock_;
+  const std::unique_ptr<Collectives> collectives_;
 };
 
 }  // namespace

@@ -1,0 +1,36 @@
+// A GPU of the tests: the CUDA runtime's memory, streams and events, done by the host when a test says so.
+//
+// Linking this puts its functions before those of the CUDA runtime for the whole process, LibTorch's caching
+// allocator included. Work that is enqueued is done only in Run and where a caller waits, one operation at a
+// time, of a stream drawn at random among those that may go on: so what is not ordered happens in every
+// order. A kernel cannot run; the device's memory is the host's. Errors of the device come when a test says
+// so. One thread at a time may call Run.
+#ifndef WEFT_TESTS_GPU_FAKE_GPU_H_
+#define WEFT_TESTS_GPU_FAKE_GPU_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+
+namespace weft::testing {
+
+struct FakeGpu {
+  static void Seed(uint32_t seed);
+  // Does `operations` at most of what can be done; all of it by default. Gives how many it did.
+  static int Run(int operations = 1 << 30);
+  // The stream's next operation is this.
+  static void Enqueue(cudaStream_t stream, std::function<void()> work);
+  // Device memory that there is in all.
+  static void SetMemory(size_t bytes);
+  // From here on the device says this, as after a kernel that failed.
+  static void Break(cudaError_t error);
+  // Calls that waited for the device, or might have: synchronizing ones, and those that make or free memory.
+  static int waits();
+  static void ResetWaits();
+};
+
+}  // namespace weft::testing
+
+#endif  // WEFT_TESTS_GPU_FAKE_GPU_H_
