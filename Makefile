@@ -26,7 +26,7 @@ test: build ## Run all tests
 bench: build ## Run the benchmarks and print their figures
 	@tests/bench/run.sh $(BUILD)
 
-bundle: build ## Pack a folder that runs on any Linux machine with LibTorch into build/weft-VERSION-linux-x86_64.tar.xz
+bundle: build ## Pack a folder that runs on any Linux machine with LibTorch into build/weft-VERSION-linux-x86_64.tar.gz
 	@deploy/bundle.sh $(BUILD)
 
 checks: ## All that follow in turn: tsan, asan, thread-safety, tidy (an hour or more on 2 cores)

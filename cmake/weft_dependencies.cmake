@@ -30,11 +30,21 @@ target_link_options(weft_third_torch INTERFACE
   -Wl,-rpath,${WEFT_DEPS}/torch/lib -Wl,-rpath-link,${WEFT_DEPS}/torch/lib -Wl,-rpath-link,${WEFT_CUDA_LIB}
   -Wl,--disable-new-dtags -Wl,-rpath,${WEFT_CUDA_LIB})
 
+# The wheel's UCX has no RDMA; the machine's may (docs/guide/transfers.md).
+set(WEFT_UCX wheel CACHE STRING "UCX to build with: wheel (from deploy/setup.sh) or system (find_package)")
+set_property(CACHE WEFT_UCX PROPERTY STRINGS wheel system)
 add_library(weft_third_ucx INTERFACE)
-target_include_directories(weft_third_ucx SYSTEM INTERFACE ${WEFT_DEPS}/ucx/include)
-target_link_directories(weft_third_ucx INTERFACE ${WEFT_DEPS}/ucx/lib)
-target_link_libraries(weft_third_ucx INTERFACE ucp uct ucs ucm)
-target_link_options(weft_third_ucx INTERFACE -Wl,-rpath,${WEFT_DEPS}/ucx/lib)
+if(WEFT_UCX STREQUAL "system")
+  find_package(ucx 1.16 CONFIG REQUIRED)
+  target_link_libraries(weft_third_ucx INTERFACE ucx::ucp ucx::uct ucx::ucs)
+elseif(WEFT_UCX STREQUAL "wheel")
+  target_include_directories(weft_third_ucx SYSTEM INTERFACE ${WEFT_DEPS}/ucx/include)
+  target_link_directories(weft_third_ucx INTERFACE ${WEFT_DEPS}/ucx/lib)
+  target_link_libraries(weft_third_ucx INTERFACE ucp uct ucs ucm)
+  target_link_options(weft_third_ucx INTERFACE -Wl,-rpath,${WEFT_DEPS}/ucx/lib)
+else()
+  message(FATAL_ERROR "WEFT_UCX is \"${WEFT_UCX}\"; it is wheel or system")
+endif()
 
 find_program(WEFT_CCACHE ccache)
 if(WEFT_CCACHE)

@@ -11,7 +11,7 @@ out=$(realpath "${2:-$source_folder/build}")
 say() { printf 'bundle: %s\n' "$*" >&2; }
 fail() { say "$*"; exit 1; }
 
-for tool in patchelf strip ldd xz tar; do
+for tool in patchelf strip ldd gzip tar; do
   command -v "$tool" >/dev/null || fail "$tool is not here; deploy/setup.sh installs it"
 done
 for program in weft weft-worker weft-coordinator; do
@@ -67,8 +67,8 @@ gpu="without the GPU library (it was not built)"
 if [[ -e "$build/lib/libweft_cuda.so" ]]; then
   add_library libweft_cuda.so "$build/lib/libweft_cuda.so"
   while read -r library path; do
-    # Of CUDA it takes what comes with LibTorch.
-    [[ "$library" =~ ^lib(absl|protobuf|muparser|stdc\+\+|gcc_s|uc[pstm]) ]] || continue
+    # What is CUDA's it takes from where LibTorch takes it.
+    [[ ! "$library" =~ $of_machine && "$path" != */torch/lib/* && "$path" != *cuda* ]] || continue
     add_library "$library" "$path"
   done < <(linked "$build/lib/libweft_cuda.so")
   gpu="with the GPU library, libweft_cuda.so"
@@ -106,9 +106,9 @@ if [[ -d "$source_folder/build/deps/licenses" ]]; then cp "$source_folder"/build
 sed -e "s/@version@/$version/g; s/@torch_version@/$torch_version/g; s/@glibc@/$glibc/g; s/@gpu@/$gpu/g" \
   "$source_folder/deploy/bundle/README.txt" >"$folder/README.txt"
 
-archive=$out/$name.tar.xz
+archive=$out/$name.tar.gz  # a bare system may have nothing else that unpacks
 say "packing $archive"
-tar -C "$out" --owner=0 --group=0 --sort=name --mtime=@0 -c "$name" | xz -T0 >"$archive.part"
+tar -C "$out" --owner=0 --group=0 --sort=name --mtime=@0 -c "$name" | gzip -9n >"$archive.part"
 mv "$archive.part" "$archive"
 most=$((64 * 1024 * 1024))
 size=$(stat -c %s "$archive")

@@ -25,8 +25,8 @@ fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 echo "packing"
-XZ_OPT=-1 "$source_folder/deploy/bundle.sh" "$build" "$work"  # any compression will do here
-archive=$(ls "$work"/weft-*.tar.xz)
+"$source_folder/deploy/bundle.sh" "$build" "$work"
+archive=$(ls "$work"/weft-*.tar.gz)
 
 # What the build's own programs make of it, to compare with.
 "$build/bin/weft" train "$source_folder/docs/runs/tiny.yaml" --processes 2 --out "$work/here" >/dev/null
@@ -43,7 +43,7 @@ else
   mount -t tmpfs none "$work/root"
   mkdir -p "$work/root"/{bin,lib64,lib/x86_64-linux-gnu,etc}
   cp "$busybox" "$work/root/bin/busybox"
-  for applet in sh readlink tar xz mkdir ls cat grep sed mv ln rm printf env; do ln -s busybox "$work/root/bin/$applet"; done
+  for applet in sh readlink tar gzip mkdir ls cat grep sed mv ln rm printf env; do ln -s busybox "$work/root/bin/$applet"; done
   for library in ld-linux-x86-64.so.2 libc.so.6 libm.so.6 libdl.so.2 librt.so.1 libpthread.so.0 libutil.so.1 libresolv.so.2; do
     for folder in /lib64 /lib/x86_64-linux-gnu; do
       [[ ! -e $folder/$library ]] || cp -L "$folder/$library" "$work/root$folder/"
@@ -55,7 +55,7 @@ mount -t tmpfs none "$work/root/tmp"
 mount --bind "$deps/torch" "$work/root/opt/libtorch"
 mount --rbind /proc "$work/root/proc"
 mount --rbind /dev "$work/root/dev"
-cp "$archive" "$work/root/tmp/bundle.tar.xz"
+cp "$archive" "$work/root/tmp/bundle.tar.gz"
 cp "$work/here/summary.json" "$work/root/tmp/expected.json"
 cp "$INSIDE" "$work/root/tmp/inside.sh"
 exec chroot "$work/root" /bin/sh /tmp/inside.sh

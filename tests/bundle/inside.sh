@@ -18,9 +18,11 @@ expect() {
 # value KEY FILE: a number of a summary.
 value() { sed -n "s/^ *\"$1\": \([^,]*\),*$/\1/p" "$2"; }
 
-[ ! -e /usr/include ] || fail "this is no bare system"
+for library in /lib/*/libabsl_* /lib/*/libgrpc* /usr/lib/*/libabsl_* /usr/lib/*/libgrpc*; do
+  [ ! -e "$library" ] || fail "this is no bare system: it has $library"
+done
 mkdir -p "/tmp/a place" && cd "/tmp/a place" || exit 1
-tar -xJf /tmp/bundle.tar.xz || fail "cannot unpack"
+tar -xzf /tmp/bundle.tar.gz || fail "cannot unpack"
 cd weft-* || exit 1
 folder=$PWD
 

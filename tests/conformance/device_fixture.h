@@ -35,7 +35,6 @@ inline int64_t Live(const RankCompute& rank, MemoryClass c) { return rank.live_b
 // Of one device and one model; device_model_test.cc says which.
 class DeviceModel : public ::testing::TestWithParam<std::tuple<std::string, std::string>> {
  protected:
-  void SetUp() override { WEFT_SKIP_WITHOUT(std::get<0>(GetParam())); }
   static Device& device() { return DeviceNamed(std::get<0>(GetParam())); }
   static std::string model() { return std::get<1>(GetParam()); }
   RunSpec Run(int stages) const { return SmallRun(model(), "adamw", stages, folder_.path()); }

@@ -243,13 +243,12 @@ INSTANTIATE_TEST_SUITE_P(Cpu, DeviceModel,
                                                               "vit_b16")),
                          NameOfModel);
 INSTANTIATE_TEST_SUITE_P(OwnMemory, DeviceModel,
-                         ::testing::Combine(::testing::ValuesIn(kOwnMemoryDevices),
+                         ::testing::Combine(::testing::ValuesIn(OwnMemoryDevices()),
                                             ::testing::Values("gpt", "resnet18")),
                          NameOfModel);
 
 class EveryDevice : public ::testing::TestWithParam<std::string> {
  protected:
-  void SetUp() override { WEFT_SKIP_WITHOUT(GetParam()); }
   static Device& device() { return DeviceNamed(GetParam()); }
 };
 
@@ -352,7 +351,7 @@ TEST_P(EveryDevice, TwoRanksOnTwoThreads_AtOnce_EqualReference) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cpu, EveryDevice, ::testing::Values("cpu"));
-INSTANTIATE_TEST_SUITE_P(OwnMemory, EveryDevice, ::testing::ValuesIn(kOwnMemoryDevices));
+INSTANTIATE_TEST_SUITE_P(OwnMemory, EveryDevice, ::testing::ValuesIn(OwnMemoryDevices()));
 
 }  // namespace
 }  // namespace weft::testing

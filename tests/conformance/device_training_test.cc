@@ -20,7 +20,6 @@ using Parameters = std::tuple<std::string, std::string, std::string, int>;
 
 class DeviceTraining : public ::testing::TestWithParam<Parameters> {
  protected:
-  void SetUp() override { WEFT_SKIP_WITHOUT(std::get<0>(GetParam())); }
   static Device& device() { return DeviceNamed(std::get<0>(GetParam())); }
   static int stages() { return std::get<3>(GetParam()); }
   RunSpec Run() const {
@@ -213,12 +212,12 @@ INSTANTIATE_TEST_SUITE_P(CpuMoreLayers, DeviceTraining,
                                             ::testing::Values("adamw"), ::testing::Values(3)),
                          NameOf);
 INSTANTIATE_TEST_SUITE_P(OwnMemory, DeviceTraining,
-                         ::testing::Combine(::testing::ValuesIn(kOwnMemoryDevices),
+                         ::testing::Combine(::testing::ValuesIn(OwnMemoryDevices()),
                                             ::testing::Values("gpt", "two_tower"), ::testing::Values("adamw"),
                                             ::testing::Values(4)),
                          NameOf);
 INSTANTIATE_TEST_SUITE_P(OwnMemorySgd, DeviceTraining,
-                         ::testing::Combine(::testing::ValuesIn(kOwnMemoryDevices),
+                         ::testing::Combine(::testing::ValuesIn(OwnMemoryDevices()),
                                             ::testing::Values("resnet18"), ::testing::Values("sgd"),
                                             ::testing::Values(2)),
                          NameOf);

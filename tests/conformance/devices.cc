@@ -219,64 +219,69 @@ class HostedDevice final : public Device {
   const std::unique_ptr<Device> device_;
 };
 
-// All that this program can use, made before anything uses LibTorch.
-class Devices final : public ::testing::Environment {
+// Made while parameters of tests are, which is before anything uses LibTorch.
+class Devices final {
  public:
   static Devices& Instance() {
+    // They stay: tensors may be dropped at the process's end.
     static Devices* const devices = new Devices;
     return *devices;
   }
 
-  void SetUp() override {
-    for (const std::string& name : kOwnMemoryDevices) Load(name);
-    devices_["cpu"] = CreateCpuDevice();
-  }
-  void TearDown() override {
-    int skipped = 0;
-    const ::testing::UnitTest& all = *::testing::UnitTest::GetInstance();
-    for (int s = 0; s < all.total_test_suite_count(); ++s) {
-      const ::testing::TestSuite& suite = *all.GetTestSuite(s);
-      for (int i = 0; i < suite.total_test_count(); ++i) {
-        const ::testing::TestInfo& test = *suite.GetTestInfo(i);
-        const bool of_cuda = test.value_param() != nullptr && absl::StrContains(test.value_param(), "cuda");
-        skipped += of_cuda && test.result()->Skipped() ? 1 : 0;
-      }
-    }
-    const absl::Status& missing = missing_["cuda"];
-    if (skipped > 0 && !missing.ok()) {
-      std::fprintf(stderr, "\n*** CUDA WAS NOT TESTED: %d cases skipped: %s ***\n\n", skipped,
-                   std::string(missing.message()).c_str());
-    }
-    // Devices stay: tensors may be dropped at the process's end.
-  }
-
-  const absl::Status& missing(const std::string& name) { return missing_[name]; }
+  const std::vector<std::string>& own_memory() const { return own_memory_; }
+  const absl::Status& without_cuda() const { return without_cuda_; }
   Device& device(const std::string& name) { return *devices_.at(name); }
 
  private:
-  void Load(const std::string& name) {
+  Devices() {
+    if (const absl::Status loaded = Load("testgpu"); !loaded.ok()) {  // it is built with this program
+      std::fprintf(stderr, "%s\n", std::string(loaded.message()).c_str());
+      std::abort();
+    }
+    without_cuda_ = Load("cuda");
+    devices_["cpu"] = CreateCpuDevice();
+  }
+
+  absl::Status Load(const std::string& name) {
     DeviceSearch search = DefaultDeviceSearch();
     search.folders.insert(search.folders.begin(),
                           std::filesystem::read_symlink("/proc/self/exe").parent_path().string());
     absl::StatusOr<LoadedDevice> loaded = LoadDevice({name}, {}, search);
-    missing_[name] = loaded.status();
-    if (!loaded.ok() && name == "testgpu") {  // it is built with this program
-      std::fprintf(stderr, "%s\n", std::string(loaded.status().message()).c_str());
-      std::abort();
-    }
-    if (!loaded.ok()) return;
+    if (!loaded.ok()) return loaded.status();
     devices_[name] = std::make_unique<HostedDevice>(CreateTorchDevice(std::move(loaded->backend)));
+    own_memory_.push_back(name);
+    return absl::OkStatus();
   }
 
-  std::map<std::string, absl::Status> missing_;
   std::map<std::string, std::unique_ptr<Device>> devices_;
+  std::vector<std::string> own_memory_;
+  absl::Status without_cuda_;
 };
 
-[[maybe_unused]] const auto* const registered = ::testing::AddGlobalTestEnvironment(&Devices::Instance());
+// Each case of the test device would be one of CUDA too.
+class CudaNotice final : public ::testing::Environment {
+ public:
+  void SetUp() override {
+    const absl::Status& without = Devices::Instance().without_cuda();
+    if (without.ok()) return;
+    int cases = 0;
+    const ::testing::UnitTest& all = *::testing::UnitTest::GetInstance();
+    for (int s = 0; s < all.total_test_suite_count(); ++s) {
+      const ::testing::TestSuite& suite = *all.GetTestSuite(s);
+      for (int i = 0; i < suite.total_test_count(); ++i) {
+        const char* const value = suite.GetTestInfo(i)->value_param();
+        cases += value != nullptr && absl::StrContains(value, "testgpu") ? 1 : 0;
+      }
+    }
+    std::fprintf(stderr, "CUDA: %d CASES NOT RUN: %s\n", cases, std::string(without.message()).c_str());
+  }
+};
+
+[[maybe_unused]] const auto* const notice = ::testing::AddGlobalTestEnvironment(new CudaNotice);
 
 }  // namespace
 
-absl::Status CheckDevice(const std::string& name) { return Devices::Instance().missing(name); }
+std::vector<std::string> OwnMemoryDevices() { return Devices::Instance().own_memory(); }
 
 Device& DeviceNamed(const std::string& name) { return Devices::Instance().device(name); }
 

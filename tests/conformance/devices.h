@@ -11,24 +11,16 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "worker/shell/compute/compute.h"
 
 namespace weft::testing {
 
-// As the names of test parameters.
-inline const std::vector<std::string> kOwnMemoryDevices = {"testgpu", "cuda"};
+// Those with memory of their own that can be used here, to be parameters of tests. Without a GPU that works
+// one line at the program's begin says how many cases that leaves out.
+std::vector<std::string> OwnMemoryDevices();
 
-// Why the device's cases cannot run here; OK where they can.
-absl::Status CheckDevice(const std::string& name);
-
-// Requires that CheckDevice says OK. One a process.
+// "cpu", or one of those. One a process each.
 Device& DeviceNamed(const std::string& name);
-
-// In SetUp of a fixture, or at a test's begin.
-#define WEFT_SKIP_WITHOUT(device)                                                       \
-  if (const absl::Status missing = ::weft::testing::CheckDevice(device); !missing.ok()) \
-  GTEST_SKIP() << missing.message()
 
 }  // namespace weft::testing
 

@@ -13,7 +13,6 @@
 #include "worker/shell/compute/device_backend.h"
 #include "worker/shell/cuda/cuda_backend.h"
 #include "worker/shell/cuda/cuda_rank_device.h"
-#include "worker/shell/cuda/flat_formulas.h"
 
 namespace weft {
 namespace {
@@ -188,7 +187,7 @@ TEST_F(CudaRankDeviceTest, Squares_BecomeTheNormOrItsFailure) {
   EXPECT_EQ(job->figures().gradient_norm, 3.0);
 
   sum.assign(sum.size(), 0);
-  sum.back() = flat::kNoNorm;
+  sum.back() = SumOfSquares::kNoNorm;
   ASSERT_TRUE(device_->Load(limbs.data, sum.data(), limbs.bytes).ok());
   device_->BeginJob(Job::Reduce(1, 4, 0), false);
   device_->ReportSquares(4, limbs);
@@ -257,7 +256,7 @@ TEST_F(CudaRankDeviceTest, NoMemory_NamesClassBytesAndWhatIsAlive) {
       device_->NewFlat(int64_t{1} << 30, MemoryClass::kGradients, DataType::kFloat32);
   FakeGpu::SetMemory(size_t{1} << 30);
   EXPECT_EQ(none.status().code(), absl::StatusCode::kResourceExhausted);
-  for (const char* part : {"class gradients", "4294967296 bytes", "optimizer 4194304", "rank 0", "cuda:0"}) {
+  for (const char* part : {"4294967296 bytes for gradients", "optimizer 4194304", "rank 0", "cuda:0"}) {
     EXPECT_NE(none.status().message().find(part), absl::string_view::npos) << none.status();
   }
   // What comes after has memory again.
@@ -283,6 +282,30 @@ TEST_F(CudaRankDeviceTest, Offload_IsChargedToHostAndComesBack) {
   device_->BeginJob(Forward(0, 0), false);  // lets go of what the copies held
   device_->EndJob();
   EXPECT_EQ(Bytes(device_->live_bytes(), MemoryClass::kHost), 0);
+}
+
+TEST_F(CudaRankDeviceTest, OffloadOfMuch_UsesMemoryAgainBehindItsCopies) {
+  static constexpr int64_t kFloats = int64_t{4} << 20, kBytes = kFloats * 4;
+  std::vector<Tensor> away;
+  device_->BeginJob(Forward(0, 0), false);
+  for (int i = 0; i < 8; ++i) {
+    Tensor tensor = Flat(kFloats);
+    FakeGpu::Enqueue(c10::cuda::getCurrentCUDAStream().stream(), [at = static_cast<float*>(tensor.data), i] {
+      std::fill(at, at + kFloats, static_cast<float>(i));
+    });
+    // As a storage of LibTorch's, which the device does not know.
+    tensor.owner = std::make_shared<Tensor>(tensor);
+    away.push_back(*device_->ToHost(tensor, HostUse::kOffload));
+  }
+  const std::shared_ptr<LaunchedJob> job = device_->EndJob();
+  // The device has done nothing yet.
+  EXPECT_LE(Bytes(device_->peak_bytes(), MemoryClass::kActivations), 4 * kBytes);
+  FakeGpu::Run();
+  ASSERT_TRUE(*job->Reached());
+  for (int i = 0; i < 8; ++i) {
+    const auto* const values = static_cast<const float*>(away[i].data);
+    EXPECT_EQ(std::count(values, values + kFloats, static_cast<float>(i)), kFloats) << i;
+  }
 }
 
 TEST_F(CudaRankDeviceTest, PageableSource_IsCopiedAtOnce) {

@@ -66,6 +66,7 @@ class ScriptedWorker {
   }
 
   void On(Welcome&) {}
+  void On(GroupId&) {}
   void On(Assign& m) {
     for (const RankLease& lease : m.leases) tokens_[lease.rank] = lease.token;
     stream_->Send(Prepared{m.run});

@@ -50,6 +50,47 @@ TEST(SimulatedWorld, MessagesLostDoubledDelayedAndReordered_EveryRunEndsWithTheP
   }
 }
 
+// On devices that are given two to four jobs of a rank ahead. Whatever the device does not keep in order the
+// core must wait for.
+TEST(SimulatedWorld, JobsLaunchedAhead_EveryRunEndsWithThePlainLoopsWeights) {
+  const uint64_t only = FromEnvironment("WEFT_SEED", 0);
+  const uint64_t first = only > 0 ? only : 1, last = only > 0 ? only : FromEnvironment("WEFT_SEEDS", 300);
+  uint64_t events = 0, behind = 0, beside = 0;
+  for (uint64_t seed = first; seed <= last; ++seed) {
+    WorldOptions options = DrawWorld(seed);
+    options.launch_ahead = 2 + static_cast<int>(seed % 3);
+    const WorldResult result = RunWorld(options);
+    ASSERT_EQ(result.problem, "") << Text(options) << " ahead " << options.launch_ahead;
+    events += result.events;
+    behind += result.launched_behind;
+    beside += result.launched_beside;
+  }
+  std::cout << last - first + 1 << " seeds, " << events << " events, " << behind
+            << " jobs launched behind others, " << beside << " beside a forward\n";
+  if (only == 0) {
+    EXPECT_GT(behind, 1000u);
+    EXPECT_GT(beside, 10u);
+  }
+}
+
+TEST(SimulatedWorld, StateThatMigratesOnDevices_IsWithOneRankAtATime) {
+  for (const char* rule : {"cdp_v1", "cdp_v2"}) {
+    for (uint64_t seed = 1; seed <= 40; ++seed) {
+      WorldOptions options = DrawWorld(seed);
+      options.family = "fsdp";
+      options.parameters = {{"residency", "migrating"}};
+      options.rule = rule;
+      options.apart = options.clips = false;
+      options.stages = options.microbatches = 1 + static_cast<int>(seed % 5);
+      options.first_step = 0;
+      options.steps = 1 + static_cast<int>(seed % 6);
+      options.processes = 1 + static_cast<int>(seed % 7) % options.stages;
+      options.launch_ahead = 2 + static_cast<int>(seed % 3);
+      ASSERT_EQ(RunWorld(options).problem, "") << Text(options);
+    }
+  }
+}
+
 TEST(SimulatedWorld, WeightsInSlices_EndAsInThePlainLoop) {
   for (uint64_t seed = 1; seed <= 40; ++seed) {
     WorldOptions options = DrawWorld(seed);

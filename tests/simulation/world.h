@@ -38,6 +38,8 @@ struct WorldOptions {
   int64_t delay_ns = 1'000'000;         // uniform from 0
   int64_t transfer_delay_ns = 300'000;  // of each tensor
   int64_t job_ns = 1'000'000;           // longest job
+  // Above 1, jobs are done by a device that is given so many of a rank ahead.
+  int launch_ahead = 1;
 };
 
 struct WorldResult {
@@ -45,7 +47,8 @@ struct WorldResult {
   uint64_t trace = 0;
   int64_t virtual_ns = 0;
   uint64_t events = 0, packets_lost = 0, packets_doubled = 0, pairs = 0;
-  std::map<int32_t, int> peak_versions;  // of one stage's weights, by rank
+  uint64_t launched_behind = 0, launched_beside = 0;  // jobs that others of their rank were not done before
+  std::map<int32_t, int> peak_versions;               // of one stage's weights, by rank
 };
 
 // Draws a family of the catalogue, sizes and faults from the seed.

@@ -94,6 +94,40 @@ TEST(GradientSum, WaitingGradients_AreLetGoWhenAdded) {
   EXPECT_EQ(host.awaited_, (std::vector<void*>{first.data, early.data}));
 }
 
+std::vector<float> ValuesOf(const Tensor& t) {
+  const auto* begin = static_cast<const float*>(t.data);
+  return {begin, begin + t.bytes / sizeof(float)};
+}
+
+TEST(StageSums, SumWhatComes_TakesAnyMicrobatchesInTheOrderOfArrival) {
+  Host host;
+  StageSums sums(host, 3, 8);
+  sums.SumWhatComes();
+  const std::vector<float> big = {1e8f, 1, 2}, small = {1, 10, 20}, back = {-1e8f, 100, 200};
+  const auto add = [&](int step, int microbatch, const std::vector<float>& g) {
+    return sums.Add(step, microbatch, {{0, 3, g.data()}});
+  };
+  ASSERT_TRUE(add(0, 6, big).ok());
+  ASSERT_TRUE(add(1, 2, small).ok());  // another step's
+  ASSERT_TRUE(add(0, 1, small).ok());
+  ASSERT_TRUE(add(0, 3, back).ok());
+  EXPECT_EQ(add(0, 1, small).code(), absl::StatusCode::kAlreadyExists);
+  const auto first = sums.Take(0, 0, 1), second = sums.Take(1, 0, 1);
+  ASSERT_TRUE(first.ok() && second.ok());
+  EXPECT_EQ(ValuesOf(*first), (std::vector<float>{1e8f + 1 - 1e8f, 111, 222}));
+  EXPECT_EQ(ValuesOf(*second), small);
+  EXPECT_TRUE(add(0, 1, small).ok()) << "what was taken is forgotten";
+}
+
+TEST(StageSums, SumWhatComes_NothingCame_IsZero) {
+  Host host;
+  StageSums sums(host, 3, 8);
+  sums.SumWhatComes();
+  const auto nothing = sums.Take(5, 0, 1);
+  ASSERT_TRUE(nothing.ok()) << nothing.status();
+  EXPECT_EQ(ValuesOf(*nothing), (std::vector<float>{0, 0, 0}));
+}
+
 TEST(HostMath, NarrowPieces_AddAndWriteAsTheirFloats) {
   const std::vector<float> values = Random(33, 5);
   std::vector<BFloat16> narrow(values.size());

@@ -6,7 +6,6 @@
 #include <array>
 #include <bit>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <random>
 
@@ -61,34 +60,9 @@ std::vector<float> Values(size_t n, uint32_t seed, bool finite = false) {
   return values;
 }
 
-// The steps as they are with a factor of their own, and as they were when the step had it.
-template <typename Step>
-void HostSgd(Step step, const float* w, float* out, const float* g, float* m, float factor, int64_t n) {
-  if constexpr (requires { step.gradient_factor; }) {
-    step.gradient_factor = factor;
-    ApplySgd(step, w, out, g, m, n);
-  } else {
-    ApplySgd(step, w, out, g, m, factor, n);
-  }
-}
-template <typename Step>
-void HostAdamW(Step step, const float* w, float* out, const float* g, float* m, float* v, float factor,
-               int64_t n) {
-  if constexpr (requires { step.gradient_factor; }) {
-    step.gradient_factor = factor;
-    ApplyAdamW(step, w, out, g, m, v, n);
-  } else {
-    ApplyAdamW(step, w, out, g, m, v, factor, n);
-  }
-}
-template <typename Sum>
-Limbs LimbsOf(const Sum& sum) {
+Limbs LimbsOf(const SumOfSquares& sum) {
   Limbs limbs;
-  if constexpr (requires { sum.ToTensor(); }) {
-    std::memcpy(limbs.data(), sum.ToTensor().data, sizeof limbs);
-  } else {
-    sum.WriteLimbs(limbs.data());
-  }
+  sum.WriteLimbs(limbs.data());
   return limbs;
 }
 
@@ -150,8 +124,8 @@ TEST(CudaKernels_Sgd, EveryForm_GivesTheHostsBits) {
         std::vector<float> m = Values(layout.n + layout.shift, 5), out = w, host_m = m, host_out = w;
         const size_t s = layout.shift;
         kernels::Sgd(nullptr, step, out.data() + s, out.data() + s, g.data() + s, m.data() + s, scale, n);
-        HostSgd(step, w.data() + s, host_out.data() + s, g.data() + s, host_m.data() + s, scale ? *scale : 1,
-                n);
+        ApplySgd(step, w.data() + s, host_out.data() + s, g.data() + s, host_m.data() + s, scale ? *scale : 1,
+                 n);
         ExpectSameBits(out, host_out, "weights");
         ExpectSameBits(m, host_m, "momentum");
       }
@@ -170,8 +144,8 @@ TEST(CudaKernels_AdamW, AnyValues_GiveTheHostsBits) {
       std::vector<float> host_m = m, host_v = v, host_out = out;
       kernels::AdamW(nullptr, MakeAdamW(), w.data() + s, out.data() + s, g.data() + s, m.data() + s,
                      v.data() + s, scale, n);
-      HostAdamW(MakeAdamW(), w.data() + s, host_out.data() + s, g.data() + s, host_m.data() + s,
-                host_v.data() + s, scale ? *scale : 1, n);
+      ApplyAdamW(MakeAdamW(), w.data() + s, host_out.data() + s, g.data() + s, host_m.data() + s,
+                 host_v.data() + s, scale ? *scale : 1, n);
       ExpectSameBits(out, host_out, "weights");
       ExpectSameBits(m, host_m, "mean");
       ExpectSameBits(v, host_v, "square");

@@ -38,12 +38,12 @@ TEST(RankClock, LaunchedJobs_AreBusyByTheDevicesTimesAndIdleForWhatWasNotedThen)
   EXPECT_EQ(clock.wall(), 50);
   EXPECT_EQ(clock.idle(IdleCause::kDispatch), 2);
   EXPECT_EQ(clock.idle(IdleCause::kDependency), 3);
-  clock.Job(95, 60, 90, JobKind::kBackward);
+  clock.Job(95, 60, 90, JobKind::kBackward, false, false, {/*at=*/55});
   EXPECT_EQ(clock.busy(JobKind::kForward), 35);
   EXPECT_EQ(clock.busy(JobKind::kBackward), 30);
   EXPECT_EQ(clock.idle(IdleCause::kMemory), 5);
-  EXPECT_EQ(clock.idle(IdleCause::kDispatch), 5);
-  EXPECT_EQ(clock.idle(IdleCause::kDependency), 3 + 2 + 5);
+  EXPECT_EQ(clock.idle(IdleCause::kDispatch), 2 + 5);
+  EXPECT_EQ(clock.idle(IdleCause::kDependency), 3 + 5);
   EXPECT_EQ(Sum(clock), clock.wall());
   EXPECT_EQ(clock.wall(), 95);
   clock.Idle(100, IdleCause::kNoWork);
@@ -59,10 +59,27 @@ TEST(RankClock, ArrivalWhileAJobIsLaunched_IsTransferWhereTheDeviceWasIdle) {
   clock.Idle(61, IdleCause::kDispatch);
   clock.Launched();
   clock.Job(70, 11, 40, JobKind::kForward, false, true);
-  clock.Job(90, 65, 90, JobKind::kForward);
+  clock.Job(90, 65, 90, JobKind::kForward, false, false, {/*at=*/61});
+  EXPECT_EQ(clock.idle(IdleCause::kDispatch), 1 + 4);
   EXPECT_EQ(clock.idle(IdleCause::kTransfer), 20) << "from the end of the first job on";
   EXPECT_EQ(clock.idle(IdleCause::kDependency), 1);
   EXPECT_EQ(clock.busy(JobKind::kForward), 54);
+  EXPECT_EQ(Sum(clock), clock.wall());
+}
+
+TEST(RankClock, GapBeforeAJobThatTheDeviceHad_IsItsInputsAndThenDispatch) {
+  RankClock clock(0);
+  clock.Idle(10, IdleCause::kDispatch);
+  clock.Launched();
+  clock.Idle(20, IdleCause::kDispatch);
+  clock.Launched();
+  clock.Idle(21, IdleCause::kMemory);  // what holds back the job after it
+  clock.Job(45, 10, 40, JobKind::kForward, false, true, {10, 0});
+  clock.Job(90, 60, 90, JobKind::kForward, false, false, {20, /*inputs_made=*/55});
+  EXPECT_EQ(clock.idle(IdleCause::kDependency), 15);
+  EXPECT_EQ(clock.idle(IdleCause::kDispatch), 5);
+  EXPECT_EQ(clock.idle(IdleCause::kMemory), 0);
+  EXPECT_EQ(clock.cause(), IdleCause::kMemory);
   EXPECT_EQ(Sum(clock), clock.wall());
 }
 

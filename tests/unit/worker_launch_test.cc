@@ -189,6 +189,24 @@ TEST_F(LaunchingProcess, RankWithJobsInFlight_IsBusyByTheDevicesTimes) {
   EXPECT_EQ(sum, clock.wall());
 }
 
+// The device has the job of the second rank all the while, and does it when that of the first has been done.
+TEST_F(LaunchingProcess, LaunchedJobThatWaitsForAnotherRank_IsIdleForTheDependency) {
+  Begin(Shape("gpipe", 2, 1, 1), 2);
+  GrantAll();
+  Launch(10, 0, Forward(0, 0));
+  Launch(14, 1, Forward(1, 0));
+  const auto done = [&](int64_t now, Rank rank, const Job& job, int64_t start, int64_t end) {
+    JobDone told{rank, job, start, end, true, {}, {}};
+    told.launched = true;
+    core_->OnJobDone(now, told, &out_);
+  };
+  done(52, 0, Forward(0, 0), 11, 50);
+  done(95, 1, Forward(1, 0), 53, 90);
+  const RankClock& clock = core_->ClockAt(95, 1);
+  EXPECT_EQ(clock.idle(IdleCause::kDependency), (10 - 2) + (50 - 10)) << "until it was given it, and after";
+  EXPECT_EQ(clock.busy(JobKind::kForward), 37);
+}
+
 // Over whole runs and any order of launches and ends: in the device's order, which is that of starts on each
 // rank, a job comes after its predecessors, and those that it cannot be kept behind are done.
 TEST_F(LaunchingProcess, AnyOrderOfLaunchesAndEnds_EveryJobIsDoneOnceAfterItsPredecessors) {

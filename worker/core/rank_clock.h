@@ -9,8 +9,9 @@
 // A device computes jobs later than they are given to it, and it is known only afterwards when. From Launched
 // on until nothing of the rank is in flight, the clock is therefore behind: it notes the causes as they
 // change, and each job that has ended settles the time up to its end. Where the device computed nothing, the
-// cause is the one that was noted for that time. The notes are as many as there were changes since the last
-// job that has ended.
+// cause is the one that was noted for that time, up to when the rank gave it the next job; from then on that
+// job's inputs, as long as they were not made, else dispatch. The notes are as many as there were changes
+// since the last job that has ended.
 #ifndef WEFT_WORKER_CORE_RANK_CLOCK_H_
 #define WEFT_WORKER_CORE_RANK_CLOCK_H_
 
@@ -19,6 +20,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <limits>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/string_view.h"
@@ -39,8 +42,16 @@ inline constexpr int kIdleCauses = 7;
 // "dependency", "transfer", "memory", "dispatch", "reduce", "recovery", "no_work".
 absl::string_view IdleCauseName(IdleCause cause);
 
+// Of a job that is launched: when the rank started it, and when the last of what it computes with was made by
+// other ranks of the device.
+struct GivenJob {
+  int64_t at = std::numeric_limits<int64_t>::max();
+  int64_t inputs_made = 0;
+};
+
 class RankClock {
  public:
+  using Given = GivenJob;
   explicit RankClock(int64_t now) : start_(now), since_(now) {}
 
   // The rank is idle for `cause` from now on, or as soon as the device has done what it was given.
@@ -58,13 +69,13 @@ class RankClock {
   // computed at the same time; both are counted when none is. `in_flight`: the rank has started others that
   // have not ended.
   void Job(int64_t now, int64_t start, int64_t end, JobKind kind, bool overlapped = false,
-           bool in_flight = false) {
-    ended_.push_back({start, end, kind});
+           bool in_flight = false, Given given = {}) {
+    ended_.push_back({start, end, kind, given});
     if (overlapped) return;
     std::sort(ended_.begin(), ended_.end(), [](const Ended& a, const Ended& b) { return a.start < b.start; });
     if (!behind_) cause_ = IdleCause::kDispatch;
     for (const Ended& job : ended_) {
-      Settle(job.start);
+      SettleBefore(job);
       const int64_t busy = std::max<int64_t>(0, job.end - since_);
       busy_[static_cast<int>(job.kind)] += busy;
       since_ += busy;
@@ -118,12 +129,24 @@ class RankClock {
     }
     Close(until);
   }
-  void NoteCause(int64_t at, IdleCause cause);
-
   struct Ended {
     int64_t start, end;
     JobKind kind;
+    Given given;
   };
+  void SettleBefore(const Ended& job) {
+    Settle(std::min(job.start, job.given.at));
+    if (since_ >= job.start) return;
+    CloseFor(std::min(job.start, job.given.inputs_made),
+             HasMicrobatch(job.kind) ? IdleCause::kDependency : IdleCause::kReduce);
+    CloseFor(job.start, IdleCause::kDispatch);
+  }
+  void CloseFor(int64_t until, IdleCause cause) {
+    const IdleCause after = std::exchange(cause_, cause);
+    Close(until);
+    cause_ = after;
+  }
+  void NoteCause(int64_t at, IdleCause cause);
 
   int64_t start_;
   int64_t since_;

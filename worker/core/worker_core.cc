@@ -155,7 +155,7 @@ std::optional<StartEffect> WorkerCore::TakeJob(int64_t now, RankState& rank) {
   if (!id.has_value()) return std::nullopt;
   if (rank.idle()) rank.clock.Idle(now, IdleCause::kDispatch);
   (beside ? rank.beside : rank.running) = *id;
-  rank.in_flight.push_back({*id, beside, false});
+  rank.in_flight.push_back({*id, beside, false, {now, 0}});
   ++run_->running;
   StartEffect start = MakeStart(rank, *id);
   start.beside = beside;
@@ -232,9 +232,11 @@ void WorkerCore::OnJobDone(int64_t now, const JobDone& done, WorkerEffects* out)
   Run& run = *run_;
   RankState& rank = run.StateOf(done.rank);
   const int64_t id = run.IdOf(done.job);
-  const bool overlapped = rank.End(id, done.launched);
+  bool overlapped = false;
+  const RankClock::Given given = rank.End(id, done.launched, &overlapped);
   --run.running;
-  rank.clock.Job(now, done.start_ns, done.end_ns, done.job.kind, overlapped, !rank.in_flight.empty());
+  rank.clock.Job(now, done.start_ns, done.end_ns, done.job.kind, overlapped, !rank.in_flight.empty(),
+                 done.launched ? given : RankClock::Given());
   if (run.aborted && run.running == 0) {
     out->push_back(ForgetEffect{"the run was aborted"});
     return;
@@ -250,7 +252,7 @@ void WorkerCore::OnJobDone(int64_t now, const JobDone& done, WorkerEffects* out)
     WantWeights(rank, out);
   }
   if (done.launched) {
-    PublishOutputs(done.job, Outputs::kWhenDone, out);
+    PublishOutputs(done.job, Outputs::kWhenDone, out, done.end_ns);
   } else if (!HandOn(now, rank, done.job, done.left_bytes, Outputs::kAll, out)) {
     return;
   }

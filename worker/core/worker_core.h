@@ -276,7 +276,10 @@ class WorkerCore {
   void FreeActivation(RankState& rank, const Job& job);
   void CountVersions(RankState& rank, const Job& job, WorkerEffects* out);
   void Drop(WorkerEffects* out);
-  void PublishOutputs(const Job& job, Outputs outputs, WorkerEffects* out);
+  // `made`: where the job is done, when.
+  void PublishOutputs(const Job& job, Outputs outputs, WorkerEffects* out, int64_t made = 0);
+  // What the job waits for on the device, if it has been launched.
+  void NoteMade(const Job& consumer, int64_t made);
   void PublishInitialWeights(WorkerEffects* out);
   void PublishEdge(const Edge& edge, WorkerEffects* out);
   void StartJobs(int64_t now, WorkerEffects* out);

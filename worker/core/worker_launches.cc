@@ -33,14 +33,25 @@ void WorkerCore::RankState::Launch(int64_t id) {
 
 // Of two jobs in flight the device does the one that started later behind the other, or beside it: so the one
 // that ended may overlap with those that started before it, and with those that started beside it.
-bool WorkerCore::RankState::End(int64_t id, bool launched) {
+RankClock::Given WorkerCore::RankState::End(int64_t id, bool launched, bool* overlapped) {
   const auto ended = std::find_if(in_flight.begin(), in_flight.end(), [&](const InFlight& job) {
     return job.id == id && job.launched == launched;
   });
   RequireOfCore(ended != in_flight.end(), "only a started job ends");
   if (!launched) (running == id ? running : beside) = -1;
+  const RankClock::Given given = ended->given;
   const auto next = in_flight.erase(ended);
-  return next != in_flight.begin() || (next != in_flight.end() && next->beside);
+  *overlapped = next != in_flight.begin() || (next != in_flight.end() && next->beside);
+  return given;
+}
+
+void WorkerCore::NoteMade(const Job& consumer, int64_t made) {
+  const Rank rank = run_->graph.RankOf(consumer);
+  if (!run_->IsLocal(rank)) return;
+  const int64_t id = run_->IdOf(consumer);
+  for (RankState::InFlight& job : run_->StateOf(rank).in_flight) {
+    if (job.id == id) job.given.inputs_made = std::max(job.given.inputs_made, made);
+  }
 }
 
 // `waits`: the next job starts beside the forward that is in flight, and not yet.

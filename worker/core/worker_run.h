@@ -46,6 +46,7 @@ struct WorkerCore::RankState {
   struct InFlight {
     int64_t id;
     bool beside, launched;
+    RankClock::Given given;
   };
   std::vector<InFlight> in_flight;
   int CountInFlight(bool beside) const {
@@ -55,8 +56,8 @@ struct WorkerCore::RankState {
   // The newest of those in flight that did not start beside another; -1 for none.
   int64_t NewestInFlight() const;
   void Launch(int64_t id);
-  // Another job may be computed at the same time as the one that ended.
-  bool End(int64_t id, bool launched);
+  // `overlapped`: another job may be computed at the same time as the one that ended.
+  RankClock::Given End(int64_t id, bool launched, bool* overlapped);
   std::deque<int64_t> claimed;  // in claim order; ended and launched ones leave from the front
   // Claimed jobs whose weights wait to be wanted, in claim order, and how many others with wanted weights
   // have not ended.

@@ -132,13 +132,14 @@ void WorkerCore::Drop(WorkerEffects* out) {
 
 // An order edge to another rank brings no tensor whose bytes could be waited for: it is handed on when the
 // job is done.
-void WorkerCore::PublishOutputs(const Job& job, Outputs outputs, WorkerEffects* out) {
+void WorkerCore::PublishOutputs(const Job& job, Outputs outputs, WorkerEffects* out, int64_t made) {
   std::vector<Edge> edges;
   run_->graph.Successors(job, &edges);
   for (const Edge& e : edges) {
     if (e.to.step >= run_->steps) continue;
     const bool when_done =
         e.tensor == TensorKind::kOrder && run_->graph.RankOf(e.to) != run_->graph.RankOf(job);
+    if (outputs == Outputs::kWhenDone && !when_done) NoteMade(e.to, made);
     if (outputs == Outputs::kAll || when_done == (outputs == Outputs::kWhenDone)) PublishEdge(e, out);
   }
 }

@@ -169,6 +169,7 @@ int Serve(const Flags& flags, std::unique_ptr<DeviceBackend> backend, SignalStop
   const std::unique_ptr<GpuMonitor> gpu = backend == nullptr ? nullptr : GpuMonitor::Open(backend->uuid());
   const std::unique_ptr<Device> device =
       backend == nullptr ? CreateCpuDevice() : CreateTorchDevice(std::move(backend));
+  device->PrepareThread();
   absl::StatusOr<std::unique_ptr<Transport>> transport = CreateUcxTransport(transport_options);
   if (!transport.ok()) return Complain(transport.status(), kFailed);
   absl::StatusOr<std::unique_ptr<SessionStream>> stream =

@@ -53,6 +53,7 @@ void WorkerLoop::RunJobTask(JobTask task) {
                     &effects_);
   }
   Apply(now, &outcome);
+  LookAtDevice();
   if (gathered_ >= kGatherJobs) SendGathered();
 }
 

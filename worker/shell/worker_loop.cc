@@ -157,6 +157,7 @@ void WorkerLoop::Block(int own_fd, bool* blocked) {
   pollfd fds[3] = {{own_fd, POLLIN, 0}, {link_.event_fd(), POLLIN, 0}, {transport_.event_fd(), POLLIN, 0}};
   const bool device_works = DeviceWorks() || groups_.busy();
   *blocked = true;
+  asleep_ += device_works ? 0 : 1;
   mu_.Unlock();
   if (device_works) {
     constexpr timespec kSoon = {0, kDeviceLook};
@@ -165,9 +166,16 @@ void WorkerLoop::Block(int own_fd, bool* blocked) {
     poll(fds, 3, timeout_ms);
   }
   mu_.Lock();
+  asleep_ -= device_works ? 0 : 1;
   *blocked = false;
   uint64_t count;
   [[maybe_unused]] ssize_t n = read(own_fd, &count, sizeof count);
+}
+
+void WorkerLoop::LookAtDevice() {
+  if (asleep_ == 0 || !(DeviceWorks() || groups_.busy())) return;
+  Ring(main_fd_);
+  Ring(driver_fd_);
 }
 
 // A write of the session costs as much as a short job and wakes another process, so completions gather while

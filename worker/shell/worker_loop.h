@@ -184,6 +184,8 @@ class WorkerLoop {
   // Waits until there may be something, or for a write to `own_fd`; `blocked` is true meanwhile.
   // Releases the lock, also before it waits: then it returns at once, since all may have changed.
   void Block(int own_fd, bool* blocked) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The device has been given work. Whoever began to wait before looks often from now on.
+  void LookAtDevice() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void WakeAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Queues; completions wait for SendGathered, anything else goes at once with all before it.
   void Send(FromWorker message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -247,6 +249,7 @@ class WorkerLoop {
   absl::Status task_status_ ABSL_GUARDED_BY(mu_);
   int driver_ ABSL_GUARDED_BY(mu_) = kNobody;
   bool main_blocked_ ABSL_GUARDED_BY(mu_) = false;
+  int asleep_ ABSL_GUARDED_BY(mu_) = 0;      // threads that wait for messages and do not look at the device
   int64_t job_ns_ ABSL_GUARDED_BY(mu_) = 0;  // running mean of the jobs' times
   int64_t last_job_end_ ABSL_GUARDED_BY(mu_) = 0;
   bool prepared_ ABSL_GUARDED_BY(mu_) = false;  // every rank of the run has its compute

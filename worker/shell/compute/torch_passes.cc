@@ -261,6 +261,7 @@ absl::StatusOr<ForwardResult> TorchRank::DoForward(const Job& job, std::vector<T
   }
   if (pass.fetched) pass.weights->Unbind();
   if (pass.fetched && !pass.has_graph()) stage.GiveSpare(std::move(pass.weights));
+  const bool captured = pass.captured != nullptr;
   if (leaves_pass) stage.Insert(job, std::move(pass));
 
   if (output->activation.defined()) result.activation = Unwrap(output->activation);
@@ -270,17 +271,30 @@ absl::StatusOr<ForwardResult> TorchRank::DoForward(const Job& job, std::vector<T
     const auto stays = sent->lock();
     if (stays != nullptr) result.left_bytes += static_cast<int64_t>(stays->nbytes());
   }
+  if (captured) {
+    result.left_bytes = stage.graphs.left_bytes();
+  } else {
+    stage.graphs.set_left_bytes(result.left_bytes);
+  }
   return result;
 }
 
 // The stage's forward, which leaves the graph for the backward in `pass`.
-absl::StatusOr<PassOutput> TorchRank::RunPass(const Stage& stage, const Job& job,
+absl::StatusOr<PassOutput> TorchRank::RunPass(Stage& stage, const Job& job,
                                               const std::vector<at::Tensor>& inputs, Pass* pass) {
   absl::StatusOr<at::Tensor> targets = Targets(stage, job);
   if (!targets.ok()) return targets.status();
   const MaskKey key{run_.train.seed, job.step, job.microbatch};
   // A backward that runs the forward again needs at once what it saves.
   if (stage.activations != ActivationPolicy::kOffload || job.kind != JobKind::kForward) {
+    if (capturable_ && job.kind == JobKind::kForward && !pass->fetched) {
+      const PassShape shape{layers_, stage.layout, loss_gradient_, split_backward_};
+      absl::StatusOr<std::shared_ptr<CapturedPass>> captured =
+          stage.graphs.Take(shape, pass->weights, inputs, *targets);
+      if (!captured.ok()) return captured.status();
+      pass->captured = *std::move(captured);
+      if (pass->captured != nullptr) return pass->captured->Forward(inputs, *targets);
+    }
     return RunForward(layers_, stage.layout, inputs, *targets, key, pass);
   }
   HostOffload offload(*device_, pass->weights->storages(), &pass->offloaded);
@@ -406,7 +420,8 @@ absl::StatusOr<BackwardResult> TorchRank::DoBackward(const Job& job, std::vector
   if (!ready.ok()) return ready;
 
   pass.offloaded.BeginAll();
-  const PassGradients gradients = RunBackward(pass, *start, half);
+  const PassGradients gradients =
+      pass.captured != nullptr ? pass.captured->Backward(*start, half) : RunBackward(pass, *start, half);
   pass.offloaded.ForgetRest();
   if (pass.fetched) pass.weights->Unbind();
   BackwardResult result;
@@ -416,22 +431,33 @@ absl::StatusOr<BackwardResult> TorchRank::DoBackward(const Job& job, std::vector
     return result;
   }
   if (pass.fetched) stage.GiveSpare(std::move(pass.weights));
+  const std::shared_ptr<CapturedPass> captured = std::move(pass.captured);
   stage.Erase(job);
 
-  const std::vector<FlatPiece> pieces = PiecesOf(stage.layout, gradients.parameters);
+  absl::Status kept = KeepGradient(stage, job, gradients.parameters, hand_out, &result);
+  if (!kept.ok()) return kept;
+  if (captured != nullptr) {
+    stage.graphs.Return(captured);
+  } else {
+    stage.graphs.CountEager();
+  }
+  return result;
+}
+
+// A micro-batch's gradient goes into the stage's sum, or out.
+absl::Status TorchRank::KeepGradient(Stage& stage, const Job& job, const std::vector<at::Tensor>& parameters,
+                                     bool hand_out, BackwardResult* result) {
+  const std::vector<FlatPiece> pieces = PiecesOf(stage.layout, parameters);
   if (!hand_out) {
-    if (!stage.holds_whole()) {
-      return absl::FailedPreconditionError(
-          "this rank keeps no gradient sum of the stage: hand the gradient out");
-    }
-    if (absl::Status s = stage.sums.Add(job.step, job.microbatch, pieces); !s.ok()) return s;
-    return result;
+    if (stage.holds_whole()) return stage.sums.Add(job.step, job.microbatch, pieces);
+    return absl::FailedPreconditionError(
+        "this rank keeps no gradient sum of the stage: hand the gradient out");
   }
   absl::StatusOr<Tensor> flat = device_->NewFlat(stage.layout.elements, MemoryClass::kGradients);
   if (!flat.ok()) return flat.status();
   device_->math().WritePieces(pieces, static_cast<float*>(flat->data), stage.layout.elements);
-  result.gradient = *std::move(flat);
-  return result;
+  result->gradient = *std::move(flat);
+  return absl::OkStatus();
 }
 
 }  // namespace weft

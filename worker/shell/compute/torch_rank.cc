@@ -3,7 +3,10 @@
 
 #include <ATen/ops/full.h>
 
+#include <optional>
 #include <utility>
+#include <variant>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -15,16 +18,45 @@
 namespace weft {
 namespace {
 
+std::optional<Schedule> KnownSchedule(const RunSpec& run) {
+  if (run.schedule.name.empty()) return std::nullopt;
+  absl::StatusOr<Schedule> schedule = ScheduleOf(run);
+  if (!schedule.ok()) return std::nullopt;
+  return *std::move(schedule);
+}
+
+bool DropsOut(const ModelSpec& model) {
+  return std::visit(
+      [](const auto& m) {
+        if constexpr (requires { m.dropout; }) {
+          return m.dropout > 0;
+        } else {
+          return false;
+        }
+      },
+      model);
+}
+
+bool IsCapturable(const RunSpec& run) {
+  if (DropsOut(run.model)) return false;
+  const std::optional<Schedule> schedule = KnownSchedule(run);
+  return !schedule.has_value() || schedule->MostStaleness() == 0;
+}
+
+bool SplitsBackward(const RunSpec& run) {
+  const std::optional<Schedule> schedule = KnownSchedule(run);
+  return schedule.has_value() && schedule->split_backward;
+}
+
 // What the forwards of a rank read of the data, by step; nothing if the run has no schedule.
 DataPrefetch::OfStep PiecesOf(const RunSpec& run, Rank rank) {
-  absl::StatusOr<Schedule> schedule = absl::NotFoundError("");
-  if (!run.schedule.name.empty()) schedule = ScheduleOf(run);
-  if (!schedule.ok()) return [](int) { return std::vector<DataPiece>(); };
+  std::optional<Schedule> known = KnownSchedule(run);
+  if (!known.has_value()) return [](int) { return std::vector<DataPiece>(); };
   std::vector<int> readers;
   for (int s = 0; s < run.stages(); ++s) {
     if (LayOutStage(run, s).reads_data) readers.push_back(s);
   }
-  return [schedule = *std::move(schedule), readers, rank](int step) {
+  return [schedule = *std::move(known), readers, rank](int step) {
     std::vector<DataPiece> pieces;
     const auto runs = [&](int stage, int b) {
       return schedule.compute(Job::Compute(step, stage, b, JobKind::kForward)) == rank;
@@ -46,6 +78,8 @@ TorchRank::TorchRank(const RunSpec& run, Rank rank, std::unique_ptr<Dataset> dat
     : run_(run),
       data_(std::move(data)),
       layers_(BuildLayers(run.model)),
+      capturable_(IsCapturable(run)),
+      split_backward_(SplitsBackward(run)),
       device_(std::move(device)),
       prepare_thread_(std::move(prepare_thread)),
       loss_gradient_(at::full({}, 1.0f / static_cast<float>(run.train.microbatches),

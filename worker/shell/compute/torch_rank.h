@@ -34,6 +34,7 @@
 #include "worker/shell/compute/optimizer.h"
 #include "worker/shell/compute/parameters.h"
 #include "worker/shell/compute/rank_device.h"
+#include "worker/shell/compute/torch_graphs.h"
 #include "worker/shell/compute/torch_guard.h"
 #include "worker/shell/compute/torch_layers.h"
 #include "worker/shell/compute/torch_stage.h"
@@ -92,7 +93,8 @@ class TorchRank final : public RankCompute {
           activations(ActivationsOf(run.schedule, index)),
           precision(run.precision),
           optimizer(run.train.optimizer),
-          sums(device, layout.elements, run.train.microbatches) {}
+          sums(device, layout.elements, run.train.microbatches),
+          graphs(device) {}
 
     // The rank holds all the weights, so that a job needs none to come with it.
     bool holds_whole() const { return versions.held() && parts == 1; }
@@ -110,6 +112,7 @@ class TorchRank final : public RankCompute {
     std::vector<Tensor> optimizer_state;
 
     StageSums sums;
+    StageGraphs graphs;
 
     // Null if there is none. It stays until Erase.
     Pass* Find(const Job& job);
@@ -175,8 +178,8 @@ class TorchRank final : public RankCompute {
   absl::StatusOr<at::Tensor> Targets(const Stage& stage, const Job& job);
   absl::StatusOr<ForwardResult> DoForward(const Job& job, std::vector<Tensor> inputs, Tensor weights,
                                           int version, bool leaves_pass);
-  absl::StatusOr<PassOutput> RunPass(const Stage& stage, const Job& job,
-                                     const std::vector<at::Tensor>& inputs, Pass* pass);
+  absl::StatusOr<PassOutput> RunPass(Stage& stage, const Job& job, const std::vector<at::Tensor>& inputs,
+                                     Pass* pass);
   absl::StatusOr<PassOutput> RunOnce(const Stage& stage, const Job& job,
                                      const std::vector<at::Tensor>& inputs, Pass* pass);
   absl::Status Recompute(Stage& stage, const Job& job, Tensor weights, int version, Pass* pass);
@@ -185,6 +188,8 @@ class TorchRank final : public RankCompute {
                                             Tensor weights, int version, bool hand_out);
   absl::StatusOr<at::Tensor> OutputGradient(const Stage& stage, const Pass& pass, PassHalf half,
                                             const std::vector<Tensor>& given);
+  absl::Status KeepGradient(Stage& stage, const Job& job, const std::vector<at::Tensor>& parameters,
+                            bool hand_out, BackwardResult* result);
   absl::Status Rebind(const Stage& stage, Tensor fetched, int version, Pass* pass);
   absl::StatusOr<std::shared_ptr<StageWeights>> NextWeights(Stage& stage, bool keep);
   absl::StatusOr<Tensor> DoAddToSum(const Stage& stage, const Tensor& before, const Tensor& gradient);
@@ -198,6 +203,9 @@ class TorchRank final : public RankCompute {
   const RunSpec run_;
   const std::unique_ptr<Dataset> data_;
   const std::vector<std::unique_ptr<Layer>> layers_;
+  // Whether passes may be captured: they depend on their inputs alone, and weights stay in their place.
+  const bool capturable_;
+  const bool split_backward_;
   const std::unique_ptr<RankDevice> device_;
   const std::function<void()> prepare_thread_;
   const at::Tensor loss_gradient_;  // of the step's loss, by one micro-batch's

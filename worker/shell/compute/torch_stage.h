@@ -65,6 +65,8 @@ class StageWeights {
   std::atomic<int> users_{0};
 };
 
+class CapturedPass;
+
 // What a forward leaves for its backward.
 struct Pass {
   std::shared_ptr<StageWeights> weights;  // null where the backward brings them to a forward run again
@@ -74,11 +76,12 @@ struct Pass {
   // The graph's two ends: where the inputs enter, and the output.
   std::vector<torch::autograd::Edge> input_edges;
   torch::autograd::Edge output;
-  at::Tensor output_gradient;  // kept between the two halves of a split backward
-  std::vector<PathNode> path;  // likewise
-  OffloadedTensors offloaded;  // what the graph saved, where it waits in the host's memory
+  at::Tensor output_gradient;              // kept between the two halves of a split backward
+  std::vector<PathNode> path;              // likewise
+  OffloadedTensors offloaded;              // what the graph saved, where it waits in the host's memory
+  std::shared_ptr<CapturedPass> captured;  // in place of a graph
 
-  bool has_graph() const { return output.is_valid() || !path.empty(); }
+  bool has_graph() const { return output.is_valid() || !path.empty() || captured != nullptr; }
 };
 
 struct PassOutput {

@@ -10,7 +10,7 @@
 namespace weft {
 namespace {
 
-static_assert(flat::kLimbs == SumOfSquares::kLimbs);
+static_assert(flat::kLimbs == SumOfSquares::kLimbs && flat::kNoNorm == SumOfSquares::kNoNorm);
 
 std::vector<kernels::Piece> PiecesOf(const std::vector<FlatPiece>& pieces) {
   std::vector<kernels::Piece> plain;

@@ -11,7 +11,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "worker/shell/cuda/flat_formulas.h"
 
 namespace weft {
 
@@ -128,16 +127,9 @@ absl::Status CudaJob::Read() {
   figures.end_ns = span.end_ns;
   if (has_loss_) figures.loss = slot_->loss;
   if (squares_stage_ >= 0) {
-    // A copy in ordinary memory, as SumOfSquares reads it.
-    Tensor limbs;
-    limbs.shape = TensorShape{DataType::kInt64, 1, {static_cast<int64_t>(SumOfSquares::kLimbs)}};
-    limbs.data = slot_->limbs;
-    limbs.bytes = SumOfSquares::kBytes;
-    limbs.owner = slot_;
-    if (slot_->limbs[SumOfSquares::kLimbs - 1] == flat::kNoNorm) return NoNormError(squares_stage_);
-    const absl::StatusOr<SumOfSquares> sum = SumOfSquares::FromTensor(limbs);
-    if (!sum.ok()) return sum.status();
-    figures.gradient_norm = sum->Norm();
+    const SumOfSquares sum = SumOfSquares::FromLimbs(slot_->limbs);
+    if (!sum.has_norm()) return NoNormError(squares_stage_);
+    figures.gradient_norm = sum.Norm();
   }
   MutexLock lock(mutex_);
   figures_ = figures;

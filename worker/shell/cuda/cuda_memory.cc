@@ -126,11 +126,7 @@ void NoteOutOfMemory(int64_t device, size_t asked, size_t total, size_t free) {
   const CudaScope* const scope = CudaScope::Current();
   if (scope == nullptr) return;
   const std::string message = absl::StrFormat(
-      "cuda:%d has no memory for %d bytes of class %s of rank %d: of %d bytes that this process may use, %d "
-      "are free; "
-      "%s; take a smaller micro-batch (more micro-batches), activations: recompute or offload, more stages "
-      "or "
-      "ranks, or fewer processes on this GPU",
+      "cuda:%d has no %d bytes for %s of rank %d: of %d bytes that this process may use, %d are free; %s",
       device, asked, std::string(MemoryClassName(scope->memory_class())), scope->ledger()->rank(), total,
       free, Tracker::Instance().Alive());
   TORCH_CHECK_WITH(OutOfMemoryError, false, message);

@@ -29,20 +29,6 @@ namespace {
   std::abort();
 }
 
-size_t BytesOf(int64_t elements, DataType type) {
-  switch (type) {
-    case DataType::kFloat32:
-      return static_cast<size_t>(elements) * 4;
-    case DataType::kBFloat16:
-      return static_cast<size_t>(elements) * 2;
-    case DataType::kInt64:
-      return static_cast<size_t>(elements) * 8;
-    case DataType::kUInt8:
-      return static_cast<size_t>(elements);
-  }
-  Die("a data type that does not exist");
-}
-
 // Outside of jobs LibTorch's operations go where the rank's do.
 class OutsideScope final : public CudaScope {
  public:
@@ -72,6 +58,7 @@ struct CudaRankDevice::OpenJob {
   std::deque<Away> away;
   size_t away_bytes = 0;
   bool was_multithreaded = false;
+  bool counted = false;  // among those open on its lane
   bool capturing = false;
 
   // Lets go of sources whose copies are done, and of the oldest of too many, having put the job's stream
@@ -122,6 +109,8 @@ c10::Device CudaRankDevice::torch_device() const {
 
 absl::Status CudaRankDevice::Guarded(const char* doing, const std::function<absl::Status()>& work) const {
   try {
+    // Threads of data and of the transport come here too.
+    const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(options_.device));
     return work();
   } catch (const c10::OutOfMemoryError& e) {
     return absl::ResourceExhaustedError(absl::StrCat(doing, ": ", e.what_without_backtrace()));
@@ -136,8 +125,8 @@ absl::Status CudaRankDevice::Guarded(const char* doing, const std::function<absl
 absl::StatusOr<Tensor> CudaRankDevice::NewFlat(int64_t elements, MemoryClass memory_class, DataType type) {
   absl::StatusOr<Tensor> tensor;
   const absl::Status made = Guarded("making a flat tensor", [&] {
-    tensor = NewCudaTensor(ledger_, TensorShape{type, 1, {elements}}, BytesOf(elements, type), memory_class,
-                           stream());
+    tensor = NewCudaTensor(ledger_, TensorShape{type, 1, {elements}},
+                           static_cast<size_t>(elements) * ElementBytes(type), memory_class, stream());
     return tensor.status();
   });
   if (!made.ok()) return made;
@@ -194,10 +183,25 @@ c10::cuda::CUDAStream CudaRankDevice::stream() {
 int CudaRankDevice::LaneOf(const Job& job, bool beside) {
   has_pairs_ = has_pairs_ || beside;
   if (!has_pairs_) return 0;
-  // By stage, so that a backward is on the lane of its forward. Those of the first pair were all on lane 0,
-  // where LibTorch then runs their backwards whatever the lane of the job; its engine orders the two.
-  return lane_of_stage_.try_emplace(job.stage, static_cast<int>(lane_of_stage_.size()) % CudaStreams::kLanes)
-      .first->second;
+  const std::tuple pass(job.step, job.stage, job.microbatch);
+  if (HasMicrobatch(job.kind) && job.kind != JobKind::kForward) {
+    const auto found = lane_of_pass_.find(pass);
+    if (found == lane_of_pass_.end()) return 0;
+    const int lane = found->second;
+    if (job.kind != JobKind::kBackwardInput) lane_of_pass_.erase(found);
+    return lane;
+  }
+  const int lane =
+      lane_of_stage_.try_emplace(job.stage, static_cast<int>(lane_of_stage_.size()) % CudaStreams::kLanes)
+          .first->second;
+  if (job.kind == JobKind::kForward && lane != 0) {
+    lane_of_pass_[pass] = lane;
+    // Forwards whose backward is on another rank leave theirs behind.
+    constexpr int kSteps = 64;
+    while (std::get<0>(lane_of_pass_.begin()->first) < job.step - kSteps)
+      lane_of_pass_.erase(lane_of_pass_.begin());
+  }
+  return lane;
 }
 
 // What LibTorch makes for a thread and stream at first use and keeps, so that no class of the job is charged
@@ -210,22 +214,37 @@ void CudaRankDevice::PrepareLibraries(const c10::cuda::CUDAStream& stream) {
   (void)at::cuda::getCUDABlasLtWorkspace();
 }
 
-void CudaRankDevice::StartJob(OpenJob& open, const Job& job, bool beside) {
-  holds_->Trim();
-  MutexLock lock(mutex_);
-  open.lane = LaneOf(job, beside);
+// Puts the job behind what it may read.
+void CudaRankDevice::OrderJob(OpenJob& open, bool beside) {
   const c10::cuda::CUDAStream& stream = streams_.lanes[open.lane];
-  open.guard.emplace(stream);
-  PrepareLibraries(stream);
+  if (!std::exchange(ordered_behind_default_, true)) {
+    const auto made = CudaFence::Record(c10::cuda::getDefaultCUDAStream(stream.device_index()));
+    for (const c10::cuda::CUDAStream& lane : streams_.lanes) made->Precede(lane);
+  }
   if (beside && first_start_ != nullptr) {
     first_start_->Precede(stream);
-  } else {
-    for (const std::shared_ptr<CudaFence>& end : ends_) {
-      if (end != nullptr) end->Precede(stream);
-    }
-    if (std::exchange(outside_, false) && open.lane != 0)
-      CudaFence::Record(streams_.lanes[0])->Precede(stream);
+    return;
   }
+  for (const std::shared_ptr<CudaFence>& end : ends_) {
+    if (end != nullptr) end->Precede(stream);
+  }
+  if (std::exchange(outside_, false) && open.lane != 0) CudaFence::Record(streams_.lanes[0])->Precede(stream);
+}
+
+void CudaRankDevice::StartJob(OpenJob& open, const Job& job, bool beside) {
+  holds_->Trim();
+  {
+    MutexLock lock(mutex_);
+    open.lane = LaneOf(job, beside);
+  }
+  const c10::cuda::CUDAStream& stream = streams_.lanes[open.lane];
+  open.guard.emplace(stream);
+  MutexLock not_captured(captures_[open.lane]);
+  PrepareLibraries(stream);
+  MutexLock lock(mutex_);
+  ++open_on_[open.lane];
+  open.counted = true;
+  OrderJob(open, beside);
   open.held = std::exchange(outside_held_, {});
   open.job->Start(stream);
   if (!beside) first_start_ = open.job->start();
@@ -274,6 +293,10 @@ std::shared_ptr<LaunchedJob> CudaRankDevice::EndJob() {
     MutexLock lock(*mutex);
     forgotten->insert(forgotten->end(), open.held.begin(), open.held.end());
     for (const OpenJob::Away& away : open.away) forgotten->push_back(away.source);
+  }
+  if (open.counted) {
+    MutexLock lock(mutex_);
+    --open_on_[open.lane];
   }
   c10::AutogradState::get_tls_state().set_multithreading_enabled(open.was_multithreaded);
   std::shared_ptr<LaunchedJob> job = open.job;
@@ -445,7 +468,6 @@ at::Tensor CudaRankDevice::NewHostTensor(at::IntArrayRef sizes, c10::ScalarType 
 }
 
 absl::Status CudaRankDevice::CopyAndWait(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
-  if (OwnOpenJob() != nullptr) Die("a job asked for a copy that waits");
   return Guarded("copying", [&] {
     const c10::cuda::CUDAStream on = stream();
     C10_CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, kind, on.stream()));
@@ -468,6 +490,12 @@ absl::StatusOr<std::unique_ptr<CapturedWork>> CudaRankDevice::Capture(
     const std::function<absl::Status()>& work, CapturedWork* with) {
   if (!options_.graphs) return std::unique_ptr<CapturedWork>();
   OpenJob& open = RequireJob("work was captured outside of a job");
+  MutexLock no_other_begins(captures_[open.lane]);
+  {
+    // The other of a pair is enqueuing on this lane.
+    MutexLock lock(mutex_);
+    if (open_on_[open.lane] > 1) return std::unique_ptr<CapturedWork>();
+  }
   open.capturing = true;
   absl::StatusOr<std::unique_ptr<CudaGraph>> graph = CudaGraph::Capture(work, with);
   open.capturing = false;

@@ -1,12 +1,13 @@
 // A rank's use of a GPU.
 //
-// Streams. Jobs run on lane 0; from the first overlapped pair on, each stage of the rank has one of two
-// lanes, in turn as the stages come, on which all its jobs run. LibTorch runs the backward of an operation on
-// the stream of its forward, so a pair overlaps if its two jobs are of stages on different lanes, as in
-// DualPipe, where one is of each direction; a pair on one lane is done one after the other, with the same
-// result. Every job waits, on the device, for the jobs before it on the other lane, but the second of a pair
-// for no more than what its first waited for. So only the two of a pair are ever done at the same time,
-// whatever the lanes. Copies to the host and to the device have a stream each.
+// Streams. Jobs run on lane 0. From the first overlapped pair on, each stage of the rank has one of two
+// lanes, in turn as the stages come. LibTorch runs the backward of an operation on the stream of its forward,
+// so a backward has the lane of its forward, and a pair overlaps if its two jobs are of stages on different
+// lanes, as in DualPipe, where one is of each direction; a pair on one lane is done one after the other, with
+// the same result. Every job waits, on the device, for the jobs before it on the other lane, but the second
+// of a pair for no more than what its first waited for. So only the two of a pair are ever done at the same
+// time, whatever the lanes. Copies to the host and to the device have a stream each. While a lane is
+// captured, no other job begins on it, and nothing is enqueued on it outside of jobs.
 //
 // Memory. A block of LibTorch's allocator belongs to the stream that it was made for, and is used there again
 // in the stream's order as soon as it is freed. Within a job that is all. What a job reads that was made
@@ -27,6 +28,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <tuple>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -94,6 +96,7 @@ class CudaRankDevice final : public RankDevice {
   c10::cuda::CUDAStream stream();
 
   int LaneOf(const Job& job, bool beside) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OrderJob(OpenJob& open, bool beside) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void StartJob(OpenJob& open, const Job& job, bool beside);
   void FinishJob(OpenJob& open);
   void PrepareLibraries(const c10::cuda::CUDAStream& stream);
@@ -121,6 +124,13 @@ class CudaRankDevice final : public RankDevice {
   Mutex mutex_;
   bool has_pairs_ ABSL_GUARDED_BY(mutex_) = false;
   std::map<int, int> lane_of_stage_ ABSL_GUARDED_BY(mutex_);
+  // Passes whose forward was not on lane 0: (step, stage, micro-batch).
+  std::map<std::tuple<int, int, int>, int> lane_of_pass_ ABSL_GUARDED_BY(mutex_);
+  std::array<int, CudaStreams::kLanes> open_on_ ABSL_GUARDED_BY(mutex_){};
+  // Lanes are behind what LibTorch did on the default stream while the rank was made.
+  bool ordered_behind_default_ ABSL_GUARDED_BY(mutex_) = false;
+  // Held while a lane is captured. Taken before mutex_.
+  std::array<Mutex, CudaStreams::kLanes> captures_;
   // The last job's end on each lane, and the last job's begin that was not beside another.
   std::array<std::shared_ptr<CudaFence>, CudaStreams::kLanes> ends_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<CudaFence> first_start_ ABSL_GUARDED_BY(mutex_);

@@ -5,8 +5,8 @@
 // then sends as a tensor of the host.
 //
 // Device memory is given to UCX only where a transport reads and writes it directly. UCX could also copy it
-// through host memory by itself, but not when the peer may die: its protocols for that end the whole process
-// when they are cut off ("abort not implemented", UCX 1.22), and they copy on the thread that calls.
+// through host memory by itself, but it does part of that on the thread that calls, and one of its protocols
+// for it (rndv/get/mtype, UCX 1.22) ends the whole process when the peer dies in the middle.
 //
 // Pure functions of the transports that UCX has chosen for a connection.
 #ifndef WEFT_WORKER_SHELL_TRANSPORT_TRANSFER_PATH_H_

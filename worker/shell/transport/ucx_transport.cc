@@ -207,18 +207,22 @@ void UcxTransport::HandleGoodbye(uint64_t sender) {
 // ---- Messages.
 
 void UcxTransport::SendMessage(uint64_t to, TransportMessage* message) {
+  SendMessage(*connections_.Find(to), message);
+}
+
+void UcxTransport::SendMessage(const PeerConnection& to, TransportMessage* message) {
   message->sender = sender_;
   char buffer[TransportMessage::kMaxBytes];
   const size_t size = Encode(*message, buffer);
-  messenger_->Send(connections_.Find(to)->link, absl::string_view(buffer, size), {});
+  messenger_->Send(to.link, absl::string_view(buffer, size), {});
 }
 
 void UcxTransport::SendKey(PeerId peer, Type type, const TensorKey& key) {
-  const uint64_t to = *table_.SenderOf(peer);
+  const PeerConnection& to = *connections_.Find(*table_.SenderOf(peer));
   TransportMessage message;
   message.type = type;
   message.key = key;
-  message.in_place_ok = connections_.Find(to)->in_place;
+  message.in_place_ok = to.in_place;
   SendMessage(to, &message);
 }
 

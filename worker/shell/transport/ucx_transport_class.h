@@ -72,9 +72,10 @@ class UcxTransport final : public Transport, private UcxMessenger::Handler {
 
   static Nanos MonotonicNow();
   void SendMessage(uint64_t to, TransportMessage* message);
+  void SendMessage(const PeerConnection& to, TransportMessage* message);
   void SendKey(PeerId peer, Type type, const TensorKey& key);
   void Deliver(Delivery delivery);
-  void SendBytes(uint64_t offer);
+  void SendBytes(const PeerConnection& to, uint64_t offer);
   Nanos MadeAt(const TransportMessage& message);
   void Arrived(PeerId peer, const TensorKey& key, Tensor tensor, bool in_place);
   void ChoosePaths(const TransportAddress& address, PeerConnection* connection);

@@ -16,10 +16,10 @@ void UcxTransport::Deliver(Delivery delivery) {
   ++counters_.tensors_sent;
   counters_.bytes_sent += delivery.tensor.bytes;
   const uint64_t consumer = *table_.SenderOf(delivery.peer);
-  PeerConnection* const connection = connections_.Find(consumer);
-  if (!connection->used) NoteUse(delivery.peer, connection);
+  PeerConnection& connection = *connections_.Find(consumer);
+  if (!connection.used) NoteUse(delivery.peer, &connection);
   const bool host = delivery.tensor.place == MemoryPlace::kHost;
-  if (!host && !connection->carries_device) {
+  if (!host && !connection.carries_device) {
     std::fprintf(stderr, "weft: offered %s in device memory to %s, which takes none\n",
                  Describe(delivery.key).c_str(), table_.label(delivery.peer).c_str());
     std::abort();
@@ -32,7 +32,7 @@ void UcxTransport::Deliver(Delivery delivery) {
   message.sent_ns = MonotonicNow();
   if (message.bytes == 0) {
     message.type = Type::kData;
-    SendMessage(consumer, &message);
+    SendMessage(connection, &message);
     return;
   }
   if (host && delivery.in_place_ok && options_.in_place && message.bytes > options_.inline_bytes) {
@@ -41,14 +41,14 @@ void UcxTransport::Deliver(Delivery delivery) {
       message.segment = place->segment;
       message.offset = place->offset;
       message.offer = held_.Add({consumer, delivery.key, std::move(delivery.tensor), /*sending=*/false});
-      SendMessage(consumer, &message);
+      SendMessage(connection, &message);
       return;
     }
   }
-  SendBytes(held_.Add({consumer, delivery.key, std::move(delivery.tensor), /*sending=*/true}));
+  SendBytes(connection, held_.Add({consumer, delivery.key, std::move(delivery.tensor), /*sending=*/true}));
 }
 
-void UcxTransport::SendBytes(uint64_t offer) {
+void UcxTransport::SendBytes(const PeerConnection& to, uint64_t offer) {
   const HeldOffer& held = *held_.Find(offer);
   TransportMessage message;
   message.type = Type::kData;
@@ -61,7 +61,7 @@ void UcxTransport::SendBytes(uint64_t offer) {
   message.sent_ns = MonotonicNow();
   char buffer[TransportMessage::kMaxBytes];
   const size_t size = Encode(message, buffer);
-  messenger_->Send(connections_.Find(held.consumer)->link, absl::string_view(buffer, size),
+  messenger_->Send(to.link, absl::string_view(buffer, size),
                    {held.tensor.data, held.tensor.bytes, held.tensor.place, offer});
 }
 
@@ -84,7 +84,7 @@ void UcxTransport::HandleCopyInstead(const TransportMessage& message) {
   for (uint32_t i = 0; i < message.offer_count; ++i) {
     if (HeldOffer* held = held_.FindReadBy(message.sender, message.offers[i])) {
       held->sending = true;
-      SendBytes(message.offers[i]);
+      SendBytes(*connections_.Find(message.sender), message.offers[i]);
     } else {
       ++counters_.dropped_messages;
     }

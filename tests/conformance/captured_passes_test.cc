@@ -1,0 +1,168 @@
+// Passes that are captured and replayed, over a device that does captured work again when it is replayed: the
+// numbers are those of passes that are not captured, whatever is alive at once.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/conformance/training_driver.h"
+#include "worker/shell/compute/cpu_rank_device.h"
+#include "worker/shell/compute/device_backend.h"
+
+namespace weft::testing {
+namespace {
+
+using Kind = Arrangement::Kind;
+
+struct Counts {
+  int captured = 0, replayed = 0;
+};
+
+class WorkDoneAgain final : public CapturedWork {
+ public:
+  WorkDoneAgain(std::function<absl::Status()> work, Counts* counts)
+      : work_(std::move(work)), counts_(counts) {}
+  void Replay() override {
+    ++counts_->replayed;
+    Require(work_());
+  }
+
+ private:
+  const std::function<absl::Status()> work_;
+  Counts* const counts_;
+};
+
+// The CPU, but that it captures.
+class CapturingDevice final : public RankDevice {
+ public:
+  CapturingDevice(MemorySource& memory, Counts* counts) : cpu_(memory), counts_(counts) {}
+  c10::Device torch_device() const override { return cpu_.torch_device(); }
+  const FlatMath& math() const override { return cpu_.math(); }
+  absl::StatusOr<Tensor> NewFlat(int64_t elements, MemoryClass memory_class, DataType type) override {
+    return cpu_.NewFlat(elements, memory_class, type);
+  }
+  void Await(const Tensor& tensor) override { cpu_.Await(tensor); }
+  std::unique_ptr<Scope> Charge(MemoryClass memory_class, Tallied tallied) override {
+    return cpu_.Charge(memory_class, tallied);
+  }
+  void BeginTally() override { cpu_.BeginTally(); }
+  int64_t tally(MemoryClass memory_class) const override { return cpu_.tally(memory_class); }
+  BytesByClass live_bytes() const override { return cpu_.live_bytes(); }
+  BytesByClass peak_bytes() const override { return cpu_.peak_bytes(); }
+  absl::StatusOr<Tensor> ToHost(const Tensor& tensor, HostUse use) override {
+    return cpu_.ToHost(tensor, use);
+  }
+  absl::StatusOr<Tensor> ToDevice(const Tensor& tensor, MemoryClass memory_class) override {
+    return cpu_.ToDevice(tensor, memory_class);
+  }
+  at::Tensor NewHostTensor(at::IntArrayRef sizes, c10::ScalarType type) override {
+    return cpu_.NewHostTensor(sizes, type);
+  }
+  absl::Status Load(void* to, const void* host, size_t bytes) override { return cpu_.Load(to, host, bytes); }
+  absl::Status ReadBack(void* host, const void* from, size_t bytes) override {
+    return cpu_.ReadBack(host, from, bytes);
+  }
+  void BeginJob(const Job& job, bool beside) override { cpu_.BeginJob(job, beside); }
+  std::shared_ptr<LaunchedJob> EndJob() override { return cpu_.EndJob(); }
+  void ReportLoss(const at::Tensor& loss) override { cpu_.ReportLoss(loss); }
+  void ReportSquares(int stage, const Tensor& limbs) override { cpu_.ReportSquares(stage, limbs); }
+  absl::StatusOr<std::unique_ptr<CapturedWork>> Capture(const std::function<absl::Status()>& work,
+                                                        CapturedWork*) override {
+    ++counts_->captured;
+    if (absl::Status s = work(); !s.ok()) return s;
+    return std::make_unique<WorkDoneAgain>(work, counts_);
+  }
+
+ private:
+  CpuRankDevice cpu_;
+  Counts* const counts_;
+};
+
+class CapturingBackend final : public DeviceBackend {
+ public:
+  explicit CapturingBackend(Counts* counts) : counts_(counts) {}
+  const std::string& name() const override { return name_; }
+  const std::string& uuid() const override { return name_; }
+  void PrepareThread() override {}
+  absl::StatusOr<std::unique_ptr<RankDevice>> CreateRankDevice(Rank, MemorySource& host) override {
+    return std::make_unique<CapturingDevice>(host, counts_);
+  }
+  MemorySource& memory() override { return memory_; }
+  Collectives* collectives() override { return nullptr; }
+
+ private:
+  const std::string name_ = "capturing";
+  PlainMemory memory_;
+  Counts* const counts_;
+};
+
+class CapturedPasses : public ::testing::Test {
+ protected:
+  // Trains with and without, and expects the same.
+  void ExpectSame(RunSpec run, const Arrangement& arrangement) {
+    const Outcome plain = Train(*cpu_, run, arrangement), captured = Train(*capturing_, run, arrangement);
+    EXPECT_EQ(captured.losses, plain.losses);
+    EXPECT_EQ(captured.norms, plain.norms);
+    EXPECT_EQ(captured.trained, plain.trained);
+  }
+
+  TemporaryFolder folder_;
+  Counts counts_;
+  const std::unique_ptr<Device> cpu_ = CreateCpuDevice();
+  const std::unique_ptr<Device> capturing_ = CreateTorchDevice(std::make_unique<CapturingBackend>(&counts_));
+};
+
+TEST_F(CapturedPasses, AllMicrobatchesAliveAtOnce_HaveOneEach) {
+  RunSpec run = SmallGptRun(folder_.path(), 2);
+  std::get<GptSpec>(run.model).dropout = 0;
+  ExpectSame(run, {Kind::kPipeline, {}});
+  const int microbatches = run.train.microbatches;
+  // In the first step none of a stage's passes has ended when the forwards run; then each is captured once.
+  EXPECT_EQ(counts_.captured, 2 * 2 * microbatches);
+  EXPECT_EQ(counts_.replayed, 2 * 2 * microbatches * (run.train.steps - 1));
+}
+
+TEST_F(CapturedPasses, BackwardsInAnyOrder_GiveTheSame) {
+  RunSpec run = SmallGptRun(folder_.path(), 2);
+  std::get<GptSpec>(run.model).dropout = 0;
+  run.train.clip_norm = 0.5;
+  std::vector<int> reversed;
+  for (int b = run.train.microbatches; b-- > 0;) reversed.push_back(b);
+  ExpectSame(run, {Kind::kOneRank, reversed});
+  EXPECT_GT(counts_.replayed, 0);
+}
+
+TEST_F(CapturedPasses, ModelsWithImages_GiveTheSame) {
+  const TemporaryFolder vit, towers;  // images of each model's size
+  for (const RunSpec& run : {SmallResNetRun(folder_.path(), 2, 18), SmallVitRun(vit.path(), 3),
+                             SmallTwoTowerRun(towers.path(), 3, 1)}) {
+    counts_ = {};
+    ExpectSame(run, {Kind::kPipeline, {}});
+    EXPECT_GT(counts_.replayed, 0) << run.name;
+  }
+}
+
+TEST_F(CapturedPasses, SplitBackward_IsCapturedInHalves) {
+  RunSpec run = SmallGptRun(folder_.path(), 2);
+  std::get<GptSpec>(run.model).dropout = 0;
+  run.schedule = Require(ParseScheduleText("zb_h1"));
+  Arrangement arrangement{Kind::kPipeline, {}};
+  arrangement.split_backward = true;
+  ExpectSame(run, arrangement);
+  EXPECT_EQ(counts_.captured, 2 * 3 * run.train.microbatches);
+}
+
+TEST_F(CapturedPasses, FetchedWeightsAndDropout_AreNotCaptured) {
+  RunSpec run = SmallGptRun(folder_.path(), 2);
+  std::get<GptSpec>(run.model).dropout = 0;
+  ExpectSame(run, {Kind::kFetched, {}});
+  std::get<GptSpec>(run.model).dropout = 0.1;
+  ExpectSame(run, {Kind::kPipeline, {}});
+  EXPECT_EQ(counts_.captured, 0);
+}
+
+}  // namespace
+}  // namespace weft::testing

@@ -1,0 +1,155 @@
+// The simulated world: what must hold.
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/simulation/world_run.h"
+
+namespace weft {
+
+// Where weights are sharded, copies of them are there for a rank's job that runs and for the next one alone.
+void World::CountFetch(const TensorKey& key) {
+  const bool weights =
+      key.kind == TensorKind::kWeights && plan_->graph.schedule().residency == Residency::kSharded;
+  if (!weights && key.kind != TensorKind::kState) return;
+  std::set<Job>& fetching = fetching_[key.consumer];
+  Job job = Job::Compute(key.step, key.stage, key.microbatch, static_cast<JobKind>(key.use));
+  if (key.kind == TensorKind::kState) {
+    job.kind = static_cast<JobKind>(key.part);
+    job = *plan_->graph.visits().After(job);
+  }
+  fetching.insert(job);
+  if (fetching.size() <= 2) return;
+  std::string jobs;
+  for (const Job& wanting : fetching) absl::StrAppend(&jobs, " ", Describe(wanting));
+  Problem(absl::StrCat("rank ", key.consumer, " wants the weights of more than two jobs at once:", jobs));
+}
+
+// Every job that reads the rank's version has ended.
+void World::CheckUnread(Rank rank, int stage, int version) {
+  const Graph& graph = plan_->graph;
+  for (int b = 0; b < graph.schedule().microbatches; ++b) {
+    for (int t = std::max(version, options_.first_step); t < options_.steps; ++t) {
+      for (JobKind kind : {JobKind::kForward, graph.input_backward(), graph.final_backward()}) {
+        const Job job = Job::Compute(t, stage, b, kind);
+        const bool reads = graph.VersionOf(job) == version &&
+                           (graph.sharded() || graph.migrates() || graph.schedule().weights(job) == rank);
+        if (reads && !IsOver(job, rank)) {
+          Problem(absl::StrCat("version ", version, " of stage ", stage, " is dropped on rank ", rank,
+                               ", and ", Describe(job), " is still to read it"));
+        }
+      }
+    }
+  }
+}
+
+// A rank that computes a forward, and nothing else, may start what the order pairs with it.
+void World::CountRunning(const StartEffect& start) {
+  if (LaunchesAhead()) CountLaunched(start);
+  std::vector<Job>& running = running_[start.rank];
+  const Job& job = start.job;
+  if (!running.empty()) {
+    ++result_.pairs;
+    const bool paired = running.size() == 1 && running[0].kind == JobKind::kForward && start.beside &&
+                        (plan_->graph.MarksOf(job) & kBesideForward) != 0;
+    if (!paired) Problem(absl::StrCat(Describe(job), " started beside ", Describe(running[0])));
+  }
+  running.push_back(job);
+}
+
+void World::CheckStart(const StartEffect& start) {
+  CountRunning(start);
+  if (!start.last) return;
+  if (!started_.insert(start.job).second) Problem(absl::StrCat(Describe(start.job), " started twice"));
+  std::vector<Edge> edges;
+  plan_->graph.Predecessors(start.job, &edges);
+  for (const Edge& e : edges) {
+    const bool by_notice =
+        e.tensor == TensorKind::kOrder && plan_->graph.RankOf(e.from) != plan_->graph.RankOf(e.to);
+    if (e.from.step < options_.first_step || HasEnded(e.from)) continue;
+    if (by_notice || !IsOver(e.from, start.rank))
+      Problem(absl::StrCat(Describe(start.job), " started before ", Describe(e.from), " ended"));
+  }
+}
+
+// Tensors leave when the device has made them, which may be before their own process is told.
+bool World::HasEnded(const Job& job) const {
+  const auto end = device_end_.find(job);
+  return ended_.count(job) != 0 || (end != device_end_.end() && end->second <= now_);
+}
+
+bool World::IsOver(const Job& job, Rank rank) const {
+  if (HasEnded(job)) return true;
+  return launched_.count(job) != 0 && process_of_rank_[plan_->graph.RankOf(job)] == process_of_rank_[rank];
+}
+
+// No more than the device takes, and beside a forward what the order pairs with it.
+void World::CountLaunched(const StartEffect& start) {
+  Device& device = devices_[start.rank];
+  int same = 0;
+  const StartEffect* newest = nullptr;
+  for (const StartEffect& job : device.jobs) {
+    same += job.beside == start.beside;
+    if (!job.beside) newest = &job;
+  }
+  if (same >= options_.launch_ahead)
+    Problem(absl::StrCat(Describe(start.job), " started behind ", same, " that are not done"));
+  if (start.beside && (newest == nullptr || newest->job.kind != JobKind::kForward ||
+                       (plan_->graph.MarksOf(start.job) & kBesideForward) == 0)) {
+    Problem(absl::StrCat(Describe(start.job), " started beside no forward"));
+  }
+  result_.launched_behind += !device.jobs.empty();
+  result_.launched_beside += start.beside;
+  device.jobs.push_back(start);
+}
+
+// The device knows of its own order and of the fences of tensors alone: all else the core must have waited
+// for.
+void World::CheckDeviceOrder(const StartEffect& start, int64_t began) {
+  std::vector<Edge> edges;
+  plan_->graph.Predecessors(start.job, &edges);
+  for (const Edge& e : edges) {
+    const bool taken =
+        start.last || std::any_of(start.gradients.begin(), start.gradients.end(), [&](const TensorKey& key) {
+          return e.tensor == TensorKind::kGradient && key.microbatch == e.from.microbatch;
+        });
+    if (e.from.step < options_.first_step || !taken) continue;
+    const auto end = device_end_.find(e.from);
+    if (end == device_end_.end() || end->second > began)
+      Problem(
+          absl::StrCat("the device began ", Describe(start.job), " before it had done ", Describe(e.from)));
+  }
+}
+
+// What forwards have left on each rank never exceeds its budget.
+void World::CountLeft(const StartEffect& start, bool ended) {
+  const Schedule& s = plan_->graph.schedule();
+  if (!s.memory.has_value() || !HasMicrobatch(start.job.kind)) return;
+  const int64_t bytes = MeasuredLeft(s, start.job.stage);
+  if (!ended && start.job.kind == JobKind::kForward) left_[start.rank] += bytes;
+  if (ended && start.job.kind == plan_->graph.final_backward()) left_[start.rank] -= bytes;
+  if (left_[start.rank] > s.memory->budget[start.rank]) {
+    Problem(absl::StrCat("rank ", start.rank, " exceeds its budget with ", Describe(start.job)));
+  }
+}
+
+// The newest version is there; and on who saves, all that steps behind the last would read; and no other.
+void World::CheckVersions(Rank rank, int stage, const std::map<int, Value>& versions) {
+  const Graph& graph = plan_->graph;
+  const auto& members = graph.members(stage);
+  const auto found = std::find(members.begin(), members.end(), rank);
+  if (found == members.end()) return;
+  const int member = static_cast<int>(found - members.begin());
+  std::map<int, Value> wanted;
+  const int newest = options_.steps;
+  for (int v = graph.Saves(stage, member) ? OldestRead(stage, newest) : newest; v <= newest; ++v)
+    wanted[v] = plain_[v][stage][graph.sharded() ? member : 0];
+  if (versions == wanted) return;
+  const bool same = versions.size() == wanted.size() && versions.begin()->first == wanted.begin()->first;
+  Problem(absl::StrCat("rank ", rank, same ? " differs from the plain loop in stage " : " ends with stage ",
+                       stage, ", ", versions.size(), " versions of it from ",
+                       versions.empty() ? -1 : versions.begin()->first, " on"));
+}
+
+}  // namespace weft

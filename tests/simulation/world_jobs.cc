@@ -1,0 +1,237 @@
+// The simulated world: what jobs compute, and when.
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/simulation/world_run.h"
+
+namespace weft {
+
+void World::StartJob(Process& p, const StartEffect& start) {
+  CheckStart(start);
+  if (start.visit.has_value()) ReceiveState(p, start);
+  CountLeft(start, /*ended=*/false);
+  if (!start.beside) {
+    Device& device = devices_[start.rank];
+    device.behind = device.all;
+    device.beside = 0;
+  }
+  Note(Mix(15, start.job.stage * 100 + start.job.microbatch));
+  if (LaunchesAhead()) {
+    At(now_ + 1 + random_.Below(options_.job_ns / 4), [this, &p, start] { LaunchJob(p, start); });
+    return;
+  }
+  const int64_t began = now_;
+  At(now_ + 1 + random_.Below(options_.job_ns),
+     [this, &p, start, began] { EndJob(p, start, began, Compute(p, start)); });
+}
+
+World::Outputs World::Compute(Process& p, const StartEffect& start) {
+  const Job& j = start.job;
+  const auto take_all = [&](TensorKind kind) {
+    std::vector<Value> values;
+    for (const TensorKey& key : start.inputs) {
+      if (key.kind != kind) continue;
+      const auto it = p.inbox.find(key);
+      if (it == p.inbox.end()) {
+        Problem(absl::StrCat(Describe(j), " lacks the ", Describe(key)));
+        continue;
+      }
+      values.push_back(it->second);
+      p.inbox.erase(it);
+    }
+    return values;
+  };
+  const auto take = [&](TensorKind kind) -> std::optional<Value> {
+    const std::vector<Value> values = take_all(kind);
+    return values.empty() ? std::nullopt : std::optional<Value>(values[0]);
+  };
+  Outputs out;
+  Job forward = j;
+  forward.kind = JobKind::kForward;
+  const auto weights = [&] {
+    if (!start.gathers_weights) {
+      const std::optional<Value> came = take(TensorKind::kWeights);
+      return came.has_value() ? *came : HeldWeights(p, start.rank, j.stage, start.version);
+    }
+    std::vector<Value> slices(SlicesOf(plan_->graph, j.stage));
+    const auto& members = plan_->graph.members(j.stage);
+    const auto own = std::find(members.begin(), members.end(), start.rank);
+    if (own != members.end())
+      slices[own - members.begin()] = HeldWeights(p, start.rank, j.stage, start.version);
+    for (const TensorKey& key : start.inputs) {
+      const auto it = p.inbox.find(key);
+      if (key.kind == TensorKind::kWeights && it != p.inbox.end()) slices[key.part] = it->second;
+    }
+    if (take_all(TensorKind::kWeights).size() + 1 != slices.size())
+      Problem(absl::StrCat(Describe(j), " has not all others' slices of the weights"));
+    return WholeWeights(slices);
+  };
+  const bool runs_again = start.apart && (j.kind == JobKind::kBackward || j.kind == JobKind::kBackwardInput);
+  std::optional<Value> fetched;  // a job's weights come once
+  if (runs_again) {
+    fetched = weights();
+    p.outputs[{start.rank, forward}] =
+        ForwardValue(forward, Joined(take_all(TensorKind::kActivation), j.step), *fetched);
+  }
+  if (j.kind == JobKind::kForward) {
+    const Value input = Joined(take_all(TensorKind::kActivation), j.step);
+    out.activation = ForwardValue(j, input, weights());
+    if (!start.apart) p.outputs[{start.rank, j}] = out.activation;
+  } else if (j.kind == JobKind::kBackwardWeight) {
+    // What its backward_input left; it fetches weights anew where they are not held.
+    weights();
+    Job input = j;
+    input.kind = JobKind::kBackwardInput;
+    out.gradient = p.outputs[{start.rank, input}];
+    p.outputs.erase({start.rank, input});
+    if (!start.hand_out_gradient) p.outputs[{start.rank, j}] = out.gradient;
+  } else if (j.kind == JobKind::kBackwardInput) {
+    const Value gradient = Joined(take_all(TensorKind::kInputGradient), 0);
+    out.input_gradient = InputGradientValue(j, p.outputs[{start.rank, forward}], gradient,
+                                            fetched.has_value() ? *fetched : weights());
+    p.outputs[{start.rank, j}] = GradientValue(out.input_gradient);
+    p.outputs.erase({start.rank, forward});
+  } else if (HasMicrobatch(j.kind)) {
+    const Value gradient = Joined(take_all(TensorKind::kInputGradient), 0);
+    out.input_gradient = InputGradientValue(j, p.outputs[{start.rank, forward}], gradient,
+                                            fetched.has_value() ? *fetched : weights());
+    out.gradient = GradientValue(out.input_gradient);
+    p.outputs.erase({start.rank, forward});
+    // A stage of one holder sums in the rank itself, micro-batch by micro-batch: by number, so that order
+    // does not matter here.
+    if (start.visit.has_value()) {
+      AddToState(p, start, out.gradient);
+    } else if (!start.hand_out_gradient) {
+      p.outputs[{start.rank, Job::Compute(j.step, j.stage, j.microbatch, JobKind::kBackwardWeight)}] =
+          out.gradient;
+    }
+  } else {
+    for (const TensorKey& key : start.gradients) {
+      p.sums[j] = Mix(p.sums[j], p.inbox[key]);
+      p.inbox.erase(key);
+    }
+    if (!start.last) return out;
+    const std::optional<Value> adopted = take(TensorKind::kWeights);
+    const bool makes = plan_->graph.MakesVersions(j.stage, j.member);
+    if (adopted.has_value() == makes) Problem(absl::StrCat(Describe(j), " is not by its home alone"));
+    const std::vector<Value> norms = take_all(TensorKind::kNorm);
+    // Of other jobs, as parts or as a running sum.
+    std::vector<Value> sums = take_all(TensorKind::kGradientSum);
+    if (!sums.empty() || !makes) {
+      if (!plan_->graph.has_reduce(j.stage) && !plan_->graph.relays(j.stage))
+        Problem(absl::StrCat(Describe(j), " has the sums of others"));
+    } else if (start.visit.has_value()) {
+      sums.push_back(TakeStateSum(p, start));
+    } else if (plan_->graph.gradient_travels(j.stage)) {
+      sums.push_back(p.sums[j]);
+    } else {
+      sums.push_back(0);
+      for (int b = 0; b < plan_->graph.schedule().microbatches; ++b) {
+        const auto it =
+            p.outputs.find({start.rank, Job::Compute(j.step, j.stage, b, JobKind::kBackwardWeight)});
+        if (it == p.outputs.end()) {
+          Problem(absl::StrCat(Describe(j), " lacks the gradient of micro-batch ", b));
+          break;
+        }
+        sums[0] = Mix(sums[0], it->second);
+        p.outputs.erase(it);
+      }
+    }
+    if (start.clips != plan_->graph.schedule().clips)
+      Problem(absl::StrCat(Describe(j), start.clips ? " clips" : " does not clip"));
+    if (j.kind == JobKind::kReduce) {
+      out.sum = sums[0];
+      out.norm = NormValue(sums[0]);
+      for (const Value norm : norms) out.norm += norm;
+    } else {
+      if (norms.size() != (start.clips && makes ? 1 : 0))
+        Problem(absl::StrCat(Describe(j), " has ", norms.size(), " norms"));
+      sums.insert(sums.end(), norms.begin(), norms.end());
+      UpdateWeights(p, start, adopted, sums);
+    }
+  }
+  if (start.relays_sum) out.sum = Mix(take(TensorKind::kGradientSum).value_or(0), out.gradient);
+  return out;
+}
+
+void World::EndJob(Process& p, const StartEffect& start, int64_t began, Outputs outputs) {
+  if (start.last) ended_.insert(start.job);
+  if (start.visit.has_value()) PassStateOn(p, start, &outputs);
+  std::vector<Job>& running = running_[start.rank];
+  running.erase(std::find(running.begin(), running.end(), start.job));
+  WorkerEffects effects;
+  JobDone done{start.rank, start.job, began, now_, start.last, {}, {}};
+  const Schedule& schedule = plan_->graph.schedule();
+  if (start.job.kind == JobKind::kForward && schedule.memory.has_value())
+    done.left_bytes = MeasuredLeft(schedule, start.job.stage);
+  CountLeft(start, /*ended=*/true);
+  fetching_[start.rank].erase(start.job);
+  p.core.OnJobDone(now_, done, &effects);
+  Carry(p, std::move(effects), &outputs);
+  Pump(p);
+}
+
+// The rank's thread gives the job to the device: what is computed with is what is there now, by its name; the
+// times are those of the device.
+void World::LaunchJob(Process& p, const StartEffect& start) {
+  Outputs outputs;
+  const int64_t began = GiveToDevice(p, start, &outputs);
+  const int64_t end = outputs.there;
+  if (start.last) launched_.insert(start.job);
+  if (start.visit.has_value()) PassStateOn(p, start, &outputs);
+  std::vector<Job>& running = running_[start.rank];
+  running.erase(std::find(running.begin(), running.end(), start.job));
+  CountLeft(start, /*ended=*/true);
+  std::optional<int64_t> left;
+  const Schedule& schedule = plan_->graph.schedule();
+  if (start.job.kind == JobKind::kForward && schedule.memory.has_value())
+    left = MeasuredLeft(schedule, start.job.stage);
+  WorkerEffects effects;
+  p.core.OnJobLaunched(now_, start.rank, start.job, start.last, left, &effects);
+  // In the order in which the device does them, and a little later.
+  int64_t& told = devices_[start.rank].told[start.beside];
+  told = std::max(told, end + random_.Below(50'000)) + 1;
+  At(told, [this, &p, start, began, end] { LaunchedJobEnds(p, start, began, end); });
+  Carry(p, std::move(effects), &outputs);
+  Pump(p);
+}
+
+int64_t World::GiveToDevice(Process& p, const StartEffect& start, Outputs* outputs) {
+  Device& device = devices_[start.rank];
+  int64_t began = std::max(now_, device.behind);
+  if (start.beside) began = std::max(began, device.beside);
+  for (const std::vector<TensorKey>* keys : {&start.inputs, &start.gradients}) {
+    for (const TensorKey& key : *keys) {
+      const auto there = p.there.find(key);
+      if (there == p.there.end()) continue;
+      began = std::max(began, there->second);
+      p.there.erase(there);
+    }
+  }
+  CheckDeviceOrder(start, began);
+  *outputs = Compute(p, start);
+  outputs->there = began + 1 + random_.Below(options_.job_ns);
+  device.all = std::max(device.all, outputs->there);
+  if (start.beside) device.beside = outputs->there;
+  if (start.last) device_end_[start.job] = outputs->there;
+  return began;
+}
+
+void World::LaunchedJobEnds(Process& p, const StartEffect& start, int64_t began, int64_t ended) {
+  if (start.last) ended_.insert(start.job);
+  std::vector<StartEffect>& jobs = devices_[start.rank].jobs;
+  jobs.erase(std::find_if(jobs.begin(), jobs.end(), [&](const StartEffect& job) {
+    return job.job == start.job && job.last == start.last;
+  }));
+  fetching_[start.rank].erase(start.job);
+  WorkerEffects effects;
+  JobDone done{start.rank, start.job, began, ended, start.last, {}, {}};
+  done.launched = true;
+  p.core.OnJobDone(now_, done, &effects);
+  Carry(p, std::move(effects), nullptr);
+  Pump(p);
+}
+
+}  // namespace weft

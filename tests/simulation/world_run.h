@@ -1,0 +1,166 @@
+// A world at work: private to tests/simulation, shared by the files that implement it. world.cc plays the
+// network, the coordinator's shell and the ends; world_jobs.cc computes jobs; world_tensors.cc moves and
+// keeps values; world_checks.cc says what must hold.
+#ifndef WEFT_TESTS_SIMULATION_WORLD_RUN_H_
+#define WEFT_TESTS_SIMULATION_WORLD_RUN_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <queue>
+#include <set>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/coordinator_core.h"
+#include "proto/session/link.h"
+#include "tests/simulation/world.h"
+#include "tests/simulation/world_random.h"
+#include "tests/simulation/world_values.h"
+#include "worker/core/worker_core.h"
+
+namespace weft {
+
+// What a forward of the stage is measured to leave: less than was counted.
+inline int64_t MeasuredLeft(const Schedule& s, int stage) { return s.memory->left[stage] - 7 * (stage % 5); }
+
+class World {
+ public:
+  explicit World(const WorldOptions& options);
+  WorldResult Run();
+
+ private:
+  using UpLink = Link<FromWorker, FromCoordinator>;
+  using DownLink = Link<FromCoordinator, FromWorker>;
+
+  // Of the gradients of one step, in a state that migrates.
+  struct Sum {
+    Value value = 0;
+    int step = -1, next = 0;
+  };
+  struct State {
+    std::map<int, Value> weights;
+    Sum sum;
+  };
+  struct Process {
+    Process(int n, WorkerCore::ParseSpec parse, int launch_ahead, LinkOptions link)
+        : number(n), core(std::move(parse), launch_ahead), up(n + 1, link), down(n + 1, link) {}
+    int number;
+    WorkerCore core;
+    UpLink up;      // the worker's end
+    DownLink down;  // the coordinator's end
+    std::map<TensorKey, Value> inbox;
+    std::map<TensorKey, int64_t> there;                            // when the device has made it
+    std::map<TensorKey, int> wanted_by;                            // as a producer: who asked
+    std::map<TensorKey, Value> offered;                            // as a producer: what waits for a want
+    std::map<std::pair<Rank, int>, std::map<int, Value>> weights;  // held, by rank and stage: by version
+    std::map<Job, Value> sums;                                     // of reduce and gradient-consuming jobs
+    std::map<std::pair<Rank, Job>, Value> outputs;   // forward outputs that wait for their backward
+    std::map<std::pair<Rank, int>, Sum> state_sums;  // of states that migrate, beside their `weights`
+    int64_t up_timer = -1, down_timer = -1;
+  };
+  struct Event {
+    int64_t time;
+    uint64_t number;
+    std::function<void()> action;
+    bool operator<(const Event& o) const { return std::tie(time, number) > std::tie(o.time, o.number); }
+  };
+  struct Outputs {
+    Value activation = 0, input_gradient = 0, gradient = 0, sum = 0, norm = 0, state = 0;
+    int64_t there = 0;  // when the device has made them
+  };
+  // Of one rank's device: when what it was given ends.
+  struct Device {
+    int64_t all = 0;                // everything
+    int64_t behind = 0;             // what the newest job comes behind that is not beside another,
+    int64_t beside = 0;             // and what is beside that
+    int64_t told[2] = {0, 0};       // of the last job that has ended, in turn and beside
+    std::vector<StartEffect> jobs;  // not told yet, in the order of starts
+  };
+
+  void At(int64_t time, std::function<void()> action) { events_.push({time, next_++, std::move(action)}); }
+  void Note(Value what) { trace_ = Mix(trace_, Mix(static_cast<Value>(now_), what)); }
+  void Problem(const std::string& what) {
+    if (problem_.empty()) problem_ = absl::StrCat(what, " at ", now_, " ns");
+  }
+
+  void Pump(Process& p);
+  template <typename LinkType, typename Deliver>
+  void PumpLink(LinkType& link, int64_t* timer, Process& p, Deliver deliver);
+  void ToCoordinator(Process& p, Packet<FromWorker> packet);
+  void ToWorker(Process& p, Packet<FromCoordinator> packet);
+  void StepCoordinator(std::vector<weft::Event> events);
+  void WakeCoordinator();
+  void Carry(Process& p, WorkerEffects effects, const Outputs* outputs);
+  void StartJob(Process& p, const StartEffect& start);
+  void EndJob(Process& p, const StartEffect& start, int64_t began, Outputs outputs);
+  void LaunchJob(Process& p, const StartEffect& start);
+  int64_t GiveToDevice(Process& p, const StartEffect& start, Outputs* outputs);
+  void LaunchedJobEnds(Process& p, const StartEffect& start, int64_t began, int64_t ended);
+  bool LaunchesAhead() const { return options_.launch_ahead > 1; }
+  Outputs Compute(Process& p, const StartEffect& start);
+  void Publish(Process& p, const PublishEffect& e, const Outputs* outputs);
+  Value HeldWeights(Process& p, Rank rank, int stage, int version);
+  void UpdateWeights(Process& p, const StartEffect& start, std::optional<Value> adopted,
+                     const std::vector<Value>& sums);
+  void DropWeights(Process& p, const DropEffect& e);
+  void CheckUnread(Rank rank, int stage, int version);
+  void BeginWeights(Process& p, Rank rank, int stage, int part);
+  void ReceiveState(Process& p, const StartEffect& start);
+  void PassStateOn(Process& p, const StartEffect& start, Outputs* outputs);
+  void AddToState(Process& p, const StartEffect& start, Value gradient);
+  Value TakeStateSum(Process& p, const StartEffect& start);
+  void Want(Process& p, const WantEffect& e);
+  void Offer(Process& p, const TensorKey& key, Value value);
+  void Transfer(Process& from, const TensorKey& key, int to, Value value);
+  void CountLeft(const StartEffect& start, bool ended);
+  void CountFetch(const TensorKey& key);
+  void CountRunning(const StartEffect& start);
+  void CheckStart(const StartEffect& start);
+  void CountLaunched(const StartEffect& start);
+  void CheckDeviceOrder(const StartEffect& start, int64_t began);
+  bool HasEnded(const Job& job) const;
+  // Ranks of this one's process may go on behind the job.
+  bool IsOver(const Job& job, Rank rank) const;
+  void CheckEnd();
+  void CheckVersions(Rank rank, int stage, const std::map<int, Value>& versions);
+  // The oldest version that a step may read when `newest` is the newest.
+  int OldestRead(int stage, int newest) const {
+    return std::max(0, newest - plan_->graph.schedule().MostStaleness(stage));
+  }
+
+  const WorldOptions options_;
+  Random random_;
+  std::shared_ptr<const RunPlan> plan_;
+  std::vector<Held> plain_;  // by version
+  std::unique_ptr<CoordinatorCore> coordinator_;
+  std::vector<std::unique_ptr<Process>> processes_;
+  std::priority_queue<Event> events_;
+  uint64_t next_ = 0;
+  int64_t now_ = 1;
+  int64_t coordinator_timer_ = -1;
+  Value trace_ = 0;
+  std::string problem_;
+  std::set<Job> started_, launched_, ended_, counted_;
+  std::map<Job, int64_t> device_end_;
+  std::map<Rank, Device> devices_;
+  std::vector<int32_t> process_of_rank_;
+  std::map<Rank, std::vector<Job>> running_;
+  std::map<Rank, int64_t> left_;
+  std::map<Rank, std::set<Job>> fetching_;  // jobs that have not ended and whose weights were wanted
+  std::map<Value, State> moving_;           // states on their way, by what stands for them in messages
+  std::map<int, Rank> holder_;              // of the state of each stage, if a rank has it
+  bool finished_ = false;
+  int steps_done_ = 0;
+  WorldResult result_;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_TESTS_SIMULATION_WORLD_RUN_H_

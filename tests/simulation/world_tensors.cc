@@ -1,0 +1,129 @@
+// The simulated world: values on their way, and weights where they are held.
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/simulation/world_run.h"
+
+namespace weft {
+
+void World::Want(Process& p, const WantEffect& e) {
+  CountFetch(e.key);
+  Process& producer = *processes_[e.process];
+  At(now_ + 500 + random_.Below(options_.transfer_delay_ns), [this, &producer, key = e.key, to = p.number] {
+    const auto it = producer.offered.find(key);
+    if (it == producer.offered.end()) {
+      producer.wanted_by[key] = to;
+    } else {
+      Transfer(producer, key, to, it->second);
+      producer.offered.erase(it);
+    }
+  });
+}
+
+void World::Transfer(Process& from, const TensorKey& key, int to, Value value) {
+  Process& p = *processes_[to];
+  At(now_ + 500 + random_.Below(options_.transfer_delay_ns), [this, &p, key, value] {
+    Note(Mix(14, value));
+    if (key.kind != TensorKind::kOrder) p.inbox[key] = value;
+    WorkerEffects effects;
+    p.core.OnTensor(now_, key, now_ - 1, &effects);
+    Carry(p, std::move(effects), nullptr);
+    Pump(p);
+  });
+}
+
+void World::Publish(Process& p, const PublishEffect& e, const Outputs* outputs) {
+  Value value = 0;
+  switch (e.key.kind) {
+    case TensorKind::kWeights:
+      value = HeldWeights(p, e.key.producer, e.key.stage, e.key.version);
+      break;
+    case TensorKind::kActivation:
+      value = outputs->activation;
+      break;
+    case TensorKind::kInputGradient:
+      value = PartOfInput(outputs->input_gradient, e.key.part);
+      break;
+    case TensorKind::kGradient:
+      value = SliceValue(outputs->gradient, e.key.part, e.parts);
+      break;
+    case TensorKind::kGradientSum:
+      value = outputs->sum;
+      break;
+    case TensorKind::kNorm:
+      value = outputs->norm;
+      break;
+    case TensorKind::kState:
+      value = outputs->state;
+      break;
+    case TensorKind::kOrder:
+      break;
+  }
+  const int64_t there = outputs == nullptr ? 0 : outputs->there;
+  if (e.process < 0) {
+    p.inbox[e.key] = value;
+    if (there > now_) p.there[e.key] = there;
+    return;
+  }
+  if (there <= now_) return Offer(p, e.key, value);
+  At(there + random_.Below(options_.transfer_delay_ns),
+     [this, &p, key = e.key, value] { Offer(p, key, value); });
+}
+
+void World::Offer(Process& p, const TensorKey& key, Value value) {
+  const auto it = p.wanted_by.find(key);
+  if (it == p.wanted_by.end()) {
+    p.offered[key] = value;
+  } else {
+    Transfer(p, key, it->second, value);
+    p.wanted_by.erase(it);
+  }
+}
+
+Value World::HeldWeights(Process& p, Rank rank, int stage, int version) {
+  const std::map<int, Value>& held = p.weights[{rank, stage}];
+  const auto found = held.find(version);
+  if (found != held.end()) return found->second;
+  Problem(absl::StrCat("rank ", rank, " does not hold version ", version, " of stage ", stage));
+  return 0;
+}
+
+// The newest version's next, made or adopted; the newest stays if it is still to be read.
+void World::UpdateWeights(Process& p, const StartEffect& start, std::optional<Value> adopted,
+                          const std::vector<Value>& sums) {
+  std::map<int, Value>& held = p.weights[{start.rank, start.job.stage}];
+  const int version = start.job.step;
+  if (start.version != version || held.rbegin()->first != version)
+    Problem(absl::StrCat(Describe(start.job), " does not begin with version ", version));
+  held[version + 1] = adopted.has_value() ? *adopted : Updated(held[version], sums);
+  if (!start.keeps_version) {
+    CheckUnread(start.rank, start.job.stage, version);
+    held.erase(version);
+  }
+  // All jobs of the step have ended, so only versions that later steps read are left.
+  const int most = plan_->graph.schedule().MostStaleness(start.job.stage) + 1;
+  if (static_cast<int>(held.size()) > most)
+    Problem(
+        absl::StrCat("rank ", start.rank, " holds ", held.size(), " versions of stage ", start.job.stage));
+  int& peak = result_.peak_versions[start.rank];
+  peak = std::max(peak, static_cast<int>(held.size()));
+}
+
+void World::DropWeights(Process& p, const DropEffect& e) {
+  CheckUnread(e.rank, e.stage, e.version);
+  std::map<int, Value>& held = p.weights[{e.rank, e.stage}];
+  if (held.count(e.version) == 0 || held.rbegin()->first == e.version)
+    Problem(absl::StrCat("version ", e.version, " of stage ", e.stage, " is dropped on rank ", e.rank,
+                         " and is not there, or the newest"));
+  held.erase(e.version);
+}
+
+// Every version that the first steps may read.
+void World::BeginWeights(Process& p, Rank rank, int stage, int part) {
+  for (int v = OldestRead(stage, options_.first_step); v <= options_.first_step; ++v)
+    p.weights[{rank, stage}][v] = plain_[v][stage][part];
+}
+
+}  // namespace weft
