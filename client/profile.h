@@ -3,11 +3,11 @@
 // A profile is a JSON file: `layers`, from first to last, or `stages`, each a list of objects with the times
 // `forward` (must be given), `backward`, `backward_input`, `backward_weight`, `reduce` and `update`, in any
 // one unit, and the bytes `activation_bytes` and `output_bytes` of a micro-batch, `weight_bytes`, and
-// `state_bytes` (gradients and the optimizer's moments); beside it, optionally, the links' `bandwidth` in
-// bytes per unit of time and `latency`, and `overlapped`, the time of a forward and a backward as a pair. A
-// backward that is not given is its halves together, or twice the forward; halves that are not given are each
-// half of it. Times of layers add up to those of a stage, and the output of a stage is that of its last
-// layer.
+// `state_bytes` (gradients, the optimizer's moments, and a copy of the weights that is narrowed); beside it,
+// optionally, the links' `bandwidth` in bytes per unit of time and `latency`, and `overlapped`, the time of a
+// forward and a backward as a pair. A backward that is not given is its halves together, or twice the
+// forward; halves that are not given are each half of it. Times of layers add up to those of a stage, and the
+// output of a stage is that of its last layer.
 //
 // Failure: InvalidArgument with file, place and what is allowed.
 #ifndef WEFT_CLIENT_PROFILE_H_

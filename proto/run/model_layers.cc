@@ -60,7 +60,9 @@ std::vector<LayerCount> Count(const GptSpec& m, int64_t element) {
                     (vocabulary + context) * width,
                     {context, width},
                     kInt64 * context + element * hidden * (1 + masks),
-                    3 * kAlignment});
+                    3 * kAlignment,
+                    0,
+                    element < kFloat ? kFloat * hidden : 0});  // the token embedding is float32
   for (int i = 0; i < m.layers; ++i) layers.push_back(CountBlock(i, context, width, m.heads, masks, element));
   // The norm's statistics and output, the scores' logarithmic softmax, the targets.
   layers.push_back({"head",

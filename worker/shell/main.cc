@@ -93,16 +93,11 @@ absl::StatusOr<LoadedDevice> LoadFlaggedDevice(const Flags& flags) {
   return LoadDevice(*choice, options, DefaultDeviceSearch());
 }
 
-absl::Status OnTheCpuOnly(const std::string& flag) {
-  return absl::InvalidArgumentError(absl::StrCat(flag, " computes on the CPU only; leave out --device"));
-}
-
 // Each line of output is what is known so far; the last has all samples.
 int EvaluateCheckpoint(const Flags& flags, DeviceBackend* backend) {
-  if (backend != nullptr) return Complain(OnTheCpuOnly("--evaluate"), kBadConfiguration);
   const absl::StatusOr<RunSpec> spec = ReadSpecification(flags.evaluate);
   if (!spec.ok()) return Complain(spec.status(), kBadConfiguration);
-  const absl::StatusOr<Evaluation> result = Evaluate(*spec, flags.checkpoint, [](const Evaluation& e) {
+  const auto print = [](const Evaluation& e) {
     std::cout << nlohmann::json{{"samples", e.samples}, {"all_samples", e.all_samples},
                                 {"loss", e.loss()},     {"predictions", e.predictions},
                                 {"correct", e.correct}, {"accuracy", e.accuracy()},
@@ -110,7 +105,8 @@ int EvaluateCheckpoint(const Flags& flags, DeviceBackend* backend) {
                      .dump()
               << std::endl;
     return std::cout.good();
-  });
+  };
+  const absl::StatusOr<Evaluation> result = Evaluate(*spec, flags.checkpoint, print, backend);
   if (result.ok()) return kOk;
   // A damaged checkpoint is as bad a configuration as damaged data.
   const bool damaged = absl::IsDataLoss(result.status());
@@ -118,15 +114,15 @@ int EvaluateCheckpoint(const Flags& flags, DeviceBackend* backend) {
 }
 
 int TrainReference(const Flags& flags, DeviceBackend* backend) {
-  if (backend != nullptr) return Complain(OnTheCpuOnly("--reference"), kBadConfiguration);
   const absl::StatusOr<RunSpec> spec = ReadSpecification(flags.reference);
   if (!spec.ok()) return Complain(spec.status(), kBadConfiguration);
-  const absl::Status status = RunReference(*spec, flags.out, [](const ReferenceStep& s) {
+  const auto print = [](const ReferenceStep& s) {
     nlohmann::json line = {{"step", s.step}, {"loss", s.loss}, {"seconds", s.seconds}};
     if (s.gradient_norm.has_value()) line["gradient_norm"] = *s.gradient_norm;
     std::cout << line.dump() << std::endl;
     return std::cout.good();
-  });
+  };
+  const absl::Status status = RunReference(*spec, flags.out, print, backend);
   return status.ok() ? kOk : Complain(status, CodeOf(status));
 }
 

@@ -38,8 +38,8 @@ at::Tensor BatchNorm(const at::Tensor& x, const at::Tensor* parameters, bool tra
                                              /*training=*/false, /*momentum=*/0, kEpsilon));
   }
   // LibTorch moves the averages that it is given towards the batch's; from zero, all the way, they are those.
-  const at::Tensor mean = at::zeros(running_mean.sizes(), x.options().requires_grad(false));
-  const at::Tensor variance = at::zeros(running_mean.sizes(), x.options().requires_grad(false));
+  const at::Tensor mean = at::zeros(running_mean.sizes(), running_mean.options().requires_grad(false));
+  const at::Tensor variance = at::zeros(running_mean.sizes(), running_mean.options().requires_grad(false));
   const at::Tensor y = std::get<0>(at::native_batch_norm(x, weight, bias, mean, variance,
                                                          /*training=*/true, /*momentum=*/1, kEpsilon));
   // Copies: the norm's graph keeps these two as they were before it filled them.

@@ -21,7 +21,7 @@ namespace weft {
 
 // Normalizes the channels (dimension 1) of `x`. `parameters`: weight, bias, running mean, running variance.
 // With `training` by the micro-batch's own mean and variance, of at least two values a channel; without, by
-// the running ones.
+// the running ones. Parameters are float32, also where x is bfloat16.
 at::Tensor BatchNorm(const at::Tensor& x, const at::Tensor* parameters, bool training);
 
 }  // namespace weft

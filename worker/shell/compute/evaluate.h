@@ -14,6 +14,8 @@
 
 namespace weft {
 
+class DeviceBackend;
+
 struct Evaluation {
   std::string version;  // of the checkpoint: the updates that made it
   int64_t samples = 0;  // evaluated; of all
@@ -28,11 +30,13 @@ struct Evaluation {
   }
 };
 
-// Evaluates the checkpoint in `folder` on the run's data. `on_progress` is called after each batch with what
+// Evaluates the checkpoint in `folder` on the run's data, in the run's precision, on the backend's device or,
+// without one, on the CPU. `on_progress` is called after each batch with what
 // there is so far; false ends it there (Cancelled). Failure: as data.h says of the data and
 // checkpoint_reader.h of the checkpoint, Internal for LibTorch.
 absl::StatusOr<Evaluation> Evaluate(const RunSpec& run, const std::string& folder,
-                                    const std::function<bool(const Evaluation&)>& on_progress);
+                                    const std::function<bool(const Evaluation&)>& on_progress,
+                                    DeviceBackend* backend = nullptr);
 
 }  // namespace weft
 

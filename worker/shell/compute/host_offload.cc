@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/saved_variable_hooks.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -123,7 +124,7 @@ void OffloadedTensors::ForgetRest() {
   }
 }
 
-HostOffload::HostOffload(RankDevice& device, const c10::StorageImpl* parameters, OffloadedTensors* offloaded)
+HostOffload::HostOffload(RankDevice& device, Storages parameters, OffloadedTensors* offloaded)
     : device_(device), parameters_(parameters), offloaded_(offloaded), outer_(current_offload) {
   current_offload = this;
 }
@@ -133,7 +134,9 @@ HostOffload::~HostOffload() { current_offload = outer_; }
 HostOffload* HostOffload::Current() { return current_offload; }
 
 bool HostOffload::Stays(const at::Tensor& tensor) const {
-  return !tensor.has_storage() || tensor.storage().unsafeGetStorageImpl() == parameters_;
+  if (!tensor.has_storage()) return true;
+  return std::find(parameters_.begin(), parameters_.end(), tensor.storage().unsafeGetStorageImpl()) !=
+         parameters_.end();
 }
 
 std::shared_ptr<OffloadedTensor> HostOffload::Send(const at::Tensor& tensor) {

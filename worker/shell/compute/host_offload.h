@@ -17,6 +17,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <map>
 #include <memory>
 #include <utility>
@@ -62,9 +63,10 @@ class OffloadedTensors {
 
 class HostOffload {
  public:
-  // The device must outlive the graphs that are made in the scope; `parameters` is the storage of those that
-  // stay. What goes is appended to `offloaded`.
-  HostOffload(RankDevice& device, const c10::StorageImpl* parameters, OffloadedTensors* offloaded);
+  using Storages = std::array<const c10::StorageImpl*, 2>;
+  // The device must outlive the graphs that are made in the scope; `parameters` are the storages of those
+  // that stay. What goes is appended to `offloaded`.
+  HostOffload(RankDevice& device, Storages parameters, OffloadedTensors* offloaded);
   ~HostOffload();
   HostOffload(const HostOffload&) = delete;
   HostOffload& operator=(const HostOffload&) = delete;
@@ -93,7 +95,7 @@ class HostOffload {
   };
 
   RankDevice& device_;
-  const c10::StorageImpl* const parameters_;
+  const Storages parameters_;
   OffloadedTensors* const offloaded_;
   HostOffload* const outer_;
   std::map<std::pair<const c10::StorageImpl*, uint32_t>, Sent> sent_;

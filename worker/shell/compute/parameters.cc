@@ -47,7 +47,11 @@ std::vector<LayerSpec> Describe(const GptSpec& m) {
   const int64_t width = m.width;
   std::vector<LayerSpec> layers;
   layers.push_back({"embedding",
-                    {{"token.weight", {m.vocabulary, width}, Normal(kDeviation)},
+                    {{"token.weight",
+                      {m.vocabulary, width},
+                      Normal(kDeviation),
+                      ParameterSpec::Kind::kTrained,
+                      /*wide=*/true},
                      {"position.weight", {m.context, width}, Normal(kDeviation)}}});
   for (int i = 0; i < m.layers; ++i) layers.push_back(TransformerBlock(i, width, m.layers));
   LayerSpec head{"head", {}};
@@ -116,6 +120,7 @@ void AppendConvolution(const NormedConvolution& c, LayerSpec* layer) {
                                {c.out, c.in, c.kernel, c.kernel},
                                Normal(std::sqrt(2 / fan_out))});
   AppendNorm(c.norm, c.out, layer);
+  for (auto norm = layer->parameters.end() - 2; norm != layer->parameters.end(); ++norm) norm->wide = true;
   constexpr auto kStatistic = ParameterSpec::Kind::kStatistic;
   layer->parameters.push_back({absl::StrCat(c.norm, ".running_mean"), {c.out}, kZero, kStatistic});
   layer->parameters.push_back({absl::StrCat(c.norm, ".running_var"), {c.out}, kOne, kStatistic});

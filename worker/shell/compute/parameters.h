@@ -33,6 +33,11 @@ struct ParameterSpec {
   std::vector<int64_t> size;
   ParameterInit init;
   Kind kind = Kind::kTrained;
+  // Layers read it in float32 whatever they compute in (precision.h), and so is its gradient: a token
+  // embedding, whose rows gather one gradient for each time a token occurs, and batch norms, whose kernels
+  // want it, on every device.
+  bool wide = false;
+  bool is_wide() const { return wide || kind == Kind::kStatistic; }
   int64_t elements() const;
 };
 

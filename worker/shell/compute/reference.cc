@@ -3,8 +3,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
-#include <ATen/ops/zeros_like.h>
+#include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -24,9 +23,9 @@
 #include "worker/shell/compute/checkpoint.h"
 #include "worker/shell/compute/compute.h"
 #include "worker/shell/compute/data.h"
-#include "worker/shell/compute/host_math.h"
 #include "worker/shell/compute/optimizer.h"
 #include "worker/shell/compute/parameters.h"
+#include "worker/shell/compute/plain_device.h"
 #include "worker/shell/compute/safetensors.h"
 #include "worker/shell/compute/stage_update.h"
 #include "worker/shell/compute/sum_of_squares.h"
@@ -75,147 +74,233 @@ absl::Status Take(const SafetensorsFile& file, const std::string& name, at::Tens
   return absl::OkStatus();
 }
 
-struct Parameter {
-  ParameterSpec::Kind kind;
-  int stage;
-  // theta_t, theta_{t-1}, .. as far back as somebody may read.
-  std::deque<at::Tensor> values;
-  at::Tensor gradient;  // the sum of this step
-  std::vector<at::Tensor> state;
+// The parameter in a flat tensor of its stage.
+at::Tensor ValuesOf(const at::Tensor& flat, const ParameterSlot& slot) {
+  return flat.narrow(0, slot.offset, slot.parameter.elements()).view(slot.parameter.size);
+}
+
+// The parameters after some updates.
+struct Theta {
+  at::Tensor flat;                 // float32; places as the stage's layout has them
+  std::vector<at::Tensor> leaves;  // what the layers read, of each slot
+};
+
+struct PlainStage {
+  StageLayout layout;
+  std::deque<Theta> thetas;       // theta_t, theta_{t-1}, .. as far back as somebody may read
+  std::vector<at::Tensor> sums;   // of this step's gradients, float32, of each slot
+  std::vector<at::Tensor> state;  // of the optimizer, flat
   Optimizer optimizer;
 };
 
 class PlainModel {
  public:
-  PlainModel(const RunSpec& run, Staleness staleness)
+  PlainModel(const RunSpec& run, Staleness staleness, PlainDevice& device)
       : run_(run),
         staleness_(std::move(staleness)),
+        device_(device),
         counts_(CountLayers(run.model)),
         layers_(BuildLayers(run.model)) {
-    const std::vector<LayerSpec> specs = DescribeLayers(run.model);
-    int stage = 0, end = run.layers_of_stage[0];
-    for (size_t l = 0; l < specs.size(); ++l) {
-      while (static_cast<int>(l) == end) end += run.layers_of_stage[++stage];
-      std::vector<size_t> numbers;
-      for (const ParameterSpec& spec : specs[l].parameters) {
-        Parameter p{spec.kind, stage, {at::empty(spec.size, c10::kFloat)},
-                    {},        {},    Optimizer(run.train.optimizer)};
-        Initialize(spec, run.train.seed, static_cast<int>(l), p.values[0]);
-        for (int i = 0; i < p.optimizer.state_buffers(); ++i) p.state.push_back(at::zeros_like(p.values[0]));
-        p.values[0].set_requires_grad(true);
-        numbers.push_back(parameters_.size());
-        parameters_.push_back(std::move(p));
-      }
-      of_layer_.push_back(std::move(numbers));
+    for (int s = 0; s < run.stages(); ++s) {
+      stages_.push_back({LayOutStage(run, s), {}, {}, {}, Optimizer(run.train.optimizer)});
+      stages_.back().sums.resize(stages_.back().layout.slots.size());
     }
   }
 
-  at::Tensor Loss(const at::Tensor& inputs, const at::Tensor& targets, const MaskKey& key) const {
+  // theta_0.
+  absl::Status Initialize() {
+    for (PlainStage& stage : stages_) {
+      const at::Tensor flat = NewFlat(stage.layout);
+      for (const ParameterSlot& slot : stage.layout.slots)
+        weft::Initialize(slot.parameter, run_.train.seed, slot.layer, ValuesOf(flat, slot));
+      absl::Status s = Append(flat, &stage);
+      for (int i = 0; i < stage.optimizer.state_buffers() && s.ok(); ++i)
+        s = AppendState(NewFlat(stage.layout), &stage);
+      if (!s.ok()) return s;
+    }
+    return absl::OkStatus();
+  }
+
+  // theta_t, those before it that are still read, and the optimizer's state, where a run stopped before step
+  // t.
+  absl::Status Load(const std::string& folder, int t) {
+    for (PlainStage& stage : stages_) {
+      if (absl::Status s = LoadStage(folder, t, &stage); !s.ok()) return s;
+    }
+    return absl::OkStatus();
+  }
+
+  at::Tensor Loss(const at::Tensor& data, const at::Tensor& targets, const MaskKey& key) const {
+    const bool narrows = run_.precision == Precision::kBFloat16 && data.is_floating_point();
+    const at::Tensor inputs = narrows ? data.to(c10::kBFloat16) : data;
     std::vector<at::Tensor> outputs;
-    for (size_t l = 0; l < layers_.size(); ++l) {
-      std::vector<at::Tensor> read;
-      for (const int from : counts_[l].inputs) read.push_back(outputs[from]);
-      if (read.empty()) read.push_back(inputs);
-      std::vector<at::Tensor> weights;
-      for (const size_t i : of_layer_[l]) weights.push_back(Read(parameters_[i], key.microbatch));
-      outputs.push_back(layers_[l]->Forward(read.data(), weights.data(), key));
+    for (const PlainStage& stage : stages_) {
+      const std::vector<at::Tensor>& leaves = Read(stage, key.microbatch).leaves;
+      size_t slot = 0;
+      for (int l = stage.layout.first_layer; l < stage.layout.end_layer; ++l) {
+        std::vector<at::Tensor> read;
+        for (const int from : counts_[l].inputs) read.push_back(outputs[from]);
+        if (read.empty()) read.push_back(inputs);
+        outputs.push_back(layers_[l]->Forward(read.data(), leaves.data() + slot, key));
+        while (slot < leaves.size() && stage.layout.slots[slot].layer == l) ++slot;
+      }
     }
     return weft::Loss(outputs.back(), targets);
   }
 
   // Takes the gradients that the micro-batch's backward has left into the sums of its step.
   void AddGradients(int microbatch) {
-    for (Parameter& p : parameters_) {
-      at::Tensor& gradient = Read(p, microbatch).mutable_grad();
-      p.gradient = p.gradient.defined() ? p.gradient + gradient : gradient;
-      gradient.reset();
+    for (PlainStage& stage : stages_) {
+      const std::vector<at::Tensor>& leaves = Read(stage, microbatch).leaves;
+      for (size_t i = 0; i < leaves.size(); ++i) {
+        at::Tensor& gradient = leaves[i].mutable_grad();
+        const at::Tensor wide = gradient.to(c10::kFloat);
+        stage.sums[i] = stage.sums[i].defined() ? stage.sums[i] + wide : wide;
+        stage.sums[i] = stage.sums[i].contiguous();
+        gradient.reset();
+      }
     }
   }
 
   // The norm of the sums, all that is trained together.
-  absl::StatusOr<double> GradientNorm() const {
-    SumOfSquares squares;
-    for (const Parameter& p : parameters_) {
-      if (p.kind == ParameterSpec::Kind::kStatistic) continue;
-      const at::Tensor gradient = p.gradient.contiguous();
-      if (!squares.Add(gradient.const_data_ptr<float>(), gradient.numel())) return NoNormError(p.stage);
+  absl::StatusOr<double> GradientNorm(int step) const {
+    SumOfSquares all;
+    for (const PlainStage& stage : stages_) {
+      at::Tensor limbs;
+      const Job job = Job::Reduce(step, stage.layout.stage, 0);
+      absl::Status s = device_.Run(job, [&] {
+        limbs = at::zeros({static_cast<int64_t>(SumOfSquares::kLimbs)}, device_.Options(c10::kLong));
+        auto* const to = static_cast<uint64_t*>(limbs.mutable_data_ptr());
+        for (size_t i = 0; i < stage.sums.size(); ++i) {
+          if (IsStatistic(stage, i)) continue;
+          device_.math().AddSquares(to, stage.sums[i].const_data_ptr<float>(), stage.sums[i].numel());
+        }
+        return absl::OkStatus();
+      });
+      if (!s.ok()) return s;
+      const absl::StatusOr<at::Tensor> host = device_.ToHost(limbs);
+      if (!host.ok()) return host.status();
+      const auto squares = SumOfSquares::FromLimbs(static_cast<const uint64_t*>(host->const_data_ptr()));
+      if (!squares.has_norm()) return NoNormError(stage.layout.stage);
+      all.Add(squares);
     }
-    return squares.Norm();
+    return all.Norm();
   }
 
   // All parameters' sums shrink alike, to a norm of clip_norm.
   void ClipGradients(double norm) {
     if (norm <= run_.train.clip_norm) return;
-    for (Parameter& p : parameters_) {
-      if (p.kind != ParameterSpec::Kind::kStatistic) p.gradient = p.gradient * (run_.train.clip_norm / norm);
+    for (PlainStage& stage : stages_) {
+      for (size_t i = 0; i < stage.sums.size(); ++i) {
+        if (!IsStatistic(stage, i)) stage.sums[i] = stage.sums[i] * (run_.train.clip_norm / norm);
+      }
     }
   }
 
   // theta_t becomes theta_{t+1}, by the sums.
   void Update(int t) {
     const double rate = LearningRateAt(run_.train, t);
-    for (Parameter& p : parameters_) {
-      at::Tensor next = p.kind == ParameterSpec::Kind::kStatistic ? MovedAverage(p) : Trained(&p, rate);
-      next.set_requires_grad(true);
-      p.values.push_front(std::move(next));
-      if (static_cast<int>(p.values.size()) > Oldest(p.stage) + 1) p.values.pop_back();
-      p.gradient.reset();
+    for (PlainStage& stage : stages_) {
+      const at::Tensor next = at::zeros({stage.layout.elements}, device_.Options(c10::kFloat));
+      stage.optimizer.Begin(rate);
+      for (size_t i = 0; i < stage.sums.size(); ++i) {
+        IsStatistic(stage, i) ? MoveAverageOf(stage, i, next) : Train(stage, i, next);
+        stage.sums[i].reset();
+      }
+      stage.thetas.push_front(ThetaOf(next, stage.layout));
+      if (static_cast<int>(stage.thetas.size()) > Oldest(stage.layout.stage) + 1) stage.thetas.pop_back();
     }
   }
 
   absl::Status Save(const std::string& folder, int version) const {
-    size_t next = 0;
-    for (int stage = 0; stage < run_.stages(); ++stage) {
-      const StageLayout layout = LayOutStage(run_, stage);
-      std::vector<const float*> values;
-      std::vector<SlotPointers> beside;  // theta_{t-k}, .., theta_{t-1}, then the optimizer's
-      for (size_t i = 0; i < layout.slots.size(); ++i) {
-        const Parameter& p = parameters_.at(next++);
-        values.push_back(p.values.front().const_data_ptr<float>());
-        size_t buffer = 0;
-        const auto add = [&](const at::Tensor& tensor) {
-          if (buffer == beside.size()) beside.emplace_back();
-          beside[buffer++].push_back(tensor.const_data_ptr<float>());
-        };
-        for (size_t age = p.values.size() - 1; age > 0; --age) add(p.values[age]);
-        for (const at::Tensor& state : p.state) add(state);
+    for (const PlainStage& stage : stages_) {
+      std::vector<at::Tensor> there;  // theta_{t-k}, .., theta_t, then the optimizer's
+      for (auto theta = stage.thetas.rbegin(); theta != stage.thetas.rend(); ++theta)
+        there.push_back(theta->flat);
+      there.insert(there.end(), stage.state.begin(), stage.state.end());
+      std::vector<at::Tensor> host;
+      std::vector<SlotPointers> slots;
+      for (const at::Tensor& flat : there) {
+        absl::StatusOr<at::Tensor> copy = device_.ToHost(flat);
+        if (!copy.ok()) return copy.status();
+        host.push_back(*std::move(copy));
+        slots.push_back(SlotsOf(stage.layout, host.back().const_data_ptr<float>()));
       }
-      absl::Status s = version == 0
-                           ? WriteStageFile(folder, layout, values, 0)
-                           : WriteTrainingState(folder, layout, Rule(stage), version, values, beside);
+      const auto newest = slots.begin() + static_cast<std::ptrdiff_t>(stage.thetas.size() - 1);
+      const SlotPointers values = *newest;
+      slots.erase(newest);
+      absl::Status s = version == 0 ? WriteStageFile(folder, stage.layout, values, 0)
+                                    : WriteTrainingState(folder, stage.layout, Rule(stage.layout.stage),
+                                                         version, values, slots);
       if (!s.ok()) return s;
     }
     return WriteCheckpointIndex(folder, run_);
   }
 
-  // theta_t, those before it that are still read, and the optimizer's state, where a run stopped before step
-  // t.
-  absl::Status Load(const std::string& folder, int t) {
-    size_t next = 0;
-    for (int stage = 0; stage < run_.stages(); ++stage) {
-      const auto weights = ReadSafetensors(absl::StrCat(folder, "/", StageFileName(stage)));
-      if (!weights.ok()) return weights.status();
-      const auto state = ReadSafetensors(absl::StrCat(folder, "/", StateFileName(stage)));
-      if (!state.ok()) return state.status();
-      for (const ParameterSlot& slot : LayOutStage(run_, stage).slots) {
-        Parameter& p = parameters_.at(next++);
-        const std::string name = CheckpointName(stage, slot);
-        absl::Status taken = Take(*weights, name, p.values.front().detach());
-        for (int age = 1; age <= std::min(t, Oldest(stage)); ++age) {
-          p.values.push_back(at::empty_like(p.values.front().detach()));
-          taken.Update(Take(*state, absl::StrCat(name, ".version", t - age), p.values.back()));
-          p.values.back().set_requires_grad(true);
-        }
-        for (size_t i = 0; i < p.state.size(); ++i)
-          taken.Update(Take(*state, absl::StrCat(name, ".", p.optimizer.state_names()[i]), p.state[i]));
-        if (!taken.ok()) return taken;
-        p.optimizer.Resume(t);
-      }
+ private:
+  static bool IsStatistic(const PlainStage& stage, size_t slot) {
+    return stage.layout.slots[slot].parameter.kind == ParameterSpec::Kind::kStatistic;
+  }
+
+  // On the host, zeros.
+  static at::Tensor NewFlat(const StageLayout& layout) { return at::zeros({layout.elements}, c10::kFloat); }
+
+  // With leaves that are `flat` itself where layers compute in float32, else what it is when it is narrowed.
+  Theta ThetaOf(const at::Tensor& flat, const StageLayout& layout) const {
+    const at::Tensor narrow = run_.precision == Precision::kBFloat16 ? flat.to(c10::kBFloat16) : flat;
+    Theta theta{flat, {}};
+    for (const ParameterSlot& slot : layout.slots) {
+      theta.leaves.push_back(ValuesOf(slot.parameter.is_wide() ? flat : narrow, slot).detach());
+      theta.leaves.back().set_requires_grad(true);
     }
+    return theta;
+  }
+
+  // Of the host: the next older one of the stage's; a buffer of its optimizer.
+  absl::Status Append(const at::Tensor& host, PlainStage* stage) {
+    const absl::StatusOr<at::Tensor> flat = device_.ToDevice(host);
+    if (!flat.ok()) return flat.status();
+    return device_.Run(Job::Update(0, stage->layout.stage, 0), [&] {
+      stage->thetas.push_back(ThetaOf(*flat, stage->layout));
+      return absl::OkStatus();
+    });
+  }
+  absl::Status AppendState(const at::Tensor& host, PlainStage* stage) {
+    absl::StatusOr<at::Tensor> flat = device_.ToDevice(host);
+    if (!flat.ok()) return flat.status();
+    stage->state.push_back(*std::move(flat));
     return absl::OkStatus();
   }
 
- private:
+  absl::Status LoadStage(const std::string& folder, int t, PlainStage* stage) {
+    const int number = stage->layout.stage;
+    const auto weights = ReadSafetensors(absl::StrCat(folder, "/", StageFileName(number)));
+    if (!weights.ok()) return weights.status();
+    const auto state = ReadSafetensors(absl::StrCat(folder, "/", StateFileName(number)));
+    if (!state.ok()) return state.status();
+    const auto take = [&](const SafetensorsFile& file,
+                          const std::string& ending) -> absl::StatusOr<at::Tensor> {
+      const at::Tensor flat = NewFlat(stage->layout);
+      for (const ParameterSlot& slot : stage->layout.slots) {
+        absl::Status s = Take(file, absl::StrCat(CheckpointName(number, slot), ending), ValuesOf(flat, slot));
+        if (!s.ok()) return s;
+      }
+      return flat;
+    };
+    for (int age = 0; age <= std::min(t, Oldest(number)); ++age) {
+      const auto flat = age == 0 ? take(*weights, "") : take(*state, absl::StrCat(".version", t - age));
+      if (!flat.ok()) return flat.status();
+      if (absl::Status s = Append(*flat, stage); !s.ok()) return s;
+    }
+    for (const char* name : stage->optimizer.state_names()) {
+      const auto flat = take(*state, absl::StrCat(".", name));
+      if (!flat.ok()) return flat.status();
+      if (absl::Status s = AppendState(*flat, stage); !s.ok()) return s;
+    }
+    stage->optimizer.Resume(t);
+    return absl::OkStatus();
+  }
+
   // The most that a micro-batch is behind on the stage.
   int Oldest(int stage) const {
     int oldest = 0;
@@ -230,77 +315,97 @@ class PlainModel {
   }
 
   // What the micro-batch reads: as old as its rule says, or the first.
-  const at::Tensor& Read(const Parameter& p, int microbatch) const {
-    const auto most = static_cast<int>(p.values.size()) - 1;
-    return p.values[std::min(staleness_(p.stage, microbatch), most)];
+  const Theta& Read(const PlainStage& stage, int microbatch) const {
+    const auto most = static_cast<int>(stage.thetas.size()) - 1;
+    return stage.thetas[std::min(staleness_(stage.layout.stage, microbatch), most)];
   }
 
-  static at::Tensor Trained(Parameter* p, double rate) {
+  void Train(const PlainStage& stage, size_t slot, const at::Tensor& next) const {
+    const int64_t offset = stage.layout.slots[slot].offset;
     Optimizer::State state{};
-    for (size_t i = 0; i < p->state.size(); ++i) state[i] = p->state[i].mutable_data_ptr<float>();
-    const at::Tensor gradient = p->gradient.contiguous();
-    const at::Tensor& value = p->values.front();
-    at::Tensor next = at::empty_like(value.detach());
-    p->optimizer.Begin(rate);
-    p->optimizer.Apply(HostMath(), value.const_data_ptr<float>(), next.mutable_data_ptr<float>(),
-                       gradient.const_data_ptr<float>(), state, nullptr, value.numel());
-    return next;
+    for (size_t i = 0; i < stage.state.size(); ++i)
+      state[i] = stage.state[i].mutable_data_ptr<float>() + offset;
+    stage.optimizer.Apply(device_.math(), stage.thetas.front().flat.const_data_ptr<float>() + offset,
+                          next.mutable_data_ptr<float>() + offset, stage.sums[slot].const_data_ptr<float>(),
+                          state, /*factor=*/nullptr, stage.sums[slot].numel());
   }
 
   // The gradient of a running average is the sum of what the micro-batches measured (batch_norm.h).
-  at::Tensor MovedAverage(const Parameter& p) const {
+  void MoveAverageOf(const PlainStage& stage, size_t slot, const at::Tensor& next) const {
     at::NoGradGuard no_grad;
-    const at::Tensor measured = p.gradient / run_.train.microbatches;
-    return p.values.front() * (1 - kStatisticMomentum) + measured * kStatisticMomentum;
+    const ParameterSlot& place = stage.layout.slots[slot];
+    const at::Tensor measured = stage.sums[slot] / run_.train.microbatches;
+    const at::Tensor kept = ValuesOf(stage.thetas.front().flat, place) * (1 - kStatisticMomentum);
+    ValuesOf(next, place).copy_(kept + measured * kStatisticMomentum);
   }
 
   const RunSpec& run_;
   const Staleness staleness_;
+  PlainDevice& device_;
   const std::vector<LayerCount> counts_;
   const std::vector<std::unique_ptr<Layer>> layers_;
-  std::vector<Parameter> parameters_;          // in the order of layers
-  std::vector<std::vector<size_t>> of_layer_;  // their numbers
+  std::vector<PlainStage> stages_;
 };
 
+// One micro-batch's loss, and its gradients into the sums.
+absl::StatusOr<double> TrainMicrobatch(const RunSpec& run, const Dataset& data, int step, int b,
+                                       PlainDevice& device, PlainModel& model) {
+  const int64_t samples = run.microbatch_samples();
+  const c10::ScalarType type = data.input_type() == DataType::kInt64 ? c10::kLong : c10::kFloat;
+  at::Tensor inputs = at::empty({samples, data.inputs()}, type);
+  at::Tensor targets = at::empty({samples * data.targets()}, c10::kLong);
+  absl::Status s = data.ReadInputs(run.train, step, b, inputs.data_ptr());
+  if (s.ok()) s = data.ReadTargets(run.train, step, b, targets.mutable_data_ptr<int64_t>());
+  if (!s.ok()) return s;
+  const absl::StatusOr<at::Tensor> read = device.ToDevice(inputs), wanted = device.ToDevice(targets);
+  if (!read.ok()) return read.status();
+  if (!wanted.ok()) return wanted.status();
+  at::Tensor loss;
+  s = device.Run(Job::Compute(step, 0, b, JobKind::kForward), [&] {
+    loss = model.Loss(*read, *wanted, {run.train.seed, step, b});
+    (loss / run.train.microbatches).backward();
+    model.AddGradients(b);
+    return absl::OkStatus();
+  });
+  if (!s.ok()) return s;
+  const absl::StatusOr<at::Tensor> there = device.ToHost(loss.detach());
+  if (!there.ok()) return there.status();
+  return static_cast<double>(there->item<float>());
+}
+
 absl::Status Train(const RunSpec& run, const std::string& out_dir,
-                   const std::function<bool(const ReferenceStep&)>& on_step) {
+                   const std::function<bool(const ReferenceStep&)>& on_step, PlainDevice& device) {
   absl::StatusOr<std::unique_ptr<Dataset>> data = Dataset::Open(run);
   if (!data.ok()) return data.status();
-  const int64_t samples = run.microbatch_samples();
-  const c10::ScalarType input_type = (*data)->input_type() == DataType::kInt64 ? c10::kLong : c10::kFloat;
   absl::StatusOr<Staleness> staleness = StalenessOf(run);
   if (!staleness.ok()) return staleness.status();
-  PlainModel model(run, *std::move(staleness));
-  if (run.first_step() > 0) {
-    absl::Status loaded = CheckResume(run);
-    if (loaded.ok()) loaded = model.Load(run.resume.checkpoint, run.first_step());
-    if (!loaded.ok()) return loaded;
-  } else if (!out_dir.empty()) {
-    if (absl::Status s = model.Save(absl::StrCat(out_dir, "/checkpoint-0"), 0); !s.ok()) return s;
-  }
+  PlainModel model(run, *std::move(staleness), device);
+  absl::Status begun = run.first_step() > 0 ? CheckResume(run) : model.Initialize();
+  if (begun.ok() && run.first_step() > 0) begun = model.Load(run.resume.checkpoint, run.first_step());
+  if (begun.ok() && run.first_step() == 0 && !out_dir.empty())
+    begun = model.Save(absl::StrCat(out_dir, "/checkpoint-0"), 0);
+  if (!begun.ok()) return begun;
   for (int step = run.first_step(); step < run.end_step(); ++step) {
     const auto start = std::chrono::steady_clock::now();
     double loss_sum = 0;
     for (int b = 0; b < run.train.microbatches; ++b) {
-      at::Tensor inputs = at::empty({samples, (*data)->inputs()}, input_type);
-      at::Tensor targets = at::empty({samples * (*data)->targets()}, c10::kLong);
-      absl::Status s = (*data)->ReadInputs(run.train, step, b, inputs.data_ptr());
-      if (s.ok()) s = (*data)->ReadTargets(run.train, step, b, targets.mutable_data_ptr<int64_t>());
-      if (!s.ok()) return s;
-      const at::Tensor loss = model.Loss(inputs, targets, {run.train.seed, step, b});
-      loss_sum += static_cast<double>(loss.item<float>());
-      (loss / run.train.microbatches).backward();
-      model.AddGradients(b);
+      const absl::StatusOr<double> loss = TrainMicrobatch(run, **data, step, b, device, model);
+      if (!loss.ok()) return loss.status();
+      loss_sum += *loss;
     }
     std::optional<double> gradient_norm;
     if (run.train.clip_norm > 0) {
-      const absl::StatusOr<double> norm = model.GradientNorm();
+      const absl::StatusOr<double> norm = model.GradientNorm(step);
       if (!norm.ok())
         return absl::Status(norm.status().code(), absl::StrCat("step ", step, ": ", norm.status().message()));
       gradient_norm = *norm;
-      model.ClipGradients(*norm);
     }
-    model.Update(step);
+    const absl::Status updated = device.Run(Job::Update(step, 0, 0), [&] {
+      if (gradient_norm.has_value()) model.ClipGradients(*gradient_norm);
+      model.Update(step);
+      return absl::OkStatus();
+    });
+    if (!updated.ok()) return updated;
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
     if (!on_step({step, loss_sum / run.train.microbatches, seconds.count(), gradient_norm})) {
       return absl::CancelledError(absl::StrCat("the reference was stopped after step ", step));
@@ -313,12 +418,16 @@ absl::Status Train(const RunSpec& run, const std::string& out_dir,
 }  // namespace
 
 absl::Status RunReference(const RunSpec& run, const std::string& out_dir,
-                          const std::function<bool(const ReferenceStep&)>& on_step) {
+                          const std::function<bool(const ReferenceStep&)>& on_step, DeviceBackend* backend) {
   try {
     PrepareProcess();
     PrepareRun(run.precision, run.kernels);
     PrepareThread();
-    return Train(run, out_dir, on_step);
+    const absl::StatusOr<std::unique_ptr<PlainDevice>> device = PlainDevice::Create(backend);
+    if (!device.ok()) return device.status();
+    return Train(run, out_dir, on_step, **device);
+  } catch (const c10::OutOfMemoryError& e) {
+    return absl::ResourceExhaustedError(absl::StrCat("reference: ", e.what_without_backtrace()));
   } catch (const c10::Error& e) {
     return TorchError("reference", e.what_without_backtrace());
   } catch (const std::exception& e) {

@@ -38,7 +38,8 @@ class Embedding final : public Layer {
  public:
   Embedding(int index, double dropout) : index_(index), dropout_(dropout) {}
   at::Tensor Forward(const at::Tensor* tokens, const at::Tensor* p, const MaskKey& key) const override {
-    const at::Tensor x = at::embedding(p[0], *tokens) + p[1];
+    // The token embedding is float32 in every precision (parameters.h).
+    const at::Tensor x = at::embedding(p[0], *tokens).to(p[1].scalar_type()) + p[1];
     return Dropout(x, dropout_, key, index_, 0);
   }
 
@@ -225,7 +226,7 @@ std::vector<std::unique_ptr<Layer>> BuildLayers(const ModelSpec& model) {
 }
 
 at::Tensor Loss(const at::Tensor& scores, const at::Tensor& targets) {
-  return at::cross_entropy_loss(scores, targets);
+  return at::cross_entropy_loss(scores.to(c10::kFloat), targets);
 }
 
 void Initialize(const ParameterSpec& parameter, uint64_t seed, int layer, at::Tensor tensor) {

@@ -39,7 +39,7 @@ class Layer {
 // One for each layer, in order.
 std::vector<std::unique_ptr<Layer>> BuildLayers(const ModelSpec& model);
 
-// Mean cross entropy of the last layer's scores.
+// Mean cross entropy of the last layer's scores, in float32.
 at::Tensor Loss(const at::Tensor& scores, const at::Tensor& targets);
 
 // Fills a parameter with its initial value. `tensor` has the parameter's size and needs no gradient.

@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <utility>
 
@@ -75,7 +76,7 @@ std::shared_ptr<StageWeights> TorchRank::Stage::TakeSpare() {
       return unbound;
     }
   }
-  return std::make_shared<StageWeights>(layout, device);
+  return std::make_shared<StageWeights>(layout, device, precision);
 }
 
 void TorchRank::Stage::GiveSpare(std::shared_ptr<StageWeights> unbound) {
@@ -89,7 +90,8 @@ absl::Status TorchRank::CheckBoundary(const char* what, const Stage& stage,
   TensorShape expected;
   expected.dims = static_cast<uint8_t>(1 + sample.size());
   expected.size[0] = run_.microbatch_samples();
-  size_t bytes = sizeof(float) * static_cast<size_t>(expected.size[0]);
+  if (run_.precision == Precision::kBFloat16) expected.type = DataType::kBFloat16;
+  size_t bytes = ElementBytes(expected.type) * static_cast<size_t>(expected.size[0]);
   for (size_t i = 0; i < sample.size(); ++i) {
     expected.size[1 + i] = sample[i];
     bytes *= static_cast<size_t>(sample[i]);
@@ -147,6 +149,7 @@ absl::Status TorchRank::ChooseWeights(Stage& stage, Tensor fetched, int version,
   if (!aligned.ok()) return aligned.status();
   pass->weights = stage.TakeSpare();
   pass->weights->Bind(*std::move(aligned));
+  pass->weights->Changed();
   pass->fetched = true;
   return absl::OkStatus();
 }
@@ -164,8 +167,11 @@ absl::StatusOr<at::Tensor> TorchRank::ReadPiece(const DataPiece& piece) const {
     status = data_->ReadTargets(run_.train, piece.step, piece.microbatch, read.mutable_data_ptr<int64_t>());
   } else {
     const bool tokens = data_->input_type() == DataType::kInt64;
-    read = make({samples, data_->inputs()}, tokens ? c10::kLong : c10::kFloat);
+    const bool narrows = !tokens && run_.precision == Precision::kBFloat16;
+    const std::array<int64_t, 2> sizes = {samples, data_->inputs()};
+    read = narrows ? at::empty(sizes, c10::kFloat) : make(sizes, tokens ? c10::kLong : c10::kFloat);
     status = data_->ReadInputs(run_.train, piece.step, piece.microbatch, read.mutable_data_ptr());
+    if (status.ok() && narrows) read = make(sizes, c10::kBFloat16).copy_(read);
   }
   if (!status.ok()) return status;
   return read;
@@ -291,7 +297,7 @@ absl::StatusOr<PassOutput> TorchRank::RunPass(Stage& stage, const Job& job,
     }
     return RunForward(layers_, stage.layout, inputs, *targets, key, pass);
   }
-  HostOffload offload(*device_, pass->weights->storage(), &pass->offloaded);
+  HostOffload offload(*device_, pass->weights->storages(), &pass->offloaded);
   PassOutput output = RunForward(layers_, stage.layout, inputs, *targets, key, pass);
   // What the graph needs of the inputs has moved; their leaves are the graph's ends and need no bytes.
   for (const at::Tensor& input : inputs) offload.Strip(input);
@@ -389,6 +395,7 @@ absl::Status TorchRank::Rebind(const Stage& stage, Tensor fetched, int version, 
   absl::StatusOr<Tensor> aligned = AlignedWeights(stage, std::move(fetched));
   if (!aligned.ok()) return aligned.status();
   pass->weights->Bind(*std::move(aligned));
+  pass->weights->Changed();
   return absl::OkStatus();
 }
 

@@ -223,7 +223,7 @@ std::shared_ptr<StageWeights> TorchRank::NewHeldWeights(Stage& stage) {
   StageLayout slice = stage.layout;
   slice.slots.clear();
   slice.elements = stage.held().end - stage.held().begin;
-  return std::make_shared<StageWeights>(slice, stage.device);
+  return std::make_shared<StageWeights>(slice, stage.device, stage.precision);
 }
 
 absl::StatusOr<Tensor> TorchRank::GatherWeights(const Job& job, const std::vector<Tensor>& slices,

@@ -91,6 +91,7 @@ class TorchRank final : public RankCompute {
         : device(rank_device),
           layout(LayOutStage(run, index)),
           activations(ActivationsOf(run.schedule, index)),
+          precision(run.precision),
           optimizer(run.train.optimizer),
           sums(device, layout.elements, run.train.microbatches),
           graphs(device) {}
@@ -103,6 +104,7 @@ class TorchRank final : public RankCompute {
     RankDevice& device;
     const StageLayout layout;
     const ActivationPolicy activations;
+    const Precision precision;
     int part = 0, parts = 1;  // what the rank holds, if it holds any
     bool adopted = false;     // another rank updates it
     WeightVersions versions;

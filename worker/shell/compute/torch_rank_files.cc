@@ -89,10 +89,11 @@ absl::Status TorchRank::HoldSaved(Stage& stage) {
 absl::Status TorchRank::InitializeHeld(const Stage& stage, StageWeights& weights) {
   const Charged charged(*device_, MemoryClass::kBuffers);
   const SliceBounds held = stage.held();
-  for (size_t i = 0; i < stage.layout.slots.size(); ++i) {
-    const ParameterSlot& slot = stage.layout.slots[i];
+  for (const ParameterSlot& slot : stage.layout.slots) {
     if (stage.parts == 1 && device_->is_host()) {
-      Initialize(slot.parameter, run_.train.seed, slot.layer, weights.parameters()[i]);
+      const at::Tensor flat = Wrap(weights.memory(), device_->torch_device());
+      Initialize(slot.parameter, run_.train.seed, slot.layer,
+                 flat.narrow(0, slot.offset, slot.parameter.elements()).view(slot.parameter.size));
       continue;
     }
     const int64_t begin = std::max(held.begin, slot.offset);

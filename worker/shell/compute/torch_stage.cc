@@ -3,10 +3,12 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <c10/util/Exception.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <cstdlib>
+#include <string>
 #include <utility>
 
 namespace weft {
@@ -31,6 +33,11 @@ DataType WeftType(c10::ScalarType type) {
     if (TorchType(t) == type) return t;
   }
   std::abort();
+}
+
+c10::Storage Unbound(int64_t bytes, c10::Device device) {
+  return {c10::Storage::use_byte_size_t(), static_cast<size_t>(bytes), at::DataPtr(nullptr, device),
+          /*allocator=*/nullptr, /*resizable=*/false};
 }
 
 std::vector<int64_t> Strides(const std::vector<int64_t>& size) {
@@ -76,14 +83,19 @@ PassOutput OutputOf(const at::Tensor& end, const at::Tensor& targets) {
 
 }  // namespace
 
-StageWeights::StageWeights(const StageLayout& layout, const RankDevice& device)
-    : device_(device.torch_device()),
-      storage_(c10::Storage::use_byte_size_t(), static_cast<size_t>(layout.elements) * sizeof(float),
-               at::DataPtr(nullptr, device_), /*allocator=*/nullptr, /*resizable=*/false) {
+// Statistics are read as they are.
+StageWeights::StageWeights(const StageLayout& layout, RankDevice& device, Precision precision)
+    : device_(device),
+      narrow_elements_(precision == Precision::kBFloat16 && !layout.slots.empty() ? layout.statistics_begin
+                                                                                  : 0),
+      storage_(Unbound(layout.elements * int64_t{sizeof(float)}, device.torch_device())),
+      narrow_storage_(Unbound(narrow_elements_ * int64_t{sizeof(BFloat16)}, device.torch_device())) {
+  const auto options = c10::TensorOptions().device(device.torch_device());
   for (const ParameterSlot& slot : layout.slots) {
-    at::Tensor p = at::empty({0}, c10::TensorOptions().dtype(c10::kFloat).device(device_));
+    const bool narrow = narrow_elements_ > 0 && !slot.parameter.is_wide();
+    at::Tensor p = at::empty({0}, options.dtype(narrow ? c10::kBFloat16 : c10::kFloat));
     const std::vector<int64_t>& size = slot.parameter.size;
-    p.set_(storage_, slot.offset, size, Strides(size));
+    p.set_(narrow ? narrow_storage_ : storage_, slot.offset, size, Strides(size));
     p.set_requires_grad(true);
     ends_.push_back(torch::autograd::impl::gradient_edge(p));
     parameters_.push_back(std::move(p));
@@ -92,13 +104,28 @@ StageWeights::StageWeights(const StageLayout& layout, const RankDevice& device)
 
 void StageWeights::Bind(Tensor memory) {
   if (memory.bytes != storage_.nbytes()) std::abort();
-  storage_.set_data_ptr_noswap(at::DataPtr(memory.data, device_));
+  storage_.set_data_ptr_noswap(at::DataPtr(memory.data, device_.torch_device()));
   memory_ = std::move(memory);
 }
 
+void StageWeights::Changed() {
+  if (narrow_elements_ == 0) return;
+  if (narrow_.empty()) {
+    absl::StatusOr<Tensor> room =
+        device_.NewFlat(narrow_elements_, MemoryClass::kWeights, DataType::kBFloat16);
+    TORCH_CHECK_WITH(OutOfMemoryError, room.ok(), std::string(room.status().message()));
+    narrow_ = *std::move(room);
+    narrow_storage_.set_data_ptr_noswap(at::DataPtr(narrow_.data, device_.torch_device()));
+  }
+  device_.math().Narrow(static_cast<BFloat16*>(narrow_.data), data(), narrow_elements_);
+}
+
 void StageWeights::Unbind() {
-  storage_.set_data_ptr_noswap(at::DataPtr(nullptr, device_));
+  const c10::Device device = device_.torch_device();
+  storage_.set_data_ptr_noswap(at::DataPtr(nullptr, device));
+  narrow_storage_.set_data_ptr_noswap(at::DataPtr(nullptr, device));
   memory_ = {};
+  narrow_ = {};
 }
 
 std::shared_ptr<void> StageWeights::Use(std::shared_ptr<StageWeights> weights) {

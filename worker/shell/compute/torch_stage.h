@@ -10,6 +10,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/edge.h>
 
+#include <array>
 #include <atomic>
 #include <memory>
 #include <vector>
@@ -23,36 +24,44 @@
 
 namespace weft {
 
-// The parameters of a stage as leaf tensors over one flat buffer of the device.
+// The parameters of a stage as leaf tensors over one flat float32 buffer of the device, or, those that layers
+// read in bfloat16, over a copy of it that is narrowed.
 class StageWeights {
  public:
-  StageWeights(const StageLayout& layout, const RankDevice& device);
+  // `device` outlives this.
+  StageWeights(const StageLayout& layout, RankDevice& device, Precision precision);
 
   // Puts `memory` (flat, of the layout's size, 64-byte aligned) under the parameters. Unbind takes it away;
   // the parameters may not be used until the next Bind.
   void Bind(Tensor memory);
   void Unbind();
   bool bound() const { return memory_.data != nullptr; }
-  // To be called after the bound memory was written, in the device's order of work.
-  void Changed() {}
+  // To be called after the bound memory was written, in the device's order of work: where layers compute in
+  // bfloat16, they read a copy that is narrowed to it, of class weights, which this makes. Throws
+  // c10::OutOfMemoryError.
+  void Changed();
 
   // Counts one who reads these weights, on any thread, until the token is dropped; it shares ownership too.
   static std::shared_ptr<void> Use(std::shared_ptr<StageWeights> weights);
   bool in_use() const { return users_.load(std::memory_order_acquire) != 0; }
 
   const Tensor& memory() const { return memory_; }
-  const c10::StorageImpl* storage() const { return storage_.unsafeGetStorageImpl(); }
+  // Of all parameters.
+  std::array<const c10::StorageImpl*, 2> storages() const {
+    return {storage_.unsafeGetStorageImpl(), narrow_storage_.unsafeGetStorageImpl()};
+  }
   float* data() const { return static_cast<float*>(memory_.data); }
   const std::vector<at::Tensor>& parameters() const { return parameters_; }
 
  private:
-  const c10::Device device_;
-  c10::Storage storage_;
+  RankDevice& device_;
+  const int64_t narrow_elements_;  // 0 where layers read the memory itself
+  c10::Storage storage_, narrow_storage_;
   std::vector<at::Tensor> parameters_;
   // Where graphs end at the parameters. A tensor holds its own weakly, and would make one anew in each
   // forward that no other graph's is left from.
   std::vector<torch::autograd::Edge> ends_;
-  Tensor memory_;
+  Tensor memory_, narrow_;
   std::atomic<int> users_{0};
 };
 

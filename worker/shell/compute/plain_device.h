@@ -1,0 +1,47 @@
+// One device for a plain loop that computes and waits: the reference's training, and evaluation.
+//
+// What a loop computes on another device than the CPU it enqueues in jobs, as a rank does, and here each job
+// is waited for. Private to the adapter of LibTorch. One thread. Failure: of the device, with its words;
+// LibTorch's exceptions pass.
+#ifndef WEFT_WORKER_SHELL_COMPUTE_PLAIN_DEVICE_H_
+#define WEFT_WORKER_SHELL_COMPUTE_PLAIN_DEVICE_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "schedules/job.h"
+#include "worker/shell/compute/device_backend.h"
+#include "worker/shell/compute/flat_math.h"
+#include "worker/shell/compute/rank_device.h"
+
+namespace weft {
+
+class PlainDevice {
+ public:
+  // The CPU for null. `backend` outlives this.
+  static absl::StatusOr<std::unique_ptr<PlainDevice>> Create(DeviceBackend* backend);
+
+  const FlatMath& math() const;
+  at::TensorOptions Options(c10::ScalarType type) const;
+
+  // Runs `work` and waits for all that it enqueues. `job` names it.
+  absl::Status Run(const Job& job, const std::function<absl::Status()>& work);
+
+  // Copies, outside of jobs; the tensor itself where it is there already. What comes is contiguous.
+  absl::StatusOr<at::Tensor> ToDevice(const at::Tensor& host);
+  absl::StatusOr<at::Tensor> ToHost(const at::Tensor& tensor);
+
+ private:
+  PlainDevice() = default;
+
+  PlainMemory host_;
+  std::unique_ptr<RankDevice> device_;  // null for the CPU
+};
+
+}  // namespace weft
+
+#endif  // WEFT_WORKER_SHELL_COMPUTE_PLAIN_DEVICE_H_
