@@ -203,11 +203,19 @@ INSTANTIATE_TEST_SUITE_P(Cpu, MigratingState,
                                             ::testing::Values("cdp_v1", "cdp_v2"),
                                             ::testing::Values(1, 2, 3, 4)),
                          NameOf);
-INSTANTIATE_TEST_SUITE_P(OwnMemory, MigratingState,
-                         ::testing::Combine(::testing::ValuesIn(OwnMemoryDevices()), ::testing::Values("gpt"),
-                                            ::testing::Values("adamw"), ::testing::Values("cdp_v1", "cdp_v2"),
-                                            ::testing::Values(1, 3)),
-                         NameOf);
+
+TEST(MigratingOnAnotherDevice, IsRefusedInASentence) {
+  const TemporaryFolder folder;
+  PlainMemory memory;
+  const RunSpec run = MigratingRun("gpt", "adamw", "cdp_v1", 2, folder.path());
+  for (const std::string& device : OwnMemoryDevices()) {
+    const absl::Status refused = DeviceNamed(device).CreateRank(run, 0, memory).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kUnimplemented);
+    EXPECT_THAT(
+        std::string(refused.message()),
+        HasSubstr("run it with --device cpu, or choose a schedule whose weights stay on their ranks"));
+  }
+}
 
 class MigratingRank : public ::testing::Test {
  protected:
