@@ -113,6 +113,7 @@ TEST_P(BFloat16Training, Loss_FallsAsInFloat32) {
 // As device_memory_test.cc has it for float32.
 TEST_P(BFloat16Training, CountedMemory_OfEveryStageAndPolicy_BoundsWhatIsMeasured) {
   if (device().name() != "cpu") GTEST_SKIP() << "what kernels need besides is the CPU's here";
+  if (model() == "two_tower") GTEST_SKIP() << "its stages are no chain, as this test has them";
   for (const char* activations : {"retain", "recompute", "offload", "offload/recompute/retain"}) {
     RunSpec run = Run(3);
     run.schedule.activations = activations;
@@ -124,14 +125,10 @@ TEST_P(BFloat16Training, CountedMemory_OfEveryStageAndPolicy_BoundsWhatIsMeasure
     } else if (auto* vit = std::get_if<VitSpec>(&run.model)) {
       vit->width = 192;
       vit->patch = 2;
-    } else if (auto* towers = std::get_if<TwoTowerSpec>(&run.model)) {
-      towers->width = 512;
     } else {
       std::get<MlpSpec>(run.model).width = 512;
     }
-    if (model() == "two_tower") run.layers_of_stage = CutStages(CountLayers(run.model), 3);
-    const std::vector<std::vector<int>> inputs = StageInputs(CountLayers(run.model), run.layers_of_stage);
-    for (int s = 0; s < run.stages() && inputs.empty(); ++s) {
+    for (int s = 0; s < run.stages(); ++s) {
       SCOPED_TRACE(absl::StrFormat("%s, stage %d", activations, s));
       const StageMemory counted = CountStage(run, s);
       auto first = *device().CreateRank(run, 0, memory_);
