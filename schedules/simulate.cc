@@ -2,23 +2,16 @@
 
 #include <algorithm>
 #include <cmath>
-#include <deque>
 #include <limits>
-#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "schedules/admission.h"
 #include "schedules/claim_order.h"
-#include "schedules/dispatch.h"
-#include "schedules/held_versions.h"
-#include "schedules/memory.h"
+#include "schedules/simulation.h"
 
 namespace weft {
 namespace {
-
-constexpr double kNormBytes = 160;
 
 absl::Status CheckPerStage(const std::vector<double>& values, int stages, absl::string_view what) {
   if (values.size() != 1 && values.size() != static_cast<size_t>(stages)) {
@@ -33,102 +26,7 @@ absl::Status CheckPerStage(const std::vector<double>& values, int stages, absl::
   return absl::OkStatus();
 }
 
-class Simulation {
- public:
-  Simulation(const Graph& graph, const SimulationOptions& options)
-      : run_(OfRun(graph, options)),
-        graph_(run_.has_value() ? *run_ : graph),
-        options_(options),
-        schedule_(graph_.schedule()),
-        edges_(Flatten(graph_)),
-        admission_(graph_),
-        // As in a run, whose holders keep for its checkpoint what later steps would read.
-        versions_(graph_, HeldVersions::Steps{options.steps, 0, /*saved=*/true}) {}
-
-  absl::StatusOr<SimulationResult> Run();
-
- private:
-  struct JobInfo {
-    int32_t stage;
-    JobKind kind;
-    double duration;
-    bool beside;  // may run beside the forward before it
-    bool apart;   // the micro-batch's forward and backward are on different ranks
-    bool collective;
-  };
-  struct Row {
-    std::vector<int32_t> waiting;
-    int left = 0;
-  };
-  struct Event {
-    double time;
-    int64_t job;   // step * jobs_per_step + index
-    bool arrival;  // of an input; else the end of the job
-    bool operator<(const Event& o) const { return time > o.time; }
-  };
-  struct RankState {
-    ReadyJobs ready;
-    int running = 0;
-    bool forward_running = false;
-    int activations = 0;
-    double activation_bytes = 0;
-    double busy_until = 0;
-  };
-
-  static std::optional<Graph> OfRun(const Graph& graph, const SimulationOptions& options);
-  absl::Status CheckOptions() const;
-  void Prepare();
-  absl::Status SetBudgets();
-  absl::Status SetClaims();
-  Row& RowOf(int step);
-  Rank RankAt(int64_t id) const { return rank_of_[(id / n_) % schedule_.period][id % n_]; }
-  Job JobOf(int64_t id) const { return graph_.JobAt(static_cast<int>(id / n_), static_cast<int>(id % n_)); }
-  double OutputBytes(int stage) const {
-    return OfStage(options_.output.empty() ? options_.activation : options_.output, stage);
-  }
-  double BytesOf(TensorKind tensor, int from_stage, int to_stage) const;
-  double StateBytes(const Job& to) const;
-  void InputArrived(int64_t id);
-  void MakeReady(int64_t id);
-  void JoinCollective(int64_t id);
-  double TimeOfCollective(int stage);
-  void End(int64_t id);
-  void Transfer(Rank source, int64_t to, TensorKind tensor, int from_stage);
-  void Seed();
-  void Start(Rank rank, int64_t id, double duration);
-  void StartTaken(Rank rank, int64_t id);
-  double DurationOf(const Job& job) const;
-  void DispatchAll();
-  void CountEnd(int64_t id, const JobInfo& info, Rank rank);
-  absl::Status Stuck() const;
-  SimulationResult Summarize();
-
-  const std::optional<Graph> run_;  // where the graph depends on the number of steps, and has another
-  const Graph& graph_;
-  const SimulationOptions& options_;
-  const Schedule& schedule_;
-  const StepEdges edges_;
-  AdmissionOrder admission_;
-  int64_t n_ = 0;
-  std::vector<JobInfo> info_;
-  std::vector<std::vector<Rank>> rank_of_;  // [step mod period][index]
-  std::vector<RankState> ranks_;
-  // [step mod period]: forwards of limited stages in claim order, by index; empty where admission needs none.
-  std::vector<std::vector<int32_t>> claims_;
-  std::deque<Row> rows_;
-  int first_row_ = 0;  // step of rows_.front()
-  std::vector<Event> events_;
-  std::vector<double> link_free_;  // [from * ranks + to]
-  // By step and stage: members that have come to a collective which others have not come to.
-  std::map<std::pair<int, int>, std::vector<int64_t>> joining_;
-  HeldVersions versions_;
-  std::vector<Rank> touched_;  // ranks that may have something to dispatch
-  int64_t done_ = 0;
-  double now_ = 0;
-  int live_ = 0;  // activations over all ranks
-  double live_bytes_ = 0;
-  SimulationResult result_;
-};
+}  // namespace
 
 std::optional<Graph> Simulation::OfRun(const Graph& graph, const SimulationOptions& options) {
   if (!graph.migrates() || graph.steps() == options.steps || options.steps < 1) return std::nullopt;
@@ -244,85 +142,6 @@ Simulation::Row& Simulation::RowOf(int step) {
   return rows_[step - first_row_];
 }
 
-double Simulation::BytesOf(TensorKind tensor, int from_stage, int to_stage) const {
-  switch (tensor) {
-    case TensorKind::kOrder:
-      return 0;
-    case TensorKind::kActivation:
-      return OutputBytes(from_stage);
-    case TensorKind::kInputGradient:
-      return OutputBytes(to_stage);
-    case TensorKind::kWeights:
-      return OfStage(options_.weight, from_stage) /
-             (graph_.sharded() ? static_cast<double>(graph_.members(from_stage).size()) : 1);
-    case TensorKind::kNorm:
-      return kNormBytes;
-    case TensorKind::kGradient:
-    case TensorKind::kGradientSum:
-      return OfStage(options_.weight, from_stage) /
-             (graph_.relays(from_stage) ? 1 : static_cast<double>(graph_.members(from_stage).size()));
-    case TensorKind::kState:
-      break;  // depends on the job
-  }
-  return 0;
-}
-
-// What comes to the job: all live versions, and what is kept beside them.
-double Simulation::StateBytes(const Job& to) const {
-  const std::optional<Job> before = graph_.visits().Before(to);
-  const int versions = before.has_value() ? graph_.visits().VersionsAfter(*before) : 1;
-  return versions * OfStage(options_.weight, to.stage) + OfStage(options_.state, to.stage);
-}
-
-// A ring among the members: each sends and receives all but one of n parts twice, in 2 (n - 1) rounds.
-double Simulation::TimeOfCollective(int stage) {
-  const std::vector<Rank>& members = graph_.members(stage);
-  const double rounds = 2.0 * (static_cast<double>(members.size()) - 1);
-  const double bytes = rounds / static_cast<double>(members.size()) * OfStage(options_.weight, stage);
-  double begin = now_;
-  const auto link_from = [&](size_t m) -> double& {
-    return link_free_[static_cast<size_t>(members[m]) * schedule_.ranks + members[(m + 1) % members.size()]];
-  };
-  if (options_.bandwidth > 0) {
-    for (size_t m = 0; m < members.size(); ++m) begin = std::max(begin, link_from(m));
-  }
-  const double sent = options_.bandwidth > 0 ? begin + bytes / options_.bandwidth : begin;
-  for (size_t m = 0; m < members.size(); ++m) {
-    if (options_.bandwidth > 0) link_from(m) = sent;
-    RankStats& stats = result_.ranks[members[m]];
-    stats.bytes_sent += bytes;
-    stats.bytes_received += bytes;
-    stats.sent_by_kind[static_cast<int>(TensorKind::kGradientSum)] += bytes;
-  }
-  return sent + rounds * options_.latency - now_;
-}
-
-// The last member to come starts it for all. It is the devices' work, beside what the ranks compute.
-void Simulation::JoinCollective(int64_t id) {
-  const JobInfo& info = info_[id % n_];
-  const std::pair<int, int> key = {static_cast<int>(id / n_), info.stage};
-  std::vector<int64_t>& come = joining_[key];
-  come.push_back(id);
-  if (come.size() < graph_.members(info.stage).size()) return;
-  const std::vector<int64_t> all = std::move(come);
-  joining_.erase(key);
-  const double duration = info.duration + TimeOfCollective(info.stage);
-  for (const int64_t member : all) {
-    if (options_.record_jobs) {
-      const Job job = JobOf(member);
-      result_.jobs.push_back({job, RankAt(member), now_, now_ + duration, graph_.VersionOf(job)});
-    }
-    if (duration == 0) continue;
-    events_.push_back({now_ + duration, member, false});
-    std::push_heap(events_.begin(), events_.end());
-  }
-  if (duration > 0) return;
-  for (const int64_t member : all) {
-    touched_.push_back(RankAt(member));
-    End(member);
-  }
-}
-
 void Simulation::MakeReady(int64_t id) {
   const JobInfo& info = info_[id % n_];
   if (info.collective) return JoinCollective(id);
@@ -336,29 +155,6 @@ void Simulation::MakeReady(int64_t id) {
 
 void Simulation::InputArrived(int64_t id) {
   if (--RowOf(static_cast<int>(id / n_)).waiting[id % n_] == 0) MakeReady(id);
-}
-
-void Simulation::Transfer(Rank source, int64_t to, TensorKind tensor, int from_stage) {
-  const Rank target = RankAt(to);
-  if (source == target) return InputArrived(to);
-  const double bytes = tensor == TensorKind::kState ? StateBytes(JobOf(to))
-                                                    : BytesOf(tensor, from_stage, info_[to % n_].stage);
-  RankStats& sent = result_.ranks[source];
-  RankStats& received = result_.ranks[target];
-  sent.bytes_sent += bytes;
-  sent.sent_by_kind[static_cast<int>(tensor)] += bytes;
-  received.bytes_received += bytes;
-  received.activation_receives += tensor == TensorKind::kActivation;
-  received.gradient_receives += tensor == TensorKind::kInputGradient;
-  double arrival = now_ + options_.latency;
-  if (options_.bandwidth > 0) {
-    double& free = link_free_[static_cast<size_t>(source) * schedule_.ranks + target];
-    free = std::max(free, now_) + bytes / options_.bandwidth;
-    arrival = free + options_.latency;
-  }
-  if (arrival <= now_) return InputArrived(to);
-  events_.push_back({arrival, to, true});
-  std::push_heap(events_.begin(), events_.end());
 }
 
 void Simulation::CountEnd(int64_t id, const JobInfo& info, Rank rank) {
@@ -586,8 +382,6 @@ absl::StatusOr<SimulationResult> Simulation::Run() {
   if (done_ < n_ * options_.steps) return Stuck();
   return Summarize();
 }
-
-}  // namespace
 
 absl::StatusOr<SimulationResult> Simulate(const Graph& graph, const SimulationOptions& options) {
   return Simulation(graph, options).Run();
