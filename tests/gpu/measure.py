@@ -81,8 +81,8 @@ def cases(folder, small):
            else f"{{vit_b16: {{classes: 10, size: {size}}}}}")
     cifar = f"{{cifar10: {{path: {images}, resize: true}}}}"
     return [Case("gpt2", gpt, f"{{text: {{path: {text}}}}}", adamw, 4 if small else 16, "tokens/s", context),
-            Case("resnet50", resnet, cifar, sgd, 4 if small else 128, "images/s", 1),
-            Case("vit_b16", vit, cifar, sgd, 4 if small else 128, "images/s", 1)]
+            Case("resnet50", resnet, cifar, sgd, 8 if small else 128, "images/s", 1),
+            Case("vit_b16", vit, cifar, sgd, 8 if small else 128, "images/s", 1)]
 
 
 def weft_training(options, folder, case, steps, warmup, extra=""):
