@@ -1,7 +1,7 @@
 // The part of the test device that is late: one thread that takes what a rank has enqueued, in order, and
 // does each item after a random moment.
 //
-// Kernels of the test device run at once on the thread that enqueues them (torch_operations.h). What the
+// Kernels of the test device run at once on the thread that enqueues them (torch_operations.cc). What the
 // host can see of a device being late runs here: copies, which read and write at that moment and not before,
 // and the ends of jobs. An item that fails fails all later ones of its queue, as a device does after an
 // error.

@@ -1,7 +1,7 @@
 // Reads ahead what the coming micro-batches of a rank need of the run's data, so that a device with memory of
 // its own finds it there.
 //
-// One thread reads pieces in the order in which the rank's jobs are expected to ask for them, at most `depth`
+// One thread reads pieces in the order in which the rank's jobs are expected to ask for them, at most kDepth
 // beyond what was asked for; reading a piece also begins to send it to the device. The expectation only saves
 // time: a piece that was not read yet, or was asked for before, is read by who asks. What waits for a job
 // that does not come is let go after some others.
