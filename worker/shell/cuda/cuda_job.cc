@@ -72,10 +72,9 @@ DeviceClock::Span CudaClock::SpanOf(const Base& base, const std::shared_ptr<Cuda
   return clock_.Map(base.host_ns, start_ms, end_ms, given_ns, seen_ns);
 }
 
-CudaJob::CudaJob(const Job& job, int device, std::shared_ptr<CudaClock> clock,
-                 std::shared_ptr<FigureSlots> slots, std::shared_ptr<CudaHolds> holds)
+CudaJob::CudaJob(const Job& job, std::shared_ptr<CudaClock> clock, std::shared_ptr<FigureSlots> slots,
+                 std::shared_ptr<CudaHolds> holds)
     : job_(job),
-      device_(device),
       clock_(std::move(clock)),
       slots_(std::move(slots)),
       holds_(std::move(holds)),

@@ -76,7 +76,7 @@ class CudaClock {
 
 class CudaJob final : public LaunchedJob, public CudaPoint {
  public:
-  CudaJob(const Job& job, int device, std::shared_ptr<CudaClock> clock, std::shared_ptr<FigureSlots> slots,
+  CudaJob(const Job& job, std::shared_ptr<CudaClock> clock, std::shared_ptr<FigureSlots> slots,
           std::shared_ptr<CudaHolds> holds);
 
   // ---- While it is enqueued, by one thread. These throw c10::Error.
@@ -94,14 +94,11 @@ class CudaJob final : public LaunchedJob, public CudaPoint {
   Figures figures() override;
   std::shared_ptr<CudaFence> point() override { return end_; }
 
-  const Job& job() const { return job_; }
-
  private:
   FigureSlot& slot();
   absl::Status Read();
 
   const Job job_;
-  const int device_;
   const std::shared_ptr<CudaClock> clock_;
   const std::shared_ptr<FigureSlots> slots_;
   const std::shared_ptr<CudaHolds> holds_;

@@ -257,7 +257,7 @@ void CudaRankDevice::BeginJob(const Job& job, bool beside) {
   Open() = std::make_unique<OpenJob>();
   OpenJob& open = *Open();
   open.device = this;
-  open.job = std::make_shared<CudaJob>(job, options_.device, clock_, slots_, holds_);
+  open.job = std::make_shared<CudaJob>(job, clock_, slots_, holds_);
   open.was_multithreaded = autograd.get_multithreading_enabled();
   autograd.set_multithreading_enabled(false);
   // What fails here fails the job, whose fence says so.
