@@ -128,12 +128,6 @@ class Driver {
     stop_ = true;
     thread_.join();
   }
-  bool WaitForArrivals(int n) {
-    for (const Nanos end = MonotonicNow() + 60 * kSecond; arrived < n && MonotonicNow() < end;) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    return arrived >= n;
-  }
   std::function<void(TransportEvent)> on_event;  // set before the first one
   std::atomic<int> arrived{0}, slept{0}, timed_out{0};
 
