@@ -4,7 +4,6 @@
 #include <signal.h>
 
 #include <cstdio>
-#include <cstring>
 #include <fstream>
 #include <utility>
 

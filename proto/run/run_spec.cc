@@ -1,7 +1,6 @@
 #include "proto/run/run_spec.h"
 
 #include <climits>
-#include <numeric>
 #include <optional>
 
 #include "absl/strings/str_cat.h"

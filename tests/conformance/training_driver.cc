@@ -3,9 +3,7 @@
 #include <stdlib.h>
 
 #include <cstring>
-#include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <limits>
 #include <numeric>
 #include <thread>

@@ -12,7 +12,6 @@
 
 #include <poll.h>
 
-#include <cstdio>
 #include <cstdlib>
 #include <iostream>
 #include <string>

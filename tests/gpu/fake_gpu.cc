@@ -11,7 +11,6 @@
 #include <map>
 #include <memory>
 #include <random>
-#include <set>
 #include <vector>
 
 #include "proto/wire/mutex.h"

@@ -1,7 +1,6 @@
 #include "tests/unit/launching_device.h"
 
 #include <algorithm>
-#include <optional>
 
 #include "absl/strings/str_cat.h"
 

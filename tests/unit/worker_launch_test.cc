@@ -1,6 +1,5 @@
 // The worker core where a device is given jobs ahead: what goes on when a job is launched, and what waits
 // until it is done.
-#include <algorithm>
 #include <deque>
 #include <map>
 #include <random>

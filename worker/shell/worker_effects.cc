@@ -1,5 +1,4 @@
 // WorkerLoop: carries out what the core decided.
-#include <algorithm>
 #include <thread>
 #include <utility>
 

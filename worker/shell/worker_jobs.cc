@@ -1,7 +1,6 @@
 // WorkerLoop: jobs on the threads of the ranks, and those that the device has still to do.
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <memory>
 #include <thread>
 #include <tuple>

@@ -28,7 +28,6 @@
 #define WEFT_WORKER_SHELL_WORKER_LOOP_H_
 
 #include <array>
-#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>

@@ -9,8 +9,6 @@
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include <tuple>
-
 namespace weft {
 namespace {
 
