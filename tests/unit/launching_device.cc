@@ -1,6 +1,8 @@
 #include "tests/unit/launching_device.h"
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 
@@ -23,6 +25,10 @@ class LaunchingRank final : public RankCompute {
   }
 
   void BeginJob(const Job& job, bool beside) override {
+    while (device_.hold_at_ == job) {
+      device_.holds_ = true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
     current = {};
     current.rank = rank_;
     current.job = job;

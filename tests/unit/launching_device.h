@@ -7,9 +7,11 @@
 #ifndef WEFT_TESTS_UNIT_LAUNCHING_DEVICE_H_
 #define WEFT_TESTS_UNIT_LAUNCHING_DEVICE_H_
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -36,6 +38,9 @@ class LaunchingDevice final : public Device {
   // What ranks saved last, by stage: the newest version and its value.
   std::map<std::pair<Rank, int>, std::pair<int, Value>> saved();
   int ranks();  // that are there
+  // Whoever begins this job is held for ever; and whether somebody is.
+  void HoldAt(const Job& job) { hold_at_ = job; }
+  bool holds() const { return holds_; }
 
   DeviceQueue queue;
 
@@ -43,6 +48,8 @@ class LaunchingDevice final : public Device {
   friend class LaunchingRank;
   const int launch_ahead_;
   const Graph* graph_ = nullptr;
+  std::optional<Job> hold_at_;  // set before the run begins
+  std::atomic<bool> holds_{false};
   Mutex mu_;
   std::map<std::pair<Rank, int>, std::pair<int, Value>> saved_ ABSL_GUARDED_BY(mu_);
   int ranks_ ABSL_GUARDED_BY(mu_) = 0;

@@ -320,5 +320,25 @@ TEST_F(HangingDeviceTest, Abort_ReturnsAfterItsDeadlineWithTheNameOfTheJob) {
   ExpectReturn();
 }
 
+// The driver may hold whoever gives it more work.
+TEST_F(LaunchingLoopTest, StopWhileAThreadIsHeldInTheDevice_ReturnsAfterItsDeadline) {
+  grace_ns_ = 50'000'000;
+  ASSERT_NO_FATAL_FAILURE(Plan({"One", R"({"1f1b": {}})", 2, 4, 1, false}, 2));
+  Worker& worker = *workers_[0];
+  worker.device.HoldAt(Job::Compute(0, 1, 0, JobKind::kForward));
+  worker.device.queue.Run(3);
+  ASSERT_NO_FATAL_FAILURE(Begin());
+  while (!worker.device.holds()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  worker.loop.Stop();
+  const int64_t deadline = MonotonicNow() + kPatience;
+  while (!worker.returned && MonotonicNow() < deadline)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  static_cast<void>(workers_[0].release());  // the thread that is held uses it for ever
+  ASSERT_TRUE(worker.returned);
+  worker.Join();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(worker.ended)) << worker.ended;
+  EXPECT_TRUE(worker.loop.device_hangs());
+}
+
 }  // namespace
 }  // namespace weft

@@ -211,10 +211,11 @@ Tensor JobOutcome::Output(TensorKind kind, int part, int parts) const {
   return {};
 }
 
-JobOutcome RunJob(RankCompute& compute, JobTask task) {
+JobOutcome RunJob(RankCompute& compute, JobTask task, const std::function<void()>& begun) {
   JobOutcome outcome;
   outcome.start_ns = MonotonicNow();
   compute.BeginJob(task.start.job, task.start.beside);
+  if (begun) begun();
   if (task.start.visit.has_value()) outcome.status = ReceiveState(compute, &task);
   if (outcome.status.ok()) RunKind(compute, task, &outcome);
   if (task.start.visit.has_value() && outcome.status.ok()) {

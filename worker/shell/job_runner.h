@@ -8,6 +8,7 @@
 #define WEFT_WORKER_SHELL_JOB_RUNNER_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -46,7 +47,8 @@ struct JobOutcome {
 
 // Releases the task's inputs before it returns; what a launched job still reads the device keeps
 // (compute/rank_device.h), but for memory of others (late_release.h).
-JobOutcome RunJob(RankCompute& compute, JobTask task);
+// `begun`, if given, is called once the device knows of the job.
+JobOutcome RunJob(RankCompute& compute, JobTask task, const std::function<void()>& begun = nullptr);
 
 // Nanoseconds of the monotonic clock, which the processes of one machine share.
 int64_t MonotonicNow();

@@ -197,9 +197,14 @@ void WorkerLoop::Start(StartEffect& effect) {
   task.parts = static_cast<int>(core_.graph()->members(effect.job.stage).size());
   if (effect.visit.has_value()) holders_.Visit(effect.rank, effect.job, *effect.visit);
   Slot* slot = SlotOf(effect.rank);
-  if (effect.beside) slot = slot->second;
+  const bool beside = effect.beside;
   task.start = std::move(effect);
-  Give(slot, std::move(task));
+  if (beside && !slot->begun) {
+    slot->held = std::move(task);
+    return;
+  }
+  if (!beside) slot->begun = false;
+  Give(beside ? slot->second : slot, std::move(task));
 }
 
 void WorkerLoop::Save() {

@@ -27,7 +27,9 @@ void WorkerLoop::RunJobTask(JobTask task) {
   RankCompute& compute = *slot->compute;  // stays until the run's last job has ended
   ++slot->computing;
   mu_.Unlock();
-  JobOutcome outcome = RunJob(compute, std::move(task));
+  std::function<void()> begun;
+  if (!beside && slot->second != nullptr) begun = [this, slot] { ForwardBegun(slot); };
+  JobOutcome outcome = RunJob(compute, std::move(task), begun);
   mu_.Lock();
   --slot->computing;
   const int64_t now = MonotonicNow();
@@ -54,6 +56,13 @@ void WorkerLoop::RunJobTask(JobTask task) {
   Apply(now, &outcome);
   LookAtDevice();
   if (gathered_ >= kGatherJobs) SendGathered();
+}
+
+// The device orders the second of a pair by what its first waits for, so it hears of the first first.
+void WorkerLoop::ForwardBegun(Slot* slot) {
+  MutexLock lock(mu_);
+  slot->begun = true;
+  if (slot->held.has_value()) Give(slot->second, *std::exchange(slot->held, std::nullopt));
 }
 
 // What the rank has dropped while it launched jobs is used by none that it launches next, but perhaps by the
@@ -140,9 +149,19 @@ void WorkerLoop::AwaitDevice() {
     std::this_thread::sleep_for(std::chrono::microseconds(100));
     mu_.Lock();
   }
-  if (!DeviceWorks()) return;
+  if (DeviceWorks()) LeaveDevice();
+}
+
+void WorkerLoop::LeaveDevice() {
   device_hangs_ = true;
-  if (status_.ok()) status_ = absl::DeadlineExceededError(AwaitedOfDevice(MonotonicNow()));
+  if (status_.ok()) {
+    status_ =
+        absl::DeadlineExceededError(DeviceWorks() ? AwaitedOfDevice(MonotonicNow())
+                                                  : "a thread that gave the device work has not come back");
+  }
+  for (auto& slot : slots_) {
+    if (slot->thread.joinable()) slot->thread.detach();
+  }
   // It may still write into any of this: none of it can be given back while the process lives.
   for (auto& slot : slots_) static_cast<void>(slot->compute.release());
   static_cast<void>(

@@ -64,7 +64,7 @@ absl::Status WorkerLoop::Run() {
   device_.PrepareThread();
   DriveUntilStopped();
   JoinRanks();
-  AwaitDevice();
+  if (!device_hangs()) AwaitDevice();
   MutexLock lock(mu_);
   return status_;
 }
@@ -86,16 +86,21 @@ void WorkerLoop::DriveUntilStopped() {
   }
 }
 
-// A rank's last job may still seat the ranks of a next run.
+// A rank's last job may still seat the ranks of a next run. The host's own jobs end; a device that hangs may
+// hold a thread that gives it more work for ever.
 void WorkerLoop::JoinRanks() {
+  const int64_t until = MonotonicNow() + options_.device_grace_ns;
   for (size_t i = 0;; ++i) {
-    std::thread* thread = nullptr;
+    Slot* slot = nullptr;
     {
       MutexLock lock(mu_);
       if (i == slots_.size()) return;
-      thread = &slots_[i]->thread;
+      slot = slots_[i].get();
+      while (device_.launch_ahead() > 1 && !slot->left && MonotonicNow() < until)
+        main_wake_.WaitWithTimeout(mu_, kGatherTime);
+      if (device_.launch_ahead() > 1 && !slot->left) return LeaveDevice();
     }
-    thread->join();
+    slot->thread.join();
   }
 }
 
@@ -121,6 +126,8 @@ void WorkerLoop::RankMain(Slot* slot) {
       slot->waiting = false;
     }
   }
+  slot->left = true;
+  main_wake_.Signal();
 }
 
 void WorkerLoop::Drive(Slot* slot) {

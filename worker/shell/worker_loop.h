@@ -136,6 +136,9 @@ class WorkerLoop {
     std::unique_ptr<RankCompute> compute;
     // Whose thread computes the rank's jobs beside a forward; no rank sits there. Null without pairs.
     Slot* second = nullptr;
+    bool begun = false;           // the rank's present job, or its last
+    std::optional<JobTask> held;  // for `second`, until that has begun
+    bool left = false;            // the thread, for good
     Task task;
     bool waiting = false;  // for `wake`
     bool blocked = false;  // as the driver, until a message comes or driver_fd_ is written
@@ -158,6 +161,7 @@ class WorkerLoop {
   void RankMain(Slot* slot);
   void RunTask(Slot* slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void RunJobTask(JobTask task) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void ForwardBegun(Slot* slot) ABSL_LOCKS_EXCLUDED(mu_);
   void KeepDropped(Slot* slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // There are jobs or copies that the device has been given and not done.
   bool DeviceWorks() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
@@ -170,6 +174,8 @@ class WorkerLoop {
   void CheckDevice(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::string AwaitedOfDevice(int64_t now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void AwaitDevice();
+  // Gives up on a device that hangs, with all that it may still touch and who waits in it.
+  void LeaveDevice() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Moves joins and collectives on; false if nothing came of it.
   bool PollCollectives(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void BeginCollective(int64_t now, Slot* slot, const Job& reduce, Tensor sum)

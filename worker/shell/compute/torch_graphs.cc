@@ -14,6 +14,8 @@ namespace {
 constexpr int kWarmUp = 2;
 // Weights that lie elsewhere so often are not worth it.
 constexpr int kMostChanges = 4;
+// A device may not be able to capture beside something else; one that so often is not, is never.
+constexpr int kMostRefusals = 8;
 
 // Room for what is copied in, which is no part of any graph.
 at::Tensor RoomFor(const at::Tensor& tensor) {
@@ -137,7 +139,7 @@ absl::StatusOr<std::shared_ptr<CapturedPass>> StageGraphs::Take(const PassShape&
   auto pass = CapturedPass::Capture(device_, shape, weights, inputs, targets);
   if (pass.ok() && *pass == nullptr) {
     MutexLock lock(mutex_);
-    refused_ = true;
+    refused_ = device_.is_host() || ++refusals_ >= kMostRefusals;
   }
   return pass;
 }

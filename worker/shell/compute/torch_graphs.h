@@ -101,6 +101,7 @@ class StageGraphs {
   std::atomic<int64_t> left_bytes_{0};
   Mutex mutex_;
   bool refused_ ABSL_GUARDED_BY(mutex_) = false;
+  int refusals_ ABSL_GUARDED_BY(mutex_) = 0;
   int changes_ ABSL_GUARDED_BY(mutex_) = 0;                    // of where the weights lie
   CapturedPass::Addresses addresses_ ABSL_GUARDED_BY(mutex_);  // as idle_ was captured with
   std::vector<std::shared_ptr<CapturedPass>> idle_ ABSL_GUARDED_BY(mutex_);

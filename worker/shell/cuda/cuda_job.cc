@@ -135,24 +135,29 @@ absl::Status CudaJob::Read() {
   return absl::OkStatus();
 }
 
+// What failed on the host is told when the device is done with what it was given before: until then it may
+// use what the job was given.
 absl::StatusOr<bool> CudaJob::Reached() {
+  absl::Status failure;
   {
     MutexLock lock(mutex_);
-    if (!failure_.ok()) return failure_;
     if (read_) return true;
+    failure = failure_;
   }
   if (end_ == nullptr) {
+    if (!failure.ok()) return failure;
     Fail(absl::InternalError("was asked for before it had been enqueued"));
     return Reached();
   }
   const absl::StatusOr<bool> reached = end_->Reached();
+  if (reached.ok() && !*reached) return false;
+  if (!failure.ok()) return failure;
   if (!reached.ok()) {
     // The device tells of a failure once, for everything that it was doing.
     Fail(absl::Status(reached.status().code(), absl::StrCat("here, or in a job beside or shortly before it: ",
                                                             reached.status().message())));
     return Reached();
   }
-  if (!*reached) return false;
   if (const absl::Status read = Read(); !read.ok()) {
     Fail(read);
     return Reached();
