@@ -9,7 +9,8 @@
 //
 // Why nothing waits for ever: take all jobs of all steps in this order: the forwards and backwards of step 0,
 // its collectives in their order, its updates, then those of step 1, and so on. A forward or backward waits
-// for forwards and backwards of its own or earlier steps, and for updates of earlier ones. A collective waits
+// for forwards and backwards of its own or earlier steps, and for updates of earlier ones: its own rank's, or
+// those of all members whose slices of the weights it gathers, which are messages. A collective waits
 // for backwards of its step and, on the device of each member, for collectives before it; not for a norm
 // (where gradients are clipped, the norm is taken after the sum), nor for a rank to be idle longer than its
 // present job. An update waits for the collective of its stage and, for a norm, for those of its step. So

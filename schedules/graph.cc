@@ -57,8 +57,8 @@ Graph::Graph(Schedule schedule, int steps, int first_step)
     members_[stage].assign(holders.begin(), holders.end());
     if (s.relays && members_[stage].size() > 1 && !sharded())
       relays_[stage].emplace(s, stage, members_[stage], final_backward());
-    const bool joins = s.collective && members_[stage].size() > 1 && !sharded() && !relays(stage) &&
-                       !migrates() && ComputesWithItsOwn(stage);
+    const bool joins = s.collective && members_[stage].size() > 1 && !relays(stage) && !migrates() &&
+                       MembersComputeAlone(stage);
     if (joins) collectives_.Add(stage, members_[stage]);
     gradient_travels_[stage] = !relays(stage) && !joins && (remote || members_[stage].size() > 1);
     tail_[stage] = next;

@@ -91,7 +91,8 @@ class Graph {
   // Gradients are summed by jobs of their own, before the updates that need the sums of others, or their
   // norm.
   bool has_reduce(int stage) const {
-    return schedule_.clips || (members_[stage].size() > 1 && !sharded() && !relays(stage));
+    return schedule_.clips || collective(stage) ||
+           (members_[stage].size() > 1 && !sharded() && !relays(stage));
   }
   // The member has such a job; where holders relay, only its home sums.
   bool Reduces(int stage, int member) const { return has_reduce(stage) && MakesVersions(stage, member); }
@@ -103,10 +104,12 @@ class Graph {
   // Its members reduce by a collective.
   bool collective(int stage) const { return collectives_.IsCollective(stage); }
   const CollectiveOrder& collectives() const { return collectives_; }
-  // Where gradients are clipped: the member's reduce gives the norm of what it sums. All members of a
-  // collective have the same sum, and the first one's counts.
+  // And that leaves each member its slice of the sum (a reduce-scatter), not all of it (an all-reduce).
+  bool scatters_sum(int stage) const { return collective(stage) && sharded(); }
+  // Where gradients are clipped: the member's reduce gives the norm of what it sums. Where a collective
+  // leaves all members the same sum, the first one's counts.
   bool GivesSquares(int stage, int member) const {
-    return schedule_.clips && Reduces(stage, member) && (!collective(stage) || member == 0);
+    return schedule_.clips && Reduces(stage, member) && (!collective(stage) || sharded() || member == 0);
   }
   // Each member holds a slice of the weights, not a copy.
   bool sharded() const { return schedule_.shards != nullptr; }
@@ -167,7 +170,7 @@ class Graph {
   void ReduceSuccessors(const Job& job, std::vector<Edge>* edges) const;
   void UpdateSuccessors(const Job& job, std::vector<Edge>* edges) const;
   // graph_collective.cc
-  bool ComputesWithItsOwn(int stage) const;
+  bool MembersComputeAlone(int stage) const;
   void CollectivePredecessors(const Job& reduce, std::vector<Edge>* edges) const;
   void CollectiveSuccessors(const Job& reduce, std::vector<Edge>* edges) const;
   void JoinedGradients(const Job& backward, std::vector<Edge>* edges) const;

@@ -10,13 +10,18 @@
 
 namespace weft {
 
-// Then no job on another rank reads a member's weights.
-bool Graph::ComputesWithItsOwn(int stage) const {
+// Each member with its own copy, so that no job on another rank reads that; or, where each has a slice, with
+// what it gathers. Then every gradient is made by a member, which can add it to its own sum.
+bool Graph::MembersComputeAlone(int stage) const {
+  const std::vector<Rank>& members = members_[stage];
   for (int step = 0; step < schedule_.period; ++step) {
     for (int b = 0; b < schedule_.microbatches; ++b) {
       for (const JobKind kind : {JobKind::kForward, input_backward(), final_backward()}) {
         const Job job = Job::Compute(step, stage, b, kind);
-        if (schedule_.compute(job) != schedule_.weights(job)) return false;
+        const Rank rank = schedule_.compute(job);
+        const bool alone = sharded() ? std::binary_search(members.begin(), members.end(), rank)
+                                     : rank == schedule_.weights(job);
+        if (!alone) return false;
       }
     }
   }

@@ -53,6 +53,8 @@ std::vector<double> HeldBytes(const Graph& graph, const StageBytes& bytes) {
       const bool waits = (s.clips && graph.MakesVersions(stage, m)) || graph.collective(stage);
       const double waiting = waits ? s.MostStaleness(stage) * weight : 0;
       held[rank] += (MostVersions(graph, stage, rank) * weight + waiting + state) / slices;
+      // Until it is scattered a sum is of all slices.
+      if (graph.scatters_sum(stage)) held[rank] += (s.MostStaleness(stage) + 1) * weight * (1 - 1 / slices);
     }
     for (int step = 0; step < s.period; ++step) {
       for (int b = 0; b < s.microbatches; ++b) {

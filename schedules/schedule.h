@@ -90,9 +90,9 @@ struct Schedule {
   // the next version, which goes from holder to holder in the order in which they first read it (relay.h).
   bool relays = false;
 
-  // Where each holder computes with its own weights, and they do not relay: the holders of a stage sum by a
-  // collective of their devices (reduce), to which each gives the sum of the gradients that it computed. No
-  // gradient is sent, and nothing says in which order they are summed (collectives.h).
+  // Where each holder computes with its own weights, or they hold shards, and they do not relay: the holders
+  // of a stage sum by a collective of their devices (reduce), to which each gives the sum of the gradients
+  // that it computed. No gradient is sent, and nothing says in which order they are summed (collectives.h).
   bool collective = false;
 
   int period = 1;  // ranks of step t equal those of step t + period

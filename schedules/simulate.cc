@@ -132,6 +132,9 @@ Simulation::Row& Simulation::RowOf(int step) {
   while (first_row_ + static_cast<int>(rows_.size()) <= step) {
     const int next = first_row_ + static_cast<int>(rows_.size());
     rows_.push_back({edges_.WaitingAt(next), static_cast<int>(n_)});
+    if (graph_.scatters_sum(0) && schedule_.clips)
+      rows_.back().waiting[graph_.IndexOf(Job::Reduce(0, 0, 0))] -=
+          static_cast<int>(graph_.members(0).size()) - 1;
     if (claims_.empty()) continue;
     for (const int32_t index : claims_[next % schedule_.period]) {
       const int64_t id = next * n_ + index;
@@ -178,6 +181,13 @@ void Simulation::CountEnd(int64_t id, const JobInfo& info, Rank rank) {
   live_bytes_ = live_ == 0 ? 0 : live_bytes_ - OfStage(options_.activation, info.stage);
 }
 
+// A collective starts and ends for all its members at once, also for the one that totals the norm: the
+// squares of the others' slices, a few bytes, do not hold it back.
+bool Simulation::EndsTogether(const JobInfo& from, const StepEdges::Successor& successor) const {
+  const JobInfo& to = info_[successor.index];
+  return successor.tensor == TensorKind::kNorm && from.collective && to.collective && from.stage == to.stage;
+}
+
 void Simulation::End(int64_t id) {
   const int64_t index = id % n_;
   const int64_t step = id / n_;
@@ -189,7 +199,7 @@ void Simulation::End(int64_t id) {
     const int64_t to = (step + s.distance) * n_ + s.index;
     if (s.joined) {
       InputArrived(to);
-    } else {
+    } else if (!EndsTogether(info_[index], s)) {
       Transfer(rank, to, s.tensor, info_[index].stage);
     }
   }

@@ -41,10 +41,11 @@ double Simulation::StateBytes(const Job& to) const {
   return versions * OfStage(options_.weight, to.stage) + OfStage(options_.state, to.stage);
 }
 
-// A ring among the members: each sends and receives all but one of n parts twice, in 2 (n - 1) rounds.
+// A ring among the members: each sends and receives all but one of n parts once, in n - 1 rounds, until each
+// has the sum of one part; and once more until each has all.
 double Simulation::TimeOfCollective(int stage) {
   const std::vector<Rank>& members = graph_.members(stage);
-  const double rounds = 2.0 * (static_cast<double>(members.size()) - 1);
+  const double rounds = (graph_.scatters_sum(stage) ? 1.0 : 2.0) * (static_cast<double>(members.size()) - 1);
   const double bytes = rounds / static_cast<double>(members.size()) * OfStage(options_.weight, stage);
   double begin = now_;
   const auto link_from = [&](size_t m) -> double& {
@@ -71,8 +72,11 @@ void Simulation::JoinCollective(int64_t id) {
   std::vector<int64_t>& come = joining_[key];
   come.push_back(id);
   if (come.size() < graph_.members(info.stage).size()) return;
-  const std::vector<int64_t> all = std::move(come);
+  std::vector<int64_t> all = std::move(come);
   joining_.erase(key);
+  // The one that totals the norm is told last, behind those whose squares it takes.
+  std::stable_partition(all.begin(), all.end(),
+                        [this](int64_t member) { return !graph_.TotalsNorm(JobOf(member)); });
   const double duration = info.duration + TimeOfCollective(info.stage);
   for (const int64_t member : all) {
     if (options_.record_jobs) {

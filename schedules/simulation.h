@@ -79,6 +79,7 @@ class Simulation {
   double StateBytes(const Job& to) const;
   void InputArrived(int64_t id);
   void MakeReady(int64_t id);
+  bool EndsTogether(const JobInfo& from, const StepEdges::Successor& successor) const;
   void JoinCollective(int64_t id);
   double TimeOfCollective(int stage);
   void End(int64_t id);

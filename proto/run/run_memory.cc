@@ -65,7 +65,7 @@ std::vector<RankMemory> CountRanks(const RunSpec& run, const Schedule& schedule,
     // Gradients of steps that are under way together; where sums are cut, a part of each. Running sums are
     // with the micro-batches.
     const int under_way = graph.relays(s) ? 0 : of_run(1 + schedule.MostStaleness(s));
-    const bool cut = graph.has_reduce(s) && !graph.sharded() && !graph.relays(s);
+    const bool cut = graph.has_reduce(s) && !graph.sharded() && !graph.relays(s) && !graph.collective(s);
     const auto sums = static_cast<int>(cut ? (under_way + members - 1) / members : under_way);
     for (int m = 0; m < members; ++m) {
       const Rank rank = graph.members(s)[m];
@@ -74,7 +74,8 @@ std::vector<RankMemory> CountRanks(const RunSpec& run, const Schedule& schedule,
       int state = graph.MakesVersions(s, m) ? OptimizerBuffers(run.train.optimizer) : 0;
       // Whole sums wait with the home to be clipped.
       if (graph.relays(s) && graph.Reduces(s, m)) state += of_run(1 + schedule.MostStaleness(s));
-      ranks[rank].held += (versions + shared + sums + state) * part;
+      ranks[rank].held +=
+          (versions + shared + state) * part + sums * (graph.scatters_sum(s) ? parameters : part);
       // A slice is gathered before anything computes with it.
       if (!sliced) ranks[rank].held += (versions + shared) * stages[s].narrowed;
     }

@@ -261,6 +261,29 @@ TEST(CollectiveTraining, TwoMicrobatches_TheBitsOfThePlainLoop) {
   EXPECT_EQ(FakeCommunicators(), 0);
 }
 
+TEST(CollectiveTraining, WeightsInSlices_TwoMicrobatches_TheBitsOfThePlainLoop) {
+  for (const double clip : {0.0, 0.05}) {
+    TemporaryFolder folder;
+    RunSpec run = FastRun(folder.path(), "fsdp,shard=width,reduction=fast", 3, 2);
+    run.train.clip_norm = clip;
+    const Outcome plain = Reference(run);
+    Cluster cluster({});
+    const RunInfo info = cluster.AwaitEnd(cluster.Submit(run, folder.path()));
+    ASSERT_EQ(info.state, RunState::kFinished) << info.reason;
+    EXPECT_THAT(info.reduction, StartsWith("fast: "));
+    EXPECT_EQ(testing::ReadCheckpoint(folder.path() + "/checkpoint"), plain.trained);
+    EXPECT_EQ(cluster.losses(), plain.losses);
+    EXPECT_EQ(cluster.norms(), plain.norms);
+    ASSERT_EQ(info.reports.size(), 2u);
+    for (const RankReport& report : info.reports) {
+      EXPECT_EQ(report.bytes_sent.at("gradient"), 0);
+      EXPECT_GT(report.bytes_sent.at("gradient_sum"), 0);
+      EXPECT_GT(report.bytes_sent.at("weights"), 0) << "gathers are messages";
+    }
+  }
+  EXPECT_EQ(FakeCommunicators(), 0);
+}
+
 TEST(CollectiveTraining, ManyMicrobatchesAndGroups_ThePlainLoopUpToRounding) {
   struct Case {
     std::string schedule;
@@ -270,7 +293,8 @@ TEST(CollectiveTraining, ManyMicrobatchesAndGroups_ThePlainLoopUpToRounding) {
   for (const Case& c :
        {Case{"ddp,reduction=fast", 2, 4, 4, 0}, Case{"lpp,groups=2,ranks=2,reduction=fast", 2, 8, 4, 0.05},
         Case{"lpp,groups=3,ranks=1,reduction=fast", 3, 6, 3, 0},
-        Case{"dualpipe,reduction=fast", 2, 6, 2, 0.05}}) {
+        Case{"dualpipe,reduction=fast", 2, 6, 2, 0.05}, Case{"fsdp,shard=width,reduction=fast", 2, 4, 4, 0},
+        Case{"fsdp,shard=width,reduction=fast", 3, 4, 4, 0.05}}) {
     SCOPED_TRACE(c.schedule);
     TemporaryFolder folder;
     RunSpec run = FastRun(folder.path(), c.schedule, c.stages, c.microbatches);

@@ -37,7 +37,8 @@ CASES = [
     ("lpp: {groups: 2, ranks: 1}", 3, 8, False, False, True),
     ("dualpipe: {}", 2, 8, False, False, True),
     ("fsdp: {}", 3, 2, False, True, False),
-    ("fsdp: {shard: width}", 3, 2, False, True, False),
+    ("fsdp: {shard: width}", 3, 2, False, True, True),
+    ("fsdp: {shard: width}", 3, 2, True, True, True),
     ("1f1b: {}", 2, 8, False, True, False),
 ]
 

@@ -17,6 +17,7 @@
 #include "schedules/check.h"
 #include "schedules/claim_order.h"
 #include "schedules/families.h"
+#include "schedules/memory.h"
 #include "schedules/simulate.h"
 #include "tests/property/random_inputs.h"
 
@@ -28,7 +29,7 @@ Schedule Draw(uint64_t seed, std::string* text) {
   const auto pick = [&](int from, int to) { return from + static_cast<int>(rng() % (to - from + 1)); };
   int stages = pick(1, 8), microbatches = pick(1, 8);
   std::map<std::string, std::string> parameters;
-  const std::vector<std::string> names = {"ddp", "lpp", "dualpipe", "custom", "cdp_mp"};
+  const std::vector<std::string> names = {"ddp", "lpp", "dualpipe", "custom", "cdp_mp", "fsdp"};
   const std::string name = names[pick(0, static_cast<int>(names.size()) - 1)];
   std::string rule = "sync";
   if (name == "lpp") {
@@ -36,6 +37,8 @@ Schedule Draw(uint64_t seed, std::string* text) {
   } else if (name == "dualpipe") {
     stages += stages % 2;
     microbatches = 2 * stages + 2 * pick(0, 3);
+  } else if (name == "fsdp") {
+    parameters = {{"shard", "width"}};
   } else if (name == "cdp_mp") {
     stages = microbatches = pick(1, 5);
   } else if (name == "custom") {
@@ -256,7 +259,7 @@ TEST_P(ScheduleCollective, Simulated_MembersStartTogetherAndSendARing) {
       const std::vector<Rank>& members = graph.members(stage);
       const double n = static_cast<double>(members.size());
       if (graph.collective(stage) && std::count(members.begin(), members.end(), rank) > 0)
-        expected += 3 * 60 * 2 * (n - 1) / n;
+        expected += 3 * 60 * (graph.scatters_sum(stage) ? 1 : 2) * (n - 1) / n;
     }
     if (graph.schedule().relays) break;  // they pass sums on as messages
     EXPECT_NEAR(run->ranks[rank].sent_by_kind[static_cast<int>(TensorKind::kGradientSum)], expected, 1e-9);
@@ -309,6 +312,41 @@ TEST(ScheduleCollectiveFamilies, Ddp_ReducesWithoutMessages) {
       EXPECT_TRUE(e.joined || graph.RankOf(e.from) == graph.RankOf(e.to))
           << Describe(e.from) << Describe(e.to);
   }
+}
+
+TEST(ScheduleCollectiveFamilies, FsdpByWidth_SendsWeightsAlone) {
+  Schedule schedule = *MakeSchedule("fsdp", {{"shard", "width"}}, 3, 4);
+  schedule.collective = true;
+  for (const bool clips : {false, true}) {
+    schedule.clips = clips;
+    const Graph graph(schedule);
+    EXPECT_EQ(graph.collectives().groups(), (std::vector<std::vector<Rank>>{{0, 1, 2, 3}}));
+    std::vector<Edge> edges;
+    int gathers = 0, norms = 0;
+    for (int i = 0; i < graph.jobs_per_step(); ++i) {
+      edges.clear();
+      graph.Successors(graph.JobAt(1, i), &edges);
+      for (const Edge& e : edges) {
+        if (e.joined || graph.RankOf(e.from) == graph.RankOf(e.to)) continue;
+        EXPECT_TRUE(e.tensor == TensorKind::kWeights || e.tensor == TensorKind::kNorm)
+            << Describe(e.from) << Describe(e.to);
+        gathers += e.tensor == TensorKind::kWeights;
+        norms += e.tensor == TensorKind::kNorm && e.to.kind == JobKind::kReduce;
+      }
+    }
+    EXPECT_EQ(gathers, 3 * 4 * 2 * 3) << "stages, micro-batches, forward and backward, other holders";
+    // Each member's slice has squares of its own; those of the other ranks come to the total.
+    EXPECT_EQ(norms, clips ? 3 * 3 : 0);
+  }
+}
+
+TEST(ScheduleCollectiveFamilies, FsdpByWidth_HoldsAWholeSumUntilItIsScattered) {
+  const std::vector<double> none = {0}, weight = {64};
+  Schedule schedule = *MakeSchedule("fsdp", {{"shard", "width"}}, 3, 4);
+  const std::vector<double> ordered = HeldBytes(Graph(schedule), {none, weight, none});
+  schedule.collective = true;
+  const std::vector<double> fast = HeldBytes(Graph(schedule), {none, weight, none});
+  for (Rank rank = 0; rank < 4; ++rank) EXPECT_EQ(fast[rank], ordered[rank] + 3 * (64 - 16));
 }
 
 TEST(ScheduleCollectiveFamilies, HoldersOfOneStageAlone_HaveNone) {

@@ -26,7 +26,8 @@ class HandFence final : public Fence {
 struct Member {
   std::string id;
   absl::StatusOr<bool> joined = false;
-  std::vector<std::shared_ptr<HandFence>> sums;
+  std::vector<std::shared_ptr<HandFence>> sums, scatters;
+  std::vector<int64_t> slices;  // of the last scatter
   absl::Status aborted;
 };
 
@@ -42,8 +43,9 @@ class HandGroup final : public CollectiveGroup {
     return absl::UnimplementedError("not asked for");
   }
   absl::StatusOr<std::shared_ptr<Fence>> ReduceScatter(const Tensor&, const Tensor&,
-                                                       const std::vector<int64_t>&) override {
-    return absl::UnimplementedError("not asked for");
+                                                       const std::vector<int64_t>& slices) override {
+    member_->slices = slices;
+    return member_->scatters.emplace_back(std::make_shared<HandFence>());
   }
   void Abort(const absl::Status& cause) override { member_->aborted = cause; }
 
@@ -146,7 +148,7 @@ TEST_F(CollectiveGroupsTest, Join_NoIdComes_IsDeadlineExceededThatNamesWhoWasToM
 TEST_F(CollectiveGroupsTest, Reduce_Over_GivesTheResultOnce) {
   JoinAll();
   const Job reduce = Job::Reduce(4, 2, 1);
-  ASSERT_TRUE(groups_.Reduce(0, 1, reduce, Flat({1, 2})).ok());
+  ASSERT_TRUE(groups_.Reduce(0, 1, reduce, Flat({1, 2}), false).ok());
   EXPECT_TRUE(groups_.busy());
   std::vector<CollectiveGroups::Done> done;
   ASSERT_TRUE(groups_.Poll(&done).ok());
@@ -161,9 +163,36 @@ TEST_F(CollectiveGroupsTest, Reduce_Over_GivesTheResultOnce) {
   EXPECT_FALSE(groups_.busy());
 }
 
+TEST_F(CollectiveGroupsTest, Reduce_ThatScatters_GivesTheMembersSliceInItsPlace) {
+  JoinAll();
+  const Job reduce = Job::Reduce(4, 2, 1);
+  const Tensor sum = Flat(std::vector<float>(50, 1));
+  ASSERT_TRUE(groups_.Reduce(0, 1, reduce, sum, true).ok());
+  EXPECT_THAT(device_.members[0]->sums, IsEmpty());
+  EXPECT_THAT(device_.members[0]->slices, ElementsAre(32, 18));
+  device_.members[0]->scatters.at(0)->answer = true;
+  std::vector<CollectiveGroups::Done> done;
+  ASSERT_TRUE(groups_.Poll(&done).ok());
+  ASSERT_EQ(done.size(), 1u);
+  const Tensor slice = groups_.TakeResult(reduce);
+  EXPECT_EQ(slice.data, static_cast<float*>(sum.data) + 32);
+  EXPECT_EQ(slice.bytes, 18 * sizeof(float));
+  EXPECT_EQ(slice.owner, sum.owner);
+}
+
+TEST_F(CollectiveGroupsTest, Reduce_ThatLeavesItsMemberNoSlice_StillTakesPart) {
+  JoinAll();
+  ASSERT_TRUE(groups_.Reduce(3, 1, Job::Reduce(0, 0, 0), Flat({1, 2}), true).ok());
+  EXPECT_THAT(device_.members[1]->slices, ElementsAre(0, 2));
+  device_.members[1]->scatters.at(0)->answer = true;
+  std::vector<CollectiveGroups::Done> done;
+  ASSERT_TRUE(groups_.Poll(&done).ok());
+  EXPECT_EQ(groups_.TakeResult(Job::Reduce(0, 0, 0)).bytes, 0u);
+}
+
 TEST_F(CollectiveGroupsTest, Reduce_OfNothing_IsOverWithoutTheDevice) {
   JoinAll();
-  ASSERT_TRUE(groups_.Reduce(0, 1, Job::Reduce(0, 0, 1), Tensor()).ok());
+  ASSERT_TRUE(groups_.Reduce(0, 1, Job::Reduce(0, 0, 1), Tensor(), false).ok());
   std::vector<CollectiveGroups::Done> done;
   ASSERT_TRUE(groups_.Poll(&done).ok());
   EXPECT_EQ(done.size(), 1u);
@@ -172,7 +201,7 @@ TEST_F(CollectiveGroupsTest, Reduce_OfNothing_IsOverWithoutTheDevice) {
 
 TEST_F(CollectiveGroupsTest, Reduce_Fails_NamesTheJobAndTheRank) {
   JoinAll();
-  ASSERT_TRUE(groups_.Reduce(3, 1, Job::Reduce(4, 2, 0), Flat({1})).ok());
+  ASSERT_TRUE(groups_.Reduce(3, 1, Job::Reduce(4, 2, 0), Flat({1}), false).ok());
   device_.members[1]->sums[0]->answer = absl::UnavailableError("the network");
   std::vector<CollectiveGroups::Done> done;
   const absl::Status status = groups_.Poll(&done);
@@ -182,12 +211,12 @@ TEST_F(CollectiveGroupsTest, Reduce_Fails_NamesTheJobAndTheRank) {
 
 TEST_F(CollectiveGroupsTest, Reduce_InAGroupThatIsNotJoined_IsRefused) {
   ASSERT_TRUE(Begin().ok());
-  EXPECT_FALSE(groups_.Reduce(0, 1, Job::Reduce(0, 0, 1), Flat({1})).ok());
+  EXPECT_FALSE(groups_.Reduce(0, 1, Job::Reduce(0, 0, 1), Flat({1}), false).ok());
 }
 
 TEST_F(CollectiveGroupsTest, Clear_AbortsWhatIsUnderWayWithTheCause) {
   JoinAll();
-  ASSERT_TRUE(groups_.Reduce(0, 1, Job::Reduce(0, 0, 1), Flat({1})).ok());
+  ASSERT_TRUE(groups_.Reduce(0, 1, Job::Reduce(0, 0, 1), Flat({1}), false).ok());
   groups_.Clear(absl::AbortedError("no more"));
   for (const auto& member : device_.members) EXPECT_EQ(member->aborted, absl::AbortedError("no more"));
   EXPECT_FALSE(groups_.busy());

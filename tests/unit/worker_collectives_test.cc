@@ -143,11 +143,14 @@ class Cores {
     }
     if (start.job.kind == JobKind::kReduce && graph_->collective(start.job.stage)) {
       EXPECT_NE(start.collective, CollectivePart::kNone);
-      EXPECT_EQ(start.clips,
-                start.collective == CollectivePart::kEnd && graph_->schedule().clips && start.job.member == 0)
+      // All have one sum, of which one gives the squares; or each has its slice.
+      const bool gives = start.job.member == 0 || graph_->sharded();
+      EXPECT_EQ(start.clips, start.collective == CollectivePart::kEnd && graph_->schedule().clips && gives)
           << Describe(start.job);
+      EXPECT_EQ(start.scatters_sum, graph_->sharded());
     }
-    EXPECT_TRUE(start.gradients.empty() || !graph_->collective(start.job.stage));
+    EXPECT_TRUE(!graph_->collective(start.job.stage) ||
+                (start.gradients.empty() && !start.hand_out_gradient));
     running_.push_back(start);
   }
   JobDone DoneOf(const StartEffect& s) const {
@@ -236,12 +239,14 @@ WorkerCore::RunShape Draw(uint64_t seed, std::string* text) {
   const auto pick = [&](int from, int to) { return from + static_cast<int>(rng() % (to - from + 1)); };
   int stages = pick(1, 5), microbatches = pick(1, 6);
   std::map<std::string, std::string> parameters;
-  const std::string name = std::vector<std::string>{"ddp", "lpp", "dualpipe", "custom"}[pick(0, 3)];
+  const std::string name = std::vector<std::string>{"ddp", "lpp", "dualpipe", "custom", "fsdp"}[pick(0, 4)];
   if (name == "lpp") {
     parameters = {{"groups", absl::StrCat(pick(1, microbatches))}, {"ranks", absl::StrCat(pick(1, stages))}};
   } else if (name == "dualpipe") {
     stages = 2 * pick(1, 2);
     microbatches = 2 * stages + 2 * pick(0, 1);
+  } else if (name == "fsdp") {
+    parameters = {{"shard", "width"}};
   } else if (name == "custom") {
     parameters = {{"workers", absl::StrCat(pick(1, 4))},
                   {"compute", absl::StrCat("(", pick(0, 3), "*s + ", pick(0, 3), "*b) % W")}};

@@ -182,6 +182,7 @@ StartEffect WorkerCore::MakeStart(RankState& rank, int64_t id) {
     Run::Joining& joining = run.JoiningOf(id);
     start.collective = joining.begun ? CollectivePart::kEnd : CollectivePart::kBegin;
     start.last = std::exchange(joining.begun, true);
+    start.scatters_sum = run.graph.scatters_sum(job.stage);
   }
   for (const Edge& e : edges) {
     if (e.tensor == TensorKind::kOrder) continue;

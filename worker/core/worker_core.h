@@ -154,6 +154,7 @@ struct StartEffect {
   // The inputs hold slices of the weights, one a member of the stage; the rank's own is not among them.
   bool gathers_weights = false;
   CollectivePart collective = CollectivePart::kNone;
+  bool scatters_sum = false;  // that collective's result is the member's slice of the sum, not all of it
   // A forward of the rank may still be computed: run the job on the second thread, beside it. There is at
   // most one such job of a rank at a time, and at most one other.
   bool beside = false;

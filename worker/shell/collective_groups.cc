@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "worker/shell/compute/compute.h"
 
 namespace weft {
 
@@ -58,7 +59,29 @@ absl::StatusOr<bool> CollectiveGroups::JoinNext(int64_t now) {
   return true;
 }
 
-absl::Status CollectiveGroups::Reduce(int group, Rank rank, const Job& job, Tensor sum) {
+absl::StatusOr<CollectiveGroups::Reducing> CollectiveGroups::Start(const Entry& entry, const Job& job,
+                                                                   const Tensor& sum, bool scatters) {
+  const int members = static_cast<int>(entry.group.members.size());
+  Reducing reducing{entry.group.rank, job, scatters ? Slice(sum, entry.group.self, members) : sum, nullptr};
+  if (sum.bytes == 0) return reducing;  // all members of a stage have as much
+  absl::StatusOr<std::shared_ptr<Fence>> started;
+  if (scatters) {
+    std::vector<int64_t> slices;
+    for (int m = 0; m < members; ++m) {
+      const SliceBounds bounds = SliceOf(static_cast<int64_t>(sum.bytes / sizeof(float)), m, members);
+      slices.push_back(bounds.end - bounds.begin);
+    }
+    started = entry.joined->ReduceScatter(sum, reducing.result, slices);
+  } else {
+    started = entry.joined->AllReduce(sum, sum);
+  }
+  if (!started.ok()) return started.status();
+  reducing.fence = *std::move(started);
+  return reducing;
+}
+
+absl::Status CollectiveGroups::Reduce(int group, Rank rank, const Job& job, const Tensor& sum,
+                                      bool scatters) {
   const auto entry = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& e) {
     return e.group.number == group && e.group.rank == rank;
   });
@@ -66,13 +89,9 @@ absl::Status CollectiveGroups::Reduce(int group, Rank rank, const Job& job, Tens
     return absl::FailedPreconditionError(
         absl::StrCat(Describe(job), " on rank ", rank, " reduces in a group that it has not joined"));
   }
-  std::shared_ptr<Fence> fence;
-  if (sum.bytes > 0) {  // all members of a stage have as much
-    auto reduced = entry->joined->AllReduce(sum, sum);
-    if (!reduced.ok()) return reduced.status();
-    fence = *std::move(reduced);
-  }
-  reducing_.push_back({rank, job, std::move(sum), std::move(fence)});
+  absl::StatusOr<Reducing> reducing = Start(*entry, job, sum, scatters);
+  if (!reducing.ok()) return reducing.status();
+  reducing_.push_back(*std::move(reducing));
   return absl::OkStatus();
 }
 
@@ -90,8 +109,8 @@ absl::Status CollectiveGroups::Poll(std::vector<Done>* done) {
       continue;
     }
     done->push_back({r.rank, r.job});
-    r.sum.ready = nullptr;
-    results_[r.job] = std::move(r.sum);
+    r.result.ready = nullptr;
+    results_[r.job] = std::move(r.result);
     reducing_.erase(reducing_.begin() + static_cast<int64_t>(i));
   }
   return absl::OkStatus();

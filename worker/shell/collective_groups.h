@@ -39,8 +39,9 @@ class CollectiveGroups {
   // True once all groups have joined, and where there are none.
   absl::StatusOr<bool> JoinNext(int64_t now);
 
-  // Gives the rank's sum, in place, to the reduce's group. Requires that it has joined.
-  absl::Status Reduce(int group, Rank rank, const Job& job, Tensor sum);
+  // Gives the rank's sum, in place, to the reduce's group. Requires that it has joined. `scatters`: the
+  // result is the rank's slice of it, of as many as there are members; else all of it.
+  absl::Status Reduce(int group, Rank rank, const Job& job, const Tensor& sum, bool scatters);
   struct Done {
     Rank rank;
     Job job;
@@ -64,9 +65,11 @@ class CollectiveGroups {
   struct Reducing {
     Rank rank;
     Job job;
-    Tensor sum;
+    Tensor result;
     std::shared_ptr<Fence> fence;  // null: nothing to sum
   };
+  // What the group leaves its member, and when.
+  static absl::StatusOr<Reducing> Start(const Entry& entry, const Job& job, const Tensor& sum, bool scatters);
 
   Collectives* collectives_ = nullptr;
   Limits limits_;

@@ -37,7 +37,7 @@ class CollectiveGroup {
   // the device; `to` is written. Sum of all members' `from`, to all of them (may be in place).
   virtual absl::StatusOr<std::shared_ptr<Fence>> AllReduce(const Tensor& from, const Tensor& to) = 0;
   // Member i's slice, `slices[i]` elements, to its place in everybody's `to`; and the sum of slice i of all
-  // members' `from` to member i. The slices follow one another.
+  // members' `from` to member i, whose `slice` may be that of its own `from`. The slices follow one another.
   virtual absl::StatusOr<std::shared_ptr<Fence>> AllGather(const Tensor& slice, const Tensor& to,
                                                            const std::vector<int64_t>& slices) = 0;
   virtual absl::StatusOr<std::shared_ptr<Fence>> ReduceScatter(const Tensor& from, const Tensor& slice,

@@ -111,12 +111,14 @@ void RunReduce(RankCompute& compute, const JobTask& task, JobOutcome* outcome) {
     return;
   }
   if (!outcome->status.ok() || !task.start.last) return;
-  // A running sum came from the last micro-batch's backward, and is whole; so is what a collective gives.
-  std::vector<Tensor> whole = InputsOf(task, TensorKind::kGradientSum);
-  if (task.start.collective == CollectivePart::kEnd) whole = {task.reduced};
-  const int part = whole.empty() ? job.member : 0, parts = whole.empty() ? task.parts : 1;
+  // A running sum came from the last micro-batch's backward, and is whole; so is what a collective gives that
+  // does not scatter it.
+  std::vector<Tensor> made = InputsOf(task, TensorKind::kGradientSum);
+  if (task.start.collective == CollectivePart::kEnd) made = {task.reduced};
+  const bool whole = !made.empty() && !task.start.scatters_sum;
+  const int part = whole ? 0 : job.member, parts = whole ? 1 : task.parts;
   absl::StatusOr<Tensor> sum =
-      whole.empty() ? compute.TakeSum(job, part, parts) : absl::StatusOr<Tensor>(whole.front());
+      made.empty() ? compute.TakeSum(job, part, parts) : absl::StatusOr<Tensor>(made.front());
   if (!sum.ok()) {
     outcome->status = sum.status();
     return;

@@ -49,14 +49,16 @@ bool WorkerLoop::PollCollectives(int64_t now) {
   return !done.empty();
 }
 
-void WorkerLoop::BeginCollective(int64_t now, Slot* slot, const Job& reduce, Tensor sum) {
+void WorkerLoop::BeginCollective(int64_t now, Slot* slot, const Job& reduce, const Tensor& sum) {
   const Graph& graph = *core_.graph();
   // As a ring sends and receives them.
-  const uint64_t n = graph.members(reduce.stage).size(), bytes = 2 * (n - 1) * sum.bytes / n;
+  const bool scatters = graph.scatters_sum(reduce.stage);
+  const uint64_t n = graph.members(reduce.stage).size();
+  const uint64_t bytes = (scatters ? 1 : 2) * (n - 1) * sum.bytes / n;
   slot->bytes_sent[static_cast<int>(TensorKind::kGradientSum)] += bytes;
   slot->bytes_received[static_cast<int>(TensorKind::kGradientSum)] += bytes;
   const absl::Status status =
-      groups_.Reduce(graph.collectives().GroupOf(reduce.stage), slot->rank, reduce, std::move(sum));
+      groups_.Reduce(graph.collectives().GroupOf(reduce.stage), slot->rank, reduce, sum, scatters);
   if (!status.ok()) Fail(now, status);
 }
 

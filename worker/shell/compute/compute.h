@@ -119,9 +119,9 @@ class RankCompute {
   // Likewise for a stage whose weights this rank holds and another one updates: without gradient sum and
   // optimizer state. Each next version comes to Adopt.
   virtual absl::Status AddAdoptedStage(int stage) = 0;
-  // Of a stage that the rank holds whole, before its first job: its gradients are summed here only over the
-  // micro-batches whose backwards run here, in the order in which these end; TakeSum (part 0 of 1) then gives
-  // what there is. Collectives make the sum over the ranks of it.
+  // Of a stage that the rank holds, or a slice of it, before its first job: its whole gradients are summed
+  // here only over the micro-batches whose backwards run here, in the order in which these end; TakeSum (part
+  // 0 of 1) then gives what there is. Collectives make the sum over the ranks of it.
   virtual absl::Status SumOwnGradients(int stage) {
     return absl::UnimplementedError("this device has no sums for collectives");
   }

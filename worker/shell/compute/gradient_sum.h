@@ -65,6 +65,7 @@ class StageSums {
   // From the beginning on: the sums are of the micro-batches that come here alone, in the order in which they
   // come. Take then gives what there is of part 0 of 1, zeros if nothing came.
   void SumWhatComes() { sums_what_comes_ = true; }
+  bool sums_what_comes() const { return sums_what_comes_; }
 
   // One micro-batch's whole gradient, for the sum of part 0 of 1.
   absl::Status Add(int step, int microbatch, const std::vector<FlatPiece>& pieces);

@@ -449,7 +449,7 @@ absl::Status TorchRank::KeepGradient(Stage& stage, const Job& job, const std::ve
                                      bool hand_out, BackwardResult* result) {
   const std::vector<FlatPiece> pieces = PiecesOf(stage.layout, parameters);
   if (!hand_out) {
-    if (stage.holds_whole()) return stage.sums.Add(job.step, job.microbatch, pieces);
+    if (stage.sums_whole()) return stage.sums.Add(job.step, job.microbatch, pieces);
     return absl::FailedPreconditionError(
         "this rank keeps no gradient sum of the stage: hand the gradient out");
   }

@@ -98,6 +98,8 @@ class TorchRank final : public RankCompute {
 
     // The rank holds all the weights, so that a job needs none to come with it.
     bool holds_whole() const { return versions.held() && parts == 1; }
+    // Its micro-batches' gradients are summed here as they are made.
+    bool sums_whole() const { return holds_whole() || sums.sums_what_comes(); }
     // Where the held weights lie in the stage's flat buffer.
     SliceBounds held() const { return SliceOf(layout.elements, part, parts); }
 
