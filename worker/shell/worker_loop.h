@@ -15,12 +15,14 @@
 // up before.
 //
 // Everything but computing happens under one lock. The time under it is microseconds; no waiting happens
-// there. Ownership: borrows device, transport and link, which outlive it. Run returns when the coordinator
-// says so, Stop was called or the link is lost, after the jobs that are being computed or have been launched:
-// then no thread of it is left, and device, transport and link are the caller's again.
-// Failure: of the device, names the job and fails the run. A device that does nothing more for
-// `device_timeout_ns` fails the run too; where a run is aborted, or the loop stopped, and it has not come to
-// an end after `device_grace_ns`, Run returns DeadlineExceeded with the name of the job.
+// there, but for what a GPU's driver takes where a run ends (its streams, its communicators) or memory grows,
+// and the copy of a tensor that comes in host memory which the GPU does not know. Ownership: borrows device,
+// transport and link, which outlive it. Run returns when the coordinator says so, Stop was called or the link
+// is lost, after the jobs that are being computed or have been launched: then no thread of it is left, and
+// device, transport and link are the caller's again. Failure: of the device, names the job and fails the run.
+// A device that does nothing more for `device_timeout_ns` fails the run too; where a run is aborted, or the
+// loop stopped, and it has not come to an end after `device_grace_ns`, Run returns DeadlineExceeded with the
+// name of the job.
 //
 // In worker_loop.cc: threads, driving and waiting; worker_jobs.cc: jobs; worker_effects.cc: what the core
 // decided; worker_transfers.cc: tensors; worker_reports.cc: reports.
