@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <iostream>
@@ -33,12 +32,6 @@ std::string DeviceOf(const std::string& system) {
 }
 
 }  // namespace
-
-Nanos MonotonicNow() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
 
 [[noreturn]] void Die(const std::string& what) {
   std::fprintf(stderr, "transport_bench: %s\n", what.c_str());

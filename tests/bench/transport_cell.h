@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "worker/shell/transport/ucx_transport.h"
+#include "worker/shell/monotonic_clock.h"
 
 namespace weft {
 
@@ -20,7 +21,6 @@ inline constexpr uint64_t kRun = 1;
 inline constexpr PeerId kOther = 1;
 inline constexpr Nanos kForever = 600'000'000'000;
 
-Nanos MonotonicNow();
 [[noreturn]] void Die(const std::string& what);
 void Pin(int core);
 

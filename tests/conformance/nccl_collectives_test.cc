@@ -2,8 +2,6 @@
 // take long, members that are late, dead or at odds, and of an abort. Each member is a device of its own.
 #include "worker/shell/cuda/nccl_collectives.h"
 
-#include <time.h>
-
 #include <atomic>
 #include <memory>
 #include <string>
@@ -14,6 +12,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/conformance/fake_cuda.h"
+#include "worker/shell/monotonic_clock.h"
 
 namespace weft {
 namespace {
@@ -26,12 +25,6 @@ using testing::SetFakeNcclError;
 using testing::SetFakeNcclPolls;
 
 constexpr int64_t kPatience = 60'000'000'000, kSoon = 20'000'000;
-
-int64_t Now() {
-  timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec;
-}
 
 Tensor Flat(std::vector<float> values) {
   auto kept = std::make_shared<std::vector<float>>(std::move(values));
@@ -87,7 +80,7 @@ class NcclCollectivesTest : public ::testing::Test {
   using Group = std::unique_ptr<CollectiveGroup>;
   Group BeginJoin(const std::string& id, const std::vector<Rank>& ranks, int self,
                   int64_t join_ns = kPatience, int64_t operation_ns = kPatience) {
-    auto group = devices_[ranks[self]]->Join(id, ranks, self, Now() + join_ns, operation_ns);
+    auto group = devices_[ranks[self]]->Join(id, ranks, self, MonotonicNow() + join_ns, operation_ns);
     EXPECT_TRUE(group.ok()) << group.status();
     return *std::move(group);
   }
@@ -136,10 +129,10 @@ TEST_F(NcclCollectivesTest, Join_MembersWithDifferentIds_AreBothLate) {
 }
 
 TEST_F(NcclCollectivesTest, Join_IdOrMemberThatCannotBe_IsRefused) {
-  EXPECT_EQ(devices_[0]->Join("short", {0, 1}, 0, Now() + kSoon, kSoon).status().code(),
+  EXPECT_EQ(devices_[0]->Join("short", {0, 1}, 0, MonotonicNow() + kSoon, kSoon).status().code(),
             absl::StatusCode::kInvalidArgument);
   const std::string id = *devices_[0]->NewGroupId();
-  EXPECT_EQ(devices_[0]->Join(id, {0, 1}, 2, Now() + kSoon, kSoon).status().code(),
+  EXPECT_EQ(devices_[0]->Join(id, {0, 1}, 2, MonotonicNow() + kSoon, kSoon).status().code(),
             absl::StatusCode::kInvalidArgument);
 }
 

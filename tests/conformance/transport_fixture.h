@@ -2,7 +2,6 @@
 #ifndef WEFT_TESTS_CONFORMANCE_TRANSPORT_FIXTURE_H_
 #define WEFT_TESTS_CONFORMANCE_TRANSPORT_FIXTURE_H_
 
-#include <chrono>
 #include <cstring>
 #include <memory>
 #include <stdexcept>
@@ -10,17 +9,12 @@
 #include <vector>
 
 #include "worker/shell/transport/transport.h"
+#include "worker/shell/monotonic_clock.h"
 
 namespace weft::testing {
 
 inline constexpr Nanos kSecond = 1'000'000'000;
 inline constexpr uint64_t kRun = 7;
-
-inline Nanos MonotonicNow() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
 
 inline TensorKey Key(int step, uint64_t epoch = 1) {
   TensorKey key;

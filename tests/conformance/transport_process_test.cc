@@ -33,7 +33,6 @@ using testing::Key;
 using testing::kRun;
 using testing::kSecond;
 using testing::kStopStep;
-using testing::MonotonicNow;
 using testing::TestDevice;
 using Kind = TransportEvent::Kind;
 

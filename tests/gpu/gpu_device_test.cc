@@ -19,6 +19,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/gpu/count_waits.h"
+#include "tests/gpu/the_gpu.h"
 #include "worker/shell/compute/elementwise.h"
 #include "worker/shell/compute/sum_of_squares.h"
 #include "worker/shell/cuda/cuda_backend.h"
@@ -54,21 +55,10 @@ void ExpectSameBits(const std::vector<float>& actual, const std::vector<float>& 
 
 class GpuDeviceTest : public ::testing::Test {
  protected:
-  static DeviceBackend& Backend() {
-    static DeviceBackend* const backend = [] {
-      absl::StatusOr<std::unique_ptr<DeviceBackend>> made = CreateCudaBackend(DeviceOptions{});
-      if (!made.ok()) {
-        std::fprintf(stderr, "%s\n", made.status().ToString().c_str());
-        std::abort();
-      }
-      return made->release();
-    }();
-    return *backend;
-  }
   void SetUp() override {
     static PlainMemory* const memory = new PlainMemory;
     at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
-    auto made = Backend().CreateRankDevice(0, *memory);
+    auto made = TheGpu().CreateRankDevice(0, *memory);
     ASSERT_TRUE(made.ok()) << made.status();
     device_ = *std::move(made);
   }

@@ -8,9 +8,11 @@
 #include <thread>
 
 #include "tests/gpu/fake_gpu.h"
+#include "tests/gpu/the_gpu.h"
 #include "worker/shell/compute/device_backend.h"
 #include "worker/shell/cuda/cuda_backend.h"
 #include "worker/shell/cuda/cuda_rank_device.h"
+#include "worker/shell/monotonic_clock.h"
 
 namespace weft {
 namespace {
@@ -25,18 +27,6 @@ class Done final : public Fence {
 
 class CudaRankDeviceTest : public ::testing::Test {
  protected:
-  static DeviceBackend& Backend() {
-    static DeviceBackend* const backend = [] {
-      absl::StatusOr<std::unique_ptr<DeviceBackend>> made = CreateCudaBackend(DeviceOptions{});
-      if (!made.ok()) {
-        std::fprintf(stderr, "%s\n", made.status().ToString().c_str());
-        std::abort();
-      }
-      return made->release();
-    }();
-    return *backend;
-  }
-
   void SetUp() override { device_ = New(0); }
   void TearDown() override {
     device_.reset();
@@ -45,7 +35,7 @@ class CudaRankDeviceTest : public ::testing::Test {
 
   static std::unique_ptr<RankDevice> New(Rank rank) {
     static PlainMemory* const memory = new PlainMemory;
-    absl::StatusOr<std::unique_ptr<RankDevice>> made = Backend().CreateRankDevice(rank, *memory);
+    absl::StatusOr<std::unique_ptr<RankDevice>> made = TheGpu().CreateRankDevice(rank, *memory);
     EXPECT_TRUE(made.ok()) << made.status();
     return *std::move(made);
   }
@@ -77,8 +67,8 @@ class CudaRankDeviceTest : public ::testing::Test {
 };
 
 TEST_F(CudaRankDeviceTest, Backend_NamesItsDevice) {
-  EXPECT_EQ(Backend().name(), "cuda:0");
-  EXPECT_EQ(Backend().uuid(), "GPU-f0f1f2f3-f4f5-f6f7-f8f9-fafbfcfdfeff");
+  EXPECT_EQ(TheGpu().name(), "cuda:0");
+  EXPECT_EQ(TheGpu().uuid(), "GPU-f0f1f2f3-f4f5-f6f7-f8f9-fafbfcfdfeff");
   EXPECT_FALSE(device_->is_host());
 }
 

@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "tests/testgpu/torch_device.h"
 #include "worker/shell/compute/sum_of_squares.h"
+#include "worker/shell/monotonic_clock.h"
 
 namespace weft::testgpu {
 namespace {
@@ -220,7 +221,7 @@ void TestRank::BeginJob(const Job& job, bool beside) {
   thread.job->job = job;
   thread.job->rank = owner_;
   thread.job->stream = thread.stream;
-  thread.job->begin_ns = MonotonicNanoseconds();
+  thread.job->begin_ns = MonotonicNow();
   SetThreadQueue(&queue_);
 }
 
@@ -257,7 +258,7 @@ absl::Status TestRank::EndOf(JobUnderWay& job) {
   job.loss_owner.reset();
   job.squares.clear();
   figures.start_ns = std::max(job.begin_ns, job.stream == 0 ? last_end_ns_ : 0);
-  figures.end_ns = MonotonicNanoseconds();
+  figures.end_ns = MonotonicNow();
   if (job.stream == 0) last_end_ns_ = figures.end_ns;
   job.launched->SetFigures(figures);
   return status;

@@ -1,6 +1,5 @@
 #include "tests/testgpu/thread_state.h"
 
-#include <chrono>
 #include <cstdio>
 #include <string>
 
@@ -21,12 +20,6 @@ std::string Where(const JobUnderWay* job) {
 }
 
 }  // namespace
-
-int64_t MonotonicNanoseconds() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
 
 ThreadState& CurrentThread() {
   thread_local ThreadState state;

@@ -22,8 +22,6 @@
 
 namespace weft::testgpu {
 
-int64_t MonotonicNanoseconds();
-
 class TestLaunchedJob final : public LaunchedJob {
  public:
   absl::StatusOr<bool> Reached() override { return event_->Reached(); }

@@ -1,7 +1,5 @@
 #include "worker/shell/job_runner.h"
 
-#include <time.h>
-
 #include <utility>
 
 #include "absl/status/statusor.h"
@@ -232,12 +230,6 @@ JobOutcome RunJob(RankCompute& compute, JobTask task, const std::function<void()
   }
   outcome.end_ns = MonotonicNow();
   return outcome;
-}
-
-int64_t MonotonicNow() {
-  timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec;
 }
 
 }  // namespace weft

@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "worker/core/worker_core.h"
 #include "worker/shell/compute/compute.h"
+#include "worker/shell/monotonic_clock.h"
 
 namespace weft {
 
@@ -49,9 +50,6 @@ struct JobOutcome {
 // (compute/rank_device.h), but for memory of others (late_release.h).
 // `begun`, if given, is called once the device knows of the job.
 JobOutcome RunJob(RankCompute& compute, JobTask task, const std::function<void()>& begun = nullptr);
-
-// Nanoseconds of the monotonic clock, which the processes of one machine share.
-int64_t MonotonicNow();
 
 }  // namespace weft
 

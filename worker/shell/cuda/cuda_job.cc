@@ -4,21 +4,15 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/util/Exception.h>
 #include <cuda_runtime_api.h>
-#include <time.h>
 
 #include <cstdio>
 #include <cstdlib>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "worker/shell/monotonic_clock.h"
 
 namespace weft {
-
-int64_t MonotonicNow() {
-  timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return int64_t{t.tv_sec} * 1000000000 + t.tv_nsec;
-}
 
 std::shared_ptr<FigureSlot> FigureSlots::Take() {
   FigureSlot* slot = nullptr;

@@ -29,9 +29,6 @@
 
 namespace weft {
 
-// The host's monotonic clock.
-int64_t MonotonicNow();
-
 // Where a device writes the figures of one job. In page-locked memory.
 struct FigureSlot {
   float loss;

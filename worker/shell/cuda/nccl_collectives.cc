@@ -2,7 +2,6 @@
 
 #include <cuda_runtime_api.h>
 #include <nccl.h>
-#include <time.h>
 
 #include <cstring>
 #include <deque>
@@ -16,17 +15,12 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "proto/wire/mutex.h"
+#include "worker/shell/monotonic_clock.h"
 
 static_assert(NCCL_VERSION_CODE >= NCCL_VERSION(2, 18, 0), "communicators that never block need NCCL 2.18");
 
 namespace weft {
 namespace {
-
-int64_t Now() {
-  timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec;
-}
 
 std::string Seconds(int64_t ns) { return absl::StrFormat("%.3g s", 1e-9 * static_cast<double>(ns)); }
 
@@ -160,7 +154,7 @@ absl::StatusOr<std::shared_ptr<Member>> Line::Join(const ncclUniqueId& id, const
   auto member = std::make_shared<Member>();
   member->ranks = ranks;
   member->self = self;
-  member->join_ns = deadline_ns - Now();
+  member->join_ns = deadline_ns - MonotonicNow();
   member->join_until = deadline_ns;
   member->operation_ns = operation_ns;
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -183,7 +177,7 @@ absl::StatusOr<bool> Line::Joined(Member& member) {
   if (result == ncclSuccess) return member.joined = true;
   if (result != ncclInProgress) {
     Fail(member, NcclError(result, member.comm, absl::StrCat("joining ", member.Name())));
-  } else if (Now() >= member.join_until) {
+  } else if (MonotonicNow() >= member.join_until) {
     Fail(member,
          absl::DeadlineExceededError(absl::StrCat(
              "after ", Seconds(member.join_ns), ", ", member.Name(), " is not complete: ", member.Others(),
@@ -202,7 +196,7 @@ absl::Status Line::Append(std::shared_ptr<Operation> operation) {
     return absl::FailedPreconditionError(
         absl::StrCat(operation->what, " was given before ", member.Name(), " was complete"));
   }
-  operation->until = Now() + member.operation_ns;
+  operation->until = MonotonicNow() + member.operation_ns;
   line_.push_back(std::move(operation));
   Progress();
   return absl::OkStatus();
@@ -240,7 +234,7 @@ bool Line::Advance(Operation& operation) {
   if (operation.state == State::kWaits && InputsReady(operation)) Call(operation);
   if (operation.state == State::kCalling) LookAtCall(operation);
   if (operation.state == State::kOnDevice) LookAtEvent(operation);
-  if (operation.state != State::kDone && Now() >= operation.until) {
+  if (operation.state != State::kDone && MonotonicNow() >= operation.until) {
     Member& member = *operation.member;
     const bool called = operation.state != State::kWaits;
     Fail(member,

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <deque>
@@ -19,6 +18,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "proto/wire/mutex.h"
+#include "worker/shell/monotonic_clock.h"
 #include "worker/shell/transport/held_offers.h"
 #include "worker/shell/transport/transfer_table.h"
 
@@ -43,12 +43,6 @@ struct Node {
   bool armed = false;
   bool dead = false;
 };
-
-Nanos MonotonicNow() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
 
 std::string AddressOf(NodeId node) { return absl::StrCat("loopback:", node); }
 

@@ -3,7 +3,6 @@
 #include <ucp/api/ucp.h>
 
 #include <array>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -11,6 +10,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "worker/shell/monotonic_clock.h"
 
 namespace weft {
 namespace {
@@ -41,12 +41,6 @@ absl::Status FromUcx(ucs_status_t status, absl::string_view doing) {
 // For what is not the host's UCX asks the drivers, which tells it the device, too.
 ucs_memory_type_t MemoryType(MemoryPlace place) {
   return place == MemoryPlace::kHost ? UCS_MEMORY_TYPE_HOST : UCS_MEMORY_TYPE_UNKNOWN;
-}
-
-int64_t MonotonicNow() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
 }
 
 std::string Show(const UcxMessenger::Settings& settings) {

@@ -2,12 +2,12 @@
 
 #include <poll.h>
 
-#include <chrono>
 #include <iterator>
 #include <limits>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "worker/shell/monotonic_clock.h"
 #include "worker/shell/transport/peer_process.h"
 #include "worker/shell/transport/receive_pool.h"
 #include "worker/shell/transport/transfer_path.h"
@@ -33,12 +33,6 @@ std::shared_ptr<ReceivePool> DevicePool(MemorySource* memory) {
 }
 
 }  // namespace
-
-Nanos UcxTransport::MonotonicNow() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
 
 // ---- Start and end.
 

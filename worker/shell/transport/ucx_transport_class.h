@@ -20,6 +20,7 @@
 #include "worker/shell/transport/transport_message.h"
 #include "worker/shell/transport/ucx_messenger.h"
 #include "worker/shell/transport/ucx_transport.h"
+#include "worker/shell/monotonic_clock.h"
 
 namespace weft {
 
@@ -70,7 +71,6 @@ class UcxTransport final : public Transport, private UcxMessenger::Handler {
   void HandleCopyInstead(const TransportMessage& message);
   void HandleGoodbye(uint64_t sender);
 
-  static Nanos MonotonicNow();
   void SendMessage(uint64_t to, TransportMessage* message);
   void SendMessage(const PeerConnection& to, TransportMessage* message);
   void SendKey(PeerId peer, Type type, const TensorKey& key);

@@ -1,0 +1,20 @@
+// The time that deadlines, traces and tensors' ages are measured in.
+#ifndef WEFT_WORKER_SHELL_MONOTONIC_CLOCK_H_
+#define WEFT_WORKER_SHELL_MONOTONIC_CLOCK_H_
+
+#include <time.h>
+
+#include <cstdint>
+
+namespace weft {
+
+// Nanoseconds of the monotonic clock, which the processes of one machine share.
+inline int64_t MonotonicNow() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec;
+}
+
+}  // namespace weft
+
+#endif  // WEFT_WORKER_SHELL_MONOTONIC_CLOCK_H_
