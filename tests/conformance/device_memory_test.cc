@@ -143,17 +143,7 @@ TEST_P(DeviceModel, CountedMemory_OfEveryStageAndPolicy_BoundsWhatIsMeasured) {
       run.schedule.activations = activations;
       ExpectCountsHold(device(), run, memory_);
       // At a size at which alignment is nothing.
-      if (auto* gpt = std::get_if<GptSpec>(&run.model)) {
-        gpt->width = 192;
-        gpt->context = 64;
-      } else if (auto* resnet = std::get_if<ResNetSpec>(&run.model)) {
-        resnet->width = 16;
-      } else if (auto* vit = std::get_if<VitSpec>(&run.model)) {
-        vit->width = 192;
-        vit->patch = 2;
-      } else {
-        std::get<MlpSpec>(run.model).width = 512;
-      }
+      Widen(&run.model);
       ExpectCountsHold(device(), run, memory_);
     }
   }

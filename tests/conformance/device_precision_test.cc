@@ -114,17 +114,7 @@ TEST_P(BFloat16Training, CountedMemory_OfEveryStageAndPolicy_BoundsWhatIsMeasure
   for (const char* activations : {"retain", "recompute", "offload", "offload/recompute/retain"}) {
     RunSpec run = Run(3);
     run.schedule.activations = activations;
-    if (auto* gpt = std::get_if<GptSpec>(&run.model)) {
-      gpt->width = 192;
-      gpt->context = 64;
-    } else if (auto* resnet = std::get_if<ResNetSpec>(&run.model)) {
-      resnet->width = 16;
-    } else if (auto* vit = std::get_if<VitSpec>(&run.model)) {
-      vit->width = 192;
-      vit->patch = 2;
-    } else {
-      std::get<MlpSpec>(run.model).width = 512;
-    }
+    Widen(&run.model);
     for (int s = 0; s < run.stages(); ++s) {
       SCOPED_TRACE(absl::StrFormat("%s, stage %d", activations, s));
       const StageMemory counted = CountStage(run, s);

@@ -166,4 +166,18 @@ RunSpec SmallTwoTowerRun(const std::string& folder, int stages, int stem) {
   return run;
 }
 
+void Widen(ModelSpec* model) {
+  if (auto* gpt = std::get_if<GptSpec>(model)) {
+    gpt->width = 192;
+    gpt->context = 64;
+  } else if (auto* resnet = std::get_if<ResNetSpec>(model)) {
+    resnet->width = 16;
+  } else if (auto* vit = std::get_if<VitSpec>(model)) {
+    vit->width = 192;
+    vit->patch = 2;
+  } else {
+    std::get<MlpSpec>(*model).width = 512;
+  }
+}
+
 }  // namespace weft::testing

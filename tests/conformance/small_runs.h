@@ -39,6 +39,9 @@ RunSpec SmallVitRun(const std::string& folder, int stages);
 OptimizerSpec Sgd();
 OptimizerSpec AdamW();
 
+// Makes a small model, of any kind but two_tower, one at whose size alignment is nothing.
+void Widen(ModelSpec* model);
+
 }  // namespace weft::testing
 
 #endif  // WEFT_TESTS_CONFORMANCE_SMALL_RUNS_H_
