@@ -16,13 +16,17 @@ absl::StatusOr<std::shared_ptr<const RunPlan>> MakeRunPlan(std::string name, std
         absl::StrCat("a run needs at least one step, not ", steps - first_step));
   if (absl::Status s = CheckSchedule(schedule); !s.ok()) return s;
   std::shared_ptr<const RunPlan> collective;
+  std::string unsound;
   if (fast && !schedule.collective) {
     Schedule other = schedule;
     other.collective = true;
     if (Graph(other).collectives().any()) {
       auto plan = MakeRunPlan(name, schedule_text, std::move(other), steps, first_step);
-      if (!plan.ok()) return plan.status();
-      collective = *std::move(plan);
+      if (plan.ok()) {
+        collective = *std::move(plan);
+      } else {
+        unsound = std::string(plan.status().message());
+      }
     }
   }
   Graph graph(std::move(schedule), steps, first_step);
@@ -30,7 +34,7 @@ absl::StatusOr<std::shared_ptr<const RunPlan>> MakeRunPlan(std::string name, std
   if (!order.ok()) return order.status();
   return std::make_shared<const RunPlan>(RunPlan{std::move(name), std::move(schedule_text), steps,
                                                  std::move(graph), *std::move(order), first_step, fast,
-                                                 std::move(collective)});
+                                                 std::move(collective), std::move(unsound)});
 }
 
 }  // namespace weft

@@ -31,6 +31,7 @@ struct RunPlan {
   // if the schedule has any, the same with Schedule::collective.
   bool fast = false;
   std::shared_ptr<const RunPlan> collective;
+  std::string unsound;  // why it has none though it has stages that could; empty otherwise
 
   int ranks() const { return graph.schedule().ranks; }
 };

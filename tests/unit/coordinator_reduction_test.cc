@@ -77,6 +77,15 @@ class ReductionTest : public ::testing::Test {
   RunInfo info;
 };
 
+TEST_F(ReductionTest, AScheduleThatCollectivesCannotServe_IsDoneAsOrdered) {
+  RunPlan plan = *Plan("ddp", true);
+  plan.collective = nullptr;
+  plan.unsound = "there is a circle";
+  Join(1);
+  Join(2);
+  EXPECT_THAT(WhyNot(std::make_shared<const RunPlan>(std::move(plan))), HasSubstr("there is a circle"));
+}
+
 TEST_F(ReductionTest, EachRankHasAGpu_CollectivesServe) {
   Join(1);
   Join(2);
