@@ -11,12 +11,12 @@
 
 namespace {
 
-enum class Kind { kAllReduce, kBroadcast, kReduce };
+enum class Kind { kAllReduce, kBroadcast, kReduce, kAllGather, kReduceScatter };
 
 // One operation as a member starts it.
 struct Part {
   Kind kind = Kind::kAllReduce;
-  size_t count = 0;
+  size_t count = 0;  // of what a member gives
   int root = 0;
   const float* from = nullptr;
   float* to = nullptr;
@@ -95,10 +95,15 @@ void Meet(const std::shared_ptr<Clique>& clique, int rank, int64_t number, const
   ++operations_done;
   if (part.kind == Kind::kBroadcast) {
     std::memcpy(part.to, meeting.given[part.root].data(), part.count * sizeof(float));
-  } else if (part.kind == Kind::kAllReduce || part.root == rank) {
-    for (size_t i = 0; i < part.count; ++i) {
-      float sum = meeting.given[0][i];
-      for (int m = 1; m < clique->size; ++m) sum += meeting.given[m][i];
+  } else if (part.kind == Kind::kAllGather) {
+    for (int m = 0; m < clique->size; ++m)
+      std::memcpy(part.to + m * part.count, meeting.given[m].data(), part.count * sizeof(float));
+  } else if (part.kind != Kind::kReduce || part.root == rank) {
+    const bool scatters = part.kind == Kind::kReduceScatter;
+    const size_t n = scatters ? part.count / clique->size : part.count, first = scatters ? rank * n : 0;
+    for (size_t i = 0; i < n; ++i) {
+      float sum = meeting.given[0][first + i];
+      for (int m = 1; m < clique->size; ++m) sum += meeting.given[m][first + i];
       part.to[i] = sum;
     }
   }
@@ -250,6 +255,19 @@ ncclResult_t ncclAllReduce(const void* from, void* to, size_t count, ncclDataTyp
   if (type != ncclFloat32 || op != ncclSum) return ncclInvalidArgument;
   return Start(comm, stream,
                {Kind::kAllReduce, count, 0, static_cast<const float*>(from), static_cast<float*>(to)});
+}
+ncclResult_t ncclAllGather(const void* from, void* to, size_t count, ncclDataType_t type, ncclComm_t comm,
+                           cudaStream_t stream) {
+  if (type != ncclFloat32) return ncclInvalidArgument;
+  return Start(comm, stream,
+               {Kind::kAllGather, count, 0, static_cast<const float*>(from), static_cast<float*>(to)});
+}
+ncclResult_t ncclReduceScatter(const void* from, void* to, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                               ncclComm_t comm, cudaStream_t stream) {
+  if (type != ncclFloat32 || op != ncclSum) return ncclInvalidArgument;
+  return Start(comm, stream,
+               {Kind::kReduceScatter, count * comm->clique->size, 0, static_cast<const float*>(from),
+                static_cast<float*>(to)});
 }
 ncclResult_t ncclBroadcast(const void* from, void* to, size_t count, ncclDataType_t type, int root,
                            ncclComm_t comm, cudaStream_t stream) {

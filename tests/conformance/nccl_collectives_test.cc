@@ -20,6 +20,7 @@ namespace {
 using ::testing::AllOf;
 using testing::FakeCommunicators;
 using testing::FakeOperations;
+using testing::FakeOperationsDone;
 using ::testing::HasSubstr;
 using testing::SetFakeNcclError;
 using testing::SetFakeNcclPolls;
@@ -201,6 +202,33 @@ TEST_F(NcclCollectivesTest, ReduceScatter_UnevenSlices_GivesEachMemberTheSumOfIt
   for (const auto& fence : fences) ASSERT_TRUE(Await(fence).ok());
   EXPECT_EQ(ValuesOf(mine[0]), (std::vector<float>{6}));
   EXPECT_EQ(ValuesOf(mine[1]), (std::vector<float>{12, 18, 24, 30}));
+}
+
+TEST_F(NcclCollectivesTest, EqualSlices_AreGatheredAndScatteredByOneOperation) {
+  const std::vector<Group> groups = JoinAll({1, 0, 2});
+  const std::vector<int64_t> slices = {2, 2, 2};
+  std::vector<Tensor> all, sums;
+  std::vector<std::shared_ptr<Fence>> fences;
+  const int before = FakeOperationsDone();
+  for (int m = 0; m < 3; ++m) {
+    const float f = static_cast<float>(m + 1);
+    all.push_back(Flat(std::vector<float>(6, -1)));
+    sums.push_back(Flat({f, 2 * f, 3 * f, 4 * f, 5 * f, 6 * f}));
+    fences.push_back(*groups[m]->AllGather(Flat({f, 10 * f}), all[m], slices));
+    // In its place, as the sums of gradients are.
+    Tensor own = sums[m];
+    own.data = static_cast<float*>(own.data) + 2 * m;
+    own.bytes = 2 * sizeof(float);
+    fences.push_back(*groups[m]->ReduceScatter(sums[m], own, slices));
+  }
+  for (const auto& fence : fences) ASSERT_TRUE(Await(fence).ok());
+  EXPECT_EQ(FakeOperationsDone() - before, 2 * 3);
+  for (int m = 0; m < 3; ++m) {
+    EXPECT_EQ(ValuesOf(all[m]), (std::vector<float>{1, 10, 2, 20, 3, 30}));
+    const auto own = static_cast<float>(12 * m + 6);
+    EXPECT_EQ(ValuesOf(sums[m])[2 * m], own);
+    EXPECT_EQ(ValuesOf(sums[m])[2 * m + 1], own + 6);
+  }
 }
 
 TEST_F(NcclCollectivesTest, Buffers_OfTheWrongSize_AreRefused) {

@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
+#include <algorithm>
 #include <cstring>
 #include <deque>
 #include <numeric>
@@ -429,8 +430,12 @@ absl::Status NcclGroup::CheckSlices(const Tensor& whole, const Tensor& slice,
   return CheckFlat(slice, slices[member_->self], "this member's slice");
 }
 
-// NCCL's own gathers and scatters take equal slices. Ours are near-equal at best, so that each slice goes to
-// or from its member by an operation of its own, all of them started as one.
+bool AllEqual(const std::vector<int64_t>& slices) {
+  return std::all_of(slices.begin(), slices.end(), [&](int64_t n) { return n == slices.front(); });
+}
+
+// NCCL's own gathers and scatters take equal slices. Where ours differ, each slice goes to or from its member
+// by an operation of its own, all of them started as one.
 template <typename Each>
 ncclResult_t Grouped(const std::vector<int64_t>& slices, Each each) {
   ncclResult_t result = ncclGroupStart();
@@ -451,6 +456,10 @@ absl::StatusOr<std::shared_ptr<Fence>> NcclGroup::AllGather(const Tensor& slice,
   float* const target = static_cast<float*>(to.data);
   return Give(absl::StrCat("the all-gather of ", ElementsOf(to), " elements"), slice, to,
               [=](ncclComm_t comm, cudaStream_t stream) {
+                if (AllEqual(slices)) {
+                  return ncclAllGather(source, target, static_cast<size_t>(slices.front()), ncclFloat32, comm,
+                                       stream);
+                }
                 return Grouped(slices, [&](int member, int64_t offset, size_t n) {
                   return ncclBroadcast(source, target + offset, n, ncclFloat32, member, comm, stream);
                 });
@@ -464,6 +473,10 @@ absl::StatusOr<std::shared_ptr<Fence>> NcclGroup::ReduceScatter(const Tensor& fr
   void* const target = slice.data;
   return Give(absl::StrCat("the reduce-scatter of ", ElementsOf(from), " elements"), from, slice,
               [=](ncclComm_t comm, cudaStream_t stream) {
+                if (AllEqual(slices)) {
+                  return ncclReduceScatter(source, target, static_cast<size_t>(slices.front()), ncclFloat32,
+                                           ncclSum, comm, stream);
+                }
                 return Grouped(slices, [&](int member, int64_t offset, size_t n) {
                   return ncclReduce(source + offset, target, n, ncclFloat32, ncclSum, member, comm, stream);
                 });
