@@ -108,7 +108,8 @@ class TickModel {
       for (const Edge& e : edges) {
         if (e.to.step >= steps_) continue;
         const int to = IdOf(e.to);
-        const bool message = e.tensor != TensorKind::kOrder && tasks_[to].rank != tasks_[id].rank;
+        const bool message =
+            e.tensor != TensorKind::kOrder && !e.joined && tasks_[to].rank != tasks_[id].rank;
         tasks_[id].links.push_back({to, message});
         ++tasks_[to].inputs;
         messages_ += message && IsCounted(e.from.step);

@@ -66,6 +66,7 @@ Graph::Graph(Schedule schedule, int steps, int first_step)
     next += updates + (!has_reduce(stage) ? 0 : relays(stage) ? 1 : updates);
   }
   jobs_per_step_ = next;
+  AddGathers();
   if (replays()) NumberPlaces();
   FindApart();
   if (s.precedes) {
@@ -209,7 +210,8 @@ void Graph::ShardEdges(const Job& job, std::vector<Edge>* edges) const {
     const bool own = members_[job.stage][m] == schedule_.compute(job);
     if (own && (version == 0 || job.kind != JobKind::kForward)) continue;
     edges->push_back({Job::Update(version - 1, job.stage, m), job,
-                      own ? TensorKind::kOrder : TensorKind::kWeights, m, version});
+                      own ? TensorKind::kOrder : TensorKind::kWeights, m, version,
+                      !own && GathersWeights(job)});
   }
 }
 
@@ -288,6 +290,7 @@ void Graph::Predecessors(const Job& job, std::vector<Edge>* edges) const {
       BackwardPredecessors(job, edges);
   }
   WeightsEdge(job, edges);
+  if (GathersWeights(job)) GatherPredecessors(job, edges);
   if (job.kind == final_backward() && relays(job.stage)) RelayPredecessors(job, edges);
   if (schedule_.precedes) {
     for (const Job& before : schedule_.precedes(job)) {
@@ -331,7 +334,7 @@ void Graph::UpdateSuccessors(const Job& job, std::vector<Edge>* edges) const {
       const bool fetch = schedule_.compute(reader) != holder;
       if (!fetch && kind != JobKind::kForward) continue;
       edges->push_back({job, reader, fetch ? TensorKind::kWeights : TensorKind::kOrder,
-                        sharded() ? job.member : 0, job.step + 1});
+                        sharded() ? job.member : 0, job.step + 1, fetch && GathersWeights(reader)});
     }
   }
 }
@@ -370,6 +373,7 @@ void Graph::Successors(const Job& job, std::vector<Edge>* edges) const {
   if (job.kind == JobKind::kForward) ForwardSuccessors(job, edges);
   if (job.kind == input_backward()) BackwardSuccessors(job, edges);
   if (job.kind == final_backward() && !migrates()) GradientSuccessors(job, edges);
+  if (GathersWeights(job)) GatherSuccessors(job, edges);
   if (schedule_.precedes) {
     for (const Follower& f : followers_[IndexOf(job)]) {
       edges->push_back({job, JobAt(job.step + f.distance, f.index), TensorKind::kOrder, 0, 0});

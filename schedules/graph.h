@@ -38,8 +38,9 @@ struct Edge {
   // consumers gets it, and of an input gradient, which of its stage's inputs it is for.
   int32_t part = 0;
   int32_t version = 0;  // of the weights
-  // Of kOrder into a reduce that is a collective: the job may start before `from` has ended, and ends after
-  // it. Nothing is sent for it: the collective itself waits (collectives.h).
+  // Of kOrder into a reduce that is a collective, and of kOrder and kWeights into a job whose weights are
+  // gathered by one: the collective may be started before `from` has ended, and ends after it. Nothing is
+  // sent for it: the collective itself waits (collectives.h).
   bool joined = false;
 };
 
@@ -106,6 +107,10 @@ class Graph {
   const CollectiveOrder& collectives() const { return collectives_; }
   // And that leaves each member its slice of the sum (a reduce-scatter), not all of it (an all-reduce).
   bool scatters_sum(int stage) const { return collective(stage) && sharded(); }
+  // A compute job's weights are gathered by a collective of all members.
+  bool GathersWeights(const Job& job) const { return collectives_.gathers() && HasMicrobatch(job.kind); }
+  // The collective of `edge.to` can be started on its rank when `edge.from`, of the same rank, has ended.
+  bool BeginsCollective(const Edge& edge) const;
   // Where gradients are clipped: the member's reduce gives the norm of what it sums. Where a collective
   // leaves all members the same sum, the first one's counts.
   bool GivesSquares(int stage, int member) const {
@@ -174,6 +179,9 @@ class Graph {
   void CollectivePredecessors(const Job& reduce, std::vector<Edge>* edges) const;
   void CollectiveSuccessors(const Job& reduce, std::vector<Edge>* edges) const;
   void JoinedGradients(const Job& backward, std::vector<Edge>* edges) const;
+  void AddGathers();
+  void GatherPredecessors(const Job& job, std::vector<Edge>* edges) const;
+  void GatherSuccessors(const Job& job, std::vector<Edge>* edges) const;
   // graph_norm.cc
   template <typename Take>
   void EachReduce(int step, Take take) const;

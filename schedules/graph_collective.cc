@@ -1,4 +1,5 @@
-// The edges of reduces that are collectives (Schedule::collective, collectives.h).
+// The edges of reduces that are collectives, and of jobs whose weights collectives gather
+// (Schedule::collective, collectives.h).
 //
 // A member starts when the backwards on its own rank have ended. That it ends after those of the other
 // members, and after the collectives that stand before it on any member's device, are joined edges: nobody
@@ -36,7 +37,7 @@ void Graph::CollectivePredecessors(const Job& reduce, std::vector<Edge>* edges) 
     edges->push_back({backward, reduce, TensorKind::kOrder, 0, 0, schedule_.compute(backward) != rank});
   }
   for (int m = 0; m < static_cast<int>(members.size()); ++m) {
-    const std::optional<Job> before = collectives_.Before(Job::Reduce(reduce.step, reduce.stage, m));
+    const std::optional<Job> before = collectives_.ReduceBefore(Job::Reduce(reduce.step, reduce.stage, m));
     if (!before.has_value()) continue;
     // One that this rank is a member of too stands before this one here as well.
     const std::vector<Rank>& others = members_[before->stage];
@@ -47,7 +48,15 @@ void Graph::CollectivePredecessors(const Job& reduce, std::vector<Edge>* edges) 
 
 void Graph::CollectiveSuccessors(const Job& reduce, std::vector<Edge>* edges) const {
   const std::vector<Rank>& mine = members_[reduce.stage];
-  const Job after = collectives_.After(reduce);
+  Job after = collectives_.After(reduce);
+  for (const Job& gather : collectives_.GathersBehind(reduce)) {
+    for (const Rank rank : mine) {
+      Job job = gather;
+      job.microbatch = collectives_.MicrobatchOf(rank);
+      edges->push_back({reduce, job, TensorKind::kOrder, 0, 0, true});
+    }
+  }
+  while (after.kind != JobKind::kReduce) after = collectives_.After(after);
   for (int m = 0; m < static_cast<int>(members_[after.stage].size()); ++m) {
     const Rank rank = members_[after.stage][m];
     if (m != after.member && std::binary_search(mine.begin(), mine.end(), rank)) continue;
@@ -60,6 +69,67 @@ void Graph::JoinedGradients(const Job& backward, std::vector<Edge>* edges) const
   for (int m = 0; m < static_cast<int>(members_[backward.stage].size()); ++m) {
     edges->push_back({backward, Job::Reduce(backward.step, backward.stage, m), TensorKind::kOrder, 0, 0,
                       members_[backward.stage][m] != rank});
+  }
+}
+
+// In a step each member computes one micro-batch of its own, whole.
+void Graph::AddGathers() {
+  const Schedule& s = schedule_;
+  if (!sharded() || s.period > 1 || s.split_backward || s.precedes || replays()) return;
+  std::vector<int> microbatches;
+  for (int stage = 0; stage < s.stages; ++stage) {
+    if (!collective(stage) || members_[stage] != members_[0]) return;
+  }
+  for (const Rank rank : members_[0]) {
+    for (int b = 0; b < s.microbatches; ++b) {
+      if (s.compute(Job::Compute(0, 0, b, JobKind::kForward)) == rank) microbatches.push_back(b);
+    }
+  }
+  if (microbatches.size() != members_[0].size() || s.microbatches != static_cast<int>(microbatches.size()))
+    return;
+  for (size_t m = 0; m < microbatches.size(); ++m) {
+    for (int stage = 0; stage < s.stages; ++stage) {
+      for (const JobKind kind : {JobKind::kForward, JobKind::kBackward}) {
+        if (s.compute(Job::Compute(0, stage, microbatches[m], kind)) != members_[0][m]) return;
+      }
+    }
+  }
+  collectives_.AddGathers(microbatches);
+}
+
+bool Graph::BeginsCollective(const Edge& edge) const {
+  if (edge.tensor != TensorKind::kOrder || edge.joined) return false;
+  if (edge.to.kind == JobKind::kReduce) return collective(edge.to.stage);
+  if (!GathersWeights(edge.to)) return false;
+  return edge.from.kind == JobKind::kUpdate || edge.from == collectives_.RoomFrom(edge.to);
+}
+
+// Beside the weights themselves: on every member the job before has made room, and the device is past the
+// reduce that stands before the gather.
+void Graph::GatherPredecessors(const Job& job, std::vector<Edge>* edges) const {
+  const std::optional<Job> room = collectives_.RoomFrom(job);
+  std::optional<Job> reduce = collectives_.ReduceBefore(job);
+  for (int m = 0; m < static_cast<int>(members_[job.stage].size()); ++m) {
+    const Rank rank = members_[job.stage][m];
+    if (room.has_value()) {
+      Job before = *room;
+      before.microbatch = collectives_.MicrobatchOf(rank);
+      edges->push_back({before, job, TensorKind::kOrder, 0, 0, before.microbatch != job.microbatch});
+    }
+    // Others stand behind those that do.
+    if (reduce.has_value() && (!room.has_value() || reduce->step == job.step)) {
+      reduce->member = m;
+      edges->push_back({*reduce, job, TensorKind::kOrder, 0, 0, true});
+    }
+  }
+}
+
+void Graph::GatherSuccessors(const Job& job, std::vector<Edge>* edges) const {
+  std::optional<Job> room = collectives_.RoomFor(job);
+  if (!room.has_value()) return;
+  for (const Rank rank : members_[job.stage]) {
+    room->microbatch = collectives_.MicrobatchOf(rank);
+    edges->push_back({job, *room, TensorKind::kOrder, 0, 0, room->microbatch != job.microbatch});
   }
 }
 

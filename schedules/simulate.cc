@@ -197,7 +197,7 @@ void Simulation::End(int64_t id) {
   for (const auto& s : edges_.SuccessorsOf(step, index)) {
     if (step + s.distance >= options_.steps) continue;
     const int64_t to = (step + s.distance) * n_ + s.index;
-    if (s.joined) {
+    if (s.joined && s.tensor == TensorKind::kOrder) {
       InputArrived(to);
     } else if (!EndsTogether(info_[index], s)) {
       Transfer(rank, to, s.tensor, info_[index].stage);

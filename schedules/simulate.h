@@ -12,7 +12,8 @@
 //
 // A reduce that is a collective (collectives.h) starts on all members when the last of them can, runs beside
 // what they compute, and takes the time of a ring among them: its duration, if one is given, and
-// 2 (n - 1) / n of the stage's bytes over each link of the ring; half of that where each gets its slice.
+// 2 (n - 1) / n of the stage's bytes over each link of the ring; half of that where each gets its slice. A
+// gather of weights moves each slice over the link from its holder, as messages do.
 //
 // Memory does not grow with the number of steps (but for `step_end`, and `jobs` when asked for). Pure;
 // deterministic. Failure: InvalidArgument for options that do not fit the schedule; FailedPrecondition when

@@ -51,13 +51,17 @@ std::vector<RankMemory> CountRanks(const RunSpec& run, const Schedule& schedule,
   const Graph graph(schedule);
   std::vector<RankMemory> ranks(schedule.ranks);
   std::vector<int64_t> beside(schedule.ranks, 0);
+  int64_t largest = 0;
+  for (const StageMemory& stage : stages) largest = std::max(largest, stage.parameters);
   const auto valid = [&](Rank rank) { return rank >= 0 && rank < schedule.ranks; };
   for (int s = 0; s < schedule.stages; ++s) {
     const int64_t parameters = stages[s].parameters;
     const auto members = static_cast<int64_t>(graph.members(s).size());
     const bool sliced = graph.sharded() && members > 1;
     const int64_t part = sliced ? (parameters + members - 1) / members + kAlignment : parameters;
-    const int64_t work = stages[s].work + (sliced ? parameters : 0);  // the slices put together
+    // The slices put together; where collectives do that, the next job's beside them.
+    const int64_t work =
+        stages[s].work + (sliced ? parameters : 0) + (graph.collectives().gathers() ? largest : 0);
     const bool travels = graph.gradient_travels(s);
     // Where others read the weights, one version more may still be on its way to them.
     const int shared = travels || graph.relays(s) ? 1 : 0;
@@ -152,6 +156,16 @@ RunMemory CountRun(const RunSpec& run, const Schedule& schedule) {
     memory.left.push_back(stages.back().left + (schedule.split_backward ? stages.back().between : 0));
   }
   memory.ranks = CountRanks(run, schedule, stages);
+  if (run.schedule.reduction == "fast" && !schedule.collective) {
+    // Known only when the run has its devices.
+    Schedule collective = schedule;
+    collective.collective = true;
+    const std::vector<RankMemory> others = CountRanks(run, collective, stages);
+    for (size_t r = 0; r < others.size(); ++r) {
+      RankMemory& rank = memory.ranks[r];
+      if (others[r].held + others[r].work > rank.held + rank.work) rank = others[r];
+    }
+  }
   return memory;
 }
 

@@ -46,6 +46,7 @@ struct RunMemory {
   std::vector<int64_t> left;  // by stage: by a micro-batch, from its forward to the end of its backward
 };
 // Of the run under a schedule of its sizes, whatever its budget. Who says whether a run fits says it by this.
+// Of one that may reduce by collectives, as it needs more: with them or without.
 RunMemory CountRun(const RunSpec& run, const Schedule& schedule);
 
 // Sets `schedule->memory` from the run's budget; without one it does nothing. InvalidArgument with

@@ -20,6 +20,7 @@
 #include "proto/wire/mutex.h"
 #include "tests/conformance/fake_cuda.h"
 #include "tests/conformance/training_driver.h"
+#include "worker/shell/compute/parameters.h"
 #include "worker/shell/cuda/nccl_collectives.h"
 #include "worker/shell/transport/loopback_transport.h"
 #include "worker/shell/worker_loop.h"
@@ -261,16 +262,31 @@ TEST(CollectiveTraining, TwoMicrobatches_TheBitsOfThePlainLoop) {
   EXPECT_EQ(FakeCommunicators(), 0);
 }
 
+// Slices that differ are moved one by one.
+int OperationsOfSlices(const RunSpec& run, int stage) {
+  const int64_t elements = LayOutStage(run, stage).elements;
+  const auto length = [&](int part) {
+    return SliceOf(elements, part, 2).end - SliceOf(elements, part, 2).begin;
+  };
+  return length(0) == length(1) ? 1 : 2;
+}
+
 TEST(CollectiveTraining, WeightsInSlices_TwoMicrobatches_TheBitsOfThePlainLoop) {
   for (const double clip : {0.0, 0.05}) {
     TemporaryFolder folder;
     RunSpec run = FastRun(folder.path(), "fsdp,shard=width,reduction=fast", 3, 2);
     run.train.clip_norm = clip;
     const Outcome plain = Reference(run);
+    const int before = FakeOperationsDone();
     Cluster cluster({});
     const RunInfo info = cluster.AwaitEnd(cluster.Submit(run, folder.path()));
     ASSERT_EQ(info.state, RunState::kFinished) << info.reason;
     EXPECT_THAT(info.reduction, StartsWith("fast: "));
+    // Of every stage in every step, by both members: weights for the forward and the backward, and the
+    // gradient.
+    int operations = 0;
+    for (int s = 0; s < 3; ++s) operations += 2 * 3 * OperationsOfSlices(run, s);
+    EXPECT_EQ(FakeOperationsDone() - before, run.train.steps * operations);
     EXPECT_EQ(testing::ReadCheckpoint(folder.path() + "/checkpoint"), plain.trained);
     EXPECT_EQ(cluster.losses(), plain.losses);
     EXPECT_EQ(cluster.norms(), plain.norms);
@@ -278,7 +294,9 @@ TEST(CollectiveTraining, WeightsInSlices_TwoMicrobatches_TheBitsOfThePlainLoop) 
     for (const RankReport& report : info.reports) {
       EXPECT_EQ(report.bytes_sent.at("gradient"), 0);
       EXPECT_GT(report.bytes_sent.at("gradient_sum"), 0);
-      EXPECT_GT(report.bytes_sent.at("weights"), 0) << "gathers are messages";
+      // A ring passes all but one of n parts on.
+      EXPECT_EQ(report.bytes_sent.at("weights"), 2 * report.bytes_sent.at("gradient_sum"));
+      EXPECT_EQ(report.peak_weight_versions, 1);
     }
   }
   EXPECT_EQ(FakeCommunicators(), 0);
@@ -332,24 +350,27 @@ TEST(CollectiveTraining, RanksThatShareADevice_AreOrderedAndSayWhy) {
 }
 
 TEST(CollectiveTraining, AMemberDies_TheRunFailsWithItsNameAndNothingHangs) {
-  TemporaryFolder folder;
-  RunSpec run = FastRun(folder.path(), "ddp,reduction=fast", 2, 3);
-  run.train.steps = 100'000;
-  Cluster::Options options;
-  options.processes = 3;
-  Cluster cluster(options);
-  const uint64_t id = cluster.Submit(run, "");
-  const RunInfo running = cluster.AwaitRun(id, [](const RunInfo& r) { return r.steps_done > 2; });
-  ASSERT_EQ(running.state, RunState::kRunning) << running.reason;
-  cluster.Kill(1);
-  const RunInfo info = cluster.AwaitEnd(id);
-  EXPECT_EQ(info.state, RunState::kFailed);
-  EXPECT_THAT(info.reason, HasSubstr("process 1 (w1"));
-  // The others forget the run, and leave its groups.
-  const int64_t deadline = MonotonicNow() + kPatience;
-  while (FakeCommunicators() > 1 && MonotonicNow() < deadline)
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  EXPECT_LE(FakeCommunicators(), 1) << "but for the dead one's, which nobody destroyed";
+  for (const char* schedule : {"ddp,reduction=fast", "fsdp,shard=width,reduction=fast"}) {
+    SCOPED_TRACE(schedule);
+    TemporaryFolder folder;
+    RunSpec run = FastRun(folder.path(), schedule, 2, 3);
+    run.train.steps = 100'000;
+    Cluster::Options options;
+    options.processes = 3;
+    Cluster cluster(options);
+    const uint64_t id = cluster.Submit(run, "");
+    const RunInfo running = cluster.AwaitRun(id, [](const RunInfo& r) { return r.steps_done > 2; });
+    ASSERT_EQ(running.state, RunState::kRunning) << running.reason;
+    cluster.Kill(1);
+    const RunInfo info = cluster.AwaitEnd(id);
+    EXPECT_EQ(info.state, RunState::kFailed);
+    EXPECT_THAT(info.reason, HasSubstr("process 1 (w1"));
+    // The others forget the run, and leave its groups.
+    const int64_t deadline = MonotonicNow() + kPatience;
+    while (FakeCommunicators() > 1 && MonotonicNow() < deadline)
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    EXPECT_LE(FakeCommunicators(), 1) << "but for the dead one's, which nobody destroyed";
+  }
 }
 
 TEST(CollectiveTraining, ANcclErrorInTheMiddle_EndsTheRunWithItsWords) {

@@ -78,7 +78,12 @@ class Model {
       std::shuffle(waiting_.begin(), waiting_.end(), rng_);
       const auto can =
           std::find_if(waiting_.begin(), waiting_.end(), [this](const Job& j) { return CanStart(j); });
-      if (can != waiting_.end()) {
+      const auto gather =
+          std::find_if(waiting_.begin(), waiting_.end(), [this](const Job& j) { return CanGather(j); });
+      if (gather != waiting_.end() && (can == waiting_.end() || rng_() % 2 == 0)) {
+        begun_.insert(*gather);
+        lines_[graph_.RankOf(*gather)].push_back(*gather);
+      } else if (can != waiting_.end()) {
         const Job job = *can;
         waiting_.erase(can);
         Start(job);
@@ -93,6 +98,16 @@ class Model {
  private:
   bool IsCollective(const Job& job) const {
     return job.kind == JobKind::kReduce && graph_.collective(job.stage);
+  }
+  // The rank may give its part to the collective of the job.
+  bool CanBegin(const Job& job) const {
+    std::vector<Edge> edges;
+    graph_.Predecessors(job, &edges);
+    for (const Edge& e : edges) {
+      if (graph_.BeginsCollective(e) && !HasEnded(e.from)) return false;
+    }
+    const std::optional<Job> before = graph_.collectives().Before(job);
+    return !before.has_value() || begun_.count(*before) != 0;
   }
   bool HasEnded(const Job& job) const { return job.step < 0 || ended_.count(job) != 0; }
 
@@ -110,9 +125,11 @@ class Model {
       if (e.joined || (IsCollective(job) && e.tensor == TensorKind::kNorm)) continue;
       if (!HasEnded(e.from)) return false;
     }
-    if (!IsCollective(job)) return true;
-    const std::optional<Job> before = graph_.collectives().Before(job);
-    return !before.has_value() || HasEnded(*before) || started_.count(*before) != 0;
+    if (graph_.GathersWeights(job)) return gathered_.count(job) != 0;
+    return !IsCollective(job) || CanBegin(job);
+  }
+  bool CanGather(const Job& job) const {
+    return graph_.GathersWeights(job) && begun_.count(job) == 0 && CanBegin(job);
   }
 
   void Start(const Job& job) {
@@ -120,6 +137,7 @@ class Model {
     if (IsCollective(job)) {
       lines_[rank].push_back(job);
       started_.insert(job);
+      begun_.insert(job);
       return;
     }
     if (HasMicrobatch(job.kind)) ++place_[rank];
@@ -131,7 +149,8 @@ class Model {
     graph_.Predecessors(job, &edges);
     for (const Edge& e : edges) {
       // The total of a norm is made behind the sum, and nothing on the devices waits for that.
-      if (IsCollective(job) && (e.tensor == TensorKind::kNorm || graph_.TotalsNorm(e.from))) continue;
+      if (e.joined && graph_.TotalsNorm(e.from)) continue;
+      if (IsCollective(job) && e.tensor == TensorKind::kNorm) continue;
       EXPECT_TRUE(HasEnded(e.from)) << Describe(job) << " ends before " << Describe(e.from);
     }
     ended_.insert(job);
@@ -143,11 +162,11 @@ class Model {
     for (const auto& line : lines_) {
       if (line.empty()) continue;
       const Job& job = line.front();
-      if (job.member != 0) continue;
+      if (graph_.RankOf(job) != graph_.members(job.stage).front()) continue;
       bool all = true;
       for (const Rank rank : graph_.members(job.stage)) {
         all = all && !lines_[rank].empty() && lines_[rank].front().step == job.step &&
-              lines_[rank].front().stage == job.stage;
+              lines_[rank].front().stage == job.stage && lines_[rank].front().kind == job.kind;
       }
       if (all) can.push_back(job);
     }
@@ -158,7 +177,10 @@ class Model {
       const Job member = lines_[rank].front();
       lines_[rank].pop_front();
       started_.erase(member);
-      if (graph_.TotalsNorm(member)) {
+      if (HasMicrobatch(member.kind)) {
+        ExpectMade(member);
+        gathered_.insert(member);
+      } else if (graph_.TotalsNorm(member)) {
         totals_.push_back(member);
         started_.insert(member);
       } else {
@@ -166,6 +188,16 @@ class Model {
       }
     }
     return true;
+  }
+  // All slices of the weights.
+  void ExpectMade(const Job& gathered) {
+    std::vector<Edge> edges;
+    graph_.Predecessors(gathered, &edges);
+    for (const Edge& e : edges) {
+      if (!e.joined || graph_.TotalsNorm(e.from)) continue;
+      EXPECT_TRUE(HasEnded(e.from)) << "the gather for " << Describe(gathered) << " ends before "
+                                    << Describe(e.from);
+    }
   }
   bool EndTotals() {
     for (auto total = totals_.begin(); total != totals_.end(); ++total) {
@@ -189,6 +221,8 @@ class Model {
   std::vector<std::deque<Job>> lines_;  // by rank
   std::vector<int64_t> place_;          // by rank, in its fixed order
   std::set<Job> started_, ended_;
+  std::set<Job> begun_,
+      gathered_;  // jobs whose collectives have been started on their ranks; weights are here
   std::vector<Job> totals_;
 };
 
@@ -222,9 +256,7 @@ TEST_P(ScheduleCollective, Edges_AreTheSameFromBothEnds) {
       graph.Predecessors(graph.JobAt(step, i), &edges);
       for (const Edge& e : edges) {
         if (e.from.step >= 0) back.insert({e.from, e.to, e.tensor, e.part, e.joined});
-        const bool begins = graph.collective(e.to.stage) && e.to.kind == JobKind::kReduce &&
-                            e.tensor == TensorKind::kOrder && !e.joined;
-        EXPECT_TRUE(!begins || graph.RankOf(e.from) == graph.RankOf(e.to))
+        EXPECT_TRUE(!graph.BeginsCollective(e) || graph.RankOf(e.from) == graph.RankOf(e.to))
             << Describe(e.to) << " needs a message to begin";
       }
     }
@@ -314,7 +346,7 @@ TEST(ScheduleCollectiveFamilies, Ddp_ReducesWithoutMessages) {
   }
 }
 
-TEST(ScheduleCollectiveFamilies, FsdpByWidth_SendsWeightsAlone) {
+TEST(ScheduleCollectiveFamilies, FsdpByWidth_SendsNormsAlone) {
   Schedule schedule = *MakeSchedule("fsdp", {{"shard", "width"}}, 3, 4);
   schedule.collective = true;
   for (const bool clips : {false, true}) {
@@ -322,19 +354,18 @@ TEST(ScheduleCollectiveFamilies, FsdpByWidth_SendsWeightsAlone) {
     const Graph graph(schedule);
     EXPECT_EQ(graph.collectives().groups(), (std::vector<std::vector<Rank>>{{0, 1, 2, 3}}));
     std::vector<Edge> edges;
-    int gathers = 0, norms = 0;
+    int gathered = 0, norms = 0;
     for (int i = 0; i < graph.jobs_per_step(); ++i) {
       edges.clear();
       graph.Successors(graph.JobAt(1, i), &edges);
       for (const Edge& e : edges) {
+        gathered += e.joined && e.tensor == TensorKind::kWeights;
         if (e.joined || graph.RankOf(e.from) == graph.RankOf(e.to)) continue;
-        EXPECT_TRUE(e.tensor == TensorKind::kWeights || e.tensor == TensorKind::kNorm)
-            << Describe(e.from) << Describe(e.to);
-        gathers += e.tensor == TensorKind::kWeights;
+        EXPECT_EQ(e.tensor, TensorKind::kNorm) << Describe(e.from) << Describe(e.to);
         norms += e.tensor == TensorKind::kNorm && e.to.kind == JobKind::kReduce;
       }
     }
-    EXPECT_EQ(gathers, 3 * 4 * 2 * 3) << "stages, micro-batches, forward and backward, other holders";
+    EXPECT_EQ(gathered, 3 * 4 * 2 * 3) << "stages, micro-batches, forward and backward, other holders";
     // Each member's slice has squares of its own; those of the other ranks come to the total.
     EXPECT_EQ(norms, clips ? 3 * 3 : 0);
   }

@@ -26,8 +26,8 @@ class HandFence final : public Fence {
 struct Member {
   std::string id;
   absl::StatusOr<bool> joined = false;
-  std::vector<std::shared_ptr<HandFence>> sums, scatters;
-  std::vector<int64_t> slices;  // of the last scatter
+  std::vector<std::shared_ptr<HandFence>> sums, scatters, gathers;
+  std::vector<int64_t> slices;  // of the last scatter or gather
   absl::Status aborted;
 };
 
@@ -39,8 +39,9 @@ class HandGroup final : public CollectiveGroup {
     return member_->sums.emplace_back(std::make_shared<HandFence>());
   }
   absl::StatusOr<std::shared_ptr<Fence>> AllGather(const Tensor&, const Tensor&,
-                                                   const std::vector<int64_t>&) override {
-    return absl::UnimplementedError("not asked for");
+                                                   const std::vector<int64_t>& slices) override {
+    member_->slices = slices;
+    return member_->gathers.emplace_back(std::make_shared<HandFence>());
   }
   absl::StatusOr<std::shared_ptr<Fence>> ReduceScatter(const Tensor&, const Tensor&,
                                                        const std::vector<int64_t>& slices) override {
@@ -148,7 +149,7 @@ TEST_F(CollectiveGroupsTest, Join_NoIdComes_IsDeadlineExceededThatNamesWhoWasToM
 TEST_F(CollectiveGroupsTest, Reduce_Over_GivesTheResultOnce) {
   JoinAll();
   const Job reduce = Job::Reduce(4, 2, 1);
-  ASSERT_TRUE(groups_.Reduce(0, 1, reduce, Flat({1, 2}), false).ok());
+  ASSERT_TRUE(groups_.Start(0, 1, reduce, CollectiveKind::kAllReduce, Flat({1, 2})).ok());
   EXPECT_TRUE(groups_.busy());
   std::vector<CollectiveGroups::Done> done;
   ASSERT_TRUE(groups_.Poll(&done).ok());
@@ -167,7 +168,7 @@ TEST_F(CollectiveGroupsTest, Reduce_ThatScatters_GivesTheMembersSliceInItsPlace)
   JoinAll();
   const Job reduce = Job::Reduce(4, 2, 1);
   const Tensor sum = Flat(std::vector<float>(50, 1));
-  ASSERT_TRUE(groups_.Reduce(0, 1, reduce, sum, true).ok());
+  ASSERT_TRUE(groups_.Start(0, 1, reduce, CollectiveKind::kReduceScatter, sum).ok());
   EXPECT_THAT(device_.members[0]->sums, IsEmpty());
   EXPECT_THAT(device_.members[0]->slices, ElementsAre(32, 18));
   device_.members[0]->scatters.at(0)->answer = true;
@@ -182,7 +183,7 @@ TEST_F(CollectiveGroupsTest, Reduce_ThatScatters_GivesTheMembersSliceInItsPlace)
 
 TEST_F(CollectiveGroupsTest, Reduce_ThatLeavesItsMemberNoSlice_StillTakesPart) {
   JoinAll();
-  ASSERT_TRUE(groups_.Reduce(3, 1, Job::Reduce(0, 0, 0), Flat({1, 2}), true).ok());
+  ASSERT_TRUE(groups_.Start(3, 1, Job::Reduce(0, 0, 0), CollectiveKind::kReduceScatter, Flat({1, 2})).ok());
   EXPECT_THAT(device_.members[1]->slices, ElementsAre(0, 2));
   device_.members[1]->scatters.at(0)->answer = true;
   std::vector<CollectiveGroups::Done> done;
@@ -190,9 +191,35 @@ TEST_F(CollectiveGroupsTest, Reduce_ThatLeavesItsMemberNoSlice_StillTakesPart) {
   EXPECT_EQ(groups_.TakeResult(Job::Reduce(0, 0, 0)).bytes, 0u);
 }
 
+TEST_F(CollectiveGroupsTest, Gather_Over_GivesTheWhole) {
+  JoinAll();
+  const Job forward = Job::Compute(4, 2, 1, JobKind::kForward);
+  const Tensor whole = Flat(std::vector<float>(50, 1));
+  ASSERT_TRUE(
+      groups_.Start(0, 1, forward, CollectiveKind::kAllGather, Flat(std::vector<float>(18, 2)), whole).ok());
+  EXPECT_THAT(device_.members[0]->slices, ElementsAre(32, 18));
+  device_.members[0]->gathers.at(0)->answer = true;
+  std::vector<CollectiveGroups::Done> done;
+  ASSERT_TRUE(groups_.Poll(&done).ok());
+  ASSERT_EQ(done.size(), 1u);
+  EXPECT_EQ(done[0].job, forward);
+  EXPECT_EQ(groups_.TakeResult(forward).data, whole.data);
+}
+
+TEST_F(CollectiveGroupsTest, Gather_FromAMemberWithoutASlice_StillTakesPart) {
+  JoinAll();
+  const Tensor whole = Flat({1, 2});
+  ASSERT_TRUE(
+      groups_
+          .Start(3, 1, Job::Compute(0, 0, 0, JobKind::kForward), CollectiveKind::kAllGather, Tensor(), whole)
+          .ok());
+  EXPECT_THAT(device_.members[1]->slices, ElementsAre(0, 2));
+  EXPECT_EQ(device_.members[1]->gathers.size(), 1u);
+}
+
 TEST_F(CollectiveGroupsTest, Reduce_OfNothing_IsOverWithoutTheDevice) {
   JoinAll();
-  ASSERT_TRUE(groups_.Reduce(0, 1, Job::Reduce(0, 0, 1), Tensor(), false).ok());
+  ASSERT_TRUE(groups_.Start(0, 1, Job::Reduce(0, 0, 1), CollectiveKind::kAllReduce, Tensor()).ok());
   std::vector<CollectiveGroups::Done> done;
   ASSERT_TRUE(groups_.Poll(&done).ok());
   EXPECT_EQ(done.size(), 1u);
@@ -201,7 +228,7 @@ TEST_F(CollectiveGroupsTest, Reduce_OfNothing_IsOverWithoutTheDevice) {
 
 TEST_F(CollectiveGroupsTest, Reduce_Fails_NamesTheJobAndTheRank) {
   JoinAll();
-  ASSERT_TRUE(groups_.Reduce(3, 1, Job::Reduce(4, 2, 0), Flat({1}), false).ok());
+  ASSERT_TRUE(groups_.Start(3, 1, Job::Reduce(4, 2, 0), CollectiveKind::kAllReduce, Flat({1})).ok());
   device_.members[1]->sums[0]->answer = absl::UnavailableError("the network");
   std::vector<CollectiveGroups::Done> done;
   const absl::Status status = groups_.Poll(&done);
@@ -211,12 +238,12 @@ TEST_F(CollectiveGroupsTest, Reduce_Fails_NamesTheJobAndTheRank) {
 
 TEST_F(CollectiveGroupsTest, Reduce_InAGroupThatIsNotJoined_IsRefused) {
   ASSERT_TRUE(Begin().ok());
-  EXPECT_FALSE(groups_.Reduce(0, 1, Job::Reduce(0, 0, 1), Flat({1}), false).ok());
+  EXPECT_FALSE(groups_.Start(0, 1, Job::Reduce(0, 0, 1), CollectiveKind::kAllReduce, Flat({1})).ok());
 }
 
 TEST_F(CollectiveGroupsTest, Clear_AbortsWhatIsUnderWayWithTheCause) {
   JoinAll();
-  ASSERT_TRUE(groups_.Reduce(0, 1, Job::Reduce(0, 0, 1), Flat({1}), false).ok());
+  ASSERT_TRUE(groups_.Start(0, 1, Job::Reduce(0, 0, 1), CollectiveKind::kAllReduce, Flat({1})).ok());
   groups_.Clear(absl::AbortedError("no more"));
   for (const auto& member : device_.members) EXPECT_EQ(member->aborted, absl::AbortedError("no more"));
   EXPECT_FALSE(groups_.busy());

@@ -1,6 +1,6 @@
-// Worker cores whose ranks reduce by collectives: one core a rank, devices that do collectives in the order
-// in which they are given them, tensors and ends of jobs in random order. Seeds of failing cases are printed;
-// run one alone with WEFT_SEED.
+// Worker cores whose ranks reduce, and gather weights, by collectives: one core a rank, devices that do
+// collectives in the order in which they are given them, tensors and ends of jobs in random order. Seeds of
+// failing cases are printed; run one alone with WEFT_SEED.
 #include <algorithm>
 #include <cstdlib>
 #include <deque>
@@ -10,6 +10,7 @@
 #include <random>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -18,6 +19,7 @@
 #include "gtest/gtest.h"
 #include "schedules/claim_order.h"
 #include "schedules/families.h"
+#include "schedules/held_versions.h"
 #include "worker/core/worker_core.h"
 
 namespace weft {
@@ -96,6 +98,8 @@ class Cores {
   const std::set<Job>& completed() const { return completed_; }
   const std::vector<std::vector<Job>>& begun() const { return begun_; }
   int failures() const { return failures_; }
+  WorkerCore& core(Rank r) { return *cores_[r]; }
+  bool wants_weights() const { return wants_weights_; }
 
  private:
   template <typename Call>
@@ -112,6 +116,7 @@ class Cores {
         if (publish->process >= 0) published_.emplace(publish->key, maker);
       } else if (auto* want = std::get_if<WantEffect>(&effect)) {
         wanted_.insert(want->key);
+        wants_weights_ |= want->key.kind == TensorKind::kWeights;
       } else if (auto* send = std::get_if<SendEffect>(&effect)) {
         if (auto* done = std::get_if<Completions>(&send->message)) {
           for (const Completion& c : done->jobs)
@@ -128,18 +133,28 @@ class Cores {
     std::vector<Edge> edges;
     graph_->Predecessors(start.job, &edges);
     begun_.resize(lines_.size());
-    if (start.collective == CollectivePart::kBegin) {
+    const bool begins = start.collective == CollectivePart::kBegin;
+    if (begins) {
       EXPECT_FALSE(start.last);
       EXPECT_TRUE(start.inputs.empty());
       begun_[start.rank].push_back(start.job);
+      if (HasMicrobatch(start.job.kind)) ++put_together_[start.rank];
+      EXPECT_LE(put_together_[start.rank], 2) << Describe(start.job);
     }
     for (const Edge& e : edges) {
-      if (start.collective == CollectivePart::kBegin && (e.joined || e.tensor == TensorKind::kNorm)) continue;
+      if (begins && !graph_->BeginsCollective(e)) continue;
       // Its device is past that one; what its rank still has to do with it is its own business.
       if (start.collective == CollectivePart::kEnd && e.joined && over_.count(e.from) != 0) continue;
       // Launched jobs of the rank are as good as ended.
       if (launches_ && graph_->RankOf(e.from) == start.rank) continue;
       EXPECT_TRUE(HasEnded(e.from)) << Describe(start.job) << " starts before " << Describe(e.from);
+    }
+    for (const TensorKey& key : start.inputs)
+      EXPECT_FALSE(graph_->GathersWeights(start.job) && key.kind == TensorKind::kWeights);
+    if (graph_->GathersWeights(start.job)) {
+      EXPECT_NE(start.collective, CollectivePart::kNone) << Describe(start.job);
+      EXPECT_FALSE(start.scatters_sum);
+      EXPECT_EQ(start.version, graph_->VersionOf(start.job));
     }
     if (start.job.kind == JobKind::kReduce && graph_->collective(start.job.stage)) {
       EXPECT_NE(start.collective, CollectivePart::kNone);
@@ -164,12 +179,14 @@ class Cores {
     running_.erase(running_.begin() + static_cast<int64_t>(i));
     if (launches_) {
       launched_[s.rank].push_back(s);
+      if (graph_->GathersWeights(s.job) && s.last) --put_together_[s.rank];
       const auto launched = [&](WorkerCore& c, WorkerEffects* out) {
         c.OnJobLaunched(now_, s.rank, s.job, s.last, {}, out);
       };
       Do(s.rank, launched, s.job);
       return;
     }
+    if (graph_->GathersWeights(s.job) && s.last) --put_together_[s.rank];
     HasBeenDone(s);
     Do(s.rank, [&](WorkerCore& c, WorkerEffects* out) { c.OnJobDone(now_ + 2, DoneOf(s), out); });
   }
@@ -197,8 +214,9 @@ class Cores {
     const Job& job = lines_[r].front();
     const std::vector<Rank>& members = graph_->members(job.stage);
     return members.front() == r && std::all_of(members.begin(), members.end(), [&](Rank m) {
-             return !lines_[m].empty() && lines_[m].front().stage == job.stage &&
-                    lines_[m].front().step == job.step;
+             if (lines_[m].empty()) return false;
+             const Job& other = lines_[m].front();
+             return std::tie(other.kind, other.stage, other.step) == std::tie(job.kind, job.stage, job.step);
            });
   }
   void EndCollective(Rank r) {
@@ -230,8 +248,10 @@ class Cores {
   std::set<TensorKey> wanted_;
   std::set<Job> ended_, over_, completed_;
   std::vector<std::vector<Job>> begun_;
+  std::map<Rank, int> put_together_;  // jobs whose weights are, or are being
   int64_t now_ = 10;
   int failures_ = 0;
+  bool wants_weights_ = false;
 };
 
 WorkerCore::RunShape Draw(uint64_t seed, std::string* text) {
@@ -274,12 +294,18 @@ TEST_P(WorkerCollectives, AnyOrderOfEvents_EveryJobEndsAndAllBeginInOneOrder) {
     EXPECT_EQ(cores.failures(), 0);
     EXPECT_EQ(cores.completed().size(),
               static_cast<size_t>(cores.graph().jobs_per_step()) * (shape.steps - shape.first_step));
+    const Graph& graph = cores.graph();
     for (const std::vector<Job>& begun : cores.begun()) {
-      for (size_t i = 1; i < begun.size(); ++i) {
-        EXPECT_LT(std::pair(begun[i - 1].step, -begun[i - 1].stage),
-                  std::pair(begun[i].step, -begun[i].stage));
-      }
+      for (size_t i = 1; i < begun.size(); ++i)
+        EXPECT_EQ(graph.collectives().Before(begun[i]), begun[i - 1]) << Describe(begun[i]);
     }
+    // What is not read any more is not kept.
+    for (Rank r = 0; r < graph.schedule().ranks; ++r) {
+      int most = 0;
+      for (int s = 0; s < graph.schedule().stages; ++s) most = std::max(most, MostVersions(graph, s, r));
+      EXPECT_LE(cores.core(r).peak_weight_versions(r), most) << "rank " << r;
+    }
+    EXPECT_FALSE(graph.collectives().gathers() && cores.wants_weights());
   }
 }
 
@@ -325,6 +351,17 @@ TEST_F(OneCore, Assigned_ItsGroupsAreToBeJoinedAndItsStagesSumTheirOwn) {
   EXPECT_THAT(prepare[0].groups[0].members, ElementsAre(0, 1));
   EXPECT_EQ(prepare[0].groups[0].self, 1);
   for (const auto& stage : prepare[0].stages) EXPECT_TRUE(stage.sums_own);
+}
+
+TEST(Gathers, OfTwoRanks_AreBegunTwoJobsAheadAndBehindTheReducesOfTheStepBefore) {
+  Cores cores({*MakeSchedule("fsdp", {{"shard", "width"}}, 2, 2), 2}, 1, 1);
+  cores.Run();
+  std::vector<std::string> begun;
+  for (const Job& job : cores.begun().at(1))
+    begun.push_back(absl::StrCat(JobKindName(job.kind), " ", job.stage, " of ", job.step));
+  EXPECT_THAT(begun, ElementsAre("forward 0 of 0", "forward 1 of 0", "backward 1 of 0", "backward 0 of 0",
+                                 "reduce 1 of 0", "reduce 0 of 0", "forward 0 of 1", "forward 1 of 1",
+                                 "backward 1 of 1", "backward 0 of 1", "reduce 1 of 1", "reduce 0 of 1"));
 }
 
 TEST_F(OneCore, AssignedWithoutCollectives_HasNoGroups) {

@@ -58,8 +58,8 @@ int WorkerCore::Run::InitialInputs(int step, int index) const {
   if (!graph.FetchesWeights(job)) return 0;
   std::vector<Edge> before;
   graph.Predecessors(job, &before);
-  return static_cast<int>(
-      std::count_if(before.begin(), before.end(), [this](const Edge& e) { return IsInitialWeights(e); }));
+  return static_cast<int>(std::count_if(before.begin(), before.end(),
+                                        [this](const Edge& e) { return IsInitialWeights(e) && !e.joined; }));
 }
 
 void WorkerCore::OnAssign(int64_t now, const Assign& assign, WorkerEffects* out) {

@@ -1,4 +1,4 @@
-// WorkerCore: reduces that are collectives.
+// WorkerCore: jobs that begin with a collective.
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -19,18 +19,26 @@ std::vector<PrepareEffect::Group> WorkerCore::Run::Groups() const {
   return mine;
 }
 
-// It begins behind the backwards of its rank, and behind the collective that the rank begins before it.
+// A reduce begins behind the backwards of its rank, a gather behind the update of the slice and the job that
+// makes room; each behind the collective that the rank begins before it.
 WorkerCore::Run::Joining& WorkerCore::Run::JoiningOf(int64_t id) {
   Joining& joining = this->joining[id];
   if (joining.left >= 0) return joining;
-  const Job reduce = JobOf(id);
+  const Job job = JobOf(id);
   std::vector<Edge> edges;
-  graph.Predecessors(reduce, &edges);
-  joining.left = static_cast<int>(std::count_if(
-      edges.begin(), edges.end(), [](const Edge& e) { return e.tensor == TensorKind::kOrder && !e.joined; }));
-  const std::optional<Job> before = graph.collectives().Before(reduce);
+  graph.Predecessors(job, &edges);
+  joining.left = static_cast<int>(std::count_if(edges.begin(), edges.end(), [this](const Edge& e) {
+    return graph.BeginsCollective(e) && !IsBeforeRun(e);
+  }));
+  const std::optional<Job> before = graph.collectives().Before(job);
   joining.left += before.has_value() && before->step >= first_step;
   return joining;
+}
+
+bool WorkerCore::Run::AwaitsGather(int64_t id) {
+  if (!graph.GathersWeights(JobOf(id)) || RowOf(id / n).waiting[id % n] != 1) return false;
+  const auto found = joining.find(id);
+  return found != joining.end() && found->second.begun;
 }
 
 // Of its predecessors in the run, those that only its collective waits for.
@@ -41,9 +49,9 @@ int WorkerCore::Run::JoinedInputs(int step, int index) const {
                                         [this](const Edge& e) { return e.joined && !IsBeforeRun(e); }));
 }
 
-void WorkerCore::CollectiveBegun(const Job& reduce) {
+void WorkerCore::CollectiveBegun(const Job& job) {
   Run& run = *run_;
-  const Job next = run.graph.collectives().After(reduce);
+  const Job next = run.graph.collectives().After(job);
   if (next.step >= run.steps) return;
   const int64_t id = run.IdOf(next);
   --run.JoiningOf(id).left;
@@ -71,6 +79,12 @@ void WorkerCore::OnCollectiveDone(int64_t now, Rank rank, const Job& job, Worker
   const int64_t id = run.IdOf(job);
   RequireOfCore(run.RankAt(id) == rank && run.IsCollective(job) && run.JoiningOf(id).begun,
                 "only a collective that was begun is over");
+  if (job.kind == JobKind::kReduce && run.graph.sharded()) {
+    // So have the backwards of all ranks on the stage, which read this rank's slice.
+    for (int b = 0; b < run.graph.schedule().microbatches; ++b)
+      run.versions->ReadElsewhere(job.step, job.stage, b, job.member, &run.dropped);
+    Drop(out);
+  }
   --run.RowOf(id / run.n).waiting[id % run.n];
   Consider(id);
   StartJobs(now, out);

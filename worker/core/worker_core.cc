@@ -126,10 +126,13 @@ void WorkerCore::Consider(int64_t id) {
   }
   if (!can_start) return;
   flags |= kQueued;
-  const bool admits = job.kind == JobKind::kForward;
+  // A gather goes before everything: others wait for it, and it needs the place of the job that has just
+  // ended, not that of the next.
+  const bool gathers = run.graph.GathersWeights(job) && !run.JoiningOf(id).begun;
+  const bool admits = job.kind == JobKind::kForward && !gathers;
   run.StateOf(run.RankAt(id))
-      .ready.Add(run.graph.PriorityOf(job), id, job.stage, admits, admits ? run.admission.TicketOf(job) : -1,
-                 (run.graph.MarksOf(job) & kBesideForward) != 0);
+      .ready.Add(gathers ? INT64_MIN : run.graph.PriorityOf(job), id, job.stage, admits,
+                 admits ? run.admission.TicketOf(job) : -1, (run.graph.MarksOf(job) & kBesideForward) != 0);
 }
 
 void WorkerCore::StartJobs(int64_t now, WorkerEffects* out) {
@@ -182,10 +185,12 @@ StartEffect WorkerCore::MakeStart(RankState& rank, int64_t id) {
     Run::Joining& joining = run.JoiningOf(id);
     start.collective = joining.begun ? CollectivePart::kEnd : CollectivePart::kBegin;
     start.last = std::exchange(joining.begun, true);
-    start.scatters_sum = run.graph.scatters_sum(job.stage);
+    start.scatters_sum = job.kind == JobKind::kReduce && run.graph.scatters_sum(job.stage);
   }
+  start.version = run.graph.VersionOf(job);
+  if (HasMicrobatch(job.kind) && start.collective == CollectivePart::kBegin) return start;
   for (const Edge& e : edges) {
-    if (e.tensor == TensorKind::kOrder) continue;
+    if (e.tensor == TensorKind::kOrder || e.joined) continue;
     if (e.tensor == TensorKind::kGradient) {
       if (e.from.microbatch >= first && e.from.microbatch < intake->next) start.gradients.push_back(KeyOf(e));
     } else if (start.last) {
@@ -203,7 +208,6 @@ StartEffect WorkerCore::MakeStart(RankState& rank, int64_t id) {
     for (int b = 0; b < run.graph.schedule().microbatches; ++b)
       run.versions->ReadElsewhere(job.step, job.stage, b, job.member, &run.dropped);
   }
-  start.version = run.graph.VersionOf(job);
   start.visit = VisitOf(job);
   if (start.visit.has_value()) rank.visiting_versions[job.stage] = run.graph.visits().VersionsDuring(job);
   start.keeps_version = job.kind == JobKind::kUpdate && start.last &&
@@ -336,7 +340,7 @@ void WorkerCore::FreeActivation(RankState& rank, const Job& job) {
 }
 
 IdleCause WorkerCore::CauseOf(const RankState& rank) const {
-  const Run& run = *run_;
+  Run& run = *run_;
   if (!run.prepared || !rank.granted || run.finishing || run.failed || rank.jobs_left == 0)
     return IdleCause::kNoWork;
   if (!rank.idle()) return IdleCause::kDispatch;
@@ -345,6 +349,7 @@ IdleCause WorkerCore::CauseOf(const RankState& rank) const {
   if (rank.ready.held_back()) return IdleCause::kMemory;
   if (rank.claimed.empty()) return IdleCause::kDispatch;
   const Job next = run.JobOf(rank.claimed.front());
+  if (run.AwaitsGather(rank.claimed.front())) return IdleCause::kTransfer;
   return HasMicrobatch(next.kind) ? IdleCause::kDependency : IdleCause::kReduce;
 }
 

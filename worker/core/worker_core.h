@@ -22,7 +22,9 @@
 // Where holders reduce by collectives (schedules/collectives.h), a reduce is started twice. First, when the
 // backwards of its own rank have ended and the rank has begun the collective before it: it gives the rank's
 // sum to the device's collective. Then, when OnCollectiveDone has told that this is over: it hands the
-// result on. Between the two the rank goes on with other jobs.
+// result on. Between the two the rank goes on with other jobs. So is a forward or backward whose weights
+// collectives gather: first, in the turn of its collective, it gives the rank's slice and room for the whole;
+// then, when its other inputs are there too, it computes.
 //
 // Invariants:
 //   1. A rank runs one job at a time, or a forward and, beside it, one of the jobs that its order pairs with
@@ -120,10 +122,11 @@ struct StateVisit {
   // No later job reads the version of the weights that this one reads, and there is a newer one.
   bool drops_version = false;
 };
-// How a reduce that is a collective is started.
+// How a job that begins with a collective is started.
 enum class CollectivePart : uint8_t {
   kNone,
-  kBegin,  // give the rank's sum to the collective; then it is not the `last`. Told of by OnCollectiveDone.
+  kBegin,  // give the rank's sum, or its slice of the weights, to the collective; then it is not the `last`.
+           // Told of by OnCollectiveDone.
   kEnd,    // its result is there
 };
 // Run the job on the rank's thread, or on its second thread, with these inputs, then call OnJobDone; or, once
@@ -260,7 +263,7 @@ class WorkerCore {
   void OnAssign(int64_t now, const Assign& assign, WorkerEffects* out);
   void OnGrant(int64_t now, const Grant& grant, WorkerEffects* out);
   void OnIdOfGroup(const GroupId& id, WorkerEffects* out);
-  void CollectiveBegun(const Job& reduce);
+  void CollectiveBegun(const Job& job);
   void Claim(int64_t now, RankState& rank, const Job& job, WorkerEffects* out);
   enum class Inputs : uint8_t { kAll, kWeights, kAllButWeights };
   void WantInputs(const Job& job, Inputs which, WorkerEffects* out);

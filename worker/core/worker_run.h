@@ -86,7 +86,7 @@ struct WorkerCore::Run {
     std::vector<bool> arrived;
   };
 
-  // A reduce that is a collective.
+  // A job that begins with a collective: a reduce, or a forward or backward whose weights one gathers.
   struct Joining {
     int left = -1;  // of what it waits for before it begins; -1: not counted yet
     bool begun = false;
@@ -109,6 +109,7 @@ struct WorkerCore::Run {
       return before.has_value() && !IsLocal(graph.RankOf(*before));
     }
     if (graph.schedule().residency != Residency::kSharded || !graph.FetchesWeights(job)) return false;
+    if (graph.GathersWeights(job)) return false;  // collectives have their own turns
     // What ranks of this process hold is at hand: such a job may end before its turn would come.
     if (!graph.sharded()) return !IsLocal(graph.schedule().weights(job));
     const std::vector<Rank>& members = graph.members(job.stage);
@@ -136,10 +137,12 @@ struct WorkerCore::Run {
   }
 
   bool IsCollective(const Job& job) const {
-    return job.kind == JobKind::kReduce && graph.collective(job.stage);
+    return (job.kind == JobKind::kReduce && graph.collective(job.stage)) || graph.GathersWeights(job);
   }
   std::vector<PrepareEffect::Group> Groups() const;
   Joining& JoiningOf(int64_t id);
+  // The job's weights are under way, and all else that it needs is here.
+  bool AwaitsGather(int64_t id);
   int JoinedInputs(int step, int index) const;
 
   // How many steps may be under way at a time.

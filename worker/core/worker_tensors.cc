@@ -87,7 +87,6 @@ void WorkerCore::InputArrived(int64_t id, int microbatch, WorkerEffects* out) {
     Drop(out);
   }
   if (microbatch >= 0 && run.ConsumesGradients(job)) run.IntakeOf(id).arrived[microbatch] = true;
-  if (microbatch >= 0 && run.IsCollective(job)) --run.JoiningOf(id).left;
   --run.RowOf(id / run.n).waiting[id % run.n];
   if (run.FlagsOf(id) & kClaimed) Consider(id);
 }
@@ -155,6 +154,7 @@ void WorkerCore::PublishEdge(const Edge& e, WorkerEffects* out) {
     return;
   }
   if (e.tensor != TensorKind::kOrder) out->push_back(PublishEffect{-1, KeyOf(e), parts});
+  if (run_->graph.BeginsCollective(e)) --run_->JoiningOf(run_->IdOf(e.to)).left;
   InputArrived(run_->IdOf(e.to), e.from.microbatch, out);
 }
 

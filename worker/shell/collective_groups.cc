@@ -59,45 +59,47 @@ absl::StatusOr<bool> CollectiveGroups::JoinNext(int64_t now) {
   return true;
 }
 
-absl::StatusOr<CollectiveGroups::Reducing> CollectiveGroups::Start(const Entry& entry, const Job& job,
-                                                                   const Tensor& sum, bool scatters) {
+absl::StatusOr<std::shared_ptr<Fence>> CollectiveGroups::Give(const Entry& entry, CollectiveKind kind,
+                                                              const Tensor& from, const Tensor& result) {
+  if (kind == CollectiveKind::kAllReduce) return entry.joined->AllReduce(from, result);
+  const bool gathers = kind == CollectiveKind::kAllGather;
+  const auto elements = static_cast<int64_t>((gathers ? result : from).bytes / sizeof(float));
   const int members = static_cast<int>(entry.group.members.size());
-  Reducing reducing{entry.group.rank, job, scatters ? Slice(sum, entry.group.self, members) : sum, nullptr};
-  if (sum.bytes == 0) return reducing;  // all members of a stage have as much
-  absl::StatusOr<std::shared_ptr<Fence>> started;
-  if (scatters) {
-    std::vector<int64_t> slices;
-    for (int m = 0; m < members; ++m) {
-      const SliceBounds bounds = SliceOf(static_cast<int64_t>(sum.bytes / sizeof(float)), m, members);
-      slices.push_back(bounds.end - bounds.begin);
-    }
-    started = entry.joined->ReduceScatter(sum, reducing.result, slices);
-  } else {
-    started = entry.joined->AllReduce(sum, sum);
+  std::vector<int64_t> slices;
+  for (int m = 0; m < members; ++m) {
+    const SliceBounds bounds = SliceOf(elements, m, members);
+    slices.push_back(bounds.end - bounds.begin);
   }
-  if (!started.ok()) return started.status();
-  reducing.fence = *std::move(started);
-  return reducing;
+  return gathers ? entry.joined->AllGather(from, result, slices)
+                 : entry.joined->ReduceScatter(from, result, slices);
 }
 
-absl::Status CollectiveGroups::Reduce(int group, Rank rank, const Job& job, const Tensor& sum,
-                                      bool scatters) {
+absl::Status CollectiveGroups::Start(int group, Rank rank, const Job& job, CollectiveKind kind,
+                                     const Tensor& from, const Tensor& whole) {
   const auto entry = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& e) {
     return e.group.number == group && e.group.rank == rank;
   });
   if (entry == entries_.end() || entry->joined == nullptr) {
     return absl::FailedPreconditionError(
-        absl::StrCat(Describe(job), " on rank ", rank, " reduces in a group that it has not joined"));
+        absl::StrCat(Describe(job), " on rank ", rank, " needs a group that it has not joined"));
   }
-  absl::StatusOr<Reducing> reducing = Start(*entry, job, sum, scatters);
-  if (!reducing.ok()) return reducing.status();
-  reducing_.push_back(*std::move(reducing));
+  UnderWay started{rank, job, whole, nullptr};
+  if (kind == CollectiveKind::kAllReduce) started.result = from;
+  if (kind == CollectiveKind::kReduceScatter)
+    started.result = Slice(from, entry->group.self, static_cast<int>(entry->group.members.size()));
+  // All members of a stage have as much: of a stage without parameters, nothing.
+  if ((kind == CollectiveKind::kAllGather ? whole : from).bytes > 0) {
+    absl::StatusOr<std::shared_ptr<Fence>> fence = Give(*entry, kind, from, started.result);
+    if (!fence.ok()) return fence.status();
+    started.fence = *std::move(fence);
+  }
+  under_way_.push_back(std::move(started));
   return absl::OkStatus();
 }
 
 absl::Status CollectiveGroups::Poll(std::vector<Done>* done) {
-  for (size_t i = 0; i < reducing_.size();) {
-    Reducing& r = reducing_[i];
+  for (size_t i = 0; i < under_way_.size();) {
+    UnderWay& r = under_way_[i];
     const absl::StatusOr<bool> reached = r.fence == nullptr ? true : r.fence->Reached();
     if (!reached.ok()) {
       const absl::Status why = reached.status();
@@ -111,7 +113,7 @@ absl::Status CollectiveGroups::Poll(std::vector<Done>* done) {
     done->push_back({r.rank, r.job});
     r.result.ready = nullptr;
     results_[r.job] = std::move(r.result);
-    reducing_.erase(reducing_.begin() + static_cast<int64_t>(i));
+    under_way_.erase(under_way_.begin() + static_cast<int64_t>(i));
   }
   return absl::OkStatus();
 }
@@ -130,7 +132,7 @@ void CollectiveGroups::Clear(const absl::Status& cause) {
   }
   entries_.clear();
   joined_ = 0;
-  reducing_.clear();
+  under_way_.clear();
   results_.clear();
   collectives_ = nullptr;
 }

@@ -1,9 +1,9 @@
-// The collectives of one run in this process: its groups, how they come together, and the sums under way.
+// The collectives of one run in this process: its groups, how they come together, and what is under way.
 //
 // One group after the other is joined, in the order of their numbers, which all processes share: so nobody
 // waits in a circle. The first member of a group makes its id; the others get it from the control plane.
-// Then each reduce that the core begins is given to its group, and is here until the device says that it is
-// over. Nothing waits; the owner asks again (JoinNext, Poll).
+// Then each collective that the core begins is given to its group, and is here until the device says that it
+// is over. Nothing waits; the owner asks again (JoinNext, Poll).
 //
 // Threads: one at a time. Ownership: borrows the device's collectives, and the groups live until Clear, which
 // aborts what is under way. Failure: of a group, naming its ranks.
@@ -24,11 +24,17 @@
 
 namespace weft {
 
+enum class CollectiveKind : uint8_t {
+  kAllReduce,      // all members' sums, to all
+  kReduceScatter,  // likewise, to each its slice of it
+  kAllGather,      // all members' slices, to all
+};
+
 class CollectiveGroups {
  public:
   struct Limits {
     int64_t join_ns = 0;       // of each group, from when its id is here; and for ids to come
-    int64_t operation_ns = 0;  // of each sum
+    int64_t operation_ns = 0;  // of each collective
   };
   // A run begins. Returns the ids that this process makes, by group, for the other members.
   absl::StatusOr<std::vector<std::pair<int, std::string>>> Begin(Collectives* collectives,
@@ -39,9 +45,10 @@ class CollectiveGroups {
   // True once all groups have joined, and where there are none.
   absl::StatusOr<bool> JoinNext(int64_t now);
 
-  // Gives the rank's sum, in place, to the reduce's group. Requires that it has joined. `scatters`: the
-  // result is the rank's slice of it, of as many as there are members; else all of it.
-  absl::Status Reduce(int group, Rank rank, const Job& job, const Tensor& sum, bool scatters);
+  // Gives what the rank has to the group. Requires that it has joined. A sum is made in place, of all or of
+  // the member's slice, of as many as there are members; a slice is gathered into `whole`.
+  absl::Status Start(int group, Rank rank, const Job& job, CollectiveKind kind, const Tensor& from,
+                     const Tensor& whole = {});
   struct Done {
     Rank rank;
     Job job;
@@ -52,7 +59,7 @@ class CollectiveGroups {
   Tensor TakeResult(const Job& job);
 
   // Poll, or JoinNext, should be called again soon.
-  bool busy() const { return !reducing_.empty() || joined_ < entries_.size(); }
+  bool busy() const { return !under_way_.empty() || joined_ < entries_.size(); }
 
   void Clear(const absl::Status& cause);
 
@@ -62,21 +69,21 @@ class CollectiveGroups {
     std::string id;
     std::unique_ptr<CollectiveGroup> joined;
   };
-  struct Reducing {
+  struct UnderWay {
     Rank rank;
     Job job;
     Tensor result;
-    std::shared_ptr<Fence> fence;  // null: nothing to sum
+    std::shared_ptr<Fence> fence;  // null: there is nothing to do
   };
-  // What the group leaves its member, and when.
-  static absl::StatusOr<Reducing> Start(const Entry& entry, const Job& job, const Tensor& sum, bool scatters);
+  static absl::StatusOr<std::shared_ptr<Fence>> Give(const Entry& entry, CollectiveKind kind,
+                                                     const Tensor& from, const Tensor& result);
 
   Collectives* collectives_ = nullptr;
   Limits limits_;
   int64_t ids_until_ = 0;
   std::vector<Entry> entries_;
   size_t joined_ = 0;  // entries before have
-  std::vector<Reducing> reducing_;
+  std::vector<UnderWay> under_way_;
   std::map<Job, Tensor> results_;
 };
 

@@ -14,6 +14,7 @@ namespace {
 // refer to it.
 absl::StatusOr<Tensor> TakeWeights(RankCompute& compute, JobTask* task) {
   if (task->start.visit.has_value()) return compute.Weights(task->start.job.stage, task->start.version);
+  if (task->start.collective == CollectivePart::kEnd) return std::move(task->collected);
   std::vector<Tensor> slices(task->parts);
   Tensor whole;
   for (size_t i = 0; i < task->inputs.size(); ++i) {
@@ -78,7 +79,17 @@ void RunBackward(RankCompute& compute, const JobTask& task, Tensor weights, JobO
   if (task.start.relays_sum) PassSumOn(compute, task, outcome);
 }
 
+void BeginGather(RankCompute& compute, const JobTask& task, JobOutcome* outcome) {
+  auto slice = compute.Weights(task.start.job.stage, task.start.version);
+  auto whole = compute.RoomForWeights(task.start.job);
+  outcome->status = slice.ok() ? whole.status() : slice.status();
+  if (!outcome->status.ok()) return;
+  outcome->contribution = *std::move(slice);
+  outcome->whole = *std::move(whole);
+}
+
 void RunPass(RankCompute& compute, JobTask& task, JobOutcome* outcome) {
+  if (task.start.collective == CollectivePart::kBegin) return BeginGather(compute, task, outcome);
   absl::StatusOr<Tensor> weights = TakeWeights(compute, &task);
   if (!weights.ok()) {
     outcome->status = weights.status();
@@ -105,14 +116,14 @@ void RunReduce(RankCompute& compute, const JobTask& task, JobOutcome* outcome) {
   if (task.start.collective == CollectivePart::kBegin) {
     auto own = compute.TakeSum(job, 0, 1);
     outcome->status = own.status();
-    if (own.ok()) outcome->own_sum = *std::move(own);
+    if (own.ok()) outcome->contribution = *std::move(own);
     return;
   }
   if (!outcome->status.ok() || !task.start.last) return;
   // A running sum came from the last micro-batch's backward, and is whole; so is what a collective gives that
   // does not scatter it.
   std::vector<Tensor> made = InputsOf(task, TensorKind::kGradientSum);
-  if (task.start.collective == CollectivePart::kEnd) made = {task.reduced};
+  if (task.start.collective == CollectivePart::kEnd) made = {task.collected};
   const bool whole = !made.empty() && !task.start.scatters_sum;
   const int part = whole ? 0 : job.member, parts = whole ? 1 : task.parts;
   absl::StatusOr<Tensor> sum =
@@ -179,7 +190,8 @@ void FenceOutputs(JobOutcome* outcome) {
     fence(tensor);
   }
   for (Tensor& gradient : outcome->input_gradients) fence(&gradient);
-  if (outcome->own_sum.has_value()) fence(&*outcome->own_sum);
+  if (outcome->contribution.has_value()) fence(&*outcome->contribution);
+  fence(&outcome->whole);
 }
 
 void ReadNorm(JobOutcome* outcome) {

@@ -25,7 +25,7 @@ struct JobTask {
   std::vector<Tensor> inputs;     // of start.inputs
   std::vector<Tensor> gradients;  // of start.gradients
   int parts = 1;                  // members of the job's stage
-  Tensor reduced;                 // of the end of a collective: its result
+  Tensor collected;               // of the end of a collective: its result
 };
 
 struct JobOutcome {
@@ -35,7 +35,10 @@ struct JobOutcome {
   std::optional<int64_t> left_bytes;    // of a forward: its activations that stay until the backward
   std::optional<double> gradient_norm;  // of a reduce that clips: of its sum and what came to it
   Tensor activation, gradient, gradient_sum, squares;
-  std::optional<Tensor> own_sum;        // of the rank's gradients, for the collective that begins
+  // For the collective that begins: the sum of the rank's gradients, or its slice of the weights and room for
+  // the whole.
+  std::optional<Tensor> contribution;
+  Tensor whole;
   Tensor state;                         // of the stage, if it leaves
   std::vector<Tensor> input_gradients;  // of each input of the stage
   // What the device has still to do; null if the job has been done. Then the tensors are there once it is

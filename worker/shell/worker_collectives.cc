@@ -49,16 +49,23 @@ bool WorkerLoop::PollCollectives(int64_t now) {
   return !done.empty();
 }
 
-void WorkerLoop::BeginCollective(int64_t now, Slot* slot, const Job& reduce, const Tensor& sum) {
+// `from`: what the rank gives; `whole`: where the weights are gathered.
+void WorkerLoop::BeginCollective(int64_t now, Slot* slot, const Job& job, const Tensor& from,
+                                 const Tensor& whole) {
   const Graph& graph = *core_.graph();
+  const bool gathers = HasMicrobatch(job.kind);
+  const CollectiveKind kind = gathers                         ? CollectiveKind::kAllGather
+                              : graph.scatters_sum(job.stage) ? CollectiveKind::kReduceScatter
+                                                              : CollectiveKind::kAllReduce;
   // As a ring sends and receives them.
-  const bool scatters = graph.scatters_sum(reduce.stage);
-  const uint64_t n = graph.members(reduce.stage).size();
-  const uint64_t bytes = (scatters ? 1 : 2) * (n - 1) * sum.bytes / n;
-  slot->bytes_sent[static_cast<int>(TensorKind::kGradientSum)] += bytes;
-  slot->bytes_received[static_cast<int>(TensorKind::kGradientSum)] += bytes;
+  const uint64_t n = graph.members(job.stage).size();
+  const uint64_t rounds = (kind == CollectiveKind::kAllReduce ? 2 : 1) * (n - 1);
+  const uint64_t bytes = rounds * (gathers ? whole : from).bytes / n;
+  const auto tensor = static_cast<int>(gathers ? TensorKind::kWeights : TensorKind::kGradientSum);
+  slot->bytes_sent[tensor] += bytes;
+  slot->bytes_received[tensor] += bytes;
   const absl::Status status =
-      groups_.Reduce(graph.collectives().GroupOf(reduce.stage), slot->rank, reduce, sum, scatters);
+      groups_.Start(graph.collectives().GroupOf(job.stage), slot->rank, job, kind, from, whole);
   if (!status.ok()) Fail(now, status);
 }
 

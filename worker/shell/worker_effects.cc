@@ -193,7 +193,7 @@ void WorkerLoop::Start(StartEffect& effect) {
   JobTask task;
   task.inputs = TakeArrived(effect.inputs);
   task.gradients = TakeArrived(effect.gradients);
-  if (effect.collective == CollectivePart::kEnd) task.reduced = groups_.TakeResult(effect.job);
+  if (effect.collective == CollectivePart::kEnd) task.collected = groups_.TakeResult(effect.job);
   task.parts = static_cast<int>(core_.graph()->members(effect.job.stage).size());
   if (effect.visit.has_value()) holders_.Visit(effect.rank, effect.job, *effect.visit);
   Slot* slot = SlotOf(effect.rank);

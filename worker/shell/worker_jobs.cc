@@ -38,7 +38,7 @@ void WorkerLoop::RunJobTask(JobTask task) {
     int64_t& most = slot->left_bytes[job.stage];
     most = std::max(most, *outcome.left_bytes);
   }
-  if (outcome.own_sum.has_value()) BeginCollective(now, slot, job, *outcome.own_sum);
+  if (outcome.contribution.has_value()) BeginCollective(now, slot, job, *outcome.contribution, outcome.whole);
   if (visit.has_value() && visit->leaves) holders_.Leave(rank, job);
   job_ns_ += (outcome.end_ns - outcome.start_ns - job_ns_) / 8;
   last_job_end_ = now;

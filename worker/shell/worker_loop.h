@@ -180,7 +180,7 @@ class WorkerLoop {
   void LeaveDevice() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Moves joins and collectives on; false if nothing came of it.
   bool PollCollectives(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void BeginCollective(int64_t now, Slot* slot, const Job& reduce, const Tensor& sum)
+  void BeginCollective(int64_t now, Slot* slot, const Job& job, const Tensor& from, const Tensor& whole)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool BeginGroups(int64_t now, PrepareEffect& effect) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Drive(Slot* slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

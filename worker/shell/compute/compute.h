@@ -143,6 +143,12 @@ class RankCompute {
   virtual absl::StatusOr<Tensor> GatherWeights(const Job& job, const std::vector<Tensor>& slices,
                                                int version) = 0;
 
+  // Memory for the whole weights of a stage, which collectives fill from all slices for one job; as
+  // GatherWeights gives them.
+  virtual absl::StatusOr<Tensor> RoomForWeights(const Job& job) {
+    return absl::UnimplementedError("this device has no room for gathered weights");
+  }
+
   // `inputs`: the activations of the stages that it reads, ascending; data it reads by itself. `weights`: a
   // fetched copy, empty to use the held ones at this version.
   virtual absl::StatusOr<ForwardResult> Forward(const Job& job, std::vector<Tensor> inputs, Tensor weights,

@@ -253,6 +253,15 @@ absl::StatusOr<Tensor> TorchRank::DoGather(int stage, const std::vector<Tensor>&
   return whole;
 }
 
+absl::StatusOr<Tensor> TorchRank::RoomForWeights(const Job& job) {
+  return Compute([&] { return absl::StrCat("making room for the weights for ", Describe(job)); },
+                 [&]() -> absl::StatusOr<Tensor> {
+                   absl::StatusOr<Stage*> stage = StageOf(job.stage);
+                   if (!stage.ok()) return stage.status();
+                   return device_->NewFlat((*stage)->layout.elements, MemoryClass::kBuffers);
+                 });
+}
+
 absl::Status TorchRank::Accumulate(const Job& job, int microbatch, const Tensor& slice, int part, int parts) {
   auto what = [&] { return absl::StrFormat("adding micro-batch %d in %s", microbatch, Describe(job)); };
   return Compute(what, [&]() -> absl::Status {

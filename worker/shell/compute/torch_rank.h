@@ -63,6 +63,7 @@ class TorchRank final : public RankCompute {
   int64_t stage_elements(int stage) const override { return stages_.at(stage)->layout.elements; }
   absl::StatusOr<Tensor> GatherWeights(const Job& job, const std::vector<Tensor>& slices,
                                        int version) override;
+  absl::StatusOr<Tensor> RoomForWeights(const Job& job) override;
   absl::StatusOr<ForwardResult> Forward(const Job& job, std::vector<Tensor> inputs, Tensor weights,
                                         int version) override;
   absl::StatusOr<ForwardResult> ForwardOnly(const Job& job, std::vector<Tensor> inputs, Tensor weights,
