@@ -102,10 +102,13 @@ class PeerProcess {
   int to_ = -1, from_ = -1;
 };
 
+// Without folders, which somebody else's TMPDIR may put there.
 std::set<std::string> NamesInShm() {
   std::set<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm"))
-    names.insert(entry.path().filename());
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
+    std::error_code gone;
+    if (!entry.is_directory(gone)) names.insert(entry.path().filename());
+  }
   return names;
 }
 
