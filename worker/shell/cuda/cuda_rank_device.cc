@@ -12,13 +12,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <deque>
 #include <optional>
 #include <set>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "worker/shell/cuda/copies_away.h"
 #include "worker/shell/cuda/cuda_graph.h"
 
 namespace weft {
@@ -49,35 +49,10 @@ struct CudaRankDevice::OpenJob {
   int lane = 0;
   std::optional<c10::cuda::CUDAStreamGuard> guard;
   CudaHolds::Owners held;  // until the job has been done
-  // Sources of copies to the host that the job's stream has not come behind.
-  struct Away {
-    std::shared_ptr<CudaFence> copied;
-    std::shared_ptr<void> source;
-    size_t bytes;
-  };
-  std::deque<Away> away;
-  size_t away_bytes = 0;
+  CopiesAway away;
   bool was_multithreaded = false;
   bool counted = false;  // among those open on its lane
   bool capturing = false;
-
-  // Lets go of sources whose copies are done, and of the oldest of too many, having put the job's stream
-  // behind their copies: their memory may then be used again in the order of that stream. So a forward that
-  // the host enqueues far ahead of the device takes no more memory than one that waits for its copies, and
-  // none waits.
-  void BoundAway(const c10::cuda::CUDAStream& stream) {
-    constexpr size_t kAtOnce = 2, kBytesAtOnce = size_t{32} << 20;
-    while (!away.empty()) {
-      const absl::StatusOr<bool> copied = away.front().copied->Reached();
-      if (!copied.ok()) return;  // the job's end will say so
-      if (!*copied) {
-        if (away.size() <= kAtOnce || away_bytes <= kBytesAtOnce) return;
-        away.front().copied->Precede(stream);
-      }
-      away_bytes -= away.front().bytes;
-      away.pop_front();
-    }
-  }
 };
 
 CudaRankDevice::CudaRankDevice(const Options& options, MemorySource& host, std::shared_ptr<CudaClock> clock,
@@ -275,7 +250,7 @@ void CudaRankDevice::FinishJob(OpenJob& open) {
     MutexLock lock(mutex_);
     ends_[open.lane] = open.job->end();
   }
-  for (OpenJob::Away& away : open.away) holds_->Add(away.copied, {std::move(away.source)});
+  open.away.HoldRest(*holds_);
   holds_->Add(open.job->end(), std::move(open.held));
 }
 
@@ -292,7 +267,7 @@ std::shared_ptr<LaunchedJob> CudaRankDevice::EndJob() {
     static auto* const forgotten = new CudaHolds::Owners;
     MutexLock lock(*mutex);
     forgotten->insert(forgotten->end(), open.held.begin(), open.held.end());
-    for (const OpenJob::Away& away : open.away) forgotten->push_back(away.source);
+    for (std::shared_ptr<void>& source : open.away.TakeSources()) forgotten->push_back(std::move(source));
   }
   if (open.counted) {
     MutexLock lock(mutex_);
@@ -394,9 +369,7 @@ absl::StatusOr<Tensor> CudaRankDevice::CopyToHost(const Tensor& tensor, HostUse 
   CudaHolds::Owners until_copied = {host->owner};
   if (!RecordUse(tensor, copies)) {
     if (use == HostUse::kOffload && open != nullptr) {
-      open->away.push_back({copied, tensor.owner, tensor.bytes});
-      open->away_bytes += tensor.bytes;
-      open->BoundAway(streams_.lanes[open->lane]);
+      open->away.Add(copied, tensor.owner, tensor.bytes, streams_.lanes[open->lane]);
     } else {
       until_copied.push_back(tensor.owner);
     }
