@@ -44,7 +44,7 @@ class CapturingDevice final : public RankDevice {
   absl::StatusOr<Tensor> NewFlat(int64_t elements, MemoryClass memory_class, DataType type) override {
     return cpu_.NewFlat(elements, memory_class, type);
   }
-  void Await(const Tensor& tensor) override { cpu_.Await(tensor); }
+  Tensor Await(Tensor tensor) override { return tensor; }
   std::unique_ptr<Scope> Charge(MemoryClass memory_class, Tallied tallied) override {
     return cpu_.Charge(memory_class, tallied);
   }

@@ -47,7 +47,7 @@ class TestRank final : public RankDevice {
   absl::StatusOr<Tensor> ToHost(const Tensor& tensor, HostUse use) override;
   absl::StatusOr<Tensor> ToDevice(const Tensor& tensor, MemoryClass memory_class) override;
   at::Tensor NewHostTensor(at::IntArrayRef sizes, c10::ScalarType type) override;
-  void Await(const Tensor& tensor) override;
+  Tensor Await(Tensor tensor) override;
   absl::Status Load(void* to, const void* host, size_t bytes) override;
   absl::Status ReadBack(void* host, const void* from, size_t bytes) override;
 
@@ -58,6 +58,7 @@ class TestRank final : public RankDevice {
 
   absl::StatusOr<std::unique_ptr<CapturedWork>> Capture(const std::function<absl::Status()>& work,
                                                         CapturedWork* with) override;
+  absl::Status AwaitWriter(const Tensor& tensor) const;
 
  private:
   absl::Status EndOf(JobUnderWay& job);

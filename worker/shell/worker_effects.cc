@@ -173,7 +173,6 @@ void WorkerLoop::SeatRanks(int64_t now, const Assign& a) {
     slot->bytes_sent.fill(0);
     slot->left_bytes.clear();
     slot->bytes_received.fill(0);
-    slot->guards = false;
   }
 }
 
@@ -235,9 +234,7 @@ void WorkerLoop::Forget(int64_t now) {
   for (auto& slot : slots_) {
     slot->rank = -1;
     slot->second = nullptr;
-    slot->dropped.clear();
     slot->compute.reset();
-    slot->late.TakeDropped();
   }
   core_.Forget(now, &effects_);
   Apply(now, nullptr);

@@ -25,13 +25,11 @@ void WorkerLoop::RunJobTask(JobTask task) {
   const std::optional<StateVisit> visit = task.start.visit;
   Slot* const slot = SlotOf(rank);
   RankCompute& compute = *slot->compute;  // stays until the run's last job has ended
-  ++slot->computing;
   mu_.Unlock();
   std::function<void()> begun;
   if (!beside && slot->second != nullptr) begun = [this, slot] { ForwardBegun(slot); };
   JobOutcome outcome = RunJob(compute, std::move(task), begun);
   mu_.Lock();
-  --slot->computing;
   const int64_t now = MonotonicNow();
   if (!outcome.status.ok()) Fail(now, outcome.status);
   if (outcome.left_bytes.has_value()) {
@@ -42,8 +40,7 @@ void WorkerLoop::RunJobTask(JobTask task) {
   if (visit.has_value() && visit->leaves) holders_.Leave(rank, job);
   job_ns_ += (outcome.end_ns - outcome.start_ns - job_ns_) / 8;
   last_job_end_ = now;
-  if (outcome.launched != nullptr) launched_.Add({rank, job, last, beside, now, outcome.launched, {}});
-  if (slot->guards) KeepDropped(slot);
+  if (outcome.launched != nullptr) launched_.Add({rank, job, last, beside, now, outcome.launched});
   if (outcome.launched != nullptr) {
     core_.OnJobLaunched(now, rank, job, last, outcome.left_bytes, &effects_);
   } else {
@@ -63,14 +60,6 @@ void WorkerLoop::ForwardBegun(Slot* slot) {
   MutexLock lock(mu_);
   slot->begun = true;
   if (slot->held.has_value()) Give(slot->second, *std::exchange(slot->held, std::nullopt));
-}
-
-// What the rank has dropped while it launched jobs is used by none that it launches next, but perhaps by the
-// one that another thread is launching beside.
-void WorkerLoop::KeepDropped(Slot* slot) {
-  if (std::shared_ptr<void> dropped = slot->late.TakeDropped()) slot->dropped.push_back(std::move(dropped));
-  for (const std::shared_ptr<void>& dropped : slot->dropped) launched_.Keep(slot->rank, dropped);
-  if (slot->computing == 0) slot->dropped.clear();
 }
 
 bool WorkerLoop::PollDevice() {

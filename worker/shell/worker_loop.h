@@ -11,8 +11,7 @@
 // A device with a queue of its own is given jobs, and nobody waits for it: the rank's thread is free when a
 // job has been launched, and whoever drives asks which have been done. Until they are, a driver does not
 // block for longer than it takes to notice. Tensors for other processes are offered when their bytes are
-// there; those that come are copied to the device at once. Nothing that the device may still touch is given
-// up before.
+// there; those that come go to the job that reads them as they are, and it brings them to the device.
 //
 // Everything but computing happens under one lock. The time under it is microseconds; no waiting happens
 // there, but for what a GPU's driver takes where a run ends (its streams, its communicators) or memory grows,
@@ -50,7 +49,6 @@
 #include "worker/shell/collective_groups.h"
 #include "worker/shell/compute/compute.h"
 #include "worker/shell/job_runner.h"
-#include "worker/shell/late_release.h"
 #include "worker/shell/launched_jobs.h"
 #include "worker/shell/state_holders.h"
 #include "worker/shell/transport/transport.h"
@@ -148,12 +146,6 @@ class WorkerLoop {
     std::vector<int> saved_stages;
     std::array<uint64_t, kTensorKinds> bytes_sent{}, bytes_received{};
     std::map<int32_t, int64_t> left_bytes;  // by stage: the most that a forward left
-    int computing = 0;                      // of the rank's jobs, by threads
-    // What came from other processes in the device's memory, if anything has; and what was dropped of that
-    // while two threads launched jobs.
-    LateRelease late;
-    bool guards = false;
-    std::vector<std::shared_ptr<void>> dropped;
     std::thread thread;
   };
   static constexpr int kNobody = -1, kMain = -2;
@@ -164,7 +156,6 @@ class WorkerLoop {
   void RunTask(Slot* slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void RunJobTask(JobTask task) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ForwardBegun(Slot* slot) ABSL_LOCKS_EXCLUDED(mu_);
-  void KeepDropped(Slot* slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // There are jobs or copies that the device has been given and not done.
   bool DeviceWorks() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return !launched_.empty() || !awaited_.empty();
@@ -199,7 +190,6 @@ class WorkerLoop {
   // Releases the lock while it writes; false if there was nothing to write.
   bool SendGathered() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void HandleTransport(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void TakeIn(int64_t now, const TensorKey& key, Tensor tensor) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Offer(int64_t now, PeerId peer, const TensorKey& key, Tensor tensor,
              std::shared_ptr<LaunchedJob> made_by) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Arrived(int64_t now, AwaitedTensors::Awaited awaited) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

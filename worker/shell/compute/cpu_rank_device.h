@@ -21,7 +21,7 @@ class CpuRankDevice final : public RankDevice {
   c10::Device torch_device() const override { return c10::Device(c10::DeviceType::CPU); }
   const FlatMath& math() const override;
   absl::StatusOr<Tensor> NewFlat(int64_t elements, MemoryClass memory_class, DataType type) override;
-  void Await(const Tensor&) override {}
+  Tensor Await(Tensor tensor) override { return tensor; }
   std::unique_ptr<Scope> Charge(MemoryClass memory_class, Tallied tallied) override;
   void BeginTally() override;
   int64_t tally(MemoryClass memory_class) const override;

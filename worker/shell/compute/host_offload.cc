@@ -100,8 +100,7 @@ c10::Storage OffloadedTensor::Copied() const {
 
 c10::Storage OffloadedTensor::Arrived() {
   if (arriving_.empty()) Begin();
-  auto tensor = std::make_unique<Tensor>(std::exchange(arriving_, {}));
-  device_.Await(*tensor);
+  auto tensor = std::make_unique<Tensor>(device_.Await(std::exchange(arriving_, {})));
   void* const data = tensor->data;
   const size_t bytes = tensor->bytes;
   at::DataPtr memory(

@@ -192,8 +192,7 @@ absl::StatusOr<at::Tensor> TorchRank::Data(const DataPiece& piece) {
   if (device_->is_host()) return ReadPiece(piece);
   const absl::StatusOr<Tensor> sent = prefetch_->Take(piece);
   if (!sent.ok()) return sent.status();
-  device_->Await(*sent);
-  return Wrap(*sent, device_->torch_device());
+  return Wrap(device_->Await(*sent), device_->torch_device());
 }
 
 // If the stage reads data, it is the last of its inputs.

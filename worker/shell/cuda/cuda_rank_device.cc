@@ -48,7 +48,6 @@ struct CudaRankDevice::OpenJob {
   std::shared_ptr<CudaJob> job;
   int lane = 0;
   std::optional<c10::cuda::CUDAStreamGuard> guard;
-  CudaHolds::Owners held;  // until the job has been done
   CopiesAway away;
   bool was_multithreaded = false;
   bool counted = false;  // among those open on its lane
@@ -220,7 +219,6 @@ void CudaRankDevice::StartJob(OpenJob& open, const Job& job, bool beside) {
   ++open_on_[open.lane];
   open.counted = true;
   OrderJob(open, beside);
-  open.held = std::exchange(outside_held_, {});
   open.job->Start(stream);
   if (!beside) first_start_ = open.job->start();
 }
@@ -249,9 +247,20 @@ void CudaRankDevice::FinishJob(OpenJob& open) {
   {
     MutexLock lock(mutex_);
     ends_[open.lane] = open.job->end();
+    HoldDropped();
   }
   open.away.HoldRest(*holds_);
-  holds_->Add(open.job->end(), std::move(open.held));
+}
+
+// What the rank has dropped is used by no job that begins from now on, but perhaps by those that were given
+// to the lanes, and by one that another thread is enqueuing.
+void CudaRankDevice::HoldDropped() {
+  const CudaHolds::Owners dropped = late_.TakeDropped();
+  dropped_.insert(dropped_.end(), dropped.begin(), dropped.end());
+  for (const std::shared_ptr<CudaFence>& end : ends_) {
+    if (end != nullptr) holds_->Add(end, dropped_);
+  }
+  if (open_on_[0] + open_on_[1] <= 1) dropped_.clear();
 }
 
 std::shared_ptr<LaunchedJob> CudaRankDevice::EndJob() {
@@ -266,7 +275,6 @@ std::shared_ptr<LaunchedJob> CudaRankDevice::EndJob() {
     static Mutex* const mutex = new Mutex;
     static auto* const forgotten = new CudaHolds::Owners;
     MutexLock lock(*mutex);
-    forgotten->insert(forgotten->end(), open.held.begin(), open.held.end());
     for (std::shared_ptr<void>& source : open.away.TakeSources()) forgotten->push_back(std::move(source));
   }
   if (open.counted) {
@@ -317,28 +325,19 @@ absl::Status CudaRankDevice::Wait(const std::shared_ptr<Fence>& ready, const c10
       "a tensor came with a fence that is not of this device and has not been reached");
 }
 
-void CudaRankDevice::Await(const Tensor& tensor) {
-  if (tensor.owner == nullptr || tensor.place == MemoryPlace::kHost) return;
+Tensor CudaRankDevice::Await(Tensor tensor) {
+  if (tensor.owner == nullptr || tensor.place == MemoryPlace::kHost) return tensor;
   OpenJob* const open = OwnOpenJob();
   if (open != nullptr && open->capturing) Die("a tensor was awaited in captured work");
   const absl::Status done = Guarded("waiting for a tensor", [&] {
     const c10::cuda::CUDAStream on = stream();
     if (absl::Status waited = Wait(tensor.ready, on); !waited.ok()) return waited;
-    if (RecordUse(tensor, on)) return absl::OkStatus();
-    if (open != nullptr) {
-      open->held.push_back(tensor.owner);
-    } else {
-      MutexLock lock(mutex_);
-      outside_held_.push_back(tensor.owner);
-    }
+    if (!RecordUse(tensor, on)) tensor = late_.Guard(std::move(tensor));
     return absl::OkStatus();
   });
-  if (done.ok()) return;
-  if (open != nullptr) {
-    open->job->Fail(done);
-  } else {
-    std::fprintf(stderr, "%s\n", done.ToString().c_str());
-  }
+  if (!done.ok() && open != nullptr) open->job->Fail(done);
+  if (!done.ok() && open == nullptr) std::fprintf(stderr, "%s\n", done.ToString().c_str());
+  return tensor;
 }
 
 // ---- Copies.
