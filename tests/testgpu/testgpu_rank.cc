@@ -278,9 +278,4 @@ void TestRank::ReportSquares(int stage, const Tensor& limbs) {
   if (job != nullptr) job->squares.emplace_back(stage, limbs);
 }
 
-absl::StatusOr<std::unique_ptr<CapturedWork>> TestRank::Capture(const std::function<absl::Status()>&,
-                                                                CapturedWork*) {
-  return nullptr;
-}
-
 }  // namespace weft::testgpu

@@ -56,12 +56,9 @@ class TestRank final : public RankDevice {
   void ReportLoss(const at::Tensor& loss) override;
   void ReportSquares(int stage, const Tensor& limbs) override;
 
-  absl::StatusOr<std::unique_ptr<CapturedWork>> Capture(const std::function<absl::Status()>& work,
-                                                        CapturedWork* with) override;
-  absl::Status AwaitWriter(const Tensor& tensor) const;
-
  private:
   absl::Status EndOf(JobUnderWay& job);
+  absl::Status AwaitWriter(const Tensor& tensor) const;
   absl::Status CheckReadable(const Tensor& tensor, const char* what) const;
 
   const Options options_;

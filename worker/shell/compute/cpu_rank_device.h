@@ -36,10 +36,6 @@ class CpuRankDevice final : public RankDevice {
   std::shared_ptr<LaunchedJob> EndJob() override { return nullptr; }
   void ReportLoss(const at::Tensor&) override;
   void ReportSquares(int, const Tensor&) override;
-  absl::StatusOr<std::unique_ptr<CapturedWork>> Capture(const std::function<absl::Status()>&,
-                                                        CapturedWork*) override {
-    return nullptr;
-  }
 
  private:
   const std::shared_ptr<SegmentAllocator> memory_;

@@ -94,11 +94,15 @@ class RankDevice : public FlatMemory {
 
   // ---- Graphs.
 
+  // False where nothing ever can be captured, or is to be: Capture is not worth trying.
+  virtual bool captures() const { return false; }
   // Runs `work` while the device records what is enqueued instead of doing it; memory that it allocates stays
-  // its own as long as the result lives. Null where the device does not capture or was told not to; then
+  // its own as long as the result lives. Null where the device cannot capture beside what it does now; then
   // `work` has not run. Work that was captured together shares memory: `with`, or null.
   virtual absl::StatusOr<std::unique_ptr<CapturedWork>> Capture(const std::function<absl::Status()>& work,
-                                                                CapturedWork* with) = 0;
+                                                                CapturedWork* with) {
+    return nullptr;
+  }
 };
 
 }  // namespace weft

@@ -78,7 +78,7 @@ TorchRank::TorchRank(const RunSpec& run, Rank rank, std::unique_ptr<Dataset> dat
     : run_(run),
       data_(std::move(data)),
       layers_(BuildLayers(run.model)),
-      capturable_(IsCapturable(run)),
+      capturable_(device->captures() && IsCapturable(run)),
       split_backward_(SplitsBackward(run)),
       device_(std::move(device)),
       prepare_thread_(std::move(prepare_thread)),

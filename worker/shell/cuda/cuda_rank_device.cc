@@ -460,7 +460,6 @@ absl::Status CudaRankDevice::ReadBack(void* host, const void* from, size_t bytes
 
 absl::StatusOr<std::unique_ptr<CapturedWork>> CudaRankDevice::Capture(
     const std::function<absl::Status()>& work, CapturedWork* with) {
-  if (!options_.graphs) return std::unique_ptr<CapturedWork>();
   OpenJob& open = RequireJob("work was captured outside of a job");
   MutexLock no_other_begins(captures_[open.lane]);
   {

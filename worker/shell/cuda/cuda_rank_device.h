@@ -84,6 +84,7 @@ class CudaRankDevice final : public RankDevice {
   void ReportLoss(const at::Tensor& loss) override;
   void ReportSquares(int stage, const Tensor& limbs) override;
 
+  bool captures() const override { return options_.graphs; }
   absl::StatusOr<std::unique_ptr<CapturedWork>> Capture(const std::function<absl::Status()>& work,
                                                         CapturedWork* with) override;
 
@@ -100,8 +101,8 @@ class CudaRankDevice final : public RankDevice {
   void OrderJob(OpenJob& open, bool beside) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void StartJob(OpenJob& open, const Job& job, bool beside);
   void FinishJob(OpenJob& open);
-  void PrepareLibraries(const c10::cuda::CUDAStream& stream);
   void HoldDropped() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void PrepareLibraries(const c10::cuda::CUDAStream& stream);
   // Puts `stream` behind `ready`. FailedPrecondition for a fence that no stream can wait for.
   absl::Status Wait(const std::shared_ptr<Fence>& ready, const c10::cuda::CUDAStream& stream);
   // Puts the stream of copies to the host behind the tensor's `ready` and what the calling thread has
@@ -120,8 +121,8 @@ class CudaRankDevice final : public RankDevice {
   const std::shared_ptr<CudaClock> clock_;
   const std::shared_ptr<FigureSlots> slots_;
   const std::shared_ptr<CudaHolds> holds_ = std::make_shared<CudaHolds>();
-  const CudaFlatMath math_;
   LateRelease late_;
+  const CudaFlatMath math_;
   const std::shared_ptr<HostArena> offloaded_, transferred_;
 
   Mutex mutex_;
