@@ -110,6 +110,20 @@ c10::Storage OffloadedTensor::Arrived() {
                       /*resizable=*/false);
 }
 
+int64_t OffloadedTensors::Staying(const std::function<int64_t()>& tally) const {
+  // Held, so that none goes between the two counts.
+  std::vector<std::shared_ptr<OffloadSource>> sources;
+  for (const std::weak_ptr<OffloadSource>& source : sources_) {
+    if (auto held = source.lock()) sources.push_back(std::move(held));
+  }
+  int64_t bytes = tally();
+  for (const std::shared_ptr<OffloadSource>& source : sources) {
+    const bool only_copied = source->stripped == nullptr && source->storage.use_count() == 1;
+    if (only_copied) bytes -= static_cast<int64_t>(source->storage.nbytes());
+  }
+  return bytes;
+}
+
 // The last saved is needed first.
 void OffloadedTensors::BeginAll() {
   for (auto saved = saved_.rbegin(); saved != saved_.rend(); ++saved) {
@@ -144,7 +158,7 @@ std::shared_ptr<OffloadedTensor> HostOffload::Send(const at::Tensor& tensor) {
       sent_.try_emplace({storage, static_cast<uint32_t>(tensor._version())}, Sent{NoStorage(), nullptr, {}});
   Sent& sent = entry->second;
   if (!is_new) return sent.away;
-  const auto source = std::make_shared<Source>(Source{tensor.storage(), nullptr});
+  const auto source = std::make_shared<OffloadSource>(OffloadSource{tensor.storage(), nullptr});
   Tensor bytes;
   bytes.shape = {DataType::kUInt8, 1, {static_cast<int64_t>(storage->nbytes())}};
   bytes.data = storage->mutable_data();
@@ -156,7 +170,7 @@ std::shared_ptr<OffloadedTensor> HostOffload::Send(const at::Tensor& tensor) {
   sent.from = tensor.storage().getWeakStorageImpl();
   sent.away = std::make_shared<OffloadedTensor>(device_, *std::move(host));
   sent.source = source;
-  if (!device_.is_host()) offloaded_->Append(sent.away);
+  if (!device_.is_host()) offloaded_->Append(sent.away, source);
   return sent.away;
 }
 

@@ -261,14 +261,16 @@ absl::StatusOr<ForwardResult> TorchRank::DoForward(const Job& job, std::vector<T
   if (pass.fetched) pass.weights->Unbind();
   if (pass.fetched && !pass.has_graph()) stage.GiveSpare(std::move(pass.weights));
   const bool captured = pass.captured != nullptr;
+  const OffloadedTensors offloaded = pass.offloaded;
   if (leaves_pass) stage.Insert(job, std::move(pass));
 
   if (output->activation.defined()) result.activation = Unwrap(output->activation);
   entries.clear();
-  result.left_bytes = device_->tally(MemoryClass::kActivations);
+  result.left_bytes = offloaded.Staying([&] { return device_->tally(MemoryClass::kActivations); });
   if (sent.has_value()) {
     const auto stays = sent->lock();
-    if (stays != nullptr) result.left_bytes += static_cast<int64_t>(stays->nbytes());
+    if (stays != nullptr && stays->data() != nullptr)
+      result.left_bytes += static_cast<int64_t>(stays->nbytes());
   }
   if (captured) {
     result.left_bytes = stage.graphs.left_bytes();
