@@ -337,7 +337,7 @@ TEST_P(WorkerLoopPairFailureTest, OneFails_TheRunIsForgottenAfterTheOtherAndTheN
     }
     other_begun.Notify();
     may_end.WaitWithTimeout(kPatience);
-    return absl::OkStatus();
+    return absl::InternalError("no luck either");
   };
   const absl::Cleanup join = [&] {
     may_end.Notify();
@@ -360,6 +360,7 @@ TEST_P(WorkerLoopPairFailureTest, OneFails_TheRunIsForgottenAfterTheOtherAndTheN
 
 INSTANTIATE_TEST_SUITE_P(Kinds, WorkerLoopPairFailureTest,
                          ::testing::Values(JobKind::kForward, JobKind::kBackward),
+  EXPECT_EQ(loop_.Snapshot().failures, 1u) << "a run fails once";
                          [](const auto& info) { return std::string(JobKindName(info.param)); });
 
 // Who called Run closes link and transport next: no rank may use them then.

@@ -86,6 +86,7 @@ void WorkerLoop::Apply(int64_t now, const JobOutcome* outcome) {
   applying_ = false;
 }
 
+    past_.failures += std::holds_alternative<Failed>(send->message) ? 1 : 0;
 void WorkerLoop::ApplyOne(int64_t now, WorkerEffect& effect, const JobOutcome* outcome) {
   if (auto* send = std::get_if<SendEffect>(&effect)) {
     Send(std::move(send->message));
@@ -230,7 +231,6 @@ void WorkerLoop::Forget(int64_t now) {
   inbox_.clear();
   holders_.Clear();
   give_up_ns_ = 0;
-  device_failed_ = false;
   for (auto& slot : slots_) {
     slot->rank = -1;
     slot->second = nullptr;
@@ -241,7 +241,6 @@ void WorkerLoop::Forget(int64_t now) {
 }
 
 void WorkerLoop::Fail(int64_t now, const absl::Status& status) {
-  ++past_.failures;
   groups_.Clear(status);  // the other members notice
   core_.OnFailure(now, std::string(status.message()), &effects_);
   Apply(now, nullptr);

@@ -80,7 +80,7 @@ bool WorkerLoop::PollDevice() {
   const uint64_t run = core_.run_id();  // which a last job may end
   for (LaunchedJobs::Ended& job : ended) JobEnded(now, std::move(job));
   // After the job that made it, if that failed too.
-  if (!copy.ok() && core_.run_id() == run) DeviceFailed(now, copy);
+  if (!copy.ok() && core_.run_id() == run) Fail(now, copy);
   if (forget_when_idle_ && pending_tasks_ == 0) Forget(now);
   if (DeviceWorks()) CheckDevice(now);
   return worked;
@@ -96,16 +96,11 @@ void WorkerLoop::JobEnded(int64_t now, LaunchedJobs::Ended ended) {
     done.end_ns = std::min(now, ended.figures.end_ns);
     done.start_ns = std::min(done.end_ns, ended.figures.start_ns);
   } else {
-    DeviceFailed(now, ended.status);
+    Fail(now, ended.status);
   }
   ++past_.jobs[static_cast<int>(launch.job.kind)];
   core_.OnJobDone(now, done, &effects_);
   Apply(now, nullptr);
-}
-
-// After its first failure a device fails everything that it was given.
-void WorkerLoop::DeviceFailed(int64_t now, const absl::Status& status) {
-  if (!std::exchange(device_failed_, true)) Fail(now, status);
 }
 
 std::string WorkerLoop::AwaitedOfDevice(int64_t now) const {
@@ -119,8 +114,7 @@ std::string WorkerLoop::AwaitedOfDevice(int64_t now) const {
 
 void WorkerLoop::CheckDevice(int64_t now) {
   const int64_t since = launched_.empty() ? awaited_.oldest().since_ns : launched_.oldest().launched_ns;
-  if (now - since > options_.device_timeout_ns)
-    DeviceFailed(now, absl::DeadlineExceededError(AwaitedOfDevice(now)));
+  if (now - since > options_.device_timeout_ns) Fail(now, absl::DeadlineExceededError(AwaitedOfDevice(now)));
   if (give_up_ns_ == 0 || now <= give_up_ns_ || stop_) return;
   status_ = absl::DeadlineExceededError(AwaitedOfDevice(now));
   stop_ = true;

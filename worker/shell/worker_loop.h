@@ -163,7 +163,6 @@ class WorkerLoop {
   // False if it has done none of them since the last look.
   bool PollDevice() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void JobEnded(int64_t now, LaunchedJobs::Ended ended) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void DeviceFailed(int64_t now, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void CheckDevice(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::string AwaitedOfDevice(int64_t now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void AwaitDevice();
@@ -209,6 +208,8 @@ class WorkerLoop {
   void Give(Slot* slot, Task task) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status PrepareRank(Slot* slot, const PrepareTask& task) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status SaveRank(Slot* slot, const SaveTask& task) ABSL_LOCKS_EXCLUDED(mu_);
+  void EndRanks() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The first failure of a run is told.
   void TaskEnded(const absl::Status& status, void (WorkerLoop::*all_ended)(int64_t now))
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void AllPrepared(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -253,7 +254,6 @@ class WorkerLoop {
   bool joining_ ABSL_GUARDED_BY(mu_) = false;  // then, that the groups of collectives are complete is awaited
   bool forget_when_idle_ ABSL_GUARDED_BY(mu_) = false;
   int64_t give_up_ns_ ABSL_GUARDED_BY(mu_) = 0;  // 0: the run is not aborted
-  bool device_failed_ ABSL_GUARDED_BY(mu_) = false;
   bool device_hangs_ ABSL_GUARDED_BY(mu_) = false;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status status_ ABSL_GUARDED_BY(mu_);
