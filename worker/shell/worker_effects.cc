@@ -222,9 +222,9 @@ void WorkerLoop::Save() {
 void WorkerLoop::Forget(int64_t now) {
   forget_when_idle_ = pending_tasks_ > 0 || DeviceWorks();
   if (forget_when_idle_) return;
+  EndRanks();
+  if (forget_when_idle_) return;
   AddRunTo(now, &past_);
-  past_.live_bytes.fill(0);
-  past_.peak_bytes.fill(0);
   prepared_ = joining_ = false;
   groups_.Clear(absl::AbortedError("its run is over here"));
   transport_.BeginEpoch(0, 0);
@@ -234,10 +234,19 @@ void WorkerLoop::Forget(int64_t now) {
   for (auto& slot : slots_) {
     slot->rank = -1;
     slot->second = nullptr;
-    slot->compute.reset();
   }
   core_.Forget(now, &effects_);
   Apply(now, nullptr);
+// On their own threads, since a device's driver may take its time.
+void WorkerLoop::EndRanks() {
+  for (auto& slot : slots_) {
+    if (slot->compute == nullptr) continue;
+    ++pending_tasks_;
+    Give(slot.get(), EndTask{std::move(slot->compute)});
+  }
+  forget_when_idle_ = pending_tasks_ > 0;
+}
+
 }
 
 void WorkerLoop::Fail(int64_t now, const absl::Status& status) {

@@ -267,6 +267,12 @@ void WorkerLoop::RunTask(Slot* slot) {
     mu_.Lock();
     return TaskEnded(status, &WorkerLoop::AllSaved);
   }
+  if (auto* end = std::get_if<EndTask>(&task)) {
+    mu_.Unlock();
+    end->compute.reset();
+    mu_.Lock();
+    return TaskEnded(absl::OkStatus(), nullptr);  // the run is forgotten
+  }
 }
 
 }  // namespace weft

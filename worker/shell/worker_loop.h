@@ -13,9 +13,9 @@
 // block for longer than it takes to notice. Tensors for other processes are offered when their bytes are
 // there; those that come go to the job that reads them as they are, and it brings them to the device.
 //
-// Everything but computing happens under one lock. The time under it is microseconds; no waiting happens
-// there, but for what a GPU's driver takes where a run ends (its streams, its communicators) or memory grows,
-// and the copy of a tensor that comes in host memory which the GPU does not know. Ownership: borrows device,
+// Everything but computing happens under one lock, and ranks begin and end on their own threads. The time
+// under it is microseconds; no waiting happens there, but for what a GPU's driver takes where communicators
+// end, or memory grows into which tensors for other processes are copied. Ownership: borrows device,
 // transport and link, which outlive it. Run returns when the coordinator says so, Stop was called or the link
 // is lost, after the jobs that are being computed or have been launched: then no thread of it is left, and
 // device, transport and link are the caller's again. Failure: of the device, names the job and fails the run.
@@ -128,7 +128,10 @@ class WorkerLoop {
     std::vector<int> stages;
     std::string folder;
   };
-  using Task = std::variant<std::monostate, JobTask, PrepareTask, SaveTask>;
+  struct EndTask {
+    std::unique_ptr<RankCompute> compute;  // of a run that is forgotten
+  };
+  using Task = std::variant<std::monostate, JobTask, PrepareTask, SaveTask, EndTask>;
   // A thread, and the rank that it computes, if one sits here.
   struct Slot {
     int index = 0;
@@ -205,11 +208,11 @@ class WorkerLoop {
   void Save() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Forget(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Fail(int64_t now, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void EndRanks() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The first failure of a run is told.
   void Give(Slot* slot, Task task) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status PrepareRank(Slot* slot, const PrepareTask& task) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status SaveRank(Slot* slot, const SaveTask& task) ABSL_LOCKS_EXCLUDED(mu_);
-  void EndRanks() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // The first failure of a run is told.
   void TaskEnded(const absl::Status& status, void (WorkerLoop::*all_ended)(int64_t now))
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void AllPrepared(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
