@@ -27,7 +27,7 @@ namespace weft {
 class CollectiveGroups {
  public:
   struct Limits {
-    int64_t join_ns = 0;       // of each group, from when its id is here; and for ids to come
+    int64_t join_ns = 0;  // from Begin, until all groups are complete: their members have time to prepare
     int64_t operation_ns = 0;  // of each sum
   };
   // A run begins. Returns the ids that this process makes, by group, for the other members.
@@ -51,8 +51,10 @@ class CollectiveGroups {
   // The result of one that is over.
   Tensor TakeResult(const Job& job);
 
-  // Poll, or JoinNext, should be called again soon.
-  bool busy() const { return !reducing_.empty() || joined_ < entries_.size(); }
+  // Nobody tells when Poll, or JoinNext, has news: it should be called again soon.
+  bool busy() const {
+    return !reducing_.empty() || (joined_ < entries_.size() && entries_[joined_].joined != nullptr);
+  }
 
   void Clear(const absl::Status& cause);
 
@@ -68,12 +70,13 @@ class CollectiveGroups {
     Tensor result;
     std::shared_ptr<Fence> fence;  // null: nothing to sum
   };
+  absl::Status IsLate(const Entry& entry) const;
   // What the group leaves its member, and when.
   static absl::StatusOr<Reducing> Start(const Entry& entry, const Job& job, const Tensor& sum, bool scatters);
 
   Collectives* collectives_ = nullptr;
   Limits limits_;
-  int64_t ids_until_ = 0;
+  int64_t join_until_ = 0;
   std::vector<Entry> entries_;
   size_t joined_ = 0;  // entries before have
   std::vector<Reducing> reducing_;

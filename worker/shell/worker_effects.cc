@@ -63,11 +63,9 @@ void WorkerLoop::TaskEnded(const absl::Status& status, void (WorkerLoop::*all_en
 }
 
 void WorkerLoop::AllPrepared(int64_t now) {
-  prepared_ = true;
-  joining_ = groups_.busy();
-  if (joining_) return;  // PollCollectives goes on
-  core_.OnPrepared(now, &effects_);
-  Apply(now, nullptr);
+  prepared_ = joining_ = true;
+  PollCollectives(now);
+  LookAtDevice();
 }
 
 void WorkerLoop::AllSaved(int64_t now) {
@@ -86,9 +84,9 @@ void WorkerLoop::Apply(int64_t now, const JobOutcome* outcome) {
   applying_ = false;
 }
 
-    past_.failures += std::holds_alternative<Failed>(send->message) ? 1 : 0;
 void WorkerLoop::ApplyOne(int64_t now, WorkerEffect& effect, const JobOutcome* outcome) {
   if (auto* send = std::get_if<SendEffect>(&effect)) {
+    past_.failures += std::holds_alternative<Failed>(send->message) ? 1 : 0;
     Send(std::move(send->message));
   } else if (auto* prepare = std::get_if<PrepareEffect>(&effect)) {
     Prepare(now, *prepare);
@@ -222,11 +220,11 @@ void WorkerLoop::Save() {
 void WorkerLoop::Forget(int64_t now) {
   forget_when_idle_ = pending_tasks_ > 0 || DeviceWorks();
   if (forget_when_idle_) return;
+  prepared_ = joining_ = false;
+  groups_.Clear(absl::AbortedError("its run is over here"));
   EndRanks();
   if (forget_when_idle_) return;
   AddRunTo(now, &past_);
-  prepared_ = joining_ = false;
-  groups_.Clear(absl::AbortedError("its run is over here"));
   transport_.BeginEpoch(0, 0);
   inbox_.clear();
   holders_.Clear();
@@ -237,6 +235,8 @@ void WorkerLoop::Forget(int64_t now) {
   }
   core_.Forget(now, &effects_);
   Apply(now, nullptr);
+}
+
 // On their own threads, since a device's driver may take its time.
 void WorkerLoop::EndRanks() {
   for (auto& slot : slots_) {
@@ -245,8 +245,6 @@ void WorkerLoop::EndRanks() {
     Give(slot.get(), EndTask{std::move(slot->compute)});
   }
   forget_when_idle_ = pending_tasks_ > 0;
-}
-
 }
 
 void WorkerLoop::Fail(int64_t now, const absl::Status& status) {

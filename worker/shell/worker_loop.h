@@ -84,8 +84,9 @@ struct WorkerLoopOptions {
   int64_t device_timeout_ns = 900'000'000'000;
   // Likewise of all of them, once the run is aborted or the loop stopped.
   int64_t device_grace_ns = 30'000'000'000;
-  // For the members of each group of collectives to come together.
-  int64_t join_timeout_ns = 120'000'000'000;
+  // From a run's beginning until its groups of collectives are complete: a little less than the coordinator
+  // gives all processes to prepare, since what is said here names the ranks that are missing.
+  int64_t join_timeout_ns = 290'000'000'000;
 };
 
 // What /metrics shows; totals since the process started.
@@ -207,9 +208,9 @@ class WorkerLoop {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Save() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Forget(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Fail(int64_t now, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void EndRanks() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The first failure of a run is told.
+  void Fail(int64_t now, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Give(Slot* slot, Task task) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status PrepareRank(Slot* slot, const PrepareTask& task) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status SaveRank(Slot* slot, const SaveTask& task) ABSL_LOCKS_EXCLUDED(mu_);
