@@ -312,9 +312,8 @@ void CudaRankDevice::ReportSquares(int stage, const Tensor& limbs) {
 
 absl::Status CudaRankDevice::Wait(const std::shared_ptr<Fence>& ready, const c10::cuda::CUDAStream& stream) {
   if (ready == nullptr) return absl::OkStatus();
-  auto* const point = dynamic_cast<CudaPoint*>(ready.get());
-  if (point != nullptr && point->point() != nullptr) {
-    point->point()->Precede(stream);
+  if (const std::shared_ptr<CudaFence> point = PointOf(*ready)) {
+    point->Precede(stream);
     return absl::OkStatus();
   }
   // Of something that a stream cannot wait for; or of a job that failed before it had an end.
