@@ -19,6 +19,7 @@ using Kind = Arrangement::Kind;
 
 struct Counts {
   int captured = 0, replayed = 0;
+  bool captures = true;
 };
 
 class WorkDoneAgain final : public CapturedWork {
@@ -44,7 +45,7 @@ class CapturingDevice final : public RankDevice {
   absl::StatusOr<Tensor> NewFlat(int64_t elements, MemoryClass memory_class, DataType type) override {
     return cpu_.NewFlat(elements, memory_class, type);
   }
-  void Await(const Tensor& tensor) override { cpu_.Await(tensor); }
+  Tensor Await(Tensor tensor) override { return tensor; }
   std::unique_ptr<Scope> Charge(MemoryClass memory_class, Tallied tallied) override {
     return cpu_.Charge(memory_class, tallied);
   }
@@ -69,6 +70,7 @@ class CapturingDevice final : public RankDevice {
   std::shared_ptr<LaunchedJob> EndJob() override { return cpu_.EndJob(); }
   void ReportLoss(const at::Tensor& loss) override { cpu_.ReportLoss(loss); }
   void ReportSquares(int stage, const Tensor& limbs) override { cpu_.ReportSquares(stage, limbs); }
+  bool captures() const override { return counts_->captures; }
   absl::StatusOr<std::unique_ptr<CapturedWork>> Capture(const std::function<absl::Status()>& work,
                                                         CapturedWork*) override {
     ++counts_->captured;
@@ -160,6 +162,14 @@ TEST_F(CapturedPasses, FetchedWeightsAndDropout_AreNotCaptured) {
   std::get<GptSpec>(run.model).dropout = 0;
   ExpectSame(run, {Kind::kFetched, {}});
   std::get<GptSpec>(run.model).dropout = 0.1;
+  ExpectSame(run, {Kind::kPipeline, {}});
+  EXPECT_EQ(counts_.captured, 0);
+}
+
+TEST_F(CapturedPasses, DeviceThatDoesNotCapture_IsNotAskedTo) {
+  RunSpec run = SmallGptRun(folder_.path(), 2);
+  std::get<GptSpec>(run.model).dropout = 0;
+  counts_.captures = false;
   ExpectSame(run, {Kind::kPipeline, {}});
   EXPECT_EQ(counts_.captured, 0);
 }

@@ -122,11 +122,15 @@ void ExpectCountsHold(Device& device, const RunSpec& run, MemorySource& memory) 
     if (device.name() == "cpu") {
       EXPECT_EQ(forward->left_bytes, Live(*rank, MemoryClass::kActivations));
     }
-    EXPECT_LE(forward->left_bytes, counted.left);
+    // What does not stay goes when another device than the host has come to it, which is after the call. It
+    // is left out by its bytes, which that device may count as some more.
+    const bool late = device.name() != "cpu" && run.schedule.activations != "retain";
+    EXPECT_LE(forward->left_bytes, counted.left + (late ? 4096 : 0));
     EXPECT_GE(1.3 * static_cast<double>(forward->left_bytes) + 2000, static_cast<double>(counted.left));
     Tensor g;
     if (s + 1 < run.stages()) g = CopyOf(std::exchange(forward->activation, Tensor{}));
     ASSERT_TRUE(rank->Backward(Job::Compute(0, s, 0, JobKind::kBackward), One(g), {}, 0, false).ok());
+    if (late) continue;
     const BytesByClass peak = rank->peak_bytes();
     const auto peak_of = [&](MemoryClass c) { return peak[static_cast<int>(c)]; };
     EXPECT_LE(peak_of(MemoryClass::kActivations) + peak_of(MemoryClass::kBuffers),
@@ -136,8 +140,6 @@ void ExpectCountsHold(Device& device, const RunSpec& run, MemorySource& memory) 
 
 TEST_P(DeviceModel, CountedMemory_OfEveryStageAndPolicy_BoundsWhatIsMeasured) {
   for (const char* activations : {"retain", "recompute", "offload"}) {
-    // What does not stay goes when the device has come to it, which is after the call.
-    if (device().name() != "cpu" && activations != std::string("retain")) continue;
     for (const bool dropout : {false, true}) {
       RunSpec run = dropout ? RunWithDropout(3) : Run(3);
       run.schedule.activations = activations;

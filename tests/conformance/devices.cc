@@ -34,8 +34,8 @@ const absl::Status& StatusOf(const absl::StatusOr<T>& result) {
   return result.status();
 }
 
-// A rank of a device with memory of its own: what comes from the host is brought there, what is made is
-// brought back, and each call is a job whose end is awaited.
+// A rank of a device with memory of its own: what is made is brought back, and each call is a job whose end
+// is awaited.
 class HostedRank final : public RankCompute {
  public:
   HostedRank(Device& device, std::unique_ptr<RankCompute> rank) : device_(device), rank_(std::move(rank)) {}
@@ -52,7 +52,7 @@ class HostedRank final : public RankCompute {
     return InJob(job, [&](RankCompute& rank) { return rank.BeginState(job); });
   }
   absl::Status AdoptState(const Job& job, Tensor state) override {
-    return InJob(job, [&](RankCompute& rank) { return rank.AdoptState(job, There(state)); });
+    return InJob(job, [&](RankCompute& rank) { return rank.AdoptState(job, state); });
   }
   absl::StatusOr<Tensor> GiveState(const Job& job) override {
     return Back(InJob(job, [&](RankCompute& rank) { return rank.GiveState(job); }));
@@ -62,31 +62,27 @@ class HostedRank final : public RankCompute {
 
   absl::StatusOr<Tensor> GatherWeights(const Job& job, const std::vector<Tensor>& slices,
                                        int version) override {
-    return Back(
-        InJob(job, [&](RankCompute& rank) { return rank.GatherWeights(job, There(slices), version); }));
+    return Back(InJob(job, [&](RankCompute& rank) { return rank.GatherWeights(job, slices, version); }));
   }
   absl::StatusOr<ForwardResult> Forward(const Job& job, std::vector<Tensor> inputs, Tensor weights,
                                         int version) override {
     return BackForward(InJob(job, [&](RankCompute& rank) {
-      return rank.Forward(job, There(std::exchange(inputs, {})), There(std::exchange(weights, {})), version);
+      return rank.Forward(job, std::move(inputs), std::move(weights), version);
     }));
   }
   absl::StatusOr<ForwardResult> ForwardOnly(const Job& job, std::vector<Tensor> inputs, Tensor weights,
                                             int version) override {
     return BackForward(InJob(job, [&](RankCompute& rank) {
-      return rank.ForwardOnly(job, There(std::exchange(inputs, {})), There(std::exchange(weights, {})),
-                              version);
+      return rank.ForwardOnly(job, std::move(inputs), std::move(weights), version);
     }));
   }
   absl::Status AdoptPass(const Job& job, std::vector<Tensor> inputs) override {
-    return InJob(job,
-                 [&](RankCompute& rank) { return rank.AdoptPass(job, There(std::exchange(inputs, {}))); });
+    return InJob(job, [&](RankCompute& rank) { return rank.AdoptPass(job, std::move(inputs)); });
   }
   absl::StatusOr<BackwardResult> Backward(const Job& job, std::vector<Tensor> output_gradients,
                                           Tensor weights, int version, bool hand_out) override {
     absl::StatusOr<BackwardResult> made = InJob(job, [&](RankCompute& rank) {
-      return rank.Backward(job, There(std::exchange(output_gradients, {})), There(std::exchange(weights, {})),
-                           version, hand_out);
+      return rank.Backward(job, std::move(output_gradients), std::move(weights), version, hand_out);
     });
     if (!made.ok()) return made;
     for (Tensor& gradient : made->input_gradients) {
@@ -97,29 +93,27 @@ class HostedRank final : public RankCompute {
   }
 
   absl::Status Accumulate(const Job& job, int microbatch, const Tensor& slice, int part, int parts) override {
-    return InJob(
-        job, [&](RankCompute& rank) { return rank.Accumulate(job, microbatch, There(slice), part, parts); });
+    return InJob(job,
+                 [&](RankCompute& rank) { return rank.Accumulate(job, microbatch, slice, part, parts); });
   }
   absl::StatusOr<Tensor> AddToSum(const Job& job, const Tensor& before, Tensor gradient) override {
-    return Back(InJob(job, [&](RankCompute& rank) {
-      return rank.AddToSum(job, There(before), There(std::exchange(gradient, {})));
-    }));
+    return Back(
+        InJob(job, [&](RankCompute& rank) { return rank.AddToSum(job, before, std::move(gradient)); }));
   }
   absl::StatusOr<Tensor> TakeSum(const Job& job, int part, int parts) override {
     return Back(InJob(job, [&](RankCompute& rank) { return rank.TakeSum(job, part, parts); }));
   }
   absl::StatusOr<Tensor> SumSquares(const Job& job, const Tensor& sum, int part, int parts,
                                     const std::vector<Tensor>& others) override {
-    return Back(InJob(job, [&](RankCompute& rank) {
-      return rank.SumSquares(job, There(sum), part, parts, There(others));
-    }));
+    return Back(
+        InJob(job, [&](RankCompute& rank) { return rank.SumSquares(job, sum, part, parts, others); }));
   }
   absl::Status Update(const Job& job, const std::vector<Tensor>& sums, const Tensor& norm,
                       bool keep) override {
-    return InJob(job, [&](RankCompute& rank) { return rank.Update(job, There(sums), There(norm), keep); });
+    return InJob(job, [&](RankCompute& rank) { return rank.Update(job, sums, norm, keep); });
   }
   absl::Status Adopt(const Job& job, const Tensor& weights, bool keep) override {
-    return InJob(job, [&](RankCompute& rank) { return rank.Adopt(job, There(weights), keep); });
+    return InJob(job, [&](RankCompute& rank) { return rank.Adopt(job, weights, keep); });
   }
 
   absl::StatusOr<Tensor> Weights(int stage, int version) override {
@@ -143,12 +137,10 @@ class HostedRank final : public RankCompute {
   auto InJob(const Job& job, F f) -> decltype(f(std::declval<RankCompute&>())) {
     RankCompute& rank = Here();
     rank.BeginJob(job, /*beside=*/jobs_++ > 0);
-    moved_ = absl::OkStatus();
     auto result = f(rank);
     const std::shared_ptr<LaunchedJob> launched = rank.EndJob();
     --jobs_;
     absl::Status ended = launched == nullptr ? absl::OkStatus() : WaitUntilReached(*launched);
-    if (!moved_.ok()) return moved_;
     if (!StatusOf(result).ok()) return result;
     if (!ended.ok()) return ended;
     TakeFigures(launched.get(), &result);
@@ -158,19 +150,6 @@ class HostedRank final : public RankCompute {
   static void TakeFigures(LaunchedJob*, T*) {}
   static void TakeFigures(LaunchedJob* launched, absl::StatusOr<ForwardResult>* result) {
     if (launched != nullptr) (*result)->loss = launched->figures().loss;
-  }
-
-  Tensor There(const Tensor& tensor) {
-    if (tensor.empty()) return {};
-    absl::StatusOr<Tensor> moved = rank_->ToDevice(tensor);
-    if (moved.ok()) return *std::move(moved);
-    moved_ = moved.status();
-    return {};
-  }
-  std::vector<Tensor> There(const std::vector<Tensor>& tensors) {
-    std::vector<Tensor> there;
-    for (const Tensor& tensor : tensors) there.push_back(There(tensor));
-    return there;
   }
 
   absl::Status BringBack(Tensor* tensor) {
@@ -198,9 +177,7 @@ class HostedRank final : public RankCompute {
   Device& device_;
   const std::unique_ptr<RankCompute> rank_;
   std::atomic<int> jobs_{0};
-  static thread_local absl::Status moved_;
 };
-thread_local absl::Status HostedRank::moved_;
 
 class HostedDevice final : public Device {
  public:

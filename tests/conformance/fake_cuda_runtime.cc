@@ -27,9 +27,9 @@ class Stream {
     work_.push_back(std::move(work));
     changed_.SignalAll();
   }
-  void Synchronize() {
+  bool IsIdle() {
     weft::MutexLock lock(mu_);
-    while (busy_ || !work_.empty()) changed_.Wait(mu_);
+    return !busy_ && work_.empty();
   }
 
  private:
@@ -74,6 +74,8 @@ void EnqueueFake(cudaStream_t stream, std::function<void()> work) { Of(stream)->
 extern "C" {
 
 cudaError_t cudaSetDevice(int device) { return device >= 0 ? cudaSuccess : cudaErrorInvalidDevice; }
+cudaError_t cudaGetLastError() { return cudaSuccess; }
+const char* cudaGetErrorName(cudaError_t) { return "cudaErrorOfTheFake"; }
 const char* cudaGetErrorString(cudaError_t error) {
   return error == cudaErrorInvalidDevice ? "invalid device ordinal" : "an error of the fake";
 }
@@ -85,9 +87,8 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   delete Of(stream);
   return cudaSuccess;
 }
-cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  Of(stream)->Synchronize();
-  return cudaSuccess;
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  return Of(stream)->IsIdle() ? cudaSuccess : cudaErrorNotReady;
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int) {
   *event = reinterpret_cast<cudaEvent_t>(new Event);

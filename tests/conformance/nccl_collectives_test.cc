@@ -377,6 +377,30 @@ TEST_F(NcclCollectivesTest, Input_ThatTheDeviceCanAwait_IsNotAskedOnTheHost) {
   EXPECT_EQ(waits, 1);
 }
 
+// Then what is on the stream, and what it uses, is left as it is.
+TEST_F(NcclCollectivesTest, DeviceThatHangs_DoesNotHoldTheEndOfItsCollectives) {
+  std::atomic<bool> hangs{true}, ended{false};
+  devices_[0] = CreateNcclCollectives(0, [&](void* stream, Fence&) {
+    testing::EnqueueFake(static_cast<cudaStream_t>(stream), [&] {
+      while (hangs) std::this_thread::yield();
+      ended = true;
+    });
+    return true;
+  });
+  std::vector<Group> groups = JoinAll({0, 1});
+  Tensor sum = Flat({1});
+  sum.ready = std::make_shared<HandFence>();
+  const std::weak_ptr<void> memory = sum.owner;
+  std::shared_ptr<Fence> fence = *groups[0]->AllReduce(sum, sum);
+  sum = {};
+  groups.clear();
+  fence.reset();
+  devices_[0].reset();
+  EXPECT_FALSE(memory.expired());
+  hangs = false;
+  while (!ended) std::this_thread::yield();
+}
+
 TEST_F(NcclCollectivesTest, Collectives_Name_HasTheVersion) {
   EXPECT_THAT(devices_[0]->name(), ::testing::StartsWith("nccl 2."));
 }

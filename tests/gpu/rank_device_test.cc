@@ -186,25 +186,77 @@ TEST_F(CudaRankDeviceTest, Squares_BecomeTheNormOrItsFailure) {
   EXPECT_NE(failed.message().find("stage 4"), absl::string_view::npos) << failed;
 }
 
+// Memory that the device does not know, as that of a transport.
+struct Foreign {
+  Foreign() {
+    const auto memory = std::make_shared<std::vector<float>>(100, 5.0f);
+    alive = memory;
+    tensor = {{DataType::kFloat32, 1, {100}}, memory->data(), 400, memory};
+    tensor.place = MemoryPlace::kDevice;
+    tensor.ready = std::make_shared<Done>();
+  }
+  std::weak_ptr<std::vector<float>> alive;
+  Tensor tensor;
+};
+
 TEST_F(CudaRankDeviceTest, Awaited_StaysUntilTheJobIsDone) {
-  auto bytes = std::make_shared<std::vector<float>>(100, 5.0f);
-  std::weak_ptr<std::vector<float>> alive = bytes;
-  Tensor foreign{{DataType::kFloat32, 1, {100}}, bytes->data(), 400, bytes};
-  foreign.place = MemoryPlace::kDevice;
-  foreign.ready = std::make_shared<Done>();
-  bytes.reset();
+  Foreign foreign;
   const Tensor to = Flat(100);
   device_->BeginJob(Forward(0, 0), false);
-  device_->Await(foreign);
-  device_->math().Copy(to.data, foreign.data, foreign.bytes);
+  device_->Await(foreign.tensor);
+  device_->math().Copy(to.data, foreign.tensor.data, foreign.tensor.bytes);
+  foreign.tensor = {};
   const std::shared_ptr<LaunchedJob> job = device_->EndJob();
-  foreign = {};
   EXPECT_FALSE(*job->Reached());
-  EXPECT_FALSE(alive.expired());
+  EXPECT_FALSE(foreign.alive.expired());
   FakeGpu::Run();
   EXPECT_TRUE(*job->Reached());
-  EXPECT_TRUE(alive.expired());
+  EXPECT_TRUE(foreign.alive.expired());
   EXPECT_EQ(Read(to), std::vector<float>(100, 5));
+}
+
+// As a backward reads what its forward awaited, and drops it when it is enqueued.
+TEST_F(CudaRankDeviceTest, AwaitedByAnEarlierJob_StaysUntilTheOneThatDropsItIsDone) {
+  Foreign foreign;
+  const Tensor to = Flat(100);
+  device_->BeginJob(Forward(0, 0), false);
+  Tensor kept = device_->Await(device_->Await(std::exchange(foreign.tensor, {})));
+  const std::shared_ptr<LaunchedJob> first = device_->EndJob();
+  FakeGpu::Run();
+  ASSERT_TRUE(*first->Reached());
+  device_->BeginJob(Backward(0, 0), false);
+  device_->math().Copy(to.data, kept.data, kept.bytes);
+  kept = {};
+  const std::shared_ptr<LaunchedJob> second = device_->EndJob();
+  EXPECT_FALSE(*second->Reached());
+  EXPECT_FALSE(foreign.alive.expired());
+  FakeGpu::Run();
+  EXPECT_TRUE(*second->Reached());
+  EXPECT_TRUE(foreign.alive.expired());
+}
+
+// The one that is being enqueued beside may be the one that uses it.
+TEST_F(CudaRankDeviceTest, DroppedBesideAJob_StaysUntilThatIsDoneToo) {
+  Foreign foreign;
+  const Tensor to = Flat(100);
+  device_->BeginJob(Forward(0, 0), false);
+  Tensor kept = device_->Await(std::exchange(foreign.tensor, {}));
+  device_->EndJob();
+  device_->BeginJob(Forward(1, 1), false);
+  std::shared_ptr<LaunchedJob> dropping;
+  std::thread([&] {
+    device_->BeginJob(Backward(0, 0), true);
+    kept = {};
+    dropping = device_->EndJob();
+  }).join();
+  FakeGpu::Run();
+  EXPECT_TRUE(*dropping->Reached());
+  EXPECT_FALSE(foreign.alive.expired());
+  const std::shared_ptr<LaunchedJob> forward = device_->EndJob();
+  EXPECT_FALSE(foreign.alive.expired());
+  FakeGpu::Run();
+  EXPECT_TRUE(*forward->Reached());
+  EXPECT_TRUE(foreign.alive.expired());
 }
 
 TEST_F(CudaRankDeviceTest, FenceThatIsNotThere_FailsTheJobByName) {

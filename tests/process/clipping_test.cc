@@ -2,9 +2,6 @@
 // processes, under schedules that place stages and sums differently, the norms and the weights are those of
 // the plain loop.
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
-#include <map>
 #include <string>
 #include <vector>
 
@@ -12,48 +9,23 @@
 #include "absl/strings/str_format.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "nlohmann/json.hpp"
 #include "tests/process/command.h"
-#include "tests/process/run_files.h"
+#include "tests/process/trained_run.h"
 
 namespace weft {
 namespace {
 
-using Json = nlohmann::json;
 using ::testing::HasSubstr;
-
-struct Trained {
-  CommandResult result;
-  std::map<std::string, std::string> weights;  // files of the checkpoint
-  std::vector<double> losses, norms;
-};
 
 class Clipping : public ::testing::Test {
  protected:
-  Trained Train(const std::string& train, const std::string& schedule, std::vector<std::string> flags) {
-    const std::string out = folder_ / "out";
-    std::filesystem::remove_all(out);
-    std::vector<std::string> words = {"weft", "train",
-                                      WriteSmallRun(folder_, {{"train", train}, {"schedule", schedule}})};
-    words.insert(words.end(), flags.begin(), flags.end());
-    words.insert(words.end(), {"--out", out});
-    Trained trained{Command::Run(words, 120), {}, {}, {}};
-    if (trained.result.code != 0) return trained;
-    for (const auto& entry : std::filesystem::directory_iterator(out + "/checkpoint")) {
-      if (entry.path().extension() == ".safetensors")
-        trained.weights[entry.path().filename()] = ReadWholeFile(entry.path());
-    }
-    std::ifstream file(out + "/steps.jsonl");
-    for (std::string line; std::getline(file, line);) {
-      const Json step = Json::parse(line);
-      trained.losses.push_back(step["loss"]);
-      if (step.contains("gradient_norm")) trained.norms.push_back(step["gradient_norm"]);
-    }
-    return trained;
+  TrainedRun Train(const std::string& train, const std::string& schedule,
+                   const std::vector<std::string>& flags) {
+    return TrainSmallRun(folder_, {{"train", train}, {"schedule", schedule}}, flags);
   }
 
-  Trained Reference(const std::string& train, const std::string& schedule) {
-    Trained reference = Train(train, schedule, {"--reference"});
+  TrainedRun Reference(const std::string& train, const std::string& schedule) {
+    TrainedRun reference = Train(train, schedule, {"--reference"});
     EXPECT_EQ(reference.result.code, 0) << reference.result.err;
     return reference;
   }
@@ -84,14 +56,14 @@ TEST_F(Clipping, SchedulesOnTwoProcesses_HaveTheReferencesNormsAndBits) {
     // Up to the step with the largest norm it is the same training, and that step is clipped.
     const double clip_norm = 0.999 * *std::max_element(norms.begin(), norms.end());
     const std::string train = TrainSection(rule.microbatches, clip_norm);
-    const Trained reference = Reference(train, rule.schedules[0]);
+    const TrainedRun reference = Reference(train, rule.schedules[0]);
     const auto clipped = std::count_if(reference.norms.begin(), reference.norms.end(),
                                        [&](double norm) { return norm > clip_norm; });
     EXPECT_GT(clipped, 0) << rule.schedules[0];
     EXPECT_LT(clipped, 12) << rule.schedules[0];
     for (const std::string& schedule : rule.schedules) {
       SCOPED_TRACE(schedule);
-      const Trained trained = Train(train, schedule, {"--processes", "2"});
+      const TrainedRun trained = Train(train, schedule, {"--processes", "2"});
       ASSERT_EQ(trained.result.code, 0) << trained.result.err;
       EXPECT_EQ(trained.norms, reference.norms);
       EXPECT_EQ(trained.losses, reference.losses);
@@ -104,7 +76,7 @@ TEST_F(Clipping, GradientsThatAreNotFinite_EndTheRunWithTheStageAndAdvice) {
   const std::string train =
       "{steps: 30, batch: 16, microbatches: 4, optimizer: {sgd: {lr: 1000}}, clip_norm: 1.0e+9}";
   for (const std::string flag : {"--reference", "--processes=2"}) {
-    const Trained trained = Train(train, "1f1b", {flag});
+    const TrainedRun trained = Train(train, "1f1b", {flag});
     EXPECT_EQ(trained.result.code, 1) << flag;
     EXPECT_THAT(trained.result.err, HasSubstr("have no norm to clip by (train.clip_norm)")) << flag;
     EXPECT_THAT(trained.result.err, HasSubstr("gradients of stage ")) << flag;

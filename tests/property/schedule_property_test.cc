@@ -6,7 +6,6 @@
 #include <iterator>
 #include <map>
 #include <random>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -16,109 +15,14 @@
 #include "schedules/claim_order.h"
 #include "schedules/families.h"
 #include "schedules/simulate.h"
-#include "tests/property/random_inputs.h"
+#include "tests/property/random_case.h"
 
 namespace weft {
 namespace {
 
-struct Case {
-  Schedule schedule;
-  SimulationOptions options;
-  std::string text;
-};
-
-// Any placement, of the weights too; priorities of their own in every third.
-std::map<std::string, std::string> DrawFormulas(std::mt19937_64& rng) {
-  const auto number = [&](int most) { return static_cast<int>(rng() % (most + 1)); };
-  const auto sum = [&] {
-    return absl::StrCat("(", number(3), "*s + ", number(3), "*b + ", number(2), ") % W");
-  };
-  std::map<std::string, std::string> parameters = {{"workers", absl::StrCat(1 + number(5))},
-                                                   {"compute", sum()}};
-  if (number(1) == 0) parameters["weights"] = number(1) == 0 ? "s % W" : sum();
-  if (number(2) == 0) parameters["split_backward"] = "true";
-  if (number(2) == 0) {
-    parameters["priority"] = absl::StrCat("((k ", number(1) == 0 ? "==" : "!=", " forward)*4 + k)*S*B + ",
-                                          number(1) == 0 ? "b*S + s" : "s*B + b");
-  }
-  return parameters;
-}
-
-Case Draw(uint64_t seed) {
-  std::mt19937_64 rng(seed);
-  const auto pick = [&](int from, int to) { return from + static_cast<int>(rng() % (to - from + 1)); };
-  int stages = pick(1, 12), microbatches = pick(1, 16);
-  std::map<std::string, std::string> parameters;
-  // Every family of the catalogue, so that a new one is drawn as soon as it is there, and formulas.
-  const size_t which = rng() % (Families().size() + 2);
-  const std::string name = which < Families().size() ? Families()[which].name : "custom";
-  if (name == "custom") {
-    parameters = DrawFormulas(rng);
-  } else if (name == "lpp" || name == "fslpp") {
-    parameters = {{"groups", absl::StrCat(pick(1, microbatches))}, {"ranks", absl::StrCat(pick(1, stages))}};
-  } else if (name == "depth_first" || name == "breadth_first" || name == "interleaved") {
-    const int ranks = pick(1, 6);
-    stages = ranks * pick(2, 4);
-    if (name == "interleaved") {
-      const int group = pick(ranks, 2 * ranks);
-      microbatches = group * pick(1, 3);
-      parameters["group"] = absl::StrCat(group);
-    }
-    parameters["ranks"] = absl::StrCat(ranks);
-  } else if (name == "fsdp") {
-    parameters["shard"] = pick(0, 1) == 0 ? "stage" : "width";
-  } else if (name == "zb_v" || name == "v_half" || name == "v_min") {
-    stages += stages % 2;
-  } else if (name == "dualpipe" || name == "dualpipe_v") {
-    stages += stages % 2;
-    microbatches = 2 * stages + 2 * pick(0, 3);
-  } else if (name == "pipedream") {
-    microbatches = 1;
-  } else if (name == "cdp_mp") {
-    stages = microbatches = pick(1, 6);
-  }
-  // The cyclic rules, where the sizes that were drawn allow them.
-  const std::string rule = RuleNames()[pick(0, 2)];
-  const bool wide = parameters.count("shard") != 0 && parameters["shard"] == "width";
-  const bool ruled = rule != "sync" && !wide &&
-                     std::any_of(Families().begin(), Families().end(),
-                                 [&](const Family& f) { return f.name == name && f.takes_rules; });
-  if (ruled) {
-    stages = microbatches = pick(1, 6);
-    if (name == "lpp") parameters = {{"groups", absl::StrCat(stages)}, {"ranks", "1"}};
-    if (name == "fsdp" && pick(0, 1) == 1) parameters["residency"] = "migrating";
-  }
-  Case c;
-  auto schedule = MakeSchedule(name, parameters, stages, microbatches);
-  EXPECT_TRUE(schedule.ok()) << schedule.status();
-  c.schedule = *schedule;
-  const absl::Status applied = ApplyRule(ruled ? rule : "sync", name, &c.schedule);
-  EXPECT_TRUE(applied.ok()) << applied;
-  c.schedule.clips = seed % 4 == 0;
-  const bool chain = seed % 3 != 0;
-  if (!chain) c.schedule.inputs = RandomInputs(seed, stages);
-  c.options.steps = pick(1, 4);
-  c.options.record_jobs = true;
-  for (int k = 0; k < kJobKinds; ++k) {
-    auto& d = c.options.duration[k];
-    d.clear();
-    const bool none = k >= static_cast<int>(JobKind::kReduce) && pick(0, 1) == 0;
-    for (int s = 0; s < stages; ++s) d.push_back(none ? 0 : pick(1, 9));
-  }
-  if (pick(0, 1) == 1) {
-    c.options.latency = pick(0, 3);
-    c.options.bandwidth = pick(0, 4);
-    c.options.activation = {static_cast<double>(pick(0, 20))};
-    c.options.weight = {static_cast<double>(pick(0, 40))};
-  }
-  c.text = absl::StrCat("seed ", seed, ": ", c.schedule.name, " S=", stages, " B=", microbatches,
-                        " T=", c.options.steps, chain ? "" : ", no chain", c.schedule.clips ? ", clips" : "");
-  return c;
-}
-
 // The same under budgets of bytes: what one micro-batch needs and up to as much again; what a fixed order, or
 // the cyclic one, needs.
-void DrawMemory(uint64_t seed, Case* c) {
+void DrawMemory(uint64_t seed, RandomCase* c) {
   std::mt19937_64 rng(seed ^ 0x3e3);
   const Schedule& s = c->schedule;
   ActivationMemory memory;
@@ -279,7 +183,7 @@ TEST(SimulatedRun, RandomFamiliesSizesAndDurations_ObeyTheGraphTheRuleAndTheLimi
   const uint64_t first = only != nullptr ? std::strtoull(only, nullptr, 10) : 1;
   const uint64_t last = only != nullptr ? first : 400;
   for (uint64_t seed = first; seed <= last; ++seed) {
-    const Case c = Draw(seed);
+    const RandomCase c = DrawCase(seed);
     SCOPED_TRACE(c.text);
     ASSERT_TRUE(CheckSchedule(c.schedule).ok()) << CheckSchedule(c.schedule);
     const Graph graph(c.schedule, c.options.steps);
@@ -304,7 +208,7 @@ TEST(SimulatedRun, RandomFamiliesSizesAndDurations_ObeyTheGraphTheRuleAndTheLimi
 TEST(SimulatedRun, RandomBudgets_AreKeptOrRefusedWithTheBytes) {
   int kept = 0, refused = 0, slower = 0;
   for (uint64_t seed = 1; seed <= 300; ++seed) {
-    Case c = Draw(seed);
+    RandomCase c = DrawCase(seed);
     SCOPED_TRACE(c.text);
     std::mt19937_64 rng(seed);
     c.options.activation = {static_cast<double>(1 + rng() % 20)};
@@ -342,7 +246,7 @@ TEST(SimulatedRun, RandomBudgetsOfBytes_AreKeptAndDeadlockNobody) {
   const uint64_t last = only != nullptr ? first : 400;
   int tight = 0;
   for (uint64_t seed = first; seed <= last; ++seed) {
-    Case c = Draw(seed);
+    RandomCase c = DrawCase(seed);
     const double free_makespan = Simulate(Graph(c.schedule), c.options)->makespan;
     DrawMemory(seed, &c);
     SCOPED_TRACE(c.text);
@@ -368,7 +272,7 @@ TEST(SimulatedRun, RandomBudgetsOfBytes_AreKeptAndDeadlockNobody) {
 
 TEST(SimulatedRun, ClaimOrder_IsATopologicalOrderOfTheStep) {
   for (uint64_t seed = 1; seed <= 200; ++seed) {
-    Case c = Draw(seed % 100);
+    RandomCase c = DrawCase(seed % 100);
     if (seed > 100) DrawMemory(seed % 100, &c);
     SCOPED_TRACE(c.text);
     const Graph graph(c.schedule, /*steps=*/1);
@@ -404,99 +308,6 @@ TEST(SimulatedRun, ClaimOrder_IsATopologicalOrderOfTheStep) {
       }
     }
     ASSERT_EQ(left, 0u);
-  }
-}
-
-// ---- the most activations alive: where the rules decide it, whatever jobs and transfers last
-
-// Uneven on purpose: some stages and kinds take a hundred times as long as others.
-SimulationOptions UnevenDurations(std::mt19937_64& rng, int stages, int steps) {
-  SimulationOptions options;
-  options.steps = steps;
-  for (auto& duration : options.duration) {
-    duration.clear();
-    for (int s = 0; s < stages; ++s) {
-      const double size = rng() % 3 == 0 ? 100 : 1;
-      duration.push_back(size * static_cast<double>(1 + rng() % 9));
-    }
-  }
-  options.latency = rng() % 2 == 0 ? 0 : static_cast<double>(rng() % 200);
-  options.bandwidth = rng() % 2 == 0 ? 0 : 1;
-  options.output = options.weight = {static_cast<double>(rng() % 100)};
-  return options;
-}
-
-// By rank, every number that comes up.
-std::vector<std::set<int>> Peaks(const Schedule& schedule, uint64_t seed, int runs) {
-  std::mt19937_64 rng(seed);
-  const Graph graph(schedule);
-  std::vector<std::set<int>> peaks(schedule.ranks);
-  for (int i = 0; i < runs; ++i) {
-    const auto run = Simulate(graph, UnevenDurations(rng, schedule.stages, 1 + i % 3));
-    EXPECT_TRUE(run.ok()) << run.status();
-    for (Rank r = 0; r < schedule.ranks; ++r) peaks[r].insert(run->ranks[r].peak_activations);
-  }
-  return peaks;
-}
-
-TEST(PeakActivations, FixedOrders_AreTheSameForAnyDurations) {
-  int fixed = 0;
-  for (uint64_t seed = 1; seed <= 200; ++seed) {
-    const Case c = Draw(seed);
-    if (c.schedule.order.empty()) continue;
-    ++fixed;
-    SCOPED_TRACE(c.text);
-    const auto equal_times = Simulate(Graph(c.schedule), {});
-    const auto peaks = Peaks(c.schedule, seed, 8);
-    for (Rank r = 0; r < c.schedule.ranks; ++r) {
-      ASSERT_EQ(peaks[r], std::set<int>{equal_times->ranks[r].peak_activations}) << "rank " << r;
-    }
-  }
-  EXPECT_GT(fixed, 50);
-}
-
-// A rank whose jobs never wait for another rank within a step, and the ends of pipelines.
-TEST(PeakActivations, GreedyRanksThatWaitForNobody_AreTheSameForAnyDurations) {
-  for (uint64_t seed = 1; seed <= 60; ++seed) {
-    std::mt19937_64 rng(seed);
-    const int stages = 1 + static_cast<int>(rng() % 6), microbatches = 1 + static_cast<int>(rng() % 12);
-    SCOPED_TRACE(absl::StrCat("S=", stages, " B=", microbatches));
-    const auto peaks = [&](const std::string& name,
-                           const std::map<std::string, std::string>& parameters = {}) {
-      return Peaks(*MakeSchedule(name, parameters, stages, microbatches), seed, 8);
-    };
-    for (const auto& rank : peaks("ddp")) ASSERT_EQ(rank, std::set<int>{stages});
-    for (const auto& rank : peaks("fsdp")) ASSERT_EQ(rank, std::set<int>{stages});
-    for (const auto& rank : peaks("fsdp", {{"shard", "width"}})) ASSERT_EQ(rank, std::set<int>{stages});
-    // Rings of one rank, among them gradient accumulation: all forwards of its micro-batches, then the
-    // backwards.
-    const int groups = 1 + static_cast<int>(rng() % microbatches);
-    const auto rings = peaks("lpp", {{"groups", absl::StrCat(groups)}, {"ranks", "1"}});
-    for (int r = 0; r < groups; ++r) {
-      const int forwards = stages * ((microbatches - r + groups - 1) / groups);
-      ASSERT_EQ(rings[r], std::set<int>{forwards}) << groups << " groups";
-    }
-    ASSERT_EQ(peaks("gpipe").front(), std::set<int>{microbatches});
-    ASSERT_EQ(peaks("1f1b").back(), std::set<int>{1});
-  }
-}
-
-// Elsewhere durations do decide: a rank that waits for one job goes on with another.
-TEST(PeakActivations, OtherGreedyRanks_DependOnDurations) {
-  const struct {
-    std::string name;
-    std::map<std::string, std::string> parameters;
-    int from, to;  // ranks
-  } cases[] = {{"gpipe", {}, 1, 4},
-               {"1f1b", {}, 0, 3},
-               {"lpp", {{"groups", "2"}, {"ranks", "2"}}, 0, 4},
-               {"fslpp", {{"groups", "2"}, {"ranks", "2"}}, 0, 4},
-               {"depth_first", {{"ranks", "2"}}, 0, 2},
-               {"breadth_first", {{"ranks", "2"}}, 1, 2}};
-  for (const auto& c : cases) {
-    const Schedule schedule = *MakeSchedule(c.name, c.parameters, 4, 8);
-    const auto peaks = Peaks(schedule, 1, 300);
-    for (int r = c.from; r < c.to; ++r) EXPECT_GT(peaks[r].size(), 1u) << c.name << ", rank " << r;
   }
 }
 

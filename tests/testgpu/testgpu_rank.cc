@@ -172,29 +172,31 @@ at::Tensor TestRank::NewHostTensor(at::IntArrayRef sizes, c10::ScalarType type) 
 }
 
 // Kernels run when they are enqueued, so here the host waits where a device would.
-void TestRank::Await(const Tensor& tensor) {
-  if (tensor.bytes == 0) return;
-  JobUnderWay* const job = CurrentThread().job.get();
-  const auto fail = [&](const absl::Status& status) {
-    Fault(absl::Status(status.code(), absl::StrCat("Await: ", status.message()))).IgnoreError();
-  };
-  if (tensor.place != MemoryPlace::kDevice)
-    return fail(absl::InvalidArgumentError("of a tensor on the host"));
+absl::Status TestRank::AwaitWriter(const Tensor& tensor) const {
+  if (tensor.place != MemoryPlace::kDevice) return absl::InvalidArgumentError("of a tensor on the host");
   if (tensor.ready != nullptr) {
-    if (absl::Status s = WaitFor(*tensor.ready); !s.ok()) return fail(s);
+    if (absl::Status s = WaitFor(*tensor.ready); !s.ok()) return s;
   }
   const absl::StatusOr<DeviceMemory::Block> block = DeviceMemory::Instance().Find(tensor.data, tensor.bytes);
-  if (!block.ok()) return fail(block.status());
-  if (block->owner != owner_ && block->writer != nullptr) {
-    const absl::StatusOr<bool> written = block->writer->Reached();
-    if (!written.ok()) return fail(written.status());
-    if (!*written) {
-      return fail(absl::FailedPreconditionError(absl::StrFormat(
-          "rank %d writes the memory after the tensor was said to be ready", block->owner->rank())));
-    }
+  if (!block.ok()) return block.status();
+  if (block->owner == owner_ || block->writer == nullptr) return absl::OkStatus();
+  const absl::StatusOr<bool> written = block->writer->Reached();
+  if (!written.ok()) return written.status();
+  if (*written) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrFormat(
+      "rank %d writes the memory after the tensor was said to be ready", block->owner->rank()));
+}
+
+// The memory keeps itself from then on, for all ranks that have awaited it (device_memory.h).
+Tensor TestRank::Await(Tensor tensor) {
+  if (tensor.bytes == 0) return tensor;
+  if (absl::Status s = AwaitWriter(tensor); !s.ok()) {
+    Fault(absl::Status(s.code(), absl::StrCat("Await: ", s.message()))).IgnoreError();
+    return tensor;
   }
   DeviceMemory::Instance().AddUser(tensor.data, owner_);
-  if (job != nullptr) job->kept.push_back(tensor);
+  if (JobUnderWay* const job = CurrentThread().job.get()) job->kept.push_back(tensor);
+  return tensor;
 }
 
 absl::Status TestRank::Load(void* to, const void* host, size_t bytes) {
@@ -274,11 +276,6 @@ void TestRank::ReportLoss(const at::Tensor& loss) {
 void TestRank::ReportSquares(int stage, const Tensor& limbs) {
   JobUnderWay* const job = CurrentThread().job.get();
   if (job != nullptr) job->squares.emplace_back(stage, limbs);
-}
-
-absl::StatusOr<std::unique_ptr<CapturedWork>> TestRank::Capture(const std::function<absl::Status()>&,
-                                                                CapturedWork*) {
-  return nullptr;
 }
 
 }  // namespace weft::testgpu

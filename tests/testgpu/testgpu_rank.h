@@ -47,7 +47,7 @@ class TestRank final : public RankDevice {
   absl::StatusOr<Tensor> ToHost(const Tensor& tensor, HostUse use) override;
   absl::StatusOr<Tensor> ToDevice(const Tensor& tensor, MemoryClass memory_class) override;
   at::Tensor NewHostTensor(at::IntArrayRef sizes, c10::ScalarType type) override;
-  void Await(const Tensor& tensor) override;
+  Tensor Await(Tensor tensor) override;
   absl::Status Load(void* to, const void* host, size_t bytes) override;
   absl::Status ReadBack(void* host, const void* from, size_t bytes) override;
 
@@ -56,11 +56,9 @@ class TestRank final : public RankDevice {
   void ReportLoss(const at::Tensor& loss) override;
   void ReportSquares(int stage, const Tensor& limbs) override;
 
-  absl::StatusOr<std::unique_ptr<CapturedWork>> Capture(const std::function<absl::Status()>& work,
-                                                        CapturedWork* with) override;
-
  private:
   absl::Status EndOf(JobUnderWay& job);
+  absl::Status AwaitWriter(const Tensor& tensor) const;
   absl::Status CheckReadable(const Tensor& tensor, const char* what) const;
 
   const Options options_;

@@ -25,6 +25,7 @@ class HandFence final : public Fence {
 
 struct Member {
   std::string id;
+  int64_t until = 0;
   absl::StatusOr<bool> joined = false;
   std::vector<std::shared_ptr<HandFence>> sums, scatters, gathers;
   std::vector<int64_t> slices;  // of the last scatter or gather
@@ -59,9 +60,10 @@ class HandCollectives final : public Collectives {
   const std::string& name() const override { return name_; }
   absl::StatusOr<std::string> NewGroupId() override { return "id " + std::to_string(next_id++); }
   absl::StatusOr<std::unique_ptr<CollectiveGroup>> Join(const std::string& id, const std::vector<Rank>&, int,
-                                                        int64_t, int64_t) override {
+                                                        int64_t until, int64_t) override {
     members.push_back(std::make_unique<Member>());
     members.back()->id = id;
+    members.back()->until = until;
     return std::make_unique<HandGroup>(members.back().get());
   }
 
@@ -108,7 +110,6 @@ TEST_F(CollectiveGroupsTest, Begin_MakesTheIdsOfItsOwnGroupsAlone) {
   const auto made = Begin();
   ASSERT_TRUE(made.ok());
   EXPECT_THAT(*made, ElementsAre(std::pair<int, std::string>(3, "id 1")));
-  EXPECT_TRUE(groups_.busy());
 }
 
 TEST_F(CollectiveGroupsTest, Begin_DeviceWithoutCollectives_IsRefused) {
@@ -123,10 +124,12 @@ TEST_F(CollectiveGroupsTest, Join_OneGroupAfterTheOtherEachOnceItsIdIsHere) {
   ASSERT_TRUE(Begin().ok());
   EXPECT_EQ(*groups_.JoinNext(kSecond), false);
   EXPECT_THAT(device_.members, IsEmpty()) << "the second has its id, but the first comes first";
+  EXPECT_FALSE(groups_.busy()) << "the id is news that somebody tells";
   groups_.TakeId(3, "an id for who makes it");
   groups_.TakeId(0, "theirs");
   EXPECT_EQ(*groups_.JoinNext(kSecond), false);
   ASSERT_EQ(device_.members.size(), 1u);
+  EXPECT_TRUE(groups_.busy());
   EXPECT_EQ(device_.members[0]->id, "theirs");
   device_.members[0]->joined = true;
   EXPECT_EQ(*groups_.JoinNext(kSecond), false);
@@ -143,7 +146,29 @@ TEST_F(CollectiveGroupsTest, Join_NoIdComes_IsDeadlineExceededThatNamesWhoWasToM
   const absl::Status status = groups_.JoinNext(2 * kSecond).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(std::string(status.message()),
-              AllOf(HasSubstr("rank 1 waited 1 s"), HasSubstr("which rank 0 was to make")));
+              AllOf(HasSubstr("rank 1 had 1 s from the run's beginning"), HasSubstr("rank 0 was to make")));
+}
+
+// A member that has prepared sooner than the others does not give them less time for it.
+TEST_F(CollectiveGroupsTest, Join_HasUntilTheSameMomentWhoeverIsPreparedFirst) {
+  for (const int64_t prepared : {kSecond, 2 * kSecond - 1}) {
+    device_.members.clear();
+    ASSERT_TRUE(Begin().ok());
+    groups_.TakeId(0, "theirs");
+    ASSERT_EQ(*groups_.JoinNext(prepared), false);
+    ASSERT_EQ(device_.members.size(), 1u);
+    EXPECT_EQ(device_.members[0]->until, 2 * kSecond);
+    groups_.Clear(absl::OkStatus());
+  }
+}
+
+TEST_F(CollectiveGroupsTest, Join_PreparedTooLate_SaysSo) {
+  ASSERT_TRUE(Begin().ok());
+  groups_.TakeId(0, "theirs");
+  const absl::Status status = groups_.JoinNext(2 * kSecond).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("it prepared itself"));
+  EXPECT_THAT(device_.members, IsEmpty());
 }
 
 TEST_F(CollectiveGroupsTest, Reduce_Over_GivesTheResultOnce) {

@@ -40,7 +40,10 @@ class Host final : public FlatMemory {
   absl::StatusOr<Tensor> NewFlat(int64_t elements, MemoryClass, DataType) override {
     return Flat(std::vector<float>(elements, NAN));
   }
-  void Await(const Tensor& tensor) override { awaited_.push_back(tensor.data); }
+  Tensor Await(Tensor tensor) override {
+    awaited_.push_back(tensor.data);
+    return tensor;
+  }
   std::vector<void*> awaited_;
 };
 

@@ -152,10 +152,10 @@ Tensor DeviceQueue::NewTensor(MemoryPlace place, int values) {
   tensor.bytes = values * sizeof(Value);
   tensor.place = place;
   Value* const data = memory->data();
-  tensor.owner = std::shared_ptr<void>(data, [this, memory = std::move(memory)](void*) {
-    MutexLock lock(mu_);
+  tensor.owner = std::shared_ptr<void>(data, [to = given_up_, memory = std::move(memory)](void*) {
+    MutexLock lock(to->mu);
     std::fill(memory->begin(), memory->end(), kPoison);
-    given_up_.push_back(memory);
+    to->memory.push_back(memory);
   });
   return tensor;
 }

@@ -83,17 +83,22 @@ class DeviceQueue {
   int most_ahead();
 
  private:
-  struct Memory;
   static constexpr Value kPoison = 0xdeaddeaddeaddead;
 
   std::shared_ptr<Work> Next(Random* random) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Do(Work& work) ABSL_LOCKS_EXCLUDED(mu_);
   void Main(uint64_t seed);
 
+  // Memory that nobody owns any more; some may be given up after the queue has gone.
+  struct GivenUp {
+    Mutex mu;
+    std::vector<std::shared_ptr<std::vector<Value>>> memory ABSL_GUARDED_BY(mu);
+  };
+  const std::shared_ptr<GivenUp> given_up_ = std::make_shared<GivenUp>();
+
   Mutex mu_;
   CondVar changed_;
   std::vector<std::shared_ptr<Work>> works_ ABSL_GUARDED_BY(mu_);  // not done, in the order of Give
-  std::vector<std::shared_ptr<std::vector<Value>>> given_up_ ABSL_GUARDED_BY(mu_);
   std::optional<Job> fail_at_ ABSL_GUARDED_BY(mu_), hang_at_ ABSL_GUARDED_BY(mu_);
   bool failed_ ABSL_GUARDED_BY(mu_) = false, hangs_ ABSL_GUARDED_BY(mu_) = false;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;

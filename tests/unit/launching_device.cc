@@ -51,10 +51,6 @@ class LaunchingRank final : public RankCompute {
     if (tensor.place == MemoryPlace::kHost) return tensor;
     return Copy(tensor, MemoryPlace::kHost);
   }
-  absl::StatusOr<Tensor> ToDevice(Tensor tensor) override {
-    if (tensor.place == MemoryPlace::kDevice) return tensor;
-    return Copy(tensor, MemoryPlace::kDevice);
-  }
 
   absl::Status AddStage(int stage, bool holds_weights) override {
     if (!holds_weights) return absl::OkStatus();
@@ -78,6 +74,7 @@ class LaunchingRank final : public RankCompute {
   absl::StatusOr<ForwardResult> Forward(const Job& job, std::vector<Tensor> inputs, Tensor weights,
                                         int version) override {
     const Tensor out = queue_.NewTensor(MemoryPlace::kDevice);
+    for (Tensor& input : inputs) input = Here(input);
     const std::vector<Value*> from = Use(inputs);
     Value* const with = Use(weights.empty() ? HeldWeights(job.stage, version) : weights);
     Do({out}, [this, job, from, with, to = out.data] {
@@ -206,13 +203,15 @@ class LaunchingRank final : public RankCompute {
   // The job under way on this thread.
   static thread_local DeviceQueue::Order current;
 
-  // What the job enqueues comes behind the tensor's fence. Memory of this process is not used again before
-  // the device has done with it; of what came from others the device knows nothing.
-  Value* Use(const Tensor& tensor) {
+  Tensor Here(const Tensor& tensor) {
+    return tensor.place == MemoryPlace::kDevice ? tensor : Copy(tensor, MemoryPlace::kDevice);
+  }
+  // What the job enqueues comes behind the tensor's fence, and keeps it until it is done.
+  Value* Use(const Tensor& given) {
     if (prepared != &device_) queue_.Problem("a thread that was not prepared uses the device");
-    if (tensor.place != MemoryPlace::kDevice) queue_.Problem("a job computes on host memory");
+    const Tensor tensor = Here(given);
     if (tensor.ready != nullptr) current.after.push_back(std::static_pointer_cast<Work>(tensor.ready));
-    if (tensor.shape.type == DataType::kFloat32) current.kept.push_back(tensor);
+    current.kept.push_back(tensor);
     return static_cast<Value*>(tensor.data);
   }
   std::vector<Value*> Use(const std::vector<Tensor>& tensors) {
@@ -363,14 +362,13 @@ class CarryingTransport final : public Transport {
   void Close(Nanos deadline) override { transport_->Close(deadline); }
 
  private:
-  // In the transport's memory, which the device of the receiver does not keep (DataType says so).
+  // In the transport's memory.
   Tensor Received(const Tensor& tensor) {
     Tensor here = queue_.NewTensor(MemoryPlace::kDevice, static_cast<int>(tensor.bytes / sizeof(Value)));
     for (size_t i = 0; i < tensor.bytes / sizeof(Value); i += 8) {
       DeviceQueue::Write(static_cast<Value*>(here.data) + i,
                          queue_.Read(static_cast<const Value*>(tensor.data) + i));
     }
-    here.shape.type = DataType::kUInt8;
     here.made_ns = tensor.made_ns;
     return here;
   }

@@ -2,8 +2,9 @@
 // (tests/simulation/world_values.h), and a transport that carries its memory.
 //
 // Its memory is not the host's: what goes to another process is copied to the host first, and what comes from
-// there to the device, unless the transport carries it. What a rank computes is what the plain loop does, so
-// that the final weights tell whether every job ran once, on the right inputs, when they were there.
+// there a job copies to the device, unless the transport carries it. What a rank computes is what the plain
+// loop does, so that the final weights tell whether every job ran once, on the right inputs, when they were
+// there.
 #ifndef WEFT_TESTS_UNIT_LAUNCHING_DEVICE_H_
 #define WEFT_TESTS_UNIT_LAUNCHING_DEVICE_H_
 

@@ -33,9 +33,13 @@ class GatedCompute final : public RankCompute {
     Notification begun, may_end;
     std::atomic<int> forwards{0}, ended{0};
     std::function<absl::Status(const Job&)> compute;  // instead; set before the run
+    std::function<void()> end;                        // of a rank; likewise
   };
   explicit GatedCompute(Gate* gate) : gate_(gate) {}
-  ~GatedCompute() override { EXPECT_EQ(computing_, 0) << "a job still uses it"; }
+  ~GatedCompute() override {
+    EXPECT_EQ(computing_, 0) << "a job still uses it";
+    if (gate_->end) gate_->end();
+  }
 
   absl::Status AddStage(int, bool) override { return absl::OkStatus(); }
   absl::Status AddSlicedStage(int, int, int) override { return absl::OkStatus(); }
@@ -337,7 +341,7 @@ TEST_P(WorkerLoopPairFailureTest, OneFails_TheRunIsForgottenAfterTheOtherAndTheN
     }
     other_begun.Notify();
     may_end.WaitWithTimeout(kPatience);
-    return absl::OkStatus();
+    return absl::InternalError("no luck either");
   };
   const absl::Cleanup join = [&] {
     may_end.Notify();
@@ -356,11 +360,41 @@ TEST_P(WorkerLoopPairFailureTest, OneFails_TheRunIsForgottenAfterTheOtherAndTheN
   const auto prepared = link_.Await<Prepared>();
   ASSERT_TRUE(prepared.has_value());
   EXPECT_EQ(prepared->run, kRun + 1);
+  EXPECT_EQ(loop_.Snapshot().failures, 1u) << "a run fails once";
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, WorkerLoopPairFailureTest,
                          ::testing::Values(JobKind::kForward, JobKind::kBackward),
                          [](const auto& info) { return std::string(JobKindName(info.param)); });
+
+// As one with a device's driver to wait for.
+TEST_F(WorkerLoopTest, RankThatTakesLongToEnd_HoldsTheNextRunAndNothingElse) {
+  Notification may_end;
+  std::atomic<int> ending{0};
+  std::atomic<bool> answered{true};
+  device_.gate.end = [&] {
+    ++ending;
+    if (!may_end.WaitWithTimeout(kPatience)) answered = false;
+  };
+  const absl::Cleanup join = [&] {
+    may_end.Notify();
+    Join();
+    device_.gate.end = nullptr;
+  };
+  link_.Say(Pipeline(kRun));
+  ASSERT_TRUE(link_.Await<Prepared>().has_value());
+  link_.Say(Abort{kRun, "cancelled"});
+  link_.Say(Pipeline(kRun + 1));
+  while (ending == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  link_.Say(Grant{kRun + 2, 0, {1, 1}, {}});
+  while (loop_.Snapshot().stale_grants == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_TRUE(loop_.Snapshot().has_run);
+  may_end.Notify();
+  const auto prepared = link_.Await<Prepared>();
+  ASSERT_TRUE(prepared.has_value());
+  EXPECT_EQ(prepared->run, kRun + 1);
+  EXPECT_TRUE(answered);
+}
 
 // Who called Run closes link and transport next: no rank may use them then.
 TEST_F(WorkerLoopTest, Shutdown_WhileARankComputes_RunReturnsAfterItsJob) {

@@ -1,5 +1,4 @@
-// Tensors whose bytes a device has still to bring: those on their way to other processes, which get them when
-// they are there, and copies of what came from others, which must not be given up before.
+// Tensors for other processes, whose bytes a device has still to bring: they are offered when they are there.
 //
 // Whoever drives the process asks now and then; nothing waits here. Not thread-safe; the owner locks.
 #ifndef WEFT_WORKER_SHELL_AWAITED_TENSORS_H_
@@ -22,7 +21,7 @@ class AwaitedTensors {
   struct Awaited {
     TensorKey key;
     Tensor tensor;                         // with `ready`
-    PeerId peer = -1;                      // to be offered to; -1: a copy that came
+    PeerId peer = -1;                      // to be offered to
     std::shared_ptr<LaunchedJob> made_by;  // null: made before
     int64_t since_ns = 0;
     absl::Status status;  // of the device, naming the tensor; once it is taken

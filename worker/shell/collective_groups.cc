@@ -17,7 +17,7 @@ absl::StatusOr<std::vector<std::pair<int, std::string>>> CollectiveGroups::Begin
   }
   collectives_ = collectives;
   limits_ = limits;
-  ids_until_ = now + limits.join_ns;
+  join_until_ = now + limits.join_ns;
   std::vector<std::pair<int, std::string>> made;
   for (PrepareEffect::Group& group : groups) {
     Entry& entry = entries_.emplace_back(Entry{std::move(group), "", nullptr});
@@ -36,22 +36,27 @@ void CollectiveGroups::TakeId(int group, const std::string& id) {
   }
 }
 
+absl::Status CollectiveGroups::IsLate(const Entry& entry) const {
+  const std::string why =
+      entry.id.empty()
+          ? absl::StrCat("their id, which rank ", entry.group.members.front(), " was to make, has not come")
+          : "until then it prepared itself, or waited for groups before";
+  return absl::DeadlineExceededError(
+      absl::StrCat("rank ", entry.group.rank, " had ", limits_.join_ns / 1'000'000'000,
+                   " s from the run's beginning to join its collectives with ranks ",
+                   absl::StrJoin(entry.group.members, ", "), ": ", why));
+}
+
 absl::StatusOr<bool> CollectiveGroups::JoinNext(int64_t now) {
   for (; joined_ < entries_.size(); ++joined_) {
     Entry& entry = entries_[joined_];
-    if (entry.joined == nullptr && entry.id.empty()) {
-      if (now < ids_until_) return false;
-      return absl::DeadlineExceededError(absl::StrCat(
-          "rank ", entry.group.rank, " waited ", limits_.join_ns / 1'000'000'000,
-          " s for the id of its collectives with ranks ", absl::StrJoin(entry.group.members, ", "),
-          ", which rank ", entry.group.members.front(), " was to make"));
-    }
     if (entry.joined == nullptr) {
-      auto group = collectives_->Join(entry.id, entry.group.members, entry.group.self, now + limits_.join_ns,
+      if (now >= join_until_) return IsLate(entry);
+      if (entry.id.empty()) return false;
+      auto group = collectives_->Join(entry.id, entry.group.members, entry.group.self, join_until_,
                                       limits_.operation_ns);
       if (!group.ok()) return group.status();
       entry.joined = *std::move(group);
-      ids_until_ = now + 2 * limits_.join_ns;
     }
     const absl::StatusOr<bool> joined = entry.joined->Joined();
     if (!joined.ok() || !*joined) return joined;

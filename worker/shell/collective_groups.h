@@ -33,7 +33,7 @@ enum class CollectiveKind : uint8_t {
 class CollectiveGroups {
  public:
   struct Limits {
-    int64_t join_ns = 0;       // of each group, from when its id is here; and for ids to come
+    int64_t join_ns = 0;  // from Begin, until all groups are complete: their members have time to prepare
     int64_t operation_ns = 0;  // of each collective
   };
   // A run begins. Returns the ids that this process makes, by group, for the other members.
@@ -58,8 +58,10 @@ class CollectiveGroups {
   // The result of one that is over.
   Tensor TakeResult(const Job& job);
 
-  // Poll, or JoinNext, should be called again soon.
-  bool busy() const { return !under_way_.empty() || joined_ < entries_.size(); }
+  // Nobody tells when Poll, or JoinNext, has news: it should be called again soon.
+  bool busy() const {
+    return !under_way_.empty() || (joined_ < entries_.size() && entries_[joined_].joined != nullptr);
+  }
 
   void Clear(const absl::Status& cause);
 
@@ -75,12 +77,13 @@ class CollectiveGroups {
     Tensor result;
     std::shared_ptr<Fence> fence;  // null: there is nothing to do
   };
+  absl::Status IsLate(const Entry& entry) const;
   static absl::StatusOr<std::shared_ptr<Fence>> Give(const Entry& entry, CollectiveKind kind,
                                                      const Tensor& from, const Tensor& result);
 
   Collectives* collectives_ = nullptr;
   Limits limits_;
-  int64_t ids_until_ = 0;
+  int64_t join_until_ = 0;
   std::vector<Entry> entries_;
   size_t joined_ = 0;  // entries before have
   std::vector<UnderWay> under_way_;

@@ -180,10 +180,11 @@ void RunKind(RankCompute& compute, JobTask& task, JobOutcome* outcome) {
   }
 }
 
-// Whoever uses them lets the device wait, or waits for it.
+// Whoever uses them lets the device wait, or waits for it. What is in host memory came with the job, and is
+// there: the sum that a reduce passes on.
 void FenceOutputs(JobOutcome* outcome) {
   const auto fence = [&](Tensor* tensor) {
-    if (!tensor->empty() && tensor->ready == nullptr) tensor->ready = outcome->launched;
+    if (tensor->place == MemoryPlace::kDevice && tensor->ready == nullptr) tensor->ready = outcome->launched;
   };
   for (Tensor* tensor : {&outcome->activation, &outcome->gradient, &outcome->gradient_sum, &outcome->squares,
                          &outcome->state}) {

@@ -49,8 +49,7 @@ struct JobOutcome {
   Tensor Output(TensorKind kind, int part, int parts) const;
 };
 
-// Releases the task's inputs before it returns; what a launched job still reads the device keeps
-// (compute/rank_device.h), but for memory of others (late_release.h).
+// Releases the task's inputs before it returns; what a launched job still reads the device keeps.
 // `begun`, if given, is called once the device knows of the job.
 JobOutcome RunJob(RankCompute& compute, JobTask task, const std::function<void()>& begun = nullptr);
 

@@ -18,13 +18,6 @@ void LaunchedJobs::Add(Launch launch) {
   ++size_;
 }
 
-void LaunchedJobs::Keep(Rank rank, const std::shared_ptr<void>& what) {
-  OfRank& jobs = ranks_[rank];
-  for (std::deque<Launch>* queue : {&jobs.in_turn, &jobs.beside}) {
-    if (!queue->empty()) queue->back().kept.push_back(what);
-  }
-}
-
 void LaunchedJobs::Poll(std::vector<Ended>* ended) {
   if (size_ == 0) return;
   std::vector<Ended> beside;

@@ -1,7 +1,6 @@
 // The jobs that the device has been given and has not done, of all ranks of a process.
 //
-// Whoever drives the process asks now and then which have ended; nothing waits here. What must outlive a job,
-// memory that belongs to other processes, is kept beside it until then.
+// Whoever drives the process asks now and then which have ended; nothing waits here.
 //
 // Invariants: the jobs of a rank end in the order in which they were added, those beside forwards in their
 // own; a job beside a forward is told after every job that was added before that forward. A job whose device
@@ -31,7 +30,6 @@ class LaunchedJobs {
     bool last = true, beside = false;  // as in StartEffect
     int64_t launched_ns = 0;
     std::shared_ptr<LaunchedJob> work;
-    std::vector<std::shared_ptr<void>> kept;
   };
   struct Ended {
     Launch launch;
@@ -40,8 +38,6 @@ class LaunchedJobs {
   };
 
   void Add(Launch launch);
-  // Kept until all jobs that have been added of the rank have ended.
-  void Keep(Rank rank, const std::shared_ptr<void>& what);
   // Appends those that have ended since the last call.
   void Poll(std::vector<Ended>* ended);
 

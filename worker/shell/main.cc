@@ -47,7 +47,7 @@ struct Flags {
   bool graphs = true, nvtx = false;
   int process = -1;
   int spin_us = -1;
-  int connect_timeout = 30;
+  int connect_timeout = 30, joining = 290;
   std::string reference, out;
   std::string evaluate, checkpoint;
 };
@@ -177,6 +177,7 @@ int Serve(const Flags& flags, std::unique_ptr<DeviceBackend> backend, SignalStop
   SessionLink link(*std::move(stream));
   WorkerLoopOptions options;
   options.spin_microseconds = flags.spin_us;
+  options.join_timeout_ns = int64_t{flags.joining} * 1'000'000'000;
   if (gpu != nullptr) options.gpu_figures = [&gpu] { return gpu->Latest(); };
   WorkerLoop loop(options, *device, **transport, link);
   absl::StatusOr<std::unique_ptr<WorkerMetrics>> metrics =
@@ -235,6 +236,10 @@ int Main(int argc, char** argv) {
         return choice.ok() ? std::string() : std::string(choice.status().message());
       })
       ->type_name("DEVICE");
+  app.add_option("--joining", flags.joining,
+                 "Seconds from a run's beginning until its GPUs' collectives are complete (default 290, a "
+                 "little less than the coordinator's --preparing)")
+      ->check(CLI::Range(1, 86400));
   app.add_flag("!--no-graphs", flags.graphs,
                "Give a GPU each kernel by itself instead of whole passes as CUDA graphs");
   app.add_flag("--nvtx", flags.nvtx, "Mark each job for a GPU's profiler (Nsight Systems)");

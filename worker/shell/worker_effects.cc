@@ -63,11 +63,9 @@ void WorkerLoop::TaskEnded(const absl::Status& status, void (WorkerLoop::*all_en
 }
 
 void WorkerLoop::AllPrepared(int64_t now) {
-  prepared_ = true;
-  joining_ = groups_.busy();
-  if (joining_) return;  // PollCollectives goes on
-  core_.OnPrepared(now, &effects_);
-  Apply(now, nullptr);
+  prepared_ = joining_ = true;
+  PollCollectives(now);
+  LookAtDevice();
 }
 
 void WorkerLoop::AllSaved(int64_t now) {
@@ -88,6 +86,7 @@ void WorkerLoop::Apply(int64_t now, const JobOutcome* outcome) {
 
 void WorkerLoop::ApplyOne(int64_t now, WorkerEffect& effect, const JobOutcome* outcome) {
   if (auto* send = std::get_if<SendEffect>(&effect)) {
+    past_.failures += std::holds_alternative<Failed>(send->message) ? 1 : 0;
     Send(std::move(send->message));
   } else if (auto* prepare = std::get_if<PrepareEffect>(&effect)) {
     Prepare(now, *prepare);
@@ -173,7 +172,6 @@ void WorkerLoop::SeatRanks(int64_t now, const Assign& a) {
     slot->bytes_sent.fill(0);
     slot->left_bytes.clear();
     slot->bytes_received.fill(0);
-    slot->guards = false;
   }
 }
 
@@ -222,29 +220,34 @@ void WorkerLoop::Save() {
 void WorkerLoop::Forget(int64_t now) {
   forget_when_idle_ = pending_tasks_ > 0 || DeviceWorks();
   if (forget_when_idle_) return;
-  AddRunTo(now, &past_);
-  past_.live_bytes.fill(0);
-  past_.peak_bytes.fill(0);
   prepared_ = joining_ = false;
   groups_.Clear(absl::AbortedError("its run is over here"));
+  EndRanks();
+  if (forget_when_idle_) return;
+  AddRunTo(now, &past_);
   transport_.BeginEpoch(0, 0);
   inbox_.clear();
   holders_.Clear();
   give_up_ns_ = 0;
-  device_failed_ = false;
   for (auto& slot : slots_) {
     slot->rank = -1;
     slot->second = nullptr;
-    slot->dropped.clear();
-    slot->compute.reset();
-    slot->late.TakeDropped();
   }
   core_.Forget(now, &effects_);
   Apply(now, nullptr);
 }
 
+// On their own threads, since a device's driver may take its time.
+void WorkerLoop::EndRanks() {
+  for (auto& slot : slots_) {
+    if (slot->compute == nullptr) continue;
+    ++pending_tasks_;
+    Give(slot.get(), EndTask{std::move(slot->compute)});
+  }
+  forget_when_idle_ = pending_tasks_ > 0;
+}
+
 void WorkerLoop::Fail(int64_t now, const absl::Status& status) {
-  ++past_.failures;
   groups_.Clear(status);  // the other members notice
   core_.OnFailure(now, std::string(status.message()), &effects_);
   Apply(now, nullptr);

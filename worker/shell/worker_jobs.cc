@@ -25,13 +25,11 @@ void WorkerLoop::RunJobTask(JobTask task) {
   const std::optional<StateVisit> visit = task.start.visit;
   Slot* const slot = SlotOf(rank);
   RankCompute& compute = *slot->compute;  // stays until the run's last job has ended
-  ++slot->computing;
   mu_.Unlock();
   std::function<void()> begun;
   if (!beside && slot->second != nullptr) begun = [this, slot] { ForwardBegun(slot); };
   JobOutcome outcome = RunJob(compute, std::move(task), begun);
   mu_.Lock();
-  --slot->computing;
   const int64_t now = MonotonicNow();
   if (!outcome.status.ok()) Fail(now, outcome.status);
   if (outcome.left_bytes.has_value()) {
@@ -42,8 +40,7 @@ void WorkerLoop::RunJobTask(JobTask task) {
   if (visit.has_value() && visit->leaves) holders_.Leave(rank, job);
   job_ns_ += (outcome.end_ns - outcome.start_ns - job_ns_) / 8;
   last_job_end_ = now;
-  if (outcome.launched != nullptr) launched_.Add({rank, job, last, beside, now, outcome.launched, {}});
-  if (slot->guards) KeepDropped(slot);
+  if (outcome.launched != nullptr) launched_.Add({rank, job, last, beside, now, outcome.launched});
   if (outcome.launched != nullptr) {
     core_.OnJobLaunched(now, rank, job, last, outcome.left_bytes, &effects_);
   } else {
@@ -65,14 +62,6 @@ void WorkerLoop::ForwardBegun(Slot* slot) {
   if (slot->held.has_value()) Give(slot->second, *std::exchange(slot->held, std::nullopt));
 }
 
-// What the rank has dropped while it launched jobs is used by none that it launches next, but perhaps by the
-// one that another thread is launching beside.
-void WorkerLoop::KeepDropped(Slot* slot) {
-  if (std::shared_ptr<void> dropped = slot->late.TakeDropped()) slot->dropped.push_back(std::move(dropped));
-  for (const std::shared_ptr<void>& dropped : slot->dropped) launched_.Keep(slot->rank, dropped);
-  if (slot->computing == 0) slot->dropped.clear();
-}
-
 bool WorkerLoop::PollDevice() {
   std::vector<LaunchedJobs::Ended> ended;
   std::vector<AwaitedTensors::Awaited> arrived;
@@ -91,7 +80,7 @@ bool WorkerLoop::PollDevice() {
   const uint64_t run = core_.run_id();  // which a last job may end
   for (LaunchedJobs::Ended& job : ended) JobEnded(now, std::move(job));
   // After the job that made it, if that failed too.
-  if (!copy.ok() && core_.run_id() == run) DeviceFailed(now, copy);
+  if (!copy.ok() && core_.run_id() == run) Fail(now, copy);
   if (forget_when_idle_ && pending_tasks_ == 0) Forget(now);
   if (DeviceWorks()) CheckDevice(now);
   return worked;
@@ -107,16 +96,11 @@ void WorkerLoop::JobEnded(int64_t now, LaunchedJobs::Ended ended) {
     done.end_ns = std::min(now, ended.figures.end_ns);
     done.start_ns = std::min(done.end_ns, ended.figures.start_ns);
   } else {
-    DeviceFailed(now, ended.status);
+    Fail(now, ended.status);
   }
   ++past_.jobs[static_cast<int>(launch.job.kind)];
   core_.OnJobDone(now, done, &effects_);
   Apply(now, nullptr);
-}
-
-// After its first failure a device fails everything that it was given.
-void WorkerLoop::DeviceFailed(int64_t now, const absl::Status& status) {
-  if (!std::exchange(device_failed_, true)) Fail(now, status);
 }
 
 std::string WorkerLoop::AwaitedOfDevice(int64_t now) const {
@@ -130,8 +114,7 @@ std::string WorkerLoop::AwaitedOfDevice(int64_t now) const {
 
 void WorkerLoop::CheckDevice(int64_t now) {
   const int64_t since = launched_.empty() ? awaited_.oldest().since_ns : launched_.oldest().launched_ns;
-  if (now - since > options_.device_timeout_ns)
-    DeviceFailed(now, absl::DeadlineExceededError(AwaitedOfDevice(now)));
+  if (now - since > options_.device_timeout_ns) Fail(now, absl::DeadlineExceededError(AwaitedOfDevice(now)));
   if (give_up_ns_ == 0 || now <= give_up_ns_ || stop_) return;
   status_ = absl::DeadlineExceededError(AwaitedOfDevice(now));
   stop_ = true;

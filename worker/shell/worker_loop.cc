@@ -235,7 +235,7 @@ bool WorkerLoop::Poll() {
   events_.clear();
   worked |= transport_.Progress(now, &events_) > 0;
   if (!events_.empty()) HandleTransport(now);
-  if (groups_.busy()) worked |= PollCollectives(now);
+  if (joining_ || groups_.busy()) worked |= PollCollectives(now);
   if (core_.has_run() && now >= next_report_) {
     next_report_ = now + options_.report_interval_ns;
     Send(Report{core_.run_id(), Reports(now)});
@@ -266,6 +266,12 @@ void WorkerLoop::RunTask(Slot* slot) {
     absl::Status status = SaveRank(slot, *save);
     mu_.Lock();
     return TaskEnded(status, &WorkerLoop::AllSaved);
+  }
+  if (auto* end = std::get_if<EndTask>(&task)) {
+    mu_.Unlock();
+    end->compute.reset();
+    mu_.Lock();
+    return TaskEnded(absl::OkStatus(), nullptr);  // the run is forgotten
   }
 }
 

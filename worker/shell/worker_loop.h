@@ -11,12 +11,11 @@
 // A device with a queue of its own is given jobs, and nobody waits for it: the rank's thread is free when a
 // job has been launched, and whoever drives asks which have been done. Until they are, a driver does not
 // block for longer than it takes to notice. Tensors for other processes are offered when their bytes are
-// there; those that come are copied to the device at once. Nothing that the device may still touch is given
-// up before.
+// there; those that come go to the job that reads them as they are, and it brings them to the device.
 //
-// Everything but computing happens under one lock. The time under it is microseconds; no waiting happens
-// there, but for what a GPU's driver takes where a run ends (its streams, its communicators) or memory grows,
-// and the copy of a tensor that comes in host memory which the GPU does not know. Ownership: borrows device,
+// Everything but computing happens under one lock, and ranks begin and end on their own threads. The time
+// under it is microseconds; no waiting happens there, but for what a GPU's driver takes where communicators
+// end, or memory grows into which tensors for other processes are copied. Ownership: borrows device,
 // transport and link, which outlive it. Run returns when the coordinator says so, Stop was called or the link
 // is lost, after the jobs that are being computed or have been launched: then no thread of it is left, and
 // device, transport and link are the caller's again. Failure: of the device, names the job and fails the run.
@@ -50,7 +49,6 @@
 #include "worker/shell/collective_groups.h"
 #include "worker/shell/compute/compute.h"
 #include "worker/shell/job_runner.h"
-#include "worker/shell/late_release.h"
 #include "worker/shell/launched_jobs.h"
 #include "worker/shell/state_holders.h"
 #include "worker/shell/transport/transport.h"
@@ -86,8 +84,9 @@ struct WorkerLoopOptions {
   int64_t device_timeout_ns = 900'000'000'000;
   // Likewise of all of them, once the run is aborted or the loop stopped.
   int64_t device_grace_ns = 30'000'000'000;
-  // For the members of each group of collectives to come together.
-  int64_t join_timeout_ns = 120'000'000'000;
+  // From a run's beginning until its groups of collectives are complete: a little less than the coordinator
+  // gives all processes to prepare, since what is said here names the ranks that are missing.
+  int64_t join_timeout_ns = 290'000'000'000;
 };
 
 // What /metrics shows; totals since the process started.
@@ -130,7 +129,10 @@ class WorkerLoop {
     std::vector<int> stages;
     std::string folder;
   };
-  using Task = std::variant<std::monostate, JobTask, PrepareTask, SaveTask>;
+  struct EndTask {
+    std::unique_ptr<RankCompute> compute;  // of a run that is forgotten
+  };
+  using Task = std::variant<std::monostate, JobTask, PrepareTask, SaveTask, EndTask>;
   // A thread, and the rank that it computes, if one sits here.
   struct Slot {
     int index = 0;
@@ -148,12 +150,6 @@ class WorkerLoop {
     std::vector<int> saved_stages;
     std::array<uint64_t, kTensorKinds> bytes_sent{}, bytes_received{};
     std::map<int32_t, int64_t> left_bytes;  // by stage: the most that a forward left
-    int computing = 0;                      // of the rank's jobs, by threads
-    // What came from other processes in the device's memory, if anything has; and what was dropped of that
-    // while two threads launched jobs.
-    LateRelease late;
-    bool guards = false;
-    std::vector<std::shared_ptr<void>> dropped;
     std::thread thread;
   };
   static constexpr int kNobody = -1, kMain = -2;
@@ -164,7 +160,6 @@ class WorkerLoop {
   void RunTask(Slot* slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void RunJobTask(JobTask task) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ForwardBegun(Slot* slot) ABSL_LOCKS_EXCLUDED(mu_);
-  void KeepDropped(Slot* slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // There are jobs or copies that the device has been given and not done.
   bool DeviceWorks() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return !launched_.empty() || !awaited_.empty();
@@ -172,7 +167,6 @@ class WorkerLoop {
   // False if it has done none of them since the last look.
   bool PollDevice() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void JobEnded(int64_t now, LaunchedJobs::Ended ended) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void DeviceFailed(int64_t now, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void CheckDevice(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::string AwaitedOfDevice(int64_t now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void AwaitDevice();
@@ -199,7 +193,6 @@ class WorkerLoop {
   // Releases the lock while it writes; false if there was nothing to write.
   bool SendGathered() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void HandleTransport(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void TakeIn(int64_t now, const TensorKey& key, Tensor tensor) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Offer(int64_t now, PeerId peer, const TensorKey& key, Tensor tensor,
              std::shared_ptr<LaunchedJob> made_by) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Arrived(int64_t now, AwaitedTensors::Awaited awaited) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -215,6 +208,8 @@ class WorkerLoop {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Save() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Forget(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void EndRanks() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The first failure of a run is told.
   void Fail(int64_t now, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Give(Slot* slot, Task task) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status PrepareRank(Slot* slot, const PrepareTask& task) ABSL_LOCKS_EXCLUDED(mu_);
@@ -263,7 +258,6 @@ class WorkerLoop {
   bool joining_ ABSL_GUARDED_BY(mu_) = false;  // then, that the groups of collectives are complete is awaited
   bool forget_when_idle_ ABSL_GUARDED_BY(mu_) = false;
   int64_t give_up_ns_ ABSL_GUARDED_BY(mu_) = 0;  // 0: the run is not aborted
-  bool device_failed_ ABSL_GUARDED_BY(mu_) = false;
   bool device_hangs_ ABSL_GUARDED_BY(mu_) = false;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status status_ ABSL_GUARDED_BY(mu_);

@@ -16,26 +16,11 @@ void WorkerLoop::HandleTransport(int64_t now) {
     }
     CountReceived(e.key, e.tensor.bytes);
     const int64_t made = e.tensor.made_ns;
-    if (e.key.kind != TensorKind::kOrder) TakeIn(now, e.key, std::move(e.tensor));
+    if (e.key.kind != TensorKind::kOrder && SlotOf(e.key.consumer) != nullptr)
+      inbox_[e.key] = std::move(e.tensor);
     core_.OnTensor(now, e.key, made, &effects_);
     Apply(now, nullptr);
   }
-}
-
-// To the device at once, where that has memory of its own: a job may be launched behind the copy.
-void WorkerLoop::TakeIn(int64_t now, const TensorKey& key, Tensor tensor) {
-  Slot* const consumer = SlotOf(key.consumer);
-  if (consumer == nullptr || consumer->compute == nullptr) return;
-  if (tensor.place == MemoryPlace::kDevice) {
-    tensor = consumer->late.Guard(std::move(tensor));
-    consumer->guards = true;
-  } else {
-    absl::StatusOr<Tensor> here = consumer->compute->ToDevice(std::move(tensor));
-    if (!here.ok()) return Fail(now, here.status());
-    tensor = *std::move(here);
-    if (tensor.ready != nullptr) awaited_.Add({key, tensor, -1, nullptr, now, {}});
-  }
-  inbox_[key] = std::move(tensor);
 }
 
 void WorkerLoop::CountReceived(const TensorKey& key, size_t bytes) {
@@ -81,7 +66,6 @@ void WorkerLoop::Offer(int64_t now, PeerId peer, const TensorKey& key, Tensor te
 
 // The device has brought the bytes.
 void WorkerLoop::Arrived(int64_t now, AwaitedTensors::Awaited awaited) {
-  if (awaited.peer < 0) return;
   awaited.tensor.ready = nullptr;
   awaited.tensor.made_ns = now;
   if (awaited.made_by != nullptr) {

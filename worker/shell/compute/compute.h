@@ -98,14 +98,14 @@ class RankCompute {
   // computed while the other is. EndJob gives what the device still has to do; null, as on the CPU, where the
   // job has been done when its calls return. Later jobs of the rank may begin at once, and use what this one
   // makes: the device keeps the order. What the job's calls returned (tensors, loss) is there once the
-  // launched job has been reached.
+  // launched job has been reached. What they are given may lie in host memory, too: a device with memory of
+  // its own copies it. Whatever a job reads stays until the device has done with it.
   virtual void BeginJob(const Job& job, bool beside) {}
   virtual std::shared_ptr<LaunchedJob> EndJob() { return nullptr; }
 
-  // The same values in host memory that peers can map, or in the device's; `ready` says when they are there.
-  // Returns the tensor itself where nothing has to move. Any thread.
+  // The same values in host memory that peers can map; `ready` says when they are there. Returns the tensor
+  // itself where nothing has to move. Any thread.
   virtual absl::StatusOr<Tensor> ToHost(Tensor tensor) { return tensor; }
-  virtual absl::StatusOr<Tensor> ToDevice(Tensor tensor) { return tensor; }
 
   // Builds stage `stage` with the weights that the run begins with: version 0, or, where it goes on from a
   // checkpoint, the versions there that steps may read. `holds_weights`: this rank is one of the stage's

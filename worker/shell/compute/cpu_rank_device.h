@@ -21,7 +21,7 @@ class CpuRankDevice final : public RankDevice {
   c10::Device torch_device() const override { return c10::Device(c10::DeviceType::CPU); }
   const FlatMath& math() const override;
   absl::StatusOr<Tensor> NewFlat(int64_t elements, MemoryClass memory_class, DataType type) override;
-  void Await(const Tensor&) override {}
+  Tensor Await(Tensor tensor) override { return tensor; }
   std::unique_ptr<Scope> Charge(MemoryClass memory_class, Tallied tallied) override;
   void BeginTally() override;
   int64_t tally(MemoryClass memory_class) const override;
@@ -36,10 +36,6 @@ class CpuRankDevice final : public RankDevice {
   std::shared_ptr<LaunchedJob> EndJob() override { return nullptr; }
   void ReportLoss(const at::Tensor&) override;
   void ReportSquares(int, const Tensor&) override;
-  absl::StatusOr<std::unique_ptr<CapturedWork>> Capture(const std::function<absl::Status()>&,
-                                                        CapturedWork*) override {
-    return nullptr;
-  }
 
  private:
   const std::shared_ptr<SegmentAllocator> memory_;

@@ -19,11 +19,6 @@ DataPrefetch::~DataPrefetch() {
   if (thread.joinable()) thread.join();
 }
 
-int64_t DataPrefetch::hits() const {
-  MutexLock lock(mutex_);
-  return hits_;
-}
-
 absl::StatusOr<Tensor> DataPrefetch::Take(const DataPiece& piece) {
   {
     MutexLock lock(mutex_);
@@ -36,7 +31,6 @@ absl::StatusOr<Tensor> DataPrefetch::Take(const DataPiece& piece) {
     if (found != ready_.end()) {
       absl::StatusOr<Tensor> tensor = std::move(found->second);
       ready_.erase(found);
-      ++hits_;
       misses_ = 0;
       changed_.SignalAll();
       return tensor;

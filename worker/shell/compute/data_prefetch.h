@@ -48,9 +48,6 @@ class DataPrefetch {
 
   absl::StatusOr<Tensor> Take(const DataPiece& piece);
 
-  // Pieces that were ready, or being read, when they were asked for.
-  int64_t hits() const;
-
  private:
   void Run();
   std::optional<DataPiece> Next() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -61,10 +58,9 @@ class DataPrefetch {
   const OfStep of_step_;
   const int end_;
 
-  mutable Mutex mutex_;
+  Mutex mutex_;
   CondVar changed_;
   bool ends_ ABSL_GUARDED_BY(mutex_) = false;
-  int64_t hits_ ABSL_GUARDED_BY(mutex_) = 0;
   int misses_ ABSL_GUARDED_BY(mutex_) = 0;                    // since the last hit
   int next_step_ ABSL_GUARDED_BY(mutex_) = 0;                 // the first whose pieces are not listed yet
   std::deque<DataPiece> expected_ ABSL_GUARDED_BY(mutex_);    // listed, and neither asked for nor read

@@ -22,9 +22,9 @@ class FlatMemory {
   // A flat tensor, aligned to 64 bytes, its content undefined.
   virtual absl::StatusOr<Tensor> NewFlat(int64_t elements, MemoryClass memory_class,
                                          DataType type = DataType::kFloat32) = 0;
-  // What the job enqueues from here on comes behind the tensor's `ready`, and the tensor's memory stays until
-  // the job has been done.
-  virtual void Await(const Tensor& tensor) = 0;
+  // What the job enqueues from here on comes behind the tensor's `ready`. Gives the same tensor, whose memory
+  // stays after its last copy has gone until the device has done all that the rank gave it before.
+  virtual Tensor Await(Tensor tensor) = 0;
 };
 
 }  // namespace weft

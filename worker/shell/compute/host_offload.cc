@@ -100,8 +100,7 @@ c10::Storage OffloadedTensor::Copied() const {
 
 c10::Storage OffloadedTensor::Arrived() {
   if (arriving_.empty()) Begin();
-  auto tensor = std::make_unique<Tensor>(std::exchange(arriving_, {}));
-  device_.Await(*tensor);
+  auto tensor = std::make_unique<Tensor>(device_.Await(std::exchange(arriving_, {})));
   void* const data = tensor->data;
   const size_t bytes = tensor->bytes;
   at::DataPtr memory(
@@ -109,6 +108,20 @@ c10::Storage OffloadedTensor::Arrived() {
       device_.torch_device());
   return c10::Storage(c10::Storage::use_byte_size_t(), bytes, std::move(memory), /*allocator=*/nullptr,
                       /*resizable=*/false);
+}
+
+int64_t OffloadedTensors::Staying(const std::function<int64_t()>& tally) const {
+  // Held, so that none goes between the two counts.
+  std::vector<std::shared_ptr<OffloadSource>> sources;
+  for (const std::weak_ptr<OffloadSource>& source : sources_) {
+    if (auto held = source.lock()) sources.push_back(std::move(held));
+  }
+  int64_t bytes = tally();
+  for (const std::shared_ptr<OffloadSource>& source : sources) {
+    const bool only_copied = source->stripped == nullptr && source->storage.use_count() == 1;
+    if (only_copied) bytes -= static_cast<int64_t>(source->storage.nbytes());
+  }
+  return bytes;
 }
 
 // The last saved is needed first.
@@ -145,7 +158,7 @@ std::shared_ptr<OffloadedTensor> HostOffload::Send(const at::Tensor& tensor) {
       sent_.try_emplace({storage, static_cast<uint32_t>(tensor._version())}, Sent{NoStorage(), nullptr, {}});
   Sent& sent = entry->second;
   if (!is_new) return sent.away;
-  const auto source = std::make_shared<Source>(Source{tensor.storage(), nullptr});
+  const auto source = std::make_shared<OffloadSource>(OffloadSource{tensor.storage(), nullptr});
   Tensor bytes;
   bytes.shape = {DataType::kUInt8, 1, {static_cast<int64_t>(storage->nbytes())}};
   bytes.data = storage->mutable_data();
@@ -157,7 +170,7 @@ std::shared_ptr<OffloadedTensor> HostOffload::Send(const at::Tensor& tensor) {
   sent.from = tensor.storage().getWeakStorageImpl();
   sent.away = std::make_shared<OffloadedTensor>(device_, *std::move(host));
   sent.source = source;
-  if (!device_.is_host()) offloaded_->Append(sent.away);
+  if (!device_.is_host()) offloaded_->Append(sent.away, source);
   return sent.away;
 }
 

@@ -18,6 +18,8 @@
 #include <ATen/core/Tensor.h>
 
 #include <array>
+#include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <utility>
@@ -49,16 +51,28 @@ class OffloadedTensor {
   c10::weak_intrusive_ptr<c10::StorageImpl> back_;  // of the copy in the rank's memory, while there is one
 };
 
+// What a copy to the host reads, as long as it does.
+struct OffloadSource {
+  c10::Storage storage;
+  std::shared_ptr<at::DataPtr> stripped;  // its bytes, once the storage has them no more
+};
+
 // Of one pass, in the order in which its forward saved them, as long as its graph needs them.
 class OffloadedTensors {
  public:
-  void Append(const std::shared_ptr<OffloadedTensor>& saved) { saved_.push_back(saved); }
+  void Append(const std::shared_ptr<OffloadedTensor>& saved, const std::shared_ptr<OffloadSource>& source) {
+    saved_.push_back(saved);
+    sources_.push_back(source);
+  }
+  // What `tally` counts of a forward's storages, without those that go as soon as they have been copied.
+  int64_t Staying(const std::function<int64_t()>& tally) const;
   // Around a backward.
   void BeginAll();
   void ForgetRest();
 
  private:
   std::vector<std::weak_ptr<OffloadedTensor>> saved_;
+  std::vector<std::weak_ptr<OffloadSource>> sources_;
 };
 
 class HostOffload {
@@ -82,16 +96,11 @@ class HostOffload {
   void Strip(const at::Tensor& tensor);
 
  private:
-  // What a copy on its way reads.
-  struct Source {
-    c10::Storage storage;
-    std::shared_ptr<at::DataPtr> stripped;  // its bytes, once the storage has them no more
-  };
   // By storage and how often it was written. The weak reference keeps the address from being used again.
   struct Sent {
     c10::weak_intrusive_ptr<c10::StorageImpl> from;
     std::shared_ptr<OffloadedTensor> away;
-    std::weak_ptr<Source> source;
+    std::weak_ptr<OffloadSource> source;
   };
 
   RankDevice& device_;

@@ -12,7 +12,7 @@
 // Invariants:
 //   1. No call waits for the device but those whose comment says so; those are not made in a job.
 //   2. Memory is not used again before all work that uses it has been done, also where a tensor's last owner
-//   goes while its job is launched. A tensor of another rank is kept so from Await on.
+//   goes while its job is launched. Memory of others is kept so from Await on, through all jobs that use it.
 //   3. live_bytes()[c] are the bytes of class c that the rank's tensors really take in the device's memory.
 // Threads: as RankCompute's; ToHost, ToDevice and the counts from any thread. Failure: ResourceExhausted that
 // names class and bytes, or c10::OutOfMemoryError from LibTorch's operations; errors of the device's work
@@ -94,11 +94,15 @@ class RankDevice : public FlatMemory {
 
   // ---- Graphs.
 
+  // False where nothing ever can be captured, or is to be: Capture is not worth trying.
+  virtual bool captures() const { return false; }
   // Runs `work` while the device records what is enqueued instead of doing it; memory that it allocates stays
-  // its own as long as the result lives. Null where the device does not capture or was told not to; then
+  // its own as long as the result lives. Null where the device cannot capture beside what it does now; then
   // `work` has not run. Work that was captured together shares memory: `with`, or null.
   virtual absl::StatusOr<std::unique_ptr<CapturedWork>> Capture(const std::function<absl::Status()>& work,
-                                                                CapturedWork* with) = 0;
+                                                                CapturedWork* with) {
+    return nullptr;
+  }
 };
 
 }  // namespace weft

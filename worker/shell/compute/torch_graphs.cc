@@ -50,7 +50,7 @@ absl::StatusOr<std::shared_ptr<CapturedPass>> CapturedPass::Capture(RankDevice& 
   return pass;
 }
 
-// False where the device does not capture.
+// False where the device does not capture now.
 absl::StatusOr<bool> CapturedPass::CaptureAll(const PassShape& shape, const at::Tensor& targets) {
   const auto run_forward = [this, shape] {
     pass_.input_edges.clear();
@@ -139,7 +139,7 @@ absl::StatusOr<std::shared_ptr<CapturedPass>> StageGraphs::Take(const PassShape&
   auto pass = CapturedPass::Capture(device_, shape, weights, inputs, targets);
   if (pass.ok() && *pass == nullptr) {
     MutexLock lock(mutex_);
-    refused_ = device_.is_host() || ++refusals_ >= kMostRefusals;
+    refused_ = ++refusals_ >= kMostRefusals;
   }
   return pass;
 }

@@ -41,7 +41,7 @@ struct PassShape {
 class CapturedPass {
  public:
   // Captures a pass with these weights, over inputs and targets of these sizes. Null where the device does
-  // not capture.
+  // not capture now.
   static absl::StatusOr<std::shared_ptr<CapturedPass>> Capture(RankDevice& device, const PassShape& shape,
                                                                std::shared_ptr<StageWeights> weights,
                                                                const std::vector<at::Tensor>& inputs,

@@ -192,8 +192,7 @@ absl::StatusOr<at::Tensor> TorchRank::Data(const DataPiece& piece) {
   if (device_->is_host()) return ReadPiece(piece);
   const absl::StatusOr<Tensor> sent = prefetch_->Take(piece);
   if (!sent.ok()) return sent.status();
-  device_->Await(*sent);
-  return Wrap(*sent, device_->torch_device());
+  return Wrap(device_->Await(*sent), device_->torch_device());
 }
 
 // If the stage reads data, it is the last of its inputs.
@@ -262,14 +261,16 @@ absl::StatusOr<ForwardResult> TorchRank::DoForward(const Job& job, std::vector<T
   if (pass.fetched) pass.weights->Unbind();
   if (pass.fetched && !pass.has_graph()) stage.GiveSpare(std::move(pass.weights));
   const bool captured = pass.captured != nullptr;
+  const OffloadedTensors offloaded = pass.offloaded;
   if (leaves_pass) stage.Insert(job, std::move(pass));
 
   if (output->activation.defined()) result.activation = Unwrap(output->activation);
   entries.clear();
-  result.left_bytes = device_->tally(MemoryClass::kActivations);
+  result.left_bytes = offloaded.Staying([&] { return device_->tally(MemoryClass::kActivations); });
   if (sent.has_value()) {
     const auto stays = sent->lock();
-    if (stays != nullptr) result.left_bytes += static_cast<int64_t>(stays->nbytes());
+    if (stays != nullptr && stays->data() != nullptr)
+      result.left_bytes += static_cast<int64_t>(stays->nbytes());
   }
   if (captured) {
     result.left_bytes = stage.graphs.left_bytes();

@@ -78,7 +78,7 @@ TorchRank::TorchRank(const RunSpec& run, Rank rank, std::unique_ptr<Dataset> dat
     : run_(run),
       data_(std::move(data)),
       layers_(BuildLayers(run.model)),
-      capturable_(IsCapturable(run)),
+      capturable_(device->captures() && IsCapturable(run)),
       split_backward_(SplitsBackward(run)),
       device_(std::move(device)),
       prepare_thread_(std::move(prepare_thread)),
@@ -105,18 +105,13 @@ absl::StatusOr<Tensor> TorchRank::ToHost(Tensor tensor) {
                  [&] { return device_->ToHost(tensor, HostUse::kTransfer); });
 }
 
-absl::StatusOr<Tensor> TorchRank::ToDevice(Tensor tensor) {
-  if (device_->is_host() || tensor.place == MemoryPlace::kDevice || tensor.bytes == 0) return tensor;
-  return Compute([] { return "copying a tensor to the device"; },
-                 [&] { return device_->ToDevice(tensor, MemoryClass::kBuffers); });
-}
-
 // What a job reads of others, on the device and in the order of its work.
 absl::StatusOr<Tensor> TorchRank::Here(Tensor tensor) {
-  if (device_->is_host()) return tensor;
-  absl::StatusOr<Tensor> here = ToDevice(std::move(tensor));
-  if (here.ok() && !here->empty()) device_->Await(*here);
-  return here;
+  if (device_->is_host() || tensor.bytes == 0) return tensor;
+  if (tensor.place == MemoryPlace::kDevice) return device_->Await(std::move(tensor));
+  absl::StatusOr<Tensor> copy = device_->ToDevice(tensor, MemoryClass::kBuffers);
+  if (!copy.ok()) return copy;
+  return device_->Await(*std::move(copy));
 }
 
 absl::StatusOr<std::vector<Tensor>> TorchRank::AllHere(std::vector<Tensor> tensors) {
@@ -288,9 +283,11 @@ absl::StatusOr<Tensor> TorchRank::DoAddToSum(const Stage& stage, const Tensor& b
   if (!s.ok()) return s;
   const absl::StatusOr<Tensor> others = Here(before);
   if (!others.ok()) return others.status();
+  absl::StatusOr<Tensor> sum = Here(gradient);
+  if (!sum.ok()) return sum;
   // The same bits either way round.
-  device_->math().Add(static_cast<float*>(gradient.data), static_cast<const float*>(others->data), elements);
-  return gradient;
+  device_->math().Add(static_cast<float*>(sum->data), static_cast<const float*>(others->data), elements);
+  return sum;
 }
 
 absl::Status TorchRank::SumOwnGradients(int stage) {

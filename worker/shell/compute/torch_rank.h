@@ -51,7 +51,6 @@ class TorchRank final : public RankCompute {
   void BeginJob(const Job& job, bool beside) override;
   std::shared_ptr<LaunchedJob> EndJob() override;
   absl::StatusOr<Tensor> ToHost(Tensor tensor) override;
-  absl::StatusOr<Tensor> ToDevice(Tensor tensor) override;
   absl::Status AddStage(int stage, bool holds_weights) override;
   absl::Status AddSlicedStage(int stage, int part, int parts) override;
   absl::Status AddAdoptedStage(int stage) override;

@@ -78,8 +78,7 @@ std::string UuidOf(const cudaDeviceProp& gpu) {
 
 // So that collectives, which know nothing of LibTorch, wait on the GPU for what ranks have been given to do.
 [[maybe_unused]] bool WaitOnStream(void* stream, Fence& fence) {
-  auto* const point = dynamic_cast<CudaPoint*>(&fence);
-  const std::shared_ptr<CudaFence> at = point != nullptr ? point->point() : nullptr;
+  const std::shared_ptr<CudaFence> at = PointOf(fence);
   return at != nullptr && cudaStreamWaitEvent(static_cast<cudaStream_t>(stream), at->event(),
                                               cudaEventWaitDefault) == cudaSuccess;
 }

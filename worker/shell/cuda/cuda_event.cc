@@ -6,17 +6,9 @@
 #include <map>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
+#include "worker/shell/cuda/cuda_status.h"
 
 namespace weft {
-
-absl::Status CudaStatus(cudaError_t error, int device, absl::string_view doing) {
-  (void)cudaGetLastError();
-  const std::string message = absl::StrCat("cuda:", device, ": ", doing, ": ", cudaGetErrorString(error),
-                                           " (", cudaGetErrorName(error), ")");
-  return error == cudaErrorMemoryAllocation ? absl::ResourceExhaustedError(message)
-                                            : absl::InternalError(message);
-}
 
 CudaEventPool& CudaEventPool::Of(int device, Kind kind) {
   static Mutex* const mutex = new Mutex;
@@ -51,6 +43,11 @@ CudaFence::CudaFence(const c10::cuda::CUDAStream& stream, CudaEventPool& pool)
     : stream_(stream), pool_(pool), event_(pool.Take()) {}
 
 CudaFence::~CudaFence() { pool_.Return(event_); }
+
+std::shared_ptr<CudaFence> PointOf(Fence& fence) {
+  auto* const point = dynamic_cast<CudaPoint*>(&fence);
+  return point != nullptr ? point->point() : nullptr;
+}
 
 std::shared_ptr<CudaFence> CudaFence::Record(const c10::cuda::CUDAStream& stream, CudaEventPool::Kind kind) {
   // An event is of the device that is the thread's when it is made, and must be the stream's.

@@ -18,15 +18,10 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "proto/wire/mutex.h"
 #include "worker/shell/fence.h"
 
 namespace weft {
-
-// "cuda:0: what was being done: an illegal memory access was encountered (cudaErrorIllegalAddress)". Clears
-// the thread's last error, which is this one.
-absl::Status CudaStatus(cudaError_t error, int device, absl::string_view doing);
 
 class CudaEventPool {
  public:
@@ -54,6 +49,8 @@ class CudaPoint {
   // Null where nothing was enqueued because that failed.
   virtual std::shared_ptr<CudaFence> point() = 0;
 };
+// Where a stream can wait for this fence; null for one that is not of a GPU, or was never enqueued.
+std::shared_ptr<CudaFence> PointOf(Fence& fence);
 
 class CudaFence final : public Fence, public CudaPoint, public std::enable_shared_from_this<CudaFence> {
  public:

@@ -12,13 +12,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <deque>
 #include <optional>
 #include <set>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "worker/shell/cuda/copies_away.h"
 #include "worker/shell/cuda/cuda_graph.h"
 
 namespace weft {
@@ -48,36 +48,10 @@ struct CudaRankDevice::OpenJob {
   std::shared_ptr<CudaJob> job;
   int lane = 0;
   std::optional<c10::cuda::CUDAStreamGuard> guard;
-  CudaHolds::Owners held;  // until the job has been done
-  // Sources of copies to the host that the job's stream has not come behind.
-  struct Away {
-    std::shared_ptr<CudaFence> copied;
-    std::shared_ptr<void> source;
-    size_t bytes;
-  };
-  std::deque<Away> away;
-  size_t away_bytes = 0;
+  CopiesAway away;
   bool was_multithreaded = false;
   bool counted = false;  // among those open on its lane
   bool capturing = false;
-
-  // Lets go of sources whose copies are done, and of the oldest of too many, having put the job's stream
-  // behind their copies: their memory may then be used again in the order of that stream. So a forward that
-  // the host enqueues far ahead of the device takes no more memory than one that waits for its copies, and
-  // none waits.
-  void BoundAway(const c10::cuda::CUDAStream& stream) {
-    constexpr size_t kAtOnce = 2, kBytesAtOnce = size_t{32} << 20;
-    while (!away.empty()) {
-      const absl::StatusOr<bool> copied = away.front().copied->Reached();
-      if (!copied.ok()) return;  // the job's end will say so
-      if (!*copied) {
-        if (away.size() <= kAtOnce || away_bytes <= kBytesAtOnce) return;
-        away.front().copied->Precede(stream);
-      }
-      away_bytes -= away.front().bytes;
-      away.pop_front();
-    }
-  }
 };
 
 CudaRankDevice::CudaRankDevice(const Options& options, MemorySource& host, std::shared_ptr<CudaClock> clock,
@@ -245,7 +219,6 @@ void CudaRankDevice::StartJob(OpenJob& open, const Job& job, bool beside) {
   ++open_on_[open.lane];
   open.counted = true;
   OrderJob(open, beside);
-  open.held = std::exchange(outside_held_, {});
   open.job->Start(stream);
   if (!beside) first_start_ = open.job->start();
 }
@@ -274,9 +247,20 @@ void CudaRankDevice::FinishJob(OpenJob& open) {
   {
     MutexLock lock(mutex_);
     ends_[open.lane] = open.job->end();
+    HoldDropped();
   }
-  for (OpenJob::Away& away : open.away) holds_->Add(away.copied, {std::move(away.source)});
-  holds_->Add(open.job->end(), std::move(open.held));
+  open.away.HoldRest(*holds_);
+}
+
+// What the rank has dropped is used by no job that begins from now on, but perhaps by those that were given
+// to the lanes, and by one that another thread is enqueuing.
+void CudaRankDevice::HoldDropped() {
+  const CudaHolds::Owners dropped = late_.TakeDropped();
+  dropped_.insert(dropped_.end(), dropped.begin(), dropped.end());
+  for (const std::shared_ptr<CudaFence>& end : ends_) {
+    if (end != nullptr) holds_->Add(end, dropped_);
+  }
+  if (open_on_[0] + open_on_[1] <= 1) dropped_.clear();
 }
 
 std::shared_ptr<LaunchedJob> CudaRankDevice::EndJob() {
@@ -291,8 +275,7 @@ std::shared_ptr<LaunchedJob> CudaRankDevice::EndJob() {
     static Mutex* const mutex = new Mutex;
     static auto* const forgotten = new CudaHolds::Owners;
     MutexLock lock(*mutex);
-    forgotten->insert(forgotten->end(), open.held.begin(), open.held.end());
-    for (const OpenJob::Away& away : open.away) forgotten->push_back(away.source);
+    for (std::shared_ptr<void>& source : open.away.TakeSources()) forgotten->push_back(std::move(source));
   }
   if (open.counted) {
     MutexLock lock(mutex_);
@@ -329,9 +312,8 @@ void CudaRankDevice::ReportSquares(int stage, const Tensor& limbs) {
 
 absl::Status CudaRankDevice::Wait(const std::shared_ptr<Fence>& ready, const c10::cuda::CUDAStream& stream) {
   if (ready == nullptr) return absl::OkStatus();
-  auto* const point = dynamic_cast<CudaPoint*>(ready.get());
-  if (point != nullptr && point->point() != nullptr) {
-    point->point()->Precede(stream);
+  if (const std::shared_ptr<CudaFence> point = PointOf(*ready)) {
+    point->Precede(stream);
     return absl::OkStatus();
   }
   // Of something that a stream cannot wait for; or of a job that failed before it had an end.
@@ -342,28 +324,19 @@ absl::Status CudaRankDevice::Wait(const std::shared_ptr<Fence>& ready, const c10
       "a tensor came with a fence that is not of this device and has not been reached");
 }
 
-void CudaRankDevice::Await(const Tensor& tensor) {
-  if (tensor.owner == nullptr || tensor.place == MemoryPlace::kHost) return;
+Tensor CudaRankDevice::Await(Tensor tensor) {
+  if (tensor.owner == nullptr || tensor.place == MemoryPlace::kHost) return tensor;
   OpenJob* const open = OwnOpenJob();
   if (open != nullptr && open->capturing) Die("a tensor was awaited in captured work");
   const absl::Status done = Guarded("waiting for a tensor", [&] {
     const c10::cuda::CUDAStream on = stream();
     if (absl::Status waited = Wait(tensor.ready, on); !waited.ok()) return waited;
-    if (RecordUse(tensor, on)) return absl::OkStatus();
-    if (open != nullptr) {
-      open->held.push_back(tensor.owner);
-    } else {
-      MutexLock lock(mutex_);
-      outside_held_.push_back(tensor.owner);
-    }
+    if (!RecordUse(tensor, on)) tensor = late_.Guard(std::move(tensor));
     return absl::OkStatus();
   });
-  if (done.ok()) return;
-  if (open != nullptr) {
-    open->job->Fail(done);
-  } else {
-    std::fprintf(stderr, "%s\n", done.ToString().c_str());
-  }
+  if (!done.ok() && open != nullptr) open->job->Fail(done);
+  if (!done.ok() && open == nullptr) std::fprintf(stderr, "%s\n", done.ToString().c_str());
+  return tensor;
 }
 
 // ---- Copies.
@@ -394,9 +367,7 @@ absl::StatusOr<Tensor> CudaRankDevice::CopyToHost(const Tensor& tensor, HostUse 
   CudaHolds::Owners until_copied = {host->owner};
   if (!RecordUse(tensor, copies)) {
     if (use == HostUse::kOffload && open != nullptr) {
-      open->away.push_back({copied, tensor.owner, tensor.bytes});
-      open->away_bytes += tensor.bytes;
-      open->BoundAway(streams_.lanes[open->lane]);
+      open->away.Add(copied, tensor.owner, tensor.bytes, streams_.lanes[open->lane]);
     } else {
       until_copied.push_back(tensor.owner);
     }
@@ -488,7 +459,6 @@ absl::Status CudaRankDevice::ReadBack(void* host, const void* from, size_t bytes
 
 absl::StatusOr<std::unique_ptr<CapturedWork>> CudaRankDevice::Capture(
     const std::function<absl::Status()>& work, CapturedWork* with) {
-  if (!options_.graphs) return std::unique_ptr<CapturedWork>();
   OpenJob& open = RequireJob("work was captured outside of a job");
   MutexLock no_other_begins(captures_[open.lane]);
   {

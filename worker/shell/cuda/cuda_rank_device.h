@@ -12,7 +12,7 @@
 // Memory. A block of LibTorch's allocator belongs to the stream that it was made for, and is used there again
 // in the stream's order as soon as it is freed. Within a job that is all. What a job reads that was made
 // elsewhere (by another rank, another stage, a copy, a transport) goes through Await, which puts the wait in
-// the stream and keeps the memory: RecordUse for blocks that are known, CudaHolds for all others.
+// the stream and keeps the memory: RecordUse for blocks that are known, LateRelease for all others.
 //
 // Backward passes run on the thread of their job: BeginJob turns off LibTorch's threads for devices, which
 // all ranks of a process would share, and which know nothing of scopes.
@@ -40,6 +40,7 @@
 #include "worker/shell/cuda/cuda_job.h"
 #include "worker/shell/cuda/cuda_memory.h"
 #include "worker/shell/cuda/cuda_streams.h"
+#include "worker/shell/cuda/late_release.h"
 #include "worker/shell/cuda/pinned_memory.h"
 #include "worker/shell/memory_source.h"
 
@@ -74,7 +75,7 @@ class CudaRankDevice final : public RankDevice {
   absl::StatusOr<Tensor> ToHost(const Tensor& tensor, HostUse use) override;
   absl::StatusOr<Tensor> ToDevice(const Tensor& tensor, MemoryClass memory_class) override;
   at::Tensor NewHostTensor(at::IntArrayRef sizes, c10::ScalarType type) override;
-  void Await(const Tensor& tensor) override;
+  Tensor Await(Tensor tensor) override;
   absl::Status Load(void* to, const void* host, size_t bytes) override;
   absl::Status ReadBack(void* host, const void* from, size_t bytes) override;
 
@@ -83,6 +84,7 @@ class CudaRankDevice final : public RankDevice {
   void ReportLoss(const at::Tensor& loss) override;
   void ReportSquares(int stage, const Tensor& limbs) override;
 
+  bool captures() const override { return options_.graphs; }
   absl::StatusOr<std::unique_ptr<CapturedWork>> Capture(const std::function<absl::Status()>& work,
                                                         CapturedWork* with) override;
 
@@ -99,6 +101,7 @@ class CudaRankDevice final : public RankDevice {
   void OrderJob(OpenJob& open, bool beside) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void StartJob(OpenJob& open, const Job& job, bool beside);
   void FinishJob(OpenJob& open);
+  void HoldDropped() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void PrepareLibraries(const c10::cuda::CUDAStream& stream);
   // Puts `stream` behind `ready`. FailedPrecondition for a fence that no stream can wait for.
   absl::Status Wait(const std::shared_ptr<Fence>& ready, const c10::cuda::CUDAStream& stream);
@@ -118,6 +121,7 @@ class CudaRankDevice final : public RankDevice {
   const std::shared_ptr<CudaClock> clock_;
   const std::shared_ptr<FigureSlots> slots_;
   const std::shared_ptr<CudaHolds> holds_ = std::make_shared<CudaHolds>();
+  LateRelease late_;
   const CudaFlatMath math_;
   const std::shared_ptr<HostArena> offloaded_, transferred_;
 
@@ -134,9 +138,10 @@ class CudaRankDevice final : public RankDevice {
   // The last job's end on each lane, and the last job's begin that was not beside another.
   std::array<std::shared_ptr<CudaFence>, CudaStreams::kLanes> ends_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<CudaFence> first_start_ ABSL_GUARDED_BY(mutex_);
-  // Something was enqueued on lane 0 outside of jobs; what of it was awaited.
+  // Something was enqueued on lane 0 outside of jobs.
   bool outside_ ABSL_GUARDED_BY(mutex_) = false;
-  CudaHolds::Owners outside_held_ ABSL_GUARDED_BY(mutex_);
+  // Dropped while a job was open that may use it, until that ends.
+  CudaHolds::Owners dropped_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace weft

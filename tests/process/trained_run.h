@@ -1,0 +1,51 @@
+// A small run (run_files.h), trained by the real programs, and what it left.
+#ifndef WEFT_TESTS_PROCESS_TRAINED_RUN_H_
+#define WEFT_TESTS_PROCESS_TRAINED_RUN_H_
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "nlohmann/json.hpp"
+#include "tests/process/command.h"
+#include "tests/process/run_files.h"
+
+namespace weft {
+
+struct TrainedRun {
+  CommandResult result;
+  // If that is a success:
+  std::map<std::string, std::string> weights;  // files of the checkpoint
+  std::vector<double> losses, norms;           // of each step; norms if gradients are clipped
+  nlohmann::json summary;
+};
+
+inline TrainedRun TrainSmallRun(const TestFolder& folder, const std::map<std::string, std::string>& changes,
+                                const std::vector<std::string>& flags) {
+  const std::string out = folder / "out";
+  std::filesystem::remove_all(out);
+  std::vector<std::string> words = {"weft", "train", WriteSmallRun(folder, changes)};
+  words.insert(words.end(), flags.begin(), flags.end());
+  words.insert(words.end(), {"--out", out});
+  TrainedRun run;
+  run.result = Command::Run(words, 120);
+  if (run.result.code != 0) return run;
+  for (const auto& entry : std::filesystem::directory_iterator(out + "/checkpoint")) {
+    if (entry.path().extension() == ".safetensors")
+      run.weights[entry.path().filename()] = ReadWholeFile(entry.path());
+  }
+  std::ifstream file(out + "/steps.jsonl");
+  for (std::string line; std::getline(file, line);) {
+    const nlohmann::json step = nlohmann::json::parse(line);
+    run.losses.push_back(step["loss"]);
+    if (step.contains("gradient_norm")) run.norms.push_back(step["gradient_norm"]);
+  }
+  run.summary = nlohmann::json::parse(ReadWholeFile(out + "/summary.json"));
+  return run;
+}
+
+}  // namespace weft
+
+#endif  // WEFT_TESTS_PROCESS_TRAINED_RUN_H_

@@ -1,0 +1,18 @@
+// What the CUDA runtime says of a failure, as a Status.
+#ifndef WEFT_WORKER_SHELL_CUDA_CUDA_STATUS_H_
+#define WEFT_WORKER_SHELL_CUDA_CUDA_STATUS_H_
+
+#include <cuda_runtime_api.h>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace weft {
+
+// "cuda:0: what was being done: an illegal memory access was encountered (cudaErrorIllegalAddress)". Clears
+// the thread's last error, which is this one.
+absl::Status CudaStatus(cudaError_t error, int device, absl::string_view doing);
+
+}  // namespace weft
+
+#endif  // WEFT_WORKER_SHELL_CUDA_CUDA_STATUS_H_

@@ -1,0 +1,39 @@
+// Memory that a rank's GPU computes on and does not know, of other ranks, processes or the transport: given
+// back when the GPU has done with it, not when the rank drops it.
+//
+// A rank drops a tensor when it has enqueued the last work that uses it, which may be in a later job than the
+// one that awaited it (a backward reads what its forward did); the sender, or the next tensor that arrives,
+// would then write where the GPU still reads. So the owner of such a tensor is wrapped: what is dropped
+// collects here, and each job that ends takes it and keeps it until it has been done. Thread-safe: tensors
+// may be dropped on any thread, and after this is gone, when they are released at once.
+#ifndef WEFT_WORKER_SHELL_CUDA_LATE_RELEASE_H_
+#define WEFT_WORKER_SHELL_CUDA_LATE_RELEASE_H_
+
+#include <memory>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "proto/wire/mutex.h"
+#include "worker/shell/tensor.h"
+
+namespace weft {
+
+class LateRelease {
+ public:
+  // The same tensor, whose owner comes to TakeDropped when its last copy is gone. Once is enough.
+  Tensor Guard(Tensor tensor);
+  // The owners of what has been dropped since the last call.
+  std::vector<std::shared_ptr<void>> TakeDropped();
+
+ private:
+  struct Dropped {
+    Mutex mu;
+    std::vector<std::shared_ptr<void>> owners ABSL_GUARDED_BY(mu);
+  };
+  struct Guarded;
+  const std::shared_ptr<Dropped> dropped_ = std::make_shared<Dropped>();
+};
+
+}  // namespace weft
+
+#endif  // WEFT_WORKER_SHELL_CUDA_LATE_RELEASE_H_

@@ -1,0 +1,112 @@
+// The operations of one GPU's groups, in the order in which they were given, on one stream: what NCCL is
+// told, and when (nccl_collectives.h says why and what is promised).
+//
+// An operation waits for what it reads, then for those before it in the line to have been called, is called,
+// and is done when the stream has come past it; whoever asks moves all of them on. Thread-safe. Ownership:
+// shared by groups and fences; when the last goes, what is left on the stream has a moment to end, and is
+// left with the memory that it uses if it does not.
+#ifndef WEFT_WORKER_SHELL_CUDA_NCCL_LINE_H_
+#define WEFT_WORKER_SHELL_CUDA_NCCL_LINE_H_
+
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "proto/wire/mutex.h"
+#include "schedules/job.h"
+#include "worker/shell/cuda/nccl_collectives.h"
+#include "worker/shell/fence.h"
+#include "worker/shell/tensor.h"
+
+static_assert(NCCL_VERSION_CODE >= NCCL_VERSION(2, 18, 0), "communicators that never block need NCCL 2.18");
+
+namespace weft {
+
+// With the last words of NCCL for the communicator, which may be null.
+absl::Status NcclError(ncclResult_t result, ncclComm_t comm, absl::string_view doing);
+
+// One member's end of a group. Guarded by the line's lock.
+struct NcclMember {
+  std::vector<Rank> ranks;
+  int self = 0;
+  ncclComm_t comm = nullptr;
+  bool joined = false;
+  int64_t join_until = 0, join_ns = 0, operation_ns = 0;
+  absl::Status failure;
+
+  // "rank 0, 2 or 3": the members but this one.
+  std::string Others() const;
+  std::string Name() const;
+};
+
+struct NcclOperation {
+  enum class State : uint8_t {
+    kWaits,    // for what it reads, or for those before it in the line
+    kCalling,  // NCCL has been called and has not enqueued all of it yet
+    kOnDevice,
+    kDone,
+  };
+  std::string what;  // "the all-reduce of 1024 elements"
+  std::shared_ptr<NcclMember> member;
+  std::function<ncclResult_t(ncclComm_t, cudaStream_t)> call;
+  std::vector<std::shared_ptr<Fence>> ready;  // of what it reads
+  std::vector<Tensor> uses;
+  int64_t until = 0;
+  State state = State::kWaits;
+  cudaEvent_t event = nullptr;  // behind it on the stream, once it is there
+  absl::Status status;          // once it is done
+};
+
+class NcclLine {
+ public:
+  NcclLine(int device, StreamWait wait) : device_(device), wait_(std::move(wait)) {}
+  ~NcclLine();
+
+  absl::StatusOr<std::shared_ptr<NcclMember>> Join(const ncclUniqueId& id, const std::vector<Rank>& ranks,
+                                                   int self, int64_t deadline_ns, int64_t operation_ns);
+  absl::StatusOr<bool> Joined(NcclMember& member);
+  absl::Status Append(std::shared_ptr<NcclOperation> operation);
+  absl::StatusOr<bool> IsDone(const NcclOperation& operation);
+  void Leave(NcclMember& member, const absl::Status& cause);
+
+ private:
+  absl::Status Open() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Progress() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool Advance(NcclOperation& operation) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool InputsReady(NcclOperation& operation) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Call(NcclOperation& operation) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void LookAtCall(NcclOperation& operation) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Record(NcclOperation& operation) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void LookAtEvent(NcclOperation& operation) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void End(NcclOperation& operation, absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Fail(NcclMember& member, absl::Status cause) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void FreeAborted() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  const int device_;
+  const StreamWait wait_;
+  Mutex mu_;
+  cudaStream_t stream_ ABSL_GUARDED_BY(mu_) = nullptr;
+  std::deque<std::shared_ptr<NcclOperation>> line_ ABSL_GUARDED_BY(mu_);
+  // Of operations that were on the device when their group ended: what they use stays until the stream has
+  // come past them.
+  struct Aborted {
+    cudaEvent_t event;
+    std::vector<Tensor> uses;
+  };
+  std::vector<Aborted> aborted_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace weft
+
+#endif  // WEFT_WORKER_SHELL_CUDA_NCCL_LINE_H_
