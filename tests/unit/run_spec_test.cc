@@ -1,10 +1,12 @@
 #include "proto/run/run_spec.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/run/run_memory.h"
+#include "proto/run/run_schedule.h"
 #include "tests/unit/small_run_spec.h"
 
 namespace weft {
@@ -362,6 +364,27 @@ TEST(RunMemory_Counts, PolicyOfAStageAndPrecision_ShowInItsBytes) {
     EXPECT_LT(narrow[s].left, retained[s].left);
   }
   EXPECT_LT(narrow[1].left, 0.6 * static_cast<double>(retained[1].left));
+}
+
+// By messages or by collectives is known only when the run has its processes.
+TEST(RunMemory_Counts, FastReduction_TakesWhatTheLargerOfBothWaysNeeds) {
+  const auto totals = [](const RunSpec& run, bool collective) {
+    Schedule schedule = *ScheduleOf(run);
+    schedule.collective = collective;
+    std::vector<int64_t> needs;
+    for (const RankMemory& rank : CountRun(run, schedule).ranks) needs.push_back(rank.held + rank.work);
+    return needs;
+  };
+  for (const Json& schedule : std::vector<Json>{{{"ddp", nullptr}}, {{"fsdp", {{"shard", "width"}}}}}) {
+    SCOPED_TRACE(schedule.dump());
+    RunSpec run = *ParseRunSpec(With("/schedule", schedule));
+    const std::vector<int64_t> ordered = totals(run, false), gathered = totals(run, true);
+    run.schedule.reduction = "fast";
+    const std::vector<int64_t> fast = totals(run, false);
+    ASSERT_EQ(fast.size(), ordered.size());
+    for (size_t r = 0; r < fast.size(); ++r) EXPECT_EQ(fast[r], std::max(ordered[r], gathered[r]));
+    EXPECT_NE(ordered, gathered);
+  }
 }
 
 }  // namespace
