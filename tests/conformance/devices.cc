@@ -208,6 +208,10 @@ class Devices final {
   const std::vector<std::string>& own_memory() const { return own_memory_; }
   const absl::Status& without_cuda() const { return without_cuda_; }
   Device& device(const std::string& name) { return *devices_.at(name); }
+  DeviceBackend* backend(const std::string& name) const {
+    const auto found = backends_.find(name);
+    return found == backends_.end() ? nullptr : found->second;
+  }
 
  private:
   Devices() {
@@ -225,12 +229,14 @@ class Devices final {
                           std::filesystem::read_symlink("/proc/self/exe").parent_path().string());
     absl::StatusOr<LoadedDevice> loaded = LoadDevice({name}, {}, search);
     if (!loaded.ok()) return loaded.status();
+    backends_[name] = loaded->backend.get();
     devices_[name] = std::make_unique<HostedDevice>(CreateTorchDevice(std::move(loaded->backend)));
     own_memory_.push_back(name);
     return absl::OkStatus();
   }
 
   std::map<std::string, std::unique_ptr<Device>> devices_;
+  std::map<std::string, DeviceBackend*> backends_;  // of devices_
   std::vector<std::string> own_memory_;
   absl::Status without_cuda_;
 };
@@ -261,5 +267,7 @@ class CudaNotice final : public ::testing::Environment {
 std::vector<std::string> OwnMemoryDevices() { return Devices::Instance().own_memory(); }
 
 Device& DeviceNamed(const std::string& name) { return Devices::Instance().device(name); }
+
+DeviceBackend* BackendNamed(const std::string& name) { return Devices::Instance().backend(name); }
 
 }  // namespace weft::testing

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "worker/shell/compute/compute.h"
+#include "worker/shell/compute/device_backend.h"
 
 namespace weft::testing {
 
@@ -21,6 +22,8 @@ std::vector<std::string> OwnMemoryDevices();
 
 // "cpu", or one of those. One a process each.
 Device& DeviceNamed(const std::string& name);
+// What is behind one of those, for loops that take a backend; null where it cannot be used here.
+DeviceBackend* BackendNamed(const std::string& name);
 
 }  // namespace weft::testing
 

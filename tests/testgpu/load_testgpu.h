@@ -11,12 +11,16 @@
 
 namespace weft::testing {
 
+inline DeviceSearch FoldersOfThisProgram() {
+  DeviceSearch search;
+  search.folders = {std::filesystem::read_symlink("/proc/self/exe").parent_path().string()};
+  return search;
+}
+
 // Before anything uses LibTorch. Later calls give another backend over the same memory, with what the
 // environment says then. Ends the program where the library cannot be loaded: it is built beside it.
 inline std::unique_ptr<DeviceBackend> LoadTestGpu(int index = 0) {
-  DeviceSearch search;
-  search.folders = {std::filesystem::read_symlink("/proc/self/exe").parent_path().string()};
-  absl::StatusOr<LoadedDevice> loaded = LoadDevice({"testgpu", index}, {}, search);
+  absl::StatusOr<LoadedDevice> loaded = LoadDevice({"testgpu", index}, {}, FoldersOfThisProgram());
   if (!loaded.ok()) {
     std::fprintf(stderr, "%s\n", std::string(loaded.status().message()).c_str());
     std::abort();

@@ -6,6 +6,7 @@
 //   WEFT_TESTGPU_FAIL_ALLOCATION=n, WEFT_TESTGPU_FAIL_JOB=n
 //                           the n-th allocation of the process has no memory; its n-th job is a kernel error
 //   WEFT_TESTGPU_FAIL_DEVICE=i  these two on device i alone
+//   WEFT_TESTGPU_ARITHMETIC how it computes (other_arithmetic.h): its bits are not the CPU's then (cpu)
 #include <cstdlib>
 #include <map>
 #include <memory>
@@ -17,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "tests/testgpu/device_memory.h"
+#include "tests/testgpu/other_arithmetic.h"
 #include "tests/testgpu/testgpu_rank.h"
 #include "tests/testgpu/thread_state.h"
 #include "tests/testgpu/torch_device.h"
@@ -62,8 +64,9 @@ class SegmentsOfDevice final : public MemorySource {
 
 class Backend final : public DeviceBackend {
  public:
-  explicit Backend(int index)
+  Backend(int index, Arithmetic arithmetic)
       : index_(index),
+        arithmetic_(arithmetic),
         name_(absl::StrCat("testgpu:", index)),
         uuid_(absl::StrFormat("GPU-7e57-%04d", index)),
         delay_us_(static_cast<int>(FromEnvironment("WEFT_TESTGPU_DELAY_US", 200))) {
@@ -81,6 +84,7 @@ class Backend final : public DeviceBackend {
   void PrepareThread() override {
     CurrentThread().prepared = true;
     CurrentThread().device = index_;
+    CurrentThread().arithmetic = arithmetic_;
   }
   absl::StatusOr<std::unique_ptr<RankDevice>> CreateRankDevice(Rank rank, MemorySource& host) override {
     PrepareThread();
@@ -92,6 +96,7 @@ class Backend final : public DeviceBackend {
 
  private:
   const int index_;
+  const Arithmetic arithmetic_;
   const std::string name_, uuid_;
   const int delay_us_;
   Injection injection_;
@@ -109,7 +114,12 @@ extern "C" __attribute__((visibility("default"))) absl::Status weft_device_backe
     return absl::UnavailableError(
         absl::StrFormat("there is no device testgpu:%d, there are %d", index, weft::testgpu::kDevices));
   }
+  const char* const named = std::getenv("WEFT_TESTGPU_ARITHMETIC");
+  const auto arithmetic = weft::testgpu::ParseArithmetic(named == nullptr ? "cpu" : named);
+  if (!arithmetic.has_value()) {
+    return absl::UnavailableError(absl::StrCat("WEFT_TESTGPU_ARITHMETIC names no arithmetic: ", named));
+  }
   weft::testgpu::RegisterTorchDevice();
-  *backend = std::make_unique<weft::testgpu::Backend>(index);
+  *backend = std::make_unique<weft::testgpu::Backend>(index, *arithmetic);
   return absl::OkStatus();
 }

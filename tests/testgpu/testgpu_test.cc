@@ -110,6 +110,63 @@ TEST_F(TestGpu, Operations_OfManyKinds_GiveTheCpusBits) {
   }
 }
 
+// Of the operation's float32 inputs, with the largest difference from float64's result, by its largest
+// number.
+double ErrorOf(const std::function<at::Tensor(c10::TensorOptions)>& operation) {
+  const at::Tensor gpu = operation(at::TensorOptions(Gpu()).dtype(at::kFloat)).cpu().to(at::kDouble);
+  const at::Tensor exact = operation(at::TensorOptions(at::kCPU).dtype(at::kDouble));
+  return ((gpu - exact).abs().max() / exact.abs().max()).item<double>();
+}
+
+TEST_F(TestGpu, OtherArithmetics_AreRightAndNotTheCpus) {
+  const at::Tensor a = Random({37, 83}), b = Random({83, 41}), bias = Random({41});
+  const at::Tensor images = Random({4, 5, 9, 9}), kernel = Random({6, 5, 3, 3}), weight = Random({83});
+  const std::vector<std::pair<std::string, std::function<at::Tensor(c10::TensorOptions)>>> operations = {
+      {"product", [&](c10::TensorOptions o) { return a.to(o).mm(b.to(o)); }},
+      {"with bias", [&](c10::TensorOptions o) { return at::addmm(bias.to(o), a.to(o), b.to(o)); }},
+      {"layer norm",
+       [&](c10::TensorOptions o) { return at::layer_norm(a.to(o), {83}, weight.to(o), weight.to(o)); }},
+      {"convolution", [&](c10::TensorOptions o) { return at::conv2d(images.to(o), kernel.to(o), {}, 1, 1); }},
+      {"gradients of a convolution", [&](c10::TensorOptions o) {
+         const at::Tensor x = images.to(o).requires_grad_(), w = kernel.to(o).requires_grad_();
+         const at::Tensor y = at::conv2d(x, w, {}, 1, 1);
+         const auto made = torch::autograd::grad({(y * y).sum()}, {x, w});
+         return at::cat({made[0].flatten(), made[1].flatten()});
+       }}};
+  std::vector<at::Tensor> cpu;
+  for (const auto& [name, operation] : operations)
+    cpu.push_back(operation(at::TensorOptions(at::kCPU).dtype(at::kFloat)));
+  for (const char* arithmetic :
+       {"wide", "split", "onednn", "winograd", "tf32", "bf16", "no_bias", "wrong_epsilon"}) {
+    const auto backend = BackendWith({{"WEFT_TESTGPU_ARITHMETIC", arithmetic}});
+    const std::string wrong = arithmetic;
+    int others = 0;
+    for (size_t i = 0; i < operations.size(); ++i) {
+      const auto& [name, operation] = operations[i];
+      SCOPED_TRACE(absl::StrCat(arithmetic, ", ", name));
+      const bool product = name != "layer norm";
+      const double least = wrong == "tf32" && product                         ? 1e-5
+                           : wrong == "bf16" && product                       ? 1e-4
+                           : wrong == "no_bias" && name == "with bias"        ? 1e-2
+                           : wrong == "wrong_epsilon" && name == "layer norm" ? 1e-5
+                                                                              : 0;
+      EXPECT_GE(ErrorOf(operation), least);
+      EXPECT_LT(ErrorOf(operation), least > 0 ? 1000 * least : 5e-6);
+      others += SameBits(operation(at::TensorOptions(Gpu()).dtype(at::kFloat)), cpu[i]) ? 0 : 1;
+    }
+    EXPECT_GT(others, 0) << arithmetic;
+  }
+  Backend().PrepareThread();
+}
+
+TEST_F(TestGpu, ArithmeticOfNoName_IsRefused) {
+  setenv("WEFT_TESTGPU_ARITHMETIC", "float8", 1);
+  const auto loaded = LoadDevice({"testgpu", 0}, {}, FoldersOfThisProgram());
+  unsetenv("WEFT_TESTGPU_ARITHMETIC");
+  ASSERT_FALSE(loaded.ok());
+  EXPECT_THAT(std::string(loaded.status().message()), HasSubstr("names no arithmetic: float8"));
+}
+
 TEST_F(TestGpu, Views_ShareTheDevicesMemory) {
   const at::Tensor a = Random({4, 6}).to(Gpu());
   for (const at::Tensor& view : {a.t(), a.view({-1}), a.narrow(0, 1, 2), a.unsqueeze(0), a.expand({2, 4, 6})})

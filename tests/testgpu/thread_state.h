@@ -22,6 +22,8 @@
 
 namespace weft::testgpu {
 
+enum class Arithmetic : uint8_t;  // other_arithmetic.h
+
 class TestLaunchedJob final : public LaunchedJob {
  public:
   absl::StatusOr<bool> Reached() override { return event_->Reached(); }
@@ -61,6 +63,7 @@ struct ThreadState {
   bool prepared = false;
   int device = 0;
   int stream = 0;
+  Arithmetic arithmetic{};  // of its device; the CPU's
   std::unique_ptr<JobUnderWay> job;
   const AllocationScope* scope = nullptr;
 };

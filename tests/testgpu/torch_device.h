@@ -2,8 +2,9 @@
 //
 // Each operation runs at once, on the calling thread, with the CPU's kernel, on tensors of the CPU that lie
 // where the device's bytes are (device_memory.h). So sizes, strides and alignment are those of the device's
-// tensors, and an operation's bits are those that the CPU would give. What an operation makes is copied into
-// memory of the device. Operations that wait for the device are refused in jobs.
+// tensors, and an operation's bits are those that the CPU would give, unless the device was asked to compute
+// otherwise (other_arithmetic.h). What an operation makes is copied into memory of the device. Operations
+// that wait for the device are refused in jobs.
 #ifndef WEFT_TESTS_TESTGPU_TORCH_DEVICE_H_
 #define WEFT_TESTS_TESTGPU_TORCH_DEVICE_H_
 

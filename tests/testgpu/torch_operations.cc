@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "tests/testgpu/device_memory.h"
+#include "tests/testgpu/other_arithmetic.h"
 #include "tests/testgpu/pinned_memory.h"
 #include "tests/testgpu/thread_state.h"
 #include "tests/testgpu/torch_device.h"
@@ -180,7 +181,7 @@ void RunOnMirror(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     c10::IValue& value = (*stack)[begin + i];
     value = HostArgument(call, value, alias != nullptr && alias->isWrite());
   }
-  op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
+  Compute(CurrentThread().arithmetic, op, stack);
   call.TakeSizes();
   for (size_t i = stack->size() - schema.returns().size(); i < stack->size(); ++i) {
     (*stack)[i] = DeviceResult(call, (*stack)[i]);
