@@ -72,8 +72,8 @@ std::optional<DataPiece> DataPrefetch::Next() {
     for (const DataPiece& piece : of_step_(next_step_)) {
       if (asked_early_.erase(piece) == 0) expected_.push_back(piece);
     }
-    ++next_step_;
-    std::erase_if(asked_early_, [this](const DataPiece& piece) { return piece.step < next_step_; });
+    const int listed = ++next_step_;
+    std::erase_if(asked_early_, [listed](const DataPiece& piece) { return piece.step < listed; });
   }
   if (expected_.empty()) return std::nullopt;
   const DataPiece next = expected_.front();
