@@ -39,7 +39,7 @@ using testing::TemporaryFolder;
 
 constexpr int64_t kPatience = 120'000'000'000;
 
-// The CPU, as if it were a GPU with a number.
+// The CPU, as if it were a GPU with a number and memory of its own, which is there longer than the transport.
 class NumberedDevice final : public Device {
  public:
   NumberedDevice(Device& cpu, int number, bool shared)
@@ -51,12 +51,13 @@ class NumberedDevice final : public Device {
   absl::string_view uuid() const override { return uuid_; }
   Collectives* collectives() override { return collectives_.get(); }
   absl::StatusOr<std::unique_ptr<RankCompute>> CreateRank(const RunSpec& run, Rank rank,
-                                                          MemorySource& memory) override {
-    return cpu_.CreateRank(run, rank, memory);
+                                                          MemorySource&) override {
+    return cpu_.CreateRank(run, rank, memory_);
   }
 
  private:
   Device& cpu_;
+  PlainMemory memory_;
   const std::string name_, uuid_;
   const std::unique_ptr<Collectives> collectives_;
 };

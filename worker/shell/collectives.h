@@ -9,7 +9,8 @@
 // Invariants: nothing waits for ever. A member that fails, or does not come within the deadline, fails the
 // group: its communicator is aborted here and what was enqueued ends with a status that names the ranks that
 // are missing or failed.
-// Threads: one at a time.
+// Threads: one at a time. Ownership: what an operation that was aborted uses is kept until the device has
+// come past it, at the longest until the Collectives go. It is memory of the device, which is there as long.
 #ifndef WEFT_WORKER_SHELL_COLLECTIVES_H_
 #define WEFT_WORKER_SHELL_COLLECTIVES_H_
 
