@@ -279,6 +279,23 @@ TEST_F(NcclCollectivesTest, Operation_AMemberNeverComes_IsDeadlineExceededAndIsF
   }
 }
 
+TEST_F(NcclCollectivesTest, Join_AfterGroupsThatWereAborted_FreesWhatTheyUsed) {
+  const int before = FakeOperations();
+  std::vector<Group> groups = JoinAll({0, 1});
+  Tensor sum = Flat({1, 2});
+  const std::weak_ptr<void> memory = sum.owner;
+  auto fence = *groups[0]->AllReduce(sum, sum);
+  sum = {};
+  fence = nullptr;
+  groups.clear();
+  while (FakeOperations() > before) std::this_thread::yield();
+  // Nobody looks at the line between two runs; who leaves a group would.
+  std::vector<std::vector<Group>> later;
+  const int64_t deadline = MonotonicNow() + kPatience;
+  while (!memory.expired() && MonotonicNow() < deadline) later.push_back(JoinAll({0, 1}));
+  EXPECT_TRUE(memory.expired());
+}
+
 TEST_F(NcclCollectivesTest, Operation_AMemberDiesInTheMiddle_FailsTheOthersAtOnce) {
   std::vector<Group> groups = JoinAll({0, 1, 2});
   const Tensor a = Flat({1}), b = Flat({1});

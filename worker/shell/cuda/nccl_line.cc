@@ -75,6 +75,7 @@ absl::StatusOr<std::shared_ptr<NcclMember>> NcclLine::Join(const ncclUniqueId& i
                                                            int64_t deadline_ns, int64_t operation_ns) {
   MutexLock lock(mu_);
   if (absl::Status s = Open(); !s.ok()) return s;
+  FreeAborted();  // of a run before
   auto member = std::make_shared<NcclMember>();
   member->ranks = ranks;
   member->self = self;
