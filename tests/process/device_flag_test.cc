@@ -19,7 +19,7 @@ using ::testing::Not;
 using ::testing::StartsWith;
 
 constexpr char kRun[] = R"(
-name: devices
+name: two_stages
 model: {gpt: {layers: 2, width: 8, heads: 2, context: 8}}
 data: {text: {path: text.txt}}
 train: {steps: 2, batch: 4, microbatches: 2}
