@@ -121,8 +121,6 @@ function(weft_device_library name)
   endif()
   set_target_properties(${name} PROPERTIES OUTPUT_NAME ${name} LIBRARY_OUTPUT_DIRECTORY ${A_FOLDER} LINKER_LANGUAGE CXX
     CXX_VISIBILITY_PRESET hidden CUDA_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON LINK_DEPENDS ${exports})
-  # The entry is C in its name alone: both sides are C++ of one build.
-  target_compile_options(${name} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,Clang>:-Wno-return-type-c-linkage>)
 endfunction()
 
 function(weft_exact_arithmetic)

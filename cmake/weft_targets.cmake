@@ -18,7 +18,9 @@ endif()
 list(JOIN WEFT_WARNINGS "," WEFT_HOST_WARNINGS)  # as nvcc hands them on
 target_compile_options(weft_flags INTERFACE "$<$<NOT:$<COMPILE_LANGUAGE:CUDA>>:${WEFT_WARNINGS}>"
   "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=${WEFT_HOST_WARNINGS}>"
-  $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-maybe-uninitialized>)
+  $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-maybe-uninitialized>
+  # The entry of a device library is C in its name alone: both sides are C++ of one build. After -Wall, which has it.
+  $<$<COMPILE_LANG_AND_ID:CXX,Clang>:-Wno-return-type-c-linkage>)
 target_include_directories(weft_flags INTERFACE ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR}/proto)
 if(WEFT_SANITIZE)
   target_compile_options(weft_flags INTERFACE
