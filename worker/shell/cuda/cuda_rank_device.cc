@@ -242,10 +242,10 @@ void CudaRankDevice::BeginJob(const Job& job, bool beside) {
 }
 
 void CudaRankDevice::FinishJob(OpenJob& open) {
-  const c10::cuda::CUDAStream& stream = streams_.lanes[open.lane];
-  open.job->End(stream);
   {
+    // Both of a pair may be on this lane, and end at once: what others wait for is the later end.
     MutexLock lock(mutex_);
+    open.job->End(streams_.lanes[open.lane]);
     ends_[open.lane] = open.job->end();
     HoldDropped();
   }
