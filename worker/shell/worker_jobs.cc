@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "worker/shell/keep_forever.h"
 #include "worker/shell/worker_loop.h"
 
 namespace weft {
@@ -146,9 +147,9 @@ void WorkerLoop::LeaveDevice() {
     if (slot->thread.joinable()) slot->thread.detach();
   }
   // It may still write into any of this: none of it can be given back while the process lives.
-  for (auto& slot : slots_) static_cast<void>(slot->compute.release());
-  static_cast<void>(
-      new auto(std::tuple(std::move(launched_), std::move(awaited_), std::move(inbox_), std::move(groups_))));
+  for (auto& slot : slots_) KeepForever(std::shared_ptr<RankCompute>(std::move(slot->compute)));
+  std::tuple used(std::move(launched_), std::move(awaited_), std::move(inbox_), std::move(groups_));
+  KeepForever(std::make_shared<decltype(used)>(std::move(used)));
 }
 
 }  // namespace weft

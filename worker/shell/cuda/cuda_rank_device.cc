@@ -20,6 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "worker/shell/cuda/copies_away.h"
 #include "worker/shell/cuda/cuda_graph.h"
+#include "worker/shell/keep_forever.h"
 
 namespace weft {
 namespace {
@@ -272,10 +273,7 @@ std::shared_ptr<LaunchedJob> CudaRankDevice::EndJob() {
   if (!ended.ok()) {
     open.job->Fail(ended);
     // Nobody will know when the device is done with these; the run ends.
-    static Mutex* const mutex = new Mutex;
-    static auto* const forgotten = new CudaHolds::Owners;
-    MutexLock lock(*mutex);
-    for (std::shared_ptr<void>& source : open.away.TakeSources()) forgotten->push_back(std::move(source));
+    for (std::shared_ptr<void>& source : open.away.TakeSources()) KeepForever(std::move(source));
   }
   if (open.counted) {
     MutexLock lock(mutex_);

@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "worker/shell/cuda/cuda_status.h"
+#include "worker/shell/keep_forever.h"
 #include "worker/shell/monotonic_clock.h"
 
 namespace weft {
@@ -53,7 +54,7 @@ NcclLine::~NcclLine() {
   while (cudaStreamQuery(stream_) == cudaErrorNotReady) {
     (void)cudaGetLastError();
     if (MonotonicNow() >= until) {
-      static_cast<void>(new auto(std::move(aborted_)));
+      KeepForever(std::make_shared<std::vector<Aborted>>(std::move(aborted_)));
       return;
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
