@@ -2,7 +2,8 @@
 #
 #   weft_library(NAME [PURE] SRCS .. HDRS .. DEPS ..)   a static library
 #   weft_binary(NAME SRCS .. DEPS ..)                   a program in bin/
-#   weft_test(NAME SRCS .. DEPS .. [LABELS ..] [TIMEOUT s] [SERIAL])  a GoogleTest program, registered with CTest
+#   weft_test(NAME SRCS .. DEPS .. [LABELS ..] [TIMEOUT s] [SHARDS n] [SERIAL])
+#                                                   a GoogleTest program, registered with CTest, in n entries of different cases
 #
 # PURE: no I/O, threads, clock or global randomness. weft_check_purity() makes configure fail when a pure library depends on
 # one that is not pure, or when a pure source names a banned header.
@@ -76,21 +77,34 @@ function(weft_binary name)
 endfunction()
 
 function(weft_test name)
-  cmake_parse_arguments(A "SERIAL" "TIMEOUT" "SRCS;DEPS;LABELS" ${ARGN})
+  cmake_parse_arguments(A "SERIAL" "TIMEOUT;SHARDS" "SRCS;DEPS;LABELS" ${ARGN})
   add_executable(${name} ${A_SRCS})
   target_link_libraries(${name} PRIVATE weft_flags ${A_DEPS} GTest::gmock GTest::gtest GTest::gtest_main)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
-  weft_sanitizer_launcher(${name} launcher)
-  add_test(NAME ${name} COMMAND ${launcher} $<TARGET_FILE:${name}>)
   if(NOT A_TIMEOUT)
     set(A_TIMEOUT 300)
   endif()
-  set_tests_properties(${name} PROPERTIES TIMEOUT ${A_TIMEOUT} LABELS "${A_LABELS}"
-    ENVIRONMENT "WEFT_BIN=${CMAKE_BINARY_DIR}/bin;WEFT_SOURCE=${CMAKE_SOURCE_DIR};UCX_LOG_LEVEL=error")
-  if(A_SERIAL)
-    set_tests_properties(${name} PROPERTIES RUN_SERIAL ON)
+  if(NOT A_SHARDS)
+    set(A_SHARDS 1)
   endif()
-  weft_sanitize_test(${name})
+  foreach(shard RANGE 1 ${A_SHARDS})
+    set(entry ${name})
+    if(shard GREATER 1)
+      set(entry ${name}_${shard})
+    endif()
+    math(EXPR index "${shard} - 1")
+    weft_sanitizer_launcher(${entry} launcher)
+    add_test(NAME ${entry} COMMAND ${launcher} $<TARGET_FILE:${name}>)
+    set_tests_properties(${entry} PROPERTIES TIMEOUT ${A_TIMEOUT} LABELS "${A_LABELS}"
+      ENVIRONMENT "WEFT_BIN=${CMAKE_BINARY_DIR}/bin;WEFT_SOURCE=${CMAKE_SOURCE_DIR};UCX_LOG_LEVEL=error")
+    if(A_SHARDS GREATER 1)
+      set_property(TEST ${entry} APPEND PROPERTY ENVIRONMENT GTEST_TOTAL_SHARDS=${A_SHARDS} GTEST_SHARD_INDEX=${index})
+    endif()
+    if(A_SERIAL)
+      set_tests_properties(${entry} PROPERTIES RUN_SERIAL ON)
+    endif()
+    weft_sanitize_test(${entry})
+  endforeach()
 endfunction()
 
 function(weft_bench name)
