@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "worker/shell/transport/ucx_transport.h"
 #include "worker/shell/monotonic_clock.h"
+#include "worker/shell/transport/ucx_transport.h"
 
 namespace weft {
 

@@ -8,8 +8,8 @@
 #include <thread>
 #include <vector>
 
-#include "worker/shell/transport/transport.h"
 #include "worker/shell/monotonic_clock.h"
+#include "worker/shell/transport/transport.h"
 
 namespace weft::testing {
 

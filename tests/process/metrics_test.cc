@@ -141,9 +141,9 @@ TEST(Metrics, ScrapedDuringARun_AgreeWithItsSummary) {
     EXPECT_GT(Of(w, "weft_busy_seconds_total{kind=\"forward\"}"), 0);
     EXPECT_GT(Of(w, "weft_busy_seconds_total{kind=\"backward\"}"), 0);
     EXPECT_EQ(Of(w, "weft_transfer_dropped_messages_total"), 0);
-    EXPECT_EQ(Of(w, absl::StrCat("weft_transfer_path_info{path=\"in_place\",peer=\"", 1 - p,
-                                 "\",place=\"host\"}")),
-              1);
+    EXPECT_EQ(
+        Of(w, absl::StrCat("weft_transfer_path_info{path=\"in_place\",peer=\"", 1 - p, "\",place=\"host\"}")),
+        1);
   }
   // What one side sent the other receives, but for what is on its way; it is so many bytes a step.
   const double a_step = summary["bytes_sent"]["activation"].get<double>() / 400;

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "worker/shell/monotonic_clock.h"
 #include "worker/shell/transport/held_offers.h"
 #include "worker/shell/transport/landings.h"
 #include "worker/shell/transport/mapped_memory.h"
@@ -20,7 +21,6 @@
 #include "worker/shell/transport/transport_message.h"
 #include "worker/shell/transport/ucx_messenger.h"
 #include "worker/shell/transport/ucx_transport.h"
-#include "worker/shell/monotonic_clock.h"
 
 namespace weft {
 
