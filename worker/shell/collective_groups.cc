@@ -58,7 +58,7 @@ absl::StatusOr<bool> CollectiveGroups::JoinNext(int64_t now) {
       if (!group.ok()) return group.status();
       entry.joined = *std::move(group);
     }
-    const absl::StatusOr<bool> joined = entry.joined->Joined();
+    absl::StatusOr<bool> joined = entry.joined->Joined();
     if (!joined.ok() || !*joined) return joined;
   }
   return true;
@@ -107,7 +107,7 @@ absl::Status CollectiveGroups::Poll(std::vector<Done>* done) {
     UnderWay& r = under_way_[i];
     const absl::StatusOr<bool> reached = r.fence == nullptr ? true : r.fence->Reached();
     if (!reached.ok()) {
-      const absl::Status why = reached.status();
+      const absl::Status& why = reached.status();
       return absl::Status(why.code(),
                           absl::StrCat(Describe(r.job), " on rank ", r.rank, ": ", why.message()));
     }

@@ -136,7 +136,7 @@ class NvmlMonitor final : public GpuMonitor {
 
   const std::unique_ptr<Library> library_;
   const Nvml nvml_;
-  const NvmlDevice device_;
+  NvmlDevice device_;
   Mutex mu_;
   CondVar wake_ ABSL_GUARDED_BY(mu_);
   bool stop_ ABSL_GUARDED_BY(mu_) = false;

@@ -1,5 +1,7 @@
 #include "worker/shell/launched_jobs.h"
 
+#include <cstdio>
+#include <cstdlib>
 #include <iterator>
 #include <utility>
 
@@ -56,6 +58,10 @@ const LaunchedJobs::Launch& LaunchedJobs::oldest() const {
       if (queue->empty()) continue;
       if (oldest == nullptr || queue->front().launched_ns < oldest->launched_ns) oldest = &queue->front();
     }
+  }
+  if (oldest == nullptr) {
+    std::fprintf(stderr, "launched jobs: the oldest was asked for where there is none\n");
+    std::abort();
   }
   return *oldest;
 }

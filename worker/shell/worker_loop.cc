@@ -29,7 +29,7 @@ void Ring(int event_fd) {
 }  // namespace
 
 WorkerLoop::WorkerLoop(WorkerLoopOptions options, Device& device, Transport& transport, CoordinatorLink& link)
-    : options_(options),
+    : options_(std::move(options)),
       device_(device),
       transport_(transport),
       link_(link),
