@@ -60,6 +60,11 @@ struct Event {
   std::shared_ptr<std::atomic<bool>> reached = std::make_shared<std::atomic<bool>>(true);
 };
 
+// As the runtime keeps it, for each thread, until it is asked for.
+thread_local cudaError_t last_error = cudaSuccess;
+
+cudaError_t Said(cudaError_t error) { return last_error = error; }
+
 Stream* Of(cudaStream_t stream) { return reinterpret_cast<Stream*>(stream); }
 Event* Of(cudaEvent_t event) { return reinterpret_cast<Event*>(event); }
 
@@ -74,7 +79,7 @@ void EnqueueFake(cudaStream_t stream, std::function<void()> work) { Of(stream)->
 extern "C" {
 
 cudaError_t cudaSetDevice(int device) { return device >= 0 ? cudaSuccess : cudaErrorInvalidDevice; }
-cudaError_t cudaGetLastError() { return cudaSuccess; }
+cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
 const char* cudaGetErrorName(cudaError_t) { return "cudaErrorOfTheFake"; }
 const char* cudaGetErrorString(cudaError_t error) {
   return error == cudaErrorInvalidDevice ? "invalid device ordinal" : "an error of the fake";
@@ -88,7 +93,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
-  return Of(stream)->IsIdle() ? cudaSuccess : cudaErrorNotReady;
+  return Of(stream)->IsIdle() ? cudaSuccess : Said(cudaErrorNotReady);
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int) {
   *event = reinterpret_cast<cudaEvent_t>(new Event);
@@ -105,7 +110,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
-  return *Of(event)->reached ? cudaSuccess : cudaErrorNotReady;
+  return *Of(event)->reached ? cudaSuccess : Said(cudaErrorNotReady);
 }
 
 }  // extern "C"

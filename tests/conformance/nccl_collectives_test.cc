@@ -258,6 +258,20 @@ TEST_F(NcclCollectivesTest, Operations_OfOneDeviceOnSeveralGroups_AreDoneInTheOr
   for (int i = 0; i < 200; ++i) EXPECT_EQ(*first->Reached(), false);
 }
 
+// A kernel that the same thread launches next would take it for its own.
+TEST_F(NcclCollectivesTest, Operation_UnderWay_LeavesNoErrorWithTheThreadThatAsks) {
+  const std::vector<Group> groups = JoinAll({0, 1});
+  const Tensor a = Flat({1}), b = Flat({2});
+  const auto fence = *groups[0]->AllReduce(a, a);
+  for (int i = 0; i < 200; ++i) {
+    EXPECT_EQ(*fence->Reached(), false);
+    EXPECT_EQ(cudaGetLastError(), cudaSuccess);
+  }
+  ASSERT_TRUE(groups[1]->AllReduce(b, b).ok());
+  ASSERT_TRUE(Await(fence).ok());
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess);
+}
+
 TEST_F(NcclCollectivesTest, Operation_AMemberNeverComes_IsDeadlineExceededAndIsFreed) {
   const int before = FakeOperations();
   std::vector<Group> groups = JoinAll({0, 1}, kSoon);

@@ -13,6 +13,17 @@
 namespace weft {
 namespace {
 
+// That it has not been reached yet is no error: whoever asks the thread for its last one, as a launch of a
+// kernel does, must not find it.
+cudaError_t Query(cudaEvent_t event) {
+  const cudaError_t error = cudaEventQuery(event);
+  if (error == cudaErrorNotReady) (void)cudaGetLastError();
+  return error;
+}
+
+}  // namespace
+namespace {
+
 constexpr int64_t kLeaving = 3'000'000'000;
 
 std::string Seconds(int64_t ns) { return absl::StrFormat("%.3g s", 1e-9 * static_cast<double>(ns)); }
@@ -220,7 +231,7 @@ void NcclLine::Record(NcclOperation& operation) {
 // After an error of NCCL the stream may come past the operation though it has not been done.
 void NcclLine::LookAtEvent(NcclOperation& operation) {
   NcclMember& member = *operation.member;
-  const cudaError_t error = cudaEventQuery(operation.event);
+  const cudaError_t error = Query(operation.event);
   if (error != cudaSuccess && error != cudaErrorNotReady)
     return Fail(member, CudaStatus(error, device_, operation.what));
   ncclResult_t state = ncclSuccess;
@@ -268,7 +279,7 @@ void NcclLine::Fail(NcclMember& member, absl::Status cause) {
 
 void NcclLine::FreeAborted() {
   for (size_t i = aborted_.size(); i-- > 0;) {
-    if (aborted_[i].event != nullptr && cudaEventQuery(aborted_[i].event) == cudaErrorNotReady) continue;
+    if (aborted_[i].event != nullptr && Query(aborted_[i].event) == cudaErrorNotReady) continue;
     if (aborted_[i].event != nullptr) cudaEventDestroy(aborted_[i].event);
     aborted_.erase(aborted_.begin() + static_cast<int64_t>(i));
   }
