@@ -364,6 +364,44 @@ TEST(Gathers, OfTwoRanks_AreBegunTwoJobsAheadAndBehindTheReducesOfTheStepBefore)
                                  "backward 1 of 1", "backward 0 of 1", "reduce 1 of 1", "reduce 0 of 1"));
 }
 
+// The device computes one job while it has the next, whatever is being gathered for those behind.
+TEST(Gathers, UnderWay_LeaveTheDeviceItsJobsAhead) {
+  WorkerCore core(
+      [](const std::string&) -> absl::StatusOr<WorkerCore::RunShape> {
+        return WorkerCore::RunShape{*MakeSchedule("fsdp", {{"shard", "width"}}, 4, 2), 1};
+      },
+      /*launch_ahead=*/2);
+  WorkerEffects out;
+  Assign assign;
+  assign.run = kRun;
+  assign.epoch = kEpoch;
+  assign.collective = true;
+  assign.process_of_rank = {0, 1};
+  assign.leases = {{1, {kEpoch, 1}}};
+  core.OnMessage(1, assign, &out);
+  core.OnPrepared(2, &out);
+  const auto forward = [](int stage) { return Job::Compute(0, stage, 1, JobKind::kForward); };
+  core.OnMessage(3, Grant{kRun, 1, {kEpoch, 1}, {forward(0), forward(1), forward(2), forward(3)}}, &out);
+  // Gives what the rank starts to the device, which does nothing yet.
+  const auto launched = [&] {
+    std::vector<std::string> started;
+    while (!out.empty()) {
+      const WorkerEffect effect = std::exchange(out, {}).back();
+      const auto* start = std::get_if<StartEffect>(&effect);
+      if (start == nullptr) break;
+      started.push_back(absl::StrCat(start->last ? "forward " : "gather ", start->job.stage));
+      core.OnJobLaunched(4, 1, start->job, start->last, {}, &out);
+    }
+    return started;
+  };
+  EXPECT_THAT(launched(), ElementsAre("gather 0", "gather 1"));
+  core.OnCollectiveDone(5, 1, forward(1), &out);
+  core.OnCollectiveDone(5, 1, forward(0), &out);
+  EXPECT_THAT(launched(), ElementsAre("forward 0", "gather 2", "forward 1", "gather 3"));
+  core.OnCollectiveDone(6, 1, forward(2), &out);
+  EXPECT_THAT(launched(), ElementsAre()) << "two that compute are with the device";
+}
+
 TEST_F(OneCore, AssignedWithoutCollectives_HasNoGroups) {
   Assign assign = AssignOf(kRun, kEpoch);
   assign.collective = false;

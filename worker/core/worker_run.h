@@ -46,12 +46,15 @@ struct WorkerCore::RankState {
   struct InFlight {
     int64_t id;
     bool beside, launched;
+    bool begins;  // it gives a collective what that needs, and computes nothing
     RankClock::Given given;
   };
   std::vector<InFlight> in_flight;
+  // Of those that compute.
   int CountInFlight(bool beside) const {
-    return static_cast<int>(std::count_if(in_flight.begin(), in_flight.end(),
-                                          [&](const InFlight& job) { return job.beside == beside; }));
+    return static_cast<int>(std::count_if(in_flight.begin(), in_flight.end(), [&](const InFlight& job) {
+      return job.beside == beside && !job.begins;
+    }));
   }
   // The newest of those in flight that did not start beside another; -1 for none.
   int64_t NewestInFlight() const;
@@ -141,6 +144,8 @@ struct WorkerCore::Run {
   }
   std::vector<PrepareEffect::Group> Groups() const;
   Joining& JoiningOf(int64_t id);
+  // What the job starts next is its collective.
+  bool BeginsCollective(int64_t id) { return IsCollective(JobOf(id)) && !JoiningOf(id).begun; }
   // The job's weights are under way, and all else that it needs is here.
   bool AwaitsGather(int64_t id);
   int JoinedInputs(int step, int index) const;
