@@ -19,6 +19,10 @@ class LaunchingRank final : public RankCompute {
  public:
   LaunchingRank(LaunchingDevice* device, Rank rank) : device_(*device), queue_(device->queue), rank_(rank) {}
   ~LaunchingRank() override {
+    while (device_.hold_ends_) {
+      device_.holds_ = true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
     if (!queue_.Unfinished(rank_).empty()) queue_.Problem("a rank goes while the device computes for it");
     MutexLock lock(device_.mu_);
     --device_.ranks_;

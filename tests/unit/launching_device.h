@@ -42,6 +42,8 @@ class LaunchingDevice final : public Device {
   // Whoever begins this job is held for ever; and whether somebody is.
   void HoldAt(const Job& job) { hold_at_ = job; }
   bool holds() const { return holds_; }
+  // Whoever ends a rank likewise.
+  void HoldEnds() { hold_ends_ = true; }
 
   DeviceQueue queue;
 
@@ -50,7 +52,7 @@ class LaunchingDevice final : public Device {
   const int launch_ahead_;
   const Graph* graph_ = nullptr;
   std::optional<Job> hold_at_;  // set before the run begins
-  std::atomic<bool> holds_{false};
+  std::atomic<bool> holds_{false}, hold_ends_{false};
   Mutex mu_;
   std::map<std::pair<Rank, int>, std::pair<int, Value>> saved_ ABSL_GUARDED_BY(mu_);
   int ranks_ ABSL_GUARDED_BY(mu_) = 0;

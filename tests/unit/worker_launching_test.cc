@@ -364,5 +364,25 @@ TEST_F(LaunchingLoopTest, StopWhileAThreadIsHeldInTheDevice_ReturnsAfterItsDeadl
   EXPECT_TRUE(worker.loop.device_hangs());
 }
 
+// Or whoever ends a rank of a run that nothing else holds any more.
+TEST_F(LaunchingLoopTest, AbortWhileARankIsHeldAtItsEnd_ReturnsAfterItsDeadlineWithItsName) {
+  grace_ns_ = 50'000'000;
+  ASSERT_NO_FATAL_FAILURE(Plan({"One", R"({"1f1b": {}})", 2, 4, 1, false}, 2));
+  Worker& worker = *workers_[0];
+  worker.device.HoldEnds();
+  Assign(kRun);
+  ASSERT_TRUE(worker.link.Await<Prepared>().has_value());
+  worker.link.Say(Abort{kRun, "cancelled"});
+  const int64_t deadline = MonotonicNow() + kPatience;
+  while (!worker.returned && MonotonicNow() < deadline)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  static_cast<void>(workers_[0].release());  // the threads that are held use it for ever
+  ASSERT_TRUE(worker.returned);
+  worker.Join();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(worker.ended)) << worker.ended;
+  EXPECT_THAT(std::string(worker.ended.message()), HasSubstr("what ends rank "));
+  EXPECT_TRUE(worker.loop.device_hangs());
+}
+
 }  // namespace
 }  // namespace weft

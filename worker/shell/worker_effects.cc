@@ -1,8 +1,10 @@
 // WorkerLoop: carries out what the core decided.
+#include <algorithm>
 #include <thread>
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/str_format.h"
 #include "worker/shell/run_shape.h"
 #include "worker/shell/worker_loop.h"
 
@@ -222,13 +224,13 @@ void WorkerLoop::Forget(int64_t now) {
   if (forget_when_idle_) return;
   prepared_ = joining_ = false;
   groups_.Clear(absl::AbortedError("its run is over here"));
-  EndRanks();
+  EndRanks(now);
   if (forget_when_idle_) return;
   AddRunTo(now, &past_);
   transport_.BeginEpoch(0, 0);
   inbox_.clear();
   holders_.Clear();
-  give_up_ns_ = 0;
+  give_up_ns_ = end_until_ns_ = 0;
   for (auto& slot : slots_) {
     slot->rank = -1;
     slot->second = nullptr;
@@ -238,13 +240,30 @@ void WorkerLoop::Forget(int64_t now) {
 }
 
 // On their own threads, since a device's driver may take its time.
-void WorkerLoop::EndRanks() {
+void WorkerLoop::EndRanks(int64_t now) {
   for (auto& slot : slots_) {
     if (slot->compute == nullptr) continue;
     ++pending_tasks_;
+    slot->ending = true;
     Give(slot.get(), EndTask{std::move(slot->compute)});
   }
   forget_when_idle_ = pending_tasks_ > 0;
+  if (!forget_when_idle_ || device_.launch_ahead() == 1) return;
+  end_until_ns_ = now + options_.device_grace_ns;
+  WakeAll();  // to look in time
+}
+
+// A device that hangs may hold the thread that ends a rank for ever, and a process that waited for it would
+// be given run after run.
+void WorkerLoop::CheckEnds(int64_t now) {
+  if (end_until_ns_ == 0 || now <= end_until_ns_ || stop_) return;
+  const auto slot = std::find_if(slots_.begin(), slots_.end(), [](const auto& s) { return s->ending; });
+  if (slot == slots_.end()) return;
+  status_ = absl::DeadlineExceededError(
+      absl::StrFormat("the device has held what ends rank %d of run %d for %.1f s", (*slot)->rank,
+                      core_.run_id(), 1e-9 * static_cast<double>(options_.device_grace_ns)));
+  stop_ = true;
+  WakeAll();
 }
 
 void WorkerLoop::Fail(int64_t now, const absl::Status& status) {

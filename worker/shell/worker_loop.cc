@@ -159,6 +159,7 @@ void WorkerLoop::Block(int own_fd, bool* blocked) {
   const int64_t now = MonotonicNow();
   int64_t until = std::min(transport_.next_deadline(), now + options_.look_interval_ns);
   if (core_.has_run()) until = std::min(until, next_report_);
+  if (end_until_ns_ != 0) until = std::min(until, end_until_ns_);
   const int timeout_ms =
       static_cast<int>(std::max<int64_t>(1, (until - now + kMillisecond - 1) / kMillisecond));
   pollfd fds[3] = {{own_fd, POLLIN, 0}, {link_.event_fd(), POLLIN, 0}, {transport_.event_fd(), POLLIN, 0}};
@@ -236,6 +237,7 @@ bool WorkerLoop::Poll() {
   worked |= transport_.Progress(now, &events_) > 0;
   if (!events_.empty()) HandleTransport(now);
   if (joining_ || groups_.busy()) worked |= PollCollectives(now);
+  CheckEnds(now);
   if (core_.has_run() && now >= next_report_) {
     next_report_ = now + options_.report_interval_ns;
     Send(Report{core_.run_id(), Reports(now)});
@@ -271,6 +273,7 @@ void WorkerLoop::RunTask(Slot* slot) {
     mu_.Unlock();
     end->compute.reset();
     mu_.Lock();
+    slot->ending = false;
     return TaskEnded(absl::OkStatus(), nullptr);  // the run is forgotten
   }
 }

@@ -146,6 +146,7 @@ class WorkerLoop {
     Task task;
     bool waiting = false;  // for `wake`
     bool blocked = false;  // as the driver, until a message comes or driver_fd_ is written
+    bool ending = false;   // its rank ends, by the slot's thread
     CondVar wake;
     std::vector<int> saved_stages;
     std::array<uint64_t, kTensorKinds> bytes_sent{}, bytes_received{};
@@ -208,7 +209,8 @@ class WorkerLoop {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Save() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Forget(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void EndRanks() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void EndRanks(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void CheckEnds(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The first failure of a run is told.
   void Fail(int64_t now, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Give(Slot* slot, Task task) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -257,7 +259,8 @@ class WorkerLoop {
   bool prepared_ ABSL_GUARDED_BY(mu_) = false;  // every rank of the run has its compute
   bool joining_ ABSL_GUARDED_BY(mu_) = false;  // then, that the groups of collectives are complete is awaited
   bool forget_when_idle_ ABSL_GUARDED_BY(mu_) = false;
-  int64_t give_up_ns_ ABSL_GUARDED_BY(mu_) = 0;  // 0: the run is not aborted
+  int64_t give_up_ns_ ABSL_GUARDED_BY(mu_) = 0;    // 0: the run is not aborted
+  int64_t end_until_ns_ ABSL_GUARDED_BY(mu_) = 0;  // 0: no ranks of a device end
   bool device_hangs_ ABSL_GUARDED_BY(mu_) = false;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status status_ ABSL_GUARDED_BY(mu_);
