@@ -45,7 +45,7 @@ void WorkerLoop::RunJobTask(JobTask task) {
   if (outcome.launched != nullptr) {
     core_.OnJobLaunched(now, rank, job, last, outcome.left_bytes, &effects_);
   } else {
-    ++past_.jobs[static_cast<int>(job.kind)];
+    past_.jobs[static_cast<int>(job.kind)] += last;
     core_.OnJobDone(now,
                     {rank, job, outcome.start_ns, outcome.end_ns, last, outcome.loss, outcome.left_bytes,
                      outcome.gradient_norm},
@@ -99,7 +99,7 @@ void WorkerLoop::JobEnded(int64_t now, LaunchedJobs::Ended ended) {
   } else {
     Fail(now, ended.status);
   }
-  ++past_.jobs[static_cast<int>(launch.job.kind)];
+  past_.jobs[static_cast<int>(launch.job.kind)] += launch.last;
   core_.OnJobDone(now, done, &effects_);
   Apply(now, nullptr);
 }
