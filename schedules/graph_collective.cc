@@ -72,13 +72,19 @@ void Graph::JoinedGradients(const Job& backward, std::vector<Edge>* edges) const
   }
 }
 
-// In a step each member computes one micro-batch of its own, whole.
+// In a step each member computes one micro-batch of its own, whole, and all with one version of the weights.
 void Graph::AddGathers() {
   const Schedule& s = schedule_;
   if (!sharded() || s.period > 1 || s.split_backward || s.precedes || replays()) return;
   std::vector<int> microbatches;
+  const auto one_version = [&](int stage) {
+    for (int b = 1; b < s.microbatches; ++b) {
+      if (s.StalenessOf(stage, b) != s.StalenessOf(stage, 0)) return false;
+    }
+    return true;
+  };
   for (int stage = 0; stage < s.stages; ++stage) {
-    if (!collective(stage) || members_[stage] != members_[0]) return;
+    if (!collective(stage) || members_[stage] != members_[0] || !one_version(stage)) return;
   }
   for (const Rank rank : members_[0]) {
     for (int b = 0; b < s.microbatches; ++b) {

@@ -52,7 +52,11 @@ Schedule Draw(uint64_t seed, std::string* text) {
   schedule->collective = true;
   // Stale weights let steps overlap.
   const int staleness = name == "dualpipe" ? 0 : pick(0, 2);
-  if (staleness > 0) schedule->staleness = [staleness](int, int) { return staleness; };
+  const bool varies = staleness > 0 && seed % 5 == 0;
+  if (staleness > 0)
+    schedule->staleness = [staleness, varies](int, int b) {
+      return varies ? (staleness + b) % 3 : staleness;
+    };
   const bool chain = seed % 4 != 0;
   if (!chain) schedule->inputs = RandomInputs(seed, stages);
   *text = absl::StrCat("seed ", seed, ": ", name, " S=", stages, " B=", microbatches,
