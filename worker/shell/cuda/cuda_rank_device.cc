@@ -248,6 +248,8 @@ void CudaRankDevice::FinishJob(OpenJob& open) {
     MutexLock lock(mutex_);
     open.job->End(streams_.lanes[open.lane]);
     ends_[open.lane] = open.job->end();
+    --open_on_[open.lane];
+    open.counted = false;
     HoldDropped();
   }
   open.away.HoldRest(*holds_);
@@ -261,7 +263,7 @@ void CudaRankDevice::HoldDropped() {
   for (const std::shared_ptr<CudaFence>& end : ends_) {
     if (end != nullptr) holds_->Add(end, dropped_);
   }
-  if (open_on_[0] + open_on_[1] <= 1) dropped_.clear();
+  if (open_on_[0] + open_on_[1] == 0) dropped_.clear();
 }
 
 std::shared_ptr<LaunchedJob> CudaRankDevice::EndJob() {
