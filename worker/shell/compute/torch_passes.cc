@@ -302,6 +302,8 @@ absl::StatusOr<PassOutput> TorchRank::RunPass(Stage& stage, const Job& job,
   PassOutput output = RunForward(layers_, stage.layout, inputs, *targets, key, pass);
   // What the graph needs of the inputs has moved; their leaves are the graph's ends and need no bytes.
   for (const at::Tensor& input : inputs) offload.Strip(input);
+  // Sent before the job, like data, they are not in its tally.
+  if (prefetch_ != nullptr && targets->defined()) offload.Strip(*targets);
   return output;
 }
 
