@@ -2,7 +2,8 @@
 // their last reader has ended. The simulator counts with it, and the workers drop versions by it.
 //
 // The count is exact for jobs on followed ranks. What others compute with a follower's weights is known to
-// have ended when the micro-batch's gradient is there, or, at the latest, when the step's update begins.
+// have ended when the micro-batch's gradient is there, or the sum of the stage's by a collective, or, at the
+// latest, when the step's update begins.
 //
 // A run may make some of its steps only. It then begins with every version that a step from its first on may
 // read; and who saves a stage (Graph::Saves) keeps to the end what the steps behind its last would read, so

@@ -154,7 +154,8 @@ struct StartEffect {
   int version = 0;
   bool keeps_version = false;
   std::optional<StateVisit> visit;  // where the state migrates; its weights are then those of the job
-  // The inputs hold slices of the weights, one a member of the stage; the rank's own is not among them.
+  // The job's weights are put together from slices, one a member of the stage: from those among the inputs,
+  // where the rank's own is not, or by the collective that the job began with.
   bool gathers_weights = false;
   CollectivePart collective = CollectivePart::kNone;
   bool scatters_sum = false;  // that collective's result is the member's slice of the sum, not all of it
@@ -229,7 +230,7 @@ class WorkerCore {
   void OnJobDone(int64_t now, const JobDone& done, WorkerEffects* out);
   // The id of a group whose first member is here has been made.
   void OnGroupId(int group, const std::string& id, WorkerEffects* out);
-  // The collective that a reduce began is over; its result is on the device.
+  // The collective that the job began is over; its result is on the device.
   void OnCollectiveDone(int64_t now, Rank rank, const Job& job, WorkerEffects* out);
   void OnSaved(int64_t now, std::vector<RankReport> reports, WorkerEffects* out);
   // Something of the run went wrong here. Told to the coordinator once.

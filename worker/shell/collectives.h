@@ -1,10 +1,10 @@
 // Collectives among the devices of several processes: sums and gathers that a library of the device's maker
 // does faster than messages between pairs can (NCCL).
 //
-// A group is the ordered set of ranks that reduce together. Its communicator belongs to one epoch of a run:
-// one member makes an id, the control plane brings it to the others, all join. Operations are enqueued and
-// done later, like every work of a device. All members must enqueue the same operations of a group in the
-// same order.
+// A group is the ordered set of ranks that have collectives together. Its communicator belongs to one epoch
+// of a run: one member makes an id, the control plane brings it to the others, all join. Operations are
+// enqueued and done later, like every work of a device. All members must enqueue the same operations of a
+// group in the same order.
 //
 // Invariants: nothing waits for ever. A member that fails, or does not come within the deadline, fails the
 // group: its communicator is aborted here and what was enqueued ends with a status that names the ranks that
