@@ -88,11 +88,11 @@ void WorkerCore::OnGrant(int64_t now, const Grant& grant, WorkerEffects* out) {
   if (run_->failed) return;
   RankState& rank = run_->StateOf(grant.rank);
   rank.granted = true;
-  for (const Job& job : grant.jobs) Claim(now, rank, job, out);
+  for (const Job& job : grant.jobs) Claim(rank, job, out);
   StartJobs(now, out);
 }
 
-void WorkerCore::Claim(int64_t now, RankState& rank, const Job& job, WorkerEffects* out) {
+void WorkerCore::Claim(RankState& rank, const Job& job, WorkerEffects* out) {
   Run& run = *run_;
   if (job.step < run.first_row || job.step >= run.steps) return;  // it ended before this grant came
   const int64_t id = run.IdOf(job);
@@ -300,7 +300,7 @@ bool WorkerCore::HandOn(int64_t now, RankState& rank, const Job& job, std::optio
 
 void WorkerCore::PopRows() {
   Run& run = *run_;
-  while (!run.rows.empty() && run.rows.front().left == 0 && run.rows.front().flags.size() > 0) {
+  while (!run.rows.empty() && run.rows.front().left == 0 && !run.rows.front().flags.empty()) {
     // Claimed lists of other ranks no longer name jobs of this step: all of them ended.
     for (const auto& r : run.ranks) {
       while (!r->claimed.empty() && r->claimed.front() / run.n == run.first_row) r->claimed.pop_front();
@@ -364,7 +364,7 @@ void WorkerCore::UpdateIdle(int64_t now) {
   }
 }
 
-void WorkerCore::OnSaved(int64_t now, std::vector<RankReport> reports, WorkerEffects* out) {
+void WorkerCore::OnSaved(int64_t /*now*/, std::vector<RankReport> reports, WorkerEffects* out) {
   if (!run_ || run_->failed) return;
   out->push_back(SendEffect{Finished{run_->assignment.run, std::move(reports)}});
   run_->finishing = run_->failed = true;

@@ -265,7 +265,7 @@ class WorkerCore {
   void OnGrant(int64_t now, const Grant& grant, WorkerEffects* out);
   void OnIdOfGroup(const GroupId& id, WorkerEffects* out);
   void CollectiveBegun(const Job& job);
-  void Claim(int64_t now, RankState& rank, const Job& job, WorkerEffects* out);
+  void Claim(RankState& rank, const Job& job, WorkerEffects* out);
   enum class Inputs : uint8_t { kAll, kWeights, kAllButWeights };
   void WantInputs(const Job& job, Inputs which, WorkerEffects* out);
   void WantWeights(RankState& rank, WorkerEffects* out);

@@ -122,7 +122,7 @@ class RankCompute {
   // Of a stage that the rank holds, or a slice of it, before its first job: its whole gradients are summed
   // here only over the micro-batches whose backwards run here, in the order in which these end; TakeSum (part
   // 0 of 1) then gives what there is. Collectives make the sum over the ranks of it.
-  virtual absl::Status SumOwnGradients(int stage) {
+  virtual absl::Status SumOwnGradients(int /*stage*/) {
     return absl::UnimplementedError("this device has no sums for collectives");
   }
   // What is kept of a stage that was added without its weights and whose state migrates: all versions of the
@@ -145,7 +145,7 @@ class RankCompute {
 
   // Memory for the whole weights of a stage, which collectives fill from all slices for one job; as
   // GatherWeights gives them.
-  virtual absl::StatusOr<Tensor> RoomForWeights(const Job& job) {
+  virtual absl::StatusOr<Tensor> RoomForWeights(const Job& /*job*/) {
     return absl::UnimplementedError("this device has no room for gathered weights");
   }
 

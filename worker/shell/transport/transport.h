@@ -102,10 +102,10 @@ class Transport {
   // Whether tensors in the device's memory may be offered to the peer; others are brought to host memory
   // first (RankCompute::ToHost). What may be offered has been reached: `ready` plays no part here. They
   // arrive in memory of the peer's device.
-  virtual bool CarriesDevice(PeerId peer) const { return false; }
+  virtual bool CarriesDevice(PeerId /*peer*/) const { return false; }
   // How tensors of the device's memory, or of the host's, get to the peer: "in_place", "cuda_ipc", "tcp",
   // "staged" (through host memory), ..; "" if that is not known, as for device memory without a device.
-  virtual std::string PathTo(PeerId peer, MemoryPlace place) const { return ""; }
+  virtual std::string PathTo(PeerId /*peer*/, MemoryPlace /*place*/) const { return ""; }
   // What PathTo says of every peer to which a tensor has gone, for each place that this process has.
   virtual std::vector<PeerPath> paths() const { return {}; }
 
