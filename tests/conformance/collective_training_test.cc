@@ -237,6 +237,12 @@ double Difference(const std::map<std::string, std::vector<uint8_t>>& a,
   return most;
 }
 
+void ExpectTheBitsOf(const Outcome& plain, Cluster& cluster, const std::string& folder) {
+  EXPECT_EQ(testing::ReadCheckpoint(folder + "/checkpoint"), plain.trained);
+  EXPECT_EQ(cluster.losses(), plain.losses);
+  EXPECT_EQ(cluster.norms(), plain.norms);
+}
+
 TEST(CollectiveTraining, TwoMicrobatches_TheBitsOfThePlainLoop) {
   // A sum of two is the same in any order.
   for (const double clip : {0.0, 0.05}) {
@@ -250,9 +256,7 @@ TEST(CollectiveTraining, TwoMicrobatches_TheBitsOfThePlainLoop) {
     ASSERT_EQ(info.state, RunState::kFinished) << info.reason;
     EXPECT_EQ(info.reduction,
               absl::StrCat("fast: the fake devices sum by ", CreateNcclCollectives(0)->name()));
-    EXPECT_EQ(testing::ReadCheckpoint(folder.path() + "/checkpoint"), plain.trained);
-    EXPECT_EQ(cluster.losses(), plain.losses);
-    EXPECT_EQ(cluster.norms(), plain.norms);
+    ExpectTheBitsOf(plain, cluster, folder.path());
     // Every stage of every step, once a member.
     EXPECT_EQ(FakeOperationsDone() - before, run.train.steps * 3 * 2);
     for (const RankReport& report : info.reports) {
@@ -288,9 +292,7 @@ TEST(CollectiveTraining, WeightsInSlices_TwoMicrobatches_TheBitsOfThePlainLoop) 
     int operations = 0;
     for (int s = 0; s < 3; ++s) operations += 2 * 3 * OperationsOfSlices(run, s);
     EXPECT_EQ(FakeOperationsDone() - before, run.train.steps * operations);
-    EXPECT_EQ(testing::ReadCheckpoint(folder.path() + "/checkpoint"), plain.trained);
-    EXPECT_EQ(cluster.losses(), plain.losses);
-    EXPECT_EQ(cluster.norms(), plain.norms);
+    ExpectTheBitsOf(plain, cluster, folder.path());
     ASSERT_EQ(info.reports.size(), 2u);
     for (const RankReport& report : info.reports) {
       EXPECT_EQ(report.bytes_sent.at("gradient"), 0);

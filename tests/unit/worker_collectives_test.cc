@@ -317,6 +317,17 @@ std::vector<uint64_t> Seeds() {
 }
 INSTANTIATE_TEST_SUITE_P(Seeds, WorkerCollectives, ::testing::ValuesIn(Seeds()));
 
+// Rank 1 of two.
+Assign AssignOf(uint64_t run, uint64_t epoch) {
+  Assign a;
+  a.run = run;
+  a.epoch = epoch;
+  a.collective = true;
+  a.process_of_rank = {0, 1};
+  a.leases = {{1, {epoch, 1}}};
+  return a;
+}
+
 class OneCore : public ::testing::Test {
  protected:
   template <typename T>
@@ -327,16 +338,6 @@ class OneCore : public ::testing::Test {
     }
     return found;
   }
-  Assign AssignOf(uint64_t run, uint64_t epoch) const {
-    Assign a;
-    a.run = run;
-    a.epoch = epoch;
-    a.collective = true;
-    a.process_of_rank = {0, 1};
-    a.leases = {{1, {epoch, 1}}};
-    return a;
-  }
-
   WorkerEffects out_;
   WorkerCore core_{[](const std::string&) -> absl::StatusOr<WorkerCore::RunShape> {
     return WorkerCore::RunShape{*MakeSchedule("ddp", {}, 2, 2), 1};
@@ -372,13 +373,7 @@ TEST(Gathers, UnderWay_LeaveTheDeviceItsJobsAhead) {
       },
       /*launch_ahead=*/2);
   WorkerEffects out;
-  Assign assign;
-  assign.run = kRun;
-  assign.epoch = kEpoch;
-  assign.collective = true;
-  assign.process_of_rank = {0, 1};
-  assign.leases = {{1, {kEpoch, 1}}};
-  core.OnMessage(1, assign, &out);
+  core.OnMessage(1, AssignOf(kRun, kEpoch), &out);
   core.OnPrepared(2, &out);
   const auto forward = [](int stage) { return Job::Compute(0, stage, 1, JobKind::kForward); };
   core.OnMessage(3, Grant{kRun, 1, {kEpoch, 1}, {forward(0), forward(1), forward(2), forward(3)}}, &out);

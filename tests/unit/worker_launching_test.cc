@@ -98,6 +98,18 @@ class LaunchingLoopTest : public ::testing::Test {
       workers_.back()->device.set_graph(graph_.get());
     }
   }
+  static void AwaitReturn(const Worker& worker) {
+    const int64_t deadline = MonotonicNow() + kPatience;
+    while (!worker.returned && MonotonicNow() < deadline)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  // It has returned without what the device holds.
+  static void ExpectGivenUp(Worker& worker) {
+    ASSERT_TRUE(worker.returned);
+    worker.Join();
+    EXPECT_TRUE(absl::IsDeadlineExceeded(worker.ended)) << worker.ended;
+    EXPECT_TRUE(worker.loop.device_hangs());
+  }
   int ProcessOf(Rank rank) const { return rank * processes_ / graph_->schedule().ranks; }
   static Token TokenOf(Rank rank) { return {1, static_cast<uint64_t>(rank) + 1}; }
 
@@ -321,15 +333,10 @@ class HangingDeviceTest : public LaunchingLoopTest {
   }
   void ExpectReturn() {
     Worker& worker = *workers_[0];
-    const int64_t deadline = MonotonicNow() + kPatience;
-    while (!worker.returned && MonotonicNow() < deadline)
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    ASSERT_TRUE(worker.returned);
-    worker.Join();
-    EXPECT_TRUE(absl::IsDeadlineExceeded(worker.ended)) << worker.ended;
+    AwaitReturn(worker);
+    ASSERT_NO_FATAL_FAILURE(ExpectGivenUp(worker));
     EXPECT_THAT(std::string(worker.ended.message()), HasSubstr("on rank "));
     EXPECT_THAT(std::string(worker.ended.message()), HasSubstr("has not done it"));
-    EXPECT_TRUE(worker.loop.device_hangs());
     EXPECT_GT(worker.device.ranks(), 0) << "what the device may still use was left";
   }
 };
@@ -354,14 +361,9 @@ TEST_F(LaunchingLoopTest, StopWhileAThreadIsHeldInTheDevice_ReturnsAfterItsDeadl
   ASSERT_NO_FATAL_FAILURE(Begin());
   while (!worker.device.holds()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   worker.loop.Stop();
-  const int64_t deadline = MonotonicNow() + kPatience;
-  while (!worker.returned && MonotonicNow() < deadline)
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  AwaitReturn(worker);
   static_cast<void>(workers_[0].release());  // the thread that is held uses it for ever
-  ASSERT_TRUE(worker.returned);
-  worker.Join();
-  EXPECT_TRUE(absl::IsDeadlineExceeded(worker.ended)) << worker.ended;
-  EXPECT_TRUE(worker.loop.device_hangs());
+  ASSERT_NO_FATAL_FAILURE(ExpectGivenUp(worker));
 }
 
 // Or whoever ends a rank of a run that nothing else holds any more.
@@ -373,15 +375,10 @@ TEST_F(LaunchingLoopTest, AbortWhileARankIsHeldAtItsEnd_ReturnsAfterItsDeadlineW
   Assign(kRun);
   ASSERT_TRUE(worker.link.Await<Prepared>().has_value());
   worker.link.Say(Abort{kRun, "cancelled"});
-  const int64_t deadline = MonotonicNow() + kPatience;
-  while (!worker.returned && MonotonicNow() < deadline)
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  AwaitReturn(worker);
   static_cast<void>(workers_[0].release());  // the threads that are held use it for ever
-  ASSERT_TRUE(worker.returned);
-  worker.Join();
-  EXPECT_TRUE(absl::IsDeadlineExceeded(worker.ended)) << worker.ended;
+  ASSERT_NO_FATAL_FAILURE(ExpectGivenUp(worker));
   EXPECT_THAT(std::string(worker.ended.message()), HasSubstr("what ends rank "));
-  EXPECT_TRUE(worker.loop.device_hangs());
 }
 
 }  // namespace
