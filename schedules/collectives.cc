@@ -1,7 +1,6 @@
 #include "schedules/collectives.h"
 
 #include <algorithm>
-#include <iterator>
 
 namespace weft {
 namespace {
@@ -16,6 +15,10 @@ constexpr int kRoom = 2;
 
 }  // namespace
 
+void CollectiveOrder::Order::Number() {
+  for (size_t i = 0; i < jobs.size(); ++i) place[jobs[i]] = static_cast<int>(i);
+}
+
 void CollectiveOrder::Add(int stage, const std::vector<Rank>& members) {
   const auto known = std::find(groups_.begin(), groups_.end(), members);
   group_of_stage_.resize(stage + 1, -1);
@@ -24,7 +27,7 @@ void CollectiveOrder::Add(int stage, const std::vector<Rank>& members) {
   for (size_t m = 0; m < members.size(); ++m) {
     Order& order = orders_[members[m]];
     order.jobs.insert(order.jobs.begin(), Job::Reduce(0, stage, static_cast<int>(m)));
-    for (size_t i = 0; i < order.jobs.size(); ++i) order.place[order.jobs[i]] = static_cast<int>(i);
+    order.Number();
   }
 }
 
@@ -47,7 +50,7 @@ void CollectiveOrder::AddGathers(const std::vector<int>& microbatches) {
       if (i >= kRoom && order.computed[i - kRoom].kind == JobKind::kBackward) order.jobs.push_back(*reduce++);
     }
     order.jobs.insert(order.jobs.end(), reduce, reduces.end());
-    for (size_t i = 0; i < order.jobs.size(); ++i) order.place[order.jobs[i]] = static_cast<int>(i);
+    order.Number();
     orders_[rank] = std::move(order);
   }
 }

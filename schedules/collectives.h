@@ -79,7 +79,8 @@ class CollectiveOrder {
   // What a rank starts in each step, as of step 0.
   struct Order {
     std::vector<Job> jobs;
-    std::map<Job, int> place;
+    std::map<Job, int> place;  // in `jobs`
+    void Number();
     std::vector<Job> computed;  // the list of forwards and backwards, where there are gathers
   };
   const Order& OrderOf(const Job& job) const;

@@ -128,7 +128,7 @@ void WorkerCore::Consider(int64_t id) {
   flags |= kQueued;
   // A gather goes before everything: others wait for it, and it needs the place of the job that has just
   // ended, not that of the next.
-  const bool gathers = run.graph.GathersWeights(job) && run.BeginsCollective(id);
+  const bool gathers = run.graph.GathersWeights(job) && run.CollectiveIsNext(id);
   const bool admits = job.kind == JobKind::kForward && !gathers;
   run.StateOf(run.RankAt(id))
       .ready.Add(gathers ? INT64_MIN : run.graph.PriorityOf(job), id, job.stage, admits,
@@ -156,13 +156,13 @@ std::optional<StartEffect> WorkerCore::TakeJob(int64_t now, RankState& rank) {
   if (!beside && !waits && rank.idle()) {
     // What begins a collective gives the device no work to be ahead with.
     const std::optional<int64_t> next = rank.ready.Next();
-    const bool begins = next.has_value() && run_->BeginsCollective(*next);
+    const bool begins = next.has_value() && run_->CollectiveIsNext(*next);
     if (begins || rank.CountInFlight(/*beside=*/false) < launch_ahead_) id = rank.ready.Take();
   }
   if (!id.has_value()) return std::nullopt;
   if (rank.idle()) rank.clock.Idle(now, IdleCause::kDispatch);
   (beside ? rank.beside : rank.running) = *id;
-  rank.in_flight.push_back({*id, beside, false, run_->BeginsCollective(*id), {now, 0}});
+  rank.in_flight.push_back({*id, beside, false, run_->CollectiveIsNext(*id), {now, 0}});
   ++run_->running;
   StartEffect start = MakeStart(rank, *id);
   start.beside = beside;

@@ -145,7 +145,7 @@ struct WorkerCore::Run {
   std::vector<PrepareEffect::Group> Groups() const;
   Joining& JoiningOf(int64_t id);
   // What the job starts next is its collective.
-  bool BeginsCollective(int64_t id) { return IsCollective(JobOf(id)) && !JoiningOf(id).begun; }
+  bool CollectiveIsNext(int64_t id) { return IsCollective(JobOf(id)) && !JoiningOf(id).begun; }
   // The job's weights are under way, and all else that it needs is here.
   bool AwaitsGather(int64_t id);
   int JoinedInputs(int step, int index) const;
