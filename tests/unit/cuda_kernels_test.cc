@@ -194,7 +194,8 @@ ManyPieces MakePieces(size_t count, size_t multiple) {
   int64_t at = 0;
   for (size_t k = 0; k < count; ++k) {
     at += static_cast<int64_t>(random() % 3 * multiple);
-    const size_t n = random() % 60 * multiple + (multiple == 1 ? 1 : 0);
+    // Some take several blocks.
+    const size_t n = random() % (k % 9 == 4 ? 700 : 60) * multiple + (multiple == 1 ? 1 : 0);
     const bool half = random() % 2 == 0;
     made.flat.resize(at, 0.0f);
     if (half) {

@@ -21,12 +21,14 @@
 #undef __forceinline__
 #undef __launch_bounds__
 #undef __shared__
+#undef __grid_constant__
 #define __global__
 #define __device__
 #define __host__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define __shared__ static
+#define __grid_constant__
 #define cudaGetLastError() cudaSuccess
 #define WEFT_LAUNCH(kernel, blocks, threads, stream, ...) \
   ::cuda_on_host::Launch(dim3(blocks), threads, [&] { kernel(__VA_ARGS__); })

@@ -38,11 +38,12 @@ struct alignas(sizeof(uint16_t) * L) Halves {
   uint16_t v[L];
 };
 
-// Runs op.At<4>(i) for whole groups of four if `wide`, and op.At<1>(i) for what is left.
+// Block `block` of the `blocks` that run op.At<4>(i) for whole groups of four if `wide`, and op.At<1>(i) for
+// what is left.
 template <typename Op>
-__device__ void Stride(const Op& op, int64_t n, bool wide) {
-  const int64_t first = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  const int64_t step = int64_t{gridDim.x} * blockDim.x;
+__device__ void Stride(const Op& op, int64_t n, bool wide, unsigned block, unsigned blocks) {
+  const int64_t first = int64_t{block} * blockDim.x + threadIdx.x;
+  const int64_t step = int64_t{blocks} * blockDim.x;
   const int64_t grouped = wide ? n / 4 * 4 : 0;
   for (int64_t i = first * 4; i < grouped; i += step * 4) op.template At<4>(i);
   for (int64_t i = grouped + first; i < n; i += step) op.template At<1>(i);
@@ -50,7 +51,7 @@ __device__ void Stride(const Op& op, int64_t n, bool wide) {
 
 template <typename Op>
 __global__ void __launch_bounds__(kThreads) ForEach(const Op op, const int64_t n, const bool wide) {
-  Stride(op, n, wide);
+  Stride(op, n, wide, blockIdx.x, gridDim.x);
 }
 
 bool Aligned(const void* pointer, uintptr_t bytes = 16) {
@@ -159,19 +160,38 @@ struct AverageOp {
   }
 };
 
-// ---- Pieces: one row of blocks each. They travel as an argument of the launch, of which 4096 bytes are
-// allowed everywhere, a table after the other.
+// ---- Pieces: as many blocks each as its size asks for, one after the other in one grid. They travel as an
+// argument of the launch, of which 4096 bytes are allowed everywhere, a table after the other. The argument is
+// read where it lies (__grid_constant__): a copy of it for each thread would cost more than the pieces.
 
 struct Entry {
   Piece piece;
   int64_t zeros_from;  // [zeros_from, piece.offset) becomes zero where pieces are written
+  unsigned first_block;
 };
 constexpr int kMostEntries = 80;
 struct PieceTable {
   Entry entries[kMostEntries];
   int count;
+  unsigned blocks;  // of all
 };
 static_assert(sizeof(PieceTable) + 64 <= 4096);
+
+// The piece that a block works on, and as which of how many.
+struct Share {
+  int entry;
+  unsigned block, blocks;
+};
+__device__ __forceinline__ Share ShareOf(const PieceTable& table, unsigned block) {
+  int first = 0, end = table.count;  // the last entry that begins at or before the block is in there
+  while (end - first > 1) {
+    const int middle = (first + end) / 2;
+    (table.entries[middle].first_block <= block ? first : end) = middle;
+  }
+  const unsigned begin = table.entries[first].first_block;
+  const unsigned next = first + 1 < table.count ? table.entries[first + 1].first_block : table.blocks;
+  return {first, block - begin, next - begin};
+}
 
 template <int L>
 __device__ __forceinline__ Floats<L> LoadPiece(const Piece& piece, int64_t i) {
@@ -212,24 +232,21 @@ struct ZeroOp {
   }
 };
 
-__global__ void __launch_bounds__(kThreads) AddPiecesKernel(const PieceTable table, float* sum) {
-  const Piece& piece = table.entries[blockIdx.y].piece;
-  Stride(PieceOp<true>{piece, sum + piece.offset}, piece.n, IsWide(piece, sum));
+__global__ void __launch_bounds__(kThreads)
+    AddPiecesKernel(const __grid_constant__ PieceTable table, float* sum) {
+  const Share share = ShareOf(table, blockIdx.x);
+  const Piece& piece = table.entries[share.entry].piece;
+  Stride(PieceOp<true>{piece, sum + piece.offset}, piece.n, IsWide(piece, sum), share.block, share.blocks);
 }
 
-__global__ void __launch_bounds__(kThreads) WritePiecesKernel(const PieceTable table, float* out) {
-  const Entry& entry = table.entries[blockIdx.y];
-  Stride(PieceOp<false>{entry.piece, out + entry.piece.offset}, entry.piece.n, IsWide(entry.piece, out));
-  Stride(ZeroOp{out + entry.zeros_from}, entry.piece.offset - entry.zeros_from, false);
-}
-
-dim3 GridFor(const PieceTable& table) {
-  int64_t most = 1;
-  for (int i = 0; i < table.count; ++i) {
-    const Entry& entry = table.entries[i];
-    most = std::max({most, entry.piece.n, entry.piece.offset - entry.zeros_from});
-  }
-  return {BlocksFor(most), static_cast<unsigned>(table.count), 1};
+__global__ void __launch_bounds__(kThreads)
+    WritePiecesKernel(const __grid_constant__ PieceTable table, float* out) {
+  const Share share = ShareOf(table, blockIdx.x);
+  const Entry& entry = table.entries[share.entry];
+  Stride(PieceOp<false>{entry.piece, out + entry.piece.offset}, entry.piece.n, IsWide(entry.piece, out),
+         share.block, share.blocks);
+  Stride(ZeroOp{out + entry.zeros_from}, entry.piece.offset - entry.zeros_from, false, share.block,
+         share.blocks);
 }
 
 // Fills tables with the pieces and hands each to `launch`.
@@ -240,7 +257,9 @@ class Tables {
 
   void Add(const Piece& piece, int64_t zeros_from) {
     if (table_.count == kMostEntries) Flush();
-    table_.entries[table_.count++] = {piece, zeros_from};
+    if (table_.count == 0) table_.blocks = 0;
+    table_.entries[table_.count++] = {piece, zeros_from, table_.blocks};
+    table_.blocks += std::max(1u, BlocksFor(std::max(piece.n, piece.offset - zeros_from)));
   }
   cudaError_t Flush() {
     if (table_.count > 0) launch_(table_);
@@ -303,7 +322,7 @@ cudaError_t Add(cudaStream_t stream, float* sum, const float* x, int64_t n) {
 
 cudaError_t AddPieces(cudaStream_t stream, const Piece* pieces, int64_t count, float* sum) {
   const auto launch = [&](const PieceTable& table) {
-    WEFT_LAUNCH(AddPiecesKernel, GridFor(table), kThreads, stream, table, sum);
+    WEFT_LAUNCH(AddPiecesKernel, table.blocks, kThreads, stream, table, sum);
   };
   Tables tables(launch);
   for (int64_t i = 0; i < count; ++i) tables.Add(pieces[i], pieces[i].offset);
@@ -313,7 +332,7 @@ cudaError_t AddPieces(cudaStream_t stream, const Piece* pieces, int64_t count, f
 cudaError_t WritePieces(cudaStream_t stream, const Piece* pieces, int64_t count, float* out,
                         int64_t elements) {
   const auto launch = [&](const PieceTable& table) {
-    WEFT_LAUNCH(WritePiecesKernel, GridFor(table), kThreads, stream, table, out);
+    WEFT_LAUNCH(WritePiecesKernel, table.blocks, kThreads, stream, table, out);
   };
   Tables tables(launch);
   int64_t written = 0;
