@@ -148,6 +148,8 @@ HostOffload* HostOffload::Current() { return current_offload; }
 
 bool HostOffload::Stays(const at::Tensor& tensor) const {
   if (!tensor.has_storage()) return true;
+  // What an operation keeps in host memory beside the device's, as fused attention does its seed.
+  if (tensor.device().type() != device_.torch_device().type()) return true;
   return std::find(parameters_.begin(), parameters_.end(), tensor.storage().unsafeGetStorageImpl()) !=
          parameters_.end();
 }

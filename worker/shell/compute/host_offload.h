@@ -7,7 +7,8 @@
 // the first of these nodes runs; a device with memory of its own begins all copies of a pass when its
 // backward begins, in the order in which they will be needed, and each node waits, on the device, for its
 // own. Tensors that share bytes share one copy, there and back. Values, strides and alignment are kept, so
-// the bits of the gradients are the same. Parameters stay where they are.
+// the bits of the gradients are the same. Parameters stay where they are, and so do small tensors of the host
+// that some operations save beside those of the device.
 //
 // It rests on LibTorch's hooks for saved tensors, which C++ reaches through the autograd engine: a derived
 // engine hands them out. Private to the adapter of LibTorch. Threads: a scope ends on the thread that began
