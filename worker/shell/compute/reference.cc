@@ -3,6 +3,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 
@@ -334,7 +335,9 @@ class PlainModel {
   void MoveAverageOf(const PlainStage& stage, size_t slot, const at::Tensor& next) const {
     at::NoGradGuard no_grad;
     const ParameterSlot& place = stage.layout.slots[slot];
-    const at::Tensor measured = stage.sums[slot] / run_.train.microbatches;
+    // By a tensor: a GPU divides by a number of the host as multiplying with what one divided by it rounds to.
+    const at::Tensor count = at::full({}, run_.train.microbatches, device_.Options(c10::kFloat));
+    const at::Tensor measured = stage.sums[slot] / count;
     const at::Tensor kept = ValuesOf(stage.thetas.front().flat, place) * (1 - kStatisticMomentum);
     ValuesOf(next, place).copy_(kept + measured * kStatisticMomentum);
   }
