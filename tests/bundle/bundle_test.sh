@@ -31,6 +31,15 @@ archive=$(ls "$work"/weft-*.tar.gz)
 # What the build's own programs make of it, to compare with.
 "$build/bin/weft" train "$source_folder/docs/runs/tiny.yaml" --processes 2 --out "$work/here" >/dev/null
 
+# What the GPU library needs of CUDA, as `pip install torch` would lay it out: NAME PATH a line. None of it where that library, or
+# something that it needs, is not here.
+gpu_libraries=
+if [[ -e "$build/lib/libweft_cuda.so" && -e "$build/tests/devices/libdriver_serves.so" ]]; then
+  linked=$(ldd "$build/lib/libweft_cuda.so")
+  [[ "$linked" == *"not found"* ]] || gpu_libraries=$(awk '$2 == "=>" && $3 ~ /cuda/ && $3 !~ /torch\/lib/ {print $1, $3}' <<<"$linked")
+fi
+export gpu_libraries build
+
 mkdir "$work/root"
 export INSIDE=$source_folder/tests/bundle/inside.sh
 export work archive busybox deps system
@@ -53,6 +62,18 @@ fi
 for folder in opt/libtorch proc dev tmp; do mkdir -p "$work/root/$folder"; done
 mount -t tmpfs none "$work/root/tmp"
 mount --bind "$deps/torch" "$work/root/opt/libtorch"
+if [[ -n "$gpu_libraries" ]]; then
+  site=$work/root/opt/site
+  mkdir -p "$site"/{torch,nvidia/nccl/lib,nvidia/cu13/lib} "$work/root/opt/driver"
+  mount --bind "$deps/torch" "$site/torch"
+  while read -r library path; do
+    to=$site/nvidia/cu13/lib/$library
+    [[ $library != libnccl* ]] || to=$site/nvidia/nccl/lib/$library
+    : >"$to"
+    mount --bind "$(realpath "$path")" "$to"
+  done <<<"$gpu_libraries"
+  cp "$build/tests/devices/libdriver_serves.so" "$work/root/opt/driver/libcuda.so.1"
+fi
 mount --rbind /proc "$work/root/proc"
 mount --rbind /dev "$work/root/dev"
 cp "$archive" "$work/root/tmp/bundle.tar.gz"

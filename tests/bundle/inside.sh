@@ -61,3 +61,12 @@ if [ ! -e lib/libweft_cuda.so ]; then
 fi
 expect 78 "there is no NVIDIA driver on this machine" ./weft train runs/tiny.yaml --device cuda --out /tmp/none
 expect 0 "device cpu, because there is no NVIDIA driver" ./weft train runs/tiny.yaml --device auto --out /tmp/auto
+
+echo "- loads the GPU library with a LibTorch that lies as Python's packages do"
+if [ -e /opt/driver/libcuda.so.1 ]; then
+  # It is loaded, with all that it needs, when CUDA's own runtime has looked at the driver, which is one of the tests.
+  expect 78 "cannot use the GPUs of this machine\|no NVIDIA driver in this process" \
+    env WEFT_TORCH=/opt/site LD_LIBRARY_PATH=/opt/driver ./weft train runs/tiny.yaml --device cuda --out /tmp/none
+else
+  echo "  (not tried: the GPU library, or something that it needs, is not here)"
+fi

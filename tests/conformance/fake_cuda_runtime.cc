@@ -12,7 +12,7 @@ namespace {
 // A thread that does what it is given, in order.
 class Stream {
  public:
-  Stream() : thread_([this] { Run(); }) {}
+  explicit Stream(int device) : device_(device), thread_([this] { Run(); }) {}
   ~Stream() {
     {
       weft::MutexLock lock(mu_);
@@ -31,6 +31,7 @@ class Stream {
     weft::MutexLock lock(mu_);
     return !busy_ && work_.empty();
   }
+  int device() const { return device_; }
 
  private:
   void Run() {
@@ -49,6 +50,7 @@ class Stream {
     }
   }
 
+  const int device_;
   weft::Mutex mu_;
   weft::CondVar changed_;
   std::deque<std::function<void()>> work_;
@@ -57,11 +59,14 @@ class Stream {
 };
 
 struct Event {
+  int device;
   std::shared_ptr<std::atomic<bool>> reached = std::make_shared<std::atomic<bool>>(true);
 };
 
 // As the runtime keeps it, for each thread, until it is asked for.
 thread_local cudaError_t last_error = cudaSuccess;
+// A thread that chose none has the first.
+thread_local int current_device = 0;
 
 cudaError_t Said(cudaError_t error) { return last_error = error; }
 
@@ -73,19 +78,25 @@ Event* Of(cudaEvent_t event) { return reinterpret_cast<Event*>(event); }
 namespace weft::testing {
 
 void EnqueueFake(cudaStream_t stream, std::function<void()> work) { Of(stream)->Append(std::move(work)); }
+int FakeDeviceOf(cudaStream_t stream) { return Of(stream)->device(); }
+int CurrentFakeDevice() { return current_device; }
 
 }  // namespace weft::testing
 
 extern "C" {
 
-cudaError_t cudaSetDevice(int device) { return device >= 0 ? cudaSuccess : cudaErrorInvalidDevice; }
+cudaError_t cudaSetDevice(int device) {
+  if (device < 0) return Said(cudaErrorInvalidDevice);
+  current_device = device;
+  return cudaSuccess;
+}
 cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
 const char* cudaGetErrorName(cudaError_t) { return "cudaErrorOfTheFake"; }
 const char* cudaGetErrorString(cudaError_t error) {
   return error == cudaErrorInvalidDevice ? "invalid device ordinal" : "an error of the fake";
 }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned int) {
-  *stream = reinterpret_cast<cudaStream_t>(new Stream);
+  *stream = reinterpret_cast<cudaStream_t>(new Stream(current_device));
   return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
@@ -96,7 +107,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
   return Of(stream)->IsIdle() ? cudaSuccess : Said(cudaErrorNotReady);
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int) {
-  *event = reinterpret_cast<cudaEvent_t>(new Event);
+  *event = reinterpret_cast<cudaEvent_t>(new Event{current_device});
   return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
@@ -104,6 +115,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
   return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  if (Of(event)->device != Of(stream)->device()) return Said(cudaErrorInvalidResourceHandle);
   auto reached = std::make_shared<std::atomic<bool>>(false);
   Of(event)->reached = reached;
   Of(stream)->Append([reached] { *reached = true; });

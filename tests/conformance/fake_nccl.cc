@@ -1,8 +1,13 @@
 #include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -50,9 +55,14 @@ int64_t next_id = 1;
 struct ncclComm {
   std::shared_ptr<Clique> clique;
   int rank = 0;
-  int polls_left = 0;  // before the last call is over
+  int device = 0;
+  int polls_left = 0;                         // before the last call is over
+  std::vector<std::function<void()>> called;  // what it enqueues, on a thread of its own if it does not block
+  std::thread caller;
   int64_t next_operation = 0;
+  // Shared with what is on streams.
   std::shared_ptr<std::atomic<bool>> aborted = std::make_shared<std::atomic<bool>>(false);
+  std::shared_ptr<int> on_streams = std::make_shared<int>(0);  // under mu
 };
 
 namespace {
@@ -70,10 +80,9 @@ void LookForGone(Clique& clique) {
   }
 }
 
-// Runs on the stream's thread.
+// Runs on the stream's thread, under mu.
 void Meet(const std::shared_ptr<Clique>& clique, int rank, int64_t number, const Part& part,
           const std::atomic<bool>& aborted) {
-  weft::MutexLock lock(mu);
   Meeting& meeting = clique->meetings[number];
   meeting.given.resize(clique->size);
   meeting.parts.resize(clique->size);
@@ -112,19 +121,41 @@ void Meet(const std::shared_ptr<Clique>& clique, int rank, int64_t number, const
 ncclResult_t StartNow(ncclComm_t comm, cudaStream_t stream, const Part& part) {
   weft::MutexLock lock(mu);
   if (comm->clique->joined < comm->clique->size || comm->polls_left > 0) return ncclInvalidUsage;
+  if (weft::testing::FakeDeviceOf(stream) != comm->device) return ncclInvalidArgument;
   ++operations;
+  ++*comm->on_streams;
   const int64_t number = comm->next_operation++;
-  weft::testing::EnqueueFake(
-      stream, [clique = comm->clique, rank = comm->rank, number, part, aborted = comm->aborted] {
-        Meet(clique, rank, number, part, *aborted);
-      });
+  comm->called.push_back([stream, clique = comm->clique, rank = comm->rank, number, part,
+                          aborted = comm->aborted, on_streams = comm->on_streams] {
+    weft::testing::EnqueueFake(stream, [=] {
+      weft::MutexLock on_stream(mu);
+      Meet(clique, rank, number, part, *aborted);
+      --*on_streams;
+      changed.SignalAll();
+    });
+  });
   return ncclSuccess;
+}
+
+void EnqueueCalled(ncclComm_t comm) {
+  for (const auto& enqueue : comm->called) enqueue();
+  comm->called.clear();
 }
 
 ncclResult_t EndCall(ncclComm_t comm) {
   weft::MutexLock lock(mu);
   comm->polls_left = polls_of_calls;
-  return comm->polls_left > 0 ? ncclInProgress : ncclSuccess;
+  if (comm->polls_left == 0) {
+    EnqueueCalled(comm);
+    return ncclSuccess;
+  }
+  if (comm->caller.joinable()) comm->caller.join();  // it has come to its end before this call was allowed
+  comm->caller = std::thread([comm] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    weft::MutexLock calling(mu);
+    EnqueueCalled(comm);
+  });
+  return ncclInProgress;
 }
 
 thread_local ncclComm_t group_comm = nullptr;
@@ -154,6 +185,14 @@ void SetFakeNcclError(ncclResult_t error) {
 int FakeCommunicators() {
   MutexLock lock(mu);
   return communicators;
+}
+bool AwaitFakeCommunicators(int count) {
+  constexpr int64_t kMinute = 60'000'000'000;
+  MutexLock lock(mu);
+  while (communicators > count) {
+    if (changed.WaitWithTimeout(mu, kMinute)) return false;
+  }
+  return true;
 }
 int FakeOperations() {
   MutexLock lock(mu);
@@ -208,25 +247,36 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
   ++clique->joined;
   ++clique->members;
   ++communicators;
-  *comm = new ncclComm{clique, rank};
+  *comm = new ncclComm{clique, rank, weft::testing::CurrentFakeDevice()};
   return ncclInProgress;
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
   weft::MutexLock lock(mu);
-  *error = injected != ncclSuccess                                             ? injected
-           : comm->clique->error != ncclSuccess                                ? comm->clique->error
-           : comm->clique->joined < comm->clique->size || comm->polls_left > 0 ? ncclInProgress
-                                                                               : ncclSuccess;
+  *error = injected != ncclSuccess              ? injected
+           : comm->clique->error != ncclSuccess ? comm->clique->error
+           : comm->clique->joined < comm->clique->size || comm->polls_left > 0 || !comm->called.empty()
+               ? ncclInProgress
+               : ncclSuccess;
   if (comm->polls_left > 0) --comm->polls_left;
   return ncclSuccess;
 }
 
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
+  // The real one makes a context on the thread's device, whichever that is.
+  if (weft::testing::CurrentFakeDevice() != comm->device) {
+    std::fprintf(stderr, "fake NCCL: a communicator of device %d is aborted with device %d chosen\n",
+                 comm->device, weft::testing::CurrentFakeDevice());
+    std::abort();
+  }
+  // The call that is in progress goes on to its end.
+  if (comm->caller.joinable()) comm->caller.join();
   weft::MutexLock lock(mu);
   *comm->aborted = true;
   comm->clique->gone[comm->rank] = true;
   LookForGone(*comm->clique);
+  changed.SignalAll();
+  while (*comm->on_streams > 0) changed.Wait(mu);
   --comm->clique->members;
   --communicators;
   changed.SignalAll();

@@ -18,6 +18,7 @@ namespace weft {
 namespace {
 
 using ::testing::AllOf;
+using testing::AwaitFakeCommunicators;
 using testing::FakeCommunicators;
 using testing::FakeOperations;
 using testing::FakeOperationsDone;
@@ -56,7 +57,6 @@ absl::Status Await(Ask ask) {
 absl::Status Await(const std::shared_ptr<Fence>& fence) {
   return Await([&] { return fence->Reached(); });
 }
-
 // A fence that the test reaches.
 class HandFence final : public Fence {
  public:
@@ -118,7 +118,7 @@ TEST_F(NcclCollectivesTest, Join_AMemberNeverJoins_IsDeadlineExceededThatNamesTh
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(std::string(status.message()),
               AllOf(HasSubstr("rank 2 or 1 did not join"), HasSubstr("rank 0")));
-  EXPECT_EQ(FakeCommunicators(), before);
+  EXPECT_TRUE(AwaitFakeCommunicators(before));
   EXPECT_EQ(group->AllReduce(Flat({1}), Flat({0})).status(), status);
 }
 
@@ -366,6 +366,49 @@ TEST_F(NcclCollectivesTest, Abort_OfOneGroup_LeavesOthersOfTheDevice) {
   EXPECT_EQ(ValuesOf(b), (std::vector<float>{5}));
 }
 
+// NCCL returns from the abort of the second one when the stream has come past its operation, so not before
+// the first one has been aborted as well, which the same thread does next.
+TEST_F(NcclCollectivesTest, Abort_OfAGroupBehindAStuckOne_WaitsForNobody) {
+  const int before = FakeCommunicators();
+  std::vector<Group> groups = JoinAll({0, 1}), others = JoinAll({0, 2});
+  Tensor b = Flat({2});
+  const std::weak_ptr<void> memory = b.owner;
+  const Tensor a = Flat({1}), c = Flat({3});
+  const auto stuck = *groups[0]->AllReduce(a, a), behind = *others[0]->AllReduce(b, b);
+  const auto partner = *others[1]->AllReduce(c, c);
+  b = {};
+  others[0]->Abort(absl::AbortedError("no more"));
+  EXPECT_EQ(behind->Reached().status(), absl::AbortedError("no more"));
+  EXPECT_EQ(*stuck->Reached(), false);
+  EXPECT_FALSE(memory.expired()) << "it may be written as long as the stream has not come past it";
+  groups[0]->Abort(absl::AbortedError("nor this"));
+  groups.clear();
+  others.clear();
+  EXPECT_TRUE(AwaitFakeCommunicators(before));
+  for (const int64_t deadline = MonotonicNow() + kPatience; !memory.expired() && MonotonicNow() < deadline;) {
+    (void)stuck->Reached();
+    BeginJoin(*devices_[0]->NewGroupId(), {0, 1}, 0);
+  }
+  EXPECT_TRUE(memory.expired());
+}
+
+// NCCL's thread may give the stream a part of it until the abort has returned.
+TEST_F(NcclCollectivesTest, Abort_WhileACallIsInProgress_KeepsWhatItUses) {
+  std::vector<Group> groups = JoinAll({0, 1});
+  SetFakeNcclPolls(1'000'000'000);
+  Tensor sum = Flat({1, 2});
+  const std::weak_ptr<void> memory = sum.owner;
+  const auto fence = *groups[0]->AllReduce(sum, sum);
+  sum = {};
+  const int before = FakeCommunicators();
+  groups[0]->Abort(absl::AbortedError("no more"));
+  EXPECT_EQ(fence->Reached().status(), absl::AbortedError("no more"));
+  EXPECT_TRUE(AwaitFakeCommunicators(before - 1));
+  for (const int64_t deadline = MonotonicNow() + kPatience; !memory.expired() && MonotonicNow() < deadline;)
+    groups[0]->Abort(absl::OkStatus());
+  EXPECT_TRUE(memory.expired());
+}
+
 TEST_F(NcclCollectivesTest, Operation_InputNotReady_WaitsForItAndHoldsBackThoseBehind) {
   std::vector<Group> groups = JoinAll({0, 1});
   const auto ready = std::make_shared<HandFence>();
@@ -418,6 +461,7 @@ TEST_F(NcclCollectivesTest, DeviceThatHangs_DoesNotHoldTheEndOfItsCollectives) {
     });
     return true;
   });
+  const int before = FakeCommunicators();
   std::vector<Group> groups = JoinAll({0, 1});
   Tensor sum = Flat({1});
   sum.ready = std::make_shared<HandFence>();
@@ -430,6 +474,7 @@ TEST_F(NcclCollectivesTest, DeviceThatHangs_DoesNotHoldTheEndOfItsCollectives) {
   EXPECT_FALSE(memory.expired());
   hangs = false;
   while (!ended) std::this_thread::yield();
+  EXPECT_TRUE(AwaitFakeCommunicators(before));
 }
 
 TEST_F(NcclCollectivesTest, Collectives_Name_HasTheVersion) {

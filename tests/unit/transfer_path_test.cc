@@ -15,15 +15,21 @@ TEST(TransferPath, Host_IsWhatUcxPrefersForBulk) {
 }
 
 TEST(TransferPath, Device_GoesOnlyWhereATransportReachesIt) {
-  EXPECT_EQ(DevicePath("cuda", false, {"sysv", "cma", "cuda_ipc", "cuda_copy"}), "cuda_ipc");
-  EXPECT_EQ(DevicePath("cuda", true, {"rc_mlx5", "cuda_ipc"}), "cuda_ipc");
-  EXPECT_EQ(DevicePath("rocm", false, {"cuda_ipc", "rocm_ipc"}), "rocm_ipc");
-  EXPECT_EQ(DevicePath("cuda", true, {"tcp", "dc_mlx5"}), "dc_mlx5");
-  EXPECT_EQ(DevicePath("cuda", false, {"tcp", "dc_mlx5"}), "staged");
-  EXPECT_EQ(DevicePath("cuda", true, {"sysv", "cma", "tcp", "cuda_copy"}), "staged");
-  EXPECT_EQ(DevicePath("host", false, {"tcp"}), "tcp");
-  EXPECT_EQ(DevicePath("host", false, {}), "staged");
-  EXPECT_EQ(DevicePath("", true, {"cuda_ipc", "rc_mlx5"}), "staged");
+  EXPECT_EQ(DevicePath("cuda", false, true, {"sysv", "cma", "cuda_ipc", "cuda_copy"}), "cuda_ipc");
+  EXPECT_EQ(DevicePath("cuda", true, true, {"rc_mlx5", "cuda_ipc"}), "cuda_ipc");
+  EXPECT_EQ(DevicePath("rocm", false, true, {"cuda_ipc", "rocm_ipc"}), "rocm_ipc");
+  EXPECT_EQ(DevicePath("cuda", true, true, {"tcp", "dc_mlx5"}), "dc_mlx5");
+  EXPECT_EQ(DevicePath("cuda", false, true, {"tcp", "dc_mlx5"}), "staged");
+  EXPECT_EQ(DevicePath("cuda", true, true, {"sysv", "cma", "tcp", "cuda_copy"}), "staged");
+  EXPECT_EQ(DevicePath("host", false, true, {"tcp"}), "tcp");
+  EXPECT_EQ(DevicePath("host", false, true, {}), "staged");
+  EXPECT_EQ(DevicePath("", true, true, {"cuda_ipc", "rc_mlx5"}), "staged");
+}
+
+TEST(TransferPath, Device_PeerWhosePidIsNotSeen_IsNotReachedByIpc) {
+  EXPECT_EQ(DevicePath("cuda", false, false, {"sysv", "cma", "cuda_ipc", "cuda_copy"}), "staged");
+  EXPECT_EQ(DevicePath("cuda", true, false, {"rc_mlx5", "cuda_ipc"}), "rc_mlx5");
+  EXPECT_EQ(DevicePath("host", false, false, {"tcp"}), "tcp");
 }
 
 }  // namespace

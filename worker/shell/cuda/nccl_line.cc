@@ -1,6 +1,7 @@
 #include "worker/shell/cuda/nccl_line.h"
 
 #include <chrono>
+#include <system_error>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -27,6 +28,24 @@ namespace {
 constexpr int64_t kLeaving = 3'000'000'000;
 
 std::string Seconds(int64_t ns) { return absl::StrFormat("%.3g s", 1e-9 * static_cast<double>(ns)); }
+
+// Gives what becomes true when NCCL is through with the communicator.
+std::shared_ptr<const std::atomic<bool>> BeginAbort(int device, ncclComm_t comm) {
+  auto over = std::make_shared<std::atomic<bool>>(comm == nullptr);
+  if (comm == nullptr) return over;
+  const auto abort = [device, comm, over] {
+    // NCCL takes the thread's device for the one to come back to, which for a new thread is another one.
+    cudaSetDevice(device);
+    ncclCommAbort(comm);
+    *over = true;
+  };
+  try {
+    std::thread(abort).detach();
+  } catch (const std::system_error&) {
+    abort();  // there is no thread to be had
+  }
+  return over;
+}
 
 }  // namespace
 
@@ -61,16 +80,16 @@ std::string NcclMember::Name() const {
 NcclLine::~NcclLine() {
   if (stream_ == nullptr) return;
   cudaSetDevice(device_);
-  const int64_t until = MonotonicNow() + kLeaving;
-  while (cudaStreamQuery(stream_) == cudaErrorNotReady) {
-    (void)cudaGetLastError();
-    if (MonotonicNow() >= until) {
-      KeepForever(std::make_shared<std::vector<Aborted>>(std::move(aborted_)));
-      return;
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  for (const int64_t until = MonotonicNow() + kLeaving;;
+       std::this_thread::sleep_for(std::chrono::milliseconds(1))) {
+    FreeAborted();
+    const bool busy = cudaStreamQuery(stream_) == cudaErrorNotReady;
+    if (busy) (void)cudaGetLastError();
+    if (!busy && aborted_.empty()) break;
+    if (MonotonicNow() < until) continue;
+    KeepForever(std::make_shared<std::vector<Aborted>>(std::move(aborted_)));
+    return;
   }
-  FreeAborted();
   cudaStreamDestroy(stream_);
 }
 
@@ -251,15 +270,8 @@ void NcclLine::End(NcclOperation& operation, absl::Status status) {
   operation.state = NcclOperation::State::kDone;
   operation.call = nullptr;
   operation.ready.clear();
-  if (!status.ok() && on_device) {
-    // A call that was not over may have enqueued a part.
-    cudaEvent_t event = operation.event;
-    if (event == nullptr && cudaEventCreateWithFlags(&event, cudaEventDisableTiming) == cudaSuccess)
-      cudaEventRecord(event, stream_);
-    aborted_.push_back({event, std::move(operation.uses)});
-  } else if (operation.event != nullptr) {
-    cudaEventDestroy(operation.event);
-  }
+  if (!status.ok() && on_device) aborted_.push_back({operation.member->aborted, std::move(operation.uses)});
+  if (operation.event != nullptr) cudaEventDestroy(operation.event);
   operation.event = nullptr;
   operation.uses.clear();
   operation.status = std::move(status);
@@ -269,8 +281,8 @@ void NcclLine::End(NcclOperation& operation, absl::Status status) {
 void NcclLine::Fail(NcclMember& member, absl::Status cause) {
   if (!member.failure.ok()) return;
   member.failure = std::move(cause);
-  cudaSetDevice(device_);
-  if (ncclComm_t comm = std::exchange(member.comm, nullptr); comm != nullptr) ncclCommAbort(comm);
+  member.aborted = BeginAbort(device_, std::exchange(member.comm, nullptr));
+  aborted_.push_back({member.aborted, {}});
   for (const std::shared_ptr<NcclOperation>& operation : line_) {
     if (operation->member.get() == &member && operation->state != NcclOperation::State::kDone)
       End(*operation, member.failure);
@@ -279,10 +291,24 @@ void NcclLine::Fail(NcclMember& member, absl::Status cause) {
 
 void NcclLine::FreeAborted() {
   for (size_t i = aborted_.size(); i-- > 0;) {
-    if (aborted_[i].event != nullptr && Query(aborted_[i].event) == cudaErrorNotReady) continue;
-    if (aborted_[i].event != nullptr) cudaEventDestroy(aborted_[i].event);
-    aborted_.erase(aborted_.begin() + static_cast<int64_t>(i));
+    if (IsFree(aborted_[i])) aborted_.erase(aborted_.begin() + static_cast<int64_t>(i));
   }
+}
+
+// The event is recorded behind the abort: a call that it cut off may have enqueued a part until then.
+bool NcclLine::IsFree(Aborted& aborted) {
+  if (!*aborted.over) return false;
+  if (aborted.uses.empty()) return true;
+  if (aborted.event == nullptr) {
+    if (cudaEventCreateWithFlags(&aborted.event, cudaEventDisableTiming) != cudaSuccess ||
+        cudaEventRecord(aborted.event, stream_) != cudaSuccess) {
+      (void)cudaGetLastError();  // of a device that has failed: it does nothing any more
+    }
+  }
+  if (aborted.event == nullptr) return true;
+  if (Query(aborted.event) == cudaErrorNotReady) return false;
+  cudaEventDestroy(aborted.event);
+  return true;
 }
 
 }  // namespace weft

@@ -2,15 +2,21 @@
 // told, and when (nccl_collectives.h says why and what is promised).
 //
 // An operation waits for what it reads, then for those before it in the line to have been called, is called,
-// and is done when the stream has come past it; whoever asks moves all of them on. Thread-safe. Ownership:
-// shared by groups and fences; when the last goes, what is left on the stream has a moment to end, and is
-// left with the memory that it uses if it does not.
+// and is done when the stream has come past it; whoever asks moves all of them on.
+//
+// A communicator is aborted on a thread of its own: ncclCommAbort waits for the communicator's own threads
+// and for what it has on the stream, and that may stand behind an operation of another group which is stuck
+// until it is aborted too, maybe by whoever would wait here. Nobody waits for that thread; its end is asked.
+//
+// Thread-safe. Ownership: shared by groups and fences; when the last goes, what is left on the stream has a
+// moment to end, and is left with the memory that it uses if it does not.
 #ifndef WEFT_WORKER_SHELL_CUDA_NCCL_LINE_H_
 #define WEFT_WORKER_SHELL_CUDA_NCCL_LINE_H_
 
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -44,6 +50,7 @@ struct NcclMember {
   bool joined = false;
   int64_t join_until = 0, join_ns = 0, operation_ns = 0;
   absl::Status failure;
+  std::shared_ptr<const std::atomic<bool>> aborted;  // once it has failed: whether NCCL is through with it
 
   // "rank 0, 2 or 3": the members but this one.
   std::string Others() const;
@@ -98,12 +105,14 @@ class NcclLine {
   Mutex mu_;
   cudaStream_t stream_ ABSL_GUARDED_BY(mu_) = nullptr;
   std::deque<std::shared_ptr<NcclOperation>> line_ ABSL_GUARDED_BY(mu_);
-  // Of operations that were on the device when their group ended: what they use stays until the stream has
-  // come past them.
+  // Of communicators that are aborted, and of their operations that had been called: what those use stays
+  // until nothing of them can come to the stream any more and it has come past them.
   struct Aborted {
-    cudaEvent_t event;
+    std::shared_ptr<const std::atomic<bool>> over;
     std::vector<Tensor> uses;
+    cudaEvent_t event = nullptr;
   };
+  bool IsFree(Aborted& aborted) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::vector<Aborted> aborted_ ABSL_GUARDED_BY(mu_);
 };
 

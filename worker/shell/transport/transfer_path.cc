@@ -34,12 +34,13 @@ std::string HostPath(const std::vector<std::string>& transports) {
   return !rdma.empty() || transports.empty() ? rdma : transports.front();
 }
 
-std::string DevicePath(absl::string_view kind, bool rdma_direct, const std::vector<std::string>& transports) {
+std::string DevicePath(absl::string_view kind, bool rdma_direct, bool sees_peer,
+                       const std::vector<std::string>& transports) {
   if (kind.empty()) return kPathStaged;
   std::string path;
   if (kind == kHostKind) {
     path = HostPath(transports);
-  } else if (const std::string ipc = absl::StrCat(kind, "_ipc"); Has(transports, ipc)) {
+  } else if (const std::string ipc = absl::StrCat(kind, "_ipc"); sees_peer && Has(transports, ipc)) {
     path = ipc;
   } else if (rdma_direct) {
     path = FirstRdma(transports);

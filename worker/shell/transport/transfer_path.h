@@ -29,8 +29,10 @@ inline constexpr char kHostKind[] = "host";
 std::string HostPath(const std::vector<std::string>& transports);
 
 // The transport that moves device memory of this kind directly, or "staged". `rdma_direct`: network adapters
-// reach it.
-std::string DevicePath(absl::string_view kind, bool rdma_direct, const std::vector<std::string>& transports);
+// reach it. `sees_peer`: the two processes see each other's pids. UCX takes a device's IPC for possible
+// between all processes of a machine, also where drivers refuse it, as between containers.
+std::string DevicePath(absl::string_view kind, bool rdma_direct, bool sees_peer,
+                       const std::vector<std::string>& transports);
 
 }  // namespace weft
 

@@ -120,8 +120,9 @@ void UcxTransport::ChoosePaths(const TransportAddress& address, PeerConnection* 
   connection->host_path = connection->in_place ? kPathInPlace : HostPath(transports);
   if (options_.device_memory == nullptr) return;
   const bool same_kind = !device_.kind.empty() && device_.kind == address.device.kind;
+  const bool sees_peer = address.process.machine == ThisProcess().machine;
   connection->device_path =
-      same_kind ? DevicePath(device_.kind, options_.rdma_direct, transports) : kPathStaged;
+      same_kind ? DevicePath(device_.kind, options_.rdma_direct, sees_peer, transports) : kPathStaged;
   connection->carries_device = connection->device_path != kPathStaged;
 }
 
