@@ -294,18 +294,26 @@ TEST_F(CudaPassTest, PassOnTheSecondLane_GivesTheFirstNothingToDo) {
   (void)device_->EndJob();
 }
 
-TEST_F(CudaPassTest, PassOnTheSecondLane_IsCapturedThere) {
+TEST_F(CudaPassTest, PassOnTheSecondLane_IsCapturedThereAlone) {
   BeginLanes();
+  const Tensor a = Filled(*device_, 7), b = Filled(*device_, 0);
   device_->BeginJob(Forward(1, 0), false);
   RunPass();
   const auto work = Capture([&] {
     RunPass();
+    // Of the other stage, by the other thread of the rank.
+    std::thread([&] {
+      device_->BeginJob(Backward(0, 1), true);
+      device_->math().Copy(b.data, a.data, a.bytes);
+      (void)device_->EndJob();
+    }).join();
     return absl::OkStatus();
   });
   EXPECT_TRUE(work.ok()) << work.status();
   const auto job = device_->EndJob();
   FakeGpu::Run();
   EXPECT_TRUE(job->Reached().ok());
+  EXPECT_EQ(Read(*device_, b), All(7));
 }
 
 // As fused attention saves its seed, in host memory.

@@ -1,5 +1,6 @@
 // What of captures and of the bits of LibTorch's kernels only a real GPU can decide. Label gpu.
 #include <ATen/Context.h>
+#include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/conv2d.h>
 #include <ATen/ops/embedding.h>
