@@ -18,8 +18,10 @@ namespace {
 using Kind = Arrangement::Kind;
 
 struct Counts {
-  int captured = 0, replayed = 0;
+  int captured = 0, replayed = 0, released = 0;
   bool captures = true;
+  absl::Status failure;      // of each capture, after its work has run
+  int other_lane_from = -1;  // how often something was replayed; then jobs are on another lane
 };
 
 class WorkDoneAgain final : public CapturedWork {
@@ -70,11 +72,16 @@ class CapturingDevice final : public RankDevice {
   std::shared_ptr<LaunchedJob> EndJob() override { return cpu_.EndJob(); }
   void ReportLoss(const at::Tensor& loss) override { cpu_.ReportLoss(loss); }
   void ReportSquares(int stage, const Tensor& limbs) override { cpu_.ReportSquares(stage, limbs); }
+  int lane() const override {
+    return counts_->other_lane_from >= 0 && counts_->replayed >= counts_->other_lane_from ? 1 : 0;
+  }
+  void ReleaseUnused() override { ++counts_->released; }
   bool captures() const override { return counts_->captures; }
   absl::StatusOr<std::unique_ptr<CapturedWork>> Capture(const std::function<absl::Status()>& work,
                                                         CapturedWork*) override {
     ++counts_->captured;
     if (absl::Status s = work(); !s.ok()) return s;
+    if (!counts_->failure.ok()) return counts_->failure;
     return std::make_unique<WorkDoneAgain>(work, counts_);
   }
 
@@ -154,7 +161,38 @@ TEST_F(CapturedPasses, SplitBackward_IsCapturedInHalves) {
   Arrangement arrangement{Kind::kPipeline, {}};
   arrangement.split_backward = true;
   ExpectSame(run, arrangement);
-  EXPECT_EQ(counts_.captured, 2 * 3 * run.train.microbatches);
+  // A forward and two halves; the first stage has no inputs whose gradients there would be.
+  EXPECT_EQ(counts_.captured, (3 + 2) * run.train.microbatches);
+}
+
+TEST_F(CapturedPasses, StagesThatComeToAnotherLane_AreCapturedAnew) {
+  RunSpec run = SmallGptRun(folder_.path(), 2);
+  std::get<GptSpec>(run.model).dropout = 0;
+  run.train.steps = 3;
+  const int of_a_step = 2 * 2 * run.train.microbatches;
+  counts_.other_lane_from = of_a_step;
+  ExpectSame(run, {Kind::kPipeline, {}});
+  EXPECT_EQ(counts_.captured, 2 * of_a_step);
+}
+
+TEST_F(CapturedPasses, CaptureThatFails_IsNotTriedAgainAndTheRunGoesOn) {
+  RunSpec run = SmallGptRun(folder_.path(), 2);
+  std::get<GptSpec>(run.model).dropout = 0;
+  counts_.failure = absl::InternalError("this device captures nothing after all");
+  ExpectSame(run, {Kind::kPipeline, {}});
+  EXPECT_EQ(counts_.captured, 2);  // once a stage
+  EXPECT_EQ(counts_.released, 0);
+  EXPECT_EQ(counts_.replayed, 0);
+}
+
+TEST_F(CapturedPasses, NoMemoryForACapture_GivesBackWhatIsUnusedAndTriesOnceMore) {
+  RunSpec run = SmallGptRun(folder_.path(), 2);
+  std::get<GptSpec>(run.model).dropout = 0;
+  counts_.failure = absl::ResourceExhaustedError("no 512 bytes for activations");
+  ExpectSame(run, {Kind::kPipeline, {}});
+  EXPECT_EQ(counts_.captured, 2 * 2);
+  EXPECT_EQ(counts_.released, 2);
+  EXPECT_EQ(counts_.replayed, 0);
 }
 
 TEST_F(CapturedPasses, FetchedWeightsAndDropout_AreNotCaptured) {

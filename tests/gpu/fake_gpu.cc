@@ -3,104 +3,19 @@
 #include <ATen/cuda/CUDAContextLight.h>
 #include <c10/cuda/CUDAFunctions.h>
 
-#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <deque>
 #include <map>
 #include <memory>
-#include <random>
-#include <vector>
+#include <utility>
 
-#include "proto/wire/mutex.h"
+#include "tests/gpu/fake_gpu_state.h"
 
 namespace weft::testing {
 namespace {
 
-// One record of an event. A later record is another one.
-struct Recorded {
-  bool done = false;
-  int64_t at_ns = 0;
-};
-
-struct Operation {
-  std::function<void()> work;       // null for a wait
-  std::shared_ptr<Recorded> waits;  // goes on once this is done
-};
-
-struct Stream {
-  std::deque<Operation> queue;
-};
-
-struct Event {
-  std::shared_ptr<Recorded> last;
-};
-
-class Gpu {
- public:
-  static Gpu& Of() {
-    static Gpu* const gpu = new Gpu;
-    return *gpu;
-  }
-
-  // One operation of a random stream that may go on; false if there is none.
-  bool Step() {
-    std::vector<Stream*> able;
-    for (Stream* s : streams) {
-      if (s->queue.empty()) continue;
-      const Operation& next = s->queue.front();
-      if (next.waits == nullptr || next.waits->done) able.push_back(s);
-    }
-    if (able.empty()) return false;
-    Stream* const stream = able[random() % able.size()];
-    const Operation next = std::move(stream->queue.front());
-    stream->queue.pop_front();
-    now_ns += 1000;
-    if (next.work != nullptr) next.work();
-    return true;
-  }
-
-  void Drain(const std::function<bool()>& done) {
-    while (!done()) {
-      if (Step()) continue;
-      std::fprintf(stderr, "fake GPU: a wait that can never end\n");
-      std::abort();
-    }
-  }
-
-  Mutex mutex;
-  std::vector<Stream*> streams;
-  Stream default_stream;
-  std::mt19937 random{1};
-  int64_t now_ns = 0;
-  size_t memory = size_t{1} << 30, used = 0;
-  std::map<void*, size_t> device, locked;
-  cudaError_t broken = cudaSuccess;
-  std::atomic<int> waits{0};
-
- private:
-  Gpu() { streams.push_back(&default_stream); }
-};
-
 thread_local cudaError_t last_error = cudaSuccess;
-cudaError_t Said(cudaError_t error) {
-  if (error != cudaSuccess) last_error = error;
-  return error;
-}
-
-Stream* Of(cudaStream_t stream) {
-  return stream == nullptr ? &Gpu::Of().default_stream : reinterpret_cast<Stream*>(stream);
-}
-Event* Of(cudaEvent_t event) { return reinterpret_cast<Event*>(event); }
-
-cudaError_t Enqueued(cudaStream_t stream, std::function<void()> work) {
-  Gpu& gpu = Gpu::Of();
-  MutexLock lock(gpu.mutex);
-  if (gpu.broken != cudaSuccess) return Said(gpu.broken);
-  Of(stream)->queue.push_back({std::move(work), nullptr});
-  return cudaSuccess;
-}
 
 bool Within(const std::map<void*, size_t>& ranges, const void* pointer) {
   auto after = ranges.upper_bound(const_cast<void*>(pointer));
@@ -109,7 +24,40 @@ bool Within(const std::map<void*, size_t>& ranges, const void* pointer) {
   return static_cast<const char*>(pointer) < static_cast<const char*>(after->first) + after->second;
 }
 
+// A side of a copy between host and device that is said to be the device's is, and the other is not; a copy
+// with ordinary host memory waits. With the lock.
+bool AreSides(Gpu& gpu, const void* to, const void* from, cudaMemcpyKind kind) {
+  const bool device_to = Within(gpu.device, to), device_from = Within(gpu.device, from);
+  if (kind == cudaMemcpyDeviceToHost) {
+    gpu.waits += Within(gpu.locked, to) ? 0 : 1;
+    return device_from && !device_to;
+  }
+  if (kind == cudaMemcpyHostToDevice) {
+    gpu.waits += Within(gpu.locked, from) ? 0 : 1;
+    return device_to && !device_from;
+  }
+  return true;
+}
+
 }  // namespace
+
+cudaError_t Said(cudaError_t error) {
+  if (error != cudaSuccess) last_error = error;
+  return error;
+}
+
+cudaError_t Enqueued(cudaStream_t stream, std::function<void()> work) {
+  Gpu& gpu = Gpu::Of();
+  MutexLock lock(gpu.mutex);
+  if (gpu.broken != cudaSuccess) return Said(gpu.broken);
+  if (Capture* const capture = CaptureOf(gpu, Of(stream))) {
+    if (capture->invalid) return Said(cudaErrorStreamCaptureInvalidated);
+    AddTo(*capture, Of(stream), std::move(work));
+    return cudaSuccess;
+  }
+  Of(stream)->queue.push_back({std::move(work), nullptr});
+  return cudaSuccess;
+}
 
 void FakeGpu::Seed(uint32_t seed) { Gpu::Of().random.seed(seed); }
 int FakeGpu::Run(int operations) {
@@ -123,7 +71,17 @@ void FakeGpu::Enqueue(cudaStream_t stream, std::function<void()> work) {
   (void)Enqueued(stream, std::move(work));
 }
 void FakeGpu::SetMemory(size_t bytes) { Gpu::Of().memory = bytes; }
-void FakeGpu::Break(cudaError_t error) { Gpu::Of().broken = error; }
+void FakeGpu::Break(cudaError_t error) {
+  Gpu& gpu = Gpu::Of();
+  MutexLock lock(gpu.mutex);
+  gpu.broken = error;
+  for (Stream* stream : gpu.streams) stream->queue.clear();
+}
+size_t FakeGpu::Queued(cudaStream_t stream) {
+  Gpu& gpu = Gpu::Of();
+  MutexLock lock(gpu.mutex);
+  return Of(stream)->queue.size();
+}
 int FakeGpu::waits() { return Gpu::Of().waits; }
 void FakeGpu::ResetWaits() { Gpu::Of().waits = 0; }
 
@@ -132,6 +90,7 @@ void FakeGpu::ResetWaits() { Gpu::Of().waits = 0; }
 using weft::MutexLock;
 using weft::testing::Gpu;
 using weft::testing::Said;
+using weft::testing::Unsafe;
 
 extern "C" {
 
@@ -174,18 +133,23 @@ cudaError_t cudaMalloc(void** memory, size_t bytes) {
   Gpu& gpu = Gpu::Of();
   MutexLock lock(gpu.mutex);
   ++gpu.waits;
+  if (const cudaError_t refused = Unsafe(gpu); refused != cudaSuccess) return refused;
   if (gpu.used + bytes > gpu.memory) return Said(cudaErrorMemoryAllocation);
   *memory = std::aligned_alloc(size_t{2} << 20, (bytes + (size_t{2} << 20) - 1) >> 21 << 21);
   gpu.used += bytes;
   gpu.device[*memory] = bytes;
   return cudaSuccess;
 }
+// Waits for the device.
 cudaError_t cudaFree(void* memory) {
   Gpu& gpu = Gpu::Of();
   MutexLock lock(gpu.mutex);
   ++gpu.waits;
+  if (const cudaError_t refused = Unsafe(gpu); refused != cudaSuccess) return refused;
   const auto at = gpu.device.find(memory);
   if (at == gpu.device.end()) return memory == nullptr ? cudaSuccess : Said(cudaErrorInvalidValue);
+  while (gpu.Step()) {
+  }
   gpu.used -= at->second;
   gpu.device.erase(at);
   std::free(memory);
@@ -195,13 +159,19 @@ cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned int) {
   Gpu& gpu = Gpu::Of();
   MutexLock lock(gpu.mutex);
   ++gpu.waits;
+  if (const cudaError_t refused = Unsafe(gpu); refused != cudaSuccess) return refused;
   *memory = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
   gpu.locked[*memory] = bytes;
   return cudaSuccess;
 }
+// Waits for the device.
 cudaError_t cudaFreeHost(void* memory) {
   Gpu& gpu = Gpu::Of();
   MutexLock lock(gpu.mutex);
+  ++gpu.waits;
+  if (const cudaError_t refused = Unsafe(gpu); refused != cudaSuccess) return refused;
+  while (gpu.Step()) {
+  }
   gpu.locked.erase(memory);
   std::free(memory);
   return cudaSuccess;
@@ -210,12 +180,16 @@ cudaError_t cudaHostRegister(void* memory, size_t bytes, unsigned int) {
   Gpu& gpu = Gpu::Of();
   MutexLock lock(gpu.mutex);
   ++gpu.waits;
+  if (const cudaError_t refused = Unsafe(gpu); refused != cudaSuccess) return refused;
+  if (weft::testing::Within(gpu.locked, memory)) return Said(cudaErrorHostMemoryAlreadyRegistered);
   gpu.locked[memory] = bytes;
   return cudaSuccess;
 }
 cudaError_t cudaHostUnregister(void* memory) {
   Gpu& gpu = Gpu::Of();
   MutexLock lock(gpu.mutex);
+  ++gpu.waits;
+  if (const cudaError_t refused = Unsafe(gpu); refused != cudaSuccess) return refused;
   return gpu.locked.erase(memory) == 1 ? cudaSuccess : Said(cudaErrorHostMemoryNotRegistered);
 }
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* pointer) {
@@ -246,13 +220,16 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned int flag
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
   Gpu& gpu = Gpu::Of();
   MutexLock lock(gpu.mutex);
+  const cudaError_t refused = NotInCapture(gpu, weft::testing::Of(stream));
+  if (refused != cudaSuccess) return refused;
   return weft::testing::Of(stream)->queue.empty() ? cudaSuccess : Said(cudaErrorNotReady);
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   Gpu& gpu = Gpu::Of();
   MutexLock lock(gpu.mutex);
   ++gpu.waits;
-  if (gpu.broken != cudaSuccess) return Said(gpu.broken);
+  const cudaError_t refused = NotInCapture(gpu, weft::testing::Of(stream));
+  if (refused != cudaSuccess) return refused;
   gpu.Drain([&] { return weft::testing::Of(stream)->queue.empty(); });
   return cudaSuccess;
 }
@@ -260,32 +237,28 @@ cudaError_t cudaDeviceSynchronize() {
   Gpu& gpu = Gpu::Of();
   MutexLock lock(gpu.mutex);
   ++gpu.waits;
+  if (const cudaError_t refused = Unsafe(gpu); refused != cudaSuccess) return refused;
   while (gpu.Step()) {
   }
-  return Said(gpu.broken);
-}
-cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
-  *status = cudaStreamCaptureStatusNone;
   return cudaSuccess;
 }
-cudaError_t cudaStreamGetCaptureInfo(cudaStream_t, cudaStreamCaptureStatus* status, unsigned long long*,
-                                     cudaGraph_t*, const cudaGraphNode_t**, const cudaGraphEdgeData**,
-                                     size_t*) {
-  *status = cudaStreamCaptureStatusNone;
-  return cudaSuccess;
-}
-cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode*) { return cudaSuccess; }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned int) {
   Gpu& gpu = Gpu::Of();
   MutexLock lock(gpu.mutex);
   if (gpu.broken != cudaSuccess) return Said(gpu.broken);
   const auto& last = weft::testing::Of(event)->last;
-  if (last != nullptr) weft::testing::Of(stream)->queue.push_back({nullptr, last});
+  weft::testing::Stream* const waiting = weft::testing::Of(stream);
+  if (last == nullptr) return cudaSuccess;
+  if (waiting->capture != 0 || last->capture != 0) return WaitInCapture(gpu, waiting, *last);
+  waiting->queue.push_back({nullptr, last});
   return cudaSuccess;
 }
 
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int) {
-  *event = reinterpret_cast<cudaEvent_t>(new weft::testing::Event);
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int flags) {
+  if (Gpu::Of().broken != cudaSuccess) return Said(Gpu::Of().broken);
+  auto* const made = new weft::testing::Event;
+  made->timed = (flags & cudaEventDisableTiming) == 0;
+  *event = reinterpret_cast<cudaEvent_t>(made);
   return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
@@ -294,7 +267,19 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 }
 cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned int) {
   auto record = std::make_shared<weft::testing::Recorded>();
-  weft::testing::Of(event)->last = record;
+  {
+    Gpu& gpu = Gpu::Of();
+    MutexLock lock(gpu.mutex);
+    if (gpu.broken != cudaSuccess) return Said(gpu.broken);
+    weft::testing::Event* const recorded = weft::testing::Of(event);
+    recorded->last = record;
+    const weft::testing::Stream* const at = weft::testing::Of(stream);
+    if (const weft::testing::Capture* const capture = CaptureOf(gpu, at)) {
+      record->capture = at->capture;
+      record->behind = capture->streams.at(at);
+      return cudaSuccess;
+    }
+  }
   return weft::testing::Enqueued(stream, [record] {
     record->done = true;
     record->at_ns = Gpu::Of().now_ns;
@@ -306,26 +291,43 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   Gpu& gpu = Gpu::Of();
   MutexLock lock(gpu.mutex);
-  if (gpu.broken != cudaSuccess) return Said(gpu.broken);
+  if (const cudaError_t refused = Unsafe(gpu); refused != cudaSuccess) return refused;
   const auto& last = weft::testing::Of(event)->last;
+  if (last != nullptr && last->capture != 0) return Said(cudaErrorCapturedEvent);
   return last == nullptr || last->done ? cudaSuccess : Said(cudaErrorNotReady);
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   Gpu& gpu = Gpu::Of();
   MutexLock lock(gpu.mutex);
   ++gpu.waits;
-  gpu.Drain(
-      [&] { return weft::testing::Of(event)->last == nullptr || weft::testing::Of(event)->last->done; });
+  if (const cudaError_t refused = Unsafe(gpu); refused != cudaSuccess) return refused;
+  const auto& last = weft::testing::Of(event)->last;
+  if (last != nullptr && last->capture != 0) return Said(cudaErrorCapturedEvent);
+  gpu.Drain([&] { return last == nullptr || last->done; });
   return cudaSuccess;
 }
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t from, cudaEvent_t to) {
-  const auto &a = weft::testing::Of(from)->last, &b = weft::testing::Of(to)->last;
-  if (!a->done || !b->done) return Said(cudaErrorNotReady);
-  *ms = static_cast<float>(static_cast<double>(b->at_ns - a->at_ns) / 1e6);
+  Gpu& gpu = Gpu::Of();
+  MutexLock lock(gpu.mutex);
+  if (gpu.broken != cudaSuccess) return Said(gpu.broken);
+  for (const cudaEvent_t event : {from, to}) {
+    const weft::testing::Event* const e = weft::testing::Of(event);
+    if (!e->timed || e->last == nullptr) return Said(cudaErrorInvalidResourceHandle);
+    if (e->last->capture != 0) return Said(cudaErrorCapturedEvent);
+    if (!e->last->done) return Said(cudaErrorNotReady);
+  }
+  const int64_t span = weft::testing::Of(to)->last->at_ns - weft::testing::Of(from)->last->at_ns;
+  *ms = static_cast<float>(static_cast<double>(span) / 1e6);
   return cudaSuccess;
 }
 
-cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream) {
+  {
+    Gpu& gpu = Gpu::Of();
+    MutexLock lock(gpu.mutex);
+    if (!weft::testing::AreSides(gpu, to, from, kind)) return Said(cudaErrorInvalidValue);
+  }
   return weft::testing::Enqueued(stream, [=] { std::memcpy(to, from, bytes); });
 }
 cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {

@@ -3,8 +3,13 @@
 // Linking this puts its functions before those of the CUDA runtime for the whole process, LibTorch's caching
 // allocator included. Work that is enqueued is done only in Run and where a caller waits, one operation at a
 // time, of a stream drawn at random among those that may go on: so what is not ordered happens in every
-// order. A kernel cannot run; the device's memory is the host's. Errors of the device come when a test says
-// so. One thread at a time may call Run.
+// order. A kernel is launched and does nothing; the device's memory is the host's. Errors of the device come
+// when a test says so, and then of every call.
+//
+// Captures are as strict as CUDA's: streams join by waiting for a captured event and must have come back
+// where it ends; a capturing thread may make no call that CUDA calls potentially unsafe; what breaks a rule
+// ends the capture as invalid. Copies must be between what they say they are between. One thread at a time
+// may call Run.
 #ifndef WEFT_TESTS_GPU_FAKE_GPU_H_
 #define WEFT_TESTS_GPU_FAKE_GPU_H_
 
@@ -22,9 +27,11 @@ struct FakeGpu {
   static int Run(int operations = 1 << 30);
   // The stream's next operation is this.
   static void Enqueue(cudaStream_t stream, std::function<void()> work);
+  // What the stream was given and has not done.
+  static size_t Queued(cudaStream_t stream);
   // Device memory that there is in all.
   static void SetMemory(size_t bytes);
-  // From here on the device says this, as after a kernel that failed.
+  // From here on the device says this, as after a kernel that failed, and does nothing of what it was given.
   static void Break(cudaError_t error);
   // Calls that waited for the device, or might have: synchronizing ones, and those that make or free memory.
   static int waits();

@@ -92,13 +92,21 @@ class RankDevice : public FlatMemory {
   virtual void ReportLoss(const at::Tensor& loss) = 0;
   virtual void ReportSquares(int stage, const Tensor& limbs) = 0;
 
+  // Where the calling thread's job is enqueued, by number; 0 outside of jobs. Work of two lanes may be done
+  // at the same time. LibTorch binds what it makes to the lane that it made it on: leaves of graphs, and, in
+  // what was captured, the work memory of its libraries.
+  virtual int lane() const { return 0; }
+  // Gives back what the device keeps to hand out again. It waits for the device: where memory is out.
+  virtual void ReleaseUnused() {}
+
   // ---- Graphs.
 
   // False where nothing ever can be captured, or is to be: Capture is not worth trying.
   virtual bool captures() const { return false; }
   // Runs `work` while the device records what is enqueued instead of doing it; memory that it allocates stays
   // its own as long as the result lives. Null where the device cannot capture beside what it does now; then
-  // `work` has not run. Work that was captured together shares memory: `with`, or null.
+  // `work` has not run. After a failure, of memory or of what cannot be captured, it has run in part, and the
+  // job goes on. Work that was captured together shares memory: `with`, or null. To be replayed on this lane.
   virtual absl::StatusOr<std::unique_ptr<CapturedWork>> Capture(const std::function<absl::Status()>& work,
                                                                 CapturedWork* with) {
     return nullptr;

@@ -1,7 +1,6 @@
 #include "worker/shell/compute/split_backward.h"
 
 #include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <iterator>
@@ -25,10 +24,10 @@ std::vector<at::Tensor> Execute(const edge_list& roots, const std::vector<at::Te
 
 class PathFinder {
  public:
-  PathFinder(const edge_list& inputs, const std::vector<at::Tensor>& parameters) {
+  PathFinder(const edge_list& inputs, const edge_list& parameters) {
     for (const Edge& input : inputs) reaches_[input.function.get()] = true;
     for (size_t i = 0; i < parameters.size(); ++i) {
-      parameter_[torch::autograd::impl::gradient_edge(parameters[i]).function.get()] = i;
+      parameter_[parameters[i].function.get()] = i;
     }
   }
 
@@ -109,7 +108,7 @@ class PathFinder {
 }  // namespace
 
 std::vector<PathNode> FindPathNodes(const Edge& output, const edge_list& inputs,
-                                    const std::vector<at::Tensor>& parameters) {
+                                    const edge_list& parameters) {
   std::vector<PathNode> nodes;
   if (!PathFinder(inputs, parameters).Find(output.function, &nodes)) nodes.clear();
   return nodes;
@@ -137,17 +136,15 @@ std::vector<at::Tensor> RunInputHalf(const Edge& output, const at::Tensor& outpu
   return input_gradients;
 }
 
-std::vector<at::Tensor> RunWeightHalf(const std::vector<at::Tensor>& parameters,
-                                      std::vector<PathNode>* nodes) {
-  edge_list roots, wanted;
+std::vector<at::Tensor> RunWeightHalf(const edge_list& parameters, std::vector<PathNode>* nodes) {
+  edge_list roots;
   std::vector<at::Tensor> arrived;
   for (PathNode& node : *nodes) {
     roots.insert(roots.end(), node.arrivals.begin(), node.arrivals.end());
     std::move(node.gradients.begin(), node.gradients.end(), std::back_inserter(arrived));
   }
-  for (const at::Tensor& p : parameters) wanted.push_back(torch::autograd::impl::gradient_edge(p));
   nodes->clear();
-  return Execute(roots, arrived, /*keep_graph=*/false, wanted);
+  return Execute(roots, arrived, /*keep_graph=*/false, parameters);
 }
 
 }  // namespace weft

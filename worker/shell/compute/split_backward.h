@@ -29,18 +29,18 @@ struct PathNode {
   std::vector<size_t> parameters;
 };
 
-// The nodes between `output` and `inputs` from which some of `parameters` hang. Empty where some parameter
-// hangs from none of them or from several, so that the halves cannot be cut this way.
+// The nodes between `output` and `inputs` from which some of `parameters`, the graph's ends, hang. Empty
+// where some parameter hangs from none of them or from several, so that the halves cannot be cut this way.
 std::vector<PathNode> FindPathNodes(const torch::autograd::Edge& output,
                                     const std::vector<torch::autograd::Edge>& inputs,
-                                    const std::vector<at::Tensor>& parameters);
+                                    const std::vector<torch::autograd::Edge>& parameters);
 
 // The first half: the gradients of the inputs. Fills `nodes[..].gradients`; of the graph the nodes stay.
 std::vector<at::Tensor> RunInputHalf(const torch::autograd::Edge& output, const at::Tensor& output_gradient,
                                      const std::vector<torch::autograd::Edge>& inputs,
                                      std::vector<PathNode>* nodes);
 // The second half: the gradients of `parameters`. Gives the nodes up.
-std::vector<at::Tensor> RunWeightHalf(const std::vector<at::Tensor>& parameters,
+std::vector<at::Tensor> RunWeightHalf(const std::vector<torch::autograd::Edge>& parameters,
                                       std::vector<PathNode>* nodes);
 
 }  // namespace weft

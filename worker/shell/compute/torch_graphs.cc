@@ -1,8 +1,10 @@
 #include "worker/shell/compute/torch_graphs.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
+#include <c10/util/Exception.h>
 
+#include <cstdio>
+#include <string>
 #include <utility>
 
 #include "worker/shell/compute/torch_guard.h"
@@ -28,13 +30,25 @@ void CopyIn(RankDevice& device, const at::Tensor& from, const at::Tensor& to) {
   device.math().Copy(to.data_ptr(), bytes.const_data_ptr(), to.nbytes());
 }
 
+std::vector<PassHalf> HalvesOf(const PassShape& shape) {
+  if (shape.split_backward) return {PassHalf::kInput, PassHalf::kWeight};
+  return {PassHalf::kBoth};
+}
+
+// A number that no other thread of the process has or had.
+uint64_t ThisThread() {
+  static std::atomic<uint64_t> threads{0};
+  thread_local const uint64_t number = ++threads;
+  return number;
+}
+
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<CapturedPass>> CapturedPass::Capture(RankDevice& device,
                                                                     const PassShape& shape,
                                                                     std::shared_ptr<StageWeights> weights,
                                                                     const std::vector<at::Tensor>& inputs,
-                                                                    const at::Tensor& targets) {
+                                                                    const at::Tensor& targets, bool warm) {
   const Charged charged(device, MemoryClass::kActivations);
   std::shared_ptr<CapturedPass> pass(new CapturedPass(device));
   for (const at::Tensor& input : inputs) pass->inputs_.push_back(RoomFor(input));
@@ -42,16 +56,37 @@ absl::StatusOr<std::shared_ptr<CapturedPass>> CapturedPass::Capture(RankDevice& 
   // Captured work is done with what lies there, on a device that does it at once too.
   for (size_t i = 0; i < inputs.size(); ++i) CopyIn(device, inputs[i], pass->inputs_[i]);
   CopyIn(device, targets, pass->targets_);
-  pass->addresses_ = AddressesOf(*weights);
+  pass->place_ = PlaceOf(device, *weights);
   pass->pass_.weights = std::move(weights);
-  const absl::StatusOr<bool> captured = pass->CaptureAll(shape, targets);
+  if (warm) pass->WarmUp(shape);
+  const absl::StatusOr<bool> captured = pass->CaptureAll(shape);
   if (!captured.ok()) return captured.status();
   if (!*captured) return nullptr;
   return pass;
 }
 
+// Over the same buffers. What it makes is dropped.
+void CapturedPass::WarmUp(const PassShape& shape) {
+  Pass pass;
+  pass.weights = pass_.weights;
+  const PassOutput output = RunForward(shape.layers, shape.layout, inputs_, targets_, MaskKey(), &pass);
+  MakeOutputGradient(shape, output);
+  const Charged charged(device_, MemoryClass::kBuffers);
+  for (const PassHalf half : HalvesOf(shape)) RunBackward(pass, output_gradient_, half);
+}
+
+void CapturedPass::MakeOutputGradient(const PassShape& shape, const PassOutput& output) {
+  if (output_gradient_.defined()) return;
+  if (targets_.defined()) {
+    output_gradient_ = shape.loss_gradient;
+    return;
+  }
+  output_gradient_ = RoomFor(output.activation);
+  device_.math().Zero(output_gradient_.data_ptr(), output_gradient_.nbytes());
+}
+
 // False where the device does not capture now.
-absl::StatusOr<bool> CapturedPass::CaptureAll(const PassShape& shape, const at::Tensor& targets) {
+absl::StatusOr<bool> CapturedPass::CaptureAll(const PassShape& shape) {
   const auto run_forward = [this, shape] {
     pass_.input_edges.clear();
     pass_.path.clear();
@@ -62,15 +97,11 @@ absl::StatusOr<bool> CapturedPass::CaptureAll(const PassShape& shape, const at::
   if (!forward.ok()) return forward.status();
   if (*forward == nullptr) return false;
   forward_ = *std::move(forward);
-  output_gradient_ = targets.defined() ? shape.loss_gradient : RoomFor(output_.activation);
-  if (!targets.defined()) device_.math().Zero(output_gradient_.data_ptr(), output_gradient_.nbytes());
-  const std::vector<PassHalf> halves = shape.split_backward
-                                           ? std::vector<PassHalf>{PassHalf::kInput, PassHalf::kWeight}
-                                           : std::vector<PassHalf>{PassHalf::kBoth};
-  halves_.resize(halves.size());
-  for (size_t i = 0; i < halves.size(); ++i) {
-    Half& half = halves_[i];
-    half.half = halves[i];
+  MakeOutputGradient(shape, output_);
+  for (const PassHalf half : HalvesOf(shape)) halves_.push_back({half, nullptr, {}});
+  for (Half& half : halves_) {
+    // The gradients of the inputs of a stage that reads none.
+    if (half.half == PassHalf::kInput && pass_.input_edges.empty()) continue;
     const auto run_backward = [this, &half] {
       const Charged charged(device_, MemoryClass::kBuffers);
       half.gradients = RunBackward(pass_, output_gradient_, half.half);
@@ -97,6 +128,7 @@ PassOutput CapturedPass::Forward(const std::vector<at::Tensor>& inputs, const at
 PassGradients CapturedPass::Backward(const at::Tensor& output_gradient, PassHalf half) {
   for (Half& captured : halves_) {
     if (captured.half != half) continue;
+    if (captured.work == nullptr) return {};
     if (output_gradient.data_ptr() != output_gradient_.data_ptr())
       CopyIn(device_, output_gradient, output_gradient_);
     captured.work->Replay();
@@ -107,25 +139,27 @@ PassGradients CapturedPass::Backward(const at::Tensor& output_gradient, PassHalf
   TORCH_CHECK(false, "a pass was captured for other halves of its backward");
 }
 
-CapturedPass::Addresses CapturedPass::AddressesOf(const StageWeights& weights) {
-  Addresses addresses;
-  addresses.reserve(weights.parameters().size());
-  for (const at::Tensor& p : weights.parameters()) addresses.push_back(p.const_data_ptr());
-  return addresses;
+CapturedPass::Place CapturedPass::PlaceOf(const RankDevice& device, const StageWeights& weights) {
+  Place place;
+  place.lane = device.lane();
+  place.parameters.reserve(weights.parameters().size());
+  for (const at::Tensor& p : weights.parameters()) place.parameters.push_back(p.const_data_ptr());
+  return place;
 }
 
-absl::StatusOr<std::shared_ptr<CapturedPass>> StageGraphs::Take(const PassShape& shape,
-                                                                const std::shared_ptr<StageWeights>& weights,
-                                                                const std::vector<at::Tensor>& inputs,
-                                                                const at::Tensor& targets) {
+std::shared_ptr<CapturedPass> StageGraphs::Take(const PassShape& shape,
+                                                const std::shared_ptr<StageWeights>& weights,
+                                                const std::vector<at::Tensor>& inputs,
+                                                const at::Tensor& targets) {
   if (eager_.load(std::memory_order_relaxed) < kWarmUp) return nullptr;
-  std::vector<std::shared_ptr<CapturedPass>> outdated;  // freed after the lock
   {
+    std::vector<std::shared_ptr<CapturedPass>>
+        outdated;  // freed after the lock, and before others take memory
     MutexLock lock(mutex_);
     if (refused_) return nullptr;
-    CapturedPass::Addresses addresses = CapturedPass::AddressesOf(*weights);
-    if (addresses != addresses_) {
-      addresses_ = std::move(addresses);
+    CapturedPass::Place place = CapturedPass::PlaceOf(device_, *weights);
+    if (place != place_) {
+      place_ = std::move(place);
       outdated = std::exchange(idle_, {});
       refused_ = ++changes_ > kMostChanges;
       if (refused_) return nullptr;
@@ -136,18 +170,53 @@ absl::StatusOr<std::shared_ptr<CapturedPass>> StageGraphs::Take(const PassShape&
       return pass;
     }
   }
-  auto pass = CapturedPass::Capture(device_, shape, weights, inputs, targets);
-  if (pass.ok() && *pass == nullptr) {
+  absl::StatusOr<std::shared_ptr<CapturedPass>> pass = Capture(shape, weights, inputs, targets);
+  if (absl::IsResourceExhausted(pass.status())) {
+    // What passes left that ran without is kept for such, and not given out while the device captures.
+    device_.ReleaseUnused();
+    pass = Capture(shape, weights, inputs, targets);
+  }
+  if (!pass.ok()) {
+    Refuse(shape.layout.stage, pass.status());
+    return nullptr;
+  }
+  if (*pass == nullptr) {
     MutexLock lock(mutex_);
     refused_ = ++refusals_ >= kMostRefusals;
   }
-  return pass;
+  return *std::move(pass);
+}
+
+absl::StatusOr<std::shared_ptr<CapturedPass>> StageGraphs::Capture(
+    const PassShape& shape, const std::shared_ptr<StageWeights>& weights,
+    const std::vector<at::Tensor>& inputs, const at::Tensor& targets) {
+  bool warm = false;
+  {
+    MutexLock lock(mutex_);
+    warm = warm_.emplace(ThisThread(), device_.lane()).second;
+  }
+  try {
+    return CapturedPass::Capture(device_, shape, weights, inputs, targets, warm);
+  } catch (const c10::OutOfMemoryError& e) {
+    return absl::ResourceExhaustedError(OutOfMemoryText(e));
+  }
+}
+
+// A device that has failed fails the pass that runs without, too, and that names the job.
+void StageGraphs::Refuse(int stage, const absl::Status& why) {
+  std::vector<std::shared_ptr<CapturedPass>> idle;  // freed after the lock
+  MutexLock lock(mutex_);
+  if (!std::exchange(refused_, true)) {
+    std::fprintf(stderr, "weft: from here on stage %d runs without graphs, with the same bits: %s\n", stage,
+                 std::string(why.message()).c_str());
+  }
+  idle = std::exchange(idle_, {});
 }
 
 void StageGraphs::Return(std::shared_ptr<CapturedPass> pass) {
   MutexLock lock(mutex_);
   // Else the weights have come to lie elsewhere meanwhile.
-  if (!refused_ && pass->addresses() == addresses_) idle_.push_back(std::move(pass));
+  if (!refused_ && pass->place() == place_) idle_.push_back(std::move(pass));
 }
 
 }  // namespace weft

@@ -6,19 +6,25 @@
 // parameters are read where they lie. One serves one micro-batch at a time, from its forward to the end of
 // its backward, so a stage has as many as it had micro-batches alive at once. They are captured when a stage
 // has run some passes without, in the forward that finds none idle, and hold for weights that stay in their
-// place: where these come to lie elsewhere, passes are captured anew, some times.
+// place and for the lane that they were captured on: where these change, passes are captured anew, some
+// times. Before the first on a thread and lane the pass runs there once without, so that libraries, which
+// keep things by thread and stream, make nothing at first use in a capture.
 //
 // The kernels and their order are those of the pass that is not captured, and so are the bits. What depends
 // on more than the inputs (masks of dropout) and what moves activations elsewhere is not captured: the caller
-// sees to that. Private to the adapter of LibTorch. Threads: as RankCompute's; a pass may be taken while
-// another one's backward runs. Failure: of RankDevice::Capture.
+// sees to that. What the device fails to capture, for lack of memory or because of what a model does, is said
+// on standard error, once a stage, and runs without from then on. Private to the adapter of LibTorch.
+// Threads: as RankCompute's; a pass may be taken while another one's backward runs.
 #ifndef WEFT_WORKER_SHELL_COMPUTE_TORCH_GRAPHS_H_
 #define WEFT_WORKER_SHELL_COMPUTE_TORCH_GRAPHS_H_
 
 #include <ATen/core/Tensor.h>
 
 #include <atomic>
+#include <cstdint>
 #include <memory>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -40,34 +46,41 @@ struct PassShape {
 
 class CapturedPass {
  public:
-  // Captures a pass with these weights, over inputs and targets of these sizes. Null where the device does
-  // not capture now.
+  // Captures a pass with these weights, over inputs and targets of these sizes, having run it without if
+  // `warm`. Null where the device does not capture now. Failure: of RankDevice::Capture.
   static absl::StatusOr<std::shared_ptr<CapturedPass>> Capture(RankDevice& device, const PassShape& shape,
                                                                std::shared_ptr<StageWeights> weights,
                                                                const std::vector<at::Tensor>& inputs,
-                                                               const at::Tensor& targets);
+                                                               const at::Tensor& targets, bool warm);
 
   PassOutput Forward(const std::vector<at::Tensor>& inputs, const at::Tensor& targets);
   // The gradients of parameters hold until this pass is used again.
   PassGradients Backward(const at::Tensor& output_gradient, PassHalf half);
 
-  // Where the parameters lie that it was captured with.
-  using Addresses = std::vector<const void*>;
-  static Addresses AddressesOf(const StageWeights& weights);
-  const Addresses& addresses() const { return addresses_; }
+  // What it was captured for: where the parameters lie, and the lane.
+  struct Place {
+    std::vector<const void*> parameters;
+    int lane = 0;
+    friend bool operator==(const Place&, const Place&) = default;
+  };
+  // On the calling thread's lane.
+  static Place PlaceOf(const RankDevice& device, const StageWeights& weights);
+  const Place& place() const { return place_; }
 
  private:
   explicit CapturedPass(RankDevice& device) : device_(device) {}
-  absl::StatusOr<bool> CaptureAll(const PassShape& shape, const at::Tensor& targets);
+  void WarmUp(const PassShape& shape);
+  void MakeOutputGradient(const PassShape& shape, const PassOutput& output);
+  absl::StatusOr<bool> CaptureAll(const PassShape& shape);
   // The backward, or the halves that the run uses.
   struct Half {
     PassHalf half;
-    std::unique_ptr<CapturedWork> work;
+    std::unique_ptr<CapturedWork> work;  // null where there is nothing to do
     PassGradients gradients;
   };
 
   RankDevice& device_;
-  Addresses addresses_;
+  Place place_;
   std::vector<at::Tensor> inputs_;
   at::Tensor targets_, output_gradient_;
   // What the captured work makes, each time in the same place.
@@ -83,10 +96,8 @@ class StageGraphs {
   explicit StageGraphs(RankDevice& device) : device_(device) {}
 
   // One for these weights, of which nobody else has it until Return; null where the pass is to run without.
-  absl::StatusOr<std::shared_ptr<CapturedPass>> Take(const PassShape& shape,
-                                                     const std::shared_ptr<StageWeights>& weights,
-                                                     const std::vector<at::Tensor>& inputs,
-                                                     const at::Tensor& targets);
+  std::shared_ptr<CapturedPass> Take(const PassShape& shape, const std::shared_ptr<StageWeights>& weights,
+                                     const std::vector<at::Tensor>& inputs, const at::Tensor& targets);
   void Return(std::shared_ptr<CapturedPass> pass);
 
   // A pass that ran without, to the end of its backward; and what its forward left: captured ones leave as
@@ -96,15 +107,22 @@ class StageGraphs {
   int64_t left_bytes() const { return left_bytes_.load(std::memory_order_relaxed); }
 
  private:
+  absl::StatusOr<std::shared_ptr<CapturedPass>> Capture(const PassShape& shape,
+                                                        const std::shared_ptr<StageWeights>& weights,
+                                                        const std::vector<at::Tensor>& inputs,
+                                                        const at::Tensor& targets);
+  void Refuse(int stage, const absl::Status& why);
+
   RankDevice& device_;
   std::atomic<int> eager_{0};
   std::atomic<int64_t> left_bytes_{0};
   Mutex mutex_;
   bool refused_ ABSL_GUARDED_BY(mutex_) = false;
   int refusals_ ABSL_GUARDED_BY(mutex_) = 0;
-  int changes_ ABSL_GUARDED_BY(mutex_) = 0;                    // of where the weights lie
-  CapturedPass::Addresses addresses_ ABSL_GUARDED_BY(mutex_);  // as idle_ was captured with
+  int changes_ ABSL_GUARDED_BY(mutex_) = 0;            // of place_
+  CapturedPass::Place place_ ABSL_GUARDED_BY(mutex_);  // as idle_ was captured for
   std::vector<std::shared_ptr<CapturedPass>> idle_ ABSL_GUARDED_BY(mutex_);
+  std::set<std::pair<uint64_t, int>> warm_ ABSL_GUARDED_BY(mutex_);  // threads and lanes
 };
 
 }  // namespace weft

@@ -14,9 +14,13 @@
 namespace weft {
 namespace {
 
-// Kernels may give other bits on memory that is aligned otherwise, so such memory is copied.
+// Kernels may give other bits on memory that is aligned otherwise, so such memory is copied. On a GPU
+// cuBLASLt chooses a product's kernel by the alignment of its operands, up to 256 bytes; there LibTorch's and
+// the rank's own memory has 512. What arrives from a peer may be cut at 64.
 bool IsAligned(const Tensor& tensor) {
-  return reinterpret_cast<uintptr_t>(tensor.data) % SegmentAllocator::kAlignment == 0;
+  constexpr size_t kDeviceAlignment = 256;
+  const size_t bytes = tensor.place == MemoryPlace::kHost ? SegmentAllocator::kAlignment : kDeviceAlignment;
+  return reinterpret_cast<uintptr_t>(tensor.data) % bytes == 0;
 }
 
 // The gradients of a stage's parameters as pieces of its flat buffer, ascending.
@@ -290,10 +294,7 @@ absl::StatusOr<PassOutput> TorchRank::RunPass(Stage& stage, const Job& job,
   if (stage.activations != ActivationPolicy::kOffload || job.kind != JobKind::kForward) {
     if (capturable_ && job.kind == JobKind::kForward && !pass->fetched) {
       const PassShape shape{layers_, stage.layout, loss_gradient_, split_backward_};
-      absl::StatusOr<std::shared_ptr<CapturedPass>> captured =
-          stage.graphs.Take(shape, pass->weights, inputs, *targets);
-      if (!captured.ok()) return captured.status();
-      pass->captured = *std::move(captured);
+      pass->captured = stage.graphs.Take(shape, pass->weights, inputs, *targets);
       if (pass->captured != nullptr) return pass->captured->Forward(inputs, *targets);
     }
     return RunForward(layers_, stage.layout, inputs, *targets, key, pass);

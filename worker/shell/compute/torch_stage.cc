@@ -53,12 +53,11 @@ std::vector<int64_t> Strides(const std::vector<int64_t>& size) {
 // The stage's output, or its loss where there are targets.
 at::Tensor RunLayers(const std::vector<std::unique_ptr<Layer>>& layers, const StageLayout& layout,
                      const std::vector<at::Tensor>& inputs, const at::Tensor& targets, const MaskKey& key,
-                     const StageWeights& weights) {
+                     const at::Tensor* parameters) {
   // By number, as layout.reads has it. A layer's output goes when its last reader has run.
   const size_t own = layout.inputs.size() + 1;
   std::vector<at::Tensor> values(inputs.begin(), inputs.end());
   values.resize(own + layout.reads.size());
-  const at::Tensor* parameters = weights.parameters().data();
   size_t slot = 0;
   std::vector<at::Tensor> read;
   for (size_t i = 0; i < layout.reads.size(); ++i) {
@@ -88,18 +87,35 @@ StageWeights::StageWeights(const StageLayout& layout, RankDevice& device, Precis
     : device_(device),
       narrow_elements_(precision == Precision::kBFloat16 && !layout.slots.empty() ? layout.statistics_begin
                                                                                   : 0),
+      slots_(layout.slots),
       storage_(Unbound(layout.elements * int64_t{sizeof(float)}, device.torch_device())),
-      narrow_storage_(Unbound(narrow_elements_ * int64_t{sizeof(BFloat16)}, device.torch_device())) {
-  const auto options = c10::TensorOptions().device(device.torch_device());
-  for (const ParameterSlot& slot : layout.slots) {
+      narrow_storage_(Unbound(narrow_elements_ * int64_t{sizeof(BFloat16)}, device.torch_device())),
+      leaves_(MakeLeaves()) {}
+
+std::unique_ptr<const StageWeights::Leaves> StageWeights::MakeLeaves() const {
+  auto leaves = std::make_unique<Leaves>();
+  leaves->lane = device_.lane();
+  const auto options = c10::TensorOptions().device(device_.torch_device());
+  for (const ParameterSlot& slot : slots_) {
     const bool narrow = narrow_elements_ > 0 && !slot.parameter.is_wide();
     at::Tensor p = at::empty({0}, options.dtype(narrow ? c10::kBFloat16 : c10::kFloat));
     const std::vector<int64_t>& size = slot.parameter.size;
     p.set_(narrow ? narrow_storage_ : storage_, slot.offset, size, Strides(size));
     p.set_requires_grad(true);
-    ends_.push_back(torch::autograd::impl::gradient_edge(p));
-    parameters_.push_back(std::move(p));
+    leaves->ends.push_back(torch::autograd::impl::gradient_edge(p));
+    leaves->parameters.push_back(std::move(p));
   }
+  return leaves;
+}
+
+const StageWeights::Leaves& StageWeights::leaves() {
+  const int lane = device_.lane();
+  if (leaves_->lane == lane) return *leaves_;
+  MutexLock lock(mutex_);
+  for (const std::unique_ptr<const Leaves>& others : of_other_lanes_) {
+    if (others->lane == lane) return *others;
+  }
+  return *of_other_lanes_.emplace_back(MakeLeaves());
 }
 
 void StageWeights::Bind(Tensor memory) {
@@ -146,7 +162,8 @@ PassOutput RunForward(const std::vector<std::unique_ptr<Layer>>& layers, const S
     leaf.set_requires_grad(true);
     pass->input_edges.push_back(torch::autograd::impl::gradient_edge(leaf));
   }
-  const at::Tensor end = RunLayers(layers, layout, inputs, targets, key, *pass->weights);
+  pass->leaves = &pass->weights->leaves();
+  const at::Tensor end = RunLayers(layers, layout, inputs, targets, key, pass->leaves->parameters.data());
   // The edge alone: the graph keeps the output's bytes only if a gradient needs them.
   pass->output = torch::autograd::impl::gradient_edge(end);
   return OutputOf(end, targets);
@@ -156,12 +173,13 @@ PassOutput RunWithoutGraph(const std::vector<std::unique_ptr<Layer>>& layers, co
                            const std::vector<at::Tensor>& inputs, const at::Tensor& targets,
                            const MaskKey& key, const Pass& pass) {
   at::NoGradGuard without_graph;
-  return OutputOf(RunLayers(layers, layout, inputs, targets, key, *pass.weights), targets);
+  return OutputOf(RunLayers(layers, layout, inputs, targets, key, pass.weights->parameters().data()),
+                  targets);
 }
 
 PassGradients RunBackward(Pass& pass, const at::Tensor& output_gradient, PassHalf half) {
   if (half == PassHalf::kInput && !pass.input_edges.empty()) {
-    pass.path = FindPathNodes(pass.output, pass.input_edges, pass.weights->parameters());
+    pass.path = FindPathNodes(pass.output, pass.input_edges, pass.leaves->ends);
     PassGradients gradients;
     gradients.inputs = RunInputHalf(pass.output, output_gradient, pass.input_edges, &pass.path);
     for (at::Tensor& gradient : gradients.inputs) gradient = gradient.contiguous();
@@ -173,7 +191,7 @@ PassGradients RunBackward(Pass& pass, const at::Tensor& output_gradient, PassHal
   }
   if (half == PassHalf::kWeight && !pass.path.empty()) {
     PassGradients gradients;
-    gradients.parameters = RunWeightHalf(pass.weights->parameters(), &pass.path);
+    gradients.parameters = RunWeightHalf(pass.leaves->ends, &pass.path);
     for (at::Tensor& gradient : gradients.parameters) gradient = gradient.contiguous();
     return gradients;
   }
@@ -181,9 +199,7 @@ PassGradients RunBackward(Pass& pass, const at::Tensor& output_gradient, PassHal
   if (half != PassHalf::kWeight) wanted = pass.input_edges;
   const size_t inputs = wanted.size();
   if (half != PassHalf::kInput) {
-    for (const at::Tensor& p : pass.weights->parameters()) {
-      wanted.push_back(torch::autograd::impl::gradient_edge(p));
-    }
+    wanted.insert(wanted.end(), pass.leaves->ends.begin(), pass.leaves->ends.end());
   }
   PassGradients gradients;
   if (wanted.empty()) return gradients;

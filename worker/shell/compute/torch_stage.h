@@ -9,12 +9,15 @@
 
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/edge.h>
+#include <torch/csrc/autograd/function.h>
 
 #include <array>
 #include <atomic>
 #include <memory>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "proto/wire/mutex.h"
 #include "worker/shell/compute/host_offload.h"
 #include "worker/shell/compute/parameters.h"
 #include "worker/shell/compute/rank_device.h"
@@ -51,16 +54,30 @@ class StageWeights {
     return {storage_.unsafeGetStorageImpl(), narrow_storage_.unsafeGetStorageImpl()};
   }
   float* data() const { return static_cast<float*>(memory_.data); }
-  const std::vector<at::Tensor>& parameters() const { return parameters_; }
+  const std::vector<at::Tensor>& parameters() const { return leaves_->parameters; }
+
+  // The parameters as the leaves of graphs that are made on one lane of the device, and where these graphs
+  // end at them. A tensor holds its own end weakly, and would make one anew in each forward that no other
+  // graph's is left from. An end is of the stream that it was made on: gradients that come to it on another
+  // one would make that stream wait for this, in the middle of a pair or of a capture.
+  struct Leaves {
+    int lane = 0;
+    std::vector<at::Tensor> parameters;
+    torch::autograd::edge_list ends;
+  };
+  // Of the lane of the calling thread's job. They stay.
+  const Leaves& leaves();
 
  private:
+  std::unique_ptr<const Leaves> MakeLeaves() const;
+
   RankDevice& device_;
   const int64_t narrow_elements_;  // 0 where layers read the memory itself
+  const std::vector<ParameterSlot> slots_;
   c10::Storage storage_, narrow_storage_;
-  std::vector<at::Tensor> parameters_;
-  // Where graphs end at the parameters. A tensor holds its own weakly, and would make one anew in each
-  // forward that no other graph's is left from.
-  std::vector<torch::autograd::Edge> ends_;
+  const std::unique_ptr<const Leaves> leaves_;
+  Mutex mutex_;
+  std::vector<std::unique_ptr<const Leaves>> of_other_lanes_ ABSL_GUARDED_BY(mutex_);
   Tensor memory_, narrow_;
   std::atomic<int> users_{0};
 };
@@ -69,10 +86,11 @@ class CapturedPass;
 
 // What a forward leaves for its backward.
 struct Pass {
-  std::shared_ptr<StageWeights> weights;  // null where the backward brings them to a forward run again
-  std::shared_ptr<void> use;              // of held weights
-  bool fetched = false;                   // the weights are a copy that comes again with the backward
-  std::vector<at::Tensor> inputs;         // without a graph only; data is read again
+  std::shared_ptr<StageWeights> weights;         // null where the backward brings them to a forward run again
+  std::shared_ptr<void> use;                     // of held weights
+  const StageWeights::Leaves* leaves = nullptr;  // of the weights, where the graph ends
+  bool fetched = false;                          // the weights are a copy that comes again with the backward
+  std::vector<at::Tensor> inputs;                // without a graph only; data is read again
   // The graph's two ends: where the inputs enter, and the output.
   std::vector<torch::autograd::Edge> input_edges;
   torch::autograd::Edge output;

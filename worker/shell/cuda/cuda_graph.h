@@ -1,8 +1,9 @@
 // Work that was captured as a CUDA graph, through LibTorch's own CUDAGraph, and is launched as one.
 //
 // The capture is the calling thread's alone (thread-local mode), so that other ranks of the process, the
-// transport and the threads that ask fences go on meanwhile. One capture at a time in the process: LibTorch's
-// generator and allocator keep state for captures that is not made for two. What must not be in captured
+// transport and the threads that ask fences go on meanwhile. One capture or end of a graph at a time in the
+// process: LibTorch's generator, which all graphs are registered with, and its allocator keep state for
+// captures that is not made for two. What must not be in captured
 // work: waiting, reading back, copies between host and device of RankDevice, Await, figures, random numbers
 // of LibTorch's generator (they would go on, but this runtime has masks of its own), and whatever depends on
 // values. The work has been run once before, on the same streams, so that libraries have made what they make
@@ -15,6 +16,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -25,16 +27,21 @@ namespace weft {
 class CudaGraph final : public CapturedWork {
  public:
   // On the calling thread's current stream, which is not the default one. `with` came from here, or is null.
+  // ResourceExhausted where memory is out, Internal for what may not be captured; both leave the stream and
+  // LibTorch as they were, and work that was not captured goes on there.
   static absl::StatusOr<std::unique_ptr<CudaGraph>> Capture(const std::function<absl::Status()>& work,
                                                             CapturedWork* with);
+  ~CudaGraph() override;
   // On the calling thread's current stream. c10::Error where that fails.
-  void Replay() override { graph_.replay(); }
+  void Replay() override { graph_->replay(); }
 
  private:
   explicit CudaGraph(c10::MempoolId_t pool) : pool_(pool) {}
+  absl::Status Begin();
+  absl::Status End();
 
-  at::cuda::CUDAGraph graph_;
   const c10::MempoolId_t pool_;
+  std::optional<at::cuda::CUDAGraph> graph_;
 };
 
 }  // namespace weft

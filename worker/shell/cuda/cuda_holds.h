@@ -1,9 +1,9 @@
 // Keeps memory that a GPU was told to use until it has used it.
 //
-// A tensor's last owner may go while the job or copy that reads it is in flight. Blocks of LibTorch's
-// allocator look after themselves (RecordUse in cuda_memory.h); everything else, host memory, memory of a
-// transport, storages of LibTorch, is held here until the fence behind its use has been reached. Nothing
-// waits: what has been reached is let go of whenever somebody comes by. What the device failed to do is held
+// A tensor's last owner may go while the job or copy that reads it is in flight. What is read on another
+// stream than the one that it is freed in the order of, blocks of LibTorch's allocator, host memory, memory
+// of a transport, is held here until the fence behind its use has been reached. Nothing waits: what has been
+// reached is let go of whenever somebody comes by. What the device failed to do is held
 // for ever, which is until the process ends. Threads: any.
 #ifndef WEFT_WORKER_SHELL_CUDA_CUDA_HOLDS_H_
 #define WEFT_WORKER_SHELL_CUDA_CUDA_HOLDS_H_

@@ -134,8 +134,7 @@ void NoteOutOfMemory(int64_t device, size_t asked, size_t total, size_t free) {
 
 // The deleter of a block by which its tensors are known again.
 struct BlockDeleter {
-  int device;
-  void* begin;
+  cudaStream_t stream;
   void operator()(void* block) const { caching::raw_delete(block); }
 };
 
@@ -214,7 +213,7 @@ absl::StatusOr<Tensor> NewCudaTensor(const std::shared_ptr<CudaLedger>& ledger, 
     tensor.shape = shape;
     tensor.data = block;
     tensor.bytes = bytes;
-    tensor.owner = std::shared_ptr<void>(block, BlockDeleter{stream.device_index(), block});
+    tensor.owner = std::shared_ptr<void>(block, BlockDeleter{stream.stream()});
     tensor.place = MemoryPlace::kDevice;
     return tensor;
   } catch (const c10::OutOfMemoryError& e) {
@@ -224,15 +223,9 @@ absl::StatusOr<Tensor> NewCudaTensor(const std::shared_ptr<CudaLedger>& ledger, 
   }
 }
 
-bool RecordUse(const Tensor& tensor, const c10::cuda::CUDAStream& stream) {
+bool IsBlockOf(const Tensor& tensor, const c10::cuda::CUDAStream& stream) {
   const BlockDeleter* const block = std::get_deleter<BlockDeleter>(tensor.owner);
-  if (block == nullptr) return false;
-  // A view of the block, in the form that the allocator knows; it owns nothing.
-  c10::DataPtr view(block->begin, block->begin, caching::get()->raw_deleter(),
-                    c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(block->device)));
-  caching::recordStream(view, stream);
-  (void)view.release_context();
-  return true;
+  return block != nullptr && block->stream == stream.stream();
 }
 
 }  // namespace weft

@@ -1,11 +1,14 @@
 // Whose the bytes of a GPU's memory are, and of which class, as LibTorch's caching allocator hands them out.
 //
 // The allocator tells a tracker of each block that it hands out and takes back. While a CudaScope lives, what
-// is handed out on its thread is charged to the scope's ledger and class, until the block may be used again:
-// that is when it is freed and, where other streams used it (recordStream), they have come past that.
-// Backward passes run on the thread of the job (cuda_rank_device.h), so they are charged as well. Blocks
-// inside of a graph's memory are not counted, but the graph's memory itself is, as segments, as long as the
-// allocator keeps them for it. Invariants:
+// is handed out on its thread is charged to the scope's ledger and class, until the block is freed, when it
+// may be used again in the order of its stream. What other streams use is not freed before (LateRelease):
+// nobody calls the allocator's recordStream. It forgets the uses that are recorded while any thread of the
+// process captures a graph, and a block that is freed meanwhile is handed out again under the stream that
+// reads it; and with recorded uses, freeing asks the device, and throws in a destructor where that has
+// failed. Backward passes run on the thread of the job (cuda_rank_device.h), so they are charged as well.
+// Blocks inside of a graph's memory are not counted, but the graph's memory itself is, as segments, as long
+// as the allocator keeps them for it. Invariants:
 //   1. A ledger's live_bytes()[c] is the sum over its blocks of class c of their size rounded up to 512
 //   bytes, the
 //      allocator's unit, and over graph segments of theirs. What the allocator keeps to hand out again, and
@@ -89,9 +92,9 @@ absl::StatusOr<Tensor> NewCudaTensor(const std::shared_ptr<CudaLedger>& ledger, 
                                      size_t bytes, MemoryClass memory_class,
                                      const c10::cuda::CUDAStream& stream);
 
-// Where the tensor is in a block of NewCudaTensor, possibly not at its begin: keeps the block from being used
-// again before `stream` has come past its present end, and says true.
-bool RecordUse(const Tensor& tensor, const c10::cuda::CUDAStream& stream);
+// Whether the tensor is in a block of NewCudaTensor that is of `stream`: then what that stream is given may
+// use it, and nothing need be kept.
+bool IsBlockOf(const Tensor& tensor, const c10::cuda::CUDAStream& stream);
 
 }  // namespace weft
 

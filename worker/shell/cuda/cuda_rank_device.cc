@@ -3,6 +3,7 @@
 #include <ATen/cuda/CUDAContext.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/AutogradState.h>
+#include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/util/Exception.h>
@@ -127,6 +128,16 @@ BytesByClass CudaRankDevice::peak_bytes() const {
   return bytes;
 }
 
+void CudaRankDevice::ReleaseUnused() {
+  holds_->Trim();
+  const absl::Status released = Guarded("giving back unused memory", [] {
+    c10::cuda::CUDACachingAllocator::emptyCache();
+    return absl::OkStatus();
+  });
+  if (!released.ok())
+    std::fprintf(stderr, "%s\n", released.ToString().c_str());  // what comes fails with a name
+}
+
 // ---- Jobs.
 
 std::unique_ptr<CudaRankDevice::OpenJob>& CudaRankDevice::Open() {
@@ -143,6 +154,11 @@ CudaRankDevice::OpenJob& CudaRankDevice::RequireJob(const char* what) const {
   OpenJob* const open = OwnOpenJob();
   if (open == nullptr) Die(what);
   return *open;
+}
+
+int CudaRankDevice::lane() const {
+  const OpenJob* const open = OwnOpenJob();
+  return open != nullptr ? open->lane : 0;
 }
 
 c10::cuda::CUDAStream CudaRankDevice::stream() {
@@ -331,7 +347,7 @@ Tensor CudaRankDevice::Await(Tensor tensor) {
   const absl::Status done = Guarded("waiting for a tensor", [&] {
     const c10::cuda::CUDAStream on = stream();
     if (absl::Status waited = Wait(tensor.ready, on); !waited.ok()) return waited;
-    if (!RecordUse(tensor, on)) tensor = late_.Guard(std::move(tensor));
+    if (!IsBlockOf(tensor, on)) tensor = late_.Guard(std::move(tensor));
     return absl::OkStatus();
   });
   if (!done.ok() && open != nullptr) open->job->Fail(done);
@@ -346,7 +362,10 @@ absl::Status CudaRankDevice::OrderToHost(const Tensor& tensor) {
   if (const OpenJob* const open = OwnOpenJob(); open != nullptr) {
     CudaFence::Record(streams_.lanes[open->lane])->Precede(copies);
   } else if (tensor.ready == nullptr) {
-    CudaFence::Record(stream())->Precede(copies);
+    // Only behind what was enqueued outside of jobs: a job of another thread may be capturing the lane, and
+    // an event that is recorded there would take the copies into its graph.
+    MutexLock lock(mutex_);
+    if (outside_) CudaFence::Record(streams_.lanes[0])->Precede(copies);
   }
   return Wait(tensor.ready, copies);
 }
@@ -365,12 +384,10 @@ absl::StatusOr<Tensor> CudaRankDevice::CopyToHost(const Tensor& tensor, HostUse 
       cudaMemcpyAsync(host->data, tensor.data, tensor.bytes, cudaMemcpyDeviceToHost, copies.stream()));
   const std::shared_ptr<CudaFence> copied = CudaFence::Record(copies);
   CudaHolds::Owners until_copied = {host->owner};
-  if (!RecordUse(tensor, copies)) {
-    if (use == HostUse::kOffload && open != nullptr) {
-      open->away.Add(copied, tensor.owner, tensor.bytes, streams_.lanes[open->lane]);
-    } else {
-      until_copied.push_back(tensor.owner);
-    }
+  if (use == HostUse::kOffload && open != nullptr) {
+    open->away.Add(copied, tensor.owner, tensor.bytes, streams_.lanes[open->lane]);
+  } else {
+    until_copied.push_back(tensor.owner);
   }
   holds_->Add(copied, std::move(until_copied));
   host->ready = copied;

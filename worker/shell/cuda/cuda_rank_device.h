@@ -12,7 +12,7 @@
 // Memory. A block of LibTorch's allocator belongs to the stream that it was made for, and is used there again
 // in the stream's order as soon as it is freed. Within a job that is all. What a job reads that was made
 // elsewhere (by another rank, another stage, a copy, a transport) goes through Await, which puts the wait in
-// the stream and keeps the memory: RecordUse for blocks that are known, LateRelease for all others.
+// the stream and keeps the memory until the jobs that may use it have been done (LateRelease).
 //
 // Backward passes run on the thread of their job: BeginJob turns off LibTorch's threads for devices, which
 // all ranks of a process would share, and which know nothing of scopes.
@@ -84,6 +84,8 @@ class CudaRankDevice final : public RankDevice {
   void ReportLoss(const at::Tensor& loss) override;
   void ReportSquares(int stage, const Tensor& limbs) override;
 
+  int lane() const override;
+  void ReleaseUnused() override;
   bool captures() const override { return options_.graphs; }
   absl::StatusOr<std::unique_ptr<CapturedWork>> Capture(const std::function<absl::Status()>& work,
                                                         CapturedWork* with) override;

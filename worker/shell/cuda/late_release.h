@@ -1,5 +1,6 @@
-// Memory that a rank's GPU computes on and does not know, of other ranks, processes or the transport: given
-// back when the GPU has done with it, not when the rank drops it.
+// Memory that a rank's GPU computes on and that is not freed in the order of the stream that does so, of
+// other streams, ranks, processes or the transport: given back when the GPU has done with it, not when the
+// rank drops it.
 //
 // A rank drops a tensor when it has enqueued the last work that uses it, which may be in a later job than the
 // one that awaited it (a backward reads what its forward did); the sender, or the next tensor that arrives,

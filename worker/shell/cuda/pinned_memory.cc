@@ -1,5 +1,7 @@
 #include "worker/shell/cuda/pinned_memory.h"
 
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/util/Exception.h>
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
@@ -45,6 +47,15 @@ void Released(cudaError_t error, const char* kind) {
   std::fprintf(stderr, "giving back %s: %s\n", kind, cudaGetErrorString(error));
 }
 
+// Of LibTorch.
+void ReleaseUnused() {
+  try {
+    c10::cuda::CUDACachingAllocator::emptyCache();
+  } catch (const c10::Error&) {
+    // A device that has failed: whoever asks it next is told.
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<void*> PinnedMemory::Allocate(size_t bytes) {
@@ -68,7 +79,11 @@ absl::StatusOr<void*> RegisteredMemory::Allocate(size_t bytes) {
   if (!segment.ok()) return segment;
   const ThisDevice device(device_);
   const cudaError_t error = cudaHostRegister(*segment, bytes, cudaHostRegisterPortable);
-  if (error != cudaSuccess) {
+  if (error == cudaErrorHostMemoryAlreadyRegistered) {
+    (void)cudaGetLastError();
+    MutexLock lock(mutex_);
+    locked_by_others_.insert(*segment);
+  } else if (error != cudaSuccess) {
     source_.Free(*segment, bytes);
     return NoMemory(error, bytes, "shared host memory that the GPU copies with",
                     "; its pages are locked: see the limits of the container and of the user (ulimit -l)");
@@ -77,7 +92,12 @@ absl::StatusOr<void*> RegisteredMemory::Allocate(size_t bytes) {
 }
 
 void RegisteredMemory::Free(void* segment, size_t bytes) {
+  bool own = false;
   {
+    MutexLock lock(mutex_);
+    own = locked_by_others_.erase(segment) == 0;
+  }
+  if (own) {
     const ThisDevice device(device_);
     Released(cudaHostUnregister(segment), "shared host memory");
   }
@@ -89,7 +109,13 @@ absl::StatusOr<void*> DeviceSegments::Allocate(size_t bytes) {
   constexpr size_t kWhole = size_t{2} << 20, kPage = 4096;
   const ThisDevice device(device_);
   void* segment = nullptr;
-  const cudaError_t error = cudaMalloc(&segment, (bytes + kWhole - 1) / kWhole * kWhole);
+  const size_t rounded = (bytes + kWhole - 1) / kWhole * kWhole;
+  cudaError_t error = cudaMalloc(&segment, rounded);
+  if (error == cudaErrorMemoryAllocation) {
+    (void)cudaGetLastError();
+    ReleaseUnused();
+    error = cudaMalloc(&segment, rounded);
+  }
   if (error != cudaSuccess) {
     size_t free = 0, total = 0;
     (void)cudaMemGetInfo(&free, &total);

@@ -11,8 +11,11 @@
 
 #include <cstddef>
 #include <memory>
+#include <set>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
+#include "proto/wire/mutex.h"
 #include "worker/shell/compute/segment_allocator.h"
 #include "worker/shell/memory_source.h"
 #include "worker/shell/tensor.h"
@@ -29,7 +32,8 @@ class PinnedMemory final : public MemorySource {
   const int device_;
 };
 
-// Segments of `source`, page-locked while they are out.
+// Segments of `source`, page-locked while they are out. Somebody else may have locked one before, as UCX does
+// with what it registers; then it is left to them.
 class RegisteredMemory final : public MemorySource {
  public:
   RegisteredMemory(int device, MemorySource& source) : device_(device), source_(source) {}
@@ -39,9 +43,12 @@ class RegisteredMemory final : public MemorySource {
  private:
   const int device_;
   MemorySource& source_;
+  Mutex mutex_;
+  std::set<const void*> locked_by_others_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Whole allocations of the driver, which other processes can map (CUDA IPC); LibTorch knows nothing of them.
+// Whole allocations of the driver, which other processes can map (CUDA IPC). LibTorch knows nothing of them, but
+// is made to give back what it keeps unused, waiting for the device, where the driver has no more.
 class DeviceSegments final : public MemorySource {
  public:
   explicit DeviceSegments(int device) : device_(device) {}

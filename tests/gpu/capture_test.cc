@@ -1,0 +1,335 @@
+// Captures of CUDA graphs, and what other threads do beside them, over a GPU of the tests that is as strict
+// about captures as CUDA; LibTorch's graphs, allocator and autograd are real, kernels do nothing.
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "tests/gpu/fake_gpu.h"
+#include "tests/gpu/the_gpu.h"
+#include "worker/shell/compute/device_backend.h"
+#include "worker/shell/compute/host_offload.h"
+#include "worker/shell/compute/rank_device.h"
+#include "worker/shell/compute/torch_layers.h"
+#include "worker/shell/compute/torch_stage.h"
+#include "worker/shell/memory_source.h"
+
+namespace weft {
+namespace {
+
+using testing::FakeGpu;
+using ::testing::HasSubstr;
+
+constexpr int64_t kFloats = 64;
+
+Job Forward(int stage, int microbatch) { return Job::Compute(0, stage, microbatch, JobKind::kForward); }
+Job Backward(int stage, int microbatch) { return Job::Compute(0, stage, microbatch, JobKind::kBackward); }
+
+class CudaCaptureTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    device_ = New(0);
+    other_ = New(1);
+  }
+  void TearDown() override {
+    device_.reset();
+    other_.reset();
+    FakeGpu::Run();
+  }
+
+  static std::unique_ptr<RankDevice> New(Rank rank) {
+    static PlainMemory* const memory = new PlainMemory;
+    absl::StatusOr<std::unique_ptr<RankDevice>> made = TheGpu().CreateRankDevice(rank, *memory);
+    EXPECT_TRUE(made.ok()) << made.status();
+    return *std::move(made);
+  }
+  static Tensor Flat(RankDevice& device, int64_t n = kFloats) {
+    absl::StatusOr<Tensor> made = device.NewFlat(n, MemoryClass::kActivations, DataType::kFloat32);
+    EXPECT_TRUE(made.ok()) << made.status();
+    return *made;
+  }
+  static Tensor Filled(RankDevice& device, float value) {
+    const Tensor made = Flat(device);
+    const std::vector<float> values(kFloats, value);
+    EXPECT_TRUE(device.Load(made.data, values.data(), made.bytes).ok());
+    return made;
+  }
+  static std::vector<float> Read(RankDevice& device, const Tensor& tensor) {
+    std::vector<float> values(tensor.bytes / sizeof(float));
+    EXPECT_TRUE(device.ReadBack(values.data(), tensor.data, tensor.bytes).ok());
+    return values;
+  }
+  static std::vector<float> All(float value) { return std::vector<float>(kFloats, value); }
+  // Outside of jobs, from memory that may go at once.
+  static Tensor Sent(RankDevice& device, float value) {
+    std::vector<float> values(kFloats, value);
+    const Tensor plain{
+        {DataType::kFloat32, 1, {kFloats}}, values.data(), kFloats * 4, std::make_shared<int>(0)};
+    absl::StatusOr<Tensor> sent = device.ToDevice(plain, MemoryClass::kActivations);
+    EXPECT_TRUE(sent.ok()) << sent.status();
+    return *sent;
+  }
+  absl::StatusOr<std::unique_ptr<CapturedWork>> Capture(const std::function<absl::Status()>& work) {
+    return device_->Capture(work, nullptr);
+  }
+
+  std::unique_ptr<RankDevice> device_, other_;
+};
+
+TEST_F(CudaCaptureTest, CapturedWork_IsDoneWhenItIsReplayed) {
+  const Tensor a = Filled(*device_, 3), b = Filled(*device_, 0);
+  device_->BeginJob(Forward(0, 0), false);
+  const auto work = Capture([&] {
+    device_->math().Copy(b.data, a.data, a.bytes);
+    return absl::OkStatus();
+  });
+  ASSERT_TRUE(work.ok()) << work.status();
+  ASSERT_NE(*work, nullptr);
+  FakeGpu::Run();
+  EXPECT_EQ(Read(*device_, b), All(0));
+  (*work)->Replay();
+  const auto job = device_->EndJob();
+  FakeGpu::Run();
+  EXPECT_TRUE(*job->Reached());
+  EXPECT_EQ(Read(*device_, b), All(3));
+}
+
+// LibTorch's allocator forgets the uses on other streams that it is told of during a capture.
+TEST_F(CudaCaptureTest, TensorAwaitedWhileAnotherRankCaptures_IsNotGivenOutUnderItsReader) {
+  const Tensor out = Flat(*other_);
+  const void* used = nullptr;
+  std::shared_ptr<LaunchedJob> reader;
+  device_->BeginJob(Forward(0, 0), false);
+  const auto work = Capture([&] {
+    std::thread([&] {
+      Tensor sent = Sent(*other_, 1);
+      used = sent.data;
+      other_->BeginJob(Forward(0, 0), false);
+      sent = other_->Await(sent);
+      other_->math().Copy(out.data, sent.data, sent.bytes);
+      sent = {};
+      reader = other_->EndJob();
+    }).join();
+    device_->math().Zero(Flat(*device_).data, 4);
+    return absl::OkStatus();
+  });
+  ASSERT_TRUE(work.ok()) << work.status();
+  (void)device_->EndJob();
+  // The device has done nothing yet.
+  const Tensor next = Sent(*other_, 2);
+  EXPECT_NE(next.data, used);
+  FakeGpu::Run();
+  ASSERT_TRUE(*reader->Reached());
+  EXPECT_EQ(Read(*other_, out), All(1));
+}
+
+TEST_F(CudaCaptureTest, CopyToTheHostBesideACapture_LeavesItsLaneAlone) {
+  const Tensor a = Filled(*device_, 5), b = Filled(*device_, 0);
+  absl::StatusOr<Tensor> host;
+  device_->BeginJob(Forward(0, 0), false);
+  const auto work = Capture([&] {
+    device_->math().Copy(b.data, a.data, a.bytes);
+    std::thread([&] { host = device_->ToHost(a, HostUse::kTransfer); }).join();
+    return absl::OkStatus();
+  });
+  ASSERT_TRUE(work.ok()) << work.status();
+  (void)device_->EndJob();
+  ASSERT_TRUE(host.ok()) << host.status();
+  FakeGpu::Run();
+  ASSERT_TRUE(*host->ready->Reached());
+  EXPECT_EQ(static_cast<const float*>(host->data)[0], 5);
+}
+
+// Until then the block waits for no capture to be under way.
+bool IsFreedBehindOtherStreams() {
+  const c10::cuda::CUDAStream used_on = c10::cuda::getStreamFromPool(false, 0);
+  c10::Allocator* const allocator = c10::GetAllocator(c10::kCUDA);
+  constexpr size_t kBytes = size_t{32} << 20;
+  c10::DataPtr block = allocator->allocate(kBytes);
+  const void* const address = block.get();
+  c10::cuda::CUDACachingAllocator::recordStream(block, used_on);
+  block.clear();
+  FakeGpu::Run();
+  return allocator->allocate(kBytes).get() == address;
+}
+
+TEST_F(CudaCaptureTest, WorkThatMayNotBeCaptured_FailsAndTheJobGoesOnWithoutATrace) {
+  ASSERT_TRUE(IsFreedBehindOtherStreams());
+  const Tensor a = Filled(*device_, 3), b = Filled(*device_, 0);
+  device_->BeginJob(Forward(0, 0), false);
+  const auto failed = Capture([&] {
+    device_->math().Copy(b.data, a.data, a.bytes);
+    (void)cudaStreamSynchronize(c10::cuda::getCurrentCUDAStream().stream());
+    return absl::OkStatus();
+  });
+  EXPECT_THAT(std::string(failed.status().message()), HasSubstr("capturing a CUDA graph"));
+  device_->math().Copy(b.data, a.data, a.bytes);
+  EXPECT_TRUE(Capture([&] {
+                device_->math().Copy(a.data, b.data, a.bytes);
+                return absl::OkStatus();
+              }).ok());
+  const auto job = device_->EndJob();
+  FakeGpu::Run();
+  const absl::StatusOr<bool> reached = job->Reached();
+  EXPECT_TRUE(reached.ok() && *reached) << reached.status();
+  EXPECT_EQ(Read(*device_, b), All(3));
+  EXPECT_TRUE(IsFreedBehindOtherStreams());
+}
+
+TEST_F(CudaCaptureTest, NoMemoryInACapture_IsSaidAndWhatIsUnusedIsGivenBack) {
+  constexpr int64_t kMany = int64_t{8} << 20;  // floats
+  { const Tensor cached = Flat(*device_, kMany); }
+  FakeGpu::SetMemory(size_t{48} << 20);
+  const auto make = [&] {
+    const auto floats = at::TensorOptions().device(device_->torch_device()).dtype(at::kFloat);
+    const at::Tensor many = at::empty({kMany}, floats);
+    device_->math().Zero(many.data_ptr(), many.nbytes());
+    return absl::OkStatus();
+  };
+  device_->BeginJob(Forward(0, 0), false);
+  {
+    const auto scope = device_->Charge(MemoryClass::kActivations, Tallied::kNo);
+    const auto none = Capture(make);
+    EXPECT_EQ(none.status().code(), absl::StatusCode::kResourceExhausted) << none.status();
+    EXPECT_THAT(std::string(none.status().message()), HasSubstr("bytes for activations of rank 0"));
+    device_->ReleaseUnused();
+    EXPECT_TRUE(Capture(make).ok());
+  }
+  (void)device_->EndJob();
+  FakeGpu::SetMemory(size_t{1} << 30);
+}
+
+TEST_F(CudaCaptureTest, WhatADeviceUsedThatHasFailed_IsFreedWithoutEndingTheProcess) {
+  Tensor sent = Sent(*device_, 1);
+  device_->BeginJob(Forward(0, 0), false);
+  sent = device_->Await(sent);
+  FakeGpu::Break(cudaErrorIllegalAddress);
+  sent = {};
+  const std::shared_ptr<LaunchedJob> job = device_->EndJob();
+  EXPECT_FALSE(job->Reached().ok());
+  device_.reset();
+  FakeGpu::Break(cudaSuccess);
+}
+
+// ---- Passes.
+
+class Scaled final : public Layer {
+ public:
+  at::Tensor Forward(const at::Tensor* inputs, const at::Tensor* p, const MaskKey&) const override {
+    return *inputs * p[0];
+  }
+};
+
+StageLayout OneScale(int stage) {
+  StageLayout layout;
+  layout.stage = stage;
+  layout.end_layer = 1;
+  layout.inputs = {{kFloats}};
+  layout.output = {kFloats};
+  layout.consumers = 1;
+  layout.reads = {{0}};
+  layout.last_reader = {0, 0};
+  ParameterSlot slot;
+  slot.parameter.name = "scale";
+  slot.parameter.size = {kFloats};
+  layout.slots = {slot};
+  layout.statistics_begin = layout.elements = kFloats;
+  return layout;
+}
+
+class CudaPassTest : public CudaCaptureTest {
+ protected:
+  void SetUp() override {
+    CudaCaptureTest::SetUp();
+    layers_.push_back(std::make_unique<Scaled>());
+    const auto scope = device_->Charge(MemoryClass::kWeights, Tallied::kNo);
+    weights_ = std::make_shared<StageWeights>(layout_, *device_, Precision::kFloat32);
+    weights_->Bind(Flat(*device_));
+  }
+  // From here on stage 0 has lane 0, and stage 1 lane 1. Gives lane 0.
+  cudaStream_t BeginLanes() {
+    device_->BeginJob(Forward(0, 0), false);
+    const cudaStream_t lane = c10::cuda::getCurrentCUDAStream().stream();
+    std::thread([&] {
+      device_->BeginJob(Backward(0, 0), true);
+      (void)device_->EndJob();
+    }).join();
+    (void)device_->EndJob();
+    device_->BeginJob(Forward(0, 1), false);
+    (void)device_->EndJob();
+    FakeGpu::Run();
+    return lane;
+  }
+  void RunPass() {
+    Pass pass;
+    pass.weights = weights_;
+    const at::Tensor input = Wrap(Flat(*device_), device_->torch_device());
+    const PassOutput output = RunForward(layers_, layout_, {input}, {}, MaskKey(), &pass);
+    const PassGradients gradients = RunBackward(pass, at::empty_like(output.activation), PassHalf::kBoth);
+    EXPECT_EQ(gradients.inputs.size(), 1u);
+    EXPECT_EQ(gradients.parameters.size(), 1u);
+  }
+
+  const StageLayout layout_ = OneScale(1);
+  std::vector<std::unique_ptr<Layer>> layers_;
+  std::shared_ptr<StageWeights> weights_;
+};
+
+// The weights were made before the stage had its lane.
+TEST_F(CudaPassTest, PassOnTheSecondLane_GivesTheFirstNothingToDo) {
+  const cudaStream_t first = BeginLanes();
+  device_->BeginJob(Forward(1, 0), false);
+  EXPECT_NE(c10::cuda::getCurrentCUDAStream().stream(), first);
+  EXPECT_EQ(device_->lane(), 1);
+  RunPass();
+  EXPECT_EQ(FakeGpu::Queued(first), 0u);
+  (void)device_->EndJob();
+}
+
+TEST_F(CudaPassTest, PassOnTheSecondLane_IsCapturedThereAlone) {
+  BeginLanes();
+  const Tensor a = Filled(*device_, 7), b = Filled(*device_, 0);
+  device_->BeginJob(Forward(1, 0), false);
+  RunPass();
+  const auto work = Capture([&] {
+    RunPass();
+    // Of the other stage, by the other thread of the rank.
+    std::thread([&] {
+      device_->BeginJob(Backward(0, 1), true);
+      device_->math().Copy(b.data, a.data, a.bytes);
+      (void)device_->EndJob();
+    }).join();
+    return absl::OkStatus();
+  });
+  EXPECT_TRUE(work.ok()) << work.status();
+  const auto job = device_->EndJob();
+  FakeGpu::Run();
+  EXPECT_TRUE(job->Reached().ok());
+  EXPECT_EQ(Read(*device_, b), All(7));
+}
+
+// As fused attention saves its seed, in host memory.
+TEST_F(CudaPassTest, Offload_LeavesTensorsOfTheHostWhereTheyAre) {
+  device_->BeginJob(Forward(0, 0), false);
+  OffloadedTensors offloaded;
+  const at::Tensor seed = at::empty({}, at::kLong);
+  const at::Tensor activation = Wrap(Flat(*device_), device_->torch_device());
+  {
+    const HostOffload scope(*device_, weights_->storages(), &offloaded);
+    EXPECT_TRUE(scope.Stays(seed));
+    EXPECT_TRUE(scope.Stays(weights_->parameters()[0]));
+    EXPECT_FALSE(scope.Stays(activation));
+  }
+  (void)device_->EndJob();
+}
+
+}  // namespace
+}  // namespace weft
