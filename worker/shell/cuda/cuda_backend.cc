@@ -112,10 +112,14 @@ class CudaBackend final : public DeviceBackend {
   const std::string& uuid() const override { return uuid_; }
 
   void PrepareThread() override {
+    // The runtime names the first device to a thread that has chosen none, and has no context current there,
+    // which those need who call the driver itself, as UCX does. Choosing makes it current.
+    thread_local bool chosen = false;
     int current = -1;
-    if (cudaGetDevice(&current) == cudaSuccess && current == index_) return;
+    if (chosen && cudaGetDevice(&current) == cudaSuccess && current == index_) return;
     // What cannot be set now fails with a name where it is used.
-    if (cudaSetDevice(index_) != cudaSuccess) (void)cudaGetLastError();
+    chosen = cudaSetDevice(index_) == cudaSuccess;
+    if (!chosen) (void)cudaGetLastError();
   }
 
   absl::StatusOr<std::unique_ptr<RankDevice>> CreateRankDevice(Rank rank, MemorySource& host) override {
