@@ -162,6 +162,32 @@ TEST_F(GpuDeviceTest, Squares_GiveTheExactSumAndItsFactor) {
   EXPECT_EQ(Download(factor)[0], ClipFactor(expected.Norm(), 0.5));
 }
 
+TEST_F(GpuDeviceTest, Drop_GivesTheHostsBits) {
+  const DropoutMask mask{1u << 30, 1 / 0.75f, 0x9876543210fedcba};
+  const std::vector<float> x = Values(kElements, 11);
+  std::vector<float> expected(x.size());
+  Drop(mask, x.data(), expected.data(), kElements);
+  const Tensor dx = Upload(x), out = Upload(std::vector<float>(x.size()));
+  device_->math().Drop(mask, nullptr, dx.data, out.data, kElements, DataType::kFloat32);
+  ExpectSameBits(Download(out), expected, "float32");
+  // The same numbers, narrow, by a seed in the device's memory.
+  const Tensor seed = *device_->NewFlat(3, MemoryClass::kBuffers, DataType::kInt64);
+  const uint64_t seeds[] = {1, 2, mask.seed};
+  device_->math().WriteNumbers(static_cast<uint64_t*>(seed.data), seeds, 3);
+  const Tensor narrow = *device_->NewFlat(kElements, MemoryClass::kBuffers, DataType::kBFloat16);
+  device_->math().Narrow(static_cast<BFloat16*>(narrow.data), Floats(dx), kElements);
+  device_->math().Drop({mask.threshold, mask.keep, 0}, static_cast<const uint64_t*>(seed.data) + 2,
+                       narrow.data, narrow.data, kElements, DataType::kBFloat16);
+  std::vector<BFloat16> narrow_expected(x.size()), read(x.size());
+  NarrowToBFloat16(narrow_expected.data(), x.data(), kElements);
+  Drop(mask, narrow_expected.data(), narrow_expected.data(), kElements);
+  ASSERT_TRUE(device_->ReadBack(read.data(), narrow.data, narrow.bytes).ok());
+  std::vector<float> wide(x.size());
+  WidenBFloat16(wide.data(), read.data(), kElements);
+  WidenBFloat16(expected.data(), narrow_expected.data(), kElements);
+  ExpectSameBits(wide, expected, "bfloat16");
+}
+
 // Two layers and their gradients, as a pass of a rank is.
 struct Pass {
   at::Tensor x, w1, w2, loss, g1, g2;
