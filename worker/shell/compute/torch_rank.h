@@ -180,6 +180,7 @@ class TorchRank final : public RankCompute {
   absl::StatusOr<at::Tensor> Targets(const Stage& stage, const Job& job);
   absl::StatusOr<ForwardResult> DoForward(const Job& job, std::vector<Tensor> inputs, Tensor weights,
                                           int version, bool leaves_pass);
+  MaskKey KeyOf(const Job& job) const;
   absl::StatusOr<PassOutput> RunPass(Stage& stage, const Job& job, const std::vector<at::Tensor>& inputs,
                                      Pass* pass);
   absl::StatusOr<PassOutput> RunOnce(const Stage& stage, const Job& job,
