@@ -20,6 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "tests/gpu/count_waits.h"
 #include "tests/gpu/the_gpu.h"
+#include "worker/shell/compute/dropout.h"
 #include "worker/shell/compute/elementwise.h"
 #include "worker/shell/compute/sum_of_squares.h"
 #include "worker/shell/cuda/cuda_backend.h"
@@ -262,6 +263,44 @@ TEST_F(GpuDeviceTest, Graph_Replayed_GivesTheBitsOfTheEagerPass) {
   EXPECT_TRUE(eager.loss.equal(captured.loss));
   EXPECT_TRUE(eager.g1.equal(captured.g1));
   EXPECT_TRUE(eager.g2.equal(captured.g2));
+}
+
+TEST_F(GpuDeviceTest, GraphWithDropout_DropsByTheSeedsOfEachReplay) {
+  at::Tensor x;
+  {
+    const auto scope = device_->Charge(MemoryClass::kWeights, Tallied::kNo);
+    x = at::randn({1000}, Options()).requires_grad_();
+  }
+  MaskSeeds seeds(device_->math(), device_->torch_device(), 0, 1);
+  at::Tensor y, gradient;
+  const auto run = [&](const MaskKey& key) {
+    y = Dropout(x, 0.3, key, 0, 1);
+    gradient = torch::autograd::grad({y}, {x}, {x.detach()})[0];
+  };
+  const MaskKey keys[] = {{3, 0, 0, true, &device_->math()}, {3, 0, 1, true, &device_->math()}};
+  device_->BeginJob(Forward(0), false);
+  run(keys[0]);
+  ASSERT_TRUE(WaitFor(*device_->EndJob()).ok());
+  MaskKey captured = keys[0];
+  captured.seeds = &seeds;
+  device_->BeginJob(Forward(1), false);
+  absl::StatusOr<std::unique_ptr<CapturedWork>> work = device_->Capture(
+      [&] {
+        run(captured);
+        return absl::OkStatus();
+      },
+      nullptr);
+  ASSERT_TRUE(work.ok()) << work.status();
+  ASSERT_NE(*work, nullptr);
+  const at::Tensor replayed = y, replayed_gradient = gradient;
+  for (const MaskKey& key : keys) {
+    seeds.Write(key);
+    (*work)->Replay();
+    run(key);
+    EXPECT_TRUE(replayed.equal(y));
+    EXPECT_TRUE(replayed_gradient.equal(gradient));
+  }
+  ASSERT_TRUE(WaitFor(*device_->EndJob()).ok());
 }
 
 TEST_F(GpuDeviceTest, Capture_OfWorkThatWaits_IsAFailureInWords) {

@@ -2,16 +2,17 @@
 // of hundreds.
 //
 // A CapturedPass is a forward and its backward over buffers that stay where they are: inputs, data, targets
-// and the output's gradient are copied in, activations and input gradients copied out, and the gradients of
-// parameters are read where they lie. One serves one micro-batch at a time, from its forward to the end of
-// its backward, so a stage has as many as it had micro-batches alive at once. They are captured when a stage
-// has run some passes without, in the forward that finds none idle, and hold for weights that stay in their
-// place: where these come to lie elsewhere, passes are captured anew, some times.
+// and the output's gradient are copied in, the seeds of dropout's masks written (MaskSeeds), activations and
+// input gradients copied out, and the gradients of parameters are read where they lie. One serves one
+// micro-batch at a time, from its forward to the end of its backward, so a stage has as many as it had
+// micro-batches alive at once. They are captured when a stage has run some passes without, in the forward
+// that finds none idle, and hold for weights that stay in their place: where these come to lie elsewhere,
+// passes are captured anew, some times.
 //
-// The kernels and their order are those of the pass that is not captured, and so are the bits. What depends
-// on more than the inputs (masks of dropout) and what moves activations elsewhere is not captured: the caller
-// sees to that. Private to the adapter of LibTorch. Threads: as RankCompute's; a pass may be taken while
-// another one's backward runs. Failure: of RankDevice::Capture.
+// The kernels and their order are those of the pass that is not captured, and so are the bits. What moves
+// activations elsewhere is not captured: the caller sees to that. Private to the adapter of LibTorch.
+// Threads: as RankCompute's; a pass may be taken while another one's backward runs. Failure: of
+// RankDevice::Capture.
 #ifndef WEFT_WORKER_SHELL_COMPUTE_TORCH_GRAPHS_H_
 #define WEFT_WORKER_SHELL_COMPUTE_TORCH_GRAPHS_H_
 
@@ -47,7 +48,7 @@ class CapturedPass {
                                                                const std::vector<at::Tensor>& inputs,
                                                                const at::Tensor& targets);
 
-  PassOutput Forward(const std::vector<at::Tensor>& inputs, const at::Tensor& targets);
+  PassOutput Forward(const std::vector<at::Tensor>& inputs, const at::Tensor& targets, const MaskKey& key);
   // The gradients of parameters hold until this pass is used again.
   PassGradients Backward(const at::Tensor& output_gradient, PassHalf half);
 
@@ -57,7 +58,8 @@ class CapturedPass {
   const Addresses& addresses() const { return addresses_; }
 
  private:
-  explicit CapturedPass(RankDevice& device) : device_(device) {}
+  CapturedPass(RankDevice& device, const StageLayout& layout)
+      : device_(device), seeds_(device.math(), device.torch_device(), layout.first_layer, layout.end_layer) {}
   absl::StatusOr<bool> CaptureAll(const PassShape& shape, const at::Tensor& targets);
   // The backward, or the halves that the run uses.
   struct Half {
@@ -68,6 +70,7 @@ class CapturedPass {
 
   RankDevice& device_;
   Addresses addresses_;
+  MaskSeeds seeds_;
   std::vector<at::Tensor> inputs_;
   at::Tensor targets_, output_gradient_;
   // What the captured work makes, each time in the same place.

@@ -298,7 +298,7 @@ absl::StatusOr<PassOutput> TorchRank::RunPass(Stage& stage, const Job& job,
           stage.graphs.Take(shape, pass->weights, inputs, *targets);
       if (!captured.ok()) return captured.status();
       pass->captured = *std::move(captured);
-      if (pass->captured != nullptr) return pass->captured->Forward(inputs, *targets);
+      if (pass->captured != nullptr) return pass->captured->Forward(inputs, *targets, key);
     }
     return RunForward(layers_, stage.layout, inputs, *targets, key, pass);
   }

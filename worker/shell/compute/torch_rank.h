@@ -206,7 +206,7 @@ class TorchRank final : public RankCompute {
   const RunSpec run_;
   const std::unique_ptr<Dataset> data_;
   const std::vector<std::unique_ptr<Layer>> layers_;
-  // Whether passes may be captured: they depend on their inputs alone, and weights stay in their place.
+  // Whether passes may be captured: weights stay in their place.
   const bool capturable_;
   const bool split_backward_;
   const std::unique_ptr<RankDevice> device_;
