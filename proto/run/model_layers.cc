@@ -24,19 +24,18 @@ int64_t NarrowScores(int64_t scores, int64_t element) {
   return element < kFloat ? 2 * (element + kFloat) * scores : 0;
 }
 
-// A transformer block over `tokens` tokens. `masks`: of dropout, at each of its places. `element`: bytes of a
-// number that the layers compute.
-LayerCount CountBlock(int number, int64_t tokens, int64_t width, int64_t heads, int64_t masks,
-                      int64_t element) {
+// A transformer block over `tokens` tokens. `element`: bytes of a number that the layers compute. Of dropout
+// nothing is left, here and elsewhere: the backward makes its mask again.
+LayerCount CountBlock(int number, int64_t tokens, int64_t width, int64_t heads, int64_t element) {
   const double t = static_cast<double>(tokens), c = static_cast<double>(width);
   const int64_t hidden = tokens * width;
   const double products = 2 * t * 12 * c * c;                  // qkv 3, projection 1, expand 4, contract 4
   const double attention = 2 * 2 * t * t * c;                  // scores, and their product with the values
   const int64_t parameters = 12 * width * width + 13 * width;  // with biases and two norms
   // In units of the hidden state: both norms' outputs, qkv 3, attention's output and the same by tokens,
-  // the sum in the middle, before and behind the GELU 4 each, the output, two masks. Two norms' statistics,
+  // the sum in the middle, before and behind the GELU 4 each, the output. Two norms' statistics,
   // and those of the attention's softmax.
-  const int64_t left = element * hidden * (17 + 2 * masks) + kFloat * tokens * (4 + heads);
+  const int64_t left = element * hidden * 17 + kFloat * tokens * (4 + heads);
   return {absl::StrCat("block", number),
           {number},
           products + attention,
@@ -51,18 +50,17 @@ std::vector<LayerCount> Count(const GptSpec& m, int64_t element) {
   const double tokens = static_cast<double>(context), c = static_cast<double>(width);
   const int64_t hidden = context * width;
   std::vector<LayerCount> layers;
-  const int64_t masks = m.dropout > 0 ? 1 : 0;
-  // The tokens, the output, a mask.
+  // The tokens, the output.
   layers.push_back({"embedding",
                     {},
                     tokens * c,
                     (vocabulary + context) * width,
                     {context, width},
-                    kInt64 * context + element * hidden * (1 + masks),
+                    kInt64 * context + element * hidden,
                     3 * kAlignment,
                     0,
                     element < kFloat ? kFloat * hidden : 0});  // the token embedding is float32
-  for (int i = 0; i < m.layers; ++i) layers.push_back(CountBlock(i, context, width, m.heads, masks, element));
+  for (int i = 0; i < m.layers; ++i) layers.push_back(CountBlock(i, context, width, m.heads, element));
   // The norm's statistics and output, the scores' logarithmic softmax, the targets.
   layers.push_back({"head",
                     {m.layers},
@@ -91,7 +89,7 @@ std::vector<LayerCount> Count(const VitSpec& m, int64_t element) {
                     0,
                     kFloat * patches * pixels + 2 * element * tokens * width +
                         (element < kFloat ? element * patches * pixels : 0)});
-  for (int i = 0; i < m.layers; ++i) layers.push_back(CountBlock(i, tokens, width, m.heads, 0, element));
+  for (int i = 0; i < m.layers; ++i) layers.push_back(CountBlock(i, tokens, width, m.heads, element));
   // Of the first token: the norm's statistics and output, the logarithmic softmax, the target.
   layers.push_back({"head",
                     {m.layers},
@@ -169,9 +167,9 @@ std::vector<LayerCount> Count(const ResNetSpec& m, int64_t element) {
 // A linear layer with a GELU and dropout behind it, or, with `scores`, the loss. `read`: numbers that it
 // keeps of what it reads.
 LayerCount CountLinear(std::string name, std::vector<int> inputs, int64_t in, int64_t out, bool scores,
-                       double dropout, int64_t read, int64_t element) {
-  // Before and behind the GELU and a mask; of the last layer the logarithmic softmax and the target.
-  const int64_t left = scores ? kFloat * out + kInt64 : element * out * (dropout > 0 ? 3 : 2);
+                       int64_t read, int64_t element) {
+  // Before the GELU and the output; of the last layer the logarithmic softmax and the target.
+  const int64_t left = scores ? kFloat * out + kInt64 : element * out * 2;
   return {std::move(name),
           std::move(inputs),
           2.0 * static_cast<double>(in) * static_cast<double>(out),
@@ -204,7 +202,7 @@ std::vector<LayerCount> Count(const MlpSpec& m, int64_t element) {
     const int before = static_cast<int>(layers.size()) - 1;
     layers.push_back(CountLinear(absl::StrCat("linear", i),
                                  i == 0 ? std::vector<int>() : std::vector<int>{before}, in,
-                                 last ? m.classes : m.width, last, m.dropout, 0, element));
+                                 last ? m.classes : m.width, last, 0, element));
     if (m.gelu_apart && !last) layers.push_back(SplitOffGelu(i, element, &layers.back()));
     if (i == 0) layers.front().left_bytes += element * in;
     if (i == 0 && element < kFloat) layers.front().work_bytes += kFloat * in;
@@ -217,7 +215,7 @@ std::vector<LayerCount> Count(const TwoTowerSpec& m, int64_t element) {
   // Appends a layer that reads layer `from`, or the data where that is -1.
   const auto append = [&](std::string name, int from, int64_t in) {
     layers.push_back(CountLinear(std::move(name), from < 0 ? std::vector<int>() : std::vector<int>{from}, in,
-                                 m.width, false, m.dropout, from < 0 ? in : 0, element));
+                                 m.width, false, from < 0 ? in : 0, element));
     return static_cast<int>(layers.size()) - 1;
   };
   int stem = -1;
@@ -230,7 +228,7 @@ std::vector<LayerCount> Count(const TwoTowerSpec& m, int64_t element) {
     }
     ends.push_back(at);
   }
-  layers.push_back(CountLinear("head", ends, 2 * int64_t{m.width}, m.classes, true, m.dropout, 0, element));
+  layers.push_back(CountLinear("head", ends, 2 * int64_t{m.width}, m.classes, true, 0, element));
   return layers;
 }
 

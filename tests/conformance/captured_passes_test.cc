@@ -126,7 +126,6 @@ class CapturedPasses : public ::testing::Test {
 
 TEST_F(CapturedPasses, AllMicrobatchesAliveAtOnce_HaveOneEach) {
   RunSpec run = SmallGptRun(folder_.path(), 2);
-  std::get<GptSpec>(run.model).dropout = 0;
   ExpectSame(run, {Kind::kPipeline, {}});
   const int microbatches = run.train.microbatches;
   // In the first step none of a stage's passes has ended when the forwards run; then each is captured once.
@@ -136,7 +135,6 @@ TEST_F(CapturedPasses, AllMicrobatchesAliveAtOnce_HaveOneEach) {
 
 TEST_F(CapturedPasses, BackwardsInAnyOrder_GiveTheSame) {
   RunSpec run = SmallGptRun(folder_.path(), 2);
-  std::get<GptSpec>(run.model).dropout = 0;
   run.train.clip_norm = 0.5;
   std::vector<int> reversed;
   for (int b = run.train.microbatches; b-- > 0;) reversed.push_back(b);
@@ -156,7 +154,6 @@ TEST_F(CapturedPasses, ModelsWithImages_GiveTheSame) {
 
 TEST_F(CapturedPasses, SplitBackward_IsCapturedInHalves) {
   RunSpec run = SmallGptRun(folder_.path(), 2);
-  std::get<GptSpec>(run.model).dropout = 0;
   run.schedule = Require(ParseScheduleText("zb_h1"));
   Arrangement arrangement{Kind::kPipeline, {}};
   arrangement.split_backward = true;
@@ -195,18 +192,46 @@ TEST_F(CapturedPasses, NoMemoryForACapture_GivesBackWhatIsUnusedAndTriesOnceMore
   EXPECT_EQ(counts_.replayed, 0);
 }
 
-TEST_F(CapturedPasses, FetchedWeightsAndDropout_AreNotCaptured) {
+// One captured pass drops otherwise for each micro-batch and step that it serves.
+TEST_F(CapturedPasses, Dropout_HasTheMasksOfEachMicrobatch) {
+  for (const Precision precision : {Precision::kFloat32, Precision::kBFloat16}) {
+    RunSpec gpt = SmallGptRun(folder_.path(), 2);
+    std::get<GptSpec>(gpt.model).dropout = 0.2;
+    RunSpec mlp = SmallMlpRun(folder_.path(), 3);
+    std::get<MlpSpec>(mlp.model).dropout = 0.2;
+    for (RunSpec run : {gpt, mlp}) {
+      run.precision = precision;
+      for (const bool split : {false, true}) {
+        SCOPED_TRACE(run.name + (split ? ", split" : ", fused"));
+        if (split) run.schedule = Require(ParseScheduleText("zb_h1"));
+        counts_ = {};
+        ExpectSame(run, {Kind::kPipeline, {2, 0, 3, 1}, split});
+        const int passes = run.stages() * (split ? 3 : 2) * run.train.microbatches;
+        EXPECT_EQ(counts_.captured, passes);
+        EXPECT_EQ(counts_.replayed, passes * (run.train.steps - 1));
+      }
+    }
+  }
+}
+
+// A forward that is run again for its backward is not captured, and drops what it dropped the first time,
+// beside stages whose passes are.
+TEST_F(CapturedPasses, DropoutBesideForwardsRunAgain_GivesTheSame) {
   RunSpec run = SmallGptRun(folder_.path(), 2);
-  std::get<GptSpec>(run.model).dropout = 0;
-  ExpectSame(run, {Kind::kFetched, {}});
-  std::get<GptSpec>(run.model).dropout = 0.1;
+  std::get<GptSpec>(run.model).dropout = 0.2;
+  run.schedule.activations = "recompute/retain";
   ExpectSame(run, {Kind::kPipeline, {}});
+  EXPECT_EQ(counts_.captured, 2 * run.train.microbatches);
+}
+
+TEST_F(CapturedPasses, FetchedWeights_AreNotCaptured) {
+  RunSpec run = SmallGptRun(folder_.path(), 2);
+  ExpectSame(run, {Kind::kFetched, {}});
   EXPECT_EQ(counts_.captured, 0);
 }
 
 TEST_F(CapturedPasses, DeviceThatDoesNotCapture_IsNotAskedTo) {
   RunSpec run = SmallGptRun(folder_.path(), 2);
-  std::get<GptSpec>(run.model).dropout = 0;
   counts_.captures = false;
   ExpectSame(run, {Kind::kPipeline, {}});
   EXPECT_EQ(counts_.captured, 0);

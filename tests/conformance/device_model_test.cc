@@ -35,6 +35,25 @@ TEST_P(DeviceModel, Dropout_AnyCutAndArrangement_SameMasks) {
   EXPECT_NE(without.losses, whole.losses);
 }
 
+// The mask is made again where the gradient comes: in one or two halves, on another rank, in a graph made
+// anew.
+TEST_P(DeviceModel, Dropout_WhateverAForwardLeaves_SameMasks) {
+  if (model() != "gpt" && model() != "mlp") GTEST_SKIP() << "a model without dropout";
+  for (const Precision precision : {Precision::kFloat32, Precision::kBFloat16}) {
+    RunSpec run = RunWithDropout(3);
+    run.precision = precision;
+    const Outcome reference = Reference(run);
+    for (const char* activations : {"retain", "recompute", "offload"}) {
+      run.schedule.activations = activations;
+      for (const bool split : {false, true}) {
+        SCOPED_TRACE(std::string(activations) + (split ? ", split" : ", fused"));
+        ExpectSame(Train(device(), run, {Kind::kPipeline, {3, 1, 0, 2}, split}), reference);
+        ExpectSame(Train(device(), run, {Kind::kApart, {1, 0, 3, 2}, split}), reference);
+      }
+    }
+  }
+}
+
 TEST_P(DeviceModel, InitialWeights_OtherSeed_Differ) {
   RunSpec run = Run(2);
   const Outcome first = Reference(run);

@@ -20,6 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "tests/gpu/count_waits.h"
 #include "tests/gpu/the_gpu.h"
+#include "worker/shell/compute/dropout.h"
 #include "worker/shell/compute/elementwise.h"
 #include "worker/shell/compute/sum_of_squares.h"
 #include "worker/shell/cuda/cuda_backend.h"
@@ -162,6 +163,32 @@ TEST_F(GpuDeviceTest, Squares_GiveTheExactSumAndItsFactor) {
   EXPECT_EQ(Download(factor)[0], ClipFactor(expected.Norm(), 0.5));
 }
 
+TEST_F(GpuDeviceTest, Drop_GivesTheHostsBits) {
+  const DropoutMask mask{1u << 30, 1 / 0.75f, 0x9876543210fedcba};
+  const std::vector<float> x = Values(kElements, 11);
+  std::vector<float> expected(x.size());
+  Drop(mask, x.data(), expected.data(), kElements);
+  const Tensor dx = Upload(x), out = Upload(std::vector<float>(x.size()));
+  device_->math().Drop(mask, nullptr, dx.data, out.data, kElements, DataType::kFloat32);
+  ExpectSameBits(Download(out), expected, "float32");
+  // The same numbers, narrow, by a seed in the device's memory.
+  const Tensor seed = *device_->NewFlat(3, MemoryClass::kBuffers, DataType::kInt64);
+  const uint64_t seeds[] = {1, 2, mask.seed};
+  device_->math().WriteNumbers(static_cast<uint64_t*>(seed.data), seeds, 3);
+  const Tensor narrow = *device_->NewFlat(kElements, MemoryClass::kBuffers, DataType::kBFloat16);
+  device_->math().Narrow(static_cast<BFloat16*>(narrow.data), Floats(dx), kElements);
+  device_->math().Drop({mask.threshold, mask.keep, 0}, static_cast<const uint64_t*>(seed.data) + 2,
+                       narrow.data, narrow.data, kElements, DataType::kBFloat16);
+  std::vector<BFloat16> narrow_expected(x.size()), read(x.size());
+  NarrowToBFloat16(narrow_expected.data(), x.data(), kElements);
+  Drop(mask, narrow_expected.data(), narrow_expected.data(), kElements);
+  ASSERT_TRUE(device_->ReadBack(read.data(), narrow.data, narrow.bytes).ok());
+  std::vector<float> wide(x.size());
+  WidenBFloat16(wide.data(), read.data(), kElements);
+  WidenBFloat16(expected.data(), narrow_expected.data(), kElements);
+  ExpectSameBits(wide, expected, "bfloat16");
+}
+
 // Two layers and their gradients, as a pass of a rank is.
 struct Pass {
   at::Tensor x, w1, w2, loss, g1, g2;
@@ -236,6 +263,44 @@ TEST_F(GpuDeviceTest, Graph_Replayed_GivesTheBitsOfTheEagerPass) {
   EXPECT_TRUE(eager.loss.equal(captured.loss));
   EXPECT_TRUE(eager.g1.equal(captured.g1));
   EXPECT_TRUE(eager.g2.equal(captured.g2));
+}
+
+TEST_F(GpuDeviceTest, GraphWithDropout_DropsByTheSeedsOfEachReplay) {
+  at::Tensor x;
+  {
+    const auto scope = device_->Charge(MemoryClass::kWeights, Tallied::kNo);
+    x = at::randn({1000}, Options()).requires_grad_();
+  }
+  MaskSeeds seeds(device_->math(), device_->torch_device(), 0, 1);
+  at::Tensor y, gradient;
+  const auto run = [&](const MaskKey& key) {
+    y = Dropout(x, 0.3, key, 0, 1);
+    gradient = torch::autograd::grad({y}, {x}, {x.detach()})[0];
+  };
+  const MaskKey keys[] = {{3, 0, 0, true, &device_->math()}, {3, 0, 1, true, &device_->math()}};
+  device_->BeginJob(Forward(0), false);
+  run(keys[0]);
+  ASSERT_TRUE(WaitFor(*device_->EndJob()).ok());
+  MaskKey captured = keys[0];
+  captured.seeds = &seeds;
+  device_->BeginJob(Forward(1), false);
+  absl::StatusOr<std::unique_ptr<CapturedWork>> work = device_->Capture(
+      [&] {
+        run(captured);
+        return absl::OkStatus();
+      },
+      nullptr);
+  ASSERT_TRUE(work.ok()) << work.status();
+  ASSERT_NE(*work, nullptr);
+  const at::Tensor replayed = y, replayed_gradient = gradient;
+  for (const MaskKey& key : keys) {
+    seeds.Write(key);
+    (*work)->Replay();
+    run(key);
+    EXPECT_TRUE(replayed.equal(y));
+    EXPECT_TRUE(replayed_gradient.equal(gradient));
+  }
+  ASSERT_TRUE(WaitFor(*device_->EndJob()).ok());
 }
 
 TEST_F(GpuDeviceTest, Capture_OfWorkThatWaits_IsAFailureInWords) {

@@ -137,4 +137,20 @@ void MirrorMath::ClipFactor(float* factor, const uint64_t* limbs, double most) c
   if (at.ok()) host_.ClipFactor(to, in, most);
 }
 
+void MirrorMath::Drop(const DropoutMask& mask, const uint64_t* seed, const void* x, void* out, int64_t n,
+                      DataType type) const {
+  Buffers at("Drop");
+  const int64_t bytes = n * static_cast<int64_t>(ElementBytes(type));
+  const uint64_t* const own = at.At(seed, 1);
+  const void* const in = at.At(x, bytes);
+  void* const to = at.At(out, bytes);
+  if (at.ok()) host_.Drop(mask, own, in, to, n, type);
+}
+
+void MirrorMath::WriteNumbers(uint64_t* to, const uint64_t* numbers, int64_t count) const {
+  Buffers at("WriteNumbers");
+  uint64_t* const out = at.At(to, count);
+  if (at.ok()) host_.WriteNumbers(out, numbers, count);
+}
+
 }  // namespace weft::testgpu

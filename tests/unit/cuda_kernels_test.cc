@@ -181,6 +181,52 @@ TEST(CudaKernels_Narrow, Ties_GoToEvenAndNaNsStayNone) {
   }
 }
 
+std::vector<uint16_t> Narrowed(const std::vector<float>& values) {
+  std::vector<uint16_t> narrow(values.size());
+  for (size_t i = 0; i < values.size(); ++i) narrow[i] = flat::Narrow(values[i]);
+  return narrow;
+}
+std::vector<float> Widened(const std::vector<uint16_t>& values) {
+  std::vector<float> wide(values.size());
+  for (size_t i = 0; i < values.size(); ++i) wide[i] = flat::Widen(values[i]);
+  return wide;
+}
+static_assert(sizeof(BFloat16) == sizeof(uint16_t));
+
+TEST(CudaKernels_Drop, EverySeedAndType_GivesTheHostsBits) {
+  const uint64_t elsewhere = 0xfedcba9876543210;
+  for (const Layout& layout : kLayouts) {
+    const auto n = static_cast<int64_t>(layout.n);
+    const size_t s = layout.shift;
+    for (const uint64_t* seed : {static_cast<const uint64_t*>(nullptr), &elsewhere}) {
+      for (const uint32_t threshold : {0u, 1u << 30, 0xffffffffu}) {
+        const DropoutMask mask{threshold, 1 / 0.7f, 0x8000000000000001}, own{threshold, 1 / 0.7f, elsewhere};
+        const std::vector<float> x = Values(layout.n + s, 16);
+        std::vector<float> out = Values(layout.n + s, 17), expected = out;
+        kernels::Drop(nullptr, mask, seed, x.data() + s, out.data() + s, n);
+        Drop(seed == nullptr ? mask : own, x.data() + s, expected.data() + s, n);
+        ExpectSameBits(out, expected, "float32");
+        const std::vector<uint16_t> narrow = Narrowed(x);
+        std::vector<uint16_t> narrow_out = Narrowed(Values(layout.n + s, 18)), narrow_expected = narrow_out;
+        kernels::DropNarrow(nullptr, mask, seed, narrow.data() + s, narrow_out.data() + s, n);
+        Drop(seed == nullptr ? mask : own, reinterpret_cast<const BFloat16*>(narrow.data() + s),
+             reinterpret_cast<BFloat16*>(narrow_expected.data() + s), n);
+        ExpectSameBits(Widened(narrow_out), Widened(narrow_expected), "bfloat16");
+      }
+    }
+  }
+}
+
+TEST(CudaKernels_WriteNumbers, MoreThanOneLaunchTakes_AreAllThereAndNothingElse) {
+  for (const size_t count : {0, 1, 255, 256, 257, 700}) {
+    std::vector<uint64_t> numbers(count), to(count + 1, 5);
+    for (size_t i = 0; i < count; ++i) numbers[i] = ~uint64_t{i};
+    kernels::WriteNumbers(nullptr, to.data(), numbers.data(), static_cast<int64_t>(count));
+    numbers.push_back(5);
+    EXPECT_EQ(to, numbers);
+  }
+}
+
 // More pieces than one launch takes, of both types, at any offset, with gaps and without.
 struct ManyPieces {
   std::vector<std::vector<float>> floats;

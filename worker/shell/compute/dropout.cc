@@ -1,63 +1,103 @@
 #include "worker/shell/compute/dropout.h"
 
-#include <ATen/TensorOperators.h>
-#include <ATen/ops/arange.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/full.h>
+#include <c10/util/Exception.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "worker/shell/compute/parameters.h"
 
 namespace weft {
 namespace {
 
-// SplitMix64: the state of number i is seed + i * kGolden.
-constexpr uint64_t kGolden = 0x9e3779b97f4a7c15, kFirst = 0xbf58476d1ce4e5b9, kSecond = 0x94d049bb133111eb;
+struct Site {
+  const FlatMath* math;
+  DropoutMask mask;
+  const uint64_t* seed;
+};
 
-// An element is dropped whose 32 random bits are below.
-uint64_t Threshold(double p) { return static_cast<uint64_t>(p * 4294967296.0); }
-float Kept(double p) { return static_cast<float>(1 / (1 - p)); }
-
-// The same 64 bits as LibTorch has them.
-int64_t Signed(uint64_t bits) { return static_cast<int64_t>(bits); }
-
-// x ^ (x >> bits), without the copies of the sign that a shift brings in, in place.
-void XorShifted(at::Tensor& x, int bits) {
-  x.bitwise_xor_(x.bitwise_right_shift(bits).bitwise_and_(Signed(~uint64_t{0} >> bits)));
+Site SiteOf(const FlatMath& math, double p, DropoutSeed seed) {
+  const DropoutMask mask{static_cast<uint32_t>(p * 4294967296.0), static_cast<float>(1 / (1 - p)),
+                         seed.value};
+  return {&math, mask, seed.at};
 }
+
+at::Tensor Dropped(const Site& site, const at::Tensor& x) {
+  at::NoGradGuard no_grad;
+  const bool narrow = x.scalar_type() == c10::kBFloat16;
+  TORCH_CHECK(narrow || x.scalar_type() == c10::kFloat, "dropout of ", x.scalar_type());
+  const at::Tensor from = x.contiguous();  // elements are numbered in the order of their indices
+  at::Tensor to = at::empty(from.sizes(), from.options());
+  site.math->Drop(site.mask, site.seed, from.const_data_ptr(), to.mutable_data_ptr(), from.numel(),
+                  narrow ? DataType::kBFloat16 : DataType::kFloat32);
+  return to;
+}
+
+class DropoutBackward final : public torch::autograd::Node {
+ public:
+  DropoutBackward(const Site& site, torch::autograd::edge_list&& next) : Node(std::move(next)), site_(site) {}
+
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
+    const at::Tensor& gradient = gradients[0];
+    return {gradient.defined() ? Dropped(site_, gradient) : at::Tensor()};
+  }
+
+ private:
+  const Site site_;
+};
 
 }  // namespace
 
-at::Tensor MaskOnHost(at::IntArrayRef sizes, double p, uint64_t seed) {
-  at::Tensor mask = at::empty(sizes, c10::kFloat);
-  float* const to = mask.mutable_data_ptr<float>();
-  const int64_t n = mask.numel();
-  const uint64_t threshold = Threshold(p);
-  const float keep = Kept(p);
-  for (int64_t i = 0; i < n; ++i) {
-    uint64_t z = seed + static_cast<uint64_t>(i) * kGolden;
-    z = (z ^ (z >> 30)) * kFirst;
-    z = (z ^ (z >> 27)) * kSecond;
-    to[i] = ((z ^ (z >> 31)) >> 32) < threshold ? 0.0f : keep;
+at::Tensor Drop(const FlatMath& math, const at::Tensor& x, double p, DropoutSeed seed) {
+  const Site site = SiteOf(math, p, seed);
+  at::Tensor dropped = Dropped(site, x);
+  if (at::GradMode::is_enabled() && x.requires_grad()) {
+    torch::autograd::set_history(
+        dropped,
+        std::shared_ptr<DropoutBackward>(new DropoutBackward(site, torch::autograd::collect_next_edges(x)),
+                                         torch::autograd::deleteNode));
   }
-  return mask;
+  return dropped;
 }
 
-at::Tensor MaskByOperations(at::IntArrayRef sizes, double p, uint64_t seed, c10::Device device) {
-  const int64_t n = c10::multiply_integers(sizes);
-  // Products and sums of int64 wrap.
-  at::Tensor z = at::arange(n, c10::TensorOptions().dtype(c10::kLong).device(device));
-  z.mul_(Signed(kGolden)).add_(Signed(seed));
-  XorShifted(z, 30);
-  z.mul_(Signed(kFirst));
-  XorShifted(z, 27);
-  z.mul_(Signed(kSecond));
-  XorShifted(z, 31);
-  const at::Tensor bits = z.bitwise_right_shift_(32).bitwise_and_(Signed(0xffffffff));
-  return bits.ge_(Signed(Threshold(p))).to(c10::kFloat).mul_(Kept(p)).view(sizes);
+at::Tensor Dropout(const at::Tensor& x, double p, const MaskKey& key, int layer, int site) {
+  if (p == 0 || !key.training) return x;
+  TORCH_CHECK(key.math != nullptr, "dropout in a pass that was not to drop anything");
+  if (key.seeds != nullptr) return Drop(*key.math, x, p, {0, key.seeds->Of(layer, site)});
+  return Drop(*key.math, x, p, {MaskSeed(key.seed, key.step, key.microbatch, layer, site), nullptr});
 }
 
-at::Tensor Drop(const at::Tensor& x, double p, uint64_t seed) {
-  const at::Tensor mask =
-      x.is_cpu() ? MaskOnHost(x.sizes(), p, seed) : MaskByOperations(x.sizes(), p, seed, x.device());
-  return x * mask.to(x.scalar_type());
+// Zero, since captured work may be done once before there is a seed.
+MaskSeeds::MaskSeeds(const FlatMath& math, c10::Device device, int first_layer, int end_layer)
+    : math_(math),
+      first_layer_(first_layer),
+      room_(at::empty({(end_layer - first_layer) * kSitesOfLayer},
+                      c10::TensorOptions().dtype(c10::kLong).device(device))) {
+  math_.Zero(room_.mutable_data_ptr(), room_.nbytes());
+}
+
+const uint64_t* MaskSeeds::Of(int layer, int site) {
+  const int place = (layer - first_layer_) * kSitesOfLayer + site;
+  TORCH_CHECK(site < kSitesOfLayer && place >= 0 && place < room_.numel(), "layer ", layer,
+              " has no room for the seed of its place ", site, " of dropout");
+  used_ = std::max(used_, place + 1);
+  return static_cast<const uint64_t*>(room_.const_data_ptr()) + place;
+}
+
+void MaskSeeds::Write(const MaskKey& key) const {
+  if (used_ == 0) return;
+  std::vector<uint64_t> seeds(used_);
+  for (int i = 0; i < used_; ++i) {
+    seeds[i] =
+        MaskSeed(key.seed, key.step, key.microbatch, first_layer_ + i / kSitesOfLayer, i % kSitesOfLayer);
+  }
+  math_.WriteNumbers(static_cast<uint64_t*>(room_.mutable_data_ptr()), seeds.data(), used_);
 }
 
 }  // namespace weft

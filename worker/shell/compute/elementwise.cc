@@ -5,12 +5,14 @@
 
 // Compiled with -ffp-contract=off and -O3 (see CMakeLists.txt): the first keeps the bits the same at any
 // vector width, the second makes the compiler use the vectors. Each kernel exists twice, for AVX2 and for
-// plain x86-64; the processor decides.
+// plain x86-64, and dropout for AVX-512 as well, which multiplies 64 bits; the processor decides.
 #if defined(__x86_64__)
 #define WEFT_AVX2 __attribute__((target("avx2")))
+#define WEFT_AVX512 __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl")))
 #define WEFT_HAS_AVX2 1
 #else
 #define WEFT_AVX2
+#define WEFT_AVX512
 #define WEFT_HAS_AVX2 0
 #endif
 #define WEFT_INLINE inline __attribute__((always_inline))
@@ -27,6 +29,16 @@ bool HasAvx2() {
 #endif
 }
 
+bool HasAvx512() {
+#if WEFT_HAS_AVX2
+  static const bool has = __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
+                          __builtin_cpu_supports("avx512vl");
+  return has;
+#else
+  return false;
+#endif
+}
+
 WEFT_INLINE void Add(float* __restrict sum, const float* __restrict x, int64_t n) {
   for (int64_t i = 0; i < n; ++i) sum[i] += x[i];
 }
@@ -34,6 +46,11 @@ void AddPlain(float* sum, const float* x, int64_t n) { Add(sum, x, n); }
 WEFT_AVX2 void AddAvx2(float* sum, const float* x, int64_t n) { Add(sum, x, n); }
 
 WEFT_INLINE float Widened(BFloat16 x) { return std::bit_cast<float>(uint32_t{x.bits} << 16); }
+WEFT_INLINE BFloat16 Narrowed(float x) {
+  const uint32_t bits = std::bit_cast<uint32_t>(x);
+  const bool none = (bits & 0x7fffffff) > 0x7f800000;
+  return {none ? uint16_t{0x7fc0} : static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16)};
+}
 
 WEFT_INLINE void AddNarrow(float* __restrict sum, const BFloat16* __restrict x, int64_t n) {
   for (int64_t i = 0; i < n; ++i) sum[i] += Widened(x[i]);
@@ -101,6 +118,45 @@ WEFT_AVX2 void AdamWAvx2(const AdamWStep& s, const float* w, float* out, const f
   AdamW(s, w, out, g, m, v, factor, n);
 }
 
+// The upper 32 bits of SplitMix64's number i.
+WEFT_INLINE uint32_t RandomBits(uint64_t seed, int64_t i) {
+  uint64_t z = seed + static_cast<uint64_t>(i) * 0x9e3779b97f4a7c15;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
+  return static_cast<uint32_t>((z ^ (z >> 31)) >> 32);
+}
+
+// The product also where the mask is 0: it has x's sign, and what is no number stays none.
+WEFT_INLINE void DropFloats(const DropoutMask m, const float* x, float* out, int64_t n) {
+  WEFT_INDEPENDENT
+  for (int64_t i = 0; i < n; ++i) out[i] = x[i] * (RandomBits(m.seed, i) < m.threshold ? 0.0f : m.keep);
+}
+void DropFloatsPlain(const DropoutMask& m, const float* x, float* out, int64_t n) {
+  DropFloats(m, x, out, n);
+}
+WEFT_AVX2 void DropFloatsAvx2(const DropoutMask& m, const float* x, float* out, int64_t n) {
+  DropFloats(m, x, out, n);
+}
+WEFT_AVX512 void DropFloatsAvx512(const DropoutMask& m, const float* x, float* out, int64_t n) {
+  DropFloats(m, x, out, n);
+}
+
+WEFT_INLINE void DropNarrow(const DropoutMask m, const BFloat16* x, BFloat16* out, int64_t n) {
+  const float keep = Widened(Narrowed(m.keep));
+  WEFT_INDEPENDENT
+  for (int64_t i = 0; i < n; ++i)
+    out[i] = Narrowed(Widened(x[i]) * (RandomBits(m.seed, i) < m.threshold ? 0.0f : keep));
+}
+void DropNarrowPlain(const DropoutMask& m, const BFloat16* x, BFloat16* out, int64_t n) {
+  DropNarrow(m, x, out, n);
+}
+WEFT_AVX2 void DropNarrowAvx2(const DropoutMask& m, const BFloat16* x, BFloat16* out, int64_t n) {
+  DropNarrow(m, x, out, n);
+}
+WEFT_AVX512 void DropNarrowAvx512(const DropoutMask& m, const BFloat16* x, BFloat16* out, int64_t n) {
+  DropNarrow(m, x, out, n);
+}
+
 }  // namespace
 
 void AddInPlace(float* sum, const float* x, int64_t n) {
@@ -112,11 +168,7 @@ void AddInPlace(float* sum, const BFloat16* x, int64_t n) {
 }
 
 void NarrowToBFloat16(BFloat16* out, const float* x, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) {
-    const uint32_t bits = std::bit_cast<uint32_t>(x[i]);
-    const bool none = (bits & 0x7fffffff) > 0x7f800000;
-    out[i].bits = none ? 0x7fc0 : static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
-  }
+  for (int64_t i = 0; i < n; ++i) out[i] = Narrowed(x[i]);
 }
 
 void WidenBFloat16(float* out, const BFloat16* x, int64_t n) {
@@ -139,6 +191,18 @@ void MoveAverage(const AverageStep& step, const float* average, float* out, cons
   const float keep = 1 - step.momentum;
   WEFT_INDEPENDENT
   for (int64_t i = 0; i < n; ++i) out[i] = average[i] * keep + (sum[i] / step.count) * step.momentum;
+}
+
+void Drop(const DropoutMask& mask, const float* x, float* out, int64_t n) {
+  HasAvx512() ? DropFloatsAvx512(mask, x, out, n)
+  : HasAvx2() ? DropFloatsAvx2(mask, x, out, n)
+              : DropFloatsPlain(mask, x, out, n);
+}
+
+void Drop(const DropoutMask& mask, const BFloat16* x, BFloat16* out, int64_t n) {
+  HasAvx512() ? DropNarrowAvx512(mask, x, out, n)
+  : HasAvx2() ? DropNarrowAvx2(mask, x, out, n)
+              : DropNarrowPlain(mask, x, out, n);
 }
 
 }  // namespace weft

@@ -1,4 +1,4 @@
-// Arithmetic on flat float32 buffers, element by element: sums of gradients and optimizer steps.
+// Arithmetic on flat buffers, element by element: sums of gradients, optimizer steps and dropout.
 //
 // Each element's result depends on that element's inputs alone and on a fixed sequence of IEEE operations (no
 // fused multiply-add, no reordering), so a slice gives the same bits as the whole, on any x86-64, at any
@@ -49,6 +49,17 @@ struct AverageStep {
 };
 // out = average * (1 - momentum) + (sum / count) * momentum
 void MoveAverage(const AverageStep& step, const float* average, float* out, const float* sum, int64_t n);
+
+// The mask of a dropout: element i is 0 where the upper 32 bits of number i that SplitMix64 makes from `seed`
+// are below `threshold`, and `keep` elsewhere. So an element's fate depends on the seed and its number only.
+struct DropoutMask {
+  uint32_t threshold;  // p * 2^32
+  float keep;          // 1 / (1 - p)
+  uint64_t seed;
+};
+// out[i] = x[i] * mask[i]. In bfloat16 the mask is rounded to that, and so is the product.
+void Drop(const DropoutMask& mask, const float* x, float* out, int64_t n);
+void Drop(const DropoutMask& mask, const BFloat16* x, BFloat16* out, int64_t n);
 
 }  // namespace weft
 

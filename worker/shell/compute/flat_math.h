@@ -1,5 +1,5 @@
-// Arithmetic on flat buffers in the memory of one device: gradients' sums, optimizer steps, norms, and the
-// way between float32 and bfloat16.
+// Arithmetic on flat buffers in the memory of one device: gradients' sums, optimizer steps, norms, dropout,
+// and the way between float32 and bfloat16.
 //
 // Each element's result depends on that element's inputs alone and on the sequence of IEEE operations that
 // elementwise.h names (no fused multiply-add), so every device gives the same bits from the same values, and
@@ -58,6 +58,13 @@ class FlatMath {
   virtual void AddSums(uint64_t* limbs, const uint64_t* other) const = 0;
   // *factor = ClipFactor(norm of the sum, most)
   virtual void ClipFactor(float* factor, const uint64_t* limbs, double most) const = 0;
+
+  // out[i] = x[i] * mask[i], both of `type` (float32 or bfloat16). `seed`: one number of the device's memory,
+  // which the work reads when it is done, in place of the mask's; null for the mask's.
+  virtual void Drop(const DropoutMask& mask, const uint64_t* seed, const void* x, void* out, int64_t n,
+                    DataType type) const = 0;
+  // `numbers` are the host's, and not needed any more when this returns.
+  virtual void WriteNumbers(uint64_t* to, const uint64_t* numbers, int64_t count) const = 0;
 };
 
 }  // namespace weft

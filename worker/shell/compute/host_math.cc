@@ -75,6 +75,20 @@ class Math final : public FlatMath {
   void ClipFactor(float* factor, const uint64_t* limbs, double most) const override {
     *factor = weft::ClipFactor(SumOfSquares::FromLimbs(limbs).Norm(), most);
   }
+
+  void Drop(const DropoutMask& mask, const uint64_t* seed, const void* x, void* out, int64_t n,
+            DataType type) const override {
+    DropoutMask own = mask;
+    if (seed != nullptr) own.seed = *seed;
+    if (type == DataType::kBFloat16) {
+      weft::Drop(own, static_cast<const BFloat16*>(x), static_cast<BFloat16*>(out), n);
+    } else {
+      weft::Drop(own, static_cast<const float*>(x), static_cast<float*>(out), n);
+    }
+  }
+  void WriteNumbers(uint64_t* to, const uint64_t* numbers, int64_t count) const override {
+    Copy(to, numbers, static_cast<size_t>(count) * sizeof(uint64_t));
+  }
 };
 
 }  // namespace

@@ -365,7 +365,7 @@ absl::StatusOr<double> TrainMicrobatch(const RunSpec& run, const Dataset& data, 
   if (!wanted.ok()) return wanted.status();
   at::Tensor loss;
   s = device.Run(Job::Compute(step, 0, b, JobKind::kForward), [&] {
-    loss = model.Loss(*read, *wanted, {run.train.seed, step, b});
+    loss = model.Loss(*read, *wanted, MaskKey{run.train.seed, step, b, true, &device.math()});
     (loss / run.train.microbatches).backward();
     model.AddGradients(b);
     return absl::OkStatus();

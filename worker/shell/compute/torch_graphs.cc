@@ -50,7 +50,7 @@ absl::StatusOr<std::shared_ptr<CapturedPass>> CapturedPass::Capture(RankDevice& 
                                                                     const std::vector<at::Tensor>& inputs,
                                                                     const at::Tensor& targets, bool warm) {
   const Charged charged(device, MemoryClass::kActivations);
-  std::shared_ptr<CapturedPass> pass(new CapturedPass(device));
+  std::shared_ptr<CapturedPass> pass(new CapturedPass(device, shape.layout));
   for (const at::Tensor& input : inputs) pass->inputs_.push_back(RoomFor(input));
   pass->targets_ = RoomFor(targets);
   // Captured work is done with what lies there, on a device that does it at once too.
@@ -65,11 +65,19 @@ absl::StatusOr<std::shared_ptr<CapturedPass>> CapturedPass::Capture(RankDevice& 
   return pass;
 }
 
+// Reads its seeds from the device's memory.
+MaskKey CapturedPass::CapturedKey() {
+  MaskKey key;
+  key.math = &device_.math();
+  key.seeds = &seeds_;
+  return key;
+}
+
 // Over the same buffers. What it makes is dropped.
 void CapturedPass::WarmUp(const PassShape& shape) {
   Pass pass;
   pass.weights = pass_.weights;
-  const PassOutput output = RunForward(shape.layers, shape.layout, inputs_, targets_, MaskKey(), &pass);
+  const PassOutput output = RunForward(shape.layers, shape.layout, inputs_, targets_, CapturedKey(), &pass);
   MakeOutputGradient(shape, output);
   const Charged charged(device_, MemoryClass::kBuffers);
   for (const PassHalf half : HalvesOf(shape)) RunBackward(pass, output_gradient_, half);
@@ -90,7 +98,7 @@ absl::StatusOr<bool> CapturedPass::CaptureAll(const PassShape& shape) {
   const auto run_forward = [this, shape] {
     pass_.input_edges.clear();
     pass_.path.clear();
-    output_ = RunForward(shape.layers, shape.layout, inputs_, targets_, MaskKey(), &pass_);
+    output_ = RunForward(shape.layers, shape.layout, inputs_, targets_, CapturedKey(), &pass_);
     return absl::OkStatus();
   };
   absl::StatusOr<std::unique_ptr<CapturedWork>> forward = device_.Capture(run_forward, nullptr);
@@ -115,9 +123,11 @@ absl::StatusOr<bool> CapturedPass::CaptureAll(const PassShape& shape) {
   return true;
 }
 
-PassOutput CapturedPass::Forward(const std::vector<at::Tensor>& inputs, const at::Tensor& targets) {
+PassOutput CapturedPass::Forward(const std::vector<at::Tensor>& inputs, const at::Tensor& targets,
+                                 const MaskKey& key) {
   for (size_t i = 0; i < inputs.size(); ++i) CopyIn(device_, inputs[i], inputs_[i]);
   CopyIn(device_, targets, targets_);
+  seeds_.Write(key);
   forward_->Replay();
   PassOutput output;
   if (output_.activation.defined()) output.activation = output_.activation.detach().clone();

@@ -2,19 +2,20 @@
 // of hundreds.
 //
 // A CapturedPass is a forward and its backward over buffers that stay where they are: inputs, data, targets
-// and the output's gradient are copied in, activations and input gradients copied out, and the gradients of
-// parameters are read where they lie. One serves one micro-batch at a time, from its forward to the end of
-// its backward, so a stage has as many as it had micro-batches alive at once. They are captured when a stage
-// has run some passes without, in the forward that finds none idle, and hold for weights that stay in their
-// place and for the lane that they were captured on: where these change, passes are captured anew, some
-// times. Before the first on a thread and lane the pass runs there once without, so that libraries, which
-// keep things by thread and stream, make nothing at first use in a capture.
+// and the output's gradient are copied in, the seeds of dropout's masks written (MaskSeeds), activations and
+// input gradients copied out, and the gradients of parameters are read where they lie. One serves one
+// micro-batch at a time, from its forward to the end of its backward, so a stage has as many as it had
+// micro-batches alive at once. They are captured when a stage has run some passes without, in the forward
+// that finds none idle, and hold for weights that stay in their place and for the lane that they were
+// captured on: where these change, passes are captured anew, some times. Before the first on a thread and
+// lane the pass runs there once without, so that libraries, which keep things by thread and stream, make
+// nothing at first use in a capture.
 //
-// The kernels and their order are those of the pass that is not captured, and so are the bits. What depends
-// on more than the inputs (masks of dropout) and what moves activations elsewhere is not captured: the caller
-// sees to that. What the device fails to capture, for lack of memory or because of what a model does, is said
-// on standard error, once a stage, and runs without from then on. Private to the adapter of LibTorch.
-// Threads: as RankCompute's; a pass may be taken while another one's backward runs.
+// The kernels and their order are those of the pass that is not captured, and so are the bits. What moves
+// activations elsewhere is not captured: the caller sees to that. What the device fails to capture, for lack
+// of memory or because of what a model does, is said on standard error, once a stage, and runs without from
+// then on. Private to the adapter of LibTorch. Threads: as RankCompute's; a pass may be taken while another
+// one's backward runs.
 #ifndef WEFT_WORKER_SHELL_COMPUTE_TORCH_GRAPHS_H_
 #define WEFT_WORKER_SHELL_COMPUTE_TORCH_GRAPHS_H_
 
@@ -53,7 +54,7 @@ class CapturedPass {
                                                                const std::vector<at::Tensor>& inputs,
                                                                const at::Tensor& targets, bool warm);
 
-  PassOutput Forward(const std::vector<at::Tensor>& inputs, const at::Tensor& targets);
+  PassOutput Forward(const std::vector<at::Tensor>& inputs, const at::Tensor& targets, const MaskKey& key);
   // The gradients of parameters hold until this pass is used again.
   PassGradients Backward(const at::Tensor& output_gradient, PassHalf half);
 
@@ -68,7 +69,9 @@ class CapturedPass {
   const Place& place() const { return place_; }
 
  private:
-  explicit CapturedPass(RankDevice& device) : device_(device) {}
+  CapturedPass(RankDevice& device, const StageLayout& layout)
+      : device_(device), seeds_(device.math(), device.torch_device(), layout.first_layer, layout.end_layer) {}
+  MaskKey CapturedKey();
   void WarmUp(const PassShape& shape);
   void MakeOutputGradient(const PassShape& shape, const PassOutput& output);
   absl::StatusOr<bool> CaptureAll(const PassShape& shape);
@@ -81,6 +84,7 @@ class CapturedPass {
 
   RankDevice& device_;
   Place place_;
+  MaskSeeds seeds_;
   std::vector<at::Tensor> inputs_;
   at::Tensor targets_, output_gradient_;
   // What the captured work makes, each time in the same place.

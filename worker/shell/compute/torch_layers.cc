@@ -16,16 +16,10 @@
 
 #include <mutex>
 
-#include "worker/shell/compute/dropout.h"
 #include "worker/shell/compute/torch_resnet.h"
 
 namespace weft {
 namespace {
-
-at::Tensor Dropout(const at::Tensor& x, double p, const MaskKey& key, int layer, int site) {
-  if (p == 0 || !key.training) return x;
-  return Drop(x, p, MaskSeed(key.seed, key.step, key.microbatch, layer, site));
-}
 
 // As in the publications.
 constexpr double kGptEpsilon = 1e-5, kVitEpsilon = 1e-6;

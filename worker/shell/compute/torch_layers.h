@@ -13,18 +13,10 @@
 #include <vector>
 
 #include "proto/run/run_spec.h"
+#include "worker/shell/compute/dropout.h"
 #include "worker/shell/compute/parameters.h"
 
 namespace weft {
-
-// One pass of one micro-batch.
-struct MaskKey {
-  uint64_t seed = 0;
-  int step = 0;
-  int microbatch = 0;
-  // False to evaluate: nothing is dropped, and batch norms use the running averages.
-  bool training = true;
-};
 
 class Layer {
  public:

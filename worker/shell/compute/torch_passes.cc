@@ -284,18 +284,22 @@ absl::StatusOr<ForwardResult> TorchRank::DoForward(const Job& job, std::vector<T
   return result;
 }
 
+MaskKey TorchRank::KeyOf(const Job& job) const {
+  return {run_.train.seed, job.step, job.microbatch, /*training=*/true, &device_->math()};
+}
+
 // The stage's forward, which leaves the graph for the backward in `pass`.
 absl::StatusOr<PassOutput> TorchRank::RunPass(Stage& stage, const Job& job,
                                               const std::vector<at::Tensor>& inputs, Pass* pass) {
   absl::StatusOr<at::Tensor> targets = Targets(stage, job);
   if (!targets.ok()) return targets.status();
-  const MaskKey key{run_.train.seed, job.step, job.microbatch};
+  const MaskKey key = KeyOf(job);
   // A backward that runs the forward again needs at once what it saves.
   if (stage.activations != ActivationPolicy::kOffload || job.kind != JobKind::kForward) {
     if (capturable_ && job.kind == JobKind::kForward && !pass->fetched) {
       const PassShape shape{layers_, stage.layout, loss_gradient_, split_backward_};
       pass->captured = stage.graphs.Take(shape, pass->weights, inputs, *targets);
-      if (pass->captured != nullptr) return pass->captured->Forward(inputs, *targets);
+      if (pass->captured != nullptr) return pass->captured->Forward(inputs, *targets, key);
     }
     return RunForward(layers_, stage.layout, inputs, *targets, key, pass);
   }
@@ -315,8 +319,7 @@ absl::StatusOr<PassOutput> TorchRank::RunOnce(const Stage& stage, const Job& job
   if (!targets.ok()) return targets.status();
   const auto data = inputs.end() - (stage.layout.reads_data ? 1 : 0);
   pass->inputs.assign(inputs.begin(), data);
-  return RunWithoutGraph(layers_, stage.layout, inputs, *targets, {run_.train.seed, job.step, job.microbatch},
-                         *pass);
+  return RunWithoutGraph(layers_, stage.layout, inputs, *targets, KeyOf(job), *pass);
 }
 
 // Runs the forward of a pass again, with its graph. Masks and data depend on the job alone, so all bits are

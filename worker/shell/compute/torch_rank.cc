@@ -5,7 +5,6 @@
 
 #include <optional>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -25,20 +24,7 @@ std::optional<Schedule> KnownSchedule(const RunSpec& run) {
   return *std::move(schedule);
 }
 
-bool DropsOut(const ModelSpec& model) {
-  return std::visit(
-      [](const auto& m) {
-        if constexpr (requires { m.dropout; }) {
-          return m.dropout > 0;
-        } else {
-          return false;
-        }
-      },
-      model);
-}
-
 bool IsCapturable(const RunSpec& run) {
-  if (DropsOut(run.model)) return false;
   const std::optional<Schedule> schedule = KnownSchedule(run);
   return !schedule.has_value() || schedule->MostStaleness() == 0;
 }

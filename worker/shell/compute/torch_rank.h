@@ -180,6 +180,7 @@ class TorchRank final : public RankCompute {
   absl::StatusOr<at::Tensor> Targets(const Stage& stage, const Job& job);
   absl::StatusOr<ForwardResult> DoForward(const Job& job, std::vector<Tensor> inputs, Tensor weights,
                                           int version, bool leaves_pass);
+  MaskKey KeyOf(const Job& job) const;
   absl::StatusOr<PassOutput> RunPass(Stage& stage, const Job& job, const std::vector<at::Tensor>& inputs,
                                      Pass* pass);
   absl::StatusOr<PassOutput> RunOnce(const Stage& stage, const Job& job,
@@ -205,7 +206,7 @@ class TorchRank final : public RankCompute {
   const RunSpec run_;
   const std::unique_ptr<Dataset> data_;
   const std::vector<std::unique_ptr<Layer>> layers_;
-  // Whether passes may be captured: they depend on their inputs alone, and weights stay in their place.
+  // Whether passes may be captured: weights stay in their place.
   const bool capturable_;
   const bool split_backward_;
   const std::unique_ptr<RankDevice> device_;

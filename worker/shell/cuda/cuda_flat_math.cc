@@ -76,4 +76,19 @@ void CudaFlatMath::ClipFactor(float* factor, const uint64_t* limbs, double most)
   C10_CUDA_CHECK(kernels::ClipFactor(stream_(), factor, limbs, most));
 }
 
+void CudaFlatMath::Drop(const DropoutMask& mask, const uint64_t* seed, const void* x, void* out, int64_t n,
+                        DataType type) const {
+  if (type == DataType::kBFloat16) {
+    C10_CUDA_CHECK(kernels::DropNarrow(stream_(), mask, seed, static_cast<const uint16_t*>(x),
+                                       static_cast<uint16_t*>(out), n));
+  } else {
+    C10_CUDA_CHECK(
+        kernels::Drop(stream_(), mask, seed, static_cast<const float*>(x), static_cast<float*>(out), n));
+  }
+}
+
+void CudaFlatMath::WriteNumbers(uint64_t* to, const uint64_t* numbers, int64_t count) const {
+  C10_CUDA_CHECK(kernels::WriteNumbers(stream_(), to, numbers, count));
+}
+
 }  // namespace weft

@@ -35,6 +35,9 @@ class CudaFlatMath final : public FlatMath {
   void AddSquares(uint64_t* limbs, const float* x, int64_t n) const override;
   void AddSums(uint64_t* limbs, const uint64_t* other) const override;
   void ClipFactor(float* factor, const uint64_t* limbs, double most) const override;
+  void Drop(const DropoutMask& mask, const uint64_t* seed, const void* x, void* out, int64_t n,
+            DataType type) const override;
+  void WriteNumbers(uint64_t* to, const uint64_t* numbers, int64_t count) const override;
 
  private:
   const std::function<c10::cuda::CUDAStream()> stream_;

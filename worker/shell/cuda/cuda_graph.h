@@ -5,10 +5,11 @@
 // process: LibTorch's generator, which all graphs are registered with, and its allocator keep state for
 // captures that is not made for two. What must not be in captured
 // work: waiting, reading back, copies between host and device of RankDevice, Await, figures, random numbers
-// of LibTorch's generator (they would go on, but this runtime has masks of its own), and whatever depends on
-// values. The work has been run once before, on the same streams, so that libraries have made what they make
-// at first use. Ownership: what was captured together shares memory, in which each keeps what it gives out;
-// it may only be replayed in an order in which the results that share it are not needed any more.
+// of LibTorch's generator (they would go on, but this runtime has masks of its own, whose seeds captured work
+// reads from memory: dropout.h), and whatever depends on values. The work has been run once before, on the
+// same streams, so that libraries have made what they make at first use. Ownership: what was captured
+// together shares memory, in which each keeps what it gives out; it may only be replayed in an order in which
+// the results that share it are not needed any more.
 #ifndef WEFT_WORKER_SHELL_CUDA_CUDA_GRAPH_H_
 #define WEFT_WORKER_SHELL_CUDA_CUDA_GRAPH_H_
 

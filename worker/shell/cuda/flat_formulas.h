@@ -72,6 +72,20 @@ WEFT_HOST_DEVICE uint16_t Narrow(float x) {
   return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
 
+// ---- Dropout.
+
+// The upper 32 bits of SplitMix64's number i.
+WEFT_HOST_DEVICE uint32_t RandomBits(uint64_t seed, int64_t i) {
+  uint64_t z = seed + static_cast<uint64_t>(i) * 0x9e3779b97f4a7c15u;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+  return static_cast<uint32_t>((z ^ (z >> 31)) >> 32);
+}
+// The product also where the mask is 0: it has x's sign, and what is no number stays none.
+WEFT_HOST_DEVICE float Drop(const DropoutMask& mask, int64_t i, float x) {
+  return x * (RandomBits(mask.seed, i) < mask.threshold ? 0.0f : mask.keep);
+}
+
 // ---- The exact sum of squares (sum_of_squares.h): that of limbs[i] * 2^(32 * i - 298).
 
 constexpr int kLimbs = 20;

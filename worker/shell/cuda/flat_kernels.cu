@@ -37,6 +37,14 @@ template <int L>
 struct alignas(sizeof(uint16_t) * L) Halves {
   uint16_t v[L];
 };
+template <int L>
+__device__ __forceinline__ Halves<L> Load(const uint16_t* at) {
+  return *reinterpret_cast<const Halves<L>*>(at);
+}
+template <int L>
+__device__ __forceinline__ void Store(uint16_t* at, const Halves<L>& values) {
+  *reinterpret_cast<Halves<L>*>(at) = values;
+}
 
 // Block `block` of the `blocks` that run op.At<4>(i) for whole groups of four if `wide`, and op.At<1>(i) for
 // what is left.
@@ -90,7 +98,7 @@ struct NarrowOp {
     const Floats<L> from = Load<L>(x + i);
     Halves<L> to;
     for (int k = 0; k < L; ++k) to.v[k] = flat::Narrow(from.v[k]);
-    *reinterpret_cast<Halves<L>*>(out + i) = to;
+    Store<L>(out + i, to);
   }
 };
 
@@ -160,9 +168,59 @@ struct AverageOp {
   }
 };
 
+// The seed is the same for all threads: one read that all processors keep.
+__device__ __forceinline__ DropoutMask Seeded(DropoutMask mask, const uint64_t* seed) {
+  if (seed != nullptr) mask.seed = *seed;
+  return mask;
+}
+
+struct DropOp {
+  DropoutMask mask;
+  const uint64_t* seed;
+  const float* x;
+  float* out;
+  template <int L>
+  __device__ void At(int64_t i) const {
+    const DropoutMask own = Seeded(mask, seed);
+    Floats<L> values = Load<L>(x + i);
+    for (int k = 0; k < L; ++k) values.v[k] = flat::Drop(own, i + k, values.v[k]);
+    Store<L>(out + i, values);
+  }
+};
+
+struct DropNarrowOp {
+  DropoutMask mask;  // which keeps a bfloat16
+  const uint64_t* seed;
+  const uint16_t* x;
+  uint16_t* out;
+  template <int L>
+  __device__ void At(int64_t i) const {
+    const DropoutMask own = Seeded(mask, seed);
+    Halves<L> values = Load<L>(x + i);
+    for (int k = 0; k < L; ++k) values.v[k] = flat::Narrow(flat::Drop(own, i + k, flat::Widen(values.v[k])));
+    Store<L>(out + i, values);
+  }
+};
+
+// ---- Numbers that travel as an argument of the launch, as pieces do, and are read where they lie.
+
+constexpr int kMostNumbers = 256;
+struct NumberTable {
+  uint64_t numbers[kMostNumbers];
+  int count;
+};
+static_assert(sizeof(NumberTable) + 64 <= 4096);
+
+__global__ void __launch_bounds__(kThreads)
+    WriteNumbersKernel(const __grid_constant__ NumberTable table, uint64_t* to) {
+  const int i = static_cast<int>(threadIdx.x);
+  if (i < table.count) to[i] = table.numbers[i];
+}
+static_assert(kMostNumbers <= kThreads);
+
 // ---- Pieces: as many blocks each as its size asks for, one after the other in one grid. They travel as an
-// argument of the launch, of which 4096 bytes are allowed everywhere, a table after the other. The argument is
-// read where it lies (__grid_constant__): a copy of it for each thread would cost more than the pieces.
+// argument of the launch, of which 4096 bytes are allowed everywhere, a table after the other. The argument
+// is read where it lies (__grid_constant__): a copy of it for each thread would cost more than the pieces.
 
 struct Entry {
   Piece piece;
@@ -196,7 +254,7 @@ __device__ __forceinline__ Share ShareOf(const PieceTable& table, unsigned block
 template <int L>
 __device__ __forceinline__ Floats<L> LoadPiece(const Piece& piece, int64_t i) {
   if (!piece.bfloat16) return Load<L>(static_cast<const float*>(piece.data) + i);
-  const Halves<L> from = *reinterpret_cast<const Halves<L>*>(static_cast<const uint16_t*>(piece.data) + i);
+  const Halves<L> from = Load<L>(static_cast<const uint16_t*>(piece.data) + i);
   Floats<L> to;
   for (int k = 0; k < L; ++k) to.v[k] = flat::Widen(from.v[k]);
   return to;
@@ -388,6 +446,28 @@ cudaError_t AddSums(cudaStream_t stream, uint64_t* limbs, const uint64_t* other)
 
 cudaError_t ClipFactor(cudaStream_t stream, float* factor, const uint64_t* limbs, double most) {
   WEFT_LAUNCH(ClipFactorKernel, 1, 1, stream, factor, limbs, most);
+  return cudaGetLastError();
+}
+
+cudaError_t Drop(cudaStream_t stream, const DropoutMask& mask, const uint64_t* seed, const float* x,
+                 float* out, int64_t n) {
+  return Launch(stream, DropOp{mask, seed, x, out}, n, Aligned(x) && Aligned(out));
+}
+
+cudaError_t DropNarrow(cudaStream_t stream, const DropoutMask& mask, const uint64_t* seed, const uint16_t* x,
+                       uint16_t* out, int64_t n) {
+  DropoutMask narrow = mask;
+  narrow.keep = flat::Widen(flat::Narrow(mask.keep));
+  return Launch(stream, DropNarrowOp{narrow, seed, x, out}, n, Aligned(x, 8) && Aligned(out, 8));
+}
+
+cudaError_t WriteNumbers(cudaStream_t stream, uint64_t* to, const uint64_t* numbers, int64_t count) {
+  for (int64_t begin = 0; begin < count; begin += kMostNumbers) {
+    NumberTable table{};
+    table.count = static_cast<int>(std::min<int64_t>(count - begin, kMostNumbers));
+    std::copy_n(numbers + begin, table.count, table.numbers);
+    WEFT_LAUNCH(WriteNumbersKernel, 1, kThreads, stream, table, to + begin);
+  }
   return cudaGetLastError();
 }
 

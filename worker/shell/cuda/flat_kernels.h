@@ -42,6 +42,14 @@ cudaError_t AddSquares(cudaStream_t stream, uint64_t* limbs, const float* x, int
 cudaError_t AddSums(cudaStream_t stream, uint64_t* limbs, const uint64_t* other);
 cudaError_t ClipFactor(cudaStream_t stream, float* factor, const uint64_t* limbs, double most);
 
+// `seed` may be null; else it is read in place of the mask's.
+cudaError_t Drop(cudaStream_t stream, const DropoutMask& mask, const uint64_t* seed, const float* x,
+                 float* out, int64_t n);
+cudaError_t DropNarrow(cudaStream_t stream, const DropoutMask& mask, const uint64_t* seed, const uint16_t* x,
+                       uint16_t* out, int64_t n);
+// `numbers` is the host's, and not needed any more when this returns.
+cudaError_t WriteNumbers(cudaStream_t stream, uint64_t* to, const uint64_t* numbers, int64_t count);
+
 }  // namespace weft::kernels
 
 #endif  // WEFT_WORKER_SHELL_CUDA_FLAT_KERNELS_H_
