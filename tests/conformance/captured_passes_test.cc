@@ -206,7 +206,8 @@ TEST_F(CapturedPasses, Dropout_HasTheMasksOfEachMicrobatch) {
         if (split) run.schedule = Require(ParseScheduleText("zb_h1"));
         counts_ = {};
         ExpectSame(run, {Kind::kPipeline, {2, 0, 3, 1}, split});
-        const int passes = run.stages() * (split ? 3 : 2) * run.train.microbatches;
+        const int of_a_microbatch = split ? 3 * run.stages() - 1 : 2 * run.stages();
+        const int passes = of_a_microbatch * run.train.microbatches;
         EXPECT_EQ(counts_.captured, passes);
         EXPECT_EQ(counts_.replayed, passes * (run.train.steps - 1));
       }
