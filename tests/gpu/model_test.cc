@@ -6,10 +6,14 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <variant>
+#include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "proto/run/run_schedule.h"
+#include "proto/wire/mutex.h"
 #include "tests/conformance/small_runs.h"
 #include "tests/conformance/training_driver.h"
 #include "tests/gpu/fake_gpu.h"
@@ -93,6 +97,123 @@ TEST_P(CudaModelTest, StepsInSteadyState_NeverWaitForTheDevice) {
   if (!captures) return;
   // Beside the graphs: the loss is copied out and the gradients summed; then an update.
   EXPECT_LE(FakeGpu::kernels() - kernels, 3 * (4 * microbatches + 8));
+}
+
+// ---- Two at a time. The device is the only one that orders what they do.
+
+// The jobs of a rank, of whatever stages, with the outputs fenced as a worker does it.
+class StageJobs {
+ public:
+  StageJobs(const RunSpec& run, int number, MemorySource& memory)
+      : run_(run), rank_(Require(Gpu(/*graphs=*/true).CreateRank(run, number, memory))) {
+    for (int s = 0; s < run.stages(); ++s) Require(rank_->AddStage(s, /*holds_weights=*/true));
+  }
+
+  // `meanwhile`, if given, runs on another thread as soon as the device knows of the job.
+  std::vector<Tensor> Do(const Job& job, std::vector<Tensor> inputs, bool beside = false,
+                         const std::function<void()>& meanwhile = nullptr) {
+    rank_->BeginJob(job, beside);
+    std::thread other;
+    if (meanwhile) other = std::thread(meanwhile);
+    std::vector<Tensor> outputs = Run(job, std::move(inputs));
+    const std::shared_ptr<LaunchedJob> launched = rank_->EndJob();
+    for (Tensor& output : outputs) output.ready = launched;
+    if (other.joinable()) other.join();
+    MutexLock lock(mutex_);
+    launched_.push_back(launched);
+    return outputs;
+  }
+  // That the device has done all of them.
+  void ExpectDone() {
+    MutexLock lock(mutex_);
+    for (const std::shared_ptr<LaunchedJob>& launched : launched_) EXPECT_TRUE(Require(launched->Reached()));
+    launched_.clear();
+  }
+
+ private:
+  std::vector<Tensor> Run(const Job& job, std::vector<Tensor> inputs) {
+    if (job.kind == JobKind::kUpdate) {
+      Require(rank_->Update(job, {}, {}, /*keep=*/false));
+      return {};
+    }
+    if (job.kind == JobKind::kBackward) {
+      return Require(rank_->Backward(job, std::move(inputs), {}, job.step, /*hand_out=*/false))
+          .input_gradients;
+    }
+    const Tensor activation = Require(rank_->Forward(job, std::move(inputs), {}, job.step)).activation;
+    return activation.empty() ? std::vector<Tensor>() : std::vector<Tensor>{activation};
+  }
+
+  const RunSpec run_;
+  const std::unique_ptr<RankCompute> rank_;
+  Mutex mutex_;
+  std::vector<std::shared_ptr<LaunchedJob>> launched_ ABSL_GUARDED_BY(mutex_);
+};
+
+RunSpec GptOn(const TemporaryFolder& folder, int stages) {
+  RunSpec run = SmallGptRun(folder.path(), stages);
+  Widen(&run.model);
+  std::get<GptSpec>(run.model).dropout = 0;
+  run.schedule = Require(ParseScheduleText("lpp,groups=1,ranks=1"));
+  run.train.steps = 12;
+  return run;
+}
+
+TEST(CudaRanksTest, RanksThatCaptureAtTheSameTime_LeaveEachOtherAlone) {
+  const TemporaryFolder folder;
+  const RunSpec run = GptOn(folder, 1);
+  PlainMemory memory;
+  const int graphs = FakeGpu::graphs();
+  constexpr int kRanks = 3, kSteps = 6;
+  std::vector<std::thread> threads;
+  for (int r = 0; r < kRanks; ++r) {
+    threads.emplace_back([&, r] {
+      StageJobs rank(run, r, memory);
+      for (int t = 0; t < kSteps; ++t) {
+        for (const JobKind kind : {JobKind::kForward, JobKind::kBackward}) {
+          for (int b = 0; b < run.train.microbatches; ++b) rank.Do(Job::Compute(t, 0, b, kind), {});
+        }
+        rank.Do(Job::Update(t, 0, 0), {});
+        FakeGpu::Run();
+      }
+      FakeGpu::Run();
+      rank.ExpectDone();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  // All but the first step, in which nothing has run before.
+  EXPECT_EQ(FakeGpu::graphs() - graphs, kRanks * (kSteps - 1) * 2 * run.train.microbatches);
+}
+
+// As dualpipe: a forward of one stage while the backward of another is enqueued on the other lane.
+TEST(CudaRanksTest, PairsOfTwoStages_AreCapturedAndReplayedOnTheirLanes) {
+  const TemporaryFolder folder;
+  const RunSpec run = GptOn(folder, 2);
+  PlainMemory memory;
+  StageJobs rank(run, 0, memory);
+  const int microbatches = run.train.microbatches, graphs = FakeGpu::graphs();
+  for (int t = 0; t < 6; ++t) {
+    const auto forward = [&](int s, int b) { return Job::Compute(t, s, b, JobKind::kForward); };
+    const auto backward = [&](int s, int b) { return Job::Compute(t, s, b, JobKind::kBackward); };
+    std::vector<Tensor> activation = rank.Do(forward(0, 0), {});
+    rank.Do(forward(1, 0), std::move(activation));
+    for (int b = 0; b < microbatches; ++b) {
+      std::vector<Tensor> gradient, next;
+      const auto beside = [&] { gradient = rank.Do(backward(1, b), {}, /*beside=*/true); };
+      if (b + 1 < microbatches) {
+        next = rank.Do(forward(0, b + 1), {}, /*beside=*/false, beside);
+        rank.Do(forward(1, b + 1), std::move(next));
+      } else {
+        gradient = rank.Do(backward(1, b), {});
+      }
+      rank.Do(backward(0, b), std::move(gradient));
+      if (b % 2 == 1) FakeGpu::Run(20);
+    }
+    for (int s : {0, 1}) rank.Do(Job::Update(t, s, 0), {});
+    FakeGpu::Run();
+    rank.ExpectDone();
+  }
+  EXPECT_GT(FakeGpu::graphs() - graphs, 3 * 2 * 2 * microbatches);
 }
 
 INSTANTIATE_TEST_SUITE_P(
