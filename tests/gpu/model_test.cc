@@ -3,6 +3,7 @@
 // of the device, not what comes of it. cuDNN cannot be had without a driver: residual networks are not here.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -19,6 +20,7 @@
 #include "tests/gpu/fake_gpu.h"
 #include "worker/shell/compute/compute.h"
 #include "worker/shell/compute/device_backend.h"
+#include "worker/shell/compute/reference.h"
 #include "worker/shell/cuda/cuda_backend.h"
 #include "worker/shell/memory_source.h"
 
@@ -214,6 +216,28 @@ TEST(CudaRanksTest, PairsOfTwoStages_AreCapturedAndReplayedOnTheirLanes) {
     rank.ExpectDone();
   }
   EXPECT_GT(FakeGpu::graphs() - graphs, 3 * 2 * 2 * microbatches);
+}
+
+// The plain loop, which waits for each job; somebody lets the device work meanwhile.
+TEST(CudaReferenceTest, PlainLoop_NeedsNoOperationThatIsRefused) {
+  const TemporaryFolder folder;
+  RunSpec run = GptOn(folder, 2);
+  run.train.steps = 2;
+  run.precision = Precision::kBFloat16;
+  const std::unique_ptr<DeviceBackend> backend = Require(CreateCudaBackend(DeviceOptions{}));
+  std::atomic<bool> done{false};
+  std::thread device([&] {
+    while (!done) {
+      if (FakeGpu::Run() == 0) std::this_thread::yield();
+    }
+  });
+  int steps = 0;
+  const absl::Status trained = RunReference(
+      run, "", [&](const ReferenceStep&) { return ++steps > 0; }, backend.get());
+  done = true;
+  device.join();
+  EXPECT_TRUE(trained.ok()) << trained;
+  EXPECT_EQ(steps, 2);
 }
 
 INSTANTIATE_TEST_SUITE_P(
