@@ -3,11 +3,14 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/mean.h>
+#include <ATen/ops/zeros.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include <memory>
 #include <thread>
@@ -15,9 +18,12 @@
 
 #include "tests/gpu/fake_gpu.h"
 #include "tests/gpu/the_gpu.h"
+#include "worker/shell/compute/batch_norm.h"
 #include "worker/shell/compute/device_backend.h"
 #include "worker/shell/compute/host_offload.h"
+#include "worker/shell/compute/max_pool.h"
 #include "worker/shell/compute/rank_device.h"
+#include "worker/shell/compute/torch_context.h"
 #include "worker/shell/compute/torch_layers.h"
 #include "worker/shell/compute/torch_stage.h"
 #include "worker/shell/memory_source.h"
@@ -314,6 +320,33 @@ TEST_F(CudaPassTest, PassOnTheSecondLane_IsCapturedThereAlone) {
   FakeGpu::Run();
   EXPECT_TRUE(job->Reached().ok());
   EXPECT_EQ(Read(*device_, b), All(7));
+}
+
+// What a residual network does beside its convolutions, whose library needs a driver: no operation of it is
+// refused for not being deterministic, none waits, and all can be captured.
+TEST_F(CudaPassTest, NormPoolAndMeanOfImages_AreDeterministicAndCaptured) {
+  PrepareRun(Precision::kFloat32, Kernels::kDeterministic);
+  const at::TensorOptions floats = at::TensorOptions().device(device_->torch_device()).dtype(at::kFloat);
+  device_->BeginJob(Forward(0, 0), false);
+  const at::Tensor images = at::empty({2, 4, 17, 17}, floats).set_requires_grad(true);
+  std::vector<at::Tensor> parameters;
+  for (int i = 0; i < 4; ++i) parameters.push_back(at::empty({4}, floats).set_requires_grad(true));
+  const auto run = [&] {
+    const at::Tensor scores = MaxPool(BatchNorm(images, parameters.data(), /*training=*/true)).mean({2, 3});
+    const at::Tensor loss = Loss(scores, at::zeros({2}, floats.dtype(at::kLong)));
+    std::vector<at::Tensor> leaves = parameters;
+    leaves.push_back(images);
+    EXPECT_EQ(torch::autograd::grad({loss}, leaves).size(), 5u);
+    return absl::OkStatus();
+  };
+  for (int i = 0; i < 2; ++i) EXPECT_TRUE(run().ok());
+  FakeGpu::ResetWaits();
+  EXPECT_TRUE(run().ok());
+  EXPECT_EQ(FakeGpu::waits(), 0);
+  const auto work = Capture(run);
+  EXPECT_TRUE(work.ok()) << work.status();
+  (void)device_->EndJob();
+  FakeGpu::Run();
 }
 
 // As fused attention saves its seed, in host memory.

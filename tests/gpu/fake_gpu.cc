@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <memory>
 #include <utility>
@@ -83,6 +84,8 @@ size_t FakeGpu::Queued(cudaStream_t stream) {
   return Of(stream)->queue.size();
 }
 int FakeGpu::waits() { return Gpu::Of().waits; }
+int FakeGpu::kernels() { return Gpu::Of().kernels; }
+int FakeGpu::graphs() { return Gpu::Of().graphs; }
 void FakeGpu::ResetWaits() { Gpu::Of().waits = 0; }
 
 }  // namespace weft::testing
@@ -112,6 +115,18 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* gpu, int) {
   std::snprintf(gpu->name, sizeof gpu->name, "fake GPU");
   gpu->major = 9;
   gpu->totalGlobalMem = Gpu::Of().memory;
+  gpu->multiProcessorCount = 132;
+  gpu->warpSize = 32;
+  gpu->maxThreadsPerBlock = 1024;
+  gpu->maxThreadsPerMultiProcessor = 2048;
+  gpu->sharedMemPerBlock = 48 << 10;
+  gpu->sharedMemPerBlockOptin = 227 << 10;
+  gpu->sharedMemPerMultiprocessor = 228 << 10;
+  gpu->regsPerBlock = gpu->regsPerMultiprocessor = 64 << 10;
+  gpu->l2CacheSize = 50 << 20;
+  gpu->memoryBusWidth = 5120;
+  for (int i = 0; i < 3; ++i) gpu->maxThreadsDim[i] = i < 2 ? 1024 : 64;
+  for (int i = 0; i < 3; ++i) gpu->maxGridSize[i] = i < 1 ? std::numeric_limits<int>::max() : 65535;
   for (int i = 0; i < 16; ++i) gpu->uuid.bytes[i] = static_cast<char>(0xf0 + i);
   return cudaSuccess;
 }
@@ -329,6 +344,10 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
     if (!weft::testing::AreSides(gpu, to, from, kind)) return Said(cudaErrorInvalidValue);
   }
   return weft::testing::Enqueued(stream, [=] { std::memcpy(to, from, bytes); });
+}
+cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
+  const cudaError_t begun = cudaMemcpyAsync(to, from, bytes, kind, nullptr);
+  return begun != cudaSuccess ? begun : cudaStreamSynchronize(nullptr);
 }
 cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
   return weft::testing::Enqueued(stream, [=] { std::memset(to, value, bytes); });

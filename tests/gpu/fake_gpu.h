@@ -36,6 +36,9 @@ struct FakeGpu {
   // Calls that waited for the device, or might have: synchronizing ones, and those that make or free memory.
   static int waits();
   static void ResetWaits();
+  // Kernels that were launched or captured, and graphs that were launched, so far.
+  static int kernels();
+  static int graphs();
 };
 
 }  // namespace weft::testing

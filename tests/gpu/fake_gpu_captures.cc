@@ -1,5 +1,6 @@
 // The GPU of the tests: captures, graphs, and kernels, which do nothing.
 #include <algorithm>
+#include <limits>
 
 #include "tests/gpu/fake_gpu_state.h"
 
@@ -62,6 +63,11 @@ cudaError_t WaitInCapture(Gpu& gpu, Stream* stream, const Recorded& event) {
   for (const auto& [other, count] : event.behind) behind[other] = std::max(behind[other], count);
   ++behind[stream];
   return cudaSuccess;
+}
+
+cudaError_t LaunchedKernel(cudaStream_t stream) {
+  ++Gpu::Of().kernels;
+  return Enqueued(stream, [] {});
 }
 
 }  // namespace weft::testing
@@ -152,6 +158,7 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
   const weft::testing::Graph graph = *reinterpret_cast<weft::testing::Graph*>(executable);
+  ++Gpu::Of().graphs;
   return Enqueued(stream, [graph] {
     for (const std::function<void()>& work : graph.work) work();
   });
@@ -164,22 +171,45 @@ cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* function) {
   return cudaSuccess;
 }
 cudaError_t __cudaLaunchKernel(cudaKernel_t, dim3, dim3, void**, size_t, cudaStream_t stream) {
-  return Enqueued(stream, [] {});
+  return weft::testing::LaunchedKernel(stream);
 }
 cudaError_t cudaLaunchKernel(const void*, dim3, dim3, void**, size_t, cudaStream_t stream) {
-  return Enqueued(stream, [] {});
+  return weft::testing::LaunchedKernel(stream);
 }
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* launch, const void*, void**) {
-  return Enqueued(launch->stream, [] {});
+  return weft::testing::LaunchedKernel(launch->stream);
 }
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
   *attributes = {};
   attributes->maxThreadsPerBlock = 1024;
+  attributes->ptxVersion = attributes->binaryVersion = 90;
   return cudaSuccess;
 }
-cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
-  *value = 64;
-  return cudaSuccess;
+cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) { return cudaSuccess; }
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+  switch (attribute) {
+    case cudaDevAttrComputeCapabilityMajor:
+      *value = 9;
+      return cudaSuccess;
+    case cudaDevAttrComputeCapabilityMinor:
+      *value = 0;
+      return cudaSuccess;
+    case cudaDevAttrMultiProcessorCount:
+      *value = 132;
+      return cudaSuccess;
+    case cudaDevAttrWarpSize:
+      *value = 32;
+      return cudaSuccess;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+      *value = 227 << 10;
+      return cudaSuccess;
+    case cudaDevAttrMaxGridDimX:
+      *value = std::numeric_limits<int>::max();
+      return cudaSuccess;
+    default:
+      *value = 1024;
+      return cudaSuccess;
+  }
 }
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const void*, int, size_t,
                                                                    unsigned int) {

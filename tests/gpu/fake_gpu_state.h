@@ -105,7 +105,7 @@ class Gpu {
   std::map<uint64_t, Capture> captures;
   uint64_t last_capture = 0;
   cudaError_t broken = cudaSuccess;
-  std::atomic<int> waits{0};
+  std::atomic<int> waits{0}, kernels{0}, graphs{0};
 
  private:
   Gpu() { streams.push_back(&default_stream); }
@@ -119,6 +119,7 @@ inline Event* Of(cudaEvent_t event) { return reinterpret_cast<Event*>(event); }
 // Notes an error as the thread's last.
 cudaError_t Said(cudaError_t error);
 cudaError_t Enqueued(cudaStream_t stream, std::function<void()> work);
+cudaError_t LaunchedKernel(cudaStream_t stream);
 
 // ---- Captures. All with the lock.
 

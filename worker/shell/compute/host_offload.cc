@@ -3,14 +3,14 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/CPUAllocator.h>
-#include <c10/util/Exception.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/saved_variable_hooks.h>
 
 #include <algorithm>
-#include <string>
 #include <utility>
 #include <vector>
+
+#include "worker/shell/compute/torch_guard.h"
 
 namespace weft {
 namespace {
@@ -79,7 +79,7 @@ OffloadedTensor::OffloadedTensor(RankDevice& device, Tensor host)
 
 void OffloadedTensor::Begin() {
   absl::StatusOr<Tensor> arriving = device_.ToDevice(host_, MemoryClass::kActivations);
-  TORCH_CHECK_WITH(OutOfMemoryError, arriving.ok(), std::string(arriving.status().message()));
+  ThrowUnlessOk(arriving.status());
   arriving_ = *std::move(arriving);
 }
 
@@ -168,7 +168,7 @@ std::shared_ptr<OffloadedTensor> HostOffload::Send(const at::Tensor& tensor) {
   bytes.owner = source;
   bytes.place = device_.is_host() ? MemoryPlace::kHost : MemoryPlace::kDevice;
   absl::StatusOr<Tensor> host = device_.ToHost(bytes, HostUse::kOffload);
-  TORCH_CHECK_WITH(OutOfMemoryError, host.ok(), std::string(host.status().message()));
+  ThrowUnlessOk(host.status());
   sent.from = tensor.storage().getWeakStorageImpl();
   sent.away = std::make_shared<OffloadedTensor>(device_, *std::move(host));
   sent.source = source;

@@ -22,6 +22,12 @@ Charged::~Charged() {
   if (std::uncaught_exceptions() > exceptions_ && !failed_class.has_value()) failed_class = memory_class_;
 }
 
+void ThrowUnlessOk(const absl::Status& status) {
+  if (absl::IsResourceExhausted(status))
+    TORCH_CHECK_WITH(OutOfMemoryError, false, std::string(status.message()));
+  TORCH_CHECK(status.ok(), std::string(status.message()));
+}
+
 std::string OutOfMemoryText(const c10::OutOfMemoryError& error) {
   const std::string text = error.what_without_backtrace();
   const std::optional<MemoryClass> memory_class = std::exchange(failed_class, std::nullopt);

@@ -42,6 +42,9 @@ class Charged {
   const int exceptions_;  // under way when the scope began
 };
 
+// Throws what a failure says, as LibTorch would: c10::OutOfMemoryError for memory, else c10::Error.
+void ThrowUnlessOk(const absl::Status& status);
+
 // What LibTorch says of memory that it did not get, in the words of RankDevice: with the class.
 std::string OutOfMemoryText(const c10::OutOfMemoryError& error);
 

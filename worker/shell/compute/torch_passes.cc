@@ -23,6 +23,15 @@ bool IsAligned(const Tensor& tensor) {
   return reinterpret_cast<uintptr_t>(tensor.data) % bytes == 0;
 }
 
+// Room for data that are narrowed before they go to the device. The thread keeps it for the next: fresh pages
+// cost more than what is done there.
+at::Tensor WideRoom(at::IntArrayRef sizes, const RankDevice& device) {
+  if (device.is_host()) return at::empty(sizes, c10::kFloat);
+  thread_local at::Tensor room;
+  if (!room.defined() || room.sizes() != sizes) room = at::empty(sizes, c10::kFloat);
+  return room;
+}
+
 // The gradients of a stage's parameters as pieces of its flat buffer, ascending.
 std::vector<FlatPiece> PiecesOf(const StageLayout& layout, const std::vector<at::Tensor>& gradients) {
   std::vector<FlatPiece> pieces;
@@ -173,7 +182,7 @@ absl::StatusOr<at::Tensor> TorchRank::ReadPiece(const DataPiece& piece) const {
     const bool tokens = data_->input_type() == DataType::kInt64;
     const bool narrows = !tokens && run_.precision == Precision::kBFloat16;
     const std::array<int64_t, 2> sizes = {samples, data_->inputs()};
-    read = narrows ? at::empty(sizes, c10::kFloat) : make(sizes, tokens ? c10::kLong : c10::kFloat);
+    read = narrows ? WideRoom(sizes, *device_) : make(sizes, tokens ? c10::kLong : c10::kFloat);
     status = data_->ReadInputs(run_.train, piece.step, piece.microbatch, read.mutable_data_ptr());
     if (status.ok() && narrows) read = make(sizes, c10::kBFloat16).copy_(read);
   }

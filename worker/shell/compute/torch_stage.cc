@@ -3,13 +3,13 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
-#include <c10/util/Exception.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <cstdlib>
-#include <string>
 #include <utility>
+
+#include "worker/shell/compute/torch_guard.h"
 
 namespace weft {
 namespace {
@@ -129,7 +129,7 @@ void StageWeights::Changed() {
   if (narrow_.empty()) {
     absl::StatusOr<Tensor> room =
         device_.NewFlat(narrow_elements_, MemoryClass::kWeights, DataType::kBFloat16);
-    TORCH_CHECK_WITH(OutOfMemoryError, room.ok(), std::string(room.status().message()));
+    ThrowUnlessOk(room.status());
     narrow_ = *std::move(room);
     narrow_storage_.set_data_ptr_noswap(at::DataPtr(narrow_.data, device_.torch_device()));
   }
