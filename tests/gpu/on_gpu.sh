@@ -27,7 +27,7 @@ failed=0
 tests=$(
   echo 120 gpu_device_test
   echo 180 transport_process_test
-  echo 240 device_test WEFT_TEST_DEVICE=cuda
+  echo 540 device_test WEFT_TEST_DEVICE=cuda
   for test in "$root"/tests/gpu_*_test; do [[ $test == *gpu_device_test ]] || echo 120 "$(basename "$test")"; done
   echo 120 transport_conformance_test
 )
