@@ -91,10 +91,10 @@ class Side {
                                  : testing::MakeDeviceTensor(*device_, cell.bytes, 7);
     // What a worker stages into is kept for reuse; so it is here, for each tensor that may be on its way.
     staging_ = device_ != nullptr && !options.device_direct;
-    for (int i = 0; staging_ && i < kWindow; ++i) {
-      staged_.push_back(MakeTensor(transport_->memory(), cell.bytes));
-    }
-    if (staging_) landed_ = testing::MakeDeviceTensor(*device_, cell.bytes, 0);
+    if (!staging_) return;
+    for (int i = 0; i < kWindow; ++i) staged_.push_back(LockedTensor());
+    locked_ = LockedTensor();
+    landed_ = testing::MakeDeviceTensor(*device_, cell.bytes, 0);
   }
   const std::string& address() const { return transport_->address(); }
   void Connect(const std::string& address) {
@@ -166,7 +166,9 @@ class Side {
   }
 
   void Close() {
-    tensor_ = landed_ = Tensor{};
+    for (const Tensor& tensor : staged_) device_->Unlock(tensor.data);
+    if (staging_) device_->Unlock(locked_.data);
+    tensor_ = landed_ = locked_ = Tensor{};
     staged_.clear();
     transport_->Close(MonotonicNow() + 10'000'000'000);
     transport_.reset();
@@ -180,7 +182,16 @@ class Side {
     device_->Read(host.data, tensor_.data, tensor_.bytes);
     transport_->Offer(kOther, Key(i, self_), host);
   }
-  void ToDevice(const Tensor& tensor) { device_->Write(landed_.data, tensor.data, tensor.bytes); }
+  // What is read in place lies in memory that this side's device does not know (rank_device.h, ToDevice).
+  void ToDevice(const Tensor& tensor) {
+    std::memcpy(locked_.data, tensor.data, tensor.bytes);
+    device_->Write(landed_.data, locked_.data, tensor.bytes);
+  }
+  Tensor LockedTensor() {
+    const Tensor tensor = MakeTensor(transport_->memory(), cell_.bytes);
+    device_->Lock(tensor.data, tensor.bytes);
+    return tensor;
+  }
   void Next(std::vector<TransportEvent>* events) {
     while (events->empty()) transport_->Progress(MonotonicNow(), events);
     if ((*events)[0].kind != TransportEvent::Kind::kArrived) Die((*events)[0].status.ToString());
@@ -193,7 +204,7 @@ class Side {
   Tensor tensor_;
   bool staging_ = false;
   std::vector<Tensor> staged_;
-  Tensor landed_;
+  Tensor locked_, landed_;
   volatile char keep_ = 0;
 };
 

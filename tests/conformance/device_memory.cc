@@ -112,6 +112,15 @@ class CudaDevice final : public TestDevice, private MemorySource {
     PrepareThread();
     Check(read_(host, reinterpret_cast<uintptr_t>(device), bytes), "cuMemcpyDtoH");
   }
+  void Lock(void* host, size_t bytes) override {
+    constexpr unsigned kPortable = 1;
+    PrepareThread();
+    Check(lock_(host, bytes, kPortable), "cuMemHostRegister");
+  }
+  void Unlock(void* host) override {
+    PrepareThread();
+    Check(unlock_(host), "cuMemHostUnregister");
+  }
 
  private:
   using Pointer = unsigned long long;  // CUdeviceptr
@@ -139,7 +148,8 @@ class CudaDevice final : public TestDevice, private MemorySource {
         Find(driver, "cuDeviceGet", &get) && Find(driver, "cuDevicePrimaryCtxRetain", &retain) &&
         Find(driver, "cuCtxSetCurrent", &set_context_) && Find(driver, "cuCtxSynchronize", &synchronize_) &&
         Find(driver, "cuMemAlloc_v2", &allocate_) && Find(driver, "cuMemFree_v2", &free_) &&
-        Find(driver, "cuMemcpyHtoD_v2", &write_) && Find(driver, "cuMemcpyDtoH_v2", &read_);
+        Find(driver, "cuMemcpyHtoD_v2", &write_) && Find(driver, "cuMemcpyDtoH_v2", &read_) &&
+        Find(driver, "cuMemHostRegister_v2", &lock_) && Find(driver, "cuMemHostUnregister", &unlock_);
     int devices = 0, device = 0;
     if (!complete || initialize(0) != 0 || count(&devices) != 0 || devices == 0) return false;
     if (get(&device, 0) != 0 || retain(&context_, device) != 0) return false;
@@ -164,6 +174,8 @@ class CudaDevice final : public TestDevice, private MemorySource {
   int (*free_)(Pointer) = nullptr;
   int (*write_)(Pointer, const void*, size_t) = nullptr;
   int (*read_)(void*, Pointer, size_t) = nullptr;
+  int (*lock_)(void*, size_t, unsigned) = nullptr;
+  int (*unlock_)(void*) = nullptr;
 };
 
 }  // namespace

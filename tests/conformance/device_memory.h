@@ -29,6 +29,9 @@ class TestDevice {
   // When they return, the bytes are there.
   virtual void Write(void* device, const void* host, size_t bytes) = 0;
   virtual void Read(void* host, const void* device, size_t bytes) = 0;
+  // Page-locks host memory, as a worker does with what it copies from and to; until Unlock.
+  virtual void Lock(void* /*host*/, size_t /*bytes*/) {}
+  virtual void Unlock(void* /*host*/) {}
 };
 
 std::unique_ptr<TestDevice> CreateHostDevice();

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "proto/wire/mutex.h"
 #include "tests/conformance/fake_cuda.h"
 
@@ -80,9 +81,9 @@ void LookForGone(Clique& clique) {
   }
 }
 
-// Runs on the stream's thread, under mu.
+// Runs on the stream's thread.
 void Meet(const std::shared_ptr<Clique>& clique, int rank, int64_t number, const Part& part,
-          const std::atomic<bool>& aborted) {
+          const std::atomic<bool>& aborted) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
   Meeting& meeting = clique->meetings[number];
   meeting.given.resize(clique->size);
   meeting.parts.resize(clique->size);

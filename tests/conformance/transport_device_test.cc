@@ -192,8 +192,9 @@ TEST_F(TransportDevice, PeerWithoutADevice_TakesNone) {
   EXPECT_FALSE(to_->CarriesDevice(1));
   EXPECT_EQ(to_->PathTo(1, MemoryPlace::kDevice), "");
   EXPECT_EQ(Move(0, MakeTensor(from_->memory(), 100'000, 3)).kind, Kind::kArrived);
-  EXPECT_THAT(lines_, ::testing::ElementsAre(
-                          "tensors to process 2: host memory by in_place, device memory by staged"));
+  EXPECT_THAT(lines_,
+              ::testing::ElementsAre("tensors to process 2: host memory by in_place, device memory by staged "
+                                     "(the other side takes none as it is)"));
 }
 
 TEST_F(TransportDevice, PeerWithADeviceOfAnotherKind_TakesNone) {
@@ -202,6 +203,9 @@ TEST_F(TransportDevice, PeerWithADeviceOfAnotherKind_TakesNone) {
   EXPECT_FALSE(from_->CarriesDevice(2));
   EXPECT_FALSE(to_->CarriesDevice(1));
   EXPECT_EQ(from_->PathTo(2, MemoryPlace::kDevice), "staged");
+  Move(0, MakeTensor(from_->memory(), 100'000, 3));
+  EXPECT_THAT(lines_, ::testing::ElementsAre(::testing::EndsWith(
+                          "device memory by staged (this UCX does not know memory of hidden)")));
 }
 
 TEST_F(TransportDevice, DirectWayTurnedOff_StagesBothWays) {

@@ -107,7 +107,11 @@ std::set<std::string> NamesInShm() {
   std::set<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
     std::error_code gone;
-    if (!entry.is_directory(gone)) names.insert(entry.path().filename());
+    const std::string name = entry.path().filename();
+    // CUDA's driver keeps one for each piece of memory that others may open; a process that is killed leaves
+    // them.
+    if (name.rfind("cuda.shm.", 0) == 0) continue;
+    if (!entry.is_directory(gone)) names.insert(name);
   }
   return names;
 }

@@ -224,7 +224,7 @@ def training(options, folder):
 def transfers(options, folder):
     """Between two processes, beside ucx_perftest."""
     command = [str(options.bench)] + (["--cuda"] if options.device.startswith("cuda") else [])
-    command += (["--rounds", "1", "--quick"] if options.small else []) + (["--perftest", str(options.perftest)] if options.perftest else [])
+    command += (["--rounds", "1", "--quick"] if options.small else ["--rounds", "3"]) + (["--perftest", str(options.perftest)] if options.perftest else [])
     try:
         words = run(options.clock, command, timeout=1800).strip()
     except FAILURES as error:

@@ -9,8 +9,12 @@ set -euo pipefail
 source_folder=$(cd "$(dirname "$0")/../.." && pwd)
 build=$(realpath "${1:?usage: tests/gpu/pack.sh BUILD [OUT]}")
 out=$(realpath "${2:-$source_folder/build}")
-programs=(tests/gpu_device_test tests/gpu_tolerance_test tests/device_test tests/transport_conformance_test
-  tests/transport_process_test tests/transport_peer tests/libweft_testgpu.so bench/transport_bench)
+programs=(tests/device_test tests/transport_conformance_test tests/transport_process_test tests/transport_peer tests/libweft_testgpu.so
+  bench/transport_bench tests/gpu_device_test)
+for test in "$build"/tests/gpu_*_test; do
+  # The first is in the list, so that its absence is noticed; the other needs no GPU.
+  case $(basename "$test") in gpu_device_test | gpu_monitor_test) ;; *) programs+=("tests/$(basename "$test")") ;; esac
+done
 
 fail() { echo "pack: $*" >&2; exit 1; }
 for program in "${programs[@]}" lib/libweft_cuda.so; do

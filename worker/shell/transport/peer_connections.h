@@ -38,6 +38,7 @@ struct PeerConnection {
   bool carries_device = false;         // tensors of the device's memory may go to it
   bool used = false;                   // a tensor has gone to it
   std::string host_path, device_path;  // as Transport::PathTo
+  std::string staged_because;          // of a device_path that is not direct
 };
 
 class PeerConnections {

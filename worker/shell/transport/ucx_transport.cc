@@ -32,6 +32,20 @@ std::shared_ptr<ReceivePool> DevicePool(MemorySource* memory) {
                              std::numeric_limits<size_t>::max());
 }
 
+std::string WhyStaged(const UcxOptions& options, const DeviceIdentity& own, const TransportAddress& peer,
+                      bool sees_peer) {
+  if (!options.device_direct) return "as WEFT_DEVICE_DIRECT=0 asks";
+  if (own.kind.empty()) {
+    return absl::StrCat("this UCX does not know memory of ", options.device_kind,
+                        options.device_kind == "cuda"
+                            ? ": its libuct_cuda.so cannot be loaded, which needs the "
+                              "driver's libcuda.so.1 and libnvidia-ml.so.1"
+                            : "");
+  }
+  if (peer.device.kind != own.kind) return "the other side takes none as it is";
+  return sees_peer ? "no transport of UCX reaches it" : "the two processes do not see each other's pids";
+}
+
 }  // namespace
 
 // ---- Start and end.
@@ -124,6 +138,8 @@ void UcxTransport::ChoosePaths(const TransportAddress& address, PeerConnection* 
   connection->device_path =
       same_kind ? DevicePath(device_.kind, options_.rdma_direct, sees_peer, transports) : kPathStaged;
   connection->carries_device = connection->device_path != kPathStaged;
+  if (!connection->carries_device)
+    connection->staged_because = WhyStaged(options_, device_, address, sees_peer);
 }
 
 const PeerConnection* UcxTransport::ConnectionOf(PeerId peer) const {
@@ -163,6 +179,7 @@ void UcxTransport::NoteUse(PeerId peer, PeerConnection* connection) {
       absl::StrCat("tensors to ", table_.label(peer), ": host memory by ", connection->host_path);
   if (!connection->device_path.empty()) {
     absl::StrAppend(&line, ", device memory by ", connection->device_path);
+    if (!connection->carries_device) absl::StrAppend(&line, " (", connection->staged_because, ")");
   }
   options_.log(line);
 }
