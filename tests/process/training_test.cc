@@ -360,9 +360,9 @@ TEST(Training, MemoryBudget_IsKeptAndCostsNoBit) {
   const CommandResult reference =
       Command::Run({"weft", "train", run(""), "--reference", "--out", folder / "plain"});
   ASSERT_EQ(reference.code, 0) << reference.err;
-  constexpr int64_t kBudget = 1800 * 1024;
+  constexpr int64_t kBudget = 1650 * 1024;
   const CommandResult r = Command::Run(
-      {"weft", "train", run("\nmemory: 1800KiB"), "--processes", "2", "--out", folder / "out"}, 120);
+      {"weft", "train", run("\nmemory: 1650KiB"), "--processes", "2", "--out", folder / "out"}, 120);
   ASSERT_EQ(r.code, 0) << r.err;
   EXPECT_EQ(ReadTensors(folder / "out/checkpoint"), ReadTensors(folder / "plain/checkpoint"));
   const Json summary = Json::parse(ReadWholeFile(folder / "out/summary.json"));
