@@ -222,6 +222,11 @@ TEST_F(CudaCaptureTest, WhatADeviceUsedThatHasFailed_IsFreedWithoutEndingTheProc
   const std::shared_ptr<LaunchedJob> job = device_->EndJob();
   EXPECT_FALSE(job->Reached().ok());
   device_.reset();
+  // A next run on the process is told what to do.
+  PlainMemory memory;
+  const absl::Status next = TheGpu().CreateRankDevice(0, memory).status();
+  EXPECT_THAT(std::string(next.message()), HasSubstr("start the worker again"));
+  EXPECT_THAT(std::string(next.message()), HasSubstr("cudaErrorIllegalAddress"));
   FakeGpu::Break(cudaSuccess);
 }
 

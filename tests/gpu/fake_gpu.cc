@@ -140,6 +140,7 @@ cudaError_t cudaPeekAtLastError() { return weft::testing::last_error; }
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   Gpu& gpu = Gpu::Of();
   MutexLock lock(gpu.mutex);
+  if (gpu.broken != cudaSuccess) return Said(gpu.broken);
   *free = gpu.memory - gpu.used;
   *total = gpu.memory;
   return cudaSuccess;

@@ -16,6 +16,7 @@
 #include "worker/shell/cuda/cuda_job.h"
 #include "worker/shell/cuda/cuda_memory.h"
 #include "worker/shell/cuda/cuda_rank_device.h"
+#include "worker/shell/cuda/cuda_status.h"
 #include "worker/shell/cuda/cuda_streams.h"
 #include "worker/shell/cuda/nccl_collectives.h"
 #include "worker/shell/cuda/pinned_memory.h"
@@ -125,6 +126,7 @@ class CudaBackend final : public DeviceBackend {
   absl::StatusOr<std::unique_ptr<RankDevice>> CreateRankDevice(Rank rank, MemorySource& host) override {
     try {
       PrepareThread();
+      if (absl::Status usable = CheckUsable(); !usable.ok()) return usable;
       const CudaRankDevice::Options options{index_, rank, options_.graphs, options_.mark_jobs};
       return std::make_unique<CudaRankDevice>(options, host, clock_, slots_);
     } catch (const c10::Error& e) {
@@ -137,6 +139,17 @@ class CudaBackend final : public DeviceBackend {
   Collectives* collectives() override { return collectives_.get(); }
 
  private:
+  // After a kernel that failed every call of the process fails, for good.
+  absl::Status CheckUsable() const {
+    size_t free = 0, total = 0;
+    const cudaError_t error = cudaMemGetInfo(&free, &total);
+    if (error == cudaSuccess) return absl::OkStatus();
+    return CudaStatus(
+        error, index_,
+        "this process can use the GPU no more, since work on it failed before; start the worker "
+        "again");
+  }
+
   const DeviceOptions options_;
   const int index_;
   const std::string name_, uuid_;
