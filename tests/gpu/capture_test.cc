@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/mean.h>
+#include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -12,6 +13,8 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <atomic>
+#include <chrono>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -190,10 +193,37 @@ TEST_F(CudaCaptureTest, WorkThatMayNotBeCaptured_FailsAndTheJobGoesOnWithoutATra
   EXPECT_TRUE(IsFreedBehindOtherStreams());
 }
 
+// LibTorch's generator stays as in a capture that nobody ended well.
+TEST_F(CudaCaptureTest, FailedCapture_LeavesTheGeneratorThatOtherWorkUses) {
+  const Tensor a = Filled(*device_, 3), b = Filled(*device_, 0);
+  device_->BeginJob(Forward(0, 0), false);
+  const auto before = Capture([&] {
+    device_->math().Copy(b.data, a.data, a.bytes);
+    return absl::OkStatus();
+  });
+  ASSERT_TRUE(before.ok()) << before.status();
+  EXPECT_FALSE(Capture([] { return absl::InternalError("not this"); }).ok());
+  EXPECT_FALSE(Capture([] {
+                 (void)cudaStreamSynchronize(c10::cuda::getCurrentCUDAStream().stream());
+                 return absl::OkStatus();
+               }).ok());
+  const auto floats = at::TensorOptions().device(device_->torch_device()).dtype(at::kFloat);
+  EXPECT_NO_THROW(at::randn({kFloats}, floats));
+  (*before)->Replay();
+  const auto job = device_->EndJob();
+  FakeGpu::Run();
+  const absl::StatusOr<bool> reached = job->Reached();
+  EXPECT_TRUE(reached.ok() && *reached) << reached.status();
+  EXPECT_EQ(Read(*device_, b), All(3));
+}
+
 TEST_F(CudaCaptureTest, NoMemoryInACapture_IsSaidAndWhatIsUnusedIsGivenBack) {
   constexpr int64_t kMany = int64_t{8} << 20;  // floats
+  c10::cuda::CUDACachingAllocator::emptyCache();
+  size_t free = 0, total = 0;
+  ASSERT_EQ(cudaMemGetInfo(&free, &total), cudaSuccess);
   { const Tensor cached = Flat(*device_, kMany); }
-  FakeGpu::SetMemory(size_t{48} << 20);
+  FakeGpu::SetMemory(total - free + (size_t{48} << 20));
   const auto make = [&] {
     const auto floats = at::TensorOptions().device(device_->torch_device()).dtype(at::kFloat);
     const at::Tensor many = at::empty({kMany}, floats);
@@ -210,7 +240,51 @@ TEST_F(CudaCaptureTest, NoMemoryInACapture_IsSaidAndWhatIsUnusedIsGivenBack) {
     EXPECT_TRUE(Capture(make).ok());
   }
   (void)device_->EndJob();
-  FakeGpu::SetMemory(size_t{1} << 30);
+  FakeGpu::SetMemory(total);
+}
+
+// What LibTorch's allocator keeps unused it keeps as long as any thread captures.
+TEST_F(CudaCaptureTest, NoMemoryWhileAnotherRankCaptures_IsGivenBackBehindTheCapture) {
+  constexpr int64_t kMany = int64_t{8} << 20;  // floats
+  c10::cuda::CUDACachingAllocator::emptyCache();
+  const Tensor a = Flat(*device_);
+  { const Tensor cached = Flat(*other_, kMany); }
+  size_t free = 0, total = 0, later = 0;
+  ASSERT_EQ(cudaMemGetInfo(&free, &total), cudaSuccess);
+  std::atomic<bool> captures{false};
+  std::thread captor([&] {
+    device_->BeginJob(Forward(0, 0), false);
+    const auto work = Capture([&] {
+      device_->math().Zero(a.data, a.bytes);
+      captures = true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      return absl::OkStatus();
+    });
+    EXPECT_TRUE(work.ok()) << work.status();
+    (void)device_->EndJob();
+  });
+  while (!captures) std::this_thread::yield();
+  other_->ReleaseUnused();
+  captor.join();
+  ASSERT_EQ(cudaMemGetInfo(&later, &total), cudaSuccess);
+  EXPECT_GE(later, free + kMany * sizeof(float));
+}
+
+TEST_F(CudaCaptureTest, NoMemoryForAFlatTensor_TakesWhatAnotherStreamIsDoneWith) {
+  constexpr int64_t kMany = int64_t{8} << 20;  // floats
+  c10::cuda::CUDACachingAllocator::emptyCache();
+  size_t free = 0, total = 0;
+  ASSERT_EQ(cudaMemGetInfo(&free, &total), cudaSuccess);
+  device_->BeginJob(Forward(0, 0), false);
+  {
+    const Tensor sent = Flat(*device_, kMany);
+    ASSERT_TRUE(device_->ToHost(sent, HostUse::kTransfer).ok());
+  }
+  FakeGpu::SetMemory(total - free + (size_t{48} << 20));
+  const absl::StatusOr<Tensor> next = device_->NewFlat(kMany, MemoryClass::kActivations, DataType::kFloat32);
+  EXPECT_TRUE(next.ok()) << next.status();
+  FakeGpu::SetMemory(total);
+  (void)device_->EndJob();
 }
 
 TEST_F(CudaCaptureTest, WhatADeviceUsedThatHasFailed_IsFreedWithoutEndingTheProcess) {

@@ -200,13 +200,18 @@ std::shared_ptr<CapturedPass> StageGraphs::Take(const PassShape& shape,
 absl::StatusOr<std::shared_ptr<CapturedPass>> StageGraphs::Capture(
     const PassShape& shape, const std::shared_ptr<StageWeights>& weights,
     const std::vector<at::Tensor>& inputs, const at::Tensor& targets) {
+  const std::pair<uint64_t, int> here(ThisThread(), device_.lane());
   bool warm = false;
   {
     MutexLock lock(mutex_);
-    warm = warm_.emplace(ThisThread(), device_.lane()).second;
+    warm = !warm_.contains(here);
   }
   try {
-    return CapturedPass::Capture(device_, shape, weights, inputs, targets, warm);
+    auto pass = CapturedPass::Capture(device_, shape, weights, inputs, targets, warm);
+    MutexLock lock(mutex_);
+    // Another try warms up again: this one may have been out of memory before it had.
+    if (pass.ok()) warm_.insert(here);
+    return pass;
   } catch (const c10::OutOfMemoryError& e) {
     return absl::ResourceExhaustedError(OutOfMemoryText(e));
   }

@@ -146,8 +146,8 @@ class CudaBackend final : public DeviceBackend {
     if (error == cudaSuccess) return absl::OkStatus();
     return CudaStatus(
         error, index_,
-        "this process can use the GPU no more, since work on it failed before; start the worker "
-        "again");
+        "this process cannot use the GPU, or no more, where work on it failed before; start the "
+        "worker again");
   }
 
   const DeviceOptions options_;

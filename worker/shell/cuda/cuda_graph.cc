@@ -1,7 +1,9 @@
 #include "worker/shell/cuda/cuda_graph.h"
 
 #include <ATen/core/CachingHostAllocator.h>
+#include <ATen/cuda/CUDAGeneratorImpl.h>
 #include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <c10/cuda/CUDAStream.h>
 #include <c10/util/Exception.h>
 #include <cuda_runtime_api.h>
@@ -43,29 +45,6 @@ void Attempt(const std::function<void()>& undo) {
   }
 }
 
-// After a capture that LibTorch did not end: takes the stream out of it, so that what comes says what went
-// wrong instead of being captured too; and takes it back from LibTorch's allocators, which would ask the
-// graph that is gone whether a stream is in it, at each allocation of the process, and keep the memory for
-// ever.
-void Leave(const c10::cuda::CUDAStream& stream, const c10::MempoolId_t& pool) {
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  if (cudaStreamIsCapturing(stream.stream(), &status) == cudaSuccess &&
-      status != cudaStreamCaptureStatusNone) {
-    cudaGraph_t graph = nullptr;
-    (void)cudaStreamEndCapture(stream.stream(), &graph);
-    if (graph != nullptr) (void)cudaGraphDestroy(graph);
-  }
-  (void)cudaGetLastError();
-  Attempt([&] {
-    caching::endAllocateToPool(stream.device_index(), pool);
-    caching::releasePool(stream.device_index(), pool);
-  });
-  Attempt([&] {
-    at::getHostAllocator(at::kCUDA)->end_allocate_to_pool(pool);
-    at::getHostAllocator(at::kCUDA)->release_pool(pool);
-  });
-}
-
 Mutex& OneAtATime() {
   static Mutex* const mutex = new Mutex;
   return *mutex;
@@ -97,26 +76,69 @@ absl::StatusOr<std::unique_ptr<CudaGraph>> CudaGraph::Capture(const std::functio
   return captured;
 }
 
-absl::Status CudaGraph::Begin() {
+void CudaGraph::Graph::LeaveGenerators() {
+  for (auto& [state, increment] : captured_generator_states_) state->capturing_ = false;
+}
+
+// After a capture that LibTorch did not end: takes the stream out of it, so that what comes says what went
+// wrong instead of being captured too; and takes it back from LibTorch's allocators, which would ask the
+// graph that is gone whether a stream is in it, at each allocation of the process, and keep the memory for
+// ever.
+void CudaGraph::Leave() {
   const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream();
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  if (cudaStreamIsCapturing(stream.stream(), &status) == cudaSuccess &&
+      status != cudaStreamCaptureStatusNone) {
+    cudaGraph_t graph = nullptr;
+    (void)cudaStreamEndCapture(stream.stream(), &graph);
+    if (graph != nullptr) (void)cudaGraphDestroy(graph);
+  }
+  (void)cudaGetLastError();
+  if (graph_.has_value()) graph_->LeaveGenerators();
+  Attempt([&] {
+    caching::endAllocateToPool(stream.device_index(), pool_);
+    caching::releasePool(stream.device_index(), pool_);
+  });
+  Attempt([&] {
+    at::getHostAllocator(at::kCUDA)->end_allocate_to_pool(pool_);
+    at::getHostAllocator(at::kCUDA)->release_pool(pool_);
+  });
+}
+
+absl::Status CudaGraph::Begin() {
   try {
     graph_.emplace();
     graph_->capture_begin(pool_, cudaStreamCaptureModeThreadLocal);
     return absl::OkStatus();
   } catch (const c10::Error& e) {
-    Leave(stream, pool_);
+    Leave();
     return CaptureError(e.what_without_backtrace());
   }
 }
 
 absl::Status CudaGraph::End() {
-  const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream();
   try {
     graph_->capture_end();
     return absl::OkStatus();
   } catch (const c10::Error& e) {
-    Leave(stream, pool_);
+    Leave();
     return CaptureError(e.what_without_backtrace());
+  }
+}
+
+void ReleaseUnusedMemory(const std::function<void()>& let_go) {
+  if (c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None) return;
+  {
+    MutexLock lock(OneAtATime());
+    // A device that has failed: whoever asks it next is told.
+    if (cudaDeviceSynchronize() != cudaSuccess) return;
+  }
+  let_go();
+  MutexLock lock(OneAtATime());
+  try {
+    caching::emptyCache();
+  } catch (const c10::Error&) {
+    // It has failed meanwhile.
   }
 }
 

@@ -3,7 +3,6 @@
 #include <ATen/cuda/CUDAContext.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/AutogradState.h>
-#include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/util/Exception.h>
@@ -100,11 +99,17 @@ absl::Status CudaRankDevice::Guarded(const char* doing, const std::function<absl
 
 absl::StatusOr<Tensor> CudaRankDevice::NewFlat(int64_t elements, MemoryClass memory_class, DataType type) {
   absl::StatusOr<Tensor> tensor;
-  const absl::Status made = Guarded("making a flat tensor", [&] {
+  const auto make = [&] {
     tensor = NewCudaTensor(ledger_, TensorShape{type, 1, {elements}},
                            static_cast<size_t>(elements) * ElementBytes(type), memory_class, stream());
     return tensor.status();
-  });
+  };
+  absl::Status made = Guarded("making a flat tensor", make);
+  if (absl::IsResourceExhausted(made)) {
+    // What other streams read is kept until somebody looks.
+    ReleaseUnused();
+    made = Guarded("making a flat tensor", make);
+  }
   if (!made.ok()) return made;
   return tensor;
 }
@@ -129,13 +134,7 @@ BytesByClass CudaRankDevice::peak_bytes() const {
 }
 
 void CudaRankDevice::ReleaseUnused() {
-  holds_->Trim();
-  const absl::Status released = Guarded("giving back unused memory", [] {
-    c10::cuda::CUDACachingAllocator::emptyCache();
-    return absl::OkStatus();
-  });
-  if (!released.ok())
-    std::fprintf(stderr, "%s\n", released.ToString().c_str());  // what comes fails with a name
+  ReleaseUnusedMemory([this] { holds_->Trim(); });
 }
 
 // ---- Jobs.

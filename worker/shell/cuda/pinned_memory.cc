@@ -1,7 +1,5 @@
 #include "worker/shell/cuda/pinned_memory.h"
 
-#include <c10/cuda/CUDACachingAllocator.h>
-#include <c10/util/Exception.h>
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
@@ -11,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_format.h"
+#include "worker/shell/cuda/cuda_graph.h"
 
 namespace weft {
 namespace {
@@ -45,15 +44,6 @@ void Released(cudaError_t error, const char* kind) {
   if (error == cudaSuccess || error == cudaErrorCudartUnloading) return;
   (void)cudaGetLastError();
   std::fprintf(stderr, "giving back %s: %s\n", kind, cudaGetErrorString(error));
-}
-
-// Of LibTorch.
-void ReleaseUnused() {
-  try {
-    c10::cuda::CUDACachingAllocator::emptyCache();
-  } catch (const c10::Error&) {
-    // A device that has failed: whoever asks it next is told.
-  }
 }
 
 }  // namespace
@@ -113,7 +103,7 @@ absl::StatusOr<void*> DeviceSegments::Allocate(size_t bytes) {
   cudaError_t error = cudaMalloc(&segment, rounded);
   if (error == cudaErrorMemoryAllocation) {
     (void)cudaGetLastError();
-    ReleaseUnused();
+    ReleaseUnusedMemory([] {});
     error = cudaMalloc(&segment, rounded);
   }
   if (error != cudaSuccess) {

@@ -47,8 +47,8 @@ class RegisteredMemory final : public MemorySource {
   std::set<const void*> locked_by_others_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Whole allocations of the driver, which other processes can map (CUDA IPC). LibTorch knows nothing of them, but
-// is made to give back what it keeps unused, waiting for the device, where the driver has no more.
+// Whole allocations of the driver, which other processes can map (CUDA IPC). LibTorch knows nothing of them,
+// but is made to give back what it keeps unused, waiting for the device, where the driver has no more.
 class DeviceSegments final : public MemorySource {
  public:
   explicit DeviceSegments(int device) : device_(device) {}
