@@ -157,6 +157,20 @@ TEST_F(CudaCaptureTest, CopyToTheHostBesideACapture_LeavesItsLaneAlone) {
   EXPECT_EQ(static_cast<const float*>(host->data)[0], 5);
 }
 
+TEST_F(CudaCaptureTest, CopyToTheHostBehindAJob_OfWhatWasMadeBeforeIt_ComesBehindThat) {
+  const Tensor made = Filled(*device_, 0);
+  for (int i = 1; i <= 20; ++i) {
+    const Tensor from = Filled(*device_, static_cast<float>(i));
+    device_->math().Copy(made.data, from.data, from.bytes);
+    device_->BeginJob(Forward(0, i), false);
+    (void)device_->EndJob();
+    const absl::StatusOr<Tensor> host = device_->ToHost(made, HostUse::kTransfer);
+    ASSERT_TRUE(host.ok()) << host.status();
+    FakeGpu::Run();
+    EXPECT_EQ(static_cast<const float*>(host->data)[0], i);
+  }
+}
+
 // Until then the block waits for no capture to be under way.
 bool IsFreedBehindOtherStreams() {
   const c10::cuda::CUDAStream used_on = c10::cuda::getStreamFromPool(false, 0);

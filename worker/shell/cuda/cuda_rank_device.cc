@@ -218,7 +218,10 @@ void CudaRankDevice::OrderJob(OpenJob& open, bool beside) {
   for (const std::shared_ptr<CudaFence>& end : ends_) {
     if (end != nullptr) end->Precede(stream);
   }
-  if (std::exchange(outside_, false) && open.lane != 0) CudaFence::Record(streams_.lanes[0])->Precede(stream);
+  if (std::exchange(outside_, false)) {
+    outside_end_ = CudaFence::Record(streams_.lanes[0]);
+    if (open.lane != 0) outside_end_->Precede(stream);
+  }
 }
 
 void CudaRankDevice::StartJob(OpenJob& open, const Job& job, bool beside) {
@@ -364,7 +367,8 @@ absl::Status CudaRankDevice::OrderToHost(const Tensor& tensor) {
     // Only behind what was enqueued outside of jobs: a job of another thread may be capturing the lane, and
     // an event that is recorded there would take the copies into its graph.
     MutexLock lock(mutex_);
-    if (outside_) CudaFence::Record(streams_.lanes[0])->Precede(copies);
+    const auto made = outside_ ? CudaFence::Record(streams_.lanes[0]) : outside_end_;
+    if (made != nullptr) made->Precede(copies);
   }
   return Wait(tensor.ready, copies);
 }

@@ -140,8 +140,10 @@ class CudaRankDevice final : public RankDevice {
   // The last job's end on each lane, and the last job's begin that was not beside another.
   std::array<std::shared_ptr<CudaFence>, CudaStreams::kLanes> ends_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<CudaFence> first_start_ ABSL_GUARDED_BY(mutex_);
-  // Something was enqueued on lane 0 outside of jobs.
+  // Something was enqueued on lane 0 outside of jobs since the last began.
   bool outside_ ABSL_GUARDED_BY(mutex_) = false;
+  // Its end, from the next job's begin on.
+  std::shared_ptr<CudaFence> outside_end_ ABSL_GUARDED_BY(mutex_);
   // Dropped while a job was open that may use it, until that ends.
   CudaHolds::Owners dropped_ ABSL_GUARDED_BY(mutex_);
 };
