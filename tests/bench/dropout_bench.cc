@@ -1,4 +1,4 @@
-// One place of dropout, forward and backward: weft's operation against the product with a mask that
+// One site of dropout, forward and backward: weft's operation against the product with a mask that
 // LibTorch's graph keeps, in turns on one thread, the least CPU time of many rounds. Prints a table in
 // Markdown.
 #include <ATen/TensorOperators.h>

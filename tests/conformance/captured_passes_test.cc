@@ -164,7 +164,6 @@ TEST_F(CapturedPasses, SplitBackward_IsCapturedInHalves) {
 
 TEST_F(CapturedPasses, StagesThatComeToAnotherLane_AreCapturedAnew) {
   RunSpec run = SmallGptRun(folder_.path(), 2);
-  std::get<GptSpec>(run.model).dropout = 0;
   run.train.steps = 3;
   const int of_a_step = 2 * 2 * run.train.microbatches;
   counts_.other_lane_from = of_a_step;
@@ -174,7 +173,6 @@ TEST_F(CapturedPasses, StagesThatComeToAnotherLane_AreCapturedAnew) {
 
 TEST_F(CapturedPasses, CaptureThatFails_IsNotTriedAgainAndTheRunGoesOn) {
   RunSpec run = SmallGptRun(folder_.path(), 2);
-  std::get<GptSpec>(run.model).dropout = 0;
   counts_.failure = absl::InternalError("this device captures nothing after all");
   ExpectSame(run, {Kind::kPipeline, {}});
   EXPECT_EQ(counts_.captured, 2);  // once a stage
@@ -184,7 +182,6 @@ TEST_F(CapturedPasses, CaptureThatFails_IsNotTriedAgainAndTheRunGoesOn) {
 
 TEST_F(CapturedPasses, NoMemoryForACapture_GivesBackWhatIsUnusedAndTriesOnceMore) {
   RunSpec run = SmallGptRun(folder_.path(), 2);
-  std::get<GptSpec>(run.model).dropout = 0;
   counts_.failure = absl::ResourceExhaustedError("no 512 bytes for activations");
   ExpectSame(run, {Kind::kPipeline, {}});
   EXPECT_EQ(counts_.captured, 2 * 2);

@@ -15,6 +15,7 @@
 #include <variant>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "proto/run/learning_rate.h"
 #include "proto/run/model_layers.h"
 #include "tests/conformance/training_driver.h"
@@ -32,6 +33,21 @@ struct ExactParameter {
   at::Tensor value, sum;           // float64; `sum` of the step's gradients
   std::vector<at::Tensor> memory;  // of the optimizer
 };
+
+absl::Status CheckWithoutDropout(const ModelSpec& model) {
+  const double dropout = std::visit(
+      [](const auto& m) {
+        if constexpr (requires { m.dropout; }) {
+          return m.dropout;
+        } else {
+          return 0.0;
+        }
+      },
+      model);
+  if (dropout == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "what float32 is compared with has no dropout in float64: set the model's dropout to 0");
+}
 
 class Loop {
  public:
@@ -170,6 +186,7 @@ class Loop {
 }  // namespace
 
 Trajectory TrainExactly(const RunSpec& run, const Disturbance& disturbance) {
+  Require(CheckWithoutDropout(run.model));
   PrepareProcess();
   PrepareThread();
   return Loop(run, disturbance).Run();

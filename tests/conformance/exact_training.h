@@ -22,7 +22,8 @@ struct Disturbance {
 };
 
 // With the weights after each step. For runs of float32 whose micro-batches read the newest weights, without
-// dropout, clipping and resumption; on the CPU.
+// dropout, clipping and resumption; on the CPU. A model with dropout ends the
+// process and says why: there is none in float64.
 Trajectory TrainExactly(const RunSpec& run, const Disturbance& disturbance = {});
 
 }  // namespace weft::testing

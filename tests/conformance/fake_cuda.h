@@ -27,6 +27,8 @@ int CurrentFakeDevice();
 // Calls of communicators that are made after this answer ncclInProgress until they have been asked about so
 // many times.
 void SetFakeNcclPolls(int polls);
+// While held, such calls enqueue nothing, and so no abort of their communicators returns.
+void HoldFakeNcclCalls(bool held);
 // Every member of every group gets this asynchronous error from now on, until it is set back to ncclSuccess.
 void SetFakeNcclError(ncclResult_t error);
 // Communicators whose abort has not returned, and operations that are enqueued and not done.

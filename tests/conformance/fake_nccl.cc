@@ -1,5 +1,4 @@
 #include <atomic>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -48,6 +47,7 @@ weft::Mutex mu;
 weft::CondVar changed;
 std::map<std::string, std::shared_ptr<Clique>> cliques;
 int polls_of_calls = 0, communicators = 0, operations = 0, operations_done = 0;
+bool calls_held = false;
 ncclResult_t injected = ncclSuccess;
 int64_t next_id = 1;
 
@@ -152,8 +152,8 @@ ncclResult_t EndCall(ncclComm_t comm) {
   }
   if (comm->caller.joinable()) comm->caller.join();  // it has come to its end before this call was allowed
   comm->caller = std::thread([comm] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
     weft::MutexLock calling(mu);
+    while (calls_held) changed.Wait(mu);
     EnqueueCalled(comm);
   });
   return ncclInProgress;
@@ -178,6 +178,11 @@ namespace weft::testing {
 void SetFakeNcclPolls(int polls) {
   MutexLock lock(mu);
   polls_of_calls = polls;
+}
+void HoldFakeNcclCalls(bool held) {
+  MutexLock lock(mu);
+  calls_held = held;
+  changed.SignalAll();
 }
 void SetFakeNcclError(ncclResult_t error) {
   MutexLock lock(mu);

@@ -3,6 +3,7 @@
 #include "worker/shell/cuda/nccl_collectives.h"
 
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <string>
 #include <thread>
@@ -23,6 +24,7 @@ using testing::FakeCommunicators;
 using testing::FakeOperations;
 using testing::FakeOperationsDone;
 using ::testing::HasSubstr;
+using testing::HoldFakeNcclCalls;
 using testing::SetFakeNcclError;
 using testing::SetFakeNcclPolls;
 
@@ -74,6 +76,7 @@ class NcclCollectivesTest : public ::testing::Test {
     for (int d = 0; d < devices; ++d) devices_.push_back(CreateNcclCollectives(d));
   }
   ~NcclCollectivesTest() override {
+    HoldFakeNcclCalls(false);
     SetFakeNcclPolls(0);
     SetFakeNcclError(ncclSuccess);
   }
@@ -388,6 +391,7 @@ TEST_F(NcclCollectivesTest, Abort_OfAGroupBehindAStuckOne_WaitsForNobody) {
   for (const int64_t deadline = MonotonicNow() + kPatience; !memory.expired() && MonotonicNow() < deadline;) {
     (void)stuck->Reached();
     BeginJoin(*devices_[0]->NewGroupId(), {0, 1}, 0);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // each turn makes a communicator and a thread
   }
   EXPECT_TRUE(memory.expired());
 }
@@ -396,6 +400,7 @@ TEST_F(NcclCollectivesTest, Abort_OfAGroupBehindAStuckOne_WaitsForNobody) {
 TEST_F(NcclCollectivesTest, Abort_WhileACallIsInProgress_KeepsWhatItUses) {
   std::vector<Group> groups = JoinAll({0, 1});
   SetFakeNcclPolls(1'000'000'000);
+  HoldFakeNcclCalls(true);
   Tensor sum = Flat({1, 2});
   const std::weak_ptr<void> memory = sum.owner;
   const auto fence = *groups[0]->AllReduce(sum, sum);
@@ -403,6 +408,13 @@ TEST_F(NcclCollectivesTest, Abort_WhileACallIsInProgress_KeepsWhatItUses) {
   const int before = FakeCommunicators();
   groups[0]->Abort(absl::AbortedError("no more"));
   EXPECT_EQ(fence->Reached().status(), absl::AbortedError("no more"));
+  for (int i = 0; i < 20; ++i) {
+    groups[0]->Abort(absl::OkStatus());  // which lets go of what it may
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  EXPECT_FALSE(memory.expired()) << "the call may give it to the stream yet";
+  EXPECT_EQ(FakeCommunicators(), before);
+  HoldFakeNcclCalls(false);
   EXPECT_TRUE(AwaitFakeCommunicators(before - 1));
   for (const int64_t deadline = MonotonicNow() + kPatience; !memory.expired() && MonotonicNow() < deadline;)
     groups[0]->Abort(absl::OkStatus());

@@ -71,7 +71,11 @@ int FakeGpu::Run(int operations) {
 void FakeGpu::Enqueue(cudaStream_t stream, std::function<void()> work) {
   (void)Enqueued(stream, std::move(work));
 }
-void FakeGpu::SetMemory(size_t bytes) { Gpu::Of().memory = bytes; }
+void FakeGpu::SetMemory(size_t bytes) {
+  Gpu& gpu = Gpu::Of();
+  MutexLock lock(gpu.mutex);
+  gpu.memory = bytes;
+}
 void FakeGpu::Break(cudaError_t error) {
   Gpu& gpu = Gpu::Of();
   MutexLock lock(gpu.mutex);
@@ -84,9 +88,14 @@ size_t FakeGpu::Queued(cudaStream_t stream) {
   return Of(stream)->queue.size();
 }
 int FakeGpu::waits() { return Gpu::Of().waits; }
+int FakeGpu::locks() { return Gpu::Of().locks; }
 int FakeGpu::kernels() { return Gpu::Of().kernels; }
 int FakeGpu::graphs() { return Gpu::Of().graphs; }
-void FakeGpu::ResetWaits() { Gpu::Of().waits = 0; }
+void FakeGpu::ResetWaits() {
+  Gpu& gpu = Gpu::Of();
+  MutexLock lock(gpu.mutex);
+  gpu.waits = gpu.locks = 0;
+}
 
 }  // namespace weft::testing
 
@@ -175,6 +184,7 @@ cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned int) {
   Gpu& gpu = Gpu::Of();
   MutexLock lock(gpu.mutex);
   ++gpu.waits;
+  ++gpu.locks;
   if (const cudaError_t refused = Unsafe(gpu); refused != cudaSuccess) return refused;
   *memory = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
   gpu.locked[*memory] = bytes;

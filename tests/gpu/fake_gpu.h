@@ -8,8 +8,7 @@
 //
 // Captures are as strict as CUDA's: streams join by waiting for a captured event and must have come back
 // where it ends; a capturing thread may make no call that CUDA calls potentially unsafe; what breaks a rule
-// ends the capture as invalid. Copies must be between what they say they are between. One thread at a time
-// may call Run.
+// ends the capture as invalid. Copies must be between what they say they are between. Threads: any.
 #ifndef WEFT_TESTS_GPU_FAKE_GPU_H_
 #define WEFT_TESTS_GPU_FAKE_GPU_H_
 
@@ -35,7 +34,9 @@ struct FakeGpu {
   static void Break(cudaError_t error);
   // Calls that waited for the device, or might have: synchronizing ones, and those that make or free memory.
   static int waits();
-  static void ResetWaits();
+  // Those of them that made page-locked host memory.
+  static int locks();
+  static void ResetWaits();  // locks as well
   // Kernels that were launched or captured, and graphs that were launched, so far.
   static int kernels();
   static int graphs();

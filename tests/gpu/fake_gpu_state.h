@@ -105,7 +105,7 @@ class Gpu {
   std::map<uint64_t, Capture> captures;
   uint64_t last_capture = 0;
   cudaError_t broken = cudaSuccess;
-  std::atomic<int> waits{0}, kernels{0}, graphs{0};
+  std::atomic<int> waits{0}, locks{0}, kernels{0}, graphs{0};
 
  private:
   Gpu() { streams.push_back(&default_stream); }

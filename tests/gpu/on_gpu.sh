@@ -16,7 +16,9 @@ export WEFT_TORCH=$torch WEFT_BIN=$root/bin WEFT_SOURCE=$root UCX_LOG_LEVEL=${UC
 
 if [[ "$1" == measure ]]; then
   shift
-  exec python3 "$root/gpu/measure.py" "$root/bin" --bench "$root/bench/transport_bench" --perftest "$root/bin/ucx_perftest" "$@"
+  arguments=("$root/bin" --bench "$root/bench/transport_bench")
+  [[ ! -e "$root/bin/ucx_perftest" ]] || arguments+=(--perftest "$root/bin/ucx_perftest")
+  exec python3 "$root/gpu/measure.py" "${arguments[@]}" "$@"
 fi
 logs=${2:-$root/logs}
 shift $(($# < 2 ? $# : 2))

@@ -45,7 +45,9 @@ done
 # The peer of transfers, with its part for GPUs.
 ucx=$(ldd "$build/bin/weft-worker" | awk '$1 ~ /^libucs\.so/ {print $3}')
 perftest=$(dirname "$ucx")/../bin/ucx_perftest
+packed=("$folder/tests" "$folder/bench")
 if [[ -e "$perftest" ]]; then
+  packed+=("$folder/bin/ucx_perftest")
   install -m 755 "$perftest" "$folder/bin/ucx_perftest"
   add_linked "$perftest"
   for module in "$(dirname "$ucx")"/ucx/libucx_perftest_cuda.so.0; do
@@ -53,8 +55,8 @@ if [[ -e "$perftest" ]]; then
   done
 fi
 
-find "$folder"/tests "$folder"/bench "$folder/bin/ucx_perftest" -type f -exec strip --strip-unneeded {} +
-find "$folder"/tests "$folder"/bench "$folder/bin/ucx_perftest" -type f -exec patchelf --set-rpath '$ORIGIN/../lib' {} +
+find "${packed[@]}" -type f -exec strip --strip-unneeded {} +
+find "${packed[@]}" -type f -exec patchelf --set-rpath '$ORIGIN/../lib' {} +
 find "$folder"/lib -maxdepth 1 -type f -exec patchelf --set-rpath '$ORIGIN' {} +
 find "$folder"/lib/ucx -type f -exec patchelf --set-rpath '$ORIGIN:$ORIGIN/..' {} +
 mkdir -p "$folder/gpu"

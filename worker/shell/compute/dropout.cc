@@ -16,52 +16,53 @@
 namespace weft {
 namespace {
 
-struct Site {
+struct Operation {
   const FlatMath* math;
   DropoutMask mask;
   const uint64_t* seed;
 };
 
-Site SiteOf(const FlatMath& math, double p, DropoutSeed seed) {
+Operation OperationOf(const FlatMath& math, double p, DropoutSeed seed) {
   const DropoutMask mask{static_cast<uint32_t>(p * 4294967296.0), static_cast<float>(1 / (1 - p)),
                          seed.value};
   return {&math, mask, seed.at};
 }
 
-at::Tensor Dropped(const Site& site, const at::Tensor& x) {
+at::Tensor Dropped(const Operation& operation, const at::Tensor& x) {
   at::NoGradGuard no_grad;
   const bool narrow = x.scalar_type() == c10::kBFloat16;
   TORCH_CHECK(narrow || x.scalar_type() == c10::kFloat, "dropout of ", x.scalar_type());
   const at::Tensor from = x.contiguous();  // elements are numbered in the order of their indices
   at::Tensor to = at::empty(from.sizes(), from.options());
-  site.math->Drop(site.mask, site.seed, from.const_data_ptr(), to.mutable_data_ptr(), from.numel(),
-                  narrow ? DataType::kBFloat16 : DataType::kFloat32);
+  operation.math->Drop(operation.mask, operation.seed, from.const_data_ptr(), to.mutable_data_ptr(),
+                       from.numel(), narrow ? DataType::kBFloat16 : DataType::kFloat32);
   return to;
 }
 
 class DropoutBackward final : public torch::autograd::Node {
  public:
-  DropoutBackward(const Site& site, torch::autograd::edge_list&& next) : Node(std::move(next)), site_(site) {}
+  DropoutBackward(const Operation& operation, torch::autograd::edge_list&& next)
+      : Node(std::move(next)), operation_(operation) {}
 
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
     const at::Tensor& gradient = gradients[0];
-    return {gradient.defined() ? Dropped(site_, gradient) : at::Tensor()};
+    return {gradient.defined() ? Dropped(operation_, gradient) : at::Tensor()};
   }
 
  private:
-  const Site site_;
+  const Operation operation_;
 };
 
 }  // namespace
 
 at::Tensor Drop(const FlatMath& math, const at::Tensor& x, double p, DropoutSeed seed) {
-  const Site site = SiteOf(math, p, seed);
-  at::Tensor dropped = Dropped(site, x);
+  const Operation operation = OperationOf(math, p, seed);
+  at::Tensor dropped = Dropped(operation, x);
   if (at::GradMode::is_enabled() && x.requires_grad()) {
-    torch::autograd::set_history(
-        dropped,
-        std::shared_ptr<DropoutBackward>(new DropoutBackward(site, torch::autograd::collect_next_edges(x)),
-                                         torch::autograd::deleteNode));
+    torch::autograd::set_history(dropped,
+                                 std::shared_ptr<DropoutBackward>(
+                                     new DropoutBackward(operation, torch::autograd::collect_next_edges(x)),
+                                     torch::autograd::deleteNode));
   }
   return dropped;
 }
@@ -83,11 +84,11 @@ MaskSeeds::MaskSeeds(const FlatMath& math, c10::Device device, int first_layer, 
 }
 
 const uint64_t* MaskSeeds::Of(int layer, int site) {
-  const int place = (layer - first_layer_) * kSitesOfLayer + site;
-  TORCH_CHECK(site < kSitesOfLayer && place >= 0 && place < room_.numel(), "layer ", layer,
-              " has no room for the seed of its place ", site, " of dropout");
-  used_ = std::max(used_, place + 1);
-  return static_cast<const uint64_t*>(room_.const_data_ptr()) + place;
+  const int number = (layer - first_layer_) * kSitesOfLayer + site;
+  TORCH_CHECK(site < kSitesOfLayer && number >= 0 && number < room_.numel(), "layer ", layer,
+              " has no room for the seed of its site ", site, " of dropout");
+  used_ = std::max(used_, number + 1);
+  return static_cast<const uint64_t*>(room_.const_data_ptr()) + number;
 }
 
 void MaskSeeds::Write(const MaskKey& key) const {

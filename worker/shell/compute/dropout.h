@@ -1,7 +1,7 @@
 // Dropout as one operation of LibTorch's graph: x times a mask of 0 and 1/(1-p), of which nothing is kept.
 //
 // Masks come from a counter-based generator (DropoutMask in elementwise.h), so that an element's fate depends
-// on the seed of its place and on its number only, on every device, and the backward makes the mask again.
+// on the seed of its site and on its number only, on every device, and the backward makes the mask again.
 // The arithmetic is the device's (FlatMath::Drop), one pass over memory each way; bits are those of
 // x * mask.
 //
@@ -23,7 +23,7 @@ namespace weft {
 
 class MaskSeeds;
 
-// One pass of one micro-batch.
+// One pass of one micro-batch, with the arithmetic that drops in it and the seeds' room in device memory.
 struct MaskKey {
   uint64_t seed = 0;
   int step = 0;
@@ -36,18 +36,18 @@ struct MaskKey {
   MaskSeeds* seeds = nullptr;
 };
 
-// Seeds in the device's memory, one for each place of dropout of a stage.
+// Seeds in the device's memory, one for each site of dropout of a stage.
 class MaskSeeds {
  public:
-  // Places of dropout that a layer has at most.
+  // Sites of dropout that a layer has at most.
   static constexpr int kSitesOfLayer = 2;
 
   // For layers [first_layer, end_layer). Throws c10::OutOfMemoryError.
   MaskSeeds(const FlatMath& math, c10::Device device, int first_layer, int end_layer);
 
-  // Where the seed of a place is.
+  // Where the seed of a site is.
   const uint64_t* Of(int layer, int site);
-  // Those of a pass, behind what the calling thread enqueued before. Nothing where no place was asked for.
+  // Those of a pass, behind what the calling thread enqueued before. Nothing where no site was asked for.
   void Write(const MaskKey& key) const;
 
  private:
@@ -57,7 +57,7 @@ class MaskSeeds {
   int used_ = 0;  // of the room, from its begin
 };
 
-// Drops at place `site`, below MaskSeeds::kSitesOfLayer, of the layer: gives x itself where p is 0 or nothing
+// Drops at `site`, below MaskSeeds::kSitesOfLayer, of the layer: gives x itself where p is 0 or nothing
 // is trained. Requires 0 <= p < 1.
 at::Tensor Dropout(const at::Tensor& x, double p, const MaskKey& key, int layer, int site);
 

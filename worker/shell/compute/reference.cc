@@ -335,7 +335,7 @@ class PlainModel {
   void MoveAverageOf(const PlainStage& stage, size_t slot, const at::Tensor& next) const {
     at::NoGradGuard no_grad;
     const ParameterSlot& place = stage.layout.slots[slot];
-    // By a tensor: a GPU divides by a number of the host as multiplying with what one divided by it rounds to.
+    // By a tensor: a GPU divides by a number of the host by multiplying with its rounded inverse.
     const at::Tensor count = at::full({}, run_.train.microbatches, device_.Options(c10::kFloat));
     const at::Tensor measured = stage.sums[slot] / count;
     const at::Tensor kept = ValuesOf(stage.thetas.front().flat, place) * (1 - kStatisticMomentum);

@@ -23,15 +23,6 @@ bool IsAligned(const Tensor& tensor) {
   return reinterpret_cast<uintptr_t>(tensor.data) % bytes == 0;
 }
 
-// Room for data that are narrowed before they go to the device. The thread keeps it for the next: fresh pages
-// cost more than what is done there.
-at::Tensor WideRoom(at::IntArrayRef sizes, const RankDevice& device) {
-  if (device.is_host()) return at::empty(sizes, c10::kFloat);
-  thread_local at::Tensor room;
-  if (!room.defined() || room.sizes() != sizes) room = at::empty(sizes, c10::kFloat);
-  return room;
-}
-
 // The gradients of a stage's parameters as pieces of its flat buffer, ascending.
 std::vector<FlatPiece> PiecesOf(const StageLayout& layout, const std::vector<at::Tensor>& gradients) {
   std::vector<FlatPiece> pieces;
@@ -167,8 +158,25 @@ absl::Status TorchRank::ChooseWeights(Stage& stage, Tensor fetched, int version,
   return absl::OkStatus();
 }
 
+at::Tensor TorchRank::WideRooms::Take(at::IntArrayRef sizes) {
+  {
+    MutexLock lock(mutex_);
+    if (!idle_.empty()) {
+      at::Tensor room = std::move(idle_.back());
+      idle_.pop_back();
+      return room;
+    }
+  }
+  return at::empty(sizes, c10::kFloat);
+}
+
+void TorchRank::WideRooms::Give(at::Tensor room) {
+  MutexLock lock(mutex_);
+  idle_.push_back(std::move(room));
+}
+
 // In host memory.
-absl::StatusOr<at::Tensor> TorchRank::ReadPiece(const DataPiece& piece) const {
+absl::StatusOr<at::Tensor> TorchRank::ReadPiece(const DataPiece& piece) {
   const int64_t samples = run_.microbatch_samples();
   const auto make = [&](at::IntArrayRef sizes, c10::ScalarType type) {
     return device_->is_host() ? at::empty(sizes, type) : device_->NewHostTensor(sizes, type);
@@ -182,9 +190,14 @@ absl::StatusOr<at::Tensor> TorchRank::ReadPiece(const DataPiece& piece) const {
     const bool tokens = data_->input_type() == DataType::kInt64;
     const bool narrows = !tokens && run_.precision == Precision::kBFloat16;
     const std::array<int64_t, 2> sizes = {samples, data_->inputs()};
-    read = narrows ? WideRoom(sizes, *device_) : make(sizes, tokens ? c10::kLong : c10::kFloat);
+    const bool has_room = narrows && !device_->is_host();
+    read = has_room ? wide_rooms_.Take(sizes) : make(sizes, tokens ? c10::kLong : c10::kFloat);
     status = data_->ReadInputs(run_.train, piece.step, piece.microbatch, read.mutable_data_ptr());
-    if (status.ok() && narrows) read = make(sizes, c10::kBFloat16).copy_(read);
+    if (status.ok() && narrows) {
+      at::Tensor wide = std::exchange(read, make(sizes, c10::kBFloat16));
+      read.copy_(wide);
+      if (has_room) wide_rooms_.Give(std::move(wide));
+    }
   }
   if (!status.ok()) return status;
   return read;

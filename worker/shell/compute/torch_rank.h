@@ -86,6 +86,18 @@ class TorchRank final : public RankCompute {
   BytesByClass peak_bytes() const override;
 
  private:
+  // Rooms for data that are narrowed before they go to the device: one for each thread that reads at once,
+  // kept for the next that does, since fresh pages cost more than what is done there.
+  class WideRooms {
+   public:
+    at::Tensor Take(at::IntArrayRef sizes);
+    void Give(at::Tensor room);
+
+   private:
+    Mutex mutex_;
+    std::vector<at::Tensor> idle_ ABSL_GUARDED_BY(mutex_);  // all of one size
+  };
+
   struct Stage {
     Stage(const RunSpec& run, int index, RankDevice& rank_device)
         : device(rank_device),
@@ -173,7 +185,7 @@ class TorchRank final : public RankCompute {
   absl::Status ChooseWeights(Stage& stage, Tensor fetched, int version, Pass* pass);
   at::Tensor WrapAligned(const Tensor& tensor) const;
   std::vector<at::Tensor> WrapAll(const std::vector<Tensor>& tensors) const;
-  absl::StatusOr<at::Tensor> ReadPiece(const DataPiece& piece) const;
+  absl::StatusOr<at::Tensor> ReadPiece(const DataPiece& piece);
   absl::StatusOr<Tensor> SendPiece(const DataPiece& piece);
   absl::StatusOr<at::Tensor> Data(const DataPiece& piece);
   absl::Status AppendData(const Stage& stage, const Job& job, std::vector<at::Tensor>* inputs);
@@ -213,6 +225,7 @@ class TorchRank final : public RankCompute {
   const std::function<void()> prepare_thread_;
   const at::Tensor loss_gradient_;  // of the step's loss, by one micro-batch's
   std::map<int, std::unique_ptr<Stage>> stages_;
+  WideRooms wide_rooms_;
   const std::unique_ptr<DataPrefetch> prefetch_;  // null where the device is the host
 };
 

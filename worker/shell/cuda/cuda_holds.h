@@ -3,8 +3,8 @@
 // A tensor's last owner may go while the job or copy that reads it is in flight. What is read on another
 // stream than the one that it is freed in the order of, blocks of LibTorch's allocator, host memory, memory
 // of a transport, is held here until the fence behind its use has been reached. Nothing waits: what has been
-// reached is let go of whenever somebody comes by. What the device failed to do is held
-// for ever, which is until the process ends. Threads: any.
+// reached is let go of whenever somebody comes by. What the device failed to do is held for ever, which is
+// until the process ends. Threads: any.
 #ifndef WEFT_WORKER_SHELL_CUDA_CUDA_HOLDS_H_
 #define WEFT_WORKER_SHELL_CUDA_CUDA_HOLDS_H_
 
