@@ -45,8 +45,8 @@ Job Backward(int stage, int microbatch) { return Job::Compute(0, stage, microbat
 class CudaCaptureTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    device_ = New(0);
-    other_ = New(1);
+    device_ = NewRankOfTheGpu(0);
+    other_ = NewRankOfTheGpu(1);
   }
   void TearDown() override {
     device_.reset();
@@ -54,12 +54,6 @@ class CudaCaptureTest : public ::testing::Test {
     FakeGpu::Run();
   }
 
-  static std::unique_ptr<RankDevice> New(Rank rank) {
-    static PlainMemory* const memory = new PlainMemory;
-    absl::StatusOr<std::unique_ptr<RankDevice>> made = TheGpu().CreateRankDevice(rank, *memory);
-    EXPECT_TRUE(made.ok()) << made.status();
-    return *std::move(made);
-  }
   static Tensor Flat(RankDevice& device, int64_t n = kFloats) {
     absl::StatusOr<Tensor> made = device.NewFlat(n, MemoryClass::kActivations, DataType::kFloat32);
     EXPECT_TRUE(made.ok()) << made.status();

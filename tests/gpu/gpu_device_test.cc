@@ -12,10 +12,8 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <bit>
-#include <chrono>
 #include <cmath>
 #include <random>
-#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "tests/gpu/count_waits.h"
@@ -57,11 +55,8 @@ void ExpectSameBits(const std::vector<float>& actual, const std::vector<float>& 
 class GpuDeviceTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    static PlainMemory* const memory = new PlainMemory;
     at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
-    auto made = TheGpu().CreateRankDevice(0, *memory);
-    ASSERT_TRUE(made.ok()) << made.status();
-    device_ = *std::move(made);
+    device_ = NewRankOfTheGpu(0);
   }
 
   Tensor Upload(const std::vector<float>& values) {
@@ -77,17 +72,6 @@ class GpuDeviceTest : public ::testing::Test {
     return values;
   }
   static float* Floats(const Tensor& tensor) { return static_cast<float*>(tensor.data); }
-  // With a deadline: a GPU that hangs fails the test.
-  static absl::Status WaitFor(Fence& fence) {
-    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-    while (std::chrono::steady_clock::now() < until) {
-      const absl::StatusOr<bool> reached = fence.Reached();
-      if (!reached.ok()) return reached.status();
-      if (*reached) return absl::OkStatus();
-      std::this_thread::yield();
-    }
-    return absl::DeadlineExceededError("the GPU did not come to its end within 60 s");
-  }
   at::TensorOptions Options() const {
     return at::TensorOptions().device(device_->torch_device()).dtype(at::kFloat);
   }

@@ -14,7 +14,6 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include <chrono>
 #include <functional>
 #include <memory>
 #include <thread>
@@ -24,35 +23,17 @@
 #include "worker/shell/compute/elementwise.h"
 #include "worker/shell/compute/rank_device.h"
 #include "worker/shell/compute/torch_context.h"
-#include "worker/shell/memory_source.h"
 
 namespace weft {
 namespace {
 
 Job Forward(int microbatch) { return Job::Compute(0, 0, microbatch, JobKind::kForward); }
 
-absl::Status WaitFor(Fence& fence) {
-  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-  while (std::chrono::steady_clock::now() < until) {
-    const absl::StatusOr<bool> reached = fence.Reached();
-    if (!reached.ok()) return reached.status();
-    if (*reached) return absl::OkStatus();
-    std::this_thread::yield();
-  }
-  return absl::DeadlineExceededError("the GPU did not come to its end within 60 s");
-}
-
 class GpuGraphTest : public ::testing::Test {
  protected:
   void SetUp() override {
     PrepareRun(Precision::kFloat32, Kernels::kDeterministic);
-    device_ = New(0);
-  }
-  static std::unique_ptr<RankDevice> New(Rank rank) {
-    static PlainMemory* const memory = new PlainMemory;
-    auto made = TheGpu().CreateRankDevice(rank, *memory);
-    EXPECT_TRUE(made.ok()) << made.status();
-    return *std::move(made);
+    device_ = NewRankOfTheGpu(0);
   }
   at::TensorOptions Options(c10::ScalarType type) const {
     return at::TensorOptions().device(device_->torch_device()).dtype(type);
@@ -173,7 +154,7 @@ TEST_F(GpuGraphTest, MoveAverage_GivesTheHostsBitsAndThoseOfTheReference) {
 
 // What other ranks of the process do all the while.
 TEST_F(GpuGraphTest, OtherThreads_MakeCopyAndAskWhileOneCaptures) {
-  const std::unique_ptr<RankDevice> other = New(1);
+  const std::unique_ptr<RankDevice> other = NewRankOfTheGpu(1);
   const at::Tensor x = Random({256, 256}), w = Random({256, 256});
   device_->BeginJob(Forward(0), false);
   at::Tensor y = at::linear(x, w);

@@ -27,17 +27,10 @@ class Done final : public Fence {
 
 class CudaRankDeviceTest : public ::testing::Test {
  protected:
-  void SetUp() override { device_ = New(0); }
+  void SetUp() override { device_ = NewRankOfTheGpu(0); }
   void TearDown() override {
     device_.reset();
     FakeGpu::Run();
-  }
-
-  static std::unique_ptr<RankDevice> New(Rank rank) {
-    static PlainMemory* const memory = new PlainMemory;
-    absl::StatusOr<std::unique_ptr<RankDevice>> made = TheGpu().CreateRankDevice(rank, *memory);
-    EXPECT_TRUE(made.ok()) << made.status();
-    return *std::move(made);
   }
 
   static Job Forward(int stage, int microbatch) {

@@ -1,14 +1,25 @@
 // The GPU of a test program, made once and kept as long as the process lives; without one the program ends.
+// And what tests do with it: ranks, and waiting for its work.
 #ifndef WEFT_TESTS_GPU_THE_GPU_H_
 #define WEFT_TESTS_GPU_THE_GPU_H_
 
+#include <gtest/gtest.h>
+
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <thread>
+#include <utility>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "schedules/job.h"
 #include "worker/shell/compute/device_backend.h"
+#include "worker/shell/compute/rank_device.h"
 #include "worker/shell/cuda/cuda_backend.h"
+#include "worker/shell/fence.h"
+#include "worker/shell/memory_source.h"
 
 namespace weft {
 
@@ -22,6 +33,25 @@ inline DeviceBackend& TheGpu() {
     return made->release();
   }();
   return *gpu;
+}
+
+inline std::unique_ptr<RankDevice> NewRankOfTheGpu(Rank rank) {
+  static PlainMemory* const memory = new PlainMemory;
+  absl::StatusOr<std::unique_ptr<RankDevice>> made = TheGpu().CreateRankDevice(rank, *memory);
+  EXPECT_TRUE(made.ok()) << made.status();
+  return *std::move(made);
+}
+
+// With a deadline: a GPU that hangs fails the test.
+inline absl::Status WaitFor(Fence& fence) {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (std::chrono::steady_clock::now() < until) {
+    const absl::StatusOr<bool> reached = fence.Reached();
+    if (!reached.ok()) return reached.status();
+    if (*reached) return absl::OkStatus();
+    std::this_thread::yield();
+  }
+  return absl::DeadlineExceededError("the GPU did not come to its end within 60 s");
 }
 
 }  // namespace weft
