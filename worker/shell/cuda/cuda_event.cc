@@ -62,11 +62,8 @@ absl::StatusOr<bool> CudaFence::Reached() {
   MutexLock lock(mutex_);
   if (!failure_.ok()) return failure_;
   if (reached_) return true;
-  const cudaError_t error = cudaEventQuery(event_);
-  if (error == cudaErrorNotReady) {
-    (void)cudaGetLastError();  // it is noted as the thread's last error too, and is none
-    return false;
-  }
+  const cudaError_t error = Asked(cudaEventQuery(event_));
+  if (error == cudaErrorNotReady) return false;
   if (error != cudaSuccess) {
     failure_ = CudaStatus(error, stream_.device_index(), "the device's work failed");
     return failure_;

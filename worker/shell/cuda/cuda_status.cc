@@ -14,4 +14,9 @@ absl::Status CudaStatus(cudaError_t error, int device, absl::string_view doing) 
                                             : absl::InternalError(message);
 }
 
+cudaError_t Asked(cudaError_t answer) {
+  if (answer == cudaErrorNotReady) (void)cudaGetLastError();
+  return answer;
+}
+
 }  // namespace weft

@@ -13,6 +13,11 @@ namespace weft {
 // the thread's last error, which is this one.
 absl::Status CudaStatus(cudaError_t error, int device, absl::string_view doing);
 
+// What cudaEventQuery or cudaStreamQuery has just said, given back. That something is not reached yet is no
+// error, but the runtime notes it as the thread's last one, which the next launch of a kernel would take for
+// its own: clears that.
+cudaError_t Asked(cudaError_t answer);
+
 }  // namespace weft
 
 #endif  // WEFT_WORKER_SHELL_CUDA_CUDA_STATUS_H_

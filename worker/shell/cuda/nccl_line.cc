@@ -14,17 +14,6 @@
 namespace weft {
 namespace {
 
-// That it has not been reached yet is no error: whoever asks the thread for its last one, as a launch of a
-// kernel does, must not find it.
-cudaError_t Query(cudaEvent_t event) {
-  const cudaError_t error = cudaEventQuery(event);
-  if (error == cudaErrorNotReady) (void)cudaGetLastError();
-  return error;
-}
-
-}  // namespace
-namespace {
-
 constexpr int64_t kLeaving = 3'000'000'000;
 
 std::string Seconds(int64_t ns) { return absl::StrFormat("%.3g s", 1e-9 * static_cast<double>(ns)); }
@@ -83,8 +72,7 @@ NcclLine::~NcclLine() {
   for (const int64_t until = MonotonicNow() + kLeaving;;
        std::this_thread::sleep_for(std::chrono::milliseconds(1))) {
     FreeAborted();
-    const bool busy = cudaStreamQuery(stream_) == cudaErrorNotReady;
-    if (busy) (void)cudaGetLastError();
+    const bool busy = Asked(cudaStreamQuery(stream_)) == cudaErrorNotReady;
     if (!busy && aborted_.empty()) break;
     if (MonotonicNow() < until) continue;
     KeepForever(std::make_shared<std::vector<Aborted>>(std::move(aborted_)));
@@ -250,7 +238,7 @@ void NcclLine::Record(NcclOperation& operation) {
 // After an error of NCCL the stream may come past the operation though it has not been done.
 void NcclLine::LookAtEvent(NcclOperation& operation) {
   NcclMember& member = *operation.member;
-  const cudaError_t error = Query(operation.event);
+  const cudaError_t error = Asked(cudaEventQuery(operation.event));
   if (error != cudaSuccess && error != cudaErrorNotReady)
     return Fail(member, CudaStatus(error, device_, operation.what));
   ncclResult_t state = ncclSuccess;
@@ -306,7 +294,7 @@ bool NcclLine::IsFree(Aborted& aborted) {
     }
   }
   if (aborted.event == nullptr) return true;
-  if (Query(aborted.event) == cudaErrorNotReady) return false;
+  if (Asked(cudaEventQuery(aborted.event)) == cudaErrorNotReady) return false;
   cudaEventDestroy(aborted.event);
   return true;
 }
