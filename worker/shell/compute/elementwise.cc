@@ -127,34 +127,33 @@ WEFT_INLINE uint32_t RandomBits(uint64_t seed, int64_t i) {
 }
 
 // The product also where the mask is 0: it has x's sign, and what is no number stays none.
-WEFT_INLINE void DropFloats(const DropoutMask m, const float* x, float* out, int64_t n) {
-  WEFT_INDEPENDENT
-  for (int64_t i = 0; i < n; ++i) out[i] = x[i] * (RandomBits(m.seed, i) < m.threshold ? 0.0f : m.keep);
+WEFT_INLINE float Dropped(const DropoutMask& m, int64_t i, float x) {
+  return x * (RandomBits(m.seed, i) < m.threshold ? 0.0f : m.keep);
 }
-void DropFloatsPlain(const DropoutMask& m, const float* x, float* out, int64_t n) {
-  DropFloats(m, x, out, n);
-}
-WEFT_AVX2 void DropFloatsAvx2(const DropoutMask& m, const float* x, float* out, int64_t n) {
-  DropFloats(m, x, out, n);
-}
-WEFT_AVX512 void DropFloatsAvx512(const DropoutMask& m, const float* x, float* out, int64_t n) {
-  DropFloats(m, x, out, n);
+WEFT_INLINE BFloat16 Dropped(const DropoutMask& m, int64_t i, BFloat16 x) {
+  return Narrowed(Dropped(m, i, Widened(x)));
 }
 
-WEFT_INLINE void DropNarrow(const DropoutMask m, const BFloat16* x, BFloat16* out, int64_t n) {
-  const float keep = Widened(Narrowed(m.keep));
+template <typename Number>
+WEFT_INLINE void DropAll(const DropoutMask m, const Number* x, Number* out, int64_t n) {
   WEFT_INDEPENDENT
-  for (int64_t i = 0; i < n; ++i)
-    out[i] = Narrowed(Widened(x[i]) * (RandomBits(m.seed, i) < m.threshold ? 0.0f : keep));
+  for (int64_t i = 0; i < n; ++i) out[i] = Dropped(m, i, x[i]);
 }
-void DropNarrowPlain(const DropoutMask& m, const BFloat16* x, BFloat16* out, int64_t n) {
-  DropNarrow(m, x, out, n);
+template <typename Number>
+void DropPlain(const DropoutMask& m, const Number* x, Number* out, int64_t n) {
+  DropAll(m, x, out, n);
 }
-WEFT_AVX2 void DropNarrowAvx2(const DropoutMask& m, const BFloat16* x, BFloat16* out, int64_t n) {
-  DropNarrow(m, x, out, n);
+template <typename Number>
+WEFT_AVX2 void DropAvx2(const DropoutMask& m, const Number* x, Number* out, int64_t n) {
+  DropAll(m, x, out, n);
 }
-WEFT_AVX512 void DropNarrowAvx512(const DropoutMask& m, const BFloat16* x, BFloat16* out, int64_t n) {
-  DropNarrow(m, x, out, n);
+template <typename Number>
+WEFT_AVX512 void DropAvx512(const DropoutMask& m, const Number* x, Number* out, int64_t n) {
+  DropAll(m, x, out, n);
+}
+template <typename Number>
+void DropWidest(const DropoutMask& m, const Number* x, Number* out, int64_t n) {
+  HasAvx512() ? DropAvx512(m, x, out, n) : HasAvx2() ? DropAvx2(m, x, out, n) : DropPlain(m, x, out, n);
 }
 
 }  // namespace
@@ -193,16 +192,12 @@ void MoveAverage(const AverageStep& step, const float* average, float* out, cons
   for (int64_t i = 0; i < n; ++i) out[i] = average[i] * keep + (sum[i] / step.count) * step.momentum;
 }
 
-void Drop(const DropoutMask& mask, const float* x, float* out, int64_t n) {
-  HasAvx512() ? DropFloatsAvx512(mask, x, out, n)
-  : HasAvx2() ? DropFloatsAvx2(mask, x, out, n)
-              : DropFloatsPlain(mask, x, out, n);
-}
+void Drop(const DropoutMask& mask, const float* x, float* out, int64_t n) { DropWidest(mask, x, out, n); }
 
 void Drop(const DropoutMask& mask, const BFloat16* x, BFloat16* out, int64_t n) {
-  HasAvx512() ? DropNarrowAvx512(mask, x, out, n)
-  : HasAvx2() ? DropNarrowAvx2(mask, x, out, n)
-              : DropNarrowPlain(mask, x, out, n);
+  DropoutMask narrow = mask;
+  narrow.keep = Widened(Narrowed(mask.keep));
+  DropWidest(narrow, x, out, n);
 }
 
 }  // namespace weft

@@ -85,6 +85,10 @@ WEFT_HOST_DEVICE uint32_t RandomBits(uint64_t seed, int64_t i) {
 WEFT_HOST_DEVICE float Drop(const DropoutMask& mask, int64_t i, float x) {
   return x * (RandomBits(mask.seed, i) < mask.threshold ? 0.0f : mask.keep);
 }
+// In bfloat16, which mask.keep is too.
+WEFT_HOST_DEVICE uint16_t Drop(const DropoutMask& mask, int64_t i, uint16_t x) {
+  return Narrow(Drop(mask, i, Widen(x)));
+}
 
 // ---- The exact sum of squares (sum_of_squares.h): that of limbs[i] * 2^(32 * i - 298).
 

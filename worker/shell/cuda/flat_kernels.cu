@@ -174,30 +174,18 @@ __device__ __forceinline__ DropoutMask Seeded(DropoutMask mask, const uint64_t* 
   return mask;
 }
 
+// Of float, or of bfloat16's bits.
+template <typename Number>
 struct DropOp {
   DropoutMask mask;
   const uint64_t* seed;
-  const float* x;
-  float* out;
+  const Number* x;
+  Number* out;
   template <int L>
   __device__ void At(int64_t i) const {
     const DropoutMask own = Seeded(mask, seed);
-    Floats<L> values = Load<L>(x + i);
+    auto values = Load<L>(x + i);
     for (int k = 0; k < L; ++k) values.v[k] = flat::Drop(own, i + k, values.v[k]);
-    Store<L>(out + i, values);
-  }
-};
-
-struct DropNarrowOp {
-  DropoutMask mask;  // which keeps a bfloat16
-  const uint64_t* seed;
-  const uint16_t* x;
-  uint16_t* out;
-  template <int L>
-  __device__ void At(int64_t i) const {
-    const DropoutMask own = Seeded(mask, seed);
-    Halves<L> values = Load<L>(x + i);
-    for (int k = 0; k < L; ++k) values.v[k] = flat::Narrow(flat::Drop(own, i + k, flat::Widen(values.v[k])));
     Store<L>(out + i, values);
   }
 };
@@ -451,14 +439,14 @@ cudaError_t ClipFactor(cudaStream_t stream, float* factor, const uint64_t* limbs
 
 cudaError_t Drop(cudaStream_t stream, const DropoutMask& mask, const uint64_t* seed, const float* x,
                  float* out, int64_t n) {
-  return Launch(stream, DropOp{mask, seed, x, out}, n, Aligned(x) && Aligned(out));
+  return Launch(stream, DropOp<float>{mask, seed, x, out}, n, Aligned(x) && Aligned(out));
 }
 
 cudaError_t DropNarrow(cudaStream_t stream, const DropoutMask& mask, const uint64_t* seed, const uint16_t* x,
                        uint16_t* out, int64_t n) {
   DropoutMask narrow = mask;
   narrow.keep = flat::Widen(flat::Narrow(mask.keep));
-  return Launch(stream, DropNarrowOp{narrow, seed, x, out}, n, Aligned(x, 8) && Aligned(out, 8));
+  return Launch(stream, DropOp<uint16_t>{narrow, seed, x, out}, n, Aligned(x, 8) && Aligned(out, 8));
 }
 
 cudaError_t WriteNumbers(cudaStream_t stream, uint64_t* to, const uint64_t* numbers, int64_t count) {
