@@ -15,6 +15,7 @@
 #include "client/compare_command.h"
 #include "client/console.h"
 #include "client/eval_command.h"
+#include "client/generate_command.h"
 #include "client/profile_command.h"
 #include "client/runs_commands.h"
 #include "client/simulate_command.h"
@@ -22,8 +23,9 @@
 
 namespace weft {
 
-using Command = std::variant<SimulateOptions, CompareOptions, ProfileOptions, TrainOptions, EvalOptions,
-                             SubmitOptions, ListOptions, DescribeOptions, WaitOptions, CancelOptions>;
+using Command =
+    std::variant<SimulateOptions, CompareOptions, ProfileOptions, TrainOptions, EvalOptions, GenerateOptions,
+                 SubmitOptions, ListOptions, WorkersOptions, DescribeOptions, WaitOptions, CancelOptions>;
 
 struct CommandLine {
   std::optional<Command> command;  // absent: everything is said, leave with exit_code

@@ -2,31 +2,28 @@
 
 #include <algorithm>
 #include <cmath>
-#include <utility>
+#include <optional>
+#include <string>
+#include <tuple>
 #include <vector>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "client/compare_measured.h"
-#include "client/profile.h"
+#include "client/contestants.h"
+#include "client/predicted_run.h"
 #include "client/run_file.h"
+#include "coordinator/record/idle_shares.h"
 #include "nlohmann/json.hpp"
-#include "proto/run/file_section.h"
-#include "proto/run/run_memory.h"
-#include "proto/run/run_schedule.h"
-#include "schedules/candidates.h"
-#include "schedules/check.h"
 #include "schedules/drawing.h"
-#include "schedules/families.h"
 
 namespace weft {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-// Enough that the second half is the steady state.
-constexpr int kSteps = 4;
 
 // One schedule's prediction, or why there is none.
 struct Row {
@@ -34,104 +31,59 @@ struct Row {
   bool chosen = false;  // by the run file
   bool valid = false;   // it can run with these sizes
   bool fits = false;
-  std::string reason;  // where it is not valid or does not fit
-  int ranks = 0;
+  std::string reason;               // where it is not valid or does not fit
+  std::optional<double> would_fit;  // where it does not fit: bytes a rank that would do
+  int ranks = 0, stages = 0;
   double time = 0;  // of a step in steady state
   double idle = 0;
+  IdleShares idle_by_cause;
   double peak_bytes = 0, sent_bytes = 0;  // of the rank that has most; of all ranks in a step
   int peak_activations = 0;
+  double rank_time() const { return time * ranks; }
 };
-
-// How every candidate is simulated.
-struct Comparison {
-  SimulationOptions simulation;
-  bool measured = false;  // times and bytes are a profile's; else the run's, counted
-  int workers = 0;        // at most as many ranks; 0: any number
-};
-
-bool IsAboutMemory(const absl::Status& status) {
-  const auto path = status.GetPayload(kPathPayload);
-  return path.has_value() && *path == "memory";
-}
 
 // Without what the table says already, and without advice on one schedule, where there are others.
-std::string ReasonOf(const absl::Status& status, const Candidate& candidate) {
+std::string ReasonOf(const absl::Status& status, const std::string& schedule) {
   absl::string_view reason = status.message();
   absl::ConsumePrefix(&reason, "memory: ");
   absl::ConsumePrefix(&reason, "does not fit: ");
-  absl::ConsumePrefix(&reason, absl::StrCat(candidate.name, ": "));
+  absl::ConsumePrefix(&reason, absl::StrCat(schedule.substr(0, schedule.find(',')), ": "));
   return std::string(reason.substr(0, reason.find("; give it more memory")));
 }
 
-std::string TextOf(const Candidate& c) { return ToText(ScheduleSpec{c.name, c.parameters, c.rule}); }
-
-// The run as it would be under the candidate. A measured profile has its own bytes, and simulates with them.
-RunSpec RunUnder(const RunSpec& run, const Candidate& candidate, const Comparison& comparison) {
-  RunSpec under = run;
-  under.schedule.name = candidate.name;
-  under.schedule.parameters = candidate.parameters;
-  under.schedule.rule = candidate.rule;
-  under.memory = comparison.measured ? 0 : static_cast<int64_t>(std::min(comparison.simulation.memory, 1e18));
-  return under;
-}
-
-// By the counts that would refuse the run, so that what fits here is what can be trained.
-absl::StatusOr<SimulationResult> SimulateCounted(const RunSpec& run, const Schedule& schedule,
-                                                 SimulationOptions simulation) {
-  const RunMemory counted = CountRun(run, schedule);
-  simulation.memory = 0;  // the schedule has its budget in itself
-  simulation.activation.assign(counted.left.begin(), counted.left.end());
-  auto result = Simulate(Graph(schedule), simulation);
-  if (!result.ok()) return result;
-  for (size_t r = 0; r < counted.ranks.size(); ++r) {
-    result->ranks[r].held_bytes = static_cast<double>(counted.ranks[r].held + counted.ranks[r].work);
-  }
-  return result;
-}
-
-Row Predict(const Candidate& candidate, const RunSpec& run, const Comparison& comparison) {
+Row Predict(const Contestant& contestant, const RunCosts& costs) {
   Row row;
-  row.schedule = TextOf(candidate);
-  const RunSpec under = RunUnder(run, candidate, comparison);
-  const auto schedule = CheckedScheduleOf(under);
-  if (!schedule.ok()) {
-    row.reason = ReasonOf(schedule.status(), candidate);
-    row.valid = IsAboutMemory(schedule.status());
+  row.schedule = contestant.schedule;
+  row.chosen = contestant.chosen;
+  const auto refuse = [&](const absl::Status& status) {
+    row.reason = ReasonOf(status, row.schedule);
+    row.valid = contestant.run.ok() && IsAboutMemory(status);
+    if (row.valid) row.would_fit = MemoryThatFits(*contestant.run, costs);
     return row;
-  }
-  row.valid = true;
-  row.ranks = schedule->ranks;
-  if (comparison.workers > 0 && row.ranks > comparison.workers) {
-    row.reason = absl::StrCat("needs ", row.ranks, " ranks, more than --workers ", comparison.workers);
-    return row;
-  }
-  const auto result = comparison.measured ? Simulate(Graph(*schedule), comparison.simulation)
-                                          : SimulateCounted(under, *schedule, comparison.simulation);
-  if (!result.ok()) {
-    row.reason = ReasonOf(result.status(), candidate);
-    return row;
-  }
-  row.fits = true;
+  };
+  if (!contestant.run.ok()) return refuse(contestant.run.status());
+  auto prepared = PrepareRun(*contestant.run, costs);
+  if (!prepared.ok()) return refuse(prepared.status());
+  prepared->costs.steps = kPredictedSteps;
+  const auto result = SimulateRun(*prepared);
+  if (!result.ok()) return refuse(result.status());
+  row.valid = row.fits = true;
+  row.ranks = prepared->schedule.ranks;
+  row.stages = prepared->schedule.stages;
   row.time = result->period;
   row.idle = result->bubble_ratio;
+  row.idle_by_cause = PredictedIdle(*result);
   for (const RankStats& r : result->ranks) {
     row.peak_bytes = std::max(row.peak_bytes, r.held_bytes + r.peak_activation_bytes);
     row.peak_activations = std::max(row.peak_activations, r.peak_activations);
-    row.sent_bytes += r.bytes_sent / kSteps;
+    row.sent_bytes += r.bytes_sent / kPredictedSteps;
   }
   return row;
 }
 
-std::vector<Row> PredictAll(const RunSpec& run, const Comparison& comparison) {
-  std::vector<Candidate> candidates = Candidates(run.stages(), run.train.microbatches);
-  const Candidate chosen = {run.schedule.name, run.schedule.parameters, run.schedule.rule};
-  const auto same = [&](const Candidate& c) { return TextOf(c) == TextOf(chosen); };
-  if (std::none_of(candidates.begin(), candidates.end(), same)) candidates.push_back(chosen);
+std::vector<Row> PredictAll(const std::vector<Contestant>& contestants, const RunCosts& costs) {
   std::vector<Row> rows;
-  for (const Candidate& c : candidates) {
-    rows.push_back(Predict(c, run, comparison));
-    rows.back().chosen = same(c);
-  }
+  for (const Contestant& contestant : contestants) rows.push_back(Predict(contestant, costs));
   // What fits by time, then what does not fit, then what these sizes do not allow.
   std::stable_sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) {
     return std::make_tuple(!a.fits, !a.valid, a.time, a.ranks) <
@@ -140,59 +92,103 @@ std::vector<Row> PredictAll(const RunSpec& run, const Comparison& comparison) {
   return rows;
 }
 
-std::string Table(const RunSpec& run, const CompareOptions& options, const std::vector<Row>& rows) {
-  const std::string unit = options.profile.empty() ? absl::StrFormat("units of %.4g FLOPs", options.flops)
-                                                   : absl::StrCat("the unit of ", options.profile);
-  std::string out = absl::StrFormat("%s: %d stages, %d micro-batches; time in %s\n\n", run.name, run.stages(),
-                                    run.train.microbatches, unit);
-  std::vector<std::vector<std::string>> fitting, others;
-  for (const Row& row : rows) {
-    const std::string name = absl::StrCat(row.schedule, row.chosen ? " *" : "");
-    if (!row.fits) {
-      others.push_back({name, row.valid ? "does not fit" : "not with these sizes", row.reason});
-      continue;
-    }
-    fitting.push_back({name, absl::StrCat(row.ranks), absl::StrFormat("%.5g", row.time),
-                       absl::StrFormat("%.2f", row.time / rows.front().time),
-                       absl::StrFormat("%.1f %%", 100 * row.idle), absl::StrCat(row.peak_activations),
-                       FormatBytes(row.peak_bytes), FormatBytes(row.sent_bytes)});
-  }
-  if (!fitting.empty()) {
-    absl::StrAppend(&out, FormatTable({"schedule", "ranks", "time a step", "of best", "idle", "peak act.",
-                                       "memory of a rank", "sent a step"},
-                                      fitting));
-  }
-  for (const auto& other : others) {
-    absl::StrAppend(&out, &other == &others.front() ? "\n" : "", other[0], ": ", other[1], ": ", other[2],
-                    "\n");
-  }
-  absl::StrAppend(&out, "\n* the run file's schedule");
-  if (options.profile.empty()) {
-    absl::StrAppend(&out, "; memory is counted as `memory:` of a run file is");
-  }
-  return out + "\n";
+// In quotes where a shell would read more into it.
+std::string Quoted(const std::string& word) {
+  const bool plain = std::all_of(word.begin(), word.end(), [](char c) {
+    return absl::ascii_isalnum(c) || absl::StrContains("_-./,=:", absl::string_view(&c, 1));
+  });
+  return plain ? word : absl::StrCat("'", word, "'");
 }
 
-std::string ToJson(const RunSpec& run, const CompareOptions& options, double memory,
+// The command that draws the row.
+std::string PictureOf(const Row& row, const RunSpec& run, const CompareOptions& options) {
+  std::string command = absl::StrCat("weft simulate ", Quoted(options.file));
+  if (!row.chosen) absl::StrAppend(&command, " --schedule ", Quoted(row.schedule));
+  if (row.stages != run.stages()) absl::StrAppend(&command, " --stages ", row.stages);
+  if (!options.profile.empty()) absl::StrAppend(&command, " --profile ", Quoted(options.profile));
+  if (options.memory > 0) absl::StrAppendFormat(&command, " --memory %.0f", options.memory);
+  if (options.bandwidth > 0) absl::StrAppendFormat(&command, " --bandwidth %.6g", options.bandwidth);
+  if (options.latency > 0) absl::StrAppendFormat(&command, " --latency %.6g", options.latency);
+  return command + " -o svg > picture.svg";
+}
+
+// As --memory takes it, rounded up.
+std::string ByteFlag(double bytes) {
+  constexpr double kMiB = 1 << 20;
+  return bytes >= kMiB ? absl::StrFormat("%.0fMiB", std::ceil(bytes / kMiB))
+                       : absl::StrFormat("%.0fKiB", std::ceil(bytes / 1024));
+}
+
+std::string UnitText(const CompareOptions& options, const RunCosts& costs) {
+  if (!costs.profiled()) return absl::StrCat("units of ", costs.UnitOf());
+  return costs.UnitOf() == "s" ? "seconds" : absl::StrCat("the unit of ", options.profile);
+}
+
+std::string Table(const RunSpec& run, const CompareOptions& options, const RunCosts& costs,
+                  const std::vector<Row>& rows) {
+  std::string out = absl::StrCat(run.name, ": ", SizesText(run, {{}, options.ranks, options.stages}),
+                                 "; time in ", UnitText(options, costs), "\n\n");
+  const auto time = [&](double value) {
+    return costs.time() == DrawnTime::kSeconds ? FormatSeconds(value) : absl::StrFormat("%.5g", value);
+  };
+  std::vector<std::vector<std::string>> fitting;
+  std::string others;
+  for (const Row& row : rows) {
+    const std::string name = absl::StrCat(row.schedule, row.chosen ? " *" : "");
+    if (row.fits) {
+      fitting.push_back({name, absl::StrCat(row.stages), absl::StrCat(row.ranks), time(row.time),
+                         absl::StrFormat("%.2f", row.time / rows.front().time), time(row.rank_time()),
+                         absl::StrFormat("%.1f %%", 100 * row.idle), absl::StrCat(row.peak_activations),
+                         FormatBytes(row.peak_bytes), FormatBytes(row.sent_bytes)});
+      continue;
+    }
+    std::string why =
+        absl::StrCat(name, ": ", row.valid ? "does not fit" : "not with these sizes", ": ", row.reason);
+    if (row.would_fit.has_value())
+      absl::StrAppend(&why, "; --memory ", ByteFlag(*row.would_fit), " would do");
+    absl::StrAppend(&others, WrapText(why, OutputStyle().width, 4), "\n");
+  }
+  if (!fitting.empty()) {
+    absl::StrAppend(
+        &out, FormatTable({"schedule", "stages", "ranks", "time a step", "of best", "time x ranks", "idle",
+                           "peak act.", "memory of a rank", "sent a step"},
+                          fitting, OutputStyle()));
+  }
+  if (!others.empty()) absl::StrAppend(&out, fitting.empty() ? "" : "\n", others);
+  absl::StrAppend(&out, "\n* the run file's schedule");
+  if (!costs.profiled()) absl::StrAppend(&out, "; memory is counted as `memory:` of a run file is");
+  absl::StrAppend(&out, "\n");
+  if (!fitting.empty())
+    absl::StrAppend(&out, "the first as a picture: ", PictureOf(rows.front(), run, options), "\n");
+  return out;
+}
+
+std::string ToJson(const RunSpec& run, const CompareOptions& options, const RunCosts& costs,
                    const std::vector<Row>& rows) {
   Json json = {{"run", run.name},
-               {"stages", run.stages()},
+               {"stages", options.stages > 0 ? options.stages : run.stages()},
                {"microbatches", run.train.microbatches},
-               {"memory", std::llround(memory)},
+               {"ranks", options.ranks > 0 ? Json(options.ranks) : Json(nullptr)},
+               {"memory", std::llround(costs.MemoryOf(run))},
                {"profile", options.profile.empty() ? Json(nullptr) : Json(options.profile)},
+               {"time_unit", costs.UnitOf().empty() ? Json(nullptr) : Json(costs.UnitOf())},
                {"schedules", Json::array()}};
   for (const Row& row : rows) {
     Json entry = {{"schedule", row.schedule}, {"chosen", row.chosen}, {"fits", row.fits}};
     if (row.fits) {
+      entry["stages"] = row.stages;
       entry["ranks"] = row.ranks;
       entry["step_time"] = row.time;
+      entry["rank_time"] = row.rank_time();
       entry["bubble_ratio"] = row.idle;
+      entry["idle_share"] = row.idle_by_cause;
       entry["peak_activations"] = row.peak_activations;
       entry["peak_bytes"] = std::llround(row.peak_bytes);
       entry["bytes_sent"] = std::llround(row.sent_bytes);
     } else {
       entry["valid"] = row.valid;
       entry["reason"] = row.reason;
+      if (row.would_fit.has_value()) entry["memory_that_fits"] = std::llround(*row.would_fit);
     }
     json["schedules"].push_back(entry);
   }
@@ -205,28 +201,22 @@ ExitCode RunCompare(const CompareOptions& options) {
   if (options.measure) return RunMeasuredCompare(options);
   const auto run = ReadRunFile(options.file, RunFileData::kIgnored);
   if (!run.ok()) return Fail(kExitBadConfiguration, run.status().message());
-  const auto profile =
-      options.profile.empty() ? CountedProfile(*run, options.flops) : ReadProfile(options.profile);
-  if (!profile.ok()) return Fail(kExitBadConfiguration, profile.status().message());
-  Comparison comparison;
-  SimulationOptions& simulation = comparison.simulation;
-  const absl::Status applied = ApplyProfile(*profile, run->stages(), run->layers_of_stage, &simulation);
-  if (!applied.ok()) return Fail(kExitBadConfiguration, applied.message());
-  simulation.steps = kSteps;
-  simulation.memory = options.memory > 0 ? options.memory : static_cast<double>(run->memory);
-  comparison.measured = !options.profile.empty();
-  comparison.workers = options.workers;
-  // A pair hides transfers; that its two halves compute faster together has to be measured.
-  simulation.hidden = 0;
-  if (options.bandwidth > 0) simulation.bandwidth = options.bandwidth;
-  if (options.latency > 0) simulation.latency = options.latency;
-  const std::vector<Row> rows = PredictAll(*run, comparison);
+  const auto costs =
+      RunCosts::Make({options.profile, options.flops, options.memory, options.bandwidth, options.latency});
+  if (!costs.ok()) return Fail(kExitBadConfiguration, costs.status().message());
+  if (options.stages == 0 && options.ranks == 0) {
+    const auto of_run = costs->Of(*run);
+    if (!of_run.ok()) return Fail(kExitBadConfiguration, of_run.status().message());
+  }
+  const std::vector<Row> rows =
+      PredictAll(ContestantsToPredict(*run, {options.schedules, options.ranks, options.stages}), *costs);
   const ExitCode printed =
-      PrintData(options.json ? ToJson(*run, options, simulation.memory, rows) : Table(*run, options, rows));
+      PrintData(options.json ? ToJson(*run, options, *costs, rows) : Table(*run, options, *costs, rows));
   if (printed != kExitOk) return printed;
-  return rows.front().fits
-             ? kExitOk
-             : Fail(kExitFailed, "no schedule fits; give more memory or more, smaller micro-batches");
+  if (rows.front().fits) return kExitOk;
+  return Fail(kExitFailed, rows.front().valid
+                               ? "no schedule fits; give more memory or more, smaller micro-batches"
+                               : "no schedule can be had with these sizes; the reasons are above");
 }
 
 }  // namespace weft

@@ -18,13 +18,15 @@ struct CompareOptions {
   double flops = 1e9;    // a unit of time, for counted FLOPs
   double bandwidth = 0;  // bytes per unit of time; 0: the profile's, else infinite
   double latency = 0;    // 0: the profile's, else none
-  int workers = 0;       // at most as many ranks; 0: any number
+  // Each schedule on exactly so many ranks, with the stages that it needs there; 0: as the schedule says.
+  int ranks = 0;
+  int stages = 0;                      // the model cut anew; 0: the run file's, or what `ranks` needs
+  std::vector<std::string> schedules;  // each one or several, as SplitSchedules (contestants.h) takes them
   bool json = false;
 
   bool measure = false;  // train for real
-  std::vector<std::string>
-      schedules;  // each one or several, as SplitSchedules (measured_schedules.h) takes them; empty for a set
   int steps = 6;
+  int repeats = 3;    // of each training, in turn
   int processes = 0;  // at most; 0: as `weft train` chooses
   DeviceFlags device;
   std::string out;  // folder that keeps each run's results; empty for none

@@ -1,5 +1,7 @@
 #include "client/compare_measured.h"
 
+#include <signal.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <memory>
@@ -10,47 +12,21 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "client/contestants.h"
 #include "client/measured_run.h"
 #include "client/measured_schedules.h"
 #include "client/measured_table.h"
+#include "client/run_data.h"
 #include "client/run_file.h"
 #include "client/scratch_folder.h"
 #include "client/stop_signals.h"
+#include "coordinator/record/idle_shares.h"
 #include "proto/run/run_schedule.h"
-#include "schedules/candidates.h"
 
 namespace weft {
 namespace {
 
 namespace fs = std::filesystem;
-
-// A schedule as it was asked for, and what that means, if anything.
-struct Wanted {
-  std::string text;
-  absl::StatusOr<ScheduleSpec> spec;
-};
-
-// Those that were asked for, or the run file's own and what the sizes allow.
-std::vector<Wanted> SchedulesToMeasure(const RunSpec& run, const CompareOptions& options) {
-  std::vector<Wanted> wanted;
-  for (const std::string& text : options.schedules) {
-    for (const std::string& one : SplitSchedules(text)) {
-      wanted.push_back({one, ParseScheduleText(one)});
-      if (wanted.back().spec.ok()) wanted.back().spec->activations = run.schedule.activations;
-    }
-  }
-  if (!wanted.empty()) return wanted;
-  wanted.push_back({ToText(run.schedule), run.schedule});
-  for (const Candidate& c : PlainCandidates(run.stages(), run.train.microbatches)) {
-    RunSpec under = run;
-    under.schedule.name = c.name;
-    under.schedule.parameters = c.parameters;
-    under.schedule.rule = c.rule;
-    const std::string text = ToText(under.schedule);
-    if (text != wanted[0].text && CheckedScheduleOf(under).ok()) wanted.push_back({text, under.schedule});
-  }
-  return wanted;
-}
 
 // As a folder's name.
 std::string FolderOf(absl::string_view schedule) {
@@ -60,11 +36,12 @@ std::string FolderOf(absl::string_view schedule) {
 }
 
 // Trains under one schedule; the row is complete but for its name. Cancelled for a stop signal.
-absl::StatusOr<MeasuredRow> Measure(const RunSpec& run, const CompareOptions& options,
+absl::StatusOr<MeasuredRow> Measure(const RunSpec& run, const CompareOptions& options, int repeat,
                                     const std::string& folder, StopSignals* signals) {
   const auto schedule = CheckedScheduleOf(run);
   if (!schedule.ok()) return schedule.status();
-  const std::string out = absl::StrCat(folder, "/", FolderOf(ToText(run.schedule)));
+  const std::string suffix = repeat == 0 ? "" : absl::StrCat(".repeat", repeat + 1);
+  const std::string out = absl::StrCat(folder, "/", FolderOf(ToText(run.schedule)), suffix);
   const auto measured =
       TrainAndMeasure(run, std::min(options.processes, schedule->ranks), options.device, out, signals);
   if (options.out.empty()) {
@@ -75,25 +52,35 @@ absl::StatusOr<MeasuredRow> Measure(const RunSpec& run, const CompareOptions& op
   return RowOf(run, *measured);
 }
 
-// One after another. Cancelled for a stop signal.
-absl::StatusOr<std::vector<MeasuredRow>> MeasureAll(const RunSpec& run, const CompareOptions& options,
-                                                    const std::string& folder, StopSignals* signals) {
-  const std::vector<Wanted> wanted = SchedulesToMeasure(run, options);
+// One after another, all of them before any is repeated: what disturbs the machine for a while then meets one
+// training of each. Cancelled for a stop signal.
+absl::StatusOr<std::vector<MeasuredRow>> MeasureAll(const std::vector<Contestant>& contestants,
+                                                    const CompareOptions& options, const std::string& folder,
+                                                    StopSignals* signals) {
+  std::vector<std::vector<MeasuredRow>> repeats(contestants.size());
+  std::vector<absl::Status> failed(contestants.size());
+  for (int repeat = 0; repeat < options.repeats; ++repeat) {
+    const std::string round =
+        options.repeats == 1 ? "" : absl::StrFormat(", round %d of %d", repeat + 1, options.repeats);
+    for (size_t i = 0; i < contestants.size(); ++i) {
+      const Contestant& one = contestants[i];
+      if (!failed[i].ok()) continue;
+      PrintMessage(absl::StrFormat("%d of %d%s: %s", i + 1, contestants.size(), round, one.schedule));
+      auto row = one.run.ok() ? Measure(*one.run, options, repeat, folder, signals)
+                              : absl::StatusOr<MeasuredRow>(one.run.status());
+      if (row.status().code() == absl::StatusCode::kCancelled) return row.status();
+      failed[i] = row.status();
+      if (row.ok()) repeats[i].push_back(*std::move(row));
+    }
+  }
   std::vector<MeasuredRow> rows;
-  for (size_t i = 0; i < wanted.size(); ++i) {
-    PrintMessage(absl::StrFormat("%d of %d: %s", i + 1, wanted.size(), wanted[i].text));
-    RunSpec under = run;
-    if (wanted[i].spec.ok()) under.schedule = *wanted[i].spec;
-    absl::StatusOr<MeasuredRow> row = wanted[i].spec.ok()
-                                          ? Measure(under, options, folder, signals)
-                                          : absl::StatusOr<MeasuredRow>(wanted[i].spec.status());
-    const absl::Status status = row.status();
-    if (status.code() == absl::StatusCode::kCancelled) return status;
-    rows.push_back(row.ok() ? *std::move(row) : MeasuredRow());
-    rows.back().schedule = wanted[i].text;
-    rows.back().chosen = wanted[i].text == ToText(run.schedule);
-    rows.back().ran = status.ok();
-    rows.back().reason = std::string(status.message());
+  for (size_t i = 0; i < contestants.size(); ++i) {
+    const bool ran = failed[i].ok();
+    rows.push_back(ran ? MedianRow(std::move(repeats[i])) : MeasuredRow());
+    rows.back().schedule = contestants[i].schedule;
+    rows.back().chosen = contestants[i].chosen;
+    rows.back().ran = ran;
+    rows.back().reason = std::string(failed[i].message());
   }
   return rows;
 }
@@ -106,7 +93,11 @@ ExitCode RunMeasuredCompare(const CompareOptions& options) {
   if (const absl::Status device = options.device.Check(); !device.ok()) {
     return Fail(kExitBadConfiguration, device.message());
   }
+  if (const absl::Status data = CheckRunData(options.file, *run); !data.ok())
+    return Fail(kExitBadConfiguration, data.message());
   run->train.steps = options.steps;
+  if (options.memory > 0) run->memory = static_cast<int64_t>(std::min(options.memory, 1e18));
+  const ContestantOptions asked = {options.schedules, options.ranks, options.stages};
   std::unique_ptr<ScratchFolder> scratch;
   std::string folder;
   if (!options.out.empty()) {
@@ -117,15 +108,18 @@ ExitCode RunMeasuredCompare(const CompareOptions& options) {
     scratch = *std::move(made);
     folder = *scratch / "runs";
   }
+  signal(SIGPIPE, SIG_IGN);  // the reader of our output may leave; the trainings must still be ended
   StopSignals signals;
-  auto rows = MeasureAll(*run, options, folder, &signals);
+  auto rows = MeasureAll(ContestantsToMeasure(*run, asked), options, folder, &signals);
   if (rows.status().code() == absl::StatusCode::kCancelled) {
     PrintMessage(rows.status().message());
     return kExitInterrupted;
   }
   if (!rows.ok()) return Fail(kExitFailed, rows.status().message());
-  const ExitCode printed = PrintData(options.json ? MeasuredJson(*run, options.steps, *rows).dump(2) + "\n"
-                                                  : MeasuredTable(*run, options.steps, *rows));
+  const Measuring measuring = {SizesText(*run, asked), options.steps, options.repeats,
+                               options.device.device == "cpu" ? CoresOfProcess() : 0, OutputStyle()};
+  const ExitCode printed = PrintData(options.json ? MeasuredJson(*run, measuring, *rows).dump(2) + "\n"
+                                                  : MeasuredTable(*run, measuring, *rows));
   if (printed != kExitOk) return printed;
   const bool any = std::any_of(rows->begin(), rows->end(), [](const MeasuredRow& row) { return row.ran; });
   return any ? kExitOk : Fail(kExitFailed, "no schedule ran; the reasons are above");

@@ -4,6 +4,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "schedules/drawing.h"
 
 namespace weft {
 
@@ -35,6 +36,19 @@ ExitCode Fail(ExitCode code, absl::string_view message);
 
 // Standard error is a terminal that understands cursor movement (not TERM=dumb).
 bool ProgressWanted();
+
+// Whether output has colours. kAuto: on a terminal that understands them (not TERM=dumb), unless NO_COLOR is
+// set (https://no-color.org).
+enum class ColourMode : uint8_t { kAuto, kAlways, kNever };
+
+// For all output from now on; before it kAuto. Main thread, before any other exists.
+void SetColourMode(ColourMode mode);
+
+// How texts are written to standard output and to standard error: as wide as $COLUMNS says, else as the
+// terminal, else 100 columns; without colour where that is not wanted; ASCII only where the locale's
+// characters (LC_ALL, LC_CTYPE, LANG) are not UTF-8.
+TextStyle OutputStyle();
+TextStyle MessageStyle();
 
 }  // namespace weft
 

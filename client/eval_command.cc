@@ -6,10 +6,13 @@
 #include <filesystem>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "client/run_data.h"
 #include "client/run_file.h"
 #include "client/worker_task.h"
+#include "worker/shell/compute/checkpoint_folders.h"
 #include "proto/run/run_spec.h"
 
 namespace weft {
@@ -39,6 +42,14 @@ absl::StatusOr<RunSpec> ReadRun(const EvalOptions& options) {
   Json run = ToJson(*file);
   run["data"] = data;
   return ParseRunSpec(run);
+}
+
+// Of the run file, or of the flag that took its place.
+absl::Status CheckEvalData(const EvalOptions& options, const RunSpec& spec) {
+  if (!options.images.empty()) return CheckFlaggedData("--data-images, --data-labels", spec);
+  if (!options.cifar10.empty()) return CheckFlaggedData("--data-cifar10", spec);
+  if (!options.text.empty()) return CheckFlaggedData("--data-text", spec);
+  return CheckRunData(options.file, spec);
 }
 
 // One line that renews itself, where somebody watches.
@@ -73,6 +84,8 @@ std::string Table(const Json& result, const std::string& checkpoint) {
 ExitCode Report(Json result, const RunSpec& spec, const std::string& checkpoint, bool json) {
   if (!json) return PrintData(Table(result, checkpoint));
   result.erase("all_samples");
+  int64_t version = 0;
+  if (absl::SimpleAtoi(result.value("version", std::string()), &version)) result["version"] = version;
   result["name"] = spec.name;
   result["checkpoint"] = checkpoint;
   return PrintData(result.dump(2) + "\n");
@@ -89,11 +102,17 @@ ExitCode RunEval(const EvalOptions& options) {
   }
   const auto spec = ReadRun(options);
   if (!spec.ok()) return Fail(kExitBadConfiguration, spec.status().message());
+  if (const absl::Status data = CheckEvalData(options, *spec); !data.ok()) {
+    return Fail(kExitBadConfiguration, data.message());
+  }
   if (const absl::Status device = options.device.Check(); !device.ok()) {
     return Fail(kExitBadConfiguration, device.message());
   }
-  const std::string checkpoint =
-      options.checkpoint.empty() ? absl::StrCat("out/", spec->name, "/checkpoint") : options.checkpoint;
+  const std::string folder =
+      options.checkpoint.empty() ? absl::StrCat("out/", spec->name) : options.checkpoint;
+  const auto found = FindCheckpoint(folder);
+  if (!found.ok()) return Fail(kExitBadConfiguration, found.status().message());
+  const std::string& checkpoint = *found;
   signal(SIGPIPE, SIG_IGN);  // the reader of our output may leave; the worker must still be ended
   WorkerTask task;
   std::vector<std::string> arguments = options.device.Arguments();

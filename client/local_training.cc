@@ -10,20 +10,24 @@
 #include <memory>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "client/progress.h"
-#include "client/run_recorder.h"
 #include "client/scratch_folder.h"
-#include "client/step_log.h"
 #include "client/stop_signals.h"
-#include "client/train_results.h"
+#include "client/training_end.h"
 #include "client/worker_processes.h"
+#include "coordinator/record/run_end.h"
+#include "coordinator/record/run_recorder.h"
+#include "coordinator/record/step_log.h"
+#include "coordinator/record/train_results.h"
 #include "coordinator/shell/coordinator_server.h"
 #include "coordinator/shell/spec_planner.h"
 #include "proto/metrics/metrics.h"
 #include "proto/metrics/metrics_server.h"
 #include "proto/run/run_schedule.h"
+#include "worker/shell/compute/checkpoint_folders.h"
 
 namespace weft {
 namespace {
@@ -42,7 +46,7 @@ class LocalTraining {
       : options_(options),
         wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
         recorder_(options.spec.stages(), kJobsKept, [this] { eventfd_write(wake_, 1); }),
-        log_(options.out),
+        log_(options.output->live(), options.spec.first_step(), options.spec.train.non_finite),
         progress_(ProgressWanted()) {}
   ~LocalTraining() {
     server_.reset();  // its thread calls the recorder
@@ -54,6 +58,7 @@ class LocalTraining {
     if (!started.ok()) {
       if (server_ != nullptr) server_->Stop("the training could not start");
       workers_.Stop(kStopGrace, &signals_);
+      TellUnfinished(options_, "failed", std::string(started.message()), &log_);
       return Fail(started.code() == absl::StatusCode::kInvalidArgument ? kExitBadConfiguration : kExitFailed,
                   started.message());
     }
@@ -72,7 +77,10 @@ class LocalTraining {
   // as they were told to, in the words of one of them.
   absl::Status Watch();
   void Wait();
-  absl::Status LogSteps();
+  void LogSteps();
+  // A stop signal: true if the run goes on to a checkpoint, false if it ends at once.
+  bool BeginStop(int signal, const RunInfo& run);
+  void TellFailedCheckpoints(const RunInfo& run);
   // What is going on where no step tells.
   std::string Phase(RunState state) const;
   void ShowProgress(const RunInfo& run);
@@ -82,6 +90,7 @@ class LocalTraining {
   ExitCode Refused(const absl::Status& status);
   ExitCode Interrupted(const absl::Status& status);
   TrainResults Results() const;
+  void PrintCheckpoint();
 
   const LocalTrainingOptions& options_;
   StopSignals signals_;  // before anything that starts a thread
@@ -95,6 +104,10 @@ class LocalTraining {
   std::unique_ptr<ScratchFolder> scratch_;
   std::unique_ptr<CoordinatorServer> server_;
   WorkerProcesses workers_;
+  uint64_t run_ = 0;
+  std::string stopped_by_;  // "stopped by SIGINT", once the run goes on to its last checkpoint
+  double stop_until_ = 0;
+  int failed_told_ = 0;  // of checkpoints
 };
 
 absl::Status LocalTraining::StartServer() {
@@ -140,9 +153,10 @@ absl::Status LocalTraining::Start() {
   SubmitRequest request;
   request.spec = ToJson(options_.spec).dump();
   request.processes = options_.processes;
-  request.output = options_.out;
+  request.output = options_.output->live();
   const auto run = server_->Submit(request);
   if (!run.ok()) return run.status();
+  run_ = *run;
   return workers_.Start(options_.processes, server_->addresses()[0], options_.device.Arguments(),
                         worker_metrics_);
 }
@@ -156,12 +170,17 @@ void LocalTraining::Wait() {
   eventfd_read(wake_, &ignored);
 }
 
-absl::Status LocalTraining::LogSteps() {
+void LocalTraining::LogSteps() {
   for (const StepRecord& step : recorder_.TakeSteps()) {
     const absl::Status logged = log_.Append(step);
-    if (!logged.ok()) return logged;
+    if (logged.ok()) continue;
+    progress_.Clear();
+    PrintMessage(absl::StrCat(logged.message(), "; the training goes on, and the steps are kept for later"));
   }
-  return absl::OkStatus();
+  if (const std::string notice = log_.TakeNotice(); !notice.empty()) {
+    progress_.Clear();
+    PrintMessage(notice);
+  }
 }
 
 std::string LocalTraining::Phase(RunState state) const {
@@ -169,9 +188,11 @@ std::string LocalTraining::Phase(RunState state) const {
     case RunState::kPreparing:
       return "the worker processes build their stages";
     case RunState::kRunning:
-      return "the first step";
+      return log_.seconds().empty() ? "the first step" : "";
     case RunState::kFinishing:
       return "writing the checkpoint";
+    case RunState::kFinished:
+      return "";
     default:
       return absl::StrCat("starting ", options_.processes, " worker processes");
   }
@@ -181,6 +202,7 @@ void LocalTraining::ShowProgress(const RunInfo& run) {
   ProgressState state;
   state.name = options_.spec.name;
   state.phase = Phase(run.state);
+  if (run.state == RunState::kRunning) state.trouble = run.reason;
   state.steps = options_.spec.end_step();
   state.first_step = options_.spec.first_step();
   state.steps_done = state.first_step + static_cast<int>(log_.seconds().size());
@@ -190,18 +212,46 @@ void LocalTraining::ShowProgress(const RunInfo& run) {
   progress_.Show(Now(), state);
 }
 
+// A checkpoint of the next step that can be saved without a pause; of a run that has made none there is
+// nothing to save.
+bool LocalTraining::BeginStop(int signal, const RunInfo& run) {
+  if (log_.seconds().empty() || run.state < RunState::kRunning || IsFinal(run.state)) return false;
+  const std::string reason = absl::StrCat("stopped by SIG", sigabbrev_np(signal));
+  if (!server_->Cancel(run_, reason, /*save=*/true).ok()) return false;
+  const RunInfo now = recorder_.run();
+  if (IsFinal(now.state)) return false;
+  stopped_by_ = reason;
+  const int end = options_.spec.end_step();
+  const int step = now.stop_step < 0 ? end : now.stop_step;
+  stop_until_ = Now() + StopSeconds(log_, step - now.steps_done);
+  progress_.Clear();
+  PrintMessage(StoppingText(step, end));
+  return true;
+}
+
+void LocalTraining::TellFailedCheckpoints(const RunInfo& run) {
+  if (run.failed_checkpoints == failed_told_ || IsFinal(run.state)) return;
+  failed_told_ = run.failed_checkpoints;
+  progress_.Clear();
+  PrintMessage(absl::StrCat(run.checkpoint_failure, "; the training goes on"));
+}
+
 absl::Status LocalTraining::Watch() {
   double all_gone = 0;  // since when no worker runs
   while (true) {
     const RunInfo run = recorder_.run();
-    const absl::Status logged = LogSteps();
-    if (!logged.ok()) return logged;
+    LogSteps();
+    TellFailedCheckpoints(run);
     ShowProgress(run);
     if (run.state == RunState::kFinished) return absl::OkStatus();
+    if (run.state == RunState::kCancelled && !stopped_by_.empty()) return absl::CancelledError(run.reason);
     if (IsFinal(run.state)) return absl::InternalError(run.reason);
     Wait();
     const int signal = signals_.Take();
-    if (signal != 0) return absl::CancelledError(absl::StrCat("stopped by SIG", sigabbrev_np(signal)));
+    if (signal != 0 && (!stopped_by_.empty() || !BeginStop(signal, run)))
+      return absl::CancelledError(absl::StrCat("stopped by SIG", sigabbrev_np(signal)));
+    if (!stopped_by_.empty() && Now() > stop_until_)
+      return absl::CancelledError(absl::StrCat(stopped_by_, "; its checkpoint was not complete in time"));
     for (const auto& ended : workers_.Poll()) {
       if (ended.code == kExitBadConfiguration && run.state <= RunState::kWaiting) {
         return absl::InvalidArgumentError(absl::StripPrefix(ended.said, kWorkerSays));
@@ -224,22 +274,9 @@ absl::Status LocalTraining::Watch() {
 }
 
 TrainResults LocalTraining::Results() const {
-  TrainResults results;
-  results.spec = options_.spec;
-  results.processes = options_.processes;
-  results.step_seconds = log_.seconds();
-  results.first_loss = log_.first_loss();
-  results.final_loss = log_.last_loss();
-  results.seconds = log_.end_seconds();
-  results.reports = recorder_.run().reports;
-  results.reduction = recorder_.run().reduction;
-  results.jobs = recorder_.LastJobs();
-  const auto schedule = ScheduleOf(options_.spec);
-  if (!schedule.ok()) return results;
-  results.ranks = schedule->ranks;
-  const auto predicted =
-      PredictStepSeconds(*schedule, options_.spec.steps_to_make(), recorder_.TypicalDurations());
-  if (predicted.ok()) results.predicted_step_seconds = *predicted;
+  TrainResults results = ResultsOf(options_.spec, options_.processes, recorder_, log_);
+  // A GPU's ranks wait for the GPU, whatever the cores.
+  if (options_.device.device == "cpu") results.cores = CoresOfProcess();
   return results;
 }
 
@@ -247,10 +284,8 @@ ExitCode LocalTraining::Finished() {
   server_->Stop("the run is over");
   workers_.WaitForEnd(kEndGrace);
   workers_.Stop(kStopGrace, &signals_);
-  const TrainResults results = Results();
-  const absl::Status written = WriteResults(results, options_.out);
-  if (!written.ok()) return weft::Fail(kExitFailed, written.message());
-  return PrintData(SummaryText(results, options_.shown));
+  if (const std::string warning = log_.losses().Warning(); !warning.empty()) PrintMessage(warning);
+  return TellResults(options_, Results(), &log_);
 }
 
 ExitCode LocalTraining::Failed(const absl::Status& status) {
@@ -258,22 +293,40 @@ ExitCode LocalTraining::Failed(const absl::Status& status) {
   workers_.Stop(kStopGrace, &signals_);
   const std::string words = workers_.LastWords();
   std::fwrite(words.data(), 1, words.size(), stderr);
-  PrintMessage(absl::StrCat("the run failed after ", log_.seconds().size(), " of ",
-                            options_.spec.steps_to_make(), " steps: ", status.message()));
+  TellUnfinished(options_, "failed", std::string(status.message()), &log_);
+  PrintMessage(absl::StrCat("the run failed after ", StepsMade(options_.spec, log_.seconds().size()), ": ",
+                            status.message()));
+  PrintCheckpoint();
   return kExitFailed;
+}
+
+// Last, for whoever wants to go on.
+void LocalTraining::PrintCheckpoint() {
+  int step = recorder_.run().checkpoint_step;
+  // The folder knows of one that was sealed as the run ended, of which nobody was told any more.
+  const absl::StatusOr<std::string> newest =
+      step < 1 ? absl::NotFoundError("no checkpoint") : FindCheckpoint(options_.output->live(), 1);
+  int sealed = 0;
+  if (newest.ok() && absl::SimpleAtoi(newest->substr(newest->rfind('-') + 1), &sealed))
+    step = std::max(step, sealed);
+  const std::string sentence = GoesOn(options_, step);
+  if (!sentence.empty()) PrintMessage(sentence);
 }
 
 ExitCode LocalTraining::Refused(const absl::Status& status) {
   server_->Stop("the worker processes could not start");
   workers_.Stop(kStopGrace, &signals_);
+  TellUnfinished(options_, "failed", std::string(status.message()), &log_);
   return Fail(kExitBadConfiguration, status.message());
 }
 
 ExitCode LocalTraining::Interrupted(const absl::Status& status) {
-  PrintMessage(absl::StrCat(status.message(), " after ", log_.seconds().size(), " of ",
-                            options_.spec.steps_to_make(), " steps; ending the worker processes"));
+  PrintMessage(absl::StrCat(status.message(), " after ", StepsMade(options_.spec, log_.seconds().size()),
+                            "; ending the worker processes"));
   workers_.Stop(kStopGrace, &signals_);
   server_->Stop("interrupted");
+  TellUnfinished(options_, "stopped", std::string(status.message()), &log_);
+  PrintCheckpoint();
   return kExitInterrupted;
 }
 

@@ -8,16 +8,17 @@
 
 #include "client/console.h"
 #include "client/device_flags.h"
+#include "coordinator/record/output_folder.h"
 #include "proto/run/run_spec.h"
 
 namespace weft {
 
 struct LocalTrainingOptions {
   RunSpec spec;
+  std::string file;  // the run file, as the user wrote it
   int processes = 1;
-  std::string out;      // absolute; prepared
-  std::string shown;    // `out` as the user wrote it, for messages
-  std::string metrics;  // HOST:PORT, "" for none
+  OutputFolder* output = nullptr;  // the run has begun in it; outlives the training
+  std::string metrics;             // HOST:PORT, "" for none
   DeviceFlags device;
 };
 

@@ -2,6 +2,7 @@
 #include <variant>
 
 #include "client/command_line.h"
+#include "proto/host/open_files.h"
 
 namespace {
 
@@ -11,8 +12,10 @@ struct Run {
   weft::ExitCode operator()(const weft::ProfileOptions& options) const { return weft::RunProfile(options); }
   weft::ExitCode operator()(const weft::TrainOptions& options) const { return weft::RunTrain(options); }
   weft::ExitCode operator()(const weft::EvalOptions& options) const { return weft::RunEval(options); }
+  weft::ExitCode operator()(const weft::GenerateOptions& options) const { return weft::RunGenerate(options); }
   weft::ExitCode operator()(const weft::SubmitOptions& options) const { return weft::RunSubmit(options); }
   weft::ExitCode operator()(const weft::ListOptions& options) const { return weft::RunList(options); }
+  weft::ExitCode operator()(const weft::WorkersOptions& options) const { return weft::RunWorkers(options); }
   weft::ExitCode operator()(const weft::DescribeOptions& options) const { return weft::RunDescribe(options); }
   weft::ExitCode operator()(const weft::WaitOptions& options) const { return weft::RunWait(options); }
   weft::ExitCode operator()(const weft::CancelOptions& options) const { return weft::RunCancel(options); }
@@ -21,6 +24,7 @@ struct Run {
 }  // namespace
 
 int main(int argc, char** argv) {
+  weft::RaiseOpenFileLimit();  // of a coordinator with many worker processes
   const weft::CommandLine line = weft::ParseCommandLine(argc, argv);
   return line.command.has_value() ? std::visit(Run(), *line.command) : line.exit_code;
 }

@@ -73,6 +73,7 @@ absl::StatusOr<MeasuredRun> TrainAndMeasure(const RunSpec& run, int processes, c
   std::error_code error;
   fs::create_directories(folder, error);
   const std::string file = folder + "/run.yaml";
+  const bool again = fs::exists(file, error);  // the folder is of an earlier comparison
   std::ofstream out(file);
   out << ToJson(run).dump(2) << "\n";  // JSON is YAML
   out.close();
@@ -80,6 +81,7 @@ absl::StatusOr<MeasuredRun> TrainAndMeasure(const RunSpec& run, int processes, c
   const auto program = SiblingProgram("weft");
   if (!program.ok()) return program.status();
   std::vector<std::string> words = {*program, "train", file, "--out", folder};
+  if (again) words.emplace_back("--overwrite");
   if (processes > 0) words.insert(words.end(), {"--processes", absl::StrCat(processes)});
   const std::vector<std::string> on = device.Arguments();
   words.insert(words.end(), on.begin(), on.end());

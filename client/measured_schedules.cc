@@ -3,10 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "client/profile.h"
 #include "proto/run/run_schedule.h"
 #include "schedules/live_activations.h"
@@ -33,6 +32,9 @@ void TakeSummary(const nlohmann::json& summary, MeasuredRow* row) {
   row->peak_activations = ListOf<int>(summary, "peak_activations");
   row->peak_bytes = ListOf<std::map<std::string, double>>(summary, "peak_bytes");
   row->weight_versions = ListOf<int>(summary, "peak_weight_versions");
+  row->stages = summary.value("stages", 0);
+  row->idle = MeasuredIdle(ListOf<std::map<std::string, double>>(summary, "idle_seconds"),
+                           ListOf<double>(summary, "wall_seconds"));
   const double steps = std::max(1, summary.value("steps", 1));
   for (const auto& [kind, bytes] : summary["bytes_sent"].items()) {
     if (bytes > 0) row->sent_bytes[kind] = bytes.get<double>() / steps;
@@ -67,22 +69,7 @@ SimulationOptions MeasuredCosts(const RunSpec& run, const MeasuredRun& measured)
   if (!counted.ok()) return costs;  // the layers are the run's own
   const std::vector<double>& left = measured.trace.left_bytes;
   if (left.size() == static_cast<size_t>(run.stages())) costs.activation = left;
-  std::array<std::vector<double>, kJobKinds> sums;
-  std::array<std::vector<int>, kJobKinds> jobs;
-  for (int k = 0; k < kJobKinds; ++k) {
-    sums[k].assign(run.stages(), 0);
-    jobs[k].assign(run.stages(), 0);
-  }
-  for (const DrawnJob& j : measured.trace.jobs) {
-    const int k = static_cast<int>(j.job.kind);
-    if (j.job.stage >= run.stages()) continue;
-    sums[k][j.job.stage] += j.end - j.start;
-    ++jobs[k][j.job.stage];
-  }
-  for (int k = 0; k < kJobKinds; ++k) {
-    for (int s = 0; s < run.stages(); ++s)
-      costs.duration[k][s] = jobs[k][s] > 0 ? sums[k][s] / jobs[k][s] : 0;
-  }
+  costs.duration = MeanDurations(measured.trace.jobs, run.stages());
   return costs;
 }
 
@@ -100,6 +87,7 @@ absl::StatusOr<MeasuredRow> RowOf(const RunSpec& run, const MeasuredRun& measure
   const auto result = Simulate(graph, costs);
   if (!result.ok()) return result.status();
   TakeSimulation(graph, costs, *result, &row);
+  row.predicted_idle = PredictedIdle(*result);
   const int steps = SteadySteps(*schedule);
   if (int64_t{graph.jobs_per_step()} * steps > kJobsCountedMost) return row;
   const auto communication = CountCommunicationSteps(graph, steps);
@@ -108,16 +96,14 @@ absl::StatusOr<MeasuredRow> RowOf(const RunSpec& run, const MeasuredRun& measure
   return row;
 }
 
-std::vector<std::string> SplitSchedules(const std::string& text) {
-  std::vector<std::string> schedules;
-  for (const absl::string_view part : absl::StrSplit(text, ',')) {
-    if (schedules.empty() || !absl::StrContains(part, '=')) {
-      schedules.emplace_back(part);
-    } else {
-      absl::StrAppend(&schedules.back(), ",", part);
-    }
-  }
-  return schedules;
+MeasuredRow MedianRow(std::vector<MeasuredRow> repeats) {
+  std::sort(repeats.begin(), repeats.end(),
+            [](const MeasuredRow& a, const MeasuredRow& b) { return a.step_seconds < b.step_seconds; });
+  std::vector<double> seconds;
+  for (const MeasuredRow& row : repeats) seconds.push_back(row.step_seconds);
+  MeasuredRow median = std::move(repeats[(repeats.size() - 1) / 2]);
+  median.step_seconds_of_repeats = std::move(seconds);
+  return median;
 }
 
 }  // namespace weft

@@ -12,6 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "client/trace_file.h"
+#include "coordinator/record/idle_shares.h"
 #include "nlohmann/json.hpp"
 #include "proto/run/run_spec.h"
 #include "schedules/communication.h"
@@ -38,8 +39,10 @@ struct MeasuredRow {
   bool chosen = false;  // by the run file
   bool ran = false;
   std::string reason;  // why it did not
-  int ranks = 0, processes = 0;
+  int stages = 0, ranks = 0, processes = 0;
   double step_seconds = 0, predicted_step_seconds = 0;
+  std::vector<double> step_seconds_of_repeats;  // ascending
+  IdleShares idle, predicted_idle;              // by cause
   // By rank.
   std::vector<int> peak_activations, simulated_peak_activations;
   ClassesByRank peak_bytes;
@@ -57,8 +60,9 @@ struct MeasuredRow {
 // What was measured of the run under `run.schedule`, and what the simulator says about it.
 absl::StatusOr<MeasuredRow> RowOf(const RunSpec& run, const MeasuredRun& measured);
 
-// "ddp,rule=cdp_v2,1f1b" as the schedules that it names: what has no `=` begins the next one.
-std::vector<std::string> SplitSchedules(const std::string& text);
+// Of several trainings under one schedule, the one whose steps took the median time; of an even number the
+// faster of the two in the middle. It knows the times of all. Requires at least one.
+MeasuredRow MedianRow(std::vector<MeasuredRow> repeats);
 
 }  // namespace weft
 

@@ -25,55 +25,97 @@ std::string Beside(const std::string& measured, const std::string& simulated) {
   return measured == simulated ? measured : absl::StrCat(measured, " (", simulated, ")");
 }
 
-// "1.5 MiB each", or one after another.
-std::string Words(const std::vector<std::string>& values) {
-  constexpr size_t kShown = 16;
-  const bool same = std::all_of(values.begin(), values.end(), [&](const auto& v) { return v == values[0]; });
-  if (values.empty()) return "-";
-  if (same) return values.size() == 1 ? values[0] : values[0] + " each";
-  if (values.size() <= kShown) return absl::StrJoin(values, ", ");
-  return absl::StrCat(absl::StrJoin(values.begin(), values.begin() + kShown, ", "), ", ..");
-}
-
+// "1.5 MiB each", or one after another; of more ranks than fit a cell, the least and the most. Their JSON has
+// each.
 std::string ByRank(const ClassesByRank& ranks, const char* name) {
-  std::vector<std::string> words;
+  constexpr size_t kShown = 4;
+  std::vector<double> bytes;
   for (const auto& classes : ranks) {
     const auto found = classes.find(name);
-    words.push_back(FormatBytes(found == classes.end() ? 0 : found->second));
+    bytes.push_back(found == classes.end() ? 0 : found->second);
   }
-  return Words(words);
+  if (bytes.empty()) return "-";
+  const auto [least, most] = std::minmax_element(bytes.begin(), bytes.end());
+  const std::string from = FormatBytes(*least), to = FormatBytes(*most);
+  if (bytes.size() == 1) return from;
+  if (from == to) return from + " each";
+  if (bytes.size() > kShown) return absl::StrCat(from, " to ", to);
+  std::vector<std::string> words;
+  for (const double b : bytes) words.push_back(FormatBytes(b));
+  return absl::StrJoin(words, ", ");
 }
 
 std::string Name(const MeasuredRow& row) { return absl::StrCat(row.schedule, row.chosen ? " *" : ""); }
 
-std::string Overview(const std::vector<const MeasuredRow*>& rows) {
+std::string Percent(double share) { return absl::StrFormat("%.1f %%", 100 * share); }
+
+// "1.21 - 1.40 s" of several trainings.
+std::string Spread(const std::vector<double>& seconds) {
+  if (seconds.size() < 2) return "-";
+  return absl::StrCat(FormatSeconds(seconds.front()), " - ", FormatSeconds(seconds.back()));
+}
+
+std::string Overview(const std::vector<const MeasuredRow*>& rows, bool repeated, const TextStyle& style) {
+  std::vector<std::string> header = {"schedule", "stages", "ranks", "processes", "time a step"};
+  if (repeated) header.push_back("spread");
+  header.insert(header.end(), {"predicted", "idle", "act. of a rank", "act. of all", "bytes of all",
+                               "versions", "comm. steps"});
   std::vector<std::vector<std::string>> cells;
   for (const MeasuredRow* row : rows) {
     const std::string versions =
         row->weight_versions.empty() ? "-" : absl::StrCat(Most(row->weight_versions));
-    cells.push_back(
-        {Name(*row), absl::StrCat(row->ranks), absl::StrCat(row->processes), FormatSeconds(row->step_seconds),
-         FormatSeconds(row->predicted_step_seconds),
-         Beside(absl::StrCat(Most(row->peak_activations)),
-                absl::StrCat(Most(row->simulated_peak_activations))),
-         Beside(absl::StrCat(row->live_activations), absl::StrCat(row->simulated_live_activations)),
-         FormatBytes(row->live_bytes), Beside(versions, absl::StrCat(Most(row->simulated_weight_versions))),
-         row->communication.has_value() ? absl::StrCat(row->communication->most) : "-"});
+    cells.push_back({Name(*row), absl::StrCat(row->stages), absl::StrCat(row->ranks),
+                     absl::StrCat(row->processes), FormatSeconds(row->step_seconds)});
+    if (repeated) cells.back().push_back(Spread(row->step_seconds_of_repeats));
+    for (const std::string& cell :
+         {FormatSeconds(row->predicted_step_seconds),
+          Beside(Percent(Sum(row->idle)), Percent(Sum(row->predicted_idle))),
+          Beside(absl::StrCat(Most(row->peak_activations)),
+                 absl::StrCat(Most(row->simulated_peak_activations))),
+          Beside(absl::StrCat(row->live_activations), absl::StrCat(row->simulated_live_activations)),
+          FormatBytes(row->live_bytes), Beside(versions, absl::StrCat(Most(row->simulated_weight_versions))),
+          row->communication.has_value() ? absl::StrCat(row->communication->most) : std::string("-")}) {
+      cells.back().push_back(cell);
+    }
   }
-  return FormatTable({"schedule", "ranks", "processes", "time a step", "predicted", "act. of a rank",
-                      "act. of all", "bytes of all", "versions", "comm. steps"},
-                     cells);
+  return FormatTable(header, cells, style);
 }
 
-std::string MemoryByRank(const std::vector<const MeasuredRow*>& rows) {
+// Measured, and in brackets what the simulator says.
+std::string IdleByCause(const std::vector<const MeasuredRow*>& rows, const TextStyle& style) {
+  std::vector<std::string> causes, header = {"idle for"};
+  const auto share = [](const IdleShares& shares, const std::string& cause) {
+    const auto found = shares.find(cause);
+    return found == shares.end() ? 0 : found->second;
+  };
+  for (int c = 0; c < kIdleCauses; ++c) {
+    const std::string cause(IdleCauseName(static_cast<IdleCause>(c)));
+    const bool there = std::any_of(rows.begin(), rows.end(), [&](const MeasuredRow* row) {
+      return std::max(share(row->idle, cause), share(row->predicted_idle, cause)) >= 0.0005;
+    });
+    if (there) causes.push_back(cause);
+  }
+  header.insert(header.end(), causes.begin(), causes.end());
+  std::vector<std::vector<std::string>> cells;
+  for (const MeasuredRow* row : rows) {
+    cells.push_back({Name(*row)});
+    for (const std::string& cause : causes) {
+      cells.back().push_back(
+          Beside(Percent(share(row->idle, cause)), Percent(share(row->predicted_idle, cause))));
+    }
+  }
+  return FormatTable(header, cells, style);
+}
+
+std::string MemoryByRank(const std::vector<const MeasuredRow*>& rows, const TextStyle& style) {
   std::vector<std::vector<std::string>> cells;
   for (const MeasuredRow* row : rows) {
     cells.push_back({Name(*row), ByRank(row->peak_bytes, "activations"), ByRank(row->peak_bytes, "weights")});
   }
-  return FormatTable({"peak by rank", "activations", "weights"}, cells);
+  return FormatTable({"peak by rank", "activations", "weights"}, cells, style);
 }
 
-std::string SentByClass(const std::vector<const MeasuredRow*>& rows) {
+std::string SentByClass(const std::vector<const MeasuredRow*>& rows, const TextStyle& style) {
   std::set<std::string> classes;
   for (const MeasuredRow* row : rows) {
     for (const auto& [name, bytes] : row->sent_bytes) classes.insert(name);
@@ -92,7 +134,7 @@ std::string SentByClass(const std::vector<const MeasuredRow*>& rows) {
       cells.back().push_back(Beside(shown(row->sent_bytes, name), shown(row->simulated_sent_bytes, name)));
     }
   }
-  return FormatTable(header, cells);
+  return FormatTable(header, cells, style);
 }
 
 Json ByRankJson(const MeasuredRow& row) {
@@ -132,8 +174,11 @@ Json RowJson(const MeasuredRow& row) {
   };
   json["ranks"] = row.ranks;
   json["processes"] = row.processes;
+  json["stages"] = row.stages;
   json["step_seconds"] = row.step_seconds;
+  json["step_seconds_of_repeats"] = row.step_seconds_of_repeats;
   json["predicted_step_seconds"] = row.predicted_step_seconds;
+  json["idle_share"] = {{"measured", row.idle}, {"predicted", row.predicted_idle}};
   json["live_activations"] = row.live_activations;
   json["live_bytes"] = std::llround(row.live_bytes);
   json["bytes_sent"] = whole(row.sent_bytes);
@@ -152,33 +197,49 @@ Json RowJson(const MeasuredRow& row) {
 
 }  // namespace
 
-std::string MeasuredTable(const RunSpec& run, int steps, const std::vector<MeasuredRow>& rows) {
+std::string MeasuredTable(const RunSpec& run, const Measuring& measuring,
+                          const std::vector<MeasuredRow>& rows) {
   std::vector<const MeasuredRow*> ran;
   std::string others;
+  int ranks = 0;
   for (const MeasuredRow& row : rows) {
     if (row.ran) {
       ran.push_back(&row);
+      ranks = std::max(ranks, row.ranks);
     } else {
-      absl::StrAppend(&others, Name(row), ": ", row.reason, "\n");
+      absl::StrAppend(&others, WrapText(absl::StrCat(Name(row), ": ", row.reason), measuring.style.width, 4),
+                      "\n");
     }
   }
-  std::string out =
-      absl::StrFormat("%s: %d stages, %d micro-batches; measured over %d steps on this machine\n\n", run.name,
-                      run.stages(), run.train.microbatches, steps);
-  if (!ran.empty()) absl::StrAppend(&out, Overview(ran), "\n", MemoryByRank(ran), "\n", SentByClass(ran));
+  std::string out = absl::StrFormat("%s: %s; measured over %d steps on this machine", run.name,
+                                    measuring.sizes, measuring.steps);
+  if (measuring.repeats > 1)
+    absl::StrAppendFormat(&out, ", %d times in turn: the median run, and the spread", measuring.repeats);
+  out = WrapText(out, measuring.style.width) + "\n\n";
+  if (!ran.empty()) {
+    absl::StrAppend(&out, Overview(ran, measuring.repeats > 1, measuring.style), "\n",
+                    IdleByCause(ran, measuring.style),
+                    CoresNote(ranks, measuring.cores == 0 ? ranks : measuring.cores), "\n",
+                    MemoryByRank(ran, measuring.style), "\n", SentByClass(ran, measuring.style));
+  }
   if (!others.empty()) absl::StrAppend(&out, ran.empty() ? "" : "\n", "did not run\n", others);
-  return absl::StrCat(out,
-                      "\n* the run file's schedule; (in brackets) what the simulator says where that is "
-                      "another number; predicted: by the simulator\nfrom the run's own job times, were every "
-                      "rank a machine of its own; comm. steps: most between two ticks "
-                      "(docs/guide/command_line.md)\n");
+  return absl::StrCat(
+      out, "\n",
+      WrapText(
+          "* the run file's schedule; (in brackets) what the simulator says where that is another number; "
+          "predicted: by the simulator from the run's own job times, were every rank a machine of its own; "
+          "comm. steps: most between two ticks (docs/guide/command_line.md)",
+          measuring.style.width),
+      "\n");
 }
 
-Json MeasuredJson(const RunSpec& run, int steps, const std::vector<MeasuredRow>& rows) {
+Json MeasuredJson(const RunSpec& run, const Measuring& measuring, const std::vector<MeasuredRow>& rows) {
   Json json = {{"run", run.name},
                {"stages", run.stages()},
                {"microbatches", run.train.microbatches},
-               {"steps", steps},
+               {"steps", measuring.steps},
+               {"repeats", measuring.repeats},
+               {"cores", measuring.cores == 0 ? Json(nullptr) : Json(measuring.cores)},
                {"schedules", Json::array()}};
   for (const MeasuredRow& row : rows) json["schedules"].push_back(RowJson(row));
   return json;

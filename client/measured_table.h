@@ -8,12 +8,23 @@
 #include "client/measured_schedules.h"
 #include "nlohmann/json.hpp"
 #include "proto/run/run_spec.h"
+#include "schedules/drawing.h"
 
 namespace weft {
 
-// Of rows in their order; `steps` is how many were trained.
-std::string MeasuredTable(const RunSpec& run, int steps, const std::vector<MeasuredRow>& rows);
-nlohmann::ordered_json MeasuredJson(const RunSpec& run, int steps, const std::vector<MeasuredRow>& rows);
+// How it was measured.
+struct Measuring {
+  std::string sizes;  // SizesText (contestants.h)
+  int steps = 1, repeats = 1;
+  int cores = 0;  // that the processes could use; 0 where that says nothing
+  TextStyle style = {};
+};
+
+// Of rows in their order.
+std::string MeasuredTable(const RunSpec& run, const Measuring& measuring,
+                          const std::vector<MeasuredRow>& rows);
+nlohmann::ordered_json MeasuredJson(const RunSpec& run, const Measuring& measuring,
+                                    const std::vector<MeasuredRow>& rows);
 
 }  // namespace weft
 

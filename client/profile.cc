@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "nlohmann/json.hpp"
 #include "proto/run/file_section.h"
+#include "proto/run/json_text.h"
 #include "proto/run/model_layers.h"
 #include "proto/run/run_memory.h"
 
@@ -90,9 +91,9 @@ absl::StatusOr<Profile> ReadProfile(const std::string& path) {
   }
   if (text.size() > kBytesMost)
     return absl::InvalidArgumentError(absl::StrCat(path, " is too large for a profile"));
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) return absl::InvalidArgumentError(absl::StrCat(path, " is not JSON"));
-  auto profile = ParseProfile(json);
+  const absl::StatusOr<Json> json = ParseJson(text);
+  if (!json.ok()) return absl::InvalidArgumentError(absl::StrCat(path, " ", json.status().message()));
+  auto profile = ParseProfile(*json);
   if (!profile.ok()) return absl::InvalidArgumentError(absl::StrCat(path, ": ", profile.status().message()));
   return profile;
 }

@@ -1,5 +1,7 @@
 #include "client/profile_command.h"
 
+#include <signal.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -11,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "client/measured_run.h"
 #include "client/profile.h"
+#include "client/run_data.h"
 #include "client/run_file.h"
 #include "client/scratch_folder.h"
 #include "client/stop_signals.h"
@@ -112,6 +115,9 @@ ExitCode RunProfile(const ProfileOptions& options) {
   if (const absl::Status device = options.device.Check(); !device.ok()) {
     return Fail(kExitBadConfiguration, device.message());
   }
+  if (const absl::Status data = CheckRunData(options.file, *run); !data.ok())
+    return Fail(kExitBadConfiguration, data.message());
+  signal(SIGPIPE, SIG_IGN);  // the reader of our output may leave; what was made for it must still go
   const RunSpec profiling = ProfilingRun(*run, options.steps);
   const auto scratch = ScratchFolder::Make();
   if (!scratch.ok()) return Fail(kExitFailed, scratch.status().message());

@@ -11,7 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/console.h"
-#include "client/run_view.h"
+#include "coordinator/record/loss_watch.h"
+#include "coordinator/record/run_view.h"
 #include "schedules/drawing.h"
 
 namespace weft {
@@ -20,6 +21,7 @@ namespace {
 constexpr double kDrawEvery = 0.25, kSayEvery = 10, kSayAfter = 3, kWindow = 10;  // seconds
 constexpr int kBar = 12;
 constexpr size_t kRanksDrawn = 16;
+constexpr char kYellow[] = "\x1b[33m", kPlain[] = "\x1b[0m";
 
 struct TerminalSize {
   int columns = 80, rows = 24;
@@ -31,19 +33,31 @@ TerminalSize SizeOfTerminal() {
   return {size.ws_col, size.ws_row};
 }
 
-// The first `columns` characters of a line; a line that wraps could not be drawn over.
+// The first `columns` characters of a line; a line that wraps could not be drawn over. Escape sequences of
+// colours take no column.
 std::string Cut(const std::string& line, int columns) {
   int seen = 0;
   for (size_t i = 0; i < line.size(); ++i) {
-    if ((line[i] & 0xc0) != 0x80 && seen++ == columns) return line.substr(0, i);
+    if (line[i] == '\x1b') {
+      i = line.find('m', i);
+      if (i == std::string::npos) return line;
+      continue;
+    }
+    if ((line[i] & 0xc0) != 0x80 && seen++ == columns) return line.substr(0, i) + kPlain;
   }
   return line;
 }
 
-std::string Bar(double share) {
+std::string Bar(double share, const TextStyle& style) {
   const int full = std::clamp(static_cast<int>(share * kBar + 0.5), 0, kBar);
   std::string bar;
-  for (int i = 0; i < kBar; ++i) bar += i < full ? "\u2588" : "\u2591";
+  for (int i = 0; i < kBar; ++i) {
+    if (style.unicode) {
+      bar += i < full ? "\u2588" : "\u2591";
+    } else {
+      bar += i < full ? "#" : ".";
+    }
+  }
   return bar;
 }
 
@@ -77,7 +91,7 @@ void Progress::Show(double now, const ProgressState& state) {
     last_shown_ = now;
     return;
   }
-  std::vector<std::string> lines = {headline};
+  std::vector<std::string> lines = {Heading(headline, style_)};
   for (const auto& [rank, report] : reports_) {
     if (lines.size() <= kRanksDrawn) lines.push_back(RankLine(report.second));
   }
@@ -95,15 +109,18 @@ double Progress::StepsPerSecond() const {
 std::string Progress::Headline(const ProgressState& state) const {
   if (state.steps_done == state.first_step) return absl::StrCat(state.name, ": ", state.phase);
   if (state.steps_done == state.steps)
-    return absl::StrCat(state.name, ": all ", state.steps, " steps done; ", state.phase);
+    return absl::StrCat(state.name, ": all ", state.steps, " steps done", state.phase.empty() ? "" : "; ",
+                        state.phase);
   std::string line = absl::StrCat(state.name, ": step ", state.steps_done, " of ", state.steps);
-  if (state.has_loss) absl::StrAppendFormat(&line, ", loss %.4f", state.loss);
+  if (state.has_loss) absl::StrAppend(&line, ", loss ", LossText(state.loss));
+  if (!state.validated.empty()) absl::StrAppend(&line, ", ", state.validated);
   const double rate = StepsPerSecond();
   if (rate > 0) {
     absl::StrAppendFormat(&line, ", %.3g steps/s", rate);
     const double left = (state.steps - state.steps_done) / rate;
     if (left >= 1) absl::StrAppend(&line, ", ", FormatSeconds(std::floor(left)), " left");
   }
+  if (!state.trouble.empty()) absl::StrAppend(&line, "; ", state.trouble);
   return line;
 }
 
@@ -118,13 +135,13 @@ std::string Progress::RankLine(const RankReport& report) {
     if (seconds > 0.01 * wall) causes.emplace_back(seconds, cause);
   }
   std::sort(causes.rbegin(), causes.rend());
-  std::string line = absl::StrFormat("  rank %-3d %s %3.0f %% busy", report.rank, Bar(busy / wall),
+  std::string line = absl::StrFormat("  rank %-3d %s %3.0f %% busy", report.rank, Bar(busy / wall, style_),
                                      100 * std::min(1.0, busy / wall));
   for (size_t i = 0; i < causes.size() && i < 3; ++i) {
-    absl::StrAppendFormat(&line, "%s%s %.0f %%", i == 0 ? "; idle for " : ", ", causes[i].second,
-                          100 * causes[i].first / wall);
+    absl::StrAppend(&line, i == 0 ? "; idle for " : ", ", style_.colour ? kYellow : "", causes[i].second,
+                    absl::StrFormat(" %.0f %%", 100 * causes[i].first / wall), style_.colour ? kPlain : "");
   }
-  if (const std::string gpu = GpuText(report.gpu); !gpu.empty()) absl::StrAppend(&line, "; ", gpu);
+  if (const std::string gpu = GpuText(report.gpu, style_); !gpu.empty()) absl::StrAppend(&line, "; ", gpu);
   return line;
 }
 

@@ -11,23 +11,27 @@
 #include <string>
 #include <vector>
 
+#include "client/console.h"
 #include "proto/session/messages.h"
 
 namespace weft {
 
 struct ProgressState {
   std::string name;
-  std::string phase;  // what is going on while no step tells: "waiting for 2 worker processes"
+  // What is going on while no step tells: "waiting for 2 worker processes". "" for nothing worth a word.
+  std::string phase;
   int steps = 0, steps_done = 0;
   double loss = 0;
   bool has_loss = false;
   std::vector<RankReport> reports;  // totals, as they come
   int first_step = 0;               // those before it are done from the start
+  std::string validated = {};       // of the last validation, if any: "validation 1.4230"
+  std::string trouble = {};  // why a running run does not get on; "" while it does
 };
 
 class Progress {
  public:
-  explicit Progress(bool terminal) : terminal_(terminal) {}
+  explicit Progress(bool terminal) : terminal_(terminal), style_(MessageStyle()) {}
 
   // `now` in seconds of any clock. Draws at most four times a second, or says a line at most every ten
   // seconds.
@@ -46,6 +50,7 @@ class Progress {
   void Draw(const std::vector<std::string>& lines);
 
   const bool terminal_;
+  const TextStyle style_;
   double last_shown_ = -1e9;  // below 0: not yet
   std::string last_line_;
   int drawn_lines_ = 0;

@@ -1,14 +1,17 @@
 #include "client/reference_training.h"
 
 #include <chrono>
+#include <cmath>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "client/progress.h"
-#include "client/step_log.h"
-#include "client/train_results.h"
+#include "client/training_end.h"
 #include "client/worker_task.h"
+#include "coordinator/record/step_log.h"
+#include "coordinator/record/train_results.h"
 
 namespace weft {
 namespace {
@@ -20,43 +23,88 @@ double Now() {
 class ReferenceTraining {
  public:
   explicit ReferenceTraining(const LocalTrainingOptions& options)
-      : options_(options), log_(options.out), progress_(ProgressWanted()) {}
+      : options_(options),
+        log_(options.output->live(), options.spec.first_step(), options.spec.train.non_finite),
+        progress_(ProgressWanted()) {}
 
   ExitCode Run() {
     std::vector<std::string> arguments = options_.device.Arguments();
-    arguments.insert(arguments.end(), {"--out", options_.out});
+    arguments.insert(arguments.end(), {"--out", options_.output->live()});
+    task_.StopBy([this] { return BeginStop(); });
     const absl::Status started = task_.Start("--reference", options_.spec, arguments);
-    if (!started.ok()) return Fail(kExitFailed, started.message());
+    if (!started.ok()) {
+      TellUnfinished(options_, "failed", std::string(started.message()), &log_);
+      return Fail(kExitFailed, started.message());
+    }
     const absl::Status ended = task_.Watch([this](const nlohmann::json& line) { return TakeStep(line); },
                                            [this] { ShowProgress(); });
     progress_.Clear();
     if (ended.code() == absl::StatusCode::kCancelled) {
-      return Fail(kExitInterrupted, absl::StrCat(ended.message(), " after ", Steps()));
+      TellUnfinished(options_, "stopped", std::string(ended.message()), &log_);
+      PrintMessage(absl::StrCat(ended.message(), " after ", Steps()));
+      PrintCheckpoint();
+      return kExitInterrupted;
     }
     if (!ended.ok()) return Failed(ended);
     return Finished();
   }
 
  private:
-  // "3 of 10 steps"
-  std::string Steps() const {
-    return absl::StrCat(log_.seconds().size(), " of ", options_.spec.train.steps, " steps");
+  std::string Steps() const { return StepsMade(options_.spec, log_.seconds().size()); }
+
+  // The loop saves between two steps.
+  std::optional<double> BeginStop() {
+    if (log_.seconds().empty()) return std::nullopt;
+    progress_.Clear();
+    const int made = options_.spec.first_step() + static_cast<int>(log_.seconds().size());
+    PrintMessage(StoppingText(made + 1, options_.spec.end_step()));
+    return StopSeconds(log_, 1);
   }
 
-  // Each line of the loop's output is one step.
+  void TakeCheckpoint(const nlohmann::json& line) {
+    const int step = line["checkpoint"];
+    const std::string failure = line.value("failure", std::string());
+    if (failure.empty()) {
+      checkpoint_ = step;
+      return;
+    }
+    progress_.Clear();
+    PrintMessage(absl::StrCat("the checkpoint of step ", step, " was not saved: ", failure));
+  }
+
+  void PrintCheckpoint() {
+    const std::string sentence = GoesOn(options_, checkpoint_);
+    if (!sentence.empty()) PrintMessage(sentence);
+  }
+
+  // Each line of the loop's output is one step, or a checkpoint.
   absl::Status TakeStep(const nlohmann::json& line) {
+    if (line.contains("checkpoint") && line["checkpoint"].is_number_integer()) {
+      TakeCheckpoint(line);
+      return absl::OkStatus();
+    }
     const auto number = [&](const char* key) { return line.contains(key) && line[key].is_number(); };
     if (!number("step") || !number("seconds"))
-      return absl::InternalError("weft-worker wrote a line that is no step");
+      return absl::InternalError("weft-worker wrote a line that is not a step");
     StepRecord step;
     step.step = line["step"];
-    // A loss that is no finite number is null in JSON.
-    step.has_loss = number("loss");
-    if (step.has_loss) step.loss = line["loss"];
-    if (number("gradient_norm")) step.gradient_norm = line["gradient_norm"];
+    // What is no finite number is null in JSON.
+    const auto value = [&](const char* key) { return number(key) ? line[key].get<double>() : std::nan(""); };
+    step.has_loss = true;
+    step.loss = value("loss");
+    if (line.contains("gradient_norm")) step.gradient_norm = value("gradient_norm");
     step.seconds = line["seconds"];
     step.end_seconds = log_.end_seconds() + step.seconds;
-    return log_.Append(step);
+    if (const absl::Status logged = log_.Append(step); !logged.ok()) {
+      progress_.Clear();
+      PrintMessage(
+          absl::StrCat(logged.message(), "; the training goes on, and the steps are kept for later"));
+    }
+    if (const std::string notice = log_.TakeNotice(); !notice.empty()) {
+      progress_.Clear();
+      PrintMessage(notice);
+    }
+    return absl::OkStatus();
   }
 
   void ShowProgress() {
@@ -64,16 +112,19 @@ class ReferenceTraining {
       progress_.Clear();
       PrintMessage(device);
     }
-    ProgressState state{options_.spec.name, "the reference starts", options_.spec.train.steps};
-    state.steps_done = static_cast<int>(log_.seconds().size());
+    ProgressState state{options_.spec.name, "the reference starts", options_.spec.end_step()};
+    state.first_step = options_.spec.first_step();
+    state.steps_done = state.first_step + static_cast<int>(log_.seconds().size());
     state.loss = log_.last_loss();
-    state.has_loss = state.steps_done > 0;
+    state.has_loss = !log_.seconds().empty();
     progress_.Show(Now(), state);
   }
 
   ExitCode Failed(const absl::Status& status) {
     task_.PrintLastWords();
+    TellUnfinished(options_, "failed", std::string(status.message()), &log_);
     PrintMessage(absl::StrCat("the reference failed after ", Steps(), ": ", status.message()));
+    PrintCheckpoint();
     return task_.code() == kExitBadConfiguration ? kExitBadConfiguration : kExitFailed;
   }
 
@@ -84,16 +135,17 @@ class ReferenceTraining {
     results.step_seconds = log_.seconds();
     results.first_loss = log_.first_loss();
     results.final_loss = log_.last_loss();
+    results.skipped_steps = log_.losses().skipped_steps();
     results.seconds = log_.end_seconds();
-    const absl::Status written = WriteResults(results, options_.out);
-    if (!written.ok()) return Fail(kExitFailed, written.message());
-    return PrintData(SummaryText(results, options_.shown));
+    if (const std::string warning = log_.losses().Warning(); !warning.empty()) PrintMessage(warning);
+    return TellResults(options_, results, &log_);
   }
 
   const LocalTrainingOptions& options_;
   WorkerTask task_;
   StepLog log_;
   Progress progress_;
+  int checkpoint_ = -1;  // of the newest that is complete
 };
 
 }  // namespace

@@ -1,5 +1,9 @@
 #include "client/run_file.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -9,6 +13,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "client/schedule_file.h"
 #include "client/yaml_file.h"
 #include "proto/run/run_schedule.h"
@@ -27,17 +32,25 @@ absl::StatusOr<std::string> ReadText(const std::string& path) {
   if (fs::is_directory(path, error)) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": is a folder, not a run file"));
   }
-  errno = 0;
-  std::ifstream in(path, std::ios::binary);
-  if (!in) {
+  // A pipe that nobody writes into must not hold the program up.
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (file < 0) {
     return absl::InvalidArgumentError(
         absl::StrCat(path, ": cannot read the run file: ", std::strerror(errno)));
   }
+  struct stat info {};
+  if (fstat(file, &info) != 0 || !S_ISREG(info.st_mode)) {
+    close(file);
+    return absl::InvalidArgumentError(absl::StrCat(path, ": is not a regular file, so it is not a run file"));
+  }
   std::string text(kBytesMost + 1, '\0');
-  in.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<size_t>(in.gcount()));
+  size_t size = 0;
+  for (ssize_t n = 1; n > 0 && size<text.size(); size += n> 0 ? static_cast<size_t>(n) : 0)
+    n = read(file, text.data() + size, text.size() - size);
+  close(file);
+  text.resize(size);
   if (text.size() > kBytesMost) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": is larger than 1 MiB, so it is no run file"));
+    return absl::InvalidArgumentError(absl::StrCat(path, ": is larger than 1 MiB, so it is not a run file"));
   }
   return text;
 }
@@ -75,6 +88,9 @@ absl::Status CheckReadable(const std::string& path, bool may_be_folder) {
     if (may_be_folder) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrCat(path, " is a folder, not a file"));
   }
+  if (fs::exists(path, error) && !fs::is_regular_file(path, error)) {
+    return absl::InvalidArgumentError(absl::StrCat(path, " is not a regular file"));
+  }
   errno = 0;
   if (std::ifstream(path, std::ios::binary)) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("cannot read ", path, ": ", std::strerror(errno)));
@@ -109,20 +125,24 @@ absl::StatusOr<RunSpec> ParseRunFile(const std::string& path, const std::string&
   }
   for (const char* key : {"resume", "until"}) {
     if (!json.is_object() || !json.contains(key)) continue;
-    return at(key, absl::StrCat(key, ": is not a run file's to say; it is a flag, weft train FILE --", key));
+    return at(key, absl::StrCat(key, ": is not a key of a run file; it is a flag, weft train FILE --", key));
   }
   auto spec = ParseRunSpec(json);
   if (!spec.ok()) {
     const auto place = spec.status().GetPayload(kPathPayload);
-    return at(place.has_value() ? std::string(*place) : "", spec.status().message());
+    // Valid in a request, and flags for a person.
+    const std::string message = absl::StrReplaceAll(spec.status().message(), {{", resume, until", ""}});
+    return at(place.has_value() ? std::string(*place) : "", message);
   }
   for (const char* pointer : kPaths) {
     const Json::json_pointer where(pointer);
-    if (data == RunFileData::kIgnored || !json.contains(where)) continue;
-    const absl::Status readable =
-        CheckReadable(json[where], where.back() == "path" && !json["data"].contains("text"));
-    if (!readable.ok())
-      return at(DottedPath(pointer), absl::StrCat(DottedPath(pointer), ": ", readable.message()));
+    if (data != RunFileData::kReadable || !json.contains(where)) continue;
+    const absl::Status readable = CheckReadable(json[where], where.parent_pointer().back() == "cifar10");
+    if (readable.ok()) continue;
+    const bool relative = fs::path(std::string(yaml->json[where])).is_relative();
+    return at(DottedPath(pointer),
+              absl::StrCat(DottedPath(pointer), ": ", readable.message(),
+                           relative ? "; a relative path starts at the folder of the run file" : ""));
   }
   const absl::Status fits = CheckFits(*spec, data);
   if (!fits.ok()) {

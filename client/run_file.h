@@ -16,9 +16,9 @@
 
 namespace weft {
 
-// Whether the data that a file names must be there, and the run must fit its memory; what only predicts a run
-// does without.
-enum class RunFileData { kReadable, kIgnored };
+// Whether the data that a file names must be there. What only predicts a run does without, and without its
+// fitting the memory; the data of a submitted run are on the workers' machines.
+enum class RunFileData { kReadable, kElsewhere, kIgnored };
 
 absl::StatusOr<RunSpec> ReadRunFile(const std::string& path, RunFileData data = RunFileData::kReadable);
 

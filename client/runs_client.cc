@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <set>
+#include <thread>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -14,6 +15,8 @@
 namespace weft {
 namespace {
 
+constexpr int kSubmitFactor = 12;  // of the time of other calls
+
 class GrpcRunsClient final : public RunsClient {
  public:
   GrpcRunsClient(const Address& address, int64_t call_ns)
@@ -23,7 +26,9 @@ class GrpcRunsClient final : public RunsClient {
     v1::SubmitRequest in;
     v1::SubmitResponse out;
     wire::Encode(request, &in);
-    const absl::Status s = Call([&](auto* context) { return stub_->Submit(context, in, &out); });
+    // The coordinator answers when it has planned the run, and a large one takes its time.
+    const absl::Status s =
+        Call([&](auto* context) { return stub_->Submit(context, in, &out); }, kSubmitFactor);
     if (!s.ok()) return s;
     return out.run();
   }
@@ -48,6 +53,20 @@ class GrpcRunsClient final : public RunsClient {
       runs.push_back(*std::move(run));
     }
     return runs;
+  }
+
+  absl::StatusOr<std::vector<WorkerInfo>> ListWorkers() override {
+    v1::ListWorkersResponse out;
+    const absl::Status s =
+        Call([&](auto* context) { return stub_->ListWorkers(context, v1::ListWorkersRequest(), &out); });
+    if (!s.ok()) return s;
+    std::vector<WorkerInfo> workers;
+    for (const v1::Worker& w : out.workers()) {
+      absl::StatusOr<WorkerInfo> worker = wire::Decode(w);
+      if (!worker.ok()) return worker.status();
+      workers.push_back(*std::move(worker));
+    }
+    return workers;
   }
 
   absl::StatusOr<RunInfo> Cancel(uint64_t run, const std::string& reason) override {
@@ -89,20 +108,20 @@ class GrpcRunsClient final : public RunsClient {
 
  private:
   template <typename Method>
-  absl::Status Call(Method method) {
+  absl::Status Call(Method method, int factor = 1) {
     grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + std::chrono::nanoseconds(call_ns_));
-    return Describe(method(&context));
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::nanoseconds(factor * call_ns_));
+    return Describe(method(&context), factor * call_ns_);
   }
 
-  absl::Status Describe(const grpc::Status& status) const {
+  absl::Status Describe(const grpc::Status& status, int64_t call_ns = 0) const {
     absl::Status s = FromGrpc(status);
     if (s.code() == absl::StatusCode::kUnavailable) {
       return absl::UnavailableError(absl::StrCat("coordinator at ", address_, " unreachable: ", s.message()));
     }
     if (s.code() == absl::StatusCode::kDeadlineExceeded) {
       return absl::DeadlineExceededError(
-          absl::StrCat("coordinator at ", address_, " did not answer within ", call_ns_ / 1'000'000, " ms"));
+          absl::StrCat("coordinator at ", address_, " did not answer within ", call_ns / 1'000'000, " ms"));
     }
     return s;
   }
@@ -132,6 +151,50 @@ absl::StatusOr<std::unique_ptr<RunsClient>> RunsClient::Create(const std::string
   const absl::StatusOr<Address> a = ParseAddress(address);
   if (!a.ok()) return a.status();
   return std::make_unique<GrpcRunsClient>(*a, call_ns);
+}
+
+namespace {
+
+constexpr int64_t kPauseNs = 500'000'000;
+
+}  // namespace
+
+absl::Status FollowRun(RunsClient& client, uint64_t run, bool known, int64_t patience_ns,
+                       const std::function<bool(const RunEvent&)>& hear, const std::function<void()>& lost) {
+  int64_t broken = 0;  // since when nothing was heard
+  bool seen = false;
+  while (true) {
+    bool heard = false;
+    const absl::Status status = client.Watch(run, [&](const RunEvent& event) {
+      heard = seen = known = true;
+      return hear(event);
+    });
+    if (status.code() == absl::StatusCode::kNotFound && seen) {
+      return absl::NotFoundError(
+          absl::StrCat("run ", run, " is not known any more: the coordinator was restarted"));
+    }
+    if (status.code() != absl::StatusCode::kUnavailable || !known) return status;
+    const int64_t now = MonotonicNanos();
+    if (heard || broken == 0) broken = now;
+    if (now - broken >= patience_ns) return status;
+    lost();
+    std::this_thread::sleep_for(std::chrono::nanoseconds(kPauseNs));
+  }
+}
+
+absl::StatusOr<uint64_t> SubmitPatiently(RunsClient& client, const SubmitRequest& request,
+                                         int64_t patience_ns) {
+  const int64_t start = MonotonicNanos();
+  bool there = false;  // something listens, if it is slow
+  while (true) {
+    const absl::StatusOr<uint64_t> run = client.Submit(request);
+    const absl::StatusCode code = run.status().code();
+    there |= code == absl::StatusCode::kDeadlineExceeded;
+    const bool unanswered =
+        code == absl::StatusCode::kDeadlineExceeded || code == absl::StatusCode::kUnavailable;
+    if (!unanswered || !there || MonotonicNanos() - start >= patience_ns) return run;
+    std::this_thread::sleep_for(std::chrono::nanoseconds(kPauseNs));
+  }
 }
 
 }  // namespace weft

@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "proto/session/run_info.h"
+#include "proto/session/worker_info.h"
 #include "proto/wire/runs_codec.h"
 
 namespace weft {
@@ -24,8 +25,8 @@ class RunsClient {
  public:
   virtual ~RunsClient() = default;
 
-  // `address`: unix:PATH or HOST:PORT. Does not connect yet. `call_ns`: longest time of one call; Watch has
-  // none.
+  // `address`: unix:PATH or HOST:PORT. Does not connect yet. `call_ns`: longest time of one call, of
+  // Submit 12 times as long; Watch has none.
   static absl::StatusOr<std::unique_ptr<RunsClient>> Create(const std::string& address,
                                                             int64_t call_ns = 10'000'000'000);
 
@@ -35,6 +36,8 @@ class RunsClient {
   // Times are of the wall clock.
   virtual absl::StatusOr<RunInfo> Get(uint64_t run) = 0;
   virtual absl::StatusOr<std::vector<RunInfo>> List() = 0;
+  // By number.
+  virtual absl::StatusOr<std::vector<WorkerInfo>> ListWorkers() = 0;
   virtual absl::StatusOr<RunInfo> Cancel(uint64_t run, const std::string& reason) = 0;
 
   // Calls `hear` with the run as it is now and then with every change and step, until the run has ended (OK)
@@ -44,6 +47,18 @@ class RunsClient {
   // Ends every Watch that is going on, with Cancelled.
   virtual void Stop() = 0;
 };
+
+// As Watch, but a coordinator that has answered before may be out of reach for `patience_ns` at a time:
+// watching begins again then, and `hear` is called with the run as it is. `lost` is called before each
+// attempt. Workers ride out the same. `known`: the coordinator has answered before. NotFound if it does not
+// know the run any more.
+absl::Status FollowRun(RunsClient& client, uint64_t run, bool known, int64_t patience_ns,
+                       const std::function<bool(const RunEvent&)>& hear, const std::function<void()>& lost);
+
+// As Submit, which is sent again if no answer comes although something listens. `request.request` must be
+// set.
+absl::StatusOr<uint64_t> SubmitPatiently(RunsClient& client, const SubmitRequest& request,
+                                         int64_t patience_ns);
 
 }  // namespace weft
 

@@ -6,22 +6,34 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 #include <memory>
+#include <optional>
+#include <random>
 #include <string>
 #include <thread>
 #include <utility>
 #include <variant>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "client/progress.h"
 #include "client/run_file.h"
-#include "client/run_view.h"
 #include "client/runs_client.h"
+#include "client/train_command.h"
+#include "coordinator/record/output_folder.h"
+#include "coordinator/record/run_view.h"
 #include "proto/wire/mutex.h"
 
 namespace weft {
 namespace {
+
+// How long a coordinator that has answered before may be out of reach; as long as for workers.
+constexpr int64_t kPatienceNs = 30'000'000'000;
+constexpr int kRecordTries = 200;
+constexpr absl::Duration kRecordTry = absl::Milliseconds(50);
 
 double MonotonicSeconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -43,7 +55,7 @@ absl::StatusOr<std::unique_ptr<RunsClient>> Connect(const CoordinatorOptions& op
 
 // The run as it is now, in the form that was asked for.
 ExitCode Print(const CoordinatorOptions& options, const RunInfo& run) {
-  return PrintData(options.json ? RunJson(run).dump(2) + "\n" : RunText(run, WallNanos()));
+  return PrintData(options.json ? RunJson(run).dump(2) + "\n" : RunText(run, WallNanos(), OutputStyle()));
 }
 
 // Ctrl-C while watching a run ends the watching, not the run.
@@ -72,16 +84,48 @@ class WatchTimeout {
   std::thread thread_;
 };
 
+// Asks for what the ranks of a run do, twice a second, as long as it lives: events tell of steps only.
+class RankReports {
+ public:
+  RankReports(RunsClient& client, uint64_t run, std::function<void(const RunInfo&)> hear) {
+    thread_ = std::thread([this, &client, run, hear = std::move(hear)] {
+      while (!over_.WaitWithTimeout(kEvery)) {
+        const auto now = client.Get(run);
+        if (now.ok()) hear(*now);
+      }
+    });
+  }
+  ~RankReports() {
+    over_.Notify();
+    thread_.join();
+  }
+
+ private:
+  static constexpr int64_t kEvery = 500'000'000;  // ns
+  Notification over_;
+  std::thread thread_;
+};
+
 class Watcher {
  public:
-  explicit Watcher(uint64_t run) : id_(run), progress_(ProgressWanted()) {}
+  // `known`: the coordinator has answered before.
+  Watcher(uint64_t run, bool known) : id_(run), known_(known), progress_(ProgressWanted()) {}
 
   ExitCode Watch(RunsClient& client, const CoordinatorOptions& options, double timeout) {
     absl::Status status;
     {
       const WatchTimeout stop(client, timeout);
-      status = client.Watch(id_, [this](const RunEvent& event) { return Hear(event); });
+      std::optional<RankReports> ranks;
+      if (ProgressWanted()) ranks.emplace(client, id_, [this](const RunInfo& run) { HearRanks(run); });
+      status = FollowRun(
+          client, id_, known_, kPatienceNs, [this](const RunEvent& event) { return Hear(event); },
+          [this] {
+            MutexLock lock(mu_);
+            run_.reason = "the coordinator does not answer; trying again";
+            Show();
+          });
     }
+    MutexLock lock(mu_);
     progress_.Clear();
     if (status.code() == absl::StatusCode::kCancelled) {
       return weft::Fail(kExitTimeout, absl::StrCat("run ", id_, " has not ended after ", timeout,
@@ -89,6 +133,8 @@ class Watcher {
     }
     if (!status.ok()) return Fail(status);
     const auto run = client.Get(id_);
+    // What looks into the folder next finds all of it, if it is on this machine.
+    for (int i = 0; run.ok() && i < kRecordTries && OutputInUse(run->output); ++i) absl::SleepFor(kRecordTry);
     const ExitCode printed = Print(options, run.ok() ? *run : run_);
     if (printed != kExitOk) return printed;
     return run_.state == RunState::kFinished ? kExitOk : kExitFailed;
@@ -96,49 +142,83 @@ class Watcher {
 
  private:
   bool Hear(const RunEvent& event) {
+    MutexLock lock(mu_);
     if (const auto* run = std::get_if<RunInfo>(&event)) run_ = *run;
     if (const auto* step = std::get_if<StepDone>(&event)) {
       run_.steps_done = step->step + 1;
       run_.loss = step->loss;
       run_.has_loss = step->has_loss;
     }
+    Show();
+    return true;
+  }
+
+  void HearRanks(const RunInfo& run) {
+    MutexLock lock(mu_);
+    run_.reports = run.reports;
+    if (!IsFinal(run_.state)) Show();
+  }
+
+  void Show() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     ProgressState state{absl::StrCat("run ", id_, " (", run_.name, ")"),
                         std::string(RunStateName(run_.state))};
     if (!run_.reason.empty()) absl::StrAppend(&state.phase, ": ", run_.reason);
+    if (run_.state == RunState::kRunning) state.trouble = run_.reason;
     state.steps = run_.steps;
     state.steps_done = run_.steps_done;
     state.loss = run_.loss;
     state.has_loss = run_.has_loss;
+    state.reports = run_.reports;
     progress_.Show(MonotonicSeconds(), state);
-    return true;
   }
 
   const uint64_t id_;
-  Progress progress_;
-  RunInfo run_;
+  const bool known_;
+  Mutex mu_;
+  Progress progress_ ABSL_GUARDED_BY(mu_);
+  RunInfo run_ ABSL_GUARDED_BY(mu_);
 };
+
+// So that a submission whose answer was lost can be sent again and is one run.
+std::string RequestName() {
+  std::random_device random;
+  return absl::StrCat("weft-", absl::Hex(random(), absl::kZeroPad8), absl::Hex(random(), absl::kZeroPad8));
+}
 
 }  // namespace
 
 ExitCode RunSubmit(const SubmitOptions& options) {
-  const auto spec = ReadRunFile(options.file);
+  auto spec = ReadRunFile(options.file, RunFileData::kElsewhere);
   if (!spec.ok()) return weft::Fail(kExitBadConfiguration, spec.status().message());
+  TrainOptions part;
+  part.until = options.until;
+  part.resume = options.resume;
+  if (const absl::Status steps = ChooseSteps(part, &*spec); !steps.ok())
+    return weft::Fail(kExitBadConfiguration, steps.message());
   auto client = Connect(options.coordinator);
   if (!client.ok()) return weft::Fail(kExitUsage, client.status().message());
   SubmitRequest request;
   request.spec = ToJson(*spec).dump();
+  request.request = RequestName();
   request.processes = options.processes;
+  request.overwrite = options.overwrite;
+  request.file = options.file;
   if (!options.out.empty())
     request.output = std::filesystem::absolute(options.out).lexically_normal().string();
-  const auto run = (*client)->Submit(request);
+  const auto run = SubmitPatiently(**client, request, kPatienceNs);
   if (!run.ok()) return Fail(run.status());
+  const auto submitted = (*client)->Get(*run);
+  const std::string where = submitted.ok() && !submitted->output.empty()
+                                ? absl::StrCat("; its results go to ", submitted->output)
+                                : "";
   if (options.detach) {
+    if (!where.empty()) PrintMessage(absl::StrCat("submitted as run ", *run, where));
     return PrintData(options.coordinator.json ? absl::StrCat("{\"run\": ", *run, "}\n")
                                               : absl::StrCat(*run, "\n"));
   }
   signal(SIGINT, LeaveOnInterrupt);
-  PrintMessage(absl::StrCat("submitted as run ", *run));
-  return Watcher(*run).Watch(**client, options.coordinator, 0);
+  PrintMessage(absl::StrCat("submitted as run ", *run, where));
+  return Watcher(*run, /*known=*/true).Watch(**client, options.coordinator, 0);
 }
 
 ExitCode RunList(const ListOptions& options) {
@@ -146,9 +226,20 @@ ExitCode RunList(const ListOptions& options) {
   if (!client.ok()) return weft::Fail(kExitUsage, client.status().message());
   const auto runs = (*client)->List();
   if (!runs.ok()) return Fail(runs.status());
-  if (!options.coordinator.json) return PrintData(RunsTable(*runs, WallNanos()));
+  if (!options.coordinator.json) return PrintData(RunsTable(*runs, WallNanos(), OutputStyle()));
   auto json = nlohmann::ordered_json::array();
   for (const RunInfo& run : *runs) json.push_back(RunJson(run));
+  return PrintData(json.dump(2) + "\n");
+}
+
+ExitCode RunWorkers(const WorkersOptions& options) {
+  auto client = Connect(options.coordinator);
+  if (!client.ok()) return weft::Fail(kExitUsage, client.status().message());
+  const auto workers = (*client)->ListWorkers();
+  if (!workers.ok()) return Fail(workers.status());
+  if (!options.coordinator.json) return PrintData(WorkersTable(*workers, OutputStyle()));
+  auto json = nlohmann::ordered_json::array();
+  for (const WorkerInfo& worker : *workers) json.push_back(WorkerJson(worker));
   return PrintData(json.dump(2) + "\n");
 }
 
@@ -163,14 +254,14 @@ ExitCode RunWait(const WaitOptions& options) {
   auto client = Connect(options.coordinator);
   if (!client.ok()) return weft::Fail(kExitUsage, client.status().message());
   signal(SIGINT, LeaveOnInterrupt);
-  return Watcher(options.run).Watch(**client, options.coordinator, options.timeout);
+  return Watcher(options.run, /*known=*/false).Watch(**client, options.coordinator, options.timeout);
 }
 
 ExitCode RunCancel(const CancelOptions& options) {
   auto client = Connect(options.coordinator);
   if (!client.ok()) return weft::Fail(kExitUsage, client.status().message());
   const auto run =
-      (*client)->Cancel(options.run, options.reason.empty() ? "cancelled with weft cancel" : options.reason);
+      (*client)->Cancel(options.run, options.reason.empty() ? "asked for by weft cancel" : options.reason);
   return run.ok() ? Print(options.coordinator, *run) : Fail(run.status());
 }
 

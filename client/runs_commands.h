@@ -6,10 +6,9 @@
 #include <string>
 
 #include "client/console.h"
+#include "proto/wire/address.h"
 
 namespace weft {
-
-inline constexpr char kDefaultCoordinator[] = "127.0.0.1:7070";
 
 struct CoordinatorOptions {
   std::string address = kDefaultCoordinator;  // unix:PATH or HOST:PORT
@@ -20,10 +19,16 @@ struct SubmitOptions {
   CoordinatorOptions coordinator;
   std::string file;
   int processes = 0;  // 0: one a rank
-  std::string out;    // folder on the workers' machines for checkpoints, "" for none
+  std::string out;    // folder of the results, "" for one that the coordinator chooses
+  bool overwrite = false;
+  int until = 0;       // as of TrainOptions
+  std::string resume;  // likewise
   bool detach = false;
 };
 struct ListOptions {
+  CoordinatorOptions coordinator;
+};
+struct WorkersOptions {
   CoordinatorOptions coordinator;
 };
 struct DescribeOptions {
@@ -44,6 +49,7 @@ struct CancelOptions {
 // The run's number on standard output; then, unless detached, as RunWait. Ctrl-C leaves the run going on.
 ExitCode RunSubmit(const SubmitOptions& options);
 ExitCode RunList(const ListOptions& options);
+ExitCode RunWorkers(const WorkersOptions& options);
 ExitCode RunDescribe(const DescribeOptions& options);
 // Returns when the run has ended in whatever way: kExitOk only if it finished; kExitTimeout.
 ExitCode RunWait(const WaitOptions& options);

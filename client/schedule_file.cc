@@ -10,10 +10,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "client/run_file.h"
 #include "client/trace_file.h"
 #include "client/yaml_file.h"
-#include "proto/run/model_layers.h"
 #include "proto/run/run_schedule.h"
 #include "proto/run/run_spec.h"
 #include "proto/run/schedule_spec.h"
@@ -100,28 +98,6 @@ absl::StatusOr<Schedule> ReadOrder(const std::string& path, const ScheduleFileOp
   return schedule;
 }
 
-absl::StatusOr<Schedule> ScheduleOfRun(const std::string& path, const ScheduleFileOptions& options) {
-  const auto run = ReadRunFile(path, RunFileData::kIgnored);
-  if (!run.ok()) return run.status();
-  const auto& spec = run->schedule;
-  const std::vector<LayerCount> layers = CountLayers(run->model);
-  std::vector<int> cut = run->layers_of_stage;
-  // Fewer or more stages than the run has: cut anew where the layers allow it, else a chain.
-  if (options.stages > 0 && options.stages != run->stages()) {
-    const bool enough = options.stages <= static_cast<int>(layers.size());
-    cut = enough ? CutStages(layers, options.stages) : std::vector<int>();
-  }
-  auto schedule = MakeSchedule(spec, options.stages > 0 ? options.stages : run->stages(),
-                               options.microbatches > 0 ? options.microbatches : run->train.microbatches);
-  if (!schedule.ok()) return schedule;
-  schedule->clips = run->train.clip_norm > 0;
-  schedule->inputs = options.inputs;
-  if (options.inputs.empty() && !cut.empty()) schedule->inputs = StageInputs(layers, cut);
-  const absl::Status sound = CheckSchedule(*schedule);
-  if (!sound.ok()) return absl::InvalidArgumentError(absl::StrCat(path, ": ", sound.message()));
-  return schedule;
-}
-
 absl::StatusOr<Schedule> ReadYamlSchedule(const std::string& path, const ScheduleFileOptions& options) {
   const auto text = ReadText(path, kYamlMostBytes, "a schedule");
   if (!text.ok()) return text.status();
@@ -142,7 +118,7 @@ absl::StatusOr<Schedule> ReadYamlSchedule(const std::string& path, const Schedul
   }
   if (options.stages == 0 || options.microbatches == 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat(path, " says no sizes; give them, as in --stages 4 --microbatches 8"));
+        absl::StrCat(path, " has no sizes; give them, as in --stages 4 --microbatches 8"));
   }
   auto schedule = MakeSchedule(spec, options.stages, options.microbatches);
   if (schedule.ok()) {
@@ -154,14 +130,14 @@ absl::StatusOr<Schedule> ReadYamlSchedule(const std::string& path, const Schedul
   return schedule;
 }
 
-// Whether the file has the parts of a run file, not just a schedule.
+}  // namespace
+
 bool IsRunFile(const std::string& path) {
+  if (!IsYaml(path)) return false;
   const auto text = ReadText(path, kYamlMostBytes, "a run file");
   const auto yaml = text.ok() ? ParseYaml(*text) : text.status();
   return yaml.ok() && yaml->json.is_object() && yaml->json.contains("model");
 }
-
-}  // namespace
 
 bool IsScheduleFile(absl::string_view word) {
   if (absl::StartsWith(word, "custom,")) return false;
@@ -174,7 +150,7 @@ absl::StatusOr<Schedule> ReadScheduleFile(const std::string& path, const Schedul
         absl::StrCat(path, " has no steps to choose from; --from-step is for traces (.json)"));
   }
   if (!IsYaml(path)) return ReadOrder(path, options);
-  auto schedule = IsRunFile(path) ? ScheduleOfRun(path, options) : ReadYamlSchedule(path, options);
+  auto schedule = ReadYamlSchedule(path, options);
   if (schedule.ok()) schedule->name = path;
   return schedule;
 }

@@ -1,8 +1,8 @@
-// Schedules that stand in files of their own: rows of actions (.csv), formulas (.yaml), the schedule of a
-// whole run file, or what a run really did (.json: its trace).
+// Schedules that stand in files of their own: rows of actions (.csv), formulas (.yaml), or what a run really
+// did (.json: its trace).
 //
-// A .yaml file is a run file, or it holds just what stands under a run file's `schedule`, with or without
-// that key: `custom: {workers: 4, compute: "s % W"}`.
+// A .yaml file here holds just what stands under a run file's `schedule`, with or without that key:
+// `custom: {ranks: 4, compute: "s % W"}`. (A whole run file says more than a schedule: predicted_run.h.)
 //
 // Failure: InvalidArgument with one sentence that begins with the file, and its line as far as it is known.
 #ifndef WEFT_CLIENT_SCHEDULE_FILE_H_
@@ -21,10 +21,13 @@ namespace weft {
 // .yml, or has a slash and is no text of formulas.
 bool IsScheduleFile(absl::string_view word);
 
+// Whether a YAML file has the parts of a run file, not just a schedule. False if it cannot be read.
+bool IsRunFile(const std::string& path);
+
 // What is said beside the file.
 struct ScheduleFileOptions {
   int stages = 0, microbatches = 0;  // 0 where the file says them itself
-  // Of stages, as Schedule::inputs; empty for what a trace or a run file says, else a chain.
+  // Of stages, as Schedule::inputs; empty for what a trace says, else a chain.
   std::vector<std::vector<int>> inputs;
   int from_step = -1;  // of a trace: the step whose order is taken; -1 for its last
 };

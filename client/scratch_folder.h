@@ -1,5 +1,6 @@
 // A private folder for sockets and other things that must not outlive the process: mode 0700, removed with
-// all it holds at destruction.
+// all it holds at destruction. What a process that died has left is removed by the next that makes one: a
+// lock in the folder, which ends with its process, tells which they are.
 #ifndef WEFT_CLIENT_SCRATCH_FOLDER_H_
 #define WEFT_CLIENT_SCRATCH_FOLDER_H_
 
@@ -21,8 +22,9 @@ class ScratchFolder {
   std::string operator/(const std::string& name) const { return path_ + "/" + name; }
 
  private:
-  explicit ScratchFolder(std::string path) : path_(std::move(path)) {}
+  ScratchFolder(std::string path, int owner) : path_(std::move(path)), owner_(owner) {}
   const std::string path_;
+  const int owner_;  // the lock's descriptor; -1 if there could be none
 };
 
 }  // namespace weft

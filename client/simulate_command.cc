@@ -1,6 +1,8 @@
 #include "client/simulate_command.h"
 
 #include <algorithm>
+#include <array>
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -11,11 +13,15 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "client/predicted_run.h"
 #include "client/profile.h"
+#include "client/run_file.h"
 #include "client/schedule_file.h"
 #include "client/simulation_json.h"
 #include "client/trace_file.h"
+#include "coordinator/record/idle_shares.h"
 #include "proto/run/run_schedule.h"
 #include "proto/run/run_spec.h"
 #include "schedules/actions.h"
@@ -32,7 +38,9 @@ namespace {
 constexpr int64_t kJobsOfStepMost = 20'000'000;
 constexpr int64_t kJobsListedMost = 20'000'000;
 constexpr size_t kBoxesMost = 40'000;
-constexpr int kLinesMost = 64;  // ranks that a table draws
+constexpr int kLinesMost = 64;    // ranks that a table draws
+constexpr size_t kRowsMost = 64;  // ranks that a table lists
+constexpr int kRanksDrawnMost = 4096;
 
 absl::StatusOr<std::vector<std::vector<int>>> ParseInputs(const std::vector<std::string>& texts) {
   std::vector<std::vector<int>> inputs;
@@ -49,6 +57,113 @@ absl::StatusOr<std::vector<std::vector<int>>> ParseInputs(const std::vector<std:
     }
   }
   return inputs;
+}
+
+using Times = std::array<std::vector<double>, kJobKinds>;
+
+// What is to be simulated, and in which words.
+struct Prepared {
+  PreparedRun run;
+  std::string times;  // where its times come from
+  std::string unit;   // of all times: "s", "" for any
+  int default_steps = 1;
+  DrawnTime time() const { return unit == "s" ? DrawnTime::kSeconds : DrawnTime::kUnits; }
+};
+
+std::vector<double>& Of(Times& times, JobKind kind) { return times[static_cast<int>(kind)]; }
+const std::vector<double>& Of(const Times& times, JobKind kind) { return times[static_cast<int>(kind)]; }
+
+bool AnyGiven(const Times& times) {
+  return std::any_of(times.begin(), times.begin() + static_cast<int>(JobKind::kReduce),
+                     [](const auto& of_kind) { return !of_kind.empty(); });
+}
+
+// The two added up stage by stage; one value counts for all stages.
+std::vector<double> SumOf(const std::vector<double>& a, const std::vector<double>& b) {
+  std::vector<double> sum = a.size() >= b.size() ? a : b;
+  for (size_t s = 0; s < sum.size(); ++s) {
+    sum[s] = (a.size() == 1  ? a[0]
+              : s < a.size() ? a[s]
+                             : 0) +
+             (b.size() == 1  ? b[0]
+              : s < b.size() ? b[s]
+                             : 0);
+  }
+  return sum;
+}
+
+// `given` with what is not given: see SimulateOptions.
+Times Completed(Times given) {
+  std::vector<double>& backward = Of(given, JobKind::kBackward);
+  std::vector<double>& input = Of(given, JobKind::kBackwardInput);
+  std::vector<double>& weight = Of(given, JobKind::kBackwardWeight);
+  if (Of(given, JobKind::kForward).empty()) Of(given, JobKind::kForward) = {1};
+  if (backward.empty()) {
+    backward = input.empty() || weight.empty() ? std::vector<double>{1} : SumOf(input, weight);
+  }
+  for (std::vector<double>* half : {&input, &weight}) {
+    if (!half->empty()) continue;
+    *half = backward;
+    for (double& time : *half) time /= 2;
+  }
+  return given;
+}
+
+std::string ListOf(const std::vector<double>& values) {
+  return absl::StrJoin(values, ",",
+                       [](std::string* out, double v) { absl::StrAppendFormat(out, "%.6g", v); });
+}
+
+// "forward 1, backward 2 (halves 1 and 1)".
+std::string TimesText(const Times& times, bool split) {
+  std::string text = absl::StrCat("forward ", ListOf(Of(times, JobKind::kForward)), ", backward ",
+                                  ListOf(Of(times, JobKind::kBackward)));
+  if (split) {
+    absl::StrAppend(&text, " (for the input ", ListOf(Of(times, JobKind::kBackwardInput)),
+                    ", for the weights ", ListOf(Of(times, JobKind::kBackwardWeight)), ")");
+  }
+  return text;
+}
+
+bool AnyBytes(const SimulationOptions& costs) {
+  const auto some = [](const std::vector<double>& values) {
+    return std::any_of(values.begin(), values.end(), [](double v) { return v > 0; });
+  };
+  return some(costs.activation) || some(costs.weight) || some(costs.state) || some(costs.output);
+}
+
+// Flags that could change nothing are a mistake, and what is printed would hide it.
+absl::Status CheckFlags(const SimulateOptions& options) {
+  const auto refuse = [](absl::string_view message) { return absl::InvalidArgumentError(message); };
+  const bool form_json = options.output == "json";
+  if (options.jobs && !form_json) return refuse("--jobs lists the jobs in the JSON; add -o json");
+  if (options.communication && !form_json && options.output != "table") {
+    return refuse("--communication is for -o table and -o json");
+  }
+  if (!options.under.empty() && !IsRunFile(options.schedule)) {
+    return refuse(absl::StrCat("--schedule replaces the schedule of a run file, and ", options.schedule,
+                               " is none; write the schedule in its place"));
+  }
+  if (options.profile.empty()) return absl::OkStatus();
+  const bool sizes = AnyBytes(options.simulation);
+  if (AnyGiven(options.simulation.duration) || sizes) {
+    return refuse(absl::StrCat("a profile has ", sizes ? "sizes" : "times", " of its own; give --profile ",
+                               options.profile, " or the ", sizes ? "sizes" : "times", ", not both"));
+  }
+  return absl::OkStatus();
+}
+
+// The same where the costs are known.
+absl::Status CheckEffect(const SimulationOptions& costs) {
+  if (AnyBytes(costs)) return absl::OkStatus();
+  for (const auto& [given, flag] : {std::pair{costs.memory, "--memory"}, {costs.bandwidth, "--bandwidth"}}) {
+    if (given <= 0) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(flag,
+                     " has no effect, because nothing has a size; give --activation and --weight, a "
+                     "--profile, or a run file"));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Schedule> MakeNamedSchedule(const SimulateOptions& options,
@@ -89,6 +204,125 @@ absl::StatusOr<Schedule> MakeCheckedSchedule(const SimulateOptions& options) {
   return schedule;
 }
 
+bool IsTrace(const std::string& name) { return absl::EndsWith(name, ".json"); }
+
+// Times and sizes of a trace's own jobs, where others are not given.
+absl::Status TakeTrace(const SimulateOptions& options, Prepared* prepared) {
+  const auto trace = ReadTrace(options.schedule);
+  if (!trace.ok()) return trace.status();
+  const int stages = prepared->run.schedule.stages;
+  SimulationOptions& costs = prepared->run.costs;
+  if (!AnyBytes(costs) && trace->left_bytes.size() == static_cast<size_t>(stages))
+    costs.activation = trace->left_bytes;
+  if (AnyGiven(options.simulation.duration)) return absl::OkStatus();
+  costs.duration = MeanDurations(trace->jobs, stages);
+  prepared->times = "the mean times of the trace's jobs, in the order in which they started";
+  prepared->unit = trace->measured ? "s" : "";
+  if (trace->measured) return absl::OkStatus();
+  for (auto& of_kind : costs.duration) {
+    for (double& time : of_kind) time *= 1e3;  // a unit is drawn as a millisecond
+  }
+  return absl::OkStatus();
+}
+
+// A schedule and what is said beside it.
+absl::StatusOr<Prepared> PrepareSchedule(const SimulateOptions& options) {
+  auto schedule = MakeCheckedSchedule(options);
+  if (!schedule.ok()) return schedule.status();
+  Prepared prepared;
+  prepared.run.schedule = *std::move(schedule);
+  SimulationOptions& costs = prepared.run.costs = options.simulation;
+  costs.duration = Completed(options.simulation.duration);
+  prepared.times = TimesText(costs.duration, prepared.run.schedule.split_backward);
+  if (!options.profile.empty()) {
+    const auto profile = ReadProfile(options.profile);
+    if (!profile.ok()) return profile.status();
+    const absl::Status applied = ApplyProfile(*profile, prepared.run.schedule.stages, {}, &costs);
+    if (!applied.ok())
+      return absl::InvalidArgumentError(absl::StrCat(options.profile, ": ", applied.message()));
+    prepared.times = absl::StrCat("from ", options.profile);
+    prepared.unit = profile->unit;
+  } else if (IsTrace(options.schedule)) {
+    if (absl::Status taken = TakeTrace(options, &prepared); !taken.ok()) return taken;
+  }
+  if (absl::Status effect = CheckEffect(costs); !effect.ok()) return effect;
+  return prepared;
+}
+
+// The run of a run file as it would be, with the flags that stand for its keys.
+absl::StatusOr<RunSpec> RunOf(const SimulateOptions& options) {
+  auto run = ReadRunFile(options.schedule, RunFileData::kIgnored);
+  if (!run.ok()) return run.status();
+  if (!options.inputs.empty() || options.from_step >= 0 || AnyBytes(options.simulation)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(options.schedule,
+                     " is a run file: which stages read which, and the sizes, follow from "
+                     "its model; give a --profile for other sizes"));
+  }
+  if (!options.under.empty()) {
+    const auto schedule = ParseScheduleText(options.under);
+    if (!schedule.ok())
+      return absl::InvalidArgumentError(absl::StrCat("--schedule: ", schedule.status().message()));
+    const std::string activations = run->schedule.activations;
+    run->schedule = *schedule;
+    if (schedule->activations == ScheduleSpec().activations) run->schedule.activations = activations;
+  }
+  if (options.clips) run->train.clip_norm = 1;
+  if (options.microbatches > 0) {
+    if (run->train.batch % options.microbatches != 0) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("--microbatches %d does not divide the batch of %s, %d samples",
+                          options.microbatches, options.schedule, run->train.batch));
+    }
+    run->train.microbatches = options.microbatches;
+  }
+  return options.stages > 0 ? Recut(*run, options.stages) : run;
+}
+
+absl::StatusOr<Prepared> PrepareRunFile(const SimulateOptions& options) {
+  const auto run = RunOf(options);
+  if (!run.ok()) return run.status();
+  const SimulationOptions& given = options.simulation;
+  const auto costs =
+      RunCosts::Make({options.profile, /*flops=*/1e9, given.memory, given.bandwidth, given.latency});
+  if (!costs.ok()) return costs.status();
+  auto of_run = PrepareRun(*run, *costs);
+  if (!of_run.ok()) {
+    // Of a run that cannot fit, as the simulator says it.
+    if (!IsAboutMemory(of_run.status())) return absl::InvalidArgumentError(of_run.status().message());
+    return absl::FailedPreconditionError(of_run.status().message());
+  }
+  Prepared prepared;
+  prepared.run = *std::move(of_run);
+  prepared.run.schedule.name = absl::StrCat(run->name, ": ", ToText(run->schedule));
+  prepared.default_steps = kPredictedSteps;
+  prepared.unit = costs->UnitOf();
+  prepared.times = costs->profiled() ? absl::StrCat("from ", options.profile)
+                                     : absl::StrCat("the model's counted FLOPs; 1 is ", costs->UnitOf(),
+                                                    " (--profile for measured times)");
+  if (given.overlapped > 0) prepared.run.costs.overlapped = given.overlapped;
+  for (const JobKind kind : {JobKind::kReduce, JobKind::kUpdate}) {
+    const std::vector<double>& time = Of(given.duration, kind);
+    if (time != std::vector<double>{0}) Of(prepared.run.costs.duration, kind) = time;
+  }
+  if (!AnyGiven(given.duration)) return prepared;
+  Times times = Completed(given.duration);
+  prepared.run.costs.duration = times;
+  prepared.times = TimesText(times, prepared.run.schedule.split_backward);
+  prepared.unit = "";
+  prepared.default_steps = 1;
+  return prepared;
+}
+
+absl::StatusOr<Prepared> Prepare(const SimulateOptions& options) {
+  if (absl::Status flags = CheckFlags(options); !flags.ok()) return flags;
+  auto prepared = IsRunFile(options.schedule) ? PrepareRunFile(options) : PrepareSchedule(options);
+  if (!prepared.ok()) return prepared;
+  prepared->run.costs.steps =
+      options.simulation.steps > 0 ? options.simulation.steps : prepared->default_steps;
+  return prepared;
+}
+
 std::vector<DrawnJob> Drawn(const SimulationResult& result) {
   std::vector<DrawnJob> jobs;
   jobs.reserve(result.jobs.size());
@@ -98,92 +332,145 @@ std::vector<DrawnJob> Drawn(const SimulationResult& result) {
 
 std::string Plural(int n, absl::string_view word) { return absl::StrCat(n, " ", word, n == 1 ? "" : "s"); }
 
-std::string Sizes(const Schedule& schedule, const SimulateOptions& options) {
+std::string Sizes(const Prepared& prepared) {
+  const Schedule& schedule = prepared.run.schedule;
   return absl::StrCat(Plural(schedule.stages, "stage"), ", ", schedule.microbatches,
                       schedule.microbatches == 1 ? " micro-batch, " : " micro-batches, ",
-                      Plural(options.simulation.steps, "step"), ", ", Plural(schedule.ranks, "rank"));
+                      Plural(prepared.run.costs.steps, "step"), ", ", Plural(schedule.ranks, "rank"));
 }
 
-DrawingOptions Drawing(const Schedule& schedule, const SimulateOptions& options,
-                       const SimulationResult& result) {
+// A time in the words of what is simulated: seconds, or a number.
+std::string TimeText(const Prepared& prepared, double time) {
+  return prepared.unit == "s" ? FormatSeconds(time) : absl::StrFormat("%.6g", time);
+}
+
+DrawingOptions Drawing(const Prepared& prepared, const SimulationResult& result) {
   DrawingOptions drawing;
-  drawing.title = schedule.name;
-  drawing.subtitle = absl::StrFormat("%s; makespan %.6g, idle %.1f %%", Sizes(schedule, options),
-                                     result.makespan, 100 * result.bubble_ratio);
-  drawing.ranks = schedule.ranks;
-  drawing.stages = schedule.stages;
-  drawing.inputs = schedule.inputs;
+  drawing.title = prepared.run.schedule.name;
+  drawing.subtitle = absl::StrFormat("%s; makespan %s, idle %.1f %%", Sizes(prepared),
+                                     TimeText(prepared, result.makespan), 100 * result.bubble_ratio);
+  drawing.ranks = prepared.run.schedule.ranks;
+  drawing.stages = prepared.run.schedule.stages;
+  drawing.inputs = prepared.run.schedule.inputs;
+  drawing.time = prepared.time();
+  DrawWaits(result.idle, result.transfers, &drawing);
   return drawing;
 }
 
-std::string Table(const Schedule& schedule, const SimulateOptions& options, const SimulationResult& result,
+// "27.3 %: limit 13.6 %, dependency 6.8 %", the largest first.
+std::string IdleText(const SimulationResult& result) {
+  std::vector<std::pair<double, std::string>> causes;
+  const auto by_cause = result.IdleByCause();
+  const double area = result.makespan * static_cast<double>(result.ranks.size());
+  for (int c = 0; c < kIdleCauses; ++c) {
+    if (by_cause[c] > 1e-9 * area)
+      causes.emplace_back(-by_cause[c] / area, std::string(IdleCauseName(static_cast<IdleCause>(c))));
+  }
+  std::sort(causes.begin(), causes.end());
+  std::string text = absl::StrFormat("%.1f %%", 100 * result.bubble_ratio);
+  for (const auto& [share, cause] : causes) {
+    absl::StrAppendFormat(&text, "%s %s %.1f %%", &cause == &causes.front().second ? ":" : ",", cause,
+                          -100 * share);
+  }
+  return text;
+}
+
+std::string RankRows(const Prepared& prepared, const SimulationResult& result) {
+  struct Column {
+    std::string name;
+    std::function<std::string(const RankStats&)> cell;
+  };
+  const auto time = [&](double value) { return TimeText(prepared, value); };
+  std::vector<Column> columns = {{"busy", [&](const RankStats& s) { return time(s.busy); }},
+                                 {"idle", [&](const RankStats& s) { return time(s.idle); }}};
+  const auto by_cause = result.IdleByCause();
+  for (int c = 0; c < kIdleCauses; ++c) {
+    if (by_cause[c] <= 1e-9 * result.makespan) continue;
+    columns.push_back({std::string(IdleCauseName(static_cast<IdleCause>(c))),
+                       [&time, c](const RankStats& s) { return time(s.idle_by_cause[c]); }});
+  }
+  columns.push_back({"peak act.", [](const RankStats& s) { return absl::StrCat(s.peak_activations); }});
+  columns.push_back({"bytes", [](const RankStats& s) { return FormatBytes(s.peak_activation_bytes); }});
+  columns.push_back({"held", [](const RankStats& s) { return FormatBytes(s.held_bytes); }});
+  columns.push_back({"versions", [](const RankStats& s) { return absl::StrCat(s.peak_weight_versions); }});
+  columns.push_back({"act. in", [](const RankStats& s) { return absl::StrCat(s.activation_receives); }});
+  columns.push_back({"grad. in", [](const RankStats& s) { return absl::StrCat(s.gradient_receives); }});
+  columns.push_back({"weights in", [](const RankStats& s) { return absl::StrCat(s.weight_fetches); }});
+  columns.push_back({"received", [](const RankStats& s) { return FormatBytes(s.bytes_received); }});
+  columns.push_back({"sent", [](const RankStats& s) { return FormatBytes(s.bytes_sent); }});
+  // What is nothing on every rank says nothing.
+  const auto nothing = [&](const Column& column) {
+    return std::all_of(result.ranks.begin(), result.ranks.end(), [&](const RankStats& s) {
+      const std::string cell = column.cell(s);
+      return cell == "0" || cell == "0 B";
+    });
+  };
+  columns.erase(std::remove_if(columns.begin() + 2, columns.end(), nothing), columns.end());
+  std::vector<std::string> header = {"rank"};
+  for (const Column& column : columns) header.push_back(column.name);
+  std::vector<std::vector<std::string>> rows;
+  const size_t shown = result.ranks.size() <= kRowsMost + 1 ? result.ranks.size() : kRowsMost;
+  for (size_t r = 0; r < shown; ++r) {
+    rows.push_back({absl::StrCat(r)});
+    for (const Column& column : columns) rows.back().push_back(column.cell(result.ranks[r]));
+  }
+  std::string table = FormatTable(header, rows, OutputStyle());
+  if (shown < result.ranks.size()) {
+    absl::StrAppend(&table, "... and ", result.ranks.size() - shown, " more ranks (-o json has them all)\n");
+  }
+  return table;
+}
+
+std::string Table(const Prepared& prepared, const SimulationResult& result,
                   const std::optional<CommunicationSteps>& communication) {
-  std::string out = absl::StrCat(schedule.name, ": ", Sizes(schedule, options), "\n\n");
-  absl::StrAppendFormat(&out, "makespan    %.6g time units\n", result.makespan);
-  absl::StrAppendFormat(&out, "period      %.6g a step\n", result.period);
-  absl::StrAppendFormat(&out, "idle        %.1f %% (bubble)\n", 100 * result.bubble_ratio);
-  absl::StrAppendFormat(&out, "throughput  %.3f of a rank's peak; at most %.3f with these activations\n\n",
-                        result.throughput_per_rank, result.throughput_bound);
+  const std::string units = prepared.unit == "s" ? "" : " time units";
+  std::string out =
+      absl::StrCat(prepared.run.schedule.name, ": ", Sizes(prepared), "\ntimes: ", prepared.times, "\n\n");
+  absl::StrAppend(&out, "makespan    ", TimeText(prepared, result.makespan), units, "\n");
+  absl::StrAppend(&out, "period      ", TimeText(prepared, result.period), " a step\n");
+  absl::StrAppend(&out, "idle        ", IdleText(result), "\n");
+  absl::StrAppendFormat(&out, "throughput  %.3f of a rank's peak", result.throughput_per_rank);
+  if (result.throughput_bound < 1) {
+    absl::StrAppendFormat(&out, "; at most %.3f with these activations", result.throughput_bound);
+  }
+  absl::StrAppend(&out, "\n");
   if (communication.has_value()) {
-    out.pop_back();
-    absl::StrAppendFormat(&out, "messages    %.6g a step; at most %d after one another between two ticks\n\n",
+    absl::StrAppendFormat(&out, "messages    %.6g a step; at most %d after one another between two ticks\n",
                           communication->messages, communication->most);
   }
+  absl::StrAppend(&out, "\n");
   if (!result.jobs.empty()) {
-    absl::StrAppend(&out, DrawLines(LastSteps(Drawn(result), 1), Drawing(schedule, options, result), 88),
-                    "\n");
+    absl::StrAppend(
+        &out, DrawLines(LastSteps(Drawn(result), 1), Drawing(prepared, result), 88, OutputStyle().unicode),
+        "\n");
   }
-  std::vector<std::vector<std::string>> rows;
-  for (size_t r = 0; r < result.ranks.size(); ++r) {
-    const RankStats& s = result.ranks[r];
-    rows.push_back({absl::StrCat(r), absl::StrFormat("%.6g", s.busy), absl::StrFormat("%.6g", s.idle),
-                    absl::StrCat(s.peak_activations), FormatBytes(s.peak_activation_bytes),
-                    absl::StrCat(s.peak_weight_versions), absl::StrCat(s.activation_receives),
-                    absl::StrCat(s.gradient_receives), absl::StrCat(s.weight_fetches),
-                    FormatBytes(s.bytes_received), FormatBytes(s.bytes_sent)});
-  }
-  absl::StrAppend(&out, FormatTable({"rank", "busy", "idle", "peak act.", "bytes", "versions", "act. in",
-                                     "grad. in", "weights in", "received", "sent"},
-                                    rows));
-  return out;
+  return absl::StrCat(out, RankRows(prepared, result));
 }
 
 // The jobs are kept only where they are shown.
-bool WantsJobs(const SimulateOptions& options, const Schedule& schedule) {
-  const int64_t listed = int64_t{schedule.stages} * schedule.microbatches * options.simulation.steps;
+bool WantsJobs(const SimulateOptions& options, const Prepared& prepared) {
+  const Schedule& schedule = prepared.run.schedule;
+  const int64_t listed = int64_t{schedule.stages} * schedule.microbatches * prepared.run.costs.steps;
   if (options.output == "json") return options.jobs;
   if (options.output == "table") return schedule.ranks <= kLinesMost && listed <= 1'000'000;
   return true;
 }
 
-std::string Render(const Schedule& schedule, const SimulateOptions& options, const SimulationResult& result,
+std::string Render(const SimulateOptions& options, const Prepared& prepared, const SimulationResult& result,
                    const std::optional<CommunicationSteps>& communication) {
+  const Schedule& schedule = prepared.run.schedule;
   if (options.output == "json") {
-    return SimulationJson(schedule, options.simulation.steps, result, options.jobs, communication);
+    return SimulationJson(prepared.run, prepared.unit, result, options.jobs, communication);
   }
-  if (options.output == "table") return Table(schedule, options, result, communication);
+  if (options.output == "table") return Table(prepared, result, communication);
   const std::vector<DrawnJob> jobs = Drawn(result);
-  DrawingOptions drawing = Drawing(schedule, options, result);
+  DrawingOptions drawing = Drawing(prepared, result);
   if (options.output == "trace") return DrawTrace(jobs, drawing);
   if (options.output == "csv")
     return schedule.order.empty() ? DrawActions(jobs, drawing) : ActionsOfOrder(schedule);
   const std::vector<DrawnJob> shown = LastSteps(jobs, kBoxesMost);
   if (shown.size() < jobs.size()) absl::StrAppend(&drawing.subtitle, "; the last steps are drawn");
   return DrawSvg(shown, drawing);
-}
-
-// What is said beside the schedule about its costs.
-absl::StatusOr<SimulationOptions> CostsOf(const SimulateOptions& options, int stages, DrawnTime* time) {
-  SimulationOptions costs = options.simulation;
-  *time = DrawnTime::kUnits;
-  if (options.profile.empty()) return costs;
-  const auto profile = ReadProfile(options.profile);
-  if (!profile.ok()) return profile.status();
-  const absl::Status applied = ApplyProfile(*profile, stages, {}, &costs);
-  if (!applied.ok())
-    return absl::InvalidArgumentError(absl::StrCat(options.profile, ": ", applied.message()));
-  if (profile->unit == "s") *time = DrawnTime::kSeconds;
-  return costs;
 }
 
 struct TimedCurve {
@@ -198,9 +485,15 @@ absl::StatusOr<TimedCurve> CurveOfTrace(const SimulateOptions& options) {
   int stages = 0;
   for (const DrawnJob& j : trace->jobs) stages = std::max(stages, j.job.stage + 1);
   TimedCurve timed;
-  const auto costs = CostsOf(options, stages, &timed.time);
-  if (!costs.ok()) return costs.status();
-  std::vector<double> left = costs->activation;
+  SimulationOptions costs = options.simulation;
+  if (!options.profile.empty()) {
+    const auto profile = ReadProfile(options.profile);
+    if (!profile.ok()) return profile.status();
+    const absl::Status applied = ApplyProfile(*profile, stages, {}, &costs);
+    if (!applied.ok())
+      return absl::InvalidArgumentError(absl::StrCat(options.profile, ": ", applied.message()));
+  }
+  std::vector<double> left = costs.activation;
   if (left == std::vector<double>{0}) left = trace->left_bytes;
   if (left.empty()) left = {0};
   if (left.size() != 1 && left.size() < static_cast<size_t>(stages)) {
@@ -220,20 +513,20 @@ absl::StatusOr<TimedCurve> CurveOfTrace(const SimulateOptions& options) {
 }
 
 absl::StatusOr<TimedCurve> CurveOfSchedule(const SimulateOptions& options) {
-  const auto schedule = MakeCheckedSchedule(options);
-  if (!schedule.ok()) return schedule.status();
-  TimedCurve timed;
-  auto costs = CostsOf(options, schedule->stages, &timed.time);
-  if (!costs.ok()) return costs.status();
-  if (int64_t{schedule->stages} * schedule->microbatches * costs->steps > kJobsListedMost) {
+  auto prepared = Prepare(options);
+  if (!prepared.ok()) return prepared.status();
+  PreparedRun& run = prepared->run;
+  if (int64_t{run.schedule.stages} * run.schedule.microbatches * run.costs.steps > kJobsListedMost) {
     return absl::InvalidArgumentError(
         absl::StrCat(options.schedule, " has too many jobs; ask for fewer --steps"));
   }
-  costs->record_jobs = true;
-  const auto result = Simulate(Graph(*schedule), *costs);
+  run.costs.record_jobs = true;
+  const auto result = SimulateRun(run);
   if (!result.ok()) return result.status();
-  timed.curve.name = absl::StrCat(schedule->name, ", simulated");
-  timed.curve.live = CountLiveActivations(Drawn(*result), costs->activation);
+  TimedCurve timed;
+  timed.time = prepared->time();
+  timed.curve.name = absl::StrCat(run.schedule.name, ", simulated");
+  timed.curve.live = CountLiveActivations(Drawn(*result), run.costs.activation);
   return timed;
 }
 
@@ -277,34 +570,38 @@ ExitCode RunMemoryPicture(const SimulateOptions& options) {
 ExitCode RunSimulate(const SimulateOptions& options) {
   if (options.output == "memory") return RunMemoryPicture(options);
   if (!options.beside.empty()) {
-    return Fail(kExitUsage, absl::StrCat("one schedule at a time, and not ", options.beside[0],
-                                         " too, unless for -o memory"));
+    return Fail(kExitUsage, absl::StrCat("give one schedule; only -o memory takes several, and ",
+                                         options.beside[0], " is the second"));
   }
-  auto schedule = MakeCheckedSchedule(options);
-  if (!schedule.ok()) return Fail(kExitUsage, schedule.status().message());
-  DrawnTime ignored;
-  auto costs = CostsOf(options, schedule->stages, &ignored);
-  if (!costs.ok()) return Fail(kExitUsage, costs.status().message());
-  SimulationOptions simulation = *std::move(costs);
-  simulation.record_jobs = WantsJobs(options, *schedule);
-  const int64_t listed = int64_t{schedule->stages} * schedule->microbatches * simulation.steps;
-  if (simulation.record_jobs && listed > kJobsListedMost) {
+  auto prepared = Prepare(options);
+  if (!prepared.ok()) {
+    const bool fits = prepared.status().code() != absl::StatusCode::kFailedPrecondition;
+    return Fail(fits ? kExitUsage : kExitFailed, prepared.status().message());
+  }
+  PreparedRun& run = prepared->run;
+  run.costs.record_jobs = WantsJobs(options, *prepared);
+  run.costs.record_waits = run.costs.record_jobs && options.output != "table" && options.output != "csv";
+  const int64_t listed = int64_t{run.schedule.stages} * run.schedule.microbatches * run.costs.steps;
+  if (run.costs.record_jobs && listed > kJobsListedMost) {
     return Fail(kExitUsage,
                 absl::StrCat("listing ", listed, " forward jobs is too much; ask for fewer --steps"));
   }
-  const Graph graph(*schedule);
-  const auto result = Simulate(graph, simulation);
+  if (options.output == "svg" && run.schedule.ranks > kRanksDrawnMost) {
+    return Fail(kExitUsage, absl::StrFormat("%d ranks are too many to draw; a picture has at most %d",
+                                            run.schedule.ranks, kRanksDrawnMost));
+  }
+  const auto result = SimulateRun(run);
   if (!result.ok()) {
     const bool usage = result.status().code() == absl::StatusCode::kInvalidArgument;
     return Fail(usage ? kExitUsage : kExitFailed, result.status().message());
   }
   std::optional<CommunicationSteps> communication;
   if (options.communication) {
-    const auto counted = CountCommunicationSteps(graph, SteadySteps(*schedule));
+    const auto counted = CountCommunicationSteps(Graph(run.schedule), SteadySteps(run.schedule));
     if (!counted.ok()) return Fail(kExitFailed, counted.status().message());
     communication = *counted;
   }
-  return PrintData(Render(*schedule, options, *result, communication));
+  return PrintData(Render(options, *prepared, *result, communication));
 }
 
 }  // namespace weft

@@ -11,6 +11,15 @@
 namespace weft {
 
 struct SimulateOptions {
+  // Halves of a backward that are not given are each half of the whole one, which takes 1; where both are and
+  // the whole one is not, it is their sum.
+  SimulateOptions() {
+    for (JobKind kind : {JobKind::kBackward, JobKind::kBackwardInput, JobKind::kBackwardWeight})
+      simulation.duration[static_cast<int>(kind)].clear();
+    simulation.duration[static_cast<int>(JobKind::kForward)].clear();
+    simulation.steps = 0;
+  }
+
   std::string schedule;             // `name[,key=value..]`, or a file (client/schedule_file.h)
   std::vector<std::string> beside;  // of `memory`: further ones in the same picture
   int stages = 0;                   // 0 where the file says it
@@ -18,7 +27,8 @@ struct SimulateOptions {
   int from_step = -1;               // of a trace: the step whose order is taken; -1 for its last
   std::vector<std::string> inputs;  // of each stage: the stages that it reads joined by '+', or "data"
   bool clips = false;               // the run clips gradients by their global norm, as a run file may say
-  SimulationOptions simulation;
+  SimulationOptions simulation;     // times that are not given are empty; 0 steps: as many as it takes
+  std::string under;             // of a run file: the schedule to simulate instead of its own; empty for that
   std::string profile;           // times and bytes from this file (client/profile.h); empty for none
   bool jobs = false;             // list every job in the JSON
   bool communication = false;    // count communication steps (table and JSON)

@@ -1,5 +1,6 @@
 #include "client/simulation_json.h"
 
+#include <array>
 #include <cmath>
 #include <cstdint>
 
@@ -14,10 +15,22 @@ using Json = nlohmann::ordered_json;
 // Bytes are whole numbers in the contract; the simulator counts in doubles.
 int64_t Whole(double bytes) { return std::llround(bytes); }
 
+// What a simulation can idle for; dispatch and recovery are of real runs.
+Json CausesJson(const std::array<double, kIdleCauses>& by_cause) {
+  Json json = Json::object();
+  for (int c = 0; c < kIdleCauses; ++c) {
+    const auto cause = static_cast<IdleCause>(c);
+    if (cause == IdleCause::kDispatch || cause == IdleCause::kRecovery) continue;
+    json[std::string(IdleCauseName(cause))] = by_cause[c];
+  }
+  return json;
+}
+
 Json RankJson(int rank, const RankStats& s) {
   return {{"rank", rank},
           {"busy", s.busy},
           {"idle", s.idle},
+          {"idle_by_cause", CausesJson(s.idle_by_cause)},
           {"peak_activations", s.peak_activations},
           {"peak_activation_bytes", Whole(s.peak_activation_bytes)},
           {"peak_weight_versions", s.peak_weight_versions},
@@ -45,18 +58,65 @@ Json JobJson(const SimulatedJob& j) {
   return json;
 }
 
+Json IdleJson(const IdleInterval& i) {
+  return {
+      {"rank", i.rank}, {"cause", std::string(IdleCauseName(i.cause))}, {"start", i.start}, {"end", i.end}};
+}
+
+Json TransferJson(const TransferInterval& t) {
+  Json json = {{"from", t.from},
+               {"to", t.to},
+               {"tensor", std::string(TensorKindName(t.tensor))},
+               {"step", t.consumer.step},
+               {"stage", t.consumer.stage}};
+  if (HasMicrobatch(t.consumer.kind)) json["microbatch"] = t.consumer.microbatch;
+  json["kind"] = std::string(JobKindName(t.consumer.kind));
+  json["start"] = t.start;
+  json["end"] = t.end;
+  json["bytes"] = Whole(t.bytes);
+  return json;
+}
+
+// Written one by one: a tree of millions would take a hundred times the memory of its text.
+template <typename List, typename ToJson>
+void AppendList(const char* key, const List& list, ToJson to_json, std::string* text) {
+  absl::StrAppend(text, ",\"", key, "\":[");
+  for (size_t i = 0; i < list.size(); ++i)
+    absl::StrAppend(text, i > 0 ? ",\n" : "\n", to_json(list[i]).dump());
+  absl::StrAppend(text, "]");
+}
+
+// Of the kinds that the schedule has: one value for every stage, or one a stage.
+Json DurationsJson(const Schedule& schedule, const SimulationOptions& costs) {
+  Json json = Json::object();
+  const bool split = schedule.split_backward;
+  for (int k = 0; k < kJobKinds; ++k) {
+    const auto kind = static_cast<JobKind>(k);
+    if (split ? kind == JobKind::kBackward
+              : kind == JobKind::kBackwardInput || kind == JobKind::kBackwardWeight) {
+      continue;
+    }
+    json[std::string(JobKindName(kind))] = costs.duration[k];
+  }
+  return json;
+}
+
 }  // namespace
 
-std::string SimulationJson(const Schedule& schedule, int steps, const SimulationResult& result, bool jobs,
-                           const std::optional<CommunicationSteps>& communication) {
+std::string SimulationJson(const PreparedRun& run, const std::string& unit, const SimulationResult& result,
+                           bool jobs, const std::optional<CommunicationSteps>& communication) {
+  const Schedule& schedule = run.schedule;
   Json json = {{"schedule", schedule.name},
                {"stages", schedule.stages},
                {"microbatches", schedule.microbatches},
-               {"steps", steps},
+               {"steps", run.costs.steps},
                {"ranks", schedule.ranks},
+               {"time_unit", unit.empty() ? Json(nullptr) : Json(unit)},
+               {"durations", DurationsJson(schedule, run.costs)},
                {"makespan", result.makespan},
                {"period", result.period},
                {"bubble_ratio", result.bubble_ratio},
+               {"idle_by_cause", CausesJson(result.IdleByCause())},
                {"throughput_per_rank", result.throughput_per_rank},
                {"throughput_bound", result.throughput_bound},
                {"peak_live_activations", result.peak_live_activations},
@@ -72,13 +132,11 @@ std::string SimulationJson(const Schedule& schedule, int steps, const Simulation
   }
   std::string text = json.dump();
   if (jobs) {
-    // Written job by job: a tree of millions of jobs would take a hundred times the memory of its text.
     text.pop_back();
-    absl::StrAppend(&text, ",\"jobs\":[");
-    for (size_t i = 0; i < result.jobs.size(); ++i) {
-      absl::StrAppend(&text, i > 0 ? ",\n" : "\n", JobJson(result.jobs[i]).dump());
-    }
-    absl::StrAppend(&text, "]}");
+    AppendList("jobs", result.jobs, JobJson, &text);
+    AppendList("idle_intervals", result.idle, IdleJson, &text);
+    AppendList("transfers", result.transfers, TransferJson, &text);
+    text += "}";
   }
   return text + "\n";
 }

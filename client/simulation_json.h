@@ -5,14 +5,15 @@
 #include <optional>
 #include <string>
 
+#include "client/predicted_run.h"
 #include "schedules/communication.h"
-#include "schedules/simulate.h"
 
 namespace weft {
 
-// `jobs` lists every job; the result must have them recorded.
-std::string SimulationJson(const Schedule& schedule, int steps, const SimulationResult& result, bool jobs,
-                           const std::optional<CommunicationSteps>& communication);
+// `unit`: of all times; "" if it is any. `jobs` lists every job, interval of idleness and transfer; the
+// result must have them recorded.
+std::string SimulationJson(const PreparedRun& run, const std::string& unit, const SimulationResult& result,
+                           bool jobs, const std::optional<CommunicationSteps>& communication);
 
 }  // namespace weft
 

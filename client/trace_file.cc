@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "nlohmann/json.hpp"
+#include "proto/run/json_text.h"
 
 namespace weft {
 namespace {
@@ -61,6 +62,12 @@ std::optional<DrawnJob> JobOfEvent(const Json& event) {
   return job;
 }
 
+// What is drawn beside the jobs: idle times and transfers.
+bool IsBeside(const Json& event) {
+  const auto found = event.find("cat");
+  return found != event.end() && (*found == "idle" || *found == "transfer");
+}
+
 std::string Title(const Json& event) {
   const auto args = event.find("args");
   if (args == event.end() || !args->is_object()) return "";
@@ -107,10 +114,13 @@ absl::StatusOr<Trace> ReadTrace(const std::string& path) {
   Trace trace;
   int64_t events = 0, bad = -1;
   // Each event is taken as soon as it is there and not kept: a trace has some hundred thousands.
+  bool too_deep = false;
   const auto take = [&](int depth, Json::parse_event_t what, Json& value) {
+    if (depth > kJsonDepthMost) too_deep = true;
+    if (too_deep) return false;
     if (depth != 2 || what != Json::parse_event_t::object_end) return true;
     const std::string phase = value.contains("ph") && value["ph"].is_string() ? value["ph"] : "";
-    if (phase == "X") {
+    if (phase == "X" && !IsBeside(value)) {
       const std::optional<DrawnJob> job = JobOfEvent(value);
       if (job.has_value()) {
         trace.jobs.push_back(*job);
@@ -124,6 +134,10 @@ absl::StatusOr<Trace> ReadTrace(const std::string& path) {
     return false;
   };
   const Json json = Json::parse(file, take, /*allow_exceptions=*/false);
+  if (too_deep) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, " is nested more than ", kJsonDepthMost, " levels deep, so it is not a trace"));
+  }
   if (json.is_discarded()) return absl::InvalidArgumentError(absl::StrCat(path, " is not JSON"));
   if (json.is_object()) {
     trace.ranks = std::max(trace.ranks, Number(json, "ranks", kNumberMost + 1).value_or(0));
@@ -133,10 +147,28 @@ absl::StatusOr<Trace> ReadTrace(const std::string& path) {
   }
   if (bad >= 0 || trace.jobs.empty()) {
     return absl::InvalidArgumentError(
-        absl::StrCat(path, " is no trace of weft train or weft simulate: ",
-                     bad < 0 ? "it has no jobs" : absl::StrCat("event ", bad + 1, " is no job")));
+        absl::StrCat(path, " is not a trace of weft train or weft simulate: ",
+                     bad < 0 ? "it has no jobs" : absl::StrCat("event ", bad + 1, " is not a job")));
   }
   return trace;
+}
+
+std::array<std::vector<double>, kJobKinds> MeanDurations(const std::vector<DrawnJob>& jobs, int stages) {
+  std::array<std::vector<double>, kJobKinds> means;
+  std::array<std::vector<int>, kJobKinds> counts;
+  for (int k = 0; k < kJobKinds; ++k) {
+    means[k].assign(stages, 0);
+    counts[k].assign(stages, 0);
+  }
+  for (const DrawnJob& j : jobs) {
+    if (j.job.stage >= stages) continue;
+    means[static_cast<int>(j.job.kind)][j.job.stage] += j.end - j.start;
+    ++counts[static_cast<int>(j.job.kind)][j.job.stage];
+  }
+  for (int k = 0; k < kJobKinds; ++k) {
+    for (int s = 0; s < stages; ++s) means[k][s] /= std::max(1, counts[k][s]);
+  }
+  return means;
 }
 
 absl::StatusOr<std::vector<DrawnJob>> JobsOfStep(const std::string& path, const Trace& trace, int step) {

@@ -8,6 +8,7 @@
 #ifndef WEFT_CLIENT_TRACE_FILE_H_
 #define WEFT_CLIENT_TRACE_FILE_H_
 
+#include <array>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,9 @@ absl::StatusOr<Trace> ReadTrace(const std::string& path);
 
 // The jobs of one step, the last if `step` is -1.
 absl::StatusOr<std::vector<DrawnJob>> JobsOfStep(const std::string& path, const Trace& trace, int step);
+
+// The mean duration of each kind of job on each stage; 0 where there is none.
+std::array<std::vector<double>, kJobKinds> MeanDurations(const std::vector<DrawnJob>& jobs, int stages);
 
 }  // namespace weft
 

@@ -1,6 +1,5 @@
 #include "client/train_command.h"
 
-#include <sched.h>
 #include <signal.h>
 
 #include <algorithm>
@@ -11,21 +10,20 @@
 #include "absl/strings/str_cat.h"
 #include "client/local_training.h"
 #include "client/reference_training.h"
+#include "client/run_data.h"
 #include "client/run_file.h"
-#include "client/train_results.h"
+#include "coordinator/record/idle_shares.h"
+#include "coordinator/record/output_folder.h"
+#include "coordinator/record/run_end.h"
+#include "coordinator/record/train_results.h"
 #include "proto/run/run_schedule.h"
+#include "worker/shell/compute/checkpoint_folders.h"
 #include "worker/shell/compute/training_state.h"
 
 namespace weft {
 namespace {
 
 namespace fs = std::filesystem;
-
-// Those that this process may use.
-int Cores() {
-  cpu_set_t cores;
-  return sched_getaffinity(0, sizeof cores, &cores) == 0 ? std::max(1, CPU_COUNT(&cores)) : 1;
-}
 
 absl::StatusOr<int> Ranks(const RunSpec& spec) {
   const auto schedule = ScheduleOf(spec);
@@ -35,13 +33,41 @@ absl::StatusOr<int> Ranks(const RunSpec& spec) {
 
 std::string Absolute(const std::string& path) { return fs::absolute(path).lexically_normal().string(); }
 
-// Which of the file's steps the run makes, and that it can.
+void WarnOfWarmup(const std::string& file, const TrainSpec& train) {
+  if (train.lr_schedule.warmup < train.steps || train.lr_schedule.warmup == 0) return;
+  PrintMessage(absl::StrCat("warning: ", file, ": train.lr_schedule: the warm-up takes ",
+                            train.lr_schedule.warmup, " steps and the run has ", train.steps,
+                            ", so it does not reach the full rate"));
+}
+
+// Reads the whole checkpoint that the run goes on from, against its checksums: damage is found before
+// anything starts, and not by one of the workers.
+absl::Status CheckResumedFiles(const RunSpec& spec) {
+  if (spec.resume.checkpoint.empty()) return absl::OkStatus();
+  const auto rules = StateRulesOf(spec);
+  if (!rules.ok()) return rules.status();
+  for (int stage = 0; stage < spec.stages(); ++stage) {
+    const absl::Status read = SavedStage::Read(spec, (*rules)[stage], stage).status();
+    if (!read.ok()) return absl::InvalidArgumentError(absl::StrCat("--resume: ", read.message()));
+  }
+  return absl::OkStatus();
+}
+
+ExitCode FailOnFolder(const absl::Status& status) {
+  return Fail(absl::IsResourceExhausted(status) ? kExitTryAgain : kExitBadConfiguration, status.message());
+}
+
+}  // namespace
+
 absl::Status ChooseSteps(const TrainOptions& options, RunSpec* spec) {
   spec->until = options.until;
   if (!options.resume.empty()) {
-    const auto step = ResumeStep(Absolute(options.resume));
+    const auto checkpoint = FindCheckpoint(Absolute(options.resume), /*least=*/1);
+    if (!checkpoint.ok())
+      return absl::InvalidArgumentError(absl::StrCat("--resume: ", checkpoint.status().message()));
+    const auto step = ResumeStep(*checkpoint);
     if (!step.ok()) return absl::InvalidArgumentError(absl::StrCat("--resume: ", step.status().message()));
-    spec->resume = {Absolute(options.resume), *step};
+    spec->resume = {*checkpoint, *step};
   }
   // What is wrong is said of `until` or `resume`, as the flags are called.
   const absl::Status valid = ParseRunSpec(ToJson(*spec)).status();
@@ -51,13 +77,23 @@ absl::Status ChooseSteps(const TrainOptions& options, RunSpec* spec) {
   return fits.ok() ? fits : absl::InvalidArgumentError(absl::StrCat("--resume: ", fits.message()));
 }
 
-}  // namespace
-
 ExitCode RunTrain(const TrainOptions& options) {
   auto spec = ReadRunFile(options.file);
   if (!spec.ok()) return Fail(kExitBadConfiguration, spec.status().message());
+  const std::string shown = options.out.empty() ? absl::StrCat("out/", spec->name) : options.out;
+  const FormerWork former = FormerWorkFor(options.resume, Absolute(shown), options.overwrite);
+  // Before the data are read, which may take a while.
+  if (const absl::Status free = OutputFolder::CheckFree(Absolute(shown), shown, former); !free.ok())
+    return FailOnFolder(free);
+  if (const absl::Status data = CheckRunData(options.file, *spec); !data.ok())
+    return Fail(kExitBadConfiguration, data.message());
+  WarnOfWarmup(options.file, spec->train);
+  auto output = OutputFolder::Open(Absolute(shown), shown, former);
+  if (!output.ok()) return FailOnFolder(output.status());
   const absl::Status steps = ChooseSteps(options, &*spec);
   if (!steps.ok()) return Fail(kExitBadConfiguration, steps.message());
+  if (const absl::Status whole = CheckResumedFiles(*spec); !whole.ok())
+    return Fail(kExitBadConfiguration, whole.message());
   const auto ranks = Ranks(*spec);
   if (!ranks.ok()) return Fail(kExitBadConfiguration, ranks.status().message());
   if (options.processes > *ranks) {
@@ -69,16 +105,18 @@ ExitCode RunTrain(const TrainOptions& options) {
   }
   LocalTrainingOptions local;
   local.spec = *spec;
-  local.processes = options.processes > 0 ? options.processes : std::min(*ranks, Cores());
-  local.shown = options.out.empty() ? absl::StrCat("out/", spec->name) : options.out;
-  local.out = Absolute(local.shown);
+  local.file = options.file;
+  local.processes = options.processes > 0 ? options.processes : std::min(*ranks, CoresOfProcess());
+  local.output = output->get();
   local.metrics = options.metrics;
   local.device = options.device;
-  absl::Status prepared = KeepCheckpoint(local.out, &local.spec.resume);
+  absl::Status prepared =
+      (*output)->replaces() ? absl::OkStatus() : KeepCheckpoint((*output)->path(), &local.spec.resume);
   if (local.spec.resume.checkpoint != spec->resume.checkpoint)
     PrintMessage(
         absl::StrCat("going on from ", local.spec.resume.checkpoint, ", as it is called from now on"));
-  if (prepared.ok()) prepared = PrepareFolder(local.out);
+  if (prepared.ok()) prepared = CheckCheckpointNames((*output)->live());
+  if (prepared.ok()) prepared = (*output)->Begin(RecordOf(local.spec, local.file, "running"));
   if (!prepared.ok()) return Fail(kExitBadConfiguration, prepared.message());
   // The reader of our output may leave; the workers must still be ended in order.
   signal(SIGPIPE, SIG_IGN);

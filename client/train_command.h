@@ -4,8 +4,10 @@
 
 #include <string>
 
+#include "absl/status/status.h"
 #include "client/console.h"
 #include "client/device_flags.h"
+#include "proto/run/run_spec.h"
 
 namespace weft {
 
@@ -17,8 +19,13 @@ struct TrainOptions {
   bool reference = false;
   int until = 0;  // stop after that many of the file's steps; 0: make all
   DeviceFlags device;
-  std::string resume;  // go on from this checkpoint's folder; "" to begin
+  std::string resume;      // go on from this checkpoint's folder; "" to begin
+  bool overwrite = false;  // replace what a former run left in the folder, once this one has results
 };
+
+// Which of the file's steps the run makes by `until` and `resume`, and that it can. InvalidArgument that
+// begins with the flag.
+absl::Status ChooseSteps(const TrainOptions& options, RunSpec* spec);
 
 ExitCode RunTrain(const TrainOptions& options);
 

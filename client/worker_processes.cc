@@ -5,19 +5,37 @@
 #include <algorithm>
 #include <chrono>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
 #include "client/device_flags.h"
+#include "proto/host/host_memory.h"
 
 namespace weft {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// What a worker says of itself while all is well. None of it is why it ended.
+bool IsInformation(absl::string_view line) {
+  return absl::StrContains(line, "weft-worker: note: ") || absl::StrContains(line, "weft-worker: device ") ||
+         absl::StrContains(line, " info weft-worker: ");
+}
+
 std::string LastLine(absl::string_view text) {
   const std::vector<absl::string_view> lines = absl::StrSplit(text, '\n', absl::SkipWhitespace());
-  return lines.empty() ? "" : std::string(lines.back().substr(0, 2000));
+  const auto last = std::find_if_not(lines.rbegin(), lines.rend(), IsInformation);
+  return last == lines.rend() ? "" : std::string(last->substr(0, 2000));
+}
+
+// The kernel says nothing to a process that it kills for want of memory, but it counts them.
+std::string HintOfMemory(const std::string& ending, int64_t kills_before) {
+  const int64_t kills = CountMemoryKills() - kills_before;
+  if (ending != "was killed by SIGKILL" || kills <= 0) return "";
+  return absl::StrCat(
+      " (memory was out: meanwhile the kernel has killed ", kills, kills == 1 ? " process" : " processes",
+      " for want of it, on this machine or in this control group; ", ReadHostMemory().Describe(), ")");
 }
 
 }  // namespace
@@ -27,10 +45,16 @@ absl::Status WorkerProcesses::Start(int count, const std::string& coordinator,
                                     const std::function<std::string(int)>& metrics) {
   const auto program = SiblingProgram("weft-worker");
   if (!program.ok()) return program.status();
+  memory_kills_ = CountMemoryKills();
   for (int i = 0; i < count; ++i) {
-    std::vector<std::string> command = {
-        *program, "--coordinator",           coordinator, "--process", absl::StrCat(i),
-        "--name", absl::StrCat("worker-", i)};
+    std::vector<std::string> command = {*program,
+                                        "--coordinator",
+                                        coordinator,
+                                        "--process",
+                                        absl::StrCat(i),
+                                        "--name",
+                                        absl::StrCat("worker-", i),
+                                        "--owned"};
     command.insert(command.end(), further_arguments.begin(), further_arguments.end());
     if (metrics) command.insert(command.end(), {"--metrics", metrics(i)});
     auto process = ChildProcess::Start(command, ChildProcess::Output::kJoinsError);
@@ -55,7 +79,8 @@ std::vector<WorkerProcesses::Ended> WorkerProcesses::Poll() {
     told_[i] = true;
     const std::string words = LastLine(process.last_words());
     ended.push_back({process.pid(), process.code(), words,
-                     absl::StrCat(process.Ending(), words.empty() ? "" : ": ", words)});
+                     absl::StrCat(process.Ending(), HintOfMemory(process.Ending(), memory_kills_),
+                                  words.empty() ? "" : ": ", words)});
   }
   return ended;
 }
@@ -107,10 +132,12 @@ std::string WorkerProcesses::LastWords() const {
   for (size_t i = 0; i < processes_.size(); ++i) {
     const ChildProcess& process = *processes_[i];
     if (any_failed && !failed(processes_[i])) continue;
-    if (process.last_words().empty()) continue;
+    std::vector<absl::string_view> lines = absl::StrSplit(process.last_words(), '\n', absl::SkipWhitespace());
+    lines.erase(std::remove_if(lines.begin(), lines.end(), IsInformation), lines.end());
+    if (lines.empty()) continue;
     absl::StrAppend(&out, "---- last words of process ", i, " (pid ", process.pid(), "), which ",
-                    process.ended() ? process.Ending() : "still runs", "\n",
-                    absl::StripTrailingAsciiWhitespace(process.last_words()), "\n");
+                    process.ended() ? process.Ending() : "still runs", "\n", absl::StrJoin(lines, "\n"),
+                    "\n");
   }
   return out;
 }

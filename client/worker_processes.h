@@ -34,8 +34,9 @@ class WorkerProcesses {
   struct Ended {
     pid_t pid;
     int code;          // of exit; -1 if a signal ended it
-    std::string said;  // its last line on standard error
-    std::string how;   // "was killed by SIGKILL", "exited with code 1: cannot read .."
+    std::string said;  // its last line on standard error that is no mere information
+    std::string how;   // "was killed by SIGKILL", "exited with code 1: cannot read .."; with a hint where the
+                       // kernel has killed processes for want of memory meanwhile
   };
   // Those that ended since the last call.
   std::vector<Ended> Poll();
@@ -59,6 +60,7 @@ class WorkerProcesses {
   std::vector<std::unique_ptr<ChildProcess>> processes_;
   std::vector<bool> told_;  // of which Poll has told the end
   std::vector<bool> device_told_;
+  int64_t memory_kills_ = 0;       // by the kernel, before these began
   std::set<std::string> devices_;  // that TakeDevices has given
 };
 

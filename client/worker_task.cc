@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <signal.h>
 
+#include <chrono>
 #include <cstdio>
 #include <fstream>
 #include <utility>
@@ -33,19 +34,29 @@ absl::Status WorkerTask::Start(const std::string& flag, const RunSpec& spec,
 
 absl::Status WorkerTask::Watch(const std::function<absl::Status(const nlohmann::json&)>& on_line,
                                const std::function<void()>& on_wait) {
+  std::string stopped_by;
+  std::chrono::time_point<std::chrono::steady_clock, std::chrono::duration<double>> until;
   while (!process_->ended()) {
     std::vector<pollfd> descriptors = {{signals_.descriptor(), POLLIN, 0}};
     process_->AddTo(&descriptors);
     poll(descriptors.data(), descriptors.size(), 250);
     const int signal = signals_.Take();
-    if (signal != 0) {
+    const bool again = signal != 0 && !stopped_by.empty();
+    if (signal != 0) stopped_by = absl::StrCat("stopped by SIG", sigabbrev_np(signal));
+    const std::optional<double> seconds =
+        signal != 0 && !again && ask_ != nullptr ? ask_() : std::optional<double>();
+    if (seconds.has_value()) {
+      process_->Signal(SIGTERM);
+      until = std::chrono::steady_clock::now() + std::chrono::duration<double>(*seconds);
+    } else if (signal != 0 || (!stopped_by.empty() && std::chrono::steady_clock::now() > until)) {
       process_->Signal(SIGKILL);
-      return absl::CancelledError(absl::StrCat("stopped by SIG", sigabbrev_np(signal)));
+      return absl::CancelledError(stopped_by);
     }
     process_->Poll();
     if (absl::Status taken = TakeLines(on_line); !taken.ok()) return taken;
     on_wait();
   }
+  if (!stopped_by.empty() && !process_->succeeded()) return absl::CancelledError(stopped_by);
   return process_->succeeded() ? absl::OkStatus() : absl::InternalError(process_->Ending());
 }
 
@@ -60,7 +71,7 @@ absl::Status WorkerTask::TakeLines(const std::function<absl::Status(const nlohma
                                             /*allow_exceptions=*/false);
     begin = end + 1;
     status = line.is_object() ? on_line(line)
-                              : absl::InternalError("weft-worker wrote a line that is no JSON object");
+                              : absl::InternalError("weft-worker wrote a line that is not a JSON object");
   }
   lines_.erase(0, begin);
   return status;

@@ -7,7 +7,9 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -32,6 +34,10 @@ class WorkerTask {
   absl::Status Watch(const std::function<absl::Status(const nlohmann::json&)>& on_line,
                      const std::function<void()>& on_wait);
 
+  // On the first stop signal `ask` is called: if it gives a number of seconds, the process is told to stop by
+  // itself, with SIGTERM, and has so long; without one, or on a second signal, it is killed.
+  void StopBy(std::function<std::optional<double>()> ask) { ask_ = std::move(ask); }
+
   void PrintLastWords();
   // What the process said of its device, once; else empty.
   std::string TakeDevice();
@@ -45,6 +51,7 @@ class WorkerTask {
   std::unique_ptr<ScratchFolder> scratch_;
   std::unique_ptr<ChildProcess> process_;
   std::string lines_;
+  std::function<std::optional<double>()> ask_;
   bool device_taken_ = false;
 };
 

@@ -6,6 +6,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "yaml-cpp/yaml.h"
 
@@ -52,6 +53,17 @@ Json PlainScalar(const std::string& text) {
   return text;
 }
 
+// The first line, up to `last` (0: any), whose indentation has a tab; 0 if there is none.
+int LineIndentedByTab(absl::string_view text, int last) {
+  int number = 0;
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    if (++number > last && last > 0) break;
+    const size_t begin = line.find_first_not_of(" \t");
+    if (line.substr(0, begin).find('\t') != absl::string_view::npos) return number;
+  }
+  return 0;
+}
+
 class Converter {
  public:
   explicit Converter(YamlFile& file) : file_(file) {}
@@ -66,7 +78,12 @@ class Converter {
       case YAML::NodeType::Sequence:
         return ConvertList(node, path, depth);
       case YAML::NodeType::Scalar:
-        return node.Tag() == "?" ? PlainScalar(node.Scalar()) : Json(node.Scalar());
+        if (node.Tag() != "?") return Json(node.Scalar());
+        if (Json scalar = PlainScalar(node.Scalar());
+            !scalar.is_number_float() || std::isfinite(scalar.get<double>()))
+          return scalar;
+        return ErrorAtLine(node.Mark(),
+                           absl::StrCat(path, ": ", node.Scalar(), " is too large for a number"));
       default:
         return Json();
     }
@@ -131,6 +148,10 @@ absl::StatusOr<YamlFile> ParseYaml(const std::string& text) {
     file.json = *std::move(json);
     return file;
   } catch (const YAML::Exception& e) {
+    if (const int line = LineIndentedByTab(text, e.mark.is_null() ? 0 : e.mark.line + 1); line > 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(line, ": is not YAML: the line begins with a tab; indent with spaces"));
+    }
     return ErrorAtLine(e.mark, absl::StrCat("is not YAML: ", e.msg));
   }
 }

@@ -101,6 +101,7 @@ for path in "${sources[@]}"; do
     install -m 644 "/usr/share/doc/$package/copyright" "$folder/licenses/$package"
 done
 
+install -m 644 "$source_folder"/{LICENSE,NOTICE,THIRD_PARTY_NOTICES.md} "$folder/"
 if [[ -d "$source_folder/build/deps/licenses" ]]; then cp "$source_folder"/build/deps/licenses/* "$folder/licenses/"; fi
 
 sed -e "s/@version@/$version/g; s/@torch_version@/$torch_version/g; s/@glibc@/$glibc/g; s/@gpu@/$gpu/g" \

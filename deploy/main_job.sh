@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The main job: puts the text into place and trains docs/runs/shakespeare.yaml on four worker processes.
+# The main job: puts the text into place, trains docs/runs/shakespeare.yaml on four worker processes, and shows a few
+# lines that the model writes.
 #
 #   deploy/main_job.sh BIN [FLAGS]    BIN is the weft program; further flags go to `weft train`
 set -euo pipefail
@@ -28,4 +29,11 @@ if [[ ! -s $text ]]; then
   fi
   mv "$text.part" "$text"
 fi
-exec "$weft" train docs/runs/shakespeare.yaml --processes 4 --out out/shakespeare "$@"
+# The folder is of this job alone, so a repeated one may replace what an earlier one left.
+"$weft" train docs/runs/shakespeare.yaml --processes 4 --overwrite --out out/shakespeare "$@"
+
+# Plays have speakers; other texts have not.
+prompt=$'\n'
+if grep -q '^ROMEO:' "$text"; then prompt=ROMEO:; fi
+say "what the model writes (weft generate out/shakespeare --prompt ..)"
+"$weft" generate out/shakespeare --prompt "$prompt" --tokens 240

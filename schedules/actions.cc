@@ -13,6 +13,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 
 namespace weft {
 namespace {
@@ -22,11 +23,10 @@ constexpr int kSizeMost = 1'000'000;
 constexpr int64_t kJobsMost = 4'000'000;
 
 absl::Status BadCell(size_t row, size_t cell, absl::string_view action) {
-  return absl::InvalidArgumentError(
-      absl::StrFormat("row %d, cell %d: \"%s\" is no compute action; it must be a stage, one of F, B, I, W "
-                      "and a micro-batch, "
-                      "as 0F0 (write the compute-only form, without communication)",
-                      row + 1, cell + 1, action.substr(0, 40)));
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "row %d, cell %d: \"%s\" is no compute action; it must be a stage, one of F, B, I, W and a "
+      "micro-batch, as 0F0 (0SEND_F0 and the like are skipped; write the form without other actions)",
+      row + 1, cell + 1, action.substr(0, 40)));
 }
 
 // "12F3".
@@ -62,6 +62,19 @@ absl::StatusOr<Job> ParseAction(absl::string_view action, size_t row, size_t cel
                                                       row + 1, cell + 1, action, kSizeMost - 1));
   }
   return Job::Compute(0, stage, microbatch, kind);
+}
+
+// "2SEND_F1", "2RECV_B1": what follows from where the jobs are. (Actions that shard or reduce say more than
+// the rows of a schedule here can.)
+bool IsTransfer(absl::string_view action) {
+  const size_t word = action.find_first_not_of("0123456789");
+  if (word == 0 || word == absl::string_view::npos) return false;
+  absl::string_view rest = action.substr(word);
+  for (const absl::string_view kind : {"SEND_F", "SEND_B", "RECV_F", "RECV_B"}) {
+    if (!absl::ConsumePrefix(&rest, kind)) continue;
+    return !rest.empty() && std::all_of(rest.begin(), rest.end(), absl::ascii_isdigit);
+  }
+  return false;
 }
 
 struct Entry {
@@ -100,7 +113,7 @@ absl::StatusOr<Rows> ParseRows(absl::string_view text) {
       if (absl::StartsWith(action, "(")) {
         absl::Status pair = ParsePair(action, rows.size() - 1, cell, row);
         if (!pair.ok()) return pair;
-      } else if (!action.empty()) {
+      } else if (!action.empty() && !IsTransfer(action)) {
         absl::StatusOr<Job> job = ParseAction(action, rows.size() - 1, cell);
         if (!job.ok()) return job.status();
         row.push_back({*job, kInTurn, static_cast<int>(cell) + 1});

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "schedules/byte_text.h"
 
 namespace weft {
 
@@ -79,6 +80,7 @@ std::optional<Tickets> AdmissionOrder::TicketsOf(Rank rank, int first_step) cons
 absl::Status CheckMemory(const Schedule& s) {
   if (!s.memory.has_value()) return absl::OkStatus();
   const ActivationMemory& memory = *s.memory;
+  const auto bytes = [](int64_t number) { return FormatBytes(static_cast<double>(number)); };
   if (static_cast<int>(memory.budget.size()) != s.ranks || static_cast<int>(memory.left.size()) != s.stages) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "the memory of activations is given for %d ranks and %d stages; the schedule has %d and %d",
@@ -99,9 +101,10 @@ absl::Status CheckMemory(const Schedule& s) {
         sum[rank] += memory.left[stage];
         if (sum[rank] <= memory.budget[rank]) continue;
         return absl::InvalidArgumentError(absl::StrFormat(
-            "rank %d has %d bytes for activations, and micro-batch %d alone leaves %d there, of them %d by "
-            "stage %d; give it more memory, or take smaller micro-batches or activations: recompute",
-            rank, memory.budget[rank], b, sum[rank], memory.left[stage], stage));
+            "rank %d has %s for activations, and micro-batch %d alone leaves %s there, of them %s by stage "
+            "%d; "
+            "give it more memory, or take smaller micro-batches or activations: recompute",
+            rank, bytes(memory.budget[rank]), b, bytes(sum[rank]), bytes(memory.left[stage]), stage));
       }
     }
   }

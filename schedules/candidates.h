@@ -23,6 +23,20 @@ struct Candidate {
 // MakeSchedule, which says why. Families and rules that read old weights are left out: they train otherwise.
 std::vector<Candidate> Candidates(int stages, int microbatches);
 
+// The same on a number of ranks, each with the stages that it needs there.
+struct SizedCandidate {
+  Candidate candidate;
+  int stages = 0;
+  std::string reason;  // why it cannot be had on so many ranks; empty where it can
+};
+
+// Every family on that many ranks: as many stages as ranks, or the least multiple of that, up to
+// `stages_most`, with which the family takes exactly these ranks.
+std::vector<SizedCandidate> CandidatesOnRanks(int ranks, int microbatches, int stages_most);
+
+// One schedule likewise. `stages` is 0, and `reason` says why, where it cannot be had on so many ranks.
+SizedCandidate OnRanks(const Candidate& candidate, int ranks, int microbatches, int stages_most);
+
 // The schedules to try for real on a machine: all on one rank, every family in its plain form, and each rule
 // and each form of weights by the families that take them, as far as the sizes allow. Also those that read
 // old weights.

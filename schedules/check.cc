@@ -12,6 +12,7 @@
 #include "schedules/deadlock.h"
 #include "schedules/graph.h"
 #include "schedules/simulate.h"
+#include "schedules/size.h"
 #include "schedules/visits.h"
 
 namespace weft {
@@ -41,7 +42,7 @@ absl::Status CheckRanks(const Schedule& s) {
           }
           if (kind == JobKind::kBackwardWeight && c != backward) {
             return absl::InvalidArgumentError(absl::StrFormat(
-                "%s is on rank %d but its backward_input is on rank %d; what it needs of that lives there",
+                "%s is on rank %d but its backward_input is on rank %d; but it needs what is kept there",
                 Describe(job), c, backward));
           }
         }
@@ -128,9 +129,9 @@ absl::Status CheckOrder(const Schedule& s) {
                          job.microbatch < s.microbatches &&
                          std::find(kinds.begin(), kinds.end(), job.kind) != kinds.end();
       if (!known) {
-        return absl::InvalidArgumentError(
-            absl::StrFormat("the order of rank %d lists %s, which is no compute job of the schedule's step 0",
-                            r, Describe(job)));
+        return absl::InvalidArgumentError(absl::StrFormat(
+            "the order of rank %d lists %s, which is not a compute job of step 0 of the schedule", r,
+            Describe(job)));
       }
       if (s.compute(job) != r) {
         return absl::InvalidArgumentError(absl::StrFormat(
@@ -161,8 +162,7 @@ absl::Status CheckMarks(const Schedule& s) {
   if (s.order_marks.empty()) return absl::OkStatus();
   bool shaped = s.order_marks.size() == s.order.size();
   for (size_t r = 0; shaped && r < s.order.size(); ++r) shaped = s.order_marks[r].size() == s.order[r].size();
-  if (!shaped)
-    return absl::InvalidArgumentError("the marks of the fixed orders are not as many as their entries");
+  if (!shaped) return absl::InvalidArgumentError("the fixed orders have more or fewer marks than entries");
   for (size_t r = 0; r < s.order.size(); ++r) {
     for (size_t i = 0; i < s.order[r].size(); ++i) {
       const uint8_t marks = s.order_marks[r][i];
@@ -174,7 +174,8 @@ absl::Status CheckMarks(const Schedule& s) {
         const bool follows = before.kind == JobKind::kForward || (marks_before & kBesideForward);
         if (i == 0 || !follows || job.kind == JobKind::kForward) {
           return absl::InvalidArgumentError(absl::StrFormat(
-              "the order of rank %d pairs %s with a forward, but none stands before it", r, Describe(job)));
+              "the order of rank %d pairs %s with a forward, but no forward comes right before it", r,
+              Describe(job)));
         }
       }
       if (marks & kOneBackward) {
@@ -183,8 +184,8 @@ absl::Status CheckMarks(const Schedule& s) {
                            before.microbatch == job.microbatch;
         if (!joins) {
           return absl::InvalidArgumentError(absl::StrFormat(
-              "the order of rank %d joins %s with its backward_input, which does not stand right before it",
-              r, Describe(job)));
+              "the order of rank %d joins %s with its backward_input, which does not come right before it", r,
+              Describe(job)));
         }
       }
     }
@@ -300,8 +301,8 @@ class Waits {
 absl::Status CheckInputs(const Schedule& s) {
   if (s.inputs.empty()) return absl::OkStatus();
   if (s.inputs.size() != static_cast<size_t>(s.stages)) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("the inputs of %d stages are given, there are %d", s.inputs.size(), s.stages));
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "inputs are given for %d stages, but there are %d stages", s.inputs.size(), s.stages));
   }
   std::vector<bool> read(s.stages, false);
   for (int stage = 0; stage < s.stages; ++stage) {
@@ -330,6 +331,7 @@ absl::Status CheckSchedule(const Schedule& s) {
   }
   if (!s.compute || !s.weights || !s.priority)
     return absl::InvalidArgumentError("a schedule needs compute, weights and priority");
+  if (absl::Status status = CheckSize(s); !status.ok()) return status;
   for (auto* check : {CheckInputs, CheckRanks, CheckShards, CheckPriorities, CheckLimits, CheckOrder,
                       CheckMarks, CheckMemory, CheckVisits}) {
     if (absl::Status status = check(s); !status.ok()) return status;

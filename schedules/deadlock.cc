@@ -29,8 +29,7 @@ absl::Status CheckOrders(const Graph& graph) {
       if (limit.has_value() && alive[job.stage] >= *limit) {
         return absl::InvalidArgumentError(
             absl::StrFormat("deadlock: %s comes in the order of rank %d while %d activations of its stage "
-                            "are alive, which is the "
-                            "limit, and what would end them comes after it",
+                            "are alive, which is the limit, and the jobs that would end them come after it",
                             Describe(job), r, alive[job.stage]));
       }
       ++alive[job.stage];
@@ -227,10 +226,9 @@ absl::Status Window::DescribeCircle(int g) const {
                     ", which may be kept until ",
                     it + 1 == walk.end() ? "the first has run" : Describe(JobOf(it[1])));
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat(text,
-                   "; raise the limit, or leave no staleness or order that lets one micro-batch wait for "
-                   "another on the way"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      text,
+      "; raise the limit, or remove the staleness or the order that makes one micro-batch wait for another"));
 }
 
 }  // namespace
@@ -247,12 +245,11 @@ absl::Status ProveDeadlockFree(const Graph& graph) {
   const int steps = s.MostStaleness() + 1;
   const int64_t forwards = int64_t{s.stages} * s.microbatches * steps;
   if (forwards > kForwardsMost) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "that the limits cannot deadlock has to be looked at forward by forward, because staleness or order "
-        "edges "
-        "let micro-batches wait for each other, and %d forwards of %d steps are more than %d; use fewer "
-        "micro-batches or no limit",
-        forwards, steps, kForwardsMost));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("staleness or order edges let micro-batches wait for each other, so whether the "
+                        "limits can deadlock must be checked forward by forward; %d forwards of %d steps are "
+                        "more than the %d that can be checked; use fewer micro-batches or no limit",
+                        forwards, steps, kForwardsMost));
   }
   for (int phase = 0; phase < s.period; ++phase) {
     // A step from which on the edges are those of every step.

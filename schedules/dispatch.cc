@@ -128,17 +128,32 @@ void ReadyJobs::Measure(int stage, int64_t bytes) {
   AdmitWaiting();
 }
 
-std::optional<int64_t> ReadyJobs::HeldBack() const {
-  if (size_ == 0 || Choose() >= 0) return std::nullopt;
+const ReadyJobs::Entry* ReadyJobs::FindHeldBack(bool* for_ticket) const {
+  if (size_ == 0 || Choose() >= 0) return nullptr;
   const Entry* first = nullptr;
   for (const Waiting& w : waiting_) {
     if (HasItsTurn(w.entry) && (first == nullptr || w.entry.priority < first->priority)) first = &w.entry;
   }
+  *for_ticket = first != nullptr;
   for (size_t h = 0; h < heaps_.size(); ++h) {
     if (heaps_[h].empty() || !HasItsTurn(heaps_[h].front()) || Admits(static_cast<int>(h))) continue;
-    if (first == nullptr || heaps_[h].front().priority < first->priority) first = &heaps_[h].front();
+    if (first != nullptr && heaps_[h].front().priority >= first->priority) continue;
+    first = &heaps_[h].front();
+    *for_ticket = false;
   }
-  return first == nullptr ? std::nullopt : std::optional<int64_t>(first->job);
+  return first;
+}
+
+std::optional<int64_t> ReadyJobs::HeldBack() const {
+  bool for_ticket = false;
+  const Entry* held = FindHeldBack(&for_ticket);
+  return held == nullptr ? std::nullopt : std::optional<int64_t>(held->job);
+}
+
+std::optional<IdleCause> ReadyJobs::HeldBackBy() const {
+  bool for_ticket = false;
+  if (FindHeldBack(&for_ticket) == nullptr) return std::nullopt;
+  return for_ticket ? IdleCause::kMemory : IdleCause::kLimit;
 }
 
 }  // namespace weft

@@ -27,6 +27,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "schedules/admission.h"
+#include "schedules/timeline.h"
 
 namespace weft {
 
@@ -70,6 +71,8 @@ class ReadyJobs {
   // There are ready jobs, none may start, and admission alone holds back one that otherwise would: that one.
   std::optional<int64_t> HeldBack() const;
   bool held_back() const { return HeldBack().has_value(); }
+  // What holds it back: kLimit, or kMemory for the budget of bytes.
+  std::optional<IdleCause> HeldBackBy() const;
   int live(int stage) const { return stage < static_cast<int>(live_.size()) ? live_[stage] : 0; }
 
  private:
@@ -94,6 +97,8 @@ class ReadyJobs {
   // Index of the heap whose top starts next, -1 for none.
   int Choose() const;
   bool Admits(int heap) const;
+  // The entry of HeldBack, and whether it waits for its ticket.
+  const Entry* FindHeldBack(bool* for_ticket) const;
   int64_t TakeFrom(int heap);
   // The order, if there is one, has come to the entry.
   bool HasItsTurn(const Entry& entry) const {

@@ -13,7 +13,7 @@ namespace weft {
 namespace {
 
 // All lengths are in pixels of the picture's own coordinates.
-constexpr double kLeft = 90;   // what the vertical axis says
+constexpr double kLeft = 100;  // what the vertical axis says
 constexpr double kRight = 90;  // the unit of time
 constexpr double kTop = 66;    // title, subtitle
 constexpr double kWidth = 1060, kHeight = 340;
@@ -73,7 +73,9 @@ class LivePicture {
                       "\" stroke=\"#e6e3dc\"/><text x=\"", SvgLength(kLeft - 8), "\" y=\"",
                       SvgLength(Y(i * distance) + 4), "\">", Shown(i * distance), "</text>\n");
     }
-    return out + "</g>\n";
+    return absl::StrCat(
+        out, "</g>\n",
+        SvgVerticalTitle(20, kTop + kHeight / 2, bytes_ ? "bytes of activations" : "activations"));
   }
 
   // What is alive stays so until the next point: a line of steps. Where a pixel has many points, the lowest

@@ -22,17 +22,6 @@ constexpr std::array<const char*, kJobKinds> kBlocks = {"\u2591", "\u2588", "\u2
                                                         "\u2592", "\u2248", "\u25c6"};
 constexpr std::array<const char*, kJobKinds> kLetters = {"f", "B", "I", "w", "r", "u"};
 
-// Characters on a terminal: bytes that do not continue a UTF-8 sequence.
-size_t Columns(absl::string_view text) {
-  return static_cast<size_t>(
-      std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
-}
-
-bool LooksNumeric(absl::string_view cell) {
-  return cell.empty() || cell == "-" || (cell[0] >= '0' && cell[0] <= '9') ||
-         (cell.size() > 1 && cell[0] == '-' && cell[1] >= '0' && cell[1] <= '9');
-}
-
 std::vector<DrawnJob> ByStart(absl::Span<const DrawnJob> jobs) {
   std::vector<DrawnJob> sorted(jobs.begin(), jobs.end());
   std::stable_sort(sorted.begin(), sorted.end(),
@@ -128,6 +117,56 @@ void AddTrack(int track, int place, const std::string& name, std::string* out) {
                   ",\"args\":{\"sort_index\":", place, "}}");
 }
 
+// Idle times on their rank's first track, where no job runs then.
+void AddIdle(const DrawingOptions& options, double begin, double to_us, std::string* out) {
+  for (const DrawnIdle& idle : options.idle) {
+    DrawnIdle i = idle;
+    i.start = std::max(i.start, begin);
+    if (i.end <= i.start) continue;
+    absl::StrAppend(
+        out, ",\n{\"ph\":\"X\",\"name\":\"idle: ", i.cause, "\",\"cat\":\"idle\",\"pid\":0,\"tid\":", i.rank,
+        absl::StrFormat(",\"ts\":%.3f,\"dur\":%.3f", (i.start - begin) * to_us, (i.end - i.start) * to_us),
+        ",\"args\":{\"cause\":\"", i.cause, "\",\"rank\":", i.rank, "}}");
+  }
+}
+
+// What a rank receives, on tracks of their own: as many as there are at a time. `track` is the first that is
+// free.
+void AddTransfers(const DrawingOptions& options, double begin, double to_us, int track, std::string* out) {
+  std::vector<DrawnTransfer> transfers;
+  for (const DrawnTransfer& t : options.transfers) {
+    if (t.tensor != TensorKind::kOrder) transfers.push_back(t);
+  }
+  std::stable_sort(transfers.begin(), transfers.end(),
+                   [](const DrawnTransfer& a, const DrawnTransfer& b) { return a.start < b.start; });
+  struct Lane {
+    int track;
+    double until;
+  };
+  std::map<Rank, std::vector<Lane>> lanes;
+  for (const DrawnTransfer& t : transfers) {
+    std::vector<Lane>& own = lanes[t.to];
+    auto lane = std::find_if(own.begin(), own.end(), [&](const Lane& l) { return l.until <= t.start; });
+    if (lane == own.end()) {
+      const std::string number = own.empty() ? "" : absl::StrCat(" ", own.size() + 1);
+      AddTrack(track, 2 * t.to + 1, absl::StrCat("rank ", t.to, ", receives", number), out);
+      own.push_back({track++, t.end});
+      lane = own.end() - 1;
+    }
+    lane->until = t.end;
+    const absl::string_view tensor = TensorKindName(t.tensor);
+    absl::StrAppend(
+        out, ",\n{\"ph\":\"X\",\"name\":\"", tensor, " s", t.job.stage,
+        HasMicrobatch(t.job.kind) ? absl::StrCat(" b", t.job.microbatch) : "", " from rank ", t.from,
+        "\",\"cat\":\"transfer\",\"pid\":0,\"tid\":", lane->track,
+        absl::StrFormat(",\"ts\":%.3f,\"dur\":%.3f", (t.start - begin) * to_us, (t.end - t.start) * to_us),
+        ",\"args\":{\"tensor\":\"", tensor, "\",\"from\":", t.from, ",\"to\":", t.to,
+        ",\"step\":", t.job.step, ",\"for\":\"", JobKindName(t.job.kind), "\"");
+    if (t.bytes > 0) absl::StrAppend(out, ",\"bytes\":", std::llround(t.bytes));
+    absl::StrAppend(out, "}}");
+  }
+}
+
 }  // namespace
 
 std::string DrawTrace(absl::Span<const DrawnJob> jobs, const DrawingOptions& options) {
@@ -161,6 +200,8 @@ std::string DrawTrace(absl::Span<const DrawnJob> jobs, const DrawingOptions& opt
     if (HasMicrobatch(j.job.kind)) absl::StrAppend(&out, ",\"microbatch\":", j.job.microbatch);
     absl::StrAppend(&out, ",\"rank\":", j.rank, "}}");
   }
+  AddIdle(options, begin, to_us, &out);
+  AddTransfers(options, begin, to_us, 2 * options.ranks, &out);
   absl::StrAppend(&out, "\n],\"ranks\":", options.ranks);
   if (!options.inputs.empty()) absl::StrAppend(&out, ",\"inputs\":", nlohmann::json(options.inputs).dump());
   if (options.time == DrawnTime::kSeconds) absl::StrAppend(&out, ",\"measured\":true");
@@ -170,8 +211,12 @@ std::string DrawTrace(absl::Span<const DrawnJob> jobs, const DrawingOptions& opt
   return out + "}\n";
 }
 
+char ActionLetter(JobKind kind) {
+  constexpr std::array<char, kJobKinds> kLetter = {'F', 'B', 'I', 'W', 'R', 'U'};
+  return kLetter[static_cast<int>(kind)];
+}
+
 std::string DrawActions(absl::Span<const DrawnJob> jobs, const DrawingOptions& options) {
-  constexpr std::array<char, kJobKinds> kActions = {'F', 'B', 'I', 'W', 0, 0};
   int32_t first = std::numeric_limits<int32_t>::max();
   for (const DrawnJob& j : jobs) first = std::min(first, j.job.step);
   struct Row {
@@ -184,7 +229,7 @@ std::string DrawActions(absl::Span<const DrawnJob> jobs, const DrawingOptions& o
     if (j.job.step != first || !HasMicrobatch(j.job.kind)) continue;
     Row& row = rows[j.rank];
     const std::string action =
-        absl::StrCat(j.job.stage, std::string(1, kActions[static_cast<int>(j.job.kind)]), j.job.microbatch);
+        absl::StrCat(j.job.stage, std::string(1, ActionLetter(j.job.kind)), j.job.microbatch);
     const bool forward = j.job.kind == JobKind::kForward;
     const bool second = !forward && j.job.kind != JobKind::kBackwardWeight && row.forward != nullptr;
     if (second && Overlap(*row.forward, j)) {
@@ -220,35 +265,6 @@ std::vector<DrawnJob> LastSteps(absl::Span<const DrawnJob> jobs, size_t most) {
   return kept;
 }
 
-std::string FormatTable(const std::vector<std::string>& header,
-                        const std::vector<std::vector<std::string>>& rows) {
-  std::vector<size_t> widths;
-  std::vector<bool> right;
-  for (size_t c = 0; c < header.size(); ++c) {
-    size_t width = Columns(header[c]);
-    bool numeric = true;
-    for (const auto& row : rows) {
-      width = std::max(width, Columns(row[c]));
-      numeric = numeric && LooksNumeric(row[c]);
-    }
-    widths.push_back(width);
-    right.push_back(numeric);
-  }
-  std::string out;
-  const auto line = [&](const std::vector<std::string>& cells) {
-    std::string text;
-    for (size_t c = 0; c < cells.size(); ++c) {
-      const std::string pad(widths[c] - Columns(cells[c]), ' ');
-      absl::StrAppend(&text, c > 0 ? "  " : "", right[c] ? pad : "", cells[c], right[c] ? "" : pad);
-    }
-    while (!text.empty() && text.back() == ' ') text.pop_back();
-    absl::StrAppend(&out, text, "\n");
-  };
-  line(header);
-  for (const auto& row : rows) line(row);
-  return out;
-}
-
 std::string FormatSeconds(double seconds) {
   const double size = std::abs(seconds);
   if (size == 0) return "0 s";
@@ -259,17 +275,6 @@ std::string FormatSeconds(double seconds) {
   const int64_t whole = std::llround(size);
   if (whole < 3600) return absl::StrFormat("%d min %02d s", whole / 60, whole % 60);
   return absl::StrFormat("%d h %02d min", whole / 3600, whole / 60 % 60);
-}
-
-std::string FormatBytes(double bytes) {
-  constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
-  int unit = 0;
-  while (std::abs(bytes) >= 1023.5 && unit < 5) {
-    bytes /= 1024;
-    ++unit;
-  }
-  const int decimals = unit == 0 || std::abs(bytes) >= 99.95 ? 0 : 1;
-  return absl::StrFormat("%.*f %s", decimals, bytes, kUnits[unit]);
 }
 
 }  // namespace weft

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/cord.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -11,6 +12,7 @@
 #include "schedules/families/custom.h"
 #include "schedules/families/cyclic.h"
 #include "schedules/families/family.h"
+#include "schedules/size.h"
 #include "schedules/visits.h"
 
 namespace weft {
@@ -35,18 +37,19 @@ const std::vector<FamilyEntry>& Catalogue() {
 }
 
 int Edits(absl::string_view a, absl::string_view b) {
-  std::vector<int> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = static_cast<int>(j);
-  for (size_t i = 1; i <= a.size(); ++i) {
-    int diagonal = row[0];
-    row[0] = static_cast<int>(i);
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const int above = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, diagonal + (a[i - 1] == b[j - 1] ? 0 : 1)});
-      diagonal = above;
+  std::vector<std::vector<int>> edits(a.size() + 1, std::vector<int>(b.size() + 1));
+  for (size_t i = 0; i <= a.size(); ++i) {
+    for (size_t j = 0; j <= b.size(); ++j) {
+      int& least = edits[i][j];
+      least = static_cast<int>(std::max(i, j));
+      if (i == 0 || j == 0) continue;
+      least = std::min(
+          {edits[i - 1][j] + 1, edits[i][j - 1] + 1, edits[i - 1][j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1)});
+      const bool swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
+      if (swapped) least = std::min(least, edits[i - 2][j - 2] + 1);
     }
   }
-  return row[b.size()];
+  return edits[a.size()][b.size()];
 }
 
 absl::Status CheckNames(const Family& family, const Parameters& parameters) {
@@ -56,8 +59,8 @@ absl::Status CheckNames(const Family& family, const Parameters& parameters) {
     if (std::find(known.begin(), known.end(), key) != known.end()) continue;
     absl::Status status = absl::InvalidArgumentError(
         known.empty() ? absl::StrFormat("%s has no parameters; remove `%s`", family.name, key)
-                      : absl::StrFormat("%s has no parameter `%s`; did you mean `%s`? (it has %s)",
-                                        family.name, key, Nearest(key, known), absl::StrJoin(known, ", ")));
+                      : absl::StrFormat("%s has no parameter `%s`%s (it has %s)", family.name, key,
+                                        DidYouMean(key, known), absl::StrJoin(known, ", ")));
     status.SetPayload(kParameterPayload, absl::Cord(key));
     return status;
   }
@@ -100,8 +103,8 @@ const FamilyEntry* FindEntry(absl::string_view name) {
 
 absl::Status UnknownSchedule(absl::string_view name) {
   const std::vector<std::string> names = ScheduleNames();
-  return absl::NotFoundError(absl::StrFormat("no schedule is called '%s'; did you mean '%s'? (there are %s)",
-                                             name, Nearest(name, names), absl::StrJoin(names, ", ")));
+  return absl::NotFoundError(absl::StrFormat("no schedule is called '%s'%s (there are %s)", name,
+                                             DidYouMean(name, names), absl::StrJoin(names, ", ")));
 }
 
 }  // namespace
@@ -111,12 +114,22 @@ std::string Nearest(absl::string_view word, const std::vector<std::string>& cand
   int least = 0;
   for (const std::string& c : candidates) {
     const int edits = Edits(word, c);
+    const auto longer = static_cast<int>(std::max(word.size(), c.size()));
+    const bool begins = word.size() >= 3 && absl::StartsWith(c, word);
+    // Of a single letter, another one is nothing like it.
+    const bool near = edits <= std::max(1, longer / 3) && word.size() > 1 && c.size() > 1;
+    if (edits > 0 && !near && !begins) continue;
     if (best.empty() || edits < least) {
       best = c;
       least = edits;
     }
   }
   return best;
+}
+
+std::string DidYouMean(absl::string_view word, const std::vector<std::string>& candidates) {
+  const std::string near = Nearest(word, candidates);
+  return near.empty() ? "" : absl::StrCat("; did you mean \"", near, "\"?");
 }
 
 const std::vector<Family>& Families() {
@@ -149,10 +162,7 @@ absl::StatusOr<Schedule> MakeSchedule(absl::string_view name, const Parameters& 
     return absl::InvalidArgumentError(absl::StrFormat(
         "stages (%d) and micro-batches (%d) must be from 1 to %d", stages, microbatches, kMost));
   }
-  if (int64_t{stages} * microbatches > 50'000'000) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "%d stages of %d micro-batches are more than 50000000 jobs a step", stages, microbatches));
-  }
+  if (absl::Status s = CheckSize(stages, microbatches); !s.ok()) return s;
   if (absl::Status s = CheckParameterNames(name, parameters); !s.ok()) return s;
   if (name == "custom") return CustomSchedule(parameters, stages, microbatches);
   if (name == "file") return FileSchedule(parameters, stages, microbatches);
@@ -169,9 +179,9 @@ std::string DefaultRule(absl::string_view name) {
 absl::Status ApplyRule(absl::string_view rule, absl::string_view name, Schedule* schedule) {
   if (rule == "sync") return CheckVisits(*schedule);
   if (!IsCyclicRule(rule)) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("no rule is called '%s'; did you mean '%s'? (there are %s)", rule,
-                        Nearest(rule, RuleNames()), absl::StrJoin(RuleNames(), ", ")));
+    return absl::InvalidArgumentError(absl::StrFormat("no rule is called '%s'%s (there are %s)", rule,
+                                                      DidYouMean(rule, RuleNames()),
+                                                      absl::StrJoin(RuleNames(), ", ")));
   }
   const FamilyEntry* entry = FindEntry(name);
   if (entry != nullptr && entry->family.takes_rules) return ApplyCyclicRule(rule, schedule);

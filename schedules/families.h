@@ -28,6 +28,8 @@ struct FamilyParameter {
   std::string help;
   std::vector<std::string> values = {};  // the words that it takes, the default first; empty for numbers
   bool needs_rule = false;               // all but the default go with a cyclic rule only
+  bool deals_microbatches =
+      false;  // a number of ranks: at most as many as micro-batches, each has all stages
 };
 struct Family {
   std::string name;
@@ -63,8 +65,14 @@ std::string DefaultRule(absl::string_view name);
 // is no such rule, the family takes none, or the sizes do not allow it.
 absl::Status ApplyRule(absl::string_view rule, absl::string_view name, Schedule* schedule);
 
-// The entry of `candidates` with the fewest edits to `word`, "" if there is none at all.
+// The entry of `candidates` that `word` is most likely meant to be: the fewest edits (a change, a letter more
+// or less, two that changed places), at most a third of the longer word's length or what follows `word` in
+// it;
+// "" if none is that near.
 std::string Nearest(absl::string_view word, const std::vector<std::string>& candidates);
+
+// `; did you mean "1f1b"?`, or nothing where no candidate is near.
+std::string DidYouMean(absl::string_view word, const std::vector<std::string>& candidates);
 
 }  // namespace weft
 

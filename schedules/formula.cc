@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "schedules/families.h"
 
 namespace weft {
 namespace {
@@ -28,7 +29,7 @@ struct NoNumber : std::runtime_error {
 
 double Exact(double value) {
   if (std::abs(value) < kTooLarge) return value;
-  throw NoNumber("a value on the way is 2^53 or larger, more than can be exact");
+  throw NoNumber("an intermediate value is 2^53 or larger, so it is not exact");
 }
 
 double Add(double a, double b) { return Exact(a + b); }
@@ -39,9 +40,8 @@ void CheckDivision(double a, double b, const char* sign) {
   if (b == 0) throw NoNumber(absl::StrFormat("%.0f %s 0: a division by zero", a, sign));
   if (a < 0 || b < 0) {
     throw NoNumber(
-        absl::StrFormat("%.0f %s %.0f: / and %% take values from 0 up, as languages disagree below; add a "
-                        "multiple first, as in "
-                        "(s - b + B*W) %% W",
+        absl::StrFormat("%.0f %s %.0f: / and %% take values from 0 up, because languages differ for negative "
+                        "values; add a multiple first, as in (s - b + B*W) %% W",
                         a, sign, b));
   }
 }
@@ -77,7 +77,7 @@ int ReadNumber(const char* text, int* position, double* value) {
   while (absl::ascii_isdigit(text[length])) ++length;
   if (length == 0 || text[length] == '.' || IsNameCharacter(text[length])) return 0;
   if (!absl::SimpleAtod(absl::string_view(text, length), value)) return 0;
-  if (*value >= kTooLarge) throw NoNumber("a number is 2^53 or larger, more than can be exact");
+  if (*value >= kTooLarge) throw NoNumber("a number is 2^53 or larger, so it is not exact");
   *position += length;
   return 1;
 }
@@ -137,17 +137,19 @@ absl::Status CheckWords(const std::string& text, const std::vector<std::string>&
     };
     if (end == i) {
       if (kSigns.find(text[i]) == absl::string_view::npos) {
-        return refuse(absl::StrCat("\"", absl::CHexEscape(word), "\" is no whole number, name or operator"));
+        return refuse(
+            absl::StrCat("\"", absl::CHexEscape(word), "\" is not a whole number, a name or an operator"));
       }
       ++i;
       continue;
     }
     if (absl::ascii_isdigit(text[i])) {
       if (!std::all_of(text.begin() + i, text.begin() + end, absl::ascii_isdigit)) {
-        return refuse(absl::StrCat("\"", word, "\" is no whole number"));
+        return refuse(absl::StrCat("\"", word, "\" is not a whole number"));
       }
     } else if (std::find(known.begin(), known.end(), text.substr(i, end - i)) == known.end()) {
-      return refuse(absl::StrCat("there is no \"", word, "\"; there are ", absl::StrJoin(known, ", ")));
+      return refuse(absl::StrCat("there is no \"", word, "\"", DidYouMean(word, known), "; there are ",
+                                 absl::StrJoin(known, ", ")));
     }
     i = end;
   }
@@ -177,7 +179,7 @@ std::string Say(const mu::ParserError& error) {
       return absl::StrCat("wrong number of values for ", token);
     case mu::ecUNASSIGNABLE_TOKEN:
     case mu::ecINVALID_CHARACTERS_FOUND:
-      return absl::StrCat("\"", token, "\" is no whole number, name or operator");
+      return absl::StrCat("\"", token, "\" is not a whole number, a name or an operator");
     default:
       return absl::StrCat("cannot read \"", token, "\"");
   }
@@ -208,6 +210,16 @@ bool Formula::IsName(absl::string_view text) {
   if (text.empty() || text.size() > 32 || absl::ascii_isdigit(text[0])) return false;
   return std::all_of(text.begin(), text.end(), IsNameCharacter) &&
          std::find(std::begin(kFunctions), std::end(kFunctions), text) == std::end(kFunctions);
+}
+
+bool Formula::Names(absl::string_view text, absl::string_view name) {
+  for (size_t i = 0; i < text.size();) {
+    size_t end = i;
+    while (end < text.size() && IsNameCharacter(text[end])) ++end;
+    if (text.substr(i, end - i) == name) return true;
+    i = std::max(end, i + 1);
+  }
+  return false;
 }
 
 absl::StatusOr<Formula> Formula::Parse(const std::string& text, const std::vector<std::string>& variables,

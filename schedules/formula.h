@@ -38,6 +38,9 @@ class Formula {
   // InvalidArgument for a division by zero, an operand of / or % below zero, a result of 2^53 or more.
   absl::StatusOr<int64_t> Evaluate(absl::Span<const int64_t> values) const;
 
+  // Whether the name stands in the text.
+  static bool Names(absl::string_view text, absl::string_view name);
+
   // Letters, digits and underscores, not beginning with a digit, at most 32, and no word of the language.
   static bool IsName(absl::string_view text);
 

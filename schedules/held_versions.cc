@@ -145,6 +145,36 @@ bool HeldVersions::KeepsVersion(const Job& update) {
   return !m.replaces;
 }
 
+// Of the versions that a snapshot keeps.
+int HeldVersions::OldestSaved(int stage, int version) const {
+  return std::max(0, version - graph_.schedule().MostStaleness(stage));
+}
+
+void HeldVersions::AddSnapshot(int version) {
+  for (int s = 0; s < graph_.schedule().stages; ++s) {
+    for (int number = 0; number < static_cast<int>(members_[s].size()); ++number) {
+      if (!IsFollowed(graph_.members(s)[number]) || !graph_.Saves(s, number)) continue;
+      Member& m = members_[s][number];
+      m.snapshots.push_back(version);
+      for (int v = OldestSaved(s, version); v < version && v <= m.newest; ++v) {
+        Require(v >= m.oldest && (v == m.newest || m.readers[v - m.oldest] > 0),
+                "a snapshot is announced while what it keeps is held");
+        ++m.readers[v - m.oldest];
+      }
+    }
+  }
+}
+
+void HeldVersions::TakeSnapshot(const Job& update, Versions* dropped) {
+  std::vector<int>& snapshots = members_[update.stage][update.member].snapshots;
+  const int version = update.step + 1;
+  const auto found = std::find(snapshots.begin(), snapshots.end(), version);
+  Require(found != snapshots.end(), "a snapshot is taken once it was announced");
+  snapshots.erase(found);
+  for (int v = OldestSaved(update.stage, version); v < version; ++v)
+    CountRead(update.stage, update.member, v, dropped);
+}
+
 int HeldVersions::Publish(const Job& update, Versions* dropped) {
   Member& m = members_[update.stage][update.member];
   if (m.readers.back() == 0 && !m.replaces && dropped != nullptr) {
@@ -154,6 +184,8 @@ int HeldVersions::Publish(const Job& update, Versions* dropped) {
   ++m.newest;
   Require(m.newest == update.step + 1, "updates of a member follow one another");
   m.readers.push_back(ReadersOf(update.stage, update.member, m.newest));
+  for (const int snapshot : m.snapshots)
+    m.readers.back() += m.newest < snapshot && m.newest >= OldestSaved(update.stage, snapshot);
   while (m.oldest < m.newest && m.readers.front() == 0) {
     m.readers.pop_front();
     ++m.oldest;

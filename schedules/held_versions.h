@@ -57,6 +57,12 @@ class HeldVersions {
   // An update has ended. Returns how many versions its member holds now.
   int Publish(const Job& update, Versions* dropped);
 
+  // A snapshot will be taken of what the followed members save, behind the updates that make `version`: of
+  // that, and of older ones that later steps read, which are kept for it. Of these none has been dropped yet.
+  void AddSnapshot(int version);
+  // It has been taken behind this update, which has ended.
+  void TakeSnapshot(const Job& update, Versions* dropped);
+
   // How many versions the member holds: the newest, and older ones with readers left.
   int Held(int stage, int member) const;
 
@@ -66,11 +72,13 @@ class HeldVersions {
     int oldest = 0, newest = 0;
     int steady = -1;  // readers of each version but the first and the last ones; -1 if not counted yet
     bool replaces = false;
+    std::vector<int> snapshots;  // that will be taken, by their version
   };
 
   bool IsFollowed(Rank rank) const { return followed_.empty() || followed_[rank]; }
   int CountReaders(int stage, int member, int version) const;
   int ReadersOf(int stage, int member, int version);
+  int OldestSaved(int stage, int version) const;
   void CountRead(int stage, int member, int version, Versions* dropped);
 
   const Graph& graph_;

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "absl/strings/str_format.h"
+#include "schedules/byte_text.h"
 #include "schedules/held_versions.h"
 
 namespace weft {
@@ -80,20 +81,19 @@ absl::StatusOr<ActivationMemory> MemoryForActivations(const Graph& graph, const 
     budgets.push_back(memory - held[rank]);
     if (budgets.back() >= 0) continue;
     return absl::FailedPreconditionError(absl::StrFormat(
-        "does not fit: rank %d holds %.0f bytes of weights and their state, before any activation; its "
-        "memory is %.0f bytes",
-        rank, held[rank], memory));
+        "does not fit: rank %d holds %s of weights and their state, before any activation; its memory is %s",
+        rank, FormatBytes(held[rank]), FormatBytes(memory)));
   }
   for (int stage = 0; stage < s.stages; ++stage) {
     for (int b = 0; b < s.microbatches; ++b) {
       for (int step = 0; step < s.period; ++step) {
         const Rank rank = graph.RankOf(Job::Compute(step, stage, b, JobKind::kForward));
         if (OfStage(bytes.activation, stage) <= budgets[rank]) continue;
-        return absl::FailedPreconditionError(
-            absl::StrFormat("does not fit: stage %d, micro-batch %d needs %.0f bytes of activations on rank "
-                            "%d, which has %.0f of its "
-                            "%.0f left beside the weights",
-                            stage, b, OfStage(bytes.activation, stage), rank, budgets[rank], memory));
+        return absl::FailedPreconditionError(absl::StrFormat(
+            "does not fit: stage %d, micro-batch %d needs %s of activations on rank %d, which "
+            "has %s of its %s left beside the weights",
+            stage, b, FormatBytes(OfStage(bytes.activation, stage)), rank, FormatBytes(budgets[rank]),
+            FormatBytes(memory)));
       }
     }
   }

@@ -6,11 +6,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "schedules/byte_text.h"
 #include "schedules/claim_order.h"
 #include "schedules/simulation.h"
 
 namespace weft {
 namespace {
+
+constexpr int kRanksLinkedMost = 8192;
 
 absl::Status CheckPerStage(const std::vector<double>& values, int stages, absl::string_view what) {
   if (values.size() != 1 && values.size() != static_cast<size_t>(stages)) {
@@ -52,6 +55,11 @@ absl::Status Simulation::CheckOptions() const {
   if (options_.bandwidth < 0 || options_.latency < 0 || options_.overlapped < 0) {
     return absl::InvalidArgumentError(
         "bandwidth, latency and the time of an overlapped pair must not be negative");
+  }
+  if (options_.bandwidth > 0 && schedule_.ranks > kRanksLinkedMost) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "bandwidth: %d ranks have more links than can be kept apart; at most %d ranks can have one",
+        schedule_.ranks, kRanksLinkedMost));
   }
   return absl::OkStatus();
 }
@@ -109,8 +117,15 @@ void Simulation::Prepare() {
                      job.kind == JobKind::kReduce && graph_.collective(job.stage)});
   }
   rank_of_.resize(schedule_.period);
+  jobs_of_rank_.assign(schedule_.period, std::vector<int32_t>(schedule_.ranks, 0));
+  compute_of_rank_ = jobs_of_rank_;
   for (int p = 0; p < schedule_.period; ++p) {
-    for (int i = 0; i < n_; ++i) rank_of_[p].push_back(graph_.RankOf(graph_.JobAt(p, i)));
+    for (int i = 0; i < n_; ++i) {
+      const Job job = graph_.JobAt(p, i);
+      rank_of_[p].push_back(graph_.RankOf(job));
+      ++jobs_of_rank_[p][rank_of_[p].back()];
+      compute_of_rank_[p][rank_of_[p].back()] += HasMicrobatch(job.kind);
+    }
   }
   for (Rank w = 0; w < schedule_.ranks; ++w) {
     std::vector<std::optional<int>> limits;
@@ -131,7 +146,8 @@ void Simulation::Prepare() {
 Simulation::Row& Simulation::RowOf(int step) {
   while (first_row_ + static_cast<int>(rows_.size()) <= step) {
     const int next = first_row_ + static_cast<int>(rows_.size());
-    rows_.push_back({edges_.WaitingAt(next), static_cast<int>(n_)});
+    rows_.push_back({edges_.WaitingAt(next), static_cast<int>(n_), jobs_of_rank_[next % schedule_.period],
+                     compute_of_rank_[next % schedule_.period]});
     if (graph_.scatters_sum(0) && schedule_.clips)
       rows_.back().waiting[graph_.IndexOf(Job::Reduce(0, 0, 0))] -=
           static_cast<int>(graph_.members(0).size()) - 1;
@@ -157,6 +173,15 @@ void Simulation::MakeReady(int64_t id) {
 
 void Simulation::InputArrived(int64_t id) {
   if (--RowOf(static_cast<int>(id / n_)).waiting[id % n_] == 0) MakeReady(id);
+}
+
+void Simulation::Arrive(int64_t id, double sent) {
+  const bool was_last = RowOf(static_cast<int>(id / n_)).waiting[id % n_] == 1;
+  InputArrived(id);
+  RankState& state = ranks_[RankAt(id)];
+  if (!was_last || state.running > 0) return;
+  state.awaited_since = std::min(state.awaited_since, sent);
+  touched_.push_back(RankAt(id));
 }
 
 void Simulation::CountEnd(int64_t id, const JobInfo& info, Rank rank) {
@@ -203,7 +228,10 @@ void Simulation::End(int64_t id) {
       Transfer(rank, to, s.tensor, info_[index].stage);
     }
   }
-  --RowOf(static_cast<int>(step)).left;
+  Row& row = RowOf(static_cast<int>(step));
+  --row.left;
+  --row.left_of_rank[rank];
+  row.compute_left[rank] -= HasMicrobatch(info_[index].kind);
   while (!rows_.empty() && rows_.front().left == 0) {
     rows_.pop_front();
     ++first_row_;
@@ -223,6 +251,7 @@ void Simulation::Start(Rank rank, int64_t id, double duration) {
     result_.peak_live_bytes = std::max(result_.peak_live_bytes, live_bytes_);
   }
   const double end = now_ + duration;
+  if (state.running == 0) CloseIdle(rank);
   if (end > state.busy_until) {
     stats.busy += end - std::max(now_, state.busy_until);
     state.busy_until = end;
@@ -234,7 +263,7 @@ void Simulation::Start(Rank rank, int64_t id, double duration) {
   if (duration == 0) return End(id);
   ++state.running;
   state.forward_running |= info.kind == JobKind::kForward;
-  events_.push_back({end, id, false});
+  events_.push_back({end, id, kEnds});
   std::push_heap(events_.begin(), events_.end());
 }
 
@@ -278,7 +307,53 @@ void Simulation::DispatchAll() {
     } else if (const std::optional<int64_t> job = state.ready.TakeBeside(); job.has_value()) {
       Start(rank, *job, info_[*job % n_].duration);
     }
+    if (state.running == 0) NoteIdle(rank, CauseOf(rank));
   }
+}
+
+// As a worker says it (WorkerCore::CauseOf). What a rank waits for is not in its ready jobs: it is a job of
+// its first step that has not ended, of a micro-batch if there is one.
+IdleCause Simulation::CauseOf(Rank rank) {
+  RankState& state = ranks_[rank];
+  if (const auto held = state.ready.HeldBackBy(); held.has_value()) return *held;
+  for (state.step = std::max(state.step, first_row_); state.step < options_.steps; ++state.step) {
+    const auto row = static_cast<size_t>(state.step - first_row_);
+    const int phase = state.step % schedule_.period;
+    const bool begun = row < rows_.size();
+    if ((begun ? rows_[row].left_of_rank : jobs_of_rank_[phase])[rank] == 0) continue;
+    const auto& compute_left = begun ? rows_[row].compute_left : compute_of_rank_[phase];
+    return compute_left[rank] > 0 ? IdleCause::kDependency : IdleCause::kReduce;
+  }
+  return IdleCause::kNoWork;
+}
+
+void Simulation::NoteIdle(Rank rank, IdleCause next) {
+  RankState& state = ranks_[rank];
+  if (next == state.cause && state.awaited_since == kNothingCame) return;
+  CloseIdle(rank);
+  state.cause = next;
+}
+
+// What it waited for had been made when it was sent: from then on it was on its way.
+void Simulation::CloseIdle(Rank rank) {
+  RankState& state = ranks_[rank];
+  double start = std::max(state.idle_since, state.busy_until);
+  const bool waited = state.cause == IdleCause::kDependency || state.cause == IdleCause::kReduce;
+  if (waited && state.awaited_since < now_) {
+    const double sent = std::max(start, state.awaited_since);
+    AddIdle(rank, state.cause, start, sent);
+    AddIdle(rank, IdleCause::kTransfer, sent, now_);
+    start = now_;
+  }
+  AddIdle(rank, state.cause, start, now_);
+  state.idle_since = now_;
+  state.awaited_since = kNothingCame;
+}
+
+void Simulation::AddIdle(Rank rank, IdleCause cause, double start, double end) {
+  if (end <= start) return;
+  result_.ranks[rank].idle_by_cause[static_cast<int>(cause)] += end - start;
+  if (options_.record_waits) result_.idle.push_back({rank, cause, start, end});
 }
 
 // Names a forward that has its inputs and is not admitted, else says that the graph has a cycle.
@@ -294,13 +369,34 @@ absl::Status Simulation::Stuck() const {
           rank, state.activations, Describe(job)));
     }
     const Tickets& tickets = *state.ready.tickets();
+    const auto bytes = [](int64_t number) { return FormatBytes(static_cast<double>(number)); };
     return absl::FailedPreconditionError(absl::StrFormat(
-        "does not fit: %s leaves %d bytes of activations on rank %d, which has %d for all; %d "
-        "of them are promised to forwards before it, none of which can give them back first",
-        Describe(job), tickets.left(job.stage), rank, tickets.budget(), tickets.bytes_out()));
+        "does not fit: %s leaves %s of activations on rank %d, which has %s for all; %s of them are promised "
+        "to forwards before it, none of which can give them back first",
+        Describe(job), bytes(tickets.left(job.stage)), rank, bytes(tickets.budget()),
+        bytes(tickets.bytes_out())));
   }
   return absl::FailedPreconditionError(absl::StrCat("deadlock: the job graph has a cycle; ", done_, " of ",
                                                     n_ * options_.steps, " jobs can run"));
+}
+
+// Each rank computes all jobs of one stage. Then an activation of the first stage is alive until its
+// micro-batch has come back through all stages, and M of them at a time keep a rank busy M / S of the time at
+// most. Ranks with several stages, or with backwards whose forwards are elsewhere, have no such bound.
+bool Simulation::IsOneStageARank() const {
+  std::vector<int> stage_of_rank(schedule_.ranks, -1);
+  std::vector<Rank> rank_of_stage(schedule_.stages, -1);
+  for (const auto& of_step : rank_of_) {
+    for (int64_t i = 0; i < n_; ++i) {
+      if (!HasMicrobatch(info_[i].kind)) continue;
+      int& stage = stage_of_rank[of_step[i]];
+      Rank& rank = rank_of_stage[info_[i].stage];
+      if (stage < 0) stage = info_[i].stage;
+      if (rank < 0) rank = of_step[i];
+      if (stage != info_[i].stage || rank != of_step[i]) return false;
+    }
+  }
+  return true;
 }
 
 SimulationResult Simulation::Summarize() {
@@ -322,13 +418,15 @@ SimulationResult Simulation::Summarize() {
   work *= static_cast<double>(schedule_.microbatches) * options_.steps;
   r.bubble_ratio = area > 0 ? idle / area : 0;
   r.throughput_per_rank = area > 0 ? work / area : 0;
-  r.throughput_bound = std::min(1.0, static_cast<double>(most) / schedule_.stages);
+  r.throughput_bound = IsOneStageARank() ? std::min(1.0, static_cast<double>(most) / schedule_.stages) : 1.0;
   const int half = options_.steps / 2;
   r.period = options_.steps == 1
                  ? r.makespan
                  : (r.step_end[options_.steps - 1] - r.step_end[half - 1]) / (options_.steps - half);
   std::stable_sort(r.jobs.begin(), r.jobs.end(),
                    [](const SimulatedJob& a, const SimulatedJob& b) { return a.start < b.start; });
+  std::stable_sort(r.idle.begin(), r.idle.end(),
+                   [](const IdleInterval& a, const IdleInterval& b) { return a.rank < b.rank; });
   return std::move(r);
 }
 
@@ -369,6 +467,7 @@ absl::StatusOr<SimulationResult> Simulation::Run() {
   if (absl::Status s = SetClaims(); !s.ok()) return s;
   Prepare();
   Seed();
+  for (Rank rank = 0; rank < schedule_.ranks; ++rank) touched_.push_back(rank);
   DispatchAll();
   while (!events_.empty()) {
     now_ = events_.front().time;
@@ -376,8 +475,8 @@ absl::StatusOr<SimulationResult> Simulation::Run() {
       std::pop_heap(events_.begin(), events_.end());
       const Event e = events_.back();
       events_.pop_back();
-      if (e.arrival) {
-        InputArrived(e.job);
+      if (e.arrival()) {
+        Arrive(e.job, e.sent);
       } else {
         const Rank rank = RankAt(e.job);
         if (!info_[e.job % n_].collective) --ranks_[rank].running;
@@ -389,7 +488,16 @@ absl::StatusOr<SimulationResult> Simulation::Run() {
     DispatchAll();
   }
   if (done_ < n_ * options_.steps) return Stuck();
+  for (Rank rank = 0; rank < schedule_.ranks; ++rank) CloseIdle(rank);
   return Summarize();
+}
+
+std::array<double, kIdleCauses> SimulationResult::IdleByCause() const {
+  std::array<double, kIdleCauses> sum{};
+  for (const RankStats& rank : ranks) {
+    for (int c = 0; c < kIdleCauses; ++c) sum[c] += rank.idle_by_cause[c];
+  }
+  return sum;
 }
 
 absl::StatusOr<SimulationResult> Simulate(const Graph& graph, const SimulationOptions& options) {

@@ -15,7 +15,10 @@
 // 2 (n - 1) / n of the stage's bytes over each link of the ring; half of that where each gets its slice. A
 // gather of weights moves each slice over the link from its holder, as messages do.
 //
-// Memory does not grow with the number of steps (but for `step_end`, and `jobs` when asked for). Pure;
+// Every instant of a rank is busy, or idle for the cause that a worker would name there (timeline.h); what a
+// simulation has no part in, dispatch and recovery, is never one.
+//
+// Memory does not grow with the number of steps (but for `step_end`, and what is recorded). Pure;
 // deterministic. Failure: InvalidArgument for options that do not fit the schedule; FailedPrecondition when
 // the schedule does not fit the memory, naming stage, micro-batch, rank and bytes, or cannot go on for
 // another reason.
@@ -28,6 +31,7 @@
 
 #include "absl/status/statusor.h"
 #include "schedules/graph.h"
+#include "schedules/timeline.h"
 
 namespace weft {
 
@@ -50,6 +54,7 @@ struct SimulationOptions {
   double bandwidth = 0;  // bytes per unit of time of each link; 0 means infinite
   double latency = 0;    // of a transfer
   bool record_jobs = false;
+  bool record_waits = false;  // intervals of idleness, and of transfers
   // Where stages are no chain, forwards of a limited stage are admitted in claim order, as the workers do it
   // (claim_order.h). False for the nominal run that this order is taken from.
   bool admits_as_claimed = true;
@@ -64,6 +69,7 @@ struct SimulatedJob {
 
 struct RankStats {
   double busy = 0, idle = 0;
+  std::array<double, kIdleCauses> idle_by_cause{};  // the sum is `idle`
   int peak_activations = 0;
   double peak_activation_bytes = 0;
   double held_bytes = 0;  // beside the activations
@@ -80,12 +86,18 @@ struct SimulationResult {
   double period = 0;  // time per step in steady state
   double bubble_ratio = 0;
   double throughput_per_rank = 0;
+  // By the activations, where each rank has one stage and each stage one rank; else 1.
   double throughput_bound = 0;
   int peak_live_activations = 0;  // over all ranks at a time
   double peak_live_bytes = 0;
   std::vector<RankStats> ranks;
   std::vector<double> step_end;    // end of each step's last update
   std::vector<SimulatedJob> jobs;  // by start time, if recorded
+  // If recorded: of each rank in order; transfers by the time at which they were sent, without activations and
+  // their gradients that take no time.
+  std::vector<IdleInterval> idle;
+  std::vector<TransferInterval> transfers;
+  std::array<double, kIdleCauses> IdleByCause() const;  // of all ranks together
 };
 
 absl::StatusOr<SimulationResult> Simulate(const Graph& graph, const SimulationOptions& options);

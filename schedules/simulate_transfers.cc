@@ -84,7 +84,7 @@ void Simulation::JoinCollective(int64_t id) {
       result_.jobs.push_back({job, RankAt(member), now_, now_ + duration, graph_.VersionOf(job)});
     }
     if (duration == 0) continue;
-    events_.push_back({now_ + duration, member, false});
+    events_.push_back({now_ + duration, member, kEnds});
     std::push_heap(events_.begin(), events_.end());
   }
   if (duration > 0) return;
@@ -112,8 +112,12 @@ void Simulation::Transfer(Rank source, int64_t to, TensorKind tensor, int from_s
     free = std::max(free, now_) + bytes / options_.bandwidth;
     arrival = free + options_.latency;
   }
+  // What a stage hands to the next one goes without saying where it takes no time.
+  const bool handed = tensor == TensorKind::kActivation || tensor == TensorKind::kInputGradient;
+  if (options_.record_waits && tensor != TensorKind::kOrder && (arrival > now_ || !handed))
+    result_.transfers.push_back({source, target, tensor, JobOf(to), now_, arrival, bytes});
   if (arrival <= now_) return InputArrived(to);
-  events_.push_back({arrival, to, true});
+  events_.push_back({arrival, to, now_});
   std::push_heap(events_.begin(), events_.end());
 }
 

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <map>
 #include <optional>
 #include <utility>
@@ -37,6 +38,9 @@ class Simulation {
   absl::StatusOr<SimulationResult> Run();
 
  private:
+  static constexpr double kEnds = -1;
+  static constexpr double kNothingCame = std::numeric_limits<double>::infinity();
+
   struct JobInfo {
     int32_t stage;
     JobKind kind;
@@ -48,11 +52,14 @@ class Simulation {
   struct Row {
     std::vector<int32_t> waiting;
     int left = 0;
+    // By rank: its jobs of the step that have not ended, and those of micro-batches among them.
+    std::vector<int32_t> left_of_rank, compute_left;
   };
   struct Event {
     double time;
-    int64_t job;   // step * jobs_per_step + index
-    bool arrival;  // of an input; else the end of the job
+    int64_t job;  // step * jobs_per_step + index
+    double sent;  // of an input that arrives; kEnds for the end of the job
+    bool arrival() const { return sent != kEnds; }
     bool operator<(const Event& o) const { return time > o.time; }
   };
   struct RankState {
@@ -62,6 +69,12 @@ class Simulation {
     int activations = 0;
     double activation_bytes = 0;
     double busy_until = 0;
+    // While it is idle: for which cause, and since when.
+    double idle_since = 0;
+    IdleCause cause = IdleCause::kDependency;
+    // What arrived at this instant, and made a job ready, was sent then.
+    double awaited_since = kNothingCame;
+    int step = 0;  // all of its jobs before have ended
   };
 
   static std::optional<Graph> OfRun(const Graph& graph, const SimulationOptions& options);
@@ -78,6 +91,7 @@ class Simulation {
   double BytesOf(TensorKind tensor, int from_stage, int to_stage) const;
   double StateBytes(const Job& to) const;
   void InputArrived(int64_t id);
+  void Arrive(int64_t id, double sent);
   void MakeReady(int64_t id);
   bool EndsTogether(const JobInfo& from, const StepEdges::Successor& successor) const;
   void JoinCollective(int64_t id);
@@ -89,8 +103,14 @@ class Simulation {
   void StartTaken(Rank rank, int64_t id);
   double DurationOf(const Job& job) const;
   void DispatchAll();
+  IdleCause CauseOf(Rank rank);
+  // The rank, which computes nothing now, was idle for its cause until now and is for `next` from now on.
+  void NoteIdle(Rank rank, IdleCause next);
+  void CloseIdle(Rank rank);
+  void AddIdle(Rank rank, IdleCause cause, double start, double end);
   void CountEnd(int64_t id, const JobInfo& info, Rank rank);
   absl::Status Stuck() const;
+  bool IsOneStageARank() const;
   SimulationResult Summarize();
 
   const std::optional<Graph> run_;  // where the graph depends on the number of steps, and has another
@@ -105,6 +125,8 @@ class Simulation {
   std::vector<RankState> ranks_;
   // [step mod period]: forwards of limited stages in claim order, by index; empty where admission needs none.
   std::vector<std::vector<int32_t>> claims_;
+  // [step mod period], by rank: jobs, and those of micro-batches among them.
+  std::vector<std::vector<int32_t>> jobs_of_rank_, compute_of_rank_;
   std::deque<Row> rows_;
   int first_row_ = 0;  // step of rows_.front()
   std::vector<Event> events_;

@@ -59,6 +59,12 @@ std::string SvgHeading(double x, absl::string_view title, absl::string_view subt
                       EscapeXml(subtitle), "</text>\n");
 }
 
+std::string SvgVerticalTitle(double x, double y, absl::string_view title) {
+  return absl::StrCat("<text transform=\"translate(", SvgLength(x), " ", SvgLength(y),
+                      ") rotate(-90)\" text-anchor=\"middle\" font-size=\"13\" fill=\"#555\">",
+                      EscapeXml(title), "</text>\n");
+}
+
 std::string SvgTimeAxis(double x, double y, double plot, double span, DrawnTime time) {
   const bool seconds = time == DrawnTime::kSeconds;
   const double scale = !seconds || span >= 5 ? 1 : span >= 5e-3 ? 1e3 : 1e6;

@@ -1,4 +1,4 @@
-// Texts, lengths and axes of the pictures that drawing.h and drawing_memory.h make. Pure.
+// Texts, lengths and axes of the pictures that drawing.h, drawing_memory.h and drawing_loss.h make. Pure.
 #ifndef WEFT_SCHEDULES_SVG_TEXT_H_
 #define WEFT_SCHEDULES_SVG_TEXT_H_
 
@@ -22,6 +22,9 @@ double TickDistance(double span);
 std::string OpenSvg(double width, double height, absl::string_view title, absl::string_view style);
 // Title and subtitle above the picture, from `x` on.
 std::string SvgHeading(double x, absl::string_view title, absl::string_view subtitle);
+
+// What a vertical axis shows, read upwards, with its middle at `x`, `y`.
+std::string SvgVerticalTitle(double x, double y, absl::string_view title);
 
 // A time axis from `x` on, `plot` wide, for `span` units of time. Seconds are shown in the largest unit in
 // which the axis has whole numbers.

@@ -160,10 +160,10 @@ namespace {
 
 absl::Status CheckFeatures(const Schedule& s) {
   if (!s.visit) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "%s: the state of a stage can migrate only from one micro-batch to the next that comes to the stage, "
-        "for which the cyclic order is needed; add rule=cdp_v1 or rule=cdp_v2",
-        s.name));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: the state of a stage migrates from one micro-batch to the next that comes to "
+                        "the stage, so it needs the cyclic order; add rule=cdp_v1 or rule=cdp_v2",
+                        s.name));
   }
   const char* other = s.split_backward   ? "a split backward"
                       : s.shards         ? "weights that are cut by width"
@@ -174,7 +174,7 @@ absl::Status CheckFeatures(const Schedule& s) {
                                 : nullptr;
   if (other == nullptr) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrFormat("%s: the state of a stage migrates, which does not go with %s", s.name, other));
+      absl::StrFormat("%s: the state of a stage migrates; that cannot be combined with %s", s.name, other));
 }
 
 // Of step 2, so that there are steps before it.
@@ -191,7 +191,7 @@ absl::Status CheckTicks(const Schedule& s, int64_t cycle) {
         const int64_t tick = s.visit(job);
         if (s.visit(next) - tick != cycle) {
           return absl::InvalidArgumentError(absl::StrFormat(
-              "the visits of %s and of the step after it are not the same number of ticks apart as others",
+              "the ticks between the visits of %s and those of the next step differ from those of other jobs",
               Describe(job)));
         }
         ticks.push_back({tick - FloorDiv(tick, cycle) * cycle, job});
@@ -223,7 +223,7 @@ absl::Status CheckSums(const Schedule& s, int64_t cycle) {
       const Job maker = at(kStep - 1, s.microbatches - 1);
       if (s.visit(reader) > s.visit(maker) - s.StalenessOf(stage, b) * cycle) continue;
       return absl::InvalidArgumentError(absl::StrFormat(
-          "%s would read weights that are not there yet: the update of their step comes later on the way",
+          "%s would read weights that do not exist yet: the update of their step comes later on the route",
           Describe(reader)));
     }
   }
@@ -235,8 +235,8 @@ absl::Status CheckSums(const Schedule& s, int64_t cycle) {
 absl::Status CheckInputsBefore(const Schedule& s) {
   const auto check = [&](const Job& job, const Job& before) {
     if (s.visit(before) < s.visit(job)) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "the state comes to %s no later than to %s, which that needs", Describe(job), Describe(before)));
+    return absl::InvalidArgumentError(absl::StrFormat("%s needs %s, but the order of visits puts it no later",
+                                                      Describe(job), Describe(before)));
   };
   for (int stage = 0; stage < s.stages; ++stage) {
     std::vector<int> inputs;
@@ -279,8 +279,8 @@ absl::Status CheckRanks(const Schedule& s) {
   for (Rank rank = 0; rank < s.ranks; ++rank) {
     if (!last[rank].has_value() || last[rank]->first < first[rank]->first) continue;
     return absl::InvalidArgumentError(
-        absl::StrFormat("on rank %d, %s would be visited before %s; a rank does the jobs of one step after "
-                        "those of the other",
+        absl::StrFormat("on rank %d, %s would be visited before %s; a rank runs the jobs of one step after "
+                        "those of the step before",
                         rank, Describe(first[rank]->second), Describe(last[rank]->second)));
   }
   return absl::OkStatus();

@@ -2,10 +2,12 @@
 """Trains a gpt on text, an mlp, a two_tower, residual networks and a vision transformer on IDX images under every schedule family, at several sizes and numbers of
 processes, and compares every checkpoint, byte by byte, with the plain loop's (weft train --reference).
 
-    bits.py BIN_DIR [--small] [--processes 1,2,4] [--out docs/measurements/bits.md]
+    bits.py BIN_DIR [--small] [--checkpoints] [--processes 1,2,4] [--out docs/measurements/bits.md]
 
 Prints one markdown table; exits 1 if any bit differs, a run fails, or a family of `weft simulate --help` has no case
-here. --small: one size, for a quick check.
+here. --small: one size, for a quick check. --checkpoints: each training also saves a checkpoint after every step
+(checkpoint: {every: 1}), which is compared with that of the plain loop, state and all; then the next schedule of the
+same rule goes on from the first of them, to the bits of the undisturbed training.
 """
 
 import argparse
@@ -14,11 +16,14 @@ import os
 import pathlib
 import random
 import re
+import shutil
 import struct
 import subprocess
 import sys
 import tempfile
 import time
+
+import markdown
 
 # Parameters by family; a family that is not here runs without any.
 PARAMETERS = {
@@ -60,6 +65,10 @@ OLD_WEIGHTS = [
     ("cdp_mp", "{cdp_mp: }", 4, "cdp_v2"),  # which it is without a rule
 ] + [(f"fsdp,residency=migrating,rule=cdp_{v}", f"{{fsdp: {{residency: migrating}}, rule: cdp_{v}}}", 4, f"cdp_{v}")
      for v in ("v1", "v2")]
+# The image that is no black one (write_data), and the training whose step with it is skipped: a first step makes
+# the weights so large that the image overflows, and the training that is compared goes on from there.
+BRIGHT = 52
+GROWS, SKIPS = "{sgd: {lr: 1000, weight_decay: 1000, momentum: 0.9}}", "{sgd: {lr: 1.0e-30, momentum: 0.9}}, non_finite: skip"
 EXTRA = [
     # What a forward leaves for its backward, fused and split.
     ("1f1b", "activations: recompute"),
@@ -84,23 +93,38 @@ def write_data(folder):
         pixels += bytes(200 + rng.randrange(50) if p % 10 == label else rng.randrange(60) for p in range(side * side))
     (folder / "images.idx").write_bytes(images + bytes(pixels))
     (folder / "labels.idx").write_bytes(labels)
+    # All black but number 52, which an mlp whose weights have grown (models) has no finite scores for.
+    blinking = struct.pack(">IIII", 0x803, 512, side, side)
+    blinking += b"".join(bytes([255 if i == BRIGHT else 0]) * (side * side) for i in range(512))
+    (folder / "blinking.idx").write_bytes(blinking)
 
 
 def models(folder, small):
-    text = f"data: {{text: {{path: {folder}/text.txt}}}}"
-    idx = f"data: {{idx: {{images: {folder}/images.idx, labels: {folder}/labels.idx}}}}"
+    def text(order):
+        return f"data: {{text: {{path: {folder}/text.txt}}, order: {order}}}"
 
-    def gpt(width, context, batch, steps):
-        return (f"gpt, width {width}, context {context}, 4 stages, 8 micro-batches",
-                f"model: {{gpt: {{layers: 6, width: {width}, heads: 4, context: {context}, dropout: 0.1}}}}\n{text}\n"
+    def images(name="images", more=""):
+        return f"data: {{idx: {{images: {folder}/{name}.idx, labels: {folder}/labels.idx}}{more}}}"
+
+    idx = images()
+    changed = images(more=", order: shuffled, augment: {crop: 2, flip: true}")
+
+    def gpt(width, context, batch, steps, order="sequential"):
+        return (f"gpt, width {width}, context {context}, {order}, 4 stages, 8 micro-batches",
+                f"model: {{gpt: {{layers: 6, width: {width}, heads: 4, context: {context}, dropout: 0.1}}}}\n{text(order)}\n"
                 f"train: {{steps: {steps}, batch: {batch}, microbatches: 8, seed: 5, optimizer: {{adamw: {{lr: 3.0e-3}}}}}}\n"
                 "stages: 4\n")
 
     def mlp(width, batch, steps):
-        return (f"mlp, width {width}, 4 stages, 8 micro-batches",
-                f"model: {{mlp: {{layers: 5, width: {width}, inputs: 144, classes: 10}}}}\n{idx}\n"
+        return (f"mlp, width {width}, shuffled, images cropped and flipped, 4 stages, 8 micro-batches",
+                f"model: {{mlp: {{layers: 5, width: {width}, inputs: 144, classes: 10}}}}\n{changed}\n"
                 f"train: {{steps: {steps}, batch: {batch}, microbatches: 8, seed: 2, "
                 "optimizer: {sgd: {lr: 0.1, momentum: 0.9, weight_decay: 0.01}}}\nstages: 4\n")
+
+    def skipping(batch, steps):
+        return (f"mlp, width 8, a step skipped, 4 stages, 8 micro-batches",
+                f"model: {{mlp: {{layers: 7, width: 8, inputs: 144, classes: 10}}}}\n{images('blinking')}\n"
+                f"train: {{steps: {steps}, batch: {batch}, microbatches: 8, seed: 1, optimizer: {SKIPS}}}\nstages: 4\n")
 
     def two_tower(stem, width, batch, steps):
         return (f"two_tower, {'stem' if stem else 'halves'}, width {width}, 4 stages, 8 micro-batches",
@@ -121,9 +145,10 @@ def models(folder, small):
                 "stages: 4\n")
 
     if small:
-        return [gpt(32, 32, 8, 3), mlp(48, 16, 4), two_tower(1, 48, 16, 3), resnet(18, 4, 16, 2)]
-    return [gpt(32, 32, 8, 4), gpt(96, 64, 16, 3), mlp(48, 16, 6), mlp(256, 64, 6), two_tower(1, 48, 16, 4),
-            two_tower(0, 256, 64, 4), resnet(18, 16, 32, 3), resnet(50, 4, 16, 3), vit(48, 16, 3)]
+        return [gpt(32, 32, 8, 3, "shuffled"), mlp(48, 16, 4), skipping(16, 5), two_tower(1, 48, 16, 3),
+                resnet(18, 4, 16, 2)]
+    return [gpt(32, 32, 8, 4), gpt(96, 64, 16, 3, "shuffled"), mlp(48, 16, 6), mlp(256, 64, 6), skipping(16, 6),
+            two_tower(1, 48, 16, 4), two_tower(0, 256, 64, 4), resnet(18, 16, 32, 3), resnet(50, 4, 16, 3), vit(48, 16, 3)]
 
 
 def families(weft):
@@ -146,7 +171,7 @@ def tensors(folder):
 
 
 def train(weft, file, out, arguments):
-    done = subprocess.run([weft, "train", str(file), "--out", str(out)] + arguments, capture_output=True, text=True,
+    done = subprocess.run([weft, "train", str(file), "--overwrite", "--out", str(out)] + arguments, capture_output=True, text=True,
                           timeout=600)
     return done.returncode, done.stderr.strip().splitlines()[-1:] or [""]
 
@@ -166,21 +191,68 @@ def schedules(weft):
     return cases + NAMED
 
 
-def reference(weft, file, folder):
+def begin(weft, file, folder, training):
+    """The flags with which the run's trainings begin: those that skip a step go on from one with other weights."""
+    text = file.read_text()
+    if SKIPS not in text:
+        return []
+    file.write_text(text.replace(SKIPS, GROWS))
+    grown = folder / f"grown-{training}"
+    code, error = train(weft, file, grown, ["--reference", "--until", "1"])
+    file.write_text(text)
+    if code != 0:
+        sys.exit(f"the first step failed: {error[0]}")
+    return ["--resume", str(grown / "checkpoint")]
+
+
+def reference(weft, file, folder, flags, training):
     """What the plain loop makes of the run."""
-    code, error = train(weft, file, folder / "plain", ["--reference"])
+    code, error = train(weft, file, folder / "plain", ["--reference"] + flags)
     if code != 0:
         sys.exit(f"the reference failed: {error[0]}")
     wanted = tensors(folder / "plain/checkpoint")
-    if wanted == tensors(folder / "plain/checkpoint-0"):
+    start = tensors(flags[1]) if flags else tensors(folder / "plain/checkpoint-0")
+    if wanted == {name: start.get(name) for name in wanted}:
         sys.exit("the reference did not train")
+    skipped = sum(json.loads(line).get("skipped", False) for line in (folder / "plain/steps.jsonl").read_text().splitlines())
+    # Old weights may not have grown yet.
+    if training == "synchronous" and skipped != (SKIPS in file.read_text()):
+        sys.exit(f"the reference skipped {skipped} steps")
     return wanted
+
+
+def stop_and_resume(weft, file, folder, cases, wanted, flags, until, count):
+    """Each case makes the first steps, and the one behind it the others; how many ended with other bits."""
+    text = file.read_text()
+    bad = 0
+    for (first, first_text), (second, second_text) in zip(cases, cases[1:] + cases[:1]):
+        file.write_text(text.replace("SCHEDULE", first_text))
+        code, error = train(weft, file, folder / "stopped", ["--processes", count, "--until", str(until)] + flags)
+        if code == 0:
+            file.write_text(text.replace("SCHEDULE", second_text))
+            code, error = train(weft, file, folder / "out",
+                                ["--processes", count, "--resume", str(folder / "stopped/checkpoint")])
+        if code == 2 and "ranks of the schedule" in error[0]:
+            continue
+        same = code == 0 and tensors(folder / "out/checkpoint") == wanted
+        bad += not same
+        print(f"stopped under {first}, resumed under {second}: {'same' if same else error[0] or 'differs'}",
+              file=sys.stderr)
+    return bad
+
+
+def checkpoints_differ(wanted, got, last):
+    """The steps whose checkpoints on the way are not those of the plain loop."""
+    return [step for step in range(1, last)
+            if tensors(got / f"checkpoint-{step}") != tensors(wanted / f"checkpoint-{step}")
+            or not tensors(got / f"checkpoint-{step}")]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bin", type=pathlib.Path)
     parser.add_argument("--small", action="store_true")
+    parser.add_argument("--checkpoints", action="store_true")
     parser.add_argument("--processes", default="1,2,4")
     parser.add_argument("--out", type=pathlib.Path)
     options = parser.parse_args()
@@ -196,39 +268,73 @@ def main():
         write_data(folder)
         sizes = models(folder, options.small)
         rows = {name: [] for name, *_ in cases}
+        resumed = []
         for title, text in sizes:
             file = folder / "run.yaml"
             plain_loops = {}
+            before = {}  # the schedule of the same training that came last: its folder
+            steps = int(re.search(r"steps: (\d+)", text)[1])
             for name, schedule, microbatches, training in cases:
+                if SKIPS in text and "migrating" in schedule:
+                    rows[name].append("refused")  # which has no norm of all stages
+                    continue
                 file.write_text(text.replace("microbatches: 8", f"microbatches: {microbatches}") +
-                                f"schedule: {schedule}\n")
+                                f"schedule: {schedule}\n" +
+                                ("checkpoint: {every: 1, keep: 1000}\n" if options.checkpoints else ""))
+                plain = folder / ("plain-" + training)
                 if training not in plain_loops:
-                    plain_loops[training] = reference(weft, file, folder)
-                wanted = plain_loops[training]
+                    flags = begin(weft, file, folder, training)
+                    plain_loops[training] = reference(weft, file, folder, flags, training), flags
+                    if options.checkpoints:
+                        shutil.rmtree(plain, ignore_errors=True)
+                        shutil.copytree(folder / "plain", plain)
+                wanted, flags = plain_loops[training]
                 results = []
                 for count in processes + ["1"] * ("1" not in processes):
                     if count == "1" and results and "1" not in processes:
                         break  # one process is for schedules of one rank
                     start = time.monotonic()
-                    code, error = train(weft, file, folder / "out", ["--processes", count])
+                    code, error = train(weft, file, folder / "out", ["--processes", count] + flags)
                     if code == 2 and "ranks of the schedule" in error[0]:
                         continue  # more processes than ranks
                     same = code == 0 and tensors(folder / "out/checkpoint") == wanted
+                    if same and options.checkpoints:
+                        differ = checkpoints_differ(plain, folder / "out", steps)
+                        if differ:
+                            same, error = False, [f"the checkpoints of steps {differ} differ"]
+                        if same and training in before:
+                            code, error = train(weft, file, folder / "resumed",
+                                                ["--processes", count, "--resume", str(before[training] / "checkpoint-1")])
+                            same = code == 0 and tensors(folder / "resumed/checkpoint") == wanted
+                        before[training] = folder / ("before-" + training)
+                        shutil.rmtree(before[training], ignore_errors=True)
+                        shutil.copytree(folder / "out", before[training])
                     results.append(count if same else f"**{count} differs**" if code == 0 else f"**{count} fails**")
                     bad += not same
                     print(f"{title}: {name} on {count}: {'same' if same else error[0] or 'differs'} "
                           f"({time.monotonic() - start:.1f} s)", file=sys.stderr)
                 rows[name].append(", ".join(results))
+            if "shuffled" in title or "skipped" in title:
+                synchronous = [(name, schedule) for name, schedule, _, training in cases if training == "synchronous"]
+                wanted, flags = plain_loops["synchronous"]
+                file.write_text(text + "schedule: SCHEDULE\n")
+                # In the small check some pairs stand for all.
+                pairs = synchronous[::7] if options.small else synchronous
+                until = 4 if "skipped" in title else 2  # behind the step that is skipped
+                resumed_bad = stop_and_resume(weft, file, folder, pairs, wanted, flags, until, "2")
+                bad += resumed_bad
+                resumed.append(f"{title}: {len(pairs)} pairs, " + ("all the same" if resumed_bad == 0 else f"**{resumed_bad} differ**"))
     table = ["| schedule | " + " | ".join(title for title, _ in sizes) + " |", "| --- " * (len(sizes) + 1) + "|"]
     table += [f"| `{name}` | " + " | ".join(cells) + " |" for name, cells in rows.items()]
-    page = ("# One numerical result\n\nEach cell names the numbers of worker processes on which the trained weights of "
-            "every stage were equal, to the bit, to those of the plain loop over micro-batches in one process\n"
-            "(`weft train --reference`). With old weights (pipedream, on one micro-batch, pipedream_2bw, and the cyclic rules, "
-            "on four) that loop is another, of the same rule.\n" + ("" if bad == 0 else f"**{bad} were not.** ") +
-            "Written by `tests/bits.py build/release/bin --out docs/measurements/bits.md`.\n\n" + "\n".join(table) + "\n")
+    stopped = ["", "Stopped on two processes, and resumed under another schedule:", ""] + [f"- {line}" for line in resumed]
+    page = ("# One numerical result\n\nA cell names numbers of worker processes. On each of them, the trained weights of every stage were equal, "
+            "to the bit, to those of the plain loop over micro-batches in one process (`weft train --reference`). With old weights that "
+            "loop is the one of the same rule: pipedream (on one micro-batch), pipedream_2bw, and the cyclic rules (on four).\n\n" +
+            ("" if bad == 0 else f"**{bad} were not equal.** ") +
+            "Written by `tests/bits.py build/release/bin --out docs/measurements/bits.md`.\n\n" + "\n".join(table + stopped) + "\n")
     print(page)
     if options.out:
-        options.out.write_text(page)
+        options.out.write_text(markdown.wrapped(page))
     return 1 if bad else 0
 
 

@@ -21,6 +21,7 @@ import sys
 import tempfile
 
 import bits
+import markdown
 
 CPU = "2-core machine"
 RULE = "cdp_v2"
@@ -353,7 +354,7 @@ def main():
     for problem in bad:
         print(problem, file=sys.stderr)
     if options.out:
-        options.out.write_text(page)
+        options.out.write_text(markdown.wrapped(page))
     return 1 if bad else 0
 
 
@@ -393,29 +394,29 @@ def problems(n, chosen, rows):
 
 PAGE_TABLES = """# Cyclic data parallelism: what it holds and sends
 
-The placements of Table 1 of arXiv 2403.08837, each with the synchronous order and with the cyclic one (`rule: %(rule)s`). Cells are
-**formula / simulated / measured**. A is what one micro-batch leaves in the whole model until its backward, P the bytes of its weights; both as measured by `weft profile`. N stages,
-micro-batches and, but for data and model parallelism, ranks. The model is a gpt with blocks in N near-equal stages; embedding and head are in the first and the last, so formulas, which take
-stages for equal, are a little off. Measured by `weft compare --measure` on a %(cpu)s, all ranks in two processes (one, where the device is one process), beside other work: the
-times are no measure of speed. Simulated is the same run with its own job times.
+The table compares the placements of Table 1 of [*Cyclic Data Parallelism for Efficient Parallelism of Deep Neural Networks*](https://arxiv.org/abs/2403.08837), each under the synchronous order and under the cyclic one (`rule: %(rule)s`).
 
-- Formulas of weights are those of the newest version; a range goes up to one old version more, which is what the rule needs where it reads old weights. What is fetched for use counts in the formula and in
-  the simulation; measured it does not where the owner's memory is read in place, as between the processes of one machine.
-- `sent` is all ranks together in a step, without what goes from stage to stage (activations and their gradients).
-- Communication steps are the most between two ticks ([defined here](../guide/command_line.md#a-measured-comparison)): formula / computed from the job graph. A real run has no common ticks to count them at. Two of cdp_mp: the last
-  micro-batch is not always with the home of its stage.
-- A state that migrates is larger than the weights and moves with nearly every job, for which `sent` has no simple formula. Measured weights of a device have the end of the run in them, when all states
-  are with the last rank; simulated are two states at a time, of two versions each.
-- "One process" is data parallelism with all N ranks in one process: its device is the process, and nothing leaves it. Each rank has its own copy of the weights there too; a device that shares them
-  holds one (or two).
-- Activations of a device, as measured, hold also what a forward has in hand while it runs, which matters where stages are as small as here.
+Each cell is **formula / simulated / measured**. The units are:
+
+- **A**: the bytes of activations that one micro-batch leaves in the whole model until its backward, as `weft profile` measures them;
+- **P**: the bytes of the model's weights;
+- **tick**: the time of one forward or one backward, where all take equal time;
+- **N**: the number of stages, of micro-batches and, except for data and model parallelism, of ranks.
+
+The model is a gpt with its blocks in N stages of nearly equal work. Embedding and head are in the first and the last stage. The formulas assume equal stages, so they are a little off. Measured with `weft compare --measure` on a %(cpu)s, with all ranks in two processes (in one, where the device is one process), beside other work: the times are no measure of speed. Simulated is the same run with its own job times.
+
+- **Weights.** The formula counts the newest version. A range goes up to one old version more, which the rule needs where it reads old weights. Formula and simulation count what is fetched for use. The measured figure does not count it where the owner's memory is read in place, as between processes of one machine.
+- **Sent** counts all ranks together in one step, without what goes from stage to stage (activations and their gradients).
+- **Communication steps** are the most between two ticks ([definition](../guide/command_line.md#communication-steps)): formula / computed from the job graph. A real run has no common ticks to count them at. cdp_mp needs two, because the last micro-batch is not always at the home of its stage.
+- **Migrating states.** A state is larger than the weights and moves with nearly every job, and there is no simple formula for what is sent. The measured weights of a device include the end of the run, when all states are on the last rank. The simulated ones are two states at a time, of two versions each.
+- **One process** is data parallelism with all N ranks in one process. Its device is the process, and nothing leaves it. Each rank has its own copy of the weights there too. A device that shares them holds one (or two).
+- **Measured activations** also include what a forward has in hand while it runs. That matters where stages are as small as here.
 
 """
 PAGE_LIVE = """
 ## Activations over all ranks
 
-The most micro-batches' activations on single stages that were alive over all ranks at a time. In equal ticks the cyclic order holds N(N+1)/2, data parallelism N^2 at its peak.
-Real jobs take unequal times and share two cores, so ranks drift apart.
+The most activations (of one micro-batch on one stage) that were alive over all ranks at one time. In equal ticks the cyclic order holds N(N+1)/2, and data parallelism N^2 at its peak. Real jobs take unequal times and share two cores, so ranks drift apart.
 
 | N | schedule | simulated | measured | of one rank | weight versions by rank | processes | ms a step | predicted ms, a core a rank |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- |
@@ -423,10 +424,11 @@ Real jobs take unequal times and share two cores, so ranks drift apart.
 PAGE_MODELS = """
 ## Activations alive over time
 
-`ddp` against `ddp,rule=%(rule)s` for two models, MiB at the peak over all ranks. N = 4 ran for real, on random images of %(side)d x %(side)d, four (resnet50) and two samples a micro-batch. N = 8 and 32,
-and another N = 4, are simulated from `weft profile` of the models at %(profile)d x %(profile)d; there the layers that are large beside a stage are cut into equal parts, since neither model has 32 layers. The
-equal stages' column is 1 - (N+1)/2N, what is saved where every stage takes the same time and leaves the same bytes. A vit is nearly that. A resnet is not: its first blocks leave most, and theirs live
-longest, so the average over a cycle, which the cyclic order holds all the time, is nearer to the peak; and the more so, the longer the last blocks take. The last column is what the paper reports.
+`ddp` and `ddp,rule=%(rule)s` for two models: MiB at the peak over all ranks. N = 4 ran for real, on random images of %(side)d x %(side)d, with four (resnet50) and two samples per micro-batch.
+
+N = 8 and 32, and another N = 4, are simulated from `weft profile` of the models at %(profile)d x %(profile)d. Neither model has 32 layers, so layers that are large beside a stage are cut into equal parts.
+
+The column of equal stages is 1 - (N+1)/2N: what is saved where every stage takes the same time and leaves the same bytes. A vit is nearly like that. A resnet is not: its first blocks leave most, and what they leave lives longest. So its average over a cycle, which the cyclic order always holds, is nearer to the peak, and the more so, the longer the last blocks take. The last column is what the paper reports.
 
 | model | N | | ddp | cyclic | lower by | equal stages | paper |
 | --- | --- | --- | --- | --- | --- | --- | --- |

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares the gallery of schedules, docs/schedules, with what weft simulates today: pictures and figures.
+"""Compares the gallery of schedules, docs/schedules, and the picture of README.md with what weft simulates today.
 
     gallery.py BIN_DIR [--write]
 
@@ -65,12 +65,12 @@ class Gallery:
         svg = self.simulate(arguments + ["-o", "svg"])
         if svg is None:
             return
-        path = FOLDER / name
+        path = page.parent / name
         self.checked += 1
         if self.write:
             path.write_text(svg)
         elif not path.exists() or path.read_text() != svg:
-            self.problems.append(f"{page}: {name} is not what its command draws; draw it anew with --write")
+            self.problems.append(f"{page.name}: {name} is not what its command draws; draw it anew with --write")
 
     def costs(self, page, text, arguments, prefix=""):
         run = self.run(arguments)
@@ -92,7 +92,7 @@ class Gallery:
         if not pictures and path.name not in WITHOUT_PARTS:
             self.problems.append(f"{path.name} has no picture with its command")
         for name, command in pictures:
-            self.picture(path.name, name, shlex.split(command))
+            self.picture(path, name, shlex.split(command))
         if pictures and path.name != "custom.md":
             self.costs(path.name, text, shlex.split(pictures[0][1]))
             # Rows of the page's other schedules have their names in front.
@@ -131,6 +131,7 @@ def main():
     gallery.families()
     for path in sorted(FOLDER.glob("*.md")):
         gallery.page(path)
+    gallery.page(ROOT / "README.md")
     gallery.side_by_side()
     print("\n".join(gallery.problems) or f"{gallery.checked} pictures and figures are as they stand")
     return 1 if gallery.problems or gallery.checked < 100 else 0

@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 
+import markdown
 from bits import tensors, train, write_data
 
 RULES = ["cdp_v1", "cdp_v2"]
@@ -131,15 +132,15 @@ def main():
                     bad += run_column(scratch, n, head + train_line, 5 if options.small else options.steps, rows)
     table = ["| rule and placement | " + " | ".join(titles) + " |", "| --- " * (len(titles) + 1) + "|"]
     table += [f"| {row} | " + " | ".join(cells) + " |" for row, cells in rows.items()]
-    page = (f"# One numerical result with old weights\n\nEach cell names the numbers of worker processes on which the weights "
-            f"trained for {5 if options.small else options.steps} steps were equal, to the bit, to those of the rule's plain "
-            "loop over micro-batches with explicit\nold parameters (`weft train --reference`); the loops of different rules "
-            "end with different weights (pipedream_2bw is the rule of cdp_v1). " + ("" if bad == 0 else f"**{bad} were not equal.** ") +
-            "Written by\n`tests/old_weights_bits.py build/release/bin --out docs/measurements/old_weights_bits.md`.\n\n" +
+    page = ("# One numerical result with old weights\n\nA cell names numbers of worker processes. On each of them, the weights "
+            f"trained for {5 if options.small else options.steps} steps were equal, to the bit, to those of the rule's plain loop over "
+            "micro-batches with explicit old parameters (`weft train --reference`). The loops of different rules end with different "
+            "weights (pipedream_2bw is the rule of cdp_v1).\n\n" + ("" if bad == 0 else f"**{bad} were not equal.** ") +
+            "Written by `tests/old_weights_bits.py build/release/bin --out docs/measurements/old_weights_bits.md`.\n\n" +
             "\n".join(table) + "\n")
     print(page)
     if options.out:
-        options.out.write_text(page)
+        options.out.write_text(markdown.wrapped(page))
     return 1 if bad else 0
 
 

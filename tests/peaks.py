@@ -16,6 +16,7 @@ import sys
 import tempfile
 
 import bits
+import markdown
 
 
 def weft_json(command):
@@ -32,7 +33,7 @@ def peaks(command):
 def steps_in_turn(trace, steps):
     """Whether every rank was done with a step before it began the next, so that the most of a run is that of a step."""
     ended = {}
-    events = [e for e in json.loads(trace.read_text())["traceEvents"] if e["ph"] == "X"]
+    events = [e for e in json.loads(trace.read_text())["traceEvents"] if e["ph"] == "X" and e["cat"] not in ("idle", "transfer")]
     for event in sorted(events, key=lambda e: e["ts"]):
         rank = event["args"]["rank"]
         step, end = ended.get(rank, (0, 0))
@@ -78,13 +79,13 @@ def main():
             bad += not same
             rows.append((name, words(predicted), words(measured), words(replayed) if same else f"**{words(replayed)}**"))
             print(f"{name}: {'same' if same else 'differs'}", file=sys.stderr)
-    page = ("# The most activations alive, measured and simulated\n\nActivations of one micro-batch on one stage, by "
-            f"rank; {title}, on two worker processes. The simulator gets the schedule and equal times (a backward twice a "
-            "forward), then the order\nin which the run's jobs really went (`weft simulate trace.json`, the most of its "
-            "steps). Fixed orders, and ranks that wait for nobody, have the same number in all three columns whatever jobs "
-            "last;\na greedy schedule decides by what is ready, so its first column is a prediction. Schedules on old weights, "
-            "whose steps overlap, are not here: their order is not that of one step. Measured and replayed "
-            f"are equal under every schedule{'' if bad == 0 else f', **but for {bad}**'}.\nWritten by `tests/peaks.py "
+    page = ("# The most activations alive, measured and simulated\n\nThe figures are activations of one micro-batch on one stage, by "
+            f"rank: {title}, on two worker processes. The first column is the simulator with equal times (a backward takes twice "
+            "the time of a forward). The last column is the simulator with the order in which the run's jobs really ran (`weft simulate "
+            "trace.json`, the most of its steps).\n\nFixed orders, and ranks that never wait for another, have the same number in all "
+            "columns, however long jobs take. A greedy schedule decides by what is ready, so its first column is a prediction. Schedules "
+            "on old weights are not here: their steps overlap, so their order is not that of one step.\n\nMeasured and replayed "
+            f"are equal under every schedule{'' if bad == 0 else f', **except {bad}**'}. Written by `tests/peaks.py "
             "build/release/bin --out docs/measurements/peaks.md`; `ctest -R simulated_test` and `ctest -R peaks` assert "
             "it.\n\n")
     page += "| schedule | simulated, equal times | measured | simulated, in the order that really was |\n"
@@ -92,7 +93,7 @@ def main():
     page += "".join(f"| `{name}` | {' | '.join(cells)} |\n" for name, *cells in rows)
     print(page)
     if options.out:
-        options.out.write_text(page)
+        options.out.write_text(markdown.wrapped(page))
     return 1 if bad else 0
 
 

@@ -32,8 +32,37 @@ void CoordinatorCore::On(SessionBroken& e) {
     return;
   }
   w->broken = true;
-  w->broken_reason = e.reason;
-  w->deadline = now_ + options_.grace_ns;
+  w->broken_ns = now_;
+  w->broken_reason = CauseOfBreak(*w, e.reason);
+  w->deadline = GraceEnd(*w);
+}
+
+namespace {
+
+// Workers of a running run report every second.
+constexpr int64_t kSoonAfter = 3'000'000'000;
+
+}  // namespace
+
+std::string CoordinatorCore::CauseOfBreak(const Worker& worker, const std::string& reason) const {
+  const auto run = runs_.find(worker.run);
+  if (run == runs_.end() || run->second.info.state != RunState::kRunning) return reason;
+  const int64_t silent = now_ - worker.heard_ns;
+  if (silent < kSoonAfter)
+    return absl::StrCat(reason, " at once: its process has ended, or the connection was reset");
+  return absl::StrCat(reason, " after ", silent / 1'000'000'000,
+                      " s of silence: its process is stopped, or its machine or network cannot be reached");
+}
+
+// Both ends must see the same outage. The worker notices a dead connection at most `detection_ns` after the
+// last message, and then tries to come back; the coordinator may have noticed earlier. A connection that was
+// reset is known to both at once.
+int64_t CoordinatorCore::GraceEnd(const Worker& worker) const {
+  const auto run = runs_.find(worker.run);
+  const bool reports = run != runs_.end() && run->second.info.state == RunState::kRunning;
+  if (!reports) return now_ + options_.detection_ns + options_.grace_ns;
+  if (now_ - worker.heard_ns < kSoonAfter) return now_ + options_.grace_ns;
+  return std::max(now_, worker.heard_ns + options_.detection_ns) + options_.grace_ns;
 }
 
 void CoordinatorCore::On(SessionResumed& e) {
@@ -48,7 +77,7 @@ void CoordinatorCore::On(SessionClosed& e) {
   Worker* w = workers_.Find(e.session);
   if (w == nullptr) return;
   if (!w->greeted) return workers_.Remove(e.session);
-  Lose(*w, w->run == 0 ? WorkerChange::Kind::kLeft : WorkerChange::Kind::kLost, e.reason);
+  Lose(*w, w->serves() ? WorkerChange::Kind::kLost : WorkerChange::Kind::kLeft, e.reason);
 }
 
 void CoordinatorCore::On(WorkerExited& e) {
@@ -74,7 +103,7 @@ void CoordinatorCore::Refuse(SessionId session, const absl::Status& status) {
 void CoordinatorCore::Lose(Worker& worker, WorkerChange::Kind kind, const std::string& reason) {
   const SessionId session = worker.session;
   const std::string label = worker.Label();
-  Run* run = worker.run == 0 ? nullptr : FindRun(worker.run);
+  Run* run = worker.serves() ? FindRun(worker.run) : nullptr;
   workers_.Remove(session);
   if (kind == WorkerChange::Kind::kLost) ++probe_.workers_lost;
   effects_.workers.push_back({kind, label, reason});
@@ -86,7 +115,12 @@ void CoordinatorCore::Lose(Worker& worker, WorkerChange::Kind kind, const std::s
   member->alive = false;
   if (member->finished) return;  // it has done its part
   std::string cause = absl::StrCat(label, " was lost: ", reason);
-  if (run->blaming()) absl::StrAppend(&cause, " (then ", run->first_failure, ")");
+  if (run->blaming()) {
+    // What a process says of itself before it ends is the better cause.
+    cause = run->failed_session == session
+                ? absl::StrCat(run->first_failure, " (then it was lost: ", reason, ")")
+                : absl::StrCat(cause, " (then ", run->first_failure, ")");
+  }
   Fail(*run, cause);
 }
 
@@ -115,7 +149,7 @@ void CoordinatorCore::OnMessage(Worker& worker, Hello& m) {
 }
 
 Run* CoordinatorCore::ServedRun(const Worker& worker, uint64_t id) {
-  if (id == 0 || worker.run != id) {
+  if (id == 0 || worker.run != id || !worker.serves()) {
     ++probe_.fenced;
     return nullptr;
   }
@@ -206,7 +240,11 @@ void CoordinatorCore::MergeReports(Run& run, std::vector<RankReport>& reports, c
   for (RankReport& r : reports) {
     const bool own = r.rank < static_cast<Rank>(run.ranks.size()) &&
                      run.members[run.ranks[r.rank].member].session == worker.session;
-    if (own) run.reports[r.rank] = std::move(r);
+    if (!own) continue;
+    // Whoever watches has had them; a history of runs would grow with them.
+    r.idle_spans = {};
+    r.transfer_spans = {};
+    run.reports[r.rank] = std::move(r);
   }
 }
 
@@ -221,6 +259,8 @@ void CoordinatorCore::OnMessage(Worker& worker, Failed& m) {
   Run* run = ServedRun(worker, m.run);
   if (run == nullptr || run->blaming()) return;
   run->first_failure = absl::StrCat(worker.Label(), " failed: ", m.reason);
+  run->failed_session = worker.session;
+  worker.failed_last = true;
   run->blame_deadline = now_ + options_.blame_ns;
 }
 
@@ -238,6 +278,22 @@ void CoordinatorCore::OnMessage(Worker& worker, Finished& m) {
   bool all = true;
   for (const RunMember& member : run->members) all &= member.finished;
   if (all) EndRun(*run, RunState::kFinished, "");
+}
+
+void CoordinatorCore::OnMessage(Worker& worker, Forgotten& m) {
+  if (!worker.ending() || worker.run != m.run) return;  // after Finished it was free already
+  worker.run = 0;
+  worker.ending_since_ns = 0;
+  if (!std::exchange(worker.told_late, false)) return;
+  effects_.workers.push_back(
+      {WorkerChange::Kind::kBack, worker.Label(), absl::StrCat("it has ended run ", m.run)});
+}
+
+void CoordinatorCore::OnMessage(Worker& worker, Stalled& m) {
+  Run* run = ServedRun(worker, m.run);
+  if (run == nullptr) return;
+  run->MemberOf(worker.session)->stalled = std::move(m.reason);
+  TellStalls(*run);
 }
 
 }  // namespace weft

@@ -23,6 +23,11 @@ using SessionId = uint64_t;
 
 // ---- in
 
+// An output folder, and where in it a run writes until it has ended.
+struct RunFolder {
+  std::string path, live;
+};
+
 // Answered by a Reply with the same `reply` number. The same non-empty `request` again, with the same spec,
 // processes and output, is the same run (its id is replied); with others it is refused with AlreadyExists.
 struct SubmitRun {
@@ -31,13 +36,20 @@ struct SubmitRun {
   std::shared_ptr<const RunPlan> plan;
   std::string spec;       // passed on to the workers
   int32_t processes = 0;  // 0: one a rank
-  std::string output;
+  std::string output;     // as it was asked for
+  RunFolder folder = {};  // of its own; empty for `output`
+  std::string file = {};  // the run file's name
+  uint64_t id = 0;        // from ReserveRun; 0 for the next number
+  std::string run_id = {};  // messages.h, Assign
 };
-// Answered by a Reply: NotFound for an unknown run; a run that ended stays as it is.
+// Answered by a Reply: NotFound for an unknown run; a run that ended stays as it is. With `save`, a run that
+// has made a step and has an output folder goes on to the next step of which a checkpoint can be announced,
+// RunInfo::stop_step, and ends when that is complete.
 struct CancelRun {
   uint64_t reply = 0;
   uint64_t run = 0;
   std::string reason;
+  bool save = false;
 };
 struct SessionOpened {
   SessionId session = 0;
@@ -92,9 +104,10 @@ struct JobsEnded {
   std::vector<Completion> jobs;
 };
 struct WorkerChange {
-  enum class Kind { kJoined, kLeft, kLost } kind = Kind::kJoined;
+  // kBusy: it has not told that it forgot an aborted run, and gets no other one; kBack: now it has.
+  enum class Kind { kJoined, kLeft, kLost, kBusy, kBack } kind = Kind::kJoined;
   std::string label;   // "process 2 (weft-worker-2, pid 4711 on host a)"
-  std::string reason;  // of kLost and kLeft
+  std::string reason;  // of all but kJoined
 };
 // The shell ends the session; nothing more of it is wanted.
 struct CloseSession {

@@ -28,7 +28,8 @@ struct Probe {
   uint64_t epoch = 0;
   JobCounts jobs;
   std::array<int64_t, kRunStates> runs{};
-  int64_t workers_free = 0, workers_busy = 0, workers_broken = 0;  // broken: the session may still be resumed
+  // ending: an aborted run; broken: the session may still be resumed.
+  int64_t workers_free = 0, workers_busy = 0, workers_ending = 0, workers_broken = 0;
   double loss = 0;
   bool has_loss = false;
   std::optional<double> gradient_norm = {};  // of the last step of a run that clips

@@ -14,6 +14,13 @@ RunMember* Run::MemberOf(SessionId session) {
   return nullptr;
 }
 
+int Run::NumberOf(SessionId session) const {
+  for (size_t m = 0; m < members.size(); ++m) {
+    if (members[m].session == session) return static_cast<int>(m);
+  }
+  return -1;
+}
+
 bool Run::AllAlive(bool RunMember::*flag) const {
   for (const RunMember& m : members) {
     if (m.alive && !(m.*flag)) return false;
@@ -40,7 +47,7 @@ void Run::Lease(uint64_t attempt, uint64_t* sequence) {
 }
 
 Assign Run::AssignFor(int member, const std::vector<Peer>& peers) const {
-  Assign assign{info.id, epoch, spec, output, {}, {}, peers, collective, info.reduction};
+  Assign assign{info.id, epoch, spec, output, {}, {}, peers, collective, info.reduction, run_id};
   for (Rank rank = 0; rank < static_cast<Rank>(ranks.size()); ++rank) {
     assign.process_of_rank.push_back(members[ranks[rank].member].process);
     if (ranks[rank].member == member) assign.leases.push_back({rank, ranks[rank].token});
@@ -55,7 +62,16 @@ std::string Run::DescribeAwaited() const {
     parts.push_back(absl::StrCat(Describe(a.job), a.granted ? " on rank " : " that was not claimed by rank ",
                                  a.rank, " of ", members[ranks[a.rank].member].label));
   }
+  if (checkpoints != nullptr && !checkpoints->idle()) parts.push_back(DescribeCheckpoint());
   return absl::StrJoin(parts, "; ");
+}
+
+std::string Run::DescribeCheckpoint() const {
+  std::vector<std::string> labels;
+  for (const int m : checkpoints->Awaited()) labels.push_back(members[m].label);
+  if (labels.empty()) labels.push_back(members[0].label);  // which completes it
+  return absl::StrCat("the checkpoint of step ", checkpoints->oldest(), " from ",
+                      absl::StrJoin(labels, " and "));
 }
 
 void Run::End(RunState state, std::string reason, int64_t now) {
@@ -67,6 +83,7 @@ void Run::End(RunState state, std::string reason, int64_t now) {
   deadline = blame_deadline = kNever;
   plan.reset();
   queue.reset();
+  checkpoints.reset();
   std::string().swap(spec);
   std::vector<RunMember>().swap(members);
   std::vector<RunRank>().swap(ranks);

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "coordinator/core/checkpoints.h"
 #include "coordinator/core/events.h"
 #include "coordinator/core/work_queue.h"
 #include "proto/session/link_clock.h"
@@ -26,6 +27,7 @@ struct RunMember {
   bool alive = true;
   bool prepared = false;
   bool finished = false;
+  std::string stalled;  // what it waits for and does not get; "" while it gets on
 };
 
 struct RunRank {
@@ -47,6 +49,10 @@ struct Run {
   std::vector<RunMember> members;
   std::vector<RunRank> ranks;
   std::unique_ptr<WorkQueue> queue;
+  std::unique_ptr<Checkpoints> checkpoints;  // of a run with an output folder
+  std::string save_failure;                  // of a snapshot that is to be dropped
+  bool stop_sealed = false;                  // the checkpoint that it ends with is complete, or was dropped
+  std::string run_id;
   std::map<Rank, RankReport> reports;
   std::vector<Rank> may_grant;  // ranks to look at when the Step ends; may repeat
   bool all_may_grant = false;
@@ -56,10 +62,12 @@ struct Run {
   // run hands out nothing.
   int64_t blame_deadline = kNever;
   std::string first_failure;
+  SessionId failed_session = 0;  // of the process that reported it
 
   bool active() const { return !IsFinal(info.state) && info.state > RunState::kWaiting; }
   bool blaming() const { return blame_deadline != kNever; }
   RunMember* MemberOf(SessionId session);
+  int NumberOf(SessionId session) const;  // of the member; -1 for none
   bool AllAlive(bool RunMember::*flag) const;
   // "process 1 (..) and process 3 (..)": members whose flag is not set.
   std::string Missing(bool RunMember::*flag) const;
@@ -71,6 +79,8 @@ struct Run {
 
   // "backward (step 3, stage 1, micro-batch 5) on rank 2 of process 1 (..)", and so on for at most four.
   std::string DescribeAwaited() const;
+  // "the checkpoint of step 40 from process 1 (..)". Requires one that is under way.
+  std::string DescribeCheckpoint() const;
 
   // Ends it: drops what only a live run needs.
   void End(RunState state, std::string reason, int64_t now);

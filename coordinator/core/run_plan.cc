@@ -5,12 +5,14 @@
 #include "absl/strings/str_cat.h"
 #include "schedules/check.h"
 #include "schedules/claim_order.h"
+#include "schedules/size.h"
 
 namespace weft {
 
 absl::StatusOr<std::shared_ptr<const RunPlan>> MakeRunPlan(std::string name, std::string schedule_text,
                                                            Schedule schedule, int32_t steps,
-                                                           int32_t first_step, bool fast) {
+                                                           int32_t first_step, bool fast,
+                                                           const CheckpointRule& checkpoint) {
   if (first_step < 0 || steps <= first_step)
     return absl::InvalidArgumentError(
         absl::StrCat("a run needs at least one step, not ", steps - first_step));
@@ -21,7 +23,8 @@ absl::StatusOr<std::shared_ptr<const RunPlan>> MakeRunPlan(std::string name, std
     Schedule other = schedule;
     other.collective = true;
     if (Graph(other).collectives().any()) {
-      auto plan = MakeRunPlan(name, schedule_text, std::move(other), steps, first_step);
+      auto plan =
+          MakeRunPlan(name, schedule_text, std::move(other), steps, first_step, /*fast=*/false, checkpoint);
       if (plan.ok()) {
         collective = *std::move(plan);
       } else {
@@ -29,12 +32,13 @@ absl::StatusOr<std::shared_ptr<const RunPlan>> MakeRunPlan(std::string name, std
       }
     }
   }
+  const int64_t bytes = SizeOf(schedule).bytes() + (collective != nullptr ? collective->bytes : 0);
   Graph graph(std::move(schedule), steps, first_step);
   auto order = ClaimOrder(graph);
   if (!order.ok()) return order.status();
   return std::make_shared<const RunPlan>(RunPlan{std::move(name), std::move(schedule_text), steps,
                                                  std::move(graph), *std::move(order), first_step, fast,
-                                                 std::move(collective), std::move(unsound)});
+                                                 std::move(collective), std::move(unsound), bytes, checkpoint});
 }
 
 }  // namespace weft

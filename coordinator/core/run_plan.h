@@ -17,6 +17,13 @@
 
 namespace weft {
 
+// When checkpoints are saved on the way, and how many of them stay.
+struct CheckpointRule {
+  int32_t every_steps = 0;  // behind each multiple of so many; 0 for none
+  int64_t every_ns = 0;     // so long after the last one was announced; 0 for none
+  int32_t keep = 2;
+};
+
 struct RunPlan {
   std::string name;      // of the run
   std::string schedule;  // as the user wrote it
@@ -33,13 +40,17 @@ struct RunPlan {
   std::shared_ptr<const RunPlan> collective;
   std::string unsound;  // why it has none though it has stages that could; empty otherwise
 
+  int64_t bytes = 0;  // an upper estimate of what the coordinator keeps of it in memory
+  CheckpointRule checkpoint = {};
+
   int ranks() const { return graph.schedule().ranks; }
 };
 
 // InvalidArgument, as CheckSchedule, for a schedule that cannot run; also if no step is left to make.
 absl::StatusOr<std::shared_ptr<const RunPlan>> MakeRunPlan(std::string name, std::string schedule_text,
                                                            Schedule schedule, int32_t steps,
-                                                           int32_t first_step = 0, bool fast = false);
+                                                           int32_t first_step = 0, bool fast = false,
+                                                           const CheckpointRule& checkpoint = {});
 
 }  // namespace weft
 

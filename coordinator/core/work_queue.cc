@@ -71,12 +71,12 @@ void WorkQueue::WidenFor(int credit) {
 
 bool WorkQueue::CanGrant(Rank rank, int credit) const {
   const RankState& r = ranks_[rank];
-  return r.outstanding < credit && r.step < plan_->steps && r.step - first_step_ < window_ &&
-         !r.order.empty();
+  return r.outstanding < credit && r.step < plan_->steps && r.step < hold_ &&
+         r.step - first_step_ < window_ && !r.order.empty();
 }
 
 bool WorkQueue::Reach(int32_t step) {
-  if (step >= plan_->steps || step - first_step_ >= window_) return false;
+  if (step >= plan_->steps || step >= hold_ || step - first_step_ >= window_) return false;
   while (step >= end_step()) Materialize();
   return true;
 }
@@ -103,6 +103,7 @@ void WorkQueue::Grant(Rank rank, int credit, std::vector<Job>* jobs) {
       ++r.step;
     }
   }
+  granted_end_ = std::max(granted_end_, r.position > 0 ? r.step + 1 : r.step);
 }
 
 void WorkQueue::Materialize() {

@@ -19,6 +19,7 @@
 #ifndef WEFT_COORDINATOR_CORE_WORK_QUEUE_H_
 #define WEFT_COORDINATOR_CORE_WORK_QUEUE_H_
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <deque>
@@ -65,6 +66,14 @@ class WorkQueue {
   // Of the whole training: those that an earlier run made count.
   int32_t steps_done() const { return first_step_; }
   int outstanding(Rank rank) const { return ranks_[rank].outstanding; }
+
+  // No job of this step or a later one is granted; INT32_MAX for none.
+  void SetHold(int32_t step) { hold_ = step; }
+  int32_t hold() const { return hold_; }
+  // The step behind the last of which a job has been granted.
+  int32_t granted_end() const { return std::max(first_step_, granted_end_); }
+  // Grants reach no step from this one on before more steps have ended.
+  int32_t reach() const { return first_step_ + window_; }
   // True if Grant with this credit would give something.
   bool CanGrant(Rank rank, int credit) const;
   const JobCounts& counts() const { return counts_; }
@@ -119,6 +128,8 @@ class WorkQueue {
   std::vector<RankState> ranks_;
   int least_jobs_of_rank_ = 1;
   int32_t window_ = 2;
+  int32_t hold_ = INT32_MAX;
+  int32_t granted_end_ = 0;
 
   int32_t first_step_;  // all before are done
   std::deque<std::unique_ptr<Step>> steps_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -66,8 +67,18 @@ absl::StatusOr<int32_t> WorkerTable::NumberFor(int32_t wanted) const {
 }
 
 size_t WorkerTable::Connected() const {
-  return std::count_if(workers_.begin(), workers_.end(),
-                       [](const auto& entry) { return entry.second.greeted && !entry.second.broken; });
+  return std::count_if(workers_.begin(), workers_.end(), [](const auto& entry) {
+    const Worker& w = entry.second;
+    return w.greeted && !w.broken && !(w.ending() && w.told_late);
+  });
+}
+
+std::vector<const Worker*> WorkerTable::Ending() const {
+  std::vector<const Worker*> ending;
+  for (const auto& [id, w] : workers_) {
+    if (w.greeted && w.ending()) ending.push_back(&w);
+  }
+  return ending;
 }
 
 std::vector<Worker*> WorkerTable::Free() {
@@ -75,8 +86,9 @@ std::vector<Worker*> WorkerTable::Free() {
   for (auto& [id, w] : workers_) {
     if (w.free()) free.push_back(&w);
   }
-  std::sort(free.begin(), free.end(),
-            [](const Worker* a, const Worker* b) { return a->process < b->process; });
+  std::sort(free.begin(), free.end(), [](const Worker* a, const Worker* b) {
+    return std::pair(a->failed_last, a->process) < std::pair(b->failed_last, b->process);
+  });
   return free;
 }
 

@@ -29,7 +29,7 @@ CoordinatorMetrics::CoordinatorMetrics(Metrics* m)
       duplicates_(m->AddCounter("weft_duplicate_completions_total",
                                 "Completions of jobs that were done before; they changed nothing.")),
       violations_(m->AddCounter("weft_protocol_violations_total",
-                                "Messages that no correct worker sends; each failed its run.")),
+                                "Messages that a correct worker never sends; each failed its run.")),
       grants_(m->AddCounter("weft_grants_total", "Jobs granted to ranks.")),
       received_(m->AddCounter("weft_session_messages_total", "Messages of sessions, each counted once.",
                               {{"direction", "received"}})),
@@ -37,7 +37,7 @@ CoordinatorMetrics::CoordinatorMetrics(Metrics* m)
                           {{"direction", "sent"}})),
       lost_(m->AddCounter("weft_workers_lost_total", "Worker processes that were given up as lost.")),
       resumed_(m->AddCounter("weft_sessions_resumed_total",
-                             "Broken connections of sessions that were replaced.")) {
+                             "Connections that replaced a broken connection of a session.")) {
   m->AddGauge("weft_build_info", "1, with the version of this program.", {{"version", "0.1.0"}}).Set(1);
   for (const char* state : {"blocked", "ready", "claimed", "done"}) {
     jobs_.push_back(m->AddGauge("weft_jobs",
@@ -56,10 +56,12 @@ CoordinatorMetrics::CoordinatorMetrics(Metrics* m)
     if (!IsFinal(static_cast<RunState>(s))) continue;
     ended_.push_back(m->AddCounter("weft_runs_ended_total", "Runs that ended, by how.", {{"state", state}}));
   }
-  for (const char* state : {"free", "busy", "broken"}) {
-    workers_.push_back(m->AddGauge("weft_workers",
-                                   "Connected worker processes; broken: the session may be resumed.",
-                                   {{"state", state}}));
+  for (const char* state : {"free", "busy", "ending", "broken"}) {
+    workers_.push_back(
+        m->AddGauge("weft_workers",
+                    "Connected worker processes; ending: has not told yet that it forgot an aborted "
+                    "run; broken: the session may be resumed.",
+                    {{"state", state}}));
   }
 }
 
@@ -95,8 +97,9 @@ void CoordinatorMetrics::Export(const Probe& probe, uint64_t sessions_resumed) {
   const int first_final = static_cast<int>(RunState::kFinished);
   for (int s = first_final; s < kRunStates; ++s)
     ended_[s - first_final].RaiseTo(static_cast<double>(probe.runs_ended[s]));
-  const int64_t workers[] = {probe.workers_free, probe.workers_busy, probe.workers_broken};
-  for (int i = 0; i < 3; ++i) workers_[i].Set(static_cast<double>(workers[i]));
+  const int64_t workers[] = {probe.workers_free, probe.workers_busy, probe.workers_ending,
+                             probe.workers_broken};
+  for (int i = 0; i < 4; ++i) workers_[i].Set(static_cast<double>(workers[i]));
 }
 
 }  // namespace weft

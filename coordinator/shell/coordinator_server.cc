@@ -1,46 +1,22 @@
 #include "coordinator/shell/coordinator_server.h"
 
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
-#include <unistd.h>
-
-#include <cstring>
 #include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "coordinator/shell/server_loop.h"
+#include "proto/wire/acceptor.h"
 #include "proto/wire/address.h"
 #include "proto/wire/channel.h"
+#include "proto/wire/listener.h"
 #include "proto/wire/mutex.h"
 
 namespace weft {
 namespace {
 
 constexpr absl::Duration kLastWords = absl::Seconds(1);  // for shut-down messages to be heard
-
-// gRPC would take a unix socket away from a running server: whether someone listens must be asked before.
-absl::Status CheckUnixPath(const std::string& path) {
-  struct stat info;
-  if (lstat(path.c_str(), &info) != 0) return absl::OkStatus();
-  if (!S_ISSOCK(info.st_mode)) {
-    return absl::UnavailableError(
-        absl::StrCat("cannot listen on unix:", path, ": the file exists and is no socket"));
-  }
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  std::memcpy(address.sun_path, path.data(), path.size());
-  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  const bool answers = connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0;
-  close(fd);
-  if (!answers) return absl::OkStatus();  // left behind by a server that is gone; it is replaced
-  return absl::UnavailableError(absl::StrCat(
-      "cannot listen on unix:", path, ": another coordinator listens there; stop it or choose another path"));
-}
 
 absl::StatusOr<std::vector<Address>> CheckAddresses(const CoordinatorServerOptions& options) {
   if (options.listen.empty()) return absl::InvalidArgumentError("no address to listen on");
@@ -54,9 +30,6 @@ absl::StatusOr<std::vector<Address>> CheckAddresses(const CoordinatorServerOptio
                        ": other machines could reach it, and the connection is neither encrypted nor "
                        "authenticated. Listen on 127.0.0.1 or a unix socket, or pass --insecure on a network "
                        "that you trust"));
-    }
-    if (a->is_unix) {
-      if (absl::Status s = CheckUnixPath(a->path); !s.ok()) return s;
     }
     addresses.push_back(*std::move(a));
   }
@@ -72,27 +45,28 @@ class GrpcCoordinatorServer final : public CoordinatorServer {
     if (!addresses.ok()) return addresses.status();
     grpc::ServerBuilder builder;
     ConfigureServer(&builder);
-    std::vector<int> ports(addresses->size(), 0);
-    for (size_t i = 0; i < addresses->size(); ++i) {
-      builder.AddListeningPort((*addresses)[i].text(), grpc::InsecureServerCredentials(), &ports[i]);
-    }
+    absl::StatusOr<std::unique_ptr<Listener>> listener = Listener::Open(*std::move(addresses));
+    if (!listener.ok()) return listener.status();
+    // gRPC's own listener does not survive a failed accept().
+    connections_ = builder.experimental().AddExternalConnectionAcceptor(
+        grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+        grpc::InsecureServerCredentials());
     builder.RegisterService(&sessions_);
     builder.RegisterService(&runs_);
     auto queue = builder.AddCompletionQueue();
     server_ = builder.BuildAndStart();
     if (server_ == nullptr) {
       queue->Shutdown();
-      return absl::UnavailableError(
-          absl::StrCat("cannot listen on ", absl::StrJoin(options.listen, " and "),
-                       ": the address is in use or not of this machine; choose another one"));
+      return absl::InternalError("the gRPC server does not start");
     }
-    for (size_t i = 0; i < addresses->size(); ++i) {
-      Address& a = (*addresses)[i];
-      if (!a.is_unix) a.port = ports[i];
-      addresses_.push_back(a.text());
-    }
+    for (const Address& a : (*listener)->addresses()) addresses_.push_back(a.text());
     loop_ = std::make_unique<ServerLoop>(options, std::move(queue), &sessions_, &runs_);
     loop_->Start();
+    acceptor_ = std::make_unique<Acceptor>(*std::move(listener), [this](int descriptor) {
+      grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+      connection.fd = descriptor;
+      connections_->HandleNewConnection(&connection);
+    });
     return absl::OkStatus();
   }
 
@@ -103,8 +77,9 @@ class GrpcCoordinatorServer final : public CoordinatorServer {
                                          [&](auto answer) { loop_->Submit(request, std::move(answer)); });
   }
 
-  absl::Status Cancel(uint64_t run, const std::string& reason) override {
-    const auto cancel = [&](auto answer) { loop_->Cancel(run, reason, std::move(answer)); };
+  using CoordinatorServer::Cancel;
+  absl::Status Cancel(uint64_t run, const std::string& reason, bool save) override {
+    const auto cancel = [&](auto answer) { loop_->Cancel(run, reason, save, std::move(answer)); };
     return Ask<absl::StatusOr<uint64_t>>(Over(), cancel).status();
   }
 
@@ -116,6 +91,13 @@ class GrpcCoordinatorServer final : public CoordinatorServer {
     loop_->Post([this, pid, reason] { loop_->Add(weft::WorkerExited{pid, reason}); });
   }
 
+  std::string Problem() const override {
+    std::string problem = loop_->heart().Problem(MonotonicNanos());
+    if (!problem.empty()) return problem;
+    problem = DescriptorShortage(Listener::kReserved);
+    return problem.empty() ? "" : absl::StrCat("new connections are refused: ", problem);
+  }
+
   void Stop(const std::string& reason) override {
     if (server_ == nullptr || std::exchange(stopped_, true)) return;
     loop_->Post([this, reason] { loop_->Add(StopAll{reason}); });
@@ -124,6 +106,7 @@ class GrpcCoordinatorServer final : public CoordinatorServer {
       absl::SleepFor(absl::Milliseconds(5));
       if (Ask<bool>(true, [&](auto answer) { answer(loop_->settled()); })) break;
     }
+    acceptor_.reset();
     server_->Shutdown(gpr_now(GPR_CLOCK_REALTIME));
     loop_->Join();
     server_.reset();  // before the completion queue, which the loop owns
@@ -148,11 +131,13 @@ class GrpcCoordinatorServer final : public CoordinatorServer {
     return *std::move(result);
   }
 
-  v1::Coordination::AsyncService sessions_;
+  SessionService sessions_;
   v1::Runs::AsyncService runs_;
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> connections_;
   std::unique_ptr<grpc::Server> server_;
   std::vector<std::string> addresses_;
   std::unique_ptr<ServerLoop> loop_;
+  std::unique_ptr<Acceptor> acceptor_;
   bool stopped_ = false;
 };
 

@@ -4,10 +4,10 @@
 // The daemon `weft-coordinator` is this and a command line; `weft train` embeds it in its own process and
 // watches through the observer.
 //
-// Threads: two own ones (the loop; planning of submitted runs). All methods may be called from any thread but
-// those. Ownership: destruction stops it as Stop("...") does. Failure of Start: InvalidArgument (an address),
-// FailedPrecondition (an address that other machines reach, without `insecure`), Unavailable (the address is
-// in use or cannot be bound), each with what to do.
+// Threads: four own ones (the loop; accepting connections; two for planning submitted runs). All methods may
+// be called from any thread but those. Ownership: destruction stops it as Stop("...") does. Failure of Start:
+// InvalidArgument (an address), FailedPrecondition (an address that other machines reach, without
+// `insecure`), Unavailable (the address is in use or cannot be bound), each with what to do.
 #ifndef WEFT_COORDINATOR_SHELL_COORDINATOR_SERVER_H_
 #define WEFT_COORDINATOR_SHELL_COORDINATOR_SERVER_H_
 
@@ -34,8 +34,13 @@ class CoordinatorServer {
 
   // As the run API's methods.
   virtual absl::StatusOr<uint64_t> Submit(const SubmitRequest& request) = 0;
-  virtual absl::Status Cancel(uint64_t run, const std::string& reason) = 0;
+  // With `save` it first saves a checkpoint, if it can (CancelRun in coordinator/core/events.h).
+  virtual absl::Status Cancel(uint64_t run, const std::string& reason, bool save) = 0;
+  absl::Status Cancel(uint64_t run, const std::string& reason) { return Cancel(run, reason, false); }
   virtual absl::StatusOr<RunInfo> GetRun(uint64_t run) = 0;  // times are of the coordinator's monotonic clock
+
+  // For probes: "", or why it does not serve: its loop does not turn, or new connections are refused.
+  virtual std::string Problem() const = 0;
 
   // For an owner of worker processes: the process has ended, and how.
   virtual void WorkerExited(int64_t pid, const std::string& reason) = 0;

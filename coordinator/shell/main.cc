@@ -1,18 +1,25 @@
 // weft-coordinator: takes runs in, keeps sessions with worker processes, hands out jobs.
 #include <signal.h>
 
+#include <atomic>
 #include <cstring>
+#include <filesystem>
 #include <iostream>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
+#include "coordinator/record/run_records.h"
 #include "coordinator/shell/coordinator_server.h"
 #include "coordinator/shell/spec_planner.h"
+#include "proto/host/open_files.h"
+#include "proto/log/daemon_log.h"
 #include "proto/metrics/metrics.h"
 #include "proto/metrics/metrics_server.h"
+#include "proto/wire/address.h"
 
 namespace weft {
 namespace {
@@ -23,7 +30,9 @@ enum ExitCode { kOk = 0, kUsage = 2, kTryAgain = 75, kBadConfiguration = 78 };
 struct Flags {
   std::vector<std::string> listen;
   std::string metrics;
+  std::string output_root = "out";
   bool insecure = false;
+  LogLevel log_level = LogLevel::kInfo;
   int grace = 10, waiting = 600, preparing = 300, progress = 600, finishing = 600;
 };
 
@@ -44,21 +53,35 @@ CoreOptions CoreOptionsOf(const Flags& flags) {
 }
 
 // One line a change, for an operator who looks at the log.
-CoordinatorObserver Log() {
+CoordinatorObserver Observe(const DaemonLog* log) {
   CoordinatorObserver observer;
-  observer.run = [](const RunInfo& r) {
-    const std::string state(RunStateName(r.state));
-    std::cerr << absl::StrCat("weft-coordinator: run ", r.id, " (", r.name, ") is ", state,
-                              r.reason.empty() ? "" : ": ", r.reason, "\n");
+  observer.run = [log](const RunInfo& r) {
+    const char* verb = r.state == RunState::kCancelled ? " was " : IsFinal(r.state) ? " has " : " is ";
+    const std::string line = absl::StrCat("run ", r.id, " (", r.name, ")", verb, RunStateName(r.state),
+                                          r.reason.empty() ? "" : ": ", r.reason);
+    r.state == RunState::kFailed ? log->Warning(line) : log->Info(line);
   };
-  observer.worker = [](const WorkerChange& w) {
-    const char* verb = w.kind == WorkerChange::Kind::kJoined ? " joined"
-                       : w.kind == WorkerChange::Kind::kLeft ? " left"
-                                                             : " was lost";
-    std::cerr << absl::StrCat("weft-coordinator: ", w.label, verb, w.reason.empty() ? "" : ": ", w.reason,
-                              "\n");
+  observer.worker = [log](const WorkerChange& w) {
+    constexpr const char* kVerbs[] = {" joined", " left", " was lost", " is still busy", " is free again"};
+    const char* verb = kVerbs[static_cast<int>(w.kind)];
+    const std::string line = absl::StrCat(w.label, verb, w.reason.empty() ? "" : ": ", w.reason);
+    const bool bad = w.kind == WorkerChange::Kind::kLost || w.kind == WorkerChange::Kind::kBusy;
+    bad ? log->Warning(line) : log->Info(line);
   };
   return observer;
+}
+
+// What happens is logged and recorded.
+CoordinatorObserver Both(CoordinatorObserver log, RunRecords* records) {
+  CoordinatorObserver both = log;
+  both.run = [log, records](const RunInfo& run) {
+    log.run(run);
+    records->OnRun(run);
+  };
+  both.step = [records](const StepDone& step) { records->OnStep(step); };
+  both.jobs = [records](const JobsEnded& jobs) { records->OnJobs(jobs); };
+  both.report = [records](const Report& report) { records->OnReport(report); };
+  return both;
 }
 
 int Serve(const Flags& flags) {
@@ -69,36 +92,53 @@ int Serve(const Flags& flags) {
   sigaddset(&signals, SIGTERM);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
 
+  const DaemonLog log("weft-coordinator", flags.log_level);
   Metrics metrics;
+  std::atomic<CoordinatorServer*> serving{nullptr};
+  const auto healthy = [&serving] {
+    const CoordinatorServer* server = serving;
+    return server == nullptr ? std::string("it does not serve yet, or is stopping") : server->Problem();
+  };
   std::unique_ptr<MetricsServer> metrics_server;
   if (!flags.metrics.empty()) {
-    auto started = MetricsServer::Start(flags.metrics, &metrics, flags.insecure);
+    auto started = MetricsServer::Start(flags.metrics, &metrics, flags.insecure, healthy);
     if (!started.ok()) return Complain(started.status());
     metrics_server = *std::move(started);
-    std::cerr << "weft-coordinator: metrics on port " << metrics_server->port() << "\n";
+    log.Info(absl::StrCat("metrics on port ", metrics_server->port()));
   }
   CoordinatorServerOptions options;
   options.listen = flags.listen;
   options.insecure = flags.insecure;
   options.core = CoreOptionsOf(flags);
   options.planner = PlanSpec;
-  options.observer = Log();
+  options.plans_slowly = PlansSlowly;
+  // Before the server, which calls it.
+  RunRecords records(std::filesystem::absolute(flags.output_root).lexically_normal().string(),
+                     [&log](const std::string& line) { log.Warning(line); });
+  options.observer = Both(Observe(&log), &records);
+  options.claim = [&records](uint64_t run, const SubmitRequest& request) {
+    return records.Claim(run, request);
+  };
+  options.release = [&records](uint64_t run) { records.Release(run); };
   options.metrics = &metrics;
   auto server = CoordinatorServer::Start(std::move(options));
   if (!server.ok()) return Complain(server.status());
   for (const std::string& address : (*server)->addresses()) {
-    std::cerr << "weft-coordinator: listening on " << address << "\n";
+    log.Info(absl::StrCat("listening on ", address));
   }
+  serving = server->get();
   int signal = 0;
   sigwait(&signals, &signal);
-  std::cerr << "weft-coordinator: stopping on " << strsignal(signal) << "\n";
+  log.Info(absl::StrCat("stopping on ", strsignal(signal)));
   pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);  // a second one ends the process at once
+  serving = nullptr;
   (*server)->Stop(absl::StrCat("it got the signal ", strsignal(signal)));
+  metrics_server.reset();  // it asks the server for its health
   return kOk;
 }
 
 int Main(int argc, char** argv) {
-  CLI::App app("Coordinates training runs: takes them in, and hands their jobs to worker processes.",
+  CLI::App app("Coordinates training runs: accepts them, and grants their jobs to worker processes.",
                "weft-coordinator");
   app.footer(
       "Examples:\n"
@@ -108,16 +148,24 @@ int Main(int argc, char** argv) {
       "Exit codes: 0 stopped by a signal, 2 wrong usage, 75 an address is in use, 78 an address is wrong or "
       "refused.");
   Flags flags;
-  app.add_option("--listen", flags.listen,
-                 "Address for workers and clients: unix:PATH or HOST:PORT; may be repeated")
-      ->required()
+  app.add_option(
+         "--listen", flags.listen,
+         absl::StrCat("Address for workers and clients: unix:PATH or HOST:PORT; may be repeated (default ",
+                      kDefaultCoordinator, ", as of the clients)"))
       ->take_all();
   app.add_option("--metrics", flags.metrics,
                  "Serve /metrics and /healthz here: HOST:PORT; port 0 picks a free one");
+  app.add_option("--output-root", flags.output_root,
+                 "Folder in which a run gets one of its own, NAME-RUN, if it was submitted without --out "
+                 "(default: out "
+                 "in the working directory); the workers must see it under the same path")
+      ->type_name("DIR");
   app.add_flag("--insecure", flags.insecure,
                "Allow addresses that other machines reach, without encryption or authentication");
   const auto seconds = CLI::Range(1, 1'000'000);
-  app.add_option("--grace", flags.grace, "Seconds for a worker's broken session to come back")
+  app.add_option("--grace", flags.grace,
+                 "Seconds for a worker's broken session to come back, once the worker must have noticed (at "
+                 "most 15 s)")
       ->check(seconds)
       ->capture_default_str();
   app.add_option("--waiting", flags.waiting, "Seconds that a run waits for worker processes to connect")
@@ -132,13 +180,22 @@ int Main(int argc, char** argv) {
   app.add_option("--finishing", flags.finishing, "Seconds for workers to save and report after the last job")
       ->check(seconds)
       ->capture_default_str();
+  app.add_option("--log-level", flags.log_level,
+                 "Least grave of what is logged: error, warning or info (default)")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, LogLevel>{
+          {"error", LogLevel::kError}, {"warning", LogLevel::kWarning}, {"info", LogLevel::kInfo}}))
+      ->type_name("LEVEL");
   app.set_version_flag("--version", "weft-coordinator 0.1.0");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
-    return app.exit(e) == 0 ? kOk : kUsage;
+    if (e.get_exit_code() == 0) return app.exit(e), kOk;  // help and version
+    std::cerr << "weft-coordinator: " << e.what() << "\nweft-coordinator: see weft-coordinator --help\n";
+    return kUsage;
   }
+  if (flags.listen.empty()) flags.listen = {kDefaultCoordinator};
   signal(SIGPIPE, SIG_IGN);
+  RaiseOpenFileLimit();
   return Serve(flags);
 }
 

@@ -2,39 +2,66 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+
 namespace weft {
 
-PlannerThread::PlannerThread(Planner planner) : planner_(std::move(planner)), thread_([this] { Run(); }) {}
+PlannerThread::PlannerThread(Planner planner, std::function<bool(const std::string&)> slowly)
+    : planner_(std::move(planner)), slowly_(std::move(slowly)) {
+  thread_ = std::thread([this] { Run(&waiting_, /*sorts=*/slowly_ != nullptr); });
+  slow_thread_ = std::thread([this] { Run(&slow_, /*sorts=*/false); });
+}
 
 PlannerThread::~PlannerThread() {
   {
     MutexLock lock(mu_);
     stopping_ = true;
   }
-  wake_.Signal();
+  wake_.SignalAll();
   thread_.join();
+  slow_thread_.join();
   MutexLock lock(mu_);
-  for (Request& r : waiting_) r.done(absl::UnavailableError("the coordinator has stopped"));
+  for (std::deque<Request>* requests : {&waiting_, &slow_}) {
+    for (Request& r : *requests) r.done(absl::UnavailableError("the coordinator has stopped"));
+  }
 }
 
 bool PlannerThread::Plan(std::string spec, Done done) {
   MutexLock lock(mu_);
   if (waiting_.size() >= kMostWaiting) return false;
   waiting_.push_back({std::move(spec), std::move(done)});
-  wake_.Signal();
+  wake_.SignalAll();
   return true;
 }
 
-void PlannerThread::Run() {
-  for (;;) {
-    Request request;
-    {
-      MutexLock lock(mu_);
-      while (!stopping_ && waiting_.empty()) wake_.Wait(mu_);
-      if (stopping_) return;
-      request = std::move(waiting_.front());
-      waiting_.pop_front();
+bool PlannerThread::Take(std::deque<Request>* waiting, Request* request) {
+  MutexLock lock(mu_);
+  while (!stopping_ && waiting->empty()) wake_.Wait(mu_);
+  if (stopping_) return false;
+  *request = std::move(waiting->front());
+  waiting->pop_front();
+  return true;
+}
+
+bool PlannerThread::PutAside(Request* request) {
+  if (!slowly_(request->spec)) return false;
+  {
+    MutexLock lock(mu_);
+    if (slow_.size() < kMostSlowWaiting) {
+      slow_.push_back(std::move(*request));
+      wake_.SignalAll();
+      return true;
     }
+  }
+  request->done(absl::ResourceExhaustedError(
+      absl::StrCat(kMostSlowWaiting, " other runs of this size wait to be planned; try again later")));
+  return true;
+}
+
+void PlannerThread::Run(std::deque<Request>* waiting, bool sorts) {
+  Request request;
+  while (Take(waiting, &request)) {
+    if (sorts && PutAside(&request)) continue;
     request.done(planner_(request.spec));
   }
 }

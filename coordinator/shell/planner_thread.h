@@ -1,8 +1,10 @@
 // Makes run plans off the loop's thread: parsing a run file and simulating its schedule may take long, and
 // jobs of other runs go on.
 //
-// One thread, one plan at a time, at most kMostWaiting waiting: Plan says false then. Destruction answers
-// what waits with Unavailable.
+// Two threads. The first takes every request, makes the plan of those that are quick and hands the others to
+// the second, so that a run with a million jobs holds back only its like. Each makes one plan at a time. At
+// most kMostWaiting requests wait (Plan says false then), and kMostSlowWaiting slow ones (their answer is
+// ResourceExhausted). Destruction answers what waits with Unavailable.
 #ifndef WEFT_COORDINATOR_SHELL_PLANNER_THREAD_H_
 #define WEFT_COORDINATOR_SHELL_PLANNER_THREAD_H_
 
@@ -21,12 +23,14 @@ namespace weft {
 class PlannerThread {
  public:
   static constexpr size_t kMostWaiting = 64;
+  static constexpr size_t kMostSlowWaiting = 8;
   using Done = std::function<void(absl::StatusOr<std::shared_ptr<const RunPlan>>)>;
 
-  explicit PlannerThread(Planner planner);
+  // `slowly` may be empty: then all are quick.
+  PlannerThread(Planner planner, std::function<bool(const std::string&)> slowly);
   ~PlannerThread();
 
-  // `done` is called once, on this object's thread or in the destructor.
+  // `done` is called once, on a thread of this object or in the destructor.
   bool Plan(std::string spec, Done done);
 
  private:
@@ -34,14 +38,20 @@ class PlannerThread {
     std::string spec;
     Done done;
   };
-  void Run();
+  void Run(std::deque<Request>* waiting, bool sorts);
+  // Waits for a request; false once it is to stop.
+  bool Take(std::deque<Request>* waiting, Request* request);
+  // True if it goes to the slow ones, or was refused for their number.
+  bool PutAside(Request* request);
 
   const Planner planner_;
+  const std::function<bool(const std::string&)> slowly_;
   Mutex mu_;
   CondVar wake_;
   std::deque<Request> waiting_ ABSL_GUARDED_BY(mu_);
+  std::deque<Request> slow_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  std::thread thread_;
+  std::thread thread_, slow_thread_;
 };
 
 }  // namespace weft

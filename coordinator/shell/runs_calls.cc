@@ -5,6 +5,7 @@
 
 #include "coordinator/shell/server_loop.h"
 #include "proto/wire/channel.h"
+#include "proto/wire/check.h"
 #include "proto/wire/runs_codec.h"
 
 namespace weft {
@@ -97,9 +98,17 @@ void List(ServerLoop* loop, UnaryCall<v1::ListRequest, v1::ListResponse>* call) 
   call->Finish(absl::OkStatus());
 }
 
+void ListWorkers(ServerLoop* loop, UnaryCall<v1::ListWorkersRequest, v1::ListWorkersResponse>* call) {
+  for (const WorkerInfo& w : loop->core().ListWorkers(MonotonicNanos())) {
+    wire::Encode(w, call->response.add_workers());
+  }
+  call->Finish(absl::OkStatus());
+}
+
 void Cancel(ServerLoop* loop, UnaryCall<v1::CancelRequest, v1::Run>* call) {
-  std::string reason = call->request.reason().substr(0, 1000);
-  loop->Cancel(call->request.run(), std::move(reason), [loop, call](absl::StatusOr<uint64_t> run) {
+  std::string reason = wire::PlainText(call->request.reason(), 1000);
+  const bool save = call->request.save();
+  loop->Cancel(call->request.run(), std::move(reason), save, [loop, call](absl::StatusOr<uint64_t> run) {
     call->Finish(run.ok() ? EncodeRun(loop, *run, &call->response) : run.status());
   });
 }
@@ -218,6 +227,8 @@ void AcceptRunsCalls(ServerLoop* loop, v1::Runs::AsyncService* service, grpc::Se
   UnaryCall<v1::GetRequest, v1::Run>::Accept(context, &v1::Runs::AsyncService::RequestGet, Get);
   UnaryCall<v1::ListRequest, v1::ListResponse>::Accept(context, &v1::Runs::AsyncService::RequestList, List);
   UnaryCall<v1::CancelRequest, v1::Run>::Accept(context, &v1::Runs::AsyncService::RequestCancel, Cancel);
+  UnaryCall<v1::ListWorkersRequest, v1::ListWorkersResponse>::Accept(
+      context, &v1::Runs::AsyncService::RequestListWorkers, ListWorkers);
   WatchCall::Accept(context);
 }
 

@@ -8,6 +8,7 @@
 #include "coordinator/shell/coordinator_metrics.h"
 #include "coordinator/shell/runs_calls.h"
 #include "proto/wire/channel.h"
+#include "proto/wire/run_id.h"
 
 namespace weft {
 namespace {
@@ -26,15 +27,16 @@ int64_t UnixMinusMonotonic() {
 }  // namespace
 
 ServerLoop::ServerLoop(const CoordinatorServerOptions& options,
-                       std::unique_ptr<grpc::ServerCompletionQueue> queue,
-                       v1::Coordination::AsyncService* sessions, v1::Runs::AsyncService* runs)
+                       std::unique_ptr<grpc::ServerCompletionQueue> queue, SessionService* sessions,
+                       v1::Runs::AsyncService* runs)
     : options_(options),
       unix_minus_monotonic_(UnixMinusMonotonic()),
       queue_(std::move(queue)),
       session_service_(sessions),
       runs_service_(runs),
+      heart_(MonotonicNanos()),
       core_(options.core),
-      planner_(options.planner) {
+      planner_(options.planner, options.plans_slowly) {
   if (options.metrics != nullptr) metrics_ = std::make_unique<CoordinatorMetrics>(options.metrics);
 }
 
@@ -126,7 +128,7 @@ int64_t ServerLoop::NextDeadline() const {
   int64_t next = std::min(core_.next_deadline(), sessions_.next_deadline());
   if (metrics_ != nullptr) next = std::min(next, metrics_->next_deadline());
   if (!queue_ended_) next = std::min(next, end_due_);
-  return next;
+  return std::min(next, heart_.next());
 }
 
 void ServerLoop::Run() {
@@ -136,6 +138,7 @@ void ServerLoop::Run() {
     TakeTags();
     alive = TakePosted();
     const int64_t now = MonotonicNanos();
+    heart_.Beat(now);
     while (!events_.empty() || now >= core_.next_deadline())
       Apply(core_.Step(now, std::exchange(events_, {})));
     if (alive) sessions_.Flush(now);
@@ -193,26 +196,45 @@ void ServerLoop::RemoveWatcher(uint64_t run, Watcher* watcher) {
 
 void ServerLoop::Submit(SubmitRequest request, Answer answer) {
   std::string spec = request.spec;
+  // A repeated request is its first run, whose folder is claimed.
+  const uint64_t id = core_.KnowsRequest(request.request) ? 0 : core_.ReserveRun();
   const auto shared = std::make_shared<Answer>(std::move(answer));
-  auto planned = [this, request = std::move(request),
+  auto planned = [this, id, request = std::move(request),
                   shared](const absl::StatusOr<std::shared_ptr<const RunPlan>>& plan) {
-    const bool posted = Post([this, request, plan, shared] {
-      if (!plan.ok()) return (*shared)(plan.status());
+    absl::StatusOr<RunFolder> folder = RunFolder();
+    if (!plan.ok()) {
+      folder = plan.status();
+    } else if (id != 0 && options_.claim) {
+      folder = options_.claim(id, request);
+    }
+    const bool posted = Post([this, id, request, plan, folder, shared] {
+      if (!folder.ok()) {
+        if (id != 0) core_.ReturnRun(id);
+        return (*shared)(folder.status());
+      }
       const uint64_t reply = next_reply_++;
-      answers_[reply] = *shared;
-      Add(SubmitRun{reply, request.request, *plan, request.spec, request.processes, request.output});
+      answers_[reply] = [this, id, shared](const absl::StatusOr<uint64_t>& run) {
+        if (id != 0 && (!run.ok() || *run != id)) {
+          core_.ReturnRun(id);
+          if (options_.release) options_.release(id);
+        }
+        (*shared)(run);
+      };
+      Add(SubmitRun{reply, request.request, *plan, request.spec, request.processes, request.output, *folder,
+                    request.file, id, NewRunId()});
     });
     if (!posted) (*shared)(absl::UnavailableError("the coordinator has stopped"));
   };
   if (!planner_.Plan(std::move(spec), std::move(planned))) {
+    if (id != 0) core_.ReturnRun(id);
     (*shared)(absl::ResourceExhaustedError("too many submissions at once; try again"));
   }
 }
 
-void ServerLoop::Cancel(uint64_t run, std::string reason, Answer answer) {
+void ServerLoop::Cancel(uint64_t run, std::string reason, bool save, Answer answer) {
   const uint64_t reply = next_reply_++;
   answers_[reply] = std::move(answer);
-  Add(CancelRun{reply, run, std::move(reason)});
+  Add(CancelRun{reply, run, std::move(reason), save});
 }
 
 }  // namespace weft

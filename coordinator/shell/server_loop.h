@@ -27,6 +27,7 @@
 #include "coordinator/shell/planner_thread.h"
 #include "coordinator/shell/server_options.h"
 #include "coordinator/shell/session_table.h"
+#include "proto/metrics/heartbeat.h"
 #include "proto/wire/mutex.h"
 #include "proto/wire/runs_codec.h"
 #include "weft/v1/runs.grpc.pb.h"
@@ -41,7 +42,7 @@ class ServerLoop {
   using Answer = std::function<void(absl::StatusOr<uint64_t> run)>;  // on the loop's thread
 
   ServerLoop(const CoordinatorServerOptions& options, std::unique_ptr<grpc::ServerCompletionQueue> queue,
-             v1::Coordination::AsyncService* sessions, v1::Runs::AsyncService* runs);
+             SessionService* sessions, v1::Runs::AsyncService* runs);
   ~ServerLoop();
 
   void Start();
@@ -55,10 +56,13 @@ class ServerLoop {
   // Loop's thread, or from `Post`.
   void Add(Event event) { events_.push_back(std::move(event)); }
   void Submit(SubmitRequest request, Answer answer);
-  void Cancel(uint64_t run, std::string reason, Answer answer);
+  // With `save`, as CancelRun says.
+  void Cancel(uint64_t run, std::string reason, bool save, Answer answer);
   const CoordinatorCore& core() const { return core_; }
   int64_t unix_minus_monotonic() const { return unix_minus_monotonic_; }
   bool settled() const { return sessions_.settled(); }
+  // From any thread.
+  const Heartbeat& heart() const { return heart_; }
   // Hears every event of a run; called with nothing after it was removed.
   class Watcher {
    public:
@@ -82,8 +86,10 @@ class ServerLoop {
   const CoordinatorServerOptions options_;
   const int64_t unix_minus_monotonic_;
   const std::unique_ptr<grpc::ServerCompletionQueue> queue_;
-  v1::Coordination::AsyncService* const session_service_;
+  SessionService* const session_service_;
   v1::Runs::AsyncService* const runs_service_;
+
+  Heartbeat heart_;
 
   // Loop's thread only.
   CoordinatorCore core_;

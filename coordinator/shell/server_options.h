@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "coordinator/core/coordinator_core.h"
 #include "coordinator/core/events.h"
+#include "proto/wire/runs_codec.h"
 
 namespace weft {
 
@@ -34,7 +35,15 @@ struct CoordinatorServerOptions {
   bool insecure = false;            // allow other machines to connect, without any protection
   CoreOptions core;
   Planner planner;  // required
+  // Whether the planner may take long for it: such runs are planned beside the others, which need not wait.
+  // Absent: none does.
+  std::function<bool(const std::string& spec)> plans_slowly;
   CoordinatorObserver observer;
+  // Opens the output folder of a run that is about to be taken in, and says where its workers write.
+  // Called on the planner's thread, as it waits for the disk. Absent: they write into what the request names.
+  std::function<absl::StatusOr<RunFolder>(uint64_t run, const SubmitRequest& request)> claim;
+  // The run was not taken in after it was claimed. On the server's thread.
+  std::function<void(uint64_t run)> release;
   Metrics* metrics = nullptr;  // where to count, if anywhere; outlives the server
 };
 

@@ -4,11 +4,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/wire/channel.h"
+#include "proto/wire/packet_reader.h"
 
 namespace weft {
 
-SessionCall::SessionCall(v1::Coordination::AsyncService* service, grpc::ServerCompletionQueue* queue,
-                         SessionHost* host, std::function<void()> accepted)
+SessionCall::SessionCall(SessionService* service, grpc::ServerCompletionQueue* queue, SessionHost* host,
+                         std::function<void()> accepted)
     : host_(host), accepted_(std::move(accepted)) {
   for (int kind = 0; kind < kKinds; ++kind) operations_[kind] = {this, kind};
   service->RequestSession(&context_, &stream_, queue, queue, Begin(kAccepted));
@@ -25,7 +26,7 @@ bool SessionCall::OnDone(int kind, bool ok) {
     case kAccepted:
       if (!ok) return false;
       accepted_();
-      stream_.Read(&in_, Begin(kRead));
+      stream_.Read(&bytes_, Begin(kRead));
       break;
     case kRead:
       OnRead(ok);
@@ -53,9 +54,31 @@ void SessionCall::OnRead(bool ok) {
     return;
   }
   if (finish_.has_value()) return;  // nothing more is wanted
-  session_ == nullptr ? OnFirst() : OnPacket();
+  OnBytes();
   // One read is always pending while the stream lives, so that its end is noticed.
-  stream_.Read(&in_, Begin(kRead));
+  stream_.Read(&bytes_, Begin(kRead));
+}
+
+void SessionCall::OnBytes() {
+  const bool greeted = session_ != nullptr && session_->end.received() > 0;
+  const absl::Status s = ReadWorkerMessage(&bytes_, greeted, &in_);
+  if (!s.ok()) {
+    Leave(/*over=*/true, absl::StrCat("it broke the protocol: ", s.message()));
+    return Finish(s);
+  }
+  session_ == nullptr ? OnFirst() : OnPacket();
+}
+
+void SessionCall::Write() {
+  grpc::ByteBuffer bytes;
+  bool own = false;
+  const grpc::Status s = grpc::SerializationTraits<v1::CoordinatorMessage>::Serialize(out_, &bytes, &own);
+  if (!s.ok()) {
+    Leave(/*over=*/true, "a message to it cannot be written");
+    return Finish(absl::InternalError(s.error_message()));
+  }
+  writing_ = true;
+  stream_.Write(bytes, Begin(kWritten));
 }
 
 void SessionCall::OnFirst() {
@@ -78,8 +101,7 @@ void SessionCall::OnFirst() {
   open->set_protocol(kProtocolVersion);
   open->set_session(session_->id);
   open->set_received(session_->end.received());
-  writing_ = true;
-  stream_.Write(out_, Begin(kWritten));
+  Write();
 }
 
 void SessionCall::OnPacket() {
@@ -110,8 +132,7 @@ void SessionCall::Flush(int64_t now) {
     return Finish(next.status());
   }
   if (*next) {
-    writing_ = true;
-    stream_.Write(out_, Begin(kWritten));
+    Write();
   } else if (session_->closing.has_value()) {
     const absl::Status status = *session_->closing;
     Leave(/*over=*/true, "closed");

@@ -29,6 +29,9 @@ namespace weft {
 
 class SessionCall;
 
+// Messages come as bytes, so that their size is looked at before anything is made of them.
+using SessionService = v1::Coordination::WithRawMethod_Session<v1::Coordination::Service>;
+
 struct Session {
   explicit Session(SessionId number) : id(number) {}
   const SessionId id;
@@ -53,7 +56,7 @@ class SessionHost {
 class SessionCall final : public Call {
  public:
   // Waits for one stream to come in. `accepted` is called when it did, to wait for the next one.
-  SessionCall(v1::Coordination::AsyncService* service, grpc::ServerCompletionQueue* queue, SessionHost* host,
+  SessionCall(SessionService* service, grpc::ServerCompletionQueue* queue, SessionHost* host,
               std::function<void()> accepted);
 
   bool OnDone(int kind, bool ok) override;
@@ -67,7 +70,9 @@ class SessionCall final : public Call {
   enum Kind { kAccepted, kRead, kWritten, kFinished, kKinds };
 
   void OnRead(bool ok);
+  void OnBytes();
   void OnFirst();
+  void Write();
   void OnPacket();
   void Leave(bool over, const std::string& reason);
   void Finish(const absl::Status& status);
@@ -77,7 +82,8 @@ class SessionCall final : public Call {
   SessionHost* const host_;
   const std::function<void()> accepted_;
   grpc::ServerContext context_;
-  grpc::ServerAsyncReaderWriter<v1::CoordinatorMessage, v1::WorkerMessage> stream_{&context_};
+  grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer> stream_{&context_};
+  grpc::ByteBuffer bytes_;
   v1::WorkerMessage in_;
   v1::CoordinatorMessage out_;
   Operation operations_[kKinds];

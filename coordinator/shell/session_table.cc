@@ -23,8 +23,10 @@ absl::StatusOr<Session*> SessionTable::Attach(SessionCall* call, const v1::Open&
   if (open.session() != 0) {
     Session* session = Find(open.session());
     if (session == nullptr || session->closing.has_value()) {
-      return absl::NotFoundError(
-          "this session is not known: the coordinator was restarted, or gave the worker up as lost");
+      return absl::AbortedError(
+          "this session is not known: the coordinator was restarted, or gave the worker up as lost; start "
+          "the "
+          "worker again");
     }
     if (session->call != nullptr) session->call->Abandon();
     session->call = call;
@@ -71,7 +73,11 @@ void SessionTable::Send(OutgoingMessage message) {
   Session* session = Find(message.session);
   if (session == nullptr) return;  // it ended while the core decided
   session->end.Send(std::move(message.message));
-  Queue(session);
+  const absl::Status kept = session->end.CheckBacklog();
+  if (kept.ok()) return Queue(session);
+  if (session->call != nullptr) session->call->Abandon();
+  events_->push_back(SessionClosed{session->id, std::string(kept.message())});
+  sessions_.erase(message.session);
 }
 
 void SessionTable::Close(const CloseSession& close) {

@@ -2,21 +2,46 @@
 
 #include <utility>
 
-#include "nlohmann/json.hpp"
+#include "absl/strings/str_cat.h"
+#include "proto/run/json_text.h"
 #include "proto/run/run_schedule.h"
 #include "proto/run/run_spec.h"
+#include "schedules/size.h"
 
 namespace weft {
 
+namespace {
+
+constexpr int64_t kSlowBytes = int64_t{64} << 20;  // about half a second
+constexpr int64_t kSlowPairs = 100'000;  // stages times micro-batches: making the schedule takes long
+
+absl::StatusOr<RunSpec> ReadSpec(const std::string& text) {
+  const absl::StatusOr<nlohmann::json> json = ParseJson(text);
+  if (!json.ok())
+    return absl::InvalidArgumentError(absl::StrCat("the run's specification ", json.status().message()));
+  return ParseRunSpec(*json);
+}
+
+}  // namespace
+
 absl::StatusOr<std::shared_ptr<const RunPlan>> PlanSpec(const std::string& text) {
-  const nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) return absl::InvalidArgumentError("the run's specification is not JSON");
-  absl::StatusOr<RunSpec> spec = ParseRunSpec(json);
+  absl::StatusOr<RunSpec> spec = ReadSpec(text);
   if (!spec.ok()) return spec.status();
   absl::StatusOr<Schedule> schedule = ScheduleOf(*spec);
   if (!schedule.ok()) return schedule.status();
+  const CheckpointSpec& checkpoint = spec->checkpoint;
   return MakeRunPlan(spec->name, ToText(spec->schedule), *std::move(schedule), spec->end_step(),
-                     spec->first_step(), spec->schedule.reduction == "fast");
+                     spec->first_step(), spec->schedule.reduction == "fast",
+                     {checkpoint.every_steps, int64_t{checkpoint.every_seconds} * 1'000'000'000,
+                      checkpoint.keep});
+}
+
+bool PlansSlowly(const std::string& text) {
+  const absl::StatusOr<RunSpec> spec = ReadSpec(text);
+  if (!spec.ok()) return false;
+  if (int64_t{spec->stages()} * spec->train.microbatches > kSlowPairs) return true;
+  const absl::StatusOr<Schedule> schedule = ScheduleOf(*spec);
+  return schedule.ok() && SizeOf(*schedule).bytes() > kSlowBytes;
 }
 
 }  // namespace weft

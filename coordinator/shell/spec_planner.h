@@ -13,6 +13,9 @@ namespace weft {
 // InvalidArgument or NotFound that says what is wrong with the run file, and where.
 absl::StatusOr<std::shared_ptr<const RunPlan>> PlanSpec(const std::string& spec);
 
+// Whether PlanSpec may take longer than a moment. False also for what PlanSpec refuses at once.
+bool PlansSlowly(const std::string& spec);
+
 }  // namespace weft
 
 #endif  // WEFT_COORDINATOR_SHELL_SPEC_PLANNER_H_

@@ -40,9 +40,9 @@ void ReadParameters(FileSection& section, const TrainSpec& train, LearningRateSc
   section.Read("min_lr", schedule->min_lr, 0, 1000);
   const double peak = PeakOf(train.optimizer);
   if (section.ok() && schedule->min_lr > peak) {
-    section.Fail("min_lr", absl::StrCat("the rate falls from the optimizer's lr of ", Json(peak).dump(),
-                                        " to this, so it must not be above, as ",
-                                        Json(schedule->min_lr).dump(), " is"));
+    section.Fail("min_lr", absl::StrCat("the rate falls from the optimizer's lr, ", Json(peak).dump(),
+                                        ", to this value, so it must not be larger; it is ",
+                                        Json(schedule->min_lr).dump()));
   }
 }
 

@@ -299,7 +299,7 @@ absl::Status CheckCut(const std::vector<LayerCount>& layers, const std::vector<i
       return absl::InvalidArgumentError(
           absl::StrCat("stage ", stage, " ends with layer ", layers[end - 1].name, ", and ",
                        layers[last_reader[l]].name, " of a later stage reads ", layers[l].name,
-                       " in its middle; cut so that other stages read the last layer of a stage only"));
+                       " in its middle; cut so that other stages read only the last layer of a stage"));
     }
     begin = end;
   }

@@ -11,6 +11,7 @@
 #include "proto/run/model_layers.h"
 #include "proto/run/run_schedule.h"
 #include "schedules/admission.h"
+#include "schedules/byte_text.h"
 #include "schedules/graph.h"
 #include "schedules/held_versions.h"
 
@@ -179,9 +180,11 @@ absl::Status SetMemory(const RunSpec& run, Schedule* schedule) {
     if (memory.budget.back() >= 0) continue;
     return ErrorAt(
         "memory",
-        absl::StrFormat("rank %d needs %d bytes for weights, gradients and optimizer, and %d while it works "
-                        "on a micro-batch of stage %d; the budget is %d",
-                        memory.budget.size() - 1, rank.held, rank.work, rank.work_stage, run.memory));
+        absl::StrFormat("rank %d needs %s for weights, gradients and optimizer, and %s while it works on a "
+                        "micro-batch of stage %d; the budget is %s",
+                        memory.budget.size() - 1, FormatBytes(static_cast<double>(rank.held)),
+                        FormatBytes(static_cast<double>(rank.work)), rank.work_stage,
+                        FormatBytes(static_cast<double>(run.memory))));
   }
   schedule->memory = std::move(memory);
   const absl::Status fits = CheckMemory(*schedule);

@@ -34,7 +34,14 @@ absl::StatusOr<Schedule> ScheduleOf(const RunSpec& run) {
   if (const absl::Status fits = CheckActivationsOfStages(run.schedule, run.stages()); !fits.ok())
     return ErrorAt("schedule.activations", fits.message());
   for (int s = 0; s < run.stages(); ++s) schedule->activations.push_back(ActivationsOf(run.schedule, s));
-  schedule->clips = run.train.clip_norm > 0;
+  schedule->clips = run.train.takes_norm();
+  if (schedule->residency == Residency::kMigrating && run.train.non_finite == NonFinite::kSkip) {
+    return ErrorAt(
+        "train.non_finite",
+        absl::StrCat("skip decides for all stages at once, and ", run.schedule.name,
+                     " with residency: migrating lets a stage's state go on before the gradients of all "
+                     "stages are known; use stop or continue, or let the weights stay on their ranks"));
+  }
   if (absl::Status s = SetMemory(run, &*schedule); !s.ok()) return s;
   return schedule;
 }

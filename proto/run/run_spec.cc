@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "proto/run/byte_size.h"
+#include "proto/run/checkpoint_spec.h"
 #include "proto/run/file_section.h"
 #include "proto/run/learning_rate.h"
 #include "proto/run/model_layers.h"
@@ -35,10 +36,20 @@ std::string ReadName(FileSection& file) {
   return name;
 }
 
-DataSpec ReadData(FileSection& file, absl::Status& status) {
-  file.Require("data", "data: {text: {path: input.txt}}");
-  const Choice choice = ReadChoice(file.At("data"), "data",
-                                   {"kind of data", {"text", "idx", "cifar10"}, {}, {"order"}}, status);
+Augmentation ReadAugmentation(const FileSection& data, absl::Status& status) {
+  constexpr int kCropMost = 1024;
+  Augmentation augment;
+  FileSection section(data.At("augment"), data.PathOf("augment"), {"crop", "flip"}, status);
+  section.Read("crop", augment.crop, 0, kCropMost);
+  section.Read("flip", augment.flip);
+  return augment;
+}
+
+// `beside`: the keys that may stand beside the kind of data.
+DataSpec ReadData(const Json& value, const std::string& path, const std::vector<std::string>& beside,
+                  absl::Status& status) {
+  const Choice choice =
+      ReadChoice(value, path, {"kind of data", {"text", "idx", "cifar10"}, {}, beside}, status);
   DataSpec data;
   if (choice.name == "idx") {
     IdxData idx;
@@ -68,22 +79,31 @@ DataSpec ReadData(FileSection& file, absl::Status& status) {
     if (tokens == "uint16") text.tokens = TextData::Tokens::kUInt16;
     data.source = text;
   }
-  if (!status.ok() || !file.At("data").is_object()) return data;
-  FileSection section(file.At("data"), "data", {choice.name, "order"}, status);
+  if (!status.ok() || !value.is_object()) return data;
+  std::vector<std::string> keys = beside;
+  keys.push_back(choice.name);
+  FileSection section(value, path, keys, status);
   section.Read("order", data.order);
-  if (data.order != "sequential") section.Fail("order", "must be sequential; other orders are not built yet");
+  if (data.order != "sequential" && data.order != "shuffled")
+    section.Fail("order", UnknownName("order", data.order, {"sequential", "shuffled"}));
+  if (section.Has("augment") && choice.name == "text")
+    section.Fail("augment", "changes images; a text is trained on as it is");
+  data.augment = ReadAugmentation(section, status);
   return data;
 }
 
-void CheckModelAndData(const RunSpec& spec, absl::Status& status) {
+void CheckModelAndData(const ModelSpec& model, const DataSpec& data, const std::string& path,
+                       absl::Status& status) {
   if (!status.ok()) return;
-  const bool text = std::holds_alternative<TextData>(spec.data.source);
-  if (text == LearnsFromText(spec.model)) return;
-  status = ErrorAt("data", absl::StrCat("the model ", ModelName(spec.model),
-                                        text ? " learns from labelled images, not text; "
-                                               "write data: {idx: {images: .., labels: ..}}"
-                                             : " learns from text, not images; write data: "
-                                               "{text: {path: input.txt}}"));
+  const bool text = std::holds_alternative<TextData>(data.source);
+  if (text == LearnsFromText(model)) return;
+  status = ErrorAt(
+      path,
+      absl::StrCat(
+          "the model ", ModelName(model),
+          text ? " learns from labelled images, not from text; write data: {idx: {images: .., labels: ..}}"
+               : " learns from text, not from images; write data: "
+                 "{text: {path: input.txt}}"));
 }
 
 // A batch norm over one value has nothing to compare it with.
@@ -91,11 +111,12 @@ void CheckBatchNorm(const RunSpec& spec, absl::Status& status) {
   const auto* resnet = std::get_if<ResNetSpec>(&spec.model);
   if (!status.ok() || resnet == nullptr || spec.microbatch_samples() > 1) return;
   if (PlanOf(*resnet).last_side > 1) return;
-  status =
-      ErrorAt("train.batch",
-              absl::StrCat("one sample a micro-batch is one value a channel for the last batch norms of ",
-                           ModelName(spec.model), " on images of size ", resnet->size,
-                           ", which has no variance; use fewer microbatches, a larger batch or images"));
+  status = ErrorAt(
+      "train.batch",
+      absl::StrCat("with one sample per micro-batch, the last batch norms of ", ModelName(spec.model),
+                   " on images of size ", resnet->size,
+                   " have one value per channel, which has no variance; use fewer microbatches, a larger "
+                   "batch or larger images"));
 }
 
 void CheckActivations(const RunSpec& spec, absl::Status& status) {
@@ -127,12 +148,25 @@ OptimizerSpec ReadOptimizer(FileSection& train, absl::Status& status) {
   return adamw;
 }
 
+constexpr const char* kNonFiniteNames[] = {"stop", "skip", "continue"};
+
+NonFinite ReadNonFinite(FileSection& train) {
+  std::string name = kNonFiniteNames[0];
+  train.Read("non_finite", name);
+  for (const NonFinite choice : {NonFinite::kStop, NonFinite::kSkip, NonFinite::kContinue}) {
+    if (name == kNonFiniteNames[static_cast<int>(choice)]) return choice;
+  }
+  train.Fail("non_finite", UnknownName("choice", name, {"stop", "skip", "continue"}));
+  return NonFinite::kStop;
+}
+
 TrainSpec ReadTrain(FileSection& file, absl::Status& status) {
   file.Require("train", "train: {steps: 200, batch: 32, microbatches: 8}");
   TrainSpec train;
-  FileSection section(file.At("train"), "train",
-                      {"steps", "batch", "microbatches", "seed", "optimizer", "lr_schedule", "clip_norm"},
-                      status);
+  FileSection section(
+      file.At("train"), "train",
+      {"steps", "batch", "microbatches", "seed", "optimizer", "lr_schedule", "clip_norm", "non_finite"},
+      status);
   section.Require("steps", "steps: 200");
   section.Require("batch", "batch: 32");
   section.Read("steps", train.steps, 1, INT_MAX / 2);
@@ -142,6 +176,7 @@ TrainSpec ReadTrain(FileSection& file, absl::Status& status) {
   train.optimizer = ReadOptimizer(section, status);
   train.lr_schedule = ReadLearningRateSchedule(section, train, status);
   section.Read("clip_norm", train.clip_norm, 0, 1e9);
+  train.non_finite = ReadNonFinite(section);
   if (status.ok() && train.batch % train.microbatches != 0) {
     section.Fail("batch", absl::StrCat("the batch of ", train.batch, " samples cannot be cut into ",
                                        train.microbatches,
@@ -182,8 +217,8 @@ std::vector<int> CutEvenly(FileSection& file, const std::vector<LayerCount>& lay
   }
   std::vector<int> cut = CutStages(layers, stages);
   if (cut.empty()) {
-    file.Fail("stages", absl::StrCat("the ", DescribeLayers(layers), " have no cut into ", stages,
-                                     " stages of which each hands on the output of one layer"));
+    file.Fail("stages", absl::StrCat("the ", DescribeLayers(layers), " cannot be cut into ", stages,
+                                     " stages such that each stage passes on the output of one layer"));
   }
   return cut;
 }
@@ -257,8 +292,8 @@ void CheckSteps(const RunSpec& spec, FileSection& file) {
   }
 }
 
-Json ToJson(const DataSpec& data) {
-  Json json = {{"order", data.order}};
+Json SourceToJson(const DataSpec& data) {
+  Json json = Json::object();
   if (const auto* text = std::get_if<TextData>(&data.source)) {
     const bool numbers = text->tokens == TextData::Tokens::kUInt16;
     json["text"] = {{"path", text->path}, {"tokens", numbers ? "uint16" : "bytes"}};
@@ -268,6 +303,13 @@ Json ToJson(const DataSpec& data) {
     const auto& idx = std::get<IdxData>(data.source);
     json["idx"] = {{"images", idx.images}, {"labels", idx.labels}, {"resize", idx.resize}};
   }
+  return json;
+}
+
+Json ToJson(const DataSpec& data) {
+  Json json = SourceToJson(data);
+  json["order"] = data.order;
+  if (data.augment.any()) json["augment"] = {{"crop", data.augment.crop}, {"flip", data.augment.flip}};
   return json;
 }
 
@@ -291,13 +333,14 @@ absl::StatusOr<RunSpec> ParseRunSpec(const Json& json) {
   RunSpec spec;
   FileSection file(json, "",
                    {"name", "model", "data", "train", "stages", "schedule", "memory", "precision", "kernels",
-                    "resume", "until"},
+                    "checkpoint", "resume", "until"},
                    status);
   spec.name = ReadName(file);
   file.Require("model", "model: {gpt: {layers: 8, width: 256}}");
   spec.model = ReadModel(file.At("model"), "model", status);
-  spec.data = ReadData(file, status);
-  CheckModelAndData(spec, status);
+  file.Require("data", "data: {text: {path: input.txt}}");
+  spec.data = ReadData(file.At("data"), "data", {"order", "augment"}, status);
+  CheckModelAndData(spec.model, spec.data, "data", status);
   spec.train = ReadTrain(file, status);
   CheckBatchNorm(spec, status);
   spec.layers_of_stage = ReadStages(file, spec.model, status);
@@ -307,6 +350,7 @@ absl::StatusOr<RunSpec> ParseRunSpec(const Json& json) {
   spec.memory = ReadMemory(file);
   spec.precision = ReadPrecision(file.At("precision"), "precision", status);
   spec.kernels = ReadKernels(file.At("kernels"), "kernels", status);
+  spec.checkpoint = ReadCheckpointSpec(file, status);
   spec.resume = ReadResume(file, status);
   file.Read("until", spec.until, 1, INT_MAX / 2);
   CheckSteps(spec, file);
@@ -325,12 +369,14 @@ Json ToJson(const RunSpec& spec) {
                  {"seed", spec.train.seed},
                  {"optimizer", ToJson(spec.train.optimizer)},
                  {"lr_schedule", ToJson(spec.train.lr_schedule)},
-                 {"clip_norm", spec.train.clip_norm}}},
+                 {"clip_norm", spec.train.clip_norm},
+                 {"non_finite", kNonFiniteNames[static_cast<int>(spec.train.non_finite)]}}},
                {"stages", spec.layers_of_stage},
                {"schedule", ToJson(spec.schedule)},
                {"precision", PrecisionName(spec.precision)},
                {"kernels", KernelsName(spec.kernels)}};
   if (spec.memory > 0) json["memory"] = spec.memory;
+  if (spec.checkpoint.periodic()) json["checkpoint"] = ToJson(spec.checkpoint);
   if (!spec.resume.checkpoint.empty()) {
     json["resume"] = {{"checkpoint", spec.resume.checkpoint}, {"step", spec.resume.step}};
   }

@@ -43,9 +43,16 @@ struct Cifar10Data {
   std::string path;  // a file of records, or the folder of the published ones
   bool resize = false;
 };
+// How an image is changed each time that it is trained on (augment.h has the exact rule).
+struct Augmentation {
+  int crop = 0;       // zeros around the image, of which a part of the image's size is taken
+  bool flip = false;  // left and right are exchanged in half of the cases
+  bool any() const { return crop > 0 || flip; }
+};
 struct DataSpec {
   std::variant<TextData, IdxData, Cifar10Data> source;
-  std::string order = "sequential";
+  std::string order = "sequential";  // or "shuffled" (sample_order.h)
+  Augmentation augment = {};
 };
 
 struct SgdSpec {
@@ -66,6 +73,10 @@ struct LearningRateSchedule {
   double gamma = 0.1;
 };
 
+// What becomes of a step whose loss or gradient is infinite or not a number: the run ends, the step's updates
+// are left out, or it is trained on with what comes.
+enum class NonFinite : uint8_t { kStop, kSkip, kContinue };
+
 struct TrainSpec {
   int steps = 1;
   int batch = 1;         // samples a step
@@ -74,6 +85,10 @@ struct TrainSpec {
   OptimizerSpec optimizer;
   LearningRateSchedule lr_schedule = {};
   double clip_norm = 0;  // the most that the global norm of a step's gradients may be; 0 for any
+  NonFinite non_finite = NonFinite::kStop;
+
+  // The norm of all stages' gradients is taken before any of them is updated.
+  bool takes_norm() const { return clip_norm > 0 || non_finite == NonFinite::kSkip; }
 };
 
 // A schedule by name with its parameters as text, as `lpp` {groups: 2, ranks: 4}; families.h makes the
@@ -86,6 +101,15 @@ struct ScheduleSpec {
   // What a forward leaves for its backward: retain, recompute or offload. For all stages, or one for each,
   // with `/` between them: "recompute/retain".
   std::string activations = "retain";
+};
+
+// When checkpoints are saved on the way, and how many of them stay.
+struct CheckpointSpec {
+  int every_steps = 0;     // after each multiple of so many; 0 for none
+  int every_seconds = 0;   // so long after the last one began; 0 for none
+  int keep = 2;            // the newest that stay; older ones are removed once a newer is complete
+
+  bool periodic() const { return every_steps > 0 || every_seconds > 0; }
 };
 
 // Where a run goes on: a checkpoint of an earlier run of the same file.
@@ -104,6 +128,7 @@ struct RunSpec {
   int64_t memory = 0;  // bytes that each rank may use; 0 for no budget
   Precision precision = Precision::kFloat32;
   Kernels kernels = Kernels::kDeterministic;
+  CheckpointSpec checkpoint;
   ResumeSpec resume;
   int until = 0;  // the run ends before this step; 0 to make all
 

@@ -84,21 +84,6 @@ void TakeParameter(const std::string& key, const Json& value, const std::string&
   }
 }
 
-// The parts between commas, but for those within parentheses, which a formula may have.
-std::vector<std::string> SplitAtCommas(absl::string_view text) {
-  std::vector<std::string> parts(1);
-  int depth = 0;
-  for (const char c : text) {
-    depth += c == '(' ? 1 : c == ')' ? -1 : 0;
-    if (c == ',' && depth <= 0) {
-      parts.emplace_back();
-    } else {
-      parts.back() += c;
-    }
-  }
-  return parts;
-}
-
 // `name[,key=value..]` without any check of names.
 absl::StatusOr<ScheduleSpec> SplitScheduleText(absl::string_view text) {
   const std::vector<std::string> parts = SplitAtCommas(text);
@@ -151,9 +136,9 @@ ScheduleSpec ReadSchedule(const Json& value, absl::string_view path, absl::Statu
   schedule.name = choice.name;
   schedule.rule = DefaultRule(choice.name);
   if (choice.name == "file" && choice.parameters.is_string()) {
-    status = ErrorAt(
-        choice.path,
-        "names a file of actions, which whoever reads the run file puts in as {path: .., actions: ..}");
+    status =
+        ErrorAt(choice.path,
+                "names a file of actions; the reader of the run file replaces it by {path: .., actions: ..}");
     return {};
   }
   if (!choice.parameters.is_null() && !choice.parameters.is_object()) {
@@ -184,6 +169,20 @@ Json ToJson(const ScheduleSpec& schedule) {
           {"rule", schedule.rule},
           {"reduction", schedule.reduction},
           {"activations", activations.size() == 1 ? Json(schedule.activations) : Json(activations)}};
+}
+
+std::vector<std::string> SplitAtCommas(absl::string_view text) {
+  std::vector<std::string> parts(1);
+  int depth = 0;
+  for (const char c : text) {
+    depth += c == '(' ? 1 : c == ')' ? -1 : 0;
+    if (c == ',' && depth <= 0) {
+      parts.emplace_back();
+    } else {
+      parts.back() += c;
+    }
+  }
+  return parts;
 }
 
 std::vector<std::string> SplitActivations(const ScheduleSpec& schedule) {

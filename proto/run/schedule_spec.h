@@ -13,12 +13,15 @@
 namespace weft {
 
 // `1f1b`, `"lpp,groups=2,ranks=4"`, `{1f1b: {}}` or `{lpp: {groups: 2, ranks: 4}, rule: sync, reduction:
-// ordered, activations: retain}`; `{custom: {workers: 4, compute: ".."}}` and
+// ordered, activations: retain}`; `{custom: {ranks: 4, compute: ".."}}` and
 // `{file: {path: rows.csv, actions: ".."}}` as schedules/families.h has them. The first error stays in
 // `status`.
 ScheduleSpec ReadSchedule(const nlohmann::json& value, absl::string_view path, absl::Status& status);
 
 nlohmann::json ToJson(const ScheduleSpec& schedule);
+
+// The parts between commas, but for those within parentheses, which a formula may have.
+std::vector<std::string> SplitAtCommas(absl::string_view text);
 
 // The names in `schedule.activations`: one for all stages, or one for each.
 std::vector<std::string> SplitActivations(const ScheduleSpec& schedule);

@@ -13,8 +13,10 @@ std::string UnknownName(absl::string_view what, absl::string_view written,
       written.size() <= 64 ? std::string(written) : absl::StrCat(written.substr(0, 64), "..");
   std::string message = absl::StrCat("unknown ", what, " \"", shown, "\"");
   if (names.empty()) return absl::StrCat(message, "; none is allowed here");
-  absl::StrAppend(&message, "; did you mean \"", Nearest(shown, names), "\"?");
-  if (names.size() > 1) absl::StrAppend(&message, " Valid here: ", absl::StrJoin(names, ", "));
+  const std::string near = DidYouMean(shown, names);
+  absl::StrAppend(&message, near);
+  if (names.size() > 1 || near.empty())
+    absl::StrAppend(&message, near.empty() ? "; valid here: " : " Valid here: ", absl::StrJoin(names, ", "));
   return message;
 }
 

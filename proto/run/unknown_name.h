@@ -1,4 +1,5 @@
-// The message about a name that does not exist: what was written, the nearest valid name, the valid ones.
+// The message about a name that does not exist: what was written, the valid name that is near to it if there is
+// one, the valid ones.
 //
 // For unknown keys of run files, schedules, parameters and flags. Pure.
 #ifndef WEFT_PROTO_RUN_UNKNOWN_NAME_H_

@@ -56,6 +56,9 @@ size_t BytesOf(const FromWorker& message) {
   if (const auto* m = std::get_if<Finished>(&message)) return BytesOfReports(m->ranks);
   if (const auto* m = std::get_if<Failed>(&message)) return kFrame + m->reason.size();
   if (const auto* m = std::get_if<GroupId>(&message)) return kFrame + m->bytes.size();
+  if (const auto* m = std::get_if<Stalled>(&message)) return kFrame + m->reason.size();
+  if (const auto* m = std::get_if<SnapshotSaved>(&message)) return kFrame + m->failure.size();
+  if (const auto* m = std::get_if<CheckpointSealed>(&message)) return kFrame + m->failure.size();
   return kFrame;
 }
 

@@ -58,6 +58,7 @@ class Link {
     if (unacknowledged_.size() >= options_.unacknowledged_limit) {
       return LinkOverflow(options_.unacknowledged_limit);
     }
+    unacknowledged_bytes_ += bytes;
     unacknowledged_.push_back({std::move(message), bytes});
     return absl::OkStatus();
   }
@@ -113,6 +114,7 @@ class Link {
   // The number of the last message that arrived in order.
   uint64_t received() const { return received_; }
   size_t unacknowledged() const { return unacknowledged_.size(); }
+  size_t unacknowledged_bytes() const { return unacknowledged_bytes_; }
   size_t unsent() const { return unacknowledged_.size() - sent_; }
   size_t held() const { return held_.size(); }
 
@@ -135,6 +137,7 @@ class Link {
     // After going back, messages that were sent before may be acknowledged while they wait to be sent again.
     if (ack > last_sent_) return LinkAckOfUnsent(ack, last_sent_);
     const size_t count = ack - base_ + 1;
+    for (size_t i = 0; i < count; ++i) unacknowledged_bytes_ -= unacknowledged_[i].bytes;
     unacknowledged_.erase(unacknowledged_.begin(), unacknowledged_.begin() + count);
     base_ = ack + 1;
     sent_ -= std::min(sent_, count);
@@ -171,6 +174,7 @@ class Link {
   const LinkOptions options_;
 
   std::deque<Entry> unacknowledged_;  // numbers base_, base_ + 1, ..
+  size_t unacknowledged_bytes_ = 0;   // of all their messages
   uint64_t base_ = 1;
   size_t sent_ = 0;  // the first so many of unacknowledged_ have been given out since the last going back
   uint64_t last_sent_ = 0;

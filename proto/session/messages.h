@@ -6,8 +6,14 @@
 // "applied, but the reply was lost" is an ordinary case.
 //
 // Life of a run on a session: Hello, Welcome; Assign, GroupId where it has collectives, Prepared; then Credit
-// and Grant, Completions until every job is done; Finish, Finished. Abort ends it early, with a reason, from
-// either side (Failed from the worker).
+// and Grant, Completions until every job is done; Finish, Finished, Forgotten. Abort ends it early, with a
+// reason, from either side (Failed from the worker); the answer to it is Forgotten.
+//
+// Life of a checkpoint, of a run with an output folder: TakeSnapshot goes to every process, ahead of the
+// grants of its step; each process writes its stages and answers SnapshotSaved; then SealCheckpoint goes to
+// one process, which makes the checkpoint visible, or drops it if a process failed, and answers
+// CheckpointSealed. The checkpoint of the run's end goes this way too, before Finish. That of step 0 is
+// written before Prepared, and has SealCheckpoint alone.
 #ifndef WEFT_PROTO_SESSION_MESSAGES_H_
 #define WEFT_PROTO_SESSION_MESSAGES_H_
 
@@ -19,6 +25,7 @@
 #include <vector>
 
 #include "schedules/job.h"
+#include "schedules/timeline.h"
 
 namespace weft {
 
@@ -72,6 +79,24 @@ struct Completions {
   std::vector<Completion> jobs;
 };
 
+// The rank was idle for one cause, on the monotonic clock of the worker's machine.
+struct IdleSpan {
+  IdleCause cause = IdleCause::kNoWork;
+  int64_t start_ns = 0, end_ns = 0;
+  friend auto operator<=>(const IdleSpan&, const IdleSpan&) = default;
+};
+
+// A tensor came to the rank from another process.
+struct TransferSpan {
+  Rank from = 0;
+  TensorKind tensor = TensorKind::kActivation;
+  Job consumer;  // the job that needs it
+  // When the rank asked for it, when it was made (on the same machine's clock; 0 if that is not known), and
+  // when it was here.
+  int64_t wanted_ns = 0, made_ns = 0, arrived_ns = 0;
+  friend auto operator<=>(const TransferSpan&, const TransferSpan&) = default;
+};
+
 // Running totals of one rank since Assign; sent every second or so and in Finished.
 struct RankReport {
   Rank rank = 0;
@@ -85,6 +110,9 @@ struct RankReport {
   double wall_seconds = 0;
   // Of the GPU that the rank computes on, as its driver says: utilization, power_watts, ..
   std::map<std::string, double> gpu;
+  // The last of them in order, in Finished alone; bounded.
+  std::vector<IdleSpan> idle_spans;
+  std::vector<TransferSpan> transfer_spans;
 };
 struct Report {
   uint64_t run = 0;
@@ -102,6 +130,21 @@ struct Finished {
   std::vector<RankReport> ranks;
 };
 
+// What this process holds of the snapshot of the step is on the disk; or `failure` says why it is not.
+struct SnapshotSaved {
+  uint64_t run = 0;
+  int32_t step = 0;
+  std::string failure;
+};
+
+// The checkpoint of the step is complete and has its name; or `failure` says why it is not, or why it was
+// dropped.
+struct CheckpointSealed {
+  uint64_t run = 0;
+  int32_t step = 0;
+  std::string failure;
+};
+
 // By this the members of a group find each other to reduce by collectives: made by the first member's
 // process, passed on by the coordinator to the others' (both directions). It counts for one epoch of the run.
 struct GroupId {
@@ -111,7 +154,21 @@ struct GroupId {
   std::string bytes;  // opaque
 };
 
-using FromWorker = std::variant<Hello, Prepared, Credit, Completions, Report, Failed, Finished, GroupId>;
+// Nothing of the run is left in this process, which can take another one. Answers each Abort, also that of a
+// run that the process does not know; follows Finished.
+struct Forgotten {
+  uint64_t run = 0;
+};
+
+// The run does not get on here: for whom and what this process waits, a sentence. Sent when that changes;
+// empty: the wait is over.
+struct Stalled {
+  uint64_t run = 0;
+  std::string reason;
+};
+
+using FromWorker = std::variant<Hello, Prepared, Credit, Completions, Report, Failed, Finished, GroupId,
+                                Forgotten, Stalled, SnapshotSaved, CheckpointSealed>;
 
 // ---- coordinator to worker
 
@@ -141,6 +198,9 @@ struct Assign {
   bool collective = false;
   // How gradients are summed, where the run file leaves it to what there is; a sentence, "" otherwise.
   std::string reduction;
+  // What tells this run from every other on any coordinator: 128 random bits in hexadecimal; "" unknown. With
+  // the epoch it names the attempt.
+  std::string run_id;
 };
 
 // Claimed jobs of one rank, in the order in which the schedule is expected to start them.
@@ -151,9 +211,26 @@ struct Grant {
   std::vector<Job> jobs;
 };
 
-// All jobs are done: save the checkpoint into `output`, report, forget the run.
+// All jobs are done and the checkpoint is complete: report, forget the run.
 struct Finish {
   uint64_t run = 0;
+};
+
+// Keep the state of your stages as it is when `step` updates have made their weights, and write it aside.
+// Comes before any grant of a step from `step` - max(1, the run's most staleness) on; or, for the run's end,
+// when all jobs are done.
+struct TakeSnapshot {
+  uint64_t run = 0;
+  int32_t step = 0;
+};
+
+// All processes have written their parts of the checkpoint of the step: complete it and give it its name. Of
+// the periodic ones `keep` stay. With `drop` it is removed instead.
+struct SealCheckpoint {
+  uint64_t run = 0;
+  int32_t step = 0;
+  int32_t keep = 0;
+  bool drop = false;
 };
 struct Abort {
   uint64_t run = 0;
@@ -163,7 +240,8 @@ struct Shutdown {
   std::string reason;
 };
 
-using FromCoordinator = std::variant<Welcome, Assign, Grant, Finish, Abort, Shutdown, GroupId>;
+using FromCoordinator =
+    std::variant<Welcome, Assign, Grant, Finish, Abort, Shutdown, GroupId, TakeSnapshot, SealCheckpoint>;
 
 }  // namespace weft
 

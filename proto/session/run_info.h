@@ -45,10 +45,20 @@ struct RunInfo {
   // How gradients are summed, where the run file leaves it to what there is; a sentence, known from its
   // assignment on.
   std::string reduction;
+  std::string output;  // folder of the results; "" for none
+  std::string file;    // the run file's name, as the client gave it
+  // Labels of its processes, once it has them; rank w is on number w * processes / ranks. Empty in lists.
+  std::vector<std::string> members;
   int32_t ranks = 0, processes = 0;
   int32_t steps = 0, steps_done = 0;
   double loss = 0;  // of the last step done
   bool has_loss = false;
+  // The newest complete checkpoint that this run has made: so many updates; -1 for none.
+  int32_t checkpoint_step = -1;
+  std::string checkpoint_failure;  // of the last one that could not be saved, a sentence; "" if none failed
+  int32_t failed_checkpoints = 0;
+  // It was asked to stop: it ends when the checkpoint of this step is complete; -1 otherwise.
+  int32_t stop_step = -1;
   int64_t submitted_ns = 0, started_ns = 0, ended_ns = 0;  // 0: not yet; the coordinator's monotonic clock
   std::vector<RankReport> reports;                         // by rank, the latest of each; empty in lists
 };

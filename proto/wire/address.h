@@ -11,6 +11,9 @@
 
 namespace weft {
 
+// Where a coordinator listens and clients look for it if nobody says otherwise.
+inline constexpr char kDefaultCoordinator[] = "127.0.0.1:7070";
+
 struct Address {
   bool is_unix = false;
   std::string path;  // of a unix socket

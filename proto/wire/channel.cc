@@ -55,7 +55,7 @@ std::shared_ptr<grpc::Channel> MakeChannel(const Address& address) {
 
 void ConfigureServer(grpc::ServerBuilder* builder) {
   QuietGrpc();
-  builder->SetMaxReceiveMessageSize(kMaxMessageBytes);
+  builder->SetMaxReceiveMessageSize(kMaxReceivedBytes);
   builder->SetMaxSendMessageSize(kMaxMessageBytes);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveTimeMs);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);

@@ -48,6 +48,29 @@ std::string CleanText(absl::string_view text, size_t most) {
   return clean;
 }
 
+std::string PlainText(absl::string_view text, size_t most) {
+  const std::string clean = CleanText(text, most);
+  std::string plain;
+  plain.reserve(clean.size());
+  for (size_t i = 0; i < clean.size(); ++i) {
+    const auto c = static_cast<unsigned char>(clean[i]);
+    const bool second_set =
+        c == 0xc2 && i + 1 < clean.size() && static_cast<unsigned char>(clean[i + 1]) < 0xa0;
+    if (c == '\n') {
+      plain += "\\n";
+    } else if (c == '\t') {
+      plain += ' ';
+    } else if (c < 0x20 || c == 0x7f) {
+      plain += absl::StrCat("\\x", absl::Hex(c, absl::kZeroPad2));
+    } else if (second_set) {
+      plain += absl::StrCat("\\x", absl::Hex(static_cast<unsigned char>(clean[++i])));
+    } else {
+      plain.push_back(clean[i]);
+    }
+  }
+  return plain;
+}
+
 absl::Status CheckAtMost(absl::string_view field, uint64_t value, uint64_t most) {
   if (value <= most) return absl::OkStatus();
   return absl::InvalidArgumentError(

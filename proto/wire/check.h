@@ -22,6 +22,10 @@ absl::Status CheckName(absl::string_view field, const std::string& value);
 // otherwise, and a message from a library deep down must not cost the message that carries it.
 std::string CleanText(absl::string_view text, size_t most);
 
+// What a peer says, for a log or a terminal: CleanText, and control characters as \n, \x1b (a tab as a
+// space), so that it stays on its line and forges no other.
+std::string PlainText(absl::string_view text, size_t most);
+
 }  // namespace weft::wire
 
 #define WEFT_WIRE_RETURN_IF_ERROR(expression)                \

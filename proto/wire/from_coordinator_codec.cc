@@ -42,6 +42,17 @@ struct Encoder {
     out->mutable_shutdown()->set_reason(CleanText(m.reason, kMaxTextBytes));
   }
   void operator()(const GroupId& m) const { Encode(m, out->mutable_group_id()); }
+  void operator()(const TakeSnapshot& m) const {
+    out->mutable_take_snapshot()->set_run(m.run);
+    out->mutable_take_snapshot()->set_step(m.step);
+  }
+  void operator()(const SealCheckpoint& m) const {
+    v1::SealCheckpoint* o = out->mutable_seal_checkpoint();
+    o->set_run(m.run);
+    o->set_step(m.step);
+    o->set_keep(m.keep);
+    o->set_drop(m.drop);
+  }
 };
 
 void Encoder::operator()(const Assign& m) const {
@@ -52,6 +63,7 @@ void Encoder::operator()(const Assign& m) const {
   o->set_output(m.output);
   o->set_collective(m.collective);
   o->set_reduction(CleanText(m.reduction, kMaxTextBytes));
+  o->set_run_id(m.run_id);
   for (const RankLease& lease : m.leases) {
     v1::RankLease* l = o->add_leases();
     l->set_rank(lease.rank);
@@ -85,7 +97,9 @@ absl::StatusOr<FromCoordinator> DecodeAssign(const v1::Assign& in) {
       CheckAtMost("the number of assign.process_of_rank", in.process_of_rank_size(), kMaxRanks));
   WEFT_WIRE_RETURN_IF_ERROR(
       CheckAtMost("the number of assign.leases", in.leases_size(), in.process_of_rank_size()));
-  Assign m{in.run(), in.epoch(), in.spec(), in.output(), {}, {}, {}, in.collective(), in.reduction()};
+  if (!in.run_id().empty()) WEFT_WIRE_RETURN_IF_ERROR(CheckName("assign.run_id", in.run_id()));
+  Assign m{in.run(),        in.epoch(),      in.spec(), in.output(), {}, {}, {},
+           in.collective(), in.reduction(), in.run_id()};
   for (uint32_t process : in.process_of_rank()) {
     WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("assign.process_of_rank", process, kMaxProcesses - 1));
     m.process_of_rank.push_back(static_cast<int32_t>(process));
@@ -108,6 +122,18 @@ absl::StatusOr<FromCoordinator> DecodeGrant(const v1::Grant& in) {
   m.jobs.resize(in.jobs().kind().size());
   WEFT_WIRE_RETURN_IF_ERROR(ReadJobs(in.jobs(), [&](int row, const Job& job) { m.jobs[row] = job; }));
   return FromCoordinator(std::move(m));
+}
+
+absl::StatusOr<FromCoordinator> DecodeTakeSnapshot(const v1::TakeSnapshot& in) {
+  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("take_snapshot.step", in.step(), kMaxSteps));
+  return TakeSnapshot{in.run(), static_cast<int32_t>(in.step())};
+}
+
+absl::StatusOr<FromCoordinator> DecodeSealCheckpoint(const v1::SealCheckpoint& in) {
+  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("seal_checkpoint.step", in.step(), kMaxSteps));
+  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("seal_checkpoint.keep", in.keep(), kMaxCheckpointsKept));
+  return SealCheckpoint{in.run(), static_cast<int32_t>(in.step()), static_cast<int32_t>(in.keep()),
+                        in.drop()};
 }
 
 absl::StatusOr<FromCoordinator> DecodeWelcome(const v1::Welcome& in) {
@@ -134,7 +160,8 @@ void Encode(const FromCoordinator& message, v1::CoordinatorPayload* out) {
 
 absl::StatusOr<FromCoordinator> Decode(const v1::CoordinatorPayload& in) {
   const int fields = in.has_welcome() + in.has_assign() + in.has_grant() + in.has_finish() + in.has_abort() +
-                     in.has_shutdown() + in.has_group_id();
+                     in.has_shutdown() + in.has_group_id() + in.has_take_snapshot() +
+                     in.has_seal_checkpoint();
   if (fields != 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("a coordinator's payload holds ", fields, " known messages instead of one"));
@@ -143,6 +170,8 @@ absl::StatusOr<FromCoordinator> Decode(const v1::CoordinatorPayload& in) {
   if (in.has_welcome()) return DecodeWelcome(in.welcome());
   if (in.has_assign()) return DecodeAssign(in.assign());
   if (in.has_finish()) return Finish{in.finish().run()};
+  if (in.has_take_snapshot()) return DecodeTakeSnapshot(in.take_snapshot());
+  if (in.has_seal_checkpoint()) return DecodeSealCheckpoint(in.seal_checkpoint());
   if (in.has_abort()) return DecodeAbort(in.abort());
   if (in.has_group_id()) {
     absl::StatusOr<GroupId> id = Decode(in.group_id());

@@ -47,6 +47,20 @@ struct Encoder {
   }
   void operator()(const Finished& m) const { EncodeReports(m, out->mutable_finished()); }
   void operator()(const GroupId& m) const { Encode(m, out->mutable_group_id()); }
+  void operator()(const Forgotten& m) const { out->mutable_forgotten()->set_run(m.run); }
+  void operator()(const Stalled& m) const {
+    out->mutable_stalled()->set_run(m.run);
+    out->mutable_stalled()->set_reason(CleanText(m.reason, kMaxTextBytes));
+  }
+  void operator()(const SnapshotSaved& m) const { EncodeSaved(m, out->mutable_snapshot_saved()); }
+  void operator()(const CheckpointSealed& m) const { EncodeSaved(m, out->mutable_checkpoint_sealed()); }
+
+  template <typename Value, typename Wire>
+  void EncodeSaved(const Value& m, Wire* o) const {
+    o->set_run(m.run);
+    o->set_step(m.step);
+    o->set_failure(CleanText(m.failure, kMaxTextBytes));
+  }
 
   template <typename Value, typename Wire>
   void EncodeReports(const Value& m, Wire* o) const {
@@ -94,8 +108,14 @@ absl::StatusOr<FromWorker> DecodeHello(const v1::Hello& in) {
   WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("hello.device", in.device(), kMaxDeviceBytes));
   WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("hello.device_id", in.device_id(), kMaxDeviceBytes));
   WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("hello.collectives", in.collectives(), kMaxDeviceBytes));
-  return Hello{in.worker(),  in.host(),   in.pid(),       in.process(),
-               in.address(), in.device(), in.device_id(), in.collectives()};
+  return Hello{in.worker(),
+               PlainText(in.host(), kMaxTextBytes),
+               in.pid(),
+               in.process(),
+               in.address(),
+               PlainText(in.device(), kMaxDeviceBytes),
+               PlainText(in.device_id(), kMaxDeviceBytes),
+               PlainText(in.collectives(), kMaxDeviceBytes)};
 }
 
 absl::StatusOr<FromWorker> DecodeCredit(const v1::Credit& in) {
@@ -191,9 +211,16 @@ absl::StatusOr<FromWorker> DecodeReports(const Wire& in) {
   return FromWorker(std::move(m));
 }
 
+template <typename Value, typename Wire>
+absl::StatusOr<FromWorker> DecodeSaved(absl::string_view name, const Wire& in) {
+  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost(absl::StrCat(name, ".step"), in.step(), kMaxSteps));
+  WEFT_WIRE_RETURN_IF_ERROR(CheckBytes(absl::StrCat(name, ".failure"), in.failure(), kMaxTextBytes));
+  return FromWorker(Value{in.run(), static_cast<int32_t>(in.step()), in.failure()});
+}
+
 absl::StatusOr<FromWorker> DecodeFailed(const v1::Failed& in) {
   WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("failed.reason", in.reason(), kMaxTextBytes));
-  return Failed{in.run(), in.reason()};
+  return Failed{in.run(), PlainText(in.reason(), kMaxTextBytes)};
 }
 
 }  // namespace
@@ -205,7 +232,9 @@ void Encode(const FromWorker& message, v1::WorkerPayload* out) {
 
 absl::StatusOr<FromWorker> Decode(const v1::WorkerPayload& in) {
   const int fields = in.has_hello() + in.has_prepared() + in.has_credit() + in.has_completions() +
-                     in.has_report() + in.has_failed() + in.has_finished() + in.has_group_id();
+                     in.has_report() + in.has_failed() + in.has_finished() + in.has_group_id() +
+                     in.has_forgotten() + in.has_stalled() +
+                     in.has_snapshot_saved() + in.has_checkpoint_sealed();
   if (fields != 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("a worker's payload holds ", fields, " known messages instead of one"));
@@ -216,6 +245,14 @@ absl::StatusOr<FromWorker> Decode(const v1::WorkerPayload& in) {
   if (in.has_prepared()) return Prepared{in.prepared().run()};
   if (in.has_report()) return DecodeReports<Report>(in.report());
   if (in.has_failed()) return DecodeFailed(in.failed());
+  if (in.has_forgotten()) return Forgotten{in.forgotten().run()};
+  if (in.has_stalled()) {
+    WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("stalled.reason", in.stalled().reason(), kMaxTextBytes));
+    return Stalled{in.stalled().run(), PlainText(in.stalled().reason(), kMaxTextBytes)};
+  }
+  if (in.has_snapshot_saved()) return DecodeSaved<SnapshotSaved>("snapshot_saved", in.snapshot_saved());
+  if (in.has_checkpoint_sealed())
+    return DecodeSaved<CheckpointSealed>("checkpoint_sealed", in.checkpoint_sealed());
   if (in.has_group_id()) {
     absl::StatusOr<GroupId> id = Decode(in.group_id());
     if (!id.ok()) return id.status();

@@ -12,9 +12,9 @@ inline constexpr uint32_t kProtocolVersion = 1;
 
 inline constexpr size_t kMaxSpecBytes = 1 << 20;
 inline constexpr size_t kMaxNameBytes = 63;
-inline constexpr size_t kMaxTextBytes = 16 << 10;     // reasons, labels, hosts, paths
-inline constexpr size_t kMaxAddressBytes = 64 << 10;  // of a transport
-inline constexpr size_t kMaxDeviceBytes = 256;        // of each name of a device
+inline constexpr size_t kMaxTextBytes = 16 << 10;    // reasons, labels, hosts, paths
+inline constexpr size_t kMaxAddressBytes = 4 << 10;  // of a transport
+inline constexpr size_t kMaxDeviceBytes = 256;       // of each name of a device
 inline constexpr size_t kMaxGroupIdBytes = 4 << 10;
 inline constexpr int kMaxJobs = 1 << 16;      // of one message
 inline constexpr int kMaxPayloads = 1 << 16;  // of one packet
@@ -24,11 +24,17 @@ inline constexpr int kMaxStages = 1 << 16;
 inline constexpr int kMaxParts = 1 << 20;  // micro-batches and members
 inline constexpr int kMaxSteps = 1 << 30;
 inline constexpr int kMaxReportKeys = 64;  // of one map of a report
+inline constexpr uint32_t kMaxCheckpointsKept = 1'000'000;
 inline constexpr uint32_t kMaxCredit = 1 << 16;
 
 // Bytes of one packet: what a writer aims at, and what a reader accepts.
 inline constexpr size_t kPacketBytes = 1 << 20;
-inline constexpr int kMaxMessageBytes = 16 << 20;
+inline constexpr int kMaxMessageBytes = 16 << 20;          // from the coordinator
+inline constexpr size_t kMaxWorkerMessageBytes = 4 << 20;  // from a worker
+inline constexpr size_t kMaxGreetingBytes = 32 << 10;      // from a worker before its Hello
+inline constexpr int kMaxReceivedBytes = 8 << 20;          // of anything, at the coordinator
+// Bytes of messages of one session that the peer has not acknowledged.
+inline constexpr size_t kMaxBacklogBytes = size_t{64} << 20;
 
 }  // namespace weft
 

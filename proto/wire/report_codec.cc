@@ -5,6 +5,7 @@
 #include "proto/wire/check.h"
 #include "proto/wire/limits.h"
 #include "proto/wire/session_codec.h"
+#include "proto/wire/span_columns.h"
 
 namespace weft::wire {
 namespace {
@@ -50,6 +51,8 @@ void Encode(const RankReport& report, v1::RankReport* out) {
   out->set_peak_weight_versions(report.peak_weight_versions);
   out->set_wall_seconds(report.wall_seconds);
   EncodeMap(report.gpu, out->mutable_gpu());
+  if (!report.idle_spans.empty()) Encode(report.idle_spans, out->mutable_idle_spans());
+  if (!report.transfer_spans.empty()) Encode(report.transfer_spans, out->mutable_transfer_spans());
 }
 
 absl::StatusOr<RankReport> Decode(const v1::RankReport& in) {
@@ -77,6 +80,8 @@ absl::StatusOr<RankReport> Decode(const v1::RankReport& in) {
     return absl::InvalidArgumentError("report.wall_seconds is not a number");
   report.wall_seconds = in.wall_seconds();
   WEFT_WIRE_RETURN_IF_ERROR(DecodeMap("report.gpu", in.gpu(), &report.gpu));
+  WEFT_WIRE_RETURN_IF_ERROR(Decode(in.idle_spans(), &report.idle_spans));
+  WEFT_WIRE_RETURN_IF_ERROR(Decode(in.transfer_spans(), &report.transfer_spans));
   return report;
 }
 

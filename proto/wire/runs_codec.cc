@@ -14,6 +14,8 @@ void Encode(const SubmitRequest& request, v1::SubmitRequest* out) {
   out->set_spec(request.spec);
   out->set_processes(request.processes);
   out->set_output(request.output);
+  out->set_overwrite(request.overwrite);
+  out->set_file(request.file);
 }
 
 absl::StatusOr<SubmitRequest> Decode(const v1::SubmitRequest& in) {
@@ -21,16 +23,18 @@ absl::StatusOr<SubmitRequest> Decode(const v1::SubmitRequest& in) {
   WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("spec", in.spec(), kMaxSpecBytes));
   WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("output", in.output(), kMaxTextBytes));
   WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("processes", in.processes(), kMaxProcesses));
-  return SubmitRequest{in.request(), in.spec(), static_cast<int32_t>(in.processes()), in.output()};
+  WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("file", in.file(), kMaxTextBytes));
+  return SubmitRequest{in.request(), in.spec(),      static_cast<int32_t>(in.processes()),
+                       in.output(),  in.overwrite(), CleanText(in.file(), kMaxTextBytes)};
 }
 
 void Encode(const RunInfo& run, int64_t unix_minus_monotonic_ns, v1::Run* out) {
   const auto wall = [&](int64_t ns) { return ns == 0 ? 0 : ns + unix_minus_monotonic_ns; };
   out->set_id(run.id);
   out->set_name(CleanText(run.name, kMaxTextBytes));
-  out->set_schedule(CleanText(run.schedule, kMaxTextBytes));
+  out->set_schedule(PlainText(run.schedule, kMaxTextBytes));
   out->set_state(static_cast<v1::RunState>(static_cast<int>(run.state) + 1));
-  out->set_reason(CleanText(run.reason, 4 * kMaxTextBytes));
+  out->set_reason(PlainText(run.reason, kMaxTextBytes));
   out->set_reduction(CleanText(run.reduction, kMaxTextBytes));
   out->set_ranks(run.ranks);
   out->set_processes(run.processes);
@@ -41,6 +45,13 @@ void Encode(const RunInfo& run, int64_t unix_minus_monotonic_ns, v1::Run* out) {
   out->set_started_ns(wall(run.started_ns));
   out->set_ended_ns(wall(run.ended_ns));
   for (const RankReport& r : run.reports) Encode(r, out->add_reports());
+  out->set_output(CleanText(run.output, kMaxTextBytes));
+  out->set_file(CleanText(run.file, kMaxTextBytes));
+  for (const std::string& member : run.members) out->add_members(CleanText(member, kMaxTextBytes));
+  if (run.checkpoint_step >= 0) out->set_checkpoint_step(run.checkpoint_step);
+  out->set_checkpoint_failure(CleanText(run.checkpoint_failure, kMaxTextBytes));
+  out->set_failed_checkpoints(run.failed_checkpoints);
+  if (run.stop_step >= 0) out->set_stop_step(run.stop_step);
 }
 
 absl::StatusOr<RunInfo> Decode(const v1::Run& in) {
@@ -58,6 +69,19 @@ absl::StatusOr<RunInfo> Decode(const v1::Run& in) {
   WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("run.steps", in.steps(), kMaxSteps));
   WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("run.steps_done", in.steps_done(), in.steps()));
   WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("the number of run.reports", in.reports_size(), kMaxRanks));
+  WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("run.output", in.output(), kMaxTextBytes));
+  WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("run.file", in.file(), kMaxTextBytes));
+  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("the number of run.members", in.members_size(), kMaxProcesses));
+  for (const std::string& member : in.members()) {
+    WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("run.members", member, kMaxTextBytes));
+    run.members.push_back(member);
+  }
+  run.output = in.output();
+  run.file = in.file();
+  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("run.checkpoint_step", in.checkpoint_step(), kMaxSteps));
+  WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("run.checkpoint_failure", in.checkpoint_failure(), kMaxTextBytes));
+  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("run.failed_checkpoints", in.failed_checkpoints(), kMaxSteps));
+  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("run.stop_step", in.stop_step(), kMaxSteps));
   run.id = in.id();
   run.name = in.name();
   run.schedule = in.schedule();
@@ -70,6 +94,10 @@ absl::StatusOr<RunInfo> Decode(const v1::Run& in) {
   run.steps_done = static_cast<int32_t>(in.steps_done());
   run.has_loss = in.has_loss();
   run.loss = in.loss();
+  if (in.has_checkpoint_step()) run.checkpoint_step = static_cast<int32_t>(in.checkpoint_step());
+  run.checkpoint_failure = in.checkpoint_failure();
+  run.failed_checkpoints = static_cast<int32_t>(in.failed_checkpoints());
+  if (in.has_stop_step()) run.stop_step = static_cast<int32_t>(in.stop_step());
   run.submitted_ns = in.submitted_ns();
   run.started_ns = in.started_ns();
   run.ended_ns = in.ended_ns();
@@ -79,6 +107,31 @@ absl::StatusOr<RunInfo> Decode(const v1::Run& in) {
     run.reports.push_back(*std::move(report));
   }
   return run;
+}
+
+void Encode(const WorkerInfo& worker, v1::Worker* out) {
+  out->set_process(worker.process);
+  out->set_name(worker.name);
+  out->set_host(PlainText(worker.host, kMaxTextBytes));
+  out->set_pid(worker.pid);
+  out->set_device(PlainText(worker.device, kMaxDeviceBytes));
+  out->set_state(worker.state);
+  out->set_run(worker.run);
+  out->set_silent_ns(worker.silent_ns);
+}
+
+absl::StatusOr<WorkerInfo> Decode(const v1::Worker& in) {
+  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("worker.process", in.process(), kMaxProcesses));
+  WEFT_WIRE_RETURN_IF_ERROR(CheckName("worker.name", in.name()));
+  WEFT_WIRE_RETURN_IF_ERROR(CheckName("worker.state", in.state()));
+  return WorkerInfo{static_cast<int32_t>(in.process()),
+                    in.name(),
+                    PlainText(in.host(), kMaxTextBytes),
+                    in.pid(),
+                    PlainText(in.device(), kMaxDeviceBytes),
+                    in.state(),
+                    in.run(),
+                    in.silent_ns()};
 }
 
 void Encode(const StepDone& step, v1::Step* out) {

@@ -10,15 +10,18 @@
 
 #include "absl/status/statusor.h"
 #include "proto/session/run_info.h"
+#include "proto/session/worker_info.h"
 #include "weft/v1/runs.pb.h"
 
 namespace weft {
 
 struct SubmitRequest {
-  std::string request;    // "" or a name: submitting it again with the same content returns the same run
-  std::string spec;       // the run file as JSON
-  int32_t processes = 0;  // 0: one a rank
-  std::string output;     // "" for none
+  std::string request;     // "" or a name: submitting it again with the same content returns the same run
+  std::string spec;        // the run file as JSON
+  int32_t processes = 0;   // 0: one a rank
+  std::string output;      // "" for one of the coordinator's choice
+  bool overwrite = false;  // what a former run has left in it
+  std::string file = {};   // the run file's name, for people
 };
 
 using RunEvent = std::variant<RunInfo, StepDone>;
@@ -30,6 +33,9 @@ absl::StatusOr<SubmitRequest> Decode(const v1::SubmitRequest& in);
 
 void Encode(const RunInfo& run, int64_t unix_minus_monotonic_ns, v1::Run* out);
 absl::StatusOr<RunInfo> Decode(const v1::Run& in);  // times stay those of the wall clock
+
+void Encode(const WorkerInfo& worker, v1::Worker* out);
+absl::StatusOr<WorkerInfo> Decode(const v1::Worker& in);
 
 void Encode(const StepDone& step, v1::Step* out);
 absl::StatusOr<RunEvent> Decode(const v1::RunEvent& in);

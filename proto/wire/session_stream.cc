@@ -77,6 +77,11 @@ class GrpcSessionStream final : public SessionStream {
     MutexLock lock(mu_);
     if (!status_.ok()) return;
     end_.Send(std::move(message));
+    if (absl::Status s = end_.CheckBacklog(); !s.ok()) {
+      End(absl::Status(s.code(), absl::StrCat("coordinator at ", options_.address, ": ", s.message())));
+      if (connection_ != nullptr) connection_->context.TryCancel();
+      return;
+    }
     WriteIfIdle();
   }
 

@@ -16,6 +16,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "proto/session/gather.h"
 #include "proto/session/link.h"
 #include "proto/wire/limits.h"
@@ -26,7 +27,10 @@ namespace weft {
 template <typename Out, typename In>
 class StreamEnd {
  public:
-  void Send(Out message) { Gather(&waiting_, std::move(message)); }
+  void Send(Out message) {
+    waiting_bytes_ += BytesOf(message);
+    Gather(&waiting_, std::move(message));
+  }
 
   // Fills `wire` with the next packet. False if there is nothing to write now.
   template <typename Wire>
@@ -36,6 +40,7 @@ class StreamEnd {
       absl::Status s = link_.Send(std::make_shared<const Out>(std::move(waiting_.front())), bytes);
       if (!s.ok()) return s;
     }
+    waiting_bytes_ = 0;
     std::optional<Packet<std::shared_ptr<const Out>>> packet = link_.Take(now, kPacketBytes);
     if (!packet.has_value()) return false;
     wire::Encode(*packet, wire);
@@ -44,6 +49,11 @@ class StreamEnd {
 
   template <typename Wire>
   absl::Status Receive(int64_t now, const Wire& wire, std::vector<In>* delivered) {
+    // A stream loses nothing, so nothing is held for what is missing before it.
+    if (wire.payloads_size() > 0 && wire.first() > received() + 1) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("message ", wire.first(), " came, but number ", received() + 1, " is the next"));
+    }
     absl::StatusOr<Packet<In>> packet = wire::Decode(link_.link(), wire);
     if (!packet.ok()) return packet.status();
     return link_.Receive(now, *std::move(packet), delivered);
@@ -51,12 +61,21 @@ class StreamEnd {
 
   absl::Status Resume(int64_t now, uint64_t peer_received) { return link_.Resume(now, peer_received); }
   uint64_t received() const { return link_.received(); }
+  // Not OK when the peer has left more than kMaxBacklogBytes unacknowledged: the session is over.
+  absl::Status CheckBacklog() const {
+    const size_t bytes = waiting_bytes_ + link_.unacknowledged_bytes();
+    if (bytes <= kMaxBacklogBytes) return absl::OkStatus();
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the peer has not taken in ", bytes >> 20, " MiB of messages; the limit is ", kMaxBacklogBytes >> 20,
+        " MiB. It does not read: it is stuck, or the network is too slow"));
+  }
   // Everything sent has been acknowledged.
   bool settled() const { return waiting_.empty() && link_.unacknowledged() == 0; }
   int64_t next_deadline() const { return link_.next_deadline(); }
 
  private:
   std::deque<Out> waiting_;
+  size_t waiting_bytes_ = 0;  // at most
   Link<std::shared_ptr<const Out>, In> link_{0};
 };
 

@@ -107,10 +107,10 @@ class TwoWayOrder {
 
 absl::Status CheckMicrobatches(absl::string_view family, int ranks, int microbatches) {
   if (microbatches % 2 == 0 && microbatches >= 2 * ranks) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrFormat(
-      "%s: %d micro-batches on %d ranks; use an even number of at least 2 W = %d, so that both ways are full "
-      "before the first backward",
-      family, microbatches, ranks, 2 * ranks));
+  return absl::InvalidArgumentError(
+      absl::StrFormat("%s: %d micro-batches on %d ranks; use an even number of at least 2 W = %d, so that "
+                      "both directions are full before the first backward",
+                      family, microbatches, ranks, 2 * ranks));
 }
 
 void AddOrder(TwoWayOrder order, Schedule& s) {
@@ -125,7 +125,6 @@ absl::StatusOr<Schedule> DualPipe(const FamilyParameters&, int stages, int micro
         "dualpipe: %d stages; the two directions meet between two ranks, so use an even number", stages));
   }
   if (absl::Status s = CheckMicrobatches("dualpipe", stages, microbatches); !s.ok()) return s;
-  if (absl::Status s = CheckListable("dualpipe", stages, microbatches); !s.ok()) return s;
   Schedule s = SizedSchedule("dualpipe", stages, microbatches, stages);
   s.compute =
       s.weights = [stages](const Job& j) { return j.microbatch % 2 == 0 ? j.stage : stages - 1 - j.stage; };
@@ -160,8 +159,10 @@ absl::StatusOr<Schedule> DualPipeV(const FamilyParameters&, int stages, int micr
 
 std::vector<FamilyEntry> BidirectionalFamilies() {
   return {
-      {{"dualpipe", "both directions, two copies of the weights, forwards beside backwards", {}}, DualPipe},
-      {{"dualpipe_v", "two stages a rank in a V, both directions, forwards beside backwards", {}}, DualPipeV},
+      {{"dualpipe", "two directions and two copies of the weights; a forward runs beside a backward", {}},
+       DualPipe},
+      {{"dualpipe_v", "two stages per rank in a V, two directions; a forward runs beside a backward", {}},
+       DualPipeV},
   };
 }
 

@@ -224,9 +224,9 @@ absl::StatusOr<Schedule> VMin(const FamilyParameters&, int stages, int microbatc
 
 std::vector<FamilyEntry> ControllableMemoryFamilies() {
   return {
-      {{"v_half", "two stages a rank in a V, split backward, about half of 1f1b's memory and bubble", {}},
+      {{"v_half", "two stages per rank in a V, split backward; about half of 1f1b's memory and bubble", {}},
        VHalf},
-      {{"v_min", "two stages a rank in a V, split backward, about a third of 1f1b's memory", {}}, VMin},
+      {{"v_min", "two stages per rank in a V, split backward; about a third of 1f1b's memory", {}}, VMin},
   };
 }
 

@@ -4,12 +4,14 @@
 #include <array>
 #include <limits>
 #include <memory>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/cord.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "schedules/formula.h"
 
 namespace weft {
@@ -60,6 +62,7 @@ class Maker {
       if (absl::Status s = (this->*part)(); !s.ok()) return s;
     }
     schedule_.period = period_;
+    if (absl::Status s = CheckConstantsUsed(); !s.ok()) return s;
     return std::move(schedule_);
   }
 
@@ -67,10 +70,12 @@ class Maker {
   using Shared = std::shared_ptr<const Table>;
 
   bool Has(const std::string& name) const { return parameters_.contains(name); }
+  absl::Status CheckConstantsUsed() const;
   absl::Status ReadSizes();
   absl::Status ReadConstants();
   absl::Status MakeRanks();
   absl::Status MakePriority();
+  absl::Status CheckPriorities(const Table& values) const;
   absl::Status MakeStaleness();
   absl::Status MakeLimit();
   absl::StatusOr<Formula> Parse(const std::string& name, const std::vector<std::string>& variables) const;
@@ -85,9 +90,11 @@ class Maker {
   Schedule schedule_;
 };
 
+// `workers` is what `ranks` was called.
 bool IsParameter(absl::string_view name) {
   const auto& all = CustomFamily().parameters;
-  return std::any_of(all.begin(), all.end(), [&](const FamilyParameter& p) { return p.name == name; });
+  return name == "workers" ||
+         std::any_of(all.begin(), all.end(), [&](const FamilyParameter& p) { return p.name == name; });
 }
 
 // What the language itself means by a name, so that no constant may hide it.
@@ -104,13 +111,17 @@ absl::Status Maker::ReadSizes() {
       return absl::OkStatus();
     return At(name, absl::StrFormat("'%s' is not a whole number from 1 to %d", parameters_.at(name), most));
   };
-  for (const char* needed : {"workers", "compute"}) {
+  if (Has("ranks") && Has("workers")) {
+    return At("workers", "is the older name of `ranks`, which is given too; leave one out");
+  }
+  const char* const ranks = Has("workers") ? "workers" : "ranks";
+  for (const char* needed : {ranks, "compute"}) {
     if (!Has(needed)) {
       return absl::InvalidArgumentError(
-          absl::StrFormat("custom needs `%s`, as in custom: {workers: 4, compute: \"s %% W\"}", needed));
+          absl::StrFormat("custom needs `%s`, as in custom: {ranks: 4, compute: \"s %% W\"}", needed));
     }
   }
-  if (absl::Status s = whole("workers", kRanksMost, &ranks_); !s.ok()) return s;
+  if (absl::Status s = whole(ranks, kRanksMost, &ranks_); !s.ok()) return s;
   if (absl::Status s = whole("period", kPeriodMost, &period_); !s.ok()) return s;
   if (Has("split_backward")) {
     const std::string& value = parameters_.at("split_backward");
@@ -134,6 +145,23 @@ absl::Status Maker::ReadConstants() {
   for (const auto& [name, value] : parameters_) {
     int64_t number = 0;
     if (!IsParameter(name) && absl::SimpleAtoi(value, &number)) constants_[name] = number;
+  }
+  return absl::OkStatus();
+}
+
+// A parameter that is misspelt looks like a constant.
+absl::Status Maker::CheckConstantsUsed() const {
+  const std::vector<std::string> formulas = {"compute", "weights", "priority", "staleness", "limit"};
+  for (const auto& [name, value] : parameters_) {
+    if (IsParameter(name)) continue;
+    const bool used =
+        std::any_of(formulas.begin(), formulas.end(), [&, constant = &name](const auto& formula) {
+          return Has(formula) && Formula::Names(parameters_.at(formula), *constant);
+        });
+    if (used) continue;
+    std::vector<std::string> known;
+    for (const FamilyParameter& p : CustomFamily().parameters) known.push_back(p.name);
+    return At(name, absl::StrCat("is used by no formula", DidYouMean(name, known)));
   }
   return absl::OkStatus();
 }
@@ -205,7 +233,7 @@ absl::StatusOr<Maker::Shared> Maker::RankTable(const std::string& name) const {
         for (int k = 0; k < kComputeKinds; ++k) {
           const int64_t rank = (*table)->At(t, s, b, k);
           if (rank >= 0 && rank < ranks_) continue;
-          return At(name, absl::StrFormat("is %d for %s; ranks are 0 to %d (workers: %d)", rank,
+          return At(name, absl::StrFormat("is %d for %s; ranks are 0 to %d (ranks: %d)", rank,
                                           Describe(Job::Compute(t, s, b, static_cast<JobKind>(k))),
                                           ranks_ - 1, ranks_));
         }
@@ -227,6 +255,32 @@ absl::Status Maker::MakeRanks() {
   return absl::OkStatus();
 }
 
+// Jobs of a rank must differ, and what is said of two that do not are the user's own numbers.
+absl::Status Maker::CheckPriorities(const Table& values) const {
+  std::vector<std::tuple<Rank, int64_t, Job>> jobs;
+  for (int s = 0; s < stages_; ++s) {
+    for (int b = 0; b < microbatches_; ++b) {
+      for (const JobKind kind :
+           {JobKind::kForward, JobKind::kBackward, JobKind::kBackwardInput, JobKind::kBackwardWeight}) {
+        if (kind != JobKind::kForward && (kind != JobKind::kBackward) != split_) continue;
+        const Job job = Job::Compute(0, s, b, kind);
+        jobs.emplace_back(schedule_.compute(job), values.At(job), job);
+      }
+    }
+  }
+  std::sort(jobs.begin(), jobs.end());
+  for (size_t i = 1; i < jobs.size(); ++i) {
+    const auto& [rank, priority, job] = jobs[i];
+    const auto& [rank_before, priority_before, job_before] = jobs[i - 1];
+    if (rank != rank_before || priority != priority_before) continue;
+    return At(
+        "priority",
+        absl::StrFormat("%s and %s have the same priority %d on rank %d; priorities of a rank must differ",
+                        Describe(job_before), Describe(job), priority, rank));
+  }
+  return absl::OkStatus();
+}
+
 // All jobs of a step before those of the next; the formula says how within a step.
 absl::Status Maker::MakePriority() {
   schedule_.priority = PriorityByMicrobatch(stages_, microbatches_, /*forward_first=*/false);
@@ -244,6 +298,7 @@ absl::Status Maker::MakePriority() {
     return At("priority",
               absl::StrFormat("goes from %d to %d; keep it within 2^30", values.least(), values.most()));
   }
+  if (absl::Status differ = CheckPriorities(values); !differ.ok()) return differ;
   schedule_.priority = [table = *table, least = values.least(), span = values.most() - values.least() + 1](
                            const Job& j) { return j.step * span + (table->At(j) - least); };
   return absl::OkStatus();
@@ -306,7 +361,7 @@ const Family& CustomFamily() {
   static const auto* family = new Family{
       "custom",
       "your own formulas over t, s, b, k, S, B, W and constants",
-      {{"workers", "ranks W"},
+      {{"ranks", "their number, W in formulas"},
        {"compute", "formula of the rank that computes a job"},
        {"weights", "formula of the rank that holds the job's weights (default: compute)"},
        {"priority", "formula of the order of ready jobs, smaller first (default: backwards, then oldest)"},
@@ -328,8 +383,8 @@ absl::Status CheckCustomParameters(const FamilyParameters& parameters) {
     int64_t number = 0;
     if (!absl::SimpleAtoi(value, &number)) {
       absl::Status status = absl::InvalidArgumentError(
-          absl::StrFormat("custom has no parameter `%s`; did you mean `%s`? (a constant is a whole number)",
-                          name, Nearest(name, known)));
+          absl::StrFormat("custom has no parameter `%s`%s (a constant is a whole number; there are %s)", name,
+                          DidYouMean(name, known), absl::StrJoin(known, ", ")));
       status.SetPayload(kParameterPayload, absl::Cord(name));
       return status;
     }

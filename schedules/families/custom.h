@@ -1,6 +1,6 @@
 // Schedules that a user writes as formulas, in a run file and without code:
 //
-//   custom: {workers: 8, compute: "(R*b) % W + s % R", weights: "s % W", R: 4}
+//   custom: {ranks: 8, compute: "(R*b) % W + s % R", weights: "s % W", R: 4}
 //
 // A formula is a whole-number expression (schedules/formula.h) over the step t, the stage s, the micro-batch
 // b and the kind k, which is compared with the names forward, backward, backward_input, backward_weight,
@@ -15,7 +15,7 @@
 
 namespace weft {
 
-// Its parameters; any other name with a whole number is a constant.
+// Its parameters; any other name with a whole number is a constant, which a formula must use.
 const Family& CustomFamily();
 
 // InvalidArgument for a parameter that custom has not and that can be no constant, with its name in the

@@ -68,16 +68,15 @@ absl::Status CheckCyclicSizes(absl::string_view rule, const Schedule& schedule) 
   const int n = schedule.stages;
   if (schedule.microbatches != n || schedule.ranks != n) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "%s with rule=%s: the cyclic order has every stage visited by one micro-batch at a time and every "
-        "rank busy, for which stages, micro-batches and ranks must be the same number; they are %d, %d and "
-        "%d",
+        "%s with rule=%s: in the cyclic order one micro-batch at a time visits each stage, and every rank is "
+        "busy; so the numbers of stages, micro-batches and ranks must be equal; they are %d, %d and %d",
         schedule.name, rule, schedule.stages, schedule.microbatches, schedule.ranks));
   }
   if (schedule.shards) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "%s with rule=%s: micro-batches are on different stages at a time, and weights cut by width would be "
-        "gathered by one rank alone; use shard=stage",
-        schedule.name, rule));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s with rule=%s: at any time micro-batches are on different stages, so one rank "
+                        "alone would gather weights that are cut by width; use shard=stage",
+                        schedule.name, rule));
   }
   return absl::OkStatus();
 }

@@ -1,5 +1,5 @@
-// Data parallelism: rank b computes micro-batch b on every stage; the weights are on every rank (ddp), or
-// each stage's on one (fsdp).
+// Data parallelism: rank b mod W computes micro-batch b on every stage; the weights are on every rank (ddp),
+// or each stage's on one (fsdp, where W = B).
 #include <numeric>
 
 #include "absl/strings/str_format.h"
@@ -8,10 +8,20 @@
 namespace weft {
 namespace {
 
-absl::StatusOr<Schedule> Ddp(const FamilyParameters&, int stages, int microbatches) {
-  Schedule s = SizedSchedule("ddp", stages, microbatches, microbatches);
-  s.compute = s.weights = [](const Job& j) { return j.microbatch; };
-  s.priority = PriorityByMicrobatch(stages, microbatches, true);
+// A rank that has several micro-batches accumulates their gradients.
+absl::StatusOr<Schedule> Ddp(const FamilyParameters& parameters, int stages, int microbatches) {
+  const absl::StatusOr<int> ranks = PositiveParameter("ddp", parameters, "ranks", microbatches);
+  if (!ranks.ok()) return ranks.status();
+  if (*ranks > microbatches) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("ddp: %d micro-batches on ranks=%d leave ranks without one; use at most %d ranks, or "
+                        "more micro-batches",
+                        microbatches, *ranks, microbatches));
+  }
+  Schedule s = SizedSchedule("ddp", stages, microbatches, *ranks);
+  s.compute = s.weights = [ranks = *ranks](const Job& j) { return j.microbatch % ranks; };
+  // One micro-batch after the other, so that the activations of one are alive.
+  s.priority = PriorityByMicrobatch(stages, microbatches, false);
   s.residency = Residency::kReplicated;
   return s;
 }
@@ -62,7 +72,11 @@ absl::StatusOr<Schedule> Fsdp(const FamilyParameters& parameters, int stages, in
 
 std::vector<FamilyEntry> DataParallelFamilies() {
   return {
-      {{"ddp", "data parallel: rank b computes micro-batch b, weights on every rank", {}, true}, Ddp},
+      {{"ddp",
+        "data parallel: micro-batches are dealt to the ranks, weights on every rank",
+        {{"ranks", "number of ranks (default: one a micro-batch)", {}, false, /*deals_microbatches=*/true}},
+        true},
+       Ddp},
       {{"fsdp",
         "data parallel, the weights of stage s on rank s mod W alone, fetched for use",
         {{"shard", "stage (default), or width: a slice of every stage on every rank", {"stage", "width"}},

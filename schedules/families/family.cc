@@ -47,8 +47,8 @@ absl::StatusOr<int> RanksOfLoop(absl::string_view family, const FamilyParameters
   if (!ranks.ok()) return ranks.status();
   if (stages % *ranks != 0 || stages == *ranks) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "%s: %d stages on ranks=%d; stages must be 2, 3, .. times the ranks, so that every rank has as many "
-        "stages as the others and more than one (for one a rank there are 1f1b and gpipe)",
+        "%s: %d stages on ranks=%d; the number of stages must be 2, 3, .. times the number of ranks, so that "
+        "every rank has the same number of stages, at least 2 (for one stage per rank use 1f1b or gpipe)",
         family, stages, *ranks));
   }
   return ranks;
@@ -60,22 +60,12 @@ absl::StatusOr<Schedule> FoldedSchedule(absl::string_view name, int stages, int 
         "%s folds the stages into a V with two on every rank; %d stages cannot be paired, use an even number",
         name, stages));
   }
-  if (absl::Status s = CheckListable(name, stages, microbatches); !s.ok()) return s;
   Schedule s = SizedSchedule(name, stages, microbatches, stages / 2);
   s.compute =
       s.weights = [w = stages / 2](const Job& j) { return j.stage < w ? j.stage : 2 * w - 1 - j.stage; };
   s.priority = PriorityByMicrobatch(stages, microbatches, false);
   s.split_backward = true;
   return s;
-}
-
-absl::Status CheckListable(absl::string_view family, int stages, int microbatches) {
-  constexpr int64_t kMost = 4'000'000;
-  if (int64_t{stages} * microbatches <= kMost) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrFormat(
-      "%s is a fixed list of jobs, and %d stages of %d micro-batches are more than the %d forwards that it "
-      "may list; use fewer micro-batches, or a greedy schedule such as 1f1b",
-      family, stages, microbatches, kMost));
 }
 
 }  // namespace weft

@@ -58,9 +58,6 @@ absl::StatusOr<int> RanksOfLoop(absl::string_view family, const FamilyParameters
 // A schedule of split backwards with two stages a rank, s and 2W-1-s, and no order yet.
 absl::StatusOr<Schedule> FoldedSchedule(absl::string_view name, int stages, int microbatches);
 
-// InvalidArgument where a fixed order would be too long to keep.
-absl::Status CheckListable(absl::string_view family, int stages, int microbatches);
-
 }  // namespace weft
 
 #endif  // WEFT_SCHEDULES_FAMILIES_FAMILY_H_

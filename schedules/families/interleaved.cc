@@ -56,18 +56,17 @@ absl::Status CheckGroup(int ranks, int microbatches, int group) {
                         microbatches, ranks));
   }
   if (group < ranks || group > microbatches) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "interleaved: group=%d; a group has from %d micro-batches (the ranks: a smaller one would be through "
-        "the last rank too late for the first rank's next chunk) to %d (all)",
-        group, ranks, microbatches));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("interleaved: group=%d; a group has %d to %d micro-batches: at least one per rank, "
+                        "because the first rank waits for its next chunk otherwise",
+                        group, ranks, microbatches));
   }
   const int rest = microbatches % group;
   if (rest != 0 && rest < ranks) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("interleaved: %d micro-batches in groups of %d leave a last group of %d, fewer than "
-                        "the %d ranks; use "
-                        "another group, or a number of micro-batches that it divides",
-                        microbatches, group, rest, ranks));
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "interleaved: %d micro-batches in groups of %d leave a last group of %d, fewer than "
+        "the %d ranks; use another group, or a number of micro-batches that the group divides",
+        microbatches, group, rest, ranks));
   }
   return absl::OkStatus();
 }
@@ -78,7 +77,6 @@ absl::StatusOr<Schedule> Interleaved(const FamilyParameters& parameters, int sta
   const absl::StatusOr<int> group = PositiveParameter("interleaved", parameters, "group", *ranks);
   if (!group.ok()) return group.status();
   if (absl::Status s = CheckGroup(*ranks, microbatches, *group); !s.ok()) return s;
-  if (absl::Status s = CheckListable("interleaved", stages, microbatches); !s.ok()) return s;
   Schedule s =
       SizedSchedule(absl::StrCat("interleaved,ranks=", *ranks,
                                  parameters.contains("group") ? absl::StrCat(",group=", *group) : ""),
@@ -96,9 +94,9 @@ absl::StatusOr<Schedule> Interleaved(const FamilyParameters& parameters, int sta
 std::vector<FamilyEntry> InterleavedFamilies() {
   return {
       {{"interleaved",
-        "stages round W ranks, one forward one backward over groups of micro-batches",
-        {{"ranks", "ranks W; the stages are 2, 3, .. times as many"},
-         {"group", "micro-batches that pass a chunk before the next (default W)"}}},
+        "the stages go round W ranks; one forward, one backward, over groups of micro-batches",
+        {{"ranks", "number of ranks W; the number of stages is 2, 3, .. times W"},
+         {"group", "micro-batches that pass a chunk before the next chunk begins (default W)"}}},
        Interleaved},
   };
 }

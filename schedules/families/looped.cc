@@ -31,9 +31,9 @@ absl::StatusOr<Groups> ReadGroups(absl::string_view family, const FamilyParamete
         microbatches, microbatches));
   }
   if (r > stages) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("%s: ranks=%d with %d stages leaves ranks without work; use at most %d ranks a group",
-                        family, r, stages, stages));
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s: ranks=%d with %d stages leaves ranks without work; use at most %d ranks per group", family, r,
+        stages, stages));
   }
   return Groups{g, r};
 }
@@ -101,15 +101,18 @@ absl::StatusOr<Schedule> BreadthFirst(const FamilyParameters& parameters, int st
 
 std::vector<FamilyEntry> LoopedFamilies() {
   const std::vector<FamilyParameter> groups = {{"groups", "number of groups G"},
-                                               {"ranks", "ranks of each group R; W = G*R"}};
-  const std::vector<FamilyParameter> ring = {{"ranks", "ranks W; the stages are a multiple of it"}};
+                                               {"ranks", "number of ranks per group R; W = G*R"}};
+  const std::vector<FamilyParameter> ring = {
+      {"ranks", "number of ranks W; the number of stages is a multiple of W"}};
   return {
-      {{"breadth_first", "stages round W ranks, all micro-batches of a stage before the next", ring},
+      {{"breadth_first", "the stages go round W ranks; all micro-batches of a stage before the next stage",
+        ring},
        BreadthFirst},
-      {{"depth_first", "stages round W ranks, the oldest micro-batch first", ring}, DepthFirst},
-      {{"fslpp", "looped pipelines, the weights of each stage on one rank alone, fetched for use", groups},
+      {{"depth_first", "the stages go round W ranks; the oldest micro-batch first", ring}, DepthFirst},
+      {{"fslpp", "looped pipelines; the weights of each stage are on one rank, and others fetch them",
+        groups},
        Fslpp},
-      {{"lpp", "looped pipelines: groups of ranks, each a ring over the stages", groups, true}, Lpp},
+      {{"lpp", "looped pipelines: groups of ranks; each group is a ring over the stages", groups, true}, Lpp},
   };
 }
 

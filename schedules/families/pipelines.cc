@@ -29,8 +29,8 @@ absl::StatusOr<Schedule> OneForwardOneBackward(const FamilyParameters&, int stag
 absl::StatusOr<Schedule> PipeDream(const FamilyParameters&, int stages, int microbatches) {
   if (microbatches != 1) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "pipedream updates the weights after every micro-batch, so that a step is one micro-batch; there are "
-        "%d: use 1, with as many times more steps, or pipedream_2bw, which updates once a batch",
+        "pipedream updates the weights after every micro-batch, so a step has one micro-batch, not %d; use 1 "
+        "micro-batch and more steps, or pipedream_2bw, which updates once per batch",
         microbatches));
   }
   Schedule s = SizedSchedule("pipedream", stages, microbatches, stages);
@@ -53,9 +53,9 @@ absl::StatusOr<Schedule> PipeDream2Bw(const FamilyParameters& parameters, int st
 
 std::vector<FamilyEntry> PipelineFamilies() {
   return {
-      {{"1f1b", "pipeline, one forward one backward: at most S - s activations on stage s", {}, true},
+      {{"1f1b", "pipeline; one forward, one backward: at most S - s activations on stage s", {}, true},
        OneForwardOneBackward},
-      {{"gpipe", "pipeline, all forwards before the backwards", {}, true}, GPipe},
+      {{"gpipe", "pipeline; all forwards before the backwards", {}, true}, GPipe},
       {{"pipedream",
         "pipeline that updates after every micro-batch: stage s reads weights S-1-s updates old",
         {},
@@ -63,7 +63,7 @@ std::vector<FamilyEntry> PipelineFamilies() {
         true},
        PipeDream},
       {{"pipedream_2bw",
-        "1f1b without draining between batches, on weights one update old: two versions",
+        "1f1b that does not drain between batches, on weights one update old; two versions",
         {},
         false,
         true},

@@ -27,20 +27,20 @@ int64_t PeriodOf(int n, int64_t most) {
 
 absl::StatusOr<Schedule> Pyramid(const FamilyParameters&, int stages, int microbatches) {
   if (stages != microbatches) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "cdp_mp: the cyclic order has every stage visited by one micro-batch at a time, for which stages and "
-        "micro-batches must be the same number; they are %d and %d",
-        stages, microbatches));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("cdp_mp: in the cyclic order one micro-batch at a time visits each stage; so the "
+                        "numbers of stages and micro-batches must be equal; they are %d and %d",
+                        stages, microbatches));
   }
   const int n = stages;
   constexpr int64_t kJobsMost = 200'000;
   const int64_t jobs = int64_t{5} * n * n / 2 + n;  // forwards, backwards and updates of a step
   const int64_t period = PeriodOf(n, kJobsMost / jobs);
   if (period * jobs > kJobsMost) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "cdp_mp: with %d stages the micro-batches meet the same ranks again only after so many steps that "
-        "these have more than %d jobs; use fewer stages",
-        n, kJobsMost));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("cdp_mp: with %d stages, the steps until micro-batches meet the same ranks again "
+                        "have more than %d jobs; use fewer stages",
+                        n, kJobsMost));
   }
   Schedule s = SizedSchedule("cdp_mp", n, n, n * (n + 1) / 2);
   s.compute = s.weights = [n](const Job& j) {
@@ -58,7 +58,7 @@ absl::StatusOr<Schedule> Pyramid(const FamilyParameters&, int stages, int microb
 
 std::vector<FamilyEntry> PyramidFamilies() {
   return {{{"cdp_mp",
-            "cyclic order on N(N+1)/2 ranks: stage s on N-s of them, which hold one activation each",
+            "cyclic order on N(N+1)/2 ranks: stage s is on N-s of them, and each holds one activation",
             {},
             true,
             true,

@@ -30,7 +30,6 @@ std::vector<Job> DelayedWeights(int stage, int microbatches, int warm_up, int de
 }
 
 absl::StatusOr<Schedule> Handcrafted(absl::string_view name, int stages, int microbatches) {
-  if (absl::Status s = CheckListable(name, stages, microbatches); !s.ok()) return s;
   Schedule s = SizedSchedule(name, stages, microbatches, stages);
   s.compute = s.weights = [](const Job& j) { return j.stage; };
   s.priority = PriorityByMicrobatch(stages, microbatches, false);
@@ -129,9 +128,9 @@ absl::StatusOr<Schedule> ZbV(const FamilyParameters&, int stages, int microbatch
 
 std::vector<FamilyEntry> ZeroBubbleFamilies() {
   return {
-      {{"zb_h1", "pipeline, split backward, 1f1b's memory and a third of its bubble", {}}, ZbH1},
-      {{"zb_h2", "pipeline, split backward, no bubble with about twice 1f1b's memory", {}}, ZbH2},
-      {{"zb_v", "two stages a rank in a V, split backward, no bubble with 1f1b's memory", {}}, ZbV},
+      {{"zb_h1", "pipeline with split backward; 1f1b's memory and a third of its bubble", {}}, ZbH1},
+      {{"zb_h2", "pipeline with split backward; no bubble, with about twice 1f1b's memory", {}}, ZbH2},
+      {{"zb_v", "two stages per rank in a V, split backward; no bubble, with 1f1b's memory", {}}, ZbV},
   };
 }
 

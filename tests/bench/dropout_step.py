@@ -28,7 +28,7 @@ def plain_loop(bins, folder, spec):
     with open(path, "w") as f:
         f.write("name: plain\n" + spec)
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([os.path.join(bins, "weft"), "train", path, "--reference", "--out", out], check=True, capture_output=True)
+    subprocess.run([os.path.join(bins, "weft"), "train", path, "--reference", "--overwrite", "--out", out], check=True, capture_output=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     with open(os.path.join(out, "steps.jsonl")) as f:
         loss = json.loads(f.readlines()[-1])["loss"]

@@ -38,7 +38,7 @@ def train(bins, folder, name, spec, *extra):
     path, out = os.path.join(folder, name + ".yaml"), os.path.join(folder, name)
     with open(path, "w") as f:
         f.write(f"name: {name}\n{spec}")
-    p = subprocess.run([os.path.join(bins, "weft"), "train", path, "--out", out, *extra], capture_output=True, text=True)
+    p = subprocess.run([os.path.join(bins, "weft"), "train", path, "--overwrite", "--out", out, *extra], capture_output=True, text=True)
     if p.returncode:
         sys.exit(f"{name}: exit {p.returncode}: {p.stderr[-800:]}")
     with open(os.path.join(out, "summary.json")) as f:

@@ -72,7 +72,7 @@ def train(folder, device):
     """The tiny run in one worker process: seconds, and the most that any process of it had resident, in KiB."""
     with tempfile.TemporaryDirectory() as scratch:
         begin = time.monotonic()
-        child = subprocess.Popen([os.path.join(folder, "weft"), "train", TINY, "--processes", "1", "--out", scratch] + device,
+        child = subprocess.Popen([os.path.join(folder, "weft"), "train", TINY, "--processes", "1", "--overwrite", "--out", scratch] + device,
                                  stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         _, status, usage = os.wait4(child.pid, 0)
         if status != 0:

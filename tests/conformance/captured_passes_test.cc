@@ -71,7 +71,7 @@ class CapturingDevice final : public RankDevice {
   void BeginJob(const Job& job, bool beside) override { cpu_.BeginJob(job, beside); }
   std::shared_ptr<LaunchedJob> EndJob() override { return cpu_.EndJob(); }
   void ReportLoss(const at::Tensor& loss) override { cpu_.ReportLoss(loss); }
-  void ReportSquares(int stage, const Tensor& limbs) override { cpu_.ReportSquares(stage, limbs); }
+  void ReportSquares(const Tensor& limbs) override { cpu_.ReportSquares(limbs); }
   int lane() const override {
     return counts_->other_lane_from >= 0 && counts_->replayed >= counts_->other_lane_from ? 1 : 0;
   }

@@ -210,9 +210,8 @@ TEST(MigratingOnAnotherDevice, IsRefusedInASentence) {
   for (const std::string& device : OwnMemoryDevices()) {
     const absl::Status refused = DeviceNamed(device).CreateRank(run, 0, memory).status();
     EXPECT_EQ(refused.code(), absl::StatusCode::kUnimplemented);
-    EXPECT_THAT(
-        std::string(refused.message()),
-        HasSubstr("run it with --device cpu, or choose a schedule whose weights stay on their ranks"));
+    EXPECT_THAT(std::string(refused.message()),
+                HasSubstr("use --device cpu, or choose a schedule whose weights stay on their ranks"));
   }
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
 #include "tests/conformance/training_driver.h"
 #include "worker/shell/compute/reference.h"
 
@@ -14,6 +15,7 @@ namespace weft::testing {
 namespace {
 
 using ::testing::HasSubstr;
+using Json = nlohmann::json;
 
 bool Always(const Evaluation&) { return true; }
 const auto kAnyStep = [](const ReferenceStep&) { return true; };
@@ -144,12 +146,29 @@ TEST(EvaluateTest, UnusableCheckpoints_AreRefusedByName) {
   WriteFile(stage, content);
   WriteFile(index, names.substr(0, names.size() / 2));
   refused(absl::StatusCode::kDataLoss, checkpoint, "model.safetensors.index.json is damaged");
-  WriteFile(index, "{\"weight_map\": {\"stage00.linear0.weight\": \"../../elsewhere\"}}");
+  // The index with another map from parameters to files, and with an entry for each of these files.
+  const auto index_with = [&](const Json& weight_map) {
+    Json forged = Json::parse(names);
+    Json& files = forged["metadata"]["files"];
+    for (const Json& file : weight_map) {
+      if (!files.contains(file)) files[file.get<std::string>()] = files["stage01.safetensors"];
+    }
+    forged["weight_map"] = weight_map;
+    WriteFile(index, forged.dump());
+  };
+  index_with({{"stage00.linear0.weight", "../../elsewhere"}});
   refused(absl::StatusCode::kDataLoss, checkpoint, "model.safetensors.index.json is damaged");
-  WriteFile(index, "{\"weight_map\": {\"stage01.linear4.bias\": \"stage01.safetensors\"}}");
+  index_with({{"stage01.linear4.bias", "stage01.safetensors"}});
   refused(absl::StatusCode::kInvalidArgument, checkpoint, "names no linear0.bias");
-  WriteFile(index, "{\"weight_map\": {\"stage01.linear9.bias\": \"stage01.safetensors\"}}");
+  index_with({{"stage01.linear9.bias", "stage01.safetensors"}});
   refused(absl::StatusCode::kDataLoss, checkpoint, "does not hold stage01.linear9.bias");
+  // An index without the files' checksums, and one with other checksums than the files have.
+  WriteFile(index, Json{{"weight_map", Json::parse(names)["weight_map"]}}.dump());
+  refused(absl::StatusCode::kDataLoss, checkpoint, "it is not the index of a checkpoint");
+  Json of_another_run = Json::parse(names);
+  of_another_run["metadata"]["files"]["stage01.safetensors"]["crc32"] = "00000000";
+  WriteFile(index, of_another_run.dump());
+  refused(absl::StatusCode::kDataLoss, checkpoint, "stage01.safetensors has checksum");
 }
 
 TEST(EvaluateTest, StoppedByItsCaller_SaysWhere) {

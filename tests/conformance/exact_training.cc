@@ -103,8 +103,8 @@ class Loop {
     const bool tokens = data_->input_type() == DataType::kInt64;
     at::Tensor inputs = at::empty({samples, data_->inputs()}, tokens ? c10::kLong : c10::kFloat);
     at::Tensor targets = at::empty({samples * data_->targets()}, c10::kLong);
-    Require(data_->ReadInputs(run_.train, t, b, inputs.data_ptr()));
-    Require(data_->ReadTargets(run_.train, t, b, targets.mutable_data_ptr<int64_t>()));
+    Require(data_->ReadInputs(run_, t, b, inputs.data_ptr()));
+    Require(data_->ReadTargets(run_, t, b, targets.mutable_data_ptr<int64_t>()));
     if (!tokens) inputs = inputs.to(c10::kDouble);
 
     std::vector<at::Tensor> leaves;

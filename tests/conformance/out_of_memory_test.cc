@@ -62,9 +62,9 @@ TEST_F(OutOfMemory, InTheMiddleOfAForward_NamesJobClassBytesAndRemedies) {
   EXPECT_THAT(std::string(status.message()),
               AllOf(HasSubstr("out of memory: " + Describe(Job::Compute(0, 0, 1, JobKind::kForward))),
                     HasSubstr(" bytes for activations: the arena of the test is full"),
-                    HasSubstr("besides, the rank has "), HasSubstr(" of weights, "),
-                    HasSubstr(" of activations"), HasSubstr("train.microbatches"),
-                    HasSubstr("recompute or offload"), Not(HasSubstr(" of gradients"))));
+                    HasSubstr("the rank also has "), HasSubstr(" of weights, "), HasSubstr(" of activations"),
+                    HasSubstr("train.microbatches"), HasSubstr("recompute or offload"),
+                    Not(HasSubstr(" of gradients"))));
   // The earlier pass is untouched.
   EXPECT_GT(rank_->live_bytes()[static_cast<int>(MemoryClass::kActivations)], 0);
 }

@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include <cmath>
 #include <cstring>
 #include <fstream>
 #include <limits>
@@ -29,6 +30,9 @@ std::vector<std::vector<int>> InputsOf(const RunSpec& run) {
   for (int s = 1; s < run.stages(); ++s) inputs[s] = {s - 1};
   return inputs;
 }
+
+// What is no number is equal to itself as -1.
+double Comparable(double x) { return std::isnan(x) ? -1 : x; }
 
 class Driver {
  public:
@@ -73,9 +77,10 @@ class Driver {
     Outcome outcome;
     if (run_.first_step() == 0) outcome.initial = Save("checkpoint-0");
     for (int t = run_.first_step(); t < run_.end_step(); ++t) {
-      outcome.losses.push_back((arrangement_.overlapped ? RunOverlapped(t) : RunInTurn(t)) / microbatches_);
+      outcome.losses.push_back(
+          Comparable((arrangement_.overlapped ? RunOverlapped(t) : RunInTurn(t)) / microbatches_));
       const Tensor norm = UpdateAll(t);
-      if (clips()) outcome.norms.push_back(Require(SumOfSquares::FromTensor(norm)).Norm());
+      if (takes_norm()) outcome.norms.push_back(Comparable(Require(SumOfSquares::FromTensor(norm)).Norm()));
     }
     outcome.trained = Save("checkpoint");
     return outcome;
@@ -205,7 +210,7 @@ class Driver {
     }
   }
 
-  bool clips() const { return run_.train.clip_norm > 0; }
+  bool takes_norm() const { return run_.train.takes_norm(); }
   int Members() const {
     return arrangement_.kind == Kind::kSlices || arrangement_.kind == Kind::kReplicas ? microbatches_ : 1;
   }
@@ -232,12 +237,12 @@ class Driver {
   // squares.
   std::vector<Tensor> Reduce(int t, int s, Tensor* norm) {
     std::vector<Tensor> sums;
-    if (!hands_out() && !clips()) return sums;
+    if (!hands_out() && !takes_norm()) return sums;
     const auto others = [norm] { return norm->empty() ? std::vector<Tensor>() : One(*norm); };
     if (arrangement_.kind == Kind::kRelayed) {
       const int home = microbatches_ - 1;
       sums.push_back(RunningSum(t, s));
-      if (clips())
+      if (takes_norm())
         *norm = Require(ranks_[home]->SumSquares(Job::Reduce(t, s, home), sums[0], 0, 1, others()));
       return sums;
     }
@@ -248,7 +253,7 @@ class Driver {
         Require(rank.Accumulate(job, b, Slice(gradients_[s][b], m, Members()), m, Members()));
       }
       sums.push_back(CopyOf(Require(rank.TakeSum(job, m, Members()))));
-      if (clips()) *norm = Require(rank.SumSquares(job, sums.back(), m, Members(), others()));
+      if (takes_norm()) *norm = Require(rank.SumSquares(job, sums.back(), m, Members(), others()));
     }
     if (hands_out()) gradients_[s].clear();
     return sums;
@@ -378,11 +383,12 @@ Outcome Reference(const RunSpec& run) {
   TemporaryFolder folder;
   Outcome outcome;
   Require(RunReference(run, folder.path(), [&](const ReferenceStep& step) {
-    outcome.losses.push_back(step.loss);
-    if (step.gradient_norm.has_value()) outcome.norms.push_back(*step.gradient_norm);
+    outcome.losses.push_back(Comparable(step.loss));
+    if (step.gradient_norm.has_value()) outcome.norms.push_back(Comparable(*step.gradient_norm));
+    outcome.skipped += step.skipped;
     return true;
   }));
-  outcome.initial = ReadCheckpoint(absl::StrCat(folder.path(), "/checkpoint-0"));
+  if (run.first_step() == 0) outcome.initial = ReadCheckpoint(absl::StrCat(folder.path(), "/checkpoint-0"));
   outcome.trained = ReadCheckpoint(absl::StrCat(folder.path(), "/checkpoint"));
   return outcome;
 }
@@ -401,6 +407,7 @@ Outcome TrainInTwo(Device& device, const RunSpec& run, int stop, const Arrangeme
   part.resume = {stopped.checkpoint(), stop};
   Outcome rest = Driver(device, part, second).Run();
   outcome.losses.insert(outcome.losses.end(), rest.losses.begin(), rest.losses.end());
+  outcome.norms.insert(outcome.norms.end(), rest.norms.begin(), rest.norms.end());
   outcome.trained = std::move(rest.trained);
   return outcome;
 }

@@ -41,8 +41,10 @@ void Poison(const Tensor& tensor);
 std::vector<Tensor> One(Tensor tensor);
 
 struct Outcome {
-  std::vector<double> losses;                                    // a step
-  std::vector<double> norms;                                     // of its gradients, where the run clips them
+  // Of each step; -1 for no number.
+  std::vector<double> losses;
+  std::vector<double> norms;                                     // of its gradients, where the run takes it
+  int skipped = 0;                                               // steps, as the reference tells
   std::map<std::string, std::vector<uint8_t>> initial, trained;  // checkpoint tensors by name
 };
 

@@ -194,7 +194,7 @@ TEST_F(TransportDevice, PeerWithoutADevice_TakesNone) {
   EXPECT_EQ(Move(0, MakeTensor(from_->memory(), 100'000, 3)).kind, Kind::kArrived);
   EXPECT_THAT(lines_,
               ::testing::ElementsAre("tensors to process 2: host memory by in_place, device memory by staged "
-                                     "(the other side takes none as it is)"));
+                                     "(the other process does not take device memory directly)"));
 }
 
 TEST_F(TransportDevice, PeerWithADeviceOfAnotherKind_TakesNone) {

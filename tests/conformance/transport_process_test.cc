@@ -1,4 +1,5 @@
 // The UCX transport between real processes: reading in place, the death of a peer, and what is left behind.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -17,6 +18,7 @@
 #include <set>
 #include <sstream>
 #include <string>
+#include <vector>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -24,6 +26,8 @@
 #include "tests/conformance/device_memory.h"
 #include "tests/conformance/transport_fixture.h"
 #include "tests/conformance/transport_peer.h"
+#include "worker/shell/transport/listening_sockets.h"
+#include "worker/shell/transport/transport_address.h"
 #include "worker/shell/transport/ucx_transport.h"
 
 namespace weft {
@@ -147,8 +151,10 @@ class ProcessPair : public ::testing::Test {
     shm_before_ = NamesInShm();
     if (device_ == nullptr) device_ = testing::OpenDevice(mode.device);
     for (const auto& [name, value] : mode.environment) setenv(name.c_str(), value.c_str(), 1);
-    absl::StatusOr<std::unique_ptr<Transport>> transport =
-        CreateUcxTransport(testing::OptionsWith(device_.get()));
+    UcxOptions options = testing::OptionsWith(device_.get());
+    options.link_notice_ns = link_notice_;
+    options.link_timeout_ns = link_timeout_;
+    absl::StatusOr<std::unique_ptr<Transport>> transport = CreateUcxTransport(options);
     for (const auto& [name, value] : mode.environment) unsetenv(name.c_str());
     ASSERT_TRUE(transport.ok()) << transport.status();
     transport_ = *std::move(transport);
@@ -191,6 +197,7 @@ class ProcessPair : public ::testing::Test {
     return PumpUntil([&] { return events_.size() >= n; }, limit);
   }
 
+  Nanos link_notice_ = 5 * kSecond, link_timeout_ = 120 * kSecond;
   Mode mode_;
   std::unique_ptr<TestDevice> device_;
   std::set<std::string> shm_before_;
@@ -204,6 +211,93 @@ class TransportProcess : public ProcessPair, public ::testing::WithParamInterfac
  protected:
   void Start(size_t bytes, int count) { ProcessPair::Start(GetParam(), bytes, count); }
 };
+
+const Mode kByTcp = {"tcp", false, {{"WEFT_IN_PLACE", "0"}, {"UCX_TLS", "tcp"}}, ""};
+
+// A stopped process is to its peers what a link is that carries nothing.
+TEST_F(ProcessPair, LinkCarriesNothing_IsToldWithPeerAndTensorAndHeals) {
+  link_notice_ = 2 * kSecond;
+  Start(kByTcp, 1000, 1);
+  Want(0);
+  ASSERT_TRUE(PumpUntilEvents(1));
+  Want(1);
+  EXPECT_FALSE(PumpUntil([&] { return transport_->silent_links() > 0; }, 6 * kSecond))
+      << "the peer lives, and has not computed it yet";
+  peer_->Signal(SIGSTOP);
+  ASSERT_TRUE(PumpUntil([&] { return transport_->silent_links() > 0; }));
+  const std::string silence = transport_->DescribeSilence(MonotonicNow());
+  EXPECT_THAT(silence, ::testing::HasSubstr(absl::StrCat("waiting for ", Describe(Key(1)), " of ", label_)));
+  EXPECT_THAT(silence, ::testing::HasSubstr("its data link (tcp) has been silent for "));
+  peer_->Signal(SIGCONT);
+  ASSERT_TRUE(PumpUntil([&] { return transport_->silent_links() == 0; }));
+  EXPECT_EQ(transport_->DescribeSilence(MonotonicNow()), "");
+  EXPECT_EQ(events_.size(), 1u);
+}
+
+TEST_F(ProcessPair, LinkCarriesNothingForTooLong_ThePeerIsLostWithTheTensorsName) {
+  link_notice_ = kSecond;
+  link_timeout_ = 3 * kSecond;
+  Start(kByTcp, 1000, 1);
+  Want(0);
+  ASSERT_TRUE(PumpUntilEvents(1));
+  peer_->Signal(SIGSTOP);
+  Want(1);
+  ASSERT_TRUE(PumpUntilEvents(3));
+  EXPECT_EQ(events_[1].kind, Kind::kPeerFailed);
+  EXPECT_EQ(std::string(events_[1].status.message()),
+            absl::StrCat(label_, " is lost: its data link (tcp) has carried nothing for 3 s; awaited: ",
+                         Describe(Key(1))));
+  EXPECT_EQ(events_[2].kind, Kind::kWantFailed);
+}
+
+TEST(TransportListener, WithinOneMachine_ThereIsNone) {
+  const std::vector<ListeningSocket> before = ListeningSockets();
+  UcxOptions options;
+  ChooseNetwork("auto", "unix:/run/weft/coordinator.sock", &options);
+  const auto local = CreateUcxTransport(options);
+  ASSERT_TRUE(local.ok()) << local.status();
+  EXPECT_EQ(ListeningSockets(), before);
+  UcxOptions loopback;
+  ChooseNetwork("auto", "127.0.0.1:7070", &loopback);
+  EXPECT_EQ(loopback.tls, kLocalTls);
+  UcxOptions network;
+  ChooseNetwork("eth7", "127.0.0.1:7070", &network);
+  EXPECT_EQ(network.net_devices, "eth7");
+  EXPECT_NE(network.tls, kLocalTls);
+}
+
+// As UCX does when it is out of descriptors.
+TEST(TransportListener, IsClosed_HealthSaysSo) {
+  const std::vector<ListeningSocket> before = ListeningSockets();
+  const auto transport = CreateUcxTransport(UcxOptions{});
+  ASSERT_TRUE(transport.ok()) << transport.status();
+  EXPECT_TRUE((*transport)->health().ok());
+  std::vector<ListeningSocket> listening = ListeningSockets();
+  std::erase_if(listening,
+                [&](const ListeningSocket& s) { return std::count(before.begin(), before.end(), s) > 0; });
+  ASSERT_FALSE(listening.empty());
+  // It stays open, so that closing the transport closes no descriptor of somebody else.
+  const int other = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  ASSERT_EQ(dup2(other, listening.front().fd), listening.front().fd);
+  close(other);
+  EXPECT_TRUE(absl::IsResourceExhausted((*transport)->health())) << (*transport)->health();
+}
+
+TEST(TransportConnect, AddressOfAnotherFormatOfUcx_IsRefused) {
+  const auto transport = CreateUcxTransport(UcxOptions{});
+  const auto liar = CreateUcxTransport(UcxOptions{});
+  ASSERT_TRUE(transport.ok() && liar.ok());
+  absl::StatusOr<TransportAddress> address = DecodeAddress((*liar)->address());
+  ASSERT_TRUE(address.ok());
+  for (int bit = 0; bit < 4; ++bit) {
+    TransportAddress changed = *address;
+    changed.ucx[0] = static_cast<char>(changed.ucx[0] ^ (1 << bit));
+    const absl::Status connected = (*transport)->Connect(kPeer, EncodeAddress(changed), "the liar");
+    EXPECT_TRUE(absl::IsInvalidArgument(connected)) << connected;
+    EXPECT_THAT(std::string(connected.message()), ::testing::HasSubstr("the liar"));
+  }
+  EXPECT_TRUE((*transport)->Connect(kPeer, (*liar)->address(), "it").ok());
+}
 
 constexpr int kModesWithoutCuda = 7;
 

@@ -141,7 +141,7 @@ def weft_training(options, folder, case, steps, warmup):
     extra = "kernels: any\n" if case.name == "resnet50" and options.device != "cpu" else ""
     file, out = folder / f"{case.name}.yaml", folder / "out"
     file.write_text(case.run_file(steps + warmup, options.precision) + extra)
-    command = [str(options.bin / "weft"), "train", str(file), "--device", options.device, "--processes", "1", "--out", str(out)]
+    command = [str(options.bin / "weft"), "train", str(file), "--device", options.device, "--processes", "1", "--overwrite", "--out", str(out)]
     run(options.clock, command)
     ends = [json.loads(line)["end_seconds"] for line in (out / "steps.jsonl").read_text().splitlines()]
     summary = json.loads((out / "summary.json").read_text())

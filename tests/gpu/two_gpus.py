@@ -107,9 +107,9 @@ def compare(bin_dir, folder, checks):
             title = f"{schedule}, {reduction}{', clipped' if clip else ''}"
             path = write_run(folder, name, schedule, reduction, stages, microbatches, clip)
             plain, out = folder / f"{name}-plain", folder / f"{name}-out"
-            done = weft(bin_dir, "train", path, "--reference", "--device", "cuda", "--out", plain)
+            done = weft(bin_dir, "train", path, "--reference", "--device", "cuda", "--overwrite", "--out", plain)
             checks.that(done.returncode == 0, f"{title}: the plain loop on one GPU {done.stderr[-500:] if done.returncode else ''}")
-            done = weft(bin_dir, "train", path, "--processes", 2, "--device", "cuda", "--out", out)
+            done = weft(bin_dir, "train", path, "--processes", 2, "--device", "cuda", "--overwrite", "--out", out)
             checks.that(done.returncode == 0, f"{title}: two GPUs {done.stderr[-500:] if done.returncode else ''}")
             if done.returncode:
                 continue

@@ -1,6 +1,11 @@
 // The command line as a person meets it: exit codes, and what is said where.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
 #include <cstdlib>
 #include <map>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -14,14 +19,25 @@ namespace weft {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using Json = nlohmann::json;
 
 std::vector<std::string> Simulate(std::vector<std::string> more) {
   std::vector<std::string> arguments = {"weft", "simulate", "1f1b", "--stages", "4", "--microbatches", "8"};
   arguments.insert(arguments.end(), more.begin(), more.end());
   return arguments;
+}
+
+// The entries of the list `key` in what a command printed with -o json. A copy: a range-for over
+// Json::parse(..)[key] would walk through a document that no longer exists.
+std::vector<Json> List(const CommandResult& result, const char* key) {
+  const Json document = Json::parse(result.out);
+  EXPECT_TRUE(document.contains(key)) << result.out;
+  return document.value(key, std::vector<Json>());
 }
 
 void ExpectUsageError(const std::vector<std::string>& arguments, const std::string& message) {
@@ -43,6 +59,124 @@ TEST(Cli_Help, AskedFor_ExamplesOnStandardOutput) {
   EXPECT_THAT(sub.out, AllOf(HasSubstr("--microbatches"), HasSubstr("groups: number of groups")));
 }
 
+const std::vector<std::string>& Commands() {
+  static const auto* const commands = new std::vector<std::string>{
+      "train", "eval",    "generate", "simulate", "compare", "profile",   "submit",
+      "ls",    "workers", "describe", "wait",     "cancel",  "completion"};
+  return *commands;
+}
+
+TEST(Cli_Help, OfEachCommand_HasExamplesOfItsOwn_In100Columns) {
+  for (const std::string& command : Commands()) {
+    const CommandResult result = Command::Run({"weft", command, "--help"});
+    EXPECT_EQ(result.code, 0);
+    std::string text = result.out;
+    const size_t examples = text.find("\nExample");
+    ASSERT_NE(examples, std::string::npos) << command;
+    std::stringstream lines(text.substr(examples + 1));
+    std::string line;
+    std::getline(lines, line);
+    int own = 0;
+    while (std::getline(lines, line) && !line.empty()) {
+      if (line.rfind("      ", 0) == 0) continue;  // what the one above does
+      EXPECT_THAT(line, AnyOf(HasSubstr("weft " + command), HasSubstr("--profile profile.json"))) << command;
+      ++own;
+    }
+    EXPECT_GE(own, 2) << command;
+    std::stringstream all(text);
+    while (std::getline(all, line)) EXPECT_LE(line.size(), 100u) << command << ": " << line;
+  }
+}
+
+// Runs it with further variables, as NAME=VALUE.
+CommandResult WithEnvironment(std::vector<std::string> variables, const std::vector<std::string>& arguments) {
+  variables.insert(variables.begin(), "/usr/bin/env");
+  variables.push_back(std::string(std::getenv("WEFT_BIN")) + "/" + arguments[0]);
+  variables.insert(variables.end(), arguments.begin() + 1, arguments.end());
+  return Command::Run(variables);
+}
+
+TEST(Cli_Colour, OnlyWhereItIsAskedFor_OrOnATerminal) {
+  const std::vector<std::string> ls = {"weft", "ls", "--coordinator", "unix:/nonexistent/socket"};
+  std::vector<std::string> always = ls, never = ls;
+  always.insert(always.end(), {"--color", "always"});
+  never.insert(never.end(), {"--color=never"});
+  EXPECT_THAT(Command::Run(ls).err, Not(HasSubstr("\x1b[")));
+  EXPECT_THAT(Command::Run(always).err, HasSubstr("\x1b[1;31mweft:\x1b[0m "));
+  // script(1) runs it on a terminal.
+  const auto on_terminal = [&](const std::vector<std::string>& variables, const std::string& flag) {
+    std::vector<std::string> line = variables;
+    line.insert(line.begin(), {"/usr/bin/env", "TERM=xterm"});
+    line.insert(line.end(), {"/usr/bin/script", "-qec",
+                             std::string(std::getenv("WEFT_BIN")) +
+                                 "/weft ls --coordinator unix:/nonexistent/socket " + flag,
+                             "/dev/null"});
+    return Command::Run(line).out;
+  };
+  if (access("/usr/bin/script", X_OK) != 0) GTEST_SKIP() << "there is no script(1) here";
+  EXPECT_THAT(on_terminal({}, ""), HasSubstr("\x1b[1;31mweft:"));
+  EXPECT_THAT(on_terminal({"NO_COLOR=1"}, ""), Not(HasSubstr("\x1b[")));
+  EXPECT_THAT(on_terminal({"TERM=dumb"}, ""), Not(HasSubstr("\x1b[")));
+  EXPECT_THAT(on_terminal({}, "--color=never"), Not(HasSubstr("\x1b[")));
+}
+
+TEST(Cli_Locale, WithoutUnicode_PicturesAreLetters) {
+  const std::vector<std::string> arguments = Simulate({});
+  const std::string plain = WithEnvironment({"LC_ALL=C"}, arguments).out;
+  EXPECT_TRUE(
+      std::all_of(plain.begin(), plain.end(), [](char c) { return static_cast<unsigned char>(c) < 0x80; }));
+  EXPECT_THAT(plain, HasSubstr("f forward"));
+  EXPECT_THAT(WithEnvironment({"LC_ALL=C.UTF-8"}, arguments).out, HasSubstr("\u2588"));
+}
+
+TEST(Cli_Width, OfTheTerminal_IsKept) {
+  for (const int width : {60, 80, 200}) {
+    const std::string table =
+        WithEnvironment({"COLUMNS=" + std::to_string(width), "LC_ALL=C"}, Simulate({})).out;
+    const size_t ranks = table.find("rank ", table.find("idle  ("));
+    std::stringstream lines(table.substr(ranks));
+    for (std::string line; std::getline(lines, line);)
+      EXPECT_LE(line.size(), static_cast<size_t>(width)) << line;
+  }
+}
+
+// What bash offers for the last word of a line.
+std::string Completed(const std::string& line) {
+  const std::string script =
+      "source <(\"$WEFT_BIN/weft\" completion bash) || exit 1\n"
+      "COMP_WORDS=(" +
+      line +
+      ")\nCOMP_CWORD=$((${#COMP_WORDS[@]} - 1))\n"
+      "compopt() { :; }\n_weft || exit 1\nprintf '%s ' \"${COMPREPLY[@]}\"\n";
+  const CommandResult result = Command::Run({"/bin/bash", "-c", script});
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.err, IsEmpty());
+  return result.out;
+}
+
+TEST(Cli_Completion, InBash_CommandsFlagsAndValues) {
+  EXPECT_EQ(Completed("weft tr"), "train ");
+  EXPECT_EQ(Completed("weft train --pro"), "--processes ");
+  EXPECT_EQ(Completed("weft simulate 1f1b -o s"), "svg ");
+  EXPECT_EQ(Completed("weft simulate 1f1b --output = tr"), "trace ");
+  EXPECT_THAT(Completed("weft simulate z"), AllOf(HasSubstr("zb_h1 "), HasSubstr("zb_v ")));
+  EXPECT_EQ(Completed("weft train --device c"), "cpu cuda ");
+  EXPECT_EQ(Completed("weft train --processes ''"), " ");
+  TestFolder folder;
+  folder.Write("some run.yaml", "");
+  EXPECT_EQ(Completed("weft train " + folder.path() + "/so"), folder / "some run.yaml ");
+  for (const std::string& command : Commands()) EXPECT_EQ(Completed("weft " + command), command + " ");
+}
+
+TEST(Cli_Completion, OfEveryShell_IsPrinted) {
+  for (const char* shell : {"bash", "zsh", "fish"}) {
+    const CommandResult result = Command::Run({"weft", "completion", shell});
+    EXPECT_EQ(result.code, 0);
+    EXPECT_THAT(result.out, AllOf(HasSubstr("microbatches"), HasSubstr("zb_h1"))) << shell;
+  }
+  ExpectUsageError({"weft", "completion", "csh"}, "completion: ");
+}
+
 TEST(Cli_Version, AskedFor_NameAndNumber) {
   const CommandResult result = Command::Run({"weft", "--version"});
   EXPECT_EQ(result.code, 0);
@@ -60,7 +194,7 @@ TEST(Cli_Usage, MistakesInArguments_ExitTwoWithNearestName) {
   ExpectUsageError(Simulate({"--steps"}), "--steps");
   ExpectUsageError(Simulate({"--steps", "0"}), "not in range");
   ExpectUsageError(Simulate({"-o", "pdf"}), "pdf not in {table,json,svg,trace,csv,memory}");
-  ExpectUsageError(Simulate({"more"}), "one schedule at a time, and not more too");
+  ExpectUsageError(Simulate({"more"}), "give one schedule; only -o memory takes several");
 }
 
 TEST(Cli_Simulate, BadSchedulesAndSizes_ExitTwoWithReason) {
@@ -95,14 +229,14 @@ TEST(Cli_Simulate, Memory_AdmitsForwardsAndNamesWhatCannotFit) {
   EXPECT_EQ(Json::parse(simulate("1f1b", "3GiB").out)["rank_stats"][0]["peak_activations"], 2);
   const CommandResult none = simulate("1f1b", "1.5GiB");
   EXPECT_EQ(none.code, 1);
-  EXPECT_THAT(none.err, HasSubstr("stage 0, micro-batch 0 needs 1073741824 bytes of activations on rank 0"));
+  EXPECT_THAT(none.err, HasSubstr("stage 0, micro-batch 0 needs 1.0 GiB of activations on rank 0"));
   const CommandResult weights = simulate("1f1b", "0.5GiB");
   EXPECT_EQ(weights.code, 1);
-  EXPECT_THAT(weights.err, HasSubstr("rank 0 holds 1073741824 bytes of weights"));
+  EXPECT_THAT(weights.err, HasSubstr("rank 0 holds 1.0 GiB of weights"));
   // All forwards come first here, so none of those alive can end.
   const CommandResult order = simulate("zb_h2", "4GiB");
   EXPECT_EQ(order.code, 1);
-  EXPECT_THAT(order.err, HasSubstr("forward (step 0, stage 0, micro-batch 3) leaves 1073741824 bytes"));
+  EXPECT_THAT(order.err, HasSubstr("forward (step 0, stage 0, micro-batch 3) leaves 1.0 GiB"));
 }
 
 TEST(Cli_Simulate, Profile_GivesTimesAndBytesOfLayers) {
@@ -122,6 +256,8 @@ TEST(Cli_Simulate, Profile_GivesTimesAndBytesOfLayers) {
                                     "1",        "--profile", folder.Write("wrong.json", text)};
   };
   ExpectUsageError(refused("{"), "is not JSON");
+  ExpectUsageError(refused("{\"layers\":" + std::string(100'000, '[') + std::string(100'000, ']') + "}"),
+                   "is nested 33 levels deep at byte");
   ExpectUsageError(refused("{}"), "a list of layers, or a list of stages");
   ExpectUsageError(refused(R"({"stages": [{"forward": 1}]})"), "of 1 stages, not of 2");
   ExpectUsageError(refused(R"({"layers": [{"forward": 1}]})"), "1 layers cannot be cut into 2 stages");
@@ -138,6 +274,15 @@ std::string CompareRun(const TestFolder& folder, const std::string& schedule) {
                       "train: {steps: 3, batch: 32, microbatches: 32, optimizer: adamw}\n"
                       "stages: 8\nschedule: " +
                           schedule + "\n");
+}
+
+std::string GptRun(const TestFolder& folder, const std::string& more = "") {
+  return folder.Write("run.yaml",
+                      "model: {gpt: {layers: 4, width: 32, heads: 2, context: 32}}\n"
+                      "data: {text: {path: not_here.txt}}\n"
+                      "train: {steps: 3, batch: 8, microbatches: 8}\n"
+                      "stages: 4\nschedule: 1f1b\n" +
+                          more);
 }
 
 TEST(Cli_Compare, EveryFamily_IsPredictedFastestFirst) {
@@ -185,8 +330,73 @@ TEST(Cli_Compare, Memory_MarksWhatDoesNotFitAndWhy) {
   const CommandResult none = Command::Run({"weft", "compare", file, "--memory", "1KB"});
   EXPECT_EQ(none.code, 1);
   EXPECT_THAT(none.err, HasSubstr("no schedule fits"));
-  const CommandResult few = Command::Run({"weft", "compare", file, "--workers", "4"});
-  EXPECT_THAT(few.out, HasSubstr("1f1b *: does not fit: needs 8 ranks, more than --workers 4"));
+  // What is said to be enough is.
+  const CommandResult json = Command::Run(
+      {"weft", "compare", file, "--memory", std::to_string(static_cast<int64_t>(ddp / 2)), "-o", "json"});
+  int too_large = 0;
+  for (const Json& entry : List(json, "schedules")) {
+    if (entry["fits"] || !entry["valid"]) continue;
+    ++too_large;
+    ASSERT_TRUE(entry.contains("memory_that_fits")) << entry;
+    const CommandResult enough =
+        Command::Run({"weft", "simulate", file, "--schedule", entry["schedule"], "--memory",
+                      std::to_string(entry["memory_that_fits"].get<int64_t>()), "-o", "json"});
+    EXPECT_EQ(enough.code, 0) << entry << enough.err;
+  }
+  EXPECT_GT(too_large, 0);
+}
+
+TEST(Cli_Compare, Ranks_EachFamilyTakesTheStagesThatItNeeds) {
+  const TestFolder folder;
+  const std::string file = CompareRun(folder, "1f1b");
+  const CommandResult r = Command::Run({"weft", "compare", file, "--ranks", "4", "-o", "json"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  std::map<std::string, Json> entries;
+  for (const Json& entry : List(r, "schedules")) {
+    entries[entry["schedule"]] = entry;
+    if (!entry["fits"]) continue;
+    EXPECT_EQ(entry["ranks"], 4) << entry;
+    EXPECT_DOUBLE_EQ(entry["rank_time"], 4 * entry["step_time"].get<double>());
+  }
+  for (const char* name : {"1f1b", "gpipe", "zb_h1", "ddp,ranks=4", "lpp,groups=2,ranks=2", "dualpipe"}) {
+    EXPECT_EQ(entries[name]["stages"], 4) << name << entries[name];
+  }
+  for (const char* name : {"interleaved,ranks=4", "zb_v", "v_half", "v_min", "breadth_first,ranks=4"}) {
+    EXPECT_EQ(entries[name]["stages"], 8) << name << entries[name];
+  }
+  EXPECT_THAT(entries["fsdp"]["reason"].get<std::string>(), HasSubstr("takes 32 ranks"));
+  EXPECT_EQ(entries["1f1b"]["chosen"], true);
+  // Fewer layers than stages.
+  const CommandResult many = Command::Run({"weft", "compare", file, "--ranks", "16", "-o", "json"});
+  bool listed = false;
+  for (const Json& entry : List(many, "schedules")) {
+    if (entry["schedule"] != "zb_v") continue;
+    listed = true;
+    EXPECT_THAT(entry["reason"].get<std::string>(),
+                HasSubstr("needs 32 stages on 16 ranks; the model has 16"));
+  }
+  EXPECT_TRUE(listed) << many.out;
+}
+
+TEST(Cli_Compare, Schedules_OnlyThoseThatWereNamedBesideTheRunFiles) {
+  const TestFolder folder;
+  const std::string file = GptRun(folder);
+  const CommandResult r =
+      Command::Run({"weft", "compare", file, "--schedules", "ddp,ranks=2,custom,ranks=2,compute=min(s,3) % W",
+                    "--schedules", "nope", "--stages", "2", "-o", "json"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  std::map<std::string, Json> entries;
+  for (const Json& entry : List(r, "schedules")) entries[entry["schedule"]] = entry;
+  ASSERT_EQ(entries.size(), 4u);
+  EXPECT_EQ(entries["1f1b"]["stages"], 2);
+  EXPECT_EQ(entries["ddp,ranks=2"]["ranks"], 2);
+  EXPECT_TRUE(entries["custom,ranks=2,compute=min(s,3) % W"]["fits"]);
+  EXPECT_THAT(entries["nope"]["reason"].get<std::string>(), ::testing::Not(HasSubstr("did you mean")));
+  const CommandResult table =
+      Command::Run({"weft", "compare", file, "--stages", "1", "--schedules", "gpipe"});
+  EXPECT_THAT(table.out, AllOf(HasSubstr("1 stage,"), HasSubstr("time x ranks"),
+                               HasSubstr("as a picture: weft simulate ")));
+  ExpectUsageError({"weft", "compare", file, "--profile", "p.json", "--flops", "3"}, "--flops");
 }
 
 TEST(Cli_Simulate, Json_HasTheFieldsAndFiguresOfTheContract) {
@@ -207,6 +417,13 @@ TEST(Cli_Simulate, Json_HasTheFieldsAndFiguresOfTheContract) {
   const Json first = {{"rank", 0},
                       {"busy", 16.0},
                       {"idle", 6.0},
+                      {"idle_by_cause",
+                       {{"dependency", 3.0},
+                        {"transfer", 0.0},
+                        {"limit", 3.0},
+                        {"memory", 0.0},
+                        {"reduce", 0.0},
+                        {"no_work", 0.0}}},
                       {"peak_activations", 4},
                       {"peak_activation_bytes", 400},
                       {"peak_weight_versions", 1},
@@ -231,6 +448,80 @@ TEST(Cli_Simulate, Json_HasTheFieldsAndFiguresOfTheContract) {
   EXPECT_FALSE(Json::parse(Command::Run(Simulate({"-o", "json"})).out).contains("jobs"));
 }
 
+double Makespan(const std::vector<std::string>& arguments) {
+  std::vector<std::string> words = arguments;
+  words.insert(words.end(), {"-o", "json"});
+  const CommandResult r = Command::Run(words);
+  EXPECT_EQ(r.code, 0) << r.err;
+  return r.code == 0 ? Json::parse(r.out)["makespan"].get<double>() : 0;
+}
+
+TEST(Cli_Simulate, Backward_IsTheWholeOneInEveryFamily) {
+  const auto makespan = [](const char* schedule, std::vector<std::string> flags) {
+    flags.insert(flags.begin(), {"weft", "simulate", schedule, "--stages", "4", "--microbatches", "8"});
+    return Makespan(flags);
+  };
+  for (const char* split : {"zb_h1", "zb_h2", "zb_v", "v_half", "dualpipe"}) {
+    SCOPED_TRACE(split);
+    EXPECT_DOUBLE_EQ(makespan(split, {"--backward", "10"}),
+                     makespan(split, {"--backward-input", "5", "--backward-weight", "5"}));
+    EXPECT_DOUBLE_EQ(makespan(split, {}), makespan(split, {"--backward", "1"}));
+    EXPECT_GT(makespan(split, {"--backward", "10"}), 4 * makespan(split, {}));
+    EXPECT_DOUBLE_EQ(makespan(split, {"--backward", "2,2,2,2"}), makespan(split, {"--backward", "2"}));
+  }
+  // A schedule that splits its backwards to idle less does so in the first command that anybody types.
+  EXPECT_LT(makespan("zb_h1", {}), makespan("1f1b", {}));
+  EXPECT_DOUBLE_EQ(makespan("1f1b", {"--backward-input", "1", "--backward-weight", "1"}),
+                   makespan("1f1b", {"--backward", "2"}));
+}
+
+TEST(Cli_Simulate, FlagsThatCouldChangeNothing_AreRefused) {
+  ExpectUsageError(Simulate({"--memory", "1KB"}), "--memory has no effect, because nothing has a size");
+  ExpectUsageError(Simulate({"--bandwidth", "1KB"}), "--bandwidth has no effect");
+  ExpectUsageError(Simulate({"--jobs"}), "add -o json");
+  ExpectUsageError(Simulate({"--communication", "-o", "svg"}), "--communication is for");
+  ExpectUsageError(Simulate({"--schedule", "gpipe"}), "--schedule replaces the schedule of a run file");
+  const TestFolder folder;
+  const std::string profile = folder.Write("p.json", R"({"stages": [{"forward": 1}, {"forward": 1}]})");
+  ExpectUsageError(Simulate({"--profile", profile, "--forward", "2"}), "not both");
+  ExpectUsageError(Simulate({"--profile", profile, "--weight", "2"}), "not both");
+}
+
+TEST(Cli_Simulate, ThroughputBound_StandsOnlyWhereItHolds) {
+  const auto bound = [](const std::string& schedule, const std::string& stages) {
+    const CommandResult table =
+        Command::Run({"weft", "simulate", schedule, "--stages", stages, "--microbatches", "4"});
+    const CommandResult json =
+        Command::Run({"weft", "simulate", schedule, "--stages", stages, "--microbatches", "4", "-o", "json"});
+    EXPECT_EQ(json.code, 0) << json.err;
+    const Json parsed = Json::parse(json.code == 0 ? json.out : "{\"throughput_bound\": -1}");
+    const double value = parsed["throughput_bound"];
+    EXPECT_EQ(table.out.find("at most") != std::string::npos, value < 1) << table.out;
+    if (json.code == 0) {
+      EXPECT_LE(parsed["throughput_per_rank"], value) << schedule;
+    }
+    return value;
+  };
+  EXPECT_DOUBLE_EQ(bound("custom,ranks=4,compute=s,limit=1", "4"), 0.25);
+  // A backward on another rank than its forward; several stages on one rank.
+  EXPECT_DOUBLE_EQ(bound("custom,ranks=4,compute=k==forward ? s%W : (s+1)%W,limit=1", "4"), 1);
+  EXPECT_DOUBLE_EQ(bound("v_min", "8"), 1);
+}
+
+TEST(Cli_Simulate, ManyRanks_AreNotAllPrinted) {
+  const CommandResult r = Command::Run(
+      {"weft", "simulate", "custom,ranks=400000,compute=s", "--stages", "4", "--microbatches", "8"});
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_LT(std::count(r.out.begin(), r.out.end(), '\n'), 100);
+  EXPECT_THAT(r.out, HasSubstr("more ranks"));
+  ExpectUsageError({"weft", "simulate", "custom,ranks=400000,compute=s", "--stages", "4", "--microbatches",
+                    "8", "-o", "svg"},
+                   "too many to draw");
+  ExpectUsageError({"weft", "simulate", "custom,ranks=400000,compute=s", "--stages", "4", "--microbatches",
+                    "8", "--activation", "1KB", "--bandwidth", "1KB"},
+                   "more links than can be kept apart");
+}
+
 TEST(Cli_Simulate, ActionsFile_IsReadAsTheScheduleThatWroteIt) {
   const TestFolder folder;
   const auto simulate = [](const std::string& schedule, const std::string& form) {
@@ -242,13 +533,16 @@ TEST(Cli_Simulate, ActionsFile_IsReadAsTheScheduleThatWroteIt) {
   const CommandResult read = simulate(path, "csv");
   EXPECT_EQ(read.code, 0) << read.err;
   EXPECT_EQ(read.out, written.out);
-  EXPECT_EQ(Json::parse(simulate(path, "json").out)["makespan"], 27.0);
+  for (const std::string& schedule : {path, std::string("zb_h1")})
+    EXPECT_EQ(Json::parse(simulate(schedule, "json").out)["makespan"], 19.0) << schedule;
   ExpectUsageError({"weft", "simulate", path, "--stages", "4", "--microbatches", "9"},
                    "has 4 stages and 8 micro-batches");
   const auto one = [](const std::string& file) {
     return std::vector<std::string>{"weft", "simulate", file, "--stages", "1", "--microbatches", "1"};
   };
-  ExpectUsageError(one(folder.Write("communicates.csv", "0F0,0SEND_F0\n")), "row 1, cell 2");
+  const CommandResult lowered = Command::Run(one(folder.Write("communicates.csv", "0F0,0SEND_F0,0B0\n")));
+  EXPECT_EQ(lowered.code, 0) << lowered.err;
+  ExpectUsageError(one(folder.Write("shards.csv", "0F0,0UNSHARD\n")), "row 1, cell 2");
   ExpectUsageError(one(folder / "nothing.csv"), "cannot read");
   ExpectUsageError(one(folder.path()), "cannot read");
 }
@@ -281,20 +575,23 @@ TEST(Cli_Simulate, Trace_IsReadAsTheOrderOfOneOfItsSteps) {
   const CommandResult order = Command::Run({"weft", "simulate", folder.Write("towers.json", towers.out),
                                             "--forward", "5,1,1", "--jobs", "-o", "json"});
   ASSERT_EQ(order.code, 0) << order.err;
-  for (const Json& job : Json::parse(order.out)["jobs"]) {
-    if (job["stage"] == 1 && job["microbatch"] == 0 && job["kind"] == "forward") {
-      EXPECT_EQ(job["start"], 0.0);
-    }
+  std::vector<double> starts;
+  for (const Json& job : List(order, "jobs")) {
+    if (job["kind"] == "forward" && job["stage"] == 1 && job["microbatch"] == 0)
+      starts.push_back(job["start"]);
   }
+  EXPECT_THAT(starts, ElementsAre(0.0));
   const auto read = [&](const std::string& text) {
     return std::vector<std::string>{"weft", "simulate", folder.Write("bad.json", text)};
   };
   ExpectUsageError(read("{"), "is not JSON");
+  ExpectUsageError(read("{\"a\":" + std::string(100'000, '[') + std::string(100'000, ']') + "}"),
+                   "is nested more than 32 levels deep");
   ExpectUsageError(read("{\"traceEvents\": []}"), "it has no jobs");
   ExpectUsageError(read("{\"traceEvents\": [{\"ph\": \"M\"}, {\"ph\": \"X\", \"cat\": \"forward\", "
                         "\"ts\": 0, \"dur\": 1, \"args\": {\"rank\": -1, \"step\": 0, \"stage\": 0, "
                         "\"microbatch\": 0}}]}"),
-                   "event 2 is no job");
+                   "event 2 is not a job");
   ExpectUsageError({"weft", "simulate", folder / "nothing.json"}, "cannot read");
   ExpectUsageError({"weft", "simulate", "1f1b", "--stages", "4", "--microbatches", "8", "--from-step", "1"},
                    "--from-step is for traces");
@@ -319,7 +616,7 @@ TEST(Cli_Simulate, FormulasOnTheCommandLineAndInAFile_AreTheFamilyThatTheyDescri
   const std::string wrong = folder.Write("wrong.yaml", "custom:\n  workers: 4\n  compute: s % Q\n");
   ExpectUsageError({"weft", "simulate", wrong, "--stages", "4", "--microbatches", "8"},
                    "wrong.yaml:3: custom: compute: column 5");
-  ExpectUsageError({"weft", "simulate", wrong}, "says no sizes");
+  ExpectUsageError({"weft", "simulate", wrong}, "has no sizes");
   ExpectUsageError({"weft", "simulate", "1f1b"}, "--stages and --microbatches are required");
 }
 
@@ -336,16 +633,45 @@ TEST(Cli_Simulate, FormulasOfTheGallery_RunAsItsPagesSay) {
   EXPECT_EQ(makespan("halves.yaml", "16"), 60);
 }
 
-TEST(Cli_Simulate, RunFile_GivesScheduleAndSizes) {
+TEST(Cli_Simulate, RunFile_HasItsModelsTimesAndSizesAsCompareHas) {
   const TestFolder folder;
-  const std::string run = folder.Write("run.yaml",
-                                       "model: {gpt: {layers: 4, width: 32, heads: 2, context: 32}}\n"
-                                       "data: {text: {path: not_here.txt}}\n"
-                                       "train: {steps: 3, batch: 8, microbatches: 8}\n"
-                                       "stages: 4\nschedule: 1f1b\n");
-  const CommandResult r = Command::Run({"weft", "simulate", run, "-o", "json"});
-  ASSERT_EQ(r.code, 0) << r.err;
-  EXPECT_EQ(Json::parse(r.out)["makespan"], 22.0);
+  const std::string run = GptRun(folder);
+  const CommandResult simulated = Command::Run({"weft", "simulate", run, "-o", "json"});
+  ASSERT_EQ(simulated.code, 0) << simulated.err;
+  const Json one = Json::parse(simulated.out);
+  const CommandResult compared =
+      Command::Run({"weft", "compare", run, "--schedules", "1f1b,gpipe", "-o", "json"});
+  ASSERT_EQ(compared.code, 0) << compared.err;
+  const Json rows = Json::parse(compared.out)["schedules"];
+  ASSERT_EQ(rows.size(), 2u) << rows;
+  EXPECT_EQ(one["time_unit"], "1e+09 FLOPs");
+  for (const Json& row : rows) {
+    const CommandResult r =
+        Command::Run({"weft", "simulate", run, "--schedule", row["schedule"], "-o", "json"});
+    ASSERT_EQ(r.code, 0) << r.err;
+    const Json same = Json::parse(r.out);
+    EXPECT_EQ(row["step_time"], same["period"]) << row;
+    EXPECT_EQ(row["bubble_ratio"], same["bubble_ratio"]) << row;
+    if (row["schedule"] == "1f1b") {
+      EXPECT_EQ(one, same);
+    }
+  }
+  EXPECT_GT(one["rank_stats"][0]["held_bytes"], 0);
+  EXPECT_THAT(Command::Run({"weft", "simulate", run}).out, HasSubstr("times: the model's counted FLOPs"));
+  // Times of one's own.
+  EXPECT_EQ(Makespan({"weft", "simulate", run, "--forward", "1"}), 22.0);
+  ExpectUsageError({"weft", "simulate", run, "--activation", "1KB"}, "the sizes, follow from its model");
+  ExpectUsageError({"weft", "simulate", run, "--stages", "99"}, "more than the model's 6 layers");
+  ExpectUsageError({"weft", "simulate", run, "--microbatches", "3"}, "does not divide the batch");
+}
+
+TEST(Cli_Simulate, RunFileWithMemory_IsHeldToIt) {
+  const TestFolder folder;
+  const std::string run = GptRun(folder, "memory: 1KB\n");
+  const CommandResult none = Command::Run({"weft", "simulate", run});
+  EXPECT_EQ(none.code, 1);
+  EXPECT_THAT(none.err, HasSubstr("memory: rank 0 needs"));
+  EXPECT_EQ(Command::Run({"weft", "simulate", run, "--memory", "1GB"}).code, 0);
 }
 
 TEST(Cli_Simulate, OtherForms_LookLikeWhatTheyAre) {

@@ -1,8 +1,11 @@
 // The daemon weft-coordinator as a process: addresses, exit codes, signals, metrics that Prometheus' own
 // checker accepts.
+#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -20,7 +23,8 @@ using ::testing::HasSubstr;
 
 class Daemon {
  public:
-  explicit Daemon(std::vector<std::string> arguments) {
+  // `descriptors`: the most files that it may have open; 0 for what this process may.
+  explicit Daemon(std::vector<std::string> arguments, rlim_t descriptors = 0) {
     int out[2];
     EXPECT_EQ(pipe(out), 0);
     pid_ = fork();
@@ -28,6 +32,8 @@ class Daemon {
       dup2(out[1], 2);
       close(out[0]);
       close(out[1]);
+      const rlimit limit{descriptors, descriptors};
+      if (descriptors > 0) setrlimit(RLIMIT_NOFILE, &limit);
       const std::string program = absl::StrCat(std::getenv("WEFT_BIN"), "/weft-coordinator");
       std::vector<char*> argv = {const_cast<char*>(program.c_str())};
       for (std::string& a : arguments) argv.push_back(a.data());
@@ -99,8 +105,9 @@ TEST(CoordinatorDaemon, Signals_StopItCleanly) {
 }
 
 TEST(CoordinatorDaemon, WrongUse_HasTheDocumentedExitCodes) {
-  EXPECT_EQ(Daemon({}).ExitCode(), 2);
-  EXPECT_EQ(Daemon({"--listen", "127.0.0.1:0", "--nonsense"}).ExitCode(), 2);
+  Daemon nonsense({"--listen", "127.0.0.1:0", "--nonsense"});
+  EXPECT_EQ(nonsense.ExitCode(), 2);
+  EXPECT_THAT(nonsense.said(), ::testing::StartsWith("weft-coordinator: "));
   EXPECT_EQ(Daemon({"--listen", "nonsense"}).ExitCode(), 78);
   Daemon open({"--listen", "0.0.0.0:0"});
   EXPECT_EQ(open.ExitCode(), 78);
@@ -111,10 +118,67 @@ TEST(CoordinatorDaemon, WrongUse_HasTheDocumentedExitCodes) {
   EXPECT_THAT(second.said(), HasSubstr("in use"));
 }
 
+TEST(CoordinatorDaemon, WithoutListen_TheAddressIsThatOfTheClients) {
+  int code = 0;
+  for (const char* help : {"weft-coordinator --help", "weft ls --help"}) {
+    EXPECT_THAT(Shell(absl::StrCat(std::getenv("WEFT_BIN"), "/", help), &code), HasSubstr("127.0.0.1:7070"))
+        << help;
+  }
+}
+
 TEST(CoordinatorDaemon, SeveralAddresses_AllListen) {
   Daemon d({"--listen", "127.0.0.1:0", "--listen", Socket("weft-two")});
   EXPECT_THAT(d.WaitFor("listening on "), HasSubstr("127.0.0.1:"));
   EXPECT_THAT(d.WaitFor("listening on "), HasSubstr("unix:"));
+}
+
+int ConnectTo(int port) {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in a{};
+  a.sin_family = AF_INET;
+  a.sin_port = htons(static_cast<uint16_t>(port));
+  a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  EXPECT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&a), sizeof(a)), 0);
+  return fd;
+}
+
+// Its listener must outlive the moment in which no descriptor is left.
+TEST(CoordinatorDaemon, RunsOutOfDescriptors_RefusesAndServesAgain) {
+  Daemon d({"--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0"}, /*descriptors=*/128);
+  const std::string health =
+      absl::StrCat("curl -s --max-time 20 http://127.0.0.1:", d.WaitFor("metrics on port "), "/healthz");
+  const std::string address = d.WaitFor("listening on ");
+  const int port = std::stoi(address.substr(address.rfind(':') + 1));
+  const std::string ls = absl::StrCat(std::getenv("WEFT_BIN"), "/weft ls --coordinator ", address, " 2>&1");
+  int code = 0;
+  EXPECT_EQ(Shell(health, &code), "ok\n");
+  std::vector<int> idle;
+  for (int i = 0; i < 300; ++i) idle.push_back(ConnectTo(port));
+  EXPECT_THAT(Shell(health, &code), HasSubstr("new connections are refused: "));
+  Shell(ls, &code);
+  EXPECT_EQ(code, 69);
+  for (const int fd : idle) close(fd);
+  const auto becomes_well = [&] {
+    for (int i = 0; i < 600; ++i) {
+      if (Shell(health, &code) == "ok\n") return true;
+      usleep(100'000);
+    }
+    return false;
+  };
+  EXPECT_TRUE(becomes_well());
+  const std::string listed = Shell(ls, &code);
+  EXPECT_EQ(code, 0) << listed;
+}
+
+TEST(CoordinatorDaemon, IdleLoop_IsHealthy) {
+  Daemon d({"--listen", Socket("weft-health"), "--metrics", "127.0.0.1:0"});
+  const std::string health =
+      absl::StrCat("curl -s --max-time 20 http://127.0.0.1:", d.WaitFor("metrics on port "), "/healthz");
+  d.WaitFor("listening on ");
+  int code = 0;
+  EXPECT_EQ(Shell(health, &code), "ok\n");
+  usleep(1'500'000);
+  EXPECT_EQ(Shell(health, &code), "ok\n") << "an idle loop beats too";
 }
 
 TEST(CoordinatorDaemon, Metrics_AreCleanAndZeroBeforeTheFirstRun) {

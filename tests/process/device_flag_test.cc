@@ -41,7 +41,8 @@ class DeviceFlag : public ::testing::Test {
   }
 
   CommandResult Train(const std::vector<std::string>& further) {
-    std::vector<std::string> words = {"weft", "train", run_, "--out", folder_ / "out", "--processes", "2"};
+    std::vector<std::string> words = {"weft",  "train",         run_,          "--overwrite",
+                                      "--out", folder_ / "out", "--processes", "2"};
     words.insert(words.end(), further.begin(), further.end());
     return Command::Run(words, 120);
   }
@@ -55,7 +56,7 @@ TEST_F(DeviceFlag, NoDevice_IsAMistakeOfUsage) {
   for (const char* text : {"gpu0!", "cpu:0", "cuda:-1", "cuda:"}) {
     const CommandResult result = Train({"--device", text});
     EXPECT_EQ(result.code, 2) << text;
-    EXPECT_THAT(result.err, HasSubstr("is no device; cpu, auto, cuda and cuda:1 are")) << text;
+    EXPECT_THAT(result.err, HasSubstr("is not a device; use cpu, auto, cuda or cuda:1")) << text;
   }
 }
 
@@ -69,7 +70,7 @@ TEST_F(DeviceFlag, CudaThatIsNotThere_IsBadConfigurationInOneSentence) {
 
 TEST_F(DeviceFlag, EveryCommandThatComputes_RefusesWhatIsNotThere) {
   const std::vector<std::vector<std::string>> commands = {
-      {"weft", "train", run_, "--reference", "--out", folder_ / "out"},
+      {"weft", "train", run_, "--reference", "--overwrite", "--out", folder_ / "out"},
       {"weft", "eval", run_, "--checkpoint", folder_ / "none"},
       {"weft", "profile", run_},
       {"weft", "compare", run_, "--measure", "--schedules", "ddp"},

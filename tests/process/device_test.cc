@@ -133,8 +133,8 @@ class DeviceProcess : public ::testing::Test {
   };
   Trained Train(const std::string& run, const std::vector<std::string>& flags) const {
     fs::remove_all(folder_ / "out");
-    std::vector<std::string> command = {"weft", "train", folder_.Write("run.yaml", run), "--out",
-                                        folder_ / "out"};
+    std::vector<std::string> command = {"weft",        "train", folder_.Write("run.yaml", run),
+                                        "--overwrite", "--out", folder_ / "out"};
     command.insert(command.end(), flags.begin(), flags.end());
     const CommandResult result = Command::Run(command, kSeconds);
     EXPECT_EQ(result.code, 0) << result.err;
@@ -244,6 +244,7 @@ TEST_F(DeviceProcess, KernelError_NamesTheJob) {
   if (!IsTestGpu()) GTEST_SKIP() << "breaks a kernel on purpose";
   for (const char* schedule : {"1f1b", "ddp", "fsdp"}) {
     SCOPED_TRACE(schedule);
+    fs::remove_all(folder_ / "out");
     const Variables fail(Values{{"WEFT_TESTGPU_FAIL_JOB", "40"}, {"WEFT_TESTGPU_FAIL_DEVICE", "1"}});
     const CommandResult result = Command::Run(LongTraining(schedule), kSeconds);
     EXPECT_FALSE(result.timed_out);

@@ -156,7 +156,7 @@ TEST_F(EvalTest, TrainedMlp_OnItsDataAndOnOther_IsAsCountedByHand) {
     EXPECT_EQ(json["accuracy"].get<double>(), expected.correct / static_cast<double>(images.labels.size()));
     EXPECT_GT(json["accuracy"].get<double>(), 2.0 / kClasses);
     EXPECT_LT(json["accuracy"].get<double>(), 1) << "some labels are wrong";
-    EXPECT_EQ(json["version"], "60");
+    EXPECT_EQ(json["version"], 60);
     EXPECT_EQ(json["name"], "eval");
   }
   const CommandResult table = Eval({"--checkpoint", checkpoint_});

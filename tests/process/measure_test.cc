@@ -19,6 +19,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using Json = nlohmann::json;
 namespace fs = std::filesystem;
 
@@ -36,7 +37,7 @@ TEST(CompareMeasure, SeveralSchedules_AreMeasuredBesideTheSimulator) {
   const CommandResult r =
       Command::Run({"weft", "compare", file, "--measure", "--schedules", "1f1b,ddp,rule=cdp_v2",
                     "--schedules", "pipedream,lpp,groups=1,ranks=1,1f2b", "--steps", "3", "--processes", "2",
-                    "--out", folder / "kept", "-o", "json"},
+                    "--repeats", "1", "--out", folder / "kept", "-o", "json"},
                    180);
   ASSERT_EQ(r.code, 0) << r.err;
   auto rows = BySchedule(r.out);
@@ -53,6 +54,10 @@ TEST(CompareMeasure, SeveralSchedules_AreMeasuredBesideTheSimulator) {
     EXPECT_GT(row["predicted_step_seconds"], 0);
     EXPECT_EQ(row["rank_stats"].size(), row["ranks"]);
     EXPECT_GT(row["live_bytes"], 0);
+    const double idle = row["idle_share"]["measured"].value("dependency", 0.0);
+    EXPECT_TRUE(idle >= 0 && idle < 1) << idle;
+    EXPECT_TRUE(row["idle_share"]["predicted"].is_object());
+    EXPECT_EQ(row["step_seconds_of_repeats"].size(), 1u);
     // The same tensors travel, however the run went.
     EXPECT_EQ(row["bytes_sent"], row["simulated"]["bytes_sent"]);
     for (const Json& rank : row["rank_stats"]) {
@@ -72,12 +77,16 @@ TEST(CompareMeasure, SeveralSchedules_AreMeasuredBesideTheSimulator) {
 TEST(CompareMeasure, Table_HasWhatRanAndTheReasonsOfTheOthers) {
   const TestFolder folder;
   const std::string file = WriteSmallRun(folder);
-  const CommandResult r = Command::Run(
-      {"weft", "compare", file, "--measure", "--schedules", "1f1b,pipedream", "--steps", "1"}, 120);
+  const CommandResult r = Command::Run({"weft", "compare", file, "--measure", "--schedules", "1f1b,pipedream",
+                                        "--steps", "1", "--repeats", "2", "--memory", "1GB"},
+                                       120);
   ASSERT_EQ(r.code, 0) << r.err;
   EXPECT_THAT(r.out, AllOf(HasSubstr("1f1b *"), HasSubstr("peak by rank"), HasSubstr("sent a step"),
                            HasSubstr("did not run\npipedream: ")));
-  EXPECT_THAT(r.err, HasSubstr("2 of 2: pipedream"));
+  EXPECT_THAT(r.out, AllOf(HasSubstr("2 times in turn"), HasSubstr("spread"), HasSubstr("idle for")));
+  EXPECT_THAT(r.err,
+              AllOf(HasSubstr("2 of 2, round 1 of 2: pipedream"), HasSubstr("1 of 2, round 2 of 2: 1f1b")));
+  EXPECT_THAT(r.err, Not(HasSubstr("round 2 of 2: pipedream"))) << "what was refused is not tried again";
 }
 
 TEST(CompareMeasure, NothingRan_Fails) {
@@ -91,15 +100,15 @@ TEST(CompareMeasure, NothingRan_Fails) {
 TEST(CompareMeasure, Options_OfOneKindOfComparisonAreRefusedForTheOther) {
   const TestFolder folder;
   const std::string file = WriteSmallRun(folder);
-  EXPECT_EQ(Command::Run({"weft", "compare", file, "--schedules", "ddp"}).code, 2);
-  EXPECT_EQ(Command::Run({"weft", "compare", file, "--measure", "--memory", "1GB"}).code, 2);
+  EXPECT_EQ(Command::Run({"weft", "compare", file, "--repeats", "2"}).code, 2);
+  EXPECT_EQ(Command::Run({"weft", "compare", file, "--measure", "--bandwidth", "1GB"}).code, 2);
 }
 
 TEST(CompareMeasure, CtrlC_EndsTheTrainingThatIsRunning) {
   const TestFolder folder;
   const std::string file = WriteSmallRun(folder, {{"train", "{steps: 1, batch: 16, microbatches: 4}"}});
-  Command command({"weft", "compare", file, "--measure", "--schedules", "1f1b", "--steps", "1000000", "--out",
-                   folder / "kept"});
+  Command command({"weft", "compare", file, "--measure", "--schedules", "1f1b", "--repeats", "1", "--steps",
+                   "1000000", "--out", folder / "kept"});
   ASSERT_TRUE(command.WaitFor("1 of 1", 30));
   // The training has begun.
   for (int i = 0; i < 600 && !fs::exists(folder / "kept/1f1b/checkpoint-0"); ++i) {

@@ -79,7 +79,7 @@ class Migrating : public ::testing::Test {
   void Train(const std::string& file, const std::vector<std::string>& flags, const std::string& out) {
     std::vector<std::string> words = {"weft", "train", file};
     words.insert(words.end(), flags.begin(), flags.end());
-    words.insert(words.end(), {"--out", folder_ / out});
+    words.insert(words.end(), {"--overwrite", "--out", folder_ / out});
     const CommandResult r = Command::Run(words, 120);
     ASSERT_EQ(r.code, 0) << r.err;
   }
@@ -151,7 +151,8 @@ TEST_F(Migrating, StateOfAStage_IsWithOneRankAtATime) {
     std::map<int, std::vector<Json>> of_stage;
     const Json trace = Json::parse(ReadWholeFile(folder_ / "out/trace.json"));
     for (const Json& event : trace["traceEvents"]) {
-      if (event["ph"] == "X") of_stage[event["args"]["stage"]].push_back(event);
+      if (event["ph"] != "X" || event["cat"] == "idle" || event["cat"] == "transfer") continue;
+      of_stage[event["args"]["stage"]].push_back(event);
     }
     ASSERT_EQ(of_stage.size(), static_cast<size_t>(n));
     int moves = 0;

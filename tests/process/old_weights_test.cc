@@ -92,7 +92,7 @@ class OldWeights : public ::testing::Test {
   Trained Train(const std::string& file_text, const std::vector<std::string>& flags) {
     std::vector<std::string> words = {"weft", "train", folder_.Write("run.yaml", file_text)};
     words.insert(words.end(), flags.begin(), flags.end());
-    words.insert(words.end(), {"--out", folder_ / "out"});
+    words.insert(words.end(), {"--overwrite", "--out", folder_ / "out"});
     const CommandResult r = Command::Run(words, 120);
     EXPECT_EQ(r.code, 0) << r.err;
     if (r.code != 0) return {};

@@ -1,15 +1,23 @@
 // Trainings that stop at a step and go on from their checkpoints, with the real programs: the bits are those
 // of the undisturbed training, whatever placement, number of processes or plain loop makes either part.
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "tests/process/child_processes.h"
 #include "tests/process/command.h"
 #include "tests/process/run_files.h"
 
@@ -32,6 +40,13 @@ Files ReadFiles(const std::string& folder) {
   for (const auto& entry : fs::recursive_directory_iterator(folder)) {
     if (entry.is_regular_file())
       files[fs::relative(entry.path(), folder).string()] = ReadWholeFile(entry.path());
+  }
+  // Which run made it, and when, is no part of what it is.
+  for (auto& [name, content] : files) {
+    if (name != "model.safetensors.index.json") continue;
+    Json index = Json::parse(content);
+    for (const char* key : {"run_id", "attempt", "periodic", "sealed_ms"}) index["metadata"].erase(key);
+    content = index.dump(1);
   }
   return files;
 }
@@ -62,8 +77,8 @@ class Resume : public ::testing::Test {
   }
   CommandResult Run(const std::string& text, const std::vector<std::string>& flags,
                     const std::string& out) const {
-    std::vector<std::string> words = {"weft", "train", folder_.Write("run.yaml", text), "--out",
-                                      folder_ / out};
+    std::vector<std::string> words = {"weft",        "train", folder_.Write("run.yaml", text),
+                                      "--overwrite", "--out", folder_ / out};
     words.insert(words.end(), flags.begin(), flags.end());
     return Command::Run(words, 120);
   }
@@ -194,8 +209,8 @@ TEST_F(Resume, WhatDoesNotFit_IsRefusedBeforeAnythingIsTouched) {
   ExpectRefused(run, {"--resume", from, "--until", "2"}, HasSubstr("nothing is left"));
   ExpectRefused(run, {"--until", "9"}, HasSubstr("--until: the run has 8 steps"));
   ExpectRefused(run, {"--resume", folder_ / "from/checkpoint-0"}, HasSubstr("weights alone"));
-  ExpectRefused(run, {"--resume", folder_ / "from"}, HasSubstr("no whole checkpoint"));
-  ExpectRefused(run + "until: 3\n", {}, HasSubstr("until: is not a run file's to say"));
+  ExpectRefused(run, {"--resume", folder_ / "nothing"}, HasSubstr("no whole checkpoint"));
+  ExpectRefused(run + "until: 3\n", {}, HasSubstr("until: is not a key of a run file; it is a flag"));
 
   // Stage 2 of another step.
   fs::copy(from, folder_ / "mixed", fs::copy_options::recursive);
@@ -210,8 +225,165 @@ TEST_F(Resume, WhatDoesNotFit_IsRefusedBeforeAnythingIsTouched) {
   ExpectRefused(run, {"--reference", "--resume", folder_ / "cut"}, HasSubstr("is damaged"));
 }
 
-// Headers are read before the run starts, the data by whoever holds it.
-TEST_F(Resume, FlippedBit_FailsTheRunWithTheFilesName) {
+// What a run saves on its way, while its steps run on: by one holder, in slices, in relays, by width, by the
+// visitor that makes the version, and with old versions.
+TEST_F(Resume, CheckpointOnTheWay_IsWhatARunThatStopsThereLeaves) {
+  for (const auto& [schedule, other, microbatches] :
+       {std::tuple("1f1b", "ddp", 4), std::tuple("ddp", "gpipe", 4),
+        std::tuple("{fsdp: {shard: width}}", "zb_h1", 4), std::tuple("pipedream", "pipedream", 1),
+        std::tuple("{cdp_mp: {}, rule: cdp_v2}", "{ddp: {}, rule: cdp_v2}", 4),
+        std::tuple("{fsdp: {residency: migrating}, rule: cdp_v1}", "{1f1b: {}, rule: cdp_v1}", 4)}) {
+    SCOPED_TRACE(schedule);
+    const std::string run = RunText(schedule, kAdamW, microbatches);
+    Train(run, {"--reference"}, "whole");
+    Train(run + "checkpoint: {every: 1, keep: 100}\n", {"--processes", "2"}, "saved");
+    EXPECT_EQ(Checkpoint("saved"), Checkpoint("whole"));
+    for (const int step : {1, 3, kSteps - 1}) {
+      Train(run, {"--reference", "--until", absl::StrCat(step)}, "until");
+      EXPECT_EQ(ReadFiles(folder_ / absl::StrCat("saved/checkpoint-", step)), Checkpoint("until")) << step;
+      if (HasFailure()) return;
+    }
+    Train(RunText(other, kAdamW, microbatches),
+          {"--processes", "1", "--resume", folder_ / "saved/checkpoint-3"}, "resumed");
+    EXPECT_EQ(Checkpoint("resumed"), Checkpoint("whole"));
+  }
+}
+
+TEST_F(Resume, EveryAndKeep_LeaveTheNewestOfTheRun) {
+  const std::string run = RunText("1f1b") + "checkpoint: {every: 2, keep: 2}\n";
+  Train(run, {"--processes", "2"}, "runtime");
+  Train(run, {"--reference"}, "loop");
+  for (const std::string out : {"runtime", "loop"}) {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(folder_ / out)) {
+      if (entry.is_directory()) names.push_back(entry.path().filename());
+    }
+    std::sort(names.begin(), names.end());
+    EXPECT_EQ(names, (std::vector<std::string>{"checkpoint", "checkpoint-0", "checkpoint-4", "checkpoint-6"}))
+        << out;
+  }
+  EXPECT_EQ(ReadFiles(folder_ / "runtime/checkpoint-6"), ReadFiles(folder_ / "loop/checkpoint-6"));
+  // The initial weights are a checkpoint like any other.
+  const CommandResult eval = Command::Run(
+      {"weft", "eval", folder_ / "run.yaml", "--checkpoint", folder_ / "runtime/checkpoint-0"}, 60);
+  EXPECT_EQ(eval.code, 0) << eval.err;
+}
+
+// A key that is misspelt, a value that is none, each by its line.
+TEST_F(Resume, CheckpointKey_IsCheckedLikeAnyOther) {
+  for (const auto& [key, message] : {std::pair("{evry: 3}", "did you mean \"every\"?"),
+                                     std::pair("{every: 0}", "checkpoint.every"),
+                                     std::pair("{every: 10x}", "as 30s, 10m or 2h"),
+                                     std::pair("{keep: 3}", "checkpoint.every"),
+                                     std::pair("{every: 5, keep: 0}", "checkpoint.keep")}) {
+    const CommandResult r = Run(RunText("1f1b") + "checkpoint: " + key + "\n", {}, "out");
+    EXPECT_EQ(r.code, 78) << key;
+    EXPECT_THAT(r.err, AllOf(HasSubstr("run.yaml:7: "), HasSubstr(message))) << key;
+  }
+}
+
+class Stopped : public Resume {
+ protected:
+  // So long that a test stops it, with a step that takes no time.
+  static constexpr int kManySteps = 1'000'000;
+  std::vector<std::string> Words(const std::string& text, const std::vector<std::string>& flags) const {
+    std::vector<std::string> words = {"weft", "train", folder_.Write("run.yaml", text), "--out",
+                                      folder_ / "out"};
+    words.insert(words.end(), flags.begin(), flags.end());
+    return words;
+  }
+  bool AwaitSteps(size_t count) const {
+    for (int i = 0; i < 1200; ++i) {
+      if (ReadLosses(folder_ / "out").size() >= count) return true;
+      usleep(50'000);
+    }
+    return false;
+  }
+  // Of the folder's newest checkpoint.
+  int NewestStep() const {
+    int newest = -1;
+    for (const auto& entry : fs::directory_iterator(folder_ / "out")) {
+      const std::string name = entry.path().filename();
+      if (name.rfind("checkpoint-", 0) == 0 && fs::exists(entry.path() / "model.safetensors.index.json"))
+        newest = std::max(newest, std::atoi(name.c_str() + 11));
+    }
+    return newest;
+  }
+  // From the newest one on, by the plain loop, two steps.
+  void ExpectGoesOn(int step) {
+    const std::string until = absl::StrCat(step + 2);
+    const CommandResult resumed = Command::Run(
+        Words(ReadWholeFile(folder_ / "run.yaml"), {"--resume", folder_ / "out", "--until", until}), 120);
+    ASSERT_EQ(resumed.code, 0) << resumed.err;
+    const Files made = Checkpoint("out");
+    Train(ReadWholeFile(folder_ / "run.yaml"), {"--reference", "--until", until}, "undisturbed");
+    EXPECT_EQ(made, Checkpoint("undisturbed"));
+    // The curve is whole.
+    EXPECT_EQ(ReadLosses(folder_ / "out"), ReadLosses(folder_ / "undisturbed"));
+  }
+};
+
+TEST_F(Stopped, BySignal_SavesAndSaysHowToGoOn) {
+  for (const std::string mode : {"--processes=2", "--reference"}) {
+    SCOPED_TRACE(mode);
+    fs::remove_all(folder_ / "out");
+    Command training(Words(RunText("1f1b", kAdamW, 4, kManySteps), {mode}));
+    ASSERT_TRUE(AwaitSteps(3));
+    training.Signal(mode == "--reference" ? SIGTERM : SIGINT);
+    const CommandResult r = training.Wait(60);
+    EXPECT_EQ(r.code, 130) << r.err;
+    const int step = NewestStep();
+    ASSERT_GT(step, 0) << r.err;
+    EXPECT_THAT(r.err, AllOf(HasSubstr("saving a checkpoint after step"), HasSubstr("press Ctrl-C again"),
+                             HasSubstr(absl::StrCat("the checkpoint of step ", step, " is complete")),
+                             HasSubstr("--resume ")));
+    EXPECT_EQ(ReadLosses(folder_ / "out").size(), static_cast<size_t>(step)) << "a step a line";
+    ExpectGoesOn(step);
+  }
+}
+
+TEST_F(Stopped, BeforeItsFirstStep_EndsAtOnce) {
+  Command training(Words(RunText("1f1b", kAdamW, 4, kManySteps), {"--processes", "2"}));
+  training.Signal(SIGINT);
+  const CommandResult r = training.Wait(60);
+  EXPECT_TRUE(r.code == 130 || r.signal == SIGINT) << r.code << r.err;
+  EXPECT_THAT(r.err, ::testing::Not(HasSubstr("saving a checkpoint")));
+}
+
+// What is complete stays, and is named.
+TEST_F(Stopped, ByTheDeathOfAWorker_KeepsItsLastCheckpoint) {
+  Command training(
+      Words(RunText("ddp", kAdamW, 4, kManySteps) + "checkpoint: {every: 5}\n", {"--processes", "2"}));
+  ASSERT_TRUE(AwaitSteps(12));
+  const std::vector<pid_t> workers = Children(training.pid());
+  ASSERT_FALSE(workers.empty());
+  kill(workers.front(), SIGKILL);
+  const CommandResult r = training.Wait(60);
+  EXPECT_EQ(r.code, 1) << r.err;
+  const int step = NewestStep();
+  ASSERT_GT(step, 0);
+  EXPECT_THAT(r.err, HasSubstr(absl::StrCat("the checkpoint of step ", step, " is complete")));
+  for (const auto& entry : fs::directory_iterator(folder_ / "out"))
+    EXPECT_NE(entry.path().extension(), ".partial") << entry.path();
+  ExpectGoesOn(step);
+}
+
+// Something stands in the way of the later ones, as a full disk would.
+TEST_F(Stopped, PeriodicSaveThatFails_IsSaidAndTheTrainingGoesOn) {
+  Command training(Words(RunText("1f1b", kAdamW, 4, kManySteps) + "checkpoint: {every: 200, keep: 1000}\n",
+                         {"--processes", "1"}));
+  ASSERT_TRUE(AwaitSteps(200));
+  for (int step = 400; step < 200'000; step += 200)
+    fs::create_directory_symlink("/nowhere", folder_ / absl::StrCat("out/checkpoint-", step));
+  ASSERT_TRUE(training.WaitFor("was not saved", 60));
+  const size_t then = ReadLosses(folder_ / "out").size();
+  EXPECT_TRUE(AwaitSteps(then + 10));
+  training.Signal(SIGKILL);
+  training.Wait(60);
+}
+
+// The whole checkpoint is read before the run starts.
+TEST_F(Resume, FlippedBit_RefusedWithTheFilesName) {
   const std::string run = RunText("gpipe");
   Train(run, {"--reference", "--until", "2"}, "from");
   const std::string path = folder_ / "from/checkpoint/state/stage01.safetensors";
@@ -220,7 +392,8 @@ TEST_F(Resume, FlippedBit_FailsTheRunWithTheFilesName) {
   std::ofstream(path, std::ios::binary) << bytes;
   for (const std::string mode : {"--reference", "--processes=2"}) {
     const CommandResult r = Run(run, {mode, "--resume", folder_ / "from/checkpoint"}, "out");
-    EXPECT_EQ(r.code, 1) << mode;
+    EXPECT_EQ(r.code, 78) << mode;
+    EXPECT_FALSE(fs::exists(folder_ / "out")) << mode;
     EXPECT_THAT(r.err, AllOf(HasSubstr("state/stage01.safetensors"), HasSubstr("checksum"))) << mode;
   }
 }

@@ -10,6 +10,7 @@
 #include "absl/time/clock.h"
 #include "coordinator/shell/coordinator_server.h"
 #include "schedules/families.h"
+#include "tests/process/breaking_proxy.h"
 #include "tests/process/scripted_worker.h"
 
 namespace weft {
@@ -138,6 +139,68 @@ TEST(RunsClient, NobodyListens_IsUnavailableWithTheAddress) {
   EXPECT_EQ(s.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(s.message()), HasSubstr(absl::StrCat("coordinator at ", address, " unreachable")));
   EXPECT_FALSE(RunsClient::Create("nonsense").ok());
+}
+
+TEST_F(RunsClientTest, ListWorkers_SaysWhoIsThereAndWhatItDoes) {
+  EXPECT_TRUE(client->ListWorkers()->empty());
+  const ScriptedWorker worker(worker_options);
+  std::vector<WorkerInfo> workers;
+  for (int i = 0; i < 6000 && workers.empty(); ++i, absl::SleepFor(absl::Milliseconds(10)))
+    workers = *client->ListWorkers();
+  ASSERT_EQ(workers.size(), 1u);
+  EXPECT_EQ(workers[0].name, "w");
+  EXPECT_EQ(workers[0].host, "test");
+  EXPECT_EQ(workers[0].pid, 1);
+  EXPECT_EQ(workers[0].process, 0);
+  EXPECT_EQ(workers[0].state, "free");
+  EXPECT_EQ(workers[0].run, 0u);
+}
+
+// A run goes on while the way to its coordinator is broken, and so does who watches it.
+TEST(FollowRun, ConnectionBreaks_WatchingGoesOn) {
+  CoordinatorServerOptions options;
+  options.listen = {"127.0.0.1:0"};
+  options.planner = Plan;
+  const auto server = *CoordinatorServer::Start(options);
+  const std::string address = server->addresses()[0];
+  BreakingProxy proxy(std::stoi(address.substr(address.rfind(':') + 1)));
+  const auto client = *RunsClient::Create(proxy.address());
+  const uint64_t run = *server->Submit({"", "1f1b", 1, ""});
+  int heard = 0, lost = 0;
+  RunState last = RunState::kSubmitted;
+  const auto hear = [&](const RunEvent& event) {
+    last = std::get<RunInfo>(event).state;
+    if (++heard < 3) proxy.Break();
+    if (heard == 3) proxy.SetDown(true);
+    return true;
+  };
+  const auto again = [&] {
+    if (++lost < 4) return;
+    EXPECT_TRUE(server->Cancel(run, "enough").ok());
+    proxy.SetDown(false);
+  };
+  const absl::Status followed = FollowRun(*client, run, /*known=*/false, 600'000'000'000, hear, again);
+  EXPECT_TRUE(followed.ok()) << followed;
+  EXPECT_EQ(last, RunState::kCancelled);
+  EXPECT_GE(heard, 4);
+}
+
+TEST(FollowRun, NobodyThere_FailsAtOnce) {
+  const auto client = *RunsClient::Create(absl::StrCat("unix:", testing::TempDir(), "/weft-none.sock"));
+  const auto hear = [](const RunEvent&) { return true; };
+  EXPECT_EQ(FollowRun(*client, 1, /*known=*/false, INT64_MAX, hear, [] {}).code(),
+            absl::StatusCode::kUnavailable);
+  EXPECT_EQ(SubmitPatiently(*client, {"r", "1f1b", 1, ""}, INT64_MAX).status().code(),
+            absl::StatusCode::kUnavailable);
+}
+
+TEST(FollowRun, CoordinatorStaysAway_GivesUpAfterThePatience) {
+  const auto client = *RunsClient::Create(absl::StrCat("unix:", testing::TempDir(), "/weft-none.sock"));
+  int lost = 0;
+  const auto hear = [](const RunEvent&) { return true; };
+  EXPECT_EQ(FollowRun(*client, 1, /*known=*/true, 600'000'000, hear, [&] { ++lost; }).code(),
+            absl::StatusCode::kUnavailable);
+  EXPECT_GE(lost, 1);
 }
 
 }  // namespace

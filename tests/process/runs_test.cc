@@ -1,7 +1,9 @@
 // The run API's commands against a real coordinator and real workers, as an operator would start them by
 // hand.
 #include <signal.h>
+#include <unistd.h>
 
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,6 +17,7 @@
 namespace weft {
 namespace {
 
+namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using Json = nlohmann::json;
@@ -25,8 +28,8 @@ const char* const kLong =
 class Runs : public ::testing::Test {
  protected:
   Runs() : address_("unix:" + (folder_ / "coordinator.sock")) {
-    coordinator_ =
-        std::make_unique<Command>(std::vector<std::string>{"weft-coordinator", "--listen", address_});
+    coordinator_ = std::make_unique<Command>(std::vector<std::string>{
+        "weft-coordinator", "--listen", address_, "--output-root", folder_ / "runs"});
     EXPECT_TRUE(coordinator_->WaitFor("listening on", 60));
   }
 
@@ -68,11 +71,61 @@ TEST_F(Runs, SubmittedAndWaitedFor_FinishesWithCheckpoint) {
   EXPECT_GT(described["loss"], 0);
   EXPECT_GT(described["ended"], described["started"]);
   // Attached: the same workers serve the next run, and the exit code is the run's.
+  EXPECT_THAT(Weft({"workers"}).out, HasSubstr("free"));
+  EXPECT_EQ(Json::parse(Weft({"workers", "-o", "json"}).out).size(), 2u);
   const CommandResult attached = Weft({"submit", file, "--processes", "1"});
   EXPECT_EQ(attached.code, 0) << attached.err;
   EXPECT_THAT(attached.err, HasSubstr("submitted as run 2"));
   EXPECT_THAT(Weft({"ls"}).out, AllOf(HasSubstr("run  name   state"), HasSubstr("  1  small  finished")));
   EXPECT_EQ(Json::parse(Weft({"ls", "-o", "json"}).out).size(), 2u);
+}
+
+TEST_F(Runs, SubmittedWithoutOut_FolderOfItsOwnWithAllThatATrainingLeaves) {
+  StartWorkers(1);
+  const std::string file = WriteSmallRun(folder_);
+  const CommandResult submit = Weft({"submit", file, "--processes", "1", "--detach"});
+  ASSERT_EQ(submit.code, 0) << submit.err;
+  const std::string out = folder_ / "runs/small-1";
+  EXPECT_EQ(submit.out, "1\n");
+  EXPECT_THAT(submit.err, HasSubstr("submitted as run 1; its results go to " + out));
+  ASSERT_EQ(Weft({"wait", "1"}).code, 0);
+  const Json summary = Json::parse(ReadWholeFile(out + "/summary.json"));
+  EXPECT_EQ(summary["steps"], 3);
+  EXPECT_EQ(summary["idle_seconds"].size(), 4u);
+  EXPECT_THAT(ReadWholeFile(out + "/steps.jsonl"), HasSubstr("\"step\":2"));
+  EXPECT_THAT(ReadWholeFile(out + "/trace.json"), HasSubstr("traceEvents"));
+  for (const char* name : {"/timeline.svg", "/actions.csv", "/checkpoint/model.safetensors.index.json"}) {
+    EXPECT_TRUE(fs::exists(out + name)) << name;
+  }
+  EXPECT_EQ(Json::parse(ReadWholeFile(out + "/run.json"))["state"], "finished");
+  const CommandResult described = Weft({"describe", "1"});
+  EXPECT_THAT(described.out, AllOf(HasSubstr("out        " + out), HasSubstr("file       " + file),
+                                   HasSubstr("submitted  2"), HasSubstr("ranks 0 to 3")));
+  // Nobody else's results are in danger: neither by name nor by another run's end.
+  const CommandResult into = Weft({"submit", file, "--processes", "1", "--out", out});
+  EXPECT_EQ(into.code, 78);
+  EXPECT_THAT(into.err, HasSubstr(out + " holds the run small, finished"));
+  EXPECT_EQ(Weft({"submit", file, "--processes", "1", "--out", out, "--overwrite", "--until", "2"}).code, 0);
+  EXPECT_EQ(Json::parse(ReadWholeFile(out + "/summary.json"))["steps"], 2);
+  EXPECT_EQ(Weft({"submit", file, "--processes", "1", "--out", out, "--resume", out + "/checkpoint"}).code,
+            0);
+  EXPECT_THAT(ReadWholeFile(out + "/steps.jsonl"), AllOf(HasSubstr("\"step\":0"), HasSubstr("\"step\":2")));
+}
+
+TEST_F(Runs, Failed_ReasonAndStepsAreInItsFolder) {
+  StartWorkers(1);
+  const std::string file = WriteSmallRun(folder_, {{"train", kLong}});
+  ASSERT_EQ(Weft({"submit", file, "--processes", "1", "--detach"}).code, 0);
+  const std::string out = folder_ / "runs/small-1";
+  for (int i = 0; i < 600 && ReadWholeFile(out + "/steps.jsonl").empty(); ++i) usleep(100'000);
+  // The folder is the run's as long as it lives.
+  EXPECT_EQ(Weft({"submit", file, "--processes", "1", "--out", out, "--overwrite"}).code, 75);
+  ASSERT_EQ(Weft({"cancel", "1", "--reason", "wrong rate"}).code, 0);
+  EXPECT_EQ(Weft({"wait", "1"}).code, 1);
+  const Json run = Json::parse(ReadWholeFile(out + "/run.json"));
+  EXPECT_EQ(run["state"], "stopped");
+  EXPECT_THAT(run["reason"].get<std::string>(), HasSubstr("wrong rate"));
+  EXPECT_FALSE(ReadWholeFile(out + "/steps.jsonl").empty());
 }
 
 TEST_F(Runs, Cancelled_WaitReturnsOneWithTheReason) {
@@ -81,6 +134,8 @@ TEST_F(Runs, Cancelled_WaitReturnsOneWithTheReason) {
   const CommandResult early = Weft({"wait", "1", "--timeout", "0.5"});
   EXPECT_EQ(early.code, 124);
   EXPECT_THAT(early.err, AllOf(HasSubstr("has not ended after 0.5 s"), HasSubstr("waiting")));
+  // It says what it waits for.
+  EXPECT_THAT(Weft({"ls"}).out, HasSubstr("run 1 waits: needs 4 worker processes, 0 are free (0 connected)"));
   const CommandResult cancel = Weft({"cancel", "1", "--reason", "wrong learning rate"});
   EXPECT_EQ(cancel.code, 0) << cancel.err;
   const CommandResult wait = Weft({"wait", "1"});
@@ -100,7 +155,9 @@ TEST_F(Runs, MistakesAndUnknownRuns_ExitCodesOfTheContract) {
   const CommandResult unknown = Weft({"describe", "77"});
   EXPECT_EQ(unknown.code, 1);
   EXPECT_THAT(unknown.err, HasSubstr("77"));
-  EXPECT_EQ(Weft({"describe", "first"}).code, 2);
+  const CommandResult no_number = Weft({"describe", "first"});
+  EXPECT_EQ(no_number.code, 2);
+  EXPECT_THAT(no_number.err, HasSubstr("\"first\" is not the number of a run; weft ls shows the numbers"));
   EXPECT_EQ(Weft({"submit", WriteSmallRun(folder_, {{"stages", "99"}})}).code, 78);
   coordinator_.reset();
   const CommandResult gone = Weft({"ls"});

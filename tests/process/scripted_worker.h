@@ -29,6 +29,7 @@ struct ScriptedWorkerOptions {
   bool stale_tokens = false;     // every completion comes first with a token of an earlier lease
   int vanish_after = -1;         // jobs after which the process is as dead: no goodbye
   std::string fail_after_first;  // reason to report after the first job
+  bool keep_aborted = false;     // an aborted run is never forgotten
 };
 
 class ScriptedWorker {
@@ -107,7 +108,12 @@ class ScriptedWorker {
     stream_->Send(finished);
     tokens_.clear();
   }
-  void On(Abort& m) { aborted_ = m.reason; }
+  void On(Abort& m) {
+    aborted_ = m.reason;
+    if (!options_.keep_aborted) stream_->Send(Forgotten{m.run});
+  }
+  void On(TakeSnapshot& m) { stream_->Send(SnapshotSaved{m.run, m.step, ""}); }
+  void On(SealCheckpoint& m) { stream_->Send(CheckpointSealed{m.run, m.step, m.drop ? "dropped" : ""}); }
   void On(Shutdown&) { shut_down_ = true; }
 
   const ScriptedWorkerOptions options_;

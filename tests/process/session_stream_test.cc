@@ -131,7 +131,7 @@ TEST(SessionStream, CoordinatorRestarted_SessionEndsWithTheReason) {
   server.reset();
   server = *CoordinatorServer::Start(options);
   ASSERT_TRUE(Eventually([&] { return !stream->status().ok(); }));
-  EXPECT_EQ(stream->status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(stream->status().code(), absl::StatusCode::kAborted);
   EXPECT_THAT(std::string(stream->status().message()), HasSubstr("restarted"));
 }
 

@@ -198,8 +198,9 @@ TEST(MeasuredRun, EveryFamily_HasTheSimulatorsActivationsAndBytes) {
     ASSERT_TRUE(run.ok()) << run.status();
     const SimulationResult simulated = Simulated(*run);
     const size_t ranks = simulated.ranks.size();
-    const CommandResult r = Command::Run(
-        {"weft", "train", file, "--processes", ranks == 1 ? "1" : "2", "--out", folder / "out"}, 120);
+    const CommandResult r = Command::Run({"weft", "train", file, "--processes", ranks == 1 ? "1" : "2",
+                                          "--overwrite", "--out", folder / "out"},
+                                         120);
     ASSERT_EQ(r.code, 0) << r.err;
     const Json summary = Json::parse(ReadWholeFile(folder / "out/summary.json"));
     ASSERT_EQ(summary["peak_activations"].size(), ranks);
@@ -242,7 +243,8 @@ TEST(MeasuredRun, GreedyRunFromItsActions_RepeatsTheOrderInEveryStep) {
   folder.Write("text.txt", Text(20000));
   const auto train = [&](const std::string& schedule, const std::string& out) {
     const std::string file = folder.Write("run.yaml", GptRun(folder, schedule, 4));
-    return Command::Run({"weft", "train", file, "--processes", "2", "--out", folder / out}, 120);
+    return Command::Run({"weft", "train", file, "--processes", "2", "--overwrite", "--out", folder / out},
+                        120);
   };
   const CommandResult first = train("{lpp: {groups: 2, ranks: 2}}", "first");
   ASSERT_EQ(first.code, 0) << first.err;
@@ -331,7 +333,8 @@ TEST(MemoryVerdict, RunAtTheBorder_TrainsWithinItsBudgetAndOneByteLessIsRefused)
     const int64_t least = LeastMemory(folder, schedule);
     const auto train = [&, &name = schedule](int64_t memory) {
       const std::string file = folder.Write("run.yaml", RunWithMemory(folder, name, memory));
-      return Command::Run({"weft", "train", file, "--processes", "2", "--out", folder / "out"}, 120);
+      return Command::Run({"weft", "train", file, "--processes", "2", "--overwrite", "--out", folder / "out"},
+                          120);
     };
     const CommandResult trained = train(least);
     ASSERT_EQ(trained.code, 0) << trained.err;

@@ -109,8 +109,10 @@ TEST(Train_SmallRun, Finishes_LeavesEveryFileOfTheContract) {
   EXPECT_EQ(steps[2]["loss"], summary["final_loss"]);
   EXPECT_LT(steps[2]["loss"], steps[0]["loss"]);
   const Json trace = Json::parse(ReadWholeFile(out + "/trace.json"));
+  // Beside the jobs the trace has idle times and transfers.
   int jobs = 0;
-  for (const Json& event : trace["traceEvents"]) jobs += event["ph"] == "X" ? 1 : 0;
+  for (const Json& event : trace["traceEvents"])
+    jobs += event["ph"] == "X" && event["cat"] != "idle" && event["cat"] != "transfer" ? 1 : 0;
   EXPECT_EQ(jobs, 3 * (4 * 4 * 2 + 4));
   EXPECT_THAT(ReadWholeFile(out + "/timeline.svg"), HasSubstr("measured, steps 0 to 2 of 3"));
   EXPECT_NE(Weights(out + "/checkpoint", 4), Weights(out + "/checkpoint-0", 4));
@@ -136,7 +138,7 @@ TEST(Train_Reference, SameRun_SameBitsAndLosses) {
   EXPECT_EQ(Json::parse(ReadWholeFile((folder / "b") + "/summary.json"))["schedule"], "reference");
 }
 
-TEST(Train_Out, OfAnEarlierRun_ItsFilesReplacedAndOthersKept) {
+TEST(Train_Out, OfAnEarlierRunOverwritten_ItsFilesReplacedAndOthersKept) {
   const TestFolder folder;
   const std::string out = folder / "out";
   fs::create_directories(out + "/checkpoint");
@@ -144,7 +146,9 @@ TEST(Train_Out, OfAnEarlierRun_ItsFilesReplacedAndOthersKept) {
     std::ofstream(out + name) << "old";
   }
   const std::string file = WriteSmallRun(folder, {{"stages", "2"}});
-  ASSERT_EQ(Command::Run({"weft", "train", file, "--out", out, "--processes", "1"}, kSeconds).code, 0);
+  ASSERT_EQ(
+      Command::Run({"weft", "train", file, "--overwrite", "--out", out, "--processes", "1"}, kSeconds).code,
+      0);
   EXPECT_EQ(ReadWholeFile(out + "/notes.txt"), "old");
   EXPECT_FALSE(fs::exists(out + "/checkpoint/stage07.safetensors"));
   EXPECT_EQ(Json::parse(ReadWholeFile(out + "/summary.json"))["stages"], 2);
@@ -214,6 +218,28 @@ TEST(Train_Worker, Killed_RunFailsAndNamesTheSignal) {
                                 HasSubstr(std::to_string(workers[1]))));
   EXPECT_FALSE(Exists(workers[0]));
   EXPECT_TRUE(fs::is_empty(folder / "tmp"));
+}
+
+TEST(Train_Itself, Killed_ScratchFolderSweptByTheNext) {
+  const TestFolder folder;
+  const auto scratch = [&] {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(folder / "tmp")) names.push_back(entry.path().filename());
+    return names;
+  };
+  {
+    Command train(LongRun(folder, "out"));
+    ASSERT_TRUE(WaitForStep(folder / "out"));
+  }  // SIGKILL
+  ASSERT_EQ(scratch().size(), 1u);
+  fs::create_directory(folder / "tmp/weft-others");  // not ours
+  fs::create_directory(folder / "tmp/weft-123456");
+  Command living(LongRun(folder, "second"));
+  ASSERT_TRUE(WaitForStep(folder / "second"));
+  EXPECT_EQ(scratch().size(), 3u) << "the dead one's is gone";
+  Command third(LongRun(folder, "third"));
+  ASSERT_TRUE(WaitForStep(folder / "third"));
+  EXPECT_EQ(scratch().size(), 4u) << "the living one's stays";
 }
 
 TEST(Train_Itself, Killed_WorkersEndToo) {

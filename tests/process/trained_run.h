@@ -18,7 +18,9 @@ struct TrainedRun {
   CommandResult result;
   // If that is a success:
   std::map<std::string, std::string> weights;  // files of the checkpoint
-  std::vector<double> losses, norms;           // of each step; norms if gradients are clipped
+  // Of each step, -1 where it is null; norms if the run takes them.
+  std::vector<double> losses, norms;
+  std::vector<int> skipped;  // steps
   nlohmann::json summary;
 };
 
@@ -39,8 +41,12 @@ inline TrainedRun TrainSmallRun(const TestFolder& folder, const std::map<std::st
   std::ifstream file(out + "/steps.jsonl");
   for (std::string line; std::getline(file, line);) {
     const nlohmann::json step = nlohmann::json::parse(line);
-    run.losses.push_back(step["loss"]);
-    if (step.contains("gradient_norm")) run.norms.push_back(step["gradient_norm"]);
+    const auto number = [](const nlohmann::json& value) {
+      return value.is_null() ? -1 : value.get<double>();
+    };
+    run.losses.push_back(number(step["loss"]));
+    if (step.contains("gradient_norm")) run.norms.push_back(number(step["gradient_norm"]));
+    if (step.value("skipped", false)) run.skipped.push_back(step["step"]);
   }
   run.summary = nlohmann::json::parse(ReadWholeFile(out + "/summary.json"));
   return run;

@@ -100,7 +100,7 @@ int RanksOf(const std::string& schedule) {
 // The weights that the plain loop over micro-batches ends with.
 std::map<std::string, std::string> ReferenceWeights(const TestFolder& folder, const std::string& run) {
   const CommandResult reference = Command::Run(
-      {"weft", "train", folder.Write("plain.yaml", run), "--reference", "--out", folder / "plain"});
+      {"weft", "train", folder.Write("plain.yaml", run), "--reference", "--overwrite", "--out", folder / "plain"});
   EXPECT_EQ(reference.code, 0) << reference.err;
   return ReadTensors(folder / "plain/checkpoint");
 }
@@ -116,8 +116,9 @@ void ExpectReferenceBits(const TestFolder& folder,
   const auto expect_bits = [&](const std::string& schedule, int processes) {
     SCOPED_TRACE(absl::StrCat(schedule, " on ", processes, " processes"));
     const std::string file = folder.Write("run.yaml", run(schedule));
-    const CommandResult r = Command::Run(
-        {"weft", "train", file, "--processes", absl::StrCat(processes), "--out", folder / "out"}, 120);
+    const CommandResult r = Command::Run({"weft", "train", file, "--processes", absl::StrCat(processes),
+                                          "--overwrite", "--out", folder / "out"},
+                                         120);
     ASSERT_EQ(r.code, 0) << r.err;
     EXPECT_EQ(ReadTensors(folder / "out/checkpoint-0"), initial) << "initial weights differ";
     EXPECT_EQ(ReadTensors(folder / "out/checkpoint"), want) << "trained weights differ";
@@ -166,8 +167,8 @@ TEST(Training, TwoTowerCutInManyWays_EndsWithTheReferencesBits) {
           "{custom: {workers: 3, compute: \"k == forward ? s % W : (s + 1) % W\", weights: \"s % W\"}}"}) {
       SCOPED_TRACE(absl::StrCat(schedule, ", stages ", stages));
       const std::string file = folder.Write("run.yaml", run(schedule));
-      const CommandResult r =
-          Command::Run({"weft", "train", file, "--processes", "3", "--out", folder / "out"}, 120);
+      const CommandResult r = Command::Run(
+          {"weft", "train", file, "--processes", "3", "--overwrite", "--out", folder / "out"}, 120);
       ASSERT_EQ(r.code, 0) << r.err;
       EXPECT_EQ(ReadTensors(folder / "out/checkpoint"), want) << "trained weights differ";
     }
@@ -199,7 +200,7 @@ TEST(Training, SchemesOfTheRunFileItself_EndWithTheReferencesBits) {
         "3}}"}) {
     SCOPED_TRACE(schedule);
     const CommandResult r = Command::Run({"weft", "train", folder.Write("run.yaml", run(schedule)),
-                                          "--processes", "2", "--out", folder / "out"},
+                                          "--processes", "2", "--overwrite", "--out", folder / "out"},
                                          120);
     ASSERT_EQ(r.code, 0) << r.err;
     EXPECT_EQ(ReadTensors(folder / "out/checkpoint"), want);
@@ -227,7 +228,7 @@ TEST(Training, BothDirectionsWithTwoCopiesOfTheWeights_EndsWithTheReferencesBits
                                                         {"dualpipe_v", "1"}}) {
     SCOPED_TRACE(schedule + " on " + processes);
     const CommandResult r = Command::Run({"weft", "train", folder.Write("run.yaml", run(schedule)),
-                                          "--processes", processes, "--out", folder / "out"},
+                                          "--processes", processes, "--overwrite", "--out", folder / "out"},
                                          120);
     ASSERT_EQ(r.code, 0) << r.err;
     EXPECT_EQ(ReadTensors(folder / "out/checkpoint"), want);
@@ -241,7 +242,8 @@ TEST(Training, OtherCutOfTheChain_GivesTheSameWeights) {
   std::map<std::string, std::string> first;
   for (const char* stages : {"[1, 5]", "[2, 2, 2]", "[6]"}) {
     const std::string file = folder.Write("run.yaml", GptRun(folder, "1f1b", 3, stages));
-    const CommandResult r = Command::Run({"weft", "train", file, "--out", folder / "out"}, 120);
+    const CommandResult r =
+        Command::Run({"weft", "train", file, "--overwrite", "--out", folder / "out"}, 120);
     ASSERT_EQ(r.code, 0) << r.err;
     std::map<std::string, std::string> values;  // without the stage's number
     for (auto& [name, bytes] : ReadTensors(folder / "out/checkpoint"))
@@ -259,8 +261,8 @@ TEST(Training, ActivationBytes_RetainedRecomputedOffloaded) {
   for (const char* activations : {"retain", "recompute", "offload"}) {
     const std::string schedule = absl::StrCat("{gpipe: {}, activations: ", activations, "}");
     const std::string file = folder.Write("run.yaml", GptRun(folder, schedule, 2, "[2, 1, 1, 2]"));
-    const CommandResult r =
-        Command::Run({"weft", "train", file, "--processes", "2", "--out", folder / "out"}, 120);
+    const CommandResult r = Command::Run(
+        {"weft", "train", file, "--processes", "2", "--overwrite", "--out", folder / "out"}, 120);
     ASSERT_EQ(r.code, 0) << r.err;
     peaks[activations] = Json::parse(ReadWholeFile(folder / "out/summary.json"))["peak_bytes"];
   }
@@ -296,8 +298,9 @@ TEST(Training, WeightsByWidth_TakeAQuarterOnEachOfFourRanks) {
   const auto peaks = [&](const std::string& schedule) {
     std::string run = GptRun(folder, schedule, 3, "[1, 1, 1, 1, 1, 1]");
     run.replace(run.find("width: 32"), 9, "width: 64");  // each stage cuts into equal slices
-    const CommandResult r = Command::Run(
-        {"weft", "train", folder.Write("run.yaml", run), "--processes", "2", "--out", folder / "out"}, 120);
+    const CommandResult r = Command::Run({"weft", "train", folder.Write("run.yaml", run), "--processes", "2",
+                                          "--overwrite", "--out", folder / "out"},
+                                         120);
     EXPECT_EQ(r.code, 0) << r.err;
     return Json::parse(ReadWholeFile(folder / "out/summary.json"))["peak_bytes"];
   };
@@ -336,7 +339,7 @@ TEST(Training, WeightsByWidth_MoreRanksThanSlices_CostsNoBit) {
                    "stages: 3\nschedule: {fsdp: {shard: width}}\n"));
   ASSERT_EQ(Command::Run({"weft", "train", file, "--reference", "--out", folder / "plain"}, 60).code, 0);
   const CommandResult r =
-      Command::Run({"weft", "train", file, "--processes", "4", "--out", folder / "out"}, 60);
+      Command::Run({"weft", "train", file, "--processes", "4", "--overwrite", "--out", folder / "out"}, 60);
   ASSERT_EQ(r.code, 0) << r.err;
   for (const char* checkpoint : {"checkpoint", "checkpoint-0"}) {
     for (const char* stage : {"stage00.safetensors", "stage01.safetensors", "stage02.safetensors"}) {
@@ -362,7 +365,8 @@ TEST(Training, MemoryBudget_IsKeptAndCostsNoBit) {
   ASSERT_EQ(reference.code, 0) << reference.err;
   constexpr int64_t kBudget = 1650 * 1024;
   const CommandResult r = Command::Run(
-      {"weft", "train", run("\nmemory: 1650KiB"), "--processes", "2", "--out", folder / "out"}, 120);
+      {"weft", "train", run("\nmemory: 1650KiB"), "--processes", "2", "--overwrite", "--out", folder / "out"},
+      120);
   ASSERT_EQ(r.code, 0) << r.err;
   EXPECT_EQ(ReadTensors(folder / "out/checkpoint"), ReadTensors(folder / "plain/checkpoint"));
   const Json summary = Json::parse(ReadWholeFile(folder / "out/summary.json"));
@@ -384,14 +388,14 @@ TEST(Training, MemoryBudgetTooSmall_IsRefusedBeforeAnythingStarts) {
   folder.Write("text.txt", Text(20000));
   const auto refusal = [&](const std::string& memory) {
     const std::string file = folder.Write("run.yaml", GptRun(folder, "gpipe\nmemory: " + memory, 4));
-    const CommandResult r = Command::Run({"weft", "train", file, "--out", folder / "out"});
+    const CommandResult r = Command::Run({"weft", "train", file, "--overwrite", "--out", folder / "out"});
     EXPECT_EQ(r.code, 78);
     EXPECT_FALSE(std::filesystem::exists(folder / "out"));
     return r.err;
   };
   EXPECT_THAT(refusal("100KB"), HasSubstr("run.yaml:7: memory: rank 0 needs "));
   const std::string message = refusal("1MiB");
-  EXPECT_THAT(message, HasSubstr("bytes for activations, and micro-batch 0 alone leaves"));
+  EXPECT_THAT(message, HasSubstr(" for activations, and micro-batch 0 alone leaves"));
   EXPECT_THAT(message, HasSubstr("by stage 3"));
 }
 
@@ -401,7 +405,7 @@ TEST(Training, Summary_AddsUp) {
   folder.Write("text.txt", Text(20000));
   const std::string file = folder.Write("run.yaml", GptRun(folder, "1f1b", 6));
   const CommandResult r =
-      Command::Run({"weft", "train", file, "--processes", "2", "--out", folder / "out"}, 120);
+      Command::Run({"weft", "train", file, "--processes", "2", "--overwrite", "--out", folder / "out"}, 120);
   ASSERT_EQ(r.code, 0) << r.err;
   const Json summary = Json::parse(ReadWholeFile(folder / "out/summary.json"));
   EXPECT_EQ(summary["steps"], 6);

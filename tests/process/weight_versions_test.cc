@@ -53,7 +53,8 @@ std::vector<int> SimulatedVersions(const RunSpec& run) {
 
 Json Train(const TestFolder& folder, const std::string& file, int processes) {
   const CommandResult r = Command::Run(
-      {"weft", "train", file, "--processes", absl::StrCat(processes), "--out", folder / "out"}, 120);
+      {"weft", "train", file, "--processes", absl::StrCat(processes), "--overwrite", "--out", folder / "out"},
+      120);
   EXPECT_EQ(r.code, 0) << r.err;
   return r.code == 0 ? Json::parse(ReadWholeFile(folder / "out/summary.json")) : Json();
 }

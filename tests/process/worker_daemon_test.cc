@@ -1,5 +1,11 @@
 // The worker program by itself: wrong input and an absent coordinator.
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <set>
+#include <sstream>
 #include <string>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -17,6 +23,61 @@ TEST(WorkerDaemon, CoordinatorThatIsNotThere_ExitSixtyNineWithItsAddress) {
   EXPECT_EQ(r.code, 69) << r.err;
   EXPECT_THAT(r.err, HasSubstr("none.sock"));
   EXPECT_THAT(r.err, HasSubstr("unreachable"));
+}
+
+// Inodes of the sockets on which the process accepts TCP connections.
+std::vector<std::string> TcpListeners(pid_t pid) {
+  const std::string process = "/proc/" + std::to_string(pid);
+  std::set<std::string> own;
+  for (const auto& entry : std::filesystem::directory_iterator(process + "/fd")) {
+    std::error_code gone;
+    own.insert(std::filesystem::read_symlink(entry.path(), gone).string());
+  }
+  std::vector<std::string> listeners;
+  for (const char* table : {"/net/tcp", "/net/tcp6"}) {
+    std::ifstream file(process + table);
+    std::string line;
+    std::getline(file, line);
+    while (std::getline(file, line)) {
+      std::istringstream fields(line);
+      std::vector<std::string> field(10);
+      for (std::string& f : field) fields >> f;
+      const bool listens = field[3] == "0A";
+      if (listens && own.count("socket:[" + field[9] + "]") > 0) listeners.push_back(line);
+    }
+  }
+  return listeners;
+}
+
+// A port of UCX can be misused by everybody who reaches it.
+TEST(WorkerDaemon, CoordinatorOfThisMachine_NoTcpPortIsOpen) {
+  TestFolder folder;
+  const std::string address = "unix:" + folder / "coordinator.sock";
+  Command coordinator({"weft-coordinator", "--listen", address});
+  ASSERT_TRUE(coordinator.WaitFor("listening on", 60));
+  Command worker({"weft-worker", "--coordinator", address, "--name", "near"});
+  ASSERT_TRUE(coordinator.WaitFor("near, pid", 60));
+  EXPECT_THAT(TcpListeners(worker.pid()), ::testing::IsEmpty());
+  Command open({"weft-worker", "--coordinator", address, "--name", "open", "--data-network", "lo"});
+  ASSERT_TRUE(coordinator.WaitFor("open, pid", 60));
+  EXPECT_THAT(TcpListeners(open.pid()), ::testing::SizeIs(1)) << "else this test sees no port at all";
+}
+
+TEST(WorkerDaemon, CoordinatorIsStartedAnew_TheWorkerEndsWithACodeThatASupervisorRestarts) {
+  TestFolder folder;
+  const std::string address = "unix:" + folder / "coordinator.sock";
+  auto coordinator =
+      std::make_unique<Command>(std::vector<std::string>{"weft-coordinator", "--listen", address});
+  ASSERT_TRUE(coordinator->WaitFor("listening on", 60));
+  Command worker({"weft-worker", "--coordinator", address, "--name", "w"});
+  ASSERT_TRUE(coordinator->WaitFor("w, pid", 60));
+  coordinator->Signal(9);
+  coordinator->Wait(30);
+  coordinator = std::make_unique<Command>(std::vector<std::string>{"weft-coordinator", "--listen", address});
+  ASSERT_TRUE(coordinator->WaitFor("listening on", 60));
+  const CommandResult r = worker.Wait(60);
+  EXPECT_EQ(r.code, 69) << r.err;
+  EXPECT_THAT(r.err, HasSubstr("restart"));
 }
 
 TEST(WorkerDaemon, NoCoordinatorGiven_IsUsage) {

@@ -64,6 +64,8 @@ inline RandomCase DrawCase(uint64_t seed) {
       parameters["group"] = absl::StrCat(group);
     }
     parameters["ranks"] = absl::StrCat(ranks);
+  } else if (name == "ddp") {
+    if (pick(0, 1) == 1) parameters["ranks"] = absl::StrCat(pick(1, microbatches));
   } else if (name == "fsdp") {
     parameters["shard"] = pick(0, 1) == 0 ? "stage" : "width";
   } else if (name == "zb_v" || name == "v_half" || name == "v_min") {
@@ -84,6 +86,7 @@ inline RandomCase DrawCase(uint64_t seed) {
                                  [&](const Family& f) { return f.name == name && f.takes_rules; });
   if (ruled) {
     stages = microbatches = pick(1, 6);
+    if (name == "ddp") parameters.clear();
     if (name == "lpp") parameters = {{"groups", absl::StrCat(stages)}, {"ranks", "1"}};
     if (name == "fsdp" && pick(0, 1) == 1) parameters["residency"] = "migrating";
   }

@@ -21,13 +21,14 @@ struct Sizes {
 // A part of the message that refuses the sizes; empty where the family must take them. Written down here once
 // more, from the pages of docs/schedules.
 std::string Constraint(const std::string& family, const Sizes& n) {
+  if (family == "ddp") return n.ranks > n.microbatches ? "leave ranks without one" : "";
   if (family == "lpp" || family == "fslpp") {
     if (n.groups > n.microbatches) return absl::StrCat("use at most ", n.microbatches, " groups");
     if (n.ranks > n.stages) return absl::StrCat("use at most ", n.stages, " ranks");
     return "";
   }
   if (family == "depth_first" || family == "breadth_first" || family == "interleaved") {
-    if (n.stages % n.ranks != 0 || n.stages == n.ranks) return "stages must be 2, 3, .. times the ranks";
+    if (n.stages % n.ranks != 0 || n.stages == n.ranks) return "must be 2, 3, .. times the number of ranks";
     if (family != "interleaved") return "";
     if (n.microbatches < n.ranks) return "at least as many micro-batches as ranks";
     if (n.group < n.ranks || n.group > n.microbatches) return absl::StrCat("group=", n.group);
@@ -41,8 +42,8 @@ std::string Constraint(const std::string& family, const Sizes& n) {
     const int least = family == "dualpipe" ? 2 * n.stages : n.stages;
     return n.microbatches % 2 != 0 || n.microbatches < least ? absl::StrCat("at least 2 W = ", least) : "";
   }
-  if (family == "pipedream") return n.microbatches != 1 ? "a step is one micro-batch" : "";
-  if (family == "cdp_mp" && n.stages != n.microbatches) return "must be the same number";
+  if (family == "pipedream") return n.microbatches != 1 ? "a step has one micro-batch" : "";
+  if (family == "cdp_mp" && n.stages != n.microbatches) return "must be equal";
   if (family == "cdp_mp") return n.stages > 10 ? "use fewer stages" : "";
   return "";
 }

@@ -221,6 +221,94 @@ TEST(SimulatedWorld, OverlappedPairs_RunAtOnceAndEndWithThePlainLoopsWeights) {
   }
 }
 
+// Behind any step, of every protocol, while other steps run on: the snapshot is what the plain loop has there.
+// Disks may be slow, and some are full.
+TEST(SimulatedWorld, Snapshots_AreOfOneStepAndWhole) {
+  const uint64_t only = FromEnvironment("WEFT_SEED", 0);
+  const uint64_t first = only > 0 ? only : 1, last = only > 0 ? only : FromEnvironment("WEFT_SEEDS", 300);
+  int snapshots = 0, dropped = 0;
+  for (uint64_t seed = first; seed <= last; ++seed) {
+    WorldOptions options = DrawWorld(seed);
+    options.steps += 1 + static_cast<int>(seed % 6);
+    options.snapshot_every = 1 + static_cast<int>(seed % 3);
+    options.save_ns = seed % 2 == 0 ? 50'000 : 20'000'000;
+    options.failing_saves = seed % 4 == 0 ? 0.3 : 0;
+    if (seed % 5 == 0) options.launch_ahead = 3;
+    const WorldResult result = RunWorld(options);
+    ASSERT_EQ(result.problem, "") << Text(options) << " every " << options.snapshot_every;
+    snapshots += result.snapshots;
+    dropped += result.snapshots_dropped;
+  }
+  std::cout << snapshots << " snapshots, " << dropped << " dropped\n";
+  if (only == 0) {
+    EXPECT_GT(snapshots, 1000);
+    EXPECT_GT(dropped, 10);
+  }
+}
+
+// Micro-batches of a stage read weights of different ages, and who saves them may not read all of them.
+TEST(SimulatedWorld, SnapshotsOfOldWeights_HaveEveryVersionThatLaterStepsRead) {
+  struct Named {
+    const char *family, *rule;
+    std::map<std::string, std::string> parameters = {};
+  };
+  const std::map<std::string, std::string> mixed = {
+      {"workers", "4"}, {"compute", "b"}, {"weights", "b"}, {"staleness", "b"}};
+  for (const Named& named : {Named{"ddp", "cdp_v2"}, Named{"ddp", "cdp_v1"}, Named{"fsdp", "cdp_v2"},
+                             Named{"1f1b", "cdp_v2"}, Named{"cdp_mp", "cdp_v1"}, Named{"cdp_mp", "cdp_v2"},
+                             Named{"pipedream", "sync"}, Named{"pipedream_2bw", "sync"},
+                             Named{"custom", "sync", mixed}}) {
+    for (uint64_t seed = 1; seed <= 12; ++seed) {
+      WorldOptions options = DrawWorld(seed);
+      options.family = named.family;
+      options.rule = named.rule;
+      options.parameters = named.parameters;
+      options.apart = options.budget = options.clips = false;
+      options.chain = true;
+      options.stages = options.microbatches = 4;
+      if (options.family == "pipedream") options.microbatches = 1;
+      options.first_step = seed % 3 == 0 ? 3 : 0;
+      options.steps = options.first_step + 9;
+      options.processes = 1 + static_cast<int>(seed % 4);
+      options.snapshot_every = 1 + static_cast<int>(seed % 4);
+      ASSERT_EQ(RunWorld(options).problem, "") << Text(options) << " every " << options.snapshot_every;
+    }
+  }
+}
+
+TEST(SimulatedWorld, SnapshotsOfAStateThatMigrates_AreTakenWhereItsVersionIsMade) {
+  for (const char* rule : {"cdp_v1", "cdp_v2"}) {
+    for (uint64_t seed = 1; seed <= 30; ++seed) {
+      WorldOptions options = DrawWorld(seed);
+      options.family = "fsdp";
+      options.parameters = {{"residency", "migrating"}};
+      options.rule = rule;
+      options.apart = options.clips = options.budget = false;
+      options.stages = options.microbatches = 1 + static_cast<int>(seed % 5);
+      options.first_step = static_cast<int>(seed % 3);
+      options.steps = options.first_step + 6;
+      options.processes = 1 + static_cast<int>(seed % 7) % options.stages;
+      options.snapshot_every = 1 + static_cast<int>(seed % 2);
+      ASSERT_EQ(RunWorld(options).problem, "") << Text(options);
+    }
+  }
+}
+
+// Told to stop at any moment, a run ends with the whole checkpoint of a step, and every step before is told.
+TEST(SimulatedWorld, ToldToStop_EndsWithACheckpoint) {
+  int stopped = 0;
+  for (uint64_t seed = 1; seed <= 120; ++seed) {
+    WorldOptions options = DrawWorld(seed);
+    options.steps = options.first_step + 40;
+    options.snapshot_every = seed % 3 == 0 ? 4 : 0;
+    options.stop_at_ns = 1'000'000 * static_cast<int64_t>(10 + seed * 7 % 200);
+    const WorldResult result = RunWorld(options);
+    ASSERT_EQ(result.problem, "") << Text(options) << " stop at " << options.stop_at_ns;
+    stopped += result.stopped && result.snapshots > 0;
+  }
+  EXPECT_GT(stopped, 20);
+}
+
 TEST(SimulatedWorld, SameSeedTwice_GivesTheSameTrace) {
   for (uint64_t seed = 1; seed <= 40; ++seed) {
     const WorldResult a = RunWorld(DrawWorld(seed)), b = RunWorld(DrawWorld(seed));

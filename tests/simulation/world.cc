@@ -65,7 +65,10 @@ World::World(const WorldOptions& options) : options_(options), random_(options.s
   if (options.apart) schedule = MakeApart(*std::move(schedule));
   Random budgets(options.seed ^ 0xb7);
   if (options.budget) AddBudget(budgets, &*schedule);
-  auto plan = MakeRunPlan("world", options.family, *schedule, options.steps, options.first_step);
+  CheckpointRule rule;
+  rule.every_steps = options.snapshot_every;
+  auto plan = MakeRunPlan("world", options.family, *schedule, options.steps, options.first_step,
+                          /*fast=*/false, rule);
   plan_ = *plan;
   plain_ = PlainLoop(plan_->graph, options.steps);
   CoreOptions core;
@@ -152,9 +155,10 @@ void World::StepCoordinator(std::vector<weft::Event> events) {
   steps_done_ += static_cast<int>(effects.steps.size());
   for (const CloseSession& c : effects.closed) Problem(absl::StrCat("session closed: ", c.status.ToString()));
   for (const RunInfo& run : effects.runs) {
+    stop_step_ = std::max(stop_step_, run.stop_step);
     if (run.state == RunState::kFinished) finished_ = true;
-    if (IsFinal(run.state) && run.state != RunState::kFinished)
-      Problem(absl::StrCat("the run ended: ", run.reason));
+    if (run.state == RunState::kCancelled && options_.stop_at_ns > 0) finished_ = result_.stopped = true;
+    if (IsFinal(run.state) && !finished_) Problem(absl::StrCat("the run ended: ", run.reason));
   }
   for (auto& p : processes_) Pump(*p);
   WakeCoordinator();
@@ -193,18 +197,21 @@ void World::Carry(Process& p, WorkerEffects effects, const Outputs* outputs) {
       Publish(p, *publish, outputs);
     } else if (auto* drop = std::get_if<DropEffect>(&effect)) {
       DropWeights(p, *drop);
-    } else if (std::holds_alternative<SaveEffect>(effect)) {
-      At(now_ + 1000, [this, &p] {
-        std::vector<RankReport> reports;
-        for (Rank r : p.core.ranks()) {
-          reports.emplace_back();
-          reports.back().rank = r;
-        }
-        WorkerEffects more;
-        p.core.OnSaved(now_, std::move(reports), &more);
-        Carry(p, std::move(more), nullptr);
-        Pump(p);
-      });
+    } else if (auto* snapshot = std::get_if<SnapshotEffect>(&effect)) {
+      ExpectPieces(p, *snapshot);
+    } else if (auto* save = std::get_if<SaveEffect>(&effect)) {
+      TellSaved(p, save->step);
+    } else if (auto* seal = std::get_if<SealEffect>(&effect)) {
+      Seal(p, *seal);
+    } else if (std::holds_alternative<FinishEffect>(effect)) {
+      std::vector<RankReport> reports;
+      for (Rank r : p.core.ranks()) {
+        reports.emplace_back();
+        reports.back().rank = r;
+      }
+      WorkerEffects more;
+      p.core.OnFinished(std::move(reports), &more);
+      Carry(p, std::move(more), nullptr);
     } else if (std::holds_alternative<ForgetEffect>(effect)) {
       WorkerEffects more;
       p.core.Forget(now_, &more);
@@ -215,6 +222,14 @@ void World::Carry(Process& p, WorkerEffects effects, const Outputs* outputs) {
 
 void World::CheckEnd() {
   if (!finished_) return Problem("the run did not finish");
+  if (result_.stopped && stop_step_ < 0) return;  // before its first step
+  CheckSnapshots();
+  if (result_.stopped) {
+    // What was under way behind the checkpoint is dropped.
+    if (steps_done_ != stop_step_ - options_.first_step)
+      Problem(absl::StrCat(steps_done_, " steps were told of, up to step ", stop_step_));
+    return;
+  }
   const int steps = options_.steps - options_.first_step;
   const size_t jobs = static_cast<size_t>(plan_->graph.jobs_per_step()) * steps;
   if (counted_.size() != jobs) Problem(absl::StrCat(counted_.size(), " of ", jobs, " jobs were counted"));
@@ -247,7 +262,9 @@ WorldResult World::Run() {
       Pump(p);
     });
   }
-  At(1, [this] { StepCoordinator({SubmitRun{1, "request", plan_, "{}", options_.processes, ""}}); });
+  At(1, [this] { StepCoordinator({SubmitRun{1, "request", plan_, "{}", options_.processes, "out"}}); });
+  if (options_.stop_at_ns > 0)
+    At(options_.stop_at_ns, [this] { StepCoordinator({CancelRun{2, 1, "stopped", /*save=*/true}}); });
   constexpr uint64_t kMostEvents = 5'000'000;
   while (!events_.empty() && problem_.empty() && result_.events < kMostEvents) {
     const Event e = events_.top();

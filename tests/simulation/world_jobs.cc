@@ -150,6 +150,7 @@ World::Outputs World::Compute(Process& p, const StartEffect& start) {
         Problem(absl::StrCat(Describe(j), " has ", norms.size(), " norms"));
       sums.insert(sums.end(), norms.begin(), norms.end());
       UpdateWeights(p, start, adopted, sums);
+      if (start.takes_snapshot) TakeSnapshot(p, start);
     }
   }
   if (start.relays_sum) out.sum = Mix(take(TensorKind::kGradientSum).value_or(0), out.gradient);

@@ -1,6 +1,6 @@
 // A world at work: private to tests/simulation, shared by the files that implement it. world.cc plays the
 // network, the coordinator's shell and the ends; world_jobs.cc computes jobs; world_tensors.cc moves and
-// keeps values; world_checks.cc says what must hold.
+// keeps values; world_snapshots.cc saves them; world_checks.cc says what must hold.
 #ifndef WEFT_TESTS_SIMULATION_WORLD_RUN_H_
 #define WEFT_TESTS_SIMULATION_WORLD_RUN_H_
 
@@ -63,6 +63,7 @@ class World {
     std::map<Job, Value> sums;                                     // of reduce and gradient-consuming jobs
     std::map<std::pair<Rank, Job>, Value> outputs;   // forward outputs that wait for their backward
     std::map<std::pair<Rank, int>, Sum> state_sums;  // of states that migrate, beside their `weights`
+    std::map<int, int> pieces;                       // of snapshots, by step: that are to come
     int64_t up_timer = -1, down_timer = -1;
   };
   struct Event {
@@ -112,6 +113,12 @@ class World {
   void DropWeights(Process& p, const DropEffect& e);
   void CheckUnread(Rank rank, int stage, int version);
   void BeginWeights(Process& p, Rank rank, int stage, int part);
+  // world_snapshots.cc
+  void ExpectPieces(Process& p, const SnapshotEffect& e);
+  void TakeSnapshot(Process& p, const StartEffect& start);
+  void TellSaved(Process& p, int step);
+  void Seal(Process& p, const SealEffect& e);
+  void CheckSnapshots();
   void ReceiveState(Process& p, const StartEffect& start);
   void PassStateOn(Process& p, const StartEffect& start, Outputs* outputs);
   void AddToState(Process& p, const StartEffect& start, Value gradient);
@@ -158,6 +165,10 @@ class World {
   std::map<int, Rank> holder_;              // of the state of each stage, if a rank has it
   bool finished_ = false;
   int steps_done_ = 0;
+  int stop_step_ = -1;
+  std::set<std::tuple<int, int, int>> saved_;  // by step, stage and member
+  std::set<int> sealed_, dropped_;
+  std::set<int> failing_;  // steps of which a part could not be saved
   WorldResult result_;
 };
 

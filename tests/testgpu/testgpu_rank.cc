@@ -249,13 +249,13 @@ absl::Status TestRank::EndOf(JobUnderWay& job) {
         absl::StrFormat("%s: testgpu: kernel error, as was asked for", Describe(job.job)));
   }
   if (job.loss != nullptr) figures.loss = static_cast<double>(*memory.Mirror(job.loss));
-  for (const auto& [stage, limbs] : job.squares) {
+  for (const Tensor& limbs : job.squares) {
     Tensor on_host = limbs;
     on_host.data = memory.Mirror(limbs.data);
     on_host.place = MemoryPlace::kHost;
     const absl::StatusOr<SumOfSquares> sum = SumOfSquares::FromTensor(on_host);
     if (sum.ok()) figures.gradient_norm = sum->Norm();
-    if (!sum.ok() && status.ok()) status = NoNormError(stage);
+    if (!sum.ok() && status.ok()) status = sum.status();
   }
   job.kept.clear();
   job.loss_owner.reset();
@@ -274,9 +274,9 @@ void TestRank::ReportLoss(const at::Tensor& loss) {
   job->loss = loss.const_data_ptr<float>();
 }
 
-void TestRank::ReportSquares(int stage, const Tensor& limbs) {
+void TestRank::ReportSquares(const Tensor& limbs) {
   JobUnderWay* const job = CurrentThread().job.get();
-  if (job != nullptr) job->squares.emplace_back(stage, limbs);
+  if (job != nullptr) job->squares.push_back(limbs);
 }
 
 }  // namespace weft::testgpu

@@ -54,7 +54,7 @@ class TestRank final : public RankDevice {
   void BeginJob(const Job& job, bool beside) override;
   std::shared_ptr<LaunchedJob> EndJob() override;
   void ReportLoss(const at::Tensor& loss) override;
-  void ReportSquares(int stage, const Tensor& limbs) override;
+  void ReportSquares(const Tensor& limbs) override;
 
  private:
   absl::Status EndOf(JobUnderWay& job);

@@ -49,7 +49,7 @@ struct JobUnderWay {
   std::vector<Tensor> kept;
   std::shared_ptr<void> loss_owner;
   const float* loss = nullptr;
-  std::vector<std::pair<int, Tensor>> squares;  // by stage
+  std::vector<Tensor> squares;
 };
 
 // Whose the thread's allocations are.

@@ -1,6 +1,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <sys/stat.h>
+#include <sys/stat.h>
 #include <zlib.h>
 
 #include <filesystem>
@@ -89,11 +91,11 @@ TEST_F(TextTest, Microbatches_FollowTheOrderOfTheContract) {
   ASSERT_EQ((*data)->count(), 8);
   // n = 2, B = 2: step 1, micro-batch 1 begins with sample (1*2 + 1)*2 = 6.
   std::vector<int64_t> x(6);
-  ASSERT_TRUE((*data)->ReadInputs(run_.train, 1, 1, x.data()).ok());
+  ASSERT_TRUE((*data)->ReadInputs(run_, 1, 1, x.data()).ok());
   EXPECT_THAT(x, ElementsAre('i', 'j', 'k', 'l', 'm', 'n'));
-  ASSERT_TRUE((*data)->ReadTargets(run_.train, 2, 0, x.data()).ok());  // number 8, again from the beginning
+  ASSERT_TRUE((*data)->ReadTargets(run_, 2, 0, x.data()).ok());  // number 8, again from the beginning
   EXPECT_THAT(x, ElementsAre('1', '2', '3', '4', '5', '6'));
-  EXPECT_EQ(SampleNumber(run_.train, 1000000000, 1, 1, 1000000007), (4000000003) % 1000000007);
+  EXPECT_EQ(SampleOf(run_, 1000000000, 1, 1, 1000000007), (Sample{4000000003 % 1000000007, 3}));
 }
 
 TEST_F(TextTest, UnusableFiles_AreRefusedByName) {
@@ -105,6 +107,10 @@ TEST_F(TextTest, UnusableFiles_AreRefusedByName) {
   ExpectRefused(absl::StatusCode::kInvalidArgument, {"t.txt", "3 bytes", "4", "context"});
   run_.data.source = TextData{folder_};
   ExpectRefused(absl::StatusCode::kInvalidArgument, {"not a regular file"});
+  // Nobody writes into it: to wait for that would be to wait for ever.
+  ASSERT_EQ(mkfifo((folder_ + "/pipe.txt").c_str(), 0600), 0);
+  run_.data.source = TextData{folder_ + "/pipe.txt"};
+  ExpectRefused(absl::StatusCode::kInvalidArgument, {"pipe.txt", "not a regular file"});
   Use("abcz");
   std::get<GptSpec>(run_.model).vocabulary = 'z';
   ExpectRefused(absl::StatusCode::kInvalidArgument, {"byte 3", "122", "vocabulary"});
@@ -129,7 +135,7 @@ TEST_F(TextTest, NumbersOf16Bits_AreTokensAndCheckedAgainstTheVocabulary) {
   std::get<GptSpec>(run_.model).vocabulary = 50257;
   ExpectRefused(absl::StatusCode::kInvalidArgument, {"token 2", "65535", "vocabulary is 50257"});
   run_.data.source = TextData{Write("t.bin", content.substr(1)), TextData::Tokens::kUInt16};
-  ExpectRefused(absl::StatusCode::kInvalidArgument, {"13 bytes", "no whole number of tokens"});
+  ExpectRefused(absl::StatusCode::kInvalidArgument, {"13 bytes", "not a whole number of tokens"});
   run_.data.source = TextData{Write("t.bin", content.substr(0, 6)), TextData::Tokens::kUInt16};
   ExpectRefused(absl::StatusCode::kInvalidArgument, {"6 bytes", "context + 1 = 4 tokens of 2 bytes"});
 }
@@ -209,9 +215,9 @@ TEST_F(IdxTest, UnusableFiles_AreRefusedByName) {
   Use(Images().substr(0, 23), Labels());
   ExpectRefused(bad, {"images", "23 bytes"});
   Use(Labels() + std::string(10, 'x'), Labels());
-  ExpectRefused(bad, {"images", "no IDX file", "00 00 08 01"});
+  ExpectRefused(bad, {"images", "not an IDX file", "00 00 08 01"});
   Use("PNG and some more bytes", Labels());
-  ExpectRefused(bad, {"images", "no IDX file"});
+  ExpectRefused(bad, {"images", "not an IDX file"});
   Use(Images(), std::string("\0\0\x08\x01\0\0\0\x01\2", 9));
   ExpectRefused(bad, {"2 images", "1 labels"});
   Use(Images(), std::string("\0\0\x08\x01\0\0\0\x02\2\3", 10));

@@ -106,6 +106,9 @@ TEST_F(Safetensors, DamagedFiles_AreRefusedWithTheCause) {
   ExpectRefused("not a JSON object");
   Write("{" + a + "," + a + "}", data);
   ExpectRefused("twice");
+  const std::string deep = std::string(100'000, '[') + std::string(100'000, ']');
+  Write("{\"a\":" + deep + "}", data);
+  ExpectRefused("its header is nested 33 levels deep");
   Write("{" + a + "}", data + "y");
   ExpectRefused("its data 9");
   Write("{" + a + "}", "xxxx");
@@ -209,7 +212,7 @@ TEST_F(Checkpoint, SlicesInAnyOrder_TheLastMakesTheStagesFile) {
   constexpr int kParts = 3;
   const auto save = [&](int part, int version) {
     const float* slice = flat.data() + SliceOf(layout.elements, part, kParts).begin;
-    absl::Status s = WriteSliceFile(folder_, layout, {}, version, part, kParts, slice, {});
+    absl::Status s = WriteSliceFile(folder_, layout, {}, version, version, part, kParts, slice, {});
     return s.ok() ? JoinSliceFiles(folder_, layout, {}, version, kParts) : s;
   };
   const std::string joined = folder_ + "/" + StageFileName(0);
@@ -239,7 +242,7 @@ TEST_F(Checkpoint, DiscardedSlice_IsNotJoined) {
   const StageLayout layout = LayOutStage(run_, 0);
   std::vector<float> flat(static_cast<size_t>(layout.elements));
   const auto write = [&](int part) {
-    return WriteSliceFile(folder_, layout, {}, 1, part, 2,
+    return WriteSliceFile(folder_, layout, {}, 1, 1, part, 2,
                           flat.data() + SliceOf(layout.elements, part, 2).begin, {});
   };
   ASSERT_TRUE(write(0).ok());

@@ -71,7 +71,7 @@ class TrainingState : public ::testing::Test {
     const auto flats = Flats(stage, version);
     std::vector<SlotPointers> buffers;
     for (size_t i = 1; i < flats.size(); ++i) buffers.push_back(SlotsOf(layout, flats[i].data()));
-    const absl::Status saved = WriteTrainingState(folder, layout, RuleOf(run_, stage), version,
+    const absl::Status saved = WriteTrainingState(folder, layout, RuleOf(run_, stage), version, version,
                                                   SlotsOf(layout, flats[0].data()), buffers);
     ASSERT_TRUE(saved.ok()) << saved;
   }
@@ -137,9 +137,9 @@ TEST_F(TrainingState, JoinedSlices_AreTheWholeHoldersBytes) {
       const SliceBounds slice = SliceOf(layout.elements, part, kParts);
       std::vector<const float*> buffers;
       for (size_t i = 1; i < flats.size(); ++i) buffers.push_back(flats[i].data() + slice.begin);
-      ASSERT_TRUE(
-          WriteSliceFile(joined, layout, rule, kStep, part, kParts, flats[0].data() + slice.begin, buffers)
-              .ok());
+      ASSERT_TRUE(WriteSliceFile(joined, layout, rule, kStep, kStep, part, kParts,
+                                 flats[0].data() + slice.begin, buffers)
+                      .ok());
       ASSERT_TRUE(JoinSliceFiles(joined, layout, rule, kStep, kParts).ok());
     }
     for (const std::string& file : {StageFileName(stage), StateFileName(stage)}) {

@@ -43,8 +43,8 @@ class CoreTest : public ::testing::Test {
     Say(session, Hello{name.empty() ? absl::StrCat("worker-", session) : name, "h",
                        static_cast<int64_t>(100 + session), process, "addr"});
   }
-  uint64_t Submit(int processes = 2, int stages = 2) {
-    Do(SubmitRun{1, "", Plan(stages), "{}", processes, ""});
+  uint64_t Submit(int processes = 2, int stages = 2, const std::string& output = "") {
+    Do(SubmitRun{1, "", Plan(stages), "{}", processes, output});
     EXPECT_TRUE(replies.back().status.ok()) << replies.back().status;
     return replies.back().run;
   }
@@ -62,10 +62,10 @@ class CoreTest : public ::testing::Test {
     return std::nullopt;
   }
   // Prepares a run of two ranks on the sessions 1 and 2 and gives each its credit.
-  uint64_t Running(int credit = 4) {
+  uint64_t Running(int credit = 4, const std::string& output = "") {
     Join(1);
     Join(2);
-    const uint64_t run = Submit();
+    const uint64_t run = Submit(2, 2, output);
     for (SessionId s : {1, 2}) {
       const Assign assign = *Heard<Assign>(s);
       EXPECT_EQ(assign.leases.size(), 1u);
@@ -209,11 +209,73 @@ TEST_F(CoreTest, Tokens_OfALaterRun_AreLarger) {
   const Token first = lease[2].token;
   Do(CancelRun{2, run, "enough"});
   EXPECT_TRUE(Heard<Abort>(1).has_value());
+  for (SessionId s : {1, 2}) Say(s, Forgotten{run});
   const uint64_t second = Submit();
   EXPECT_GT(Heard<Assign>(1)->leases[0].token, first);
   Say(1, Complete(1, run, {Job::Compute(0, 0, 0, JobKind::kForward)}));
   EXPECT_EQ(core->probe().fenced, 1u);
   EXPECT_EQ(core->GetRun(second)->state, RunState::kPreparing);
+}
+
+TEST_F(CoreTest, WorkerThatDoesNotAnswerAnAbort_NextRunGoesToAnother) {
+  Join(1);
+  const uint64_t run = Submit(1);
+  Do(CancelRun{2, run, "enough"});
+  EXPECT_TRUE(Heard<Abort>(1).has_value());
+  EXPECT_EQ(core->probe().workers_ending, 1);
+  const uint64_t second = Submit(1);
+  EXPECT_EQ(core->GetRun(second)->state, RunState::kWaiting);
+  EXPECT_THAT(run_info.reason, HasSubstr("process 0 (worker-1, pid 101 on host h) has not ended run 1 yet"));
+  Join(2);
+  EXPECT_EQ(core->GetRun(second)->state, RunState::kPreparing);
+  EXPECT_TRUE(Heard<Assign>(2).has_value());
+  now += options.ending_ns;
+  Do(Tick{});
+  EXPECT_EQ(changes.back().kind, WorkerChange::Kind::kBusy);
+  EXPECT_THAT(changes.back().reason, HasSubstr("told 10 s ago that run 1 is over"));
+  const uint64_t third = Submit(1);
+  Say(1, Forgotten{second});
+  EXPECT_EQ(core->GetRun(third)->state, RunState::kWaiting) << "that is not the run that it holds";
+  Say(1, Forgotten{run});
+  EXPECT_EQ(changes.back().kind, WorkerChange::Kind::kBack);
+  EXPECT_EQ(core->GetRun(third)->state, RunState::kPreparing);
+}
+
+TEST_F(CoreTest, MessagesOfAnAbortedRun_ChangeNothing) {
+  const uint64_t run = Running();
+  Do(CancelRun{2, run, "enough"});
+  Say(1, Finished{run, {}});
+  Say(1, Failed{run, "too late"});
+  Say(2, Report{run, {}});
+  EXPECT_EQ(core->probe().fenced, 3u);
+  EXPECT_EQ(core->GetRun(run)->state, RunState::kCancelled);
+  Do(SessionClosed{1, "it said goodbye"});
+  EXPECT_EQ(changes.back().kind, WorkerChange::Kind::kLeft);
+}
+
+TEST_F(CoreTest, WorkerThatFailedItsLastRun_IsTheLastChoice) {
+  Join(1);
+  Join(2);
+  const uint64_t run = Submit(1);
+  EXPECT_TRUE(Heard<Assign>(1).has_value());
+  Say(1, Failed{run, "process 3: connecting: Destination is unreachable"});
+  now += options.blame_ns;
+  Do(Tick{});
+  Say(1, Forgotten{run});
+  Submit(1);
+  EXPECT_TRUE(Heard<Assign>(2).has_value());
+  Submit(1);
+  EXPECT_TRUE(Heard<Assign>(1).has_value()) << "there is no other";
+}
+
+TEST_F(CoreTest, ProcessSaysForWhomItWaits_TheRunSaysSo) {
+  const uint64_t run = Running();
+  Say(2, Stalled{run, "waiting for activation of process 0 for 6 s"});
+  EXPECT_EQ(run_info.state, RunState::kRunning);
+  EXPECT_EQ(run_info.reason,
+            "process 1 (worker-2, pid 102 on host h): waiting for activation of process 0 for 6 s");
+  Say(2, Stalled{run, ""});
+  EXPECT_EQ(run_info.reason, "");
 }
 
 TEST_F(CoreTest, CompletionOfUngrantedJob_FailsTheRunAndNamesTheProcess) {
@@ -254,6 +316,38 @@ TEST_F(CoreTest, SessionBreaksForGood_RunFailsAfterTheGrace) {
   EXPECT_EQ(closed.count(1), 1u);
 }
 
+// The worker may notice a dead link 10 s later than the coordinator; it must still find its session then.
+TEST_F(CoreTest, SilentBreak_GraceBeginsWhenTheWorkerMustKnow) {
+  for (const int64_t noticed : {5, 9, 15}) {
+    core = std::make_unique<CoordinatorCore>(options);
+    said.clear();
+    const uint64_t run = Running();
+    const int64_t cut = now;
+    now = cut + noticed * kSecond;
+    Do(SessionBroken{1, "its connection broke"});
+    now = cut + options.detection_ns + options.grace_ns - 1;
+    Do(Tick{});
+    EXPECT_EQ(core->GetRun(run)->state, RunState::kRunning) << noticed;
+    ++now;
+    Do(Tick{});
+    EXPECT_EQ(core->GetRun(run)->state, RunState::kFailed) << noticed;
+    EXPECT_THAT(core->GetRun(run)->reason,
+                HasSubstr(absl::StrCat("its connection broke after ", noticed, " s of silence")));
+  }
+}
+
+TEST_F(CoreTest, IdleOrPreparingWorkerBreaks_IsKeptUntilItMustKnow) {
+  Join(1);
+  now += 1000 * kSecond;
+  Do(SessionBroken{1, "its connection broke"});
+  now += options.detection_ns + options.grace_ns - 1;
+  Do(Tick{});
+  EXPECT_EQ(core->probe().workers_broken, 1);
+  ++now;
+  Do(Tick{});
+  EXPECT_EQ(core->probe().workers_broken, 0);
+}
+
 TEST_F(CoreTest, OwnerTellsExit_RunFailsAtOnceWithTheReason) {
   Running();
   Do(WorkerExited{101, "killed by signal 9"});
@@ -272,6 +366,28 @@ TEST_F(CoreTest, PeerFailsFirst_TheDeathIsTheCauseThatIsTold) {
   EXPECT_THAT(run_info.reason,
               HasSubstr("process 0 (worker-1, pid 101 on host h) was lost: killed by signal 9"));
   EXPECT_THAT(run_info.reason, HasSubstr("then process 1"));
+}
+
+// Without an owner nobody tells the exit; the broken session is all that is known when the second is over.
+TEST_F(CoreTest, PeerFailsAfterASessionBroke_TheLostProcessComesFirst) {
+  const uint64_t run = Running();
+  Do(SessionBroken{1, "its connection broke"});
+  Say(2, Failed{run, "process 0 is gone"});
+  now += options.blame_ns;
+  Do(Tick{});
+  EXPECT_EQ(run_info.state, RunState::kFailed);
+  EXPECT_THAT(run_info.reason, ::testing::StartsWith("process 0 (worker-1, pid 101 on host h) was lost: "));
+  EXPECT_THAT(run_info.reason, HasSubstr("then process 1 (worker-2, pid 102 on host h) failed: process 0"));
+}
+
+TEST_F(CoreTest, ProcessSaysWhyAndLeaves_ItsWordsComeFirst) {
+  const uint64_t run = Running();
+  Say(2, Failed{run, "it was stopped by SIGTERM"});
+  Do(SessionClosed{2, "it said goodbye"});
+  EXPECT_EQ(run_info.state, RunState::kFailed);
+  EXPECT_EQ(run_info.reason,
+            "process 1 (worker-2, pid 102 on host h) failed: it was stopped by SIGTERM (then it was lost: it "
+            "said goodbye)");
 }
 
 TEST_F(CoreTest, WorkerFailsAlone_ItsReasonIsTold) {
@@ -339,17 +455,72 @@ TEST_F(CoreTest, WorkersBusyWithAnotherRun_TheNextWaitsWithoutDeadline) {
   Do(Tick{});
   EXPECT_EQ(core->GetRun(second)->state, RunState::kWaiting);
   Do(CancelRun{3, first, ""});
+  for (SessionId s : {1, 2}) Say(s, Forgotten{first});
   EXPECT_EQ(core->GetRun(second)->state, RunState::kPreparing);
 }
 
-TEST_F(CoreTest, FirstInLineNeedsMore_TheNextDoesNotOvertake) {
+TEST_F(CoreTest, FirstInLineWaitsForBusyWorkers_TheNextDoesNotOvertake) {
   Join(1);
+  const uint64_t first = Submit(1);
+  Join(2);
   const uint64_t big = Submit(2), small = Submit(1);
   EXPECT_EQ(core->GetRun(big)->state, RunState::kWaiting);
-  EXPECT_EQ(core->GetRun(small)->state, RunState::kSubmitted);
-  Join(2);
+  EXPECT_EQ(core->GetRun(small)->state, RunState::kWaiting) << "one worker is free, but it is not its turn";
+  EXPECT_EQ(core->GetRun(small)->reason,
+            absl::StrCat("behind run ", big, "; needs 1 worker processes, 1 are free (2 connected)"));
+  now += 10 * options.waiting_ns;
+  Do(CancelRun{0, first, ""});
+  Say(1, Forgotten{first});
   EXPECT_EQ(core->GetRun(big)->state, RunState::kPreparing);
-  EXPECT_EQ(core->GetRun(small)->state, RunState::kWaiting);
+  EXPECT_EQ(core->GetRun(small)->reason, "needs 1 worker processes, 0 are free (2 connected)");
+}
+
+TEST_F(CoreTest, FirstInLineNeedsMoreThanAreConnected_TheNextPasses) {
+  Join(1);
+  Join(2);
+  const uint64_t big = Submit(4, 4), small = Submit(2);
+  EXPECT_EQ(core->GetRun(big)->reason, "needs 4 worker processes, 2 are free (2 connected)");
+  EXPECT_EQ(core->GetRun(small)->state, RunState::kPreparing);
+  Join(3);
+  Join(4);
+  const uint64_t third = Submit(2);
+  EXPECT_EQ(core->GetRun(third)->state, RunState::kWaiting) << "now it is the first one's turn";
+  Do(CancelRun{0, small, ""});
+  for (SessionId s : {1, 2}) Say(s, Forgotten{small});
+  EXPECT_EQ(core->GetRun(big)->state, RunState::kPreparing);
+}
+
+TEST_F(CoreTest, RunsThatNeedMoreThanAreConnected_EachFailAfterTheDeadline) {
+  Join(1);
+  const uint64_t first = Submit(2), second = Submit(2);
+  now += options.waiting_ns;
+  Do(Tick{});
+  for (uint64_t run : {first, second}) {
+    EXPECT_EQ(core->GetRun(run)->state, RunState::kFailed);
+    EXPECT_THAT(core->GetRun(run)->reason, HasSubstr("needs 2 worker processes, 1 are free (1 connected)"));
+  }
+}
+
+TEST_F(CoreTest, PlansOfManyRuns_AreBoundedInBytes) {
+  options.plan_bytes = 3 * Plan()->bytes;
+  core = std::make_unique<CoordinatorCore>(options);
+  for (int i = 0; i < 3; ++i) Submit();
+  Do(SubmitRun{1, "", Plan(), "{}", 2, ""});
+  EXPECT_EQ(replies.back().status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(replies.back().status.message()), HasSubstr("3 runs that have not ended"));
+  Do(CancelRun{0, 1, ""});
+  Submit();
+}
+
+TEST_F(CoreTest, AddressesOfManyProcesses_AreBoundedInBytes) {
+  options.peer_bytes = 150;
+  core = std::make_unique<CoordinatorCore>(options);
+  Join(1);
+  Join(2);
+  const uint64_t run = Submit();
+  EXPECT_EQ(core->GetRun(run)->state, RunState::kFailed);
+  EXPECT_THAT(core->GetRun(run)->reason, HasSubstr("each of its 2 processes would be sent the addresses"));
+  EXPECT_EQ(core->probe().workers_free, 2);
 }
 
 TEST_F(CoreTest, FixedWorkers_OneDiesBeforeItConnects_WaitingRunFails) {
@@ -405,6 +576,57 @@ TEST_F(CoreTest, IdleWorkerLeaves_NothingFails) {
   EXPECT_EQ(core->probe().workers_lost, 0u);
 }
 
+TEST_F(CoreTest, RunWithAFolder_FinishesWhenItsCheckpointIsSealed) {
+  const uint64_t run = Running(4, "out");
+  EXPECT_EQ(Heard<SealCheckpoint>(1)->step, 0) << "the initial weights are written to be prepared";
+  EndAll(run);
+  for (const SessionId s : {1, 2}) EXPECT_EQ(Heard<TakeSnapshot>(s)->step, 2);
+  Say(1, SnapshotSaved{run, 2, ""});
+  EXPECT_FALSE(Heard<SealCheckpoint>(1).has_value()) << "the other process has not saved it";
+  Say(2, CheckpointSealed{run, 2, ""});
+  EXPECT_EQ(core->probe().fenced, 1u) << "nobody asked that process";
+  Say(2, SnapshotSaved{run, 2, ""});
+  const SealCheckpoint seal = *Heard<SealCheckpoint>(1);
+  EXPECT_EQ(seal.step, 2);
+  EXPECT_FALSE(seal.drop);
+  Say(1, CheckpointSealed{run, 2, ""});
+  EXPECT_EQ(run_info.checkpoint_step, 2);
+  EXPECT_FALSE(Heard<Finish>(1).has_value()) << "that of step 0 is still under way";
+  Say(1, CheckpointSealed{run, 0, ""});
+  for (const SessionId s : {1, 2}) {
+    EXPECT_TRUE(Heard<Finish>(s).has_value());
+    Say(s, Finished{run, {}});
+  }
+  EXPECT_EQ(run_info.state, RunState::kFinished);
+}
+
+TEST_F(CoreTest, LastCheckpointThatCannotBeSaved_FailsTheRunWithTheCause) {
+  const uint64_t run = Running(4, "out");
+  Say(1, CheckpointSealed{run, 0, ""});
+  EndAll(run);
+  Say(1, SnapshotSaved{run, 2, "cannot write stage01: No space left on device"});
+  Say(2, SnapshotSaved{run, 2, ""});
+  Heard<SealCheckpoint>(1);
+  EXPECT_TRUE(Heard<SealCheckpoint>(1)->drop);
+  Say(1, CheckpointSealed{run, 2, "it was dropped"});
+  EXPECT_EQ(run_info.state, RunState::kFailed);
+  EXPECT_THAT(run_info.reason, ::testing::AllOf(HasSubstr("the checkpoint of step 2 was not saved"),
+                                                HasSubstr("process 0"), HasSubstr("No space left")));
+}
+
+// A process that hangs in a save is named.
+TEST_F(CoreTest, LastCheckpointThatNobodySaves_EndsWithTheProcess) {
+  const uint64_t run = Running(4, "out");
+  Say(1, CheckpointSealed{run, 0, ""});
+  EndAll(run);
+  Say(1, SnapshotSaved{run, 2, ""});
+  now = core->next_deadline();
+  Do(Tick{});
+  EXPECT_EQ(run_info.state, RunState::kFailed);
+  EXPECT_THAT(run_info.reason,
+              ::testing::AllOf(HasSubstr("the checkpoint of step 2 from process 1"), HasSubstr("600 s")));
+}
+
 TEST_F(CoreTest, FinishedWorkerLeavesBeforeTheOthers_RunStillFinishes) {
   const uint64_t run = Running();
   EndAll(run);
@@ -432,6 +654,22 @@ TEST_F(CoreTest, EndedRuns_AreForgottenBeyondTheBound) {
   EXPECT_EQ(core->ListRuns().size(), 3u);
   EXPECT_EQ(core->GetRun(1).status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(core->GetRun(10)->state, RunState::kCancelled);
+}
+
+TEST_F(CoreTest, LongRun_ThatOutlivesMoreRunsThanAreKept_IsRememberedWhenItEnds) {
+  options.runs_kept = 3;
+  options.silence_ns = options.progress_ns = 100'000 * kSecond;
+  core = std::make_unique<CoordinatorCore>(options);
+  const uint64_t first = Running();
+  for (int i = 0; i < 10; ++i) Do(CancelRun{0, Submit(), ""});
+  Do(CancelRun{0, first, "enough"});
+  EXPECT_TRUE(replies.back().status.ok()) << replies.back().status;
+  ASSERT_TRUE(core->GetRun(first).ok()) << "it ended last";
+  EXPECT_EQ(core->GetRun(first)->state, RunState::kCancelled);
+  EXPECT_EQ(core->ListRuns().size(), 3u);
+  EXPECT_EQ(core->GetRun(9).status().code(), absl::StatusCode::kNotFound);
+  for (int i = 0; i < 3; ++i) Do(CancelRun{0, Submit(), ""});
+  EXPECT_EQ(core->GetRun(first).status().code(), absl::StatusCode::kNotFound);
 }
 
 TEST_F(CoreTest, TooManyRuns_AreRefused) {

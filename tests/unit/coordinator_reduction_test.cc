@@ -190,6 +190,7 @@ TEST_F(ReductionTest, AfterItEnded_TheNextRunIsDecidedAnew) {
   const uint64_t first = Submit(Plan("ddp", true));
   Heard<Assign>(2);
   Do(CancelRun{2, first, ""});
+  Say(2, Forgotten{first});
   Do(SessionClosed{1, "left"});
   Join(3);
   Submit(Plan("ddp", true));

@@ -53,7 +53,8 @@ TEST(DeviceChoice, BadTexts_AreRefused) {
                            "cuda:99999999999", "cuda:1024", ":1", "cuda: 1", "cuda:+1"}) {
     const auto choice = ParseDeviceChoice(text);
     EXPECT_EQ(choice.status().code(), absl::StatusCode::kInvalidArgument) << text;
-    EXPECT_THAT(std::string(choice.status().message()), HasSubstr("is no device; cpu, auto, cuda")) << text;
+    EXPECT_THAT(std::string(choice.status().message()), HasSubstr("is not a device; use cpu, auto, cuda"))
+        << text;
   }
 }
 
@@ -80,8 +81,8 @@ TEST(DeviceLibrary, Good_IsLoadedWithItsOptions) {
 
 TEST(DeviceLibrary, Absent_SaysWhereItWasLookedFor) {
   EXPECT_EQ(Refusal({"tpu"}), "--device tpu: libweft_tpu.so is not in /nonexistent, " + kFolder +
-                                  "; devices are cpu, cuda, and those whose library is in a folder of "
-                                  "WEFT_DEVICE_PATH");
+                                  "; devices are cpu, cuda (an NVIDIA GPU), and any device whose library is "
+                                  "in a folder of WEFT_DEVICE_PATH");
 }
 
 TEST(DeviceLibrary, Refusing_IsQuoted) {
@@ -94,11 +95,12 @@ TEST(DeviceLibrary, OfAnotherBuild_NamesBoth) {
 }
 
 TEST(DeviceLibrary, WithoutDevice_IsRefused) {
-  EXPECT_THAT(Refusal({"empty"}), HasSubstr("says that all is well and gives no device"));
+  EXPECT_THAT(Refusal({"empty"}), HasSubstr("reports success but gives no device"));
 }
 
 TEST(DeviceLibrary, WithoutEntry_IsRefused) {
-  EXPECT_THAT(Refusal({"plain"}), HasSubstr("is no device library of Weft: it has no weft_device_backend"));
+  EXPECT_THAT(Refusal({"plain"}),
+              HasSubstr("is not a device library of Weft: it has no weft_device_backend"));
 }
 
 TEST(DeviceLibrary, WhatItNeedsIsMissing_NamesThat) {
@@ -158,10 +160,14 @@ TEST(CudaDriver, NoSuchIndex_SaysWhichThereAre) {
             "--device cuda:2: there is no such GPU: this process may use 2, cuda:0 to cuda:1");
 }
 
+TEST(DeviceLibrary, NamedAsOtherToolsDo_SaysWhatWasMeant) {
+  EXPECT_THAT(Refusal({"gpu"}), HasSubstr("; did you mean \"cuda\"? Devices are cpu, cuda (an NVIDIA GPU),"));
+}
+
 TEST(CudaDriver, NoDriverLibrary_IsToldFromABrokenOne) {
   DeviceSearch search = TestSearch();
   search.cuda_driver = kFolder + "/libweft_plain.so";
-  EXPECT_THAT(Refusal({"cuda"}, search), HasSubstr("is no NVIDIA driver: it lacks cuInit"));
+  EXPECT_THAT(Refusal({"cuda"}, search), HasSubstr("is not an NVIDIA driver: it lacks cuInit"));
   search.cuda_driver = kFolder + "/libweft_needy.so";
   EXPECT_THAT(Refusal({"cuda"}, search),
               AllOf(HasSubstr("driver's library cannot be loaded"), HasSubstr("libweft_nowhere.so.1")));

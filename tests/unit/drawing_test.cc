@@ -1,5 +1,7 @@
 #include "schedules/drawing.h"
 
+#include <algorithm>
+#include <limits>
 #include <map>
 #include <string>
 #include <vector>
@@ -9,12 +11,15 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "schedules/drawing_loss.h"
 #include "schedules/families.h"
 #include "schedules/simulate.h"
 
 namespace weft {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::AnyOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -92,6 +97,135 @@ TEST(DrawSvg_Simulated, EveryJobThatTakesTime_OneBox) {
     EXPECT_THAT(svg, HasSubstr(word));
   }
   EXPECT_THAT(svg, Not(HasSubstr("reduce")));
+}
+
+// What stands in the boxes, in order.
+std::vector<std::string> Labels(const std::string& svg) {
+  std::vector<std::string> labels;
+  for (size_t at = svg.find("<text class=\"x"); at != std::string::npos;
+       at = svg.find("<text class=\"x", at + 1)) {
+    const size_t begin = svg.find('>', at) + 1;
+    labels.push_back(svg.substr(begin, svg.find('<', begin) - begin));
+  }
+  return labels;
+}
+
+TEST(DrawSvg_SeveralStagesOfARank, LabelledAsActions_WithTheirLettersInTheLegend) {
+  const std::string svg = DrawSvg(Simulated("ddp", 2, 2, 1), Options(2, 2));
+  EXPECT_EQ(XmlProblem(svg), "");
+  EXPECT_THAT(Labels(svg), ElementsAre("0F0", "1F0", "1B0", "0B0", "0F1", "1F1", "1B1", "0B1"));
+  EXPECT_THAT(svg, HasSubstr(">4F6: stage 4, micro-batch 6 (F forward, B backward)<"));
+}
+
+// Each step has one micro-batch: its number would be 0 everywhere.
+TEST(DrawSvg_OneMicrobatchAStep, LabelledByStep) {
+  const std::string svg = DrawSvg(Simulated("pipedream", 2, 1, 3), Options(2, 2));
+  EXPECT_THAT(Labels(svg), ElementsAre("0", "1", "0", "2", "1", "2", "0", "0", "1", "1", "2", "2"));
+  EXPECT_THAT(svg, HasSubstr(">number: step<"));
+}
+
+TEST(DrawSvg_SeveralSteps, NumberedAboveAndMarkedBelowTheRows) {
+  const std::string one = DrawSvg(Simulated("1f1b", 2, 2, 1), Options(2, 2));
+  EXPECT_THAT(one, Not(AnyOf(HasSubstr("odd step"), HasSubstr(">step 0<"), HasSubstr("class=\"s0\""))));
+  const std::string two = DrawSvg(Simulated("1f1b", 2, 2, 2), Options(2, 2));
+  EXPECT_EQ(XmlProblem(two), "");
+  EXPECT_THAT(two, AllOf(HasSubstr(">step 0<"), HasSubstr(">step 1<"), HasSubstr(">odd step<")));
+  EXPECT_EQ(Count(two, "class=\"s0\""), 2u) << "one for each rank";
+  EXPECT_EQ(Count(two, "class=\"s1\""), 2u);
+}
+
+TEST(DrawSvg_Replicas, NamedBesideTheStagesOfTheirRanks) {
+  const std::string svg = DrawSvg(Simulated("ddp", 3, 2, 1), Options(2, 3));
+  EXPECT_THAT(svg, AllOf(HasSubstr(">stages 0-2, replica 1/2<"), HasSubstr(">stages 0-2, replica 2/2<")));
+  EXPECT_THAT(DrawSvg(Simulated("1f1b", 2, 2, 1), Options(2, 2)),
+              AllOf(HasSubstr(">stage 1<"), Not(HasSubstr("replica"))));
+}
+
+TEST(DrawSvg_SumsOfGradients, ThatTakeNoTime_AreSeen) {
+  const std::string svg = DrawSvg(Simulated("ddp", 2, 2, 1), Options(2, 2));
+  EXPECT_THAT(svg, HasSubstr("class=\"k4t0\""));
+  EXPECT_THAT(svg, HasSubstr("<title>reduce (step 0, stage 1"));
+  EXPECT_THAT(svg, HasSubstr(">reduce<"));
+}
+
+TEST(DrawSvg_WholeAndHalfBackwards, HaveAColourAndAnEntryEach) {
+  const Job whole = Job::Compute(0, 0, 0, JobKind::kBackward),
+            half = Job::Compute(0, 0, 1, JobKind::kBackwardInput);
+  const std::string svg = DrawSvg({{whole, 0, 0, 2}, {half, 0, 2, 3}}, Options(1, 1));
+  EXPECT_THAT(svg, AllOf(HasSubstr(">backward<"), HasSubstr(">backward_input<")));
+  const auto colour = [&](const std::string& of) {
+    const size_t at = svg.find("." + of + "{fill:");
+    EXPECT_NE(at, std::string::npos);
+    return svg.substr(at + of.size() + 7, 7);
+  };
+  EXPECT_NE(colour("k1t0"), colour("k2t0"));
+}
+
+TEST(DrawSvg_IdleTimes, HatchedByCause_AllButTheBubble) {
+  DrawingOptions options = Options(2, 2);
+  options.idle = {{0, 2, 3, "transfer"}, {0, 3, 4, "limit"}, {1, 0, 1, "dependency"}, {1, -5, -1, "memory"}};
+  const std::string svg = DrawSvg(Simulated("1f1b", 2, 2, 1), options);
+  EXPECT_EQ(XmlProblem(svg), "");
+  EXPECT_THAT(svg, HasSubstr("<title>idle: transfer, 2 to 3</title>"));
+  EXPECT_THAT(svg, AllOf(HasSubstr("fill=\"url(#limit)\""), HasSubstr("<pattern id=\"limit\""),
+                         HasSubstr(">idle: limit<"), HasSubstr(">idle: dependency<")));
+  EXPECT_THAT(svg, Not(AnyOf(HasSubstr("url(#dependency)"), HasSubstr("memory)"))));
+}
+
+DrawnTransfer Transfer(TensorKind tensor, double start, double end) {
+  return {0, 1, tensor, Job::Compute(0, 1, 0, JobKind::kForward), start, end, 2048};
+}
+
+TEST(DrawSvg_Transfers, AreUnderTheRowOfWhoReceives_InTheColourOfTheirKind) {
+  DrawingOptions options = Options(2, 2);
+  options.transfers = {Transfer(TensorKind::kActivation, 1, 2), Transfer(TensorKind::kWeights, 3, 3),
+                       Transfer(TensorKind::kActivation, 4, 4), Transfer(TensorKind::kOrder, 1, 2)};
+  const std::string svg = DrawSvg(Simulated("1f1b", 2, 2, 1), options);
+  EXPECT_EQ(XmlProblem(svg), "");
+  EXPECT_THAT(svg, HasSubstr("<title>activation of stage 1 from rank 0, 2.0 KiB, 1 to 2</title>"));
+  EXPECT_EQ(Count(svg, "<rect class=\"c0\""), 1u) << "an activation that takes no time goes without saying";
+  EXPECT_EQ(Count(svg, "<rect class=\"c1\""), 1u) << "weights never do";
+  EXPECT_THAT(svg, HasSubstr("<title>weights of stage 1 from rank 0, 2.0 KiB, 1 to 1</title>"))
+      << "where they are read";
+  EXPECT_THAT(svg, AllOf(HasSubstr(">activations arrive<"), HasSubstr(">weights arrive<")));
+  EXPECT_THAT(svg, Not(HasSubstr("gradients of weights")));
+}
+
+TEST(DrawSvg_ManyEntries, LegendGoesOnInFurtherLines) {
+  DrawingOptions options = Options(1, 1);
+  double at = 0;
+  for (const char* cause : {"transfer", "limit", "memory", "dispatch", "reduce", "recovery", "no_work"}) {
+    options.idle.push_back({0, at, at + 1, cause});
+    ++at;
+  }
+  const std::string svg = DrawSvg({{Job::Compute(0, 0, 0, JobKind::kForward), 0, 0, 20}}, options);
+  for (size_t x = svg.find(" x=\""); x != std::string::npos; x = svg.find(" x=\"", x + 1)) {
+    EXPECT_LT(std::stod(svg.substr(x + 4)), 1322) << "outside of the picture";
+  }
+  EXPECT_EQ(Count(svg, "font-size=\"11\">idle: "), 8u);
+}
+
+TEST(DrawTrace_IdleAndTransfers, EventsBesideTheJobs_OnTracksWhereNothingOverlaps) {
+  DrawingOptions options = Options(2, 2);
+  options.idle = {{1, 0, 1, "dependency"}};
+  options.transfers = {Transfer(TensorKind::kActivation, 1, 3), Transfer(TensorKind::kWeights, 2, 4),
+                       Transfer(TensorKind::kGradient, 4, 5), Transfer(TensorKind::kOrder, 1, 2)};
+  const auto trace = nlohmann::json::parse(DrawTrace(Simulated("1f1b", 2, 2, 1), options));
+  std::map<int, std::string> name;
+  std::map<std::string, std::string> track;
+  for (const auto& event : trace["traceEvents"]) {
+    if (event["name"] == "thread_name") name[event["tid"]] = event["args"]["name"];
+    if (event["ph"] != "X" || (event["cat"] != "idle" && event["cat"] != "transfer")) continue;
+    track[event["name"]] = name[event["tid"]];
+    if (event["cat"] == "idle") {
+      EXPECT_EQ(event["args"]["cause"], "dependency");
+      EXPECT_DOUBLE_EQ(event["dur"], 1000);
+    }
+  }
+  EXPECT_EQ(track, (std::map<std::string, std::string>{{"idle: dependency", "rank 1"},
+                                                       {"activation s1 b0 from rank 0", "rank 1, receives"},
+                                                       {"weights s1 b0 from rank 0", "rank 1, receives 2"},
+                                                       {"gradient s1 b0 from rank 0", "rank 1, receives"}}));
 }
 
 TEST(DrawSvg_Title, MarkupAndControls_Escaped) {
@@ -197,6 +331,105 @@ TEST(FormatTable_Cells, NumbersRight_WordsLeft_WidthsInCharacters) {
             "rank  name      n\n"
             "   0  \u00e9t\u00e9       5\n"
             "  10  winter  -12\n");
+}
+
+TEST(FormatTable_TooWide, ColumnsGoOnBelow_EachBlockWithItsKey) {
+  const TextStyle narrow = {33};
+  EXPECT_EQ(FormatTable({"rank", "first column", "second one", "third"},
+                        {{"0", "a", "b", "1"}, {"1", "c", "d", "22"}}, narrow),
+            "rank  first column  second one\n"
+            "   0  a             b\n"
+            "   1  c             d\n"
+            "\n"
+            "rank  third\n"
+            "   0      1\n"
+            "   1     22\n");
+}
+
+TEST(FormatTable_CellsThatCannotFit, GoOnInTheNextLine) {
+  const TextStyle narrow = {26};
+  EXPECT_EQ(FormatTable({"name", "reason"}, {{"a", "it needs 8 ranks, more than 4"}, {"b", "none"}}, narrow),
+            "name  reason\n"
+            "a     it needs 8 ranks,\n"
+            "      more than 4\n"
+            "b     none\n");
+  const std::string text = FormatTable({"schedule", "n"}, {{std::string(60, 'k'), "5"}}, TextStyle{30});
+  EXPECT_EQ(Count(text, "k"), 60u);
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) EXPECT_LE(line.size(), 30u) << line;
+}
+
+TEST(FormatTable_AnyWidth, NoLineIsWider_NoCellIsLost) {
+  std::vector<std::string> header = {"schedule"}, row = {"interleaved,ranks=4"};
+  for (int c = 0; c < 30; ++c) {
+    header.push_back(absl::StrCat("column ", c));
+    row.push_back(absl::StrCat(std::string(c % 7, '#'), "cell", c));
+  }
+  for (const int width : {40, 57, 80, 100, 1000}) {
+    const std::string text = FormatTable(header, {row, row}, TextStyle{width});
+    for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+      EXPECT_LE(line.size(), static_cast<size_t>(width)) << line;
+    }
+    for (size_t c = 1; c < row.size(); ++c) EXPECT_GE(Count(text, row[c]), 2u) << row[c] << " in " << width;
+  }
+}
+
+TEST(FormatTable_Colours, HeadingsOnly) {
+  EXPECT_EQ(FormatTable({"n"}, {{"1"}}, TextStyle{100, true}), "\x1b[1mn\x1b[0m\n1\n");
+}
+
+TEST(WrapText_Words, BrokenAtSpaces_IndentedFromTheSecondLineOn) {
+  EXPECT_EQ(WrapText("reason  it failed because of that", 18, 8),
+            "reason  it failed\n        because of\n        that");
+  EXPECT_EQ(WrapText("averylongwordthatstands alone\nkept", 10), "averylongwordthatstands\nalone\nkept");
+  EXPECT_EQ(WrapText("", 10), "");
+}
+
+LossCurve Falling(int steps, double from, double to) {
+  LossCurve curve;
+  curve.title = "a run";
+  for (int i = 0; i < steps; ++i)
+    curve.training.push_back({i, from + (to - from) * i / std::max(1, steps - 1)});
+  return curve;
+}
+
+TEST(DrawLoss_Curve, EachStepTheirMeanAndValidations) {
+  LossCurve curve = Falling(201, 5.5, 1.5);
+  curve.validation = {{99, 3.9}, {199, 1.75}};
+  const std::string svg = DrawLoss(curve);
+  EXPECT_EQ(XmlProblem(svg), "");
+  EXPECT_THAT(svg,
+              AllOf(HasSubstr(">each step<"), HasSubstr(">mean of 5 steps<"), HasSubstr(">step<"),
+                    HasSubstr(">validation, 1.75 at the end<"), HasSubstr("validation at step 99: 3.9")));
+  EXPECT_THAT(svg, AllOf(HasSubstr(">loss<"), HasSubstr(">200<"))) << "axes";
+  EXPECT_EQ(Count(svg, "<circle"), 2u);
+}
+
+TEST(DrawLoss_Scale, LogarithmicOnlyWhereTheLossFallsTenfold) {
+  EXPECT_THAT(DrawLoss(Falling(50, 2.3, 0.01)), HasSubstr("loss (logarithmic)"));
+  EXPECT_THAT(DrawLoss(Falling(50, 5, 1)), Not(HasSubstr("logarithmic")));
+  EXPECT_THAT(DrawLoss(Falling(50, 1, 0)), Not(HasSubstr("logarithmic")));
+}
+
+TEST(DrawLoss_LittleOrNothing, IsStillAPicture) {
+  for (const int steps : {0, 1, 2}) {
+    const std::string svg = DrawLoss(Falling(steps, 2, 2));
+    EXPECT_EQ(XmlProblem(svg), "");
+    EXPECT_THAT(svg, Not(AnyOf(HasSubstr("nan"), HasSubstr("inf"))));
+  }
+  LossCurve broken = Falling(30, 3, 2);
+  broken.training[7].loss = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_THAT(DrawLoss(broken), Not(HasSubstr("nan")));
+}
+
+TEST(DrawLoss_ManySteps, SmallPicture) { EXPECT_LT(DrawLoss(Falling(300000, 9, 3)).size(), 400000u); }
+
+TEST(SmoothLoss_Window, MeanOfAsManyBeforeAsAfter) {
+  const std::vector<LossPoint> smooth = SmoothLoss({{0, 1}, {1, 2}, {2, 6}, {3, 2}}, 3);
+  ASSERT_EQ(smooth.size(), 4u);
+  EXPECT_DOUBLE_EQ(smooth[0].loss, 1);
+  EXPECT_DOUBLE_EQ(smooth[1].loss, 3);
+  EXPECT_DOUBLE_EQ(smooth[2].loss, 10.0 / 3);
+  EXPECT_DOUBLE_EQ(smooth[3].loss, 2);
 }
 
 TEST(FormatNumbers_Units, Boundaries_ThreeDigits) {

@@ -107,7 +107,7 @@ TEST(LearningRate_Refused, WrongInput_NamesThePlaceAndWhatIsAllowed) {
                 "did you mean \"warmup\"?");
   ExpectRefused({{"cosine", {{"warmup", -1}}}}, "train.lr_schedule.cosine.warmup", "from 0 to");
   ExpectRefused({{"cosine", {{"min_lr", 0.6}}}}, "train.lr_schedule.cosine.min_lr",
-                "falls from the optimizer's lr of 0.5");
+                "falls from the optimizer's lr, 0.5");
   ExpectRefused("step", "train.lr_schedule.step.step_size", "is missing");
   ExpectRefused({{"step", {{"step_size", 0}}}}, "train.lr_schedule.step.step_size", "from 1 to");
   ExpectRefused({{"step", {{"step_size", 10}, {"gamma", 1.5}}}}, "train.lr_schedule.step.gamma",

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "client/contestants.h"
 #include "client/measured_table.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -117,10 +118,11 @@ TEST(MeasuredTable, Rows_HaveFiguresOrAReason) {
   MeasuredRow refused;
   refused.schedule = "pipedream";
   refused.reason = "it updates after every micro-batch";
-  const std::string text = MeasuredTable(run, kSteps, {*row, refused});
-  EXPECT_THAT(
-      text, AllOf(HasSubstr("1f1b *"), HasSubstr("9.5 s"), HasSubstr("did not run\npipedream: it updates")));
-  const auto json = MeasuredJson(run, kSteps, {*row, refused});
+  const std::string text = MeasuredTable(run, {"4 stages", kSteps, 1, 2}, {*row, refused});
+  EXPECT_THAT(text,
+              AllOf(HasSubstr("1f1b *"), HasSubstr("9.5 s"), HasSubstr("did not run\npipedream: it updates"),
+                    HasSubstr("4 ranks on 2 cores: `dispatch` includes waiting for a core")));
+  const auto json = MeasuredJson(run, {"", kSteps}, {*row, refused});
   ASSERT_EQ(json["schedules"].size(), 2u);
   EXPECT_EQ(json["schedules"][0]["rank_stats"][0]["peak_activations"], kN);
   EXPECT_EQ(json["schedules"][0]["rank_stats"][3]["peak_bytes"]["weights"], 100);
@@ -128,14 +130,33 @@ TEST(MeasuredTable, Rows_HaveFiguresOrAReason) {
   EXPECT_TRUE(json["schedules"][0]["rank_stats"][0]["peak_weight_versions"].is_null());
   EXPECT_EQ(json["schedules"][1]["ran"], false);
   EXPECT_EQ(json["schedules"][1]["reason"], "it updates after every micro-batch");
-  EXPECT_THAT(MeasuredTable(run, kSteps, {refused}), Not(HasSubstr("peak by rank")));
+  EXPECT_THAT(MeasuredTable(run, {"", kSteps}, {refused}), Not(HasSubstr("peak by rank")));
+}
+
+TEST(MedianRow, SeveralTrainings_TheMiddleOneCountsAndKnowsAllTimes) {
+  std::vector<MeasuredRow> repeats(3);
+  repeats[0].step_seconds = 0.3;
+  repeats[1].step_seconds = 0.1;
+  repeats[2].step_seconds = 0.2;
+  repeats[2].live_activations = 7;
+  const MeasuredRow median = MedianRow(repeats);
+  EXPECT_EQ(median.live_activations, 7);
+  EXPECT_THAT(median.step_seconds_of_repeats, ElementsAre(0.1, 0.2, 0.3));
+  EXPECT_THAT(MeasuredTable(RunOf("1f1b"), {"4 stages", kSteps, 3}, {[&] {
+                              MeasuredRow row = median;
+                              row.ran = true;
+                              return row;
+                            }()}),
+              HasSubstr("100 ms - 300 ms"));
 }
 
 TEST(SplitSchedules, Parameters_StayWithTheirSchedule) {
   EXPECT_THAT(SplitSchedules("ddp"), ElementsAre("ddp"));
   EXPECT_THAT(SplitSchedules("ddp,rule=cdp_v2,1f1b,lpp,groups=2,ranks=2"),
               ElementsAre("ddp,rule=cdp_v2", "1f1b", "lpp,groups=2,ranks=2"));
-  EXPECT_THAT(SplitSchedules("custom,workers=4,compute=s==1"), ElementsAre("custom,workers=4,compute=s==1"));
+  EXPECT_THAT(SplitSchedules("custom,ranks=4,compute=s==1"), ElementsAre("custom,ranks=4,compute=s==1"));
+  EXPECT_THAT(SplitSchedules("custom,ranks=4,compute=min(s,3),gpipe"),
+              ElementsAre("custom,ranks=4,compute=min(s,3)", "gpipe"));
 }
 
 }  // namespace

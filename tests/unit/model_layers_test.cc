@@ -222,8 +222,7 @@ TEST(CheckCut, StageThatOthersReadInItsMiddle_IsNamedWithTheLayers) {
   EXPECT_TRUE(CheckCut(layers, {1, 2, 2, 1}).ok());
   EXPECT_EQ(CheckCut(layers, {2, 4}).message(),
             "stage 0 ends with layer left0, and right0 of a later stage reads stem0 in its middle; cut so "
-            "that other "
-            "stages read the last layer of a stage only");
+            "that other stages read only the last layer of a stage");
   EXPECT_FALSE(CheckCut(layers, {1, 3, 2}).ok());
 }
 

@@ -97,6 +97,19 @@ TEST(RankClock, TimesThatOverlapOrRunBackwards_StillSumToWallTime) {
   EXPECT_EQ(clock.wall(), 72);
 }
 
+TEST(RankClock, IntervalsOfIdleness_AreTheLastOnesInOrder) {
+  RankClock clock(0, /*spans_most=*/3);
+  clock.Idle(10, IdleCause::kDispatch);
+  clock.Job(45, 12, 40, JobKind::kForward);
+  clock.Idle(50, IdleCause::kDependency);
+  clock.Idle(60, IdleCause::kLimit);
+  clock.Idle(61, IdleCause::kLimit);
+  const std::vector<IdleSpan> last(clock.spans().begin(), clock.spans().end());
+  const std::vector<IdleSpan> expected = {
+      {IdleCause::kDispatch, 40, 50}, {IdleCause::kDependency, 50, 60}, {IdleCause::kLimit, 60, 61}};
+  EXPECT_EQ(last, expected) << "two that follow one another for one cause are one";
+}
+
 TEST(RankClock, DeviceThatIsNeverIdle_KeepsFewNotes) {
   RankClock clock(0);
   for (int64_t i = 0; i < 100'000; ++i) {

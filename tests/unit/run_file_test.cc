@@ -15,6 +15,7 @@ namespace weft {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 class RunFile : public ::testing::Test {
@@ -95,11 +96,20 @@ TEST_F(RunFile, DuplicateKey_NamesBothLines) {
 
 TEST_F(RunFile, NotYaml_NamesTheLine) {
   EXPECT_THAT(Refusal("model: {gpt: {layers: 4}\ndata: x\n"), HasSubstr("is not YAML"));
-  EXPECT_THAT(Refusal("a: 1\n\tb: 2\n"), StartsWith(":2: is not YAML"));
+  EXPECT_EQ(Refusal("a: 1\n\tb: 2\n"), ":2: is not YAML: the line begins with a tab; indent with spaces");
+  EXPECT_EQ(Refusal("a:\n\tb: 2\nc: 3\n"), ":2: is not YAML: the line begins with a tab; indent with spaces");
   EXPECT_THAT(Refusal(std::string("\x00\x01\xff\xfe", 4)), StartsWith(":"));
 }
 
+TEST_F(RunFile, NumberBeyondRange_NamedAsItStands) {
+  EXPECT_EQ(Refusal(Changed("lr: 3.0e-4", "lr: 1e400")),
+            ":9: train.optimizer.adamw.lr: 1e400 is too large for a number");
+}
+
 TEST_F(RunFile, WhichStepsToMake_IsForFlags) {
+  // And so no key that a message names as one.
+  EXPECT_THAT(Refusal("[1, 2]"), Not(HasSubstr("resume")));
+  EXPECT_THAT(Refusal(Changed("stages: 2", "stagse: 2")), Not(HasSubstr("until")));
   EXPECT_THAT(Refusal(good_ + "until: 2\n"), HasSubstr("it is a flag, weft train FILE --until"));
   EXPECT_THAT(Refusal(good_ + "resume: {checkpoint: out, step: 1}\n"),
               HasSubstr("it is a flag, weft train FILE --resume"));
@@ -132,6 +142,9 @@ TEST_F(RunFile, FileOrDataAbsent_NamesIt) {
   EXPECT_THAT(std::string(ReadRunFile(folder_).status().message()), HasSubstr("is a folder"));
   EXPECT_THAT(Refusal(Changed("words.txt", "/nonexistent")),
               StartsWith(":4: data.text.path: cannot read /nonexistent: No such file"));
+  EXPECT_THAT(Refusal(Changed("words.txt", "/nonexistent")), Not(HasSubstr("relative")));
+  EXPECT_THAT(Refusal(Changed("words.txt", "moved.txt")),
+              HasSubstr("No such file or directory; a relative path starts at the folder of the run file"));
   EXPECT_THAT(Refusal(Changed("words.txt", ".")), HasSubstr("is a folder, not a file"));
 }
 
@@ -163,7 +176,7 @@ TEST_F(RunFile, OldWeights_AreTakenWhereTheSizesAllowThem) {
       ParseRunFile(Path(), Changed("{1f1b: }", "{custom: {workers: 2, compute: s, staleness: 1}}"));
   EXPECT_TRUE(custom.ok()) << custom.status();
   EXPECT_THAT(Refusal(Changed("{1f1b: }", "{1f1b: , rule: cdp_v2}")),
-              StartsWith(":11: schedule: 1f1b with rule=cdp_v2: the cyclic order"));
+              StartsWith(":11: schedule: 1f1b with rule=cdp_v2: in the cyclic order"));
 }
 
 TEST_F(RunFile, FileOfActions_IsReadBesideTheRunFile) {

@@ -38,7 +38,7 @@ TEST(RunSpec_Schedule, RowsOfActions_TravelWithoutTheirFile) {
 
 TEST(RunSpec_Schedule, CustomParameterThatIsNone_PathAtIt) {
   ExpectRefused({With("/schedule", {{"custom", {{"weigths", "s"}}}}), "schedule.custom.weigths",
-                 "did you mean `weights`?"});
+                 "did you mean \"weights\"?"});
   ExpectRefused({With("/schedule", {{"custom", {{"s", 3}}}}), "schedule.custom.s", "a word of the formulas"});
 }
 

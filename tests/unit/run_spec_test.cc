@@ -171,7 +171,7 @@ TEST(RunSpec_ImageModels, PartsThatDoNotFit_AreRefused) {
   Json run = ImageRun({{"resnet18", {{"size", 8}}}});
   EXPECT_TRUE(ParseRunSpec(run).ok());
   run["train"]["microbatches"] = run["train"]["batch"];
-  ExpectRefused({run, "train.batch", "one value a channel for the last batch norms of resnet18"});
+  ExpectRefused({run, "train.batch", "the last batch norms of resnet18"});
   run["model"]["resnet18"]["size"] = 16;
   EXPECT_TRUE(ParseRunSpec(run).ok());
 }
@@ -181,7 +181,7 @@ TEST(RunSpec_UnknownKey, AnySection_NamesNearestValidKey) {
   ExpectRefused({With("/train/microbatch", 4), "train.microbatch", "did you mean \"microbatches\"?"});
   ExpectRefused({With("/model/gpt/layer", 4), "model.gpt.layer", "did you mean \"layers\"?"});
   ExpectRefused({With("/model", {{"gtp", Json::object()}}), "model.gtp", "did you mean \"gpt\"?"});
-  ExpectRefused({With("/data/text/file", "a"), "data.text.file", "did you mean \"path\"?"});
+  ExpectRefused({With("/data/text/file", "a"), "data.text.file", "unknown key \"file\"; valid here: "});
   ExpectRefused({With("/train/optimizer", "adam"), "train.optimizer", "did you mean \"adamw\"?"});
   ExpectRefused(
       {With("/train/optimizer/adamw/beta3", 1), "train.optimizer.adamw.beta3", "did you mean \"beta1\"?"});
@@ -250,7 +250,60 @@ TEST(RunSpec_Fit, PartsThatDoNotFit_NamesBoth) {
   ExpectRefused({With("/model", "mlp"), "data", "the model mlp learns from labelled images"});
   ExpectRefused({With("/data", {{"idx", {{"images", "i"}, {"labels", "l"}}}}), "data",
                  "the model gpt learns from text"});
-  ExpectRefused({With("/data/order", "shuffled"), "data.order", "sequential"});
+  ExpectRefused({With("/data/order", "shufled"), "data.order", "did you mean \"shuffled\"?"});
+  ExpectRefused({With("/data/augment", {{"crop", 4}}), "data.augment", "changes images"});
+  ExpectRefused({With("/train/non_finite", "skp"), "train.non_finite", "did you mean \"skip\"?"});
+  ExpectRefused({With("/train/non_finite", true), "train.non_finite", "must be text"});
+}
+
+Json MlpRun() {
+  Json run = With("/model", "mlp");
+  run["data"] = {{"idx", {{"images", "/i"}, {"labels", "/l"}}}};
+  run["stages"] = 3;
+  run["schedule"] = "1f1b";
+  return run;
+}
+
+TEST(RunSpec_Data, OrderAndAugmentation_AreReadAndWritten) {
+  Json run = MlpRun();
+  run["data"]["order"] = "shuffled";
+  run["data"]["augment"] = {{"crop", 4}, {"flip", true}};
+  const auto spec = ParseRunSpec(run);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->data.order, "shuffled");
+  EXPECT_EQ(spec->data.augment.crop, 4);
+  EXPECT_TRUE(spec->data.augment.flip);
+  EXPECT_EQ(ToJson(*spec)["data"],
+            run["data"].patch(Json::array({{{"op", "add"}, {"path", "/idx/resize"}, {"value", false}}})));
+  EXPECT_EQ(ToJson(*ParseRunSpec(ToJson(*spec))), ToJson(*spec));
+  run["data"]["augment"]["crop"] = -1;
+  ExpectRefused({run, "data.augment.crop", "from 0 to 1024"});
+  run["data"]["augment"] = {{"flop", true}};
+  ExpectRefused({run, "data.augment.flop", "did you mean \"flip\"?"});
+}
+
+TEST(RunSpec_Train, NonFinite_StopsUnlessTheFileSaysOtherwise) {
+  EXPECT_EQ(ParseRunSpec(GptRun())->train.non_finite, NonFinite::kStop);
+  for (const auto& [name, choice] : std::vector<std::pair<std::string, NonFinite>>{
+           {"stop", NonFinite::kStop}, {"skip", NonFinite::kSkip}, {"continue", NonFinite::kContinue}}) {
+    const auto spec = ParseRunSpec(With("/train/non_finite", name));
+    ASSERT_TRUE(spec.ok()) << spec.status();
+    EXPECT_EQ(spec->train.non_finite, choice);
+    EXPECT_EQ(ToJson(*spec)["train"]["non_finite"], name);
+    EXPECT_EQ(ScheduleOf(*spec)->clips, choice == NonFinite::kSkip) << "the norm decides for all stages";
+  }
+}
+
+TEST(RunSpec_Train, SkipWithAStateThatMigrates_IsRefusedAtItsKey) {
+  Json run = MlpRun();
+  run["train"]["batch"] = 15;
+  run["train"]["microbatches"] = 3;
+  run["train"]["non_finite"] = "skip";
+  run["schedule"] = {{"fsdp", {{"residency", "migrating"}}}, {"rule", "cdp_v2"}};
+  const absl::Status refused = ScheduleOf(*ParseRunSpec(run)).status();
+  EXPECT_EQ(std::string(*refused.GetPayload(kPathPayload)), "train.non_finite") << refused;
+  run["train"]["non_finite"] = "stop";
+  EXPECT_TRUE(ScheduleOf(*ParseRunSpec(run)).ok());
 }
 
 TEST(RunSpec_NotBuiltYet, DesignedParts_RefusedWithReason) {

@@ -1,4 +1,4 @@
-#include "client/run_view.h"
+#include "coordinator/record/run_view.h"
 
 #include "gtest/gtest.h"
 

@@ -152,9 +152,20 @@ TEST(Actions, BackwardThatStartsDuringTheForwardBeforeIt_IsWrittenAsItsPair) {
   EXPECT_EQ(DrawActions(jobs, {}), "0F0,(0F1;0B0)OVERLAP_F_B,0F2,0B1,0B2\n");
 }
 
+// As torch.distributed.pipelining lowers a schedule.
+TEST(Actions, SendsAndReceives_AreSkipped) {
+  const auto plain = ScheduleFromActions("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n");
+  const auto lowered = ScheduleFromActions(
+      "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
+      "1RECV_F0,1RECV_F1,1F0,1B0,1SEND_B0,1F1,1B1,1SEND_B1\n");
+  ASSERT_TRUE(plain.ok() && lowered.ok()) << lowered.status();
+  EXPECT_EQ(lowered->order, plain->order);
+}
+
 TEST(Actions, WhatIsNoComputeAction_IsNamedWithRowAndCell) {
-  for (const char* bad : {"0SEND_F0", "UNSHARD", "0", "F0", "0F", "0X1", "-1F0", "0F-1", "0F0_REDUCE_GRAD",
-                          "(0F0;1B1)OVERLAP_F_B", "0F+1", "99999999999F0", "0F99999999999"}) {
+  for (const char* bad :
+       {"0SEND_X0", "SEND_F0", "0SEND_F", "UNSHARD", "0", "F0", "0F", "0X1", "-1F0", "0F-1",
+        "0F0_REDUCE_GRAD", "(0F0;1B1)OVERLAP_F_B", "0F+1", "99999999999F0", "0F99999999999"}) {
     EXPECT_THAT(Problem(absl::StrCat("0F0,0B0\n1F0,", bad, "\n")), HasSubstr("row 2, cell 2")) << bad;
   }
 }

@@ -182,9 +182,37 @@ TEST(Custom, WrongFormula_IsNamedWithItsColumnAndJob) {
   EXPECT_THAT(Problem({{"limit", "s"}}), HasSubstr("limit of stage 0 on rank 0 is 0"));
 }
 
+TEST(Custom, ConstantThatNoFormulaUses_IsAnErrorWithTheParameterThatItMayBe) {
+  std::string parameter;
+  EXPECT_THAT(Problem({{"limti", "1"}}, &parameter),
+              HasSubstr("custom: limti: is used by no formula; did you mean \"limit\"?"));
+  EXPECT_EQ(parameter, "limti");
+  EXPECT_THAT(Problem({{"stalness", "1"}}), HasSubstr("did you mean \"staleness\"?"));
+  EXPECT_THAT(Problem({{"R", "2"}}), ::testing::EndsWith("R: is used by no formula"));
+  EXPECT_EQ(Problem({{"R", "2"}, {"compute", "s % W + 0*R"}}), "");
+  // A name is not used by a longer one that has it in itself.
+  EXPECT_THAT(Problem({{"R", "2"}, {"R2", "3"}, {"compute", "s % W + 0*R2"}}), HasSubstr("R: is used by no"));
+}
+
+TEST(Custom, TwoJobsOfOnePriority_ItIsTheNumberOfTheUsersFormula) {
+  EXPECT_THAT(Problem({{"priority", "-s - 100"}}), HasSubstr("have the same priority -100 on rank 0"));
+}
+
+TEST(Custom, MisspeltKind_GetsASuggestion) {
+  EXPECT_THAT(Problem({{"priority", "(k == backward_wieght)*B*S + b*S + s"}}),
+              HasSubstr("there is no \"backward_wieght\"; did you mean \"backward_weight\"?"));
+}
+
+TEST(Custom, Ranks_AreAlsoCalledWorkersAsTheyWereBefore) {
+  const auto ranks = MakeSchedule("custom", {{"ranks", "4"}, {"compute", "s"}}, 4, 8);
+  ASSERT_TRUE(ranks.ok()) << ranks.status();
+  ExpectSameRun(ranks, MakeSchedule("custom", {{"workers", "4"}, {"compute", "s"}}, 4, 8));
+  EXPECT_THAT(Problem({{"ranks", "4"}}), HasSubstr("`ranks`, which is given too"));
+}
+
 TEST(Custom, WrongParameter_IsNamedWithTheNearest) {
   std::string parameter;
-  EXPECT_THAT(Problem({{"weigths", "s % W"}}, &parameter), HasSubstr("did you mean `weights`?"));
+  EXPECT_THAT(Problem({{"weigths", "s % W"}}, &parameter), HasSubstr("did you mean \"weights\"?"));
   EXPECT_EQ(parameter, "weigths");
   EXPECT_THAT(Problem({{"b", "3"}}, &parameter), HasSubstr("a word of the formulas"));
   EXPECT_EQ(parameter, "b");
@@ -197,10 +225,11 @@ TEST(Custom, WrongParameter_IsNamedWithTheNearest) {
   EXPECT_THAT(std::string(MakeSchedule("custom", {{"workers", "4"}}, 4, 8).status().message()),
               HasSubstr("needs `compute`"));
   EXPECT_THAT(std::string(MakeSchedule("custom", {{"compute", "s"}}, 4, 8).status().message()),
-              HasSubstr("needs `workers`"));
+              HasSubstr("needs `ranks`"));
   EXPECT_THAT(
-      std::string(
-          MakeSchedule("custom", {{"workers", "1"}, {"compute", "0"}}, 10000, 10000).status().message()),
+      std::string(MakeSchedule("custom", {{"workers", "1"}, {"period", "5"}, {"compute", "0"}}, 1000, 1000)
+                      .status()
+                      .message()),
       HasSubstr("are more than"));
 }
 

@@ -151,13 +151,13 @@ TEST(CyclicRule, WrongSizesOrFamilies_AreRefusedWithTheReason) {
     return std::string(ruled.message());
   };
   EXPECT_THAT(refusal({"ddp", {}}, "cdp_v1", 4, 3),
-              AllOf(HasSubstr("must be the same number"), HasSubstr("4, 3 and 3")));
+              AllOf(HasSubstr("must be equal"), HasSubstr("4, 3 and 3")));
   EXPECT_THAT(refusal({"1f1b", {}}, "cdp_v2", 3, 4), HasSubstr("3, 4 and 3"));
   EXPECT_THAT(refusal({"lpp", {{"groups", "4"}, {"ranks", "2"}}}, "cdp_v2", 4, 4), HasSubstr("4, 4 and 8"));
   EXPECT_THAT(refusal({"fsdp", {{"shard", "width"}}}, "cdp_v2", 4, 4), HasSubstr("use shard=stage"));
   EXPECT_THAT(refusal({"zb_h1", {}}, "cdp_v2", 4, 4),
               HasSubstr("the rule is for 1f1b, cdp_mp, ddp, fsdp, gpipe, lpp"));
-  EXPECT_THAT(refusal({"ddp", {}}, "cdp_v3", 4, 4), HasSubstr("did you mean 'cdp_v1'?"));
+  EXPECT_THAT(refusal({"ddp", {}}, "cdp_v3", 4, 4), HasSubstr("did you mean \"cdp_v1\"?"));
 }
 
 TEST(PlainCandidates, EqualSizes_HaveTheRulesOthersDoNot) {
@@ -258,7 +258,7 @@ TEST(Clipping, StateThatMigrates_IsRefusedWithTheReason) {
   Schedule schedule = Ruled({"fsdp", {{"residency", "migrating"}}}, "cdp_v2", 4);
   schedule.clips = true;
   EXPECT_THAT(std::string(CheckSchedule(schedule).message()),
-              testing::HasSubstr("does not go with clipping"));
+              testing::HasSubstr("cannot be combined with clipping"));
 }
 
 TEST(Clipping, PipeDream_WaitsForTheWholeBackwardAnd2BwDoesNot) {

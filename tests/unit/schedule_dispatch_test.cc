@@ -180,10 +180,10 @@ TEST(OrderCheck, MissingDoubledMisplacedOrUnknownJobs_AreNamed) {
               HasSubstr("rank 0 lacks backward (step 0, stage 0, micro-batch 0)"));
   EXPECT_THAT(Problem(OneStage({F(0, 0), F(0, 1), F(0, 0), B(0, 0), B(0, 1)})),
               HasSubstr("lists forward (step 0, stage 0, micro-batch 0) twice"));
-  EXPECT_THAT(Problem(OneStage({F(0, 0), F(0, 2), B(0, 0)})), HasSubstr("no compute job"));
+  EXPECT_THAT(Problem(OneStage({F(0, 0), F(0, 2), B(0, 0)})), HasSubstr("not a compute job"));
   EXPECT_THAT(Problem(OneStage({Job::Compute(0, 0, 0, JobKind::kBackwardInput)})),
-              HasSubstr("no compute job"));
-  EXPECT_THAT(Problem(OneStage({Job::Update(0, 0, 0)})), HasSubstr("no compute job"));
+              HasSubstr("not a compute job"));
+  EXPECT_THAT(Problem(OneStage({Job::Update(0, 0, 0)})), HasSubstr("not a compute job"));
   Schedule two = *MakeSchedule("gpipe", {}, 2, 1);
   two.order = {{F(1, 0), B(0, 0)}, {F(0, 0), B(1, 0)}};
   EXPECT_THAT(Problem(two), HasSubstr("which is on rank 1"));

@@ -169,7 +169,7 @@ TEST(Interleaved, BrokenConstraints_AreRefusedWithTheReason) {
   EXPECT_THAT(Refusal("interleaved", Ranks(4), 8, 9), HasSubstr("a last group of 1"));
   EXPECT_THAT(Refusal("interleaved", {{"ranks", "4"}, {"group", "3"}}, 8, 12), HasSubstr("group=3"));
   EXPECT_THAT(Refusal("interleaved", {{"ranks", "4"}, {"group", "13"}}, 8, 12), HasSubstr("group=13"));
-  EXPECT_THAT(Refusal("interleaved", Ranks(2), 2000, 20000), HasSubstr("fixed list"));
+  EXPECT_THAT(Refusal("interleaved", Ranks(2), 2000, 20000), HasSubstr("80000000 jobs"));
 }
 
 TEST(BreadthFirst, AtLeastAsManyMicrobatchesAsRanks_BubbleIsGPipesOverTheChunks) {

@@ -253,7 +253,7 @@ TEST(Pyramid, UnequalDurations_StillOneActivationARank) {
 
 TEST(Pyramid, OtherSizes_AreRefusedWithTheReason) {
   EXPECT_THAT(std::string(MakeSchedule("cdp_mp", {}, 4, 3).status().message()),
-              HasSubstr("must be the same number; they are 4 and 3"));
+              HasSubstr("must be equal; they are 4 and 3"));
   EXPECT_TRUE(MakeSchedule("cdp_mp", {}, 10, 10).ok());
   for (int n : {11, 12, 17, 1000}) {
     EXPECT_THAT(std::string(MakeSchedule("cdp_mp", {}, n, n).status().message()),

@@ -217,7 +217,7 @@ TEST(MigratingState, HeldBytes_AreThoseOfTwoStages) {
 TEST(MigratingState, WithoutACyclicRuleOrByWidth_IsRefusedWithTheReason) {
   Schedule schedule = *MakeSchedule("fsdp", {{"residency", "migrating"}}, 4, 4);
   EXPECT_THAT(std::string(ApplyRule("sync", "fsdp", &schedule).message()), HasSubstr("add rule=cdp_v1"));
-  EXPECT_THAT(std::string(CheckSchedule(schedule).message()), HasSubstr("the cyclic order is needed"));
+  EXPECT_THAT(std::string(CheckSchedule(schedule).message()), HasSubstr("it needs the cyclic order"));
   EXPECT_THAT(
       std::string(
           MakeSchedule("fsdp", {{"residency", "migrating"}, {"shard", "width"}}, 4, 4).status().message()),
@@ -240,7 +240,7 @@ TEST(CheckVisits, WaysThatAreNotSound_AreRefusedNamingTheJobs) {
   EXPECT_THAT(refusal([&](Schedule* s) {
                 s->visit = [visit](const Job& j) { return visit(j) + (j.microbatch == 1 ? j.step : 0); };
               }),
-              HasSubstr("the same number of ticks apart"));
+              HasSubstr("differ from those of other jobs"));
   EXPECT_THAT(refusal([&](Schedule* s) {
                 s->visit = [visit](Job j) {
                   j.microbatch = 2 - j.microbatch;
@@ -249,7 +249,7 @@ TEST(CheckVisits, WaysThatAreNotSound_AreRefusedNamingTheJobs) {
               }),
               HasSubstr("summed in the order of micro-batches"));
   EXPECT_THAT(refusal([&](Schedule* s) { s->staleness = [](int, int) { return 0; }; }),
-              HasSubstr("would read weights that are not there yet"));
+              HasSubstr("would read weights that do not exist yet"));
   EXPECT_THAT(refusal([&](Schedule* s) {
                 // Backwards go down the stages, against the gradients.
                 s->visit = [visit](Job j) {
@@ -258,13 +258,13 @@ TEST(CheckVisits, WaysThatAreNotSound_AreRefusedNamingTheJobs) {
                 };
                 s->staleness = [](int, int) { return 2; };
               }),
-              HasSubstr("which that needs"));
+              HasSubstr("puts it no later"));
   EXPECT_THAT(refusal([&](Schedule* s) {
                 s->compute = [](const Job& j) { return j.kind == JobKind::kForward ? j.microbatch : 0; };
               }),
-              HasSubstr("a rank does the jobs of one step after those of the other"));
+              HasSubstr("a rank runs the jobs of one step after those of the step before"));
   EXPECT_THAT(refusal([&](Schedule* s) { s->limit = [](Rank, int) -> std::optional<int> { return 3; }; }),
-              HasSubstr("does not go with a limit"));
+              HasSubstr("cannot be combined with a limit"));
 }
 
 }  // namespace

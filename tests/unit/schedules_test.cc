@@ -218,7 +218,36 @@ TEST(Simulation, WrongNumberOfDurations_IsRefused) {
 TEST(Families, UnknownName_NamesTheNearest) {
   const auto s = MakeSchedule("1f1", {}, 4, 8);
   EXPECT_EQ(s.status().code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(std::string(s.status().message()), HasSubstr("'1f1b'"));
+  EXPECT_THAT(std::string(s.status().message()), HasSubstr("did you mean \"1f1b\"?"));
+}
+
+TEST(Families, NameThatIsNearNone_HasNoSuggestion) {
+  const std::vector<std::string> names = ScheduleNames();
+  for (const char* word : {"nope", "x", "llama", "version"})
+    EXPECT_EQ(Nearest(word, names), "") << word;
+  EXPECT_EQ(Nearest("gpip", names), "gpipe");
+  EXPECT_EQ(Nearest("1fb1", names), "1f1b") << "two letters that changed places";
+  EXPECT_EQ(Nearest("inter", names), "interleaved") << "its beginning";
+  EXPECT_EQ(Nearest("R", {"limit", "B"}), "");
+}
+
+TEST(Families_Ddp, FewerRanksThanMicrobatches_AccumulateAsLoopsOfOneRankDo) {
+  const auto ddp = MakeSchedule("ddp", {{"ranks", "4"}}, 3, 8);
+  const auto loops = MakeSchedule("lpp", {{"groups", "4"}, {"ranks", "1"}}, 3, 8);
+  ASSERT_TRUE(ddp.ok() && loops.ok()) << ddp.status();
+  EXPECT_TRUE(CheckSchedule(*ddp).ok());
+  EXPECT_EQ(ddp->ranks, 4);
+  for (int b = 0; b < 8; ++b) {
+    const Job job = Job::Compute(0, 1, b, JobKind::kBackward);
+    EXPECT_EQ(ddp->compute(job), loops->compute(job));
+    EXPECT_EQ(ddp->weights(job), loops->weights(job));
+  }
+  const auto run = Simulate(Graph(*ddp), {});
+  ASSERT_TRUE(run.ok());
+  EXPECT_EQ(run->ranks[0].peak_activations, 3) << "of one micro-batch at a time";
+  EXPECT_EQ(MakeSchedule("ddp", {}, 3, 8)->ranks, 8);
+  EXPECT_THAT(std::string(MakeSchedule("ddp", {{"ranks", "9"}}, 3, 8).status().message()),
+              HasSubstr("leave ranks without one"));
 }
 
 TEST(Families, BrokenConstraints_AreRefusedWithTheReason) {
@@ -229,7 +258,7 @@ TEST(Families, BrokenConstraints_AreRefusedWithTheReason) {
   EXPECT_THAT(message({{"groups", "2"}}, 4, 8), HasSubstr("`ranks`"));
   EXPECT_THAT(message(Lpp(9, 2), 4, 8), HasSubstr("at most 8 groups"));
   EXPECT_THAT(message(Lpp(2, 5), 4, 8), HasSubstr("at most 4 ranks"));
-  EXPECT_THAT(message({{"groups", "2"}, {"rank", "2"}}, 4, 8), HasSubstr("did you mean `ranks`"));
+  EXPECT_THAT(message({{"groups", "2"}, {"rank", "2"}}, 4, 8), HasSubstr("did you mean \"ranks\"?"));
 }
 
 // A schedule of two stages on two ranks to break in one place at a time.
@@ -324,7 +353,7 @@ TEST(StagesWithSeveralInputs, UnsoundInputs_AreRefusedWithTheStage) {
     s.inputs = std::move(inputs);
     return std::string(CheckSchedule(s).message());
   };
-  EXPECT_THAT(problem({{}, {}}), HasSubstr("the inputs of 2 stages are given, there are 3"));
+  EXPECT_THAT(problem({{}, {}}), HasSubstr("inputs are given for 2 stages, but there are 3 stages"));
   EXPECT_THAT(problem({{}, {2}, {0, 1}}), HasSubstr("stage 1 reads stage 2"));
   EXPECT_THAT(problem({{}, {}, {1, 0}}), HasSubstr("stage 2 reads stage 0"));
   EXPECT_THAT(problem({{}, {}, {1}}), HasSubstr("no stage reads the output of stage 0"));
@@ -367,7 +396,7 @@ TEST(ActivationMemory, OneMicrobatchDoesNotFit_IsRefusedWithStageMicrobatchAndBy
   s.memory = ActivationMemory{{60, 59}, {10, 20, 30, 40}};
   EXPECT_THAT(
       std::string(CheckSchedule(s).message()),
-      HasSubstr("rank 1 has 59 bytes for activations, and micro-batch 0 alone leaves 60 there, of them 40 by "
+      HasSubstr("rank 1 has 59 B for activations, and micro-batch 0 alone leaves 60 B there, of them 40 B by "
                 "stage 3"));
   s.memory = ActivationMemory{{60}, {10, 20, 30, 40}};
   EXPECT_THAT(std::string(CheckSchedule(s).message()), HasSubstr("for 1 ranks and 4 stages"));
@@ -379,7 +408,7 @@ TEST(ActivationMemory, FixedOrderThatNeedsMore_IsRefusedAsDeadlock) {
   EXPECT_TRUE(CheckSchedule(s).ok()) << CheckSchedule(s);
   s.memory->budget[0] = 20;
   EXPECT_THAT(std::string(CheckSchedule(s).message()),
-              HasSubstr("forward (step 0, stage 0, micro-batch 2) leaves 10 bytes of activations on rank 0"));
+              HasSubstr("forward (step 0, stage 0, micro-batch 2) leaves 10 B of activations on rank 0"));
 }
 
 TEST(ScheduleCheck, RankOutOfRange_NamesJobAndRank) {

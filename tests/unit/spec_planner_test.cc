@@ -40,5 +40,17 @@ TEST(SpecPlanner, WrongFile_SaysWhere) {
   EXPECT_FALSE(PlanSpec(file.dump()).ok());
 }
 
+TEST(SpecPlanner, NestedSpecification_IsRefusedBeforeAnyRecursion) {
+  const std::string deep = std::string(100'000, '[') + std::string(100'000, ']');
+  for (const std::string key : {"model", "until", "stages", "schedule", "data", "name"}) {
+    std::string text = File().dump();
+    text.insert(1, "\"" + key + "\":" + deep + ",");
+    const auto plan = PlanSpec(text);
+    EXPECT_EQ(plan.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(plan.status().message()),
+                HasSubstr("the run's specification is nested 33 levels deep"));
+  }
+}
+
 }  // namespace
 }  // namespace weft

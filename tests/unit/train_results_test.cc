@@ -1,10 +1,16 @@
-#include "client/train_results.h"
+#include "coordinator/record/train_results.h"
 
+#include <stdlib.h>
+
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 
-#include "client/run_recorder.h"
-#include "client/run_view.h"
+#include "absl/strings/str_split.h"
+#include "coordinator/record/run_recorder.h"
+#include "coordinator/record/run_view.h"
+#include "coordinator/record/step_log.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "schedules/families.h"
@@ -12,7 +18,9 @@
 namespace weft {
 namespace {
 
+namespace fs = std::filesystem;
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -102,9 +110,11 @@ TEST(PredictStep_1f1b, EqualStages_ClosedForm) {
   durations[static_cast<int>(JobKind::kForward)].assign(4, 0.1);
   durations[static_cast<int>(JobKind::kBackward)].assign(4, 0.2);
   durations[static_cast<int>(JobKind::kUpdate)].assign(4, 0.05);
-  const auto seconds = PredictStepSeconds(*MakeSchedule("1f1b", {}, 4, 8), 1, durations);
-  ASSERT_TRUE(seconds.ok()) << seconds.status();
-  EXPECT_NEAR(*seconds, 11 * 0.3 + 0.05, 1e-9);
+  const auto predicted = PredictionFrom(*MakeSchedule("1f1b", {}, 4, 8), 1, durations);
+  ASSERT_TRUE(predicted.ok()) << predicted.status();
+  EXPECT_NEAR(predicted->step_seconds, 11 * 0.3 + 0.05, 1e-9);
+  EXPECT_GT(predicted->idle.at("limit"), 0);
+  EXPECT_FALSE(predicted->idle.contains("no_work"));
 }
 
 TrainResults TwoRanks() {
@@ -121,7 +131,7 @@ TrainResults TwoRanks() {
   results.first_loss = 3;
   results.final_loss = 2;
   results.seconds = 1;
-  results.predicted_step_seconds = 0.2;
+  results.predicted.step_seconds = 0.2;
   for (int rank = 0; rank < 2; ++rank) {
     RankReport report;
     report.rank = rank;
@@ -173,15 +183,98 @@ TEST(Summary_Text, ColumnsOnlyForWhatHappened) {
   EXPECT_THAT(text, Not(HasSubstr("input_gradient")));
 }
 
+TEST(RankTable_ManyClasses, TimesAndBytesApart_WhereALineWouldBeTooLong) {
+  std::vector<RankReport> reports(2);
+  for (RankReport& report : reports) {
+    report.wall_seconds = 10;
+    for (const char* cause : {"dependency", "dispatch", "limit", "no_work", "transfer"})
+      report.idle_seconds[cause] = 1;
+    for (const char* name : {"activations", "buffers", "gradients", "optimizer", "weights"})
+      report.peak_bytes[name] = 1 << 20;
+  }
+  const auto widest = [](const std::string& text) {
+    size_t most = 0;
+    for (const absl::string_view line : absl::StrSplit(text, '\n')) most = std::max(most, line.size());
+    return most;
+  };
+  const std::string wide = RankTable(reports, TextStyle{200}), folded = RankTable(reports);
+  EXPECT_GT(widest(wide), 100u);
+  EXPECT_LE(widest(folded), 100u);
+  EXPECT_THAT(folded, AllOf(HasSubstr("transfer\n"), HasSubstr("\n\nrank  peak activations")));
+}
+
 TEST(RankTable_ManyRanks, CutWithAWordAboutIt) {
   std::vector<RankReport> reports(100);
   EXPECT_THAT(RankTable(reports), HasSubstr(".. and 68 more ranks"));
 }
 
-TEST(WriteResults_Folder, CannotBeWritten_NamesTheFile) {
-  const absl::Status status = WriteResults(TwoRanks(), "/nonexistent/folder");
+TEST(WriteSummary_Folder, CannotBeWritten_NamesTheFile) {
+  const absl::Status status = WriteSummary(TwoRanks(), "/nonexistent/folder");
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("/nonexistent/folder/trace.json"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("/nonexistent/folder/summary.json"));
+}
+
+TEST(WriteTraces_Folder, CannotBeWritten_EachFileIsNamed) {
+  EXPECT_THAT(WriteTraces(TwoRanks(), "/nonexistent/folder"),
+              ElementsAre(HasSubstr("/steps.jsonl"), HasSubstr("/actions.csv"), HasSubstr("/timeline.svg"),
+                          HasSubstr("/trace.json")));
+}
+
+TEST(StepsMade_Resumed, SaysBothCounts) {
+  RunSpec spec;
+  spec.train.steps = 1200;
+  EXPECT_EQ(StepsMade(spec, 3), "3 of 1200 steps");
+  spec.resume = {"/c", 1080};
+  EXPECT_EQ(StepsMade(spec, 3), "3 of 120 steps (resumed at step 1080; 1083 of 1200 are made)");
+}
+
+class StepLogTest : public ::testing::Test {
+ protected:
+  StepLogTest() {
+    std::string name = (fs::temp_directory_path() / "weft_test_XXXXXX").string();
+    EXPECT_NE(mkdtemp(name.data()), nullptr);
+    folder_ = name;
+  }
+  ~StepLogTest() override { fs::remove_all(folder_); }
+  std::string Read() const {
+    std::stringstream text;
+    text << std::ifstream(folder_ + "/steps.jsonl").rdbuf();
+    return text.str();
+  }
+  // The numbers of the steps in the file.
+  std::vector<int> Steps() const {
+    std::istringstream lines(Read());
+    std::vector<int> steps;
+    for (std::string line; std::getline(lines, line);) steps.push_back(nlohmann::json::parse(line)["step"]);
+    return steps;
+  }
+  std::string folder_;
+};
+
+TEST_F(StepLogTest, GoesOn_KeepsTheStepsBeforeAndCutsTheOthers) {
+  const std::string before = "{\"step\":0}\n{\"step\":1}\n{\"step\":2}\n{\"st";
+  std::ofstream(folder_ + "/steps.jsonl") << before;
+  StepLog log(folder_, 2);
+  EXPECT_EQ(Read(), before) << "nothing changes before a step is made";
+  ASSERT_TRUE(log.Append({2, 0.5, true, 1, 1}).ok());
+  ASSERT_TRUE(log.Append({3, 0.25, true, 1, 2}).ok());
+  EXPECT_THAT(Steps(), ElementsAre(0, 1, 2, 3));
+  EXPECT_EQ(log.seconds().size(), 2u);
+}
+
+TEST_F(StepLogTest, CannotBeWritten_SaidOnceAndWrittenAtTheEnd) {
+  fs::create_directory(folder_ + "/steps.jsonl");  // in the file's place
+  StepLog log(folder_, 0);
+  EXPECT_FALSE(log.Append({0, 0.5, true, 1, 1}).ok());
+  EXPECT_TRUE(log.Append({1, 0.4, true, 1, 2}).ok());
+  EXPECT_FALSE(log.Finish().ok());
+  fs::remove(folder_ + "/steps.jsonl");
+  EXPECT_TRUE(log.Append({2, 0.3, true, 1, 3}).ok());
+  EXPECT_TRUE(log.Finish().ok());
+  EXPECT_THAT(Steps(), ElementsAre(0, 1, 2));
+  fs::remove(folder_ + "/steps.jsonl");
+  EXPECT_TRUE(log.Finish().ok());
+  EXPECT_THAT(Steps(), ElementsAre(0, 1, 2)) << "it was removed and is there again";
 }
 
 }  // namespace

@@ -48,6 +48,9 @@ RankReport SomeReport() {
   r.peak_activations = 4;
   r.peak_weight_versions = 2;
   r.wall_seconds = 4.25;
+  r.idle_spans = {{IdleCause::kLimit, 1ll << 50, (1ll << 50) + 7}, {IdleCause::kNoWork, 5, 5}};
+  r.transfer_spans = {{65535, TensorKind::kState, Job::Update(4, 3, 2), 100, 0, 101},
+                      {0, TensorKind::kActivation, Job::Compute(1, 2, 3, JobKind::kForward), 90, 95, 99}};
   return r;
 }
 void ExpectEqual(const RankReport& a, const RankReport& b) {
@@ -63,6 +66,8 @@ void ExpectEqual(const RankReport& a, const RankReport& b) {
   EXPECT_EQ(a.peak_activations, b.peak_activations);
   EXPECT_EQ(a.peak_weight_versions, b.peak_weight_versions);
   EXPECT_EQ(a.wall_seconds, b.wall_seconds);
+  EXPECT_EQ(a.idle_spans, b.idle_spans);
+  EXPECT_EQ(a.transfer_spans, b.transfer_spans);
 }
 
 const std::vector<Job> kJobs = {Job::Compute(0, 0, 0, JobKind::kForward),
@@ -71,6 +76,28 @@ const std::vector<Job> kJobs = {Job::Compute(0, 0, 0, JobKind::kForward),
                                 Job::Compute(1 << 29, 65535, 9, JobKind::kBackwardWeight),
                                 Job::Reduce(2, 1, 3),
                                 Job::Update(3, 0, 0)};
+
+TEST(SessionCodec, SpansThatAreNone_AreRefused) {
+  v1::RankReport good;
+  wire::Encode(SomeReport(), &good);
+  const auto refused = [&](auto change) {
+    v1::RankReport bad = good;
+    change(bad);
+    EXPECT_EQ(wire::Decode(bad).status().code(), absl::StatusCode::kInvalidArgument)
+        << bad.ShortDebugString();
+  };
+  ASSERT_TRUE(wire::Decode(good).ok());
+  refused([](auto& r) { r.mutable_idle_spans()->mutable_cause()->at(0) = kIdleCauses; });
+  refused([](auto& r) { r.mutable_idle_spans()->add_start_ns(1); });
+  refused([](auto& r) { r.mutable_idle_spans()->set_start_ns(0, INT64_MIN); });
+  refused([](auto& r) { r.mutable_idle_spans()->set_duration_ns(0, UINT64_MAX); });
+  refused([](auto& r) { r.mutable_idle_spans()->set_start_ns(1, INT64_MIN + 1); });
+  refused([](auto& r) { r.mutable_transfer_spans()->mutable_tensor()->at(1) = kTensorKinds; });
+  refused([](auto& r) { r.mutable_transfer_spans()->set_from(0, 1u << 20); });
+  refused([](auto& r) { r.mutable_transfer_spans()->add_made_ns(0); });
+  refused([](auto& r) { r.mutable_transfer_spans()->clear_consumers(); });
+  refused([](auto& r) { r.mutable_transfer_spans()->set_wanted_ns(1, INT64_MAX); });
+}
 
 TEST(SessionCodec, Hello_RoundTrip_IsEqual) {
   const auto m = std::get<Hello>(RoundTrip(FromWorker(Hello{
@@ -94,6 +121,14 @@ TEST(SessionCodec, GroupId_RoundTrip_IsEqualBothWays) {
     EXPECT_EQ(back.group, 3);
     EXPECT_EQ(back.bytes, id.bytes);
   }
+}
+
+TEST(SessionCodec, EndOfARunAndItsStalls_RoundTrip_AreEqual) {
+  EXPECT_EQ(std::get<Forgotten>(RoundTrip(FromWorker(Forgotten{9}))).run, 9u);
+  const auto stalled = std::get<Stalled>(RoundTrip(FromWorker(Stalled{9, "waiting for activation"})));
+  EXPECT_EQ(stalled.run, 9u);
+  EXPECT_EQ(stalled.reason, "waiting for activation");
+  EXPECT_EQ(std::get<Stalled>(RoundTrip(FromWorker(Stalled{9, ""}))).reason, "");
 }
 
 TEST(SessionCodec, GroupId_TooLong_IsRefused) {
@@ -200,6 +235,30 @@ TEST(SessionCodec, OtherCoordinatorMessages_RoundTrip_AreEqual) {
   EXPECT_EQ(abort.run, 9u);
   EXPECT_EQ(abort.reason, "because");
   EXPECT_EQ(std::get<Shutdown>(RoundTrip(FromCoordinator(Shutdown{"bye"}))).reason, "bye");
+}
+
+TEST(SessionCodec, MessagesOfCheckpoints_RoundTrip_AreEqual) {
+  const auto take = std::get<TakeSnapshot>(RoundTrip(FromCoordinator(TakeSnapshot{9, 40})));
+  EXPECT_EQ(take.run, 9u);
+  EXPECT_EQ(take.step, 40);
+  const auto seal = std::get<SealCheckpoint>(RoundTrip(FromCoordinator(SealCheckpoint{9, 40, 3, true})));
+  EXPECT_EQ(seal.run, 9u);
+  EXPECT_EQ(seal.step, 40);
+  EXPECT_EQ(seal.keep, 3);
+  EXPECT_TRUE(seal.drop);
+  const auto saved = std::get<SnapshotSaved>(RoundTrip(FromWorker(SnapshotSaved{9, 40, "full"})));
+  EXPECT_EQ(saved.run, 9u);
+  EXPECT_EQ(saved.step, 40);
+  EXPECT_EQ(saved.failure, "full");
+  const auto sealed = std::get<CheckpointSealed>(RoundTrip(FromWorker(CheckpointSealed{9, 41, ""})));
+  EXPECT_EQ(sealed.run, 9u);
+  EXPECT_EQ(sealed.step, 41);
+  EXPECT_EQ(sealed.failure, "");
+  // A step beyond all steps.
+  v1::CoordinatorPayload out;
+  wire::Encode(FromCoordinator(TakeSnapshot{9, 40}), &out);
+  out.mutable_take_snapshot()->set_step(uint32_t{1} << 31);
+  EXPECT_THAT(std::string(wire::Decode(out).status().message()), HasSubstr("take_snapshot.step"));
 }
 
 TEST(SessionCodec, ReasonThatIsNotUtf8_StillTravels) {
@@ -337,6 +396,8 @@ TEST(SessionCodec, RandomBytes_NeverCrash) {
   packet.messages.push_back(std::make_shared<const FromWorker>(
       Completions{1, 0, {1, 1}, {{kJobs[0], 5, 9, 0.5, true}, {kJobs[4], 5, 9, 0, false}}}));
   packet.messages.push_back(std::make_shared<const FromWorker>(Report{1, {SomeReport()}}));
+  packet.messages.push_back(std::make_shared<const FromWorker>(SnapshotSaved{1, 7, "full"}));
+  packet.messages.push_back(std::make_shared<const FromWorker>(CheckpointSealed{1, 7, ""}));
   wire::Encode(packet, &seed);
   const std::string good = seed.SerializeAsString();
   int parsed = 0, decoded = 0;

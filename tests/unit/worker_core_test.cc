@@ -117,7 +117,7 @@ TEST_F(OneProcess, JobGrantedTwice_StartsOnce) {
   EXPECT_TRUE(Only<StartEffect>(out).empty());
 }
 
-TEST_F(OneProcess, ReadyForwardBeyondTheLimit_IdlesForMemory) {
+TEST_F(OneProcess, ReadyForwardBeyondTheLimit_IdlesForTheLimit) {
   Schedule s = *MakeSchedule("gpipe", {}, 2, 2);
   s.compute = s.weights = [](const Job& j) { return j.stage; };
   s.limit = [](Rank, int) -> std::optional<int> { return 1; };
@@ -127,8 +127,8 @@ TEST_F(OneProcess, ReadyForwardBeyondTheLimit_IdlesForMemory) {
       10, GrantOf(0, {Job::Compute(0, 0, 0, JobKind::kForward), Job::Compute(0, 0, 1, JobKind::kForward)}),
       &out);
   core_->OnJobDone(30, {0, Job::Compute(0, 0, 0, JobKind::kForward), 10, 30, true, {}}, &out);
-  EXPECT_EQ(core_->ClockAt(50, 0).cause(), IdleCause::kMemory);
-  EXPECT_EQ(core_->ClockAt(50, 0).idle(IdleCause::kMemory), 20);
+  EXPECT_EQ(core_->ClockAt(50, 0).cause(), IdleCause::kLimit);
+  EXPECT_EQ(core_->ClockAt(50, 0).idle(IdleCause::kLimit), 20);
 }
 
 TEST_F(OneProcess, AnyMoment_BusyAndIdleSumToWallTime) {
@@ -266,6 +266,11 @@ TEST(TwoProcesses, TensorThatStartsNoJob_IsNoTransferTime) {
   core.OnJobDone(9, {1, Job::Compute(0, 1, 0, JobKind::kForward), 5, 9, true, 0.5}, &out);
   EXPECT_EQ(Only<StartEffect>(out).size(), 2u);
   EXPECT_EQ(core.ClockAt(9, 1).idle(IdleCause::kTransfer), 1);  // of the first alone
+  // Both came, though.
+  const Job jobs[] = {Job::Compute(0, 1, 0, JobKind::kForward), Job::Compute(0, 1, 1, JobKind::kForward)};
+  const std::vector<TransferSpan> expected = {{0, TensorKind::kActivation, jobs[0], 2, 4, 5},
+                                              {0, TensorKind::kActivation, jobs[1], 6, 3, 8}};
+  EXPECT_EQ(core.transfer_spans(1), expected);
 }
 
 // The weights of the job that runs and of the next one are wanted, a slice from the other holder each, and no

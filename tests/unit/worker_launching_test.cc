@@ -108,7 +108,7 @@ class LaunchingLoopTest : public ::testing::Test {
     ASSERT_TRUE(worker.returned);
     worker.Join();
     EXPECT_TRUE(absl::IsDeadlineExceeded(worker.ended)) << worker.ended;
-    EXPECT_TRUE(worker.loop.device_hangs());
+    EXPECT_TRUE(worker.loop.hangs());
   }
   int ProcessOf(Rank rank) const { return rank * processes_ / graph_->schedule().ranks; }
   static Token TokenOf(Rank rank) { return {1, static_cast<uint64_t>(rank) + 1}; }
@@ -164,6 +164,12 @@ class LaunchingLoopTest : public ::testing::Test {
     }
   }
   void Finish(uint64_t run = kRun) {
+    for (auto& worker : workers_) worker->link.Say(TakeSnapshot{run, kSteps});
+    for (auto& worker : workers_) {
+      const auto saved = worker->link.Await<SnapshotSaved>();
+      ASSERT_TRUE(saved.has_value());
+      EXPECT_EQ(saved->failure, "");
+    }
     for (auto& worker : workers_) worker->link.Say(weft::Finish{run});
     for (auto& worker : workers_) ASSERT_TRUE(worker->link.Await<Finished>().has_value());
     const std::vector<Held> plain = PlainLoop(*graph_, kSteps);
@@ -276,7 +282,7 @@ TEST_F(LaunchingLoopTest, StopWhileJobsAreLaunched_RunReturnsWhenTheyAreDone) {
   while (!first.returned) first.device.queue.RunOne();
   first.Join();
   EXPECT_TRUE(first.ended.ok()) << first.ended;
-  EXPECT_FALSE(first.loop.device_hangs());
+  EXPECT_FALSE(first.loop.hangs());
   EXPECT_TRUE(first.device.queue.Unfinished(0).empty());
   workers_[1]->device.queue.Run(2);  // what the other has got from it meanwhile
 }
@@ -378,7 +384,7 @@ TEST_F(LaunchingLoopTest, AbortWhileARankIsHeldAtItsEnd_ReturnsAfterItsDeadlineW
   AwaitReturn(worker);
   static_cast<void>(workers_[0].release());  // the threads that are held use it for ever
   ASSERT_NO_FATAL_FAILURE(ExpectGivenUp(worker));
-  EXPECT_THAT(std::string(worker.ended.message()), HasSubstr("what ends rank "));
+  EXPECT_THAT(std::string(worker.ended.message()), HasSubstr("the work that ends rank "));
 }
 
 }  // namespace

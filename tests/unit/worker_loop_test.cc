@@ -3,15 +3,20 @@
 
 #include <atomic>
 #include <chrono>
+#include <filesystem>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <memory>
+#include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/substitute.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -107,12 +112,16 @@ class GatedCompute final : public RankCompute {
 
 class GatedDevice final : public Device {
  public:
-  absl::string_view name() const override { return "gated"; }
+  absl::string_view name() const override { return kind; }
   absl::StatusOr<std::unique_ptr<RankCompute>> CreateRank(const RunSpec&, Rank, MemorySource&) override {
     return std::make_unique<GatedCompute>(&gate);
   }
 
+  absl::Status Health() override { return health; }
+
   GatedCompute::Gate gate;
+  absl::Status health;
+  std::string kind = "gated";
 };
 
 class WorkerLoopTest : public ::testing::Test {
@@ -367,6 +376,86 @@ INSTANTIATE_TEST_SUITE_P(Kinds, WorkerLoopPairFailureTest,
                          ::testing::Values(JobKind::kForward, JobKind::kBackward),
                          [](const auto& info) { return std::string(JobKindName(info.param)); });
 
+// A thread for each of so many ranks would be more than a process is given, and cost a switch for each job.
+TEST_F(WorkerLoopPairTest, ManyRanks_AreComputedByFewThreads) {
+  constexpr int kRanks = 64;
+  spec_ = absl::Substitute(
+      R"({"name": "many", "model": {"gpt": {"layers": $0, "width": 32, "heads": 2, "context": 16}},
+        "data": {"text": {"path": "/none"}, "order": "sequential"},
+        "train": {"steps": 1, "batch": 4, "microbatches": 4, "seed": 1,
+                  "optimizer": {"adamw": {"lr": 0.001}}},
+        "stages": $0, "schedule": {"1f1b": {}}})",
+      kRanks);
+  const auto shape = ParseRunShape(spec_);
+  ASSERT_TRUE(shape.ok()) << shape.status();
+  schedule_ = shape->schedule;
+  const auto threads = [] {
+    const std::filesystem::directory_iterator tasks("/proc/self/task");
+    return std::distance(begin(tasks), end(tasks));
+  };
+  std::mutex mutex;
+  std::set<std::thread::id> computed_by;
+  device_.gate.compute = [&](const Job&) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    computed_by.insert(std::this_thread::get_id());
+    return absl::OkStatus();
+  };
+  const absl::Cleanup join = [&] { Join(); };
+  const auto before = threads();
+  Begin();
+  const auto most = std::max<size_t>(16, std::thread::hardware_concurrency());
+  EXPECT_LE(threads() - before, static_cast<std::ptrdiff_t>(most));
+  for (size_t ended = 0; ended < claimed_;) {
+    const auto completions = link_.Await<Completions>();
+    ASSERT_TRUE(completions.has_value()) << ended << " of " << claimed_ << " jobs ended";
+    ended += completions->jobs.size();
+  }
+  EXPECT_EQ(claimed_, static_cast<size_t>(kRanks) * (4 + 4 + 1));
+  EXPECT_LE(computed_by.size(), most);
+}
+
+TEST_F(WorkerLoopTest, Abort_IsAnsweredWhenNothingOfTheRunIsLeft) {
+  BeginForward();
+  link_.Say(Abort{kRun, "cancelled"});
+  link_.Say(Abort{kRun + 1, "a run that this process never saw"});
+  auto forgotten = link_.Await<Forgotten>();
+  ASSERT_TRUE(forgotten.has_value());
+  EXPECT_EQ(forgotten->run, kRun + 1) << "the other one still computes";
+  device_.gate.may_end.Notify();
+  forgotten = link_.Await<Forgotten>();
+  ASSERT_TRUE(forgotten.has_value());
+  EXPECT_EQ(forgotten->run, kRun);
+}
+
+TEST_F(WorkerLoopTest, ModelThatCannotFit_IsRefusedWithItsBytesBeforeAnythingIsAllocated) {
+  device_.kind = "cpu";
+  Assign a = Pipeline(kRun);
+  a.spec =
+      absl::StrReplaceAll(a.spec, {{"\"layers\": 2, \"width\": 32", "\"layers\": 200, \"width\": 16384"}});
+  link_.Say(a);
+  const auto failed = link_.Await<Failed>();
+  ASSERT_TRUE(failed.has_value());
+  EXPECT_THAT(failed->reason,
+              HasSubstr("weights, gradients and optimizer of this process's 2 ranks take at least"));
+  EXPECT_THAT(failed->reason, HasSubstr("GiB available on the machine"));
+  link_.Say(Abort{kRun, "a process failed"});
+  EXPECT_TRUE(link_.Await<Forgotten>().has_value());
+}
+
+TEST_F(WorkerLoopTest, DeviceIsLostToTheProcess_RunFailsAndTheWorkerEnds) {
+  device_.health = absl::ResourceExhaustedError("the GPU does nothing more for this process");
+  device_.gate.compute = [](const Job&) { return absl::InternalError("an illegal memory access"); };
+  const absl::Cleanup join = [&] { Join(); };
+  link_.Say(Pipeline(kRun));
+  ASSERT_TRUE(link_.Await<Prepared>().has_value());
+  link_.Say(Grant{kRun, 0, {1, 1}, {Job::Compute(0, 0, 0, JobKind::kForward)}});
+  ASSERT_TRUE(link_.Await<Failed>().has_value());
+  link_.Say(Abort{kRun, "a job failed"});
+  ASSERT_TRUE(link_.Await<Forgotten>().has_value());
+  thread_.join();
+  EXPECT_EQ(ended_, device_.health);
+}
+
 // As one with a device's driver to wait for.
 TEST_F(WorkerLoopTest, RankThatTakesLongToEnd_HoldsTheNextRunAndNothingElse) {
   Notification may_end;
@@ -394,6 +483,51 @@ TEST_F(WorkerLoopTest, RankThatTakesLongToEnd_HoldsTheNextRunAndNothingElse) {
   ASSERT_TRUE(prepared.has_value());
   EXPECT_EQ(prepared->run, kRun + 1);
   EXPECT_TRUE(answered);
+}
+
+class HangingJobTest : public ::testing::Test {
+ protected:
+  struct Process {
+    LoopbackNetwork network;
+    const std::unique_ptr<Transport> transport = network.CreateTransport();
+    GatedDevice device;
+    ScriptedLink link;
+    WorkerLoopOptions options = [] {
+      WorkerLoopOptions o;
+      o.stop_grace_ns = 50'000'000;
+      return o;
+    }();
+    WorkerLoop loop{options, device, *transport, link};
+  };
+};
+
+// The process can only end then, and so nothing of it is given back here either.
+TEST_F(HangingJobTest, Stop_ReturnsAfterItsGraceWithTheNameOfTheJob) {
+  static Process* const process = new Process;
+  absl::Status ended;
+  std::thread main([&] { ended = process->loop.Run(); });
+  Assign a;
+  a.run = 7;
+  a.epoch = 1;
+  a.spec = R"({"name": "one", "model": {"gpt": {"layers": 2, "width": 32, "heads": 2, "context": 16}},
+      "data": {"text": {"path": "/none"}, "order": "sequential"},
+      "train": {"steps": 1, "batch": 4, "microbatches": 2, "seed": 1, "optimizer": {"adamw": {"lr": 0.001}}},
+      "stages": 1, "schedule": {"1f1b": {}}})";
+  a.process_of_rank = {0};
+  a.leases = {{0, {1, 1}}};
+  a.peers = {{0, process->transport->address(), "process 0"}};
+  process->link.Say(a);
+  ASSERT_TRUE(process->link.Await<Prepared>().has_value());
+  process->link.Say(Grant{7, 0, {1, 1}, {Job::Compute(0, 0, 0, JobKind::kForward)}});
+  process->device.gate.begun.Wait();
+  process->loop.Stop();
+  main.join();
+  EXPECT_TRUE(process->loop.hangs());
+  EXPECT_TRUE(absl::IsDeadlineExceeded(ended));
+  EXPECT_THAT(
+      std::string(ended.message()),
+      HasSubstr("told to stop, and some of its work has not come to an end: forward (step 0, stage 0, "
+                "micro-batch 0) of rank 0 for "));
 }
 
 // Who called Run closes link and transport next: no rank may use them then.

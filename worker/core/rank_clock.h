@@ -12,6 +12,8 @@
 // cause is the one that was noted for that time, up to when the rank gave it the next job; from then on that
 // job's inputs, as long as they were not made, else dispatch. The notes are as many as there were changes
 // since the last job that has ended.
+//
+// The last intervals of idleness are kept, as many as it is told to keep.
 #ifndef WEFT_WORKER_CORE_RANK_CLOCK_H_
 #define WEFT_WORKER_CORE_RANK_CLOCK_H_
 
@@ -24,23 +26,11 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/string_view.h"
+#include "proto/session/messages.h"
 #include "schedules/job.h"
+#include "schedules/timeline.h"
 
 namespace weft {
-
-enum class IdleCause : uint8_t {
-  kDependency,  // the bubble: what the next job needs has not been computed yet
-  kTransfer,    // it has been computed and is on its way
-  kMemory,      // a forward is ready and may not be admitted
-  kDispatch,    // the runtime itself: waiting for grants, starting and reporting jobs
-  kReduce,      // waiting for gradients or their sum
-  kRecovery,    // the run is being restored
-  kNoWork,      // no run, or none of its jobs are left for this rank
-};
-inline constexpr int kIdleCauses = 7;
-// "dependency", "transfer", "memory", "dispatch", "reduce", "recovery", "no_work".
-absl::string_view IdleCauseName(IdleCause cause);
 
 // Of a job that is launched: when the rank started it, and when the last of what it computes with was made by
 // other ranks of the device.
@@ -52,7 +42,8 @@ struct GivenJob {
 class RankClock {
  public:
   using Given = GivenJob;
-  explicit RankClock(int64_t now) : start_(now), since_(now) {}
+  explicit RankClock(int64_t now, size_t spans_most = 0)
+      : start_(now), since_(now), spans_most_(spans_most) {}
 
   // The rank is idle for `cause` from now on, or as soon as the device has done what it was given.
   void Idle(int64_t now, IdleCause cause) {
@@ -105,6 +96,8 @@ class RankClock {
   int64_t idle(IdleCause cause) const { return idle_[static_cast<int>(cause)]; }
   // The newest.
   IdleCause cause() const { return notes_.empty() ? cause_ : notes_.back().cause; }
+  // The last of them, in order; adjacent ones have different causes.
+  const std::deque<IdleSpan>& spans() const { return spans_; }
   // Start to the end of the last closed interval: equal to the sum of all busy and idle.
   int64_t wall() const { return since_ - start_; }
   // Notes and ended jobs that wait to be settled.
@@ -119,6 +112,7 @@ class RankClock {
   void Close(int64_t now) {
     if (now <= since_) return;
     idle_[static_cast<int>(cause_)] += now - since_;
+    if (spans_most_ > 0) Keep({cause_, since_, now});
     since_ = now;
   }
   // Closes up to `until`, for the causes that were noted.
@@ -147,6 +141,7 @@ class RankClock {
     cause_ = after;
   }
   void NoteCause(int64_t at, IdleCause cause);
+  void Keep(const IdleSpan& span);
 
   int64_t start_;
   int64_t since_;
@@ -156,6 +151,8 @@ class RankClock {
   IdleCause cause_ = IdleCause::kNoWork;
   std::array<int64_t, kJobKinds> busy_{};
   std::array<int64_t, kIdleCauses> idle_{};
+  size_t spans_most_;
+  std::deque<IdleSpan> spans_;
 };
 
 }  // namespace weft

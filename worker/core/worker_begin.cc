@@ -24,6 +24,12 @@ std::optional<int64_t> FirstPlace(const Graph& graph, Rank rank, int first_step)
 // so that a grant stays a small message.
 int32_t CreditFor(int jobs_per_step) { return std::clamp(4 * jobs_per_step, 64, 4096); }
 
+// How many intervals of idleness a rank keeps, and how many of transfers: some hundred KiB of a process.
+size_t SpansOfRank(size_t ranks) {
+  constexpr size_t kOfProcess = 16384;
+  return std::clamp<size_t>(kOfProcess / std::max<size_t>(1, ranks), 16, 8192);
+}
+
 }  // namespace
 
 void RequireOfCore(bool condition, const char* what) {
@@ -95,15 +101,28 @@ void WorkerCore::OnAssign(int64_t now, const Assign& assign, WorkerEffects* out)
   Run& run = *run_;
   const Schedule& schedule = run.graph.schedule();
   run.state_of_rank.assign(world, -1);
-  for (const RankLease& lease : assign.leases) {
-    std::vector<std::optional<int>> limits;
-    if (schedule.limit) {
-      for (int s = 0; s < schedule.stages; ++s) limits.push_back(schedule.limit(lease.rank, s));
+  for (const RankLease& lease : assign.leases)
+    run.state_of_rank[lease.rank] = static_cast<int>(&lease - assign.leases.data());
+  std::vector<std::vector<char>> touches(assign.leases.size(), std::vector<char>(schedule.stages, 0));
+  run.rank_of.resize(schedule.period);
+  for (int p = 0; p < schedule.period; ++p) {
+    for (int64_t i = 0; i < run.n; ++i) {
+      const Job job = run.graph.JobAt(p, static_cast<int>(i));
+      run.rank_of[p].push_back(run.graph.RankOf(job));
+      const Rank rank = run.rank_of[p].back();
+      if (run.IsLocal(rank)) touches[run.state_of_rank[rank]][job.stage] = 1;
     }
-    run.state_of_rank[lease.rank] = static_cast<int>(run.ranks.size());
-    run.ranks.push_back(std::make_unique<RankState>(now, lease.rank, lease.token, std::move(limits),
-                                                    FirstPlace(run.graph, lease.rank, run.first_step),
-                                                    run.admission.TicketsOf(lease.rank, run.first_step)));
+  }
+  for (const RankLease& lease : assign.leases) {
+    // Of a stage that the rank does not compute a limit says nothing, and costs a look at each dispatch.
+    const std::vector<char>& touched = touches[run.ranks.size()];
+    std::vector<std::optional<int>> limits(schedule.limit ? schedule.stages : 0);
+    for (int s = 0; s < static_cast<int>(limits.size()); ++s) {
+      if (touched[s] != 0) limits[s] = schedule.limit(lease.rank, s);
+    }
+    run.ranks.push_back(std::make_unique<RankState>(
+        now, lease.rank, lease.token, std::move(limits), FirstPlace(run.graph, lease.rank, run.first_step),
+        run.admission.TicketsOf(lease.rank, run.first_step), SpansOfRank(assign.leases.size())));
     run.ranks.back()->measured.assign(schedule.stages, false);
     run.ranks.back()->visiting_versions.assign(schedule.stages, 0);
   }
@@ -111,15 +130,10 @@ void WorkerCore::OnAssign(int64_t now, const Assign& assign, WorkerEffects* out)
   for (Rank r = 0; r < world; ++r) followed[r] = run.IsLocal(r);
   run.versions.emplace(run.graph, HeldVersions::Steps{run.steps, run.first_step, /*saved=*/true},
                        std::move(followed));
-  run.rank_of.resize(schedule.period);
-  std::vector<std::vector<char>> touches(run.ranks.size(), std::vector<char>(schedule.stages, 0));
   for (int p = 0; p < schedule.period; ++p) {
     for (int64_t i = 0; i < run.n; ++i) {
-      const Job job = run.graph.JobAt(p, static_cast<int>(i));
-      const Rank rank = run.graph.RankOf(job);
-      run.rank_of[p].push_back(rank);
+      const Rank rank = run.rank_of[p][i];
       if (!run.IsLocal(rank)) continue;
-      touches[run.state_of_rank[rank]][job.stage] = 1;
       run.StateOf(rank).jobs_per_step += p == 0;
       run.StateOf(rank).jobs_left +=
           StepsOfPhase(run.steps, p, schedule.period) - StepsOfPhase(run.first_step, p, schedule.period);
@@ -159,6 +173,7 @@ void WorkerCore::OnAssign(int64_t now, const Assign& assign, WorkerEffects* out)
 void WorkerCore::OnPrepared(int64_t now, WorkerEffects* out) {
   if (!run_ || run_->failed) return;
   run_->prepared = true;
+  run_->TouchAll();
   out->push_back(SendEffect{Prepared{run_->assignment.run}});
   for (const auto& r : run_->ranks) {
     out->push_back(SendEffect{Credit{run_->assignment.run, r->rank, r->token,

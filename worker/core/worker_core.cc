@@ -32,6 +32,16 @@ const RankClock& WorkerCore::ClockAt(int64_t now, Rank rank) {
   return state.clock;
 }
 
+std::vector<IdleSpan> WorkerCore::idle_spans(Rank rank) const {
+  const auto& spans = run_->StateOf(rank).clock.spans();
+  return {spans.begin(), spans.end()};
+}
+
+std::vector<TransferSpan> WorkerCore::transfer_spans(Rank rank) const {
+  const auto& spans = run_->StateOf(rank).transfers;
+  return {spans.begin(), spans.end()};
+}
+
 int WorkerCore::peak_activations(Rank rank) const { return run_->StateOf(rank).peak_activations; }
 
 int WorkerCore::peak_weight_versions(Rank rank) const { return run_->StateOf(rank).peak_weight_versions; }
@@ -63,8 +73,15 @@ void WorkerCore::OnMessage(int64_t now, const FromCoordinator& message, WorkerEf
   if (const auto* finish = std::get_if<Finish>(&message)) {
     if (!run_ || finish->run != run_->assignment.run || run_->finishing || run_->failed) return;
     run_->finishing = true;
+    run_->TouchAll();
     UpdateIdle(now);
-    out->push_back(SaveEffect{});
+    out->push_back(FinishEffect{});
+    return;
+  }
+  if (const auto* take = std::get_if<TakeSnapshot>(&message)) return OnTakeSnapshot(*take, out);
+  if (const auto* seal = std::get_if<SealCheckpoint>(&message)) {
+    if (run_ && seal->run == run_->assignment.run && !run_->failed)
+      out->push_back(SealEffect{seal->step, seal->keep, seal->drop});
     return;
   }
   if (const auto* abort = std::get_if<Abort>(&message)) {
@@ -72,8 +89,13 @@ void WorkerCore::OnMessage(int64_t now, const FromCoordinator& message, WorkerEf
       next_.reset();
       next_ids_.clear();
     }
-    if (!run_ || abort->run != run_->assignment.run || run_->aborted) return;
+    if (!run_ || abort->run != run_->assignment.run) {
+      out->push_back(SendEffect{Forgotten{abort->run}});
+      return;
+    }
+    if (run_->aborted) return;
     run_->failed = run_->aborted = true;
+    run_->TouchAll();
     if (run_->running == 0) out->push_back(ForgetEffect{abort->reason});
   }
 }
@@ -86,8 +108,10 @@ void WorkerCore::OnGrant(int64_t now, const Grant& grant, WorkerEffects* out) {
     return;
   }
   if (run_->failed) return;
+  run_->now = now;
   RankState& rank = run_->StateOf(grant.rank);
   rank.granted = true;
+  run_->Touch(rank);
   for (const Job& job : grant.jobs) Claim(rank, job, out);
   StartJobs(now, out);
 }
@@ -113,6 +137,7 @@ void WorkerCore::Claim(RankState& rank, const Job& job, WorkerEffects* out) {
 // Gives a claimed job to its rank's ready jobs if it can start now.
 void WorkerCore::Consider(int64_t id) {
   Run& run = *run_;
+  run.Touch(run.StateOf(run.RankAt(id)));
   uint8_t& flags = run.FlagsOf(id);
   if (flags & (kQueued | kDone)) return;
   const Job job = run.JobOf(id);
@@ -138,8 +163,9 @@ void WorkerCore::Consider(int64_t id) {
 void WorkerCore::StartJobs(int64_t now, WorkerEffects* out) {
   Run& run = *run_;
   if (!run.failed && run.prepared) {
-    for (const auto& rank : run.ranks) {
-      while (std::optional<StartEffect> start = TakeJob(now, *rank)) {
+    std::sort(run.touched.begin(), run.touched.end());
+    for (const int touched : run.touched) {
+      while (std::optional<StartEffect> start = TakeJob(now, *run.ranks[touched])) {
         Drop(out);
         out->push_back(*std::move(start));
       }
@@ -217,6 +243,7 @@ StartEffect WorkerCore::MakeStart(RankState& rank, int64_t id) {
   start.keeps_version = job.kind == JobKind::kUpdate && start.last &&
                         (run.graph.migrates() ? run.graph.visits().IsReadAfter(job, start.version)
                                               : run.versions->KeepsVersion(job));
+  start.takes_snapshot = start.last && run.TakesSnapshot(job);
   start.relays_sum = job.kind == run.graph.final_backward() && run.graph.relays(job.stage);
   start.hand_out_gradient =
       start.relays_sum || (job.kind == run.graph.final_backward() && run.graph.gradient_travels(job.stage));
@@ -231,6 +258,7 @@ void WorkerCore::OnJobLaunched(int64_t now, Rank number, const Job& job, bool la
   const int64_t id = run.IdOf(job);
   rank.Launch(id);
   rank.clock.Launched();
+  run.Touch(rank);
   if (run.failed) return UpdateIdle(now);
   if (!last) return NextRound(now, id, out);
   if (HandOn(now, rank, job, left_bytes, Outputs::kAtLaunch, out)) StartJobs(now, out);
@@ -239,11 +267,13 @@ void WorkerCore::OnJobLaunched(int64_t now, Rank number, const Job& job, bool la
 void WorkerCore::OnJobDone(int64_t now, const JobDone& done, WorkerEffects* out) {
   RequireOfCore(run_ != nullptr, "a job ends before its run is forgotten");
   Run& run = *run_;
+  run.now = now;
   RankState& rank = run.StateOf(done.rank);
   const int64_t id = run.IdOf(done.job);
   bool overlapped = false;
   const RankClock::Given given = rank.End(id, done.launched, &overlapped);
   --run.running;
+  run.Touch(rank);
   rank.clock.Job(now, done.start_ns, done.end_ns, done.job.kind, overlapped, !rank.in_flight.empty(),
                  done.launched ? given : RankClock::Given());
   if (run.aborted && run.running == 0) {
@@ -303,7 +333,10 @@ void WorkerCore::PopRows() {
   while (!run.rows.empty() && run.rows.front().left == 0 && !run.rows.front().flags.empty()) {
     // Claimed lists of other ranks no longer name jobs of this step: all of them ended.
     for (const auto& r : run.ranks) {
-      while (!r->claimed.empty() && r->claimed.front() / run.n == run.first_row) r->claimed.pop_front();
+      while (!r->claimed.empty() && r->claimed.front() / run.n == run.first_row) {
+        r->claimed.pop_front();
+        run.Touch(*r);
+      }
     }
     run.rows.pop_front();
     ++run.first_row;
@@ -350,7 +383,7 @@ IdleCause WorkerCore::CauseOf(const RankState& rank) const {
   if (!rank.idle()) return IdleCause::kDispatch;
   // The device has done what the next waits for, if it computes nothing, and that is not known yet.
   if (!rank.in_flight.empty() && rank.ready.Next().has_value()) return IdleCause::kDispatch;
-  if (rank.ready.held_back()) return IdleCause::kMemory;
+  if (const auto held = rank.ready.HeldBackBy(); held.has_value()) return *held;
   if (rank.claimed.empty()) return IdleCause::kDispatch;
   const Job next = run.JobOf(rank.claimed.front());
   if (run.AwaitsGather(rank.claimed.front())) return IdleCause::kTransfer;
@@ -358,13 +391,16 @@ IdleCause WorkerCore::CauseOf(const RankState& rank) const {
 }
 
 void WorkerCore::UpdateIdle(int64_t now) {
-  for (const auto& rank : run_->ranks) {
-    const IdleCause cause = CauseOf(*rank);
-    if (cause != rank->clock.cause()) rank->clock.Idle(now, cause);
+  for (const int touched : run_->touched) {
+    RankState& rank = *run_->ranks[touched];
+    const IdleCause cause = CauseOf(rank);
+    if (cause != rank.clock.cause()) rank.clock.Idle(now, cause);
+    rank.touched = false;
   }
+  run_->touched.clear();
 }
 
-void WorkerCore::OnSaved(int64_t /*now*/, std::vector<RankReport> reports, WorkerEffects* out) {
+void WorkerCore::OnFinished(std::vector<RankReport> reports, WorkerEffects* out) {
   if (!run_ || run_->failed) return;
   out->push_back(SendEffect{Finished{run_->assignment.run, std::move(reports)}});
   run_->finishing = run_->failed = true;
@@ -372,6 +408,7 @@ void WorkerCore::OnSaved(int64_t /*now*/, std::vector<RankReport> reports, Worke
 }
 
 void WorkerCore::Forget(int64_t now, WorkerEffects* out) {
+  if (run_) out->push_back(SendEffect{Forgotten{run_->assignment.run}});
   run_.reset();
   if (!next_.has_value()) return;
   const Assign assign = *std::exchange(next_, std::nullopt);
@@ -382,6 +419,7 @@ void WorkerCore::Forget(int64_t now, WorkerEffects* out) {
 void WorkerCore::OnFailure(int64_t now, const std::string& reason, WorkerEffects* out) {
   if (!run_ || run_->failed) return;
   run_->failed = true;
+  run_->TouchAll();
   out->push_back(SendEffect{Failed{run_->assignment.run, reason}});
   UpdateIdle(now);
 }

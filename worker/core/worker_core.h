@@ -47,7 +47,10 @@
 //   Likewise of the jobs to which the state of their stage comes from other processes, where it migrates.
 //   9. A holder keeps a version of its weights as long as a job that reads it is pending, and the newest; an
 //   older one is dropped when its last reader has ended and it has been handed to all that fetch it. Who
-//   saves keeps to the end, for the checkpoint, what jobs behind the last step would read.
+//   saves keeps to the end, for the checkpoint, what jobs behind the last step would read; likewise until a
+//   snapshot has been taken that was announced.
+//   10. A snapshot of step k is taken of each stage behind its update of step k - 1 and before anything else
+//   on that rank, by the rank that saves the stage, or, where states migrate, that makes version k.
 // Threads: none; the owner calls one method at a time.
 #ifndef WEFT_WORKER_CORE_WORKER_CORE_H_
 #define WEFT_WORKER_CORE_WORKER_CORE_H_
@@ -162,6 +165,8 @@ struct StartEffect {
   // A forward of the rank may still be computed: run the job on the second thread, beside it. There is at
   // most one such job of a rank at a time, and at most one other.
   bool beside = false;
+  // Of an update: behind it the rank takes a snapshot of the stage, of step job.step + 1.
+  bool takes_snapshot = false;
 };
 // Hand an output of the job that just ended or was launched (or weights that the run begins with) to a rank
 // of another process, once its bytes are there, or of this one (process -1).
@@ -177,8 +182,27 @@ struct DropEffect {
   int stage;
   int version;
 };
-// Write the held stages into the run's output, then call OnSaved.
-struct SaveEffect {};
+// So many stages, or slices of stages, of this process will be in the snapshot of the step: each comes with
+// the end of an update that was started with `takes_snapshot`. When all have been written into the run's
+// output, or one could not be, call OnSnapshotSaved.
+struct SnapshotEffect {
+  int step;
+  int pieces;
+};
+// No job will run any more: write what this process saves of the stages, as it is, into the run's output,
+// then call OnSnapshotSaved.
+struct SaveEffect {
+  int step;
+};
+// Complete the checkpoint of the step, of which all processes have written their parts, or drop it; then call
+// OnSealed.
+struct SealEffect {
+  int step;
+  int keep;
+  bool drop;
+};
+// Call OnFinished with the last reports.
+struct FinishEffect {};
 // Drop everything of the run, cancel its wants, then call Forget.
 struct ForgetEffect {
   std::string reason;  // empty after a run that ended well
@@ -188,7 +212,8 @@ struct ExitEffect {
 };
 
 using WorkerEffect = std::variant<SendEffect, PrepareEffect, JoinEffect, WantEffect, StartEffect,
-                                  PublishEffect, DropEffect, SaveEffect, ForgetEffect, ExitEffect>;
+                                  PublishEffect, DropEffect, SnapshotEffect, SaveEffect, SealEffect,
+                                  FinishEffect, ForgetEffect, ExitEffect>;
 using WorkerEffects = std::vector<WorkerEffect>;
 
 struct JobDone {
@@ -232,7 +257,10 @@ class WorkerCore {
   void OnGroupId(int group, const std::string& id, WorkerEffects* out);
   // The collective that the job began is over; its result is on the device.
   void OnCollectiveDone(int64_t now, Rank rank, const Job& job, WorkerEffects* out);
-  void OnSaved(int64_t now, std::vector<RankReport> reports, WorkerEffects* out);
+  // What SnapshotEffect or SaveEffect asked for is on the disk, or `failure` says why it is not.
+  void OnSnapshotSaved(int step, const std::string& failure, WorkerEffects* out);
+  void OnSealed(int step, const std::string& failure, WorkerEffects* out);
+  void OnFinished(std::vector<RankReport> reports, WorkerEffects* out);
   // Something of the run went wrong here. Told to the coordinator once.
   void OnFailure(int64_t now, const std::string& reason, WorkerEffects* out);
 
@@ -249,6 +277,10 @@ class WorkerCore {
   std::vector<Rank> ranks() const;
   // Closes the open interval of the rank's clock at `now`.
   const RankClock& ClockAt(int64_t now, Rank rank);
+  // The last intervals in which the rank was idle, and the last tensors that came to it from other processes;
+  // a bounded number of each.
+  std::vector<IdleSpan> idle_spans(Rank rank) const;
+  std::vector<TransferSpan> transfer_spans(Rank rank) const;
   int peak_activations(Rank rank) const;
   // The most versions of one stage's weights that the rank held; 0 if it holds none.
   int peak_weight_versions(Rank rank) const;
@@ -263,6 +295,8 @@ class WorkerCore {
 
   void OnAssign(int64_t now, const Assign& assign, WorkerEffects* out);
   void OnGrant(int64_t now, const Grant& grant, WorkerEffects* out);
+  void OnTakeSnapshot(const TakeSnapshot& take, WorkerEffects* out);
+  int AddPieces(int step);
   void OnIdOfGroup(const GroupId& id, WorkerEffects* out);
   void CollectiveBegun(const Job& job);
   void Claim(RankState& rank, const Job& job, WorkerEffects* out);

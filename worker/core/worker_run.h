@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -32,13 +33,19 @@ void RequireOfCore(bool condition, const char* what);
 
 struct WorkerCore::RankState {
   RankState(int64_t now, Rank r, Token t, std::vector<std::optional<int>> l, std::optional<int64_t> place,
-            std::optional<Tickets> tickets)
-      : rank(r), token(t), ready(std::move(l), place, std::move(tickets)), clock(now) {}
+            std::optional<Tickets> tickets, size_t spans_most)
+      : rank(r),
+        token(t),
+        ready(std::move(l), place, std::move(tickets)),
+        clock(now, spans_most),
+        spans_most(spans_most) {}
 
   Rank rank;
   Token token;
   ReadyJobs ready;
   RankClock clock;
+  size_t spans_most;  // of idleness, and of transfers
+  std::deque<TransferSpan> transfers;
   // What Take gave, and what TakeBeside gave while that, a forward, ran; each until it ends or is launched.
   int64_t running = -1, beside = -1;
   bool idle() const { return running < 0 && beside < 0; }
@@ -71,6 +78,7 @@ struct WorkerCore::RankState {
   std::vector<bool> measured;          // by stage: what a forward leaves
   int64_t jobs_per_step = 0, jobs_left = 0;
   bool granted = false;  // ever; before, the run has not begun for this rank
+  bool touched = false;  // Run::Touch
 };
 
 struct WorkerCore::Run {
@@ -82,6 +90,7 @@ struct WorkerCore::Run {
   struct Wanted {
     int64_t job;
     int microbatch;
+    int64_t since;
   };
   // Micro-batch gradients of a job that consumes them.
   struct Intake {
@@ -150,6 +159,24 @@ struct WorkerCore::Run {
   bool AwaitsGather(int64_t id);
   int JoinedInputs(int step, int index) const;
 
+  // What the rank starts next, or why it is idle, may have changed since StartJobs looked: it looks at no
+  // other rank, so that a job costs the same however many ranks the process has.
+  void Touch(RankState& rank) {
+    if (!std::exchange(rank.touched, true)) touched.push_back(state_of_rank[rank.rank]);
+  }
+  void TouchAll() {
+    for (const auto& rank : ranks) Touch(*rank);
+  }
+
+  // Behind the update its rank takes a snapshot of the stage, if one of the next step is announced.
+  bool IsSaved(const Job& update) const {
+    return graph.migrates() || graph.Saves(update.stage, update.member);
+  }
+  bool TakesSnapshot(const Job& job) const {
+    return job.kind == JobKind::kUpdate && !snapshots.empty() && snapshots.count(job.step + 1) != 0 &&
+           IsSaved(job);
+  }
+
   // How many steps may be under way at a time.
   int StepsAtOnce() const { return 1 + graph.schedule().MostStaleness(); }
 
@@ -161,6 +188,7 @@ struct WorkerCore::Run {
   int64_t n;
   std::vector<int> state_of_rank;
   std::vector<std::unique_ptr<RankState>> ranks;
+  std::vector<int> touched;                // of them
   std::vector<std::vector<Rank>> rank_of;  // [step mod period][index]
   std::deque<Row> rows;
   int64_t first_row;
@@ -169,6 +197,8 @@ struct WorkerCore::Run {
   absl::flat_hash_map<int64_t, Joining> joining;
   std::optional<HeldVersions> versions;  // of the ranks of this process
   HeldVersions::Versions dropped;        // not told yet
+  int64_t now = 0;                       // of the present event
+  std::map<int, int> snapshots;          // announced, by step: stages of this process that are not taken yet
   bool prepared = false, finishing = false, failed = false, aborted = false;
   int running = 0;  // jobs in flight
 };

@@ -60,7 +60,7 @@ void WorkerCore::WantInputs(const Job& job, Inputs which, WorkerEffects* out) {
     const int32_t process = run_->assignment.process_of_rank[run_->graph.RankOf(e.from)];
     if (run_->IsLocal(run_->graph.RankOf(e.from))) continue;
     const TensorKey key = KeyOf(e);
-    run_->wanted[key] = {run_->IdOf(job), e.from.microbatch};
+    run_->wanted[key] = {run_->IdOf(job), e.from.microbatch, run_->now};
     out->push_back(WantEffect{process, key});
   }
 }
@@ -72,6 +72,10 @@ void WorkerCore::OnTensor(int64_t now, const TensorKey& key, int64_t made, Worke
   const Run::Wanted wanted = it->second;
   run_->wanted.erase(it);
   RankState& rank = run_->StateOf(key.consumer);
+  if (key.kind != TensorKind::kOrder) {
+    rank.transfers.push_back({key.producer, key.kind, run_->JobOf(wanted.job), wanted.since, made, now});
+    if (rank.transfers.size() > rank.spans_most) rank.transfers.pop_front();
+  }
   InputArrived(wanted.job, wanted.microbatch, out);
   const bool awaited = (run_->FlagsOf(wanted.job) & kQueued) != 0;
   if (rank.idle() && awaited && made > 0) rank.clock.Arrived(now, made);
@@ -88,6 +92,7 @@ void WorkerCore::InputArrived(int64_t id, int microbatch, WorkerEffects* out) {
   }
   if (microbatch >= 0 && run.ConsumesGradients(job)) run.IntakeOf(id).arrived[microbatch] = true;
   --run.RowOf(id / run.n).waiting[id % run.n];
+  run.Touch(run.StateOf(run.RankAt(id)));
   if (run.FlagsOf(id) & kClaimed) Consider(id);
 }
 
@@ -118,7 +123,9 @@ void WorkerCore::CountVersions(RankState& rank, const Job& job, WorkerEffects* o
     run.versions->Read(job, &run.dropped);
   } else if (job.kind == JobKind::kUpdate) {
     rank.peak_weight_versions = std::max(rank.peak_weight_versions, run.versions->Publish(job, &run.dropped));
+    if (run.TakesSnapshot(job)) run.versions->TakeSnapshot(job, &run.dropped);
   }
+  if (run.TakesSnapshot(job) && --run.snapshots[job.step + 1] == 0) run.snapshots.erase(job.step + 1);
   Drop(out);
 }
 

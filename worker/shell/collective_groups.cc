@@ -13,7 +13,7 @@ absl::StatusOr<std::vector<std::pair<int, std::string>>> CollectiveGroups::Begin
   Clear(absl::OkStatus());
   if (!groups.empty() && collectives == nullptr) {
     return absl::FailedPreconditionError(
-        "the run is to reduce by collectives, and the device of this process has none");
+        "the run reduces by collectives, and the device of this process has no collectives");
   }
   collectives_ = collectives;
   limits_ = limits;

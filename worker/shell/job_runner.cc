@@ -176,7 +176,10 @@ void RunKind(RankCompute& compute, JobTask& task, JobOutcome* outcome) {
     case JobKind::kReduce:
       return RunReduce(compute, task, outcome);
     case JobKind::kUpdate:
-      return RunUpdate(compute, task, outcome);
+      RunUpdate(compute, task, outcome);
+      if (outcome->status.ok() && task.start.takes_snapshot)
+        outcome->snapshot = compute.Snapshot(task.start.job.stage);
+      return;
   }
 }
 

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "worker/core/worker_core.h"
 #include "worker/shell/compute/compute.h"
 #include "worker/shell/monotonic_clock.h"
@@ -41,6 +42,8 @@ struct JobOutcome {
   Tensor whole;
   Tensor state;                         // of the stage, if it leaves
   std::vector<Tensor> input_gradients;  // of each input of the stage
+  // Of the stage behind an update that was to take one; null else.
+  absl::StatusOr<std::shared_ptr<const StageSnapshot>> snapshot = std::shared_ptr<const StageSnapshot>();
   // What the device has still to do; null if the job has been done. Then the tensors are there once it is
   // reached, and loss and norm are among its figures.
   std::shared_ptr<LaunchedJob> launched;

@@ -2,15 +2,18 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "proto/run/json_text.h"
 #include "proto/run/run_schedule.h"
 #include "schedules/check.h"
 
 namespace weft {
 
 absl::StatusOr<RunSpec> ParseRunSpecText(const std::string& text) {
-  const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
-  if (json.is_discarded()) return absl::InvalidArgumentError("the run's specification is not JSON");
-  return ParseRunSpec(json);
+  const absl::StatusOr<nlohmann::json> json = ParseJson(text);
+  if (!json.ok())
+    return absl::InvalidArgumentError(absl::StrCat("the run's specification ", json.status().message()));
+  return ParseRunSpec(*json);
 }
 
 absl::StatusOr<WorkerCore::RunShape> ParseRunShape(const std::string& text) {

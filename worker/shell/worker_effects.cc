@@ -1,10 +1,14 @@
 // WorkerLoop: carries out what the core decided.
 #include <algorithm>
+#include <memory>
+#include <system_error>
 #include <thread>
 #include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_format.h"
+#include "proto/host/host_memory.h"
+#include "proto/run/run_memory.h"
 #include "worker/shell/run_shape.h"
 #include "worker/shell/worker_loop.h"
 
@@ -13,16 +17,12 @@ namespace {
 
 constexpr int64_t kMicrosecond = 1'000;
 
-// Whoever saves the last stage finds all of them there and writes the index; before, a stage is missing or of
-// another version.
-absl::Status IndexIfComplete(const std::string& folder, const RunSpec& spec) {
-  const absl::Status status = WriteCheckpointIndex(folder, spec);
-  return absl::IsNotFound(status) || absl::IsFailedPrecondition(status) ? absl::OkStatus() : status;
-}
-
 }  // namespace
 
 absl::Status WorkerLoop::PrepareRank(Slot* slot, const PrepareTask& task) {
+  if (task.folders != nullptr && slot->index == 0) {
+    if (absl::Status status = task.folders->Prepare(); !status.ok()) return status;
+  }
   auto compute = device_.CreateRank(*task.spec, slot->rank, transport_.memory());
   if (!compute.ok()) return compute.status();
   slot->compute = *std::move(compute);
@@ -32,26 +32,14 @@ absl::Status WorkerLoop::PrepareRank(Slot* slot, const PrepareTask& task) {
                                       : slot->compute->AddStage(s.stage, s.holds_weights);
     if (status.ok() && s.sums_own) status = slot->compute->SumOwnGradients(s.stage);
     if (!status.ok()) return status;
-    if (!s.saves || task.output.empty()) continue;
     // A run that goes on has its initial weights in the checkpoint that it begins with.
-    if (task.spec->first_step() == 0) {
-      const std::string initial = task.output + "/checkpoint-0";
-      status =
-          s.migrates ? slot->compute->SaveInitial(s.stage, initial) : slot->compute->Save(s.stage, initial);
-    }
-    // Nobody saves before all ranks are prepared, so no rank takes a former run's slice for this one's.
-    if (status.ok() && s.parts > 1)
-      status = DiscardSlice(task.output + "/checkpoint", s.stage, s.part, s.parts);
+    if (!s.saves || task.folders == nullptr || task.spec->first_step() > 0) continue;
+    const std::string initial = task.folders->Partial(0);
+    status =
+        s.migrates ? slot->compute->SaveInitial(s.stage, initial) : slot->compute->Save(s.stage, initial);
     if (!status.ok()) return status;
   }
   return absl::OkStatus();
-}
-
-absl::Status WorkerLoop::SaveRank(Slot* slot, const SaveTask& task) {
-  for (const int stage : task.stages) {
-    if (absl::Status status = slot->compute->Save(stage, task.folder); !status.ok()) return status;
-  }
-  return task.stages.empty() ? absl::OkStatus() : IndexIfComplete(task.folder, *task.spec);
 }
 
 // One rank's part of preparing or saving ended; the last one finishes it for the process.
@@ -60,7 +48,8 @@ void WorkerLoop::TaskEnded(const absl::Status& status, void (WorkerLoop::*all_en
   if (--pending_tasks_ > 0) return;
   const int64_t now = MonotonicNow();
   if (forget_when_idle_) return Forget(now);
-  if (!task_status_.ok()) return Fail(now, task_status_);
+  // What cannot be saved is told, and the coordinator decides.
+  if (!task_status_.ok() && all_ended != &WorkerLoop::AllSaved) return Fail(now, task_status_);
   (this->*all_ended)(now);
 }
 
@@ -68,11 +57,6 @@ void WorkerLoop::AllPrepared(int64_t now) {
   prepared_ = joining_ = true;
   PollCollectives(now);
   LookAtDevice();
-}
-
-void WorkerLoop::AllSaved(int64_t now) {
-  core_.OnSaved(now, Reports(now), &effects_);
-  Apply(now, nullptr);
 }
 
 void WorkerLoop::Apply(int64_t now, const JobOutcome* outcome) {
@@ -102,8 +86,19 @@ void WorkerLoop::ApplyOne(int64_t now, WorkerEffect& effect, const JobOutcome* o
     Publish(now, *publish, outcome);
   } else if (auto* drop = std::get_if<DropEffect>(&effect)) {
     SlotOf(drop->rank)->compute->DropWeights(drop->stage, drop->version);
-  } else if (std::holds_alternative<SaveEffect>(effect)) {
-    Save();
+  } else if (auto* snapshot = std::get_if<SnapshotEffect>(&effect)) {
+    snapshots_.Expect(core_.run_id(), snapshot->step, snapshot->pieces, folders_->Partial(snapshot->step));
+  } else if (auto* save = std::get_if<SaveEffect>(&effect)) {
+    Save(save->step);
+  } else if (auto* seal = std::get_if<SealEffect>(&effect)) {
+    Seal(*seal);
+  } else if (std::holds_alternative<FinishEffect>(effect)) {
+    std::vector<RankReport> reports = Reports(now);
+    for (RankReport& report : reports) {
+      report.idle_spans = core_.idle_spans(report.rank);
+      report.transfer_spans = core_.transfer_spans(report.rank);
+    }
+    core_.OnFinished(std::move(reports), &effects_);
   } else if (std::holds_alternative<ForgetEffect>(effect)) {
     Forget(now);
   } else if (std::holds_alternative<ExitEffect>(effect)) {
@@ -113,21 +108,21 @@ void WorkerLoop::ApplyOne(int64_t now, WorkerEffect& effect, const JobOutcome* o
 }
 
 WorkerLoop::Slot* WorkerLoop::SlotOf(Rank rank) {
-  for (auto& slot : slots_) {
-    if (slot->rank == rank) return slot.get();
-  }
-  return nullptr;
+  return rank >= 0 && rank < static_cast<Rank>(slot_of_rank_.size()) ? slot_of_rank_[rank] : nullptr;
 }
 
 void WorkerLoop::Prepare(int64_t now, PrepareEffect& effect) {
   const Assign& a = effect.assignment;
   if (pending_tasks_ > 0)
     return Fail(now, absl::UnavailableError("this process is still busy with the run before"));
-  SeatRanks(now, a);
+  if (absl::Status s = SeatRanks(now, a); !s.ok()) return Fail(now, s);
   absl::StatusOr<RunSpec> spec = ParseRunSpecText(a.spec);
   if (!spec.ok()) return Fail(now, spec.status());
-  output_ = a.output;
+  if (absl::Status s = CheckMemory(*spec, effect); !s.ok()) return Fail(now, s);
   spec_ = std::make_shared<const RunSpec>(*std::move(spec));
+  folders_ = a.output.empty()
+                 ? nullptr
+                 : std::make_shared<const CheckpointFolders>(a.output, *spec_, a.run_id, a.epoch);
   transport_.BeginEpoch(a.run, a.epoch);
   for (const Peer& peer : a.peers) {
     if (peer.address == transport_.address()) continue;
@@ -145,7 +140,7 @@ void WorkerLoop::Prepare(int64_t now, PrepareEffect& effect) {
   pending_tasks_ = static_cast<int>(a.leases.size());
   for (const RankLease& lease : a.leases) {
     Slot* slot = SlotOf(lease.rank);
-    PrepareTask task{spec_, {}, output_};
+    PrepareTask task{spec_, {}, folders_};
     for (const PrepareEffect::Stage& s : effect.stages) {
       if (s.rank != slot->rank) continue;
       task.stages.push_back(s);
@@ -155,26 +150,66 @@ void WorkerLoop::Prepare(int64_t now, PrepareEffect& effect) {
   }
 }
 
+// What surely does not fit is refused before anything is allocated: the kernel would end this process later,
+// or another one, without a word. Counted is what stays, once each; a run needs more.
+absl::Status WorkerLoop::CheckMemory(const RunSpec& spec, const PrepareEffect& effect) const {
+  if (device_.name() != "cpu") return absl::OkStatus();
+  int64_t needed = 0;
+  for (const PrepareEffect::Stage& s : effect.stages) {
+    if (!s.holds_weights) continue;
+    const int copies = 2 + (s.adopts ? 0 : OptimizerBuffers(spec.train.optimizer));
+    needed += copies * (CountStage(spec, s.stage).parameters / s.parts);
+  }
+  const HostMemory memory = ReadHostMemory();
+  const std::optional<int64_t> available = memory.Least();
+  if (!available.has_value() || needed <= *available) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrFormat(
+      "weights, gradients and optimizer of this process's %d ranks take at least %.1f GiB, and there are %s: "
+      "take more processes on other machines, a schedule that shards the weights, or a smaller model",
+      effect.assignment.leases.size(), static_cast<double>(needed) / (int64_t{1} << 30), memory.Describe()));
+}
+
 // Before anything of the run can fail: reports and metrics ask for the slot of each rank that the core has.
-void WorkerLoop::SeatRanks(int64_t now, const Assign& a) {
+absl::Status WorkerLoop::SeatRanks(int64_t now, const Assign& a) {
   next_report_ = now + options_.report_interval_ns;
   const size_t ranks = a.leases.size();
   const bool pairs = core_.graph()->has_pairs();
   while (slots_.size() < (pairs ? 2 * ranks : ranks)) {
     slots_.push_back(std::make_unique<Slot>());
-    Slot* slot = slots_.back().get();
-    slot->index = static_cast<int>(slots_.size()) - 1;
-    slot->thread = std::thread(&WorkerLoop::RankMain, this, slot);
+    slots_.back()->index = static_cast<int>(slots_.size()) - 1;
   }
+  slot_of_rank_.assign(a.process_of_rank.size(), nullptr);
   for (size_t i = 0; i < ranks; ++i) {
     Slot* slot = slots_[i].get();
     slot->rank = a.leases[i].rank;
+    slot_of_rank_[slot->rank] = slot;
     slot->second = pairs ? slots_[ranks + i].get() : nullptr;
     slot->saved_stages.clear();
     slot->bytes_sent.fill(0);
     slot->left_bytes.clear();
     slot->bytes_received.fill(0);
   }
+  return StartThreads(slots_.size());
+}
+
+// With fewer threads than wished for the work of all seats is done too, later.
+absl::Status WorkerLoop::StartThreads(size_t seats) {
+  const size_t most = std::max<size_t>(kMostThreads, std::thread::hardware_concurrency());
+  const size_t wanted = own_threads() ? seats : std::min(seats, most);
+  while (threads_.size() < wanted) {
+    auto thread = std::make_unique<Thread>();
+    thread->index = static_cast<int>(threads_.size());
+    try {
+      thread->thread = std::thread(&WorkerLoop::ThreadMain, this, thread.get());
+    } catch (const std::system_error& e) {
+      if (!own_threads() && !threads_.empty()) break;
+      return absl::ResourceExhaustedError(
+          absl::StrCat("no thread can be started beside ", threads_.size(), " others (", e.code().message(),
+                       "): raise the limit of processes and threads (ulimit -u, pids.max)"));
+    }
+    threads_.push_back(std::move(thread));
+  }
+  return absl::OkStatus();
 }
 
 std::vector<Tensor> WorkerLoop::TakeArrived(const std::vector<TensorKey>& keys) {
@@ -207,20 +242,11 @@ void WorkerLoop::Start(StartEffect& effect) {
   Give(beside ? slot->second : slot, std::move(task));
 }
 
-void WorkerLoop::Save() {
-  std::vector<Slot*> saving;
-  for (Rank rank : core_.ranks()) saving.push_back(SlotOf(rank));
-  task_status_ = absl::OkStatus();
-  pending_tasks_ = static_cast<int>(saving.size());
-  for (Slot* slot : saving) {
-    SaveTask task{spec_, {}, output_ + "/checkpoint"};
-    if (!output_.empty()) task.stages = slot->saved_stages;
-    Give(slot, std::move(task));
-  }
-}
-
 void WorkerLoop::Forget(int64_t now) {
-  forget_when_idle_ = pending_tasks_ > 0 || DeviceWorks();
+  snapshots_.Cancel();
+  // What a device copied for the writer is the device's memory.
+  const bool written = device_.launch_ahead() > 1 && !snapshots_.idle();
+  forget_when_idle_ = pending_tasks_ > 0 || DeviceWorks() || written;
   if (forget_when_idle_) return;
   prepared_ = joining_ = false;
   groups_.Clear(absl::AbortedError("its run is over here"));
@@ -231,10 +257,13 @@ void WorkerLoop::Forget(int64_t now) {
   inbox_.clear();
   holders_.Clear();
   give_up_ns_ = end_until_ns_ = 0;
+  told_silence_ns_.reset();
+  if (failed_) next_health_ = 0;
   for (auto& slot : slots_) {
     slot->rank = -1;
     slot->second = nullptr;
   }
+  slot_of_rank_.clear();
   core_.Forget(now, &effects_);
   Apply(now, nullptr);
 }
@@ -260,13 +289,14 @@ void WorkerLoop::CheckEnds(int64_t now) {
   const auto slot = std::find_if(slots_.begin(), slots_.end(), [](const auto& s) { return s->ending; });
   if (slot == slots_.end()) return;
   status_ = absl::DeadlineExceededError(
-      absl::StrFormat("the device has held what ends rank %d of run %d for %.1f s", (*slot)->rank,
-                      core_.run_id(), 1e-9 * static_cast<double>(options_.device_grace_ns)));
+      absl::StrFormat("the device has not finished the work that ends rank %d of run %d for %.1f s",
+                      (*slot)->rank, core_.run_id(), 1e-9 * static_cast<double>(options_.device_grace_ns)));
   stop_ = true;
   WakeAll();
 }
 
 void WorkerLoop::Fail(int64_t now, const absl::Status& status) {
+  failed_ = true;
   groups_.Clear(status);  // the other members notice
   core_.OnFailure(now, std::string(status.message()), &effects_);
   Apply(now, nullptr);

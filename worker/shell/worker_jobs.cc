@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "worker/shell/compute/non_finite.h"
 #include "worker/shell/keep_forever.h"
 #include "worker/shell/worker_loop.h"
 
@@ -22,21 +23,24 @@ constexpr size_t kGatherJobs = 32;  // half of the least credit
 void WorkerLoop::RunJobTask(JobTask task) {
   const Job job = task.start.job;
   const bool last = task.start.last, beside = task.start.beside;
+  const bool takes_snapshot = task.start.takes_snapshot;
   const Rank rank = task.start.rank;
   const std::optional<StateVisit> visit = task.start.visit;
   Slot* const slot = SlotOf(rank);
   RankCompute& compute = *slot->compute;  // stays until the run's last job has ended
-  mu_.Unlock();
+  LeaveLock();
   std::function<void()> begun;
   if (!beside && slot->second != nullptr) begun = [this, slot] { ForwardBegun(slot); };
   JobOutcome outcome = RunJob(compute, std::move(task), begun);
-  mu_.Lock();
+  TakeLock();
   const int64_t now = MonotonicNow();
   if (!outcome.status.ok()) Fail(now, outcome.status);
   if (outcome.left_bytes.has_value()) {
     int64_t& most = slot->left_bytes[job.stage];
     most = std::max(most, *outcome.left_bytes);
   }
+  if (takes_snapshot && outcome.status.ok())
+    snapshots_.Write(core_.run_id(), job.step + 1, std::move(outcome.snapshot));
   if (outcome.contribution.has_value()) BeginCollective(now, slot, job, *outcome.contribution, outcome.whole);
   if (visit.has_value() && visit->leaves) holders_.Leave(rank, job);
   job_ns_ += (outcome.end_ns - outcome.start_ns - job_ns_) / 8;
@@ -92,6 +96,8 @@ void WorkerLoop::JobEnded(int64_t now, LaunchedJobs::Ended ended) {
   JobDone done{launch.rank, launch.job,         now, now,
                launch.last, ended.figures.loss, {},  ended.figures.gradient_norm};
   done.launched = true;
+  if (ended.status.ok())
+    ended.status = CheckFigures(*spec_, launch.job, ended.figures.loss, ended.figures.gradient_norm);
   if (ended.status.ok()) {
     // The device's clock may be a little off.
     done.end_ns = std::min(now, ended.figures.end_ns);
@@ -133,18 +139,20 @@ void WorkerLoop::AwaitDevice() {
     std::this_thread::sleep_for(std::chrono::microseconds(100));
     mu_.Lock();
   }
-  if (DeviceWorks()) LeaveDevice();
+  if (DeviceWorks()) LeaveBehind();
 }
 
-void WorkerLoop::LeaveDevice() {
-  device_hangs_ = true;
+void WorkerLoop::LeaveBehind() {
+  hangs_ = true;
+  const int64_t now = MonotonicNow();
   if (status_.ok()) {
-    status_ =
-        absl::DeadlineExceededError(DeviceWorks() ? AwaitedOfDevice(MonotonicNow())
-                                                  : "a thread that gave the device work has not come back");
+    status_ = absl::DeadlineExceededError(
+        DeviceWorks() ? AwaitedOfDevice(now)
+                      : absl::StrCat("it was told to stop, and some of its work has not come to an end: ",
+                                     WhatHangs(now)));
   }
-  for (auto& slot : slots_) {
-    if (slot->thread.joinable()) slot->thread.detach();
+  for (auto& thread : threads_) {
+    if (thread->thread.joinable()) thread->thread.detach();
   }
   // It may still write into any of this: none of it can be given back while the process lives.
   for (auto& slot : slots_) KeepForever(std::shared_ptr<RankCompute>(std::move(slot->compute)));

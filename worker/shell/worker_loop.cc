@@ -7,8 +7,14 @@
 
 #include <algorithm>
 #include <ctime>
+#include <iterator>
 #include <utility>
+#include <vector>
 
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "proto/session/gather.h"
 #include "worker/shell/run_shape.h"
 
@@ -20,6 +26,10 @@ constexpr int64_t kGatherTime = 10 * kMillisecond;
 constexpr int64_t kShortJob = kMillisecond;
 constexpr int64_t kDeviceLook = 50 * kMicrosecond;    // no descriptor tells that the device has done a job
 constexpr int64_t kLongestUnseen = 5 * kMillisecond;  // without a look at messages, though jobs are short
+
+// The thread holds the lock and looks for work before it waits for anything: nobody need be woken for one
+// task that it hands out.
+thread_local bool looks_soon = false;
 
 void Ring(int event_fd) {
   const uint64_t one = 1;
@@ -35,7 +45,8 @@ WorkerLoop::WorkerLoop(WorkerLoopOptions options, Device& device, Transport& tra
       link_(link),
       main_fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
       driver_fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
-      core_(ParseRunShape, device.launch_ahead()) {}
+      core_(ParseRunShape, device.launch_ahead()),
+      snapshots_([this](const SnapshotWriter::Done& done) { SnapshotDone(done); }) {}
 
 WorkerLoop::~WorkerLoop() {
   close(main_fd_);
@@ -48,23 +59,23 @@ void WorkerLoop::Stop() {
   WakeAll();
 }
 
-bool WorkerLoop::device_hangs() {
+bool WorkerLoop::hangs() {
   MutexLock lock(mu_);
-  return device_hangs_;
+  return hangs_;
 }
 
 void WorkerLoop::WakeAll() {
   Ring(main_fd_);
   Ring(driver_fd_);
-  for (auto& slot : slots_) slot->wake.Signal();
+  for (auto& thread : threads_) thread->wake.Signal();
   main_wake_.Signal();
 }
 
 absl::Status WorkerLoop::Run() {
   device_.PrepareThread();
   DriveUntilStopped();
-  JoinRanks();
-  if (!device_hangs()) AwaitDevice();
+  JoinThreads();
+  if (!hangs()) AwaitDevice();
   MutexLock lock(mu_);
   return status_;
 }
@@ -86,21 +97,21 @@ void WorkerLoop::DriveUntilStopped() {
   }
 }
 
-// A rank's last job may still seat the ranks of a next run. The host's own jobs end; a device that hangs may
-// hold a thread that gives it more work for ever.
-void WorkerLoop::JoinRanks() {
-  const int64_t until = MonotonicNow() + options_.device_grace_ns;
+// A last job may still seat the ranks of a next run, with more threads. A device that hangs may hold a thread
+// that gives it more work for ever; so may a file, or a job that takes its time.
+void WorkerLoop::JoinThreads() {
+  const int64_t grace = own_threads() ? options_.device_grace_ns : options_.stop_grace_ns;
+  const int64_t until = MonotonicNow() + grace;
   for (size_t i = 0;; ++i) {
-    Slot* slot = nullptr;
+    Thread* thread = nullptr;
     {
       MutexLock lock(mu_);
-      if (i == slots_.size()) return;
-      slot = slots_[i].get();
-      while (device_.launch_ahead() > 1 && !slot->left && MonotonicNow() < until)
-        main_wake_.WaitWithTimeout(mu_, kGatherTime);
-      if (device_.launch_ahead() > 1 && !slot->left) return LeaveDevice();
+      if (i == threads_.size()) return;
+      thread = threads_[i].get();
+      while (!thread->left && MonotonicNow() < until) main_wake_.WaitWithTimeout(mu_, kGatherTime);
+      if (!thread->left) return LeaveBehind();
     }
-    slot->thread.join();
+    thread->thread.join();
   }
 }
 
@@ -108,35 +119,65 @@ bool WorkerLoop::RanksLookOften() const {
   return job_ns_ < kShortJob && MonotonicNow() - last_job_end_ < kLongestUnseen;
 }
 
-void WorkerLoop::RankMain(Slot* slot) {
+void WorkerLoop::ThreadMain(Thread* thread) {
   device_.PrepareThread();
   MutexLock lock(mu_);
+  looks_soon = true;
   while (!stop_) {
-    if (!std::holds_alternative<std::monostate>(slot->task)) {
-      RunTask(slot);
+    if (Slot* slot = NextTask(*thread)) {
+      RunTask(thread, slot);
       // The outputs leave, and what peers asked for meanwhile is seen, before the next job begins.
       if (!stop_ && (driver_ == kNobody || driver_ == kMain)) Poll();
     } else if (driver_ == kNobody || driver_ == kMain) {
-      driver_ = slot->index;
-      Drive(slot);
+      driver_ = thread->index;
+      Drive(thread);
       LeaveDriving();
     } else if (!SendGathered()) {
-      slot->waiting = true;
-      slot->wake.Wait(mu_);
-      slot->waiting = false;
+      thread->waiting = true;
+      thread->wake.Wait(mu_);
+      thread->waiting = false;
     }
   }
-  slot->left = true;
+  thread->left = true;
   main_wake_.Signal();
 }
 
-void WorkerLoop::Drive(Slot* slot) {
+std::string WorkerLoop::WhatHangs(int64_t now) const {
+  std::vector<std::string> parts;
+  for (const auto& thread : threads_) {
+    if (thread->left || thread->doing == Doing::kNothing) continue;
+    constexpr const char* kWords[] = {"", "", "preparing", "saving the stages", "ending"};
+    const std::string doing =
+        thread->doing == Doing::kJob ? Describe(thread->job) : kWords[static_cast<int>(thread->doing)];
+    parts.push_back(absl::StrFormat("%s of rank %d for %.1f s", doing, thread->rank,
+                                    1e-9 * static_cast<double>(now - thread->since)));
+  }
+  const size_t more = parts.size() > 4 ? parts.size() - 4 : 0;
+  parts.resize(parts.size() - more);
+  if (more > 0) parts.push_back(absl::StrCat(more, " more"));
+  return absl::StrJoin(parts, ", ");
+}
+
+bool WorkerLoop::HasTask(const Thread& thread) const {
+  if (!own_threads()) return !queue_.empty();
+  return !std::holds_alternative<std::monostate>(slots_[thread.index]->task);
+}
+
+WorkerLoop::Slot* WorkerLoop::NextTask(const Thread& thread) {
+  if (!HasTask(thread)) return nullptr;
+  if (own_threads()) return slots_[thread.index].get();
+  Slot* slot = queue_.front();
+  queue_.pop_front();
+  return slot;
+}
+
+void WorkerLoop::Drive(Thread* thread) {
   int64_t spin_until = MonotonicNow() + spin_ns_;
-  while (!stop_ && std::holds_alternative<std::monostate>(slot->task)) {
+  while (!stop_ && !HasTask(*thread)) {
     if (Poll()) {
       spin_until = MonotonicNow() + spin_ns_;
     } else if (MonotonicNow() >= spin_until) {
-      Block(driver_fd_, &slot->blocked);
+      Block(driver_fd_, &thread->blocked);
     } else {
       mu_.Unlock();
       for (int i = 0; i < 32; ++i) _mm_pause();
@@ -147,11 +188,16 @@ void WorkerLoop::Drive(Slot* slot) {
 
 void WorkerLoop::LeaveDriving() {
   driver_ = kNobody;
-  for (auto& slot : slots_) {
-    if (!slot->waiting) continue;
-    slot->wake.Signal();
-    return;
+  WakeOne();
+}
+
+bool WorkerLoop::WakeOne() {
+  for (auto& thread : threads_) {
+    if (!std::exchange(thread->waiting, false)) continue;
+    thread->wake.Signal();
+    return true;
   }
+  return false;
 }
 
 void WorkerLoop::Block(int own_fd, bool* blocked) {
@@ -217,6 +263,7 @@ void WorkerLoop::Send(FromWorker message) {
 }
 
 bool WorkerLoop::Poll() {
+  looked_ns_ = MonotonicNow();
   messages_.clear();
   if (!link_.Drain(&messages_) && !stop_) {
     stop_ = true;
@@ -238,41 +285,95 @@ bool WorkerLoop::Poll() {
   if (!events_.empty()) HandleTransport(now);
   if (joining_ || groups_.busy()) worked |= PollCollectives(now);
   CheckEnds(now);
+  if (forget_when_idle_ && pending_tasks_ == 0 && !DeviceWorks()) Forget(now);
   if (core_.has_run() && now >= next_report_) {
     next_report_ = now + options_.report_interval_ns;
     Send(Report{core_.run_id(), Reports(now)});
+    TellStall(now);
   }
+  if (!core_.has_run() && now >= next_health_) CheckHealth(now);
   return worked;
+}
+
+// What is told while a link is silent is told again now and then, since its time grows.
+void WorkerLoop::TellStall(int64_t now) {
+  std::string silence = transport_.DescribeSilence(now);
+  const bool told = told_silence_ns_.has_value();
+  if (silence.empty() && !told) return;
+  if (!silence.empty() && told && now - *told_silence_ns_ < options_.stall_interval_ns) return;
+  told_silence_ns_ = silence.empty() ? std::nullopt : std::optional(now);
+  Send(Stalled{core_.run_id(), std::move(silence)});
+}
+
+// A process that others cannot reach any more, or whose device is lost to it, is of use to no run. Another
+// one in its place is.
+void WorkerLoop::CheckHealth(int64_t now) {
+  next_health_ = now + options_.health_interval_ns;
+  absl::Status health = transport_.health();
+  if (health.ok() && std::exchange(failed_, false)) health = device_.Health();
+  if (health.ok() || stop_) return;
+  status_ = std::move(health);
+  stop_ = true;
+  WakeAll();
 }
 
 void WorkerLoop::Give(Slot* slot, Task task) {
   slot->task = std::move(task);
-  if (slot->waiting) {
-    slot->wake.Signal();
-  } else if (slot->blocked) {
-    Ring(driver_fd_);
+  if (own_threads()) {
+    Thread& thread = *threads_[slot->index];
+    if (thread.waiting) {
+      thread.wake.Signal();
+    } else if (thread.blocked) {
+      Ring(driver_fd_);
+    }
+    return;
   }
+  queue_.push_back(slot);
+  if ((looks_soon && queue_.size() == 1) || WakeOne()) return;
+  // All others compute, or one of them drives.
+  if (driver_ >= 0 && threads_[driver_]->blocked) Ring(driver_fd_);
 }
 
-void WorkerLoop::RunTask(Slot* slot) {
+void WorkerLoop::LeaveLock() {
+  looks_soon = false;
+  mu_.Unlock();
+}
+
+void WorkerLoop::TakeLock() {
+  mu_.Lock();
+  looks_soon = true;
+}
+
+void WorkerLoop::RunTask(Thread* thread, Slot* slot) {
   Task task = std::exchange(slot->task, std::monostate{});
-  if (auto* job = std::get_if<JobTask>(&task)) return RunJobTask(std::move(*job));
+  constexpr Doing kDoing[] = {Doing::kNothing, Doing::kJob, Doing::kPreparing, Doing::kSaving,
+                              Doing::kEnding};
+  static_assert(std::size(kDoing) == std::variant_size_v<Task>);
+  thread->doing = kDoing[task.index()];
+  thread->rank = slot->rank;
+  thread->since = MonotonicNow();
+  const absl::Cleanup done = [thread] { thread->doing = Doing::kNothing; };
+  if (auto* job = std::get_if<JobTask>(&task)) {
+    thread->job = job->start.job;
+    thread->rank = job->start.rank;
+    return RunJobTask(std::move(*job));
+  }
   if (auto* prepare = std::get_if<PrepareTask>(&task)) {
-    mu_.Unlock();
+    LeaveLock();
     absl::Status status = PrepareRank(slot, *prepare);
-    mu_.Lock();
+    TakeLock();
     return TaskEnded(status, &WorkerLoop::AllPrepared);
   }
   if (auto* save = std::get_if<SaveTask>(&task)) {
-    mu_.Unlock();
+    LeaveLock();
     absl::Status status = SaveRank(slot, *save);
-    mu_.Lock();
+    TakeLock();
     return TaskEnded(status, &WorkerLoop::AllSaved);
   }
   if (auto* end = std::get_if<EndTask>(&task)) {
-    mu_.Unlock();
+    LeaveLock();
     end->compute.reset();
-    mu_.Lock();
+    TakeLock();
     slot->ending = false;
     return TaskEnded(absl::OkStatus(), nullptr);  // the run is forgotten
   }

@@ -1,34 +1,44 @@
 // The worker process at work: threads, lock and waiting around the worker core.
 //
-// One thread a rank computes that rank's jobs, and where the schedule has overlapped pairs a second one
-// computes those that start beside a forward. There is no thread between a message and the job that it makes
-// ready: whenever one of these has nothing to compute it drives the process (takes messages and
-// tensors, steps the core, carries out the effects), spinning for a short while and then blocking on the
-// descriptors of session and transport. At most one thread drives. While all ranks compute long jobs the main
-// thread does, so that peers and coordinator are still answered; between short jobs the ranks look for
-// themselves, and a driver that is woken by each message would only take their cores away.
+// A rank has a seat (Slot), which does one thing at a time: it prepares, computes a job, saves, ends. Where
+// the schedule has overlapped pairs it has a second seat, for the jobs that start beside a forward. What the
+// seats have to do is done by threads: as many as there are seats, but no more than kMostThreads or the
+// machine's cores, whichever is more, so a process of a thousand ranks has a bounded number of them. Any
+// thread takes the work of any seat; only where a device is given jobs ahead each seat has a thread of its
+// own, because a device's libraries keep memory for each thread.
+//
+// There is no thread between a message and the job that it makes ready: whenever one of these has nothing to
+// compute it drives the process (takes messages and tensors, steps the core, carries out the effects),
+// spinning for a short while and then blocking on the descriptors of session and transport. A job that a
+// thread's own job made ready is computed by the same thread. At most one thread drives. While all ranks
+// compute long jobs the main thread does, so that peers and coordinator are still answered; between short
+// jobs the ranks look for themselves, and a driver that is woken by each message would only take their cores
+// away.
 //
 // A device with a queue of its own is given jobs, and nobody waits for it: the rank's thread is free when a
 // job has been launched, and whoever drives asks which have been done. Until they are, a driver does not
 // block for longer than it takes to notice. Tensors for other processes are offered when their bytes are
 // there; those that come go to the job that reads them as they are, and it brings them to the device.
 //
-// Everything but computing happens under one lock, and ranks begin and end on their own threads. The time
+// Everything but computing happens under one lock; ranks begin and end outside it, on the threads. The time
 // under it is microseconds; no waiting happens there, but for what a GPU's driver takes where communicators
 // end, or memory grows into which tensors for other processes are copied. Ownership: borrows device,
 // transport and link, which outlive it. Run returns when the coordinator says so, Stop was called or the link
 // is lost, after the jobs that are being computed or have been launched: then no thread of it is left, and
 // device, transport and link are the caller's again. Failure: of the device, names the job and fails the run.
+// A thread that hangs (in a file of a dead server, in a job without end) cannot keep the process: Run waits
+// `stop_grace_ns` for it, then returns DeadlineExceeded with the name of what it does.
 // A device that does nothing more for `device_timeout_ns` fails the run too; where a run is aborted, or the
 // loop stopped, and it has not come to an end after `device_grace_ns`, Run returns DeadlineExceeded with the
 // name of the job.
 //
 // In worker_loop.cc: threads, driving and waiting; worker_jobs.cc: jobs; worker_effects.cc: what the core
-// decided; worker_transfers.cc: tensors; worker_reports.cc: reports.
+// decided; worker_snapshots.cc: checkpoints; worker_transfers.cc: tensors; worker_reports.cc: reports.
 #ifndef WEFT_WORKER_SHELL_WORKER_LOOP_H_
 #define WEFT_WORKER_SHELL_WORKER_LOOP_H_
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -47,9 +57,11 @@
 #include "worker/core/worker_core.h"
 #include "worker/shell/awaited_tensors.h"
 #include "worker/shell/collective_groups.h"
+#include "worker/shell/compute/checkpoint_folders.h"
 #include "worker/shell/compute/compute.h"
 #include "worker/shell/job_runner.h"
 #include "worker/shell/launched_jobs.h"
+#include "worker/shell/snapshot_writer.h"
 #include "worker/shell/state_holders.h"
 #include "worker/shell/transport/transport.h"
 
@@ -87,6 +99,12 @@ struct WorkerLoopOptions {
   // From a run's beginning until its groups of collectives are complete: a little less than the coordinator
   // gives all processes to prepare, since what is said here names the ranks that are missing.
   int64_t join_timeout_ns = 290'000'000'000;
+  // From Stop to the end of what the host's own threads are in the middle of.
+  int64_t stop_grace_ns = 5'000'000'000;
+  // While a data link is silent the coordinator is told so again after each.
+  int64_t stall_interval_ns = 10'000'000'000;
+  // Between looks, while there is no run, whether other processes can still connect to this one.
+  int64_t health_interval_ns = 5'000'000'000;
 };
 
 // What /metrics shows; totals since the process started.
@@ -102,6 +120,7 @@ struct WorkerSnapshot {
   TransportCounters transport;
   std::vector<PeerPath> paths;  // of the transport, now
   uint64_t bytes_held = 0, stale_grants = 0, failures = 0;
+  int silent_links = 0;  // on which something is awaited and that answer no question
 };
 
 class WorkerLoop {
@@ -113,19 +132,20 @@ class WorkerLoop {
   absl::Status Run();
   // Safe in a signal handler's thread (not in the handler).
   void Stop();
-  // Run returned while the device still had jobs: what they use has been left as it is, and the device must
-  // not be destroyed. The process can only end.
-  bool device_hangs();
+  // Run returned while the device still had jobs, or a thread was in the middle of one: what they use has
+  // been left as it is, and neither device, transport nor link may be destroyed. The process can only end.
+  bool hangs();
   WorkerSnapshot Snapshot();
+  // Why the process is of no use though it lives; "" while it is. Any thread.
+  std::string Problem();
 
  private:
   struct PrepareTask {
     std::shared_ptr<const RunSpec> spec;
     std::vector<PrepareEffect::Stage> stages;
-    std::string output;  // folder, "" for none
+    std::shared_ptr<const CheckpointFolders> folders;  // null for none
   };
   struct SaveTask {
-    std::shared_ptr<const RunSpec> spec;
     std::vector<int> stages;
     std::string folder;
   };
@@ -133,32 +153,55 @@ class WorkerLoop {
     std::unique_ptr<RankCompute> compute;  // of a run that is forgotten
   };
   using Task = std::variant<std::monostate, JobTask, PrepareTask, SaveTask, EndTask>;
-  // A thread, and the rank that it computes, if one sits here.
+  // The rank that sits here, if one does, and what is to be done for it.
   struct Slot {
     int index = 0;
     Rank rank = -1;
     std::unique_ptr<RankCompute> compute;
-    // Whose thread computes the rank's jobs beside a forward; no rank sits there. Null without pairs.
+    // Where the rank's jobs beside a forward are computed; no rank sits there. Null without pairs.
     Slot* second = nullptr;
     bool begun = false;           // the rank's present job, or its last
     std::optional<JobTask> held;  // for `second`, until that has begun
-    bool left = false;            // the thread, for good
     Task task;
-    bool waiting = false;  // for `wake`
-    bool blocked = false;  // as the driver, until a message comes or driver_fd_ is written
-    bool ending = false;   // its rank ends, by the slot's thread
-    CondVar wake;
+    bool ending = false;  // its rank ends, on a thread
     std::vector<int> saved_stages;
     std::array<uint64_t, kTensorKinds> bytes_sent{}, bytes_received{};
     std::map<int32_t, int64_t> left_bytes;  // by stage: the most that a forward left
+  };
+  // What a thread is in the middle of, to name what hangs.
+  enum class Doing : uint8_t { kNothing, kJob, kPreparing, kSaving, kEnding };
+  struct Thread {
+    int index = 0;
+    bool left = false;     // for good
+    bool waiting = false;  // for `wake`
+    bool blocked = false;  // as the driver, until a message comes or driver_fd_ is written
+    Doing doing = Doing::kNothing;
+    Rank rank = -1;  // for which
+    Job job;
+    int64_t since = 0;
+    CondVar wake;
     std::thread thread;
   };
   static constexpr int kNobody = -1, kMain = -2;
+  static constexpr size_t kMostThreads = 16;
 
   void DriveUntilStopped();
-  void JoinRanks();
-  void RankMain(Slot* slot);
-  void RunTask(Slot* slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void JoinThreads();
+  void ThreadMain(Thread* thread);
+  // Each seat has its own thread.
+  bool own_threads() const { return device_.launch_ahead() > 1; }
+  absl::Status StartThreads(size_t seats) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool HasTask(const Thread& thread) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // A seat with something to do for the thread, which then must do it; null if there is none.
+  Slot* NextTask(const Thread& thread) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // False if no thread waits.
+  bool WakeOne() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // "forward (step 3, stage 1, micro-batch 0) of rank 1 for 5.0 s": what the threads have not come back from.
+  std::string WhatHangs(int64_t now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Around what a thread does without the lock.
+  void LeaveLock() ABSL_UNLOCK_FUNCTION(mu_);
+  void TakeLock() ABSL_EXCLUSIVE_LOCK_FUNCTION(mu_);
+  void RunTask(Thread* thread, Slot* slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void RunJobTask(JobTask task) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ForwardBegun(Slot* slot) ABSL_LOCKS_EXCLUDED(mu_);
   // There are jobs or copies that the device has been given and not done.
@@ -171,15 +214,17 @@ class WorkerLoop {
   void CheckDevice(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::string AwaitedOfDevice(int64_t now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void AwaitDevice();
-  // Gives up on a device that hangs, with all that it may still touch and who waits in it.
-  void LeaveDevice() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Gives up on a device or a thread that hangs, with all that it may still touch.
+  void LeaveBehind() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Moves joins and collectives on; false if nothing came of it.
   bool PollCollectives(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void BeginCollective(int64_t now, Slot* slot, const Job& job, const Tensor& from, const Tensor& whole)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool BeginGroups(int64_t now, PrepareEffect& effect) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Drive(Slot* slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Drive(Thread* thread) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool RanksLookOften() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void TellStall(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void CheckHealth(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void LeaveDriving() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Takes and handles whatever is there; false if there was nothing.
   bool Poll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -202,12 +247,15 @@ class WorkerLoop {
   void ApplyOne(int64_t now, WorkerEffect& effect, const JobOutcome* outcome)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Prepare(int64_t now, PrepareEffect& effect) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void SeatRanks(int64_t now, const Assign& a) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status CheckMemory(const RunSpec& spec, const PrepareEffect& effect) const;
+  absl::Status SeatRanks(int64_t now, const Assign& a) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::vector<Tensor> TakeArrived(const std::vector<TensorKey>& keys) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Start(StartEffect& effect) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Publish(int64_t now, const PublishEffect& effect, const JobOutcome* outcome)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Save() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Save(int step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Seal(const SealEffect& seal) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void SnapshotDone(const SnapshotWriter::Done& done) ABSL_LOCKS_EXCLUDED(mu_);
   void Forget(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void EndRanks(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void CheckEnds(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -239,13 +287,17 @@ class WorkerLoop {
   WorkerEffects effects_ ABSL_GUARDED_BY(mu_);
   bool applying_ ABSL_GUARDED_BY(mu_) = false;
   std::deque<std::unique_ptr<Slot>> slots_ ABSL_GUARDED_BY(mu_);
+  std::vector<Slot*> slot_of_rank_ ABSL_GUARDED_BY(mu_);  // of the run; null: of another process
+  std::deque<std::unique_ptr<Thread>> threads_ ABSL_GUARDED_BY(mu_);
+  std::deque<Slot*> queue_ ABSL_GUARDED_BY(mu_);  // with a task, but for those that have their own threads
   absl::flat_hash_map<TensorKey, Tensor> inbox_ ABSL_GUARDED_BY(mu_);
   StateHolders holders_ ABSL_GUARDED_BY(mu_);
   CollectiveGroups groups_ ABSL_GUARDED_BY(mu_);
   LaunchedJobs launched_ ABSL_GUARDED_BY(mu_);
   AwaitedTensors awaited_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<const RunSpec> spec_ ABSL_GUARDED_BY(mu_);
-  std::string output_ ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<const CheckpointFolders> folders_ ABSL_GUARDED_BY(mu_);  // null for a run without output
+  int saving_step_ ABSL_GUARDED_BY(mu_) = 0;
   std::deque<FromWorker> outbox_ ABSL_GUARDED_BY(mu_);  // not yet given to the link
   size_t gathered_ ABSL_GUARDED_BY(mu_) = 0;            // completions in it
   bool sending_ ABSL_GUARDED_BY(mu_) = false;
@@ -261,14 +313,19 @@ class WorkerLoop {
   bool forget_when_idle_ ABSL_GUARDED_BY(mu_) = false;
   int64_t give_up_ns_ ABSL_GUARDED_BY(mu_) = 0;    // 0: the run is not aborted
   int64_t end_until_ns_ ABSL_GUARDED_BY(mu_) = 0;  // 0: no ranks of a device end
-  bool device_hangs_ ABSL_GUARDED_BY(mu_) = false;
+  bool failed_ ABSL_GUARDED_BY(mu_) = false;       // a run did, here, and the device has not been asked since
+  bool hangs_ ABSL_GUARDED_BY(mu_) = false;
+  std::atomic<int64_t> looked_ns_{0};  // when messages were last taken
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status status_ ABSL_GUARDED_BY(mu_);
   int64_t spin_ns_ ABSL_GUARDED_BY(mu_) = 0;
-  int64_t next_report_ ABSL_GUARDED_BY(mu_) = 0;
-  WorkerSnapshot past_ ABSL_GUARDED_BY(mu_);  // totals of forgotten runs
+  int64_t next_report_ ABSL_GUARDED_BY(mu_) = 0, next_health_ ABSL_GUARDED_BY(mu_) = 0;
+  std::optional<int64_t> told_silence_ns_ ABSL_GUARDED_BY(mu_);  // when it was; nothing while all is well
+  WorkerSnapshot past_ ABSL_GUARDED_BY(mu_);                     // totals of forgotten runs
   std::vector<FromCoordinator> messages_ ABSL_GUARDED_BY(mu_);
   std::vector<TransportEvent> events_ ABSL_GUARDED_BY(mu_);
+  // Last, so that its thread has ended before anything that it calls.
+  SnapshotWriter snapshots_;
 };
 
 }  // namespace weft

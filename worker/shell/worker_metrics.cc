@@ -26,18 +26,20 @@ class Exported final : public WorkerMetrics {
         received_(metrics_.AddCounter("weft_transfers_total", "Tensors moved between processes.",
                                       {{"direction", "received"}})),
         in_place_(metrics_.AddCounter("weft_transfer_in_place_bytes_total",
-                                      "Bytes received that were read where their producer made them.")),
+                                      "Bytes that were received by reading them in the producer's memory.")),
         held_(metrics_.AddGauge("weft_transfer_held_bytes",
                                 "Bytes offered to other processes and not yet released by them.")),
         dropped_(metrics_.AddCounter("weft_transfer_dropped_messages_total",
-                                     "Messages of another epoch or without the right form.")),
+                                     "Messages of another epoch, or malformed ones.")),
         stale_(metrics_.AddCounter("weft_fenced_total",
                                    "Grants and ids of groups of another attempt; they changed nothing.")),
-        versions_(metrics_.AddGauge("weft_weight_versions",
-                                    "Versions of one stage's weights that a rank of this process holds, of "
-                                    "the rank and stage that have most.")),
-        peak_versions_(
-            metrics_.AddGauge("weft_weight_versions_peak", "The most that it has been in this run.")),
+        versions_(
+            metrics_.AddGauge("weft_weight_versions",
+                              "Most versions of one stage's weights that a rank of this process holds.")),
+        peak_versions_(metrics_.AddGauge("weft_weight_versions_peak",
+                                         "Largest value of weft_weight_versions in this run.")),
+        silent_(metrics_.AddGauge("weft_silent_links",
+                                  "Data links on which a tensor is awaited and that answer no question.")),
         failures_(
             metrics_.AddCounter("weft_worker_failures_total", "Runs that this process reported as failed.")) {
     metrics_.AddGauge("weft_build_info", "1, with the version of this program.", {{"version", "0.1.0"}})
@@ -60,11 +62,11 @@ class Exported final : public WorkerMetrics {
                                         "Bytes alive in the ranks of this process, by class.", labels));
       peak_.push_back(metrics_.AddGauge(
           "weft_memory_peak_bytes",
-          "Sum over the ranks of the most bytes each had alive in this run, by class.", labels));
+          "Sum over the ranks of each rank's most bytes alive in this run, by class.", labels));
     }
     for (int k = 0; k < kTensorKinds; ++k) {
       const std::string tensor(TensorKindName(static_cast<TensorKind>(k)));
-      const char* help = "Bytes that went from rank to rank, also within one process, by kind of tensor.";
+      const char* help = "Bytes sent from rank to rank, also within one process, by kind of tensor.";
       bytes_sent_.push_back(metrics_.AddCounter("weft_transfer_bytes_total", help,
                                                 {{"direction", "sent"}, {"tensor", tensor}}));
       bytes_received_.push_back(metrics_.AddCounter("weft_transfer_bytes_total", help,
@@ -73,8 +75,8 @@ class Exported final : public WorkerMetrics {
   }
 
   absl::Status Serve(const std::string& address) {
-    auto server = MetricsServer::Start(address, &metrics_, /*insecure=*/false, /*healthy=*/nullptr,
-                                       [this] { Refresh(); });
+    auto server = MetricsServer::Start(
+        address, &metrics_, /*insecure=*/false, [this] { return loop_->Problem(); }, [this] { Refresh(); });
     if (!server.ok()) return server.status();
     server_ = *std::move(server);
     return absl::OkStatus();
@@ -92,6 +94,7 @@ class Exported final : public WorkerMetrics {
     held_.Set(static_cast<double>(s.bytes_held));
     dropped_.RaiseTo(static_cast<double>(s.transport.dropped_messages));
     stale_.RaiseTo(static_cast<double>(s.stale_grants));
+    silent_.Set(s.silent_links);
     failures_.RaiseTo(static_cast<double>(s.failures));
     versions_.Set(s.weight_versions);
     peak_versions_.Set(s.peak_weight_versions);
@@ -119,7 +122,7 @@ class Exported final : public WorkerMetrics {
       const auto [gauge, is_new] = gpu_gauges_.try_emplace(name);
       if (is_new) {
         gauge->second = metrics_.AddGauge(absl::StrCat("weft_gpu_", name),
-                                          "Of the GPU that this process computes on, as NVML says.");
+                                          "As NVML reports it for the GPU of this process.");
       }
       gauge->second->Set(value);
     }
@@ -137,8 +140,8 @@ class Exported final : public WorkerMetrics {
       if (known == paths_.end()) {
         known = paths_
                     .emplace(labels, metrics_.AddGauge("weft_transfer_path_info",
-                                                       "1, with the way that tensors of that memory take to "
-                                                       "the process with that number.",
+                                                       "1 for the path that tensors of that memory take to "
+                                                       "the process with that number; 0 for an earlier path.",
                                                        labels))
                     .first;
       }
@@ -154,7 +157,7 @@ class Exported final : public WorkerMetrics {
   Counter sent_, received_, in_place_;
   Gauge held_;
   Counter dropped_, stale_;
-  Gauge versions_, peak_versions_;
+  Gauge versions_, peak_versions_, silent_;
   Counter failures_;
   std::vector<Counter> busy_, jobs_, idle_;
   std::vector<Gauge> live_, peak_;

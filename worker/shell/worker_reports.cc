@@ -3,6 +3,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "worker/shell/worker_loop.h"
 
 namespace weft {
@@ -75,6 +76,15 @@ void WorkerLoop::AddRunTo(int64_t now, WorkerSnapshot* s) {
   }
 }
 
+std::string WorkerLoop::Problem() {
+  constexpr int64_t kSecond = 1'000'000'000;
+  const int64_t looked = looked_ns_, unseen = MonotonicNow() - looked;
+  if (looked != 0 && unseen > 30 * kSecond)
+    return absl::StrCat("the worker has taken no messages for ", unseen / kSecond, " s");
+  MutexLock lock(mu_);
+  return std::string(transport_.health().message());
+}
+
 WorkerSnapshot WorkerLoop::Snapshot() {
   MutexLock lock(mu_);
   WorkerSnapshot s = past_;
@@ -83,6 +93,7 @@ WorkerSnapshot WorkerLoop::Snapshot() {
   s.transport = transport_.counters();
   s.paths = transport_.paths();
   s.bytes_held = transport_.bytes_held();
+  s.silent_links = transport_.silent_links();
   s.stale_grants = core_.stale_grants();
   return s;
 }

@@ -3,7 +3,7 @@
 //
 // A stage whose weights several ranks hold in slices passes through one file a slice, of all its buffers.
 // Each holder writes its own and then looks for all of them; who finds them joins them into the stage's files
-// and removes them. Two who find them at once write the same bytes.
+// and removes them. Two who find them at once write the same bytes. JoinAllSlices does what nobody did.
 #ifndef WEFT_WORKER_SHELL_COMPUTE_CHECKPOINT_H_
 #define WEFT_WORKER_SHELL_COMPUTE_CHECKPOINT_H_
 
@@ -12,12 +12,11 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "worker/shell/compute/checkpoint_index.h"
 #include "worker/shell/compute/parameters.h"
 #include "worker/shell/compute/training_state.h"
 
 namespace weft {
-
-inline constexpr absl::string_view kCheckpointIndex = "model.safetensors.index.json";
 
 // "stage03.safetensors".
 std::string StageFileName(int stage);
@@ -28,18 +27,42 @@ absl::Status MakeCheckpointFolder(const std::string& folder);
 
 // Writes the stage's file into `folder`, which is made if it is not there: `values[i]` points at the elements
 // of `layout.slots[i]`. Complete or not at all.
+// `training`: TrainingId, of all but initial weights, which belong to many trainings.
 absl::Status WriteStageFile(const std::string& folder, const StageLayout& layout,
-                            const std::vector<const float*>& values, int64_t version);
+                            const std::vector<const float*>& values, int64_t version,
+                            const std::string& training = "");
 
 // Writes slice `part` of `parts` of the stage's flat buffers: of the newest weights, and of `buffers`, which
 // are as StateBuffers names them.
 absl::Status WriteSliceFile(const std::string& folder, const StageLayout& layout, const StateRule& rule,
-                            int64_t version, int part, int parts, const float* newest,
-                            const std::vector<const float*>& buffers);
+                            int64_t version, int64_t optimizer_steps, int part, int parts,
+                            const float* newest, const std::vector<const float*>& buffers);
 // Writes the stage's files from its slices' and removes those. OK without it while a slice is missing: its
 // holder does it, or another has. FailedPrecondition for slices of another version.
 absl::Status JoinSliceFiles(const std::string& folder, const StageLayout& layout, const StateRule& rule,
                             int64_t version, int parts);
+// Those of every stage of which there are slices. All of their holders have written theirs.
+absl::Status JoinAllSlices(const std::string& folder, const RunSpec& run, int64_t version);
+
+// The state of a stage, or of a slice of it, as it was behind an update: what its files are written from.
+struct StageSnapshot {
+  StageLayout layout;
+  StateRule rule;
+  int64_t version = 0;
+  int64_t optimizer_steps = 0;  // fewer where steps were skipped
+  int part = 0, parts = 1;
+  // Flat buffers in host memory: the newest weights, then as StateBuffers names them. They are there once
+  // each one's `ready` has been reached.
+  std::vector<Tensor> flats;
+};
+// True once all its bytes are there; the device's failure, if it failed before.
+absl::StatusOr<bool> IsThere(const StageSnapshot& snapshot);
+// Writes the stage's files, or the slice's and, where all are there then, the stage's. Requires IsThere.
+absl::Status WriteSnapshot(const std::string& folder, const StageSnapshot& snapshot);
+
+// As in compute.h, with who makes it.
+absl::Status WriteCheckpointIndex(const std::string& folder, const RunSpec& run,
+                                  const CheckpointIdentity& identity);
 
 }  // namespace weft
 

@@ -1,48 +1,17 @@
 #include "worker/shell/compute/checkpoint_reader.h"
 
 #include <cstring>
-#include <fstream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "nlohmann/json.hpp"
-#include "worker/shell/compute/checkpoint.h"
+#include "worker/shell/compute/checkpoint_index.h"
 #include "worker/shell/compute/parameters.h"
 #include "worker/shell/compute/safetensors.h"
 
 namespace weft {
 namespace {
-
-// The files by the names of what they hold, from the index.
-absl::StatusOr<std::map<std::string, std::string>> ReadIndex(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in) {
-    return absl::NotFoundError(absl::StrFormat(
-        "there is no checkpoint: no file %s; a training writes it last, so what lies there is not whole",
-        path));
-  }
-  const nlohmann::json index = nlohmann::json::parse(in, nullptr, /*allow_exceptions=*/false);
-  std::map<std::string, std::string> files;
-  if (index.is_object() && index.contains("weight_map") && index["weight_map"].is_object()) {
-    for (const auto& [name, file] : index["weight_map"].items()) {
-      // A name of a neighbour: an index must not lead elsewhere.
-      const std::string neighbour = file.is_string() ? file.get<std::string>() : std::string();
-      if (neighbour.empty() || neighbour.find('/') != std::string::npos) {
-        files.clear();
-        break;
-      }
-      files[name] = neighbour;
-    }
-  }
-  if (files.empty()) {
-    return absl::DataLossError(absl::StrFormat(
-        "%s is damaged: it is no index of a checkpoint's tensors and files; copy the checkpoint again",
-        path));
-  }
-  return files;
-}
 
 // "block0.norm1.weight" of "stage01.block0.norm1.weight".
 std::string WithoutStage(const std::string& name) { return name.substr(name.find('.') + 1); }
@@ -81,11 +50,10 @@ absl::Status TakeParameter(const std::string& path, const SafetensorsFile& file,
 }  // namespace
 
 absl::StatusOr<Checkpoint> ReadCheckpoint(const std::string& folder, const ModelSpec& model) {
-  const std::string index = absl::StrCat(folder, "/", std::string(kCheckpointIndex));
-  const auto files = ReadIndex(index);
-  if (!files.ok()) return files.status();
+  const absl::StatusOr<CheckpointIndex> index = CheckpointIndex::Read(folder);
+  if (!index.ok()) return index.status();
   std::map<std::string, std::vector<std::string>> names_of;  // by file
-  for (const auto& [name, file] : *files) names_of[file].push_back(name);
+  for (const auto& [name, file] : index->weight_map) names_of[file].push_back(name);
   const std::map<std::string, std::vector<int64_t>> sizes = SizesOf(model);
   Checkpoint checkpoint;
   for (const auto& [name, names] : names_of) {
@@ -93,11 +61,12 @@ absl::StatusOr<Checkpoint> ReadCheckpoint(const std::string& folder, const Model
     absl::StatusOr<SafetensorsFile> file = ReadSafetensors(path);
     if (!file.ok()) return file.status();
     const std::string version = file->header.metadata["version"];
-    if (checkpoint.parameters.empty()) checkpoint.version = version;
+    checkpoint.version = absl::StrCat(index->version);
     if (version != checkpoint.version) {
-      return absl::DataLossError(absl::StrFormat("%s has version %s, another stage of the checkpoint has %s",
+      return absl::DataLossError(absl::StrFormat("the checkpoint mixes versions: %s has version %s, its index %s",
                                                  path, version, checkpoint.version));
     }
+    if (absl::Status s = index->Check(folder, name, file->header); !s.ok()) return s;
     for (const std::string& tensor : names) {
       if (absl::Status s = TakeParameter(path, *file, tensor, sizes, &checkpoint); !s.ok()) return s;
     }
@@ -105,7 +74,7 @@ absl::StatusOr<Checkpoint> ReadCheckpoint(const std::string& folder, const Model
   for (const auto& [name, size] : sizes) {
     if (checkpoint.parameters.count(name) != 0) continue;
     return absl::InvalidArgumentError(absl::StrFormat(
-        "%s names no %s, which the run file's model has; the checkpoint is of another model", index, name));
+        "%s names no %s, which the run file's model has; the checkpoint is of another model", folder, name));
   }
   return checkpoint;
 }

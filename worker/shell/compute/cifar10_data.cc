@@ -26,10 +26,10 @@ class Cifar10Dataset final : public Dataset {
     auto file = DataFile::Open(path, kKey);
     if (!file.ok()) return file.status();
     if ((*file)->bytes() % kRecord != 0) {
-      return absl::InvalidArgumentError(absl::StrFormat(
-          "%s: %s has %d bytes, no multiple of the %d of a record; it is cut short, or not of the binary "
-          "version of CIFAR-10",
-          kKey, path, (*file)->bytes(), kRecord));
+      return absl::InvalidArgumentError(
+          absl::StrFormat("%s: %s has %d bytes, not a multiple of a record's %d bytes; it is cut short, or "
+                          "it is not CIFAR-10's binary version",
+                          kKey, path, (*file)->bytes(), kRecord));
     }
     const int64_t records = (*file)->bytes() / kRecord;
     std::vector<uint8_t> record(kRecord);
@@ -51,6 +51,7 @@ class Cifar10Dataset final : public Dataset {
   DataType input_type() const override { return DataType::kFloat32; }
   int64_t inputs() const override { return kPixels; }
   int64_t targets() const override { return 1; }
+  ImageShape image_shape() const override { return {kChannels, kSide, kSide}; }
 
   absl::Status ReadInputs(int64_t sample, void* out) const override {
     const auto end = std::upper_bound(ends_.begin(), ends_.end(), sample);

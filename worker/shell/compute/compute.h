@@ -50,6 +50,7 @@
 namespace weft {
 
 class Collectives;
+struct StageSnapshot;  // checkpoint.h
 
 enum class MemoryClass : uint8_t { kWeights, kGradients, kOptimizer, kActivations, kBuffers, kHost };
 inline constexpr int kMemoryClasses = 6;
@@ -149,6 +150,7 @@ class RankCompute {
     return absl::UnimplementedError("this device has no room for gathered weights");
   }
 
+  // OutOfRange for a loss that is not finite where the run stops at it.
   // `inputs`: the activations of the stages that it reads, ascending; data it reads by itself. `weights`: a
   // fetched copy, empty to use the held ones at this version.
   virtual absl::StatusOr<ForwardResult> Forward(const Job& job, std::vector<Tensor> inputs, Tensor weights,
@@ -175,8 +177,8 @@ class RankCompute {
   virtual absl::StatusOr<Tensor> TakeSum(const Job& job, int part, int parts) = 0;
 
   // The exact sum of squares (sum_of_squares.h) of TakeSum's `sum` for that part, together with `others`,
-  // what such calls gave for other parts and stages. Statistics have no part in it. OutOfRange if a value is
-  // infinite or no number.
+  // what such calls gave for other parts and stages. Statistics have no part in it. If a value is infinite or
+  // no number, OutOfRange where the run stops at it (train.non_finite), else a sum without a norm.
   virtual absl::StatusOr<Tensor> SumSquares(const Job& job, const Tensor& sum, int part, int parts,
                                             const std::vector<Tensor>& others) = 0;
 
@@ -184,8 +186,9 @@ class RankCompute {
   // that, in order), or from the held sum when `sums` is empty. The mean over micro-batches is taken by
   // scaling the loss, not here. The optimizer's state is that of the newest version, whatever versions the
   // gradients were made with, and its learning rate is that of job.step. `norm`: where the run clips
-  // gradients, the sum of squares of all stages' sums of this step, by which these are clipped first. `keep`:
-  // the version that it begins with stays, for jobs that will read it; without, it is gone.
+  // gradients, the sum of squares of all stages' sums of this step, by which these are clipped first, or
+  // without a norm the update is left out: the next version is the same, and the optimizer has made no step.
+  // `keep`: the version that it begins with stays, for jobs that will read it; without, it is gone.
   virtual absl::Status Update(const Job& job, const std::vector<Tensor>& sums, const Tensor& norm,
                               bool keep) = 0;
 
@@ -202,6 +205,13 @@ class RankCompute {
   // later steps read. Of a sliced stage each holder writes its slice there, and who finds all of them joins
   // them into those files; version 0, which every holder knows, is written by the holder of part 0.
   virtual absl::Status Save(int stage, const std::string& folder) = 0;
+
+  // What Save would write, of a version but 0, as copies in host memory: within the update that makes the
+  // version, behind it. A device with memory of its own copies after the job has been launched; the rank's
+  // thread does not wait, what it enqueues later does.
+  virtual absl::StatusOr<std::shared_ptr<const StageSnapshot>> Snapshot(int /*stage*/) {
+    return absl::UnimplementedError("this device takes no snapshots");
+  }
 
   // Likewise version 0 of any stage that was added, whether its weights are here or not.
   virtual absl::Status SaveInitial(int stage, const std::string& folder) = 0;
@@ -223,6 +233,8 @@ class Device {
   // On every thread of the process that runs jobs or moves the device's memory, before it does; cheap when
   // repeated.
   virtual void PrepareThread() {}
+  // Why the device does nothing more for this process (DeviceBackend::Health); OK while it works.
+  virtual absl::Status Health() { return absl::OkStatus(); }
   // How many jobs of a rank the device is given before the first of them has ended; 1 where jobs end as they
   // return.
   virtual int launch_ahead() const { return 1; }

@@ -77,6 +77,6 @@ absl::Status CpuRankDevice::ReadBack(void* host, const void* from, size_t bytes)
 
 // Where results are there when a job returns, its calls return its figures.
 void CpuRankDevice::ReportLoss(const at::Tensor&) { std::abort(); }
-void CpuRankDevice::ReportSquares(int, const Tensor&) { std::abort(); }
+void CpuRankDevice::ReportSquares(const Tensor&) { std::abort(); }
 
 }  // namespace weft

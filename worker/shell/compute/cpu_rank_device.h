@@ -35,7 +35,7 @@ class CpuRankDevice final : public RankDevice {
   void BeginJob(const Job&, bool) override {}
   std::shared_ptr<LaunchedJob> EndJob() override { return nullptr; }
   void ReportLoss(const at::Tensor&) override;
-  void ReportSquares(int, const Tensor&) override;
+  void ReportSquares(const Tensor&) override;
 
  private:
   const std::shared_ptr<SegmentAllocator> memory_;

@@ -54,8 +54,8 @@ absl::StatusOr<Driver> OpenDriver(const std::string& name) {
   driver.count = reinterpret_cast<decltype(driver.count)>(dlsym(library, "cuDeviceGetCount"));
   driver.error_text = reinterpret_cast<decltype(driver.error_text)>(dlsym(library, "cuGetErrorString"));
   if (driver.init != nullptr && driver.version != nullptr && driver.count != nullptr) return driver;
-  return absl::FailedPreconditionError(
-      absl::StrCat(name, " is no NVIDIA driver: it lacks cuInit, cuDriverGetVersion or cuDeviceGetCount"));
+  return absl::FailedPreconditionError(absl::StrCat(
+      name, " is not an NVIDIA driver: it lacks cuInit, cuDriverGetVersion or cuDeviceGetCount"));
 }
 
 // "550.54.14", or nothing.

@@ -10,6 +10,7 @@
 #include "worker/shell/compute/cifar10_data.h"
 #include "worker/shell/compute/data_file.h"
 #include "worker/shell/compute/resized_images.h"
+#include "worker/shell/compute/sample_order.h"
 #include "worker/shell/compute/text_data.h"
 
 namespace weft {
@@ -40,7 +41,7 @@ absl::StatusOr<IdxFile> OpenIdx(const std::string& path, const std::string& key,
   constexpr int kUnsignedByte = 8;
   if (header[0] != 0 || header[1] != 0 || header[2] != kUnsignedByte || header[3] != dims) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "%s: %s is no IDX file of bytes in %d dimensions (it begins with %02x %02x %02x %02x, not "
+        "%s: %s is not an IDX file of bytes in %d dimensions (it begins with %02x %02x %02x %02x, not "
         "00 00 08 %02x); images have 3 dimensions, or 4 with channels, labels 1",
         key, path, dims, header[0], header[1], header[2], header[3], dims));
   }
@@ -61,20 +62,18 @@ absl::StatusOr<IdxFile> OpenIdx(const std::string& path, const std::string& key,
   return idx;
 }
 
-// Of [count, rows, columns] or [count, channels, rows, columns].
-struct ImageShape {
-  explicit ImageShape(const std::vector<int64_t>& size)
-      : channels(size.size() == 4 ? size[1] : 1), rows(size[size.size() - 2]), columns(size.back()) {}
-  int64_t pixels() const { return channels * rows * columns; }
-  const int64_t channels, rows, columns;
-};
+// Of images of size [count, rows, columns] or [count, channels, rows, columns].
+ImageShape ShapeOf(const std::vector<int64_t>& size) {
+  return {size.size() == 4 ? size[1] : 1, size[size.size() - 2], size.back()};
+}
 
 absl::Status CheckShape(const IdxData& data, const ImageShape& images, const std::string& model,
                         const ImageInputs& wanted) {
   if (wanted.channels == 0) {
     if (data.resize) {
       return absl::InvalidArgumentError(absl::StrFormat(
-          "data.idx.resize: model.%s takes numbers of any shape, so there is no size to come to", model));
+          "data.idx.resize: model.%s takes numbers of any shape, so there is no image size to resize to",
+          model));
     }
     if (images.pixels() == wanted.features) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrFormat(
@@ -89,8 +88,7 @@ absl::Status CheckShape(const IdxData& data, const ImageShape& images, const std
       "channels: %d and size: %d%s",
       data.images, images.channels, images.channels == 1 ? "" : "s", images.rows, images.columns, model,
       wanted.channels, wanted.size,
-      data.resize ? "; those that are to be resized must be square"
-                  : "; resize: true reads them in its size"));
+      data.resize ? "; only square images can be resized" : "; resize: true reads them in its size"));
 }
 
 class IdxDataset final : public Dataset {
@@ -108,7 +106,7 @@ class IdxDataset final : public Dataset {
           absl::StrFormat("data.idx: %s has %d images, %s has %d labels; they do not belong together",
                           data.images, count, data.labels, labels->size[0]));
     }
-    const ImageShape shape(images->size);
+    const ImageShape shape = ShapeOf(images->size);
     if (absl::Status s = CheckShape(data, shape, name, wanted); !s.ok()) return s;
     std::vector<uint8_t> labels_of(static_cast<size_t>(count));
     absl::Status read = labels->file->Read(labels->begin, labels_of.size(), labels_of.data());
@@ -120,23 +118,21 @@ class IdxDataset final : public Dataset {
           "every label",
           i, data.labels, labels_of[i], name, wanted.classes));
     }
-    std::unique_ptr<Dataset> dataset(
-        new IdxDataset(std::move(*images), std::move(labels_of), shape.pixels()));
+    std::unique_ptr<Dataset> dataset(new IdxDataset(std::move(*images), std::move(labels_of), shape));
     if (!data.resize) return dataset;
     return Resized(std::move(dataset), wanted.channels, static_cast<int>(shape.rows), wanted.size);
   }
 
   int64_t count() const override { return static_cast<int64_t>(labels_.size()); }
   DataType input_type() const override { return DataType::kFloat32; }
-  int64_t inputs() const override { return pixels_; }
+  int64_t inputs() const override { return shape_.pixels(); }
   int64_t targets() const override { return 1; }
+  ImageShape image_shape() const override { return shape_; }
 
   absl::Status ReadInputs(int64_t sample, void* out) const override {
-    std::vector<uint8_t> bytes(static_cast<size_t>(pixels_));
-    if (absl::Status s = images_.file->Read(images_.begin + sample * pixels_, bytes.size(), bytes.data());
-        !s.ok()) {
-      return s;
-    }
+    std::vector<uint8_t> bytes(static_cast<size_t>(shape_.pixels()));
+    const int64_t begin = images_.begin + sample * shape_.pixels();
+    if (absl::Status s = images_.file->Read(begin, bytes.size(), bytes.data()); !s.ok()) return s;
     float* pixels = static_cast<float*>(out);
     for (size_t i = 0; i < bytes.size(); ++i) pixels[i] = static_cast<float>(bytes[i]) / 255.0f;
     return absl::OkStatus();
@@ -147,12 +143,12 @@ class IdxDataset final : public Dataset {
   }
 
  private:
-  IdxDataset(IdxFile images, std::vector<uint8_t> labels, int64_t pixels)
-      : images_(std::move(images)), labels_(std::move(labels)), pixels_(pixels) {}
+  IdxDataset(IdxFile images, std::vector<uint8_t> labels, const ImageShape& shape)
+      : images_(std::move(images)), labels_(std::move(labels)), shape_(shape) {}
 
   const IdxFile images_;
   const std::vector<uint8_t> labels_;
-  const int64_t pixels_;
+  const ImageShape shape_;
 };
 
 }  // namespace
@@ -170,25 +166,22 @@ absl::StatusOr<std::unique_ptr<Dataset>> Dataset::Open(const RunSpec& run) {
                    LearnsFromText(run.model) ? "text" : "labelled images, as `idx` or `cifar10`"));
 }
 
-int64_t SampleNumber(const TrainSpec& train, int step, int microbatch, int i, int64_t count) {
-  const int64_t samples = train.batch / train.microbatches;
-  return ((int64_t{step} * train.microbatches + microbatch) * samples + i) % count;
-}
-
-absl::Status Dataset::ReadInputs(const TrainSpec& train, int step, int microbatch, void* out) const {
+absl::Status Dataset::ReadInputs(const RunSpec& run, int step, int microbatch, void* out) const {
   const int64_t stride = inputs() * (input_type() == DataType::kInt64 ? sizeof(int64_t) : sizeof(float));
-  for (int i = 0; i < train.batch / train.microbatches; ++i) {
-    absl::Status s =
-        ReadInputs(SampleNumber(train, step, microbatch, i, count()), static_cast<char*>(out) + i * stride);
-    if (!s.ok()) return s;
+  for (int i = 0; i < run.microbatch_samples(); ++i) {
+    const Sample sample = SampleOf(run, step, microbatch, i, count());
+    char* const place = static_cast<char*>(out) + i * stride;
+    if (absl::Status s = ReadInputs(sample.number, place); !s.ok()) return s;
+    if (!run.data.augment.any()) continue;
+    Augment(run.data.augment, run.train.seed, sample, image_shape(), reinterpret_cast<float*>(place));
   }
   return absl::OkStatus();
 }
 
-absl::Status Dataset::ReadTargets(const TrainSpec& train, int step, int microbatch, int64_t* out) const {
-  for (int i = 0; i < train.batch / train.microbatches; ++i) {
-    absl::Status s = ReadTargets(SampleNumber(train, step, microbatch, i, count()), out + i * targets());
-    if (!s.ok()) return s;
+absl::Status Dataset::ReadTargets(const RunSpec& run, int step, int microbatch, int64_t* out) const {
+  for (int i = 0; i < run.microbatch_samples(); ++i) {
+    const Sample sample = SampleOf(run, step, microbatch, i, count());
+    if (absl::Status s = ReadTargets(sample.number, out + i * targets()); !s.ok()) return s;
   }
   return absl::OkStatus();
 }

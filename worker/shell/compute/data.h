@@ -3,21 +3,27 @@
 //
 // A text's samples are text_data.h's. An IDX sample is one image, its pixels scaled to [0, 1] and flattened,
 // channel by channel where it has several, with its label.
-// Files are checked whole when they are opened, so that a training does not fail in the middle for what could
-// be known at its start. Threads: reads may be called from any thread. Failure: NotFound or InvalidArgument
-// that names the file and says what to do; DataLoss when a file changed under the run.
+// Files are checked when they are opened, and whole by data_check.h before a training begins, so that it does
+// not fail in the middle for what could be known at its start. Threads: reads may be called from any thread.
+// Failure: NotFound or InvalidArgument that names the file and says what to do; DataLoss when a file changed
+// under the run.
 #ifndef WEFT_WORKER_SHELL_COMPUTE_DATA_H_
 #define WEFT_WORKER_SHELL_COMPUTE_DATA_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "proto/run/run_spec.h"
+#include "worker/shell/compute/augment.h"
 #include "worker/shell/tensor.h"
 
 namespace weft {
+
+// Called now and then while data are checked, with the bytes that are done and all.
+using ScanProgress = std::function<void(int64_t done, int64_t all)>;
 
 class Dataset {
  public:
@@ -31,17 +37,21 @@ class Dataset {
   virtual int64_t inputs() const = 0;   // elements of one sample
   virtual int64_t targets() const = 0;  // elements of one sample, int64
 
+  // Of a sample that is an image; else zeros. Its pixels are the inputs, channel by channel.
+  virtual ImageShape image_shape() const { return {}; }
+  // Checks what Open leaves for later because it is too much for every worker to read: nothing but a large
+  // text's tokens. Failure as Open.
+  virtual absl::Status CheckWhole(const ScanProgress&) const { return absl::OkStatus(); }
+
   // Write one sample's inputs (`inputs()` elements of `input_type()`) or targets to `out`.
   virtual absl::Status ReadInputs(int64_t sample, void* out) const = 0;
   virtual absl::Status ReadTargets(int64_t sample, int64_t* out) const = 0;
 
-  // Those of a whole micro-batch, one sample after the other.
-  absl::Status ReadInputs(const TrainSpec& train, int step, int microbatch, void* out) const;
-  absl::Status ReadTargets(const TrainSpec& train, int step, int microbatch, int64_t* out) const;
+  // Those that the run trains on in a whole micro-batch, one sample after the other: in the run's order
+  // (sample_order.h), images augmented as it says (augment.h).
+  absl::Status ReadInputs(const RunSpec& run, int step, int microbatch, void* out) const;
+  absl::Status ReadTargets(const RunSpec& run, int step, int microbatch, int64_t* out) const;
 };
-
-// Number of sample i of a micro-batch in sequential order.
-int64_t SampleNumber(const TrainSpec& train, int step, int microbatch, int i, int64_t count);
 
 }  // namespace weft
 

@@ -24,7 +24,8 @@ std::string Reason(int error) { return std::strerror(error); }
 
 absl::StatusOr<std::unique_ptr<DataFile>> DataFile::Open(const std::string& path, const std::string& key) {
   std::unique_ptr<DataFile> file(new DataFile(path));
-  file->fd_ = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // To open a pipe would wait for its other end. Regular files do not know the flag.
+  file->fd_ = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file->fd_ < 0) {
     const int error = errno;
     if (error == ENOENT) {

@@ -1,6 +1,8 @@
 #include "worker/shell/compute/data_prefetch.h"
 
 #include <algorithm>
+#include <system_error>
+#include <thread>
 #include <utility>
 
 namespace weft {
@@ -24,7 +26,11 @@ absl::StatusOr<Tensor> DataPrefetch::Take(const DataPiece& piece) {
     MutexLock lock(mutex_);
     if (!thread_.joinable()) {
       next_step_ = piece.step;
-      thread_ = std::thread([this] { Run(); });
+      try {
+        thread_ = std::thread([this] { Run(); });
+      } catch (const std::system_error&) {
+        // There is no thread to be had: every piece is read when it is asked for.
+      }
     }
     while (reading_ == piece) changed_.Wait(mutex_);
     const auto found = ready_.find(piece);

@@ -49,6 +49,10 @@ class DeviceBackend {
   // The device's memory as segments for a transport to receive into, usable by all ranks of the process.
   virtual MemorySource& memory() = 0;
 
+  // Why the device does nothing more for this process, as after a kernel that failed: only another process
+  // can use it again. OK while it works. Asked after failures, on a prepared thread; does not wait.
+  virtual absl::Status Health() { return absl::OkStatus(); }
+
   // Collectives among devices (collectives.h); null where the device has none.
   virtual Collectives* collectives() = 0;
 };

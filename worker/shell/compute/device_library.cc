@@ -40,8 +40,11 @@ absl::StatusOr<std::string> FindLibrary(const std::string& kind, const DeviceSea
   }
   const std::string where = absl::StrCat(name, " is not in ", absl::StrJoin(search.folders, ", "));
   if (kind != "cuda") {
-    return absl::FailedPreconditionError(absl::StrCat(
-        where, "; devices are cpu, cuda, and those whose library is in a folder of WEFT_DEVICE_PATH"));
+    const bool meant = kind == "gpu" || kind == "nvidia" || kind == "cude" || kind == "coda";
+    return absl::FailedPreconditionError(
+        absl::StrCat(where, meant ? "; did you mean \"cuda\"? Devices" : "; devices",
+                     " are cpu, cuda (an NVIDIA GPU), and any device whose library is in a folder of "
+                     "WEFT_DEVICE_PATH"));
   }
   return absl::FailedPreconditionError(absl::StrCat(
       where,
@@ -89,7 +92,7 @@ absl::StatusOr<std::unique_ptr<DeviceBackend>> LoadBackend(const std::string& ki
   const auto entry = reinterpret_cast<DeviceBackendEntry>(dlsym(library, kDeviceBackendEntry));
   if (entry == nullptr) {
     return absl::FailedPreconditionError(
-        absl::StrCat(*path, " is no device library of Weft: it has no ", kDeviceBackendEntry));
+        absl::StrCat(*path, " is not a device library of Weft: it has no ", kDeviceBackendEntry));
   }
   std::unique_ptr<DeviceBackend> backend;
   const absl::Status made = entry(DeviceVersion(), options, &backend);
@@ -99,7 +102,7 @@ absl::StatusOr<std::unique_ptr<DeviceBackend>> LoadBackend(const std::string& ki
                                              : absl::StrCat(*path, ": ", made.message()));
   }
   if (backend == nullptr) {
-    return absl::FailedPreconditionError(absl::StrCat(*path, " says that all is well and gives no device"));
+    return absl::FailedPreconditionError(absl::StrCat(*path, " reports success but gives no device"));
   }
   return backend;
 }
@@ -127,7 +130,7 @@ absl::StatusOr<DeviceChoice> ParseDeviceChoice(absl::string_view text) {
   }
   if (good) return choice;
   return absl::InvalidArgumentError(
-      absl::StrCat("\"", text.substr(0, 64), "\" is no device; cpu, auto, cuda and cuda:1 are"));
+      absl::StrCat("\"", text.substr(0, 64), "\" is not a device; use cpu, auto, cuda or cuda:1"));
 }
 
 DeviceSearch DefaultDeviceSearch() {

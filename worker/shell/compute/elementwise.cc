@@ -45,6 +45,16 @@ WEFT_INLINE void Add(float* __restrict sum, const float* __restrict x, int64_t n
 void AddPlain(float* sum, const float* x, int64_t n) { Add(sum, x, n); }
 WEFT_AVX2 void AddAvx2(float* sum, const float* x, int64_t n) { Add(sum, x, n); }
 
+// An exponent of ones alone is infinite or not a number: one more carries into the sign's place.
+WEFT_INLINE bool Finite(const float* x, int64_t n) {
+  uint32_t carried = 0;
+  for (int64_t i = 0; i < n; ++i)
+    carried |= (std::bit_cast<uint32_t>(x[i]) & 0x7fffffff) + (uint32_t{1} << 23);
+  return carried >> 31 == 0;
+}
+bool FinitePlain(const float* x, int64_t n) { return Finite(x, n); }
+WEFT_AVX2 bool FiniteAvx2(const float* x, int64_t n) { return Finite(x, n); }
+
 WEFT_INLINE float Widened(BFloat16 x) { return std::bit_cast<float>(uint32_t{x.bits} << 16); }
 WEFT_INLINE BFloat16 Narrowed(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
@@ -157,6 +167,8 @@ void DropWidest(const DropoutMask& m, const Number* x, Number* out, int64_t n) {
 }
 
 }  // namespace
+
+bool AllFinite(const float* x, int64_t n) { return HasAvx2() ? FiniteAvx2(x, n) : FinitePlain(x, n); }
 
 void AddInPlace(float* sum, const float* x, int64_t n) {
   HasAvx2() ? AddAvx2(sum, x, n) : AddPlain(sum, x, n);

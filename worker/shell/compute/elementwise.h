@@ -15,6 +15,9 @@ struct BFloat16 {
   uint16_t bits;
 };
 
+// No element is infinite or not a number.
+bool AllFinite(const float* x, int64_t n);
+
 // sum[i] += x[i]
 void AddInPlace(float* sum, const float* x, int64_t n);
 void AddInPlace(float* sum, const BFloat16* x, int64_t n);

@@ -87,10 +87,10 @@ class RankDevice : public FlatMemory {
 
   virtual void BeginJob(const Job& job, bool beside) = 0;
   virtual std::shared_ptr<LaunchedJob> EndJob() = 0;
-  // Figures of the job under way, which its LaunchedJob will have: a float32 scalar of the device; and a sum
-  // of squares, `limbs`. Only where !is_host().
+  // Figures of the job under way, which its LaunchedJob will have: a float32 scalar of the device; and the
+  // norm of a sum of squares, `limbs`, no number where that has none. Only where !is_host().
   virtual void ReportLoss(const at::Tensor& loss) = 0;
-  virtual void ReportSquares(int stage, const Tensor& limbs) = 0;
+  virtual void ReportSquares(const Tensor& limbs) = 0;
 
   // Where the calling thread's job is enqueued, by number; 0 outside of jobs. Work of two lanes may be done
   // at the same time. LibTorch binds what it makes to the lane that it made it on: leaves of graphs, and, in

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstring>
 #include <deque>
 #include <functional>
@@ -21,9 +22,13 @@
 #include "proto/run/learning_rate.h"
 #include "proto/run/model_layers.h"
 #include "proto/run/run_schedule.h"
+#include "proto/wire/run_id.h"
 #include "worker/shell/compute/checkpoint.h"
+#include "worker/shell/compute/checkpoint_folders.h"
 #include "worker/shell/compute/compute.h"
 #include "worker/shell/compute/data.h"
+#include "worker/shell/compute/elementwise.h"
+#include "worker/shell/compute/non_finite.h"
 #include "worker/shell/compute/optimizer.h"
 #include "worker/shell/compute/parameters.h"
 #include "worker/shell/compute/plain_device.h"
@@ -56,11 +61,11 @@ absl::StatusOr<Staleness> StalenessOf(const RunSpec& run) {
   // A step is a micro-batch; the last stage reads the newest, each stage before it one update less.
   if (schedule.name == "pipedream") return [stages](int stage, int) { return stages - 1 - stage; };
   if (schedule.name == "pipedream_2bw") return [](int, int) { return 1; };
-  if (schedule.name == "custom" && schedule.parameters.count("staleness") != 0) {
+  if (schedule.name == "custom") {
     // The user's own formula is its definition.
-    const absl::StatusOr<Schedule> made = ScheduleOf(run);
+    absl::StatusOr<Schedule> made = ScheduleOf(run);
     if (!made.ok()) return made.status();
-    return made->staleness;
+    return [made = *std::move(made)](int stage, int b) { return made.StalenessOf(stage, b); };
   }
   return [](int, int) { return 0; };
 }
@@ -93,6 +98,12 @@ struct PlainStage {
   std::vector<at::Tensor> state;  // of the optimizer, flat
   Optimizer optimizer;
 };
+
+// A failure with the job in which the runtime has it.
+absl::Status Named(const Job& job, const absl::Status& status) {
+  return status.ok() ? status
+                     : absl::Status(status.code(), absl::StrCat(Describe(job), ": ", status.message()));
+}
 
 class PlainModel {
  public:
@@ -163,7 +174,7 @@ class PlainModel {
     }
   }
 
-  // The norm of the sums, all that is trained together.
+  // The norm of the sums, all that is trained together; no number if one of them is not finite.
   absl::StatusOr<double> GradientNorm(int step) const {
     SumOfSquares all;
     for (const PlainStage& stage : stages_) {
@@ -182,7 +193,7 @@ class PlainModel {
       const absl::StatusOr<at::Tensor> host = device_.ToHost(limbs);
       if (!host.ok()) return host.status();
       const auto squares = SumOfSquares::FromLimbs(static_cast<const uint64_t*>(host->const_data_ptr()));
-      if (!squares.has_norm()) return NoNormError(stage.layout.stage);
+      if (!squares.has_norm() && run_.train.non_finite == NonFinite::kStop) return NonFiniteSum(job, stage);
       all.Add(squares);
     }
     return all.Norm();
@@ -190,12 +201,17 @@ class PlainModel {
 
   // All parameters' sums shrink alike, to a norm of clip_norm.
   void ClipGradients(double norm) {
-    if (norm <= run_.train.clip_norm) return;
+    if (run_.train.clip_norm == 0 || !(norm > run_.train.clip_norm)) return;
     for (PlainStage& stage : stages_) {
       for (size_t i = 0; i < stage.sums.size(); ++i) {
         if (!IsStatistic(stage, i)) stage.sums[i] = stage.sums[i] * (run_.train.clip_norm / norm);
       }
     }
+  }
+
+  // theta_{t+1} is theta_t once more, and the optimizer makes no step.
+  void Skip() {
+    for (PlainStage& stage : stages_) Push(stage.thetas.front(), &stage);
   }
 
   // theta_t becomes theta_{t+1}, by the sums.
@@ -206,14 +222,29 @@ class PlainModel {
       stage.optimizer.Begin(rate);
       for (size_t i = 0; i < stage.sums.size(); ++i) {
         IsStatistic(stage, i) ? MoveAverageOf(stage, i, next) : Train(stage, i, next);
-        stage.sums[i].reset();
       }
-      stage.thetas.push_front(ThetaOf(next, stage.layout));
-      if (static_cast<int>(stage.thetas.size()) > Oldest(stage.layout.stage) + 1) stage.thetas.pop_back();
+      Push(ThetaOf(next, stage.layout), &stage);
     }
   }
 
-  absl::Status Save(const std::string& folder, int version) const {
+  // Ends step t: the sums are begun anew. OutOfRange if its update made what the run stops at.
+  absl::Status EndStep(int t) {
+    for (PlainStage& stage : stages_) {
+      if (absl::Status s = CheckMade(Job::Update(t, stage.layout.stage, 0), stage); !s.ok()) return s;
+      for (at::Tensor& sum : stage.sums) sum.reset();
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Save(const CheckpointFolders& folders, int version) const {
+    const absl::Status written = WriteStages(folders.Partial(version), version);
+    if (written.ok()) return folders.Seal(version, run_.checkpoint.keep);
+    folders.Drop(version);
+    return written;
+  }
+
+ private:
+  absl::Status WriteStages(const std::string& folder, int version) const {
     for (const PlainStage& stage : stages_) {
       std::vector<at::Tensor> there;  // theta_{t-k}, .., theta_t, then the optimizer's
       for (auto theta = stage.thetas.rbegin(); theta != stage.thetas.rend(); ++theta)
@@ -232,15 +263,50 @@ class PlainModel {
       slots.erase(newest);
       absl::Status s = version == 0 ? WriteStageFile(folder, stage.layout, values, 0)
                                     : WriteTrainingState(folder, stage.layout, Rule(stage.layout.stage),
-                                                         version, values, slots);
+                                                         version, stage.optimizer.steps(), values, slots);
       if (!s.ok()) return s;
     }
-    return WriteCheckpointIndex(folder, run_);
+    return absl::OkStatus();
   }
 
- private:
   static bool IsStatistic(const PlainStage& stage, size_t slot) {
     return stage.layout.slots[slot].parameter.kind == ParameterSpec::Kind::kStatistic;
+  }
+
+  // The newest, in place of the oldest that nobody reads any more.
+  void Push(const Theta& theta, PlainStage* stage) const {
+    stage->thetas.push_front(theta);
+    if (static_cast<int>(stage->thetas.size()) > Oldest(stage->layout.stage) + 1) stage->thetas.pop_back();
+  }
+
+  // The sums as a flat buffer of the host.
+  absl::StatusOr<at::Tensor> FlatSums(const PlainStage& stage) const {
+    at::Tensor flat = NewFlat(stage.layout);
+    for (size_t i = 0; i < stage.sums.size(); ++i) {
+      const absl::StatusOr<at::Tensor> host = device_.ToHost(stage.sums[i]);
+      if (!host.ok()) return host.status();
+      ValuesOf(flat, stage.layout.slots[i]).copy_(*host);
+    }
+    return flat;
+  }
+
+  absl::Status NonFiniteSum(const Job& job, const PlainStage& stage) const {
+    const absl::StatusOr<at::Tensor> sums = FlatSums(stage);
+    if (!sums.ok()) return sums.status();
+    return Named(job,
+                 NonFiniteGradient(stage.layout, 0, stage.layout.elements, sums->const_data_ptr<float>()));
+  }
+
+  // Whether the newest weights are finite, which the job made of the sums.
+  absl::Status CheckMade(const Job& job, const PlainStage& stage) const {
+    if (run_.train.non_finite == NonFinite::kContinue) return absl::OkStatus();
+    const absl::StatusOr<at::Tensor> made = device_.ToHost(stage.thetas.front().flat);
+    if (!made.ok()) return made.status();
+    if (AllFinite(made->const_data_ptr<float>(), made->numel())) return absl::OkStatus();
+    const absl::StatusOr<at::Tensor> sums = FlatSums(stage);
+    if (!sums.ok()) return sums.status();
+    return Named(job, CheckUpdated(run_, stage.layout, 0, stage.layout.elements,
+                                   made->const_data_ptr<float>(), sums->const_data_ptr<float>()));
   }
 
   // On the host, zeros.
@@ -298,7 +364,7 @@ class PlainModel {
       if (!flat.ok()) return flat.status();
       if (absl::Status s = AppendState(*flat, stage); !s.ok()) return s;
     }
-    stage->optimizer.Resume(t);
+    stage->optimizer.Resume(OptimizerStepsOf(state->header));
     return absl::OkStatus();
   }
 
@@ -309,10 +375,17 @@ class PlainModel {
     return oldest;
   }
 
-  StateRule Rule(int stage) const {
-    StateRule rule{{}, run_.train.optimizer};
-    for (int b = 0; b < run_.train.microbatches; ++b) rule.staleness.push_back(staleness_(stage, b));
-    return rule;
+  StateRule Rule(int stage) const { return Rules().at(stage); }
+
+  std::vector<StateRule> Rules() const {
+    std::vector<StateRule> rules(run_.stages(), StateRule{{}, run_.train.optimizer, ""});
+    for (int stage = 0; stage < run_.stages(); ++stage) {
+      for (int b = 0; b < run_.train.microbatches; ++b)
+        rules[stage].staleness.push_back(staleness_(stage, b));
+    }
+    const std::string training = TrainingId(run_, rules);
+    for (StateRule& rule : rules) rule.training = training;
+    return rules;
   }
 
   // What the micro-batch reads: as old as its rule says, or the first.
@@ -357,8 +430,8 @@ absl::StatusOr<double> TrainMicrobatch(const RunSpec& run, const Dataset& data, 
   const c10::ScalarType type = data.input_type() == DataType::kInt64 ? c10::kLong : c10::kFloat;
   at::Tensor inputs = at::empty({samples, data.inputs()}, type);
   at::Tensor targets = at::empty({samples * data.targets()}, c10::kLong);
-  absl::Status s = data.ReadInputs(run.train, step, b, inputs.data_ptr());
-  if (s.ok()) s = data.ReadTargets(run.train, step, b, targets.mutable_data_ptr<int64_t>());
+  absl::Status s = data.ReadInputs(run, step, b, inputs.data_ptr());
+  if (s.ok()) s = data.ReadTargets(run, step, b, targets.mutable_data_ptr<int64_t>());
   if (!s.ok()) return s;
   const absl::StatusOr<at::Tensor> read = device.ToDevice(inputs), wanted = device.ToDevice(targets);
   if (!read.ok()) return read.status();
@@ -376,8 +449,48 @@ absl::StatusOr<double> TrainMicrobatch(const RunSpec& run, const Dataset& data, 
   return static_cast<double>(there->item<float>());
 }
 
+// Saves between the steps, where the run file or whoever stops the training asks for it.
+class StepCheckpoints {
+ public:
+  StepCheckpoints(const RunSpec& run, const CheckpointFolders* folders, const ReferenceCheckpoints& told)
+      : run_(run), folders_(folders), told_(told), last_(std::chrono::steady_clock::now()) {}
+
+  // So many updates have been made. Cancelled if the training ends here.
+  absl::Status After(int step, const PlainModel& model) {
+    if (folders_ == nullptr || step == run_.end_step()) return absl::OkStatus();
+    const bool stop = told_.stop != nullptr && told_.stop();
+    if (!stop && !IsDue(step)) return absl::OkStatus();
+    last_ = std::chrono::steady_clock::now();
+    const absl::Status saved = model.Save(*folders_, step);
+    if (told_.saved) told_.saved(step, std::string(saved.message()));
+    if (!stop) return absl::OkStatus();
+    return saved.ok() ? absl::CancelledError(absl::StrCat("the reference was stopped after step ", step))
+                      : saved;
+  }
+
+ private:
+  bool IsDue(int step) const {
+    const CheckpointSpec& spec = run_.checkpoint;
+    if (spec.every_steps > 0) return step % spec.every_steps == 0;
+    const std::chrono::seconds every(spec.every_seconds);
+    return spec.every_seconds > 0 && std::chrono::steady_clock::now() - last_ >= every;
+  }
+
+  const RunSpec& run_;
+  const CheckpointFolders* const folders_;  // null for none
+  const ReferenceCheckpoints& told_;
+  std::chrono::steady_clock::time_point last_;
+};
+
 absl::Status Train(const RunSpec& run, const std::string& out_dir,
-                   const std::function<bool(const ReferenceStep&)>& on_step, PlainDevice& device) {
+                   const std::function<bool(const ReferenceStep&)>& on_step,
+                   const ReferenceCheckpoints& checkpoints, PlainDevice& device) {
+  std::optional<CheckpointFolders> folders;
+  if (!out_dir.empty()) {
+    folders.emplace(out_dir, run, NewRunId(), 1);
+    if (absl::Status s = folders->Prepare(); !s.ok()) return s;
+  }
+  StepCheckpoints on_the_way(run, folders.has_value() ? &*folders : nullptr, checkpoints);
   absl::StatusOr<std::unique_ptr<Dataset>> data = Dataset::Open(run);
   if (!data.ok()) return data.status();
   absl::StatusOr<Staleness> staleness = StalenessOf(run);
@@ -385,8 +498,7 @@ absl::Status Train(const RunSpec& run, const std::string& out_dir,
   PlainModel model(run, *std::move(staleness), device);
   absl::Status begun = run.first_step() > 0 ? CheckResume(run) : model.Initialize();
   if (begun.ok() && run.first_step() > 0) begun = model.Load(run.resume.checkpoint, run.first_step());
-  if (begun.ok() && run.first_step() == 0 && !out_dir.empty())
-    begun = model.Save(absl::StrCat(out_dir, "/checkpoint-0"), 0);
+  if (begun.ok() && run.first_step() == 0 && folders.has_value()) begun = model.Save(*folders, 0);
   if (!begun.ok()) return begun;
   for (int step = run.first_step(); step < run.end_step(); ++step) {
     const auto start = std::chrono::steady_clock::now();
@@ -394,41 +506,45 @@ absl::Status Train(const RunSpec& run, const std::string& out_dir,
     for (int b = 0; b < run.train.microbatches; ++b) {
       const absl::StatusOr<double> loss = TrainMicrobatch(run, **data, step, b, device, model);
       if (!loss.ok()) return loss.status();
+      const Job forward = Job::Compute(step, run.stages() - 1, b, JobKind::kForward);
+      if (absl::Status s = Named(forward, CheckLoss(run, *loss)); !s.ok()) return s;
       loss_sum += *loss;
     }
     std::optional<double> gradient_norm;
-    if (run.train.clip_norm > 0) {
+    if (run.train.takes_norm()) {
       const absl::StatusOr<double> norm = model.GradientNorm(step);
-      if (!norm.ok())
-        return absl::Status(norm.status().code(), absl::StrCat("step ", step, ": ", norm.status().message()));
+      if (!norm.ok()) return norm.status();
       gradient_norm = *norm;
     }
-    const absl::Status updated = device.Run(Job::Update(step, 0, 0), [&] {
+    const bool skips = run.train.non_finite == NonFinite::kSkip && !std::isfinite(*gradient_norm);
+    absl::Status updated = device.Run(Job::Update(step, 0, 0), [&] {
       if (gradient_norm.has_value()) model.ClipGradients(*gradient_norm);
-      model.Update(step);
+      skips ? model.Skip() : model.Update(step);
       return absl::OkStatus();
     });
+    if (updated.ok()) updated = model.EndStep(step);
     if (!updated.ok()) return updated;
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-    if (!on_step({step, loss_sum / run.train.microbatches, seconds.count(), gradient_norm})) {
+    if (!on_step({step, loss_sum / run.train.microbatches, seconds.count(), gradient_norm, skips})) {
       return absl::CancelledError(absl::StrCat("the reference was stopped after step ", step));
     }
+    if (absl::Status s = on_the_way.After(step + 1, model); !s.ok()) return s;
   }
-  return out_dir.empty() ? absl::OkStatus()
-                         : model.Save(absl::StrCat(out_dir, "/checkpoint"), run.end_step());
+  return folders.has_value() ? model.Save(*folders, run.end_step()) : absl::OkStatus();
 }
 
 }  // namespace
 
 absl::Status RunReference(const RunSpec& run, const std::string& out_dir,
-                          const std::function<bool(const ReferenceStep&)>& on_step, DeviceBackend* backend) {
+                          const std::function<bool(const ReferenceStep&)>& on_step, DeviceBackend* backend,
+                          const ReferenceCheckpoints& checkpoints) {
   try {
     PrepareProcess();
     PrepareRun(run.precision, run.kernels);
     PrepareThread();
     const absl::StatusOr<std::unique_ptr<PlainDevice>> device = PlainDevice::Create(backend);
     if (!device.ok()) return device.status();
-    return Train(run, out_dir, on_step, **device);
+    return Train(run, out_dir, on_step, checkpoints, **device);
   } catch (const c10::OutOfMemoryError& e) {
     return absl::ResourceExhaustedError(absl::StrCat("reference: ", e.what_without_backtrace()));
   } catch (const c10::Error& e) {

@@ -11,8 +11,9 @@
 // runtime are the layers, their initial values and the places of parameters in flat buffers (kernels of GPUs
 // may depend on alignment), the optimizer's arithmetic and the data readers. In bfloat16 each step's weights
 // are narrowed for the layers, and gradients are widened before they are summed. Writes
-// `checkpoint-0/` and `checkpoint/` into `out_dir` (none if it is empty), with the names of the run's stages.
-// A run that goes on reads its checkpoint, the runtime's or its own, and writes no `checkpoint-0/`.
+// `checkpoint-0/`, what the run file's `checkpoint` asks for on the way, and `checkpoint/` into `out_dir` (none
+// if it is empty), with the names of the run's stages. A run that goes on reads its checkpoint, the runtime's
+// or its own, and writes no `checkpoint-0/`.
 #ifndef WEFT_WORKER_SHELL_COMPUTE_REFERENCE_H_
 #define WEFT_WORKER_SHELL_COMPUTE_REFERENCE_H_
 
@@ -31,15 +32,27 @@ struct ReferenceStep {
   int step = 0;
   double loss = 0;  // mean over the micro-batches
   double seconds = 0;
-  std::optional<double> gradient_norm;  // before it was clipped, if the run clips
+  // Of all gradients, before they were clipped, if the run takes it; no number for one that there is not.
+  std::optional<double> gradient_norm;
+  bool skipped = false;  // its updates were left out
+};
+
+// Of the checkpoints on the way, each saved before the next step begins.
+struct ReferenceCheckpoints {
+  // Asked after each step: true to save a checkpoint there and end with Cancelled, where the step is not the
+  // last.
+  std::function<bool()> stop;
+  // One of so many steps is complete, or `failure` says why it could not be saved; the training goes on.
+  std::function<void(int step, const std::string& failure)> saved;
 };
 
 // On the backend's device or, without one, on the CPU. `on_step` is called after each step; false ends the
 // training there (Cancelled). Failure: as data.h says of the data, Unavailable for the disk, Internal for
-// LibTorch.
+// LibTorch; OutOfRange for a
+// loss, gradient or weight at which the run stops (non_finite.h).
 absl::Status RunReference(const RunSpec& run, const std::string& out_dir,
                           const std::function<bool(const ReferenceStep&)>& on_step,
-                          DeviceBackend* backend = nullptr);
+                          DeviceBackend* backend = nullptr, const ReferenceCheckpoints& checkpoints = {});
 
 }  // namespace weft
 

@@ -17,6 +17,7 @@ class ResizedImages final : public Dataset {
   DataType input_type() const override { return DataType::kFloat32; }
   int64_t inputs() const override { return channels_ * to_ * to_; }
   int64_t targets() const override { return images_->targets(); }
+  ImageShape image_shape() const override { return {channels_, to_, to_}; }
 
   absl::Status ReadInputs(int64_t sample, void* out) const override {
     std::vector<float> image(static_cast<size_t>(channels_ * from_ * from_));

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "nlohmann/json.hpp"
+#include "proto/run/json_text.h"
 
 namespace weft {
 namespace {
@@ -42,7 +43,8 @@ const TypeName& Named(DataType type) {
 // Descriptor that closes itself.
 class File {
  public:
-  File(const std::string& path, int flags) : fd_(open(path.c_str(), flags | O_CLOEXEC, 0644)) {}
+  // O_NONBLOCK: to open a pipe would wait for its other end. Regular files do not know the flag.
+  File(const std::string& path, int flags) : fd_(open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK, 0644)) {}
   ~File() { Close(); }
   File(const File&) = delete;
   File& operator=(const File&) = delete;
@@ -130,6 +132,8 @@ absl::Status WritePieces(const std::string& path, const std::vector<Piece>& piec
 
 // The JSON of the header, refusing doubled names, which parsers otherwise resolve each in its own way.
 absl::StatusOr<nlohmann::json> ParseHeader(const std::string& path, const std::string& text) {
+  if (absl::Status s = CheckJsonDepth(text); !s.ok())
+    return Damaged(path, absl::StrCat("its header ", s.message()));
   std::set<std::string> names;
   bool doubled = false;
   auto watch = [&](int depth, nlohmann::json::parse_event_t event, nlohmann::json& value) {
@@ -288,6 +292,17 @@ absl::StatusOr<SafetensorsFile> ReadSafetensors(const std::string& path) {
   const uLong own = AddToChecksum(crc32_z(0, nullptr, 0), content.data.data(), content.data.size());
   if (checksum != content.header.metadata.end() && checksum->second != ChecksumText(own))
     return Damaged(path, "its data is not what was written: the checksum differs");
+  return content;
+}
+
+absl::StatusOr<std::string> ReadWholeFile(const std::string& path, uint64_t most) {
+  File file(path, O_RDONLY | O_NONBLOCK);
+  if (file.get() < 0) return OpenError(path, errno);
+  struct stat info;
+  if (fstat(file.get(), &info) != 0 || !S_ISREG(info.st_mode)) return Damaged(path, "it is not a regular file");
+  if (static_cast<uint64_t>(info.st_size) > most) return Damaged(path, "it is too large");
+  std::string content(static_cast<size_t>(info.st_size), '\0');
+  if (!ReadAll(file.get(), 0, content.data(), content.size())) return Damaged(path, "it cannot be read");
   return content;
 }
 

@@ -55,6 +55,9 @@ struct SafetensorsFile {
 };
 absl::StatusOr<SafetensorsFile> ReadSafetensors(const std::string& path);
 
+// All of a regular file of at most so many bytes.
+absl::StatusOr<std::string> ReadWholeFile(const std::string& path, uint64_t most);
+
 // Writes a small file the same way: complete or not at all.
 absl::Status WriteFileAtomically(const std::string& path, absl::string_view content);
 

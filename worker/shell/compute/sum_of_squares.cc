@@ -113,7 +113,7 @@ double SumOfSquares::Norm() const { return std::sqrt(Value()); }
 absl::Status SumOfSquares::CheckShape(const Tensor& tensor) {
   if (tensor.shape.type == DataType::kInt64 && tensor.bytes == kBytes) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("a tensor of ", tensor.bytes, " bytes is no sum of squares, which has ", kBytes));
+      absl::StrCat("a tensor of ", tensor.bytes, " bytes is not a sum of squares, which has ", kBytes));
 }
 
 absl::StatusOr<SumOfSquares> SumOfSquares::FromTensor(const Tensor& tensor) {
@@ -135,13 +135,6 @@ SumOfSquares SumOfSquares::FromLimbs(const uint64_t* limbs) {
 }
 
 void SumOfSquares::WriteLimbs(uint64_t* limbs) const { std::memcpy(limbs, limbs_.data(), kBytes); }
-
-absl::Status NoNormError(int stage) {
-  return absl::OutOfRangeError(
-      absl::StrCat("the summed gradients of stage ", stage,
-                   " have a value that is infinite or not a number, so that they have no norm to clip by "
-                   "(train.clip_norm); use a lower learning rate or a longer warm-up, and look at the data"));
-}
 
 float ClipFactor(double norm, double most) { return norm > most ? static_cast<float>(most / norm) : 1.0f; }
 

@@ -59,9 +59,6 @@ class SumOfSquares {
   std::array<uint64_t, kLimbs> limbs_{};
 };
 
-// That the gradients of a stage have no norm, since SumOfSquares::Add said so.
-absl::Status NoNormError(int stage);
-
 // What gradients of this norm are multiplied by so that it is at most `most`: most / norm, or 1, also for no
 // number.
 float ClipFactor(double norm, double most);

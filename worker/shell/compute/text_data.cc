@@ -22,8 +22,8 @@ class TextDataset final : public Dataset {
     const int64_t bytes = (*file)->bytes();
     if (bytes % width != 0) {
       return absl::InvalidArgumentError(
-          absl::StrFormat("data.text.path: %s has %d bytes, no whole number of tokens of 2 bytes; it is cut "
-                          "short, or no file of uint16",
+          absl::StrFormat("data.text.path: %s has %d bytes, not a whole number of tokens of 2 bytes; it is "
+                          "cut short, or it is not a file of uint16",
                           data.path, bytes));
     }
     const int64_t count = (bytes / width - 1) / model.context;
@@ -36,6 +36,23 @@ class TextDataset final : public Dataset {
     std::unique_ptr<TextDataset> dataset(new TextDataset(std::move(*file), width, model, count));
     if (absl::Status s = dataset->CheckFirst(); !s.ok()) return s;
     return dataset;
+  }
+
+  absl::Status CheckWhole(const ScanProgress& progress) const override {
+    const int64_t tokens = file_->bytes() / width_;
+    constexpr int64_t kChunk = 1 << 20;
+    std::vector<uint8_t> bytes(static_cast<size_t>(kChunk * width_));
+    for (int64_t at = 0; at < tokens && !any_token_fits(); at += kChunk) {
+      const int64_t n = std::min(kChunk, tokens - at);
+      if (absl::Status s = file_->Read(at * width_, static_cast<size_t>(n * width_), bytes.data()); !s.ok())
+        return s;
+      if (Largest(bytes.data(), n) >= vocabulary_) {
+        std::vector<int64_t> chunk(static_cast<size_t>(n));
+        return ReadTokens(at, n, chunk.data());
+      }
+      progress((at + n) * width_, file_->bytes());
+    }
+    return absl::OkStatus();
   }
 
   int64_t count() const override { return count_; }
@@ -58,6 +75,16 @@ class TextDataset final : public Dataset {
         context_(model.context),
         count_(count) {}
 
+  // Of n tokens.
+  int64_t Largest(const uint8_t* bytes, int64_t n) const {
+    if (width_ == 1) return *std::max_element(bytes, bytes + n);
+    // No branch in the loop: it is bound by the memory.
+    uint32_t largest = 0;
+    for (int64_t i = 0; i < n; ++i)
+      largest = std::max<uint32_t>(largest, bytes[2 * i] | (uint32_t{bytes[2 * i + 1]} << 8));
+    return largest;
+  }
+
   // Every token may be in the file.
   bool any_token_fits() const { return vocabulary_ >= int64_t{1} << (8 * width_); }
 
@@ -67,10 +94,10 @@ class TextDataset final : public Dataset {
     for (int64_t i = 0; i < n; ++i) {
       out[i] = width_ == 1 ? bytes[i] : bytes[2 * i] | (int64_t{bytes[2 * i + 1]} << 8);
       if (out[i] < vocabulary_) continue;
-      return absl::InvalidArgumentError(
-          absl::StrFormat("data.text.path: %s %d of %s is %d, model.gpt.vocabulary is %d; %s",
-                          width_ == 1 ? "byte" : "token", first + i, file_->path(), out[i], vocabulary_,
-                          width_ == 1 ? "256 takes any text" : "it must be larger than every token"));
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "data.text.path: %s %d of %s is %d; model.gpt.vocabulary is %d, so tokens go up to %d%s",
+          width_ == 1 ? "byte" : "token", first + i, file_->path(), out[i], vocabulary_, vocabulary_ - 1,
+          width_ == 1 ? "; 256 takes any text" : ""));
     }
     return absl::OkStatus();
   }

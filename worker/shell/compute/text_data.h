@@ -2,9 +2,8 @@
 // tools write them for GPT-2.
 //
 // Sample number j is the context+1 tokens at j*context: its inputs are all but the last, its targets all but
-// the first. Numbers are checked against the model's vocabulary: at the start those of the first 32 Mi
-// tokens, each of the others when it is read, because such files are too large to be read whole before a
-// training. Threads and failure: as data.h.
+// the first. Numbers are checked against the model's vocabulary: by Open those of the first 32 Mi tokens, by
+// CheckWhole all, and each again when it is read. Threads and failure: as data.h.
 #ifndef WEFT_WORKER_SHELL_COMPUTE_TEXT_DATA_H_
 #define WEFT_WORKER_SHELL_COMPUTE_TEXT_DATA_H_
 

@@ -25,19 +25,18 @@ void PrepareRun(Precision precision, Kernels kernels) {
 
 absl::Status TorchError(absl::string_view what, absl::string_view message) {
   constexpr absl::string_view kRefused = " does not have a deterministic implementation";
-  constexpr absl::string_view kCost = "then two trainings need not end with the same bits";
+  constexpr absl::string_view kCost = "then two trainings may end with different bits";
   if (const size_t end = message.find(kRefused); end != absl::string_view::npos) {
     return absl::FailedPreconditionError(absl::StrCat(
         what, ": the operation ", message.substr(0, end),
         " has no deterministic kernel here; `kernels: any` in the run file allows it, and ", kCost));
   }
   if (absl::StrContains(message, "CUBLAS_WORKSPACE_CONFIG")) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(what,
-                     ": a matrix product is deterministic only with CUBLAS_WORKSPACE_CONFIG=:4096:8 in "
-                     "the environment, which is set otherwise here; unset it, or allow `kernels: any` in "
-                     "the run file, and ",
-                     kCost));
+    return absl::FailedPreconditionError(absl::StrCat(
+        what,
+        ": a matrix product is deterministic only with CUBLAS_WORKSPACE_CONFIG=:4096:8, but the environment "
+        "sets another value; unset it, or allow `kernels: any` in the run file, and ",
+        kCost));
   }
   return absl::InternalError(absl::StrCat(what, ": LibTorch: ", message));
 }

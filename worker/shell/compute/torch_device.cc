@@ -58,9 +58,19 @@ absl::Status CheckNothingMigrates(const RunSpec& run, const std::string& device)
   if (!schedule.ok()) return schedule.status();
   if (schedule->residency != Residency::kMigrating) return absl::OkStatus();
   return absl::UnimplementedError(
-      absl::StrFormat("the schedule %s has states of stages migrate from rank to rank, which %s cannot do: "
-                      "run it with --device cpu, or choose a schedule whose weights stay on their ranks",
+      absl::StrFormat("the schedule %s moves the states of stages from rank to rank, which %s cannot do: use "
+                      "--device cpu, or choose a schedule whose weights stay on their ranks",
                       run.schedule.name, device));
+}
+
+// The number of the optimizer's steps is the host's, which would have to wait in each update for what the
+// device found before it.
+absl::Status CheckNothingSkips(const RunSpec& run, const std::string& device) {
+  if (run.train.non_finite != NonFinite::kSkip) return absl::OkStatus();
+  return absl::UnimplementedError(absl::StrFormat(
+      "train.non_finite: skip works on the CPU only, and this rank is on %s; use stop or continue, "
+      "or run it with --device cpu",
+      device));
 }
 
 class TorchDevice final : public Device {
@@ -71,6 +81,7 @@ class TorchDevice final : public Device {
   absl::string_view uuid() const override { return backend_->uuid(); }
   Collectives* collectives() override { return backend_->collectives(); }
   void PrepareThread() override { backend_->PrepareThread(); }
+  absl::Status Health() override { return backend_->Health(); }
   int launch_ahead() const override {
     // One that computes, and one that the device can begin without asking the host.
     constexpr int kLaunchAhead = 2;
@@ -83,6 +94,7 @@ class TorchDevice final : public Device {
     return Guarded(what, [&]() -> absl::StatusOr<std::unique_ptr<RankCompute>> {
       backend_->PrepareThread();
       if (absl::Status s = CheckNothingMigrates(run, backend_->name()); !s.ok()) return s;
+      if (absl::Status s = CheckNothingSkips(run, backend_->name()); !s.ok()) return s;
       absl::StatusOr<std::unique_ptr<Dataset>> data = OpenData(run);
       if (!data.ok()) return data.status();
       absl::StatusOr<std::unique_ptr<RankDevice>> device = backend_->CreateRankDevice(rank, memory);

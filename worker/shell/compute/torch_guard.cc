@@ -45,9 +45,9 @@ absl::Status WithMemory(const absl::Status& exhausted, const BytesByClass& alive
   }
   return absl::Status(
       exhausted.code(),
-      absl::StrCat("out of memory: ", exhausted.message(), "; besides, the rank has ",
+      absl::StrCat("out of memory: ", exhausted.message(), "; the rank also has ",
                    list.empty() ? "none" : list,
-                   " in bytes; to fit, use fewer samples a micro-batch (a larger train.microbatches), "
+                   " in bytes; to fit, use fewer samples per micro-batch (a larger train.microbatches), "
                    "activations: recompute or offload, more stages on more ranks, or a budget (memory) that "
                    "forwards wait for"));
 }

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_format.h"
 #include "worker/shell/compute/host_offload.h"
+#include "worker/shell/compute/non_finite.h"
 #include "worker/shell/compute/torch_rank.h"
 
 namespace weft {
@@ -185,14 +186,14 @@ absl::StatusOr<at::Tensor> TorchRank::ReadPiece(const DataPiece& piece) {
   absl::Status status;
   if (piece.targets) {
     read = make({samples * data_->targets()}, c10::kLong);
-    status = data_->ReadTargets(run_.train, piece.step, piece.microbatch, read.mutable_data_ptr<int64_t>());
+    status = data_->ReadTargets(run_, piece.step, piece.microbatch, read.mutable_data_ptr<int64_t>());
   } else {
     const bool tokens = data_->input_type() == DataType::kInt64;
     const bool narrows = !tokens && run_.precision == Precision::kBFloat16;
     const std::array<int64_t, 2> sizes = {samples, data_->inputs()};
     const bool has_room = narrows && !device_->is_host();
     read = has_room ? wide_rooms_.Take(sizes) : make(sizes, tokens ? c10::kLong : c10::kFloat);
-    status = data_->ReadInputs(run_.train, piece.step, piece.microbatch, read.mutable_data_ptr());
+    status = data_->ReadInputs(run_, piece.step, piece.microbatch, read.mutable_data_ptr());
     if (status.ok() && narrows) {
       at::Tensor wide = std::exchange(read, make(sizes, c10::kBFloat16));
       read.copy_(wide);
@@ -254,7 +255,7 @@ absl::StatusOr<ForwardResult> TorchRank::DoForward(const Job& job, std::vector<T
   if (!found.ok()) return found.status();
   Stage& stage = **found;
   if (job.kind != JobKind::kForward || stage.Find(job) != nullptr) {
-    return absl::FailedPreconditionError("it is no forward, or ran before");
+    return absl::FailedPreconditionError("it is not a forward, or it ran before");
   }
   if (absl::Status s = CheckInputs(stage, inputs); !s.ok()) return s;
   Pass pass;
@@ -279,6 +280,7 @@ absl::StatusOr<ForwardResult> TorchRank::DoForward(const Job& job, std::vector<T
   if (output->loss.defined()) {
     if (device_->is_host()) {
       result.loss = static_cast<double>(*output->loss.const_data_ptr<float>());
+      if (absl::Status s = CheckLoss(run_, *result.loss); !s.ok()) return s;
     } else {
       device_->ReportLoss(output->loss);
     }

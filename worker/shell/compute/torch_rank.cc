@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "proto/run/learning_rate.h"
+#include "worker/shell/compute/non_finite.h"
 #include "worker/shell/compute/stage_update.h"
 #include "worker/shell/compute/sum_of_squares.h"
 #include "worker/shell/compute/torch_guard.h"
@@ -300,17 +301,23 @@ absl::StatusOr<Tensor> TorchRank::SumSquares(const Job& job, const Tensor& sum, 
                  });
 }
 
+// A sum of squares of nothing.
+absl::StatusOr<Tensor> TorchRank::NewZeroLimbs() {
+  absl::StatusOr<Tensor> squares =
+      device_->NewFlat(SumOfSquares::kLimbs, MemoryClass::kBuffers, DataType::kInt64);
+  if (squares.ok()) device_->math().Zero(squares->data, squares->bytes);
+  return squares;
+}
+
 absl::StatusOr<Tensor> TorchRank::DoSumSquares(const Stage& stage, const Tensor& sum, int part, int parts,
                                                const std::vector<Tensor>& others) {
   const SliceBounds bounds = SliceOf(stage.layout.elements, part, parts);
   const int64_t elements = bounds.end - bounds.begin;
   if (absl::Status s = CheckFlat("summed gradients", sum, elements); !s.ok()) return s;
   const FlatMath& math = device_->math();
-  absl::StatusOr<Tensor> squares =
-      device_->NewFlat(SumOfSquares::kLimbs, MemoryClass::kBuffers, DataType::kInt64);
+  absl::StatusOr<Tensor> squares = NewZeroLimbs();
   if (!squares.ok()) return squares.status();
   auto* const limbs = static_cast<uint64_t*>(squares->data);
-  math.Zero(limbs, squares->bytes);
   const absl::StatusOr<Tensor> summed = Here(sum);
   if (!summed.ok()) return summed.status();
   AddSquares(math, stage.layout, bounds.begin, elements, static_cast<const float*>(summed->data), limbs);
@@ -321,13 +328,60 @@ absl::StatusOr<Tensor> TorchRank::DoSumSquares(const Stage& stage, const Tensor&
     math.AddSums(limbs, static_cast<const uint64_t*>(more->data));
   }
   if (!device_->is_host()) {
-    device_->ReportSquares(stage.layout.stage, *squares);
+    device_->ReportSquares(*squares);
     return squares;
   }
   const absl::StatusOr<SumOfSquares> made = SumOfSquares::FromTensor(*squares);
   if (!made.ok()) return made.status();
-  if (!made->has_norm()) return NoNormError(stage.layout.stage);
-  return squares;
+  // Others that stop have not sent a sum without a norm.
+  if (made->has_norm() || run_.train.non_finite != NonFinite::kStop) return squares;
+  return NonFiniteGradient(stage.layout, bounds.begin, elements, static_cast<const float*>(sum.data));
+}
+
+// The step's gradients have no norm, and the run leaves its updates out. Only of the host: other devices do
+// not know it in time (torch_device.cc refuses such runs).
+absl::StatusOr<bool> TorchRank::Skips(const Tensor& norm) const {
+  if (run_.train.non_finite != NonFinite::kSkip) return false;
+  const absl::StatusOr<SumOfSquares> total = SumOfSquares::FromTensor(norm);
+  if (!total.ok()) return total.status();
+  return !total->has_norm();
+}
+
+// The next version is the newest once more; the optimizer's state and steps stay.
+absl::Status TorchRank::SkipUpdate(Stage& stage, bool keep) {
+  const std::shared_ptr<StageWeights> newest = stage.versions.newest();
+  absl::StatusOr<std::shared_ptr<StageWeights>> next = NextWeights(stage, keep);
+  if (!next.ok()) return next.status();
+  if (*next != newest) {
+    device_->math().Copy((*next)->data(), newest->data(), newest->memory().bytes);
+    (*next)->Changed();
+  }
+  stage.versions.Add(*std::move(next), keep);
+  return absl::OkStatus();
+}
+
+// Whether the weights that an update made of `gradients` are finite; of a device with memory of its own the
+// job will tell.
+absl::Status TorchRank::CheckUpdate(const Stage& stage, const std::vector<Tensor>& gradients,
+                                    const float* weights) {
+  const SliceBounds held = stage.held();
+  const int64_t elements = held.end - held.begin;
+  if (run_.train.non_finite == NonFinite::kContinue || elements == 0) return absl::OkStatus();
+  if (!device_->is_host()) {
+    const absl::StatusOr<Tensor> squares = NewZeroLimbs();
+    if (!squares.ok()) return squares.status();
+    device_->math().AddSquares(static_cast<uint64_t*>(squares->data), weights, elements);
+    device_->ReportSquares(*squares);
+    return absl::OkStatus();
+  }
+  const int count = static_cast<int>(gradients.size());
+  for (int i = 0; i < count; ++i) {
+    const SliceBounds part = SliceOf(elements, i, count);
+    absl::Status s = CheckUpdated(run_, stage.layout, held.begin + part.begin, part.end - part.begin,
+                                  weights + part.begin, static_cast<const float*>(gradients[i].data));
+    if (!s.ok()) return s;
+  }
+  return absl::OkStatus();
 }
 
 // One float of the device, by which the gradients of a step with this norm are multiplied; empty for 1.
@@ -386,6 +440,9 @@ absl::Status TorchRank::ApplyUpdate(Stage& stage, int step, const std::vector<Te
     if (absl::Status s = CheckFlat("summed gradients", parts[i], bounds.end - bounds.begin); !s.ok())
       return s;
   }
+  const absl::StatusOr<bool> skips = Skips(norm);
+  if (!skips.ok()) return skips.status();
+  if (*skips) return SkipUpdate(stage, keep);
   const absl::StatusOr<Tensor> factor = ClipFactorOf(norm);
   if (!factor.ok()) return factor.status();
   const std::shared_ptr<StageWeights> newest = stage.versions.newest();
@@ -404,6 +461,7 @@ absl::Status TorchRank::ApplyUpdate(Stage& stage, int step, const std::vector<Te
                 next->data() + bounds.begin, static_cast<const float*>((*gradients)[i].data), state,
                 static_cast<const float*>(factor->data));
   }
+  if (absl::Status s = CheckUpdate(stage, *gradients, next->data()); !s.ok()) return s;
   next->Changed();
   stage.versions.Add(std::move(next), keep);
   return absl::OkStatus();
@@ -435,8 +493,9 @@ absl::StatusOr<Tensor> TorchRank::Weights(int stage, int version) {
   if (!found.ok()) return found.status();
   std::shared_ptr<StageWeights> held = (*found)->versions.At(version);
   if (held == nullptr) {
-    return absl::FailedPreconditionError(absl::StrFormat(
-        "this rank holds version %d of the weights of stage %d no more, or not yet", version, stage));
+    return absl::FailedPreconditionError(
+        absl::StrFormat("this rank does not hold version %d of the weights of stage %d any more, or not yet",
+                        version, stage));
   }
   Tensor weights = held->memory();
   weights.owner = StageWeights::Use(std::move(held));

@@ -18,6 +18,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -38,6 +39,7 @@
 #include "worker/shell/compute/torch_guard.h"
 #include "worker/shell/compute/torch_layers.h"
 #include "worker/shell/compute/torch_stage.h"
+#include "worker/shell/compute/training_state.h"
 #include "worker/shell/compute/weight_versions.h"
 
 namespace weft {
@@ -81,6 +83,7 @@ class TorchRank final : public RankCompute {
   absl::StatusOr<Tensor> Weights(int stage, int version) override;
   void DropWeights(int stage, int version) override;
   absl::Status Save(int stage, const std::string& folder) override;
+  absl::StatusOr<std::shared_ptr<const StageSnapshot>> Snapshot(int stage) override;
   absl::Status SaveInitial(int stage, const std::string& folder) override;
   BytesByClass live_bytes() const override;
   BytesByClass peak_bytes() const override;
@@ -174,6 +177,11 @@ class TorchRank final : public RankCompute {
   absl::Status HoldSaved(Stage& stage);
   absl::StatusOr<std::shared_ptr<StageWeights>> NewVersion(Stage& stage);
   absl::Status DoSave(const Stage& stage, const std::string& folder);
+  const absl::StatusOr<std::vector<StateRule>>& StateRules();
+  absl::StatusOr<Tensor> CopyForSnapshot(const Tensor& flat);
+  absl::StatusOr<Tensor> ReadOut(const Tensor& flat);
+  absl::StatusOr<std::shared_ptr<const StageSnapshot>> DoSnapshot(
+      const Stage& stage, absl::StatusOr<Tensor> (TorchRank::*host)(const Tensor& flat));
   absl::Status WriteInitial(const Stage& stage, const std::string& folder);
   absl::Status DoAdoptState(Stage& stage, const Tensor& state);
   absl::StatusOr<Tensor> DoGiveState(Stage& stage);
@@ -210,7 +218,11 @@ class TorchRank final : public RankCompute {
   absl::StatusOr<Tensor> DoAddToSum(const Stage& stage, const Tensor& before, const Tensor& gradient);
   absl::StatusOr<Tensor> DoSumSquares(const Stage& stage, const Tensor& sum, int part, int parts,
                                       const std::vector<Tensor>& others);
+  absl::StatusOr<Tensor> NewZeroLimbs();
   absl::StatusOr<Tensor> ClipFactorOf(const Tensor& norm);
+  absl::StatusOr<bool> Skips(const Tensor& norm) const;
+  absl::Status SkipUpdate(Stage& stage, bool keep);
+  absl::Status CheckUpdate(const Stage& stage, const std::vector<Tensor>& gradients, const float* weights);
   absl::Status ApplyUpdate(Stage& stage, int step, const std::vector<Tensor>& parts, const Tensor& norm,
                            bool keep);
   absl::Status DoAdopt(Stage& stage, const Tensor& weights, bool keep);
@@ -224,6 +236,8 @@ class TorchRank final : public RankCompute {
   const std::unique_ptr<RankDevice> device_;
   const std::function<void()> prepare_thread_;
   const at::Tensor loss_gradient_;  // of the step's loss, by one micro-batch's
+  std::once_flag rules_once_;
+  absl::StatusOr<std::vector<StateRule>> rules_ = std::vector<StateRule>();
   std::map<int, std::unique_ptr<Stage>> stages_;
   WideRooms wide_rooms_;
   const std::unique_ptr<DataPrefetch> prefetch_;  // null where the device is the host

@@ -1,39 +1,35 @@
 // TorchRank: initial weights, and checkpoints, written and gone on from. What waits for the device is here
-// alone, and in no job.
+// alone, and in no job; a snapshot is taken in one, and does not wait.
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
-#include <deque>
+#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "proto/run/run_schedule.h"
 #include "worker/shell/compute/checkpoint.h"
+#include "worker/shell/compute/segment_allocator.h"
 #include "worker/shell/compute/torch_rank.h"
 #include "worker/shell/compute/training_state.h"
 
 namespace weft {
 namespace {
 
-// Flat buffers of a device as the host reads them: its own, or copies.
-class ReadableBuffers {
- public:
-  explicit ReadableBuffers(RankDevice& device) : device_(device) {}
-
-  // Valid as long as this and the tensor are.
-  absl::StatusOr<const float*> Of(const Tensor& flat) {
-    if (device_.is_host()) return static_cast<const float*>(flat.data);
-    std::vector<float>& copy = copies_.emplace_back(flat.bytes / sizeof(float));
-    const absl::Status read = device_.ReadBack(copy.data(), flat.data, flat.bytes);
-    if (!read.ok()) return read;
-    return copy.data();
+// Ordinary host memory, of no rank's: it may outlive them all.
+absl::StatusOr<Tensor> NewOutside(const Tensor& like) {
+  Tensor copy = like;
+  copy.data = SegmentAllocator::AllocateOutside(like.bytes);
+  if (copy.data == nullptr) {
+    return absl::ResourceExhaustedError(
+        absl::StrFormat("no memory for a copy of %d bytes of the stage's state", like.bytes));
   }
-
- private:
-  RankDevice& device_;
-  std::deque<std::vector<float>> copies_;
-};
+  copy.owner = std::shared_ptr<void>(copy.data, &SegmentAllocator::Free);
+  copy.place = MemoryPlace::kHost;
+  copy.ready = nullptr;
+  return copy;
+}
 
 }  // namespace
 
@@ -48,9 +44,14 @@ absl::Status TorchRank::Fill(const Tensor& flat, const std::function<void(float*
   return device_->Load(flat.data, values.data(), flat.bytes);
 }
 
+const absl::StatusOr<std::vector<StateRule>>& TorchRank::StateRules() {
+  std::call_once(rules_once_, [this] { rules_ = StateRulesOf(run_); });
+  return rules_;
+}
+
 // As the checkpoint has it that the run goes on from: every version that its first steps may read.
 absl::Status TorchRank::HoldSaved(Stage& stage) {
-  const absl::StatusOr<std::vector<StateRule>> rules = StateRulesOf(run_);
+  const absl::StatusOr<std::vector<StateRule>>& rules = StateRules();
   if (!rules.ok()) return rules.status();
   const StateRule& rule = rules->at(stage.layout.stage);
   const absl::StatusOr<SavedStage> saved = SavedStage::Read(run_, rule, stage.layout.stage);
@@ -80,7 +81,7 @@ absl::Status TorchRank::HoldSaved(Stage& stage) {
         Fill(stage.optimizer_state[i], [&](float* flat) { saved->CopyBuffer(names[i], stage.held(), flat); });
     if (!loaded.ok()) return loaded;
   }
-  stage.optimizer.Resume(newest);
+  stage.optimizer.Resume(saved->optimizer_steps());
   return absl::OkStatus();
 }
 
@@ -117,51 +118,85 @@ absl::Status TorchRank::Save(int stage, const std::string& folder) {
                  [&] { return DoSave(**found, folder); });
 }
 
-absl::Status TorchRank::DoSave(const Stage& stage, const std::string& folder) {
-  const std::shared_ptr<StageWeights> newest = stage.versions.newest();
-  const int version = stage.versions.newest_version();
-  ReadableBuffers readable(*device_);
-  const absl::StatusOr<const float*> weights = readable.Of(newest->memory());
-  if (!weights.ok()) return weights.status();
-  if (version == 0) {
-    if (stage.parts > 1) return stage.part == 0 ? WriteInitial(stage, folder) : absl::OkStatus();
-    return WriteStageFile(folder, stage.layout, SlotsOf(stage.layout, *weights), 0);
+// As the host can read it: itself, or a copy for which this waits.
+absl::StatusOr<Tensor> TorchRank::ReadOut(const Tensor& flat) {
+  if (device_->is_host()) return flat;
+  absl::StatusOr<Tensor> copy = NewOutside(flat);
+  if (!copy.ok()) return copy;
+  const absl::Status read = device_->ReadBack(copy->data, flat.data, flat.bytes);
+  if (!read.ok()) return read;
+  return copy;
+}
+
+// A copy, behind what the job has done. A device with memory of its own makes it beside the job, and does
+// nothing more on the rank's own stream before: the next update writes over what is copied.
+absl::StatusOr<Tensor> TorchRank::CopyForSnapshot(const Tensor& flat) {
+  if (!device_->is_host()) {
+    absl::StatusOr<Tensor> copy = device_->ToHost(flat, HostUse::kOffload);
+    if (!copy.ok()) return copy;
+    Tensor copied = flat;
+    copied.ready = copy->ready;
+    device_->Await(std::move(copied));
+    return copy;
   }
+  absl::StatusOr<Tensor> copy = NewOutside(flat);
+  if (copy.ok()) device_->math().Copy(copy->data, flat.data, flat.bytes);
+  return copy;
+}
+
+absl::StatusOr<std::shared_ptr<const StageSnapshot>> TorchRank::Snapshot(int stage) {
+  absl::StatusOr<Stage*> found = HeldStage(stage);
+  if (!found.ok()) return found.status();
+  return Compute([&] { return absl::StrCat("taking a snapshot of stage ", stage); },
+                 [&] { return DoSnapshot(**found, &TorchRank::CopyForSnapshot); });
+}
+
+absl::StatusOr<std::shared_ptr<const StageSnapshot>> TorchRank::DoSnapshot(
+    const Stage& stage, absl::StatusOr<Tensor> (TorchRank::*host)(const Tensor& flat)) {
   if (stage.adopted) {
     return absl::FailedPreconditionError(
         absl::StrFormat("stage %d is saved by the rank that updates it, with the optimizer's state; this one "
                         "adopts its versions",
                         stage.layout.stage));
   }
-  const absl::StatusOr<std::vector<StateRule>> rules = StateRulesOf(run_);
+  const absl::StatusOr<std::vector<StateRule>>& rules = StateRules();
   if (!rules.ok()) return rules.status();
-  const StateRule& rule = rules->at(stage.layout.stage);
-  std::vector<std::shared_ptr<StageWeights>> older;
-  std::vector<Tensor> flats;  // as StateBuffers names them
-  for (int v = static_cast<int>(rule.OldestRead(version)); v < version; ++v) {
-    older.push_back(stage.versions.At(v));
-    if (older.back() == nullptr) {
+  auto snapshot = std::make_shared<StageSnapshot>();
+  snapshot->layout = stage.layout;
+  snapshot->rule = rules->at(stage.layout.stage);
+  snapshot->version = stage.versions.newest_version();
+  snapshot->optimizer_steps = stage.optimizer.steps();
+  snapshot->part = stage.part;
+  snapshot->parts = stage.parts;
+  std::vector<Tensor> flats = {stage.versions.newest()->memory()};
+  for (int64_t v = snapshot->rule.OldestRead(snapshot->version); v < snapshot->version; ++v) {
+    const std::shared_ptr<StageWeights> older = stage.versions.At(static_cast<int>(v));
+    if (older == nullptr) {
       return absl::FailedPreconditionError(absl::StrFormat(
           "this rank holds version %d of the weights of stage %d no more, and later steps read it", v,
           stage.layout.stage));
     }
-    flats.push_back(older.back()->memory());
+    flats.push_back(older->memory());
   }
   flats.insert(flats.end(), stage.optimizer_state.begin(), stage.optimizer_state.end());
-  std::vector<const float*> buffers;
   for (const Tensor& flat : flats) {
-    const absl::StatusOr<const float*> values = readable.Of(flat);
-    if (!values.ok()) return values.status();
-    buffers.push_back(*values);
+    absl::StatusOr<Tensor> readable = (this->*host)(flat);
+    if (!readable.ok()) return readable.status();
+    snapshot->flats.push_back(*std::move(readable));
   }
-  if (stage.parts > 1) {
-    const absl::Status written =
-        WriteSliceFile(folder, stage.layout, rule, version, stage.part, stage.parts, *weights, buffers);
-    return written.ok() ? JoinSliceFiles(folder, stage.layout, rule, version, stage.parts) : written;
+  return snapshot;
+}
+
+absl::Status TorchRank::DoSave(const Stage& stage, const std::string& folder) {
+  if (stage.versions.newest_version() == 0) {
+    if (stage.parts > 1) return stage.part == 0 ? WriteInitial(stage, folder) : absl::OkStatus();
+    const absl::StatusOr<Tensor> weights = ReadOut(stage.versions.newest()->memory());
+    if (!weights.ok()) return weights.status();
+    return WriteStageFile(folder, stage.layout,
+                          SlotsOf(stage.layout, static_cast<const float*>(weights->data)), 0);
   }
-  std::vector<SlotPointers> slots;
-  for (const float* flat : buffers) slots.push_back(SlotsOf(stage.layout, flat));
-  return WriteTrainingState(folder, stage.layout, rule, version, SlotsOf(stage.layout, *weights), slots);
+  const auto snapshot = DoSnapshot(stage, &TorchRank::ReadOut);
+  return snapshot.ok() ? WriteSnapshot(folder, **snapshot) : snapshot.status();
 }
 
 absl::Status TorchRank::SaveInitial(int stage, const std::string& folder) {

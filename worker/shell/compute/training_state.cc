@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <climits>
 #include <cstring>
-#include <fstream>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -42,43 +41,8 @@ std::string PathOf(const std::string& folder, const std::string& file) {
   return absl::StrCat(folder, "/", file);
 }
 
-// ---- the index
-
-struct Index {
-  int version = 0;
-  std::vector<std::string> state;  // files
-};
-
-absl::StatusOr<Index> ReadIndex(const std::string& folder) {
-  const std::string path = PathOf(folder, std::string(kCheckpointIndex));
-  std::ifstream in(path, std::ios::binary);
-  if (!in) {
-    return absl::NotFoundError(absl::StrFormat(
-        "%s is no whole checkpoint: it has no %s, which a training writes last", folder, kCheckpointIndex));
-  }
-  const nlohmann::json json = nlohmann::json::parse(in, nullptr, /*allow_exceptions=*/false);
-  const auto damaged = [&path] {
-    return absl::DataLossError(
-        absl::StrFormat("%s is damaged: it does not say the checkpoint's version and files", path));
-  };
-  if (!json.is_object() || !json.contains("metadata") || !json["metadata"].is_object()) return damaged();
-  const nlohmann::json& metadata = json["metadata"];
-  Index index;
-  if (!metadata.contains("version") || !metadata["version"].is_string() ||
-      !absl::SimpleAtoi(metadata["version"].get<std::string>(), &index.version) || index.version < 0) {
-    return damaged();
-  }
-  if (!metadata.contains("state")) return index;
-  if (!metadata["state"].is_array()) return damaged();
-  for (const nlohmann::json& file : metadata["state"]) {
-    if (!file.is_string()) return damaged();
-    index.state.push_back(file.get<std::string>());
-  }
-  return index;
-}
-
-absl::StatusOr<Index> ReadResumableIndex(const std::string& folder) {
-  absl::StatusOr<Index> index = ReadIndex(folder);
+absl::StatusOr<CheckpointIndex> ReadResumableIndex(const std::string& folder) {
+  absl::StatusOr<CheckpointIndex> index = CheckpointIndex::Read(folder);
   if (!index.ok() || (!index->state.empty() && index->version > 0)) return index;
   return absl::InvalidArgumentError(absl::StrFormat(
       "%s holds weights alone, and no training goes on without its older weights and its optimizer's state; "
@@ -138,14 +102,17 @@ absl::Status CheckRule(const std::string& path, const Metadata& metadata, const 
       stage, said("staleness"), staleness, path));
 }
 
-// What the headers of a stage's files say agrees with the run.
-absl::Status CheckStage(const RunSpec& run, const StageLayout& layout, const StateRule& rule,
-                        const SafetensorsHeader& weights, const SafetensorsHeader& state) {
+// What the headers of a stage's files say agrees with the index and the run.
+absl::Status CheckStage(const RunSpec& run, const CheckpointIndex& index, const StageLayout& layout,
+                        const StateRule& rule, const SafetensorsHeader& weights,
+                        const SafetensorsHeader& state) {
   const std::string& folder = run.resume.checkpoint;
   const std::string weights_path = PathOf(folder, StageFileName(layout.stage));
   const std::string state_path = PathOf(folder, StateFileName(layout.stage));
   absl::Status status = CheckVersion(weights_path, weights.metadata, run.resume.step);
   status.Update(CheckVersion(state_path, state.metadata, run.resume.step));
+  status.Update(index.Check(folder, StageFileName(layout.stage), weights));
+  status.Update(index.Check(folder, StateFileName(layout.stage), state));
   for (const ParameterSlot& slot : layout.slots) {
     status.Update(
         CheckTensor(weights_path, weights, CheckpointName(layout.stage, slot), slot.parameter.size));
@@ -180,7 +147,7 @@ int64_t StateRule::OldestRead(int64_t version) const {
 }
 
 absl::StatusOr<std::vector<StateRule>> StateRulesOf(const RunSpec& run) {
-  std::vector<StateRule> rules(run.stages(), StateRule{{}, run.train.optimizer});
+  std::vector<StateRule> rules(run.stages(), StateRule{{}, run.train.optimizer, ""});
   if (run.schedule.name.empty()) return rules;  // a rank's compute alone, without a run around it
   const absl::StatusOr<Schedule> schedule = ScheduleOf(run);
   if (!schedule.ok()) return schedule.status();
@@ -188,7 +155,30 @@ absl::StatusOr<std::vector<StateRule>> StateRulesOf(const RunSpec& run) {
     for (int b = 0; b < run.train.microbatches; ++b)
       rules[s].staleness.push_back(schedule->StalenessOf(s, b));
   }
+  const std::string training = TrainingId(run, rules);
+  for (StateRule& rule : rules) rule.training = training;
   return rules;
+}
+
+// A file's name without its folders, in every text that has some.
+static void DropFolders(nlohmann::json* value) {
+  if (value->is_string()) {
+    const std::string text = value->get<std::string>();
+    *value = text.substr(text.rfind('/') + 1);
+  } else if (value->is_structured()) {
+    for (nlohmann::json& part : *value) DropFolders(&part);
+  }
+}
+
+std::string TrainingId(const RunSpec& run, const std::vector<StateRule>& rules) {
+  const nlohmann::json all = ToJson(run);
+  nlohmann::json said;
+  for (const char* key : {"model", "data", "train", "stages", "precision"}) said[key] = all[key];
+  DropFolders(&said["data"]);
+  for (const StateRule& rule : rules) said["staleness"].push_back(StalenessText(rule.staleness));
+  uint64_t hash = 14695981039346656037ull;  // FNV-1a
+  for (const char c : said.dump()) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ull;
+  return absl::StrFormat("%016x", hash);
 }
 
 std::vector<std::string> StateBuffers(const StateRule& rule, int64_t version) {
@@ -205,7 +195,7 @@ SlotPointers SlotsOf(const StageLayout& layout, const float* flat) {
 }
 
 absl::Status WriteTrainingState(const std::string& folder, const StageLayout& layout, const StateRule& rule,
-                                int64_t version, const SlotPointers& newest,
+                                int64_t version, int64_t optimizer_steps, const SlotPointers& newest,
                                 const std::vector<SlotPointers>& buffers) {
   if (absl::Status s = MakeCheckpointFolder(PathOf(folder, "state")); !s.ok()) return s;
   const std::vector<std::string> names = StateBuffers(rule, version);
@@ -220,12 +210,16 @@ absl::Status WriteTrainingState(const std::string& folder, const StageLayout& la
   const absl::Status written = WriteSafetensors(PathOf(folder, StateFileName(layout.stage)), tensors,
                                                 {{"format", "pt"},
                                                  {"version", absl::StrCat(version)},
+                                                 {"training", rule.training},
                                                  {"staleness", StalenessText(rule.staleness)},
-                                                 {"optimizer", OptimizerText(rule.optimizer)}});
-  return written.ok() ? WriteStageFile(folder, layout, newest, version) : written;
+                                                 {"optimizer", OptimizerText(rule.optimizer)},
+                                                 {kOptimizerSteps, absl::StrCat(optimizer_steps)}});
+  return written.ok() ? WriteStageFile(folder, layout, newest, version, rule.training) : written;
 }
 
 absl::StatusOr<SavedStage> SavedStage::Read(const RunSpec& run, const StateRule& rule, int stage) {
+  const absl::StatusOr<CheckpointIndex> index = ReadResumableIndex(run.resume.checkpoint);
+  if (!index.ok()) return index.status();
   SavedStage saved;
   saved.layout_ = LayOutStage(run, stage);
   absl::StatusOr<SafetensorsFile> weights =
@@ -234,12 +228,23 @@ absl::StatusOr<SavedStage> SavedStage::Read(const RunSpec& run, const StateRule&
   absl::StatusOr<SafetensorsFile> state =
       ReadSafetensors(PathOf(run.resume.checkpoint, StateFileName(stage)));
   if (!state.ok()) return Named(state.status());
-  const absl::Status fits = CheckStage(run, saved.layout_, rule, weights->header, state->header);
+  const absl::Status fits = CheckStage(run, *index, saved.layout_, rule, weights->header, state->header);
   if (!fits.ok()) return fits;
   saved.weights_ = *std::move(weights);
   saved.state_ = *std::move(state);
   return saved;
 }
+
+int64_t OptimizerStepsOf(const SafetensorsHeader& state) {
+  int64_t steps = 0;
+  const auto found = state.metadata.find(kOptimizerSteps);
+  const bool told = found != state.metadata.end() && absl::SimpleAtoi(found->second, &steps);
+  const auto version = state.metadata.find("version");
+  if (!told && version != state.metadata.end()) (void)absl::SimpleAtoi(version->second, &steps);
+  return std::max<int64_t>(0, steps);
+}
+
+int64_t SavedStage::optimizer_steps() const { return OptimizerStepsOf(state_.header); }
 
 void SavedStage::CopyNewest(SliceBounds range, float* out) const {
   std::fill(out, out + (range.end - range.begin), 0.0f);
@@ -254,14 +259,14 @@ void SavedStage::CopyBuffer(const std::string& name, SliceBounds range, float* o
 }
 
 absl::StatusOr<int> ResumeStep(const std::string& folder) {
-  const absl::StatusOr<Index> index = ReadResumableIndex(folder);
+  const absl::StatusOr<CheckpointIndex> index = ReadResumableIndex(folder);
   if (!index.ok()) return index.status();
   return index->version;
 }
 
 absl::Status CheckResume(const RunSpec& run) {
   const std::string& folder = run.resume.checkpoint;
-  const absl::StatusOr<Index> index = ReadResumableIndex(folder);
+  const absl::StatusOr<CheckpointIndex> index = ReadResumableIndex(folder);
   if (!index.ok()) return index.status();
   if (index->version != run.resume.step) {
     return absl::InvalidArgumentError(absl::StrFormat(
@@ -279,7 +284,8 @@ absl::Status CheckResume(const RunSpec& run) {
     if (!weights.ok()) return Named(weights.status());
     const auto state = ReadSafetensorsHeader(PathOf(folder, StateFileName(stage)));
     if (!state.ok()) return Named(state.status());
-    const absl::Status fits = CheckStage(run, LayOutStage(run, stage), (*rules)[stage], *weights, *state);
+    const absl::Status fits =
+        CheckStage(run, *index, LayOutStage(run, stage), (*rules)[stage], *weights, *state);
     if (!fits.ok()) return fits;
   }
   return absl::OkStatus();

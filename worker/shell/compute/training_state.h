@@ -3,8 +3,8 @@
 // The stage's own file holds the newest weights. `state/stage<ss>.safetensors` beside it holds the rest, its
 // buffers by name: older weights that later steps still read ("stage00.linear0.weight.version9"), oldest
 // first, and the optimizer's ("stage00.linear0.weight.exp_avg"). Its metadata say the version of the newest
-// weights, which is also the number of the optimizer's steps, the staleness of each micro-batch's reads and
-// the optimizer.
+// weights, the staleness of each micro-batch's reads, the optimizer and how many steps that has made (fewer
+// where steps were skipped).
 //
 // Which buffers there are follows from the rule and the version alone, and so do their bytes: not from ranks,
 // holders or processes. So any placement of a rule, and the reference, goes on from another's checkpoint. The
@@ -33,10 +33,16 @@ namespace weft {
 struct StateRule {
   std::vector<int> staleness;  // by micro-batch; none is synchronous
   OptimizerSpec optimizer;
+  std::string training;  // TrainingId of the run
 
   // The oldest version that a step may read when `version` is the newest.
   int64_t OldestRead(int64_t version) const;
 };
+// The same for all runs whose files of a step are equal byte for byte: of what decides the numbers, model,
+// data (without the folders that they lie in), training, cut, precision and rule, and not of schedule, ranks
+// or processes. 16 hexadecimal digits.
+std::string TrainingId(const RunSpec& run, const std::vector<StateRule>& rules);
+
 // Of the run's schedule; failure as ScheduleOf (proto/run/run_schedule.h).
 absl::StatusOr<std::vector<StateRule>> StateRulesOf(const RunSpec& run);
 
@@ -51,7 +57,7 @@ SlotPointers SlotsOf(const StageLayout& layout, const float* flat);
 // Writes the state's file, then the stage's. `buffers`: as StateBuffers names them. Each complete or not at
 // all.
 absl::Status WriteTrainingState(const std::string& folder, const StageLayout& layout, const StateRule& rule,
-                                int64_t version, const SlotPointers& newest,
+                                int64_t version, int64_t optimizer_steps, const SlotPointers& newest,
                                 const std::vector<SlotPointers>& buffers);
 
 // One stage of the checkpoint that a run goes on from.
@@ -59,6 +65,8 @@ class SavedStage {
  public:
   // Reads the stage's files and checks that they are of run.resume and fit the run.
   static absl::StatusOr<SavedStage> Read(const RunSpec& run, const StateRule& rule, int stage);
+
+  int64_t optimizer_steps() const;
 
   // Elements [begin, end) of the newest weights' flat buffer, and of another by its name (StateBuffers);
   // zeros where no parameter lies.
@@ -69,6 +77,11 @@ class SavedStage {
   StageLayout layout_;
   SafetensorsFile weights_, state_;
 };
+
+// The steps that the optimizer has made, of a state's file, or a slice's: as many as updates, less those that
+// were skipped (train.non_finite).
+inline constexpr char kOptimizerSteps[] = "optimizer_steps";
+int64_t OptimizerStepsOf(const SafetensorsHeader& state);
 
 // The step at which a run goes on from the checkpoint in `folder`: that many updates made its weights.
 absl::StatusOr<int> ResumeStep(const std::string& folder);

@@ -135,6 +135,18 @@ class CudaBackend final : public DeviceBackend {
     }
   }
 
+  // After a kernel that failed the context says that same error to every call, for as long as the process
+  // lives.
+  absl::Status Health() override {
+    PrepareThread();
+    (void)cudaGetLastError();
+    const cudaError_t answer = Asked(cudaStreamQuery(cudaStreamLegacy));
+    if (answer == cudaSuccess || answer == cudaErrorNotReady) return absl::OkStatus();
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the GPU does nothing more for this process, and another one can use it: ",
+                     CudaStatus(answer, index_, "asking").message()));
+  }
+
   MemorySource& memory() override { return segments_; }
   Collectives* collectives() override { return collectives_.get(); }
 
@@ -146,8 +158,7 @@ class CudaBackend final : public DeviceBackend {
     if (error == cudaSuccess) return absl::OkStatus();
     return CudaStatus(
         error, index_,
-        "this process cannot use the GPU, or no more, where work on it failed before; start the "
-        "worker again");
+        "this process cannot use the GPU; if work on the GPU failed before, start the worker again");
   }
 
   const DeviceOptions options_;

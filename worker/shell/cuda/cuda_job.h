@@ -3,8 +3,8 @@
 //
 // Losses and sums of squares are copied into page-locked slots on the job's stream and read once the job's
 // end has been reached; times come from two events around the job (device_clock.h). What failed on the host
-// while the job was enqueued, what the device failed to do by the job's end, and gradients without a norm all
-// are the failure of Reached, with the job's name. Threads: one enqueues; then any. Nothing here waits.
+// while the job was enqueued, and what the device failed to do by the job's end, are the failure of Reached,
+// with the job's name. Threads: one enqueues; then any. Nothing here waits.
 // Ownership: shared; slots and events go back to their pools.
 #ifndef WEFT_WORKER_SHELL_CUDA_CUDA_JOB_H_
 #define WEFT_WORKER_SHELL_CUDA_CUDA_JOB_H_
@@ -79,7 +79,7 @@ class CudaJob final : public LaunchedJob, public CudaPoint {
   // ---- While it is enqueued, by one thread. These throw c10::Error.
   void Start(const c10::cuda::CUDAStream& stream);
   void ReportLoss(const at::Tensor& loss, const c10::cuda::CUDAStream& stream);
-  void ReportSquares(int stage, const Tensor& limbs, const c10::cuda::CUDAStream& stream);
+  void ReportSquares(const Tensor& limbs, const c10::cuda::CUDAStream& stream);
   void End(const c10::cuda::CUDAStream& stream);
   // What went wrong on the host. The first counts.
   void Fail(const absl::Status& status);
@@ -93,7 +93,7 @@ class CudaJob final : public LaunchedJob, public CudaPoint {
 
  private:
   FigureSlot& slot();
-  absl::Status Read();
+  void Read();
 
   const Job job_;
   const std::shared_ptr<CudaClock> clock_;
@@ -103,8 +103,7 @@ class CudaJob final : public LaunchedJob, public CudaPoint {
   int64_t given_ns_ = 0;
   std::shared_ptr<CudaFence> start_, end_;
   std::shared_ptr<FigureSlot> slot_;
-  bool has_loss_ = false;
-  int squares_stage_ = -1;  // -1: none
+  bool has_loss_ = false, has_squares_ = false;
 
   Mutex mutex_;
   bool read_ ABSL_GUARDED_BY(mutex_) = false;

@@ -316,11 +316,11 @@ void CudaRankDevice::ReportLoss(const at::Tensor& loss) {
   if (!done.ok()) open.job->Fail(done);
 }
 
-void CudaRankDevice::ReportSquares(int stage, const Tensor& limbs) {
+void CudaRankDevice::ReportSquares(const Tensor& limbs) {
   OpenJob& open = RequireJob("a norm was reported outside of a job");
   if (open.capturing) Die("a norm was reported in captured work");
   const absl::Status done = Guarded("reporting the norm", [&] {
-    open.job->ReportSquares(stage, limbs, streams_.lanes[open.lane]);
+    open.job->ReportSquares(limbs, streams_.lanes[open.lane]);
     return absl::OkStatus();
   });
   if (!done.ok()) open.job->Fail(done);

@@ -82,7 +82,7 @@ class CudaRankDevice final : public RankDevice {
   void BeginJob(const Job& job, bool beside) override;
   std::shared_ptr<LaunchedJob> EndJob() override;
   void ReportLoss(const at::Tensor& loss) override;
-  void ReportSquares(int stage, const Tensor& limbs) override;
+  void ReportSquares(const Tensor& limbs) override;
 
   int lane() const override;
   void ReleaseUnused() override;

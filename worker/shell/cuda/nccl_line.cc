@@ -125,8 +125,8 @@ absl::StatusOr<bool> NcclLine::Joined(NcclMember& member) {
     Fail(member,
          absl::DeadlineExceededError(absl::StrCat(
              "after ", Seconds(member.join_ns), ", ", member.Name(), " is not complete: ", member.Others(),
-             " did not join; see that their processes live and that NCCL finds a way "
-             "between the machines (NCCL_DEBUG=INFO says which it takes)")));
+             " did not join; check that their processes live and that NCCL finds a path between the machines "
+             "(NCCL_DEBUG=INFO shows it)")));
   }
   if (!member.failure.ok()) return member.failure;
   return false;

@@ -54,7 +54,7 @@ absl::StatusOr<void*> PinnedMemory::Allocate(size_t bytes) {
   const cudaError_t error = cudaHostAlloc(&segment, bytes, cudaHostAllocPortable);
   if (error != cudaSuccess) {
     return NoMemory(error, bytes, "page-locked host memory",
-                    "; it takes what activations: offload moves there, and must fit the machine");
+                    "; activations: offload moves activations there, and they must fit the machine");
   }
   return segment;
 }
@@ -75,7 +75,7 @@ absl::StatusOr<void*> RegisteredMemory::Allocate(size_t bytes) {
     locked_by_others_.insert(*segment);
   } else if (error != cudaSuccess) {
     source_.Free(*segment, bytes);
-    return NoMemory(error, bytes, "shared host memory that the GPU copies with",
+    return NoMemory(error, bytes, "shared host memory that the GPU copies from and to",
                     "; its pages are locked: see the limits of the container and of the user (ulimit -l)");
   }
   return segment;

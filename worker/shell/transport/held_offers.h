@@ -63,6 +63,12 @@ class HeldOffers {
                        [&](const auto& entry) { return predicate(entry.second.consumer); });
   }
 
+  uint64_t BytesBeingSentTo(uint64_t consumer) const {
+    uint64_t bytes = 0;
+    for (const auto& [id, offer] : held_)
+      bytes += offer.sending && offer.consumer == consumer ? offer.tensor.bytes : 0;
+    return bytes;
+  }
   uint64_t bytes() const { return bytes_; }
 
  private:

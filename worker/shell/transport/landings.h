@@ -53,6 +53,11 @@ class Landings {
     landings_.emplace(next_, Landing{peer, key, std::move(tensor)});
     return next_++;
   }
+  uint64_t BytesFrom(PeerId peer) const {
+    uint64_t bytes = 0;
+    for (const auto& [number, landing] : landings_) bytes += landing.peer == peer ? landing.tensor.bytes : 0;
+    return bytes;
+  }
   const Tensor& tensor(uint64_t number) const { return landings_.at(number).tensor; }
 
   // The carrier is done with the memory.

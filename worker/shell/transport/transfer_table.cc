@@ -218,6 +218,21 @@ void TransferTable::FailWant(const TensorKey& key, const absl::Status& cause,
   EraseWant(it);
 }
 
+std::vector<TransferTable::PeerWants> TransferTable::WantsByPeer() const {
+  absl::btree_map<PeerId, PeerWants> by_peer;
+  for (const auto& [key, want] : wants_) {
+    PeerWants& wants = by_peer[want.peer];
+    if (wants.count++ == 0 || want.since < wants.since) {
+      wants.oldest = key;
+      wants.since = want.since;
+    }
+    wants.peer = want.peer;
+  }
+  std::vector<PeerWants> list;
+  for (const auto& [peer, wants] : by_peer) list.push_back(wants);
+  return list;
+}
+
 Nanos TransferTable::next_deadline() const {
   return deadlines_.empty() ? std::numeric_limits<Nanos>::max() : deadlines_.begin()->first;
 }

@@ -77,6 +77,14 @@ class TransferTable {
   void FailWant(const TensorKey& key, const absl::Status& cause, std::vector<TransportEvent>* events);
   Nanos next_deadline() const;
   size_t wants() const { return wants_.size(); }
+  // The peers from which something is wanted, ascending, each with the oldest want.
+  struct PeerWants {
+    PeerId peer = -1;
+    TensorKey oldest;
+    Nanos since = 0;
+    int count = 0;
+  };
+  std::vector<PeerWants> WantsByPeer() const;
 
   // The producer's half. Each returns the delivery that is due, if the other half was there. A tensor whose
   // shape does not fit its bytes is a broken invariant of the caller and ends the process.

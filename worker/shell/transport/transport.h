@@ -109,6 +109,13 @@ class Transport {
   // What PathTo says of every peer to which a tensor has gone, for each place that this process has.
   virtual std::vector<PeerPath> paths() const { return {}; }
 
+  // Links to peers from which tensors are wanted and that answer no question: a sentence that names each with
+  // the tensor awaited longest; "" while all answer.
+  virtual std::string DescribeSilence(Nanos /*now*/) const { return ""; }
+  virtual int silent_links() const { return 0; }
+  // Why no further peer can reach this transport, though those that are connected can; OK while all can.
+  virtual absl::Status health() const { return absl::OkStatus(); }
+
   // Bytes offered and not yet released by their consumers.
   virtual uint64_t bytes_held() const = 0;
   virtual TransportCounters counters() const = 0;

@@ -8,7 +8,7 @@ namespace {
 
 using Type = TransportMessage::Type;
 
-constexpr uint16_t kMagic = 0x5703;  // 'W', format 3
+constexpr uint16_t kMagic = 0x5704;  // 'W', format 4
 // Virtual addresses have 47 bits, so no tensor or segment can be larger; sums of two such numbers cannot
 // overflow.
 constexpr uint64_t kMaxLength = uint64_t{1} << 47;
@@ -156,6 +156,8 @@ absl::Status GetBody(ByteReader* in, TransportMessage* message) {
       message->segment.id = in->Get<uint64_t>();
       return absl::OkStatus();
     case Type::kGoodbye:
+    case Type::kPing:
+    case Type::kPong:
       return absl::OkStatus();
   }
   return absl::InvalidArgumentError(absl::StrCat("unknown message type ", static_cast<int>(message->type)));
@@ -211,6 +213,8 @@ size_t Encode(const TransportMessage& message, char* out) {
       writer.Put(message.segment.id);
       break;
     case Type::kGoodbye:
+    case Type::kPing:
+    case Type::kPong:
       break;
   }
   return writer.size();

@@ -39,6 +39,8 @@ struct TransportMessage {
     kCopyInstead = 6,  // consumer: cannot read `offers` in place, send the bytes
     kSegmentGone = 7,  // producer: unmap `segment.id`
     kGoodbye = 8,      // closing; not a failure
+    kPing = 9,         // does the link still carry messages?
+    kPong = 10,        // the answer
   };
   static constexpr size_t kMaxOffers = 64;
   static constexpr size_t kMaxBytes = 1024;  // of an encoded message

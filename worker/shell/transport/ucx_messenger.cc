@@ -2,6 +2,7 @@
 
 #include <ucp/api/ucp.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstdlib>
@@ -11,6 +12,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "worker/shell/monotonic_clock.h"
+#include "worker/shell/transport/listening_sockets.h"
 
 namespace weft {
 namespace {
@@ -138,6 +140,7 @@ struct UcxMessenger::Impl {
   int in_flight = 0;
   std::vector<std::pair<LinkId, absl::Status>> failures;
   std::vector<void*> closing;  // requests of endpoints that are being closed
+  std::vector<ListeningSocket> listeners;
 };
 
 absl::Status UcxMessenger::Impl::Configure(const Settings& settings, ucp_config_t** config) {
@@ -164,7 +167,13 @@ absl::Status UcxMessenger::Impl::Open(const Settings& settings) {
     status = FromUcx(ucp_init(&params, config, &context), absl::StrCat("starting UCX with", Show(settings)));
   }
   if (config != nullptr) ucp_config_release(config);
-  return status.ok() ? OpenWorker() : status;
+  if (!status.ok()) return status;
+  const std::vector<ListeningSocket> before = ListeningSockets();
+  status = OpenWorker();
+  for (const ListeningSocket& socket : ListeningSockets()) {
+    if (std::find(before.begin(), before.end(), socket) == before.end()) listeners.push_back(socket);
+  }
+  return status;
 }
 
 absl::Status UcxMessenger::Impl::OpenWorker() {
@@ -284,6 +293,13 @@ absl::StatusOr<std::unique_ptr<UcxMessenger>> UcxMessenger::Create(const Setting
 const std::string& UcxMessenger::address() const { return impl_->address; }
 
 absl::StatusOr<UcxMessenger::LinkId> UcxMessenger::Connect(absl::string_view address) {
+  // The lower half of an address's first byte says how it is written. UCX ends the process where it does not
+  // know that way.
+  constexpr uint8_t kFormatBits = 0xf;
+  if (address.empty() || ((address[0] ^ impl_->address[0]) & kFormatBits) != 0) {
+    return absl::InvalidArgumentError(
+        "its address is not of the format of this UCX; run the same version of Weft on both sides");
+  }
   const LinkId id = static_cast<LinkId>(impl_->links.size());
   Impl::Link& link = impl_->links.emplace_back(Impl::Link{impl_.get(), id});
   ucp_ep_params_t params{};
@@ -360,6 +376,17 @@ bool UcxMessenger::KnowsMemory(absl::string_view kind) const {
     if (kind == ucs_memory_type_names[type]) return (attributes.memory_types >> type & 1) != 0;
   }
   return false;
+}
+
+absl::Status UcxMessenger::ListenerStatus() const {
+  for (const ListeningSocket& socket : impl_->listeners) {
+    if (Listens(socket)) continue;
+    return absl::ResourceExhaustedError(
+        "the socket on which other processes connect to this one's data plane is gone: UCX gives it up when "
+        "no "
+        "file descriptor is left; raise the limit of open files (ulimit -n)");
+  }
+  return absl::OkStatus();
 }
 
 int UcxMessenger::Progress() {

@@ -81,6 +81,9 @@ class UcxMessenger {
   // Whether UCX can tell memory of this kind ("host", "cuda", "rocm") and move it.
   bool KnowsMemory(absl::string_view kind) const;
 
+  // Unavailable once UCX has given up the socket by which others connect to it.
+  absl::Status ListenerStatus() const;
+
   // Moves messages; returns how much was done.
   int Progress();
   int event_fd() const;

@@ -1,3 +1,8 @@
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -6,6 +11,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "proto/wire/address.h"
 #include "worker/shell/transport/ucx_messenger.h"
 #include "worker/shell/transport/ucx_transport.h"
 
@@ -21,7 +29,64 @@ bool AdaptersReachDevices() {
   return false;
 }
 
+bool SameAddress(const sockaddr* a, const sockaddr* b) {
+  if (a == nullptr || a->sa_family != b->sa_family) return false;
+  if (a->sa_family == AF_INET) {
+    return reinterpret_cast<const sockaddr_in*>(a)->sin_addr.s_addr ==
+           reinterpret_cast<const sockaddr_in*>(b)->sin_addr.s_addr;
+  }
+  return a->sa_family == AF_INET6 &&
+         std::memcmp(&reinterpret_cast<const sockaddr_in6*>(a)->sin6_addr,
+                     &reinterpret_cast<const sockaddr_in6*>(b)->sin6_addr, sizeof(in6_addr)) == 0;
+}
+
+std::string InterfaceWith(const sockaddr* own) {
+  ifaddrs* all = nullptr;
+  if (getifaddrs(&all) != 0) return "";
+  std::string name;
+  for (const ifaddrs* i = all; i != nullptr && name.empty(); i = i->ifa_next) {
+    if (SameAddress(i->ifa_addr, own)) name = i->ifa_name;
+  }
+  freeifaddrs(all);
+  return name;
+}
+
+// The interface by which this machine sends to the host; "" if that cannot be told. Nothing is sent.
+std::string InterfaceTo(const Address& address) {
+  addrinfo hints{}, *found = nullptr;
+  hints.ai_socktype = SOCK_DGRAM;
+  if (getaddrinfo(address.host.c_str(), absl::StrCat(address.port).c_str(), &hints, &found) != 0) return "";
+  std::string name;
+  for (const addrinfo* i = found; i != nullptr && name.empty(); i = i->ai_next) {
+    const int fd = socket(i->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    sockaddr_storage own{};
+    socklen_t bytes = sizeof own;
+    if (fd >= 0 && connect(fd, i->ai_addr, i->ai_addrlen) == 0 &&
+        getsockname(fd, reinterpret_cast<sockaddr*>(&own), &bytes) == 0) {
+      name = InterfaceWith(reinterpret_cast<const sockaddr*>(&own));
+    }
+    if (fd >= 0) close(fd);
+  }
+  freeaddrinfo(found);
+  return name;
+}
+
 }  // namespace
+
+void ChooseNetwork(const std::string& network, const std::string& coordinator, UcxOptions* options) {
+  if (options->tls.empty() || options->net_devices.empty()) return;  // the environment says it
+  const absl::StatusOr<Address> address = ParseAddress(coordinator);
+  const bool near = address.ok() && (address->is_unix || address->loopback());
+  if (network == "local" || (network == "auto" && near)) {
+    options->tls = kLocalTls;
+    options->net_devices.clear();
+  } else if (network != "auto") {
+    options->net_devices = network;
+  } else if (address.ok()) {
+    const std::string interface = InterfaceTo(*address);
+    if (!interface.empty()) options->net_devices = interface;
+  }
+}
 
 UcxOptions UcxOptionsFromEnvironment() {
   UcxOptions options;
@@ -52,11 +117,13 @@ UcxMessenger::Settings UcxSettings(const UcxOptions& options) {
       {"SYSV_ERROR_HANDLING", "y"},
       {"POSIX_ERROR_HANDLING", "y"},
       {"CMA_MEMORY_INVALIDATE", "y"},
-      // A machine that vanished must be noticed in seconds.
+      // A link that carries nothing is told and given up by LinkWatch. The kernel gives a connection up a
+      // little later, whether it is idle or bytes wait for their acknowledgement: an outage that heals before
+      // costs nothing.
       {"KEEPALIVE_INTERVAL", "1s"},
       {"TCP_KEEPIDLE", "2s"},
       {"TCP_KEEPINTVL", "1s"},
-      {"TCP_KEEPCNT", "3"},
+      {"TCP_USER_TIMEOUT", absl::StrCat(options.link_timeout_ns / 1'000'000'000 + 30, "s")},
       // The default of 8 KiB costs two system calls for each 8 KiB of a tensor.
       {"TCP_TX_SEG_SIZE", "512k"},
       {"TCP_RX_SEG_SIZE", "512k"},

@@ -4,9 +4,12 @@
 
 #include <iterator>
 #include <limits>
+#include <map>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "worker/shell/monotonic_clock.h"
 #include "worker/shell/transport/peer_process.h"
 #include "worker/shell/transport/receive_pool.h"
@@ -23,6 +26,8 @@ constexpr Nanos kLivenessInterval = 20 * kMillisecond;       // when idle
 constexpr Nanos kLivenessIntervalBusy = 500 * kMillisecond;  // when messages keep coming
 // A goodbye may be read after the end of its connection was noticed; so long is waited for it.
 constexpr Nanos kGoodbyeGrace = 250 * kMillisecond;
+constexpr Nanos kSecond = 1'000'000'000;
+constexpr Nanos kWatchInterval = kSecond;           // of looks at the links on which something is awaited
 constexpr Nanos kGoodbyeTime = 500 * kMillisecond;  // least time for closing, whatever the deadline
 
 // Keeps all that it takes: its source is borrowed for as long as tensors live.
@@ -42,7 +47,7 @@ std::string WhyStaged(const UcxOptions& options, const DeviceIdentity& own, cons
                               "driver's libcuda.so.1 and libnvidia-ml.so.1"
                             : "");
   }
-  if (peer.device.kind != own.kind) return "the other side takes none as it is";
+  if (peer.device.kind != own.kind) return "the other process does not take device memory directly";
   return sees_peer ? "no transport of UCX reaches it" : "the two processes do not see each other's pids";
 }
 
@@ -55,6 +60,7 @@ UcxTransport::UcxTransport(const UcxOptions& options)
       sender_(NewSenderNumber()),
       memory_(std::make_shared<MappedMemory>()),
       releases_(std::make_shared<ReleaseQueue>()),
+      watch_({.notice_ns = options.link_notice_ns, .timeout_ns = options.link_timeout_ns}),
       landings_(ReceivePool::Create(memory_, options.receive_pool_idle_limit),
                 DevicePool(options.device_memory)),
       now_(MonotonicNow()) {}
@@ -117,7 +123,11 @@ absl::Status UcxTransport::Connect(PeerId peer, const std::string& bytes, const 
   if (!address.ok()) return absl::InvalidArgumentError(absl::StrCat(label, ": ", address.status().message()));
   if (connections_.Find(address->sender) == nullptr) {
     if (absl::Status status = connections_.Open(*address, messenger_.get()); !status.ok()) {
-      return absl::UnavailableError(absl::StrCat(label, ": ", status.message()));
+      return absl::Status(absl::IsInvalidArgument(status) ? status.code() : absl::StatusCode::kUnavailable,
+                          absl::StrCat(label, ": ", status.message(), " (by ",
+                                       options_.tls == kLocalTls ? "shared memory only; see --data-network"
+                                                                 : "the networks of the data plane",
+                                       ")"));
     }
     PeerConnection* connection = connections_.Find(address->sender);
     // Reading in place also needs the process descriptor: it tells when the reader is gone.
@@ -186,6 +196,7 @@ void UcxTransport::NoteUse(PeerId peer, PeerConnection* connection) {
 
 void UcxTransport::Lose(uint64_t sender, absl::string_view cause) {
   connections_.End(sender, messenger_.get());
+  watch_.Forget(sender);
   segments_.ForgetAll(sender);
   held_.DropReadBy(sender);
   const std::optional<PeerId> peer = table_.PeerOf(sender);
@@ -204,6 +215,61 @@ void UcxTransport::CheckLiveness(Nanos now, bool busy) {
   if (now - last_liveness_ < (busy ? kLivenessIntervalBusy : kLivenessInterval)) return;
   last_liveness_ = now;
   for (const uint64_t sender : connections_.FindEnded()) Lose(sender, "its process has ended");
+}
+
+// Asks those from which something is wanted and nothing comes.
+void UcxTransport::WatchLinks(Nanos now) {
+  if ((table_.wants() == 0 && watch_.next_look() > now) || now - last_watch_ < kWatchInterval) return;
+  last_watch_ = now;
+  const std::vector<TransferTable::PeerWants> wants = table_.WantsByPeer();
+  std::map<uint64_t, const TransferTable::PeerWants*> by_sender;
+  for (const TransferTable::PeerWants& w : wants) {
+    const std::optional<uint64_t> sender = table_.SenderOf(w.peer);
+    if (sender && connections_.Find(*sender) != nullptr && connections_.Find(*sender)->open)
+      by_sender[*sender] = &w;
+  }
+  std::vector<LinkWatch::Wanted> wanted;
+  for (const auto& [sender, w] : by_sender)
+    wanted.push_back({sender, landings_.BytesFrom(w->peer) + held_.BytesBeingSentTo(sender)});
+  const LinkWatch::Verdict verdict = watch_.Look(now, wanted);
+  for (const uint64_t sender : verdict.ask) {
+    TransportMessage ping;
+    ping.type = Type::kPing;
+    SendMessage(sender, &ping);
+  }
+  for (const uint64_t sender : verdict.silent) {
+    if (options_.log) options_.log(DescribeWait(*by_sender.at(sender), now));
+  }
+  for (const uint64_t sender : verdict.healed) {
+    const std::optional<PeerId> peer = table_.PeerOf(sender);
+    if (options_.log && peer)
+      options_.log(absl::StrCat("the data link to ", table_.label(*peer), " answers again"));
+  }
+  for (const uint64_t sender : verdict.dead) {
+    const TransferTable::PeerWants& w = *by_sender.at(sender);
+    Lose(sender,
+         absl::StrCat("its data link (", connections_.Find(sender)->host_path, ") has carried nothing for ",
+                      options_.link_timeout_ns / kSecond, " s; awaited: ", Describe(w.oldest)));
+  }
+}
+
+std::string UcxTransport::DescribeWait(const TransferTable::PeerWants& wants, Nanos now) const {
+  const uint64_t sender = *table_.SenderOf(wants.peer);
+  return absl::StrFormat(
+      "waiting for %s%s of %s for %.0f s; its data link (%s) has been silent for %.0f s",
+      Describe(wants.oldest), wants.count > 1 ? absl::StrCat(" and ", wants.count - 1, " more") : "",
+      table_.label(wants.peer), 1e-9 * static_cast<double>(now - wants.since),
+      connections_.all().at(sender).host_path, 1e-9 * static_cast<double>(watch_.SilenceOf(sender)));
+}
+
+std::string UcxTransport::DescribeSilence(Nanos now) const {
+  if (watch_.silent_links() == 0) return "";
+  std::vector<std::string> waits;
+  for (const TransferTable::PeerWants& w : table_.WantsByPeer()) {
+    const std::optional<uint64_t> sender = table_.SenderOf(w.peer);
+    if (sender && watch_.SilenceOf(*sender) > 0) waits.push_back(DescribeWait(w, now));
+  }
+  return absl::StrJoin(waits, "; ");
 }
 
 void UcxTransport::HandleGoodbye(uint64_t sender) {
@@ -241,6 +307,7 @@ void UcxTransport::SendKey(PeerId peer, Type type, const TensorKey& key) {
 void UcxTransport::OnMessage(absl::string_view header) {
   TransportMessage message;
   const bool valid = Decode(header, &message).ok();
+  if (valid) watch_.Heard(message.sender);
   // Wants may come from processes that are not connected yet; the table keeps them.
   if (valid && message.type == Type::kWant) {
     if (auto due = table_.OnWant(message.sender, message.key, message.in_place_ok)) Deliver(*std::move(due));
@@ -264,6 +331,12 @@ void UcxTransport::OnMessage(absl::string_view header) {
       return segments_.Forget(message.sender, message.segment.id);
     case Type::kGoodbye:
       return HandleGoodbye(message.sender);
+    case Type::kPing: {
+      TransportMessage pong;
+      pong.type = Type::kPong;
+      return SendMessage(message.sender, &pong);
+    }
+    case Type::kPong:
     case Type::kWant:
     case Type::kCancel:
       return;
@@ -277,6 +350,7 @@ int UcxTransport::Progress(Nanos now, std::vector<TransportEvent>* events) {
   const int moved = messenger_->Progress();
   CheckLiveness(now, moved > 0);
   ExpireWants(now);
+  WatchLinks(now);
   const int handled = moved + static_cast<int>(events_.size());
   std::move(events_.begin(), events_.end(), std::back_inserter(*events));
   events_.clear();

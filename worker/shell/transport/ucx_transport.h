@@ -19,8 +19,9 @@
 // Threads: with a device, its driver must know every thread that calls, and also the one that creates the
 // transport (Device::PrepareThread): UCX asks the driver about memory and enqueues copies there.
 //
-// A dead peer on this machine is noticed at once, by its process descriptor; elsewhere by UCX (reset of the
-// connection, or keep-alive within some seconds).
+// A dead peer on this machine is noticed at once, by its process descriptor; elsewhere when the connection is
+// reset. A link that carries nothing any more is noticed within seconds where a tensor is awaited on it, told
+// (DescribeSilence, log), and given up after `link_timeout_ns`; an outage that is shorter heals by itself.
 #ifndef WEFT_WORKER_SHELL_TRANSPORT_UCX_TRANSPORT_H_
 #define WEFT_WORKER_SHELL_TRANSPORT_UCX_TRANSPORT_H_
 
@@ -54,9 +55,23 @@ struct UcxOptions {
   bool device_direct = true;  // false: CarriesDevice is false for every peer
   bool rdma_direct = false;   // network adapters reach the device's memory
 
-  // Gets a line, without its end, when tensors first go to a peer: by which paths they do. May be null.
+  // When a link on which something is awaited is told to be silent, and when it is given up (link_watch.h).
+  int64_t link_notice_ns = 5'000'000'000, link_timeout_ns = 120'000'000'000;
+
+  // Gets a line, without its end, when tensors first go to a peer: by which paths they do; and when a link
+  // becomes silent or answers again. May be null.
   std::function<void(const std::string& line)> log;
 };
+
+// Transports within one machine: no TCP, and so no socket on which anybody could connect.
+inline constexpr char kLocalTls[] = "^posix,tcp";
+
+// By which networks peers reach this process. `network` is `local`: within this machine only, by shared
+// memory, without a listening socket; `all`; a list of interfaces, as UCX_NET_DEVICES; or `auto`: local where
+// the coordinator is reached by a unix socket or loopback, else the interface by which it is reached.
+// What UCX_TLS and UCX_NET_DEVICES say counts instead, where they are set. `coordinator` as in
+// proto/wire/address.h.
+void ChooseNetwork(const std::string& network, const std::string& coordinator, UcxOptions* options);
 
 // The defaults, changed by the environment: UCX_ variables, where set, count instead of ours,
 // WEFT_IN_PLACE=0 turns in-place reading off, WEFT_DEVICE_DIRECT=0 stages device memory always, and

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "worker/shell/monotonic_clock.h"
 #include "worker/shell/transport/held_offers.h"
 #include "worker/shell/transport/landings.h"
+#include "worker/shell/transport/link_watch.h"
 #include "worker/shell/transport/mapped_memory.h"
 #include "worker/shell/transport/peer_connections.h"
 #include "worker/shell/transport/release_queue.h"
@@ -45,12 +47,19 @@ class UcxTransport final : public Transport, private UcxMessenger::Handler {
   int event_fd() const override { return connections_.wait_set(); }
   bool Arm() override { return events_.empty() && releases_->Arm() && messenger_->Arm(); }
   Nanos next_deadline() const override {
-    return std::min(table_.next_deadline(), connections_.next_verdict());
+    const Nanos wants = table_.next_deadline();
+    // Where nothing is wanted and no link was silent, there is nothing that a look could find.
+    const bool watches = wants != std::numeric_limits<Nanos>::max() || watch_.silent_links() > 0;
+    return std::min({wants, connections_.next_verdict(),
+                     watches ? watch_.next_look() : std::numeric_limits<Nanos>::max()});
   }
   bool CarriesDevice(PeerId peer) const override;
   std::string PathTo(PeerId peer, MemoryPlace place) const override;
   std::vector<PeerPath> paths() const override;
 
+  std::string DescribeSilence(Nanos now) const override;
+  absl::Status health() const override { return messenger_->ListenerStatus(); }
+  int silent_links() const override { return watch_.silent_links(); }
   uint64_t bytes_held() const override { return table_.offered_bytes() + held_.bytes(); }
   TransportCounters counters() const override;
   void Close(Nanos deadline) override;
@@ -87,6 +96,8 @@ class UcxTransport final : public Transport, private UcxMessenger::Handler {
   void AnnounceFreedSegments();
   void CheckLiveness(Nanos now, bool busy);
   void ExpireWants(Nanos now);
+  void WatchLinks(Nanos now);
+  std::string DescribeWait(const TransferTable::PeerWants& wants, Nanos now) const;
   bool AwaitsReleases() const;
 
   const UcxOptions options_;
@@ -100,13 +111,14 @@ class UcxTransport final : public Transport, private UcxMessenger::Handler {
   TransferTable table_;
   PeerSegments segments_;
   PeerConnections connections_;
+  LinkWatch watch_;
   HeldOffers held_;
   Landings landings_;
   std::vector<TransportEvent> events_;
   std::vector<ReleaseQueue::Release> release_buffer_;
   TransportCounters counters_;  // dropped_messages: those that the table does not count
   Nanos now_ = 0;
-  Nanos last_liveness_ = 0;
+  Nanos last_liveness_ = 0, last_watch_ = 0;
   std::unique_ptr<UcxMessenger> messenger_;
 };
 

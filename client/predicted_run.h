@@ -1,0 +1,79 @@
+// What a run will do under a schedule, by counts of its model or by a profile: the one place from which
+// `weft simulate FILE` and `weft compare` take times, bytes and memory, so that they say the same.
+//
+// Without a profile, times are the layers' counted FLOPs, and memory is what the run itself is admitted by
+// (run_memory.h). With one, both are the profile's.
+//
+// Failure: InvalidArgument for a profile that cannot be read or does not fit the run; else as
+// CheckedScheduleOf and Simulate.
+#ifndef WEFT_CLIENT_PREDICTED_RUN_H_
+#define WEFT_CLIENT_PREDICTED_RUN_H_
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "client/profile.h"
+#include "proto/run/run_spec.h"
+#include "schedules/drawing.h"
+#include "schedules/schedule.h"
+#include "schedules/simulate.h"
+
+namespace weft {
+
+// Steps that are simulated where nobody says how many: enough that the second half is the steady state.
+inline constexpr int kPredictedSteps = 4;
+
+// What is said beside the run.
+struct CostOptions {
+  std::string profile;   // file; empty: counted FLOPs
+  double flops = 1e9;    // a unit of time, for counted FLOPs
+  double memory = 0;     // bytes a rank; 0: the run's, else no budget
+  double bandwidth = 0;  // bytes per unit of time; 0: the profile's, else infinite
+  double latency = 0;    // 0: the profile's, else none
+};
+
+class RunCosts {
+ public:
+  static absl::StatusOr<RunCosts> Make(const CostOptions& options);
+
+  // The run's budget, or the one that was said beside it, in bytes; 0 for none.
+  double MemoryOf(const RunSpec& run) const;
+  // Of all times: "s", or "1e+09 FLOPs", or the profile's unit, or "" where it does not say.
+  std::string UnitOf() const;
+  DrawnTime time() const { return UnitOf() == "s" ? DrawnTime::kSeconds : DrawnTime::kUnits; }
+  bool profiled() const { return profile_.has_value(); }
+  const CostOptions& options() const { return options_; }
+
+  // Times, bytes and links of the run's stages.
+  absl::StatusOr<SimulationOptions> Of(const RunSpec& run) const;
+
+ private:
+  CostOptions options_;
+  std::optional<Profile> profile_;
+};
+
+// A run under its own schedule, ready to be simulated.
+struct PreparedRun {
+  Schedule schedule;         // checked
+  SimulationOptions costs;   // for one step, recording nothing
+  std::vector<double> held;  // by rank: bytes beside the activations, as counted; empty: as simulated
+};
+absl::StatusOr<PreparedRun> PrepareRun(const RunSpec& run, const RunCosts& costs);
+
+absl::StatusOr<SimulationResult> SimulateRun(const PreparedRun& run);
+
+// The run cut anew into so many stages. InvalidArgument where its model has not as many layers.
+absl::StatusOr<RunSpec> Recut(const RunSpec& run, int stages);
+
+// A budget with which the run fits under its schedule, a few percent above the least; nothing where no budget
+// would do, or trying is not worth the time.
+std::optional<double> MemoryThatFits(const RunSpec& run, const RunCosts& costs);
+
+// Whether a failure of these is about memory: with more of it, it might run.
+bool IsAboutMemory(const absl::Status& status);
+
+}  // namespace weft
+
+#endif  // WEFT_CLIENT_PREDICTED_RUN_H_

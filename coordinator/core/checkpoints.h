@@ -1,0 +1,84 @@
+// The checkpoints of one run: which step's is announced next, which are under way, what is still awaited of
+// them.
+//
+// A snapshot of step k is the state that k updates have made. It has to be announced to every process before
+// any job of a step from k - lead on is granted to it: then no process has made version k, or dropped an
+// older version that belongs to the snapshot. So a snapshot takes no pause: jobs of other steps run on.
+//
+// Of `every: N` steps no multiple is left out: where the disk is too slow, steps wait (hold). The lead is
+// one step where each holder reads every version by itself until the last job that needs it; else as many
+// steps as micro-batches may read old weights. A state that migrates visits jobs of step k on its way to the
+// update that makes version k, so that step may not wait for that snapshot. Where snapshots are due closer
+// together than lead and overlap, so many are under way at once, else one.
+//
+// A value with small transitions; core_checkpoints.cc sends what they call for. Pure.
+#ifndef WEFT_COORDINATOR_CORE_CHECKPOINTS_H_
+#define WEFT_COORDINATOR_CORE_CHECKPOINTS_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "coordinator/core/run_plan.h"
+
+namespace weft {
+
+// See above.
+int32_t SnapshotLead(const Graph& graph);
+
+class Checkpoints {
+ public:
+  Checkpoints(const RunPlan& plan, int members);
+
+  // The run begins to make steps.
+  void Begin(int64_t now);
+
+  // The step whose snapshot is to be announced now, if there is one; asked again after Announce.
+  // `granted_end` and `reach` as in WorkQueue.
+  std::optional<int32_t> Due(int64_t now, int32_t granted_end, int32_t reach);
+  void Announce(int32_t step, int64_t now);
+  // No job of this step or a later one may be granted yet.
+  int32_t hold() const;
+  // When Due should be asked though nothing happened; INT64_MAX for never.
+  int64_t next_due() const;
+
+  // The run is to end with a checkpoint: one that is under way, or the next that can be announced. Returns
+  // its step, or that of the run's own end.
+  int32_t Stop(int32_t granted_end);
+  std::optional<int32_t> stop_step() const { return stop_step_; }
+
+  // Once all members have answered: the first failure, "" if there was none.
+  std::optional<std::string> Saved(int member, int32_t step, const std::string& failure);
+  // It is complete or dropped. False if it was not under way.
+  bool Sealed(int32_t step);
+
+  bool idle() const { return under_way_.empty(); }
+  // The oldest that is under way, and the members that have not saved it; none if all have.
+  int32_t oldest() const { return under_way_.front().step; }
+  std::vector<int> Awaited() const;
+
+ private:
+  struct Snapshot {
+    int32_t step = 0;
+    std::vector<bool> saved;  // by member
+    std::string failure;
+  };
+  Snapshot* Find(int32_t step);
+  // The next multiple that has not been announced; end_step_ for none.
+  int32_t NextMultiple() const;
+
+  const CheckpointRule rule_;
+  const int32_t lead_;
+  const int32_t overlap_;  // steps from k on of which jobs come before version k
+  const int32_t first_step_, end_step_;
+  const int members_;
+  int32_t announced_;  // the newest step of a periodic one
+  int64_t next_ns_ = INT64_MAX;
+  std::optional<int32_t> stop_step_;
+  std::vector<Snapshot> under_way_;  // ascending
+};
+
+}  // namespace weft
+
+#endif  // WEFT_COORDINATOR_CORE_CHECKPOINTS_H_

@@ -1,0 +1,45 @@
+// Idle time by cause, as shares, so that what was measured and what the simulator says can stand side by
+// side.
+//
+// A share is of the time in which ranks had work: `no_work`, the time before a rank's first job and after its
+// last, is left out of both. Busy time and the shares of all causes sum to 1. Pure.
+#ifndef WEFT_COORDINATOR_RECORD_IDLE_SHARES_H_
+#define WEFT_COORDINATOR_RECORD_IDLE_SHARES_H_
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "proto/session/messages.h"
+#include "schedules/drawing.h"
+#include "schedules/simulate.h"
+
+namespace weft {
+
+using IdleShares = std::map<std::string, double>;  // by cause
+
+// Of all ranks together, as they reported.
+IdleShares MeasuredIdle(const std::vector<RankReport>& reports);
+// The same of seconds by rank and cause, as summary.json has them.
+IdleShares MeasuredIdle(const std::vector<std::map<std::string, double>>& idle_seconds,
+                        const std::vector<double>& wall_seconds);
+IdleShares PredictedIdle(const SimulationResult& result);
+
+double Sum(const IdleShares& shares);
+
+// A row for each cause that has at least a thousandth of the time in either.
+std::string IdleTable(const IdleShares& measured, const IdleShares& predicted, const TextStyle& style = {});
+
+// What to know about `dispatch` where ranks share cores; "" where they need not.
+std::string CoresNote(int ranks, int cores);
+
+// For pictures and traces: when ranks were idle, and what was on its way.
+void DrawWaits(const std::vector<IdleInterval>& idle, const std::vector<TransferInterval>& transfers,
+               DrawingOptions* drawing);
+
+// Those that this process may use.
+int CoresOfProcess();
+
+}  // namespace weft
+
+#endif  // WEFT_COORDINATOR_RECORD_IDLE_SHARES_H_

@@ -1,0 +1,23 @@
+// The loss of a training as its steps.jsonl tells it, for the picture loss.svg.
+#ifndef WEFT_COORDINATOR_RECORD_LOSS_CURVE_H_
+#define WEFT_COORDINATOR_RECORD_LOSS_CURVE_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "schedules/drawing_loss.h"
+
+namespace weft {
+
+// The losses of the lines, and of the validations between them; each step once, as the last line about it
+// says it. What is no line of a step or a validation is left out, so that a log can be read while it is
+// written.
+LossCurve ParseLossCurve(absl::string_view lines);
+
+// Draws `folder`/steps.jsonl as `folder`/loss.svg, under that title. Unavailable with the file's name.
+absl::Status WriteLossPicture(const std::string& folder, const std::string& title);
+
+}  // namespace weft
+
+#endif  // WEFT_COORDINATOR_RECORD_LOSS_CURVE_H_

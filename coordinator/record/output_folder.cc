@@ -1,0 +1,501 @@
+#include "coordinator/record/output_folder.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "nlohmann/json.hpp"
+
+namespace weft {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+constexpr char kLock[] = ".weft.lock";
+constexpr char kReplacement[] = "replacement";      // a run that is to replace the former one
+constexpr char kWhole[] = "replacement.whole";      // it is to take the former one's place
+constexpr char kPlacing[] = "replacement.placing";  // the former one has left its place
+constexpr char kFormer[] = "former";                // what has left its place
+constexpr char kPartial[] = ".partial", kPart[] = ".part";
+constexpr char kIndex[] = "model.safetensors.index.json";
+constexpr off_t kReserve = 256 << 10;
+constexpr size_t kReasonMost = 300;
+constexpr std::streamoff kTail = 64 << 10;
+
+const char* const kResultFiles[] = {"summary.json", "run.json", "steps.jsonl", "trace.json",
+                                    "timeline.svg", "loss.svg", "actions.csv"};
+
+std::string Text(const fs::path& path) { return path.string(); }
+
+bool Exists(const fs::path& path) {
+  std::error_code error;
+  return fs::symlink_status(path, error).type() > fs::file_type::not_found;
+}
+
+// The step of a checkpoint's folder by its name: -1 for `checkpoint`, -2 for what is no checkpoint of a run.
+// One that is being written, `checkpoint-7.TAG.partial`, counts where it is asked for.
+int64_t StepOfName(std::string name, bool partial) {
+  absl::string_view text = name;
+  if (absl::ConsumeSuffix(&text, kPartial)) {
+    if (!partial) return -2;
+    text = text.substr(0, text.find('.'));
+  }
+  if (!absl::ConsumePrefix(&text, "checkpoint")) return -2;
+  if (text.empty()) return -1;
+  int64_t step = -2;
+  const bool digits = absl::ConsumePrefix(&text, "-") && !text.empty() &&
+                      std::all_of(text.begin(), text.end(), absl::ascii_isdigit);
+  return digits && absl::SimpleAtoi(text, &step) ? step : -2;
+}
+
+std::vector<std::string> Entries(const fs::path& folder) {
+  std::vector<std::string> names;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(folder, ignored))
+    names.push_back(Text(entry.path().filename()));
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+bool IsResult(const std::string& name) {
+  if (StepOfName(name, /*partial=*/true) != -2) return true;
+  absl::string_view text = name;
+  absl::ConsumeSuffix(&text, kPart);
+  return std::any_of(std::begin(kResultFiles), std::end(kResultFiles),
+                     [&](const char* result) { return text == result; });
+}
+
+std::vector<std::string> Results(const fs::path& folder) {
+  std::vector<std::string> names = Entries(folder);
+  names.erase(std::remove_if(names.begin(), names.end(), [](const auto& name) { return !IsResult(name); }),
+              names.end());
+  return names;
+}
+
+// Only the files that a checkpoint is made of, and the folder if that leaves nothing in it. Of a link, the
+// link.
+void RemoveCheckpoint(const fs::path& folder) {
+  std::error_code ignored;
+  if (fs::is_symlink(folder, ignored)) {
+    fs::remove(folder, ignored);
+    return;
+  }
+  for (const std::string& name : Entries(folder)) {
+    if (name == "state") RemoveCheckpoint(folder / name);
+    absl::string_view text = name;
+    while (absl::ConsumeSuffix(&text, kPartial) || absl::ConsumeSuffix(&text, kPart)) {
+    }
+    const bool tensors = absl::StartsWith(text, "stage") &&
+                         (absl::EndsWith(text, ".safetensors") || absl::EndsWith(text, ".slice"));
+    if (tensors || text == kIndex) fs::remove(folder / name, ignored);
+  }
+  fs::remove(folder, ignored);
+}
+
+void RemoveResults(const fs::path& folder) {
+  std::error_code ignored;
+  for (const std::string& name : Results(folder)) {
+    if (StepOfName(name, /*partial=*/true) != -2)
+      RemoveCheckpoint(folder / name);
+    else
+      fs::remove(folder / name, ignored);
+  }
+}
+
+// Moves what is left in `from`, files that are not of a run, to the same places in `to`.
+void MoveOthers(const fs::path& from, const fs::path& to) {
+  std::error_code ignored;
+  for (const std::string& name : Entries(from)) {
+    if (fs::is_directory(fs::symlink_status(from / name, ignored))) {
+      fs::create_directory(to / name, ignored);
+      MoveOthers(from / name, to / name);
+    } else if (!Exists(to / name)) {
+      fs::rename(from / name, to / name, ignored);
+    }
+  }
+  fs::remove(from, ignored);
+}
+
+// Removes a run from a sub-folder, and the sub-folder.
+void RemoveRun(const fs::path& folder, const fs::path& parent) {
+  if (!Exists(folder)) return;
+  RemoveResults(folder);
+  MoveOthers(folder, parent);
+}
+
+absl::Status Rename(const fs::path& from, const fs::path& to) {
+  std::error_code error;
+  fs::rename(from, to, error);
+  if (!error) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat("cannot move ", Text(from), " to ", Text(to), ": ", error.message()));
+}
+
+// Puts a replacement that was decided on into its place, from wherever a crash has left it.
+absl::Status CompletePlacing(const fs::path& folder) {
+  std::error_code error;
+  if (Exists(folder / kWhole)) {
+    fs::create_directory(folder / kFormer, error);
+    for (const std::string& name : Results(folder)) {
+      if (absl::Status moved = Rename(folder / name, folder / kFormer / name); !moved.ok()) return moved;
+    }
+    if (absl::Status moved = Rename(folder / kWhole, folder / kPlacing); !moved.ok()) return moved;
+  }
+  if (Exists(folder / kPlacing)) {
+    for (const std::string& name : Entries(folder / kPlacing)) {
+      if (absl::Status moved = Rename(folder / kPlacing / name, folder / name); !moved.ok()) return moved;
+    }
+    fs::remove(folder / kPlacing, error);
+  }
+  RemoveRun(folder / kFormer, folder);
+  return absl::OkStatus();
+}
+
+Json ReadJson(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  Json json = Json::parse(file, nullptr, /*allow_exceptions=*/false);
+  return json.is_object() ? json : Json::object();
+}
+
+template <typename Value>
+Value At(const Json& json, const char* key, Value otherwise) {
+  const auto found = json.find(key);
+  if (found == json.end()) return otherwise;
+  if constexpr (std::is_same_v<Value, std::string>) {
+    return found->is_string() ? found->template get<std::string>() : otherwise;
+  } else {
+    return found->is_number_integer() ? found->template get<Value>() : otherwise;
+  }
+}
+
+// The number of steps up to the last line of steps.jsonl; 0 if there is none.
+int64_t StepsInLog(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  if (!file) return 0;
+  const std::streamoff size = file.tellg();
+  file.seekg(std::max<std::streamoff>(0, size - kTail));
+  int64_t steps = 0;
+  for (std::string line; std::getline(file, line);) {
+    const Json step = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (step.is_object()) steps = std::max(steps, At<int64_t>(step, "step", -1) + 1);
+  }
+  return steps;
+}
+
+// The updates that made a checkpoint's weights; -1 for one that is not whole.
+int64_t CheckpointStep(const fs::path& folder) {
+  const Json index = ReadJson(folder / kIndex);
+  const auto metadata = index.find("metadata");
+  if (metadata == index.end() || !metadata->is_object()) return -1;
+  int64_t step = -1;
+  const std::string text = At<std::string>(*metadata, "version", "");
+  if (!absl::SimpleAtoi(text, &step)) step = At<int64_t>(*metadata, "version", -1);
+  return step;
+}
+
+// Whether the folder has a whole checkpoint beyond the initial weights.
+bool HasCheckpoint(const fs::path& folder) {
+  const std::vector<std::string> names = Entries(folder);
+  return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+    const int64_t step = StepOfName(name, /*partial=*/false);
+    return step != -2 && step != 0 && CheckpointStep(folder / name) > 0;
+  });
+}
+
+// Anything that took work to make.
+bool HasWork(const fs::path& folder) {
+  const std::vector<std::string> names = Results(folder);
+  return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+    std::error_code error;
+    if (name == "steps.jsonl") return fs::file_size(folder / name, error) > 0 && !error;
+    if (absl::EndsWith(name, kPart) || absl::EndsWith(name, kPartial) || name == "run.json") return false;
+    const int64_t step = StepOfName(name, /*partial=*/false);
+    // A folder without an index too: who put files there may still want them.
+    return step == -2 || (step != 0 && !fs::is_empty(folder / name, error));
+  });
+}
+
+std::string Now() { return absl::FormatTime("%Y-%m-%d %H:%M:%S", absl::Now(), absl::LocalTimeZone()); }
+
+std::string TimeOfFile(const fs::path& path) {
+  struct stat info {};
+  if (stat(path.c_str(), &info) != 0) return "";
+  return absl::FormatTime("%Y-%m-%d %H:%M:%S", absl::TimeFromTimespec(info.st_mtim), absl::LocalTimeZone());
+}
+
+std::string HostName() {
+  char name[256] = "";
+  gethostname(name, sizeof name - 1);
+  return name;
+}
+
+std::string CheckpointsText(const fs::path& folder) {
+  if (!HasCheckpoint(folder)) return "without a checkpoint";
+  std::vector<std::string> found;
+  for (const std::string& name : Entries(folder)) {
+    const int64_t of_name = StepOfName(name, /*partial=*/false);
+    if (of_name == -2) continue;
+    const int64_t step = CheckpointStep(folder / name);
+    if (step < 0) continue;
+    found.push_back(step == of_name ? name : absl::StrCat(name, " (step ", step, ")"));
+  }
+  return absl::StrCat("with ", absl::StrJoin(found, ", "));
+}
+
+// Refuses a folder that another process owns; `lock` is its lock file.
+absl::Status OwnedByAnother(int lock, const std::string& shown) {
+  char holder[200] = "";
+  const ssize_t n = pread(lock, holder, sizeof holder - 1, 0);
+  // One line; behind it lies the room for the summary.
+  absl::string_view text(holder, n > 0 ? static_cast<size_t>(n) : 0);
+  text = text.substr(0, text.find_first_of(absl::string_view("\n\0", 2)));
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "another run is writing in ", shown, text.empty() ? "" : " (", text, text.empty() ? "" : ")",
+      "; wait for its end or stop it, or give another folder with --out"));
+}
+
+absl::Status CheckNotOwned(const std::string& path, const std::string& shown) {
+  const int file = open((path + "/" + kLock).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+  if (file < 0) return absl::OkStatus();
+  const bool owned = flock(file, LOCK_SH | LOCK_NB) != 0;
+  absl::Status status = owned ? OwnedByAnother(file, shown) : absl::OkStatus();
+  close(file);
+  return status;
+}
+
+// Refuses a folder that holds the work of a former run if `former` is kRefuse. The folder's lock is ours or
+// free.
+absl::Status CheckWork(const std::string& path, const std::string& shown, FormerWork former) {
+  const std::string work = former == FormerWork::kRefuse ? DescribeWork(path) : "";
+  if (work.empty()) return absl::OkStatus();
+  const std::string replacement = path + "/" + kReplacement;
+  const std::string other = HasCheckpoint(replacement)
+                                ? absl::StrCat(", and in ", kReplacement, " ", DescribeWork(replacement))
+                                : "";
+  const bool whole = HasCheckpoint(path) || !other.empty();
+  return absl::InvalidArgumentError(
+      absl::StrCat(shown, " holds ", work, other, "; ",
+                   whole ? absl::StrCat("--resume ", shown, " goes on from it, ") : "",
+                   "--overwrite replaces it, --out DIR takes another folder"));
+}
+
+}  // namespace
+
+absl::Status WriteWholeFile(const std::string& path, absl::string_view text) {
+  const std::string aside = path + kPart;
+  errno = 0;
+  {
+    std::ofstream out(aside, std::ios::binary | std::ios::trunc);
+    out.write(text.data(), static_cast<std::streamsize>(text.size()));
+    out.close();
+    if (!out) {
+      const int reason = errno;
+      std::error_code ignored;
+      fs::remove(aside, ignored);
+      return absl::UnavailableError(absl::StrCat("cannot write ", path, ": ", std::strerror(reason)));
+    }
+  }
+  std::error_code error;
+  fs::rename(aside, path, error);
+  if (error) return absl::UnavailableError(absl::StrCat("cannot write ", path, ": ", error.message()));
+  return absl::OkStatus();
+}
+
+FormerWork FormerWorkFor(const std::string& resume, const std::string& folder, bool overwrite) {
+  if (!resume.empty()) {
+    std::error_code error;
+    const std::string out = fs::weakly_canonical(folder, error).string() + "/";
+    const std::string from = (fs::weakly_canonical(fs::absolute(resume, error), error) / "").string();
+    if (absl::StartsWith(from, out)) return FormerWork::kContinue;
+  }
+  return overwrite ? FormerWork::kReplace : FormerWork::kRefuse;
+}
+
+std::string DescribeWork(const std::string& folder) {
+  if (!HasWork(folder)) return "";
+  const fs::path path(folder);
+  const Json run = ReadJson(path / "run.json"), summary = ReadJson(path / "summary.json");
+  const std::string name = At<std::string>(run, "name", At<std::string>(summary, "name", ""));
+  std::string state = At<std::string>(run, "state", summary.empty() ? "" : "finished");
+  std::string when = At<std::string>(run, "ended", "");
+  if (when.empty()) when = TimeOfFile(path / (summary.empty() ? "steps.jsonl" : "summary.json"));
+  // Its lock is free, so it has ended.
+  if (state == "running" || state.empty()) state = "ended without a word (killed?), last heard of";
+  const int64_t steps = std::max(StepsInLog(path / "steps.jsonl"), At<int64_t>(run, "steps_done", 0));
+  const int64_t all = At<int64_t>(run, "end_step", 0);
+  std::string out = name.empty() ? "a run" : absl::StrCat("the run ", name);
+  absl::StrAppend(&out, ", ", state, when.empty() ? "" : " ", when, " after ", steps,
+                  all > 0 ? absl::StrCat(" of ", all) : "", " steps, ", CheckpointsText(path));
+  return out;
+}
+
+bool OutputInUse(const std::string& folder) { return !CheckNotOwned(folder, folder).ok(); }
+
+absl::Status OutputFolder::Lock() {
+  const std::string file = path_ + "/" + kLock;
+  while (true) {
+    lock_ = open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
+    if (lock_ < 0) {
+      return absl::InvalidArgumentError(absl::StrCat("cannot write in the folder ", shown_, ": ",
+                                                     std::strerror(errno), "; give another with --out"));
+    }
+    if (flock(lock_, LOCK_EX | LOCK_NB) != 0) {
+      absl::Status owned = OwnedByAnother(lock_, shown_);
+      close(lock_);
+      lock_ = -1;
+      return owned;
+    }
+    // The owner before may have removed the file between our opening and locking it.
+    if (StillThere().ok()) break;
+    close(lock_);
+  }
+  const std::string holder = absl::StrCat("pid ", getpid(), " on ", HostName(), ", since ", Now(), "\n");
+  if (ftruncate(lock_, 0) != 0 || pwrite(lock_, holder.data(), holder.size(), 0) < 0) {
+    // The lock holds all the same; only its holder's name is lost.
+  }
+  return absl::OkStatus();
+}
+
+absl::Status OutputFolder::CheckFree(const std::string& path, const std::string& shown, FormerWork former) {
+  // First: what a living run has made so far would look like a killed one's.
+  if (absl::Status owned = CheckNotOwned(path, shown); !owned.ok()) return owned;
+  return CheckWork(path, shown, former);
+}
+
+absl::StatusOr<std::unique_ptr<OutputFolder>> OutputFolder::Open(const std::string& path,
+                                                                 const std::string& shown,
+                                                                 FormerWork former) {
+  std::unique_ptr<OutputFolder> folder(new OutputFolder(path, shown));
+  std::error_code error;
+  for (fs::path missing = path; !fs::exists(missing, error) && missing.has_relative_path();
+       missing = missing.parent_path()) {
+    folder->made_.insert(folder->made_.begin(), Text(missing));
+  }
+  fs::create_directories(path, error);
+  if (error) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cannot make the folder ", shown, ": ", error.message(), "; give another with --out"));
+  }
+  if (absl::Status locked = folder->Lock(); !locked.ok()) return locked;
+  if (absl::Status placed = CompletePlacing(path); !placed.ok())
+    return absl::InvalidArgumentError(absl::StrCat(placed.message(), "; give another folder with --out"));
+  const std::string replacement = path + "/" + kReplacement;
+  if (former == FormerWork::kContinue && HasCheckpoint(replacement)) {
+    // It was to replace the former run, and was killed; to go on with it means to keep it.
+    absl::Status placed = Rename(replacement, path + "/" + kWhole);
+    if (placed.ok()) placed = CompletePlacing(path);
+    if (!placed.ok()) return absl::InvalidArgumentError(placed.message());
+  }
+  folder->live_ = path;
+  folder->has_work_ = HasWork(path);
+  if (absl::Status free = CheckWork(path, shown, former); !free.ok()) return free;
+  if (folder->has_work_ && former == FormerWork::kReplace) folder->live_ = replacement;
+  folder->continues_ = former == FormerWork::kContinue;
+  return folder;
+}
+
+OutputFolder::~OutputFolder() {
+  if (lock_ < 0) return;
+  if (StillThere().ok()) unlink((path_ + "/" + kLock).c_str());
+  if (!begun_) {
+    for (auto made = made_.rbegin(); made != made_.rend(); ++made) rmdir(made->c_str());
+  }
+  close(lock_);
+}
+
+absl::Status OutputFolder::Begin(const RunRecord& record) {
+  std::error_code error;
+  if (has_work_ && replaces()) {
+    RemoveRun(live_, path_);
+    fs::create_directory(live_, error);
+    if (error)
+      return absl::InvalidArgumentError(
+          absl::StrCat("cannot make the folder ", live_, ": ", error.message(), "; give another with --out"));
+  } else if (!has_work_) {
+    RemoveRun(path_ + "/" + kReplacement, path_);
+    RemoveResults(path_);
+  }
+  started_ = Now();
+  if (absl::Status written = WriteRecord(record); !written.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(written.message(), "; give another folder with --out"));
+  }
+  begun_ = true;
+  // A disk that is full at the end has this room for the summary.
+  posix_fallocate(lock_, 4096, kReserve);
+  return absl::OkStatus();
+}
+
+absl::Status OutputFolder::WriteRecord(const RunRecord& record) const {
+  Json json = {{"name", record.name}, {"state", record.state}};
+  if (!record.reason.empty()) json["reason"] = record.reason.substr(0, kReasonMost);
+  if (!record.file.empty()) json["file"] = record.file;
+  json["first_step"] = record.first_step;
+  json["end_step"] = record.end_step;
+  json["steps_done"] = record.steps_done;
+  json["started"] = started_;
+  if (record.state != "running") json["ended"] = Now();
+  json["pid"] = getpid();
+  json["host"] = HostName();
+  return WriteWholeFile(live_ + "/run.json", json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+}
+
+void OutputFolder::ReleaseReserve() {
+  if (lock_ >= 0 && ftruncate(lock_, 4096) != 0) return;  // then it is not there to be used
+}
+
+absl::Status OutputFolder::StillThere() const {
+  struct stat ours {
+  }, named{};
+  const std::string file = path_ + "/" + kLock;
+  if (fstat(lock_, &ours) == 0 && stat(file.c_str(), &named) == 0 && ours.st_dev == named.st_dev &&
+      ours.st_ino == named.st_ino) {
+    return absl::OkStatus();
+  }
+  if (!Exists(file)) {
+    return absl::UnavailableError(absl::StrCat("the folder ", shown_, " was removed while the run went on"));
+  }
+  return absl::AbortedError(
+      absl::StrCat("the folder ", shown_, " was removed while the run went on, and another run owns it now"));
+}
+
+absl::StatusOr<std::string> OutputFolder::End(const RunRecord& record) {
+  if (absl::Status there = StillThere(); !there.ok()) return there;
+  const bool finished = record.state == "finished";
+  const bool keeps = finished || HasCheckpoint(live_);
+  if (replaces() && !keeps) {
+    RemoveRun(live_, path_);
+    return absl::StrCat(shown_, " still holds ", DescribeWork(path_));
+  }
+  if (!replaces() && !keeps && !has_work_ && !continues_ && !HasWork(live_)) {
+    RemoveResults(live_);
+    begun_ = false;  // a folder that it made goes too
+    return "";
+  }
+  // Without it the folder's state is what the files show.
+  WriteRecord(record).IgnoreError();
+  if (!replaces()) return "";
+  absl::Status placed = Rename(live_, path_ + "/" + kWhole);
+  if (placed.ok()) placed = CompletePlacing(path_);
+  if (!placed.ok()) return placed;
+  live_ = path_;
+  return "";
+}
+
+}  // namespace weft

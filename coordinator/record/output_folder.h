@@ -1,0 +1,109 @@
+// The folder in which one run leaves its results (docs/guide/outputs.md): kept from other runs, and never
+// emptied by a run that then fails.
+//
+// One process at a time owns the folder, by a lock on the file `.weft.lock` in it, which the kernel releases
+// when the process ends in whatever way. A folder that holds the work of a former run, that is steps or a
+// checkpoint beyond the initial weights, is refused unless the caller says what becomes of it. A run that is
+// to replace a former one writes into `replacement/`, and its results take the places of the former ones when
+// it has ended with a checkpoint of its own: first `replacement` is renamed, which decides, then the former
+// results are moved to `former/`, then the new ones to their places, then `former` is removed. Whoever opens
+// the folder after a crash carries that on from where it stopped. So at each moment one of the two is there
+// whole. docs/decisions/0011-results-never-lost.md has the reasons.
+//
+// What is not of a run, as a user's notes, stays. Threads: one at a time. Failure: InvalidArgument for a
+// folder that cannot be used, ResourceExhausted for one that another process owns, each with what to do.
+#ifndef WEFT_COORDINATOR_RECORD_OUTPUT_FOLDER_H_
+#define WEFT_COORDINATOR_RECORD_OUTPUT_FOLDER_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace weft {
+
+// What a run does with the work of a former one in its folder.
+enum class FormerWork { kRefuse, kReplace, kContinue };
+
+// A run, as `run.json` tells of it.
+struct RunRecord {
+  std::string name, file;            // of the run; the run file, "" if not known
+  std::string state = "running";     // or finished, stopped, failed
+  std::string reason;                // why it was stopped or failed
+  int first_step = 0, end_step = 0;  // the steps that it was to make: from the first up to, not with, the end
+  int steps_done = 0;                // of all steps of the run file, so that many are in its weights
+};
+
+class OutputFolder {
+ public:
+  // `path` is absolute; `shown` is the same as the user wrote it. Makes the folder if it is not there, takes
+  // the lock, and completes what a crash interrupted. Changes nothing else before Begin.
+  static absl::StatusOr<std::unique_ptr<OutputFolder>> Open(const std::string& path, const std::string& shown,
+                                                            FormerWork former);
+  // Fails as Open would for another process that owns the folder, or else for the work of a former run.
+  // Touches nothing: for a caller with much to do before Open.
+  static absl::Status CheckFree(const std::string& path, const std::string& shown, FormerWork former);
+
+  // Releases the lock. A folder that Open made and in which no run began goes too.
+  ~OutputFolder();
+  OutputFolder(const OutputFolder&) = delete;
+  OutputFolder& operator=(const OutputFolder&) = delete;
+
+  // The run begins: makes room for its results, and writes run.json. The run may write into `live()` from now
+  // on.
+  absl::Status Begin(const RunRecord& record);
+  // Where the run writes: the folder, or its sub-folder `replacement`.
+  const std::string& live() const { return live_; }
+  const std::string& path() const { return path_; }
+  const std::string& shown() const { return shown_; }
+  bool replaces() const { return live_ != path_; }
+
+  // Gives back the room that was kept on the disk for the summary.
+  void ReleaseReserve();
+  // Unavailable if the folder was removed since Open, Aborted if it is another run's now.
+  absl::Status StillThere() const;
+
+  // The run has ended and all its files are written. Puts them in the places of the former ones if it
+  // replaces them and has finished, or has a checkpoint of its own; removes them if it has neither made a
+  // step nor a checkpoint. Returns a sentence about what the folder holds now, if that is not simply the run;
+  // Unavailable if the folder cannot be changed: then both runs are still there, and the next Open carries
+  // on.
+  absl::StatusOr<std::string> End(const RunRecord& record);
+
+ private:
+  OutputFolder(std::string path, std::string shown) : path_(std::move(path)), shown_(std::move(shown)) {}
+  absl::Status Lock();
+  absl::Status WriteRecord(const RunRecord& record) const;
+
+  const std::string path_, shown_;
+  std::string live_;
+  std::vector<std::string> made_;  // folders, outermost first
+  int lock_ = -1;
+  bool has_work_ = false;  // of a former run
+  bool begun_ = false;
+  bool continues_ = false;
+  std::string started_;
+};
+
+// A run that goes on from the checkpoint `resume` inside the folder continues what lies there; from another
+// one it may not take the place of it unasked.
+FormerWork FormerWorkFor(const std::string& resume, const std::string& folder, bool overwrite);
+
+// What `folder` holds of a run, for a person: "the run tiny, finished 2026-11-22 14:31:05 after 150 of 150
+// steps, with checkpoint (step 150) and checkpoint-0". Empty if it holds neither steps nor a checkpoint
+// beyond the initial weights.
+std::string DescribeWork(const std::string& folder);
+
+// Whether a process owns the folder, so that what is in it is still being written.
+bool OutputInUse(const std::string& folder);
+
+// Writes the file aside and renames it, so that a reader never sees half of it. Unavailable with its name.
+absl::Status WriteWholeFile(const std::string& path, absl::string_view text);
+
+}  // namespace weft
+
+#endif  // WEFT_COORDINATOR_RECORD_OUTPUT_FOLDER_H_

@@ -1,0 +1,96 @@
+#include "coordinator/record/run_end.h"
+
+#include <filesystem>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/record/loss_curve.h"
+#include "proto/run/run_schedule.h"
+
+namespace weft {
+
+RunRecord RecordOf(const RunSpec& spec, const std::string& file, const std::string& state, size_t steps_made,
+                   const std::string& reason) {
+  RunRecord record;
+  record.name = spec.name;
+  record.file = file;
+  record.state = state;
+  record.reason = reason;
+  record.first_step = spec.first_step();
+  record.end_step = spec.end_step();
+  record.steps_done = record.first_step + static_cast<int>(steps_made);
+  return record;
+}
+
+TrainResults ResultsOf(const RunSpec& spec, int processes, const RunRecorder& recorder, const StepLog& log) {
+  TrainResults results;
+  results.spec = spec;
+  results.processes = processes;
+  results.step_seconds = log.seconds();
+  results.first_loss = log.first_loss();
+  results.final_loss = log.last_loss();
+  results.skipped_steps = log.losses().skipped_steps();
+  results.seconds = log.end_seconds();
+  const RunInfo run = recorder.run();
+  results.reports = run.reports;
+  results.reduction = run.reduction;
+  results.jobs = recorder.LastJobs();
+  results.idle = recorder.LastIdle();
+  results.transfers = recorder.LastTransfers();
+  const auto schedule = ScheduleOf(spec);
+  if (!schedule.ok()) return results;
+  results.ranks = schedule->ranks;
+  const auto predicted = PredictionFrom(*schedule, spec.steps_to_make(), recorder.TypicalDurations());
+  if (predicted.ok()) results.predicted = *predicted;
+  return results;
+}
+
+RunLeft LeaveResults(const TrainResults& results, const RunRecord& record, OutputFolder* output,
+                     StepLog* log) {
+  RunLeft left;
+  const absl::Status there = output->StillThere();
+  left.folder_gone = !there.ok();
+  if (absl::IsAborted(there)) {
+    left.status = there;
+    return left;
+  }
+  if (left.folder_gone) {
+    // The workers have made it again for the checkpoint.
+    std::error_code ignored;
+    std::filesystem::create_directories(output->live(), ignored);
+  }
+  output->ReleaseReserve();
+  const absl::Status summary = WriteSummary(results, output->live());
+  if (const absl::Status steps = log->Finish(); !steps.ok()) left.lost.emplace_back(steps.message());
+  for (std::string& trace : WriteTraces(results, output->live())) left.lost.push_back(std::move(trace));
+  if (left.folder_gone) {
+    const std::string holds = DescribeWork(output->live());
+    left.status = absl::UnavailableError(
+        absl::StrCat("the run finished, but ", there.message(), "; ",
+                     holds.empty() ? "nothing of it is left"
+                                   : absl::StrCat("what could be written again is in ", output->live())));
+    return left;
+  }
+  const auto ended = output->End(record);
+  if (!summary.ok()) {
+    left.status = absl::UnavailableError(
+        absl::StrCat(summary.message(), "; the run finished, and ", output->shown(), "/checkpoint is whole"));
+  } else if (!ended.ok()) {
+    left.status = absl::UnavailableError(
+        absl::StrCat(ended.status().message(), "; the run finished, its results are in ", output->live()));
+  }
+  return left;
+}
+
+std::string LeaveUnfinished(const RunRecord& record, OutputFolder* output, StepLog* log) {
+  if (output->StillThere().ok()) {
+    log->Finish().IgnoreError();
+    if (!log->seconds().empty())
+      WriteLossPicture(output->live(), absl::StrCat(record.name, ": loss, ", record.state)).IgnoreError();
+  }
+  output->ReleaseReserve();
+  const auto ended = output->End(record);
+  return ended.ok() ? *ended : std::string(ended.status().message());
+}
+
+}  // namespace weft

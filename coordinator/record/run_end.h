@@ -1,0 +1,45 @@
+// How a run ends in its output folder: what is written, and in which order, so that a full disk or a vanished
+// folder costs what is easiest to make again.
+//
+// The checkpoint is there before (the workers write it); then summary.json, the steps that could not be
+// written before, and the traces. Blocks on the disk: not on a thread that others wait for.
+#ifndef WEFT_COORDINATOR_RECORD_RUN_END_H_
+#define WEFT_COORDINATOR_RECORD_RUN_END_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "coordinator/record/output_folder.h"
+#include "coordinator/record/run_recorder.h"
+#include "coordinator/record/step_log.h"
+#include "coordinator/record/train_results.h"
+#include "proto/run/run_spec.h"
+
+namespace weft {
+
+// The run as run.json tells of it.
+RunRecord RecordOf(const RunSpec& spec, const std::string& file, const std::string& state,
+                   size_t steps_made = 0, const std::string& reason = "");
+
+// Of a run through the runtime.
+TrainResults ResultsOf(const RunSpec& spec, int processes, const RunRecorder& recorder, const StepLog& log);
+
+struct RunLeft {
+  absl::Status status;            // not ok: there is no summary or no folder; a sentence
+  bool folder_gone = false;       // and so nothing to look at
+  std::vector<std::string> lost;  // a sentence for each other file that could not be written
+};
+
+// Of a run that finished.
+RunLeft LeaveResults(const TrainResults& results, const RunRecord& record, OutputFolder* output,
+                     StepLog* log);
+
+// Of a run that was stopped or failed. A sentence about what the folder holds where that is not the run's own
+// work.
+std::string LeaveUnfinished(const RunRecord& record, OutputFolder* output, StepLog* log);
+
+}  // namespace weft
+
+#endif  // WEFT_COORDINATOR_RECORD_RUN_END_H_

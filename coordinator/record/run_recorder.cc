@@ -1,0 +1,151 @@
+#include "coordinator/record/run_recorder.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <numeric>
+#include <utility>
+
+namespace weft {
+
+RunRecorder::RunRecorder(int stages, size_t jobs_most, std::function<void()> wake)
+    : jobs_most_(jobs_most), wake_(std::move(wake)) {
+  MutexLock lock(mu_);
+  for (auto& of_kind : samples_) of_kind.resize(stages);
+}
+
+void RunRecorder::OnRun(const RunInfo& run) {
+  {
+    MutexLock lock(mu_);
+    run_ = run;
+    for (const RankReport& report : run.reports) reports_[report.rank] = report;
+  }
+  wake_();
+}
+
+void RunRecorder::OnStep(const StepDone& step) {
+  {
+    MutexLock lock(mu_);
+    const int64_t before = last_end_ns_ == 0 ? first_start_ns_ : last_end_ns_;
+    steps_.push_back({step.step, step.loss, step.has_loss, static_cast<double>(step.end_ns - before) * 1e-9,
+                      static_cast<double>(step.end_ns - first_start_ns_) * 1e-9, step.gradient_norm});
+    last_end_ns_ = step.end_ns;
+    run_.steps_done = std::max(run_.steps_done, step.step + 1);
+  }
+  wake_();
+}
+
+void RunRecorder::OnJobs(const JobsEnded& ended) {
+  MutexLock lock(mu_);
+  for (const Completion& done : ended.jobs) {
+    first_start_ns_ = std::min(first_start_ns_, done.start_ns);
+    jobs_.push_back({done.job, ended.rank, done.start_ns, done.end_ns});
+    Samples& samples = samples_[static_cast<int>(done.job.kind)][done.job.stage];
+    const float seconds = static_cast<float>(static_cast<double>(done.end_ns - done.start_ns) * 1e-9);
+    if (samples.seconds.size() < kSamples) {
+      samples.seconds.push_back(seconds);
+    } else {
+      samples.seconds[samples.next] = seconds;
+      samples.next = (samples.next + 1) % kSamples;
+    }
+  }
+  while (jobs_.size() > jobs_most_) {
+    dropped_step_ = std::max(dropped_step_, jobs_.front().job.step);
+    jobs_.pop_front();
+  }
+}
+
+void RunRecorder::OnReport(const Report& report) {
+  MutexLock lock(mu_);
+  for (const RankReport& rank : report.ranks) {
+    RankReport& kept = reports_[rank.rank] = rank;
+    if (!rank.idle_spans.empty()) idle_[rank.rank] = std::exchange(kept.idle_spans, {});
+    if (!rank.transfer_spans.empty()) transfers_[rank.rank] = std::exchange(kept.transfer_spans, {});
+  }
+}
+
+RunInfo RunRecorder::run() const {
+  MutexLock lock(mu_);
+  RunInfo run = run_;
+  run.reports.clear();
+  for (const auto& [rank, report] : reports_) run.reports.push_back(report);
+  return run;
+}
+
+std::vector<StepRecord> RunRecorder::TakeSteps() {
+  MutexLock lock(mu_);
+  return std::exchange(steps_, {});
+}
+
+std::vector<DrawnJob> RunRecorder::LastJobs() const {
+  MutexLock lock(mu_);
+  std::vector<DrawnJob> jobs;
+  for (const Ended& e : jobs_) {
+    if (e.job.step <= dropped_step_) continue;
+    jobs.push_back({e.job, e.rank, static_cast<double>(e.start_ns - first_start_ns_) * 1e-9,
+                    static_cast<double>(e.end_ns - first_start_ns_) * 1e-9});
+  }
+  return jobs;
+}
+
+std::optional<RunRecorder::Window> RunRecorder::JobsKept() const {
+  Window window = {INT64_MAX, INT64_MIN};
+  for (const Ended& e : jobs_) {
+    if (e.job.step <= dropped_step_) continue;
+    window.start_ns = std::min(window.start_ns, e.start_ns);
+    window.end_ns = std::max(window.end_ns, e.end_ns);
+  }
+  if (window.end_ns < window.start_ns) return std::nullopt;
+  return window;
+}
+
+std::vector<IdleInterval> RunRecorder::LastIdle() const {
+  MutexLock lock(mu_);
+  std::vector<IdleInterval> intervals;
+  const std::optional<Window> window = JobsKept();
+  for (const auto& [rank, spans] : idle_) {
+    for (const IdleSpan& span : spans) {
+      if (!window.has_value()) break;
+      const int64_t start = std::max(span.start_ns, window->start_ns);
+      const int64_t end = std::min(span.end_ns, window->end_ns);
+      if (start >= end) continue;
+      intervals.push_back({rank, span.cause, static_cast<double>(start - first_start_ns_) * 1e-9,
+                           static_cast<double>(end - first_start_ns_) * 1e-9});
+    }
+  }
+  return intervals;
+}
+
+std::vector<TransferInterval> RunRecorder::LastTransfers() const {
+  MutexLock lock(mu_);
+  std::vector<TransferInterval> intervals;
+  const std::optional<Window> window = JobsKept();
+  for (const auto& [rank, spans] : transfers_) {
+    for (const TransferSpan& span : spans) {
+      // It could leave when it was made and asked for.
+      const int64_t start = std::min(span.arrived_ns, std::max(span.wanted_ns, span.made_ns));
+      if (!window.has_value() || start < window->start_ns || span.arrived_ns > window->end_ns) continue;
+      intervals.push_back({span.from, rank, span.tensor, span.consumer,
+                           static_cast<double>(start - first_start_ns_) * 1e-9,
+                           static_cast<double>(span.arrived_ns - first_start_ns_) * 1e-9, 0});
+    }
+  }
+  return intervals;
+}
+
+std::array<std::vector<double>, kJobKinds> RunRecorder::TypicalDurations() const {
+  MutexLock lock(mu_);
+  std::array<std::vector<double>, kJobKinds> typical;
+  for (int kind = 0; kind < kJobKinds; ++kind) {
+    for (const Samples& samples : samples_[kind]) {
+      std::vector<float> sorted = samples.seconds;
+      std::sort(sorted.begin(), sorted.end());
+      const auto left_out = static_cast<std::ptrdiff_t>(sorted.size() < 3 ? 0 : (sorted.size() + 19) / 20);
+      const double sum = std::accumulate(sorted.begin() + left_out, sorted.end() - left_out, 0.0);
+      const auto counted = static_cast<std::ptrdiff_t>(sorted.size()) - 2 * left_out;
+      typical[kind].push_back(counted > 0 ? sum / static_cast<double>(counted) : 0);
+    }
+  }
+  return typical;
+}
+
+}  // namespace weft

@@ -1,0 +1,95 @@
+// What an embedded coordinator tells about one run, kept for progress, traces and the summary.
+//
+// Memory is bounded whatever the length of the run: the jobs of the last steps, the last durations of each
+// stage and kind, one number a step.
+//
+// Threads: the On.. methods are called on the coordinator's thread and only copy; the others on the thread
+// that shows and writes. `wake` is called, on the coordinator's thread, when there is something new to look
+// at.
+#ifndef WEFT_COORDINATOR_RECORD_RUN_RECORDER_H_
+#define WEFT_COORDINATOR_RECORD_RUN_RECORDER_H_
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "coordinator/core/events.h"
+#include "proto/wire/mutex.h"
+#include "schedules/drawing.h"
+
+namespace weft {
+
+struct StepRecord {
+  int32_t step = 0;
+  double loss = 0;
+  bool has_loss = false;
+  double seconds = 0;      // since the end of the step before; of the first, since its first job's start
+  double end_seconds = 0;  // since the first job's start
+  std::optional<double> gradient_norm = {};  // before it was clipped, of runs that take it
+  bool skipped = false;                      // its updates were left out (train.non_finite: skip)
+};
+
+class RunRecorder {
+ public:
+  RunRecorder(int stages, size_t jobs_most, std::function<void()> wake);
+
+  void OnRun(const RunInfo& run);
+  void OnStep(const StepDone& step);
+  void OnJobs(const JobsEnded& jobs);
+  void OnReport(const Report& report);
+
+  // The latest known state; its reports are the latest of each rank.
+  RunInfo run() const;
+  // The steps that ended since the last call.
+  std::vector<StepRecord> TakeSteps();
+  // Whole steps only, in seconds since the first job's start.
+  std::vector<DrawnJob> LastJobs() const;
+  // Of the time of these jobs, likewise, as far as workers have told; they do when the run ends.
+  std::vector<IdleInterval> LastIdle() const;
+  std::vector<TransferInterval> LastTransfers() const;
+  // The mean duration of each kind and stage in seconds, over its last jobs without the slowest and the
+  // fastest twentieth (at least one each); 0 where there was none. Not the median: jobs are late more often
+  // than early, and a step pays for the late ones.
+  std::array<std::vector<double>, kJobKinds> TypicalDurations() const;
+
+ private:
+  static constexpr size_t kSamples = 512;
+  struct Samples {
+    std::vector<float> seconds;
+    size_t next = 0;
+  };
+  struct Ended {
+    Job job;
+    Rank rank;
+    int64_t start_ns, end_ns;
+  };
+
+  const size_t jobs_most_;
+  const std::function<void()> wake_;
+  mutable Mutex mu_;
+  RunInfo run_ ABSL_GUARDED_BY(mu_);
+  std::map<Rank, RankReport> reports_ ABSL_GUARDED_BY(mu_);
+  std::vector<StepRecord> steps_ ABSL_GUARDED_BY(mu_);
+  // From the start of the first of LastJobs to the end of the last; nothing where there are none.
+  struct Window {
+    int64_t start_ns, end_ns;
+  };
+  std::optional<Window> JobsKept() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  std::deque<Ended> jobs_ ABSL_GUARDED_BY(mu_);
+  int32_t dropped_step_ ABSL_GUARDED_BY(mu_) = -1;  // the latest step of which a job was dropped
+  std::map<Rank, std::vector<IdleSpan>> idle_ ABSL_GUARDED_BY(mu_);
+  std::map<Rank, std::vector<TransferSpan>> transfers_ ABSL_GUARDED_BY(mu_);
+  int64_t first_start_ns_ ABSL_GUARDED_BY(mu_) = INT64_MAX;
+  int64_t last_end_ns_ ABSL_GUARDED_BY(mu_) = 0;  // of the last step done
+  std::array<std::vector<Samples>, kJobKinds> samples_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace weft
+
+#endif  // WEFT_COORDINATOR_RECORD_RUN_RECORDER_H_

@@ -1,0 +1,207 @@
+#include "coordinator/record/run_records.h"
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "coordinator/record/output_folder.h"
+#include "coordinator/record/run_end.h"
+#include "coordinator/record/run_recorder.h"
+#include "coordinator/record/step_log.h"
+#include "nlohmann/json.hpp"
+#include "proto/run/run_spec.h"
+
+namespace weft {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kJobsKept = 200'000;  // for the trace
+constexpr int kNamesTried = 1000;
+constexpr int64_t kLastWriteNs = 5'000'000'000;
+
+}  // namespace
+
+// One run: the loop fills the recorder, the thread empties it into the folder.
+class RunRecords::Recording {
+ public:
+  Recording(RunSpec spec, std::string file, std::unique_ptr<OutputFolder> folder,
+            std::function<void(const std::string&)> log)
+      : spec_(std::move(spec)),
+        file_(std::move(file)),
+        folder_(std::move(folder)),
+        log_(std::move(log)),
+        steps_(folder_->live(), spec_.first_step(), spec_.train.non_finite),
+        recorder_(spec_.stages(), kJobsKept, [this] { Wake(); }) {}
+
+  RunRecorder& recorder() { return recorder_; }
+
+  // Begins the thread, once. It keeps the recording alive.
+  static void Begin(const std::shared_ptr<Recording>& recording) {
+    if (std::exchange(recording->begun_, true)) return;
+    std::thread([recording] {
+      recording->Write();
+      recording->written_.Notify();
+    }).detach();
+  }
+
+  bool AwaitWritten(int64_t ns) { return !begun_ || written_.WaitWithTimeout(ns); }
+
+ private:
+  void Wake() {
+    MutexLock lock(mu_);
+    woken_ = true;
+    wake_.Signal();
+  }
+
+  void Await() {
+    MutexLock lock(mu_);
+    while (!woken_) wake_.Wait(mu_);
+    woken_ = false;
+  }
+
+  void WriteSteps() {
+    for (const StepRecord& step : recorder_.TakeSteps()) {
+      const absl::Status written = steps_.Append(step);
+      if (!written.ok()) Say(absl::StrCat(written.message(), "; the steps are kept for later"));
+      if (const std::string notice = steps_.TakeNotice(); !notice.empty()) Say(notice);
+    }
+  }
+
+  void Write() {
+    RunInfo run = recorder_.run();
+    while (!IsFinal(run.state)) {
+      Await();
+      WriteSteps();
+      run = recorder_.run();
+    }
+    id_ = run.id;
+    WriteSteps();
+    if (run.state == RunState::kFinished) {
+      const RunLeft left =
+          LeaveResults(ResultsOf(spec_, run.processes, recorder_, steps_),
+                       RecordOf(spec_, file_, "finished", steps_.seconds().size()), folder_.get(), &steps_);
+      for (const std::string& sentence : left.lost) Say(sentence);
+      if (!left.status.ok()) Say(left.status.message());
+    } else {
+      const char* state = run.state == RunState::kCancelled ? "stopped" : "failed";
+      const std::string said = LeaveUnfinished(
+          RecordOf(spec_, file_, state, steps_.seconds().size(), run.reason), folder_.get(), &steps_);
+      if (!said.empty()) Say(said);
+    }
+    folder_.reset();  // and with it the lock
+  }
+
+  void Say(absl::string_view sentence) const { log_(absl::StrCat("run ", id_, ": ", sentence)); }
+
+  const RunSpec spec_;
+  const std::string file_;
+  std::unique_ptr<OutputFolder> folder_;
+  const std::function<void(const std::string&)> log_;
+  StepLog steps_;
+  uint64_t id_ = 0;
+  bool begun_ = false;  // the loop's thread
+  Notification written_;
+  Mutex mu_;
+  CondVar wake_;
+  bool woken_ ABSL_GUARDED_BY(mu_) = false;
+  RunRecorder recorder_;
+};
+
+RunRecords::RunRecords(std::string root, std::function<void(const std::string&)> log)
+    : root_(std::move(root)), log_(std::move(log)) {}
+
+RunRecords::~RunRecords() {
+  std::vector<std::shared_ptr<Recording>> all;
+  {
+    MutexLock lock(mu_);
+    all.swap(ending_);
+  }
+  const auto until = std::chrono::steady_clock::now() + std::chrono::nanoseconds(kLastWriteNs);
+  for (const auto& recording : all) {
+    const int64_t left = (until - std::chrono::steady_clock::now()) / std::chrono::nanoseconds(1);
+    recording->AwaitWritten(std::max<int64_t>(left, 0));
+  }
+}
+
+absl::StatusOr<RunFolder> RunRecords::Claim(uint64_t run, const SubmitRequest& request) {
+  const auto json = nlohmann::json::parse(request.spec, nullptr, /*allow_exceptions=*/false);
+  if (json.is_discarded()) return absl::InvalidArgumentError("the run's specification is not JSON");
+  absl::StatusOr<RunSpec> spec = ParseRunSpec(json);
+  if (!spec.ok()) return spec.status();
+  absl::StatusOr<std::unique_ptr<OutputFolder>> folder = absl::UnavailableError("");
+  if (!request.output.empty()) {
+    const std::string path = fs::absolute(request.output).lexically_normal().string();
+    folder = OutputFolder::Open(path, path, FormerWorkFor(spec->resume.checkpoint, path, request.overwrite));
+  } else {
+    // A coordinator that was started again counts from 1 again.
+    for (int i = 1; i <= kNamesTried; ++i) {
+      const std::string path =
+          absl::StrCat(root_, "/", spec->name, "-", run, i == 1 ? "" : absl::StrCat("-", i));
+      folder = OutputFolder::Open(path, path, FormerWork::kRefuse);
+      if (folder.ok() || (DescribeWork(path).empty() && !absl::IsResourceExhausted(folder.status()))) break;
+    }
+  }
+  if (!folder.ok()) return folder.status();
+  if (absl::Status begun = (*folder)->Begin(RecordOf(*spec, request.file, "running")); !begun.ok())
+    return begun;
+  RunFolder claimed{(*folder)->path(), (*folder)->live()};
+  MutexLock lock(mu_);
+  recordings_[run] = std::make_shared<Recording>(*std::move(spec), request.file, *std::move(folder), log_);
+  return claimed;
+}
+
+std::shared_ptr<RunRecords::Recording> RunRecords::Find(uint64_t run) {
+  MutexLock lock(mu_);
+  const auto found = recordings_.find(run);
+  return found == recordings_.end() ? nullptr : found->second;
+}
+
+void RunRecords::Forget(uint64_t run) {
+  MutexLock lock(mu_);
+  const auto found = recordings_.find(run);
+  if (found == recordings_.end()) return;
+  ending_.erase(
+      std::remove_if(ending_.begin(), ending_.end(), [](const auto& r) { return r->AwaitWritten(0); }),
+      ending_.end());
+  ending_.push_back(std::move(found->second));
+  recordings_.erase(found);
+}
+
+void RunRecords::Release(uint64_t run) {
+  const std::shared_ptr<Recording> recording = Find(run);
+  if (recording == nullptr) return;
+  RunInfo refused;
+  refused.id = run;
+  refused.state = RunState::kFailed;
+  refused.reason = "it was not taken in";
+  OnRun(refused);
+}
+
+void RunRecords::OnRun(const RunInfo& run) {
+  const std::shared_ptr<Recording> recording = Find(run.id);
+  if (recording == nullptr) return;
+  recording->recorder().OnRun(run);
+  // A run that only waits needs no thread.
+  if (run.state >= RunState::kPreparing) Recording::Begin(recording);
+  if (IsFinal(run.state)) Forget(run.id);
+}
+
+void RunRecords::OnStep(const StepDone& step) {
+  if (const auto recording = Find(step.run)) recording->recorder().OnStep(step);
+}
+
+void RunRecords::OnJobs(const JobsEnded& jobs) {
+  if (const auto recording = Find(jobs.run)) recording->recorder().OnJobs(jobs);
+}
+
+void RunRecords::OnReport(const Report& report) {
+  if (const auto recording = Find(report.run)) recording->recorder().OnReport(report);
+}
+
+}  // namespace weft

@@ -1,0 +1,62 @@
+// The output folders of a coordinator's runs: each run leaves there what `weft train` leaves, whoever watches
+// it or not (docs/guide/outputs.md).
+//
+// Claim opens a run's folder before the run is taken in; the observers then only copy, and a thread of each
+// active run writes. A folder that hangs or a disk that is full holds up neither the coordinator nor other
+// runs, and fails no run: what could not be written is logged.
+//
+// Threads: Claim from any but the coordinator's loop; the others on the loop. Destruction waits a few seconds
+// for what is being written, no longer.
+#ifndef WEFT_COORDINATOR_RECORD_RUN_RECORDS_H_
+#define WEFT_COORDINATOR_RECORD_RUN_RECORDS_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "coordinator/core/events.h"
+#include "proto/wire/mutex.h"
+#include "proto/wire/runs_codec.h"
+
+namespace weft {
+
+class RunRecords {
+ public:
+  // `root`: where runs without an output folder get one, NAME-RUN. `log` gets a sentence about what could not
+  // be written, on any thread.
+  RunRecords(std::string root, std::function<void(const std::string&)> log);
+  ~RunRecords();
+
+  // Opens the folder of the run, which `request` names or which is made below the root, and says where in it
+  // the workers write. Failure as OutputFolder::Open.
+  absl::StatusOr<RunFolder> Claim(uint64_t run, const SubmitRequest& request);
+  // The run was not taken in after all.
+  void Release(uint64_t run);
+
+  void OnRun(const RunInfo& run);
+  void OnStep(const StepDone& step);
+  void OnJobs(const JobsEnded& jobs);
+  void OnReport(const Report& report);
+
+ private:
+  class Recording;
+
+  std::shared_ptr<Recording> Find(uint64_t run);
+  // Its thread goes on until the run's end is written.
+  void Forget(uint64_t run);
+
+  const std::string root_;
+  const std::function<void(const std::string&)> log_;
+  Mutex mu_;
+  std::map<uint64_t, std::shared_ptr<Recording>> recordings_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::shared_ptr<Recording>> ending_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace weft
+
+#endif  // WEFT_COORDINATOR_RECORD_RUN_RECORDS_H_

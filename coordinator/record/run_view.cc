@@ -1,0 +1,247 @@
+#include "coordinator/record/run_view.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/time.h"
+#include "coordinator/record/loss_watch.h"
+#include "schedules/drawing.h"
+
+namespace weft {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr size_t kRanksShown = 32;
+
+template <typename Number>
+Number Sum(const std::map<std::string, Number>& by_name) {
+  Number sum = 0;
+  for (const auto& [name, number] : by_name) sum += number;
+  return sum;
+}
+
+// The names under which any rank has a number worth a column.
+template <typename Number>
+std::vector<std::string> Columns(const std::vector<RankReport>& reports,
+                                 std::map<std::string, Number> RankReport::*field, double least) {
+  std::set<std::string> names;
+  for (const RankReport& report : reports) {
+    for (const auto& [name, number] : report.*field) {
+      if (static_cast<double>(number) > least) names.insert(name);
+    }
+  }
+  return {names.begin(), names.end()};
+}
+
+template <typename Number>
+Number At(const std::map<std::string, Number>& by_name, const std::string& name) {
+  const auto found = by_name.find(name);
+  return found == by_name.end() ? 0 : found->second;
+}
+
+std::string Percent(double part, double whole) {
+  return whole > 0 ? absl::StrFormat("%.1f %%", 100 * part / whole) : "-";
+}
+
+// Seconds since 1970, or null for what has not happened.
+Json Seconds(int64_t unix_ns) { return unix_ns == 0 ? Json() : Json(static_cast<double>(unix_ns) * 1e-9); }
+
+// How long the run has been going on, or went on.
+std::string Duration(const RunInfo& run, int64_t now_ns) {
+  if (run.started_ns == 0) return "-";
+  const int64_t end = run.ended_ns == 0 ? now_ns : run.ended_ns;
+  return FormatSeconds(std::max(0.0, static_cast<double>(end - run.started_ns) * 1e-9));
+}
+
+std::string Loss(const RunInfo& run) { return run.has_loss ? LossText(run.loss) : "-"; }
+
+// Both tables as one where that is narrow enough, else one below the other. The first column of the first one
+// is the key of both.
+std::string SideBySide(std::vector<std::string> header, std::vector<std::vector<std::string>> rows,
+                       const std::vector<std::string>& more,
+                       const std::vector<std::vector<std::string>>& more_rows, const TextStyle& style) {
+  std::vector<std::string> both = header, second = {header[0]};
+  std::vector<std::vector<std::string>> both_rows = rows, second_rows;
+  both.insert(both.end(), more.begin(), more.end());
+  second.insert(second.end(), more.begin(), more.end());
+  for (size_t r = 0; r < rows.size(); ++r) {
+    both_rows[r].insert(both_rows[r].end(), more_rows[r].begin(), more_rows[r].end());
+    second_rows.push_back({rows[r][0]});
+    second_rows[r].insert(second_rows[r].end(), more_rows[r].begin(), more_rows[r].end());
+  }
+  TextStyle any = style;
+  any.width = 1 << 20;
+  any.colour = false;
+  const std::string wide = FormatTable(both, both_rows, any);
+  size_t width = 0;
+  for (const absl::string_view line : absl::StrSplit(wide, '\n')) width = std::max(width, TextColumns(line));
+  if (width <= static_cast<size_t>(style.width) || more.empty()) return FormatTable(both, both_rows, style);
+  return absl::StrCat(FormatTable(header, rows, style), "\n", FormatTable(second, second_rows, style));
+}
+
+// One line for each process: which it is, and its ranks.
+std::string MembersText(const RunInfo& run) {
+  std::string out;
+  const auto members = static_cast<int64_t>(run.members.size());
+  for (int64_t p = 0; p < std::min<int64_t>(members, kRanksShown); ++p) {
+    const int64_t first = (p * run.ranks + members - 1) / members;
+    const int64_t last = ((p + 1) * run.ranks + members - 1) / members - 1;
+    absl::StrAppend(
+        &out, p == 0 ? "workers    " : "           ", run.members[p],
+        first == last ? absl::StrCat(": rank ", first) : absl::StrCat(": ranks ", first, " to ", last), "\n");
+  }
+  if (members > static_cast<int64_t>(kRanksShown))
+    absl::StrAppend(&out, "           .. and ", members - kRanksShown, " more\n");
+  return out;
+}
+
+std::string Steps(const RunInfo& run) { return absl::StrCat(run.steps_done, "/", run.steps); }
+
+}  // namespace
+
+std::string RankTable(const std::vector<RankReport>& reports, const TextStyle& style) {
+  double longest = 0;
+  for (const RankReport& r : reports) longest = std::max(longest, r.wall_seconds);
+  const auto causes = Columns(reports, &RankReport::idle_seconds, longest * 5e-4);
+  const auto classes = Columns(reports, &RankReport::peak_bytes, 0);
+  std::vector<std::string> times = {"rank", "busy"}, bytes;
+  for (const std::string& cause : causes) times.push_back(cause);
+  for (const std::string& name : classes) bytes.push_back(absl::StrCat("peak ", name));
+  std::vector<std::vector<std::string>> time_rows, byte_rows;
+  for (const RankReport& r : reports) {
+    if (time_rows.size() == kRanksShown) break;
+    auto& row = time_rows.emplace_back();
+    row = {absl::StrCat(r.rank), Percent(Sum(r.busy_seconds), r.wall_seconds)};
+    for (const std::string& cause : causes) row.push_back(Percent(At(r.idle_seconds, cause), r.wall_seconds));
+    auto& peaks = byte_rows.emplace_back();
+    for (const std::string& name : classes)
+      peaks.push_back(FormatBytes(static_cast<double>(At(r.peak_bytes, name))));
+  }
+  std::string table = SideBySide(times, time_rows, bytes, byte_rows, style);
+  if (reports.size() > time_rows.size()) {
+    absl::StrAppend(&table, ".. and ", reports.size() - time_rows.size(), " more ranks, in summary.json\n");
+  }
+  return table;
+}
+
+std::string GpuText(const std::map<std::string, double>& gpu, const TextStyle& style) {
+  std::vector<std::string> parts;
+  const auto say = [&](const char* name, double factor, absl::string_view unit) {
+    const auto found = gpu.find(name);
+    if (found != gpu.end()) parts.push_back(absl::StrFormat("%.0f %s", factor * found->second, unit));
+  };
+  say("utilization", 100, "% busy");
+  say("temperature_celsius", 1, style.unicode ? "\u00b0C" : "C");
+  say("power_watts", 1, "W");
+  constexpr absl::string_view kThrottled = "throttled_";
+  for (const auto& [name, value] : gpu) {
+    if (absl::StartsWith(name, kThrottled) && value > 0)
+      parts.push_back(absl::StrCat("throttled (", absl::string_view(name).substr(kThrottled.size()), ")"));
+  }
+  return parts.empty() ? "" : absl::StrCat("GPU ", absl::StrJoin(parts, ", "));
+}
+
+Json RunJson(const RunInfo& run) {
+  Json json = {{"run", run.id},
+               {"name", run.name},
+               {"schedule", run.schedule},
+               {"state", std::string(RunStateName(run.state))},
+               {"file", run.file},
+               {"out", run.output},
+               {"reason", run.reason},
+               {"reduction", run.reduction},
+               {"ranks", run.ranks},
+               {"processes", run.processes},
+               {"steps", run.steps},
+               {"steps_done", run.steps_done},
+               {"loss", run.has_loss ? Json(run.loss) : Json()},
+               {"submitted", Seconds(run.submitted_ns)},
+               {"started", Seconds(run.started_ns)},
+               {"ended", Seconds(run.ended_ns)}};
+  json["members"] = Json::array();
+  for (const std::string& member : run.members) json["members"].push_back(member);
+  json["rank_reports"] = Json::array();
+  for (const RankReport& r : run.reports) {
+    Json report = {{"rank", r.rank},
+                   {"wall_seconds", r.wall_seconds},
+                   {"peak_activations", r.peak_activations},
+                   {"peak_weight_versions", r.peak_weight_versions}};
+    report["busy_seconds"] = r.busy_seconds;
+    report["idle_seconds"] = r.idle_seconds;
+    report["live_bytes"] = r.live_bytes;
+    report["peak_bytes"] = r.peak_bytes;
+    report["bytes_sent"] = r.bytes_sent;
+    report["bytes_received"] = r.bytes_received;
+    if (!r.gpu.empty()) report["gpu"] = r.gpu;
+    json["rank_reports"].push_back(std::move(report));
+  }
+  return json;
+}
+
+std::string RunsTable(const std::vector<RunInfo>& runs, int64_t now_ns, const TextStyle& style) {
+  std::vector<std::vector<std::string>> rows;
+  for (const RunInfo& r : runs) {
+    rows.push_back({absl::StrCat(r.id), r.name, std::string(RunStateName(r.state)), r.schedule,
+                    absl::StrCat(r.ranks), absl::StrCat(r.processes), Steps(r), Loss(r),
+                    Duration(r, now_ns)});
+  }
+  std::string table = FormatTable(
+      {"run", "name", "state", "schedule", "ranks", "processes", "steps", "loss", "time"}, rows, style);
+  for (const RunInfo& r : runs) {
+    if (r.state != RunState::kWaiting || r.reason.empty()) continue;
+    absl::StrAppend(&table, "run ", r.id, " waits: ", r.reason, "\n");
+  }
+  return table;
+}
+
+Json WorkerJson(const WorkerInfo& worker) {
+  return {{"process", worker.process},
+          {"name", worker.name},
+          {"host", worker.host},
+          {"pid", worker.pid},
+          {"device", worker.device},
+          {"state", worker.state},
+          {"run", worker.run == 0 ? Json() : Json(worker.run)},
+          {"silent_seconds", static_cast<double>(worker.silent_ns) * 1e-9}};
+}
+
+std::string WorkersTable(const std::vector<WorkerInfo>& workers, const TextStyle& style) {
+  std::vector<std::vector<std::string>> rows;
+  for (const WorkerInfo& w : workers) {
+    rows.push_back({absl::StrCat(w.process), w.name, w.host, absl::StrCat(w.pid), w.device, w.state,
+                    w.run == 0 ? "-" : absl::StrCat(w.run)});
+  }
+  return FormatTable({"process", "name", "host", "pid", "device", "state", "run"}, rows, style);
+}
+
+std::string RunText(const RunInfo& run, int64_t now_ns, const TextStyle& style) {
+  std::string out = absl::StrCat("run        ", run.id, "\nname       ", run.name, "\nstate      ",
+                                 RunStateName(run.state), "\n");
+  const auto line = [&](absl::string_view name, absl::string_view text) {
+    absl::StrAppend(&out, WrapText(absl::StrCat(name, text), style.width, static_cast<int>(name.size())),
+                    "\n");
+  };
+  if (!run.reason.empty()) line("reason     ", run.reason);
+  line("schedule   ", absl::StrCat(run.schedule, ": ", run.ranks, run.ranks == 1 ? " rank" : " ranks", " on ",
+                                   run.processes, run.processes == 1 ? " process" : " processes"));
+  if (!run.reduction.empty()) line("reduction  ", run.reduction);
+  if (!run.file.empty()) line("file       ", run.file);
+  if (!run.output.empty()) line("out        ", run.output);
+  if (run.submitted_ns > 0) {
+    line("submitted  ",
+         absl::FormatTime("%Y-%m-%d %H:%M:%S", absl::FromUnixNanos(run.submitted_ns), absl::LocalTimeZone()));
+  }
+  absl::StrAppend(&out, MembersText(run));
+  absl::StrAppend(&out, "steps      ", Steps(run), "\nloss       ", Loss(run), "\ntime       ",
+                  Duration(run, now_ns), "\n");
+  return run.reports.empty() ? out : absl::StrCat(out, "\n", RankTable(run.reports, style));
+}
+
+}  // namespace weft

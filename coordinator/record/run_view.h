@@ -1,0 +1,34 @@
+// A run of a coordinator as text and as JSON.
+#ifndef WEFT_COORDINATOR_RECORD_RUN_VIEW_H_
+#define WEFT_COORDINATOR_RECORD_RUN_VIEW_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "nlohmann/json.hpp"
+#include "proto/session/run_info.h"
+#include "proto/session/worker_info.h"
+#include "schedules/drawing.h"
+
+namespace weft {
+
+// Times of the runs and `now_ns` are of the wall clock.
+nlohmann::ordered_json RunJson(const RunInfo& run);
+std::string RunsTable(const std::vector<RunInfo>& runs, int64_t now_ns, const TextStyle& style = {});
+std::string RunText(const RunInfo& run, int64_t now_ns, const TextStyle& style = {});
+
+nlohmann::ordered_json WorkerJson(const WorkerInfo& worker);
+std::string WorkersTable(const std::vector<WorkerInfo>& workers, const TextStyle& style = {});
+
+// What each rank did: busy, idle by cause, peak memory by class; in two tables where one is too wide. At most
+// 32 ranks.
+std::string RankTable(const std::vector<RankReport>& reports, const TextStyle& style = {});
+
+// What is known of a rank's GPU, as "GPU 87 % busy, 63 °C, 412 W, throttled (power_cap)"; "" if nothing is.
+std::string GpuText(const std::map<std::string, double>& gpu, const TextStyle& style = {});
+
+}  // namespace weft
+
+#endif  // WEFT_COORDINATOR_RECORD_RUN_VIEW_H_

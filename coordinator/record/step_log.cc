@@ -1,0 +1,107 @@
+#include "coordinator/record/step_log.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/record/output_folder.h"
+#include "coordinator/record/train_results.h"
+#include "nlohmann/json.hpp"
+
+namespace weft {
+namespace {
+
+constexpr size_t kPendingMost = 64 << 20;
+
+// The lines of steps before `end`, up to the first that is no step: a crash may have left half a line.
+std::string LinesBefore(const std::string& path, int end) {
+  std::ifstream file(path, std::ios::binary);
+  std::string kept;
+  for (std::string line; std::getline(file, line) && !file.eof();) {
+    const auto step = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (!step.is_object() || !step.contains("step") || !step["step"].is_number_integer()) break;
+    if (step["step"].get<int64_t>() < end) absl::StrAppend(&kept, line, "\n");
+  }
+  return kept;
+}
+
+}  // namespace
+
+StepLog::StepLog(const std::string& folder, int first_step, NonFinite non_finite)
+    : path_(folder + "/steps.jsonl"), first_step_(first_step), losses_(non_finite) {
+  const int made = open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+  if (made >= 0) close(made);
+}
+
+StepLog::~StepLog() {
+  if (file_ >= 0) close(file_);
+}
+
+absl::Status StepLog::Open() {
+  const std::string kept = LinesBefore(path_, first_step_);
+  struct stat info {};
+  const bool whole = stat(path_.c_str(), &info) == 0 && info.st_size == static_cast<off_t>(kept.size());
+  if (!whole) {
+    if (absl::Status cut = WriteWholeFile(path_, kept); !cut.ok()) return cut;
+  }
+  end_ = static_cast<off_t>(kept.size());
+  file_ = open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (file_ >= 0) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat("cannot write ", path_, ": ", std::strerror(errno)));
+}
+
+absl::Status StepLog::WritePending() {
+  if (file_ < 0) {
+    if (absl::Status opened = Open(); !opened.ok()) return opened;
+  }
+  while (!pending_.empty()) {
+    const ssize_t n = pwrite(file_, pending_.data(), pending_.size(), end_);
+    if (n < 0 && errno == EINTR) continue;
+    const int reason = n < 0 ? errno : ENOSPC;
+    // Only whole lines stay in the file.
+    const size_t lines = n <= 0 ? 0 : pending_.rfind('\n', static_cast<size_t>(n) - 1) + 1;
+    pending_.erase(0, lines);
+    end_ += static_cast<off_t>(lines);
+    if (pending_.empty()) break;
+    if (ftruncate(file_, end_) != 0 || lines == 0) {
+      return absl::UnavailableError(absl::StrCat("cannot write ", path_, ": ", std::strerror(reason)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StepLog::Append(StepRecord step) {
+  absl::StrAppend(&notice_, losses_.Look(&step));
+  if (seconds_.empty()) first_loss_ = step.loss;
+  seconds_.push_back(step.seconds);
+  last_loss_ = step.loss;
+  end_seconds_ = step.end_seconds;
+  if (pending_.size() < kPendingMost) absl::StrAppend(&pending_, StepLine(step), "\n");
+  const absl::Status written = WritePending();
+  const bool told = failing_;
+  failing_ = !written.ok();
+  return told ? absl::OkStatus() : written;
+}
+
+std::string StepLog::TakeNotice() { return std::exchange(notice_, ""); }
+
+absl::Status StepLog::Finish() {
+  absl::Status written = pending_.empty() ? absl::OkStatus() : WritePending();
+  struct stat ours {
+  }, named{};
+  const bool removed = file_ >= 0 && fstat(file_, &ours) == 0 &&
+                       (stat(path_.c_str(), &named) != 0 || named.st_ino != ours.st_ino);
+  if (!removed || !written.ok()) return written;
+  std::string lines(static_cast<size_t>(end_), '\0');
+  if (pread(file_, lines.data(), lines.size(), 0) != static_cast<ssize_t>(lines.size()))
+    return absl::UnavailableError(absl::StrCat("cannot write ", path_, " again: it was removed"));
+  return WriteWholeFile(path_, lines);
+}
+
+}  // namespace weft

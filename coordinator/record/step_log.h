@@ -1,0 +1,61 @@
+// steps.jsonl: one line a step, written as the steps end.
+//
+// Of a run that goes on in the folder of the run before, the lines before its first step stay and the others
+// go, since those steps are made again; the file changes when the first step has been made, not before. A
+// line that cannot be written, as on a full disk, waits in memory and is tried again with each later step and
+// at the end: the log never ends a training.
+#ifndef WEFT_COORDINATOR_RECORD_STEP_LOG_H_
+#define WEFT_COORDINATOR_RECORD_STEP_LOG_H_
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "coordinator/record/loss_watch.h"
+#include "coordinator/record/run_recorder.h"
+#include "proto/run/run_spec.h"
+
+namespace weft {
+
+class StepLog {
+ public:
+  // Makes the file in `folder` if it is not there.
+  StepLog(const std::string& folder, int first_step, NonFinite non_finite = NonFinite::kStop);
+  ~StepLog();
+  StepLog(const StepLog&) = delete;
+  StepLog& operator=(const StepLog&) = delete;
+
+  // Unavailable if lines cannot be written, the first time of each such time; the steps count all the same.
+  absl::Status Append(StepRecord step);
+  // What is to be said of the first step that is not finite, once; else empty.
+  std::string TakeNotice();
+  // After the last step: Unavailable if lines are still missing. A file that was removed is written anew.
+  absl::Status Finish();
+
+  const std::vector<double>& seconds() const { return seconds_; }  // of each step
+  double first_loss() const { return first_loss_; }
+  double last_loss() const { return last_loss_; }
+  double end_seconds() const { return end_seconds_; }
+  const LossWatch& losses() const { return losses_; }
+
+ private:
+  absl::Status Open();
+  absl::Status WritePending();
+
+  const std::string path_;
+  const int first_step_;
+  int file_ = -1;
+  off_t end_ = 0;        // of the whole lines in it
+  std::string pending_;  // lines that are not in it
+  bool failing_ = false;
+  LossWatch losses_;
+  std::string notice_;
+  std::vector<double> seconds_;
+  double first_loss_ = 0, last_loss_ = 0, end_seconds_ = 0;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_COORDINATOR_RECORD_STEP_LOG_H_

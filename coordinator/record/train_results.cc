@@ -1,0 +1,300 @@
+#include "coordinator/record/train_results.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "coordinator/record/loss_curve.h"
+#include "coordinator/record/loss_watch.h"
+#include "coordinator/record/output_folder.h"
+#include "coordinator/record/run_view.h"
+#include "proto/run/model_layers.h"
+#include "schedules/simulate.h"
+
+namespace weft {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+constexpr int64_t kSimulatedJobsMost = 4'000'000;
+constexpr size_t kBoxesOfRank = 80;  // of timeline.svg, about as many as can be told apart
+constexpr size_t kLinesShown = 16;   // in its picture
+constexpr int kLineColumns = 72;
+
+// A list indexed by rank, of one of the maps of each rank's report.
+template <typename Number>
+Json ByRank(const std::vector<RankReport>& reports, std::map<std::string, Number> RankReport::*field) {
+  Json list = Json::array();
+  for (const RankReport& report : reports) {
+    Json of_rank = Json::object();
+    for (const auto& [name, number] : report.*field) of_rank[name] = number;
+    list.push_back(std::move(of_rank));
+  }
+  return list;
+}
+
+Json BytesSent(const std::vector<RankReport>& reports) {
+  std::map<std::string, int64_t> sums;
+  for (const RankReport& report : reports) {
+    for (const auto& [name, bytes] : report.bytes_sent) sums[name] += bytes;
+  }
+  return sums.empty() ? Json(Json::object()) : Json(sums);
+}
+
+// By stage, the most that a forward left on any rank; empty if no rank has told.
+std::vector<int64_t> LeftBytes(const TrainResults& results) {
+  std::vector<int64_t> left(results.spec.stages(), 0);
+  bool told = false;
+  for (const RankReport& report : results.reports) {
+    for (const auto& [stage, bytes] : report.left_bytes) {
+      if (stage >= results.spec.stages()) continue;
+      left[stage] = std::max(left[stage], bytes);
+      told = true;
+    }
+  }
+  return told ? left : std::vector<int64_t>();
+}
+
+DrawingOptions Drawing(const TrainResults& results) {
+  DrawingOptions drawing;
+  drawing.title = absl::StrCat(results.spec.name, ": ", ToText(results.spec.schedule));
+  drawing.ranks = results.ranks;
+  drawing.stages = results.spec.stages();
+  drawing.inputs = StageInputs(CountLayers(results.spec.model), results.spec.layers_of_stage);
+  drawing.left_bytes = LeftBytes(results);
+  drawing.time = DrawnTime::kSeconds;
+  DrawWaits(results.idle, results.transfers, &drawing);
+  return drawing;
+}
+
+std::string LastStepPicture(const TrainResults& results, const TextStyle& style) {
+  DrawingOptions drawing = Drawing(results);
+  std::vector<DrawnJob> jobs = LastSteps(results.jobs, 1);
+  if (jobs.empty()) return "";
+  drawing.ranks = std::min(drawing.ranks, static_cast<int>(kLinesShown));
+  jobs.erase(
+      std::remove_if(jobs.begin(), jobs.end(), [&](const DrawnJob& j) { return j.rank >= drawing.ranks; }),
+      jobs.end());
+  return absl::StrCat("\nthe last step, measured:\n", DrawLines(jobs, drawing, kLineColumns, style.unicode));
+}
+
+std::string Svg(const TrainResults& results) {
+  const std::vector<DrawnJob> jobs = LastSteps(results.jobs, kBoxesOfRank * results.ranks);
+  DrawingOptions drawing = Drawing(results);
+  if (!jobs.empty()) {
+    int32_t first = jobs.front().job.step, last = first;
+    for (const DrawnJob& j : jobs) {
+      first = std::min(first, j.job.step);
+      last = std::max(last, j.job.step);
+    }
+    drawing.subtitle = absl::StrFormat(
+        "measured, %s of %d; %d stages, %d micro-batches, %d ranks on %d processes",
+        first == last ? absl::StrCat("step ", last) : absl::StrCat("steps ", first, " to ", last),
+        results.spec.train.steps, results.spec.stages(), results.spec.train.microbatches, results.ranks,
+        results.processes);
+  }
+  return DrawSvg(jobs, drawing);
+}
+
+// Which steps of the run file these are, where they are not all.
+std::string StepsText(const RunSpec& spec) {
+  if (spec.steps_to_make() == spec.train.steps) return "";
+  return absl::StrCat(" (", spec.first_step(), " to ", spec.end_step() - 1, " of ", spec.train.steps, ")");
+}
+
+// What the ranks did in the last step. Not there where a step has more jobs than are kept.
+absl::Status WriteActions(const TrainResults& results, const std::string& path) {
+  const std::vector<DrawnJob> jobs = LastSteps(results.jobs, 1);
+  return jobs.empty() ? absl::OkStatus() : WriteWholeFile(path, DrawActions(jobs, Drawing(results)));
+}
+
+// Only the files that a checkpoint is made of, and the folder if that leaves nothing in it.
+void RemoveCheckpointFiles(const fs::path& folder) {
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+    const std::string name = entry.path().filename().string();
+    const std::string extension = entry.path().extension().string();
+    const bool tensors =
+        name.rfind("stage", 0) == 0 && (extension == ".safetensors" || extension == ".slice");
+    if (tensors || name == "model.safetensors.index.json") fs::remove(entry.path(), ignored);
+  }
+  fs::remove(folder, ignored);
+}
+
+void RemoveCheckpoint(const fs::path& folder) {
+  RemoveCheckpointFiles(folder / "state");
+  RemoveCheckpointFiles(folder);
+}
+
+}  // namespace
+
+double Percentile(std::vector<double> values, double share) {
+  if (values.empty()) return 0;
+  const auto rank = static_cast<size_t>(std::ceil(share * static_cast<double>(values.size())));
+  const size_t index = std::min(values.size() - 1, rank == 0 ? 0 : rank - 1);
+  std::nth_element(values.begin(), values.begin() + index, values.end());
+  return values[index];
+}
+
+absl::StatusOr<Prediction> PredictionFrom(const Schedule& schedule, int steps,
+                                          const std::array<std::vector<double>, kJobKinds>& durations) {
+  const Graph graph(schedule);
+  SimulationOptions options;
+  options.duration = durations;
+  // A few steps show the period; more would only take longer.
+  const int64_t affordable = kSimulatedJobsMost / std::max(1, graph.jobs_per_step());
+  options.steps = static_cast<int>(std::clamp<int64_t>(std::min<int64_t>(steps, affordable), 1, 8));
+  const auto result = Simulate(graph, options);
+  if (!result.ok()) return result.status();
+  return Prediction{result->period, PredictedIdle(*result)};
+}
+
+std::string StepLine(const StepRecord& step) {
+  Json line = {{"step", step.step}};
+  line["loss"] = step.has_loss ? Json(step.loss) : Json();
+  if (step.gradient_norm.has_value()) line["gradient_norm"] = *step.gradient_norm;
+  if (step.skipped) line["skipped"] = true;
+  line["seconds"] = step.seconds;
+  line["end_seconds"] = step.end_seconds;
+  return line.dump();
+}
+
+Json SummaryJson(const TrainResults& r) {
+  Json json = {{"name", r.spec.name}, {"final_loss", r.final_loss}, {"first_loss", r.first_loss}};
+  json["first_step"] = r.spec.first_step();
+  json["steps"] = r.step_seconds.size();
+  if (r.spec.train.non_finite == NonFinite::kSkip) json["skipped_steps"] = r.skipped_steps;
+  json["seconds"] = r.seconds;
+  json["step_seconds"] = {{"p50", Percentile(r.step_seconds, 0.5)},
+                          {"p99", Percentile(r.step_seconds, 0.99)}};
+  json["samples_per_second"] =
+      r.seconds > 0 ? static_cast<double>(r.step_seconds.size()) * r.spec.train.batch / r.seconds : 0;
+  json["schedule"] = r.reference ? "reference" : ToText(r.spec.schedule);
+  json["stages"] = r.spec.stages();
+  json["microbatches"] = r.spec.train.microbatches;
+  json["ranks"] = r.ranks;
+  json["processes"] = r.processes;
+  if (!r.reference) {
+    json["predicted_step_seconds"] = r.predicted.step_seconds;
+    if (!r.reduction.empty()) json["reduction"] = r.reduction;
+    json["bytes_sent"] = BytesSent(r.reports);
+    json["peak_bytes"] = ByRank(r.reports, &RankReport::peak_bytes);
+    json["left_bytes"] = LeftBytes(r);
+    json["idle_seconds"] = ByRank(r.reports, &RankReport::idle_seconds);
+    json["idle_share"] = {{"measured", MeasuredIdle(r.reports)}, {"predicted", r.predicted.idle}};
+    json["busy_seconds"] = ByRank(r.reports, &RankReport::busy_seconds);
+    json["wall_seconds"] = Json::array();
+    json["peak_activations"] = Json::array();
+    json["peak_weight_versions"] = Json::array();
+    for (const RankReport& report : r.reports) {
+      json["wall_seconds"].push_back(report.wall_seconds);
+      json["peak_activations"].push_back(report.peak_activations);
+      json["peak_weight_versions"].push_back(report.peak_weight_versions);
+    }
+  }
+  json["run"] = ToJson(r.spec);
+  return json;
+}
+
+std::string SummaryText(const TrainResults& r, const std::string& folder, const TextStyle& style) {
+  std::string out = absl::StrCat(
+      Heading(absl::StrFormat("%s: %d steps%s in %s%s", r.spec.name, r.step_seconds.size(), StepsText(r.spec),
+                              FormatSeconds(r.seconds), r.reference ? ", as one plain loop" : ""),
+              style),
+      "\n\n");
+  absl::StrAppend(&out, "loss         ", LossText(r.first_loss), " -> ", LossText(r.final_loss), "\n");
+  if (r.skipped_steps > 0) {
+    absl::StrAppend(&out, "skipped      ", r.skipped_steps, r.skipped_steps == 1 ? " step" : " steps",
+                    " whose gradient was not finite\n");
+  }
+  absl::StrAppendFormat(&out, "step time    p50 %s, p99 %s\n", FormatSeconds(Percentile(r.step_seconds, 0.5)),
+                        FormatSeconds(Percentile(r.step_seconds, 0.99)));
+  if (!r.reference) {
+    absl::StrAppendFormat(&out, "predicted    %s a step, by the simulator from this run's own job times\n",
+                          FormatSeconds(r.predicted.step_seconds));
+  }
+  absl::StrAppendFormat(
+      &out, "throughput   %.4g samples a second\n",
+      r.seconds > 0 ? static_cast<double>(r.step_seconds.size()) * r.spec.train.batch / r.seconds : 0);
+  if (!r.reference) {
+    std::string sent;
+    const Json by_kind = BytesSent(r.reports);
+    for (const auto& [kind, bytes] : by_kind.items()) {
+      if (bytes == 0) continue;
+      absl::StrAppend(&sent, sent.empty() ? "" : ", ", kind, " ", FormatBytes(bytes.get<double>()));
+    }
+    const auto line = [&](absl::string_view name, const std::string& text) {
+      absl::StrAppend(&out, WrapText(absl::StrCat(name, text), style.width, static_cast<int>(name.size())),
+                      "\n");
+    };
+    line("schedule     ", absl::StrFormat("%s: %d %s on %d %s", ToText(r.spec.schedule), r.ranks,
+                                          r.ranks == 1 ? "rank" : "ranks", r.processes,
+                                          r.processes == 1 ? "process" : "processes"));
+    if (!r.reduction.empty()) line("reduction    ", r.reduction);
+    line("sent         ", sent.empty() ? "nothing" : sent);
+    absl::StrAppend(&out, "\n", RankTable(r.reports, style), "\n",
+                    IdleTable(MeasuredIdle(r.reports), r.predicted.idle, style),
+                    CoresNote(r.ranks, r.cores == 0 ? r.ranks : r.cores), LastStepPicture(r, style));
+  }
+  absl::StrAppend(&out, "\nLook at\n", "  ", folder, "/summary.json   every figure of the run\n", "  ",
+                  folder, "/steps.jsonl    loss and time of each step\n", "  ", folder,
+                  "/loss.svg       the loss as a picture\n");
+  if (!r.reference) {
+    absl::StrAppend(&out, "  ", folder, "/timeline.svg   the last steps as a picture\n", "  ", folder,
+                    "/trace.json     the same for https://ui.perfetto.dev\n", "  ", folder,
+                    "/actions.csv    the last step's jobs in their order, one row a rank\n");
+  }
+  absl::StrAppend(&out, "  ", folder, "/checkpoint     the weights (safetensors)",
+                  r.spec.first_step() == 0 ? "; checkpoint-0: the initial ones\n" : "\n");
+  if (r.spec.end_step() == r.spec.train.steps) return out;
+  return absl::StrCat(out, "\n--resume ", folder, "/checkpoint goes on with step ", r.spec.end_step(), "\n");
+}
+
+absl::Status KeepCheckpoint(const std::string& folder, ResumeSpec* resume) {
+  const fs::path own = fs::path(folder) / "checkpoint";
+  std::error_code error;
+  if (resume->checkpoint.empty() || !fs::equivalent(resume->checkpoint, own, error)) return absl::OkStatus();
+  const fs::path kept = fs::path(folder) / absl::StrCat("checkpoint-", resume->step);
+  RemoveCheckpoint(kept);
+  fs::rename(own, kept, error);
+  if (error) {
+    return absl::InvalidArgumentError(absl::StrCat("cannot keep the checkpoint ", own.string(), " as ",
+                                                   kept.string(), ": ", error.message(),
+                                                   "; give another folder with --out"));
+  }
+  resume->checkpoint = kept.string();
+  return absl::OkStatus();
+}
+
+std::string StepsMade(const RunSpec& spec, size_t steps) {
+  std::string text = absl::StrCat(steps, " of ", spec.steps_to_make(), " steps");
+  if (spec.first_step() == 0) return text;
+  return absl::StrCat(text, " (resumed at step ", spec.first_step(), "; ", spec.first_step() + steps, " of ",
+                      spec.train.steps, " are made)");
+}
+
+absl::Status WriteSummary(const TrainResults& results, const std::string& folder) {
+  return WriteWholeFile(folder + "/summary.json", SummaryJson(results).dump(2) + "\n");
+}
+
+std::vector<std::string> WriteTraces(const TrainResults& results, const std::string& folder) {
+  std::vector<std::string> lost;
+  const auto note = [&](const absl::Status& written) {
+    if (!written.ok()) lost.emplace_back(written.message());
+  };
+  note(WriteLossPicture(folder, absl::StrCat(results.spec.name, ": loss")));
+  if (results.reference) return lost;
+  note(WriteActions(results, folder + "/actions.csv"));
+  note(WriteWholeFile(folder + "/timeline.svg", Svg(results)));
+  note(WriteWholeFile(folder + "/trace.json", DrawTrace(results.jobs, Drawing(results))));
+  return lost;
+}
+
+}  // namespace weft

@@ -1,0 +1,19 @@
+// The run file's `checkpoint: {every: 100, keep: 2}`: reading and writing it.
+//
+// `every` is a whole number of steps, or a time as `30s`, `10m` or `2h`. Pure. Failure as run_spec.h says.
+#ifndef WEFT_PROTO_RUN_CHECKPOINT_SPEC_H_
+#define WEFT_PROTO_RUN_CHECKPOINT_SPEC_H_
+
+#include "absl/status/status.h"
+#include "nlohmann/json.hpp"
+#include "proto/run/file_section.h"
+#include "proto/run/run_spec.h"
+
+namespace weft {
+
+CheckpointSpec ReadCheckpointSpec(FileSection& file, absl::Status& status);
+nlohmann::json ToJson(const CheckpointSpec& checkpoint);
+
+}  // namespace weft
+
+#endif  // WEFT_PROTO_RUN_CHECKPOINT_SPEC_H_

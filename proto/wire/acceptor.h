@@ -1,0 +1,36 @@
+// Accepts connections on a thread of its own and hands them on (listener.h says how it survives).
+//
+// `take` is called on that thread with a descriptor that it owns then. Destruction ends the thread, then
+// closes the listening sockets. Thread-safe.
+#ifndef WEFT_PROTO_WIRE_ACCEPTOR_H_
+#define WEFT_PROTO_WIRE_ACCEPTOR_H_
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <thread>
+
+#include "proto/wire/listener.h"
+
+namespace weft {
+
+class Acceptor {
+ public:
+  Acceptor(std::unique_ptr<Listener> listener, std::function<void(int descriptor)> take);
+  ~Acceptor();
+
+  uint64_t refused() const { return refused_; }
+
+ private:
+  void Run();
+
+  const std::unique_ptr<Listener> listener_;
+  const std::function<void(int)> take_;
+  const int stop_;  // readable when it is to end
+  std::atomic<uint64_t> refused_{0};
+  std::thread thread_;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_PROTO_WIRE_ACCEPTOR_H_

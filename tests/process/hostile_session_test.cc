@@ -1,0 +1,199 @@
+// Sessions that no worker of Weft opens: what they send must cost the coordinator little, and end them with a
+// sentence that names the cause.
+#include <gmock/gmock.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/shell/coordinator_server.h"
+#include "proto/wire/channel.h"
+#include "proto/wire/limits.h"
+#include "proto/wire/mutex.h"
+#include "schedules/families.h"
+#include "weft/v1/session.grpc.pb.h"
+
+namespace weft {
+namespace {
+
+using ::testing::HasSubstr;
+
+absl::StatusOr<std::shared_ptr<const RunPlan>> Plan(const std::string& spec) {
+  return MakeRunPlan("test", spec, *MakeSchedule(spec, {}, 2, 2), 1);
+}
+
+int64_t ResidentBytes() {
+  std::ifstream file("/proc/self/statm");
+  int64_t size = 0, resident = 0;
+  file >> size >> resident;
+  return resident * 4096;
+}
+
+// One stream of the protocol, message by message.
+class HostileSession : public ::testing::Test {
+ protected:
+  HostileSession() {
+    CoordinatorServerOptions options;
+    options.listen = {"127.0.0.1:0"};
+    options.planner = Plan;
+    options.observer.worker = [this](const WorkerChange& w) {
+      if (w.kind == WorkerChange::Kind::kJoined) return;
+      MutexLock lock(mu_);
+      lost_ = w.reason;
+    };
+    server_ = *CoordinatorServer::Start(std::move(options));
+    grpc::ChannelArguments args;
+    channel_ = grpc::CreateCustomChannel(server_->addresses()[0], grpc::InsecureChannelCredentials(), args);
+    stub_ = v1::Coordination::NewStub(channel_);
+  }
+
+  void Open() {
+    stream_ = stub_->Session(&context_);
+    v1::WorkerMessage open;
+    open.mutable_open()->set_protocol(kProtocolVersion);
+    ASSERT_TRUE(stream_->Write(open));
+    v1::CoordinatorMessage answer;
+    ASSERT_TRUE(stream_->Read(&answer));
+    ASSERT_TRUE(answer.has_open());
+  }
+  void Greet() {
+    v1::WorkerMessage hello;
+    hello.set_first(1);
+    hello.add_payloads()->mutable_hello()->set_worker("w");
+    hello.mutable_payloads(0)->mutable_hello()->set_process(-1);
+    ASSERT_TRUE(stream_->Write(hello));
+    v1::CoordinatorMessage answer;
+    ASSERT_TRUE(stream_->Read(&answer));
+  }
+  // What the coordinator ends the stream with.
+  std::string End() {
+    v1::CoordinatorMessage ignored;
+    while (stream_->Read(&ignored)) {
+    }
+    const grpc::Status status = stream_->Finish();
+    EXPECT_FALSE(status.ok());
+    return status.error_message();
+  }
+  std::string lost() {
+    for (int i = 0; i < 3000; ++i) {
+      MutexLock lock(mu_);
+      if (!lost_.empty()) return lost_;
+      mu_wait_.WaitWithTimeout(mu_, 10'000'000);
+    }
+    return "";
+  }
+
+  Mutex mu_;
+  CondVar mu_wait_;
+  std::string lost_ ABSL_GUARDED_BY(mu_);
+  std::unique_ptr<CoordinatorServer> server_;
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<v1::Coordination::Stub> stub_;
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientReaderWriter<v1::WorkerMessage, v1::CoordinatorMessage>> stream_;
+};
+
+TEST_F(HostileSession, LargeMessageBeforeHello_IsRefusedWithItsSize) {
+  Open();
+  v1::WorkerMessage large;
+  large.set_first(1);
+  large.add_payloads()->mutable_failed()->set_reason(std::string(2 << 20, 'x'));
+  stream_->Write(large);
+  EXPECT_THAT(End(), HasSubstr("bytes, but at most 32768 are allowed before Hello"));
+}
+
+TEST_F(HostileSession, ManyEmptyRanks_CostNoMoreThanTheirBytes) {
+  Open();
+  Greet();
+  const int64_t before = ResidentBytes();
+  v1::WorkerMessage large;
+  large.set_first(2);
+  for (int payload = 0; payload < 10; ++payload) {
+    v1::Report* report = large.add_payloads()->mutable_report();
+    for (int i = 0; i < 20'000; ++i) report->add_ranks();
+  }
+  const int64_t ours = ResidentBytes() - before;
+  stream_->Write(large);
+  EXPECT_THAT(End(), HasSubstr("the number of ranks of its reports is 200000, but at most 65536 is allowed"));
+  EXPECT_LT(ResidentBytes() - before, ours + (32 << 20));
+  EXPECT_THAT(lost(), HasSubstr("it broke the protocol: "));
+}
+
+TEST_F(HostileSession, MessageOutOfOrder_IsRefusedAndNotHeld) {
+  Open();
+  Greet();
+  v1::WorkerMessage early;
+  early.set_first(3);
+  early.add_payloads()->mutable_prepared()->set_run(1);
+  stream_->Write(early);
+  EXPECT_EQ(End(), "message 3 came, but number 2 is the next");
+  EXPECT_THAT(lost(), HasSubstr("message 3 came"));
+}
+
+TEST_F(HostileSession, MessageLargerThanAllowed_IsNamedAsTheCause) {
+  Open();
+  Greet();
+  v1::WorkerMessage large;
+  large.set_first(2);
+  large.add_payloads()->mutable_failed()->set_reason(std::string(kMaxWorkerMessageBytes, 'x'));
+  stream_->Write(large);
+  EXPECT_THAT(End(), HasSubstr("but at most 4194304 are allowed"));
+  EXPECT_THAT(lost(), HasSubstr("it broke the protocol: a message has"));
+}
+
+// gRPC ends such a stream by itself: the worker hears why, the coordinator only that the stream broke.
+TEST_F(HostileSession, MessageLargerThanGrpcTakes_WorkerHearsWhy) {
+  Open();
+  Greet();
+  v1::WorkerMessage large;
+  large.set_first(2);
+  large.add_payloads()->mutable_failed()->set_reason(std::string(kMaxReceivedBytes + 1, 'x'));
+  stream_->Write(large);
+  EXPECT_THAT(End(), HasSubstr("larger"));
+}
+
+TEST_F(HostileSession, LongTransportAddress_IsRefused) {
+  Open();
+  v1::WorkerMessage hello;
+  hello.set_first(1);
+  hello.add_payloads()->mutable_hello()->set_worker("w");
+  hello.mutable_payloads(0)->mutable_hello()->set_process(-1);
+  hello.mutable_payloads(0)->mutable_hello()->set_address(std::string(kMaxAddressBytes + 1, 'a'));
+  stream_->Write(hello);
+  EXPECT_THAT(End(), HasSubstr("the length of hello.address in bytes is 4097, but at most 4096 is allowed"));
+}
+
+TEST_F(HostileSession, ControlCharacters_AreEscapedWhereverTheyAreShown) {
+  Open();
+  v1::WorkerMessage hello;
+  hello.set_first(1);
+  v1::Hello* h = hello.add_payloads()->mutable_hello();
+  h->set_worker("w");
+  h->set_host("host\n2026-01-01 forged");
+  h->set_process(-1);
+  ASSERT_TRUE(stream_->Write(hello));
+  const auto run = server_->Submit({"", "ddp", 1, ""});
+  ASSERT_TRUE(run.ok()) << run.status();
+  v1::CoordinatorMessage answer;
+  ASSERT_TRUE(stream_->Read(&answer));
+  v1::WorkerMessage failed;
+  failed.set_first(2);
+  failed.add_payloads()->mutable_failed()->set_run(*run);
+  failed.mutable_payloads(0)->mutable_failed()->set_reason(
+      "red \x1b[31m\nweft: all is well\x7f\xc2\x9b tab\tend");
+  for (int i = 0; i < 3000 && !server_->GetRun(*run)->reason.empty(); ++i) usleep(10'000);
+  ASSERT_TRUE(stream_->Write(failed));
+  RunInfo info;
+  for (int i = 0; i < 3000 && !IsFinal(info.state); ++i, usleep(10'000)) info = *server_->GetRun(*run);
+  EXPECT_THAT(info.reason, HasSubstr(R"(on host host\n2026-01-01 forged)"));
+  EXPECT_THAT(info.reason, HasSubstr(R"(red \x1b[31m\nweft: all is well\x7f\x9b tab end)"));
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,310 @@
+// An output folder and the trainings that would use it: what one run has left, no other takes away unasked,
+// and none that fails.
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "tests/process/child_processes.h"
+#include "tests/process/command.h"
+#include "tests/process/run_files.h"
+
+namespace weft {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using Json = nlohmann::json;
+using Files = std::map<std::string, std::string>;  // content by name
+
+constexpr int kSeconds = 120;
+const char* const kLong =
+    "{steps: 1000000, batch: 16, microbatches: 4, seed: 1, optimizer: {adamw: {lr: 1.0e-3}}}";
+
+Files ReadFiles(const std::string& folder) {
+  Files files;
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    if (entry.is_regular_file())
+      files[fs::relative(entry.path(), folder).string()] = ReadWholeFile(entry.path());
+  }
+  return files;
+}
+
+std::vector<int> Steps(const std::string& folder) {
+  std::ifstream file(folder + "/steps.jsonl");
+  std::vector<int> steps;
+  for (std::string line; std::getline(file, line);) steps.push_back(Json::parse(line)["step"]);
+  return steps;
+}
+
+bool WaitFor(const std::function<bool()>& condition) {
+  for (int i = 0; i < kSeconds * 20; ++i) {
+    if (condition()) return true;
+    usleep(50'000);
+  }
+  return false;
+}
+
+class Output : public ::testing::Test {
+ protected:
+  CommandResult Train(const std::vector<std::string>& flags,
+                      const std::map<std::string, std::string>& changes = {}) const {
+    std::vector<std::string> words = {"weft",  "train", WriteSmallRun(folder_, changes), "--processes", "2",
+                                      "--out", out_};
+    words.insert(words.end(), flags.begin(), flags.end());
+    return Command::Run(words, kSeconds);
+  }
+  // A training that goes on until it is stopped, and has made a step.
+  std::unique_ptr<Command> Begin(const std::vector<std::string>& flags, const std::string& live) const {
+    std::vector<std::string> words = {
+        "weft", "train", WriteSmallRun(folder_, {{"train", kLong}}), "--out", out_, "--processes", "2"};
+    words.insert(words.end(), flags.begin(), flags.end());
+    auto train = std::make_unique<Command>(words);
+    EXPECT_TRUE(WaitFor([&] { return !ReadWholeFile(live + "/steps.jsonl").empty(); }));
+    return train;
+  }
+
+  const TestFolder folder_;
+  const std::string out_ = folder_ / "out";
+};
+
+TEST_F(Output, OfAFinishedRun_RefusedWithWhatIsInItAndUntouched) {
+  ASSERT_EQ(Train({}).code, 0);
+  EXPECT_FALSE(fs::exists(out_ + "/.weft.lock"));
+  const Files before = ReadFiles(out_);
+  for (const std::vector<std::string>& flags : {std::vector<std::string>{}, {"--reference"}}) {
+    const CommandResult again = Train(flags);
+    EXPECT_EQ(again.code, 78);
+    EXPECT_THAT(again.err, AllOf(HasSubstr(out_ + " holds the run small, finished"),
+                                 HasSubstr("after 3 of 3 steps"), HasSubstr("with checkpoint (step 3)"),
+                                 HasSubstr("--resume"), HasSubstr("--overwrite"), HasSubstr("--out DIR")));
+    EXPECT_EQ(ReadFiles(out_), before);
+  }
+  // A checkpoint from elsewhere takes the place of nothing either.
+  ASSERT_EQ(Command::Run({"weft", "train", WriteSmallRun(folder_), "--reference", "--until", "1", "--out",
+                          folder_ / "other"})
+                .code,
+            0);
+  EXPECT_EQ(Train({"--resume", folder_ / "other/checkpoint"}).code, 78);
+  EXPECT_EQ(ReadFiles(out_), before);
+}
+
+TEST_F(Output, Overwritten_NewResultsInThePlacesOfAllFormerOnes) {
+  ASSERT_EQ(Train({"--until", "2"}).code, 0);
+  ASSERT_EQ(Train({"--resume", out_ + "/checkpoint"}).code, 0);
+  ASSERT_TRUE(fs::exists(out_ + "/checkpoint-2"));
+  std::ofstream(out_ + "/notes.txt") << "mine";
+  std::ofstream(out_ + "/checkpoint/notes.txt") << "mine too";
+  const CommandResult again = Train({"--overwrite"}, {{"stages", "2"}});
+  ASSERT_EQ(again.code, 0) << again.err;
+  EXPECT_THAT(again.out, AllOf(HasSubstr(out_ + "/checkpoint "), Not(HasSubstr("replacement"))));
+  EXPECT_EQ(Json::parse(ReadWholeFile(out_ + "/summary.json"))["stages"], 2);
+  EXPECT_THAT(Steps(out_), ElementsAre(0, 1, 2));
+  EXPECT_EQ(ReadWholeFile(out_ + "/notes.txt"), "mine");
+  EXPECT_EQ(ReadWholeFile(out_ + "/checkpoint/notes.txt"), "mine too");
+  for (const char* gone : {"/checkpoint-2", "/replacement", "/replacement.whole", "/replacement.placing",
+                           "/former", "/.weft.lock", "/checkpoint/stage03.safetensors"}) {
+    EXPECT_FALSE(fs::exists(out_ + gone)) << gone;
+  }
+}
+
+TEST_F(Output, OverwritingRunThatFails_FormerRunWhole) {
+  ASSERT_EQ(Train({}).code, 0);
+  const Files before = ReadFiles(out_);
+  {
+    const auto train = Begin({"--overwrite"}, out_ + "/replacement");
+    const std::vector<pid_t> workers = Children(train->pid());
+    ASSERT_EQ(workers.size(), 2u);
+    kill(workers[0], SIGKILL);
+    const CommandResult failed = train->Wait(60);
+    EXPECT_EQ(failed.code, 1);
+    EXPECT_THAT(failed.err, HasSubstr(out_ + " still holds the run small, finished"));
+  }
+  EXPECT_EQ(ReadFiles(out_), before);
+  { const auto train = Begin({"--overwrite"}, out_ + "/replacement"); }  // SIGKILL
+  Files after = ReadFiles(out_);
+  for (const auto& [name, content] : before) EXPECT_EQ(after[name], content) << name;
+  EXPECT_EQ(Train({}).code, 78);
+  EXPECT_EQ(Train({"--overwrite"}).code, 0);
+  EXPECT_FALSE(fs::exists(out_ + "/replacement"));
+}
+
+TEST_F(Output, OfAKilledRun_ToldAsSuchAndKept) {
+  { const auto train = Begin({}, out_); }  // SIGKILL
+  const CommandResult again = Train({});
+  EXPECT_EQ(again.code, 78);
+  EXPECT_THAT(again.err, AllOf(HasSubstr("ended without a word"), HasSubstr("of 1000000 steps"),
+                               HasSubstr("without a checkpoint")));
+  EXPECT_FALSE(Steps(out_).empty());
+}
+
+TEST_F(Output, OfALivingRun_SecondTrainingKeptOutWhateverItSays) {
+  const auto train = Begin({}, out_);
+  for (const std::vector<std::string>& flags :
+       {std::vector<std::string>{}, {"--overwrite"}, {"--resume", out_ + "/checkpoint"}, {"--reference"}}) {
+    const CommandResult second = Train(flags);
+    EXPECT_EQ(second.code, 75) << second.err;
+    EXPECT_THAT(second.err, AllOf(HasSubstr("another run is writing in " + out_),
+                                  HasSubstr("pid " + std::to_string(train->pid()))));
+  }
+  EXPECT_EQ(kill(train->pid(), 0), 0);
+  EXPECT_FALSE(Steps(out_).empty());
+}
+
+TEST_F(Output, OfARunThatMadeNoStep_FreeForTheNext) {
+  const CommandResult refused =
+      Train({}, {{"model", "{gpt: {layers: 4, width: 32, heads: 2, context: 30000}}"}});
+  EXPECT_NE(refused.code, 0) << "the text is too short for one sample";
+  EXPECT_FALSE(fs::exists(out_)) << "it made the folder";
+  EXPECT_EQ(Train({}).code, 0);
+}
+
+TEST_F(Output, ResumedInPlace_OneCurveOfAllSteps) {
+  ASSERT_EQ(Train({"--until", "2"}).code, 0);
+  ASSERT_EQ(Train({"--resume", out_ + "/checkpoint"}).code, 0);
+  EXPECT_THAT(Steps(out_), ElementsAre(0, 1, 2));
+  const Json summary = Json::parse(ReadWholeFile(out_ + "/summary.json"));
+  EXPECT_EQ(summary["first_step"], 2);
+  EXPECT_EQ(summary["steps"], 1);
+  // Steps after the resumed one are made again; half a line, as a crash leaves it, goes.
+  std::ofstream(out_ + "/steps.jsonl", std::ios::app) << "{\"step\": 3, \"lo";
+  ASSERT_EQ(Train({"--reference", "--resume", out_ + "/checkpoint-2"}).code, 0);
+  EXPECT_THAT(Steps(out_), ElementsAre(0, 1, 2));
+}
+
+TEST_F(Output, RemovedDuringTheRun_EndsWithASentenceAndExitOne) {
+  const std::string file = WriteSmallRun(
+      folder_,
+      {{"train", "{steps: 300, batch: 16, microbatches: 4, seed: 1, optimizer: {adamw: {lr: 1.0e-3}}}"}});
+  Command train({"weft", "train", file, "--out", out_, "--processes", "1"});
+  ASSERT_TRUE(WaitFor([&] { return !ReadWholeFile(out_ + "/steps.jsonl").empty(); }));
+  fs::remove_all(out_);
+  const CommandResult result = train.Wait(kSeconds);
+  EXPECT_EQ(result.code, 1);
+  EXPECT_THAT(result.err, HasSubstr("the folder " + out_ + " was removed while the run went on"));
+  EXPECT_THAT(result.out, Not(HasSubstr("Look at")));
+  // What was in memory or in an open file is there again.
+  EXPECT_EQ(Steps(out_).size(), 300u);
+  EXPECT_EQ(Json::parse(ReadWholeFile(out_ + "/summary.json"))["steps"], 300);
+}
+
+// What the data hold is looked at before the folder is.
+TEST_F(Output, BadDataUnderTheSameName_ExitSeventyEightBeforeAnythingIsTouched) {
+  const std::string head =
+      "name: small\nmodel: {gpt: {layers: 4, width: 32, heads: 2, context: 32, vocabulary: 4000}}\n";
+  const std::string tail =
+      "train: {steps: 3, batch: 16, microbatches: 4, seed: 1, optimizer: {adamw: {lr: 1.0e-3}}}\nstages: 4\n"
+      "schedule: 1f1b\n";
+  std::string tokens(4000, '\0');
+  folder_.Write("good.bin", tokens);
+  tokens[2 * 1234] = static_cast<char>(4000 & 255);
+  tokens[2 * 1234 + 1] = static_cast<char>(4000 >> 8);
+  folder_.Write("bad.bin", tokens);
+  folder_.Write("odd.bin", tokens + "x");
+  const auto file = [&](const std::string& data) {
+    return folder_.Write("run.yaml", head + "data:\n  text: {path: " + data + ", tokens: uint16}\n" + tail);
+  };
+  ASSERT_EQ(Command::Run({"weft", "train", file("good.bin"), "--reference", "--out", out_}).code, 0);
+  const Files before = ReadFiles(out_);
+  const std::string run = file("bad.bin");
+  for (const std::vector<std::string>& command :
+       {std::vector<std::string>{"train", run, "--overwrite", "--out", out_},
+        {"train", run, "--overwrite", "--reference", "--out", out_},
+        {"train", run, "--out", folder_ / "new"},
+        {"eval", run, "--checkpoint", out_ + "/checkpoint"},
+        {"profile", run},
+        {"compare", run, "--measure", "--schedules", "1f1b"}}) {
+    std::vector<std::string> words = {"weft"};
+    words.insert(words.end(), command.begin(), command.end());
+    const CommandResult result = Command::Run(words);
+    EXPECT_EQ(result.code, 78) << command[0];
+    EXPECT_THAT(result.err, HasSubstr(run + ":4: data.text.path: token 1234 of " + (folder_ / "bad.bin") +
+                                      " is 4000; model.gpt.vocabulary is 4000, so tokens go up to 3999"));
+  }
+  EXPECT_THAT(Command::Run({"weft", "train", file("odd.bin"), "--overwrite", "--out", out_}).err,
+              HasSubstr(run + ":4: data.text.path: " + (folder_ / "odd.bin") + " has 4001 bytes"));
+  EXPECT_EQ(ReadFiles(out_), before);
+  EXPECT_FALSE(fs::exists(folder_ / "new"));
+  // A pipe is refused, not waited for.
+  ASSERT_EQ(mkfifo((folder_ / "pipe").c_str(), 0600), 0);
+  EXPECT_EQ(Command::Run({"weft", "train", folder_ / "pipe"}).code, 78);
+  EXPECT_THAT(Command::Run({"weft", "train", file("pipe"), "--out", folder_ / "new"}).err,
+              HasSubstr(":4: data.text.path: " + (folder_ / "pipe") + " is not a regular file"));
+}
+
+TEST_F(Output, TextShorterThanABatch_Said) {
+  folder_.Write("short.txt", std::string(33, 'a'));
+  const CommandResult result = Train({"--reference"}, {{"data", "{text: {path: short.txt}}"}});
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("train.batch: a batch has 16 samples, the data have only 1"));
+}
+
+// A disk of its own, as only root can make one.
+class FullDisk : public Output {
+ protected:
+  ~FullDisk() override {
+    if (mounted_) umount2(disk_.c_str(), MNT_DETACH);
+  }
+  bool Mount(const std::string& size) {
+    fs::create_directories(disk_);
+    mounted_ = mount("none", disk_.c_str(), "tmpfs", 0, ("size=" + size).c_str()) == 0;
+    return mounted_;
+  }
+  // Leaves that many bytes.
+  void Fill(int64_t left) const {
+    const auto space = fs::space(disk_);
+    const int file = open((disk_ + "/filler").c_str(), O_WRONLY | O_CREAT, 0600);
+    EXPECT_EQ(posix_fallocate(file, 0, static_cast<off_t>(space.available) - left), 0);
+    close(file);
+  }
+
+  const std::string disk_ = folder_ / "disk";
+  bool mounted_ = false;
+};
+
+TEST_F(FullDisk, WhileStepsAreMade_TrainingGoesOnAndStepsAreWrittenLater) {
+  if (!Mount("8m")) GTEST_SKIP() << "NOT RUN: only root can mount a small disk";
+  const std::string file = WriteSmallRun(
+      folder_,
+      {{"train", "{steps: 400, batch: 16, microbatches: 4, seed: 1, optimizer: {adamw: {lr: 1.0e-3}}}"}});
+  Command train({"weft", "train", file, "--out", disk_ + "/out", "--processes", "1"});
+  ASSERT_TRUE(WaitFor([&] { return !ReadWholeFile(disk_ + "/out/steps.jsonl").empty(); }));
+  Fill(0);
+  ASSERT_TRUE(train.WaitFor("the training goes on, and the steps are kept", kSeconds));
+  fs::remove(disk_ + "/filler");
+  const CommandResult result = train.Wait(kSeconds);
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(Steps(disk_ + "/out").size(), 400u);
+}
+
+TEST_F(FullDisk, AtTheEnd_CheckpointAndSummaryThereAndTheTraceIsSaid) {
+  if (!Mount("3m")) GTEST_SKIP() << "NOT RUN: only root can mount a small disk";
+  // 600 steps of 36 jobs make a trace that has no room.
+  const std::string file = WriteSmallRun(
+      folder_,
+      {{"train", "{steps: 600, batch: 16, microbatches: 4, seed: 1, optimizer: {adamw: {lr: 1.0e-3}}}"}});
+  const CommandResult result =
+      Command::Run({"weft", "train", file, "--out", disk_ + "/out", "--processes", "1"}, kSeconds);
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.err, AllOf(HasSubstr("cannot write " + disk_ + "/out/trace.json"),
+                                HasSubstr("the checkpoint and summary.json are whole")));
+  EXPECT_EQ(Json::parse(ReadWholeFile(disk_ + "/out/summary.json"))["steps"], 600);
+  EXPECT_TRUE(fs::exists(disk_ + "/out/checkpoint/model.safetensors.index.json"));
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,95 @@
+// The simulated world: snapshots, and the checkpoints that are made of them.
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "tests/simulation/world_run.h"
+
+namespace weft {
+
+void World::ExpectPieces(Process& p, const SnapshotEffect& e) {
+  if (e.pieces < 1 || !p.pieces.emplace(e.step, e.pieces).second)
+    Problem(absl::StrCat("the snapshot of step ", e.step, " is announced with ", e.pieces, " pieces"));
+}
+
+// Behind the update, by the rank that has made or holds the version.
+void World::TakeSnapshot(Process& p, const StartEffect& start) {
+  const Graph& graph = plan_->graph;
+  const int step = start.job.step + 1, stage = start.job.stage;
+  const int member = graph.sharded() ? start.job.member : 0;
+  const std::map<int, Value>& held = p.weights[{start.rank, stage}];
+  for (int v = OldestRead(stage, step); v <= step; ++v) {
+    const auto found = held.find(v);
+    if (found == held.end() || found->second != plain_[v][stage][member]) {
+      Problem(absl::StrCat("the snapshot of step ", step, " has ", found == held.end() ? "no" : "a wrong",
+                           " version ", v, " of stage ", stage));
+    }
+  }
+  if (held.rbegin()->first != step)
+    Problem(absl::StrCat("the snapshot of step ", step, " is taken at version ", held.rbegin()->first));
+  if (!saved_.insert({step, stage, member}).second)
+    Problem(absl::StrCat("the snapshot of step ", step, " has stage ", stage, " twice"));
+  const auto pieces = p.pieces.find(step);
+  if (pieces == p.pieces.end()) {
+    Problem(absl::StrCat("a snapshot of step ", step, " is taken that was not announced"));
+  } else if (--pieces->second == 0) {
+    p.pieces.erase(pieces);
+    TellSaved(p, step);
+  }
+}
+
+void World::TellSaved(Process& p, int step) {
+  At(now_ + 1 + random_.Below(options_.save_ns), [this, &p, step] {
+    const bool fails = step < options_.steps && random_.Chance(options_.failing_saves);
+    if (fails) failing_.insert(step);
+    WorkerEffects effects;
+    p.core.OnSnapshotSaved(step, fails ? "the disk is full" : "", &effects);
+    Carry(p, std::move(effects), nullptr);
+    Pump(p);
+  });
+}
+
+void World::Seal(Process& p, const SealEffect& e) {
+  if (e.drop != (failing_.count(e.step) != 0))
+    Problem(absl::StrCat("the checkpoint of step ", e.step, e.drop ? " is dropped" : " is sealed"));
+  const Graph& graph = plan_->graph;
+  const bool taken = e.step > 0 && e.step < options_.steps;
+  for (int stage = 0; taken && stage < graph.schedule().stages; ++stage) {
+    const int members = graph.sharded() ? static_cast<int>(graph.members(stage).size()) : 1;
+    for (int m = 0; m < members; ++m) {
+      if (saved_.count({e.step, stage, m}) == 0)
+        Problem(absl::StrCat("the checkpoint of step ", e.step, " is sealed without stage ", stage));
+    }
+  }
+  if (!(e.drop ? dropped_ : sealed_).insert(e.step).second)
+    Problem(absl::StrCat("the checkpoint of step ", e.step, " is sealed twice"));
+  At(now_ + 1 + random_.Below(options_.save_ns), [this, &p, e] {
+    WorkerEffects effects;
+    p.core.OnSealed(e.step, e.drop ? "it was dropped" : "", &effects);
+    Carry(p, std::move(effects), nullptr);
+    Pump(p);
+  });
+}
+
+// Every multiple, and both ends; no other, but for the one with which the run was stopped.
+void World::CheckSnapshots() {
+  std::set<int> wanted;
+  const int end = result_.stopped ? stop_step_ : options_.steps;
+  if (options_.first_step == 0) wanted.insert(0);
+  wanted.insert(end);
+  const int lead = SnapshotLead(plan_->graph);
+  const int first = options_.first_step > 0 ? options_.first_step + lead : 1;
+  for (int step = first; options_.snapshot_every > 0 && step < end; ++step) {
+    if (step % options_.snapshot_every == 0) wanted.insert(step);
+  }
+  std::set<int> made = sealed_;
+  made.insert(dropped_.begin(), dropped_.end());
+  if (made != wanted) {
+    Problem(absl::StrCat(made.size(), " checkpoints were made and ", wanted.size(), " wanted, up to step ",
+                         end));
+  }
+  result_.snapshots = static_cast<int>(sealed_.size());
+  result_.snapshots_dropped = static_cast<int>(dropped_.size());
+}
+
+}  // namespace weft

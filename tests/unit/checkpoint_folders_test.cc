@@ -1,0 +1,209 @@
+#include "worker/shell/compute/checkpoint_folders.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "worker/shell/compute/checkpoint.h"
+#include "worker/shell/compute/checkpoint_reader.h"
+#include "worker/shell/compute/compute.h"
+
+namespace weft {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class CheckpointFolder : public ::testing::Test {
+ protected:
+  CheckpointFolder() {
+    char name[] = "/tmp/weft-folders-XXXXXX";
+    out_ = mkdtemp(name);
+    MlpSpec model;
+    model.layers = 2;
+    model.inputs = 3;
+    model.width = 4;
+    model.classes = 2;
+    run_.name = "r";
+    run_.schedule.name = "gpipe";
+    run_.model = model;
+    run_.layers_of_stage = {1, 1};
+    run_.train.steps = 100;
+  }
+  ~CheckpointFolder() override { fs::remove_all(out_); }
+
+  // All parameters of the stage have this value.
+  void WriteStage(const std::string& folder, int stage, int version, float value) {
+    const std::vector<float> values(100, value);
+    const StageLayout layout = LayOutStage(run_, stage);
+    const StateRule rule = StateRulesOf(run_)->at(stage);
+    ASSERT_TRUE(
+        WriteTrainingState(folder, layout, rule, version, version, {values.data(), values.data()}, {}).ok());
+  }
+  CheckpointFolders Folders(const std::string& id, uint64_t attempt = 1) const {
+    return CheckpointFolders(out_, run_, id, attempt);
+  }
+  void Save(const CheckpointFolders& folders, int step, float value, int keep = 2) {
+    for (int stage = 0; stage < 2; ++stage) WriteStage(folders.Partial(step), stage, step, value);
+    const absl::Status sealed = folders.Seal(step, keep);
+    ASSERT_TRUE(sealed.ok()) << sealed;
+  }
+  std::vector<std::string> Names() const {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(out_)) names.push_back(entry.path().filename());
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+  // The value of its parameters, or the refusal.
+  absl::StatusOr<float> Read(const std::string& folder) const {
+    const auto checkpoint = ReadCheckpoint(folder, run_.model);
+    if (!checkpoint.ok()) return checkpoint.status();
+    return checkpoint->parameters.begin()->second.front();
+  }
+
+  std::string out_;
+  RunSpec run_;
+};
+
+TEST_F(CheckpointFolder, BeforeItIsSealed_IsNoCheckpoint) {
+  const CheckpointFolders folders = Folders("aaaaaaaabbbb");
+  ASSERT_TRUE(folders.Prepare().ok());
+  WriteStage(folders.Partial(10), 0, 10, 1);
+  WriteStage(folders.Partial(10), 1, 10, 1);
+  EXPECT_FALSE(fs::exists(folders.Final(10)));
+  EXPECT_EQ(FindCheckpoint(out_).status().code(), absl::StatusCode::kNotFound);
+  ASSERT_TRUE(folders.Seal(10, 2).ok());
+  EXPECT_EQ(Names(), std::vector<std::string>{"checkpoint-10"});
+  EXPECT_EQ(*Read(out_ + "/checkpoint-10"), 1);
+  const auto index = CheckpointIndex::Read(folders.Final(10));
+  ASSERT_TRUE(index.ok()) << index.status();
+  EXPECT_EQ(index->identity.run_id, "aaaaaaaabbbb");
+  EXPECT_TRUE(index->identity.periodic);
+  EXPECT_EQ(index->version, 10);
+  EXPECT_FALSE(index->training.empty());
+}
+
+// A stage is missing: the save was killed, or its process's disk is full.
+TEST_F(CheckpointFolder, WithoutAStage_IsDroppedAndTheOldOneStays) {
+  Save(Folders("one"), 100, 1);
+  const CheckpointFolders folders = Folders("two");
+  WriteStage(folders.Partial(100), 0, 100, 2);
+  EXPECT_THAT(std::string(folders.Seal(100, 2).message()), HasSubstr("stage01.safetensors"));
+  EXPECT_EQ(Names(), std::vector<std::string>{"checkpoint"});
+  EXPECT_EQ(*Read(out_ + "/checkpoint"), 1);
+}
+
+TEST_F(CheckpointFolder, WhereOneIs_TheNewOneTakesItsNameWhole) {
+  Save(Folders("one"), 100, 1);
+  std::ofstream(out_ + "/checkpoint/notes.txt") << "mine";
+  Save(Folders("two"), 100, 2);
+  EXPECT_EQ(*Read(out_ + "/checkpoint"), 2);
+  // What is not a checkpoint's is nobody's to remove.
+  ASSERT_EQ(Names().size(), 2u);
+  EXPECT_TRUE(fs::exists(fs::path(out_) / Names()[1] / "notes.txt"));
+  EXPECT_FALSE(fs::exists(fs::path(out_) / Names()[1] / "stage00.safetensors"));
+}
+
+// Two runs of the same name, steps and sizes, whose files have the same names and versions.
+TEST_F(CheckpointFolder, FilesOfTwoRuns_AreRefused) {
+  Save(Folders("one"), 100, 1);
+  fs::rename(out_ + "/checkpoint", out_ + "/former");
+  Save(Folders("two"), 100, 2);
+  for (const std::string file : {"stage00.safetensors", "stage01.safetensors"}) {
+    const fs::path mixed = fs::path(out_) / "mixed";
+    fs::remove_all(mixed);
+    fs::copy(out_ + "/checkpoint", mixed, fs::copy_options::recursive);
+    fs::copy_file(fs::path(out_) / "former" / file, mixed / file, fs::copy_options::overwrite_existing);
+    const absl::Status refused = Read(mixed).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kDataLoss);
+    EXPECT_THAT(std::string(refused.message()), AllOf(HasSubstr("is a mix"), HasSubstr(file)));
+  }
+  // Nor is a state of another run one to go on from.
+  const fs::path mixed = fs::path(out_) / "mixed";
+  fs::remove_all(mixed);
+  fs::copy(out_ + "/checkpoint", mixed, fs::copy_options::recursive);
+  run_.train.seed = 9;
+  WriteStage(mixed, 0, 100, 2);
+  run_.resume = {mixed, 100};
+  run_.train.steps = 200;
+  EXPECT_EQ(CheckResume(run_).code(), absl::StatusCode::kDataLoss) << CheckResume(run_);
+}
+
+// The same numbers made by one run with another seed: the index is not written.
+TEST_F(CheckpointFolder, FilesOfTwoTrainings_GetNoIndex) {
+  const CheckpointFolders folders = Folders("one");
+  WriteStage(folders.Partial(100), 0, 100, 1);
+  run_.train.seed = 9;
+  WriteStage(folders.Partial(100), 1, 100, 1);
+  EXPECT_EQ(WriteCheckpointIndex(folders.Partial(100), run_).code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(CheckpointFolder, WhatKilledSavesLeft_IsSweptByTheNextRun) {
+  WriteStage(Folders("dead").Partial(20), 0, 20, 1);
+  std::ofstream(Folders("dead").Partial(20) + "/stage01.safetensors.12-34.partial") << "half";
+  // Sealed but for its name.
+  const CheckpointFolders late = Folders("late");
+  for (int stage = 0; stage < 2; ++stage) WriteStage(late.Partial(30), stage, 30, 3);
+  ASSERT_TRUE(WriteCheckpointIndex(late.Partial(30), run_, {"late", 1, true}).ok());
+  const CheckpointFolders next = Folders("next");
+  WriteStage(next.Partial(40), 0, 40, 4);
+  std::ofstream(out_ + "/mine.partial") << "not a checkpoint's";
+  ASSERT_TRUE(next.Prepare().ok());
+  EXPECT_THAT(Names(), ::testing::UnorderedElementsAre(
+                           "checkpoint-30", fs::path(next.Partial(40)).filename().string(), "mine.partial"));
+  EXPECT_EQ(*Read(out_ + "/checkpoint-30"), 3);
+  SweepPartialCheckpoints(out_);
+  EXPECT_THAT(Names(), ::testing::UnorderedElementsAre("checkpoint-30", "mine.partial"));
+}
+
+TEST_F(CheckpointFolder, SymbolicLink_IsRefusedAndNotFollowed) {
+  const std::string elsewhere = out_ + "/elsewhere";
+  Save(Folders("one"), 100, 1);
+  fs::rename(out_ + "/checkpoint", elsewhere);
+  fs::create_directory_symlink(elsewhere, out_ + "/checkpoint");
+  const CheckpointFolders folders = Folders("two");
+  const absl::Status refused = folders.Prepare();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(refused.message()), AllOf(HasSubstr("symbolic link"), HasSubstr("remove it")));
+  // It came while the run went on.
+  for (int stage = 0; stage < 2; ++stage) WriteStage(folders.Partial(100), stage, 100, 2);
+  EXPECT_FALSE(folders.Seal(100, 2).ok());
+  EXPECT_EQ(*Read(elsewhere), 1) << "what it points to was touched";
+}
+
+TEST_F(CheckpointFolder, PeriodicOnes_TheNewestStay) {
+  const CheckpointFolders folders = Folders("one");
+  Save(folders, 10, 1, 2);
+  std::ofstream(out_ + "/checkpoint-10/notes.txt") << "mine";
+  for (const int step : {20, 30, 40}) Save(folders, step, static_cast<float>(step), 2);
+  Save(folders, 100, 100, 2);
+  std::vector<std::string> checkpoints;
+  for (const std::string& name : Names()) {
+    if (CheckpointIndex::Read(out_ + "/" + name).ok()) checkpoints.push_back(name);
+  }
+  EXPECT_EQ(checkpoints, (std::vector<std::string>{"checkpoint", "checkpoint-30", "checkpoint-40"}));
+}
+
+TEST_F(CheckpointFolder, Find_TakesTheNewestThatIsWhole) {
+  EXPECT_THAT(std::string(FindCheckpoint(out_).status().message()), HasSubstr("holds none"));
+  const CheckpointFolders folders = Folders("one");
+  Save(folders, 50, 5);
+  usleep(2000);
+  Save(folders, 20, 2);  // later, though of an earlier step: the run went on from there
+  EXPECT_EQ(*FindCheckpoint(out_), out_ + "/checkpoint-20");
+  EXPECT_EQ(*FindCheckpoint(out_, 21), out_ + "/checkpoint-50");
+  EXPECT_EQ(*FindCheckpoint(out_ + "/checkpoint-50"), out_ + "/checkpoint-50");
+  fs::remove(out_ + "/checkpoint-20/model.safetensors.index.json");
+  EXPECT_EQ(*FindCheckpoint(out_), out_ + "/checkpoint-50");
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,19 @@
+#include "proto/log/daemon_log.h"
+
+#include <gtest/gtest.h>
+
+namespace weft {
+namespace {
+
+TEST(DaemonLog, Line_HasTimeLevelAndProgram) {
+  EXPECT_EQ(LogLine(1'795'357'211'045, LogLevel::kInfo, "weft-coordinator", "run 3 (tiny) is running"),
+            "2026-11-22T14:20:11.045Z info weft-coordinator: run 3 (tiny) is running\n");
+}
+
+TEST(DaemonLog, ControlCharacters_StayOnTheLine) {
+  EXPECT_EQ(LogLine(0, LogLevel::kWarning, "w", "a\nb\r\x1b[2Jc\td\x7f\xc2\x85 \xc3\xa9"),
+            "1970-01-01T00:00:00.000Z warning w: a\\nb\\x0d\\x1b[2Jc d\\x7f\\x85 \xc3\xa9\n");
+}
+
+}  // namespace
+}  // namespace weft

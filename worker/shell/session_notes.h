@@ -1,0 +1,30 @@
+// What a worker's log says of its session: told each message that comes and goes, it knows the run that the
+// process serves and has a line for what an operator wants to see. Pure but for that; not thread-safe.
+#ifndef WEFT_WORKER_SHELL_SESSION_NOTES_H_
+#define WEFT_WORKER_SHELL_SESSION_NOTES_H_
+
+#include <cstdint>
+#include <string>
+
+#include "proto/session/messages.h"
+
+namespace weft {
+
+class SessionNotes {
+ public:
+  // The line, without time and program; "" where there is nothing to say.
+  std::string OnReceived(const FromCoordinator& message);
+  std::string OnSent(const FromWorker& message);
+
+  uint64_t run() const { return run_; }  // that the process serves; 0 for none
+  // Why the coordinator asked the process to end; "" until then.
+  const std::string& shutdown() const { return shutdown_; }
+
+ private:
+  uint64_t run_ = 0;
+  std::string shutdown_;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_WORKER_SHELL_SESSION_NOTES_H_

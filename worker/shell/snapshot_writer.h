@@ -1,0 +1,56 @@
+// Writes snapshots of stages, and seals checkpoints, on one thread of its own beside the process's work.
+//
+// A snapshot of a step is made of pieces, one for each stage or slice that this process saves. They come as
+// the ranks' updates end, and are written in the order in which they came. When all pieces of a step are on
+// the disk, or one cannot be, the owner is told once; pieces that come after a failure are dropped. How many
+// snapshots there may be at a time is the coordinator's to decide (coordinator/core/checkpoints.h), so the
+// queue is bounded by that.
+//
+// Threads: any may call; `done` is called on the writer's thread without a lock, and may call back. The
+// thread starts with the first snapshot. Ownership: what is written is shared with nobody else. Failure:
+// is told, with the file and the reason; nothing else stops.
+#ifndef WEFT_WORKER_SHELL_SNAPSHOT_WRITER_H_
+#define WEFT_WORKER_SHELL_SNAPSHOT_WRITER_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "worker/shell/compute/checkpoint.h"
+
+namespace weft {
+
+class SnapshotWriter {
+ public:
+  struct Done {
+    uint64_t run = 0;
+    int step = 0;
+    bool sealed = false;  // of Seal, else of the pieces
+    std::string failure;
+  };
+  explicit SnapshotWriter(std::function<void(const Done&)> done);
+  // Waits for what is being written, ten seconds at most; a thread that a file system holds for longer is
+  // left to itself.
+  ~SnapshotWriter();
+
+  // So many pieces of the step will come, to be written into `folder`.
+  void Expect(uint64_t run, int step, int pieces, const std::string& folder);
+  void Write(uint64_t run, int step, absl::StatusOr<std::shared_ptr<const StageSnapshot>> piece);
+  void Seal(uint64_t run, int step, std::function<absl::Status()> work);
+
+  // Forgets what waits, and tells nobody of what is being written.
+  void Cancel();
+  // Nothing is being written.
+  bool idle() const;
+
+ private:
+  struct State;
+  const std::shared_ptr<State> state_;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_WORKER_SHELL_SNAPSHOT_WRITER_H_

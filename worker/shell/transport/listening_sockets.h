@@ -1,0 +1,26 @@
+// The TCP sockets of this process on which it accepts connections.
+//
+// UCX opens such a socket for its TCP transport and closes it for good when a connection comes while no
+// descriptor is left; nothing else tells. So they are remembered when UCX has started, and looked at later.
+#ifndef WEFT_WORKER_SHELL_TRANSPORT_LISTENING_SOCKETS_H_
+#define WEFT_WORKER_SHELL_TRANSPORT_LISTENING_SOCKETS_H_
+
+#include <cstdint>
+#include <vector>
+
+namespace weft {
+
+struct ListeningSocket {
+  int fd = -1;
+  uint64_t inode = 0;  // tells it from another file that has the descriptor later
+  friend bool operator==(const ListeningSocket&, const ListeningSocket&) = default;
+};
+
+// By descriptor.
+std::vector<ListeningSocket> ListeningSockets();
+// It still accepts connections.
+bool Listens(const ListeningSocket& socket);
+
+}  // namespace weft
+
+#endif  // WEFT_WORKER_SHELL_TRANSPORT_LISTENING_SOCKETS_H_
