@@ -11,6 +11,7 @@
 #include "schedules/admission.h"
 #include "schedules/deadlock.h"
 #include "schedules/graph.h"
+#include "schedules/progress.h"
 #include "schedules/simulate.h"
 #include "schedules/size.h"
 #include "schedules/visits.h"
@@ -199,9 +200,9 @@ class Waits {
  public:
   explicit Waits(const Graph& graph)
       : graph_(graph),
-        edges_(Flatten(graph)),
+        progress_(graph, {}),
         n_(graph.jobs_per_step()),
-        steps_(edges_.max_distance() + edges_.period()) {
+        steps_(progress_.edges().max_distance() + progress_.edges().period()) {
     previous_.assign(n_, -1);
     next_.assign(n_, -1);
     for (const std::vector<Job>& order : graph.schedule().order) {
@@ -213,29 +214,15 @@ class Waits {
     }
   }
 
-  // Kahn's algorithm: what stays unvisited lies on or behind a cycle. A step's order begins after the end of
-  // the order before, which closes no cycle that a step does not have by itself.
+  // What stays unvisited lies on or behind a cycle. A step's order begins after the end of the order before,
+  // which closes no cycle that a step does not have by itself.
   absl::Status CheckAcyclic() {
-    std::vector<std::pair<int, int>> ready;
     for (int t = 0; t < steps_; ++t) {
-      waiting_.push_back(edges_.WaitingAt(t));
-      for (int i = 0; i < n_; ++i) {
-        waiting_[t][i] += previous_[i] >= 0;
-        if (waiting_[t][i] == 0) ready.push_back({t, i});
-      }
+      StepProgress::Step& step = progress_.Open(t);
+      for (int i = 0; i < n_; ++i) step.missing[i] += previous_[i] >= 0;
     }
-    int64_t visited = 0;
-    while (!ready.empty()) {
-      const auto [t, i] = ready.back();
-      ready.pop_back();
-      ++visited;
-      const auto arrive = [&, step = t](int distance, int to) {
-        if (step + distance < steps_ && --waiting_[step + distance][to] == 0)
-          ready.push_back({step + distance, to});
-      };
-      for (const auto& s : edges_.SuccessorsOf(t, i)) arrive(s.distance, s.index);
-      if (next_[i] >= 0) arrive(0, next_[i]);
-    }
+    const int64_t visited = VisitInOrder(
+        &progress_, [](JobId) {}, [](JobId, JobId) {}, [this](int index) { return next_[index]; });
     if (visited == int64_t{n_} * steps_) return absl::OkStatus();
     return DescribeCycle();
   }
@@ -247,7 +234,7 @@ class Waits {
   };
 
   bool IsStuck(const Job& job) const {
-    return job.step >= 0 && job.step < steps_ && waiting_[job.step][graph_.IndexOf(job)] > 0;
+    return job.step >= 0 && job.step < steps_ && progress_.At(job.step).missing[graph_.IndexOf(job)] > 0;
   }
   // A stuck predecessor of a stuck job. There is one: a job whose predecessors were all visited is not stuck.
   Wait StuckBefore(const Job& job) const {
@@ -263,7 +250,7 @@ class Waits {
     Job job;
     for (int t = steps_ - 1; t >= 0; --t) {
       for (int i = n_ - 1; i >= 0; --i) {
-        if (waiting_[t][i] > 0) job = graph_.JobAt(t, i);
+        if (progress_.At(t).missing[i] > 0) job = graph_.JobAt(t, i);
       }
     }
     std::vector<Wait> walk;
@@ -290,10 +277,9 @@ class Waits {
   }
 
   const Graph& graph_;
-  const StepEdges edges_;
+  StepProgress progress_;
   const int n_, steps_;
   std::vector<int> previous_, next_;  // by job, in its rank's order; -1 for none
-  std::vector<std::vector<int32_t>> waiting_;
 };
 
 }  // namespace

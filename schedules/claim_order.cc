@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "schedules/simulate.h"
+#include "schedules/simulation.h"
 
 namespace weft {
 
@@ -36,8 +36,8 @@ absl::StatusOr<std::vector<std::vector<std::vector<Job>>>> ClaimOrder(const Grap
   nominal.duration[static_cast<int>(JobKind::kBackward)] = {2};
   nominal.steps = graph.schedule().period;
   nominal.record_jobs = true;
-  nominal.admits_as_claimed = false;
-  const absl::StatusOr<SimulationResult> run = Simulate(graph, nominal);
+  // Forwards are admitted as they come: the order in which they are admitted otherwise is this run's.
+  const absl::StatusOr<SimulationResult> run = Simulation(graph, nominal, SimulatedAdmission()).Run();
   if (!run.ok()) return run.status();
   std::vector<std::vector<std::vector<Job>>> order(graph.schedule().period);
   for (auto& of_step : order) of_step.resize(graph.schedule().ranks);

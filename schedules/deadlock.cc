@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "schedules/claim_order.h"
+#include "schedules/progress.h"
 
 namespace weft {
 namespace {
@@ -123,45 +124,27 @@ class Window {
   Forwards blocked_, stuck_;
 };
 
-// Job by job in an order in which predecessors come first: within a step by Kahn's algorithm.
+// Job by job in an order in which predecessors come first.
 void Window::FindNeeds() {
   before_.assign(size_, Forwards(size_));
   until_.assign(size_, Forwards(size_));
   const int n = graph_.jobs_per_step();
   std::vector<Forwards> ancestors(static_cast<size_t>(n) * steps_, Forwards(size_));
-  std::vector<int> waiting(ancestors.size(), 0);
-  std::vector<Job> ready;
-  std::vector<Edge> edges;
-  const auto index = [&](const Job& job) {
-    return static_cast<size_t>(job.step - first_) * n + graph_.IndexOf(job);
+  StepProgress progress(graph_, {.first_step = first_});
+  progress.Open(first_ + steps_ - 1);
+  const auto of = [&](JobId id) -> Forwards& {
+    return ancestors[static_cast<size_t>(StepOf(id) - first_) * n + IndexOf(id)];
   };
-  const auto inside = [&](const Job& job) { return job.step >= first_ && job.step < first_ + steps_; };
-  for (int step = first_; step < first_ + steps_; ++step) {
-    for (int i = 0; i < n; ++i) {
-      const Job job = graph_.JobAt(step, i);
-      edges.clear();
-      graph_.Predecessors(job, &edges);
-      for (const Edge& e : edges) waiting[index(job)] += inside(e.from);
-      if (waiting[index(job)] == 0) ready.push_back(job);
-    }
-  }
-  while (!ready.empty()) {
-    const Job job = ready.back();
-    ready.pop_back();
-    Forwards& mine = ancestors[index(job)];
+  const auto visit = [&](JobId id) {
+    const Job job = progress.jobs().JobOf(id);
     if (job.kind == JobKind::kForward) {
-      mine.Add(NumberOf(job));
-      before_[NumberOf(job)] = mine;
+      of(id).Add(NumberOf(job));
+      before_[NumberOf(job)] = of(id);
     }
-    if (job.kind == graph_.final_backward()) until_[NumberOf(job)] = mine;
-    edges.clear();
-    graph_.Successors(job, &edges);
-    for (const Edge& e : edges) {
-      if (!inside(e.to)) continue;
-      ancestors[index(e.to)].Join(mine);
-      if (--waiting[index(e.to)] == 0) ready.push_back(e.to);
-    }
-  }
+    if (job.kind == graph_.final_backward()) until_[NumberOf(job)] = of(id);
+  };
+  VisitInOrder(
+      &progress, visit, [&](JobId from, JobId to) { of(to).Join(of(from)); }, [](int) { return -1; });
 }
 
 void Window::Gather() {

@@ -42,6 +42,7 @@ void ReadyJobs::Add(int64_t priority, int64_t job, int stage, bool admits, int64
 
 void ReadyJobs::Enter(const Waiting& arrived) {
   ++size_;
+  choice_ = kUnknown;
   if (!arrived.entry.admits || !tickets_.has_value() || tickets_->Reach(arrived.ticket)) {
     return Push(arrived.entry);
   }
@@ -55,7 +56,7 @@ void ReadyJobs::Push(const Entry& entry) {
                       : limited                ? heap_of_stage_[entry.stage]
                                                : kUnlimited];
   heap.push_back(entry);
-  std::push_heap(heap.begin(), heap.end());
+  if (heap.size() > 1) std::push_heap(heap.begin(), heap.end());
 }
 
 void ReadyJobs::AdmitWaiting() {
@@ -79,18 +80,6 @@ int ReadyJobs::Choose() const {
   return best;
 }
 
-std::optional<int64_t> ReadyJobs::Next() const {
-  const int choice = size_ == 0 ? -1 : Choose();
-  if (choice < 0) return std::nullopt;
-  return heaps_[choice].front().job;
-}
-
-std::optional<int64_t> ReadyJobs::Take() {
-  const int choice = size_ == 0 ? -1 : Choose();
-  if (choice < 0) return std::nullopt;
-  return TakeFrom(choice);
-}
-
 std::optional<int64_t> ReadyJobs::NextBeside() const {
   const auto& heap = heaps_[kBeside];
   if (heap.empty() || !HasItsTurn(heap.front())) return std::nullopt;
@@ -104,10 +93,11 @@ std::optional<int64_t> ReadyJobs::TakeBeside() {
 
 int64_t ReadyJobs::TakeFrom(int choice) {
   auto& heap = heaps_[choice];
-  std::pop_heap(heap.begin(), heap.end());
+  if (heap.size() > 1) std::pop_heap(heap.begin(), heap.end());
   const Entry entry = heap.back();
   heap.pop_back();
   --size_;
+  choice_ = size_ == 0 ? -1 : kUnknown;
   if (replays_ && entry.priority >= 0) ++place_;
   if (entry.admits) {
     if (entry.stage >= static_cast<int>(live_.size())) live_.resize(entry.stage + 1, 0);
@@ -118,6 +108,7 @@ int64_t ReadyJobs::TakeFrom(int choice) {
 
 void ReadyJobs::Release(int stage) {
   --live_[stage];
+  choice_ = size_ == 0 ? -1 : kUnknown;
   if (!tickets_.has_value()) return;
   tickets_->Return(stage);
   AdmitWaiting();
@@ -125,11 +116,12 @@ void ReadyJobs::Release(int stage) {
 
 void ReadyJobs::Measure(int stage, int64_t bytes) {
   tickets_->Measure(stage, bytes);
+  choice_ = kUnknown;
   AdmitWaiting();
 }
 
 const ReadyJobs::Entry* ReadyJobs::FindHeldBack(bool* for_ticket) const {
-  if (size_ == 0 || Choose() >= 0) return nullptr;
+  if (size_ == 0 || Choice() >= 0) return nullptr;
   const Entry* first = nullptr;
   for (const Waiting& w : waiting_) {
     if (HasItsTurn(w.entry) && (first == nullptr || w.entry.priority < first->priority)) first = &w.entry;

@@ -51,9 +51,17 @@ class ReadyJobs {
   void Add(int64_t priority, int64_t job, int stage, bool admits, int64_t ticket = -1, bool beside = false);
 
   // The job that Take would take, or nothing.
-  std::optional<int64_t> Next() const;
+  std::optional<int64_t> Next() const {
+    const int choice = Choice();
+    if (choice < 0) return std::nullopt;
+    return heaps_[choice].front().job;
+  }
   // Takes the job to start, or nothing. An admitted forward counts as alive from here.
-  std::optional<int64_t> Take();
+  std::optional<int64_t> Take() {
+    const int choice = Choice();
+    if (choice < 0) return std::nullopt;
+    return TakeFrom(choice);
+  }
 
   // Likewise while one job, a forward that Take gave, is in flight: the next of the order if it is here and
   // may run beside that forward.
@@ -94,7 +102,11 @@ class ReadyJobs {
   void Enter(const Waiting& arrived);
   void Push(const Entry& entry);
   void AdmitWaiting();
-  // Index of the heap whose top starts next, -1 for none.
+  // Index of the heap whose top starts next, -1 for none; kept until something changes.
+  int Choice() const {
+    if (choice_ == kUnknown) choice_ = Choose();
+    return choice_;
+  }
   int Choose() const;
   bool Admits(int heap) const;
   // The entry of HeldBack, and whether it waits for its ticket.
@@ -106,6 +118,7 @@ class ReadyJobs {
   }
 
   static constexpr int kUnlimited = 0, kBeside = 1;  // the first heaps
+  static constexpr int kUnknown = -2;
 
   std::vector<std::vector<Entry>> heaps_;  // the two above, then one for each limited stage
   std::vector<int> heap_of_stage_;         // kUnlimited for stages without a limit
@@ -117,6 +130,7 @@ class ReadyJobs {
   absl::flat_hash_map<int64_t, Waiting> early_;  // those of them that are here
   std::vector<Waiting> waiting_;                 // forwards without their ticket
   int64_t size_ = 0;
+  mutable int choice_ = -1;
   bool replays_ = false;
   int64_t place_ = 0;  // of the next compute job, under strict replay
 };

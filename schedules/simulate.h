@@ -55,9 +55,6 @@ struct SimulationOptions {
   double latency = 0;    // of a transfer
   bool record_jobs = false;
   bool record_waits = false;  // intervals of idleness, and of transfers
-  // Where stages are no chain, forwards of a limited stage are admitted in claim order, as the workers do it
-  // (claim_order.h). False for the nominal run that this order is taken from.
-  bool admits_as_claimed = true;
 };
 
 struct SimulatedJob {
@@ -93,13 +90,15 @@ struct SimulationResult {
   std::vector<RankStats> ranks;
   std::vector<double> step_end;    // end of each step's last update
   std::vector<SimulatedJob> jobs;  // by start time, if recorded
-  // If recorded: of each rank in order; transfers by the time at which they were sent, without activations and
-  // their gradients that take no time.
+  // If recorded: of each rank in order; transfers by the time at which they were sent, without activations
+  // and their gradients that take no time.
   std::vector<IdleInterval> idle;
   std::vector<TransferInterval> transfers;
   std::array<double, kIdleCauses> IdleByCause() const;  // of all ranks together
 };
 
+// Where stages are no chain, forwards of a limited stage are admitted in claim order, as the workers do it
+// (claim_order.h).
 absl::StatusOr<SimulationResult> Simulate(const Graph& graph, const SimulationOptions& options);
 
 }  // namespace weft

@@ -17,67 +17,55 @@ void Require(bool condition, const char* what) {
 }  // namespace
 
 WorkQueue::WorkQueue(std::shared_ptr<const RunPlan> plan)
-    : plan_(std::move(plan)),
-      edges_(Flatten(plan_->graph)),
-      period_(plan_->graph.schedule().period),
-      first_step_(plan_->first_step) {
-  const int n = plan_->graph.jobs_per_step();
-  for (int i = 0; i < n; ++i) {
-    jobs_.push_back(plan_->graph.JobAt(0, i));
-    if (edges_.LeadsAhead(i)) leads_ahead_.push_back(i);
-  }
+    : plan_(std::move(plan)), progress_(plan_->graph, {.first_step = plan_->first_step}) {
+  const int n = progress_.jobs().size(), period = progress_.jobs().period();
   ranks_.resize(plan_->ranks());
-  Require(static_cast<int>(plan_->claim_order.size()) == period_,
+  Require(static_cast<int>(plan_->claim_order.size()) == period,
           "the claim order is given for every step of a period");
-  for (int phase = 0; phase < period_; ++phase) IndexPhase(phase);
+  for (int phase = 0; phase < period; ++phase) IndexPhase(phase);
   least_jobs_of_rank_ = n;
   for (const RankState& r : ranks_) {
     int jobs = 0;
     for (const auto& order : r.order) jobs += static_cast<int>(order.size());
     // Of one step, rounded down: the window must not be too small.
-    if (jobs > 0) least_jobs_of_rank_ = std::min(least_jobs_of_rank_, std::max(1, jobs / period_));
+    if (jobs > 0) least_jobs_of_rank_ = std::min(least_jobs_of_rank_, std::max(1, jobs / period));
   }
   WidenFor(1);
 }
 
 void WorkQueue::IndexPhase(int phase) {
-  const Graph& graph = plan_->graph;
   const auto& order = plan_->claim_order[phase];
-  std::vector<Rank>& rank_of = rank_of_.emplace_back();
-  for (Job job : jobs_) {
-    job.step = phase;
-    rank_of.push_back(graph.RankOf(job));
-  }
+  const std::vector<Rank>& rank_of = progress_.jobs().RanksAt(phase);
   Require(order.size() == ranks_.size(), "the claim order is given for every rank");
   size_t claimed = 0;
   for (Rank w = 0; w < plan_->ranks(); ++w) {
     std::vector<int32_t>& indices = ranks_[w].order.emplace_back();
     for (const Job& job : order[w]) {
-      indices.push_back(graph.IndexOf(job));
+      indices.push_back(plan_->graph.IndexOf(job));
       Require(rank_of[indices.back()] == w, "a rank claims its own jobs");
     }
     claimed += indices.size();
   }
-  Require(claimed == jobs_.size(), "every job of a step is in the claim order once");
+  Require(claimed == rank_of.size(), "every job of a step is in the claim order once");
 }
 
 // Dependencies let ranks be apart by the longest distance of an edge; a step's border and the credit come on
 // top.
 void WorkQueue::WidenFor(int credit) {
-  const int32_t needed =
-      period_ + 1 + edges_.max_distance() + (credit + least_jobs_of_rank_ - 1) / least_jobs_of_rank_;
+  const int32_t needed = progress_.jobs().period() + 1 + progress_.edges().max_distance() +
+                         (credit + least_jobs_of_rank_ - 1) / least_jobs_of_rank_;
   window_ = std::max(window_, needed);
 }
 
 bool WorkQueue::CanGrant(Rank rank, int credit) const {
   const RankState& r = ranks_[rank];
   return r.outstanding < credit && r.step < plan_->steps && r.step < hold_ &&
-         r.step - first_step_ < window_ && !r.order.empty();
+         r.step - steps_done() < window_ && !r.order.empty();
 }
 
 bool WorkQueue::Reach(int32_t step) {
-  if (step >= plan_->steps || step >= hold_ || step - first_step_ >= window_) return false;
-  while (step >= end_step()) Materialize();
+  if (step >= plan_->steps || step >= hold_ || step - steps_done() >= window_) return false;
+  while (step >= reached_end()) ReachNext();
   return true;
 }
 
@@ -85,18 +73,17 @@ void WorkQueue::Grant(Rank rank, int credit, std::vector<Job>* jobs) {
   RankState& r = ranks_[rank];
   WidenFor(credit);
   // A rank without jobs in a step does not hold it: it may have ended without this rank having looked at it.
-  if (r.step < first_step_) r.step = first_step_;
+  if (r.step < steps_done()) r.step = steps_done();
   while (r.outstanding < credit && Reach(r.step)) {
-    Step& step = *StepAt(r.step);
-    const std::vector<int32_t>& order = r.order[r.step % period_];
+    StepProgress::Step& step = progress_.At(r.step);
+    const std::vector<int32_t>& order = r.order[progress_.jobs().PhaseOf(r.step)];
     for (; r.outstanding < credit && r.position < order.size(); ++r.position) {
       const int index = order[r.position];
       step.state[index] = kClaimed;
-      --(step.pending[index] > 0 ? counts_.blocked : counts_.ready);
+      --(step.missing[index] > 0 ? counts_.blocked : counts_.ready);
       ++counts_.claimed;
       ++r.outstanding;
-      jobs->push_back(jobs_[index]);
-      jobs->back().step = r.step;
+      jobs->push_back(progress_.jobs().JobOf(MakeJobId(r.step, index)));
     }
     if (r.position == order.size()) {
       r.position = 0;
@@ -106,32 +93,17 @@ void WorkQueue::Grant(Rank rank, int credit, std::vector<Job>* jobs) {
   granted_end_ = std::max(granted_end_, r.position > 0 ? r.step + 1 : r.step);
 }
 
-void WorkQueue::Materialize() {
-  std::unique_ptr<Step> slot;
-  if (spare_.empty()) {
-    slot = std::make_unique<Step>();
-  } else {
-    slot = std::move(spare_.back());
+void WorkQueue::ReachNext() {
+  const StepProgress::Step& step = progress_.Open(reached_end());
+  const int64_t ready = std::count(step.missing.begin(), step.missing.end(), 0);
+  counts_.ready += ready;
+  counts_.blocked += static_cast<int64_t>(step.missing.size()) - ready;
+  Report& report = reports_.emplace_back();
+  if (!spare_.empty()) {
+    report.loss = std::move(spare_.back());
     spare_.pop_back();
   }
-  const int32_t number = end_step();
-  slot->state.assign(jobs_.size(), kWaiting);
-  slot->pending = edges_.WaitingAt(number, plan_->first_step);
-  slot->loss.assign(plan_->graph.schedule().microbatches, 0);
-  slot->losses = slot->done = 0;
-  slot->end_ns = 0;
-  slot->gradient_norm.reset();
-  for (int32_t from = std::max(plan_->first_step, number - edges_.max_distance()); from < number; ++from) {
-    for (const int32_t i : leads_ahead_) {
-      if (!IsDone(from, i)) continue;
-      for (const auto& s : edges_.SuccessorsOf(from, i))
-        slot->pending[s.index] -= from + s.distance == number;
-    }
-  }
-  const int64_t ready = std::count(slot->pending.begin(), slot->pending.end(), 0);
-  counts_.ready += ready;
-  counts_.blocked += static_cast<int64_t>(jobs_.size()) - ready;
-  steps_.push_back(std::move(slot));
+  report.loss.assign(plan_->graph.schedule().microbatches, 0);
 }
 
 // The job's number, or -1 for one that the schedule does not have: the words come from outside.
@@ -153,55 +125,60 @@ int WorkQueue::IndexOrNone(const Job& job) const {
 WorkQueue::Outcome WorkQueue::Complete(Rank rank, const Completion& completion) {
   const Job& job = completion.job;
   const int index = IndexOrNone(job);
-  if (index < 0 || RankAt(job.step, index) != rank || job.step >= end_step()) return Outcome::kViolation;
-  if (job.step < first_step_) return Outcome::kDuplicate;
-  Step& step = *StepAt(job.step);
-  if (step.state[index] == kDone) return Outcome::kDuplicate;
-  if (step.state[index] == kWaiting) return Outcome::kViolation;
-  step.state[index] = kDone;
-  ++step.done;
+  if (index < 0 || job.step >= reached_end()) return Outcome::kViolation;
+  const JobId id = MakeJobId(job.step, index);
+  if (progress_.jobs().RankOf(id) != rank) return Outcome::kViolation;
+  if (job.step < steps_done()) return Outcome::kDuplicate;
+  uint8_t& state = progress_.StateOf(id);
+  if (state == kDone) return Outcome::kDuplicate;
+  if (state == kWaiting) return Outcome::kViolation;
+  state = kDone;
+  progress_.End(job.step);
   --ranks_[rank].outstanding;
   --counts_.claimed;
   ++counts_.done;
+  Report& report = ReportOf(job.step);
   if (completion.has_loss && job.kind == JobKind::kForward &&
       job.stage == plan_->graph.schedule().stages - 1) {
-    step.loss[job.microbatch] = completion.loss;
-    ++step.losses;
+    report.loss[job.microbatch] = completion.loss;
+    ++report.losses;
   }
-  if (plan_->graph.TotalsNorm(job)) step.gradient_norm = completion.gradient_norm;
-  if (job.kind == JobKind::kUpdate) step.end_ns = std::max(step.end_ns, completion.end_ns);
-  ReleaseSuccessors(job.step, index);
-  if (step.done == static_cast<int>(jobs_.size())) Retire();
+  if (plan_->graph.TotalsNorm(job)) report.gradient_norm = completion.gradient_norm;
+  if (job.kind == JobKind::kUpdate) report.end_ns = std::max(report.end_ns, completion.end_ns);
+  ReleaseSuccessors(id);
+  Retire();
   return Outcome::kDone;
 }
 
-void WorkQueue::ReleaseSuccessors(int32_t step, int index) {
-  for (const auto& s : edges_.SuccessorsOf(step, index)) {
-    const int32_t later = step + s.distance;
-    if (later >= end_step()) continue;  // Materialize will see it
-    if (later < first_step_) continue;  // reported before this one, and retired
-    Step& to = *StepAt(later);
-    if (--to.pending[s.index] == 0 && to.state[s.index] == kWaiting) {
-      --counts_.blocked;
-      ++counts_.ready;
-    }
+void WorkQueue::ReleaseSuccessors(JobId id) {
+  for (const auto& s : progress_.edges().SuccessorsOf(StepOf(id), IndexOf(id))) {
+    const int32_t later = StepOf(id) + s.distance;
+    if (later >= plan_->steps) continue;
+    if (later < steps_done()) continue;  // reported before this one, and retired
+    progress_.Open(later);
+    const JobId to = MakeJobId(later, s.index);
+    const bool was_last = progress_.Arrive(to);
+    // ReachNext counts those of a step that has not been reached.
+    if (!was_last || later >= reached_end() || progress_.StateOf(to) != kWaiting) continue;
+    --counts_.blocked;
+    ++counts_.ready;
   }
 }
 
 // All jobs of a step being done is the same as all its updates being done, once every completion has been
 // reported.
 void WorkQueue::Retire() {
-  while (!steps_.empty() && steps_.front()->done == static_cast<int>(jobs_.size())) {
-    const Step& step = *steps_.front();
-    EndedStep ended{first_step_, 0, step.losses == static_cast<int>(step.loss.size()), step.end_ns,
-                    step.gradient_norm};
-    for (double loss : step.loss) ended.loss += loss;
-    ended.loss /= static_cast<double>(step.loss.size());
+  while (progress_.FirstHasEnded()) {
+    Report& report = reports_.front();
+    EndedStep ended{steps_done(), 0, report.losses == static_cast<int>(report.loss.size()), report.end_ns,
+                    report.gradient_norm};
+    for (double loss : report.loss) ended.loss += loss;
+    ended.loss /= static_cast<double>(report.loss.size());
     if (!ended.has_loss) ended.loss = 0;
     ended_.push_back(ended);
-    spare_.push_back(std::move(steps_.front()));
-    steps_.pop_front();
-    ++first_step_;
+    spare_.push_back(std::move(report.loss));
+    reports_.pop_front();
+    progress_.LeaveFirst();
   }
 }
 
@@ -213,15 +190,14 @@ void WorkQueue::TakeEndedSteps(std::vector<EndedStep>* steps) {
 std::vector<WorkQueue::Awaited> WorkQueue::AwaitedJobs(size_t most) const {
   std::vector<Awaited> awaited;
   std::vector<bool> seen(ranks_.size(), false);
-  for (int32_t number = first_step_; number < end_step(); ++number) {
-    const Step& step = *StepAt(number);
-    for (size_t i = 0; i < jobs_.size() && awaited.size() < most; ++i) {
-      const Rank rank = RankAt(number, static_cast<int>(i));
-      if (step.pending[i] > 0 || step.state[i] == kDone || seen[rank]) continue;
+  for (int32_t number = steps_done(); number < reached_end(); ++number) {
+    const StepProgress::Step& step = progress_.At(number);
+    for (int i = 0; i < progress_.jobs().size() && awaited.size() < most; ++i) {
+      const JobId id = MakeJobId(number, i);
+      const Rank rank = progress_.jobs().RankOf(id);
+      if (step.missing[i] > 0 || step.state[i] == kDone || seen[rank]) continue;
       seen[rank] = true;
-      Job job = jobs_[i];
-      job.step = number;
-      awaited.push_back({rank, job, step.state[i] == kClaimed});
+      awaited.push_back({rank, progress_.jobs().JobOf(id), step.state[i] == kClaimed});
     }
   }
   return awaited;

@@ -7,9 +7,9 @@
 // credit; the worker decides when a claimed job starts. So readiness is not needed to hand out work; it is
 // tracked to count, and to name what is awaited when nothing moves.
 //
-// Steps live in a window, which begins with the run's first: a step is materialized when the first rank
-// claims into it and retired when all its jobs are done, so memory does not grow with the number of steps.
-// The window spans the steps that ranks can be apart by dependencies plus what credit spans.
+// Steps live in a window (schedules/progress.h), which begins with the run's first: a step is reached when
+// the first rank claims into it and retired when all its jobs are done, so memory does not grow with the
+// number of steps. The window spans the steps that ranks can be apart by dependencies plus what credit spans.
 //
 // Invariants:
 //   1. Each job is granted to its rank once, and done once; Complete tells a duplicate from a violation.
@@ -30,11 +30,12 @@
 #include "coordinator/core/run_plan.h"
 #include "proto/session/messages.h"
 #include "schedules/graph.h"
+#include "schedules/progress.h"
 
 namespace weft {
 
 struct JobCounts {
-  int64_t blocked = 0, ready = 0, claimed = 0;  // of the materialized steps
+  int64_t blocked = 0, ready = 0, claimed = 0;  // of the steps that have been reached
   int64_t done = 0;                             // of the run
 };
 
@@ -62,18 +63,18 @@ class WorkQueue {
   // Steps that ended since the last call, in order; appended.
   void TakeEndedSteps(std::vector<EndedStep>* steps);
 
-  bool all_done() const { return first_step_ == plan_->steps; }
+  bool all_done() const { return steps_done() == plan_->steps; }
   // Of the whole training: those that an earlier run made count.
-  int32_t steps_done() const { return first_step_; }
+  int32_t steps_done() const { return progress_.first_step(); }
   int outstanding(Rank rank) const { return ranks_[rank].outstanding; }
 
   // No job of this step or a later one is granted; INT32_MAX for none.
   void SetHold(int32_t step) { hold_ = step; }
   int32_t hold() const { return hold_; }
   // The step behind the last of which a job has been granted.
-  int32_t granted_end() const { return std::max(first_step_, granted_end_); }
+  int32_t granted_end() const { return std::max(steps_done(), granted_end_); }
   // Grants reach no step from this one on before more steps have ended.
-  int32_t reach() const { return first_step_ + window_; }
+  int32_t reach() const { return steps_done() + window_; }
   // True if Grant with this credit would give something.
   bool CanGrant(Rank rank, int credit) const;
   const JobCounts& counts() const { return counts_; }
@@ -89,12 +90,10 @@ class WorkQueue {
 
  private:
   enum State : uint8_t { kWaiting, kClaimed, kDone };
-  struct Step {
-    std::vector<State> state;      // by job index
-    std::vector<int32_t> pending;  // predecessors not done, by job index
-    std::vector<double> loss;      // by micro-batch
+  // What the completions of a step have told.
+  struct Report {
+    std::vector<double> loss;  // by micro-batch
     int losses = 0;
-    int done = 0;
     int64_t end_ns = 0;
     std::optional<double> gradient_norm = {};
   };
@@ -106,34 +105,26 @@ class WorkQueue {
   };
 
   void IndexPhase(int phase);
-  Rank RankAt(int32_t step, int index) const { return rank_of_[step % period_][index]; }
   int IndexOrNone(const Job& job) const;
-  Step* StepAt(int32_t step) const { return steps_[step - first_step_].get(); }
-  int32_t end_step() const { return first_step_ + static_cast<int32_t>(steps_.size()); }
+  Report& ReportOf(int32_t step) { return reports_[step - steps_done()]; }
+  // The steps that have been reached and not retired are [steps_done, reached_end).
+  int32_t reached_end() const { return steps_done() + static_cast<int32_t>(reports_.size()); }
   bool Reach(int32_t step);
-  void Materialize();
+  void ReachNext();
   void WidenFor(int credit);
-  bool IsDone(int32_t step, int index) const {
-    return step < first_step_ || StepAt(step)->state[index] == kDone;
-  }
-  void ReleaseSuccessors(int32_t step, int index);
+  void ReleaseSuccessors(JobId id);
   void Retire();
 
   const std::shared_ptr<const RunPlan> plan_;
-  const StepEdges edges_;
-  const int period_;                        // ranks of step t are those of step t + period
-  std::vector<Job> jobs_;                   // of step 0, by index
-  std::vector<std::vector<Rank>> rank_of_;  // [step mod period][job index]
-  std::vector<int32_t> leads_ahead_;        // jobs that later steps wait for, by index
+  StepProgress progress_;  // of the steps that have been reached, and those that their jobs lead to
   std::vector<RankState> ranks_;
   int least_jobs_of_rank_ = 1;
   int32_t window_ = 2;
   int32_t hold_ = INT32_MAX;
   int32_t granted_end_ = 0;
 
-  int32_t first_step_;  // all before are done
-  std::deque<std::unique_ptr<Step>> steps_;
-  std::vector<std::unique_ptr<Step>> spare_;
+  std::deque<Report> reports_;              // of the steps from steps_done on
+  std::vector<std::vector<double>> spare_;  // losses of steps that were retired, to be filled again
   std::vector<EndedStep> ended_;
   JobCounts counts_;
 };

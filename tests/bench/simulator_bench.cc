@@ -17,9 +17,8 @@ namespace {
 
 constexpr int kStages = 8, kMicrobatches = 62, kJobsPerStep = 1000;
 
-void Simulate(benchmark::State& state, const char* family, int stages) {
+void Simulate(benchmark::State& state, const char* family, int stages, SimulationOptions options = {}) {
   const Graph graph(*MakeSchedule(family, {}, stages, kMicrobatches));
-  SimulationOptions options;
   options.steps = static_cast<int>(state.range(0)) / kJobsPerStep;
   int64_t jobs = 0;
   for (auto _ : state) {
@@ -39,9 +38,27 @@ BENCHMARK(BM_OneForwardOneBackward)
     ->Arg(10'000'000)
     ->Unit(benchmark::kMillisecond);
 
+// Durations that are not whole, so that few jobs end together.
+void BM_OneForwardOneBackwardUneven(benchmark::State& state) {
+  SimulationOptions options;
+  options.duration[static_cast<int>(JobKind::kForward)] = {1.03, 0.97, 1.01, 1.04, 0.99, 0.98, 1.02, 1.05};
+  options.duration[static_cast<int>(JobKind::kBackward)] = {2.03, 1.97, 2.01, 2.04, 1.99, 1.98, 2.02, 2.05};
+  Simulate(state, "1f1b", kStages, options);
+}
+BENCHMARK(BM_OneForwardOneBackwardUneven)->Arg(1'000'000)->Unit(benchmark::kMillisecond);
+
 // A fixed order with split backwards: 1,496 jobs a step.
 void BM_ZeroBubble(benchmark::State& state) { Simulate(state, "zb_h1", kStages); }
-BENCHMARK(BM_ZeroBubble)->Arg(1'000'000)->Unit(benchmark::kMillisecond);
+BENCHMARK(BM_ZeroBubble)->Arg(1'000'000)->Arg(10'000'000)->Unit(benchmark::kMillisecond);
+
+// The same over links, where the order alone does not say when a job starts.
+void BM_ZeroBubbleOverLinks(benchmark::State& state) {
+  SimulationOptions options;
+  options.activation = {1000};
+  options.bandwidth = 100'000;
+  Simulate(state, "zb_h1", kStages, options);
+}
+BENCHMARK(BM_ZeroBubbleOverLinks)->Arg(1'000'000)->Unit(benchmark::kMillisecond);
 
 void BM_CompareAllFamilies(benchmark::State& state) {
   int schedules = 0;

@@ -38,34 +38,32 @@ void RequireOfCore(bool condition, const char* what) {
   std::abort();
 }
 
-WorkerCore::Run::Row& WorkerCore::Run::RowOf(int64_t step) {
-  RequireOfCore(step >= first_row, "a step is not touched after it ended");
-  while (first_row + static_cast<int64_t>(rows.size()) <= step) {
-    const int next = static_cast<int>(first_row + rows.size());
-    Row row{edges.WaitingAt(next, first_step), std::vector<uint8_t>(n, 0), 0};
-    const bool reduces_together = graph.collectives().any();
-    for (int64_t i = 0; i < n; ++i) {
-      row.left += IsLocal(RankAt(next * n + i));
-      if (next - first_step <= edges.max_distance())
-        row.waiting[i] += InitialInputs(next, static_cast<int>(i));
-      // Instead of what the collective waits for by itself, its end.
-      if (reduces_together && IsLocal(RankAt(next * n + i)) &&
-          IsCollective(graph.JobAt(next, static_cast<int>(i))))
-        row.waiting[i] += 1 - JoinedInputs(next, static_cast<int>(i));
-    }
-    rows.push_back(std::move(row));
-  }
-  return rows[step - first_row];
+std::vector<int> WorkerCore::Run::StatesOf(const Assign& assign) {
+  std::vector<int> states(assign.process_of_rank.size(), -1);
+  for (const RankLease& lease : assign.leases)
+    states[lease.rank] = static_cast<int>(&lease - assign.leases.data());
+  return states;
 }
 
-// Weights that the run begins with and the job waits for; flattened edges leave them out.
-int WorkerCore::Run::InitialInputs(int step, int index) const {
-  const Job job = graph.JobAt(step, index);
-  if (!graph.FetchesWeights(job)) return 0;
-  std::vector<Edge> before;
-  graph.Predecessors(job, &before);
-  return static_cast<int>(std::count_if(before.begin(), before.end(),
-                                        [this](const Edge& e) { return IsInitialWeights(e) && !e.joined; }));
+// A job waits for weights that the run begins with, as for others; and for the end of its collective instead
+// of what the collective waits for by itself.
+StepProgress::Options WorkerCore::Run::ProgressOptions() const {
+  StepProgress::Options options;
+  options.first_step = first_step;
+  for (const int state : state_of_rank) options.followed.push_back(state >= 0);
+  options.rule = [this](const Job& job, const std::vector<Edge>& predecessors) {
+    const auto counts = [this](const Edge& e) {
+      return !e.joined && (!IsBeforeRun(e) || e.tensor == TensorKind::kWeights);
+    };
+    return static_cast<int>(std::count_if(predecessors.begin(), predecessors.end(), counts)) +
+           (IsCollective(job) ? 1 : 0);
+  };
+  return options;
+}
+
+StepProgress::Step& WorkerCore::Run::StepWith(JobId id) {
+  RequireOfCore(StepOf(id) >= progress.first_step(), "a step is not touched after it ended");
+  return progress.Open(StepOf(id));
 }
 
 void WorkerCore::OnAssign(int64_t now, const Assign& assign, WorkerEffects* out) {
@@ -100,17 +98,12 @@ void WorkerCore::OnAssign(int64_t now, const Assign& assign, WorkerEffects* out)
   run_ = std::make_unique<Run>(assign, *std::move(shape));
   Run& run = *run_;
   const Schedule& schedule = run.graph.schedule();
-  run.state_of_rank.assign(world, -1);
-  for (const RankLease& lease : assign.leases)
-    run.state_of_rank[lease.rank] = static_cast<int>(&lease - assign.leases.data());
+  const JobTable& jobs = run.progress.jobs();
   std::vector<std::vector<char>> touches(assign.leases.size(), std::vector<char>(schedule.stages, 0));
-  run.rank_of.resize(schedule.period);
   for (int p = 0; p < schedule.period; ++p) {
-    for (int64_t i = 0; i < run.n; ++i) {
-      const Job job = run.graph.JobAt(p, static_cast<int>(i));
-      run.rank_of[p].push_back(run.graph.RankOf(job));
-      const Rank rank = run.rank_of[p].back();
-      if (run.IsLocal(rank)) touches[run.state_of_rank[rank]][job.stage] = 1;
+    for (int i = 0; i < jobs.size(); ++i) {
+      const Rank rank = jobs.RanksAt(p)[i];
+      if (run.IsLocal(rank)) touches[run.state_of_rank[rank]][jobs.First(i).stage] = 1;
     }
   }
   for (const RankLease& lease : assign.leases) {
@@ -131,8 +124,7 @@ void WorkerCore::OnAssign(int64_t now, const Assign& assign, WorkerEffects* out)
   run.versions.emplace(run.graph, HeldVersions::Steps{run.steps, run.first_step, /*saved=*/true},
                        std::move(followed));
   for (int p = 0; p < schedule.period; ++p) {
-    for (int64_t i = 0; i < run.n; ++i) {
-      const Rank rank = run.rank_of[p][i];
+    for (const Rank rank : jobs.RanksAt(p)) {
       if (!run.IsLocal(rank)) continue;
       run.StateOf(rank).jobs_per_step += p == 0;
       run.StateOf(rank).jobs_left +=
@@ -188,10 +180,10 @@ void WorkerCore::OnPrepared(int64_t now, WorkerEffects* out) {
 void WorkerCore::PublishInitialWeights(WorkerEffects* out) {
   Run& run = *run_;
   std::vector<Edge> edges;
-  const int end = std::min(run.steps, run.first_step + run.edges.max_distance() + 1);
+  const int end = std::min(run.steps, run.first_step + run.progress.edges().max_distance() + 1);
   for (int step = run.first_step; step < end; ++step) {
-    for (int64_t i = 0; i < run.n; ++i) {
-      const Job job = run.graph.JobAt(step, static_cast<int>(i));
+    for (int i = 0; i < run.progress.jobs().size(); ++i) {
+      const Job job = run.JobOf(MakeJobId(step, i));
       if (!run.graph.FetchesWeights(job)) continue;
       edges.clear();
       run.graph.Predecessors(job, &edges);

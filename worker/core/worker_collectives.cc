@@ -36,17 +36,9 @@ WorkerCore::Run::Joining& WorkerCore::Run::JoiningOf(int64_t id) {
 }
 
 bool WorkerCore::Run::AwaitsGather(int64_t id) {
-  if (!graph.GathersWeights(JobOf(id)) || RowOf(id / n).waiting[id % n] != 1) return false;
+  if (!graph.GathersWeights(JobOf(id)) || MissingOf(id) != 1) return false;
   const auto found = joining.find(id);
   return found != joining.end() && found->second.begun;
-}
-
-// Of its predecessors in the run, those that only its collective waits for.
-int WorkerCore::Run::JoinedInputs(int step, int index) const {
-  std::vector<Edge> edges;
-  graph.Predecessors(graph.JobAt(step, index), &edges);
-  return static_cast<int>(std::count_if(edges.begin(), edges.end(),
-                                        [this](const Edge& e) { return e.joined && !IsBeforeRun(e); }));
 }
 
 void WorkerCore::CollectiveBegun(const Job& job) {
@@ -85,7 +77,7 @@ void WorkerCore::OnCollectiveDone(int64_t now, Rank rank, const Job& job, Worker
       run.versions->ReadElsewhere(job.step, job.stage, b, job.member, &run.dropped);
     Drop(out);
   }
-  --run.RowOf(id / run.n).waiting[id % run.n];
+  --run.MissingOf(id);
   Consider(id);
   StartJobs(now, out);
 }

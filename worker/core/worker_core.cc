@@ -118,7 +118,8 @@ void WorkerCore::OnGrant(int64_t now, const Grant& grant, WorkerEffects* out) {
 
 void WorkerCore::Claim(RankState& rank, const Job& job, WorkerEffects* out) {
   Run& run = *run_;
-  if (job.step < run.first_row || job.step >= run.steps) return;  // it ended before this grant came
+  if (job.step < run.progress.first_step() || job.step >= run.steps)
+    return;  // it ended before this grant came
   const int64_t id = run.IdOf(job);
   uint8_t& flags = run.FlagsOf(id);
   if (run.RankAt(id) != rank.rank || (flags & kClaimed)) return;
@@ -141,7 +142,7 @@ void WorkerCore::Consider(int64_t id) {
   uint8_t& flags = run.FlagsOf(id);
   if (flags & (kQueued | kDone)) return;
   const Job job = run.JobOf(id);
-  bool can_start = run.RowOf(id / run.n).waiting[id % run.n] == 0;
+  bool can_start = run.MissingOf(id) == 0;
   if (run.IsCollective(job)) {
     const Run::Joining& joining = run.JoiningOf(id);
     if (!joining.begun) can_start = joining.left == 0;
@@ -209,7 +210,7 @@ StartEffect WorkerCore::MakeStart(RankState& rank, int64_t id) {
   if (consumes) {
     while (intake->next < static_cast<int>(intake->arrived.size()) && intake->arrived[intake->next])
       ++intake->next;
-    start.last = run.RowOf(id / run.n).waiting[id % run.n] == 0;
+    start.last = run.MissingOf(id) == 0;
   }
   if (run.IsCollective(job)) {
     Run::Joining& joining = run.JoiningOf(id);
@@ -298,7 +299,7 @@ void WorkerCore::OnJobDone(int64_t now, const JobDone& done, WorkerEffects* out)
   Completion completion{done.job, done.start_ns, done.end_ns, done.loss.value_or(0), done.loss.has_value()};
   if (run.graph.TotalsNorm(done.job)) completion.gradient_norm = done.gradient_norm;
   out->push_back(SendEffect{Completions{run.assignment.run, rank.rank, rank.token, {completion}}});
-  --run.RowOf(id / run.n).left;
+  run.progress.End(StepOf(id));
   PopRows();
   StartJobs(now, out);
 }
@@ -330,16 +331,15 @@ bool WorkerCore::HandOn(int64_t now, RankState& rank, const Job& job, std::optio
 
 void WorkerCore::PopRows() {
   Run& run = *run_;
-  while (!run.rows.empty() && run.rows.front().left == 0 && !run.rows.front().flags.empty()) {
+  while (run.progress.FirstHasEnded()) {
     // Claimed lists of other ranks no longer name jobs of this step: all of them ended.
     for (const auto& r : run.ranks) {
-      while (!r->claimed.empty() && r->claimed.front() / run.n == run.first_row) {
+      while (!r->claimed.empty() && StepOf(r->claimed.front()) == run.progress.first_step()) {
         r->claimed.pop_front();
         run.Touch(*r);
       }
     }
-    run.rows.pop_front();
-    ++run.first_row;
+    run.progress.LeaveFirst();
   }
 }
 

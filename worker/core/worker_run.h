@@ -19,6 +19,7 @@
 #include "schedules/dispatch.h"
 #include "schedules/graph.h"
 #include "schedules/held_versions.h"
+#include "schedules/progress.h"
 #include "worker/core/rank_clock.h"
 #include "worker/core/tensor_key.h"
 #include "worker/core/worker_core.h"
@@ -82,11 +83,6 @@ struct WorkerCore::RankState {
 };
 
 struct WorkerCore::Run {
-  struct Row {
-    std::vector<int32_t> waiting;
-    std::vector<uint8_t> flags;
-    int left = 0;  // jobs of this process that have not ended
-  };
   struct Wanted {
     int64_t job;
     int microbatch;
@@ -107,12 +103,11 @@ struct WorkerCore::Run {
   Run(const Assign& a, RunShape shape)
       : assignment(a),
         graph(std::move(shape.schedule), shape.steps, shape.first_step),
-        edges(Flatten(graph)),
         admission(graph),
         steps(shape.steps),
         first_step(shape.first_step),
-        n(graph.jobs_per_step()),
-        first_row(shape.first_step) {}
+        state_of_rank(StatesOf(a)),
+        progress(graph, ProgressOptions()) {}
 
   // Invariant 8.
   bool FetchesInTurn(const Job& job) const {
@@ -129,12 +124,15 @@ struct WorkerCore::Run {
   }
   bool IsLocal(Rank rank) const { return state_of_rank[rank] >= 0; }
   RankState& StateOf(Rank rank) { return *ranks[state_of_rank[rank]]; }
-  Rank RankAt(int64_t id) const { return rank_of[(id / n) % graph.schedule().period][id % n]; }
-  Job JobOf(int64_t id) const { return graph.JobAt(static_cast<int>(id / n), static_cast<int>(id % n)); }
-  int64_t IdOf(const Job& job) const { return job.step * n + graph.IndexOf(job); }
-  Row& RowOf(int64_t step);
-  int InitialInputs(int step, int index) const;
-  uint8_t& FlagsOf(int64_t id) { return RowOf(id / n).flags[id % n]; }
+  Rank RankAt(JobId id) const { return progress.jobs().RankOf(id); }
+  Job JobOf(JobId id) const { return progress.jobs().JobOf(id); }
+  JobId IdOf(const Job& job) const { return MakeJobId(job.step, graph.IndexOf(job)); }
+  static std::vector<int> StatesOf(const Assign& assign);
+  StepProgress::Options ProgressOptions() const;
+  // The step of the job, which has not left the window.
+  StepProgress::Step& StepWith(JobId id);
+  uint8_t& FlagsOf(JobId id) { return StepWith(id).state[IndexOf(id)]; }
+  int32_t& MissingOf(JobId id) { return StepWith(id).missing[IndexOf(id)]; }
   // Complete before the run (invariant 2 of graph.h).
   bool IsBeforeRun(const Edge& e) const { return e.from.step < first_step; }
   bool IsInitialWeights(const Edge& e) const { return IsBeforeRun(e) && e.tensor == TensorKind::kWeights; }
@@ -157,7 +155,6 @@ struct WorkerCore::Run {
   bool CollectiveIsNext(int64_t id) { return IsCollective(JobOf(id)) && !JoiningOf(id).begun; }
   // The job's weights are under way, and all else that it needs is here.
   bool AwaitsGather(int64_t id);
-  int JoinedInputs(int step, int index) const;
 
   // What the rank starts next, or why it is idle, may have changed since StartJobs looked: it looks at no
   // other rank, so that a job costs the same however many ranks the process has.
@@ -182,16 +179,12 @@ struct WorkerCore::Run {
 
   Assign assignment;
   Graph graph;
-  StepEdges edges;
   AdmissionOrder admission;
   int steps, first_step;
-  int64_t n;
-  std::vector<int> state_of_rank;
+  std::vector<int> state_of_rank;  // of `ranks`; -1 for those of other processes
+  StepProgress progress;           // of the jobs of this process
   std::vector<std::unique_ptr<RankState>> ranks;
-  std::vector<int> touched;                // of them
-  std::vector<std::vector<Rank>> rank_of;  // [step mod period][index]
-  std::deque<Row> rows;
-  int64_t first_row;
+  std::vector<int> touched;  // of them
   absl::flat_hash_map<TensorKey, Wanted> wanted;
   absl::flat_hash_map<int64_t, Intake> intakes;
   absl::flat_hash_map<int64_t, Joining> joining;

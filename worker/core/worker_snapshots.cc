@@ -8,10 +8,10 @@ namespace weft {
 // The stages, or slices of them, that the process has in the snapshot; -1 if one of their updates has begun.
 int WorkerCore::AddPieces(int step) {
   Run& run = *run_;
-  if (step - 1 < run.first_row || step >= run.steps || run.snapshots.count(step) != 0) return -1;
+  if (step - 1 < run.progress.first_step() || step >= run.steps || run.snapshots.count(step) != 0) return -1;
   int pieces = 0;
-  for (int64_t i = 0; i < run.n; ++i) {
-    const int64_t id = (step - 1) * run.n + i;
+  for (int i = 0; i < run.progress.jobs().size(); ++i) {
+    const JobId id = MakeJobId(step - 1, i);
     const Job job = run.JobOf(id);
     if (job.kind != JobKind::kUpdate || !run.IsLocal(run.RankAt(id)) || !run.IsSaved(job)) continue;
     if ((run.FlagsOf(id) & (kQueued | kDone)) != 0) return -1;

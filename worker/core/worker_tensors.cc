@@ -91,7 +91,7 @@ void WorkerCore::InputArrived(int64_t id, int microbatch, WorkerEffects* out) {
     Drop(out);
   }
   if (microbatch >= 0 && run.ConsumesGradients(job)) run.IntakeOf(id).arrived[microbatch] = true;
-  --run.RowOf(id / run.n).waiting[id % run.n];
+  --run.MissingOf(id);
   run.Touch(run.StateOf(run.RankAt(id)));
   if (run.FlagsOf(id) & kClaimed) Consider(id);
 }

@@ -1,0 +1,103 @@
+// The jobs of a simulation as tables: what a job costs and does, and which jobs wait for it, by index. A
+// table serves every step of its phase of the period; where a state migrates, each open step has its own.
+// Private to the simulator.
+#ifndef WEFT_SCHEDULES_SIMULATED_JOBS_H_
+#define WEFT_SCHEDULES_SIMULATED_JOBS_H_
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "schedules/graph.h"
+#include "schedules/progress.h"
+#include "schedules/simulate.h"
+
+namespace weft {
+
+// Seconds and bytes of jobs and tensors, as the options give them. Refers to both.
+class JobCosts {
+ public:
+  JobCosts(const Graph& graph, const SimulationOptions& options) : graph_(graph), options_(options) {}
+
+  double DurationOf(const Job& job) const;
+  // Of a tensor between two stages; not of a state.
+  double BytesOf(TensorKind tensor, int from_stage, int to_stage) const;
+  // Of the state that comes to the job: all live versions, and what is kept beside them.
+  double StateBytes(const Job& to) const;
+
+ private:
+  double OutputBytes(int stage) const;
+
+  const Graph& graph_;
+  const SimulationOptions& options_;
+};
+
+// A collective starts and ends for all its members at once, also for the one that totals the norm: the
+// squares of the others' slices, a few bytes, do not hold it back.
+bool EndsTogether(const Graph& graph, const Edge& edge);
+
+class SimulatedJobs {
+ public:
+  // Bits of Facts::flags.
+  enum Flag : uint8_t {
+    kComputes = 1,  // it has a micro-batch
+    kAdmits = 2,    // it is a forward
+    kBeside = 4,    // it may run beside the forward before it
+    kCollective = 8,
+    kFetches = 16,           // it computes with weights of another rank
+    kBeginsActivation = 32,  // from its start an activation is alive
+    kEndsActivation = 64,    // and none from its end
+    kReleases = 128,         // its end gives a place of its stage's limit back
+  };
+  struct Facts {
+    double duration;
+    double activation;  // bytes
+    Rank rank;
+    int32_t stage;
+    int32_t first_output;
+    JobKind kind;
+    uint8_t flags;
+  };
+  // A job that waits for another, and what it takes to come there.
+  struct Output {
+    int32_t index;
+    int16_t distance;  // steps ahead
+    TensorKind tensor;
+    bool sent;  // from rank to rank; else it is there at once
+    Rank target;
+    double bytes;  // not of a state
+  };
+  struct Table {
+    std::vector<Facts> jobs;      // by index, and one more
+    std::vector<Output> outputs;  // of job i: [jobs[i].first_output, jobs[i + 1].first_output)
+  };
+
+  SimulatedJobs(const Graph& graph, const JobCosts& costs, const SimulationOptions& options,
+                const StepEdges& edges, const JobTable& jobs);
+
+  // The table of an open step.
+  const Table& At(int step) const { return migrates_ ? of_step_.at(step) : of_phase_[jobs_.PhaseOf(step)]; }
+  void Open(int step) {
+    if (migrates_) of_step_.emplace(step, MakeTable(step));
+  }
+  void Leave(int step) {
+    if (migrates_) of_step_.erase(step);
+  }
+
+ private:
+  Table MakeTable(int step) const;
+  Facts MakeFacts(const Job& job) const;
+
+  const Graph& graph_;
+  const JobCosts& costs_;
+  const SimulationOptions& options_;
+  const StepEdges& edges_;
+  const JobTable& jobs_;
+  const bool migrates_;
+  std::vector<Table> of_phase_;
+  std::map<int, Table> of_step_;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_SCHEDULES_SIMULATED_JOBS_H_
