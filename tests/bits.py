@@ -2,12 +2,13 @@
 """Trains a gpt on text, an mlp, a two_tower, residual networks and a vision transformer on IDX images under every schedule family, at several sizes and numbers of
 processes, and compares every checkpoint, byte by byte, with the plain loop's (weft train --reference).
 
-    bits.py BIN_DIR [--small] [--checkpoints] [--processes 1,2,4] [--out docs/measurements/bits.md]
+    bits.py BIN_DIR [--small] [--checkpoints] [--processes 1,2,4] [--only TEXT] [--out docs/measurements/bits.md]
 
 Prints one markdown table; exits 1 if any bit differs, a run fails, or a family of `weft simulate --help` has no case
 here. --small: one size, for a quick check. --checkpoints: each training also saves a checkpoint after every step
 (checkpoint: {every: 1}), which is compared with that of the plain loop, state and all; then the next schedule of the
-same rule goes on from the first of them, to the bits of the undisturbed training.
+same rule goes on from the first of them, to the bits of the undisturbed training. --only: the models whose title holds
+this text; may be repeated.
 """
 
 import argparse
@@ -248,12 +249,23 @@ def checkpoints_differ(wanted, got, last):
             or not tensors(got / f"checkpoint-{step}")]
 
 
+CHECKPOINTS = ("Each training saved a checkpoint after every step (`checkpoint: {every: 1}`). All of them held the plain loop's tensors, the "
+               "optimizer's state among them. The next schedule of the same rule went on from the first checkpoint, on the same number of "
+               "processes, and ended with the plain loop's bits; a cell names the number of processes only then.\n\n")
+
+
+def flags_of(options):
+    flags = " --small" * options.small + " --checkpoints" * options.checkpoints + "".join(f" --only {text}" for text in options.only)
+    return flags + f" --out docs/measurements/{options.out.name if options.out else 'bits.md'}"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bin", type=pathlib.Path)
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--checkpoints", action="store_true")
     parser.add_argument("--processes", default="1,2,4")
+    parser.add_argument("--only", action="append", default=[])
     parser.add_argument("--out", type=pathlib.Path)
     options = parser.parse_args()
     weft = str(options.bin / "weft")
@@ -266,7 +278,10 @@ def main():
     with tempfile.TemporaryDirectory() as scratch:
         folder = pathlib.Path(scratch)
         write_data(folder)
-        sizes = models(folder, options.small)
+        sizes = [size for size in models(folder, options.small)
+                 if not options.only or any(part in size[0] for part in options.only)]
+        if not sizes:
+            sys.exit(f"no model has {' or '.join(options.only)} in its title")
         rows = {name: [] for name, *_ in cases}
         resumed = []
         for title, text in sizes:
@@ -330,8 +345,8 @@ def main():
     page = ("# One numerical result\n\nA cell names numbers of worker processes. On each of them, the trained weights of every stage were equal, "
             "to the bit, to those of the plain loop over micro-batches in one process (`weft train --reference`). With old weights that "
             "loop is the one of the same rule: pipedream (on one micro-batch), pipedream_2bw, and the cyclic rules (on four).\n\n" +
-            ("" if bad == 0 else f"**{bad} were not equal.** ") +
-            "Written by `tests/bits.py build/release/bin --out docs/measurements/bits.md`.\n\n" + "\n".join(table + stopped) + "\n")
+            (CHECKPOINTS if options.checkpoints else "") + ("" if bad == 0 else f"**{bad} were not equal.** ") +
+            f"Written by `tests/bits.py build/release/bin{flags_of(options)}`.\n\n" + "\n".join(table + stopped) + "\n")
     print(page)
     if options.out:
         options.out.write_text(markdown.wrapped(page))
