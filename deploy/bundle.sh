@@ -88,9 +88,11 @@ sed "s/@torch_version@/$torch_version/g" "$source_folder/deploy/bundle/weft-work
 chmod 755 "$folder/bin/weft-worker"
 for program in weft weft-worker weft-coordinator; do ln -s "bin/$program" "$folder/$program"; done
 
-# Run files, with the one text that comes with them; other data goes beside them.
+# Run files, with the two texts that they learn; other data goes beside them.
 install -m 644 "$source_folder"/docs/runs/*.yaml "$folder/runs/"
 install -m 644 "$source_folder/README.md" "$folder/runs/README.md"
+mkdir "$folder/runs/data"
+gzip -dc "$source_folder/docs/data/tinyshakespeare.txt.gz" >"$folder/runs/data/text.txt"
 sed -i 's|\.\./\.\./README\.md|README.md|; s|\.\./\.\./build/data/|data/|' "$folder"/runs/*.yaml
 
 # What others wrote, under their own terms.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The main job: puts the text into place, trains docs/runs/shakespeare.yaml on four worker processes, and shows a few
+# The main job: unpacks the text, trains docs/runs/shakespeare.yaml on four worker processes, and shows a few
 # lines that the model writes.
 #
 #   deploy/main_job.sh BIN [FLAGS]    BIN is the weft program; further flags go to `weft train`
@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 weft=${1:?usage: deploy/main_job.sh BIN [FLAGS]}
 shift
 text=build/data/text.txt
-shared=../shared/data/tinyshakespeare.txt
+packed=docs/data/tinyshakespeare.txt.gz
 
 say() { printf 'main job: %s\n' "$*" >&2; }
 
@@ -20,13 +20,7 @@ fi
 if [[ ! -s $text ]]; then
   mkdir -p "$(dirname "$text")"
   # Aside and renamed, so that an interrupted copy is never taken for the text.
-  if [[ -r $shared ]]; then
-    say "the text is $shared"
-    cat "$shared" >"$text.part"
-  else
-    say "$shared is not here; the text is this project's own documents"
-    find . -path ./build -prune -o -path ./out -prune -o \( -name '*.md' -o -name '*.h' \) -print | sort | xargs cat >"$text.part"
-  fi
+  gzip -dc "$packed" >"$text.part"
   mv "$text.part" "$text"
 fi
 # The folder is of this job alone, so a repeated one may replace what an earlier one left.
