@@ -146,8 +146,8 @@ absl::Status DecodeTimes(const v1::Completions& in, std::vector<Completion>* job
   return absl::OkStatus();
 }
 
-// A column that only some of the jobs have: `rows` says which. `take` is called with each of those and its
-// value.
+// Decodes a column that only some of the jobs have: `rows` says which. Calls `take` with each of those and
+// its value.
 template <typename Rows, typename Values, typename Take>
 absl::Status DecodeSparse(absl::string_view name, const Rows& rows, const Values& values,
                           std::vector<Completion>* jobs, Take take) {
@@ -233,8 +233,8 @@ void Encode(const FromWorker& message, v1::WorkerPayload* out) {
 absl::StatusOr<FromWorker> Decode(const v1::WorkerPayload& in) {
   const int fields = in.has_hello() + in.has_prepared() + in.has_credit() + in.has_completions() +
                      in.has_report() + in.has_failed() + in.has_finished() + in.has_group_id() +
-                     in.has_forgotten() + in.has_stalled() +
-                     in.has_snapshot_saved() + in.has_checkpoint_sealed();
+                     in.has_forgotten() + in.has_stalled() + in.has_snapshot_saved() +
+                     in.has_checkpoint_sealed();
   if (fields != 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("a worker's payload holds ", fields, " known messages instead of one"));
