@@ -1,13 +1,13 @@
-// The jobs of one run: which are blocked, ready, claimed, done; what each rank claims next.
+// Keeps the jobs of one run: which are blocked, ready, claimed, done; and which each rank claims next.
 //
-//   blocked --all predecessors done--> ready          claimed --completed--> done
-//      \________________ Grant (in claim order) _______/^
+// blocked --all predecessors done--> ready          claimed --completed--> done
+// \________________ Grant (in claim order) _______/^
 //
 // Claims run ahead of readiness: a rank is granted its next jobs in claim order, ready or not, up to its
 // credit; the worker decides when a claimed job starts. So readiness is not needed to hand out work; it is
 // tracked to count, and to name what is awaited when nothing moves.
 //
-// Steps live in a window, which begins with the run's first: a step is materialized when the first rank
+// Steps live in a window, which begins with the run's first. A step is materialized when the first rank
 // claims into it and retired when all its jobs are done, so memory does not grow with the number of steps.
 // The window spans the steps that ranks can be apart by dependencies plus what credit spans.
 //
@@ -15,6 +15,7 @@
 //   1. Each job is granted to its rank once, and done once; Complete tells a duplicate from a violation.
 //   2. Steps are reported done in order.
 //   3. outstanding(rank) = granted - done, never more than the credit given to Grant.
+//
 // Pure, not thread-safe. No allocation per job in steady state.
 #ifndef WEFT_COORDINATOR_CORE_WORK_QUEUE_H_
 #define WEFT_COORDINATOR_CORE_WORK_QUEUE_H_
@@ -34,8 +35,8 @@
 namespace weft {
 
 struct JobCounts {
-  int64_t blocked = 0, ready = 0, claimed = 0;  // of the materialized steps
-  int64_t done = 0;                             // of the run
+  int64_t blocked = 0, ready = 0, claimed = 0;  // jobs of the materialized steps
+  int64_t done = 0;                             // jobs of the run
 };
 
 class WorkQueue {
@@ -59,27 +60,27 @@ class WorkQueue {
     int64_t end_ns = 0;  // end of its last update
     std::optional<double> gradient_norm = {};
   };
-  // Steps that ended since the last call, in order; appended.
+  // Appends the steps that ended since the last call, in order.
   void TakeEndedSteps(std::vector<EndedStep>* steps);
 
   bool all_done() const { return first_step_ == plan_->steps; }
-  // Of the whole training: those that an earlier run made count.
+  // Returns the steps done of the whole training: those that an earlier run made count.
   int32_t steps_done() const { return first_step_; }
   int outstanding(Rank rank) const { return ranks_[rank].outstanding; }
 
-  // No job of this step or a later one is granted; INT32_MAX for none.
+  // Holds back the jobs of this step and later ones; INT32_MAX for none.
   void SetHold(int32_t step) { hold_ = step; }
   int32_t hold() const { return hold_; }
-  // The step behind the last of which a job has been granted.
+  // Returns the step behind the last of which a job has been granted.
   int32_t granted_end() const { return std::max(first_step_, granted_end_); }
-  // Grants reach no step from this one on before more steps have ended.
+  // Returns the first step that grants cannot reach before more steps have ended.
   int32_t reach() const { return first_step_ + window_; }
-  // True if Grant with this credit would give something.
+  // Returns true if Grant with this credit would give a job.
   bool CanGrant(Rank rank, int credit) const;
   const JobCounts& counts() const { return counts_; }
 
-  // What everything waits for: for each rank at most one job whose predecessors are all done and which is not
-  // done, oldest step first.
+  // A job that everything waits for: its predecessors are all done, and it is not. AwaitedJobs returns at
+  // most one for each rank, oldest step first.
   struct Awaited {
     Rank rank;
     Job job;
@@ -100,7 +101,7 @@ class WorkQueue {
   };
   struct RankState {
     std::vector<std::vector<int32_t>> order;  // [step mod period]: job indices
-    int32_t step = 0;                         // next to claim
+    int32_t step = 0;                         // step of the next job to claim
     size_t position = 0;
     int outstanding = 0;
   };
@@ -121,7 +122,8 @@ class WorkQueue {
 
   const std::shared_ptr<const RunPlan> plan_;
   const StepEdges edges_;
-  const int period_;                        // ranks of step t are those of step t + period
+  // Period of the ranks: those of step t are those of step t + period.
+  const int period_;
   std::vector<Job> jobs_;                   // of step 0, by index
   std::vector<std::vector<Rank>> rank_of_;  // [step mod period][job index]
   std::vector<int32_t> leads_ahead_;        // jobs that later steps wait for, by index
@@ -131,7 +133,7 @@ class WorkQueue {
   int32_t hold_ = INT32_MAX;
   int32_t granted_end_ = 0;
 
-  int32_t first_step_;  // all before are done
+  int32_t first_step_;  // first step that is not done; all before are
   std::deque<std::unique_ptr<Step>> steps_;
   std::vector<std::unique_ptr<Step>> spare_;
   std::vector<EndedStep> ended_;

@@ -233,8 +233,8 @@ void Encode(const FromWorker& message, v1::WorkerPayload* out) {
 absl::StatusOr<FromWorker> Decode(const v1::WorkerPayload& in) {
   const int fields = in.has_hello() + in.has_prepared() + in.has_credit() + in.has_completions() +
                      in.has_report() + in.has_failed() + in.has_finished() + in.has_group_id() +
-                     in.has_forgotten() + in.has_stalled() + in.has_snapshot_saved() +
-                     in.has_checkpoint_sealed();
+                     in.has_forgotten() + in.has_stalled() +
+                     in.has_snapshot_saved() + in.has_checkpoint_sealed();
   if (fields != 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("a worker's payload holds ", fields, " known messages instead of one"));
