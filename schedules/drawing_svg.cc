@@ -26,8 +26,8 @@ constexpr double kAxis = 40;        // below the rows
 constexpr double kEntries = 20;     // a line of the legend
 constexpr double kPlot = 1100;      // the time axis
 constexpr double kHair = 0.35;      // narrower boxes of one kind are drawn as one
-constexpr double kTick = 2.4;       // what takes no time and is drawn all the same
-constexpr double kFontLeast = 6.5;  // that can still be read
+constexpr double kTick = 2.4;       // width of a job that takes no time and is drawn all the same
+constexpr double kFontLeast = 6.5;  // least font that can still be read
 constexpr int kTints = 6;           // shades that tell the stages of one kind apart
 constexpr char kGround[] = "#f1efea";
 
@@ -35,8 +35,8 @@ struct Colour {
   double red, green, blue;
 };
 
-// From the shade of the first stage to that of the last. Lightness falls from forward to backward without an
-// overlap of their ranges, so the kinds can be told apart in grey.
+// A range of colours from the shade of the first stage to that of the last. Lightness falls from forward to
+// backward without an overlap of their ranges, so the kinds can be told apart in grey.
 struct Palette {
   Colour first, last;
   const char* text;
@@ -58,8 +58,8 @@ std::string Hex(const Palette& palette, int tint) {
                          mix(palette.first.blue, palette.last.blue));
 }
 
-// Idle time is the bare ground where what it waits for is not computed yet, and hatched in a colour for every
-// other cause.
+// The cause that is drawn as bare ground: the input is not computed yet. Every other cause is hatched in a
+// colour.
 constexpr char kBareCause[] = "dependency";
 const std::map<std::string, const char*>& CauseColours() {
   static const auto* const colours = new std::map<std::string, const char*>{
@@ -68,11 +68,11 @@ const std::map<std::string, const char*>& CauseColours() {
   return *colours;
 }
 
-// What ranks receive, in the colours in which it is drawn. Notices that only order jobs are not.
+// A class of received tensors, in the colour in which it is drawn. Notices that only order jobs are not.
 struct Cargo {
   absl::string_view name;
   const char* colour;
-  bool always;  // also where it takes no time
+  bool always;  // true if it is drawn also where it takes no time
 };
 constexpr std::array<Cargo, 4> kCargo = {{{"activations", "#5f93bd", false},
                                           {"weights", "#4c8a35", true},
@@ -98,7 +98,7 @@ int CargoOf(TensorKind tensor) {
   return kNoCargo;
 }
 
-// "0-3, 6"
+// Returns "0-3, 6".
 std::string Ranges(const std::set<int>& numbers) {
   std::vector<std::string> parts;
   for (auto at = numbers.begin(); at != numbers.end();) {
@@ -158,7 +158,8 @@ class SvgTimeline {
   double FontSize() const { return std::min(11.0, BoxHeight() - 2); }
   bool Labelled(Rank rank) const { return row_ >= 12 || rank % 8 == 0; }
 
-  // A sum of gradients is drawn also where it takes no time: what ranks do together must be seen.
+  // Returns true if the job is drawn. A sum of gradients is drawn also where it takes no time: a common act
+  // of ranks must be seen.
   static bool Shown(const DrawnJob& j) { return j.end > j.start || j.job.kind == JobKind::kReduce; }
 
   using JobKey = std::tuple<int, int, int, JobKind>;
@@ -177,7 +178,8 @@ class SvgTimeline {
     });
   }
 
-  // Weights that take no time to come are drawn where they are read, not when all could be fetched at once.
+  // Moves weights that take no time to the job that reads them, not to the time when all could be fetched at
+  // once.
   void MoveToReader(DrawnTransfer* t) {
     if (t->tensor != TensorKind::kWeights || t->end > t->start) return;
     if (start_of_.empty()) {
@@ -217,7 +219,7 @@ class SvgTimeline {
     return static_cast<int>(std::lround(static_cast<double>(stage) / (options_.stages - 1) * (kTints - 1)));
   }
 
-  // One class for each kind and tint in use; texts have their kind's colour.
+  // Returns the style: one class for each kind and tint in use; texts have their kind's colour.
   std::string Style() const {
     // The line between boxes must not wash out the colours of narrow ones.
     const double box = kPlot * options_.ranks / static_cast<double>(std::max<size_t>(1, jobs_.size()));
@@ -262,7 +264,7 @@ class SvgTimeline {
       return absl::MakeConstSpan(list).subspan(first, *next - first);
     };
     for (Rank rank = 0; rank < options_.ranks; ++rank) {
-      // The row's ground is what idle looks like.
+      // The row's ground is the look of idle time.
       absl::StrAppend(&out_, "<rect x=\"", SvgLength(kLeft), "\" y=\"", SvgLength(Y(rank)), "\" width=\"",
                       SvgLength(kPlot), "\" height=\"", SvgLength(BoxHeight()), "\" fill=\"", kGround,
                       "\"/>\n");
@@ -276,7 +278,7 @@ class SvgTimeline {
     }
   }
 
-  // Above the rows, where each step begins.
+  // Draws numbers above the rows, where each step begins.
   void StepNumbers() {
     if (first_start_.size() < 2) return;
     double free = 0;
@@ -291,7 +293,7 @@ class SvgTimeline {
     }
   }
 
-  // The rank, the stages that it computes, and which of the ranks that compute the same ones it is.
+  // Draws the rank, the stages that it computes, and its number among the ranks that compute the same ones.
   void RankLabel(Rank rank) {
     const double middle = Y(rank) + BoxHeight() / 2 + 4;
     const std::string held = row_ >= 22 ? Held(rank) : "";
@@ -338,10 +340,10 @@ class SvgTimeline {
     }
   }
 
-  // Where in its row's height a box stands: over all of it, or above or below the other half of its pair.
+  // The place of a box in its row's height: over all of it, or above or below the other half of its pair.
   enum class Lane { kWhole, kUpper, kLower };
 
-  // Two jobs of a rank that overlap in time are an overlapped pair.
+  // Returns the lane: two jobs of a rank that overlap in time are an overlapped pair.
   Lane LaneOf(absl::Span<const DrawnJob> row, size_t i) const {
     const double hair = (end_ - begin_) * 1e-9;
     if (i + 1 < row.size() && row[i + 1].start + hair < std::min(row[i].end, row[i + 1].end))
@@ -366,13 +368,13 @@ class SvgTimeline {
       i = last + 1;
     }
     absl::StrAppend(&out_, "</g>\n");
-    // Over the boxes, which would hide them.
+    // Ticks stand over the boxes, which would hide them.
     for (const DrawnJob& j : row) {
       if (j.end <= j.start && Shown(j)) Tick(j);
     }
   }
 
-  // What takes no time.
+  // Draws a job that takes no time.
   void Tick(const DrawnJob& drawn) {
     absl::StrAppend(&out_, "<rect class=\"k", static_cast<int>(drawn.job.kind), "t0\" x=\"",
                     SvgLength(X(drawn.start) - kTick / 2), "\" y=\"", SvgLength(Y(drawn.rank)), "\" width=\"",
@@ -401,10 +403,10 @@ class SvgTimeline {
                     "\">", label, "</text>\n");
   }
 
-  // Where each step has one micro-batch only, the step tells which backward belongs to which forward.
+  // True if the step tells which backward belongs to which forward, since each step has one micro-batch only.
   bool ByStep() const { return !several_microbatches_ && first_start_.size() > 1; }
 
-  // The micro-batch; with stage and kind before it, as in actions, where a rank has several stages.
+  // Returns the micro-batch; with stage and kind before it, as in actions, where a rank has several stages.
   std::string Label(const Job& job) const {
     if (!HasMicrobatch(job.kind)) return "";
     const int number = ByStep() ? job.step : job.microbatch;
@@ -412,7 +414,7 @@ class SvgTimeline {
     return absl::StrCat(job.stage, std::string(1, ActionLetter(job.kind)), number);
   }
 
-  // Under the boxes, what arrives.
+  // Draws received tensors under the boxes.
   void Transfers(absl::Span<const DrawnTransfer> row) {
     if (lane_ == 0) return;
     double drawn_to = -1;
@@ -432,7 +434,7 @@ class SvgTimeline {
     }
   }
 
-  // Under the boxes and what arrives: light for even steps, dark for odd ones.
+  // Draws a strip under the boxes and the received tensors: light for even steps, dark for odd ones.
   void Strip(absl::Span<const DrawnJob> row) {
     for (size_t i = 0; i < row.size();) {
       size_t last = i;
@@ -462,13 +464,13 @@ class SvgTimeline {
                     absl::StrFormat("%.0f %%", 100 * busy / (end_ - begin_)), "</text>\n");
   }
 
-  // A time since the beginning of the picture.
+  // Returns a time since the beginning of the picture.
   std::string Time(double time) const {
     const double t = time - begin_;
     return options_.time == DrawnTime::kSeconds ? FormatSeconds(t) : absl::StrFormat("%.6g", t);
   }
 
-  // In as many lines as it takes; `height` grows with them.
+  // Draws the legend in as many lines as it takes; `height` grows with them.
   std::string Legend(double* height) const {
     std::string out;
     double x = kLeft;
@@ -508,7 +510,7 @@ class SvgTimeline {
     return out;
   }
 
-  // What is said in words at the legend's end.
+  // Returns the remarks at the legend's end.
   std::vector<std::string> Remarks() const {
     std::vector<std::string> remarks;
     const std::string number = ByStep() ? "step" : "micro-batch";
@@ -531,15 +533,16 @@ class SvgTimeline {
 
   std::vector<DrawnJob> jobs_;  // by rank, then start
   const DrawingOptions& options_;
-  std::vector<DrawnIdle> idle_;           // likewise: what is hatched
+  std::vector<DrawnIdle> idle_;           // likewise: idle times that are hatched
   std::vector<DrawnTransfer> transfers_;  // likewise, by the rank that receives
   std::set<std::string> causes_;
   std::array<bool, kCargo.size()> carried_{};
-  std::map<Rank, std::set<int>> stages_of_;  // that a rank computes
-  std::map<int, double> first_start_;        // of each step
-  std::map<JobKey, double> start_of_;        // of each job, where it is needed
+  std::map<Rank, std::set<int>> stages_of_;  // stages that a rank computes
+  std::map<int, double> first_start_;        // first start of each step
+  std::map<JobKey, double> start_of_;        // start of each job, where it is needed
   double begin_ = 0, end_ = 0;
-  double row_ = 0, lane_ = 0, strip_ = 0;  // heights: of a row, and in it of what arrives and of the steps
+  // Heights: of a row, and in it of received tensors and of the steps.
+  double row_ = 0, lane_ = 0, strip_ = 0;
   double top_ = kTop;
   std::array<bool, kJobKinds> used_{};
   bool labelled_ = false;              // some box is wide enough for its number

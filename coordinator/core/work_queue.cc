@@ -34,7 +34,7 @@ WorkQueue::WorkQueue(std::shared_ptr<const RunPlan> plan)
   for (const RankState& r : ranks_) {
     int jobs = 0;
     for (const auto& order : r.order) jobs += static_cast<int>(order.size());
-    // Of one step, rounded down: the window must not be too small.
+    // The count is that of one step, rounded down: the window must not be too small.
     if (jobs > 0) least_jobs_of_rank_ = std::min(least_jobs_of_rank_, std::max(1, jobs / period_));
   }
   WidenFor(1);
@@ -61,8 +61,8 @@ void WorkQueue::IndexPhase(int phase) {
   Require(claimed == jobs_.size(), "every job of a step is in the claim order once");
 }
 
-// Dependencies let ranks be apart by the longest distance of an edge; a step's border and the credit come on
-// top.
+// Widens the window for a credit. Dependencies let ranks be apart by the longest distance of an edge; a
+// step's border and the credit come on top.
 void WorkQueue::WidenFor(int credit) {
   const int32_t needed =
       period_ + 1 + edges_.max_distance() + (credit + least_jobs_of_rank_ - 1) / least_jobs_of_rank_;
@@ -134,7 +134,7 @@ void WorkQueue::Materialize() {
   steps_.push_back(std::move(slot));
 }
 
-// The job's number, or -1 for one that the schedule does not have: the words come from outside.
+// Returns the job's number, or -1 for one that the schedule does not have: the job comes from outside.
 int WorkQueue::IndexOrNone(const Job& job) const {
   const Graph& graph = plan_->graph;
   const Schedule& s = graph.schedule();
@@ -188,8 +188,8 @@ void WorkQueue::ReleaseSuccessors(int32_t step, int index) {
   }
 }
 
-// All jobs of a step being done is the same as all its updates being done, once every completion has been
-// reported.
+// Retires finished steps. All jobs of a step are done exactly when all its updates are done, once every
+// completion has been reported.
 void WorkQueue::Retire() {
   while (!steps_.empty() && steps_.front()->done == static_cast<int>(jobs_.size())) {
     const Step& step = *steps_.front();

@@ -12,7 +12,7 @@ namespace weft {
 
 namespace {
 
-constexpr int64_t kSlowBytes = int64_t{64} << 20;  // about half a second
+constexpr int64_t kSlowBytes = int64_t{64} << 20;  // plans of this size take about half a second
 constexpr int64_t kSlowPairs = 100'000;  // stages times micro-batches: making the schedule takes long
 
 absl::StatusOr<RunSpec> ReadSpec(const std::string& text) {
@@ -30,10 +30,10 @@ absl::StatusOr<std::shared_ptr<const RunPlan>> PlanSpec(const std::string& text)
   absl::StatusOr<Schedule> schedule = ScheduleOf(*spec);
   if (!schedule.ok()) return schedule.status();
   const CheckpointSpec& checkpoint = spec->checkpoint;
-  return MakeRunPlan(spec->name, ToText(spec->schedule), *std::move(schedule), spec->end_step(),
-                     spec->first_step(), spec->schedule.reduction == "fast",
-                     {checkpoint.every_steps, int64_t{checkpoint.every_seconds} * 1'000'000'000,
-                      checkpoint.keep});
+  return MakeRunPlan(
+      spec->name, ToText(spec->schedule), *std::move(schedule), spec->end_step(), spec->first_step(),
+      spec->schedule.reduction == "fast",
+      {checkpoint.every_steps, int64_t{checkpoint.every_seconds} * 1'000'000'000, checkpoint.keep});
 }
 
 bool PlansSlowly(const std::string& text) {
