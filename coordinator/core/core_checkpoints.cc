@@ -32,8 +32,7 @@ void CoordinatorCore::Seal(Run& run, int32_t step, bool drop) {
 }
 
 void CoordinatorCore::SaveAndCancel(Run& run, const std::string& reason) {
-  const bool has_steps =
-      run.info.state >= RunState::kRunning && run.queue->steps_done() > run.plan->first_step;
+  const bool has_steps = run.info.state >= RunState::kRunning && run.queue->steps_done() > run.plan->first_step;
   if (!has_steps || run.checkpoints == nullptr || run.blaming())
     return EndRun(run, RunState::kCancelled, reason);
   if (run.info.state != RunState::kRunning) return;  // it ends by itself, with its last checkpoint
@@ -67,8 +66,7 @@ void CoordinatorCore::OnMessage(Worker& worker, SnapshotSaved& m) {
   const std::string failure =
       m.failure.empty() ? "" : absl::StrCat(worker.Label(), " could not save it: ", m.failure);
   const auto outcome = run->checkpoints->Saved(run->NumberOf(worker.session), m.step, failure);
-  run->deadline =
-      now_ + (run->info.state == RunState::kRunning ? options_.progress_ns : options_.finishing_ns);
+  run->deadline = now_ + (run->info.state == RunState::kRunning ? options_.progress_ns : options_.finishing_ns);
   if (!outcome.has_value()) return;
   if (!outcome->empty()) run->save_failure = *outcome;
   Seal(*run, m.step, /*drop=*/!outcome->empty());

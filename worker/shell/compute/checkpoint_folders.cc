@@ -32,8 +32,7 @@ constexpr absl::string_view kPartial = ".partial";
 constexpr absl::string_view kRemoved = ".removed";
 
 absl::Status Refused(absl::string_view what, const std::string& path, int error) {
-  return absl::UnavailableError(
-      absl::StrCat("cannot ", std::string(what), " ", path, ": ", std::strerror(error)));
+  return absl::UnavailableError(absl::StrCat("cannot ", std::string(what), " ", path, ": ", std::strerror(error)));
 }
 
 // Returns the step of "checkpoint-40"; nothing for other names.
@@ -121,8 +120,7 @@ absl::Status Install(const std::string& output, const std::string& made, const s
     RemoveCheckpoint(made);
     return absl::OkStatus();
   }
-  if (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP)
-    return Refused("change names with", name, errno);
+  if (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP) return Refused("change names with", name, errno);
   // The file system cannot exchange names: the old one steps aside, whole. Should the process end in between,
   // the next run's sweep completes the new one.
   const std::string aside = absl::StrCat(made.substr(0, made.size() - kPartial.size()), std::string(kRemoved),

@@ -36,8 +36,7 @@ bool IsWithin(const std::string& file) {
 bool ReadFiles(const Json& metadata, CheckpointIndex* index) {
   if (!metadata.contains("files") || !metadata["files"].is_object()) return false;
   for (const auto& [name, file] : metadata["files"].items()) {
-    if (!IsWithin(name) || !file.is_object() || !file.contains("bytes") ||
-        !file["bytes"].is_number_unsigned())
+    if (!IsWithin(name) || !file.is_object() || !file.contains("bytes") || !file["bytes"].is_number_unsigned())
       return false;
     index->files[name] = {TextOf(file, "crc32"), file["bytes"].get<uint64_t>()};
   }
@@ -70,8 +69,9 @@ bool ReadWeightMap(const Json& json, CheckpointIndex* index) {
 absl::StatusOr<CheckpointIndex> CheckpointIndex::Read(const std::string& folder) {
   const absl::StatusOr<std::string> text = ReadWholeFile(PathOf(folder), kMostBytes);
   if (absl::IsNotFound(text.status())) {
-    return absl::NotFoundError(absl::StrFormat(
-        "%s is no whole checkpoint: there is no %s, which a training writes last", folder, PathOf(folder)));
+    return absl::NotFoundError(
+        absl::StrFormat("%s is no whole checkpoint: there is no %s, which a training writes last", folder,
+                        PathOf(folder)));
   }
   if (!text.ok()) return text.status();
   const absl::StatusOr<Json> parsed = ParseJson(*text);

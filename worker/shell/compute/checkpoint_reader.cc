@@ -63,9 +63,8 @@ absl::StatusOr<Checkpoint> ReadCheckpoint(const std::string& folder, const Model
     const std::string version = file->header.metadata["version"];
     checkpoint.version = absl::StrCat(index->version);
     if (version != checkpoint.version) {
-      return absl::DataLossError(
-          absl::StrFormat("the checkpoint mixes versions: %s has version %s, its index %s", path, version,
-                          checkpoint.version));
+      return absl::DataLossError(absl::StrFormat("the checkpoint mixes versions: %s has version %s, its index %s",
+                                                 path, version, checkpoint.version));
     }
     if (absl::Status s = index->Check(folder, name, file->header); !s.ok()) return s;
     for (const std::string& tensor : names) {

@@ -302,8 +302,7 @@ absl::StatusOr<std::string> ReadWholeFile(const std::string& path, uint64_t most
   File file(path, O_RDONLY | O_NONBLOCK);
   if (file.get() < 0) return OpenError(path, errno);
   struct stat info;
-  if (fstat(file.get(), &info) != 0 || !S_ISREG(info.st_mode))
-    return Damaged(path, "it is not a regular file");
+  if (fstat(file.get(), &info) != 0 || !S_ISREG(info.st_mode)) return Damaged(path, "it is not a regular file");
   if (static_cast<uint64_t>(info.st_size) > most) return Damaged(path, "it is too large");
   std::string content(static_cast<size_t>(info.st_size), '\0');
   if (!ReadAll(file.get(), 0, content.data(), content.size())) return Damaged(path, "it cannot be read");
