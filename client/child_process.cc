@@ -26,14 +26,14 @@ void CloseIfOpen(int& descriptor) {
 
 void Complain(const char* program) {
   const char* reason = std::strerror(errno);
-  // write, not stdio: only async-signal-safe calls are allowed between fork and exec. What cannot be written
-  // is lost, and the exit code says enough.
+  // Use write, not stdio: only async-signal-safe calls are allowed between fork and exec. A message that
+  // cannot be written is lost, and the exit code says enough.
   for (const char* part : {"cannot start ", program, ": ", reason, "\n"}) {
     if (write(STDERR_FILENO, part, std::strlen(part)) < 0) break;
   }
 }
 
-// In the child, between fork and exec.
+// Becomes the program. Runs in the child, between fork and exec.
 [[noreturn]] void Become(const char* program, char* const* arguments, pid_t parent, int output, int error) {
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -55,7 +55,7 @@ void Complain(const char* program) {
   _exit(127);
 }
 
-// Appends what can be read now. Closes the descriptor at its end.
+// Appends the bytes that can be read now. Closes the descriptor at its end.
 void Drain(int& descriptor, std::string* into) {
   char buffer[16384];
   while (descriptor >= 0) {
@@ -92,7 +92,7 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(const std::vec
     return absl::ResourceExhaustedError(
         absl::StrCat("cannot start ", arguments[0], ": ", std::strerror(reason)));
   }
-  // Also here, as the child may not have come that far when it is first signalled.
+  // The parent sets the group too, as the child may not have come that far when it is first signalled.
   setpgid(pid, pid);
   for (const int descriptor : {error[0], out[0]}) {
     if (descriptor >= 0) fcntl(descriptor, F_SETFL, O_NONBLOCK);
@@ -126,7 +126,7 @@ void ChildProcess::Poll() {
   if (last_words_.size() > kLastWordsMost) last_words_.erase(0, last_words_.size() - kLastWordsMost);
   if (ended_) return;
   Reap(/*wait=*/false);
-  // What it wrote between the reading and its end.
+  // Take the output between the last read and the end.
   if (ended_) Poll();
 }
 

@@ -1,8 +1,8 @@
-// A program that this process has started and owns: its outputs, its end, and its end with this process.
+// Runs a program that this process has started and owns: its outputs, its end, and its end with this process.
 //
 // The child is its own process group, so that a Ctrl-C of the terminal reaches only this process, which
-// decides; it is killed by the kernel when the thread that started it ends, however that happens; it starts
-// with default signals, no open descriptor but its standard ones, and nothing on standard input.
+// decides. The kernel kills it when the thread that started it ends, however that happens. It starts with
+// default signals, no open descriptor but its standard ones, and nothing on standard input.
 //
 // Start it from the main thread, which lives as long as the process. One thread owns an object and polls it.
 // Destruction kills a child that still runs.
@@ -25,7 +25,7 @@ class ChildProcess {
   // Standard output either joins standard error, or is captured for TakeOutput.
   enum class Output { kJoinsError, kCaptured };
 
-  // `arguments[0]` is the path of the program. Failure: ResourceExhausted, of the system's limits.
+  // Starts the program at the path `arguments[0]`. Failure: ResourceExhausted, of the system's limits.
   static absl::StatusOr<std::unique_ptr<ChildProcess>> Start(const std::vector<std::string>& arguments,
                                                              Output output);
 
@@ -34,24 +34,24 @@ class ChildProcess {
   ChildProcess& operator=(const ChildProcess&) = delete;
 
   pid_t pid() const { return pid_; }
-  // To the child's whole process group; nothing if it has ended.
+  // Sends the signal to the child's whole process group; does nothing if it has ended.
   void Signal(int signal) const;
 
-  // What to wait on: readable when Poll has something to do.
+  // Adds the descriptors that are readable when Poll has something to do.
   void AddTo(std::vector<pollfd>* descriptors) const;
-  // Takes what the child has written and notices its end; never blocks.
+  // Takes the child's output and notices its end; never blocks.
   void Poll();
   bool ended() const { return ended_; }
 
-  // After its end.
+  // True if the child has exited with code 0; valid after its end.
   bool succeeded() const { return ended_ && signal_ == 0 && code_ == 0; }
-  int code() const { return code_; }  // of exit; -1 if a signal ended it
-  // "exited with code 3", "was killed by SIGKILL".
+  int code() const { return code_; }  // exit code; -1 if a signal ended it
+  // Returns "exited with code 3", "was killed by SIGKILL".
   std::string Ending() const;
 
-  // The last 64 KiB that it wrote to standard error.
+  // Returns the last 64 KiB that it wrote to standard error.
   const std::string& last_words() const { return last_words_; }
-  // What it wrote to standard output since the last call.
+  // Returns the text that it wrote to standard output since the last call.
   std::string TakeOutput();
 
  private:
@@ -65,7 +65,8 @@ class ChildProcess {
   std::string last_words_, captured_;
 };
 
-// The program of that name in the folder of the running program. NotFound says where it was looked for.
+// Returns the path of the program of that name in the folder of the running program. NotFound names that
+// folder.
 absl::StatusOr<std::string> SiblingProgram(const std::string& name);
 
 }  // namespace weft

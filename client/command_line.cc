@@ -25,12 +25,12 @@ namespace {
 constexpr int kSizeMost = 1 << 24;
 constexpr int kRanksMost = 1 << 16;
 
-// Columns of what a help ends with; flags are broken where the terminal ends.
+// Columns of a help's footer; flags are broken where the terminal ends.
 constexpr size_t kFooterColumns = 100;
 
-// What a command's help ends with: examples of its own, then what else is worth knowing. What an example does
-// stands beside it, or below it where a line would be too long.
-using Examples = std::vector<std::pair<std::string, std::string>>;  // a command line, and what it does
+// The footer of a command's help: examples of its own, then notes. The effect of an example stands beside it,
+// or below it where a line would be too long.
+using Examples = std::vector<std::pair<std::string, std::string>>;  // command lines and their effects
 std::string Footer(const Examples& examples, absl::string_view notes = "") {
   size_t width = 0, longest = 0;
   for (const auto& [line, what] : examples) {
@@ -94,7 +94,7 @@ std::string SimulateFooter() {
       text);
 }
 
-// A flag that takes numbers; what is wrong with them is said in full sentences.
+// Adds a flag that takes numbers; wrong numbers are explained in full sentences.
 void AddNumbers(CLI::App& app, const std::string& name, std::vector<double>& target, bool bytes,
                 const std::string& help) {
   app.add_option_function<std::string>(
@@ -122,7 +122,8 @@ void AddNumber(CLI::App& app, const std::string& name, double& target, bool byte
       ->type_name(type);
 }
 
-// Of the commands that start worker processes. Those that they are for, to say what else they need.
+// Adds the flags of the commands that start worker processes. Returns them, so that the caller can say what
+// else they need.
 std::vector<CLI::Option*> AddDevice(CLI::App& app, DeviceFlags& o) {
   CLI::Option* device = app.add_option("--device", o.device,
                                        "Device of the worker processes: cpu (default), cuda, cuda:1, or auto "
@@ -228,7 +229,7 @@ CLI::App* AddCompare(CLI::App& app, CompareOptions& o) {
   AddNumber(*sub, "--bandwidth", o.bandwidth, true, "BYTES",
             "Bandwidth of each link, in bytes per unit of time (default: infinite)");
   AddNumber(*sub, "--latency", o.latency, false, "X", "Latency of each transfer (default 0)");
-  sub->add_option("--workers", o.ranks)->check(CLI::Range(1, kRanksMost))->group("");  // as it was called
+  sub->add_option("--workers", o.ranks)->check(CLI::Range(1, kRanksMost))->group("");  // its former name
   sub->add_option(
          "--ranks", o.ranks,
          "Put every schedule on exactly W ranks; the model is cut into the stages that it needs there")
@@ -395,7 +396,7 @@ CLI::App* AddGenerate(CLI::App& app, GenerateOptions& o) {
   return sub;
 }
 
-// What every command that talks to a coordinator takes.
+// Adds a command that talks to a coordinator, with the options that all of those take.
 CLI::App* AddRunsCommand(CLI::App& app, const std::string& name, const std::string& help,
                          CoordinatorOptions& o) {
   CLI::App* sub = app.add_subcommand(name, help);
@@ -517,7 +518,7 @@ CLI::App* AddCompletion(CLI::App& app, std::string& shell) {
   return sub;
 }
 
-// What every command has: its help, and whether its output has colours.
+// Adds the flags of every command: its help, and whether its output has colours.
 void AddCommonFlags(CLI::App& app) {
   for (CLI::App* sub : app.get_subcommands({})) {
     sub->set_help_flag("-h,--help", "This help");
@@ -534,7 +535,7 @@ void AddCommonFlags(CLI::App& app) {
   }
 }
 
-// The words between braces in what CLI11 says of a set of values: "{table,json}".
+// Returns the words between braces in CLI11's description of a set of values: "{table,json}".
 std::vector<std::string> ChoicesOf(CLI::Option& option) {
   const std::string type = option.get_type_name();
   const size_t begin = type.find('{'), end = type.find('}', begin);
@@ -560,7 +561,7 @@ CompletedValue ValueOf(CLI::Option& option) {
   return value;
 }
 
-// The part of a description that fits a line of a list: up to where a sentence's first part ends.
+// Returns the part of a description that fits a line of a list: up to where a sentence's first part ends.
 std::string Brief(const std::string& help) {
   return help.substr(0, help.find_first_of(";(\n") == std::string::npos
                             ? help.size()
@@ -582,7 +583,7 @@ std::vector<CompletedFlag> CompletedFlagsOf(CLI::App& app) {
   return flags;
 }
 
-// What the program takes, read from what it is parsed with.
+// Returns the words that the program takes, read from its parser.
 std::string CompletionOf(CLI::App& app, const std::string& shell) {
   std::vector<CompletedCommand> commands;
   for (CLI::App* sub : app.get_subcommands({})) {
@@ -590,7 +591,7 @@ std::string CompletionOf(CLI::App& app, const std::string& shell) {
     for (CLI::Option* option : sub->get_options({})) {
       if (!option->get_positional()) continue;
       command.argument = ValueOf(*option);
-      // Not a number of a run, but the folder of one.
+      // The argument is not a number of a run, but the folder of one.
       if (sub->get_name() == "generate") command.argument.kind = CompletedValue::Kind::kFile;
     }
     commands.push_back(std::move(command));
@@ -598,12 +599,12 @@ std::string CompletionOf(CLI::App& app, const std::string& shell) {
   return CompletionScript(shell, commands, CompletedFlagsOf(app));
 }
 
-// The help with lines that the terminal can show: descriptions go on under their beginning.
+// Returns the help with lines that the terminal can show: descriptions go on under their beginning.
 std::string HelpText(CLI::App& app) {
   constexpr int kDescriptions = 30;  // the column of descriptions in CLI11's help
   const int width = std::max(OutputStyle().width, 60);
   std::string out;
-  bool examples = false;  // these and what follows stand as they were written
+  bool examples = false;  // true from the examples on, which stand as they were written
   for (const absl::string_view line : absl::StrSplit(app.help(), '\n')) {
     examples |= absl::StartsWith(line, "Example");
     const bool entry = absl::StartsWith(line, "  ") && !examples;
@@ -635,7 +636,7 @@ std::vector<std::string> FlagsOf(const CLI::App& app) {
   return flags;
 }
 
-// What to say about arguments that CLI11 refused.
+// Explains arguments that CLI11 refused.
 std::string Explain(CLI::App& app, const std::vector<std::string>& arguments, const CLI::ParseError& error) {
   CLI::App* sub = nullptr;
   for (const std::string& argument : arguments) {

@@ -1,7 +1,7 @@
-// The one adapter of CLI11: the arguments of `weft` as the options of one of its commands.
+// Adapts CLI11: turns the arguments of `weft` into the options of one of its commands.
 //
-// Help, version and mistakes are answered here: unknown commands and flags with the nearest valid one and
-// exit code 2.
+// The parser itself answers help, version and mistakes: unknown commands and flags with the nearest valid one
+// and exit code 2.
 #ifndef WEFT_CLIENT_COMMAND_LINE_H_
 #define WEFT_CLIENT_COMMAND_LINE_H_
 
@@ -28,14 +28,14 @@ using Command =
                  SubmitOptions, ListOptions, WorkersOptions, DescribeOptions, WaitOptions, CancelOptions>;
 
 struct CommandLine {
-  std::optional<Command> command;  // absent: everything is said, leave with exit_code
+  std::optional<Command> command;  // absent when the parser has answered: leave with exit_code
   ExitCode exit_code = kExitOk;
 };
 
 CommandLine ParseCommandLine(int argc, const char* const* argv);
 
-// "1,2.5,3": finite numbers >= 0, at least one. With `bytes`, each may end in KB, MB, GB, TB (powers of 1000)
-// or KiB, MiB, GiB, TiB.
+// Parses "1,2.5,3": finite numbers >= 0, at least one. With `bytes`, each may end in KB, MB, GB, TB (powers
+// of 1000) or KiB, MiB, GiB, TiB.
 absl::StatusOr<std::vector<double>> ParseNumbers(absl::string_view text, bool bytes);
 
 }  // namespace weft

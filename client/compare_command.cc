@@ -25,24 +25,25 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// One schedule's prediction, or why there is none.
+// The prediction of one schedule, or the reason why there is none.
 struct Row {
   std::string schedule;
-  bool chosen = false;  // by the run file
-  bool valid = false;   // it can run with these sizes
+  bool chosen = false;  // true for the run file's own schedule
+  bool valid = false;   // true if it can run with these sizes
   bool fits = false;
-  std::string reason;               // where it is not valid or does not fit
-  std::optional<double> would_fit;  // where it does not fit: bytes a rank that would do
+  std::string reason;               // reason why it is not valid or does not fit
+  std::optional<double> would_fit;  // bytes a rank with which it would fit, where it does not
   int ranks = 0, stages = 0;
-  double time = 0;  // of a step in steady state
+  double time = 0;  // time of a step in steady state
   double idle = 0;
   IdleShares idle_by_cause;
-  double peak_bytes = 0, sent_bytes = 0;  // of the rank that has most; of all ranks in a step
+  double peak_bytes = 0, sent_bytes = 0;  // bytes of the rank that has most; of all ranks in a step
   int peak_activations = 0;
   double rank_time() const { return time * ranks; }
 };
 
-// Without what the table says already, and without advice on one schedule, where there are others.
+// Returns the reason without what the table says already, and without advice on one schedule, where there are
+// others.
 std::string ReasonOf(const absl::Status& status, const std::string& schedule) {
   absl::string_view reason = status.message();
   absl::ConsumePrefix(&reason, "memory: ");
@@ -84,7 +85,7 @@ Row Predict(const Contestant& contestant, const RunCosts& costs) {
 std::vector<Row> PredictAll(const std::vector<Contestant>& contestants, const RunCosts& costs) {
   std::vector<Row> rows;
   for (const Contestant& contestant : contestants) rows.push_back(Predict(contestant, costs));
-  // What fits by time, then what does not fit, then what these sizes do not allow.
+  // Rows that fit come first, by time, then those that do not fit, then those that these sizes do not allow.
   std::stable_sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) {
     return std::make_tuple(!a.fits, !a.valid, a.time, a.ranks) <
            std::make_tuple(!b.fits, !b.valid, b.time, b.ranks);
@@ -92,7 +93,7 @@ std::vector<Row> PredictAll(const std::vector<Contestant>& contestants, const Ru
   return rows;
 }
 
-// In quotes where a shell would read more into it.
+// Quotes a word if a shell would read more into it.
 std::string Quoted(const std::string& word) {
   const bool plain = std::all_of(word.begin(), word.end(), [](char c) {
     return absl::ascii_isalnum(c) || absl::StrContains("_-./,=:", absl::string_view(&c, 1));
@@ -100,7 +101,7 @@ std::string Quoted(const std::string& word) {
   return plain ? word : absl::StrCat("'", word, "'");
 }
 
-// The command that draws the row.
+// Returns the command that draws the row.
 std::string PictureOf(const Row& row, const RunSpec& run, const CompareOptions& options) {
   std::string command = absl::StrCat("weft simulate ", Quoted(options.file));
   if (!row.chosen) absl::StrAppend(&command, " --schedule ", Quoted(row.schedule));
@@ -112,7 +113,7 @@ std::string PictureOf(const Row& row, const RunSpec& run, const CompareOptions& 
   return command + " -o svg > picture.svg";
 }
 
-// As --memory takes it, rounded up.
+// Returns the bytes as --memory takes them, rounded up.
 std::string ByteFlag(double bytes) {
   constexpr double kMiB = 1 << 20;
   return bytes >= kMiB ? absl::StrFormat("%.0fMiB", std::ceil(bytes / kMiB))

@@ -28,7 +28,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// As a folder's name.
+// Returns the schedule as a folder's name.
 std::string FolderOf(absl::string_view schedule) {
   std::string name(schedule);
   for (char& c : name) c = absl::ascii_isalnum(c) || c == '_' ? c : '-';
@@ -46,14 +46,14 @@ absl::StatusOr<MeasuredRow> Measure(const RunSpec& run, const CompareOptions& op
       TrainAndMeasure(run, std::min(options.processes, schedule->ranks), options.device, out, signals);
   if (options.out.empty()) {
     std::error_code ignored;
-    fs::remove_all(out, ignored);  // the weights of many runs are much
+    fs::remove_all(out, ignored);  // the weights of many runs take much space
   }
   if (!measured.ok()) return measured.status();
   return RowOf(run, *measured);
 }
 
-// One after another, all of them before any is repeated: what disturbs the machine for a while then meets one
-// training of each. Cancelled for a stop signal.
+// Measures one schedule after another, all of them before any is repeated: a disturbance of the machine then
+// meets one training of each. Cancelled for a stop signal.
 absl::StatusOr<std::vector<MeasuredRow>> MeasureAll(const std::vector<Contestant>& contestants,
                                                     const CompareOptions& options, const std::string& folder,
                                                     StopSignals* signals) {

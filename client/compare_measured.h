@@ -1,5 +1,5 @@
-// `weft compare --measure`: a set of schedules trained for a few steps for real, one after another, and what
-// each took, beside what the simulator says.
+// Runs `weft compare --measure`: trains a set of schedules for a few steps for real, one after another, and
+// shows what each took beside the simulator's prediction.
 #ifndef WEFT_CLIENT_COMPARE_MEASURED_H_
 #define WEFT_CLIENT_COMPARE_MEASURED_H_
 
@@ -8,7 +8,7 @@
 
 namespace weft {
 
-// Main thread only.
+// Runs on the main thread only.
 ExitCode RunMeasuredCompare(const CompareOptions& options);
 
 }  // namespace weft

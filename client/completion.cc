@@ -18,7 +18,7 @@ std::string NamesOf(const std::vector<CompletedFlag>& flags) {
   return absl::StrJoin(names, " ");
 }
 
-// A bash command that fills COMPREPLY with what may stand there.
+// Returns a bash command that fills COMPREPLY with the words that may stand there.
 std::string BashReply(const CompletedValue& value) {
   std::vector<std::string> ways;
   if (!value.choices.empty()) ways.push_back(absl::StrCat("-W '", absl::StrJoin(value.choices, " "), "'"));
@@ -60,13 +60,13 @@ std::string Bash(const std::vector<CompletedCommand>& commands, const std::vecto
                       NamesOf(flags), "' -- \"$cur\") ;;\n  esac\n}\ncomplete -F _weft weft\n");
 }
 
-// In single quotes of zsh's _arguments: its own marks are escaped.
+// Quotes a text for zsh's _arguments: its own marks are escaped.
 std::string ForZsh(const std::string& text) {
   return absl::StrReplaceAll(text,
                              {{"\\", "\\\\"}, {"'", "'\\''"}, {"[", "\\["}, {"]", "\\]"}, {":", "\\:"}});
 }
 
-// What follows the second colon of a specification.
+// Returns the text behind the second colon of a specification.
 std::string ZshAction(const CompletedValue& value) {
   const std::string words =
       value.choices.empty() ? "" : absl::StrCat("(", absl::StrJoin(value.choices, " "), ")");

@@ -1,7 +1,6 @@
-// Scripts that let a shell complete the words of a command line: commands, flags and their values.
+// Writes scripts that let a shell complete the words of a command line: commands, flags and their values.
 //
-// What there is to complete comes as a value, so that the script says what the program takes and nothing
-// else. Pure.
+// The words come as a value, so that the script offers exactly what the program takes. Pure.
 #ifndef WEFT_CLIENT_COMPLETION_H_
 #define WEFT_CLIENT_COMPLETION_H_
 
@@ -11,11 +10,11 @@
 
 namespace weft {
 
-// What may stand at a place of the command line.
+// The words that may stand at a place of the command line.
 struct CompletedValue {
   enum class Kind : uint8_t {
-    kNone,    // of a flag: it takes no value
-    kAny,     // nothing that could be listed
+    kNone,    // no value: the flag takes none
+    kAny,     // any text, of which nothing could be listed
     kFile,    // a file, or a folder on the way to one
     kFolder,  // a folder
   };
@@ -33,14 +32,14 @@ struct CompletedFlag {
 struct CompletedCommand {
   std::string name, help;
   std::vector<CompletedFlag> flags;
-  CompletedValue argument;  // of what is no flag
+  CompletedValue argument;  // value of a word that is no flag
 };
 
-// For `shell`, one of CompletionShells().
+// Returns the script for `shell`, one of CompletionShells().
 std::string CompletionScript(const std::string& shell, const std::vector<CompletedCommand>& commands,
                              const std::vector<CompletedFlag>& flags);
 
-// "bash", "zsh", "fish".
+// Returns "bash", "zsh", "fish".
 const std::vector<std::string>& CompletionShells();
 
 }  // namespace weft

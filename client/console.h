@@ -1,4 +1,5 @@
-// What a person sees of the client: data on standard output, messages on standard error, and the exit code.
+// Writes the client's output for a person: data on standard output, messages on standard error, and the exit
+// code.
 #ifndef WEFT_CLIENT_CONSOLE_H_
 #define WEFT_CLIENT_CONSOLE_H_
 
@@ -21,31 +22,31 @@ enum ExitCode : int {
   kExitInterrupted = 130,
 };
 
-// The exit code for an error that a coordinator, or the way to it, answered with.
+// Returns the exit code for an error of a coordinator, or of the connection to it.
 ExitCode ExitCodeOf(const absl::Status& status);
 
 // Writes all of `data` to standard output. Says so on standard error and returns kExitFailed if that fails,
 // as it does on a full disk.
 ExitCode PrintData(absl::string_view data);
 
-// One line on standard error: `weft: message`.
+// Writes one line to standard error: `weft: message`.
 void PrintMessage(absl::string_view message);
 
-// The message as PrintMessage, then the code: `return Fail(kExitUsage, "..")`.
+// Prints the message as PrintMessage and returns the code: `return Fail(kExitUsage, "..")`.
 ExitCode Fail(ExitCode code, absl::string_view message);
 
-// Standard error is a terminal that understands cursor movement (not TERM=dumb).
+// True if standard error is a terminal that understands cursor movement (not TERM=dumb).
 bool ProgressWanted();
 
 // Whether output has colours. kAuto: on a terminal that understands them (not TERM=dumb), unless NO_COLOR is
 // set (https://no-color.org).
 enum class ColourMode : uint8_t { kAuto, kAlways, kNever };
 
-// For all output from now on; before it kAuto. Main thread, before any other exists.
+// Sets the mode for all output from now on; before, it is kAuto. Main thread, before any other exists.
 void SetColourMode(ColourMode mode);
 
-// How texts are written to standard output and to standard error: as wide as $COLUMNS says, else as the
-// terminal, else 100 columns; without colour where that is not wanted; ASCII only where the locale's
+// Return how texts are written to standard output and to standard error: as wide as $COLUMNS says, else as
+// the terminal, else 100 columns; without colour where that is not wanted; ASCII only where the locale's
 // characters (LC_ALL, LC_CTYPE, LANG) are not UTF-8.
 TextStyle OutputStyle();
 TextStyle MessageStyle();

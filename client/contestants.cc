@@ -16,7 +16,7 @@ namespace {
 
 Candidate CandidateOf(const ScheduleSpec& spec) { return {spec.name, spec.parameters, spec.rule}; }
 
-// The run under the schedule, cut as was asked for.
+// Returns the run under the schedule, cut as the options say.
 absl::StatusOr<RunSpec> RunUnder(const RunSpec& run, const ScheduleSpec& schedule,
                                  const ContestantOptions& options) {
   RunSpec under = run;
@@ -42,7 +42,7 @@ absl::StatusOr<RunSpec> RunUnder(const RunSpec& run, const ScheduleSpec& schedul
   return under;
 }
 
-// The run's own way with what schedules leave open.
+// Returns a candidate's specification, with the run's own settings where schedules leave them open.
 ScheduleSpec SpecOf(const Candidate& candidate, const RunSpec& run) {
   ScheduleSpec spec = run.schedule;
   spec.name = candidate.name;
@@ -51,7 +51,7 @@ ScheduleSpec SpecOf(const Candidate& candidate, const RunSpec& run) {
   return spec;
 }
 
-// Those that were asked for, in their order.
+// Returns the contestants that the user named, in their order.
 std::vector<Contestant> Named(const RunSpec& run, const ContestantOptions& options) {
   std::vector<Contestant> contestants;
   const std::string own = ToText(run.schedule);

@@ -1,4 +1,4 @@
-// What the commands that start worker processes say about the device that these compute on.
+// Holds the flags for the device on which worker processes compute, for the commands that start them.
 #ifndef WEFT_CLIENT_DEVICE_FLAGS_H_
 #define WEFT_CLIENT_DEVICE_FLAGS_H_
 
@@ -11,21 +11,23 @@
 namespace weft {
 
 struct DeviceFlags {
-  std::string device = "cpu";  // as ParseDeviceChoice (worker/shell/compute/device_library.h) takes it
+  // Device, as ParseDeviceChoice (worker/shell/compute/device_library.h) takes it.
+  std::string device = "cpu";
   bool graphs = true;
   bool nvtx = false;
 
-  // As `weft-worker` and `weft train` take them.
+  // Returns the flags as `weft-worker` and `weft train` take them.
   std::vector<std::string> Arguments() const;
-  // Whether a worker process could start with them, as far as that can be known here. FailedPrecondition.
+  // Checks whether a worker process could start with them, as far as that can be known here.
+  // FailedPrecondition.
   absl::Status Check() const;
 };
 
-// What a worker process says of itself on standard error begins so.
+// The beginning of a worker process's own lines on standard error.
 inline constexpr absl::string_view kWorkerSays = "weft-worker: ";
 
-// What a worker process said on standard error of the device that it took, as "device cuda:0 (GPU-1b2c..)";
-// empty as long as it has said nothing.
+// Returns the device that a worker process named on standard error, as "device cuda:0 (GPU-1b2c..)"; empty as
+// long as it has named none.
 std::string DeviceSaid(absl::string_view words);
 
 }  // namespace weft

@@ -32,9 +32,10 @@
 namespace weft {
 namespace {
 
-constexpr size_t kJobsKept = 200'000;  // for the trace
-constexpr double kStopGrace = 1.2;     // seconds, of the two in which Ctrl-C has to end everything
-constexpr double kEndGrace = 5;        // for workers to leave after a run
+constexpr size_t kJobsKept = 200'000;  // jobs kept for the trace
+// Seconds for workers to stop, of the two in which Ctrl-C has to end everything.
+constexpr double kStopGrace = 1.2;
+constexpr double kEndGrace = 5;  // seconds for workers to leave after a run
 
 double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -73,15 +74,15 @@ class LocalTraining {
  private:
   absl::Status Start();
   absl::Status StartServer();
-  // Until the run ends. Cancelled for a stop signal; InvalidArgument where the worker processes cannot start
-  // as they were told to, in the words of one of them.
+  // Watches until the run ends. Cancelled for a stop signal; InvalidArgument where the worker processes
+  // cannot start as they were told to, in the words of one of them.
   absl::Status Watch();
   void Wait();
   void LogSteps();
-  // A stop signal: true if the run goes on to a checkpoint, false if it ends at once.
+  // Handles a stop signal: returns true if the run goes on to a checkpoint, false if it ends at once.
   bool BeginStop(int signal, const RunInfo& run);
   void TellFailedCheckpoints(const RunInfo& run);
-  // What is going on where no step tells.
+  // Describes the phase of a run in which no step has ended.
   std::string Phase(RunState state) const;
   void ShowProgress(const RunInfo& run);
 
@@ -93,7 +94,7 @@ class LocalTraining {
   void PrintCheckpoint();
 
   const LocalTrainingOptions& options_;
-  StopSignals signals_;  // before anything that starts a thread
+  StopSignals signals_;  // constructed before anything that starts a thread
   const int wake_;
   RunRecorder recorder_;
   StepLog log_;
@@ -107,7 +108,7 @@ class LocalTraining {
   uint64_t run_ = 0;
   std::string stopped_by_;  // "stopped by SIGINT", once the run goes on to its last checkpoint
   double stop_until_ = 0;
-  int failed_told_ = 0;  // of checkpoints
+  int failed_told_ = 0;  // number of failed checkpoints that were reported
 };
 
 absl::Status LocalTraining::StartServer() {
@@ -212,8 +213,8 @@ void LocalTraining::ShowProgress(const RunInfo& run) {
   progress_.Show(Now(), state);
 }
 
-// A checkpoint of the next step that can be saved without a pause; of a run that has made none there is
-// nothing to save.
+// The run ends with a checkpoint of the next step that can be saved without a pause; a run that has made no
+// step has nothing to save.
 bool LocalTraining::BeginStop(int signal, const RunInfo& run) {
   if (log_.seconds().empty() || run.state < RunState::kRunning || IsFinal(run.state)) return false;
   const std::string reason = absl::StrCat("stopped by SIG", sigabbrev_np(signal));
@@ -237,7 +238,7 @@ void LocalTraining::TellFailedCheckpoints(const RunInfo& run) {
 }
 
 absl::Status LocalTraining::Watch() {
-  double all_gone = 0;  // since when no worker runs
+  double all_gone = 0;  // time since when no worker runs
   while (true) {
     const RunInfo run = recorder_.run();
     LogSteps();
@@ -262,7 +263,7 @@ absl::Status LocalTraining::Watch() {
       progress_.Clear();
       PrintMessage(device);
     }
-    // The coordinator fails the run then, and says why better than this could.
+    // The coordinator fails the run then, with a better reason than this process could give.
     if (workers_.any_running()) {
       all_gone = 0;
     } else if (all_gone == 0) {
@@ -300,10 +301,10 @@ ExitCode LocalTraining::Failed(const absl::Status& status) {
   return kExitFailed;
 }
 
-// Last, for whoever wants to go on.
+// Prints the checkpoint last, for a person who wants to go on.
 void LocalTraining::PrintCheckpoint() {
   int step = recorder_.run().checkpoint_step;
-  // The folder knows of one that was sealed as the run ended, of which nobody was told any more.
+  // The folder may have one that was sealed as the run ended, after the last report.
   const absl::StatusOr<std::string> newest =
       step < 1 ? absl::NotFoundError("no checkpoint") : FindCheckpoint(options_.output->live(), 1);
   int sealed = 0;

@@ -1,4 +1,4 @@
-// A training on this machine: an embedded coordinator, worker processes, progress, and the files of --out.
+// Trains on this machine: an embedded coordinator, worker processes, progress, and the files of --out.
 //
 // Everything that it starts ends before it returns, also after Ctrl-C (within two seconds) and after errors.
 #ifndef WEFT_CLIENT_LOCAL_TRAINING_H_
@@ -17,12 +17,12 @@ struct LocalTrainingOptions {
   RunSpec spec;
   std::string file;  // the run file, as the user wrote it
   int processes = 1;
-  OutputFolder* output = nullptr;  // the run has begun in it; outlives the training
+  OutputFolder* output = nullptr;  // folder in which the run has begun; outlives the training
   std::string metrics;             // HOST:PORT, "" for none
   DeviceFlags device;
 };
 
-// On the main thread, before any other thread exists.
+// Trains the run. Call it on the main thread, before any other thread exists.
 ExitCode TrainLocally(const LocalTrainingOptions& options);
 
 }  // namespace weft

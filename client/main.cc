@@ -1,4 +1,4 @@
-// The `weft` command.
+// Runs the `weft` command.
 #include <variant>
 
 #include "client/command_line.h"
@@ -24,7 +24,7 @@ struct Run {
 }  // namespace
 
 int main(int argc, char** argv) {
-  weft::RaiseOpenFileLimit();  // of a coordinator with many worker processes
+  weft::RaiseOpenFileLimit();  // needed for a coordinator with many worker processes
   const weft::CommandLine line = weft::ParseCommandLine(argc, argv);
   return line.command.has_value() ? std::visit(Run(), *line.command) : line.exit_code;
 }

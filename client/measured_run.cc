@@ -26,7 +26,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr auto kStopGrace = std::chrono::milliseconds(1900);  // a training ends within two seconds
 
-// The last line that it wrote, without what every message begins with.
+// Returns the last line that it wrote, without the prefix of every message.
 std::string LastWord(const ChildProcess& child) {
   std::string word = child.Ending();
   for (const absl::string_view line : absl::StrSplit(child.last_words(), '\n')) {
@@ -38,7 +38,8 @@ std::string LastWord(const ChildProcess& child) {
   return std::string(text);
 }
 
-// Until the program has ended. The signal that came meanwhile, or 0; then it is stopped.
+// Waits until the program has ended. Returns the signal that came meanwhile, or 0; after a signal it is
+// stopped.
 int AwaitEnd(ChildProcess& child, StopSignals* signals) {
   int stopped = 0;
   Clock::time_point kill_at = Clock::time_point::max();
@@ -49,7 +50,7 @@ int AwaitEnd(ChildProcess& child, StopSignals* signals) {
     child.Poll();
     child.TakeOutput();  // its summary is for people
     if (const int signal = signals->Take(); signal != 0) {
-      // A second one does not wait.
+      // A second signal ends the wait.
       kill_at = stopped == 0 ? Clock::now() + kStopGrace : Clock::now();
       stopped = signal;
       child.Signal(SIGTERM);
@@ -73,7 +74,7 @@ absl::StatusOr<MeasuredRun> TrainAndMeasure(const RunSpec& run, int processes, c
   std::error_code error;
   fs::create_directories(folder, error);
   const std::string file = folder + "/run.yaml";
-  const bool again = fs::exists(file, error);  // the folder is of an earlier comparison
+  const bool again = fs::exists(file, error);  // true if the folder is of an earlier comparison
   std::ofstream out(file);
   out << ToJson(run).dump(2) << "\n";  // JSON is YAML
   out.close();

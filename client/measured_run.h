@@ -1,7 +1,7 @@
-// A short training of a run on this machine as a program of its own (`weft train`), and what it measured.
+// Trains a run briefly on this machine with a program of its own (`weft train`), and reads what it measured.
 //
-// A program of its own, so that whatever happens to one leaves the others and this process alone. Ctrl-C ends
-// it. Main thread only (child_process.h).
+// It is a program of its own, so that whatever happens to one leaves the others and this process alone.
+// Ctrl-C ends it. Main thread only (child_process.h).
 #ifndef WEFT_CLIENT_MEASURED_RUN_H_
 #define WEFT_CLIENT_MEASURED_RUN_H_
 
@@ -15,9 +15,9 @@
 
 namespace weft {
 
-// Trains the run on that device with its results in `folder`, which is made. `processes` 0: as `weft train`
-// chooses.
-// Cancelled for a stop signal, with its name; else FailedPrecondition with what the program said last.
+// Trains the run on that device with its results in `folder`, which is made. With `processes` 0 `weft train`
+// chooses their number. Returns Cancelled for a stop signal, with its name; else FailedPrecondition with the
+// last words of the program.
 absl::StatusOr<MeasuredRun> TrainAndMeasure(const RunSpec& run, int processes, const DeviceFlags& device,
                                             const std::string& folder, StopSignals* signals);
 

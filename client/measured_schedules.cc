@@ -14,7 +14,7 @@
 namespace weft {
 namespace {
 
-// More jobs than are worth the time to count their messages.
+// The number of jobs above which counting their messages is not worth the time.
 constexpr int64_t kJobsCountedMost = 200'000;
 
 template <typename Number>
@@ -63,7 +63,7 @@ void TakeSimulation(const Graph& graph, const SimulationOptions& costs, const Si
 
 SimulationOptions MeasuredCosts(const RunSpec& run, const MeasuredRun& measured) {
   SimulationOptions costs;
-  // The sizes; its times, of counted FLOPs, are replaced.
+  // The profile gives the sizes; its times, of counted FLOPs, are replaced.
   const absl::Status counted =
       ApplyProfile(CountedProfile(run, 1e9), run.stages(), run.layers_of_stage, &costs);
   if (!counted.ok()) return costs;  // the layers are the run's own

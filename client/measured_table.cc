@@ -20,13 +20,13 @@ int Most(const std::vector<int>& values) {
   return values.empty() ? 0 : *std::max_element(values.begin(), values.end());
 }
 
-// "4 (3)": measured, and simulated where that is another number.
+// Returns "4 (3)": the measured value, and the simulated one if it differs.
 std::string Beside(const std::string& measured, const std::string& simulated) {
   return measured == simulated ? measured : absl::StrCat(measured, " (", simulated, ")");
 }
 
-// "1.5 MiB each", or one after another; of more ranks than fit a cell, the least and the most. Their JSON has
-// each.
+// Returns "1.5 MiB each", or one after another; of more ranks than fit a cell, the least and the most. The
+// JSON has each.
 std::string ByRank(const ClassesByRank& ranks, const char* name) {
   constexpr size_t kShown = 4;
   std::vector<double> bytes;
@@ -49,7 +49,7 @@ std::string Name(const MeasuredRow& row) { return absl::StrCat(row.schedule, row
 
 std::string Percent(double share) { return absl::StrFormat("%.1f %%", 100 * share); }
 
-// "1.21 - 1.40 s" of several trainings.
+// Returns "1.21 - 1.40 s" for several trainings.
 std::string Spread(const std::vector<double>& seconds) {
   if (seconds.size() < 2) return "-";
   return absl::StrCat(FormatSeconds(seconds.front()), " - ", FormatSeconds(seconds.back()));
@@ -81,7 +81,7 @@ std::string Overview(const std::vector<const MeasuredRow*>& rows, bool repeated,
   return FormatTable(header, cells, style);
 }
 
-// Measured, and in brackets what the simulator says.
+// Returns the measured shares, and in brackets the simulator's.
 std::string IdleByCause(const std::vector<const MeasuredRow*>& rows, const TextStyle& style) {
   std::vector<std::string> causes, header = {"idle for"};
   const auto share = [](const IdleShares& shares, const std::string& cause) {

@@ -1,4 +1,4 @@
-// What `weft compare --measure` prints: for people, and for programs (docs/guide/outputs.md). Pure.
+// Prints the results of `weft compare --measure`: for people, and for programs (docs/guide/outputs.md). Pure.
 #ifndef WEFT_CLIENT_MEASURED_TABLE_H_
 #define WEFT_CLIENT_MEASURED_TABLE_H_
 
@@ -12,15 +12,15 @@
 
 namespace weft {
 
-// How it was measured.
+// The conditions of the measurement.
 struct Measuring {
   std::string sizes;  // SizesText (contestants.h)
   int steps = 1, repeats = 1;
-  int cores = 0;  // that the processes could use; 0 where that says nothing
+  int cores = 0;  // cores that the processes could use; 0 where their number says nothing
   TextStyle style = {};
 };
 
-// Of rows in their order.
+// Returns the table of the rows in their order.
 std::string MeasuredTable(const RunSpec& run, const Measuring& measuring,
                           const std::vector<MeasuredRow>& rows);
 nlohmann::ordered_json MeasuredJson(const RunSpec& run, const Measuring& measuring,

@@ -16,12 +16,12 @@ namespace weft {
 namespace {
 
 constexpr double kMemoryMost = 1e18;
-constexpr int kTries = 12;                  // each halves what is not known of the budget
-constexpr int64_t kJobsTriedMost = 20'000;  // forwards of a step: more are not worth the time
+constexpr int kTries = 12;                  // each try halves the unknown part of the budget
+constexpr int64_t kJobsTriedMost = 20'000;  // most forwards of a step: trying more is not worth the time
 constexpr double kCloseEnough = 1.02;
 
-// The run with its budget where the schedule looks for it. A profile has its own bytes, and simulates with
-// them.
+// Returns the run with its budget where the schedule looks for it. A profile has its own bytes, and simulates
+// with them.
 RunSpec WithMemory(const RunSpec& run, double memory, bool profiled) {
   RunSpec with = run;
   with.memory = profiled ? 0 : static_cast<int64_t>(std::min(memory, kMemoryMost));
@@ -74,7 +74,7 @@ absl::StatusOr<SimulationOptions> RunCosts::Of(const RunSpec& run) const {
   return costs;
 }
 
-// Memory by the counts that would refuse the run, so that what fits here is what can be trained.
+// Prepares the run with the memory counts that would refuse it, so that a run that fits here can be trained.
 absl::StatusOr<PreparedRun> PrepareRun(const RunSpec& run, const RunCosts& costs) {
   auto of_run = costs.Of(run);
   if (!of_run.ok()) return of_run.status();

@@ -114,7 +114,7 @@ Profile CountedProfile(const RunSpec& run, double flops) {
     part.output_bytes = element * samples * static_cast<double>(layer.output_elements());
     part.weight_bytes = kFloat * static_cast<double>(layer.parameters);
     part.state_bytes = copies * part.weight_bytes;
-    // The copy that layers compute with.
+    // This is the copy that layers compute with.
     if (element < kFloat) part.state_bytes += element * static_cast<double>(layer.parameters);
     profile.parts.push_back(part);
   }

@@ -1,4 +1,4 @@
-// What a model's parts cost, measured or counted, as the simulator takes it.
+// Reads and applies a profile: the measured or counted costs of a model's parts, as the simulator takes them.
 //
 // A profile is a JSON file: `layers`, from first to last, or `stages`, each a list of objects with the times
 // `forward` (must be given), `backward`, `backward_input`, `backward_weight`, `reduce` and `update`, in any
@@ -29,19 +29,19 @@ struct ProfilePart {
 
 struct Profile {
   std::vector<ProfilePart> parts;
-  bool of_stages = false;  // else of layers
-  std::string unit;        // of all times, as the file calls it; "s" is seconds
+  bool of_stages = false;  // true for parts that are stages, false for layers
+  std::string unit;        // unit of all times, as the file calls it; "s" is seconds
   double overlapped = 0, bandwidth = 0, latency = 0;
 };
 
 absl::StatusOr<Profile> ReadProfile(const std::string& path);
 
-// The layers of a run's model by its counted FLOPs at `flops` a unit of time: a backward is twice a forward.
-// Activations are what a forward leaves where they are retained (LayerCount of model_layers.h).
+// Makes a profile of the layers of a run's model by its counted FLOPs at `flops` a unit of time: a backward
+// is twice a forward. Activations are those that a retaining forward keeps (LayerCount of model_layers.h).
 Profile CountedProfile(const RunSpec& run, double flops);
 
-// The parts as stages: `layers_of_stage` says which layers; where it is empty, layers are cut into `stages`
-// parts so that the largest takes least time. Sets times, bytes and links of `options`.
+// Applies the parts as stages: `layers_of_stage` says which layers; where it is empty, layers are cut into
+// `stages` parts so that the largest takes least time. Sets times, bytes and links of `options`.
 absl::Status ApplyProfile(const Profile& profile, int stages, const std::vector<int>& layers_of_stage,
                           SimulationOptions* options);
 

@@ -25,7 +25,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// The median: what other programs take of a core is not the layer's.
+// Returns the median: time that other programs take of a core is not the layer's.
 double TypicalOf(std::vector<double> seconds) {
   if (seconds.empty()) return 0;
   const auto middle = seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2);
@@ -33,14 +33,14 @@ double TypicalOf(std::vector<double> seconds) {
   return *middle;
 }
 
-// By kind and layer.
+// Returns the typical times by kind and layer.
 std::array<std::vector<double>, kJobKinds> TypicalTimes(const Trace& trace, size_t layers) {
   std::array<std::vector<std::vector<double>>, kJobKinds> samples;
   for (auto& of_kind : samples) of_kind.resize(layers);
   const bool several =
       std::any_of(trace.jobs.begin(), trace.jobs.end(), [](const DrawnJob& j) { return j.job.step > 0; });
   for (const DrawnJob& j : trace.jobs) {
-    if (several && j.job.step == 0) continue;  // it meets cold caches and memory that is not there yet
+    if (several && j.job.step == 0) continue;  // its caches are cold, and its memory is not there yet
     if (static_cast<size_t>(j.job.stage) < layers) {
       samples[static_cast<int>(j.job.kind)][j.job.stage].push_back(j.end - j.start);
     }
@@ -60,7 +60,7 @@ ExitCode Print(const std::string& text, const std::string& path) {
   return file ? kExitOk : Fail(kExitFailed, absl::StrCat("cannot write ", path));
 }
 
-// Of a run whose layers are stages each.
+// Returns the activations of a run whose layers are stages each.
 std::string ActivationsOfLayers(const RunSpec& run) {
   const std::vector<std::string> of_stages = SplitActivations(run.schedule);
   if (of_stages.size() == 1) return of_stages[0];
@@ -89,7 +89,7 @@ RunSpec ProfilingRun(const RunSpec& run, int steps) {
 
 Json ProfileOf(const RunSpec& run, const MeasuredRun& measured) {
   const std::vector<LayerCount> layers = CountLayers(run.model);
-  // Weights and what goes from layer to layer have the sizes of their numbers; nothing to measure.
+  // Weights and tensors between layers have the sizes of their numbers, so they need no measurement.
   const Profile counted = CountedProfile(run, 1e9);
   const auto times = TypicalTimes(measured.trace, layers.size());
   const auto time = [&](JobKind kind, size_t layer) { return times[static_cast<int>(kind)][layer]; };
@@ -117,7 +117,7 @@ ExitCode RunProfile(const ProfileOptions& options) {
   }
   if (const absl::Status data = CheckRunData(options.file, *run); !data.ok())
     return Fail(kExitBadConfiguration, data.message());
-  signal(SIGPIPE, SIG_IGN);  // the reader of our output may leave; what was made for it must still go
+  signal(SIGPIPE, SIG_IGN);  // the reader of our output may leave; the temporary files must still be removed
   const RunSpec profiling = ProfilingRun(*run, options.steps);
   const auto scratch = ScratchFolder::Make();
   if (!scratch.ok()) return Fail(kExitFailed, scratch.status().message());

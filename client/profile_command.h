@@ -1,5 +1,5 @@
-// `weft profile`: measures what each layer of a run file's model costs, as a profile (profile.h) that the
-// simulator takes.
+// Runs `weft profile`: measures the costs of each layer of a run file's model, as a profile (profile.h) that
+// the simulator takes.
 #ifndef WEFT_CLIENT_PROFILE_COMMAND_H_
 #define WEFT_CLIENT_PROFILE_COMMAND_H_
 
@@ -15,19 +15,19 @@ namespace weft {
 
 struct ProfileOptions {
   std::string file;  // the run file; its data must be there
-  int steps = 6;     // that are trained; the first one is not counted
+  int steps = 6;     // steps to train; the first one is not counted
   DeviceFlags device;
   std::string output;  // the profile's file; empty for standard output
 };
 
-// The run with each layer as a stage, one micro-batch of the same size a step, and all on one rank: what its
-// jobs take and leave is each layer's own.
+// Returns the run with each layer as a stage, one micro-batch of the same size a step, and all on one rank,
+// so that the times and bytes of its jobs are those of single layers.
 RunSpec ProfilingRun(const RunSpec& run, int steps);
 
-// The profile of such a run: medians without the first step.
+// Returns the profile of such a run: medians without the first step.
 nlohmann::ordered_json ProfileOf(const RunSpec& run, const MeasuredRun& measured);
 
-// Main thread only.
+// Runs on the main thread only.
 ExitCode RunProfile(const ProfileOptions& options);
 
 }  // namespace weft

@@ -52,7 +52,7 @@ class ReferenceTraining {
  private:
   std::string Steps() const { return StepsMade(options_.spec, log_.seconds().size()); }
 
-  // The loop saves between two steps.
+  // Begins to stop: the loop saves between two steps.
   std::optional<double> BeginStop() {
     if (log_.seconds().empty()) return std::nullopt;
     progress_.Clear();
@@ -77,7 +77,7 @@ class ReferenceTraining {
     if (!sentence.empty()) PrintMessage(sentence);
   }
 
-  // Each line of the loop's output is one step, or a checkpoint.
+  // Takes a line of the loop's output, which is one step, or a checkpoint.
   absl::Status TakeStep(const nlohmann::json& line) {
     if (line.contains("checkpoint") && line["checkpoint"].is_number_integer()) {
       TakeCheckpoint(line);
@@ -88,7 +88,7 @@ class ReferenceTraining {
       return absl::InternalError("weft-worker wrote a line that is not a step");
     StepRecord step;
     step.step = line["step"];
-    // What is no finite number is null in JSON.
+    // A number that is not finite is null in JSON.
     const auto value = [&](const char* key) { return number(key) ? line[key].get<double>() : std::nan(""); };
     step.has_loss = true;
     step.loss = value("loss");
@@ -145,7 +145,7 @@ class ReferenceTraining {
   WorkerTask task_;
   StepLog log_;
   Progress progress_;
-  int checkpoint_ = -1;  // of the newest that is complete
+  int checkpoint_ = -1;  // step of the newest complete one
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// `weft train --reference`: the plain loop of `weft-worker --reference`, with the same files and summary as a
-// training through the runtime.
+// Runs `weft train --reference`: the plain loop of `weft-worker --reference`, with the same files and summary
+// as a training through the runtime.
 #ifndef WEFT_CLIENT_REFERENCE_TRAINING_H_
 #define WEFT_CLIENT_REFERENCE_TRAINING_H_
 
@@ -8,7 +8,7 @@
 
 namespace weft {
 
-// `processes` and `metrics` of the options mean nothing here.
+// Trains. Ignores `processes` and `metrics` of the options.
 ExitCode TrainReference(const LocalTrainingOptions& options);
 
 }  // namespace weft

@@ -29,7 +29,7 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kLong = std::chrono::milliseconds(300);  // a check that took so long is worth remembering
 constexpr auto kShownAfter = std::chrono::seconds(1);
 
-// The folder for what can be computed again; "" if the environment names none.
+// Returns the folder for files that can be computed again; "" if the environment names none.
 std::string CacheFolder() {
   const char* cache = std::getenv("XDG_CACHE_HOME");
   if (cache != nullptr && *cache == '/') return absl::StrCat(cache, "/weft");
@@ -37,9 +37,9 @@ std::string CacheFolder() {
   return home != nullptr && *home == '/' ? absl::StrCat(home, "/.cache/weft") : "";
 }
 
-// All on which the result depends; "" if that cannot be told.
+// Returns everything on which the result depends; "" if that cannot be found out.
 std::string Identity(const RunSpec& run) {
-  // What the files hold is asked by the data's and the model's sections alone.
+  // The check of the files depends only on the sections of the data and the model.
   const nlohmann::json json = ToJson(run);
   std::string identity =
       absl::StrCat("weft data check 1\n", json["model"].dump(), "\n", json["data"].dump(), "\n");
@@ -53,7 +53,7 @@ std::string Identity(const RunSpec& run) {
   return identity;
 }
 
-// Where a good result is remembered; the file holds its identity, so that equal names do not matter.
+// Returns the file that remembers a good result; it holds the identity, so that equal names do not matter.
 std::string MemoryOf(const std::string& identity) {
   const std::string folder = CacheFolder();
   if (folder.empty() || identity.empty()) return "";
@@ -77,7 +77,7 @@ void Remember(const std::string& memory, const std::string& identity) {
   WriteWholeFile(memory, identity).IgnoreError();
 }
 
-// One line that renews itself, where somebody watches and it takes long.
+// Shows one line that renews itself, where somebody watches and it takes long.
 class Progress {
  public:
   void Show(int64_t done, int64_t all) {
@@ -102,7 +102,7 @@ absl::StatusOr<std::vector<std::string>> Check(const RunSpec& run) {
   return CheckData(run, [&](int64_t done, int64_t all) { progress.Show(done, all); });
 }
 
-// The key with which a message begins, as "data.text.path"; "" if with none.
+// Returns the key with which a message begins, as "data.text.path"; "" if it begins with none.
 std::string KeyOf(absl::string_view message) {
   const absl::string_view key = message.substr(0, message.find(": "));
   for (const char c : key) {

@@ -1,9 +1,9 @@
-// The data of a run file, checked whole before a command that uses them begins anything.
+// Checks the data of a run file as a whole, before a command that uses them begins anything.
 //
-// A check that took long is remembered by the files' paths, sizes, times and inodes and by what was asked of
-// them, in $XDG_CACHE_HOME/weft or ~/.cache/weft; without a place to remember it is made each time. Shows
-// progress on a terminal where it takes longer than a second. Failure: InvalidArgument with one sentence that
-// begins with `FILE:LINE: KEY: `.
+// The result of a long check is remembered by the files' paths, sizes, times and inodes and by the question,
+// in $XDG_CACHE_HOME/weft or ~/.cache/weft; without a place to remember it, the check is made each time.
+// Shows progress on a terminal where it takes longer than a second. Failure: InvalidArgument with one
+// sentence that begins with `FILE:LINE: KEY: `.
 #ifndef WEFT_CLIENT_RUN_DATA_H_
 #define WEFT_CLIENT_RUN_DATA_H_
 
@@ -14,10 +14,10 @@
 
 namespace weft {
 
-// `file` is the run file of `run`.
+// Checks the data of `run`, which was read from the run file `file`.
 absl::Status CheckRunData(const std::string& file, const RunSpec& run);
 
-// The same for data that a flag put in the place of the run file's, which is named instead of the key.
+// Checks data that a flag put in the place of the run file's; messages name the flag instead of the key.
 absl::Status CheckFlaggedData(const std::string& flag, const RunSpec& run);
 
 }  // namespace weft

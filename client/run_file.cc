@@ -75,7 +75,7 @@ void ResolvePaths(const fs::path& folder, Json& json) {
   }
 }
 
-// The file's name as a run's name, with '-' for letters that a run's name may not have.
+// Returns the file's name as a run's name, with '-' for letters that a run's name may not have.
 std::string NameOf(const std::string& path) {
   std::string name = fs::path(path).stem().string().substr(0, 63);
   for (char& c : name) c = absl::ascii_isalnum(c) || c == '_' || c == '.' ? c : '-';
@@ -96,10 +96,10 @@ absl::Status CheckReadable(const std::string& path, bool may_be_folder) {
   return absl::InvalidArgumentError(absl::StrCat("cannot read ", path, ": ", std::strerror(errno)));
 }
 
-// Whether the schedule fits the stages and micro-batches and can run to its end.
+// Checks that the schedule fits the stages and micro-batches and can run to its end.
 absl::Status CheckFits(const RunSpec& spec, RunFileData data) {
   RunSpec run = spec;
-  // Who only simulates may be looking for what does fit.
+  // A user who only simulates may be looking for a budget that fits.
   if (data == RunFileData::kIgnored) run.memory = 0;
   return CheckedScheduleOf(run).status();
 }
@@ -130,7 +130,7 @@ absl::StatusOr<RunSpec> ParseRunFile(const std::string& path, const std::string&
   auto spec = ParseRunSpec(json);
   if (!spec.ok()) {
     const auto place = spec.status().GetPayload(kPathPayload);
-    // Valid in a request, and flags for a person.
+    // These keys are valid in a request, but a person gives them as flags.
     const std::string message = absl::StrReplaceAll(spec.status().message(), {{", resume, until", ""}});
     return at(place.has_value() ? std::string(*place) : "", message);
   }

@@ -1,7 +1,7 @@
-// A run file on disk as a RunSpec.
+// Reads a run file on disk as a RunSpec.
 //
 // Beyond the grammar of proto/run/run_spec.h it resolves relative data paths against the file's own folder,
-// takes the file's name as the name of a run that gives none, looks whether the data can be read, puts the
+// takes the file's name as the name of a run that gives none, checks whether the data can be read, puts the
 // rows of a schedule's file into the spec, and checks that the schedule fits the run and can be trained.
 //
 // Failure: InvalidArgument with one sentence that begins with `FILE:LINE: train.batch: ` as far as it is
@@ -16,13 +16,13 @@
 
 namespace weft {
 
-// Whether the data that a file names must be there. What only predicts a run does without, and without its
-// fitting the memory; the data of a submitted run are on the workers' machines.
+// Whether the data that a file names must be there. A command that only predicts a run needs no data, and the
+// run need not fit the memory; the data of a submitted run are on the workers' machines.
 enum class RunFileData { kReadable, kElsewhere, kIgnored };
 
 absl::StatusOr<RunSpec> ReadRunFile(const std::string& path, RunFileData data = RunFileData::kReadable);
 
-// The same for a text that stands for the file at `path`.
+// Parses a text that stands for the file at `path`.
 absl::StatusOr<RunSpec> ParseRunFile(const std::string& path, const std::string& text,
                                      RunFileData data = RunFileData::kReadable);
 

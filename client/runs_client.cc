@@ -15,7 +15,7 @@
 namespace weft {
 namespace {
 
-constexpr int kSubmitFactor = 12;  // of the time of other calls
+constexpr int kSubmitFactor = 12;  // multiple of the time of other calls
 
 class GrpcRunsClient final : public RunsClient {
  public:
@@ -161,7 +161,7 @@ constexpr int64_t kPauseNs = 500'000'000;
 
 absl::Status FollowRun(RunsClient& client, uint64_t run, bool known, int64_t patience_ns,
                        const std::function<bool(const RunEvent&)>& hear, const std::function<void()>& lost) {
-  int64_t broken = 0;  // since when nothing was heard
+  int64_t broken = 0;  // time since when nothing was heard
   bool seen = false;
   while (true) {
     bool heard = false;
@@ -185,7 +185,7 @@ absl::Status FollowRun(RunsClient& client, uint64_t run, bool known, int64_t pat
 absl::StatusOr<uint64_t> SubmitPatiently(RunsClient& client, const SubmitRequest& request,
                                          int64_t patience_ns) {
   const int64_t start = MonotonicNanos();
-  bool there = false;  // something listens, if it is slow
+  bool there = false;  // true if a server listens, however slow
   while (true) {
     const absl::StatusOr<uint64_t> run = client.Submit(request);
     const absl::StatusCode code = run.status().code();

@@ -1,9 +1,9 @@
-// The run API from C++: submit a training to a coordinator, look at it, watch it, cancel it.
+// Calls the run API from C++: submits a training to a coordinator, looks at it, watches it, cancels it.
 //
 // Threads: every method may be called from any thread; each blocks until its answer or its deadline, Watch
-// until the run ends. Cancelling a Watch from another thread: its callback returns false at the next event,
-// or Stop. Failure: Unavailable "coordinator at X unreachable: .." when nothing answers there;
-// DeadlineExceeded; else what the coordinator says, see proto/weft/v1/runs.proto.
+// until the run ends. To cancel a Watch from another thread, return false from its callback at the next
+// event, or call Stop. Failure: Unavailable "coordinator at X unreachable: .." when nothing answers there;
+// DeadlineExceeded; else the coordinator's status, see proto/weft/v1/runs.proto.
 #ifndef WEFT_CLIENT_RUNS_CLIENT_H_
 #define WEFT_CLIENT_RUNS_CLIENT_H_
 
@@ -25,18 +25,18 @@ class RunsClient {
  public:
   virtual ~RunsClient() = default;
 
-  // `address`: unix:PATH or HOST:PORT. Does not connect yet. `call_ns`: longest time of one call, of
-  // Submit 12 times as long; Watch has none.
+  // Makes a client for `address`: unix:PATH or HOST:PORT. Does not connect yet. `call_ns` is the longest time
+  // of one call; Submit has 12 times as long, and Watch has no limit.
   static absl::StatusOr<std::unique_ptr<RunsClient>> Create(const std::string& address,
                                                             int64_t call_ns = 10'000'000'000);
 
-  // Sent again with the same non-empty `request.request` it is the same run: an answer that was lost may be
-  // asked for again.
+  // Submits a run. The same non-empty `request.request` always names the same run, so a call whose answer was
+  // lost may be repeated.
   virtual absl::StatusOr<uint64_t> Submit(const SubmitRequest& request) = 0;
-  // Times are of the wall clock.
+  // Returns the run. Times are of the wall clock.
   virtual absl::StatusOr<RunInfo> Get(uint64_t run) = 0;
   virtual absl::StatusOr<std::vector<RunInfo>> List() = 0;
-  // By number.
+  // Returns the workers by number.
   virtual absl::StatusOr<std::vector<WorkerInfo>> ListWorkers() = 0;
   virtual absl::StatusOr<RunInfo> Cancel(uint64_t run, const std::string& reason) = 0;
 
@@ -48,15 +48,15 @@ class RunsClient {
   virtual void Stop() = 0;
 };
 
-// As Watch, but a coordinator that has answered before may be out of reach for `patience_ns` at a time:
-// watching begins again then, and `hear` is called with the run as it is. `lost` is called before each
-// attempt. Workers ride out the same. `known`: the coordinator has answered before. NotFound if it does not
-// know the run any more.
+// Watches a run as Watch does, but lets a coordinator that has answered before be out of reach for
+// `patience_ns` at a time, as workers do. Watching then begins again, and `hear` is called with the run as it
+// is. `lost` is called before each attempt. `known` says that the coordinator has answered before. NotFound
+// if it does not know the run any more.
 absl::Status FollowRun(RunsClient& client, uint64_t run, bool known, int64_t patience_ns,
                        const std::function<bool(const RunEvent&)>& hear, const std::function<void()>& lost);
 
-// As Submit, which is sent again if no answer comes although something listens. `request.request` must be
-// set.
+// Submits as Submit does, and sends the request again if no answer comes although a server listens.
+// `request.request` must be set.
 absl::StatusOr<uint64_t> SubmitPatiently(RunsClient& client, const SubmitRequest& request,
                                          int64_t patience_ns);
 

@@ -30,7 +30,7 @@
 namespace weft {
 namespace {
 
-// How long a coordinator that has answered before may be out of reach; as long as for workers.
+// The time for which a coordinator that has answered before may be out of reach; the same as for workers.
 constexpr int64_t kPatienceNs = 30'000'000'000;
 constexpr int kRecordTries = 200;
 constexpr absl::Duration kRecordTry = absl::Milliseconds(50);
@@ -47,18 +47,18 @@ int64_t WallNanos() {
 
 ExitCode Fail(const absl::Status& status) { return weft::Fail(ExitCodeOf(status), status.message()); }
 
-// A wrong address is a mistake in the arguments.
+// Connects to the coordinator. A wrong address is a mistake in the arguments.
 absl::StatusOr<std::unique_ptr<RunsClient>> Connect(const CoordinatorOptions& options) {
   setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
   return RunsClient::Create(options.address);
 }
 
-// The run as it is now, in the form that was asked for.
+// Prints the present state of the run, in the form of the options.
 ExitCode Print(const CoordinatorOptions& options, const RunInfo& run) {
   return PrintData(options.json ? RunJson(run).dump(2) + "\n" : RunText(run, WallNanos(), OutputStyle()));
 }
 
-// Ctrl-C while watching a run ends the watching, not the run.
+// Leaves at Ctrl-C while watching a run: the watching ends, the run does not.
 void LeaveOnInterrupt(int) {
   const char message[] = "\nweft: no longer watching; the run goes on (weft wait, weft cancel)\n";
   if (write(STDERR_FILENO, message, sizeof message - 1) < 0) _exit(kExitInterrupted);
@@ -84,7 +84,7 @@ class WatchTimeout {
   std::thread thread_;
 };
 
-// Asks for what the ranks of a run do, twice a second, as long as it lives: events tell of steps only.
+// Asks for the reports of a run's ranks, twice a second, as long as it lives: events report steps only.
 class RankReports {
  public:
   RankReports(RunsClient& client, uint64_t run, std::function<void(const RunInfo&)> hear) {
@@ -108,7 +108,7 @@ class RankReports {
 
 class Watcher {
  public:
-  // `known`: the coordinator has answered before.
+  // `known` says that the coordinator has answered before.
   Watcher(uint64_t run, bool known) : id_(run), known_(known), progress_(ProgressWanted()) {}
 
   ExitCode Watch(RunsClient& client, const CoordinatorOptions& options, double timeout) {
@@ -133,7 +133,7 @@ class Watcher {
     }
     if (!status.ok()) return Fail(status);
     const auto run = client.Get(id_);
-    // What looks into the folder next finds all of it, if it is on this machine.
+    // The next command that looks into the folder finds all of it, if it is on this machine.
     for (int i = 0; run.ok() && i < kRecordTries && OutputInUse(run->output); ++i) absl::SleepFor(kRecordTry);
     const ExitCode printed = Print(options, run.ok() ? *run : run_);
     if (printed != kExitOk) return printed;
@@ -179,7 +179,7 @@ class Watcher {
   RunInfo run_ ABSL_GUARDED_BY(mu_);
 };
 
-// So that a submission whose answer was lost can be sent again and is one run.
+// Makes a name for the request, so that a submission whose answer was lost can be sent again and is one run.
 std::string RequestName() {
   std::random_device random;
   return absl::StrCat("weft-", absl::Hex(random(), absl::kZeroPad8), absl::Hex(random(), absl::kZeroPad8));

@@ -1,4 +1,4 @@
-// `weft submit`, `ls`, `describe`, `wait`, `cancel`: the run API of a coordinator from the command line.
+// Runs `weft submit`, `ls`, `describe`, `wait`, `cancel`: the run API of a coordinator from the command line.
 #ifndef WEFT_CLIENT_RUNS_COMMANDS_H_
 #define WEFT_CLIENT_RUNS_COMMANDS_H_
 
@@ -21,7 +21,7 @@ struct SubmitOptions {
   int processes = 0;  // 0: one a rank
   std::string out;    // folder of the results, "" for one that the coordinator chooses
   bool overwrite = false;
-  int until = 0;       // as of TrainOptions
+  int until = 0;       // as in TrainOptions
   std::string resume;  // likewise
   bool detach = false;
 };
@@ -46,7 +46,8 @@ struct CancelOptions {
   std::string reason;
 };
 
-// The run's number on standard output; then, unless detached, as RunWait. Ctrl-C leaves the run going on.
+// Prints the run's number on standard output; then, unless detached, acts as RunWait. Ctrl-C leaves the run
+// going on.
 ExitCode RunSubmit(const SubmitOptions& options);
 ExitCode RunList(const ListOptions& options);
 ExitCode RunWorkers(const WorkersOptions& options);

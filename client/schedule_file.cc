@@ -25,7 +25,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-constexpr size_t kActionsMostBytes = 256 << 20;   // that are only simulated
+constexpr size_t kActionsMostBytes = 256 << 20;   // for files that are only simulated
 constexpr size_t kEmbeddedMostBytes = 768 << 10;  // a run's whole specification may have 1 MiB
 constexpr size_t kYamlMostBytes = 1 << 20;
 
@@ -62,7 +62,7 @@ absl::Status CheckSizes(const Schedule& schedule, const std::string& path, int s
                       path, schedule.stages, schedule.microbatches, schedule.stages, schedule.microbatches));
 }
 
-// The rows of actions of a trace's step, and which stages read which.
+// Makes a schedule from the rows of actions of a trace's step, and from the inputs of its stages.
 absl::StatusOr<Schedule> ScheduleOfTrace(const std::string& path, int step) {
   auto trace = ReadTrace(path);
   if (!trace.ok()) return trace.status();

@@ -18,13 +18,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A unix socket's path has room for 107 characters.
+// The most characters of the folder: a unix socket's path has room for 107.
 constexpr size_t kFolderMost = 80;
 constexpr char kPrefix[] = "weft-";
 constexpr size_t kRandom = 6;
-constexpr char kOwner[] = "owner.lock";  // locked as long as the process lives that made the folder
+constexpr char kOwner[] = "owner.lock";  // locked as long as the process that made the folder lives
 
-// The folder's lock file, locked; -1 if another process has it, or it is not there.
+// Opens and locks the folder's lock file; returns -1 if another process has it, or it is not there.
 int LockOwner(const std::string& folder, int flags) {
   const int file =
       open(absl::StrCat(folder, "/", kOwner).c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | flags, 0600);
@@ -33,7 +33,7 @@ int LockOwner(const std::string& folder, int flags) {
   return -1;
 }
 
-// Removes what dead processes of this user have left, which a signal or a crash kept from doing it.
+// Removes folders of dead processes of this user, which a signal or a crash kept from removing them.
 void Sweep(const std::string& parent) {
   std::error_code error;
   for (fs::directory_iterator entry(parent, error), end; !error && entry != end; entry.increment(error)) {
@@ -42,7 +42,7 @@ void Sweep(const std::string& parent) {
     if (name.rfind(kPrefix, 0) != 0 || name.size() != sizeof kPrefix - 1 + kRandom) continue;
     if (lstat(entry->path().c_str(), &info) != 0 || !S_ISDIR(info.st_mode) || info.st_uid != geteuid())
       continue;
-    // One without the file is not ours, or has just been made.
+    // A folder without the file is not ours, or has just been made.
     const int owner = LockOwner(entry->path().string(), 0);
     if (owner < 0) continue;
     std::error_code ignored;

@@ -1,6 +1,6 @@
 // A private folder for sockets and other things that must not outlive the process: mode 0700, removed with
-// all it holds at destruction. What a process that died has left is removed by the next that makes one: a
-// lock in the folder, which ends with its process, tells which they are.
+// all it holds at destruction. The next process that makes one removes the folders of processes that died. A
+// lock in each folder, which ends with its process, tells which folders they are.
 #ifndef WEFT_CLIENT_SCRATCH_FOLDER_H_
 #define WEFT_CLIENT_SCRATCH_FOLDER_H_
 
@@ -13,7 +13,8 @@ namespace weft {
 
 class ScratchFolder {
  public:
-  // In $TMPDIR, or in /tmp where that would make the paths of unix sockets too long. Failure: Unavailable.
+  // Makes a folder in $TMPDIR, or in /tmp where that would make the paths of unix sockets too long. Failure:
+  // Unavailable.
   static absl::StatusOr<std::unique_ptr<ScratchFolder>> Make();
   ~ScratchFolder();
   ScratchFolder(const ScratchFolder&) = delete;

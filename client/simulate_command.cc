@@ -34,7 +34,7 @@
 namespace weft {
 namespace {
 
-// Bounds on what one call may ask for, far above what can be read or drawn.
+// Bounds of what one call may ask for, far above what can be read or drawn.
 constexpr int64_t kJobsOfStepMost = 20'000'000;
 constexpr int64_t kJobsListedMost = 20'000'000;
 constexpr size_t kBoxesMost = 40'000;
@@ -61,11 +61,11 @@ absl::StatusOr<std::vector<std::vector<int>>> ParseInputs(const std::vector<std:
 
 using Times = std::array<std::vector<double>, kJobKinds>;
 
-// What is to be simulated, and in which words.
+// A simulation and the words for its output.
 struct Prepared {
   PreparedRun run;
-  std::string times;  // where its times come from
-  std::string unit;   // of all times: "s", "" for any
+  std::string times;  // source of its times
+  std::string unit;   // unit of all times: "s", "" for any
   int default_steps = 1;
   DrawnTime time() const { return unit == "s" ? DrawnTime::kSeconds : DrawnTime::kUnits; }
 };
@@ -78,7 +78,7 @@ bool AnyGiven(const Times& times) {
                      [](const auto& of_kind) { return !of_kind.empty(); });
 }
 
-// The two added up stage by stage; one value counts for all stages.
+// Returns the sum of the two stage by stage; one value counts for all stages.
 std::vector<double> SumOf(const std::vector<double>& a, const std::vector<double>& b) {
   std::vector<double> sum = a.size() >= b.size() ? a : b;
   for (size_t s = 0; s < sum.size(); ++s) {
@@ -92,7 +92,7 @@ std::vector<double> SumOf(const std::vector<double>& a, const std::vector<double
   return sum;
 }
 
-// `given` with what is not given: see SimulateOptions.
+// Returns `given` with defaults for missing times: see SimulateOptions.
 Times Completed(Times given) {
   std::vector<double>& backward = Of(given, JobKind::kBackward);
   std::vector<double>& input = Of(given, JobKind::kBackwardInput);
@@ -114,7 +114,7 @@ std::string ListOf(const std::vector<double>& values) {
                        [](std::string* out, double v) { absl::StrAppendFormat(out, "%.6g", v); });
 }
 
-// "forward 1, backward 2 (halves 1 and 1)".
+// Returns "forward 1, backward 2 (halves 1 and 1)".
 std::string TimesText(const Times& times, bool split) {
   std::string text = absl::StrCat("forward ", ListOf(Of(times, JobKind::kForward)), ", backward ",
                                   ListOf(Of(times, JobKind::kBackward)));
@@ -132,7 +132,7 @@ bool AnyBytes(const SimulationOptions& costs) {
   return some(costs.activation) || some(costs.weight) || some(costs.state) || some(costs.output);
 }
 
-// Flags that could change nothing are a mistake, and what is printed would hide it.
+// Refuses flags that could change nothing: they are a mistake, and the output would hide it.
 absl::Status CheckFlags(const SimulateOptions& options) {
   const auto refuse = [](absl::string_view message) { return absl::InvalidArgumentError(message); };
   const bool form_json = options.output == "json";
@@ -153,7 +153,7 @@ absl::Status CheckFlags(const SimulateOptions& options) {
   return absl::OkStatus();
 }
 
-// The same where the costs are known.
+// Refuses such flags where the costs are known.
 absl::Status CheckEffect(const SimulationOptions& costs) {
   if (AnyBytes(costs)) return absl::OkStatus();
   for (const auto& [given, flag] : {std::pair{costs.memory, "--memory"}, {costs.bandwidth, "--bandwidth"}}) {
@@ -206,7 +206,7 @@ absl::StatusOr<Schedule> MakeCheckedSchedule(const SimulateOptions& options) {
 
 bool IsTrace(const std::string& name) { return absl::EndsWith(name, ".json"); }
 
-// Times and sizes of a trace's own jobs, where others are not given.
+// Takes times and sizes of a trace's own jobs, where others are not given.
 absl::Status TakeTrace(const SimulateOptions& options, Prepared* prepared) {
   const auto trace = ReadTrace(options.schedule);
   if (!trace.ok()) return trace.status();
@@ -225,7 +225,7 @@ absl::Status TakeTrace(const SimulateOptions& options, Prepared* prepared) {
   return absl::OkStatus();
 }
 
-// A schedule and what is said beside it.
+// Prepares a schedule with the options beside it.
 absl::StatusOr<Prepared> PrepareSchedule(const SimulateOptions& options) {
   auto schedule = MakeCheckedSchedule(options);
   if (!schedule.ok()) return schedule.status();
@@ -249,7 +249,7 @@ absl::StatusOr<Prepared> PrepareSchedule(const SimulateOptions& options) {
   return prepared;
 }
 
-// The run of a run file as it would be, with the flags that stand for its keys.
+// Returns the run of a run file, with the flags that stand for its keys.
 absl::StatusOr<RunSpec> RunOf(const SimulateOptions& options) {
   auto run = ReadRunFile(options.schedule, RunFileData::kIgnored);
   if (!run.ok()) return run.status();
@@ -288,7 +288,7 @@ absl::StatusOr<Prepared> PrepareRunFile(const SimulateOptions& options) {
   if (!costs.ok()) return costs.status();
   auto of_run = PrepareRun(*run, *costs);
   if (!of_run.ok()) {
-    // Of a run that cannot fit, as the simulator says it.
+    // A run that cannot fit gets the simulator's status.
     if (!IsAboutMemory(of_run.status())) return absl::InvalidArgumentError(of_run.status().message());
     return absl::FailedPreconditionError(of_run.status().message());
   }
@@ -339,7 +339,7 @@ std::string Sizes(const Prepared& prepared) {
                       Plural(prepared.run.costs.steps, "step"), ", ", Plural(schedule.ranks, "rank"));
 }
 
-// A time in the words of what is simulated: seconds, or a number.
+// Returns a time in the unit of the simulation: seconds, or a number.
 std::string TimeText(const Prepared& prepared, double time) {
   return prepared.unit == "s" ? FormatSeconds(time) : absl::StrFormat("%.6g", time);
 }
@@ -357,7 +357,7 @@ DrawingOptions Drawing(const Prepared& prepared, const SimulationResult& result)
   return drawing;
 }
 
-// "27.3 %: limit 13.6 %, dependency 6.8 %", the largest first.
+// Returns "27.3 %: limit 13.6 %, dependency 6.8 %", the largest first.
 std::string IdleText(const SimulationResult& result) {
   std::vector<std::pair<double, std::string>> causes;
   const auto by_cause = result.IdleByCause();
@@ -398,7 +398,7 @@ std::string RankRows(const Prepared& prepared, const SimulationResult& result) {
   columns.push_back({"weights in", [](const RankStats& s) { return absl::StrCat(s.weight_fetches); }});
   columns.push_back({"received", [](const RankStats& s) { return FormatBytes(s.bytes_received); }});
   columns.push_back({"sent", [](const RankStats& s) { return FormatBytes(s.bytes_sent); }});
-  // What is nothing on every rank says nothing.
+  // A column that is 0 on every rank is left out.
   const auto nothing = [&](const Column& column) {
     return std::all_of(result.ranks.begin(), result.ranks.end(), [&](const RankStats& s) {
       const std::string cell = column.cell(s);
@@ -447,7 +447,7 @@ std::string Table(const Prepared& prepared, const SimulationResult& result,
   return absl::StrCat(out, RankRows(prepared, result));
 }
 
-// The jobs are kept only where they are shown.
+// Returns true if the jobs are shown; otherwise they are not kept.
 bool WantsJobs(const SimulateOptions& options, const Prepared& prepared) {
   const Schedule& schedule = prepared.run.schedule;
   const int64_t listed = int64_t{schedule.stages} * schedule.microbatches * prepared.run.costs.steps;
@@ -478,7 +478,7 @@ struct TimedCurve {
   DrawnTime time = DrawnTime::kUnits;
 };
 
-// What the trace says happened, with the bytes that it has measured unless others are given.
+// Returns the curve of a trace, with the bytes that it has measured unless others are given.
 absl::StatusOr<TimedCurve> CurveOfTrace(const SimulateOptions& options) {
   auto trace = ReadTrace(options.schedule);
   if (!trace.ok()) return trace.status();
@@ -530,7 +530,7 @@ absl::StatusOr<TimedCurve> CurveOfSchedule(const SimulateOptions& options) {
   return timed;
 }
 
-// Activations alive over all ranks, of all that was asked for in one picture.
+// Draws the activations alive over all ranks, of all named schedules in one picture.
 absl::StatusOr<std::string> MemoryPicture(const SimulateOptions& options) {
   std::vector<std::string> names = {options.schedule};
   names.insert(names.end(), options.beside.begin(), options.beside.end());

@@ -12,10 +12,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Bytes are whole numbers in the contract; the simulator counts in doubles.
+// Rounds bytes: they are whole numbers in the contract, and the simulator counts in doubles.
 int64_t Whole(double bytes) { return std::llround(bytes); }
 
-// What a simulation can idle for; dispatch and recovery are of real runs.
+// Lists the causes for which a simulation can idle; dispatch and recovery are of real runs.
 Json CausesJson(const std::array<double, kIdleCauses>& by_cause) {
   Json json = Json::object();
   for (int c = 0; c < kIdleCauses; ++c) {
@@ -42,7 +42,8 @@ Json RankJson(int rank, const RankStats& s) {
           {"bytes_sent", Whole(s.bytes_sent)}};
 }
 
-// `reduce` and `update` have no micro-batch; they belong to one member of the stage's replicas.
+// Describes a job. `reduce` and `update` have no micro-batch; they belong to one member of the stage's
+// replicas.
 Json JobJson(const SimulatedJob& j) {
   Json json = {{"step", j.job.step}, {"stage", j.job.stage}};
   if (HasMicrobatch(j.job.kind)) {
@@ -77,7 +78,7 @@ Json TransferJson(const TransferInterval& t) {
   return json;
 }
 
-// Written one by one: a tree of millions would take a hundred times the memory of its text.
+// Appends the list one by one: a tree of millions would take a hundred times the memory of its text.
 template <typename List, typename ToJson>
 void AppendList(const char* key, const List& list, ToJson to_json, std::string* text) {
   absl::StrAppend(text, ",\"", key, "\":[");
@@ -86,7 +87,7 @@ void AppendList(const char* key, const List& list, ToJson to_json, std::string* 
   absl::StrAppend(text, "]");
 }
 
-// Of the kinds that the schedule has: one value for every stage, or one a stage.
+// Lists the durations of the kinds that the schedule has: one value for every stage, or one a stage.
 Json DurationsJson(const Schedule& schedule, const SimulationOptions& costs) {
   Json json = Json::object();
   const bool split = schedule.split_backward;

@@ -1,4 +1,4 @@
-// The JSON form of a simulation's result: the contract of DESIGN.md section 4.
+// Writes the result of a simulation as JSON: the contract of DESIGN.md section 4.
 #ifndef WEFT_CLIENT_SIMULATION_JSON_H_
 #define WEFT_CLIENT_SIMULATION_JSON_H_
 
@@ -10,8 +10,8 @@
 
 namespace weft {
 
-// `unit`: of all times; "" if it is any. `jobs` lists every job, interval of idleness and transfer; the
-// result must have them recorded.
+// Returns the JSON text. `unit` is the unit of all times; "" for any. `jobs` lists every job, interval of
+// idleness and transfer; the result must have them recorded.
 std::string SimulationJson(const PreparedRun& run, const std::string& unit, const SimulationResult& result,
                            bool jobs, const std::optional<CommunicationSteps>& communication);
 

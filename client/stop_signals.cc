@@ -22,7 +22,7 @@ StopSignals::StopSignals() {
 }
 
 StopSignals::~StopSignals() {
-  // What came too late must not end the process on the way out.
+  // A signal that came too late must not end the process on the way out.
   while (Take() != 0) {
   }
   close(descriptor_);

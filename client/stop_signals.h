@@ -1,4 +1,4 @@
-// The signals by which a person or a system asks this process to stop (SIGINT, SIGTERM, SIGHUP), as a
+// Gives the signals by which a person or a system asks this process to stop (SIGINT, SIGTERM, SIGHUP) as a
 // descriptor to wait on instead of handlers.
 //
 // Make it on the main thread before any other thread starts: threads inherit the blocked signals. At most one
@@ -18,7 +18,7 @@ class StopSignals {
   StopSignals& operator=(const StopSignals&) = delete;
 
   int descriptor() const { return descriptor_; }  // readable when a signal has come
-  // The next signal that came, or 0.
+  // Returns the next signal that came, or 0.
   int Take();
 
  private:

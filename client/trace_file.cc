@@ -18,10 +18,10 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int64_t kNumberMost = 1'000'000;  // of a rank, stage or micro-batch
+constexpr int64_t kNumberMost = 1'000'000;  // largest rank, stage or micro-batch
 constexpr int64_t kStepMost = 1'000'000'000;
 
-// A whole number from 0 up, or nothing.
+// Returns a whole number from 0 up, or nothing.
 std::optional<int> Number(const Json& object, const char* key, int64_t most) {
   const auto found = object.find(key);
   if (found == object.end() || !found->is_number_integer()) return std::nullopt;
@@ -62,7 +62,7 @@ std::optional<DrawnJob> JobOfEvent(const Json& event) {
   return job;
 }
 
-// What is drawn beside the jobs: idle times and transfers.
+// Returns true for events beside the jobs: idle times and transfers.
 bool IsBeside(const Json& event) {
   const auto found = event.find("cat");
   return found != event.end() && (*found == "idle" || *found == "transfer");
@@ -75,7 +75,7 @@ std::string Title(const Json& event) {
   return name != args->end() && name->is_string() ? name->get<std::string>() : "";
 }
 
-// What is no list of lists of stages counts as a chain.
+// Returns the inputs; a value that is not a list of lists of stages counts as a chain.
 std::vector<std::vector<int>> Inputs(const Json& json) {
   std::vector<std::vector<int>> inputs;
   const auto found = json.find("inputs");
@@ -92,7 +92,7 @@ std::vector<std::vector<int>> Inputs(const Json& json) {
   return inputs;
 }
 
-// Likewise: what is no list of sizes tells none.
+// Returns the bytes; a value that is not a list of sizes gives none.
 std::vector<double> LeftBytes(const Json& json) {
   std::vector<double> left;
   const auto found = json.find("left_bytes");

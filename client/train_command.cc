@@ -69,7 +69,7 @@ absl::Status ChooseSteps(const TrainOptions& options, RunSpec* spec) {
     if (!step.ok()) return absl::InvalidArgumentError(absl::StrCat("--resume: ", step.status().message()));
     spec->resume = {*checkpoint, *step};
   }
-  // What is wrong is said of `until` or `resume`, as the flags are called.
+  // The message is about `until` or `resume`, which are the names of the flags.
   const absl::Status valid = ParseRunSpec(ToJson(*spec)).status();
   if (!valid.ok()) return absl::InvalidArgumentError(absl::StrCat("--", valid.message()));
   if (options.resume.empty()) return absl::OkStatus();
@@ -82,7 +82,7 @@ ExitCode RunTrain(const TrainOptions& options) {
   if (!spec.ok()) return Fail(kExitBadConfiguration, spec.status().message());
   const std::string shown = options.out.empty() ? absl::StrCat("out/", spec->name) : options.out;
   const FormerWork former = FormerWorkFor(options.resume, Absolute(shown), options.overwrite);
-  // Before the data are read, which may take a while.
+  // This check comes before the data are read, which may take a while.
   if (const absl::Status free = OutputFolder::CheckFree(Absolute(shown), shown, former); !free.ok())
     return FailOnFolder(free);
   if (const absl::Status data = CheckRunData(options.file, *spec); !data.ok())
@@ -120,7 +120,8 @@ ExitCode RunTrain(const TrainOptions& options) {
   if (!prepared.ok()) return Fail(kExitBadConfiguration, prepared.message());
   // The reader of our output may leave; the workers must still be ended in order.
   signal(SIGPIPE, SIG_IGN);
-  // What gRPC says of connections that end at the end is noise here; a user who wants it can ask for it.
+  // gRPC's messages about connections that end at the end are noise here; a user who wants them can ask for
+  // them.
   setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
   return options.reference ? TrainReference(local) : TrainLocally(local);
 }

@@ -1,4 +1,4 @@
-// `weft train`: the whole training on this machine in one command.
+// Runs `weft train`: the whole training on this machine in one command.
 #ifndef WEFT_CLIENT_TRAIN_COMMAND_H_
 #define WEFT_CLIENT_TRAIN_COMMAND_H_
 
@@ -17,14 +17,14 @@ struct TrainOptions {
   std::string out;      // "" means out/NAME, NAME the run's name
   std::string metrics;  // HOST:PORT of the coordinator's metrics, "" for none
   bool reference = false;
-  int until = 0;  // stop after that many of the file's steps; 0: make all
+  int until = 0;  // number of the file's steps after which it stops; 0: make all
   DeviceFlags device;
-  std::string resume;      // go on from this checkpoint's folder; "" to begin
-  bool overwrite = false;  // replace what a former run left in the folder, once this one has results
+  std::string resume;      // folder of the checkpoint to go on from; "" to begin
+  bool overwrite = false;  // replaces what a former run left in the folder, once this one has results
 };
 
-// Which of the file's steps the run makes by `until` and `resume`, and that it can. InvalidArgument that
-// begins with the flag.
+// Sets which of the file's steps the run makes by `until` and `resume`, and checks that it can.
+// InvalidArgument that begins with the flag.
 absl::Status ChooseSteps(const TrainOptions& options, RunSpec* spec);
 
 ExitCode RunTrain(const TrainOptions& options);

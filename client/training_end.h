@@ -1,5 +1,5 @@
-// What a person is told at the end of a training of this machine, after coordinator/record/run_end.h has
-// written the results. On the main thread.
+// Tells a person how a training of this machine ended, after coordinator/record/run_end.h has written the
+// results. On the main thread.
 #ifndef WEFT_CLIENT_TRAINING_END_H_
 #define WEFT_CLIENT_TRAINING_END_H_
 
@@ -12,24 +12,24 @@
 
 namespace weft {
 
-// Of a run that finished: writes its results and prints the summary. kExitOk also where only steps or traces
-// are missing, which is said; kExitFailed without a summary or a folder.
+// Writes the results of a finished run and prints the summary. Returns kExitOk also where only steps or
+// traces are missing, and says so; kExitFailed without a summary or a folder.
 ExitCode TellResults(const LocalTrainingOptions& options, const TrainResults& results, StepLog* log);
 
-// Of a run that was `stopped` or `failed`: writes what there is, and says what the folder holds where that is
-// not the run's own work.
+// Writes the results of a run that was `stopped` or `failed`, as far as there are any, and says what the
+// folder holds where that is not the run's own work.
 void TellUnfinished(const LocalTrainingOptions& options, const std::string& state, const std::string& reason,
                     StepLog* log);
 
-// "the checkpoint of step 40 is complete; `weft train tiny.yaml --resume out/tiny` goes on from it", of the
-// newest that the run has made; "" if `step` is none that a run can go on from.
+// Returns "the checkpoint of step 40 is complete; `weft train tiny.yaml --resume out/tiny` goes on from it",
+// for the newest checkpoint of the run; "" if no run can go on from `step`.
 std::string GoesOn(const LocalTrainingOptions& options, int step);
 
-// How long a training that was told to stop may take until its checkpoint is complete, in seconds: ten, and
-// three times what the steps up to there should take.
+// Returns how long a training that was told to stop may take until its checkpoint is complete, in seconds:
+// ten, and three times what the steps up to there should take.
 double StopSeconds(const StepLog& log, int steps_left);
 
-// "stopping: saving a checkpoint after step 40; press Ctrl-C again to stop at once".
+// Returns "stopping: saving a checkpoint after step 40; press Ctrl-C again to stop at once".
 std::string StoppingText(int step, int end_step);
 
 }  // namespace weft

@@ -17,7 +17,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// What a worker says of itself while all is well. None of it is why it ended.
+// Returns true for lines of a worker while all is well. None of them is why it ended.
 bool IsInformation(absl::string_view line) {
   return absl::StrContains(line, "weft-worker: note: ") || absl::StrContains(line, "weft-worker: device ") ||
          absl::StrContains(line, " info weft-worker: ");
@@ -29,7 +29,8 @@ std::string LastLine(absl::string_view text) {
   return last == lines.rend() ? "" : std::string(last->substr(0, 2000));
 }
 
-// The kernel says nothing to a process that it kills for want of memory, but it counts them.
+// Returns a hint about memory: the kernel tells nothing to a process that it kills for want of memory, but
+// counts such processes.
 std::string HintOfMemory(const std::string& ending, int64_t kills_before) {
   const int64_t kills = CountMemoryKills() - kills_before;
   if (ending != "was killed by SIGKILL" || kills <= 0) return "";
@@ -110,7 +111,7 @@ bool WorkerProcesses::AwaitEnd(double seconds, StopSignals* signals) {
     std::vector<pollfd> descriptors;
     AddTo(&descriptors);
     if (signals != nullptr) descriptors.push_back({signals->descriptor(), POLLIN, 0});
-    // A process may close its outputs some time before it ends, so never for long.
+    // A process may close its outputs some time before it ends, so each wait is short.
     poll(descriptors.data(), descriptors.size(), static_cast<int>(std::min<int64_t>(left, 20)));
     if (signals != nullptr && signals->Take() != 0) return false;
   }

@@ -1,6 +1,7 @@
-// The worker processes of a training on this machine: started together, watched, stopped together.
+// Runs the worker processes of a training on this machine: starts them together, watches them, stops them
+// together.
 //
-// One thread, the main one (child_process.h). Destruction kills what still runs.
+// One thread, the main one (child_process.h). Destruction kills processes that still run.
 #ifndef WEFT_CLIENT_WORKER_PROCESSES_H_
 #define WEFT_CLIENT_WORKER_PROCESSES_H_
 
@@ -22,8 +23,8 @@ namespace weft {
 class WorkerProcesses {
  public:
   // Starts `count` times the program `weft-worker` that lies beside this one. NotFound, ResourceExhausted.
-  // `further_arguments` go to each. `metrics`: where process i serves its metrics, HOST:PORT; empty for
-  // nowhere.
+  // `further_arguments` go to each. `metrics` returns where process i serves its metrics, HOST:PORT; empty
+  // for nowhere.
   absl::Status Start(int count, const std::string& coordinator,
                      const std::vector<std::string>& further_arguments = {},
                      const std::function<std::string(int)>& metrics = nullptr);
@@ -33,15 +34,17 @@ class WorkerProcesses {
 
   struct Ended {
     pid_t pid;
-    int code;          // of exit; -1 if a signal ended it
-    std::string said;  // its last line on standard error that is no mere information
-    std::string how;   // "was killed by SIGKILL", "exited with code 1: cannot read .."; with a hint where the
-                       // kernel has killed processes for want of memory meanwhile
+    int code;          // exit code; -1 if a signal ended it
+    std::string said;  // its last line on standard error that is more than information
+    // "was killed by SIGKILL", "exited with code 1: cannot read .."; with a hint where the kernel has killed
+    // processes for want of memory meanwhile.
+    std::string how;
   };
-  // Those that ended since the last call.
+  // Returns the processes that ended since the last call.
   std::vector<Ended> Poll();
   bool any_running() const;
-  // What processes said of their devices since the last call; of what several say alike, the first.
+  // Returns what processes reported of their devices since the last call; if several report the same, the
+  // first.
   std::vector<std::string> TakeDevices();
 
   // Waits until all have ended, at most that long.
@@ -49,19 +52,19 @@ class WorkerProcesses {
   // Asks them to end, waits at most that long, kills the rest. A further stop signal ends the waiting.
   void Stop(double grace_seconds, StopSignals* signals);
 
-  // What the processes that failed said last, or all of them if none failed: for a person who looks for the
-  // cause.
+  // Returns the last words of the processes that failed, or of all of them if none failed: for a person who
+  // looks for the cause.
   std::string LastWords() const;
 
  private:
-  // True if all ended in time and no signal came.
+  // Returns true if all ended in time and no signal came.
   bool AwaitEnd(double seconds, StopSignals* signals);
 
   std::vector<std::unique_ptr<ChildProcess>> processes_;
-  std::vector<bool> told_;  // of which Poll has told the end
+  std::vector<bool> told_;  // true for processes whose end Poll has returned
   std::vector<bool> device_told_;
-  int64_t memory_kills_ = 0;       // by the kernel, before these began
-  std::set<std::string> devices_;  // that TakeDevices has given
+  int64_t memory_kills_ = 0;       // kills by the kernel before these began
+  std::set<std::string> devices_;  // devices that TakeDevices has returned
 };
 
 }  // namespace weft

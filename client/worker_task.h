@@ -1,5 +1,5 @@
-// One thing that a `weft-worker` process does for this client: started with a run's specification, read line
-// by line until its end, stopped by the person's signals.
+// Runs one task of a `weft-worker` process for this client: starts it with a run's specification, reads it
+// line by line until its end, and stops it by the person's signals.
 //
 // On the main thread. Destruction ends the process.
 #ifndef WEFT_CLIENT_WORKER_TASK_H_
@@ -23,25 +23,26 @@ namespace weft {
 
 class WorkerTask {
  public:
-  // `flag` is what the worker takes the specification's file with, as "--reference". Failure: NotFound,
-  // Unavailable, ResourceExhausted.
+  // Starts the worker. `flag` is the flag with which it takes the specification's file, as "--reference".
+  // Failure: NotFound, Unavailable, ResourceExhausted.
   absl::Status Start(const std::string& flag, const RunSpec& spec,
                      const std::vector<std::string>& further_arguments);
 
-  // Until the process has ended well. `on_line` gets each line of its output, `on_wait` is called between,
-  // at least four times a second. Failure: that of `on_line`; Cancelled, naming the signal, when the person
-  // stops it; Internal when the process fails, in whose own words PrintLastWords says more.
+  // Waits until the process has ended well. `on_line` gets each line of its output; `on_wait` is called
+  // between, at least four times a second. Failure: that of `on_line`; Cancelled, naming the signal, when the
+  // person stops it; Internal when the process fails, in whose own words PrintLastWords says more.
   absl::Status Watch(const std::function<absl::Status(const nlohmann::json&)>& on_line,
                      const std::function<void()>& on_wait);
 
-  // On the first stop signal `ask` is called: if it gives a number of seconds, the process is told to stop by
-  // itself, with SIGTERM, and has so long; without one, or on a second signal, it is killed.
+  // Sets the answer to the first stop signal. If `ask` returns a number of seconds, the process is told to
+  // stop by itself, with SIGTERM, and has so long. If it returns none, or at a second signal, the process is
+  // killed.
   void StopBy(std::function<std::optional<double>()> ask) { ask_ = std::move(ask); }
 
   void PrintLastWords();
-  // What the process said of its device, once; else empty.
+  // Returns what the process reported of its device, once; else empty.
   std::string TakeDevice();
-  // The exit code of the process; -1 if it has none.
+  // Returns the exit code of the process; -1 if it has none.
   int code() const { return process_ == nullptr ? -1 : process_->code(); }
 
  private:

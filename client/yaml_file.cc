@@ -30,7 +30,7 @@ bool AllDigits(absl::string_view text) {
   return !text.empty();
 }
 
-// Nothing, a truth value or a number as in YAML's core schema; text otherwise.
+// Converts a scalar as YAML's core schema does: nothing, a truth value or a number; text otherwise.
 Json PlainScalar(const std::string& text) {
   if (text.empty() || text == "~" || text == "null" || text == "Null" || text == "NULL") return nullptr;
   if (text == "true" || text == "True" || text == "TRUE") return true;
@@ -53,7 +53,7 @@ Json PlainScalar(const std::string& text) {
   return text;
 }
 
-// The first line, up to `last` (0: any), whose indentation has a tab; 0 if there is none.
+// Returns the first line, up to `last` (0: any), whose indentation has a tab; 0 if there is none.
 int LineIndentedByTab(absl::string_view text, int last) {
   int number = 0;
   for (const absl::string_view line : absl::StrSplit(text, '\n')) {
@@ -100,7 +100,7 @@ class Converter {
       if (object.contains(key)) {
         return ErrorAtLine(mark, absl::StrCat(inner, ": is given twice, first on line ", file_.lines[inner]));
       }
-      // A value that begins on a later line is still looked for at its key.
+      // A value that begins on a later line is still found at its key.
       file_.lines.emplace(inner, mark.line + 1);
       auto value = Convert(entry.second, inner, depth + 1);
       if (!value.ok()) return value;

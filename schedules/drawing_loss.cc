@@ -35,7 +35,7 @@ class LossPicture {
   explicit LossPicture(const LossCurve& curve)
       : curve_(curve), training_(Finite(curve.training)), validation_(Finite(curve.validation)) {
     if (training_.size() >= kSmoothFrom) {
-      // An odd number, about a fortieth of the steps.
+      // The window is an odd number, about a fortieth of the steps.
       window_ = std::max(5, static_cast<int>(training_.size() / 40) | 1);
       smooth_ = SmoothLoss(training_, window_);
     }
@@ -72,7 +72,7 @@ class LossPicture {
   double X(int step) const { return kLeft + static_cast<double>(step - first_) / (last_ - first_) * kWidth; }
   double Y(double loss) const { return kTop + kHeight * (1 - (Scaled(loss) - low_) / (high_ - low_)); }
 
-  // The losses at which the vertical axis has lines: round ones.
+  // Returns the losses at which the vertical axis has lines: round ones.
   std::vector<double> Levels() const {
     std::vector<double> levels;
     if (!log_) {
@@ -80,7 +80,7 @@ class LossPicture {
       for (double i = std::ceil(low_ / distance); i * distance <= high_; ++i) levels.push_back(i * distance);
       return levels;
     }
-    // 1, 2 and 5 times each power of ten; the powers alone where these would be too many.
+    // The levels are 1, 2 and 5 times each power of ten; the powers alone where these would be too many.
     for (int power = static_cast<int>(std::floor(low_)); power <= static_cast<int>(high_) + 1; ++power) {
       for (const double factor : {1.0, 2.0, 5.0}) {
         const double level = factor * std::pow(10, power);
@@ -119,7 +119,7 @@ class LossPicture {
                         "\">step</text>\n</g>\n");
   }
 
-  // Where a pixel has many points, the lowest and the highest stand for them.
+  // Draws a line. The lowest and the highest point stand for many points of one pixel.
   std::string Line(const std::vector<LossPoint>& points, const char* colour, double width) const {
     if (points.size() < 2) return "";
     std::string path;
@@ -144,7 +144,7 @@ class LossPicture {
                         SvgLength(width), "\" stroke-linejoin=\"round\"/>\n");
   }
 
-  // Validations are few; so is a training of a step or two, which has no line.
+  // Draws dots. Validations are few; so is a training of a step or two, which has no line.
   std::string Dots() const {
     std::string out;
     const auto dot = [&](const LossPoint& p, const char* colour, const char* what) {
@@ -188,7 +188,7 @@ class LossPicture {
   int first_ = 0, last_ = 1;
   double least_ = 0, most_ = 1;
   bool log_ = false;
-  double low_ = 0, high_ = 1;  // of the vertical axis, scaled
+  double low_ = 0, high_ = 1;  // range of the vertical axis, scaled
 };
 
 }  // namespace
@@ -199,7 +199,7 @@ std::vector<LossPoint> SmoothLoss(absl::Span<const LossPoint> points, int window
   for (const LossPoint& p : points) sums.push_back(sums.back() + p.loss);
   std::vector<LossPoint> smooth;
   for (int i = 0; i < count; ++i) {
-    // As many before as after, so that the ends do not lag.
+    // The mean takes as many points before as after, so that the ends do not lag.
     const int reach = std::min({window / 2, i, count - 1 - i});
     smooth.push_back({points[i].step, (sums[i + reach + 1] - sums[i - reach]) / (2 * reach + 1)});
   }

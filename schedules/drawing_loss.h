@@ -1,5 +1,4 @@
-// The picture of a training's loss: one value a step, what it is on the average of some steps, and what was
-// validated in between.
+// Draws a training's loss: one value a step, its average over some steps, and the validations in between.
 //
 // The vertical axis is logarithmic where the loss falls by a factor of ten or more, else linear. Values that
 // are not finite are left out. Pure; the output depends on the arguments only.
@@ -25,8 +24,8 @@ struct LossCurve {
 
 std::string DrawLoss(const LossCurve& curve);
 
-// Each point as the mean of those around it, `window` in all where there are so many; the first and the last
-// have fewer. Requires an odd window.
+// Returns each point as the mean of those around it, `window` in all where there are so many; the first and
+// the last have fewer. Requires an odd window.
 std::vector<LossPoint> SmoothLoss(absl::Span<const LossPoint> points, int window);
 
 }  // namespace weft

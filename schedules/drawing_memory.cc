@@ -20,7 +20,7 @@ constexpr double kWidth = 1060, kHeight = 340;
 constexpr double kAxis = 48;   // the time axis
 constexpr double kEntry = 20;  // a line of the legend
 
-// They differ in lightness too.
+// The colours differ in lightness too.
 constexpr std::array<const char*, 6> kColours = {"#8fb8d8", "#1d4f69", "#c76b4f",
                                                  "#7d9b68", "#b58a1f", "#6a4c7d"};
 
@@ -61,7 +61,7 @@ class LivePicture {
     return bytes_ ? FormatBytes(value) : absl::StrFormat("%.4g", value);
   }
 
-  // Lines at round values; of bytes, round in the unit in which they are shown.
+  // Draws lines at round values; of bytes, round in the unit in which they are shown.
   std::string VerticalAxis() const {
     double unit = 1;
     while (bytes_ && most_ / unit >= 1024) unit *= 1024;
@@ -78,8 +78,8 @@ class LivePicture {
         SvgVerticalTitle(20, kTop + kHeight / 2, bytes_ ? "bytes of activations" : "activations"));
   }
 
-  // What is alive stays so until the next point: a line of steps. Where a pixel has many points, the lowest
-  // and the highest stand for them.
+  // Draws a curve as a line of steps: an activation stays alive until the next point. The lowest and the
+  // highest point stand for many points of one pixel.
   std::string Curve(size_t i) const {
     const auto& points = curves_[i].live.points;
     if (points.empty()) return "";
@@ -101,7 +101,7 @@ class LivePicture {
       if (low != last) absl::StrAppend(&path, "V", SvgLength(Y(low)));
       absl::StrAppend(&path, "V", SvgLength(Y(last)));
     }
-    // Light under the first, which the others are compared with.
+    // The first curve, with which the others are compared, is filled with a light colour.
     return absl::StrCat("<path d=\"", path, "\" fill=\"", i == 0 ? kColours[0] : "none",
                         "\" fill-opacity=\".25\" stroke=\"", Colour(i),
                         "\" stroke-width=\"1.6\" stroke-linejoin=\"round\"/>\n");

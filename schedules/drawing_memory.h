@@ -1,8 +1,8 @@
-// Pictures of the activations that are alive over all ranks against time: several schedules, or runs, in one
-// SVG, so that their peaks can be compared.
+// Draws the activations that are alive over all ranks against time: several schedules, or runs, in one SVG,
+// so that their peaks can be compared.
 //
 // The vertical axis shows bytes, or numbers of activations where no curve has bytes. Every curve begins at
-// its own first job; the legend says its peak, how far that is below the first curve's, and its mean. Pure;
+// its own first job; the legend gives its peak, how far that is below the first curve's, and its mean. Pure;
 // the output depends on the arguments only.
 #ifndef WEFT_SCHEDULES_DRAWING_MEMORY_H_
 #define WEFT_SCHEDULES_DRAWING_MEMORY_H_

@@ -22,7 +22,7 @@ constexpr double kTick = 2.4;       // what takes no time and is drawn all the s
 constexpr double kFontLeast = 6.5;  // that can still be read
 constexpr double kEntries = 20;     // a line of the legend
 
-// "0-3, 6"
+// Returns "0-3, 6".
 std::string Ranges(const std::set<int>& numbers) {
   std::vector<std::string> parts;
   for (auto at = numbers.begin(); at != numbers.end();) {
@@ -78,7 +78,7 @@ class TimelineRows {
     }
   }
 
-  // Above the rows, where each step begins.
+  // Draws numbers above the rows, where each step begins.
   void StepNumbers() {
     if (layout_.first_start().size() < 2) return;
     double free = 0;
@@ -93,7 +93,7 @@ class TimelineRows {
     }
   }
 
-  // The rank, the stages that it computes, and which of the ranks that compute the same ones it is.
+  // Draws the rank, the stages that it computes, and its number among the ranks that compute the same ones.
   void RankLabel(Rank rank) {
     const double middle = layout_.Y(rank) + layout_.BoxHeight() / 2 + 4;
     const std::string held = layout_.row() >= 22 ? Held(rank) : "";
@@ -143,10 +143,10 @@ class TimelineRows {
     }
   }
 
-  // Where in its row's height a box stands: over all of it, or above or below the other half of its pair.
+  // The place of a box in its row's height: over all of it, or above or below the other half of its pair.
   enum class Lane { kWhole, kUpper, kLower };
 
-  // Two jobs of a rank that overlap in time are an overlapped pair.
+  // Returns the lane: two jobs of a rank that overlap in time are an overlapped pair.
   Lane LaneOf(absl::Span<const DrawnJob> row, size_t i) const {
     const double hair = (layout_.end() - layout_.begin()) * 1e-9;
     if (i + 1 < row.size() && row[i + 1].start + hair < std::min(row[i].end, row[i + 1].end))
@@ -172,13 +172,13 @@ class TimelineRows {
       i = last + 1;
     }
     absl::StrAppend(&out_, "</g>\n");
-    // Over the boxes, which would hide them.
+    // Ticks stand over the boxes, which would hide them.
     for (const DrawnJob& j : row) {
       if (j.end <= j.start && TimelineLayout::Shows(j)) Tick(j);
     }
   }
 
-  // What takes no time.
+  // Draws a job that takes no time.
   void Tick(const DrawnJob& drawn) {
     absl::StrAppend(&out_, "<rect class=\"k", static_cast<int>(drawn.job.kind), "t0\" x=\"",
                     SvgLength(layout_.X(drawn.start) - kTick / 2), "\" y=\"",
@@ -217,7 +217,7 @@ class TimelineRows {
     return absl::StrCat(job.stage, std::string(1, ActionLetter(job.kind)), number);
   }
 
-  // Under the boxes, what arrives.
+  // Draws received tensors under the boxes.
   void Transfers(absl::Span<const DrawnTransfer> row) {
     if (layout_.lane() == 0) return;
     double drawn_to = -1;
@@ -237,7 +237,7 @@ class TimelineRows {
     }
   }
 
-  // Under the boxes and what arrives: light for even steps, dark for odd ones.
+  // Draws a strip under the boxes and the received tensors: light for even steps, dark for odd ones.
   void Strip(absl::Span<const DrawnJob> row) {
     for (size_t i = 0; i < row.size();) {
       size_t last = i;
@@ -269,7 +269,7 @@ class TimelineRows {
                     absl::StrFormat("%.0f %%", 100 * busy / (layout_.end() - layout_.begin())), "</text>\n");
   }
 
-  // A time since the beginning of the picture.
+  // Returns a time since the beginning of the picture.
   std::string Time(double time) const {
     const double t = time - layout_.begin();
     return layout_.options().time == DrawnTime::kSeconds ? FormatSeconds(t) : absl::StrFormat("%.6g", t);

@@ -12,15 +12,15 @@ namespace weft {
 namespace {
 
 constexpr size_t kGap = 2;         // spaces between columns
-constexpr size_t kNarrowest = 12;  // a column that is broken keeps so many
+constexpr size_t kNarrowest = 12;  // least columns of a column that is broken
 
 bool LooksNumeric(absl::string_view cell) {
   return cell.empty() || cell == "-" || (cell[0] >= '0' && cell[0] <= '9') ||
          (cell.size() > 1 && cell[0] == '-' && cell[1] >= '0' && cell[1] <= '9');
 }
 
-// The lines of a cell that has `width` columns: broken after spaces and commas, and anywhere where there is
-// none.
+// Returns the lines of a cell that has `width` columns: broken after spaces and commas, and anywhere where
+// there is none.
 std::vector<std::string> Broken(absl::string_view cell, size_t width) {
   std::vector<std::string> lines = {""};
   size_t used = 0;
@@ -90,7 +90,7 @@ class Table {
   }
 
  private:
-  // A row of a block, in as many lines as its longest cell has.
+  // Writes a row of a block, in as many lines as its longest cell has.
   void Line(const std::vector<std::string>& cells, const std::vector<size_t>& block, bool heading) {
     std::vector<std::vector<std::string>> broken;
     size_t height = 1;
@@ -124,7 +124,7 @@ class Table {
 }  // namespace
 
 size_t TextColumns(absl::string_view text) {
-  // Bytes that do not continue a UTF-8 sequence.
+  // Each character has one byte that does not continue a UTF-8 sequence.
   return static_cast<size_t>(
       std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
 }

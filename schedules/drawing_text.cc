@@ -29,7 +29,7 @@ std::vector<DrawnJob> ByStart(absl::Span<const DrawnJob> jobs) {
   return sorted;
 }
 
-// By more than what rounded times are off.
+// Returns true if the jobs overlap by more than the error of rounded times.
 bool Overlap(const DrawnJob& first, const DrawnJob& second) {
   return first.end - second.start > 1e-3 * std::min(first.end - first.start, second.end - second.start);
 }
@@ -87,8 +87,8 @@ std::string DrawLines(absl::Span<const DrawnJob> jobs, const DrawingOptions& opt
 
 namespace {
 
-// Jobs of a rank that overlap are an overlapped pair; boxes of one track must not. True for those, by index,
-// that go to the rank's second track: which begin while its first is taken.
+// Returns true, by index, for jobs that go to the rank's second track: those that begin while its first is
+// taken. Jobs of a rank that overlap are an overlapped pair; boxes of one track must not.
 std::vector<bool> OnSecondTrack(absl::Span<const DrawnJob> jobs) {
   double begin = 0, end = 0;
   std::vector<size_t> by_start(jobs.size());
@@ -100,7 +100,7 @@ std::vector<bool> OnSecondTrack(absl::Span<const DrawnJob> jobs) {
   std::stable_sort(by_start.begin(), by_start.end(),
                    [&](size_t a, size_t b) { return jobs[a].start < jobs[b].start; });
   const double hair = (end - begin) * 1e-9;
-  std::map<Rank, double> taken;  // until when the first track is
+  std::map<Rank, double> taken;  // time until which the first track is taken
   std::vector<bool> second(jobs.size(), false);
   for (const size_t i : by_start) {
     double& until = taken.try_emplace(jobs[i].rank, begin).first->second;
@@ -117,7 +117,7 @@ void AddTrack(int track, int place, const std::string& name, std::string* out) {
                   ",\"args\":{\"sort_index\":", place, "}}");
 }
 
-// Idle times on their rank's first track, where no job runs then.
+// Adds idle times on their rank's first track, where no job runs then.
 void AddIdle(const DrawingOptions& options, double begin, double to_us, std::string* out) {
   for (const DrawnIdle& idle : options.idle) {
     DrawnIdle i = idle;
@@ -130,8 +130,8 @@ void AddIdle(const DrawingOptions& options, double begin, double to_us, std::str
   }
 }
 
-// What a rank receives, on tracks of their own: as many as there are at a time. `track` is the first that is
-// free.
+// Adds the tensors that a rank receives, on tracks of their own: as many as there are at a time. `track` is
+// the first that is free.
 void AddTransfers(const DrawingOptions& options, double begin, double to_us, int track, std::string* out) {
   std::vector<DrawnTransfer> transfers;
   for (const DrawnTransfer& t : options.transfers) {
@@ -170,7 +170,7 @@ void AddTransfers(const DrawingOptions& options, double begin, double to_us, int
 }  // namespace
 
 std::string DrawTrace(absl::Span<const DrawnJob> jobs, const DrawingOptions& options) {
-  // Of seconds; a unit of a simulation counts as a millisecond.
+  // Times are in seconds; a unit of a simulation counts as a millisecond.
   const double to_us = options.time == DrawnTime::kSeconds ? 1e6 : 1e3;
   double begin = jobs.empty() ? 0 : jobs[0].start;
   for (const DrawnJob& j : jobs) begin = std::min(begin, j.start);
@@ -268,7 +268,8 @@ std::vector<DrawnJob> LastSteps(absl::Span<const DrawnJob> jobs, size_t most) {
 std::string FormatSeconds(double seconds) {
   const double size = std::abs(seconds);
   if (size == 0) return "0 s";
-  // Three digits, and no "1e+03": what would round up to a thousand belongs to the next unit.
+  // The text has three digits, and no "1e+03": a value that would round up to a thousand belongs to the next
+  // unit.
   if (size < 0.9995e-3) return absl::StrFormat("%.3g us", seconds * 1e6);
   if (size < 0.9995) return absl::StrFormat("%.3g ms", seconds * 1e3);
   if (size < 120) return absl::StrFormat("%.3g s", seconds);

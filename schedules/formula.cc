@@ -22,7 +22,7 @@ constexpr double kTooLarge = 9007199254740992;  // 2^53: doubles hold every whol
 constexpr size_t kLengthMost = 1000;
 constexpr const char* kFunctions[] = {"min", "max", "abs"};
 
-// What the operators throw; caught where the library was called.
+// An exception of the operators; caught where the library was called.
 struct NoNumber : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -71,7 +71,7 @@ double Largest(const double* values, int n) { return *std::max_element(values, v
 
 bool IsNameCharacter(char c) { return absl::ascii_isalnum(c) || c == '_'; }
 
-// A literal: digits that no letter or point follows.
+// Reads a literal: digits that no letter or point follows.
 int ReadNumber(const char* text, int* position, double* value) {
   int length = 0;
   while (absl::ascii_isdigit(text[length])) ++length;
@@ -125,7 +125,7 @@ class Parser : public mu::ParserBase {
   }
 };
 
-// The first character or word that is none of the language's, with its column.
+// Checks for a character or word that is none of the language's, and names its column.
 absl::Status CheckWords(const std::string& text, const std::vector<std::string>& known) {
   constexpr absl::string_view kSigns = "+-*/%=!<>&|?:(), \t\r\n";
   for (size_t i = 0; i < text.size();) {
@@ -185,7 +185,7 @@ std::string Say(const mu::ParserError& error) {
   }
 }
 
-// The whole-number column of a library's position, which is -1 for "at the end".
+// Returns the whole-number column of a library's position, which is -1 for "at the end".
 int Column(int position, size_t length) {
   const int end = static_cast<int>(length) + 1;
   return position < 0 || position >= end ? end : position + 1;
@@ -252,7 +252,7 @@ absl::StatusOr<Formula> Formula::Parse(const std::string& text, const std::vecto
     return absl::InvalidArgumentError(
         absl::StrCat("column ", Column(error.GetPos(), text.size()), ": ", Say(error)));
   } catch (const NoNumber&) {
-    // The first values may be outside what the formula is for; Evaluate tells with the real ones.
+    // The first values may be outside the formula's purpose; Evaluate reports errors with the real ones.
   }
   return Formula(std::move(expression));
 }

@@ -1,4 +1,4 @@
-// Texts, lengths and axes of the pictures that drawing.h, drawing_memory.h and drawing_loss.h make. Pure.
+// Makes the texts, lengths and axes of the pictures of drawing.h, drawing_memory.h and drawing_loss.h. Pure.
 #ifndef WEFT_SCHEDULES_SVG_TEXT_H_
 #define WEFT_SCHEDULES_SVG_TEXT_H_
 
@@ -9,25 +9,26 @@
 
 namespace weft {
 
-// As it may stand between tags and in attributes. Control characters, which XML does not allow, are left out.
+// Returns the text as it may stand between tags and in attributes. Leaves out control characters, which XML
+// does not allow.
 std::string EscapeXml(absl::string_view text);
 
-// A length with as few digits as it needs.
+// Returns a length with as few digits as it needs.
 std::string SvgLength(double x);
 
-// The distance between ticks of an axis: 1, 2 or 5 times a power of ten, with 5 to 12 ticks.
+// Returns the distance between ticks of an axis: 1, 2 or 5 times a power of ten, with 5 to 12 ticks.
 double TickDistance(double span);
 
-// The opening tag of a picture of that size, its title for readers, and a white ground.
+// Returns the opening tag of a picture of that size, its title for readers, and a white ground.
 std::string OpenSvg(double width, double height, absl::string_view title, absl::string_view style);
-// Title and subtitle above the picture, from `x` on.
+// Returns title and subtitle above the picture, from `x` on.
 std::string SvgHeading(double x, absl::string_view title, absl::string_view subtitle);
 
-// What a vertical axis shows, read upwards, with its middle at `x`, `y`.
+// Returns the title of a vertical axis, read upwards, with its middle at `x`, `y`.
 std::string SvgVerticalTitle(double x, double y, absl::string_view title);
 
-// A time axis from `x` on, `plot` wide, for `span` units of time. Seconds are shown in the largest unit in
-// which the axis has whole numbers.
+// Returns a time axis from `x` on, `plot` wide, for `span` units of time. Seconds are shown in the largest
+// unit in which the axis has whole numbers.
 std::string SvgTimeAxis(double x, double y, double plot, double span, DrawnTime time);
 
 }  // namespace weft

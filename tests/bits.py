@@ -339,7 +339,9 @@ def main():
                 resumed_bad = stop_and_resume(weft, file, folder, pairs, wanted, flags, until, "2")
                 bad += resumed_bad
                 resumed.append(f"{title}: {len(pairs)} pairs, " + ("all the same" if resumed_bad == 0 else f"**{resumed_bad} differ**"))
-    table = ["| schedule | " + " | ".join(title for title, _ in sizes) + " |", "| --- " * (len(sizes) + 1) + "|"]
+    letters = [chr(ord("A") + i) for i in range(len(sizes))]
+    table = ["The columns are these models:", ""] + [f"- {letter}: {title}" for letter, (title, _) in zip(letters, sizes)]
+    table += ["", "| schedule | " + " | ".join(letters) + " |", "| --- " * (len(sizes) + 1) + "|"]
     table += [f"| `{name}` | " + " | ".join(cells) + " |" for name, cells in rows.items()]
     stopped = ["", "Stopped on two processes, and resumed under another schedule:", ""] + [f"- {line}" for line in resumed]
     page = ("# One numerical result\n\nA cell names numbers of worker processes. On each of them, the trained weights of every stage were equal, "

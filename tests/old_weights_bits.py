@@ -4,7 +4,7 @@ micro-batches, and compares every checkpoint, byte by byte, with that of the rul
 
     old_weights_bits.py BIN_DIR [--small] [--steps 20] [--out docs/measurements/old_weights_bits.md]
 
-Prints one markdown table; exits 1 if any bit differs, a run fails, or two different rules end with the same weights. --small: N = 3, fewer
+Prints a markdown table for each model; exits 1 if any bit differs, a run fails, or two different rules end with the same weights. --small: N = 3, fewer
 steps and one optimizer a model.
 """
 
@@ -107,6 +107,14 @@ def run_column(scratch, n, head, steps, rows):
     return bad
 
 
+def table_of(model, titles, rows):
+    """The table of one model, under its heading: a column for each optimizer and N."""
+    columns = [i for i, (name, _) in enumerate(titles) if name == model]
+    return ["", f"## {model}", "", "| rule and placement | " + " | ".join(titles[i][1] for i in columns) + " |",
+            "| --- " * (len(columns) + 1) + "|"] + [
+                f"| {row} | " + " | ".join(cells[i] for i in columns) + " |" for row, cells in rows.items()]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bin", type=pathlib.Path)
@@ -127,16 +135,15 @@ def main():
                 train_line = (f"train: {{steps: STEPS, batch: 12, microbatches: MICROBATCHES, seed: 5, "
                               f"optimizer: {optimizer}}}\n")
                 for n in [3] if options.small else [3, 4]:
-                    titles.append(f"{title}, {name}, N = {n}")
-                    print(titles[-1], file=sys.stderr)
+                    titles.append((title, f"{name}, N = {n}"))
+                    print(", ".join(titles[-1]), file=sys.stderr)
                     bad += run_column(scratch, n, head + train_line, 5 if options.small else options.steps, rows)
-    table = ["| rule and placement | " + " | ".join(titles) + " |", "| --- " * (len(titles) + 1) + "|"]
-    table += [f"| {row} | " + " | ".join(cells) + " |" for row, cells in rows.items()]
+    table = [line for model in dict.fromkeys(model for model, _ in titles) for line in table_of(model, titles, rows)]
     page = ("# One numerical result with old weights\n\nA cell names numbers of worker processes. On each of them, the weights "
             f"trained for {5 if options.small else options.steps} steps were equal, to the bit, to those of the rule's plain loop over "
             "micro-batches with explicit old parameters (`weft train --reference`). The loops of different rules end with different "
             "weights (pipedream_2bw is the rule of cdp_v1).\n\n" + ("" if bad == 0 else f"**{bad} were not equal.** ") +
-            "Written by `tests/old_weights_bits.py build/release/bin --out docs/measurements/old_weights_bits.md`.\n\n" +
+            "Written by `tests/old_weights_bits.py build/release/bin --out docs/measurements/old_weights_bits.md`.\n" +
             "\n".join(table) + "\n")
     print(page)
     if options.out:

@@ -1,4 +1,5 @@
-// Runs: submission, start, progress, end, deadlines. Sessions and their messages are in core_sessions.cc.
+// Implements runs: submission, start, progress, end, deadlines. Sessions and their messages are in
+// core_sessions.cc.
 #include "coordinator/core/coordinator_core.h"
 
 #include <algorithm>
@@ -52,7 +53,7 @@ void CoordinatorCore::Send(SessionId session, FromCoordinator message) {
 }
 
 void CoordinatorCore::Changed(const Run& run) {
-  // One entry a run and Step: the last state is the one that counts.
+  // A run has one entry in a Step: the last state is the one that counts.
   for (RunInfo& info : effects_.runs) {
     if (info.id == run.info.id && info.state == run.info.state) {
       info = run.info;
@@ -185,9 +186,9 @@ void CoordinatorCore::ForgetOldRuns() {
 
 // ---- start
 
-// In the order of submission. A run waits in one of two ways. If enough workers are connected and some are
-// busy, it waits for its turn and holds back the runs behind it. If too few are connected, it waits for
-// workers, with a deadline, and runs behind it that need fewer may pass.
+// Starts waiting runs in the order of submission. A run waits in one of two ways. If enough workers are
+// connected and some are busy, it waits for its turn and holds back the runs behind it. If too few are
+// connected, it waits for workers, with a deadline, and runs behind it that need fewer may pass.
 void CoordinatorCore::StartWaiting() {
   const QueueState state{workers_.Free().size(), workers_.Connected(), live_.size(), next_run_};
   if (state == queue_state_) return;  // nothing that the queue depends on has changed
@@ -226,7 +227,7 @@ void CoordinatorCore::StartWaiting() {
 }
 
 void CoordinatorCore::Start(Run& run, const std::vector<Worker*>& workers) {
-  int64_t bytes = 0;  // that all processes together are sent of each other's addresses
+  int64_t bytes = 0;  // bytes of each other's addresses that all processes together are sent
   for (const Worker* w : workers) bytes += w->hello.address.size() + w->Label().size();
   bytes *= static_cast<int64_t>(workers.size());
   if (bytes > options_.peer_bytes) {
@@ -268,7 +269,7 @@ void CoordinatorCore::BeginRunning(Run& run) {
   for (const RunMember& m : run.members) workers_.Find(m.session)->heard_ns = now_;
   if (run.checkpoints != nullptr) {
     run.checkpoints->Begin(now_);
-    // All have written their initial weights to be prepared.
+    // All processes have written their initial weights to be prepared.
     if (run.plan->first_step == 0) {
       run.checkpoints->Announce(0, now_);
       Seal(run, 0, /*drop=*/false);
@@ -304,14 +305,14 @@ void CoordinatorCore::GrantAll() {
     Run& run = *FindRun(id);
     if (run.info.state != RunState::kRunning || run.blaming()) continue;
     AnnounceSnapshots(run);
-    // Grants may have come up to the next snapshot.
+    // Grants may have reached the next snapshot.
     do {
       GrantTo(run);
     } while (AnnounceSnapshots(run));
   }
 }
 
-// Why the run does not get on, in its reason while it runs: the first few processes that say so.
+// Puts the stalls into the run's reason while it runs: the first few processes that report one.
 void CoordinatorCore::TellStalls(Run& run) {
   if (run.info.state != RunState::kRunning && run.info.state != RunState::kFinishing) return;
   std::vector<std::string> stalls;
@@ -374,7 +375,8 @@ void CoordinatorCore::CheckDeadlines() {
   }
 }
 
-// A process that cannot be reached explains the failures of its peers, though it is not yet given up.
+// Returns the cause of a failure. A process that cannot be reached explains the failures of its peers, though
+// it is not yet given up.
 std::string CoordinatorCore::CauseOfFailure(const Run& run) const {
   for (const RunMember& m : run.members) {
     const Worker* w = workers_.Find(m.session);

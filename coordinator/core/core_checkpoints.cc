@@ -1,5 +1,5 @@
-// Checkpoints in the coordinator's core: announced with the grants, sealed when all processes have saved
-// their parts, and how a run ends with them.
+// Implements checkpoints in the coordinator's core: announced with the grants, sealed when all processes have
+// saved their parts, and the end of a run with them.
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -7,7 +7,7 @@
 
 namespace weft {
 
-// True if more may be granted now.
+// Announces snapshots that are due. Returns true if more may be granted now.
 bool CoordinatorCore::AnnounceSnapshots(Run& run) {
   if (run.checkpoints == nullptr) return false;
   const int32_t held = run.queue->hold();
@@ -26,7 +26,7 @@ void CoordinatorCore::Announce(Run& run, int32_t step) {
   for (const RunMember& m : run.members) Send(m.session, TakeSnapshot{run.info.id, step});
 }
 
-// By the process of the first rank.
+// Asks the process of the first rank to seal.
 void CoordinatorCore::Seal(Run& run, int32_t step, bool drop) {
   Send(run.members[0].session, SealCheckpoint{run.info.id, step, run.plan->checkpoint.keep, drop});
 }
@@ -41,13 +41,14 @@ void CoordinatorCore::SaveAndCancel(Run& run, const std::string& reason) {
   Changed(run);
 }
 
-// Also the jobs of its steps that the checkpoint did not need have ended, so that each of its steps is told.
+// Ends a stopped run, once also the jobs of its steps that the checkpoint did not need have ended, so that
+// each of its steps is reported.
 void CoordinatorCore::EndStopped(Run& run) {
   if (!run.stop_sealed || run.queue->steps_done() < run.info.stop_step) return Changed(run);
   EndRun(run, RunState::kCancelled, std::string(run.info.reason));
 }
 
-// All jobs are done: first the checkpoint, then the end.
+// Begins to finish a run whose jobs are all done: first the checkpoint, then the end.
 void CoordinatorCore::BeginFinishing(Run& run) {
   if (run.info.state != RunState::kFinishing) {
     run.info.state = RunState::kFinishing;

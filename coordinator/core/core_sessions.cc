@@ -1,4 +1,4 @@
-// Sessions of the coordinator's core: workers come, speak, break, leave.
+// Implements the sessions of the coordinator's core: workers come, speak, break, leave.
 #include <algorithm>
 #include <utility>
 
@@ -14,7 +14,7 @@ void CoordinatorCore::On(SessionOpened& e) {
 
 void CoordinatorCore::On(SessionMessage& e) {
   Worker* w = workers_.Find(e.session);
-  if (w == nullptr) return;  // it was closed by us; the shell had not heard yet
+  if (w == nullptr) return;  // the core had closed it, and the shell did not know yet
   ++probe_.messages_received;
   w->heard_ns = now_;
   if (!w->greeted && !std::holds_alternative<Hello>(e.message)) {
@@ -39,7 +39,7 @@ void CoordinatorCore::On(SessionBroken& e) {
 
 namespace {
 
-// Workers of a running run report every second.
+// The time within which a worker counts as reporting: workers of a running run report every second.
 constexpr int64_t kSoonAfter = 3'000'000'000;
 
 }  // namespace
@@ -54,9 +54,9 @@ std::string CoordinatorCore::CauseOfBreak(const Worker& worker, const std::strin
                       " s of silence: its process is stopped, or its machine or network cannot be reached");
 }
 
-// Both ends must see the same outage. The worker notices a dead connection at most `detection_ns` after the
-// last message, and then tries to come back; the coordinator may have noticed earlier. A connection that was
-// reset is known to both at once.
+// Returns the end of the grace. Both ends must see the same outage. The worker notices a dead connection at
+// most `detection_ns` after the last message, and then tries to come back; the coordinator may have noticed
+// earlier. A connection that was reset is known to both at once.
 int64_t CoordinatorCore::GraceEnd(const Worker& worker) const {
   const auto run = runs_.find(worker.run);
   const bool reports = run != runs_.end() && run->second.info.state == RunState::kRunning;
@@ -99,7 +99,7 @@ void CoordinatorCore::Refuse(SessionId session, const absl::Status& status) {
   workers_.Remove(session);
 }
 
-// The worker is gone for good. `worker` is dead after this.
+// Removes a worker that is gone for good. `worker` is dead after this.
 void CoordinatorCore::Lose(Worker& worker, WorkerChange::Kind kind, const std::string& reason) {
   const SessionId session = worker.session;
   const std::string label = worker.Label();
@@ -116,7 +116,7 @@ void CoordinatorCore::Lose(Worker& worker, WorkerChange::Kind kind, const std::s
   if (member->finished) return;  // it has done its part
   std::string cause = absl::StrCat(label, " was lost: ", reason);
   if (run->blaming()) {
-    // What a process says of itself before it ends is the better cause.
+    // A process's own report before it ends is the better cause.
     cause = run->failed_session == session
                 ? absl::StrCat(run->first_failure, " (then it was lost: ", reason, ")")
                 : absl::StrCat(cause, " (then ", run->first_failure, ")");
@@ -182,7 +182,7 @@ void CoordinatorCore::OnMessage(Worker& worker, Credit& m) {
   run->may_grant.push_back(m.rank);
 }
 
-// From the process of a group's first member, to those of the others.
+// Passes the id from the process of a group's first member to those of the others.
 void CoordinatorCore::OnMessage(Worker& worker, GroupId& m) {
   Run* run = ServedRun(worker, m.run);
   if (run == nullptr) return;
@@ -241,7 +241,7 @@ void CoordinatorCore::MergeReports(Run& run, std::vector<RankReport>& reports, c
     const bool own = r.rank < static_cast<Rank>(run.ranks.size()) &&
                      run.members[run.ranks[r.rank].member].session == worker.session;
     if (!own) continue;
-    // Whoever watches has had them; a history of runs would grow with them.
+    // Observers have had the spans; a history of runs would grow with them.
     r.idle_spans = {};
     r.transfer_spans = {};
     run.reports[r.rank] = std::move(r);

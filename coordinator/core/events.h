@@ -1,8 +1,8 @@
-// What goes into the coordinator's core and what comes out: values only.
+// Defines the input and the output of the coordinator's core: values only.
 //
 // The shell (or the simulation) turns everything that happens into an Event, gives it to
-// CoordinatorCore::Step with the time, and does what the Effects say, in their order. Sessions are numbered
-// by the shell; a session's messages arrive in order, once (link.h).
+// CoordinatorCore::Step with the time, and carries the Effects out, in their order. Sessions are numbered by
+// the shell; a session's messages arrive in order, once (link.h).
 #ifndef WEFT_COORDINATOR_CORE_EVENTS_H_
 #define WEFT_COORDINATOR_CORE_EVENTS_H_
 
@@ -23,28 +23,29 @@ using SessionId = uint64_t;
 
 // ---- in
 
-// An output folder, and where in it a run writes until it has ended.
+// An output folder, and the place in it where a run writes until it has ended.
 struct RunFolder {
   std::string path, live;
 };
 
-// Answered by a Reply with the same `reply` number. The same non-empty `request` again, with the same spec,
-// processes and output, is the same run (its id is replied); with others it is refused with AlreadyExists.
+// Submits a run. Answered by a Reply with the same `reply` number. The same non-empty `request` again, with
+// the same spec, processes and output, is the same run (its id is replied); with others it is refused with
+// AlreadyExists.
 struct SubmitRun {
   uint64_t reply = 0;
   std::string request;
   std::shared_ptr<const RunPlan> plan;
-  std::string spec;       // passed on to the workers
-  int32_t processes = 0;  // 0: one a rank
-  std::string output;     // as it was asked for
-  RunFolder folder = {};  // of its own; empty for `output`
-  std::string file = {};  // the run file's name
-  uint64_t id = 0;        // from ReserveRun; 0 for the next number
+  std::string spec;         // specification that is passed on to the workers
+  int32_t processes = 0;    // 0: one a rank
+  std::string output;       // folder that was asked for
+  RunFolder folder = {};    // folder of its own; empty for `output`
+  std::string file = {};    // the run file's name
+  uint64_t id = 0;          // from ReserveRun; 0 for the next number
   std::string run_id = {};  // messages.h, Assign
 };
-// Answered by a Reply: NotFound for an unknown run; a run that ended stays as it is. With `save`, a run that
-// has made a step and has an output folder goes on to the next step of which a checkpoint can be announced,
-// RunInfo::stop_step, and ends when that is complete.
+// Cancels a run. Answered by a Reply: NotFound for an unknown run; a run that ended stays as it is. With
+// `save`, a run that has made a step and has an output folder goes on to the next step of which a checkpoint
+// can be announced, RunInfo::stop_step, and ends when that is complete.
 struct CancelRun {
   uint64_t reply = 0;
   uint64_t run = 0;
@@ -58,7 +59,7 @@ struct SessionMessage {
   SessionId session = 0;
   FromWorker message;
 };
-// Its connection is gone; it may come back within the grace time.
+// Reports that the connection of a session is gone; it may come back within the grace time.
 struct SessionBroken {
   SessionId session = 0;
   std::string reason;
@@ -66,17 +67,17 @@ struct SessionBroken {
 struct SessionResumed {
   SessionId session = 0;
 };
-// It is over: the worker said so, or the shell had to end it.
+// Reports that a session is over: the worker said so, or the shell had to end it.
 struct SessionClosed {
   SessionId session = 0;
   std::string reason;
 };
-// Told by whoever owns the worker processes of this machine.
+// Reports the end of a worker process of this machine; sent by the owner of the processes.
 struct WorkerExited {
   int64_t pid = 0;
   std::string reason;  // "killed by signal 9", "exited with code 1: <last words>"
 };
-// The coordinator ends: every run that has not ended fails, every worker is told to shut down.
+// Ends the coordinator: every run that has not ended fails, every worker is told to shut down.
 struct StopAll {
   std::string reason;
 };
@@ -104,12 +105,13 @@ struct JobsEnded {
   std::vector<Completion> jobs;
 };
 struct WorkerChange {
-  // kBusy: it has not told that it forgot an aborted run, and gets no other one; kBack: now it has.
+  // kBusy: the worker has not reported that it forgot an aborted run, and gets no other one; kBack: now it
+  // has.
   enum class Kind { kJoined, kLeft, kLost, kBusy, kBack } kind = Kind::kJoined;
   std::string label;   // "process 2 (weft-worker-2, pid 4711 on host a)"
-  std::string reason;  // of all but kJoined
+  std::string reason;  // reason of all but kJoined
 };
-// The shell ends the session; nothing more of it is wanted.
+// Asks the shell to end the session; no more of its messages are wanted.
 struct CloseSession {
   SessionId session = 0;
   absl::Status status;

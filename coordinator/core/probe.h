@@ -1,4 +1,4 @@
-// Counters of the coordinator's core, read by whoever exports metrics.
+// Counts what the coordinator's core does, for the export of metrics.
 #ifndef WEFT_COORDINATOR_CORE_PROBE_H_
 #define WEFT_COORDINATOR_CORE_PROBE_H_
 
@@ -24,16 +24,16 @@ struct Probe {
   uint64_t workers_lost = 0;
   std::array<uint64_t, kRunStates> runs_ended{};  // by final state
 
-  // Now.
+  // Present values.
   uint64_t epoch = 0;
   JobCounts jobs;
   std::array<int64_t, kRunStates> runs{};
-  // ending: an aborted run; broken: the session may still be resumed.
+  // Workers by state. ending: of an aborted run; broken: the session may still be resumed.
   int64_t workers_free = 0, workers_busy = 0, workers_ending = 0, workers_broken = 0;
   double loss = 0;
   bool has_loss = false;
-  std::optional<double> gradient_norm = {};  // of the last step of a run that clips
-  int64_t last_step_ns = 0;                  // when the last step was seen to end; 0: never
+  std::optional<double> gradient_norm = {};  // norm of the last step of a run that clips
+  int64_t last_step_ns = 0;                  // time when the last step was seen to end; 0: never
 };
 
 }  // namespace weft

@@ -7,7 +7,7 @@
 namespace weft {
 namespace {
 
-// What stands in the way of collectives among the processes' devices; empty for nothing.
+// Returns the obstacle to collectives among the processes' devices; empty if there is none.
 std::string Hindrance(int ranks, const std::vector<Worker*>& workers) {
   if (static_cast<int>(workers.size()) < ranks)
     return absl::StrCat("some of its ", ranks, " ranks share one of its ", workers.size(), " processes");

@@ -1,5 +1,5 @@
-// Whether the holders of a run's stages can sum gradients by collectives of their devices, as `reduction:
-// fast` wishes, and in words why not.
+// Decides whether the holders of a run's stages can sum gradients by collectives of their devices, as
+// `reduction: fast` wishes, and says in words why not.
 //
 // Collectives need a device for each rank: each rank on a process of its own, all devices of one kind, no two
 // ranks on the same one, and the same library of collectives everywhere. Otherwise the sums are made in order
@@ -20,7 +20,7 @@ struct Reduction {
   std::string sentence;  // empty where the run file asks for the order
 };
 
-// `workers`: the processes of the run, in its order.
+// Chooses the reduction. `workers`: the processes of the run, in its order.
 Reduction ChooseReduction(const RunPlan& plan, const std::vector<Worker*>& workers);
 
 }  // namespace weft

@@ -69,7 +69,7 @@ std::string Run::DescribeAwaited() const {
 std::string Run::DescribeCheckpoint() const {
   std::vector<std::string> labels;
   for (const int m : checkpoints->Awaited()) labels.push_back(members[m].label);
-  if (labels.empty()) labels.push_back(members[0].label);  // which completes it
+  if (labels.empty()) labels.push_back(members[0].label);  // that process completes it
   return absl::StrCat("the checkpoint of step ", checkpoints->oldest(), " from ",
                       absl::StrJoin(labels, " and "));
 }

@@ -1,8 +1,8 @@
-// One run in the coordinator: its state, its ranks and their leases, its jobs, and the deadline of what it
-// waits for.
+// Holds one run in the coordinator: its state, its ranks and their leases, its jobs, and the deadline of its
+// present wait.
 //
-// A value with small transitions; coordinator_core.h decides when to make them. The states are those of
-// run_info.h. Pure.
+// A value with small transitions; coordinator_core.h decides when to make them. run_info.h has the states.
+// Pure.
 #ifndef WEFT_COORDINATOR_CORE_RUN_H_
 #define WEFT_COORDINATOR_CORE_RUN_H_
 
@@ -27,7 +27,7 @@ struct RunMember {
   bool alive = true;
   bool prepared = false;
   bool finished = false;
-  std::string stalled;  // what it waits for and does not get; "" while it gets on
+  std::string stalled;  // sentence about its vain wait; "" while it gets on
 };
 
 struct RunRank {
@@ -39,37 +39,38 @@ struct RunRank {
 struct Run {
   RunInfo info;
   std::string request;
-  uint64_t body_hash = 0;  // of what was submitted, to tell a repeated request from another one
+  uint64_t body_hash = 0;  // hash of the submission, to tell a repeated request from another one
   std::shared_ptr<const RunPlan> plan;
   std::string spec;
   std::string output;
 
-  uint64_t epoch = 0;       // of this attempt
-  bool collective = false;  // its plan is RunPlan::collective
+  uint64_t epoch = 0;       // epoch of this attempt
+  bool collective = false;  // true if its plan is RunPlan::collective
   std::vector<RunMember> members;
   std::vector<RunRank> ranks;
   std::unique_ptr<WorkQueue> queue;
-  std::unique_ptr<Checkpoints> checkpoints;  // of a run with an output folder
-  std::string save_failure;                  // of a snapshot that is to be dropped
-  bool stop_sealed = false;                  // the checkpoint that it ends with is complete, or was dropped
+  std::unique_ptr<Checkpoints> checkpoints;  // checkpoints of a run with an output folder
+  std::string save_failure;                  // failure of a snapshot that is to be dropped
+  // True once the checkpoint that it ends with is complete, or was dropped.
+  bool stop_sealed = false;
   std::string run_id;
   std::map<Rank, RankReport> reports;
   std::vector<Rank> may_grant;  // ranks to look at when the Step ends; may repeat
   bool all_may_grant = false;
 
-  int64_t deadline = kNever;  // of the state; while running, of the next completion
-  // A process reported a failure; the cause may be another one's death that is not known yet. Until then the
-  // run hands out nothing.
+  int64_t deadline = kNever;  // deadline of the state; while running, of the next completion
+  // Time until which a reported failure waits for its cause, which may be the death of another process that
+  // is not known yet. Until then the run hands out nothing.
   int64_t blame_deadline = kNever;
   std::string first_failure;
-  SessionId failed_session = 0;  // of the process that reported it
+  SessionId failed_session = 0;  // session of the process that reported it
 
   bool active() const { return !IsFinal(info.state) && info.state > RunState::kWaiting; }
   bool blaming() const { return blame_deadline != kNever; }
   RunMember* MemberOf(SessionId session);
-  int NumberOf(SessionId session) const;  // of the member; -1 for none
+  int NumberOf(SessionId session) const;  // number of the member; -1 for none
   bool AllAlive(bool RunMember::*flag) const;
-  // "process 1 (..) and process 3 (..)": members whose flag is not set.
+  // Returns "process 1 (..) and process 3 (..)": members whose flag is not set.
   std::string Missing(bool RunMember::*flag) const;
 
   // Maps the ranks on the members in contiguous blocks, rank w on member w*P/W, and gives each a lease;
@@ -77,12 +78,13 @@ struct Run {
   void Lease(uint64_t attempt, uint64_t* sequence);
   Assign AssignFor(int member, const std::vector<Peer>& peers) const;
 
-  // "backward (step 3, stage 1, micro-batch 5) on rank 2 of process 1 (..)", and so on for at most four.
+  // Returns "backward (step 3, stage 1, micro-batch 5) on rank 2 of process 1 (..)", and so on for at most
+  // four.
   std::string DescribeAwaited() const;
-  // "the checkpoint of step 40 from process 1 (..)". Requires one that is under way.
+  // Returns "the checkpoint of step 40 from process 1 (..)". Requires one that is under way.
   std::string DescribeCheckpoint() const;
 
-  // Ends it: drops what only a live run needs.
+  // Ends the run: drops what only a live run needs.
   void End(RunState state, std::string reason, int64_t now);
 };
 

@@ -1,5 +1,4 @@
-// What the coordinator must know of a run to hand out its jobs: the job graph, the order in which each rank
-// claims, the number of steps.
+// Plans a run for the coordinator: the job graph, the order in which each rank claims, the number of steps.
 //
 // Immutable and shared: made once at submission, outside the core, because it simulates two steps of the
 // schedule.
@@ -17,36 +16,37 @@
 
 namespace weft {
 
-// When checkpoints are saved on the way, and how many of them stay.
+// The times at which checkpoints are saved on the way, and how many of them stay.
 struct CheckpointRule {
-  int32_t every_steps = 0;  // behind each multiple of so many; 0 for none
-  int64_t every_ns = 0;     // so long after the last one was announced; 0 for none
+  int32_t every_steps = 0;  // steps between checkpoints; 0 for none
+  int64_t every_ns = 0;     // time after the last one was announced; 0 for none
   int32_t keep = 2;
 };
 
 struct RunPlan {
-  std::string name;      // of the run
+  std::string name;      // name of the run
   std::string schedule;  // as the user wrote it
-  int32_t steps = 0;     // the run ends before this one; it makes those from first_step on
+  int32_t steps = 0;     // step before which the run ends; it makes those from first_step on
   Graph graph;
-  // [step mod period][rank]: the rank's jobs of such a step in the order in which a run with nominal
-  // durations starts them. Their `step` is not used.
+  // Claim order, [step mod period][rank]: the rank's jobs of such a step in the order in which a run with
+  // nominal durations starts them. Their `step` is not used.
   std::vector<std::vector<std::vector<Job>>> claim_order;
-  int32_t first_step = 0;  // all before were made by an earlier run
+  int32_t first_step = 0;  // first step to make; an earlier run made all before
 
-  // The run file leaves the order of sums to collectives (`reduction: fast`), where they can serve. Then, and
-  // if the schedule has any, the same with Schedule::collective.
+  // True if the run file leaves the order of sums to collectives (`reduction: fast`), where they can serve.
+  // Then, and if the schedule has any, `collective` is the same plan with Schedule::collective.
   bool fast = false;
   std::shared_ptr<const RunPlan> collective;
-  std::string unsound;  // why it has none though it has stages that could; empty otherwise
+  std::string unsound;  // reason why it has none though it has stages that could; empty otherwise
 
-  int64_t bytes = 0;  // an upper estimate of what the coordinator keeps of it in memory
+  int64_t bytes = 0;  // upper estimate of the memory that the coordinator needs for it
   CheckpointRule checkpoint = {};
 
   int ranks() const { return graph.schedule().ranks; }
 };
 
-// InvalidArgument, as CheckSchedule, for a schedule that cannot run; also if no step is left to make.
+// Makes a plan. InvalidArgument, as CheckSchedule, for a schedule that cannot run; also if no step is left to
+// make.
 absl::StatusOr<std::shared_ptr<const RunPlan>> MakeRunPlan(std::string name, std::string schedule_text,
                                                            Schedule schedule, int32_t steps,
                                                            int32_t first_step = 0, bool fast = false,

@@ -49,8 +49,8 @@ void WorkQueue::IndexPhase(int phase) {
   Require(claimed == rank_of.size(), "every job of a step is in the claim order once");
 }
 
-// Dependencies let ranks be apart by the longest distance of an edge; a step's border and the credit come on
-// top.
+// Widens the window for a credit. Dependencies let ranks be apart by the longest distance of an edge; a
+// step's border and the credit come on top.
 void WorkQueue::WidenFor(int credit) {
   const int32_t needed = progress_.jobs().period() + 1 + progress_.edges().max_distance() +
                          (credit + least_jobs_of_rank_ - 1) / least_jobs_of_rank_;
@@ -106,7 +106,7 @@ void WorkQueue::ReachNext() {
   report.loss.assign(plan_->graph.schedule().microbatches, 0);
 }
 
-// The job's number, or -1 for one that the schedule does not have: the words come from outside.
+// Returns the job's number, or -1 for one that the schedule does not have: the job comes from outside.
 int WorkQueue::IndexOrNone(const Job& job) const {
   const Graph& graph = plan_->graph;
   const Schedule& s = graph.schedule();
@@ -165,8 +165,8 @@ void WorkQueue::ReleaseSuccessors(JobId id) {
   }
 }
 
-// All jobs of a step being done is the same as all its updates being done, once every completion has been
-// reported.
+// Retires finished steps. All jobs of a step are done exactly when all its updates are done, once every
+// completion has been reported.
 void WorkQueue::Retire() {
   while (progress_.FirstHasEnded()) {
     Report& report = reports_.front();

@@ -1,7 +1,7 @@
-// The jobs of one run: which are blocked, ready, claimed, done; what each rank claims next.
+// Keeps the jobs of one run: which are blocked, ready, claimed, done; and which each rank claims next.
 //
-//   blocked --all predecessors done--> ready          claimed --completed--> done
-//      \________________ Grant (in claim order) _______/^
+// blocked --all predecessors done--> ready          claimed --completed--> done
+// \________________ Grant (in claim order) _______/^
 //
 // Claims run ahead of readiness: a rank is granted its next jobs in claim order, ready or not, up to its
 // credit; the worker decides when a claimed job starts. So readiness is not needed to hand out work; it is
@@ -15,6 +15,7 @@
 //   1. Each job is granted to its rank once, and done once; Complete tells a duplicate from a violation.
 //   2. Steps are reported done in order.
 //   3. outstanding(rank) = granted - done, never more than the credit given to Grant.
+//
 // Pure, not thread-safe. No allocation per job in steady state.
 #ifndef WEFT_COORDINATOR_CORE_WORK_QUEUE_H_
 #define WEFT_COORDINATOR_CORE_WORK_QUEUE_H_
@@ -60,7 +61,7 @@ class WorkQueue {
     int64_t end_ns = 0;  // end of its last update
     std::optional<double> gradient_norm = {};
   };
-  // Steps that ended since the last call, in order; appended.
+  // Appends the steps that ended since the last call, in order.
   void TakeEndedSteps(std::vector<EndedStep>* steps);
 
   bool all_done() const { return steps_done() == plan_->steps; }
@@ -68,7 +69,7 @@ class WorkQueue {
   int32_t steps_done() const { return progress_.first_step(); }
   int outstanding(Rank rank) const { return ranks_[rank].outstanding; }
 
-  // No job of this step or a later one is granted; INT32_MAX for none.
+  // Holds back the jobs of this step and later ones; INT32_MAX for none.
   void SetHold(int32_t step) { hold_ = step; }
   int32_t hold() const { return hold_; }
   // The step behind the last of which a job has been granted.
@@ -79,8 +80,8 @@ class WorkQueue {
   bool CanGrant(Rank rank, int credit) const;
   const JobCounts& counts() const { return counts_; }
 
-  // What everything waits for: for each rank at most one job whose predecessors are all done and which is not
-  // done, oldest step first.
+  // A job that everything waits for: its predecessors are all done, and it is not. AwaitedJobs returns at
+  // most one for each rank, oldest step first.
   struct Awaited {
     Rank rank;
     Job job;
@@ -99,7 +100,7 @@ class WorkQueue {
   };
   struct RankState {
     std::vector<std::vector<int32_t>> order;  // [step mod period]: job indices
-    int32_t step = 0;                         // next to claim
+    int32_t step = 0;                         // step of the next job to claim
     size_t position = 0;
     int outstanding = 0;
   };

@@ -1,13 +1,13 @@
-// The worker processes that are connected, by session: who they are, their process numbers, whether they are
-// free.
+// Keeps the worker processes that are connected, by session: their names, their process numbers, whether they
+// are free.
 //
-//   opened --Hello--> free --Take--> busy --Finished--> free        (each may be broken until its grace ends)
-//                                    busy --Abort--> ending --Forgotten--> free
+// opened --Hello--> free --Take--> busy --Finished--> free        (each may be broken until its grace ends)
+// busy --Abort--> ending --Forgotten--> free
 //
 // Invariants: a process number belongs to at most one worker; a worker is busy with, or ends, at most one
 // run. A worker whose run was aborted may still be in the middle of a job, or hang in a file: it takes no
-// other run before it has told that nothing of the old one is left. Pure; ordered by session, so that nothing
-// depends on a hash order.
+// other run before it has reported that nothing of the old one is left. Pure; ordered by session, so that
+// nothing depends on a hash order.
 #ifndef WEFT_COORDINATOR_CORE_WORKER_TABLE_H_
 #define WEFT_COORDINATOR_CORE_WORKER_TABLE_H_
 
@@ -25,21 +25,22 @@ namespace weft {
 
 struct Worker {
   SessionId session = 0;
-  bool greeted = false;  // Hello came
+  bool greeted = false;  // true once Hello came
   Hello hello;
   int32_t process = -1;
   uint64_t run = 0;  // 0: free
-  // The run has been aborted, when, and the worker has not told yet that it has forgotten it; 0 otherwise.
+  // Time when the run was aborted, while the worker has not reported that it has forgotten it; 0 otherwise.
   int64_t ending_since_ns = 0;
-  bool told_late = false;    // that it is late with that has been reported
-  bool failed_last = false;  // the last run that it served failed here, by its own words or its silence
+  bool told_late = false;  // true once the log has said that it is late with that
+  // True if the last run that it served failed here, by its own words or its silence.
+  bool failed_last = false;
   bool broken = false;
   std::string broken_reason;
-  int64_t broken_ns = 0;      // since when
-  int64_t deadline = kNever;  // of the Hello, or of the grace of a broken session
-  int64_t heard_ns = 0;       // last message
+  int64_t broken_ns = 0;      // time when it broke
+  int64_t deadline = kNever;  // deadline of the Hello, or of the grace of a broken session
+  int64_t heard_ns = 0;       // time of the last message
 
-  // "process 2 (weft-worker-2, pid 4711 on host a)"
+  // Returns "process 2 (weft-worker-2, pid 4711 on host a)".
   std::string Label() const;
   bool free() const { return greeted && !broken && run == 0; }
   bool ending() const { return run != 0 && ending_since_ns != 0; }
@@ -56,16 +57,16 @@ class WorkerTable {
   Worker* FindByPid(int64_t pid);
   void Remove(SessionId session) { workers_.erase(session); }
 
-  // The wanted number if it is free, else AlreadyExists; for -1 the smallest free one.
+  // Returns the wanted number if it is free, else AlreadyExists; for -1 the smallest free one.
   absl::StatusOr<int32_t> NumberFor(int32_t wanted) const;
 
-  // Free workers by process number, those behind whose last run failed with them.
+  // Returns the free workers by process number, those behind whose last run failed with them.
   std::vector<Worker*> Free();
 
-  // Workers that greeted and whose session is not broken, free or busy; without those that are late with the
-  // end of an aborted run.
+  // Counts the workers that greeted and whose session is not broken, free or busy; without those that are
+  // late with the end of an aborted run.
   size_t Connected() const;
-  // Those, by session.
+  // Returns the workers that end an aborted run, by session.
   std::vector<const Worker*> Ending() const;
 
   std::map<SessionId, Worker>& all() { return workers_; }

@@ -19,7 +19,7 @@ double At(const IdleShares& shares, const std::string& cause) {
   return found == shares.end() ? 0 : found->second;
 }
 
-// `time`: of all ranks together, without `no_work`.
+// Returns shares. `time` is that of all ranks together, without `no_work`.
 IdleShares Shares(IdleShares seconds, double time) {
   seconds.erase(std::string(IdleCauseName(IdleCause::kNoWork)));
   for (auto& [cause, share] : seconds) share = time > 0 ? share / time : 0;

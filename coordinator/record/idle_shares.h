@@ -1,4 +1,4 @@
-// Idle time by cause, as shares, so that what was measured and what the simulator says can stand side by
+// Computes idle time by cause, as shares, so that measurements and the simulator's figures can stand side by
 // side.
 //
 // A share is of the time in which ranks had work: `no_work`, the time before a rank's first job and after its
@@ -18,26 +18,26 @@ namespace weft {
 
 using IdleShares = std::map<std::string, double>;  // by cause
 
-// Of all ranks together, as they reported.
+// Returns the shares of all ranks together, as they reported.
 IdleShares MeasuredIdle(const std::vector<RankReport>& reports);
-// The same of seconds by rank and cause, as summary.json has them.
+// Returns the shares from seconds by rank and cause, as summary.json has them.
 IdleShares MeasuredIdle(const std::vector<std::map<std::string, double>>& idle_seconds,
                         const std::vector<double>& wall_seconds);
 IdleShares PredictedIdle(const SimulationResult& result);
 
 double Sum(const IdleShares& shares);
 
-// A row for each cause that has at least a thousandth of the time in either.
+// Returns a row for each cause that has at least a thousandth of the time in either.
 std::string IdleTable(const IdleShares& measured, const IdleShares& predicted, const TextStyle& style = {});
 
-// What to know about `dispatch` where ranks share cores; "" where they need not.
+// Returns a note about `dispatch` where ranks share cores; "" where they need not.
 std::string CoresNote(int ranks, int cores);
 
-// For pictures and traces: when ranks were idle, and what was on its way.
+// Adds the idle times of ranks and the tensors on their way to pictures and traces.
 void DrawWaits(const std::vector<IdleInterval>& idle, const std::vector<TransferInterval>& transfers,
                DrawingOptions* drawing);
 
-// Those that this process may use.
+// Returns the number of cores that this process may use.
 int CoresOfProcess();
 
 }  // namespace weft

@@ -1,4 +1,4 @@
-// The loss of a training as its steps.jsonl tells it, for the picture loss.svg.
+// Reads the loss of a training from its steps.jsonl, for the picture loss.svg.
 #ifndef WEFT_COORDINATOR_RECORD_LOSS_CURVE_H_
 #define WEFT_COORDINATOR_RECORD_LOSS_CURVE_H_
 
@@ -10,9 +10,8 @@
 
 namespace weft {
 
-// The losses of the lines, and of the validations between them; each step once, as the last line about it
-// says it. What is no line of a step or a validation is left out, so that a log can be read while it is
-// written.
+// Returns the losses of the lines, and of the validations between them; each step once, from the last line
+// about it. Other lines are ignored, so that a log can be read while it is written.
 LossCurve ParseLossCurve(absl::string_view lines);
 
 // Draws `folder`/steps.jsonl as `folder`/loss.svg, under that title. Unavailable with the file's name.

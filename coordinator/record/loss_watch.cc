@@ -9,7 +9,7 @@
 namespace weft {
 
 std::string LossText(double loss) {
-  // Without the sign that a printed nan may have.
+  // The text has no sign, which a printed nan may have.
   if (std::isnan(loss)) return "nan";
   return std::abs(loss) < 1e6 ? absl::StrFormat("%.4f", loss) : absl::StrFormat("%.4g", loss);
 }

@@ -1,5 +1,6 @@
-// Looks at the losses and norms of a training's steps for what is infinite or not a number, where the run
-// goes on with such (train.non_finite): which steps were skipped, and what the person is told. One thread.
+// Watches the losses and norms of a training's steps for values that are infinite or not a number, where the
+// run goes on with such (train.non_finite): notes skipped steps, and words the messages to the person. One
+// thread.
 #ifndef WEFT_COORDINATOR_RECORD_LOSS_WATCH_H_
 #define WEFT_COORDINATOR_RECORD_LOSS_WATCH_H_
 
@@ -14,12 +15,11 @@ class LossWatch {
  public:
   explicit LossWatch(NonFinite non_finite) : non_finite_(non_finite) {}
 
-  // Marks a step that was skipped. Returns what is to be said of it: a sentence for the first step that is
-  // not finite, else nothing.
+  // Marks a step that was skipped. Returns a sentence for the first step that is not finite, else nothing.
   std::string Look(StepRecord* step);
 
   int skipped_steps() const { return skipped_steps_; }
-  // A warning at the end of a training that ended well; empty where the last loss is finite.
+  // Returns a warning for the end of a training that ended well; empty where the last loss is finite.
   std::string Warning() const;
 
  private:
@@ -29,7 +29,7 @@ class LossWatch {
   double last_loss_ = 0;
 };
 
-// "2.3026", "nan", "inf".
+// Returns "2.3026", "nan", "inf".
 std::string LossText(double loss);
 
 }  // namespace weft

@@ -49,8 +49,8 @@ bool Exists(const fs::path& path) {
   return fs::symlink_status(path, error).type() > fs::file_type::not_found;
 }
 
-// The step of a checkpoint's folder by its name: -1 for `checkpoint`, -2 for what is no checkpoint of a run.
-// One that is being written, `checkpoint-7.TAG.partial`, counts where it is asked for.
+// Returns the step of a checkpoint's folder by its name: -1 for `checkpoint`, -2 for a name that is no
+// checkpoint of a run. One that is being written, `checkpoint-7.TAG.partial`, counts with `partial`.
 int64_t StepOfName(std::string name, bool partial) {
   absl::string_view text = name;
   if (absl::ConsumeSuffix(&text, kPartial)) {
@@ -89,8 +89,8 @@ std::vector<std::string> Results(const fs::path& folder) {
   return names;
 }
 
-// Only the files that a checkpoint is made of, and the folder if that leaves nothing in it. Of a link, the
-// link.
+// Removes only the files that a checkpoint is made of, and the folder if that leaves nothing in it. Of a
+// link, it removes the link.
 void RemoveCheckpoint(const fs::path& folder) {
   std::error_code ignored;
   if (fs::is_symlink(folder, ignored)) {
@@ -119,7 +119,7 @@ void RemoveResults(const fs::path& folder) {
   }
 }
 
-// Moves what is left in `from`, files that are not of a run, to the same places in `to`.
+// Moves the remaining entries of `from`, files that are not of a run, to the same places in `to`.
 void MoveOthers(const fs::path& from, const fs::path& to) {
   std::error_code ignored;
   for (const std::string& name : Entries(from)) {
@@ -185,7 +185,7 @@ Value At(const Json& json, const char* key, Value otherwise) {
   }
 }
 
-// The number of steps up to the last line of steps.jsonl; 0 if there is none.
+// Returns the number of steps up to the last line of steps.jsonl; 0 if there is none.
 int64_t StepsInLog(const fs::path& path) {
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   if (!file) return 0;
@@ -199,7 +199,7 @@ int64_t StepsInLog(const fs::path& path) {
   return steps;
 }
 
-// The updates that made a checkpoint's weights; -1 for one that is not whole.
+// Returns the number of updates that made a checkpoint's weights; -1 for one that is not whole.
 int64_t CheckpointStep(const fs::path& folder) {
   const Json index = ReadJson(folder / kIndex);
   const auto metadata = index.find("metadata");
@@ -210,7 +210,7 @@ int64_t CheckpointStep(const fs::path& folder) {
   return step;
 }
 
-// Whether the folder has a whole checkpoint beyond the initial weights.
+// Returns true if the folder has a whole checkpoint beyond the initial weights.
 bool HasCheckpoint(const fs::path& folder) {
   const std::vector<std::string> names = Entries(folder);
   return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
@@ -219,7 +219,7 @@ bool HasCheckpoint(const fs::path& folder) {
   });
 }
 
-// Anything that took work to make.
+// Returns true if the folder holds anything that took work to make.
 bool HasWork(const fs::path& folder) {
   const std::vector<std::string> names = Results(folder);
   return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
@@ -227,7 +227,7 @@ bool HasWork(const fs::path& folder) {
     if (name == "steps.jsonl") return fs::file_size(folder / name, error) > 0 && !error;
     if (absl::EndsWith(name, kPart) || absl::EndsWith(name, kPartial) || name == "run.json") return false;
     const int64_t step = StepOfName(name, /*partial=*/false);
-    // A folder without an index too: who put files there may still want them.
+    // A folder without an index counts too: its owner may still want the files.
     return step == -2 || (step != 0 && !fs::is_empty(folder / name, error));
   });
 }
@@ -263,7 +263,7 @@ std::string CheckpointsText(const fs::path& folder) {
 absl::Status OwnedByAnother(int lock, const std::string& shown) {
   char holder[200] = "";
   const ssize_t n = pread(lock, holder, sizeof holder - 1, 0);
-  // One line; behind it lies the room for the summary.
+  // The file has one line; behind it lies the room for the summary.
   absl::string_view text(holder, n > 0 ? static_cast<size_t>(n) : 0);
   text = text.substr(0, text.find_first_of(absl::string_view("\n\0", 2)));
   return absl::ResourceExhaustedError(absl::StrCat(
@@ -336,7 +336,7 @@ std::string DescribeWork(const std::string& folder) {
   std::string state = At<std::string>(run, "state", summary.empty() ? "" : "finished");
   std::string when = At<std::string>(run, "ended", "");
   if (when.empty()) when = TimeOfFile(path / (summary.empty() ? "steps.jsonl" : "summary.json"));
-  // Its lock is free, so it has ended.
+  // The run's lock is free, so it has ended.
   if (state == "running" || state.empty()) state = "ended without a word (killed?), last heard of";
   const int64_t steps = std::max(StepsInLog(path / "steps.jsonl"), At<int64_t>(run, "steps_done", 0));
   const int64_t all = At<int64_t>(run, "end_step", 0);
@@ -374,7 +374,7 @@ absl::Status OutputFolder::Lock() {
 }
 
 absl::Status OutputFolder::CheckFree(const std::string& path, const std::string& shown, FormerWork former) {
-  // First: what a living run has made so far would look like a killed one's.
+  // This check comes first: the results so far of a living run would look like a killed one's.
   if (absl::Status owned = CheckNotOwned(path, shown); !owned.ok()) return owned;
   return CheckWork(path, shown, former);
 }
@@ -398,7 +398,7 @@ absl::StatusOr<std::unique_ptr<OutputFolder>> OutputFolder::Open(const std::stri
     return absl::InvalidArgumentError(absl::StrCat(placed.message(), "; give another folder with --out"));
   const std::string replacement = path + "/" + kReplacement;
   if (former == FormerWork::kContinue && HasCheckpoint(replacement)) {
-    // It was to replace the former run, and was killed; to go on with it means to keep it.
+    // That run was to replace the former run, and was killed; to go on with it means to keep it.
     absl::Status placed = Rename(replacement, path + "/" + kWhole);
     if (placed.ok()) placed = CompletePlacing(path);
     if (!placed.ok()) return absl::InvalidArgumentError(placed.message());
@@ -488,7 +488,7 @@ absl::StatusOr<std::string> OutputFolder::End(const RunRecord& record) {
     begun_ = false;  // a folder that it made goes too
     return "";
   }
-  // Without it the folder's state is what the files show.
+  // If this fails, the folder's state is what the files show.
   WriteRecord(record).IgnoreError();
   if (!replaces()) return "";
   absl::Status placed = Rename(live_, path_ + "/" + kWhole);

@@ -1,17 +1,17 @@
-// The folder in which one run leaves its results (docs/guide/outputs.md): kept from other runs, and never
-// emptied by a run that then fails.
+// Manages the folder in which one run leaves its results (docs/guide/outputs.md): keeps it from other runs,
+// and never empties it for a run that then fails.
 //
 // One process at a time owns the folder, by a lock on the file `.weft.lock` in it, which the kernel releases
 // when the process ends in whatever way. A folder that holds the work of a former run, that is steps or a
 // checkpoint beyond the initial weights, is refused unless the caller says what becomes of it. A run that is
 // to replace a former one writes into `replacement/`, and its results take the places of the former ones when
 // it has ended with a checkpoint of its own: first `replacement` is renamed, which decides, then the former
-// results are moved to `former/`, then the new ones to their places, then `former` is removed. Whoever opens
-// the folder after a crash carries that on from where it stopped. So at each moment one of the two is there
-// whole. docs/decisions/0011-results-never-lost.md has the reasons.
+// results are moved to `former/`, then the new ones to their places, then `former` is removed. The next
+// process that opens the folder after a crash carries that on from where it stopped. So at each moment one of
+// the two is there whole. docs/decisions/0011-results-never-lost.md has the reasons.
 //
-// What is not of a run, as a user's notes, stays. Threads: one at a time. Failure: InvalidArgument for a
-// folder that cannot be used, ResourceExhausted for one that another process owns, each with what to do.
+// Files that are not of a run, as a user's notes, stay. Threads: one at a time. Failure: InvalidArgument for
+// a folder that cannot be used, ResourceExhausted for one that another process owns, each with what to do.
 #ifndef WEFT_COORDINATOR_RECORD_OUTPUT_FOLDER_H_
 #define WEFT_COORDINATOR_RECORD_OUTPUT_FOLDER_H_
 
@@ -26,22 +26,22 @@
 
 namespace weft {
 
-// What a run does with the work of a former one in its folder.
+// The treatment of the work of a former run in the folder.
 enum class FormerWork { kRefuse, kReplace, kContinue };
 
-// A run, as `run.json` tells of it.
+// A run, as in `run.json`.
 struct RunRecord {
-  std::string name, file;            // of the run; the run file, "" if not known
+  std::string name, file;            // name of the run; the run file, "" if not known
   std::string state = "running";     // or finished, stopped, failed
-  std::string reason;                // why it was stopped or failed
-  int first_step = 0, end_step = 0;  // the steps that it was to make: from the first up to, not with, the end
-  int steps_done = 0;                // of all steps of the run file, so that many are in its weights
+  std::string reason;                // reason why it was stopped or failed
+  int first_step = 0, end_step = 0;  // steps that it was to make: from the first up to, not with, the end
+  int steps_done = 0;                // steps of the run file that are in its weights
 };
 
 class OutputFolder {
  public:
-  // `path` is absolute; `shown` is the same as the user wrote it. Makes the folder if it is not there, takes
-  // the lock, and completes what a crash interrupted. Changes nothing else before Begin.
+  // Opens the folder. `path` is absolute; `shown` is the same as the user wrote it. Makes the folder if it is
+  // not there, takes the lock, and completes what a crash interrupted. Changes nothing else before Begin.
   static absl::StatusOr<std::unique_ptr<OutputFolder>> Open(const std::string& path, const std::string& shown,
                                                             FormerWork former);
   // Fails as Open would for another process that owns the folder, or else for the work of a former run.
@@ -53,10 +53,10 @@ class OutputFolder {
   OutputFolder(const OutputFolder&) = delete;
   OutputFolder& operator=(const OutputFolder&) = delete;
 
-  // The run begins: makes room for its results, and writes run.json. The run may write into `live()` from now
+  // Begins the run: makes room for its results, and writes run.json. The run may write into `live()` from now
   // on.
   absl::Status Begin(const RunRecord& record);
-  // Where the run writes: the folder, or its sub-folder `replacement`.
+  // Returns the folder into which the run writes: this folder, or its sub-folder `replacement`.
   const std::string& live() const { return live_; }
   const std::string& path() const { return path_; }
   const std::string& shown() const { return shown_; }
@@ -67,9 +67,9 @@ class OutputFolder {
   // Unavailable if the folder was removed since Open, Aborted if it is another run's now.
   absl::Status StillThere() const;
 
-  // The run has ended and all its files are written. Puts them in the places of the former ones if it
-  // replaces them and has finished, or has a checkpoint of its own; removes them if it has neither made a
-  // step nor a checkpoint. Returns a sentence about what the folder holds now, if that is not simply the run;
+  // Ends the run, which has written all its files. Puts them in the places of the former ones if it replaces
+  // them and has finished, or has a checkpoint of its own; removes them if it has neither made a step nor a
+  // checkpoint. Returns a sentence about what the folder holds now, if that is not simply the run;
   // Unavailable if the folder cannot be changed: then both runs are still there, and the next Open carries
   // on.
   absl::StatusOr<std::string> End(const RunRecord& record);
@@ -83,22 +83,22 @@ class OutputFolder {
   std::string live_;
   std::vector<std::string> made_;  // folders, outermost first
   int lock_ = -1;
-  bool has_work_ = false;  // of a former run
+  bool has_work_ = false;  // true if a former run left work
   bool begun_ = false;
   bool continues_ = false;
   std::string started_;
 };
 
-// A run that goes on from the checkpoint `resume` inside the folder continues what lies there; from another
-// one it may not take the place of it unasked.
+// Returns the treatment for a run: one that goes on from the checkpoint `resume` inside the folder continues
+// the work there; one that goes on from elsewhere may not replace it unasked.
 FormerWork FormerWorkFor(const std::string& resume, const std::string& folder, bool overwrite);
 
-// What `folder` holds of a run, for a person: "the run tiny, finished 2026-11-22 14:31:05 after 150 of 150
+// Describes the run in `folder` for a person: "the run tiny, finished 2026-11-22 14:31:05 after 150 of 150
 // steps, with checkpoint (step 150) and checkpoint-0". Empty if it holds neither steps nor a checkpoint
 // beyond the initial weights.
 std::string DescribeWork(const std::string& folder);
 
-// Whether a process owns the folder, so that what is in it is still being written.
+// True if a process owns the folder, so that its files are still being written.
 bool OutputInUse(const std::string& folder);
 
 // Writes the file aside and renames it, so that a reader never sees half of it. Unavailable with its name.

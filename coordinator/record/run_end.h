@@ -1,5 +1,5 @@
-// How a run ends in its output folder: what is written, and in which order, so that a full disk or a vanished
-// folder costs what is easiest to make again.
+// Ends a run in its output folder: writes its files in such an order that a full disk or a vanished folder
+// costs what is easiest to make again.
 //
 // The checkpoint is there before (the workers write it); then summary.json, the steps that could not be
 // written before, and the traces. Blocks on the disk: not on a thread that others wait for.
@@ -19,25 +19,25 @@
 
 namespace weft {
 
-// The run as run.json tells of it.
+// Returns the run as run.json has it.
 RunRecord RecordOf(const RunSpec& spec, const std::string& file, const std::string& state,
                    size_t steps_made = 0, const std::string& reason = "");
 
-// Of a run through the runtime.
+// Returns the results of a run through the runtime.
 TrainResults ResultsOf(const RunSpec& spec, int processes, const RunRecorder& recorder, const StepLog& log);
 
 struct RunLeft {
   absl::Status status;            // not ok: there is no summary or no folder; a sentence
-  bool folder_gone = false;       // and so nothing to look at
+  bool folder_gone = false;       // true if the folder is gone, and so nothing to look at
   std::vector<std::string> lost;  // a sentence for each other file that could not be written
 };
 
-// Of a run that finished.
+// Writes the results of a run that finished.
 RunLeft LeaveResults(const TrainResults& results, const RunRecord& record, OutputFolder* output,
                      StepLog* log);
 
-// Of a run that was stopped or failed. A sentence about what the folder holds where that is not the run's own
-// work.
+// Writes the results of a run that was stopped or failed. Returns a sentence about what the folder holds
+// where that is not the run's own work.
 std::string LeaveUnfinished(const RunRecord& record, OutputFolder* output, StepLog* log);
 
 }  // namespace weft

@@ -121,7 +121,7 @@ std::vector<TransferInterval> RunRecorder::LastTransfers() const {
   const std::optional<Window> window = JobsKept();
   for (const auto& [rank, spans] : transfers_) {
     for (const TransferSpan& span : spans) {
-      // It could leave when it was made and asked for.
+      // The tensor could leave when it was made and asked for.
       const int64_t start = std::min(span.arrived_ns, std::max(span.wanted_ns, span.made_ns));
       if (!window.has_value() || start < window->start_ns || span.arrived_ns > window->end_ns) continue;
       intervals.push_back({span.from, rank, span.tensor, span.consumer,

@@ -1,4 +1,4 @@
-// What an embedded coordinator tells about one run, kept for progress, traces and the summary.
+// Records an embedded coordinator's reports about one run, for progress, traces and the summary.
 //
 // Memory is bounded whatever the length of the run: the jobs of the last steps, the last durations of each
 // stage and kind, one number a step.
@@ -28,10 +28,11 @@ struct StepRecord {
   int32_t step = 0;
   double loss = 0;
   bool has_loss = false;
-  double seconds = 0;      // since the end of the step before; of the first, since its first job's start
-  double end_seconds = 0;  // since the first job's start
-  std::optional<double> gradient_norm = {};  // before it was clipped, of runs that take it
-  bool skipped = false;                      // its updates were left out (train.non_finite: skip)
+  // Time since the end of the step before; for the first, since its first job's start.
+  double seconds = 0;
+  double end_seconds = 0;                    // time since the first job's start
+  std::optional<double> gradient_norm = {};  // norm before it was clipped, of runs that take it
+  bool skipped = false;                      // true if its updates were left out (train.non_finite: skip)
 };
 
 class RunRecorder {
@@ -43,18 +44,19 @@ class RunRecorder {
   void OnJobs(const JobsEnded& jobs);
   void OnReport(const Report& report);
 
-  // The latest known state; its reports are the latest of each rank.
+  // Returns the latest known state; its reports are the latest of each rank.
   RunInfo run() const;
-  // The steps that ended since the last call.
+  // Returns the steps that ended since the last call.
   std::vector<StepRecord> TakeSteps();
-  // Whole steps only, in seconds since the first job's start.
+  // Returns jobs of whole steps only, in seconds since the first job's start.
   std::vector<DrawnJob> LastJobs() const;
-  // Of the time of these jobs, likewise, as far as workers have told; they do when the run ends.
+  // Return the idle times and transfers during these jobs, likewise, as far as workers have reported; they do
+  // when the run ends.
   std::vector<IdleInterval> LastIdle() const;
   std::vector<TransferInterval> LastTransfers() const;
-  // The mean duration of each kind and stage in seconds, over its last jobs without the slowest and the
-  // fastest twentieth (at least one each); 0 where there was none. Not the median: jobs are late more often
-  // than early, and a step pays for the late ones.
+  // Returns the mean duration of each kind and stage in seconds, over its last jobs without the slowest and
+  // the fastest twentieth (at least one each); 0 where there was none. It is not the median: jobs are late
+  // more often than early, and a step pays for the late ones.
   std::array<std::vector<double>, kJobKinds> TypicalDurations() const;
 
  private:
@@ -75,18 +77,18 @@ class RunRecorder {
   RunInfo run_ ABSL_GUARDED_BY(mu_);
   std::map<Rank, RankReport> reports_ ABSL_GUARDED_BY(mu_);
   std::vector<StepRecord> steps_ ABSL_GUARDED_BY(mu_);
-  // From the start of the first of LastJobs to the end of the last; nothing where there are none.
+  // The time from the start of the first of LastJobs to the end of the last; nothing where there are none.
   struct Window {
     int64_t start_ns, end_ns;
   };
   std::optional<Window> JobsKept() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   std::deque<Ended> jobs_ ABSL_GUARDED_BY(mu_);
-  int32_t dropped_step_ ABSL_GUARDED_BY(mu_) = -1;  // the latest step of which a job was dropped
+  int32_t dropped_step_ ABSL_GUARDED_BY(mu_) = -1;  // latest step of which a job was dropped
   std::map<Rank, std::vector<IdleSpan>> idle_ ABSL_GUARDED_BY(mu_);
   std::map<Rank, std::vector<TransferSpan>> transfers_ ABSL_GUARDED_BY(mu_);
   int64_t first_start_ns_ ABSL_GUARDED_BY(mu_) = INT64_MAX;
-  int64_t last_end_ns_ ABSL_GUARDED_BY(mu_) = 0;  // of the last step done
+  int64_t last_end_ns_ ABSL_GUARDED_BY(mu_) = 0;  // end of the last step done
   std::array<std::vector<Samples>, kJobKinds> samples_ ABSL_GUARDED_BY(mu_);
 };
 

@@ -27,7 +27,7 @@ constexpr int64_t kLastWriteNs = 5'000'000'000;
 
 }  // namespace
 
-// One run: the loop fills the recorder, the thread empties it into the folder.
+// Records one run: the loop fills the recorder, the thread empties it into the folder.
 class RunRecords::Recording {
  public:
   Recording(RunSpec spec, std::string file, std::unique_ptr<OutputFolder> folder,

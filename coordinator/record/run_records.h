@@ -1,12 +1,12 @@
-// The output folders of a coordinator's runs: each run leaves there what `weft train` leaves, whoever watches
-// it or not (docs/guide/outputs.md).
+// Manages the output folders of a coordinator's runs: each run leaves the files there that `weft train`
+// leaves, whoever watches it or not (docs/guide/outputs.md).
 //
 // Claim opens a run's folder before the run is taken in; the observers then only copy, and a thread of each
 // active run writes. A folder that hangs or a disk that is full holds up neither the coordinator nor other
-// runs, and fails no run: what could not be written is logged.
+// runs, and fails no run: files that could not be written are logged.
 //
 // Threads: Claim from any but the coordinator's loop; the others on the loop. Destruction waits a few seconds
-// for what is being written, no longer.
+// for writes in progress, no longer.
 #ifndef WEFT_COORDINATOR_RECORD_RUN_RECORDS_H_
 #define WEFT_COORDINATOR_RECORD_RUN_RECORDS_H_
 
@@ -27,15 +27,15 @@ namespace weft {
 
 class RunRecords {
  public:
-  // `root`: where runs without an output folder get one, NAME-RUN. `log` gets a sentence about what could not
-  // be written, on any thread.
+  // `root` is where runs without an output folder get one, NAME-RUN. `log` gets a sentence about a file that
+  // could not be written, on any thread.
   RunRecords(std::string root, std::function<void(const std::string&)> log);
   ~RunRecords();
 
-  // Opens the folder of the run, which `request` names or which is made below the root, and says where in it
-  // the workers write. Failure as OutputFolder::Open.
+  // Opens the folder of the run, which `request` names or which is made below the root, and returns where in
+  // it the workers write. Failure as OutputFolder::Open.
   absl::StatusOr<RunFolder> Claim(uint64_t run, const SubmitRequest& request);
-  // The run was not taken in after all.
+  // Releases the folder of a run that was not taken in after all.
   void Release(uint64_t run);
 
   void OnRun(const RunInfo& run);
@@ -47,7 +47,7 @@ class RunRecords {
   class Recording;
 
   std::shared_ptr<Recording> Find(uint64_t run);
-  // Its thread goes on until the run's end is written.
+  // Forgets the run; its thread goes on until the run's end is written.
   void Forget(uint64_t run);
 
   const std::string root_;

@@ -27,7 +27,7 @@ Number Sum(const std::map<std::string, Number>& by_name) {
   return sum;
 }
 
-// The names under which any rank has a number worth a column.
+// Returns the names under which any rank has a number worth a column.
 template <typename Number>
 std::vector<std::string> Columns(const std::vector<RankReport>& reports,
                                  std::map<std::string, Number> RankReport::*field, double least) {
@@ -50,10 +50,10 @@ std::string Percent(double part, double whole) {
   return whole > 0 ? absl::StrFormat("%.1f %%", 100 * part / whole) : "-";
 }
 
-// Seconds since 1970, or null for what has not happened.
+// Returns seconds since 1970, or null for an event that has not happened.
 Json Seconds(int64_t unix_ns) { return unix_ns == 0 ? Json() : Json(static_cast<double>(unix_ns) * 1e-9); }
 
-// How long the run has been going on, or went on.
+// Returns how long the run has been going on, or went on.
 std::string Duration(const RunInfo& run, int64_t now_ns) {
   if (run.started_ns == 0) return "-";
   const int64_t end = run.ended_ns == 0 ? now_ns : run.ended_ns;
@@ -62,8 +62,8 @@ std::string Duration(const RunInfo& run, int64_t now_ns) {
 
 std::string Loss(const RunInfo& run) { return run.has_loss ? LossText(run.loss) : "-"; }
 
-// Both tables as one where that is narrow enough, else one below the other. The first column of the first one
-// is the key of both.
+// Returns both tables as one where that is narrow enough, else one below the other. The first column of the
+// first one is the key of both.
 std::string SideBySide(std::vector<std::string> header, std::vector<std::vector<std::string>> rows,
                        const std::vector<std::string>& more,
                        const std::vector<std::vector<std::string>>& more_rows, const TextStyle& style) {
@@ -86,7 +86,7 @@ std::string SideBySide(std::vector<std::string> header, std::vector<std::vector<
   return absl::StrCat(FormatTable(header, rows, style), "\n", FormatTable(second, second_rows, style));
 }
 
-// One line for each process: which it is, and its ranks.
+// Returns one line for each process: its name, and its ranks.
 std::string MembersText(const RunInfo& run) {
   std::string out;
   const auto members = static_cast<int64_t>(run.members.size());

@@ -1,4 +1,4 @@
-// A run of a coordinator as text and as JSON.
+// Shows a run of a coordinator as text and as JSON.
 #ifndef WEFT_COORDINATOR_RECORD_RUN_VIEW_H_
 #define WEFT_COORDINATOR_RECORD_RUN_VIEW_H_
 
@@ -22,11 +22,11 @@ std::string RunText(const RunInfo& run, int64_t now_ns, const TextStyle& style =
 nlohmann::ordered_json WorkerJson(const WorkerInfo& worker);
 std::string WorkersTable(const std::vector<WorkerInfo>& workers, const TextStyle& style = {});
 
-// What each rank did: busy, idle by cause, peak memory by class; in two tables where one is too wide. At most
-// 32 ranks.
+// Returns a table of the ranks: busy, idle by cause, peak memory by class; in two tables where one is too
+// wide. At most 32 ranks.
 std::string RankTable(const std::vector<RankReport>& reports, const TextStyle& style = {});
 
-// What is known of a rank's GPU, as "GPU 87 % busy, 63 °C, 412 W, throttled (power_cap)"; "" if nothing is.
+// Describes a rank's GPU, as "GPU 87 % busy, 63 °C, 412 W, throttled (power_cap)"; "" if nothing is known.
 std::string GpuText(const std::map<std::string, double>& gpu, const TextStyle& style = {});
 
 }  // namespace weft

@@ -19,7 +19,8 @@ namespace {
 
 constexpr size_t kPendingMost = 64 << 20;
 
-// The lines of steps before `end`, up to the first that is no step: a crash may have left half a line.
+// Returns the lines of steps before `end`, up to the first that is no step: a crash may have left half a
+// line.
 std::string LinesBefore(const std::string& path, int end) {
   std::ifstream file(path, std::ios::binary);
   std::string kept;

@@ -1,9 +1,9 @@
-// steps.jsonl: one line a step, written as the steps end.
+// Writes steps.jsonl: one line a step, as the steps end.
 //
-// Of a run that goes on in the folder of the run before, the lines before its first step stay and the others
-// go, since those steps are made again; the file changes when the first step has been made, not before. A
-// line that cannot be written, as on a full disk, waits in memory and is tried again with each later step and
-// at the end: the log never ends a training.
+// When a run goes on in the folder of the run before, the lines before its first step stay and the others go,
+// since those steps are made again; the file changes when the first step has been made, not before. A line
+// that cannot be written, as on a full disk, waits in memory and is tried again with each later step and at
+// the end: the log never ends a training.
 #ifndef WEFT_COORDINATOR_RECORD_STEP_LOG_H_
 #define WEFT_COORDINATOR_RECORD_STEP_LOG_H_
 
@@ -27,14 +27,16 @@ class StepLog {
   StepLog(const StepLog&) = delete;
   StepLog& operator=(const StepLog&) = delete;
 
-  // Unavailable if lines cannot be written, the first time of each such time; the steps count all the same.
+  // Appends a step. Unavailable if lines cannot be written, the first time of each such time; the steps count
+  // all the same.
   absl::Status Append(StepRecord step);
-  // What is to be said of the first step that is not finite, once; else empty.
+  // Returns the notice about the first step that is not finite, once; else empty.
   std::string TakeNotice();
-  // After the last step: Unavailable if lines are still missing. A file that was removed is written anew.
+  // Writes missing lines after the last step: Unavailable if some are still missing. A file that was removed
+  // is written anew.
   absl::Status Finish();
 
-  const std::vector<double>& seconds() const { return seconds_; }  // of each step
+  const std::vector<double>& seconds() const { return seconds_; }  // seconds of each step
   double first_loss() const { return first_loss_; }
   double last_loss() const { return last_loss_; }
   double end_seconds() const { return end_seconds_; }
@@ -47,7 +49,7 @@ class StepLog {
   const std::string path_;
   const int first_step_;
   int file_ = -1;
-  off_t end_ = 0;        // of the whole lines in it
+  off_t end_ = 0;        // end of the whole lines in it
   std::string pending_;  // lines that are not in it
   bool failing_ = false;
   LossWatch losses_;

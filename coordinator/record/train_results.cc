@@ -24,11 +24,11 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 constexpr int64_t kSimulatedJobsMost = 4'000'000;
-constexpr size_t kBoxesOfRank = 80;  // of timeline.svg, about as many as can be told apart
-constexpr size_t kLinesShown = 16;   // in its picture
+constexpr size_t kBoxesOfRank = 80;  // boxes of timeline.svg, about as many as can be told apart
+constexpr size_t kLinesShown = 16;   // lines of a rank in its picture
 constexpr int kLineColumns = 72;
 
-// A list indexed by rank, of one of the maps of each rank's report.
+// Returns a list indexed by rank, of one of the maps of each rank's report.
 template <typename Number>
 Json ByRank(const std::vector<RankReport>& reports, std::map<std::string, Number> RankReport::*field) {
   Json list = Json::array();
@@ -48,7 +48,7 @@ Json BytesSent(const std::vector<RankReport>& reports) {
   return sums.empty() ? Json(Json::object()) : Json(sums);
 }
 
-// By stage, the most that a forward left on any rank; empty if no rank has told.
+// Returns by stage the most bytes that a forward kept on any rank; empty if no rank has reported.
 std::vector<int64_t> LeftBytes(const TrainResults& results) {
   std::vector<int64_t> left(results.spec.stages(), 0);
   bool told = false;
@@ -103,19 +103,19 @@ std::string Svg(const TrainResults& results) {
   return DrawSvg(jobs, drawing);
 }
 
-// Which steps of the run file these are, where they are not all.
+// Names the steps of the run file that these are, where they are not all.
 std::string StepsText(const RunSpec& spec) {
   if (spec.steps_to_make() == spec.train.steps) return "";
   return absl::StrCat(" (", spec.first_step(), " to ", spec.end_step() - 1, " of ", spec.train.steps, ")");
 }
 
-// What the ranks did in the last step. Not there where a step has more jobs than are kept.
+// Writes the ranks' actions in the last step. Writes nothing where a step has more jobs than are kept.
 absl::Status WriteActions(const TrainResults& results, const std::string& path) {
   const std::vector<DrawnJob> jobs = LastSteps(results.jobs, 1);
   return jobs.empty() ? absl::OkStatus() : WriteWholeFile(path, DrawActions(jobs, Drawing(results)));
 }
 
-// Only the files that a checkpoint is made of, and the folder if that leaves nothing in it.
+// Removes only the files that a checkpoint is made of, and the folder if that leaves nothing in it.
 void RemoveCheckpointFiles(const fs::path& folder) {
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(folder, ignored)) {

@@ -1,4 +1,4 @@
-// A gRPC call on the loop's completion queue: the tag of each operation in flight names its call.
+// Declares a gRPC call on the loop's completion queue: the tag of each operation in flight names its call.
 //
 // The loop owns every call and destroys it when it says that it is over. All methods run on the loop's
 // thread.
@@ -17,8 +17,8 @@ class Call {
     int kind;
   };
 
-  // An operation ended. Returns false when the call is over and nothing of it is in flight: the loop destroys
-  // it.
+  // Handles the end of an operation. Returns false when the call is over and nothing of it is in flight: the
+  // loop destroys it.
   virtual bool OnDone(int kind, bool ok) = 0;
 };
 

@@ -1,4 +1,4 @@
-// The coordinator's metrics: the core's probe, exported. Loop's thread only.
+// Exports the coordinator's metrics from the core's probe. Loop's thread only.
 #ifndef WEFT_COORDINATOR_SHELL_COORDINATOR_METRICS_H_
 #define WEFT_COORDINATOR_SHELL_COORDINATOR_METRICS_H_
 

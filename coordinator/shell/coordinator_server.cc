@@ -16,7 +16,7 @@
 namespace weft {
 namespace {
 
-constexpr absl::Duration kLastWords = absl::Seconds(1);  // for shut-down messages to be heard
+constexpr absl::Duration kLastWords = absl::Seconds(1);  // time for shut-down messages to be heard
 
 absl::StatusOr<std::vector<Address>> CheckAddresses(const CoordinatorServerOptions& options) {
   if (options.listen.empty()) return absl::InvalidArgumentError("no address to listen on");
@@ -115,7 +115,7 @@ class GrpcCoordinatorServer final : public CoordinatorServer {
  private:
   static absl::Status Over() { return absl::UnavailableError("the coordinator has stopped"); }
 
-  // Runs `question` on the loop's thread and waits for what it answers; `over` once the loop has ended.
+  // Runs `question` on the loop's thread and waits for its answer; returns `over` once the loop has ended.
   template <typename Result, typename Question>
   Result Ask(Result over, Question question) {
     Notification answered;

@@ -1,5 +1,5 @@
-// The coordinator as a server: listens, keeps sessions with worker processes, serves the run API, hands out
-// jobs.
+// Runs the coordinator as a server: listens, keeps sessions with worker processes, serves the run API, hands
+// out jobs.
 //
 // The daemon `weft-coordinator` is this and a command line; `weft train` embeds it in its own process and
 // watches through the observer.
@@ -29,20 +29,21 @@ class CoordinatorServer {
 
   static absl::StatusOr<std::unique_ptr<CoordinatorServer>> Start(CoordinatorServerOptions options);
 
-  // As given, with the real ports.
+  // Returns the addresses as given, with the real ports.
   virtual const std::vector<std::string>& addresses() const = 0;
 
-  // As the run API's methods.
+  // Submit, Cancel and GetRun act as the run API's methods.
   virtual absl::StatusOr<uint64_t> Submit(const SubmitRequest& request) = 0;
-  // With `save` it first saves a checkpoint, if it can (CancelRun in coordinator/core/events.h).
+  // Cancels a run. With `save` it first saves a checkpoint, if it can (CancelRun in
+  // coordinator/core/events.h).
   virtual absl::Status Cancel(uint64_t run, const std::string& reason, bool save) = 0;
   absl::Status Cancel(uint64_t run, const std::string& reason) { return Cancel(run, reason, false); }
   virtual absl::StatusOr<RunInfo> GetRun(uint64_t run) = 0;  // times are of the coordinator's monotonic clock
 
-  // For probes: "", or why it does not serve: its loop does not turn, or new connections are refused.
+  // Returns "", or for probes why it does not serve: its loop does not turn, or new connections are refused.
   virtual std::string Problem() const = 0;
 
-  // For an owner of worker processes: the process has ended, and how.
+  // Tells the server, for an owner of worker processes, that a process has ended, and how.
   virtual void WorkerExited(int64_t pid, const std::string& reason) = 0;
 
   // Fails the runs that have not ended, tells every worker to shut down, waits a moment for that to be heard,

@@ -1,4 +1,4 @@
-// weft-coordinator: takes runs in, keeps sessions with worker processes, hands out jobs.
+// Runs weft-coordinator: takes runs in, keeps sessions with worker processes, hands out jobs.
 #include <signal.h>
 
 #include <atomic>
@@ -24,7 +24,7 @@
 namespace weft {
 namespace {
 
-// DESIGN.md section 6.
+// The exit codes of DESIGN.md section 6.
 enum ExitCode { kOk = 0, kUsage = 2, kTryAgain = 75, kBadConfiguration = 78 };
 
 struct Flags {
@@ -52,7 +52,7 @@ CoreOptions CoreOptionsOf(const Flags& flags) {
   return core;
 }
 
-// One line a change, for an operator who looks at the log.
+// Logs one line a change, for an operator who looks at the log.
 CoordinatorObserver Observe(const DaemonLog* log) {
   CoordinatorObserver observer;
   observer.run = [log](const RunInfo& r) {
@@ -71,7 +71,7 @@ CoordinatorObserver Observe(const DaemonLog* log) {
   return observer;
 }
 
-// What happens is logged and recorded.
+// Logs and records every event.
 CoordinatorObserver Both(CoordinatorObserver log, RunRecords* records) {
   CoordinatorObserver both = log;
   both.run = [log, records](const RunInfo& run) {
@@ -85,7 +85,7 @@ CoordinatorObserver Both(CoordinatorObserver log, RunRecords* records) {
 }
 
 int Serve(const Flags& flags) {
-  // Blocked before any thread starts, so that only sigwait takes them.
+  // The signals are blocked before any thread starts, so that only sigwait takes them.
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGINT);
@@ -112,7 +112,7 @@ int Serve(const Flags& flags) {
   options.core = CoreOptionsOf(flags);
   options.planner = PlanSpec;
   options.plans_slowly = PlansSlowly;
-  // Before the server, which calls it.
+  // The records exist before the server, which calls them.
   RunRecords records(std::filesystem::absolute(flags.output_root).lexically_normal().string(),
                      [&log](const std::string& line) { log.Warning(line); });
   options.observer = Both(Observe(&log), &records);

@@ -3,8 +3,8 @@
 //
 // Two threads. The first takes every request, makes the plan of those that are quick and hands the others to
 // the second, so that a run with a million jobs holds back only its like. Each makes one plan at a time. At
-// most kMostWaiting requests wait (Plan says false then), and kMostSlowWaiting slow ones (their answer is
-// ResourceExhausted). Destruction answers what waits with Unavailable.
+// most kMostWaiting requests wait (Plan returns false then), and kMostSlowWaiting slow ones (their answer is
+// ResourceExhausted). Destruction answers waiting requests with Unavailable.
 #ifndef WEFT_COORDINATOR_SHELL_PLANNER_THREAD_H_
 #define WEFT_COORDINATOR_SHELL_PLANNER_THREAD_H_
 
@@ -30,7 +30,7 @@ class PlannerThread {
   PlannerThread(Planner planner, std::function<bool(const std::string&)> slowly);
   ~PlannerThread();
 
-  // `done` is called once, on a thread of this object or in the destructor.
+  // Plans a run. `done` is called once, on a thread of this object or in the destructor.
   bool Plan(std::string spec, Done done);
 
  private:
@@ -39,9 +39,9 @@ class PlannerThread {
     Done done;
   };
   void Run(std::deque<Request>* waiting, bool sorts);
-  // Waits for a request; false once it is to stop.
+  // Waits for a request; returns false once it is to stop.
   bool Take(std::deque<Request>* waiting, Request* request);
-  // True if it goes to the slow ones, or was refused for their number.
+  // Returns true if the request goes to the slow ones, or was refused for their number.
   bool PutAside(Request* request);
 
   const Planner planner_;

@@ -149,7 +149,7 @@ class WatchCall final : public Call, public ServerLoop::Watcher {
     return in_flight_ > 0;
   }
 
-  // A watcher that does not keep up loses the oldest steps, never a change of state.
+  // Hears an event. A watcher that does not keep up loses the oldest steps, never a change of state.
   void Hear(const RunEvent& event) override {
     if (last_seen_) return;
     if (waiting_.size() >= kMostWaiting && waiting_.front().has_step()) waiting_.pop_front();
@@ -214,7 +214,7 @@ class WatchCall final : public Call, public ServerLoop::Watcher {
   int in_flight_ = 0;
   std::deque<v1::RunEvent> waiting_;
   bool writing_ = false, finished_ = false, subscribed_ = false;
-  bool last_seen_ = false;  // nothing follows what waits
+  bool last_seen_ = false;  // true once nothing follows the waiting events
 };
 
 }  // namespace

@@ -1,7 +1,7 @@
-// The run API's calls at the coordinator: Submit, Get, List, Watch, Cancel.
+// Serves the run API's calls at the coordinator: Submit, Get, List, Watch, Cancel.
 //
-// Each waits on the loop's completion queue and answers from the core's state; see proto/weft/v1/runs.proto
-// for what each may say.
+// Each waits on the loop's completion queue and answers from the core's state; proto/weft/v1/runs.proto lists
+// the possible errors of each.
 #ifndef WEFT_COORDINATOR_SHELL_RUNS_CALLS_H_
 #define WEFT_COORDINATOR_SHELL_RUNS_CALLS_H_
 

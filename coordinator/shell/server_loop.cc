@@ -13,7 +13,8 @@
 namespace weft {
 namespace {
 
-// Most operations taken before the core steps: bounds how long a first answer waits for others to gather.
+// The most operations taken before the core steps: a bound on how long a first answer waits for others to
+// gather.
 constexpr int kMostTaken = 256;
 constexpr int64_t kMostEndingNs = 1'000'000'000;
 
@@ -58,8 +59,9 @@ void ServerLoop::Join() {
   thread_.join();
 }
 
-// No operation may begin on a queue that is shut down, and calls that the server has cancelled begin one
-// more, to finish. So the queue ends behind the last call, or after a moment without that.
+// Ends the queue. No operation may begin on a queue that is shut down, and calls that the server has
+// cancelled begin one more, to finish. So the queue ends behind the last call, or after a moment without
+// that.
 void ServerLoop::EndQueue(int64_t now) {
   if (queue_ended_) return;
   {
@@ -85,7 +87,7 @@ bool ServerLoop::Post(std::function<void()> work) {
   return true;
 }
 
-// False once the loop is told to end.
+// Takes posted work. Returns false once the loop is told to end.
 bool ServerLoop::TakePosted() {
   std::vector<std::function<void()>> posted;
   bool over = false;
@@ -112,7 +114,7 @@ void ServerLoop::TakeTag(void* tag, bool ok) {
   if (it != calls_.end()) calls_.erase(it);
 }
 
-// Waits for the first operation to end, or the deadline; takes along what has ended too.
+// Waits for the first operation to end, or the deadline; takes other ended ones along.
 void ServerLoop::TakeTags() {
   void* tag = nullptr;
   bool ok = false;
@@ -145,7 +147,7 @@ void ServerLoop::Run() {
     if (metrics_ != nullptr) metrics_->Update(now, core_, sessions_.resumed());
     EndQueue(now);
   }
-  // From here no operation may begin, so calls do not hear of those that end; they are destroyed with the
+  // No operation may begin from here on, so calls do not hear of those that end; they are destroyed with the
   // loop.
   queue_->Shutdown();
   void* tag = nullptr;

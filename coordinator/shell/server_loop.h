@@ -1,4 +1,4 @@
-// The coordinator's loop: one thread that polls gRPC, steps the core, and does what its effects say.
+// Runs the coordinator's loop: one thread that polls gRPC, steps the core, and carries its effects out.
 //
 // The thread that takes a message off the stream is the one that decides and writes the answer: no hand-over
 // between threads on the way of a job. Everything that is ready is taken first (up to a bound), then the core
@@ -39,29 +39,29 @@ class CoordinatorMetrics;
 
 class ServerLoop {
  public:
-  using Answer = std::function<void(absl::StatusOr<uint64_t> run)>;  // on the loop's thread
+  using Answer = std::function<void(absl::StatusOr<uint64_t> run)>;  // called on the loop's thread
 
   ServerLoop(const CoordinatorServerOptions& options, std::unique_ptr<grpc::ServerCompletionQueue> queue,
              SessionService* sessions, v1::Runs::AsyncService* runs);
   ~ServerLoop();
 
   void Start();
-  // After the gRPC server was shut down: ends the thread, which drains the completion queue.
+  // Ends the thread after the gRPC server was shut down; the thread drains the completion queue.
   void Join();
 
-  // Runs `work` on the loop's thread, before the next step of the core. False, and never, once the loop has
-  // ended.
+  // Runs `work` on the loop's thread, before the next step of the core. Returns false, and never runs it,
+  // once the loop has ended.
   bool Post(std::function<void()> work);
 
-  // Loop's thread, or from `Post`.
+  // Adds an event. Loop's thread, or from `Post`.
   void Add(Event event) { events_.push_back(std::move(event)); }
   void Submit(SubmitRequest request, Answer answer);
-  // With `save`, as CancelRun says.
+  // Cancels a run; `save` as in CancelRun.
   void Cancel(uint64_t run, std::string reason, bool save, Answer answer);
   const CoordinatorCore& core() const { return core_; }
   int64_t unix_minus_monotonic() const { return unix_minus_monotonic_; }
   bool settled() const { return sessions_.settled(); }
-  // From any thread.
+  // Returns the heartbeat. Any thread.
   const Heartbeat& heart() const { return heart_; }
   // Hears every event of a run; called with nothing after it was removed.
   class Watcher {
@@ -91,7 +91,7 @@ class ServerLoop {
 
   Heartbeat heart_;
 
-  // Loop's thread only.
+  // Members of the loop's thread only.
   CoordinatorCore core_;
   std::vector<Event> events_;
   SessionTable sessions_{&events_};
@@ -100,7 +100,7 @@ class ServerLoop {
   uint64_t next_reply_ = 1;
   std::multimap<uint64_t, Watcher*> watchers_;
   std::unique_ptr<CoordinatorMetrics> metrics_;
-  int64_t end_due_ = INT64_MAX;  // when the queue ends at the latest, once the loop is over
+  int64_t end_due_ = INT64_MAX;  // time when the queue ends at the latest, once the loop is over
   bool queue_ended_ = false;
 
   Mutex mu_;

@@ -1,4 +1,4 @@
-// How a coordinator server is set up, and what it tells whoever embeds it.
+// Sets up a coordinator server, and names the callbacks for its owner.
 #ifndef WEFT_COORDINATOR_SHELL_SERVER_OPTIONS_H_
 #define WEFT_COORDINATOR_SHELL_SERVER_OPTIONS_H_
 
@@ -16,13 +16,13 @@ namespace weft {
 
 class Metrics;
 
-// Called on the server's thread, in the order in which things happened; must not block and must not call the
+// Callbacks on the server's thread, in the order of the events; they must not block and must not call the
 // server. Empty ones are skipped.
 struct CoordinatorObserver {
   std::function<void(const RunInfo&)>
-      run;  // every change of state; with the ranks' reports when the run ended
+      run;  // called for every change of state; with the ranks' reports when the run ended
   std::function<void(const StepDone&)> step;
-  std::function<void(const JobsEnded&)> jobs;  // each job once
+  std::function<void(const JobsEnded&)> jobs;  // called for each job once
   std::function<void(const Report&)> report;
   std::function<void(const WorkerChange&)> worker;
 };
@@ -32,19 +32,20 @@ using Planner = std::function<absl::StatusOr<std::shared_ptr<const RunPlan>>(con
 
 struct CoordinatorServerOptions {
   std::vector<std::string> listen;  // unix:PATH, HOST:PORT; port 0 for any free one
-  bool insecure = false;            // allow other machines to connect, without any protection
+  bool insecure = false;            // allows other machines to connect, without any protection
   CoreOptions core;
   Planner planner;  // required
-  // Whether the planner may take long for it: such runs are planned beside the others, which need not wait.
-  // Absent: none does.
+  // True if the planner may take long for a specification: such runs are planned beside the others, which
+  // need not wait. Absent: none does.
   std::function<bool(const std::string& spec)> plans_slowly;
   CoordinatorObserver observer;
-  // Opens the output folder of a run that is about to be taken in, and says where its workers write.
-  // Called on the planner's thread, as it waits for the disk. Absent: they write into what the request names.
+  // Opens the output folder of a run that is about to be taken in, and returns where its workers write.
+  // Called on the planner's thread, as it waits for the disk. Absent: they write into the folder that the
+  // request names.
   std::function<absl::StatusOr<RunFolder>(uint64_t run, const SubmitRequest& request)> claim;
-  // The run was not taken in after it was claimed. On the server's thread.
+  // Releases a run that was not taken in after it was claimed. On the server's thread.
   std::function<void(uint64_t run)> release;
-  Metrics* metrics = nullptr;  // where to count, if anywhere; outlives the server
+  Metrics* metrics = nullptr;  // counts the server's metrics, if set; outlives the server
 };
 
 }  // namespace weft

@@ -32,7 +32,7 @@ bool SessionCall::OnDone(int kind, bool ok) {
       OnRead(ok);
       break;
     case kWritten:
-      // When a write fails the call is dead, and the read that is always pending says so.
+      // When a write fails the call is dead, and the read that is always pending reports it.
       writing_ = !ok;
       if (finish_.has_value()) {
         writing_ = false;
@@ -53,7 +53,7 @@ void SessionCall::OnRead(bool ok) {
     Finish(absl::OkStatus());
     return;
   }
-  if (finish_.has_value()) return;  // nothing more is wanted
+  if (finish_.has_value()) return;  // the stream ends: no more messages are wanted
   OnBytes();
   // One read is always pending while the stream lives, so that its end is noticed.
   stream_.Read(&bytes_, Begin(kRead));

@@ -1,11 +1,11 @@
-// One connection of a session at the coordinator: a gRPC stream, read continuously, with at most one write in
-// flight.
+// Serves one connection of a session at the coordinator: a gRPC stream, read continuously, with at most one
+// write in flight.
 //
-// While a write is in flight, what the core says gathers in the session's StreamEnd; the next write takes all
-// of it. A session outlives its call: when the stream breaks, the session stays and a later call takes it
+// While a write is in flight, the core's messages gather in the session's StreamEnd; the next write takes all
+// of them. A session outlives its call: when the stream breaks, the session stays and a later call takes it
 // over (session_table.h).
 //
-//   accepted --first message--> attached --stream ends--> over
+// accepted --first message--> attached --stream ends--> over
 //
 // Runs on the loop's thread; owned by the loop.
 #ifndef WEFT_COORDINATOR_SHELL_SESSION_CALL_H_
@@ -29,27 +29,28 @@ namespace weft {
 
 class SessionCall;
 
-// Messages come as bytes, so that their size is looked at before anything is made of them.
+// The service with raw bytes, so that the size of a message is checked before it becomes an object.
 using SessionService = v1::Coordination::WithRawMethod_Session<v1::Coordination::Service>;
 
 struct Session {
   explicit Session(SessionId number) : id(number) {}
   const SessionId id;
   StreamEnd<FromCoordinator, FromWorker> end;
-  SessionCall* call = nullptr;          // null while broken
-  std::optional<absl::Status> closing;  // ends with this once everything waiting is written
-  bool queued = false;                  // in the table's list of sessions to write
-  bool ack_queued = false;              // in the table's list of sessions to acknowledge
+  SessionCall* call = nullptr;          // call of its stream; null while broken
+  std::optional<absl::Status> closing;  // status with which it ends once everything waiting is written
+  bool queued = false;                  // true while it is in the table's list of sessions to write
+  bool ack_queued = false;              // true while it is in the table's list of sessions to acknowledge
 };
 
-// What a call tells the table of sessions.
+// Takes the reports of a call for the table of sessions.
 class SessionHost {
  public:
   virtual ~SessionHost() = default;
-  // A new session, or the broken one that `open` names.
+  // Returns a new session, or the broken one that `open` names.
   virtual absl::StatusOr<Session*> Attach(SessionCall* call, const v1::Open& open) = 0;
   virtual void Arrived(Session* session, std::vector<FromWorker> messages) = 0;
-  // The stream is gone. `over`: for good, by goodbye or a fault; else the session may be resumed.
+  // Takes leave of a stream that is gone. `over`: for good, by goodbye or a fault; else the session may be
+  // resumed.
   virtual void Detached(Session* session, bool over, const std::string& reason) = 0;
 };
 
@@ -61,9 +62,9 @@ class SessionCall final : public Call {
 
   bool OnDone(int kind, bool ok) override;
 
-  // Writes what the session has, or ends the stream if it is closing, unless a write is in flight.
+  // Writes the session's messages, or ends the stream if it is closing, unless a write is in flight.
   void Flush(int64_t now);
-  // Another call took the session over.
+  // Gives the session up to another call that took it over.
   void Abandon();
 
  private:
@@ -90,7 +91,7 @@ class SessionCall final : public Call {
   int in_flight_ = 0;
   bool writing_ = false;
   Session* session_ = nullptr;
-  std::optional<absl::Status> finish_;  // the stream ends with this; nothing else is written
+  std::optional<absl::Status> finish_;  // status with which the stream ends; nothing else is written
   bool finish_begun_ = false;
 };
 

@@ -1,6 +1,6 @@
-// The sessions at the coordinator's shell: their streams come and go, their numbers and links stay.
+// Keeps the sessions at the coordinator's shell: their streams come and go, their numbers and links stay.
 //
-// It turns what happens on streams into events for the core, and what the core says into writes. Runs on the
+// It turns events of streams into events for the core, and the core's messages into writes. Runs on the
 // loop's thread. Invariants: a session has at most one call; a session that the core does not know any more
 // is closed.
 #ifndef WEFT_COORDINATOR_SHELL_SESSION_TABLE_H_
@@ -30,11 +30,11 @@ class SessionTable final : public SessionHost {
   void Send(OutgoingMessage message);
   void Close(const CloseSession& close);
 
-  // Writes every session that has something, and the acknowledgements that are due.
+  // Writes every session that has a message, and the acknowledgements that are due.
   void Flush(int64_t now);
   int64_t next_deadline() const { return ack_at_; }
 
-  // Nothing waits to be written or acknowledged on a living stream.
+  // True if nothing waits to be written or acknowledged on a living stream.
   bool settled() const;
   uint64_t resumed() const { return resumed_; }
 
@@ -48,7 +48,7 @@ class SessionTable final : public SessionHost {
   std::vector<SessionId> to_ack_;
   int64_t ack_at_ = INT64_MAX;
   uint64_t resumed_ = 0;
-  std::random_device random_;  // numbers of sessions are not guessed from one another
+  std::random_device random_;  // makes numbers of sessions, so that they are not guessed from one another
 };
 
 }  // namespace weft

@@ -12,7 +12,7 @@ namespace weft {
 
 namespace {
 
-constexpr int64_t kSlowBytes = int64_t{64} << 20;  // about half a second
+constexpr int64_t kSlowBytes = int64_t{64} << 20;  // plans of this size take about half a second
 constexpr int64_t kSlowPairs = 100'000;  // stages times micro-batches: making the schedule takes long
 
 absl::StatusOr<RunSpec> ReadSpec(const std::string& text) {

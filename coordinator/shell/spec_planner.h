@@ -1,4 +1,4 @@
-// The planner of the coordinator: a run file's JSON text becomes a run plan.
+// Plans for the coordinator: a run file's JSON text becomes a run plan.
 #ifndef WEFT_COORDINATOR_SHELL_SPEC_PLANNER_H_
 #define WEFT_COORDINATOR_SHELL_SPEC_PLANNER_H_
 
@@ -10,10 +10,10 @@
 
 namespace weft {
 
-// InvalidArgument or NotFound that says what is wrong with the run file, and where.
+// Makes the plan. InvalidArgument or NotFound that says what is wrong with the run file, and where.
 absl::StatusOr<std::shared_ptr<const RunPlan>> PlanSpec(const std::string& spec);
 
-// Whether PlanSpec may take longer than a moment. False also for what PlanSpec refuses at once.
+// True if PlanSpec may take longer than a moment. False also for text that PlanSpec refuses at once.
 bool PlansSlowly(const std::string& spec);
 
 }  // namespace weft

@@ -16,7 +16,8 @@
 namespace weft {
 namespace {
 
-constexpr int64_t kUnlimited = int64_t{1} << 60;  // what groups of version 1 say for no limit is above
+// Larger than any limit; groups of version 1 write such a number for no limit.
+constexpr int64_t kUnlimited = int64_t{1} << 60;
 
 std::string ReadText(const std::string& path) {
   std::ifstream file(path);
@@ -28,7 +29,7 @@ std::string ReadText(const std::string& path) {
 std::optional<int64_t> ReadFigure(const std::string& path) {
   int64_t figure = 0;
   const std::string text(absl::StripAsciiWhitespace(ReadText(path)));
-  if (!absl::SimpleAtoi(text, &figure)) return std::nullopt;  // also "max"
+  if (!absl::SimpleAtoi(text, &figure)) return std::nullopt;  // fails for "max" too
   return figure;
 }
 
@@ -53,7 +54,7 @@ Groups GroupsOf(const std::string& root) {
     base = root + (memory ? "/sys/fs/cgroup/memory" : "/sys/fs/cgroup");
   }
   if (base.empty()) return groups;
-  // Within a container the path may be told as seen from outside: then only the root is there.
+  // Within a container the kernel may show the path as seen from outside; then only the root is there.
   for (std::string path = own == "/" ? "" : own;; path = path.substr(0, path.rfind('/'))) {
     groups.folders.push_back(base + path);
     if (path.empty()) return groups;
@@ -97,7 +98,7 @@ HostMemory ReadHostMemory(const std::string& root) {
     const auto limit = ReadFigure(folder + (groups.version1 ? "/memory.limit_in_bytes" : "/memory.max"));
     const auto used = ReadFigure(folder + (groups.version1 ? "/memory.usage_in_bytes" : "/memory.current"));
     if (!limit.has_value() || !used.has_value() || *limit >= kUnlimited) continue;
-    // Pages of files that the group has read give way.
+    // The kernel drops cached pages of files that the group has read, so they count as free.
     const std::string stat = ReadText(folder + "/memory.stat");
     const int64_t cached =
         FigureOf(stat, groups.version1 ? "total_inactive_file" : "inactive_file").value_or(0);

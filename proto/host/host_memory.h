@@ -1,7 +1,8 @@
-// How much memory this process can still get, and whether the kernel has ended processes for want of it.
+// Reads how much memory this process can still get, and whether the kernel has ended processes for want of
+// it.
 //
-// A process may use what the machine has available, and no more than each control group above it allows. A
-// group's limit is not in the machine's own figures; in a container it is the one that counts.
+// A process may use what the machine has available, and no more than each control group above it allows. The
+// machine's own figures do not include a group's limit; in a container that limit is the one that counts.
 #ifndef WEFT_PROTO_HOST_HOST_MEMORY_H_
 #define WEFT_PROTO_HOST_HOST_MEMORY_H_
 
@@ -14,22 +15,24 @@
 namespace weft {
 
 struct HostMemory {
-  std::optional<int64_t> available;   // of the machine (MemAvailable), bytes
-  std::optional<int64_t> group_left;  // under the limit of the control group, or of the narrowest above it
-  // The lesser of the two; nothing if neither is known.
+  std::optional<int64_t> available;  // bytes of the machine (MemAvailable)
+  // Bytes under the limit of the control group, or of the narrowest above it.
+  std::optional<int64_t> group_left;
+  // Returns the lesser of the two, or nothing if neither is known.
   std::optional<int64_t> Least() const;
-  // "21.3 GiB available on the machine, 1.9 GiB left by its control group"
+  // Returns "21.3 GiB available on the machine, 1.9 GiB left by its control group".
   std::string Describe() const;
 };
 
-// `root` is where the kernel shows itself: "" but in tests.
+// Reads the figures from the kernel's files below `root`, which is "" except in tests.
 HostMemory ReadHostMemory(const std::string& root = "");
 
-// How many processes the kernel has killed because memory was out: in the control group of this process, or
-// on the whole machine where groups do not say.
+// Returns how many processes the kernel has killed because memory was out: in the control group of this
+// process, or on the whole machine where groups do not say.
 int64_t CountMemoryKills(const std::string& root = "");
 
-// The figure behind `key` and blanks at the beginning of a line ("MemAvailable:   123 kB", "oom_kill 3").
+// Returns the figure behind `key` and blanks at the beginning of a line ("MemAvailable:   123 kB", "oom_kill
+// 3").
 std::optional<int64_t> FigureOf(absl::string_view text, absl::string_view key);
 
 }  // namespace weft

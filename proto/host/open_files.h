@@ -1,4 +1,4 @@
-// The limit of open files of this process.
+// Raises the limit of open files of this process.
 #ifndef WEFT_PROTO_HOST_OPEN_FILES_H_
 #define WEFT_PROTO_HOST_OPEN_FILES_H_
 
@@ -6,10 +6,10 @@
 
 namespace weft {
 
-// Raises the soft limit to the hard one, at most to a million, and returns what it is then. The usual soft
-// limit of 1024 is for programs that use select(); a daemon with a connection for each worker, client or peer
-// comes to its end there, and libraries close their listening sockets for good when no descriptor is left.
-// Call it before threads start. Never fails: what cannot be raised stays.
+// Raises the soft limit to the hard one, at most to a million, and returns the new limit. The usual soft
+// limit of 1024 is for programs that use select(). A daemon with a connection for each worker, client or peer
+// reaches it, and libraries close their listening sockets for good when no descriptor is left. Call it before
+// threads start. Never fails: a limit that cannot be raised stays.
 int64_t RaiseOpenFileLimit();
 
 }  // namespace weft

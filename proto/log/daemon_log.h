@@ -1,9 +1,10 @@
-// The log of a daemon: one line an event on standard error, with the time, a level and the program's name.
+// Writes the log of a daemon: one line an event on standard error, with the time, a level and the program's
+// name.
 //
-//   2026-11-22T14:20:11.123Z info weft-coordinator: run 3 (tiny) is running
+// 2026-11-22T14:20:11.123Z info weft-coordinator: run 3 (tiny) is running
 //
-// Control characters are escaped, so that nothing that a peer says begins a line of its own. A line is
-// written at once and whole. Thread-safe.
+// Control characters are escaped, so that no text of a peer begins a line of its own. A line is written at
+// once and whole. Thread-safe.
 #ifndef WEFT_PROTO_LOG_DAEMON_LOG_H_
 #define WEFT_PROTO_LOG_DAEMON_LOG_H_
 
@@ -17,7 +18,7 @@ enum class LogLevel { kError, kWarning, kInfo };
 
 class DaemonLog {
  public:
-  // Writes what is at least as grave as `least`.
+  // Writes events that are at least as grave as `least`.
   DaemonLog(std::string program, LogLevel least) : program_(std::move(program)), least_(least) {}
 
   void Info(absl::string_view text) const { Write(LogLevel::kInfo, text); }
@@ -31,7 +32,7 @@ class DaemonLog {
   const LogLevel least_;
 };
 
-// The line with its end, for a time since 1970 in milliseconds.
+// Returns the line with its end, for a time since 1970 in milliseconds.
 std::string LogLine(int64_t unix_ms, LogLevel level, absl::string_view program, absl::string_view text);
 
 }  // namespace weft

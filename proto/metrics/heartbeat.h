@@ -1,5 +1,5 @@
-// Whether a loop still turns, for /healthz: the loop beats at least every kEvery, also when it has nothing to
-// do.
+// Says for /healthz whether a loop still turns. The loop beats at least every kEvery, also when it has
+// nothing to do.
 //
 // Thread-safe: one thread beats, others ask. Times are of one monotonic clock, in nanoseconds.
 #ifndef WEFT_PROTO_METRICS_HEARTBEAT_H_
@@ -19,10 +19,10 @@ class Heartbeat {
   explicit Heartbeat(int64_t now) : last_(now) {}
 
   void Beat(int64_t now) { last_.store(now, std::memory_order_relaxed); }
-  // When the loop should wake to beat again.
+  // Returns when the loop should wake to beat again.
   int64_t next() const { return last_.load(std::memory_order_relaxed) + kEvery; }
 
-  // "" or "the loop has not turned for 12 s".
+  // Returns "" or "the loop has not turned for 12 s".
   std::string Problem(int64_t now) const {
     const int64_t silence = now - last_.load(std::memory_order_relaxed);
     if (silence <= kSilenceMost) return "";

@@ -1,13 +1,14 @@
-// Metrics of a process: counters, gauges and histograms with fixed label sets, in the Prometheus text format.
+// Keeps the metrics of a process: counters, gauges and histograms with fixed label sets, in the Prometheus
+// text format.
 //
-// An adapter of prometheus-cpp: its headers stay in metrics.cc. A series exists, with 0, from the moment it
-// is added, so that absence means a missing exporter and never "nothing happened yet". Names follow
+// This is the adapter of prometheus-cpp, whose headers stay in metrics.cc. A series exists, with 0, from the
+// moment it is added, so that absence means a missing exporter and never "nothing happened yet". Names follow
 // operations: `weft_` in front, base units, `_total` for counters. Labels have few, known values; never a
 // run, a step or a worker.
 //
 // Thread-safe. Series live as long as the Metrics that made them. Adding the same name and labels again gives
-// the same series. Failure: a name or label that Prometheus does not allow aborts: it is written in the
-// program.
+// the same series. Failure: a name or label that Prometheus does not allow aborts, because it is written in
+// the program.
 #ifndef WEFT_PROTO_METRICS_METRICS_H_
 #define WEFT_PROTO_METRICS_METRICS_H_
 
@@ -27,7 +28,7 @@ namespace weft {
 class Counter {
  public:
   void Add(double amount = 1);
-  // For a total that is counted elsewhere: raises this counter to it.
+  // Raises this counter to a total that is counted elsewhere.
   void RaiseTo(double total);
   double value() const;
 
@@ -67,11 +68,11 @@ class Metrics {
 
   Counter AddCounter(const std::string& name, const std::string& help, const Labels& labels = {});
   Gauge AddGauge(const std::string& name, const std::string& help, const Labels& labels = {});
-  // `bounds`: upper bounds of the buckets, ascending.
+  // `bounds` are the upper bounds of the buckets, ascending.
   Histogram AddHistogram(const std::string& name, const std::string& help, const std::vector<double>& bounds,
                          const Labels& labels = {});
 
-  // All series in the text format 0.0.4.
+  // Returns all series in the text format 0.0.4.
   std::string Text() const;
 
  private:
@@ -79,7 +80,7 @@ class Metrics {
   const std::unique_ptr<Impl> impl_;
 };
 
-// `count` bounds from `first`, each `factor` times the one before.
+// Returns `count` bounds from `first` on, each `factor` times the one before.
 std::vector<double> ExponentialBounds(double first, double factor, int count);
 
 }  // namespace weft

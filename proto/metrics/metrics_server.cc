@@ -25,7 +25,8 @@ namespace {
 
 constexpr size_t kHeadBytesMost = 8 << 10;
 constexpr size_t kConnectionsMost = 128;
-constexpr int64_t kRequestNs = 5'000'000'000;  // from a connection's beginning to the last byte of its answer
+// Time from a connection's beginning to the last byte of its answer.
+constexpr int64_t kRequestNs = 5'000'000'000;
 
 int64_t Now() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -33,7 +34,7 @@ int64_t Now() {
       .count();
 }
 
-// A request that is whole, and the place for its answer.
+// A whole request, and the place for its answer.
 class MemoryStream final : public httplib::Stream {
  public:
   explicit MemoryStream(const std::string& in) : in_(in) {}
@@ -104,7 +105,7 @@ class HttpMetricsServer final : public MetricsServer {
   }
 
   absl::Status Listen(const Address& address) {
-    // It takes of the descriptors that the process keeps in reserve: a probe is answered until none is left.
+    // It uses the descriptors that the process keeps in reserve: a probe is answered until none is left.
     auto listener = Listener::Open({address}, /*reserved=*/0);
     if (!listener.ok()) {
       return absl::Status(listener.status().code(), absl::StrCat("metrics: ", listener.status().message()));
@@ -144,7 +145,7 @@ class HttpMetricsServer final : public MetricsServer {
 
   int Timeout() const {
     if (connections_.empty()) return -1;
-    // The first came first.
+    // Connections are in the order of their arrival.
     const int64_t left = (connections_.front().deadline - Now()) / 1'000'000;
     return static_cast<int>(std::max<int64_t>(left, 0)) + 1;
   }
@@ -152,14 +153,14 @@ class HttpMetricsServer final : public MetricsServer {
   void TakeConnections(int64_t now) {
     int taken = 0;
     for (int fd = listener_->Accept(); fd >= 0; fd = listener_->Accept()) {
-      // The newest is served: who has not finished its request among so many is slow.
+      // The newest is served: among so many, a client that has not finished its request is slow.
       if (connections_.size() >= kConnectionsMost) {
         close(connections_.front().fd);
         connections_.pop_front();
       }
       connections_.push_back({fd, now + kRequestNs, {}, {}, 0});
       Connection& c = connections_.back();
-      if (!Serve(&c)) {  // most requests are there already
+      if (!Serve(&c)) {  // most requests have arrived whole
         close(fd);
         connections_.pop_back();
       }
@@ -167,7 +168,8 @@ class HttpMetricsServer final : public MetricsServer {
     }
   }
 
-  // Reads what has come, and answers once the request is whole. False when the connection is over.
+  // Reads the bytes that have come, and answers once the request is whole. Returns false when the connection
+  // is over.
   bool Serve(Connection* c) {
     while (c->out.empty()) {
       char piece[4096];
@@ -191,7 +193,7 @@ class HttpMetricsServer final : public MetricsServer {
   const int stop_;  // readable when the thread is to end
   Responder http_;
   std::unique_ptr<Listener> listener_;
-  std::list<Connection> connections_;  // by age; of the thread
+  std::list<Connection> connections_;  // connections by age; only the thread uses them
   std::thread thread_;
 };
 

@@ -9,7 +9,7 @@
 namespace weft {
 namespace {
 
-// The bytes in one of a unit that a number may end in; 0 if it is none.
+// Returns the bytes in one of a unit that a number may end in; 0 if there is no such unit.
 double UnitBytes(absl::string_view unit) {
   const std::pair<absl::string_view, double> kUnits[] = {
       {"", 1},      {"B", 1},       {"KB", 1e3},       {"MB", 1e6},          {"GB", 1e9},

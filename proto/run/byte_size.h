@@ -1,4 +1,4 @@
-// A number of bytes as people write it: `1048576`, `64KB`, `1.5GiB`.
+// Reads a number of bytes as people write it: `1048576`, `64KB`, `1.5GiB`.
 #ifndef WEFT_PROTO_RUN_BYTE_SIZE_H_
 #define WEFT_PROTO_RUN_BYTE_SIZE_H_
 
@@ -8,7 +8,8 @@
 
 namespace weft {
 
-// A finite number >= 0 that may end in B, KB, MB, GB, TB (powers of 1000) or KiB, MiB, GiB, TiB (of 1024).
+// Parses a finite number >= 0 that may end in B, KB, MB, GB, TB (powers of 1000) or KiB, MiB, GiB, TiB (of
+// 1024).
 std::optional<double> ParseByteSize(absl::string_view text);
 
 }  // namespace weft

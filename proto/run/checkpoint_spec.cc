@@ -14,7 +14,7 @@ namespace {
 constexpr int kSecondsMost = 365 * 24 * 3600;
 constexpr int kKeepMost = 1'000'000;
 
-// "90s", "10m", "2h".
+// Parses "90s", "10m", "2h".
 std::optional<int> ParseSeconds(absl::string_view text) {
   if (text.size() < 2) return std::nullopt;
   const char unit = text.back();

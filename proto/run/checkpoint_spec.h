@@ -1,6 +1,6 @@
-// The run file's `checkpoint: {every: 100, keep: 2}`: reading and writing it.
+// Reads and writes the run file's `checkpoint: {every: 100, keep: 2}`.
 //
-// `every` is a whole number of steps, or a time as `30s`, `10m` or `2h`. Pure. Failure as run_spec.h says.
+// `every` is a whole number of steps, or a time as `30s`, `10m` or `2h`. Pure. Failure: as run_spec.h.
 #ifndef WEFT_PROTO_RUN_CHECKPOINT_SPEC_H_
 #define WEFT_PROTO_RUN_CHECKPOINT_SPEC_H_
 

@@ -18,7 +18,7 @@ bool Contains(const std::vector<std::string>& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-// A value as it stands in a message: short, and in quotes if it is text.
+// Returns a value as a message shows it: short, and in quotes if it is text.
 std::string Shown(const Json& value) {
   std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
   if (text.size() > 64) text = absl::StrCat(text.substr(0, 60), " ..");
@@ -27,7 +27,7 @@ std::string Shown(const Json& value) {
 
 std::string Number(double value) { return Json(value).dump(); }
 
-// Exactly the whole numbers that fit; a number with a fraction part of zero, as 3.0, is not taken for one.
+// Accepts exactly the whole numbers that fit; a number with a fraction part of zero, as 3.0, does not pass.
 bool IsIntegerBetween(const Json& value, int64_t least, int64_t most) {
   if (value.is_number_unsigned()) {
     const uint64_t n = value.get<uint64_t>();

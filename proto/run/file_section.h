@@ -1,8 +1,8 @@
-// Strict reading of one object of a run file: types, ranges, unknown and missing keys, each with its path.
+// Reads one object of a run file strictly: types, ranges, unknown and missing keys, each with its path.
 //
-// The first error wins and stays: after it every read leaves its target as it is, so that a parser can read
-// all fields in a row and look at the status once. Errors are InvalidArgument, their message begins with the
-// path (`train.batch: `) and their payload kPathPayload is the path.
+// The first error wins and stays. After it, every read leaves its target as it is, so that a parser can read
+// all fields in a row and look at the status once. Errors are InvalidArgument. Their message begins with the
+// path (`train.batch: `), and their payload kPathPayload is the path.
 //
 // Ownership: refers to the JSON value and to the status, which must outlive it. Pure.
 #ifndef WEFT_PROTO_RUN_FILE_SECTION_H_
@@ -18,27 +18,27 @@
 
 namespace weft {
 
-// The error for one place of a file.
+// Returns the error for one place of a file.
 absl::Status ErrorAt(absl::string_view path, absl::string_view message);
 
-// "text", "a whole number", "a list", ..: what a person calls the type of a value.
+// Returns the word that a person uses for the type of a value: "text", "a whole number", "a list", ..
 absl::string_view TypeName(const nlohmann::json& value);
 
 class FileSection {
  public:
-  // Fails if the value is no object (nothing at all counts as an empty one) or has a key outside `keys`.
+  // Fails if the value is no object (an absent value counts as an empty one) or has a key outside `keys`.
   FileSection(const nlohmann::json& value, std::string path, std::vector<std::string> keys,
               absl::Status& status);
 
   bool Has(absl::string_view key) const;
   // Fails unless the key is there; `example` shows how to write it.
   void Require(absl::string_view key, absl::string_view example);
-  // The value of a key, or null.
+  // Returns the value of a key, or null.
   const nlohmann::json& At(absl::string_view key) const;
-  // `train.batch` for the key `batch` of the section `train`.
+  // Returns `train.batch` for the key `batch` of the section `train`.
   std::string PathOf(absl::string_view key) const;
 
-  // Each leaves `value` as it is, its default, where the key is absent.
+  // Each Read leaves `value` as it is, its default, where the key is absent.
   void Read(absl::string_view key, int& value, int least, int most);
   void Read(absl::string_view key, uint64_t& value);
   // `least` is allowed; `most` is unless `below` is set.
@@ -50,7 +50,7 @@ class FileSection {
   bool ok() const { return status_.ok(); }
 
  private:
-  // The value of a key to be read, or nullptr if it is absent or something failed before.
+  // Returns the value of a key to be read, or nullptr if it is absent or an earlier read failed.
   const nlohmann::json* Find(absl::string_view key) const;
 
   const nlohmann::json& value_;
@@ -58,21 +58,21 @@ class FileSection {
   absl::Status& status_;
 };
 
-// One of several named alternatives with its parameters: `adamw` or `{adamw: {lr: 1e-3}}`.
+// A choice of one of several named alternatives, with its parameters: `adamw` or `{adamw: {lr: 1e-3}}`.
 struct Choice {
   std::string name;
   nlohmann::json parameters;  // null if none were given
-  std::string path;           // of the alternative, for messages about its parameters
+  std::string path;           // path of the alternative, for messages about its parameters
 };
 
 struct ChoiceNames {
-  std::string what;                  // "model", for messages
+  std::string what;                  // the noun for messages: "model"
   std::vector<std::string> names;    // the alternatives
   std::vector<std::string> planned;  // alternatives that are designed but not built: refused by name
   std::vector<std::string> beside;   // keys that may stand beside the alternative, as `rule`
 };
 
-// Fails unless exactly one alternative is given.
+// Reads the one alternative that is given; fails if there is none or more than one.
 Choice ReadChoice(const nlohmann::json& value, absl::string_view path, const ChoiceNames& names,
                   absl::Status& status);
 

@@ -14,7 +14,7 @@ namespace {
 using Json = nlohmann::json;
 using Decay = LearningRateSchedule::Decay;
 
-// By Decay.
+// Names in the order of Decay.
 constexpr const char* kNames[] = {"constant", "linear", "cosine", "step"};
 
 double PeakOf(const OptimizerSpec& optimizer) {

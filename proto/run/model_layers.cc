@@ -13,28 +13,30 @@
 namespace weft {
 namespace {
 
-constexpr int64_t kFloat = 4, kInt64 = 8;  // bytes; those of what layers compute in are an argument
+constexpr int64_t kFloat = 4, kInt64 = 8;  // bytes; the bytes of what layers compute in are an argument
 constexpr int64_t kAlignment = 64;
 
-// Only what grows with a product of sizes is counted: the multiply-adds of matrix products, and the additions
-// of an embedding that has no product. Normalizations, activations and softmax are left out.
+// The counts of operations include only what grows with a product of sizes: the multiply-adds of matrix
+// products, and the additions of an embedding that has no product. They leave out normalizations, activations
+// and softmax.
 //
-// The loss is float32: of other scores there are, while it is made, those and their gradient as well.
+// Returns the bytes of the float32 copy of narrower scores: the loss is float32, so those scores and their
+// gradient are there as well while it is made.
 int64_t NarrowScores(int64_t scores, int64_t element) {
   return element < kFloat ? 2 * (element + kFloat) * scores : 0;
 }
 
-// A transformer block over `tokens` tokens. `element`: bytes of a number that the layers compute. Of dropout
-// nothing is left, here and elsewhere: the backward makes its mask again.
+// Counts a transformer block over `tokens` tokens. `element` is the bytes of a number that the layers
+// compute. Dropout keeps nothing, here and elsewhere: the backward makes its mask again.
 LayerCount CountBlock(int number, int64_t tokens, int64_t width, int64_t heads, int64_t element) {
   const double t = static_cast<double>(tokens), c = static_cast<double>(width);
   const int64_t hidden = tokens * width;
   const double products = 2 * t * 12 * c * c;                  // qkv 3, projection 1, expand 4, contract 4
   const double attention = 2 * 2 * t * t * c;                  // scores, and their product with the values
   const int64_t parameters = 12 * width * width + 13 * width;  // with biases and two norms
-  // In units of the hidden state: both norms' outputs, qkv 3, attention's output and the same by tokens,
-  // the sum in the middle, before and behind the GELU 4 each, the output. Two norms' statistics,
-  // and those of the attention's softmax.
+  // The sum, in units of the hidden state: both norms' outputs, qkv 3, attention's output and the same by
+  // tokens, the sum in the middle, before and behind the GELU 4 each, the output. Added are two norms'
+  // statistics, and those of the attention's softmax.
   const int64_t left = element * hidden * 17 + kFloat * tokens * (4 + heads);
   return {absl::StrCat("block", number),
           {number},
@@ -50,7 +52,7 @@ std::vector<LayerCount> Count(const GptSpec& m, int64_t element) {
   const double tokens = static_cast<double>(context), c = static_cast<double>(width);
   const int64_t hidden = context * width;
   std::vector<LayerCount> layers;
-  // The tokens, the output.
+  // It keeps the tokens and the output.
   layers.push_back({"embedding",
                     {},
                     tokens * c,
@@ -61,7 +63,7 @@ std::vector<LayerCount> Count(const GptSpec& m, int64_t element) {
                     0,
                     element < kFloat ? kFloat * hidden : 0});  // the token embedding is float32
   for (int i = 0; i < m.layers; ++i) layers.push_back(CountBlock(i, context, width, m.heads, element));
-  // The norm's statistics and output, the scores' logarithmic softmax, the targets.
+  // It keeps the norm's statistics and output, the scores' logarithmic softmax, and the targets.
   layers.push_back({"head",
                     {m.layers},
                     2 * tokens * c * static_cast<double>(vocabulary),
@@ -76,9 +78,10 @@ std::vector<LayerCount> Count(const GptSpec& m, int64_t element) {
 
 std::vector<LayerCount> Count(const VitSpec& m, int64_t element) {
   const int64_t width = m.width, patches = m.patches(), tokens = patches + 1, classes = m.classes;
-  const int64_t pixels = int64_t{m.channels} * m.patch * m.patch;  // of a patch
+  const int64_t pixels = int64_t{m.channels} * m.patch * m.patch;  // numbers of a patch
   std::vector<LayerCount> layers;
-  // The image by patches, the output. While it runs also the image, the products and all tokens together.
+  // It keeps the image by patches and the output. While it runs, it also needs the image, the products and
+  // all tokens together.
   layers.push_back({"embedding",
                     {},
                     2.0 * static_cast<double>(patches) * static_cast<double>(pixels * width),
@@ -90,7 +93,8 @@ std::vector<LayerCount> Count(const VitSpec& m, int64_t element) {
                     kFloat * patches * pixels + 2 * element * tokens * width +
                         (element < kFloat ? element * patches * pixels : 0)});
   for (int i = 0; i < m.layers; ++i) layers.push_back(CountBlock(i, tokens, width, m.heads, element));
-  // Of the first token: the norm's statistics and output, the logarithmic softmax, the target.
+  // It reads the first token only. It keeps the norm's statistics and output, the logarithmic softmax, and
+  // the target.
   layers.push_back({"head",
                     {m.layers},
                     2.0 * static_cast<double>(width) * static_cast<double>(classes),
@@ -103,17 +107,17 @@ std::vector<LayerCount> Count(const VitSpec& m, int64_t element) {
   return layers;
 }
 
-// Adds a convolution and its norm. What is left of it is its own output, which the norm reads; the norm's is
-// left only if something behind it reads that.
+// Adds a convolution and its norm. The convolution keeps its own output, which the norm reads; the norm's
+// output stays only if a later operation reads it.
 void AddConvolution(const NormedConvolution& c, int64_t element, LayerCount* layer) {
   const int64_t places = c.out_side * c.out_side, taps = c.in * c.kernel * c.kernel;
   layer->forward_flops += 2.0 * static_cast<double>(taps * c.out) * static_cast<double>(places);
   layer->parameters += taps * c.out + 2 * c.out;
   layer->statistics += 2 * c.out;
   layer->left_bytes += element * c.out * places;
-  // The batch's mean and variance, each in three forms.
+  // These are the batch's mean and variance, each in three forms.
   layer->left_fixed += kAlignment + 6 * (kFloat * c.out + kAlignment);
-  // The image unfolded, one column for each place.
+  // The image is unfolded, one column for each place.
   const bool unfolds = c.kernel != 1 || c.stride != 1;
   layer->work_bytes = std::max(layer->work_bytes, unfolds ? element * taps * places : 0);
 }
@@ -126,12 +130,12 @@ std::vector<LayerCount> Count(const ResNetSpec& m, int64_t element) {
   stem.name = "stem";
   AddConvolution(first, element, &stem);
   stem.output = {first.out, plan.stem_side, plan.stem_side};
-  // The image, what the ReLU makes, and if that is pooled, the output and the place of each maximum.
+  // It keeps the image, the ReLU's output, and if that is pooled, the output and the place of each maximum.
   const int64_t activated = first.out * first.out_side * first.out_side;
   const int64_t image = first.in * first.in_side * first.in_side;
   stem.left_bytes +=
       element * (image + activated) + (plan.pools ? (element + kInt64) * stem.output_elements() : 0);
-  if (element < kFloat) stem.work_bytes += kFloat * image;  // as it comes, before it is narrowed
+  if (element < kFloat) stem.work_bytes += kFloat * image;  // the image as it comes, before it is narrowed
   stem.left_fixed += 4 * kAlignment;
   layers.push_back(std::move(stem));
   for (size_t i = 0; i < plan.blocks.size(); ++i) {
@@ -139,7 +143,7 @@ std::vector<LayerCount> Count(const ResNetSpec& m, int64_t element) {
     LayerCount layer;
     layer.name = absl::StrCat("block", i);
     layer.inputs = {static_cast<int>(i)};
-    // Every ReLU's output, the last of which is the block's.
+    // It keeps every ReLU's output, the last of which is the block's.
     for (const NormedConvolution& c : block.path) {
       AddConvolution(c, element, &layer);
       layer.left_bytes += element * c.out * c.out_side * c.out_side;
@@ -151,7 +155,7 @@ std::vector<LayerCount> Count(const ResNetSpec& m, int64_t element) {
     layers.push_back(std::move(layer));
   }
   const int64_t features = plan.features, classes = m.classes;
-  // The averages, the logarithmic softmax, the target.
+  // It keeps the averages, the logarithmic softmax, and the target.
   layers.push_back({"head",
                     {static_cast<int>(plan.blocks.size())},
                     2.0 * static_cast<double>(features) * static_cast<double>(classes),
@@ -164,11 +168,12 @@ std::vector<LayerCount> Count(const ResNetSpec& m, int64_t element) {
   return layers;
 }
 
-// A linear layer with a GELU and dropout behind it, or, with `scores`, the loss. `read`: numbers that it
-// keeps of what it reads.
+// Counts a linear layer with a GELU and dropout behind it, or, with `scores`, the loss. `read` is how many
+// numbers it keeps of its input.
 LayerCount CountLinear(std::string name, std::vector<int> inputs, int64_t in, int64_t out, bool scores,
                        int64_t read, int64_t element) {
-  // Before the GELU and the output; of the last layer the logarithmic softmax and the target.
+  // It keeps the input of the GELU and the output; the last layer keeps the logarithmic softmax and the
+  // target.
   const int64_t left = scores ? kFloat * out + kInt64 : element * out * 2;
   return {std::move(name),
           std::move(inputs),
@@ -181,7 +186,7 @@ LayerCount CountLinear(std::string name, std::vector<int> inputs, int64_t in, in
           (scores ? NarrowScores(out, element) : 0) + (element < kFloat ? kFloat * read : 0)};
 }
 
-// Takes the GELU out of a linear layer. Its work is what it reads, as the embedding's.
+// Takes the GELU out of a linear layer. Its work is its input, as the embedding's.
 LayerCount SplitOffGelu(int number, int64_t element, LayerCount* linear) {
   const int64_t out = linear->output_elements();
   LayerCount gelu = *linear;
@@ -189,7 +194,7 @@ LayerCount SplitOffGelu(int number, int64_t element, LayerCount* linear) {
   gelu.inputs = {2 * number};
   gelu.forward_flops = static_cast<double>(out);
   gelu.parameters = 0;
-  gelu.left_bytes -= element * out;  // what it reads is the linear layer's output
+  gelu.left_bytes -= element * out;  // its input is the linear layer's output
   linear->left_bytes -= gelu.left_bytes;
   return gelu;
 }
@@ -232,7 +237,7 @@ std::vector<LayerCount> Count(const TwoTowerSpec& m, int64_t element) {
   return layers;
 }
 
-// By layer: the last one that reads it; itself if none does.
+// Returns, by layer, the last layer that reads it; the layer itself if none does.
 std::vector<int> LastReaders(const std::vector<LayerCount>& layers) {
   std::vector<int> last(layers.size());
   for (size_t l = 0; l < layers.size(); ++l) {
@@ -268,7 +273,7 @@ std::vector<int> CutStages(const std::vector<LayerCount>& layers, int stages) {
   for (int i = 0; i < count; ++i) least[1][i] = before[count] - before[i];
   for (int k = 2; k <= stages; ++k) {
     for (int i = 0; i + k <= count; ++i) {
-      int reach = i;  // what the layers of the part but its last are read by, last
+      int reach = i;  // last reader of the layers of the part except its last one
       for (int end = i + 1; end + k - 1 <= count; reach = std::max(reach, last_reader[end++ - 1])) {
         const double largest = std::max(before[end] - before[i], least[k - 1][end]);
         if (reach < end && largest < least[k][i]) {

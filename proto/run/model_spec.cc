@@ -9,14 +9,14 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Bounds keep sizes far from overflow in every product that is formed of them (parameters, FLOPs, bytes).
+// Bounds that keep sizes far from overflow in every product of them (parameters, FLOPs, bytes).
 constexpr int kLayersMost = 1000;
 constexpr int kWidthMost = 65536;
 constexpr int kInputsMost = 1 << 24;
 constexpr int kChannelsMost = 256;
-constexpr int kSizeMost = 4096;  // of an image's side
+constexpr int kSizeMost = 4096;  // pixels of an image's side
 
-// What models of linear layers on images have in common.
+// Reads the keys that models of linear layers on images have in common.
 template <typename Spec>
 void ReadLinear(FileSection& section, int inputs_least, Spec& spec) {
   section.Read("layers", spec.layers, 1, kLayersMost);
@@ -61,7 +61,7 @@ constexpr GptPreset kGptPresets[] = {{"gpt2", 12, 768, 12},
                                      {"gpt2_large", 36, 1280, 20},
                                      {"gpt2_xl", 48, 1600, 25}};
 
-// Sets what keys beside the preset may then change.
+// Sets the sizes, which keys beside the preset may then change.
 void ReadPreset(FileSection& section, GptSpec& gpt) {
   if (!section.Has("preset")) return;
   std::string name;

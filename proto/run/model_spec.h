@@ -1,7 +1,7 @@
-// The built-in models as values: which one, and its sizes.
+// Describes the built-in models as values: which model, and its sizes.
 //
-// Reading and writing of a run file's `model` are here; what the layers of a model are and cost is
-// model_layers.h's. Pure. Failure: as file_section.h.
+// This file reads and writes a run file's `model`. model_layers.h says what the layers of a model are and
+// cost. Pure. Failure: as file_section.h.
 #ifndef WEFT_PROTO_RUN_MODEL_SPEC_H_
 #define WEFT_PROTO_RUN_MODEL_SPEC_H_
 
@@ -20,13 +20,13 @@ struct MlpSpec {
   int inputs = 784;  // features of a sample
   int classes = 10;
   double dropout = 0;
-  bool gelu_apart = false;  // each GELU, with its dropout, is a layer of its own, which has no parameters
+  bool gelu_apart = false;  // makes each GELU, with its dropout, a layer of its own, which has no parameters
 };
-// Two encoders of linear layers into one head that reads both. With a stem both read its output; without,
-// each reads one half of the features.
+// Two encoders of linear layers and one head that reads both. With a stem, both encoders read its output;
+// without one, each reads one half of the features.
 struct TwoTowerSpec {
   int stem = 0;    // layers before the towers
-  int layers = 2;  // of each tower
+  int layers = 2;  // layers of each tower
   int width = 256;
   int inputs = 784;
   int classes = 10;
@@ -50,8 +50,8 @@ struct ResNetSpec {
   int depth = 18;  // 18, 34 or 50
   int width = 64;  // channels of the first blocks; every group of blocks doubles them
   int classes = 10;
-  int channels = 3;  // of an image
-  int size = 32;     // of an image's side
+  int channels = 3;  // channels of an image
+  int size = 32;     // pixels of an image's side
   Stem stem = Stem::kCifar;
 };
 // A vision transformer over square images (arXiv 2010.11929); the defaults are ViT-B/16.
@@ -59,27 +59,28 @@ struct VitSpec {
   int layers = 12;  // transformer blocks; embedding and head are further layers of the chain
   int width = 768;
   int heads = 12;
-  int patch = 16;  // of a patch's side; divides size
+  int patch = 16;  // pixels of a patch's side; divides size
   int classes = 1000;
-  int channels = 3;  // of an image
-  int size = 224;    // of an image's side
+  int channels = 3;  // channels of an image
+  int size = 224;    // pixels of an image's side
   int patches() const { return (size / patch) * (size / patch); }
 };
 using ModelSpec = std::variant<MlpSpec, TwoTowerSpec, GptSpec, ResNetSpec, VitSpec>;
 
-// "mlp", "two_tower", "gpt", "resnet18", "resnet34", "resnet50", "vit_b16": as in a run file.
+// Returns the name as in a run file: "mlp", "two_tower", "gpt", "resnet18", "resnet34", "resnet50",
+// "vit_b16".
 std::string ModelName(const ModelSpec& model);
-// True for a model that learns from text; the others learn from labelled images.
+// Returns true for a model that learns from text; the others learn from labelled images.
 bool LearnsFromText(const ModelSpec& model);
 
-// What a model that learns from images reads of one.
+// The shape of an image that a model reads.
 struct ImageInputs {
   int64_t features = 0;  // numbers of an image
-  int channels = 0;      // of these, and the side of an image; 0 where the model takes any shape
+  int channels = 0;      // channels, and the side of an image; 0 where the model takes any shape
   int size = 0;
   int classes = 0;
 };
-// Of a model that learns from text everything is 0.
+// Returns the image that the model reads; every field is 0 for a model that learns from text.
 ImageInputs ImageInputsOf(const ModelSpec& model);
 
 ModelSpec ReadModel(const nlohmann::json& value, const std::string& path, absl::Status& status);

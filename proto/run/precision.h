@@ -1,7 +1,7 @@
-// In which numbers a run computes, and which kernels it allows: `precision` and `kernels` of a run file.
+// Says in which numbers a run computes, and which kernels it allows: `precision` and `kernels` of a run file.
 //
-// Whatever layers compute in, a run's weights, the sums of its gradients and the optimizer's state are
-// float32: that is what travels, is updated and is saved. Pure. Failure: as file_section.h.
+// Whatever the layers compute in, a run's weights, the sums of its gradients and the optimizer's state are
+// float32. These travel, are updated and are saved. Pure. Failure: as file_section.h.
 #ifndef WEFT_PROTO_RUN_PRECISION_H_
 #define WEFT_PROTO_RUN_PRECISION_H_
 
@@ -17,25 +17,24 @@ enum class Precision : uint8_t {
   kFloat32,
   // Float32 numbers whose products a GPU may round to TensorFloat-32. On the CPU the same as float32.
   kTf32,
-  // Layers compute in bfloat16 with copies of the weights that are narrowed to it; batch norms' parameters
-  // and statistics, and the loss, stay float32. Activations and their gradients are bfloat16, also on their
-  // way.
+  // Layers compute in bfloat16 with narrowed copies of the weights. Batch norms' parameters and statistics,
+  // and the loss, stay float32. Activations and their gradients are bfloat16, also on their way.
   kBFloat16,
 };
 
 enum class Kernels : uint8_t {
-  kDeterministic,  // those alone that give the same bits each time; another one is refused by name
+  kDeterministic,  // only kernels that give the same bits each time; any other one is refused by name
   kAny,
 };
 
-// "float32", "tf32", "bf16"; "deterministic", "any".
+// Return "float32", "tf32", "bf16"; "deterministic", "any".
 absl::string_view PrecisionName(Precision precision);
 absl::string_view KernelsName(Kernels kernels);
 
-// Bytes of a number of an activation, of its gradient, and of a weight as layers read it.
+// Returns the bytes of one number of an activation, of its gradient, and of a weight as layers read it.
 constexpr int64_t ComputeBytes(Precision precision) { return precision == Precision::kBFloat16 ? 2 : 4; }
 
-// `bf16`, or `{compute: bf16, weights: fp32}`; null for the default. fp32 is float32.
+// Reads `bf16`, or `{compute: bf16, weights: fp32}`; null gives the default. fp32 is float32.
 Precision ReadPrecision(const nlohmann::json& value, absl::string_view path, absl::Status& status);
 Kernels ReadKernels(const nlohmann::json& value, absl::string_view path, absl::Status& status);
 

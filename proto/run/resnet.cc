@@ -8,7 +8,8 @@
 namespace weft {
 namespace {
 
-// The side of what a convolution or pooling of stride 2 makes, whichever of the kernels here it has.
+// Returns the side of the output of a convolution or pooling of stride 2, whichever of the kernels here it
+// has.
 int64_t Halved(int64_t side) { return (side + 1) / 2; }
 
 NormedConvolution Convolution(int number, int64_t in, int64_t out, int64_t kernel, int64_t stride,

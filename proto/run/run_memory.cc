@@ -20,10 +20,10 @@ namespace {
 
 constexpr int64_t kFloat = 4, kAlignment = 64;
 constexpr int64_t kSmallTensors = 4096;     // scalars and the like
-constexpr int64_t kParametersOfLayer = 20;  // at most, each aligned by itself
+constexpr int64_t kParametersOfLayer = 20;  // the most tensors of a layer; each is aligned by itself
 
-// Where states migrate a rank may have each stage's once: there while it computes, and put together for the
-// next visitor until that comes for it; and while one leaves, that one twice.
+// Adds migrating states. A rank may have each stage's state once: there while it computes, and put together
+// for the next visitor until that visitor fetches it. While one state leaves, it is there twice.
 void CountStates(const RunSpec& run, const Graph& graph, const std::vector<StageMemory>& stages,
                  std::vector<RankMemory>* ranks) {
   const Schedule& schedule = graph.schedule();
@@ -46,7 +46,7 @@ void CountStates(const RunSpec& run, const Graph& graph, const std::vector<Stage
   for (Rank rank = 0; rank < schedule.ranks; ++rank) (*ranks)[rank].held += largest[rank];
 }
 
-// What does not come and go with micro-batches.
+// Counts the bytes that do not come and go with micro-batches.
 std::vector<RankMemory> CountRanks(const RunSpec& run, const Schedule& schedule,
                                    const std::vector<StageMemory>& stages) {
   const Graph graph(schedule);
@@ -60,15 +60,15 @@ std::vector<RankMemory> CountRanks(const RunSpec& run, const Schedule& schedule,
     const auto members = static_cast<int64_t>(graph.members(s).size());
     const bool sliced = graph.sharded() && members > 1;
     const int64_t part = sliced ? (parameters + members - 1) / members + kAlignment : parameters;
-    // The slices put together; where collectives do that, the next job's beside them.
+    // The slices are put together; where collectives do that, the next job's lie beside them.
     const int64_t work =
         stages[s].work + (sliced ? parameters : 0) + (graph.collectives().gathers() ? largest : 0);
     const bool travels = graph.gradient_travels(s);
-    // Where others read the weights, one version more may still be on its way to them.
+    // If others read the weights, one version more may still be on its way to them.
     const int shared = travels || graph.relays(s) ? 1 : 0;
     const auto of_run = [&run](int steps) { return std::min(steps, run.train.steps); };
-    // Gradients of steps that are under way together; where sums are cut, a part of each. Running sums are
-    // with the micro-batches.
+    // Gradients of several steps are under way together; where sums are cut, a rank has a part of each.
+    // Running sums are counted with the micro-batches.
     const int under_way = graph.relays(s) ? 0 : of_run(1 + schedule.MostStaleness(s));
     const bool cut = graph.has_reduce(s) && !graph.sharded() && !graph.relays(s) && !graph.collective(s);
     const auto sums = static_cast<int>(cut ? (under_way + members - 1) / members : under_way);
@@ -77,11 +77,11 @@ std::vector<RankMemory> CountRanks(const RunSpec& run, const Schedule& schedule,
       if (!valid(rank) || graph.migrates()) continue;
       const int versions = std::min(MostVersions(graph, s, rank), 1 + run.train.steps);
       int state = graph.MakesVersions(s, m) ? OptimizerBuffers(run.train.optimizer) : 0;
-      // Whole sums wait with the home to be clipped.
+      // The home keeps whole sums until they are clipped.
       if (graph.relays(s) && graph.Reduces(s, m)) state += of_run(1 + schedule.MostStaleness(s));
       ranks[rank].held +=
           (versions + shared + state) * part + sums * (graph.scatters_sum(s) ? parameters : part);
-      // A slice is gathered before anything computes with it.
+      // A slice is gathered before anything computes with it, so it needs no narrowed copy.
       if (!sliced) ranks[rank].held += (versions + shared) * stages[s].narrowed;
     }
     std::vector<int64_t> handed_out(schedule.ranks, 0);
@@ -133,18 +133,19 @@ StageMemory CountStage(const RunSpec& run, int stage) {
   const ActivationPolicy activations = ActivationsOf(run.schedule, stage);
   const bool retained = activations == ActivationPolicy::kRetain;
   memory.left = retained ? all : (output + kAlignment - 1) / kAlignment * kAlignment;
-  // A backward makes its parameters' gradient, that of its input, and gradients of activations: no more than
-  // there are activations, at the end of the chain once more for the scores. Activations, and an input, that
-  // are not there already come for the time of the job.
+  // A backward makes the gradient of its parameters, that of its input, and gradients of activations: no more
+  // than there are activations, at the end of the chain once more for the scores. Activations and an input
+  // that are not there already come for the time of the job.
   const int64_t passes = 1 + (stage + 1 == run.stages() ? 1 : 0) + (retained ? 0 : 1);
   int64_t input = 0;
   for (const int from : links.inputs) input += bytes_of(from);
-  // The gradients that arrive at the parameters' places, and activations that were made again.
+  // These are the gradients that arrive at the parameters' places, and activations that were made again.
   memory.between = all + input + (activations == ActivationPolicy::kRecompute ? all : 0);
   memory.work = memory.parameters + memory.narrowed + passes * all + operation + (retained ? 1 : 2) * input +
                 // Gradients of several consumers are summed into one more.
                 (links.consumers > 1 ? bytes_of(links.end_layer - 1) : 0) + kSmallTensors;
-  // What it saves is in what it leaves; what it makes on the way, or again and drops, is no more than that.
+  // The forward's saved tensors are in `left`; the tensors that it makes on the way, or makes again and
+  // drops, are no more than that.
   memory.forward_work = memory.narrowed + all + input + operation + kSmallTensors;
   return memory;
 }
@@ -158,7 +159,7 @@ RunMemory CountRun(const RunSpec& run, const Schedule& schedule) {
   }
   memory.ranks = CountRanks(run, schedule, stages);
   if (run.schedule.reduction == "fast" && !schedule.collective) {
-    // Known only when the run has its devices.
+    // Whether collectives serve is known only when the run has its devices.
     Schedule collective = schedule;
     collective.collective = true;
     const std::vector<RankMemory> others = CountRanks(run, collective, stages);

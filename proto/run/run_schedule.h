@@ -1,5 +1,5 @@
-// The schedule of a run: the named family with its parameters, made for the run's stages and micro-batches,
-// with what the run file says beside it.
+// Makes the schedule of a run: the named family with its parameters, for the run's stages and micro-batches,
+// with the other settings of the run file.
 //
 // Every program that needs the schedule of a run file makes it here, so that all of them hold the same value.
 // Pure.
@@ -12,17 +12,17 @@
 
 namespace weft {
 
-// The named family for these sizes, with its rule; with collectives for `reduction: fast`. Failure: as
+// Makes the named family for these sizes, with its rule; with collectives for `reduction: fast`. Failure: as
 // MakeSchedule and ApplyRule of schedules/families.h.
 absl::StatusOr<Schedule> MakeSchedule(const ScheduleSpec& spec, int stages, int microbatches);
 
-// Without collectives: whether they can serve depends on the devices. InvalidArgument or NotFound, as
-// MakeSchedule, where the parameters do not fit the sizes, and
-// InvalidArgument where the run does not fit its memory budget. Not checked further.
+// Makes the schedule without collectives, because the devices decide whether collectives can serve.
+// InvalidArgument or NotFound, as MakeSchedule, where the parameters do not fit the sizes, and
+// InvalidArgument where the run does not fit its memory budget. Does not check further.
 absl::StatusOr<Schedule> ScheduleOf(const RunSpec& run);
 
-// The same, checked (CheckSchedule): it can run to its end, within its memory. What would be sound without
-// the budget is blamed on it, with kPathPayload `memory`.
+// Does the same and checks the schedule (CheckSchedule): it can run to its end, within its memory. A schedule
+// that would be sound without the budget fails because of it, with kPathPayload `memory`.
 absl::StatusOr<Schedule> CheckedScheduleOf(const RunSpec& run);
 
 ActivationPolicy ActivationsOf(const ScheduleSpec& schedule, int stage);

@@ -45,7 +45,7 @@ Augmentation ReadAugmentation(const FileSection& data, absl::Status& status) {
   return augment;
 }
 
-// `beside`: the keys that may stand beside the kind of data.
+// Reads the data. `beside` lists the keys that may stand beside the kind of data.
 DataSpec ReadData(const Json& value, const std::string& path, const std::vector<std::string>& beside,
                   absl::Status& status) {
   const Choice choice =
@@ -106,7 +106,7 @@ void CheckModelAndData(const ModelSpec& model, const DataSpec& data, const std::
                  "{text: {path: input.txt}}"));
 }
 
-// A batch norm over one value has nothing to compare it with.
+// Refuses a batch norm over one value, which has nothing to compare it with.
 void CheckBatchNorm(const RunSpec& spec, absl::Status& status) {
   const auto* resnet = std::get_if<ResNetSpec>(&spec.model);
   if (!status.ok() || resnet == nullptr || spec.microbatch_samples() > 1) return;
@@ -189,7 +189,7 @@ std::string WithoutNumber(const std::string& name) {
   return name.substr(0, name.find_last_not_of("0123456789") + 1);
 }
 
-// "6 layers of the model (embedding, block0 to block3, head)"
+// Returns "6 layers of the model (embedding, block0 to block3, head)".
 std::string DescribeLayers(const std::vector<LayerCount>& layers) {
   std::vector<std::string> parts;
   for (size_t begin = 0, end = 0; begin < layers.size(); begin = end) {
@@ -282,7 +282,7 @@ ResumeSpec ReadResume(FileSection& file, absl::Status& status) {
   return resume;
 }
 
-// The steps that it makes are some of those that it has.
+// Checks that the steps that the run makes are some of those that it has.
 void CheckSteps(const RunSpec& spec, FileSection& file) {
   if (spec.until > spec.train.steps) {
     file.Fail("until", absl::StrCat("the run has ", spec.train.steps, " steps; it cannot make ", spec.until));

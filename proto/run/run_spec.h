@@ -1,15 +1,15 @@
-// A run file as a value: what is trained, on which data, how long, cut how, under which schedule.
+// Holds a run file as a value: the model, the data, the length of the training, the cut and the schedule.
 //
 // The client reads YAML, turns it into JSON and parses it here; the wire carries the same JSON text and every
 // receiver parses it with the same function. So there is one grammar, one validation and one set of messages
-// for a file, a request and a test. Which part of its steps a run makes is not the file's to say: `until` and
+// for a file, a request and a test. The file does not say which part of its steps a run makes: `until` and
 // `resume` come from the command line, and travel in the same JSON.
 //
 // Invariants of a parsed RunSpec: every field is in range, `microbatches` divides `batch`, stages fit the
-// model's chain, the schedule's name and parameters are known (whether they fit together is
-// schedules/families.h's and schedules/check.h's business). Pure. Failure: InvalidArgument whose message says
-// what is wrong, where (as `train.batch`), and what is allowed; an unknown key names the nearest valid one.
-// The payload kPathPayload holds the path of the offending value for readers that know its line.
+// model's chain, the schedule's name and parameters are known (schedules/families.h and schedules/check.h
+// decide whether they fit together). Pure. Failure: InvalidArgument whose message says what is wrong, where
+// (as `train.batch`), and what is allowed; an unknown key names the nearest valid one. The payload
+// kPathPayload holds the path of the offending value for readers that know its line.
 #ifndef WEFT_PROTO_RUN_RUN_SPEC_H_
 #define WEFT_PROTO_RUN_RUN_SPEC_H_
 
@@ -30,7 +30,7 @@ namespace weft {
 inline constexpr absl::string_view kPathPayload = "weft/path";
 
 struct TextData {
-  // What a token is in the file: a byte, or a number of 16 bits, the low byte first.
+  // The form of a token in the file: a byte, or a number of 16 bits, the low byte first.
   enum class Tokens : uint8_t { kBytes, kUInt16 };
   std::string path;
   Tokens tokens = Tokens::kBytes;
@@ -43,10 +43,10 @@ struct Cifar10Data {
   std::string path;  // a file of records, or the folder of the published ones
   bool resize = false;
 };
-// How an image is changed each time that it is trained on (augment.h has the exact rule).
+// The changes to an image each time that it is trained on (augment.h has the exact rule).
 struct Augmentation {
-  int crop = 0;       // zeros around the image, of which a part of the image's size is taken
-  bool flip = false;  // left and right are exchanged in half of the cases
+  int crop = 0;       // width of the zeros around the image, of which a part of the image's size is taken
+  bool flip = false;  // exchanges left and right in half of the cases
   bool any() const { return crop > 0 || flip; }
 };
 struct DataSpec {
@@ -63,18 +63,19 @@ struct AdamWSpec {
 };
 using OptimizerSpec = std::variant<SgdSpec, AdamWSpec>;
 
-// From the optimizer's lr, which a warm-up leads to, down over the steps; learning_rate.h has the formulas.
+// The course of the learning rate over the steps: a warm-up to the optimizer's lr, then a decay;
+// learning_rate.h has the formulas.
 struct LearningRateSchedule {
   enum class Decay : uint8_t { kConstant, kLinear, kCosine, kStep };
   Decay decay = Decay::kConstant;
   int warmup = 0;     // steps
-  double min_lr = 0;  // of kLinear and kCosine
-  int step_size = 1;  // of kStep: it multiplies by gamma after so many steps
+  double min_lr = 0;  // lowest rate of kLinear and kCosine
+  int step_size = 1;  // steps of kStep after which it multiplies by gamma
   double gamma = 0.1;
 };
 
-// What becomes of a step whose loss or gradient is infinite or not a number: the run ends, the step's updates
-// are left out, or it is trained on with what comes.
+// The treatment of a step whose loss or gradient is infinite or not a number: the run ends, the step's
+// updates are left out, or training goes on with such values.
 enum class NonFinite : uint8_t { kStop, kSkip, kContinue };
 
 struct TrainSpec {
@@ -84,38 +85,38 @@ struct TrainSpec {
   uint64_t seed = 1;
   OptimizerSpec optimizer;
   LearningRateSchedule lr_schedule = {};
-  double clip_norm = 0;  // the most that the global norm of a step's gradients may be; 0 for any
+  double clip_norm = 0;  // largest global norm of a step's gradients; 0 for no limit
   NonFinite non_finite = NonFinite::kStop;
 
-  // The norm of all stages' gradients is taken before any of them is updated.
+  // True if the norm of all stages' gradients is taken before any of them is updated.
   bool takes_norm() const { return clip_norm > 0 || non_finite == NonFinite::kSkip; }
 };
 
 // A schedule by name with its parameters as text, as `lpp` {groups: 2, ranks: 4}; families.h makes the
-// schedule of it.
+// schedule from it.
 struct ScheduleSpec {
   std::string name;
   std::map<std::string, std::string> parameters;
   std::string rule = "sync";
   std::string reduction = "ordered";
-  // What a forward leaves for its backward: retain, recompute or offload. For all stages, or one for each,
-  // with `/` between them: "recompute/retain".
+  // The treatment of a forward's activations until its backward: retain, recompute or offload. One word for
+  // all stages, or one for each, with `/` between them: "recompute/retain".
   std::string activations = "retain";
 };
 
-// When checkpoints are saved on the way, and how many of them stay.
+// The times at which checkpoints are saved on the way, and how many of them stay.
 struct CheckpointSpec {
-  int every_steps = 0;     // after each multiple of so many; 0 for none
-  int every_seconds = 0;   // so long after the last one began; 0 for none
-  int keep = 2;            // the newest that stay; older ones are removed once a newer is complete
+  int every_steps = 0;    // steps between checkpoints; 0 for none
+  int every_seconds = 0;  // seconds after the last one began; 0 for none
+  int keep = 2;  // number of newest ones that stay; older ones are removed once a newer one is complete
 
   bool periodic() const { return every_steps > 0 || every_seconds > 0; }
 };
 
-// Where a run goes on: a checkpoint of an earlier run of the same file.
+// The place where a run goes on: a checkpoint of an earlier run of the same file.
 struct ResumeSpec {
-  std::string checkpoint;  // its folder; "" to begin with the initial weights
-  int step = 0;            // the first to make; that many updates made the checkpoint's weights
+  std::string checkpoint;  // folder of the checkpoint; "" to begin with the initial weights
+  int step = 0;            // first step to make; that many updates made the checkpoint's weights
 };
 
 struct RunSpec {
@@ -130,9 +131,9 @@ struct RunSpec {
   Kernels kernels = Kernels::kDeterministic;
   CheckpointSpec checkpoint;
   ResumeSpec resume;
-  int until = 0;  // the run ends before this step; 0 to make all
+  int until = 0;  // step before which the run ends; 0 to make all
 
-  // It makes the steps from the first up to, not with, the end.
+  // The run makes the steps from first_step() on and ends before end_step().
   int first_step() const { return resume.step; }
   int end_step() const { return until > 0 ? until : train.steps; }
   int steps_to_make() const { return end_step() - first_step(); }
@@ -142,10 +143,10 @@ struct RunSpec {
 
 absl::StatusOr<RunSpec> ParseRunSpec(const nlohmann::json& file);
 
-// The inverse: ParseRunSpec(ToJson(spec)) == spec; stages always as the list of layers.
+// Inverts ParseRunSpec: ParseRunSpec(ToJson(spec)) == spec; writes stages always as the list of layers.
 nlohmann::json ToJson(const RunSpec& spec);
 
-// `name[,key=value..]` as on the command line, e.g. "lpp,groups=2,ranks=4".
+// Parses `name[,key=value..]` as on the command line, e.g. "lpp,groups=2,ranks=4".
 absl::StatusOr<ScheduleSpec> ParseScheduleText(absl::string_view text);
 std::string ToText(const ScheduleSpec& schedule);
 

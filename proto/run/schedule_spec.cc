@@ -19,7 +19,7 @@ ChoiceNames ScheduleChoices() {
   return {"schedule", ScheduleNames(), {"periodic"}, {"rule", "reduction", "activations"}};
 }
 
-// Only the parameters' names; their values, and how they fit the sizes, are the business of MakeSchedule.
+// Checks only the parameters' names; MakeSchedule checks their values, and how they fit the sizes.
 void CheckParameters(const ScheduleSpec& schedule, absl::string_view path, absl::Status& status) {
   if (!status.ok()) return;
   const absl::Status names = CheckParameterNames(schedule.name, schedule.parameters);
@@ -56,7 +56,7 @@ void CheckActivations(absl::string_view activations, absl::string_view where, ab
   }
 }
 
-// One name, or a list of one for each stage.
+// Reads one name, or a list of one for each stage.
 void ReadActivations(FileSection& section, std::string& activations) {
   const Json& value = section.At("activations");
   if (!section.ok() || !value.is_array()) return section.Read("activations", activations);
@@ -71,7 +71,7 @@ void ReadActivations(FileSection& section, std::string& activations) {
   activations = absl::StrJoin(names, "/");
 }
 
-// A parameter's value as text: numbers, truth values and text may be written in a run file.
+// Takes a parameter's value as text: a run file may have numbers, truth values and text.
 void TakeParameter(const std::string& key, const Json& value, const std::string& path, ScheduleSpec& schedule,
                    absl::Status& status) {
   if (value.is_string()) {
@@ -84,7 +84,7 @@ void TakeParameter(const std::string& key, const Json& value, const std::string&
   }
 }
 
-// `name[,key=value..]` without any check of names.
+// Splits `name[,key=value..]` without any check of names.
 absl::StatusOr<ScheduleSpec> SplitScheduleText(absl::string_view text) {
   const std::vector<std::string> parts = SplitAtCommas(text);
   ScheduleSpec schedule;

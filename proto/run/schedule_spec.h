@@ -1,4 +1,4 @@
-// The `schedule` of a run file, read from its JSON value. The text form of the command line is in run_spec.h.
+// Reads the `schedule` of a run file from its JSON value. run_spec.h has the text form of the command line.
 #ifndef WEFT_PROTO_RUN_SCHEDULE_SPEC_H_
 #define WEFT_PROTO_RUN_SCHEDULE_SPEC_H_
 
@@ -12,21 +12,20 @@
 
 namespace weft {
 
-// `1f1b`, `"lpp,groups=2,ranks=4"`, `{1f1b: {}}` or `{lpp: {groups: 2, ranks: 4}, rule: sync, reduction:
-// ordered, activations: retain}`; `{custom: {ranks: 4, compute: ".."}}` and
-// `{file: {path: rows.csv, actions: ".."}}` as schedules/families.h has them. The first error stays in
-// `status`.
+// Reads `1f1b`, `"lpp,groups=2,ranks=4"`, `{1f1b: {}}` or `{lpp: {groups: 2, ranks: 4}, rule: sync,
+// reduction: ordered, activations: retain}`; `{custom: {ranks: 4, compute: ".."}}` and `{file: {path:
+// rows.csv, actions: ".."}}` as schedules/families.h has them. The first error stays in `status`.
 ScheduleSpec ReadSchedule(const nlohmann::json& value, absl::string_view path, absl::Status& status);
 
 nlohmann::json ToJson(const ScheduleSpec& schedule);
 
-// The parts between commas, but for those within parentheses, which a formula may have.
+// Splits the text at its commas, except at those within parentheses, which a formula may have.
 std::vector<std::string> SplitAtCommas(absl::string_view text);
 
-// The names in `schedule.activations`: one for all stages, or one for each.
+// Splits `schedule.activations` into its names: one for all stages, or one for each.
 std::vector<std::string> SplitActivations(const ScheduleSpec& schedule);
 
-// InvalidArgument if they are several and not as many as there are stages.
+// InvalidArgument if there are several names and not as many as stages.
 absl::Status CheckActivationsOfStages(const ScheduleSpec& schedule, int stages);
 
 }  // namespace weft

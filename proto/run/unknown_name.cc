@@ -8,7 +8,7 @@ namespace weft {
 
 std::string UnknownName(absl::string_view what, absl::string_view written,
                         const std::vector<std::string>& names) {
-  // A name from outside may be of any length; a message should not be, nor the search for a near one.
+  // A name from outside may be of any length; the message and the search for a near name must not be.
   const std::string shown =
       written.size() <= 64 ? std::string(written) : absl::StrCat(written.substr(0, 64), "..");
   std::string message = absl::StrCat("unknown ", what, " \"", shown, "\"");

@@ -1,10 +1,9 @@
-// Gathering: a message that follows another one of its kind is joined to it while both still wait to be
-// written.
+// Gathers messages: joins a message to an earlier one of its kind while both still wait to be written.
 //
-// While one write of a stream is in flight, completions and grants pile up; joined, they travel as one batch
-// of columns instead of one message each, so batches form by themselves and no timer or fixed size is needed.
-// Only messages with the same run, rank and token are joined, only among the last few, and never across a
-// message of another kind, so the order of everything else is kept. Pure.
+// While one write of a stream is in flight, completions and grants pile up. Joined, they travel as one batch
+// of columns instead of one message each. So batches form by themselves, and no timer or fixed size is
+// needed. Only messages with the same run, rank and token are joined, only among the last few, and never
+// across a message of another kind, so the order of everything else is kept. Pure.
 #ifndef WEFT_PROTO_SESSION_GATHER_H_
 #define WEFT_PROTO_SESSION_GATHER_H_
 
@@ -20,7 +19,7 @@ inline constexpr size_t kGatheredJobs = 4096;  // most jobs of one message
 void Gather(std::deque<FromWorker>* waiting, FromWorker message);
 void Gather(std::deque<FromCoordinator>* waiting, FromCoordinator message);
 
-// A bound on the encoded size, for packets of bounded bytes.
+// Return a bound on the encoded size, for packets of bounded bytes.
 size_t BytesOf(const FromWorker& message);
 size_t BytesOf(const FromCoordinator& message);
 

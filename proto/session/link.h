@@ -1,25 +1,25 @@
-// The reliable link of a session: what one end sends arrives at the other once and in order, over a channel
-// that may lose, double, delay and reorder packets, or break and be resumed.
+// Implements the reliable link of a session: messages of one end arrive at the other once and in order, over
+// a channel that may lose, double, delay and reorder packets, or break and be resumed.
 //
 // It is a value, not a connection: packets go in and come out, the time is an argument. Over gRPC, where
 // nothing is lost within a stream, it gives resumption: the peer says what it received last and the rest is
-// sent again. Under the seeded simulation the same class meets a network that loses. So "applied, but the
-// reply was lost" is an ordinary case with one piece of code for it.
+// sent again. Under the seeded simulation the same class meets a network that loses packets. So "applied, but
+// the reply was lost" is an ordinary case with one piece of code for it.
 //
-//   Send --> [unacknowledged: sent | not yet sent] --Take--> packet ~~~> Receive --> delivered in order
-//                     ^--------- cumulative acknowledgement, on every packet back ------'
+// Send --> [unacknowledged: sent | not yet sent] --Take--> packet ~~~> Receive --> delivered in order
+// ^--------- cumulative acknowledgement, on every packet back ------'
 //
 // Invariants:
 //   1. Messages are numbered 1, 2, ..; a packet holds consecutive ones from `first`, and acknowledges all up
-//   to `ack`.
-//   2. Receive delivers message n exactly once, after n - 1; what is early is held, at most `held_limit`
-//   messages, the rest is dropped
-//      and comes again.
+//      to `ack`.
+//   2. Receive delivers message n exactly once, after n - 1. It holds at most `held_limit` early messages,
+//      drops the rest, and they come again.
 //   3. A message stays in the send buffer until it is acknowledged.
 //   4. A packet of another link (`Packet::link`) changes nothing.
-// Not thread-safe. `Out` is copied into packets: a shared_ptr where messages are big. Failure: Send says
+//
+// Not thread-safe. `Out` is copied into packets: use a shared_ptr where messages are big. Failure: Send says
 // ResourceExhausted when the peer does not acknowledge; Receive says InvalidArgument for an acknowledgement
-// of what was never sent. Both mean that the session is over.
+// of a message that was never sent. Both mean that the session is over.
 #ifndef WEFT_PROTO_SESSION_LINK_H_
 #define WEFT_PROTO_SESSION_LINK_H_
 
@@ -53,7 +53,7 @@ class Link {
 
   uint64_t link() const { return link_; }
 
-  // Puts a message behind the others; Take will give it out. `bytes` is its size for Take's bound.
+  // Queues a message behind the others for Take. `bytes` is its size for Take's bound.
   absl::Status Send(Out message, size_t bytes = 1) {
     if (unacknowledged_.size() >= options_.unacknowledged_limit) {
       return LinkOverflow(options_.unacknowledged_limit);
@@ -63,11 +63,11 @@ class Link {
     return absl::OkStatus();
   }
 
-  // True if Take has something to give now: messages not yet sent or due again, or a due acknowledgement.
+  // True if Take has a packet now: messages not yet sent or due again, or a due acknowledgement.
   bool HasPacket(int64_t now) const { return unsent() > 0 || clock_.AckDue(now) || clock_.ResendDue(now); }
 
-  // The next packet: unsent messages up to `bytes_max` (at least one), or a bare acknowledgement that is due,
-  // or nothing.
+  // Returns the next packet: unsent messages up to `bytes_max` (at least one), or a bare acknowledgement that
+  // is due, or nothing.
   std::optional<Packet<Out>> Take(int64_t now, size_t bytes_max = std::numeric_limits<size_t>::max()) {
     if (clock_.ResendDue(now) && !unacknowledged_.empty()) {
       resent_ += sent_;
@@ -87,7 +87,7 @@ class Link {
     return packet;
   }
 
-  // Takes a packet in and appends to `delivered` what is next in order.
+  // Takes a packet in and appends the messages that are next in order to `delivered`.
   absl::Status Receive(int64_t now, Packet<In> packet, std::vector<In>* delivered) {
     if (packet.link != link_) {
       ++strays_;
@@ -102,8 +102,8 @@ class Link {
     return absl::OkStatus();
   }
 
-  // A new connection carries on: the peer has everything up to `peer_received`; the rest is sent again at
-  // once.
+  // Carries on over a new connection: the peer has everything up to `peer_received`; the rest is sent again
+  // at once.
   absl::Status Resume(int64_t now, uint64_t peer_received) {
     if (absl::Status s = Acknowledge(now, peer_received); !s.ok()) return s;
     resent_ += sent_;
@@ -111,17 +111,17 @@ class Link {
     return absl::OkStatus();
   }
 
-  // The number of the last message that arrived in order.
+  // Returns the number of the last message that arrived in order.
   uint64_t received() const { return received_; }
   size_t unacknowledged() const { return unacknowledged_.size(); }
   size_t unacknowledged_bytes() const { return unacknowledged_bytes_; }
   size_t unsent() const { return unacknowledged_.size() - sent_; }
   size_t held() const { return held_.size(); }
 
-  // When Take should be called though nothing was sent or received since; INT64_MAX for never.
+  // Returns when to call Take even if nothing was sent or received since; INT64_MAX for never.
   int64_t next_deadline() const { return clock_.next_deadline(!unacknowledged_.empty()); }
 
-  // Totals.
+  // Return totals.
   uint64_t duplicates() const { return duplicates_; }
   uint64_t resent() const { return resent_; }
   uint64_t strays() const { return strays_; }
@@ -174,13 +174,13 @@ class Link {
   const LinkOptions options_;
 
   std::deque<Entry> unacknowledged_;  // numbers base_, base_ + 1, ..
-  size_t unacknowledged_bytes_ = 0;   // of all their messages
+  size_t unacknowledged_bytes_ = 0;   // size of all unacknowledged messages
   uint64_t base_ = 1;
-  size_t sent_ = 0;  // the first so many of unacknowledged_ have been given out since the last going back
+  size_t sent_ = 0;  // how many of unacknowledged_ have been given out since the last going back
   uint64_t last_sent_ = 0;
 
   uint64_t received_ = 0;
-  std::map<uint64_t, In> held_;  // early ones, all > received_ + 1
+  std::map<uint64_t, In> held_;  // early messages, all > received_ + 1
 
   uint64_t duplicates_ = 0, resent_ = 0, strays_ = 0;
 };

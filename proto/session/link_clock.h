@@ -1,5 +1,5 @@
-// When a link sends without being asked: acknowledgements that are due, messages that are due again. Part of
-// link.h.
+// Says when a link sends without being asked: acknowledgements that are due, messages that are due again.
+// Part of link.h.
 //
 // An acknowledgement rides on the next packet; alone it goes when `ack_every` messages came or `ack_delay_ns`
 // passed. Unacknowledged messages go again after `resend_ns` without progress, twice as long after each time,
@@ -18,7 +18,7 @@ namespace weft {
 inline constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
 struct LinkOptions {
-  // kNever: the channel loses nothing but by breaking, as a gRPC stream; only Resume sends again.
+  // kNever fits a channel that loses messages only by breaking, as a gRPC stream: only Resume sends again.
   int64_t resend_ns = kNever;
   int64_t ack_delay_ns = 20'000'000;
   int ack_every = 64;
@@ -35,7 +35,7 @@ class LinkClock {
 
   void Received(int64_t now, int messages);
   void Sent(int64_t now, bool waits_for_ack);
-  void Progress(int64_t now);  // an acknowledgement came
+  void Progress(int64_t now);  // notes that an acknowledgement came
   void Resent();
   int64_t next_deadline(bool waits_for_ack) const;
 

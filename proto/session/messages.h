@@ -1,5 +1,5 @@
-// The messages of a session as domain values: what a worker process and the coordinator say to each other
-// about one run.
+// Defines the messages of a session as domain values: what a worker process and the coordinator say to each
+// other about one run.
 //
 // The cores see these and never protobuf; proto/wire converts and validates. A session is one bidirectional
 // stream; every message has a sequence number and is delivered in order, once (proto/session/link.h), so
@@ -9,11 +9,11 @@
 // and Grant, Completions until every job is done; Finish, Finished, Forgotten. Abort ends it early, with a
 // reason, from either side (Failed from the worker); the answer to it is Forgotten.
 //
-// Life of a checkpoint, of a run with an output folder: TakeSnapshot goes to every process, ahead of the
+// Life of a checkpoint, in a run with an output folder: TakeSnapshot goes to every process, ahead of the
 // grants of its step; each process writes its stages and answers SnapshotSaved; then SealCheckpoint goes to
 // one process, which makes the checkpoint visible, or drops it if a process failed, and answers
-// CheckpointSealed. The checkpoint of the run's end goes this way too, before Finish. That of step 0 is
-// written before Prepared, and has SealCheckpoint alone.
+// CheckpointSealed. The checkpoint of the run's end goes this way too, before Finish. The checkpoint of step
+// 0 is written before Prepared, and has SealCheckpoint alone.
 #ifndef WEFT_PROTO_SESSION_MESSAGES_H_
 #define WEFT_PROTO_SESSION_MESSAGES_H_
 
@@ -43,20 +43,21 @@ struct Hello {
   std::string worker;  // name given by the operator, [a-z0-9-]{1,63}
   std::string host;
   int64_t pid = 0;
-  int32_t process = -1;  // wanted process number, -1 for any
-  std::string address;   // of its transport, opaque
-  // What computes: its kind ("cpu", "cuda"), which one it is among all on any machine ("" for none of its
-  // own), and the library for collectives among such devices with its version ("" for none).
+  int32_t process = -1;  // process number that it asks for, -1 for any
+  std::string address;   // opaque address of its transport
+  // The device that computes: its kind ("cpu", "cuda"), its identity among all devices on any machine ("" if
+  // it has none of its own), and the library for collectives among such devices with its version ("" for
+  // none).
   std::string device, device_id, collectives;
 };
 
-// The ranks of the run are ready to take jobs.
+// Says that the ranks of the run are ready to take jobs.
 struct Prepared {
   uint64_t run = 0;
 };
 
-// Credits are absolute: the number of granted and uncompleted jobs that the worker wants to hold for the rank
-// at most.
+// Sets a credit. Credits are absolute: the most granted and uncompleted jobs that the worker wants to hold
+// for the rank.
 struct Credit {
   uint64_t run = 0;
   Rank rank = 0;
@@ -68,9 +69,9 @@ struct Completion {
   Job job;
   int64_t start_ns = 0;  // monotonic clock of the worker's machine
   int64_t end_ns = 0;
-  double loss = 0;  // of forward jobs of the last stage
+  double loss = 0;  // loss of a forward job of the last stage
   bool has_loss = false;
-  std::optional<double> gradient_norm = {};  // of the reduce job that totals it (Graph::TotalsNorm)
+  std::optional<double> gradient_norm = {};  // norm of the reduce job that totals it (Graph::TotalsNorm)
 };
 struct Completions {
   uint64_t run = 0;
@@ -79,20 +80,20 @@ struct Completions {
   std::vector<Completion> jobs;
 };
 
-// The rank was idle for one cause, on the monotonic clock of the worker's machine.
+// An interval in which the rank was idle for one cause, on the monotonic clock of the worker's machine.
 struct IdleSpan {
   IdleCause cause = IdleCause::kNoWork;
   int64_t start_ns = 0, end_ns = 0;
   friend auto operator<=>(const IdleSpan&, const IdleSpan&) = default;
 };
 
-// A tensor came to the rank from another process.
+// The transfer of a tensor to the rank from another process.
 struct TransferSpan {
   Rank from = 0;
   TensorKind tensor = TensorKind::kActivation;
-  Job consumer;  // the job that needs it
-  // When the rank asked for it, when it was made (on the same machine's clock; 0 if that is not known), and
-  // when it was here.
+  Job consumer;  // job that needs it
+  // Times at which the rank asked for it, it was made (on the same machine's clock; 0 if that is not known),
+  // and it arrived.
   int64_t wanted_ns = 0, made_ns = 0, arrived_ns = 0;
   friend auto operator<=>(const TransferSpan&, const TransferSpan&) = default;
 };
@@ -100,17 +101,17 @@ struct TransferSpan {
 // Running totals of one rank since Assign; sent every second or so and in Finished.
 struct RankReport {
   Rank rank = 0;
-  std::map<std::string, double> busy_seconds;                 // by job kind
-  std::map<std::string, double> idle_seconds;                 // by cause
-  std::map<std::string, int64_t> live_bytes, peak_bytes;      // by memory class
-  std::map<int32_t, int64_t> left_bytes;                      // by stage: by a forward until its backward
+  std::map<std::string, double> busy_seconds;             // by job kind
+  std::map<std::string, double> idle_seconds;             // by cause
+  std::map<std::string, int64_t> live_bytes, peak_bytes;  // by memory class
+  std::map<int32_t, int64_t> left_bytes;  // by stage: bytes that a forward keeps until its backward
   std::map<std::string, int64_t> bytes_sent, bytes_received;  // by tensor kind, rank to rank
   int32_t peak_activations = 0;
   int32_t peak_weight_versions = 0;  // of one stage's weights; 0 for a rank that holds none
   double wall_seconds = 0;
-  // Of the GPU that the rank computes on, as its driver says: utilization, power_watts, ..
+  // Figures of the GPU that the rank computes on, as its driver says: utilization, power_watts, ..
   std::map<std::string, double> gpu;
-  // The last of them in order, in Finished alone; bounded.
+  // The last spans, in order; only in Finished, and bounded.
   std::vector<IdleSpan> idle_spans;
   std::vector<TransferSpan> transfer_spans;
 };
@@ -119,7 +120,7 @@ struct Report {
   std::vector<RankReport> ranks;
 };
 
-// The run cannot go on in this process.
+// Says that the run cannot go on in this process.
 struct Failed {
   uint64_t run = 0;
   std::string reason;  // what happened, where, what to do
@@ -130,23 +131,24 @@ struct Finished {
   std::vector<RankReport> ranks;
 };
 
-// What this process holds of the snapshot of the step is on the disk; or `failure` says why it is not.
+// Says that this process's part of the snapshot of the step is on the disk; or `failure` says why it is not.
 struct SnapshotSaved {
   uint64_t run = 0;
   int32_t step = 0;
   std::string failure;
 };
 
-// The checkpoint of the step is complete and has its name; or `failure` says why it is not, or why it was
-// dropped.
+// Says that the checkpoint of the step is complete and has its name; or `failure` says why it is not, or why
+// it was dropped.
 struct CheckpointSealed {
   uint64_t run = 0;
   int32_t step = 0;
   std::string failure;
 };
 
-// By this the members of a group find each other to reduce by collectives: made by the first member's
-// process, passed on by the coordinator to the others' (both directions). It counts for one epoch of the run.
+// The id by which the members of a group find each other to reduce by collectives. The first member's process
+// makes it, and the coordinator passes it on to the others' (both directions). It counts for one epoch of the
+// run.
 struct GroupId {
   uint64_t run = 0;
   uint64_t epoch = 0;
@@ -154,14 +156,14 @@ struct GroupId {
   std::string bytes;  // opaque
 };
 
-// Nothing of the run is left in this process, which can take another one. Answers each Abort, also that of a
-// run that the process does not know; follows Finished.
+// Says that nothing of the run remains in this process, which can take another one. Answers each Abort, also
+// for a run that the process does not know; follows Finished.
 struct Forgotten {
   uint64_t run = 0;
 };
 
-// The run does not get on here: for whom and what this process waits, a sentence. Sent when that changes;
-// empty: the wait is over.
+// Says that the run does not get on here: a sentence names for whom and what this process waits. Sent when
+// that changes; empty when the wait is over.
 struct Stalled {
   uint64_t run = 0;
   std::string reason;
@@ -194,16 +196,16 @@ struct Assign {
   std::vector<RankLease> leases;         // ranks of this process
   std::vector<int32_t> process_of_rank;  // size W
   std::vector<Peer> peers;               // every process of the run, this one included
-  // The run's schedule is carried out with Schedule::collective.
+  // True if the run's schedule is carried out with Schedule::collective.
   bool collective = false;
-  // How gradients are summed, where the run file leaves it to what there is; a sentence, "" otherwise.
+  // A sentence that says how gradients are summed, where the run file leaves it to the devices; "" otherwise.
   std::string reduction;
-  // What tells this run from every other on any coordinator: 128 random bits in hexadecimal; "" unknown. With
-  // the epoch it names the attempt.
+  // The id that tells this run from every other on any coordinator: 128 random bits in hexadecimal; "" if
+  // unknown. With the epoch it names the attempt.
   std::string run_id;
 };
 
-// Claimed jobs of one rank, in the order in which the schedule is expected to start them.
+// Grants jobs of one rank, in the order in which the schedule is expected to start them.
 struct Grant {
   uint64_t run = 0;
   Rank rank = 0;
@@ -211,12 +213,12 @@ struct Grant {
   std::vector<Job> jobs;
 };
 
-// All jobs are done and the checkpoint is complete: report, forget the run.
+// Ends the run: all jobs are done and the checkpoint is complete. The process reports and forgets the run.
 struct Finish {
   uint64_t run = 0;
 };
 
-// Keep the state of your stages as it is when `step` updates have made their weights, and write it aside.
+// Asks each process to keep the state of its stages as `step` updates have made it, and to write it aside.
 // Comes before any grant of a step from `step` - max(1, the run's most staleness) on; or, for the run's end,
 // when all jobs are done.
 struct TakeSnapshot {
@@ -224,8 +226,9 @@ struct TakeSnapshot {
   int32_t step = 0;
 };
 
-// All processes have written their parts of the checkpoint of the step: complete it and give it its name. Of
-// the periodic ones `keep` stay. With `drop` it is removed instead.
+// Asks one process to complete the checkpoint of the step and give it its name, after all processes have
+// written their parts. The newest `keep` of the periodic ones stay. With `drop` the checkpoint is removed
+// instead.
 struct SealCheckpoint {
   uint64_t run = 0;
   int32_t step = 0;

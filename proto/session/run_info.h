@@ -1,12 +1,12 @@
-// What the run API says: the state of a run, and its progress step by step.
+// Holds what the run API says: the state of a run, and its progress step by step.
 //
 // The life of a run:
 //
-//   submitted -> waiting -> preparing -> running -> finishing -> finished
-//       (from any state before finished) -> failed(reason) | cancelled
+// submitted -> waiting -> preparing -> running -> finishing -> finished
+// (from any state before finished) -> failed(reason) | cancelled
 //
-// `waiting` is for worker processes: free ones, as many as the run asks for. Runs are served in the order of
-// submission. Pure.
+// A run that is `waiting` waits for as many free worker processes as it asks for. Runs are served in the
+// order of submission. Pure.
 #ifndef WEFT_PROTO_SESSION_RUN_INFO_H_
 #define WEFT_PROTO_SESSION_RUN_INFO_H_
 
@@ -32,18 +32,18 @@ enum class RunState : uint8_t {
 };
 inline constexpr int kRunStates = 8;
 
-// "submitted", "waiting", ..: as on the wire, in metrics and in output.
+// Returns "submitted", "waiting", ..: as on the wire, in metrics and in output.
 absl::string_view RunStateName(RunState state);
 constexpr bool IsFinal(RunState state) { return state >= RunState::kFinished; }
 
 struct RunInfo {
   uint64_t id = 0;
-  std::string name;      // of the run file
+  std::string name;      // name in the run file
   std::string schedule;  // as the user wrote it
   RunState state = RunState::kSubmitted;
-  std::string reason;  // why it waits, failed or was cancelled; a sentence
-  // How gradients are summed, where the run file leaves it to what there is; a sentence, known from its
-  // assignment on.
+  std::string reason;  // sentence that says why it waits, failed or was cancelled
+  // A sentence that says how gradients are summed, where the run file leaves it to the devices; known from
+  // the assignment on.
   std::string reduction;
   std::string output;  // folder of the results; "" for none
   std::string file;    // the run file's name, as the client gave it
@@ -51,15 +51,16 @@ struct RunInfo {
   std::vector<std::string> members;
   int32_t ranks = 0, processes = 0;
   int32_t steps = 0, steps_done = 0;
-  double loss = 0;  // of the last step done
+  double loss = 0;  // loss of the last step done
   bool has_loss = false;
-  // The newest complete checkpoint that this run has made: so many updates; -1 for none.
+  // Number of updates in the newest complete checkpoint that this run has made; -1 for none.
   int32_t checkpoint_step = -1;
-  std::string checkpoint_failure;  // of the last one that could not be saved, a sentence; "" if none failed
+  // Sentence about the last checkpoint that could not be saved; "" if none failed.
+  std::string checkpoint_failure;
   int32_t failed_checkpoints = 0;
-  // It was asked to stop: it ends when the checkpoint of this step is complete; -1 otherwise.
+  // Step whose checkpoint ends the run, because it was asked to stop; -1 otherwise.
   int32_t stop_step = -1;
-  int64_t submitted_ns = 0, started_ns = 0, ended_ns = 0;  // 0: not yet; the coordinator's monotonic clock
+  int64_t submitted_ns = 0, started_ns = 0, ended_ns = 0;  // coordinator's monotonic clock; 0: not yet
   std::vector<RankReport> reports;                         // by rank, the latest of each; empty in lists
 };
 
@@ -69,7 +70,7 @@ struct StepDone {
   double loss = 0;  // mean over the micro-batches, in their order
   bool has_loss = false;
   int64_t end_ns = 0;  // end of its last update, on the workers' monotonic clock
-  // Global norm of the step's gradients, before it was clipped; of runs that clip.
+  // Global norm of the step's gradients before clipping, in runs that clip.
   std::optional<double> gradient_norm = {};
 };
 

@@ -1,4 +1,4 @@
-// What the run API says of a worker process that is connected to the coordinator. Pure.
+// Holds what the run API says of a worker process that is connected to the coordinator. Pure.
 #ifndef WEFT_PROTO_SESSION_WORKER_INFO_H_
 #define WEFT_PROTO_SESSION_WORKER_INFO_H_
 
@@ -8,14 +8,14 @@
 namespace weft {
 
 struct WorkerInfo {
-  int32_t process = 0;  // its number
+  int32_t process = 0;  // number of the process
   std::string name;
   std::string host;
   int64_t pid = 0;
-  std::string device;     // kind of what computes: "cpu", "cuda"
-  std::string state;      // free, busy, or broken: its connection is gone, it may come back
-  uint64_t run = 0;       // that it serves; 0 for none
-  int64_t silent_ns = 0;  // since its last message; workers that are busy report every second
+  std::string device;     // kind of its device: "cpu", "cuda"
+  std::string state;      // free, busy, or broken: its connection is gone, and may come back
+  uint64_t run = 0;       // run that it serves; 0 for none
+  int64_t silent_ns = 0;  // time since its last message; workers that are busy report every second
 };
 
 }  // namespace weft

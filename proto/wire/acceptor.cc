@@ -10,7 +10,8 @@
 namespace weft {
 namespace {
 
-// A connection that can be neither taken nor refused keeps its socket readable; it is looked at again then.
+// Pause before another look at a socket that stays readable, because its connection can be neither taken nor
+// refused.
 constexpr int kPauseMs = 20;
 
 }  // namespace
@@ -27,7 +28,7 @@ Acceptor::~Acceptor() {
 }
 
 void Acceptor::Run() {
-  bool idle = false;  // the last look found nothing although a socket was readable
+  bool idle = false;  // true if the last look found nothing although a socket was readable
   while (true) {
     std::vector<pollfd> descriptors = {{stop_, POLLIN, 0}};
     if (!idle) listener_->AddTo(&descriptors);

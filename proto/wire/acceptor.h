@@ -1,7 +1,8 @@
-// Accepts connections on a thread of its own and hands them on (listener.h says how it survives).
+// Accepts connections on a thread of its own and hands them on. listener.h says how it survives a lack of
+// descriptors.
 //
-// `take` is called on that thread with a descriptor that it owns then. Destruction ends the thread, then
-// closes the listening sockets. Thread-safe.
+// `take` is called on that thread with a descriptor, which it owns from then on. Destruction ends the thread,
+// then closes the listening sockets. Thread-safe.
 #ifndef WEFT_PROTO_WIRE_ACCEPTOR_H_
 #define WEFT_PROTO_WIRE_ACCEPTOR_H_
 
@@ -26,7 +27,7 @@ class Acceptor {
 
   const std::unique_ptr<Listener> listener_;
   const std::function<void(int)> take_;
-  const int stop_;  // readable when it is to end
+  const int stop_;  // readable when the thread is to end
   std::atomic<uint64_t> refused_{0};
   std::thread thread_;
 };

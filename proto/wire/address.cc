@@ -9,7 +9,7 @@ namespace weft {
 
 bool Address::loopback() const {
   if (is_unix || host == "localhost" || host == "::1") return true;
-  // An IPv4 address, not a name that looks like the beginning of one.
+  // Accept an IPv4 address, not a name that looks like the beginning of one.
   return absl::StartsWith(host, "127.") && host.find_first_not_of("0123456789.") == std::string::npos;
 }
 
@@ -28,7 +28,7 @@ absl::StatusOr<Address> ParseAddress(absl::string_view text) {
   Address a;
   absl::string_view rest = text;
   if (absl::ConsumePrefix(&rest, "unix:")) {
-    // The kernel's limit, 108 bytes with the terminating zero.
+    // The kernel's limit is 108 bytes with the terminating zero.
     if (rest.empty() || rest.size() > 107) return wrong("a socket's path has 1 to 107 bytes");
     a.is_unix = true;
     a.path = std::string(rest);

@@ -1,6 +1,6 @@
-// Where a coordinator listens and where it is reached: `unix:PATH` or `HOST:PORT`.
+// Parses the address at which a coordinator listens and is reached: `unix:PATH` or `HOST:PORT`.
 //
-// One parser for the daemons, the client and tests. Pure.
+// One parser serves the daemons, the client and tests. Pure.
 #ifndef WEFT_PROTO_WIRE_ADDRESS_H_
 #define WEFT_PROTO_WIRE_ADDRESS_H_
 
@@ -11,22 +11,22 @@
 
 namespace weft {
 
-// Where a coordinator listens and clients look for it if nobody says otherwise.
+// The address at which a coordinator listens, and clients look for it, by default.
 inline constexpr char kDefaultCoordinator[] = "127.0.0.1:7070";
 
 struct Address {
   bool is_unix = false;
-  std::string path;  // of a unix socket
-  std::string host;  // without brackets
+  std::string path;  // path of a unix socket
+  std::string host;  // host without brackets
   int port = 0;
-  // Reachable from this machine only.
+  // True if only this machine reaches the address.
   bool loopback() const;
-  // As the user writes it.
+  // Returns the address as the user writes it.
   std::string text() const;
 };
 
-// InvalidArgument with the accepted forms: an empty or too long path (more than 107 bytes), a port out of
-// range.
+// Parses an address. InvalidArgument with the accepted forms: an empty or too long path (more than 107
+// bytes), a port out of range.
 absl::StatusOr<Address> ParseAddress(absl::string_view text);
 
 }  // namespace weft

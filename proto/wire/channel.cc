@@ -15,9 +15,9 @@ namespace weft {
 
 namespace {
 
-constexpr int kWindowBytes = 1 << 20;  // in flight on a stream, for a far coordinator
+constexpr int kWindowBytes = 1 << 20;  // bytes in flight on a stream, for a far coordinator
 
-// gRPC logs to stderr what it also returns as a status; who wants to see it sets GRPC_VERBOSITY.
+// Silences gRPC, which logs to stderr what it also returns as a status; set GRPC_VERBOSITY to see it.
 void QuietGrpc() {
   static const bool once = [] {
     if (std::getenv("GRPC_VERBOSITY") == nullptr) {
@@ -39,14 +39,14 @@ std::shared_ptr<grpc::Channel> MakeChannel(const Address& address) {
   args.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
   args.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   args.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-  args.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // a ping for each message read, which wakes both sides
+  args.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // it sends a ping for each message read, which wakes both sides
   args.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kWindowBytes);
-  // Reconnecting is paced by the caller.
+  // The caller paces reconnecting.
   args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
   args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 2'000);
   args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
   args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  // Never through a proxy from the environment: a coordinator is an own address.
+  // Never use a proxy from the environment: a coordinator is an own address.
   args.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   args.SetMaxReceiveMessageSize(kMaxMessageBytes);
   args.SetMaxSendMessageSize(kMaxMessageBytes);
@@ -65,7 +65,7 @@ void ConfigureServer(grpc::ServerBuilder* builder) {
   builder->AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kWindowBytes);
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 1024);
-  // Else two coordinators share a port and each gets some of the workers.
+  // Without this, two coordinators could share a port, and each would get some of the workers.
   builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
 }
 

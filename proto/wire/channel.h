@@ -1,4 +1,4 @@
-// gRPC channels and their settings: the one place for keepalive, sizes and time-outs of both sides.
+// Makes gRPC channels with their settings: the one place for keepalive, sizes and time-outs of both sides.
 #ifndef WEFT_PROTO_WIRE_CHANNEL_H_
 #define WEFT_PROTO_WIRE_CHANNEL_H_
 
@@ -12,8 +12,8 @@
 
 namespace weft {
 
-// A dead or stopped peer is noticed 15 s after it last answered: a ping after 10 s, 5 s for its answer.
-// gRPC's defaults never notice.
+// Keepalive notices a dead or stopped peer 15 s after it last answered: a ping after 10 s, 5 s for its
+// answer. gRPC's defaults never notice.
 inline constexpr int kKeepaliveTimeMs = 10'000;
 inline constexpr int kKeepaliveTimeoutMs = 5'000;
 
@@ -23,7 +23,7 @@ void ConfigureServer(grpc::ServerBuilder* builder);
 absl::Status FromGrpc(const grpc::Status& status);
 grpc::Status ToGrpc(const absl::Status& status);
 
-// Nanoseconds of the monotonic clock, and a gRPC deadline at such a time (INT64_MAX: never).
+// Return nanoseconds of the monotonic clock, and a gRPC deadline at such a time (INT64_MAX: never).
 int64_t MonotonicNanos();
 gpr_timespec DeadlineAt(int64_t monotonic_ns);
 

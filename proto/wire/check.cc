@@ -7,7 +7,7 @@ namespace weft::wire {
 
 namespace {
 
-// Length of the UTF-8 sequence that `text` begins with; 0 if it is none.
+// Returns the length of the UTF-8 sequence that `text` begins with; 0 if it is not one.
 size_t SequenceLength(absl::string_view text) {
   const auto at = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char lead = at(0);
@@ -21,7 +21,7 @@ size_t SequenceLength(absl::string_view text) {
   for (size_t i = 1; i < length; ++i) {
     if ((at(i) & 0xc0) != 0x80) return 0;
   }
-  // Overlong forms, surrogates, and beyond the last code point.
+  // These are overlong forms, surrogates, and values beyond the last code point.
   if (lead == 0xe0 && at(1) < 0xa0) return 0;
   if (lead == 0xed && at(1) > 0x9f) return 0;
   if (lead == 0xf0 && at(1) < 0x90) return 0;

@@ -1,4 +1,4 @@
-// Checks of decoded fields: each says InvalidArgument with the field's name and its bound. Part of
+// Checks decoded fields: each function returns InvalidArgument with the field's name and its bound. Part of
 // proto/wire.
 #ifndef WEFT_PROTO_WIRE_CHECK_H_
 #define WEFT_PROTO_WIRE_CHECK_H_
@@ -15,14 +15,14 @@ namespace weft::wire {
 absl::Status CheckAtMost(absl::string_view field, uint64_t value, uint64_t most);
 absl::Status CheckNotNegative(absl::string_view field, int64_t value);
 absl::Status CheckBytes(absl::string_view field, const std::string& value, size_t most);
-// [a-z0-9-]{1,63}
+// Requires [a-z0-9-]{1,63}.
 absl::Status CheckName(absl::string_view field, const std::string& value);
 
-// Cut to `most` bytes, and every byte that is not part of UTF-8 replaced by '?': protobuf refuses a text
-// otherwise, and a message from a library deep down must not cost the message that carries it.
+// Cuts the text to `most` bytes, and replaces every byte that is not part of UTF-8 by '?'. protobuf refuses a
+// text otherwise, and a message from a library deep down must not cost the message that carries it.
 std::string CleanText(absl::string_view text, size_t most);
 
-// What a peer says, for a log or a terminal: CleanText, and control characters as \n, \x1b (a tab as a
+// Makes a peer's text safe for a log or a terminal: CleanText, and control characters as \n, \x1b (a tab as a
 // space), so that it stays on its line and forges no other.
 std::string PlainText(absl::string_view text, size_t most);
 

@@ -146,8 +146,8 @@ absl::Status DecodeTimes(const v1::Completions& in, std::vector<Completion>* job
   return absl::OkStatus();
 }
 
-// A column that only some of the jobs have: `rows` says which. `take` is called with each of those and its
-// value.
+// Decodes a column that only some of the jobs have: `rows` says which. Calls `take` with each of those and
+// its value.
 template <typename Rows, typename Values, typename Take>
 absl::Status DecodeSparse(absl::string_view name, const Rows& rows, const Values& values,
                           std::vector<Completion>* jobs, Take take) {

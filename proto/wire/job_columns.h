@@ -1,4 +1,4 @@
-// Jobs as packed columns and back: about ten bytes and a few nanoseconds a job. Part of proto/wire.
+// Packs jobs as columns and unpacks them: about ten bytes and a few nanoseconds a job. Part of proto/wire.
 #ifndef WEFT_PROTO_WIRE_JOB_COLUMNS_H_
 #define WEFT_PROTO_WIRE_JOB_COLUMNS_H_
 
@@ -10,10 +10,10 @@
 
 namespace weft::wire {
 
-// Appends one row.
+// Packs jobs, one row each.
 class JobColumnsWriter {
  public:
-  // `columns` is cleared, then holds `count` rows after as many calls of Add.
+  // Clears `columns`, which holds `count` rows after as many calls of Add.
   JobColumnsWriter(int count, v1::JobColumns* columns);
   void Add(const Job& job);
 

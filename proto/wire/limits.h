@@ -1,5 +1,4 @@
-// The bounds that every decoded message is held to. A peer that exceeds one is refused with a sentence that
-// names the field.
+// Bounds every decoded message. A peer that exceeds a bound is refused with a sentence that names the field.
 #ifndef WEFT_PROTO_WIRE_LIMITS_H_
 #define WEFT_PROTO_WIRE_LIMITS_H_
 
@@ -13,26 +12,26 @@ inline constexpr uint32_t kProtocolVersion = 1;
 inline constexpr size_t kMaxSpecBytes = 1 << 20;
 inline constexpr size_t kMaxNameBytes = 63;
 inline constexpr size_t kMaxTextBytes = 16 << 10;    // reasons, labels, hosts, paths
-inline constexpr size_t kMaxAddressBytes = 4 << 10;  // of a transport
-inline constexpr size_t kMaxDeviceBytes = 256;       // of each name of a device
+inline constexpr size_t kMaxAddressBytes = 4 << 10;  // bytes of a transport's address
+inline constexpr size_t kMaxDeviceBytes = 256;       // bytes of each name of a device
 inline constexpr size_t kMaxGroupIdBytes = 4 << 10;
-inline constexpr int kMaxJobs = 1 << 16;      // of one message
-inline constexpr int kMaxPayloads = 1 << 16;  // of one packet
+inline constexpr int kMaxJobs = 1 << 16;      // jobs of one message
+inline constexpr int kMaxPayloads = 1 << 16;  // payloads of one packet
 inline constexpr int kMaxRanks = 1 << 16;
 inline constexpr int kMaxProcesses = 1 << 14;
 inline constexpr int kMaxStages = 1 << 16;
 inline constexpr int kMaxParts = 1 << 20;  // micro-batches and members
 inline constexpr int kMaxSteps = 1 << 30;
-inline constexpr int kMaxReportKeys = 64;  // of one map of a report
+inline constexpr int kMaxReportKeys = 64;  // keys of one map of a report
 inline constexpr uint32_t kMaxCheckpointsKept = 1'000'000;
 inline constexpr uint32_t kMaxCredit = 1 << 16;
 
-// Bytes of one packet: what a writer aims at, and what a reader accepts.
+// Bytes of one packet that a writer aims at, and the most that a reader accepts.
 inline constexpr size_t kPacketBytes = 1 << 20;
 inline constexpr int kMaxMessageBytes = 16 << 20;          // from the coordinator
 inline constexpr size_t kMaxWorkerMessageBytes = 4 << 20;  // from a worker
 inline constexpr size_t kMaxGreetingBytes = 32 << 10;      // from a worker before its Hello
-inline constexpr int kMaxReceivedBytes = 8 << 20;          // of anything, at the coordinator
+inline constexpr int kMaxReceivedBytes = 8 << 20;          // bytes of any message, at the coordinator
 // Bytes of messages of one session that the peer has not acknowledged.
 inline constexpr size_t kMaxBacklogBytes = size_t{64} << 20;
 

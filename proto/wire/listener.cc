@@ -29,13 +29,14 @@ int DescriptorLimit() {
   return static_cast<int>(std::min(limit.rlim_cur, kDescriptorsMost));
 }
 
-// A new descriptor has the smallest free number: one above this leaves too few for others.
+// Returns the largest number of a descriptor that leaves enough for others: a new one has the smallest free
+// number.
 int NumberMost(int reserved) {
   const int limit = DescriptorLimit();
   return limit - std::min(reserved, limit / 4);
 }
 
-// Whether someone listens must be asked before the file is replaced.
+// Asks whether a server listens on the path, before its file is replaced.
 absl::Status CheckPath(const std::string& path) {
   struct stat info;
   if (lstat(path.c_str(), &info) != 0) return absl::OkStatus();

@@ -1,12 +1,13 @@
-// Mutex, condition variable and notification with the annotations of clang's thread-safety analysis.
+// Provides a mutex, a condition variable and a notification with the annotations of clang's thread-safety
+// analysis.
 //
-// absl::Mutex has the annotations too, but the lock of a prebuilt Abseil is invisible to ThreadSanitizer,
-// which then reports each access under it as a race. The locks of the standard library are pthread's, which
-// it knows.
+// absl::Mutex has the annotations too, but ThreadSanitizer does not see the lock of a prebuilt Abseil, and
+// then reports each access under it as a race. The locks of the standard library are pthread's, which it
+// knows.
 //
 // Lock polls for about a microsecond before it blocks, as absl::Mutex does: most critical sections are
-// shorter than going to sleep and being woken, and who only sleeps may find the lock taken again each time
-// that it wakes, by a thread that leaves it for an instant only.
+// shorter than going to sleep and being woken. A thread that only sleeps may find the lock taken again each
+// time that it wakes, by a thread that leaves it for an instant only.
 //
 // Condition variables may wake without a signal: wait in a loop. Nothing here allocates or fails.
 #ifndef WEFT_PROTO_WIRE_MUTEX_H_
@@ -65,7 +66,7 @@ class CondVar {
     condition_.wait(lock.native);
   }
 
-  // True if the time was over first.
+  // Returns true if the time was over first.
   bool WaitWithTimeout(Mutex& mutex, int64_t nanoseconds) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     Adopted lock(mutex);
     const std::chrono::nanoseconds wait(std::min(nanoseconds, kLongest));
@@ -90,7 +91,7 @@ class CondVar {
   std::condition_variable condition_;
 };
 
-// Something that happens once. May be destroyed as soon as a wait for it has returned.
+// An event that happens once. May be destroyed as soon as a wait for it has returned.
 class Notification {
  public:
   void Notify() {
@@ -104,7 +105,7 @@ class Notification {
     while (!notified_) condition_.Wait(mutex_);
   }
 
-  // False if the time was over first.
+  // Returns false if the time was over first.
   bool WaitWithTimeout(int64_t nanoseconds) {
     const auto start = std::chrono::steady_clock::now();
     MutexLock lock(mutex_);

@@ -21,10 +21,10 @@ bool IsReport(int field) {
   return field == v1::WorkerPayload::kReportFieldNumber || field == v1::WorkerPayload::kFinishedFieldNumber;
 }
 
-// Counts what a message holds without making it. Levels: the message, a payload, a report.
+// Counts the parts of a message without making it. Levels: the message, a payload, a report.
 class Counts {
  public:
-  // False where the bytes are no message.
+  // Returns false if the bytes are not a message.
   bool Add(CodedInputStream* in, int level) {
     while (const uint32_t tag = in->ReadTag()) {
       const int field = WireFormatLite::GetTagFieldNumber(tag);

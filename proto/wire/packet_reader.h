@@ -1,4 +1,4 @@
-// The bytes of a message from a worker, checked before they become objects.
+// Checks the bytes of a message from a worker before they become objects.
 //
 // Two bytes on the wire can become a thousand in memory: an empty report of a rank is an object with nine
 // maps. So the size of a message, and how many payloads and ranks it holds, are bounded on its bytes. A
@@ -14,7 +14,7 @@
 
 namespace weft {
 
-// `greeted`: a message of the session has arrived before.
+// Reads a message. `greeted` is true if a message of the session has arrived before.
 absl::Status ReadWorkerMessage(grpc::ByteBuffer* bytes, bool greeted, v1::WorkerMessage* message);
 
 }  // namespace weft

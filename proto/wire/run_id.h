@@ -1,4 +1,4 @@
-// What tells a run from every other, whoever made it and wherever: 128 random bits.
+// Makes the id that tells a run from every other, whoever made it and wherever: 128 random bits.
 #ifndef WEFT_PROTO_WIRE_RUN_ID_H_
 #define WEFT_PROTO_WIRE_RUN_ID_H_
 
@@ -6,7 +6,7 @@
 
 namespace weft {
 
-// 32 hexadecimal digits, from the system's source of randomness.
+// Returns 32 hexadecimal digits, from the system's source of randomness.
 std::string NewRunId();
 
 }  // namespace weft

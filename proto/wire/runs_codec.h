@@ -1,4 +1,4 @@
-// The run API: protobuf to values and back, validated. See session_codec.h.
+// Converts the run API between protobuf and values, and validates it. See session_codec.h.
 //
 // Times on the wire are of the wall clock; inside they are of the coordinator's monotonic clock. The caller
 // gives the difference.
@@ -19,9 +19,9 @@ struct SubmitRequest {
   std::string request;     // "" or a name: submitting it again with the same content returns the same run
   std::string spec;        // the run file as JSON
   int32_t processes = 0;   // 0: one a rank
-  std::string output;      // "" for one of the coordinator's choice
-  bool overwrite = false;  // what a former run has left in it
-  std::string file = {};   // the run file's name, for people
+  std::string output;      // folder of the results; "" for one of the coordinator's choice
+  bool overwrite = false;  // replaces the results of a former run in the folder
+  std::string file = {};   // name of the run file, for people
 };
 
 using RunEvent = std::variant<RunInfo, StepDone>;

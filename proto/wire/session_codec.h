@@ -1,4 +1,5 @@
-// Session messages: protobuf to values and back. The one place where what a peer says is validated.
+// Converts session messages between protobuf and values. This is the one place that validates what a peer
+// says.
 //
 // Encoding writes into a message that the caller reuses, so that a stream allocates nothing in steady state.
 // Decoding says InvalidArgument, with the message's and the field's name, for anything out of range; a
@@ -20,18 +21,18 @@ void Encode(const FromCoordinator& message, v1::CoordinatorPayload* out);
 absl::StatusOr<FromWorker> Decode(const v1::WorkerPayload& in);
 absl::StatusOr<FromCoordinator> Decode(const v1::CoordinatorPayload& in);
 
-// Packets. A decoded one belongs to `link`: a stream carries one session. A message with `open` is not a
-// packet.
+// Convert packets. A decoded packet belongs to `link`: a stream carries one session. A message with `open` is
+// not a packet.
 void Encode(const Packet<std::shared_ptr<const FromWorker>>& packet, v1::WorkerMessage* out);
 void Encode(const Packet<std::shared_ptr<const FromCoordinator>>& packet, v1::CoordinatorMessage* out);
 absl::StatusOr<Packet<FromWorker>> Decode(uint64_t link, const v1::WorkerMessage& in);
 absl::StatusOr<Packet<FromCoordinator>> Decode(uint64_t link, const v1::CoordinatorMessage& in);
 
-// Of both directions.
+// Convert the ids of groups, for both directions.
 void Encode(const GroupId& id, v1::GroupId* out);
 absl::StatusOr<GroupId> Decode(const v1::GroupId& in);
 
-// Shared with the run API.
+// Convert reports; the run API shares these.
 void Encode(const RankReport& report, v1::RankReport* out);
 absl::StatusOr<RankReport> Decode(const v1::RankReport& in);
 

@@ -18,14 +18,15 @@
 namespace weft {
 namespace {
 
-constexpr int64_t kOpenTimeout = 10'000'000'000;  // from starting a connection to the coordinator's `open`
+// Time from starting a connection to the coordinator's `open`.
+constexpr int64_t kOpenTimeout = 10'000'000'000;
 constexpr int64_t kFirstPause = 20'000'000;
 constexpr int64_t kLongestPause = 1'000'000'000;
-constexpr int64_t kLastWords = 2'000'000'000;  // for the coordinator to take leave
+constexpr int64_t kLastWords = 2'000'000'000;  // time for the coordinator to take leave
 
 using Stream = grpc::ClientAsyncReaderWriter<v1::WorkerMessage, v1::CoordinatorMessage>;
 
-// One connection: one gRPC call with its own completion queue, so that it can be given up and drained by
+// A connection: one gRPC call with its own completion queue, so that it can be given up and drained by
 // itself.
 struct Connection {
   enum Tag : intptr_t { kStarted = 1, kRead, kWritten, kFinished };
@@ -43,7 +44,7 @@ struct Connection {
 
 void* AsTag(Connection::Tag tag) { return reinterpret_cast<void*>(tag); }
 
-// A connection that ended so may be replaced; anything else is the coordinator's decision.
+// Returns true if a connection that ended so may be replaced; any other end is the coordinator's decision.
 bool MayReconnect(const grpc::Status& status) {
   switch (status.error_code()) {
     case grpc::StatusCode::UNAVAILABLE:
@@ -138,7 +139,7 @@ class GrpcSessionStream final : public SessionStream {
     changed_.SignalAll();
   }
 
-  // Waits for a change; false when it is too late to wait for one.
+  // Waits for a change; returns false when it is too late to wait for one.
   bool WaitUntil(int64_t deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     const int64_t now = MonotonicNanos();
     if (now < deadline) changed_.WaitWithTimeout(mu_, deadline - now);
@@ -183,7 +184,7 @@ class GrpcSessionStream final : public SessionStream {
 
   void Run() {
     int64_t pause = kFirstPause;
-    int64_t connected_at = MonotonicNanos();  // or when connecting began
+    int64_t connected_at = MonotonicNanos();  // time of the last connection, or when connecting began
     for (;;) {
       Connection c;
       const grpc::Status status = Serve(&c);
@@ -253,7 +254,7 @@ class GrpcSessionStream final : public SessionStream {
     return c->status;
   }
 
-  // True when the call is over.
+  // Returns true when the call is over.
   bool Handle(Connection* c, Connection::Tag tag, bool ok) {
     switch (tag) {
       case Connection::kStarted:
@@ -293,7 +294,7 @@ class GrpcSessionStream final : public SessionStream {
     c->stream->Write(c->out, AsTag(Connection::kWritten));
   }
 
-  // False when the session is over for a fault in what came.
+  // Returns false when the session is over for a fault in what came.
   bool TakeIn(Connection* c) {
     MutexLock lock(mu_);
     const int64_t now = MonotonicNanos();
@@ -330,7 +331,7 @@ class GrpcSessionStream final : public SessionStream {
   const std::unique_ptr<v1::Coordination::Stub> stub_;
 
   mutable Mutex mu_;
-  CondVar changed_;  // over_, stopping_, or what end_ has acknowledged
+  CondVar changed_;  // signals over_, stopping_, or what end_ has acknowledged
   StreamEnd<FromWorker, FromCoordinator> end_ ABSL_GUARDED_BY(mu_);
   std::vector<FromCoordinator> arrived_ ABSL_GUARDED_BY(mu_);
   Connection* connection_ ABSL_GUARDED_BY(mu_) = nullptr;

@@ -1,15 +1,15 @@
-// The worker's end of its session with the coordinator: a stream that survives broken connections.
+// Keeps the worker's end of its session with the coordinator: a stream that survives broken connections.
 //
 // It connects, says what was received last, and carries messages both ways through the reliable link
 // (proto/session/link.h). When a connection breaks it tries again, with growing pauses, until
-// `unreachable_ns` have passed without a connection; messages sent meanwhile wait. Who uses it sees an
-// ordered queue each way and one sticky status.
+// `unreachable_ns` have passed without a connection; messages sent meanwhile wait. The caller sees an ordered
+// queue each way and one sticky status.
 //
 // Threads: one own thread polls gRPC. Send, Drain, status, Close may be called from any thread. Send writes
 // at once if no write is in flight, which costs some microseconds and no thread switch; else it only queues,
 // and the message goes with the next write. Ownership: destruction closes the session without waiting.
 // Failure: `status()` turns non-OK once, for good: Unavailable ("coordinator at X unreachable for 30 s: ..")
-// or what the coordinator ended the session with (NotFound: it was restarted; AlreadyExists,
+// or the coordinator's reason for ending the session (NotFound: it was restarted; AlreadyExists,
 // FailedPrecondition, InvalidArgument: refused). event_fd() becomes readable then too.
 #ifndef WEFT_PROTO_WIRE_SESSION_STREAM_H_
 #define WEFT_PROTO_WIRE_SESSION_STREAM_H_
@@ -34,25 +34,28 @@ class SessionStream {
  public:
   virtual ~SessionStream() = default;
 
-  // Starts connecting and returns. InvalidArgument for an address that is none.
+  // Starts connecting and returns. InvalidArgument for a malformed address.
   static absl::StatusOr<std::unique_ptr<SessionStream>> Open(const SessionStreamOptions& options);
 
   virtual void Send(FromWorker message) = 0;
 
-  // Appends what has arrived, in order, and clears event_fd's readiness. False if there was nothing.
+  // Appends the messages that have arrived, in order, and clears event_fd's readiness. Returns false if there
+  // was none.
   virtual bool Drain(std::vector<FromCoordinator>* messages) = 0;
 
-  // Readable while Drain would give something, or once status() is not OK. Owned by this object.
+  // Returns a descriptor that is readable while Drain has messages, or once status() is not OK. This object
+  // owns it.
   virtual int event_fd() const = 0;
 
-  // OK while the session lives, also while a broken connection is being replaced. Cancelled after Close.
+  // Returns OK while the session lives, also while a broken connection is being replaced; Cancelled after
+  // Close.
   virtual absl::Status status() const = 0;
 
-  // Waits until the coordinator has acknowledged everything or `wait_ns` passed, says goodbye, and ends.
-  // DeadlineExceeded if not all was acknowledged, or why the session had ended before.
+  // Waits until the coordinator has acknowledged everything or `wait_ns` passed, says goodbye, and ends the
+  // session. Returns DeadlineExceeded if not all was acknowledged, or why the session had ended before.
   virtual absl::Status Close(int64_t wait_ns) = 0;
 
-  // How often a broken connection was replaced.
+  // Returns how often a broken connection was replaced.
   virtual uint64_t reconnects() const = 0;
 };
 

@@ -12,9 +12,9 @@
 namespace weft::wire {
 namespace {
 
-constexpr int64_t kTimeMost = int64_t{1} << 61;  // the sum of two is a time yet
+constexpr int64_t kTimeMost = int64_t{1} << 61;  // the sum of two such values is still a valid time
 
-// Adds a difference to a time of a column. False if that leaves the range of times.
+// Adds a difference to a time of a column. Returns false if that leaves the range of times.
 bool Advance(int64_t difference, int64_t* time) {
   if (difference > kTimeMost || difference < -kTimeMost) return false;
   *time += difference;

@@ -1,4 +1,5 @@
-// Intervals of idleness and of transfers as packed columns and back: a few bytes each. Part of proto/wire.
+// Packs intervals of idleness and of transfers as columns and unpacks them: a few bytes each. Part of
+// proto/wire.
 #ifndef WEFT_PROTO_WIRE_SPAN_COLUMNS_H_
 #define WEFT_PROTO_WIRE_SPAN_COLUMNS_H_
 
@@ -10,11 +11,11 @@
 
 namespace weft::wire {
 
-// Their start_ns ascend or not; ends are not before starts.
+// Pack intervals. Their start_ns ascend or not; ends are not before starts.
 void Encode(const std::vector<IdleSpan>& spans, v1::IdleSpans* out);
 void Encode(const std::vector<TransferSpan>& spans, v1::TransferSpans* out);
 
-// InvalidArgument if columns differ in length, are too long, or a value is out of range.
+// Unpack intervals. InvalidArgument if columns differ in length, are too long, or a value is out of range.
 absl::Status Decode(const v1::IdleSpans& in, std::vector<IdleSpan>* spans);
 absl::Status Decode(const v1::TransferSpans& in, std::vector<TransferSpan>* spans);
 

@@ -1,9 +1,8 @@
-// One end of a session over gRPC streams: the link, what waits for it, and the conversion, without the stream
-// itself.
+// Keeps one end of a session over gRPC streams: the link, the messages that wait for it, and the conversion,
+// without the stream itself.
 //
-// The same for both ends; the worker's is session_stream.h, the coordinator's
-// coordinator/shell/session_call.h. A stream carries one session, so packets are not numbered by link. Not
-// thread-safe.
+// Both ends use it: the worker's is session_stream.h, the coordinator's coordinator/shell/session_call.h. A
+// stream carries one session, so packets are not numbered by link. Not thread-safe.
 #ifndef WEFT_PROTO_WIRE_STREAM_END_H_
 #define WEFT_PROTO_WIRE_STREAM_END_H_
 
@@ -32,7 +31,7 @@ class StreamEnd {
     Gather(&waiting_, std::move(message));
   }
 
-  // Fills `wire` with the next packet. False if there is nothing to write now.
+  // Fills `wire` with the next packet. Returns false if there is nothing to write now.
   template <typename Wire>
   absl::StatusOr<bool> Next(int64_t now, Wire* wire) {
     for (; !waiting_.empty(); waiting_.pop_front()) {
@@ -49,7 +48,7 @@ class StreamEnd {
 
   template <typename Wire>
   absl::Status Receive(int64_t now, const Wire& wire, std::vector<In>* delivered) {
-    // A stream loses nothing, so nothing is held for what is missing before it.
+    // A stream loses nothing, so nothing is held for missing earlier messages.
     if (wire.payloads_size() > 0 && wire.first() > received() + 1) {
       return absl::InvalidArgumentError(
           absl::StrCat("message ", wire.first(), " came, but number ", received() + 1, " is the next"));
@@ -61,7 +60,7 @@ class StreamEnd {
 
   absl::Status Resume(int64_t now, uint64_t peer_received) { return link_.Resume(now, peer_received); }
   uint64_t received() const { return link_.received(); }
-  // Not OK when the peer has left more than kMaxBacklogBytes unacknowledged: the session is over.
+  // Fails when the peer has left more than kMaxBacklogBytes unacknowledged: the session is over.
   absl::Status CheckBacklog() const {
     const size_t bytes = waiting_bytes_ + link_.unacknowledged_bytes();
     if (bytes <= kMaxBacklogBytes) return absl::OkStatus();
@@ -69,13 +68,13 @@ class StreamEnd {
         "the peer has not taken in ", bytes >> 20, " MiB of messages; the limit is ", kMaxBacklogBytes >> 20,
         " MiB. It does not read: it is stuck, or the network is too slow"));
   }
-  // Everything sent has been acknowledged.
+  // True if everything sent has been acknowledged.
   bool settled() const { return waiting_.empty() && link_.unacknowledged() == 0; }
   int64_t next_deadline() const { return link_.next_deadline(); }
 
  private:
   std::deque<Out> waiting_;
-  size_t waiting_bytes_ = 0;  // at most
+  size_t waiting_bytes_ = 0;  // upper bound of their size
   Link<std::shared_ptr<const Out>, In> link_{0};
 };
 

@@ -1,5 +1,5 @@
-// A run of an mlp in three stages for benchmarks of the compute adapter, which measure the middle one. The
-// data is never read, it only has to be valid.
+// Makes a run of an mlp in three stages for benchmarks of the compute adapter, which measure the middle one.
+// The data is never read; it only has to be valid.
 #ifndef WEFT_TESTS_BENCH_MLP_RUN_H_
 #define WEFT_TESTS_BENCH_MLP_RUN_H_
 

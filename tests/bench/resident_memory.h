@@ -1,4 +1,4 @@
-// How much memory this process has in use now, for benchmarks that must not grow.
+// Reads how much memory this process has in use now, for benchmarks that must not grow.
 #ifndef WEFT_TESTS_BENCH_RESIDENT_MEMORY_H_
 #define WEFT_TESTS_BENCH_RESIDENT_MEMORY_H_
 

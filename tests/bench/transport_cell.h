@@ -1,5 +1,5 @@
-// One cell of transport_bench that is this transport: what is measured, its two sides in two processes, and
-// the starting of those.
+// Measures one cell of transport_bench that is this transport: the cell, its two sides in two processes, and
+// their start.
 #ifndef WEFT_TESTS_BENCH_TRANSPORT_CELL_H_
 #define WEFT_TESTS_BENCH_TRANSPORT_CELL_H_
 
@@ -25,15 +25,16 @@ inline constexpr Nanos kForever = 600'000'000'000;
 void Pin(int core);
 
 struct Cell {
-  // "in_place", "copied", "tcp", "perftest_shm", "perftest_tcp"; of a device "cuda", "cuda_staged",
-  // "perftest_cuda", and "host", "host_staged"
+  // The measured system: "in_place", "copied", "tcp", "perftest_shm", "perftest_tcp"; of a device "cuda",
+  // "cuda_staged", "perftest_cuda", and "host", "host_staged".
   std::string system;
   std::string test;  // "latency", "bandwidth"
   size_t bytes = 0;
   int64_t iterations = 0;
 };
 
-// Of a bandwidth cell: every buffer of the window has been written before the clock starts, twice.
+// Returns the messages before the clock of a bandwidth cell starts: every buffer of the window has been
+// written twice by then.
 int64_t WarmUp(const Cell& cell);
 UcxOptions OptionsOf(const std::string& system);
 TensorKey Key(int64_t number, int from);
@@ -50,9 +51,9 @@ Child Spawn(const std::vector<std::string>& arguments, const std::map<std::strin
 std::string ReadLine(FILE* file);
 int Finish(Child* child);
 
-// Seconds for `cell.iterations` (round trips for latency).
+// Returns the seconds for `cell.iterations` (round trips for latency).
 double MeasureOurs(const Cell& cell);
-// The other side of it.
+// Runs the other side of the cell.
 int RunChild(const Cell& cell);
 
 }  // namespace weft

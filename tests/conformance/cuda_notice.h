@@ -16,7 +16,8 @@ inline bool HasCuda() {
   return has;
 }
 
-// Of a suite whose tests run with each of `values` parameters, and without CUDA lack `missing` more.
+// The notice of a suite whose tests run with each of `values` parameters, and without CUDA lack `missing`
+// more.
 class CudaNotice : public ::testing::Environment {
  public:
   CudaNotice(std::string suite, int values, int missing)

@@ -1,5 +1,5 @@
-// What the tests of every device share: small runs, the comparison with the reference, a fixture by device
-// and model.
+// Provides what the tests of every device share: small runs, the comparison with the reference, a fixture by
+// device and model.
 #ifndef WEFT_TESTS_CONFORMANCE_DEVICE_FIXTURE_H_
 #define WEFT_TESTS_CONFORMANCE_DEVICE_FIXTURE_H_
 
@@ -20,19 +20,19 @@ namespace weft::testing {
 
 using Kind = Arrangement::Kind;
 
-// A small run of the model, as "gpt" or "two_tower_of_halves", with the optimizer, "sgd" or "adamw".
+// Makes a small run of the model, as "gpt" or "two_tower_of_halves", with the optimizer, "sgd" or "adamw".
 RunSpec SmallRun(const std::string& model, const std::string& optimizer, int stages,
                  const std::string& folder);
 
 void ExpectSame(const Outcome& got, const Outcome& expected);
 
-// Names without the stage, so that different cuts can be compared.
+// Returns the names without the stage, so that different cuts can be compared.
 std::map<std::string, std::vector<uint8_t>> WithoutStages(
     const std::map<std::string, std::vector<uint8_t>>& by_name);
 
 inline int64_t Live(const RankCompute& rank, MemoryClass c) { return rank.live_bytes()[static_cast<int>(c)]; }
 
-// Of one device and one model; device_model_test.cc says which.
+// The fixture of one device and one model; device_model_test.cc says which.
 class DeviceModel : public ::testing::TestWithParam<std::tuple<std::string, std::string>> {
  protected:
   static Device& device() { return DeviceNamed(std::get<0>(GetParam())); }

@@ -1,13 +1,15 @@
-// The few functions of the CUDA runtime and of NCCL that worker/shell/cuda/nccl_collectives.cc uses, without
-// a GPU: streams are threads, device memory is the host's, the processes of a group are threads of this one.
+// Fakes the few functions of the CUDA runtime and of NCCL that worker/shell/cuda/nccl_collectives.cc uses,
+// without a GPU: streams are threads, device memory is the host's, the processes of a group are threads of
+// this one.
 //
-// Faithful in what the adapter must get right: a stream does its work later and in order; an event is reached
-// when the stream has come to it, and is of the device that its thread had chosen, which must be the
-// stream's; a communicator that does not block answers ncclInProgress, has nothing on the stream and must not
-// be used before ncclCommGetAsyncError has said ncclSuccess; it is of its thread's device, and so are its
-// streams; an operation ends when all members have started it, and not before; members that start different
-// operations fail; an abort ends what is under way, and returns when the streams have come past all that the
-// communicator has there: not before other communicators' operations in front of it have ended, too.
+// The fake is faithful in what the adapter must get right. A stream does its work later and in order. An
+// event is reached when the stream has come to it, and is of the device that its thread had chosen, which
+// must be the stream's. A communicator that does not block answers ncclInProgress, has nothing on the stream
+// and must not be used before ncclCommGetAsyncError has said ncclSuccess; it is of its thread's device, and
+// so are its streams. An operation ends when all members have started it, and not before; members that start
+// different operations fail. An abort ends operations under way, and returns when the streams have come past
+// all that the communicator has there: not before other communicators' operations in front of it have ended,
+// too.
 #ifndef WEFT_TESTS_CONFORMANCE_FAKE_CUDA_H_
 #define WEFT_TESTS_CONFORMANCE_FAKE_CUDA_H_
 
@@ -21,22 +23,21 @@ namespace weft::testing {
 // Appends work to a stream.
 void EnqueueFake(cudaStream_t stream, std::function<void()> work);
 int FakeDeviceOf(cudaStream_t stream);
-// That of the calling thread.
+// Returns the device of the calling thread.
 int CurrentFakeDevice();
 
-// Calls of communicators that are made after this answer ncclInProgress until they have been asked about so
-// many times.
+// Makes later calls of communicators answer ncclInProgress until they have been asked about so many times.
 void SetFakeNcclPolls(int polls);
-// While held, such calls enqueue nothing, and so no abort of their communicators returns.
+// Makes such calls enqueue nothing while held, so that no abort of their communicators returns.
 void HoldFakeNcclCalls(bool held);
-// Every member of every group gets this asynchronous error from now on, until it is set back to ncclSuccess.
+// Gives every member of every group this asynchronous error from now on, until it is set back to ncclSuccess.
 void SetFakeNcclError(ncclResult_t error);
-// Communicators whose abort has not returned, and operations that are enqueued and not done.
+// Counts communicators whose abort has not returned, and operations that are enqueued and not done.
 int FakeCommunicators();
-// Nobody waits for aborts: until there are no more than `count`, or false after a minute.
+// Waits until there are no more than `count` communicators, as nobody waits for aborts; false after a minute.
 bool AwaitFakeCommunicators(int count);
 int FakeOperations();
-// Operations that have been done since the process started, by any member.
+// Counts operations that have been done since the process started, by any member.
 int FakeOperationsDone();
 
 }  // namespace weft::testing

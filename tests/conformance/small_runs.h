@@ -1,4 +1,4 @@
-// Small runs with their data, for tests of compute: every model, at sizes that are odd in places.
+// Makes small runs with their data, for tests of compute: every model, at sizes that are odd in places.
 #ifndef WEFT_TESTS_CONFORMANCE_SMALL_RUNS_H_
 #define WEFT_TESTS_CONFORMANCE_SMALL_RUNS_H_
 
@@ -22,24 +22,26 @@ class TemporaryFolder {
 void WriteFile(const std::string& path, const std::string& content);
 std::string ReadFile(const std::string& path);
 
-// Text that can be learned: words in a fixed grammar, so that the loss falls quickly.
+// Makes text that can be learned: words in a fixed grammar, so that the loss falls quickly.
 std::string SmallText(int bytes);
 
-// A small run over a text that is written into `folder`. `stages` cuts the chain near-equally by layers.
+// Makes a small run over a text that is written into `folder`. `stages` cuts the chain near-equally by
+// layers.
 RunSpec SmallGptRun(const std::string& folder, int stages);
-// The same with images and labels in IDX files.
+// Makes a run with images and labels in IDX files.
 RunSpec SmallMlpRun(const std::string& folder, int stages);
-// The same images, of 8 x 8, for two towers under one head; without a stem each reads one half of an image.
+// Makes a run with the same images, of 8 x 8, for two towers under one head; without a stem each reads one
+// half of an image.
 RunSpec SmallTwoTowerRun(const std::string& folder, int stages, int stem);
-// The same images under a residual network with few channels; sizes are odd in places. A depth of 50 comes
-// with the stem for ImageNet.
+// Makes a run with the same images under a residual network with few channels; sizes are odd in places. A
+// depth of 50 comes with the stem for ImageNet.
 RunSpec SmallResNetRun(const std::string& folder, int stages, int depth);
-// Under a vision transformer.
+// Makes a run with the same images under a vision transformer.
 RunSpec SmallVitRun(const std::string& folder, int stages);
 OptimizerSpec Sgd();
 OptimizerSpec AdamW();
 
-// Makes a small model, of any kind but two_tower, one at whose size alignment is nothing.
+// Makes a small model, of any kind but two_tower, so large that the alignment of tensors hardly counts.
 void Widen(ModelSpec* model);
 
 }  // namespace weft::testing

@@ -31,17 +31,17 @@ T Require(absl::StatusOr<T> result) {
   return *std::move(result);
 }
 
-// An independent copy in ordinary memory, aligned to 64 bytes.
+// Returns an independent copy in ordinary memory, aligned to 64 bytes.
 Tensor CopyOf(const Tensor& tensor);
 
-// Overwrites memory with NaNs, so that who still reads it is found out.
+// Overwrites memory with NaNs, so that a later reader is found out.
 void Poison(const Tensor& tensor);
 
-// The tensor as the only one of a list; none if it is empty.
+// Returns the tensor as the only one of a list; none if it is empty.
 std::vector<Tensor> One(Tensor tensor);
 
 struct Outcome {
-  // Of each step; -1 for no number.
+  // Losses of each step; -1 for none that is a number.
   std::vector<double> losses;
   std::vector<double> norms;                                     // of its gradients, where the run takes it
   int skipped = 0;                                               // steps, as the reference tells
@@ -60,17 +60,17 @@ struct Arrangement {
     kSlices,    // B ranks that hold a slice of each stage; weights are gathered, gradients travel in slices
     kApart,     // one rank holds the weights and runs the forwards, another the backwards
   } kind = Kind::kPipeline;
-  std::vector<int> backward_order;  // of micro-batches; empty for 0, 1, 2, ..
+  std::vector<int> backward_order;  // order of micro-batches; empty for 0, 1, 2, ..
   bool split_backward = false;
-  // Each micro-batch's forwards run on another thread than, and beside, the backwards of the one before.
+  // Runs each micro-batch's forwards on another thread than, and beside, the backwards of the one before.
   bool overlapped = false;
 };
 Outcome Train(Device& device, const RunSpec& run, const Arrangement& arrangement);
-// The first `stop` steps in one arrangement, the others in another that goes on from its checkpoint.
+// Trains the first `stop` steps in one arrangement, the others in another that goes on from its checkpoint.
 Outcome TrainInTwo(Device& device, const RunSpec& run, int stop, const Arrangement& first,
                    const Arrangement& second);
 
-// The tensors of all files of a checkpoint folder, weights and training state, found through its index.
+// Reads the tensors of all files of a checkpoint folder, weights and training state, found through its index.
 std::map<std::string, std::vector<uint8_t>> ReadCheckpoint(const std::string& folder);
 
 }  // namespace weft::testing

@@ -1,4 +1,5 @@
-// What the transport tests share: tensors with known bytes that count their releases, keys, and a clock.
+// Provides what the transport tests share: tensors with known bytes that count their releases, keys, and a
+// clock.
 #ifndef WEFT_TESTS_CONFORMANCE_TRANSPORT_FIXTURE_H_
 #define WEFT_TESTS_CONFORMANCE_TRANSPORT_FIXTURE_H_
 
@@ -36,7 +37,8 @@ inline TensorShape Bytes(size_t bytes) {
   return shape;
 }
 
-// Every byte depends on its place and on the seed, so that shifted, torn or foreign bytes are noticed.
+// Returns the byte of a place, which depends on the place and on the seed, so that shifted, torn or foreign
+// bytes are noticed.
 inline uint8_t PatternByte(size_t i, uint32_t seed) {
   return static_cast<uint8_t>((i * 2654435761u) >> 13 ^ (i >> 8) ^ seed * 97);
 }
@@ -52,7 +54,7 @@ inline bool HasPattern(const Tensor& tensor, uint32_t seed) {
   return true;
 }
 
-// A tensor in a segment of its own of `memory`, freed (and counted) when the last reference goes.
+// Makes a tensor in a segment of its own of `memory`, freed (and counted) when the last reference goes.
 inline Tensor MakeTensor(MemorySource& memory, size_t bytes, uint32_t seed, int* released = nullptr) {
   absl::StatusOr<void*> segment = memory.Allocate(bytes);
   if (!segment.ok()) throw std::runtime_error(segment.status().ToString());

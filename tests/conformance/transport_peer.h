@@ -1,4 +1,4 @@
-// What transport_peer and the test that starts it agree on.
+// Holds what transport_peer and the test that starts it agree on.
 #ifndef WEFT_TESTS_CONFORMANCE_TRANSPORT_PEER_H_
 #define WEFT_TESTS_CONFORMANCE_TRANSPORT_PEER_H_
 
@@ -9,7 +9,7 @@ namespace weft::testing {
 
 inline constexpr int kStopStep = 1'000'000;
 
-// The environment's, for tensors of that device; null for none.
+// Returns the environment's options, for tensors of that device; null for none.
 inline UcxOptions OptionsWith(TestDevice* device) {
   UcxOptions options = UcxOptionsFromEnvironment();
   if (device == nullptr) return options;

@@ -1,6 +1,6 @@
-// The conformance suite of transports: two of them in one process, connected, and tensors of the host or of a
-// device between them. Its tests are in transport_{moving,wants,ends}_test.cc; real processes are in
-// transport_process_test.cc.
+// Declares the conformance suite of transports: two of them in one process, connected, and tensors of the
+// host or of a device between them. Its tests are in transport_{moving,wants,ends}_test.cc; real processes
+// are in transport_process_test.cc.
 //
 // A tensor of a device goes as a worker would send it: as such where the transport carries it, else through
 // host memory, which the suite does itself (Offer, Holds).
@@ -47,17 +47,18 @@ class TransportConformance : public ::testing::TestWithParam<TransportCase> {
   bool PumpUntil(const std::function<bool()>& done, Nanos limit = 60 * kSecond);
   void PumpFor(Nanos time);
   bool PumpUntilEvents(size_t n);
-  // Until the producer has handled every small message that the consumer has sent: they stay in order.
+  // Pumps until the producer has handled every small message that the consumer has sent: they stay in order.
   void Settle();
   Nanos Soon() const { return MonotonicNow() + 120 * kSecond; }
 
-  // In memory of this case's place; counts into `released` when the transport, and the test, let go of it.
+  // Makes a tensor in memory of this case's place; counts into `released` when the transport, and the test,
+  // let go of it.
   Tensor Make(const std::unique_ptr<Transport>& owner, size_t bytes, uint32_t seed, int* released = nullptr);
   void Fill(const Tensor& tensor, size_t offset, size_t bytes, uint32_t seed);
   void Offer(const std::unique_ptr<Transport>& from, PeerId to, const TensorKey& key, Tensor tensor);
-  // Whether what arrived has the bytes, on the device where this case has one.
+  // Returns true if the arrived tensor has the bytes, on the device where this case has one.
   bool Holds(const Tensor& tensor, uint32_t seed);
-  // Moves one tensor; returns what arrived.
+  // Moves one tensor; returns the arrived one.
   std::optional<Tensor> Transfer(const TensorKey& key, Tensor tensor);
 
   int settled_ = 0;

@@ -11,7 +11,7 @@
 
 namespace weft::testing {
 
-// Counts what is called on this thread while it lives.
+// Counts the calls on this thread while it lives.
 class CountWaits {
  public:
   CountWaits();
@@ -19,7 +19,7 @@ class CountWaits {
   CountWaits(const CountWaits&) = delete;
   CountWaits& operator=(const CountWaits&) = delete;
 
-  // By the name of the call.
+  // Returns the counts by the name of the call.
   const std::map<std::string, int>& calls() const { return calls_; }
   static void Note(const char* call);
 

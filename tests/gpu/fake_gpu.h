@@ -1,14 +1,14 @@
-// A GPU of the tests: the CUDA runtime's memory, streams and events, done by the host when a test says so.
+// Fakes a GPU for tests: the CUDA runtime's memory, streams and events, done by the host when a test says so.
 //
 // Linking this puts its functions before those of the CUDA runtime for the whole process, LibTorch's caching
 // allocator included. Work that is enqueued is done only in Run and where a caller waits, one operation at a
-// time, of a stream drawn at random among those that may go on: so what is not ordered happens in every
+// time, of a stream drawn at random among those that may go on: so work without an order happens in every
 // order. A kernel is launched and does nothing; the device's memory is the host's. Errors of the device come
 // when a test says so, and then of every call.
 //
 // Captures are as strict as CUDA's: streams join by waiting for a captured event and must have come back
-// where it ends; a capturing thread may make no call that CUDA calls potentially unsafe; what breaks a rule
-// ends the capture as invalid. Copies must be between what they say they are between. Threads: any.
+// where it ends; a capturing thread may make no call that CUDA calls potentially unsafe; a broken rule ends
+// the capture as invalid. Copies must be between what they say they are between. Threads: any.
 #ifndef WEFT_TESTS_GPU_FAKE_GPU_H_
 #define WEFT_TESTS_GPU_FAKE_GPU_H_
 
@@ -22,22 +22,24 @@ namespace weft::testing {
 
 struct FakeGpu {
   static void Seed(uint32_t seed);
-  // Does `operations` at most of what can be done; all of it by default. Gives how many it did.
+  // Does `operations` at most of those that can be done; all by default. Returns how many it did.
   static int Run(int operations = 1 << 30);
-  // The stream's next operation is this.
+  // Enqueues an operation on the stream.
   static void Enqueue(cudaStream_t stream, std::function<void()> work);
-  // What the stream was given and has not done.
+  // Returns the number of operations that the stream was given and has not done.
   static size_t Queued(cudaStream_t stream);
-  // Device memory that there is in all.
+  // Sets the device memory that there is in all.
   static void SetMemory(size_t bytes);
-  // From here on the device says this, as after a kernel that failed, and does nothing of what it was given.
+  // Makes the device return this error from here on, as after a kernel that failed, and do nothing of its
+  // work.
   static void Break(cudaError_t error);
-  // Calls that waited for the device, or might have: synchronizing ones, and those that make or free memory.
+  // Counts calls that waited for the device, or might have: synchronizing ones, and those that make or free
+  // memory.
   static int waits();
-  // Those of them that made page-locked host memory.
+  // Counts those of them that made page-locked host memory.
   static int locks();
   static void ResetWaits();  // locks as well
-  // Kernels that were launched or captured, and graphs that were launched, so far.
+  // Count the kernels that were launched or captured, and the graphs that were launched, so far.
   static int kernels();
   static int graphs();
 };

@@ -1,4 +1,4 @@
-// What the GPU of the tests (fake_gpu.h) consists of. Private to its files.
+// Holds the state of the GPU of the tests (fake_gpu.h). Private to its files.
 #ifndef WEFT_TESTS_GPU_FAKE_GPU_STATE_H_
 #define WEFT_TESTS_GPU_FAKE_GPU_STATE_H_
 
@@ -23,15 +23,15 @@ namespace weft::testing {
 
 struct Stream;
 
-// What captured work comes behind: of each captured stream, how many operations.
+// The operations that captured work comes behind: how many of each captured stream.
 using Behind = std::map<const Stream*, int>;
 
 // One record of an event. A later record is another one.
 struct Recorded {
   bool done = false;
   int64_t at_ns = 0;
-  uint64_t capture = 0;  // in which it was recorded; 0: in none
-  Behind behind;         // then
+  uint64_t capture = 0;  // capture in which it was recorded; 0: in none
+  Behind behind;         // operations before it then
 };
 
 struct Operation {
@@ -41,7 +41,7 @@ struct Operation {
 
 struct Stream {
   std::deque<Operation> queue;
-  uint64_t capture = 0;  // that it is in
+  uint64_t capture = 0;  // capture that it is in
 };
 
 // A graph that is being captured.
@@ -50,7 +50,7 @@ struct Capture {
   std::thread::id thread;
   cudaStreamCaptureMode mode{};
   bool invalid = false;
-  std::map<const Stream*, Behind> streams;  // that are in it, and what each is behind
+  std::map<const Stream*, Behind> streams;  // streams that are in it, and the operations that each is behind
   std::vector<std::function<void()>> work;
 };
 
@@ -70,7 +70,7 @@ class Gpu {
     return *gpu;
   }
 
-  // One operation of a random stream that may go on; false if there is none.
+  // Does one operation of a random stream that may go on; returns false if there is none.
   bool Step() {
     std::vector<Stream*> able;
     for (Stream* s : streams) {
@@ -121,17 +121,17 @@ cudaError_t Said(cudaError_t error);
 cudaError_t Enqueued(cudaStream_t stream, std::function<void()> work);
 cudaError_t LaunchedKernel(cudaStream_t stream);
 
-// ---- Captures. All with the lock.
+// ---- Captures. Call all with the lock.
 
-// What CUDA calls potentially unsafe: refused to a thread that captures, with its capture, and to all while
-// one captures globally.
+// Refuses a call that CUDA calls potentially unsafe: to a thread that captures, with its capture, and to all
+// while one captures globally.
 cudaError_t Unsafe(Gpu& gpu);
-// Null for a stream that is in none.
+// Returns the stream's capture; null for a stream that is in none.
 Capture* CaptureOf(Gpu& gpu, const Stream* stream);
-// A call about a stream that may be in a capture and what it has done so far.
+// Checks a call about a stream that may be in a capture and its work so far.
 cudaError_t NotInCapture(Gpu& gpu, const Stream* stream);
 void AddTo(Capture& capture, const Stream* stream, std::function<void()> work);
-// A wait that has to do with a capture: of a captured event, or of a captured stream.
+// Handles a wait that has to do with a capture: for a captured event, or of a captured stream.
 cudaError_t WaitInCapture(Gpu& gpu, Stream* stream, const Recorded& event);
 
 }  // namespace weft::testing

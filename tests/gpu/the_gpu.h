@@ -1,5 +1,5 @@
-// The GPU of a test program, made once and kept as long as the process lives; without one the program ends.
-// And what tests do with it: ranks, and waiting for its work.
+// Provides the GPU of a test program, made once and kept as long as the process lives; without one the
+// program ends. Also makes ranks for tests, and waits for the GPU's work.
 #ifndef WEFT_TESTS_GPU_THE_GPU_H_
 #define WEFT_TESTS_GPU_THE_GPU_H_
 
@@ -42,7 +42,7 @@ inline std::unique_ptr<RankDevice> NewRankOfTheGpu(Rank rank) {
   return *std::move(made);
 }
 
-// With a deadline: a GPU that hangs fails the test.
+// Waits with a deadline: a GPU that hangs fails the test.
 inline absl::Status WaitFor(Fence& fence) {
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   while (std::chrono::steady_clock::now() < until) {

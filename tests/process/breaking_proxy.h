@@ -1,4 +1,4 @@
-// A TCP proxy on loopback that forwards to an address and breaks all its connections when told to. One
+// Runs a TCP proxy on loopback that forwards to an address and breaks all its connections when told to. One
 // thread; bounded buffers by the kernel's.
 #ifndef WEFT_TESTS_PROCESS_BREAKING_PROXY_H_
 #define WEFT_TESTS_PROCESS_BREAKING_PROXY_H_

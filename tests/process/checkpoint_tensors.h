@@ -1,4 +1,4 @@
-// What a checkpoint folder holds, for tests of whole programs.
+// Reads the tensors of a checkpoint folder, for tests of whole programs.
 #ifndef WEFT_TESTS_PROCESS_CHECKPOINT_TENSORS_H_
 #define WEFT_TESTS_PROCESS_CHECKPOINT_TENSORS_H_
 
@@ -15,7 +15,7 @@ namespace weft {
 
 using CheckpointTensors = std::map<std::string, std::string>;  // bytes by name
 
-// The newest weights; nothing of a folder that is not there.
+// Reads the newest weights; nothing of a folder that is not there.
 inline CheckpointTensors ReadWeights(const std::string& folder) {
   CheckpointTensors tensors;
   if (!std::filesystem::exists(folder)) return tensors;
@@ -34,7 +34,7 @@ inline CheckpointTensors ReadWeights(const std::string& folder) {
   return tensors;
 }
 
-// With the older versions and the optimizer's state.
+// Reads the weights with the older versions and the optimizer's state.
 inline CheckpointTensors ReadTensors(const std::string& folder) {
   CheckpointTensors tensors = ReadWeights(folder);
   tensors.merge(ReadWeights(folder + "/state"));

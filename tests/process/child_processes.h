@@ -1,4 +1,4 @@
-// The processes of a training, for tests that end them.
+// Finds the processes of a training, for tests that end them.
 #ifndef WEFT_TESTS_PROCESS_CHILD_PROCESSES_H_
 #define WEFT_TESTS_PROCESS_CHILD_PROCESSES_H_
 
@@ -13,7 +13,7 @@
 
 namespace weft {
 
-// The processes that this one has started, as the worker processes of a training.
+// Returns the processes that `parent` has started, as the worker processes of a training.
 inline std::vector<pid_t> Children(pid_t parent) {
   std::vector<pid_t> children;
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {

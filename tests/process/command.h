@@ -1,7 +1,7 @@
 // Runs one program of the build as a person would: arguments in, exit code and both outputs out.
 //
-// For tests only. Every run has a deadline, after which the program is killed and the test fails with what it
-// had written so far. Deadlines are for hangs only; the environment's WEFT_TEST_TIME_FACTOR multiplies them
+// For tests only. Every run has a deadline, after which the program is killed and the test fails with the
+// output so far. Deadlines are for hangs only; the environment's WEFT_TEST_TIME_FACTOR multiplies them
 // (cmake/weft_sanitizers.cmake).
 #ifndef WEFT_TESTS_PROCESS_COMMAND_H_
 #define WEFT_TESTS_PROCESS_COMMAND_H_
@@ -33,13 +33,14 @@ class Command {
 
   pid_t pid() const { return pid_; }
   void Signal(int signal) const;
-  // Reads until standard error or output contains `text`; false if the program ended or the time was over
-  // before.
+  // Reads until standard error or output contains `text`; returns false if the program ended or the time was
+  // over before.
   bool WaitFor(const std::string& text, int seconds);
   CommandResult Wait(int seconds);
 
  private:
-  // Takes what there is to read for at most `milliseconds`; false when both outputs are at their end.
+  // Takes the output that there is for at most `milliseconds`; returns false when both outputs are at their
+  // end.
   bool Read(int milliseconds);
 
   pid_t pid_ = -1;
@@ -57,7 +58,7 @@ class TestFolder {
 
   std::string operator/(const std::string& name) const { return path_ + "/" + name; }
   const std::string& path() const { return path_; }
-  // Returns the file's path.
+  // Writes the file and returns its path.
   std::string Write(const std::string& name, const std::string& text) const;
 
  private:

@@ -1,4 +1,4 @@
-// Run files for tests of whole programs.
+// Writes run files for tests of whole programs.
 #ifndef WEFT_TESTS_PROCESS_RUN_FILES_H_
 #define WEFT_TESTS_PROCESS_RUN_FILES_H_
 

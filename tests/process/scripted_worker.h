@@ -1,6 +1,6 @@
-// A worker process without compute, for tests of the control plane: it keeps a session, prepares at once, and
-// ends every granted job at once, in the order granted, as if the whole run took no time. What it does wrong
-// is chosen by the test.
+// Acts as a worker process without compute, for tests of the control plane: it keeps a session, prepares at
+// once, and ends every granted job at once, in the order granted, as if the whole run took no time. The test
+// chooses what it does wrong.
 #ifndef WEFT_TESTS_PROCESS_SCRIPTED_WORKER_H_
 #define WEFT_TESTS_PROCESS_SCRIPTED_WORKER_H_
 

@@ -1,4 +1,4 @@
-// A small run (run_files.h), trained by the real programs, and what it left.
+// Trains a small run (run_files.h) by the real programs, and reads its results.
 #ifndef WEFT_TESTS_PROCESS_TRAINED_RUN_H_
 #define WEFT_TESTS_PROCESS_TRAINED_RUN_H_
 
@@ -18,7 +18,7 @@ struct TrainedRun {
   CommandResult result;
   // If that is a success:
   std::map<std::string, std::string> weights;  // files of the checkpoint
-  // Of each step, -1 where it is null; norms if the run takes them.
+  // Losses of each step, -1 where it is null; norms if the run takes them.
   std::vector<double> losses, norms;
   std::vector<int> skipped;  // steps
   nlohmann::json summary;

@@ -1,4 +1,4 @@
-// Any schedule with any durations and links, drawn from a seed.
+// Draws any schedule with any durations and links from a seed.
 #ifndef WEFT_TESTS_PROPERTY_RANDOM_CASE_H_
 #define WEFT_TESTS_PROPERTY_RANDOM_CASE_H_
 
@@ -26,7 +26,7 @@ struct RandomCase {
   std::string text;
 };
 
-// Any placement, of the weights too; priorities of their own in every third.
+// Draws any placement, of the weights too; priorities of their own in every third.
 inline std::map<std::string, std::string> DrawFormulas(std::mt19937_64& rng) {
   const auto number = [&](int most) { return static_cast<int>(rng() % (most + 1)); };
   const auto sum = [&] {
@@ -48,7 +48,8 @@ inline RandomCase DrawCase(uint64_t seed) {
   const auto pick = [&](int from, int to) { return from + static_cast<int>(rng() % (to - from + 1)); };
   int stages = pick(1, 12), microbatches = pick(1, 16);
   std::map<std::string, std::string> parameters;
-  // Every family of the catalogue, so that a new one is drawn as soon as it is there, and formulas.
+  // The choice is among every family of the catalogue, so that a new one is drawn as soon as it is there, and
+  // formulas.
   const size_t which = rng() % (Families().size() + 2);
   const std::string name = which < Families().size() ? Families()[which].name : "custom";
   if (name == "custom") {
@@ -78,7 +79,7 @@ inline RandomCase DrawCase(uint64_t seed) {
   } else if (name == "cdp_mp") {
     stages = microbatches = pick(1, 6);
   }
-  // The cyclic rules, where the sizes that were drawn allow them.
+  // The cyclic rules are tried where the sizes that were drawn allow them.
   const std::string rule = RuleNames()[pick(0, 2)];
   const bool wide = parameters.count("shard") != 0 && parameters["shard"] == "width";
   const bool ruled = rule != "sync" && !wide &&

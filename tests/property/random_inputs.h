@@ -1,4 +1,4 @@
-// Stages that read any earlier ones, drawn from a seed, so that what holds for chains is tried on others too.
+// Draws stages that read any earlier ones from a seed, so that properties of chains are tried on others too.
 #ifndef WEFT_TESTS_PROPERTY_RANDOM_INPUTS_H_
 #define WEFT_TESTS_PROPERTY_RANDOM_INPUTS_H_
 
@@ -8,7 +8,7 @@
 
 namespace weft {
 
-// Of each stage, as Schedule::inputs: every stage but the last is read.
+// Returns the inputs of each stage, as Schedule::inputs: every stage but the last is read.
 inline std::vector<std::vector<int>> RandomInputs(uint64_t seed, int stages) {
   std::mt19937_64 rng(seed ^ 0xda6);
   std::vector<std::vector<int>> inputs(stages);

@@ -1,4 +1,4 @@
-// One run of Weft on a virtual clock: the real coordinator core, the real worker cores and the real session
+// Runs Weft once on a virtual clock: the real coordinator core, the real worker cores and the real session
 // links, joined by a network that loses, doubles, delays and reorders, all in one thread and from one seed.
 //
 // The world plays every shell: it carries effects out, runs jobs for random times and moves tensors with
@@ -6,14 +6,14 @@
 // the final weights are equal to those of a plain loop over micro-batches exactly if every job ran once on
 // the right inputs and every gradient was added once, in order.
 //
-// Checked after each event: a job starts once and after all its predecessors, on a rank that computes nothing
-// or, as an overlapped pair, a forward alone; a job is counted done once; a version of the weights is held as
-// long as a job that reads it has not ended, and dropped before more than the schedule needs are there. At
-// the end: the run finished, all jobs done, weights as the plain loop's, which keeps old ones where the
-// schedule reads them; who saves a stage holds all versions that steps behind the last would read. A snapshot
-// of a step has every stage, of one rank or in slices of all members, with all versions that later steps read,
-// each as the plain loop has it there; and every multiple of `snapshot_every` has one. The trace is a hash of
-// every event, equal for equal seeds.
+// Each event is followed by checks: a job starts once and after all its predecessors, on a rank that computes
+// nothing or, as an overlapped pair, a forward alone; a job is counted done once; a version of the weights is
+// held as long as a job that reads it has not ended, and dropped before more than the schedule needs are
+// there. At the end: the run finished, all jobs done, weights as the plain loop's, which keeps old ones where
+// the schedule reads them; a rank that saves a stage holds all versions that steps behind the last would
+// read. A snapshot of a step has every stage, of one rank or in slices of all members, with all versions that
+// later steps read, each as the plain loop has it there; and every multiple of `snapshot_every` has one. The
+// trace is a hash of every event, equal for equal seeds.
 #ifndef WEFT_TESTS_SIMULATION_WORLD_H_
 #define WEFT_TESTS_SIMULATION_WORLD_H_
 
@@ -30,21 +30,22 @@ struct WorldOptions {
   std::map<std::string, std::string> parameters;
   std::string rule = "sync";
   bool apart = false;   // each backward runs one rank further than its forward, as far as the family allows
-  bool chain = true;    // of stages; else each reads any earlier ones
-  bool budget = false;  // of bytes, about what one micro-batch needs
+  bool chain = true;    // true for stages in a chain; else each reads any earlier ones
+  bool budget = false;  // gives a budget of bytes, about what one micro-batch needs
   bool clips = false;   // gradients are clipped by their global norm
   int stages = 4, microbatches = 8, steps = 3, processes = 2;
-  int first_step = 0;  // the run goes on there, with the plain loop's weights, and ends before step `steps`
-  // Of each packet between a worker and the coordinator.
+  // First step: the run goes on there, with the plain loop's weights, and ends before step `steps`.
+  int first_step = 0;
+  // Probabilities of each packet between a worker and the coordinator.
   double loss = 0, duplication = 0;
-  int64_t delay_ns = 1'000'000;         // uniform from 0
-  int64_t transfer_delay_ns = 300'000;  // of each tensor
+  int64_t delay_ns = 1'000'000;         // delay, uniform from 0
+  int64_t transfer_delay_ns = 300'000;  // delay of each tensor
   int64_t job_ns = 1'000'000;           // longest job
-  int snapshot_every = 0;     // steps; 0 for none but those of the run's begin and end
-  double failing_saves = 0;   // of a process's part of a snapshot
-  int64_t save_ns = 100'000;  // longest time of writing a part
-  int64_t stop_at_ns = 0;     // the run is told to stop with a checkpoint; 0: it is not
-  // Above 1, jobs are done by a device that is given so many of a rank ahead.
+  int snapshot_every = 0;               // steps; 0 for none but those of the run's begin and end
+  double failing_saves = 0;             // probability of a process's part of a snapshot
+  int64_t save_ns = 100'000;            // longest time of writing a part
+  int64_t stop_at_ns = 0;               // time when the run is told to stop with a checkpoint; 0: it is not
+  // Jobs of a rank that a device is given ahead; 1: there is no such device.
   int launch_ahead = 1;
 };
 
@@ -54,9 +55,9 @@ struct WorldResult {
   int64_t virtual_ns = 0;
   uint64_t events = 0, packets_lost = 0, packets_doubled = 0, pairs = 0;
   uint64_t launched_behind = 0, launched_beside = 0;  // jobs that others of their rank were not done before
-  std::map<int32_t, int> peak_versions;               // of one stage's weights, by rank
+  std::map<int32_t, int> peak_versions;               // most versions of one stage's weights, by rank
   int snapshots = 0, snapshots_dropped = 0;
-  bool stopped = false;  // by stop_at_ns, not by the end of its steps
+  bool stopped = false;  // true if stop_at_ns ended it, not the end of its steps
 };
 
 // Draws a family of the catalogue, sizes and faults from the seed.

@@ -1,4 +1,4 @@
-// The chances of a simulated world: the same numbers from a seed everywhere.
+// Draws the chances of a simulated world: the same numbers from a seed everywhere.
 #ifndef WEFT_TESTS_SIMULATION_WORLD_RANDOM_H_
 #define WEFT_TESTS_SIMULATION_WORLD_RANDOM_H_
 
@@ -6,7 +6,7 @@
 
 namespace weft {
 
-// SplitMix64.
+// Generates SplitMix64's numbers.
 class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed * 0x9e3779b97f4a7c15 + 1) {}

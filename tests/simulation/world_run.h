@@ -1,4 +1,4 @@
-// A world at work: private to tests/simulation, shared by the files that implement it. world.cc plays the
+// Runs a world: private to tests/simulation, shared by the files that implement it. world.cc plays the
 // network, the coordinator's shell and the ends; world_jobs.cc computes jobs; world_tensors.cc moves and
 // keeps values; world_snapshots.cc saves them; world_checks.cc says what must hold.
 #ifndef WEFT_TESTS_SIMULATION_WORLD_RUN_H_
@@ -27,7 +27,7 @@
 
 namespace weft {
 
-// What a forward of the stage is measured to leave: less than was counted.
+// Returns the measured bytes that a forward of the stage keeps: less than was counted.
 inline int64_t MeasuredLeft(const Schedule& s, int stage) { return s.memory->left[stage] - 7 * (stage % 5); }
 
 class World {
@@ -39,7 +39,7 @@ class World {
   using UpLink = Link<FromWorker, FromCoordinator>;
   using DownLink = Link<FromCoordinator, FromWorker>;
 
-  // Of the gradients of one step, in a state that migrates.
+  // The sum of the gradients of one step, in a state that migrates.
   struct Sum {
     Value value = 0;
     int step = -1, next = 0;
@@ -56,14 +56,17 @@ class World {
     UpLink up;      // the worker's end
     DownLink down;  // the coordinator's end
     std::map<TensorKey, Value> inbox;
-    std::map<TensorKey, int64_t> there;                            // when the device has made it
-    std::map<TensorKey, int> wanted_by;                            // as a producer: who asked
-    std::map<TensorKey, Value> offered;                            // as a producer: what waits for a want
-    std::map<std::pair<Rank, int>, std::map<int, Value>> weights;  // held, by rank and stage: by version
-    std::map<Job, Value> sums;                                     // of reduce and gradient-consuming jobs
+    std::map<TensorKey, int64_t> there;  // times when the device has made them
+    std::map<TensorKey, int> wanted_by;  // as a producer: the process that asked
+    // As a producer: tensors that wait for a want.
+    std::map<TensorKey, Value> offered;
+    // Held weights, by rank and stage: by version.
+    std::map<std::pair<Rank, int>, std::map<int, Value>> weights;
+    // Sums of reduce and gradient-consuming jobs.
+    std::map<Job, Value> sums;
     std::map<std::pair<Rank, Job>, Value> outputs;   // forward outputs that wait for their backward
-    std::map<std::pair<Rank, int>, Sum> state_sums;  // of states that migrate, beside their `weights`
-    std::map<int, int> pieces;                       // of snapshots, by step: that are to come
+    std::map<std::pair<Rank, int>, Sum> state_sums;  // sums of states that migrate, beside their `weights`
+    std::map<int, int> pieces;                       // pieces of snapshots that are to come, by step
     int64_t up_timer = -1, down_timer = -1;
   };
   struct Event {
@@ -74,15 +77,16 @@ class World {
   };
   struct Outputs {
     Value activation = 0, input_gradient = 0, gradient = 0, sum = 0, norm = 0, state = 0;
-    int64_t there = 0;  // when the device has made them
+    int64_t there = 0;  // time when the device has made them
   };
-  // Of one rank's device: when what it was given ends.
+  // The ends of the work of one rank's device.
   struct Device {
-    int64_t all = 0;                // everything
-    int64_t behind = 0;             // what the newest job comes behind that is not beside another,
-    int64_t beside = 0;             // and what is beside that
-    int64_t told[2] = {0, 0};       // of the last job that has ended, in turn and beside
-    std::vector<StartEffect> jobs;  // not told yet, in the order of starts
+    int64_t all = 0;  // end of everything
+    // End of the work that the newest job comes behind that is not beside another,.
+    int64_t behind = 0;
+    int64_t beside = 0;             // and of the work that a job beside that comes behind
+    int64_t told[2] = {0, 0};       // end of the last job that has ended, in turn and beside
+    std::vector<StartEffect> jobs;  // jobs not reported yet, in the order of starts
   };
 
   void At(int64_t time, std::function<void()> action) { events_.push({time, next_++, std::move(action)}); }
@@ -133,11 +137,11 @@ class World {
   void CountLaunched(const StartEffect& start);
   void CheckDeviceOrder(const StartEffect& start, int64_t began);
   bool HasEnded(const Job& job) const;
-  // Ranks of this one's process may go on behind the job.
+  // True if ranks of this one's process may go on behind the job.
   bool IsOver(const Job& job, Rank rank) const;
   void CheckEnd();
   void CheckVersions(Rank rank, int stage, const std::map<int, Value>& versions);
-  // The oldest version that a step may read when `newest` is the newest.
+  // Returns the oldest version that a step may read when `newest` is the newest.
   int OldestRead(int stage, int newest) const {
     return std::max(0, newest - plan_->graph.schedule().MostStaleness(stage));
   }
@@ -161,12 +165,13 @@ class World {
   std::map<Rank, std::vector<Job>> running_;
   std::map<Rank, int64_t> left_;
   std::map<Rank, std::set<Job>> fetching_;  // jobs that have not ended and whose weights were wanted
-  std::map<Value, State> moving_;           // states on their way, by what stands for them in messages
-  std::map<int, Rank> holder_;              // of the state of each stage, if a rank has it
+  // States on their way, by the value that stands for them in messages.
+  std::map<Value, State> moving_;
+  std::map<int, Rank> holder_;  // holder of the state of each stage, if a rank has it
   bool finished_ = false;
   int steps_done_ = 0;
   int stop_step_ = -1;
-  std::set<std::tuple<int, int, int>> saved_;  // by step, stage and member
+  std::set<std::tuple<int, int, int>> saved_;  // saved parts by step, stage and member
   std::set<int> sealed_, dropped_;
   std::set<int> failing_;  // steps of which a part could not be saved
   WorldResult result_;

@@ -1,15 +1,16 @@
-// The memory of the test device: addresses that the host cannot touch, and what lies behind them.
+// Provides the memory of the test device: addresses that the host cannot touch, and the bytes behind them.
 //
-// A device address lies in a region without access: who dereferences it on the host ends the process, as with
-// a GPU's. The bytes are in a second region, the mirror, at the same place, which only the test device's own
+// A device address lies in a region without access: a host that dereferences it ends the process, as with a
+// GPU's. The bytes are in a second region, the mirror, at the same place, which only the test device's own
 // kernels and copies use. Bookkeeping is outside of both.
 //
 // Invariants:
-//   1. What is free holds 0xFF, floats that are no number: who reads memory that was given back, or never
-//   written, computes with them.
+//   1. Free memory holds 0xFF, floats that are not numbers: a reader of memory that was given back, or never
+//      written, computes with them.
 //   2. A block that was freed is used again only when the queues of all other ranks that used it have come to
-//   that point, and by another stream than its own only when that of its own rank has.
-//   3. A class's live bytes are the sum of what was asked for, rounded up to 64, over its live blocks.
+//      that point, and by another stream than its own only when that of its own rank has.
+//   3. A class's live bytes are the sum of the requested bytes, rounded up to 64, over its live blocks.
+//
 // Thread-safe. One a process; it lives as long as that.
 #ifndef WEFT_TESTS_TESTGPU_DEVICE_MEMORY_H_
 #define WEFT_TESTS_TESTGPU_DEVICE_MEMORY_H_
@@ -30,7 +31,7 @@
 
 namespace weft::testgpu {
 
-// Whose memory a block is: a rank's, or nobody's (rank -1).
+// The owner of a block: a rank, or nobody (rank -1).
 class MemoryOwner {
  public:
   MemoryOwner(int rank, std::shared_ptr<QueueProgress> progress)
@@ -41,7 +42,7 @@ class MemoryOwner {
   friend class DeviceMemory;
   const int rank_;
   const std::shared_ptr<QueueProgress> progress_;  // null: nobody's
-  // Under the memory's lock.
+  // Bytes by class, under the memory's lock.
   BytesByClass live_{}, peak_{}, tallied_{};
   uint32_t tally_ = 0;
 };
@@ -52,7 +53,7 @@ class DeviceMemory {
 
   static DeviceMemory& Instance();
 
-  // At most so many live bytes; and the n-th allocation from now on fails. 0: neither.
+  // Restricts the live bytes to so many, and makes the n-th allocation from now on fail. 0: neither.
   void Restrict(int64_t most_bytes, int64_t failing_allocation);
 
   struct Request {
@@ -63,30 +64,31 @@ class DeviceMemory {
     int stream = 0;
     std::shared_ptr<DeviceEvent> writer;  // end of the job that asks, if one does
   };
-  // ResourceExhausted that names class and bytes.
+  // Allocates a block. ResourceExhausted that names class and bytes.
   absl::StatusOr<void*> Allocate(const Request& request);
-  // What `Allocate` gave; on any thread.
+  // Frees a block of `Allocate`; on any thread.
   static void Free(void* block);
 
   struct Block {
     const char* begin = nullptr;
     std::shared_ptr<MemoryOwner> owner;
     int stream = 0;
-    std::shared_ptr<DeviceEvent> arriving;            // a copy into it that may not have been done
-    bool in_order = false;                            // the stream that uses it comes behind that anyway
+    std::shared_ptr<DeviceEvent> arriving;  // a copy into it that may not have been done
+    // True if the stream that uses it comes behind that anyway.
+    bool in_order = false;
     std::shared_ptr<DeviceEvent> writer;              // the end of the job that wrote it last
     std::vector<std::shared_ptr<MemoryOwner>> users;  // other ranks that have awaited it
 
     bool IsUsedBy(const std::shared_ptr<MemoryOwner>& rank) const;
   };
-  // The live block that has [data, data + bytes); OutOfRange if there is none.
+  // Returns the live block that has [data, data + bytes); OutOfRange if there is none.
   absl::StatusOr<Block> Find(const void* data, size_t bytes);
   void SetArriving(const void* data, std::shared_ptr<DeviceEvent> event, bool in_order);
   void SetWriter(const void* data, std::shared_ptr<DeviceEvent> event);
   void AddUser(const void* data, const std::shared_ptr<MemoryOwner>& rank);
 
   bool Contains(const void* address) const;
-  // Where the bytes of a device address are; null for null.
+  // Returns the place of the bytes of a device address; null for null.
   template <typename T>
   T* Mirror(T* address) const {
     if (address == nullptr) return nullptr;
@@ -100,10 +102,10 @@ class DeviceMemory {
 
  private:
   struct Live {
-    size_t bytes = 0;     // of the block
-    int64_t charged = 0;  // to its owner
+    size_t bytes = 0;     // size of the block
+    int64_t charged = 0;  // bytes charged to its owner
     MemoryClass memory_class = MemoryClass::kBuffers;
-    uint32_t tally = 0;  // 0: of none
+    uint32_t tally = 0;  // tally; 0: none
     Block block;
   };
   // A place in a queue.

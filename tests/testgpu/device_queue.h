@@ -1,10 +1,9 @@
-// The part of the test device that is late: one thread that takes what a rank has enqueued, in order, and
-// does each item after a random moment.
+// Makes the test device late: one thread takes the items that a rank has enqueued, in order, and does each
+// after a random moment.
 //
-// Kernels of the test device run at once on the thread that enqueues them (torch_operations.cc). What the
-// host can see of a device being late runs here: copies, which read and write at that moment and not before,
-// and the ends of jobs. An item that fails fails all later ones of its queue, as a device does after an
-// error.
+// Kernels of the test device run at once on the thread that enqueues them (torch_operations.cc). The effects
+// of lateness that the host can see run here: copies, which read and write at that moment and not before, and
+// the ends of jobs. An item that fails fails all later ones of its queue, as a device does after an error.
 #ifndef WEFT_TESTS_TESTGPU_DEVICE_QUEUE_H_
 #define WEFT_TESTS_TESTGPU_DEVICE_QUEUE_H_
 
@@ -30,7 +29,7 @@ absl::Status WaitFor(Fence& fence);
 class DeviceEvent final : public Fence {
  public:
   absl::StatusOr<bool> Reached() override;
-  // The failure with which the device came here, if it has failed. Returns at once after that.
+  // Returns the failure with which the device came here, if it has failed. Returns at once after that.
   absl::Status Wait();
   void Reach(absl::Status status);
 
@@ -41,25 +40,25 @@ class DeviceEvent final : public Fence {
   absl::Status status_;
 };
 
-// How far a queue has come. Outlives it, and is then at the end.
+// The progress of a queue. Outlives it, and is then at the end.
 struct QueueProgress {
   std::atomic<uint64_t> enqueued{0}, done{0};
 };
 
-// Thread-safe.
+// The queue of one rank. Thread-safe.
 class DeviceQueue {
  public:
-  // Each item waits up to `most_delay_us`, as the seed says.
+  // Makes each item wait up to `most_delay_us`, as the seed says.
   DeviceQueue(uint64_t seed, int most_delay_us);
-  // Does what is enqueued first.
+  // Does the enqueued items first.
   ~DeviceQueue();
   DeviceQueue(const DeviceQueue&) = delete;
   DeviceQueue& operator=(const DeviceQueue&) = delete;
 
-  // `event` is reached, with the result, when `work` and what it holds are gone. After a failure work is no
-  // longer done.
+  // Enqueues an item. `event` is reached, with the result, when `work` and what it holds are gone. After a
+  // failure work is no longer done.
   void Enqueue(std::shared_ptr<DeviceEvent> event, std::function<absl::Status()> work);
-  // Waits for all that is enqueued now.
+  // Waits for all items that are enqueued now.
   absl::Status Drain();
   const std::shared_ptr<QueueProgress>& progress() const { return progress_; }
 

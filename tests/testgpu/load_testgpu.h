@@ -17,8 +17,8 @@ inline DeviceSearch FoldersOfThisProgram() {
   return search;
 }
 
-// Before anything uses LibTorch. Later calls give another backend over the same memory, with what the
-// environment says then. Ends the program where the library cannot be loaded: it is built beside it.
+// Loads it before anything uses LibTorch. Later calls return another backend over the same memory, with the
+// environment's settings then. Ends the program where the library cannot be loaded: it is built beside it.
 inline std::unique_ptr<DeviceBackend> LoadTestGpu(int index = 0) {
   absl::StatusOr<LoadedDevice> loaded = LoadDevice({"testgpu", index}, {}, FoldersOfThisProgram());
   if (!loaded.ok()) {

@@ -1,4 +1,4 @@
-// FlatMath on the test device's memory: the host's arithmetic on the mirrored bytes.
+// Implements FlatMath on the test device's memory: the host's arithmetic on the mirrored bytes.
 #ifndef WEFT_TESTS_TESTGPU_MIRROR_MATH_H_
 #define WEFT_TESTS_TESTGPU_MIRROR_MATH_H_
 
@@ -9,7 +9,8 @@
 
 namespace weft::testgpu {
 
-// A mistake (thread_state.h) fails the job, and the call does nothing. Stateless; `host` must outlive it.
+// Computes on the mirror. A mistake (thread_state.h) fails the job, and the call does nothing. Stateless;
+// `host` must outlive it.
 class MirrorMath final : public FlatMath {
  public:
   explicit MirrorMath(const FlatMath& host) : host_(host) {}

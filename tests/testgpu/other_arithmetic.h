@@ -1,4 +1,4 @@
-// How the test device computes: as the CPU does, otherwise, or wrongly.
+// Chooses how the test device computes: as the CPU does, otherwise, or wrongly.
 //
 // A GPU sums in another order than the CPU and has other kernels, so its float32 results are not the CPU's
 // bits. These arithmetics show on a machine without one how far apart correct ones come, and what a wrong one
@@ -30,7 +30,7 @@ enum class Arithmetic : uint8_t {
   kWrongEpsilon,  // norms with ten times the epsilon
 };
 
-// "cpu", "wide", "split", "onednn", "winograd", "tf32", "bf16", "no_bias", "wrong_epsilon".
+// Parses "cpu", "wide", "split", "onednn", "winograd", "tf32", "bf16", "no_bias", "wrong_epsilon".
 std::optional<Arithmetic> ParseArithmetic(absl::string_view name);
 
 // Runs the operation on tensors of the CPU, from the stack to the stack.

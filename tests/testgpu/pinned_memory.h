@@ -1,4 +1,5 @@
-// Host memory that the test device copies from by itself, later; and the queue that does it for this thread.
+// Provides host memory that the test device copies from by itself, later; and the queue that does it for this
+// thread.
 #ifndef WEFT_TESTS_TESTGPU_PINNED_MEMORY_H_
 #define WEFT_TESTS_TESTGPU_PINNED_MEMORY_H_
 

@@ -1,6 +1,7 @@
-// RankDevice of the test device: memory that the host cannot touch, copies and ends of jobs that are late.
+// Implements RankDevice on the test device: memory that the host cannot touch, copies and ends of jobs that
+// are late.
 //
-// See device_memory.h, device_queue.h and thread_state.h for what each of these models and checks.
+// device_memory.h, device_queue.h and thread_state.h say what each of these models and checks.
 #ifndef WEFT_TESTS_TESTGPU_TESTGPU_RANK_H_
 #define WEFT_TESTS_TESTGPU_TESTGPU_RANK_H_
 
@@ -16,9 +17,9 @@
 
 namespace weft::testgpu {
 
-// What goes wrong on purpose; 0 for nothing.
+// The faults on purpose; 0 for none.
 struct Injection {
-  int64_t failing_job = 0;  // the n-th of the process
+  int64_t failing_job = 0;  // number of the failing job in the process
   std::atomic<int64_t> jobs{0};
 };
 
@@ -64,7 +65,7 @@ class TestRank final : public RankDevice {
   const Options options_;
   const MirrorMath math_;
   const std::shared_ptr<SegmentAllocator> transfer_, offload_;
-  int64_t last_end_ns_ = 0;  // of the queue's thread
+  int64_t last_end_ns_ = 0;  // end of the last job; the queue's thread uses it
   DeviceQueue queue_;
   const std::shared_ptr<MemoryOwner> owner_;
 };

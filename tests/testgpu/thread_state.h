@@ -1,8 +1,8 @@
-// What the running thread is doing on the test device: its job, and whose memory it allocates.
+// Holds the state of the running thread on the test device: its job, and the owner of its allocations.
 //
-// Here the device checks what a real one would punish with wrong numbers, or not at all on a good day: work
-// that uses memory which a copy still fills, memory of another rank that its job does not await, memory that
-// was freed, and anything in a job that waits for the device.
+// The device checks here for faults that a real one would punish with wrong numbers, or not at all on a good
+// day: work that uses memory which a copy still fills, memory of another rank that its job does not await,
+// memory that was freed, and anything in a job that waits for the device.
 #ifndef WEFT_TESTS_TESTGPU_THREAD_STATE_H_
 #define WEFT_TESTS_TESTGPU_THREAD_STATE_H_
 
@@ -30,7 +30,7 @@ class TestLaunchedJob final : public LaunchedJob {
   Figures figures() override { return figures_; }
 
   const std::shared_ptr<DeviceEvent>& event() const { return event_; }
-  // By the queue's thread, before the event is reached.
+  // Sets the figures; called by the queue's thread, before the event is reached.
   void SetFigures(const Figures& figures) { figures_ = figures; }
 
  private:
@@ -45,14 +45,14 @@ struct JobUnderWay {
   int stream = 0;
   int64_t begin_ns = 0;
   std::shared_ptr<TestLaunchedJob> launched = std::make_shared<TestLaunchedJob>();
-  absl::Status fault;  // the first thing that was done wrong
+  absl::Status fault;  // first fault in it
   std::vector<Tensor> kept;
   std::shared_ptr<void> loss_owner;
   const float* loss = nullptr;
   std::vector<Tensor> squares;
 };
 
-// Whose the thread's allocations are.
+// The owner and class of the thread's allocations.
 struct AllocationScope {
   std::shared_ptr<MemoryOwner> rank;
   MemoryClass memory_class = MemoryClass::kBuffers;
@@ -63,23 +63,23 @@ struct ThreadState {
   bool prepared = false;
   int device = 0;
   int stream = 0;
-  Arithmetic arithmetic{};  // of its device; the CPU's
+  Arithmetic arithmetic{};  // arithmetic of its device; the CPU's
   std::unique_ptr<JobUnderWay> job;
   const AllocationScope* scope = nullptr;
 };
 ThreadState& CurrentThread();
 
-// Memory as the thread's scope and job say; nobody's outside of scopes.
+// Allocates memory as the thread's scope and job say; nobody's outside of scopes.
 absl::StatusOr<void*> AllocateHere(size_t bytes);
 
-// To be called before work on this thread reads or writes device memory; waits for copies that the work comes
-// behind anyway. A mistake is the job's failure too. `what` names the work.
+// Checks an access before work on this thread reads or writes device memory; waits for copies that the work
+// comes behind anyway. A mistake is the job's failure too. `what` names the work.
 absl::Status Touch(absl::string_view what, const void* data, size_t bytes, bool writes);
 
-// A failure that ends the job under way, said at once.
+// Notes a failure that ends the job under way, and prints it at once.
 absl::Status Fault(absl::Status status);
 
-// Before something that waits for the device: a mistake in a job.
+// Checks a wait for the device: in a job it is a mistake.
 absl::Status CheckMayWait(absl::string_view what);
 
 }  // namespace weft::testgpu

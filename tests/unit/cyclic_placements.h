@@ -1,4 +1,4 @@
-// Every placement that takes a cyclic rule, for tests that go through all of them.
+// Lists every placement that takes a cyclic rule, for tests that go through all of them.
 #ifndef WEFT_TESTS_UNIT_CYCLIC_PLACEMENTS_H_
 #define WEFT_TESTS_UNIT_CYCLIC_PLACEMENTS_H_
 
@@ -21,7 +21,7 @@ struct Base {
   Parameters parameters;
 };
 
-// Every family that takes a rule, with n ranks (cdp_mp with more, of which n are busy).
+// Returns every family that takes a rule, with n ranks (cdp_mp with more, of which n are busy).
 inline std::vector<Base> BasesOf(int n) {
   const std::string all = absl::StrCat(n);
   std::vector<Base> bases = {{"ddp", {}},

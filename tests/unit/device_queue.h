@@ -1,9 +1,9 @@
-// The work of a made-up device of one process: done later than it is given, in any order that its fences
+// Does the work of a made-up device of one process: later than it is given, in any order that its fences
 // allow, on memory that nobody else may touch before.
 //
 // Memory holds the numbers of tests/simulation/world_values.h. Until the work that makes them has been done,
-// and after their last owner has gone, they are poison: who reads them too early, or too late, computes
-// nonsense and is told. Work is done by a thread after chance delays, or one by one when the test says.
+// and after their last owner has gone, they are poison: a reader that comes too early, or too late, computes
+// nonsense and is reported. Work is done by a thread after chance delays, or one by one when the test says.
 // Thread-safe.
 #ifndef WEFT_TESTS_UNIT_DEVICE_QUEUE_H_
 #define WEFT_TESTS_UNIT_DEVICE_QUEUE_H_
@@ -46,7 +46,7 @@ class DeviceQueue {
     absl::Status status_;
     bool begun_ = false, done_ = false;
   };
-  // What is to be given to the device.
+  // An order to the device.
   struct Order {
     Rank rank = -1;
     std::optional<Job> job;
@@ -59,27 +59,27 @@ class DeviceQueue {
   ~DeviceQueue();
 
   std::shared_ptr<Work> Give(Order order);
-  // What the rank has been given and is not done.
+  // Returns the work that the rank has been given and is not done.
   std::vector<std::shared_ptr<Work>> Unfinished(Rank rank);
 
   // Does the work on a thread of its own, from now on.
   void Run(uint64_t seed);
-  // Does the oldest that may be done; false if there is none.
+  // Does the oldest work that may be done; returns false if there is none.
   bool RunOne();
-  // This job, and everything after it, fails instead.
+  // Makes this job, and everything after it, fail instead.
   void FailAt(const Job& job);
-  // Does nothing more from this job on, for ever.
+  // Makes the device do nothing more from this job on, for ever.
   void HangAt(const Job& job);
   bool hangs();
 
-  // `values` numbers, of which a tensor's own is the first of each 8.
+  // Makes a tensor of `values` numbers, of which its own is the first of each 8.
   Tensor NewTensor(MemoryPlace place, int values = 8);
   Value Read(const void* data);
   static void Write(void* data, Value value) { *static_cast<Value*>(data) = value; }
-  // What was read too early or too late; empty if nothing was.
+  // Describes an access that came too early or too late; empty if there was none.
   std::string problem();
   void Problem(const std::string& what);
-  // The most jobs of one rank that were given and not done.
+  // Returns the most jobs of one rank that were given and not done.
   int most_ahead();
 
  private:
@@ -98,7 +98,7 @@ class DeviceQueue {
 
   Mutex mu_;
   CondVar changed_;
-  std::vector<std::shared_ptr<Work>> works_ ABSL_GUARDED_BY(mu_);  // not done, in the order of Give
+  std::vector<std::shared_ptr<Work>> works_ ABSL_GUARDED_BY(mu_);  // work not done, in the order of Give
   std::optional<Job> fail_at_ ABSL_GUARDED_BY(mu_), hang_at_ ABSL_GUARDED_BY(mu_);
   bool failed_ ABSL_GUARDED_BY(mu_) = false, hangs_ ABSL_GUARDED_BY(mu_) = false;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;

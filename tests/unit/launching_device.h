@@ -1,10 +1,9 @@
-// A made-up device that is given jobs ahead, on whose ranks the numbers of the simulated world are computed
+// Makes up a device that is given jobs ahead, on whose ranks the numbers of the simulated world are computed
 // (tests/simulation/world_values.h), and a transport that carries its memory.
 //
-// Its memory is not the host's: what goes to another process is copied to the host first, and what comes from
-// there a job copies to the device, unless the transport carries it. What a rank computes is what the plain
-// loop does, so that the final weights tell whether every job ran once, on the right inputs, when they were
-// there.
+// Its memory is not the host's: a tensor for another process is copied to the host first, and a job copies a
+// tensor from there to the device, unless the transport carries it. A rank computes what the plain loop does,
+// so that the final weights tell whether every job ran once, on the right inputs, when they were there.
 #ifndef WEFT_TESTS_UNIT_LAUNCHING_DEVICE_H_
 #define WEFT_TESTS_UNIT_LAUNCHING_DEVICE_H_
 
@@ -34,15 +33,15 @@ class LaunchingDevice final : public Device {
   int launch_ahead() const override { return launch_ahead_; }
   absl::StatusOr<std::unique_ptr<RankCompute>> CreateRank(const RunSpec&, Rank, MemorySource&) override;
 
-  // Of the run; set before it begins.
+  // Sets the graph of the run, before it begins.
   void set_graph(const Graph* graph) { graph_ = graph; }
-  // What ranks saved last, by stage: the newest version and its value.
+  // Returns what ranks saved last, by stage: the newest version and its value.
   std::map<std::pair<Rank, int>, std::pair<int, Value>> saved();
   int ranks();  // that are there
-  // Whoever begins this job is held for ever; and whether somebody is.
+  // HoldAt holds the thread that begins this job for ever; holds says whether one is held.
   void HoldAt(const Job& job) { hold_at_ = job; }
   bool holds() const { return holds_; }
-  // Whoever ends a rank likewise.
+  // Holds threads that end a rank likewise.
   void HoldEnds() { hold_ends_ = true; }
 
   DeviceQueue queue;
@@ -58,8 +57,8 @@ class LaunchingDevice final : public Device {
   int ranks_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
-// Of `device`'s memory too: what comes lies in memory of the sender, or of the transport, which is poisoned
-// when the receiver gives it up.
+// Makes a transport that carries `device`'s memory too: an arriving tensor lies in memory of the sender, or
+// of the transport, which is poisoned when the receiver gives it up.
 std::unique_ptr<Transport> CarryDeviceMemory(std::unique_ptr<Transport> transport, DeviceQueue* queue);
 
 }  // namespace weft

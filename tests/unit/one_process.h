@@ -1,4 +1,4 @@
-// A worker core that holds all ranks of a run, driven by hand.
+// Drives by hand a worker core that holds all ranks of a run.
 #ifndef WEFT_TESTS_UNIT_ONE_PROCESS_H_
 #define WEFT_TESTS_UNIT_ONE_PROCESS_H_
 
@@ -27,7 +27,7 @@ std::vector<T> Only(const WorkerEffects& effects) {
   return some;
 }
 
-// One process that holds all ranks of a run.
+// The fixture of one process that holds all ranks of a run.
 class OneProcess : public ::testing::Test {
  protected:
   void Begin(WorkerCore::RunShape shape, int launch_ahead = 1) {

@@ -1,4 +1,4 @@
-// A worker's session whose other end is the test.
+// Provides a worker's session whose other end is the test.
 #ifndef WEFT_TESTS_UNIT_SCRIPTED_LINK_H_
 #define WEFT_TESTS_UNIT_SCRIPTED_LINK_H_
 
@@ -17,10 +17,10 @@
 
 namespace weft {
 
-// After it a test gives up.
+// The time after which a test gives up.
 inline constexpr int64_t kPatience = 60'000'000'000;
 
-// Says what the test gives it, and keeps what the worker says.
+// Says the test's messages to the worker, and keeps the worker's.
 class ScriptedLink final : public CoordinatorLink {
  public:
   ~ScriptedLink() override { close(event_fd_); }
@@ -49,7 +49,7 @@ class ScriptedLink final : public CoordinatorLink {
     [[maybe_unused]] const ssize_t n = write(event_fd_, &one, sizeof one);
   }
 
-  // Waits until the worker has said a T; nothing if it does not.
+  // Waits until the worker has said a T; returns nothing if it does not.
   template <typename T>
   std::optional<T> Await() {
     const int64_t deadline = MonotonicNow() + kPatience;

@@ -1,4 +1,4 @@
-// A family's schedule, checked and simulated, or why there is none.
+// Checks and simulates a family's schedule, or says why there is none.
 #ifndef WEFT_TESTS_UNIT_SIMULATED_FAMILY_H_
 #define WEFT_TESTS_UNIT_SIMULATED_FAMILY_H_
 

@@ -1,4 +1,4 @@
-// A small run as the client writes it, changed in places, and what is said where it is refused.
+// Makes a small run as the client writes it, changed in places, and checks the message where it is refused.
 #ifndef WEFT_TESTS_UNIT_SMALL_RUN_SPEC_H_
 #define WEFT_TESTS_UNIT_SMALL_RUN_SPEC_H_
 

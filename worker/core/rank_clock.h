@@ -1,4 +1,4 @@
-// Where a rank's time goes: every instant is busy with one kind of job, or idle for exactly one cause; the
+// Accounts for a rank's time: every instant is busy with one kind of job, or idle for exactly one cause; the
 // sum is wall time.
 //
 // An instant in which both jobs of an overlapped pair are computed is busy once, and counts for the kind of
@@ -6,12 +6,12 @@
 // began, and closes the interval when the state changes. Pure; times are nanoseconds of one monotonic clock
 // and must not run backwards (an earlier time counts as the latest one seen).
 //
-// A device computes jobs later than they are given to it, and it is known only afterwards when. From Launched
-// on until nothing of the rank is in flight, the clock is therefore behind: it notes the causes as they
-// change, and each job that has ended settles the time up to its end. Where the device computed nothing, the
-// cause is the one that was noted for that time, up to when the rank gave it the next job; from then on that
-// job's inputs, as long as they were not made, else dispatch. The notes are as many as there were changes
-// since the last job that has ended.
+// A device computes jobs later than they are given to it, and the times are known only afterwards. From
+// Launched on until nothing of the rank is in flight, the clock is therefore behind: it notes the causes as
+// they change, and each job that has ended settles the time up to its end. Where the device computed nothing,
+// the cause is the one that was noted for that time, up to when the rank gave it the next job; from then on
+// that job's inputs, as long as they were not made, else dispatch. The notes are as many as there were
+// changes since the last job that has ended.
 //
 // The last intervals of idleness are kept, as many as it is told to keep.
 #ifndef WEFT_WORKER_CORE_RANK_CLOCK_H_
@@ -32,8 +32,8 @@
 
 namespace weft {
 
-// Of a job that is launched: when the rank started it, and when the last of what it computes with was made by
-// other ranks of the device.
+// The times of a job that is launched: when the rank started it, and when other ranks of the device made the
+// last of its inputs.
 struct GivenJob {
   int64_t at = std::numeric_limits<int64_t>::max();
   int64_t inputs_made = 0;
@@ -45,20 +45,20 @@ class RankClock {
   explicit RankClock(int64_t now, size_t spans_most = 0)
       : start_(now), since_(now), spans_most_(spans_most) {}
 
-  // The rank is idle for `cause` from now on, or as soon as the device has done what it was given.
+  // Sets the rank idle for `cause` from now on, or as soon as the device has done its jobs.
   void Idle(int64_t now, IdleCause cause) {
     if (behind_) return NoteCause(now, cause);
     Close(now);
     cause_ = cause;
   }
 
-  // A job that the rank had started was given to the device.
+  // Notes that a job that the rank had started was given to the device.
   void Launched() { behind_ = true; }
 
-  // The rank computed a job from `start` to `end`; the time around it, since the last change and until now,
-  // was dispatch, or, of a job that was launched, what was noted. `overlapped`: a second job is still
-  // computed at the same time; both are counted when none is. `in_flight`: the rank has started others that
-  // have not ended.
+  // Notes that the rank computed a job from `start` to `end`. The time around it, since the last change and
+  // until now, was dispatch, or, of a job that was launched, the noted causes. `overlapped`: a second job is
+  // still computed at the same time; both are counted when none is. `in_flight`: the rank has started others
+  // that have not ended.
   void Job(int64_t now, int64_t start, int64_t end, JobKind kind, bool overlapped = false,
            bool in_flight = false, Given given = {}) {
     ended_.push_back({start, end, kind, given});
@@ -77,7 +77,7 @@ class RankClock {
     behind_ = false;
   }
 
-  // What the rank waited for was made at `made`: from then until now it was a transfer.
+  // Notes that the rank's awaited tensor was made at `made`: from then until now it was a transfer.
   void Arrived(int64_t now, int64_t made) {
     const IdleCause before = cause();
     if (before != IdleCause::kDependency && before != IdleCause::kReduce) return;
@@ -92,15 +92,16 @@ class RankClock {
   }
 
   int64_t busy(JobKind kind) const { return busy_[static_cast<int>(kind)]; }
-  // Without the interval that is still open.
+  // Returns the idle time without the interval that is still open.
   int64_t idle(IdleCause cause) const { return idle_[static_cast<int>(cause)]; }
-  // The newest.
+  // Returns the newest cause.
   IdleCause cause() const { return notes_.empty() ? cause_ : notes_.back().cause; }
-  // The last of them, in order; adjacent ones have different causes.
+  // Returns the last intervals, in order; adjacent ones have different causes.
   const std::deque<IdleSpan>& spans() const { return spans_; }
-  // Start to the end of the last closed interval: equal to the sum of all busy and idle.
+  // Returns the time from the start to the end of the last closed interval: equal to the sum of all busy and
+  // idle.
   int64_t wall() const { return since_ - start_; }
-  // Notes and ended jobs that wait to be settled.
+  // Returns the number of notes and ended jobs that wait to be settled.
   size_t unsettled() const { return notes_.size() + ended_.size(); }
 
  private:
@@ -145,7 +146,7 @@ class RankClock {
 
   int64_t start_;
   int64_t since_;
-  std::vector<Ended> ended_;  // while a job beside them is computed
+  std::vector<Ended> ended_;  // jobs that ended while a job beside them is computed
   bool behind_ = false;
   std::deque<Note> notes_;  // ascending, of causes that differ from the one before; empty unless behind
   IdleCause cause_ = IdleCause::kNoWork;

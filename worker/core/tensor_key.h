@@ -1,4 +1,4 @@
-// The name of one tensor on its way from the job that made it to the rank that needs it.
+// Names one tensor on its way from the job that made it to the rank that needs it.
 //
 // Both sides of a transfer derive the same key from the job graph, so that a consumer can ask for a tensor
 // before it exists and no order of sends and receives has to be agreed on. A key never repeats: the epoch
@@ -18,10 +18,10 @@ struct TensorKey {
   uint64_t run = 0;
   uint64_t epoch = 0;
   int32_t step = 0;
-  int32_t stage = 0;        // the stage of the job that made it
+  int32_t stage = 0;        // stage of the job that made it
   int32_t microbatch = -1;  // -1: not of one micro-batch
-  int32_t version = 0;      // of the weights that it holds or was made with
-  int32_t part = 0;         // slice number of gradients; of an order edge, which job it is for
+  int32_t version = 0;      // version of the weights that it holds or was made with
+  int32_t part = 0;         // slice number of gradients; of an order edge, the number of its consumer
   Rank producer = 0;
   Rank consumer = 0;
   TensorKind kind = TensorKind::kActivation;
@@ -36,7 +36,7 @@ struct TensorKey {
   }
 };
 
-// "activation of step 3, stage 1, micro-batch 5 for rank 2": for messages to people.
+// Returns "activation of step 3, stage 1, micro-batch 5 for rank 2": for messages to people.
 std::string Describe(const TensorKey& key);
 
 }  // namespace weft

@@ -1,4 +1,4 @@
-// WorkerCore: how a run begins.
+// Implements how WorkerCore begins a run.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -11,20 +11,21 @@
 namespace weft {
 namespace {
 
-// Of the steps below `end`, those that are like step `phase` of a period.
+// Counts the steps below `end` that are like step `phase` of a period.
 int StepsOfPhase(int end, int phase, int period) { return end / period + (phase < end % period ? 1 : 0); }
 
-// Of the rank's fixed order, counted over all steps; nothing where it has none.
+// Returns the first place in the rank's fixed order, counted over all steps; nothing where it has none.
 std::optional<int64_t> FirstPlace(const Graph& graph, Rank rank, int first_step) {
   if (!graph.replays()) return std::nullopt;
   return static_cast<int64_t>(graph.schedule().order[rank].size()) * first_step;
 }
 
-// Enough that a rank never waits for a grant though completions are told only every few milliseconds, bounded
-// so that a grant stays a small message.
+// Returns the credit of a rank: enough that it never waits for a grant though completions are reported only
+// every few milliseconds, bounded so that a grant stays a small message.
 int32_t CreditFor(int jobs_per_step) { return std::clamp(4 * jobs_per_step, 64, 4096); }
 
-// How many intervals of idleness a rank keeps, and how many of transfers: some hundred KiB of a process.
+// Returns how many intervals of idleness a rank keeps, and how many of transfers: some hundred KiB of a
+// process.
 size_t SpansOfRank(size_t ranks) {
   constexpr size_t kOfProcess = 16384;
   return std::clamp<size_t>(kOfProcess / std::max<size_t>(1, ranks), 16, 8192);
@@ -107,7 +108,7 @@ void WorkerCore::OnAssign(int64_t now, const Assign& assign, WorkerEffects* out)
     }
   }
   for (const RankLease& lease : assign.leases) {
-    // Of a stage that the rank does not compute a limit says nothing, and costs a look at each dispatch.
+    // A limit on a stage that the rank does not compute says nothing, and costs a look at each dispatch.
     const std::vector<char>& touched = touches[run.ranks.size()];
     std::vector<std::optional<int>> limits(schedule.limit ? schedule.stages : 0);
     for (int s = 0; s < static_cast<int>(limits.size()); ++s) {

@@ -1,4 +1,4 @@
-// WorkerCore: jobs that begin with a collective.
+// Implements WorkerCore's jobs that begin with a collective.
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -19,8 +19,8 @@ std::vector<PrepareEffect::Group> WorkerCore::Run::Groups() const {
   return mine;
 }
 
-// A reduce begins behind the backwards of its rank, a gather behind the update of the slice and the job that
-// makes room; each behind the collective that the rank begins before it.
+// Returns the joining of a job. A reduce begins behind the backwards of its rank, a gather behind the update
+// of the slice and the job that makes room; each behind the collective that the rank begins before it.
 WorkerCore::Run::Joining& WorkerCore::Run::JoiningOf(int64_t id) {
   Joining& joining = this->joining[id];
   if (joining.left >= 0) return joining;
@@ -72,7 +72,7 @@ void WorkerCore::OnCollectiveDone(int64_t now, Rank rank, const Job& job, Worker
   RequireOfCore(run.RankAt(id) == rank && run.IsCollective(job) && run.JoiningOf(id).begun,
                 "only a collective that was begun is over");
   if (job.kind == JobKind::kReduce && run.graph.sharded()) {
-    // So have the backwards of all ranks on the stage, which read this rank's slice.
+    // The backwards of all ranks on the stage, which read this rank's slice, have ended, too.
     for (int b = 0; b < run.graph.schedule().microbatches; ++b)
       run.versions->ReadElsewhere(job.step, job.stage, b, job.member, &run.dropped);
     Drop(out);

@@ -175,13 +175,14 @@ void WorkerCore::StartJobs(int64_t now, WorkerEffects* out) {
   UpdateIdle(now);
 }
 
-// The job that the rank can start, if there is one: at once, or beside the forward that it computes alone.
+// Returns the job that the rank can start, if there is one: at once, or beside the forward that it computes
+// alone.
 std::optional<StartEffect> WorkerCore::TakeJob(int64_t now, RankState& rank) {
   bool waits = false;
   std::optional<int64_t> id = TakeBeside(rank, &waits);
   const bool beside = id.has_value();
   if (!beside && !waits && rank.idle()) {
-    // What begins a collective gives the device no work to be ahead with.
+    // A job that begins a collective gives the device no work to be ahead with.
     const std::optional<int64_t> next = rank.ready.Next();
     const bool begins = next.has_value() && run_->CollectiveIsNext(*next);
     if (begins || rank.CountInFlight(/*beside=*/false) < launch_ahead_) id = rank.ready.Take();
@@ -234,8 +235,8 @@ StartEffect WorkerCore::MakeStart(RankState& rank, int64_t id) {
   if (job.kind == JobKind::kForward || (start.apart && job.kind == run.graph.input_backward()))
     rank.peak_activations = std::max(rank.peak_activations, ++rank.activations);
   if (job.kind == JobKind::kUpdate && run.graph.relays(job.stage)) {
-    // What came to it says that every backward of the step has ended. StartJobs drops what that leaves
-    // unread.
+    // Its input says that every backward of the step has ended. StartJobs drops the versions that nobody
+    // reads now.
     for (int b = 0; b < run.graph.schedule().microbatches; ++b)
       run.versions->ReadElsewhere(job.step, job.stage, b, job.member, &run.dropped);
   }
@@ -304,7 +305,8 @@ void WorkerCore::OnJobDone(int64_t now, const JobDone& done, WorkerEffects* out)
   StartJobs(now, out);
 }
 
-// A job that takes gradients as they arrive has taken some, and waits for more; or a collective has begun.
+// Begins the next round of a job that takes gradients as they arrive and waits for more; or notes that a
+// collective has begun.
 void WorkerCore::NextRound(int64_t now, int64_t id, WorkerEffects* out) {
   run_->FlagsOf(id) &= static_cast<uint8_t>(~kQueued);
   if (run_->IsCollective(run_->JobOf(id))) CollectiveBegun(run_->JobOf(id));
@@ -312,7 +314,7 @@ void WorkerCore::NextRound(int64_t now, int64_t id, WorkerEffects* out) {
   StartJobs(now, out);
 }
 
-// What the rank and those that wait for the job may go on with. False if the run has failed in it.
+// Hands on what the rank and the waiting jobs may go on with. Returns false if the run has failed in it.
 bool WorkerCore::HandOn(int64_t now, RankState& rank, const Job& job, std::optional<int64_t> left_bytes,
                         Outputs outputs, WorkerEffects* out) {
   Run& run = *run_;
@@ -343,7 +345,8 @@ void WorkerCore::PopRows() {
   }
 }
 
-// Every micro-batch has the same sizes, so the first forward of a stage tells for all.
+// Measures an activation. Every micro-batch has the same sizes, so the first forward of a stage measures for
+// all.
 void WorkerCore::MeasureActivation(int64_t now, RankState& rank, const Job& forward,
                                    std::optional<int64_t> left_bytes, WorkerEffects* out) {
   if (forward.kind != JobKind::kForward || !left_bytes.has_value() || !rank.ready.tickets().has_value() ||
@@ -361,12 +364,12 @@ void WorkerCore::MeasureActivation(int64_t now, RankState& rank, const Job& forw
         out);
   }
   rank.measured[forward.stage] = true;
-  // What the halves of a backward leave between them has been counted too, and is not in the measure.
+  // The bytes between the halves of a backward have been counted too, and are not in the measure.
   if (run_->graph.schedule().split_backward) return;
   rank.ready.Measure(forward.stage, *left_bytes);
 }
 
-// What a micro-batch had alive on its stage goes with its backward, or, where that is on another rank, with
+// Frees a micro-batch's activation on its stage, with its backward, or, where that is on another rank, with
 // each.
 void WorkerCore::FreeActivation(RankState& rank, const Job& job) {
   if (!HasMicrobatch(job.kind)) return;
@@ -381,7 +384,7 @@ IdleCause WorkerCore::CauseOf(const RankState& rank) const {
   if (!run.prepared || !rank.granted || run.finishing || run.failed || rank.jobs_left == 0)
     return IdleCause::kNoWork;
   if (!rank.idle()) return IdleCause::kDispatch;
-  // The device has done what the next waits for, if it computes nothing, and that is not known yet.
+  // The device has done the next job's inputs, if it computes nothing, and that is not known yet.
   if (!rank.in_flight.empty() && rank.ready.Next().has_value()) return IdleCause::kDispatch;
   if (const auto held = rank.ready.HeldBackBy(); held.has_value()) return *held;
   if (rank.claimed.empty()) return IdleCause::kDispatch;

@@ -14,43 +14,44 @@
 // A device is given jobs and does them later, in order. There a job is first launched: its rank's thread is
 // free, and the job has ended as far as ranks of this process are concerned, whose jobs the device does
 // behind it, on its outputs and in the memory that it gives up. So the rank starts the next, until as many as
-// the device takes have not been done. What the rest of the world sees, completions, notices of order to
-// other ranks, the end of the run, waits until the job is done. Tensors for other processes are published
-// when the job is launched; whoever sends them waits for their bytes. Where jobs are done when their calls
-// return nothing is launched.
+// the device takes have not been done. The rest of the world learns of a job (completions, notices of order
+// to other ranks, the end of the run) only when it is done. Tensors for other processes are published when
+// the job is launched; their sender waits for their bytes. Where jobs are done when their calls return
+// nothing is launched.
 //
 // Where holders reduce by collectives (schedules/collectives.h), a reduce is started twice. First, when the
-// backwards of its own rank have ended and the rank has begun the collective before it: it gives the rank's
-// sum to the device's collective. Then, when OnCollectiveDone has told that this is over: it hands the
-// result on. Between the two the rank goes on with other jobs. So is a forward or backward whose weights
-// collectives gather: first, in the turn of its collective, it gives the rank's slice and room for the whole;
+// backwards of its own rank have ended and the rank has begun the collective before it, it gives the rank's
+// sum to the device's collective. Then, when OnCollectiveDone has reported its end, it hands the result on.
+// Between the two the rank goes on with other jobs. A forward or backward whose weights collectives gather is
+// started twice, too: first, in the turn of its collective, it gives the rank's slice and room for the whole;
 // then, when its other inputs are there too, it computes.
 //
 // Invariants:
 //   1. A rank runs one job at a time, or a forward and, beside it, one of the jobs that its order pairs with
-//   it, started while the forward was in flight. What is not of the pair starts when the rank is idle. A job
-//   starts once, after all its predecessors ended. Behind launched jobs: it starts when the rank's threads
-//   are free, and its predecessors ended or are launched in this process. A job that starts beside a launched
-//   forward needs nothing of that.
+//      it, started while the forward was in flight. A job that is not of the pair starts when the rank is
+//      idle. A job starts once, after all its predecessors ended. Behind launched jobs: it starts when the
+//      rank's threads are free, and its predecessors ended or are launched in this process. A job that starts
+//      beside a launched forward needs nothing of that.
 //   2. Forwards of a stage with a limit are admitted in claim order, so whatever the durations, a job that is
-//   earlier in the claim order never
-//      waits for one that is later.
+//      earlier in the claim order never waits for one that is later.
 //   3. Under a byte budget a forward starts only with its ticket (schedules/admission.h). The tickets of a
-//   stage cost what was counted before, and what was measured once its first forward has ended; a forward
-//   that leaves more than was counted ends the run.
+//      stage cost the counted bytes first, and the measured ones once its first forward has ended; a forward
+//      that keeps more than was counted ends the run.
 //   4. Micro-batch gradients are consumed in order of micro-batches, each once, as they arrive.
-//   5. After a failure or an abort no job starts; what is still running or launched is waited for.
+//   5. After a failure or an abort no job starts; jobs that are still running or launched are waited for.
 //   6. A run that is assigned while an aborted one still computes begins when that is forgotten.
 //   7. A grant under another token than the lease's changes nothing.
 //   8. Where the schedule's weights are sharded, those of at most two jobs of a rank have been wanted from
-//   other processes and not dropped: of the first two in claim order that fetch any and have not ended.
-//   Likewise of the jobs to which the state of their stage comes from other processes, where it migrates.
+//      other processes and not dropped: of the first two in claim order that fetch any and have not ended.
+//      The same holds for the jobs to which the state of their stage comes from other processes, where it
+//      migrates.
 //   9. A holder keeps a version of its weights as long as a job that reads it is pending, and the newest; an
-//   older one is dropped when its last reader has ended and it has been handed to all that fetch it. Who
-//   saves keeps to the end, for the checkpoint, what jobs behind the last step would read; likewise until a
-//   snapshot has been taken that was announced.
+//      older one is dropped when its last reader has ended and it has been handed to all that fetch it. A
+//      rank that writes checkpoints keeps every version that later steps would read: to the end of the run,
+//      and until an announced snapshot has been taken.
 //   10. A snapshot of step k is taken of each stage behind its update of step k - 1 and before anything else
-//   on that rank, by the rank that saves the stage, or, where states migrate, that makes version k.
+//       on that rank, by the rank that saves the stage, or, where states migrate, that makes version k.
+//
 // Threads: none; the owner calls one method at a time.
 #ifndef WEFT_WORKER_CORE_WORKER_CORE_H_
 #define WEFT_WORKER_CORE_WORKER_CORE_H_
@@ -86,28 +87,29 @@ struct PrepareEffect {
     Rank rank;
     int stage;
     bool holds_weights;
-    bool saves;           // this rank writes the stage, or its slice of it, into checkpoints
-    bool adopts = false;  // it holds the weights, and another rank makes their versions
-    // What it holds: the whole, or slice `part` of `parts`.
+    bool saves;           // true if this rank writes the stage, or its slice of it, into checkpoints
+    bool adopts = false;  // true if it holds the weights, and another rank makes their versions
+    // Its part of the stage: the whole, or slice `part` of `parts`.
     int part = 0, parts = 1;
-    bool sums_own = false;  // it reduces by collectives: RankCompute::SumOwnGradients
-    // The stage's state comes with its jobs and leaves with them; who saves has it at the end of the run.
+    bool sums_own = false;  // true if it reduces by collectives: RankCompute::SumOwnGradients
+    // True if the stage's state comes with its jobs and leaves with them; the rank that saves has it at the
+    // end of the run.
     bool migrates = false;
   };
-  // Ranks that have collectives together, the present one among them: by the process of the first member an
-  // id is made (OnGroupId), the others' get it by a JoinEffect; all join, one group after the other, before
+  // Ranks that have collectives together, the present one among them. The process of the first member makes
+  // an id (OnGroupId), the others' get it by a JoinEffect; all join, one group after the other, before
   // OnPrepared.
   struct Group {
     int number;
     Rank rank;
     std::vector<Rank> members;
-    int self;  // of the members
+    int self;  // index among the members
   };
   Assign assignment;
   std::vector<Stage> stages;
   std::vector<Group> groups;  // ascending by number
 };
-// The id of a group has come.
+// Take the id of a group, which has come.
 struct JoinEffect {
   int group;
   std::string id;
@@ -117,55 +119,58 @@ struct WantEffect {
   int32_t process;
   TensorKey key;
 };
-// The state of the job's stage is on the job's rank while it runs, and goes on to its next visitor.
+// The way of the state of the job's stage: it is on the job's rank while the job runs, and goes on to its
+// next visitor.
 struct StateVisit {
-  bool begins = false;   // the first of the run: it begins here
-  bool arrives = false;  // it is among the inputs; else it has stayed on the rank
-  bool leaves = false;   // it is an output; else it stays
-  // No later job reads the version of the weights that this one reads, and there is a newer one.
+  bool begins = false;   // true for the first of the run: the state begins here
+  bool arrives = false;  // true if it is among the inputs; else it has stayed on the rank
+  bool leaves = false;   // true if it is an output; else it stays
+  // True if no later job reads the version of the weights that this one reads, and there is a newer one.
   bool drops_version = false;
 };
-// How a job that begins with a collective is started.
+// The part of a job that begins with a collective.
 enum class CollectivePart : uint8_t {
   kNone,
-  kBegin,  // give the rank's sum, or its slice of the weights, to the collective; then it is not the `last`.
-           // Told of by OnCollectiveDone.
-  kEnd,    // its result is there
+  // Gives the rank's sum, or its slice of the weights, to the collective; it is not the `last` then, and
+  // OnCollectiveDone reports its end.
+  kBegin,
+  kEnd,  // its result is there
 };
 // Run the job on the rank's thread, or on its second thread, with these inputs, then call OnJobDone; or, once
 // the device has been given it, OnJobLaunched, and OnJobDone when it has done it.
 struct StartEffect {
   Rank rank;
   Job job;
-  std::vector<TensorKey> inputs;  // without gradients of micro-batches
-  // Of jobs that consume micro-batch gradients: those to add now, in order; `last` when the job can be
-  // finished after them.
+  std::vector<TensorKey> inputs;  // inputs without gradients of micro-batches
+  // Gradients for a job that consumes those of micro-batches: those to add now, in order; `last` when the job
+  // can be finished after them.
   std::vector<TensorKey> gradients;
   bool last = true;
   bool hand_out_gradient = false;
-  // What is handed out is the sum with the gradients of the micro-batches before, which is among the inputs
-  // but for the first.
+  // True if the handed-out gradient is the sum with the gradients of the micro-batches before, which is among
+  // the inputs except for the first.
   bool relays_sum = false;
-  // A reduce also gives the sum of squares, together with those among its inputs; an update gets the total,
-  // by which it clips.
+  // True where gradients are clipped: a reduce also gives the sum of squares, together with those among its
+  // inputs; an update gets the total, by which it clips.
   bool clips = false;
-  // The micro-batch's forward and backward are on different ranks: a forward leaves nothing, a backward
-  // starts from the stage's input.
+  // True if the micro-batch's forward and backward are on different ranks: a forward keeps nothing, a
+  // backward starts from the stage's input.
   bool apart = false;
-  // Of a forward or backward: the version of the weights that it computes with. Of an update: the version
+  // For a forward or backward: the version of the weights that it computes with. For an update: the version
   // that it begins with, and whether jobs will still read that one, so that it has to stay beside the next.
   int version = 0;
   bool keeps_version = false;
-  std::optional<StateVisit> visit;  // where the state migrates; its weights are then those of the job
-  // The job's weights are put together from slices, one a member of the stage: from those among the inputs,
-  // where the rank's own is not, or by the collective that the job began with.
+  std::optional<StateVisit> visit;  // visit where the state migrates; its weights are then those of the job
+  // True if the job's weights are put together from slices, one a member of the stage: from those among the
+  // inputs, where the rank's own is not, or by the collective that the job began with.
   bool gathers_weights = false;
   CollectivePart collective = CollectivePart::kNone;
-  bool scatters_sum = false;  // that collective's result is the member's slice of the sum, not all of it
-  // A forward of the rank may still be computed: run the job on the second thread, beside it. There is at
-  // most one such job of a rank at a time, and at most one other.
+  // True if that collective's result is the member's slice of the sum, not all of it.
+  bool scatters_sum = false;
+  // True if a forward of the rank may still be computed: run the job on the second thread, beside it. There
+  // is at most one such job of a rank at a time, and at most one other.
   bool beside = false;
-  // Of an update: behind it the rank takes a snapshot of the stage, of step job.step + 1.
+  // True for an update behind which the rank takes a snapshot of the stage, of step job.step + 1.
   bool takes_snapshot = false;
 };
 // Hand an output of the job that just ended or was launched (or weights that the run begins with) to a rank
@@ -173,23 +178,23 @@ struct StartEffect {
 struct PublishEffect {
   int32_t process;
   TensorKey key;
-  int parts = 1;  // of a sliced gradient; the slice is key.part
+  int parts = 1;  // number of slices of a sliced gradient; the slice is key.part
 };
-// No job but those that are launched reads this version of the rank's weights any more, and it has been
-// published to all that fetch it.
+// Drop this version of the rank's weights: only launched jobs still read it, and it has been published to all
+// that fetch it.
 struct DropEffect {
   Rank rank;
   int stage;
   int version;
 };
-// So many stages, or slices of stages, of this process will be in the snapshot of the step: each comes with
+// Expect so many stages, or slices of stages, of this process in the snapshot of the step: each comes with
 // the end of an update that was started with `takes_snapshot`. When all have been written into the run's
 // output, or one could not be, call OnSnapshotSaved.
 struct SnapshotEffect {
   int step;
   int pieces;
 };
-// No job will run any more: write what this process saves of the stages, as it is, into the run's output,
+// Write this process's part of the stages, as it is, into the run's output, since no job will run any more;
 // then call OnSnapshotSaved.
 struct SaveEffect {
   int step;
@@ -222,50 +227,52 @@ struct JobDone {
   int64_t start_ns = 0, end_ns = 0;
   bool last = true;  // as in StartEffect
   std::optional<double> loss;
-  std::optional<int64_t> left_bytes;         // measured: what a forward leaves until its backward
-  std::optional<double> gradient_norm = {};  // of a reduce that clips: of its sum and what came to it
-  bool launched = false;                     // OnJobLaunched has told of it
+  std::optional<int64_t> left_bytes;  // measured bytes that a forward keeps until its backward
+  // Norm of a reduce that clips: of its sum and the sums that came to it.
+  std::optional<double> gradient_norm = {};
+  bool launched = false;  // true if OnJobLaunched has reported it
 };
 
 class WorkerCore {
  public:
-  // Makes the job graph of a run; InvalidArgument for a spec that cannot be run. Given by the shell so that
-  // the core parses no files.
+  // The job graph's sources: ParseSpec makes them from a specification. InvalidArgument for a spec that
+  // cannot be run. The shell gives it so that the core parses no files.
   struct RunShape {
     Schedule schedule;
-    int steps = 1;       // the run ends before this one
-    int first_step = 0;  // all before were made by an earlier run, whose checkpoint this one begins with
+    int steps = 1;       // step before which the run ends
+    int first_step = 0;  // first step; an earlier run made all before, whose checkpoint this one begins with
   };
   using ParseSpec = std::function<absl::StatusOr<RunShape>(const std::string& spec)>;
 
-  // `launch_ahead`: how many jobs of a rank the device is given before the first of them is done; of those
-  // beside forwards, as many more.
+  // `launch_ahead`: how many jobs of a rank the device is given before the first of them is done, and how
+  // many more beside forwards.
   explicit WorkerCore(ParseSpec parse, int launch_ahead = 1);
   ~WorkerCore();
 
   void OnMessage(int64_t now, const FromCoordinator& message, WorkerEffects* out);
   void OnPrepared(int64_t now, WorkerEffects* out);
-  // A wanted tensor is here. `made`: when the job that made it ended, on this machine's clock; 0 if unknown.
+  // Takes a wanted tensor that has arrived. `made`: when the job that made it ended, on this machine's clock;
+  // 0 if unknown.
   void OnTensor(int64_t now, const TensorKey& key, int64_t made, WorkerEffects* out);
-  // The device has been given the job. `last` and `left_bytes` as in JobDone.
+  // Notes that the device has been given the job. `last` and `left_bytes` as in JobDone.
   void OnJobLaunched(int64_t now, Rank rank, const Job& job, bool last, std::optional<int64_t> left_bytes,
                      WorkerEffects* out);
-  // The launched jobs of a rank are done in the order in which they started; those that started beside
-  // forwards in their own order.
+  // Notes that a job is done. The launched jobs of a rank are done in the order in which they started; those
+  // that started beside forwards in their own order.
   void OnJobDone(int64_t now, const JobDone& done, WorkerEffects* out);
-  // The id of a group whose first member is here has been made.
+  // Takes the id of a group whose first member is here.
   void OnGroupId(int group, const std::string& id, WorkerEffects* out);
-  // The collective that the job began is over; its result is on the device.
+  // Notes that the collective that the job began is over; its result is on the device.
   void OnCollectiveDone(int64_t now, Rank rank, const Job& job, WorkerEffects* out);
-  // What SnapshotEffect or SaveEffect asked for is on the disk, or `failure` says why it is not.
+  // Notes that the data of SnapshotEffect or SaveEffect is on the disk, or `failure` says why it is not.
   void OnSnapshotSaved(int step, const std::string& failure, WorkerEffects* out);
   void OnSealed(int step, const std::string& failure, WorkerEffects* out);
   void OnFinished(std::vector<RankReport> reports, WorkerEffects* out);
-  // Something of the run went wrong here. Told to the coordinator once.
+  // Notes a failure of the run here. The coordinator is told once.
   void OnFailure(int64_t now, const std::string& reason, WorkerEffects* out);
 
-  // The shell has dropped the run; its figures are gone after this. The next run may have been assigned
-  // meanwhile.
+  // Notes that the shell has dropped the run; its figures are gone after this. The next run may have been
+  // assigned meanwhile.
   void Forget(int64_t now, WorkerEffects* out);
 
   bool has_run() const { return run_ != nullptr; }
@@ -273,20 +280,20 @@ class WorkerCore {
   uint64_t epoch() const;
   const Graph* graph() const;
 
-  // Ranks of this process in the present run, ascending.
+  // Returns the ranks of this process in the present run, ascending.
   std::vector<Rank> ranks() const;
-  // Closes the open interval of the rank's clock at `now`.
+  // Closes the open interval of the rank's clock at `now` and returns the clock.
   const RankClock& ClockAt(int64_t now, Rank rank);
-  // The last intervals in which the rank was idle, and the last tensors that came to it from other processes;
-  // a bounded number of each.
+  // Return the last intervals in which the rank was idle, and the last tensors that came to it from other
+  // processes; a bounded number of each.
   std::vector<IdleSpan> idle_spans(Rank rank) const;
   std::vector<TransferSpan> transfer_spans(Rank rank) const;
   int peak_activations(Rank rank) const;
-  // The most versions of one stage's weights that the rank held; 0 if it holds none.
+  // Returns the most versions of one stage's weights that the rank held; 0 if it holds none.
   int peak_weight_versions(Rank rank) const;
-  // Those that it holds now.
+  // Returns the most that it holds now.
   int weight_versions(Rank rank) const;
-  // Grants, and ids of groups, of an attempt that is not the present one.
+  // Returns the grants, and ids of groups, of an attempt that is not the present one.
   uint64_t stale_grants() const { return stale_grants_; }
 
  private:
@@ -315,9 +322,9 @@ class WorkerCore {
   void FreeActivation(RankState& rank, const Job& job);
   void CountVersions(RankState& rank, const Job& job, WorkerEffects* out);
   void Drop(WorkerEffects* out);
-  // `made`: where the job is done, when.
+  // `made`: the time, where the job is done.
   void PublishOutputs(const Job& job, Outputs outputs, WorkerEffects* out, int64_t made = 0);
-  // What the job waits for on the device, if it has been launched.
+  // Notes when an input of a launched job was made on the device.
   void NoteMade(const Job& consumer, int64_t made);
   void PublishInitialWeights(WorkerEffects* out);
   void PublishEdge(const Edge& edge, WorkerEffects* out);
@@ -333,7 +340,7 @@ class WorkerCore {
   ParseSpec parse_;
   const int launch_ahead_;
   std::unique_ptr<Run> run_;
-  std::optional<Assign> next_;  // came while an ended run still has jobs that run
+  std::optional<Assign> next_;  // assignment that came while an ended run still has jobs that run
   std::vector<GroupId> next_ids_;
   uint64_t stale_grants_ = 0;
 };

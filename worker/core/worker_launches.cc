@@ -1,4 +1,4 @@
-// WorkerCore: which jobs of a rank are in flight, and what may start beside them.
+// Implements which jobs of a rank are in flight for WorkerCore, and which may start beside them.
 #include <algorithm>
 #include <optional>
 #include <vector>
@@ -8,7 +8,8 @@
 namespace weft {
 namespace {
 
-// Then it is ready when that is launched, and must not be done beside it.
+// Returns true if the job needs the forward: then it is ready when that is launched, and must not be done
+// beside it.
 bool Needs(const Graph& graph, const Job& job, const Job& forward) {
   std::vector<Edge> edges;
   graph.Predecessors(job, &edges);
@@ -31,7 +32,7 @@ void WorkerCore::RankState::Launch(int64_t id) {
   })->launched = true;
 }
 
-// Of two jobs in flight the device does the one that started later behind the other, or beside it: so the one
+// Ends a job in flight. The device does the later one of two jobs behind the other, or beside it: so the one
 // that ended may overlap with those that started before it, and with those that started beside it.
 RankClock::Given WorkerCore::RankState::End(int64_t id, bool launched, bool* overlapped) {
   const auto ended = std::find_if(in_flight.begin(), in_flight.end(), [&](const InFlight& job) {
@@ -54,7 +55,8 @@ void WorkerCore::NoteMade(const Job& consumer, int64_t made) {
   }
 }
 
-// `waits`: the next job starts beside the forward that is in flight, and not yet.
+// Returns the job to start beside the forward in flight. `waits`: the next job starts beside that forward,
+// and not yet.
 std::optional<int64_t> WorkerCore::TakeBeside(RankState& rank, bool* waits) const {
   if (!run_->graph.has_pairs()) return std::nullopt;
   const int64_t newest = rank.NewestInFlight();

@@ -1,6 +1,6 @@
-// What the worker core keeps of a run and of its ranks. Private to worker/core: shared by the files that
-// implement WorkerCore, of which worker_core.cc says what starts and ends, worker_begin.cc how a run begins,
-// and worker_tensors.cc what comes and goes.
+// Holds the worker core's state of a run and of its ranks. Private to worker/core. The files that implement
+// WorkerCore share it: worker_core.cc starts and ends jobs, worker_begin.cc begins a run, and
+// worker_tensors.cc handles tensors that come and go.
 #ifndef WEFT_WORKER_CORE_WORKER_RUN_H_
 #define WEFT_WORKER_CORE_WORKER_RUN_H_
 
@@ -26,7 +26,7 @@
 
 namespace weft {
 
-// Bits of a job's flags.
+// The bits of a job's flags.
 inline constexpr uint8_t kClaimed = 1, kQueued = 2, kDone = 4;  // done or launched
 
 // Crashes with the words unless the condition holds.
@@ -45,29 +45,31 @@ struct WorkerCore::RankState {
   Token token;
   ReadyJobs ready;
   RankClock clock;
-  size_t spans_most;  // of idleness, and of transfers
+  size_t spans_most;  // most spans of idleness, and of transfers
   std::deque<TransferSpan> transfers;
-  // What Take gave, and what TakeBeside gave while that, a forward, ran; each until it ends or is launched.
+  // The job that Take gave, and the one that TakeBeside gave while that, a forward, ran; each until it ends
+  // or is launched.
   int64_t running = -1, beside = -1;
   bool idle() const { return running < 0 && beside < 0; }
-  // These, and what has been launched and is not done, in the order in which they started.
+  // A job in flight: these, and those that have been launched and are not done, in the order in which they
+  // started.
   struct InFlight {
     int64_t id;
     bool beside, launched;
-    bool begins;  // it gives a collective what that needs, and computes nothing
+    bool begins;  // it gives its input to a collective, and computes nothing
     RankClock::Given given;
   };
   std::vector<InFlight> in_flight;
-  // Of those that compute.
+  // Counts the jobs in flight that compute.
   int CountInFlight(bool beside) const {
     return static_cast<int>(std::count_if(in_flight.begin(), in_flight.end(), [&](const InFlight& job) {
       return job.beside == beside && !job.begins;
     }));
   }
-  // The newest of those in flight that did not start beside another; -1 for none.
+  // Returns the newest of those in flight that did not start beside another; -1 for none.
   int64_t NewestInFlight() const;
   void Launch(int64_t id);
-  // `overlapped`: another job may be computed at the same time as the one that ended.
+  // Ends a job. `overlapped`: another job may be computed at the same time as the one that ended.
   RankClock::Given End(int64_t id, bool launched, bool* overlapped);
   std::deque<int64_t> claimed;  // in claim order; ended and launched ones leave from the front
   // Claimed jobs whose weights wait to be wanted, in claim order, and how many others with wanted weights
@@ -75,11 +77,11 @@ struct WorkerCore::RankState {
   std::deque<int64_t> fetches;
   int fetching = 0;
   int activations = 0, peak_activations = 0, peak_weight_versions = 0;
-  std::vector<int> visiting_versions;  // by stage, of the states that are here
-  std::vector<bool> measured;          // by stage: what a forward leaves
+  std::vector<int> visiting_versions;  // versions by stage, of the states that are here
+  std::vector<bool> measured;          // by stage: true once a forward's bytes have been measured
   int64_t jobs_per_step = 0, jobs_left = 0;
-  bool granted = false;  // ever; before, the run has not begun for this rank
-  bool touched = false;  // Run::Touch
+  bool granted = false;  // true once it was granted a job; before, the run has not begun for this rank
+  bool touched = false;  // set by Run::Touch
 };
 
 struct WorkerCore::Run {
@@ -88,7 +90,7 @@ struct WorkerCore::Run {
     int microbatch;
     int64_t since;
   };
-  // Micro-batch gradients of a job that consumes them.
+  // The micro-batch gradients of a job that consumes them.
   struct Intake {
     int next = 0;
     std::vector<bool> arrived;
@@ -96,7 +98,7 @@ struct WorkerCore::Run {
 
   // A job that begins with a collective: a reduce, or a forward or backward whose weights one gathers.
   struct Joining {
-    int left = -1;  // of what it waits for before it begins; -1: not counted yet
+    int left = -1;  // inputs that it waits for before it begins; -1: not counted yet
     bool begun = false;
   };
 
@@ -109,7 +111,7 @@ struct WorkerCore::Run {
         state_of_rank(StatesOf(a)),
         progress(graph, ProgressOptions()) {}
 
-  // Invariant 8.
+  // True if the job's weights or state are wanted in turn (invariant 8).
   bool FetchesInTurn(const Job& job) const {
     if (graph.migrates()) {
       const std::optional<Job> before = graph.visits().Before(job);
@@ -117,7 +119,7 @@ struct WorkerCore::Run {
     }
     if (graph.schedule().residency != Residency::kSharded || !graph.FetchesWeights(job)) return false;
     if (graph.GathersWeights(job)) return false;  // collectives have their own turns
-    // What ranks of this process hold is at hand: such a job may end before its turn would come.
+    // Weights that ranks of this process hold are at hand: such a job may end before its turn would come.
     if (!graph.sharded()) return !IsLocal(graph.schedule().weights(job));
     const std::vector<Rank>& members = graph.members(job.stage);
     return !std::all_of(members.begin(), members.end(), [this](Rank r) { return IsLocal(r); });
@@ -151,13 +153,13 @@ struct WorkerCore::Run {
   }
   std::vector<PrepareEffect::Group> Groups() const;
   Joining& JoiningOf(int64_t id);
-  // What the job starts next is its collective.
+  // True if the job's next start is its collective.
   bool CollectiveIsNext(int64_t id) { return IsCollective(JobOf(id)) && !JoiningOf(id).begun; }
-  // The job's weights are under way, and all else that it needs is here.
+  // True if the job's weights are under way, and all its other inputs are here.
   bool AwaitsGather(int64_t id);
 
-  // What the rank starts next, or why it is idle, may have changed since StartJobs looked: it looks at no
-  // other rank, so that a job costs the same however many ranks the process has.
+  // Notes that the rank's next start, or its cause of idleness, may have changed since StartJobs looked.
+  // StartJobs looks at no other rank, so that a job costs the same however many ranks the process has.
   void Touch(RankState& rank) {
     if (!std::exchange(rank.touched, true)) touched.push_back(state_of_rank[rank.rank]);
   }
@@ -165,7 +167,7 @@ struct WorkerCore::Run {
     for (const auto& rank : ranks) Touch(*rank);
   }
 
-  // Behind the update its rank takes a snapshot of the stage, if one of the next step is announced.
+  // True if the rank takes a snapshot of the stage behind the update, when one of the next step is announced.
   bool IsSaved(const Job& update) const {
     return graph.migrates() || graph.Saves(update.stage, update.member);
   }
@@ -174,7 +176,7 @@ struct WorkerCore::Run {
            IsSaved(job);
   }
 
-  // How many steps may be under way at a time.
+  // Returns how many steps may be under way at a time.
   int StepsAtOnce() const { return 1 + graph.schedule().MostStaleness(); }
 
   Assign assignment;
@@ -188,10 +190,11 @@ struct WorkerCore::Run {
   absl::flat_hash_map<TensorKey, Wanted> wanted;
   absl::flat_hash_map<int64_t, Intake> intakes;
   absl::flat_hash_map<int64_t, Joining> joining;
-  std::optional<HeldVersions> versions;  // of the ranks of this process
-  HeldVersions::Versions dropped;        // not told yet
-  int64_t now = 0;                       // of the present event
-  std::map<int, int> snapshots;          // announced, by step: stages of this process that are not taken yet
+  std::optional<HeldVersions> versions;  // versions of the ranks of this process
+  HeldVersions::Versions dropped;        // dropped versions that are not reported yet
+  int64_t now = 0;                       // time of the present event
+  // Announced snapshots, by step: stages of this process that are not taken yet.
+  std::map<int, int> snapshots;
   bool prepared = false, finishing = false, failed = false, aborted = false;
   int running = 0;  // jobs in flight
 };

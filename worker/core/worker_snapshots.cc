@@ -1,11 +1,12 @@
-// WorkerCore: what this process does for checkpoints.
+// Implements this process's part of checkpoints in WorkerCore.
 #include <utility>
 
 #include "worker/core/worker_run.h"
 
 namespace weft {
 
-// The stages, or slices of them, that the process has in the snapshot; -1 if one of their updates has begun.
+// Adds the stages, or slices of them, that the process has in the snapshot, and returns their number; -1 if
+// one of their updates has begun.
 int WorkerCore::AddPieces(int step) {
   Run& run = *run_;
   if (step - 1 < run.progress.first_step() || step >= run.steps || run.snapshots.count(step) != 0) return -1;

@@ -1,4 +1,4 @@
-// WorkerCore: the tensors, versions and states that come to jobs and go on from them.
+// Implements WorkerCore's tensors, versions and states that come to jobs and go on from them.
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -8,8 +8,8 @@
 namespace weft {
 namespace {
 
-// Jobs of a rank whose fetched weights, or states that came, may be there at once, where they are sharded or
-// migrate: the one that runs, and the next one.
+// The number of jobs of a rank whose fetched weights, or arriving states, may be there at once, where they
+// are sharded or migrate: the running one, and the next one.
 constexpr int kFetchesAtOnce = 2;
 
 }  // namespace
@@ -40,8 +40,8 @@ TensorKey WorkerCore::KeyOf(const Edge& e) const {
   return key;
 }
 
-// Weights in turn: claim order agrees with the graph, so the first job in it that has not ended, over all
-// ranks, is always among those that may fetch.
+// Wants weights in turn: claim order agrees with the graph, so the first job in it that has not ended, over
+// all ranks, is always among those that may fetch.
 void WorkerCore::WantWeights(RankState& rank, WorkerEffects* out) {
   for (; !rank.fetches.empty() && rank.fetching < kFetchesAtOnce; ++rank.fetching) {
     WantInputs(run_->JobOf(rank.fetches.front()), Inputs::kWeights, out);
@@ -112,7 +112,7 @@ std::optional<StateVisit> WorkerCore::VisitOf(const Job& job) const {
   return visit;
 }
 
-// After its outputs, new weights among them, have been published.
+// Counts the versions after the job's outputs, new weights among them, have been published.
 void WorkerCore::CountVersions(RankState& rank, const Job& job, WorkerEffects* out) {
   Run& run = *run_;
   if (run.graph.migrates()) {
@@ -136,8 +136,8 @@ void WorkerCore::Drop(WorkerEffects* out) {
   run_->dropped.clear();
 }
 
-// An order edge to another rank brings no tensor whose bytes could be waited for: it is handed on when the
-// job is done.
+// Publishes the outputs. An order edge to another rank brings no tensor whose bytes could be waited for: it
+// is handed on when the job is done.
 void WorkerCore::PublishOutputs(const Job& job, Outputs outputs, WorkerEffects* out, int64_t made) {
   std::vector<Edge> edges;
   run_->graph.Successors(job, &edges);

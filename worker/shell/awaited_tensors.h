@@ -1,6 +1,7 @@
-// Tensors for other processes, whose bytes a device has still to bring: they are offered when they are there.
+// Keeps tensors for other processes whose bytes a device has still to bring; they are offered when the bytes
+// are there.
 //
-// Whoever drives the process asks now and then; nothing waits here. Not thread-safe; the owner locks.
+// The thread that drives the process asks now and then; nothing waits here. Not thread-safe; the owner locks.
 #ifndef WEFT_WORKER_SHELL_AWAITED_TENSORS_H_
 #define WEFT_WORKER_SHELL_AWAITED_TENSORS_H_
 
@@ -20,19 +21,19 @@ class AwaitedTensors {
  public:
   struct Awaited {
     TensorKey key;
-    Tensor tensor;                         // with `ready`
-    PeerId peer = -1;                      // to be offered to
-    std::shared_ptr<LaunchedJob> made_by;  // null: made before
+    Tensor tensor;                         // tensor with `ready`
+    PeerId peer = -1;                      // peer to which it is offered
+    std::shared_ptr<LaunchedJob> made_by;  // job that makes it; null: made before
     int64_t since_ns = 0;
-    absl::Status status;  // of the device, naming the tensor; once it is taken
+    absl::Status status;  // the device's failure, naming the tensor; set once it is taken
   };
 
   void Add(Awaited awaited) { awaited_.push_back(std::move(awaited)); }
-  // Appends those that are there, or never will be, in the order in which they were added.
+  // Appends the tensors that are there, or never will be, in the order in which they were added.
   void Poll(std::vector<Awaited>* ready);
 
   bool empty() const { return awaited_.empty(); }
-  // Requires that there is one.
+  // Returns the tensor that was added first. Requires that there is one.
   const Awaited& oldest() const { return awaited_.front(); }
 
  private:

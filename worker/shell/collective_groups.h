@@ -1,12 +1,13 @@
-// The collectives of one run in this process: its groups, how they come together, and what is under way.
+// Manages the collectives of one run in this process: its groups, how they come together, and the operations
+// under way.
 //
 // One group after the other is joined, in the order of their numbers, which all processes share: so nobody
-// waits in a circle. The first member of a group makes its id; the others get it from the control plane.
-// Then each collective that the core begins is given to its group, and is here until the device says that it
-// is over. Nothing waits; the owner asks again (JoinNext, Poll).
+// waits in a circle. The first member of a group makes its id; the others get it from the control plane. Then
+// each collective that the core begins is given to its group, and stays here until the device says that it is
+// over. Nothing waits; the owner asks again (JoinNext, Poll).
 //
 // Threads: one at a time. Ownership: borrows the device's collectives, and the groups live until Clear, which
-// aborts what is under way. Failure: of a group, naming its ranks.
+// aborts operations under way. Failure: of a group, naming its ranks.
 #ifndef WEFT_WORKER_SHELL_COLLECTIVE_GROUPS_H_
 #define WEFT_WORKER_SHELL_COLLECTIVE_GROUPS_H_
 
@@ -26,39 +27,39 @@ namespace weft {
 
 enum class CollectiveKind : uint8_t {
   kAllReduce,      // all members' sums, to all
-  kReduceScatter,  // likewise, to each its slice of it
+  kReduceScatter,  // all members' sums, to each its slice
   kAllGather,      // all members' slices, to all
 };
 
 class CollectiveGroups {
  public:
   struct Limits {
-    int64_t join_ns = 0;  // from Begin, until all groups are complete: their members have time to prepare
-    int64_t operation_ns = 0;  // of each collective
+    int64_t join_ns = 0;  // time from Begin until all groups are complete: their members have time to prepare
+    int64_t operation_ns = 0;  // time of each collective
   };
-  // A run begins. Returns the ids that this process makes, by group, for the other members.
+  // Begins a run. Returns the ids that this process makes, by group, for the other members.
   absl::StatusOr<std::vector<std::pair<int, std::string>>> Begin(Collectives* collectives,
                                                                  std::vector<PrepareEffect::Group> groups,
                                                                  int64_t now, Limits limits);
   void TakeId(int group, const std::string& id);
 
-  // True once all groups have joined, and where there are none.
+  // Returns true once all groups have joined, and where there are none.
   absl::StatusOr<bool> JoinNext(int64_t now);
 
-  // Gives what the rank has to the group. Requires that it has joined. A sum is made in place, of all or of
-  // the member's slice, of as many as there are members; a slice is gathered into `whole`.
+  // Gives the rank's tensor to the group. Requires that the group has joined. A sum is made in place, of all
+  // or of the member's slice, of as many as there are members; a slice is gathered into `whole`.
   absl::Status Start(int group, Rank rank, const Job& job, CollectiveKind kind, const Tensor& from,
                      const Tensor& whole = {});
   struct Done {
     Rank rank;
     Job job;
   };
-  // Appends those that are over since the last call.
+  // Appends the collectives that have ended since the last call.
   absl::Status Poll(std::vector<Done>* done);
-  // The result of one that is over.
+  // Returns the result of a collective that has ended.
   Tensor TakeResult(const Job& job);
 
-  // Nobody tells when Poll, or JoinNext, has news: it should be called again soon.
+  // True if Poll or JoinNext should be called again soon, because nobody reports that they have news.
   bool busy() const {
     return !under_way_.empty() || (joined_ < entries_.size() && entries_[joined_].joined != nullptr);
   }
@@ -85,7 +86,7 @@ class CollectiveGroups {
   Limits limits_;
   int64_t join_until_ = 0;
   std::vector<Entry> entries_;
-  size_t joined_ = 0;  // entries before have
+  size_t joined_ = 0;  // number of entries that have joined
   std::vector<UnderWay> under_way_;
   std::map<Job, Tensor> results_;
 };

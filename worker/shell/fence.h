@@ -1,8 +1,9 @@
-// A point in a device's queue of work: whether everything that was enqueued before it has been done.
+// Represents a point in a device's queue of work: whether everything that was enqueued before it has been
+// done.
 //
-// A device that computes beside the host is given work and does it later, in order. Whoever needs the result
-// on the host asks the fence and goes on with something else; whoever needs it on the same device lets the
-// device wait (compute/rank_device.h). Nothing here ever waits. Thread-safe.
+// A device that computes beside the host is given work and does it later, in order. A caller that needs the
+// result on the host asks the fence and goes on with something else; one that needs it on the same device
+// lets the device wait (compute/rank_device.h). Nothing here ever waits. Thread-safe.
 #ifndef WEFT_WORKER_SHELL_FENCE_H_
 #define WEFT_WORKER_SHELL_FENCE_H_
 
@@ -13,7 +14,8 @@ namespace weft {
 class Fence {
  public:
   virtual ~Fence() = default;
-  // True once the device has come to this point; it stays true. The device's failure, if it failed before.
+  // Returns true once the device has come to this point; it stays true. Returns the device's failure if it
+  // failed before.
   virtual absl::StatusOr<bool> Reached() = 0;
 };
 

@@ -10,7 +10,7 @@
 namespace weft {
 namespace {
 
-// What is used of NVML's interface, which is stable: names, numbers and layouts are those of its header
+// The used part of NVML's interface, which is stable: names, numbers and layouts are those of its header
 // (NVML API reference guide, r580).
 using NvmlDevice = void*;
 constexpr int kNvmlSuccess = 0;
@@ -26,7 +26,7 @@ struct ThrottleReason {
   unsigned long long bit;
   const char* name;
 };
-// Not that it is idle, or that somebody chose its clocks.
+// The reasons for throttling, without those that it is idle, or that somebody chose its clocks.
 constexpr ThrottleReason kThrottleReasons[] = {{0x4, "throttled_power_cap"},
                                                {0x8, "throttled_slowdown"},
                                                {0x20, "throttled_thermal"},
@@ -45,7 +45,7 @@ struct Nvml {
   int (*clock)(NvmlDevice, int, unsigned*);  // MHz
   int (*throttle_reasons)(NvmlDevice, unsigned long long*);
 
-  // False if a function is missing.
+  // Finds the functions. Returns false if one is missing.
   bool Find(void* library) {
     const auto find = [library](auto& function, const char* name) {
       function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, name));
@@ -60,7 +60,7 @@ struct Nvml {
   }
 };
 
-// Closed after whatever uses it.
+// A loaded library, closed after its users are gone.
 struct Library {
   explicit Library(const char* name) : handle(dlopen(name, RTLD_NOW | RTLD_LOCAL)) {}
   ~Library() {

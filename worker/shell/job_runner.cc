@@ -9,9 +9,9 @@
 namespace weft {
 namespace {
 
-// The weights that came with the job, and that it then holds no more: a copy, or slices, which are put
-// together. Of a state that is passing through, the version that the job reads: once it is gone, no pass may
-// refer to it.
+// Takes the weights that came with the job, which then holds them no more: a copy, or slices, which are put
+// together. For a state that is passing through, returns the version that the job reads: once it is gone, no
+// pass may refer to it.
 absl::StatusOr<Tensor> TakeWeights(RankCompute& compute, JobTask* task) {
   if (task->start.visit.has_value()) return compute.Weights(task->start.job.stage, task->start.version);
   if (task->start.collective == CollectivePart::kEnd) return std::move(task->collected);
@@ -26,7 +26,7 @@ absl::StatusOr<Tensor> TakeWeights(RankCompute& compute, JobTask* task) {
   return compute.GatherWeights(task->start.job, slices, task->start.version);
 }
 
-// The inputs of the given kind, in the order of the graph's edges.
+// Returns the inputs of the given kind, in the order of the graph's edges.
 std::vector<Tensor> InputsOf(const JobTask& task, TensorKind kind) {
   std::vector<Tensor> inputs;
   for (size_t i = 0; i < task.inputs.size(); ++i) {
@@ -50,7 +50,7 @@ void RunForward(RankCompute& compute, const JobTask& task, Tensor weights, JobOu
   outcome->left_bytes = result->left_bytes;
 }
 
-// The gradient joins the running sum of the micro-batches before.
+// Adds the gradient to the running sum of the micro-batches before.
 void PassSumOn(RankCompute& compute, const JobTask& task, JobOutcome* outcome) {
   outcome->gradient_sum = std::exchange(outcome->gradient, {});
   const std::vector<Tensor> before = InputsOf(task, TensorKind::kGradientSum);
@@ -120,8 +120,8 @@ void RunReduce(RankCompute& compute, const JobTask& task, JobOutcome* outcome) {
     return;
   }
   if (!outcome->status.ok() || !task.start.last) return;
-  // A running sum came from the last micro-batch's backward, and is whole; so is what a collective gives that
-  // does not scatter it.
+  // A running sum came from the last micro-batch's backward, and is whole; so is the result of a collective
+  // that does not scatter it.
   std::vector<Tensor> made = InputsOf(task, TensorKind::kGradientSum);
   if (task.start.collective == CollectivePart::kEnd) made = {task.collected};
   const bool whole = !made.empty() && !task.start.scatters_sum;
@@ -183,8 +183,8 @@ void RunKind(RankCompute& compute, JobTask& task, JobOutcome* outcome) {
   }
 }
 
-// Whoever uses them lets the device wait, or waits for it. What is in host memory came with the job, and is
-// there: the sum that a reduce passes on.
+// Puts the job's fence on outputs in the device's memory: their users let the device wait, or wait for it. A
+// tensor in host memory came with the job, and is there: the sum that a reduce passes on.
 void FenceOutputs(JobOutcome* outcome) {
   const auto fence = [&](Tensor* tensor) {
     if (tensor->place == MemoryPlace::kDevice && tensor->ready == nullptr) tensor->ready = outcome->launched;

@@ -1,5 +1,5 @@
-// Keeps what a device that hangs, or has failed, may still touch: nobody will know when it could be given
-// back, so it stays for the rest of the process, where leak checkers find it. Thread-safe.
+// Keeps memory that a hanging or failed device may still touch. Nobody will know when it could be given back,
+// so it stays for the rest of the process, where leak checkers find it. Thread-safe.
 #ifndef WEFT_WORKER_SHELL_KEEP_FOREVER_H_
 #define WEFT_WORKER_SHELL_KEEP_FOREVER_H_
 

@@ -24,7 +24,8 @@ void LaunchedJobs::Poll(std::vector<Ended>* ended) {
   if (size_ == 0) return;
   std::vector<Ended> beside;
   for (auto& [rank, jobs] : ranks_) {
-    // Asked first and told last: what the device did before them has ended when the others are asked.
+    // Jobs beside forwards are asked first and reported last: the device's work before them has ended when
+    // the others are asked.
     PollQueue(&jobs.beside, &beside);
     PollQueue(&jobs.in_turn, ended);
     std::move(beside.begin(), beside.end(), std::back_inserter(*ended));

@@ -1,11 +1,10 @@
-// The jobs that the device has been given and has not done, of all ranks of a process.
+// Keeps the jobs that the device has been given and has not done, of all ranks of a process.
 //
-// Whoever drives the process asks now and then which have ended; nothing waits here.
+// The thread that drives the process asks now and then which have ended; nothing waits here.
 //
 // Invariants: the jobs of a rank end in the order in which they were added, those beside forwards in their
-// own; a job beside a forward is told after every job that was added before that forward. A job whose device
-// failed has ended, with that status.
-// Not thread-safe; the owner locks.
+// own order. A job beside a forward is reported after every job that was added before that forward. A job
+// whose device failed has ended, with that status. Not thread-safe; the owner locks.
 #ifndef WEFT_WORKER_SHELL_LAUNCHED_JOBS_H_
 #define WEFT_WORKER_SHELL_LAUNCHED_JOBS_H_
 
@@ -33,17 +32,17 @@ class LaunchedJobs {
   };
   struct Ended {
     Launch launch;
-    absl::Status status;  // of the device, naming the job
+    absl::Status status;  // the device's failure, naming the job
     LaunchedJob::Figures figures;
   };
 
   void Add(Launch launch);
-  // Appends those that have ended since the last call.
+  // Appends the jobs that have ended since the last call.
   void Poll(std::vector<Ended>* ended);
 
   bool empty() const { return size_ == 0; }
   size_t size() const { return size_; }
-  // That was added first. Requires that there is one.
+  // Returns the job that was added first. Requires that there is one.
   const Launch& oldest() const;
 
  private:
@@ -56,7 +55,7 @@ class LaunchedJobs {
   size_t size_ = 0;
 };
 
-// "backward of step 3, .. on rank 1".
+// Returns "backward of step 3, .. on rank 1".
 std::string Describe(const LaunchedJobs::Launch& launch);
 
 }  // namespace weft

@@ -1,4 +1,4 @@
-// weft-worker: a long-running process that computes the jobs of its ranks.
+// Runs weft-worker: a long-running process that computes the jobs of its ranks.
 #include <signal.h>
 #include <unistd.h>
 
@@ -37,7 +37,7 @@
 namespace weft {
 namespace {
 
-// DESIGN.md section 6.
+// The exit codes of DESIGN.md section 6.
 enum ExitCode {
   kOk = 0,
   kFailed = 1,
@@ -85,8 +85,8 @@ int CodeOf(const absl::Status& status) {
   }
 }
 
-// Of a worker that served. 78 only for what another start does not cure: a coordinator that was restarted
-// does not know the session, and takes a new one.
+// Returns the exit code of a worker that served. It is 78 only for errors that another start does not cure: a
+// coordinator that was restarted does not know the session, and takes a new one.
 int CodeOfSession(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kOk:
@@ -122,7 +122,7 @@ absl::StatusOr<LoadedDevice> LoadFlaggedDevice(const Flags& flags) {
   return LoadDevice(*choice, options, DefaultDeviceSearch());
 }
 
-// Each line of output is what is known so far; the last has all samples.
+// Evaluates a checkpoint. Each line of output is the result so far; the last has all samples.
 int EvaluateCheckpoint(const Flags& flags, DeviceBackend* backend) {
   const absl::StatusOr<RunSpec> spec = ReadSpecification(flags.evaluate);
   if (!spec.ok()) return Complain(spec.status(), kBadConfiguration);
@@ -142,8 +142,8 @@ int EvaluateCheckpoint(const Flags& flags, DeviceBackend* backend) {
   return Complain(result.status(), damaged ? kBadConfiguration : CodeOf(result.status()));
 }
 
-// What `weft generate` asks for: {"prompt": [82, 79], "tokens": 200, "temperature": 0.8, "top_k": 0, "seed":
-// 1}.
+// Parses the request of `weft generate`: {"prompt": [82, 79], "tokens": 200, "temperature": 0.8, "top_k": 0,
+// "seed": 1}.
 absl::StatusOr<GenerateRequest> ParseRequest(const std::string& text) {
   const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   GenerateRequest request;
@@ -161,7 +161,7 @@ absl::StatusOr<GenerateRequest> ParseRequest(const std::string& text) {
   return request;
 }
 
-// Each line of output is one new token.
+// Generates text. Each line of output is one new token.
 int GenerateText(const Flags& flags, DeviceBackend* backend) {
   const absl::StatusOr<RunSpec> spec = ReadSpecification(flags.generate);
   if (!spec.ok()) return Complain(spec.status(), kBadConfiguration);
@@ -210,7 +210,7 @@ std::string HostName() {
   return name;
 }
 
-// SIGINT and SIGTERM end the loop; the thread that waits for them is the only one that gets them.
+// Ends the loop at SIGINT and SIGTERM; the thread that waits for them is the only one that gets them.
 class SignalStop {
  public:
   SignalStop() {
@@ -230,9 +230,9 @@ class SignalStop {
       loop->Stop();
     });
   }
-  // The signal that ended the loop; 0 for none.
+  // Returns the signal that ended the loop; 0 for none.
   int taken() const { return taken_; }
-  // After it no signal reaches the loop; it may be destroyed.
+  // Stops watching. After it no signal reaches the loop; it may be destroyed.
   void Unwatch() {
     if (!thread_.joinable()) return;
     pthread_kill(thread_.native_handle(), SIGUSR2);
@@ -247,7 +247,7 @@ class SignalStop {
 };
 
 int Serve(const Flags& flags, std::unique_ptr<DeviceBackend> backend, SignalStop& signals) {
-  // Whoever owns this process tells its story.
+  // If another process owns this one, that process reports for it.
   const DaemonLog log("weft-worker", flags.owned ? LogLevel::kError : flags.log_level);
   UcxOptions transport_options = UcxOptionsFromEnvironment();
   transport_options.log = [&log](const std::string& line) { log.Info(line); };
@@ -383,7 +383,7 @@ int Main(int argc, char** argv) {
   // A device's driver may start threads, which take over which signals are blocked.
   std::optional<SignalStop> signals;
   if (!flags.coordinator.empty()) signals.emplace();
-  // Before anything uses LibTorch.
+  // The device is loaded before anything uses LibTorch.
   absl::StatusOr<LoadedDevice> device = LoadFlaggedDevice(flags);
   if (!device.ok()) return Complain(device.status(), kBadConfiguration);
   if (!device->told.empty()) std::cerr << "weft-worker: " << device->told << std::endl;

@@ -1,5 +1,5 @@
-// Where large pieces of memory come from: the seam between the allocator of tensors and the transport that
-// lets peers read them.
+// Provides large pieces of memory: the seam between the allocator of tensors and the transport that lets
+// peers read them.
 //
 // The UCX transport hands out memory that is registered once and mapped by the other processes of the
 // machine; the plain source hands out ordinary memory. The allocator (compute/segment_allocator.h) cuts
@@ -16,10 +16,10 @@ namespace weft {
 class MemorySource {
  public:
   virtual ~MemorySource() = default;
-  // At least `bytes` of writable memory aligned to 4096. ResourceExhausted, with bytes asked and what limits
-  // them, when there is none.
+  // Returns at least `bytes` of writable memory aligned to 4096. ResourceExhausted, with bytes asked and
+  // their limit, when there is none.
   virtual absl::StatusOr<void*> Allocate(size_t bytes) = 0;
-  // `segment` came from Allocate of this source with the same size.
+  // Gives back `segment`, which came from Allocate of this source with the same size.
   virtual void Free(void* segment, size_t bytes) = 0;
 };
 

@@ -1,4 +1,4 @@
-// The time that deadlines, traces and tensors' ages are measured in.
+// Reads the clock of deadlines, traces and tensors' ages.
 #ifndef WEFT_WORKER_SHELL_MONOTONIC_CLOCK_H_
 #define WEFT_WORKER_SHELL_MONOTONIC_CLOCK_H_
 
@@ -8,7 +8,7 @@
 
 namespace weft {
 
-// Nanoseconds of the monotonic clock, which the processes of one machine share.
+// Returns nanoseconds of the monotonic clock, which the processes of one machine share.
 inline int64_t MonotonicNow() {
   timespec t;
   clock_gettime(CLOCK_MONOTONIC, &t);

@@ -1,4 +1,4 @@
-// From the run file's JSON text, as the wire carries it, to what a worker needs of it.
+// Makes a worker's view of a run from the run file's JSON text, as the wire carries it.
 #ifndef WEFT_WORKER_SHELL_RUN_SHAPE_H_
 #define WEFT_WORKER_SHELL_RUN_SHAPE_H_
 
@@ -10,10 +10,10 @@
 
 namespace weft {
 
-// InvalidArgument for text that is not JSON or not a valid run.
+// Parses the text. InvalidArgument for text that is not JSON or not a valid run.
 absl::StatusOr<RunSpec> ParseRunSpecText(const std::string& text);
 
-// The checked schedule of the run, for the core.
+// Returns the checked schedule of the run, for the core.
 absl::StatusOr<WorkerCore::RunShape> ParseRunShape(const std::string& text);
 
 }  // namespace weft

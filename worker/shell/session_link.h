@@ -1,4 +1,4 @@
-// The worker's session over gRPC as the loop's CoordinatorLink, with a log of what is said on it.
+// Adapts the worker's session over gRPC to the loop's CoordinatorLink, and logs its messages.
 #ifndef WEFT_WORKER_SHELL_SESSION_LINK_H_
 #define WEFT_WORKER_SHELL_SESSION_LINK_H_
 
@@ -56,7 +56,7 @@ class SessionLink final : public CoordinatorLink {
     }
     if (run != 0) Send(Failed{run, reason});
   }
-  // Why the coordinator asked the process to end; "" if it did not.
+  // Returns why the coordinator asked the process to end; "" if it did not.
   std::string shutdown() const {
     MutexLock lock(mu_);
     return notes_.shutdown();

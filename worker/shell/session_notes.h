@@ -1,5 +1,6 @@
-// What a worker's log says of its session: told each message that comes and goes, it knows the run that the
-// process serves and has a line for what an operator wants to see. Pure but for that; not thread-safe.
+// Writes a worker's log of its session. It is told each message that comes and goes, knows the run that the
+// process serves, and has a line for events that an operator wants to see. Pure but for that; not
+// thread-safe.
 #ifndef WEFT_WORKER_SHELL_SESSION_NOTES_H_
 #define WEFT_WORKER_SHELL_SESSION_NOTES_H_
 
@@ -12,12 +13,12 @@ namespace weft {
 
 class SessionNotes {
  public:
-  // The line, without time and program; "" where there is nothing to say.
+  // Return the line, without time and program; "" where there is nothing to say.
   std::string OnReceived(const FromCoordinator& message);
   std::string OnSent(const FromWorker& message);
 
-  uint64_t run() const { return run_; }  // that the process serves; 0 for none
-  // Why the coordinator asked the process to end; "" until then.
+  uint64_t run() const { return run_; }  // run that the process serves; 0 for none
+  // Returns why the coordinator asked the process to end; "" until then.
   const std::string& shutdown() const { return shutdown_; }
 
  private:

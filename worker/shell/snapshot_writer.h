@@ -2,13 +2,13 @@
 //
 // A snapshot of a step is made of pieces, one for each stage or slice that this process saves. They come as
 // the ranks' updates end, and are written in the order in which they came. When all pieces of a step are on
-// the disk, or one cannot be, the owner is told once; pieces that come after a failure are dropped. How many
-// snapshots there may be at a time is the coordinator's to decide (coordinator/core/checkpoints.h), so the
-// queue is bounded by that.
+// the disk, or one cannot be, the owner is told once; pieces that come after a failure are dropped. The
+// coordinator decides how many snapshots there may be at a time (coordinator/core/checkpoints.h), which
+// bounds the queue.
 //
 // Threads: any may call; `done` is called on the writer's thread without a lock, and may call back. The
-// thread starts with the first snapshot. Ownership: what is written is shared with nobody else. Failure:
-// is told, with the file and the reason; nothing else stops.
+// thread starts with the first snapshot. Ownership: written data is shared with nobody else. Failure: is
+// reported, with the file and the reason; nothing else stops.
 #ifndef WEFT_WORKER_SHELL_SNAPSHOT_WRITER_H_
 #define WEFT_WORKER_SHELL_SNAPSHOT_WRITER_H_
 
@@ -28,22 +28,22 @@ class SnapshotWriter {
   struct Done {
     uint64_t run = 0;
     int step = 0;
-    bool sealed = false;  // of Seal, else of the pieces
+    bool sealed = false;  // true for a Seal, false for the pieces
     std::string failure;
   };
   explicit SnapshotWriter(std::function<void(const Done&)> done);
-  // Waits for what is being written, ten seconds at most; a thread that a file system holds for longer is
+  // Waits for the write in progress, ten seconds at most; a thread that a file system holds for longer is
   // left to itself.
   ~SnapshotWriter();
 
-  // So many pieces of the step will come, to be written into `folder`.
+  // Announces how many pieces of the step will come, to be written into `folder`.
   void Expect(uint64_t run, int step, int pieces, const std::string& folder);
   void Write(uint64_t run, int step, absl::StatusOr<std::shared_ptr<const StageSnapshot>> piece);
   void Seal(uint64_t run, int step, std::function<absl::Status()> work);
 
-  // Forgets what waits, and tells nobody of what is being written.
+  // Forgets waiting pieces, and reports nothing about the write in progress.
   void Cancel();
-  // Nothing is being written.
+  // True if nothing is being written.
   bool idle() const;
 
  private:

@@ -1,9 +1,10 @@
-// Which rank of this process has the state of each stage that migrates: at most one, or the process ends.
+// Notes which rank of this process has the state of each stage that migrates: at most one, or the process
+// ends.
 //
-// Each rank's compute sees only its own comings and goings; here those of all ranks of the process meet, so
-// that a state that was doubled is found when the second holder gets it, not in the numbers at the end. What
-// other processes hold is not known: a stage without a holder here may be anywhere else.
-// Not thread-safe; the owner locks.
+// Each rank's compute sees only its own comings and goings. Here those of all ranks of the process meet, so
+// that a doubled state is found when the second holder gets it, not in the numbers at the end. The states of
+// other processes are not known: a stage without a holder here may be anywhere else. Not thread-safe; the
+// owner locks.
 #ifndef WEFT_WORKER_SHELL_STATE_HOLDERS_H_
 #define WEFT_WORKER_SHELL_STATE_HOLDERS_H_
 
@@ -14,12 +15,12 @@ namespace weft {
 
 class StateHolders {
  public:
-  // A job starts. Aborts, naming it, if a state comes that a rank here has, or one that is to have stayed is
-  // not with the rank.
+  // Notes that a job starts. Aborts, naming it, if a state comes that a rank here has, or a state that should
+  // have stayed is not with the rank.
   void Visit(Rank rank, const Job& job, const StateVisit& visit);
-  // The state is given away at the end of the job. Aborts if the rank does not have it.
+  // Notes that the state is given away at the end of the job. Aborts if the rank does not have it.
   void Leave(Rank rank, const Job& job);
-  // The run has ended.
+  // Forgets all holders at the end of the run.
   void Clear() { holder_.clear(); }
 
  private:

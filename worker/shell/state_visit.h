@@ -1,5 +1,5 @@
-// What a job does with the state of its stage where that migrates: takes it in before it computes, and passes
-// it on afterwards.
+// Moves the state of a job's stage where that migrates: takes it in before the job computes, and passes it on
+// afterwards.
 //
 // Called on the thread of the rank, without locks. A rank that is to compute a stage whose state it does not
 // have breaks an invariant of the run (schedules/visits.h): the process ends, with the name of the job.
@@ -13,11 +13,11 @@
 
 namespace weft {
 
-// The state begins here, or is among the task's inputs, which then hold it no more, or has stayed. Requires
-// task->start.visit, as the next.
+// Takes the state in: it begins here, or is among the task's inputs, which then hold it no more, or has
+// stayed. Requires task->start.visit, as the next.
 absl::Status ReceiveState(RankCompute& compute, JobTask* task);
 
-// Drops what no later visitor reads; gives the state away in `state` if it leaves the rank.
+// Drops versions that no later visitor reads; gives the state away in `state` if it leaves the rank.
 absl::Status PassStateOn(RankCompute& compute, const StartEffect& start, Tensor* state);
 
 }  // namespace weft

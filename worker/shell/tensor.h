@@ -1,11 +1,11 @@
-// A tensor as the worker hands it between compute, ranks and transport: a description, a pointer, and what
-// keeps it alive.
+// Describes a tensor as the worker passes it between compute, ranks and transport: a shape, a pointer, and
+// the owner that keeps it alive.
 //
 // It knows nothing of LibTorch or UCX, so that each of those stays in its own adapter. The bytes are
 // contiguous, row-major, and lie in the memory of one device; the host may touch them only if that is its
 // own. They are there once `ready` has been reached. Copying a Tensor shares the bytes. The bytes are
-// read-only once the tensor has left the job that made it. Thread-safe to copy and destroy; `owner` may
-// run its deleter on whichever thread drops the last copy.
+// read-only once the tensor has left the job that made it. Thread-safe to copy and destroy; `owner` may run
+// its deleter on whichever thread drops the last copy.
 #ifndef WEFT_WORKER_SHELL_TENSOR_H_
 #define WEFT_WORKER_SHELL_TENSOR_H_
 
@@ -19,13 +19,13 @@ namespace weft {
 class Fence;
 
 enum class DataType : uint8_t { kFloat32, kBFloat16, kInt64, kUInt8 };
-// Of one element.
+// Returns the bytes of one element.
 constexpr size_t ElementBytes(DataType type) {
   constexpr size_t kBytes[] = {4, 2, 8, 1};
   return kBytes[static_cast<size_t>(type)];
 }
 
-// Whose memory bytes lie in.
+// The memory in which bytes lie.
 enum class MemoryPlace : uint8_t { kHost, kDevice };
 
 struct TensorShape {
@@ -42,7 +42,7 @@ struct Tensor {
   void* data = nullptr;
   size_t bytes = 0;
   std::shared_ptr<void> owner;
-  int64_t made_ns = 0;  // when the job that made it ended, on this machine's monotonic clock; 0: unknown
+  int64_t made_ns = 0;  // end of the job that made it, on this machine's monotonic clock; 0: unknown
   MemoryPlace place = MemoryPlace::kHost;
   std::shared_ptr<Fence> ready;  // null: the bytes are there
 

@@ -1,4 +1,4 @@
-// WorkerLoop: the collectives of the device.
+// Implements WorkerLoop's collectives of the device.
 #include <iostream>
 #include <utility>
 #include <vector>
@@ -8,10 +8,10 @@
 
 namespace weft {
 
-// False if the run has failed in it.
+// Begins the groups. Returns false if the run has failed in it.
 bool WorkerLoop::BeginGroups(int64_t now, PrepareEffect& effect) {
   const Assign& a = effect.assignment;
-  // One write, as other processes share the terminal.
+  // The line is one write, as other processes share the terminal.
   if (!a.reduction.empty())
     std::cerr << absl::StrCat("weft-worker: run ", a.run, ": reduction ", a.reduction, "\n");
   const auto ids = groups_.Begin(device_.collectives(), std::move(effect.groups), now,
@@ -49,7 +49,7 @@ bool WorkerLoop::PollCollectives(int64_t now) {
   return !done.empty();
 }
 
-// `from`: what the rank gives; `whole`: where the weights are gathered.
+// Begins a collective. `from` is the rank's tensor; `whole` is the memory for gathered weights.
 void WorkerLoop::BeginCollective(int64_t now, Slot* slot, const Job& job, const Tensor& from,
                                  const Tensor& whole) {
   const Graph& graph = *core_.graph();
@@ -57,7 +57,7 @@ void WorkerLoop::BeginCollective(int64_t now, Slot* slot, const Job& job, const 
   const CollectiveKind kind = gathers                         ? CollectiveKind::kAllGather
                               : graph.scatters_sum(job.stage) ? CollectiveKind::kReduceScatter
                                                               : CollectiveKind::kAllReduce;
-  // As a ring sends and receives them.
+  // The bytes are those that a ring sends and receives.
   const uint64_t n = graph.members(job.stage).size();
   const uint64_t rounds = (kind == CollectiveKind::kAllReduce ? 2 : 1) * (n - 1);
   const uint64_t bytes = rounds * (gathers ? whole : from).bytes / n;

@@ -1,4 +1,4 @@
-// WorkerLoop: carries out what the core decided.
+// Implements WorkerLoop's effects: carries out the core's decisions.
 #include <algorithm>
 #include <memory>
 #include <system_error>
@@ -42,13 +42,13 @@ absl::Status WorkerLoop::PrepareRank(Slot* slot, const PrepareTask& task) {
   return absl::OkStatus();
 }
 
-// One rank's part of preparing or saving ended; the last one finishes it for the process.
+// Notes that one rank's part of preparing or saving ended; the last one finishes it for the process.
 void WorkerLoop::TaskEnded(const absl::Status& status, void (WorkerLoop::*all_ended)(int64_t now)) {
   if (!status.ok() && task_status_.ok()) task_status_ = status;
   if (--pending_tasks_ > 0) return;
   const int64_t now = MonotonicNow();
   if (forget_when_idle_) return Forget(now);
-  // What cannot be saved is told, and the coordinator decides.
+  // A failure to save is reported, and the coordinator decides.
   if (!task_status_.ok() && all_ended != &WorkerLoop::AllSaved) return Fail(now, task_status_);
   (this->*all_ended)(now);
 }
@@ -150,8 +150,8 @@ void WorkerLoop::Prepare(int64_t now, PrepareEffect& effect) {
   }
 }
 
-// What surely does not fit is refused before anything is allocated: the kernel would end this process later,
-// or another one, without a word. Counted is what stays, once each; a run needs more.
+// Refuses a run that surely does not fit, before anything is allocated: the kernel would end this process
+// later, or another one, without a word. It counts the memory that stays, once each; a run needs more.
 absl::Status WorkerLoop::CheckMemory(const RunSpec& spec, const PrepareEffect& effect) const {
   if (device_.name() != "cpu") return absl::OkStatus();
   int64_t needed = 0;
@@ -169,7 +169,8 @@ absl::Status WorkerLoop::CheckMemory(const RunSpec& spec, const PrepareEffect& e
       effect.assignment.leases.size(), static_cast<double>(needed) / (int64_t{1} << 30), memory.Describe()));
 }
 
-// Before anything of the run can fail: reports and metrics ask for the slot of each rank that the core has.
+// Seats the ranks before anything of the run can fail: reports and metrics ask for the slot of each rank that
+// the core has.
 absl::Status WorkerLoop::SeatRanks(int64_t now, const Assign& a) {
   next_report_ = now + options_.report_interval_ns;
   const size_t ranks = a.leases.size();
@@ -192,7 +193,7 @@ absl::Status WorkerLoop::SeatRanks(int64_t now, const Assign& a) {
   return StartThreads(slots_.size());
 }
 
-// With fewer threads than wished for the work of all seats is done too, later.
+// Starts threads. With fewer threads than wished for, the work of all seats is done too, later.
 absl::Status WorkerLoop::StartThreads(size_t seats) {
   const size_t most = std::max<size_t>(kMostThreads, std::thread::hardware_concurrency());
   const size_t wanted = own_threads() ? seats : std::min(seats, most);
@@ -244,7 +245,7 @@ void WorkerLoop::Start(StartEffect& effect) {
 
 void WorkerLoop::Forget(int64_t now) {
   snapshots_.Cancel();
-  // What a device copied for the writer is the device's memory.
+  // The device's copies for the writer are in the device's memory.
   const bool written = device_.launch_ahead() > 1 && !snapshots_.idle();
   forget_when_idle_ = pending_tasks_ > 0 || DeviceWorks() || written;
   if (forget_when_idle_) return;
@@ -268,7 +269,7 @@ void WorkerLoop::Forget(int64_t now) {
   Apply(now, nullptr);
 }
 
-// On their own threads, since a device's driver may take its time.
+// Ends the ranks on their own threads, since a device's driver may take its time.
 void WorkerLoop::EndRanks(int64_t now) {
   for (auto& slot : slots_) {
     if (slot->compute == nullptr) continue;
@@ -282,8 +283,8 @@ void WorkerLoop::EndRanks(int64_t now) {
   WakeAll();  // to look in time
 }
 
-// A device that hangs may hold the thread that ends a rank for ever, and a process that waited for it would
-// be given run after run.
+// Ends the loop if a rank does not end. A device that hangs may hold the thread that ends a rank for ever,
+// and a process that waited for it would be given run after run.
 void WorkerLoop::CheckEnds(int64_t now) {
   if (end_until_ns_ == 0 || now <= end_until_ns_ || stop_) return;
   const auto slot = std::find_if(slots_.begin(), slots_.end(), [](const auto& s) { return s->ending; });

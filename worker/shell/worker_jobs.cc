@@ -1,4 +1,4 @@
-// WorkerLoop: jobs on the threads of the ranks, and those that the device has still to do.
+// Implements WorkerLoop's jobs: those on the threads of the ranks, and those that the device has still to do.
 #include <algorithm>
 #include <chrono>
 #include <memory>
@@ -60,7 +60,8 @@ void WorkerLoop::RunJobTask(JobTask task) {
   if (gathered_ >= kGatherJobs) SendGathered();
 }
 
-// The device orders the second of a pair by what its first waits for, so it hears of the first first.
+// Gives the second of a pair to its seat once the first has begun: the device orders the second by what the
+// first waits for, so it hears of the first first.
 void WorkerLoop::ForwardBegun(Slot* slot) {
   MutexLock lock(mu_);
   slot->begun = true;
@@ -82,9 +83,9 @@ bool WorkerLoop::PollDevice() {
       copy.Update(tensor.status);
     }
   }
-  const uint64_t run = core_.run_id();  // which a last job may end
+  const uint64_t run = core_.run_id();  // number of the run, which a last job may end
   for (LaunchedJobs::Ended& job : ended) JobEnded(now, std::move(job));
-  // After the job that made it, if that failed too.
+  // A failed copy is reported after the job that made its source, if that failed too.
   if (!copy.ok() && core_.run_id() == run) Fail(now, copy);
   if (forget_when_idle_ && pending_tasks_ == 0) Forget(now);
   if (DeviceWorks()) CheckDevice(now);
@@ -154,7 +155,7 @@ void WorkerLoop::LeaveBehind() {
   for (auto& thread : threads_) {
     if (thread->thread.joinable()) thread->thread.detach();
   }
-  // It may still write into any of this: none of it can be given back while the process lives.
+  // The device may still write into any of this: none of it can be given back while the process lives.
   for (auto& slot : slots_) KeepForever(std::shared_ptr<RankCompute>(std::move(slot->compute)));
   std::tuple used(std::move(launched_), std::move(awaited_), std::move(inbox_), std::move(groups_));
   KeepForever(std::make_shared<decltype(used)>(std::move(used)));

@@ -24,11 +24,12 @@ namespace {
 constexpr int64_t kMicrosecond = 1'000, kMillisecond = 1'000'000;
 constexpr int64_t kGatherTime = 10 * kMillisecond;
 constexpr int64_t kShortJob = kMillisecond;
-constexpr int64_t kDeviceLook = 50 * kMicrosecond;    // no descriptor tells that the device has done a job
-constexpr int64_t kLongestUnseen = 5 * kMillisecond;  // without a look at messages, though jobs are short
+constexpr int64_t kDeviceLook = 50 * kMicrosecond;  // no descriptor tells that the device has done a job
+// Longest time without a look at messages, even if jobs are short.
+constexpr int64_t kLongestUnseen = 5 * kMillisecond;
 
-// The thread holds the lock and looks for work before it waits for anything: nobody need be woken for one
-// task that it hands out.
+// True while the thread holds the lock and looks for work before it waits for anything: nobody need be woken
+// for one task that it hands out.
 thread_local bool looks_soon = false;
 
 void Ring(int event_fd) {
@@ -97,8 +98,8 @@ void WorkerLoop::DriveUntilStopped() {
   }
 }
 
-// A last job may still seat the ranks of a next run, with more threads. A device that hangs may hold a thread
-// that gives it more work for ever; so may a file, or a job that takes its time.
+// Joins the threads. A last job may still seat the ranks of a next run, with more threads. A device that
+// hangs may hold a thread that gives it more work for ever; so may a file, or a job that takes its time.
 void WorkerLoop::JoinThreads() {
   const int64_t grace = own_threads() ? options_.device_grace_ns : options_.stop_grace_ns;
   const int64_t until = MonotonicNow() + grace;
@@ -232,9 +233,9 @@ void WorkerLoop::LookAtDevice() {
   Ring(driver_fd_);
 }
 
-// A write of the session costs as much as a short job and wakes another process, so completions gather while
-// ranks are busy. The main thread sends them after a while, or whoever has nothing to do, or who made them
-// many.
+// Sends the gathered messages. A write of the session costs as much as a short job and wakes another process,
+// so completions gather while ranks are busy. The main thread sends them after a while, or a thread that has
+// nothing to do, or one that made them many.
 bool WorkerLoop::SendGathered() {
   if (sending_ || outbox_.empty()) return false;  // whoever sends takes what has come since
   sending_ = true;
@@ -295,7 +296,7 @@ bool WorkerLoop::Poll() {
   return worked;
 }
 
-// What is told while a link is silent is told again now and then, since its time grows.
+// Reports a silent link, and repeats the report now and then, since its time grows.
 void WorkerLoop::TellStall(int64_t now) {
   std::string silence = transport_.DescribeSilence(now);
   const bool told = told_silence_ns_.has_value();
@@ -305,8 +306,8 @@ void WorkerLoop::TellStall(int64_t now) {
   Send(Stalled{core_.run_id(), std::move(silence)});
 }
 
-// A process that others cannot reach any more, or whose device is lost to it, is of use to no run. Another
-// one in its place is.
+// Ends a process that others cannot reach any more, or whose device is lost to it: it is of use to no run,
+// and another one in its place is.
 void WorkerLoop::CheckHealth(int64_t now) {
   next_health_ = now + options_.health_interval_ns;
   absl::Status health = transport_.health();

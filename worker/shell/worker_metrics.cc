@@ -115,7 +115,7 @@ class Exported final : public WorkerMetrics {
     if (gpu_ != nullptr) RefreshGpu();
   }
 
-  // A figure that the GPU has had once has a series from then on.
+  // Refreshes the GPU's figures. A figure that the GPU has had once has a series from then on.
   void RefreshGpu() {
     MutexLock lock(series_mutex_);
     for (const auto& [name, value] : gpu_->Latest()) {
@@ -128,7 +128,7 @@ class Exported final : public WorkerMetrics {
     }
   }
 
-  // 1 for what is, 0 for what was.
+  // Shows 1 for present paths, 0 for former ones.
   void ShowPaths(const std::vector<PeerPath>& paths) {
     MutexLock lock(series_mutex_);
     for (auto& [labels, gauge] : paths_) gauge.Set(0);
@@ -165,7 +165,7 @@ class Exported final : public WorkerMetrics {
   Mutex series_mutex_;
   std::map<std::string, std::optional<Gauge>> gpu_gauges_ ABSL_GUARDED_BY(series_mutex_);
   std::map<Metrics::Labels, Gauge> paths_ ABSL_GUARDED_BY(series_mutex_);
-  std::unique_ptr<MetricsServer> server_;  // last: stops before what it serves ends
+  std::unique_ptr<MetricsServer> server_;  // last: stops before the objects that it serves end
 };
 
 }  // namespace

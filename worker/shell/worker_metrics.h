@@ -1,5 +1,5 @@
-// What a worker process shows at /metrics: memory by class, busy time by kind, idle time by cause, transfers,
-// and how the GPU is doing where there is one.
+// Serves the /metrics of a worker process: memory by class, busy time by kind, idle time by cause, transfers,
+// and the state of the GPU where there is one.
 //
 // Figures are read from the loop when somebody asks, so that serving costs nothing in between.
 #ifndef WEFT_WORKER_SHELL_WORKER_METRICS_H_
@@ -23,7 +23,7 @@ class WorkerMetrics {
   static absl::StatusOr<std::unique_ptr<WorkerMetrics>> Start(const std::string& address, WorkerLoop* loop,
                                                               GpuMonitor* gpu);
 
-  // HOST:PORT with the real port.
+  // Returns HOST:PORT with the real port.
   virtual std::string address() const = 0;
 };
 

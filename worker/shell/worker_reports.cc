@@ -1,4 +1,4 @@
-// WorkerLoop: what it tells of its ranks, to the coordinator and in metrics.
+// Implements WorkerLoop's reports of its ranks, to the coordinator and in metrics.
 #include <algorithm>
 #include <string>
 #include <utility>

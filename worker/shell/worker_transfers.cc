@@ -1,4 +1,4 @@
-// WorkerLoop: tensors from other processes and to them.
+// Implements WorkerLoop's tensors from other processes and to them.
 #include <algorithm>
 #include <memory>
 #include <utility>
@@ -64,12 +64,12 @@ void WorkerLoop::Offer(int64_t now, PeerId peer, const TensorKey& key, Tensor te
   awaited_.Add({key, std::move(tensor), peer, std::move(made_by), now, {}});
 }
 
-// The device has brought the bytes.
+// Offers a tensor whose bytes the device has brought.
 void WorkerLoop::Arrived(int64_t now, AwaitedTensors::Awaited awaited) {
   awaited.tensor.ready = nullptr;
   awaited.tensor.made_ns = now;
   if (awaited.made_by != nullptr) {
-    // From the end of the job on it was on its way.
+    // The tensor was on its way from the end of the job on.
     const absl::StatusOr<bool> ended = awaited.made_by->Reached();
     if (ended.ok() && *ended) awaited.tensor.made_ns = std::min(now, awaited.made_by->figures().end_ns);
   }

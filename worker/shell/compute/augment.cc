@@ -8,9 +8,9 @@
 namespace weft {
 namespace {
 
-constexpr uint64_t kAugmentStream = 2;  // of what is drawn from a run's seed, that for augmentation
+constexpr uint64_t kAugmentStream = 2;  // random stream for augmentation, among those of a run's seed
 
-// out[x] = row[x + right], 0 outside of the row; null for a row of zeros.
+// Computes out[x] = row[x + right], 0 outside of the row; null for a row of zeros.
 void ShiftRow(const float* row, int64_t columns, int64_t right, float* out) {
   std::fill(out, out + columns, 0.0f);
   if (row == nullptr) return;

@@ -1,13 +1,13 @@
-// Images changed each time that they are trained on: a part of the image's size is taken from the image with
-// zeros around it (crop), and left and right are exchanged (flip).
+// Changes images each time that they are trained on: takes a part of the image's size from the image with
+// zeros around it (crop), and exchanges left and right (flip).
 //
-// What becomes of an image depends on the run's seed, the epoch and the sample's number only, so it is the
-// same under every schedule and placement and after a resumption. With h of sample_order.h:
+// The change depends on the run's seed, the epoch and the sample's number only, so it is the same under every
+// schedule and placement and after a resumption. With h of sample_order.h:
 //
-//   key = h(h(h(seed, 2), epoch), number)
-//   down = h(key, 0) mod (2 * crop + 1), right = h(key, 1) mod (2 * crop + 1)
-//   cropped[y][x] = image[y + down - crop][x + right - crop], 0 outside of the image
-//   with flip, if h(key, 2) is odd: result[y][x] = cropped[y][columns - 1 - x]
+// key = h(h(h(seed, 2), epoch), number)
+// down = h(key, 0) mod (2 * crop + 1), right = h(key, 1) mod (2 * crop + 1)
+// cropped[y][x] = image[y + down - crop][x + right - crop], 0 outside of the image
+// with flip, if h(key, 2) is odd: result[y][x] = cropped[y][columns - 1 - x]
 //
 // for each channel alike, after an image has been resized. Pure.
 #ifndef WEFT_WORKER_SHELL_COMPUTE_AUGMENT_H_

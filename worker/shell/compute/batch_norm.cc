@@ -9,7 +9,7 @@
 namespace weft {
 namespace {
 
-// Passes `x` on. Its backward passes the gradient of `x` on, and gives what was measured as the gradients of
+// Passes `x` on. Its backward passes the gradient of `x` on, and gives the measurements as the gradients of
 // the running averages.
 class Measured : public torch::autograd::Function<Measured> {
  public:
@@ -37,12 +37,13 @@ at::Tensor BatchNorm(const at::Tensor& x, const at::Tensor* parameters, bool tra
     return std::get<0>(at::native_batch_norm(x, weight, bias, running_mean, running_variance,
                                              /*training=*/false, /*momentum=*/0, kEpsilon));
   }
-  // LibTorch moves the averages that it is given towards the batch's; from zero, all the way, they are those.
+  // LibTorch moves the averages that it is given towards the batch's; from zero, all the way, they become the
+  // batch's.
   const at::Tensor mean = at::zeros(running_mean.sizes(), running_mean.options().requires_grad(false));
   const at::Tensor variance = at::zeros(running_mean.sizes(), running_mean.options().requires_grad(false));
   const at::Tensor y = std::get<0>(at::native_batch_norm(x, weight, bias, mean, variance,
                                                          /*training=*/true, /*momentum=*/1, kEpsilon));
-  // Copies: the norm's graph keeps these two as they were before it filled them.
+  // These must be copies: the norm's graph keeps these two as they were before it filled them.
   return Measured::apply(y, running_mean, running_variance, mean.clone(), variance.clone());
 }
 

@@ -26,7 +26,7 @@ std::string SlicePath(const std::string& folder, int stage, int part, int parts)
   return absl::StrFormat("%s/stage%02d.%dof%d.slice", folder, stage, part + 1, parts);
 }
 
-// Of all buffers of a stage: the newest weights, then the others.
+// Returns the names of all buffers of a stage: the newest weights, then the others.
 std::vector<std::string> AllBuffers(const StateRule& rule, int64_t version) {
   std::vector<std::string> names = StateBuffers(rule, version);
   names.insert(names.begin(), std::string(kNewest));
@@ -98,7 +98,7 @@ absl::Status JoinSliceFiles(const std::string& folder, const StageLayout& layout
   for (int part = 0; part < parts; ++part) {
     const absl::Status s = ReadSliceFile(SlicePath(folder, layout.stage, part, parts), part, parts,
                                          absl::StrCat(version), names, &flats, &optimizer_steps);
-    if (absl::IsNotFound(s)) return absl::OkStatus();  // another joined them
+    if (absl::IsNotFound(s)) return absl::OkStatus();  // another process joined them
     if (!s.ok()) return s;
   }
   std::vector<SlotPointers> buffers;

@@ -28,14 +28,14 @@ namespace fs = std::filesystem;
 
 constexpr absl::string_view kEnd = "checkpoint", kBefore = "checkpoint-";
 constexpr absl::string_view kPartial = ".partial";
-// Of a folder that had its name and is to go.
+// The suffix of a folder that had its name and is to be removed.
 constexpr absl::string_view kRemoved = ".removed";
 
 absl::Status Refused(absl::string_view what, const std::string& path, int error) {
   return absl::UnavailableError(absl::StrCat("cannot ", std::string(what), " ", path, ": ", std::strerror(error)));
 }
 
-// The step of "checkpoint-40"; nothing for other names.
+// Returns the step of "checkpoint-40"; nothing for other names.
 std::optional<int> StepOf(absl::string_view name) {
   int step = 0;
   if (!absl::ConsumePrefix(&name, kBefore) || name.empty() || name.size() > 10 ||
@@ -47,13 +47,13 @@ std::optional<int> StepOf(absl::string_view name) {
 
 bool IsCheckpointName(absl::string_view name) { return name == kEnd || StepOf(name).has_value(); }
 
-// A folder that is no symbolic link.
+// Returns true for a folder that is no symbolic link.
 bool IsFolder(const fs::path& path) {
   std::error_code error;
   return fs::is_directory(fs::symlink_status(path, error));
 }
 
-// The names of what is in a folder.
+// Returns the names in a folder.
 std::vector<std::string> NamesIn(const fs::path& folder) {
   std::vector<std::string> names;
   std::error_code error;
@@ -63,7 +63,7 @@ std::vector<std::string> NamesIn(const fs::path& folder) {
 }
 
 bool IsCheckpointFile(const std::string& name) {
-  if (absl::StartsWith(name, std::string(kCheckpointIndex))) return true;  // or what became none
+  if (absl::StartsWith(name, std::string(kCheckpointIndex))) return true;  // the index, or a partial one
   return absl::StartsWith(name, "stage") &&
          (absl::EndsWith(name, ".safetensors") || absl::EndsWith(name, ".slice") ||
           absl::EndsWith(name, std::string(kPartial)));
@@ -77,10 +77,10 @@ void RemoveFiles(const fs::path& folder) {
   fs::remove(folder, ignored);
 }
 
-// What a checkpoint is made of, and the folder if that leaves nothing in it.
+// Removes the files of a checkpoint, and the folder if that leaves nothing in it.
 void RemoveCheckpoint(const fs::path& folder) {
   if (!IsFolder(folder)) return;
-  // Without it what is left is no checkpoint any more.
+  // Without the index the rest is no checkpoint any more.
   std::error_code ignored;
   fs::remove(folder / std::string(kCheckpointIndex), ignored);
   if (IsFolder(folder / "state")) RemoveFiles(folder / "state");
@@ -108,7 +108,7 @@ absl::Status Rename(const std::string& from, const std::string& to) {
   return rename(from.c_str(), to.c_str()) == 0 ? absl::OkStatus() : Refused("rename to", to, errno);
 }
 
-// Gives the complete folder `made` its name. What had it is removed then.
+// Gives the complete folder `made` its name. A folder that had the name is removed then.
 absl::Status Install(const std::string& output, const std::string& made, const std::string& name) {
   if (absl::Status s = CheckName(name); !s.ok()) return s;
   if (!IsFolder(name)) {
@@ -121,8 +121,8 @@ absl::Status Install(const std::string& output, const std::string& made, const s
     return absl::OkStatus();
   }
   if (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP) return Refused("change names with", name, errno);
-  // The file system cannot: the old one steps aside, whole. Should the process end in between, the next run's
-  // sweep completes the new one.
+  // The file system cannot exchange names: the old one steps aside, whole. Should the process end in between,
+  // the next run's sweep completes the new one.
   const std::string aside = absl::StrCat(made.substr(0, made.size() - kPartial.size()), std::string(kRemoved),
                                          std::string(kPartial));
   if (absl::Status s = Rename(name, aside); !s.ok()) return s;
@@ -132,7 +132,7 @@ absl::Status Install(const std::string& output, const std::string& made, const s
   return absl::OkStatus();
 }
 
-// Older periodic checkpoints than the newest `keep`.
+// Removes periodic checkpoints older than the newest `keep`.
 void Prune(const std::string& output, int keep, const std::string& tag) {
   std::vector<std::tuple<int64_t, int, std::string>> periodic;
   for (const std::string& name : NamesIn(output)) {

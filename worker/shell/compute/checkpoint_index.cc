@@ -22,12 +22,12 @@ absl::Status Damaged(const std::string& folder, absl::string_view what) {
                                              PathOf(folder), std::string(what)));
 }
 
-// The text of a key, or "".
+// Returns the text of a key, or "".
 std::string TextOf(const Json& object, const char* key) {
   return object.contains(key) && object[key].is_string() ? object[key].get<std::string>() : std::string();
 }
 
-// An index must not lead elsewhere.
+// Returns true if the file is in the folder itself: an index must not lead elsewhere.
 bool IsNeighbour(const std::string& file) { return !file.empty() && file.find('/') == std::string::npos; }
 bool IsWithin(const std::string& file) {
   return IsNeighbour(file) || (file.rfind("state/", 0) == 0 && IsNeighbour(file.substr(6)));
@@ -98,13 +98,13 @@ absl::StatusOr<CheckpointIndex> CheckpointIndex::Read(const std::string& folder)
 }
 
 absl::Status CheckpointIndex::Write(const std::string& folder) const {
-  Json metadata = {{"total_size", total_size}, {"run", run},
+  Json metadata = {{"total_size", total_size},         {"run", run},
                    {"version", absl::StrCat(version)}, {"training", training},
                    {"run_id", identity.run_id},        {"attempt", identity.attempt},
                    {"periodic", identity.periodic},    {"sealed_ms", sealed_ms}};
   for (const auto& [name, file] : files)
     metadata["files"][name] = {{"crc32", file.crc32}, {"bytes", file.bytes}};
-  // Who finds them named can go on from here.
+  // A reader that finds the state files named can go on from here.
   if (!state.empty()) metadata["state"] = state;
   const Json index = {{"metadata", metadata}, {"weight_map", weight_map}};
   return WriteFileAtomically(PathOf(folder), index.dump(1) + "\n");

@@ -13,10 +13,10 @@
 namespace weft {
 namespace {
 
-// "block0.norm1.weight" of "stage01.block0.norm1.weight".
+// Returns "block0.norm1.weight" for "stage01.block0.norm1.weight".
 std::string WithoutStage(const std::string& name) { return name.substr(name.find('.') + 1); }
 
-// What the model has, by name.
+// Returns the sizes of the model's parameters, by name.
 std::map<std::string, std::vector<int64_t>> SizesOf(const ModelSpec& model) {
   std::map<std::string, std::vector<int64_t>> sizes;
   for (const LayerSpec& layer : DescribeLayers(model)) {
@@ -52,7 +52,7 @@ absl::Status TakeParameter(const std::string& path, const SafetensorsFile& file,
 absl::StatusOr<Checkpoint> ReadCheckpoint(const std::string& folder, const ModelSpec& model) {
   const absl::StatusOr<CheckpointIndex> index = CheckpointIndex::Read(folder);
   if (!index.ok()) return index.status();
-  std::map<std::string, std::vector<std::string>> names_of;  // by file
+  std::map<std::string, std::vector<std::string>> names_of;  // names by file
   for (const auto& [name, file] : index->weight_map) names_of[file].push_back(name);
   const std::map<std::string, std::vector<int64_t>> sizes = SizesOf(model);
   Checkpoint checkpoint;

@@ -1,4 +1,4 @@
-// Reading a checkpoint folder back, whole and checked.
+// Reads a checkpoint folder back, whole and checked.
 #ifndef WEFT_WORKER_SHELL_COMPUTE_CHECKPOINT_READER_H_
 #define WEFT_WORKER_SHELL_COMPUTE_CHECKPOINT_READER_H_
 
@@ -13,8 +13,9 @@ namespace weft {
 
 // A checkpoint as it was read.
 struct Checkpoint {
-  std::string version;                                   // the updates that made it, as its files say it
-  std::map<std::string, std::vector<float>> parameters;  // by "block0.attention.qkv.weight"
+  // Number of updates that made it, as its files give it.
+  std::string version;
+  std::map<std::string, std::vector<float>> parameters;  // values by name, as "block0.attention.qkv.weight"
 };
 
 // Reads the whole checkpoint in `folder`, cut into any stages, and checks that it holds exactly the model's

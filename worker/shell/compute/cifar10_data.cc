@@ -71,7 +71,7 @@ class Cifar10Dataset final : public Dataset {
 
  private:
   std::vector<std::unique_ptr<DataFile>> files_;
-  std::vector<int64_t> ends_;  // the number of samples up to the end of each file
+  std::vector<int64_t> ends_;  // number of samples up to the end of each file
   std::vector<uint8_t> labels_;
 };
 

@@ -75,7 +75,8 @@ absl::Status CpuRankDevice::ReadBack(void* host, const void* from, size_t bytes)
   return absl::OkStatus();
 }
 
-// Where results are there when a job returns, its calls return its figures.
+// On the CPU, results are there when a job returns, and its calls return its figures; so there is nothing to
+// report.
 void CpuRankDevice::ReportLoss(const at::Tensor&) { std::abort(); }
 void CpuRankDevice::ReportSquares(const Tensor&) { std::abort(); }
 

@@ -1,8 +1,8 @@
-// The CPU as the device of a rank: segments of a MemorySource, LibTorch's CPU allocations through
+// Makes the CPU the device of a rank: segments of a MemorySource, LibTorch's CPU allocations through
 // MemoryScope, work that is done when a call returns.
 //
 // Activations that wait in "host memory" lie in an arena of their own, so that the memory that peers map
-// holds what is at work only. Private to the adapter of LibTorch. Threads and failure: as RankDevice.
+// holds only tensors at work. Private to the adapter of LibTorch. Threads and failure: as RankDevice.
 #ifndef WEFT_WORKER_SHELL_COMPUTE_CPU_RANK_DEVICE_H_
 #define WEFT_WORKER_SHELL_COMPUTE_CPU_RANK_DEVICE_H_
 
@@ -39,7 +39,7 @@ class CpuRankDevice final : public RankDevice {
 
  private:
   const std::shared_ptr<SegmentAllocator> memory_;
-  // Blocks of the host arena live in passes only, so they end before their source.
+  // Memory of the host arena, whose blocks live in passes only, so they end before their source.
   PlainMemory host_memory_;
   const std::shared_ptr<SegmentAllocator> host_;
 };

@@ -1,6 +1,6 @@
-// CheckCudaDriver (device_library.h): the NVIDIA driver's own interface, by the few functions that say
-// whether it can serve. They are looked up by name: there are no headers and nothing to link where there is
-// no CUDA.
+// Implements CheckCudaDriver (device_library.h) with the NVIDIA driver's own interface, by the few functions
+// that say whether it can serve. They are looked up by name: there are no headers and nothing to link where
+// there is no CUDA.
 #include <dlfcn.h>
 
 #include <cstdlib>
@@ -14,11 +14,11 @@
 namespace weft {
 namespace {
 
-// Of LibTorch's build: the runtime of CUDA 13 works with every driver from 580 on.
+// The version of LibTorch's build: the runtime of CUDA 13 works with every driver from 580 on.
 constexpr int kCudaMajor = 13;
 constexpr char kDriverNeeded[] = "580";
 
-// From cuda.h, whose numbers are stable.
+// Result codes of cuda.h, whose numbers are stable.
 enum CudaResult { kSuccess = 0, kStubLibrary = 34, kNoDevice = 100 };
 
 struct Driver {
@@ -28,7 +28,7 @@ struct Driver {
   int (*error_text)(int error, const char** text) = nullptr;
 };
 
-// What a person can change about which devices there are.
+// Returns the setting by which a person can change which devices there are.
 std::string Visible() {
   const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
   return visible == nullptr ? "" : absl::StrCat(" (CUDA_VISIBLE_DEVICES is \"", visible, "\")");
@@ -58,14 +58,14 @@ absl::StatusOr<Driver> OpenDriver(const std::string& name) {
       name, " is not an NVIDIA driver: it lacks cuInit, cuDriverGetVersion or cuDeviceGetCount"));
 }
 
-// "550.54.14", or nothing.
+// Returns "550.54.14", or nothing.
 std::string Release(const std::string& file) {
   std::string release;
   std::getline(std::ifstream(file), release);
   return release;
 }
 
-// What a call of the driver answered, in a sentence.
+// Turns a driver's answer into a sentence.
 absl::Status Check(const Driver& driver, int result) {
   switch (result) {
     case kSuccess:

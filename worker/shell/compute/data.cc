@@ -20,10 +20,10 @@ namespace {
 struct IdxFile {
   std::unique_ptr<DataFile> file;
   std::vector<int64_t> size;
-  int64_t begin = 0;  // of the elements
+  int64_t begin = 0;  // begin of the elements
 };
 
-// In `dims` dimensions, or, where the file says so, in `more`.
+// Opens a file with `dims` dimensions, or, where the file says so, with `more`.
 absl::StatusOr<IdxFile> OpenIdx(const std::string& path, const std::string& key, int dims, int more) {
   auto file = DataFile::Open(path, key);
   if (!file.ok()) return file.status();
@@ -50,7 +50,8 @@ absl::StatusOr<IdxFile> OpenIdx(const std::string& path, const std::string& key,
     const uint8_t* p = header.data() + 4 + 4 * d;
     const int64_t size = (int64_t{p[0]} << 24) | (p[1] << 16) | (p[2] << 8) | p[3];
     idx.size.push_back(size);
-    if (size == 0 || size > idx.file->bytes()) elements = 0;  // cannot be right, and products stay small
+    // Such a size cannot be right, and products stay small.
+    if (size == 0 || size > idx.file->bytes()) elements = 0;
     elements = elements > idx.file->bytes() ? elements : elements * size;
   }
   if (elements == 0 || idx.file->bytes() != idx.begin + elements) {
@@ -62,7 +63,7 @@ absl::StatusOr<IdxFile> OpenIdx(const std::string& path, const std::string& key,
   return idx;
 }
 
-// Of images of size [count, rows, columns] or [count, channels, rows, columns].
+// Returns the shape of images of size [count, rows, columns] or [count, channels, rows, columns].
 ImageShape ShapeOf(const std::vector<int64_t>& size) {
   return {size.size() == 4 ? size[1] : 1, size[size.size() - 2], size.back()};
 }

@@ -1,8 +1,8 @@
-// The data of a run, checked whole before anything starts: lengths, headers, labels and every token.
+// Checks the data of a run as a whole before anything starts: lengths, headers, labels and every token.
 //
-// By the readers that the workers use (data.h), so there is one set of rules and messages. Files are read in
-// large pieces, not mapped: one that is cut short meanwhile must not kill the process. Failure: as data.h;
-// each message begins with the key of the run file, as "data.text.path: ".
+// It uses the workers' readers (data.h), so there is one set of rules and messages. Files are read in large
+// pieces, not mapped: a file that is cut short meanwhile must not kill the process. Failure: as data.h; each
+// message begins with the key of the run file, as "data.text.path: ".
 #ifndef WEFT_WORKER_SHELL_COMPUTE_DATA_CHECK_H_
 #define WEFT_WORKER_SHELL_COMPUTE_DATA_CHECK_H_
 
@@ -16,10 +16,11 @@
 
 namespace weft {
 
-// Sentences about data that can be used and are hardly meant so; each begins with its key.
+// Checks the data. Returns sentences about data that can be used and are hardly meant so; each begins with
+// its key.
 absl::StatusOr<std::vector<std::string>> CheckData(const RunSpec& run, const ScanProgress& progress);
 
-// The files that hold the run's data.
+// Returns the files that hold the run's data.
 std::vector<std::string> DataPaths(const RunSpec& run);
 
 }  // namespace weft

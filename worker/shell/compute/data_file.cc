@@ -15,7 +15,7 @@
 namespace weft {
 namespace {
 
-// Unpacked data stays in memory: a bound on what a small hostile file can cost.
+// The most bytes of unpacked data, which stays in memory: a bound on what a small hostile file can cost.
 constexpr int64_t kMostUnpackedBytes = int64_t{4} << 30;
 
 std::string Reason(int error) { return std::strerror(error); }
@@ -24,7 +24,7 @@ std::string Reason(int error) { return std::strerror(error); }
 
 absl::StatusOr<std::unique_ptr<DataFile>> DataFile::Open(const std::string& path, const std::string& key) {
   std::unique_ptr<DataFile> file(new DataFile(path));
-  // To open a pipe would wait for its other end. Regular files do not know the flag.
+  // O_NONBLOCK: opening a pipe would wait for its other end. Regular files do not know the flag.
   file->fd_ = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file->fd_ < 0) {
     const int error = errno;
@@ -80,7 +80,7 @@ absl::Status DataFile::Unpack() {
       break;
     }
   }
-  // gzread of a stream that ends early gives what there is; gzclose tells.
+  // gzread of a stream that ends early returns the bytes that there are; gzclose reports the error.
   if (gzclose(packed) != Z_OK && status.ok()) {
     status = absl::InvalidArgumentError(absl::StrFormat("%s is damaged or cut short; fetch it again", path_));
   }

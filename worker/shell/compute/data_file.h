@@ -1,4 +1,4 @@
-// One file of training data, read by position; a `.gz` is unpacked into memory when it is opened.
+// Reads one file of training data by position; a `.gz` is unpacked into memory when it is opened.
 //
 // Plain files are read with pread: no page of a file that was cut short can kill the process, as a mapping
 // would. Threads: Read may be called from any thread.
@@ -18,7 +18,7 @@ namespace weft {
 
 class DataFile {
  public:
-  // `key` is the place of the path in the run file, as "data.text.path": for messages.
+  // Opens a file. `key` is the place of the path in the run file, as "data.text.path": for messages.
   static absl::StatusOr<std::unique_ptr<DataFile>> Open(const std::string& path, const std::string& key);
   ~DataFile();
   DataFile(const DataFile&) = delete;
@@ -26,7 +26,7 @@ class DataFile {
 
   const std::string& path() const { return path_; }
   int64_t bytes() const { return bytes_; }
-  // Exactly `n` bytes at `offset`; DataLoss when the file no longer has them.
+  // Reads exactly `n` bytes at `offset`; DataLoss when the file no longer has them.
   absl::Status Read(int64_t offset, size_t n, void* out) const;
 
  private:
@@ -34,8 +34,8 @@ class DataFile {
   absl::Status Unpack();
 
   const std::string path_;
-  int fd_ = -1;                    // of a plain file
-  std::vector<uint8_t> unpacked_;  // of a packed one
+  int fd_ = -1;                    // descriptor of a plain file
+  std::vector<uint8_t> unpacked_;  // bytes of a packed file
   int64_t bytes_ = 0;
 };
 

@@ -29,7 +29,7 @@ absl::StatusOr<Tensor> DataPrefetch::Take(const DataPiece& piece) {
       try {
         thread_ = std::thread([this] { Run(); });
       } catch (const std::system_error&) {
-        // There is no thread to be had: every piece is read when it is asked for.
+        // No thread could be made: every piece is read when it is asked for.
       }
     }
     while (reading_ == piece) changed_.Wait(mutex_);
@@ -47,7 +47,7 @@ absl::StatusOr<Tensor> DataPrefetch::Take(const DataPiece& piece) {
   return read_(piece);
 }
 
-// False for a piece that was asked for before.
+// Returns false for a piece that was asked for before.
 bool DataPrefetch::NoteMissed(const DataPiece& piece) {
   if (piece.step >= next_step_) return asked_early_.insert(piece).second;
   const auto listed = std::find(expected_.begin(), expected_.end(), piece);
@@ -56,8 +56,8 @@ bool DataPrefetch::NoteMissed(const DataPiece& piece) {
   return true;
 }
 
-// What is ready may be for jobs that do not come, and then stands in the way of what comes. Steps overlap in
-// some schedules, by few.
+// Drops pieces that are ready for jobs that do not come, since they stand in the way of others. Steps overlap
+// in some schedules, by few.
 void DataPrefetch::DropStale(int step) {
   constexpr int kSteps = 8, kPatience = 2 * kDepth;
   if (misses_ > kPatience && !ready_.empty()) {
@@ -71,7 +71,7 @@ void DataPrefetch::DropStale(int step) {
   changed_.SignalAll();
 }
 
-// What is to be read next; nothing while enough is ready, or where the run ends.
+// Returns the piece to read next; nothing while enough is ready, or where the run ends.
 std::optional<DataPiece> DataPrefetch::Next() {
   if (static_cast<int>(ready_.size()) >= kDepth) return std::nullopt;
   while (expected_.empty() && next_step_ < end_) {

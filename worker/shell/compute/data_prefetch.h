@@ -1,12 +1,11 @@
-// Reads ahead what the coming micro-batches of a rank need of the run's data, so that a device with memory of
-// its own finds it there.
+// Reads ahead the run's data for the coming micro-batches of a rank, so that a device with memory of its own
+// has them there.
 //
 // One thread reads pieces in the order in which the rank's jobs are expected to ask for them, at most kDepth
-// beyond what was asked for; reading a piece also begins to send it to the device. The expectation only saves
-// time: a piece that was not read yet, or was asked for before, is read by who asks. What waits for a job
-// that does not come is let go after some others.
-// Threads: Take from any thread. The thread begins at the first Take and ends with the object. Failure: of
-// the reading, given to who asks.
+// beyond the last request; reading a piece also begins to send it to the device. The expectation only saves
+// time: a piece that was not read yet, or was asked for before, is read by the caller. A piece that waits for
+// a job that does not come is dropped after some others. Threads: Take from any thread. The thread begins at
+// the first Take and ends with the object. Failure: of the reading, given to the caller.
 #ifndef WEFT_WORKER_SHELL_COMPUTE_DATA_PREFETCH_H_
 #define WEFT_WORKER_SHELL_COMPUTE_DATA_PREFETCH_H_
 
@@ -37,8 +36,8 @@ class DataPrefetch {
  public:
   static constexpr int kDepth = 2;
 
-  // `read` is called from several threads. `of_step`: the pieces that the rank's jobs of a step will ask for,
-  // in their order; steps from `end` on have none.
+  // `read` is called from several threads. `of_step` returns the pieces that the rank's jobs of a step will
+  // ask for, in their order; steps from `end` on have none.
   using Read = std::function<absl::StatusOr<Tensor>(const DataPiece&)>;
   using OfStep = std::function<std::vector<DataPiece>(int step)>;
   DataPrefetch(Read read, OfStep of_step, int end);
@@ -61,11 +60,11 @@ class DataPrefetch {
   Mutex mutex_;
   CondVar changed_;
   bool ends_ ABSL_GUARDED_BY(mutex_) = false;
-  int misses_ ABSL_GUARDED_BY(mutex_) = 0;                    // since the last hit
-  int next_step_ ABSL_GUARDED_BY(mutex_) = 0;                 // the first whose pieces are not listed yet
-  std::deque<DataPiece> expected_ ABSL_GUARDED_BY(mutex_);    // listed, and neither asked for nor read
-  std::set<DataPiece> asked_early_ ABSL_GUARDED_BY(mutex_);   // of steps that are not listed yet
-  std::optional<DataPiece> reading_ ABSL_GUARDED_BY(mutex_);  // by the thread
+  int misses_ ABSL_GUARDED_BY(mutex_) = 0;                    // misses since the last hit
+  int next_step_ ABSL_GUARDED_BY(mutex_) = 0;                 // first step whose pieces are not listed yet
+  std::deque<DataPiece> expected_ ABSL_GUARDED_BY(mutex_);    // pieces listed, and neither asked for nor read
+  std::set<DataPiece> asked_early_ ABSL_GUARDED_BY(mutex_);   // pieces of steps that are not listed yet
+  std::optional<DataPiece> reading_ ABSL_GUARDED_BY(mutex_);  // piece that the thread reads
   std::map<DataPiece, absl::StatusOr<Tensor>> ready_ ABSL_GUARDED_BY(mutex_);
   std::thread thread_ ABSL_GUARDED_BY(mutex_);
 };

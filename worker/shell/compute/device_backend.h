@@ -1,4 +1,4 @@
-// A kind of device as a library brings it: what a worker process asks of a GPU backend, in one interface.
+// Declares a kind of device as a library brings it: the interface between a worker process and a GPU backend.
 //
 // The worker links the CPU alone. A device of another kind is a shared library `libweft_KIND.so` beside the
 // program, which the worker loads (device_library.h) before anything touches LibTorch, because LibTorch
@@ -26,7 +26,7 @@ class RankDevice;
 class Collectives;
 
 struct DeviceOptions {
-  int index = -1;          // of the device on this machine; -1: `process` modulo how many there are
+  int index = -1;          // index of the device on this machine; -1: `process` modulo how many there are
   int process = 0;         // number of this process on the machine, if it has one
   bool graphs = true;      // capture and replay passes
   bool mark_jobs = false;  // ranges for a profiler (NVTX)
@@ -37,27 +37,31 @@ class DeviceBackend {
   virtual ~DeviceBackend() = default;
 
   virtual const std::string& name() const = 0;  // "cuda:0"
-  // Tells one piece of hardware from every other one, on any machine; for who shares it. As NVML has it.
+  // Returns the id that tells one piece of hardware from every other one, on any machine, for processes that
+  // share it. As NVML has it.
   virtual const std::string& uuid() const = 0;
 
-  // On every thread that enqueues or moves the device's memory, before it does; cheap when repeated.
+  // Prepares the calling thread. Call it on every thread that enqueues or moves the device's memory, before
+  // it does; cheap when repeated.
   virtual void PrepareThread() = 0;
 
-  // `host`: memory for copies that other processes map (HostUse::kTransfer). Outlives the rank.
+  // Makes a rank's device. `host` is memory for copies that other processes map (HostUse::kTransfer), and
+  // outlives the rank.
   virtual absl::StatusOr<std::unique_ptr<RankDevice>> CreateRankDevice(Rank rank, MemorySource& host) = 0;
 
-  // The device's memory as segments for a transport to receive into, usable by all ranks of the process.
+  // Returns the device's memory as segments for a transport to receive into, usable by all ranks of the
+  // process.
   virtual MemorySource& memory() = 0;
 
-  // Why the device does nothing more for this process, as after a kernel that failed: only another process
-  // can use it again. OK while it works. Asked after failures, on a prepared thread; does not wait.
+  // Returns why the device does nothing more for this process, as after a kernel that failed: only another
+  // process can use it again. OK while it works. Asked after failures, on a prepared thread; does not wait.
   virtual absl::Status Health() { return absl::OkStatus(); }
 
-  // Collectives among devices (collectives.h); null where the device has none.
+  // Returns collectives among devices (collectives.h); null where the device has none.
   virtual Collectives* collectives() = 0;
 };
 
-// Unavailable: no driver, no such device, or one that does not fit, in a sentence.
+// Makes the backend. Unavailable: no driver, no such device, or one that does not fit, in a sentence.
 using DeviceBackendEntry = absl::Status (*)(const char* version, const DeviceOptions& options,
                                             std::unique_ptr<DeviceBackend>* backend);
 inline constexpr char kDeviceBackendEntry[] = "weft_device_backend";

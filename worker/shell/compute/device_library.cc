@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kMostDevices = 1024;  // of one kind on a machine
+constexpr int kMostDevices = 1024;  // most devices of one kind on a machine
 constexpr size_t kLongestKind = 32;
 
 bool IsKind(absl::string_view text) {
@@ -52,7 +52,7 @@ absl::StatusOr<std::string> FindLibrary(const std::string& kind, const DeviceSea
       "where nvcc is, or name the folder that has the library in WEFT_DEVICE_PATH"));
 }
 
-// The library, where the machine could serve it.
+// Returns the library's path, if the machine could serve it.
 absl::StatusOr<std::string> Find(const std::string& kind, int index, const DeviceSearch& search) {
   if (kind == "cuda") {
     const absl::Status driver = CheckCudaDriver(search, index);
@@ -61,7 +61,7 @@ absl::StatusOr<std::string> Find(const std::string& kind, int index, const Devic
   return FindLibrary(kind, search);
 }
 
-// What to do about a library that the dynamic linker refused.
+// Returns advice about a library that the dynamic linker refused.
 std::string Advice(const std::string& kind, absl::string_view error) {
   if (absl::StrContains(error, "undefined symbol")) {
     return "it was built against other versions of what it needs; build it with this Weft";
@@ -81,8 +81,8 @@ absl::StatusOr<std::unique_ptr<DeviceBackend>> LoadBackend(const std::string& ki
                                                            const DeviceSearch& search) {
   const absl::StatusOr<std::string> path = Find(kind, options.index, search);
   if (!path.ok()) return path.status();
-  // Global: what LibTorch's own libraries load later must find what came with this one. It is never closed,
-  // since it registers with LibTorch what it brings.
+  // The library is global: libraries that LibTorch loads later must find those that came with this one. It is
+  // never closed, since it registers its parts with LibTorch.
   void* library = dlopen(path->c_str(), RTLD_NOW | RTLD_GLOBAL);
   if (library == nullptr) {
     const std::string error = dlerror();
@@ -107,7 +107,7 @@ absl::StatusOr<std::unique_ptr<DeviceBackend>> LoadBackend(const std::string& ki
   return backend;
 }
 
-// With the flag that it is about.
+// Names the flag in the status.
 absl::Status OfChoice(const DeviceChoice& choice, const absl::Status& status) {
   if (status.ok()) return status;
   return absl::Status(status.code(), absl::StrCat("--device ", choice.kind,

@@ -1,4 +1,4 @@
-// The device that `--device` names, brought by a shared library that is loaded when it is asked for.
+// Loads the device that `--device` names from a shared library, when it is asked for.
 //
 // The worker itself knows the CPU. A device of another kind is `libweft_KIND.so`, looked for in the folders
 // of WEFT_DEVICE_PATH, beside the program and in ../lib; it is loaded once and stays. `cuda` is one such
@@ -22,16 +22,16 @@
 
 namespace weft {
 
-// `cpu`, `auto`, or a kind with or without a device's index, as `cuda` and `cuda:1`.
+// A choice: `cpu`, `auto`, or a kind with or without a device's index, as `cuda` and `cuda:1`.
 struct DeviceChoice {
   std::string kind = "cpu";
   int index = -1;  // -1: the library chooses, by the number of the process
 };
 
-// InvalidArgument in a sentence.
+// Parses a choice. InvalidArgument in a sentence.
 absl::StatusOr<DeviceChoice> ParseDeviceChoice(absl::string_view text);
 
-// Where things are looked for.
+// The places where libraries and the driver are looked for.
 struct DeviceSearch {
   std::vector<std::string> folders;
   std::string cuda_driver = "libcuda.so.1";
@@ -41,19 +41,21 @@ DeviceSearch DefaultDeviceSearch();
 
 struct LoadedDevice {
   std::unique_ptr<DeviceBackend> backend;  // null: the CPU
-  std::string told;  // which device computes, and for `auto` why; empty where the CPU was asked for
+  // Names the device that computes, and for `auto` the reason; empty where the CPU was asked for.
+  std::string told;
 };
 
-// `options.index` is the choice's. FailedPrecondition: no driver or an old one, no such device, no such
-// library, or one that cannot be loaded, is of another build or refuses. `auto` takes the CPU then.
+// Loads a device. `options.index` is the choice's. FailedPrecondition: no driver or an old one, no such
+// device, no such library, or one that cannot be loaded, is of another build or refuses. `auto` takes the CPU
+// then.
 absl::StatusOr<LoadedDevice> LoadDevice(const DeviceChoice& choice, DeviceOptions options,
                                         const DeviceSearch& search);
 
-// What can be known without loading the library: that it and, for `cuda`, the driver are there. OK for `cpu`
-// and `auto`. Failure as LoadDevice's.
+// Checks what can be known without loading the library: that it and, for `cuda`, the driver are there. OK for
+// `cpu` and `auto`. Failure as LoadDevice's.
 absl::Status CheckDevice(const DeviceChoice& choice, const DeviceSearch& search);
 
-// What LoadDevice asks of a machine before it loads libweft_cuda. Keeps the driver's library loaded.
+// Checks the machine before LoadDevice loads libweft_cuda. Keeps the driver's library loaded.
 absl::Status CheckCudaDriver(const DeviceSearch& search, int index);
 
 }  // namespace weft

@@ -74,7 +74,7 @@ at::Tensor Dropout(const at::Tensor& x, double p, const MaskKey& key, int layer,
   return Drop(*key.math, x, p, {MaskSeed(key.seed, key.step, key.microbatch, layer, site), nullptr});
 }
 
-// Zero, since captured work may be done once before there is a seed.
+// The seeds begin as zero, since captured work may be done once before there is a seed.
 MaskSeeds::MaskSeeds(const FlatMath& math, c10::Device device, int first_layer, int end_layer)
     : math_(math),
       first_layer_(first_layer),

@@ -3,9 +3,9 @@
 #include <bit>
 #include <cmath>
 
-// Compiled with -ffp-contract=off and -O3 (see CMakeLists.txt): the first keeps the bits the same at any
-// vector width, the second makes the compiler use the vectors. Each kernel exists twice, for AVX2 and for
-// plain x86-64, and dropout for AVX-512 as well, which multiplies 64 bits; the processor decides.
+// This file is compiled with -ffp-contract=off and -O3 (see CMakeLists.txt): the first keeps the bits the
+// same at any vector width, the second makes the compiler use the vectors. Each kernel exists twice, for AVX2
+// and for plain x86-64, and dropout for AVX-512 as well, which multiplies 64 bits; the processor decides.
 #if defined(__x86_64__)
 #define WEFT_AVX2 __attribute__((target("avx2")))
 #define WEFT_AVX512 __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl")))
@@ -45,7 +45,8 @@ WEFT_INLINE void Add(float* __restrict sum, const float* __restrict x, int64_t n
 void AddPlain(float* sum, const float* x, int64_t n) { Add(sum, x, n); }
 WEFT_AVX2 void AddAvx2(float* sum, const float* x, int64_t n) { Add(sum, x, n); }
 
-// An exponent of ones alone is infinite or not a number: one more carries into the sign's place.
+// Returns true if all are finite. An exponent of ones alone is infinite or not a number: one more carries
+// into the sign's place.
 WEFT_INLINE bool Finite(const float* x, int64_t n) {
   uint32_t carried = 0;
   for (int64_t i = 0; i < n; ++i)
@@ -128,7 +129,7 @@ WEFT_AVX2 void AdamWAvx2(const AdamWStep& s, const float* w, float* out, const f
   AdamW(s, w, out, g, m, v, factor, n);
 }
 
-// The upper 32 bits of SplitMix64's number i.
+// Returns the upper 32 bits of SplitMix64's number i.
 WEFT_INLINE uint32_t RandomBits(uint64_t seed, int64_t i) {
   uint64_t z = seed + static_cast<uint64_t>(i) * 0x9e3779b97f4a7c15;
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
@@ -136,7 +137,7 @@ WEFT_INLINE uint32_t RandomBits(uint64_t seed, int64_t i) {
   return static_cast<uint32_t>((z ^ (z >> 31)) >> 32);
 }
 
-// The product also where the mask is 0: it has x's sign, and what is no number stays none.
+// Multiplies also where the mask is 0: the result has x's sign, and a NaN stays one.
 WEFT_INLINE float Dropped(const DropoutMask& m, int64_t i, float x) {
   return x * (RandomBits(m.seed, i) < m.threshold ? 0.0f : m.keep);
 }

@@ -1,6 +1,7 @@
-// Flat buffers of one device: where they come from, arithmetic on them, and the order in which they are used.
+// Provides flat buffers of one device: their memory, arithmetic on them, and the order in which they are
+// used.
 //
-// The part of a RankDevice (rank_device.h) that sums of gradients and updates need, free of LibTorch.
+// This is the part of a RankDevice (rank_device.h) that sums of gradients and updates need, free of LibTorch.
 // Threads and failure: as RankDevice.
 #ifndef WEFT_WORKER_SHELL_COMPUTE_FLAT_MEMORY_H_
 #define WEFT_WORKER_SHELL_COMPUTE_FLAT_MEMORY_H_
@@ -19,11 +20,11 @@ class FlatMemory {
   virtual ~FlatMemory() = default;
 
   virtual const FlatMath& math() const = 0;
-  // A flat tensor, aligned to 64 bytes, its content undefined.
+  // Makes a flat tensor, aligned to 64 bytes, its content undefined.
   virtual absl::StatusOr<Tensor> NewFlat(int64_t elements, MemoryClass memory_class,
                                          DataType type = DataType::kFloat32) = 0;
-  // What the job enqueues from here on comes behind the tensor's `ready`. Gives the same tensor, whose memory
-  // stays after its last copy has gone until the device has done all that the rank gave it before.
+  // Puts the job's later work behind the tensor's `ready`. Returns the same tensor, whose memory stays after
+  // its last copy has gone until the device has done all that the rank gave it before.
   virtual Tensor Await(Tensor tensor) = 0;
 };
 

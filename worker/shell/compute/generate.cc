@@ -20,7 +20,7 @@ namespace {
 
 constexpr int kBytes = 256;
 
-// How many tokens may be chosen, the first ones of the vocabulary.
+// Returns how many tokens may be chosen, the first ones of the vocabulary.
 int TokensOf(const RunSpec& run, const GptSpec& gpt) {
   const auto* text = std::get_if<TextData>(&run.data.source);
   const bool bytes = text == nullptr || text->tokens == TextData::Tokens::kBytes;

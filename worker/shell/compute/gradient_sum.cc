@@ -72,7 +72,7 @@ absl::Status StageSums::Add(int step, int microbatch, const std::vector<FlatPiec
   absl::StatusOr<GradientSum*> sum = SumOf({step, 0, 1});
   if (!sum.ok()) return sum.status();
   if (sums_what_comes_) {
-    // Another number than its own, so that it is the next.
+    // The gradient gets another number than its own, so that it is the next.
     if (!came_.emplace(step, microbatch).second) {
       return absl::AlreadyExistsError(
           absl::StrFormat("the gradient of micro-batch %d was already added", microbatch));

@@ -1,9 +1,9 @@
-// The sum of one stage's gradients over the micro-batches of one step, or a slice of it, in the order of
+// Sums one stage's gradients over the micro-batches of one step, or a slice of them, in the order of
 // micro-batches.
 //
 // Sums of floating-point numbers depend on their order, so there is one: 0, 1, 2, ... A contribution that
-// comes early waits. The first is copied, the others are added element by element, on the device.
-// One thread at a time. Contributions that were added are no longer referenced.
+// comes early waits. The first is copied, the others are added element by element, on the device. One thread
+// at a time. Contributions that were added are no longer referenced.
 #ifndef WEFT_WORKER_SHELL_COMPUTE_GRADIENT_SUM_H_
 #define WEFT_WORKER_SHELL_COMPUTE_GRADIENT_SUM_H_
 
@@ -24,15 +24,15 @@ namespace weft {
 class GradientSum {
  public:
   // `buffer` (flat float32) becomes the sum; its content does not matter yet, or is that of the first `next`
-  // micro-batches. `memory`, where it lies, outlives this.
+  // micro-batches. `memory`, which provided it, outlives this.
   GradientSum(FlatMemory& memory, Tensor buffer, int microbatches, int next = 0)
       : memory_(memory), buffer_(std::move(buffer)), microbatches_(microbatches), next_(next) {}
 
-  // True if the micro-batch is the next in order.
+  // Returns true if the micro-batch is the next in order.
   bool InOrder(int microbatch) const { return microbatch == next_; }
   // AlreadyExists when the micro-batch contributed before, InvalidArgument when it cannot contribute.
   absl::Status Check(int microbatch) const;
-  // Requires InOrder(microbatch). Adds, and then what waited for it.
+  // Adds, and then adds the contributions that waited for it. Requires InOrder(microbatch).
   void AddPieces(int microbatch, const std::vector<FlatPiece>& pieces);
   // Adds, or keeps (shares) the gradient until its turn. Requires Check(microbatch).ok() and equal sizes.
   void Add(int microbatch, const Tensor& gradient);
@@ -54,29 +54,30 @@ class GradientSum {
   std::map<int, Tensor> waiting_;
 };
 
-// The sums that one stage keeps on one rank: by step, and by slice where several ranks share the summing.
-// Their memory is charged to gradients. One thread at a time.
+// Keeps the sums of one stage on one rank: by step, and by slice where several ranks share the summing. Their
+// memory is charged to gradients. One thread at a time.
 class StageSums {
  public:
   // `elements` of the whole gradient. `memory` outlives this.
   StageSums(FlatMemory& memory, int64_t elements, int microbatches)
       : memory_(memory), elements_(elements), microbatches_(microbatches) {}
 
-  // From the beginning on: the sums are of the micro-batches that come here alone, in the order in which they
-  // come. Take then gives what there is of part 0 of 1, zeros if nothing came.
+  // Sums only the micro-batches that come here, in the order in which they come. Call at the beginning. Take
+  // then returns what there is of part 0 of 1, zeros if nothing came.
   void SumWhatComes() { sums_what_comes_ = true; }
   bool sums_what_comes() const { return sums_what_comes_; }
 
-  // One micro-batch's whole gradient, for the sum of part 0 of 1.
+  // Adds one micro-batch's whole gradient, for the sum of part 0 of 1.
   absl::Status Add(int step, int microbatch, const std::vector<FlatPiece>& pieces);
-  // One micro-batch's slice. InvalidArgument when it is not of the slice's size.
+  // Adds one micro-batch's slice. InvalidArgument when it is not of the slice's size.
   absl::Status Add(int step, int microbatch, const Tensor& slice, int part, int parts);
   // A whole gradient's sum that is not finished, of the micro-batches before `next`; `next` is 0 for none.
   struct Part {
     int step = 0, next = 0;
     Tensor sum;
   };
-  // Gives up the only sum, if there is one; nothing may wait for its turn in it. And takes it over.
+  // TakePart gives up the only sum, if there is one; nothing may wait for its turn in it. Resume takes it
+  // over.
   absl::StatusOr<Part> TakePart();
   void Resume(Part part);
 
@@ -96,7 +97,7 @@ class StageSums {
   const int microbatches_;
   std::map<Key, GradientSum> sums_;
   bool sums_what_comes_ = false;
-  std::set<std::pair<int, int>> came_;  // then: step and micro-batch of what is in the sums
+  std::set<std::pair<int, int>> came_;  // step and micro-batch of the gradients in such sums
 };
 
 // InvalidArgument unless `tensor` is `elements` float32. `what` names it in the plural: "weights".

@@ -1,4 +1,4 @@
-// The arithmetic on flat buffers in the host's own memory: done when a call returns. Thread-safe.
+// Returns the arithmetic on flat buffers in the host's own memory: done when a call returns. Thread-safe.
 #ifndef WEFT_WORKER_SHELL_COMPUTE_HOST_MATH_H_
 #define WEFT_WORKER_SHELL_COMPUTE_HOST_MATH_H_
 

@@ -21,13 +21,13 @@ c10::weak_intrusive_ptr<c10::StorageImpl> NoStorage() {
   return c10::weak_intrusive_ptr<c10::StorageImpl>(c10::intrusive_ptr<c10::StorageImpl>());
 }
 
-// One saved tensor: a view of bytes that are away, or, for parameters, the tensor itself.
+// Keeps one saved tensor: a view of bytes that are away, or, for parameters, the tensor itself.
 class AwayHooks final : public torch::autograd::SavedVariableHooks {
  public:
   explicit AwayHooks(HostOffload* scope) : scope_(scope) {}
 
   void call_pack_hook(const at::Tensor& tensor) override {
-    // Without its place in the graph: the graph must not hold itself.
+    // The tensor is kept without its place in the graph: the graph must not hold itself.
     if (scope_->Stays(tensor)) {
       kept_ = tensor.detach();
     } else {
@@ -49,7 +49,7 @@ class AwayHooks final : public torch::autograd::SavedVariableHooks {
   }
 
  private:
-  HostOffload* scope_;  // until packed, which is at once
+  HostOffload* scope_;  // used until packed, which is at once
   at::Tensor kept_;
   std::shared_ptr<OffloadedTensor> away_;
   std::vector<int64_t> sizes_, strides_;
@@ -59,7 +59,7 @@ class AwayHooks final : public torch::autograd::SavedVariableHooks {
 
 class OffloadEngine final : public torch::autograd::Engine {
  public:
-  // Lives as long as the process: graphs may end during its end.
+  // Returns the engine, which lives as long as the process: graphs may end during its end.
   static Engine& Instance() {
     static OffloadEngine* const engine = new OffloadEngine;
     return *engine;
@@ -111,7 +111,7 @@ c10::Storage OffloadedTensor::Arrived() {
 }
 
 int64_t OffloadedTensors::Staying(const std::function<int64_t()>& tally) const {
-  // Held, so that none goes between the two counts.
+  // The sources are held, so that none goes between the two counts.
   std::vector<std::shared_ptr<OffloadSource>> sources;
   for (const std::weak_ptr<OffloadSource>& source : sources_) {
     if (auto held = source.lock()) sources.push_back(std::move(held));
@@ -124,7 +124,7 @@ int64_t OffloadedTensors::Staying(const std::function<int64_t()>& tally) const {
   return bytes;
 }
 
-// The last saved is needed first.
+// Begins all, the last saved one first: it is needed first.
 void OffloadedTensors::BeginAll() {
   for (auto saved = saved_.rbegin(); saved != saved_.rend(); ++saved) {
     if (const auto tensor = saved->lock()) tensor->Begin();
@@ -148,7 +148,7 @@ HostOffload* HostOffload::Current() { return current_offload; }
 
 bool HostOffload::Stays(const at::Tensor& tensor) const {
   if (!tensor.has_storage()) return true;
-  // What an operation keeps in host memory beside the device's, as fused attention does its seed.
+  // Tensors that an operation keeps in host memory beside the device's stay, as fused attention's seed.
   if (tensor.device().type() != device_.torch_device().type()) return true;
   return std::find(parameters_.begin(), parameters_.end(), tensor.storage().unsafeGetStorageImpl()) !=
          parameters_.end();

@@ -1,4 +1,5 @@
-// Moves what a forward saves for its backward to host memory, and brings it back when the backward asks.
+// Moves the tensors that a forward saves for its backward to host memory, and brings them back when the
+// backward asks.
 //
 // While a HostOffload lives, every tensor that LibTorch's graph saves on this thread is copied to the host
 // (RankDevice::ToHost, HostUse::kOffload), and the graph refers to that copy only: the bytes in the rank's
@@ -31,14 +32,14 @@
 
 namespace weft {
 
-// One storage's bytes while they are away.
+// The bytes of one storage while they are away.
 class OffloadedTensor {
  public:
   OffloadedTensor(RankDevice& device, Tensor host);
 
   // Begins to bring them back. Only where the device has memory of its own.
   void Begin();
-  // Gives up what was begun and not taken.
+  // Gives up a copy that was begun and not taken.
   void Forget() { arriving_ = {}; }
   c10::Storage Fetch();
 
@@ -49,25 +50,27 @@ class OffloadedTensor {
   RankDevice& device_;
   const Tensor host_;
   Tensor arriving_;
-  c10::weak_intrusive_ptr<c10::StorageImpl> back_;  // of the copy in the rank's memory, while there is one
+  c10::weak_intrusive_ptr<c10::StorageImpl> back_;  // copy in the rank's memory, while there is one
 };
 
-// What a copy to the host reads, as long as it does.
+// The source of a copy to the host, as long as the copy reads it.
 struct OffloadSource {
   c10::Storage storage;
   std::shared_ptr<at::DataPtr> stripped;  // its bytes, once the storage has them no more
 };
 
-// Of one pass, in the order in which its forward saved them, as long as its graph needs them.
+// The offloaded tensors of one pass, in the order in which its forward saved them, as long as its graph needs
+// them.
 class OffloadedTensors {
  public:
   void Append(const std::shared_ptr<OffloadedTensor>& saved, const std::shared_ptr<OffloadSource>& source) {
     saved_.push_back(saved);
     sources_.push_back(source);
   }
-  // What `tally` counts of a forward's storages, without those that go as soon as they have been copied.
+  // Returns the bytes that `tally` counts of a forward's storages, without those that go as soon as they have
+  // been copied.
   int64_t Staying(const std::function<int64_t()>& tally) const;
-  // Around a backward.
+  // Enclose a backward.
   void BeginAll();
   void ForgetRest();
 
@@ -80,24 +83,25 @@ class HostOffload {
  public:
   using Storages = std::array<const c10::StorageImpl*, 2>;
   // The device must outlive the graphs that are made in the scope; `parameters` are the storages of those
-  // that stay. What goes is appended to `offloaded`.
+  // that stay. Tensors that go are appended to `offloaded`.
   HostOffload(RankDevice& device, Storages parameters, OffloadedTensors* offloaded);
   ~HostOffload();
   HostOffload(const HostOffload&) = delete;
   HostOffload& operator=(const HostOffload&) = delete;
 
-  // The innermost scope of this thread, or null.
+  // Returns the innermost scope of this thread, or null.
   static HostOffload* Current();
 
   bool Stays(const at::Tensor& tensor) const;
   std::shared_ptr<OffloadedTensor> Send(const at::Tensor& tensor);
 
-  // Takes the bytes of a tensor away, of whose storage nobody but the graph's end knows any more. They stay
-  // until a copy of them that is on its way has been made.
+  // Takes the bytes of a tensor away, whose storage only the graph's end still refers to. They stay until a
+  // copy of them that is on its way has been made.
   void Strip(const at::Tensor& tensor);
 
  private:
-  // By storage and how often it was written. The weak reference keeps the address from being used again.
+  // A sent tensor, by storage and how often that was written. The weak reference keeps the address from being
+  // used again.
   struct Sent {
     c10::weak_intrusive_ptr<c10::StorageImpl> from;
     std::shared_ptr<OffloadedTensor> away;

@@ -32,12 +32,12 @@ class DeterministicMaxPool : public torch::autograd::Function<DeterministicMaxPo
                   columns = context->saved_data["columns"].toInt();
     const int64_t out_rows = gradient.size(2), out_columns = gradient.size(3);
     const at::Tensor none = at::zeros({}, gradient.options());
-    // With the padding around it.
+    // This is the gradient with the padding around it.
     const at::Tensor padded =
         at::zeros({gradient.size(0), gradient.size(1), kStride * out_rows + kWindow - kStride,
                    kStride * out_columns + kWindow - kStride},
                   gradient.options());
-    // Of each window, the place in the image of its first element, which may lie in the padding.
+    // For each window, this is the place in the image of its first element, which may lie in the padding.
     const auto numbers = places.options();
     const at::Tensor first = (at::arange(out_rows, numbers) * kStride - kPadding).unsqueeze(1) * columns +
                              (at::arange(out_columns, numbers) * kStride - kPadding);

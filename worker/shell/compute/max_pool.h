@@ -1,10 +1,10 @@
-// The maximum over 3x3 of an image with stride 2, padded by 1, with a backward that is deterministic on every
-// device. Private to the adapter of LibTorch.
+// Computes the maximum over 3x3 of an image with stride 2, padded by 1, with a backward that is deterministic
+// on every device. Private to the adapter of LibTorch.
 //
 // LibTorch's own backward adds each gradient to the place of its maximum; on a GPU many threads do so at
 // once, in any order. Here the gradients are added in nine whole-image operations, one for each place of a
-// window, from the last to the first: then what an element gets from the windows that it is in is added from
-// the first window to the last, as LibTorch does on the CPU, and all bits are the same.
+// window, from the last to the first. So an element's gradients from its windows are added from the first
+// window to the last, as LibTorch does on the CPU, and all bits are the same.
 #ifndef WEFT_WORKER_SHELL_COMPUTE_MAX_POOL_H_
 #define WEFT_WORKER_SHELL_COMPUTE_MAX_POOL_H_
 
@@ -12,7 +12,7 @@
 
 namespace weft {
 
-// `images`: [samples, channels, rows, columns].
+// Pools `images`: [samples, channels, rows, columns].
 at::Tensor MaxPool(const at::Tensor& images);
 
 }  // namespace weft

@@ -1,8 +1,8 @@
-// Says, for the running thread, whose memory LibTorch's allocations are and of which class.
+// Says, for the running thread, to which rank and class LibTorch's allocations belong.
 //
 // While a scope lives, every CPU tensor that LibTorch makes on this thread lies in the rank's segments and is
-// charged to the class; outside of any scope ordinary memory serves. Scopes nest; each must end on
-// the thread that began it.
+// charged to the class; outside of any scope ordinary memory serves. Scopes nest; each must end on the thread
+// that began it.
 #ifndef WEFT_WORKER_SHELL_COMPUTE_MEMORY_SCOPE_H_
 #define WEFT_WORKER_SHELL_COMPUTE_MEMORY_SCOPE_H_
 
@@ -18,7 +18,7 @@ class MemoryScope {
   MemoryScope(const MemoryScope&) = delete;
   MemoryScope& operator=(const MemoryScope&) = delete;
 
-  // The innermost scope of this thread, or null.
+  // Returns the innermost scope of this thread, or null.
   static const MemoryScope* Current();
   SegmentAllocator* allocator() const { return allocator_; }
   MemoryClass memory_class() const { return memory_class_; }

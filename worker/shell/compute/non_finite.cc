@@ -18,7 +18,7 @@ std::string NumberText(double value) {
   return std::isnan(value) ? "nan" : value > 0 ? "inf" : value < 0 ? "-inf" : "finite";
 }
 
-// "block0.mlp.weight has nan": the first element of the range that is not finite, by its parameter.
+// Returns "block0.mlp.weight has nan": the first element of the range that is not finite, by its parameter.
 std::string FirstNonFinite(const StageLayout& layout, int64_t begin, int64_t n, const float* x) {
   const float* const found = std::find_if(x, x + n, [](float value) { return !std::isfinite(value); });
   const int64_t at = begin + (found - x);

@@ -1,10 +1,10 @@
-// The optimizer of one flat buffer of weights: how many steps it made, and what it remembers between them.
+// Applies the optimizer to one flat buffer of weights, and keeps the number of its steps and its state
+// between them.
 //
 // A step is taken in parts: Begin once, then Apply over consecutive ranges that together cover the buffer.
-// The rate of a step is the caller's (proto/run/learning_rate.h), in place of the specification's. The state
+// The caller gives the rate of a step (proto/run/learning_rate.h), in place of the specification's. The state
 // (`state_buffers` buffers as large as the weights) belongs to the caller, who begins it as zeros, in the
-// memory of any device. Both the
-// runtime and the reference loop use it. One thread at a time.
+// memory of any device. Both the runtime and the reference loop use it. One thread at a time.
 #ifndef WEFT_WORKER_SHELL_COMPUTE_OPTIMIZER_H_
 #define WEFT_WORKER_SHELL_COMPUTE_OPTIMIZER_H_
 
@@ -22,26 +22,26 @@ namespace weft {
 class Optimizer {
  public:
   static constexpr int kMaxStateBuffers = 2;
-  using State = std::array<float*, kMaxStateBuffers>;  // of the range; null beyond state_buffers()
+  using State = std::array<float*, kMaxStateBuffers>;  // state of the range; null beyond state_buffers()
 
   explicit Optimizer(const OptimizerSpec& spec) : spec_(spec) {}
 
   int state_buffers() const { return static_cast<int>(state_names().size()); }
-  // What each buffer is called in checkpoints: as PyTorch's optimizers do.
+  // Returns the name of each buffer in checkpoints: as PyTorch's optimizers have them.
   std::vector<const char*> state_names() const;
-  // Steps that were begun, and the same of an optimizer that goes on with another's state.
+  // Returns the steps that were begun; Resume sets them for an optimizer that goes on with another's state.
   int64_t steps() const { return steps_; }
   void Resume(int64_t steps) { steps_ = steps; }
   void Begin(double learning_rate);
-  // out = weights after the step, for n elements; `out` may be `weights`. All pointers are of the memory that
-  // `math` computes in. `factor`: one float by which gradients are multiplied before anything else, as
-  // clipping does; null for none.
+  // Computes out = weights after the step, for n elements; `out` may be `weights`. All pointers are of the
+  // memory that `math` computes in. `factor`: one float by which gradients are multiplied before anything
+  // else, as clipping does; null for none.
   void Apply(const FlatMath& math, const float* weights, float* out, const float* gradient,
              const State& state, const float* factor, int64_t n) const;
 
  private:
   OptimizerSpec spec_;
-  int64_t steps_ = 0;  // begun
+  int64_t steps_ = 0;  // steps begun
   std::variant<SgdStep, AdamWStep> step_;
 };
 

@@ -15,7 +15,7 @@ namespace {
 
 constexpr ParameterInit kZero{ParameterInit::Kind::kConstant, 0};
 constexpr ParameterInit kOne{ParameterInit::Kind::kConstant, 1};
-constexpr double kDeviation = 0.02;  // of the weights of transformers
+constexpr double kDeviation = 0.02;  // standard deviation of the weights of transformers
 
 ParameterInit Normal(double deviation) { return {ParameterInit::Kind::kNormal, deviation}; }
 
@@ -29,8 +29,8 @@ void AppendLinear(absl::string_view name, int64_t in, int64_t out, double deviat
   layer->parameters.push_back({absl::StrCat(name, ".bias"), {out}, kZero});
 }
 
-// A transformer block, initialized as GPT-2's: the projections that end in the residual stream shrink with
-// its length.
+// Describes a transformer block, initialized as GPT-2's: the projections that end in the residual stream
+// shrink with its length.
 LayerSpec TransformerBlock(int number, int64_t width, int blocks) {
   const double residual = kDeviation / std::sqrt(2.0 * blocks);
   LayerSpec block{absl::StrCat("block", number), {}};
@@ -77,7 +77,8 @@ std::vector<LayerSpec> Describe(const VitSpec& m) {
   return layers;
 }
 
-// Initialized as torch.nn.Linear: uniform within 1/sqrt(fan in), weights and biases.
+// Describes a linear layer, initialized as torch.nn.Linear: uniform within 1/sqrt(fan in), weights and
+// biases.
 LayerSpec Linear(std::string name, int64_t in, int64_t out) {
   const ParameterInit init{ParameterInit::Kind::kUniform, 1 / std::sqrt(static_cast<double>(in))};
   return {std::move(name), {{"weight", {out, in}, init}, {"bias", {out}, init}}};
@@ -113,7 +114,8 @@ std::vector<LayerSpec> Describe(const TwoTowerSpec& m) {
   return layers;
 }
 
-// As torchvision initializes it: convolutions so that a ReLU's backward keeps the variance of gradients.
+// Appends a convolution, initialized as torchvision does: so that a ReLU's backward keeps the variance of
+// gradients.
 void AppendConvolution(const NormedConvolution& c, LayerSpec* layer) {
   const double fan_out = static_cast<double>(c.out * c.kernel * c.kernel);
   layer->parameters.push_back({absl::StrCat(c.convolution, ".weight"),
@@ -140,7 +142,7 @@ std::vector<LayerSpec> Describe(const ResNetSpec& m) {
   return layers;
 }
 
-// Fills what joins the stage to the others, and its layers to one another.
+// Fills the links of the stage to the others, and of its layers to one another.
 void LinkLayers(const std::vector<LayerCount>& layers, const StageLinks& links, StageLayout* layout) {
   layout->first_layer = links.first_layer;
   layout->end_layer = links.end_layer;
@@ -161,7 +163,7 @@ void LinkLayers(const std::vector<LayerCount>& layers, const StageLinks& links, 
   }
 }
 
-// SplitMix64's finalizer: every input bit moves every output bit.
+// Mixes with SplitMix64's finalizer: every input bit moves every output bit.
 uint64_t Mix(uint64_t x) {
   x += 0x9e3779b97f4a7c15;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;

@@ -1,7 +1,7 @@
-// One device for a plain loop that computes and waits: the reference's training, and evaluation.
+// Provides one device for a plain loop that computes and waits: the reference's training, and evaluation.
 //
-// What a loop computes on another device than the CPU it enqueues in jobs, as a rank does, and here each job
-// is waited for. Private to the adapter of LibTorch. One thread. Failure: of the device, with its words;
+// A loop on another device than the CPU enqueues its work in jobs, as a rank does, and here each job is
+// waited for. Private to the adapter of LibTorch. One thread. Failure: of the device, with its words;
 // LibTorch's exceptions pass.
 #ifndef WEFT_WORKER_SHELL_COMPUTE_PLAIN_DEVICE_H_
 #define WEFT_WORKER_SHELL_COMPUTE_PLAIN_DEVICE_H_
@@ -22,7 +22,7 @@ namespace weft {
 
 class PlainDevice {
  public:
-  // The CPU for null. `backend` outlives this.
+  // Makes the device; the CPU's for null. `backend` outlives this.
   static absl::StatusOr<std::unique_ptr<PlainDevice>> Create(DeviceBackend* backend);
 
   const FlatMath& math() const;
@@ -31,7 +31,7 @@ class PlainDevice {
   // Runs `work` and waits for all that it enqueues. `job` names it.
   absl::Status Run(const Job& job, const std::function<absl::Status()>& work);
 
-  // Copies, outside of jobs; the tensor itself where it is there already. What comes is contiguous.
+  // Copy, outside of jobs; return the tensor itself where it is there already. The result is contiguous.
   absl::StatusOr<at::Tensor> ToDevice(const at::Tensor& host);
   absl::StatusOr<at::Tensor> ToHost(const at::Tensor& tensor);
 

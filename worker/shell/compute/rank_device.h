@@ -1,5 +1,5 @@
-// What a rank uses of its device beside LibTorch's own operations: memory that is counted, arithmetic on flat
-// buffers, copies between host and device, the order of its work, and when that is done.
+// Declares what a rank uses of its device beside LibTorch's own operations: memory that is counted,
+// arithmetic on flat buffers, copies between host and device, the order of its work, and its end.
 //
 // TorchRank (torch_rank.h) computes on any device through this interface and LibTorch's dispatcher; the CPU
 // (cpu_rank_device.h) is one, a GPU (worker/shell/cuda) another, which comes from a library that is loaded
@@ -9,11 +9,14 @@
 // Work is enqueued on the stream of the job that the calling thread began, and done in order there. Copies
 // have streams of their own, one each way, so that they overlap with compute; fences order them. Outside of
 // jobs calls that enqueue use the rank's compute stream.
+//
 // Invariants:
 //   1. No call waits for the device but those whose comment says so; those are not made in a job.
 //   2. Memory is not used again before all work that uses it has been done, also where a tensor's last owner
-//   goes while its job is launched. Memory of others is kept so from Await on, through all jobs that use it.
+//      goes while its job is launched. Memory of others is kept so from Await on, through all jobs that use
+//      it.
 //   3. live_bytes()[c] are the bytes of class c that the rank's tensors really take in the device's memory.
+//
 // Threads: as RankCompute's; ToHost, ToDevice and the counts from any thread. Failure: ResourceExhausted that
 // names class and bytes, or c10::OutOfMemoryError from LibTorch's operations; errors of the device's work
 // come from fences.
@@ -36,8 +39,8 @@
 
 namespace weft {
 
-// What copies to the host are for: activations that wait there for their backward, charged to class host, or
-// tensors for other processes, in the transport's memory.
+// The purpose of a copy to the host: activations that wait there for their backward, charged to class host,
+// or tensors for other processes, in the transport's memory.
 enum class HostUse : uint8_t { kOffload, kTransfer };
 
 // Work that was captured once and can be done again with the same addresses.
@@ -47,23 +50,24 @@ class CapturedWork {
   virtual void Replay() = 0;
 };
 
-// Flat tensors, arithmetic on them and the order of their use: flat_memory.h.
+// The device of one rank. Flat tensors, arithmetic on them and the order of their use: flat_memory.h.
 class RankDevice : public FlatMemory {
  public:
   virtual c10::Device torch_device() const = 0;
-  // Host memory is the device's own: tensors need no copies between them, and jobs are done when they return.
+  // True if host memory is the device's own: tensors need no copies between them, and jobs are done when they
+  // return.
   bool is_host() const { return torch_device().is_cpu(); }
 
   // ---- Memory.
 
-  // While it lives, what LibTorch allocates on the device from this thread is the rank's, of this class.
-  // Scopes nest; each ends on the thread that began it.
+  // Charges LibTorch's allocations on the device from this thread to the rank and this class, while the scope
+  // lives. Scopes nest; each ends on the thread that began it.
   class Scope {
    public:
     virtual ~Scope() = default;
   };
   virtual std::unique_ptr<Scope> Charge(MemoryClass memory_class, Tallied tallied = Tallied::kNo) = 0;
-  // As SegmentAllocator's.
+  // Count as SegmentAllocator's.
   virtual void BeginTally() = 0;
   virtual int64_t tally(MemoryClass memory_class) const = 0;
   virtual BytesByClass live_bytes() const = 0;
@@ -71,14 +75,14 @@ class RankDevice : public FlatMemory {
 
   // ---- Copies.
 
-  // On the copy streams, behind `tensor.ready` and what the calling thread has enqueued. The result's `ready`
-  // says when it is there; the source stays until then. Where is_host(), ToHost for kTransfer and ToDevice
-  // give the tensor itself.
+  // Copy on the copy streams, behind `tensor.ready` and the work that the calling thread has enqueued. The
+  // result's `ready` says when it is there; the source stays until then. Where is_host(), ToHost for
+  // kTransfer and ToDevice return the tensor itself.
   virtual absl::StatusOr<Tensor> ToHost(const Tensor& tensor, HostUse use) = 0;
   virtual absl::StatusOr<Tensor> ToDevice(const Tensor& tensor, MemoryClass memory_class) = 0;
-  // Host memory that the device copies from fast; for data. Undefined content.
+  // Makes host memory that the device copies from fast; for data. Undefined content.
   virtual at::Tensor NewHostTensor(at::IntArrayRef sizes, c10::ScalarType type) = 0;
-  // These wait, for what the rank enqueued before and for the copy: for weights when a rank begins, and for
+  // Copy and wait, for the rank's earlier work and for the copy: for weights when a rank begins, and for
   // files. `bytes` of the device's memory.
   virtual absl::Status Load(void* to, const void* host, size_t bytes) = 0;
   virtual absl::Status ReadBack(void* host, const void* from, size_t bytes) = 0;
@@ -87,26 +91,28 @@ class RankDevice : public FlatMemory {
 
   virtual void BeginJob(const Job& job, bool beside) = 0;
   virtual std::shared_ptr<LaunchedJob> EndJob() = 0;
-  // Figures of the job under way, which its LaunchedJob will have: a float32 scalar of the device; and the
-  // norm of a sum of squares, `limbs`, no number where that has none. Only where !is_host().
+  // Report figures of the job under way, which its LaunchedJob will have: a float32 scalar of the device; and
+  // the norm of a sum of squares, `limbs`, not a number where that has none. Only where !is_host().
   virtual void ReportLoss(const at::Tensor& loss) = 0;
   virtual void ReportSquares(const Tensor& limbs) = 0;
 
-  // Where the calling thread's job is enqueued, by number; 0 outside of jobs. Work of two lanes may be done
-  // at the same time. LibTorch binds what it makes to the lane that it made it on: leaves of graphs, and, in
-  // what was captured, the work memory of its libraries.
+  // Returns the lane on which the calling thread's job is enqueued, by number; 0 outside of jobs. Work of two
+  // lanes may be done at the same time. LibTorch binds objects to the lane that it made them on: leaves of
+  // graphs, and, in captured work, the work memory of its libraries.
   virtual int lane() const { return 0; }
-  // Gives back what the device keeps to hand out again. It waits for the device: where memory is out.
+  // Gives back the memory that the device keeps to hand out again. It waits for the device: call it where
+  // memory is out.
   virtual void ReleaseUnused() {}
 
   // ---- Graphs.
 
   // False where nothing ever can be captured, or is to be: Capture is not worth trying.
   virtual bool captures() const { return false; }
-  // Runs `work` while the device records what is enqueued instead of doing it; memory that it allocates stays
-  // its own as long as the result lives. Null where the device cannot capture beside what it does now; then
-  // `work` has not run. After a failure, of memory or of what cannot be captured, it has run in part, and the
-  // job goes on. Work that was captured together shares memory: `with`, or null. To be replayed on this lane.
+  // Runs `work` while the device records the enqueued work instead of doing it; memory that it allocates
+  // stays its own as long as the result lives. Returns null where the device cannot capture beside its
+  // present work; then `work` has not run. After a failure, of memory or of something that cannot be
+  // captured, it has run in part, and the job goes on. Work that was captured together shares memory: `with`,
+  // or null. To be replayed on this lane.
   virtual absl::StatusOr<std::unique_ptr<CapturedWork>> Capture(const std::function<absl::Status()>& work,
                                                                 CapturedWork* with) {
     return nullptr;

@@ -42,23 +42,25 @@
 namespace weft {
 namespace {
 
-// How many updates older than the newest the weights of a stage are that a micro-batch reads, where there
-// have been that many. Stages and micro-batches count from 0.
+// The staleness of the weights of a stage that a micro-batch reads: how many updates older than the newest
+// they are, where there have been that many. Stages and micro-batches count from 0.
 using Staleness = std::function<int(int stage, int microbatch)>;
 
 absl::StatusOr<Staleness> StalenessOf(const RunSpec& run) {
   const int stages = run.stages(), microbatches = run.train.microbatches;
   const ScheduleSpec& schedule = run.schedule;
-  // All of theta_hat is theta_{t-1}.
+  // Under cdp_v1, all of theta_hat is theta_{t-1}.
   if (schedule.rule == "cdp_v1") return [](int, int) { return 1; };
-  // Counted from 1: stage j of micro-batch i is of theta_t if j >= N - i + 1, else of theta_{t-1}.
+  // Under cdp_v2, counted from 1, stage j of micro-batch i is of theta_t if j >= N - i + 1, else of
+  // theta_{t-1}.
   if (schedule.rule == "cdp_v2") {
     return [microbatches](int stage, int b) {
       const int j = stage + 1, i = b + 1;
       return j >= microbatches - i + 1 ? 0 : 1;
     };
   }
-  // A step is a micro-batch; the last stage reads the newest, each stage before it one update less.
+  // Under pipedream a step is a micro-batch; the last stage reads the newest, each stage before it one update
+  // less.
   if (schedule.name == "pipedream") return [stages](int stage, int) { return stages - 1 - stage; };
   if (schedule.name == "pipedream_2bw") return [](int, int) { return 1; };
   if (schedule.name == "custom") {
@@ -70,7 +72,7 @@ absl::StatusOr<Staleness> StalenessOf(const RunSpec& run) {
   return [](int, int) { return 0; };
 }
 
-// The tensor of that name, into `values` of its size.
+// Copies the tensor of that name into `values` of its size.
 absl::Status Take(const SafetensorsFile& file, const std::string& name, at::Tensor values) {
   const SafetensorsEntry* entry = file.header.Find(name);
   const size_t bytes = static_cast<size_t>(values.numel()) * sizeof(float);
@@ -80,7 +82,7 @@ absl::Status Take(const SafetensorsFile& file, const std::string& name, at::Tens
   return absl::OkStatus();
 }
 
-// The parameter in a flat tensor of its stage.
+// Returns the parameter in a flat tensor of its stage.
 at::Tensor ValuesOf(const at::Tensor& flat, const ParameterSlot& slot) {
   return flat.narrow(0, slot.offset, slot.parameter.elements()).view(slot.parameter.size);
 }
@@ -88,18 +90,18 @@ at::Tensor ValuesOf(const at::Tensor& flat, const ParameterSlot& slot) {
 // The parameters after some updates.
 struct Theta {
   at::Tensor flat;                 // float32; places as the stage's layout has them
-  std::vector<at::Tensor> leaves;  // what the layers read, of each slot
+  std::vector<at::Tensor> leaves;  // tensors that the layers read, for each slot
 };
 
 struct PlainStage {
   StageLayout layout;
-  std::deque<Theta> thetas;       // theta_t, theta_{t-1}, .. as far back as somebody may read
-  std::vector<at::Tensor> sums;   // of this step's gradients, float32, of each slot
-  std::vector<at::Tensor> state;  // of the optimizer, flat
+  std::deque<Theta> thetas;       // theta_t, theta_{t-1}, .. as far back as a micro-batch may read
+  std::vector<at::Tensor> sums;   // sums of this step's gradients, float32, for each slot
+  std::vector<at::Tensor> state;  // state of the optimizer, flat
   Optimizer optimizer;
 };
 
-// A failure with the job in which the runtime has it.
+// Names the job in a failure, as the runtime does.
 absl::Status Named(const Job& job, const absl::Status& status) {
   return status.ok() ? status
                      : absl::Status(status.code(), absl::StrCat(Describe(job), ": ", status.message()));
@@ -119,7 +121,7 @@ class PlainModel {
     }
   }
 
-  // theta_0.
+  // Makes theta_0.
   absl::Status Initialize() {
     for (PlainStage& stage : stages_) {
       const at::Tensor flat = NewFlat(stage.layout);
@@ -133,8 +135,8 @@ class PlainModel {
     return absl::OkStatus();
   }
 
-  // theta_t, those before it that are still read, and the optimizer's state, where a run stopped before step
-  // t.
+  // Loads theta_t, those before it that are still read, and the optimizer's state, where a run stopped before
+  // step t.
   absl::Status Load(const std::string& folder, int t) {
     for (PlainStage& stage : stages_) {
       if (absl::Status s = LoadStage(folder, t, &stage); !s.ok()) return s;
@@ -160,7 +162,7 @@ class PlainModel {
     return weft::Loss(outputs.back(), targets);
   }
 
-  // Takes the gradients that the micro-batch's backward has left into the sums of its step.
+  // Adds the gradients of the micro-batch's backward to the sums of its step.
   void AddGradients(int microbatch) {
     for (PlainStage& stage : stages_) {
       const std::vector<at::Tensor>& leaves = Read(stage, microbatch).leaves;
@@ -174,7 +176,7 @@ class PlainModel {
     }
   }
 
-  // The norm of the sums, all that is trained together; no number if one of them is not finite.
+  // Returns the norm of the sums, all trained parameters together; not a number if one of them is not finite.
   absl::StatusOr<double> GradientNorm(int step) const {
     SumOfSquares all;
     for (const PlainStage& stage : stages_) {
@@ -199,7 +201,7 @@ class PlainModel {
     return all.Norm();
   }
 
-  // All parameters' sums shrink alike, to a norm of clip_norm.
+  // Shrinks all parameters' sums alike, to a norm of clip_norm.
   void ClipGradients(double norm) {
     if (run_.train.clip_norm == 0 || !(norm > run_.train.clip_norm)) return;
     for (PlainStage& stage : stages_) {
@@ -209,12 +211,12 @@ class PlainModel {
     }
   }
 
-  // theta_{t+1} is theta_t once more, and the optimizer makes no step.
+  // Makes theta_{t+1} equal to theta_t; the optimizer makes no step.
   void Skip() {
     for (PlainStage& stage : stages_) Push(stage.thetas.front(), &stage);
   }
 
-  // theta_t becomes theta_{t+1}, by the sums.
+  // Updates theta_t to theta_{t+1}, by the sums.
   void Update(int t) {
     const double rate = LearningRateAt(run_.train, t);
     for (PlainStage& stage : stages_) {
@@ -227,7 +229,7 @@ class PlainModel {
     }
   }
 
-  // Ends step t: the sums are begun anew. OutOfRange if its update made what the run stops at.
+  // Ends step t: the sums are begun anew. OutOfRange if its update made a value at which the run stops.
   absl::Status EndStep(int t) {
     for (PlainStage& stage : stages_) {
       if (absl::Status s = CheckMade(Job::Update(t, stage.layout.stage, 0), stage); !s.ok()) return s;
@@ -273,13 +275,13 @@ class PlainModel {
     return stage.layout.slots[slot].parameter.kind == ParameterSpec::Kind::kStatistic;
   }
 
-  // The newest, in place of the oldest that nobody reads any more.
+  // Adds the newest, and drops the oldest that no micro-batch reads any more.
   void Push(const Theta& theta, PlainStage* stage) const {
     stage->thetas.push_front(theta);
     if (static_cast<int>(stage->thetas.size()) > Oldest(stage->layout.stage) + 1) stage->thetas.pop_back();
   }
 
-  // The sums as a flat buffer of the host.
+  // Returns the sums as a flat buffer of the host.
   absl::StatusOr<at::Tensor> FlatSums(const PlainStage& stage) const {
     at::Tensor flat = NewFlat(stage.layout);
     for (size_t i = 0; i < stage.sums.size(); ++i) {
@@ -297,7 +299,7 @@ class PlainModel {
                  NonFiniteGradient(stage.layout, 0, stage.layout.elements, sums->const_data_ptr<float>()));
   }
 
-  // Whether the newest weights are finite, which the job made of the sums.
+  // Checks that the newest weights are finite, which the job made of the sums.
   absl::Status CheckMade(const Job& job, const PlainStage& stage) const {
     if (run_.train.non_finite == NonFinite::kContinue) return absl::OkStatus();
     const absl::StatusOr<at::Tensor> made = device_.ToHost(stage.thetas.front().flat);
@@ -309,10 +311,10 @@ class PlainModel {
                                    made->const_data_ptr<float>(), sums->const_data_ptr<float>()));
   }
 
-  // On the host, zeros.
+  // Makes a buffer of zeros on the host.
   static at::Tensor NewFlat(const StageLayout& layout) { return at::zeros({layout.elements}, c10::kFloat); }
 
-  // With leaves that are `flat` itself where layers compute in float32, else what it is when it is narrowed.
+  // Makes parameters whose leaves are `flat` itself where layers compute in float32, else its narrowed copy.
   Theta ThetaOf(const at::Tensor& flat, const StageLayout& layout) const {
     const at::Tensor narrow = run_.precision == Precision::kBFloat16 ? flat.to(c10::kBFloat16) : flat;
     Theta theta{flat, {}};
@@ -323,7 +325,7 @@ class PlainModel {
     return theta;
   }
 
-  // Of the host: the next older one of the stage's; a buffer of its optimizer.
+  // Append the next older theta of the stage, or a buffer of its optimizer, from a tensor of the host.
   absl::Status Append(const at::Tensor& host, PlainStage* stage) {
     const absl::StatusOr<at::Tensor> flat = device_.ToDevice(host);
     if (!flat.ok()) return flat.status();
@@ -368,7 +370,7 @@ class PlainModel {
     return absl::OkStatus();
   }
 
-  // The most that a micro-batch is behind on the stage.
+  // Returns the most that a micro-batch is behind on the stage.
   int Oldest(int stage) const {
     int oldest = 0;
     for (int b = 0; b < run_.train.microbatches; ++b) oldest = std::max(oldest, staleness_(stage, b));
@@ -388,7 +390,7 @@ class PlainModel {
     return rules;
   }
 
-  // What the micro-batch reads: as old as its rule says, or the first.
+  // Returns the parameters that the micro-batch reads: as old as its rule says, or the first.
   const Theta& Read(const PlainStage& stage, int microbatch) const {
     const auto most = static_cast<int>(stage.thetas.size()) - 1;
     return stage.thetas[std::min(staleness_(stage.layout.stage, microbatch), most)];
@@ -404,11 +406,12 @@ class PlainModel {
                           state, /*factor=*/nullptr, stage.sums[slot].numel());
   }
 
-  // The gradient of a running average is the sum of what the micro-batches measured (batch_norm.h).
+  // Moves a running average, whose gradient is the sum of the micro-batches' measurements (batch_norm.h).
   void MoveAverageOf(const PlainStage& stage, size_t slot, const at::Tensor& next) const {
     at::NoGradGuard no_grad;
     const ParameterSlot& place = stage.layout.slots[slot];
-    // By a tensor: a GPU divides by a number of the host by multiplying with its rounded inverse.
+    // The division is by a tensor: a GPU divides by a number of the host by multiplying with its rounded
+    // inverse.
     const at::Tensor count = at::full({}, run_.train.microbatches, device_.Options(c10::kFloat));
     const at::Tensor measured = stage.sums[slot] / count;
     const at::Tensor kept = ValuesOf(stage.thetas.front().flat, place) * (1 - kStatisticMomentum);
@@ -423,7 +426,7 @@ class PlainModel {
   std::vector<PlainStage> stages_;
 };
 
-// One micro-batch's loss, and its gradients into the sums.
+// Returns one micro-batch's loss, and adds its gradients to the sums.
 absl::StatusOr<double> TrainMicrobatch(const RunSpec& run, const Dataset& data, int step, int b,
                                        PlainDevice& device, PlainModel& model) {
   const int64_t samples = run.microbatch_samples();
@@ -449,13 +452,13 @@ absl::StatusOr<double> TrainMicrobatch(const RunSpec& run, const Dataset& data, 
   return static_cast<double>(there->item<float>());
 }
 
-// Saves between the steps, where the run file or whoever stops the training asks for it.
+// Saves between the steps, where the run file or the caller that stops the training asks for it.
 class StepCheckpoints {
  public:
   StepCheckpoints(const RunSpec& run, const CheckpointFolders* folders, const ReferenceCheckpoints& told)
       : run_(run), folders_(folders), told_(told), last_(std::chrono::steady_clock::now()) {}
 
-  // So many updates have been made. Cancelled if the training ends here.
+  // Saves after so many updates, if that is due. Cancelled if the training ends here.
   absl::Status After(int step, const PlainModel& model) {
     if (folders_ == nullptr || step == run_.end_step()) return absl::OkStatus();
     const bool stop = told_.stop != nullptr && told_.stop();

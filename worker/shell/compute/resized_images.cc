@@ -38,7 +38,7 @@ class ResizedImages final : public Dataset {
  private:
   const std::unique_ptr<Dataset> images_;
   const int64_t channels_, from_, to_;
-  std::vector<int64_t> nearest_;  // of each row or column, that of the original
+  std::vector<int64_t> nearest_;  // for each row or column, that of the original
 };
 
 }  // namespace

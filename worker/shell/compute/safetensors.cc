@@ -40,10 +40,10 @@ const TypeName& Named(DataType type) {
                        [&](const TypeName& t) { return t.type == type; });
 }
 
-// Descriptor that closes itself.
+// Keeps a descriptor and closes it.
 class File {
  public:
-  // O_NONBLOCK: to open a pipe would wait for its other end. Regular files do not know the flag.
+  // Opens with O_NONBLOCK: opening a pipe would wait for its other end. Regular files do not know the flag.
   File(const std::string& path, int flags) : fd_(open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK, 0644)) {}
   ~File() { Close(); }
   File(const File&) = delete;
@@ -66,7 +66,8 @@ absl::Status Damaged(const std::string& path, absl::string_view why) {
 
 constexpr const char* kChecksum = "crc32";
 
-// No data may have no address, which zlib takes for a question after the initial value.
+// Adds to the checksum. Data of 0 bytes may have no address, which zlib takes for a question after the
+// initial value.
 uLong AddToChecksum(uLong checksum, const void* data, size_t bytes) {
   return bytes == 0 ? checksum : crc32_z(checksum, static_cast<const Bytef*>(data), bytes);
 }
@@ -100,7 +101,8 @@ bool ReadAll(int fd, uint64_t offset, void* data, size_t n) {
 
 using Piece = std::pair<const void*, size_t>;
 
-// Temporary file, sync, rename, sync of the folder: after a crash the path holds the old content or the new.
+// Writes by a temporary file, sync, rename, sync of the folder: after a crash the path holds the old content
+// or the new.
 absl::Status WritePieces(const std::string& path, const std::vector<Piece>& pieces) {
   // Several processes may write the same file at once; each has its own temporary one.
   const std::string temporary = absl::StrCat(path, ".", getpid(), "-", gettid(), ".partial");
@@ -130,7 +132,8 @@ absl::Status WritePieces(const std::string& path, const std::vector<Piece>& piec
   return absl::OkStatus();
 }
 
-// The JSON of the header, refusing doubled names, which parsers otherwise resolve each in its own way.
+// Parses the JSON of the header and refuses doubled names, which parsers otherwise resolve each in its own
+// way.
 absl::StatusOr<nlohmann::json> ParseHeader(const std::string& path, const std::string& text) {
   if (absl::Status s = CheckJsonDepth(text); !s.ok())
     return Damaged(path, absl::StrCat("its header ", s.message()));

@@ -1,10 +1,11 @@
-// Files in the safetensors format: named tensors as 8 bytes of header length, a JSON header, and raw data.
+// Reads and writes files in the safetensors format: named tensors as 8 bytes of header length, a JSON header,
+// and raw data.
 //
-// A file is written complete or not at all: into a neighbour with another name, synced, then renamed. What is
-// read is checked strictly before it is believed: a header in bounds and free of doubled names, tensors that
-// cover the data without gap or overlap, sizes that agree with shapes, and data of the checksum that files of
-// our own have in their metadata (`crc32`). Failure: Unavailable for what the disk
-// refuses (with its reason), NotFound, DataLoss for a damaged file; each names the file.
+// A file is written complete or not at all: into a neighbour with another name, synced, then renamed. A file
+// is checked strictly before it is believed: a header in bounds and free of doubled names, tensors that cover
+// the data without gap or overlap, sizes that agree with shapes, and data of the checksum that files of our
+// own have in their metadata (`crc32`). Failure: Unavailable for errors of the disk (with the reason),
+// NotFound, DataLoss for a damaged file; each names the file.
 #ifndef WEFT_WORKER_SHELL_COMPUTE_SAFETENSORS_H_
 #define WEFT_WORKER_SHELL_COMPUTE_SAFETENSORS_H_
 
@@ -30,7 +31,7 @@ struct SafetensorsEntry {
 struct SafetensorsHeader {
   std::vector<SafetensorsEntry> entries;  // in the order of their data
   std::map<std::string, std::string> metadata;
-  uint64_t data_begin = 0;  // of the data within the file
+  uint64_t data_begin = 0;  // begin of the data within the file
   uint64_t data_bytes = 0;
 
   const SafetensorsEntry* Find(absl::string_view name) const;
@@ -55,7 +56,7 @@ struct SafetensorsFile {
 };
 absl::StatusOr<SafetensorsFile> ReadSafetensors(const std::string& path);
 
-// All of a regular file of at most so many bytes.
+// Reads all of a regular file of at most so many bytes.
 absl::StatusOr<std::string> ReadWholeFile(const std::string& path, uint64_t most);
 
 // Writes a small file the same way: complete or not at all.

@@ -7,7 +7,7 @@
 namespace weft {
 namespace {
 
-constexpr uint64_t kOrderStream = 1;  // of what is drawn from a run's seed, that for the order
+constexpr uint64_t kOrderStream = 1;  // random stream for the order, among those of a run's seed
 constexpr int kRounds = 64;
 
 }  // namespace

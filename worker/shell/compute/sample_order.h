@@ -1,4 +1,4 @@
-// Which sample a run trains on when: the order of the data.
+// Says which sample a run trains on when: the order of the data.
 //
 // Sample i of micro-batch b in step t is draw number j = (t * B + b) * n + i of the run, n the size of a
 // micro-batch. Draw j is of epoch j / count, and at place p = j mod count in it. `sequential`: it is sample
@@ -12,9 +12,9 @@
 // M(a + G * (b + 1)), all modulo 2^64, where G = 0x9e3779b97f4a7c15 and M is the output function of
 // SplitMix64 (splitmix64.h):
 //
-//   key = h(h(seed, 1), epoch)
-//   for r in 0 .. kRounds - 1:
-//     k = h(key, r);  K = k mod count;  y = (K - x) mod count;  if h(k, max(x, y)) is odd: x = y
+// key = h(h(seed, 1), epoch)
+// for r in 0 .. kRounds - 1:
+// k = h(key, r);  K = k mod count;  y = (K - x) mod count;  if h(k, max(x, y)) is odd: x = y
 //
 // Pure.
 #ifndef WEFT_WORKER_SHELL_COMPUTE_SAMPLE_ORDER_H_
@@ -32,10 +32,10 @@ struct Sample {
   friend bool operator==(const Sample&, const Sample&) = default;
 };
 
-// Sample i of a micro-batch, among `count`.
+// Returns sample i of a micro-batch, among `count`.
 Sample SampleOf(const RunSpec& run, int step, int microbatch, int i, int64_t count);
 
-// The number at place `place` of the permutation. Requires 0 <= place < count.
+// Returns the number at place `place` of the permutation. Requires 0 <= place < count.
 int64_t ShuffledSample(uint64_t seed, int64_t epoch, int64_t place, int64_t count);
 
 }  // namespace weft

@@ -12,18 +12,18 @@
 
 namespace weft {
 
-// Before each block; the blocks of a segment follow one another and end with a header of size 0.
+// The header before each block; the blocks of a segment follow one another and end with a header of size 0.
 struct SegmentAllocator::Header {
   static constexpr uint32_t kFree = 0x66726565;  // "free"
   static constexpr uint32_t kUsed = 0x75736564;  // "used"
   uint32_t mark;
   MemoryClass memory_class;
-  uint64_t units;           // of the payload
+  uint64_t units;           // units of the payload
   uint64_t charged;         // bytes counted for the block while it is used
-  Header* before;           // the neighbour before it in memory, null for a segment's first
+  Header* before;           // neighbour before it in memory, null for a segment's first
   SegmentAllocator* owner;  // null for a block outside of segments
-  Header *next, *previous;  // in its free list
-  uint32_t tally;           // in which it was allocated, 0 for none
+  Header *next, *previous;  // neighbours in its free list
+  uint32_t tally;           // tally in which it was allocated, 0 for none
 
   char* payload() { return reinterpret_cast<char*>(this) + kAlignment; }
   Header* after() { return reinterpret_cast<Header*>(payload() + units * kAlignment); }
@@ -82,7 +82,7 @@ void SegmentAllocator::Remove(Header* block) {
   if (second_bits_[c.first] == 0) first_bits_ &= ~(uint64_t{1} << c.first);
 }
 
-// The tightest of the first `limit` blocks of the class of `units` that fit.
+// Returns the tightest of the first `limit` blocks of the class of `units` that fit.
 SegmentAllocator::Header* SegmentAllocator::FindInOwnClass(uint64_t units, int limit) {
   const Class c = ClassOf(units);
   Header* best = nullptr;
@@ -93,8 +93,9 @@ SegmentAllocator::Header* SegmentAllocator::FindInOwnClass(uint64_t units, int l
   return best;
 }
 
-// Training repeats its sizes, so a block of the same size is tried first; then any block of the next larger
-// class that is not empty, each of which fits; then, before a new segment, all of the own class.
+// Takes a block that fits. Training repeats its sizes, so a block of the same size is tried first; then any
+// block of the next larger class that is not empty, each of which fits; then, before a new segment, all of
+// the own class.
 SegmentAllocator::Header* SegmentAllocator::TakeFit(uint64_t units) {
   constexpr int kTries = 4;
   Header* block = FindInOwnClass(units, kTries);

@@ -1,15 +1,16 @@
 // Cuts a rank's large segments into the memory of its tensors, and counts the bytes by class.
 //
-// Everything that a rank computes with lies in segments of a MemorySource, so that peers on the machine can
-// read a boundary tensor in place. Segments are kept while the allocator lives: fresh pages cost more than
-// the copy that they would receive. The structure is two-level segregated fit (TLSF): constant time, good
-// fit, immediate coalescing, one header of 64 bytes before each block.
+// All tensors of a rank lie in segments of a MemorySource, so that peers on the machine can read a boundary
+// tensor in place. Segments are kept while the allocator lives: fresh pages cost more than the copy that they
+// would receive. The structure is two-level segregated fit (TLSF): constant time, good fit, immediate
+// coalescing, one header of 64 bytes before each block.
 //
 // Invariants:
 //   1. Blocks are aligned to 64 bytes, never overlap, and lie in segments of the source.
 //   2. live_bytes()[c] is the sum over live blocks of class c of their size rounded up to 64; peak_bytes()[c]
 //      is the largest value it had.
 //   3. Neighbouring free blocks do not exist: they are one.
+//
 // Threads: every method may be called from any thread. Ownership: shared; each live block holds a share, so
 // that a tensor may outlive the rank that made it. The source must outlive all of them. Failure: Allocate
 // says ResourceExhausted with bytes, class and the source's reason; a corrupted header or a double free
@@ -33,7 +34,7 @@
 
 namespace weft {
 
-// Whether what is allocated belongs to the present tally.
+// Whether an allocation belongs to the present tally.
 enum class Tallied : bool { kNo, kYes };
 
 class SegmentAllocator : public std::enable_shared_from_this<SegmentAllocator> {
@@ -46,20 +47,21 @@ class SegmentAllocator : public std::enable_shared_from_this<SegmentAllocator> {
   SegmentAllocator(const SegmentAllocator&) = delete;
   SegmentAllocator& operator=(const SegmentAllocator&) = delete;
 
-  // A block of at least `bytes` (0 counts as 1), charged to `memory_class` until it is freed.
+  // Returns a block of at least `bytes` (0 counts as 1), charged to `memory_class` until it is freed.
   absl::StatusOr<void*> Allocate(size_t bytes, MemoryClass memory_class, Tallied tallied = Tallied::kNo);
-  // Ordinary memory, uncounted, aligned alike, that Free takes too; null if there is none.
+  // Returns ordinary memory, uncounted, aligned alike, that Free takes too; null if there is none.
   static void* AllocateOutside(size_t bytes);
-  // `block` came from AllocateOutside, or from Allocate of any SegmentAllocator; its header says which.
+  // Frees `block`, which came from AllocateOutside, or from Allocate of any SegmentAllocator; its header says
+  // which.
   static void Free(void* block);
 
   BytesByClass live_bytes() const;
   BytesByClass peak_bytes() const;
-  // Begins to count apart what is allocated as tallied from here on, until the next tally begins.
+  // Begins to count tallied allocations separately from here on, until the next tally begins.
   void BeginTally();
-  // The bytes of the class that were allocated so since then and are still alive.
+  // Returns the bytes of the class that were allocated so since then and are still alive.
   int64_t tally(MemoryClass memory_class) const;
-  // Bytes of all segments taken from the source.
+  // Returns the bytes of all segments taken from the source.
   size_t segment_bytes() const;
   // Walks all segments and aborts where a structure contradicts another. For tests.
   void CheckConsistency();
@@ -70,7 +72,8 @@ class SegmentAllocator : public std::enable_shared_from_this<SegmentAllocator> {
     char* begin;
     size_t bytes;
   };
-  // Sizes in units of kAlignment; a class of the first level per power of two, 16 of the second within it.
+  // Sizes are in units of kAlignment; a class of the first level per power of two, 16 of the second within
+  // it.
   static constexpr int kSecondLevelBits = 4;
   static constexpr int kSecondLevels = 1 << kSecondLevelBits;
   static constexpr int kFirstLevels = 40;
@@ -91,13 +94,13 @@ class SegmentAllocator : public std::enable_shared_from_this<SegmentAllocator> {
   void Charge(MemoryClass c, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   MemorySource& source_;
-  // Written under mutex_, read by anyone.
+  // Bytes by class; written under mutex_, read by anyone.
   std::array<std::atomic<int64_t>, kMemoryClasses> live_{}, peak_{};
 
   mutable Mutex mutex_;
   std::vector<Segment> segments_ ABSL_GUARDED_BY(mutex_);
   size_t segment_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  uint32_t tally_ ABSL_GUARDED_BY(mutex_) = 0;  // number of the present one, 0 before the first
+  uint32_t tally_ ABSL_GUARDED_BY(mutex_) = 0;  // number of the present tally, 0 before the first
   BytesByClass tally_bytes_ ABSL_GUARDED_BY(mutex_){};
   uint64_t live_blocks_ ABSL_GUARDED_BY(mutex_) = 0;
   std::shared_ptr<SegmentAllocator> self_ ABSL_GUARDED_BY(mutex_);  // held while blocks live
@@ -106,7 +109,7 @@ class SegmentAllocator : public std::enable_shared_from_this<SegmentAllocator> {
   std::array<std::array<Header*, kSecondLevels>, kFirstLevels> free_ ABSL_GUARDED_BY(mutex_){};
 };
 
-// A flat tensor in a block of `allocator`, its content undefined.
+// Makes a flat tensor in a block of `allocator`, its content undefined.
 absl::StatusOr<Tensor> NewFlat(SegmentAllocator& allocator, int64_t elements, MemoryClass memory_class,
                                DataType type = DataType::kFloat32);
 

@@ -31,7 +31,7 @@ class PathFinder {
     }
   }
 
-  // False where the parameters cannot be told apart by nodes.
+  // Finds the nodes. Returns false where the parameters cannot be told apart by nodes.
   bool Find(const std::shared_ptr<Node>& output, std::vector<PathNode>* nodes) {
     if (!Reaches(output)) return false;
     size_t found = 0;
@@ -51,12 +51,13 @@ class PathFinder {
       for (uint32_t i = 0; i < node->num_inputs(); ++i) at.arrivals.emplace_back(node, i);
       nodes->push_back(std::move(at));
     }
-    // Each once: collected as often as there are parameters, and none missing.
+    // Each parameter must be collected once, and none may be missing.
     return found == parameter_.size() && collected_.size() == parameter_.size();
   }
 
  private:
-  // A chain of layers is as deep as it is long, so the walk keeps its own stack.
+  // Returns true if the node reaches an input. A chain of layers is as deep as it is long, so the walk keeps
+  // its own stack.
   bool Reaches(const std::shared_ptr<Node>& output) {
     struct Visit {
       std::shared_ptr<Node> node;
@@ -99,7 +100,7 @@ class PathFinder {
     }
   }
 
-  absl::flat_hash_map<const Node*, bool> reaches_;  // an input
+  absl::flat_hash_map<const Node*, bool> reaches_;  // true if the node reaches an input
   absl::flat_hash_map<const Node*, size_t> parameter_;
   absl::flat_hash_map<const Node*, bool> collected_;
   std::vector<std::shared_ptr<Node>> path_;
@@ -126,7 +127,7 @@ std::vector<at::Tensor> RunInputHalf(const Edge& output, const at::Tensor& outpu
     edge_list arrivals;
     for (const Edge& arrival : node.arrivals) {
       at::Tensor gradient = std::move(*next++);
-      if (!gradient.defined()) continue;  // of an output that nobody uses, as a norm's statistics
+      if (!gradient.defined()) continue;  // an output that nobody uses has none, as a norm's statistics
       arrivals.push_back(arrival);
       node.gradients.push_back(std::move(gradient));
     }

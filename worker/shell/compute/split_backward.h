@@ -1,9 +1,9 @@
-// A backward in two halves without doing the chain of gradients twice.
+// Runs a backward in two halves without doing the chain of gradients twice.
 //
 // Gradients of parameters hang off the paths from a stage's output to its inputs: at each node of the path
-// that has parameters (a linear layer's product, a norm) the gradient that arrives there is all that they
-// need. The first half walks the path to the input, keeps those gradients, and cuts the path between these
-// nodes, so that what the others saved goes; the second computes each node's parameters, and nothing else. So
+// that has parameters (a linear layer's product, a norm) they need only the gradient that arrives there. The
+// first half walks the path to the input, keeps those gradients, and cuts the path between these nodes, so
+// that the saved tensors of the others go. The second computes each node's parameters, and nothing else. So
 // both halves together do the work of the whole, with the same operations on the same values. Private to the
 // adapter of LibTorch. One thread at a time.
 #ifndef WEFT_WORKER_SHELL_COMPUTE_SPLIT_BACKWARD_H_
@@ -19,8 +19,8 @@
 
 namespace weft {
 
-// A node of the path with parameters: its edges that lead on to an input, where gradients arrive at it,
-// those that arrived, and its parameters by number.
+// A node of the path with parameters: its edges that lead on to an input, where gradients arrive at it, those
+// that arrived, and its parameters by number.
 struct PathNode {
   std::shared_ptr<torch::autograd::Node> node;
   std::vector<size_t> onward;
@@ -29,17 +29,19 @@ struct PathNode {
   std::vector<size_t> parameters;
 };
 
-// The nodes between `output` and `inputs` from which some of `parameters`, the graph's ends, hang. Empty
-// where some parameter hangs from none of them or from several, so that the halves cannot be cut this way.
+// Finds the nodes between `output` and `inputs` from which some of `parameters`, the graph's ends, hang.
+// Returns none where some parameter hangs from none of them or from several, so that the halves cannot be cut
+// this way.
 std::vector<PathNode> FindPathNodes(const torch::autograd::Edge& output,
                                     const std::vector<torch::autograd::Edge>& inputs,
                                     const std::vector<torch::autograd::Edge>& parameters);
 
-// The first half: the gradients of the inputs. Fills `nodes[..].gradients`; of the graph the nodes stay.
+// Runs the first half: returns the gradients of the inputs. Fills `nodes[..].gradients`; of the graph the
+// nodes stay.
 std::vector<at::Tensor> RunInputHalf(const torch::autograd::Edge& output, const at::Tensor& output_gradient,
                                      const std::vector<torch::autograd::Edge>& inputs,
                                      std::vector<PathNode>* nodes);
-// The second half: the gradients of `parameters`. Gives the nodes up.
+// Runs the second half: returns the gradients of `parameters`. Gives the nodes up.
 std::vector<at::Tensor> RunWeightHalf(const std::vector<torch::autograd::Edge>& parameters,
                                       std::vector<PathNode>* nodes);
 

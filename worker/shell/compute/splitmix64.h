@@ -1,5 +1,6 @@
-// SplitMix64 (G. L. Steele, D. Lea, C. H. Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA
-// 2014) as a hash of small numbers: what depends on a seed and some counters only, and on no state. Pure.
+// Defines SplitMix64 (G. L. Steele, D. Lea, C. H. Flood, "Fast Splittable Pseudorandom Number Generators",
+// OOPSLA 2014) as a hash of small numbers: the result depends on a seed and some counters only, and on no
+// state. Pure.
 #ifndef WEFT_WORKER_SHELL_COMPUTE_SPLITMIX64_H_
 #define WEFT_WORKER_SHELL_COMPUTE_SPLITMIX64_H_
 
@@ -7,7 +8,7 @@
 
 namespace weft {
 
-// Number `i`, from 0, of those that SplitMix64 makes from `seed`.
+// Returns number `i`, from 0, of those that SplitMix64 makes from `seed`.
 constexpr uint64_t SplitMix64(uint64_t seed, uint64_t i) {
   uint64_t z = seed + 0x9e3779b97f4a7c15 * (i + 1);
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;

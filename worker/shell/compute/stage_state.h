@@ -1,8 +1,9 @@
-// The state of a stage as one flat tensor, as it travels from rank to rank: what is in it, and where.
+// Describes the state of a stage as one flat tensor, as it travels from rank to rank: its contents and their
+// places.
 //
-// A head of whole numbers says what follows: the versions of the weights, ascending; the gradient sum in
-// progress, if one has begun; the optimizer's buffers. All of these have the size of the stage's flat buffer
-// and begin at multiples of 64 bytes. Both sides are ranks of one run, on machines of one kind. Pure.
+// A head of whole numbers names the parts that follow: the versions of the weights, ascending; the gradient
+// sum in progress, if one has begun; the optimizer's buffers. All of these have the size of the stage's flat
+// buffer and begin at multiples of 64 bytes. Both sides are ranks of one run, on machines of one kind. Pure.
 #ifndef WEFT_WORKER_SHELL_COMPUTE_STAGE_STATE_H_
 #define WEFT_WORKER_SHELL_COMPUTE_STAGE_STATE_H_
 
@@ -16,10 +17,10 @@ namespace weft {
 
 struct StageState {
   int stage = 0;
-  int64_t elements = 0;       // of the stage's flat buffer
-  std::vector<int> versions;  // of the weights, ascending; at most kMostVersions
-  int sum_step = 0;           // of the sum in progress
-  int sum_next = 0;           // micro-batches that are in it; 0 for no sum
+  int64_t elements = 0;       // size of the stage's flat buffer
+  std::vector<int> versions;  // versions of the weights, ascending; at most kMostVersions
+  int sum_step = 0;           // step of the sum in progress
+  int sum_next = 0;           // number of micro-batches in it; 0 for no sum
   int64_t optimizer_steps = 0;
   int optimizer_buffers = 0;
 
@@ -28,9 +29,9 @@ struct StageState {
 
   friend bool operator==(const StageState&, const StageState&) = default;
 
-  // Of the tensor.
+  // Returns the elements of the tensor.
   int64_t total_elements() const;
-  // Where in it the parts begin.
+  // Return where its parts begin.
   int64_t version_offset(size_t i) const { return kHeadElements + static_cast<int64_t>(i) * elements; }
   int64_t sum_offset() const { return version_offset(versions.size()); }
   int64_t optimizer_offset(int i) const { return sum_offset() + ((sum_next > 0 ? 1 : 0) + i) * elements; }
@@ -39,7 +40,8 @@ struct StageState {
 // Writes the head at the begin of a tensor of total_elements(). Requires at most kMostVersions.
 void WriteHead(const StageState& state, float* begin);
 
-// DataLoss for what is not the state of the stage with so many elements and optimizer buffers.
+// Reads the head. DataLoss if the tensor is not the state of the stage with so many elements and optimizer
+// buffers.
 absl::StatusOr<StageState> ReadHead(const Tensor& tensor, int stage, int64_t elements, int optimizer_buffers);
 
 }  // namespace weft

@@ -7,8 +7,8 @@
 namespace weft {
 namespace {
 
-// How many of elements [begin, begin + n) are trained: they come first. What lies between parameters goes
-// with them: it is zero.
+// Returns how many of elements [begin, begin + n) are trained: they come first. The gaps between parameters
+// go with them: they are zero.
 int64_t TrainedOf(const StageLayout& layout, int64_t begin, int64_t n) {
   return std::clamp<int64_t>(layout.statistics_begin - begin, 0, n);
 }

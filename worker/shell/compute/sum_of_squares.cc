@@ -11,18 +11,18 @@
 namespace weft {
 namespace {
 
-constexpr int kLeastExponent = -298;  // of the square of the smallest denormal
+constexpr int kLeastExponent = -298;  // exponent of the square of the smallest denormal
 constexpr uint64_t kLimbMask = 0xffffffff;
-constexpr int kExponents = 256;  // that a float32 can have; the last one's are infinite or no numbers
+constexpr int kExponents = 256;  // exponents of a float32; the last one's values are infinite or not numbers
 
-// Squares of one exponent are integers of the same scale, so they are added as such, without any shift.
-// Several tables, since neighbouring values often have the same exponent, and an addition waits for the one
-// before it.
+// The sums of squares by exponent. Squares of one exponent are integers of the same scale, so they are added
+// as such, without any shift. There are several tables, since neighbouring values often have the same
+// exponent, and an addition waits for the one before it.
 constexpr int kTables = 4;
 struct Bins {
   uint64_t of[kTables][kExponents];
 };
-// So many squares below 2^48 fit a bin.
+// The number of squares below 2^48 that fit a bin.
 constexpr int64_t kBinMost = int64_t{1} << 16;
 
 void AddToBin(float value, uint64_t* bins) {
@@ -97,7 +97,8 @@ double SumOfSquares::Value() const {
   while (top >= 0 && limbs_[top] == 0) --top;
   if (top < 0) return 0;
   const auto limb = [&](int i) { return i >= 0 ? limbs_[i] : 0; };
-  // The first 64 bits, and in the last of them whether anything follows: what rounds them to 53 sees no more.
+  // These are the first 64 bits, and in the last of them whether anything follows: rounding to 53 bits sees
+  // no more.
   const int zeros = std::countl_zero(static_cast<uint32_t>(limbs_[top]));
   uint64_t head = (limb(top) << 32 | limb(top - 1)) << zeros;
   const uint64_t next = limb(top - 2) << zeros;

@@ -75,17 +75,17 @@ class TextDataset final : public Dataset {
         context_(model.context),
         count_(count) {}
 
-  // Of n tokens.
+  // Returns the largest of n tokens.
   int64_t Largest(const uint8_t* bytes, int64_t n) const {
     if (width_ == 1) return *std::max_element(bytes, bytes + n);
-    // No branch in the loop: it is bound by the memory.
+    // The loop has no branch: it is bound by the memory.
     uint32_t largest = 0;
     for (int64_t i = 0; i < n; ++i)
       largest = std::max<uint32_t>(largest, bytes[2 * i] | (uint32_t{bytes[2 * i + 1]} << 8));
     return largest;
   }
 
-  // Every token may be in the file.
+  // True if every token may be in the file.
   bool any_token_fits() const { return vocabulary_ >= int64_t{1} << (8 * width_); }
 
   absl::Status ReadTokens(int64_t first, int64_t n, int64_t* out) const {

@@ -25,7 +25,7 @@ absl::StatusOr<int> TokenSampler::Next(absl::Span<const float> scores) {
   std::sort(tokens.begin(), tokens.end(), higher);
   if (options_.top_k > 0 && static_cast<size_t>(options_.top_k) < tokens.size())
     tokens.resize(options_.top_k);
-  // Relative to the highest score, so that nothing overflows.
+  // The exponents are relative to the highest score, so that nothing overflows.
   const double highest = scores[tokens[0]];
   std::vector<double> sums;
   double sum = 0;

@@ -1,4 +1,4 @@
-// Which token follows, chosen from a language model's scores: the likeliest, or one drawn with a seed.
+// Chooses the next token from a language model's scores: the likeliest, or one drawn with a seed.
 //
 // The same scores, options and seed choose the same tokens on every machine. Pure but for the state of its
 // generator. One thread.
@@ -14,18 +14,18 @@
 namespace weft {
 
 struct SamplingOptions {
-  double temperature = 0.8;  // scores are divided by it before the draw; 0: the highest score, without a draw
-  int top_k = 0;             // draw only from that many of the highest scores; 0: from all
+  double temperature = 0.8;  // divides scores before the draw; 0: the highest score, without a draw
+  int top_k = 0;             // number of the highest scores to draw from; 0: all
   uint64_t seed = 1;
 };
 
 class TokenSampler {
  public:
-  // Temperature >= 0 and finite, top_k >= 0.
+  // Requires temperature >= 0 and finite, top_k >= 0.
   explicit TokenSampler(const SamplingOptions& options) : options_(options), generator_(options.seed) {}
 
-  // The next token, in [0, scores.size()); of equal scores the smallest comes first. FailedPrecondition if a
-  // score is not a finite number.
+  // Returns the next token, in [0, scores.size()); of equal scores the smallest comes first.
+  // FailedPrecondition if a score is not a finite number.
   absl::StatusOr<int> Next(absl::Span<const float> scores);
 
  private:

@@ -28,7 +28,8 @@ class ScopedAllocator final : public c10::Allocator {
     }
     return {data, data, &SegmentAllocator::Free, c10::Device(c10::DeviceType::CPU)};
   }
-  // oneDNN's scratch memory comes and goes through the raw interface, which knows the pointer only.
+  // Frees oneDNN's scratch memory, which comes and goes through the raw interface, where only the pointer is
+  // known.
   c10::DeleterFnPtr raw_deleter() const override { return &SegmentAllocator::Free; }
   void copy_data(void* to, const void* from, size_t bytes) const override { std::memcpy(to, from, bytes); }
 };
@@ -45,7 +46,7 @@ MemoryScope::~MemoryScope() { current_scope = outer_; }
 const MemoryScope* MemoryScope::Current() { return current_scope; }
 
 void InstallTorchAllocator() {
-  // Lives as long as the process: tensors may be freed during its end.
+  // The allocator lives as long as the process: tensors may be freed during its end.
   static ScopedAllocator* const allocator = [] {
     auto* made = new ScopedAllocator;
     constexpr uint8_t kAboveDefault = 1;

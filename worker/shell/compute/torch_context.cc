@@ -12,12 +12,12 @@ void PrepareRun(Precision precision, Kernels kernels) {
   const bool deterministic = kernels == Kernels::kDeterministic;
   context.setDeterministicAlgorithms(deterministic, /*warn_only=*/false);
   context.setDeterministicCuDNN(deterministic);
-  // Trying kernels for the fastest one chooses by the clock.
+  // The benchmark mode tries kernels and chooses the fastest one by the clock.
   context.setBenchmarkCuDNN(!deterministic);
   const bool tf32 = precision == Precision::kTf32;
   context.setAllowTF32CuBLAS(tf32);
   context.setAllowTF32CuDNN(tf32);
-  // Of the fused attentions, cuDNN's has no deterministic backward; the others follow the switch above.
+  // Among the fused attentions, cuDNN's has no deterministic backward; the others follow the switch above.
   context.setSDPUseCuDNN(!deterministic);
   // Products of bfloat16 numbers are summed in float32, also across the parts of a product.
   context.setAllowBF16ReductionCuBLAS(false);

@@ -1,4 +1,4 @@
-// Devices whose ranks compute through LibTorch: the CPU, one thread a kernel, and those of a backend.
+// Makes devices whose ranks compute through LibTorch: the CPU, one thread a kernel, and those of a backend.
 #include <memory>
 #include <string>
 #include <utility>
@@ -21,7 +21,7 @@
 namespace weft {
 namespace {
 
-// The run's data, if its stages are the model's; prepares LibTorch for the run.
+// Opens the run's data, if its stages are the model's; prepares LibTorch for the run.
 absl::StatusOr<std::unique_ptr<Dataset>> OpenData(const RunSpec& run) {
   PrepareRun(run.precision, run.kernels);
   int layers = 0;
@@ -50,8 +50,8 @@ class CpuDevice final : public Device {
   }
 };
 
-// A state that migrates has a head that its next rank reads on the host, in the job that takes it over; where
-// the device's memory is not the host's, that would wait for the device in every job.
+// Refuses migrating states. A state has a head that its next rank reads on the host, in the job that takes it
+// over; where the device's memory is not the host's, that would wait for the device in every job.
 absl::Status CheckNothingMigrates(const RunSpec& run, const std::string& device) {
   if (run.schedule.name.empty()) return absl::OkStatus();
   const absl::StatusOr<Schedule> schedule = ScheduleOf(run);
@@ -63,8 +63,8 @@ absl::Status CheckNothingMigrates(const RunSpec& run, const std::string& device)
                       run.schedule.name, device));
 }
 
-// The number of the optimizer's steps is the host's, which would have to wait in each update for what the
-// device found before it.
+// Refuses skipped updates. The host counts the optimizer's steps, and would have to wait in each update for
+// the device's earlier findings.
 absl::Status CheckNothingSkips(const RunSpec& run, const std::string& device) {
   if (run.train.non_finite != NonFinite::kSkip) return absl::OkStatus();
   return absl::UnimplementedError(absl::StrFormat(
@@ -83,7 +83,7 @@ class TorchDevice final : public Device {
   void PrepareThread() override { backend_->PrepareThread(); }
   absl::Status Health() override { return backend_->Health(); }
   int launch_ahead() const override {
-    // One that computes, and one that the device can begin without asking the host.
+    // The device has one job that computes, and one that it can begin without asking the host.
     constexpr int kLaunchAhead = 2;
     return kLaunchAhead;
   }

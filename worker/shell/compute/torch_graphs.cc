@@ -12,14 +12,15 @@
 namespace weft {
 namespace {
 
-// So many passes run first, in which libraries make what they make at first use.
+// The number of passes that run first, in which libraries make what they make at first use.
 constexpr int kWarmUp = 2;
-// Weights that lie elsewhere so often are not worth it.
+// The number of changes of the weights' place after which captures are not worth it.
 constexpr int kMostChanges = 4;
-// A device may not be able to capture beside something else; one that so often is not, is never.
+// The number of refusals after which the device counts as never able to capture. A device may not be able to
+// capture beside something else.
 constexpr int kMostRefusals = 8;
 
-// Room for what is copied in, which is no part of any graph.
+// Returns a buffer for copied inputs, which is no part of any graph.
 at::Tensor RoomFor(const at::Tensor& tensor) {
   return tensor.defined() ? at::empty(tensor.sizes(), tensor.options().requires_grad(false)) : at::Tensor();
 }
@@ -35,7 +36,7 @@ std::vector<PassHalf> HalvesOf(const PassShape& shape) {
   return {PassHalf::kBoth};
 }
 
-// A number that no other thread of the process has or had.
+// Returns a number that no other thread of the process has or had.
 uint64_t ThisThread() {
   static std::atomic<uint64_t> threads{0};
   thread_local const uint64_t number = ++threads;
@@ -53,7 +54,7 @@ absl::StatusOr<std::shared_ptr<CapturedPass>> CapturedPass::Capture(RankDevice& 
   std::shared_ptr<CapturedPass> pass(new CapturedPass(device, shape.layout));
   for (const at::Tensor& input : inputs) pass->inputs_.push_back(RoomFor(input));
   pass->targets_ = RoomFor(targets);
-  // Captured work is done with what lies there, on a device that does it at once too.
+  // Captured work reads these buffers, also on a device that does it at once.
   for (size_t i = 0; i < inputs.size(); ++i) CopyIn(device, inputs[i], pass->inputs_[i]);
   CopyIn(device, targets, pass->targets_);
   pass->place_ = PlaceOf(device, *weights);
@@ -65,7 +66,7 @@ absl::StatusOr<std::shared_ptr<CapturedPass>> CapturedPass::Capture(RankDevice& 
   return pass;
 }
 
-// Reads its seeds from the device's memory.
+// Returns a key that reads its seeds from the device's memory.
 MaskKey CapturedPass::CapturedKey() {
   MaskKey key;
   key.math = &device_.math();
@@ -73,7 +74,7 @@ MaskKey CapturedPass::CapturedKey() {
   return key;
 }
 
-// Over the same buffers. What it makes is dropped.
+// Runs a pass over the same buffers and drops its results.
 void CapturedPass::WarmUp(const PassShape& shape) {
   Pass pass;
   pass.weights = pass_.weights;
@@ -93,7 +94,7 @@ void CapturedPass::MakeOutputGradient(const PassShape& shape, const PassOutput& 
   device_.math().Zero(output_gradient_.data_ptr(), output_gradient_.nbytes());
 }
 
-// False where the device does not capture now.
+// Captures all. Returns false where the device does not capture now.
 absl::StatusOr<bool> CapturedPass::CaptureAll(const PassShape& shape) {
   const auto run_forward = [this, shape] {
     pass_.input_edges.clear();
@@ -108,7 +109,7 @@ absl::StatusOr<bool> CapturedPass::CaptureAll(const PassShape& shape) {
   MakeOutputGradient(shape, output_);
   for (const PassHalf half : HalvesOf(shape)) halves_.push_back({half, nullptr, {}});
   for (Half& half : halves_) {
-    // The gradients of the inputs of a stage that reads none.
+    // The stage reads no inputs, so there are no gradients of inputs.
     if (half.half == PassHalf::kInput && pass_.input_edges.empty()) continue;
     const auto run_backward = [this, &half] {
       const Charged charged(device_, MemoryClass::kBuffers);
@@ -182,7 +183,8 @@ std::shared_ptr<CapturedPass> StageGraphs::Take(const PassShape& shape,
   }
   absl::StatusOr<std::shared_ptr<CapturedPass>> pass = Capture(shape, weights, inputs, targets);
   if (absl::IsResourceExhausted(pass.status())) {
-    // What passes left that ran without is kept for such, and not given out while the device captures.
+    // LibTorch keeps the memory of passes that ran without for such passes, and does not give it out while
+    // the device captures.
     device_.ReleaseUnused();
     pass = Capture(shape, weights, inputs, targets);
   }
@@ -217,7 +219,7 @@ absl::StatusOr<std::shared_ptr<CapturedPass>> StageGraphs::Capture(
   }
 }
 
-// A device that has failed fails the pass that runs without, too, and that names the job.
+// Gives up capturing. If the device has failed, the pass that runs without fails, too, and names the job.
 void StageGraphs::Refuse(int stage, const absl::Status& why) {
   std::vector<std::shared_ptr<CapturedPass>> idle;  // freed after the lock
   MutexLock lock(mutex_);
@@ -230,7 +232,7 @@ void StageGraphs::Refuse(int stage, const absl::Status& why) {
 
 void StageGraphs::Return(std::shared_ptr<CapturedPass> pass) {
   MutexLock lock(mutex_);
-  // Else the weights have come to lie elsewhere meanwhile.
+  // Otherwise the weights have moved meanwhile.
   if (!refused_ && pass->place() == place_) idle_.push_back(std::move(pass));
 }
 

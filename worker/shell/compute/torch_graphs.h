@@ -1,5 +1,5 @@
-// Passes of a stage that are captured once and replayed: what a device with graphs does in one launch instead
-// of hundreds.
+// Captures passes of a stage once and replays them: a device with graphs does in one launch what takes
+// hundreds otherwise.
 //
 // A CapturedPass is a forward and its backward over buffers that stay where they are: inputs, data, targets
 // and the output's gradient are copied in, the seeds of dropout's masks written (MaskSeeds), activations and
@@ -11,11 +11,11 @@
 // lane the pass runs there once without, so that libraries, which keep things by thread and stream, make
 // nothing at first use in a capture.
 //
-// The kernels and their order are those of the pass that is not captured, and so are the bits. What moves
-// activations elsewhere is not captured: the caller sees to that. What the device fails to capture, for lack
-// of memory or because of what a model does, is said on standard error, once a stage, and runs without from
-// then on. Private to the adapter of LibTorch. Threads: as RankCompute's; a pass may be taken while another
-// one's backward runs.
+// The kernels and their order are those of the pass that is not captured, and so are the bits. A pass that
+// moves activations elsewhere is not captured: the caller sees to that. If the device fails to capture a
+// pass, for lack of memory or because of what a model does, one line per stage on standard error says so, and
+// the stage runs without from then on. Private to the adapter of LibTorch. Threads: as RankCompute's; a pass
+// may be taken while another one's backward runs.
 #ifndef WEFT_WORKER_SHELL_COMPUTE_TORCH_GRAPHS_H_
 #define WEFT_WORKER_SHELL_COMPUTE_TORCH_GRAPHS_H_
 
@@ -37,11 +37,11 @@
 
 namespace weft {
 
-// What a stage's passes have in common.
+// The parts that a stage's passes have in common.
 struct PassShape {
   const std::vector<std::unique_ptr<Layer>>& layers;
   const StageLayout& layout;
-  at::Tensor loss_gradient;  // where the last stage's backward starts
+  at::Tensor loss_gradient;  // start of the last stage's backward
   bool split_backward = false;
 };
 
@@ -55,16 +55,16 @@ class CapturedPass {
                                                                const at::Tensor& targets, bool warm);
 
   PassOutput Forward(const std::vector<at::Tensor>& inputs, const at::Tensor& targets, const MaskKey& key);
-  // The gradients of parameters hold until this pass is used again.
+  // Runs the backward. The gradients of parameters hold until this pass is used again.
   PassGradients Backward(const at::Tensor& output_gradient, PassHalf half);
 
-  // What it was captured for: where the parameters lie, and the lane.
+  // The place that it was captured for: the memory of the parameters, and the lane.
   struct Place {
     std::vector<const void*> parameters;
     int lane = 0;
     friend bool operator==(const Place&, const Place&) = default;
   };
-  // On the calling thread's lane.
+  // Returns the place on the calling thread's lane.
   static Place PlaceOf(const RankDevice& device, const StageWeights& weights);
   const Place& place() const { return place_; }
 
@@ -87,7 +87,7 @@ class CapturedPass {
   MaskSeeds seeds_;
   std::vector<at::Tensor> inputs_;
   at::Tensor targets_, output_gradient_;
-  // What the captured work makes, each time in the same place.
+  // The results of the captured work, each time in the same place.
   Pass pass_;
   PassOutput output_;
   std::vector<Half> halves_;
@@ -99,13 +99,14 @@ class StageGraphs {
  public:
   explicit StageGraphs(RankDevice& device) : device_(device) {}
 
-  // One for these weights, of which nobody else has it until Return; null where the pass is to run without.
+  // Returns a pass for these weights, which nobody else has until Return; null where the pass is to run
+  // without.
   std::shared_ptr<CapturedPass> Take(const PassShape& shape, const std::shared_ptr<StageWeights>& weights,
                                      const std::vector<at::Tensor>& inputs, const at::Tensor& targets);
   void Return(std::shared_ptr<CapturedPass> pass);
 
-  // A pass that ran without, to the end of its backward; and what its forward left: captured ones leave as
-  // much.
+  // Counts a pass that ran without, to the end of its backward; and notes the bytes that its forward kept,
+  // since captured ones keep as many.
   void CountEager() { eager_.fetch_add(1, std::memory_order_relaxed); }
   void set_left_bytes(int64_t bytes) { left_bytes_.store(bytes, std::memory_order_relaxed); }
   int64_t left_bytes() const { return left_bytes_.load(std::memory_order_relaxed); }
@@ -123,8 +124,8 @@ class StageGraphs {
   Mutex mutex_;
   bool refused_ ABSL_GUARDED_BY(mutex_) = false;
   int refusals_ ABSL_GUARDED_BY(mutex_) = 0;
-  int changes_ ABSL_GUARDED_BY(mutex_) = 0;            // of place_
-  CapturedPass::Place place_ ABSL_GUARDED_BY(mutex_);  // as idle_ was captured for
+  int changes_ ABSL_GUARDED_BY(mutex_) = 0;            // number of changes of place_
+  CapturedPass::Place place_ ABSL_GUARDED_BY(mutex_);  // place that idle_ was captured for
   std::vector<std::shared_ptr<CapturedPass>> idle_ ABSL_GUARDED_BY(mutex_);
   std::set<std::pair<uint64_t, int>> warm_ ABSL_GUARDED_BY(mutex_);  // threads and lanes
 };

@@ -8,7 +8,7 @@
 namespace weft {
 namespace {
 
-// Of the innermost scope that the exception under way has ended on this thread.
+// The class of the innermost scope that the exception under way has ended on this thread.
 thread_local std::optional<MemoryClass> failed_class;
 
 }  // namespace

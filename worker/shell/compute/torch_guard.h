@@ -1,4 +1,4 @@
-// Where LibTorch's exceptions stop: they become a Status here. Private to the adapter of LibTorch.
+// Turns LibTorch's exceptions into a Status at the border of its adapter. Private to the adapter of LibTorch.
 #ifndef WEFT_WORKER_SHELL_COMPUTE_TORCH_GUARD_H_
 #define WEFT_WORKER_SHELL_COMPUTE_TORCH_GUARD_H_
 
@@ -17,7 +17,7 @@
 
 namespace weft {
 
-// Adds what was being done to a failure.
+// Adds the failed operation to a failure.
 inline absl::Status While(absl::string_view what, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(what, ": ", status.message()));
 }
@@ -28,7 +28,7 @@ const absl::Status& StatusOf(const absl::StatusOr<T>& result) {
   return result.status();
 }
 
-// A scope of RankDevice::Charge. If an exception ends it, Guarded can say what memory it was for.
+// A scope of RankDevice::Charge. If an exception ends it, Guarded can name the class of the memory.
 class Charged {
  public:
   Charged(RankDevice& device, MemoryClass memory_class, Tallied tallied = Tallied::kNo);
@@ -39,13 +39,13 @@ class Charged {
  private:
   const std::unique_ptr<RankDevice::Scope> scope_;
   const MemoryClass memory_class_;
-  const int exceptions_;  // under way when the scope began
+  const int exceptions_;  // number under way when the scope began
 };
 
-// Throws what a failure says, as LibTorch would: c10::OutOfMemoryError for memory, else c10::Error.
+// Throws a failure as LibTorch would: c10::OutOfMemoryError for memory, else c10::Error.
 void ThrowUnlessOk(const absl::Status& status);
 
-// What LibTorch says of memory that it did not get, in the words of RankDevice: with the class.
+// Returns LibTorch's message about memory that it did not get, in the words of RankDevice: with the class.
 std::string OutOfMemoryText(const c10::OutOfMemoryError& error);
 
 // Adds to a ResourceExhausted what else the rank has in memory, and what would make it fit.

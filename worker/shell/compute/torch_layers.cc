@@ -21,7 +21,7 @@
 namespace weft {
 namespace {
 
-// As in the publications.
+// The constants of the publications.
 constexpr double kGptEpsilon = 1e-5, kVitEpsilon = 1e-6;
 
 at::Tensor Norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, double epsilon) {
@@ -62,7 +62,7 @@ class Block final : public Layer {
   }
 
  private:
-  // Self-attention without the last projection.
+  // Computes self-attention without the last projection.
   at::Tensor Attention(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) const {
     const int64_t samples = x.size(0), tokens = x.size(1), width = x.size(2);
     const std::vector<at::Tensor> qkv = at::linear(x, weight, bias).split(width, -1);
@@ -87,13 +87,14 @@ class Head final : public Layer {
   }
 };
 
-// An image as tokens: a class token of its own, and one for each square patch, each with its position.
+// Turns an image into tokens: a class token of its own, and one for each square patch, each with its
+// position.
 class PatchEmbedding final : public Layer {
  public:
   explicit PatchEmbedding(const VitSpec& model) : model_(model) {}
   at::Tensor Forward(const at::Tensor* images, const at::Tensor* p, const MaskKey&) const override {
     const int64_t samples = images->size(0), patch = model_.patch, side = model_.size / patch;
-    // Convolution with the patch's size as stride is one product: patches are disjoint.
+    // A convolution with the patch's size as stride is one product: patches are disjoint.
     const at::Tensor patches = images->view({samples, model_.channels, side, patch, side, patch})
                                    .permute({0, 2, 4, 1, 3, 5})
                                    .reshape({samples, side * side, model_.channels * patch * patch});
@@ -105,7 +106,7 @@ class PatchEmbedding final : public Layer {
   const VitSpec model_;
 };
 
-// Scores from the class token alone.
+// Computes scores from the class token alone.
 class ClassTokenHead final : public Layer {
  public:
   at::Tensor Forward(const at::Tensor* inputs, const at::Tensor* p, const MaskKey&) const override {
@@ -113,7 +114,7 @@ class ClassTokenHead final : public Layer {
   }
 };
 
-// Columns of the input that a layer reads: [begin, begin + count), or all.
+// The columns of the input that a layer reads: [begin, begin + count), or all.
 struct Columns {
   int64_t begin = 0, count = 0;
 };
@@ -146,7 +147,7 @@ class Gelu final : public Layer {
   const double dropout_;
 };
 
-// A linear layer alone; at the end of the chain what it makes are the scores.
+// A linear layer alone; at the end of the chain its outputs are the scores.
 class Scores final : public Layer {
  public:
   at::Tensor Forward(const at::Tensor* inputs, const at::Tensor* p, const MaskKey&) const override {
@@ -154,8 +155,8 @@ class Scores final : public Layer {
   }
 };
 
-// Scores from two towers: one product each, so that each tower's gradient is whole by itself, wherever the
-// stages are cut.
+// Computes scores from two towers: one product each, so that each tower's gradient is whole by itself,
+// wherever the stages are cut.
 class JoinedScores final : public Layer {
  public:
   at::Tensor Forward(const at::Tensor* inputs, const at::Tensor* p, const MaskKey&) const override {
@@ -255,7 +256,7 @@ void PrepareProcess() {
     at::globalContext().setUserEnabledMkldnn(false);
     at::globalContext().setUserEnabledNNPACK(false);  // has threads of its own
     at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
-    // Else every new tensor is filled with NaN, which costs a pass over memory and is for debugging.
+    // Otherwise every new tensor is filled with NaN, which costs a pass over memory and is for debugging.
     at::globalContext().setDeterministicFillUninitializedMemory(false);
   });
 }

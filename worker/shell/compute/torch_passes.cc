@@ -1,4 +1,4 @@
-// TorchRank: forwards and backwards of micro-batches.
+// Implements TorchRank's forwards and backwards of micro-batches.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 
@@ -15,16 +15,16 @@
 namespace weft {
 namespace {
 
-// Kernels may give other bits on memory that is aligned otherwise, so such memory is copied. On a GPU
-// cuBLASLt chooses a product's kernel by the alignment of its operands, up to 256 bytes; there LibTorch's and
-// the rank's own memory has 512. What arrives from a peer may be cut at 64.
+// Returns true if the memory is aligned. Kernels may give other bits on memory with another alignment, so
+// such memory is copied. On a GPU cuBLASLt chooses a product's kernel by the alignment of its operands, up to
+// 256 bytes; there LibTorch's and the rank's own memory has 512. A tensor from a peer may be cut at 64.
 bool IsAligned(const Tensor& tensor) {
   constexpr size_t kDeviceAlignment = 256;
   const size_t bytes = tensor.place == MemoryPlace::kHost ? SegmentAllocator::kAlignment : kDeviceAlignment;
   return reinterpret_cast<uintptr_t>(tensor.data) % bytes == 0;
 }
 
-// The gradients of a stage's parameters as pieces of its flat buffer, ascending.
+// Returns the gradients of a stage's parameters as pieces of its flat buffer, ascending.
 std::vector<FlatPiece> PiecesOf(const StageLayout& layout, const std::vector<at::Tensor>& gradients) {
   std::vector<FlatPiece> pieces;
   pieces.reserve(gradients.size());
@@ -89,7 +89,7 @@ void TorchRank::Stage::GiveSpare(std::shared_ptr<StageWeights> unbound) {
   spare_.push_back(std::move(unbound));
 }
 
-// What comes from another stage is one tensor [samples, ..] of `sample` sizes.
+// Checks a tensor from another stage: one tensor [samples, ..] of `sample` sizes.
 absl::Status TorchRank::CheckBoundary(const char* what, const Stage& stage,
                                       const std::vector<int64_t>& sample, const Tensor& tensor) const {
   TensorShape expected;
@@ -128,7 +128,7 @@ absl::StatusOr<Tensor> TorchRank::AlignedWeights(const Stage& stage, Tensor fetc
   return copy;
 }
 
-// The weights that a job without fetched ones computes with.
+// Returns the weights for a job that came without fetched ones.
 absl::StatusOr<std::shared_ptr<StageWeights>> TorchRank::HeldWeights(const Stage& stage, int version) const {
   std::shared_ptr<StageWeights> held = stage.holds_whole() ? stage.versions.At(version) : nullptr;
   if (held != nullptr) return held;
@@ -176,7 +176,7 @@ void TorchRank::WideRooms::Give(at::Tensor room) {
   idle_.push_back(std::move(room));
 }
 
-// In host memory.
+// Reads a piece into host memory.
 absl::StatusOr<at::Tensor> TorchRank::ReadPiece(const DataPiece& piece) {
   const int64_t samples = run_.microbatch_samples();
   const auto make = [&](at::IntArrayRef sizes, c10::ScalarType type) {
@@ -204,7 +204,7 @@ absl::StatusOr<at::Tensor> TorchRank::ReadPiece(const DataPiece& piece) {
   return read;
 }
 
-// On its way to the device. On any thread.
+// Reads a piece and sends it to the device. Any thread.
 absl::StatusOr<Tensor> TorchRank::SendPiece(const DataPiece& piece) {
   return Compute(
       [&] { return absl::StrFormat("data of micro-batch %d of step %d", piece.microbatch, piece.step); },
@@ -214,7 +214,7 @@ absl::StatusOr<Tensor> TorchRank::SendPiece(const DataPiece& piece) {
       });
 }
 
-// On the device, in the order of the job's work.
+// Returns the piece on the device, in the order of the job's work.
 absl::StatusOr<at::Tensor> TorchRank::Data(const DataPiece& piece) {
   if (device_->is_host()) return ReadPiece(piece);
   const absl::StatusOr<Tensor> sent = prefetch_->Take(piece);
@@ -222,7 +222,7 @@ absl::StatusOr<at::Tensor> TorchRank::Data(const DataPiece& piece) {
   return Wrap(device_->Await(*sent), device_->torch_device());
 }
 
-// If the stage reads data, it is the last of its inputs.
+// Appends the data, the last of the inputs, if the stage reads data.
 absl::Status TorchRank::AppendData(const Stage& stage, const Job& job, std::vector<at::Tensor>* inputs) {
   if (!stage.layout.reads_data) return absl::OkStatus();
   absl::StatusOr<at::Tensor> data = Data({job.step, job.microbatch, false});
@@ -231,7 +231,7 @@ absl::Status TorchRank::AppendData(const Stage& stage, const Job& job, std::vect
   return absl::OkStatus();
 }
 
-// Undefined but for the last stage.
+// Returns the targets; undefined for all stages but the last.
 absl::StatusOr<at::Tensor> TorchRank::Targets(const Stage& stage, const Job& job) {
   if (!last(stage)) return at::Tensor();
   return Data({job.step, job.microbatch, true});
@@ -268,7 +268,7 @@ absl::StatusOr<ForwardResult> TorchRank::DoForward(const Job& job, std::vector<T
   std::vector<at::Tensor> entries = WrapAll(*here);
   if (absl::Status s = AppendData(stage, job, &entries); !s.ok()) return s;
   here->clear();
-  // What was sent to the device before the job is not in its tally.
+  // Data that was sent to the device before the job is not in its tally.
   std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> sent;
   if (prefetch_ != nullptr && stage.layout.reads_data)
     sent.emplace(entries.back().storage().getWeakStorageImpl());
@@ -312,13 +312,13 @@ MaskKey TorchRank::KeyOf(const Job& job) const {
   return {run_.train.seed, job.step, job.microbatch, /*training=*/true, &device_->math()};
 }
 
-// The stage's forward, which leaves the graph for the backward in `pass`.
+// Runs the stage's forward, which leaves the graph for the backward in `pass`.
 absl::StatusOr<PassOutput> TorchRank::RunPass(Stage& stage, const Job& job,
                                               const std::vector<at::Tensor>& inputs, Pass* pass) {
   absl::StatusOr<at::Tensor> targets = Targets(stage, job);
   if (!targets.ok()) return targets.status();
   const MaskKey key = KeyOf(job);
-  // A backward that runs the forward again needs at once what it saves.
+  // A backward that runs the forward again needs the saved tensors at once.
   if (stage.activations != ActivationPolicy::kOffload || job.kind != JobKind::kForward) {
     if (capturable_ && job.kind == JobKind::kForward && !pass->fetched) {
       const PassShape shape{layers_, stage.layout, loss_gradient_, split_backward_};
@@ -329,14 +329,15 @@ absl::StatusOr<PassOutput> TorchRank::RunPass(Stage& stage, const Job& job,
   }
   HostOffload offload(*device_, pass->weights->storages(), &pass->offloaded);
   PassOutput output = RunForward(layers_, stage.layout, inputs, *targets, key, pass);
-  // What the graph needs of the inputs has moved; their leaves are the graph's ends and need no bytes.
+  // The input bytes that the graph needs have moved; the leaves of the inputs are the graph's ends and need
+  // no bytes.
   for (const at::Tensor& input : inputs) offload.Strip(input);
-  // Sent before the job, like data, they are not in its tally.
+  // Targets that were sent before the job, like data, are not in its tally.
   if (prefetch_ != nullptr && targets->defined()) offload.Strip(*targets);
   return output;
 }
 
-// The stage's forward, which leaves its inputs.
+// Runs the stage's forward, which leaves its inputs.
 absl::StatusOr<PassOutput> TorchRank::RunOnce(const Stage& stage, const Job& job,
                                               const std::vector<at::Tensor>& inputs, Pass* pass) {
   absl::StatusOr<at::Tensor> targets = Targets(stage, job);
@@ -386,8 +387,8 @@ absl::StatusOr<BackwardResult> TorchRank::Backward(const Job& job, std::vector<T
       [&] { return DoBackward(job, std::move(output_gradients), std::move(weights), version, hand_out); });
 }
 
-// The gradient that the pass starts from: the sum of what the consumers made, or the loss's own. It is summed
-// from the last consumer to the first, as LibTorch's engine does it in one graph over all stages.
+// Returns the gradient that the pass starts from: the sum of the consumers' gradients, or the loss's own. It
+// is summed from the last consumer to the first, as LibTorch's engine does it in one graph over all stages.
 absl::StatusOr<at::Tensor> TorchRank::OutputGradient(const Stage& stage, const Pass& pass, PassHalf half,
                                                      const std::vector<Tensor>& given) {
   if (half == PassHalf::kWeight) {
@@ -475,7 +476,7 @@ absl::StatusOr<BackwardResult> TorchRank::DoBackward(const Job& job, std::vector
   return result;
 }
 
-// A micro-batch's gradient goes into the stage's sum, or out.
+// Adds a micro-batch's gradient to the stage's sum, or hands it out.
 absl::Status TorchRank::KeepGradient(Stage& stage, const Job& job, const std::vector<at::Tensor>& parameters,
                                      bool hand_out, BackwardResult* result) {
   const std::vector<FlatPiece> pieces = PiecesOf(stage.layout, parameters);

@@ -1,4 +1,4 @@
-// TorchRank: stages, gradient sums and updates.
+// Implements TorchRank's stages, gradient sums and updates.
 #include "worker/shell/compute/torch_rank.h"
 
 #include <ATen/ops/full.h>
@@ -35,7 +35,8 @@ bool SplitsBackward(const RunSpec& run) {
   return schedule.has_value() && schedule->split_backward;
 }
 
-// What the forwards of a rank read of the data, by step; nothing if the run has no schedule.
+// Returns the pieces of the data that the forwards of a rank read, by step; nothing if the run has no
+// schedule.
 DataPrefetch::OfStep PiecesOf(const RunSpec& run, Rank rank) {
   std::optional<Schedule> known = KnownSchedule(run);
   if (!known.has_value()) return [](int) { return std::vector<DataPiece>(); };
@@ -92,7 +93,7 @@ absl::StatusOr<Tensor> TorchRank::ToHost(Tensor tensor) {
                  [&] { return device_->ToHost(tensor, HostUse::kTransfer); });
 }
 
-// What a job reads of others, on the device and in the order of its work.
+// Brings a job's input from others to the device, in the order of the job's work.
 absl::StatusOr<Tensor> TorchRank::Here(Tensor tensor) {
   if (device_->is_host() || tensor.bytes == 0) return tensor;
   if (tensor.place == MemoryPlace::kDevice) return device_->Await(std::move(tensor));
@@ -171,8 +172,8 @@ absl::Status TorchRank::DoAddStage(int stage, Holding holding, int part, int par
   return absl::OkStatus();
 }
 
-// What the rank holds of the stage when the run begins, and, if it updates that, the optimizer's state for
-// it.
+// Makes the weights that the rank holds of the stage when the run begins, and, if it updates them, the
+// optimizer's state for them.
 absl::Status TorchRank::Hold(Stage& stage) {
   const int64_t elements = stage.held().end - stage.held().begin;
   const int buffers = stage.adopted ? 0 : stage.optimizer.state_buffers();
@@ -189,7 +190,7 @@ absl::Status TorchRank::Hold(Stage& stage) {
   return absl::OkStatus();
 }
 
-// Room for a version of what the rank holds, zeros.
+// Makes room for a version of the held weights, zeros.
 absl::StatusOr<std::shared_ptr<StageWeights>> TorchRank::NewVersion(Stage& stage) {
   absl::StatusOr<Tensor> flat = NewZeros(stage.held().end - stage.held().begin, MemoryClass::kWeights);
   if (!flat.ok()) return flat.status();
@@ -198,8 +199,8 @@ absl::StatusOr<std::shared_ptr<StageWeights>> TorchRank::NewVersion(Stage& stage
   return weights;
 }
 
-// Room, without memory yet, for what the rank holds. A slice has no parameters of its own: it begins and ends
-// within them.
+// Makes room, without memory yet, for the held weights. A slice has no parameters of its own: it begins and
+// ends within them.
 std::shared_ptr<StageWeights> TorchRank::NewHeldWeights(Stage& stage) {
   if (stage.parts == 1) return stage.TakeSpare();
   StageLayout slice = stage.layout;
@@ -272,7 +273,7 @@ absl::StatusOr<Tensor> TorchRank::DoAddToSum(const Stage& stage, const Tensor& b
   if (!others.ok()) return others.status();
   absl::StatusOr<Tensor> sum = Here(gradient);
   if (!sum.ok()) return sum;
-  // The same bits either way round.
+  // The bits are the same either way round.
   device_->math().Add(static_cast<float*>(sum->data), static_cast<const float*>(others->data), elements);
   return sum;
 }
@@ -301,7 +302,7 @@ absl::StatusOr<Tensor> TorchRank::SumSquares(const Job& job, const Tensor& sum, 
                  });
 }
 
-// A sum of squares of nothing.
+// Makes a sum of no squares.
 absl::StatusOr<Tensor> TorchRank::NewZeroLimbs() {
   absl::StatusOr<Tensor> squares =
       device_->NewFlat(SumOfSquares::kLimbs, MemoryClass::kBuffers, DataType::kInt64);
@@ -338,8 +339,8 @@ absl::StatusOr<Tensor> TorchRank::DoSumSquares(const Stage& stage, const Tensor&
   return NonFiniteGradient(stage.layout, bounds.begin, elements, static_cast<const float*>(sum.data));
 }
 
-// The step's gradients have no norm, and the run leaves its updates out. Only of the host: other devices do
-// not know it in time (torch_device.cc refuses such runs).
+// Returns true if the step's gradients have no norm, and the run leaves its updates out. Only on the host:
+// other devices do not know it in time (torch_device.cc refuses such runs).
 absl::StatusOr<bool> TorchRank::Skips(const Tensor& norm) const {
   if (run_.train.non_finite != NonFinite::kSkip) return false;
   const absl::StatusOr<SumOfSquares> total = SumOfSquares::FromTensor(norm);
@@ -347,7 +348,7 @@ absl::StatusOr<bool> TorchRank::Skips(const Tensor& norm) const {
   return !total->has_norm();
 }
 
-// The next version is the newest once more; the optimizer's state and steps stay.
+// Makes the next version equal to the newest; the optimizer's state and steps stay.
 absl::Status TorchRank::SkipUpdate(Stage& stage, bool keep) {
   const std::shared_ptr<StageWeights> newest = stage.versions.newest();
   absl::StatusOr<std::shared_ptr<StageWeights>> next = NextWeights(stage, keep);
@@ -360,8 +361,8 @@ absl::Status TorchRank::SkipUpdate(Stage& stage, bool keep) {
   return absl::OkStatus();
 }
 
-// Whether the weights that an update made of `gradients` are finite; of a device with memory of its own the
-// job will tell.
+// Checks that the weights that an update made of `gradients` are finite; a device with memory of its own
+// reports that with the job.
 absl::Status TorchRank::CheckUpdate(const Stage& stage, const std::vector<Tensor>& gradients,
                                     const float* weights) {
   const SliceBounds held = stage.held();
@@ -384,7 +385,8 @@ absl::Status TorchRank::CheckUpdate(const Stage& stage, const std::vector<Tensor
   return absl::OkStatus();
 }
 
-// One float of the device, by which the gradients of a step with this norm are multiplied; empty for 1.
+// Returns one float of the device, by which the gradients of a step with this norm are multiplied; empty for
+// 1.
 absl::StatusOr<Tensor> TorchRank::ClipFactorOf(const Tensor& norm) {
   if (run_.train.clip_norm == 0) return Tensor();
   if (absl::Status s = SumOfSquares::CheckShape(norm); !s.ok()) return s;
@@ -413,7 +415,7 @@ absl::Status TorchRank::Update(const Job& job, const std::vector<Tensor>& sums, 
                  });
 }
 
-// Where the next version goes: over the newest, or, if that one stays or is in use, beside it.
+// Returns the memory for the next version: over the newest, or, if that one stays or is in use, beside it.
 absl::StatusOr<std::shared_ptr<StageWeights>> TorchRank::NextWeights(Stage& stage, bool keep) {
   const std::shared_ptr<StageWeights> newest = stage.versions.newest();
   if (!keep && !newest->in_use()) return newest;
@@ -475,7 +477,7 @@ absl::Status TorchRank::Adopt(const Job& job, const Tensor& weights, bool keep) 
                  });
 }
 
-// A copy, so that what came is given back at once: it may be another process's memory.
+// Adopts a copy, so that the arrived tensor is given back at once: it may be another process's memory.
 absl::Status TorchRank::DoAdopt(Stage& stage, const Tensor& weights, bool keep) {
   if (absl::Status s = CheckFlat("weights", weights, stage.layout.elements); !s.ok()) return s;
   const absl::StatusOr<Tensor> made = Here(weights);
@@ -506,7 +508,8 @@ void TorchRank::DropWeights(int stage, int version) {
   const auto found = stages_.find(stage);
   if (found == stages_.end()) return;
   std::shared_ptr<StageWeights> dropped = found->second->versions.Drop(version);
-  // Nobody can come to use them any more; who does keeps them. A next version takes the leaves over.
+  // Nobody can begin to use these weights any more, and a user keeps them alive. A next version takes the
+  // leaves over.
   if (dropped.use_count() != 1 || found->second->parts > 1) return;
   dropped->Unbind();
   found->second->GiveSpare(std::move(dropped));

@@ -1,15 +1,16 @@
-// RankCompute through LibTorch, on any device: the state of one rank. Private to the adapter of LibTorch.
+// Implements RankCompute through LibTorch, on any device: the state of one rank. Private to the adapter of
+// LibTorch.
 //
-// torch_rank.cc holds stages and updates, torch_rank_files.cc initial weights and checkpoints,
-// torch_passes.cc what happens once a micro-batch (forwards and backwards), torch_rank_state.cc the state of
-// a stage that comes and goes. Memory, arithmetic on flat buffers and the order of work are the device's
-// (rank_device.h). No job waits for the device: where that is not the host itself, losses and norms are
-// reported to it, and everything that a job returns is there once the job has been done.
+// torch_rank.cc has stages and updates, torch_rank_files.cc initial weights and checkpoints, torch_passes.cc
+// the forwards and backwards, torch_rank_state.cc the state of a stage that comes and goes. Memory,
+// arithmetic on flat buffers and the order of work are the device's (rank_device.h). No job waits for the
+// device: where that is not the host itself, losses and norms are reported to it, and all results of a job
+// are there once the job has been done.
 //
-// What a forward and a backward at the same time share: the weights, which both only read; the passes and the
-// spare weights of a stage, under its lock; its versions, under theirs; the allocators, which have their own.
-// A pass belongs to the job that found it, without the lock. Gradient sums are touched by backwards alone,
-// the tally of bytes by forwards alone; updates run beside neither.
+// A forward and a backward at the same time share the weights, which both only read; the passes and the spare
+// weights of a stage, under its lock; its versions, under theirs; the allocators, which have their own. A
+// pass belongs to the job that found it, without the lock. Only backwards touch gradient sums, only forwards
+// the tally of bytes; updates run beside neither.
 #ifndef WEFT_WORKER_SHELL_COMPUTE_TORCH_RANK_H_
 #define WEFT_WORKER_SHELL_COMPUTE_TORCH_RANK_H_
 
@@ -89,8 +90,8 @@ class TorchRank final : public RankCompute {
   BytesByClass peak_bytes() const override;
 
  private:
-  // Rooms for data that are narrowed before they go to the device: one for each thread that reads at once,
-  // kept for the next that does, since fresh pages cost more than what is done there.
+  // Keeps buffers for data that are narrowed before they go to the device: one for each thread that reads at
+  // once, kept for the next that does, since fresh pages cost more than the narrowing.
   class WideRooms {
    public:
     at::Tensor Take(at::IntArrayRef sizes);
@@ -111,19 +112,19 @@ class TorchRank final : public RankCompute {
           sums(device, layout.elements, run.train.microbatches),
           graphs(device) {}
 
-    // The rank holds all the weights, so that a job needs none to come with it.
+    // True if the rank holds all the weights, so that a job needs none to come with it.
     bool holds_whole() const { return versions.held() && parts == 1; }
-    // Its micro-batches' gradients are summed here as they are made.
+    // True if its micro-batches' gradients are summed here as they are made.
     bool sums_whole() const { return holds_whole() || sums.sums_what_comes(); }
-    // Where the held weights lie in the stage's flat buffer.
+    // Returns the place of the held weights in the stage's flat buffer.
     SliceBounds held() const { return SliceOf(layout.elements, part, parts); }
 
     RankDevice& device;
     const StageLayout layout;
     const ActivationPolicy activations;
     const Precision precision;
-    int part = 0, parts = 1;  // what the rank holds, if it holds any
-    bool adopted = false;     // another rank updates it
+    int part = 0, parts = 1;  // slice that the rank holds, if it holds any
+    bool adopted = false;     // true if another rank updates it
     WeightVersions versions;
     Optimizer optimizer;
     std::vector<Tensor> optimizer_state;
@@ -131,9 +132,9 @@ class TorchRank final : public RankCompute {
     StageSums sums;
     StageGraphs graphs;
 
-    // Null if there is none. It stays until Erase.
+    // Returns the pass, which stays until Erase; null if there is none.
     Pass* Find(const Job& job);
-    // Find has found none.
+    // Inserts a pass that Find has not found.
     void Insert(const Job& job, Pass pass);
     void Erase(const Job& job);
     std::shared_ptr<StageWeights> TakeSpare();
@@ -141,9 +142,9 @@ class TorchRank final : public RankCompute {
 
    private:
     Mutex mutex_;
-    // By step and micro-batch.
+    // Passes by step and micro-batch.
     absl::flat_hash_map<std::pair<int, int>, std::unique_ptr<Pass>> passes_ ABSL_GUARDED_BY(mutex_);
-    // Unbound, for the next fetched copies.
+    // Unbound weights, for the next fetched copies.
     std::vector<std::shared_ptr<StageWeights>> spare_ ABSL_GUARDED_BY(mutex_);
   };
 
@@ -230,12 +231,12 @@ class TorchRank final : public RankCompute {
   const RunSpec run_;
   const std::unique_ptr<Dataset> data_;
   const std::vector<std::unique_ptr<Layer>> layers_;
-  // Whether passes may be captured: weights stay in their place.
+  // True if passes may be captured: weights stay in their place.
   const bool capturable_;
   const bool split_backward_;
   const std::unique_ptr<RankDevice> device_;
   const std::function<void()> prepare_thread_;
-  const at::Tensor loss_gradient_;  // of the step's loss, by one micro-batch's
+  const at::Tensor loss_gradient_;  // gradient of the step's loss by one micro-batch's
   std::once_flag rules_once_;
   absl::StatusOr<std::vector<StateRule>> rules_ = std::vector<StateRule>();
   std::map<int, std::unique_ptr<Stage>> stages_;

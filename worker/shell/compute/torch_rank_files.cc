@@ -1,5 +1,5 @@
-// TorchRank: initial weights, and checkpoints, written and gone on from. What waits for the device is here
-// alone, and in no job; a snapshot is taken in one, and does not wait.
+// Implements TorchRank's initial weights, and checkpoints, written and gone on from. Only calls in this file
+// wait for the device, and none in a job; a snapshot is taken in a job, and does not wait.
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@
 namespace weft {
 namespace {
 
-// Ordinary host memory, of no rank's: it may outlive them all.
+// Makes ordinary host memory, of no rank's: it may outlive them all.
 absl::StatusOr<Tensor> NewOutside(const Tensor& like) {
   Tensor copy = like;
   copy.data = SegmentAllocator::AllocateOutside(like.bytes);
@@ -49,7 +49,8 @@ const absl::StatusOr<std::vector<StateRule>>& TorchRank::StateRules() {
   return rules_;
 }
 
-// As the checkpoint has it that the run goes on from: every version that its first steps may read.
+// Holds the versions of the checkpoint that the run goes on from: every version that its first steps may
+// read.
 absl::Status TorchRank::HoldSaved(Stage& stage) {
   const absl::StatusOr<std::vector<StateRule>>& rules = StateRules();
   if (!rules.ok()) return rules.status();
@@ -85,8 +86,9 @@ absl::Status TorchRank::HoldSaved(Stage& stage) {
   return absl::OkStatus();
 }
 
-// A parameter's initial values depend on all of it, so one that a slice holds in part is made whole and cut.
-// The host makes them, for every device: its generator's numbers are the run's.
+// Initializes the held weights. A parameter's initial values depend on all of it, so one that a slice holds
+// in part is made whole and cut. The host makes them, for every device: its generator's numbers are the
+// run's.
 absl::Status TorchRank::InitializeHeld(const Stage& stage, StageWeights& weights) {
   const Charged charged(*device_, MemoryClass::kBuffers);
   const SliceBounds held = stage.held();
@@ -118,7 +120,7 @@ absl::Status TorchRank::Save(int stage, const std::string& folder) {
                  [&] { return DoSave(**found, folder); });
 }
 
-// As the host can read it: itself, or a copy for which this waits.
+// Returns the buffer as the host can read it: itself, or a copy for which this waits.
 absl::StatusOr<Tensor> TorchRank::ReadOut(const Tensor& flat) {
   if (device_->is_host()) return flat;
   absl::StatusOr<Tensor> copy = NewOutside(flat);
@@ -128,8 +130,8 @@ absl::StatusOr<Tensor> TorchRank::ReadOut(const Tensor& flat) {
   return copy;
 }
 
-// A copy, behind what the job has done. A device with memory of its own makes it beside the job, and does
-// nothing more on the rank's own stream before: the next update writes over what is copied.
+// Copies a buffer behind the job's work. A device with memory of its own makes the copy beside the job, and
+// does nothing more on the rank's own stream before: the next update writes over the copied memory.
 absl::StatusOr<Tensor> TorchRank::CopyForSnapshot(const Tensor& flat) {
   if (!device_->is_host()) {
     absl::StatusOr<Tensor> copy = device_->ToHost(flat, HostUse::kOffload);
@@ -206,7 +208,7 @@ absl::Status TorchRank::SaveInitial(int stage, const std::string& folder) {
                  [&] { return WriteInitial(**found, folder); });
 }
 
-// The stage's first weights once more, whole: they need no other rank.
+// Writes the stage's first weights once more, whole: they need no other rank.
 absl::Status TorchRank::WriteInitial(const Stage& stage, const std::string& folder) {
   const Charged charged(*device_, MemoryClass::kBuffers);
   std::vector<at::Tensor> parameters;

@@ -1,8 +1,8 @@
-// TorchRank: the state of a stage that comes with a job and goes on with it.
+// Implements TorchRank's state of a stage that comes with a job and goes on with it.
 //
 // Each part of the state lies in a block of its own while it is here, charged to its class, and all of them
-// are copied together when they leave; so a rank's bytes by class are true while it computes. The head of a
-// state is the host's to read: states migrate where the device is the host (torch_device.cc refuses others).
+// are copied together when they leave; so a rank's bytes by class are true while it computes. The host reads
+// the head of a state: states migrate where the device is the host (torch_device.cc refuses others).
 #include <cstdio>
 #include <cstdlib>
 #include <utility>
@@ -23,7 +23,7 @@ void Require(bool condition, const Job& job, const char* what) {
 
 }  // namespace
 
-// A part of the state, in a block of its own.
+// Copies a part of the state into a block of its own.
 absl::StatusOr<Tensor> TorchRank::CopyPart(const Tensor& state, int64_t offset, int64_t elements,
                                            MemoryClass memory_class) {
   absl::StatusOr<Tensor> part = device_->NewFlat(elements, memory_class);

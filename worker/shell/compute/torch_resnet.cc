@@ -15,7 +15,7 @@
 namespace weft {
 namespace {
 
-constexpr int kParametersOfConvolution = 5;  // its weight, and those of its norm
+constexpr int kParametersOfConvolution = 5;  // weight of a convolution, and parameters of its norm
 
 at::Tensor ConvolveAndNorm(const at::Tensor& x, const NormedConvolution& c, const at::Tensor* parameters,
                            bool training) {

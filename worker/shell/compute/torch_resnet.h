@@ -1,4 +1,4 @@
-// The layers of residual networks. Private to the adapter of LibTorch; as torch_layers.h.
+// Builds the layers of residual networks. Private to the adapter of LibTorch; as torch_layers.h.
 #ifndef WEFT_WORKER_SHELL_COMPUTE_TORCH_RESNET_H_
 #define WEFT_WORKER_SHELL_COMPUTE_TORCH_RESNET_H_
 
@@ -10,7 +10,7 @@
 
 namespace weft {
 
-// Stem, blocks, head. What passes between them is [samples, channels, side, side].
+// Builds stem, blocks, head. The tensors between them are [samples, channels, side, side].
 std::vector<std::unique_ptr<Layer>> BuildResNet(const ResNetSpec& model);
 
 }  // namespace weft

@@ -50,11 +50,11 @@ std::vector<int64_t> Strides(const std::vector<int64_t>& size) {
   return strides;
 }
 
-// The stage's output, or its loss where there are targets.
+// Returns the stage's output, or its loss where there are targets.
 at::Tensor RunLayers(const std::vector<std::unique_ptr<Layer>>& layers, const StageLayout& layout,
                      const std::vector<at::Tensor>& inputs, const at::Tensor& targets, const MaskKey& key,
                      const at::Tensor* parameters) {
-  // By number, as layout.reads has it. A layer's output goes when its last reader has run.
+  // Values are numbered as layout.reads has them. A layer's output goes when its last reader has run.
   const size_t own = layout.inputs.size() + 1;
   std::vector<at::Tensor> values(inputs.begin(), inputs.end());
   values.resize(own + layout.reads.size());
@@ -82,7 +82,7 @@ PassOutput OutputOf(const at::Tensor& end, const at::Tensor& targets) {
 
 }  // namespace
 
-// Statistics are read as they are.
+// Makes the tensors. Statistics are read without narrowing.
 StageWeights::StageWeights(const StageLayout& layout, RankDevice& device, Precision precision)
     : device_(device),
       narrow_elements_(precision == Precision::kBFloat16 && !layout.slots.empty() ? layout.statistics_begin
@@ -148,7 +148,7 @@ std::shared_ptr<void> StageWeights::Use(std::shared_ptr<StageWeights> weights) {
   weights->users_.fetch_add(1, std::memory_order_relaxed);
   void* const address = weights.get();
   return {address, [weights = std::move(weights)](void*) {
-            // Release: what the reader read comes before whatever is written there next.
+            // The release order puts the reader's reads before any later write there.
             weights->users_.fetch_sub(1, std::memory_order_release);
           }};
 }
@@ -164,7 +164,7 @@ PassOutput RunForward(const std::vector<std::unique_ptr<Layer>>& layers, const S
   }
   pass->leaves = &pass->weights->leaves();
   const at::Tensor end = RunLayers(layers, layout, inputs, targets, key, pass->leaves->parameters.data());
-  // The edge alone: the graph keeps the output's bytes only if a gradient needs them.
+  // The pass keeps the edge alone: the graph keeps the output's bytes only if a gradient needs them.
   pass->output = torch::autograd::impl::gradient_edge(end);
   return OutputOf(end, targets);
 }
@@ -231,7 +231,7 @@ Tensor Unwrap(const at::Tensor& contiguous) {
   for (int64_t i = 0; i < contiguous.dim(); ++i) tensor.shape.size[i] = contiguous.size(i);
   tensor.data = contiguous.data_ptr();
   tensor.bytes = contiguous.nbytes();
-  // The storage, not the tensor: whoever holds the bytes does not hold the graph.
+  // The owner is the storage, not the tensor: a holder of the bytes does not hold the graph.
   tensor.owner = std::make_shared<c10::Storage>(contiguous.storage());
   return tensor;
 }

@@ -19,7 +19,7 @@ namespace {
 
 using Metadata = std::map<std::string, std::string>;
 
-// One number where it is the same for all micro-batches.
+// Returns one number where it is the same for all micro-batches, else a list.
 std::string StalenessText(const std::vector<int>& staleness) {
   if (staleness.empty()) return "0";
   const bool equal =
@@ -52,7 +52,7 @@ absl::StatusOr<CheckpointIndex> ReadResumableIndex(const std::string& folder) {
 
 // ---- one stage's files
 
-// A file that the index names has to be there.
+// Requires a file that the index names.
 absl::Status Named(const absl::Status& status) {
   if (!absl::IsNotFound(status)) return status;
   return absl::DataLossError(absl::StrCat(status.message(), ", which the checkpoint's index names"));
@@ -102,7 +102,7 @@ absl::Status CheckRule(const std::string& path, const Metadata& metadata, const 
       stage, said("staleness"), staleness, path));
 }
 
-// What the headers of a stage's files say agrees with the index and the run.
+// Checks that the headers of a stage's files agree with the index and the run.
 absl::Status CheckStage(const RunSpec& run, const CheckpointIndex& index, const StageLayout& layout,
                         const StateRule& rule, const SafetensorsHeader& weights,
                         const SafetensorsHeader& state) {
@@ -128,7 +128,7 @@ absl::Status CheckStage(const RunSpec& run, const CheckpointIndex& index, const 
   return status;
 }
 
-// The part of one parameter that lies in the range, to its place in `out`.
+// Copies the part of one parameter that lies in the range to its place in `out`.
 void CopySlot(const SafetensorsFile& file, const std::string& name, const ParameterSlot& slot,
               SliceBounds range, float* out) {
   const int64_t begin = std::max(range.begin, slot.offset);
@@ -148,7 +148,7 @@ int64_t StateRule::OldestRead(int64_t version) const {
 
 absl::StatusOr<std::vector<StateRule>> StateRulesOf(const RunSpec& run) {
   std::vector<StateRule> rules(run.stages(), StateRule{{}, run.train.optimizer, ""});
-  if (run.schedule.name.empty()) return rules;  // a rank's compute alone, without a run around it
+  if (run.schedule.name.empty()) return rules;  // a rank's compute alone has no run around it
   const absl::StatusOr<Schedule> schedule = ScheduleOf(run);
   if (!schedule.ok()) return schedule.status();
   for (int s = 0; s < run.stages(); ++s) {
@@ -160,7 +160,7 @@ absl::StatusOr<std::vector<StateRule>> StateRulesOf(const RunSpec& run) {
   return rules;
 }
 
-// A file's name without its folders, in every text that has some.
+// Drops the folders from a file's name, in every text that has some.
 static void DropFolders(nlohmann::json* value) {
   if (value->is_string()) {
     const std::string text = value->get<std::string>();

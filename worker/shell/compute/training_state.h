@@ -1,17 +1,18 @@
-// The training state of a stage in a checkpoint: all that a later run needs to go on to the same bits.
+// Reads and writes the training state of a stage in a checkpoint: all that a later run needs to go on to the
+// same bits.
 //
 // The stage's own file holds the newest weights. `state/stage<ss>.safetensors` beside it holds the rest, its
 // buffers by name: older weights that later steps still read ("stage00.linear0.weight.version9"), oldest
-// first, and the optimizer's ("stage00.linear0.weight.exp_avg"). Its metadata say the version of the newest
-// weights, the staleness of each micro-batch's reads, the optimizer and how many steps that has made (fewer
-// where steps were skipped).
+// first, and the optimizer's ("stage00.linear0.weight.exp_avg"). Its metadata have the version of the newest
+// weights, the staleness of each micro-batch's reads, the optimizer and the number of its steps (fewer where
+// steps were skipped).
 //
-// Which buffers there are follows from the rule and the version alone, and so do their bytes: not from ranks,
-// holders or processes. So any placement of a rule, and the reference, goes on from another's checkpoint. The
-// state is written before the stage's file, and the index after all (checkpoint.h).
+// The rule and the version alone decide which buffers there are, and their bytes: not ranks, holders or
+// processes. So any placement of a rule, and the reference, goes on from another's checkpoint. The state is
+// written before the stage's file, and the index after all (checkpoint.h).
 //
-// Failure, of all that read: NotFound or DataLoss for files that are missing or damaged, InvalidArgument for
-// a checkpoint that does not fit the run; each says which file, and what is wrong with it. Needs no LibTorch.
+// Failure of the readers: NotFound or DataLoss for files that are missing or damaged, InvalidArgument for a
+// checkpoint that does not fit the run; each says which file, and what is wrong with it. Needs no LibTorch.
 #ifndef WEFT_WORKER_SHELL_COMPUTE_TRAINING_STATE_H_
 #define WEFT_WORKER_SHELL_COMPUTE_TRAINING_STATE_H_
 
@@ -28,30 +29,30 @@
 
 namespace weft {
 
-// How jobs read the weights of a stage, and how updates make them: what two runs must have in common for one
-// to go on where the other stopped.
+// The rule by which jobs read the weights of a stage and updates make them. Two runs must have it in common
+// for one to go on where the other stopped.
 struct StateRule {
-  std::vector<int> staleness;  // by micro-batch; none is synchronous
+  std::vector<int> staleness;  // staleness by micro-batch; empty for a synchronous rule
   OptimizerSpec optimizer;
   std::string training;  // TrainingId of the run
 
-  // The oldest version that a step may read when `version` is the newest.
+  // Returns the oldest version that a step may read when `version` is the newest.
   int64_t OldestRead(int64_t version) const;
 };
-// The same for all runs whose files of a step are equal byte for byte: of what decides the numbers, model,
-// data (without the folders that they lie in), training, cut, precision and rule, and not of schedule, ranks
-// or processes. 16 hexadecimal digits.
+// Returns an id that is the same for all runs whose files of a step are equal byte for byte. It is made of
+// what decides the numbers (model, data without the folders that they lie in, training, cut, precision and
+// rule), and not of schedule, ranks or processes. 16 hexadecimal digits.
 std::string TrainingId(const RunSpec& run, const std::vector<StateRule>& rules);
 
-// Of the run's schedule; failure as ScheduleOf (proto/run/run_schedule.h).
+// Returns the rules of the run's schedule; failure as ScheduleOf (proto/run/run_schedule.h).
 absl::StatusOr<std::vector<StateRule>> StateRulesOf(const RunSpec& run);
 
-// The names of the buffers beside the newest weights, in the order of their file.
+// Returns the names of the buffers beside the newest weights, in the order of their file.
 std::vector<std::string> StateBuffers(const StateRule& rule, int64_t version);
 
-// A buffer, by slots: where the elements of each parameter begin.
+// A buffer by slots: the begin of each parameter's elements.
 using SlotPointers = std::vector<const float*>;
-// Of a flat buffer of the stage.
+// Returns the slots of a flat buffer of the stage.
 SlotPointers SlotsOf(const StageLayout& layout, const float* flat);
 
 // Writes the state's file, then the stage's. `buffers`: as StateBuffers names them. Each complete or not at
@@ -68,7 +69,7 @@ class SavedStage {
 
   int64_t optimizer_steps() const;
 
-  // Elements [begin, end) of the newest weights' flat buffer, and of another by its name (StateBuffers);
+  // Copy elements [begin, end) of the newest weights' flat buffer, or of another by its name (StateBuffers);
   // zeros where no parameter lies.
   void CopyNewest(SliceBounds range, float* out) const;
   void CopyBuffer(const std::string& name, SliceBounds range, float* out) const;
@@ -78,12 +79,13 @@ class SavedStage {
   SafetensorsFile weights_, state_;
 };
 
-// The steps that the optimizer has made, of a state's file, or a slice's: as many as updates, less those that
-// were skipped (train.non_finite).
+// The key of the optimizer's steps in a state's file, or a slice's: as many as updates, less those that were
+// skipped (train.non_finite).
 inline constexpr char kOptimizerSteps[] = "optimizer_steps";
 int64_t OptimizerStepsOf(const SafetensorsHeader& state);
 
-// The step at which a run goes on from the checkpoint in `folder`: that many updates made its weights.
+// Returns the step at which a run goes on from the checkpoint in `folder`: that many updates made its
+// weights.
 absl::StatusOr<int> ResumeStep(const std::string& folder);
 
 // OK if the run can go on from run.resume, as far as the headers of all files tell.

@@ -1,7 +1,7 @@
-// The versions of one stage's weights that a rank holds: the newest, which updates make, and older ones that
+// Holds the versions of one stage's weights on a rank: the newest, which updates make, and older ones that
 // jobs still read.
 //
-// Which ones are kept is decided outside (worker/core); who computes with a version or has it at a peer keeps
+// worker/core decides which ones are kept. A job that computes with a version, or a peer that takes it, keeps
 // its memory by StageWeights::Use, also after it was dropped here. So an update may write over the newest
 // version only if nobody needs it as a version and nobody uses its memory. Private to the adapter of
 // LibTorch. Thread-safe: versions are dropped while jobs read others.
@@ -22,22 +22,23 @@ class WeightVersions {
  public:
   using Weights = std::shared_ptr<StageWeights>;
 
-  // The oldest version that the run begins with. Once, before anything else, or after Release.
+  // Sets the oldest version that the run begins with. Call once, before any other method, or after Release.
   void Begin(int version, Weights initial);
-  // Or those of a state that came from another rank, ascending; and what is held, given up.
+  // Adopt takes the versions of a state that came from another rank, ascending; Release gives the held ones
+  // up.
   using Numbered = std::vector<std::pair<int, Weights>>;
   void Adopt(Numbered versions);
   Numbered Release();
   bool held() const { return held_; }
 
-  // Null if the rank does not hold the version.
+  // Returns the version; null if the rank does not hold it.
   Weights At(int version) const;
   Weights newest() const;
   int newest_version() const;
-  // The version after the newest, which stays beside it if `keep`. May be the newest's own weights, written
-  // over, if not.
+  // Adds the version after the newest, which stays beside it if `keep`. Without `keep` it may be the newest's
+  // own weights, written over.
   void Add(Weights next, bool keep);
-  // Returns what is held no more; null if that version is not here, or is the newest.
+  // Drops a version and returns it; null if it is not here, or is the newest.
   Weights Drop(int version);
 
  private:

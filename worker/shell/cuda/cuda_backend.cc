@@ -24,9 +24,9 @@
 namespace weft {
 namespace {
 
-constexpr int kLeastCapability = 80;  // of the kernels in this library, and with bfloat16
+constexpr int kLeastCapability = 80;  // least capability of the kernels in this library, and with bfloat16
 
-// "CUDA 13.0" of 13000.
+// Returns "CUDA 13.0" for 13000.
 std::string Release(int version) {
   return absl::StrFormat("CUDA %d.%d", version / 1000, version % 1000 / 10);
 }
@@ -67,7 +67,7 @@ absl::Status CheckCapability(int index, const cudaDeviceProp& gpu) {
                       index, gpu.name, gpu.major, gpu.minor, kLeastCapability / 10, kLeastCapability % 10));
 }
 
-// As NVML and nvidia-smi write it.
+// Returns the uuid as NVML and nvidia-smi write it.
 std::string UuidOf(const cudaDeviceProp& gpu) {
   std::string text = "GPU-";
   for (int i = 0; i < 16; ++i) {
@@ -77,14 +77,14 @@ std::string UuidOf(const cudaDeviceProp& gpu) {
   return text;
 }
 
-// So that collectives, which know nothing of LibTorch, wait on the GPU for what ranks have been given to do.
+// Makes collectives, which know nothing of LibTorch, wait on the GPU for the work that ranks have given it.
 [[maybe_unused]] bool WaitOnStream(void* stream, Fence& fence) {
   const std::shared_ptr<CudaFence> at = PointOf(fence);
   return at != nullptr && cudaStreamWaitEvent(static_cast<cudaStream_t>(stream), at->event(),
                                               cudaEventWaitDefault) == cudaSuccess;
 }
 
-// Null where the library was built without NCCL.
+// Returns null if the library was built without NCCL.
 std::unique_ptr<Collectives> NewCollectives(int index) {
 #ifdef WEFT_HAS_NCCL
   return CreateNcclCollectives(index, &WaitOnStream);
@@ -113,12 +113,12 @@ class CudaBackend final : public DeviceBackend {
   const std::string& uuid() const override { return uuid_; }
 
   void PrepareThread() override {
-    // The runtime names the first device to a thread that has chosen none, and has no context current there,
-    // which those need who call the driver itself, as UCX does. Choosing makes it current.
+    // The runtime names the first device to a thread that has chosen none, and has no context current there.
+    // Callers of the driver itself, as UCX, need one. Choosing makes it current.
     thread_local bool chosen = false;
     int current = -1;
     if (chosen && cudaGetDevice(&current) == cudaSuccess && current == index_) return;
-    // What cannot be set now fails with a name where it is used.
+    // A device that cannot be set now fails with a name where it is used.
     chosen = cudaSetDevice(index_) == cudaSuccess;
     if (!chosen) (void)cudaGetLastError();
   }
@@ -135,8 +135,8 @@ class CudaBackend final : public DeviceBackend {
     }
   }
 
-  // After a kernel that failed the context says that same error to every call, for as long as the process
-  // lives.
+  // Returns the device's state. After a kernel that failed, the context returns that same error to every
+  // call, for as long as the process lives.
   absl::Status Health() override {
     PrepareThread();
     (void)cudaGetLastError();
@@ -151,7 +151,7 @@ class CudaBackend final : public DeviceBackend {
   Collectives* collectives() override { return collectives_.get(); }
 
  private:
-  // After a kernel that failed every call of the process fails, for good.
+  // Fails if a kernel has failed: after that every call of the process fails, for good.
   absl::Status CheckUsable() const {
     size_t free = 0, total = 0;
     const cudaError_t error = cudaMemGetInfo(&free, &total);
@@ -182,7 +182,8 @@ absl::StatusOr<std::unique_ptr<DeviceBackend>> CreateCudaBackend(const DeviceOpt
         absl::StrCat("cuda:", index, " cannot be used: ", cudaGetErrorString(error)));
   }
   if (absl::Status fits = CheckCapability(index, gpu); !fits.ok()) return fits;
-  // Read when cuBLAS is first used: with one workspace of fixed size a stream its sums have one order.
+  // cuBLAS reads this when it is first used: with one workspace of fixed size a stream its sums have one
+  // order.
   setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
   try {
     if (const cudaError_t error = cudaSetDevice(index); error != cudaSuccess) {

@@ -1,4 +1,4 @@
-// The GPU of a worker process: which one, what it is called, and what its ranks share.
+// Gives a worker process its GPU: the choice of the device, its name, and the state that its ranks share.
 //
 // One process uses one GPU. Several processes may share one: each has its own context and its own share of
 // the memory, so one that runs out, or whose kernel fails, leaves the others alone (but for the memory that
@@ -14,7 +14,7 @@
 
 namespace weft {
 
-// Unavailable: no driver, no such device, or one that does not fit, in a sentence.
+// Makes the backend. Unavailable: no driver, no such device, or one that does not fit, in a sentence.
 absl::StatusOr<std::unique_ptr<DeviceBackend>> CreateCudaBackend(const DeviceOptions& options);
 
 }  // namespace weft

@@ -1,4 +1,4 @@
-// The entry of libweft_cuda (device_backend.h).
+// Defines the entry of libweft_cuda (device_backend.h).
 #include <memory>
 #include <utility>
 

@@ -50,7 +50,7 @@ std::shared_ptr<CudaFence> PointOf(Fence& fence) {
 }
 
 std::shared_ptr<CudaFence> CudaFence::Record(const c10::cuda::CUDAStream& stream, CudaEventPool::Kind kind) {
-  // An event is of the device that is the thread's when it is made, and must be the stream's.
+  // An event belongs to the thread's device when it is made, and that must be the stream's.
   c10::cuda::CUDAGuard guard(stream.device_index());
   CudaEventPool& pool = CudaEventPool::Of(stream.device_index(), kind);
   std::shared_ptr<CudaFence> fence(new CudaFence(stream, pool));

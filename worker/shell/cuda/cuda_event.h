@@ -1,11 +1,11 @@
-// Points in a GPU's queue of work, without creating or destroying anything on the way of a job.
+// Marks points in a GPU's queue of work, without creating or destroying anything on the way of a job.
 //
 // A CudaPoint is a place in the order of one stream that other streams can wait for: a recorded event.
-// CudaFence is the plain one; a launched job (cuda_job.h) has one. Events come from a pool and go back to it;
-// what waits for an event keeps to what the event was when it was told to, so that it may be used again at
-// once. Invariants: 1. Once reached, or failed, a fence stays so, whatever the device does later. 2. Nothing
-// here waits. Threads: any. Ownership: the pools live as long as the process. Failure: of the device, as a
-// Status that names it; c10::Error where an event cannot be had or recorded.
+// CudaFence is the plain one; a launched job (cuda_job.h) has one. Events come from a pool and go back to it.
+// A wait for an event keeps to the state of the event when the wait was enqueued, so that the event may be
+// used again at once. Invariants: 1. Once reached, or failed, a fence stays so, whatever the device does
+// later. 2. Nothing here waits. Threads: any. Ownership: the pools live as long as the process. Failure: of
+// the device, as a Status that names it; c10::Error where an event cannot be had or recorded.
 #ifndef WEFT_WORKER_SHELL_CUDA_CUDA_EVENT_H_
 #define WEFT_WORKER_SHELL_CUDA_CUDA_EVENT_H_
 
@@ -25,9 +25,9 @@ namespace weft {
 
 class CudaEventPool {
  public:
-  // Events that only order are cheaper than those that take the time.
+  // The kind of an event. Events that only order are cheaper than those that take the time.
   enum class Kind { kOrder, kTimed };
-  // Of a device's number.
+  // Returns the pool of a device, by its number.
   static CudaEventPool& Of(int device, Kind kind);
 
   cudaEvent_t Take();
@@ -42,19 +42,20 @@ class CudaEventPool {
 
 class CudaFence;
 
-// What makes a Fence one that a stream of this process can wait for.
+// A Fence with this interface is one that a stream of this process can wait for.
 class CudaPoint {
  public:
   virtual ~CudaPoint() = default;
-  // Null where nothing was enqueued because that failed.
+  // Returns null if nothing was enqueued because enqueuing failed.
   virtual std::shared_ptr<CudaFence> point() = 0;
 };
-// Where a stream can wait for this fence; null for one that is not of a GPU, or was never enqueued.
+// Returns the point where a stream can wait for this fence; null for a fence that is not of a GPU, or was
+// never enqueued.
 std::shared_ptr<CudaFence> PointOf(Fence& fence);
 
 class CudaFence final : public Fence, public CudaPoint, public std::enable_shared_from_this<CudaFence> {
  public:
-  // Where the stream is now.
+  // Records the current place of the stream.
   static std::shared_ptr<CudaFence> Record(const c10::cuda::CUDAStream& stream,
                                            CudaEventPool::Kind kind = CudaEventPool::Kind::kOrder);
   ~CudaFence() override;
@@ -64,7 +65,7 @@ class CudaFence final : public Fence, public CudaPoint, public std::enable_share
   absl::StatusOr<bool> Reached() override;
   std::shared_ptr<CudaFence> point() override { return shared_from_this(); }
 
-  // What `stream` is given from here on comes behind this. Nothing to do where it is the same stream.
+  // Puts all later work of `stream` behind this fence. Does nothing for the same stream.
   void Precede(const c10::cuda::CUDAStream& stream) const;
 
   cudaEvent_t event() const { return event_; }

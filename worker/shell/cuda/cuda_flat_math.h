@@ -1,4 +1,4 @@
-// FlatMath on a GPU: enqueues kernels on the stream that the rank computes on (flat_kernels.h).
+// Implements FlatMath on a GPU: enqueues kernels on the stream that the rank computes on (flat_kernels.h).
 //
 // Threads, failure: as FlatMath's; a launch that fails at once is a c10::Error, which stops where LibTorch's
 // do.
@@ -17,7 +17,7 @@ namespace weft {
 
 class CudaFlatMath final : public FlatMath {
  public:
-  // `stream`: the calling thread's.
+  // `stream` returns the calling thread's stream.
   explicit CudaFlatMath(std::function<c10::cuda::CUDAStream()> stream) : stream_(std::move(stream)) {}
 
   void Zero(void* to, size_t bytes) const override;

@@ -41,7 +41,7 @@ void Attempt(const std::function<void()>& undo) {
   try {
     undo();
   } catch (const c10::Error&) {
-    // The capture had not come so far.
+    // the capture had not come so far
   }
 }
 
@@ -70,7 +70,7 @@ absl::StatusOr<std::unique_ptr<CudaGraph>> CudaGraph::Capture(const std::functio
     ran = Run(work);
     ended = captured->End();
   }
-  // What the work said comes first: a capture ends badly because something in it was not allowed.
+  // The error of the work comes first: a capture ends badly because something in it was not allowed.
   if (!ran.ok()) return ran;
   if (!ended.ok()) return ended;
   return captured;
@@ -80,10 +80,10 @@ void CudaGraph::Graph::LeaveGenerators() {
   for (auto& [state, increment] : captured_generator_states_) state->capturing_ = false;
 }
 
-// After a capture that LibTorch did not end: takes the stream out of it, so that what comes says what went
-// wrong instead of being captured too; and takes it back from LibTorch's allocators, which would ask the
-// graph that is gone whether a stream is in it, at each allocation of the process, and keep the memory for
-// ever.
+// Cleans up after a capture that LibTorch did not end. Takes the stream out of it, so that later calls say
+// what went wrong instead of being captured too. Takes it back from LibTorch's allocators, which would ask
+// the graph that is gone whether a stream is in it, at each allocation of the process, and keep the memory
+// for ever.
 void CudaGraph::Leave() {
   const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream();
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
@@ -130,7 +130,7 @@ void ReleaseUnusedMemory(const std::function<void()>& let_go) {
   if (c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None) return;
   {
     MutexLock lock(OneAtATime());
-    // A device that has failed: whoever asks it next is told.
+    // The device has failed: the next call is told.
     if (cudaDeviceSynchronize() != cudaSuccess) return;
   }
   let_go();
@@ -138,7 +138,7 @@ void ReleaseUnusedMemory(const std::function<void()>& let_go) {
   try {
     caching::emptyCache();
   } catch (const c10::Error&) {
-    // It has failed meanwhile.
+    // The device has failed meanwhile.
   }
 }
 

@@ -12,7 +12,7 @@ void CudaHolds::Add(std::shared_ptr<CudaFence> until, Owners owners) {
 }
 
 void CudaHolds::Trim() {
-  std::vector<Held> done;  // let go of behind the lock: owners may do anything
+  std::vector<Held> done;  // released outside the lock: owners may do anything
   MutexLock lock(mutex_);
   for (auto& [stream, queue] : held_) {
     while (!queue.empty()) {

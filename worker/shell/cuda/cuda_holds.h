@@ -1,9 +1,9 @@
 // Keeps memory that a GPU was told to use until it has used it.
 //
-// A tensor's last owner may go while the job or copy that reads it is in flight. What is read on another
-// stream than the one that it is freed in the order of, blocks of LibTorch's allocator, host memory, memory
-// of a transport, is held here until the fence behind its use has been reached. Nothing waits: what has been
-// reached is let go of whenever somebody comes by. What the device failed to do is held for ever, which is
+// A tensor's last owner may go while the job or copy that reads it is in flight. Memory that is read on
+// another stream than the one in whose order it is freed (blocks of LibTorch's allocator, host memory, memory
+// of a transport) is held here until the fence behind its use has been reached. Nothing waits: each call
+// releases what has been reached. Memory whose use the device failed to finish is held for ever, which is
 // until the process ends. Threads: any.
 #ifndef WEFT_WORKER_SHELL_CUDA_CUDA_HOLDS_H_
 #define WEFT_WORKER_SHELL_CUDA_CUDA_HOLDS_H_
@@ -26,7 +26,7 @@ class CudaHolds {
   using Owners = std::vector<std::shared_ptr<void>>;
 
   void Add(std::shared_ptr<CudaFence> until, Owners owners);
-  // Lets go of what has been reached. Not while the calling thread captures.
+  // Releases owners whose fences have been reached. Not while the calling thread captures.
   void Trim();
 
  private:
@@ -35,7 +35,7 @@ class CudaHolds {
     Owners owners;
   };
   Mutex mutex_;
-  // By stream, in its order, so that the first that has not been reached ends the search.
+  // Held owners by stream, in its order, so that the first that has not been reached ends the search.
   std::map<cudaStream_t, std::deque<Held>> held_ ABSL_GUARDED_BY(mutex_);
 };
 

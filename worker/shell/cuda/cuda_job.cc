@@ -19,7 +19,7 @@ std::shared_ptr<FigureSlot> FigureSlots::Take() {
   {
     MutexLock lock(mutex_);
     if (free_.empty()) {
-      // Some at once, and never given back: as many as there are jobs in flight.
+      // Some slots are made at once, and never given back: as many as there are jobs in flight.
       constexpr int kAtOnce = 64;
       const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(device_));
       void* memory = nullptr;
@@ -102,7 +102,7 @@ void CudaJob::ReportSquares(const Tensor& limbs, const c10::cuda::CUDAStream& st
 
 void CudaJob::End(const c10::cuda::CUDAStream& stream) {
   end_ = CudaFence::Record(stream, CudaEventPool::Kind::kTimed);
-  // The device may still write there when nobody asks for the job any more.
+  // The device may still write to the slot when nobody asks for the job any more.
   if (slot_ != nullptr) holds_->Add(end_, {slot_});
 }
 
@@ -112,7 +112,7 @@ void CudaJob::Fail(const absl::Status& status) {
     failure_ = absl::Status(status.code(), absl::StrCat(Describe(job_), ": ", status.message()));
 }
 
-// What the device has written, now that the end has been reached. Without the lock.
+// Reads the figures that the device has written, now that the end has been reached. Call without the lock.
 void CudaJob::Read() {
   Figures figures;
   const DeviceClock::Span span = clock_->SpanOf(*base_, start_, end_, given_ns_, MonotonicNow());
@@ -124,8 +124,8 @@ void CudaJob::Read() {
   figures_ = figures;
 }
 
-// What failed on the host is told when the device is done with what it was given before: until then it may
-// use what the job was given.
+// Returns whether the job has ended. A failure on the host is reported when the device is done with its
+// earlier work: until then it may use what the job was given.
 absl::StatusOr<bool> CudaJob::Reached() {
   absl::Status failure;
   {
@@ -142,7 +142,7 @@ absl::StatusOr<bool> CudaJob::Reached() {
   if (reached.ok() && !*reached) return false;
   if (!failure.ok()) return failure;
   if (!reached.ok()) {
-    // The device tells of a failure once, for everything that it was doing.
+    // The device reports a failure once, for everything that it was doing.
     Fail(absl::Status(reached.status().code(), absl::StrCat("here, or in a job beside or shortly before it: ",
                                                             reached.status().message())));
     return Reached();

@@ -1,11 +1,11 @@
-// A job that a GPU was given: where it begins and ends in the order of its stream, and what it will have
-// reported.
+// Represents a job that a GPU was given: its begin and end in the order of its stream, and its reported
+// figures.
 //
 // Losses and sums of squares are copied into page-locked slots on the job's stream and read once the job's
-// end has been reached; times come from two events around the job (device_clock.h). What failed on the host
-// while the job was enqueued, and what the device failed to do by the job's end, are the failure of Reached,
-// with the job's name. Threads: one enqueues; then any. Nothing here waits.
-// Ownership: shared; slots and events go back to their pools.
+// end has been reached; times come from two events around the job (device_clock.h). A failure of the host
+// while the job was enqueued, or of the device by the job's end, is the failure of Reached, with the job's
+// name. Threads: one enqueues; then any. Nothing here waits. Ownership: shared; slots and events go back to
+// their pools.
 #ifndef WEFT_WORKER_SHELL_CUDA_CUDA_JOB_H_
 #define WEFT_WORKER_SHELL_CUDA_CUDA_JOB_H_
 
@@ -29,7 +29,7 @@
 
 namespace weft {
 
-// Where a device writes the figures of one job. In page-locked memory.
+// The page-locked memory to which a device writes the figures of one job.
 struct FigureSlot {
   float loss;
   uint64_t limbs[SumOfSquares::kLimbs];
@@ -38,7 +38,7 @@ struct FigureSlot {
 class FigureSlots : public std::enable_shared_from_this<FigureSlots> {
  public:
   explicit FigureSlots(int device) : device_(device) {}
-  // Gives itself back when its last owner goes. c10::Error where there is no memory.
+  // Takes a slot, which returns itself when its last owner goes. c10::Error where there is no memory.
   std::shared_ptr<FigureSlot> Take();
 
  private:
@@ -47,25 +47,25 @@ class FigureSlots : public std::enable_shared_from_this<FigureSlots> {
   std::vector<FigureSlot*> free_ ABSL_GUARDED_BY(mutex_);
 };
 
-// The device's clock on the host's. A span between events is given in milliseconds as a float32, which is
-// fine for some seconds; so the end of some job becomes the next base.
+// Puts the device's clock on the host's. A span between events is given in milliseconds as a float32, which
+// is precise enough for some seconds; so the end of some job becomes the next base.
 class CudaClock {
  public:
   struct Base {
     std::shared_ptr<CudaFence> event;
     int64_t host_ns;
   };
-  // Waits for what `stream` was given.
+  // Waits for the work that `stream` was given.
   explicit CudaClock(const c10::cuda::CUDAStream& stream);
 
-  // The latest.
+  // Returns the latest base.
   std::shared_ptr<const Base> base() const;
-  // Of two timed events behind `base` that have been reached.
+  // Returns the span of two timed events behind `base` that have been reached.
   DeviceClock::Span SpanOf(const Base& base, const std::shared_ptr<CudaFence>& start,
                            const std::shared_ptr<CudaFence>& end, int64_t given_ns, int64_t seen_ns);
 
  private:
-  static constexpr double kRebaseMs = 4000;  // where a float32 still has half a microsecond
+  static constexpr double kRebaseMs = 4000;  // up to there a float32 still has half a microsecond
   mutable Mutex mutex_;
   DeviceClock clock_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<const Base> base_ ABSL_GUARDED_BY(mutex_);
@@ -76,17 +76,17 @@ class CudaJob final : public LaunchedJob, public CudaPoint {
   CudaJob(const Job& job, std::shared_ptr<CudaClock> clock, std::shared_ptr<FigureSlots> slots,
           std::shared_ptr<CudaHolds> holds);
 
-  // ---- While it is enqueued, by one thread. These throw c10::Error.
+  // ---- Calls while the job is enqueued, by one thread. These throw c10::Error.
   void Start(const c10::cuda::CUDAStream& stream);
   void ReportLoss(const at::Tensor& loss, const c10::cuda::CUDAStream& stream);
   void ReportSquares(const Tensor& limbs, const c10::cuda::CUDAStream& stream);
   void End(const c10::cuda::CUDAStream& stream);
-  // What went wrong on the host. The first counts.
+  // Notes a failure on the host. The first counts.
   void Fail(const absl::Status& status);
   const std::shared_ptr<CudaFence>& start() const { return start_; }
   const std::shared_ptr<CudaFence>& end() const { return end_; }
 
-  // ---- Once it has been handed out.
+  // ---- Calls once the job has been handed out.
   absl::StatusOr<bool> Reached() override;
   Figures figures() override;
   std::shared_ptr<CudaFence> point() override { return end_; }

@@ -20,7 +20,7 @@ namespace {
 namespace caching = c10::cuda::CUDACachingAllocator;
 using c10::CachingDeviceAllocator::TraceEntry;
 
-constexpr int64_t kUnit = 512;  // of the caching allocator's blocks
+constexpr int64_t kUnit = 512;  // bytes; the unit of the caching allocator's blocks
 
 thread_local const CudaScope* current_scope = nullptr;
 
@@ -31,11 +31,11 @@ struct Charged {
   uint32_t tally;
 };
 
-// What is charged, by address. Called under the allocator's lock, so this lock and the ledgers' are the last
-// that anybody takes, and nothing here calls the allocator.
+// Tracks the charged blocks by address. It is called under the allocator's lock. So this lock and the
+// ledgers' are the last to be taken, and nothing here calls the allocator.
 class Tracker {
  public:
-  // Lives as long as the process: blocks may be freed during its end.
+  // Returns the tracker, which lives as long as the process: blocks may be freed during its end.
   static Tracker& Instance() {
     static Tracker* const tracker = new Tracker;
     return *tracker;
@@ -67,7 +67,7 @@ class Tracker {
     ledgers_.push_back(ledger);
   }
 
-  // "weights 12, gradients 12, .." of all ranks of this process.
+  // Returns "weights 12, gradients 12, .." of all ranks of this process.
   std::string Alive() {
     BytesByClass total{};
     int ranks = 0;
@@ -120,8 +120,8 @@ class Tracker {
   std::vector<std::weak_ptr<CudaLedger>> ledgers_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Called by the allocator, without its lock, before it throws a message of its own. That one knows no
-// classes.
+// Notes the classes of an allocation that failed. The allocator calls this, without its lock, before it
+// throws a message of its own, which knows no classes.
 void NoteOutOfMemory(int64_t device, size_t asked, size_t total, size_t free) {
   const CudaScope* const scope = CudaScope::Current();
   if (scope == nullptr) return;
@@ -132,7 +132,7 @@ void NoteOutOfMemory(int64_t device, size_t asked, size_t total, size_t free) {
   TORCH_CHECK_WITH(OutOfMemoryError, false, message);
 }
 
-// The deleter of a block by which its tensors are known again.
+// Deletes a block; by it the block's tensors are recognized.
 struct BlockDeleter {
   cudaStream_t stream;
   void operator()(void* block) const { caching::raw_delete(block); }
@@ -207,7 +207,7 @@ absl::StatusOr<Tensor> NewCudaTensor(const std::shared_ptr<CudaLedger>& ledger, 
   try {
     const CudaScope scope(ledger, memory_class, Tallied::kNo);
     const c10::cuda::CUDAGuard guard(stream.device_index());
-    // The allocator has no blocks of no bytes.
+    // The allocator has no blocks of 0 bytes.
     void* const block = caching::raw_alloc_with_stream(std::max<size_t>(bytes, 1), stream.stream());
     Tensor tensor;
     tensor.shape = shape;

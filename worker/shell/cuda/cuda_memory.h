@@ -1,21 +1,22 @@
-// Whose the bytes of a GPU's memory are, and of which class, as LibTorch's caching allocator hands them out.
+// Charges the bytes of a GPU's memory to ranks and classes, as LibTorch's caching allocator hands them out.
 //
-// The allocator tells a tracker of each block that it hands out and takes back. While a CudaScope lives, what
-// is handed out on its thread is charged to the scope's ledger and class, until the block is freed, when it
-// may be used again in the order of its stream. What other streams use is not freed before (LateRelease):
-// nobody calls the allocator's recordStream. It forgets the uses that are recorded while any thread of the
-// process captures a graph, and a block that is freed meanwhile is handed out again under the stream that
-// reads it; and with recorded uses, freeing asks the device, and throws in a destructor where that has
-// failed. Backward passes run on the thread of the job (cuda_rank_device.h), so they are charged as well.
-// Blocks inside of a graph's memory are not counted, but the graph's memory itself is, as segments, as long
-// as the allocator keeps them for it. Invariants:
+// The allocator tells a tracker of each block that it hands out and takes back. While a CudaScope lives,
+// blocks that are handed out on its thread are charged to the scope's ledger and class, until the block is
+// freed, when it may be used again in the order of its stream. A block that other streams use is not freed
+// before they are done (LateRelease): nobody calls the allocator's recordStream. It forgets the uses that are
+// recorded while any thread of the process captures a graph, and a block that is freed meanwhile is handed
+// out again under the stream that reads it; and with recorded uses, freeing asks the device, and throws in a
+// destructor where that has failed. Backward passes run on the thread of the job (cuda_rank_device.h), so
+// they are charged as well. Blocks inside of a graph's memory are not counted, but the graph's memory itself
+// is, as segments, as long as the allocator keeps them for it.
+//
+// Invariants:
 //   1. A ledger's live_bytes()[c] is the sum over its blocks of class c of their size rounded up to 512
-//   bytes, the
-//      allocator's unit, and over graph segments of theirs. What the allocator keeps to hand out again, and
-//      what is left over where it does not cut a block (below 1 MiB), is nobody's.
-//   2. When there is no memory, c10::OutOfMemoryError names the class, the bytes asked, what the device has
-//   and
-//      what is alive by class.
+//      bytes, the allocator's unit, and over graph segments of theirs. Memory that the allocator keeps to
+//      hand out again, and the rest of a block that it does not cut (below 1 MiB), is nobody's.
+//   2. When there is no memory, c10::OutOfMemoryError names the class, the bytes asked, the bytes of the
+//      device, and the bytes alive by class.
+//
 // Threads: any; a scope ends on the thread that began it. Ownership: the tracker lives as long as the
 // process, a ledger as long as a block that is charged to it.
 #ifndef WEFT_WORKER_SHELL_CUDA_CUDA_MEMORY_H_
@@ -48,13 +49,13 @@ class CudaLedger {
   void BeginTally();
   int64_t tally(MemoryClass memory_class) const;
 
-  // Gives the number of the tally that the bytes are in, 0 for none, which Release takes.
+  // Charges the bytes and returns the number of the tally that they are in, 0 for none, which Release takes.
   uint32_t Charge(MemoryClass memory_class, int64_t bytes, Tallied tallied);
   void Release(MemoryClass memory_class, int64_t bytes, uint32_t tally);
 
  private:
   const Rank rank_;
-  // Written under mutex_, read by anyone.
+  // Bytes by class; written under mutex_, read by anyone.
   std::array<std::atomic<int64_t>, kMemoryClasses> live_{}, peak_{};
   mutable Mutex mutex_;
   uint32_t tally_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -64,7 +65,7 @@ class CudaLedger {
 // Begins to track LibTorch's allocations on all devices, once; later calls do nothing. LibTorch's CUDA half
 // has been initialized.
 void InstallCudaTracker();
-// So that messages can say what else is alive.
+// Registers a ledger, so that messages can name the other bytes that are alive.
 void RegisterLedger(const std::shared_ptr<CudaLedger>& ledger);
 
 class CudaScope : public RankDevice::Scope {
@@ -86,14 +87,14 @@ class CudaScope : public RankDevice::Scope {
   const CudaScope* const outer_;
 };
 
-// A tensor of the device in a block of its own that is first used on `stream`, charged to the ledger. Its
-// content is undefined. ResourceExhausted.
+// Makes a tensor of the device in a block of its own that is first used on `stream`, charged to the ledger.
+// Its content is undefined. ResourceExhausted.
 absl::StatusOr<Tensor> NewCudaTensor(const std::shared_ptr<CudaLedger>& ledger, const TensorShape& shape,
                                      size_t bytes, MemoryClass memory_class,
                                      const c10::cuda::CUDAStream& stream);
 
-// Whether the tensor is in a block of NewCudaTensor that is of `stream`: then what that stream is given may
-// use it, and nothing need be kept.
+// True if the tensor is in a block of NewCudaTensor that is of `stream`: then the work of that stream may use
+// it, and nothing need be kept.
 bool IsBlockOf(const Tensor& tensor, const c10::cuda::CUDAStream& stream);
 
 }  // namespace weft

@@ -30,7 +30,7 @@ namespace {
   std::abort();
 }
 
-// Outside of jobs LibTorch's operations go where the rank's do.
+// Sends LibTorch's operations outside of jobs to the rank's stream.
 class OutsideScope final : public CudaScope {
  public:
   OutsideScope(std::shared_ptr<CudaLedger> ledger, MemoryClass memory_class, Tallied tallied,
@@ -43,7 +43,7 @@ class OutsideScope final : public CudaScope {
 
 }  // namespace
 
-// What a thread keeps from BeginJob to EndJob.
+// The state of a thread from BeginJob to EndJob.
 struct CudaRankDevice::OpenJob {
   const CudaRankDevice* device = nullptr;
   std::shared_ptr<CudaJob> job;
@@ -72,7 +72,8 @@ CudaRankDevice::CudaRankDevice(const Options& options, MemorySource& host, std::
 CudaRankDevice::~CudaRankDevice() {
   for (const c10::cuda::CUDAStream& s :
        {streams_.lanes[0], streams_.lanes[1], streams_.to_host, streams_.to_device}) {
-    if (cudaStreamSynchronize(s.stream()) != cudaSuccess) (void)cudaGetLastError();  // the jobs have said it
+    // The jobs have reported it.
+    if (cudaStreamSynchronize(s.stream()) != cudaSuccess) (void)cudaGetLastError();
   }
   holds_->Trim();
   CudaStreams::Return(streams_);
@@ -106,7 +107,7 @@ absl::StatusOr<Tensor> CudaRankDevice::NewFlat(int64_t elements, MemoryClass mem
   };
   absl::Status made = Guarded("making a flat tensor", make);
   if (absl::IsResourceExhausted(made)) {
-    // What other streams read is kept until somebody looks.
+    // Memory that other streams read is kept until somebody looks.
     ReleaseUnused();
     made = Guarded("making a flat tensor", make);
   }
@@ -186,7 +187,7 @@ int CudaRankDevice::LaneOf(const Job& job, bool beside) {
           .first->second;
   if (job.kind == JobKind::kForward && lane != 0) {
     lane_of_pass_[pass] = lane;
-    // Forwards whose backward is on another rank leave theirs behind.
+    // Forwards whose backward is on another rank leave their entries behind.
     constexpr int kSteps = 64;
     while (std::get<0>(lane_of_pass_.begin()->first) < job.step - kSteps)
       lane_of_pass_.erase(lane_of_pass_.begin());
@@ -194,8 +195,8 @@ int CudaRankDevice::LaneOf(const Job& job, bool beside) {
   return lane;
 }
 
-// What LibTorch makes for a thread and stream at first use and keeps, so that no class of the job is charged
-// with it and no capture meets it first.
+// Makes what LibTorch makes for a thread and stream at first use and keeps, so that no class of the job is
+// charged with it and no capture meets it first.
 void CudaRankDevice::PrepareLibraries(const c10::cuda::CUDAStream& stream) {
   thread_local std::set<cudaStream_t> prepared;
   if (!prepared.insert(stream.stream()).second) return;
@@ -252,7 +253,7 @@ void CudaRankDevice::BeginJob(const Job& job, bool beside) {
   open.job = std::make_shared<CudaJob>(job, clock_, slots_, holds_);
   open.was_multithreaded = autograd.get_multithreading_enabled();
   autograd.set_multithreading_enabled(false);
-  // What fails here fails the job, whose fence says so.
+  // A failure here fails the job, whose fence reports it.
   const absl::Status begun = Guarded("beginning the job", [&] {
     StartJob(open, job, beside);
     return absl::OkStatus();
@@ -262,7 +263,7 @@ void CudaRankDevice::BeginJob(const Job& job, bool beside) {
 
 void CudaRankDevice::FinishJob(OpenJob& open) {
   {
-    // Both of a pair may be on this lane, and end at once: what others wait for is the later end.
+    // Both of a pair may be on this lane, and end at once: others wait for the later end.
     MutexLock lock(mutex_);
     open.job->End(streams_.lanes[open.lane]);
     ends_[open.lane] = open.job->end();
@@ -273,8 +274,8 @@ void CudaRankDevice::FinishJob(OpenJob& open) {
   open.away.HoldRest(*holds_);
 }
 
-// What the rank has dropped is used by no job that begins from now on, but perhaps by those that were given
-// to the lanes, and by one that another thread is enqueuing.
+// Holds memory that the rank has dropped. No job that begins from now on uses it, but perhaps jobs that were
+// given to the lanes, and one that another thread is enqueuing.
 void CudaRankDevice::HoldDropped() {
   const CudaHolds::Owners dropped = late_.TakeDropped();
   dropped_.insert(dropped_.end(), dropped.begin(), dropped.end());
@@ -334,7 +335,7 @@ absl::Status CudaRankDevice::Wait(const std::shared_ptr<Fence>& ready, const c10
     point->Precede(stream);
     return absl::OkStatus();
   }
-  // Of something that a stream cannot wait for; or of a job that failed before it had an end.
+  // A stream cannot wait for this fence, or the job failed before it had an end.
   const absl::StatusOr<bool> reached = ready->Reached();
   if (!reached.ok()) return reached.status();
   if (*reached) return absl::OkStatus();
@@ -364,8 +365,8 @@ absl::Status CudaRankDevice::OrderToHost(const Tensor& tensor) {
   if (const OpenJob* const open = OwnOpenJob(); open != nullptr) {
     CudaFence::Record(streams_.lanes[open->lane])->Precede(copies);
   } else if (tensor.ready == nullptr) {
-    // Only behind what was enqueued outside of jobs: a job of another thread may be capturing the lane, and
-    // an event that is recorded there would take the copies into its graph.
+    // The copies wait only for work that was enqueued outside of jobs: a job of another thread may be
+    // capturing the lane, and an event that is recorded there would take the copies into its graph.
     MutexLock lock(mutex_);
     const auto made = outside_ ? CudaFence::Record(streams_.lanes[0]) : outside_end_;
     if (made != nullptr) made->Precede(copies);
@@ -482,7 +483,7 @@ absl::StatusOr<std::unique_ptr<CapturedWork>> CudaRankDevice::Capture(
   OpenJob& open = RequireJob("work was captured outside of a job");
   MutexLock no_other_begins(captures_[open.lane]);
   {
-    // The other of a pair is enqueuing on this lane.
+    // The other job of the pair is enqueuing on this lane.
     MutexLock lock(mutex_);
     if (open_on_[open.lane] > 1) return std::unique_ptr<CapturedWork>();
   }

@@ -1,18 +1,18 @@
-// A rank's use of a GPU.
+// Implements a rank's use of a GPU.
 //
 // Streams. Jobs run on lane 0. From the first overlapped pair on, each stage of the rank has one of two
 // lanes, in turn as the stages come. LibTorch runs the backward of an operation on the stream of its forward,
-// so a backward has the lane of its forward, and a pair overlaps if its two jobs are of stages on different
+// so a backward has the lane of its forward. A pair overlaps if its two jobs are of stages on different
 // lanes, as in DualPipe, where one is of each direction; a pair on one lane is done one after the other, with
 // the same result. Every job waits, on the device, for the jobs before it on the other lane, but the second
-// of a pair for no more than what its first waited for. So only the two of a pair are ever done at the same
-// time, whatever the lanes. Copies to the host and to the device have a stream each. While a lane is
-// captured, no other job begins on it, and nothing is enqueued on it outside of jobs.
+// of a pair only for what its first waited for. So only the two of a pair are ever done at the same time,
+// whatever the lanes. Copies to the host and to the device have a stream each. While a lane is captured, no
+// other job begins on it, and nothing is enqueued on it outside of jobs.
 //
 // Memory. A block of LibTorch's allocator belongs to the stream that it was made for, and is used there again
-// in the stream's order as soon as it is freed. Within a job that is all. What a job reads that was made
-// elsewhere (by another rank, another stage, a copy, a transport) goes through Await, which puts the wait in
-// the stream and keeps the memory until the jobs that may use it have been done (LateRelease).
+// in the stream's order as soon as it is freed. Within a job that is all. A tensor that was made elsewhere
+// (by another rank, another stage, a copy, a transport) goes through Await before a job reads it. Await puts
+// the wait in the stream and keeps the memory until the jobs that may use it have been done (LateRelease).
 //
 // Backward passes run on the thread of their job: BeginJob turns off LibTorch's threads for devices, which
 // all ranks of a process would share, and which know nothing of scopes.
@@ -57,7 +57,7 @@ class CudaRankDevice final : public RankDevice {
   // `host` outlives it. c10::Error.
   CudaRankDevice(const Options& options, MemorySource& host, std::shared_ptr<CudaClock> clock,
                  std::shared_ptr<FigureSlots> slots);
-  // Waits for what its streams were given.
+  // Waits for the work that its streams were given.
   ~CudaRankDevice() override;
   CudaRankDevice(const CudaRankDevice&) = delete;
   CudaRankDevice& operator=(const CudaRankDevice&) = delete;
@@ -92,11 +92,11 @@ class CudaRankDevice final : public RankDevice {
 
  private:
   struct OpenJob;
-  // The calling thread's, or null.
+  // Returns the calling thread's job, or null.
   static std::unique_ptr<OpenJob>& Open();
   OpenJob* OwnOpenJob() const;
   OpenJob& RequireJob(const char* what) const;
-  // Of the calling thread's job; outside of jobs lane 0, behind all jobs.
+  // Returns the stream of the calling thread's job; outside of jobs lane 0, behind all jobs.
   c10::cuda::CUDAStream stream();
 
   int LaneOf(const Job& job, bool beside) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -107,12 +107,12 @@ class CudaRankDevice final : public RankDevice {
   void PrepareLibraries(const c10::cuda::CUDAStream& stream);
   // Puts `stream` behind `ready`. FailedPrecondition for a fence that no stream can wait for.
   absl::Status Wait(const std::shared_ptr<Fence>& ready, const c10::cuda::CUDAStream& stream);
-  // Puts the stream of copies to the host behind the tensor's `ready` and what the calling thread has
-  // enqueued.
+  // Puts the stream of copies to the host behind the tensor's `ready` and the work that the calling thread
+  // has enqueued.
   absl::Status OrderToHost(const Tensor& tensor);
   absl::StatusOr<Tensor> CopyToHost(const Tensor& tensor, HostUse use);
   absl::StatusOr<Tensor> CopyToDevice(const Tensor& tensor, MemoryClass memory_class);
-  // The tensor, or a copy of its bytes in page-locked memory.
+  // Returns the tensor, or a copy of its bytes in page-locked memory.
   absl::StatusOr<Tensor> PageLocked(const Tensor& tensor);
   absl::Status CopyAndWait(void* to, const void* from, size_t bytes, cudaMemcpyKind kind);
   absl::Status Guarded(const char* doing, const std::function<absl::Status()>& work) const;
@@ -130,21 +130,21 @@ class CudaRankDevice final : public RankDevice {
   Mutex mutex_;
   bool has_pairs_ ABSL_GUARDED_BY(mutex_) = false;
   std::map<int, int> lane_of_stage_ ABSL_GUARDED_BY(mutex_);
-  // Passes whose forward was not on lane 0: (step, stage, micro-batch).
+  // Lanes of passes whose forward was not on lane 0: (step, stage, micro-batch).
   std::map<std::tuple<int, int, int>, int> lane_of_pass_ ABSL_GUARDED_BY(mutex_);
   std::array<int, CudaStreams::kLanes> open_on_ ABSL_GUARDED_BY(mutex_){};
-  // Lanes are behind what LibTorch did on the default stream while the rank was made.
+  // True once the lanes are behind LibTorch's work on the default stream while the rank was made.
   bool ordered_behind_default_ ABSL_GUARDED_BY(mutex_) = false;
-  // Held while a lane is captured. Taken before mutex_.
+  // Locks held while a lane is captured; taken before mutex_.
   std::array<Mutex, CudaStreams::kLanes> captures_;
   // The last job's end on each lane, and the last job's begin that was not beside another.
   std::array<std::shared_ptr<CudaFence>, CudaStreams::kLanes> ends_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<CudaFence> first_start_ ABSL_GUARDED_BY(mutex_);
-  // Something was enqueued on lane 0 outside of jobs since the last began.
+  // True if something was enqueued on lane 0 outside of jobs since the last began.
   bool outside_ ABSL_GUARDED_BY(mutex_) = false;
-  // Its end, from the next job's begin on.
+  // The end of that work, from the next job's begin on.
   std::shared_ptr<CudaFence> outside_end_ ABSL_GUARDED_BY(mutex_);
-  // Dropped while a job was open that may use it, until that ends.
+  // Owners dropped while a job was open that may use them, until that ends.
   CudaHolds::Owners dropped_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -13,7 +13,7 @@
 namespace weft {
 namespace {
 
-// Streams that no rank has. Lives as long as the process.
+// Keeps the streams that no rank has. Lives as long as the process.
 struct FreeStreams {
   static FreeStreams& Of() {
     static FreeStreams* const free = new FreeStreams;
@@ -26,7 +26,8 @@ struct FreeStreams {
 c10::cuda::CUDAStream NewStream(int device) {
   const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(device));
   cudaStream_t stream = nullptr;
-  // Without the implicit order with the default stream, on which other libraries of the process may work.
+  // The stream has no implicit order with the default stream, on which other libraries of the process may
+  // work.
   C10_CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   return c10::cuda::getStreamFromExternal(stream, static_cast<c10::DeviceIndex>(device));
 }

@@ -1,4 +1,4 @@
-// The streams of one rank: two lanes for jobs and one for copies each way (cuda_rank_device.h).
+// Holds the streams of one rank: two lanes for jobs and one for copies each way (cuda_rank_device.h).
 //
 // They are the rank's own: nobody else captures on them or waits for them. Later ranks use them again; they
 // are never destroyed, since blocks of LibTorch's allocator refer to them as long as the process lives.
@@ -17,7 +17,7 @@ struct CudaStreams {
   std::array<c10::cuda::CUDAStream, kLanes> lanes;
   c10::cuda::CUDAStream to_host, to_device;
 
-  // c10::Error where the device has none.
+  // Takes free streams or makes new ones. c10::Error where the device has none.
   static CudaStreams Take(int device);
   static void Return(const CudaStreams& streams);
 };

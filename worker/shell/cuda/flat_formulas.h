@@ -1,11 +1,11 @@
-// What FlatMath does to one element, and to the limbs of a sum of squares, for the host and for a GPU.
+// Defines FlatMath's arithmetic on one element, and on the limbs of a sum of squares, for the host and for a
+// GPU.
 //
-// The formulas are elementwise.cc's and sum_of_squares.cc's, operation by operation; a test compares them on
-// the host, bit by bit, so that what cannot be compared without a GPU is only whether a GPU rounds as IEEE
-// 754 says. It does where the compiler was told so (weft_exact_arithmetic): no contraction to fused
-// multiply-adds
+// The formulas are elementwise.cc's and sum_of_squares.cc's, operation by operation. A test compares them on
+// the host, bit by bit, so that only one question remains for a GPU: whether it rounds as IEEE 754 says. It
+// does where the compiler was told so (weft_exact_arithmetic): no contraction to fused multiply-adds
 // (-fmad=false), division and square root correctly rounded (-prec-div, -prec-sqrt), denormals kept
-// (-ftz=false). The one thing that may differ is which NaN comes of a NaN. C++17, since nvcc compiles it;
+// (-ftz=false). Only the bits of a NaN that comes of a NaN may differ. C++17, since nvcc compiles it;
 // includes nothing that needs more. Pure.
 #ifndef WEFT_WORKER_SHELL_CUDA_FLAT_FORMULAS_H_
 #define WEFT_WORKER_SHELL_CUDA_FLAT_FORMULAS_H_
@@ -24,7 +24,7 @@
 
 namespace weft::flat {
 
-// ---- Optimizer steps. `factor`: what gradients are multiplied by before anything else.
+// ---- Optimizer steps. `factor` multiplies gradients before anything else.
 
 struct SgdElement {
   float weight, momentum;
@@ -65,7 +65,7 @@ WEFT_HOST_DEVICE float FloatOf(uint32_t bits) {
   return x;
 }
 WEFT_HOST_DEVICE float Widen(uint16_t bits) { return FloatOf(static_cast<uint32_t>(bits) << 16); }
-// To the nearest, ties to even; what is no number becomes 0x7fc0.
+// Rounds to the nearest, ties to even; a NaN becomes 0x7fc0.
 WEFT_HOST_DEVICE uint16_t Narrow(float x) {
   const uint32_t bits = BitsOf(x);
   if ((bits & 0x7fffffff) > 0x7f800000) return 0x7fc0;
@@ -74,33 +74,34 @@ WEFT_HOST_DEVICE uint16_t Narrow(float x) {
 
 // ---- Dropout.
 
-// The upper 32 bits of SplitMix64's number i.
+// Returns the upper 32 bits of SplitMix64's number i.
 WEFT_HOST_DEVICE uint32_t RandomBits(uint64_t seed, int64_t i) {
   uint64_t z = seed + static_cast<uint64_t>(i) * 0x9e3779b97f4a7c15u;
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
   z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
   return static_cast<uint32_t>((z ^ (z >> 31)) >> 32);
 }
-// The product also where the mask is 0: it has x's sign, and what is no number stays none.
+// Multiplies also where the mask is 0: the result has x's sign, and a NaN stays one.
 WEFT_HOST_DEVICE float Drop(const DropoutMask& mask, int64_t i, float x) {
   return x * (RandomBits(mask.seed, i) < mask.threshold ? 0.0f : mask.keep);
 }
-// In bfloat16, which mask.keep is too.
+// Drops in bfloat16, which mask.keep is too.
 WEFT_HOST_DEVICE uint16_t Drop(const DropoutMask& mask, int64_t i, uint16_t x) {
   return Narrow(Drop(mask, i, Widen(x)));
 }
 
-// ---- The exact sum of squares (sum_of_squares.h): that of limbs[i] * 2^(32 * i - 298).
+// ---- The exact sum of squares (sum_of_squares.h): the sum of limbs[i] * 2^(32 * i - 298).
 
 constexpr int kLimbs = 20;
 constexpr uint64_t kLimbMask = 0xffffffff;
-// A sum with a value that is infinite or no number is {0, .., 0, kNoNorm}. No sum of numbers comes near that.
+// The last limb of a sum with an infinite value or a NaN: {0, .., 0, kNoNorm}. No sum of numbers comes near
+// that.
 constexpr uint64_t kNoNorm = ~uint64_t{0};
-// The square of a float32 touches three neighbours of the limbs below this one; those above get carries
-// alone.
+// The limbs that squares are added to: the square of a float32 touches three neighbouring limbs below this
+// one; those above get carries alone.
 constexpr int kSquareLimbs = 18;
 
-// The square of a float32: parts[j], below 2^32 each, of limb `limb` + j.
+// The square of a float32: parts[j], below 2^32 each, goes to limb `limb` + j.
 struct Square {
   int limb;
   uint32_t parts[3];
@@ -134,7 +135,7 @@ WEFT_HOST_DEVICE void Carry(uint64_t* limbs) {
   }
 }
 
-// Both are carried, and so is the result.
+// Adds carried limbs; the result is carried, too.
 WEFT_HOST_DEVICE void AddLimbs(uint64_t* limbs, const uint64_t* other) {
   if (limbs[kLimbs - 1] == kNoNorm || other[kLimbs - 1] == kNoNorm) {
     limbs[kLimbs - 1] = kNoNorm;
@@ -144,7 +145,7 @@ WEFT_HOST_DEVICE void AddLimbs(uint64_t* limbs, const uint64_t* other) {
   Carry(limbs);
 }
 
-// The double nearest to the sum, ties to even.
+// Returns the double nearest to the sum, ties to even.
 WEFT_HOST_DEVICE double ValueOf(const uint64_t* limbs) {
   int top = kLimbs - 1;
   while (top >= 0 && limbs[top] == 0) --top;
@@ -153,7 +154,8 @@ WEFT_HOST_DEVICE double ValueOf(const uint64_t* limbs) {
                  third = top >= 2 ? limbs[top - 2] : 0;
   int zeros = 0;
   while ((first << zeros & 0x80000000u) == 0) ++zeros;
-  // The first 64 bits, and in the last of them whether anything follows: what rounds them to 53 sees no more.
+  // These are the first 64 bits, and in the last of them whether anything follows: rounding to 53 bits sees
+  // no more.
   const uint64_t next = third << zeros;
   uint64_t head = ((first << 32 | second) << zeros) | (next >> 32);
   bool more = (next & kLimbMask) != 0;
@@ -162,7 +164,7 @@ WEFT_HOST_DEVICE double ValueOf(const uint64_t* limbs) {
   return ldexp(static_cast<double>(head), 32 * (top - 1) - zeros - 298);
 }
 
-// As sum_of_squares.h's, of the norm of the sum; 1 where there is none.
+// Returns the factor of sum_of_squares.h for the norm of the sum; 1 where there is none.
 WEFT_HOST_DEVICE float ClipFactor(const uint64_t* limbs, double most) {
   if (limbs[kLimbs - 1] == kNoNorm) return 1.0f;
   const double norm = sqrt(ValueOf(limbs));

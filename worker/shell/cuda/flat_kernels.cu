@@ -9,7 +9,7 @@
 // These kernels are bound by memory: each thread moves 16 bytes an access where the pointers allow it, and a
 // grid of a few blocks a processor strides over the buffer.
 
-// How a kernel is launched. The unit test of this file runs the kernels on the host, and says it otherwise.
+// Launches a kernel. The unit test of this file runs the kernels on the host, and defines it otherwise.
 #ifndef WEFT_LAUNCH
 #define WEFT_LAUNCH(kernel, blocks, threads, stream, ...) kernel<<<blocks, threads, 0, stream>>>(__VA_ARGS__)
 #endif
@@ -46,8 +46,8 @@ __device__ __forceinline__ void Store(uint16_t* at, const Halves<L>& values) {
   *reinterpret_cast<Halves<L>*>(at) = values;
 }
 
-// Block `block` of the `blocks` that run op.At<4>(i) for whole groups of four if `wide`, and op.At<1>(i) for
-// what is left.
+// Runs block `block` of the `blocks` that run op.At<4>(i) for whole groups of four if `wide`, and op.At<1>(i)
+// for the rest.
 template <typename Op>
 __device__ void Stride(const Op& op, int64_t n, bool wide, unsigned block, unsigned blocks) {
   const int64_t first = int64_t{block} * blockDim.x + threadIdx.x;
@@ -168,13 +168,13 @@ struct AverageOp {
   }
 };
 
-// The seed is the same for all threads: one read that all processors keep.
+// Returns the mask with its seed. The seed is the same for all threads: one read that all processors keep.
 __device__ __forceinline__ DropoutMask Seeded(DropoutMask mask, const uint64_t* seed) {
   if (seed != nullptr) mask.seed = *seed;
   return mask;
 }
 
-// Of float, or of bfloat16's bits.
+// Drops numbers of type float, or bfloat16's bits.
 template <typename Number>
 struct DropOp {
   DropoutMask mask;
@@ -206,9 +206,10 @@ __global__ void __launch_bounds__(kThreads)
 }
 static_assert(kMostNumbers <= kThreads);
 
-// ---- Pieces: as many blocks each as its size asks for, one after the other in one grid. They travel as an
-// argument of the launch, of which 4096 bytes are allowed everywhere, a table after the other. The argument
-// is read where it lies (__grid_constant__): a copy of it for each thread would cost more than the pieces.
+// ---- Pieces: each has as many blocks as its size asks for, one after the other in one grid. They travel as
+// an argument of the launch, of which 4096 bytes are allowed everywhere, one table after the other. The
+// argument is read where it lies (__grid_constant__): a copy of it for each thread would cost more than the
+// pieces.
 
 struct Entry {
   Piece piece;
@@ -219,17 +220,17 @@ constexpr int kMostEntries = 80;
 struct PieceTable {
   Entry entries[kMostEntries];
   int count;
-  unsigned blocks;  // of all
+  unsigned blocks;  // number of all blocks
 };
 static_assert(sizeof(PieceTable) + 64 <= 4096);
 
-// The piece that a block works on, and as which of how many.
+// The piece that a block works on, and the block's number among those of the piece.
 struct Share {
   int entry;
   unsigned block, blocks;
 };
 __device__ __forceinline__ Share ShareOf(const PieceTable& table, unsigned block) {
-  int first = 0, end = table.count;  // the last entry that begins at or before the block is in there
+  int first = 0, end = table.count;  // the last entry that begins at or before the block is between them
   while (end - first > 1) {
     const int middle = (first + end) / 2;
     (table.entries[middle].first_block <= block ? first : end) = middle;
@@ -248,7 +249,7 @@ __device__ __forceinline__ Floats<L> LoadPiece(const Piece& piece, int64_t i) {
   return to;
 }
 
-// Whether groups of four of the piece are aligned, there and in the buffer.
+// True if groups of four of the piece are aligned, there and in the buffer.
 __device__ bool IsWide(const Piece& piece, const float* buffer) {
   const uintptr_t bytes = piece.bfloat16 ? 8 : 16;
   return reinterpret_cast<uintptr_t>(piece.data) % bytes == 0 &&
@@ -258,7 +259,7 @@ __device__ bool IsWide(const Piece& piece, const float* buffer) {
 template <bool kAdd>
 struct PieceOp {
   const Piece& piece;
-  float* to;  // where the piece begins in the buffer
+  float* to;  // place in the buffer where the piece begins
   template <int L>
   __device__ void At(int64_t i) const {
     Floats<L> values = LoadPiece<L>(piece, i);
@@ -386,7 +387,7 @@ cudaError_t WritePieces(cudaStream_t stream, const Piece* pieces, int64_t count,
     tables.Add(pieces[i], written);
     written = pieces[i].offset + pieces[i].n;
   }
-  // A piece of nothing, for the zeros behind all.
+  // An empty piece makes the zeros behind all pieces.
   if (written < elements) tables.Add(Piece{elements, 0, nullptr, false}, written);
   return tables.Flush();
 }

@@ -1,7 +1,7 @@
-// The kernels behind CudaFlatMath, as functions that enqueue them on a stream.
+// Declares the kernels behind CudaFlatMath, as functions that enqueue them on a stream.
 //
-// The seam between C++20 and what nvcc compiles: plain types, C++17. Each returns what the launch said, at
-// once. Pointers are of the device's memory; n may be 0.
+// This is the seam between C++20 and nvcc's code: plain types, C++17. Each function returns the result of the
+// launch, at once. Pointers are of the device's memory; n may be 0.
 #ifndef WEFT_WORKER_SHELL_CUDA_FLAT_KERNELS_H_
 #define WEFT_WORKER_SHELL_CUDA_FLAT_KERNELS_H_
 
@@ -15,16 +15,16 @@ namespace weft::kernels {
 
 cudaError_t Add(cudaStream_t stream, float* sum, const float* x, int64_t n);
 
-// As FlatPiece, `n` elements for `offset` of a flat buffer.
+// A FlatPiece: `n` elements for `offset` of a flat buffer.
 struct Piece {
   int64_t offset = 0, n = 0;
   const void* data = nullptr;
   bool bfloat16 = false;
 };
-// `pieces` is the host's, and not needed any more when these return. Ascending and disjoint.
-// sum[offset + i] += data[i] of each piece.
+// Adds: sum[offset + i] += data[i] of each piece. `pieces` is host memory, and not needed any more when these
+// return. Ascending and disjoint.
 cudaError_t AddPieces(cudaStream_t stream, const Piece* pieces, int64_t count, float* sum);
-// out[offset + i] = data[i], and zeros everywhere else in `out`.
+// Writes out[offset + i] = data[i], and zeros everywhere else in `out`.
 cudaError_t WritePieces(cudaStream_t stream, const Piece* pieces, int64_t count, float* out,
                         int64_t elements);
 
@@ -42,12 +42,12 @@ cudaError_t AddSquares(cudaStream_t stream, uint64_t* limbs, const float* x, int
 cudaError_t AddSums(cudaStream_t stream, uint64_t* limbs, const uint64_t* other);
 cudaError_t ClipFactor(cudaStream_t stream, float* factor, const uint64_t* limbs, double most);
 
-// `seed` may be null; else it is read in place of the mask's.
+// `seed` may be null; else the mask's seed is read from it.
 cudaError_t Drop(cudaStream_t stream, const DropoutMask& mask, const uint64_t* seed, const float* x,
                  float* out, int64_t n);
 cudaError_t DropNarrow(cudaStream_t stream, const DropoutMask& mask, const uint64_t* seed, const uint16_t* x,
                        uint16_t* out, int64_t n);
-// `numbers` is the host's, and not needed any more when this returns.
+// `numbers` is host memory, and not needed any more when this returns.
 cudaError_t WriteNumbers(cudaStream_t stream, uint64_t* to, const uint64_t* numbers, int64_t count);
 
 }  // namespace weft::kernels

@@ -1,12 +1,12 @@
-// Memory that a rank's GPU computes on and that is not freed in the order of the stream that does so, of
-// other streams, ranks, processes or the transport: given back when the GPU has done with it, not when the
-// rank drops it.
+// Gives memory back when a rank's GPU has done with it, not when the rank drops it. This concerns memory that
+// is not freed in the order of the stream that uses it: memory of other streams, ranks, processes or the
+// transport.
 //
 // A rank drops a tensor when it has enqueued the last work that uses it, which may be in a later job than the
-// one that awaited it (a backward reads what its forward did); the sender, or the next tensor that arrives,
-// would then write where the GPU still reads. So the owner of such a tensor is wrapped: what is dropped
-// collects here, and each job that ends takes it and keeps it until it has been done. Thread-safe: tensors
-// may be dropped on any thread, and after this is gone, when they are released at once.
+// one that awaited it (a backward reads what its forward did). The sender, or the next tensor that arrives,
+// would then write where the GPU still reads. So the owner of such a tensor is wrapped: dropped owners
+// collect here, and each job that ends takes them and keeps them until it has been done. Thread-safe: tensors
+// may be dropped on any thread. After this object is gone they are released at once.
 #ifndef WEFT_WORKER_SHELL_CUDA_LATE_RELEASE_H_
 #define WEFT_WORKER_SHELL_CUDA_LATE_RELEASE_H_
 
@@ -21,9 +21,9 @@ namespace weft {
 
 class LateRelease {
  public:
-  // The same tensor, whose owner comes to TakeDropped when its last copy is gone. Once is enough.
+  // Returns the same tensor, whose owner comes to TakeDropped when its last copy is gone. Once is enough.
   Tensor Guard(Tensor tensor);
-  // The owners of what has been dropped since the last call.
+  // Returns the owners that have been dropped since the last call.
   std::vector<std::shared_ptr<void>> TakeDropped();
 
  private:

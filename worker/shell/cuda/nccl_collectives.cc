@@ -41,8 +41,8 @@ class NcclGroup final : public CollectiveGroup {
  public:
   NcclGroup(std::shared_ptr<NcclLine> line, std::shared_ptr<NcclMember> member)
       : line_(std::move(line)), member_(std::move(member)) {}
-  // An abort, also at a good end: it does not wait for others, who may be dead. Nobody needs this member any
-  // more when its run is forgotten, since that comes after all members have seen all operations done.
+  // Aborts, also at a good end: an abort does not wait for others, who may be dead. Nobody needs this member
+  // any more when its run is forgotten, since that comes after all members have seen all operations done.
   ~NcclGroup() override { Abort(absl::CancelledError("the group is not used any more")); }
 
   absl::StatusOr<bool> Joined() override { return line_->Joined(*member_); }
@@ -72,7 +72,7 @@ absl::StatusOr<std::shared_ptr<Fence>> NcclGroup::Give(
   operation->member = member_;
   operation->call = std::move(call);
   for (const std::shared_ptr<Fence>& ready : {from.ready, to.ready}) {
-    // What stands before it in the line is done before it in any case.
+    // An operation before it in the line is done before it in any case.
     const auto* before = dynamic_cast<const NcclFence*>(ready.get());
     if (ready != nullptr && (before == nullptr || before->line() != line_.get()))
       operation->ready.push_back(ready);
@@ -110,8 +110,8 @@ bool AllEqual(const std::vector<int64_t>& slices) {
   return std::all_of(slices.begin(), slices.end(), [&](int64_t n) { return n == slices.front(); });
 }
 
-// NCCL's own gathers and scatters take equal slices. Where ours differ, each slice goes to or from its member
-// by an operation of its own, all of them started as one.
+// Starts one operation for each member's slice, all of them as one. NCCL's own gathers and scatters take
+// equal slices, and ours differ.
 template <typename Each>
 ncclResult_t Grouped(const std::vector<int64_t>& slices, Each each) {
   ncclResult_t result = ncclGroupStart();
@@ -119,7 +119,7 @@ ncclResult_t Grouped(const std::vector<int64_t>& slices, Each each) {
   for (size_t i = 0; i < slices.size(); offset += slices[i++]) {
     if (result == ncclSuccess && slices[i] > 0)
       result = each(static_cast<int>(i), offset, static_cast<size_t>(slices[i]));
-    if (result == ncclInProgress) result = ncclSuccess;  // the group's end says it
+    if (result == ncclInProgress) result = ncclSuccess;  // the group's end returns the error
   }
   const ncclResult_t end = ncclGroupEnd();
   return result == ncclSuccess ? end : result;

@@ -18,7 +18,7 @@ constexpr int64_t kLeaving = 3'000'000'000;
 
 std::string Seconds(int64_t ns) { return absl::StrFormat("%.3g s", 1e-9 * static_cast<double>(ns)); }
 
-// Gives what becomes true when NCCL is through with the communicator.
+// Returns a flag that becomes true when NCCL is through with the communicator.
 std::shared_ptr<const std::atomic<bool>> BeginAbort(int device, ncclComm_t comm) {
   auto over = std::make_shared<std::atomic<bool>>(comm == nullptr);
   if (comm == nullptr) return over;
@@ -31,7 +31,7 @@ std::shared_ptr<const std::atomic<bool>> BeginAbort(int device, ncclComm_t comm)
   try {
     std::thread(abort).detach();
   } catch (const std::system_error&) {
-    abort();  // there is no thread to be had
+    abort();  // no thread could be made
   }
   return over;
 }
@@ -43,7 +43,7 @@ absl::Status NcclError(ncclResult_t result, ncclComm_t comm, absl::string_view d
   const std::string text =
       absl::StrCat("NCCL: ", ncclGetErrorString(result),
                    last != nullptr && *last != '\0' ? absl::StrCat(" (", last, ")") : "", ", while ", doing);
-  // What other processes or the network cause may go well at another attempt.
+  // Failures of other processes or the network may not come back at another attempt.
   if (result == ncclRemoteError || result == ncclSystemError) return absl::UnavailableError(text);
   return absl::InternalError(text);
 }
@@ -64,8 +64,8 @@ std::string NcclMember::Name() const {
   return absl::StrCat("the group of ranks ", absl::StrJoin(ranks, ", "), " (this is rank ", ranks[self], ")");
 }
 
-// Groups and fences are gone, and with the groups their kernels: what is left on the stream ends at once, or,
-// if the device hangs, never.
+// Ends the line. Groups and fences are gone, and with the groups their kernels: the work that remains on the
+// stream ends at once, or, if the device hangs, never.
 NcclLine::~NcclLine() {
   if (stream_ == nullptr) return;
   cudaSetDevice(device_);
@@ -94,7 +94,7 @@ absl::StatusOr<std::shared_ptr<NcclMember>> NcclLine::Join(const ncclUniqueId& i
                                                            int64_t deadline_ns, int64_t operation_ns) {
   MutexLock lock(mu_);
   if (absl::Status s = Open(); !s.ok()) return s;
-  FreeAborted();  // of a run before
+  FreeAborted();  // communicators of an earlier run
   auto member = std::make_shared<NcclMember>();
   member->ranks = ranks;
   member->self = self;
@@ -160,10 +160,10 @@ void NcclLine::Leave(NcclMember& member, const absl::Status& cause) {
   Progress();
 }
 
-// Moves every operation as far as it goes. One whose call is not over holds back those behind it.
+// Moves every operation as far as it goes. An operation whose call is not over holds back those behind it.
 void NcclLine::Progress() {
   cudaSetDevice(device_);
-  // Ending one may end others, all of its group; so the line is cleared of them afterwards.
+  // The end of one may end others, all of its group; so the line is cleared of them afterwards.
   for (size_t i = 0; i < line_.size(); ++i) {
     const std::shared_ptr<NcclOperation> operation = line_[i];
     if (!Advance(*operation)) break;
@@ -172,7 +172,7 @@ void NcclLine::Progress() {
   FreeAborted();
 }
 
-// False while those behind it may not be called.
+// Moves one operation on. Returns false while those behind it may not be called.
 bool NcclLine::Advance(NcclOperation& operation) {
   using State = NcclOperation::State;
   if (operation.state == State::kWaits && InputsReady(operation)) Call(operation);
@@ -235,7 +235,8 @@ void NcclLine::Record(NcclOperation& operation) {
   if (error != cudaSuccess) Fail(*operation.member, CudaStatus(error, device_, operation.what));
 }
 
-// After an error of NCCL the stream may come past the operation though it has not been done.
+// Looks whether the operation is done. After an error of NCCL the stream may come past it though it has not
+// been done.
 void NcclLine::LookAtEvent(NcclOperation& operation) {
   NcclMember& member = *operation.member;
   const cudaError_t error = Asked(cudaEventQuery(operation.event));
@@ -265,7 +266,7 @@ void NcclLine::End(NcclOperation& operation, absl::Status status) {
   operation.status = std::move(status);
 }
 
-// The first cause is the one that counts.
+// Fails a member. The first cause is the one that counts.
 void NcclLine::Fail(NcclMember& member, absl::Status cause) {
   if (!member.failure.ok()) return;
   member.failure = std::move(cause);
@@ -283,14 +284,15 @@ void NcclLine::FreeAborted() {
   }
 }
 
-// The event is recorded behind the abort: a call that it cut off may have enqueued a part until then.
+// Returns true if the memory may go. The event is recorded behind the abort: a call that it cut off may have
+// enqueued a part until then.
 bool NcclLine::IsFree(Aborted& aborted) {
   if (!*aborted.over) return false;
   if (aborted.uses.empty()) return true;
   if (aborted.event == nullptr) {
     if (cudaEventCreateWithFlags(&aborted.event, cudaEventDisableTiming) != cudaSuccess ||
         cudaEventRecord(aborted.event, stream_) != cudaSuccess) {
-      (void)cudaGetLastError();  // of a device that has failed: it does nothing any more
+      (void)cudaGetLastError();  // the device has failed: it does nothing any more
     }
   }
   if (aborted.event == nullptr) return true;

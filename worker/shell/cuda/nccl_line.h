@@ -1,15 +1,16 @@
-// The operations of one GPU's groups, in the order in which they were given, on one stream: what NCCL is
-// told, and when (nccl_collectives.h says why and what is promised).
+// Keeps the operations of one GPU's groups in the order in which they were given, on one stream, and calls
+// NCCL for them (nccl_collectives.h has the reasons and the promises).
 //
-// An operation waits for what it reads, then for those before it in the line to have been called, is called,
-// and is done when the stream has come past it; whoever asks moves all of them on.
+// An operation waits for its inputs, then for those before it in the line to have been called, is called, and
+// is done when the stream has come past it. Every caller moves all of them on.
 //
 // A communicator is aborted on a thread of its own: ncclCommAbort waits for the communicator's own threads
-// and for what it has on the stream, and that may stand behind an operation of another group which is stuck
-// until it is aborted too, maybe by whoever would wait here. Nobody waits for that thread; its end is asked.
+// and for its work on the stream. That work may stand behind an operation of another group which is stuck
+// until it is aborted too, maybe by the thread that would wait here. Nobody waits for the aborting thread;
+// callers ask whether it has ended.
 //
-// Thread-safe. Ownership: shared by groups and fences; when the last goes, what is left on the stream has a
-// moment to end, and is left with the memory that it uses if it does not.
+// Thread-safe. Ownership: shared by groups and fences. When the last goes, the work that remains on the
+// stream has a moment to end, and is left with the memory that it uses if it does not.
 #ifndef WEFT_WORKER_SHELL_CUDA_NCCL_LINE_H_
 #define WEFT_WORKER_SHELL_CUDA_NCCL_LINE_H_
 
@@ -39,7 +40,7 @@ static_assert(NCCL_VERSION_CODE >= NCCL_VERSION(2, 18, 0), "communicators that n
 
 namespace weft {
 
-// With the last words of NCCL for the communicator, which may be null.
+// Makes a Status with the last words of NCCL for the communicator, which may be null.
 absl::Status NcclError(ncclResult_t result, ncclComm_t comm, absl::string_view doing);
 
 // One member's end of a group. Guarded by the line's lock.
@@ -50,16 +51,16 @@ struct NcclMember {
   bool joined = false;
   int64_t join_until = 0, join_ns = 0, operation_ns = 0;
   absl::Status failure;
-  std::shared_ptr<const std::atomic<bool>> aborted;  // once it has failed: whether NCCL is through with it
+  std::shared_ptr<const std::atomic<bool>> aborted;  // once it has failed: true when NCCL is through with it
 
-  // "rank 0, 2 or 3": the members but this one.
+  // Returns "rank 0, 2 or 3": the members but this one.
   std::string Others() const;
   std::string Name() const;
 };
 
 struct NcclOperation {
   enum class State : uint8_t {
-    kWaits,    // for what it reads, or for those before it in the line
+    kWaits,    // for its inputs, or for those before it in the line
     kCalling,  // NCCL has been called and has not enqueued all of it yet
     kOnDevice,
     kDone,
@@ -67,12 +68,12 @@ struct NcclOperation {
   std::string what;  // "the all-reduce of 1024 elements"
   std::shared_ptr<NcclMember> member;
   std::function<ncclResult_t(ncclComm_t, cudaStream_t)> call;
-  std::vector<std::shared_ptr<Fence>> ready;  // of what it reads
+  std::vector<std::shared_ptr<Fence>> ready;  // fences of its inputs
   std::vector<Tensor> uses;
   int64_t until = 0;
   State state = State::kWaits;
-  cudaEvent_t event = nullptr;  // behind it on the stream, once it is there
-  absl::Status status;          // once it is done
+  cudaEvent_t event = nullptr;  // event behind it on the stream, once it is there
+  absl::Status status;          // result once it is done
 };
 
 class NcclLine {
@@ -105,8 +106,8 @@ class NcclLine {
   Mutex mu_;
   cudaStream_t stream_ ABSL_GUARDED_BY(mu_) = nullptr;
   std::deque<std::shared_ptr<NcclOperation>> line_ ABSL_GUARDED_BY(mu_);
-  // Of communicators that are aborted, and of their operations that had been called: what those use stays
-  // until nothing of them can come to the stream any more and it has come past them.
+  // Aborted communicators, with the memory of their operations that had been called. That memory stays until
+  // none of them can come to the stream any more and the stream has come past them.
   struct Aborted {
     std::shared_ptr<const std::atomic<bool>> over;
     std::vector<Tensor> uses;

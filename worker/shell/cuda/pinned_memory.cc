@@ -14,7 +14,7 @@
 namespace weft {
 namespace {
 
-// Makes `device` the thread's while it lives: threads of the transport may come here that never chose one.
+// Makes `device` the thread's while it lives: threads of the transport that never chose one may come here.
 class ThisDevice {
  public:
   explicit ThisDevice(int device) {
@@ -39,7 +39,7 @@ absl::Status NoMemory(cudaError_t error, size_t bytes, const char* kind, const c
       absl::StrFormat("no %d bytes of %s: %s%s", bytes, kind, cudaGetErrorString(error), advice));
 }
 
-// During the end of the process the driver may have gone first; what it had is gone with it.
+// Reports a failure to free memory, except at the end of the process, when the driver may have gone first.
 void Released(cudaError_t error, const char* kind) {
   if (error == cudaSuccess || error == cudaErrorCudartUnloading) return;
   (void)cudaGetLastError();
@@ -135,7 +135,8 @@ absl::StatusOr<Tensor> HostArena::New(const TensorShape& shape, size_t bytes) {
   tensor.shape = shape;
   tensor.data = *block;
   tensor.bytes = bytes;
-  // Freeing the last block of an arena that is gone ends its allocator, which gives the source its segments.
+  // Freeing the last block of an arena that is gone ends its allocator, which returns the segments to the
+  // source.
   tensor.owner =
       std::shared_ptr<void>(*block, [self = shared_from_this()](void* b) { SegmentAllocator::Free(b); });
   return tensor;

@@ -1,11 +1,11 @@
-// Large pieces of memory that a GPU copies to and from beside the host's work: page-locked host memory, its
-// own, or registered memory of another source that other processes map; and the GPU's memory itself, for a
-// transport.
+// Provides large pieces of memory that a GPU copies to and from beside the host's work: page-locked host
+// memory, its own, or registered memory of another source that other processes map; and the GPU's memory
+// itself, for a transport.
 //
 // A copy from or to memory that is not page-locked waits in the driver, so all host memory that jobs copy
 // with comes from here, cut by SegmentAllocator. Locking pages is slow and may wait for the device: it
 // happens while a rank grows to its working size, and then no more. Threads: any. Ownership: sources outlive
-// what came from them. Failure: ResourceExhausted.
+// their segments. Failure: ResourceExhausted.
 #ifndef WEFT_WORKER_SHELL_CUDA_PINNED_MEMORY_H_
 #define WEFT_WORKER_SHELL_CUDA_PINNED_MEMORY_H_
 
@@ -32,8 +32,8 @@ class PinnedMemory final : public MemorySource {
   const int device_;
 };
 
-// Segments of `source`, page-locked while they are out. Somebody else may have locked one before, as UCX does
-// with what it registers; then it is left to them.
+// Hands out segments of `source`, page-locked while they are out. Another library may have locked one before,
+// as UCX does with memory that it registers; then the lock is left to it.
 class RegisteredMemory final : public MemorySource {
  public:
   RegisteredMemory(int device, MemorySource& source) : device_(device), source_(source) {}
@@ -47,8 +47,9 @@ class RegisteredMemory final : public MemorySource {
   std::set<const void*> locked_by_others_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Whole allocations of the driver, which other processes can map (CUDA IPC). LibTorch knows nothing of them,
-// but is made to give back what it keeps unused, waiting for the device, where the driver has no more.
+// Hands out whole allocations of the driver, which other processes can map (CUDA IPC). LibTorch knows nothing
+// of them. When the driver has no more memory, LibTorch gives back what it keeps unused, waiting for the
+// device.
 class DeviceSegments final : public MemorySource {
  public:
   explicit DeviceSegments(int device) : device_(device) {}
@@ -63,7 +64,7 @@ class DeviceSegments final : public MemorySource {
 class HostArena : public std::enable_shared_from_this<HostArena> {
  public:
   explicit HostArena(std::unique_ptr<MemorySource> source);
-  // Charged to class host. Its content is undefined.
+  // Makes a tensor, charged to class host. Its content is undefined.
   absl::StatusOr<Tensor> New(const TensorShape& shape, size_t bytes);
   const SegmentAllocator& allocator() const { return *allocator_; }
 

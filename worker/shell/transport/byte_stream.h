@@ -1,4 +1,4 @@
-// Integers in and out of a run of bytes: unaligned, little-endian, never past the end.
+// Writes integers to a run of bytes and reads them back: unaligned, little-endian, never past the end.
 #ifndef WEFT_WORKER_SHELL_TRANSPORT_BYTE_STREAM_H_
 #define WEFT_WORKER_SHELL_TRANSPORT_BYTE_STREAM_H_
 
@@ -31,7 +31,7 @@ class ByteWriter {
   char* at_;
 };
 
-// Reads within bounds: past the end it yields zeros and remembers.
+// Reads within bounds. Past the end it yields zeros and remembers that.
 class ByteReader {
  public:
   explicit ByteReader(absl::string_view in) : at_(in.data()), end_(in.data() + in.size()) {}

@@ -1,4 +1,4 @@
-// The producer's tensors that are with a consumer: read in place there, or being sent.
+// Keeps the producer's tensors that are with a consumer: read in place there, or being sent.
 //
 // Each has a number that goes over the wire, so every lookup is checked against the consumer that names it.
 // Pure logic. Not thread-safe.
@@ -16,10 +16,10 @@
 namespace weft {
 
 struct HeldOffer {
-  uint64_t consumer = 0;  // sender number of its transport
+  uint64_t consumer = 0;  // sender number of the consumer's transport
   TensorKey key;
   Tensor tensor;
-  bool sending = false;  // the carrier uses the bytes: it alone may end the holding
+  bool sending = false;  // true while the carrier uses the bytes: then it alone may end the holding
 };
 
 class HeldOffers {
@@ -31,7 +31,7 @@ class HeldOffers {
     return id;
   }
 
-  // The offer that `consumer` reads in place under this number, or nullptr.
+  // Returns the offer that `consumer` reads in place under this number, or nullptr.
   HeldOffer* FindReadBy(uint64_t consumer, uint64_t id) {
     auto it = held_.find(id);
     return it == held_.end() || it->second.consumer != consumer || it->second.sending ? nullptr : &it->second;
@@ -47,7 +47,8 @@ class HeldOffers {
     bytes_ -= it->second.tensor.bytes;
     held_.erase(it);
   }
-  // The consumer is no more. What is being sent stays until the carrier is done with it.
+  // Drops the offers of a consumer that has gone. Tensors that are being sent stay until the carrier is done
+  // with them.
   void DropReadBy(uint64_t consumer) {
     for (auto it = held_.begin(); it != held_.end();) {
       auto current = it++;
@@ -57,7 +58,7 @@ class HeldOffers {
     }
   }
 
-  template <typename Predicate>  // of the consumer's sender number
+  template <typename Predicate>  // takes the consumer's sender number
   bool AnyHeldBy(Predicate predicate) const {
     return std::any_of(held_.begin(), held_.end(),
                        [&](const auto& entry) { return predicate(entry.second.consumer); });

@@ -1,5 +1,4 @@
-// What keeps an in-place arrival readable; dropping it, on any thread, lets the producer have its memory
-// back.
+// Keeps an in-place arrival readable. Dropping it, on any thread, gives the memory back to the producer.
 #ifndef WEFT_WORKER_SHELL_TRANSPORT_IN_PLACE_ARRIVAL_H_
 #define WEFT_WORKER_SHELL_TRANSPORT_IN_PLACE_ARRIVAL_H_
 

@@ -1,9 +1,9 @@
-// Tensors whose bytes are on their way into memory of this process: the host's or the device's.
+// Keeps tensors whose bytes are on their way into memory of this process: the host's or the device's.
 //
-// The memory of each belongs to the carrier (UCX, and behind it a copy engine or a network adapter) until it
-// says that it is done, whatever became of the want meanwhile: a deadline, an epoch, the death of the peer.
-// Only End gives it back, so memory is never used for something else while bytes may still come. What the
-// carrier has not ended when everything is over is kept for ever.
+// The memory of each belongs to the carrier (UCX, and behind it a copy engine or a network adapter) until the
+// carrier says that it is done, whatever became of the want meanwhile: a deadline, an epoch, the death of the
+// peer. Only End gives the memory back, so it is never used for another purpose while bytes may still come.
+// Landings that the carrier has not ended when everything is over are kept for ever.
 //
 // Device memory is only handed around, never touched. Not thread-safe; the tensors may be dropped on any
 // thread.
@@ -29,10 +29,10 @@ class Landings {
   struct Landing {
     PeerId peer = -1;
     TensorKey key;
-    Tensor tensor;  // its bytes are not there yet
+    Tensor tensor;  // tensor whose bytes are not there yet
   };
 
-  // `device` may be null: then nothing lands in device memory.
+  // `device` may be null: then no tensor lands in device memory.
   Landings(std::shared_ptr<ReceivePool> host, std::shared_ptr<ReceivePool> device)
       : host_(std::move(host)), device_(std::move(device)) {}
   ~Landings() {
@@ -41,8 +41,8 @@ class Landings {
   Landings(const Landings&) = delete;
   Landings& operator=(const Landings&) = delete;
 
-  // Memory for `tensor`, of which everything but that is known. Returns its number. FailedPrecondition
-  // without memory of that place, or as the memory's source says.
+  // Gets memory for `tensor`, whose other fields are set. Returns the number of the landing.
+  // FailedPrecondition without memory of that place, or the error of the memory's source.
   absl::StatusOr<uint64_t> Begin(PeerId peer, const TensorKey& key, Tensor tensor) {
     const std::shared_ptr<ReceivePool>& pool = tensor.place == MemoryPlace::kHost ? host_ : device_;
     if (pool == nullptr) return absl::FailedPreconditionError("this process takes no device memory");
@@ -60,7 +60,7 @@ class Landings {
   }
   const Tensor& tensor(uint64_t number) const { return landings_.at(number).tensor; }
 
-  // The carrier is done with the memory.
+  // Ends the landing: the carrier is done with the memory.
   Landing End(uint64_t number) {
     auto it = landings_.find(number);
     Landing landing = std::move(it->second);

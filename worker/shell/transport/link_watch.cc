@@ -28,7 +28,7 @@ LinkWatch::Verdict LinkWatch::Look(int64_t now, const std::vector<Wanted>& wante
     link.wanted = true;
     if (link.heard) {
       if (link.silent) verdict.healed.push_back(w.sender);
-      // What is heard later than a moment before the next look counts as silence of less than that.
+      // Silence counts from the question on; the time between the message and this look is not counted.
       link = Link{.heard = false, .wanted = true};
       if (is_new) continue;
     } else if (link.asked_ns != 0) {

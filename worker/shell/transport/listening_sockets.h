@@ -1,7 +1,7 @@
-// The TCP sockets of this process on which it accepts connections.
+// Finds the TCP sockets of this process on which it accepts connections.
 //
 // UCX opens such a socket for its TCP transport and closes it for good when a connection comes while no
-// descriptor is left; nothing else tells. So they are remembered when UCX has started, and looked at later.
+// descriptor is left, without any report. So the sockets are listed when UCX has started, and checked later.
 #ifndef WEFT_WORKER_SHELL_TRANSPORT_LISTENING_SOCKETS_H_
 #define WEFT_WORKER_SHELL_TRANSPORT_LISTENING_SOCKETS_H_
 
@@ -12,13 +12,13 @@ namespace weft {
 
 struct ListeningSocket {
   int fd = -1;
-  uint64_t inode = 0;  // tells it from another file that has the descriptor later
+  uint64_t inode = 0;  // tells the socket from another file that has the descriptor later
   friend bool operator==(const ListeningSocket&, const ListeningSocket&) = default;
 };
 
-// By descriptor.
+// Returns the sockets, ordered by descriptor.
 std::vector<ListeningSocket> ListeningSockets();
-// It still accepts connections.
+// True if the socket still accepts connections.
 bool Listens(const ListeningSocket& socket);
 
 }  // namespace weft

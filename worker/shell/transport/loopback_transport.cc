@@ -72,7 +72,8 @@ struct LoopbackNetwork::State {
     Signal(&target->second);
   }
 
-  // What it had not received is destroyed outside the lock: dropping a tensor posts a message.
+  // Removes a node. Its undelivered messages are destroyed outside the lock: dropping a tensor posts a
+  // message.
   void Remove(NodeId id) {
     std::vector<std::deque<Message>> undelivered;
     MutexLock lock(mutex);
@@ -170,11 +171,11 @@ class LoopbackTransport final : public Transport {
   const std::shared_ptr<State> state_;
   const NodeId id_;
   const std::string address_;
-  const int event_fd_;  // of the node; the state closes it
+  const int event_fd_;  // descriptor of the node; the state closes it
   const bool carries_device_;
   PlainMemory memory_;
   TransferTable table_;
-  std::set<NodeId> peers_;  // every one that was ever connected
+  std::set<NodeId> peers_;  // every node that was ever connected
   HeldOffers held_;
   std::vector<TransportEvent> events_;
   TransportCounters counters_;

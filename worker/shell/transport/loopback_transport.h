@@ -1,5 +1,5 @@
-// Transports within one process, for tests and for runs on one process: tensors are handed over by sharing
-// them.
+// Makes transports within one process, for tests and for runs on one process: tensors are handed over by
+// sharing them.
 //
 // A LoopbackNetwork joins any number of transports and can misbehave on request: kill a transport, hold
 // messages back, deliver them later. The transports keep the network's state alive.
@@ -21,10 +21,11 @@ class LoopbackNetwork {
   LoopbackNetwork();
   ~LoopbackNetwork();
 
-  // `carries_device`: it also takes tensors of device memory, shared like all others.
+  // Makes a transport. With `carries_device` it also takes tensors of device memory, shared like all others.
   std::unique_ptr<Transport> CreateTransport(bool carries_device = false);
 
-  // As if its process had died: it sends and receives nothing more, and its peers report PeerFailed.
+  // Acts as if the process of the transport had died: it sends and receives nothing more, and its peers
+  // report PeerFailed.
   void Kill(const std::string& address);
 
   // Keeps messages from one transport to another until Deliver, which hands them over in order and ends the

@@ -57,7 +57,7 @@ absl::StatusOr<void*> MappedMemory::Allocate(size_t bytes) {
   Descriptor fd(memfd_create("weft-segment", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (fd.get() < 0) return NoMemory(bytes, "memfd_create");
   if (ftruncate(fd.get(), static_cast<off_t>(rounded)) != 0) return NoMemory(bytes, "ftruncate");
-  // Sealed, so that a peer that maps it can never see it shrink.
+  // The file is sealed, so that a peer that maps it can never see it shrink.
   if (fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) return NoMemory(bytes, "F_ADD_SEALS");
   struct stat info;
   if (fstat(fd.get(), &info) != 0) return NoMemory(bytes, "fstat");
@@ -116,7 +116,7 @@ absl::StatusOr<std::shared_ptr<PeerMapping>> PeerSegments::Map(uint64_t sender, 
     return absl::InvalidArgumentError(absl::StrCat("segment ", segment.id, " changed its size"));
   }
   const std::string path = absl::StrCat("/proc/", pid, "/fd/", segment.descriptor);
-  // Not blocking, in case the descriptor turns out to be a pipe.
+  // Opening does not block, in case the descriptor turns out to be a pipe.
   Descriptor fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (fd.get() < 0) {
     const int error = errno;

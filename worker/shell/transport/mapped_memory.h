@@ -1,10 +1,9 @@
-// Memory that the other processes of this machine can read in place.
+// Provides memory that the other processes of this machine can read in place.
 //
 // MappedMemory hands out segments that live in anonymous memory files (memfd). A segment has no name in any
 // file system, so nothing is left behind however the process ends. A peer opens it through
-// /proc/<pid>/fd/<n>, checks that it is the file that was meant and that it can never shrink (sealed), and
-// maps it read-only: a bug of a consumer cannot change a producer's tensors, and no message can make a read
-// fault.
+// /proc/<pid>/fd/<n>, checks that it is the intended file and that it can never shrink (sealed), and maps it
+// read-only: a bug of a consumer cannot change a producer's tensors, and no message can make a read fault.
 //
 // PeerSegments is the consumer's side: the mapped segments of other processes, each mapped once.
 //
@@ -40,10 +39,10 @@ class MappedMemory final : public MemorySource {
     SegmentRef segment;
     uint64_t offset = 0;
   };
-  // Where [data, data + bytes) lies, if it lies in one segment of this source.
+  // Returns the segment and the offset of [data, data + bytes), if it lies in one segment of this source.
   std::optional<Place> Find(const void* data, size_t bytes) const;
 
-  // Ids of the segments freed since the last call, for telling the peers to unmap them.
+  // Returns the ids of the segments freed since the last call; the caller tells the peers to unmap them.
   std::vector<uint64_t> TakeFreed();
 
  private:
@@ -71,9 +70,9 @@ class PeerMapping {
 
 class PeerSegments {
  public:
-  // Maps the segment of process `pid`, or finds it mapped. NotFound if it is gone, PermissionDenied if this
-  // process may not open it, InvalidArgument if it is not what the reference says, ResourceExhausted if
-  // mapping failed.
+  // Maps the segment of process `pid`, or returns its existing mapping. NotFound if it is gone,
+  // PermissionDenied if this process may not open it, InvalidArgument if it is not what the reference says,
+  // ResourceExhausted if mapping failed.
   absl::StatusOr<std::shared_ptr<PeerMapping>> Map(uint64_t sender, int pid, const SegmentRef& segment);
   void Forget(uint64_t sender, uint64_t segment_id);
   void ForgetAll(uint64_t sender);

@@ -1,9 +1,10 @@
-// Times of a peer's clock, told on ours.
+// Converts times of a peer's clock to ours.
 //
 // Each message says when it was sent, on its sender's monotonic clock. The message that seems to have
 // travelled fastest of late took almost no time, so its two times say how far the clocks are apart. The error
-// is the network's least latency, always in one direction: what is told by this clock happened at most that
-// much earlier. "Of late", because the clocks of two machines drift apart by some microseconds a second.
+// is the network's least latency, always in one direction: an event happened at most that much earlier than
+// its converted time. "Of late", because the clocks of two machines drift apart by some microseconds a
+// second.
 //
 // Within one machine both ends read one clock, and nobody needs this. Pure. Not thread-safe.
 #ifndef WEFT_WORKER_SHELL_TRANSPORT_PEER_CLOCK_H_
@@ -19,7 +20,7 @@ class PeerClock {
  public:
   static constexpr int64_t kWindow = 10'000'000'000;
 
-  // Nanoseconds of the peer's clock and of ours, both less than 2^62.
+  // Notes a message. The times are nanoseconds of the peer's clock and of ours, both less than 2^62.
   void Observe(int64_t sent, int64_t received) {
     if (received - window_start_ >= kWindow) {
       previous_ = received - window_start_ < 2 * kWindow ? current_ : kUnknown;
@@ -29,12 +30,12 @@ class PeerClock {
     current_ = std::min(current_, received - sent);
   }
 
-  // After the first Observe.
+  // Converts a time of the peer's clock. Call after the first Observe.
   int64_t ToLocal(int64_t theirs) const { return theirs + std::min(current_, previous_); }
 
  private:
   static constexpr int64_t kUnknown = std::numeric_limits<int64_t>::max();
-  int64_t current_ = kUnknown, previous_ = kUnknown;  // least seen in this window and in the one before
+  int64_t current_ = kUnknown, previous_ = kUnknown;  // least difference in this window and in the one before
   int64_t window_start_ = -kWindow;
 };
 

@@ -57,7 +57,7 @@ absl::Status PeerConnections::Open(const TransportAddress& address, UcxMessenger
   connection.pid = address.process.pid;
   if (process.ok()) {
     connection.process_fd = *process;
-    // Without it the end of the process is still seen, at the next look instead of at once.
+    // If this fails, the end of the process is still seen, at the next look instead of at once.
     AddToWaitSet(*process).IgnoreError();
   }
   connections_[address.sender] = connection;

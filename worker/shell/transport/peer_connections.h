@@ -1,5 +1,5 @@
-// The connections of one UCX transport: link, process and memory access of each peer, and who of them has
-// ended.
+// Keeps the connections of one UCX transport: link, process and memory access of each peer, and which of them
+// have ended.
 //
 // A connection belongs to a transport of another process (its sender number), not to a process number of the
 // run: the coordinator may number processes anew for the next attempt, while a peer still reads memory of the
@@ -30,15 +30,16 @@ namespace weft {
 struct PeerConnection {
   UcxMessenger::LinkId link = 0;
   int32_t pid = 0;
-  int process_fd = -1;                 // -1: not of this machine, or ended
-  bool in_place = false;               // this process can read the peer's memory
-  bool open = true;                    // neither failed nor said goodbye
-  bool broken = false;                 // its link has failed; what that means is not yet decided
-  PeerClock clock;                     // of a peer on another machine
-  bool carries_device = false;         // tensors of the device's memory may go to it
-  bool used = false;                   // a tensor has gone to it
-  std::string host_path, device_path;  // as Transport::PathTo
-  std::string staged_because;          // of a device_path that is not direct
+  int process_fd = -1;    // -1: not of this machine, or ended
+  bool in_place = false;  // this process can read the peer's memory
+  bool open = true;       // true unless the peer has failed or said goodbye
+  // True once its link has failed and it is not yet decided what that means.
+  bool broken = false;
+  PeerClock clock;                     // clock of a peer on another machine
+  bool carries_device = false;         // true if tensors of the device's memory may go to it
+  bool used = false;                   // true once a tensor has gone to it
+  std::string host_path, device_path;  // paths as Transport::PathTo
+  std::string staged_because;          // reason for a device_path that is not direct
 };
 
 class PeerConnections {
@@ -58,20 +59,20 @@ class PeerConnections {
   std::optional<uint64_t> SenderOf(UcxMessenger::LinkId link) const;
   const Map& all() const { return connections_; }
 
-  // Unavailable if the process has ended or cannot be reached.
+  // Opens a connection. Unavailable if the process has ended or cannot be reached.
   absl::Status Open(const TransportAddress& address, UcxMessenger* messenger);
-  // The peer is no more: closes link and process descriptor. The entry stays, so that late messages are
-  // recognized.
+  // Ends the connection of a peer that has gone: closes link and process descriptor. The entry stays, so that
+  // late messages are recognized.
   void End(uint64_t sender, UcxMessenger* messenger);
 
-  // Open connections whose process has ended.
+  // Returns the open connections whose process has ended.
   const std::vector<uint64_t>& FindEnded();
 
-  // The link has failed. That counts as a failure of the peer only after `verdict`, because its goodbye may
-  // be read after the end of its connection was noticed.
+  // Notes that the link has failed. That counts as a failure of the peer only after `verdict`, because its
+  // goodbye may be read after the end of its connection was noticed.
   void MarkBroken(uint64_t sender, int64_t verdict, std::string cause);
   int64_t next_verdict() const;
-  // A connection whose time for a goodbye is over at `now`, with the cause; one a call.
+  // Returns a connection whose time for a goodbye is over at `now`, with the cause; one per call.
   std::optional<std::pair<uint64_t, std::string>> TakeBroken(int64_t now);
 
  private:

@@ -23,7 +23,7 @@ std::string MachineId() {
   return absl::StrCat(boot, "/", n > 0 ? std::string(ns, n) : "");
 }
 
-// Field 22 of /proc/<pid>/stat; 0 if there is no such process.
+// Reads field 22 of /proc/<pid>/stat; returns 0 if there is no such process.
 uint64_t StartTime(int32_t pid) {
   std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
   std::string line;

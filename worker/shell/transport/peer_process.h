@@ -1,5 +1,5 @@
-// Who a peer is and whether it still lives, where the operating system can tell: processes of the same
-// machine.
+// Identifies a peer and tells whether it still lives, where the operating system can: for processes of the
+// same machine.
 //
 // Shared memory does not notice that a peer died. A process descriptor (pidfd) does, at once and without
 // being fooled by a reused pid, so a dead peer is reported in milliseconds instead of at the next keep-alive.
@@ -23,8 +23,8 @@ struct ProcessIdentity {
 
 ProcessIdentity ThisProcess();
 
-// A descriptor that becomes readable when the process ends; the caller closes it. Unavailable if the process
-// has ended, Unimplemented if it is on another machine or the kernel has no such descriptors.
+// Opens a descriptor that becomes readable when the process ends; the caller closes it. Unavailable if the
+// process has ended, Unimplemented if it is on another machine or the kernel has no such descriptors.
 absl::StatusOr<int> OpenProcess(const ProcessIdentity& process);
 
 }  // namespace weft

@@ -9,7 +9,8 @@ constexpr size_t kSmallest = 256;
 constexpr size_t kSlab = size_t{1} << 20;
 constexpr size_t kLargestSmall = kSlab / 4;
 
-// Class c holds blocks of kSmallest * 2^(c/4) * (1 + (c%4)/4): at most a quarter of a block is waste.
+// Returns the size of a class. Class c holds blocks of kSmallest * 2^(c/4) * (1 + (c%4)/4): at most a quarter
+// of a block is waste.
 size_t ClassBytes(size_t size_class) { return (kSmallest << (size_class / 4)) / 4 * (4 + size_class % 4); }
 
 size_t ClassOf(size_t bytes) {
@@ -59,7 +60,7 @@ absl::StatusOr<void*> ReceivePool::Take(size_t size_class) {
     return block;
   }
   if (bytes > kLargestSmall) return source_->Allocate(bytes);
-  if (slab_left_ < bytes) {  // what is left of the old slab is lost: less than a quarter of it
+  if (slab_left_ < bytes) {  // the rest of the old slab is lost: less than a quarter of it
     absl::StatusOr<void*> slab = source_->Allocate(kSlab);
     if (!slab.ok()) return slab;
     slabs_.push_back(*slab);

@@ -1,11 +1,11 @@
-// Memory for tensors that arrive as bytes: blocks kept for reuse, because fresh pages cost more than the
-// copy.
+// Provides memory for tensors that arrive as bytes: it keeps blocks for reuse, because fresh pages cost more
+// than the copy.
 //
-// Sizes are rounded up to classes, four to a doubling. Small blocks are cut from slabs that stay; a large
+// Sizes are rounded up to classes, four to a doubling. Small blocks are cut from slabs that stay. A large
 // block is a segment of its own, given back to the source when more than `idle_limit` bytes of large blocks
 // lie unused.
 //
-// Thread-safe. A block returns to the pool when its last reference goes, on any thread; it keeps the pool,
+// Thread-safe. A block returns to the pool when its last reference goes, on any thread. It keeps the pool,
 // and the pool keeps the source, so a tensor may outlive the transport.
 #ifndef WEFT_WORKER_SHELL_TRANSPORT_RECEIVE_POOL_H_
 #define WEFT_WORKER_SHELL_TRANSPORT_RECEIVE_POOL_H_
@@ -26,7 +26,7 @@ class ReceivePool : public std::enable_shared_from_this<ReceivePool> {
   static std::shared_ptr<ReceivePool> Create(std::shared_ptr<MemorySource> source, size_t idle_limit);
   ~ReceivePool();
 
-  // At least `bytes` (> 0), aligned to 64. ResourceExhausted as the source says.
+  // Returns at least `bytes` (> 0), aligned to 64. ResourceExhausted as the source says.
   absl::StatusOr<std::shared_ptr<void>> Get(size_t bytes);
 
  private:
@@ -41,7 +41,7 @@ class ReceivePool : public std::enable_shared_from_this<ReceivePool> {
   std::vector<void*> slabs_ ABSL_GUARDED_BY(mutex_);
   char* slab_next_ ABSL_GUARDED_BY(mutex_) = nullptr;
   size_t slab_left_ ABSL_GUARDED_BY(mutex_) = 0;
-  size_t idle_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of large blocks
+  size_t idle_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // unused bytes of large blocks
 };
 
 }  // namespace weft

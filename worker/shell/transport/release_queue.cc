@@ -27,7 +27,8 @@ void ReleaseQueue::Push(Release release) {
     idle_.store(false, std::memory_order_release);
     signal = std::exchange(signal_wanted_, false);
   }
-  // Not under the lock: the write may hand this core to the thread that it wakes, which wants the lock.
+  // The signal is written outside the lock: the write may hand this core to the thread that it wakes, which
+  // wants the lock.
   if (signal) eventfd_write(event_fd_, 1);
 }
 

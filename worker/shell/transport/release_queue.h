@@ -1,4 +1,4 @@
-// Carries the releases of arrived tensors from whichever thread dropped them to the transport's next
+// Carries the releases of arrived tensors from the threads that dropped them to the transport's next
 // Progress.
 //
 // Thread-safe. Arrived tensors share it with the transport; after Close it takes nothing more.
@@ -27,18 +27,20 @@ class ReleaseQueue {
   ReleaseQueue& operator=(const ReleaseQueue&) = delete;
 
   void Push(Release release);
-  // Moves what is there behind `out`, which should be empty: the two swap, so that steady state allocates
-  // nothing.
+  // Moves the waiting releases into `out`, which should be empty: the two swap, so that steady state
+  // allocates nothing.
   void Take(std::vector<Release>* out);
   void Close();
 
-  // Becomes readable at the first Push after Arm returned true; false if there is something to take.
+  // Returns a descriptor that becomes readable at the first Push after Arm returned true. Arm returns false
+  // if there is something to take.
   int event_fd() const { return event_fd_; }
   bool Arm();
 
  private:
   const int event_fd_;
-  std::atomic<bool> idle_{true};  // nothing to take and not armed: lets Take skip the lock
+  // True while there is nothing to take and it is not armed: lets Take skip the lock.
+  std::atomic<bool> idle_{true};
   Mutex mutex_;
   std::vector<Release> releases_ ABSL_GUARDED_BY(mutex_);
   bool armed_ ABSL_GUARDED_BY(mutex_) = false;

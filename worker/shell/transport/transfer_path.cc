@@ -8,7 +8,7 @@
 namespace weft {
 namespace {
 
-// Reliable ones: "rc_mlx5", "rc_verbs", "dc_mlx5"; "srd" is Amazon's.
+// True for reliable transports: "rc_mlx5", "rc_verbs", "dc_mlx5"; "srd" is Amazon's.
 bool IsRdma(absl::string_view transport) {
   return absl::StartsWith(transport, "rc") || absl::StartsWith(transport, "dc") || transport == "srd";
 }
@@ -25,8 +25,8 @@ std::string FirstRdma(const std::vector<std::string>& transports) {
 }  // namespace
 
 std::string HostPath(const std::vector<std::string>& transports) {
-  // As UCX prefers them for bulk: one copy between address spaces, then through shared segments, then the
-  // network.
+  // The order is UCX's preference for bulk: one copy between address spaces, then through shared segments,
+  // then the network.
   for (const char* name : {"xpmem", "cma", "knem", "sysv", "posix"}) {
     if (Has(transports, name)) return name;
   }

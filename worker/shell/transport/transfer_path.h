@@ -1,6 +1,6 @@
-// Which way tensors take to a peer, by the name that logs and metrics show.
+// Names the path that tensors take to a peer, as logs and metrics show it.
 //
-// A way is "in_place" (the consumer reads the producer's memory), one of UCX's transports ("cuda_ipc",
+// A path is "in_place" (the consumer reads the producer's memory), one of UCX's transports ("cuda_ipc",
 // "rc_mlx5", "cma", "sysv", "tcp", ..), or "staged": device memory that the worker copies to the host's and
 // then sends as a tensor of the host.
 //
@@ -22,15 +22,15 @@ namespace weft {
 inline constexpr char kPathInPlace[] = "in_place";
 inline constexpr char kPathStaged[] = "staged";
 
-// Memory of the host that is treated as a device's, to try that way without one.
+// The kind of host memory that tests treat as a device's, to try the device path without one.
 inline constexpr char kHostKind[] = "host";
 
-// The transport that moves large tensors of the host; "" if there is none.
+// Returns the transport that moves large tensors of the host; "" if there is none.
 std::string HostPath(const std::vector<std::string>& transports);
 
-// The transport that moves device memory of this kind directly, or "staged". `rdma_direct`: network adapters
-// reach it. `sees_peer`: the two processes see each other's pids. UCX takes a device's IPC for possible
-// between all processes of a machine, also where drivers refuse it, as between containers.
+// Returns the transport that moves device memory of this kind directly, or "staged". `rdma_direct`: network
+// adapters reach it. `sees_peer`: the two processes see each other's pids. UCX considers a device's IPC
+// possible between all processes of a machine, also where drivers refuse it, as between containers.
 std::string DevicePath(absl::string_view kind, bool rdma_direct, bool sees_peer,
                        const std::vector<std::string>& transports);
 

@@ -296,7 +296,7 @@ void TransferTable::OnCancel(uint64_t sender, const TensorKey& key) {
       return;
     }
   }
-  // Else its tensor is already on its way; the consumer returns it.
+  // Otherwise its tensor is already on its way; the consumer returns it.
 }
 
 void TransferTable::KeepEarly(EarlyWant want) {

@@ -1,7 +1,7 @@
-// What is wanted and what is offered: the matching of the two halves of a transfer, shared by all transports.
+// Matches wants and offers, the two halves of a transfer, for all transports.
 //
-// Pure logic: no I/O, no clock (the time is an argument), no threads. A transport feeds it with the calls of
-// its owner and with the messages of its peers, and carries out what it returns.
+// Pure logic: no I/O, no clock (the time is an argument), no threads. A transport passes on the calls of its
+// owner and the messages of its peers, and carries out what the table returns.
 //
 // A peer is named twice: by the owner's number (PeerId) and by the `sender` number that its messages carry. A
 // want may arrive before the owner has connected its sender, or before this side has begun the epoch; such
@@ -11,7 +11,8 @@
 //   1. A want ends once: Take, Expire, Cancel, FailPeer, or silently by BeginEpoch.
 //   2. An offer is handed out for delivery at most once.
 //   3. Nothing of an epoch other than the current one is matched.
-// Not thread-safe. What it returns is ordered by key, never by hash.
+//
+// Not thread-safe. Results are ordered by key, never by hash.
 #ifndef WEFT_WORKER_SHELL_TRANSPORT_TRANSFER_TABLE_H_
 #define WEFT_WORKER_SHELL_TRANSPORT_TRANSFER_TABLE_H_
 
@@ -31,12 +32,12 @@
 
 namespace weft {
 
-// A tensor whose want and offer have met: to be sent to `peer` now.
+// A tensor whose want and offer have met: send it to `peer` now.
 struct Delivery {
   PeerId peer = -1;
   TensorKey key;
   Tensor tensor;
-  bool in_place_ok = false;  // the consumer can read the producer's memory
+  bool in_place_ok = false;  // true if the consumer can read the producer's memory
 };
 
 TransportEvent ArrivedEvent(PeerId peer, const TensorKey& key, Tensor tensor);
@@ -46,17 +47,17 @@ class TransferTable {
   static constexpr size_t kMaxEarlyWants = 64 * 1024;
   static constexpr size_t kMaxRemoteWants = 1024 * 1024;
 
-  // Peers. Numbers may be given anew: a number that went to another sender, and the former number of this
-  // sender, lose their wants and offers; a sender's failure stays with it. Adding the same again only changes
-  // the label.
+  // Adds a peer. Numbers may be given anew: a number that went to another sender, and the former number of
+  // this sender, lose their wants and offers; a sender's failure stays with it. Adding the same again only
+  // changes the label.
   void AddPeer(PeerId peer, uint64_t sender, const std::string& label, std::vector<TransportEvent>* events);
   std::optional<PeerId> PeerOf(uint64_t sender) const;
   std::optional<uint64_t> SenderOf(PeerId peer) const;
-  // Ok, or why it failed. NotFound for a number that was never added.
+  // Returns Ok, or why the peer failed. NotFound for a number that was never added.
   absl::Status PeerStatus(PeerId peer) const;
   const std::string& label(PeerId peer) const;
-  // Sticky: the first cause wins and false is returned after it. Fails the wants on the peer, drops the
-  // offers to it. `report`: also append PeerFailed; not so for a peer that said goodbye.
+  // Fails a peer: fails the wants on it and drops the offers to it. The first cause stays, and later calls
+  // return false. `report` also appends PeerFailed; it is false for a peer that said goodbye.
   bool FailPeer(PeerId peer, const absl::Status& cause, bool report, std::vector<TransportEvent>* events);
 
   void BeginEpoch(uint64_t run, uint64_t epoch);
@@ -65,19 +66,19 @@ class TransferTable {
   // becomes a kWantFailed at once and returns false.
   bool Want(PeerId peer, const TensorKey& key, Nanos now, Nanos deadline,
             std::vector<TransportEvent>* events);
-  // The peer that was asked, or nothing if the key was not wanted.
+  // Returns the peer that was asked, or nothing if the key was not wanted.
   std::optional<PeerId> Cancel(const TensorKey& key);
-  // True if the key is wanted from `peer` and its bytes are not on their way yet.
+  // Returns true if the key is wanted from `peer` and its bytes are not on their way yet.
   bool IsAwaited(PeerId peer, const TensorKey& key) const;
-  // Bytes of the key are on their way: further ones are refused. The deadline still holds.
+  // Notes that bytes of the key are on their way: further ones are refused. The deadline still holds.
   void MarkLanding(const TensorKey& key);
-  // Ends the want because the tensor is here. False if it ended before (deadline, cancel, epoch).
+  // Ends the want because the tensor is here. Returns false if it ended before (deadline, cancel, epoch).
   bool Take(PeerId peer, const TensorKey& key);
   void Expire(Nanos now, std::vector<TransportEvent>* events);
   void FailWant(const TensorKey& key, const absl::Status& cause, std::vector<TransportEvent>* events);
   Nanos next_deadline() const;
   size_t wants() const { return wants_.size(); }
-  // The peers from which something is wanted, ascending, each with the oldest want.
+  // A peer whose tensors are wanted, with the oldest want. WantsByPeer returns them ascending.
   struct PeerWants {
     PeerId peer = -1;
     TensorKey oldest;
@@ -94,7 +95,7 @@ class TransferTable {
   uint64_t offered_bytes() const { return offered_bytes_; }
   size_t offers() const { return offers_.size(); }
 
-  // Messages and offers that had no use: stale, duplicate, of a failed peer, or beyond a bound.
+  // Returns how many messages and offers had no use: stale, duplicate, of a failed peer, or beyond a bound.
   uint64_t dropped() const { return dropped_; }
 
  private:

@@ -8,19 +8,19 @@
 //
 // Invariants:
 //   1. A key arrives at most once, with the length, shape and place that the producer offered, checked before
-//   use.
+//      use.
 //   2. Every want ends: by an arrival, by its deadline, by Cancel, or by the failure of the peer; the failure
-//   names key and peer.
+//      names key and peer.
 //   3. Offered bytes stay alive and unchanged until the consumer dropped its Tensor (in place) or has its
-//   copy.
+//      copy.
 //   4. A message of another epoch than the one set is dropped and counted.
 //   5. An arrived tensor says when it was made, on the clock of the machine where it arrived.
+//
 // Threads: every method is called by one thread at a time (the worker's driver holds a lock), and where there
 // is a device each such thread has called Device::PrepareThread. Only destroying an arrived Tensor may happen
-//   on any thread, at any time, also after the transport is gone.
-// Ownership: the transport shares `tensor.owner` of an offer until it is released.
-// Failure: a dead peer is reported once (PeerFailed), every want on it fails with the cause, later wants and
-// offers on it fail at once.
+// on any thread, at any time, also after the transport is gone. Ownership: the transport shares
+// `tensor.owner` of an offer until it is released. Failure: a dead peer is reported once (PeerFailed), every
+// want on it fails with the cause, later wants and offers on it fail at once.
 #ifndef WEFT_WORKER_SHELL_TRANSPORT_TRANSPORT_H_
 #define WEFT_WORKER_SHELL_TRANSPORT_TRANSPORT_H_
 
@@ -37,7 +37,7 @@
 
 namespace weft {
 
-// Number of a worker process within a run, given by the coordinator.
+// The number of a worker process within a run, given by the coordinator.
 using PeerId = int32_t;
 
 // Nanoseconds of the monotonic clock.
@@ -68,7 +68,7 @@ class Transport {
  public:
   virtual ~Transport() = default;
 
-  // What a peer needs to reach this transport: opaque bytes, handed out by the coordinator.
+  // Returns the address by which a peer reaches this transport: opaque bytes, handed out by the coordinator.
   virtual const std::string& address() const = 0;
   virtual absl::string_view name() const = 0;  // "ucx", "loopback"
   virtual MemorySource& memory() = 0;
@@ -89,34 +89,35 @@ class Transport {
   // The producer's half. An empty tensor (0 bytes) is a pure notice.
   virtual void Offer(PeerId peer, const TensorKey& key, Tensor tensor) = 0;
 
-  // Moves messages and appends what happened. Returns how many messages and events it handled; 0 means idle.
+  // Moves messages and appends the events. Returns how many messages and events it handled; 0 means idle.
   virtual int Progress(Nanos now, std::vector<TransportEvent>* events) = 0;
 
-  // For blocking: a descriptor that becomes readable when there is something to do, valid after Arm returned
+  // Returns a descriptor to block on: it becomes readable when there is something to do, after Arm returned
   // true. Arm returns false when there already is something: call Progress again.
   virtual int event_fd() const = 0;
   virtual bool Arm() = 0;
-  // Earliest deadline of a want, or INT64_MAX.
+  // Returns the earliest deadline of a want, or INT64_MAX.
   virtual Nanos next_deadline() const = 0;
 
-  // Whether tensors in the device's memory may be offered to the peer; others are brought to host memory
-  // first (RankCompute::ToHost). What may be offered has been reached: `ready` plays no part here. They
-  // arrive in memory of the peer's device.
+  // True if tensors in the device's memory may be offered to the peer; others are brought to host memory
+  // first (RankCompute::ToHost). The device has finished an offered tensor: `ready` plays no part here. The
+  // tensors arrive in memory of the peer's device.
   virtual bool CarriesDevice(PeerId /*peer*/) const { return false; }
-  // How tensors of the device's memory, or of the host's, get to the peer: "in_place", "cuda_ipc", "tcp",
-  // "staged" (through host memory), ..; "" if that is not known, as for device memory without a device.
+  // Returns how tensors of the device's memory, or of the host's, get to the peer: "in_place", "cuda_ipc",
+  // "tcp", "staged" (through host memory), ..; "" if that is not known, as for device memory without a
+  // device.
   virtual std::string PathTo(PeerId /*peer*/, MemoryPlace /*place*/) const { return ""; }
-  // What PathTo says of every peer to which a tensor has gone, for each place that this process has.
+  // Returns PathTo for every peer to which a tensor has gone, for each place that this process has.
   virtual std::vector<PeerPath> paths() const { return {}; }
 
-  // Links to peers from which tensors are wanted and that answer no question: a sentence that names each with
+  // Describes the links to peers that owe a tensor and answer no question: a sentence that names each with
   // the tensor awaited longest; "" while all answer.
   virtual std::string DescribeSilence(Nanos /*now*/) const { return ""; }
   virtual int silent_links() const { return 0; }
-  // Why no further peer can reach this transport, though those that are connected can; OK while all can.
+  // Returns why no further peer can reach this transport, though connected ones can; OK while all can.
   virtual absl::Status health() const { return absl::OkStatus(); }
 
-  // Bytes offered and not yet released by their consumers.
+  // Returns the bytes offered and not yet released by their consumers.
   virtual uint64_t bytes_held() const = 0;
   virtual TransportCounters counters() const = 0;
 

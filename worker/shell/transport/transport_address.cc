@@ -12,8 +12,8 @@ namespace {
 constexpr uint32_t kMagic = 0x02414657;  // "WFA", format 2
 constexpr size_t kFixedBytes = 4 + 8 + 4 + 8 + 3 * 8 + 4 + 4 * 4;
 
-// UCX trusts the address that it is given, so one that was cut or changed on its way must not reach it
-// (FNV-1a).
+// Returns a checksum of the address (FNV-1a). UCX trusts the address that it is given, so one that was cut or
+// changed on its way must not reach it.
 uint32_t Checksum(absl::string_view bytes) {
   uint32_t hash = 2166136261u;
   for (const char c : bytes) hash = (hash ^ static_cast<uint8_t>(c)) * 16777619u;

@@ -1,5 +1,5 @@
-// The opaque bytes by which a UCX transport is reached: who it is, in which process, with which device, and
-// how UCX gets there.
+// Encodes the opaque bytes by which a UCX transport is reached: its identity, its process, its device, and
+// UCX's own address.
 #ifndef WEFT_WORKER_SHELL_TRANSPORT_TRANSPORT_ADDRESS_H_
 #define WEFT_WORKER_SHELL_TRANSPORT_TRANSPORT_ADDRESS_H_
 
@@ -13,27 +13,29 @@
 
 namespace weft {
 
-// The device whose memory a transport takes tensors in; kind "": none.
+// The device in whose memory a transport takes tensors; kind "": none.
 struct DeviceIdentity {
   std::string kind;  // "cuda"
-  std::string uuid;  // of the hardware, as its vendor tells it
+  std::string uuid;  // uuid of the hardware, as its vendor gives it
   friend bool operator==(const DeviceIdentity&, const DeviceIdentity&) = default;
 };
 
 struct TransportAddress {
   uint64_t sender =
-      0;  // random: tells this transport from every other one, also from an earlier one of the process
+      // Random number that tells this transport from every other one, also from an earlier one of the
+      // process.
+      0;
   ProcessIdentity process;
-  SegmentRef probe;  // one page: who can map it can read this process's memory in place
+  SegmentRef probe;  // one page: a process that can map it can read this process's memory in place
   std::string ucx;
   DeviceIdentity device;
 };
 
-// Random: no two transports have the same.
+// Returns a random number: no two transports have the same.
 uint64_t NewSenderNumber();
 
 std::string EncodeAddress(const TransportAddress& address);
-// InvalidArgument if the bytes are not an address of this format.
+// Decodes an address. InvalidArgument if the bytes are not an address of this format.
 absl::StatusOr<TransportAddress> DecodeAddress(absl::string_view bytes);
 
 }  // namespace weft

@@ -1,11 +1,11 @@
-// The messages between two transports: their fields, and their bytes.
+// Encodes and decodes the messages between two transports.
 //
 // Everything that arrives is checked here, before anything is done with it: type, lengths, shape against
-// bytes, ranges within a segment. What does not fit is an InvalidArgument that says why, never a crash; so
-// the bytes of a peer are never trusted further than their meaning.
+// bytes, ranges within a segment. A message that does not fit is an InvalidArgument that says why, never a
+// crash; so the bytes of a peer are never trusted further than their meaning.
 //
-// Integers are little-endian and unaligned. The payload of kData travels behind the message, not in it.
-// Pure functions.
+// Integers are little-endian and unaligned. The payload of kData travels behind the message, not in it. Pure
+// functions.
 #ifndef WEFT_WORKER_SHELL_TRANSPORT_TRANSPORT_MESSAGE_H_
 #define WEFT_WORKER_SHELL_TRANSPORT_TRANSPORT_MESSAGE_H_
 
@@ -25,7 +25,7 @@ struct SegmentRef {
   uint64_t id = 0;     // unique within its process
   uint64_t inode = 0;  // proves that the descriptor still is the same file
   uint64_t bytes = 0;
-  int32_t descriptor = -1;  // in the owner's process
+  int32_t descriptor = -1;  // descriptor in the owner's process
   friend bool operator==(const SegmentRef&, const SegmentRef&) = default;
 };
 
@@ -43,7 +43,7 @@ struct TransportMessage {
     kPong = 10,        // the answer
   };
   static constexpr size_t kMaxOffers = 64;
-  static constexpr size_t kMaxBytes = 1024;  // of an encoded message
+  static constexpr size_t kMaxBytes = 1024;  // most bytes of an encoded message
 
   Type type = Type::kGoodbye;
   uint64_t sender = 0;
@@ -51,8 +51,8 @@ struct TransportMessage {
   bool in_place_ok = false;                   // kWant
   TensorShape shape;                          // kInPlace, kData
   uint64_t bytes = 0;                         // kInPlace, kData
-  MemoryPlace place = MemoryPlace::kHost;     // kData: whose memory the bytes come from, and go to
-  int64_t made_ns = 0;                        // kInPlace, kData: as Tensor's, on the sender's clock
+  MemoryPlace place = MemoryPlace::kHost;     // kData: memory in which the bytes are, and to which they go
+  int64_t made_ns = 0;                        // kInPlace, kData: made_ns of the Tensor, on the sender's clock
   int64_t sent_ns = 0;                        // kInPlace, kData: the same clock
   uint64_t offer = 0;                         // kInPlace
   SegmentRef segment;                         // kInPlace; kSegmentGone: id only
@@ -64,10 +64,11 @@ struct TransportMessage {
 // Writes at most kMaxBytes to `out`; returns how many.
 size_t Encode(const TransportMessage& message, char* out);
 
-// InvalidArgument, with what is wrong, for anything that Encode of a valid message cannot have made.
+// Decodes a message. InvalidArgument, with the reason, for anything that Encode of a valid message cannot
+// have made.
 absl::Status Decode(absl::string_view bytes, TransportMessage* message);
 
-// Ok if `bytes` is what the shape needs, or there are none and the shape has no dimensions (a notice).
+// Returns Ok if `bytes` is the size of the shape, or is 0 and the shape has no dimensions (a notice).
 absl::Status CheckShape(const TensorShape& shape, uint64_t bytes);
 
 }  // namespace weft

@@ -18,10 +18,10 @@ namespace weft {
 namespace {
 
 constexpr unsigned kMessageId = 7;
-// Bounds one Progress, so that its caller gets to look at deadlines under a flood.
+// The most rounds of one Progress, so that its caller gets to look at deadlines under a flood.
 constexpr int kMaxRounds = 32;
 constexpr size_t kMaxTransports = 64;  // UCX has at most so many lanes in a link
-// For completing, at the end, what was cut off.
+// The time at the end in which cut-off operations may complete.
 constexpr int64_t kAbandonTime = 2'000'000'000;
 
 absl::Status FromUcx(ucs_status_t status, absl::string_view doing) {
@@ -40,7 +40,8 @@ absl::Status FromUcx(ucs_status_t status, absl::string_view doing) {
   }
 }
 
-// For what is not the host's UCX asks the drivers, which tells it the device, too.
+// Returns UCX's type. For memory that is not the host's, UCX asks the drivers, which tells it the device,
+// too.
 ucs_memory_type_t MemoryType(MemoryPlace place) {
   return place == MemoryPlace::kHost ? UCS_MEMORY_TYPE_HOST : UCS_MEMORY_TYPE_UNKNOWN;
 }
@@ -212,7 +213,7 @@ ucs_status_t UcxMessenger::Impl::Receive(absl::string_view header, void* data, s
     return UCS_OK;
   }
   const Handler::Landing landing = handler->OnPayload(header, bytes);
-  if (landing.to == nullptr) return UCS_OK;  // UCX drops the payload; a rendezvous send completes
+  if (landing.to == nullptr) return UCS_OK;  // null: UCX drops the payload; a rendezvous send completes
   const bool host = landing.place == MemoryPlace::kHost;
   if (!rendezvous && !host) {
     handler->OnLanded(landing.token, absl::InternalError("device memory was not sent by rendezvous"));
@@ -256,7 +257,7 @@ void UcxMessenger::Impl::CloseEndpoint(Link* link, bool force) {
   param.flags = force ? UCP_EP_CLOSE_FLAG_FORCE : 0;
   ucs_status_ptr_t request = ucp_ep_close_nbx(link->endpoint, &param);
   link->endpoint = nullptr;
-  link->failed = true;  // nothing about it is news any more
+  link->failed = true;  // later events of the link are no news
   if (UCS_PTR_IS_PTR(request)) closing.push_back(request);
 }
 
@@ -266,7 +267,7 @@ void UcxMessenger::Impl::WaitForClosing(int64_t deadline) {
       ucp_worker_progress(worker);
       continue;
     }
-    ucp_request_free(closing.back());  // of one in progress: UCX frees it when it completes
+    ucp_request_free(closing.back());  // frees a request in progress when it completes
     closing.pop_back();
   }
 }
@@ -293,8 +294,8 @@ absl::StatusOr<std::unique_ptr<UcxMessenger>> UcxMessenger::Create(const Setting
 const std::string& UcxMessenger::address() const { return impl_->address; }
 
 absl::StatusOr<UcxMessenger::LinkId> UcxMessenger::Connect(absl::string_view address) {
-  // The lower half of an address's first byte says how it is written. UCX ends the process where it does not
-  // know that way.
+  // The lower half of an address's first byte gives its format. UCX ends the process where it does not know
+  // that format.
   constexpr uint8_t kFormatBits = 0xf;
   if (address.empty() || ((address[0] ^ impl_->address[0]) & kFormatBits) != 0) {
     return absl::InvalidArgumentError(
@@ -347,7 +348,7 @@ void UcxMessenger::Send(LinkId id, absl::string_view header, const Payload& payl
   param.user_data = operation;
   ucs_status_ptr_t request = ucp_am_send_nbx(link.endpoint, kMessageId, operation->header.data(),
                                              header.size(), payload.data, payload.bytes, &param);
-  // A pointer means that the callback follows. An error of a link shows in its error handler, too.
+  // A pointer means that the callback follows. The error handler of a link reports its errors, too.
   if (!UCS_PTR_IS_PTR(request)) impl_->Finish(operation, UCS_PTR_STATUS(request));
 }
 

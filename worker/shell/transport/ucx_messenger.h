@@ -1,10 +1,10 @@
-// The adapter to UCX: one worker that exchanges active messages, each a short header and an optional payload.
+// Adapts UCX: one worker that exchanges active messages, each a short header and an optional payload.
 //
 // It knows nothing of tensors or keys. A message may arrive from a process that this side has no link to.
 // Messages of one link may overtake each other (large payloads take another way than small ones).
 //
-// Payload of device memory goes by rendezvous always, so that where it lands is known before a byte comes,
-// and this side never reads or writes it on the host. What memory it is UCX finds out by asking the driver.
+// A payload of device memory always goes by rendezvous, so that its destination is known before a byte comes,
+// and this side never reads or writes it on the host. UCX finds out the kind of memory by asking the driver.
 //
 // Threads: one at a time. The handler is called from Progress, Send and Close only; it may call Send, not
 // Connect, Disconnect or Close. Ownership: the payload of a Send stays the caller's until OnSent; a place to
@@ -35,10 +35,10 @@ class UcxMessenger {
   class Handler {
    public:
     virtual ~Handler() = default;
-    // A message with no payload.
+    // Takes a message with no payload.
     virtual void OnMessage(absl::string_view header) = 0;
-    // A message with a payload: where to put it, or nullptr to refuse. OnLanded(token) follows unless
-    // refused, maybe before this Progress returns.
+    // Takes a message with a payload: returns where to put it, or nullptr to refuse. OnLanded(token) follows
+    // unless refused, maybe before this Progress returns.
     struct Landing {
       void* to = nullptr;
       uint64_t token = 0;
@@ -50,20 +50,21 @@ class UcxMessenger {
     virtual void OnLinkFailed(LinkId link, const absl::Status& cause) = 0;
   };
 
-  // UCX variables, as {"TLS", "tcp"}; `required` ones must be known to UCX, the others may be missing in its
+  // UCX variables, as {"TLS", "tcp"}. UCX must know the `required` ones; the others may be missing in its
   // build.
   struct Settings {
     std::vector<std::pair<std::string, std::string>> required, wished;
   };
 
-  // `handler` outlives the messenger. Unavailable, with the settings, if UCX has no way to communicate.
+  // Creates a messenger. `handler` outlives it. Unavailable, with the settings, if UCX has no way to
+  // communicate.
   static absl::StatusOr<std::unique_ptr<UcxMessenger>> Create(const Settings& settings, Handler* handler);
   ~UcxMessenger();
 
   const std::string& address() const;
 
   absl::StatusOr<LinkId> Connect(absl::string_view address);
-  // Drops the link and what is under way on it; silent.
+  // Drops the link and its messages under way; silent.
   void Disconnect(LinkId link);
 
   // Sends a header (copied, at most kMaxHeaderBytes) and `bytes` of payload. With a payload OnSent(token)
@@ -76,12 +77,12 @@ class UcxMessenger {
   };
   void Send(LinkId link, absl::string_view header, const Payload& payload);
 
-  // The transports that UCX uses for the link, as "cma", "tcp", "cuda_ipc"; none of a closed one.
+  // Returns the transports that UCX uses for the link, as "cma", "tcp", "cuda_ipc"; none for a closed link.
   std::vector<std::string> Transports(LinkId link) const;
-  // Whether UCX can tell memory of this kind ("host", "cuda", "rocm") and move it.
+  // True if UCX can recognize memory of this kind ("host", "cuda", "rocm") and move it.
   bool KnowsMemory(absl::string_view kind) const;
 
-  // Unavailable once UCX has given up the socket by which others connect to it.
+  // Returns Unavailable once UCX has given up the socket by which others connect to it.
   absl::Status ListenerStatus() const;
 
   // Moves messages; returns how much was done.
@@ -89,7 +90,8 @@ class UcxMessenger {
   int event_fd() const;
   bool Arm();
 
-  // Hands over what was sent, then disconnects everything. `deadline` in nanoseconds of the monotonic clock.
+  // Delivers the messages that were sent, then disconnects everything. `deadline` in nanoseconds of the
+  // monotonic clock.
   void Close(int64_t deadline);
 
  private:

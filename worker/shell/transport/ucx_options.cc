@@ -20,7 +20,8 @@
 namespace weft {
 namespace {
 
-// Any module by which network adapters read and write memory of GPUs, under its names over the years.
+// True if a module is loaded by which network adapters read and write memory of GPUs, under its names over
+// the years.
 bool AdaptersReachDevices() {
   for (const char* module : {"/sys/module/nvidia_peermem", "/sys/module/nv_peer_mem",
                              "/sys/kernel/mm/memory_peers/nv_mem", "/sys/kernel/mm/memory_peers/amdkfd"}) {
@@ -51,7 +52,7 @@ std::string InterfaceWith(const sockaddr* own) {
   return name;
 }
 
-// The interface by which this machine sends to the host; "" if that cannot be told. Nothing is sent.
+// Returns the interface by which this machine sends to the host; "" if that cannot be found. Sends nothing.
 std::string InterfaceTo(const Address& address) {
   addrinfo hints{}, *found = nullptr;
   hints.ai_socktype = SOCK_DGRAM;
@@ -74,7 +75,7 @@ std::string InterfaceTo(const Address& address) {
 }  // namespace
 
 void ChooseNetwork(const std::string& network, const std::string& coordinator, UcxOptions* options) {
-  if (options->tls.empty() || options->net_devices.empty()) return;  // the environment says it
+  if (options->tls.empty() || options->net_devices.empty()) return;  // the environment decides
   const absl::StatusOr<Address> address = ParseAddress(coordinator);
   const bool near = address.ok() && (address->is_unix || address->loopback());
   if (network == "local" || (network == "auto" && near)) {
@@ -117,7 +118,7 @@ UcxMessenger::Settings UcxSettings(const UcxOptions& options) {
       {"SYSV_ERROR_HANDLING", "y"},
       {"POSIX_ERROR_HANDLING", "y"},
       {"CMA_MEMORY_INVALIDATE", "y"},
-      // A link that carries nothing is told and given up by LinkWatch. The kernel gives a connection up a
+      // LinkWatch reports a link that carries nothing, and gives it up. The kernel gives a connection up a
       // little later, whether it is idle or bytes wait for their acknowledgement: an outage that heals before
       // costs nothing.
       {"KEEPALIVE_INTERVAL", "1s"},
@@ -128,8 +129,8 @@ UcxMessenger::Settings UcxSettings(const UcxOptions& options) {
       {"TCP_TX_SEG_SIZE", "512k"},
       {"TCP_RX_SEG_SIZE", "512k"},
   };
-  // UCX's record of allocations takes memory that its hooks have not seen for the host's. Without it the
-  // driver is asked, each time, but only about device memory.
+  // UCX's record of allocations takes memory that its hooks have not seen for the host's. Without it UCX asks
+  // the driver, each time, but only about device memory.
   if (options.device_memory != nullptr) wished.emplace_back("MEMTYPE_CACHE", "n");
   for (const auto& [name, value] : wished) {
     if (std::getenv(("UCX_" + name).c_str()) == nullptr) settings.wished.emplace_back(name, value);

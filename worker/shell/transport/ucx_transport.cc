@@ -24,13 +24,14 @@ static_assert(TransportMessage::kMaxBytes <= UcxMessenger::kMaxHeaderBytes);
 constexpr Nanos kMillisecond = 1'000'000;
 constexpr Nanos kLivenessInterval = 20 * kMillisecond;       // when idle
 constexpr Nanos kLivenessIntervalBusy = 500 * kMillisecond;  // when messages keep coming
-// A goodbye may be read after the end of its connection was noticed; so long is waited for it.
+// The time to wait for a goodbye, which may be read after the end of its connection was noticed.
 constexpr Nanos kGoodbyeGrace = 250 * kMillisecond;
 constexpr Nanos kSecond = 1'000'000'000;
-constexpr Nanos kWatchInterval = kSecond;           // of looks at the links on which something is awaited
+// Interval of looks at the links on which a tensor is awaited.
+constexpr Nanos kWatchInterval = kSecond;
 constexpr Nanos kGoodbyeTime = 500 * kMillisecond;  // least time for closing, whatever the deadline
 
-// Keeps all that it takes: its source is borrowed for as long as tensors live.
+// Makes a pool that keeps all that it takes: its source is borrowed for as long as tensors live.
 std::shared_ptr<ReceivePool> DevicePool(MemorySource* memory) {
   if (memory == nullptr) return nullptr;
   return ReceivePool::Create(std::shared_ptr<MemorySource>(memory, [](MemorySource*) {}),
@@ -217,7 +218,7 @@ void UcxTransport::CheckLiveness(Nanos now, bool busy) {
   for (const uint64_t sender : connections_.FindEnded()) Lose(sender, "its process has ended");
 }
 
-// Asks those from which something is wanted and nothing comes.
+// Asks the peers that owe a tensor and are silent.
 void UcxTransport::WatchLinks(Nanos now) {
   if ((table_.wants() == 0 && watch_.next_look() > now) || now - last_watch_ < kWatchInterval) return;
   last_watch_ = now;
@@ -273,7 +274,7 @@ std::string UcxTransport::DescribeSilence(Nanos now) const {
 }
 
 void UcxTransport::HandleGoodbye(uint64_t sender) {
-  // Not Lose: this runs inside UCX, and the peer may go on reading tensors that it has not dropped.
+  // Do not call Lose: this runs inside UCX, and the peer may go on reading tensors that it has not dropped.
   connections_.Find(sender)->open = false;
   const std::optional<PeerId> peer = table_.PeerOf(sender);
   if (!peer) return;

@@ -1,27 +1,27 @@
-// The transport between worker processes: UCX for messages and for bytes between machines, mapped memory
-// within one.
+// Moves tensors between worker processes: by UCX for messages and for bytes between machines, by mapped
+// memory within one.
 //
-// What decides how a tensor of the host travels:
-//   at most `inline_bytes`: within the message;
-//   else, same machine and inside memory(): in place; the message says where, the consumer maps the segment
-//   once and
-//     reads there, and says when it is done;
-//   else: UCX copies it into memory of the consumer's memory() (eager or rendezvous, as UCX finds best).
+// Size and place decide how a tensor of the host travels:
+//   - at most `inline_bytes`: within the message;
+//   - else, same machine and inside memory(): in place; the message names the place, the consumer maps the
+//     segment once, reads there, and says when it is done;
+//   - else: UCX copies it into memory of the consumer's memory() (eager or rendezvous, as UCX finds best).
+//
 // A consumer that cannot map a segment asks for the bytes instead, so in place is never a condition of
 // success.
 //
 // A tensor of the device's memory travels as such where both processes have a device of one kind and UCX has
 // a transport that moves that memory directly (transfer_path.h): CUDA IPC within a machine, also between
 // processes that share a GPU, or RDMA. It always goes by rendezvous and lands in memory of the consumer's
-// device; no byte of it is touched by the host. Else CarriesDevice is false, and the worker brings it to host
+// device; the host touches no byte of it. Else CarriesDevice is false, and the worker brings it to host
 // memory first.
 //
 // Threads: with a device, its driver must know every thread that calls, and also the one that creates the
 // transport (Device::PrepareThread): UCX asks the driver about memory and enqueues copies there.
 //
 // A dead peer on this machine is noticed at once, by its process descriptor; elsewhere when the connection is
-// reset. A link that carries nothing any more is noticed within seconds where a tensor is awaited on it, told
-// (DescribeSilence, log), and given up after `link_timeout_ns`; an outage that is shorter heals by itself.
+// reset. A link that carries nothing any more is noticed within seconds where a tensor is awaited on it,
+// reported (DescribeSilence, log), and given up after `link_timeout_ns`; a shorter outage heals by itself.
 #ifndef WEFT_WORKER_SHELL_TRANSPORT_UCX_TRANSPORT_H_
 #define WEFT_WORKER_SHELL_TRANSPORT_UCX_TRANSPORT_H_
 
@@ -37,56 +37,57 @@
 namespace weft {
 
 struct UcxOptions {
-  // As UCX_TLS; empty leaves it to UCX and its environment. Without posix: it creates files in /dev/shm that
-  // a kill at the wrong moment would leave there; sysv segments are as fast and go with their process.
+  // The value of UCX_TLS; empty leaves it to UCX and its environment. The default excludes posix, which
+  // creates files in /dev/shm that a kill at the wrong moment would leave there; sysv segments are as fast
+  // and go with their process.
   std::string tls = "^posix";
-  // As UCX_NET_DEVICES. "lo": processes of this machine only. Empty: every network that UCX finds.
+  // The value of UCX_NET_DEVICES. "lo": processes of this machine only. Empty: every network that UCX finds.
   std::string net_devices = "lo";
   bool in_place = true;  // false: always copy
   size_t inline_bytes = 1024;
   size_t receive_pool_idle_limit = size_t{256} << 20;  // unused receive memory that is kept
 
   // The device's memory (DeviceBackend::memory()), in which tensors of peers' devices land; null for none. It
-  // outlives the transport and all that arrived in it. What was taken from it is kept until then: to give it
+  // outlives the transport and all that arrived in it. Blocks taken from it are kept until then: giving one
   // back would wait for the device, and peers may have it open.
   MemorySource* device_memory = nullptr;
-  std::string device_kind;    // as the name of UCX's transport begins: "cuda"; "host" for tests
+  std::string device_kind;    // kind as the name of UCX's transport begins: "cuda"; "host" for tests
   std::string device_uuid;    // DeviceBackend::uuid()
   bool device_direct = true;  // false: CarriesDevice is false for every peer
-  bool rdma_direct = false;   // network adapters reach the device's memory
+  bool rdma_direct = false;   // true if network adapters reach the device's memory
 
-  // When a link on which something is awaited is told to be silent, and when it is given up (link_watch.h).
+  // The silence after which a link with an awaited tensor is reported, and is given up (link_watch.h).
   int64_t link_notice_ns = 5'000'000'000, link_timeout_ns = 120'000'000'000;
 
-  // Gets a line, without its end, when tensors first go to a peer: by which paths they do; and when a link
+  // Gets a line, without its end, with the paths to a peer when tensors first go to it, and when a link
   // becomes silent or answers again. May be null.
   std::function<void(const std::string& line)> log;
 };
 
-// Transports within one machine: no TCP, and so no socket on which anybody could connect.
+// The transports within one machine: no TCP, and so no socket on which anybody could connect.
 inline constexpr char kLocalTls[] = "^posix,tcp";
 
-// By which networks peers reach this process. `network` is `local`: within this machine only, by shared
-// memory, without a listening socket; `all`; a list of interfaces, as UCX_NET_DEVICES; or `auto`: local where
-// the coordinator is reached by a unix socket or loopback, else the interface by which it is reached.
-// What UCX_TLS and UCX_NET_DEVICES say counts instead, where they are set. `coordinator` as in
+// Chooses the networks by which peers reach this process. `network` is `local`: within this machine only, by
+// shared memory, without a listening socket; `all`; a list of interfaces, as UCX_NET_DEVICES; or `auto`:
+// local where the coordinator is reached by a unix socket or loopback, else the interface by which it is
+// reached. UCX_TLS and UCX_NET_DEVICES count instead, where they are set. `coordinator` is as in
 // proto/wire/address.h.
 void ChooseNetwork(const std::string& network, const std::string& coordinator, UcxOptions* options);
 
-// The defaults, changed by the environment: UCX_ variables, where set, count instead of ours,
+// Returns the defaults, changed by the environment: UCX_ variables, where set, count instead of ours,
 // WEFT_IN_PLACE=0 turns in-place reading off, WEFT_DEVICE_DIRECT=0 stages device memory always, and
-// WEFT_DEVICE_RDMA (0, 1) says whether network adapters reach device memory, which otherwise is told by the
-// kernel's module for that.
+// WEFT_DEVICE_RDMA (0, 1) says whether network adapters reach device memory, which otherwise the presence of
+// the kernel's module for that decides.
 UcxOptions UcxOptionsFromEnvironment();
 
-// Has the transport take tensors of a device. `name` and `uuid` as DeviceBackend's: "cuda:0" is of kind
+// Makes the transport take tensors of a device. `name` and `uuid` as DeviceBackend's: "cuda:0" is of kind
 // "cuda". `memory` as UcxOptions::device_memory.
 void UseDevice(absl::string_view name, absl::string_view uuid, MemorySource* memory, UcxOptions* options);
 
-// What the options mean to UCX.
+// Translates the options to UCX's variables.
 UcxMessenger::Settings UcxSettings(const UcxOptions& options);
 
-// Unavailable or InvalidArgument, with the settings, if UCX cannot start.
+// Creates the transport. Unavailable or InvalidArgument, with the settings, if UCX cannot start.
 absl::StatusOr<std::unique_ptr<Transport>> CreateUcxTransport(const UcxOptions& options);
 
 }  // namespace weft

@@ -1,5 +1,5 @@
-// The class behind CreateUcxTransport (ucx_transport.h). It has three files: what it is and whom it is
-// connected to (ucx_transport.cc), how tensors come (ucx_transport_receive.cc) and how they go
+// Declares the class behind CreateUcxTransport (ucx_transport.h). It has three files: its state and its
+// connections (ucx_transport.cc), how tensors come (ucx_transport_receive.cc) and how they go
 // (ucx_transport_send.cc).
 #ifndef WEFT_WORKER_SHELL_TRANSPORT_UCX_TRANSPORT_CLASS_H_
 #define WEFT_WORKER_SHELL_TRANSPORT_UCX_TRANSPORT_CLASS_H_
@@ -48,7 +48,7 @@ class UcxTransport final : public Transport, private UcxMessenger::Handler {
   bool Arm() override { return events_.empty() && releases_->Arm() && messenger_->Arm(); }
   Nanos next_deadline() const override {
     const Nanos wants = table_.next_deadline();
-    // Where nothing is wanted and no link was silent, there is nothing that a look could find.
+    // A look finds nothing while nothing is wanted and no link was silent.
     const bool watches = wants != std::numeric_limits<Nanos>::max() || watch_.silent_links() > 0;
     return std::min({wants, connections_.next_verdict(),
                      watches ? watch_.next_look() : std::numeric_limits<Nanos>::max()});

@@ -1,5 +1,5 @@
-// The consumer's half of the UCX transport: wants, arrivals in place or as bytes, and the releases of what
-// was read.
+// Implements the consumer's half of the UCX transport: wants, arrivals in place or as bytes, and the releases
+// of read tensors.
 #include <algorithm>
 #include <optional>
 #include <string>
@@ -26,7 +26,7 @@ void UcxTransport::ExpireWants(Nanos now) {
   for (size_t i = before; i < events_.size(); ++i) SendKey(events_[i].peer, Type::kCancel, events_[i].key);
 }
 
-// On this machine's clock.
+// Returns the time on this machine's clock.
 Nanos UcxTransport::MadeAt(const TransportMessage& message) {
   PeerConnection& connection = *connections_.Find(message.sender);
   if (connection.process_fd >= 0 || message.made_ns == 0) return message.made_ns;

@@ -1,5 +1,5 @@
-// The producer's half of the UCX transport: offers that met their wants go in place or as bytes, and are held
-// until their consumer has them or has read them.
+// Implements the producer's half of the UCX transport: offers that met their wants go in place or as bytes,
+// and are held until their consumer has them or has read them.
 #include <cstdio>
 #include <cstdlib>
 #include <utility>
@@ -66,7 +66,7 @@ void UcxTransport::SendBytes(const PeerConnection& to, uint64_t offer) {
 }
 
 void UcxTransport::OnSent(uint64_t token, const absl::Status& /*status*/) {
-  // A send fails with its link only, and that is reported by itself.
+  // A send fails with its link only, and the link reports its failure itself.
   held_.Drop(token);
 }
 
