@@ -48,7 +48,7 @@ Simulation::Simulation(const Graph& graph, const SimulationOptions& options, Sim
       costs_(graph, options),
       progress_(graph, ProgressOptions()),
       jobs_(graph, costs_, options, progress_.edges(), progress_.jobs()),
-      tickets_(graph, admission.memory.has_value() ? std::move(admission.memory) : graph.schedule().memory),
+      tickets_(graph, admission.memory.has_value() ? admission.memory : graph.schedule().memory),
       admitted_in_order_(std::move(admission.order)),
       has_pairs_(graph.has_pairs()),
       counts_versions_(!graph.migrates() && graph.schedule().staleness != nullptr),
