@@ -9,7 +9,7 @@
 namespace weft {
 namespace {
 
-// By rank and stage, which ranks compute which stages in some step.
+// Tells, by rank and stage, which ranks compute which stages in some step.
 std::vector<std::vector<bool>> ComputedStages(const Graph& graph, const JobTable& jobs) {
   std::vector<std::vector<bool>> computed(graph.schedule().ranks,
                                           std::vector<bool>(graph.schedule().stages, false));
@@ -21,7 +21,7 @@ std::vector<std::vector<bool>> ComputedStages(const Graph& graph, const JobTable
 
 }  // namespace
 
-// The initial weights come to those that fetch them.
+// Counts the arrivals of initial weights among the inputs of jobs that fetch them.
 StepProgress::Options Simulation::ProgressOptions() const {
   StepProgress::Options options;
   options.by_rank = true;
