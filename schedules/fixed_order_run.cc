@@ -44,7 +44,7 @@ FixedOrderRun::FixedOrderRun(const Graph& graph, const SimulationOptions& option
   CountTransfers();
 }
 
-// Then it does not matter in which order they are added up.
+// Whole numbers give the same sum in every order of adding.
 bool FixedOrderRun::BytesAreWhole() const {
   double sum = 0;
   bool whole = true;
@@ -59,8 +59,8 @@ bool FixedOrderRun::BytesAreWhole() const {
   return whole && sum * options_.steps < kExactMost;
 }
 
-// The update goes right behind the last of its step's gradients, at whose end it can start: they are all of
-// its rank.
+// Puts the update right behind the last of its step's gradients, at whose end it can start. False if some
+// gradient is another rank's.
 bool FixedOrderRun::PlaceUpdate(int32_t update, std::vector<std::vector<int32_t>>* lines,
                                 std::vector<int32_t>* place) const {
   int32_t last = -1;
@@ -110,7 +110,7 @@ bool FixedOrderRun::LineUp() {
   return Order(lines);
 }
 
-// Kahn's algorithm over the lines and the inputs from other ranks.
+// Sorts the jobs by Kahn's algorithm over the lines and the inputs from other ranks.
 bool FixedOrderRun::Order(const std::vector<std::vector<int32_t>>& lines) {
   const int n = numbers_.size();
   std::vector<int32_t> missing(n, 0), behind(n, -1), entry_of(n, -1), ready;
@@ -154,7 +154,7 @@ bool FixedOrderRun::Order(const std::vector<std::vector<int32_t>>& lines) {
   return true;
 }
 
-// What the orders alone say: every step is alike, and leaves no activation.
+// Counts what the orders alone say: every step is alike, and leaves no activation.
 void FixedOrderRun::CountStatics() {
   std::vector<int> alive(result_.ranks.size(), 0);
   std::vector<double> bytes(result_.ranks.size(), 0);

@@ -24,8 +24,8 @@ class FixedOrderRun {
   // Refers to graph and options. `held_bytes`: by rank, beside activations.
   FixedOrderRun(const Graph& graph, const SimulationOptions& options, const std::vector<double>& held_bytes);
 
-  // The orders and the options are such that one pass will do. Otherwise the general simulation has to run,
-  // which also says what is wrong with the orders if they cannot be followed.
+  // Tells whether one pass may do for this schedule and these options; `fits` tells it for certain. Otherwise
+  // the general simulation has to run, which also says what is wrong with orders that cannot be followed.
   static bool MayFit(const Graph& graph, const SimulationOptions& options);
   bool fits() const { return fits_; }
 
@@ -33,7 +33,7 @@ class FixedOrderRun {
   SimulationResult Run();
 
  private:
-  // A job of every step, in the order of the pass.
+  // A job that every step has, in the order of the pass.
   struct Entry {
     double duration;
     Rank rank;
@@ -42,19 +42,18 @@ class FixedOrderRun {
     bool update;
     double activation;  // bytes
   };
-  // The end of a job on another rank, so many steps before.
+  // An input: the end of a job on another rank, so many steps before.
   struct Input {
     int32_t entry;
     int32_t distance;
   };
-  // The number of activations over all ranks changes.
+  // A change of the number of activations over all ranks.
   struct Change {
     double time;
     double bytes;  // negative where one ends
     bool ends;
     bool operator<(const Change& o) const { return time < o.time || (time == o.time && ends && !o.ends); }
   };
-  // Where a job comes from and what it is for.
   struct Predecessor {
     int32_t index;
     int32_t distance;

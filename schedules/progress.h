@@ -42,10 +42,10 @@ class JobTable {
     job.step = StepOf(id);
     return job;
   }
-  // The job of step 0 with this index.
+  // Returns the job of step 0 with this index.
   const Job& First(int index) const { return jobs_[index]; }
   Rank RankOf(JobId id) const { return RanksAt(StepOf(id))[IndexOf(id)]; }
-  // By index, of the jobs of the step.
+  // Returns the ranks of the jobs of the step, by index.
   const std::vector<Rank>& RanksAt(int step) const { return ranks_[PhaseOf(step)]; }
   int PhaseOf(int step) const { return ranks_.size() == 1 ? 0 : step % static_cast<int>(ranks_.size()); }
   int period() const { return static_cast<int>(ranks_.size()); }
@@ -68,8 +68,8 @@ class StepProgress {
     std::vector<Remaining> of_rank;  // empty unless asked for
   };
 
-  // How many of the edges that lead to the job are inputs to wait for. Absent: those from jobs of the run.
-  // Not asked where a state migrates, which brings all that its visitors wait for.
+  // Returns how many of the edges that lead to the job are inputs to wait for. Without a rule, edges from
+  // jobs of the run are. A run whose states migrate has none: a state brings all that its visitors wait for.
   using InputRule = std::function<int(const Job& job, const std::vector<Edge>& predecessors)>;
 
   struct Options {
@@ -102,16 +102,16 @@ class StepProgress {
   // Counts an input of a job of an open step; true if it was the last.
   bool Arrive(JobId id) { return --MissingOf(id) == 0; }
 
-  // A followed job has ended. Steps leave by LeaveFirst alone.
+  // Counts the end of a followed job. The step stays in the window until LeaveFirst.
   void End(int step) { --At(step).remaining; }
-  // Likewise where remaining jobs are counted by rank.
+  // Counts the end likewise. Requires Options::by_rank.
   void End(int step, Rank rank, bool computes) {
     Step& at = At(step);
     --at.remaining;
     --at.of_rank[rank].jobs;
     at.of_rank[rank].compute -= computes;
   }
-  // Of a step that has not left, where they are counted by rank.
+  // Returns the remaining jobs of a rank in a step that has not left. Requires Options::by_rank.
   const Remaining& RemainingOf(int step, Rank rank) const {
     return step < end_ ? At(step).of_rank[rank] : all_of_rank_[jobs_.PhaseOf(step)][rank];
   }

@@ -5,7 +5,7 @@ namespace weft {
 RankTimes::RankTimes(SimulationResult* result, bool record)
     : result_(result), record_(record), states_(result->ranks.size()) {}
 
-// What it waited for had been made when it was sent: from then on it was on its way.
+// The input that it waited for had been made when it was sent: from then on it was on its way.
 void RankTimes::EndIdle(double now, Rank rank) {
   State& state = states_[rank];
   double start = std::max(state.idle_since, state.busy_until);

@@ -13,29 +13,29 @@
 
 namespace weft {
 
-// The time of each rank: every instant is busy, or idle for one cause.
+// Divides the time of each rank: every instant is busy, or idle for one cause.
 class RankTimes {
  public:
   // Refers to `result`, whose ranks are there. Idle intervals are recorded there too if `record`.
   RankTimes(SimulationResult* result, bool record);
 
-  // The rank, on which nothing ran until now, is idle for `cause` from now on.
+  // Makes the rank, on which nothing runs, idle for `cause` from now on.
   void BeIdle(double now, Rank rank, IdleCause cause) {
     const State& state = states_[rank];
     if (cause == state.cause && state.awaited_since == kNothingCame) return;
     EndIdle(now, rank);
     states_[rank].cause = cause;
   }
-  // The rank is idle for its cause no longer.
+  // Ends the idle time of the rank.
   void EndIdle(double now, Rank rank);
-  // A job runs on the rank from now to `end`.
+  // Counts a job that runs on the rank from now to `end`.
   void BeBusy(double now, Rank rank, double end) {
     State& state = states_[rank];
     if (end <= state.busy_until) return;
     result_->ranks[rank].busy += end - std::max(now, state.busy_until);
     state.busy_until = end;
   }
-  // What made a job of the idle rank ready now was sent then: since then it was on its way.
+  // Notes that the input which made a job of the idle rank ready now was sent then, and on its way since.
   void Arrived(Rank rank, double sent) {
     states_[rank].awaited_since = std::min(states_[rank].awaited_since, sent);
   }
@@ -56,7 +56,7 @@ class RankTimes {
   std::vector<State> states_;
 };
 
-// The activations that are alive, on each rank and over all of them.
+// Counts the activations that are alive, on each rank and over all of them.
 class AliveActivations {
  public:
   // Refers to `result`, whose ranks are there.

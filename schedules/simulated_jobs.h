@@ -20,9 +20,9 @@ class JobCosts {
   JobCosts(const Graph& graph, const SimulationOptions& options) : graph_(graph), options_(options) {}
 
   double DurationOf(const Job& job) const;
-  // Of a tensor between two stages; not of a state.
+  // Returns the bytes of a tensor between two stages, but for a state.
   double BytesOf(TensorKind tensor, int from_stage, int to_stage) const;
-  // Of the state that comes to the job: all live versions, and what is kept beside them.
+  // Returns the bytes of the state that comes to the job: all live versions, and what is kept beside them.
   double StateBytes(const Job& to) const;
 
  private:
@@ -32,8 +32,8 @@ class JobCosts {
   const SimulationOptions& options_;
 };
 
-// A collective starts and ends for all its members at once, also for the one that totals the norm: the
-// squares of the others' slices, a few bytes, do not hold it back.
+// Tells whether the edge holds nobody back because it joins members of one collective. That ends for all of
+// them at once, also for the one that totals the norm: the squares of the others' slices are a few bytes.
 bool EndsTogether(const Graph& graph, const Edge& edge);
 
 class SimulatedJobs {
@@ -75,7 +75,7 @@ class SimulatedJobs {
   SimulatedJobs(const Graph& graph, const JobCosts& costs, const SimulationOptions& options,
                 const StepEdges& edges, const JobTable& jobs);
 
-  // The table of an open step.
+  // Returns the table of an open step.
   const Table& At(int step) const { return migrates_ ? of_step_.at(step) : of_phase_[jobs_.PhaseOf(step)]; }
   void Open(int step) {
     if (migrates_) of_step_.emplace(step, MakeTable(step));

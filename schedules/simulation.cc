@@ -9,7 +9,7 @@
 namespace weft {
 namespace {
 
-// By rank and stage, which ranks compute which stages in some step.
+// Tells, by rank and stage, which ranks compute which stages in some step.
 std::vector<std::vector<bool>> ComputedStages(const Graph& graph, const JobTable& jobs) {
   std::vector<std::vector<bool>> computed(graph.schedule().ranks,
                                           std::vector<bool>(graph.schedule().stages, false));
@@ -21,7 +21,7 @@ std::vector<std::vector<bool>> ComputedStages(const Graph& graph, const JobTable
 
 }  // namespace
 
-// The initial weights come to those that fetch them.
+// Counts the arrivals of initial weights among the inputs of jobs that fetch them.
 StepProgress::Options Simulation::ProgressOptions() const {
   StepProgress::Options options;
   options.by_rank = true;
@@ -48,7 +48,7 @@ Simulation::Simulation(const Graph& graph, const SimulationOptions& options, Sim
       costs_(graph, options),
       progress_(graph, ProgressOptions()),
       jobs_(graph, costs_, options, progress_.edges(), progress_.jobs()),
-      tickets_(graph, admission.memory.has_value() ? std::move(admission.memory) : graph.schedule().memory),
+      tickets_(graph, admission.memory.has_value() ? admission.memory : graph.schedule().memory),
       admitted_in_order_(std::move(admission.order)),
       has_pairs_(graph.has_pairs()),
       counts_versions_(!graph.migrates() && graph.schedule().staleness != nullptr),
