@@ -32,9 +32,12 @@ class SnapshotWriter {
     std::string failure;
   };
   explicit SnapshotWriter(std::function<void(const Done&)> done);
-  // Waits for what is being written, ten seconds at most; a thread that a file system holds for longer is
-  // left to itself.
+  // Ends as End does, within three seconds.
   ~SnapshotWriter();
+
+  // Forgets what waits, and waits until `until` for what is being written. False if a file system holds the
+  // thread for longer, which is then left to itself. Nothing may be written afterwards.
+  bool End(int64_t until);
 
   // So many pieces of the step will come, to be written into `folder`.
   void Expect(uint64_t run, int step, int pieces, const std::string& folder);
