@@ -114,6 +114,12 @@ struct WorkerCore::Run {
         n(graph.jobs_per_step()),
         first_row(shape.first_step) {}
 
+  // How it begins, in this order.
+  void PlaceJobs();
+  void AddRanks(int64_t time);
+  void CountJobs();
+  std::optional<PrepareEffect::Stage> StageOf(RankState& state, int stage);
+
   // Invariant 8.
   bool FetchesInTurn(const Job& job) const {
     if (graph.migrates()) {
@@ -188,6 +194,7 @@ struct WorkerCore::Run {
   int64_t n;
   std::vector<int> state_of_rank;
   std::vector<std::unique_ptr<RankState>> ranks;
+  std::vector<std::vector<char>> touches;  // of them, by stage: whether the rank computes it
   std::vector<int> touched;                // of them
   std::vector<std::vector<Rank>> rank_of;  // [step mod period][index]
   std::deque<Row> rows;
