@@ -139,11 +139,8 @@ std::vector<CLI::Option*> AddDevice(CLI::App& app, DeviceFlags& o) {
   return {device, graphs, nvtx};
 }
 
-CLI::App* AddSimulate(CLI::App& app, SimulateOptions& o) {
-  CLI::App* sub = app.add_subcommand("simulate", "Predict what a schedule does, on a virtual clock");
-  const auto duration = [&o](JobKind kind) -> std::vector<double>& {
-    return o.simulation.duration[static_cast<int>(kind)];
-  };
+// Which schedule, and on what.
+void AddSimulatedSchedule(CLI::App* sub, SimulateOptions& o) {
   sub->add_option_function<std::vector<std::string>>(
          "SCHEDULE",
          [&o](const std::vector<std::string>& schedules) {
@@ -178,6 +175,13 @@ CLI::App* AddSimulate(CLI::App& app, SimulateOptions& o) {
   sub->add_flag("--clip-norm", o.clips,
                 "Clip gradients by their global norm, so that each update waits for all stages (a run file "
                 "has `train.clip_norm`)");
+}
+
+// How long jobs and transfers take, and how many bytes there are.
+void AddSimulatedCosts(CLI::App* sub, SimulateOptions& o) {
+  const auto duration = [&o](JobKind kind) -> std::vector<double>& {
+    return o.simulation.duration[static_cast<int>(kind)];
+  };
   AddNumbers(*sub, "--forward", duration(JobKind::kForward), false, "Time of a forward (default 1)");
   AddNumbers(*sub, "--backward", duration(JobKind::kBackward), false, "Time of a whole backward (default 1)");
   AddNumbers(*sub, "--backward-input", duration(JobKind::kBackwardInput), false,
@@ -203,6 +207,12 @@ CLI::App* AddSimulate(CLI::App& app, SimulateOptions& o) {
   AddNumber(*sub, "--bandwidth", o.simulation.bandwidth, true, "BYTES/S",
             "Bandwidth of each link from rank to rank (default: infinite)");
   AddNumber(*sub, "--latency", o.simulation.latency, false, "S", "Latency of each transfer (default 0)");
+}
+
+CLI::App* AddSimulate(CLI::App& app, SimulateOptions& o) {
+  CLI::App* sub = app.add_subcommand("simulate", "Predict what a schedule does, on a virtual clock");
+  AddSimulatedSchedule(sub, o);
+  AddSimulatedCosts(sub, o);
   sub->add_flag("--jobs", o.jobs, "List every job in the JSON");
   sub->add_flag("--communication", o.communication,
                 "Count the messages that must follow one another between two ticks (table and JSON)");
@@ -338,8 +348,9 @@ CLI::App* AddEval(CLI::App& app, EvalOptions& o) {
   sub->add_option("FILE", o.file, "The run file: its model, and its data unless flags name other data")
       ->required()
       ->type_name("");
-  sub->add_option("--checkpoint", o.checkpoint,
-                  "Folder of the checkpoint (default out/NAME/checkpoint, NAME the run's name)")
+  sub->add_option(
+         "--checkpoint", o.checkpoint,
+         "A checkpoint, or the folder of a run that has some (default: the newest whole one in out/NAME)")
       ->type_name("DIR");
   sub->add_option("--data-images", o.images, "Images to evaluate on, in the format of MNIST, also .gz")
       ->type_name("FILE");
@@ -381,7 +392,8 @@ CLI::App* AddGenerate(CLI::App& app, GenerateOptions& o) {
   sub->add_option("--seed", o.seed, "Seed of the draws; the same seed writes the same text (default 1)")
       ->type_name("N");
   sub->add_option("--checkpoint", o.checkpoint,
-                  "Folder of the checkpoint (default RUN/checkpoint; of a run file out/NAME/checkpoint)")
+                  "A checkpoint, or the folder of a run that has some (default: the newest whole one in RUN; "
+                  "for a run file in out/NAME)")
       ->type_name("DIR");
   sub->add_option_function<std::string>(
          "-o,--output", [&o](const std::string& form) { o.json = form == "json"; }, "text (default) or json")

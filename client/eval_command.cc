@@ -12,8 +12,8 @@
 #include "client/run_data.h"
 #include "client/run_file.h"
 #include "client/worker_task.h"
-#include "worker/shell/compute/checkpoint_folders.h"
 #include "proto/run/run_spec.h"
+#include "worker/shell/compute/checkpoint_folders.h"
 
 namespace weft {
 namespace {
@@ -91,6 +91,13 @@ ExitCode Report(Json result, const RunSpec& spec, const std::string& checkpoint,
   return PrintData(result.dump(2) + "\n");
 }
 
+// JSON has no number for what is not finite, and such a loss is no measure of anything.
+void WarnOfLoss(const Json& result, const std::string& checkpoint) {
+  if (result["loss"].is_number()) return;
+  PrintMessage(absl::StrCat("the loss is not a finite number: the weights of ", checkpoint,
+                            " are not finite, or too large for the model to compute with"));
+}
+
 }  // namespace
 
 ExitCode RunEval(const EvalOptions& options) {
@@ -140,6 +147,7 @@ ExitCode RunEval(const EvalOptions& options) {
   if (!latest.is_object() || !latest.contains("loss") || latest["samples"] != latest["all_samples"]) {
     return Fail(kExitFailed, "weft-worker ended without a result");
   }
+  WarnOfLoss(latest, checkpoint);
   return Report(latest, *spec, checkpoint, options.json);
 }
 

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -19,6 +18,7 @@
 #include "client/worker_task.h"
 #include "nlohmann/json.hpp"
 #include "proto/run/run_spec.h"
+#include "worker/shell/compute/checkpoint_folders.h"
 
 namespace weft {
 namespace {
@@ -27,32 +27,6 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 std::string Absolute(const std::string& path) { return fs::absolute(path).lexically_normal().string(); }
-
-// A trained model: what it is, and where its weights lie.
-struct Trained {
-  RunSpec spec;
-  std::string checkpoint;
-};
-
-constexpr char kIndex[] = "model.safetensors.index.json";
-
-// The newest whole checkpoint of a run's folder: its last one, or one on the way of a run that has not ended.
-std::string NewestCheckpoint(const fs::path& folder) {
-  fs::path newest = folder / "checkpoint";
-  std::error_code error;
-  fs::file_time_type when = fs::last_write_time(newest / kIndex, error);
-  bool any = !error;
-  for (const auto& entry : fs::directory_iterator(folder, error)) {
-    const std::string name = entry.path().filename().string();
-    if (!absl::StartsWith(name, "checkpoint-") || absl::StrContains(name, '.')) continue;
-    const fs::file_time_type written = fs::last_write_time(entry.path() / kIndex, error);
-    if (error || (any && written <= when)) continue;
-    any = true;
-    newest = entry.path();
-    when = written;
-  }
-  return newest.string();
-}
 
 Json ReadJsonFile(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
@@ -80,17 +54,18 @@ absl::StatusOr<RunSpec> ReadRunOf(const fs::path& folder) {
                    "file instead, and the checkpoint with --checkpoint"));
 }
 
-absl::StatusOr<Trained> ReadTrained(const GenerateOptions& options) {
+absl::StatusOr<RunSpec> ReadRun(const GenerateOptions& options) {
+  std::error_code ignored;
+  if (fs::is_directory(options.source, ignored)) return ReadRunOf(options.source);
+  return ReadRunFile(options.source, RunFileData::kIgnored);
+}
+
+// The newest whole one: the run's last, or one on the way of a run that has not ended.
+absl::StatusOr<std::string> CheckpointOf(const GenerateOptions& options, const RunSpec& spec) {
+  if (!options.checkpoint.empty()) return FindCheckpoint(options.checkpoint);
   std::error_code ignored;
   const bool folder = fs::is_directory(options.source, ignored);
-  auto spec = folder ? ReadRunOf(options.source) : ReadRunFile(options.source, RunFileData::kIgnored);
-  if (!spec.ok()) return spec.status();
-  Trained trained;
-  trained.checkpoint = !options.checkpoint.empty() ? options.checkpoint
-                       : folder                    ? NewestCheckpoint(options.source)
-                                                   : NewestCheckpoint(absl::StrCat("out/", spec->name));
-  trained.spec = *std::move(spec);
-  return trained;
+  return FindCheckpoint(folder ? options.source : absl::StrCat("out/", spec.name));
 }
 
 bool ReadsIds(const RunSpec& spec) {
@@ -194,24 +169,25 @@ class Page {
 }  // namespace
 
 ExitCode RunGenerate(const GenerateOptions& options) {
-  const auto trained = ReadTrained(options);
-  if (!trained.ok()) return Fail(kExitBadConfiguration, trained.status().message());
-  const RunSpec& spec = trained->spec;
-  const auto prompt = TokensOf(options.prompt, spec);
+  const auto spec = ReadRun(options);
+  if (!spec.ok()) return Fail(kExitBadConfiguration, spec.status().message());
+  const auto prompt = TokensOf(options.prompt, *spec);
   if (!prompt.ok()) return Fail(kExitUsage, prompt.status().message());
-  if (absl::Status fits = CheckModel(spec, *prompt); !fits.ok())
+  if (absl::Status fits = CheckModel(*spec, *prompt); !fits.ok())
     return Fail(kExitBadConfiguration, fits.message());
+  const auto checkpoint = CheckpointOf(options, *spec);
+  if (!checkpoint.ok()) return Fail(kExitBadConfiguration, checkpoint.status().message());
   if (const absl::Status device = options.device.Check(); !device.ok()) {
     return Fail(kExitBadConfiguration, device.message());
   }
   signal(SIGPIPE, SIG_IGN);  // the reader of our output may leave; the worker must still be ended
   WorkerTask task;
   std::vector<std::string> arguments = options.device.Arguments();
-  arguments.insert(arguments.end(), {"--checkpoint", Absolute(trained->checkpoint), "--request",
-                                     Request(options, *prompt, spec)});
-  if (const absl::Status started = task.Start("--generate", spec, arguments); !started.ok())
+  arguments.insert(arguments.end(),
+                   {"--checkpoint", Absolute(*checkpoint), "--request", Request(options, *prompt, *spec)});
+  if (const absl::Status started = task.Start("--generate", *spec, arguments); !started.ok())
     return Fail(kExitFailed, started.message());
-  Page page(options, ReadsIds(spec));
+  Page page(options, ReadsIds(*spec));
   bool unread = false;
   const absl::Status ended = task.Watch(
       [&](const Json& line) {
@@ -232,7 +208,7 @@ ExitCode RunGenerate(const GenerateOptions& options) {
     PrintMessage(absl::StrCat("nothing more could be written: ", ended.message()));
     return task.code() == kExitBadConfiguration ? kExitBadConfiguration : kExitFailed;
   }
-  return page.Finish(spec, trained->checkpoint);
+  return page.Finish(*spec, *checkpoint);
 }
 
 }  // namespace weft

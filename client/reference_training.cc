@@ -10,6 +10,7 @@
 #include "client/progress.h"
 #include "client/training_end.h"
 #include "client/worker_task.h"
+#include "coordinator/record/run_end.h"
 #include "coordinator/record/step_log.h"
 #include "coordinator/record/train_results.h"
 
@@ -112,7 +113,8 @@ class ReferenceTraining {
       progress_.Clear();
       PrintMessage(device);
     }
-    ProgressState state{options_.spec.name, "the reference starts", options_.spec.end_step()};
+    ProgressState state{options_.spec.name, log_.seconds().empty() ? "the reference starts" : "",
+                        options_.spec.end_step()};
     state.first_step = options_.spec.first_step();
     state.steps_done = state.first_step + static_cast<int>(log_.seconds().size());
     state.loss = log_.last_loss();
@@ -129,14 +131,8 @@ class ReferenceTraining {
   }
 
   ExitCode Finished() {
-    TrainResults results;
-    results.spec = options_.spec;
+    TrainResults results = ResultsOf(options_.spec, log_);
     results.reference = true;
-    results.step_seconds = log_.seconds();
-    results.first_loss = log_.first_loss();
-    results.final_loss = log_.last_loss();
-    results.skipped_steps = log_.losses().skipped_steps();
-    results.seconds = log_.end_seconds();
     if (const std::string warning = log_.losses().Warning(); !warning.empty()) PrintMessage(warning);
     return TellResults(options_, results, &log_);
   }

@@ -37,6 +37,7 @@ namespace {
 // Bounds of what one call may ask for, far above what can be read or drawn.
 constexpr int64_t kJobsOfStepMost = 20'000'000;
 constexpr int64_t kJobsListedMost = 20'000'000;
+constexpr int64_t kForwardsQuickMost = 100'000'000;
 constexpr size_t kBoxesMost = 40'000;
 constexpr int kLinesMost = 64;    // ranks that a table draws
 constexpr size_t kRowsMost = 64;  // ranks that a table lists
@@ -565,6 +566,15 @@ ExitCode RunMemoryPicture(const SimulateOptions& options) {
   return Fail(failed ? kExitFailed : kExitUsage, picture.status().message());
 }
 
+// A simulation has no bound in time, only in memory.
+void TellLength(int64_t forwards) {
+  if (forwards <= kForwardsQuickMost) return;
+  PrintMessage(
+      absl::StrCat("simulating ", forwards,
+                   " forward jobs takes a minute or more; Ctrl-C stops it, and a few --steps show the "
+                   "same period"));
+}
+
 }  // namespace
 
 ExitCode RunSimulate(const SimulateOptions& options) {
@@ -590,6 +600,7 @@ ExitCode RunSimulate(const SimulateOptions& options) {
     return Fail(kExitUsage, absl::StrFormat("%d ranks are too many to draw; a picture has at most %d",
                                             run.schedule.ranks, kRanksDrawnMost));
   }
+  TellLength(listed);
   const auto result = SimulateRun(run);
   if (!result.ok()) {
     const bool usage = result.status().code() == absl::StatusCode::kInvalidArgument;

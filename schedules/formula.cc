@@ -148,8 +148,9 @@ absl::Status CheckWords(const std::string& text, const std::vector<std::string>&
         return refuse(absl::StrCat("\"", word, "\" is not a whole number"));
       }
     } else if (std::find(known.begin(), known.end(), text.substr(i, end - i)) == known.end()) {
-      return refuse(absl::StrCat("there is no \"", word, "\"", DidYouMean(word, known), "; there are ",
-                                 absl::StrJoin(known, ", ")));
+      const std::string near = DidYouMean(word, known);
+      return refuse(absl::StrCat("there is no \"", word, "\"", near,
+                                 near.empty() ? "; there are " : " There are ", absl::StrJoin(known, ", ")));
     }
     i = end;
   }

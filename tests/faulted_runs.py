@@ -22,6 +22,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 
 STEPS, UNTIL, LONG = 12, 6, 1_000_000
@@ -270,7 +271,7 @@ class Campaign:
             shutil.rmtree(out)
             # What a person removes is not lost by Weft.
             shutil.copytree(self.folder / before, out.with_name("kept" + out.name))
-        file = run_file(self.folder, "removed.yaml", 400)
+        file = run_file(self.folder, "removed.yaml", 1500)
         run, log, there, _ = self.start("nothing", file, out)
         self.await_steps(run, out, there)
         shutil.rmtree(out, ignore_errors=True)
@@ -300,12 +301,11 @@ def page(campaign, arguments, skipped):
         codes = ", ".join(f"{code} ({n})" for code, n in sorted(fault.seen.items(), key=str))
         lines.append(f"| {fault.name} | {fault.runs} | {codes or '-'} | {fault.bad if fault.runs else 'not run' if fault.name in skipped else '-'} |")
     lines += ["", "Exit code -9 is that of a process that SIGKILL ended. A full disk ends with 0 where checkpoint and summary are whole",
-              "and only the traces or some steps are missing, which is said.", "", "What was said last, one example each:", "",
-              "| fault | message |", "| --- | --- |"]
+              "and only the traces or some steps are missing, which is said.", "", "What was said last, one example each:"]
     for fault in FAULTS:
         if fault.example:
-            text = fault.example.replace(str(campaign.folder), "..").replace("|", "\\|")
-            lines.append(f"| {fault.name} | `{text[:300]}` |")
+            said = textwrap.wrap(fault.example.replace(str(campaign.folder), ".."), 110, break_long_words=False, break_on_hyphens=False)
+            lines += ["", f"{fault.name}:", "", *("    " + line for line in said)]
     return "\n".join(lines) + "\n"
 
 

@@ -22,15 +22,20 @@ RunRecord RecordOf(const RunSpec& spec, const std::string& file, const std::stri
   return record;
 }
 
-TrainResults ResultsOf(const RunSpec& spec, int processes, const RunRecorder& recorder, const StepLog& log) {
+TrainResults ResultsOf(const RunSpec& spec, const StepLog& log) {
   TrainResults results;
   results.spec = spec;
-  results.processes = processes;
   results.step_seconds = log.seconds();
   results.first_loss = log.first_loss();
   results.final_loss = log.last_loss();
   results.skipped_steps = log.losses().skipped_steps();
   results.seconds = log.end_seconds();
+  return results;
+}
+
+TrainResults ResultsOf(const RunSpec& spec, int processes, const RunRecorder& recorder, const StepLog& log) {
+  TrainResults results = ResultsOf(spec, log);
+  results.processes = processes;
   const RunInfo run = recorder.run();
   results.reports = run.reports;
   results.reduction = run.reduction;

@@ -23,7 +23,9 @@ namespace weft {
 RunRecord RecordOf(const RunSpec& spec, const std::string& file, const std::string& state,
                    size_t steps_made = 0, const std::string& reason = "");
 
-// Returns the results of a run through the runtime.
+// What the steps tell, as of a plain loop.
+TrainResults ResultsOf(const RunSpec& spec, const StepLog& log);
+// Of a run through the runtime.
 TrainResults ResultsOf(const RunSpec& spec, int processes, const RunRecorder& recorder, const StepLog& log);
 
 struct RunLeft {

@@ -31,11 +31,13 @@ class StreamEnd {
     Gather(&waiting_, std::move(message));
   }
 
-  // Fills `wire` with the next packet. Returns false if there is nothing to write now.
+  // Fills `wire` with the next packet. False if there is nothing to write now. ResourceExhausted for a
+  // message that is larger than the peer takes: gRPC would end the stream, and the peer would not hear why.
   template <typename Wire>
   absl::StatusOr<bool> Next(int64_t now, Wire* wire) {
     for (; !waiting_.empty(); waiting_.pop_front()) {
       const size_t bytes = BytesOf(waiting_.front());
+      large_ = large_ || bytes > kPacketBytes;
       absl::Status s = link_.Send(std::make_shared<const Out>(std::move(waiting_.front())), bytes);
       if (!s.ok()) return s;
     }
@@ -43,6 +45,7 @@ class StreamEnd {
     std::optional<Packet<std::shared_ptr<const Out>>> packet = link_.Take(now, kPacketBytes);
     if (!packet.has_value()) return false;
     wire::Encode(*packet, wire);
+    if (large_) return CheckSize(wire->ByteSizeLong(), MostBytes(*wire));
     return true;
   }
 
@@ -73,8 +76,18 @@ class StreamEnd {
   int64_t next_deadline() const { return link_.next_deadline(); }
 
  private:
+  static size_t MostBytes(const v1::WorkerMessage&) { return kMaxWorkerMessageBytes; }
+  static size_t MostBytes(const v1::CoordinatorMessage&) { return kMaxMessageBytes; }
+  static absl::StatusOr<bool> CheckSize(size_t bytes, size_t most) {
+    if (bytes <= most) return true;
+    return absl::ResourceExhaustedError(
+        absl::StrCat("a message to the peer has ", bytes, " bytes, but at most ", most,
+                     " are allowed; use more processes, with fewer ranks each"));
+  }
+
   std::deque<Out> waiting_;
-  size_t waiting_bytes_ = 0;  // upper bound of their size
+  size_t waiting_bytes_ = 0;  // at most
+  bool large_ = false;        // a message by itself is larger than packets should be
   Link<std::shared_ptr<const Out>, In> link_{0};
 };
 

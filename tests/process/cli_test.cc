@@ -1,4 +1,5 @@
 // The command line as a person meets it: exit codes, and what is said where.
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -681,6 +682,14 @@ TEST(Cli_Simulate, OtherForms_LookLikeWhatTheyAre) {
   EXPECT_THAT(Command::Run(Simulate({"-o", "csv"})).out, ::testing::StartsWith("0F0,0F1,0F2,0F3,0B0,"));
   const Json trace = Json::parse(Command::Run(Simulate({"-o", "trace"})).out);
   EXPECT_GT(trace["traceEvents"].size(), 64u);
+}
+
+TEST(Cli_Simulate, SoManyStepsThatItTakesLong_SaysHowToStopIt) {
+  Command long_one(
+      {"weft", "simulate", "1f1b", "--stages", "4", "--microbatches", "8", "--steps", "16000000"});
+  ASSERT_TRUE(long_one.WaitFor("512000000 forward jobs takes a minute or more; Ctrl-C stops it", 60));
+  long_one.Signal(SIGINT);
+  EXPECT_EQ(long_one.Wait(60).signal, SIGINT);
 }
 
 TEST(Cli_Simulate, FullDisk_SaysSoAndFails) {

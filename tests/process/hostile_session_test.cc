@@ -22,6 +22,7 @@
 namespace weft {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 absl::StatusOr<std::shared_ptr<const RunPlan>> Plan(const std::string& spec) {
@@ -147,7 +148,9 @@ TEST_F(HostileSession, MessageLargerThanAllowed_IsNamedAsTheCause) {
   EXPECT_THAT(lost(), HasSubstr("it broke the protocol: a message has"));
 }
 
-// gRPC ends such a stream by itself: the worker hears why, the coordinator only that the stream broke.
+// gRPC ends such a stream by itself, unread: whoever sent it hears the size and the limit. The coordinator
+// sees only that the stream broke; no worker of Weft sends such a message
+// (SessionStream.MessageLargerThanAllowed).
 TEST_F(HostileSession, MessageLargerThanGrpcTakes_WorkerHearsWhy) {
   Open();
   Greet();
@@ -155,7 +158,9 @@ TEST_F(HostileSession, MessageLargerThanGrpcTakes_WorkerHearsWhy) {
   large.set_first(2);
   large.add_payloads()->mutable_failed()->set_reason(std::string(kMaxReceivedBytes + 1, 'x'));
   stream_->Write(large);
-  EXPECT_THAT(End(), HasSubstr("larger"));
+  const size_t bytes = large.ByteSizeLong();
+  EXPECT_THAT(End(), AllOf(HasSubstr("larger"), HasSubstr(absl::StrCat(bytes)),
+                           HasSubstr(absl::StrCat(kMaxReceivedBytes))));
 }
 
 TEST_F(HostileSession, LongTransportAddress_IsRefused) {

@@ -115,6 +115,11 @@ TEST_F(NonFinite, Continue_GoesOnWithAWarningAndSaysThatTheLossIsNan) {
                                       HasSubstr("the last loss is nan")));
     EXPECT_THAT(run.result.out, HasSubstr("-> nan"));
     EXPECT_TRUE(run.summary["final_loss"].is_null());
+    const CommandResult eval = Command::Run(
+        {"weft", "eval", folder_ / "run.yaml", "--checkpoint", folder_ / "out/checkpoint", "-o", "json"});
+    EXPECT_EQ(eval.code, 0) << eval.err;
+    EXPECT_THAT(eval.out, HasSubstr("\"loss\": null"));
+    EXPECT_THAT(eval.err, HasSubstr("the loss is not a finite number: the weights of "));
   }
 }
 

@@ -10,12 +10,14 @@
 #include <fstream>
 #include <functional>
 #include <map>
+#include <numeric>
 #include <string>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "tests/process/checkpoint_tensors.h"
 #include "tests/process/child_processes.h"
 #include "tests/process/command.h"
 #include "tests/process/run_files.h"
@@ -47,7 +49,8 @@ Files ReadFiles(const std::string& folder) {
 std::vector<int> Steps(const std::string& folder) {
   std::ifstream file(folder + "/steps.jsonl");
   std::vector<int> steps;
-  for (std::string line; std::getline(file, line);) steps.push_back(Json::parse(line)["step"]);
+  // The last line may still be on its way.
+  for (std::string line; std::getline(file, line) && !file.eof();) steps.push_back(Json::parse(line)["step"]);
   return steps;
 }
 
@@ -186,20 +189,90 @@ TEST_F(Output, ResumedInPlace_OneCurveOfAllSteps) {
   EXPECT_THAT(Steps(out_), ElementsAre(0, 1, 2));
 }
 
+// The run cannot end before the folder is gone: one of its workers waits until then.
+// What runs of another width have left, whole or killed, must not be taken for files of this run, neither
+// while its processes save nor after its last step.
+TEST_F(Output, StaleFilesOfAnotherWidth_TheRunEndsWellWithItsOwnCheckpoint) {
+  const std::map<std::string, std::string> wide = {
+      {"model", "{gpt: {layers: 4, width: 64, heads: 2, context: 32}}"}};
+  ASSERT_EQ(Train({"--reference"}, wide).code, 0);
+  const std::string stale = folder_ / "stale";
+  fs::rename(out_, stale);
+  ASSERT_EQ(Train({"--reference"}).code, 0);
+  const CheckpointTensors own = ReadTensors(out_ + "/checkpoint");
+  for (const std::string schedule : {"{1f1b: {}}", "{fsdp: {}}"}) {
+    SCOPED_TRACE(schedule);
+    fs::remove_all(out_);
+    for (const std::string name : {"/checkpoint", "/checkpoint-2", "/checkpoint.0123abcd-7.partial",
+                                   "/replacement/checkpoint", "/replacement/checkpoint.0123abcd-7.partial"}) {
+      fs::create_directories(fs::path(out_ + name).parent_path());
+      fs::copy(stale + "/checkpoint", out_ + name, fs::copy_options::recursive);
+    }
+    EXPECT_EQ(Train({}, {{"schedule", schedule}}).code, 78) << "it is somebody's work";
+    const CommandResult run = Train({"--overwrite"}, {{"schedule", schedule}});
+    EXPECT_EQ(run.code, 0) << run.err;
+    EXPECT_TRUE(ReadTensors(out_ + "/checkpoint") == own) << "other bits";
+    EXPECT_EQ(Command::Run({"weft", "eval", folder_ / "run.yaml", "--checkpoint", out_ + "/checkpoint"}).code,
+              0);
+    for (const char* gone : {"/checkpoint-2", "/checkpoint.0123abcd-7.partial", "/replacement"})
+      EXPECT_FALSE(fs::exists(out_ + gone)) << gone;
+  }
+}
+
+// The run cannot end before the folder is gone: one of its workers waits until then.
+// What a killed run of another width has left must not be taken for files of this run, neither while its
+// processes save nor after its last step.
+TEST_F(Output, StaleFilesOfAnotherWidth_TheRunEndsWellWithItsOwnCheckpoint) {
+  const std::map<std::string, std::string> wide = {
+      {"model", "{gpt: {layers: 4, width: 64, heads: 2, context: 32}}"}};
+  ASSERT_EQ(Train({"--reference"}, wide).code, 0);
+  const std::string stale = folder_ / "stale";
+  fs::rename(out_, stale);
+  for (const std::string schedule : {"{1f1b: {}}", "{fsdp: {}}", "{lpp: {groups: 2, ranks: 2}}", "ddp"}) {
+    SCOPED_TRACE(schedule);
+    fs::remove_all(out_);
+    ASSERT_EQ(Train({"--reference"}, {{"schedule", schedule}}).code, 0);
+    const CheckpointTensors own = ReadTensors(out_ + "/checkpoint");
+    for (const bool index : {false, true}) {
+      fs::remove_all(out_);
+      fs::create_directories(out_);
+      for (const std::string name : {"/checkpoint", "/checkpoint.0123abcd-7.partial", "/checkpoint-0"})
+        fs::copy(stale + "/checkpoint", out_ + name, fs::copy_options::recursive);
+      if (!index) {
+        for (const std::string name : {"/checkpoint", "/checkpoint.0123abcd-7.partial", "/checkpoint-0"})
+          fs::remove(out_ + name + "/model.safetensors.index.json");
+      }
+      const CommandResult run =
+          Train(index ? std::vector<std::string>{"--overwrite"} : std::vector<std::string>{},
+                {{"schedule", schedule}});
+      EXPECT_EQ(run.code, 0) << run.err;
+      EXPECT_TRUE(ReadTensors(out_ + "/checkpoint") == own) << "other bits";
+      EXPECT_EQ(
+          Command::Run({"weft", "eval", folder_ / "run.yaml", "--checkpoint", out_ + "/checkpoint"}).code, 0);
+      EXPECT_FALSE(fs::exists(out_ + "/checkpoint.0123abcd-7.partial"));
+    }
+  }
+}
+
 TEST_F(Output, RemovedDuringTheRun_EndsWithASentenceAndExitOne) {
   const std::string file = WriteSmallRun(
       folder_,
-      {{"train", "{steps: 300, batch: 16, microbatches: 4, seed: 1, optimizer: {adamw: {lr: 1.0e-3}}}"}});
+      {{"train", "{steps: 500, batch: 16, microbatches: 4, seed: 1, optimizer: {adamw: {lr: 1.0e-3}}}"}});
   Command train({"weft", "train", file, "--out", out_, "--processes", "1"});
   ASSERT_TRUE(WaitFor([&] { return !ReadWholeFile(out_ + "/steps.jsonl").empty(); }));
+  const std::vector<pid_t> workers = Children(train.pid());
+  ASSERT_EQ(workers.size(), 1u);
+  kill(workers[0], SIGSTOP);
+  ASSERT_LT(Steps(out_).size(), 500u);
   fs::remove_all(out_);
+  kill(workers[0], SIGCONT);
   const CommandResult result = train.Wait(kSeconds);
   EXPECT_EQ(result.code, 1);
   EXPECT_THAT(result.err, HasSubstr("the folder " + out_ + " was removed while the run went on"));
   EXPECT_THAT(result.out, Not(HasSubstr("Look at")));
   // What was in memory or in an open file is there again.
-  EXPECT_EQ(Steps(out_).size(), 300u);
-  EXPECT_EQ(Json::parse(ReadWholeFile(out_ + "/summary.json"))["steps"], 300);
+  EXPECT_EQ(Steps(out_).size(), 500u);
+  EXPECT_EQ(Json::parse(ReadWholeFile(out_ + "/summary.json"))["steps"], 500);
 }
 
 // What the data hold is looked at before the folder is.
@@ -276,19 +349,24 @@ class FullDisk : public Output {
   bool mounted_ = false;
 };
 
+// It ends only when it is told to, so that the disk is full while steps are made.
 TEST_F(FullDisk, WhileStepsAreMade_TrainingGoesOnAndStepsAreWrittenLater) {
   if (!Mount("8m")) GTEST_SKIP() << "NOT RUN: only root can mount a small disk";
-  const std::string file = WriteSmallRun(
-      folder_,
-      {{"train", "{steps: 400, batch: 16, microbatches: 4, seed: 1, optimizer: {adamw: {lr: 1.0e-3}}}"}});
+  const std::string file = WriteSmallRun(folder_, {{"train", kLong}});
   Command train({"weft", "train", file, "--out", disk_ + "/out", "--processes", "1"});
   ASSERT_TRUE(WaitFor([&] { return !ReadWholeFile(disk_ + "/out/steps.jsonl").empty(); }));
   Fill(0);
   ASSERT_TRUE(train.WaitFor("the training goes on, and the steps are kept", kSeconds));
+  const size_t then = Steps(disk_ + "/out").size();
   fs::remove(disk_ + "/filler");
+  ASSERT_TRUE(WaitFor([&] { return Steps(disk_ + "/out").size() > then; }));
+  train.Signal(SIGINT);
   const CommandResult result = train.Wait(kSeconds);
-  EXPECT_EQ(result.code, 0) << result.err;
-  EXPECT_EQ(Steps(disk_ + "/out").size(), 400u);
+  EXPECT_EQ(result.code, 130) << result.err;
+  const std::vector<int> steps = Steps(disk_ + "/out");
+  std::vector<int> all(steps.size());
+  std::iota(all.begin(), all.end(), 0);
+  EXPECT_EQ(steps, all) << "no step is missing";
 }
 
 TEST_F(FullDisk, AtTheEnd_CheckpointAndSummaryThereAndTheTraceIsSaid) {

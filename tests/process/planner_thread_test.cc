@@ -52,6 +52,7 @@ TEST_F(PlannerThreadTest, TooManySlowRuns_AreRefused) {
   }
   refused.Wait();
   go_on_.Notify();
+  planner_.reset();  // two may be refused, and the second one's answer may still be on its way
 }
 
 TEST_F(PlannerThreadTest, Destroyed_AnswersWhatWaits) {

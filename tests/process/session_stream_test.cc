@@ -17,6 +17,7 @@
 namespace weft {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr int kStages = 4, kMicrobatches = 8, kSteps = 1500;
@@ -148,6 +149,25 @@ TEST(SessionStream, NameTaken_IsRefusedWithTheReason) {
   EXPECT_EQ(second->status().code(), absl::StatusCode::kAlreadyExists);
   EXPECT_THAT(std::string(second->status().message()), HasSubstr("same, pid 1"));
   EXPECT_TRUE(first->status().ok());
+}
+
+// gRPC would refuse it at the other end, unread and without a word to the coordinator.
+TEST(SessionStream, MessageLargerThanAllowed_EndsTheSessionWithItsSize) {
+  Server s;
+  SessionStreamOptions options;
+  options.address = s.server->addresses()[0];
+  auto stream = *SessionStream::Open(options);
+  stream->Send(Hello{"w", "h", 1, -1, ""});
+  std::vector<FromCoordinator> heard;
+  ASSERT_TRUE(Eventually([&] { return stream->Drain(&heard); }));
+  Report large;
+  large.ranks.resize(60'000);
+  for (RankReport& rank : large.ranks) rank.busy_seconds[std::string(100, 'x')] = 1;
+  stream->Send(std::move(large));
+  ASSERT_TRUE(Eventually([&] { return !stream->status().ok(); }));
+  EXPECT_EQ(stream->status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(stream->status().message()),
+              AllOf(HasSubstr("a message to the peer has "), HasSubstr("at most 4194304 are allowed")));
 }
 
 TEST(SessionStream, Close_DeliversWhatWasSent) {

@@ -205,6 +205,20 @@ TEST(Train_StopSignal, WorkersThatDoNotListen_KilledAfterGrace) {
   for (const pid_t pid : workers) EXPECT_FALSE(Exists(pid));
 }
 
+// The kernel would end some process without a word once the memory is touched.
+TEST(Train_Model, LargerThanTheMachine_RefusedBeforeItIsAllocated) {
+  const TestFolder folder;
+  const std::string file =
+      WriteSmallRun(folder, {{"model", "{gpt: {layers: 4, width: 65536, heads: 64, context: 32}}"}});
+  for (const char* processes : {"1", "2"}) {
+    const CommandResult result =
+        Command::Run({"weft", "train", file, "--out", folder / "out", "--processes", processes}, 120);
+    EXPECT_EQ(result.code, 1);
+    EXPECT_THAT(result.err, AllOf(HasSubstr("weights, gradients and optimizer of this process's "),
+                                  HasSubstr(" take at least "), HasSubstr(" GiB")));
+  }
+}
+
 TEST(Train_Worker, Killed_RunFailsAndNamesTheSignal) {
   const TestFolder folder;
   Command train(LongRun(folder, "out"));

@@ -9,6 +9,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "proto/wire/address.h"
+#include "proto/wire/listener.h"
 #include "tests/process/command.h"
 
 namespace weft {
@@ -94,14 +96,9 @@ TEST(WorkerDaemon, AddressThatIsNone_IsBadConfiguration) {
 
 TEST(WorkerDaemon, MetricsPortInUse_IsSaid) {
   TestFolder folder;
-  Command first({"weft-worker", "--coordinator", "unix:" + folder / "none.sock", "--metrics", "127.0.0.1:0"});
-  ASSERT_TRUE(first.WaitFor("metrics at http://127.0.0.1:", 30));
-  first.Signal(15);
-  const std::string err = first.Wait(30).err;
-  const size_t at = err.find("127.0.0.1:");
-  const std::string address = err.substr(at, err.find('/', at) - at);
-  Command holder({"weft-worker", "--coordinator", "unix:" + folder / "none.sock", "--metrics", address});
-  ASSERT_TRUE(holder.WaitFor("metrics at", 30));
+  auto holder = Listener::Open({*ParseAddress("127.0.0.1:0")});
+  ASSERT_TRUE(holder.ok()) << holder.status();
+  const std::string address = (*holder)->addresses()[0].text();
   const CommandResult second =
       Command::Run({"weft-worker", "--coordinator", "unix:" + folder / "none.sock", "--metrics", address});
   EXPECT_EQ(second.code, 78) << second.err;

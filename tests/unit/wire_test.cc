@@ -11,6 +11,7 @@
 #include "proto/wire/limits.h"
 #include "proto/wire/runs_codec.h"
 #include "proto/wire/session_codec.h"
+#include "proto/wire/stream_end.h"
 
 namespace weft {
 namespace {
@@ -511,6 +512,22 @@ TEST(Address, Wrong_IsRefusedWithTheForms) {
     EXPECT_THAT(std::string(a.status().message()), HasSubstr("unix:PATH or HOST:PORT"));
   }
   EXPECT_FALSE(ParseAddress("unix:/" + std::string(107, 'x')).ok());
+}
+
+// A worker that answers pings and does not read would cost the coordinator without end.
+TEST(StreamEnd, PeerThatAcknowledgesNothing_IsOverAtTheBound) {
+  StreamEnd<FromCoordinator, FromWorker> end;
+  v1::CoordinatorMessage wire;
+  const size_t messages = kMaxBacklogBytes >> 20;
+  for (size_t i = 0; i < messages - 1; ++i) {
+    end.Send(Abort{1, std::string(1 << 20, 'x')});
+    ASSERT_TRUE(end.Next(0, &wire).ok());
+    ASSERT_TRUE(end.CheckBacklog().ok()) << i;
+  }
+  for (int i = 0; i < 2; ++i) end.Send(Abort{1, std::string(1 << 20, 'x')});
+  const absl::Status over = end.CheckBacklog();
+  EXPECT_EQ(over.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(over.message()), HasSubstr("the limit is 64 MiB. It does not read"));
 }
 
 }  // namespace

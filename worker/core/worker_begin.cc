@@ -31,6 +31,18 @@ size_t SpansOfRank(size_t ranks) {
   return std::clamp<size_t>(kOfProcess / std::max<size_t>(1, ranks), 16, 8192);
 }
 
+// "" for one that this process can take.
+std::string WhyRefused(const Assign& assign, const Schedule& schedule) {
+  if (static_cast<int>(assign.process_of_rank.size()) != schedule.ranks) {
+    return absl::StrFormat("the assignment places %d ranks, the schedule has %d",
+                           assign.process_of_rank.size(), schedule.ranks);
+  }
+  if (assign.collective && assign.leases.size() != 1) {
+    return absl::StrCat("collectives need a process for each rank, and this one has ", assign.leases.size());
+  }
+  return "";
+}
+
 }  // namespace
 
 void RequireOfCore(bool condition, const char* what) {
@@ -67,97 +79,94 @@ StepProgress::Step& WorkerCore::Run::StepWith(JobId id) {
   return progress.Open(StepOf(id));
 }
 
+void WorkerCore::Run::FindTouchedStages() {
+  const Schedule& schedule = graph.schedule();
+  const JobTable& jobs = progress.jobs();
+  touches.assign(assignment.leases.size(), std::vector<char>(schedule.stages, 0));
+  for (int p = 0; p < schedule.period; ++p) {
+    for (int i = 0; i < jobs.size(); ++i) {
+      const Rank rank = jobs.RanksAt(p)[i];
+      if (IsLocal(rank)) touches[state_of_rank[rank]][jobs.First(i).stage] = 1;
+    }
+  }
+}
+
+void WorkerCore::Run::AddRanks(int64_t time) {
+  const Schedule& schedule = graph.schedule();
+  for (const RankLease& lease : assignment.leases) {
+    // A limit on a stage that the rank does not compute says nothing, and costs a look at each dispatch.
+    const std::vector<char>& touched_stages = touches[ranks.size()];
+    std::vector<std::optional<int>> limits(schedule.limit ? schedule.stages : 0);
+    for (int s = 0; s < static_cast<int>(limits.size()); ++s) {
+      if (touched_stages[s] != 0) limits[s] = schedule.limit(lease.rank, s);
+    }
+    ranks.push_back(std::make_unique<RankState>(
+        time, lease.rank, lease.token, std::move(limits), FirstPlace(graph, lease.rank, first_step),
+        admission.TicketsOf(lease.rank, first_step), SpansOfRank(assignment.leases.size())));
+    ranks.back()->measured.assign(schedule.stages, false);
+    ranks.back()->visiting_versions.assign(schedule.stages, 0);
+  }
+  std::vector<bool> followed(schedule.ranks);
+  for (Rank r = 0; r < schedule.ranks; ++r) followed[r] = IsLocal(r);
+  versions.emplace(graph, HeldVersions::Steps{steps, first_step, /*saved=*/true}, std::move(followed));
+}
+
+void WorkerCore::Run::CountJobs() {
+  const int period = graph.schedule().period;
+  for (int p = 0; p < period; ++p) {
+    for (const Rank rank : progress.jobs().RanksAt(p)) {
+      if (!IsLocal(rank)) continue;
+      StateOf(rank).jobs_per_step += p == 0;
+      StateOf(rank).jobs_left += StepsOfPhase(steps, p, period) - StepsOfPhase(first_step, p, period);
+    }
+  }
+}
+
+std::optional<PrepareEffect::Stage> WorkerCore::Run::StageOf(RankState& state, int s) {
+  const auto& members = graph.members(s);
+  const auto member = std::lower_bound(members.begin(), members.end(), state.rank);
+  const bool holds = member != members.end() && *member == state.rank;
+  if (!holds && touches[state_of_rank[state.rank]][s] == 0) return std::nullopt;
+  PrepareEffect::Stage stage{state.rank, s, holds, false};
+  if (holds) {
+    const int number = static_cast<int>(member - members.begin());
+    stage.saves = graph.Saves(s, number);
+    stage.sums_own = graph.collective(s);
+    stage.adopts = !graph.MakesVersions(s, number);
+    if (graph.sharded()) {
+      stage.part = number;
+      stage.parts = static_cast<int>(members.size());
+    }
+    state.peak_weight_versions = std::max(state.peak_weight_versions, versions->Held(s, number));
+  }
+  if (graph.migrates()) {
+    stage.migrates = true;
+    stage.holds_weights = false;
+  }
+  return stage;
+}
+
 void WorkerCore::OnAssign(int64_t now, const Assign& assign, WorkerEffects* out) {
+  const auto refuse = [&](std::string reason) {
+    out->push_back(SendEffect{Failed{assign.run, std::move(reason)}});
+  };
   if (run_ && (run_->aborted || run_->finishing)) {
     next_ = assign;
     return;
   }
-  if (run_) {
-    out->push_back(SendEffect{
-        Failed{assign.run, absl::StrCat("this process still works on run ", run_->assignment.run)}});
-    return;
-  }
+  if (run_) return refuse(absl::StrCat("this process still works on run ", run_->assignment.run));
   absl::StatusOr<RunShape> shape = parse_(assign.spec);
-  if (!shape.ok()) {
-    out->push_back(SendEffect{Failed{assign.run, std::string(shape.status().message())}});
-    return;
-  }
+  if (!shape.ok()) return refuse(std::string(shape.status().message()));
   shape->schedule.collective = assign.collective;
-  const int world = shape->schedule.ranks;
-  if (static_cast<int>(assign.process_of_rank.size()) != world) {
-    out->push_back(
-        SendEffect{Failed{assign.run, absl::StrFormat("the assignment places %d ranks, the schedule has %d",
-                                                      assign.process_of_rank.size(), world)}});
-    return;
-  }
-  if (assign.collective && assign.leases.size() != 1) {
-    out->push_back(SendEffect{Failed{
-        assign.run,
-        absl::StrCat("collectives need a process for each rank, and this one has ", assign.leases.size())}});
-    return;
-  }
+  if (std::string why = WhyRefused(assign, shape->schedule); !why.empty()) return refuse(std::move(why));
   run_ = std::make_unique<Run>(assign, *std::move(shape));
-  Run& run = *run_;
-  const Schedule& schedule = run.graph.schedule();
-  const JobTable& jobs = run.progress.jobs();
-  std::vector<std::vector<char>> touches(assign.leases.size(), std::vector<char>(schedule.stages, 0));
-  for (int p = 0; p < schedule.period; ++p) {
-    for (int i = 0; i < jobs.size(); ++i) {
-      const Rank rank = jobs.RanksAt(p)[i];
-      if (run.IsLocal(rank)) touches[run.state_of_rank[rank]][jobs.First(i).stage] = 1;
-    }
-  }
-  for (const RankLease& lease : assign.leases) {
-    // A limit on a stage that the rank does not compute says nothing, and costs a look at each dispatch.
-    const std::vector<char>& touched = touches[run.ranks.size()];
-    std::vector<std::optional<int>> limits(schedule.limit ? schedule.stages : 0);
-    for (int s = 0; s < static_cast<int>(limits.size()); ++s) {
-      if (touched[s] != 0) limits[s] = schedule.limit(lease.rank, s);
-    }
-    run.ranks.push_back(std::make_unique<RankState>(
-        now, lease.rank, lease.token, std::move(limits), FirstPlace(run.graph, lease.rank, run.first_step),
-        run.admission.TicketsOf(lease.rank, run.first_step), SpansOfRank(assign.leases.size())));
-    run.ranks.back()->measured.assign(schedule.stages, false);
-    run.ranks.back()->visiting_versions.assign(schedule.stages, 0);
-  }
-  std::vector<bool> followed(world);
-  for (Rank r = 0; r < world; ++r) followed[r] = run.IsLocal(r);
-  run.versions.emplace(run.graph, HeldVersions::Steps{run.steps, run.first_step, /*saved=*/true},
-                       std::move(followed));
-  for (int p = 0; p < schedule.period; ++p) {
-    for (const Rank rank : jobs.RanksAt(p)) {
-      if (!run.IsLocal(rank)) continue;
-      run.StateOf(rank).jobs_per_step += p == 0;
-      run.StateOf(rank).jobs_left +=
-          StepsOfPhase(run.steps, p, schedule.period) - StepsOfPhase(run.first_step, p, schedule.period);
-    }
-  }
-  PrepareEffect prepare{assign, {}, run.Groups()};
-  for (size_t r = 0; r < run.ranks.size(); ++r) {
-    for (int s = 0; s < schedule.stages; ++s) {
-      const auto& members = run.graph.members(s);
-      const Rank rank = run.ranks[r]->rank;
-      const auto member = std::lower_bound(members.begin(), members.end(), rank);
-      const bool holds = member != members.end() && *member == rank;
-      if (!holds && !touches[r][s]) continue;
-      PrepareEffect::Stage stage{rank, s, holds, false};
-      if (holds) {
-        const int number = static_cast<int>(member - members.begin());
-        stage.saves = run.graph.Saves(s, number);
-        stage.sums_own = run.graph.collective(s);
-        stage.adopts = !run.graph.MakesVersions(s, number);
-        if (run.graph.sharded()) {
-          stage.part = number;
-          stage.parts = static_cast<int>(members.size());
-        }
-        int& peak = run.ranks[r]->peak_weight_versions;
-        peak = std::max(peak, run.versions->Held(s, number));
-      }
-      if (run.graph.migrates()) {
-        stage.migrates = true;
-        stage.holds_weights = false;
-      }
-      prepare.stages.push_back(stage);
+  run_->FindTouchedStages();
+  run_->AddRanks(now);
+  run_->CountJobs();
+  PrepareEffect prepare{assign, {}, run_->Groups()};
+  for (const auto& rank : run_->ranks) {
+    for (int s = 0; s < run_->graph.schedule().stages; ++s) {
+      if (const auto stage = run_->StageOf(*rank, s)) prepare.stages.push_back(*stage);
     }
   }
   out->push_back(std::move(prepare));

@@ -111,6 +111,13 @@ struct WorkerCore::Run {
         state_of_rank(StatesOf(a)),
         progress(graph, ProgressOptions()) {}
 
+  // Begin the run, in this order.
+  void FindTouchedStages();
+  void AddRanks(int64_t time);
+  void CountJobs();
+  // Returns what the rank has of the stage, or nothing where it neither holds nor computes it.
+  std::optional<PrepareEffect::Stage> StageOf(RankState& state, int stage);
+
   // True if the job's weights or state are wanted in turn (invariant 8).
   bool FetchesInTurn(const Job& job) const {
     if (graph.migrates()) {
@@ -186,6 +193,7 @@ struct WorkerCore::Run {
   std::vector<int> state_of_rank;  // of `ranks`; -1 for those of other processes
   StepProgress progress;           // of the jobs of this process
   std::vector<std::unique_ptr<RankState>> ranks;
+  std::vector<std::vector<char>> touches;  // by place in `ranks` and stage: whether the rank computes it
   std::vector<int> touched;  // of them
   absl::flat_hash_map<TensorKey, Wanted> wanted;
   absl::flat_hash_map<int64_t, Intake> intakes;

@@ -301,15 +301,22 @@ int Serve(const Flags& flags, std::unique_ptr<DeviceBackend> backend, SignalStop
   return status.ok() ? kOk : Complain(status, CodeOfSession(status));
 }
 
-int Main(int argc, char** argv) {
-  CLI::App app("Computes jobs of training runs for a Weft coordinator.", "weft-worker");
-  app.footer(
-      "Examples:\n"
-      "  weft-worker --coordinator unix:/run/weft/coordinator.sock\n"
-      "  weft-worker --coordinator 127.0.0.1:7070 --metrics 127.0.0.1:9101\n"
-      "Environment: UCX_TLS, UCX_NET_DEVICES choose the networks of the data plane, before --data-network;\n"
-      "WEFT_DEVICE_PATH=A:B are folders in which libraries of devices are looked for first.");
-  Flags flags;
+void AddDeviceFlags(CLI::App& app, Flags& flags) {
+  app.add_option(
+         "--device", flags.device,
+         "Device that computes: cpu (default), cuda, cuda:1, auto (a GPU if there is one that works, else "
+         "the CPU), or KIND[:INDEX] of a library libweft_KIND.so")
+      ->check([](const std::string& text) {
+        const auto choice = ParseDeviceChoice(text);
+        return choice.ok() ? std::string() : std::string(choice.status().message());
+      })
+      ->type_name("DEVICE");
+  app.add_flag("!--no-graphs", flags.graphs, "Give a GPU single kernels, not whole passes as CUDA graphs");
+  app.add_flag("--nvtx", flags.nvtx, "Mark each job for a GPU's profiler (Nsight Systems)");
+}
+
+// Of a worker that serves a coordinator.
+CLI::Option* AddServiceFlags(CLI::App& app, Flags& flags) {
   auto* coordinator = app.add_option("--coordinator", flags.coordinator,
                                      "Address of the coordinator: unix:PATH or HOST:PORT");
   app.add_option("--name", flags.name, "Name in messages and listings; letters a-z, digits and '-'");
@@ -329,20 +336,10 @@ int Main(int argc, char** argv) {
                  "Seconds without a connection to the coordinator, at first or later, after which the worker "
                  "gives up (default 30)")
       ->check(CLI::Range(1, 86400));
-  app.add_option(
-         "--device", flags.device,
-         "Device that computes: cpu (default), cuda, cuda:1, auto (a GPU if there is one that works, else "
-         "the CPU), or KIND[:INDEX] of a library libweft_KIND.so")
-      ->check([](const std::string& text) {
-        const auto choice = ParseDeviceChoice(text);
-        return choice.ok() ? std::string() : std::string(choice.status().message());
-      })
-      ->type_name("DEVICE");
   app.add_option("--joining", flags.joining,
                  "Seconds from a run's beginning until its GPUs' collectives are complete (default 290, a "
                  "little less than the coordinator's --preparing)")
       ->check(CLI::Range(1, 86400));
-  app.add_flag("!--no-graphs", flags.graphs, "Give a GPU single kernels, not whole passes as CUDA graphs");
   app.add_option(
          "--data-network", flags.data_network,
          "Network of the data plane: local (this machine only, no listening socket), all, or interfaces "
@@ -353,7 +350,11 @@ int Main(int argc, char** argv) {
                  "Seconds after which a data link is given up on which a tensor is awaited and that carries "
                  "nothing; shorter outages heal (default 120)")
       ->check(CLI::Range(10, 86400));
-  app.add_flag("--nvtx", flags.nvtx, "Mark each job for a GPU's profiler (Nsight Systems)");
+  return coordinator;
+}
+
+// Of a process that does one thing and exits. They exclude `coordinator`, and one another.
+void AddTaskFlags(CLI::App& app, Flags& flags, CLI::Option* coordinator) {
   auto* reference = app.add_option("--reference", flags.reference,
                                    "Train this specification (JSON) as one plain loop and exit");
   app.add_option("--out", flags.out, "Folder for the checkpoints of --reference")->needs(reference);
@@ -367,6 +368,20 @@ int Main(int argc, char** argv) {
   app.add_option("--checkpoint", flags.checkpoint, "Folder of the checkpoint of --evaluate and --generate");
   evaluate->excludes(coordinator)->excludes(reference);
   generate->excludes(coordinator)->excludes(reference)->excludes(evaluate);
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app("Computes jobs of training runs for a Weft coordinator.", "weft-worker");
+  app.footer(
+      "Examples:\n"
+      "  weft-worker --coordinator unix:/run/weft/coordinator.sock\n"
+      "  weft-worker --coordinator 127.0.0.1:7070 --metrics 127.0.0.1:9101\n"
+      "Environment: UCX_TLS, UCX_NET_DEVICES choose the networks of the data plane, before --data-network;\n"
+      "WEFT_DEVICE_PATH=A:B are folders in which libraries of devices are looked for first.");
+  Flags flags;
+  CLI::Option* coordinator = AddServiceFlags(app, flags);
+  AddDeviceFlags(app, flags);
+  AddTaskFlags(app, flags, coordinator);
   app.set_version_flag("--version", "weft-worker 0.1.0");
   try {
     app.parse(argc, argv);

@@ -13,7 +13,7 @@
 namespace weft {
 namespace {
 
-constexpr int64_t kLongestEnd = 10'000'000'000;
+constexpr int64_t kLongestEnd = 3'000'000'000;
 constexpr auto kLook = std::chrono::microseconds(200);
 
 }  // namespace
@@ -121,7 +121,9 @@ void SnapshotWriter::State::Run(Task task) {
 SnapshotWriter::SnapshotWriter(std::function<void(const Done&)> done)
     : state_(std::make_shared<State>(std::move(done))) {}
 
-SnapshotWriter::~SnapshotWriter() {
+SnapshotWriter::~SnapshotWriter() { End(MonotonicNow() + kLongestEnd); }
+
+bool SnapshotWriter::End(int64_t until) {
   State& s = *state_;
   std::thread thread;
   {
@@ -130,16 +132,16 @@ SnapshotWriter::~SnapshotWriter() {
     ++s.cancelled;
     s.tasks.clear();
     s.changed.Signal();
-    if (!s.thread.joinable()) return;
-    const int64_t until = MonotonicNow() + kLongestEnd;
+    if (!s.thread.joinable()) return true;
     while (!s.left && MonotonicNow() < until) s.changed.WaitWithTimeout(s.mutex, until - MonotonicNow());
     thread = std::move(s.thread);
     if (!s.left) {
       thread.detach();
-      return;
+      return false;
     }
   }
   thread.join();
+  return true;
 }
 
 void SnapshotWriter::Expect(uint64_t run, int step, int pieces, const std::string& folder) {

@@ -32,11 +32,14 @@ class SnapshotWriter {
     std::string failure;
   };
   explicit SnapshotWriter(std::function<void(const Done&)> done);
-  // Waits for the write in progress, ten seconds at most; a thread that a file system holds for longer is
-  // left to itself.
+  // Ends as End does, within three seconds.
   ~SnapshotWriter();
 
-  // Announces how many pieces of the step will come, to be written into `folder`.
+  // Forgets what waits, and waits until `until` for what is being written. False if a file system holds the
+  // thread for longer, which is then left to itself. Nothing may be written afterwards.
+  bool End(int64_t until);
+
+  // So many pieces of the step will come, to be written into `folder`.
   void Expect(uint64_t run, int step, int pieces, const std::string& folder);
   void Write(uint64_t run, int step, absl::StatusOr<std::shared_ptr<const StageSnapshot>> piece);
   void Seal(uint64_t run, int step, std::function<absl::Status()> work);

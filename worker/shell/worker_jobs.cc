@@ -146,12 +146,8 @@ void WorkerLoop::AwaitDevice() {
 void WorkerLoop::LeaveBehind() {
   hangs_ = true;
   const int64_t now = MonotonicNow();
-  if (status_.ok()) {
-    status_ = absl::DeadlineExceededError(
-        DeviceWorks() ? AwaitedOfDevice(now)
-                      : absl::StrCat("it was told to stop, and some of its work has not come to an end: ",
-                                     WhatHangs(now)));
-  }
+  if (status_.ok())
+    status_ = DeviceWorks() ? absl::DeadlineExceededError(AwaitedOfDevice(now)) : NotEnded(WhatHangs(now));
   for (auto& thread : threads_) {
     if (thread->thread.joinable()) thread->thread.detach();
   }

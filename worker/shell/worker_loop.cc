@@ -107,13 +107,22 @@ void WorkerLoop::JoinThreads() {
     Thread* thread = nullptr;
     {
       MutexLock lock(mu_);
-      if (i == threads_.size()) return;
+      if (i == threads_.size()) break;
       thread = threads_[i].get();
       while (!thread->left && MonotonicNow() < until) main_wake_.WaitWithTimeout(mu_, kGatherTime);
       if (!thread->left) return LeaveBehind();
     }
     thread->thread.join();
   }
+  if (snapshots_.End(until)) return;
+  MutexLock lock(mu_);
+  if (status_.ok()) status_ = NotEnded("writing a checkpoint");
+  LeaveBehind();
+}
+
+absl::Status WorkerLoop::NotEnded(const std::string& what) {
+  return absl::DeadlineExceededError(
+      absl::StrCat("it was told to stop, and some of its work has not come to an end: ", what));
 }
 
 bool WorkerLoop::RanksLookOften() const {

@@ -218,7 +218,8 @@ class WorkerLoop {
   void AwaitDevice();
   // Gives up on a device or a thread that hangs, with everything that it may still touch.
   void LeaveBehind() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Moves joins and collectives on; returns false if nothing changed.
+  static absl::Status NotEnded(const std::string& what);
+  // Moves joins and collectives on; false if nothing came of it.
   bool PollCollectives(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void BeginCollective(int64_t now, Slot* slot, const Job& job, const Tensor& from, const Tensor& whole)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

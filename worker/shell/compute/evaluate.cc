@@ -2,7 +2,6 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <memory>
@@ -11,8 +10,6 @@
 #include "worker/shell/compute/checkpoint_reader.h"
 #include "worker/shell/compute/data.h"
 #include "worker/shell/compute/plain_device.h"
-#include "worker/shell/compute/torch_context.h"
-#include "worker/shell/compute/torch_layers.h"
 #include "worker/shell/compute/trained_model.h"
 
 namespace weft {
@@ -75,18 +72,13 @@ absl::StatusOr<Evaluation> EvaluateAll(const RunSpec& run, const std::string& fo
 absl::StatusOr<Evaluation> Evaluate(const RunSpec& run, const std::string& folder,
                                     const std::function<bool(const Evaluation&)>& on_progress,
                                     DeviceBackend* backend) {
-  try {
-    PrepareProcess();
-    PrepareRun(run.precision, run.kernels);
-    PrepareThread();
-    const absl::StatusOr<std::unique_ptr<PlainDevice>> device = PlainDevice::Create(backend);
-    if (!device.ok()) return device.status();
-    return EvaluateAll(run, folder, on_progress, **device);
-  } catch (const c10::Error& e) {
-    return TorchError("evaluation", e.what_without_backtrace());
-  } catch (const std::exception& e) {
-    return absl::InternalError(absl::StrCat("evaluation: LibTorch: ", e.what()));
-  }
+  absl::StatusOr<Evaluation> result = Evaluation();
+  const absl::Status ended = OnPlainDevice(run, backend, "evaluation", [&](PlainDevice& device) {
+    result = EvaluateAll(run, folder, on_progress, device);
+    return result.status();
+  });
+  if (!ended.ok()) return ended;
+  return result;
 }
 
 }  // namespace weft

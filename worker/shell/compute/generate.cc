@@ -1,7 +1,6 @@
 #include "worker/shell/compute/generate.h"
 
 #include <ATen/core/grad_mode.h>
-#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <memory>
@@ -11,8 +10,6 @@
 #include "absl/types/span.h"
 #include "worker/shell/compute/checkpoint_reader.h"
 #include "worker/shell/compute/plain_device.h"
-#include "worker/shell/compute/torch_context.h"
-#include "worker/shell/compute/torch_layers.h"
 #include "worker/shell/compute/trained_model.h"
 
 namespace weft {
@@ -72,18 +69,9 @@ absl::Status Generate(const RunSpec& run, const std::string& folder, const Gener
   const auto* gpt = std::get_if<GptSpec>(&run.model);
   if (gpt == nullptr) return absl::InvalidArgumentError("the model is not a gpt; only a gpt writes text");
   if (absl::Status s = CheckPrompt(request.prompt, *gpt); !s.ok()) return s;
-  try {
-    PrepareProcess();
-    PrepareRun(run.precision, run.kernels);
-    PrepareThread();
-    const absl::StatusOr<std::unique_ptr<PlainDevice>> device = PlainDevice::Create(backend);
-    if (!device.ok()) return device.status();
-    return GenerateAll(run, folder, request, on_token, **device);
-  } catch (const c10::Error& e) {
-    return TorchError("generation", e.what_without_backtrace());
-  } catch (const std::exception& e) {
-    return absl::InternalError(absl::StrCat("generation: LibTorch: ", e.what()));
-  }
+  return OnPlainDevice(run, backend, "generation", [&](PlainDevice& device) {
+    return GenerateAll(run, folder, request, on_token, device);
+  });
 }
 
 }  // namespace weft

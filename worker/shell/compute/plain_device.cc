@@ -1,12 +1,17 @@
 #include "worker/shell/compute/plain_device.h"
 
 #include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
 
 #include <chrono>
+#include <exception>
 #include <thread>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "worker/shell/compute/host_math.h"
+#include "worker/shell/compute/torch_context.h"
+#include "worker/shell/compute/torch_layers.h"
 
 namespace weft {
 namespace {
@@ -88,6 +93,23 @@ absl::StatusOr<at::Tensor> PlainDevice::ToHost(const at::Tensor& tensor) {
       device_->ReadBack(to.mutable_data_ptr(), tensor.const_data_ptr(), tensor.nbytes());
   if (!read.ok()) return read;
   return to;
+}
+
+absl::Status OnPlainDevice(const RunSpec& run, DeviceBackend* backend, absl::string_view what,
+                           const std::function<absl::Status(PlainDevice&)>& work) {
+  try {
+    PrepareProcess();
+    PrepareRun(run.precision, run.kernels);
+    PrepareThread();
+    const absl::StatusOr<std::unique_ptr<PlainDevice>> device = PlainDevice::Create(backend);
+    return device.ok() ? work(**device) : device.status();
+  } catch (const c10::OutOfMemoryError& e) {
+    return absl::ResourceExhaustedError(absl::StrCat(what, ": ", e.what_without_backtrace()));
+  } catch (const c10::Error& e) {
+    return TorchError(what, e.what_without_backtrace());
+  } catch (const std::exception& e) {
+    return absl::InternalError(absl::StrCat(what, ": LibTorch: ", e.what()));
+  }
 }
 
 }  // namespace weft

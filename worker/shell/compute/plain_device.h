@@ -13,6 +13,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "proto/run/run_spec.h"
 #include "schedules/job.h"
 #include "worker/shell/compute/device_backend.h"
 #include "worker/shell/compute/flat_math.h"
@@ -41,6 +43,11 @@ class PlainDevice {
   PlainMemory host_;
   std::unique_ptr<RankDevice> device_;  // null for the CPU
 };
+
+// Prepares this process and thread for the run, and calls `work` with a device of `backend`. LibTorch's
+// exceptions become a failure that begins with `what`, as in "evaluation".
+absl::Status OnPlainDevice(const RunSpec& run, DeviceBackend* backend, absl::string_view what,
+                           const std::function<absl::Status(PlainDevice&)>& work);
 
 }  // namespace weft
 

@@ -541,20 +541,9 @@ absl::Status Train(const RunSpec& run, const std::string& out_dir,
 absl::Status RunReference(const RunSpec& run, const std::string& out_dir,
                           const std::function<bool(const ReferenceStep&)>& on_step, DeviceBackend* backend,
                           const ReferenceCheckpoints& checkpoints) {
-  try {
-    PrepareProcess();
-    PrepareRun(run.precision, run.kernels);
-    PrepareThread();
-    const absl::StatusOr<std::unique_ptr<PlainDevice>> device = PlainDevice::Create(backend);
-    if (!device.ok()) return device.status();
-    return Train(run, out_dir, on_step, checkpoints, **device);
-  } catch (const c10::OutOfMemoryError& e) {
-    return absl::ResourceExhaustedError(absl::StrCat("reference: ", e.what_without_backtrace()));
-  } catch (const c10::Error& e) {
-    return TorchError("reference", e.what_without_backtrace());
-  } catch (const std::exception& e) {
-    return absl::InternalError(absl::StrCat("reference: LibTorch: ", e.what()));
-  }
+  return OnPlainDevice(run, backend, "reference", [&](PlainDevice& device) {
+    return Train(run, out_dir, on_step, checkpoints, device);
+  });
 }
 
 }  // namespace weft
