@@ -17,6 +17,9 @@ namespace weft {
 // `file` is the run file of `run`.
 absl::Status CheckRunData(const std::string& file, const RunSpec& run);
 
+// The same for the held-out data of its `validate` alone.
+absl::Status CheckHeldOutData(const std::string& file, const RunSpec& run);
+
 // The same for data that a flag put in the place of the run file's, which is named instead of the key.
 absl::Status CheckFlaggedData(const std::string& flag, const RunSpec& run);
 

@@ -34,12 +34,12 @@ struct SubmitRun {
   uint64_t reply = 0;
   std::string request;
   std::shared_ptr<const RunPlan> plan;
-  std::string spec;       // passed on to the workers
-  int32_t processes = 0;  // 0: one a rank
-  std::string output;     // as it was asked for
-  RunFolder folder = {};  // of its own; empty for `output`
-  std::string file = {};  // the run file's name
-  uint64_t id = 0;        // from ReserveRun; 0 for the next number
+  std::string spec;         // passed on to the workers
+  int32_t processes = 0;    // 0: one a rank
+  std::string output;       // as it was asked for
+  RunFolder folder = {};    // of its own; empty for `output`
+  std::string file = {};    // the run file's name
+  uint64_t id = 0;          // from ReserveRun; 0 for the next number
   std::string run_id = {};  // messages.h, Assign
 };
 // Answered by a Reply: NotFound for an unknown run; a run that ended stays as it is. With `save`, a run that
@@ -121,6 +121,7 @@ struct Effects {
   std::vector<RunInfo>
       runs;  // new state of each run whose state, reason or processes changed; with reports when it ended
   std::vector<StepDone> steps;
+  std::vector<Validation> validations;  // that are done and have figures
   std::vector<JobsEnded> jobs;
   std::vector<Report> reports;
   std::vector<WorkerChange> workers;

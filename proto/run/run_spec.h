@@ -105,11 +105,20 @@ struct ScheduleSpec {
 
 // When checkpoints are saved on the way, and how many of them stay.
 struct CheckpointSpec {
-  int every_steps = 0;     // after each multiple of so many; 0 for none
-  int every_seconds = 0;   // so long after the last one began; 0 for none
-  int keep = 2;            // the newest that stay; older ones are removed once a newer is complete
+  int every_steps = 0;    // after each multiple of so many; 0 for none
+  int every_seconds = 0;  // so long after the last one began; 0 for none
+  int keep = 2;           // the newest that stay; older ones are removed once a newer is complete
 
   bool periodic() const { return every_steps > 0 || every_seconds > 0; }
+};
+
+// Held-out data on which loss and accuracy are computed during the training.
+struct ValidateSpec {
+  DataSpec data;
+  int every = 0;    // after each multiple of so many steps, and after the last step; 0 for never
+  int samples = 0;  // the first so many of the data; 0 for all
+
+  bool any() const { return every > 0; }
 };
 
 // Where a run goes on: a checkpoint of an earlier run of the same file.
@@ -129,6 +138,7 @@ struct RunSpec {
   Precision precision = Precision::kFloat32;
   Kernels kernels = Kernels::kDeterministic;
   CheckpointSpec checkpoint;
+  ValidateSpec validate;
   ResumeSpec resume;
   int until = 0;  // the run ends before this step; 0 to make all
 
@@ -136,11 +146,18 @@ struct RunSpec {
   int first_step() const { return resume.step; }
   int end_step() const { return until > 0 ? until : train.steps; }
   int steps_to_make() const { return end_step() - first_step(); }
+  // The weights that so many updates have made are validated.
+  bool ValidatesAfter(int step) const {
+    return validate.any() && step > 0 && (step % validate.every == 0 || step == end_step());
+  }
   int stages() const { return static_cast<int>(layers_of_stage.size()); }
   int microbatch_samples() const { return train.batch / train.microbatches; }
 };
 
 absl::StatusOr<RunSpec> ParseRunSpec(const nlohmann::json& file);
+
+// The run with its held-out data in the place of its training data: what an evaluation of them is given.
+RunSpec ValidationRun(const RunSpec& run);
 
 // The inverse: ParseRunSpec(ToJson(spec)) == spec; stages always as the list of layers.
 nlohmann::json ToJson(const RunSpec& spec);

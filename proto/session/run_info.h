@@ -57,6 +57,10 @@ struct RunInfo {
   int32_t checkpoint_step = -1;
   std::string checkpoint_failure;  // of the last one that could not be saved, a sentence; "" if none failed
   int32_t failed_checkpoints = 0;
+  // Of the held-out data: the last figures, and why the last validation that was not made was not.
+  std::optional<Validation> validation;
+  std::string validation_failure;
+  int32_t failed_validations = 0;
   // It was asked to stop: it ends when the checkpoint of this step is complete; -1 otherwise.
   int32_t stop_step = -1;
   int64_t submitted_ns = 0, started_ns = 0, ended_ns = 0;  // 0: not yet; the coordinator's monotonic clock

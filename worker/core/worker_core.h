@@ -200,6 +200,12 @@ struct SealEffect {
   int step;
   int keep;
   bool drop;
+  bool validate = false, passing = false;  // as in SealCheckpoint
+};
+// Compute loss and accuracy of the weights that stay aside from that step; call OnValidation now and then,
+// and at the end.
+struct ValidateEffect {
+  int step;
 };
 // Call OnFinished with the last reports.
 struct FinishEffect {};
@@ -213,7 +219,7 @@ struct ExitEffect {
 
 using WorkerEffect = std::variant<SendEffect, PrepareEffect, JoinEffect, WantEffect, StartEffect,
                                   PublishEffect, DropEffect, SnapshotEffect, SaveEffect, SealEffect,
-                                  FinishEffect, ForgetEffect, ExitEffect>;
+                                  ValidateEffect, FinishEffect, ForgetEffect, ExitEffect>;
 using WorkerEffects = std::vector<WorkerEffect>;
 
 struct JobDone {
@@ -260,6 +266,8 @@ class WorkerCore {
   // What SnapshotEffect or SaveEffect asked for is on the disk, or `failure` says why it is not.
   void OnSnapshotSaved(int step, const std::string& failure, WorkerEffects* out);
   void OnSealed(int step, const std::string& failure, WorkerEffects* out);
+  // `validation` is of the present run.
+  void OnValidation(Validation validation, WorkerEffects* out);
   void OnFinished(std::vector<RankReport> reports, WorkerEffects* out);
   // Something of the run went wrong here. Told to the coordinator once.
   void OnFailure(int64_t now, const std::string& reason, WorkerEffects* out);
