@@ -483,9 +483,10 @@ TEST_F(WorkerLoopTest, Validate_TellsTheFiguresAndRemovesTheWeights) {
 
   std::ofstream(folder + "/held.txt") << std::string(100, 'a');
   a.run = kRun + 1;
+  a.epoch = 2;
   link_.Say(a);
   ASSERT_TRUE(link_.Await<Prepared>().has_value());
-  const std::string aside = folder + "/checkpoint.run-1.validation.partial";
+  const std::string aside = folder + "/checkpoint.run-2.validation.partial";
   std::filesystem::create_directory(aside);
   link_.Say(Validate{kRun + 1, 1});
   const auto validation = link_.Await<Validation>();
