@@ -358,6 +358,11 @@ CLI::App* AddEval(CLI::App& app, EvalOptions& o) {
   sub->add_option("--data-cifar10", o.cifar10, "A file of CIFAR-10's binary version, as test_batch.bin")
       ->type_name("FILE");
   sub->add_option("--data-text", o.text, "Text to evaluate a language model on")->type_name("FILE");
+  sub->add_flag("--validation", o.validation, "Evaluate on the held-out data of the run file's `validate`");
+  sub->add_option("--samples", o.samples,
+                  "Evaluate on the first N samples (default: all, or as many as `validate` says)")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
+      ->type_name("N");
   sub->add_option_function<std::string>(
          "-o,--output", [&o](const std::string& form) { o.json = form == "json"; }, "table (default) or json")
       ->check(CLI::IsMember({"table", "json"}))

@@ -90,6 +90,7 @@ absl::StatusOr<std::vector<MeasuredRow>> MeasureAll(const std::vector<Contestant
 ExitCode RunMeasuredCompare(const CompareOptions& options) {
   auto run = ReadRunFile(options.file);
   if (!run.ok()) return Fail(kExitBadConfiguration, run.status().message());
+  run->validate = {};  // its loss is the same under all
   if (const absl::Status device = options.device.Check(); !device.ok()) {
     return Fail(kExitBadConfiguration, device.message());
   }

@@ -38,6 +38,8 @@ absl::StatusOr<RunSpec> ReadRun(const EvalOptions& options) {
   const Json data = OtherData(options);
   const auto file =
       ReadRunFile(options.file, data.is_null() ? RunFileData::kReadable : RunFileData::kIgnored);
+  if (file.ok() && options.validation && !file->validate.any())
+    return absl::InvalidArgumentError(absl::StrCat(options.file, ": has no section `validate`"));
   if (!file.ok() || data.is_null()) return file;
   Json run = ToJson(*file);
   run["data"] = data;
@@ -49,7 +51,10 @@ absl::Status CheckEvalData(const EvalOptions& options, const RunSpec& spec) {
   if (!options.images.empty()) return CheckFlaggedData("--data-images, --data-labels", spec);
   if (!options.cifar10.empty()) return CheckFlaggedData("--data-cifar10", spec);
   if (!options.text.empty()) return CheckFlaggedData("--data-text", spec);
-  return CheckRunData(options.file, spec);
+  if (options.validation) return CheckHeldOutData(options.file, spec);
+  RunSpec trained = spec;
+  trained.validate = {};
+  return CheckRunData(options.file, trained);
 }
 
 // One line that renews itself, where somebody watches.
@@ -104,8 +109,9 @@ ExitCode RunEval(const EvalOptions& options) {
   if (options.images.empty() != options.labels.empty()) {
     return Fail(kExitUsage, "--data-images and --data-labels go together");
   }
-  if (!options.images.empty() + !options.cifar10.empty() + !options.text.empty() > 1) {
-    return Fail(kExitUsage, "--data-images, --data-cifar10 and --data-text exclude one another");
+  if (!options.images.empty() + !options.cifar10.empty() + !options.text.empty() + options.validation > 1) {
+    return Fail(kExitUsage,
+                "--data-images, --data-cifar10, --data-text and --validation exclude one another");
   }
   const auto spec = ReadRun(options);
   if (!spec.ok()) return Fail(kExitBadConfiguration, spec.status().message());
@@ -124,7 +130,11 @@ ExitCode RunEval(const EvalOptions& options) {
   WorkerTask task;
   std::vector<std::string> arguments = options.device.Arguments();
   arguments.insert(arguments.end(), {"--checkpoint", Absolute(checkpoint)});
-  const absl::Status started = task.Start("--evaluate", *spec, arguments);
+  const int64_t samples =
+      options.samples == 0 && options.validation ? spec->validate.samples : options.samples;
+  arguments.insert(arguments.end(), {"--samples", absl::StrCat(samples)});
+  const RunSpec evaluated = options.validation ? ValidationRun(*spec) : *spec;
+  const absl::Status started = task.Start("--evaluate", evaluated, arguments);
   if (!started.ok()) return Fail(kExitFailed, started.message());
   Json latest;
   Counter counter(ProgressWanted());

@@ -2,6 +2,7 @@
 #ifndef WEFT_CLIENT_EVAL_COMMAND_H_
 #define WEFT_CLIENT_EVAL_COMMAND_H_
 
+#include <cstdint>
 #include <string>
 
 #include "client/console.h"
@@ -14,6 +15,8 @@ struct EvalOptions {
   std::string checkpoint;  // "" means out/NAME/checkpoint, NAME the run's name
   // Files that replace the run file's data; "" for those.
   std::string images, labels, cifar10, text;
+  bool validation = false;  // on the run file's held-out data
+  int64_t samples = 0;      // the first so many; 0 for all, or as many as the run file validates on
   DeviceFlags device;
   bool json = false;
 };

@@ -108,7 +108,7 @@ class LocalTraining {
   uint64_t run_ = 0;
   std::string stopped_by_;  // "stopped by SIGINT", once the run goes on to its last checkpoint
   double stop_until_ = 0;
-  int failed_told_ = 0;  // number of failed checkpoints that were reported
+  int failed_told_ = 0, failed_validations_told_ = 0;  // of checkpoints; of validations
 };
 
 absl::Status LocalTraining::StartServer() {
@@ -119,6 +119,7 @@ absl::Status LocalTraining::StartServer() {
   server.metrics = &metrics_;
   server.observer.run = [this](const RunInfo& run) { recorder_.OnRun(run); };
   server.observer.step = [this](const StepDone& step) { recorder_.OnStep(step); };
+  server.observer.validation = [this](const Validation& done) { recorder_.OnValidation(done); };
   server.observer.jobs = [this](const JobsEnded& jobs) { recorder_.OnJobs(jobs); };
   server.observer.report = [this](const Report& report) { recorder_.OnReport(report); };
   auto started = CoordinatorServer::Start(std::move(server));
@@ -178,6 +179,13 @@ void LocalTraining::LogSteps() {
     progress_.Clear();
     PrintMessage(absl::StrCat(logged.message(), "; the training goes on, and the steps are kept for later"));
   }
+  for (const Validation& validation : recorder_.TakeValidations()) {
+    const absl::Status logged = log_.Append(validation);
+    if (logged.ok()) continue;
+    progress_.Clear();
+    PrintMessage(
+        absl::StrCat(logged.message(), "; the training goes on, and the figures are kept for later"));
+  }
   if (const std::string notice = log_.TakeNotice(); !notice.empty()) {
     progress_.Clear();
     PrintMessage(notice);
@@ -191,6 +199,8 @@ std::string LocalTraining::Phase(RunState state) const {
     case RunState::kRunning:
       return log_.seconds().empty() ? "the first step" : "";
     case RunState::kFinishing:
+      if (options_.spec.validate.any() && recorder_.run().checkpoint_step == options_.spec.end_step())
+        return "computing the loss on the held-out data";
       return "writing the checkpoint";
     case RunState::kFinished:
       return "";
@@ -210,6 +220,7 @@ void LocalTraining::ShowProgress(const RunInfo& run) {
   state.loss = log_.last_loss();
   state.has_loss = state.steps_done > state.first_step;
   state.reports = run.reports;
+  if (log_.validation().has_value()) state.validated = ValidationText(*log_.validation());
   progress_.Show(Now(), state);
 }
 
@@ -231,6 +242,11 @@ bool LocalTraining::BeginStop(int signal, const RunInfo& run) {
 }
 
 void LocalTraining::TellFailedCheckpoints(const RunInfo& run) {
+  if (run.failed_validations > failed_validations_told_) {
+    failed_validations_told_ = run.failed_validations;
+    progress_.Clear();
+    PrintMessage(run.validation_failure);
+  }
   if (run.failed_checkpoints == failed_told_ || IsFinal(run.state)) return;
   failed_told_ = run.failed_checkpoints;
   progress_.Clear();

@@ -110,8 +110,9 @@ Json ProfileOf(const RunSpec& run, const MeasuredRun& measured) {
 }
 
 ExitCode RunProfile(const ProfileOptions& options) {
-  const auto run = ReadRunFile(options.file);
+  auto run = ReadRunFile(options.file);
   if (!run.ok()) return Fail(kExitBadConfiguration, run.status().message());
+  run->validate = {};  // it would be measured too
   if (const absl::Status device = options.device.Check(); !device.ok()) {
     return Fail(kExitBadConfiguration, device.message());
   }

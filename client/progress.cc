@@ -70,6 +70,10 @@ std::map<std::string, double> Difference(const std::map<std::string, double>& no
 
 }  // namespace
 
+std::string ValidationText(const Validation& validation) {
+  return absl::StrCat("validation ", LossText(validation.loss));
+}
+
 void Progress::Show(double now, const ProgressState& state) {
   for (const RankReport& report : state.reports) {
     auto& [before, latest] = reports_[report.rank];

@@ -26,8 +26,11 @@ struct ProgressState {
   std::vector<RankReport> reports;  // totals, as they come
   int first_step = 0;               // those before it are done from the start
   std::string validated = {};       // of the last validation, if any: "validation 1.4230"
-  std::string trouble = {};  // why a running run does not get on; "" while it does
+  std::string trouble = {};         // why a running run does not get on; "" while it does
 };
+
+// "validation 1.4230".
+std::string ValidationText(const Validation& validation);
 
 class Progress {
  public:

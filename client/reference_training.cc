@@ -73,15 +73,35 @@ class ReferenceTraining {
     PrintMessage(absl::StrCat("the checkpoint of step ", step, " was not saved: ", failure));
   }
 
+  void TakeValidation(const nlohmann::json& line) {
+    Validation validation;
+    validation.step = line["validation"];
+    // What is no finite number is null in JSON.
+    validation.loss = line["loss"].is_number() ? line["loss"].get<double>() : std::nan("");
+    validation.accuracy = line.value("accuracy", 0.0);
+    validation.samples = validation.all_samples = line.value("samples", int64_t{0});
+    Logged(log_.Append(validation));
+  }
+
+  void Logged(const absl::Status& logged) {
+    if (logged.ok()) return;
+    progress_.Clear();
+    PrintMessage(absl::StrCat(logged.message(), "; the training goes on, and the lines are kept for later"));
+  }
+
   void PrintCheckpoint() {
     const std::string sentence = GoesOn(options_, checkpoint_);
     if (!sentence.empty()) PrintMessage(sentence);
   }
 
-  // Takes a line of the loop's output, which is one step, or a checkpoint.
+  // Takes a line of the loop's output: a step, a checkpoint or a validation.
   absl::Status TakeStep(const nlohmann::json& line) {
     if (line.contains("checkpoint") && line["checkpoint"].is_number_integer()) {
       TakeCheckpoint(line);
+      return absl::OkStatus();
+    }
+    if (line.contains("validation") && line["validation"].is_number_integer()) {
+      TakeValidation(line);
       return absl::OkStatus();
     }
     const auto number = [&](const char* key) { return line.contains(key) && line[key].is_number(); };
@@ -96,11 +116,7 @@ class ReferenceTraining {
     if (line.contains("gradient_norm")) step.gradient_norm = value("gradient_norm");
     step.seconds = line["seconds"];
     step.end_seconds = log_.end_seconds() + step.seconds;
-    if (const absl::Status logged = log_.Append(step); !logged.ok()) {
-      progress_.Clear();
-      PrintMessage(
-          absl::StrCat(logged.message(), "; the training goes on, and the steps are kept for later"));
-    }
+    Logged(log_.Append(step));
     if (const std::string notice = log_.TakeNotice(); !notice.empty()) {
       progress_.Clear();
       PrintMessage(notice);
@@ -119,6 +135,7 @@ class ReferenceTraining {
     state.steps_done = state.first_step + static_cast<int>(log_.seconds().size());
     state.loss = log_.last_loss();
     state.has_loss = !log_.seconds().empty();
+    if (log_.validation().has_value()) state.validated = ValidationText(*log_.validation());
     progress_.Show(Now(), state);
   }
 

@@ -113,13 +113,17 @@ std::string KeyOf(absl::string_view message) {
 
 }  // namespace
 
-absl::Status CheckRunData(const std::string& file, const RunSpec& run) {
+namespace {
+
+// `prefix`: of the keys under which the run file has the data.
+absl::Status CheckOneOf(const std::string& file, const RunSpec& run, const std::string& prefix) {
   const std::string identity = Identity(run);
   const std::string memory = MemoryOf(identity);
   if (Remembered(memory, identity)) return absl::OkStatus();
   const auto begun = Clock::now();
   const auto checked = Check(run);
-  const auto at = [&](absl::string_view message) {
+  const auto at = [&](absl::string_view said) {
+    const std::string message = absl::StrCat(prefix, said);
     std::ifstream in(file, std::ios::binary);
     std::stringstream text;
     text << in.rdbuf();
@@ -128,9 +132,23 @@ absl::Status CheckRunData(const std::string& file, const RunSpec& run) {
                         message);
   };
   if (!checked.ok()) return absl::InvalidArgumentError(at(checked.status().message()));
-  for (const std::string& warning : *checked) PrintMessage(absl::StrCat("warning: ", at(warning)));
+  // The warnings are about training.
+  if (prefix.empty()) {
+    for (const std::string& warning : *checked) PrintMessage(absl::StrCat("warning: ", at(warning)));
+  }
   if (checked->empty() && Clock::now() - begun > kLong) Remember(memory, identity);
   return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckRunData(const std::string& file, const RunSpec& run) {
+  const absl::Status trained = CheckOneOf(file, run, "");
+  return trained.ok() && run.validate.any() ? CheckHeldOutData(file, run) : trained;
+}
+
+absl::Status CheckHeldOutData(const std::string& file, const RunSpec& run) {
+  return CheckOneOf(file, ValidationRun(run), "validate.");
 }
 
 absl::Status CheckFlaggedData(const std::string& flag, const RunSpec& run) {

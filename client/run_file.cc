@@ -56,8 +56,10 @@ absl::StatusOr<std::string> ReadText(const std::string& path) {
 }
 
 // The texts of a file that are paths, as pointers into its JSON.
-constexpr const char* kPaths[] = {"/data/text/path", "/data/idx/images", "/data/idx/labels",
-                                  "/data/cifar10/path"};
+constexpr const char* kPaths[] = {"/data/text/path",           "/data/idx/images",
+                                  "/data/idx/labels",          "/data/cifar10/path",
+                                  "/validate/data/text/path",  "/validate/data/idx/images",
+                                  "/validate/data/idx/labels", "/validate/data/cifar10/path"};
 
 std::string DottedPath(const char* pointer) {
   std::string path = pointer + 1;

@@ -3,6 +3,18 @@
 #include <algorithm>
 
 namespace weft {
+namespace {
+
+// Of validations that are not done, those with which another may be announced.
+constexpr size_t kValidationsMost = 1;
+
+// The first multiple of `every` from `least` on; `end` for none before it.
+int32_t MultipleFrom(int64_t least, int32_t every, int32_t end) {
+  if (every == 0) return end;
+  return static_cast<int32_t>(std::min<int64_t>((least + every - 1) / every * every, end));
+}
+
+}  // namespace
 
 int32_t SnapshotLead(const Graph& graph) {
   const Schedule& schedule = graph.schedule();
@@ -30,11 +42,20 @@ void Checkpoints::Begin(int64_t now) {
 }
 
 int32_t Checkpoints::NextMultiple() const {
-  if (rule_.every_steps == 0) return end_step_;
   // Older versions that the first steps of a run that goes on do not read are not there.
   const int64_t least = std::max(announced_ + 1, first_step_ > 0 ? first_step_ + lead_ : 1);
-  const int64_t next = (least + rule_.every_steps - 1) / rule_.every_steps * rule_.every_steps;
-  return static_cast<int32_t>(std::min<int64_t>(next, end_step_));
+  return std::min(MultipleFrom(least, rule_.every_steps, end_step_),
+                  MultipleFrom(least, rule_.validate_every, end_step_));
+}
+
+bool Checkpoints::IsValidated(int32_t step) const {
+  return rule_.validate_every > 0 && step > 0 && (step % rule_.validate_every == 0 || step == end_step_);
+}
+
+// What is announced now.
+bool Checkpoints::IsCheckpoint(int32_t step, int64_t now) const {
+  if (!IsValidated(step) || step == end_step_ || step == stop_step_) return true;
+  return rule_.every_steps > 0 ? step % rule_.every_steps == 0 : now >= next_ns_;
 }
 
 int32_t Checkpoints::hold() const {
@@ -53,7 +74,8 @@ std::optional<int32_t> Checkpoints::Due(int64_t now, int32_t granted_end, int32_
     return std::nullopt;
   }
   const int32_t next = NextMultiple();
-  if (next < end_step_ && reach > next - lead_ &&
+  const bool may_validate = !IsValidated(next) || validations_.size() <= kValidationsMost;
+  if (next < end_step_ && may_validate && reach > next - lead_ &&
       (under_way_.empty() || next < under_way_.front().step + lead_ + overlap_)) {
     return next;
   }
@@ -65,9 +87,10 @@ std::optional<int32_t> Checkpoints::Due(int64_t now, int32_t granted_end, int32_
 
 void Checkpoints::Announce(int32_t step, int64_t now) {
   if (step < end_step_) announced_ = step;
-  if (rule_.every_ns > 0) next_ns_ = now + rule_.every_ns;
+  const bool checkpoint = IsCheckpoint(step, now);
+  if (rule_.every_ns > 0 && checkpoint) next_ns_ = now + rule_.every_ns;
   // To be prepared they have saved their initial weights.
-  under_way_.push_back({step, std::vector<bool>(members_, step == 0), ""});
+  under_way_.push_back({step, std::vector<bool>(members_, step == 0), "", checkpoint});
 }
 
 int32_t Checkpoints::Stop(int32_t granted_end) {
@@ -75,10 +98,13 @@ int32_t Checkpoints::Stop(int32_t granted_end) {
   // The first that is announced and has no granted step behind it: steps behind a stop would be lost.
   std::optional<int32_t> announced;
   for (const Snapshot& s : under_way_) {
-    if (s.step > 0 && s.step >= granted_end) announced = std::min(announced.value_or(s.step), s.step);
+    const bool gone = s.sealing && !s.checkpoint;
+    if (s.step > 0 && s.step >= granted_end && !gone)
+      announced = std::min(announced.value_or(s.step), s.step);
   }
   const int32_t step = announced.value_or(std::min(granted_end + lead_, end_step_));
   stop_step_ = step;
+  if (Snapshot* snapshot = Find(step)) snapshot->checkpoint = true;
   return step;
 }
 
@@ -95,7 +121,27 @@ std::optional<std::string> Checkpoints::Saved(int member, int32_t step, const st
   if (snapshot->failure.empty()) snapshot->failure = failure;
   const bool all =
       std::all_of(snapshot->saved.begin(), snapshot->saved.end(), [](bool saved) { return saved; });
+  snapshot->sealing = all;
   return all ? std::optional<std::string>(snapshot->failure) : std::nullopt;
+}
+
+bool Checkpoints::Passes(int32_t step) const {
+  const Snapshot* snapshot = Find(step);
+  return snapshot != nullptr && !snapshot->checkpoint;
+}
+
+bool Checkpoints::Validates(int32_t step) const {
+  return Find(step) != nullptr && IsValidated(step) && step != stop_step_;
+}
+
+std::optional<int32_t> Checkpoints::BeginValidation() {
+  if (validations_.empty() || validations_.front().begun) return std::nullopt;
+  validations_.front().begun = true;
+  return validations_.front().step;
+}
+
+bool Checkpoints::IsValidating(int32_t step) const {
+  return !validations_.empty() && validations_.front().begun && validations_.front().step == step;
 }
 
 bool Checkpoints::Sealed(int32_t step) {

@@ -11,11 +11,18 @@
 // update that makes version k, so that step may not wait for that snapshot. Where snapshots are due closer
 // together than lead and overlap, so many are under way at once, else one.
 //
+// Weights that are to be validated take the same way. Their snapshot is a checkpoint too where one falls on
+// the step, else it passes: it goes when the validation is done. Validations are made one after the other,
+// beside the training. No multiple is left out here either: the next snapshot that is to be validated waits
+// until at most one validation is not done, and steps wait for it (hold). Behind the step at which a run is
+// stopped nothing is validated; a run that goes on there does it first.
+//
 // A value with small transitions; core_checkpoints.cc sends what they call for. Pure.
 #ifndef WEFT_COORDINATOR_CORE_CHECKPOINTS_H_
 #define WEFT_COORDINATOR_CORE_CHECKPOINTS_H_
 
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <string>
 #include <vector>
@@ -50,8 +57,30 @@ class Checkpoints {
 
   // Once all members have answered: the first failure, "" if there was none.
   std::optional<std::string> Saved(int member, int32_t step, const std::string& failure);
+  // Of one that is under way: it goes once its weights have been validated; they are to be.
+  bool Passes(int32_t step) const;
+  bool Validates(int32_t step) const;
   // It is complete or dropped. False if it was not under way.
   bool Sealed(int32_t step);
+
+  // The weights of the step stay aside to be validated: those of the snapshot that was sealed, or those with
+  // which the run goes on.
+  void AddValidation(int32_t step) {
+    if (!validations_ended_) validations_.push_back({step, false});
+  }
+  bool ResumesWithValidation() const { return first_step_ > 0 && IsValidated(first_step_); }
+  // The validation that is to begin now, if there is one.
+  std::optional<int32_t> BeginValidation();
+  // False if it has not begun.
+  bool IsValidating(int32_t step) const;
+  void Validated() { validations_.pop_front(); }
+  // Those that are not done are given up, and no other begins.
+  void EndValidations() {
+    validations_ended_ = true;
+    validations_.clear();
+  }
+  bool validating() const { return !validations_.empty(); }
+  int32_t oldest_validation() const { return validations_.front().step; }
 
   bool idle() const { return under_way_.empty(); }
   // The oldest that is under way, and the members that have not saved it; none if all have.
@@ -63,8 +92,17 @@ class Checkpoints {
     int32_t step = 0;
     std::vector<bool> saved;  // by member
     std::string failure;
+    bool checkpoint = true;  // else it passes
+    bool sealing = false;    // all members have answered
+  };
+  struct Pending {
+    int32_t step = 0;
+    bool begun = false;
   };
   Snapshot* Find(int32_t step);
+  const Snapshot* Find(int32_t step) const { return const_cast<Checkpoints*>(this)->Find(step); }
+  bool IsCheckpoint(int32_t step, int64_t now) const;
+  bool IsValidated(int32_t step) const;
   // The next multiple that has not been announced; end_step_ for none.
   int32_t NextMultiple() const;
 
@@ -77,6 +115,8 @@ class Checkpoints {
   int64_t next_ns_ = INT64_MAX;
   std::optional<int32_t> stop_step_;
   std::vector<Snapshot> under_way_;  // ascending
+  std::deque<Pending> validations_;
+  bool validations_ended_ = false;
 };
 
 }  // namespace weft

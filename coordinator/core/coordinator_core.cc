@@ -274,6 +274,9 @@ void CoordinatorCore::BeginRunning(Run& run) {
       run.checkpoints->Announce(0, now_);
       Seal(run, 0, /*drop=*/false);
     }
+    // Those weights are kept aside too then. An earlier run may not have come to it.
+    if (run.checkpoints->ResumesWithValidation()) run.checkpoints->AddValidation(run.plan->first_step);
+    BeginValidation(run);
   }
   Changed(run);
 }
@@ -404,6 +407,10 @@ void CoordinatorCore::CheckRun(Run& run) {
       if (run.checkpoints != nullptr && !run.checkpoints->idle()) {
         return Fail(run, absl::StrCat("not saved after ", Seconds(options_.finishing_ns), ": ",
                                       run.DescribeCheckpoint()));
+      }
+      if (run.checkpoints != nullptr && run.checkpoints->validating()) {
+        return Fail(run, absl::StrCat("not validated after ", Seconds(options_.finishing_ns), ": ",
+                                      run.DescribeValidation()));
       }
       return Fail(run, absl::StrCat("not finished ", Seconds(options_.finishing_ns),
                                     " after the last job: ", run.Missing(&RunMember::finished)));

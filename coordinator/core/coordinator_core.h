@@ -112,6 +112,7 @@ class CoordinatorCore {
   void OnMessage(Worker& worker, Stalled& m);
   void OnMessage(Worker& worker, SnapshotSaved& m);
   void OnMessage(Worker& worker, CheckpointSealed& m);
+  void OnMessage(Worker& worker, Validation& m);
 
   // Returns the run that the worker serves if it is `id`, else null, and counts the message as fenced.
   Run* ServedRun(const Worker& worker, uint64_t id);
@@ -132,6 +133,8 @@ class CoordinatorCore {
   bool AnnounceSnapshots(Run& run);
   void Announce(Run& run, int32_t step);
   void Seal(Run& run, int32_t step, bool drop);
+  void BeginValidation(Run& run);
+  void TellNotValidated(Run& run, int32_t step, const std::string& cause);
   void SaveAndCancel(Run& run, const std::string& reason);
   void EndStopped(Run& run);
   void BeginFinishing(Run& run);

@@ -35,10 +35,10 @@ struct SubmitRun {
   uint64_t reply = 0;
   std::string request;
   std::shared_ptr<const RunPlan> plan;
-  std::string spec;         // specification that is passed on to the workers
+  std::string spec;         // passed on to the workers
   int32_t processes = 0;    // 0: one a rank
-  std::string output;       // folder that was asked for
-  RunFolder folder = {};    // folder of its own; empty for `output`
+  std::string output;       // as it was asked for
+  RunFolder folder = {};    // of its own; empty for `output`
   std::string file = {};    // the run file's name
   uint64_t id = 0;          // from ReserveRun; 0 for the next number
   std::string run_id = {};  // messages.h, Assign
@@ -123,6 +123,7 @@ struct Effects {
   std::vector<RunInfo>
       runs;  // new state of each run whose state, reason or processes changed; with reports when it ended
   std::vector<StepDone> steps;
+  std::vector<Validation> validations;  // that are done and have figures
   std::vector<JobsEnded> jobs;
   std::vector<Report> reports;
   std::vector<WorkerChange> workers;

@@ -63,6 +63,7 @@ std::string Run::DescribeAwaited() const {
                                  a.rank, " of ", members[ranks[a.rank].member].label));
   }
   if (checkpoints != nullptr && !checkpoints->idle()) parts.push_back(DescribeCheckpoint());
+  if (checkpoints != nullptr && checkpoints->validating()) parts.push_back(DescribeValidation());
   return absl::StrJoin(parts, "; ");
 }
 
@@ -72,6 +73,11 @@ std::string Run::DescribeCheckpoint() const {
   if (labels.empty()) labels.push_back(members[0].label);  // that process completes it
   return absl::StrCat("the checkpoint of step ", checkpoints->oldest(), " from ",
                       absl::StrJoin(labels, " and "));
+}
+
+std::string Run::DescribeValidation() const {
+  return absl::StrCat("the validation of step ", checkpoints->oldest_validation(), " from ",
+                      members[0].label);
 }
 
 void Run::End(RunState state, std::string reason, int64_t now) {

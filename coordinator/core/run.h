@@ -83,6 +83,8 @@ struct Run {
   std::string DescribeAwaited() const;
   // Returns "the checkpoint of step 40 from process 1 (..)". Requires one that is under way.
   std::string DescribeCheckpoint() const;
+  // "the validation of step 40 from process 1 (..)". Requires one that is not done.
+  std::string DescribeValidation() const;
 
   // Ends the run: drops what only a live run needs.
   void End(RunState state, std::string reason, int64_t now);

@@ -16,11 +16,13 @@
 
 namespace weft {
 
-// The times at which checkpoints are saved on the way, and how many of them stay.
+// When checkpoints are saved on the way, how many of them stay, and when weights are validated.
 struct CheckpointRule {
   int32_t every_steps = 0;  // steps between checkpoints; 0 for none
   int64_t every_ns = 0;     // time after the last one was announced; 0 for none
   int32_t keep = 2;
+  // The weights behind each multiple of so many steps, and behind the last, are validated; 0 for none.
+  int32_t validate_every = 0;
 };
 
 struct RunPlan {

@@ -194,7 +194,8 @@ int64_t StepsInLog(const fs::path& path) {
   int64_t steps = 0;
   for (std::string line; std::getline(file, line);) {
     const Json step = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (step.is_object()) steps = std::max(steps, At<int64_t>(step, "step", -1) + 1);
+    if (step.is_object() && !step.contains("validation_loss"))
+      steps = std::max(steps, At<int64_t>(step, "step", -1) + 1);
   }
   return steps;
 }

@@ -28,6 +28,7 @@ TrainResults ResultsOf(const RunSpec& spec, const StepLog& log) {
   results.step_seconds = log.seconds();
   results.first_loss = log.first_loss();
   results.final_loss = log.last_loss();
+  results.validation = log.validation();
   results.skipped_steps = log.losses().skipped_steps();
   results.seconds = log.end_seconds();
   return results;

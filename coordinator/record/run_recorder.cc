@@ -34,6 +34,14 @@ void RunRecorder::OnStep(const StepDone& step) {
   wake_();
 }
 
+void RunRecorder::OnValidation(const Validation& validation) {
+  {
+    MutexLock lock(mu_);
+    validations_.push_back(validation);
+  }
+  wake_();
+}
+
 void RunRecorder::OnJobs(const JobsEnded& ended) {
   MutexLock lock(mu_);
   for (const Completion& done : ended.jobs) {
@@ -74,6 +82,11 @@ RunInfo RunRecorder::run() const {
 std::vector<StepRecord> RunRecorder::TakeSteps() {
   MutexLock lock(mu_);
   return std::exchange(steps_, {});
+}
+
+std::vector<Validation> RunRecorder::TakeValidations() {
+  MutexLock lock(mu_);
+  return std::exchange(validations_, {});
 }
 
 std::vector<DrawnJob> RunRecorder::LastJobs() const {

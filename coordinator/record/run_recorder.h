@@ -41,6 +41,7 @@ class RunRecorder {
 
   void OnRun(const RunInfo& run);
   void OnStep(const StepDone& step);
+  void OnValidation(const Validation& validation);
   void OnJobs(const JobsEnded& jobs);
   void OnReport(const Report& report);
 
@@ -48,7 +49,9 @@ class RunRecorder {
   RunInfo run() const;
   // Returns the steps that ended since the last call.
   std::vector<StepRecord> TakeSteps();
-  // Returns jobs of whole steps only, in seconds since the first job's start.
+  // The validations that are done since the last call.
+  std::vector<Validation> TakeValidations();
+  // Whole steps only, in seconds since the first job's start.
   std::vector<DrawnJob> LastJobs() const;
   // Return the idle times and transfers during these jobs, likewise, as far as workers have reported; they do
   // when the run ends.
@@ -77,7 +80,8 @@ class RunRecorder {
   RunInfo run_ ABSL_GUARDED_BY(mu_);
   std::map<Rank, RankReport> reports_ ABSL_GUARDED_BY(mu_);
   std::vector<StepRecord> steps_ ABSL_GUARDED_BY(mu_);
-  // The time from the start of the first of LastJobs to the end of the last; nothing where there are none.
+  std::vector<Validation> validations_ ABSL_GUARDED_BY(mu_);
+  // From the start of the first of LastJobs to the end of the last; nothing where there are none.
   struct Window {
     int64_t start_ns, end_ns;
   };

@@ -71,6 +71,14 @@ class RunRecords::Recording {
       if (!written.ok()) Say(absl::StrCat(written.message(), "; the steps are kept for later"));
       if (const std::string notice = steps_.TakeNotice(); !notice.empty()) Say(notice);
     }
+    for (const Validation& validation : recorder_.TakeValidations()) {
+      const absl::Status written = steps_.Append(validation);
+      if (!written.ok()) Say(absl::StrCat(written.message(), "; the figures are kept for later"));
+    }
+    const RunInfo run = recorder_.run();
+    if (run.failed_validations == failed_told_) return;
+    failed_told_ = run.failed_validations;
+    Say(run.validation_failure);
   }
 
   void Write() {
@@ -105,7 +113,8 @@ class RunRecords::Recording {
   const std::function<void(const std::string&)> log_;
   StepLog steps_;
   uint64_t id_ = 0;
-  bool begun_ = false;  // the loop's thread
+  int failed_told_ = 0;  // of validations
+  bool begun_ = false;   // the loop's thread
   Notification written_;
   Mutex mu_;
   CondVar wake_;
@@ -194,6 +203,10 @@ void RunRecords::OnRun(const RunInfo& run) {
 
 void RunRecords::OnStep(const StepDone& step) {
   if (const auto recording = Find(step.run)) recording->recorder().OnStep(step);
+}
+
+void RunRecords::OnValidation(const Validation& validation) {
+  if (const auto recording = Find(validation.run)) recording->recorder().OnValidation(validation);
 }
 
 void RunRecords::OnJobs(const JobsEnded& jobs) {

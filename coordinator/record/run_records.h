@@ -40,6 +40,7 @@ class RunRecords {
 
   void OnRun(const RunInfo& run);
   void OnStep(const StepDone& step);
+  void OnValidation(const Validation& validation);
   void OnJobs(const JobsEnded& jobs);
   void OnReport(const Report& report);
 

@@ -165,6 +165,12 @@ Json RunJson(const RunInfo& run) {
                {"submitted", Seconds(run.submitted_ns)},
                {"started", Seconds(run.started_ns)},
                {"ended", Seconds(run.ended_ns)}};
+  if (run.validation.has_value()) {
+    json["validation"] = {{"step", run.validation->step},
+                          {"loss", run.validation->loss},
+                          {"accuracy", run.validation->accuracy},
+                          {"samples", run.validation->samples}};
+  }
   json["members"] = Json::array();
   for (const std::string& member : run.members) json["members"].push_back(member);
   json["rank_reports"] = Json::array();
@@ -239,8 +245,13 @@ std::string RunText(const RunInfo& run, int64_t now_ns, const TextStyle& style) 
          absl::FormatTime("%Y-%m-%d %H:%M:%S", absl::FromUnixNanos(run.submitted_ns), absl::LocalTimeZone()));
   }
   absl::StrAppend(&out, MembersText(run));
-  absl::StrAppend(&out, "steps      ", Steps(run), "\nloss       ", Loss(run), "\ntime       ",
-                  Duration(run, now_ns), "\n");
+  absl::StrAppend(&out, "steps      ", Steps(run), "\nloss       ", Loss(run), "\n");
+  if (run.validation.has_value()) {
+    absl::StrAppendFormat(&out, "validation loss %s, accuracy %.4f after step %d\n",
+                          LossText(run.validation->loss), run.validation->accuracy, run.validation->step);
+  }
+  if (!run.validation_failure.empty()) line("validation ", run.validation_failure);
+  absl::StrAppend(&out, "time       ", Duration(run, now_ns), "\n");
   return run.reports.empty() ? out : absl::StrCat(out, "\n", RankTable(run.reports, style));
 }
 

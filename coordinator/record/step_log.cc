@@ -83,7 +83,16 @@ absl::Status StepLog::Append(StepRecord step) {
   seconds_.push_back(step.seconds);
   last_loss_ = step.loss;
   end_seconds_ = step.end_seconds;
-  if (pending_.size() < kPendingMost) absl::StrAppend(&pending_, StepLine(step), "\n");
+  return AppendLine(StepLine(step));
+}
+
+absl::Status StepLog::Append(const Validation& validation) {
+  if (!validation_.has_value() || validation.step >= validation_->step) validation_ = validation;
+  return AppendLine(ValidationLine(validation));
+}
+
+absl::Status StepLog::AppendLine(const std::string& line) {
+  if (pending_.size() < kPendingMost) absl::StrAppend(&pending_, line, "\n");
   const absl::Status written = WritePending();
   const bool told = failing_;
   failing_ = !written.ok();

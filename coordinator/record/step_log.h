@@ -1,4 +1,4 @@
-// Writes steps.jsonl: one line a step, as the steps end.
+// steps.jsonl: one line a step, written as the steps end, and one a validation.
 //
 // When a run goes on in the folder of the run before, the lines before its first step stay and the others go,
 // since those steps are made again; the file changes when the first step has been made, not before. A line
@@ -9,6 +9,7 @@
 
 #include <sys/types.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,7 +31,10 @@ class StepLog {
   // Appends a step. Unavailable if lines cannot be written, the first time of each such time; the steps count
   // all the same.
   absl::Status Append(StepRecord step);
-  // Returns the notice about the first step that is not finite, once; else empty.
+  // Likewise of a validation that is done. Its line says the step whose training begins with those weights,
+  // and may come after the lines of later steps.
+  absl::Status Append(const Validation& validation);
+  // What is to be said of the first step that is not finite, once; else empty.
   std::string TakeNotice();
   // Writes missing lines after the last step: Unavailable if some are still missing. A file that was removed
   // is written anew.
@@ -41,10 +45,13 @@ class StepLog {
   double last_loss() const { return last_loss_; }
   double end_seconds() const { return end_seconds_; }
   const LossWatch& losses() const { return losses_; }
+  // The one of the latest step.
+  const std::optional<Validation>& validation() const { return validation_; }
 
  private:
   absl::Status Open();
   absl::Status WritePending();
+  absl::Status AppendLine(const std::string& line);
 
   const std::string path_;
   const int first_step_;
@@ -54,6 +61,7 @@ class StepLog {
   bool failing_ = false;
   LossWatch losses_;
   std::string notice_;
+  std::optional<Validation> validation_;
   std::vector<double> seconds_;
   double first_loss_ = 0, last_loss_ = 0, end_seconds_ = 0;
 };

@@ -166,11 +166,24 @@ std::string StepLine(const StepRecord& step) {
   return line.dump();
 }
 
+std::string ValidationLine(const Validation& validation) {
+  const Json line = {{"step", validation.step},
+                     {"validation_loss", validation.loss},
+                     {"validation_accuracy", validation.accuracy},
+                     {"validation_samples", validation.samples}};
+  return line.dump();
+}
+
 Json SummaryJson(const TrainResults& r) {
   Json json = {{"name", r.spec.name}, {"final_loss", r.final_loss}, {"first_loss", r.first_loss}};
   json["first_step"] = r.spec.first_step();
   json["steps"] = r.step_seconds.size();
   if (r.spec.train.non_finite == NonFinite::kSkip) json["skipped_steps"] = r.skipped_steps;
+  if (r.validation.has_value()) {
+    json["validation_step"] = r.validation->step;
+    json["validation_loss"] = r.validation->loss;
+    json["validation_accuracy"] = r.validation->accuracy;
+  }
   json["seconds"] = r.seconds;
   json["step_seconds"] = {{"p50", Percentile(r.step_seconds, 0.5)},
                           {"p99", Percentile(r.step_seconds, 0.99)}};
@@ -210,6 +223,11 @@ std::string SummaryText(const TrainResults& r, const std::string& folder, const 
               style),
       "\n\n");
   absl::StrAppend(&out, "loss         ", LossText(r.first_loss), " -> ", LossText(r.final_loss), "\n");
+  if (r.validation.has_value()) {
+    absl::StrAppendFormat(&out, "validation   loss %s, accuracy %.4f on %d samples, after step %d\n",
+                          LossText(r.validation->loss), r.validation->accuracy, r.validation->samples,
+                          r.validation->step);
+  }
   if (r.skipped_steps > 0) {
     absl::StrAppend(&out, "skipped      ", r.skipped_steps, r.skipped_steps == 1 ? " step" : " steps",
                     " whose gradient was not finite\n");

@@ -7,6 +7,7 @@
 #define WEFT_COORDINATOR_RECORD_TRAIN_RESULTS_H_
 
 #include <array>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,8 +35,9 @@ struct TrainResults {
   int ranks = 1, processes = 1;
   std::vector<double> step_seconds;  // seconds of each step
   double first_loss = 0, final_loss = 0;
-  int skipped_steps = 0;  // number of these that were skipped (train.non_finite: skip)
-  double seconds = 0;     // time from the start of the first job to the end of the last step
+  std::optional<Validation> validation;  // the last
+  int skipped_steps = 0;                 // of these (train.non_finite: skip)
+  double seconds = 0;                    // from the start of the first job to the end of the last step
   Prediction predicted;
   std::vector<RankReport> reports;  // by rank
   std::string reduction;            // how gradients were summed (RunInfo)
@@ -57,6 +59,7 @@ absl::StatusOr<Prediction> PredictionFrom(const Schedule& schedule, int steps,
 
 // Returns one line of steps.jsonl, without its end.
 std::string StepLine(const StepRecord& step);
+std::string ValidationLine(const Validation& validation);
 
 nlohmann::ordered_json SummaryJson(const TrainResults& results);
 

@@ -79,6 +79,7 @@ CoordinatorObserver Both(CoordinatorObserver log, RunRecords* records) {
     records->OnRun(run);
   };
   both.step = [records](const StepDone& step) { records->OnStep(step); };
+  both.validation = [records](const Validation& validation) { records->OnValidation(validation); };
   both.jobs = [records](const JobsEnded& jobs) { records->OnJobs(jobs); };
   both.report = [records](const Report& report) { records->OnReport(report); };
   return both;

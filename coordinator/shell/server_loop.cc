@@ -171,6 +171,9 @@ void ServerLoop::Apply(Effects effects) {
     if (observer.step) observer.step(s);
     Tell(s.run, s);
   }
+  for (const Validation& v : effects.validations) {
+    if (observer.validation) observer.validation(v);
+  }
   for (OutgoingMessage& m : effects.messages) sessions_.Send(std::move(m));
   for (const CloseSession& c : effects.closed) sessions_.Close(c);
   for (const RunInfo& r : effects.runs) {

@@ -22,7 +22,8 @@ struct CoordinatorObserver {
   std::function<void(const RunInfo&)>
       run;  // called for every change of state; with the ranks' reports when the run ended
   std::function<void(const StepDone&)> step;
-  std::function<void(const JobsEnded&)> jobs;  // called for each job once
+  std::function<void(const Validation&)> validation;  // with its figures
+  std::function<void(const JobsEnded&)> jobs;         // each job once
   std::function<void(const Report&)> report;
   std::function<void(const WorkerChange&)> worker;
 };

@@ -33,7 +33,7 @@ absl::StatusOr<std::shared_ptr<const RunPlan>> PlanSpec(const std::string& text)
   return MakeRunPlan(spec->name, ToText(spec->schedule), *std::move(schedule), spec->end_step(),
                      spec->first_step(), spec->schedule.reduction == "fast",
                      {checkpoint.every_steps, int64_t{checkpoint.every_seconds} * 1'000'000'000,
-                      checkpoint.keep});
+                      checkpoint.keep, spec->validate.every});
 }
 
 bool PlansSlowly(const std::string& text) {

@@ -1,5 +1,6 @@
 #include "proto/run/run_spec.h"
 
+#include <algorithm>
 #include <climits>
 #include <optional>
 
@@ -282,7 +283,23 @@ ResumeSpec ReadResume(FileSection& file, absl::Status& status) {
   return resume;
 }
 
-// Checks that the steps that the run makes are some of those that it has.
+// Without `every` the curve has ten points.
+ValidateSpec ReadValidate(FileSection& file, const RunSpec& spec, absl::Status& status) {
+  ValidateSpec validate;
+  if (!file.Has("validate")) return validate;
+  FileSection section(file.At("validate"), "validate", {"data", "every", "samples"}, status);
+  section.Require("data", "data: {text: {path: held_out.txt}}");
+  if (!status.ok()) return validate;
+  validate.data = ReadData(section.At("data"), "validate.data", {}, status);
+  CheckModelAndData(spec.model, validate.data, "validate.data", status);
+  validate.every = std::max(1, (spec.train.steps + 9) / 10);
+  section.Read("every", validate.every, 1, INT_MAX / 2);
+  if (section.At("samples").is_string() && section.At("samples") == "all") return validate;
+  section.Read("samples", validate.samples, 1, INT_MAX);
+  return validate;
+}
+
+// The steps that it makes are some of those that it has.
 void CheckSteps(const RunSpec& spec, FileSection& file) {
   if (spec.until > spec.train.steps) {
     file.Fail("until", absl::StrCat("the run has ", spec.train.steps, " steps; it cannot make ", spec.until));
@@ -333,7 +350,7 @@ absl::StatusOr<RunSpec> ParseRunSpec(const Json& json) {
   RunSpec spec;
   FileSection file(json, "",
                    {"name", "model", "data", "train", "stages", "schedule", "memory", "precision", "kernels",
-                    "checkpoint", "resume", "until"},
+                    "checkpoint", "validate", "resume", "until"},
                    status);
   spec.name = ReadName(file);
   file.Require("model", "model: {gpt: {layers: 8, width: 256}}");
@@ -351,11 +368,18 @@ absl::StatusOr<RunSpec> ParseRunSpec(const Json& json) {
   spec.precision = ReadPrecision(file.At("precision"), "precision", status);
   spec.kernels = ReadKernels(file.At("kernels"), "kernels", status);
   spec.checkpoint = ReadCheckpointSpec(file, status);
+  spec.validate = ReadValidate(file, spec, status);
   spec.resume = ReadResume(file, status);
   file.Read("until", spec.until, 1, INT_MAX / 2);
   CheckSteps(spec, file);
   if (!status.ok()) return status;
   return spec;
+}
+
+RunSpec ValidationRun(const RunSpec& run) {
+  RunSpec held_out = run;
+  held_out.data = run.validate.data;
+  return held_out;
 }
 
 Json ToJson(const RunSpec& spec) {
@@ -377,6 +401,10 @@ Json ToJson(const RunSpec& spec) {
                {"kernels", KernelsName(spec.kernels)}};
   if (spec.memory > 0) json["memory"] = spec.memory;
   if (spec.checkpoint.periodic()) json["checkpoint"] = ToJson(spec.checkpoint);
+  if (spec.validate.any()) {
+    json["validate"] = {{"data", SourceToJson(spec.validate.data)}, {"every", spec.validate.every}};
+    if (spec.validate.samples > 0) json["validate"]["samples"] = spec.validate.samples;
+  }
   if (!spec.resume.checkpoint.empty()) {
     json["resume"] = {{"checkpoint", spec.resume.checkpoint}, {"step", spec.resume.step}};
   }

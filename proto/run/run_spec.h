@@ -106,14 +106,23 @@ struct ScheduleSpec {
 
 // The times at which checkpoints are saved on the way, and how many of them stay.
 struct CheckpointSpec {
-  int every_steps = 0;    // steps between checkpoints; 0 for none
-  int every_seconds = 0;  // seconds after the last one began; 0 for none
-  int keep = 2;  // number of newest ones that stay; older ones are removed once a newer one is complete
+  int every_steps = 0;    // after each multiple of so many; 0 for none
+  int every_seconds = 0;  // so long after the last one began; 0 for none
+  int keep = 2;           // the newest that stay; older ones are removed once a newer is complete
 
   bool periodic() const { return every_steps > 0 || every_seconds > 0; }
 };
 
-// The place where a run goes on: a checkpoint of an earlier run of the same file.
+// Held-out data on which loss and accuracy are computed during the training.
+struct ValidateSpec {
+  DataSpec data;
+  int every = 0;    // after each multiple of so many steps, and after the last step; 0 for never
+  int samples = 0;  // the first so many of the data; 0 for all
+
+  bool any() const { return every > 0; }
+};
+
+// Where a run goes on: a checkpoint of an earlier run of the same file.
 struct ResumeSpec {
   std::string checkpoint;  // folder of the checkpoint; "" to begin with the initial weights
   int step = 0;            // first step to make; that many updates made the checkpoint's weights
@@ -130,6 +139,7 @@ struct RunSpec {
   Precision precision = Precision::kFloat32;
   Kernels kernels = Kernels::kDeterministic;
   CheckpointSpec checkpoint;
+  ValidateSpec validate;
   ResumeSpec resume;
   int until = 0;  // step before which the run ends; 0 to make all
 
@@ -137,13 +147,20 @@ struct RunSpec {
   int first_step() const { return resume.step; }
   int end_step() const { return until > 0 ? until : train.steps; }
   int steps_to_make() const { return end_step() - first_step(); }
+  // The weights that so many updates have made are validated.
+  bool ValidatesAfter(int step) const {
+    return validate.any() && step > 0 && (step % validate.every == 0 || step == end_step());
+  }
   int stages() const { return static_cast<int>(layers_of_stage.size()); }
   int microbatch_samples() const { return train.batch / train.microbatches; }
 };
 
 absl::StatusOr<RunSpec> ParseRunSpec(const nlohmann::json& file);
 
-// Inverts ParseRunSpec: ParseRunSpec(ToJson(spec)) == spec; writes stages always as the list of layers.
+// The run with its held-out data in the place of its training data: what an evaluation of them is given.
+RunSpec ValidationRun(const RunSpec& run);
+
+// The inverse: ParseRunSpec(ToJson(spec)) == spec; stages always as the list of layers.
 nlohmann::json ToJson(const RunSpec& spec);
 
 // Parses `name[,key=value..]` as on the command line, e.g. "lpp,groups=2,ranks=4".

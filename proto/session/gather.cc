@@ -59,6 +59,7 @@ size_t BytesOf(const FromWorker& message) {
   if (const auto* m = std::get_if<Stalled>(&message)) return kFrame + m->reason.size();
   if (const auto* m = std::get_if<SnapshotSaved>(&message)) return kFrame + m->failure.size();
   if (const auto* m = std::get_if<CheckpointSealed>(&message)) return kFrame + m->failure.size();
+  if (const auto* m = std::get_if<Validation>(&message)) return kFrame + m->failure.size();
   return kFrame;
 }
 

@@ -12,8 +12,12 @@
 // Life of a checkpoint, in a run with an output folder: TakeSnapshot goes to every process, ahead of the
 // grants of its step; each process writes its stages and answers SnapshotSaved; then SealCheckpoint goes to
 // one process, which makes the checkpoint visible, or drops it if a process failed, and answers
-// CheckpointSealed. The checkpoint of the run's end goes this way too, before Finish. The checkpoint of step
-// 0 is written before Prepared, and has SealCheckpoint alone.
+// CheckpointSealed. The checkpoint of the run's end goes this way too, before Finish. That of step 0 is
+// written before Prepared, and has SealCheckpoint alone.
+//
+// Life of a validation, of a run with held-out data: a snapshot as for a checkpoint; SealCheckpoint keeps its
+// weights aside in a folder of their own, beside the checkpoint or, where there is to be none, in its place
+// (`passing`); then Validate goes to the same process, which answers Validation now and then, and at its end.
 #ifndef WEFT_PROTO_SESSION_MESSAGES_H_
 #define WEFT_PROTO_SESSION_MESSAGES_H_
 
@@ -146,9 +150,20 @@ struct CheckpointSealed {
   std::string failure;
 };
 
-// The id by which the members of a group find each other to reduce by collectives. The first member's process
-// makes it, and the coordinator passes it on to the others' (both directions). It counts for one epoch of the
-// run.
+// How far the validation of the weights after `step` updates has come: of so many samples of all. Its figures
+// count once it is done. With a `failure` it has ended without any.
+struct Validation {
+  uint64_t run = 0;
+  int32_t step = 0;
+  int64_t samples = 0, all_samples = 0;
+  double loss = 0, accuracy = 0;
+  std::string failure;
+
+  bool done() const { return !failure.empty() || samples == all_samples; }
+};
+
+// By this the members of a group find each other to reduce by collectives: made by the first member's
+// process, passed on by the coordinator to the others' (both directions). It counts for one epoch of the run.
 struct GroupId {
   uint64_t run = 0;
   uint64_t epoch = 0;
@@ -170,7 +185,7 @@ struct Stalled {
 };
 
 using FromWorker = std::variant<Hello, Prepared, Credit, Completions, Report, Failed, Finished, GroupId,
-                                Forgotten, Stalled, SnapshotSaved, CheckpointSealed>;
+                                Forgotten, Stalled, SnapshotSaved, CheckpointSealed, Validation>;
 
 // ---- coordinator to worker
 
@@ -226,14 +241,22 @@ struct TakeSnapshot {
   int32_t step = 0;
 };
 
-// Asks one process to complete the checkpoint of the step and give it its name, after all processes have
-// written their parts. The newest `keep` of the periodic ones stay. With `drop` the checkpoint is removed
-// instead.
+// All processes have written their parts of the checkpoint of the step: complete it and give it its name. Of
+// the periodic ones `keep` stay. With `drop` it is removed instead. With `validate` its weights stay aside
+// until they have been validated; with `passing` nothing else stays.
 struct SealCheckpoint {
   uint64_t run = 0;
   int32_t step = 0;
   int32_t keep = 0;
   bool drop = false;
+  bool validate = false, passing = false;
+};
+
+// Compute loss and accuracy of the weights that stay aside since the snapshot of the step, or since the run
+// began where it goes on from that step.
+struct Validate {
+  uint64_t run = 0;
+  int32_t step = 0;
 };
 struct Abort {
   uint64_t run = 0;
@@ -243,8 +266,8 @@ struct Shutdown {
   std::string reason;
 };
 
-using FromCoordinator =
-    std::variant<Welcome, Assign, Grant, Finish, Abort, Shutdown, GroupId, TakeSnapshot, SealCheckpoint>;
+using FromCoordinator = std::variant<Welcome, Assign, Grant, Finish, Abort, Shutdown, GroupId, TakeSnapshot,
+                                     SealCheckpoint, Validate>;
 
 }  // namespace weft
 

@@ -58,7 +58,11 @@ struct RunInfo {
   // Sentence about the last checkpoint that could not be saved; "" if none failed.
   std::string checkpoint_failure;
   int32_t failed_checkpoints = 0;
-  // Step whose checkpoint ends the run, because it was asked to stop; -1 otherwise.
+  // Of the held-out data: the last figures, and why the last validation that was not made was not.
+  std::optional<Validation> validation;
+  std::string validation_failure;
+  int32_t failed_validations = 0;
+  // It was asked to stop: it ends when the checkpoint of this step is complete; -1 otherwise.
   int32_t stop_step = -1;
   int64_t submitted_ns = 0, started_ns = 0, ended_ns = 0;  // coordinator's monotonic clock; 0: not yet
   std::vector<RankReport> reports;                         // by rank, the latest of each; empty in lists

@@ -52,6 +52,12 @@ struct Encoder {
     o->set_step(m.step);
     o->set_keep(m.keep);
     o->set_drop(m.drop);
+    o->set_validate(m.validate);
+    o->set_passing(m.passing);
+  }
+  void operator()(const Validate& m) const {
+    out->mutable_validate()->set_run(m.run);
+    out->mutable_validate()->set_step(m.step);
   }
 };
 
@@ -98,8 +104,8 @@ absl::StatusOr<FromCoordinator> DecodeAssign(const v1::Assign& in) {
   WEFT_WIRE_RETURN_IF_ERROR(
       CheckAtMost("the number of assign.leases", in.leases_size(), in.process_of_rank_size()));
   if (!in.run_id().empty()) WEFT_WIRE_RETURN_IF_ERROR(CheckName("assign.run_id", in.run_id()));
-  Assign m{in.run(),        in.epoch(),      in.spec(), in.output(), {}, {}, {},
-           in.collective(), in.reduction(), in.run_id()};
+  Assign m{in.run(), in.epoch(), in.spec(),       in.output(),    {},
+           {},       {},         in.collective(), in.reduction(), in.run_id()};
   for (uint32_t process : in.process_of_rank()) {
     WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("assign.process_of_rank", process, kMaxProcesses - 1));
     m.process_of_rank.push_back(static_cast<int32_t>(process));
@@ -132,8 +138,14 @@ absl::StatusOr<FromCoordinator> DecodeTakeSnapshot(const v1::TakeSnapshot& in) {
 absl::StatusOr<FromCoordinator> DecodeSealCheckpoint(const v1::SealCheckpoint& in) {
   WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("seal_checkpoint.step", in.step(), kMaxSteps));
   WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("seal_checkpoint.keep", in.keep(), kMaxCheckpointsKept));
-  return SealCheckpoint{in.run(), static_cast<int32_t>(in.step()), static_cast<int32_t>(in.keep()),
-                        in.drop()};
+  return SealCheckpoint{
+      in.run(),    static_cast<int32_t>(in.step()), static_cast<int32_t>(in.keep()), in.drop(), in.validate(),
+      in.passing()};
+}
+
+absl::StatusOr<FromCoordinator> DecodeValidate(const v1::Validate& in) {
+  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("validate.step", in.step(), kMaxSteps));
+  return Validate{in.run(), static_cast<int32_t>(in.step())};
 }
 
 absl::StatusOr<FromCoordinator> DecodeWelcome(const v1::Welcome& in) {
@@ -161,7 +173,7 @@ void Encode(const FromCoordinator& message, v1::CoordinatorPayload* out) {
 absl::StatusOr<FromCoordinator> Decode(const v1::CoordinatorPayload& in) {
   const int fields = in.has_welcome() + in.has_assign() + in.has_grant() + in.has_finish() + in.has_abort() +
                      in.has_shutdown() + in.has_group_id() + in.has_take_snapshot() +
-                     in.has_seal_checkpoint();
+                     in.has_seal_checkpoint() + in.has_validate();
   if (fields != 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("a coordinator's payload holds ", fields, " known messages instead of one"));
@@ -172,6 +184,7 @@ absl::StatusOr<FromCoordinator> Decode(const v1::CoordinatorPayload& in) {
   if (in.has_finish()) return Finish{in.finish().run()};
   if (in.has_take_snapshot()) return DecodeTakeSnapshot(in.take_snapshot());
   if (in.has_seal_checkpoint()) return DecodeSealCheckpoint(in.seal_checkpoint());
+  if (in.has_validate()) return DecodeValidate(in.validate());
   if (in.has_abort()) return DecodeAbort(in.abort());
   if (in.has_group_id()) {
     absl::StatusOr<GroupId> id = Decode(in.group_id());

@@ -54,6 +54,7 @@ struct Encoder {
   }
   void operator()(const SnapshotSaved& m) const { EncodeSaved(m, out->mutable_snapshot_saved()); }
   void operator()(const CheckpointSealed& m) const { EncodeSaved(m, out->mutable_checkpoint_sealed()); }
+  void operator()(const Validation& m) const { Encode(m, out->mutable_validation()); }
 
   template <typename Value, typename Wire>
   void EncodeSaved(const Value& m, Wire* o) const {
@@ -233,8 +234,8 @@ void Encode(const FromWorker& message, v1::WorkerPayload* out) {
 absl::StatusOr<FromWorker> Decode(const v1::WorkerPayload& in) {
   const int fields = in.has_hello() + in.has_prepared() + in.has_credit() + in.has_completions() +
                      in.has_report() + in.has_failed() + in.has_finished() + in.has_group_id() +
-                     in.has_forgotten() + in.has_stalled() +
-                     in.has_snapshot_saved() + in.has_checkpoint_sealed();
+                     in.has_forgotten() + in.has_stalled() + in.has_snapshot_saved() +
+                     in.has_checkpoint_sealed() + in.has_validation();
   if (fields != 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("a worker's payload holds ", fields, " known messages instead of one"));
@@ -253,6 +254,11 @@ absl::StatusOr<FromWorker> Decode(const v1::WorkerPayload& in) {
   if (in.has_snapshot_saved()) return DecodeSaved<SnapshotSaved>("snapshot_saved", in.snapshot_saved());
   if (in.has_checkpoint_sealed())
     return DecodeSaved<CheckpointSealed>("checkpoint_sealed", in.checkpoint_sealed());
+  if (in.has_validation()) {
+    absl::StatusOr<Validation> validation = Decode(in.validation());
+    if (!validation.ok()) return validation.status();
+    return FromWorker(*std::move(validation));
+  }
   if (in.has_group_id()) {
     absl::StatusOr<GroupId> id = Decode(in.group_id());
     if (!id.ok()) return id.status();

@@ -52,6 +52,9 @@ void Encode(const RunInfo& run, int64_t unix_minus_monotonic_ns, v1::Run* out) {
   out->set_checkpoint_failure(CleanText(run.checkpoint_failure, kMaxTextBytes));
   out->set_failed_checkpoints(run.failed_checkpoints);
   if (run.stop_step >= 0) out->set_stop_step(run.stop_step);
+  if (run.validation.has_value()) Encode(*run.validation, out->mutable_validation());
+  out->set_validation_failure(CleanText(run.validation_failure, kMaxTextBytes));
+  out->set_failed_validations(run.failed_validations);
 }
 
 absl::StatusOr<RunInfo> Decode(const v1::Run& in) {
@@ -98,6 +101,15 @@ absl::StatusOr<RunInfo> Decode(const v1::Run& in) {
   run.checkpoint_failure = in.checkpoint_failure();
   run.failed_checkpoints = static_cast<int32_t>(in.failed_checkpoints());
   if (in.has_stop_step()) run.stop_step = static_cast<int32_t>(in.stop_step());
+  if (in.has_validation()) {
+    absl::StatusOr<Validation> validation = Decode(in.validation());
+    if (!validation.ok()) return validation.status();
+    run.validation = *std::move(validation);
+  }
+  WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("run.validation_failure", in.validation_failure(), kMaxTextBytes));
+  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("run.failed_validations", in.failed_validations(), kMaxSteps));
+  run.validation_failure = in.validation_failure();
+  run.failed_validations = static_cast<int32_t>(in.failed_validations());
   run.submitted_ns = in.submitted_ns();
   run.started_ns = in.started_ns();
   run.ended_ns = in.ended_ns();

@@ -32,7 +32,9 @@ absl::StatusOr<Packet<FromCoordinator>> Decode(uint64_t link, const v1::Coordina
 void Encode(const GroupId& id, v1::GroupId* out);
 absl::StatusOr<GroupId> Decode(const v1::GroupId& in);
 
-// Convert reports; the run API shares these.
+// Shared with the run API.
+void Encode(const Validation& validation, v1::Validation* out);
+absl::StatusOr<Validation> Decode(const v1::Validation& in);
 void Encode(const RankReport& report, v1::RankReport* out);
 absl::StatusOr<RankReport> Decode(const v1::RankReport& in);
 

@@ -82,7 +82,8 @@ TEST_F(Runs, SubmittedAndWaitedFor_FinishesWithCheckpoint) {
 
 TEST_F(Runs, SubmittedWithoutOut_FolderOfItsOwnWithAllThatATrainingLeaves) {
   StartWorkers(1);
-  const std::string file = WriteSmallRun(folder_);
+  const std::string file =
+      WriteSmallRun(folder_, {{"validate", "{data: {text: {path: text.txt}}, samples: 4}"}});
   const CommandResult submit = Weft({"submit", file, "--processes", "1", "--detach"});
   ASSERT_EQ(submit.code, 0) << submit.err;
   const std::string out = folder_ / "runs/small-1";
@@ -93,6 +94,8 @@ TEST_F(Runs, SubmittedWithoutOut_FolderOfItsOwnWithAllThatATrainingLeaves) {
   EXPECT_EQ(summary["steps"], 3);
   EXPECT_EQ(summary["idle_seconds"].size(), 4u);
   EXPECT_THAT(ReadWholeFile(out + "/steps.jsonl"), HasSubstr("\"step\":2"));
+  EXPECT_THAT(ReadWholeFile(out + "/steps.jsonl"), HasSubstr("{\"step\":3,\"validation_loss\":"));
+  EXPECT_EQ(summary["validation_step"], 3);
   EXPECT_THAT(ReadWholeFile(out + "/trace.json"), HasSubstr("traceEvents"));
   for (const char* name : {"/timeline.svg", "/actions.csv", "/checkpoint/model.safetensors.index.json"}) {
     EXPECT_TRUE(fs::exists(out + name)) << name;
@@ -100,7 +103,8 @@ TEST_F(Runs, SubmittedWithoutOut_FolderOfItsOwnWithAllThatATrainingLeaves) {
   EXPECT_EQ(Json::parse(ReadWholeFile(out + "/run.json"))["state"], "finished");
   const CommandResult described = Weft({"describe", "1"});
   EXPECT_THAT(described.out, AllOf(HasSubstr("out        " + out), HasSubstr("file       " + file),
-                                   HasSubstr("submitted  2"), HasSubstr("ranks 0 to 3")));
+                                   HasSubstr("submitted  2"), HasSubstr("ranks 0 to 3"),
+                                   HasSubstr("validation loss "), HasSubstr("after step 3")));
   // Nobody else's results are in danger: neither by name nor by another run's end.
   const CommandResult into = Weft({"submit", file, "--processes", "1", "--out", out});
   EXPECT_EQ(into.code, 78);

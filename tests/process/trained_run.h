@@ -6,6 +6,7 @@
 #include <fstream>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "nlohmann/json.hpp"
@@ -14,6 +15,20 @@
 
 namespace weft {
 
+// Loss and accuracy by step, of the lines of steps.jsonl that are validations.
+using Validations = std::map<int, std::pair<double, double>>;
+
+inline Validations ReadValidations(const std::string& out) {
+  Validations validations;
+  std::ifstream file(out + "/steps.jsonl");
+  for (std::string line; std::getline(file, line);) {
+    const nlohmann::json step = nlohmann::json::parse(line);
+    if (step.contains("validation_loss"))
+      validations[step["step"]] = {step["validation_loss"], step["validation_accuracy"]};
+  }
+  return validations;
+}
+
 struct TrainedRun {
   CommandResult result;
   // If that is a success:
@@ -21,6 +36,7 @@ struct TrainedRun {
   // Losses of each step, -1 where it is null; norms if the run takes them.
   std::vector<double> losses, norms;
   std::vector<int> skipped;  // steps
+  Validations validations;
   nlohmann::json summary;
 };
 
@@ -41,6 +57,7 @@ inline TrainedRun TrainSmallRun(const TestFolder& folder, const std::map<std::st
   std::ifstream file(out + "/steps.jsonl");
   for (std::string line; std::getline(file, line);) {
     const nlohmann::json step = nlohmann::json::parse(line);
+    if (step.contains("validation_loss")) continue;
     const auto number = [](const nlohmann::json& value) {
       return value.is_null() ? -1 : value.get<double>();
     };
@@ -48,6 +65,7 @@ inline TrainedRun TrainSmallRun(const TestFolder& folder, const std::map<std::st
     if (step.contains("gradient_norm")) run.norms.push_back(number(step["gradient_norm"]));
     if (step.value("skipped", false)) run.skipped.push_back(step["step"]);
   }
+  run.validations = ReadValidations(out);
   run.summary = nlohmann::json::parse(ReadWholeFile(out + "/summary.json"));
   return run;
 }

@@ -221,8 +221,8 @@ TEST(SimulatedWorld, OverlappedPairs_RunAtOnceAndEndWithThePlainLoopsWeights) {
   }
 }
 
-// Behind any step, of every protocol, while other steps run on: the snapshot is what the plain loop has there.
-// Disks may be slow, and some are full.
+// Behind any step, of every protocol, while other steps run on: the snapshot is what the plain loop has
+// there. Disks may be slow, and some are full.
 TEST(SimulatedWorld, Snapshots_AreOfOneStepAndWhole) {
   const uint64_t only = FromEnvironment("WEFT_SEED", 0);
   const uint64_t first = only > 0 ? only : 1, last = only > 0 ? only : FromEnvironment("WEFT_SEEDS", 300);
@@ -246,6 +246,24 @@ TEST(SimulatedWorld, Snapshots_AreOfOneStepAndWhole) {
   }
 }
 
+// Beside checkpoints or without: every multiple and the end, one at a time, however slow or full.
+TEST(SimulatedWorld, Validations_AreOfEveryMultiple) {
+  int validations = 0;
+  for (uint64_t seed = 1; seed <= FromEnvironment("WEFT_SEEDS", 200); ++seed) {
+    WorldOptions options = DrawWorld(seed);
+    options.steps += 1 + static_cast<int>(seed % 6);
+    options.validate_every = 1 + static_cast<int>(seed % 4);
+    options.snapshot_every = static_cast<int>(seed % 3);
+    options.failing_saves = seed % 4 == 0 ? 0.3 : 0;
+    options.failing_validations = seed % 5 == 0 ? 0.3 : 0;
+    options.validation_ns = seed % 2 == 0 ? 500'000 : 50'000'000;
+    const WorldResult result = RunWorld(options);
+    ASSERT_EQ(result.problem, "") << Text(options) << " every " << options.validate_every;
+    validations += result.validations;
+  }
+  EXPECT_GT(validations, 200);
+}
+
 // Micro-batches of a stage read weights of different ages, and who saves them may not read all of them.
 TEST(SimulatedWorld, SnapshotsOfOldWeights_HaveEveryVersionThatLaterStepsRead) {
   struct Named {
@@ -254,10 +272,10 @@ TEST(SimulatedWorld, SnapshotsOfOldWeights_HaveEveryVersionThatLaterStepsRead) {
   };
   const std::map<std::string, std::string> mixed = {
       {"workers", "4"}, {"compute", "b"}, {"weights", "b"}, {"staleness", "b"}};
-  for (const Named& named : {Named{"ddp", "cdp_v2"}, Named{"ddp", "cdp_v1"}, Named{"fsdp", "cdp_v2"},
-                             Named{"1f1b", "cdp_v2"}, Named{"cdp_mp", "cdp_v1"}, Named{"cdp_mp", "cdp_v2"},
-                             Named{"pipedream", "sync"}, Named{"pipedream_2bw", "sync"},
-                             Named{"custom", "sync", mixed}}) {
+  for (const Named& named :
+       {Named{"ddp", "cdp_v2"}, Named{"ddp", "cdp_v1"}, Named{"fsdp", "cdp_v2"}, Named{"1f1b", "cdp_v2"},
+        Named{"cdp_mp", "cdp_v1"}, Named{"cdp_mp", "cdp_v2"}, Named{"pipedream", "sync"},
+        Named{"pipedream_2bw", "sync"}, Named{"custom", "sync", mixed}}) {
     for (uint64_t seed = 1; seed <= 12; ++seed) {
       WorldOptions options = DrawWorld(seed);
       options.family = named.family;
@@ -301,6 +319,7 @@ TEST(SimulatedWorld, ToldToStop_EndsWithACheckpoint) {
     WorldOptions options = DrawWorld(seed);
     options.steps = options.first_step + 40;
     options.snapshot_every = seed % 3 == 0 ? 4 : 0;
+    options.validate_every = seed % 4 == 0 ? 3 : 0;
     options.stop_at_ns = 1'000'000 * static_cast<int64_t>(10 + seed * 7 % 200);
     const WorldResult result = RunWorld(options);
     ASSERT_EQ(result.problem, "") << Text(options) << " stop at " << options.stop_at_ns;

@@ -67,6 +67,7 @@ World::World(const WorldOptions& options) : options_(options), random_(options.s
   if (options.budget) AddBudget(budgets, &*schedule);
   CheckpointRule rule;
   rule.every_steps = options.snapshot_every;
+  rule.validate_every = options.validate_every;
   auto plan = MakeRunPlan("world", options.family, *schedule, options.steps, options.first_step,
                           /*fast=*/false, rule);
   plan_ = *plan;
@@ -203,6 +204,8 @@ void World::Carry(Process& p, WorkerEffects effects, const Outputs* outputs) {
       TellSaved(p, save->step);
     } else if (auto* seal = std::get_if<SealEffect>(&effect)) {
       Seal(p, *seal);
+    } else if (auto* validate = std::get_if<ValidateEffect>(&effect)) {
+      Validate(p, validate->step);
     } else if (std::holds_alternative<FinishEffect>(effect)) {
       std::vector<RankReport> reports;
       for (Rank r : p.core.ranks()) {

@@ -6,14 +6,15 @@
 // the final weights are equal to those of a plain loop over micro-batches exactly if every job ran once on
 // the right inputs and every gradient was added once, in order.
 //
-// Each event is followed by checks: a job starts once and after all its predecessors, on a rank that computes
-// nothing or, as an overlapped pair, a forward alone; a job is counted done once; a version of the weights is
-// held as long as a job that reads it has not ended, and dropped before more than the schedule needs are
-// there. At the end: the run finished, all jobs done, weights as the plain loop's, which keeps old ones where
-// the schedule reads them; a rank that saves a stage holds all versions that steps behind the last would
-// read. A snapshot of a step has every stage, of one rank or in slices of all members, with all versions that
-// later steps read, each as the plain loop has it there; and every multiple of `snapshot_every` has one. The
-// trace is a hash of every event, equal for equal seeds.
+// Checked after each event: a job starts once and after all its predecessors, on a rank that computes nothing
+// or, as an overlapped pair, a forward alone; a job is counted done once; a version of the weights is held as
+// long as a job that reads it has not ended, and dropped before more than the schedule needs are there. At
+// the end: the run finished, all jobs done, weights as the plain loop's, which keeps old ones where the
+// schedule reads them; who saves a stage holds all versions that steps behind the last would read. A snapshot
+// of a step has every stage, of one rank or in slices of all members, with all versions that later steps
+// read, each as the plain loop has it there; and every multiple of `snapshot_every` has one. Every multiple
+// of `validate_every`, and the end, is validated or told to have failed, one at a time. The trace is a hash
+// of every event, equal for equal seeds.
 #ifndef WEFT_TESTS_SIMULATION_WORLD_H_
 #define WEFT_TESTS_SIMULATION_WORLD_H_
 
@@ -42,10 +43,13 @@ struct WorldOptions {
   int64_t transfer_delay_ns = 300'000;  // delay of each tensor
   int64_t job_ns = 1'000'000;           // longest job
   int snapshot_every = 0;               // steps; 0 for none but those of the run's begin and end
-  double failing_saves = 0;             // probability of a process's part of a snapshot
+  double failing_saves = 0;             // of a process's part of a snapshot
   int64_t save_ns = 100'000;            // longest time of writing a part
-  int64_t stop_at_ns = 0;               // time when the run is told to stop with a checkpoint; 0: it is not
-  // Jobs of a rank that a device is given ahead; 1: there is no such device.
+  int validate_every = 0;               // steps; 0: no validation
+  double failing_validations = 0;
+  int64_t validation_ns = 2'000'000;  // longest time of one
+  int64_t stop_at_ns = 0;             // the run is told to stop with a checkpoint; 0: it is not
+  // Above 1, jobs are done by a device that is given so many of a rank ahead.
   int launch_ahead = 1;
 };
 
@@ -55,9 +59,9 @@ struct WorldResult {
   int64_t virtual_ns = 0;
   uint64_t events = 0, packets_lost = 0, packets_doubled = 0, pairs = 0;
   uint64_t launched_behind = 0, launched_beside = 0;  // jobs that others of their rank were not done before
-  std::map<int32_t, int> peak_versions;               // most versions of one stage's weights, by rank
-  int snapshots = 0, snapshots_dropped = 0;
-  bool stopped = false;  // true if stop_at_ns ended it, not the end of its steps
+  std::map<int32_t, int> peak_versions;               // of one stage's weights, by rank
+  int snapshots = 0, snapshots_dropped = 0, validations = 0;
+  bool stopped = false;  // by stop_at_ns, not by the end of its steps
 };
 
 // Draws a family of the catalogue, sizes and faults from the seed.

@@ -65,8 +65,9 @@ class World {
     // Sums of reduce and gradient-consuming jobs.
     std::map<Job, Value> sums;
     std::map<std::pair<Rank, Job>, Value> outputs;   // forward outputs that wait for their backward
-    std::map<std::pair<Rank, int>, Sum> state_sums;  // sums of states that migrate, beside their `weights`
-    std::map<int, int> pieces;                       // pieces of snapshots that are to come, by step
+    std::map<std::pair<Rank, int>, Sum> state_sums;  // of states that migrate, beside their `weights`
+    std::map<int, int> pieces;                       // of snapshots, by step: that are to come
+    bool validating = false;
     int64_t up_timer = -1, down_timer = -1;
   };
   struct Event {
@@ -122,6 +123,9 @@ class World {
   void TakeSnapshot(Process& p, const StartEffect& start);
   void TellSaved(Process& p, int step);
   void Seal(Process& p, const SealEffect& e);
+  void Validate(Process& p, int step);
+  void TellValidation(Process& p, const Validation& validation);
+  void CheckValidations();
   void CheckSnapshots();
   void ReceiveState(Process& p, const StartEffect& start);
   void PassStateOn(Process& p, const StartEffect& start, Outputs* outputs);
@@ -173,7 +177,9 @@ class World {
   int stop_step_ = -1;
   std::set<std::tuple<int, int, int>> saved_;  // saved parts by step, stage and member
   std::set<int> sealed_, dropped_;
-  std::set<int> failing_;  // steps of which a part could not be saved
+  std::set<int> aside_;      // steps whose weights wait to be validated
+  std::set<int> validated_;  // or told to have failed
+  std::set<int> failing_;    // steps of which a part could not be saved
   WorldResult result_;
 };
 

@@ -61,14 +61,60 @@ void World::Seal(Process& p, const SealEffect& e) {
         Problem(absl::StrCat("the checkpoint of step ", e.step, " is sealed without stage ", stage));
     }
   }
-  if (!(e.drop ? dropped_ : sealed_).insert(e.step).second)
+  if (e.passing && (e.step % options_.validate_every != 0 || e.step == options_.steps))
+    Problem(absl::StrCat("the snapshot of step ", e.step, " passes"));
+  if (!e.passing && !(e.drop ? dropped_ : sealed_).insert(e.step).second)
     Problem(absl::StrCat("the checkpoint of step ", e.step, " is sealed twice"));
+  if (e.validate && !aside_.insert(e.step).second)
+    Problem(absl::StrCat("the weights of step ", e.step, " are kept aside twice"));
+  const int every = options_.validate_every;
+  if (e.drop && every > 0 && e.step > 0 && e.step % every == 0) validated_.insert(e.step);
   At(now_ + 1 + random_.Below(options_.save_ns), [this, &p, e] {
     WorkerEffects effects;
     p.core.OnSealed(e.step, e.drop ? "it was dropped" : "", &effects);
     Carry(p, std::move(effects), nullptr);
     Pump(p);
   });
+}
+
+void World::Validate(Process& p, int step) {
+  const bool resumed = options_.first_step > 0 && step == options_.first_step;
+  if (p.number != 0 || (!resumed && aside_.erase(step) == 0) || p.validating)
+    Problem(absl::StrCat("step ", step, " is validated"));
+  p.validating = true;
+  Validation validation{1, step, 1, 2};
+  const int64_t end = now_ + 1 + random_.Below(options_.validation_ns);
+  if (random_.Chance(0.5)) At((now_ + end) / 2, [this, &p, validation] { TellValidation(p, validation); });
+  validation.samples = 2;
+  if (random_.Chance(options_.failing_validations)) validation.failure = "the data are gone";
+  At(end, [this, &p, validation] {
+    p.validating = false;
+    if (!validated_.insert(validation.step).second)
+      Problem(absl::StrCat("step ", validation.step, " is validated twice"));
+    TellValidation(p, validation);
+  });
+}
+
+void World::TellValidation(Process& p, const Validation& validation) {
+  WorkerEffects effects;
+  p.core.OnValidation(validation, &effects);
+  Carry(p, std::move(effects), nullptr);
+  Pump(p);
+}
+
+// Every multiple, and the end, before the run has finished. One that is stopped leaves some out.
+void World::CheckValidations() {
+  result_.validations = static_cast<int>(validated_.size());
+  if (options_.validate_every == 0 || result_.stopped) return;
+  std::set<int> wanted = {options_.steps};
+  const int lead = SnapshotLead(plan_->graph);
+  for (int step = std::max(1, options_.first_step); step < options_.steps; ++step) {
+    const bool early =
+        step > options_.first_step && options_.first_step > 0 && step < options_.first_step + lead;
+    if (step % options_.validate_every == 0 && !early) wanted.insert(step);
+  }
+  if (validated_ != wanted)
+    Problem(absl::StrCat(validated_.size(), " of ", wanted.size(), " validations were made"));
 }
 
 // Every multiple, and both ends; no other, but for the one with which the run was stopped.
@@ -85,9 +131,10 @@ void World::CheckSnapshots() {
   std::set<int> made = sealed_;
   made.insert(dropped_.begin(), dropped_.end());
   if (made != wanted) {
-    Problem(absl::StrCat(made.size(), " checkpoints were made and ", wanted.size(), " wanted, up to step ",
-                         end));
+    Problem(
+        absl::StrCat(made.size(), " checkpoints were made and ", wanted.size(), " wanted, up to step ", end));
   }
+  CheckValidations();
   result_.snapshots = static_cast<int>(sealed_.size());
   result_.snapshots_dropped = static_cast<int>(dropped_.size());
 }

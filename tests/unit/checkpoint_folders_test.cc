@@ -91,6 +91,32 @@ TEST_F(CheckpointFolder, BeforeItIsSealed_IsNoCheckpoint) {
   EXPECT_FALSE(index->training.empty());
 }
 
+// Weights that are to be validated: in the place of a checkpoint, or beside one, and no checkpoint
+// themselves.
+TEST_F(CheckpointFolder, KeptAside_AreWeightsThatNobodyTakesForACheckpoint) {
+  const CheckpointFolders folders = Folders("aaaaaaaabbbb");
+  for (int stage = 0; stage < 2; ++stage) WriteStage(folders.Partial(10), stage, 10, 1);
+  ASSERT_TRUE(folders.KeepAside(10).ok());
+  EXPECT_EQ(*Read(folders.KeptAside(10)), 1);
+  EXPECT_FALSE(fs::exists(folders.KeptAside(10) + "/state"));
+  EXPECT_EQ(FindCheckpoint(out_).status().code(), absl::StatusCode::kNotFound);
+  for (int stage = 0; stage < 2; ++stage) WriteStage(folders.Partial(20), stage, 20, 2);
+  ASSERT_TRUE(folders.Seal(20, 1, /*validate=*/true).ok());
+  Save(folders, 30, 3, /*keep=*/1);
+  EXPECT_EQ(*Read(folders.KeptAside(20)), 2) << "the checkpoint is gone";
+  ASSERT_TRUE(folders.KeepAside(30, folders.Final(30)).ok());
+  EXPECT_EQ(*Read(folders.KeptAside(30)), 3);
+  folders.DropKeptAside(20);
+  ASSERT_TRUE(folders.Prepare().ok());
+  EXPECT_TRUE(fs::exists(folders.KeptAside(10))) << "another process of the attempt";
+  folders.DropKeptAside();
+  EXPECT_EQ(Names(), std::vector<std::string>{"checkpoint-30"});
+  EXPECT_EQ(*Read(folders.Final(30)), 3);
+  ASSERT_TRUE(folders.KeepAside(40, folders.Final(30)).ok());
+  SweepPartialCheckpoints(out_);
+  EXPECT_EQ(Names(), std::vector<std::string>{"checkpoint-30"}) << "what a killed attempt has left goes";
+}
+
 // A stage is missing: the save was killed, or its process's disk is full.
 TEST_F(CheckpointFolder, WithoutAStage_IsDroppedAndTheOldOneStays) {
   Save(Folders("one"), 100, 1);

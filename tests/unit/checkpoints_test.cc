@@ -61,6 +61,72 @@ TEST(Checkpoints, OneUnderWay_HoldsTheStepsBeforeTheNext) {
   EXPECT_EQ(checkpoints.Due(0, 3, 7), 4);
 }
 
+// A snapshot passes where no checkpoint falls on the step; the next waits until one validation at most is not
+// done.
+TEST(Checkpoints, EveryNValidated_TheNextWaitsForTheOneBeforeTheLast) {
+  const auto plan = Plan("gpipe", 2, 2, 20, {6, 0, 2, /*validate_every=*/3});
+  Checkpoints checkpoints(*plan, 1);
+  checkpoints.Begin(0);
+  EXPECT_FALSE(checkpoints.ResumesWithValidation());
+  const auto take = [&](int32_t step, bool passes) {
+    EXPECT_EQ(checkpoints.hold(), step - 1);
+    ASSERT_EQ(checkpoints.Due(0, step - 1, step + 3), step);
+    checkpoints.Announce(step, 0);
+    EXPECT_EQ(checkpoints.Passes(step), passes);
+    EXPECT_TRUE(checkpoints.Validates(step));
+    EXPECT_EQ(checkpoints.Saved(0, step, ""), "");
+    EXPECT_TRUE(checkpoints.Sealed(step));
+    checkpoints.AddValidation(step);
+  };
+  take(3, true);
+  EXPECT_EQ(checkpoints.BeginValidation(), 3);
+  EXPECT_EQ(checkpoints.BeginValidation(), std::nullopt) << "one at a time";
+  take(6, false);
+  EXPECT_EQ(checkpoints.Due(0, 8, 12), std::nullopt) << "two are not done";
+  EXPECT_FALSE(checkpoints.IsValidating(6));
+  ASSERT_TRUE(checkpoints.IsValidating(3));
+  checkpoints.Validated();
+  EXPECT_EQ(checkpoints.BeginValidation(), 6);
+  take(9, true);
+  checkpoints.Announce(20, 0);
+  EXPECT_TRUE(checkpoints.Validates(20)) << "also behind the last step";
+  EXPECT_FALSE(checkpoints.Passes(20));
+}
+
+TEST(Checkpoints, ValidatedBesideTimedCheckpoints_EachHasItsOwnTime) {
+  const auto plan = Plan("gpipe", 2, 2, 100, {0, 10 * kSecond, 2, /*validate_every=*/5});
+  Checkpoints checkpoints(*plan, 1);
+  checkpoints.Begin(0);
+  ASSERT_EQ(checkpoints.Due(kSecond, 3, 7), 5);
+  checkpoints.Announce(5, kSecond);
+  EXPECT_TRUE(checkpoints.Passes(5));
+  checkpoints.Saved(0, 5, "");
+  checkpoints.Sealed(5);
+  EXPECT_EQ(checkpoints.next_due(), 10 * kSecond) << "what passes is no checkpoint";
+  ASSERT_EQ(checkpoints.Due(11 * kSecond, 6, 9), 7);
+  checkpoints.Announce(7, 11 * kSecond);
+  EXPECT_FALSE(checkpoints.Passes(7) || checkpoints.Validates(7));
+}
+
+// The run ends with the snapshot that would have passed; whoever goes on there validates it.
+TEST(Checkpoints, StopAtASnapshotThatPasses_MakesItACheckpoint) {
+  const auto plan = Plan("gpipe", 2, 2, 100, {0, 0, 2, /*validate_every=*/10});
+  Checkpoints checkpoints(*plan, 1);
+  checkpoints.Begin(0);
+  checkpoints.Announce(*checkpoints.Due(0, 6, 10), 0);
+  EXPECT_TRUE(checkpoints.Passes(10));
+  EXPECT_EQ(checkpoints.Stop(8), 10);
+  EXPECT_FALSE(checkpoints.Passes(10));
+  EXPECT_FALSE(checkpoints.Validates(10));
+  Checkpoints late(*plan, 1);
+  late.Begin(0);
+  late.Announce(*late.Due(0, 6, 10), 0);
+  EXPECT_EQ(late.Saved(0, 10, ""), "");
+  EXPECT_EQ(late.Stop(10), 11) << "it is being put aside";
+  const auto resumed = Plan("gpipe", 2, 2, 100, {0, 0, 2, /*validate_every=*/10}, 10);
+  EXPECT_TRUE(Checkpoints(*resumed, 1).ResumesWithValidation());
+}
+
 TEST(Checkpoints, EveryTime_CountsFromTheLastAnnouncement) {
   const auto plan = Plan("gpipe", 2, 2, 100, {0, 10 * kSecond, 2});
   Checkpoints checkpoints(*plan, 1);

@@ -16,8 +16,12 @@ using ::testing::HasSubstr;
 
 constexpr int64_t kSecond = 1'000'000'000;
 
-std::shared_ptr<const RunPlan> Plan(int stages = 2, int microbatches = 2, int steps = 2) {
-  return *MakeRunPlan("run", "gpipe", *MakeSchedule("gpipe", {}, stages, microbatches), steps);
+std::shared_ptr<const RunPlan> Plan(int stages = 2, int microbatches = 2, int steps = 2,
+                                    int validate_every = 0) {
+  CheckpointRule rule;
+  rule.validate_every = validate_every;
+  return *MakeRunPlan("run", "gpipe", *MakeSchedule("gpipe", {}, stages, microbatches), steps,
+                      /*first_step=*/0, /*fast=*/false, rule);
 }
 
 // Plays the shell and the workers: keeps what the core says, by session.
@@ -31,6 +35,7 @@ class CoreTest : public ::testing::Test {
       run_info = std::move(r);
     }
     for (StepDone& s : e.steps) steps.push_back(s);
+    for (Validation& v : e.validations) validations.push_back(v);
     for (JobsEnded& j : e.jobs) jobs_ended += j.jobs.size();
     for (CloseSession& c : e.closed) closed[c.session] = c.status;
     for (WorkerChange& w : e.workers) changes.push_back(std::move(w));
@@ -44,7 +49,7 @@ class CoreTest : public ::testing::Test {
                        static_cast<int64_t>(100 + session), process, "addr"});
   }
   uint64_t Submit(int processes = 2, int stages = 2, const std::string& output = "") {
-    Do(SubmitRun{1, "", Plan(stages), "{}", processes, output});
+    Do(SubmitRun{1, "", Plan(stages, 2, 2, validate_every), "{}", processes, output});
     EXPECT_TRUE(replies.back().status.ok()) << replies.back().status;
     return replies.back().run;
   }
@@ -103,6 +108,8 @@ class CoreTest : public ::testing::Test {
   std::vector<RunState> states;
   RunInfo run_info;
   std::vector<StepDone> steps;
+  std::vector<Validation> validations;
+  int validate_every = 0;
   size_t jobs_ended = 0;
   std::map<SessionId, absl::Status> closed;
   std::vector<WorkerChange> changes;
@@ -612,6 +619,77 @@ TEST_F(CoreTest, LastCheckpointThatCannotBeSaved_FailsTheRunWithTheCause) {
   EXPECT_EQ(run_info.state, RunState::kFailed);
   EXPECT_THAT(run_info.reason, ::testing::AllOf(HasSubstr("the checkpoint of step 2 was not saved"),
                                                 HasSubstr("process 0"), HasSubstr("No space left")));
+}
+
+// The run ends when its last weights are validated, and says what was validated and what was not.
+TEST_F(CoreTest, RunThatValidates_FinishesWhenTheLastValidationIsDone) {
+  validate_every = 1;
+  const uint64_t run = Running(4, "out");
+  Heard<SealCheckpoint>(1);
+  Say(1, CheckpointSealed{run, 0, ""});
+  ASSERT_EQ(Heard<TakeSnapshot>(1)->step, 1);
+  EndAll(run);
+  for (const SessionId s : {1, 2}) Say(s, SnapshotSaved{run, 1, ""});
+  const SealCheckpoint passing = *Heard<SealCheckpoint>(1);
+  EXPECT_TRUE(passing.passing && passing.validate && !passing.drop);
+  Say(1, CheckpointSealed{run, 1, ""});
+  EXPECT_EQ(run_info.checkpoint_step, 0) << "it is none";
+  EXPECT_EQ(Heard<Validate>(1)->step, 1);
+  EndAll(run);
+  for (const SessionId s : {1, 2}) Say(s, SnapshotSaved{run, 2, ""});
+  const SealCheckpoint last = *Heard<SealCheckpoint>(1);
+  EXPECT_TRUE(last.validate && !last.passing);
+  Say(1, CheckpointSealed{run, 2, ""});
+  EXPECT_FALSE(Heard<Validate>(1).has_value()) << "one after the other";
+  Say(1, Validation{run, 1, 4, 8, 0.5, 0.25});
+  EXPECT_TRUE(validations.empty()) << "it only gets on";
+  Say(2, Validation{run, 1, 8, 8, 0.5, 0.25});
+  EXPECT_EQ(core->probe().fenced, 1u) << "nobody asked that process";
+  Say(1, Validation{run, 1, 8, 8, 0.75, 0.5});
+  ASSERT_EQ(validations.size(), 1u);
+  EXPECT_EQ(validations[0].loss, 0.75);
+  EXPECT_EQ(run_info.validation->step, 1);
+  EXPECT_EQ(Heard<Validate>(1)->step, 2);
+  EXPECT_FALSE(Heard<Finish>(1).has_value());
+  Say(1, Validation{run, 2, 0, 0, 0, 0, "the data are gone"});
+  EXPECT_THAT(run_info.validation_failure,
+              ::testing::AllOf(HasSubstr("after step 2 were not validated"), HasSubstr("the data are gone")));
+  EXPECT_EQ(run_info.failed_validations, 1);
+  EXPECT_TRUE(Heard<Finish>(1).has_value()) << "the training is none the worse";
+}
+
+TEST_F(CoreTest, ValidationThatHangs_EndsWithItsNameAndTheProcess) {
+  validate_every = 2;
+  const uint64_t run = Running(4, "out");
+  Say(1, CheckpointSealed{run, 0, ""});
+  EndAll(run);
+  for (const SessionId s : {1, 2}) Say(s, SnapshotSaved{run, 2, ""});
+  Say(1, CheckpointSealed{run, 2, ""});
+  now = core->next_deadline() - 1;
+  Say(1, Validation{run, 2, 1, 8});
+  EXPECT_GT(core->next_deadline(), now + kSecond) << "it gets on";
+  now = core->next_deadline();
+  Do(Tick{});
+  EXPECT_EQ(run_info.state, RunState::kFailed);
+  EXPECT_THAT(run_info.reason, HasSubstr("the validation of step 2 from process 0"));
+}
+
+TEST_F(CoreTest, StopWhileTheLastWeightsAreValidated_EndsTheRunWithout) {
+  validate_every = 2;
+  const uint64_t run = Running(4, "out");
+  Say(1, CheckpointSealed{run, 0, ""});
+  EndAll(run);
+  for (const SessionId s : {1, 2}) Say(s, SnapshotSaved{run, 2, ""});
+  Say(1, CheckpointSealed{run, 2, ""});
+  EXPECT_EQ(Heard<Validate>(1)->step, 2);
+  EXPECT_FALSE(Heard<Finish>(1).has_value());
+  Do(CancelRun{3, run, "stopped by SIGINT", /*save=*/true});
+  for (const SessionId s : {1, 2}) {
+    EXPECT_TRUE(Heard<Finish>(s).has_value());
+    Say(s, Finished{run, {}});
+  }
+  EXPECT_EQ(run_info.state, RunState::kFinished);
+  EXPECT_THAT(run_info.validation_failure, HasSubstr("told to stop"));
 }
 
 // A process that hangs in a save is named.

@@ -200,7 +200,7 @@ TEST_F(OutputFolderTest, CheckedWhileARunWritesInIt_OwnedWhateverIsToBecomeOfIts
 
 TEST_F(OutputFolderTest, StepsAndInitialWeightsOnly_ToldAsWithoutACheckpoint) {
   WriteRun(out_, "first", 0, {"checkpoint-0"});
-  Write(out_ + "/steps.jsonl", "{\"step\": 3}\n");
+  Write(out_ + "/steps.jsonl", "{\"step\": 3}\n{\"step\": 4, \"validation_loss\": 0.5}\n");
   EXPECT_THAT(DescribeWork(out_), AllOf(HasSubstr("after 4 steps"), HasSubstr("without a checkpoint")));
 }
 

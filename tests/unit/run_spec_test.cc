@@ -52,6 +52,44 @@ TEST(RunSpec_Mlp, NamesAlone_TakeDefaults) {
   EXPECT_TRUE(spec->schedule.parameters.empty());
 }
 
+TEST(RunSpec, Validate_ReadsDataAndDefaultsToTenPointsOfAllSamples) {
+  const Json data = {{"text", {{"path", "/data/held_out.txt"}}}};
+  EXPECT_FALSE(ParseRunSpec(GptRun())->validate.any());
+  const auto all = ParseRunSpec(With("/validate", {{"data", data}}));
+  ASSERT_TRUE(all.ok()) << all.status();
+  EXPECT_EQ(all->validate.every, 1) << "of three steps";
+  EXPECT_EQ(all->validate.samples, 0);
+  EXPECT_TRUE(ParseRunSpec(With("/validate", {{"data", data}, {"samples", "all"}})).ok());
+  Json run = With("/validate", {{"data", data}, {"every", 2}, {"samples", 8}});
+  run["train"]["steps"] = 25;
+  const auto some = ParseRunSpec(run);
+  ASSERT_TRUE(some.ok()) << some.status();
+  EXPECT_EQ(std::get<TextData>(some->validate.data.source).path, "/data/held_out.txt");
+  EXPECT_EQ(std::get<TextData>(ValidationRun(*some).data.source).path, "/data/held_out.txt");
+  EXPECT_EQ(some->validate.every, 2);
+  EXPECT_EQ(some->validate.samples, 8);
+  EXPECT_FALSE(some->ValidatesAfter(0));
+  EXPECT_TRUE(some->ValidatesAfter(2));
+  EXPECT_FALSE(some->ValidatesAfter(3));
+  EXPECT_TRUE(some->ValidatesAfter(25)) << "the last";
+  EXPECT_EQ(ToJson(*ParseRunSpec(ToJson(*some))), ToJson(*some));
+  run["validate"].erase("every");
+  EXPECT_EQ(ParseRunSpec(run)->validate.every, 3);
+}
+
+TEST(RunSpec, ValidateThatIsNone_Refused) {
+  const Json data = {{"text", {{"path", "/data/held_out.txt"}}}};
+  ExpectRefused({With("/validate", {{"every", 2}}), "validate.data", "is missing"});
+  ExpectRefused({With("/validate", {{"data", data}, {"evry", 2}}), "validate.evry", "did you mean"});
+  ExpectRefused({With("/validate", {{"data", data}, {"every", 0}}), "validate.every", "from 1 to"});
+  ExpectRefused({With("/validate", {{"data", data}, {"samples", 0}}), "validate.samples", "from 1 to"});
+  Json ordered = data;
+  ordered["order"] = "shuffled";
+  ExpectRefused({With("/validate", {{"data", ordered}}), "validate.data.order", ""});
+  const Json images = {{"idx", {{"images", "i"}, {"labels", "l"}}}};
+  ExpectRefused({With("/validate", {{"data", images}}), "validate.data", "learns from text"});
+}
+
 TEST(RunSpec_Mlp, Gelu_FusedOrApart) {
   Json run = With("/model", {{"mlp", {{"gelu", "apart"}}}});
   run["data"] = {{"idx", {{"images", "i"}, {"labels", "l"}}}};

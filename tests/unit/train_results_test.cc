@@ -256,20 +256,38 @@ TEST_F(StepLogTest, GoesOn_KeepsTheStepsBeforeAndCutsTheOthers) {
   std::ofstream(folder_ + "/steps.jsonl") << before;
   StepLog log(folder_, 2);
   EXPECT_EQ(Read(), before) << "nothing changes before a step is made";
-  ASSERT_TRUE(log.Append({2, 0.5, true, 1, 1}).ok());
-  ASSERT_TRUE(log.Append({3, 0.25, true, 1, 2}).ok());
+  ASSERT_TRUE(log.Append(StepRecord{2, 0.5, true, 1, 1}).ok());
+  ASSERT_TRUE(log.Append(StepRecord{3, 0.25, true, 1, 2}).ok());
   EXPECT_THAT(Steps(), ElementsAre(0, 1, 2, 3));
   EXPECT_EQ(log.seconds().size(), 2u);
+}
+
+// What is validated again where the run goes on is told again; the steps are counted without validations.
+TEST_F(StepLogTest, Validations_HaveLinesOfTheirOwn) {
+  {
+    StepLog log(folder_, 0);
+    ASSERT_TRUE(log.Append(StepRecord{0, 0.5, true, 1, 1}).ok());
+    ASSERT_TRUE(log.Append(StepRecord{1, 0.25, true, 1, 2}).ok());
+    ASSERT_TRUE(log.Append(Validation{1, 1, 8, 8, 0.1, 0.75}).ok());
+    ASSERT_TRUE(log.Append(Validation{1, 2, 8, 8, 0.2, 0.5}).ok());
+    EXPECT_EQ(log.seconds().size(), 2u);
+    EXPECT_EQ(log.validation()->step, 2);
+  }
+  EXPECT_THAT(Read(), HasSubstr("{\"step\":1,\"validation_loss\":0.1,\"validation_accuracy\":0.75,"
+                                "\"validation_samples\":8}\n"));
+  StepLog log(folder_, 2);
+  ASSERT_TRUE(log.Append(StepRecord{2, 0.5, true, 1, 1}).ok());
+  EXPECT_THAT(Steps(), ElementsAre(0, 1, 1, 2)) << "that of the weights before step 2 is made again";
 }
 
 TEST_F(StepLogTest, CannotBeWritten_SaidOnceAndWrittenAtTheEnd) {
   fs::create_directory(folder_ + "/steps.jsonl");  // in the file's place
   StepLog log(folder_, 0);
-  EXPECT_FALSE(log.Append({0, 0.5, true, 1, 1}).ok());
-  EXPECT_TRUE(log.Append({1, 0.4, true, 1, 2}).ok());
+  EXPECT_FALSE(log.Append(StepRecord{0, 0.5, true, 1, 1}).ok());
+  EXPECT_TRUE(log.Append(StepRecord{1, 0.4, true, 1, 2}).ok());
   EXPECT_FALSE(log.Finish().ok());
   fs::remove(folder_ + "/steps.jsonl");
-  EXPECT_TRUE(log.Append({2, 0.3, true, 1, 3}).ok());
+  EXPECT_TRUE(log.Append(StepRecord{2, 0.3, true, 1, 3}).ok());
   EXPECT_TRUE(log.Finish().ok());
   EXPECT_THAT(Steps(), ElementsAre(0, 1, 2));
   fs::remove(folder_ + "/steps.jsonl");

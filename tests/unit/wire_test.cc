@@ -247,6 +247,7 @@ TEST(SessionCodec, MessagesOfCheckpoints_RoundTrip_AreEqual) {
   EXPECT_EQ(seal.step, 40);
   EXPECT_EQ(seal.keep, 3);
   EXPECT_TRUE(seal.drop);
+  EXPECT_FALSE(seal.validate || seal.passing);
   const auto saved = std::get<SnapshotSaved>(RoundTrip(FromWorker(SnapshotSaved{9, 40, "full"})));
   EXPECT_EQ(saved.run, 9u);
   EXPECT_EQ(saved.step, 40);
@@ -383,6 +384,28 @@ TEST(SessionCodec, Packet_RoundTrip_IsEqual) {
   EXPECT_FALSE(wire::Decode(3, wire).ok()) << "`open` within a session";
 }
 
+TEST(SessionCodec, MessagesOfValidations_RoundTrip_AreEqual) {
+  const auto seal = std::get<SealCheckpoint>(
+      RoundTrip(FromCoordinator(SealCheckpoint{9, 40, 3, false, /*validate=*/true, /*passing=*/true})));
+  EXPECT_TRUE(seal.validate);
+  EXPECT_TRUE(seal.passing);
+  const auto validate = std::get<Validate>(RoundTrip(FromCoordinator(Validate{9, 40})));
+  EXPECT_EQ(validate.run, 9u);
+  EXPECT_EQ(validate.step, 40);
+  const auto done = std::get<Validation>(RoundTrip(FromWorker(Validation{9, 40, 7, 8, 0.1, 0.7, "gone"})));
+  EXPECT_EQ(done.run, 9u);
+  EXPECT_EQ(done.step, 40);
+  EXPECT_EQ(done.samples, 7);
+  EXPECT_EQ(done.all_samples, 8);
+  EXPECT_EQ(done.loss, 0.1);
+  EXPECT_EQ(done.accuracy, 0.7);
+  EXPECT_EQ(done.failure, "gone");
+  v1::WorkerPayload out;
+  wire::Encode(FromWorker(Validation{9, 40, 7, 8}), &out);
+  out.mutable_validation()->set_samples(9);
+  EXPECT_THAT(std::string(wire::Decode(out).status().message()), HasSubstr("validation.samples"));
+}
+
 // Any bytes either do not parse, are refused, or decode to a value that encodes again.
 TEST(SessionCodec, RandomBytes_NeverCrash) {
   google::protobuf::LogSilencer quiet;  // it complains of every text that is not UTF-8
@@ -399,6 +422,7 @@ TEST(SessionCodec, RandomBytes_NeverCrash) {
   packet.messages.push_back(std::make_shared<const FromWorker>(Report{1, {SomeReport()}}));
   packet.messages.push_back(std::make_shared<const FromWorker>(SnapshotSaved{1, 7, "full"}));
   packet.messages.push_back(std::make_shared<const FromWorker>(CheckpointSealed{1, 7, ""}));
+  packet.messages.push_back(std::make_shared<const FromWorker>(Validation{1, 7, 8, 8, 0.5, 0.25, ""}));
   wire::Encode(packet, &seed);
   const std::string good = seed.SerializeAsString();
   int parsed = 0, decoded = 0;
@@ -459,6 +483,9 @@ TEST(RunsCodec, Run_RoundTrip_IsEqualButForTheClock) {
   run.started_ns = 0;
   run.ended_ns = 300;
   run.reports = {SomeReport()};
+  run.validation = Validation{4, 2, 8, 8, 0.75, 0.5};
+  run.validation_failure = "the disk is full";
+  run.failed_validations = 1;
   v1::RunEvent wire;
   wire::Encode(run, 1000, wire.mutable_run());
   const auto event = wire::Decode(wire);
@@ -472,6 +499,11 @@ TEST(RunsCodec, Run_RoundTrip_IsEqualButForTheClock) {
   EXPECT_EQ(back.loss, 0.5);
   EXPECT_EQ(back.submitted_ns, 1100);
   EXPECT_EQ(back.started_ns, 0) << "not yet";
+  ASSERT_TRUE(back.validation.has_value());
+  EXPECT_EQ(back.validation->step, 2);
+  EXPECT_EQ(back.validation->loss, 0.75);
+  EXPECT_EQ(back.validation_failure, "the disk is full");
+  EXPECT_EQ(back.failed_validations, 1);
   ExpectEqual(back.reports.at(0), SomeReport());
   wire.mutable_run()->set_steps_done(11);
   ExpectInvalid(wire::Decode(wire).status(), "steps_done");

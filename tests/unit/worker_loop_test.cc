@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <iterator>
 #include <map>
@@ -118,6 +119,13 @@ class GatedDevice final : public Device {
   }
 
   absl::Status Health() override { return health; }
+
+  absl::StatusOr<Evaluation> Validate(const RunSpec& run, const std::string& folder,
+                                      const EvaluationProgress&) override {
+    EXPECT_TRUE(std::filesystem::exists(folder)) << folder;
+    const int64_t samples = run.validate.samples;
+    return Evaluation{"1", samples, samples, samples, samples, 2.5 * static_cast<double>(samples)};
+  }
 
   GatedCompute::Gate gate;
   absl::Status health;
@@ -454,6 +462,40 @@ TEST_F(WorkerLoopTest, DeviceIsLostToTheProcess_RunFailsAndTheWorkerEnds) {
   ASSERT_TRUE(link_.Await<Forgotten>().has_value());
   thread_.join();
   EXPECT_EQ(ended_, device_.health);
+}
+
+// Weights that a snapshot left aside, and held-out data that cannot be read.
+TEST_F(WorkerLoopTest, Validate_TellsTheFiguresAndRemovesTheWeights) {
+  std::string name = ::testing::TempDir() + "worker_loop_XXXXXX";
+  const std::string folder = mkdtemp(name.data());
+  const absl::Cleanup remove = [&] { std::filesystem::remove_all(folder); };
+  Assign a = Pipeline(kRun);
+  a.output = folder;
+  a.spec = absl::StrReplaceAll(
+      a.spec, {{"\"stages\": 2", absl::StrCat("\"validate\": {\"data\": {\"text\": {\"path\": \"", folder,
+                                              "/held.txt\"}}, \"samples\": 3}, \"stages\": 2")}});
+  link_.Say(a);
+  const auto failed = link_.Await<Failed>();
+  ASSERT_TRUE(failed.has_value());
+  EXPECT_THAT(failed->reason, HasSubstr("validate.data.text.path"));
+  link_.Say(Abort{kRun, "a process failed"});
+  ASSERT_TRUE(link_.Await<Forgotten>().has_value());
+
+  std::ofstream(folder + "/held.txt") << std::string(100, 'a');
+  a.run = kRun + 1;
+  a.epoch = 2;
+  link_.Say(a);
+  ASSERT_TRUE(link_.Await<Prepared>().has_value());
+  const std::string aside = folder + "/checkpoint.run-2.validation.partial";
+  std::filesystem::create_directory(aside);
+  link_.Say(Validate{kRun + 1, 1});
+  const auto validation = link_.Await<Validation>();
+  ASSERT_TRUE(validation.has_value());
+  EXPECT_EQ(validation->step, 1);
+  EXPECT_EQ(validation->samples, 3);
+  EXPECT_DOUBLE_EQ(validation->loss, 2.5);
+  EXPECT_DOUBLE_EQ(validation->accuracy, 1);
+  EXPECT_FALSE(std::filesystem::exists(aside));
 }
 
 // As one with a device's driver to wait for.

@@ -81,7 +81,12 @@ void WorkerCore::OnMessage(int64_t now, const FromCoordinator& message, WorkerEf
   if (const auto* take = std::get_if<TakeSnapshot>(&message)) return OnTakeSnapshot(*take, out);
   if (const auto* seal = std::get_if<SealCheckpoint>(&message)) {
     if (run_ && seal->run == run_->assignment.run && !run_->failed)
-      out->push_back(SealEffect{seal->step, seal->keep, seal->drop});
+      out->push_back(SealEffect{seal->step, seal->keep, seal->drop, seal->validate, seal->passing});
+    return;
+  }
+  if (const auto* validate = std::get_if<Validate>(&message)) {
+    if (run_ && validate->run == run_->assignment.run && !run_->failed)
+      out->push_back(ValidateEffect{validate->step});
     return;
   }
   if (const auto* abort = std::get_if<Abort>(&message)) {

@@ -205,6 +205,12 @@ struct SealEffect {
   int step;
   int keep;
   bool drop;
+  bool validate = false, passing = false;  // as in SealCheckpoint
+};
+// Compute loss and accuracy of the weights that stay aside from that step; call OnValidation now and then,
+// and at the end.
+struct ValidateEffect {
+  int step;
 };
 // Call OnFinished with the last reports.
 struct FinishEffect {};
@@ -218,7 +224,7 @@ struct ExitEffect {
 
 using WorkerEffect = std::variant<SendEffect, PrepareEffect, JoinEffect, WantEffect, StartEffect,
                                   PublishEffect, DropEffect, SnapshotEffect, SaveEffect, SealEffect,
-                                  FinishEffect, ForgetEffect, ExitEffect>;
+                                  ValidateEffect, FinishEffect, ForgetEffect, ExitEffect>;
 using WorkerEffects = std::vector<WorkerEffect>;
 
 struct JobDone {
@@ -267,6 +273,8 @@ class WorkerCore {
   // Notes that the data of SnapshotEffect or SaveEffect is on the disk, or `failure` says why it is not.
   void OnSnapshotSaved(int step, const std::string& failure, WorkerEffects* out);
   void OnSealed(int step, const std::string& failure, WorkerEffects* out);
+  // `validation` is of the present run.
+  void OnValidation(Validation validation, WorkerEffects* out);
   void OnFinished(std::vector<RankReport> reports, WorkerEffects* out);
   // Notes a failure of the run here. The coordinator is told once.
   void OnFailure(int64_t now, const std::string& reason, WorkerEffects* out);

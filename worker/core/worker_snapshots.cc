@@ -1,4 +1,4 @@
-// Implements this process's part of checkpoints in WorkerCore.
+// WorkerCore: what this process does for checkpoints and validations.
 #include <utility>
 
 #include "worker/core/worker_run.h"
@@ -44,6 +44,11 @@ void WorkerCore::OnSnapshotSaved(int step, const std::string& failure, WorkerEff
 void WorkerCore::OnSealed(int step, const std::string& failure, WorkerEffects* out) {
   if (!run_ || run_->failed) return;
   out->push_back(SendEffect{CheckpointSealed{run_->assignment.run, step, failure}});
+}
+
+void WorkerCore::OnValidation(Validation validation, WorkerEffects* out) {
+  if (!run_ || run_->failed) return;
+  out->push_back(SendEffect{std::move(validation)});
 }
 
 }  // namespace weft

@@ -60,6 +60,7 @@ struct Flags {
   int connect_timeout = 30, joining = 290, link_timeout = 120;
   std::string reference, out;
   std::string evaluate, checkpoint;
+  int64_t samples = 0;
   std::string generate, request;
 };
 
@@ -135,7 +136,7 @@ int EvaluateCheckpoint(const Flags& flags, DeviceBackend* backend) {
               << std::endl;
     return std::cout.good();
   };
-  const absl::StatusOr<Evaluation> result = Evaluate(*spec, flags.checkpoint, print, backend);
+  const absl::StatusOr<Evaluation> result = Evaluate(*spec, flags.checkpoint, print, backend, flags.samples);
   if (result.ok()) return kOk;
   // A damaged checkpoint is as bad a configuration as damaged data.
   const bool damaged = absl::IsDataLoss(result.status());
@@ -197,6 +198,11 @@ int TrainReference(const Flags& flags, DeviceBackend* backend) {
   checkpoints.saved = [](int step, const std::string& failure) {
     nlohmann::json line = {{"checkpoint", step}};
     if (!failure.empty()) line["failure"] = failure;
+    std::cout << line.dump() << std::endl;
+  };
+  checkpoints.validated = [](int step, const Evaluation& e) {
+    const nlohmann::json line = {
+        {"validation", step}, {"loss", e.loss()}, {"accuracy", e.accuracy()}, {"samples", e.samples}};
     std::cout << line.dump() << std::endl;
   };
   const absl::Status status = RunReference(*spec, flags.out, print, backend, checkpoints);
@@ -366,6 +372,9 @@ void AddTaskFlags(CLI::App& app, Flags& flags, CLI::Option* coordinator) {
                      "Write tokens with a checkpoint of this specification's (JSON) model and exit");
   app.add_option("--request", flags.request, "Of --generate: prompt and sampling (JSON)")->needs(generate);
   app.add_option("--checkpoint", flags.checkpoint, "Folder of the checkpoint of --evaluate and --generate");
+  app.add_option("--samples", flags.samples, "Of --evaluate: the first so many samples; 0 for all")
+      ->needs(evaluate)
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
   evaluate->excludes(coordinator)->excludes(reference);
   generate->excludes(coordinator)->excludes(reference)->excludes(evaluate);
 }

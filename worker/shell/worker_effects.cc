@@ -6,9 +6,11 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "proto/host/host_memory.h"
 #include "proto/run/run_memory.h"
+#include "worker/shell/compute/data.h"
 #include "worker/shell/run_shape.h"
 #include "worker/shell/worker_loop.h"
 
@@ -17,11 +19,26 @@ namespace {
 
 constexpr int64_t kMicrosecond = 1'000;
 
+// In the process that validates: held-out data that cannot be read are found before the first step, and the
+// weights with which the run goes on are kept where it validates them first.
+absl::Status PrepareToValidate(const RunSpec& spec, const CheckpointFolders& folders) {
+  if (!spec.validate.any()) return absl::OkStatus();
+  const absl::StatusOr<std::unique_ptr<Dataset>> data = Dataset::Open(ValidationRun(spec));
+  if (!data.ok()) {
+    return absl::Status(data.status().code(), absl::StrCat("validate.", data.status().message()));
+  }
+  if (!spec.ValidatesAfter(spec.first_step())) return absl::OkStatus();
+  return folders.KeepAside(spec.first_step(), spec.resume.checkpoint);
+}
+
 }  // namespace
 
 absl::Status WorkerLoop::PrepareRank(Slot* slot, const PrepareTask& task) {
   if (task.folders != nullptr && slot->index == 0) {
     if (absl::Status status = task.folders->Prepare(); !status.ok()) return status;
+  }
+  if (task.folders != nullptr && slot->rank == 0) {
+    if (absl::Status status = PrepareToValidate(*task.spec, *task.folders); !status.ok()) return status;
   }
   auto compute = device_.CreateRank(*task.spec, slot->rank, transport_.memory());
   if (!compute.ok()) return compute.status();
@@ -92,6 +109,8 @@ void WorkerLoop::ApplyOne(int64_t now, WorkerEffect& effect, const JobOutcome* o
     Save(save->step);
   } else if (auto* seal = std::get_if<SealEffect>(&effect)) {
     Seal(*seal);
+  } else if (auto* validate = std::get_if<ValidateEffect>(&effect)) {
+    Validate(validate->step);
   } else if (std::holds_alternative<FinishEffect>(effect)) {
     std::vector<RankReport> reports = Reports(now);
     for (RankReport& report : reports) {
@@ -245,7 +264,9 @@ void WorkerLoop::Start(StartEffect& effect) {
 
 void WorkerLoop::Forget(int64_t now) {
   snapshots_.Cancel();
-  // The device's copies for the writer are in the device's memory.
+  if (folders_ != nullptr && spec_->validate.any() && SlotOf(0) != nullptr)
+    validator_.Cancel([folders = folders_] { folders->DropKeptAside(); });
+  // What a device copied for the writer is the device's memory.
   const bool written = device_.launch_ahead() > 1 && !snapshots_.idle();
   forget_when_idle_ = pending_tasks_ > 0 || DeviceWorks() || written;
   if (forget_when_idle_) return;

@@ -47,7 +47,8 @@ WorkerLoop::WorkerLoop(WorkerLoopOptions options, Device& device, Transport& tra
       main_fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
       driver_fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
       core_(ParseRunShape, device.launch_ahead()),
-      snapshots_([this](const SnapshotWriter::Done& done) { SnapshotDone(done); }) {}
+      snapshots_([this](const SnapshotWriter::Done& done) { SnapshotDone(done); }),
+      validator_([this](const Validation& validation) { TellValidation(validation); }) {}
 
 WorkerLoop::~WorkerLoop() {
   close(main_fd_);

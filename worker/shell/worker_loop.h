@@ -32,8 +32,9 @@
 // stopped, and the device has not come to an end after `device_grace_ns`, Run returns DeadlineExceeded with
 // the name of the job.
 //
-// The files: worker_loop.cc has threads, driving and waiting; worker_jobs.cc jobs; worker_effects.cc the
-// core's decisions; worker_snapshots.cc checkpoints; worker_transfers.cc tensors; worker_reports.cc reports.
+// In worker_loop.cc: threads, driving and waiting; worker_jobs.cc: jobs; worker_effects.cc: what the core
+// decided; worker_snapshots.cc: checkpoints and validations; worker_transfers.cc: tensors; worker_reports.cc:
+// reports.
 #ifndef WEFT_WORKER_SHELL_WORKER_LOOP_H_
 #define WEFT_WORKER_SHELL_WORKER_LOOP_H_
 
@@ -64,6 +65,7 @@
 #include "worker/shell/snapshot_writer.h"
 #include "worker/shell/state_holders.h"
 #include "worker/shell/transport/transport.h"
+#include "worker/shell/validator.h"
 
 namespace weft {
 
@@ -259,6 +261,8 @@ class WorkerLoop {
   void Save(int step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Seal(const SealEffect& seal) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void SnapshotDone(const SnapshotWriter::Done& done) ABSL_LOCKS_EXCLUDED(mu_);
+  void Validate(int step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void TellValidation(const Validation& validation) ABSL_LOCKS_EXCLUDED(mu_);
   void Forget(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void EndRanks(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void CheckEnds(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -332,8 +336,9 @@ class WorkerLoop {
   WorkerSnapshot past_ ABSL_GUARDED_BY(mu_);  // totals of forgotten runs
   std::vector<FromCoordinator> messages_ ABSL_GUARDED_BY(mu_);
   std::vector<TransportEvent> events_ ABSL_GUARDED_BY(mu_);
-  // Last member, so that its thread has ended before anything that it calls.
+  // Last, so that their threads have ended before anything that they call.
   SnapshotWriter snapshots_;
+  Validator validator_;
 };
 
 }  // namespace weft

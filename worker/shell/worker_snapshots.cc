@@ -1,4 +1,4 @@
-// WorkerLoop: what it writes of the run into checkpoints.
+// WorkerLoop: what it writes of the run into checkpoints, and validates.
 #include <utility>
 
 #include "worker/shell/worker_loop.h"
@@ -33,10 +33,32 @@ void WorkerLoop::AllSaved(int64_t now) {
 void WorkerLoop::Seal(const SealEffect& seal) {
   snapshots_.Seal(core_.run_id(), seal.step, [seal, folders = folders_]() -> absl::Status {
     if (folders == nullptr) return absl::FailedPreconditionError("the run has no output folder");
-    if (!seal.drop) return folders->Seal(seal.step, seal.keep);
+    if (!seal.drop && seal.passing) return folders->KeepAside(seal.step);
+    if (!seal.drop) return folders->Seal(seal.step, seal.keep, seal.validate);
     folders->Drop(seal.step);
     return absl::AbortedError("it was dropped");
   });
+}
+
+void WorkerLoop::Validate(int step) {
+  validator_.Begin(core_.run_id(), step,
+                   [&device = device_, spec = spec_, folders = folders_,
+                    step](const EvaluationProgress& on_progress) -> absl::StatusOr<Evaluation> {
+                     if (folders == nullptr)
+                       return absl::FailedPreconditionError("the run has no output folder");
+                     absl::StatusOr<Evaluation> result =
+                         device.Validate(*spec, folders->KeptAside(step), on_progress);
+                     folders->DropKeptAside(step);
+                     return result;
+                   });
+}
+
+// On the validator's thread.
+void WorkerLoop::TellValidation(const Validation& validation) {
+  MutexLock lock(mu_);
+  if (stop_ || validation.run != core_.run_id()) return;
+  core_.OnValidation(validation, &effects_);
+  Apply(MonotonicNow(), nullptr);
 }
 
 // On the writer's thread.

@@ -30,9 +30,12 @@ constexpr absl::string_view kEnd = "checkpoint", kBefore = "checkpoint-";
 constexpr absl::string_view kPartial = ".partial";
 // The suffix of a folder that had its name and is to be removed.
 constexpr absl::string_view kRemoved = ".removed";
+// Of weights that are kept aside until they have been validated.
+constexpr absl::string_view kValidation = ".validation";
 
 absl::Status Refused(absl::string_view what, const std::string& path, int error) {
-  return absl::UnavailableError(absl::StrCat("cannot ", std::string(what), " ", path, ": ", std::strerror(error)));
+  return absl::UnavailableError(
+      absl::StrCat("cannot ", std::string(what), " ", path, ": ", std::strerror(error)));
 }
 
 // Returns the step of "checkpoint-40"; nothing for other names.
@@ -120,9 +123,10 @@ absl::Status Install(const std::string& output, const std::string& made, const s
     RemoveCheckpoint(made);
     return absl::OkStatus();
   }
-  if (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP) return Refused("change names with", name, errno);
-  // The file system cannot exchange names: the old one steps aside, whole. Should the process end in between,
-  // the next run's sweep completes the new one.
+  if (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP)
+    return Refused("change names with", name, errno);
+  // The file system cannot: the old one steps aside, whole. Should the process end in between, the next run's
+  // sweep completes the new one.
   const std::string aside = absl::StrCat(made.substr(0, made.size() - kPartial.size()), std::string(kRemoved),
                                          std::string(kPartial));
   if (absl::Status s = Rename(name, aside); !s.ok()) return s;
@@ -172,16 +176,18 @@ absl::Status CheckpointFolders::Prepare() const {
   return CheckCheckpointNames(output_);
 }
 
-absl::Status CheckpointFolders::Seal(int64_t step, int keep) const {
+absl::Status CheckpointFolders::Seal(int64_t step, int keep, bool validate) const {
   const std::string partial = Partial(step);
   CheckpointIdentity identity = identity_;
   identity.periodic = step > 0 && step < run_.end_step();
   absl::Status status = step == 0 ? absl::OkStatus() : JoinAllSlices(partial, run_, step);
   if (status.ok()) status = WriteCheckpointIndex(partial, run_, identity);
+  if (status.ok() && validate) KeepAside(step, partial).IgnoreError();
   if (status.ok()) status = SyncFolder(partial);
   if (status.ok()) status = Install(output_, partial, Final(step));
   if (!status.ok()) {
     Drop(step);
+    if (validate) DropKeptAside(step);
     return status;
   }
   if (identity.periodic) Prune(output_, keep, tag_);
@@ -190,13 +196,54 @@ absl::Status CheckpointFolders::Seal(int64_t step, int keep) const {
 
 void CheckpointFolders::Drop(int64_t step) const { RemoveCheckpoint(Partial(step)); }
 
+std::string CheckpointFolders::KeptAside(int64_t step) const {
+  return absl::StrCat(Final(step), ".", tag_, std::string(kValidation), std::string(kPartial));
+}
+
+absl::Status CheckpointFolders::KeepAside(int64_t step) const {
+  const std::string partial = Partial(step);
+  absl::Status status = JoinAllSlices(partial, run_, step);
+  if (IsFolder(partial + "/state")) RemoveFiles(partial + "/state");
+  if (status.ok()) status = WriteCheckpointIndex(partial, run_, identity_);
+  if (status.ok()) status = Rename(partial, KeptAside(step));
+  if (!status.ok()) Drop(step);
+  return status;
+}
+
+absl::Status CheckpointFolders::KeepAside(int64_t step, const std::string& checkpoint) const {
+  const std::string aside = KeptAside(step);
+  if (absl::Status s = MakeCheckpointFolder(aside); !s.ok()) return s;
+  for (const std::string& name : NamesIn(checkpoint)) {
+    if (!absl::StartsWith(name, "stage") || !absl::EndsWith(name, ".safetensors")) continue;
+    const fs::path from = fs::path(checkpoint) / name, to = fs::path(aside) / name;
+    std::error_code error;
+    fs::create_hard_link(from, to, error);  // no other writes into the file
+    if (error) fs::copy_file(from, to, fs::copy_options::overwrite_existing, error);
+    if (error) {
+      return absl::UnavailableError(
+          absl::StrCat("cannot keep ", from.string(), " as ", to.string(), ": ", error.message()));
+    }
+  }
+  return WriteCheckpointIndex(aside, run_, identity_);
+}
+
+void CheckpointFolders::DropKeptAside(int64_t step) const { RemoveCheckpoint(KeptAside(step)); }
+
+void CheckpointFolders::DropKeptAside() const {
+  const std::string end = absl::StrCat(".", tag_, std::string(kValidation), std::string(kPartial));
+  for (const std::string& name : NamesIn(output_)) {
+    if (absl::EndsWith(name, end)) RemoveCheckpoint(fs::path(output_) / name);
+  }
+}
+
 void SweepPartialCheckpoints(const std::string& output, const std::string& tag) {
   for (const std::string& entry : NamesIn(output)) {
     absl::string_view name = entry;
     const std::string path = absl::StrCat(output, "/", entry);
     if (!absl::ConsumeSuffix(&name, kPartial) || !IsFolder(path)) continue;
+    const bool aside = absl::ConsumeSuffix(&name, kValidation);
     if (!tag.empty() && absl::EndsWith(name, absl::StrCat(".", tag))) continue;
-    const bool removed = absl::ConsumeSuffix(&name, kRemoved);
+    const bool removed = absl::ConsumeSuffix(&name, kRemoved) || aside;
     const size_t dot = name.rfind('.');
     if (dot == absl::string_view::npos || !IsCheckpointName(name.substr(0, dot))) continue;
     const std::string whole = absl::StrCat(output, "/", std::string(name.substr(0, dot)));

@@ -1,9 +1,10 @@
 // Manages the checkpoint folders of a run's output: complete or invisible.
 //
-// out/checkpoint-0/      the initial weights
-// out/checkpoint-40/     saved on the way, after 40 steps; the newest few stay
-// out/checkpoint/        of the run's end
-// out/checkpoint-80.1a2b3c4d-7.partial/    being written, by one attempt of one run
+//   out/checkpoint-0/      the initial weights
+//   out/checkpoint-40/     saved on the way, after 40 steps; the newest few stay
+//   out/checkpoint/        of the run's end
+//   out/checkpoint-80.1a2b3c4d-7.partial/    being written, by one attempt of one run
+//   out/checkpoint-80.1a2b3c4d-7.validation.partial/    its weights, until they have been validated
 //
 // All files of a checkpoint are written aside, by all processes of the run, which may be on several machines
 // that share the file system, into a folder whose name has the attempt in it. When every process has told the
@@ -43,11 +44,21 @@ class CheckpointFolders {
   // Prepares the output before anything is written: removes the remains of other attempts, and checks that
   // nothing stands in the way.
   absl::Status Prepare() const;
-  // Seals the step's checkpoint, of which all files have been written. The newest `keep` of the periodic ones
-  // stay.
-  absl::Status Seal(int64_t step, int keep) const;
-  // Removes the files that were written of it.
+  // All files of the step's checkpoint have been written. Of the periodic ones the newest `keep` stay.
+  // With `validate` its weights are kept aside too; what goes wrong with that, their reader says.
+  absl::Status Seal(int64_t step, int keep, bool validate = false) const;
+  // Removes what was written of it.
   void Drop(int64_t step) const;
+
+  // Where the weights of the step are kept aside, as a checkpoint without its training state.
+  std::string KeptAside(int64_t step) const;
+  // All files of the step's snapshot have been written: its weights go there, and there is no checkpoint.
+  absl::Status KeepAside(int64_t step) const;
+  // Those of a checkpoint, which may go meanwhile.
+  absl::Status KeepAside(int64_t step, const std::string& checkpoint) const;
+  void DropKeptAside(int64_t step) const;
+  // Of all steps.
+  void DropKeptAside() const;
 
  private:
   const std::string output_;

@@ -43,6 +43,7 @@
 #include "absl/strings/string_view.h"
 #include "proto/run/run_spec.h"
 #include "schedules/job.h"
+#include "worker/shell/compute/evaluation.h"
 #include "worker/shell/fence.h"
 #include "worker/shell/memory_source.h"
 #include "worker/shell/tensor.h"
@@ -246,6 +247,13 @@ class Device {
   // headers: NotFound or InvalidArgument naming the file.
   virtual absl::StatusOr<std::unique_ptr<RankCompute>> CreateRank(const RunSpec& run, Rank rank,
                                                                   MemorySource& memory) = 0;
+  // Computes loss and accuracy of the checkpoint in `folder` on the run's held-out data, on the host's CPU
+  // whatever the device, so that they are the same everywhere. While ranks of the run compute, of whose state
+  // it touches nothing; on a thread of its own. Cancelled where `on_progress` ends it.
+  virtual absl::StatusOr<Evaluation> Validate(const RunSpec& /*run*/, const std::string& /*folder*/,
+                                              const EvaluationProgress& /*on_progress*/) {
+    return absl::UnimplementedError("this device validates nothing");
+  }
 };
 
 // Makes the CPU's device through LibTorch, one thread a kernel. Call once a process, before other threads use

@@ -97,9 +97,14 @@ absl::StatusOr<at::Tensor> PlainDevice::ToHost(const at::Tensor& tensor) {
 
 absl::Status OnPlainDevice(const RunSpec& run, DeviceBackend* backend, absl::string_view what,
                            const std::function<absl::Status(PlainDevice&)>& work) {
+  PrepareProcess();
+  PrepareRun(run.precision, run.kernels);
+  return BesideRanks(backend, what, work);
+}
+
+absl::Status BesideRanks(DeviceBackend* backend, absl::string_view what,
+                         const std::function<absl::Status(PlainDevice&)>& work) {
   try {
-    PrepareProcess();
-    PrepareRun(run.precision, run.kernels);
     PrepareThread();
     const absl::StatusOr<std::unique_ptr<PlainDevice>> device = PlainDevice::Create(backend);
     return device.ok() ? work(**device) : device.status();

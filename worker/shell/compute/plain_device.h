@@ -49,6 +49,10 @@ class PlainDevice {
 absl::Status OnPlainDevice(const RunSpec& run, DeviceBackend* backend, absl::string_view what,
                            const std::function<absl::Status(PlainDevice&)>& work);
 
+// Does the same in a process whose ranks have prepared it for their run; prepares the thread alone.
+absl::Status BesideRanks(DeviceBackend* backend, absl::string_view what,
+                         const std::function<absl::Status(PlainDevice&)>& work);
+
 }  // namespace weft
 
 #endif  // WEFT_WORKER_SHELL_COMPUTE_PLAIN_DEVICE_H_

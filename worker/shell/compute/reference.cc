@@ -28,6 +28,7 @@
 #include "worker/shell/compute/compute.h"
 #include "worker/shell/compute/data.h"
 #include "worker/shell/compute/elementwise.h"
+#include "worker/shell/compute/evaluate.h"
 #include "worker/shell/compute/non_finite.h"
 #include "worker/shell/compute/optimizer.h"
 #include "worker/shell/compute/parameters.h"
@@ -243,6 +244,23 @@ class PlainModel {
     if (written.ok()) return folders.Seal(version, run_.checkpoint.keep);
     folders.Drop(version);
     return written;
+  }
+
+  // theta_t as a checkpoint in memory.
+  absl::StatusOr<Checkpoint> Weights(int version) const {
+    Checkpoint checkpoint;
+    checkpoint.version = absl::StrCat(version);
+    for (const PlainStage& stage : stages_) {
+      const absl::StatusOr<at::Tensor> flat = device_.ToHost(stage.thetas.front().flat);
+      if (!flat.ok()) return flat.status();
+      for (const ParameterSlot& slot : stage.layout.slots) {
+        const std::string name = CheckpointName(stage.layout.stage, slot);
+        const float* const values = flat->const_data_ptr<float>() + slot.offset;
+        checkpoint.parameters[name.substr(name.find('.') + 1)].assign(values,
+                                                                      values + slot.parameter.elements());
+      }
+    }
+    return checkpoint;
   }
 
  private:
@@ -485,6 +503,20 @@ class StepCheckpoints {
   std::chrono::steady_clock::time_point last_;
 };
 
+// Where the run file asks for it. Training stops where its own data could not be read either.
+absl::Status ValidateAfter(const RunSpec& run, int step, const PlainModel& model,
+                           const ReferenceCheckpoints& told) {
+  if (!run.ValidatesAfter(step)) return absl::OkStatus();
+  const absl::StatusOr<Checkpoint> weights = model.Weights(step);
+  if (!weights.ok()) return weights.status();
+  const auto evaluation =
+      EvaluateHeldOut(run, *weights, [&](const Evaluation&) { return !told.stop || !told.stop(); });
+  if (absl::IsCancelled(evaluation.status())) return absl::OkStatus();  // whoever goes on here makes it
+  if (!evaluation.ok()) return evaluation.status();
+  if (told.validated) told.validated(step, *evaluation);
+  return absl::OkStatus();
+}
+
 absl::Status Train(const RunSpec& run, const std::string& out_dir,
                    const std::function<bool(const ReferenceStep&)>& on_step,
                    const ReferenceCheckpoints& checkpoints, PlainDevice& device) {
@@ -502,6 +534,7 @@ absl::Status Train(const RunSpec& run, const std::string& out_dir,
   absl::Status begun = run.first_step() > 0 ? CheckResume(run) : model.Initialize();
   if (begun.ok() && run.first_step() > 0) begun = model.Load(run.resume.checkpoint, run.first_step());
   if (begun.ok() && run.first_step() == 0 && folders.has_value()) begun = model.Save(*folders, 0);
+  if (begun.ok() && run.first_step() > 0) begun = ValidateAfter(run, run.first_step(), model, checkpoints);
   if (!begun.ok()) return begun;
   for (int step = run.first_step(); step < run.end_step(); ++step) {
     const auto start = std::chrono::steady_clock::now();
@@ -531,6 +564,7 @@ absl::Status Train(const RunSpec& run, const std::string& out_dir,
     if (!on_step({step, loss_sum / run.train.microbatches, seconds.count(), gradient_norm, skips})) {
       return absl::CancelledError(absl::StrCat("the reference was stopped after step ", step));
     }
+    if (absl::Status s = ValidateAfter(run, step + 1, model, checkpoints); !s.ok()) return s;
     if (absl::Status s = on_the_way.After(step + 1, model); !s.ok()) return s;
   }
   return folders.has_value() ? model.Save(*folders, run.end_step()) : absl::OkStatus();

@@ -6,14 +6,14 @@
 //
 // theta_{t+1} = theta_t - lr/B * sum over b of grad f_b(theta_hat_{t,b})
 //
-// (or the optimizer's step in place of lr), with theta_hat made stage by stage of theta_t and its
-// predecessors. The choice of versions is written down here once more, not taken from the schedules. The loop
-// shares with the runtime the layers, their initial values and the places of parameters in flat buffers
-// (kernels of GPUs may depend on alignment), the optimizer's arithmetic and the data readers. In bfloat16
-// each step's weights are narrowed for the layers, and gradients are widened before they are summed. Writes
-// `checkpoint-0/`, the checkpoints that the run file's `checkpoint` asks for on the way, and `checkpoint/`
-// into `out_dir` (none if it is empty), with the names of the run's stages. A run that goes on reads its
-// checkpoint, the runtime's or its own, and writes no `checkpoint-0/`.
+// (or the optimizer's step in place of lr), with theta_hat made stage by stage of theta_t and its forebears.
+// Which of them is written down here once more, not taken from the schedules. What the loop shares with the
+// runtime are the layers, their initial values and the places of parameters in flat buffers (kernels of GPUs
+// may depend on alignment), the optimizer's arithmetic and the data readers. In bfloat16 each step's weights
+// are narrowed for the layers, and gradients are widened before they are summed. Writes
+// `checkpoint-0/`, what the run file's `checkpoint` asks for on the way, and `checkpoint/` into `out_dir`
+// (none if it is empty), with the names of the run's stages. Validates as the run file's `validate` says. A
+// run that goes on reads its checkpoint, the runtime's or its own, and writes no `checkpoint-0/`.
 #ifndef WEFT_WORKER_SHELL_COMPUTE_REFERENCE_H_
 #define WEFT_WORKER_SHELL_COMPUTE_REFERENCE_H_
 
@@ -23,6 +23,7 @@
 
 #include "absl/status/status.h"
 #include "proto/run/run_spec.h"
+#include "worker/shell/compute/evaluation.h"
 
 namespace weft {
 
@@ -37,7 +38,7 @@ struct ReferenceStep {
   bool skipped = false;  // true if its updates were left out
 };
 
-// The checkpoints on the way, each saved before the next step begins.
+// Of the checkpoints and validations on the way, each made before the next step begins.
 struct ReferenceCheckpoints {
   // Asked after each step: true to save a checkpoint there and end with Cancelled, where the step is not the
   // last.
@@ -45,6 +46,8 @@ struct ReferenceCheckpoints {
   // Called when the checkpoint of so many steps is complete, or with `failure`, which says why it could not
   // be saved; the training goes on.
   std::function<void(int step, const std::string& failure)> saved;
+  // The weights of so many steps have been validated, on the CPU.
+  std::function<void(int step, const Evaluation& evaluation)> validated;
 };
 
 // Trains on the backend's device or, without one, on the CPU. `on_step` is called after each step; false ends

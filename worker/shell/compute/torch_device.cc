@@ -11,6 +11,7 @@
 #include "worker/shell/compute/cpu_rank_device.h"
 #include "worker/shell/compute/data.h"
 #include "worker/shell/compute/device_backend.h"
+#include "worker/shell/compute/evaluate.h"
 #include "worker/shell/compute/host_offload.h"
 #include "worker/shell/compute/memory_scope.h"
 #include "worker/shell/compute/parameters.h"
@@ -34,9 +35,21 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenData(const RunSpec& run) {
   return Dataset::Open(run);
 }
 
+absl::StatusOr<Evaluation> ValidateOnHost(const RunSpec& run, const std::string& folder,
+                                          const EvaluationProgress& on_progress) {
+  const absl::StatusOr<Checkpoint> checkpoint = ReadCheckpoint(folder, run.model);
+  if (!checkpoint.ok()) return checkpoint.status();
+  return EvaluateHeldOut(run, *checkpoint, on_progress);
+}
+
 class CpuDevice final : public Device {
  public:
   absl::string_view name() const override { return "cpu"; }
+
+  absl::StatusOr<Evaluation> Validate(const RunSpec& run, const std::string& folder,
+                                      const EvaluationProgress& on_progress) override {
+    return ValidateOnHost(run, folder, on_progress);
+  }
 
   absl::StatusOr<std::unique_ptr<RankCompute>> CreateRank(const RunSpec& run, Rank rank,
                                                           MemorySource& memory) override {
@@ -82,6 +95,10 @@ class TorchDevice final : public Device {
   Collectives* collectives() override { return backend_->collectives(); }
   void PrepareThread() override { backend_->PrepareThread(); }
   absl::Status Health() override { return backend_->Health(); }
+  absl::StatusOr<Evaluation> Validate(const RunSpec& run, const std::string& folder,
+                                      const EvaluationProgress& on_progress) override {
+    return ValidateOnHost(run, folder, on_progress);
+  }
   int launch_ahead() const override {
     // The device has one job that computes, and one that it can begin without asking the host.
     constexpr int kLaunchAhead = 2;
