@@ -142,7 +142,7 @@ int ConnectTo(int port) {
   return fd;
 }
 
-// Its listener must outlive the moment in which no descriptor is left.
+// The listener must outlive the moment in which no descriptor is left.
 TEST(CoordinatorDaemon, RunsOutOfDescriptors_RefusesAndServesAgain) {
   Daemon d({"--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0"}, /*descriptors=*/128);
   const std::string health =

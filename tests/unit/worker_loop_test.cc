@@ -337,7 +337,8 @@ INSTANTIATE_TEST_SUITE_P(Schedules, WorkerLoopPairsTest,
 
 class WorkerLoopPairFailureTest : public WorkerLoopPairTest, public ::testing::WithParamInterface<JobKind> {};
 
-// By the kind of the one that fails. The other still uses the rank's state, whatever the coordinator says.
+// The parameter is the kind of the job that fails. The other still uses the rank's state, whatever the
+// coordinator says.
 TEST_P(WorkerLoopPairFailureTest, OneFails_TheRunIsForgottenAfterTheOtherAndTheNextIsServed) {
   ASSERT_NO_FATAL_FAILURE(Plan(kOnePair));
   Notification other_begun, may_end;
@@ -456,7 +457,7 @@ TEST_F(WorkerLoopTest, DeviceIsLostToTheProcess_RunFailsAndTheWorkerEnds) {
   EXPECT_EQ(ended_, device_.health);
 }
 
-// As one with a device's driver to wait for.
+// The rank takes its time like one with a device's driver to wait for.
 TEST_F(WorkerLoopTest, RankThatTakesLongToEnd_HoldsTheNextRunAndNothingElse) {
   Notification may_end;
   std::atomic<int> ending{0};
@@ -530,7 +531,7 @@ TEST_F(HangingJobTest, Stop_ReturnsAfterItsGraceWithTheNameOfTheJob) {
                 "micro-batch 0) of rank 0 for "));
 }
 
-// Who called Run closes link and transport next: no rank may use them then.
+// The caller of Run closes link and transport next: no rank may use them then.
 TEST_F(WorkerLoopTest, Shutdown_WhileARankComputes_RunReturnsAfterItsJob) {
   BeginForward();
   link_.Say(Shutdown{"enough"});
