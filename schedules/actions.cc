@@ -124,7 +124,7 @@ absl::StatusOr<Rows> ParseRows(absl::string_view text) {
   return rows;
 }
 
-// Where split backwards are used, a whole one is both halves in one piece.
+// Replaces every whole backward by both halves in one piece, for rows that use split backwards.
 void SplitBackwards(Rows& rows) {
   for (std::vector<Entry>& row : rows) {
     std::vector<Entry> split;
@@ -142,7 +142,7 @@ void SplitBackwards(Rows& rows) {
   }
 }
 
-// Where the rows have each action.
+// Finds the place of each action in the rows.
 class Placement {
  public:
   struct Place {
@@ -154,7 +154,7 @@ class Placement {
       : microbatches_(microbatches), place_(static_cast<size_t>(stages) * microbatches * kKinds) {}
 
   Place& At(const Job& job) { return place_[Number(job)]; }
-  // Of a kind that the rows do not use, the row of the forward.
+  // Returns the row of a job; for a kind that the rows do not use, the row of the forward.
   Rank RowOf(const Job& job) const {
     const Rank row = place_[Number(job)].row;
     return row >= 0 ? row : RowOfForward(job);

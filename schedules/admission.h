@@ -1,10 +1,11 @@
-// Admission of forwards by bytes: which forwards of a rank have room for what they leave, for any durations.
+// Admits forwards by bytes: decides which forwards of a rank have room for their activations, whatever the
+// durations.
 //
 // A rank hands out tickets for its forwards in the order of step, micro-batch, stage (of a fixed order: as it
 // lists them), each only if the tickets that are out and this one fit the rank's budget together. A forward
 // starts only with its ticket, in whatever order the dispatch chooses among those that have theirs; the
-// ticket comes back when the micro-batch's backward on the stage has ended. So what forwards have left never
-// exceeds the budget.
+// ticket comes back when the micro-batch's backward on the stage has ended. So the activations of forwards
+// never exceed the budget.
 //
 // Why it cannot deadlock. The claim order is that of a nominal run under the same budgets, which
 // CheckSchedule has seen to end. Take its first job, over all ranks, that has not ended. Every ticket of its
@@ -31,9 +32,9 @@ namespace weft {
 // The tickets of one rank.
 class Tickets {
  public:
-  // `stages`: of the rank's forwards in the order of tickets, for one period of steps, then over again.
-  // `left`: bytes that a forward leaves, by stage.
-  // `next`: the first to be handed out.
+  // `stages`: stages of the rank's forwards, in ticket order, for one period of steps, then over again.
+  // `left`: bytes of activations that a forward leaves, by stage.
+  // `next`: the first ticket to be handed out.
   Tickets(int64_t budget, std::vector<int32_t> stages, std::vector<int64_t> left, int64_t next = 0)
       : budget_(budget),
         stages_(std::move(stages)),
@@ -41,10 +42,10 @@ class Tickets {
         out_(left_.size(), 0),
         next_(next) {}
 
-  // The forward has its ticket; those before it in the order have theirs first.
+  // Returns true if the forward has its ticket; those before it in the order get theirs first.
   bool Reach(int64_t ticket);
   void Return(int stage);
-  // A forward of the stage leaves this many bytes. Not more than was planned (the proof above).
+  // Sets the bytes that a forward of the stage leaves: not more than was planned (the proof above).
   void Measure(int stage, int64_t bytes);
 
   int64_t budget() const { return budget_; }
@@ -60,16 +61,16 @@ class Tickets {
   int64_t next_;  // ticket
 };
 
-// The order of tickets of every rank.
+// The order in which every rank hands out its tickets.
 class AdmissionOrder {
  public:
-  // With the schedule's own memory, or another.
+  // Takes the schedule's own memory, or another.
   explicit AdmissionOrder(const Graph& graph) : AdmissionOrder(graph, graph.schedule().memory) {}
   AdmissionOrder(const Graph& graph, std::optional<ActivationMemory> memory);
 
-  // -1 without a budget.
+  // Returns the forward's ticket; -1 without a budget.
   int64_t TicketOf(const Job& forward) const;
-  // Of the rank's forwards from this step on. Nothing without a budget.
+  // Returns the tickets of the rank's forwards from this step on; nothing without a budget.
   std::optional<Tickets> TicketsOf(Rank rank, int first_step = 0) const;
 
  private:
@@ -83,8 +84,8 @@ class AdmissionOrder {
   std::vector<std::vector<Place>> places_;  // [step mod period][stage * B + micro-batch]
 };
 
-// InvalidArgument, naming rank, micro-batch, stage and bytes, if what one micro-batch leaves does not fit its
-// ranks.
+// Checks that the activations of one micro-batch fit its ranks. InvalidArgument, naming rank, micro-batch,
+// stage and bytes, if they do not.
 absl::Status CheckMemory(const Schedule& schedule);
 
 }  // namespace weft

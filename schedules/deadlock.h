@@ -2,7 +2,7 @@
 // transfers, or names the jobs that could wait for each other.
 //
 // Sound: what is accepted cannot deadlock under the rule of dispatch.h, in any order in which inputs arrive.
-// docs/architecture.md has the argument. Four cases:
+// docs/design/deadlock.md has the argument. Four cases:
 //   - Fixed orders: exact. The activations alive where a forward's turn comes follow from the order alone.
 //   - Stages that are no chain: free if the nominal run of claim_order.h ends, since forwards of a limited
 //   stage are then admitted in its order.

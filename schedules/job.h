@@ -1,4 +1,4 @@
-// The words of Weft as types: job, kind, rank, stage, micro-batch, step.
+// Defines the words of Weft as types: job, kind, rank, stage, micro-batch, step.
 //
 // A job is the unit of work that a schedule places, a rank executes and the coordinator tracks. It names one
 // stage, one step, and either one micro-batch (forward, backward and its halves) or one member of the stage's
@@ -23,8 +23,8 @@ using Rank = int32_t;
 enum class JobKind : uint8_t { kForward, kBackward, kBackwardInput, kBackwardWeight, kReduce, kUpdate };
 inline constexpr int kJobKinds = 6;
 
-// "forward", "backward", "backward_input", "backward_weight", "reduce", "update": as on the wire, in files
-// and in metrics.
+// Returns "forward", "backward", "backward_input", "backward_weight", "reduce" or "update": as on the wire,
+// in files and in metrics.
 absl::string_view JobKindName(JobKind kind);
 
 // True for the kinds that work on one micro-batch.
@@ -55,10 +55,10 @@ struct Job {
   }
 };
 
-// "forward (step 3, stage 1, micro-batch 5)" or "update (step 3, stage 1, member 0)": for messages to people.
+// Returns "forward (step 3, stage 1, micro-batch 5)" or "update (step 3, stage 1, member 0)", for messages.
 std::string Describe(const Job& job);
 
-// What travels along an edge of the job graph.
+// The kind of value that travels along an edge of the job graph.
 enum class TensorKind : uint8_t {
   kOrder,          // nothing: the edge only orders two jobs
   kActivation,     // output of a stage's forward, input of the next stage's
@@ -66,12 +66,13 @@ enum class TensorKind : uint8_t {
   kWeights,        // all parameters of a stage at one version
   kGradient,       // gradient of all parameters of a stage from one micro-batch, or one member's slice of it
   kGradientSum,    // one member's slice of the gradient summed over the micro-batches
-  kNorm,           // the exact sum of squares of gradients, which their global norm is the root of
+  kNorm,           // the exact sum of squares of gradients, of which their global norm is the root
   kState,          // all that the training keeps of a stage, on its way to the next visitor (visits.h)
 };
 inline constexpr int kTensorKinds = 8;
 
-// "order", "activation", "input_gradient", "weights", "gradient", "gradient_sum", "norm", "state".
+// Returns "order", "activation", "input_gradient", "weights", "gradient", "gradient_sum", "norm" or
+// "state".
 absl::string_view TensorKindName(TensorKind kind);
 
 }  // namespace weft

@@ -8,7 +8,7 @@
 namespace weft {
 namespace {
 
-// What belongs to one micro-batch on one stage.
+// The jobs of one micro-batch on one stage.
 struct Visit {
   const DrawnJob* forward = nullptr;
   const DrawnJob* first = nullptr;  // the backward, or its half for the input
@@ -50,7 +50,7 @@ std::vector<Change> Changes(absl::Span<const DrawnJob> jobs, const std::vector<d
       alive(visit.first->start, visit.last->end, stage);
     }
   }
-  // What ends at an instant makes room for what begins then.
+  // Ends sort before beginnings at the same instant: they make room.
   std::sort(changes.begin(), changes.end(), [](const Change& a, const Change& b) {
     return std::tie(a.time, a.activations) < std::tie(b.time, b.activations);
   });

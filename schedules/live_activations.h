@@ -1,5 +1,5 @@
-// How many activations are alive over all ranks at a time, and their bytes, from jobs with their times: of a
-// simulation, or of a trace of what really ran.
+// Counts the activations that are alive over all ranks at a time, and their bytes, from jobs with their
+// times: of a simulation, or of a trace of a real run.
 //
 // An activation is alive from the start of its forward to the end of its backward (or backward_weight); where
 // these are on different ranks, each rank has one from the start to the end of its own job. Forwards whose
@@ -15,7 +15,7 @@
 namespace weft {
 
 struct LiveActivations {
-  // What is alive from `time` until the next point.
+  // Activations that are alive from `time` until the next point.
   struct Point {
     double time = 0;
     int activations = 0;
@@ -27,7 +27,8 @@ struct LiveActivations {
   double mean_activations = 0, mean_bytes = 0;  // over the time from the first point to the last
 };
 
-// `left`: bytes of one micro-batch's activation by stage; of size 1 (for every stage) or S.
+// Counts the activations of `jobs`. `left`: bytes of one micro-batch's activation by stage; of size 1 (for
+// every stage) or S.
 LiveActivations CountLiveActivations(absl::Span<const DrawnJob> jobs, const std::vector<double>& left);
 
 }  // namespace weft

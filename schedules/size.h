@@ -1,4 +1,4 @@
-// What it takes to check, plan or simulate a schedule, counted before anything is built.
+// Estimates the memory that it takes to check, plan or simulate a schedule, before anything is built.
 //
 // A few hundred bytes of a run file can ask for a job graph of any size: 65,536 micro-batches of ddp have
 // 65,536 ranks that each sum a slice of 65,536 gradients. So every command and the coordinator ask here first
@@ -14,23 +14,24 @@
 
 namespace weft {
 
-// The most that a schedule may take: the whole catalogue at 1000 stages of 1000 micro-batches and more.
+// The most bytes that planning a schedule may take: enough for the whole catalogue at 1000 stages of 1000
+// micro-batches and more.
 inline constexpr int64_t kPlanningBytesMost = int64_t{4} << 30;
 
 struct PlanningSize {
-  int64_t jobs = 0;  // of a period of steps
+  int64_t jobs = 0;  // jobs of a period of steps
   int64_t ranks = 0;
-  int64_t terms = 0;  // of the sums over holders: each holder of a stage and each micro-batch
+  int64_t terms = 0;  // terms of the sums over holders: each holder of a stage and each micro-batch
 
   int64_t bytes() const;
 };
 
-// The schedule need not be sound.
+// Counts the size of a schedule, which need not be sound.
 PlanningSize SizeOf(const Schedule& schedule);
 
-// InvalidArgument, with the numbers and the bound, for what would take more.
+// Returns InvalidArgument, with the numbers and the bound, for a schedule that would take more.
 absl::Status CheckSize(const Schedule& schedule);
-// The same of the jobs alone, before a schedule is made: families list them.
+// Checks the number of jobs alone, before a schedule is made: families list them.
 absl::Status CheckSize(int stages, int microbatches);
 
 }  // namespace weft

@@ -17,8 +17,8 @@
 namespace weft {
 namespace {
 
-// What a rank does for one micro-batch, in the order in which the micro-batch passes it. The down stage is
-// met on the way to the last rank, the up stage on the way back.
+// The parts of a rank's work for one micro-batch, in the order in which the micro-batch passes it. The down
+// stage is met on the way to the last rank, the up stage on the way back.
 enum Part { kForwardDown, kForwardUp, kInputUp, kInputDown, kWeightUp, kWeightDown };
 constexpr int kTimedParts = 4;  // those with times of their own; a weight part follows its input part
 constexpr int kParts = 6;

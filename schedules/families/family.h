@@ -54,8 +54,8 @@ int64_t PackPriority(const Job& job, int late, int64_t major, int64_t majors, in
 // micro-batches.
 std::function<int64_t(const Job&)> PriorityByMicrobatch(int stages, int microbatches, bool forward_first);
 
-// Returns the number of ranks W of stages laid round them: s mod W, stages = v * W with v >= 2. Reads the parameter
-// `ranks`.
+// Returns the number of ranks W of stages laid round them: s mod W, stages = v * W with v >= 2. Reads the
+// parameter `ranks`.
 absl::StatusOr<int> RanksOfLoop(absl::string_view family, const FamilyParameters& parameters, int stages);
 
 // Returns a schedule of split backwards with two stages a rank, s and 2W-1-s, and no order yet.

@@ -1,5 +1,5 @@
-// What the compute adapter adds to LibTorch: a micro-batch's forward and backward through RankCompute,
-// against the same layers in a bare loop; and the segment allocator alone.
+// Measures what the compute adapter adds to LibTorch: a micro-batch's forward and backward through
+// RankCompute, against the same layers in a bare loop; and the segment allocator alone.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/linear.h>
@@ -84,7 +84,7 @@ void BM_SegmentAllocator(benchmark::State& state) {
   for (auto _ : state) SegmentAllocator::Free(*allocator->Allocate(bytes, MemoryClass::kBuffers));
 }
 
-// As a training does: some tens of tensors of various sizes alive, freed in another order.
+// Allocates as a training does: some tens of tensors of various sizes alive, freed in another order.
 void BM_SegmentAllocatorMixed(benchmark::State& state) {
   PlainMemory memory;
   auto allocator = SegmentAllocator::Create(memory);

@@ -1,5 +1,6 @@
-// How fast the coordinator's core hands out jobs and takes them back, without any wire: jobs per second for
-// runs of 10^4, 10^5 and 10^6 jobs, and the resident memory, which must not depend on the number of steps.
+// Measures how fast the coordinator's core hands out jobs and takes them back, without any wire: jobs per
+// second for runs of 10^4, 10^5 and 10^6 jobs, and the resident memory, which must not depend on the number
+// of steps.
 //
 // The schedule is 1f1b on 8 ranks with 62 micro-batches: 1,000 jobs a step. One job "granted and completed"
 // is the item that is counted.

@@ -1,4 +1,4 @@
-// How fast the simulator is: jobs per second at 10^4, 10^6 and 10^7 jobs of unit durations, the memory, which
+// Measures the simulator: jobs per second at 10^4, 10^6 and 10^7 jobs of unit durations, the memory, which
 // must not depend on the number of steps, and the time of comparing all families at S = 8, B = 32.
 //
 // The schedule is 1f1b on 8 ranks with 62 micro-batches: 1,000 jobs a step.

@@ -1,6 +1,6 @@
-// What it costs to split a backward: the time of backward_input and backward_weight together over that of the
-// fused backward, for the middle stage of a gpt and of an mlp. The two are timed in turns, and the best of
-// each counts.
+// Measures the cost of splitting a backward: the time of backward_input and backward_weight together over
+// that of the fused backward, for the middle stage of a gpt and of an mlp. The two are timed in turns, and
+// the best of each counts.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>

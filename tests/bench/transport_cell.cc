@@ -45,7 +45,8 @@ void Pin(int core) {
   sched_setaffinity(0, sizeof(set), &set);
 }
 
-// Of a bandwidth cell: every buffer of the window has been written before the clock starts, twice.
+// Returns the messages before the clock of a bandwidth cell starts: every buffer of the window has been
+// written twice by then.
 int64_t WarmUp(const Cell& cell) {
   return std::max<int64_t>(2 * kWindow, std::min<int64_t>(cell.iterations / 10, 50)) + 1;
 }
@@ -89,7 +90,7 @@ class Side {
     transport_->BeginEpoch(kRun, 0);
     tensor_ = device_ == nullptr ? MakeTensor(transport_->memory(), cell.bytes)
                                  : testing::MakeDeviceTensor(*device_, cell.bytes, 7);
-    // What a worker stages into is kept for reuse; so it is here, for each tensor that may be on its way.
+    // A worker keeps its staging memory for reuse; so does this side, for each tensor that may be on its way.
     staging_ = device_ != nullptr && !options.device_direct;
     if (!staging_) return;
     for (int i = 0; i < kWindow; ++i) staged_.push_back(LockedTensor());
@@ -116,7 +117,7 @@ class Side {
     for (int64_t i = 0; i < total; ++i) {
       if (i == warm_up) start = MonotonicNow();
       if (self_ == 0) Offer(i);
-      // As in a worker, wants are sent when there is nothing more urgent.
+      // Wants are sent when there is nothing more urgent, as in a worker.
       if (self_ == 0 && wanted < total) Want(wanted++);
       Next(&events);
       if (staging_) {
@@ -182,7 +183,8 @@ class Side {
     device_->Read(host.data, tensor_.data, tensor_.bytes);
     transport_->Offer(kOther, Key(i, self_), host);
   }
-  // What is read in place lies in memory that this side's device does not know (rank_device.h, ToDevice).
+  // Copies to the device. A tensor that is read in place lies in memory that this side's device does not know
+  // (rank_device.h, ToDevice).
   void ToDevice(const Tensor& tensor) {
     std::memcpy(locked_.data, tensor.data, tensor.bytes);
     device_->Write(landed_.data, locked_.data, tensor.bytes);

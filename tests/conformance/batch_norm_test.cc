@@ -99,7 +99,7 @@ TEST(BatchNormTest, RunningAverages_AfterEachStep_AreThoseByHand) {
                   measured_variance = At(backward->gradient, variance);
       EXPECT_FLOAT_EQ(measured_mean, of_mean) << "micro-batch " << b;
       EXPECT_FLOAT_EQ(measured_variance, of_variance) << "micro-batch " << b;
-      // From here on each operation is one, so to the bit.
+      // Each operation from here on is one, so the results are equal to the bit.
       mean_sum = b == 0 ? measured_mean : mean_sum + measured_mean;
       variance_sum = b == 0 ? measured_variance : variance_sum + measured_variance;
       ASSERT_TRUE(rank->Accumulate(Job::Reduce(t, 0, 0), b, backward->gradient, 0, 1).ok());

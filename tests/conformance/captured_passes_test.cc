@@ -128,7 +128,7 @@ TEST_F(CapturedPasses, AllMicrobatchesAliveAtOnce_HaveOneEach) {
   RunSpec run = SmallGptRun(folder_.path(), 2);
   ExpectSame(run, {Kind::kPipeline, {}});
   const int microbatches = run.train.microbatches;
-  // In the first step none of a stage's passes has ended when the forwards run; then each is captured once.
+  // None of a stage's passes has ended when the forwards of the first step run; then each is captured once.
   EXPECT_EQ(counts_.captured, 2 * 2 * microbatches);
   EXPECT_EQ(counts_.replayed, 2 * 2 * microbatches * (run.train.steps - 1));
 }

@@ -115,7 +115,7 @@ class Cluster {
   RunInfo AwaitEnd(uint64_t run) {
     return AwaitRun(run, [](const RunInfo&) { return false; });
   }
-  // As if the process had died.
+  // Acts as if the process had died.
   void Kill(int process) {
     Worker& w = *workers_[process];
     if (!w.thread.joinable()) return;
@@ -145,7 +145,7 @@ class Cluster {
         losses_.push_back(s.loss);
         if (s.gradient_norm.has_value()) norms_.push_back(*s.gradient_norm);
       }
-      // In the order in which the core spoke.
+      // Messages are delivered in the order in which the core sent them.
       for (OutgoingMessage& m : effects.messages) {
         for (auto& w : workers_) {
           if (w->session == m.session) w->link.Say(std::move(m.message));
@@ -287,7 +287,7 @@ TEST(CollectiveTraining, WeightsInSlices_TwoMicrobatches_TheBitsOfThePlainLoop) 
     const RunInfo info = cluster.AwaitEnd(cluster.Submit(run, folder.path()));
     ASSERT_EQ(info.state, RunState::kFinished) << info.reason;
     EXPECT_THAT(info.reduction, StartsWith("fast: "));
-    // Of every stage in every step, by both members: weights for the forward and the backward, and the
+    // Every stage has these in every step, by both members: weights for the forward and the backward, and the
     // gradient.
     int operations = 0;
     for (int s = 0; s < 3; ++s) operations += 2 * 3 * OperationsOfSlices(run, s);

@@ -1,5 +1,5 @@
-// What every Device must do with memory: bytes by class, measured and counted, and an end that names who met
-// it.
+// Tests what every Device must do with memory: bytes by class, measured and counted, and an end that names
+// the job.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -118,12 +118,12 @@ void ExpectCountsHold(Device& device, const RunSpec& run, MemorySource& memory) 
     const Tensor input = x;
     auto forward = rank->Forward(Job::Compute(0, s, 0, JobKind::kForward), One(std::move(x)), {}, 0);
     ASSERT_TRUE(forward.ok()) << forward.status();
-    // Of another device the output has come to the host here.
+    // The output of another device has come to the host here.
     if (device.name() == "cpu") {
       EXPECT_EQ(forward->left_bytes, Live(*rank, MemoryClass::kActivations));
     }
-    // What does not stay goes when another device than the host has come to it, which is after the call. It
-    // is left out by its bytes, which that device may count as some more.
+    // A tensor that does not stay goes when another device than the host has come to it, which is after the
+    // call. It is left out by its bytes, which that device may count as some more.
     const bool late = device.name() != "cpu" && run.schedule.activations != "retain";
     EXPECT_LE(forward->left_bytes, counted.left + (late ? 4096 : 0));
     EXPECT_GE(1.3 * static_cast<double>(forward->left_bytes) + 2000, static_cast<double>(counted.left));
@@ -144,7 +144,7 @@ TEST_P(DeviceModel, CountedMemory_OfEveryStageAndPolicy_BoundsWhatIsMeasured) {
       RunSpec run = dropout ? RunWithDropout(3) : Run(3);
       run.schedule.activations = activations;
       ExpectCountsHold(device(), run, memory_);
-      // At a size at which alignment is nothing.
+      // This size is so large that alignment hardly counts.
       Widen(&run.model);
       ExpectCountsHold(device(), run, memory_);
     }
@@ -172,7 +172,7 @@ class HostModel : public DeviceModel {};
 
 TEST_P(HostModel, Memory_UsedUp_IsAStatusThatNamesTheJob) {
   RunSpec run = Run(1);
-  // So few samples that a backward's gradients need more than what it frees.
+  // There are so few samples that a backward's gradients need more than what it frees.
   run.train.batch = 2 * run.train.microbatches;
   LittleMemory memory(SegmentAllocator::kSegmentBytes);
   auto rank = *device().CreateRank(run, 0, memory);
@@ -187,7 +187,7 @@ TEST_P(HostModel, Memory_UsedUp_IsAStatusThatNamesTheJob) {
   EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr(Describe(job)));
   EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("the little memory is used up"));
 
-  // Also from within the engine of a backward: the exception crosses it.
+  // The allocation also fails within the engine of a backward: the exception crosses it.
   status = absl::OkStatus();
   std::vector<Tensor> kept;
   for (int t = 0; t < 10000 && status.ok(); ++t) {

@@ -1,5 +1,5 @@
-// What every Device must do with the state of a stage that migrates: compute on it where it is, keep nothing
-// of it when it has left, and end with the reference's bits.
+// Tests what every Device must do with the state of a stage that migrates: compute on it where it is, keep
+// nothing of it when it has left, and end with the reference's bits.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -118,7 +118,7 @@ class Walk {
     ExpectNothingKept(rank);
   }
 
-  // Of a rank that has no stage's state any more.
+  // Expects nothing of a stage's state on a rank that has none any more.
   void ExpectNothingKept(const RankCompute& rank) const {
     for (int s = 0; s < run_.stages(); ++s) {
       if (rank.HasState(s)) return;

@@ -1,4 +1,4 @@
-// What every Device must do with each model beside training: counts, masks, tensors that others keep,
+// Tests what every Device must do with each model beside training: counts, masks, tensors that others keep,
 // refusals.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -164,7 +164,7 @@ TEST_P(DeviceModel, MisalignedTensors_GiveTheSameBits) {
   }
 }
 
-// What a rank holds of a sliced stage is its slice, from the first byte on.
+// A rank's part of a sliced stage is its slice, from the first byte on.
 TEST_P(DeviceModel, SlicedStage_HoldsItsSliceAlone) {
   const RunSpec run = Run(2);
   constexpr int kParts = 3;
@@ -281,7 +281,7 @@ TEST_P(EveryDevice, SmallText_ThirtySteps_LossFalls) {
   EXPECT_LT(outcome.losses.back(), 0.6 * outcome.losses.front());
 }
 
-// At sizes where the libraries choose other kernels than for the small ones.
+// The libraries choose other kernels at these sizes than for the small ones.
 TEST_P(EveryDevice, SizesOfUse_CutAndReplicated_EqualReference) {
   TemporaryFolder folder;
   RunSpec gpt = SmallGptRun(folder.path(), 3);
@@ -301,7 +301,8 @@ TEST_P(EveryDevice, SizesOfUse_CutAndReplicated_EqualReference) {
   }
 }
 
-// What a run of two towers needs is counted as it is: parameters to the element, activations as a bound.
+// The needs of a run of two towers are counted as they are: parameters to the element, activations as a
+// bound.
 TEST_P(EveryDevice, TwoTower_CountsOfLayers_HoldForTheCompute) {
   for (const int stem : {0, 2}) {
     TemporaryFolder folder;

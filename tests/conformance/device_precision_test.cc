@@ -22,7 +22,7 @@
 namespace weft::testing {
 namespace {
 
-// Of one device and one model.
+// The fixture of one device and one model.
 class BFloat16Training : public ::testing::TestWithParam<std::tuple<std::string, std::string>> {
  protected:
   static Device& device() { return DeviceNamed(std::get<0>(GetParam())); }
@@ -107,7 +107,7 @@ TEST_P(BFloat16Training, Loss_FallsAsInFloat32) {
   EXPECT_GT(fall(narrow), 0.8 * fall(wide));
 }
 
-// As device_memory_test.cc has it for float32.
+// device_memory_test.cc has the same for float32.
 TEST_P(BFloat16Training, CountedMemory_OfEveryStageAndPolicy_BoundsWhatIsMeasured) {
   if (device().name() != "cpu") GTEST_SKIP() << "what kernels need besides is the CPU's here";
   if (model() == "two_tower") GTEST_SKIP() << "its stages are no chain, as this test has them";

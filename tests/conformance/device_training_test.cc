@@ -1,4 +1,5 @@
-// What every Device must do: one numerical result, equal to the reference's to the bit, in any arrangement.
+// Tests what every Device must do: one numerical result, equal to the reference's to the bit, in any
+// arrangement.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -133,8 +134,8 @@ TEST_P(DeviceTraining, OldWeights_OfEveryRule_EqualReference) {
   }
 }
 
-// Under every arrangement, on the newest and on old weights: the norm of all stages' gradients clips each of
-// them, in some steps and not in others, and the learning rate is that of the step.
+// The norm of all stages' gradients clips each of them under every arrangement, on the newest and on old
+// weights, in some steps and not in others, and the learning rate is that of the step.
 TEST_P(DeviceTraining, ClippedGradientsAndLearningRates_OfEveryRule_EqualReference) {
   const int stages = this->stages();
   std::vector<std::pair<std::string, std::string>> schedules = {{"gpipe", "sync"}};
@@ -186,7 +187,7 @@ TEST_P(DeviceTraining, StoppedAndGoneOnInAnotherArrangement_EqualsReference) {
     if (name == "pipedream") run.train.microbatches = 1;
     run.train.lr_schedule = {LearningRateSchedule::Decay::kCosine, /*warmup=*/2};
     const Outcome reference = Reference(run);
-    // Before all old versions are there, and after.
+    // The run stops before all old versions are there, and after.
     SCOPED_TRACE(name + ", " + rule);
     ExpectSame(TrainInTwo(device(), run, 1, {Kind::kPipeline}, {Kind::kReplicas}), reference);
     ExpectSame(TrainInTwo(device(), run, 1, {Kind::kSlices}, {Kind::kOneRank}), reference);
@@ -205,7 +206,7 @@ INSTANTIATE_TEST_SUITE_P(Cpu, DeviceTraining,
                                                               "two_tower_of_halves", "resnet18"),
                                             ::testing::Values("sgd", "adamw"), ::testing::Values(1, 2, 4)),
                          NameOf);
-// Of the same layers as others, or nearly.
+// These models have the same layers as others, or nearly.
 INSTANTIATE_TEST_SUITE_P(CpuMoreLayers, DeviceTraining,
                          ::testing::Combine(::testing::Values("cpu"),
                                             ::testing::Values("resnet50", "vit_b16"),

@@ -1,4 +1,5 @@
-// What an evaluation must do: count each sample once, with running averages, from a checkpoint of any cut.
+// Tests what an evaluation must do: count each sample once, with running averages, from a checkpoint of any
+// cut.
 #include "worker/shell/compute/evaluate.h"
 
 #include <gmock/gmock.h>
@@ -77,7 +78,7 @@ TEST(EvaluateTest, SmallGpt_EveryToken_IsAPrediction) {
   EXPECT_EQ(Evaluate(run, checkpoint, Always)->loss_sum, result->loss_sum);
 }
 
-// With running averages a sample's scores do not depend on its neighbours, as they do in training.
+// A sample's scores do not depend on its neighbours with running averages, as they do in training.
 TEST(EvaluateTest, ResNet_SamplesAloneAndTogether_ScoreTheSame) {
   TemporaryFolder folder;
   RunSpec run = SmallResNetRun(folder.path(), 2, 18);

@@ -63,7 +63,7 @@ struct Event {
   std::shared_ptr<std::atomic<bool>> reached = std::make_shared<std::atomic<bool>>(true);
 };
 
-// As the runtime keeps it, for each thread, until it is asked for.
+// The last error, which the runtime keeps for each thread until it is asked for.
 thread_local cudaError_t last_error = cudaSuccess;
 // A thread that chose none has the first.
 thread_local int current_device = 0;

@@ -328,7 +328,7 @@ ncclResult_t ncclReduceScatter(const void* from, void* to, size_t count, ncclDat
 ncclResult_t ncclBroadcast(const void* from, void* to, size_t count, ncclDataType_t type, int root,
                            ncclComm_t comm, cudaStream_t stream) {
   if (type != ncclFloat32) return ncclInvalidArgument;
-  // What the others give is not read.
+  // The tensors of the others are not read.
   return Start(comm, stream,
                {Kind::kBroadcast, count, root, comm->rank == root ? static_cast<const float*>(from) : nullptr,
                 static_cast<float*>(to)});

@@ -37,7 +37,7 @@ Trajectory::Weights WeightsOf(const Tensors& checkpoint, const Tensors& initial)
 RunSpec ToleranceRun(const std::string& model, const std::string& optimizer, const std::string& folder) {
   RunSpec run = SmallRun(model, optimizer, /*stages=*/2, folder);
   run.train.steps = model == "gpt" ? 6 : 4;
-  // At the other tests' rates an error in the residual network grows tenfold a step, and tells nothing soon.
+  // An error in the residual network grows tenfold a step at the other tests' rates, and soon tells nothing.
   if (model != "gpt") {
     std::visit([](auto& o) { o.lr /= 10; }, run.train.optimizer);
   }

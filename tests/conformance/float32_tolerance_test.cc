@@ -29,7 +29,7 @@ std::unique_ptr<DeviceBackend> DeviceOf(const std::string& arithmetic) {
   return backend;
 }
 
-// Of one model and one optimizer.
+// The fixture of one model and one optimizer.
 class Float32Tolerance : public ::testing::TestWithParam<std::tuple<std::string, std::string>> {
  protected:
   static std::string model() { return std::get<0>(GetParam()); }
@@ -114,7 +114,7 @@ INSTANTIATE_TEST_SUITE_P(Models, Float32Tolerance, ::testing::Combine(kModels, k
                            return absl::StrCat(std::get<0>(info.param), "_with_", std::get<1>(info.param));
                          });
 
-// Of a device, a model and an optimizer. On a GPU: tests/gpu/gpu_tolerance_test.cc.
+// The fixture of a device, a model and an optimizer. On a GPU: tests/gpu/gpu_tolerance_test.cc.
 class Float32Jobs : public ::testing::TestWithParam<std::tuple<std::string, std::string, std::string>> {};
 
 TEST_P(Float32Jobs, Training_IsWithinOfTheTruth) {

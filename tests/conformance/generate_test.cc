@@ -1,4 +1,5 @@
-// What generating must do: go on from a prompt as the model's own scores say, from a checkpoint of any cut.
+// Tests what generating must do: go on from a prompt as the model's own scores say, from a checkpoint of any
+// cut.
 #include "worker/shell/compute/generate.h"
 
 #include <gmock/gmock.h>

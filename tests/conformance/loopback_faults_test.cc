@@ -1,4 +1,4 @@
-// How the loopback network misbehaves on request; what real processes do is in transport_process_test.cc.
+// Tests how the loopback network misbehaves on request; transport_process_test.cc has real processes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -218,7 +218,7 @@ TEST_F(NcclCollectivesTest, EqualSlices_AreGatheredAndScatteredByOneOperation) {
     all.push_back(Flat(std::vector<float>(6, -1)));
     sums.push_back(Flat({f, 2 * f, 3 * f, 4 * f, 5 * f, 6 * f}));
     fences.push_back(*groups[m]->AllGather(Flat({f, 10 * f}), all[m], slices));
-    // In its place, as the sums of gradients are.
+    // The result is in its place, as the sums of gradients are.
     Tensor own = sums[m];
     own.data = static_cast<float*>(own.data) + 2 * m;
     own.bytes = 2 * sizeof(float);
@@ -340,7 +340,7 @@ TEST_F(NcclCollectivesTest, Operation_MembersAtOdds_Fail) {
   std::vector<Group> groups = JoinAll({0, 1});
   const Tensor a = Flat({1}), b = Flat({1, 2});
   const auto one = *groups[0]->AllReduce(a, a), two = *groups[1]->AllReduce(b, b);
-  // Whoever sees the error first aborts, and the other sees either.
+  // The member that sees the error first aborts, and the other sees either.
   EXPECT_FALSE(Await(one).ok());
   EXPECT_FALSE(Await(two).ok());
 }

@@ -227,7 +227,7 @@ TEST_F(NonFiniteValues, ASummedGradient_FailsItsUpdateAndNamesTheParameter) {
   }
 }
 
-// Of a finite gradient an update can still make weights that are not.
+// An update can still make weights that are not finite of a finite gradient.
 TEST_F(NonFiniteValues, AnUpdateThatOverflows_Fails) {
   RunSpec run = Run("sgd", 2, Numbers(0, kBatch), -1);
   std::get<SgdSpec>(run.train.optimizer).lr = 1e40;

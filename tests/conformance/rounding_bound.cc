@@ -45,7 +45,8 @@ double MeanMagnitude(const std::vector<double>& a) {
   return MeanDifference(a, std::vector<double>(a.size(), 0.0));
 }
 
-// What is no number is further off than any tolerance, and no tolerance.
+// Returns the ratio. A difference that is not a number is further off than any tolerance; a tolerance that is
+// not finite is none.
 double RatioOf(double difference, double tolerance) {
   const double ratio = difference / tolerance;
   return std::isfinite(tolerance) && !std::isnan(ratio) ? ratio : std::numeric_limits<double>::infinity();

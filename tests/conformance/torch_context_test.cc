@@ -59,8 +59,8 @@ TEST(TorchContext, Tf32_IsForTheRunThatAsksForIt) {
   }
 }
 
-// In one operation each, forward and backward: the bits of LibTorch's own, also where maxima are equal and
-// windows overlap.
+// Forward and backward are one operation each, with the bits of LibTorch's own, also where maxima are equal
+// and windows overlap.
 TEST(MaxPool, AnySize_HasTheBitsOfLibTorchsOnTheCpu) {
   PrepareProcess();
   for (const auto& [rows, columns] :

@@ -31,7 +31,7 @@ std::vector<std::vector<int>> InputsOf(const RunSpec& run) {
   return inputs;
 }
 
-// What is no number is equal to itself as -1.
+// Returns -1 for a value that is not a number, so that it is equal to itself.
 double Comparable(double x) { return std::isnan(x) ? -1 : x; }
 
 class Driver {
@@ -214,7 +214,7 @@ class Driver {
   int Members() const {
     return arrangement_.kind == Kind::kSlices || arrangement_.kind == Kind::kReplicas ? microbatches_ : 1;
   }
-  // Who holds the stage's weights as this member.
+  // Returns the rank that holds the stage's weights as this member.
   RankCompute& MemberRank(int s, int member) { return *ranks_[hands_out() ? member : ComputeRank(s, 0)]; }
 
   // Returns the sum of squares of all gradients, where the run clips them.
@@ -269,7 +269,7 @@ class Driver {
     if (most > 0 && job.step >= most) rank.DropWeights(job.stage, job.step - most);
   }
 
-  // What came from another rank is gone when the job that took it has ended.
+  // Returns the running sum. A tensor from another rank is gone when the job that took it has ended.
   Tensor RunningSum(int t, int s) {
     const JobKind kind = arrangement_.split_backward ? JobKind::kBackwardWeight : JobKind::kBackward;
     Tensor sum = gradients_[s][0];
@@ -310,13 +310,13 @@ class Driver {
   std::map<std::string, std::vector<uint8_t>> Save(const std::string& name) {
     const std::string folder = absl::StrCat(folder_.path(), "/", name);
     for (int s = 0; s < stages_; ++s) {
-      // Of ranks that relay the weights, the one that makes them.
+      // The saving rank, among ranks that relay the weights, is the one that makes them.
       const int rank = arrangement_.kind == Kind::kPipeline  ? s
                        : arrangement_.kind == Kind::kRelayed ? microbatches_ - 1
                                                              : 0;
       if (arrangement_.kind == Kind::kRelayed && name == "checkpoint") ExpectAdopted(s);
       Require(ranks_[rank]->Save(s, folder));
-      // In any order; the last to come joins them.
+      // They save in any order; the last to come joins them.
       for (size_t r = 1; arrangement_.kind == Kind::kSlices && r < ranks_.size(); ++r)
         Require(ranks_[r]->Save(s, folder));
     }

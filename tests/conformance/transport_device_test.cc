@@ -1,5 +1,5 @@
-// What the UCX transport does with a device's memory: to whom it may go, where it lands, by which path, and
-// what happens when there is none left. The devices here are memory of the host (device_memory.h).
+// Tests what the UCX transport does with a device's memory: to whom it may go, where it lands, by which path,
+// and what happens when there is none left. The devices here are memory of the host (device_memory.h).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -100,7 +100,7 @@ Tensor OnDevice(Tensor tensor) {
 TEST_F(TransportDevice, Tensor_OfAnySize_LandsInTheMemoryOfTheConsumersDevice) {
   Start(WithDevice(&source_, "host:0"), WithDevice(&target_, "host:1"));
   int step = 0;
-  // Also those that would go within the message, or eagerly, if they were the host's.
+  // Some of these would go within the message, or eagerly, if they were the host's.
   for (const size_t bytes :
        {size_t{1}, size_t{64}, size_t{1000}, size_t{5000}, size_t{200'000}, size_t{20} << 20}) {
     SCOPED_TRACE(bytes);

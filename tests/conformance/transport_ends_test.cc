@@ -1,4 +1,5 @@
-// What every transport must do (transport.h): connecting, closing, blocking, and what outlives a transport.
+// Tests what every transport must do (transport.h): connecting, closing, blocking, and objects that outlive a
+// transport.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>

@@ -1,5 +1,5 @@
-// What every transport must do (transport.h): tensors of every size and shape arrive once, unchanged, and go
-// back.
+// Tests what every transport must do (transport.h): tensors of every size and shape arrive once, unchanged,
+// and go back.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

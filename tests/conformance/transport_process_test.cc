@@ -106,7 +106,7 @@ class PeerProcess {
   int to_ = -1, from_ = -1;
 };
 
-// Without folders, which somebody else's TMPDIR may put there.
+// Returns the names without folders, which somebody else's TMPDIR may put there.
 std::set<std::string> NamesInShm() {
   std::set<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
@@ -173,7 +173,7 @@ class ProcessPair : public ::testing::Test {
     EXPECT_TRUE(connected.ok()) << connected;
     return peer;
   }
-  // What arrived is where this mode has it, with these bytes.
+  // Returns true if the arrived tensor is where this mode has it, with these bytes.
   bool Holds(const Tensor& tensor, uint32_t seed) {
     EXPECT_EQ(tensor.place == MemoryPlace::kDevice, mode_.carried);
     return tensor.place == MemoryPlace::kDevice ? testing::DeviceHasPattern(*device_, tensor, seed)
@@ -181,7 +181,7 @@ class ProcessPair : public ::testing::Test {
   }
   void Want(int step, Nanos in = 120 * kSecond) { transport_->Want(kPeer, Key(step), MonotonicNow() + in); }
 
-  // As the worker drives it: blocks when there is nothing to do.
+  // Drives the transport as the worker does: blocks when there is nothing to do.
   bool PumpUntil(const std::function<bool()>& done, Nanos limit = 60 * kSecond) {
     for (const Nanos end = MonotonicNow() + limit; !done();) {
       const Nanos now = MonotonicNow();
@@ -266,7 +266,7 @@ TEST(TransportListener, WithinOneMachine_ThereIsNone) {
   EXPECT_NE(network.tls, kLocalTls);
 }
 
-// As UCX does when it is out of descriptors.
+// UCX closes its listener like this when it is out of descriptors.
 TEST(TransportListener, IsClosed_HealthSaysSo) {
   const std::vector<ListeningSocket> before = ListeningSockets();
   const auto transport = CreateUcxTransport(UcxOptions{});
@@ -340,7 +340,7 @@ TEST_P(TransportProcess, Tensors_OfAnotherProcess_ArriveAndEverythingIsReleased)
   EXPECT_EQ(transport_->counters().dropped_messages, 0u);
   events_.clear();  // drops the tensors
   transport_->Offer(kPeer, Key(kStopStep), Tensor{});
-  // Until the peer has said goodbye, so that it gets our releases.
+  // The wait lasts until the peer has said goodbye, so that it gets our releases.
   Want(kCount);
   ASSERT_TRUE(PumpUntilEvents(1));
   EXPECT_EQ(events_[0].kind, Kind::kWantFailed);
@@ -513,7 +513,7 @@ TEST_F(ProcessPair, Kill_InTheMiddleOfATensor_KeepsItsMemoryUntilTheCarrierIsDon
   for (const TransportEvent* event : {&want, &peer}) {
     EXPECT_THAT(std::string(event->status.message()), ::testing::HasSubstr(label_));
   }
-  // With the connection closed the carrier ends what it had begun, and the memory serves others.
+  // The carrier ends what it had begun when the connection is closed, and the memory serves others.
   ASSERT_FALSE(PumpUntilEvents(4, 2 * kSecond));
   transport_->Want(kOther, Key(3), MonotonicNow() + 120 * kSecond);
   ASSERT_TRUE(PumpUntilEvents(4));

@@ -1,4 +1,4 @@
-// What every transport must do (transport.h): every want ends: by a deadline, by being canceled, by the
+// Tests what every transport must do (transport.h): every want ends: by a deadline, by being canceled, by the
 // epoch.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -47,7 +47,7 @@ std::string Transcript(const Case& c) {
       constexpr char kLetters[kJobKinds] = {'f', 'b', 'i', 'w', 0, 0};
       absl::StrAppendFormat(&text, " %g:%d%c%d", j.start, j.job.stage, kLetters[static_cast<int>(j.job.kind)],
                             j.job.microbatch);
-      // Of steps that overlap, which one, and the version of the weights that the job reads.
+      // The text names the step, where steps overlap, and the version of the weights that the job reads.
       if (c.steps > 1) absl::StrAppendFormat(&text, "/t%dv%d", j.job.step, j.weights_version);
     }
     text += "\n";

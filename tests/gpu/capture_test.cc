@@ -165,7 +165,7 @@ TEST_F(CudaCaptureTest, CopyToTheHostBehindAJob_OfWhatWasMadeBeforeIt_ComesBehin
   }
 }
 
-// Until then the block waits for no capture to be under way.
+// The block waits until then for the end of all captures.
 bool IsFreedBehindOtherStreams() {
   const c10::cuda::CUDAStream used_on = c10::cuda::getStreamFromPool(false, 0);
   c10::Allocator* const allocator = c10::GetAllocator(c10::kCUDA);
@@ -251,7 +251,7 @@ TEST_F(CudaCaptureTest, NoMemoryInACapture_IsSaidAndWhatIsUnusedIsGivenBack) {
   FakeGpu::SetMemory(total);
 }
 
-// What LibTorch's allocator keeps unused it keeps as long as any thread captures.
+// LibTorch's allocator keeps its unused memory as long as any thread captures.
 TEST_F(CudaCaptureTest, NoMemoryWhileAnotherRankCaptures_IsGivenBackBehindTheCapture) {
   constexpr int64_t kMany = int64_t{8} << 20;  // floats
   c10::cuda::CUDACachingAllocator::emptyCache();
@@ -347,7 +347,7 @@ class CudaPassTest : public CudaCaptureTest {
     weights_ = std::make_shared<StageWeights>(layout_, *device_, Precision::kFloat32);
     weights_->Bind(Flat(*device_));
   }
-  // From here on stage 0 has lane 0, and stage 1 lane 1. Gives lane 0.
+  // Gives stage 0 lane 0, and stage 1 lane 1, from here on. Returns lane 0.
   cudaStream_t BeginLanes() {
     device_->BeginJob(Forward(0, 0), false);
     const cudaStream_t lane = c10::cuda::getCurrentCUDAStream().stream();
@@ -394,7 +394,7 @@ TEST_F(CudaPassTest, PassOnTheSecondLane_IsCapturedThereAlone) {
   RunPass();
   const auto work = Capture([&] {
     RunPass();
-    // Of the other stage, by the other thread of the rank.
+    // This job is of the other stage, by the other thread of the rank.
     std::thread([&] {
       device_->BeginJob(Backward(0, 1), true);
       device_->math().Copy(b.data, a.data, a.bytes);
@@ -409,8 +409,8 @@ TEST_F(CudaPassTest, PassOnTheSecondLane_IsCapturedThereAlone) {
   EXPECT_EQ(Read(*device_, b), All(7));
 }
 
-// What a residual network does beside its convolutions, whose library needs a driver: no operation of it is
-// refused for not being deterministic, none waits, and all can be captured.
+// A residual network's operations beside its convolutions, whose library needs a driver, are all
+// deterministic: none is refused, none waits, and all can be captured.
 TEST_F(CudaPassTest, NormPoolAndMeanOfImages_AreDeterministicAndCaptured) {
   PrepareRun(Precision::kFloat32, Kernels::kDeterministic);
   const at::TensorOptions floats = at::TensorOptions().device(device_->torch_device()).dtype(at::kFloat);
@@ -436,7 +436,7 @@ TEST_F(CudaPassTest, NormPoolAndMeanOfImages_AreDeterministicAndCaptured) {
   FakeGpu::Run();
 }
 
-// As fused attention saves its seed, in host memory.
+// Fused attention saves its seed like this, in host memory.
 TEST_F(CudaPassTest, Offload_LeavesTensorsOfTheHostWhereTheyAre) {
   device_->BeginJob(Forward(0, 0), false);
   OffloadedTensors offloaded;

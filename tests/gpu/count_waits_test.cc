@@ -1,4 +1,4 @@
-// That the counter sees what LibTorch calls, for which no GPU is needed.
+// Tests that the counter sees LibTorch's calls, for which no GPU is needed.
 #include "tests/gpu/count_waits.h"
 
 #include <c10/cuda/CUDAFunctions.h>

@@ -366,7 +366,7 @@ cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stre
 
 }  // extern "C"
 
-// What would need the driver itself.
+// These functions would need the driver itself.
 namespace at::cuda {
 cublasHandle_t getCurrentCUDABlasHandle() { return nullptr; }
 void* getCUDABlasLtWorkspace() { return nullptr; }

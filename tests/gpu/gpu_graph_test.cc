@@ -1,4 +1,4 @@
-// What of captures and of the bits of LibTorch's kernels only a real GPU can decide. Label gpu.
+// Tests facts of captures and of the bits of LibTorch's kernels that only a real GPU can decide. Label gpu.
 #include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
@@ -152,7 +152,7 @@ TEST_F(GpuGraphTest, MoveAverage_GivesTheHostsBitsAndThoseOfTheReference) {
   EXPECT_TRUE(out.cpu().equal(expected));
 }
 
-// What other ranks of the process do all the while.
+// Other ranks of the process do this all the while.
 TEST_F(GpuGraphTest, OtherThreads_MakeCopyAndAskWhileOneCaptures) {
   const std::unique_ptr<RankDevice> other = NewRankOfTheGpu(1);
   const at::Tensor x = Random({256, 256}), w = Random({256, 256});

@@ -11,7 +11,7 @@
 namespace weft::testing {
 namespace {
 
-// Of one model and one optimizer.
+// The fixture of one model and one optimizer.
 class GpuTolerance : public ::testing::TestWithParam<std::tuple<std::string, std::string>> {
  protected:
   void SetUp() override {
@@ -44,7 +44,7 @@ TEST_P(GpuTolerance, Jobs_AgreeWithTheCpusPlainLoop) {
   ExpectAgreement("jobs on cuda", TrainByJobs(Run(), DeviceNamed("cuda")), TrainPlainly(Run(), nullptr));
 }
 
-// What TensorFloat-32 would be taken for. Nothing is expected of it here: for products as small as these the
+// TensorFloat-32 is trained and printed. Nothing is expected of it here: for products as small as these the
 // libraries may use kernels without it.
 TEST_P(GpuTolerance, Tf32_EndsAndIsPrinted) {
   RunSpec run = Run();

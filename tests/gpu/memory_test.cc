@@ -1,4 +1,4 @@
-// Where a GPU's memory comes from when others have it, over a GPU of the tests.
+// Tests where a GPU's memory comes from when others have it, over a GPU of the tests.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -34,7 +34,7 @@ TEST(CudaDeviceSegments, MemoryThatLibTorchKeepsUnused_IsGivenBackForThem) {
   FakeGpu::SetMemory(size_t{1} << 30);
 }
 
-// As UCX may, of what it registers.
+// Locks memory as UCX may do with memory that it registers.
 class LockedMemory final : public MemorySource {
  public:
   absl::StatusOr<void*> Allocate(size_t bytes) override {

@@ -105,8 +105,8 @@ TEST_P(CudaModelTest, StepsInSteadyState_NeverWaitForTheDevice) {
     EXPECT_EQ(FakeGpu::waits() - locks, 0);
     EXPECT_EQ(FakeGpu::graphs() - graphs, captures ? kSpan * 2 * microbatches : 0);
     if (!captures) continue;
-    // Beside the graphs: the seeds of masks are written, the loss is copied out and the gradients summed;
-    // then an update.
+    // Some kernels run beside the graphs: the seeds of masks are written, the loss is copied out and the
+    // gradients summed; then an update.
     EXPECT_LE(FakeGpu::kernels() - kernels, kSpan * (5 * microbatches + 8));
   }
   EXPECT_EQ(locks, 0);
@@ -136,7 +136,7 @@ class StageJobs {
     launched_.push_back(launched);
     return outputs;
   }
-  // That the device has done all of them.
+  // Expects that the device has done all of them.
   void ExpectDone() {
     MutexLock lock(mutex_);
     for (const std::shared_ptr<LaunchedJob>& launched : launched_) EXPECT_TRUE(Require(launched->Reached()));
@@ -199,7 +199,8 @@ TEST(CudaRanksTest, RanksThatCaptureAtTheSameTime_LeaveEachOtherAlone) {
   EXPECT_EQ(FakeGpu::graphs() - graphs, kRanks * (kSteps - 1) * 2 * run.train.microbatches);
 }
 
-// As dualpipe: a forward of one stage while the backward of another is enqueued on the other lane.
+// The order is that of dualpipe: a forward of one stage while the backward of another is enqueued on the
+// other lane.
 TEST(CudaRanksTest, PairsOfTwoStages_AreCapturedAndReplayedOnTheirLanes) {
   const TemporaryFolder folder;
   const RunSpec run = GptOn(folder, 2);

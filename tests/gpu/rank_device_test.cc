@@ -94,7 +94,7 @@ TEST_F(CudaRankDeviceTest, Scope_ChargesLibTorchsAllocationsAndTallies) {
   EXPECT_EQ(Bytes(device_->live_bytes(), MemoryClass::kBuffers), 0);
   block.clear();
   EXPECT_EQ(device_->tally(MemoryClass::kActivations), 0);
-  // Without a scope it is nobody's.
+  // The block is nobody's without a scope.
   block = c10::GetAllocator(c10::kCUDA)->allocate(513);
   EXPECT_EQ(Bytes(device_->live_bytes(), MemoryClass::kActivations), 0);
 }
@@ -207,7 +207,7 @@ TEST_F(CudaRankDeviceTest, Awaited_StaysUntilTheJobIsDone) {
   EXPECT_EQ(Read(to), std::vector<float>(100, 5));
 }
 
-// As a backward reads what its forward awaited, and drops it when it is enqueued.
+// A backward reads like this what its forward awaited, and drops it when it is enqueued.
 TEST_F(CudaRankDeviceTest, AwaitedByAnEarlierJob_StaysUntilTheOneThatDropsItIsDone) {
   Foreign foreign;
   const Tensor to = Flat(100);
@@ -291,7 +291,7 @@ TEST_F(CudaRankDeviceTest, NoMemory_NamesClassBytesAndWhatIsAlive) {
   for (const char* part : {"4294967296 bytes for gradients", "optimizer 4194304", "rank 0", "cuda:0"}) {
     EXPECT_NE(none.status().message().find(part), absl::string_view::npos) << none.status();
   }
-  // What comes after has memory again.
+  // Later calls have memory again.
   EXPECT_TRUE(device_->NewFlat(100, MemoryClass::kGradients, DataType::kFloat32).ok());
 }
 
@@ -325,7 +325,7 @@ TEST_F(CudaRankDeviceTest, OffloadOfMuch_UsesMemoryAgainBehindItsCopies) {
     FakeGpu::Enqueue(c10::cuda::getCurrentCUDAStream().stream(), [at = static_cast<float*>(tensor.data), i] {
       std::fill(at, at + kFloats, static_cast<float>(i));
     });
-    // As a storage of LibTorch's, which the device does not know.
+    // The owner stands for a storage of LibTorch's, which the device does not know.
     tensor.owner = std::make_shared<Tensor>(tensor);
     away.push_back(*device_->ToHost(tensor, HostUse::kOffload));
   }

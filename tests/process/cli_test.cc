@@ -141,7 +141,7 @@ TEST(Cli_Width, OfTheTerminal_IsKept) {
   }
 }
 
-// What bash offers for the last word of a line.
+// Returns the words that bash offers for the last word of a line.
 std::string Completed(const std::string& line) {
   const std::string script =
       "source <(\"$WEFT_BIN/weft\" completion bash) || exit 1\n"
@@ -224,7 +224,7 @@ TEST(Cli_Simulate, Memory_AdmitsForwardsAndNamesWhatCannotFit) {
     EXPECT_EQ(r.code, 0) << r.err;
     return Json::parse(r.code == 0 ? r.out : "{\"makespan\": 0}")["makespan"].get<double>();
   };
-  // With four activations beside the weights gpipe is 1f1b; with fewer it waits, with none it cannot run.
+  // gpipe is 1f1b with four activations beside the weights; with fewer it waits, with none it cannot run.
   EXPECT_EQ(makespan(simulate("1f1b", "5GiB")), 22);
   EXPECT_GT(makespan(simulate("1f1b", "3GiB")), 22);
   EXPECT_EQ(Json::parse(simulate("1f1b", "3GiB").out)["rank_stats"][0]["peak_activations"], 2);
@@ -331,7 +331,7 @@ TEST(Cli_Compare, Memory_MarksWhatDoesNotFitAndWhy) {
   const CommandResult none = Command::Run({"weft", "compare", file, "--memory", "1KB"});
   EXPECT_EQ(none.code, 1);
   EXPECT_THAT(none.err, HasSubstr("no schedule fits"));
-  // What is said to be enough is.
+  // The budget that is said to be enough is enough.
   const CommandResult json = Command::Run(
       {"weft", "compare", file, "--memory", std::to_string(static_cast<int64_t>(ddp / 2)), "-o", "json"});
   int too_large = 0;
@@ -621,7 +621,7 @@ TEST(Cli_Simulate, FormulasOnTheCommandLineAndInAFile_AreTheFamilyThatTheyDescri
   ExpectUsageError({"weft", "simulate", "1f1b"}, "--stages and --microbatches are required");
 }
 
-// What the gallery's pages say of their files.
+// The gallery's pages say this of their files.
 TEST(Cli_Simulate, FormulasOfTheGallery_RunAsItsPagesSay) {
   const std::string gallery = std::string(std::getenv("WEFT_SOURCE")) + "/docs/schedules/";
   const auto makespan = [&](const std::string& file, const char* microbatches) {

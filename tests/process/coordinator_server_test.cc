@@ -30,7 +30,7 @@ absl::StatusOr<std::shared_ptr<const RunPlan>> Plan(const std::string& spec) {
   return MakeRunPlan("test", spec, *std::move(schedule), kSteps);
 }
 
-// What the observer heard.
+// Keeps the events that the observer heard.
 class Heard {
  public:
   CoordinatorObserver observer() {

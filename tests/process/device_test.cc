@@ -97,7 +97,7 @@ class DeviceProcess : public ::testing::Test {
                  Missing().c_str());
   }
 
-  // Why the device cannot be used here; "" if it can.
+  // Returns why the device cannot be used here; "" if it can.
   static const std::string& Missing() {
     static const auto* const missing = new std::string([] {
       if (IsTestGpu()) return std::string();
@@ -151,7 +151,7 @@ class DeviceProcess : public ::testing::Test {
     return trained;
   }
 
-  // Under each schedule on each number of processes.
+  // Expects the reference's bits under each schedule on each number of processes.
   void ExpectReferenceBits(const RunText& run, const std::string& reference_schedule,
                            const std::vector<std::string>& schedules,
                            const std::vector<int>& processes) const {

@@ -86,7 +86,7 @@ TEST_F(GenerateTest, TrainedGpt_WritesWhatItLearned_TheSameForTheSameSeed) {
   EXPECT_EQ(refused.code, 78);
   EXPECT_THAT(refused.err, HasSubstr("nothing/model.safetensors.index.json"));
   EXPECT_EQ(refused.out, "");
-  // Of a run that has not finished, run.json tells the file; a newer checkpoint on its way is taken.
+  // run.json names the file of a run that has not finished; a newer checkpoint on its way is taken.
   std::filesystem::remove(out + "/summary.json");
   std::filesystem::rename(out + "/checkpoint", out + "/checkpoint-120");
   EXPECT_EQ(Generate(out, {"--prompt", "to be, or", "--temperature", "0", "--tokens", "30"}).out, greedy.out);

@@ -72,7 +72,7 @@ class HostileSession : public ::testing::Test {
     v1::CoordinatorMessage answer;
     ASSERT_TRUE(stream_->Read(&answer));
   }
-  // What the coordinator ends the stream with.
+  // Returns the status with which the coordinator ends the stream.
   std::string End() {
     v1::CoordinatorMessage ignored;
     while (stream_->Read(&ignored)) {

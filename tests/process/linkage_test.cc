@@ -1,5 +1,5 @@
-// What the programs and the device libraries need and offer to the dynamic linker: no program needs CUDA, and
-// a device library offers its entry alone.
+// Tests what the programs and the device libraries need and offer to the dynamic linker: no program needs
+// CUDA, and a device library offers its entry alone.
 #include <cstdlib>
 #include <set>
 #include <sstream>
@@ -35,7 +35,7 @@ std::set<std::string> Needed(const std::string& file) {
   return needed;
 }
 
-// Those of the GPU's world, and `libtorch`, which would bring them.
+// Returns the libraries of the GPU's world, and `libtorch`, which would bring them.
 std::set<std::string> OfCuda(const std::set<std::string>& needed) {
   std::set<std::string> found;
   for (const std::string& name : needed) {
@@ -82,7 +82,7 @@ TEST(Linkage, CudaLibrary_OffersItsEntryAndNeedsLibTorchsCudaHalf) {
   const std::set<std::string> needed = Needed(library);
   EXPECT_THAT(needed, Contains("libtorch_cuda.so"));
   EXPECT_THAT(needed, Contains("libc10_cuda.so"));
-  // Those are LibTorch's own needs, or asked for when they are there.
+  // These are LibTorch's own needs, or asked for when they are there.
   EXPECT_THAT(needed, Not(Contains("libcuda.so.1")));
 }
 

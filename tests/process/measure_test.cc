@@ -1,5 +1,5 @@
-// What is measured of short trainings with the real programs, beside what the simulator says: weft compare
-// --measure, weft profile, and pictures of what was alive.
+// Tests the measurements of short trainings with the real programs, beside the simulator's figures: weft
+// compare --measure, weft profile, and pictures of live activations.
 #include <signal.h>
 #include <unistd.h>
 

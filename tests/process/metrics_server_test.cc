@@ -45,7 +45,7 @@ class MetricsServerTest : public ::testing::Test {
   static void Say(int fd, const std::string& text) {
     EXPECT_EQ(send(fd, text.data(), text.size(), MSG_NOSIGNAL), static_cast<ssize_t>(text.size()));
   }
-  // Until the server closes the connection.
+  // Reads until the server closes the connection.
   static std::string Rest(int fd) {
     std::string all;
     char piece[4096];

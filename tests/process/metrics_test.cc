@@ -145,7 +145,7 @@ TEST(Metrics, ScrapedDuringARun_AgreeWithItsSummary) {
         Of(w, absl::StrCat("weft_transfer_path_info{path=\"in_place\",peer=\"", 1 - p, "\",place=\"host\"}")),
         1);
   }
-  // What one side sent the other receives, but for what is on its way; it is so many bytes a step.
+  // One side receives what the other sent, except tensors that are on their way; it is so many bytes a step.
   const double a_step = summary["bytes_sent"]["activation"].get<double>() / 400;
   const double sent = Of(workers[0], "weft_transfer_bytes_total{direction=\"sent\",tensor=\"activation\"}");
   const double received =

@@ -174,7 +174,7 @@ TEST_F(OldWeights, FewSizes_EndWithTheReferencesBits) {
       ExpectReference(mlp, Cyclic(rule, n), {n});
     }
   }
-  // With one stage the second rule reads the newest.
+  // The second rule reads the newest with one stage.
   const Sizes one{1, 1, 20, kSgd};
   EXPECT_EQ(Train(MlpRun(folder_, "{ddp: , rule: cdp_v2}", one), {"--reference"}).tensors,
             Train(MlpRun(folder_, "ddp", one), {"--reference"}).tensors);
@@ -250,7 +250,7 @@ TEST_F(OldWeights, PipeDreamOfFewStages_EndsWithTheReferencesBits) {
     const auto batch = [&](const std::string& s) { return MlpRun(folder_, s, {n, 2 * n, 20, kAdamW}); };
     ExpectReference(batch, {"pipedream_2bw"}, {n});
   }
-  // With one stage each micro-batch reads what the one before it left.
+  // Each micro-batch reads with one stage what the one before it made.
   const Sizes one{1, 1, 20, kSgd};
   EXPECT_EQ(Train(MlpRun(folder_, "pipedream", one), {"--processes", "1"}).tensors,
             Train(MlpRun(folder_, "gpipe", one), {"--reference"}).tensors);

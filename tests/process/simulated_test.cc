@@ -1,4 +1,4 @@
-// What the simulator says of memory and traffic is what a real training measures: the most activations alive
+// Tests that the simulator's memory and traffic are what a real training measures: the most activations alive
 // on each rank, under every family, when it simulates the order that the run's jobs really took; the same
 // from the schedule alone where no duration can change it; and the bytes sent from rank to rank by class.
 #include <algorithm>
@@ -70,7 +70,7 @@ SimulationResult Simulated(const RunSpec& run) {
   return *result;
 }
 
-// For any durations: the rank's forwards of a step, a stage's not more than its limit.
+// Returns a bound for any durations: the rank's forwards of a step, a stage's not more than its limit.
 int MostAlive(const Schedule& schedule, Rank rank) {
   int most = 0;
   for (int stage = 0; stage < schedule.stages; ++stage) {
@@ -237,7 +237,7 @@ TEST(MeasuredRun, EveryFamily_HasTheSimulatorsActivationsAndBytes) {
   }
 }
 
-// What a greedy run happened to do, once more job by job, with the same result.
+// The order that a greedy run happened to take is run once more job by job, with the same result.
 TEST(MeasuredRun, GreedyRunFromItsActions_RepeatsTheOrderInEveryStep) {
   TestFolder folder;
   folder.Write("text.txt", Text(20000));
@@ -316,7 +316,7 @@ TEST(MemoryVerdict, ComparisonAndRun_AgreeToTheByte) {
     EXPECT_TRUE(not_quite["valid"]) << not_quite;
     const auto refused =
         ParseRunFile(folder / "run.yaml", RunWithMemory(folder, schedule, least - 1)).status();
-    // At the line of `memory`, the file's last, for the reason that the comparison gives.
+    // The message is at the line of `memory`, the file's last, for the reason that the comparison gives.
     const std::string message(refused.message()), reason = not_quite["reason"];
     EXPECT_EQ(message.find(absl::StrCat(folder / "run.yaml", ":7: memory: ")), 0u) << message;
     EXPECT_NE(message.find(reason), std::string::npos) << message << " / " << reason;
@@ -326,7 +326,7 @@ TEST(MemoryVerdict, ComparisonAndRun_AgreeToTheByte) {
 TEST(MemoryVerdict, RunAtTheBorder_TrainsWithinItsBudgetAndOneByteLessIsRefused) {
   TestFolder folder;
   folder.Write("text.txt", Text(20000));
-  // Of dualpipe_v two jobs of a rank run at once.
+  // Two jobs of a rank run at once under dualpipe_v.
   for (const std::string schedule :
        {"zb_h1", "dualpipe_v", "dualpipe_v,activations=recompute", "dualpipe_v,activations=offload"}) {
     SCOPED_TRACE(schedule);
@@ -350,7 +350,7 @@ TEST(MemoryVerdict, RunAtTheBorder_TrainsWithinItsBudgetAndOneByteLessIsRefused)
   }
 }
 
-// Who looks for what fits has a run that does not.
+// A user who looks for a schedule that fits has a run that does not.
 TEST(MemoryVerdict, RunThatDoesNotFit_IsComparedWithItsOwnBudget) {
   TestFolder folder;
   folder.Write("text.txt", Text(20000));

@@ -109,7 +109,7 @@ TEST(Train_SmallRun, Finishes_LeavesEveryFileOfTheContract) {
   EXPECT_EQ(steps[2]["loss"], summary["final_loss"]);
   EXPECT_LT(steps[2]["loss"], steps[0]["loss"]);
   const Json trace = Json::parse(ReadWholeFile(out + "/trace.json"));
-  // Beside the jobs the trace has idle times and transfers.
+  // The trace has idle times and transfers beside the jobs.
   int jobs = 0;
   for (const Json& event : trace["traceEvents"])
     jobs += event["ph"] == "X" && event["cat"] != "idle" && event["cat"] != "transfer" ? 1 : 0;
@@ -266,7 +266,7 @@ TEST(Train_Itself, Killed_WorkersEndToo) {
     EXPECT_EQ(workers.size(), 2u);
   }  // SIGKILL
   for (const pid_t pid : workers) {
-    // Whoever adopted it has to reap it; a zombie holds nothing.
+    // The process that adopted it has to reap it; a zombie holds nothing.
     for (int i = 0; i < 200 && fs::exists("/proc/" + std::to_string(pid) + "/exe"); ++i) {
       std::error_code error;
       if (fs::read_symlink("/proc/" + std::to_string(pid) + "/exe", error).empty()) break;

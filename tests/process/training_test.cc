@@ -253,7 +253,7 @@ TEST(Training, OtherCutOfTheChain_GivesTheSameWeights) {
   }
 }
 
-// What a rank keeps of its forwards, by what the schedule says of activations.
+// A rank keeps of its forwards what the schedule says of activations.
 TEST(Training, ActivationBytes_RetainedRecomputedOffloaded) {
   TestFolder folder;
   folder.Write("text.txt", Text(20000));
@@ -399,7 +399,7 @@ TEST(Training, MemoryBudgetTooSmall_IsRefusedBeforeAnythingStarts) {
   EXPECT_THAT(message, HasSubstr("by stage 3"));
 }
 
-// What every finished run must say about itself.
+// Every finished run must say this about itself.
 TEST(Training, Summary_AddsUp) {
   TestFolder folder;
   folder.Write("text.txt", Text(20000));

@@ -103,7 +103,7 @@ TEST(WeightVersions, OfRealRuns_AreTheSimulatorsInTheBytesThatAreCounted) {
       EXPECT_LE(weights + peak["gradients"].get<int64_t>() + peak["optimizer"].get<int64_t>(),
                 counted.ranks[rank].held)
           << "rank " << rank;
-      // So many versions are in that memory: the moments are two of a version's size.
+      // That memory has so many versions: the moments are two of a version's size.
       const int versions = summary["peak_weight_versions"][rank];
       if (graph.members(0).size() == 1 &&
           !graph.migrates()) {  // one stage a rank, or all of the same versions
@@ -116,7 +116,7 @@ TEST(WeightVersions, OfRealRuns_AreTheSimulatorsInTheBytesThatAreCounted) {
 // The second version decides whether a run fits.
 TEST(WeightVersions, MemoryBudget_CountsThem) {
   TestFolder folder;
-  // With the activations that the cyclic order leaves on each rank.
+  // The need includes the activations that the cyclic order leaves on each rank.
   const auto need = [](const RunSpec& run) {
     const RunMemory counted = CountRun(run, *ScheduleOf(run));
     const auto ranks = static_cast<int>(counted.ranks.size());

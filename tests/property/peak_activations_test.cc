@@ -32,7 +32,7 @@ SimulationOptions UnevenDurations(std::mt19937_64& rng, int stages, int steps) {
   return options;
 }
 
-// By rank, every number that comes up.
+// Returns by rank every number that comes up.
 std::vector<std::set<int>> Peaks(const Schedule& schedule, uint64_t seed, int runs) {
   std::mt19937_64 rng(seed);
   const Graph graph(schedule);

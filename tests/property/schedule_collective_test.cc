@@ -76,7 +76,7 @@ class Model {
     }
   }
 
-  // False when nothing can go on though not all is done.
+  // Returns false when nothing can go on though not all is done.
   bool Run() {
     while (true) {
       std::shuffle(waiting_.begin(), waiting_.end(), rng_);

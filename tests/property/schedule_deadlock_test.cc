@@ -163,8 +163,8 @@ TEST(DeadlockProof, RandomLimitsStalenessAndOrderEdges_NothingThatDeadlocksIsAcc
   EXPECT_LT(too_careful, refused);
 }
 
-// Where stages have several inputs, micro-batches can wait for one another on the way: the order of claims is
-// what keeps them apart.
+// Micro-batches can wait for one another where stages have several inputs: the order of claims keeps them
+// apart.
 TEST(DeadlockProof, RandomStagesThatAreNoChain_AreFreeWhereAdmittedAsClaimed) {
   const char* only = std::getenv("WEFT_SEED");
   const uint64_t first = only != nullptr ? std::strtoull(only, nullptr, 10) : 1;

@@ -50,8 +50,8 @@ void DrawMemory(uint64_t seed, RandomCase* c) {
 
 using Times = std::map<Job, SimulatedJob>;
 
-// When each job had all its inputs, transfers on idle links assumed: a lower bound of readiness, exact
-// without links.
+// Returns when each job had all its inputs, transfers on idle links assumed: a lower bound of readiness,
+// exact without links.
 double InputsAt(const Graph& graph, const Times& times, const Job& job) {
   std::vector<Edge> edges;
   graph.Predecessors(job, &edges);
@@ -164,8 +164,8 @@ void CheckReplay(const Graph& graph, const SimulationResult& run, int steps) {
   }
 }
 
-// Under strict replay a rank is idle only while the next job of its order, and every reduce and update,
-// waits.
+// Checks that a rank under strict replay is idle only while the next job of its order, and every reduce and
+// update, waits.
 void CheckNoLaziness(const Graph& graph, const SimulationResult& run, const Times& times) {
   std::map<Rank, double> free_at;
   for (const SimulatedJob& j : run.jobs) {
@@ -204,7 +204,7 @@ TEST(SimulatedRun, RandomFamiliesSizesAndDurations_ObeyTheGraphTheRuleAndTheLimi
   }
 }
 
-// With a budget a run stays within it and does the same jobs, or is refused with the bytes.
+// A run with a budget stays within it and does the same jobs, or is refused with the bytes.
 TEST(SimulatedRun, RandomBudgets_AreKeptOrRefusedWithTheBytes) {
   int kept = 0, refused = 0, slower = 0;
   for (uint64_t seed = 1; seed <= 300; ++seed) {

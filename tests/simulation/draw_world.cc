@@ -36,7 +36,7 @@ void DrawParameters(Random& random, WorldOptions* o) {
     o->rule = RuleNames()[random.From(0, 2)];
     o->stages = o->microbatches = random.From(1, 4);
   } else if (family.takes_rules && random.Chance(0.6)) {
-    // As many ranks as stages and micro-batches.
+    // The rules need as many ranks as stages and micro-batches.
     o->rule = RuleNames()[random.From(1, 2)];
     o->stages = o->microbatches = random.From(1, 5);
     o->parameters.clear();

@@ -50,8 +50,8 @@ TEST(SimulatedWorld, MessagesLostDoubledDelayedAndReordered_EveryRunEndsWithTheP
   }
 }
 
-// On devices that are given two to four jobs of a rank ahead. Whatever the device does not keep in order the
-// core must wait for.
+// Devices are given two to four jobs of a rank ahead. The core must wait for everything that the device does
+// not keep in order.
 TEST(SimulatedWorld, JobsLaunchedAhead_EveryRunEndsWithThePlainLoopsWeights) {
   const uint64_t only = FromEnvironment("WEFT_SEED", 0);
   const uint64_t first = only > 0 ? only : 1, last = only > 0 ? only : FromEnvironment("WEFT_SEEDS", 300);
@@ -148,8 +148,8 @@ TEST(SimulatedWorld, OldWeights_AreHeldAsLongAsSomeJobReadsThem) {
   }
 }
 
-// From any step on, and where it stops: the cores begin with the versions that the schedule reads there and
-// leave those that it would read next.
+// The run goes on at any step, and stops at any: the cores begin with the versions that the schedule reads
+// there and leave those that it would read next.
 TEST(SimulatedWorld, GoesOnAtAStep_EndsAsTheUndisturbedRun) {
   struct Named {
     const char *family, *rule;
@@ -178,7 +178,7 @@ TEST(SimulatedWorld, GoesOnAtAStep_EndsAsTheUndisturbedRun) {
   }
 }
 
-// By the cores' effects one rank at a time has the state of a stage, and it passes every job of the stage, in
+// One rank at a time has the state of a stage by the cores' effects, and it passes every job of the stage, in
 // any order of events.
 TEST(SimulatedWorld, StateThatMigrates_IsWithOneRankAtATime) {
   for (const char* rule : {"cdp_v1", "cdp_v2"}) {
@@ -216,13 +216,13 @@ TEST(SimulatedWorld, OverlappedPairs_RunAtOnceAndEndWithThePlainLoopsWeights) {
     options.processes = 1 + static_cast<int>(seed % 2);
     const WorldResult result = RunWorld(options);
     ASSERT_EQ(result.problem, "") << Text(options);
-    // Of each rank and step, at the least one.
+    // Each rank and step has one at the least.
     EXPECT_GE(result.pairs, static_cast<uint64_t>(options.steps - options.first_step)) << Text(options);
   }
 }
 
-// Behind any step, of every protocol, while other steps run on: the snapshot is what the plain loop has
-// there. Disks may be slow, and some are full.
+// A snapshot behind any step, of every protocol, while other steps run on, is what the plain loop has there.
+// Disks may be slow, and some are full.
 TEST(SimulatedWorld, Snapshots_AreOfOneStepAndWhole) {
   const uint64_t only = FromEnvironment("WEFT_SEED", 0);
   const uint64_t first = only > 0 ? only : 1, last = only > 0 ? only : FromEnvironment("WEFT_SEEDS", 300);

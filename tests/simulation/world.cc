@@ -228,7 +228,7 @@ void World::CheckEnd() {
   if (result_.stopped && stop_step_ < 0) return;  // before its first step
   CheckSnapshots();
   if (result_.stopped) {
-    // What was under way behind the checkpoint is dropped.
+    // Work that was under way behind the checkpoint is dropped.
     if (steps_done_ != stop_step_ - options_.first_step)
       Problem(absl::StrCat(steps_done_, " steps were told of, up to step ", stop_step_));
     return;

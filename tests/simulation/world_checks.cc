@@ -8,7 +8,7 @@
 
 namespace weft {
 
-// Where weights are sharded, copies of them are there for a rank's job that runs and for the next one alone.
+// Checks that copies of sharded weights are there only for a rank's running job and for the next one.
 void World::CountFetch(const TensorKey& key) {
   const bool weights =
       key.kind == TensorKind::kWeights && plan_->graph.schedule().residency == Residency::kSharded;
@@ -122,7 +122,7 @@ void World::CheckDeviceOrder(const StartEffect& start, int64_t began) {
   }
 }
 
-// What forwards have left on each rank never exceeds its budget.
+// Checks that the bytes that forwards keep on each rank never exceed its budget.
 void World::CountLeft(const StartEffect& start, bool ended) {
   const Schedule& s = plan_->graph.schedule();
   if (!s.memory.has_value() || !HasMicrobatch(start.job.kind)) return;

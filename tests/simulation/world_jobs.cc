@@ -80,7 +80,7 @@ World::Outputs World::Compute(Process& p, const StartEffect& start) {
     out.activation = ForwardValue(j, input, weights());
     if (!start.apart) p.outputs[{start.rank, j}] = out.activation;
   } else if (j.kind == JobKind::kBackwardWeight) {
-    // What its backward_input left; it fetches weights anew where they are not held.
+    // The job reads what its backward_input left; it fetches weights anew where they are not held.
     weights();
     Job input = j;
     input.kind = JobKind::kBackwardInput;
@@ -117,7 +117,7 @@ World::Outputs World::Compute(Process& p, const StartEffect& start) {
     const bool makes = plan_->graph.MakesVersions(j.stage, j.member);
     if (adopted.has_value() == makes) Problem(absl::StrCat(Describe(j), " is not by its home alone"));
     const std::vector<Value> norms = take_all(TensorKind::kNorm);
-    // Of other jobs, as parts or as a running sum.
+    // The sums come from other jobs, as parts or as a running sum.
     std::vector<Value> sums = take_all(TensorKind::kGradientSum);
     if (!sums.empty() || !makes) {
       if (!plan_->graph.has_reduce(j.stage) && !plan_->graph.relays(j.stage))
@@ -191,7 +191,7 @@ void World::LaunchJob(Process& p, const StartEffect& start) {
     left = MeasuredLeft(schedule, start.job.stage);
   WorkerEffects effects;
   p.core.OnJobLaunched(now_, start.rank, start.job, start.last, left, &effects);
-  // In the order in which the device does them, and a little later.
+  // Ends are reported in the order in which the device does the jobs, and a little later.
   int64_t& told = devices_[start.rank].told[start.beside];
   told = std::max(told, end + random_.Below(50'000)) + 1;
   At(told, [this, &p, start, began, end] { LaunchedJobEnds(p, start, began, end); });

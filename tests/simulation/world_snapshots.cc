@@ -12,7 +12,7 @@ void World::ExpectPieces(Process& p, const SnapshotEffect& e) {
     Problem(absl::StrCat("the snapshot of step ", e.step, " is announced with ", e.pieces, " pieces"));
 }
 
-// Behind the update, by the rank that has made or holds the version.
+// Takes a snapshot behind the update, by the rank that has made or holds the version.
 void World::TakeSnapshot(Process& p, const StartEffect& start) {
   const Graph& graph = plan_->graph;
   const int step = start.job.step + 1, stage = start.job.stage;

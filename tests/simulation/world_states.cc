@@ -8,7 +8,7 @@
 
 namespace weft {
 
-// What came is with the rank from here on, and with no other.
+// Receives a state: it is with the rank from here on, and with no other.
 void World::ReceiveState(Process& p, const StartEffect& start) {
   const int stage = start.job.stage;
   const std::pair<Rank, int> here(start.rank, stage);

@@ -51,7 +51,7 @@ std::vector<Held> PlainLoop(const Graph& graph, int steps) {
     const int slices = static_cast<int>(SlicesOf(graph, s));
     for (int p = 0; p < slices; ++p) held[s].push_back(SliceValue(InitialWeights(s), p, slices));
   }
-  // What each stage computed with, by version.
+  // These are the weights that each stage computed with, by version.
   std::vector<std::vector<Value>> whole(stages);
   for (int t = 0; t < steps; ++t) {
     versions.push_back(held);

@@ -34,7 +34,7 @@ class Arguments {
       : stack_(*stack), first_(stack->size() - op.schema().arguments().size()) {}
   c10::IValue& operator[](size_t i) { return stack_[first_ + i]; }
   at::Tensor tensor(size_t i) { return (*this)[i].isTensor() ? (*this)[i].toTensor() : at::Tensor(); }
-  // In place of the arguments.
+  // Returns the results in place of the arguments.
   void Return(std::vector<at::Tensor> results) {
     stack_.resize(first_);
     for (at::Tensor& result : results) stack_.emplace_back(std::move(result));
@@ -249,12 +249,12 @@ at::Tensor OnBothSides(const at::Tensor& transform, const at::Tensor& tiles) {
   return at::matmul(transform, at::matmul(tiles, transform.t()));
 }
 
-// With stride 1 and padding 1.
+// Convolves with stride 1 and padding 1.
 at::Tensor WinogradConvolution(const at::Tensor& x, const at::Tensor& weight) {
   const int64_t samples = x.size(0), in = x.size(1), rows = x.size(2), columns = x.size(3);
   const int64_t out = weight.size(0), down = (rows + 3) / 4, across = (columns + 3) / 4;
   const at::Tensor padded = at::constant_pad_nd(x, {1, 4 * across + 1 - columns, 1, 4 * down + 1 - rows}, 0);
-  // By place in the tile, of 36: [in, tiles] and [out, in].
+  // The tensors are indexed by place in the tile, of 36: [in, tiles] and [out, in].
   const at::Tensor tiles = OnBothSides(Transforms().input, padded.unfold(2, 6, 4).unfold(3, 6, 4))
                                .permute({4, 5, 1, 0, 2, 3})
                                .reshape({36, in, samples * down * across});
@@ -308,7 +308,7 @@ std::vector<size_t> FactorsOf(const std::string& name) {
   return {};
 }
 
-// To the nearest number of `bits` bits behind the point; ties go up.
+// Rounds to the nearest number of `bits` bits behind the point; ties go up.
 at::Tensor RoundedTo(int bits, const at::Tensor& x) {
   const int64_t dropped = 23 - bits, half = int64_t{1} << (dropped - 1);
   const at::Tensor pattern = x.contiguous().view(c10::kInt) + half;

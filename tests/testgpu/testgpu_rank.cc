@@ -67,7 +67,7 @@ TestRank::TestRank(const Options& options, const FlatMath& host_math, MemorySour
       queue_(static_cast<uint64_t>(options.rank) + 1, options.most_delay_us),
       owner_(std::make_shared<MemoryOwner>(options.rank, queue_.progress())) {}
 
-// What the queue still does uses the rank.
+// Drains the queue, whose remaining work uses the rank.
 TestRank::~TestRank() { queue_.Drain().IgnoreError(); }
 
 c10::Device TestRank::torch_device() const { return TorchDevice(options_.device); }
@@ -104,7 +104,7 @@ BytesByClass TestRank::peak_bytes() const {
   return bytes;
 }
 
-// By the queue, when it comes to reading the tensor.
+// Checks the tensor; called by the queue, when it comes to reading it.
 absl::Status TestRank::CheckReadable(const Tensor& tensor, const char* what) const {
   if (tensor.ready != nullptr) {
     if (absl::Status s = WaitFor(*tensor.ready); !s.ok()) return s;
@@ -239,7 +239,7 @@ std::shared_ptr<LaunchedJob> TestRank::EndJob() {
   return launched;
 }
 
-// When the device has come to the end of a job.
+// Handles the moment when the device has come to the end of a job.
 absl::Status TestRank::EndOf(JobUnderWay& job) {
   LaunchedJob::Figures figures;
   const DeviceMemory& memory = DeviceMemory::Instance();

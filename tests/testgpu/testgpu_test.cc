@@ -112,7 +112,7 @@ TEST_F(TestGpu, Operations_OfManyKinds_GiveTheCpusBits) {
   }
 }
 
-// Of the operation's float32 inputs, with the largest difference from float64's result, by its largest
+// Returns the largest difference of the operation on float32 inputs from float64's result, over its largest
 // number.
 double ErrorOf(const std::function<at::Tensor(c10::TensorOptions)>& operation) {
   const at::Tensor gpu = operation(at::TensorOptions(Gpu()).dtype(at::kFloat)).cpu().to(at::kDouble);
@@ -256,7 +256,7 @@ Tensor HostTensor(const std::vector<float>& values) {
   return tensor;
 }
 
-// Of memory that the host has.
+// Returns values of memory that the host has.
 std::vector<float> Values(const Tensor& tensor) {
   const auto* const data = static_cast<const float*>(tensor.data);
   return {data, data + tensor.bytes / sizeof(float)};

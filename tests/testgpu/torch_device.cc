@@ -1,4 +1,4 @@
-// What LibTorch asks of a device beside operations: memory, guards, streams.
+// Implements what LibTorch asks of a device beside operations: memory, guards, streams.
 #include "tests/testgpu/torch_device.h"
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -24,7 +24,7 @@ namespace {
 
 thread_local DeviceQueue* thread_queue = nullptr;
 
-// What is pinned, by address.
+// Keeps pinned memory, by address.
 class PinnedMemory {
  public:
   static PinnedMemory& Instance() {

@@ -131,7 +131,7 @@ class Call {
   std::vector<std::pair<c10::Storage, c10::Storage>> storages_;  // of device and host
 };
 
-// What needs a value of the device on the host to go on.
+// Returns true for operations that need a value of the device on the host to go on.
 bool Waits(const std::string& name) {
   for (const char* waiting : {"aten::_local_scalar_dense", "aten::equal", "aten::is_nonzero", "aten::nonzero",
                               "aten::masked_select", "aten::_unique2", "aten::unique_dim"}) {
@@ -253,7 +253,7 @@ at::Tensor CopyFromAndResize(const at::Tensor& from, const at::Tensor& to) {
   return CopyFrom(from, to, /*non_blocking=*/false);
 }
 
-// As the CPU chooses, so that attention takes the same kernels.
+// Chooses as the CPU does, so that attention takes the same kernels.
 int64_t ChooseAttention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                         const std::optional<at::Tensor>& mask, double dropout, bool causal,
                         std::optional<double> scale, bool grouped) {

@@ -18,7 +18,7 @@ std::vector<float> Image() {
   return image;
 }
 
-// After the words of the header, pixel by pixel.
+// Computes the rule in the words of the header, pixel by pixel.
 std::vector<float> ByTheRule(const Augmentation& augment, uint64_t seed, const Sample& sample) {
   const uint64_t key = SplitMix64(SplitMix64(SplitMix64(seed, 2), sample.epoch), sample.number);
   const auto places = static_cast<uint64_t>(2 * augment.crop + 1);

@@ -132,7 +132,7 @@ TEST_F(CheckpointFolder, WhereOneIs_TheNewOneTakesItsNameWhole) {
   std::ofstream(out_ + "/checkpoint/notes.txt") << "mine";
   Save(Folders("two"), 100, 2);
   EXPECT_EQ(*Read(out_ + "/checkpoint"), 2);
-  // What is not a checkpoint's is nobody's to remove.
+  // A file that is not of a checkpoint is nobody's to remove.
   ASSERT_EQ(Names().size(), 2u);
   EXPECT_TRUE(fs::exists(fs::path(out_) / Names()[1] / "notes.txt"));
   EXPECT_FALSE(fs::exists(fs::path(out_) / Names()[1] / "stage00.safetensors"));

@@ -1,4 +1,4 @@
-// When the coordinator announces snapshots, and what it holds back for them.
+// Tests when the coordinator announces snapshots, and what it holds back for them.
 #include "coordinator/core/checkpoints.h"
 
 #include <memory>
@@ -165,7 +165,7 @@ TEST(Checkpoints, Stop_TakesTheNextThatCanBeOrOneThatIsUnderWay) {
   EXPECT_EQ(late.Stop(99), 100) << "the run's own end";
 }
 
-// Where holders read every version to the end, one step of lead is enough, however old the weights.
+// One step of lead is enough where holders read every version to the end, however old the weights.
 TEST(Checkpoints, Lead_IsTheStalenessOnlyWhereVersionsMayGoBefore) {
   EXPECT_EQ(SnapshotLead(Plan("gpipe", 4, 4, 9, {})->graph), 1);
   EXPECT_EQ(SnapshotLead(Plan("pipedream", 4, 1, 9, {})->graph), 1);

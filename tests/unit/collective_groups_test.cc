@@ -1,4 +1,4 @@
-// How a process's groups of collectives come together and end, with collectives of the test.
+// Tests how a process's groups of collectives come together and end, with collectives of the test.
 #include "worker/shell/collective_groups.h"
 
 #include <memory>

@@ -31,7 +31,7 @@ TEST(CommunicationSteps, OneRank_SendsNothing) {
   EXPECT_EQ(count.messages, 0);
 }
 
-// What a stage makes is needed at once by the next one, and by nobody else.
+// The next stage needs a stage's output at once, and nobody else does.
 TEST(CommunicationSteps, Pipeline_SendsOneMessageBetweenTwoTicks) {
   for (const char* name : {"gpipe", "1f1b"}) {
     const auto count = Count(name, 4, 8);

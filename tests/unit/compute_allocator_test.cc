@@ -84,7 +84,7 @@ TEST(SegmentAllocator, RandomAllocations_NeverOverlapAndCountExactly) {
         std::swap(blocks[random() % blocks.size()], blocks.back());
         const Block b = blocks.back();
         blocks.pop_back();
-        // Whoever overlapped it would have written other bytes.
+        // A block that overlapped it would have written other bytes.
         ASSERT_TRUE(std::all_of(b.data, b.data + b.bytes, [&](char x) { return x == b.fill; }));
         SegmentAllocator::Free(b.data);
         live[static_cast<int>(b.memory_class)] -= Charged(b.bytes);

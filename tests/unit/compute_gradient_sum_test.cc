@@ -167,8 +167,7 @@ TEST(HostMath, Narrow_RoundsToTheNearestTiesToEven) {
   EXPECT_EQ(narrowed(0xffffffff), 0x7fc0);
 }
 
-// Without a factor, and with one of 1, the bits are those of the gradient itself: also of -0 and of what is
-// no number.
+// The bits without a factor, and with one of 1, are those of the gradient itself: also of -0 and of a NaN.
 TEST(HostMath, FactorOfOne_IsNoFactor) {
   const float one = 1;
   std::vector<float> g = Random(100, 3);

@@ -219,7 +219,7 @@ TEST_F(Checkpoint, SlicesInAnyOrder_TheLastMakesTheStagesFile) {
   ASSERT_TRUE(save(2, 7).ok());
   ASSERT_TRUE(save(0, 7).ok());
   EXPECT_FALSE(std::filesystem::exists(joined));
-  // Of another version: the folder has two writers.
+  // The slice is of another version: the folder has two writers.
   EXPECT_EQ(save(1, 8).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_FALSE(std::filesystem::exists(joined));
   ASSERT_TRUE(save(1, 7).ok());

@@ -59,7 +59,7 @@ TEST(SumOfSquares_Value, ValuesOfAllExponents_IsTheNearestDouble) {
   EXPECT_EQ(SumOf({3, -4}).Norm(), 5);
 }
 
-// So many of one exponent, with the largest mantissa, that all tables are filled to the brim twice.
+// There are so many of one exponent, with the largest mantissa, that all tables are filled to the brim twice.
 TEST(SumOfSquares_Value, ManyLargestMantissas_NothingOverflows) {
   EXPECT_EQ(SumOf(std::vector<float>(524365, 16777215.0f)).Value(), 0x1.00099dffecc10p+67);
 }

@@ -1,4 +1,4 @@
-// What a run needs to go on, in files: written, read back, and refused where it does not fit.
+// Tests the files that a run needs to go on: written, read back, and refused where they do not fit.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>

@@ -375,7 +375,7 @@ TEST_F(CoreTest, PeerFailsFirst_TheDeathIsTheCauseThatIsTold) {
   EXPECT_THAT(run_info.reason, HasSubstr("then process 1"));
 }
 
-// Without an owner nobody tells the exit; the broken session is all that is known when the second is over.
+// Nobody reports the exit without an owner; the broken session is all that is known when the second is over.
 TEST_F(CoreTest, PeerFailsAfterASessionBroke_TheLostProcessComesFirst) {
   const uint64_t run = Running();
   Do(SessionBroken{1, "its connection broke"});

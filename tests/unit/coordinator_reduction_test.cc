@@ -59,7 +59,7 @@ class ReductionTest : public ::testing::Test {
     }
     return std::nullopt;
   }
-  // What it says when fast is asked for and not had.
+  // Returns the sentence when fast is asked for and not had.
   std::string WhyNot(std::shared_ptr<const RunPlan> plan, int processes = 2) {
     Submit(std::move(plan), processes);
     const auto assign = Heard<Assign>(1);

@@ -1,6 +1,6 @@
 // The GPU's kernels, run on the host: the same bits as elementwise.cc and SumOfSquares, element by element.
 #include "tests/unit/cuda_on_host.h"
-// What follows takes its meaning from the above.
+// The following includes take their meaning from the above.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -293,7 +293,7 @@ TEST(CudaKernels_AddSquares, FiniteValues_GiveTheLimbsOfSumOfSquares) {
     SumOfSquares expected;
     ASSERT_TRUE(expected.Add(x.data(), static_cast<int64_t>(n)));
     Limbs limbs{};
-    // In two parts: what has been carried is added to.
+    // The squares are added in two parts: the second is added to carried limbs.
     kernels::AddSquares(nullptr, limbs.data(), x.data(), static_cast<int64_t>(n / 3));
     kernels::AddSquares(nullptr, limbs.data(), x.data() + n / 3, static_cast<int64_t>(n - n / 3));
     EXPECT_EQ(limbs, LimbsOf(expected)) << n;

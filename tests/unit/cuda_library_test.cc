@@ -43,7 +43,7 @@ TEST_F(CudaLibrary, WithoutADriver_LoadsAndSaysSo) {
   if (dlopen("libcuda.so.1", RTLD_NOW) != nullptr) {
     GTEST_SKIP() << "SKIPPED: there is a driver here; the tests with label gpu use it";
   }
-  // As on a machine where the loader finds a driver and CUDA does not.
+  // The machine is one where the loader finds a driver and CUDA does not.
   DeviceSearch search;
   search.folders = {kLibrary.substr(0, kLibrary.rfind('/'))};
   search.cuda_driver = WEFT_TEST_DEVICES "/libdriver_serves.so";

@@ -48,7 +48,7 @@ class Reads {
     MutexLock lock(mutex_);
     return read_;
   }
-  // By another thread than the one that made this.
+  // Returns the count of another thread than the one that made this.
   int ahead() {
     MutexLock lock(mutex_);
     return ahead_;
@@ -75,7 +75,7 @@ TEST(DataPrefetch, ExpectedOrder_IsReadAheadAndEachOnce) {
     for (int step = 3; step < kSteps; ++step) {
       for (const DataPiece& piece : PiecesOf(step)) {
         ExpectTakes(prefetch, piece);
-        // At most two beyond what was asked for; the first of all is read by who asks.
+        // Reads are at most two beyond the requests; the caller reads the first of all.
         const auto asked = static_cast<size_t>(NumberOf(piece) - NumberOf({3, 0, false}) + 1);
         EXPECT_LE(reads.all().size(), asked + DataPrefetch::kDepth);
         while (reads.all().size() < 3) std::this_thread::yield();  // it goes ahead by itself

@@ -20,7 +20,7 @@ TEST(DeviceClock, EndAfterItWasSeen_MovesTheDeviceBack) {
   const DeviceClock::Span span = clock.Map(0, 5, 7, 3 * kMs, 6 * kMs);
   EXPECT_EQ(span.end_ns, 6 * kMs);
   EXPECT_EQ(span.start_ns, 4 * kMs);
-  // And so for what follows.
+  // The move holds for later spans, too.
   EXPECT_EQ(clock.Map(0, 10, 11, 8 * kMs, 20 * kMs).end_ns, 10 * kMs);
 }
 

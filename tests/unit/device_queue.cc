@@ -88,7 +88,7 @@ void DeviceQueue::Do(Work& work) {
   if (!failed) {
     for (const auto& action : work.actions_) action();
   }
-  // What it kept goes when the lock is free.
+  // The kept tensors go when the lock is free.
   std::vector<Tensor> kept;
   MutexLock lock(mu_);
   if (failed) work.status_ = absl::InternalError("an illegal address");

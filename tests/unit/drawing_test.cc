@@ -99,7 +99,7 @@ TEST(DrawSvg_Simulated, EveryJobThatTakesTime_OneBox) {
   EXPECT_THAT(svg, Not(HasSubstr("reduce")));
 }
 
-// What stands in the boxes, in order.
+// Returns the texts of the boxes, in order.
 std::vector<std::string> Labels(const std::string& svg) {
   std::vector<std::string> labels;
   for (size_t at = svg.find("<text class=\"x"); at != std::string::npos;
@@ -294,7 +294,7 @@ TEST(DrawTrace_OverlappedPair, BoxesOfATrackNeverOverlap) {
   const Job forward = Job::Compute(0, 0, 1, JobKind::kForward);
   const Job backward = Job::Compute(0, 0, 0, JobKind::kBackward);
   const Job later = Job::Compute(0, 0, 1, JobKind::kBackward);
-  // In the order in which they end; the second starts as the first ends.
+  // The jobs are listed in the order in which they end; the second starts as the first ends.
   const std::string text =
       DrawTrace({{backward, 1, 2, 4}, {forward, 1, 1, 5}, {later, 1, 5, 6}}, Options(2, 1));
   std::map<std::string, int> track;

@@ -39,7 +39,7 @@ at::Tensor MaskByOperations(at::IntArrayRef sizes, double p, uint64_t seed) {
 const uint64_t kSeeds[] = {0, 1, 0x8000000000000000, ~uint64_t{0}, 77742306446836058};
 const c10::ScalarType kTypes[] = {c10::kFloat, c10::kBFloat16};
 
-// To the bit, also the sign of zeros.
+// Expects equality to the bit, also of the sign of zeros.
 void ExpectSameBits(const at::Tensor& got, const at::Tensor& expected) {
   ASSERT_EQ(got.scalar_type(), expected.scalar_type());
   ASSERT_EQ(got.sizes(), expected.sizes());
@@ -132,7 +132,7 @@ TEST(Dropout, WithoutGraph_LeavesNone) {
   EXPECT_FALSE(Drop(HostMath(), x, 0.5, {1}).requires_grad());
 }
 
-// What a captured pass does: its graph is made once, and its seeds change.
+// A captured pass works like this: its graph is made once, and its seeds change.
 TEST(MaskSeeds, GraphMadeOnce_DropsByTheSeedsOfEachMicrobatch) {
   const c10::Device cpu(c10::DeviceType::CPU);
   MaskSeeds seeds(HostMath(), cpu, /*first_layer=*/2, /*end_layer=*/5);

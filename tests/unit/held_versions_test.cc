@@ -1,4 +1,4 @@
-// Which versions of the weights are held at a time, in runs that make some of the steps only.
+// Tests which versions of the weights are held at a time, in runs that make some of the steps only.
 #include "schedules/held_versions.h"
 
 #include <gmock/gmock.h>

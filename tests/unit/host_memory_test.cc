@@ -1,4 +1,4 @@
-// What a machine and its control groups say of memory, from folders that look like the kernel's.
+// Tests what a machine and its control groups say of memory, from folders that look like the kernel's.
 #include "proto/host/host_memory.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// Why the simulator's ranks are idle: the same words, and the same meaning, as of a worker's ranks.
+// Tests why the simulator's ranks are idle: the same words, and the same meaning, as of a worker's ranks.
 #include <algorithm>
 #include <map>
 #include <string>
@@ -71,7 +71,7 @@ TEST(IdleCauses_EveryFamily, JobsAndIdleIntervalsTileTheTimeOfEachRank) {
 
 TEST(IdleCauses_Limit, OneForwardOneBackward_WaitsForItsOwnLimitAndNeverForMemory) {
   const SimulationResult result = MustRun(*MakeSchedule("1f1b", {}, 4, 8), Durations(1, 2));
-  // After four forwards the first backward is on its way through the other three stages. At the end no
+  // The first backward is on its way through the other three stages after four forwards. At the end no
   // forward is left: the last backward is waited for.
   EXPECT_DOUBLE_EQ(Of(result.ranks[0], IdleCause::kLimit), 6);
   EXPECT_DOUBLE_EQ(Of(result.ranks[0], IdleCause::kMemory), 0);

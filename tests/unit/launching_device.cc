@@ -86,7 +86,7 @@ class LaunchingRank final : public RankCompute {
     });
     MutexLock lock(mu_);
     outputs_[job] = out;
-    // Its backward reads them again, and drops them when it is launched.
+    // The backward reads them again, and drops them when it is launched.
     inputs_[job] = std::move(inputs);
     ForwardResult result;
     result.left_bytes = static_cast<int64_t>(out.bytes);
@@ -121,7 +121,7 @@ class LaunchingRank final : public RankCompute {
       half_[{job.step, job.stage, job.microbatch}] = input_gradient;
       return result;
     }
-    // What the forward read is read once more.
+    // The forward's inputs are read once more.
     const std::vector<Value*> again = Use(TakeInputs(job));
     const int parts = hand_out ? static_cast<int>(device_.graph_->members(job.stage).size()) : 1;
     const Tensor gradient = queue_.NewTensor(MemoryPlace::kDevice, 8 * parts);
@@ -210,7 +210,7 @@ class LaunchingRank final : public RankCompute {
   Tensor Here(const Tensor& tensor) {
     return tensor.place == MemoryPlace::kDevice ? tensor : Copy(tensor, MemoryPlace::kDevice);
   }
-  // What the job enqueues comes behind the tensor's fence, and keeps it until it is done.
+  // Puts the job's work behind the tensor's fence, and keeps the tensor until it is done.
   Value* Use(const Tensor& given) {
     if (prepared != &device_) queue_.Problem("a thread that was not prepared uses the device");
     const Tensor tensor = Here(given);
@@ -272,7 +272,7 @@ class LaunchingRank final : public RankCompute {
     if (!keep) weights_[job.stage].erase(job.step);
   }
 
-  // Behind the tensor's fence, or behind all that the rank was given.
+  // Copies behind the tensor's fence, or behind all that the rank was given.
   Tensor Copy(const Tensor& tensor, MemoryPlace place) {
     if (prepared != &device_) queue_.Problem("a thread that was not prepared uses the device");
     Tensor copy = queue_.NewTensor(place, static_cast<int>(tensor.bytes / sizeof(Value)));
@@ -366,7 +366,7 @@ class CarryingTransport final : public Transport {
   void Close(Nanos deadline) override { transport_->Close(deadline); }
 
  private:
-  // In the transport's memory.
+  // Returns a tensor in the transport's memory.
   Tensor Received(const Tensor& tensor) {
     Tensor here = queue_.NewTensor(MemoryPlace::kDevice, static_cast<int>(tensor.bytes / sizeof(Value)));
     for (size_t i = 0; i < tensor.bytes / sizeof(Value); i += 8) {

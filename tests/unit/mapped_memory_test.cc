@@ -42,7 +42,7 @@ TEST(MappedMemory, Free_OfWhatItDidNotHandOut_EndsTheProcess) {
 }
 
 TEST(MappedMemory, Allocate_BeyondTheLimitOfOpenFiles_IsAnErrorThatSaysSo) {
-  // In a child, because the limit cannot be used up here without harm.
+  // The test uses up the limit in a child, because it cannot be used up here without harm.
   const pid_t child = fork();
   if (child == 0) {
     MappedMemory memory;

@@ -1,4 +1,4 @@
-// What is made of the files of a short training: rows of weft compare --measure.
+// Tests the rows of weft compare --measure, made of the files of a short training.
 #include "client/measured_schedules.h"
 
 #include <string>

@@ -66,7 +66,7 @@ TEST(CountLayers_Gpt, KnownModel_CountsOfItsPublication) {
   EXPECT_EQ(layers[1].output_elements(), 1024 * 768);
 }
 
-// As published, and a head of its own in place of one tied to the token embedding.
+// The sizes are as published, with a head of its own in place of one tied to the token embedding.
 TEST(CountLayers_Gpt, EveryPreset_CountsOfItsPublication) {
   struct Known {
     const char* preset;

@@ -36,7 +36,7 @@ class OutputFolderTest : public ::testing::Test {
     fs::create_directories(fs::path(path).parent_path());
     std::ofstream(path, std::ios::binary) << text;
   }
-  // What a run of so many steps leaves; `mark` tells one run's files from another's.
+  // Writes the results of a run of so many steps; `mark` tells one run's files from another's.
   static void WriteRun(const std::string& folder, const std::string& mark, int steps,
                        const std::vector<std::string>& checkpoints) {
     for (const std::string& name : checkpoints) {

@@ -107,7 +107,7 @@ TEST_F(RunFile, NumberBeyondRange_NamedAsItStands) {
 }
 
 TEST_F(RunFile, WhichStepsToMake_IsForFlags) {
-  // And so no key that a message names as one.
+  // No message may name them as keys.
   EXPECT_THAT(Refusal("[1, 2]"), Not(HasSubstr("resume")));
   EXPECT_THAT(Refusal(Changed("stages: 2", "stagse: 2")), Not(HasSubstr("until")));
   EXPECT_THAT(Refusal(good_ + "until: 2\n"), HasSubstr("it is a flag, weft train FILE --until"));

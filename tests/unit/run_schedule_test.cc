@@ -1,4 +1,4 @@
-// How a run names its schedule, in a file and in one line.
+// Tests how a run names its schedule, in a file and in one line.
 #include "proto/run/run_schedule.h"
 
 #include "gmock/gmock.h"

@@ -457,7 +457,7 @@ TEST(RunMemory_Counts, PolicyOfAStageAndPrecision_ShowInItsBytes) {
   EXPECT_LT(narrow[1].left, 0.6 * static_cast<double>(retained[1].left));
 }
 
-// By messages or by collectives is known only when the run has its processes.
+// The run reduces by messages or by collectives: that is known only when it has its processes.
 TEST(RunMemory_Counts, FastReduction_TakesWhatTheLargerOfBothWaysNeeds) {
   const auto totals = [](const RunSpec& run, bool collective) {
     Schedule schedule = *ScheduleOf(run);

@@ -125,7 +125,7 @@ TEST(SampleOf, Sequential_IsTheNumberOfTheContract) {
     EXPECT_EQ(samples[j], (Sample{j % 25, j / 25}));
 }
 
-// Also where epochs end within a micro-batch.
+// Epochs may also end within a micro-batch.
 TEST(SampleOf, Shuffled_EveryEpochHasEverySampleOnce) {
   constexpr int64_t kCount = 25;
   const std::vector<Sample> samples = Drawn(RunIn("shuffled"), 25, kCount);

@@ -137,7 +137,7 @@ TEST(Actions, RankWithoutJobs_KeepsItsRow) {
   EXPECT_EQ(Actions(*read, MustSimulate(*read, 1)), text);
 }
 
-// As a trace has it, where nobody says which jobs were a pair.
+// A trace has the jobs like this, where nobody says which were a pair.
 TEST(Actions, BackwardThatStartsDuringTheForwardBeforeIt_IsWrittenAsItsPair) {
   const auto job = [](int microbatch, JobKind kind, double start, double end) {
     return DrawnJob{Job::Compute(3, 0, microbatch, kind), 0, start, end};
@@ -152,7 +152,7 @@ TEST(Actions, BackwardThatStartsDuringTheForwardBeforeIt_IsWrittenAsItsPair) {
   EXPECT_EQ(DrawActions(jobs, {}), "0F0,(0F1;0B0)OVERLAP_F_B,0F2,0B1,0B2\n");
 }
 
-// As torch.distributed.pipelining lowers a schedule.
+// torch.distributed.pipelining lowers a schedule like this.
 TEST(Actions, SendsAndReceives_AreSkipped) {
   const auto plain = ScheduleFromActions("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n");
   const auto lowered = ScheduleFromActions(

@@ -42,7 +42,7 @@ void ExpectSameRun(const absl::StatusOr<Schedule>& a, const absl::StatusOr<Sched
   }
 }
 
-// What is wrong with it, and which parameter the payload blames.
+// Returns the fault of the formulas, and the parameter that the payload blames.
 std::string Problem(Parameters parameters, std::string* parameter = nullptr) {
   parameters.emplace("workers", "4");
   parameters.emplace("compute", "s % W");

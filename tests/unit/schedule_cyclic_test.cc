@@ -29,7 +29,7 @@ SimulationResult MustSimulate(const Schedule& schedule, int steps) {
   return *std::move(run);
 }
 
-// At every tick of length 1: the activations alive over all ranks, and the ranks that compute.
+// The activations alive over all ranks, and the ranks that compute, at every tick of length 1.
 struct Ticks {
   std::vector<int> alive, busy;
 };
@@ -103,7 +103,7 @@ TEST(CyclicRule, Versions_AreTwoWhereARankReadsOldWeights) {
   EXPECT_THAT(peaks({"fsdp", {{"residency", "migrating"}}}, "cdp_v2"), testing::ElementsAre(2, 2, 2, 2));
 }
 
-// What a memory budget counts is what the simulator sees.
+// A memory budget counts what the simulator sees.
 TEST(MostVersions, OfEveryRank_AreThoseOfALongRun) {
   std::vector<Schedule> schedules = {*MakeSchedule("pipedream", {}, 4, 1),
                                      *MakeSchedule("pipedream_2bw", {}, 3, 3),
@@ -236,9 +236,9 @@ double ClippedPeriod(Schedule schedule) {
   return MustSimulate(schedule, 16).period;
 }
 
-// By cdp_v1 the next read of an update comes late enough. By cdp_v2 the last stage's first job of a step
-// reads the newest weights, and it waits for the first stage's last backward; from there on 3N-1 ticks lead
-// to the next.
+// The next read of an update comes late enough under cdp_v1. Under cdp_v2 the last stage's first job of a
+// step reads the newest weights, and it waits for the first stage's last backward; from there on 3N-1 ticks
+// lead to the next.
 TEST(Clipping, CyclicRules_V1LosesNothingAndV2ItsOverlap) {
   for (int n : {1, 2, 3, 4, 7}) {
     for (const Base& base : BasesOf(n)) {
@@ -247,7 +247,7 @@ TEST(Clipping, CyclicRules_V1LosesNothingAndV2ItsOverlap) {
       EXPECT_EQ(ClippedPeriod(Ruled(base, "cdp_v1", n)), 2 * n);
       const double fresh = ClippedPeriod(Ruled(base, "cdp_v2", n));
       const int chain = n == 1 ? 2 : 3 * n - 1;
-      // Where a rank has several stages of several micro-batches, they also wait for one another.
+      // Stages of a rank with several micro-batches also wait for one another.
       const bool looped = base.name == "lpp" && base.parameters.at("groups") == "2";
       EXPECT_TRUE(looped ? fresh >= chain : fresh == chain) << fresh << " for " << chain;
     }

@@ -1,5 +1,5 @@
-// What goes between ranks under the cyclic order: running sums and new versions from holder to holder, a
-// constant number of messages a tick, and the pyramid of cdp_mp.
+// Tests the messages between ranks under the cyclic order: running sums and new versions from holder to
+// holder, a constant number of messages a tick, and the pyramid of cdp_mp.
 #include <algorithm>
 #include <map>
 #include <string>
@@ -115,7 +115,7 @@ TEST(CyclicSchedules, EveryPlacement_HasNoReduceAndNoSlices) {
 
 // ---- the relay
 
-// Who has version t+1 of a stage from whom, from the home on.
+// Returns the ranks that get version t+1 of a stage one from the other, from the home on.
 std::vector<Rank> RelayOf(const Graph& graph, int step, int stage) {
   std::vector<Rank> ranks;
   for (Job job = Job::Update(step, stage, graph.home(stage));;) {
@@ -217,7 +217,7 @@ TEST(Pyramid, AnySize_HoldsOneActivationARankAndTakes2NTicksAStep) {
   }
 }
 
-// In steady state every rank has an activation at every instant: its next visit begins as the last one ends.
+// Every rank has an activation at every instant in steady state: its next visit begins as the last one ends.
 TEST(Pyramid, SteadyState_LeavesNoRankWithoutItsActivation) {
   constexpr int n = 4, kSteps = 5;
   std::map<Rank, std::vector<std::pair<double, double>>> visits;

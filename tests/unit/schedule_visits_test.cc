@@ -70,7 +70,7 @@ TEST(Visits, OfTheCyclicOrder_AreEachJobOnceInTheOrderOfTicks) {
   }
 }
 
-// In the middle of the run a step's first forwards come before backwards of the step before it.
+// A step's first forwards come before backwards of the step before it, in the middle of the run.
 TEST(Visits, BackwardsOfAStep_FollowForwardsOfTheNext) {
   const Visits visits(Migrating("cdp_v2", 4), 3);
   EXPECT_EQ(visits.Before(Job::Compute(1, 0, 2, JobKind::kBackward)),
@@ -80,7 +80,7 @@ TEST(Visits, BackwardsOfAStep_FollowForwardsOfTheNext) {
             Job::Compute(2, 0, 1, JobKind::kBackward));
 }
 
-// What is counted on the way is what a walk along it finds.
+// The counts on the way are what a walk along it finds.
 TEST(Visits, Versions_AreThoseThatLaterVisitsRead) {
   for (const std::string rule : {"cdp_v1", "cdp_v2"}) {
     for (const int n : {1, 2, 3, 5}) {
@@ -101,7 +101,7 @@ TEST(Visits, Versions_AreThoseThatLaterVisitsRead) {
             EXPECT_EQ(visits.NewestAfter(way[i]), newest);
             int held = 1;
             for (int v = 0; v < newest; ++v) {
-              // By a later visit, or by the steps behind the last.
+              // The version is read by a later visit, or by the steps behind the last.
               const bool read = v + graph.schedule().MostStaleness(s) >= steps ||
                                 std::any_of(way.begin() + i + 1, way.end(), [&](const Job& j) {
                                   return HasMicrobatch(j.kind) && graph.VersionOf(j) == v;
@@ -177,7 +177,7 @@ TEST(MigratingState, AnyDurations_VisitsFollowOneAnother) {
       const std::vector<Job> way = WayOf(graph.visits(), s);
       for (size_t i = 1; i < way.size(); ++i) {
         const SimulatedJob &from = jobs.at(way[i - 1]), &to = jobs.at(way[i]);
-        // Where the state moves, by the link's latency, and the time of one version at the least.
+        // A moving state takes the link's latency, and the time of one version at the least.
         EXPECT_GE(to.start, from.end + (from.rank == to.rank ? 0 : 3 + 7.0 / 2)) << Describe(way[i]);
       }
     }

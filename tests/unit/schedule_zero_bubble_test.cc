@@ -65,7 +65,7 @@ TEST(ZbV, EqualTimesAndEnoughMicrobatches_NoBubbleWith1f1bsMemory) {
       const auto run = MustSimulate("zb_v", {}, 2 * ranks, microbatches, {}, 6);
       EXPECT_DOUBLE_EQ(run.period, 6.0 * microbatches);
       EXPECT_DOUBLE_EQ(run.makespan, 6 * 6.0 * microbatches + ranks - 1);
-      // Of stages half as large as 1f1b's on as many ranks.
+      // The stages are half as large as 1f1b's on as many ranks.
       for (const RankStats& r : run.ranks)
         EXPECT_EQ(r.peak_activations, std::min(2 * ranks, 2 * microbatches));
     }
@@ -183,7 +183,7 @@ TEST(DualPipe, SizesThatItCannotFill_AreRefusedWithTheReason) {
   EXPECT_THAT(Refusal("dualpipe_v", {}, 8, 6), HasSubstr("at least 2 W = 8"));
 }
 
-// With other durations the pairs do not start together; nothing else may change.
+// The pairs do not start together with other durations; nothing else may change.
 TEST(DualPipe, UnequalTimes_EveryJobRunsInItsOrder) {
   for (const char* name : {"dualpipe", "dualpipe_v"}) {
     const auto run = MustSimulate(name, {}, 8, 24, {3, 0, 1, 5}, 3);

@@ -179,7 +179,7 @@ TEST(Clipping, AnyFamily_UpdatesWaitForAllStagesAndOneNormTravelsToEach) {
   }
 }
 
-// Of a stage that is held once, the sum stays where it was made; of one in slices, each slice does.
+// The sum of a stage that is held once stays where it was made; of one in slices, each slice does.
 TEST(Clipping, StagesHeldOnceOrInSlices_OnlyNormsTravelMore) {
   SimulationOptions options;
   options.weight = {100};

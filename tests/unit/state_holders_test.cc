@@ -1,4 +1,4 @@
-// At most one rank of a process has the state of a stage, or the process ends.
+// Tests that at most one rank of a process has the state of a stage, or the process ends.
 #include "worker/shell/state_holders.h"
 
 #include "gtest/gtest.h"

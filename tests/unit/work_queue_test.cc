@@ -236,7 +236,7 @@ TEST(WorkQueue, PeriodOfTwoSteps_GrantsEachStepToItsRanks) {
   EXPECT_TRUE(queue.all_done());
   EXPECT_EQ(steps.size(), 6u);
 
-  // From a step of the other kind on.
+  // The run begins with a step of the other kind.
   plan = MakeRunPlan("run", "turning", s, 8, /*first_step=*/3);
   WorkQueue later(*plan);
   steps.clear();
@@ -246,7 +246,7 @@ TEST(WorkQueue, PeriodOfTwoSteps_GrantsEachStepToItsRanks) {
   for (int i = 0; i < 5; ++i) EXPECT_EQ(steps[i].step, 3 + i);
 }
 
-// What was made before the first step counts as done, also where jobs read weights of several steps before.
+// Steps before the first count as done, also where jobs read weights of several steps before.
 TEST(WorkQueue, FirstStep_IsLikeTheFirstOfAll) {
   for (const auto& [family, microbatches] : {std::pair("pipedream_2bw", 4), std::pair("pipedream", 1)}) {
     SCOPED_TRACE(family);

@@ -72,7 +72,7 @@ class Cores {
     return a;
   }
 
-  // Until nothing can happen any more.
+  // Runs until nothing can happen any more.
   void Run() {
     while (true) {
       std::vector<std::function<void()>> can;
@@ -143,7 +143,7 @@ class Cores {
     }
     for (const Edge& e : edges) {
       if (begins && !graph_->BeginsCollective(e)) continue;
-      // Its device is past that one; what its rank still has to do with it is its own business.
+      // The device is past that one; the rest is its rank's own business.
       if (start.collective == CollectivePart::kEnd && e.joined && over_.count(e.from) != 0) continue;
       // Launched jobs of the rank are as good as ended.
       if (launches_ && graph_->RankOf(e.from) == start.rank) continue;
@@ -173,7 +173,7 @@ class Cores {
     if (s.clips && s.last) done.gradient_norm = 1;
     return done;
   }
-  // Its calls have returned.
+  // Ends a job whose calls have returned.
   void EndRunning(size_t i) {
     const StartEffect s = running_[i];
     running_.erase(running_.begin() + static_cast<int64_t>(i));
@@ -299,7 +299,7 @@ TEST_P(WorkerCollectives, AnyOrderOfEvents_EveryJobEndsAndAllBeginInOneOrder) {
       for (size_t i = 1; i < begun.size(); ++i)
         EXPECT_EQ(graph.collectives().Before(begun[i]), begun[i - 1]) << Describe(begun[i]);
     }
-    // What is not read any more is not kept.
+    // Versions that are not read any more are not kept.
     for (Rank r = 0; r < graph.schedule().ranks; ++r) {
       int most = 0;
       for (int s = 0; s < graph.schedule().stages; ++s) most = std::max(most, MostVersions(graph, s, r));

@@ -308,7 +308,7 @@ TEST(TwoProcesses, WeightsByWidth_AreWantedForTheRunningJobAndTheNext) {
   }
 }
 
-// Of what another process computes with a version it is known to have ended when the gradient arrives.
+// The arrival of the gradient says that another process has ended its reads of the version.
 TEST(TwoProcesses, VersionReadElsewhere_IsDroppedWhenTheGradientArrives) {
   Schedule schedule = *MakeSchedule("fsdp", {}, 2, 2);
   ASSERT_TRUE(ApplyRule("cdp_v1", "fsdp", &schedule).ok());

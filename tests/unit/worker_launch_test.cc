@@ -136,7 +136,7 @@ TEST_F(LaunchingProcess, SumInRounds_TheNextIsLaunchedBeforeTheFirstIsDone) {
   EXPECT_EQ(Completed(), 1);
 }
 
-// Without a process of its own to wait for, a rank's memory is used again in the device's order.
+// A rank's memory is used again in the device's order, without another process to wait for.
 TEST_F(LaunchingProcess, LaunchedBackward_MakesRoomForTheNextForward) {
   WorkerCore::RunShape shape = Shape("1f1b", 1, 3, 1);
   shape.schedule.limit = [](Rank, int) -> std::optional<int> { return 1; };
@@ -206,8 +206,8 @@ TEST_F(LaunchingProcess, LaunchedJobThatWaitsForAnotherRank_IsIdleForTheDependen
   EXPECT_EQ(clock.busy(JobKind::kForward), 37);
 }
 
-// Over whole runs and any order of launches and ends: in the device's order, which is that of starts on each
-// rank, a job comes after its predecessors, and those that it cannot be kept behind are done.
+// Whole runs, in any order of launches and ends, keep the order: in the device's order, which is that of
+// starts on each rank, a job comes after its predecessors, and those that it cannot be kept behind are done.
 TEST_F(LaunchingProcess, AnyOrderOfLaunchesAndEnds_EveryJobIsDoneOnceAfterItsPredecessors) {
   constexpr int kSteps = 3;
   for (const std::string name : {"1f1b", "ddp", "fsdp", "zb_h1", "cdp"}) {

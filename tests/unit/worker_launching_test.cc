@@ -214,7 +214,7 @@ TEST_P(LaunchingLoopsTest, AnyOrderOfTheDevicesWork_EndsWithThePlainLoopsWeights
       EXPECT_TRUE(worker->ended.ok()) << worker->ended;
     }
     EXPECT_GT(most, 1) << "jobs were given ahead";
-    // Of those beside forwards, as many more.
+    // There are as many more beside forwards.
     EXPECT_LE(most, (graph_->has_pairs() ? 2 : 1) * (1 + static_cast<int>(seed)));
   }
 }
@@ -234,7 +234,7 @@ INSTANTIATE_TEST_SUITE_P(Schedules, LaunchingLoopsTest,
 
 constexpr Case kPipeline = {"Pipeline", R"({"1f1b": {}})", 2, 4, 2, true};
 
-// Until the device has made it; the peer that waits for it cannot tell otherwise.
+// The output waits until the device has made it; the peer that waits for it cannot tell otherwise.
 TEST_F(LaunchingLoopTest, OutputForAnotherProcess_LeavesWhenItsJobIsDone) {
   ASSERT_NO_FATAL_FAILURE(Plan(kPipeline, 2));
   ASSERT_NO_FATAL_FAILURE(Begin());
@@ -304,7 +304,8 @@ TEST_F(LaunchingLoopTest, AbortWhileJobsAreLaunched_NextRunBeginsWhenTheyAreDone
   EXPECT_EQ(worker.device.queue.problem(), "");
 }
 
-// What a launched job only passes on waits for it where the device may still write it, as what it made.
+// A tensor that a launched job only passes on waits for the job where the device may still write it, as its
+// own outputs do.
 TEST(LaunchedReduce, SumThatCame_IsThereAsItWas) {
   LaunchingDevice device(2);
   device.PrepareThread();
@@ -372,7 +373,7 @@ TEST_F(LaunchingLoopTest, StopWhileAThreadIsHeldInTheDevice_ReturnsAfterItsDeadl
   ASSERT_NO_FATAL_FAILURE(ExpectGivenUp(worker));
 }
 
-// Or whoever ends a rank of a run that nothing else holds any more.
+// The held thread may also be one that ends a rank of a run that nothing else holds any more.
 TEST_F(LaunchingLoopTest, AbortWhileARankIsHeldAtItsEnd_ReturnsAfterItsDeadlineWithItsName) {
   grace_ns_ = 50'000'000;
   ASSERT_NO_FATAL_FAILURE(Plan({"One", R"({"1f1b": {}})", 2, 4, 1, false}, 2));

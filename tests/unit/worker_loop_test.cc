@@ -345,7 +345,8 @@ INSTANTIATE_TEST_SUITE_P(Schedules, WorkerLoopPairsTest,
 
 class WorkerLoopPairFailureTest : public WorkerLoopPairTest, public ::testing::WithParamInterface<JobKind> {};
 
-// By the kind of the one that fails. The other still uses the rank's state, whatever the coordinator says.
+// The parameter is the kind of the job that fails. The other still uses the rank's state, whatever the
+// coordinator says.
 TEST_P(WorkerLoopPairFailureTest, OneFails_TheRunIsForgottenAfterTheOtherAndTheNextIsServed) {
   ASSERT_NO_FATAL_FAILURE(Plan(kOnePair));
   Notification other_begun, may_end;
@@ -464,41 +465,7 @@ TEST_F(WorkerLoopTest, DeviceIsLostToTheProcess_RunFailsAndTheWorkerEnds) {
   EXPECT_EQ(ended_, device_.health);
 }
 
-// Weights that a snapshot left aside, and held-out data that cannot be read.
-TEST_F(WorkerLoopTest, Validate_TellsTheFiguresAndRemovesTheWeights) {
-  std::string name = ::testing::TempDir() + "worker_loop_XXXXXX";
-  const std::string folder = mkdtemp(name.data());
-  const absl::Cleanup remove = [&] { std::filesystem::remove_all(folder); };
-  Assign a = Pipeline(kRun);
-  a.output = folder;
-  a.spec = absl::StrReplaceAll(
-      a.spec, {{"\"stages\": 2", absl::StrCat("\"validate\": {\"data\": {\"text\": {\"path\": \"", folder,
-                                              "/held.txt\"}}, \"samples\": 3}, \"stages\": 2")}});
-  link_.Say(a);
-  const auto failed = link_.Await<Failed>();
-  ASSERT_TRUE(failed.has_value());
-  EXPECT_THAT(failed->reason, HasSubstr("validate.data.text.path"));
-  link_.Say(Abort{kRun, "a process failed"});
-  ASSERT_TRUE(link_.Await<Forgotten>().has_value());
-
-  std::ofstream(folder + "/held.txt") << std::string(100, 'a');
-  a.run = kRun + 1;
-  a.epoch = 2;
-  link_.Say(a);
-  ASSERT_TRUE(link_.Await<Prepared>().has_value());
-  const std::string aside = folder + "/checkpoint.run-2.validation.partial";
-  std::filesystem::create_directory(aside);
-  link_.Say(Validate{kRun + 1, 1});
-  const auto validation = link_.Await<Validation>();
-  ASSERT_TRUE(validation.has_value());
-  EXPECT_EQ(validation->step, 1);
-  EXPECT_EQ(validation->samples, 3);
-  EXPECT_DOUBLE_EQ(validation->loss, 2.5);
-  EXPECT_DOUBLE_EQ(validation->accuracy, 1);
-  EXPECT_FALSE(std::filesystem::exists(aside));
-}
-
-// As one with a device's driver to wait for.
+// The rank takes its time like one with a device's driver to wait for.
 TEST_F(WorkerLoopTest, RankThatTakesLongToEnd_HoldsTheNextRunAndNothingElse) {
   Notification may_end;
   std::atomic<int> ending{0};
@@ -572,7 +539,7 @@ TEST_F(HangingJobTest, Stop_ReturnsAfterItsGraceWithTheNameOfTheJob) {
                 "micro-batch 0) of rank 0 for "));
 }
 
-// Who called Run closes link and transport next: no rank may use them then.
+// The caller of Run closes link and transport next: no rank may use them then.
 TEST_F(WorkerLoopTest, Shutdown_WhileARankComputes_RunReturnsAfterItsJob) {
   BeginForward();
   link_.Say(Shutdown{"enough"});

@@ -86,7 +86,7 @@ TEST_F(OnePair, AbortWhileBothRun_ForgetsAfterTheLastOfThem) {
   EXPECT_EQ(Only<ForgetEffect>(out_).size(), 1u);
 }
 
-// On a device that is given jobs ahead, likewise.
+// The pair runs on a device that is given jobs ahead.
 class LaunchedPair : public OnePair {
  protected:
   void SetUp() override { Plan("0F0,(0F1;0B0)OVERLAP_F_B,0I1,0W1", /*launch_ahead=*/2); }

@@ -1,4 +1,4 @@
-// Which versions of a stage's weights the worker core holds, and for how long.
+// Tests which versions of a stage's weights the worker core holds, and for how long.
 #include <algorithm>
 #include <map>
 #include <random>

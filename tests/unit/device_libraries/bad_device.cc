@@ -20,7 +20,7 @@ absl::Status Answer(const char* version) {
     case REFUSES:
       return absl::UnavailableError("its door is locked; unlock it");
     case OTHER:
-      // As a library of another build, to which the loader's version is foreign.
+      // It answers as a library of another build, to which the loader's version is foreign.
       return CheckDeviceVersion("0.0.1-of-long-ago");
     default:
       return absl::OkStatus();
