@@ -77,7 +77,7 @@ absl::StatusOr<Evaluation> Evaluate(const RunSpec& run, const std::string& folde
                                     DeviceBackend* backend) {
   try {
     PrepareProcess();
-    PrepareRun(run.precision, run.kernels);
+    PrepareRun(run);
     PrepareThread();
     const absl::StatusOr<std::unique_ptr<PlainDevice>> device = PlainDevice::Create(backend);
     if (!device.ok()) return device.status();

@@ -74,7 +74,7 @@ absl::Status Generate(const RunSpec& run, const std::string& folder, const Gener
   if (absl::Status s = CheckPrompt(request.prompt, *gpt); !s.ok()) return s;
   try {
     PrepareProcess();
-    PrepareRun(run.precision, run.kernels);
+    PrepareRun(run);
     PrepareThread();
     const absl::StatusOr<std::unique_ptr<PlainDevice>> device = PlainDevice::Create(backend);
     if (!device.ok()) return device.status();

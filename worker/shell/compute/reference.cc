@@ -540,7 +540,7 @@ absl::Status RunReference(const RunSpec& run, const std::string& out_dir,
                           const ReferenceCheckpoints& checkpoints) {
   try {
     PrepareProcess();
-    PrepareRun(run.precision, run.kernels);
+    PrepareRun(run);
     PrepareThread();
     const absl::StatusOr<std::unique_ptr<PlainDevice>> device = PlainDevice::Create(backend);
     if (!device.ok()) return device.status();
