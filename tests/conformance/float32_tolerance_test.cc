@@ -79,7 +79,7 @@ TEST_P(Float32Tolerance, TheCpu_IsWithinOfTheTruth) {
 
 TEST_P(Float32Tolerance, OtherRounding_IsWithinOfTheTruthAndTwiceOfTheCpu) {
   const Trajectory cpu = TrainPlainly(Run(), nullptr);
-  std::vector<std::string> arithmetics = {"wide", "split", "onednn"};
+  std::vector<std::string> arithmetics = {"wide", "split", "other_kernels"};
   if (model() != "gpt") arithmetics.emplace_back("winograd");
   for (const std::string& arithmetic : arithmetics) {
     SCOPED_TRACE(arithmetic);

@@ -33,17 +33,25 @@ absl::Status UsesAKernelThatIsNotDeterministic() {
                  });
 }
 
+RunSpec RunWith(Precision precision, Kernels kernels, ModelSpec model = MlpSpec{}) {
+  RunSpec run;
+  run.precision = precision;
+  run.kernels = kernels;
+  run.model = std::move(model);
+  return run;
+}
+
 TEST(TorchContext, KernelThatIsNotDeterministic_IsRefusedByNameUnlessAllowed) {
   PrepareProcess();
-  PrepareRun(Precision::kFloat32, Kernels::kDeterministic);
+  PrepareRun(RunWith(Precision::kFloat32, Kernels::kDeterministic));
   const absl::Status refused = UsesAKernelThatIsNotDeterministic();
   EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(refused.message()), HasSubstr("backward of step 3, stage 1: the operation put_"));
   EXPECT_THAT(std::string(refused.message()), HasSubstr("`kernels: any` in the run file allows it"));
   // The next run of the process decides anew.
-  PrepareRun(Precision::kFloat32, Kernels::kAny);
+  PrepareRun(RunWith(Precision::kFloat32, Kernels::kAny));
   EXPECT_TRUE(UsesAKernelThatIsNotDeterministic().ok());
-  PrepareRun(Precision::kBFloat16, Kernels::kDeterministic);
+  PrepareRun(RunWith(Precision::kBFloat16, Kernels::kDeterministic));
   EXPECT_FALSE(UsesAKernelThatIsNotDeterministic().ok());
 }
 
@@ -53,14 +61,24 @@ TEST(TorchContext, Tf32_IsForTheRunThatAsksForIt) {
                                         {Precision::kFloat32, false},
                                         {Precision::kTf32, true},
                                         {Precision::kBFloat16, false}}) {
-    PrepareRun(precision, Kernels::kDeterministic);
+    PrepareRun(RunWith(precision, Kernels::kDeterministic));
     EXPECT_EQ(at::globalContext().allowTF32CuBLAS(), tf32);
     EXPECT_EQ(at::globalContext().allowTF32CuDNN(), tf32);
   }
 }
 
-// Forward and backward are one operation each, with the bits of LibTorch's own, also where maxima are equal
-// and windows overlap.
+TEST(TorchContext, OneDnn_ServesModelsThatConvolve) {
+  PrepareProcess();
+  EXPECT_FALSE(at::globalContext().userEnabledMkldnn());
+  PrepareRun(RunWith(Precision::kFloat32, Kernels::kDeterministic, ResNetSpec{}));
+  EXPECT_TRUE(at::globalContext().userEnabledMkldnn());
+  // The next run of the process decides anew.
+  PrepareRun(RunWith(Precision::kFloat32, Kernels::kDeterministic, GptSpec{}));
+  EXPECT_FALSE(at::globalContext().userEnabledMkldnn());
+}
+
+// In one operation each, forward and backward: the bits of LibTorch's own, also where maxima are equal and
+// windows overlap.
 TEST(MaxPool, AnySize_HasTheBitsOfLibTorchsOnTheCpu) {
   PrepareProcess();
   for (const auto& [rows, columns] :

@@ -211,13 +211,14 @@ void RunSplit(const c10::OperatorHandle& op, Stack* stack) {
   RunOnCpu(op, stack);
 }
 
-// --- kOneDnn
+// --- kOtherKernels
 
 // The switch is the process's: two devices must not compute at once.
-void RunWithOneDnn(const c10::OperatorHandle& op, Stack* stack) {
+void RunWithOtherKernels(const c10::OperatorHandle& op, Stack* stack) {
   struct Switch {
-    Switch() { at::globalContext().setUserEnabledMkldnn(true); }
-    ~Switch() { at::globalContext().setUserEnabledMkldnn(false); }
+    Switch() { at::globalContext().setUserEnabledMkldnn(!of_the_run); }
+    ~Switch() { at::globalContext().setUserEnabledMkldnn(of_the_run); }
+    const bool of_the_run = at::globalContext().userEnabledMkldnn();
   } switched;
   RunOnCpu(op, stack);
 }
@@ -343,7 +344,7 @@ std::optional<Arithmetic> ParseArithmetic(absl::string_view name) {
   constexpr std::pair<const char*, Arithmetic> kNames[] = {{"cpu", Arithmetic::kCpu},
                                                            {"wide", Arithmetic::kWide},
                                                            {"split", Arithmetic::kSplit},
-                                                           {"onednn", Arithmetic::kOneDnn},
+                                                           {"other_kernels", Arithmetic::kOtherKernels},
                                                            {"winograd", Arithmetic::kWinograd},
                                                            {"tf32", Arithmetic::kTf32},
                                                            {"bf16", Arithmetic::kBFloat16},
@@ -363,8 +364,8 @@ void Compute(Arithmetic arithmetic, const c10::OperatorHandle& op, torch::jit::S
       return RunWide(op, stack);
     case Arithmetic::kSplit:
       return RunSplit(op, stack);
-    case Arithmetic::kOneDnn:
-      return RunWithOneDnn(op, stack);
+    case Arithmetic::kOtherKernels:
+      return RunWithOtherKernels(op, stack);
     case Arithmetic::kWinograd:
       return RunWinograd(op, stack);
     case Arithmetic::kTf32:

@@ -18,9 +18,11 @@ namespace weft::testgpu {
 enum class Arithmetic : uint8_t {
   kCpu,  // the CPU's kernels, to the bit
   // Correct:
-  kWide,    // each operation in float64, its results rounded once
-  kSplit,   // products and norms in another order: sums in pieces of few terms, from the end
-  kOneDnn,  // oneDNN's kernels where it has some
+  kWide,   // each operation in float64, its results rounded once
+  kSplit,  // products and norms in another order: sums in pieces of few terms, from the end
+  // The kernels that the CPU does not choose: oneDNN's where it takes LibTorch's own, and the other way
+  // around.
+  kOtherKernels,
   // Convolutions of 3 x 3 by Winograd's minimal filtering, in tiles of 4 x 4: fewer products, larger errors.
   kWinograd,
   // Wrong:
@@ -30,7 +32,7 @@ enum class Arithmetic : uint8_t {
   kWrongEpsilon,  // norms with ten times the epsilon
 };
 
-// Parses "cpu", "wide", "split", "onednn", "winograd", "tf32", "bf16", "no_bias", "wrong_epsilon".
+// Parses "cpu", "wide", "split", "other_kernels", "winograd", "tf32", "bf16", "no_bias", "wrong_epsilon".
 std::optional<Arithmetic> ParseArithmetic(absl::string_view name);
 
 // Runs the operation on tensors of the CPU, from the stack to the stack.

@@ -139,7 +139,7 @@ TEST_F(TestGpu, OtherArithmetics_AreRightAndNotTheCpus) {
   for (const auto& [name, operation] : operations)
     cpu.push_back(operation(at::TensorOptions(at::kCPU).dtype(at::kFloat)));
   for (const char* arithmetic :
-       {"wide", "split", "onednn", "winograd", "tf32", "bf16", "no_bias", "wrong_epsilon"}) {
+       {"wide", "split", "other_kernels", "winograd", "tf32", "bf16", "no_bias", "wrong_epsilon"}) {
     const auto backend = BackendWith({{"WEFT_TESTGPU_ARITHMETIC", arithmetic}});
     const std::string wrong = arithmetic;
     int others = 0;

@@ -98,7 +98,7 @@ absl::StatusOr<at::Tensor> PlainDevice::ToHost(const at::Tensor& tensor) {
 absl::Status OnPlainDevice(const RunSpec& run, DeviceBackend* backend, absl::string_view what,
                            const std::function<absl::Status(PlainDevice&)>& work) {
   PrepareProcess();
-  PrepareRun(run.precision, run.kernels);
+  PrepareRun(run);
   return BesideRanks(backend, what, work);
 }
 

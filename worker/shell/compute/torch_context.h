@@ -1,18 +1,18 @@
-// Sets the state of LibTorch that belongs to the process and is for a run to decide: which kernels may serve
-// it, and how a GPU multiplies float32 numbers. Words LibTorch's error when a kernel may not serve. Private
-// to the adapter of LibTorch.
+// Sets the state of LibTorch that belongs to the process and is for a run to decide: which kernels serve it,
+// and how a GPU multiplies float32 numbers. Translates what LibTorch says when no kernel may serve an
+// operation. Private to the adapter of LibTorch.
 #ifndef WEFT_WORKER_SHELL_COMPUTE_TORCH_CONTEXT_H_
 #define WEFT_WORKER_SHELL_COMPUTE_TORCH_CONTEXT_H_
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "proto/run/precision.h"
+#include "proto/run/run_spec.h"
 
 namespace weft {
 
-// Prepares the process when a run begins, before its ranks are made; those of one process are of one run at a
-// time. PrepareProcess (torch_layers.h) comes before.
-void PrepareRun(Precision precision, Kernels kernels);
+// Prepares LibTorch for the run's precision, kernels and model. Call it when a run begins, before its ranks
+// are made and after PrepareProcess (torch_layers.h). The ranks of one process belong to one run at a time.
+void PrepareRun(const RunSpec& run);
 
 // Turns LibTorch's exception with `message`, thrown while `what` was done, into Internal. Returns
 // FailedPrecondition, naming the operation and the setting that allows it, if that has no deterministic

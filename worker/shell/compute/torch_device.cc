@@ -24,7 +24,7 @@ namespace {
 
 // Opens the run's data, if its stages are the model's; prepares LibTorch for the run.
 absl::StatusOr<std::unique_ptr<Dataset>> OpenData(const RunSpec& run) {
-  PrepareRun(run.precision, run.kernels);
+  PrepareRun(run);
   int layers = 0;
   for (int n : run.layers_of_stage) layers += n;
   const int described = static_cast<int>(DescribeLayers(run.model).size());

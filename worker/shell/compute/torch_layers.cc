@@ -248,12 +248,7 @@ void PrepareProcess() {
     at::set_num_threads(1);
     at::set_num_interop_threads(1);
     at::globalContext().setFlushDenormal(false);
-    // oneDNN would serve GELU alone here; its set-up costs 6 us forward and 12 us backward (LibTorch's own
-    // kernel: 1 and 2 us on small tensors), while on large ones it gains no more than 2% of a block's time.
-    // Convolutions would gain: forward and backward of 8 x 64 x 32 x 32 by 3 x 3 take 17 ms with it and 27
-    // without, others 0.55 to 1 of the time, with the same bits each time and less work memory. But the
-    // switch is one for all operations of the process.
-    at::globalContext().setUserEnabledMkldnn(false);
+    at::globalContext().setUserEnabledMkldnn(false);  // a run may switch it on (PrepareRun)
     at::globalContext().setUserEnabledNNPACK(false);  // has threads of its own
     at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
     // Otherwise every new tensor is filled with NaN, which costs a pass over memory and is for debugging.
