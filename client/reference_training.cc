@@ -12,6 +12,7 @@
 #include "client/worker_task.h"
 #include "coordinator/record/step_log.h"
 #include "coordinator/record/train_results.h"
+#include "nlohmann/json.hpp"
 
 namespace weft {
 namespace {
