@@ -4,24 +4,32 @@ JOBS ?= $(shell nproc)
 BUILD := build/$(PRESET)
 # The GPU library: AUTO (where nvcc is), ON or OFF; deploy/setup.sh reads it too.
 export WEFT_CUDA ?= AUTO
+# What deploy/setup.sh installs: run (the programs), test (also the tests) or all (also clang's tools).
+NEEDS ?= test
+
+configure = cmake --preset $(PRESET) -DWEFT_CUDA=$(WEFT_CUDA) $(1) $(CMAKE_FLAGS) >build/configure.log || \
+  { cat build/configure.log; exit 1; }
 
 .PHONY: help setup build run test bench bundle checks asan tsan tidy thread-safety format clean
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 setup: ## Install what the build needs (Debian packages by name, LibTorch and UCX from PyPI into build/deps)
-	@deploy/setup.sh
+	@deploy/setup.sh $(NEEDS)
 
 build: setup ## Compile everything into build/release (PRESET=debug|asan|tsan|tidy|thread-safety for another)
-	@cmake --preset $(PRESET) -DWEFT_CUDA=$(WEFT_CUDA) $(CMAKE_FLAGS) >build/configure.log || { cat build/configure.log; exit 1; }
+	@$(call configure,-DWEFT_TESTS=ON)
 	@sed -n 's/^-- GPU library/GPU library/p' build/configure.log
 	@cmake --build --preset $(PRESET) -j $(JOBS)
 
-run: build ## Train a GPT on real text: 4 worker processes, looped pipelines, 2 groups of 2 ranks
+run: ## Train a GPT on real text: 4 worker processes, looped pipelines, 2 groups of 2 ranks. Builds what that needs
+	@deploy/setup.sh run
+	@$(call configure)
+	@cmake --build --preset $(PRESET) -j $(JOBS) --target weft weft-worker
 	@deploy/main_job.sh $(BUILD)/bin/weft
 
 test: build ## Run all tests
-	@ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS)
+	@TMPDIR=$$(tests/scratch.sh) ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS)
 
 bench: build ## Run the benchmarks and print their figures
 	@tests/bench/run.sh $(BUILD)
@@ -36,9 +44,10 @@ asan tsan: ## Build and test under Address+UndefinedBehaviour or Thread Sanitize
 	@$(MAKE) test PRESET=$@
 
 tidy thread-safety: ## Compile with clang's checks (clang-tidy; thread-safety analysis as errors)
-	@$(MAKE) build PRESET=$@
+	@$(MAKE) build PRESET=$@ NEEDS=all
 
 format: ## Format the sources in place
+	@deploy/setup.sh all
 	@git ls-files '*.cc' '*.h' | xargs clang-format -i
 
 clean: ## Remove the build trees, keep the dependencies

@@ -12,6 +12,7 @@
 #include "client/run_data.h"
 #include "client/run_file.h"
 #include "client/worker_task.h"
+#include "nlohmann/json.hpp"
 #include "proto/run/run_spec.h"
 #include "worker/shell/compute/checkpoint_folders.h"
 

@@ -24,6 +24,7 @@
 #include "coordinator/record/train_results.h"
 #include "coordinator/shell/coordinator_server.h"
 #include "coordinator/shell/spec_planner.h"
+#include "nlohmann/json.hpp"
 #include "proto/metrics/metrics.h"
 #include "proto/metrics/metrics_server.h"
 #include "proto/run/run_schedule.h"

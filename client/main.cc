@@ -1,4 +1,6 @@
-// Runs the `weft` command.
+// The `weft` command.
+#include <stdlib.h>
+
 #include <variant>
 
 #include "client/command_line.h"
@@ -21,10 +23,21 @@ struct Run {
   weft::ExitCode operator()(const weft::CancelOptions& options) const { return weft::RunCancel(options); }
 };
 
+// Lets the worker processes of this command start without UCX's hooks into mmap, which serve network adapters
+// that read memory by themselves. Installing them takes each process about a quarter of a second. An
+// environment that chooses transports of its own keeps the hooks.
+void LeaveOutMemoryHooks() {
+  for (const char* choice : {"UCX_TLS", "UCX_NET_DEVICES"}) {
+    if (getenv(choice) != nullptr) return;
+  }
+  setenv("UCX_MEM_MMAP_HOOK_MODE", "none", /*overwrite=*/0);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  weft::RaiseOpenFileLimit();  // needed for a coordinator with many worker processes
+  LeaveOutMemoryHooks();
+  weft::RaiseOpenFileLimit();  // of a coordinator with many worker processes
   const weft::CommandLine line = weft::ParseCommandLine(argc, argv);
   return line.command.has_value() ? std::visit(Run(), *line.command) : line.exit_code;
 }

@@ -16,6 +16,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "client/child_process.h"
+#include "nlohmann/json.hpp"
 
 namespace weft {
 namespace {

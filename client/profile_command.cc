@@ -17,6 +17,7 @@
 #include "client/run_file.h"
 #include "client/scratch_folder.h"
 #include "client/stop_signals.h"
+#include "nlohmann/json.hpp"
 #include "proto/run/model_layers.h"
 #include "proto/run/schedule_spec.h"
 

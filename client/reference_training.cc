@@ -13,6 +13,7 @@
 #include "coordinator/record/run_end.h"
 #include "coordinator/record/step_log.h"
 #include "coordinator/record/train_results.h"
+#include "nlohmann/json.hpp"
 
 namespace weft {
 namespace {

@@ -25,6 +25,7 @@
 #include "client/train_command.h"
 #include "coordinator/record/output_folder.h"
 #include "coordinator/record/run_view.h"
+#include "nlohmann/json.hpp"
 #include "proto/wire/mutex.h"
 
 namespace weft {

@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "client/trace_file.h"
 #include "client/yaml_file.h"
+#include "nlohmann/json.hpp"
 #include "proto/run/run_schedule.h"
 #include "proto/run/run_spec.h"
 #include "proto/run/schedule_spec.h"

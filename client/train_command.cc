@@ -16,6 +16,7 @@
 #include "coordinator/record/output_folder.h"
 #include "coordinator/record/run_end.h"
 #include "coordinator/record/train_results.h"
+#include "nlohmann/json.hpp"
 #include "proto/run/run_schedule.h"
 #include "worker/shell/compute/checkpoint_folders.h"
 #include "worker/shell/compute/training_state.h"

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/device_flags.h"
+#include "nlohmann/json.hpp"
 
 namespace weft {
 

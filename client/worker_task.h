@@ -16,7 +16,7 @@
 #include "client/child_process.h"
 #include "client/scratch_folder.h"
 #include "client/stop_signals.h"
-#include "nlohmann/json.hpp"
+#include "nlohmann/json_fwd.hpp"
 #include "proto/run/run_spec.h"
 
 namespace weft {

@@ -124,6 +124,7 @@ function(weft_device_library name)
 endfunction()
 
 function(weft_exact_arithmetic)
+  weft_without_precompiled(${ARGN})
   foreach(file ${ARGN})
     if(file MATCHES "\\.cu$")
       set_property(SOURCE ${file} APPEND PROPERTY COMPILE_OPTIONS -fmad=false;-prec-div=true;-prec-sqrt=true;-ftz=false)

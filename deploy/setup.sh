@@ -1,17 +1,28 @@
 #!/usr/bin/env bash
 # Brings a Debian 12 machine to the state in which Weft builds, runs and passes its tests.
 #
+#   deploy/setup.sh [run|test|all]   run: what the programs need; test: also what the tests and the GPU library need (the
+#                                    default); all: also clang's tools, for `make checks` and `make format`
+#
 # Debian's packages are installed by name; LibTorch and UCX come from their PyPI wheels, pinned, into build/deps (headers and
 # libraries only: Weft needs no Python at run time). Running it again does nothing and takes a fraction of a second.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 packages=(
-  g++ clang clang-tidy clang-format cmake ninja-build ccache pkg-config make git
+  g++ cmake ninja-build ccache pkg-config make
   libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc libabsl-dev
   prometheus-cpp-dev libcpp-httplib-dev libyaml-cpp-dev nlohmann-json3-dev libcli11-dev libmuparser-dev
-  zlib1g-dev libgtest-dev libgmock-dev libbenchmark-dev python3 python3-pip prometheus curl patchelf busybox-static
+  zlib1g-dev python3 python3-pip
 )
+needs=${1:-test}
+case $needs in
+  run) ;;
+  test | all) packages+=(git lld libgtest-dev libgmock-dev libbenchmark-dev prometheus curl patchelf busybox-static) ;;&
+  all) packages+=(clang clang-tidy clang-format) ;;
+  test) ;;
+  *) echo "usage: deploy/setup.sh [run|test|all]" >&2 && exit 64 ;;
+esac
 wheels=(torch==2.11.0 libucx-cu13==1.22.0 nvidia-cuda-runtime==13.0.96 nvidia-cuda-cupti==13.0.85)
 deps=build/deps
 stamp="$deps/.installed"
@@ -97,8 +108,9 @@ if [[ "$(cat "$stamp" 2>/dev/null)" != "${wheels[*]}" ]]; then
   say "dependencies are in $deps ($(du -sh "$deps" | cut -f1))"
 fi
 
-# Where the GPU library is built (cmake/weft_cuda.cmake): what LibTorch's CUDA half needs when it is loaded and the toolkit does not
+# Only where the GPU library is built (cmake/weft_cuda.cmake): what LibTorch's CUDA half needs when it is loaded and the toolkit does not
 # have. Without it that library is built all the same, and cannot be loaded.
+[[ $needs != run ]] || exit 0
 nvcc=
 for candidate in "${CUDACXX:-}" "${CUDA_HOME:+$CUDA_HOME/bin/nvcc}" "${CUDA_PATH:+$CUDA_PATH/bin/nvcc}" /usr/local/cuda/bin/nvcc \
   "$(command -v nvcc || true)"; do

@@ -11,6 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "coordinator/record/loss_watch.h"
+#include "nlohmann/json.hpp"
 #include "schedules/drawing.h"
 
 namespace weft {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "nlohmann/json.hpp"
+#include "nlohmann/json_fwd.hpp"
 #include "proto/session/run_info.h"
 #include "proto/session/worker_info.h"
 #include "schedules/drawing.h"

@@ -14,6 +14,7 @@
 #include "coordinator/record/loss_watch.h"
 #include "coordinator/record/output_folder.h"
 #include "coordinator/record/run_view.h"
+#include "nlohmann/json.hpp"
 #include "proto/run/model_layers.h"
 #include "schedules/simulate.h"
 

@@ -15,7 +15,7 @@
 #include "absl/status/statusor.h"
 #include "coordinator/record/idle_shares.h"
 #include "coordinator/record/run_recorder.h"
-#include "nlohmann/json.hpp"
+#include "nlohmann/json_fwd.hpp"
 #include "proto/run/run_spec.h"
 #include "proto/session/messages.h"
 #include "schedules/drawing.h"

@@ -5,11 +5,12 @@
 #define WEFT_PROTO_RUN_CHECKPOINT_SPEC_H_
 
 #include "absl/status/status.h"
-#include "nlohmann/json.hpp"
-#include "proto/run/file_section.h"
+#include "nlohmann/json_fwd.hpp"
 #include "proto/run/run_spec.h"
 
 namespace weft {
+
+class FileSection;
 
 CheckpointSpec ReadCheckpointSpec(FileSection& file, absl::Status& status);
 nlohmann::json ToJson(const CheckpointSpec& checkpoint);

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
+#include "proto/run/file_section.h"
 
 namespace weft {
 namespace {

@@ -8,13 +8,14 @@
 #define WEFT_PROTO_RUN_LEARNING_RATE_H_
 
 #include "absl/status/status.h"
-#include "nlohmann/json.hpp"
-#include "proto/run/file_section.h"
+#include "nlohmann/json_fwd.hpp"
 #include "proto/run/run_spec.h"
 
 namespace weft {
 
-// Returns the rate of a step, with w steps of warm-up, T steps in all and the optimizer's `lr` as the peak:
+class FileSection;
+
+// With w steps of warm-up, T steps in all and the optimizer's `lr` as the peak:
 //
 // t < w      lr * (t + 1) / w
 // else       constant  lr

@@ -10,7 +10,7 @@
 #include <variant>
 
 #include "absl/status/status.h"
-#include "nlohmann/json.hpp"
+#include "nlohmann/json_fwd.hpp"
 
 namespace weft {
 

@@ -17,6 +17,7 @@
 #include "coordinator/shell/spec_planner.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 #include "proto/wire/mutex.h"
 #include "tests/conformance/fake_cuda.h"
 #include "tests/conformance/training_driver.h"

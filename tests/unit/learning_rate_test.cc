@@ -6,6 +6,8 @@
 #include <cmath>
 #include <string>
 
+#include "nlohmann/json.hpp"
+
 namespace weft {
 namespace {
 

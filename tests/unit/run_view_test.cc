@@ -1,6 +1,7 @@
 #include "coordinator/record/run_view.h"
 
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 
 namespace weft {
 namespace {

@@ -13,6 +13,7 @@
 #include "coordinator/record/step_log.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 #include "schedules/families.h"
 
 namespace weft {

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "worker/shell/compute/cifar10_data.h"
 #include "worker/shell/compute/data_file.h"
