@@ -323,7 +323,7 @@ void LocalTraining::PrintCheckpoint() {
   int step = recorder_.run().checkpoint_step;
   // The folder may have one that was sealed as the run ended, after the last report.
   const absl::StatusOr<std::string> newest =
-      step < 1 ? absl::NotFoundError("no checkpoint") : FindCheckpoint(options_.output->live(), 1);
+      FindCheckpoint(options_.output->live(), options_.spec.first_step() + 1);
   int sealed = 0;
   if (newest.ok() && absl::SimpleAtoi(newest->substr(newest->rfind('-') + 1), &sealed))
     step = std::max(step, sealed);

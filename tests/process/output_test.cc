@@ -189,7 +189,6 @@ TEST_F(Output, ResumedInPlace_OneCurveOfAllSteps) {
   EXPECT_THAT(Steps(out_), ElementsAre(0, 1, 2));
 }
 
-// The run cannot end before the folder is gone: one of its workers waits until then.
 // What runs of another width have left, whole or killed, must not be taken for files of this run, neither
 // while its processes save nor after its last step.
 TEST_F(Output, StaleFilesOfAnotherWidth_TheRunEndsWellWithItsOwnCheckpoint) {
@@ -220,40 +219,6 @@ TEST_F(Output, StaleFilesOfAnotherWidth_TheRunEndsWellWithItsOwnCheckpoint) {
 }
 
 // The run cannot end before the folder is gone: one of its workers waits until then.
-// What a killed run of another width has left must not be taken for files of this run, neither while its
-// processes save nor after its last step.
-TEST_F(Output, StaleFilesOfAnotherWidth_TheRunEndsWellWithItsOwnCheckpoint) {
-  const std::map<std::string, std::string> wide = {
-      {"model", "{gpt: {layers: 4, width: 64, heads: 2, context: 32}}"}};
-  ASSERT_EQ(Train({"--reference"}, wide).code, 0);
-  const std::string stale = folder_ / "stale";
-  fs::rename(out_, stale);
-  for (const std::string schedule : {"{1f1b: {}}", "{fsdp: {}}", "{lpp: {groups: 2, ranks: 2}}", "ddp"}) {
-    SCOPED_TRACE(schedule);
-    fs::remove_all(out_);
-    ASSERT_EQ(Train({"--reference"}, {{"schedule", schedule}}).code, 0);
-    const CheckpointTensors own = ReadTensors(out_ + "/checkpoint");
-    for (const bool index : {false, true}) {
-      fs::remove_all(out_);
-      fs::create_directories(out_);
-      for (const std::string name : {"/checkpoint", "/checkpoint.0123abcd-7.partial", "/checkpoint-0"})
-        fs::copy(stale + "/checkpoint", out_ + name, fs::copy_options::recursive);
-      if (!index) {
-        for (const std::string name : {"/checkpoint", "/checkpoint.0123abcd-7.partial", "/checkpoint-0"})
-          fs::remove(out_ + name + "/model.safetensors.index.json");
-      }
-      const CommandResult run =
-          Train(index ? std::vector<std::string>{"--overwrite"} : std::vector<std::string>{},
-                {{"schedule", schedule}});
-      EXPECT_EQ(run.code, 0) << run.err;
-      EXPECT_TRUE(ReadTensors(out_ + "/checkpoint") == own) << "other bits";
-      EXPECT_EQ(
-          Command::Run({"weft", "eval", folder_ / "run.yaml", "--checkpoint", out_ + "/checkpoint"}).code, 0);
-      EXPECT_FALSE(fs::exists(out_ + "/checkpoint.0123abcd-7.partial"));
-    }
-  }
-}
-
 TEST_F(Output, RemovedDuringTheRun_EndsWithASentenceAndExitOne) {
   const std::string file = WriteSmallRun(
       folder_,
