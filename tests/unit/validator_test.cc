@@ -21,7 +21,7 @@ class ValidatorTest : public ::testing::Test {
     while (told_.empty() || !told_.front().done()) {
       if (!told_.empty()) {
         told_.pop_front();
-      } else if (!changed_.WaitWithTimeout(mu_, kPatience)) {
+      } else if (changed_.WaitWithTimeout(mu_, kPatience)) {
         ADD_FAILURE() << "nothing is told";
         return {};
       }
