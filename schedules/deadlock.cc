@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "schedules/claim_order.h"
+#include "schedules/step_edges.h"
 
 namespace weft {
 namespace {
@@ -77,8 +78,9 @@ class Forwards {
 // started, and those whose versions come from before it.
 class Window {
  public:
-  Window(const Graph& graph, int first_step, int steps)
+  Window(const Graph& graph, const StepEdges& edges, int first_step, int steps)
       : graph_(graph),
+        edges_(edges),
         first_(first_step),
         steps_(steps),
         per_step_(graph.schedule().stages * graph.schedule().microbatches),
@@ -115,6 +117,7 @@ class Window {
   absl::Status DescribeCircle(int g) const;
 
   const Graph& graph_;
+  const StepEdges& edges_;
   const int first_, steps_, per_step_;
   const size_t size_;
   std::vector<Forwards> before_;  // forwards that have started when this one has, itself among them
@@ -155,7 +158,7 @@ void Window::FindNeeds() {
     }
     if (job.kind == graph_.final_backward()) until_[NumberOf(job)] = mine;
     edges.clear();
-    graph_.Successors(job, &edges);
+    edges_.AppendSuccessors(graph_, job, &edges);
     for (const Edge& e : edges) {
       if (!inside(e.to)) continue;
       ancestors[index(e.to)].Join(mine);
@@ -251,10 +254,11 @@ absl::Status ProveDeadlockFree(const Graph& graph) {
                         "more than the %d that can be checked; use fewer micro-batches or no limit",
                         forwards, steps, kForwardsMost));
   }
+  const StepEdges edges(graph);
   for (int phase = 0; phase < s.period; ++phase) {
     // A step from which on the edges are those of every step.
     const int first = (steps + 1) * s.period + phase;
-    if (absl::Status status = Window(graph, first, steps).Prove(); !status.ok()) return status;
+    if (absl::Status status = Window(graph, edges, first, steps).Prove(); !status.ok()) return status;
   }
   return absl::OkStatus();
 }

@@ -9,6 +9,7 @@
 #include "schedules/byte_text.h"
 #include "schedules/claim_order.h"
 #include "schedules/simulation.h"
+#include "schedules/sync/state_route.h"
 
 namespace weft {
 namespace {
@@ -31,7 +32,7 @@ absl::Status CheckPerStage(const std::vector<double>& values, int stages, absl::
 }  // namespace
 
 std::optional<Graph> Simulation::OfRun(const Graph& graph, const SimulationOptions& options) {
-  if (!graph.migrates() || graph.steps() == options.steps || options.steps < 1) return std::nullopt;
+  if (!graph.depends_on_steps() || graph.steps() == options.steps || options.steps < 1) return std::nullopt;
   return Graph(graph.schedule(), options.steps);
 }
 
@@ -114,7 +115,7 @@ void Simulation::Prepare() {
     const Job job = graph_.JobAt(0, i);
     info_.push_back({job.stage, job.kind, DurationOf(job), (graph_.MarksOf(job) & kBesideForward) != 0,
                      HasMicrobatch(job.kind) && graph_.IsApart(job),
-                     job.kind == JobKind::kReduce && graph_.collective(job.stage)});
+                     job.kind == JobKind::kReduce && graph_.IsJoint(job)});
   }
   rank_of_.resize(schedule_.period);
   jobs_of_rank_.assign(schedule_.period, std::vector<int32_t>(schedule_.ranks, 0));
@@ -148,7 +149,7 @@ Simulation::Row& Simulation::RowOf(int step) {
     const int next = first_row_ + static_cast<int>(rows_.size());
     rows_.push_back({edges_.WaitingAt(next), static_cast<int>(n_), jobs_of_rank_[next % schedule_.period],
                      compute_of_rank_[next % schedule_.period]});
-    if (graph_.scatters_sum(0) && schedule_.clips)
+    if (graph_.sync(0).scatters_sum() && schedule_.clips)
       rows_.back().waiting[graph_.IndexOf(Job::Reduce(0, 0, 0))] -=
           static_cast<int>(graph_.members(0).size()) - 1;
     if (claims_.empty()) continue;
@@ -188,8 +189,8 @@ void Simulation::CountEnd(int64_t id, const JobInfo& info, Rank rank) {
   const Job job = JobOf(id);
   RankStats& stats = result_.ranks[rank];
   if (info.kind == JobKind::kUpdate) result_.step_end[job.step] = std::max(result_.step_end[job.step], now_);
-  if (graph_.migrates()) {
-    stats.peak_weight_versions = std::max(stats.peak_weight_versions, graph_.visits().VersionsDuring(job));
+  if (const StateRoute* route = graph_.route(); route != nullptr) {
+    stats.peak_weight_versions = std::max(stats.peak_weight_versions, route->VersionsDuring(job));
   } else if (info.kind == JobKind::kUpdate) {
     stats.peak_weight_versions = std::max(stats.peak_weight_versions, versions_.Publish(job, nullptr));
   } else if (HasMicrobatch(info.kind)) {

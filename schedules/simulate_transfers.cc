@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "schedules/simulation.h"
+#include "schedules/sync/state_route.h"
 
 namespace weft {
 namespace {
@@ -21,13 +22,13 @@ double Simulation::BytesOf(TensorKind tensor, int from_stage, int to_stage) cons
       return OutputBytes(to_stage);
     case TensorKind::kWeights:
       return OfStage(options_.weight, from_stage) /
-             (graph_.sharded() ? static_cast<double>(graph_.members(from_stage).size()) : 1);
+             (graph_.sync(from_stage).layout() == Layout::kSliced ? graph_.sync(from_stage).size() : 1);
     case TensorKind::kNorm:
       return kNormBytes;
     case TensorKind::kGradient:
     case TensorKind::kGradientSum:
       return OfStage(options_.weight, from_stage) /
-             (graph_.relays(from_stage) ? 1 : static_cast<double>(graph_.members(from_stage).size()));
+             (graph_.sync(from_stage).passes_sums() ? 1 : graph_.sync(from_stage).size());
     case TensorKind::kState:
       break;  // depends on the job
   }
@@ -36,8 +37,9 @@ double Simulation::BytesOf(TensorKind tensor, int from_stage, int to_stage) cons
 
 // What comes to the job: all live versions, and what is kept beside them.
 double Simulation::StateBytes(const Job& to) const {
-  const std::optional<Job> before = graph_.visits().Before(to);
-  const int versions = before.has_value() ? graph_.visits().VersionsAfter(*before) : 1;
+  const StateRoute& route = *graph_.route();
+  const std::optional<Job> before = route.Before(to);
+  const int versions = before.has_value() ? route.VersionsAfter(*before) : 1;
   return versions * OfStage(options_.weight, to.stage) + OfStage(options_.state, to.stage);
 }
 
@@ -45,7 +47,8 @@ double Simulation::StateBytes(const Job& to) const {
 // has the sum of one part; and once more until each has all.
 double Simulation::TimeOfCollective(int stage) {
   const std::vector<Rank>& members = graph_.members(stage);
-  const double rounds = (graph_.scatters_sum(stage) ? 1.0 : 2.0) * (static_cast<double>(members.size()) - 1);
+  const double rounds =
+      (graph_.sync(stage).scatters_sum() ? 1.0 : 2.0) * (static_cast<double>(members.size()) - 1);
   const double bytes = rounds / static_cast<double>(members.size()) * OfStage(options_.weight, stage);
   double begin = now_;
   const auto link_from = [&](size_t m) -> double& {

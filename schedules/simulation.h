@@ -20,6 +20,7 @@
 #include "schedules/held_versions.h"
 #include "schedules/memory.h"
 #include "schedules/simulate.h"
+#include "schedules/step_edges.h"
 
 namespace weft {
 
@@ -30,7 +31,7 @@ class Simulation {
         graph_(run_.has_value() ? *run_ : graph),
         options_(options),
         schedule_(graph_.schedule()),
-        edges_(Flatten(graph_)),
+        edges_(graph_),
         admission_(graph_),
         // As in a run, whose holders keep for its checkpoint what later steps would read.
         versions_(graph_, HeldVersions::Steps{options.steps, 0, /*saved=*/true}) {}

@@ -18,7 +18,7 @@ void Require(bool condition, const char* what) {
 
 WorkQueue::WorkQueue(std::shared_ptr<const RunPlan> plan)
     : plan_(std::move(plan)),
-      edges_(Flatten(plan_->graph)),
+      edges_(plan_->graph),
       period_(plan_->graph.schedule().period),
       first_step_(plan_->first_step) {
   const int n = plan_->graph.jobs_per_step();
@@ -145,7 +145,7 @@ int WorkQueue::IndexOrNone(const Job& job) const {
       return -1;
   } else {
     if (job.member < 0 || job.member >= static_cast<int>(graph.members(job.stage).size())) return -1;
-    if (job.kind == JobKind::kReduce && !graph.Reduces(job.stage, job.member)) return -1;
+    if (job.kind == JobKind::kReduce && !graph.sync(job.stage).holder(job.member).reduces) return -1;
   }
   return graph.IndexOf(job);
 }

@@ -30,6 +30,7 @@
 #include "coordinator/core/run_plan.h"
 #include "proto/session/messages.h"
 #include "schedules/graph.h"
+#include "schedules/step_edges.h"
 
 namespace weft {
 

@@ -150,7 +150,7 @@ struct CheckpointSealed {
 struct GroupId {
   uint64_t run = 0;
   uint64_t epoch = 0;
-  int32_t group = 0;  // number in CollectiveOrder::groups of the run's schedule
+  int32_t group = 0;  // number in JointOrder::groups of the run's schedule
   std::string bytes;  // opaque
 };
 

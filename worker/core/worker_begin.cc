@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "schedules/sync/catalogue.h"
 #include "worker/core/worker_run.h"
 
 namespace weft {
@@ -43,14 +44,14 @@ WorkerCore::Run::Row& WorkerCore::Run::RowOf(int64_t step) {
   while (first_row + static_cast<int64_t>(rows.size()) <= step) {
     const int next = static_cast<int>(first_row + rows.size());
     Row row{edges.WaitingAt(next, first_step), std::vector<uint8_t>(n, 0), 0};
-    const bool reduces_together = graph.collectives().any();
+    const bool reduces_together = graph.joint_order().any();
     for (int64_t i = 0; i < n; ++i) {
       row.left += IsLocal(RankAt(next * n + i));
       if (next - first_step <= edges.max_distance())
         row.waiting[i] += InitialInputs(next, static_cast<int>(i));
       // Instead of what the collective waits for by itself, its end.
       if (reduces_together && IsLocal(RankAt(next * n + i)) &&
-          IsCollective(graph.JobAt(next, static_cast<int>(i))))
+          graph.IsJoint(graph.JobAt(next, static_cast<int>(i))))
         row.waiting[i] += 1 - JoinedInputs(next, static_cast<int>(i));
     }
     rows.push_back(std::move(row));
@@ -83,7 +84,7 @@ void WorkerCore::OnAssign(int64_t now, const Assign& assign, WorkerEffects* out)
     out->push_back(SendEffect{Failed{assign.run, std::string(shape.status().message())}});
     return;
   }
-  shape->schedule.collective = assign.collective;
+  if (assign.collective) shape->schedule.sync = WithCollectives(shape->schedule.sync);
   const int world = shape->schedule.ranks;
   if (static_cast<int>(assign.process_of_rank.size()) != world) {
     out->push_back(
@@ -150,18 +151,18 @@ void WorkerCore::OnAssign(int64_t now, const Assign& assign, WorkerEffects* out)
       PrepareEffect::Stage stage{rank, s, holds, false};
       if (holds) {
         const int number = static_cast<int>(member - members.begin());
-        stage.saves = run.graph.Saves(s, number);
-        stage.sums_own = run.graph.collective(s);
-        stage.adopts = !run.graph.MakesVersions(s, number);
-        if (run.graph.sharded()) {
+        stage.saves = run.graph.sync(s).holder(number).saves;
+        stage.sums_own = run.graph.sync(s).reduces_jointly();
+        stage.adopts = !run.graph.sync(s).holder(number).steps;
+        if (run.graph.sync(s).layout() == Layout::kSliced) {
           stage.part = number;
           stage.parts = static_cast<int>(members.size());
         }
         int& peak = run.ranks[r]->peak_weight_versions;
         peak = std::max(peak, run.versions->Held(s, number));
       }
-      if (run.graph.migrates()) {
-        stage.migrates = true;
+      if (run.graph.route() != nullptr) {
+        stage.state_travels = true;
         stage.holds_weights = false;
       }
       prepare.stages.push_back(stage);
@@ -180,7 +181,7 @@ void WorkerCore::OnPrepared(int64_t now, WorkerEffects* out) {
                                      CreditFor(static_cast<int>(r->jobs_per_step) * run_->StepsAtOnce())}});
   }
   PublishInitialWeights(out);
-  if (!run_->graph.migrates()) run_->versions->DropUnread(&run_->dropped);
+  if (run_->graph.route() == nullptr) run_->versions->DropUnread(&run_->dropped);
   Drop(out);
   UpdateIdle(now);
 }

@@ -19,6 +19,8 @@
 #include "schedules/dispatch.h"
 #include "schedules/graph.h"
 #include "schedules/held_versions.h"
+#include "schedules/step_edges.h"
+#include "schedules/sync/state_route.h"
 #include "worker/core/rank_clock.h"
 #include "worker/core/tensor_key.h"
 #include "worker/core/worker_core.h"
@@ -107,7 +109,7 @@ struct WorkerCore::Run {
   Run(const Assign& a, RunShape shape)
       : assignment(a),
         graph(std::move(shape.schedule), shape.steps, shape.first_step),
-        edges(Flatten(graph)),
+        edges(graph),
         admission(graph),
         steps(shape.steps),
         first_step(shape.first_step),
@@ -116,15 +118,15 @@ struct WorkerCore::Run {
 
   // Invariant 8.
   bool FetchesInTurn(const Job& job) const {
-    if (graph.migrates()) {
-      const std::optional<Job> before = graph.visits().Before(job);
+    if (graph.route() != nullptr) {
+      const std::optional<Job> before = graph.route()->Before(job);
       return before.has_value() && !IsLocal(graph.RankOf(*before));
     }
-    if (graph.schedule().residency != Residency::kSharded || !graph.FetchesWeights(job)) return false;
-    if (graph.GathersWeights(job)) return false;  // collectives have their own turns
+    // Joint operations have their own turns.
+    if (!graph.FetchesWeights(job) || graph.GathersWeights(job)) return false;
     // What ranks of this process hold is at hand: such a job may end before its turn would come.
-    if (!graph.sharded()) return !IsLocal(graph.schedule().weights(job));
     const std::vector<Rank>& members = graph.members(job.stage);
+    if (graph.sync(job.stage).layout() == Layout::kWhole) return !IsLocal(members[graph.SourceOf(job)]);
     return !std::all_of(members.begin(), members.end(), [this](Rank r) { return IsLocal(r); });
   }
   bool IsLocal(Rank rank) const { return state_of_rank[rank] >= 0; }
@@ -135,12 +137,12 @@ struct WorkerCore::Run {
   Row& RowOf(int64_t step);
   int InitialInputs(int step, int index) const;
   uint8_t& FlagsOf(int64_t id) { return RowOf(id / n).flags[id % n]; }
-  // Complete before the run (invariant 2 of graph.h).
+  // Complete before the run (invariant 1 of graph.h).
   bool IsBeforeRun(const Edge& e) const { return e.from.step < first_step; }
   bool IsInitialWeights(const Edge& e) const { return IsBeforeRun(e) && e.tensor == TensorKind::kWeights; }
   bool ConsumesGradients(const Job& job) const {
-    if (HasMicrobatch(job.kind) || !graph.gradient_travels(job.stage)) return false;
-    return job.kind == JobKind::kReduce || !graph.has_reduce(job.stage);
+    if (HasMicrobatch(job.kind) || !graph.sync(job.stage).gradients_leave()) return false;
+    return job.kind == JobKind::kReduce || !graph.sync(job.stage).has_reduce();
   }
   Intake& IntakeOf(int64_t id) {
     Intake& intake = intakes[id];
@@ -148,13 +150,10 @@ struct WorkerCore::Run {
     return intake;
   }
 
-  bool IsCollective(const Job& job) const {
-    return (job.kind == JobKind::kReduce && graph.collective(job.stage)) || graph.GathersWeights(job);
-  }
   std::vector<PrepareEffect::Group> Groups() const;
   Joining& JoiningOf(int64_t id);
   // What the job starts next is its collective.
-  bool CollectiveIsNext(int64_t id) { return IsCollective(JobOf(id)) && !JoiningOf(id).begun; }
+  bool JointOperationIsNext(int64_t id) { return graph.IsJoint(JobOf(id)) && !JoiningOf(id).begun; }
   // The job's weights are under way, and all else that it needs is here.
   bool AwaitsGather(int64_t id);
   int JoinedInputs(int step, int index) const;
@@ -170,7 +169,7 @@ struct WorkerCore::Run {
 
   // Behind the update its rank takes a snapshot of the stage, if one of the next step is announced.
   bool IsSaved(const Job& update) const {
-    return graph.migrates() || graph.Saves(update.stage, update.member);
+    return graph.route() != nullptr || graph.sync(update.stage).holder(update.member).saves;
   }
   bool TakesSnapshot(const Job& job) const {
     return job.kind == JobKind::kUpdate && !snapshots.empty() && snapshots.count(job.step + 1) != 0 &&
