@@ -14,7 +14,8 @@
 #include "schedules/progress.h"
 #include "schedules/simulate.h"
 #include "schedules/size.h"
-#include "schedules/visits.h"
+#include "schedules/step_edges.h"
+#include "schedules/sync/protocol.h"
 
 namespace weft {
 namespace {
@@ -53,22 +54,7 @@ absl::Status CheckRanks(const Schedule& s) {
   return absl::OkStatus();
 }
 
-absl::Status CheckShards(const Schedule& s) {
-  if (!s.shards) return absl::OkStatus();
-  for (int stage = 0; stage < s.stages; ++stage) {
-    const std::vector<Rank> shards = s.shards(stage);
-    if (shards.empty()) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("nobody holds the weights of stage %d: it has no shards", stage));
-    }
-    for (const Rank rank : shards) {
-      if (rank >= 0 && rank < s.ranks) continue;
-      return absl::InvalidArgumentError(
-          absl::StrFormat("shards of stage %d names rank %d; ranks are 0 to %d", stage, rank, s.ranks - 1));
-    }
-  }
-  return absl::OkStatus();
-}
+absl::Status CheckSync(const Schedule& s) { return s.sync->Check(s); }
 
 absl::Status CheckPriorities(const Schedule& s) {
   std::vector<std::pair<Rank, std::pair<int64_t, Job>>> all;
@@ -315,17 +301,16 @@ absl::Status CheckSchedule(const Schedule& s) {
         absl::StrFormat("a schedule needs at least one stage, micro-batch and rank; it has %d, %d, %d",
                         s.stages, s.microbatches, s.ranks));
   }
-  if (!s.compute || !s.weights || !s.priority)
-    return absl::InvalidArgumentError("a schedule needs compute, weights and priority");
+  if (!s.compute || !s.weights || !s.priority || !s.sync)
+    return absl::InvalidArgumentError("a schedule needs compute, weights, priority and sync");
   if (absl::Status status = CheckSize(s); !status.ok()) return status;
-  for (auto* check : {CheckInputs, CheckRanks, CheckShards, CheckPriorities, CheckLimits, CheckOrder,
-                      CheckMarks, CheckMemory, CheckVisits}) {
+  for (auto* check : {CheckInputs, CheckRanks, CheckSync, CheckPriorities, CheckLimits, CheckOrder,
+                      CheckMarks, CheckMemory}) {
     if (absl::Status status = check(s); !status.ok()) return status;
   }
   const Graph graph(s);
-  // A state's way has been seen to lead forward in time; its edges, unlike all others, may come from later
-  // steps.
-  if (!graph.migrates()) {
+  // The protocols whose edges may come from later steps have proved them to lead forward in time.
+  if (!graph.depends_on_steps()) {
     if (absl::Status status = Waits(graph).CheckAcyclic(); !status.ok()) return status;
   }
   if (absl::Status status = ProveDeadlockFree(graph); !status.ok() || !s.memory.has_value()) return status;

@@ -5,25 +5,24 @@
 #include <utility>
 
 #include "schedules/simulation.h"
+#include "schedules/sync/state_route.h"
 
 namespace weft {
 
 namespace {
 
-// The order of the visits: no run of one step shows it, since jobs wait for some of the next step too.
-std::vector<std::vector<Job>> OrderOfVisits(const Graph& graph) {
+// The order of the route: no run of one step shows it, since jobs wait for some of the next step too.
+std::vector<std::vector<Job>> OrderOfRoute(const Graph& graph) {
   const Schedule& s = graph.schedule();
   std::vector<std::vector<std::pair<int64_t, Job>>> of_rank(s.ranks);
   for (int i = 0; i < graph.jobs_per_step(); ++i) {
     const Job job = graph.JobAt(0, i);
-    const bool update = job.kind == JobKind::kUpdate;
-    const int64_t tick = s.visit(update ? graph.visits().LastBackward(0, job.stage) : job);
-    of_rank[graph.RankOf(job)].push_back({2 * tick + (update ? 1 : 0), job});
+    of_rank[graph.RankOf(job)].push_back({graph.route()->PlaceOf(job), job});
   }
   std::vector<std::vector<Job>> order(s.ranks);
   for (Rank rank = 0; rank < s.ranks; ++rank) {
     std::sort(of_rank[rank].begin(), of_rank[rank].end());
-    for (const auto& [tick, job] : of_rank[rank]) order[rank].push_back(job);
+    for (const auto& [place, job] : of_rank[rank]) order[rank].push_back(job);
   }
   return order;
 }
@@ -31,7 +30,7 @@ std::vector<std::vector<Job>> OrderOfVisits(const Graph& graph) {
 }  // namespace
 
 absl::StatusOr<std::vector<std::vector<std::vector<Job>>>> ClaimOrder(const Graph& graph) {
-  if (graph.migrates()) return std::vector<std::vector<std::vector<Job>>>{OrderOfVisits(graph)};
+  if (graph.route() != nullptr) return std::vector<std::vector<std::vector<Job>>>{OrderOfRoute(graph)};
   SimulationOptions nominal;
   nominal.duration[static_cast<int>(JobKind::kBackward)] = {2};
   nominal.steps = graph.schedule().period;

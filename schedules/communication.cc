@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "schedules/simulate.h"
+#include "schedules/step_edges.h"
 
 namespace weft {
 namespace {
@@ -101,18 +102,17 @@ class TickModel {
   int IdOf(const Job& job) const { return job.step * n_ + graph_.IndexOf(job); }
 
   void LinkTasks() {
-    std::vector<Edge> edges;
+    const StepEdges edges(graph_);
     for (size_t id = 0; id < tasks_.size(); ++id) {
-      edges.clear();
-      graph_.Successors(graph_.JobAt(static_cast<int>(id) / n_, static_cast<int>(id) % n_), &edges);
-      for (const Edge& e : edges) {
-        if (e.to.step >= steps_) continue;
-        const int to = IdOf(e.to);
+      const int step = static_cast<int>(id) / n_;
+      for (const StepEdges::Successor& s : edges.SuccessorsOf(step, static_cast<int>(id) % n_)) {
+        if (step + s.distance >= steps_) continue;
+        const int to = (step + s.distance) * n_ + s.index;
         const bool message =
-            e.tensor != TensorKind::kOrder && !e.joined && tasks_[to].rank != tasks_[id].rank;
+            s.tensor != TensorKind::kOrder && !s.joined && tasks_[to].rank != tasks_[id].rank;
         tasks_[id].links.push_back({to, message});
         ++tasks_[to].inputs;
-        messages_ += message && IsCounted(e.from.step);
+        messages_ += message && IsCounted(step);
       }
     }
   }
@@ -206,7 +206,7 @@ int Fewest(TickModel& model, int least, bool one_at_a_time) {
 int SteadySteps(const Schedule& schedule) { return schedule.MostStaleness() + 2 + schedule.period; }
 
 absl::StatusOr<CommunicationSteps> CountCommunicationSteps(const Graph& graph, int steps) {
-  if (graph.migrates() && graph.steps() != steps)
+  if (graph.depends_on_steps() && graph.steps() != steps)
     return CountCommunicationSteps(Graph(graph.schedule(), steps), steps);
   SimulationOptions options;
   options.steps = steps;

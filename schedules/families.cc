@@ -13,7 +13,7 @@
 #include "schedules/families/cyclic.h"
 #include "schedules/families/family.h"
 #include "schedules/size.h"
-#include "schedules/visits.h"
+#include "schedules/sync/protocol.h"
 
 namespace weft {
 namespace {
@@ -177,14 +177,19 @@ std::string DefaultRule(absl::string_view name) {
 }
 
 absl::Status ApplyRule(absl::string_view rule, absl::string_view name, Schedule* schedule) {
-  if (rule == "sync") return CheckVisits(*schedule);
+  if (rule == "sync") return schedule->sync->Check(*schedule);
   if (!IsCyclicRule(rule)) {
     return absl::InvalidArgumentError(absl::StrFormat("no rule is called '%s'%s (there are %s)", rule,
                                                       DidYouMean(rule, RuleNames()),
                                                       absl::StrJoin(RuleNames(), ", ")));
   }
   const FamilyEntry* entry = FindEntry(name);
-  if (entry != nullptr && entry->family.takes_rules) return ApplyCyclicRule(rule, schedule);
+  if (name == "custom" && schedule->staleness) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "custom: rule=%s says which versions micro-batches read; leave `staleness` out", rule));
+  }
+  if (name == "custom" || (entry != nullptr && entry->family.takes_rules))
+    return ApplyCyclicRule(rule, schedule);
   std::vector<std::string> takers;
   for (const Family& family : Families()) {
     if (family.takes_rules) takers.push_back(family.name);

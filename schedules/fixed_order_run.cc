@@ -24,8 +24,8 @@ bool FixedOrderRun::MayFit(const Graph& graph, const SimulationOptions& options)
   const bool free = !s.limit && !s.memory.has_value() && options.memory <= 0;
   const bool instant = options.latency == 0 && options.bandwidth <= 0;
   const bool recorded = options.record_jobs || options.record_waits;
-  return ordered && free && instant && !recorded && !graph.has_pairs() && !graph.migrates() &&
-         !graph.collectives().any() && !s.staleness;
+  return ordered && free && instant && !recorded && !graph.has_pairs() && !graph.depends_on_steps() &&
+         !graph.joint_order().any() && !s.staleness;
 }
 
 FixedOrderRun::FixedOrderRun(const Graph& graph, const SimulationOptions& options,
@@ -33,7 +33,7 @@ FixedOrderRun::FixedOrderRun(const Graph& graph, const SimulationOptions& option
     : graph_(graph),
       options_(options),
       costs_(graph, options),
-      edges_(Flatten(graph)),
+      edges_(graph),
       numbers_(graph),
       jobs_(graph, costs_, options, edges_, numbers_),
       table_(jobs_.At(0)),
@@ -189,7 +189,7 @@ void FixedOrderRun::CountTransfers() {
     received.activation_receives += tensor == TensorKind::kActivation ? times : 0;
     received.gradient_receives += tensor == TensorKind::kInputGradient ? times : 0;
   };
-  std::vector<Edge> edges;
+  Edges edges;
   for (int i = 0; i < numbers_.size(); ++i) {
     const SimulatedJobs::Facts& facts = table_.jobs[i];
     for (int32_t o = facts.first_output; o < table_.jobs[i + 1].first_output; ++o) {

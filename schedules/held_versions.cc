@@ -22,11 +22,13 @@ void Require(bool condition, const char* what) {
 int MostVersions(const Graph& graph, int stage, Rank member) {
   const Schedule& schedule = graph.schedule();
   if (!schedule.staleness) return 1;
-  if (graph.migrates()) return 1 + schedule.MostStaleness(stage);  // it comes with all of them
-  // All of them at the end of a run, for those behind it.
+  // A state that travels brings all of them; and a rank that writes checkpoints keeps, at the end of a run,
+  // those that later steps would read.
   const std::vector<Rank>& members = graph.members(stage);
-  const auto number = std::lower_bound(members.begin(), members.end(), member) - members.begin();
-  if (graph.Saves(stage, static_cast<int>(number))) return 1 + schedule.MostStaleness(stage);
+  const auto found = std::lower_bound(members.begin(), members.end(), member);
+  const bool saves =
+      found != members.end() && graph.sync(stage).holder(static_cast<int>(found - members.begin())).saves;
+  if (saves || graph.sync(stage).layout() == Layout::kTravelling) return 1 + schedule.MostStaleness(stage);
   int most = 0;
   for (int b = 0; b < schedule.microbatches; ++b) {
     for (int step = 0; step < schedule.period; ++step) {
@@ -77,8 +79,8 @@ int HeldVersions::Held(int stage, int member) const {
 int HeldVersions::CountReaders(int stage, int member, int version) const {
   const Schedule& schedule = graph_.schedule();
   // Who saves reads what the steps behind the last would read.
-  int readers =
-      steps_.saved && graph_.Saves(stage, member) && version + schedule.MostStaleness(stage) >= steps_.end;
+  int readers = steps_.saved && graph_.sync(stage).holder(member).saves &&
+                version + schedule.MostStaleness(stage) >= steps_.end;
   for (int b = 0; b < schedule.microbatches; ++b) {
     const int staleness = schedule.StalenessOf(stage, b);
     const int first = std::max(steps_.first, version == 0 ? 0 : version + staleness);
@@ -86,8 +88,7 @@ int HeldVersions::CountReaders(int stage, int member, int version) const {
     for (int t = first; t <= last; ++t) {
       for (const JobKind kind : kComputeKinds) {
         if (!graph_.IsComputeKindUsed(kind)) continue;
-        readers += graph_.sharded() ||
-                   schedule.weights(Job::Compute(t, stage, b, kind)) == graph_.members(stage)[member];
+        readers += graph_.Reads(Job::Compute(t, stage, b, kind), member);
       }
     }
   }
@@ -117,16 +118,12 @@ void HeldVersions::CountRead(int stage, int member, int version, Versions* dropp
 void HeldVersions::Read(const Job& job, Versions* dropped) {
   const std::vector<Rank>& ranks = graph_.members(job.stage);
   const int version = graph_.VersionOf(job);
-  if (graph_.sharded()) {
-    for (size_t m = 0; m < ranks.size(); ++m) {
-      if (IsFollowed(ranks[m])) CountRead(job.stage, static_cast<int>(m), version, dropped);
-    }
-    return;
+  const bool whole = graph_.sync(job.stage).layout() == Layout::kWhole;
+  const int first = whole ? graph_.SourceOf(job) : 0;
+  const int end = whole ? first + 1 : static_cast<int>(ranks.size());
+  for (int m = first; m < end; ++m) {
+    if (IsFollowed(ranks[m])) CountRead(job.stage, m, version, dropped);
   }
-  const Rank holder = graph_.schedule().weights(job);
-  if (!IsFollowed(holder)) return;
-  const auto member = std::lower_bound(ranks.begin(), ranks.end(), holder) - ranks.begin();
-  CountRead(job.stage, static_cast<int>(member), version, dropped);
 }
 
 void HeldVersions::ReadElsewhere(int step, int stage, int microbatch, int member, Versions* dropped) {
@@ -134,7 +131,7 @@ void HeldVersions::ReadElsewhere(int step, int stage, int microbatch, int member
     if (!graph_.IsComputeKindUsed(kind)) continue;
     const Job job = Job::Compute(step, stage, microbatch, kind);
     if (IsFollowed(graph_.RankOf(job))) continue;
-    if (!graph_.sharded() && graph_.schedule().weights(job) != graph_.members(stage)[member]) continue;
+    if (!graph_.Reads(job, member)) continue;
     CountRead(stage, member, graph_.VersionOf(job), dropped);
   }
 }
@@ -153,7 +150,7 @@ int HeldVersions::OldestSaved(int stage, int version) const {
 void HeldVersions::AddSnapshot(int version) {
   for (int s = 0; s < graph_.schedule().stages; ++s) {
     for (int number = 0; number < static_cast<int>(members_[s].size()); ++number) {
-      if (!IsFollowed(graph_.members(s)[number]) || !graph_.Saves(s, number)) continue;
+      if (!IsFollowed(graph_.members(s)[number]) || !graph_.sync(s).holder(number).saves) continue;
       Member& m = members_[s][number];
       m.snapshots.push_back(version);
       for (int v = OldestSaved(s, version); v < version && v <= m.newest; ++v) {

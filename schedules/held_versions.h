@@ -6,8 +6,8 @@
 // latest, when the step's update begins.
 //
 // A run may make some of its steps only. It then begins with every version that a step from its first on may
-// read; and who saves a stage (Graph::Saves) keeps to the end what the steps behind its last would read, so
-// that another run can go on there. Pure; one thread.
+// read; and a holder that saves (Holder::saves) keeps to the end what the steps behind its last would read,
+// so that another run can go on there. Pure; one thread.
 #ifndef WEFT_SCHEDULES_HELD_VERSIONS_H_
 #define WEFT_SCHEDULES_HELD_VERSIONS_H_
 

@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_format.h"
 #include "schedules/byte_text.h"
-#include "schedules/held_versions.h"
 
 namespace weft {
 namespace {
@@ -17,8 +16,8 @@ std::vector<double> VisitedBytes(const Graph& graph, const StageBytes& bytes) {
   const Schedule& s = graph.schedule();
   std::vector<std::vector<double>> states(s.ranks);
   for (int stage = 0; stage < s.stages; ++stage) {
-    const double state =
-        (s.MostStaleness(stage) + 1) * OfStage(bytes.weight, stage) + OfStage(bytes.state, stage);
+    const double state = graph.sync(stage).KeptBy(graph, 0).versions * OfStage(bytes.weight, stage) +
+                         OfStage(bytes.state, stage);
     std::vector<bool> computes(s.ranks, false);
     for (int b = 0; b < s.microbatches; ++b) {
       computes[graph.RankOf(Job::Compute(0, stage, b, JobKind::kForward))] = true;
@@ -40,22 +39,18 @@ std::vector<double> VisitedBytes(const Graph& graph, const StageBytes& bytes) {
 }  // namespace
 
 std::vector<double> HeldBytes(const Graph& graph, const StageBytes& bytes) {
-  if (graph.migrates()) return VisitedBytes(graph, bytes);
+  if (graph.sync(0).layout() == Layout::kTravelling) return VisitedBytes(graph, bytes);
   const Schedule& s = graph.schedule();
   std::vector<double> held(s.ranks, 0), fetched(s.ranks, 0);
   for (int stage = 0; stage < s.stages; ++stage) {
     const double weight = OfStage(bytes.weight, stage);
-    const double slices = graph.sharded() ? static_cast<double>(graph.members(stage).size()) : 1;
-    for (int m = 0; m < static_cast<int>(graph.members(stage).size()); ++m) {
-      const Rank rank = graph.members(stage)[m];
-      const double state = graph.MakesVersions(stage, m) ? OfStage(bytes.state, stage) : 0;
-      // Gradients that wait to be clipped, or for other members, while those of later steps are summed
-      // already.
-      const bool waits = (s.clips && graph.MakesVersions(stage, m)) || graph.collective(stage);
-      const double waiting = waits ? s.MostStaleness(stage) * weight : 0;
-      held[rank] += (MostVersions(graph, stage, rank) * weight + waiting + state) / slices;
-      // Until it is scattered a sum is of all slices.
-      if (graph.scatters_sum(stage)) held[rank] += (s.MostStaleness(stage) + 1) * weight * (1 - 1 / slices);
+    const Protocol& protocol = graph.sync(stage);
+    for (int m = 0; m < protocol.size(); ++m) {
+      const Kept kept = protocol.KeptBy(graph, m);
+      const double state = kept.optimizer ? OfStage(bytes.state, stage) : 0;
+      double& mine = held[protocol.holder(m).rank];
+      mine += (kept.versions * weight + kept.waiting * weight + state) / kept.parts;
+      if (kept.whole_sums) mine += kept.sums * weight * (1 - 1 / static_cast<double>(kept.parts));
     }
     for (int step = 0; step < s.period; ++step) {
       for (int b = 0; b < s.microbatches; ++b) {

@@ -26,9 +26,9 @@ JobTable::JobTable(const Graph& graph) {
 
 StepProgress::StepProgress(const Graph& graph, Options options)
     : graph_(graph),
-      edges_(Flatten(graph)),
+      edges_(graph),
       jobs_(graph),
-      rule_(graph.migrates() ? nullptr : std::move(options.rule)),
+      rule_(graph.depends_on_steps() ? nullptr : std::move(options.rule)),
       run_begin_(options.first_step),
       first_(options.first_step),
       end_(options.first_step),
@@ -69,7 +69,7 @@ void StepProgress::OpenNext() {
 
 void StepProgress::CountInputs(int step, std::vector<int32_t>* missing) {
   missing->resize(jobs_.size());
-  std::vector<Edge> edges;
+  Edges edges;
   for (int i = 0; i < jobs_.size(); ++i) {
     const Job job = jobs_.JobOf(MakeJobId(step, i));
     edges.clear();

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "schedules/graph.h"
+#include "schedules/step_edges.h"
 
 namespace weft {
 
@@ -70,7 +71,7 @@ class StepProgress {
 
   // Returns how many of the edges that lead to the job are inputs to wait for. Without a rule, edges from
   // jobs of the run are. A run whose states migrate has none: a state brings all that its visitors wait for.
-  using InputRule = std::function<int(const Job& job, const std::vector<Edge>& predecessors)>;
+  using InputRule = std::function<int(const Job& job, const Edges& predecessors)>;
 
   struct Options {
     int first_step = 0;  // of the run

@@ -18,6 +18,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -27,7 +28,6 @@
 namespace weft {
 
 enum class ActivationPolicy : uint8_t { kRetain, kRecompute, kOffload };
-enum class Residency : uint8_t { kOwner, kReplicated, kSharded, kMigrating };
 
 // How an entry of a fixed order goes with those before it; a set of bits.
 enum OrderMark : uint8_t {
@@ -47,6 +47,11 @@ struct ActivationMemory {
   std::vector<int64_t> left;    // by stage: bytes that one forward leaves
 };
 
+// The choice of a protocol by which the ranks that hold a stage come to the same weights (sync/protocol.h),
+// and the one that a schedule has which names none (sync/catalogue.h).
+class Sync;
+std::shared_ptr<const Sync> SlicedSums();
+
 struct Schedule {
   std::string name;  // as the user wrote it; shown, never tested
   int stages = 0;
@@ -63,9 +68,9 @@ struct Schedule {
   // The holders of the truth that the job reads and feeds: one rank, or the ranks of the shards.
   std::function<Rank(const Job&)> weights;
   std::function<int64_t(const Job&)> priority;
-  // Width-wise shards: the ranks that hold, feed and update one slice each of the stage's weights. A job
-  // gathers all slices and its gradient is scattered to them; `weights` is then not asked. Absent means none.
-  std::function<std::vector<Rank>(int stage)> shards;
+  // How the holders of a stage come to the same weights. Where a protocol names the holders itself, `weights`
+  // is not asked.
+  std::shared_ptr<const Sync> sync = SlicedSums();
 
   // Optional; absent means none.
   std::function<int(int stage, int microbatch)> staleness;
@@ -73,35 +78,22 @@ struct Schedule {
   std::function<std::optional<int>(Rank rank, int stage)>
       limit;  // most activations of the stage alive on the rank
   std::optional<ActivationMemory> memory;
-  // Where residency is kMigrating: when the state of the job's stage is at the job, on a clock of equal ticks
-  // that runs over all steps, and is later by the same number of ticks in every next step. `weights` is then
-  // not asked (visits.h).
-  std::function<int64_t(const Job&)> visit;
   // Strict replay: for each rank, its compute jobs of step 0 in the order in which it starts them, in every
   // step anew. Priorities then have no say. Empty for greedy dispatch.
   std::vector<std::vector<Job>> order;
   // Of each entry of `order`, bits of OrderMark; empty where none is set.
   std::vector<std::vector<uint8_t>> order_marks;
 
-  // How the holders of a stage that has several come to the same weights. False: each sums a slice of all
-  // gradients and hands the sum to all (reduce). True: point to point. A running sum goes from each
-  // micro-batch's backward to the next one's, in their order, and from the last one's to the stage's home,
-  // the holder that the last micro-batch of step 0 names. The home alone has the optimizer's state and makes
-  // the next version, which goes from holder to holder in the order in which they first read it (relay.h).
-  bool relays = false;
-
-  // Where each holder computes with its own weights, or they hold shards, and they do not relay: the holders
-  // of a stage sum by a collective of their devices (reduce), to which each gives the sum of the gradients
-  // that it computed. No gradient is sent, and nothing says in which order they are summed (collectives.h).
-  bool collective = false;
-
   int period = 1;  // ranks of step t equal those of step t + period
   bool split_backward = false;
   // Gradients are clipped by their global norm: each update of a step waits for the gradients of all stages.
   bool clips = false;
   std::vector<ActivationPolicy> activations;  // by stage; empty if all are retained
-  Residency residency = Residency::kOwner;
 
+  // The last kind of a micro-batch's backward on a stage, and that whose output is the gradient of the
+  // stage's input.
+  JobKind final_backward() const { return split_backward ? JobKind::kBackwardWeight : JobKind::kBackward; }
+  JobKind input_backward() const { return split_backward ? JobKind::kBackwardInput : JobKind::kBackward; }
   int StalenessOf(int stage, int microbatch) const { return staleness ? staleness(stage, microbatch) : 0; }
   // Over the micro-batches of a stage.
   int MostStaleness(int stage) const {

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "schedules/memory.h"
+#include "schedules/sync/state_route.h"
 
 namespace weft {
 namespace {
@@ -39,13 +40,13 @@ double JobCosts::BytesOf(TensorKind tensor, int from_stage, int to_stage) const 
       return OutputBytes(to_stage);
     case TensorKind::kWeights:
       return OfStage(options_.weight, from_stage) /
-             (graph_.sharded() ? static_cast<double>(graph_.members(from_stage).size()) : 1);
+             (graph_.sync(from_stage).layout() == Layout::kSliced ? graph_.sync(from_stage).size() : 1);
     case TensorKind::kNorm:
       return kNormBytes;
     case TensorKind::kGradient:
     case TensorKind::kGradientSum:
       return OfStage(options_.weight, from_stage) /
-             (graph_.relays(from_stage) ? 1 : static_cast<double>(graph_.members(from_stage).size()));
+             (graph_.sync(from_stage).passes_sums() ? 1 : graph_.sync(from_stage).size());
     case TensorKind::kState:
       break;  // depends on the job
   }
@@ -53,15 +54,16 @@ double JobCosts::BytesOf(TensorKind tensor, int from_stage, int to_stage) const 
 }
 
 double JobCosts::StateBytes(const Job& to) const {
-  const std::optional<Job> before = graph_.visits().Before(to);
-  const int versions = before.has_value() ? graph_.visits().VersionsAfter(*before) : 1;
+  const StateRoute& route = *graph_.route();
+  const std::optional<Job> before = route.Before(to);
+  const int versions = before.has_value() ? route.VersionsAfter(*before) : 1;
   return versions * OfStage(options_.weight, to.stage) + OfStage(options_.state, to.stage);
 }
 
 bool EndsTogether(const Graph& graph, const Edge& edge) {
   return edge.tensor == TensorKind::kNorm && edge.from.kind == JobKind::kReduce &&
          edge.to.kind == JobKind::kReduce && edge.from.stage == edge.to.stage &&
-         graph.collective(edge.to.stage);
+         graph.sync(edge.to.stage).reduces_jointly();
 }
 
 SimulatedJobs::SimulatedJobs(const Graph& graph, const JobCosts& costs, const SimulationOptions& options,
@@ -71,8 +73,8 @@ SimulatedJobs::SimulatedJobs(const Graph& graph, const JobCosts& costs, const Si
       options_(options),
       edges_(edges),
       jobs_(jobs),
-      migrates_(graph.migrates()) {
-  if (migrates_) return;
+      of_run_(graph.depends_on_steps()) {
+  if (of_run_) return;
   for (int phase = 0; phase < jobs_.period(); ++phase) of_phase_.push_back(MakeTable(phase));
 }
 
@@ -84,7 +86,7 @@ SimulatedJobs::Facts SimulatedJobs::MakeFacts(const Job& job) const {
   if (computes) flags |= kComputes;
   if (forward) flags |= kAdmits;
   if (graph_.MarksOf(job) & kBesideForward) flags |= kBeside;
-  if (job.kind == JobKind::kReduce && graph_.collective(job.stage)) flags |= kCollective;
+  if (job.kind == JobKind::kReduce && graph_.IsJoint(job)) flags |= kCollective;
   if (graph_.FetchesWeights(job)) flags |= kFetches;
   if (forward || (apart && job.kind == graph_.input_backward())) flags |= kBeginsActivation;
   if (job.kind == graph_.final_backward() || leaves_nothing) {

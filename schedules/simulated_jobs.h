@@ -1,5 +1,6 @@
 // The jobs of a simulation as tables: what a job costs and does, and which jobs wait for it, by index. A
-// table serves every step of its phase of the period; where a state migrates, each open step has its own.
+// table serves every step of its phase of the period; where edges depend on the steps of the run, each open
+// step has its own.
 // Private to the simulator.
 #ifndef WEFT_SCHEDULES_SIMULATED_JOBS_H_
 #define WEFT_SCHEDULES_SIMULATED_JOBS_H_
@@ -76,12 +77,12 @@ class SimulatedJobs {
                 const StepEdges& edges, const JobTable& jobs);
 
   // Returns the table of an open step.
-  const Table& At(int step) const { return migrates_ ? of_step_.at(step) : of_phase_[jobs_.PhaseOf(step)]; }
+  const Table& At(int step) const { return of_run_ ? of_step_.at(step) : of_phase_[jobs_.PhaseOf(step)]; }
   void Open(int step) {
-    if (migrates_) of_step_.emplace(step, MakeTable(step));
+    if (of_run_) of_step_.emplace(step, MakeTable(step));
   }
   void Leave(int step) {
-    if (migrates_) of_step_.erase(step);
+    if (of_run_) of_step_.erase(step);
   }
 
  private:
@@ -93,7 +94,7 @@ class SimulatedJobs {
   const SimulationOptions& options_;
   const StepEdges& edges_;
   const JobTable& jobs_;
-  const bool migrates_;
+  const bool of_run_;
   std::vector<Table> of_phase_;
   std::map<int, Table> of_step_;
 };

@@ -5,6 +5,7 @@
 #include "schedules/byte_text.h"
 #include "schedules/memory.h"
 #include "schedules/simulation_summary.h"
+#include "schedules/sync/state_route.h"
 
 namespace weft {
 namespace {
@@ -51,7 +52,7 @@ Simulation::Simulation(const Graph& graph, const SimulationOptions& options, Sim
       tickets_(graph, admission.memory.has_value() ? admission.memory : graph.schedule().memory),
       admitted_in_order_(std::move(admission.order)),
       has_pairs_(graph.has_pairs()),
-      counts_versions_(!graph.migrates() && graph.schedule().staleness != nullptr),
+      counts_versions_(!graph.depends_on_steps() && graph.schedule().staleness != nullptr),
       // As in a run, whose holders keep for its checkpoint what later steps would read.
       versions_(graph, HeldVersions::Steps{options.steps, 0, /*saved=*/true}),
       result_(EmptyResult(graph, options, admission.held_bytes)),
@@ -96,7 +97,7 @@ void Simulation::Seed() {
   };
   std::vector<Fetch> fetches;
   std::vector<JobId> ready;
-  std::vector<Edge> edges;
+  Edges edges;
   for (int step = 0; step <= progress_.edges().max_distance() && step < options_.steps; ++step) {
     OpenSteps(step);
     for (int i = 0; i < progress_.jobs().size(); ++i) {
@@ -155,7 +156,7 @@ void Simulation::JoinCollective(JobId id) {
   std::stable_partition(all.begin(), all.end(),
                         [this](JobId member) { return !graph_.TotalsNorm(JobOf(member)); });
   const double duration =
-      facts.duration + links_.RunRing(now_, graph_.members(facts.stage), graph_.scatters_sum(facts.stage),
+      facts.duration + links_.RunRing(now_, graph_.members(facts.stage), graph_.sync(facts.stage).scatters_sum(),
                                       OfStage(options_.weight, facts.stage));
   for (const JobId member : all) {
     RecordJob(member, now_ + duration);
@@ -180,9 +181,8 @@ void Simulation::CountEnd(JobId id, const Facts& facts) {
     double& end = result_.step_end[StepOf(id)];
     end = std::max(end, now_);
   }
-  if (graph_.migrates()) {
-    stats.peak_weight_versions =
-        std::max(stats.peak_weight_versions, graph_.visits().VersionsDuring(JobOf(id)));
+  if (const StateRoute* route = graph_.route(); route != nullptr) {
+    stats.peak_weight_versions = std::max(stats.peak_weight_versions, route->VersionsDuring(JobOf(id)));
   } else if (counts_versions_ && facts.kind == JobKind::kUpdate) {
     stats.peak_weight_versions = std::max(stats.peak_weight_versions, versions_.Publish(JobOf(id), nullptr));
   } else if (facts.flags & SimulatedJobs::kComputes) {

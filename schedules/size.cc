@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "schedules/sync/protocol.h"
 
 namespace weft {
 namespace {
@@ -38,10 +39,8 @@ PlanningSize SizeOf(const Schedule& s) {
                              -1);  // the last stage seen to be held
   for (int stage = 0; stage < s.stages; ++stage) {
     int64_t holders = 0;
-    if (s.shards) {
-      holders = static_cast<int64_t>(s.shards(stage).size());
-    } else if (s.visit || !s.weights) {
-      holders = 1;
+    if (const auto count = s.sync->CountHolders(stage); count.has_value() || !s.weights) {
+      holders = count.value_or(1);
     } else {
       for (int step = 0; step < s.period; ++step) {
         for (int b = 0; b < s.microbatches; ++b) {

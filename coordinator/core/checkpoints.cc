@@ -31,7 +31,7 @@ int32_t SnapshotLead(const Graph& graph) {
 Checkpoints::Checkpoints(const RunPlan& plan, int members)
     : rule_(plan.checkpoint),
       lead_(SnapshotLead(plan.graph)),
-      overlap_(plan.graph.migrates() ? 1 : 0),
+      overlap_(plan.graph.route() != nullptr ? 1 : 0),
       first_step_(plan.first_step),
       end_step_(plan.steps),
       members_(members),

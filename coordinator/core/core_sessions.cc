@@ -186,7 +186,7 @@ void CoordinatorCore::OnMessage(Worker& worker, Credit& m) {
 void CoordinatorCore::OnMessage(Worker& worker, GroupId& m) {
   Run* run = ServedRun(worker, m.run);
   if (run == nullptr) return;
-  const auto& groups = run->plan->graph.collectives().groups();
+  const auto& groups = run->plan->graph.joint_order().groups();
   const auto session_of = [&](Rank rank) { return run->members[run->ranks[rank].member].session; };
   const bool its_own = run->collective && m.epoch == run->epoch && run->info.state == RunState::kPreparing &&
                        m.group < static_cast<int32_t>(groups.size()) &&

@@ -3,6 +3,7 @@
 #include <map>
 
 #include "absl/strings/str_cat.h"
+#include "schedules/sync/protocol.h"
 
 namespace weft {
 namespace {
@@ -36,11 +37,12 @@ std::string Hindrance(int ranks, const std::vector<Worker*>& workers) {
 
 Reduction ChooseReduction(const RunPlan& plan, const std::vector<Worker*>& workers) {
   if (!plan.fast) return {};
+  const std::string never = plan.graph.schedule().sync->WhyNotJoint();
   const std::string why =
       plan.collective != nullptr ? Hindrance(plan.ranks(), workers)
       : !plan.unsound.empty()    ? absl::StrCat("with collectives the schedule cannot run: ", plan.unsound)
-      : plan.graph.schedule().relays ? "the holders of a stage pass sums on in the order of micro-batches"
-                                     : "no stage has several holders that compute with their own weights";
+      : !never.empty()           ? never
+                                 : "no stage has several holders that compute with their own weights";
   if (!why.empty()) return {false, absl::StrCat("fast is done as ordered: ", why)};
   return {true, absl::StrCat("fast: the ", workers.front()->hello.device, " devices sum by ",
                              workers.front()->hello.collectives)};

@@ -6,6 +6,7 @@
 #include "schedules/check.h"
 #include "schedules/claim_order.h"
 #include "schedules/size.h"
+#include "schedules/sync/catalogue.h"
 
 namespace weft {
 
@@ -19,10 +20,10 @@ absl::StatusOr<std::shared_ptr<const RunPlan>> MakeRunPlan(std::string name, std
   if (absl::Status s = CheckSchedule(schedule); !s.ok()) return s;
   std::shared_ptr<const RunPlan> collective;
   std::string unsound;
-  if (fast && !schedule.collective) {
+  if (fast) {
     Schedule other = schedule;
-    other.collective = true;
-    if (Graph(other).collectives().any()) {
+    other.sync = WithCollectives(other.sync);
+    if (Graph(other).joint_order().any()) {
       auto plan =
           MakeRunPlan(name, schedule_text, std::move(other), steps, first_step, /*fast=*/false, checkpoint);
       if (plan.ok()) {
@@ -36,9 +37,9 @@ absl::StatusOr<std::shared_ptr<const RunPlan>> MakeRunPlan(std::string name, std
   Graph graph(std::move(schedule), steps, first_step);
   auto order = ClaimOrder(graph);
   if (!order.ok()) return order.status();
-  return std::make_shared<const RunPlan>(RunPlan{std::move(name), std::move(schedule_text), steps,
-                                                 std::move(graph), *std::move(order), first_step, fast,
-                                                 std::move(collective), std::move(unsound), bytes, checkpoint});
+  return std::make_shared<const RunPlan>(
+      RunPlan{std::move(name), std::move(schedule_text), steps, std::move(graph), *std::move(order),
+              first_step, fast, std::move(collective), std::move(unsound), bytes, checkpoint});
 }
 
 }  // namespace weft

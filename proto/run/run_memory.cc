@@ -13,7 +13,7 @@
 #include "schedules/admission.h"
 #include "schedules/byte_text.h"
 #include "schedules/graph.h"
-#include "schedules/held_versions.h"
+#include "schedules/sync/catalogue.h"
 
 namespace weft {
 namespace {
@@ -58,39 +58,32 @@ std::vector<RankMemory> CountRanks(const RunSpec& run, const Schedule& schedule,
   for (int s = 0; s < schedule.stages; ++s) {
     const int64_t parameters = stages[s].parameters;
     const auto members = static_cast<int64_t>(graph.members(s).size());
-    const bool sliced = graph.sharded() && members > 1;
+    const Protocol& protocol = graph.sync(s);
+    const bool sliced = protocol.layout() == Layout::kSliced && members > 1;
     const int64_t part = sliced ? (parameters + members - 1) / members + kAlignment : parameters;
     // The slices are put together; where collectives do that, the next job's lie beside them.
     const int64_t work =
-        stages[s].work + (sliced ? parameters : 0) + (graph.collectives().gathers() ? largest : 0);
-    const bool travels = graph.gradient_travels(s);
-    // If others read the weights, one version more may still be on its way to them.
-    const int shared = travels || graph.relays(s) ? 1 : 0;
+        stages[s].work + (sliced ? parameters : 0) + (graph.joint_order().gathers() ? largest : 0);
     const auto of_run = [&run](int steps) { return std::min(steps, run.train.steps); };
-    // Gradients of several steps are under way together; where sums are cut, a rank has a part of each.
-    // Running sums are counted with the micro-batches.
-    const int under_way = graph.relays(s) ? 0 : of_run(1 + schedule.MostStaleness(s));
-    const bool cut = graph.has_reduce(s) && !graph.sharded() && !graph.relays(s) && !graph.collective(s);
-    const auto sums = static_cast<int>(cut ? (under_way + members - 1) / members : under_way);
     for (int m = 0; m < members; ++m) {
-      const Rank rank = graph.members(s)[m];
-      if (!valid(rank) || graph.migrates()) continue;
-      const int versions = std::min(MostVersions(graph, s, rank), 1 + run.train.steps);
-      int state = graph.MakesVersions(s, m) ? OptimizerBuffers(run.train.optimizer) : 0;
-      // The home keeps whole sums until they are clipped.
-      if (graph.relays(s) && graph.Reduces(s, m)) state += of_run(1 + schedule.MostStaleness(s));
-      ranks[rank].held +=
-          (versions + shared + state) * part + sums * (graph.scatters_sum(s) ? parameters : part);
-      // A slice is gathered before anything computes with it, so it needs no narrowed copy.
-      if (!sliced) ranks[rank].held += (versions + shared) * stages[s].narrowed;
+      const Rank rank = protocol.holder(m).rank;
+      if (!valid(rank) || protocol.layout() == Layout::kTravelling) continue;
+      const Kept kept = protocol.KeptBy(graph, m);
+      const int versions = std::min(kept.versions, 1 + run.train.steps) + kept.leaving;
+      const int state = kept.optimizer ? OptimizerBuffers(run.train.optimizer) : 0;
+      const int sums = (of_run(kept.sums) + kept.parts_of_sum - 1) / kept.parts_of_sum;
+      ranks[rank].held += (versions + state) * part + sums * (kept.whole_sums ? parameters : part);
+      // A slice is gathered before anything computes with it.
+      if (!sliced) ranks[rank].held += versions * stages[s].narrowed;
     }
+    const bool hands_out = protocol.gradients_leave() || protocol.passes_sums();
     std::vector<int64_t> handed_out(schedule.ranks, 0);
     for (int step = 0; step < schedule.period; ++step) {
       std::vector<int64_t> of_step(schedule.ranks, 0);
       for (int b = 0; b < schedule.microbatches; ++b) {
         const Rank rank = schedule.compute(Job::Compute(step, s, b, graph.final_backward()));
         if (!valid(rank)) continue;
-        if (travels || graph.relays(s)) of_step[rank] += parameters * of_run(1 + schedule.StalenessOf(s, b));
+        if (hands_out) of_step[rank] += parameters * of_run(1 + schedule.StalenessOf(s, b));
         handed_out[rank] = std::max(handed_out[rank], of_step[rank]);
         if (graph.has_pairs()) beside[rank] = std::max(beside[rank], stages[s].forward_work);
         if (work > ranks[rank].work) {
@@ -101,7 +94,7 @@ std::vector<RankMemory> CountRanks(const RunSpec& run, const Schedule& schedule,
     }
     for (Rank rank = 0; rank < schedule.ranks; ++rank) ranks[rank].held += handed_out[rank];
   }
-  if (graph.migrates()) CountStates(run, graph, stages, &ranks);
+  if (graph.sync(0).layout() == Layout::kTravelling) CountStates(run, graph, stages, &ranks);
   for (Rank rank = 0; rank < schedule.ranks; ++rank) ranks[rank].work += beside[rank];
   return ranks;
 }
@@ -158,11 +151,11 @@ RunMemory CountRun(const RunSpec& run, const Schedule& schedule) {
     memory.left.push_back(stages.back().left + (schedule.split_backward ? stages.back().between : 0));
   }
   memory.ranks = CountRanks(run, schedule, stages);
-  if (run.schedule.reduction == "fast" && !schedule.collective) {
-    // Whether collectives serve is known only when the run has its devices.
-    Schedule collective = schedule;
-    collective.collective = true;
-    const std::vector<RankMemory> others = CountRanks(run, collective, stages);
+  if (run.schedule.reduction == "fast") {
+    // Known only when the run has its devices.
+    Schedule joint = schedule;
+    joint.sync = WithCollectives(joint.sync);
+    const std::vector<RankMemory> others = CountRanks(run, joint, stages);
     for (size_t r = 0; r < others.size(); ++r) {
       RankMemory& rank = memory.ranks[r];
       if (others[r].held + others[r].work > rank.held + rank.work) rank = others[r];

@@ -7,6 +7,7 @@
 #include "proto/run/schedule_spec.h"
 #include "schedules/check.h"
 #include "schedules/families.h"
+#include "schedules/sync/catalogue.h"
 
 namespace weft {
 
@@ -17,25 +18,34 @@ ActivationPolicy ActivationsOf(const ScheduleSpec& schedule, int stage) {
   return name == "offload" ? ActivationPolicy::kOffload : ActivationPolicy::kRetain;
 }
 
-absl::StatusOr<Schedule> MakeSchedule(const ScheduleSpec& spec, int stages, int microbatches) {
+namespace {
+
+absl::StatusOr<Schedule> RuledSchedule(const ScheduleSpec& spec, int stages, int microbatches) {
   absl::StatusOr<Schedule> schedule = MakeSchedule(spec.name, spec.parameters, stages, microbatches);
   if (!schedule.ok()) return schedule;
-  schedule->collective = spec.reduction == "fast";
   const absl::Status ruled = ApplyRule(spec.rule, spec.name, &*schedule);
   if (!ruled.ok()) return ruled;
   return schedule;
 }
 
+}  // namespace
+
+absl::StatusOr<Schedule> MakeSchedule(const ScheduleSpec& spec, int stages, int microbatches) {
+  absl::StatusOr<Schedule> schedule = RuledSchedule(spec, stages, microbatches);
+  if (schedule.ok() && spec.reduction == "fast") schedule->sync = WithCollectives(schedule->sync);
+  return schedule;
+}
+
 absl::StatusOr<Schedule> ScheduleOf(const RunSpec& run) {
-  absl::StatusOr<Schedule> schedule = MakeSchedule(run.schedule, run.stages(), run.train.microbatches);
+  // Whether its devices sum together is known when the run has its processes.
+  absl::StatusOr<Schedule> schedule = RuledSchedule(run.schedule, run.stages(), run.train.microbatches);
   if (!schedule.ok()) return schedule;
-  schedule->collective = false;  // known when the run has its processes
   schedule->inputs = StageInputs(CountLayers(run.model), run.layers_of_stage);
   if (const absl::Status fits = CheckActivationsOfStages(run.schedule, run.stages()); !fits.ok())
     return ErrorAt("schedule.activations", fits.message());
   for (int s = 0; s < run.stages(); ++s) schedule->activations.push_back(ActivationsOf(run.schedule, s));
   schedule->clips = run.train.takes_norm();
-  if (schedule->residency == Residency::kMigrating && run.train.non_finite == NonFinite::kSkip) {
+  if (IsMigrating(*schedule->sync) && run.train.non_finite == NonFinite::kSkip) {
     return ErrorAt(
         "train.non_finite",
         absl::StrCat("skip decides for all stages at once, and ", run.schedule.name,

@@ -167,7 +167,7 @@ struct Validation {
 struct GroupId {
   uint64_t run = 0;
   uint64_t epoch = 0;
-  int32_t group = 0;  // number in CollectiveOrder::groups of the run's schedule
+  int32_t group = 0;  // number in JointOrder::groups of the run's schedule
   std::string bytes;  // opaque
 };
 

@@ -130,7 +130,6 @@ absl::StatusOr<Schedule> DualPipe(const FamilyParameters&, int stages, int micro
       s.weights = [stages](const Job& j) { return j.microbatch % 2 == 0 ? j.stage : stages - 1 - j.stage; };
   s.priority = PriorityByMicrobatch(stages, microbatches, false);
   s.split_backward = true;
-  s.residency = Residency::kReplicated;
   const int half = stages / 2;
   for (Rank r = 0; r < stages; ++r) {
     const bool down = r < half;  // its own direction is that of the even micro-batches

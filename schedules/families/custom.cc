@@ -13,6 +13,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "schedules/formula.h"
+#include "schedules/sync/catalogue.h"
 
 namespace weft {
 namespace {
@@ -57,8 +58,8 @@ class Maker {
     if (absl::Status s = ReadConstants(); !s.ok()) return s;
     schedule_ = SizedSchedule("custom", stages_, microbatches_, ranks_);
     schedule_.split_backward = split_;
-    for (const auto part :
-         {&Maker::MakeRanks, &Maker::MakePriority, &Maker::MakeStaleness, &Maker::MakeLimit}) {
+    for (const auto part : {&Maker::MakeRanks, &Maker::MakePriority, &Maker::MakeStaleness, &Maker::MakeLimit,
+                            &Maker::ChooseSync}) {
       if (absl::Status s = (this->*part)(); !s.ok()) return s;
     }
     schedule_.period = period_;
@@ -78,6 +79,7 @@ class Maker {
   absl::Status CheckPriorities(const Table& values) const;
   absl::Status MakeStaleness();
   absl::Status MakeLimit();
+  absl::Status ChooseSync();
   absl::StatusOr<Formula> Parse(const std::string& name, const std::vector<std::string>& variables) const;
   absl::StatusOr<Shared> Tabulate(const std::string& name, const Formula& formula, int steps) const;
   absl::StatusOr<Shared> RankTable(const std::string& name) const;
@@ -355,6 +357,17 @@ absl::Status Maker::MakeLimit() {
   return absl::OkStatus();
 }
 
+absl::Status Maker::ChooseSync() {
+  if (!Has("sync")) return absl::OkStatus();
+  auto sync = SyncOfName(parameters_.at("sync"), ranks_);
+  if (!sync.ok()) return At("sync", sync.status().message());
+  schedule_.sync = *std::move(sync);
+  // The state is where it is needed.
+  if (!IsMigrating(*schedule_.sync)) return absl::OkStatus();
+  if (Has("weights")) return At("weights", "says nothing where the state of a stage migrates; leave it out");
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 const Family& CustomFamily() {
@@ -368,6 +381,10 @@ const Family& CustomFamily() {
        {"staleness", "formula over s and b: how many versions old the weights may be (default 0)"},
        {"limit",
         "formula over s and the rank w: most activations of a stage alive on a rank (default: none)"},
+       {"sync",
+        "how the holders of a stage come to the same weights: slices (default), relay, width (a slice of "
+        "every "
+        "stage on every rank), or migrating, which needs a cyclic rule"},
        {"split_backward", "true to split each backward into its halves (default false)"},
        {"period", "steps after which the ranks are the same again, where a formula uses t (default 1)"}}};
   return *family;

@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "schedules/sync/catalogue.h"
 
 namespace weft {
 
@@ -40,7 +41,7 @@ namespace {
 // The state's way is the order, also where a job of the next step comes before one of this. It does not keep
 // micro-batches from entering right behind one another in the first cycle.
 void FollowTheOrder(int n, Schedule* schedule) {
-  schedule->visit = [n](const Job& job) { return CyclicTick(job, n); };
+  schedule->sync = Migrating([n](const Job& job) { return CyclicTick(job, n); });
   schedule->precedes = [n](const Job& job) {
     const int b = job.microbatch;
     if (job.kind != JobKind::kForward || job.stage > 0 || b == 0 || n == 1) return std::vector<Job>();
@@ -56,10 +57,13 @@ void GiveCyclicOrder(Schedule* schedule) {
   schedule->precedes = [n, backward](const Job& job) {
     return job.kind == JobKind::kBackwardWeight ? std::vector<Job>() : CyclicPredecessors(job, n, backward);
   };
-  if (schedule->residency == Residency::kMigrating) FollowTheOrder(n, schedule);
+  if (IsMigrating(*schedule->sync)) {
+    FollowTheOrder(n, schedule);
+  } else {
+    schedule->sync = Relayed();
+  }
   // The order bounds the activations by itself: N - s of stage s.
   schedule->limit = nullptr;
-  schedule->relays = true;
 }
 
 namespace {
@@ -72,7 +76,7 @@ absl::Status CheckCyclicSizes(absl::string_view rule, const Schedule& schedule) 
         "busy; so the numbers of stages, micro-batches and ranks must be equal; they are %d, %d and %d",
         schedule.name, rule, schedule.stages, schedule.microbatches, schedule.ranks));
   }
-  if (schedule.shards) {
+  if (schedule.sync->CountHolders(0).has_value()) {
     return absl::InvalidArgumentError(
         absl::StrFormat("%s with rule=%s: at any time micro-batches are on different stages, so one rank "
                         "alone would gather weights that are cut by width; use shard=stage",

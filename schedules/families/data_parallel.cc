@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_format.h"
 #include "schedules/families/family.h"
+#include "schedules/sync/catalogue.h"
 
 namespace weft {
 namespace {
@@ -22,7 +23,6 @@ absl::StatusOr<Schedule> Ddp(const FamilyParameters& parameters, int stages, int
   s.compute = s.weights = [ranks = *ranks](const Job& j) { return j.microbatch % ranks; };
   // One micro-batch after the other, so that the activations of one are alive.
   s.priority = PriorityByMicrobatch(stages, microbatches, false);
-  s.residency = Residency::kReplicated;
   return s;
 }
 
@@ -56,15 +56,17 @@ absl::StatusOr<Schedule> Fsdp(const FamilyParameters& parameters, int stages, in
   s.weights = [microbatches](const Job& j) { return j.stage % microbatches; };
   if (shard == "width") {
     s.weights = s.compute;
-    s.shards = [microbatches](int) {
+    s.sync = ShardedByWidth([microbatches](int) {
       std::vector<Rank> all(microbatches);
       std::iota(all.begin(), all.end(), 0);
       return all;
-    };
+    });
   }
-  if (migrates) s.weights = s.compute;
+  if (migrates) {
+    s.weights = s.compute;
+    s.sync = Migrating(nullptr);  // the ticks are the cyclic order's
+  }
   s.priority = PriorityByMicrobatch(stages, microbatches, true);
-  s.residency = migrates ? Residency::kMigrating : Residency::kSharded;
   return s;
 }
 

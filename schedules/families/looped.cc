@@ -59,7 +59,6 @@ absl::StatusOr<Schedule> Fslpp(const FamilyParameters& parameters, int stages, i
   if (!s.ok()) return s;
   const absl::StatusOr<Groups> h = ReadGroups("fslpp", parameters, stages, microbatches);
   s->weights = [h = *h](const Job& j) { return h.At(j.stage, j.stage); };
-  s->residency = Residency::kSharded;
   return s;
 }
 

@@ -48,7 +48,6 @@ absl::StatusOr<Schedule> Pyramid(const FamilyParameters&, int stages, int microb
     return static_cast<Rank>(first + (int64_t{j.step} * n + j.microbatch) % (n - j.stage));
   };
   s.priority = PriorityByMicrobatch(n, n, false);
-  s.residency = Residency::kReplicated;
   s.period = static_cast<int>(period);
   GiveCyclicOrder(&s);
   return s;

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "proto/run/run_schedule.h"
 #include "schedules/graph.h"
+#include "schedules/sync/state_route.h"
 #include "tests/conformance/device_fixture.h"
 #include "tests/conformance/devices.h"
 #include "tests/conformance/training_driver.h"
@@ -84,19 +85,17 @@ class Walk {
     for (int t = 0; t < run_.train.steps; ++t) {
       for (int i = 0; i < graph_.jobs_per_step(); ++i) {
         const Job job = graph_.JobAt(t, i);
-        const bool update = job.kind == JobKind::kUpdate;
-        const Job visit = update ? graph_.visits().LastBackward(t, job.stage) : job;
-        jobs.push_back({2 * schedule_.visit(visit) + (update ? 1 : 0), job});
+        jobs.push_back({graph_.route()->PlaceOf(job), job});
       }
     }
     std::sort(jobs.begin(), jobs.end());
     std::vector<Job> sorted;
-    for (const auto& [tick, job] : jobs) sorted.push_back(job);
+    for (const auto& [place, job] : jobs) sorted.push_back(job);
     return sorted;
   }
 
   void Receive(const Job& job, RankCompute& rank) {
-    const std::optional<Job> before = graph_.visits().Before(job);
+    const std::optional<Job> before = graph_.route()->Before(job);
     if (!before.has_value()) return Require(rank.BeginState(job));
     if (graph_.RankOf(*before) == graph_.RankOf(job)) return;
     const Tensor arrived = CopyOf(states_[job.stage]);
@@ -107,7 +106,7 @@ class Walk {
   }
 
   void PassOn(const Job& job, RankCompute& rank) {
-    const Visits& visits = graph_.visits();
+    const StateRoute& visits = *graph_.route();
     const int version = graph_.VersionOf(job);
     if (HasMicrobatch(job.kind) && version < visits.NewestAfter(job) && !visits.IsReadAfter(job, version))
       rank.DropWeights(job.stage, version);
@@ -135,7 +134,7 @@ class Walk {
     } else if (job.kind == JobKind::kBackward) {
       Backward(job, rank);
     } else {
-      Require(rank.Update(job, {}, Tensor{}, graph_.visits().IsReadAfter(job, job.step)));
+      Require(rank.Update(job, {}, Tensor{}, graph_.route()->IsReadAfter(job, job.step)));
     }
     PassOn(job, rank);
   }

@@ -14,6 +14,7 @@
 #include "schedules/families.h"
 #include "schedules/graph.h"
 #include "schedules/simulate.h"
+#include "schedules/sync/state_route.h"
 #include "tests/process/command.h"
 #include "tests/process/run_files.h"
 
@@ -160,10 +161,10 @@ TEST_F(Migrating, StateOfAStage_IsWithOneRankAtATime) {
       std::sort(events.begin(), events.end(),
                 [](const Json& a, const Json& b) { return a["ts"].get<double>() < b["ts"].get<double>(); });
       ASSERT_EQ(events.size(), static_cast<size_t>(c.steps) * (2 * n + 1));
-      EXPECT_EQ(JobOf(events[0]), graph.visits().First(stage));
+      EXPECT_EQ(JobOf(events[0]), graph.route()->First(stage));
       for (size_t i = 1; i < events.size(); ++i) {
         const Json &before = events[i - 1], &event = events[i];
-        EXPECT_EQ(JobOf(event), graph.visits().After(JobOf(before))) << event;
+        EXPECT_EQ(JobOf(event), graph.route()->After(JobOf(before))) << event;
         constexpr double kRounding = 0.003;  // of times in microseconds
         EXPECT_LE(before["ts"].get<double>() + before["dur"].get<double>(),
                   event["ts"].get<double>() + kRounding)

@@ -85,7 +85,7 @@ TEST(WeightVersions, OfRealRuns_AreTheSimulatorsInTheBytesThatAreCounted) {
     const RunMemory counted = CountRun(run, schedule);
     const Graph graph(schedule);
     const auto versions_held = summary["peak_weight_versions"].get<std::vector<int>>();
-    if (graph.relays(0)) {
+    if (graph.sync(0).passes_sums()) {
       // A version that comes late, after the last reader of the one before, is alone.
       const std::vector<int> simulated = SimulatedVersions(run);
       ASSERT_EQ(versions_held.size(), simulated.size());
@@ -106,7 +106,7 @@ TEST(WeightVersions, OfRealRuns_AreTheSimulatorsInTheBytesThatAreCounted) {
       // That memory has so many versions: the moments are two of a version's size.
       const int versions = summary["peak_weight_versions"][rank];
       if (graph.members(0).size() == 1 &&
-          !graph.migrates()) {  // one stage a rank, or all of the same versions
+          graph.route() == nullptr) {  // one stage a rank, or all of the same versions
         EXPECT_GE(2 * weights, versions * peak["optimizer"].get<int64_t>()) << "rank " << rank;
       }
     }

@@ -1,4 +1,4 @@
-// Schedules whose holders reduce by collectives (schedules/collectives.h), against a model of devices: a
+// Schedules whose holders reduce by collectives (schedules/sync/joint_order.h), against a model of devices: a
 // collective ends when all its members have started it and all that was started before on their devices has
 // ended. Over all families and random sizes, in random order of whatever can go on, nothing waits for ever,
 // and the graph's edges say neither more nor less than the model does. The seed of a failing case is printed;
@@ -19,6 +19,8 @@
 #include "schedules/families.h"
 #include "schedules/memory.h"
 #include "schedules/simulate.h"
+#include "schedules/step_edges.h"
+#include "schedules/sync/catalogue.h"
 #include "tests/property/random_inputs.h"
 
 namespace weft {
@@ -49,7 +51,7 @@ Schedule Draw(uint64_t seed, std::string* text) {
   auto schedule = MakeSchedule(name, parameters, stages, microbatches);
   EXPECT_TRUE(schedule.ok()) << schedule.status();
   schedule->clips = seed % 3 == 0;
-  schedule->collective = true;
+  schedule->sync = WithCollectives(schedule->sync);
   // Stale weights let steps overlap.
   const int staleness = name == "dualpipe" ? 0 : pick(0, 2);
   const bool varies = staleness > 0 && seed % 5 == 0;
@@ -101,16 +103,16 @@ class Model {
 
  private:
   bool IsCollective(const Job& job) const {
-    return job.kind == JobKind::kReduce && graph_.collective(job.stage);
+    return job.kind == JobKind::kReduce && graph_.sync(job.stage).reduces_jointly();
   }
   // The rank may give its part to the collective of the job.
   bool CanBegin(const Job& job) const {
     std::vector<Edge> edges;
     graph_.Predecessors(job, &edges);
     for (const Edge& e : edges) {
-      if (graph_.BeginsCollective(e) && !HasEnded(e.from)) return false;
+      if (graph_.BeginsJointly(e) && !HasEnded(e.from)) return false;
     }
-    const std::optional<Job> before = graph_.collectives().Before(job);
+    const std::optional<Job> before = graph_.joint_order().Before(job);
     return !before.has_value() || begun_.count(*before) != 0;
   }
   bool HasEnded(const Job& job) const { return job.step < 0 || ended_.count(job) != 0; }
@@ -242,17 +244,18 @@ TEST_P(ScheduleCollective, OnDevicesInAnyOrder_EndsAndObeysTheGraph) {
   for (uint64_t order = 0; order < 4; ++order) EXPECT_TRUE(Model(graph, 3, GetParam() * 97 + order).Run());
 }
 
-TEST_P(ScheduleCollective, Edges_AreTheSameFromBothEnds) {
+TEST_P(ScheduleCollective, StepEdges_AreTheInversionOfPredecessors) {
   std::string text;
   const Graph graph(Draw(GetParam(), &text));
   SCOPED_TRACE(text);
   using Key = std::tuple<Job, Job, TensorKind, int, bool>;
   std::multiset<Key> forth, back;
+  const StepEdges successors(graph);
   std::vector<Edge> edges;
   for (int step = 0; step < 5; ++step) {
     for (int i = 0; i < graph.jobs_per_step(); ++i) {
       edges.clear();
-      graph.Successors(graph.JobAt(step, i), &edges);
+      successors.AppendSuccessors(graph, graph.JobAt(step, i), &edges);
       for (const Edge& e : edges) {
         if (e.to.step < 5) forth.insert({e.from, e.to, e.tensor, e.part, e.joined});
       }
@@ -260,7 +263,7 @@ TEST_P(ScheduleCollective, Edges_AreTheSameFromBothEnds) {
       graph.Predecessors(graph.JobAt(step, i), &edges);
       for (const Edge& e : edges) {
         if (e.from.step >= 0) back.insert({e.from, e.to, e.tensor, e.part, e.joined});
-        EXPECT_TRUE(!graph.BeginsCollective(e) || graph.RankOf(e.from) == graph.RankOf(e.to))
+        EXPECT_TRUE(!graph.BeginsJointly(e) || graph.RankOf(e.from) == graph.RankOf(e.to))
             << Describe(e.to) << " needs a message to begin";
       }
     }
@@ -285,7 +288,7 @@ TEST_P(ScheduleCollective, Simulated_MembersStartTogetherAndSendARing) {
   std::map<std::pair<int, int>, std::pair<size_t, size_t>> places;
   for (size_t i = 0; i < run->jobs.size(); ++i) {
     const SimulatedJob& j = run->jobs[i];
-    if (j.job.kind != JobKind::kReduce || !graph.collective(j.job.stage)) continue;
+    if (j.job.kind != JobKind::kReduce || !graph.sync(j.job.stage).reduces_jointly()) continue;
     times[{j.job.step, j.job.stage}].insert({j.start, j.end});
   }
   for (const auto& [which, of_members] : times) EXPECT_EQ(of_members.size(), 1u) << "stage " << which.second;
@@ -294,10 +297,10 @@ TEST_P(ScheduleCollective, Simulated_MembersStartTogetherAndSendARing) {
     for (int stage = 0; stage < graph.schedule().stages; ++stage) {
       const std::vector<Rank>& members = graph.members(stage);
       const double n = static_cast<double>(members.size());
-      if (graph.collective(stage) && std::count(members.begin(), members.end(), rank) > 0)
-        expected += 3 * 60 * (graph.scatters_sum(stage) ? 1 : 2) * (n - 1) / n;
+      if (graph.sync(stage).reduces_jointly() && std::count(members.begin(), members.end(), rank) > 0)
+        expected += 3 * 60 * (graph.sync(stage).scatters_sum() ? 1 : 2) * (n - 1) / n;
     }
-    if (graph.schedule().relays) break;  // they pass sums on as messages
+    if (!graph.schedule().sync->WhyNotJoint().empty()) break;  // they pass sums on as messages
     EXPECT_NEAR(run->ranks[rank].sent_by_kind[static_cast<int>(TensorKind::kGradientSum)], expected, 1e-9);
     EXPECT_EQ(run->ranks[rank].sent_by_kind[static_cast<int>(TensorKind::kGradient)], 0);
   }
@@ -337,13 +340,14 @@ INSTANTIATE_TEST_SUITE_P(Seeds, ScheduleCollective, ::testing::ValuesIn(Seeds())
 
 TEST(ScheduleCollectiveFamilies, Ddp_ReducesWithoutMessages) {
   Schedule schedule = *MakeSchedule("ddp", {}, 3, 4);
-  schedule.collective = true;
+  schedule.sync = WithCollectives(schedule.sync);
   const Graph graph(schedule);
-  EXPECT_EQ(graph.collectives().groups(), (std::vector<std::vector<Rank>>{{0, 1, 2, 3}}));
+  EXPECT_EQ(graph.joint_order().groups(), (std::vector<std::vector<Rank>>{{0, 1, 2, 3}}));
   std::vector<Edge> edges;
+  const StepEdges successors(graph);
   for (int i = 0; i < graph.jobs_per_step(); ++i) {
     edges.clear();
-    graph.Successors(graph.JobAt(1, i), &edges);
+    successors.AppendSuccessors(graph, graph.JobAt(1, i), &edges);
     for (const Edge& e : edges)
       EXPECT_TRUE(e.joined || graph.RankOf(e.from) == graph.RankOf(e.to))
           << Describe(e.from) << Describe(e.to);
@@ -352,16 +356,17 @@ TEST(ScheduleCollectiveFamilies, Ddp_ReducesWithoutMessages) {
 
 TEST(ScheduleCollectiveFamilies, FsdpByWidth_SendsNormsAlone) {
   Schedule schedule = *MakeSchedule("fsdp", {{"shard", "width"}}, 3, 4);
-  schedule.collective = true;
+  schedule.sync = WithCollectives(schedule.sync);
   for (const bool clips : {false, true}) {
     schedule.clips = clips;
     const Graph graph(schedule);
-    EXPECT_EQ(graph.collectives().groups(), (std::vector<std::vector<Rank>>{{0, 1, 2, 3}}));
+    EXPECT_EQ(graph.joint_order().groups(), (std::vector<std::vector<Rank>>{{0, 1, 2, 3}}));
     std::vector<Edge> edges;
     int gathered = 0, norms = 0;
+    const StepEdges successors(graph);
     for (int i = 0; i < graph.jobs_per_step(); ++i) {
       edges.clear();
-      graph.Successors(graph.JobAt(1, i), &edges);
+      successors.AppendSuccessors(graph, graph.JobAt(1, i), &edges);
       for (const Edge& e : edges) {
         gathered += e.joined && e.tensor == TensorKind::kWeights;
         if (e.joined || graph.RankOf(e.from) == graph.RankOf(e.to)) continue;
@@ -379,7 +384,7 @@ TEST(ScheduleCollectiveFamilies, FsdpByWidth_HoldsAWholeSumUntilItIsScattered) {
   const std::vector<double> none = {0}, weight = {64};
   Schedule schedule = *MakeSchedule("fsdp", {{"shard", "width"}}, 3, 4);
   const std::vector<double> ordered = HeldBytes(Graph(schedule), {none, weight, none});
-  schedule.collective = true;
+  schedule.sync = WithCollectives(schedule.sync);
   const std::vector<double> fast = HeldBytes(Graph(schedule), {none, weight, none});
   for (Rank rank = 0; rank < 4; ++rank) EXPECT_EQ(fast[rank], ordered[rank] + 3 * (64 - 16));
 }
@@ -387,8 +392,8 @@ TEST(ScheduleCollectiveFamilies, FsdpByWidth_HoldsAWholeSumUntilItIsScattered) {
 TEST(ScheduleCollectiveFamilies, HoldersOfOneStageAlone_HaveNone) {
   for (const std::string name : {"1f1b", "gpipe", "fsdp"}) {
     Schedule schedule = *MakeSchedule(name, {}, 4, 4);
-    schedule.collective = true;
-    EXPECT_FALSE(Graph(schedule).collectives().any()) << name;
+    schedule.sync = WithCollectives(schedule.sync);
+    EXPECT_FALSE(Graph(schedule).joint_order().any()) << name;
   }
 }
 
@@ -397,11 +402,11 @@ TEST(ScheduleCollectiveFamilies, WeightsOfAnotherRank_StayOrdered) {
   auto schedule =
       MakeSchedule("custom", {{"workers", "2"}, {"compute", "b % W"}, {"weights", "(b+1) % W"}}, 2, 4);
   ASSERT_TRUE(schedule.ok()) << schedule.status();
-  schedule->collective = true;
+  schedule->sync = WithCollectives(schedule->sync);
   const Graph graph(*schedule);
   EXPECT_EQ(graph.members(0).size(), 2u);
-  EXPECT_FALSE(graph.collectives().any());
-  EXPECT_TRUE(graph.gradient_travels(0));
+  EXPECT_FALSE(graph.joint_order().any());
+  EXPECT_TRUE(graph.sync(0).gradients_leave());
 }
 
 }  // namespace

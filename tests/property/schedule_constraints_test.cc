@@ -9,6 +9,7 @@
 #include "gtest/gtest.h"
 #include "schedules/check.h"
 #include "schedules/families.h"
+#include "schedules/sync/protocol.h"
 
 namespace weft {
 namespace {
@@ -61,8 +62,9 @@ std::map<std::string, std::string> Parameters(const Family& family, const Sizes&
 // Returns whether the family took the rule with these sizes.
 bool ExpectRuleWhereSizesAreTheSame(const Family& family, Schedule schedule) {
   // cdp_mp has its own number of ranks.
-  const bool same = family.name == "cdp_mp" || (schedule.stages == schedule.microbatches &&
-                                                schedule.stages == schedule.ranks && !schedule.shards);
+  const bool same = family.name == "cdp_mp" ||
+                    (schedule.stages == schedule.microbatches && schedule.stages == schedule.ranks &&
+                     !schedule.sync->CountHolders(0).has_value());
   const absl::Status ruled = ApplyRule("cdp_v2", family.name, &schedule);
   EXPECT_EQ(ruled.ok(), family.takes_rules && same) << ruled;
   if (!ruled.ok()) {

@@ -15,6 +15,7 @@
 #include "schedules/claim_order.h"
 #include "schedules/families.h"
 #include "schedules/simulate.h"
+#include "schedules/step_edges.h"
 #include "tests/property/random_case.h"
 
 namespace weft {
@@ -63,6 +64,7 @@ double InputsAt(const Graph& graph, const Times& times, const Job& job) {
 }
 
 void CheckGraphObeyed(const Graph& graph, const Times& times) {
+  const StepEdges successors(graph);
   for (const auto& [job, t] : times) {
     ASSERT_GE(t.start, InputsAt(graph, times, job)) << Describe(job);
     std::vector<Edge> edges;
@@ -70,7 +72,7 @@ void CheckGraphObeyed(const Graph& graph, const Times& times) {
     for (const Edge& e : edges) {
       if (e.from.step < 0) continue;
       std::vector<Edge> back;
-      graph.Successors(e.from, &back);
+      successors.AppendSuccessors(graph, e.from, &back);
       // clang 14 cannot capture a structured binding by reference.
       const auto same = [&, &job = job](const Edge& o) {
         return o.to == job && o.tensor == e.tensor && o.part == e.part;

@@ -245,7 +245,7 @@ void World::CheckEnd() {
                            Describe(p->inbox.begin()->first)));
     if (!p->offered.empty()) Problem("tensors were offered and never wanted");
   }
-  if (!plan_->graph.migrates()) return;
+  if (plan_->graph.route() == nullptr) return;
   if (!moving_.empty()) Problem(absl::StrCat(moving_.size(), " states were never taken in"));
   if (static_cast<int>(holder_.size()) != plan_->graph.schedule().stages)
     Problem(absl::StrCat("the states of ", holder_.size(), " stages are left"));

@@ -4,20 +4,20 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "schedules/sync/state_route.h"
 #include "tests/simulation/world_run.h"
 
 namespace weft {
 
-// Checks that copies of sharded weights are there only for a rank's running job and for the next one.
+// Copies of weights are there for a rank's job that runs and for the next one alone.
 void World::CountFetch(const TensorKey& key) {
-  const bool weights =
-      key.kind == TensorKind::kWeights && plan_->graph.schedule().residency == Residency::kSharded;
+  const bool weights = key.kind == TensorKind::kWeights && HasMicrobatch(static_cast<JobKind>(key.use));
   if (!weights && key.kind != TensorKind::kState) return;
   std::set<Job>& fetching = fetching_[key.consumer];
   Job job = Job::Compute(key.step, key.stage, key.microbatch, static_cast<JobKind>(key.use));
   if (key.kind == TensorKind::kState) {
     job.kind = static_cast<JobKind>(key.part);
-    job = *plan_->graph.visits().After(job);
+    job = *plan_->graph.route()->After(job);
   }
   fetching.insert(job);
   if (fetching.size() <= 2) return;
@@ -34,7 +34,8 @@ void World::CheckUnread(Rank rank, int stage, int version) {
       for (JobKind kind : {JobKind::kForward, graph.input_backward(), graph.final_backward()}) {
         const Job job = Job::Compute(t, stage, b, kind);
         const bool reads = graph.VersionOf(job) == version &&
-                           (graph.sharded() || graph.migrates() || graph.schedule().weights(job) == rank);
+                           ((graph.sync(0).layout() == Layout::kSliced) || graph.route() != nullptr ||
+                            graph.schedule().weights(job) == rank);
         if (reads && !IsOver(job, rank)) {
           Problem(absl::StrCat("version ", version, " of stage ", stage, " is dropped on rank ", rank,
                                ", and ", Describe(job), " is still to read it"));
@@ -143,8 +144,8 @@ void World::CheckVersions(Rank rank, int stage, const std::map<int, Value>& vers
   const int member = static_cast<int>(found - members.begin());
   std::map<int, Value> wanted;
   const int newest = options_.steps;
-  for (int v = graph.Saves(stage, member) ? OldestRead(stage, newest) : newest; v <= newest; ++v)
-    wanted[v] = plain_[v][stage][graph.sharded() ? member : 0];
+  for (int v = graph.sync(stage).holder(member).saves ? OldestRead(stage, newest) : newest; v <= newest; ++v)
+    wanted[v] = plain_[v][stage][(graph.sync(0).layout() == Layout::kSliced) ? member : 0];
   if (versions == wanted) return;
   const bool same = versions.size() == wanted.size() && versions.begin()->first == wanted.begin()->first;
   Problem(absl::StrCat("rank ", rank, same ? " differs from the plain loop in stage " : " ends with stage ",

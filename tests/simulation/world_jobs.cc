@@ -10,7 +10,7 @@ namespace weft {
 
 void World::StartJob(Process& p, const StartEffect& start) {
   CheckStart(start);
-  if (start.visit.has_value()) ReceiveState(p, start);
+  if (start.has_state) ReceiveState(p, start);
   CountLeft(start, /*ended=*/false);
   if (!start.beside) {
     Device& device = devices_[start.rank];
@@ -51,7 +51,7 @@ World::Outputs World::Compute(Process& p, const StartEffect& start) {
   Job forward = j;
   forward.kind = JobKind::kForward;
   const auto weights = [&] {
-    if (!start.gathers_weights) {
+    if (!start.Does(Operation::kGatherWeights)) {
       const std::optional<Value> came = take(TensorKind::kWeights);
       return came.has_value() ? *came : HeldWeights(p, start.rank, j.stage, start.version);
     }
@@ -68,7 +68,9 @@ World::Outputs World::Compute(Process& p, const StartEffect& start) {
       Problem(absl::StrCat(Describe(j), " has not all others' slices of the weights"));
     return WholeWeights(slices);
   };
-  const bool runs_again = start.apart && (j.kind == JobKind::kBackward || j.kind == JobKind::kBackwardInput);
+  const bool runs_again = start.Does(Operation::kRemakeForward);
+  const bool adds_to_sum = start.Does(Operation::kAddToSum);
+  const bool hands_out = adds_to_sum || start.Does(Operation::kHandOutGradient);
   std::optional<Value> fetched;  // a job's weights come once
   if (runs_again) {
     fetched = weights();
@@ -78,7 +80,7 @@ World::Outputs World::Compute(Process& p, const StartEffect& start) {
   if (j.kind == JobKind::kForward) {
     const Value input = Joined(take_all(TensorKind::kActivation), j.step);
     out.activation = ForwardValue(j, input, weights());
-    if (!start.apart) p.outputs[{start.rank, j}] = out.activation;
+    if (!start.Does(Operation::kForwardOnly)) p.outputs[{start.rank, j}] = out.activation;
   } else if (j.kind == JobKind::kBackwardWeight) {
     // The job reads what its backward_input left; it fetches weights anew where they are not held.
     weights();
@@ -86,7 +88,7 @@ World::Outputs World::Compute(Process& p, const StartEffect& start) {
     input.kind = JobKind::kBackwardInput;
     out.gradient = p.outputs[{start.rank, input}];
     p.outputs.erase({start.rank, input});
-    if (!start.hand_out_gradient) p.outputs[{start.rank, j}] = out.gradient;
+    if (!hands_out) p.outputs[{start.rank, j}] = out.gradient;
   } else if (j.kind == JobKind::kBackwardInput) {
     const Value gradient = Joined(take_all(TensorKind::kInputGradient), 0);
     out.input_gradient = InputGradientValue(j, p.outputs[{start.rank, forward}], gradient,
@@ -101,9 +103,9 @@ World::Outputs World::Compute(Process& p, const StartEffect& start) {
     p.outputs.erase({start.rank, forward});
     // A stage of one holder sums in the rank itself, micro-batch by micro-batch: by number, so that order
     // does not matter here.
-    if (start.visit.has_value()) {
+    if (start.has_state) {
       AddToState(p, start, out.gradient);
-    } else if (!start.hand_out_gradient) {
+    } else if (!hands_out) {
       p.outputs[{start.rank, Job::Compute(j.step, j.stage, j.microbatch, JobKind::kBackwardWeight)}] =
           out.gradient;
     }
@@ -114,17 +116,17 @@ World::Outputs World::Compute(Process& p, const StartEffect& start) {
     }
     if (!start.last) return out;
     const std::optional<Value> adopted = take(TensorKind::kWeights);
-    const bool makes = plan_->graph.MakesVersions(j.stage, j.member);
+    const bool makes = plan_->graph.sync(j.stage).holder(j.member).steps;
     if (adopted.has_value() == makes) Problem(absl::StrCat(Describe(j), " is not by its home alone"));
     const std::vector<Value> norms = take_all(TensorKind::kNorm);
     // The sums come from other jobs, as parts or as a running sum.
     std::vector<Value> sums = take_all(TensorKind::kGradientSum);
     if (!sums.empty() || !makes) {
-      if (!plan_->graph.has_reduce(j.stage) && !plan_->graph.relays(j.stage))
+      if (!plan_->graph.sync(j.stage).has_reduce() && !plan_->graph.sync(j.stage).passes_sums())
         Problem(absl::StrCat(Describe(j), " has the sums of others"));
-    } else if (start.visit.has_value()) {
+    } else if (start.has_state) {
       sums.push_back(TakeStateSum(p, start));
-    } else if (plan_->graph.gradient_travels(j.stage)) {
+    } else if (plan_->graph.sync(j.stage).gradients_leave()) {
       sums.push_back(p.sums[j]);
     } else {
       sums.push_back(0);
@@ -139,27 +141,28 @@ World::Outputs World::Compute(Process& p, const StartEffect& start) {
         p.outputs.erase(it);
       }
     }
-    if (start.clips != plan_->graph.schedule().clips)
-      Problem(absl::StrCat(Describe(j), start.clips ? " clips" : " does not clip"));
+    const bool clips = start.Does(Operation::kSumSquares) || start.Does(Operation::kClippedStep);
+    if (clips != (plan_->graph.schedule().clips && makes))
+      Problem(absl::StrCat(Describe(j), clips ? " clips" : " does not clip"));
     if (j.kind == JobKind::kReduce) {
       out.sum = sums[0];
       out.norm = NormValue(sums[0]);
       for (const Value norm : norms) out.norm += norm;
     } else {
-      if (norms.size() != (start.clips && makes ? 1 : 0))
+      if (norms.size() != (clips ? 1 : 0))
         Problem(absl::StrCat(Describe(j), " has ", norms.size(), " norms"));
       sums.insert(sums.end(), norms.begin(), norms.end());
       UpdateWeights(p, start, adopted, sums);
       if (start.takes_snapshot) TakeSnapshot(p, start);
     }
   }
-  if (start.relays_sum) out.sum = Mix(take(TensorKind::kGradientSum).value_or(0), out.gradient);
+  if (adds_to_sum) out.sum = Mix(take(TensorKind::kGradientSum).value_or(0), out.gradient);
   return out;
 }
 
 void World::EndJob(Process& p, const StartEffect& start, int64_t began, Outputs outputs) {
   if (start.last) ended_.insert(start.job);
-  if (start.visit.has_value()) PassStateOn(p, start, &outputs);
+  if (start.has_state) PassStateOn(p, start, &outputs);
   std::vector<Job>& running = running_[start.rank];
   running.erase(std::find(running.begin(), running.end(), start.job));
   WorkerEffects effects;
@@ -181,7 +184,7 @@ void World::LaunchJob(Process& p, const StartEffect& start) {
   const int64_t began = GiveToDevice(p, start, &outputs);
   const int64_t end = outputs.there;
   if (start.last) launched_.insert(start.job);
-  if (start.visit.has_value()) PassStateOn(p, start, &outputs);
+  if (start.has_state) PassStateOn(p, start, &outputs);
   std::vector<Job>& running = running_[start.rank];
   running.erase(std::find(running.begin(), running.end(), start.job));
   CountLeft(start, /*ended=*/true);

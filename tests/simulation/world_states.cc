@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "schedules/sync/state_route.h"
 #include "tests/simulation/world_run.h"
 
 namespace weft {
@@ -12,7 +13,7 @@ namespace weft {
 void World::ReceiveState(Process& p, const StartEffect& start) {
   const int stage = start.job.stage;
   const std::pair<Rank, int> here(start.rank, stage);
-  if (start.visit->begins || start.visit->arrives) {
+  if (start.Does(Operation::kBeginState) || start.Does(Operation::kReceiveState)) {
     if (!holder_.emplace(stage, start.rank).second) {
       Problem(absl::StrCat(Describe(start.job), " on rank ", start.rank, " gets a state that rank ",
                            holder_[stage], " has"));
@@ -21,7 +22,7 @@ void World::ReceiveState(Process& p, const StartEffect& start) {
     Problem(
         absl::StrCat(Describe(start.job), " on rank ", start.rank, " is to find a state that is elsewhere"));
   }
-  if (start.visit->begins) BeginWeights(p, start.rank, stage, 0);
+  if (start.Does(Operation::kBeginState)) BeginWeights(p, start.rank, stage, 0);
   for (const TensorKey& key : start.inputs) {
     if (key.kind != TensorKind::kState) continue;
     const auto came = p.inbox.find(key);
@@ -38,13 +39,13 @@ void World::ReceiveState(Process& p, const StartEffect& start) {
 void World::PassStateOn(Process& p, const StartEffect& start, Outputs* outputs) {
   const int stage = start.job.stage;
   const std::pair<Rank, int> here(start.rank, stage);
-  if (start.visit->drops_version) DropWeights(p, {start.rank, stage, start.version});
+  if (start.Does(Operation::kDropVersion)) DropWeights(p, {start.rank, stage, start.version});
   const int held = static_cast<int>(p.weights[here].size());
-  if (held != plan_->graph.visits().VersionsAfter(start.job)) {
+  if (held != plan_->graph.route()->VersionsAfter(start.job)) {
     Problem(absl::StrCat(held, " versions leave ", Describe(start.job), ", not ",
-                         plan_->graph.visits().VersionsAfter(start.job)));
+                         plan_->graph.route()->VersionsAfter(start.job)));
   }
-  if (!start.visit->leaves) return;
+  if (!start.Does(Operation::kSendState)) return;
   outputs->state = random_.Next();
   moving_[outputs->state] = {std::move(p.weights[here]), p.state_sums[here]};
   p.weights.erase(here);

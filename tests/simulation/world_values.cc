@@ -41,7 +41,9 @@ Value WholeWeights(const std::vector<Value>& slices) {
   for (size_t part = 1; part < slices.size(); ++part) whole = Mix(Mix(whole, 0x51), slices[part]);
   return whole;
 }
-size_t SlicesOf(const Graph& graph, int stage) { return graph.sharded() ? graph.members(stage).size() : 1; }
+size_t SlicesOf(const Graph& graph, int stage) {
+  return (graph.sync(0).layout() == Layout::kSliced) ? graph.members(stage).size() : 1;
+}
 
 std::vector<Held> PlainLoop(const Graph& graph, int steps) {
   const int stages = graph.schedule().stages, microbatches = graph.schedule().microbatches;
@@ -57,7 +59,8 @@ std::vector<Held> PlainLoop(const Graph& graph, int steps) {
     versions.push_back(held);
     for (int s = 0; s < stages; ++s) whole[s].push_back(WholeWeights(held[s]));
     std::vector<std::vector<Value>> sums(stages);
-    for (int s = 0; s < stages; ++s) sums[s].assign(graph.relays(s) ? 1 : graph.members(s).size(), 0);
+    for (int s = 0; s < stages; ++s)
+      sums[s].assign(graph.sync(s).passes_sums() ? 1 : graph.members(s).size(), 0);
     for (int b = 0; b < microbatches; ++b) {
       std::vector<Value> out(stages), weights;
       for (int s = 0; s < stages; ++s)
@@ -86,7 +89,8 @@ std::vector<Held> PlainLoop(const Graph& graph, int steps) {
     }
     for (int s = 0; s < stages; ++s) {
       for (size_t p = 0; p < held[s].size(); ++p) {
-        std::vector<Value> used = graph.sharded() ? std::vector<Value>{sums[s][p]} : sums[s];
+        std::vector<Value> used =
+            (graph.sync(0).layout() == Layout::kSliced) ? std::vector<Value>{sums[s][p]} : sums[s];
         if (graph.schedule().clips) used.push_back(norm);
         held[s][p] = Updated(held[s][p], used);
       }

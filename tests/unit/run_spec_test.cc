@@ -7,6 +7,7 @@
 #include "gtest/gtest.h"
 #include "proto/run/run_memory.h"
 #include "proto/run/run_schedule.h"
+#include "schedules/sync/catalogue.h"
 #include "tests/unit/small_run_spec.h"
 
 namespace weft {
@@ -461,7 +462,7 @@ TEST(RunMemory_Counts, PolicyOfAStageAndPrecision_ShowInItsBytes) {
 TEST(RunMemory_Counts, FastReduction_TakesWhatTheLargerOfBothWaysNeeds) {
   const auto totals = [](const RunSpec& run, bool collective) {
     Schedule schedule = *ScheduleOf(run);
-    schedule.collective = collective;
+    if (collective) schedule.sync = WithCollectives(schedule.sync);
     std::vector<int64_t> needs;
     for (const RankMemory& rank : CountRun(run, schedule).ranks) needs.push_back(rank.held + rank.work);
     return needs;

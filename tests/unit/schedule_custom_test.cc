@@ -1,7 +1,10 @@
 // Schedules written as formulas: equal to the families that the same formulas describe, and refused with the
 // formula's name where they are none.
 #include <algorithm>
+#include <map>
 #include <string>
+#include <tuple>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
@@ -9,6 +12,7 @@
 #include "schedules/check.h"
 #include "schedules/families.h"
 #include "schedules/simulate.h"
+#include "schedules/step_edges.h"
 
 namespace weft {
 namespace {
@@ -110,6 +114,7 @@ TEST(Custom, StepInAFormula_GraphIsConsistent) {
     const Graph graph(*MakeSchedule(
         "custom", {{"workers", "3"}, {"compute", "(s + b + t) % W"}, {"weights", weights}, {"period", "3"}},
         3, 4));
+    const StepEdges successors(graph);
     for (int step = 0; step < 7; ++step) {
       for (int i = 0; i < graph.jobs_per_step(); ++i) {
         const Job job = graph.JobAt(step, i);
@@ -118,7 +123,7 @@ TEST(Custom, StepInAFormula_GraphIsConsistent) {
         for (const Edge& e : before) {
           if (e.from.step < 0) continue;
           std::vector<Edge> after;
-          graph.Successors(e.from, &after);
+          successors.AppendSuccessors(graph, e.from, &after);
           const auto same = [&](const Edge& o) {
             return o.to == job && o.tensor == e.tensor && o.part == e.part && o.version == e.version;
           };
@@ -231,6 +236,72 @@ TEST(Custom, WrongParameter_IsNamedWithTheNearest) {
                       .status()
                       .message()),
       HasSubstr("are more than"));
+}
+
+// ---- protocols and rules
+
+using Link = std::tuple<Job, Job, TensorKind, int, int>;
+
+std::vector<Link> LinksOf(const Graph& graph) {
+  std::vector<Link> links;
+  Edges edges;
+  for (int step = 0; step < graph.steps(); ++step) {
+    for (int i = 0; i < graph.jobs_per_step(); ++i) {
+      edges.clear();
+      graph.Predecessors(graph.JobAt(step, i), &edges);
+      for (const Edge& e : edges) links.push_back({e.from, e.to, e.tensor, e.part, e.version});
+    }
+  }
+  std::sort(links.begin(), links.end());
+  return links;
+}
+
+TEST(Custom, ProtocolAndRule_AreThoseOfTheFamilies) {
+  struct Case {
+    std::string sync, rule, family;
+    std::map<std::string, std::string> parameters;
+  };
+  for (const Case& c : std::vector<Case>{{"slices", "sync", "ddp", {}},
+                                         {"slices", "cdp_v1", "ddp", {}},
+                                         {"relay", "cdp_v2", "ddp", {}},
+                                         {"width", "sync", "fsdp", {{"shard", "width"}}},
+                                         {"migrating", "cdp_v2", "fsdp", {{"residency", "migrating"}}}}) {
+    SCOPED_TRACE(c.sync + " " + c.rule);
+    Schedule custom = *MakeSchedule("custom", {{"ranks", "4"}, {"compute", "b"}, {"sync", c.sync}}, 4, 4);
+    Schedule family = *MakeSchedule(c.family, c.parameters, 4, 4);
+    ASSERT_TRUE(ApplyRule(c.rule, "custom", &custom).ok());
+    ASSERT_TRUE(ApplyRule(c.rule, c.family, &family).ok());
+    EXPECT_TRUE(CheckSchedule(custom).ok()) << CheckSchedule(custom);
+    EXPECT_EQ(LinksOf(Graph(custom, 4)), LinksOf(Graph(family, 4)));
+  }
+}
+
+TEST(Custom, RelayWithoutARule_PassesSumsOnAndRuns) {
+  const auto schedule =
+      MakeSchedule("custom", {{"ranks", "3"}, {"compute", "b % W"}, {"sync", "relay"}}, 2, 6);
+  ASSERT_TRUE(schedule.ok()) << schedule.status();
+  ASSERT_TRUE(CheckSchedule(*schedule).ok()) << CheckSchedule(*schedule);
+  const Graph graph(*schedule);
+  EXPECT_TRUE(graph.sync(0).passes_sums());
+  EXPECT_FALSE(graph.sync(0).has_reduce());
+  EXPECT_TRUE(Simulate(graph, {}).ok());
+}
+
+TEST(Custom, ProtocolsThatDoNotFit_AreRefusedWithTheReason) {
+  const auto make = [](std::map<std::string, std::string> more) {
+    more.insert({{"ranks", "3"}, {"compute", "b"}});
+    return MakeSchedule("custom", more, 3, 3);
+  };
+  const auto message = [](const absl::Status& status) { return std::string(status.message()); };
+  EXPECT_THAT(message(make({{"sync", "relais"}}).status()), testing::HasSubstr("did you mean \"relay\"?"));
+  EXPECT_THAT(message(make({{"sync", "migrating"}, {"weights", "s"}}).status()),
+              testing::HasSubstr("says nothing where the state of a stage migrates"));
+  Schedule migrating = *make({{"sync", "migrating"}});
+  EXPECT_THAT(message(ApplyRule("sync", "custom", &migrating)), testing::HasSubstr("add rule=cdp_v1"));
+  Schedule stale = *make({{"staleness", "1"}});
+  EXPECT_THAT(message(ApplyRule("cdp_v2", "custom", &stale)), testing::HasSubstr("leave `staleness` out"));
+  Schedule wide = *make({{"sync", "width"}});
+  EXPECT_THAT(message(ApplyRule("cdp_v2", "custom", &wide)), testing::HasSubstr("cut by width"));
 }
 
 }  // namespace

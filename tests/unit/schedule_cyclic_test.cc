@@ -120,7 +120,8 @@ TEST(MostVersions, OfEveryRank_AreThoseOfALongRun) {
       for (Rank rank = 0; rank < schedule.ranks; ++rank) {
         const std::vector<Rank>& members = graph.members(s);
         const bool holds = std::find(members.begin(), members.end(), rank) != members.end();
-        if (holds || graph.migrates()) most[rank] = std::max(most[rank], MostVersions(graph, s, rank));
+        if (holds || graph.route() != nullptr)
+          most[rank] = std::max(most[rank], MostVersions(graph, s, rank));
       }
     }
     for (Rank rank = 0; rank < schedule.ranks; ++rank) {

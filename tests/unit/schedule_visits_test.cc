@@ -15,14 +15,20 @@
 #include "schedules/families/cyclic.h"
 #include "schedules/graph.h"
 #include "schedules/simulate.h"
-#include "schedules/visits.h"
+#include "schedules/step_edges.h"
+#include "schedules/sync/catalogue.h"
+#include "schedules/sync/state_route.h"
 
 namespace weft {
 namespace {
 
 using ::testing::HasSubstr;
 
-Schedule Migrating(const std::string& rule, int n) {
+Ticks TicksOf(int n) {
+  return [n](const Job& job) { return CyclicTick(job, n); };
+}
+
+Schedule Cyclic(const std::string& rule, int n) {
   auto schedule = MakeSchedule("fsdp", {{"residency", "migrating"}}, n, n);
   EXPECT_TRUE(schedule.ok()) << schedule.status();
   const absl::Status ruled = ApplyRule(rule, "fsdp", &*schedule);
@@ -31,16 +37,16 @@ Schedule Migrating(const std::string& rule, int n) {
   return *std::move(schedule);
 }
 
-std::vector<Job> WayOf(const Visits& visits, int stage) {
+std::vector<Job> WayOf(const StateRoute& visits, int stage) {
   std::vector<Job> way = {visits.First(stage)};
   while (const std::optional<Job> next = visits.After(way.back())) way.push_back(*next);
   return way;
 }
 
-TEST(Visits, OfTheCyclicOrder_AreEachJobOnceInTheOrderOfTicks) {
+TEST(StateRoute, OfTheCyclicOrder_AreEachJobOnceInTheOrderOfTicks) {
   for (const int n : {1, 2, 3, 4, 7}) {
     for (const int steps : {1, 2, 3, 5}) {
-      const Visits visits(Migrating("cdp_v1", n), steps);
+      const StateRoute visits(Cyclic("cdp_v1", n), TicksOf(n), steps);
       for (int s = 0; s < n; ++s) {
         SCOPED_TRACE(absl::StrCat("N=", n, " T=", steps, " stage ", s));
         const std::vector<Job> way = WayOf(visits, s);
@@ -70,9 +76,9 @@ TEST(Visits, OfTheCyclicOrder_AreEachJobOnceInTheOrderOfTicks) {
   }
 }
 
-// A step's first forwards come before backwards of the step before it, in the middle of the run.
-TEST(Visits, BackwardsOfAStep_FollowForwardsOfTheNext) {
-  const Visits visits(Migrating("cdp_v2", 4), 3);
+// In the middle of the run a step's first forwards come before backwards of the step before it.
+TEST(StateRoute, BackwardsOfAStep_FollowForwardsOfTheNext) {
+  const StateRoute visits(Cyclic("cdp_v2", 4), TicksOf(4), 3);
   EXPECT_EQ(visits.Before(Job::Compute(1, 0, 2, JobKind::kBackward)),
             Job::Compute(2, 0, 1, JobKind::kForward));
   // There is no step 3.
@@ -80,13 +86,13 @@ TEST(Visits, BackwardsOfAStep_FollowForwardsOfTheNext) {
             Job::Compute(2, 0, 1, JobKind::kBackward));
 }
 
-// The counts on the way are what a walk along it finds.
-TEST(Visits, Versions_AreThoseThatLaterVisitsRead) {
+// What is counted on the way is what a walk along it finds.
+TEST(StateRoute, Versions_AreThoseThatLaterVisitsRead) {
   for (const std::string rule : {"cdp_v1", "cdp_v2"}) {
     for (const int n : {1, 2, 3, 5}) {
       for (const int steps : {1, 2, 4}) {
-        const Graph graph(Migrating(rule, n), steps);
-        const Visits& visits = graph.visits();
+        const Graph graph(Cyclic(rule, n), steps);
+        const StateRoute& visits = *graph.route();
         for (int s = 0; s < n; ++s) {
           const std::vector<Job> way = WayOf(visits, s);
           int newest = 0;
@@ -123,16 +129,13 @@ TEST(StepEdges, OfARunWhoseStateMigrates_AreTheGraphsInEveryStep) {
   for (const int n : {1, 2, 4}) {
     for (int steps = 1; steps <= 10; ++steps) {
       SCOPED_TRACE(absl::StrCat("N=", n, " T=", steps));
-      const Graph graph(Migrating("cdp_v2", n), steps);
-      const StepEdges flat = Flatten(graph);
-      std::vector<Link> ahead, behind, flattened;
+      const Graph graph(Cyclic("cdp_v2", n), steps);
+      const StepEdges flat(graph);
+      std::vector<Link> behind, flattened;
       for (int t = 0; t < steps; ++t) {
         for (int i = 0; i < graph.jobs_per_step(); ++i) {
           const Job job = graph.JobAt(t, i);
           std::vector<Edge> edges;
-          graph.Successors(job, &edges);
-          for (const Edge& e : edges) ahead.push_back({e.from, e.to, e.tensor, e.part});
-          edges.clear();
           graph.Predecessors(job, &edges);
           for (const Edge& e : edges) behind.push_back({e.from, e.to, e.tensor, e.part});
           const auto messages = std::count_if(edges.begin(), edges.end(), [&](const Edge& e) {
@@ -145,10 +148,9 @@ TEST(StepEdges, OfARunWhoseStateMigrates_AreTheGraphsInEveryStep) {
             flattened.push_back({job, graph.JobAt(t + s.distance, s.index), s.tensor, s.part});
         }
       }
-      for (auto* links : {&ahead, &behind, &flattened}) std::sort(links->begin(), links->end());
-      EXPECT_EQ(std::adjacent_find(ahead.begin(), ahead.end()), ahead.end()) << "an edge is there twice";
-      EXPECT_EQ(ahead, behind);
-      EXPECT_EQ(ahead, flattened);
+      for (auto* links : {&behind, &flattened}) std::sort(links->begin(), links->end());
+      EXPECT_EQ(std::adjacent_find(behind.begin(), behind.end()), behind.end()) << "an edge is there twice";
+      EXPECT_EQ(behind, flattened);
     }
   }
 }
@@ -156,7 +158,7 @@ TEST(StepEdges, OfARunWhoseStateMigrates_AreTheGraphsInEveryStep) {
 // However long jobs and transfers take: jobs of a stage never overlap, and follow the way of its state.
 TEST(MigratingState, AnyDurations_VisitsFollowOneAnother) {
   for (const int n : {1, 2, 3, 5}) {
-    const Graph graph(Migrating("cdp_v2", n), 5);
+    const Graph graph(Cyclic("cdp_v2", n), 5);
     SimulationOptions options;
     options.steps = 5;
     options.record_jobs = true;
@@ -174,7 +176,7 @@ TEST(MigratingState, AnyDurations_VisitsFollowOneAnother) {
     std::map<Job, SimulatedJob> jobs;
     for (const SimulatedJob& j : run->jobs) jobs[j.job] = j;
     for (int s = 0; s < n; ++s) {
-      const std::vector<Job> way = WayOf(graph.visits(), s);
+      const std::vector<Job> way = WayOf(*graph.route(), s);
       for (size_t i = 1; i < way.size(); ++i) {
         const SimulatedJob &from = jobs.at(way[i - 1]), &to = jobs.at(way[i]);
         // A moving state takes the link's latency, and the time of one version at the least.
@@ -196,7 +198,7 @@ TEST(MigratingState, Period_IsThatOfTheCyclicOrder) {
   for (const int n : {1, 2, 3, 4, 5}) {
     SimulationOptions options;
     options.steps = 6;
-    const auto run = Simulate(Graph(Migrating("cdp_v2", n)), options);
+    const auto run = Simulate(Graph(Cyclic("cdp_v2", n)), options);
     ASSERT_TRUE(run.ok()) << run.status();
     EXPECT_EQ(run->period, 2 * n);
   }
@@ -207,7 +209,7 @@ TEST(MigratingState, HeldBytes_AreThoseOfTwoStages) {
   options.steps = 2;
   options.weight = {10, 20, 30};
   options.state = {1, 2, 3};
-  const auto run = Simulate(Graph(Migrating("cdp_v1", 3)), options);
+  const auto run = Simulate(Graph(Cyclic("cdp_v1", 3)), options);
   ASSERT_TRUE(run.ok()) << run.status();
   for (const RankStats& r : run->ranks) EXPECT_EQ(r.held_bytes, 2 * 20 + 2 + 2 * 30 + 3);
 }
@@ -226,36 +228,39 @@ TEST(MigratingState, WithoutACyclicRuleOrByWidth_IsRefusedWithTheReason) {
               HasSubstr("must be sharded or migrating"));
 }
 
-TEST(CheckVisits, WaysThatAreNotSound_AreRefusedNamingTheJobs) {
+TEST(CheckRoute, RoutesThatAreNotSound_AreRefusedNamingTheJobs) {
   const auto refusal = [](const std::function<void(Schedule*)>& change) {
-    Schedule s = Migrating("cdp_v2", 3);
+    Schedule s = Cyclic("cdp_v2", 3);
     change(&s);
     return std::string(CheckSchedule(s).message());
   };
-  const auto visit = Migrating("cdp_v2", 3).visit;
-  EXPECT_THAT(refusal([&](Schedule* s) { s->visit = [visit](const Job& j) { return visit(j) / 2; }; }),
-              HasSubstr("at once"));
-  EXPECT_THAT(refusal([&](Schedule* s) { s->visit = [](const Job& j) { return int64_t{j.microbatch}; }; }),
-              HasSubstr("not later than those of the step before"));
+  const Ticks visit = TicksOf(3);
+  EXPECT_THAT(
+      refusal([&](Schedule* s) { s->sync = Migrating([visit](const Job& j) { return visit(j) / 2; }); }),
+      HasSubstr("at once"));
+  EXPECT_THAT(
+      refusal([&](Schedule* s) { s->sync = Migrating([](const Job& j) { return int64_t{j.microbatch}; }); }),
+      HasSubstr("not later than those of the step before"));
   EXPECT_THAT(refusal([&](Schedule* s) {
-                s->visit = [visit](const Job& j) { return visit(j) + (j.microbatch == 1 ? j.step : 0); };
+                s->sync =
+                    Migrating([visit](const Job& j) { return visit(j) + (j.microbatch == 1 ? j.step : 0); });
               }),
               HasSubstr("differ from those of other jobs"));
   EXPECT_THAT(refusal([&](Schedule* s) {
-                s->visit = [visit](Job j) {
+                s->sync = Migrating([visit](Job j) {
                   j.microbatch = 2 - j.microbatch;
                   return visit(j);
-                };
+                });
               }),
               HasSubstr("summed in the order of micro-batches"));
   EXPECT_THAT(refusal([&](Schedule* s) { s->staleness = [](int, int) { return 0; }; }),
               HasSubstr("would read weights that do not exist yet"));
   EXPECT_THAT(refusal([&](Schedule* s) {
                 // Backwards go down the stages, against the gradients.
-                s->visit = [visit](Job j) {
+                s->sync = Migrating([visit](Job j) {
                   if (j.kind == JobKind::kBackward) j.stage = 2 - j.stage;
                   return 2 * visit(j) + (j.kind == JobKind::kBackward);
-                };
+                });
                 s->staleness = [](int, int) { return 2; };
               }),
               HasSubstr("puts it no later"));

@@ -8,6 +8,7 @@
 #include "schedules/check.h"
 #include "schedules/families.h"
 #include "schedules/simulate.h"
+#include "schedules/step_edges.h"
 
 namespace weft {
 namespace {
@@ -166,12 +167,13 @@ TEST(Clipping, AnyFamily_UpdatesWaitForAllStagesAndOneNormTravelsToEach) {
     }
     EXPECT_EQ(totals, 1);
     EXPECT_EQ(reduces, updates);
+    const StepEdges successors(graph);
     std::vector<Edge> norms;
     for (const SimulatedJob& j : run->jobs) {
       if (j.job.kind == JobKind::kUpdate) {
         EXPECT_GE(j.start, last_gradient[j.job.step]) << Describe(j.job);
       }
-      if (j.job.step == 0) graph.Successors(j.job, &norms);
+      if (j.job.step == 0) successors.AppendSuccessors(graph, j.job, &norms);
     }
     const auto of_norm = std::count_if(norms.begin(), norms.end(),
                                        [](const Edge& e) { return e.tensor == TensorKind::kNorm; });
@@ -223,8 +225,7 @@ TEST(Families, UnknownName_NamesTheNearest) {
 
 TEST(Families, NameThatIsNearNone_HasNoSuggestion) {
   const std::vector<std::string> names = ScheduleNames();
-  for (const char* word : {"nope", "x", "llama", "version"})
-    EXPECT_EQ(Nearest(word, names), "") << word;
+  for (const char* word : {"nope", "x", "llama", "version"}) EXPECT_EQ(Nearest(word, names), "") << word;
   EXPECT_EQ(Nearest("gpip", names), "gpipe");
   EXPECT_EQ(Nearest("1fb1", names), "1f1b") << "two letters that changed places";
   EXPECT_EQ(Nearest("inter", names), "interleaved") << "its beginning";
@@ -320,7 +321,7 @@ TEST(StagesWithSeveralInputs, Edges_NameConsumersAndInputsByNumber) {
   EXPECT_EQ(graph.consumers(0), (std::vector<int>{1, 3}));
   EXPECT_EQ(graph.inputs(5), (std::vector<int>{2, 4}));
   std::vector<Edge> edges;
-  graph.Successors(Job::Compute(0, 0, 1, JobKind::kForward), &edges);
+  StepEdges(graph).AppendSuccessors(graph, Job::Compute(0, 0, 1, JobKind::kForward), &edges);
   ASSERT_EQ(edges.size(), 3u);
   for (int i : {0, 1}) {
     EXPECT_EQ(edges[i].to, Job::Compute(0, 1 + 2 * i, 1, JobKind::kForward));

@@ -20,6 +20,7 @@
 #include "schedules/claim_order.h"
 #include "schedules/families.h"
 #include "schedules/held_versions.h"
+#include "schedules/sync/catalogue.h"
 #include "worker/core/worker_core.h"
 
 namespace weft {
@@ -35,7 +36,7 @@ class Cores {
   Cores(const WorkerCore::RunShape& shape, uint64_t seed, int launch_ahead)
       : shape_(shape), rng_(seed), launches_(launch_ahead > 1) {
     Schedule schedule = shape.schedule;
-    schedule.collective = true;
+    schedule.sync = WithCollectives(schedule.sync);
     graph_ = std::make_unique<Graph>(schedule, shape.steps, shape.first_step);
     const int world = schedule.ranks;
     lines_.resize(world);
@@ -133,7 +134,7 @@ class Cores {
     std::vector<Edge> edges;
     graph_->Predecessors(start.job, &edges);
     begun_.resize(lines_.size());
-    const bool begins = start.collective == CollectivePart::kBegin;
+    const bool begins = start.part == JointPart::kBegin;
     if (begins) {
       EXPECT_FALSE(start.last);
       EXPECT_TRUE(start.inputs.empty());
@@ -142,9 +143,9 @@ class Cores {
       EXPECT_LE(put_together_[start.rank], 2) << Describe(start.job);
     }
     for (const Edge& e : edges) {
-      if (begins && !graph_->BeginsCollective(e)) continue;
-      // The device is past that one; the rest is its rank's own business.
-      if (start.collective == CollectivePart::kEnd && e.joined && over_.count(e.from) != 0) continue;
+      if (begins && !graph_->BeginsJointly(e)) continue;
+      // Its device is past that one; what its rank still has to do with it is its own business.
+      if (start.part == JointPart::kEnd && e.joined && over_.count(e.from) != 0) continue;
       // Launched jobs of the rank are as good as ended.
       if (launches_ && graph_->RankOf(e.from) == start.rank) continue;
       EXPECT_TRUE(HasEnded(e.from)) << Describe(start.job) << " starts before " << Describe(e.from);
@@ -152,25 +153,24 @@ class Cores {
     for (const TensorKey& key : start.inputs)
       EXPECT_FALSE(graph_->GathersWeights(start.job) && key.kind == TensorKind::kWeights);
     if (graph_->GathersWeights(start.job)) {
-      EXPECT_NE(start.collective, CollectivePart::kNone) << Describe(start.job);
-      EXPECT_FALSE(start.scatters_sum);
+      EXPECT_NE(start.part, JointPart::kNone) << Describe(start.job);
+      EXPECT_FALSE(start.Does(Operation::kReduceScatter));
       EXPECT_EQ(start.version, graph_->VersionOf(start.job));
     }
-    if (start.job.kind == JobKind::kReduce && graph_->collective(start.job.stage)) {
-      EXPECT_NE(start.collective, CollectivePart::kNone);
+    if (start.job.kind == JobKind::kReduce && graph_->sync(start.job.stage).reduces_jointly()) {
+      EXPECT_NE(start.part, JointPart::kNone);
       // All have one sum, of which one gives the squares; or each has its slice.
-      const bool gives = start.job.member == 0 || graph_->sharded();
-      EXPECT_EQ(start.clips, start.collective == CollectivePart::kEnd && graph_->schedule().clips && gives)
-          << Describe(start.job);
-      EXPECT_EQ(start.scatters_sum, graph_->sharded());
+      const bool gives = start.job.member == 0 || (graph_->sync(0).layout() == Layout::kSliced);
+      EXPECT_EQ(start.Does(Operation::kSumSquares), graph_->schedule().clips && gives) << Describe(start.job);
+      EXPECT_EQ(start.Does(Operation::kReduceScatter), (graph_->sync(0).layout() == Layout::kSliced));
     }
-    EXPECT_TRUE(!graph_->collective(start.job.stage) ||
-                (start.gradients.empty() && !start.hand_out_gradient));
+    EXPECT_TRUE(!graph_->sync(start.job.stage).reduces_jointly() ||
+                (start.gradients.empty() && !start.Does(Operation::kHandOutGradient)));
     running_.push_back(start);
   }
   JobDone DoneOf(const StartEffect& s) const {
     JobDone done{s.rank, s.job, now_, now_ + 1, s.last, {}};
-    if (s.clips && s.last) done.gradient_norm = 1;
+    if (s.Does(Operation::kSumSquares) && s.last) done.gradient_norm = 1;
     return done;
   }
   // Ends a job whose calls have returned.
@@ -201,7 +201,7 @@ class Cores {
     });
   }
   void HasBeenDone(const StartEffect& s) {
-    if (s.collective == CollectivePart::kBegin) lines_[s.rank].push_back(s.job);
+    if (s.part == JointPart::kBegin) lines_[s.rank].push_back(s.job);
     if (s.last) ended_.insert(s.job);
   }
   void Deliver(const TensorKey& key) {
@@ -231,7 +231,7 @@ class Cores {
     const auto [rank, job] = told_[i];
     told_.erase(told_.begin() + static_cast<int64_t>(i));
     Do(rank, [&, rank = rank, job = job](WorkerCore& c, WorkerEffects* out) {
-      c.OnCollectiveDone(now_, rank, job, out);
+      c.OnJointOperationDone(now_, rank, job, out);
     });
   }
 
@@ -297,7 +297,7 @@ TEST_P(WorkerCollectives, AnyOrderOfEvents_EveryJobEndsAndAllBeginInOneOrder) {
     const Graph& graph = cores.graph();
     for (const std::vector<Job>& begun : cores.begun()) {
       for (size_t i = 1; i < begun.size(); ++i)
-        EXPECT_EQ(graph.collectives().Before(begun[i]), begun[i - 1]) << Describe(begun[i]);
+        EXPECT_EQ(graph.joint_order().Before(begun[i]), begun[i - 1]) << Describe(begun[i]);
     }
     // Versions that are not read any more are not kept.
     for (Rank r = 0; r < graph.schedule().ranks; ++r) {
@@ -305,7 +305,7 @@ TEST_P(WorkerCollectives, AnyOrderOfEvents_EveryJobEndsAndAllBeginInOneOrder) {
       for (int s = 0; s < graph.schedule().stages; ++s) most = std::max(most, MostVersions(graph, s, r));
       EXPECT_LE(cores.core(r).peak_weight_versions(r), most) << "rank " << r;
     }
-    EXPECT_FALSE(graph.collectives().gathers() && cores.wants_weights());
+    EXPECT_FALSE(graph.joint_order().gathers() && cores.wants_weights());
   }
 }
 
@@ -390,10 +390,10 @@ TEST(Gathers, UnderWay_LeaveTheDeviceItsJobsAhead) {
     return started;
   };
   EXPECT_THAT(launched(), ElementsAre("gather 0", "gather 1"));
-  core.OnCollectiveDone(5, 1, forward(1), &out);
-  core.OnCollectiveDone(5, 1, forward(0), &out);
+  core.OnJointOperationDone(5, 1, forward(1), &out);
+  core.OnJointOperationDone(5, 1, forward(0), &out);
   EXPECT_THAT(launched(), ElementsAre("forward 0", "gather 2", "forward 1", "gather 3"));
-  core.OnCollectiveDone(6, 1, forward(2), &out);
+  core.OnJointOperationDone(6, 1, forward(2), &out);
   EXPECT_THAT(launched(), ElementsAre()) << "two that compute are with the device";
 }
 

@@ -203,7 +203,8 @@ TEST_F(OneProcess, ClippedGradients_EveryUpdateGetsTheTotalOfAllReduces) {
     const auto norms = std::count_if(s.inputs.begin(), s.inputs.end(),
                                      [](const TensorKey& key) { return key.kind == TensorKind::kNorm; });
     for (const TensorKey& key : s.inputs) EXPECT_EQ(published.count(key), 1u) << Describe(key);
-    EXPECT_EQ(s.clips, !HasMicrobatch(s.job.kind));
+    EXPECT_EQ(s.Does(Operation::kSumSquares), s.job.kind == JobKind::kReduce);
+    EXPECT_EQ(s.Does(Operation::kClippedStep), s.job.kind == JobKind::kUpdate);
     if (s.last && s.job.kind == JobKind::kReduce) {
       EXPECT_EQ(norms, graph.TotalsNorm(s.job) ? 3 : 0);
     }
@@ -300,7 +301,7 @@ TEST(TwoProcesses, WeightsByWidth_AreWantedForTheRunningJobAndTheNext) {
     core.OnTensor(10, key, 9, &out);
     const auto starts = Only<StartEffect>(out);
     ASSERT_EQ(starts.size(), 1u);
-    EXPECT_TRUE(starts[0].gathers_weights);
+    EXPECT_TRUE(starts[0].Does(Operation::kGatherWeights));
     EXPECT_EQ(std::count(starts[0].inputs.begin(), starts[0].inputs.end(), key), 1);
     out.clear();
     core.OnJobDone(13, {1, starts[0].job, 11, 12, true, {}}, &out);

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "schedules/sync/catalogue.h"
 #include "worker/core/worker_run.h"
 
 namespace weft {
@@ -64,12 +65,12 @@ StepProgress::Options WorkerCore::Run::ProgressOptions() const {
   StepProgress::Options options;
   options.first_step = first_step;
   for (const int state : state_of_rank) options.followed.push_back(state >= 0);
-  options.rule = [this](const Job& job, const std::vector<Edge>& predecessors) {
+  options.rule = [this](const Job& job, const Edges& predecessors) {
     const auto counts = [this](const Edge& e) {
       return !e.joined && (!IsBeforeRun(e) || e.tensor == TensorKind::kWeights);
     };
     return static_cast<int>(std::count_if(predecessors.begin(), predecessors.end(), counts)) +
-           (IsCollective(job) ? 1 : 0);
+           (graph.IsJoint(job) ? 1 : 0);
   };
   return options;
 }
@@ -130,17 +131,18 @@ std::optional<PrepareEffect::Stage> WorkerCore::Run::StageOf(RankState& state, i
   PrepareEffect::Stage stage{state.rank, s, holds, false};
   if (holds) {
     const int number = static_cast<int>(member - members.begin());
-    stage.saves = graph.Saves(s, number);
-    stage.sums_own = graph.collective(s);
-    stage.adopts = !graph.MakesVersions(s, number);
-    if (graph.sharded()) {
+    const Protocol& sync = graph.sync(s);
+    stage.saves = sync.holder(number).saves;
+    stage.sums_own = sync.reduces_jointly();
+    stage.adopts = !sync.holder(number).steps;
+    if (sync.layout() == Layout::kSliced) {
       stage.part = number;
       stage.parts = static_cast<int>(members.size());
     }
     state.peak_weight_versions = std::max(state.peak_weight_versions, versions->Held(s, number));
   }
-  if (graph.migrates()) {
-    stage.migrates = true;
+  if (graph.route() != nullptr) {
+    stage.state_travels = true;
     stage.holds_weights = false;
   }
   return stage;
@@ -157,7 +159,7 @@ void WorkerCore::OnAssign(int64_t now, const Assign& assign, WorkerEffects* out)
   if (run_) return refuse(absl::StrCat("this process still works on run ", run_->assignment.run));
   absl::StatusOr<RunShape> shape = parse_(assign.spec);
   if (!shape.ok()) return refuse(std::string(shape.status().message()));
-  shape->schedule.collective = assign.collective;
+  if (assign.collective) shape->schedule.sync = WithCollectives(shape->schedule.sync);
   if (std::string why = WhyRefused(assign, shape->schedule); !why.empty()) return refuse(std::move(why));
   run_ = std::make_unique<Run>(assign, *std::move(shape));
   run_->FindTouchedStages();
@@ -182,7 +184,7 @@ void WorkerCore::OnPrepared(int64_t now, WorkerEffects* out) {
                                      CreditFor(static_cast<int>(r->jobs_per_step) * run_->StepsAtOnce())}});
   }
   PublishInitialWeights(out);
-  if (!run_->graph.migrates()) run_->versions->DropUnread(&run_->dropped);
+  if (run_->graph.route() == nullptr) run_->versions->DropUnread(&run_->dropped);
   Drop(out);
   UpdateIdle(now);
 }

@@ -9,7 +9,7 @@ namespace weft {
 
 std::vector<PrepareEffect::Group> WorkerCore::Run::Groups() const {
   std::vector<PrepareEffect::Group> mine;
-  const auto& groups = graph.collectives().groups();
+  const auto& groups = graph.joint_order().groups();
   for (int number = 0; number < static_cast<int>(groups.size()); ++number) {
     for (int self = 0; self < static_cast<int>(groups[number].size()); ++self) {
       const Rank rank = groups[number][self];
@@ -28,9 +28,9 @@ WorkerCore::Run::Joining& WorkerCore::Run::JoiningOf(int64_t id) {
   std::vector<Edge> edges;
   graph.Predecessors(job, &edges);
   joining.left = static_cast<int>(std::count_if(edges.begin(), edges.end(), [this](const Edge& e) {
-    return graph.BeginsCollective(e) && !IsBeforeRun(e);
+    return graph.BeginsJointly(e) && !IsBeforeRun(e);
   }));
-  const std::optional<Job> before = graph.collectives().Before(job);
+  const std::optional<Job> before = graph.joint_order().Before(job);
   joining.left += before.has_value() && before->step >= first_step;
   return joining;
 }
@@ -41,9 +41,9 @@ bool WorkerCore::Run::AwaitsGather(int64_t id) {
   return found != joining.end() && found->second.begun;
 }
 
-void WorkerCore::CollectiveBegun(const Job& job) {
+void WorkerCore::JointOperationBegun(const Job& job) {
   Run& run = *run_;
-  const Job next = run.graph.collectives().After(job);
+  const Job next = run.graph.joint_order().After(job);
   if (next.step >= run.steps) return;
   const int64_t id = run.IdOf(next);
   --run.JoiningOf(id).left;
@@ -65,14 +65,14 @@ void WorkerCore::OnIdOfGroup(const GroupId& id, WorkerEffects* out) {
   }
 }
 
-void WorkerCore::OnCollectiveDone(int64_t now, Rank rank, const Job& job, WorkerEffects* out) {
+void WorkerCore::OnJointOperationDone(int64_t now, Rank rank, const Job& job, WorkerEffects* out) {
   if (!run_ || run_->failed) return;
   Run& run = *run_;
   const int64_t id = run.IdOf(job);
-  RequireOfCore(run.RankAt(id) == rank && run.IsCollective(job) && run.JoiningOf(id).begun,
+  RequireOfCore(run.RankAt(id) == rank && run.graph.IsJoint(job) && run.JoiningOf(id).begun,
                 "only a collective that was begun is over");
-  if (job.kind == JobKind::kReduce && run.graph.sharded()) {
-    // The backwards of all ranks on the stage, which read this rank's slice, have ended, too.
+  if (job.kind == JobKind::kReduce && run.graph.sync(job.stage).layout() == Layout::kSliced) {
+    // So have the backwards of all ranks on the stage, which read this rank's slice.
     for (int b = 0; b < run.graph.schedule().microbatches; ++b)
       run.versions->ReadElsewhere(job.step, job.stage, b, job.member, &run.dropped);
     Drop(out);

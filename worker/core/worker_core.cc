@@ -49,7 +49,7 @@ int WorkerCore::peak_weight_versions(Rank rank) const { return run_->StateOf(ran
 int WorkerCore::weight_versions(Rank rank) const {
   const Run& run = *run_;
   int most = 0;
-  if (run.graph.migrates()) {
+  if (run.graph.route() != nullptr) {
     for (const int versions : run_->StateOf(rank).visiting_versions) most = std::max(most, versions);
     return most;
   }
@@ -148,7 +148,7 @@ void WorkerCore::Consider(int64_t id) {
   if (flags & (kQueued | kDone)) return;
   const Job job = run.JobOf(id);
   bool can_start = run.MissingOf(id) == 0;
-  if (run.IsCollective(job)) {
+  if (run.graph.IsJoint(job)) {
     const Run::Joining& joining = run.JoiningOf(id);
     if (!joining.begun) can_start = joining.left == 0;
   } else if (!can_start && run.ConsumesGradients(job)) {
@@ -159,7 +159,7 @@ void WorkerCore::Consider(int64_t id) {
   flags |= kQueued;
   // A gather goes before everything: others wait for it, and it needs the place of the job that has just
   // ended, not that of the next.
-  const bool gathers = run.graph.GathersWeights(job) && run.CollectiveIsNext(id);
+  const bool gathers = run.graph.GathersWeights(job) && run.JointOperationIsNext(id);
   const bool admits = job.kind == JobKind::kForward && !gathers;
   run.StateOf(run.RankAt(id))
       .ready.Add(gathers ? INT64_MIN : run.graph.PriorityOf(job), id, job.stage, admits,
@@ -189,13 +189,13 @@ std::optional<StartEffect> WorkerCore::TakeJob(int64_t now, RankState& rank) {
   if (!beside && !waits && rank.idle()) {
     // A job that begins a collective gives the device no work to be ahead with.
     const std::optional<int64_t> next = rank.ready.Next();
-    const bool begins = next.has_value() && run_->CollectiveIsNext(*next);
+    const bool begins = next.has_value() && run_->JointOperationIsNext(*next);
     if (begins || rank.CountInFlight(/*beside=*/false) < launch_ahead_) id = rank.ready.Take();
   }
   if (!id.has_value()) return std::nullopt;
   if (rank.idle()) rank.clock.Idle(now, IdleCause::kDispatch);
   (beside ? rank.beside : rank.running) = *id;
-  rank.in_flight.push_back({*id, beside, false, run_->CollectiveIsNext(*id), {now, 0}});
+  rank.in_flight.push_back({*id, beside, false, run_->JointOperationIsNext(*id), {now, 0}});
   ++run_->running;
   StartEffect start = MakeStart(rank, *id);
   start.beside = beside;
@@ -206,8 +206,7 @@ StartEffect WorkerCore::MakeStart(RankState& rank, int64_t id) {
   Run& run = *run_;
   const Job job = run.JobOf(id);
   StartEffect start{rank.rank, job, {}, {}};
-  start.apart = HasMicrobatch(job.kind) && run.graph.IsApart(job);
-  start.gathers_weights = run.graph.sharded() && run.graph.FetchesWeights(job);
+  run.graph.Operations(job, &start.operations);
   std::vector<Edge> edges;
   run.graph.Predecessors(job, &edges);
   const bool consumes = run.ConsumesGradients(job);
@@ -218,14 +217,13 @@ StartEffect WorkerCore::MakeStart(RankState& rank, int64_t id) {
       ++intake->next;
     start.last = run.MissingOf(id) == 0;
   }
-  if (run.IsCollective(job)) {
+  if (run.graph.IsJoint(job)) {
     Run::Joining& joining = run.JoiningOf(id);
-    start.collective = joining.begun ? CollectivePart::kEnd : CollectivePart::kBegin;
+    start.part = joining.begun ? JointPart::kEnd : JointPart::kBegin;
     start.last = std::exchange(joining.begun, true);
-    start.scatters_sum = job.kind == JobKind::kReduce && run.graph.scatters_sum(job.stage);
   }
   start.version = run.graph.VersionOf(job);
-  if (HasMicrobatch(job.kind) && start.collective == CollectivePart::kBegin) return start;
+  if (HasMicrobatch(job.kind) && start.part == JointPart::kBegin) return start;
   for (const Edge& e : edges) {
     if (e.tensor == TensorKind::kOrder || e.joined) continue;
     if (e.tensor == TensorKind::kGradient) {
@@ -234,26 +232,20 @@ StartEffect WorkerCore::MakeStart(RankState& rank, int64_t id) {
       start.inputs.push_back(KeyOf(e));
     }
   }
-  start.clips = job.kind == JobKind::kReduce ? start.collective != CollectivePart::kBegin &&
-                                                   run.graph.GivesSquares(job.stage, job.member)
-                                             : run.graph.schedule().clips && job.kind == JobKind::kUpdate;
-  if (job.kind == JobKind::kForward || (start.apart && job.kind == run.graph.input_backward()))
+  if (job.kind == JobKind::kForward || start.Does(Operation::kRemakeForward))
     rank.peak_activations = std::max(rank.peak_activations, ++rank.activations);
-  if (job.kind == JobKind::kUpdate && run.graph.relays(job.stage)) {
-    // Its input says that every backward of the step has ended. StartJobs drops the versions that nobody
-    // reads now.
+  if (job.kind == JobKind::kUpdate && run.graph.sync(job.stage).passes_sums()) {
+    // What came to it says that every backward of the step has ended. StartJobs drops what that leaves
+    // unread.
     for (int b = 0; b < run.graph.schedule().microbatches; ++b)
       run.versions->ReadElsewhere(job.step, job.stage, b, job.member, &run.dropped);
   }
-  start.visit = VisitOf(job);
-  if (start.visit.has_value()) rank.visiting_versions[job.stage] = run.graph.visits().VersionsDuring(job);
+  start.has_state = run.graph.route() != nullptr;
+  if (start.has_state) rank.visiting_versions[job.stage] = run.graph.route()->VersionsDuring(job);
   start.keeps_version = job.kind == JobKind::kUpdate && start.last &&
-                        (run.graph.migrates() ? run.graph.visits().IsReadAfter(job, start.version)
-                                              : run.versions->KeepsVersion(job));
+                        (start.has_state ? run.graph.route()->IsReadAfter(job, start.version)
+                                         : run.versions->KeepsVersion(job));
   start.takes_snapshot = start.last && run.TakesSnapshot(job);
-  start.relays_sum = job.kind == run.graph.final_backward() && run.graph.relays(job.stage);
-  start.hand_out_gradient =
-      start.relays_sum || (job.kind == run.graph.final_backward() && run.graph.gradient_travels(job.stage));
   return start;
 }
 
@@ -314,7 +306,7 @@ void WorkerCore::OnJobDone(int64_t now, const JobDone& done, WorkerEffects* out)
 // collective has begun.
 void WorkerCore::NextRound(int64_t now, int64_t id, WorkerEffects* out) {
   run_->FlagsOf(id) &= static_cast<uint8_t>(~kQueued);
-  if (run_->IsCollective(run_->JobOf(id))) CollectiveBegun(run_->JobOf(id));
+  if (run_->graph.IsJoint(run_->JobOf(id))) JointOperationBegun(run_->JobOf(id));
   Consider(id);
   StartJobs(now, out);
 }

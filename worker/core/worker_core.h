@@ -19,11 +19,11 @@
 // the job is launched; their sender waits for their bytes. Where jobs are done when their calls return
 // nothing is launched.
 //
-// Where holders reduce by collectives (schedules/collectives.h), a reduce is started twice. First, when the
-// backwards of its own rank have ended and the rank has begun the collective before it, it gives the rank's
-// sum to the device's collective. Then, when OnCollectiveDone has reported its end, it hands the result on.
-// Between the two the rank goes on with other jobs. A forward or backward whose weights collectives gather is
-// started twice, too: first, in the turn of its collective, it gives the rank's slice and room for the whole;
+// Where holders reduce by collectives (schedules/sync/joint_order.h), a reduce is started twice. First, when
+// the backwards of its own rank have ended and the rank has begun the collective before it: it gives the
+// rank's sum to the device's collective. Then, when OnJointOperationDone has told that this is over: it hands
+// the result on. Between the two the rank goes on with other jobs. So is a forward or backward whose weights
+// collectives gather: first, in the turn of its collective, it gives the rank's slice and room for the whole;
 // then, when its other inputs are there too, it computes.
 //
 // Invariants:
@@ -41,10 +41,9 @@
 //   5. After a failure or an abort no job starts; jobs that are still running or launched are waited for.
 //   6. A run that is assigned while an aborted one still computes begins when that is forgotten.
 //   7. A grant under another token than the lease's changes nothing.
-//   8. Where the schedule's weights are sharded, those of at most two jobs of a rank have been wanted from
-//      other processes and not dropped: of the first two in claim order that fetch any and have not ended.
-//      The same holds for the jobs to which the state of their stage comes from other processes, where it
-//      migrates.
+//   8. The weights of at most two jobs of a rank have been wanted from other processes and not dropped: of
+//   the first two in claim order that fetch any and have not ended. Likewise of the jobs to which the state
+//   of their stage comes from other processes.
 //   9. A holder keeps a version of its weights as long as a job that reads it is pending, and the newest; an
 //      older one is dropped when its last reader has ended and it has been handed to all that fetch it. A
 //      rank that writes checkpoints keeps every version that later steps would read: to the end of the run,
@@ -56,6 +55,7 @@
 #ifndef WEFT_WORKER_CORE_WORKER_CORE_H_
 #define WEFT_WORKER_CORE_WORKER_CORE_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -91,10 +91,9 @@ struct PrepareEffect {
     bool adopts = false;  // true if it holds the weights, and another rank makes their versions
     // Its part of the stage: the whole, or slice `part` of `parts`.
     int part = 0, parts = 1;
-    bool sums_own = false;  // true if it reduces by collectives: RankCompute::SumOwnGradients
-    // True if the stage's state comes with its jobs and leaves with them; the rank that saves has it at the
-    // end of the run.
-    bool migrates = false;
+    bool sums_own = false;  // it reduces by collectives: RankCompute::SumOwnGradients
+    // The stage's state comes with its jobs and leaves with them; who saves has it at the end of the run.
+    bool state_travels = false;
   };
   // Ranks that have collectives together, the present one among them. The process of the first member makes
   // an id (OnGroupId), the others' get it by a JoinEffect; all join, one group after the other, before
@@ -119,22 +118,12 @@ struct WantEffect {
   int32_t process;
   TensorKey key;
 };
-// The way of the state of the job's stage: it is on the job's rank while the job runs, and goes on to its
-// next visitor.
-struct StateVisit {
-  bool begins = false;   // true for the first of the run: the state begins here
-  bool arrives = false;  // true if it is among the inputs; else it has stayed on the rank
-  bool leaves = false;   // true if it is an output; else it stays
-  // True if no later job reads the version of the weights that this one reads, and there is a newer one.
-  bool drops_version = false;
-};
-// The part of a job that begins with a collective.
-enum class CollectivePart : uint8_t {
-  kNone,
-  // Gives the rank's sum, or its slice of the weights, to the collective; it is not the `last` then, and
-  // OnCollectiveDone reports its end.
-  kBegin,
-  kEnd,  // its result is there
+// How a job that begins with a joint operation is started (Graph::IsJoint).
+enum class JointPart : uint8_t {
+  kNone,   // it begins with none
+  kBegin,  // give the rank's sum, or its slice of the weights, to the operation; then it is not the `last`.
+           // OnJointOperationDone tells of its end.
+  kEnd,    // its result is there
 };
 // Run the job on the rank's thread, or on its second thread, with these inputs, then call OnJobDone; or, once
 // the device has been given it, OnJobLaunched, and OnJobDone when it has done it.
@@ -146,29 +135,20 @@ struct StartEffect {
   // can be finished after them.
   std::vector<TensorKey> gradients;
   bool last = true;
-  bool hand_out_gradient = false;
-  // True if the handed-out gradient is the sum with the gradients of the micro-batches before, which is among
-  // the inputs except for the first.
-  bool relays_sum = false;
-  // True where gradients are clipped: a reduce also gives the sum of squares, together with those among its
-  // inputs; an update gets the total, by which it clips.
-  bool clips = false;
-  // True if the micro-batch's forward and backward are on different ranks: a forward keeps nothing, a
-  // backward starts from the stage's input.
-  bool apart = false;
-  // For a forward or backward: the version of the weights that it computes with. For an update: the version
+  // What the rank does for the job, in order; of a job that is started in two parts, what it does in both.
+  std::vector<Operation> operations;
+  bool Does(Operation operation) const {
+    return std::find(operations.begin(), operations.end(), operation) != operations.end();
+  }
+  // Of a forward or backward: the version of the weights that it computes with. Of an update: the version
   // that it begins with, and whether jobs will still read that one, so that it has to stay beside the next.
   int version = 0;
   bool keeps_version = false;
-  std::optional<StateVisit> visit;  // visit where the state migrates; its weights are then those of the job
-  // True if the job's weights are put together from slices, one a member of the stage: from those among the
-  // inputs, where the rank's own is not, or by the collective that the job began with.
-  bool gathers_weights = false;
-  CollectivePart collective = CollectivePart::kNone;
-  // True if that collective's result is the member's slice of the sum, not all of it.
-  bool scatters_sum = false;
-  // True if a forward of the rank may still be computed: run the job on the second thread, beside it. There
-  // is at most one such job of a rank at a time, and at most one other.
+  // The stage's state is on the rank while the job runs, and its weights are in that (Layout::kTravelling).
+  bool has_state = false;
+  JointPart part = JointPart::kNone;
+  // A forward of the rank may still be computed: run the job on the second thread, beside it. There is at
+  // most one such job of a rank at a time, and at most one other.
   bool beside = false;
   // True for an update behind which the rank takes a snapshot of the stage, of step job.step + 1.
   bool takes_snapshot = false;
@@ -268,9 +248,9 @@ class WorkerCore {
   void OnJobDone(int64_t now, const JobDone& done, WorkerEffects* out);
   // Takes the id of a group whose first member is here.
   void OnGroupId(int group, const std::string& id, WorkerEffects* out);
-  // Notes that the collective that the job began is over; its result is on the device.
-  void OnCollectiveDone(int64_t now, Rank rank, const Job& job, WorkerEffects* out);
-  // Notes that the data of SnapshotEffect or SaveEffect is on the disk, or `failure` says why it is not.
+  // The collective that the job began is over; its result is on the device.
+  void OnJointOperationDone(int64_t now, Rank rank, const Job& job, WorkerEffects* out);
+  // What SnapshotEffect or SaveEffect asked for is on the disk, or `failure` says why it is not.
   void OnSnapshotSaved(int step, const std::string& failure, WorkerEffects* out);
   void OnSealed(int step, const std::string& failure, WorkerEffects* out);
   // `validation` is of the present run.
@@ -313,7 +293,7 @@ class WorkerCore {
   void OnTakeSnapshot(const TakeSnapshot& take, WorkerEffects* out);
   int AddPieces(int step);
   void OnIdOfGroup(const GroupId& id, WorkerEffects* out);
-  void CollectiveBegun(const Job& job);
+  void JointOperationBegun(const Job& job);
   void Claim(RankState& rank, const Job& job, WorkerEffects* out);
   enum class Inputs : uint8_t { kAll, kWeights, kAllButWeights };
   void WantInputs(const Job& job, Inputs which, WorkerEffects* out);
@@ -340,7 +320,6 @@ class WorkerCore {
   std::optional<StartEffect> TakeJob(int64_t now, RankState& rank);
   std::optional<int64_t> TakeBeside(RankState& rank, bool* waits) const;
   StartEffect MakeStart(RankState& rank, int64_t id);
-  std::optional<StateVisit> VisitOf(const Job& job) const;
   void UpdateIdle(int64_t now);
   IdleCause CauseOf(const RankState& rank) const;
   TensorKey KeyOf(const Edge& edge) const;

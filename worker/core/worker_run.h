@@ -20,6 +20,7 @@
 #include "schedules/graph.h"
 #include "schedules/held_versions.h"
 #include "schedules/progress.h"
+#include "schedules/sync/state_route.h"
 #include "worker/core/rank_clock.h"
 #include "worker/core/tensor_key.h"
 #include "worker/core/worker_core.h"
@@ -120,15 +121,15 @@ struct WorkerCore::Run {
 
   // True if the job's weights or state are wanted in turn (invariant 8).
   bool FetchesInTurn(const Job& job) const {
-    if (graph.migrates()) {
-      const std::optional<Job> before = graph.visits().Before(job);
+    if (graph.route() != nullptr) {
+      const std::optional<Job> before = graph.route()->Before(job);
       return before.has_value() && !IsLocal(graph.RankOf(*before));
     }
-    if (graph.schedule().residency != Residency::kSharded || !graph.FetchesWeights(job)) return false;
-    if (graph.GathersWeights(job)) return false;  // collectives have their own turns
-    // Weights that ranks of this process hold are at hand: such a job may end before its turn would come.
-    if (!graph.sharded()) return !IsLocal(graph.schedule().weights(job));
+    // Joint operations have their own turns.
+    if (!graph.FetchesWeights(job) || graph.GathersWeights(job)) return false;
+    // What ranks of this process hold is at hand: such a job may end before its turn would come.
     const std::vector<Rank>& members = graph.members(job.stage);
+    if (graph.sync(job.stage).layout() == Layout::kWhole) return !IsLocal(members[graph.SourceOf(job)]);
     return !std::all_of(members.begin(), members.end(), [this](Rank r) { return IsLocal(r); });
   }
   bool IsLocal(Rank rank) const { return state_of_rank[rank] >= 0; }
@@ -146,8 +147,8 @@ struct WorkerCore::Run {
   bool IsBeforeRun(const Edge& e) const { return e.from.step < first_step; }
   bool IsInitialWeights(const Edge& e) const { return IsBeforeRun(e) && e.tensor == TensorKind::kWeights; }
   bool ConsumesGradients(const Job& job) const {
-    if (HasMicrobatch(job.kind) || !graph.gradient_travels(job.stage)) return false;
-    return job.kind == JobKind::kReduce || !graph.has_reduce(job.stage);
+    if (HasMicrobatch(job.kind) || !graph.sync(job.stage).gradients_leave()) return false;
+    return job.kind == JobKind::kReduce || !graph.sync(job.stage).has_reduce();
   }
   Intake& IntakeOf(int64_t id) {
     Intake& intake = intakes[id];
@@ -155,14 +156,11 @@ struct WorkerCore::Run {
     return intake;
   }
 
-  bool IsCollective(const Job& job) const {
-    return (job.kind == JobKind::kReduce && graph.collective(job.stage)) || graph.GathersWeights(job);
-  }
   std::vector<PrepareEffect::Group> Groups() const;
   Joining& JoiningOf(int64_t id);
-  // True if the job's next start is its collective.
-  bool CollectiveIsNext(int64_t id) { return IsCollective(JobOf(id)) && !JoiningOf(id).begun; }
-  // True if the job's weights are under way, and all its other inputs are here.
+  // What the job starts next is its collective.
+  bool JointOperationIsNext(int64_t id) { return graph.IsJoint(JobOf(id)) && !JoiningOf(id).begun; }
+  // The job's weights are under way, and all else that it needs is here.
   bool AwaitsGather(int64_t id);
 
   // Notes that the rank's next start, or its cause of idleness, may have changed since StartJobs looked.
@@ -176,7 +174,7 @@ struct WorkerCore::Run {
 
   // True if the rank takes a snapshot of the stage behind the update, when one of the next step is announced.
   bool IsSaved(const Job& update) const {
-    return graph.migrates() || graph.Saves(update.stage, update.member);
+    return graph.route() != nullptr || graph.sync(update.stage).holder(update.member).saves;
   }
   bool TakesSnapshot(const Job& job) const {
     return job.kind == JobKind::kUpdate && !snapshots.empty() && snapshots.count(job.step + 1) != 0 &&

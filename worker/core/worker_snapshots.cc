@@ -32,7 +32,7 @@ void WorkerCore::OnTakeSnapshot(const TakeSnapshot& take, WorkerEffects* out) {
   if (pieces < 0) return OnSnapshotSaved(take.step, "it was announced too late", out);
   if (pieces == 0) return OnSnapshotSaved(take.step, "", out);
   run.snapshots[take.step] = pieces;
-  if (!run.graph.migrates()) run.versions->AddSnapshot(take.step);
+  if (run.graph.route() == nullptr) run.versions->AddSnapshot(take.step);
   out->push_back(SnapshotEffect{take.step, pieces});
 }
 

@@ -85,7 +85,8 @@ void WorkerCore::OnTensor(int64_t now, const TensorKey& key, int64_t made, Worke
 void WorkerCore::InputArrived(int64_t id, int microbatch, WorkerEffects* out) {
   Run& run = *run_;
   const Job job = run.JobOf(id);
-  if (microbatch >= 0 && !HasMicrobatch(job.kind) && !run.graph.relays(job.stage) && !run.graph.migrates()) {
+  if (microbatch >= 0 && !HasMicrobatch(job.kind) && !run.graph.sync(job.stage).passes_sums() &&
+      run.graph.route() == nullptr) {
     // The micro-batch's last backward on the stage has ended.
     run.versions->ReadElsewhere(job.step, job.stage, microbatch, job.member, &run.dropped);
     Drop(out);
@@ -96,29 +97,15 @@ void WorkerCore::InputArrived(int64_t id, int microbatch, WorkerEffects* out) {
   if (run.FlagsOf(id) & kClaimed) Consider(id);
 }
 
-std::optional<StateVisit> WorkerCore::VisitOf(const Job& job) const {
-  const Graph& graph = run_->graph;
-  if (!graph.migrates()) return std::nullopt;
-  const Visits& visits = graph.visits();
-  const Rank rank = graph.RankOf(job);
-  const std::optional<Job> before = visits.Before(job), after = visits.After(job);
-  StateVisit visit;
-  visit.begins = !before.has_value();
-  visit.arrives = before.has_value() && graph.RankOf(*before) != rank;
-  visit.leaves = after.has_value() && graph.RankOf(*after) != rank;
-  const int version = graph.VersionOf(job);
-  visit.drops_version =
-      HasMicrobatch(job.kind) && version < visits.NewestAfter(job) && !visits.IsReadAfter(job, version);
-  return visit;
-}
-
-// Counts the versions after the job's outputs, new weights among them, have been published.
+// After its outputs, new weights among them, have been published.
 void WorkerCore::CountVersions(RankState& rank, const Job& job, WorkerEffects* out) {
   Run& run = *run_;
-  if (run.graph.migrates()) {
-    const Visits& visits = run.graph.visits();
-    rank.peak_weight_versions = std::max(rank.peak_weight_versions, visits.VersionsDuring(job));
-    rank.visiting_versions[job.stage] = VisitOf(job)->leaves ? 0 : visits.VersionsAfter(job);
+  if (run.graph.route() != nullptr) {
+    const StateRoute& route = *run.graph.route();
+    rank.peak_weight_versions = std::max(rank.peak_weight_versions, route.VersionsDuring(job));
+    const std::optional<Job> after = route.After(job);
+    const bool leaves = after.has_value() && run.graph.RankOf(*after) != rank.rank;
+    rank.visiting_versions[job.stage] = leaves ? 0 : route.VersionsAfter(job);
   } else if (HasMicrobatch(job.kind)) {
     run.versions->Read(job, &run.dropped);
   } else if (job.kind == JobKind::kUpdate) {
@@ -140,7 +127,7 @@ void WorkerCore::Drop(WorkerEffects* out) {
 // is handed on when the job is done.
 void WorkerCore::PublishOutputs(const Job& job, Outputs outputs, WorkerEffects* out, int64_t made) {
   std::vector<Edge> edges;
-  run_->graph.Successors(job, &edges);
+  run_->edges.AppendSuccessors(run_->graph, job, &edges);
   for (const Edge& e : edges) {
     if (e.to.step >= run_->steps) continue;
     const bool when_done =
@@ -161,7 +148,7 @@ void WorkerCore::PublishEdge(const Edge& e, WorkerEffects* out) {
     return;
   }
   if (e.tensor != TensorKind::kOrder) out->push_back(PublishEffect{-1, KeyOf(e), parts});
-  if (run_->graph.BeginsCollective(e)) --run_->JoiningOf(run_->IdOf(e.to)).left;
+  if (run_->graph.BeginsJointly(e)) --run_->JoiningOf(run_->IdOf(e.to)).left;
   InputArrived(run_->IdOf(e.to), e.from.microbatch, out);
 }
 

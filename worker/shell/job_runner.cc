@@ -13,16 +13,17 @@ namespace {
 // together. For a state that is passing through, returns the version that the job reads: once it is gone, no
 // pass may refer to it.
 absl::StatusOr<Tensor> TakeWeights(RankCompute& compute, JobTask* task) {
-  if (task->start.visit.has_value()) return compute.Weights(task->start.job.stage, task->start.version);
-  if (task->start.collective == CollectivePart::kEnd) return std::move(task->collected);
+  if (task->start.has_state) return compute.Weights(task->start.job.stage, task->start.version);
+  if (task->start.part == JointPart::kEnd) return std::move(task->collected);
+  const bool in_slices = task->start.Does(Operation::kGatherWeights);
   std::vector<Tensor> slices(task->parts);
   Tensor whole;
   for (size_t i = 0; i < task->inputs.size(); ++i) {
     const TensorKey& key = task->start.inputs[i];
     if (key.kind != TensorKind::kWeights) continue;
-    (task->start.gathers_weights ? slices[key.part] : whole) = std::move(task->inputs[i]);
+    (in_slices ? slices[key.part] : whole) = std::move(task->inputs[i]);
   }
-  if (!task->start.gathers_weights) return whole;
+  if (!in_slices) return whole;
   return compute.GatherWeights(task->start.job, slices, task->start.version);
 }
 
@@ -38,7 +39,7 @@ std::vector<Tensor> InputsOf(const JobTask& task, TensorKind kind) {
 void RunForward(RankCompute& compute, const JobTask& task, Tensor weights, JobOutcome* outcome) {
   std::vector<Tensor> inputs = InputsOf(task, TensorKind::kActivation);
   const StartEffect& start = task.start;
-  auto result = start.apart
+  auto result = start.Does(Operation::kForwardOnly)
                     ? compute.ForwardOnly(start.job, std::move(inputs), std::move(weights), start.version)
                     : compute.Forward(start.job, std::move(inputs), std::move(weights), start.version);
   if (!result.ok()) {
@@ -64,19 +65,21 @@ void PassSumOn(RankCompute& compute, const JobTask& task, JobOutcome* outcome) {
 }
 
 void RunBackward(RankCompute& compute, const JobTask& task, Tensor weights, JobOutcome* outcome) {
-  if (task.start.apart && task.start.job.kind != JobKind::kBackwardWeight) {
+  if (task.start.Does(Operation::kRemakeForward)) {
     outcome->status = compute.AdoptPass(task.start.job, InputsOf(task, TensorKind::kActivation));
     if (!outcome->status.ok()) return;
   }
-  auto result = compute.Backward(task.start.job, InputsOf(task, TensorKind::kInputGradient),
-                                 std::move(weights), task.start.version, task.start.hand_out_gradient);
+  const bool adds_to_sum = task.start.Does(Operation::kAddToSum);
+  auto result =
+      compute.Backward(task.start.job, InputsOf(task, TensorKind::kInputGradient), std::move(weights),
+                       task.start.version, adds_to_sum || task.start.Does(Operation::kHandOutGradient));
   if (!result.ok()) {
     outcome->status = result.status();
     return;
   }
   outcome->input_gradients = std::move(result->input_gradients);
   outcome->gradient = std::move(result->gradient);
-  if (task.start.relays_sum) PassSumOn(compute, task, outcome);
+  if (adds_to_sum) PassSumOn(compute, task, outcome);
 }
 
 void BeginGather(RankCompute& compute, const JobTask& task, JobOutcome* outcome) {
@@ -89,7 +92,7 @@ void BeginGather(RankCompute& compute, const JobTask& task, JobOutcome* outcome)
 }
 
 void RunPass(RankCompute& compute, JobTask& task, JobOutcome* outcome) {
-  if (task.start.collective == CollectivePart::kBegin) return BeginGather(compute, task, outcome);
+  if (task.start.part == JointPart::kBegin) return BeginGather(compute, task, outcome);
   absl::StatusOr<Tensor> weights = TakeWeights(compute, &task);
   if (!weights.ok()) {
     outcome->status = weights.status();
@@ -113,7 +116,7 @@ absl::Status AddGradients(RankCompute& compute, const JobTask& task) {
 void RunReduce(RankCompute& compute, const JobTask& task, JobOutcome* outcome) {
   outcome->status = AddGradients(compute, task);
   const Job& job = task.start.job;
-  if (task.start.collective == CollectivePart::kBegin) {
+  if (task.start.part == JointPart::kBegin) {
     auto own = compute.TakeSum(job, 0, 1);
     outcome->status = own.status();
     if (own.ok()) outcome->contribution = *std::move(own);
@@ -123,8 +126,8 @@ void RunReduce(RankCompute& compute, const JobTask& task, JobOutcome* outcome) {
   // A running sum came from the last micro-batch's backward, and is whole; so is the result of a collective
   // that does not scatter it.
   std::vector<Tensor> made = InputsOf(task, TensorKind::kGradientSum);
-  if (task.start.collective == CollectivePart::kEnd) made = {task.collected};
-  const bool whole = !made.empty() && !task.start.scatters_sum;
+  if (task.start.part == JointPart::kEnd) made = {task.collected};
+  const bool whole = !made.empty() && !task.start.Does(Operation::kReduceScatter);
   const int part = whole ? 0 : job.member, parts = whole ? 1 : task.parts;
   absl::StatusOr<Tensor> sum =
       made.empty() ? compute.TakeSum(job, part, parts) : absl::StatusOr<Tensor>(made.front());
@@ -133,7 +136,7 @@ void RunReduce(RankCompute& compute, const JobTask& task, JobOutcome* outcome) {
     return;
   }
   outcome->gradient_sum = *std::move(sum);
-  if (!task.start.clips) return;
+  if (!task.start.Does(Operation::kSumSquares)) return;
   auto squares =
       compute.SumSquares(job, outcome->gradient_sum, part, parts, InputsOf(task, TensorKind::kNorm));
   if (!squares.ok()) {
@@ -232,9 +235,9 @@ JobOutcome RunJob(RankCompute& compute, JobTask task, const std::function<void()
   outcome.start_ns = MonotonicNow();
   compute.BeginJob(task.start.job, task.start.beside);
   if (begun) begun();
-  if (task.start.visit.has_value()) outcome.status = ReceiveState(compute, &task);
+  if (task.start.has_state) outcome.status = ReceiveState(compute, &task);
   if (outcome.status.ok()) RunKind(compute, task, &outcome);
-  if (task.start.visit.has_value() && outcome.status.ok()) {
+  if (task.start.has_state && outcome.status.ok()) {
     outcome.status = PassStateOn(compute, task.start, &outcome.state);
   }
   task = {};

@@ -17,15 +17,16 @@ namespace {
 
 }  // namespace
 
-void StateHolders::Visit(Rank rank, const Job& job, const StateVisit& visit) {
+void StateHolders::Come(Rank rank, const Job& job) {
+  const auto [holder, alone] = holder_.emplace(job.stage, rank);
+  if (!alone)
+    Die(rank, job, absl::StrCat("gets the state of its stage, which rank ", holder->second, " has"));
+}
+
+void StateHolders::Stay(Rank rank, const Job& job) const {
   const auto found = holder_.find(job.stage);
-  if (visit.begins || visit.arrives) {
-    if (found != holder_.end())
-      Die(rank, job, absl::StrCat("gets the state of its stage, which rank ", found->second, " has"));
-    holder_.emplace(job.stage, rank);
-  } else if (found == holder_.end() || found->second != rank) {
+  if (found == holder_.end() || found->second != rank)
     Die(rank, job, "is to find the state of its stage there, which does not have it");
-  }
 }
 
 void StateHolders::Leave(Rank rank, const Job& job) {

@@ -9,16 +9,17 @@
 #define WEFT_WORKER_SHELL_STATE_HOLDERS_H_
 
 #include "absl/container/flat_hash_map.h"
-#include "worker/core/worker_core.h"
+#include "schedules/job.h"
 
 namespace weft {
 
 class StateHolders {
  public:
-  // Notes that a job starts. Aborts, naming it, if a state comes that a rank here has, or a state that should
-  // have stayed is not with the rank.
-  void Visit(Rank rank, const Job& job, const StateVisit& visit);
-  // Notes that the state is given away at the end of the job. Aborts if the rank does not have it.
+  // A job starts, and the state comes to it, or begins there. Aborts, naming the job, if a rank here has it.
+  void Come(Rank rank, const Job& job);
+  // A job starts for which the state has stayed. Aborts, naming the job, if the rank does not have it.
+  void Stay(Rank rank, const Job& job) const;
+  // The state is given away at the end of the job. Aborts if the rank does not have it.
   void Leave(Rank rank, const Job& job);
   // Forgets all holders at the end of the run.
   void Clear() { holder_.clear(); }

@@ -11,7 +11,7 @@ namespace weft {
 absl::Status ReceiveState(RankCompute& compute, JobTask* task) {
   const StartEffect& start = task->start;
   absl::Status status;
-  if (start.visit->begins) status = compute.BeginState(start.job);
+  if (start.Does(Operation::kBeginState)) status = compute.BeginState(start.job);
   for (size_t i = 0; i < task->inputs.size(); ++i) {
     if (start.inputs[i].kind != TensorKind::kState) continue;
     status = compute.AdoptState(start.job, std::exchange(task->inputs[i], {}));
@@ -23,8 +23,8 @@ absl::Status ReceiveState(RankCompute& compute, JobTask* task) {
 }
 
 absl::Status PassStateOn(RankCompute& compute, const StartEffect& start, Tensor* state) {
-  if (start.visit->drops_version) compute.DropWeights(start.job.stage, start.version);
-  if (!start.visit->leaves) return absl::OkStatus();
+  if (start.Does(Operation::kDropVersion)) compute.DropWeights(start.job.stage, start.version);
+  if (!start.Does(Operation::kSendState)) return absl::OkStatus();
   absl::StatusOr<Tensor> given = compute.GiveState(start.job);
   if (!given.ok()) return given.status();
   *state = *std::move(given);

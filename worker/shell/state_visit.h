@@ -2,8 +2,8 @@
 // afterwards.
 //
 // Called on the thread of the rank, without locks. A rank that is to compute a stage whose state it does not
-// have breaks an invariant of the run (schedules/visits.h): the process ends, with the name of the job.
-// Failure otherwise: the status of the compute.
+// have breaks an invariant of the run (schedules/sync/state_route.h): the process ends, with the name of the
+// job. Failure otherwise: the status of the compute.
 #ifndef WEFT_WORKER_SHELL_STATE_VISIT_H_
 #define WEFT_WORKER_SHELL_STATE_VISIT_H_
 
@@ -13,8 +13,8 @@
 
 namespace weft {
 
-// Takes the state in: it begins here, or is among the task's inputs, which then hold it no more, or has
-// stayed. Requires task->start.visit, as the next.
+// The state begins here, or is among the task's inputs, which then hold it no more, or has stayed. Requires
+// task->start.has_state, as the next.
 absl::Status ReceiveState(RankCompute& compute, JobTask* task);
 
 // Drops versions that no later visitor reads; gives the state away in `state` if it leaves the rank.

@@ -43,7 +43,7 @@ bool WorkerLoop::PollCollectives(int64_t now) {
     return true;
   }
   for (const CollectiveGroups::Done& d : done) {
-    core_.OnCollectiveDone(now, d.rank, d.job, &effects_);
+    core_.OnJointOperationDone(now, d.rank, d.job, &effects_);
     Apply(now, nullptr);
   }
   return !done.empty();
@@ -54,10 +54,10 @@ void WorkerLoop::BeginCollective(int64_t now, Slot* slot, const Job& job, const 
                                  const Tensor& whole) {
   const Graph& graph = *core_.graph();
   const bool gathers = HasMicrobatch(job.kind);
-  const CollectiveKind kind = gathers                         ? CollectiveKind::kAllGather
-                              : graph.scatters_sum(job.stage) ? CollectiveKind::kReduceScatter
-                                                              : CollectiveKind::kAllReduce;
-  // The bytes are those that a ring sends and receives.
+  const CollectiveKind kind = gathers                                ? CollectiveKind::kAllGather
+                              : graph.sync(job.stage).scatters_sum() ? CollectiveKind::kReduceScatter
+                                                                     : CollectiveKind::kAllReduce;
+  // As a ring sends and receives them.
   const uint64_t n = graph.members(job.stage).size();
   const uint64_t rounds = (kind == CollectiveKind::kAllReduce ? 2 : 1) * (n - 1);
   const uint64_t bytes = rounds * (gathers ? whole : from).bytes / n;
@@ -65,7 +65,7 @@ void WorkerLoop::BeginCollective(int64_t now, Slot* slot, const Job& job, const 
   slot->bytes_sent[tensor] += bytes;
   slot->bytes_received[tensor] += bytes;
   const absl::Status status =
-      groups_.Start(graph.collectives().GroupOf(job.stage), slot->rank, job, kind, from, whole);
+      groups_.Start(graph.joint_order().GroupOf(job.stage), slot->rank, job, kind, from, whole);
   if (!status.ok()) Fail(now, status);
 }
 

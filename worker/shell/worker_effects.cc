@@ -52,8 +52,8 @@ absl::Status WorkerLoop::PrepareRank(Slot* slot, const PrepareTask& task) {
     // A run that goes on has its initial weights in the checkpoint that it begins with.
     if (!s.saves || task.folders == nullptr || task.spec->first_step() > 0) continue;
     const std::string initial = task.folders->Partial(0);
-    status =
-        s.migrates ? slot->compute->SaveInitial(s.stage, initial) : slot->compute->Save(s.stage, initial);
+    status = s.state_travels ? slot->compute->SaveInitial(s.stage, initial)
+                             : slot->compute->Save(s.stage, initial);
     if (!status.ok()) return status;
   }
   return absl::OkStatus();
@@ -248,9 +248,13 @@ void WorkerLoop::Start(StartEffect& effect) {
   JobTask task;
   task.inputs = TakeArrived(effect.inputs);
   task.gradients = TakeArrived(effect.gradients);
-  if (effect.collective == CollectivePart::kEnd) task.collected = groups_.TakeResult(effect.job);
+  if (effect.part == JointPart::kEnd) task.collected = groups_.TakeResult(effect.job);
   task.parts = static_cast<int>(core_.graph()->members(effect.job.stage).size());
-  if (effect.visit.has_value()) holders_.Visit(effect.rank, effect.job, *effect.visit);
+  if (effect.Does(Operation::kBeginState) || effect.Does(Operation::kReceiveState)) {
+    holders_.Come(effect.rank, effect.job);
+  } else if (effect.has_state) {
+    holders_.Stay(effect.rank, effect.job);
+  }
   Slot* slot = SlotOf(effect.rank);
   const bool beside = effect.beside;
   task.start = std::move(effect);

@@ -25,7 +25,7 @@ void WorkerLoop::RunJobTask(JobTask task) {
   const bool last = task.start.last, beside = task.start.beside;
   const bool takes_snapshot = task.start.takes_snapshot;
   const Rank rank = task.start.rank;
-  const std::optional<StateVisit> visit = task.start.visit;
+  const bool sends_state = task.start.Does(Operation::kSendState);
   Slot* const slot = SlotOf(rank);
   RankCompute& compute = *slot->compute;  // stays until the run's last job has ended
   LeaveLock();
@@ -42,7 +42,7 @@ void WorkerLoop::RunJobTask(JobTask task) {
   if (takes_snapshot && outcome.status.ok())
     snapshots_.Write(core_.run_id(), job.step + 1, std::move(outcome.snapshot));
   if (outcome.contribution.has_value()) BeginCollective(now, slot, job, *outcome.contribution, outcome.whole);
-  if (visit.has_value() && visit->leaves) holders_.Leave(rank, job);
+  if (sends_state) holders_.Leave(rank, job);
   job_ns_ += (outcome.end_ns - outcome.start_ns - job_ns_) / 8;
   last_job_end_ = now;
   if (outcome.launched != nullptr) launched_.Add({rank, job, last, beside, now, outcome.launched});

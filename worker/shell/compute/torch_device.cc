@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "proto/run/run_schedule.h"
+#include "schedules/sync/catalogue.h"
 #include "worker/shell/compute/compute.h"
 #include "worker/shell/compute/cpu_rank_device.h"
 #include "worker/shell/compute/data.h"
@@ -69,7 +70,7 @@ absl::Status CheckNothingMigrates(const RunSpec& run, const std::string& device)
   if (run.schedule.name.empty()) return absl::OkStatus();
   const absl::StatusOr<Schedule> schedule = ScheduleOf(run);
   if (!schedule.ok()) return schedule.status();
-  if (schedule->residency != Residency::kMigrating) return absl::OkStatus();
+  if (!IsMigrating(*schedule->sync)) return absl::OkStatus();
   return absl::UnimplementedError(
       absl::StrFormat("the schedule %s moves the states of stages from rank to rank, which %s cannot do: use "
                       "--device cpu, or choose a schedule whose weights stay on their ranks",

@@ -26,11 +26,11 @@
 // waits for jobs before its own in the list, on every rank, and for collectives before it, whose jobs are
 // before its own too: put it in front of its job. Admission
 // changes nothing: the jobs that free activations wait for no collective of a step that is not over
-// elsewhere, as deadlock.h looks at with the edges of graph_collective.cc.
+// elsewhere, as deadlock.h looks at with the edges of collective.cc.
 //
 // Pure; immutable once the stages, ascending, and then the gathers have been added.
-#ifndef WEFT_SCHEDULES_COLLECTIVES_H_
-#define WEFT_SCHEDULES_COLLECTIVES_H_
+#ifndef WEFT_SCHEDULES_SYNC_JOINT_ORDER_H_
+#define WEFT_SCHEDULES_SYNC_JOINT_ORDER_H_
 
 #include <map>
 #include <optional>
@@ -40,7 +40,7 @@
 
 namespace weft {
 
-class CollectiveOrder {
+class JointOrder {
  public:
   // The stage reduces by collectives of these ranks, ascending.
   void Add(int stage, const std::vector<Rank>& members);
@@ -50,7 +50,7 @@ class CollectiveOrder {
 
   bool any() const { return !groups_.empty(); }
   bool gathers() const { return !rank_of_microbatch_.empty(); }
-  bool IsCollective(int stage) const {
+  bool IsJoint(int stage) const {
     return stage < static_cast<int>(group_of_stage_.size()) && group_of_stage_[stage] >= 0;
   }
 
@@ -94,4 +94,4 @@ class CollectiveOrder {
 
 }  // namespace weft
 
-#endif  // WEFT_SCHEDULES_COLLECTIVES_H_
+#endif  // WEFT_SCHEDULES_SYNC_JOINT_ORDER_H_

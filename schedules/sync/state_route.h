@@ -1,22 +1,22 @@
-// The way of a stage's state from job to job, where it migrates (Residency::kMigrating): on which rank it is,
-// and when.
+// The route of a stage's state from job to job, where it migrates (migrating.cc): on which rank it is, and
+// when.
 //
 // The state of a stage is all that the training keeps of it: the live versions of its weights, the sum of
 // gradients in progress, and the optimizer's state. It is at one job at a time, which it visits: at the
-// stage's compute jobs of all steps, in the order of Schedule::visit, and at each step's update right after
+// stage's compute jobs of all steps, in the order of their ticks, and at each step's update right after
 // the step's last backward, on the same rank. Between two visits on different ranks it moves from one to the
 // other. Where steps overlap, a visit of a later step may come before one of an earlier step; at both ends of
 // the run the visits of steps that do not exist are left out.
 //
-// Invariants, for a schedule that CheckVisits takes:
+// Invariants, for a schedule and ticks that CheckRoute takes:
 //   1. Each job of the stage in steps 0 to steps - 1 is visited once: Before and After walk through all of
 //   them, and are each other's inverse.
 //   2. Backwards of a step are visited in the order of micro-batches, and all of them before those of the
 //   next step, so that one sum is in progress at a time and is added in order.
 //   3. An update comes before every visit that reads the version it makes.
 // Pure; thread-safe after construction. Jobs of other kinds, stages or steps abort.
-#ifndef WEFT_SCHEDULES_VISITS_H_
-#define WEFT_SCHEDULES_VISITS_H_
+#ifndef WEFT_SCHEDULES_SYNC_STATE_ROUTE_H_
+#define WEFT_SCHEDULES_SYNC_STATE_ROUTE_H_
 
 #include <cstdint>
 #include <functional>
@@ -28,10 +28,16 @@
 
 namespace weft {
 
-class Visits {
+// When the state is at a compute job of any step, on a clock of equal ticks.
+using Ticks = std::function<int64_t(const Job&)>;
+
+class StateRoute {
  public:
-  // Copies what it needs of the schedule, which has `visit` and CheckVisits takes.
-  Visits(const Schedule& schedule, int steps, int first_step = 0);
+  // Copies what it needs of the schedule, which CheckRoute takes. The run has the steps [first_step, steps).
+  StateRoute(const Schedule& schedule, Ticks tick, int steps, int first_step = 0);
+
+  // When the state is at the job: twice the tick of a compute job; an update stands behind its last backward.
+  int64_t PlaceOf(const Job& job) const;
 
   // Where the state of the stage begins.
   Job First(int stage) const;
@@ -74,17 +80,17 @@ class Visits {
   // The compute job that the update stands behind; else itself.
   Job Anchor(const Job& visit) const;
 
+  Ticks tick_;
   int steps_, first_step_;
   std::vector<Stage> stages_;
 };
 
-// OK for a schedule that does not migrate. InvalidArgument, naming the jobs, for one whose state has no sound
-// way: no `visit` or one that is not the same in every step, two visits of a stage at once, sums out of
-// order, a version that is read before it is made, a rank that would do a step's job before one of the step
-// before, a job that its inputs reach only after its visit; or
-// for features that do not go with it.
-absl::Status CheckVisits(const Schedule& schedule);
+// InvalidArgument, naming the jobs, for a state that has no sound way: no ticks or ticks that are not the
+// same in every step, two visits of a stage at once, sums out of order, a version that is read before it is
+// made, a rank that would do a step's job before one of the step before, a job that its inputs reach only
+// after its visit; or for features that do not go with it.
+absl::Status CheckRoute(const Schedule& schedule, const Ticks& tick);
 
 }  // namespace weft
 
-#endif  // WEFT_SCHEDULES_VISITS_H_
+#endif  // WEFT_SCHEDULES_SYNC_STATE_ROUTE_H_

@@ -1,4 +1,4 @@
-#include "schedules/collectives.h"
+#include "schedules/sync/joint_order.h"
 
 #include <algorithm>
 
@@ -15,11 +15,11 @@ constexpr int kRoom = 2;
 
 }  // namespace
 
-void CollectiveOrder::Order::Number() {
+void JointOrder::Order::Number() {
   for (size_t i = 0; i < jobs.size(); ++i) place[jobs[i]] = static_cast<int>(i);
 }
 
-void CollectiveOrder::Add(int stage, const std::vector<Rank>& members) {
+void JointOrder::Add(int stage, const std::vector<Rank>& members) {
   const auto known = std::find(groups_.begin(), groups_.end(), members);
   group_of_stage_.resize(stage + 1, -1);
   group_of_stage_[stage] = static_cast<int>(known - groups_.begin());
@@ -31,7 +31,7 @@ void CollectiveOrder::Add(int stage, const std::vector<Rank>& members) {
   }
 }
 
-void CollectiveOrder::AddGathers(const std::vector<int>& microbatches) {
+void JointOrder::AddGathers(const std::vector<int>& microbatches) {
   const auto stages = static_cast<int>(group_of_stage_.size());
   rank_of_microbatch_.resize(microbatches.size());
   for (size_t m = 0; m < microbatches.size(); ++m) {
@@ -55,12 +55,12 @@ void CollectiveOrder::AddGathers(const std::vector<int>& microbatches) {
   }
 }
 
-const CollectiveOrder::Order& CollectiveOrder::OrderOf(const Job& job) const {
+const JointOrder::Order& JointOrder::OrderOf(const Job& job) const {
   return orders_.at(HasMicrobatch(job.kind) ? rank_of_microbatch_[job.microbatch]
                                             : groups_[group_of_stage_[job.stage]][job.member]);
 }
 
-std::optional<Job> CollectiveOrder::Before(const Job& job) const {
+std::optional<Job> JointOrder::Before(const Job& job) const {
   const Order& order = OrderOf(job);
   const int place = order.place.at(AtStep(job, 0));
   if (place > 0) return AtStep(order.jobs[place - 1], job.step);
@@ -68,20 +68,20 @@ std::optional<Job> CollectiveOrder::Before(const Job& job) const {
   return AtStep(order.jobs.back(), job.step - 1);
 }
 
-Job CollectiveOrder::After(const Job& job) const {
+Job JointOrder::After(const Job& job) const {
   const Order& order = OrderOf(job);
   const size_t next = order.place.at(AtStep(job, 0)) + 1;
   if (next < order.jobs.size()) return AtStep(order.jobs[next], job.step);
   return AtStep(order.jobs.front(), job.step + 1);
 }
 
-std::optional<Job> CollectiveOrder::ReduceBefore(const Job& job) const {
+std::optional<Job> JointOrder::ReduceBefore(const Job& job) const {
   std::optional<Job> before = Before(job);
   while (before.has_value() && before->kind != JobKind::kReduce) before = Before(*before);
   return before;
 }
 
-std::optional<Job> CollectiveOrder::Computed(const Job& job, int behind) const {
+std::optional<Job> JointOrder::Computed(const Job& job, int behind) const {
   const std::vector<Job>& computed = OrderOf(job).computed;
   const auto stages = static_cast<int>(computed.size()) / 2;
   const int own = job.kind == JobKind::kForward ? job.stage : 2 * stages - 1 - job.stage;
@@ -90,10 +90,10 @@ std::optional<Job> CollectiveOrder::Computed(const Job& job, int behind) const {
   return AtStep(computed[place], job.step);
 }
 
-std::optional<Job> CollectiveOrder::RoomFrom(const Job& job) const { return Computed(job, -kRoom); }
-std::optional<Job> CollectiveOrder::RoomFor(const Job& job) const { return Computed(job, kRoom); }
+std::optional<Job> JointOrder::RoomFrom(const Job& job) const { return Computed(job, -kRoom); }
+std::optional<Job> JointOrder::RoomFor(const Job& job) const { return Computed(job, kRoom); }
 
-std::vector<Job> CollectiveOrder::GathersBehind(const Job& reduce) const {
+std::vector<Job> JointOrder::GathersBehind(const Job& reduce) const {
   std::vector<Job> behind;
   for (Job next = After(reduce); next.kind != JobKind::kReduce && behind.size() < kRoom; next = After(next))
     behind.push_back(next);

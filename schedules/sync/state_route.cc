@@ -1,4 +1,4 @@
-#include "schedules/visits.h"
+#include "schedules/sync/state_route.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -19,22 +19,22 @@ void Require(bool condition, const Job& job, const char* what) {
 
 int64_t FloorDiv(int64_t a, int64_t b) { return a / b - (a % b != 0 && (a < 0) != (b < 0) ? 1 : 0); }
 
-int64_t CycleOf(const Schedule& s) {
-  return s.visit(Job::Compute(1, 0, 0, JobKind::kForward)) -
-         s.visit(Job::Compute(0, 0, 0, JobKind::kForward));
+int64_t CycleOf(const Ticks& tick) {
+  return tick(Job::Compute(1, 0, 0, JobKind::kForward)) - tick(Job::Compute(0, 0, 0, JobKind::kForward));
 }
 
 }  // namespace
 
-Visits::Visits(const Schedule& schedule, int steps, int first_step) : steps_(steps), first_step_(first_step) {
-  const int64_t cycle = CycleOf(schedule);
+StateRoute::StateRoute(const Schedule& schedule, Ticks ticks, int steps, int first_step)
+    : tick_(std::move(ticks)), steps_(steps), first_step_(first_step) {
+  const int64_t cycle = CycleOf(tick_);
   for (int s = 0; s < schedule.stages; ++s) {
     Stage& stage = stages_.emplace_back();
     std::vector<std::pair<int64_t, Visit>> by_tick;
     int64_t last = 0;
     for (int b = 0; b < schedule.microbatches; ++b) {
       for (const JobKind kind : {JobKind::kForward, JobKind::kBackward}) {
-        const int64_t tick = schedule.visit(Job::Compute(0, s, b, kind));
+        const int64_t tick = tick_(Job::Compute(0, s, b, kind));
         const int64_t shift = FloorDiv(tick, cycle);
         by_tick.push_back({tick - shift * cycle, {b, kind, static_cast<int32_t>(shift)}});
         if (kind == JobKind::kForward || (b > 0 && tick <= last)) continue;
@@ -59,14 +59,19 @@ Visits::Visits(const Schedule& schedule, int steps, int first_step) : steps_(ste
   }
 }
 
-int64_t Visits::NumberOf(const Job& job) const {
+int64_t StateRoute::PlaceOf(const Job& job) const {
+  if (job.kind == JobKind::kUpdate) return 2 * tick_(LastBackward(job.step, job.stage)) + 1;
+  return 2 * tick_(job);
+}
+
+int64_t StateRoute::NumberOf(const Job& job) const {
   Require(job.kind == JobKind::kForward || job.kind == JobKind::kBackward, job, "a compute job is asked for");
   const Stage& stage = stages_.at(job.stage);
   const int place = stage.of_job.at(job.microbatch * 2 + (job.kind == JobKind::kBackward ? 1 : 0));
   return (int64_t{job.step} + stage.visits[place].shift) * static_cast<int64_t>(stage.visits.size()) + place;
 }
 
-Job Visits::JobOf(int stage, int64_t number) const {
+Job StateRoute::JobOf(int stage, int64_t number) const {
   const std::vector<Visit>& visits = stages_[stage].visits;
   const auto count = static_cast<int64_t>(visits.size());
   const int64_t cycle = FloorDiv(number, count);
@@ -74,28 +79,28 @@ Job Visits::JobOf(int stage, int64_t number) const {
   return Job::Compute(static_cast<int32_t>(cycle - v.shift), stage, v.microbatch, v.kind);
 }
 
-bool Visits::IsLastBackward(const Job& job) const {
+bool StateRoute::IsLastBackward(const Job& job) const {
   return job.kind == JobKind::kBackward && job.microbatch == stages_[job.stage].last_backward;
 }
 
-Job Visits::LastBackward(int step, int stage) const {
+Job StateRoute::LastBackward(int step, int stage) const {
   return Job::Compute(step, stage, stages_.at(stage).last_backward, JobKind::kBackward);
 }
 
-Job Visits::Anchor(const Job& visit) const {
+Job StateRoute::Anchor(const Job& visit) const {
   Require(InRun(visit), visit, "the job is in a step of the run");
   if (visit.kind != JobKind::kUpdate) return visit;
   return LastBackward(visit.step, visit.stage);
 }
 
-Job Visits::First(int stage) const {
+Job StateRoute::First(int stage) const {
   // Nothing comes before the first forward of the first step but what is left out.
   Job first = Job::Compute(first_step_, stage, 0, JobKind::kForward);
   for (std::optional<Job> before = Before(first); before.has_value(); before = Before(first)) first = *before;
   return first;
 }
 
-std::optional<Job> Visits::Before(const Job& visit) const {
+std::optional<Job> StateRoute::Before(const Job& visit) const {
   const Job anchor = Anchor(visit);
   if (visit.kind == JobKind::kUpdate) return anchor;
   const int64_t here = NumberOf(anchor);
@@ -107,7 +112,7 @@ std::optional<Job> Visits::Before(const Job& visit) const {
   return std::nullopt;
 }
 
-std::optional<Job> Visits::After(const Job& visit) const {
+std::optional<Job> StateRoute::After(const Job& visit) const {
   const Job anchor = Anchor(visit);
   if (visit.kind != JobKind::kUpdate && IsLastBackward(visit)) return Job::Update(visit.step, visit.stage, 0);
   const int64_t here = NumberOf(anchor);
@@ -118,7 +123,7 @@ std::optional<Job> Visits::After(const Job& visit) const {
   return std::nullopt;
 }
 
-bool Visits::IsReadAfter(const Job& visit, int version) const {
+bool StateRoute::IsReadAfter(const Job& visit, int version) const {
   const int64_t here = NumberOf(Anchor(visit));
   const Stage& stage = stages_[visit.stage];
   for (int b = 0; b < static_cast<int>(stage.staleness.size()); ++b) {
@@ -132,7 +137,7 @@ bool Visits::IsReadAfter(const Job& visit, int version) const {
 }
 
 // As many as there are updates that have ended.
-int Visits::NewestAfter(const Job& visit) const {
+int StateRoute::NewestAfter(const Job& visit) const {
   if (visit.kind == JobKind::kUpdate) return visit.step + 1;
   const int64_t here = NumberOf(Anchor(visit));
   const int64_t first = NumberOf(LastBackward(first_step_, visit.stage));
@@ -142,7 +147,7 @@ int Visits::NewestAfter(const Job& visit) const {
   return static_cast<int>(std::min<int64_t>(first_step_ + (here - first + count - 1) / count, steps_));
 }
 
-int Visits::VersionsAfter(const Job& visit) const {
+int StateRoute::VersionsAfter(const Job& visit) const {
   const int newest = NewestAfter(visit);
   int held = 1;
   for (int v = std::max(0, newest - stages_[visit.stage].most_staleness - 1); v < newest; ++v) {
@@ -151,22 +156,21 @@ int Visits::VersionsAfter(const Job& visit) const {
   return held;
 }
 
-int Visits::VersionsDuring(const Job& visit) const {
+int StateRoute::VersionsDuring(const Job& visit) const {
   const std::optional<Job> before = Before(visit);
   return std::max(before.has_value() ? VersionsAfter(*before) : 1, VersionsAfter(visit));
 }
 
 namespace {
 
-absl::Status CheckFeatures(const Schedule& s) {
-  if (!s.visit) {
+absl::Status CheckFeatures(const Schedule& s, const Ticks& ticks) {
+  if (!ticks) {
     return absl::InvalidArgumentError(
         absl::StrFormat("%s: the state of a stage migrates from one micro-batch to the next that comes to "
                         "the stage, so it needs the cyclic order; add rule=cdp_v1 or rule=cdp_v2",
                         s.name));
   }
   const char* other = s.split_backward   ? "a split backward"
-                      : s.shards         ? "weights that are cut by width"
                       : s.limit          ? "a limit of activations"
                       : !s.order.empty() ? "a fixed order"
                       : s.period > 1     ? "a placement that changes from step to step"
@@ -180,7 +184,7 @@ absl::Status CheckFeatures(const Schedule& s) {
 // Of step 2, so that there are steps before it.
 constexpr int kStep = 2;
 
-absl::Status CheckTicks(const Schedule& s, int64_t cycle) {
+absl::Status CheckTicks(const Schedule& s, const Ticks& at, int64_t cycle) {
   for (int stage = 0; stage < s.stages; ++stage) {
     std::vector<std::pair<int64_t, Job>> ticks;
     for (int b = 0; b < s.microbatches; ++b) {
@@ -188,8 +192,8 @@ absl::Status CheckTicks(const Schedule& s, int64_t cycle) {
         const Job job = Job::Compute(kStep, stage, b, kind);
         Job next = job;
         ++next.step;
-        const int64_t tick = s.visit(job);
-        if (s.visit(next) - tick != cycle) {
+        const int64_t tick = at(job);
+        if (at(next) - tick != cycle) {
           return absl::InvalidArgumentError(absl::StrFormat(
               "the ticks between the visits of %s and those of the next step differ from those of other jobs",
               Describe(job)));
@@ -208,12 +212,12 @@ absl::Status CheckTicks(const Schedule& s, int64_t cycle) {
   return absl::OkStatus();
 }
 
-absl::Status CheckSums(const Schedule& s, int64_t cycle) {
+absl::Status CheckSums(const Schedule& s, const Ticks& tick, int64_t cycle) {
   for (int stage = 0; stage < s.stages; ++stage) {
     const auto at = [&](int step, int b) { return Job::Compute(step, stage, b, JobKind::kBackward); };
     for (int b = 0; b < s.microbatches; ++b) {
       const Job next = b + 1 < s.microbatches ? at(kStep, b + 1) : at(kStep + 1, 0);
-      if (s.visit(at(kStep, b)) < s.visit(next)) continue;
+      if (tick(at(kStep, b)) < tick(next)) continue;
       return absl::InvalidArgumentError(
           absl::StrFormat("%s is visited before %s: gradients are summed in the order of micro-batches",
                           Describe(next), Describe(at(kStep, b))));
@@ -221,7 +225,7 @@ absl::Status CheckSums(const Schedule& s, int64_t cycle) {
     for (int b = 0; b < s.microbatches; ++b) {
       const Job reader = Job::Compute(kStep, stage, b, JobKind::kForward);
       const Job maker = at(kStep - 1, s.microbatches - 1);
-      if (s.visit(reader) > s.visit(maker) - s.StalenessOf(stage, b) * cycle) continue;
+      if (tick(reader) > tick(maker) - s.StalenessOf(stage, b) * cycle) continue;
       return absl::InvalidArgumentError(absl::StrFormat(
           "%s would read weights that do not exist yet: the update of their step comes later on the route",
           Describe(reader)));
@@ -232,9 +236,9 @@ absl::Status CheckSums(const Schedule& s, int64_t cycle) {
 
 // What a job waits for by backpropagation and by order is at an earlier tick, so that no waits close a
 // circle.
-absl::Status CheckInputsBefore(const Schedule& s) {
+absl::Status CheckInputsBefore(const Schedule& s, const Ticks& tick) {
   const auto check = [&](const Job& job, const Job& before) {
-    if (s.visit(before) < s.visit(job)) return absl::OkStatus();
+    if (tick(before) < tick(job)) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrFormat("%s needs %s, but the order of visits puts it no later",
                                                       Describe(job), Describe(before)));
   };
@@ -263,14 +267,14 @@ absl::Status CheckInputsBefore(const Schedule& s) {
 }
 
 // Ranks claim the jobs of one step after the other, and take in states in the order of claims.
-absl::Status CheckRanks(const Schedule& s) {
+absl::Status CheckRanks(const Schedule& s, const Ticks& tick) {
   std::vector<std::optional<std::pair<int64_t, Job>>> last(s.ranks), first(s.ranks);
   for (int stage = 0; stage < s.stages; ++stage) {
     for (int b = 0; b < s.microbatches; ++b) {
       for (const JobKind kind : {JobKind::kForward, JobKind::kBackward}) {
         const Job job = Job::Compute(kStep, stage, b, kind), next = Job::Compute(kStep + 1, stage, b, kind);
         const Rank rank = s.compute(job);
-        const std::pair<int64_t, Job> ends(s.visit(job), job), begins(s.visit(next), next);
+        const std::pair<int64_t, Job> ends(tick(job), job), begins(tick(next), next);
         if (!last[rank].has_value() || ends > *last[rank]) last[rank] = ends;
         if (!first[rank].has_value() || begins < *first[rank]) first[rank] = begins;
       }
@@ -288,17 +292,16 @@ absl::Status CheckRanks(const Schedule& s) {
 
 }  // namespace
 
-absl::Status CheckVisits(const Schedule& s) {
-  if (s.residency != Residency::kMigrating) return absl::OkStatus();
-  if (absl::Status status = CheckFeatures(s); !status.ok()) return status;
-  const int64_t cycle = CycleOf(s);
+absl::Status CheckRoute(const Schedule& s, const Ticks& tick) {
+  if (absl::Status status = CheckFeatures(s, tick); !status.ok()) return status;
+  const int64_t cycle = CycleOf(tick);
   if (cycle < 1) {
     return absl::InvalidArgumentError("the visits of a step are not later than those of the step before");
   }
-  if (absl::Status status = CheckTicks(s, cycle); !status.ok()) return status;
-  if (absl::Status status = CheckSums(s, cycle); !status.ok()) return status;
-  if (absl::Status status = CheckRanks(s); !status.ok()) return status;
-  return CheckInputsBefore(s);
+  if (absl::Status status = CheckTicks(s, tick, cycle); !status.ok()) return status;
+  if (absl::Status status = CheckSums(s, tick, cycle); !status.ok()) return status;
+  if (absl::Status status = CheckRanks(s, tick); !status.ok()) return status;
+  return CheckInputsBefore(s, tick);
 }
 
 }  // namespace weft

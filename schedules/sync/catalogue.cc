@@ -1,0 +1,29 @@
+#include "schedules/sync/catalogue.h"
+
+#include <numeric>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "schedules/families.h"
+
+namespace weft {
+
+std::vector<std::string> SyncNames() { return {"slices", "relay", "width", "migrating"}; }
+
+absl::StatusOr<std::shared_ptr<const Sync>> SyncOfName(const std::string& name, int ranks) {
+  if (name == "slices") return SlicedSums();
+  if (name == "relay") return Relayed();
+  if (name == "width") {
+    return ShardedByWidth([ranks](int) {
+      std::vector<Rank> all(ranks);
+      std::iota(all.begin(), all.end(), 0);
+      return all;
+    });
+  }
+  if (name == "migrating") return Migrating(nullptr);
+  return absl::NotFoundError(absl::StrCat("'", name, "' is no way to keep weights in agreement",
+                                          DidYouMean(name, SyncNames()), " (there are ",
+                                          absl::StrJoin(SyncNames(), ", "), ")"));
+}
+
+}  // namespace weft
