@@ -127,7 +127,7 @@ void WorkerCore::Drop(WorkerEffects* out) {
 // is handed on when the job is done.
 void WorkerCore::PublishOutputs(const Job& job, Outputs outputs, WorkerEffects* out, int64_t made) {
   std::vector<Edge> edges;
-  run_->edges.AppendSuccessors(run_->graph, job, &edges);
+  run_->progress.edges().AppendSuccessors(run_->graph, job, &edges);
   for (const Edge& e : edges) {
     if (e.to.step >= run_->steps) continue;
     const bool when_done =
