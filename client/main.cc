@@ -3,8 +3,8 @@
 
 #include <variant>
 
-#include "client/command_line.h"
-#include "proto/host/open_files.h"
+#include "base/open_files.h"
+#include "client/commands/command_line.h"
 
 namespace {
 

@@ -3,9 +3,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "schedules/check.h"
-#include "schedules/claim_order.h"
-#include "schedules/size.h"
+#include "schedules/check/check.h"
+#include "schedules/dispatch/claim_order.h"
+#include "schedules/graph/size.h"
 #include "schedules/sync/catalogue.h"
 
 namespace weft {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "schedules/graph.h"
+#include "schedules/graph/graph.h"
 #include "schedules/schedule.h"
 
 namespace weft {

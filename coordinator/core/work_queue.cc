@@ -5,17 +5,9 @@
 #include <cstdlib>
 #include <utility>
 
+#include "base/require.h"
+
 namespace weft {
-namespace {
-
-void Require(bool condition, const char* what) {
-  if (condition) return;
-  std::fprintf(stderr, "weft: broken invariant in the work queue: %s\n", what);
-  std::abort();
-}
-
-}  // namespace
-
 WorkQueue::WorkQueue(std::shared_ptr<const RunPlan> plan)
     : plan_(std::move(plan)), progress_(plan_->graph, {.first_step = plan_->first_step}) {
   const int n = progress_.jobs().size(), period = progress_.jobs().period();

@@ -7,8 +7,8 @@
 // credit; the worker decides when a claimed job starts. So readiness is not needed to hand out work; it is
 // tracked to count, and to name what is awaited when nothing moves.
 //
-// Steps live in a window (schedules/progress.h), which begins with the run's first: a step is reached when
-// the first rank claims into it and retired when all its jobs are done, so memory does not grow with the
+// Steps live in a window (schedules/graph/progress.h), which begins with the run's first: a step is reached
+// when the first rank claims into it and retired when all its jobs are done, so memory does not grow with the
 // number of steps. The window spans the steps that ranks can be apart by dependencies plus what credit spans.
 //
 // Invariants:
@@ -30,8 +30,8 @@
 
 #include "coordinator/core/run_plan.h"
 #include "proto/session/messages.h"
-#include "schedules/graph.h"
-#include "schedules/progress.h"
+#include "schedules/graph/graph.h"
+#include "schedules/graph/progress.h"
 
 namespace weft {
 

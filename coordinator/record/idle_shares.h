@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "proto/session/messages.h"
-#include "schedules/drawing.h"
-#include "schedules/simulate.h"
+#include "schedules/drawing/drawing.h"
+#include "schedules/simulator/simulate.h"
 
 namespace weft {
 

@@ -6,7 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "schedules/drawing_loss.h"
+#include "schedules/drawing/drawing_loss.h"
 
 namespace weft {
 

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "coordinator/record/run_recorder.h"
-#include "proto/run/run_spec.h"
+#include "run/run_spec.h"
 
 namespace weft {
 

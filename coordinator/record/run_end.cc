@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/record/loss_curve.h"
-#include "proto/run/run_schedule.h"
+#include "run/run_schedule.h"
 
 namespace weft {
 

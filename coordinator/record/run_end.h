@@ -15,7 +15,7 @@
 #include "coordinator/record/run_recorder.h"
 #include "coordinator/record/step_log.h"
 #include "coordinator/record/train_results.h"
-#include "proto/run/run_spec.h"
+#include "run/run_spec.h"
 
 namespace weft {
 

@@ -18,9 +18,9 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "base/mutex.h"
 #include "coordinator/core/events.h"
-#include "proto/wire/mutex.h"
-#include "schedules/drawing.h"
+#include "schedules/drawing/drawing.h"
 
 namespace weft {
 

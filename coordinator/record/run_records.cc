@@ -14,7 +14,7 @@
 #include "coordinator/record/run_recorder.h"
 #include "coordinator/record/step_log.h"
 #include "nlohmann/json.hpp"
-#include "proto/run/run_spec.h"
+#include "run/run_spec.h"
 
 namespace weft {
 namespace {

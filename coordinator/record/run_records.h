@@ -19,8 +19,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
+#include "base/mutex.h"
 #include "coordinator/core/events.h"
-#include "proto/wire/mutex.h"
 #include "proto/wire/runs_codec.h"
 
 namespace weft {

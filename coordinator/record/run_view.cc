@@ -12,7 +12,7 @@
 #include "absl/time/time.h"
 #include "coordinator/record/loss_watch.h"
 #include "nlohmann/json.hpp"
-#include "schedules/drawing.h"
+#include "schedules/drawing/drawing.h"
 
 namespace weft {
 namespace {

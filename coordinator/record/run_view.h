@@ -10,7 +10,7 @@
 #include "nlohmann/json_fwd.hpp"
 #include "proto/session/run_info.h"
 #include "proto/session/worker_info.h"
-#include "schedules/drawing.h"
+#include "schedules/drawing/drawing.h"
 
 namespace weft {
 

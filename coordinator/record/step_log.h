@@ -16,7 +16,7 @@
 #include "absl/status/status.h"
 #include "coordinator/record/loss_watch.h"
 #include "coordinator/record/run_recorder.h"
-#include "proto/run/run_spec.h"
+#include "run/run_spec.h"
 
 namespace weft {
 

@@ -15,8 +15,8 @@
 #include "coordinator/record/output_folder.h"
 #include "coordinator/record/run_view.h"
 #include "nlohmann/json.hpp"
-#include "proto/run/model_layers.h"
-#include "schedules/simulate.h"
+#include "run/model_layers.h"
+#include "schedules/simulator/simulate.h"
 
 namespace weft {
 namespace {

@@ -16,9 +16,9 @@
 #include "coordinator/record/idle_shares.h"
 #include "coordinator/record/run_recorder.h"
 #include "nlohmann/json_fwd.hpp"
-#include "proto/run/run_spec.h"
 #include "proto/session/messages.h"
-#include "schedules/drawing.h"
+#include "run/run_spec.h"
+#include "schedules/drawing/drawing.h"
 #include "schedules/schedule.h"
 
 namespace weft {

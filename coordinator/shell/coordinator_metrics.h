@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/metrics/metrics.h"
 #include "coordinator/core/coordinator_core.h"
-#include "proto/metrics/metrics.h"
 
 namespace weft {
 

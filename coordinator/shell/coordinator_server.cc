@@ -6,12 +6,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/mutex.h"
+#include "base/net/acceptor.h"
+#include "base/net/address.h"
+#include "base/net/listener.h"
 #include "coordinator/shell/server_loop.h"
-#include "proto/wire/acceptor.h"
-#include "proto/wire/address.h"
 #include "proto/wire/channel.h"
-#include "proto/wire/listener.h"
-#include "proto/wire/mutex.h"
 
 namespace weft {
 namespace {

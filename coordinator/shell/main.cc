@@ -12,14 +12,14 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
+#include "base/log/daemon_log.h"
+#include "base/metrics/metrics.h"
+#include "base/metrics/metrics_server.h"
+#include "base/net/address.h"
+#include "base/open_files.h"
 #include "coordinator/record/run_records.h"
 #include "coordinator/shell/coordinator_server.h"
 #include "coordinator/shell/spec_planner.h"
-#include "proto/host/open_files.h"
-#include "proto/log/daemon_log.h"
-#include "proto/metrics/metrics.h"
-#include "proto/metrics/metrics_server.h"
-#include "proto/wire/address.h"
 
 namespace weft {
 namespace {

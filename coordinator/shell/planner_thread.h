@@ -15,8 +15,8 @@
 #include <thread>
 
 #include "absl/base/thread_annotations.h"
+#include "base/mutex.h"
 #include "coordinator/shell/server_options.h"
-#include "proto/wire/mutex.h"
 
 namespace weft {
 

@@ -3,6 +3,7 @@
 #include <deque>
 #include <utility>
 
+#include "base/plain_text.h"
 #include "coordinator/shell/server_loop.h"
 #include "proto/wire/channel.h"
 #include "proto/wire/check.h"
@@ -106,7 +107,7 @@ void ListWorkers(ServerLoop* loop, UnaryCall<v1::ListWorkersRequest, v1::ListWor
 }
 
 void Cancel(ServerLoop* loop, UnaryCall<v1::CancelRequest, v1::Run>* call) {
-  std::string reason = wire::PlainText(call->request.reason(), 1000);
+  std::string reason = PlainText(call->request.reason(), 1000);
   const bool save = call->request.save();
   loop->Cancel(call->request.run(), std::move(reason), save, [loop, call](absl::StatusOr<uint64_t> run) {
     call->Finish(run.ok() ? EncodeRun(loop, *run, &call->response) : run.status());

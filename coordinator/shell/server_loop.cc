@@ -8,7 +8,7 @@
 #include "coordinator/shell/coordinator_metrics.h"
 #include "coordinator/shell/runs_calls.h"
 #include "proto/wire/channel.h"
-#include "proto/wire/run_id.h"
+#include "run/run_id.h"
 
 namespace weft {
 namespace {

@@ -22,13 +22,13 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "base/metrics/heartbeat.h"
+#include "base/mutex.h"
 #include "coordinator/core/coordinator_core.h"
 #include "coordinator/shell/call.h"
 #include "coordinator/shell/planner_thread.h"
 #include "coordinator/shell/server_options.h"
 #include "coordinator/shell/session_table.h"
-#include "proto/metrics/heartbeat.h"
-#include "proto/wire/mutex.h"
 #include "proto/wire/runs_codec.h"
 #include "weft/v1/runs.grpc.pb.h"
 #include "weft/v1/session.grpc.pb.h"

@@ -3,10 +3,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "proto/run/json_text.h"
-#include "proto/run/run_schedule.h"
-#include "proto/run/run_spec.h"
-#include "schedules/size.h"
+#include "run/json_text.h"
+#include "run/run_schedule.h"
+#include "run/run_spec.h"
+#include "schedules/graph/size.h"
 
 namespace weft {
 

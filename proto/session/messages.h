@@ -206,7 +206,7 @@ struct RankLease {
 struct Assign {
   uint64_t run = 0;
   uint64_t epoch = 0;
-  std::string spec;                      // the run file as JSON (proto/run/run_spec.h)
+  std::string spec;                      // the run file as JSON (run/run_spec.h)
   std::string output;                    // folder for checkpoints, "" for none
   std::vector<RankLease> leases;         // ranks of this process
   std::vector<int32_t> process_of_rank;  // size W

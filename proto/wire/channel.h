@@ -8,7 +8,7 @@
 #include <memory>
 
 #include "absl/status/status.h"
-#include "proto/wire/address.h"
+#include "base/net/address.h"
 
 namespace weft {
 

@@ -18,14 +18,6 @@ absl::Status CheckBytes(absl::string_view field, const std::string& value, size_
 // Requires [a-z0-9-]{1,63}.
 absl::Status CheckName(absl::string_view field, const std::string& value);
 
-// Cuts the text to `most` bytes, and replaces every byte that is not part of UTF-8 by '?'. protobuf refuses a
-// text otherwise, and a message from a library deep down must not cost the message that carries it.
-std::string CleanText(absl::string_view text, size_t most);
-
-// Makes a peer's text safe for a log or a terminal: CleanText, and control characters as \n, \x1b (a tab as a
-// space), so that it stays on its line and forges no other.
-std::string PlainText(absl::string_view text, size_t most);
-
 }  // namespace weft::wire
 
 #define WEFT_WIRE_RETURN_IF_ERROR(expression)                \

@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/plain_text.h"
 #include "proto/wire/check.h"
 #include "proto/wire/job_columns.h"
 #include "proto/wire/limits.h"

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/plain_text.h"
 #include "proto/wire/check.h"
 #include "proto/wire/limits.h"
 #include "proto/wire/session_codec.h"

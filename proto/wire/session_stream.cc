@@ -9,9 +9,9 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "base/mutex.h"
 #include "proto/wire/channel.h"
 #include "proto/wire/limits.h"
-#include "proto/wire/mutex.h"
 #include "proto/wire/stream_end.h"
 #include "weft/v1/session.grpc.pb.h"
 

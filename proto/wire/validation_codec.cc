@@ -1,5 +1,6 @@
 #include <cstdint>
 
+#include "base/plain_text.h"
 #include "proto/wire/check.h"
 #include "proto/wire/limits.h"
 #include "proto/wire/session_codec.h"

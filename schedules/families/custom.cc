@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "schedules/formula.h"
+#include "schedules/families/formula.h"
 #include "schedules/sync/catalogue.h"
 
 namespace weft {

@@ -2,11 +2,11 @@
 //
 //   custom: {ranks: 8, compute: "(R*b) % W + s % R", weights: "s % W", R: 4}
 //
-// A formula is a whole-number expression (schedules/formula.h) over the step t, the stage s, the micro-batch
-// b and the kind k, which is compared with the names forward, backward, backward_input, backward_weight,
-// reduce and update; over the sizes S, B and W; and over the constants that stand beside it. Each formula is
-// evaluated once for every value of the variables that it uses and kept as a table, so that the schedule is
-// as fast and as pure as a family's.
+// A formula is a whole-number expression (schedules/families/formula.h) over the step t, the stage s, the
+// micro-batch b and the kind k, which is compared with the names forward, backward, backward_input,
+// backward_weight, reduce and update; over the sizes S, B and W; and over the constants that stand beside it.
+// Each formula is evaluated once for every value of the variables that it uses and kept as a table, so that
+// the schedule is as fast and as pure as a family's.
 #ifndef WEFT_SCHEDULES_FAMILIES_CUSTOM_H_
 #define WEFT_SCHEDULES_FAMILIES_CUSTOM_H_
 

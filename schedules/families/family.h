@@ -16,7 +16,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "schedules/families.h"
+#include "schedules/families/families.h"
 #include "schedules/schedule.h"
 
 namespace weft {

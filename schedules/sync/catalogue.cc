@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "schedules/families.h"
+#include "schedules/families/families.h"
 
 namespace weft {
 

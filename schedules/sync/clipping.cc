@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "schedules/graph.h"
+#include "schedules/graph/graph.h"
 #include "schedules/sync/catalogue.h"
 
 namespace weft {

@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "schedules/graph.h"
+#include "schedules/graph/graph.h"
 #include "schedules/sync/catalogue.h"
 #include "schedules/sync/joint_order.h"
 

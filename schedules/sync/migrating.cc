@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "schedules/graph.h"
-#include "schedules/held_versions.h"
+#include "schedules/graph/graph.h"
 #include "schedules/sync/catalogue.h"
+#include "schedules/sync/held_versions.h"
 #include "schedules/sync/state_route.h"
 
 namespace weft {

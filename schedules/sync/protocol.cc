@@ -4,8 +4,8 @@
 #include <set>
 #include <utility>
 
-#include "schedules/graph.h"
-#include "schedules/held_versions.h"
+#include "schedules/graph/graph.h"
+#include "schedules/sync/held_versions.h"
 
 namespace weft {
 

@@ -18,7 +18,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "schedules/edge.h"
+#include "schedules/graph/edge.h"
 #include "schedules/schedule.h"
 
 namespace weft {

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "schedules/graph.h"
+#include "schedules/graph/graph.h"
 #include "schedules/sync/catalogue.h"
 #include "schedules/sync/single_holder.h"
 

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "schedules/graph.h"
+#include "schedules/graph/graph.h"
 #include "schedules/sync/catalogue.h"
 
 namespace weft {

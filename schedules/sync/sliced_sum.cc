@@ -3,7 +3,7 @@
 // takes all sums, and so every holder makes the same version.
 #include <utility>
 
-#include "schedules/graph.h"
+#include "schedules/graph/graph.h"
 #include "schedules/sync/catalogue.h"
 #include "schedules/sync/single_holder.h"
 

@@ -5,16 +5,15 @@
 #include <cstdlib>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/require.h"
 
 namespace weft {
 namespace {
 
-void Require(bool condition, const Job& job, const char* what) {
-  if (condition) return;
-  std::fprintf(stderr, "weft: broken invariant of the visits of a stage: %s; it is %s\n", what,
-               Describe(job).c_str());
-  std::abort();
+void Require(bool condition, const Job& job, const char* invariant) {
+  if (!condition) BrokenInvariant(absl::StrCat(invariant, "; it is ", Describe(job)).c_str());
 }
 
 int64_t FloorDiv(int64_t a, int64_t b) { return a / b - (a % b != 0 && (a < 0) != (b < 0) ? 1 : 0); }

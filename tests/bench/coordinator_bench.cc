@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "coordinator/core/coordinator_core.h"
-#include "schedules/families.h"
+#include "schedules/families/families.h"
 #include "tests/bench/resident_memory.h"
 
 namespace weft {

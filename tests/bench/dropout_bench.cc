@@ -11,9 +11,9 @@
 #include <ctime>
 #include <functional>
 
-#include "worker/shell/compute/dropout.h"
 #include "worker/shell/compute/host_math.h"
-#include "worker/shell/compute/torch_layers.h"
+#include "worker/shell/torch/dropout.h"
+#include "worker/shell/torch/torch_layers.h"
 
 namespace weft {
 namespace {

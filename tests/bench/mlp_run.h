@@ -7,7 +7,7 @@
 #include <fstream>
 #include <string>
 
-#include "proto/run/run_spec.h"
+#include "run/run_spec.h"
 
 namespace weft {
 

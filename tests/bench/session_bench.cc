@@ -21,7 +21,7 @@
 #include "coordinator/shell/coordinator_server.h"
 #include "proto/wire/channel.h"
 #include "proto/wire/session_stream.h"
-#include "schedules/families.h"
+#include "schedules/families/families.h"
 
 namespace weft {
 namespace {

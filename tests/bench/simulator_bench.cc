@@ -6,10 +6,10 @@
 
 #include <cstdlib>
 
-#include "schedules/candidates.h"
-#include "schedules/check.h"
-#include "schedules/families.h"
-#include "schedules/simulate.h"
+#include "schedules/check/check.h"
+#include "schedules/families/candidates.h"
+#include "schedules/families/families.h"
+#include "schedules/simulator/simulate.h"
 #include "tests/bench/resident_memory.h"
 
 namespace weft {

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "worker/shell/monotonic_clock.h"
+#include "base/monotonic_clock.h"
 #include "worker/shell/transport/ucx_transport.h"
 
 namespace weft {

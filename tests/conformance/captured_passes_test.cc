@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "tests/conformance/training_driver.h"
-#include "worker/shell/compute/cpu_rank_device.h"
 #include "worker/shell/compute/device_backend.h"
+#include "worker/shell/torch/cpu_rank_device.h"
 
 namespace weft::testing {
 namespace {

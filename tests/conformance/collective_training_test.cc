@@ -13,18 +13,18 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/mutex.h"
 #include "coordinator/core/coordinator_core.h"
 #include "coordinator/shell/spec_planner.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "proto/wire/mutex.h"
 #include "tests/conformance/fake_cuda.h"
 #include "tests/conformance/training_driver.h"
 #include "worker/shell/compute/parameters.h"
 #include "worker/shell/cuda/nccl_collectives.h"
+#include "worker/shell/loop/worker_loop.h"
 #include "worker/shell/transport/loopback_transport.h"
-#include "worker/shell/worker_loop.h"
 
 namespace weft {
 namespace {

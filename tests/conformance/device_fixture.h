@@ -14,7 +14,7 @@
 #include "tests/conformance/devices.h"
 #include "tests/conformance/training_driver.h"
 #include "worker/shell/compute/compute.h"
-#include "worker/shell/memory_source.h"
+#include "worker/shell/memory/memory_source.h"
 
 namespace weft::testing {
 

@@ -14,8 +14,8 @@
 #include <memory>
 #include <string>
 
-#include "worker/shell/memory_source.h"
-#include "worker/shell/tensor.h"
+#include "worker/shell/memory/memory_source.h"
+#include "worker/shell/memory/tensor.h"
 
 namespace weft::testing {
 

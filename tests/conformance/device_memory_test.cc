@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "proto/run/run_memory.h"
+#include "run/run_memory.h"
 #include "tests/conformance/device_fixture.h"
 #include "tests/conformance/training_driver.h"
 #include "worker/shell/compute/compute.h"

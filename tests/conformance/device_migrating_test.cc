@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "proto/run/run_schedule.h"
-#include "schedules/graph.h"
+#include "run/run_schedule.h"
+#include "schedules/graph/graph.h"
 #include "schedules/sync/state_route.h"
 #include "tests/conformance/device_fixture.h"
 #include "tests/conformance/devices.h"

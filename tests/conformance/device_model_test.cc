@@ -12,7 +12,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
-#include "proto/run/model_layers.h"
+#include "run/model_layers.h"
 #include "tests/conformance/device_fixture.h"
 #include "tests/conformance/training_driver.h"
 #include "worker/shell/compute/compute.h"

@@ -9,15 +9,15 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "proto/run/model_layers.h"
-#include "proto/run/run_memory.h"
+#include "run/model_layers.h"
+#include "run/run_memory.h"
 #include "tests/conformance/device_fixture.h"
 #include "tests/conformance/devices.h"
 #include "tests/conformance/training_driver.h"
 #include "worker/shell/compute/compute.h"
-#include "worker/shell/compute/evaluate.h"
-#include "worker/shell/compute/reference.h"
 #include "worker/shell/compute/segment_allocator.h"
+#include "worker/shell/reference/evaluate.h"
+#include "worker/shell/reference/reference.h"
 
 namespace weft::testing {
 namespace {

@@ -1,6 +1,6 @@
 // Tests what an evaluation must do: count each sample once, with running averages, from a checkpoint of any
 // cut.
-#include "worker/shell/compute/evaluate.h"
+#include "worker/shell/reference/evaluate.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
 #include "tests/conformance/training_driver.h"
-#include "worker/shell/compute/reference.h"
+#include "worker/shell/reference/reference.h"
 
 namespace weft::testing {
 namespace {

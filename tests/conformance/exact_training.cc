@@ -16,13 +16,13 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "proto/run/learning_rate.h"
-#include "proto/run/model_layers.h"
+#include "run/learning_rate.h"
+#include "run/model_layers.h"
 #include "tests/conformance/training_driver.h"
-#include "worker/shell/compute/data.h"
 #include "worker/shell/compute/parameters.h"
 #include "worker/shell/compute/stage_update.h"
-#include "worker/shell/compute/torch_layers.h"
+#include "worker/shell/data/data.h"
+#include "worker/shell/torch/torch_layers.h"
 
 namespace weft::testing {
 namespace {

@@ -10,7 +10,7 @@
 
 #include <cstdint>
 
-#include "proto/run/run_spec.h"
+#include "run/run_spec.h"
 #include "tests/conformance/rounding_bound.h"
 
 namespace weft::testing {

@@ -4,7 +4,7 @@
 #include <thread>
 #include <utility>
 
-#include "proto/wire/mutex.h"
+#include "base/mutex.h"
 #include "tests/conformance/fake_cuda.h"
 
 namespace {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "proto/wire/mutex.h"
+#include "base/mutex.h"
 #include "tests/conformance/fake_cuda.h"
 
 namespace {

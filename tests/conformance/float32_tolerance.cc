@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "tests/conformance/device_fixture.h"
 #include "tests/conformance/exact_training.h"
-#include "worker/shell/compute/reference.h"
+#include "worker/shell/reference/reference.h"
 
 namespace weft::testing {
 namespace {

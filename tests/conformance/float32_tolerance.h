@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "proto/run/run_spec.h"
+#include "run/run_spec.h"
 #include "tests/conformance/rounding_bound.h"
 #include "tests/conformance/training_driver.h"
 #include "worker/shell/compute/device_backend.h"

@@ -1,6 +1,6 @@
 // Tests what generating must do: go on from a prompt as the model's own scores say, from a checkpoint of any
 // cut.
-#include "worker/shell/compute/generate.h"
+#include "worker/shell/reference/generate.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "tests/conformance/training_driver.h"
-#include "worker/shell/compute/evaluate.h"
-#include "worker/shell/compute/reference.h"
+#include "worker/shell/reference/evaluate.h"
+#include "worker/shell/reference/reference.h"
 
 namespace weft::testing {
 namespace {

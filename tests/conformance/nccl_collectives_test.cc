@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
+#include "base/monotonic_clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/conformance/fake_cuda.h"
-#include "worker/shell/monotonic_clock.h"
 
 namespace weft {
 namespace {

@@ -15,9 +15,9 @@
 #include "gtest/gtest.h"
 #include "tests/conformance/device_fixture.h"
 #include "tests/conformance/training_driver.h"
+#include "worker/shell/checkpoint/safetensors.h"
 #include "worker/shell/compute/elementwise.h"
-#include "worker/shell/compute/reference.h"
-#include "worker/shell/compute/safetensors.h"
+#include "worker/shell/reference/reference.h"
 
 namespace weft::testing {
 namespace {

@@ -8,7 +8,7 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
-#include "proto/run/resnet.h"
+#include "run/resnet.h"
 
 namespace weft::testing {
 namespace {

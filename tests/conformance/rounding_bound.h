@@ -21,7 +21,7 @@
 #include <string>
 #include <vector>
 
-#include "proto/run/run_spec.h"
+#include "run/run_spec.h"
 
 namespace weft::testing {
 

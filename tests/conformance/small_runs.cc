@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "proto/run/model_layers.h"
+#include "run/model_layers.h"
 
 namespace weft::testing {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "proto/run/run_spec.h"
+#include "run/run_spec.h"
 
 namespace weft::testing {
 

@@ -1,5 +1,5 @@
 // LibTorch's state as a run sets it, and what it says of kernels that are refused; the deterministic maximum.
-#include "worker/shell/compute/torch_context.h"
+#include "worker/shell/torch/torch_context.h"
 
 #include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
@@ -15,8 +15,8 @@
 #include <string>
 #include <utility>
 
-#include "worker/shell/compute/max_pool.h"
-#include "worker/shell/compute/torch_guard.h"
+#include "worker/shell/torch/max_pool.h"
+#include "worker/shell/torch/torch_guard.h"
 
 namespace weft {
 namespace {

@@ -13,11 +13,11 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "proto/run/model_layers.h"
-#include "proto/run/run_schedule.h"
-#include "worker/shell/compute/reference.h"
-#include "worker/shell/compute/safetensors.h"
+#include "run/model_layers.h"
+#include "run/run_schedule.h"
+#include "worker/shell/checkpoint/safetensors.h"
 #include "worker/shell/compute/sum_of_squares.h"
+#include "worker/shell/reference/reference.h"
 
 namespace weft::testing {
 namespace {

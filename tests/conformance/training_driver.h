@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gtest/gtest.h"
-#include "proto/run/run_spec.h"
+#include "run/run_spec.h"
 #include "tests/conformance/small_runs.h"
 #include "worker/shell/compute/compute.h"
 

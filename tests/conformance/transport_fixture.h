@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "worker/shell/monotonic_clock.h"
+#include "base/monotonic_clock.h"
 #include "worker/shell/transport/transport.h"
 
 namespace weft::testing {

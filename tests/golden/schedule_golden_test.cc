@@ -11,8 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "gtest/gtest.h"
-#include "schedules/families.h"
-#include "schedules/simulate.h"
+#include "schedules/families/families.h"
+#include "schedules/simulator/simulate.h"
 
 namespace weft {
 namespace {

@@ -21,15 +21,15 @@
 
 #include "tests/gpu/fake_gpu.h"
 #include "tests/gpu/the_gpu.h"
-#include "worker/shell/compute/batch_norm.h"
 #include "worker/shell/compute/device_backend.h"
-#include "worker/shell/compute/host_offload.h"
-#include "worker/shell/compute/max_pool.h"
-#include "worker/shell/compute/rank_device.h"
-#include "worker/shell/compute/torch_context.h"
-#include "worker/shell/compute/torch_layers.h"
-#include "worker/shell/compute/torch_stage.h"
-#include "worker/shell/memory_source.h"
+#include "worker/shell/memory/memory_source.h"
+#include "worker/shell/torch/batch_norm.h"
+#include "worker/shell/torch/host_offload.h"
+#include "worker/shell/torch/max_pool.h"
+#include "worker/shell/torch/rank_device.h"
+#include "worker/shell/torch/torch_context.h"
+#include "worker/shell/torch/torch_layers.h"
+#include "worker/shell/torch/torch_stage.h"
 
 namespace weft {
 namespace {

@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "proto/wire/mutex.h"
+#include "base/mutex.h"
 
 namespace weft::testing {
 

@@ -18,12 +18,12 @@
 #include "absl/strings/str_cat.h"
 #include "tests/gpu/count_waits.h"
 #include "tests/gpu/the_gpu.h"
-#include "worker/shell/compute/dropout.h"
 #include "worker/shell/compute/elementwise.h"
 #include "worker/shell/compute/sum_of_squares.h"
 #include "worker/shell/cuda/cuda_backend.h"
 #include "worker/shell/cuda/cuda_rank_device.h"
 #include "worker/shell/cuda/flat_formulas.h"
+#include "worker/shell/torch/dropout.h"
 
 namespace weft {
 namespace {

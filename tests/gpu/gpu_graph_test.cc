@@ -21,8 +21,8 @@
 
 #include "tests/gpu/the_gpu.h"
 #include "worker/shell/compute/elementwise.h"
-#include "worker/shell/compute/rank_device.h"
-#include "worker/shell/compute/torch_context.h"
+#include "worker/shell/torch/rank_device.h"
+#include "worker/shell/torch/torch_context.h"
 
 namespace weft {
 namespace {

@@ -6,9 +6,9 @@
 #include "tests/gpu/fake_gpu.h"
 #include "tests/gpu/the_gpu.h"
 #include "worker/shell/compute/device_backend.h"
-#include "worker/shell/compute/rank_device.h"
 #include "worker/shell/cuda/pinned_memory.h"
-#include "worker/shell/memory_source.h"
+#include "worker/shell/memory/memory_source.h"
+#include "worker/shell/torch/rank_device.h"
 
 namespace weft {
 namespace {

@@ -13,16 +13,16 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "proto/run/run_schedule.h"
-#include "proto/wire/mutex.h"
+#include "base/mutex.h"
+#include "run/run_schedule.h"
 #include "tests/conformance/small_runs.h"
 #include "tests/conformance/training_driver.h"
 #include "tests/gpu/fake_gpu.h"
 #include "worker/shell/compute/compute.h"
 #include "worker/shell/compute/device_backend.h"
-#include "worker/shell/compute/reference.h"
 #include "worker/shell/cuda/cuda_backend.h"
-#include "worker/shell/memory_source.h"
+#include "worker/shell/memory/memory_source.h"
+#include "worker/shell/reference/reference.h"
 
 namespace weft::testing {
 namespace {

@@ -7,12 +7,12 @@
 #include <random>
 #include <thread>
 
+#include "base/monotonic_clock.h"
 #include "tests/gpu/fake_gpu.h"
 #include "tests/gpu/the_gpu.h"
 #include "worker/shell/compute/device_backend.h"
 #include "worker/shell/cuda/cuda_backend.h"
 #include "worker/shell/cuda/cuda_rank_device.h"
-#include "worker/shell/monotonic_clock.h"
 
 namespace weft {
 namespace {

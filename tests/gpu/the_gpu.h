@@ -16,10 +16,10 @@
 #include "absl/status/statusor.h"
 #include "schedules/job.h"
 #include "worker/shell/compute/device_backend.h"
-#include "worker/shell/compute/rank_device.h"
 #include "worker/shell/cuda/cuda_backend.h"
-#include "worker/shell/fence.h"
-#include "worker/shell/memory_source.h"
+#include "worker/shell/memory/fence.h"
+#include "worker/shell/memory/memory_source.h"
+#include "worker/shell/torch/rank_device.h"
 
 namespace weft {
 

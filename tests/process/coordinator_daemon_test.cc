@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "proto/metrics/heartbeat.h"
+#include "base/metrics/heartbeat.h"
 
 namespace weft {
 namespace {
@@ -154,7 +154,42 @@ int ConnectTo(int port) {
   return fd;
 }
 
-// The listener must outlive the moment in which no descriptor is left.
+// Connections that say nothing, as many as were asked for. The server closes those that are too many at once,
+// and the others after a while; Fill opens others in their places.
+class SilentCrowd {
+ public:
+  SilentCrowd(int port, size_t count) : port_(port), sockets_(count, -1) {}
+  ~SilentCrowd() { Leave(); }
+
+  void Fill() {
+    for (int& socket : sockets_) {
+      if (socket >= 0 && !EndedByPeer(socket)) continue;
+      if (socket >= 0) close(socket);
+      socket = ConnectTo(port_);
+    }
+  }
+  void Leave() {
+    for (const int socket : sockets_) {
+      if (socket >= 0) close(socket);
+    }
+    sockets_.clear();
+  }
+
+ private:
+  // What the server has said is of no interest.
+  static bool EndedByPeer(int socket) {
+    char said[4096];
+    ssize_t n = 0;
+    while ((n = recv(socket, said, sizeof(said), MSG_DONTWAIT)) > 0) {
+    }
+    return n == 0 || (errno != EAGAIN && errno != EWOULDBLOCK);
+  }
+
+  const int port_;
+  std::vector<int> sockets_;
+};
+
+// Its listener must outlive the moment in which no descriptor is left.
 TEST(CoordinatorDaemon, RunsOutOfDescriptors_RefusesAndServesAgain) {
   Daemon d({"--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0"}, /*descriptors=*/128);
   const std::string health =

@@ -11,8 +11,8 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
-#include "proto/wire/mutex.h"
-#include "schedules/families.h"
+#include "base/mutex.h"
+#include "schedules/families/families.h"
 #include "tests/process/scripted_worker.h"
 
 namespace weft {

@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/mutex.h"
 #include "coordinator/shell/coordinator_server.h"
 #include "gtest/gtest.h"
 #include "proto/wire/channel.h"
-#include "proto/wire/mutex.h"
 #include "proto/wire/session_stream.h"
 
 namespace weft {

@@ -12,11 +12,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/mutex.h"
 #include "coordinator/shell/coordinator_server.h"
 #include "proto/wire/channel.h"
 #include "proto/wire/limits.h"
-#include "proto/wire/mutex.h"
-#include "schedules/families.h"
+#include "schedules/families/families.h"
 #include "weft/v1/session.grpc.pb.h"
 
 namespace weft {

@@ -1,5 +1,5 @@
 // The HTTP server of metrics and health, against clients that are slow, silent or wrong.
-#include "proto/metrics/metrics_server.h"
+#include "base/metrics/metrics_server.h"
 
 #include <arpa/inet.h>
 #include <gmock/gmock.h>

@@ -235,12 +235,12 @@ TEST_F(Output, RemovedDuringTheRun_EndsWithASentenceAndExitOne) {
   EXPECT_EQ(result.code, 1);
   EXPECT_THAT(result.err, HasSubstr("the folder " + out_ + " was removed while the run went on"));
   EXPECT_THAT(result.out, Not(HasSubstr("Look at")));
-  // The steps that were in memory or in an open file are there again.
-  EXPECT_EQ(Steps(out_).size(), 300u);
-  EXPECT_EQ(Json::parse(ReadWholeFile(out_ + "/summary.json"))["steps"], 300);
+  // What was in memory or in an open file is there again.
+  EXPECT_EQ(Steps(out_).size(), 500u);
+  EXPECT_EQ(Json::parse(ReadWholeFile(out_ + "/summary.json"))["steps"], 500);
 }
 
-// The data are checked before the folder is.
+// What the data hold is looked at before the folder is.
 TEST_F(Output, BadDataUnderTheSameName_ExitSeventyEightBeforeAnythingIsTouched) {
   const std::string head =
       "name: small\nmodel: {gpt: {layers: 4, width: 32, heads: 2, context: 32, vocabulary: 4000}}\n";

@@ -41,7 +41,7 @@ Files ReadFiles(const std::string& folder) {
     if (entry.is_regular_file())
       files[fs::relative(entry.path(), folder).string()] = ReadWholeFile(entry.path());
   }
-  // The run that made it, and the time, are no part of what it is.
+  // Which run made it, and when, is no part of what it is.
   for (auto& [name, content] : files) {
     if (name != "model.safetensors.index.json") continue;
     Json index = Json::parse(content);
@@ -225,8 +225,8 @@ TEST_F(Resume, WhatDoesNotFit_IsRefusedBeforeAnythingIsTouched) {
   ExpectRefused(run, {"--reference", "--resume", folder_ / "cut"}, HasSubstr("is damaged"));
 }
 
-// A run saves checkpoints on its way, while its steps run on: by one holder, in slices, in relays, by width,
-// by the visitor that makes the version, and with old versions.
+// What a run saves on its way, while its steps run on: by one holder, in slices, in relays, by width, by the
+// visitor that makes the version, and with old versions.
 TEST_F(Resume, CheckpointOnTheWay_IsWhatARunThatStopsThereLeaves) {
   for (const auto& [schedule, other, microbatches] :
        {std::tuple("1f1b", "ddp", 4), std::tuple("ddp", "gpipe", 4),
@@ -283,7 +283,7 @@ TEST_F(Resume, CheckpointKey_IsCheckedLikeAnyOther) {
 
 class Stopped : public Resume {
  protected:
-  // The run is so long that a test stops it, with a step that takes no time.
+  // So long that a test stops it, with a step that takes no time.
   static constexpr int kManySteps = 1'000'000;
   std::vector<std::string> Words(const std::string& text, const std::vector<std::string>& flags) const {
     std::vector<std::string> words = {"weft", "train", folder_.Write("run.yaml", text), "--out",
@@ -298,7 +298,15 @@ class Stopped : public Resume {
     }
     return false;
   }
-  // Returns the step of the folder's newest checkpoint.
+  // A snapshot is written beside the steps, which do not wait for it.
+  bool AwaitCheckpoint() const {
+    for (int i = 0; i < 1200; ++i) {
+      if (NewestStep() > 0) return true;
+      usleep(50'000);
+    }
+    return false;
+  }
+  // Of the folder's newest checkpoint.
   int NewestStep() const {
     int newest = -1;
     std::error_code gone;  // older ones are removed meanwhile
@@ -310,7 +318,7 @@ class Stopped : public Resume {
     }
     return newest;
   }
-  // Goes on from the newest one, by the plain loop, two steps.
+  // From the newest one on, by the plain loop, two steps.
   void ExpectGoesOn(int step) {
     const std::string until = absl::StrCat(step + 2);
     const CommandResult resumed = Command::Run(
@@ -351,7 +359,7 @@ TEST_F(Stopped, BeforeItsFirstStep_EndsAtOnce) {
   EXPECT_THAT(r.err, ::testing::Not(HasSubstr("saving a checkpoint")));
 }
 
-// The complete checkpoint stays, and is named.
+// What is complete stays, and is named.
 TEST_F(Stopped, ByTheDeathOfAWorker_KeepsItsLastCheckpoint) {
   Command training(
       Words(RunText("ddp", kAdamW, 4, kManySteps) + "checkpoint: {every: 5}\n", {"--processes", "2"}));

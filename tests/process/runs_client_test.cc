@@ -1,5 +1,5 @@
 // The run API over a real socket: client library, server, scripted worker.
-#include "client/runs_client.h"
+#include "client/runs/runs_client.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "coordinator/shell/coordinator_server.h"
-#include "schedules/families.h"
+#include "schedules/families/families.h"
 #include "tests/process/breaking_proxy.h"
 #include "tests/process/scripted_worker.h"
 

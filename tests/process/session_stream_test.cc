@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "coordinator/shell/coordinator_server.h"
-#include "schedules/families.h"
+#include "schedules/families/families.h"
 #include "tests/process/breaking_proxy.h"
 #include "tests/process/scripted_worker.h"
 

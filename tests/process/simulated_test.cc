@@ -9,15 +9,15 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "client/run_file.h"
-#include "client/schedule_file.h"
-#include "client/trace_file.h"
+#include "client/files/run_file.h"
+#include "client/files/schedule_file.h"
+#include "client/files/trace_file.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "proto/run/model_layers.h"
-#include "proto/run/run_memory.h"
-#include "proto/run/run_schedule.h"
-#include "schedules/simulate.h"
+#include "run/model_layers.h"
+#include "run/run_memory.h"
+#include "run/run_schedule.h"
+#include "schedules/simulator/simulate.h"
 #include "tests/process/command.h"
 #include "tests/process/run_files.h"
 

@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "base/net/address.h"
+#include "base/net/listener.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "proto/wire/address.h"
-#include "proto/wire/listener.h"
 #include "tests/process/command.h"
 
 namespace weft {

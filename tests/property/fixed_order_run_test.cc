@@ -1,5 +1,5 @@
 // One pass over fixed orders gives the numbers of the simulation from event to event, which records jobs.
-#include "schedules/fixed_order_run.h"
+#include "schedules/simulator/fixed_order_run.h"
 
 #include <string>
 

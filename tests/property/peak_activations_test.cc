@@ -8,8 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "schedules/families.h"
-#include "schedules/simulate.h"
+#include "schedules/families/families.h"
+#include "schedules/simulator/simulate.h"
 #include "tests/property/random_case.h"
 
 namespace weft {

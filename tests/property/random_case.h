@@ -13,9 +13,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "schedules/check.h"
-#include "schedules/families.h"
-#include "schedules/simulate.h"
+#include "schedules/check/check.h"
+#include "schedules/families/families.h"
+#include "schedules/simulator/simulate.h"
 #include "tests/property/random_inputs.h"
 
 namespace weft {

@@ -7,8 +7,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "schedules/check.h"
-#include "schedules/families.h"
+#include "schedules/check/check.h"
+#include "schedules/families/families.h"
 #include "schedules/sync/protocol.h"
 
 namespace weft {

@@ -9,10 +9,10 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "schedules/check.h"
-#include "schedules/claim_order.h"
-#include "schedules/deadlock.h"
-#include "schedules/families.h"
+#include "schedules/check/check.h"
+#include "schedules/check/deadlock.h"
+#include "schedules/dispatch/claim_order.h"
+#include "schedules/families/families.h"
 
 namespace weft {
 namespace {

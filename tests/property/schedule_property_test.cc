@@ -11,11 +11,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "schedules/check.h"
-#include "schedules/claim_order.h"
-#include "schedules/families.h"
-#include "schedules/simulate.h"
-#include "schedules/step_edges.h"
+#include "schedules/check/check.h"
+#include "schedules/dispatch/claim_order.h"
+#include "schedules/families/families.h"
+#include "schedules/graph/step_edges.h"
+#include "schedules/simulator/simulate.h"
 #include "tests/property/random_case.h"
 
 namespace weft {

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "schedules/families.h"
+#include "schedules/families/families.h"
 #include "tests/simulation/world.h"
 #include "tests/simulation/world_random.h"
 

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "schedules/check.h"
-#include "schedules/families.h"
+#include "schedules/check/check.h"
+#include "schedules/families/families.h"
 #include "tests/property/random_inputs.h"
 #include "tests/simulation/world_run.h"
 

@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "schedules/graph.h"
+#include "schedules/graph/graph.h"
 
 namespace weft {
 

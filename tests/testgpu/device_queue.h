@@ -19,7 +19,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "worker/shell/fence.h"
+#include "worker/shell/memory/fence.h"
 
 namespace weft::testgpu {
 

@@ -7,9 +7,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/monotonic_clock.h"
 #include "tests/testgpu/torch_device.h"
 #include "worker/shell/compute/sum_of_squares.h"
-#include "worker/shell/monotonic_clock.h"
 
 namespace weft::testgpu {
 namespace {

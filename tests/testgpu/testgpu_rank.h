@@ -12,8 +12,8 @@
 #include "tests/testgpu/device_queue.h"
 #include "tests/testgpu/mirror_math.h"
 #include "tests/testgpu/thread_state.h"
-#include "worker/shell/compute/rank_device.h"
-#include "worker/shell/memory_source.h"
+#include "worker/shell/memory/memory_source.h"
+#include "worker/shell/torch/rank_device.h"
 
 namespace weft::testgpu {
 

@@ -21,9 +21,9 @@
 #include "absl/strings/str_cat.h"
 #include "tests/testgpu/load_testgpu.h"
 #include "worker/shell/compute/parameters.h"
-#include "worker/shell/compute/rank_device.h"
-#include "worker/shell/compute/torch_layers.h"
-#include "worker/shell/memory_source.h"
+#include "worker/shell/memory/memory_source.h"
+#include "worker/shell/torch/rank_device.h"
+#include "worker/shell/torch/torch_layers.h"
 
 namespace weft::testing {
 namespace {

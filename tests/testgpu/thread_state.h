@@ -18,7 +18,7 @@
 #include "tests/testgpu/device_memory.h"
 #include "tests/testgpu/device_queue.h"
 #include "worker/shell/compute/compute.h"
-#include "worker/shell/tensor.h"
+#include "worker/shell/memory/tensor.h"
 
 namespace weft::testgpu {
 

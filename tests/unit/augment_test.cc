@@ -1,11 +1,11 @@
-#include "worker/shell/compute/augment.h"
+#include "worker/shell/data/augment.h"
 
 #include <cmath>
 #include <numeric>
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "worker/shell/compute/splitmix64.h"
+#include "worker/shell/data/splitmix64.h"
 
 namespace weft {
 namespace {

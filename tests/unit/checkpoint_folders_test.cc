@@ -1,4 +1,4 @@
-#include "worker/shell/compute/checkpoint_folders.h"
+#include "worker/shell/checkpoint/checkpoint_folders.h"
 
 #include <unistd.h>
 
@@ -11,8 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "worker/shell/compute/checkpoint.h"
-#include "worker/shell/compute/checkpoint_reader.h"
+#include "worker/shell/checkpoint/checkpoint.h"
+#include "worker/shell/checkpoint/checkpoint_reader.h"
 #include "worker/shell/compute/compute.h"
 
 namespace weft {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "schedules/families.h"
+#include "schedules/families/families.h"
 
 namespace weft {
 namespace {

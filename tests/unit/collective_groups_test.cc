@@ -1,5 +1,5 @@
 // Tests how a process's groups of collectives come together and end, with collectives of the test.
-#include "worker/shell/collective_groups.h"
+#include "worker/shell/loop/collective_groups.h"
 
 #include <memory>
 #include <string>

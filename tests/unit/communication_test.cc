@@ -1,5 +1,5 @@
 // Communication steps between two ticks, against what can be counted by hand.
-#include "schedules/communication.h"
+#include "schedules/simulator/communication.h"
 
 #include <map>
 #include <string>
@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "schedules/families.h"
+#include "schedules/families/families.h"
 
 namespace weft {
 namespace {

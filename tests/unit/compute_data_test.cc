@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <sys/stat.h>
-#include <sys/stat.h>
 #include <zlib.h>
 
 #include <filesystem>
@@ -11,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "worker/shell/compute/data.h"
+#include "worker/shell/data/data.h"
 
 namespace weft {
 namespace {

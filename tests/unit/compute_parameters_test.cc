@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "proto/run/model_layers.h"
+#include "run/model_layers.h"
 #include "worker/shell/compute/compute.h"
 #include "worker/shell/compute/host_math.h"
 #include "worker/shell/compute/parameters.h"

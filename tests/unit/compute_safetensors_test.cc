@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "nlohmann/json.hpp"
-#include "worker/shell/compute/checkpoint.h"
+#include "worker/shell/checkpoint/checkpoint.h"
+#include "worker/shell/checkpoint/safetensors.h"
 #include "worker/shell/compute/compute.h"
-#include "worker/shell/compute/safetensors.h"
 
 namespace weft {
 namespace {

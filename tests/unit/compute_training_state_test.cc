@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "worker/shell/compute/checkpoint.h"
+#include "worker/shell/checkpoint/checkpoint.h"
 #include "worker/shell/compute/training_state.h"
 
 namespace weft {

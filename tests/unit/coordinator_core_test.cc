@@ -7,7 +7,7 @@
 #include <map>
 
 #include "absl/strings/str_cat.h"
-#include "schedules/families.h"
+#include "schedules/families/families.h"
 
 namespace weft {
 namespace {

@@ -12,7 +12,7 @@
 #include "coordinator/core/reduction.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "schedules/families.h"
+#include "schedules/families/families.h"
 
 namespace weft {
 namespace {

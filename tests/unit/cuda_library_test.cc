@@ -7,10 +7,10 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "worker/shell/collectives.h"
 #include "worker/shell/compute/device_library.h"
 #include "worker/shell/compute/device_version.h"
-#include "worker/shell/compute/rank_device.h"
+#include "worker/shell/memory/collectives.h"
+#include "worker/shell/torch/rank_device.h"
 
 namespace weft {
 namespace {

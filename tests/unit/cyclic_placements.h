@@ -9,8 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "schedules/check.h"
-#include "schedules/families.h"
+#include "schedules/check/check.h"
+#include "schedules/families/families.h"
 
 namespace weft {
 

@@ -1,4 +1,4 @@
-#include "proto/log/daemon_log.h"
+#include "base/log/daemon_log.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "worker/shell/compute/data_prefetch.h"
+#include "worker/shell/data/data_prefetch.h"
 
 #include <gtest/gtest.h>
 

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "worker/shell/job_runner.h"
+#include "worker/shell/loop/job_runner.h"
 
 namespace weft {
 

@@ -19,11 +19,11 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "proto/wire/mutex.h"
+#include "base/mutex.h"
 #include "tests/simulation/world_random.h"
 #include "tests/simulation/world_values.h"
 #include "worker/shell/compute/compute.h"
-#include "worker/shell/tensor.h"
+#include "worker/shell/memory/tensor.h"
 
 namespace weft {
 

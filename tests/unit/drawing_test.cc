@@ -1,4 +1,4 @@
-#include "schedules/drawing.h"
+#include "schedules/drawing/drawing.h"
 
 #include <algorithm>
 #include <limits>
@@ -11,9 +11,9 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "schedules/drawing_loss.h"
-#include "schedules/families.h"
-#include "schedules/simulate.h"
+#include "schedules/drawing/drawing_loss.h"
+#include "schedules/families/families.h"
+#include "schedules/simulator/simulate.h"
 
 namespace weft {
 namespace {

@@ -1,4 +1,4 @@
-#include "worker/shell/compute/dropout.h"
+#include "worker/shell/torch/dropout.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>

@@ -1,4 +1,4 @@
-#include "worker/shell/gpu_monitor.h"
+#include "worker/shell/metrics/gpu_monitor.h"
 
 #include <cstdlib>
 

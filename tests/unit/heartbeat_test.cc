@@ -1,4 +1,4 @@
-#include "proto/metrics/heartbeat.h"
+#include "base/metrics/heartbeat.h"
 
 #include <gtest/gtest.h>
 

@@ -1,10 +1,10 @@
 // Tests which versions of the weights are held at a time, in runs that make some of the steps only.
-#include "schedules/held_versions.h"
+#include "schedules/sync/held_versions.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "schedules/families.h"
+#include "schedules/families/families.h"
 
 namespace weft {
 namespace {

@@ -1,5 +1,5 @@
 // Tests what a machine and its control groups say of memory, from folders that look like the kernel's.
-#include "proto/host/host_memory.h"
+#include "base/host_memory.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include <fstream>
 #include <string>
 
-#include "proto/host/open_files.h"
+#include "base/open_files.h"
 
 namespace weft {
 namespace {

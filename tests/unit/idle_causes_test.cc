@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "schedules/families.h"
-#include "schedules/simulate.h"
+#include "schedules/families/families.h"
+#include "schedules/simulator/simulate.h"
 
 namespace weft {
 namespace {

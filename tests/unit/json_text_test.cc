@@ -1,4 +1,4 @@
-#include "proto/run/json_text.h"
+#include "run/json_text.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

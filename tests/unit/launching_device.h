@@ -16,8 +16,8 @@
 #include <utility>
 #include <vector>
 
-#include "proto/wire/mutex.h"
-#include "schedules/graph.h"
+#include "base/mutex.h"
+#include "schedules/graph/graph.h"
 #include "tests/unit/device_queue.h"
 #include "worker/shell/compute/compute.h"
 #include "worker/shell/transport/transport.h"

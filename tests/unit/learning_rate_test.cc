@@ -1,4 +1,4 @@
-#include "proto/run/learning_rate.h"
+#include "run/learning_rate.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

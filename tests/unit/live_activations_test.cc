@@ -1,14 +1,14 @@
 // Activations alive over all ranks against time, and their picture.
-#include "schedules/live_activations.h"
+#include "schedules/drawing/live_activations.h"
 
 #include <string>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "schedules/drawing_memory.h"
-#include "schedules/families.h"
-#include "schedules/simulate.h"
+#include "schedules/drawing/drawing_memory.h"
+#include "schedules/families/families.h"
+#include "schedules/simulator/simulate.h"
 
 namespace weft {
 namespace {

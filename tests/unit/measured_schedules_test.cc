@@ -1,15 +1,15 @@
 // Tests the rows of weft compare --measure, made of the files of a short training.
-#include "client/measured_schedules.h"
+#include "client/commands/measured_schedules.h"
 
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "client/contestants.h"
-#include "client/measured_table.h"
+#include "client/commands/contestants.h"
+#include "client/commands/measured_table.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "proto/run/run_schedule.h"
+#include "run/run_schedule.h"
 
 namespace weft {
 namespace {

@@ -1,4 +1,4 @@
-#include "proto/run/model_layers.h"
+#include "run/model_layers.h"
 
 #include <gtest/gtest.h>
 
@@ -6,6 +6,8 @@
 #include <functional>
 #include <numeric>
 #include <vector>
+
+#include "nlohmann/json.hpp"
 
 namespace weft {
 namespace {

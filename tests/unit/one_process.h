@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "schedules/families.h"
+#include "schedules/families/families.h"
 #include "worker/core/worker_core.h"
 
 namespace weft {

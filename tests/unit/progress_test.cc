@@ -1,4 +1,4 @@
-#include "schedules/progress.h"
+#include "schedules/graph/progress.h"
 
 #include <algorithm>
 #include <map>
@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "schedules/families.h"
-#include "schedules/rank_set.h"
+#include "schedules/families/families.h"
+#include "schedules/simulator/rank_set.h"
 
 namespace weft {
 namespace {

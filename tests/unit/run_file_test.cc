@@ -1,4 +1,4 @@
-#include "client/run_file.h"
+#include "client/files/run_file.h"
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "client/yaml_file.h"
+#include "client/files/yaml_file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

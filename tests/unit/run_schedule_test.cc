@@ -1,5 +1,5 @@
 // Tests how a run names its schedule, in a file and in one line.
-#include "proto/run/run_schedule.h"
+#include "run/run_schedule.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

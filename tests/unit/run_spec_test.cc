@@ -1,12 +1,12 @@
-#include "proto/run/run_spec.h"
+#include "run/run_spec.h"
 
 #include <algorithm>
 #include <numeric>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "proto/run/run_memory.h"
-#include "proto/run/run_schedule.h"
+#include "run/run_memory.h"
+#include "run/run_schedule.h"
 #include "schedules/sync/catalogue.h"
 #include "tests/unit/small_run_spec.h"
 

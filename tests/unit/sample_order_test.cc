@@ -1,4 +1,4 @@
-#include "worker/shell/compute/sample_order.h"
+#include "worker/shell/data/sample_order.h"
 
 #include <algorithm>
 #include <cmath>

@@ -4,11 +4,11 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "schedules/actions.h"
-#include "schedules/check.h"
-#include "schedules/drawing.h"
-#include "schedules/families.h"
-#include "schedules/simulate.h"
+#include "schedules/check/check.h"
+#include "schedules/drawing/drawing.h"
+#include "schedules/families/families.h"
+#include "schedules/simulator/actions.h"
+#include "schedules/simulator/simulate.h"
 
 namespace weft {
 namespace {

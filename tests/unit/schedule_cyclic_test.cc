@@ -7,11 +7,11 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "schedules/candidates.h"
-#include "schedules/check.h"
-#include "schedules/families.h"
-#include "schedules/held_versions.h"
-#include "schedules/simulate.h"
+#include "schedules/check/check.h"
+#include "schedules/families/candidates.h"
+#include "schedules/families/families.h"
+#include "schedules/simulator/simulate.h"
+#include "schedules/sync/held_versions.h"
 #include "tests/unit/cyclic_placements.h"
 
 namespace weft {

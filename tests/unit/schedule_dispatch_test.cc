@@ -4,11 +4,11 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "schedules/check.h"
-#include "schedules/claim_order.h"
-#include "schedules/dispatch.h"
-#include "schedules/families.h"
-#include "schedules/simulate.h"
+#include "schedules/check/check.h"
+#include "schedules/dispatch/claim_order.h"
+#include "schedules/dispatch/dispatch.h"
+#include "schedules/families/families.h"
+#include "schedules/simulator/simulate.h"
 
 namespace weft {
 namespace {

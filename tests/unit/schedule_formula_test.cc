@@ -1,9 +1,10 @@
 // Formulas of custom schedules: exact values, and refusals that say where.
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "schedules/formula.h"
+#include "schedules/families/formula.h"
 
 namespace weft {
 namespace {
@@ -104,7 +105,7 @@ TEST(Formula, Uses_NamesTheVariablesOfTheFormula) {
 }
 
 TEST(Formula, DeepNesting_IsReadOrRefused) {
-  const std::string deep = std::string(400, '(') + "s" + std::string(400, ')');
+  const std::string deep = absl::StrCat(std::string(400, '('), "s", std::string(400, ')'));
   EXPECT_EQ(Value(deep, 7), 7);
 }
 

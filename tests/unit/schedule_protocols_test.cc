@@ -6,8 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "gtest/gtest.h"
-#include "schedules/families.h"
-#include "schedules/graph.h"
+#include "schedules/families/families.h"
+#include "schedules/graph/graph.h"
 #include "schedules/sync/catalogue.h"
 
 namespace weft {

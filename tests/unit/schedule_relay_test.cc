@@ -10,12 +10,12 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "schedules/candidates.h"
-#include "schedules/check.h"
-#include "schedules/families.h"
-#include "schedules/memory.h"
-#include "schedules/simulate.h"
-#include "schedules/step_edges.h"
+#include "schedules/check/check.h"
+#include "schedules/dispatch/memory.h"
+#include "schedules/families/candidates.h"
+#include "schedules/families/families.h"
+#include "schedules/graph/step_edges.h"
+#include "schedules/simulator/simulate.h"
 #include "tests/unit/cyclic_placements.h"
 
 namespace weft {

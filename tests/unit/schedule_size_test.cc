@@ -1,9 +1,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "schedules/check.h"
-#include "schedules/families.h"
-#include "schedules/size.h"
+#include "schedules/check/check.h"
+#include "schedules/families/families.h"
+#include "schedules/graph/size.h"
 
 namespace weft {
 namespace {

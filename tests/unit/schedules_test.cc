@@ -5,10 +5,10 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "schedules/check.h"
-#include "schedules/families.h"
-#include "schedules/simulate.h"
-#include "schedules/step_edges.h"
+#include "schedules/check/check.h"
+#include "schedules/families/families.h"
+#include "schedules/graph/step_edges.h"
+#include "schedules/simulator/simulate.h"
 
 namespace weft {
 namespace {

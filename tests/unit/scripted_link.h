@@ -12,8 +12,8 @@
 #include <variant>
 #include <vector>
 
-#include "proto/wire/mutex.h"
-#include "worker/shell/worker_loop.h"
+#include "base/mutex.h"
+#include "worker/shell/loop/worker_loop.h"
 
 namespace weft {
 

@@ -10,9 +10,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "schedules/check.h"
-#include "schedules/families.h"
-#include "schedules/simulate.h"
+#include "schedules/check/check.h"
+#include "schedules/families/families.h"
+#include "schedules/simulator/simulate.h"
 
 namespace weft {
 

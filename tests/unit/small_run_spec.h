@@ -9,7 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "proto/run/run_spec.h"
+#include "run/run_spec.h"
 
 namespace weft {
 

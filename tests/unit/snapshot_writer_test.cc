@@ -1,4 +1,4 @@
-#include "worker/shell/snapshot_writer.h"
+#include "worker/shell/loop/snapshot_writer.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,8 +6,8 @@
 #include <memory>
 #include <thread>
 
-#include "proto/wire/mutex.h"
-#include "worker/shell/monotonic_clock.h"
+#include "base/monotonic_clock.h"
+#include "base/mutex.h"
 
 namespace weft {
 namespace {

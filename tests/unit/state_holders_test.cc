@@ -1,5 +1,5 @@
 // Tests that at most one rank of a process has the state of a stage, or the process ends.
-#include "worker/shell/state_holders.h"
+#include "worker/shell/loop/state_holders.h"
 
 #include "gtest/gtest.h"
 

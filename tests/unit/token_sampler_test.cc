@@ -1,4 +1,4 @@
-#include "worker/shell/compute/token_sampler.h"
+#include "worker/shell/reference/token_sampler.h"
 
 #include <cmath>
 #include <limits>

@@ -14,7 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "schedules/families.h"
+#include "schedules/families/families.h"
 
 namespace weft {
 namespace {

@@ -1,12 +1,12 @@
 // The validator's thread: what is told of validations, and what is not.
-#include "worker/shell/validator.h"
+#include "worker/shell/loop/validator.h"
 
 #include <atomic>
 #include <deque>
 #include <string>
 
+#include "base/mutex.h"
 #include "gtest/gtest.h"
-#include "proto/wire/mutex.h"
 
 namespace weft {
 namespace {

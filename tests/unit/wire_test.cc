@@ -7,7 +7,7 @@
 #include <limits>
 #include <memory>
 
-#include "proto/wire/address.h"
+#include "base/net/address.h"
 #include "proto/wire/limits.h"
 #include "proto/wire/runs_codec.h"
 #include "proto/wire/session_codec.h"

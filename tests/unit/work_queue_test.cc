@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <set>
 
-#include "schedules/families.h"
+#include "schedules/families/families.h"
 
 namespace weft {
 namespace {

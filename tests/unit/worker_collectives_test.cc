@@ -17,10 +17,10 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "schedules/claim_order.h"
-#include "schedules/families.h"
-#include "schedules/held_versions.h"
+#include "schedules/dispatch/claim_order.h"
+#include "schedules/families/families.h"
 #include "schedules/sync/catalogue.h"
+#include "schedules/sync/held_versions.h"
 #include "worker/core/worker_core.h"
 
 namespace weft {

@@ -8,8 +8,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "schedules/claim_order.h"
-#include "schedules/families.h"
+#include "schedules/dispatch/claim_order.h"
+#include "schedules/families/families.h"
 #include "tests/unit/one_process.h"
 
 namespace weft {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "schedules/claim_order.h"
+#include "schedules/dispatch/claim_order.h"
 #include "tests/unit/one_process.h"
 
 namespace weft {

@@ -14,13 +14,13 @@
 #include "absl/strings/substitute.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "schedules/claim_order.h"
+#include "schedules/dispatch/claim_order.h"
 #include "tests/unit/launching_device.h"
 #include "tests/unit/scripted_link.h"
-#include "worker/shell/job_runner.h"
-#include "worker/shell/run_shape.h"
+#include "worker/shell/loop/job_runner.h"
+#include "worker/shell/loop/run_shape.h"
+#include "worker/shell/loop/worker_loop.h"
 #include "worker/shell/transport/loopback_transport.h"
-#include "worker/shell/worker_loop.h"
 
 namespace weft {
 namespace {

@@ -1,5 +1,5 @@
 // The worker's threads and waiting, with a scripted coordinator, a loopback transport and no computing.
-#include "worker/shell/worker_loop.h"
+#include "worker/shell/loop/worker_loop.h"
 
 #include <atomic>
 #include <chrono>
@@ -21,10 +21,10 @@
 #include "absl/strings/substitute.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "schedules/claim_order.h"
-#include "schedules/simulate.h"
+#include "schedules/dispatch/claim_order.h"
+#include "schedules/simulator/simulate.h"
 #include "tests/unit/scripted_link.h"
-#include "worker/shell/run_shape.h"
+#include "worker/shell/loop/run_shape.h"
 #include "worker/shell/transport/loopback_transport.h"
 
 namespace weft {
@@ -463,6 +463,40 @@ TEST_F(WorkerLoopTest, DeviceIsLostToTheProcess_RunFailsAndTheWorkerEnds) {
   ASSERT_TRUE(link_.Await<Forgotten>().has_value());
   thread_.join();
   EXPECT_EQ(ended_, device_.health);
+}
+
+// Weights that a snapshot left aside, and held-out data that cannot be read.
+TEST_F(WorkerLoopTest, Validate_TellsTheFiguresAndRemovesTheWeights) {
+  std::string name = ::testing::TempDir() + "worker_loop_XXXXXX";
+  const std::string folder = mkdtemp(name.data());
+  const absl::Cleanup remove = [&] { std::filesystem::remove_all(folder); };
+  Assign a = Pipeline(kRun);
+  a.output = folder;
+  a.spec = absl::StrReplaceAll(
+      a.spec, {{"\"stages\": 2", absl::StrCat("\"validate\": {\"data\": {\"text\": {\"path\": \"", folder,
+                                              "/held.txt\"}}, \"samples\": 3}, \"stages\": 2")}});
+  link_.Say(a);
+  const auto failed = link_.Await<Failed>();
+  ASSERT_TRUE(failed.has_value());
+  EXPECT_THAT(failed->reason, HasSubstr("validate.data.text.path"));
+  link_.Say(Abort{kRun, "a process failed"});
+  ASSERT_TRUE(link_.Await<Forgotten>().has_value());
+
+  std::ofstream(folder + "/held.txt") << std::string(100, 'a');
+  a.run = kRun + 1;
+  a.epoch = 2;
+  link_.Say(a);
+  ASSERT_TRUE(link_.Await<Prepared>().has_value());
+  const std::string aside = folder + "/checkpoint.run-2.validation.partial";
+  std::filesystem::create_directory(aside);
+  link_.Say(Validate{kRun + 1, 1});
+  const auto validation = link_.Await<Validation>();
+  ASSERT_TRUE(validation.has_value());
+  EXPECT_EQ(validation->step, 1);
+  EXPECT_EQ(validation->samples, 3);
+  EXPECT_DOUBLE_EQ(validation->loss, 2.5);
+  EXPECT_DOUBLE_EQ(validation->accuracy, 1);
+  EXPECT_FALSE(std::filesystem::exists(aside));
 }
 
 // The rank takes its time like one with a device's driver to wait for.

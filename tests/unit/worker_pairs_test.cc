@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "schedules/actions.h"
-#include "schedules/claim_order.h"
+#include "schedules/dispatch/claim_order.h"
+#include "schedules/simulator/actions.h"
 #include "tests/unit/one_process.h"
 
 namespace weft {

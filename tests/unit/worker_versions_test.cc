@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "schedules/claim_order.h"
-#include "schedules/families.h"
-#include "schedules/held_versions.h"
+#include "schedules/dispatch/claim_order.h"
+#include "schedules/families/families.h"
+#include "schedules/sync/held_versions.h"
 #include "tests/unit/one_process.h"
 #include "worker/core/worker_core.h"
 

@@ -46,12 +46,6 @@ std::string WhyRefused(const Assign& assign, const Schedule& schedule) {
 
 }  // namespace
 
-void RequireOfCore(bool condition, const char* what) {
-  if (condition) return;
-  std::fprintf(stderr, "weft: broken invariant in the worker core: %s\n", what);
-  std::abort();
-}
-
 std::vector<int> WorkerCore::Run::StatesOf(const Assign& assign) {
   std::vector<int> states(assign.process_of_rank.size(), -1);
   for (const RankLease& lease : assign.leases)
@@ -76,7 +70,7 @@ StepProgress::Options WorkerCore::Run::ProgressOptions() const {
 }
 
 StepProgress::Step& WorkerCore::Run::StepWith(JobId id) {
-  RequireOfCore(StepOf(id) >= progress.first_step(), "a step is not touched after it ended");
+  Require(StepOf(id) >= progress.first_step(), "a step is not touched after it ended");
   return progress.Open(StepOf(id));
 }
 

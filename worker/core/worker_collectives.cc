@@ -69,8 +69,8 @@ void WorkerCore::OnJointOperationDone(int64_t now, Rank rank, const Job& job, Wo
   if (!run_ || run_->failed) return;
   Run& run = *run_;
   const int64_t id = run.IdOf(job);
-  RequireOfCore(run.RankAt(id) == rank && run.graph.IsJoint(job) && run.JoiningOf(id).begun,
-                "only a collective that was begun is over");
+  Require(run.RankAt(id) == rank && run.graph.IsJoint(job) && run.JoiningOf(id).begun,
+          "only a collective that was begun is over");
   if (job.kind == JobKind::kReduce && run.graph.sync(job.stage).layout() == Layout::kSliced) {
     // So have the backwards of all ranks on the stage, which read this rank's slice.
     for (int b = 0; b < run.graph.schedule().microbatches; ++b)

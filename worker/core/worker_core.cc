@@ -251,7 +251,7 @@ StartEffect WorkerCore::MakeStart(RankState& rank, int64_t id) {
 
 void WorkerCore::OnJobLaunched(int64_t now, Rank number, const Job& job, bool last,
                                std::optional<int64_t> left_bytes, WorkerEffects* out) {
-  RequireOfCore(run_ != nullptr, "a job is launched before its run is forgotten");
+  Require(run_ != nullptr, "a job is launched before its run is forgotten");
   Run& run = *run_;
   RankState& rank = run.StateOf(number);
   const int64_t id = run.IdOf(job);
@@ -264,7 +264,7 @@ void WorkerCore::OnJobLaunched(int64_t now, Rank number, const Job& job, bool la
 }
 
 void WorkerCore::OnJobDone(int64_t now, const JobDone& done, WorkerEffects* out) {
-  RequireOfCore(run_ != nullptr, "a job ends before its run is forgotten");
+  Require(run_ != nullptr, "a job ends before its run is forgotten");
   Run& run = *run_;
   run.now = now;
   RankState& rank = run.StateOf(done.rank);

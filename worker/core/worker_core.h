@@ -2,14 +2,14 @@
 // publish and report.
 //
 // It is the worker without threads, clock, sockets and LibTorch: events come in with the time, effects go out
-// in order. The shell (worker/shell/worker_loop.h) carries the effects out; the seeded simulation does so on
-// a virtual clock. One core serves all ranks of one process, and one run at a time.
+// in order. The shell (worker/shell/loop/worker_loop.h) carries the effects out; the seeded simulation does
+// so on a virtual clock. One core serves all ranks of one process, and one run at a time.
 //
 // How a job comes to run: the coordinator grants it (claimed, ahead of time); the core wants the tensors that
 // come from other processes; as inputs arrive and earlier jobs end, its count of missing inputs falls to
 // zero; then it is ready, and starts when its rank is idle and it has the smallest priority among the
-// admissible ready jobs (the greedy rule of schedules/dispatch.h). Where the schedule has overlapped pairs,
-// the second of a pair also starts while its rank computes the forward alone.
+// admissible ready jobs (the greedy rule of schedules/dispatch/dispatch.h). Where the schedule has overlapped
+// pairs, the second of a pair also starts while its rank computes the forward alone.
 //
 // A device is given jobs and does them later, in order. There a job is first launched: its rank's thread is
 // free, and the job has ended as far as ranks of this process are concerned, whose jobs the device does
@@ -34,7 +34,8 @@
 //      beside a launched forward needs nothing of that.
 //   2. Forwards of a stage with a limit are admitted in claim order, so whatever the durations, a job that is
 //      earlier in the claim order never waits for one that is later.
-//   3. Under a byte budget a forward starts only with its ticket (schedules/admission.h). The tickets of a
+//   3. Under a byte budget a forward starts only with its ticket (schedules/dispatch/admission.h). The
+//   tickets of a
 //      stage cost the counted bytes first, and the measured ones once its first forward has ended; a forward
 //      that keeps more than was counted ends the run.
 //   4. Micro-batch gradients are consumed in order of micro-batches, each once, as they arrive.
@@ -68,8 +69,8 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "proto/session/messages.h"
-#include "schedules/dispatch.h"
-#include "schedules/graph.h"
+#include "schedules/dispatch/dispatch.h"
+#include "schedules/graph/graph.h"
 #include "worker/core/rank_clock.h"
 #include "worker/core/tensor_key.h"
 

@@ -25,7 +25,7 @@ int64_t WorkerCore::RankState::NewestInFlight() const {
 }
 
 void WorkerCore::RankState::Launch(int64_t id) {
-  RequireOfCore(running == id || beside == id, "only a started job is launched");
+  Require(running == id || beside == id, "only a started job is launched");
   (running == id ? running : beside) = -1;
   std::find_if(in_flight.begin(), in_flight.end(), [&](const InFlight& job) {
     return job.id == id && !job.launched;
@@ -38,7 +38,7 @@ RankClock::Given WorkerCore::RankState::End(int64_t id, bool launched, bool* ove
   const auto ended = std::find_if(in_flight.begin(), in_flight.end(), [&](const InFlight& job) {
     return job.id == id && job.launched == launched;
   });
-  RequireOfCore(ended != in_flight.end(), "only a started job ends");
+  Require(ended != in_flight.end(), "only a started job ends");
   if (!launched) (running == id ? running : beside) = -1;
   const RankClock::Given given = ended->given;
   const auto next = in_flight.erase(ended);

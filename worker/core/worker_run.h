@@ -14,12 +14,13 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "base/require.h"
 #include "proto/session/messages.h"
-#include "schedules/admission.h"
-#include "schedules/dispatch.h"
-#include "schedules/graph.h"
-#include "schedules/held_versions.h"
-#include "schedules/progress.h"
+#include "schedules/dispatch/admission.h"
+#include "schedules/dispatch/dispatch.h"
+#include "schedules/graph/graph.h"
+#include "schedules/graph/progress.h"
+#include "schedules/sync/held_versions.h"
 #include "schedules/sync/state_route.h"
 #include "worker/core/rank_clock.h"
 #include "worker/core/tensor_key.h"
@@ -29,9 +30,6 @@ namespace weft {
 
 // The bits of a job's flags.
 inline constexpr uint8_t kClaimed = 1, kQueued = 2, kDone = 4;  // done or launched
-
-// Crashes with the words unless the condition holds.
-void RequireOfCore(bool condition, const char* what);
 
 struct WorkerCore::RankState {
   RankState(int64_t now, Rank r, Token t, std::vector<std::optional<int>> l, std::optional<int64_t> place,
@@ -192,7 +190,7 @@ struct WorkerCore::Run {
   StepProgress progress;           // of the jobs of this process
   std::vector<std::unique_ptr<RankState>> ranks;
   std::vector<std::vector<char>> touches;  // by place in `ranks` and stage: whether the rank computes it
-  std::vector<int> touched;  // of them
+  std::vector<int> touched;                // of them
   absl::flat_hash_map<TensorKey, Wanted> wanted;
   absl::flat_hash_map<int64_t, Intake> intakes;
   absl::flat_hash_map<int64_t, Joining> joining;

@@ -1,9 +1,9 @@
 // A device library as it should be, whose device does nothing but say how it was asked for.
 #include "absl/strings/str_cat.h"
-#include "worker/shell/collectives.h"
 #include "worker/shell/compute/device_backend.h"
 #include "worker/shell/compute/device_version.h"
-#include "worker/shell/compute/rank_device.h"
+#include "worker/shell/memory/collectives.h"
+#include "worker/shell/torch/rank_device.h"
 
 namespace weft {
 namespace {

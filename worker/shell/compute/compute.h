@@ -41,12 +41,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "proto/run/run_spec.h"
+#include "run/run_spec.h"
 #include "schedules/job.h"
 #include "worker/shell/compute/evaluation.h"
-#include "worker/shell/fence.h"
-#include "worker/shell/memory_source.h"
-#include "worker/shell/tensor.h"
+#include "worker/shell/memory/fence.h"
+#include "worker/shell/memory/memory_source.h"
+#include "worker/shell/memory/tensor.h"
 
 namespace weft {
 

@@ -18,7 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "schedules/job.h"
-#include "worker/shell/memory_source.h"
+#include "worker/shell/memory/memory_source.h"
 
 namespace weft {
 

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "worker/shell/compute/elementwise.h"
-#include "worker/shell/tensor.h"
+#include "worker/shell/memory/tensor.h"
 
 namespace weft {
 

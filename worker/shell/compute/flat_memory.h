@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "worker/shell/compute/compute.h"
 #include "worker/shell/compute/flat_math.h"
-#include "worker/shell/tensor.h"
+#include "worker/shell/memory/tensor.h"
 
 namespace weft {
 

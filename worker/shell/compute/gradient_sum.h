@@ -17,7 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "worker/shell/compute/flat_memory.h"
-#include "worker/shell/tensor.h"
+#include "worker/shell/memory/tensor.h"
 
 namespace weft {
 

@@ -12,7 +12,7 @@
 #include <optional>
 
 #include "absl/status/status.h"
-#include "proto/run/run_spec.h"
+#include "run/run_spec.h"
 #include "schedules/job.h"
 #include "worker/shell/compute/parameters.h"
 

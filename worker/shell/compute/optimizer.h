@@ -2,7 +2,7 @@
 // between them.
 //
 // A step is taken in parts: Begin once, then Apply over consecutive ranges that together cover the buffer.
-// The caller gives the rate of a step (proto/run/learning_rate.h), in place of the specification's. The state
+// The caller gives the rate of a step (run/learning_rate.h), in place of the specification's. The state
 // (`state_buffers` buffers as large as the weights) belongs to the caller, who begins it as zeros, in the
 // memory of any device. Both the runtime and the reference loop use it. One thread at a time.
 #ifndef WEFT_WORKER_SHELL_COMPUTE_OPTIMIZER_H_
@@ -13,7 +13,7 @@
 #include <variant>
 #include <vector>
 
-#include "proto/run/run_spec.h"
+#include "run/run_spec.h"
 #include "worker/shell/compute/elementwise.h"
 #include "worker/shell/compute/flat_math.h"
 

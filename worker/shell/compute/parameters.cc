@@ -7,8 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "proto/run/model_layers.h"
-#include "proto/run/resnet.h"
+#include "run/model_layers.h"
+#include "run/resnet.h"
 
 namespace weft {
 namespace {

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "proto/run/run_spec.h"
+#include "run/run_spec.h"
 
 namespace weft {
 
@@ -42,7 +42,7 @@ struct ParameterSpec {
 };
 
 struct LayerSpec {
-  std::string name;  // as in proto/run/model_layers.h
+  std::string name;  // as in run/model_layers.h
   std::vector<ParameterSpec> parameters;
 };
 

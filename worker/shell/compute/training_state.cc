@@ -10,8 +10,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "nlohmann/json.hpp"
-#include "proto/run/run_schedule.h"
-#include "worker/shell/compute/checkpoint.h"
+#include "run/run_schedule.h"
+#include "worker/shell/checkpoint/checkpoint.h"
 #include "worker/shell/compute/optimizer.h"
 
 namespace weft {

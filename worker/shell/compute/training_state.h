@@ -22,10 +22,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "proto/run/run_spec.h"
+#include "run/run_spec.h"
+#include "worker/shell/checkpoint/safetensors.h"
 #include "worker/shell/compute/compute.h"
 #include "worker/shell/compute/parameters.h"
-#include "worker/shell/compute/safetensors.h"
 
 namespace weft {
 
@@ -44,7 +44,7 @@ struct StateRule {
 // rule), and not of schedule, ranks or processes. 16 hexadecimal digits.
 std::string TrainingId(const RunSpec& run, const std::vector<StateRule>& rules);
 
-// Returns the rules of the run's schedule; failure as ScheduleOf (proto/run/run_schedule.h).
+// Returns the rules of the run's schedule; failure as ScheduleOf (run/run_schedule.h).
 absl::StatusOr<std::vector<StateRule>> StateRulesOf(const RunSpec& run);
 
 // Returns the names of the buffers beside the newest weights, in the order of their file.

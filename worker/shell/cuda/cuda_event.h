@@ -18,8 +18,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "proto/wire/mutex.h"
-#include "worker/shell/fence.h"
+#include "base/mutex.h"
+#include "worker/shell/memory/fence.h"
 
 namespace weft {
 

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "proto/wire/mutex.h"
+#include "base/mutex.h"
 
 namespace weft {
 namespace {

@@ -23,7 +23,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "worker/shell/compute/rank_device.h"
+#include "worker/shell/torch/rank_device.h"
 
 namespace weft {
 

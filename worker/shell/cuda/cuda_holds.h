@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "proto/wire/mutex.h"
+#include "base/mutex.h"
 #include "worker/shell/cuda/cuda_event.h"
 
 namespace weft {

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "worker/shell/monotonic_clock.h"
+#include "base/monotonic_clock.h"
 
 namespace weft {
 

@@ -19,7 +19,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "proto/wire/mutex.h"
+#include "base/mutex.h"
 #include "schedules/job.h"
 #include "worker/shell/compute/compute.h"
 #include "worker/shell/compute/sum_of_squares.h"

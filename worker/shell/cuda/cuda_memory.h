@@ -31,11 +31,11 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
-#include "proto/wire/mutex.h"
+#include "base/mutex.h"
 #include "schedules/job.h"
 #include "worker/shell/compute/compute.h"
-#include "worker/shell/compute/rank_device.h"
-#include "worker/shell/tensor.h"
+#include "worker/shell/memory/tensor.h"
+#include "worker/shell/torch/rank_device.h"
 
 namespace weft {
 

@@ -20,7 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "worker/shell/cuda/copies_away.h"
 #include "worker/shell/cuda/cuda_graph.h"
-#include "worker/shell/keep_forever.h"
+#include "worker/shell/memory/keep_forever.h"
 
 namespace weft {
 namespace {

@@ -32,9 +32,8 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "proto/wire/mutex.h"
+#include "base/mutex.h"
 #include "schedules/job.h"
-#include "worker/shell/compute/rank_device.h"
 #include "worker/shell/cuda/cuda_flat_math.h"
 #include "worker/shell/cuda/cuda_holds.h"
 #include "worker/shell/cuda/cuda_job.h"
@@ -42,7 +41,8 @@
 #include "worker/shell/cuda/cuda_streams.h"
 #include "worker/shell/cuda/late_release.h"
 #include "worker/shell/cuda/pinned_memory.h"
-#include "worker/shell/memory_source.h"
+#include "worker/shell/memory/memory_source.h"
+#include "worker/shell/torch/rank_device.h"
 
 namespace weft {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "proto/wire/mutex.h"
+#include "base/mutex.h"
 
 namespace weft {
 namespace {

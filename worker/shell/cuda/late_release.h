@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "proto/wire/mutex.h"
-#include "worker/shell/tensor.h"
+#include "base/mutex.h"
+#include "worker/shell/memory/tensor.h"
 
 namespace weft {
 

@@ -18,7 +18,7 @@
 #include <functional>
 #include <memory>
 
-#include "worker/shell/collectives.h"
+#include "worker/shell/memory/collectives.h"
 
 namespace weft {
 

@@ -7,9 +7,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "base/monotonic_clock.h"
 #include "worker/shell/cuda/cuda_status.h"
-#include "worker/shell/keep_forever.h"
-#include "worker/shell/monotonic_clock.h"
+#include "worker/shell/memory/keep_forever.h"
 
 namespace weft {
 namespace {

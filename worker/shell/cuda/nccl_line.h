@@ -30,11 +30,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "proto/wire/mutex.h"
+#include "base/mutex.h"
 #include "schedules/job.h"
 #include "worker/shell/cuda/nccl_collectives.h"
-#include "worker/shell/fence.h"
-#include "worker/shell/tensor.h"
+#include "worker/shell/memory/fence.h"
+#include "worker/shell/memory/tensor.h"
 
 static_assert(NCCL_VERSION_CODE >= NCCL_VERSION(2, 18, 0), "communicators that never block need NCCL 2.18");
 

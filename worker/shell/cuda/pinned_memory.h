@@ -15,10 +15,10 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
-#include "proto/wire/mutex.h"
+#include "base/mutex.h"
 #include "worker/shell/compute/segment_allocator.h"
-#include "worker/shell/memory_source.h"
-#include "worker/shell/tensor.h"
+#include "worker/shell/memory/memory_source.h"
+#include "worker/shell/memory/tensor.h"
 
 namespace weft {
 

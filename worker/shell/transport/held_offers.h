@@ -11,7 +11,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "worker/core/tensor_key.h"
-#include "worker/shell/tensor.h"
+#include "worker/shell/memory/tensor.h"
 
 namespace weft {
 

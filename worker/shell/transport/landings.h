@@ -18,7 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "worker/core/tensor_key.h"
-#include "worker/shell/tensor.h"
+#include "worker/shell/memory/tensor.h"
 #include "worker/shell/transport/receive_pool.h"
 #include "worker/shell/transport/transport.h"
 

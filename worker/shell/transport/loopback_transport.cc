@@ -17,8 +17,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
-#include "proto/wire/mutex.h"
-#include "worker/shell/monotonic_clock.h"
+#include "base/monotonic_clock.h"
+#include "base/mutex.h"
 #include "worker/shell/transport/held_offers.h"
 #include "worker/shell/transport/transfer_table.h"
 

@@ -22,8 +22,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/btree_map.h"
 #include "absl/status/statusor.h"
-#include "proto/wire/mutex.h"
-#include "worker/shell/memory_source.h"
+#include "base/mutex.h"
+#include "worker/shell/memory/memory_source.h"
 #include "worker/shell/transport/transport_message.h"
 
 namespace weft {

@@ -16,8 +16,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
-#include "proto/wire/mutex.h"
-#include "worker/shell/memory_source.h"
+#include "base/mutex.h"
+#include "worker/shell/memory/memory_source.h"
 
 namespace weft {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "proto/wire/mutex.h"
+#include "base/mutex.h"
 
 namespace weft {
 

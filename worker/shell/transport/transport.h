@@ -32,8 +32,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "worker/core/tensor_key.h"
-#include "worker/shell/memory_source.h"
-#include "worker/shell/tensor.h"
+#include "worker/shell/memory/memory_source.h"
+#include "worker/shell/memory/tensor.h"
 
 namespace weft {
 

@@ -11,7 +11,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
-#include "worker/shell/monotonic_clock.h"
+#include "base/monotonic_clock.h"
 #include "worker/shell/transport/listening_sockets.h"
 
 namespace weft {

@@ -13,7 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "proto/wire/address.h"
+#include "base/net/address.h"
 #include "worker/shell/transport/ucx_messenger.h"
 #include "worker/shell/transport/ucx_transport.h"
 

@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "worker/shell/monotonic_clock.h"
+#include "base/monotonic_clock.h"
 #include "worker/shell/transport/peer_process.h"
 #include "worker/shell/transport/receive_pool.h"
 #include "worker/shell/transport/transfer_path.h"

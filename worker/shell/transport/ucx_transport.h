@@ -71,7 +71,7 @@ inline constexpr char kLocalTls[] = "^posix,tcp";
 // shared memory, without a listening socket; `all`; a list of interfaces, as UCX_NET_DEVICES; or `auto`:
 // local where the coordinator is reached by a unix socket or loopback, else the interface by which it is
 // reached. UCX_TLS and UCX_NET_DEVICES count instead, where they are set. `coordinator` is as in
-// proto/wire/address.h.
+// base/net/address.h.
 void ChooseNetwork(const std::string& network, const std::string& coordinator, UcxOptions* options);
 
 // Returns the defaults, changed by the environment: UCX_ variables, where set, count instead of ours,

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "worker/shell/monotonic_clock.h"
+#include "base/monotonic_clock.h"
 #include "worker/shell/transport/held_offers.h"
 #include "worker/shell/transport/landings.h"
 #include "worker/shell/transport/link_watch.h"

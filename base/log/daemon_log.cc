@@ -1,0 +1,42 @@
+#include "base/log/daemon_log.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <ctime>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/plain_text.h"
+
+namespace weft {
+namespace {
+
+constexpr const char* kLevels[] = {"error", "warning", "info"};
+constexpr size_t kBytesMost = 64 << 10;
+
+}  // namespace
+
+std::string LogLine(int64_t unix_ms, LogLevel level, absl::string_view program, absl::string_view text) {
+  const std::time_t seconds = unix_ms / 1000;
+  std::tm utc{};
+  gmtime_r(&seconds, &utc);
+  return absl::StrFormat("%04d-%02d-%02dT%02d:%02d:%02d.%03dZ %s %s: %s\n", utc.tm_year + 1900,
+                         utc.tm_mon + 1, utc.tm_mday, utc.tm_hour, utc.tm_min, utc.tm_sec, unix_ms % 1000,
+                         kLevels[static_cast<int>(level)], program, PlainText(text, kBytesMost));
+}
+
+void DaemonLog::Write(LogLevel level, absl::string_view text) const {
+  if (level > least_) return;
+  const int64_t now = std::chrono::duration_cast<std::chrono::milliseconds>(
+                          std::chrono::system_clock::now().time_since_epoch())
+                          .count();
+  const std::string line = LogLine(now, level, program_, text);
+  for (size_t done = 0; done < line.size();) {
+    const ssize_t n = write(STDERR_FILENO, line.data() + done, line.size() - done);
+    if (n <= 0) return;  // nobody reads
+    done += static_cast<size_t>(n);
+  }
+}
+
+}  // namespace weft

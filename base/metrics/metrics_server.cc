@@ -1,0 +1,220 @@
+#include "base/metrics/metrics_server.h"
+
+#include <errno.h>
+#include <httplib.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <list>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/net/address.h"
+#include "base/net/listener.h"
+
+namespace weft {
+namespace {
+
+constexpr size_t kHeadBytesMost = 8 << 10;
+constexpr size_t kConnectionsMost = 128;
+// Time from a connection's beginning to the last byte of its answer.
+constexpr int64_t kRequestNs = 5'000'000'000;
+
+int64_t Now() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+// A whole request, and the place for its answer.
+class MemoryStream final : public httplib::Stream {
+ public:
+  explicit MemoryStream(const std::string& in) : in_(in) {}
+  bool is_readable() const override { return true; }
+  bool is_writable() const override { return true; }
+  ssize_t read(char* data, size_t size) override {
+    const size_t n = std::min(size, in_.size() - read_);
+    std::memcpy(data, in_.data() + read_, n);
+    read_ += n;
+    return static_cast<ssize_t>(n);
+  }
+  ssize_t write(const char* data, size_t size) override {
+    out.append(data, size);
+    return static_cast<ssize_t>(size);
+  }
+  void get_remote_ip_and_port(std::string&, int&) const override {}
+  void get_local_ip_and_port(std::string&, int&) const override {}
+  socket_t socket() const override { return INVALID_SOCKET; }
+
+  std::string out;
+
+ private:
+  const std::string& in_;
+  size_t read_ = 0;
+};
+
+// The library's part: it parses requests, calls handlers and writes answers, without sockets or threads.
+class Responder final : public httplib::Server {
+ public:
+  std::string Answer(const std::string& request) {
+    MemoryStream stream(request);
+    bool closed = false;
+    process_request(stream, /*close_connection=*/true, closed, nullptr);
+    return std::move(stream.out);
+  }
+};
+
+struct Connection {
+  int fd = -1;
+  int64_t deadline = 0;
+  std::string in, out;
+  size_t written = 0;
+};
+
+class HttpMetricsServer final : public MetricsServer {
+ public:
+  HttpMetricsServer(const Metrics* metrics, std::function<std::string()> healthy,
+                    std::function<void()> refresh)
+      : stop_(eventfd(0, EFD_CLOEXEC)) {
+    http_.Get("/metrics",
+              [metrics, refresh = std::move(refresh)](const httplib::Request&, httplib::Response& response) {
+                if (refresh) refresh();
+                response.set_content(metrics->Text(), "text/plain; version=0.0.4; charset=utf-8");
+              });
+    http_.Get("/healthz",
+              [healthy = std::move(healthy)](const httplib::Request&, httplib::Response& response) {
+                const std::string why = healthy ? healthy() : "";
+                response.status = why.empty() ? 200 : 503;
+                response.set_content(why.empty() ? "ok\n" : absl::StrCat(why, "\n"), "text/plain");
+              });
+  }
+
+  ~HttpMetricsServer() override {
+    eventfd_write(stop_, 1);
+    if (thread_.joinable()) thread_.join();
+    for (const Connection& c : connections_) close(c.fd);
+    close(stop_);
+  }
+
+  absl::Status Listen(const Address& address) {
+    // It uses the descriptors that the process keeps in reserve: a probe is answered until none is left.
+    auto listener = Listener::Open({address}, /*reserved=*/0);
+    if (!listener.ok()) {
+      return absl::Status(listener.status().code(), absl::StrCat("metrics: ", listener.status().message()));
+    }
+    listener_ = *std::move(listener);
+    thread_ = std::thread([this] { Run(); });
+    return absl::OkStatus();
+  }
+
+  int port() const override { return listener_->addresses()[0].port; }
+
+ private:
+  void Run() {
+    std::vector<pollfd> descriptors;
+    while (true) {
+      descriptors.assign(1, {stop_, POLLIN, 0});
+      for (const Connection& c : connections_) {
+        descriptors.push_back({c.fd, static_cast<short>(c.out.empty() ? POLLIN : POLLOUT), 0});
+      }
+      listener_->AddTo(&descriptors);
+      poll(descriptors.data(), descriptors.size(), Timeout());
+      if (descriptors[0].revents != 0) return;
+      size_t i = 1;
+      const int64_t now = Now();
+      for (auto c = connections_.begin(); c != connections_.end(); ++i) {
+        const bool ready = descriptors[i].revents != 0;
+        if (now < c->deadline && (!ready || Serve(&*c))) {
+          ++c;
+        } else {
+          close(c->fd);
+          c = connections_.erase(c);
+        }
+      }
+      TakeConnections(now);
+    }
+  }
+
+  int Timeout() const {
+    if (connections_.empty()) return -1;
+    // Connections are in the order of their arrival.
+    const int64_t left = (connections_.front().deadline - Now()) / 1'000'000;
+    return static_cast<int>(std::max<int64_t>(left, 0)) + 1;
+  }
+
+  void TakeConnections(int64_t now) {
+    int taken = 0;
+    for (int fd = listener_->Accept(); fd >= 0; fd = listener_->Accept()) {
+      // The newest is served: among so many, a client that has not finished its request is slow.
+      if (connections_.size() >= kConnectionsMost) {
+        close(connections_.front().fd);
+        connections_.pop_front();
+      }
+      connections_.push_back({fd, now + kRequestNs, {}, {}, 0});
+      Connection& c = connections_.back();
+      if (!Serve(&c)) {  // most requests have arrived whole
+        close(fd);
+        connections_.pop_back();
+      }
+      if (++taken == static_cast<int>(kConnectionsMost)) return;
+    }
+  }
+
+  // Reads the bytes that have come, and answers once the request is whole. Returns false when the connection
+  // is over.
+  bool Serve(Connection* c) {
+    while (c->out.empty()) {
+      char piece[4096];
+      const ssize_t n = recv(c->fd, piece, sizeof(piece), 0);
+      if (n < 0) return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
+      if (n == 0) return false;
+      c->in.append(piece, static_cast<size_t>(n));
+      if (absl::StrContains(c->in, "\r\n\r\n")) {
+        c->out = http_.Answer(c->in);
+        if (c->out.empty()) return false;
+      } else if (c->in.size() > kHeadBytesMost) {
+        return false;
+      }
+    }
+    const ssize_t n = send(c->fd, c->out.data() + c->written, c->out.size() - c->written, MSG_NOSIGNAL);
+    if (n < 0) return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
+    c->written += static_cast<size_t>(n);
+    return c->written < c->out.size();
+  }
+
+  const int stop_;  // readable when the thread is to end
+  Responder http_;
+  std::unique_ptr<Listener> listener_;
+  std::list<Connection> connections_;  // connections by age; only the thread uses them
+  std::thread thread_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(const std::string& address,
+                                                                    const Metrics* metrics, bool insecure,
+                                                                    std::function<std::string()> healthy,
+                                                                    std::function<void()> refresh) {
+  const absl::StatusOr<Address> a = ParseAddress(address);
+  if (!a.ok()) return a.status();
+  if (a->is_unix) return absl::InvalidArgumentError("metrics are served on HOST:PORT, not on a unix socket");
+  if (!a->loopback() && !insecure) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("refusing to serve metrics on ", address,
+                     ": other machines could read them; use 127.0.0.1, or pass "
+                     "--insecure on a network that you trust"));
+  }
+  auto server = std::make_unique<HttpMetricsServer>(metrics, std::move(healthy), std::move(refresh));
+  if (absl::Status s = server->Listen(*a); !s.ok()) return s;
+  return std::unique_ptr<MetricsServer>(std::move(server));
+}
+
+}  // namespace weft

@@ -1,0 +1,39 @@
+// Serves a process's metrics over HTTP: GET /metrics for Prometheus, GET /healthz for probes.
+//
+// One thread takes all connections, without blocking on any: a client that is slow, idle or never finishes
+// its request holds a descriptor and nothing else, for five seconds. A connection serves one request.
+// cpp-httplib parses and answers; its own threads would wait for slow clients. The exposer of prometheus-cpp
+// is not used either: its threads have stacks too small for a process that has loaded cuBLAS
+// (docs/decisions). It listens on loopback only, unless `insecure`. Ownership: destruction stops it;
+// `metrics` outlives it.
+#ifndef WEFT_BASE_METRICS_METRICS_SERVER_H_
+#define WEFT_BASE_METRICS_METRICS_SERVER_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "base/metrics/metrics.h"
+
+namespace weft {
+
+class MetricsServer {
+ public:
+  virtual ~MetricsServer() = default;
+
+  // Starts serving. `address` is HOST:PORT, with port 0 for any. `healthy` returns "" or why the process is
+  // not healthy; without it the process counts as healthy. `refresh` is called before a scrape. Both run on
+  // the server's thread, which they must not hold. InvalidArgument, FailedPrecondition (not loopback),
+  // Unavailable (in use).
+  static absl::StatusOr<std::unique_ptr<MetricsServer>> Start(const std::string& address,
+                                                              const Metrics* metrics, bool insecure = false,
+                                                              std::function<std::string()> healthy = nullptr,
+                                                              std::function<void()> refresh = nullptr);
+
+  virtual int port() const = 0;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_BASE_METRICS_METRICS_SERVER_H_

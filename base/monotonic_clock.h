@@ -1,0 +1,20 @@
+// Reads the clock of deadlines, traces and tensors' ages.
+#ifndef WEFT_BASE_MONOTONIC_CLOCK_H_
+#define WEFT_BASE_MONOTONIC_CLOCK_H_
+
+#include <time.h>
+
+#include <cstdint>
+
+namespace weft {
+
+// Returns nanoseconds of the monotonic clock, which the processes of one machine share.
+inline int64_t MonotonicNow() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec;
+}
+
+}  // namespace weft
+
+#endif  // WEFT_BASE_MONOTONIC_CLOCK_H_

@@ -1,0 +1,754 @@
+#include "client/commands/command_line.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <functional>
+#include <utility>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "client/commands/completion.h"
+#include "run/byte_size.h"
+#include "run/unknown_name.h"
+#include "schedules/families/families.h"
+#include "worker/shell/compute/device_library.h"
+
+namespace weft {
+namespace {
+
+constexpr int kSizeMost = 1 << 24;
+constexpr int kRanksMost = 1 << 16;
+
+// Columns of a help's footer; flags are broken where the terminal ends.
+constexpr size_t kFooterColumns = 100;
+
+// The footer of a command's help: examples of its own, then notes. The effect of an example stands beside it,
+// or below it where a line would be too long.
+using Examples = std::vector<std::pair<std::string, std::string>>;  // command lines and their effects
+std::string Footer(const Examples& examples, absl::string_view notes = "") {
+  size_t width = 0, longest = 0;
+  for (const auto& [line, what] : examples) {
+    width = std::max(width, line.size());
+    longest = std::max(longest, what.size());
+  }
+  const bool beside = 2 + width + 3 + longest <= kFooterColumns;
+  std::string text = examples.size() == 1 ? "\nExample:\n" : "\nExamples:\n";
+  for (const auto& [line, what] : examples) {
+    absl::StrAppend(&text, "  ", line, beside ? std::string(width - line.size() + 3, ' ') : "\n      ", what,
+                    "\n");
+  }
+  if (notes.empty()) {
+    text.pop_back();
+    return text;
+  }
+  return absl::StrCat(text, "\n", notes);
+}
+
+std::string ProgramFooter() {
+  return Footer(
+      {{"weft simulate 1f1b --stages 4 --microbatches 8", "what a schedule would do"},
+       {"weft compare docs/runs/shakespeare.yaml --memory 2GB", "which schedule would be fastest"},
+       {"weft train docs/runs/shakespeare.yaml", "train on this machine"},
+       {"weft eval docs/runs/shakespeare.yaml", "loss and accuracy of what was trained"},
+       {"weft generate out/shakespeare --prompt ROMEO:", "what the model writes"},
+       {"weft submit run.yaml --coordinator 10.0.0.5:7070", "train on a coordinator's workers"}},
+      "Each command has more in its own help, as in weft train --help.\n\n"
+      "Exit codes: 0 ok, 1 the run failed, 2 usage, 69 coordinator unreachable, 75 try again, 77 denied,\n"
+      "78 bad configuration, 124 time-out, 130 interrupted. Data goes to standard output, messages to\n"
+      "standard error.");
+}
+
+std::string SimulateFooter() {
+  std::string text = "Schedules:\n";
+  for (const Family& family : Families()) {
+    const std::string gap(family.name.size() < 14 ? 14 - family.name.size() : 1, ' ');
+    absl::StrAppend(&text, WrapText(absl::StrCat("  ", family.name, gap, family.help), kFooterColumns, 16),
+                    "\n");
+    for (const FamilyParameter& p : family.parameters) {
+      absl::StrAppend(&text,
+                      WrapText(absl::StrCat(std::string(18, ' '), p.name, ": ", p.help), kFooterColumns, 20),
+                      "\n");
+    }
+  }
+  absl::StrAppend(
+      &text,
+      WrapText(
+          "  rule=cdp_v1 or rule=cdp_v2 beside ddp, fsdp, gpipe, 1f1b, lpp or cdp_mp (for cdp_mp the default "
+          "is cdp_v2): the cyclic order (docs/schedules/cyclic.md)",
+          kFooterColumns, 16),
+      "\n"
+      "  custom        your own formulas, as in custom,ranks=4,compute=s%W (docs/schedules/custom.md)\n"
+      "\nA list gives one value per stage, as in --backward 2,2,2,3; one value is for all stages. Times\n"
+      "are in any one unit. BYTES may end in KB, MB, GB, KiB, MiB, GiB.");
+  return Footer(
+      {{"weft simulate 1f1b --stages 4 --microbatches 8", "a table"},
+       {"weft simulate 1f1b --stages 4 --microbatches 8 --backward 2 -o svg > 1f1b.svg", "a picture"},
+       {"weft simulate lpp,groups=2,ranks=4 --stages 8 --microbatches 16 -o json", "for a program"},
+       {"weft simulate out/tiny/trace.json -o memory > memory.svg", "memory of a training"}},
+      text);
+}
+
+// Adds a flag that takes numbers; wrong numbers are explained in full sentences.
+void AddNumbers(CLI::App& app, const std::string& name, std::vector<double>& target, bool bytes,
+                const std::string& help) {
+  app.add_option_function<std::string>(
+         name,
+         [&target, name, bytes](const std::string& text) {
+           auto numbers = ParseNumbers(text, bytes);
+           if (!numbers.ok()) throw CLI::ValidationError(name, std::string(numbers.status().message()));
+           target = *std::move(numbers);
+         },
+         help)
+      ->type_name(bytes ? "BYTES[,..]" : "X[,..]");
+}
+
+void AddNumber(CLI::App& app, const std::string& name, double& target, bool bytes, const std::string& type,
+               const std::string& help) {
+  app.add_option_function<std::string>(
+         name,
+         [&target, name, bytes](const std::string& text) {
+           const auto numbers = ParseNumbers(text, bytes);
+           if (!numbers.ok()) throw CLI::ValidationError(name, std::string(numbers.status().message()));
+           if (numbers->size() != 1) throw CLI::ValidationError(name, "takes one number, not a list");
+           target = numbers->front();
+         },
+         help)
+      ->type_name(type);
+}
+
+// Adds the flags of the commands that start worker processes. Returns them, so that the caller can say what
+// else they need.
+std::vector<CLI::Option*> AddDevice(CLI::App& app, DeviceFlags& o) {
+  CLI::Option* device = app.add_option("--device", o.device,
+                                       "Device of the worker processes: cpu (default), cuda, cuda:1, or auto "
+                                       "(a GPU that works, else the CPU; docs/guide/gpu.md)")
+                            ->check([](const std::string& text) {
+                              const auto choice = ParseDeviceChoice(text);
+                              return choice.ok() ? std::string() : std::string(choice.status().message());
+                            })
+                            ->type_name("DEVICE");
+  CLI::Option* graphs =
+      app.add_flag("!--no-graphs", o.graphs, "Give a GPU single kernels, not whole passes as CUDA graphs");
+  CLI::Option* nvtx = app.add_flag("--nvtx", o.nvtx, "Mark each job for a GPU's profiler (Nsight Systems)");
+  return {device, graphs, nvtx};
+}
+
+// Which schedule, and on what.
+void AddSimulatedSchedule(CLI::App* sub, SimulateOptions& o) {
+  sub->add_option_function<std::vector<std::string>>(
+         "SCHEDULE",
+         [&o](const std::vector<std::string>& schedules) {
+           o.schedule = schedules.front();
+           o.beside.assign(schedules.begin() + 1, schedules.end());
+         },
+         "name[,key=value..], such as lpp,groups=2,ranks=4; or a file: actions (.csv), formulas (.yaml), a "
+         "run file (.yaml; with the times and sizes of its model), or the trace of a run (.json). -o memory "
+         "takes several")
+      ->required()
+      ->type_name("");
+  sub->add_option("--stages", o.stages, "Number of stages (default: the file's, if it has one)")
+      ->check(CLI::Range(1, kSizeMost))
+      ->type_name("S");
+  sub->add_option("--microbatches", o.microbatches,
+                  "Number of micro-batches of a step (default: the file's, if it has one)")
+      ->check(CLI::Range(1, kSizeMost))
+      ->type_name("B");
+  sub->add_option("--inputs", o.inputs,
+                  "For stages that are no chain: what each stage reads, stages joined by +, or `data`; as in "
+                  "data,0,0,1+2")
+      ->delimiter(',')
+      ->type_name("I,..");
+  sub->add_option("--steps", o.simulation.steps, "Training steps (default 1; of a run file 4)")
+      ->check(CLI::Range(1, kSizeMost))
+      ->type_name("T");
+  sub->add_option("--schedule", o.under, "For a run file: simulate this schedule, not the file's own")
+      ->type_name("SCHEDULE");
+  sub->add_option("--from-step", o.from_step, "For a trace: take the order of this step (default: the last)")
+      ->check(CLI::Range(0, 1'000'000'000))
+      ->type_name("T");
+  sub->add_flag("--clip-norm", o.clips,
+                "Clip gradients by their global norm, so that each update waits for all stages (a run file "
+                "has `train.clip_norm`)");
+}
+
+// How long jobs and transfers take, and how many bytes there are.
+void AddSimulatedCosts(CLI::App* sub, SimulateOptions& o) {
+  const auto duration = [&o](JobKind kind) -> std::vector<double>& {
+    return o.simulation.duration[static_cast<int>(kind)];
+  };
+  AddNumbers(*sub, "--forward", duration(JobKind::kForward), false, "Time of a forward (default 1)");
+  AddNumbers(*sub, "--backward", duration(JobKind::kBackward), false, "Time of a whole backward (default 1)");
+  AddNumbers(*sub, "--backward-input", duration(JobKind::kBackwardInput), false,
+             "Time of the half of a backward for the input, in schedules that split it (default: half of "
+             "--backward)");
+  AddNumbers(*sub, "--backward-weight", duration(JobKind::kBackwardWeight), false,
+             "Time of the half of a backward for the weights (default: half of --backward)");
+  AddNumber(*sub, "--overlapped", o.simulation.overlapped, false, "X",
+            "Time of a forward and a backward as one overlapped pair (default: the longer of the two)");
+  AddNumbers(*sub, "--reduce", duration(JobKind::kReduce), false,
+             "Time of a gradient sum over replicas (default 0)");
+  AddNumbers(*sub, "--update", duration(JobKind::kUpdate), false, "Time of an optimizer step (default 0)");
+  AddNumbers(*sub, "--activation", o.simulation.activation, true,
+             "Bytes of the activations of one micro-batch on a stage");
+  AddNumbers(*sub, "--weight", o.simulation.weight, true, "Bytes of a stage's weights");
+  AddNumbers(*sub, "--state", o.simulation.state, true,
+             "Bytes of a stage's gradients and optimizer state, on each rank that holds the weights");
+  AddNumber(*sub, "--memory", o.simulation.memory, true, "BYTES",
+            "Bytes that a rank may use: a forward waits until its activations fit. A schedule that can never "
+            "fit is an error");
+  sub->add_option("--profile", o.profile, "Times and bytes from this file (docs/guide/profile.md)")
+      ->type_name("FILE");
+  AddNumber(*sub, "--bandwidth", o.simulation.bandwidth, true, "BYTES/S",
+            "Bandwidth of each link from rank to rank (default: infinite)");
+  AddNumber(*sub, "--latency", o.simulation.latency, false, "S", "Latency of each transfer (default 0)");
+}
+
+CLI::App* AddSimulate(CLI::App& app, SimulateOptions& o) {
+  CLI::App* sub = app.add_subcommand("simulate", "Predict what a schedule does, on a virtual clock");
+  AddSimulatedSchedule(sub, o);
+  AddSimulatedCosts(sub, o);
+  sub->add_flag("--jobs", o.jobs, "List every job in the JSON");
+  sub->add_flag("--communication", o.communication,
+                "Count the messages that must follow one another between two ticks (table and JSON)");
+  sub->add_option("-o,--output", o.output,
+                  "table (default), json, svg, trace (Chrome, Perfetto), csv (actions of each rank), or "
+                  "memory (SVG: the activations alive over all ranks against time; for a trace, as measured)")
+      ->check(CLI::IsMember({"table", "json", "svg", "trace", "csv", "memory"}))
+      ->type_name("FORM");
+  sub->footer(SimulateFooter());
+  return sub;
+}
+
+CLI::App* AddCompare(CLI::App& app, CompareOptions& o) {
+  CLI::App* sub = app.add_subcommand("compare", "Predict every family of schedules on a run file's model");
+  sub->add_option("FILE", o.file, "The run file; its data need not be there")->required()->type_name("");
+  AddNumber(*sub, "--memory", o.memory, true, "BYTES",
+            "Bytes that a rank may use (default: the run file's `memory`, else no limit)");
+  sub->add_option("--profile", o.profile,
+                  "Measured times and bytes (docs/guide/profile.md); default: counted FLOPs")
+      ->type_name("FILE");
+  AddNumber(*sub, "--flops", o.flops, false, "N",
+            "Number of counted FLOPs that take one unit of time (default 1e9)");
+  sub->get_option("--flops")->excludes("--profile");
+  AddNumber(*sub, "--bandwidth", o.bandwidth, true, "BYTES",
+            "Bandwidth of each link, in bytes per unit of time (default: infinite)");
+  AddNumber(*sub, "--latency", o.latency, false, "X", "Latency of each transfer (default 0)");
+  sub->add_option("--workers", o.ranks)->check(CLI::Range(1, kRanksMost))->group("");  // its former name
+  sub->add_option(
+         "--ranks", o.ranks,
+         "Put every schedule on exactly W ranks; the model is cut into the stages that it needs there")
+      ->check(CLI::Range(1, kRanksMost))
+      ->type_name("W");
+  sub->add_option("--stages", o.stages, "Cut the model into S stages (default: the run file's)")
+      ->check(CLI::Range(1, kSizeMost))
+      ->type_name("S");
+  sub->add_option("--schedules", o.schedules,
+                  "Only these schedules, as in ddp,rule=cdp_v2,1f1b; may be given several times (default: "
+                  "every family; with --measure also every rule, as far as the sizes allow)")
+      ->type_name("S,..");
+  sub->add_option_function<std::string>(
+         "-o,--output", [&o](const std::string& form) { o.json = form == "json"; }, "table (default) or json")
+      ->check(CLI::IsMember({"table", "json"}))
+      ->type_name("FORM");
+  CLI::Option* measure = sub->add_flag("--measure", o.measure,
+                                       "Train a few steps under each schedule, and show measured and "
+                                       "simulated figures side by side; the data must be there");
+  sub->add_option("--steps", o.steps, "With --measure: steps of each training (default 6)")
+      ->needs(measure)
+      ->check(CLI::Range(1, kSizeMost))
+      ->type_name("T");
+  sub->add_option("--repeats", o.repeats,
+                  "With --measure: trainings under each schedule, in turn (default 3); the median counts")
+      ->needs(measure)
+      ->check(CLI::Range(1, 1000))
+      ->type_name("R");
+  sub->add_option("--processes", o.processes,
+                  "With --measure: most worker processes (default: one per rank, at most one per core)")
+      ->needs(measure)
+      ->check(CLI::Range(1, 4096))
+      ->type_name("N");
+  sub->add_option("--out", o.out,
+                  "With --measure: keep the results of each training in a folder here (default: none)")
+      ->needs(measure)
+      ->type_name("DIR");
+  for (CLI::Option* option : AddDevice(*sub, o.device)) option->needs(measure);
+  for (const char* predicts : {"--profile", "--flops", "--bandwidth", "--latency"}) {
+    measure->excludes(predicts);
+  }
+  sub->footer(Footer(
+      {{"weft compare docs/runs/shakespeare.yaml", "every family, predicted"},
+       {"weft compare docs/runs/shakespeare.yaml --memory 2GB", "what fits 2 GB a rank"},
+       {"weft compare docs/runs/tiny.yaml --measure", "trained a few steps each"},
+       {"weft compare docs/runs/tiny.yaml --measure --schedules 1f1b,gpipe,ddp,rule=cdp_v2", "these only"}},
+      "Fastest first. Schedules that do not fit the memory or the sizes follow, with the reason.\n"
+      "With --measure, schedules come in the order given; one that is refused or fails has its reason."));
+  return sub;
+}
+
+CLI::App* AddProfile(CLI::App& app, ProfileOptions& o) {
+  CLI::App* sub = app.add_subcommand("profile", "Measure what each layer of a run file's model costs");
+  sub->add_option("FILE", o.file, "The run file")->required()->type_name("");
+  sub->add_option("-o,--output", o.output, "File of the profile (default: standard output)")
+      ->type_name("FILE");
+  sub->add_option("--steps", o.steps, "Steps to train (default 6); the first is not counted")
+      ->check(CLI::Range(2, kSizeMost))
+      ->type_name("T");
+  AddDevice(*sub, o.device);
+  sub->footer(Footer(
+      {{"weft profile docs/runs/tiny.yaml -o profile.json", "measure"},
+       {"weft compare docs/runs/tiny.yaml --profile profile.json", "predict with it"}},
+      "Each layer's times and bytes for one micro-batch (docs/guide/profile.md). One process computes, so\n"
+      "that nothing else runs beside a job."));
+  return sub;
+}
+
+CLI::App* AddTrain(CLI::App& app, TrainOptions& o) {
+  CLI::App* sub =
+      app.add_subcommand("train", "Train on this machine: coordinator, workers and progress in one command");
+  sub->add_option("FILE", o.file, "The run file (docs/guide/run_file.md)")->required()->type_name("");
+  sub->add_option("--processes", o.processes,
+                  "Worker processes (default: one per rank, at most one per core)")
+      ->check(CLI::Range(1, 4096))
+      ->type_name("N");
+  sub->add_option("--out", o.out, "Folder of the results (default out/NAME, NAME the run's name)")
+      ->type_name("DIR");
+  sub->add_flag("--overwrite", o.overwrite,
+                "Replace the run that the folder holds, once this one has results of its own");
+  sub->add_option("--metrics", o.metrics,
+                  "Serve metrics for Prometheus here; worker process i serves its own at port + 1 + i")
+      ->type_name("HOST:PORT");
+  sub->add_flag("--reference", o.reference,
+                "Train as one plain loop in one process; every schedule ends with the same bits");
+  sub->add_option("--until", o.until,
+                  "Stop after this many of the file's steps, and leave a checkpoint to go on from")
+      ->check(CLI::Range(1, 1'000'000'000))
+      ->type_name("STEP");
+  sub->add_option("--resume", o.resume,
+                  "Go on from this checkpoint of the same run file, as in out/NAME/checkpoint")
+      ->type_name("DIR");
+  AddDevice(*sub, o.device);
+  sub->footer(Footer(
+      {{"weft train docs/runs/shakespeare.yaml", "train, results in out/shakespeare"},
+       {"weft train run.yaml --processes 4 --out out/second", "four processes, another folder"},
+       {"weft train run.yaml --reference --out out/plain", "the same as one plain loop"},
+       {"weft train run.yaml --until 100", "the first 100 steps"},
+       {"weft train run.yaml --resume out/run/checkpoint", "go on where it stopped"}},
+      "Ctrl-C stops all processes. What is written is listed at the end and in docs/guide/outputs.md."));
+  return sub;
+}
+
+CLI::App* AddEval(CLI::App& app, EvalOptions& o) {
+  CLI::App* sub = app.add_subcommand("eval", "Loss and accuracy of a checkpoint on a data set");
+  sub->add_option("FILE", o.file, "The run file: its model, and its data unless flags name other data")
+      ->required()
+      ->type_name("");
+  sub->add_option(
+         "--checkpoint", o.checkpoint,
+         "A checkpoint, or the folder of a run that has some (default: the newest whole one in out/NAME)")
+      ->type_name("DIR");
+  sub->add_option("--data-images", o.images, "Images to evaluate on, in the format of MNIST, also .gz")
+      ->type_name("FILE");
+  sub->add_option("--data-labels", o.labels, "Their labels")->type_name("FILE");
+  sub->add_option("--data-cifar10", o.cifar10, "A file of CIFAR-10's binary version, as test_batch.bin")
+      ->type_name("FILE");
+  sub->add_option("--data-text", o.text, "Text to evaluate a language model on")->type_name("FILE");
+  sub->add_flag("--validation", o.validation, "Evaluate on the held-out data of the run file's `validate`");
+  sub->add_option("--samples", o.samples,
+                  "Evaluate on the first N samples (default: all, or as many as `validate` says)")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
+      ->type_name("N");
+  sub->add_option_function<std::string>(
+         "-o,--output", [&o](const std::string& form) { o.json = form == "json"; }, "table (default) or json")
+      ->check(CLI::IsMember({"table", "json"}))
+      ->type_name("FORM");
+  AddDevice(*sub, o.device);
+  sub->footer(
+      Footer({{"weft eval docs/runs/shakespeare.yaml", "on its own data"},
+              {"weft eval run.yaml --checkpoint out/run/checkpoint-0", "the initial weights"},
+              {"weft eval run.yaml --data-text other.txt -o json", "on other data"}},
+             "Each sample counts once. Batch norms use their running averages, and nothing is dropped."));
+  return sub;
+}
+
+CLI::App* AddGenerate(CLI::App& app, GenerateOptions& o) {
+  CLI::App* sub = app.add_subcommand("generate", "Write text with a trained gpt");
+  sub->add_option("RUN", o.source, "Folder of a training's results, as out/shakespeare; or a run file")
+      ->required()
+      ->type_name("");
+  sub->add_option("--prompt", o.prompt,
+                  "Text to go on from (default: a new line); where the data are ids of tokens: ids")
+      ->type_name("TEXT");
+  sub->add_option("--tokens", o.tokens, "Tokens to write; of a text, bytes (default 200)")
+      ->check(CLI::Range(1, kSizeMost))
+      ->type_name("N");
+  sub->add_option("--temperature", o.temperature,
+                  "Below 1: likelier tokens more often; 0: the likeliest each time (default 0.8)")
+      ->check(CLI::Range(0.0, 100.0))
+      ->type_name("T");
+  sub->add_option("--top-k", o.top_k, "Draw from the K likeliest tokens only (default: from all)")
+      ->check(CLI::Range(1, kSizeMost))
+      ->type_name("K");
+  sub->add_option("--seed", o.seed, "Seed of the draws; the same seed writes the same text (default 1)")
+      ->type_name("N");
+  sub->add_option("--checkpoint", o.checkpoint,
+                  "A checkpoint, or the folder of a run that has some (default: the newest whole one in RUN; "
+                  "for a run file in out/NAME)")
+      ->type_name("DIR");
+  sub->add_option_function<std::string>(
+         "-o,--output", [&o](const std::string& form) { o.json = form == "json"; }, "text (default) or json")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->type_name("FORM");
+  AddDevice(*sub, o.device);
+  sub->footer(
+      Footer({{"weft generate out/shakespeare --prompt ROMEO: --tokens 400", "a scene"},
+              {"weft generate out/shakespeare --temperature 0", "the likeliest text"},
+              {"weft generate run.yaml --checkpoint out/run/checkpoint --seed 7", "another draw"}},
+             "A token is a byte of text. The model reads the last tokens, as many as its context has."));
+  return sub;
+}
+
+// Adds a command that talks to a coordinator, with the options that all of those take.
+CLI::App* AddRunsCommand(CLI::App& app, const std::string& name, const std::string& help,
+                         CoordinatorOptions& o) {
+  CLI::App* sub = app.add_subcommand(name, help);
+  sub->add_option(
+         "--coordinator", o.address,
+         absl::StrCat("unix:PATH or HOST:PORT (default $WEFT_COORDINATOR, else ", kDefaultCoordinator, ")"))
+      ->envname("WEFT_COORDINATOR")
+      ->type_name("ADDRESS");
+  sub->add_option_function<std::string>(
+         "-o,--output", [&o](const std::string& form) { o.json = form == "json"; }, "table (default) or json")
+      ->check(CLI::IsMember({"table", "json"}))
+      ->type_name("FORM");
+  return sub;
+}
+
+void AddRunNumber(CLI::App& sub, uint64_t& run) {
+  sub.add_option_function<std::string>(
+         "RUN",
+         [&run](const std::string& text) {
+           if (!absl::SimpleAtoi(text, &run) || run == 0) {
+             throw CLI::ValidationError(absl::StrCat(
+                 "\"", text.substr(0, 64), "\" is not the number of a run; weft ls shows the numbers"));
+           }
+         },
+         "The run's number, as weft ls shows it")
+      ->required()
+      ->type_name("");
+}
+
+CLI::App* AddSubmit(CLI::App& app, SubmitOptions& o) {
+  CLI::App* sub =
+      AddRunsCommand(app, "submit", "Submit a training to a coordinator, and watch it", o.coordinator);
+  sub->add_option("FILE", o.file, "The run file; its data paths are those of the workers' machines")
+      ->required()
+      ->type_name("");
+  sub->add_option("--processes", o.processes, "Worker processes to run on (default: one per rank)")
+      ->check(CLI::Range(1, 4096))
+      ->type_name("N");
+  sub->add_option(
+         "--out", o.out,
+         "Folder of the results, which coordinator and workers see under the same path (default: NAME-RUN "
+         "below the coordinator's --output-root)")
+      ->type_name("DIR");
+  sub->add_flag("--overwrite", o.overwrite,
+                "Replace the run that the folder holds, once this one has results of its own");
+  sub->add_option("--until", o.until,
+                  "Stop after this many of the file's steps, and leave a checkpoint to go on from")
+      ->check(CLI::Range(1, 1'000'000'000))
+      ->type_name("STEP");
+  sub->add_option("--resume", o.resume,
+                  "Go on from this checkpoint of the same run file, which this machine must see too")
+      ->type_name("DIR");
+  sub->add_flag("--detach", o.detach, "Print the run's number and leave");
+  sub->footer(Footer({{"weft submit run.yaml", "train and watch"},
+                      {"weft submit run.yaml --detach", "print the run's number only"},
+                      {"weft submit run.yaml --processes 2 --out /data/run", "on two workers"}},
+                     "Ctrl-C ends the watching; the run goes on."));
+  return sub;
+}
+
+CLI::App* AddList(CLI::App& app, ListOptions& o) {
+  CLI::App* sub = AddRunsCommand(app, "ls", "List the runs of a coordinator", o.coordinator);
+  sub->footer(
+      Footer({{"weft ls", "runs of the coordinator on this machine"},
+              {"weft ls --coordinator 10.0.0.5:7070", "of another"},
+              {"weft ls -o json | jq '.[] | select(.state == \"running\") | .run'", "for a script"}}));
+  return sub;
+}
+
+CLI::App* AddWorkers(CLI::App& app, WorkersOptions& o) {
+  CLI::App* sub = AddRunsCommand(app, "workers", "List the worker processes of a coordinator", o.coordinator);
+  sub->footer(
+      Footer({{"weft workers", "who is connected, and what each one does"},
+              {"weft workers --coordinator 10.0.0.5:7070 -o json", "of another coordinator, for a script"}}));
+  return sub;
+}
+
+CLI::App* AddDescribe(CLI::App& app, DescribeOptions& o) {
+  CLI::App* sub =
+      AddRunsCommand(app, "describe", "Show a run: state, reason, what each rank does", o.coordinator);
+  AddRunNumber(*sub, o.run);
+  sub->footer(
+      Footer({{"weft describe 3", "run 3"}, {"weft describe 3 -o json", "with all figures of its ranks"}}));
+  return sub;
+}
+
+CLI::App* AddWait(CLI::App& app, WaitOptions& o) {
+  CLI::App* sub =
+      AddRunsCommand(app, "wait", "Wait until a run has ended: finished, failed or cancelled", o.coordinator);
+  AddRunNumber(*sub, o.run);
+  sub->add_option("--timeout", o.timeout, "Longest time to wait (default: no limit); then exit code 124")
+      ->check(CLI::Range(0.001, 1e9))
+      ->type_name("S");
+  sub->footer(Footer({{"weft wait 3", "until run 3 has ended"},
+                      {"weft wait 3 --timeout 3600 && echo trained", "for an hour at most"}},
+                     "The exit code is 0 only if the run finished, 124 if the time was over before."));
+  return sub;
+}
+
+CLI::App* AddCancel(CLI::App& app, CancelOptions& o) {
+  CLI::App* sub = AddRunsCommand(app, "cancel", "Stop a run", o.coordinator);
+  AddRunNumber(*sub, o.run);
+  sub->add_option("--reason", o.reason, "What others will read about it")->type_name("TEXT");
+  sub->footer(Footer({{"weft cancel 3", "stop run 3"},
+                      {"weft cancel 3 --reason 'the learning rate is wrong'", "and say why"}}));
+  return sub;
+}
+
+CLI::App* AddCompletion(CLI::App& app, std::string& shell) {
+  CLI::App* sub =
+      app.add_subcommand("completion", "Print a script that lets a shell complete commands and flags");
+  sub->add_option("SHELL", shell, "bash, zsh or fish")
+      ->required()
+      ->check(CLI::IsMember(CompletionShells()))
+      ->type_name("");
+  sub->footer(Footer({{"source <(weft completion bash)", "in ~/.bashrc"},
+                      {"source <(weft completion zsh)", "in ~/.zshrc, after compinit"},
+                      {"weft completion fish > ~/.config/fish/completions/weft.fish", "once"}}));
+  return sub;
+}
+
+// Adds the flags of every command: its help, and whether its output has colours.
+void AddCommonFlags(CLI::App& app) {
+  for (CLI::App* sub : app.get_subcommands({})) {
+    sub->set_help_flag("-h,--help", "This help");
+    sub->add_option_function<std::string>(
+           "--color",
+           [](const std::string& when) {
+             SetColourMode(when == "always"  ? ColourMode::kAlways
+                           : when == "never" ? ColourMode::kNever
+                                             : ColourMode::kAuto);
+           },
+           "Colours: auto (default; on a terminal, unless NO_COLOR is set), always or never")
+        ->check(CLI::IsMember({"auto", "always", "never"}))
+        ->type_name("WHEN");
+  }
+}
+
+// Returns the words between braces in CLI11's description of a set of values: "{table,json}".
+std::vector<std::string> ChoicesOf(CLI::Option& option) {
+  const std::string type = option.get_type_name();
+  const size_t begin = type.find('{'), end = type.find('}', begin);
+  if (begin == std::string::npos || end == std::string::npos) return {};
+  return absl::StrSplit(type.substr(begin + 1, end - begin - 1), ',');
+}
+
+std::vector<std::string> FamilyNames() {
+  std::vector<std::string> names;
+  for (const Family& family : Families()) names.push_back(family.name);
+  return names;
+}
+
+CompletedValue ValueOf(CLI::Option& option) {
+  using Kind = CompletedValue::Kind;
+  if (option.get_items_expected_max() == 0) return {};
+  CompletedValue value = {Kind::kAny, ChoicesOf(option)};
+  const std::string type = option.get_type_name(), name = option.get_name();
+  if (name == "FILE" || name == "SCHEDULE" || absl::StartsWith(type, "FILE")) value.kind = Kind::kFile;
+  if (absl::StartsWith(type, "DIR")) value.kind = Kind::kFolder;
+  if (name == "SCHEDULE" || name == "--schedules") value.choices = FamilyNames();
+  if (absl::StartsWith(type, "DEVICE")) value.choices = {"cpu", "cuda", "auto"};
+  return value;
+}
+
+// Returns the part of a description that fits a line of a list: up to where a sentence's first part ends.
+std::string Brief(const std::string& help) {
+  return help.substr(0, help.find_first_of(";(\n") == std::string::npos
+                            ? help.size()
+                            : std::max<size_t>(1, help.find_first_of(";(\n")));
+}
+
+std::vector<CompletedFlag> CompletedFlagsOf(CLI::App& app) {
+  std::vector<CompletedFlag> flags;
+  for (CLI::Option* option : app.get_options({})) {
+    CompletedFlag flag;
+    for (const std::string& name : option->get_snames()) flag.names.push_back("-" + name);
+    for (const std::string& name : option->get_lnames()) flag.names.push_back("--" + name);
+    if (flag.names.empty()) continue;
+    flag.help = std::string(absl::StripAsciiWhitespace(Brief(option->get_description())));
+    flag.value = ValueOf(*option);
+    flag.repeats = option->get_expected_max() > 1;
+    flags.push_back(std::move(flag));
+  }
+  return flags;
+}
+
+// Returns the words that the program takes, read from its parser.
+std::string CompletionOf(CLI::App& app, const std::string& shell) {
+  std::vector<CompletedCommand> commands;
+  for (CLI::App* sub : app.get_subcommands({})) {
+    CompletedCommand command = {sub->get_name(), sub->get_description(), CompletedFlagsOf(*sub), {}};
+    for (CLI::Option* option : sub->get_options({})) {
+      if (!option->get_positional()) continue;
+      command.argument = ValueOf(*option);
+      // The argument is not a number of a run, but the folder of one.
+      if (sub->get_name() == "generate") command.argument.kind = CompletedValue::Kind::kFile;
+    }
+    commands.push_back(std::move(command));
+  }
+  return CompletionScript(shell, commands, CompletedFlagsOf(app));
+}
+
+// Returns the help with lines that the terminal can show: descriptions go on under their beginning.
+std::string HelpText(CLI::App& app) {
+  constexpr int kDescriptions = 30;  // the column of descriptions in CLI11's help
+  const int width = std::max(OutputStyle().width, 60);
+  std::string out;
+  bool examples = false;  // true from the examples on, which stand as they were written
+  for (const absl::string_view line : absl::StrSplit(app.help(), '\n')) {
+    examples |= absl::StartsWith(line, "Example");
+    const bool entry = absl::StartsWith(line, "  ") && !examples;
+    if (!out.empty()) out += '\n';
+    if (static_cast<int>(line.size()) <= width || !entry || line.size() <= kDescriptions) {
+      absl::StrAppend(&out, line);
+      continue;
+    }
+    // Names stay as they stand; the words behind them are broken.
+    const absl::string_view words = line.substr(kDescriptions);
+    const std::string text = WrapText(words, width - kDescriptions);
+    absl::StrAppend(&out, line.substr(0, kDescriptions),
+                    absl::StrReplaceAll(text, {{"\n", "\n" + std::string(kDescriptions, ' ')}}));
+  }
+  return out;
+}
+
+std::vector<std::string> NamesOf(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* sub : app.get_subcommands({})) names.push_back(sub->get_name());
+  return names;
+}
+
+std::vector<std::string> FlagsOf(const CLI::App& app) {
+  std::vector<std::string> flags;
+  for (const CLI::Option* option : app.get_options({})) {
+    for (const std::string& name : option->get_lnames()) flags.push_back("--" + name);
+  }
+  return flags;
+}
+
+// Explains arguments that CLI11 refused.
+std::string Explain(CLI::App& app, const std::vector<std::string>& arguments, const CLI::ParseError& error) {
+  CLI::App* sub = nullptr;
+  for (const std::string& argument : arguments) {
+    if (sub == nullptr && !absl::StartsWith(argument, "-")) {
+      for (CLI::App* one : app.get_subcommands({})) {
+        if (one->get_name() == argument) sub = one;
+      }
+      if (sub == nullptr) return UnknownName("command", argument, NamesOf(app));
+      continue;
+    }
+    const std::string flag = argument.substr(0, argument.find('='));
+    const CLI::App& scope = sub != nullptr ? *sub : app;
+    if (absl::StartsWith(flag, "--") && flag.size() > 2 && scope.get_option_no_throw(flag) == nullptr) {
+      return UnknownName("flag", flag, FlagsOf(scope));
+    }
+  }
+  if (sub == nullptr) return "no command given";
+  return absl::StrCat(sub->get_name(), ": ", error.what());
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<double>> ParseNumbers(absl::string_view text, bool bytes) {
+  std::vector<double> numbers;
+  for (const absl::string_view part : absl::StrSplit(text, ',')) {
+    double number = 0;
+    const std::optional<double> size = bytes ? ParseByteSize(part) : std::nullopt;
+    const bool plain = !bytes && absl::SimpleAtod(part, &number) && std::isfinite(number) && number >= 0;
+    if (!plain && !size.has_value()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("\"", part.substr(0, 64), "\" is not a number from 0 up",
+                       bytes ? ", which may end in KB, MB, GB, KiB, MiB or GiB" : ""));
+    }
+    numbers.push_back(size.value_or(number));
+  }
+  return numbers;
+}
+
+CommandLine ParseCommandLine(int argc, const char* const* argv) {
+  CLI::App app{"Weft trains neural networks on many workers, with the parallel scheme as a value.", "weft"};
+  app.set_version_flag("--version", "weft " WEFT_VERSION);
+  app.set_help_flag("-h,--help", "This help; each command has its own: weft simulate --help");
+  app.require_subcommand(1);
+  app.footer(ProgramFooter());
+  SimulateOptions simulate;
+  CompareOptions compare;
+  ProfileOptions profile;
+  TrainOptions train;
+  EvalOptions eval;
+  GenerateOptions generate;
+  SubmitOptions submit;
+  ListOptions list;
+  WorkersOptions workers;
+  DescribeOptions describe;
+  WaitOptions wait;
+  CancelOptions cancel;
+  std::string shell;
+  std::vector<std::pair<CLI::App*, std::function<Command()>>> commands;
+  commands.emplace_back(AddTrain(app, train), [&] { return train; });
+  commands.emplace_back(AddEval(app, eval), [&] { return eval; });
+  commands.emplace_back(AddGenerate(app, generate), [&] { return generate; });
+  commands.emplace_back(AddSimulate(app, simulate), [&] { return simulate; });
+  commands.emplace_back(AddCompare(app, compare), [&] { return compare; });
+  commands.emplace_back(AddProfile(app, profile), [&] { return profile; });
+  commands.emplace_back(AddSubmit(app, submit), [&] { return submit; });
+  commands.emplace_back(AddList(app, list), [&] { return list; });
+  commands.emplace_back(AddWorkers(app, workers), [&] { return workers; });
+  commands.emplace_back(AddDescribe(app, describe), [&] { return describe; });
+  commands.emplace_back(AddWait(app, wait), [&] { return wait; });
+  commands.emplace_back(AddCancel(app, cancel), [&] { return cancel; });
+  const CLI::App* const completion = AddCompletion(app, shell);
+  AddCommonFlags(app);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    return {std::nullopt, PrintData(HelpText(app))};
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) {  // version
+      app.exit(error);
+      return {std::nullopt, kExitOk};
+    }
+    const std::vector<std::string> arguments(argv + 1, argv + argc);
+    if (arguments.empty()) std::fputs(HelpText(app).c_str(), stderr);
+    PrintMessage(Explain(app, arguments, error));
+    const std::string first = arguments.empty() ? "" : arguments[0];
+    const std::vector<std::string> names = NamesOf(app);
+    const bool known = std::find(names.begin(), names.end(), first) != names.end();
+    if (!first.empty()) PrintMessage(absl::StrCat("see weft ", known ? first + " " : "", "--help"));
+    return {std::nullopt, kExitUsage};
+  }
+  if (completion->parsed()) return {std::nullopt, PrintData(CompletionOf(app, shell))};
+  for (const auto& [sub, make] : commands) {
+    if (sub->parsed()) return {make(), kExitOk};
+  }
+  return {std::nullopt, kExitUsage};
+}
+
+}  // namespace weft

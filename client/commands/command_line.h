@@ -1,0 +1,43 @@
+// Adapts CLI11: turns the arguments of `weft` into the options of one of its commands.
+//
+// The parser itself answers help, version and mistakes: unknown commands and flags with the nearest valid one
+// and exit code 2.
+#ifndef WEFT_CLIENT_COMMANDS_COMMAND_LINE_H_
+#define WEFT_CLIENT_COMMANDS_COMMAND_LINE_H_
+
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "client/commands/compare_command.h"
+#include "client/commands/eval_command.h"
+#include "client/commands/generate_command.h"
+#include "client/commands/profile_command.h"
+#include "client/commands/runs_commands.h"
+#include "client/commands/simulate_command.h"
+#include "client/commands/train_command.h"
+#include "client/console/console.h"
+
+namespace weft {
+
+using Command =
+    std::variant<SimulateOptions, CompareOptions, ProfileOptions, TrainOptions, EvalOptions, GenerateOptions,
+                 SubmitOptions, ListOptions, WorkersOptions, DescribeOptions, WaitOptions, CancelOptions>;
+
+struct CommandLine {
+  std::optional<Command> command;  // absent when the parser has answered: leave with exit_code
+  ExitCode exit_code = kExitOk;
+};
+
+CommandLine ParseCommandLine(int argc, const char* const* argv);
+
+// Parses "1,2.5,3": finite numbers >= 0, at least one. With `bytes`, each may end in KB, MB, GB, TB (powers
+// of 1000) or KiB, MiB, GiB, TiB.
+absl::StatusOr<std::vector<double>> ParseNumbers(absl::string_view text, bool bytes);
+
+}  // namespace weft
+
+#endif  // WEFT_CLIENT_COMMANDS_COMMAND_LINE_H_

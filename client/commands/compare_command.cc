@@ -1,0 +1,223 @@
+#include "client/commands/compare_command.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
+#include "client/commands/compare_measured.h"
+#include "client/commands/contestants.h"
+#include "client/files/predicted_run.h"
+#include "client/files/run_file.h"
+#include "coordinator/record/idle_shares.h"
+#include "nlohmann/json.hpp"
+#include "schedules/drawing/drawing.h"
+
+namespace weft {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// The prediction of one schedule, or the reason why there is none.
+struct Row {
+  std::string schedule;
+  bool chosen = false;  // true for the run file's own schedule
+  bool valid = false;   // true if it can run with these sizes
+  bool fits = false;
+  std::string reason;               // reason why it is not valid or does not fit
+  std::optional<double> would_fit;  // bytes a rank with which it would fit, where it does not
+  int ranks = 0, stages = 0;
+  double time = 0;  // time of a step in steady state
+  double idle = 0;
+  IdleShares idle_by_cause;
+  double peak_bytes = 0, sent_bytes = 0;  // bytes of the rank that has most; of all ranks in a step
+  int peak_activations = 0;
+  double rank_time() const { return time * ranks; }
+};
+
+// Returns the reason without what the table says already, and without advice on one schedule, where there are
+// others.
+std::string ReasonOf(const absl::Status& status, const std::string& schedule) {
+  absl::string_view reason = status.message();
+  absl::ConsumePrefix(&reason, "memory: ");
+  absl::ConsumePrefix(&reason, "does not fit: ");
+  absl::ConsumePrefix(&reason, absl::StrCat(schedule.substr(0, schedule.find(',')), ": "));
+  return std::string(reason.substr(0, reason.find("; give it more memory")));
+}
+
+Row Predict(const Contestant& contestant, const RunCosts& costs) {
+  Row row;
+  row.schedule = contestant.schedule;
+  row.chosen = contestant.chosen;
+  const auto refuse = [&](const absl::Status& status) {
+    row.reason = ReasonOf(status, row.schedule);
+    row.valid = contestant.run.ok() && IsAboutMemory(status);
+    if (row.valid) row.would_fit = MemoryThatFits(*contestant.run, costs);
+    return row;
+  };
+  if (!contestant.run.ok()) return refuse(contestant.run.status());
+  auto prepared = PrepareRun(*contestant.run, costs);
+  if (!prepared.ok()) return refuse(prepared.status());
+  prepared->costs.steps = kPredictedSteps;
+  const auto result = SimulateRun(*prepared);
+  if (!result.ok()) return refuse(result.status());
+  row.valid = row.fits = true;
+  row.ranks = prepared->schedule.ranks;
+  row.stages = prepared->schedule.stages;
+  row.time = result->period;
+  row.idle = result->bubble_ratio;
+  row.idle_by_cause = PredictedIdle(*result);
+  for (const RankStats& r : result->ranks) {
+    row.peak_bytes = std::max(row.peak_bytes, r.held_bytes + r.peak_activation_bytes);
+    row.peak_activations = std::max(row.peak_activations, r.peak_activations);
+    row.sent_bytes += r.bytes_sent / kPredictedSteps;
+  }
+  return row;
+}
+
+std::vector<Row> PredictAll(const std::vector<Contestant>& contestants, const RunCosts& costs) {
+  std::vector<Row> rows;
+  for (const Contestant& contestant : contestants) rows.push_back(Predict(contestant, costs));
+  // Rows that fit come first, by time, then those that do not fit, then those that these sizes do not allow.
+  std::stable_sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) {
+    return std::make_tuple(!a.fits, !a.valid, a.time, a.ranks) <
+           std::make_tuple(!b.fits, !b.valid, b.time, b.ranks);
+  });
+  return rows;
+}
+
+// Quotes a word if a shell would read more into it.
+std::string Quoted(const std::string& word) {
+  const bool plain = std::all_of(word.begin(), word.end(), [](char c) {
+    return absl::ascii_isalnum(c) || absl::StrContains("_-./,=:", absl::string_view(&c, 1));
+  });
+  return plain ? word : absl::StrCat("'", word, "'");
+}
+
+// Returns the command that draws the row.
+std::string PictureOf(const Row& row, const RunSpec& run, const CompareOptions& options) {
+  std::string command = absl::StrCat("weft simulate ", Quoted(options.file));
+  if (!row.chosen) absl::StrAppend(&command, " --schedule ", Quoted(row.schedule));
+  if (row.stages != run.stages()) absl::StrAppend(&command, " --stages ", row.stages);
+  if (!options.profile.empty()) absl::StrAppend(&command, " --profile ", Quoted(options.profile));
+  if (options.memory > 0) absl::StrAppendFormat(&command, " --memory %.0f", options.memory);
+  if (options.bandwidth > 0) absl::StrAppendFormat(&command, " --bandwidth %.6g", options.bandwidth);
+  if (options.latency > 0) absl::StrAppendFormat(&command, " --latency %.6g", options.latency);
+  return command + " -o svg > picture.svg";
+}
+
+// Returns the bytes as --memory takes them, rounded up.
+std::string ByteFlag(double bytes) {
+  constexpr double kMiB = 1 << 20;
+  return bytes >= kMiB ? absl::StrFormat("%.0fMiB", std::ceil(bytes / kMiB))
+                       : absl::StrFormat("%.0fKiB", std::ceil(bytes / 1024));
+}
+
+std::string UnitText(const CompareOptions& options, const RunCosts& costs) {
+  if (!costs.profiled()) return absl::StrCat("units of ", costs.UnitOf());
+  return costs.UnitOf() == "s" ? "seconds" : absl::StrCat("the unit of ", options.profile);
+}
+
+std::string Table(const RunSpec& run, const CompareOptions& options, const RunCosts& costs,
+                  const std::vector<Row>& rows) {
+  std::string out = absl::StrCat(run.name, ": ", SizesText(run, {{}, options.ranks, options.stages}),
+                                 "; time in ", UnitText(options, costs), "\n\n");
+  const auto time = [&](double value) {
+    return costs.time() == DrawnTime::kSeconds ? FormatSeconds(value) : absl::StrFormat("%.5g", value);
+  };
+  std::vector<std::vector<std::string>> fitting;
+  std::string others;
+  for (const Row& row : rows) {
+    const std::string name = absl::StrCat(row.schedule, row.chosen ? " *" : "");
+    if (row.fits) {
+      fitting.push_back({name, absl::StrCat(row.stages), absl::StrCat(row.ranks), time(row.time),
+                         absl::StrFormat("%.2f", row.time / rows.front().time), time(row.rank_time()),
+                         absl::StrFormat("%.1f %%", 100 * row.idle), absl::StrCat(row.peak_activations),
+                         FormatBytes(row.peak_bytes), FormatBytes(row.sent_bytes)});
+      continue;
+    }
+    std::string why =
+        absl::StrCat(name, ": ", row.valid ? "does not fit" : "not with these sizes", ": ", row.reason);
+    if (row.would_fit.has_value())
+      absl::StrAppend(&why, "; --memory ", ByteFlag(*row.would_fit), " would do");
+    absl::StrAppend(&others, WrapText(why, OutputStyle().width, 4), "\n");
+  }
+  if (!fitting.empty()) {
+    absl::StrAppend(
+        &out, FormatTable({"schedule", "stages", "ranks", "time a step", "of best", "time x ranks", "idle",
+                           "peak act.", "memory of a rank", "sent a step"},
+                          fitting, OutputStyle()));
+  }
+  if (!others.empty()) absl::StrAppend(&out, fitting.empty() ? "" : "\n", others);
+  absl::StrAppend(&out, "\n* the run file's schedule");
+  if (!costs.profiled()) absl::StrAppend(&out, "; memory is counted as `memory:` of a run file is");
+  absl::StrAppend(&out, "\n");
+  if (!fitting.empty())
+    absl::StrAppend(&out, "the first as a picture: ", PictureOf(rows.front(), run, options), "\n");
+  return out;
+}
+
+std::string ToJson(const RunSpec& run, const CompareOptions& options, const RunCosts& costs,
+                   const std::vector<Row>& rows) {
+  Json json = {{"run", run.name},
+               {"stages", options.stages > 0 ? options.stages : run.stages()},
+               {"microbatches", run.train.microbatches},
+               {"ranks", options.ranks > 0 ? Json(options.ranks) : Json(nullptr)},
+               {"memory", std::llround(costs.MemoryOf(run))},
+               {"profile", options.profile.empty() ? Json(nullptr) : Json(options.profile)},
+               {"time_unit", costs.UnitOf().empty() ? Json(nullptr) : Json(costs.UnitOf())},
+               {"schedules", Json::array()}};
+  for (const Row& row : rows) {
+    Json entry = {{"schedule", row.schedule}, {"chosen", row.chosen}, {"fits", row.fits}};
+    if (row.fits) {
+      entry["stages"] = row.stages;
+      entry["ranks"] = row.ranks;
+      entry["step_time"] = row.time;
+      entry["rank_time"] = row.rank_time();
+      entry["bubble_ratio"] = row.idle;
+      entry["idle_share"] = row.idle_by_cause;
+      entry["peak_activations"] = row.peak_activations;
+      entry["peak_bytes"] = std::llround(row.peak_bytes);
+      entry["bytes_sent"] = std::llround(row.sent_bytes);
+    } else {
+      entry["valid"] = row.valid;
+      entry["reason"] = row.reason;
+      if (row.would_fit.has_value()) entry["memory_that_fits"] = std::llround(*row.would_fit);
+    }
+    json["schedules"].push_back(entry);
+  }
+  return json.dump() + "\n";
+}
+
+}  // namespace
+
+ExitCode RunCompare(const CompareOptions& options) {
+  if (options.measure) return RunMeasuredCompare(options);
+  const auto run = ReadRunFile(options.file, RunFileData::kIgnored);
+  if (!run.ok()) return Fail(kExitBadConfiguration, run.status().message());
+  const auto costs =
+      RunCosts::Make({options.profile, options.flops, options.memory, options.bandwidth, options.latency});
+  if (!costs.ok()) return Fail(kExitBadConfiguration, costs.status().message());
+  if (options.stages == 0 && options.ranks == 0) {
+    const auto of_run = costs->Of(*run);
+    if (!of_run.ok()) return Fail(kExitBadConfiguration, of_run.status().message());
+  }
+  const std::vector<Row> rows =
+      PredictAll(ContestantsToPredict(*run, {options.schedules, options.ranks, options.stages}), *costs);
+  const ExitCode printed =
+      PrintData(options.json ? ToJson(*run, options, *costs, rows) : Table(*run, options, *costs, rows));
+  if (printed != kExitOk) return printed;
+  if (rows.front().fits) return kExitOk;
+  return Fail(kExitFailed, rows.front().valid
+                               ? "no schedule fits; give more memory or more, smaller micro-batches"
+                               : "no schedule can be had with these sizes; the reasons are above");
+}
+
+}  // namespace weft

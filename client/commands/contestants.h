@@ -1,0 +1,46 @@
+// Chooses the schedules that `weft compare` looks at, on a run file's model: those that the user named, or a
+// set.
+//
+// A contestant is a whole run: the run file's with another schedule, and cut into as many stages as that
+// needs on the given ranks. Pure.
+#ifndef WEFT_CLIENT_COMMANDS_CONTESTANTS_H_
+#define WEFT_CLIENT_COMMANDS_CONTESTANTS_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "run/run_spec.h"
+
+namespace weft {
+
+struct Contestant {
+  std::string schedule;         // name as it is shown
+  bool chosen = false;          // true for the run file's own schedule
+  absl::StatusOr<RunSpec> run;  // the run, or why it cannot be had
+};
+
+struct ContestantOptions {
+  // Schedules; each text holds one or several, as SplitSchedules takes them; empty for a set.
+  std::vector<std::string> schedules;
+  // Exact number of ranks, with the stages that they need; 0: as the schedule says.
+  int ranks = 0;
+  int stages = 0;  // number of stages; 0: the run file's, or what `ranks` needs
+};
+
+// Returns the contestants to predict: every family, and the run file's own schedule.
+std::vector<Contestant> ContestantsToPredict(const RunSpec& run, const ContestantOptions& options);
+
+// Returns the contestants to train: the run file's own schedule first, all on one rank, each family in its
+// plain form and each rule, as far as the sizes allow.
+std::vector<Contestant> ContestantsToMeasure(const RunSpec& run, const ContestantOptions& options);
+
+// Returns the sizes that all of them share: "4 stages, 8 micro-batches", "4 ranks, 8 micro-batches".
+std::string SizesText(const RunSpec& run, const ContestantOptions& options);
+
+// Splits "ddp,rule=cdp_v2,1f1b" into the schedules that it names: a part without `=` begins the next one.
+std::vector<std::string> SplitSchedules(const std::string& text);
+
+}  // namespace weft
+
+#endif  // WEFT_CLIENT_COMMANDS_CONTESTANTS_H_

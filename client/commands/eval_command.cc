@@ -1,0 +1,165 @@
+#include "client/commands/eval_command.h"
+
+#include <signal.h>
+
+#include <cmath>
+#include <filesystem>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/files/run_file.h"
+#include "client/training/run_data.h"
+#include "client/training/worker_task.h"
+#include "nlohmann/json.hpp"
+#include "run/run_spec.h"
+#include "worker/shell/checkpoint/checkpoint_folders.h"
+
+namespace weft {
+namespace {
+
+using Json = nlohmann::json;
+
+std::string Absolute(const std::string& path) {
+  return std::filesystem::absolute(path).lexically_normal().string();
+}
+
+// What the flags put in place of the run file's data; null for nothing.
+Json OtherData(const EvalOptions& options) {
+  if (!options.images.empty()) {
+    return {{"idx", {{"images", Absolute(options.images)}, {"labels", Absolute(options.labels)}}}};
+  }
+  if (!options.cifar10.empty()) return {{"cifar10", {{"path", Absolute(options.cifar10)}}}};
+  if (!options.text.empty()) return {{"text", {{"path", Absolute(options.text)}}}};
+  return nullptr;
+}
+
+absl::StatusOr<RunSpec> ReadRun(const EvalOptions& options) {
+  const Json data = OtherData(options);
+  const auto file =
+      ReadRunFile(options.file, data.is_null() ? RunFileData::kReadable : RunFileData::kIgnored);
+  if (file.ok() && options.validation && !file->validate.any())
+    return absl::InvalidArgumentError(absl::StrCat(options.file, ": has no section `validate`"));
+  if (!file.ok() || data.is_null()) return file;
+  Json run = ToJson(*file);
+  run["data"] = data;
+  return ParseRunSpec(run);
+}
+
+// Of the run file, or of the flag that took its place.
+absl::Status CheckEvalData(const EvalOptions& options, const RunSpec& spec) {
+  if (!options.images.empty()) return CheckFlaggedData("--data-images, --data-labels", spec);
+  if (!options.cifar10.empty()) return CheckFlaggedData("--data-cifar10", spec);
+  if (!options.text.empty()) return CheckFlaggedData("--data-text", spec);
+  if (options.validation) return CheckHeldOutData(options.file, spec);
+  RunSpec trained = spec;
+  trained.validate = {};
+  return CheckRunData(options.file, trained);
+}
+
+// One line that renews itself, where somebody watches.
+class Counter {
+ public:
+  explicit Counter(bool terminal) : terminal_(terminal) {}
+  void Show(const Json& line) {
+    if (!terminal_ || line.is_null()) return;
+    absl::FPrintF(stderr, "\r\x1b[Kevaluating: %d of %d samples", line.value("samples", int64_t{0}),
+                  line.value("all_samples", int64_t{0}));
+    shown_ = true;
+  }
+  void Clear() {
+    if (shown_) absl::FPrintF(stderr, "\r\x1b[K");
+  }
+
+ private:
+  const bool terminal_;
+  bool shown_ = false;
+};
+
+std::string Table(const Json& result, const std::string& checkpoint) {
+  return absl::StrFormat(
+      "checkpoint  %s (version %s)\nsamples     %d\npredictions %d\nloss        %.6g\naccuracy    %.4f (%d "
+      "correct)\n",
+      checkpoint, result.value("version", std::string("?")), result.value("samples", int64_t{0}),
+      result.value("predictions", int64_t{0}),
+      result["loss"].is_number() ? result["loss"].get<double>() : std::nan(""), result.value("accuracy", 0.0),
+      result.value("correct", int64_t{0}));
+}
+
+ExitCode Report(Json result, const RunSpec& spec, const std::string& checkpoint, bool json) {
+  if (!json) return PrintData(Table(result, checkpoint));
+  result.erase("all_samples");
+  int64_t version = 0;
+  if (absl::SimpleAtoi(result.value("version", std::string()), &version)) result["version"] = version;
+  result["name"] = spec.name;
+  result["checkpoint"] = checkpoint;
+  return PrintData(result.dump(2) + "\n");
+}
+
+// JSON has no number for what is not finite, and such a loss is no measure of anything.
+void WarnOfLoss(const Json& result, const std::string& checkpoint) {
+  if (result["loss"].is_number()) return;
+  PrintMessage(absl::StrCat("the loss is not a finite number: the weights of ", checkpoint,
+                            " are not finite, or too large for the model to compute with"));
+}
+
+}  // namespace
+
+ExitCode RunEval(const EvalOptions& options) {
+  if (options.images.empty() != options.labels.empty()) {
+    return Fail(kExitUsage, "--data-images and --data-labels go together");
+  }
+  if (!options.images.empty() + !options.cifar10.empty() + !options.text.empty() + options.validation > 1) {
+    return Fail(kExitUsage,
+                "--data-images, --data-cifar10, --data-text and --validation exclude one another");
+  }
+  const auto spec = ReadRun(options);
+  if (!spec.ok()) return Fail(kExitBadConfiguration, spec.status().message());
+  if (const absl::Status data = CheckEvalData(options, *spec); !data.ok()) {
+    return Fail(kExitBadConfiguration, data.message());
+  }
+  if (const absl::Status device = options.device.Check(); !device.ok()) {
+    return Fail(kExitBadConfiguration, device.message());
+  }
+  const std::string folder =
+      options.checkpoint.empty() ? absl::StrCat("out/", spec->name) : options.checkpoint;
+  const auto found = FindCheckpoint(folder);
+  if (!found.ok()) return Fail(kExitBadConfiguration, found.status().message());
+  const std::string& checkpoint = *found;
+  signal(SIGPIPE, SIG_IGN);  // the reader of our output may leave; the worker must still be ended
+  WorkerTask task;
+  std::vector<std::string> arguments = options.device.Arguments();
+  arguments.insert(arguments.end(), {"--checkpoint", Absolute(checkpoint)});
+  const int64_t samples =
+      options.samples == 0 && options.validation ? spec->validate.samples : options.samples;
+  arguments.insert(arguments.end(), {"--samples", absl::StrCat(samples)});
+  const RunSpec evaluated = options.validation ? ValidationRun(*spec) : *spec;
+  const absl::Status started = task.Start("--evaluate", evaluated, arguments);
+  if (!started.ok()) return Fail(kExitFailed, started.message());
+  Json latest;
+  Counter counter(ProgressWanted());
+  const absl::Status ended = task.Watch(
+      [&](const Json& line) {
+        latest = line;
+        return absl::OkStatus();
+      },
+      [&] {
+        if (const std::string device = task.TakeDevice(); !device.empty()) PrintMessage(device);
+        counter.Show(latest);
+      });
+  counter.Clear();
+  if (ended.code() == absl::StatusCode::kCancelled) return Fail(kExitInterrupted, ended.message());
+  if (!ended.ok()) {
+    task.PrintLastWords();
+    PrintMessage(absl::StrCat("the evaluation failed: ", ended.message()));
+    return task.code() == kExitBadConfiguration ? kExitBadConfiguration : kExitFailed;
+  }
+  if (!latest.is_object() || !latest.contains("loss") || latest["samples"] != latest["all_samples"]) {
+    return Fail(kExitFailed, "weft-worker ended without a result");
+  }
+  WarnOfLoss(latest, checkpoint);
+  return Report(latest, *spec, checkpoint, options.json);
+}
+
+}  // namespace weft

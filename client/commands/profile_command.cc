@@ -1,0 +1,138 @@
+#include "client/commands/profile_command.h"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <fstream>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "client/commands/measured_run.h"
+#include "client/files/profile.h"
+#include "client/files/run_file.h"
+#include "client/training/run_data.h"
+#include "client/training/scratch_folder.h"
+#include "client/training/stop_signals.h"
+#include "nlohmann/json.hpp"
+#include "run/model_layers.h"
+#include "run/schedule_spec.h"
+
+namespace weft {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Returns the median: time that other programs take of a core is not the layer's.
+double TypicalOf(std::vector<double> seconds) {
+  if (seconds.empty()) return 0;
+  const auto middle = seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2);
+  std::nth_element(seconds.begin(), middle, seconds.end());
+  return *middle;
+}
+
+// Returns the typical times by kind and layer.
+std::array<std::vector<double>, kJobKinds> TypicalTimes(const Trace& trace, size_t layers) {
+  std::array<std::vector<std::vector<double>>, kJobKinds> samples;
+  for (auto& of_kind : samples) of_kind.resize(layers);
+  const bool several =
+      std::any_of(trace.jobs.begin(), trace.jobs.end(), [](const DrawnJob& j) { return j.job.step > 0; });
+  for (const DrawnJob& j : trace.jobs) {
+    if (several && j.job.step == 0) continue;  // its caches are cold, and its memory is not there yet
+    if (static_cast<size_t>(j.job.stage) < layers) {
+      samples[static_cast<int>(j.job.kind)][j.job.stage].push_back(j.end - j.start);
+    }
+  }
+  std::array<std::vector<double>, kJobKinds> times;
+  for (int k = 0; k < kJobKinds; ++k) {
+    for (std::vector<double>& of_layer : samples[k]) times[k].push_back(TypicalOf(std::move(of_layer)));
+  }
+  return times;
+}
+
+ExitCode Print(const std::string& text, const std::string& path) {
+  if (path.empty()) return PrintData(text);
+  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+  file << text;
+  file.close();
+  return file ? kExitOk : Fail(kExitFailed, absl::StrCat("cannot write ", path));
+}
+
+// Returns the activations of a run whose layers are stages each.
+std::string ActivationsOfLayers(const RunSpec& run) {
+  const std::vector<std::string> of_stages = SplitActivations(run.schedule);
+  if (of_stages.size() == 1) return of_stages[0];
+  std::vector<std::string> of_layers;
+  for (int s = 0; s < run.stages(); ++s)
+    of_layers.insert(of_layers.end(), run.layers_of_stage[s], of_stages[s]);
+  return absl::StrJoin(of_layers, "/");
+}
+
+}  // namespace
+
+RunSpec ProfilingRun(const RunSpec& run, int steps) {
+  RunSpec profiling = run;
+  profiling.name = absl::StrCat("profile-", run.name).substr(0, 63);
+  profiling.layers_of_stage.assign(CountLayers(run.model).size(), 1);
+  profiling.train.batch = run.microbatch_samples();
+  profiling.train.microbatches = 1;
+  profiling.train.steps = steps;
+  profiling.schedule = ScheduleSpec();
+  profiling.schedule.name = "lpp";
+  profiling.schedule.parameters = {{"groups", "1"}, {"ranks", "1"}};
+  profiling.schedule.activations = ActivationsOfLayers(run);
+  profiling.memory = 0;
+  return profiling;
+}
+
+Json ProfileOf(const RunSpec& run, const MeasuredRun& measured) {
+  const std::vector<LayerCount> layers = CountLayers(run.model);
+  // Weights and tensors between layers have the sizes of their numbers, so they need no measurement.
+  const Profile counted = CountedProfile(run, 1e9);
+  const auto times = TypicalTimes(measured.trace, layers.size());
+  const auto time = [&](JobKind kind, size_t layer) { return times[static_cast<int>(kind)][layer]; };
+  Json json = {{"name", run.name}, {"unit", "s"}, {"layers", Json::array()}};
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const bool told = i < measured.trace.left_bytes.size();
+    const double left = told ? measured.trace.left_bytes[i] : counted.parts[i].activation_bytes;
+    json["layers"].push_back({{"name", layers[i].name},
+                              {"forward", time(JobKind::kForward, i)},
+                              {"backward", time(JobKind::kBackward, i)},
+                              {"update", time(JobKind::kUpdate, i)},
+                              {"activation_bytes", std::llround(left)},
+                              {"output_bytes", std::llround(counted.parts[i].output_bytes)},
+                              {"weight_bytes", std::llround(counted.parts[i].weight_bytes)},
+                              {"state_bytes", std::llround(counted.parts[i].state_bytes)}});
+  }
+  return json;
+}
+
+ExitCode RunProfile(const ProfileOptions& options) {
+  auto run = ReadRunFile(options.file);
+  if (!run.ok()) return Fail(kExitBadConfiguration, run.status().message());
+  run->validate = {};  // it would be measured too
+  if (const absl::Status device = options.device.Check(); !device.ok()) {
+    return Fail(kExitBadConfiguration, device.message());
+  }
+  if (const absl::Status data = CheckRunData(options.file, *run); !data.ok())
+    return Fail(kExitBadConfiguration, data.message());
+  signal(SIGPIPE, SIG_IGN);  // the reader of our output may leave; the temporary files must still be removed
+  const RunSpec profiling = ProfilingRun(*run, options.steps);
+  const auto scratch = ScratchFolder::Make();
+  if (!scratch.ok()) return Fail(kExitFailed, scratch.status().message());
+  StopSignals signals;
+  const auto measured = TrainAndMeasure(profiling, 1, options.device, **scratch / "profile", &signals);
+  if (measured.status().code() == absl::StatusCode::kCancelled) {
+    PrintMessage(measured.status().message());
+    return kExitInterrupted;
+  }
+  if (!measured.ok()) return Fail(kExitFailed, measured.status().message());
+  Json json = ProfileOf(profiling, *measured);
+  json["name"] = run->name;
+  return Print(json.dump(2) + "\n", options.output);
+}
+
+}  // namespace weft

@@ -1,0 +1,35 @@
+// Runs `weft profile`: measures the costs of each layer of a run file's model, as a profile (profile.h) that
+// the simulator takes.
+#ifndef WEFT_CLIENT_COMMANDS_PROFILE_COMMAND_H_
+#define WEFT_CLIENT_COMMANDS_PROFILE_COMMAND_H_
+
+#include <string>
+
+#include "client/commands/measured_schedules.h"
+#include "client/console/console.h"
+#include "client/training/device_flags.h"
+#include "nlohmann/json.hpp"
+#include "run/run_spec.h"
+
+namespace weft {
+
+struct ProfileOptions {
+  std::string file;  // the run file; its data must be there
+  int steps = 6;     // steps to train; the first one is not counted
+  DeviceFlags device;
+  std::string output;  // the profile's file; empty for standard output
+};
+
+// Returns the run with each layer as a stage, one micro-batch of the same size a step, and all on one rank,
+// so that the times and bytes of its jobs are those of single layers.
+RunSpec ProfilingRun(const RunSpec& run, int steps);
+
+// Returns the profile of such a run: medians without the first step.
+nlohmann::ordered_json ProfileOf(const RunSpec& run, const MeasuredRun& measured);
+
+// Runs on the main thread only.
+ExitCode RunProfile(const ProfileOptions& options);
+
+}  // namespace weft
+
+#endif  // WEFT_CLIENT_COMMANDS_PROFILE_COMMAND_H_

@@ -1,0 +1,270 @@
+#include "client/commands/runs_commands.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <variant>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/mutex.h"
+#include "client/commands/train_command.h"
+#include "client/console/progress.h"
+#include "client/files/run_file.h"
+#include "client/runs/runs_client.h"
+#include "coordinator/record/output_folder.h"
+#include "coordinator/record/run_view.h"
+#include "nlohmann/json.hpp"
+
+namespace weft {
+namespace {
+
+// The time for which a coordinator that has answered before may be out of reach; the same as for workers.
+constexpr int64_t kPatienceNs = 30'000'000'000;
+constexpr int kRecordTries = 200;
+constexpr absl::Duration kRecordTry = absl::Milliseconds(50);
+
+double MonotonicSeconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+int64_t WallNanos() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+ExitCode Fail(const absl::Status& status) { return weft::Fail(ExitCodeOf(status), status.message()); }
+
+// Connects to the coordinator. A wrong address is a mistake in the arguments.
+absl::StatusOr<std::unique_ptr<RunsClient>> Connect(const CoordinatorOptions& options) {
+  setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
+  return RunsClient::Create(options.address);
+}
+
+// Prints the present state of the run, in the form of the options.
+ExitCode Print(const CoordinatorOptions& options, const RunInfo& run) {
+  return PrintData(options.json ? RunJson(run).dump(2) + "\n" : RunText(run, WallNanos(), OutputStyle()));
+}
+
+// Leaves at Ctrl-C while watching a run: the watching ends, the run does not.
+void LeaveOnInterrupt(int) {
+  const char message[] = "\nweft: no longer watching; the run goes on (weft wait, weft cancel)\n";
+  if (write(STDERR_FILENO, message, sizeof message - 1) < 0) _exit(kExitInterrupted);
+  _exit(kExitInterrupted);
+}
+
+// Ends a Watch of the client after some time, unless it ended before.
+class WatchTimeout {
+ public:
+  WatchTimeout(RunsClient& client, double seconds) {
+    if (seconds <= 0) return;
+    thread_ = std::thread([this, &client, seconds] {
+      if (!over_.WaitWithTimeout(absl::ToInt64Nanoseconds(absl::Seconds(seconds)))) client.Stop();
+    });
+  }
+  ~WatchTimeout() {
+    over_.Notify();
+    if (thread_.joinable()) thread_.join();
+  }
+
+ private:
+  Notification over_;
+  std::thread thread_;
+};
+
+// Asks for the reports of a run's ranks, twice a second, as long as it lives: events report steps only.
+class RankReports {
+ public:
+  RankReports(RunsClient& client, uint64_t run, std::function<void(const RunInfo&)> hear) {
+    thread_ = std::thread([this, &client, run, hear = std::move(hear)] {
+      while (!over_.WaitWithTimeout(kEvery)) {
+        const auto now = client.Get(run);
+        if (now.ok()) hear(*now);
+      }
+    });
+  }
+  ~RankReports() {
+    over_.Notify();
+    thread_.join();
+  }
+
+ private:
+  static constexpr int64_t kEvery = 500'000'000;  // ns
+  Notification over_;
+  std::thread thread_;
+};
+
+class Watcher {
+ public:
+  // `known` says that the coordinator has answered before.
+  Watcher(uint64_t run, bool known) : id_(run), known_(known), progress_(ProgressWanted()) {}
+
+  ExitCode Watch(RunsClient& client, const CoordinatorOptions& options, double timeout) {
+    absl::Status status;
+    {
+      const WatchTimeout stop(client, timeout);
+      std::optional<RankReports> ranks;
+      if (ProgressWanted()) ranks.emplace(client, id_, [this](const RunInfo& run) { HearRanks(run); });
+      status = FollowRun(
+          client, id_, known_, kPatienceNs, [this](const RunEvent& event) { return Hear(event); },
+          [this] {
+            MutexLock lock(mu_);
+            run_.reason = "the coordinator does not answer; trying again";
+            Show();
+          });
+    }
+    MutexLock lock(mu_);
+    progress_.Clear();
+    if (status.code() == absl::StatusCode::kCancelled) {
+      return weft::Fail(kExitTimeout, absl::StrCat("run ", id_, " has not ended after ", timeout,
+                                                   " s; it is ", RunStateName(run_.state), " and goes on"));
+    }
+    if (!status.ok()) return Fail(status);
+    const auto run = client.Get(id_);
+    // The next command that looks into the folder finds all of it, if it is on this machine.
+    for (int i = 0; run.ok() && i < kRecordTries && OutputInUse(run->output); ++i) absl::SleepFor(kRecordTry);
+    const ExitCode printed = Print(options, run.ok() ? *run : run_);
+    if (printed != kExitOk) return printed;
+    return run_.state == RunState::kFinished ? kExitOk : kExitFailed;
+  }
+
+ private:
+  bool Hear(const RunEvent& event) {
+    MutexLock lock(mu_);
+    if (const auto* run = std::get_if<RunInfo>(&event)) run_ = *run;
+    if (const auto* step = std::get_if<StepDone>(&event)) {
+      run_.steps_done = step->step + 1;
+      run_.loss = step->loss;
+      run_.has_loss = step->has_loss;
+    }
+    Show();
+    return true;
+  }
+
+  void HearRanks(const RunInfo& run) {
+    MutexLock lock(mu_);
+    run_.reports = run.reports;
+    if (!IsFinal(run_.state)) Show();
+  }
+
+  void Show() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    ProgressState state{absl::StrCat("run ", id_, " (", run_.name, ")"),
+                        std::string(RunStateName(run_.state))};
+    if (!run_.reason.empty()) absl::StrAppend(&state.phase, ": ", run_.reason);
+    if (run_.state == RunState::kRunning) state.trouble = run_.reason;
+    state.steps = run_.steps;
+    state.steps_done = run_.steps_done;
+    state.loss = run_.loss;
+    state.has_loss = run_.has_loss;
+    state.reports = run_.reports;
+    if (run_.validation.has_value()) state.validated = ValidationText(*run_.validation);
+    progress_.Show(MonotonicSeconds(), state);
+  }
+
+  const uint64_t id_;
+  const bool known_;
+  Mutex mu_;
+  Progress progress_ ABSL_GUARDED_BY(mu_);
+  RunInfo run_ ABSL_GUARDED_BY(mu_);
+};
+
+// Makes a name for the request, so that a submission whose answer was lost can be sent again and is one run.
+std::string RequestName() {
+  std::random_device random;
+  return absl::StrCat("weft-", absl::Hex(random(), absl::kZeroPad8), absl::Hex(random(), absl::kZeroPad8));
+}
+
+}  // namespace
+
+ExitCode RunSubmit(const SubmitOptions& options) {
+  auto spec = ReadRunFile(options.file, RunFileData::kElsewhere);
+  if (!spec.ok()) return weft::Fail(kExitBadConfiguration, spec.status().message());
+  TrainOptions part;
+  part.until = options.until;
+  part.resume = options.resume;
+  if (const absl::Status steps = ChooseSteps(part, &*spec); !steps.ok())
+    return weft::Fail(kExitBadConfiguration, steps.message());
+  auto client = Connect(options.coordinator);
+  if (!client.ok()) return weft::Fail(kExitUsage, client.status().message());
+  SubmitRequest request;
+  request.spec = ToJson(*spec).dump();
+  request.request = RequestName();
+  request.processes = options.processes;
+  request.overwrite = options.overwrite;
+  request.file = options.file;
+  if (!options.out.empty())
+    request.output = std::filesystem::absolute(options.out).lexically_normal().string();
+  const auto run = SubmitPatiently(**client, request, kPatienceNs);
+  if (!run.ok()) return Fail(run.status());
+  const auto submitted = (*client)->Get(*run);
+  const std::string where = submitted.ok() && !submitted->output.empty()
+                                ? absl::StrCat("; its results go to ", submitted->output)
+                                : "";
+  if (options.detach) {
+    if (!where.empty()) PrintMessage(absl::StrCat("submitted as run ", *run, where));
+    return PrintData(options.coordinator.json ? absl::StrCat("{\"run\": ", *run, "}\n")
+                                              : absl::StrCat(*run, "\n"));
+  }
+  signal(SIGINT, LeaveOnInterrupt);
+  PrintMessage(absl::StrCat("submitted as run ", *run, where));
+  return Watcher(*run, /*known=*/true).Watch(**client, options.coordinator, 0);
+}
+
+ExitCode RunList(const ListOptions& options) {
+  auto client = Connect(options.coordinator);
+  if (!client.ok()) return weft::Fail(kExitUsage, client.status().message());
+  const auto runs = (*client)->List();
+  if (!runs.ok()) return Fail(runs.status());
+  if (!options.coordinator.json) return PrintData(RunsTable(*runs, WallNanos(), OutputStyle()));
+  auto json = nlohmann::ordered_json::array();
+  for (const RunInfo& run : *runs) json.push_back(RunJson(run));
+  return PrintData(json.dump(2) + "\n");
+}
+
+ExitCode RunWorkers(const WorkersOptions& options) {
+  auto client = Connect(options.coordinator);
+  if (!client.ok()) return weft::Fail(kExitUsage, client.status().message());
+  const auto workers = (*client)->ListWorkers();
+  if (!workers.ok()) return Fail(workers.status());
+  if (!options.coordinator.json) return PrintData(WorkersTable(*workers, OutputStyle()));
+  auto json = nlohmann::ordered_json::array();
+  for (const WorkerInfo& worker : *workers) json.push_back(WorkerJson(worker));
+  return PrintData(json.dump(2) + "\n");
+}
+
+ExitCode RunDescribe(const DescribeOptions& options) {
+  auto client = Connect(options.coordinator);
+  if (!client.ok()) return weft::Fail(kExitUsage, client.status().message());
+  const auto run = (*client)->Get(options.run);
+  return run.ok() ? Print(options.coordinator, *run) : Fail(run.status());
+}
+
+ExitCode RunWait(const WaitOptions& options) {
+  auto client = Connect(options.coordinator);
+  if (!client.ok()) return weft::Fail(kExitUsage, client.status().message());
+  signal(SIGINT, LeaveOnInterrupt);
+  return Watcher(options.run, /*known=*/false).Watch(**client, options.coordinator, options.timeout);
+}
+
+ExitCode RunCancel(const CancelOptions& options) {
+  auto client = Connect(options.coordinator);
+  if (!client.ok()) return weft::Fail(kExitUsage, client.status().message());
+  const auto run =
+      (*client)->Cancel(options.run, options.reason.empty() ? "asked for by weft cancel" : options.reason);
+  return run.ok() ? Print(options.coordinator, *run) : Fail(run.status());
+}
+
+}  // namespace weft

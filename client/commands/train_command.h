@@ -1,0 +1,34 @@
+// Runs `weft train`: the whole training on this machine in one command.
+#ifndef WEFT_CLIENT_COMMANDS_TRAIN_COMMAND_H_
+#define WEFT_CLIENT_COMMANDS_TRAIN_COMMAND_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "client/console/console.h"
+#include "client/training/device_flags.h"
+#include "run/run_spec.h"
+
+namespace weft {
+
+struct TrainOptions {
+  std::string file;
+  int processes = 0;    // 0: as many as ranks, but at most as many as cores
+  std::string out;      // "" means out/NAME, NAME the run's name
+  std::string metrics;  // HOST:PORT of the coordinator's metrics, "" for none
+  bool reference = false;
+  int until = 0;  // number of the file's steps after which it stops; 0: make all
+  DeviceFlags device;
+  std::string resume;      // folder of the checkpoint to go on from; "" to begin
+  bool overwrite = false;  // replaces what a former run left in the folder, once this one has results
+};
+
+// Sets which of the file's steps the run makes by `until` and `resume`, and checks that it can.
+// InvalidArgument that begins with the flag.
+absl::Status ChooseSteps(const TrainOptions& options, RunSpec* spec);
+
+ExitCode RunTrain(const TrainOptions& options);
+
+}  // namespace weft
+
+#endif  // WEFT_CLIENT_COMMANDS_TRAIN_COMMAND_H_

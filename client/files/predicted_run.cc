@@ -1,0 +1,138 @@
+#include "client/files/predicted_run.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "run/file_section.h"
+#include "run/model_layers.h"
+#include "run/run_memory.h"
+#include "run/run_schedule.h"
+#include "schedules/graph/graph.h"
+
+namespace weft {
+namespace {
+
+constexpr double kMemoryMost = 1e18;
+constexpr int kTries = 12;                  // each try halves the unknown part of the budget
+constexpr int64_t kJobsTriedMost = 20'000;  // most forwards of a step: trying more is not worth the time
+constexpr double kCloseEnough = 1.02;
+
+// Returns the run with its budget where the schedule looks for it. A profile has its own bytes, and simulates
+// with them.
+RunSpec WithMemory(const RunSpec& run, double memory, bool profiled) {
+  RunSpec with = run;
+  with.memory = profiled ? 0 : static_cast<int64_t>(std::min(memory, kMemoryMost));
+  return with;
+}
+
+bool Fits(const RunSpec& run, const RunCosts& costs, double memory) {
+  if (!costs.profiled()) return CheckedScheduleOf(WithMemory(run, memory, false)).ok();
+  auto prepared = PrepareRun(run, costs);
+  if (!prepared.ok()) return false;
+  prepared->costs.memory = memory;
+  return SimulateRun(*prepared).ok();
+}
+
+}  // namespace
+
+absl::StatusOr<RunCosts> RunCosts::Make(const CostOptions& options) {
+  RunCosts costs;
+  costs.options_ = options;
+  if (options.profile.empty()) return costs;
+  auto profile = ReadProfile(options.profile);
+  if (!profile.ok()) return profile.status();
+  costs.profile_ = *std::move(profile);
+  return costs;
+}
+
+double RunCosts::MemoryOf(const RunSpec& run) const {
+  return options_.memory > 0 ? options_.memory : static_cast<double>(run.memory);
+}
+
+std::string RunCosts::UnitOf() const {
+  return profile_.has_value() ? profile_->unit : absl::StrFormat("%.4g FLOPs", options_.flops);
+}
+
+absl::StatusOr<SimulationOptions> RunCosts::Of(const RunSpec& run) const {
+  SimulationOptions costs;
+  const absl::Status applied =
+      profile_.has_value()
+          ? ApplyProfile(*profile_, run.stages(), run.layers_of_stage, &costs)
+          : ApplyProfile(CountedProfile(run, options_.flops), run.stages(), run.layers_of_stage, &costs);
+  if (!applied.ok()) {
+    if (options_.profile.empty()) return applied;
+    return absl::InvalidArgumentError(absl::StrCat(options_.profile, ": ", applied.message()));
+  }
+  costs.memory = MemoryOf(run);
+  // A pair hides transfers; that its two halves compute faster together has to be measured.
+  costs.hidden = 0;
+  if (options_.bandwidth > 0) costs.bandwidth = options_.bandwidth;
+  if (options_.latency > 0) costs.latency = options_.latency;
+  return costs;
+}
+
+// Prepares the run with the memory counts that would refuse it, so that a run that fits here can be trained.
+absl::StatusOr<PreparedRun> PrepareRun(const RunSpec& run, const RunCosts& costs) {
+  auto of_run = costs.Of(run);
+  if (!of_run.ok()) return of_run.status();
+  PreparedRun prepared;
+  prepared.costs = *std::move(of_run);
+  const RunSpec under = WithMemory(run, prepared.costs.memory, costs.profiled());
+  auto schedule = CheckedScheduleOf(under);
+  if (!schedule.ok()) return schedule.status();
+  prepared.schedule = *std::move(schedule);
+  if (costs.profiled()) return prepared;
+  const RunMemory counted = CountRun(under, prepared.schedule);
+  prepared.costs.memory = 0;  // the schedule has its budget in itself
+  prepared.costs.activation.assign(counted.left.begin(), counted.left.end());
+  for (const RankMemory& rank : counted.ranks) {
+    prepared.held.push_back(static_cast<double>(rank.held + rank.work));
+  }
+  return prepared;
+}
+
+absl::StatusOr<SimulationResult> SimulateRun(const PreparedRun& run) {
+  auto result = Simulate(Graph(run.schedule), run.costs);
+  if (!result.ok()) return result;
+  for (size_t r = 0; r < run.held.size(); ++r) result->ranks[r].held_bytes = run.held[r];
+  return result;
+}
+
+absl::StatusOr<RunSpec> Recut(const RunSpec& run, int stages) {
+  if (stages == run.stages()) return run;
+  const std::vector<LayerCount> layers = CountLayers(run.model, run.precision);
+  if (stages > static_cast<int>(layers.size())) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%d stages are more than the model's %d layers", stages, layers.size()));
+  }
+  RunSpec cut = run;
+  cut.layers_of_stage = CutStages(layers, stages);
+  return cut;
+}
+
+std::optional<double> MemoryThatFits(const RunSpec& run, const RunCosts& costs) {
+  if (int64_t{run.stages()} * run.train.microbatches > kJobsTriedMost) return std::nullopt;
+  double least = costs.MemoryOf(run), most = least;
+  if (least <= 0) return std::nullopt;
+  do {
+    most *= 4;
+    if (most > kMemoryMost) return std::nullopt;
+  } while (!Fits(run, costs, most));
+  least = most / 4;
+  for (int i = 0; i < kTries && most > least * kCloseEnough; ++i) {
+    const double middle = std::sqrt(least * most);
+    (Fits(run, costs, middle) ? most : least) = middle;
+  }
+  return most;
+}
+
+bool IsAboutMemory(const absl::Status& status) {
+  if (status.code() == absl::StatusCode::kFailedPrecondition) return true;
+  const auto path = status.GetPayload(kPathPayload);
+  return path.has_value() && *path == "memory";
+}
+
+}  // namespace weft

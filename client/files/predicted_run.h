@@ -1,0 +1,79 @@
+// Predicts a run under a schedule, by counts of its model or by a profile. `weft simulate FILE` and `weft
+// compare` both take times, bytes and memory from here, so that they agree.
+//
+// Without a profile, times are the layers' counted FLOPs, and memory is counted as for the admission of the
+// run (run_memory.h). With one, both are the profile's.
+//
+// Failure: InvalidArgument for a profile that cannot be read or does not fit the run; else as
+// CheckedScheduleOf and Simulate.
+#ifndef WEFT_CLIENT_FILES_PREDICTED_RUN_H_
+#define WEFT_CLIENT_FILES_PREDICTED_RUN_H_
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "client/files/profile.h"
+#include "run/run_spec.h"
+#include "schedules/drawing/drawing.h"
+#include "schedules/schedule.h"
+#include "schedules/simulator/simulate.h"
+
+namespace weft {
+
+// The default number of simulated steps: enough that the second half is the steady state.
+inline constexpr int kPredictedSteps = 4;
+
+// The options that are given beside the run.
+struct CostOptions {
+  std::string profile;   // file; empty: counted FLOPs
+  double flops = 1e9;    // FLOPs per unit of time, for counted FLOPs
+  double memory = 0;     // bytes a rank; 0: the run's, else no budget
+  double bandwidth = 0;  // bytes per unit of time; 0: the profile's, else infinite
+  double latency = 0;    // units of time; 0: the profile's, else none
+};
+
+class RunCosts {
+ public:
+  static absl::StatusOr<RunCosts> Make(const CostOptions& options);
+
+  // Returns the budget of the run, or the one that the options give, in bytes; 0 for none.
+  double MemoryOf(const RunSpec& run) const;
+  // Returns the unit of all times: "s", or "1e+09 FLOPs", or the profile's unit, or "" where it names none.
+  std::string UnitOf() const;
+  DrawnTime time() const { return UnitOf() == "s" ? DrawnTime::kSeconds : DrawnTime::kUnits; }
+  bool profiled() const { return profile_.has_value(); }
+  const CostOptions& options() const { return options_; }
+
+  // Returns the times, bytes and links of the run's stages.
+  absl::StatusOr<SimulationOptions> Of(const RunSpec& run) const;
+
+ private:
+  CostOptions options_;
+  std::optional<Profile> profile_;
+};
+
+// A run under its own schedule, ready to be simulated.
+struct PreparedRun {
+  Schedule schedule;         // checked
+  SimulationOptions costs;   // costs for one step, recording nothing
+  std::vector<double> held;  // bytes besides the activations by rank, as counted; empty: as simulated
+};
+absl::StatusOr<PreparedRun> PrepareRun(const RunSpec& run, const RunCosts& costs);
+
+absl::StatusOr<SimulationResult> SimulateRun(const PreparedRun& run);
+
+// Cuts the run anew into so many stages. InvalidArgument where its model has fewer layers.
+absl::StatusOr<RunSpec> Recut(const RunSpec& run, int stages);
+
+// Returns a budget with which the run fits under its schedule, a few percent above the least; nothing where
+// no budget would do, or trying is not worth the time.
+std::optional<double> MemoryThatFits(const RunSpec& run, const RunCosts& costs);
+
+// True if a failure of these functions is about memory: with more of it, the run might fit.
+bool IsAboutMemory(const absl::Status& status);
+
+}  // namespace weft
+
+#endif  // WEFT_CLIENT_FILES_PREDICTED_RUN_H_

@@ -1,0 +1,173 @@
+#include "client/files/profile.h"
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <numeric>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "nlohmann/json.hpp"
+#include "run/file_section.h"
+#include "run/json_text.h"
+#include "run/model_layers.h"
+#include "run/run_memory.h"
+
+namespace weft {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr double kMost = 1e30;
+constexpr size_t kBytesMost = 64 << 20;
+
+ProfilePart ReadPart(const Json& value, const std::string& path, absl::Status& status) {
+  ProfilePart part;
+  FileSection section(value, path,
+                      {"name", "forward", "backward", "backward_input", "backward_weight", "reduce", "update",
+                       "activation_bytes", "output_bytes", "weight_bytes", "state_bytes"},
+                      status);
+  section.Require("forward", "forward: 0.01");
+  section.Read("forward", part.forward, 0, kMost);
+  const bool halves = section.Has("backward_input") && section.Has("backward_weight");
+  section.Read("backward_input", part.backward_input, 0, kMost);
+  section.Read("backward_weight", part.backward_weight, 0, kMost);
+  part.backward = halves ? part.backward_input + part.backward_weight : 2 * part.forward;
+  section.Read("backward", part.backward, 0, kMost);
+  if (!section.Has("backward_input")) part.backward_input = part.backward / 2;
+  if (!section.Has("backward_weight")) part.backward_weight = part.backward / 2;
+  section.Read("reduce", part.reduce, 0, kMost);
+  section.Read("update", part.update, 0, kMost);
+  section.Read("activation_bytes", part.activation_bytes, 0, kMost);
+  part.output_bytes = part.activation_bytes;
+  section.Read("output_bytes", part.output_bytes, 0, kMost);
+  section.Read("weight_bytes", part.weight_bytes, 0, kMost);
+  section.Read("state_bytes", part.state_bytes, 0, kMost);
+  return part;
+}
+
+absl::StatusOr<Profile> ParseProfile(const Json& json) {
+  absl::Status status;
+  Profile profile;
+  FileSection file(json, "", {"name", "unit", "layers", "stages", "overlapped", "bandwidth", "latency"},
+                   status);
+  if (status.ok() && file.Has("layers") == file.Has("stages")) {
+    status = ErrorAt("", "must have a list of layers, or a list of stages");
+  }
+  if (!status.ok()) return status;
+  profile.of_stages = file.Has("stages");
+  file.Read("unit", profile.unit);
+  const std::string list = profile.of_stages ? "stages" : "layers";
+  const Json& parts = file.At(list);
+  if (!parts.is_array() || parts.empty()) return ErrorAt(list, "must be a list of at least one part");
+  for (size_t i = 0; i < parts.size(); ++i) {
+    profile.parts.push_back(ReadPart(parts[i], absl::StrCat(list, "[", i, "]"), status));
+  }
+  file.Read("overlapped", profile.overlapped, 0, kMost);
+  file.Read("bandwidth", profile.bandwidth, 0, kMost);
+  file.Read("latency", profile.latency, 0, kMost);
+  if (!status.ok()) return status;
+  return profile;
+}
+
+std::vector<int> CutByTime(const Profile& profile, int stages) {
+  std::vector<LayerCount> layers;
+  for (const ProfilePart& part : profile.parts) {
+    layers.emplace_back();
+    layers.back().forward_flops = part.forward + part.backward;
+  }
+  return CutStages(layers, stages);
+}
+
+}  // namespace
+
+absl::StatusOr<Profile> ReadProfile(const std::string& path) {
+  errno = 0;
+  std::ifstream file(path, std::ios::binary);
+  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  if (!file && text.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("cannot read ", path, ": ", std::strerror(errno)));
+  }
+  if (text.size() > kBytesMost)
+    return absl::InvalidArgumentError(absl::StrCat(path, " is too large for a profile"));
+  const absl::StatusOr<Json> json = ParseJson(text);
+  if (!json.ok()) return absl::InvalidArgumentError(absl::StrCat(path, " ", json.status().message()));
+  auto profile = ParseProfile(*json);
+  if (!profile.ok()) return absl::InvalidArgumentError(absl::StrCat(path, ": ", profile.status().message()));
+  return profile;
+}
+
+Profile CountedProfile(const RunSpec& run, double flops) {
+  const int copies = 1 + OptimizerBuffers(run.train.optimizer);
+  constexpr double kFloat = 4;
+  const double samples = run.microbatch_samples();
+  Profile profile;
+  const auto element = static_cast<double>(ComputeBytes(run.precision));
+  for (const LayerCount& layer : CountLayers(run.model, run.precision)) {
+    ProfilePart part;
+    part.forward = layer.forward_flops * samples / flops;
+    part.backward = 2 * part.forward;
+    part.backward_input = part.backward_weight = part.forward;
+    part.activation_bytes =
+        samples * static_cast<double>(layer.left_bytes) + static_cast<double>(layer.left_fixed);
+    part.output_bytes = element * samples * static_cast<double>(layer.output_elements());
+    part.weight_bytes = kFloat * static_cast<double>(layer.parameters);
+    part.state_bytes = copies * part.weight_bytes;
+    // This is the copy that layers compute with.
+    if (element < kFloat) part.state_bytes += element * static_cast<double>(layer.parameters);
+    profile.parts.push_back(part);
+  }
+  return profile;
+}
+
+absl::Status ApplyProfile(const Profile& profile, int stages, const std::vector<int>& layers_of_stage,
+                          SimulationOptions* options) {
+  const int parts = static_cast<int>(profile.parts.size());
+  std::vector<int> cut(parts, 1);
+  if (profile.of_stages && parts != stages) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("the profile is of %d stages, not of %d", parts, stages));
+  }
+  if (!profile.of_stages) {
+    if (parts < stages) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("the profile's %d layers cannot be cut into %d stages", parts, stages));
+    }
+    cut = layers_of_stage.empty() ? CutByTime(profile, stages) : layers_of_stage;
+    const int layers = std::accumulate(cut.begin(), cut.end(), 0);
+    if (layers != parts) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("the profile is of %d layers, the model has %d", parts, layers));
+    }
+  }
+  const auto times = [&](JobKind kind) -> std::vector<double>& {
+    return options->duration[static_cast<int>(kind)];
+  };
+  for (auto& duration : options->duration) duration.assign(stages, 0);
+  for (auto* bytes : {&options->activation, &options->output, &options->weight, &options->state}) {
+    bytes->assign(stages, 0);
+  }
+  int next = 0;
+  for (int s = 0; s < stages; ++s) {
+    for (int i = 0; i < cut[s]; ++i) {
+      const ProfilePart& part = profile.parts[next++];
+      times(JobKind::kForward)[s] += part.forward;
+      times(JobKind::kBackward)[s] += part.backward;
+      times(JobKind::kBackwardInput)[s] += part.backward_input;
+      times(JobKind::kBackwardWeight)[s] += part.backward_weight;
+      times(JobKind::kReduce)[s] += part.reduce;
+      times(JobKind::kUpdate)[s] += part.update;
+      options->activation[s] += part.activation_bytes;
+      options->output[s] = part.output_bytes;
+      options->weight[s] += part.weight_bytes;
+      options->state[s] += part.state_bytes;
+    }
+  }
+  if (profile.overlapped > 0) options->overlapped = profile.overlapped;
+  if (profile.bandwidth > 0) options->bandwidth = profile.bandwidth;
+  if (profile.latency > 0) options->latency = profile.latency;
+  return absl::OkStatus();
+}
+
+}  // namespace weft

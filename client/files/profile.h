@@ -1,0 +1,50 @@
+// Reads and applies a profile: the measured or counted costs of a model's parts, as the simulator takes them.
+//
+// A profile is a JSON file: `layers`, from first to last, or `stages`, each a list of objects with the times
+// `forward` (must be given), `backward`, `backward_input`, `backward_weight`, `reduce` and `update`, in any
+// one unit, and the bytes `activation_bytes` and `output_bytes` of a micro-batch, `weight_bytes`, and
+// `state_bytes` (gradients, the optimizer's moments, and a copy of the weights that is narrowed); beside it,
+// optionally, the links' `bandwidth` in bytes per unit of time and `latency`, and `overlapped`, the time of a
+// forward and a backward as a pair. A backward that is not given is its halves together, or twice the
+// forward; halves that are not given are each half of it. Times of layers add up to those of a stage, and the
+// output of a stage is that of its last layer.
+//
+// Failure: InvalidArgument with file, place and what is allowed.
+#ifndef WEFT_CLIENT_FILES_PROFILE_H_
+#define WEFT_CLIENT_FILES_PROFILE_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "run/run_spec.h"
+#include "schedules/simulator/simulate.h"
+
+namespace weft {
+
+struct ProfilePart {
+  double forward = 0, backward = 0, backward_input = 0, backward_weight = 0, reduce = 0, update = 0;
+  double activation_bytes = 0, output_bytes = 0, weight_bytes = 0, state_bytes = 0;
+};
+
+struct Profile {
+  std::vector<ProfilePart> parts;
+  bool of_stages = false;  // true for parts that are stages, false for layers
+  std::string unit;        // unit of all times, as the file calls it; "s" is seconds
+  double overlapped = 0, bandwidth = 0, latency = 0;
+};
+
+absl::StatusOr<Profile> ReadProfile(const std::string& path);
+
+// Makes a profile of the layers of a run's model by its counted FLOPs at `flops` a unit of time: a backward
+// is twice a forward. Activations are those that a retaining forward keeps (LayerCount of model_layers.h).
+Profile CountedProfile(const RunSpec& run, double flops);
+
+// Applies the parts as stages: `layers_of_stage` says which layers; where it is empty, layers are cut into
+// `stages` parts so that the largest takes least time. Sets times, bytes and links of `options`.
+absl::Status ApplyProfile(const Profile& profile, int stages, const std::vector<int>& layers_of_stage,
+                          SimulationOptions* options);
+
+}  // namespace weft
+
+#endif  // WEFT_CLIENT_FILES_PROFILE_H_

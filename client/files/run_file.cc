@@ -1,0 +1,165 @@
+#include "client/files/run_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "client/files/schedule_file.h"
+#include "client/files/yaml_file.h"
+#include "run/run_schedule.h"
+#include "schedules/check/check.h"
+
+namespace weft {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+constexpr size_t kBytesMost = 1 << 20;
+
+absl::StatusOr<std::string> ReadText(const std::string& path) {
+  std::error_code error;
+  if (fs::is_directory(path, error)) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": is a folder, not a run file"));
+  }
+  // A pipe that nobody writes into must not hold the program up.
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (file < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": cannot read the run file: ", std::strerror(errno)));
+  }
+  struct stat info {};
+  if (fstat(file, &info) != 0 || !S_ISREG(info.st_mode)) {
+    close(file);
+    return absl::InvalidArgumentError(absl::StrCat(path, ": is not a regular file, so it is not a run file"));
+  }
+  std::string text(kBytesMost + 1, '\0');
+  size_t size = 0;
+  for (ssize_t n = 1; n > 0 && size<text.size(); size += n> 0 ? static_cast<size_t>(n) : 0)
+    n = read(file, text.data() + size, text.size() - size);
+  close(file);
+  text.resize(size);
+  if (text.size() > kBytesMost) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": is larger than 1 MiB, so it is not a run file"));
+  }
+  return text;
+}
+
+// The texts of a file that are paths, as pointers into its JSON.
+constexpr const char* kPaths[] = {"/data/text/path",           "/data/idx/images",
+                                  "/data/idx/labels",          "/data/cifar10/path",
+                                  "/validate/data/text/path",  "/validate/data/idx/images",
+                                  "/validate/data/idx/labels", "/validate/data/cifar10/path"};
+
+std::string DottedPath(const char* pointer) {
+  std::string path = pointer + 1;
+  for (char& c : path) c = c == '/' ? '.' : c;
+  return path;
+}
+
+void ResolvePaths(const fs::path& folder, Json& json) {
+  for (const char* pointer : kPaths) {
+    const Json::json_pointer where(pointer);
+    // `contains` wants sections all the way down; anything else is the parser's to refuse.
+    if (!json.contains(where) || !json[where].is_string()) continue;
+    const std::string text = json[where];
+    if (!text.empty()) json[where] = fs::absolute(folder / text).lexically_normal().string();
+  }
+}
+
+// Returns the file's name as a run's name, with '-' for letters that a run's name may not have.
+std::string NameOf(const std::string& path) {
+  std::string name = fs::path(path).stem().string().substr(0, 63);
+  for (char& c : name) c = absl::ascii_isalnum(c) || c == '_' || c == '.' ? c : '-';
+  return !name.empty() && absl::ascii_isalnum(name[0]) ? name : "run";
+}
+
+absl::Status CheckReadable(const std::string& path, bool may_be_folder) {
+  std::error_code error;
+  if (fs::is_directory(path, error)) {
+    if (may_be_folder) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat(path, " is a folder, not a file"));
+  }
+  if (fs::exists(path, error) && !fs::is_regular_file(path, error)) {
+    return absl::InvalidArgumentError(absl::StrCat(path, " is not a regular file"));
+  }
+  errno = 0;
+  if (std::ifstream(path, std::ios::binary)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("cannot read ", path, ": ", std::strerror(errno)));
+}
+
+// Checks that the schedule fits the stages and micro-batches and can run to its end.
+absl::Status CheckFits(const RunSpec& spec, RunFileData data) {
+  RunSpec run = spec;
+  // A user who only simulates may be looking for a budget that fits.
+  if (data == RunFileData::kIgnored) run.memory = 0;
+  return CheckedScheduleOf(run).status();
+}
+
+}  // namespace
+
+absl::StatusOr<RunSpec> ParseRunFile(const std::string& path, const std::string& text, RunFileData data) {
+  auto yaml = ParseYaml(text);
+  if (!yaml.ok()) {
+    const absl::string_view message = yaml.status().message();
+    const bool numbered = !message.empty() && absl::ascii_isdigit(message[0]);
+    return absl::InvalidArgumentError(absl::StrCat(path, numbered ? ":" : ": ", message));
+  }
+  Json json = yaml->json;
+  if (json.is_object() && !json.contains("name")) json["name"] = NameOf(path);
+  ResolvePaths(fs::path(path).parent_path(), json);
+  const auto at = [&](const std::string& place, absl::string_view message) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ":", yaml->LineOf(place), ": ", message));
+  };
+  if (json.is_object() && json.contains("schedule")) {
+    const absl::Status read = EmbedActions(fs::path(path).parent_path().string(), json["schedule"]);
+    if (!read.ok()) return at("schedule.file", absl::StrCat("schedule.file: ", read.message()));
+  }
+  for (const char* key : {"resume", "until"}) {
+    if (!json.is_object() || !json.contains(key)) continue;
+    return at(key, absl::StrCat(key, ": is not a key of a run file; it is a flag, weft train FILE --", key));
+  }
+  auto spec = ParseRunSpec(json);
+  if (!spec.ok()) {
+    const auto place = spec.status().GetPayload(kPathPayload);
+    // These keys are valid in a request, but a person gives them as flags.
+    const std::string message = absl::StrReplaceAll(spec.status().message(), {{", resume, until", ""}});
+    return at(place.has_value() ? std::string(*place) : "", message);
+  }
+  for (const char* pointer : kPaths) {
+    const Json::json_pointer where(pointer);
+    if (data != RunFileData::kReadable || !json.contains(where)) continue;
+    const absl::Status readable = CheckReadable(json[where], where.parent_pointer().back() == "cifar10");
+    if (readable.ok()) continue;
+    const bool relative = fs::path(std::string(yaml->json[where])).is_relative();
+    return at(DottedPath(pointer),
+              absl::StrCat(DottedPath(pointer), ": ", readable.message(),
+                           relative ? "; a relative path starts at the folder of the run file" : ""));
+  }
+  const absl::Status fits = CheckFits(*spec, data);
+  if (!fits.ok()) {
+    const auto place = fits.GetPayload(kPathPayload);  // its message names it
+    if (place.has_value()) return at(std::string(*place), fits.message());
+    return at(PathOfProblem(fits, "schedule", spec->schedule.name),
+              absl::StrCat("schedule: ", fits.message()));
+  }
+  return spec;
+}
+
+absl::StatusOr<RunSpec> ReadRunFile(const std::string& path, RunFileData data) {
+  auto text = ReadText(path);
+  if (!text.ok()) return text.status();
+  return ParseRunFile(path, *text, data);
+}
+
+}  // namespace weft

@@ -1,0 +1,175 @@
+#include "client/files/schedule_file.h"
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/files/trace_file.h"
+#include "client/files/yaml_file.h"
+#include "nlohmann/json.hpp"
+#include "run/run_schedule.h"
+#include "run/run_spec.h"
+#include "run/schedule_spec.h"
+#include "schedules/check/check.h"
+#include "schedules/families/families.h"
+#include "schedules/simulator/actions.h"
+
+namespace weft {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+constexpr size_t kActionsMostBytes = 256 << 20;   // for files that are only simulated
+constexpr size_t kEmbeddedMostBytes = 768 << 10;  // a run's whole specification may have 1 MiB
+constexpr size_t kYamlMostBytes = 1 << 20;
+
+bool IsYaml(absl::string_view path) { return absl::EndsWith(path, ".yaml") || absl::EndsWith(path, ".yml"); }
+bool IsTrace(absl::string_view path) { return absl::EndsWith(path, ".json"); }
+
+absl::StatusOr<std::string> ReadText(const std::string& path, size_t most, absl::string_view what) {
+  const auto cannot = [&] {
+    return absl::InvalidArgumentError(absl::StrCat("cannot read ", path, ": ", std::strerror(errno)));
+  };
+  errno = 0;
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return cannot();
+  std::string text;
+  std::vector<char> block(1 << 16);
+  while (file.read(block.data(), static_cast<std::streamsize>(block.size())) || file.gcount() > 0) {
+    text.append(block.data(), static_cast<size_t>(file.gcount()));
+    if (text.size() > most) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, " is larger than ", most >> 10, " KiB; is it ", what, "?"));
+    }
+  }
+  if (file.bad() || !file.eof()) return cannot();
+  return text;
+}
+
+absl::Status CheckSizes(const Schedule& schedule, const std::string& path, int stages, int microbatches) {
+  if ((stages == 0 || stages == schedule.stages) &&
+      (microbatches == 0 || microbatches == schedule.microbatches)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrFormat("%s has %d stages and %d micro-batches; give --stages %d --microbatches %d, or neither",
+                      path, schedule.stages, schedule.microbatches, schedule.stages, schedule.microbatches));
+}
+
+// Makes a schedule from the rows of actions of a trace's step, and from the inputs of its stages.
+absl::StatusOr<Schedule> ScheduleOfTrace(const std::string& path, int step) {
+  auto trace = ReadTrace(path);
+  if (!trace.ok()) return trace.status();
+  const auto jobs = JobsOfStep(path, *trace, step);
+  if (!jobs.ok()) return jobs.status();
+  DrawingOptions drawing;
+  drawing.ranks = trace->ranks;
+  auto schedule = ScheduleFromActions(DrawActions(*jobs, drawing));
+  if (!schedule.ok())
+    return absl::InvalidArgumentError(absl::StrCat(path, ": ", schedule.status().message()));
+  schedule->inputs = std::move(trace->inputs);
+  return schedule;
+}
+
+absl::StatusOr<Schedule> ScheduleOfRows(const std::string& path) {
+  const auto text = ReadText(path, kActionsMostBytes, "a list of actions");
+  if (!text.ok()) return text.status();
+  auto schedule = ScheduleFromActions(*text);
+  if (!schedule.ok())
+    return absl::InvalidArgumentError(absl::StrCat(path, ": ", schedule.status().message()));
+  return schedule;
+}
+
+absl::StatusOr<Schedule> ReadOrder(const std::string& path, const ScheduleFileOptions& options) {
+  auto schedule = IsTrace(path) ? ScheduleOfTrace(path, options.from_step) : ScheduleOfRows(path);
+  if (!schedule.ok()) return schedule;
+  if (!options.inputs.empty()) schedule->inputs = options.inputs;
+  const absl::Status sound = CheckSchedule(*schedule);
+  if (!sound.ok()) return absl::InvalidArgumentError(absl::StrCat(path, ": ", sound.message()));
+  absl::Status fits = CheckSizes(*schedule, path, options.stages, options.microbatches);
+  if (!fits.ok()) return fits;
+  schedule->name = path;
+  return schedule;
+}
+
+absl::StatusOr<Schedule> ReadYamlSchedule(const std::string& path, const ScheduleFileOptions& options) {
+  const auto text = ReadText(path, kYamlMostBytes, "a schedule");
+  if (!text.ok()) return text.status();
+  auto yaml = ParseYaml(*text);
+  if (!yaml.ok()) return absl::InvalidArgumentError(absl::StrCat(path, ":", yaml.status().message()));
+  const auto at = [&](const std::string& place, absl::string_view message) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ":", yaml->LineOf(place), ": ", message));
+  };
+  const bool keyed = yaml->json.is_object() && yaml->json.contains("schedule");
+  Json& value = keyed ? yaml->json["schedule"] : yaml->json;
+  const std::string root = keyed ? "schedule" : "";
+  absl::Status status = EmbedActions(fs::path(path).parent_path().string(), value);
+  if (!status.ok()) return at(root, status.message());
+  const ScheduleSpec spec = ReadSchedule(value, root, status);
+  if (!status.ok()) {
+    const auto place = status.GetPayload(kPathPayload);
+    return at(place.has_value() ? std::string(*place) : root, status.message());
+  }
+  if (options.stages == 0 || options.microbatches == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, " has no sizes; give them, as in --stages 4 --microbatches 8"));
+  }
+  auto schedule = MakeSchedule(spec, options.stages, options.microbatches);
+  if (schedule.ok()) {
+    schedule->inputs = options.inputs;
+    status = CheckSchedule(*schedule);
+  }
+  if (!schedule.ok()) status = schedule.status();
+  if (!status.ok()) return at(PathOfProblem(status, root, spec.name), status.message());
+  return schedule;
+}
+
+}  // namespace
+
+bool IsRunFile(const std::string& path) {
+  if (!IsYaml(path)) return false;
+  const auto text = ReadText(path, kYamlMostBytes, "a run file");
+  const auto yaml = text.ok() ? ParseYaml(*text) : text.status();
+  return yaml.ok() && yaml->json.is_object() && yaml->json.contains("model");
+}
+
+bool IsScheduleFile(absl::string_view word) {
+  if (absl::StartsWith(word, "custom,")) return false;
+  return absl::StrContains(word, '/') || absl::EndsWith(word, ".csv") || IsTrace(word) || IsYaml(word);
+}
+
+absl::StatusOr<Schedule> ReadScheduleFile(const std::string& path, const ScheduleFileOptions& options) {
+  if (options.from_step >= 0 && !IsTrace(path)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, " has no steps to choose from; --from-step is for traces (.json)"));
+  }
+  if (!IsYaml(path)) return ReadOrder(path, options);
+  auto schedule = ReadYamlSchedule(path, options);
+  if (schedule.ok()) schedule->name = path;
+  return schedule;
+}
+
+absl::Status EmbedActions(const std::string& folder, Json& schedule) {
+  if (!schedule.is_object() || !schedule.contains("file") || !schedule["file"].is_string())
+    return absl::OkStatus();
+  const std::string name = schedule["file"];
+  const auto text = ReadText((fs::path(folder) / name).string(), kEmbeddedMostBytes, "a list of actions");
+  if (!text.ok()) return text.status();
+  schedule["file"] = {{"path", name}, {"actions", *text}};
+  return absl::OkStatus();
+}
+
+std::string PathOfProblem(const absl::Status& status, const std::string& path, const std::string& name) {
+  const auto parameter = status.GetPayload(kParameterPayload);
+  if (!parameter.has_value()) return path;
+  return absl::StrCat(path, path.empty() ? "" : ".", name, ".", std::string(*parameter));
+}
+
+}  // namespace weft

@@ -1,0 +1,191 @@
+#include "client/files/trace_file.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <fstream>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "nlohmann/json.hpp"
+#include "run/json_text.h"
+
+namespace weft {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr int64_t kNumberMost = 1'000'000;  // largest rank, stage or micro-batch
+constexpr int64_t kStepMost = 1'000'000'000;
+
+// Returns a whole number from 0 up, or nothing.
+std::optional<int> Number(const Json& object, const char* key, int64_t most) {
+  const auto found = object.find(key);
+  if (found == object.end() || !found->is_number_integer()) return std::nullopt;
+  const auto value = found->get<int64_t>();
+  if (value < 0 || value > most) return std::nullopt;
+  return static_cast<int>(value);
+}
+
+std::optional<JobKind> Kind(const Json& event) {
+  const auto found = event.find("cat");
+  if (found == event.end() || !found->is_string()) return std::nullopt;
+  for (int k = 0; k < kJobKinds; ++k) {
+    if (found->get_ref<const std::string&>() == std::string(JobKindName(static_cast<JobKind>(k)))) {
+      return static_cast<JobKind>(k);
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<DrawnJob> JobOfEvent(const Json& event) {
+  const std::optional<JobKind> kind = Kind(event);
+  const auto args = event.find("args");
+  if (!kind.has_value() || args == event.end() || !args->is_object()) return std::nullopt;
+  const auto rank = Number(*args, "rank", kNumberMost);
+  const auto step = Number(*args, "step", kStepMost);
+  const auto stage = Number(*args, "stage", kNumberMost);
+  const auto microbatch = Number(*args, "microbatch", kNumberMost);
+  const auto start = event.find("ts"), duration = event.find("dur");
+  const bool timed = start != event.end() && start->is_number() && duration != event.end() &&
+                     duration->is_number() && duration->get<double>() >= 0;
+  if (!rank.has_value() || !step.has_value() || !stage.has_value() || !timed) return std::nullopt;
+  if (HasMicrobatch(*kind) && !microbatch.has_value()) return std::nullopt;
+  DrawnJob job;
+  job.job = Job::Compute(*step, *stage, HasMicrobatch(*kind) ? *microbatch : -1, *kind);
+  job.rank = *rank;
+  job.start = start->get<double>() * 1e-6;
+  job.end = job.start + duration->get<double>() * 1e-6;
+  return job;
+}
+
+// Returns true for events beside the jobs: idle times and transfers.
+bool IsBeside(const Json& event) {
+  const auto found = event.find("cat");
+  return found != event.end() && (*found == "idle" || *found == "transfer");
+}
+
+std::string Title(const Json& event) {
+  const auto args = event.find("args");
+  if (args == event.end() || !args->is_object()) return "";
+  const auto name = args->find("name");
+  return name != args->end() && name->is_string() ? name->get<std::string>() : "";
+}
+
+// Returns the inputs; a value that is not a list of lists of stages counts as a chain.
+std::vector<std::vector<int>> Inputs(const Json& json) {
+  std::vector<std::vector<int>> inputs;
+  const auto found = json.find("inputs");
+  if (found == json.end() || !found->is_array()) return {};
+  for (const Json& of_stage : *found) {
+    inputs.emplace_back();
+    if (!of_stage.is_array()) return {};
+    for (const Json& stage : of_stage) {
+      const int64_t value = stage.is_number_integer() ? stage.get<int64_t>() : -1;
+      if (value < 0 || value > kNumberMost) return {};
+      inputs.back().push_back(static_cast<int>(value));
+    }
+  }
+  return inputs;
+}
+
+// Returns the bytes; a value that is not a list of sizes gives none.
+std::vector<double> LeftBytes(const Json& json) {
+  std::vector<double> left;
+  const auto found = json.find("left_bytes");
+  if (found == json.end() || !found->is_array()) return {};
+  for (const Json& bytes : *found) {
+    if (!bytes.is_number_unsigned()) return {};
+    left.push_back(bytes.get<double>());
+  }
+  return left;
+}
+
+}  // namespace
+
+absl::StatusOr<Trace> ReadTrace(const std::string& path) {
+  errno = 0;
+  std::ifstream file(path, std::ios::binary);
+  if (!file)
+    return absl::InvalidArgumentError(absl::StrCat("cannot read ", path, ": ", std::strerror(errno)));
+  Trace trace;
+  int64_t events = 0, bad = -1;
+  // Each event is taken as soon as it is there and not kept: a trace has some hundred thousands.
+  bool too_deep = false;
+  const auto take = [&](int depth, Json::parse_event_t what, Json& value) {
+    if (depth > kJsonDepthMost) too_deep = true;
+    if (too_deep) return false;
+    if (depth != 2 || what != Json::parse_event_t::object_end) return true;
+    const std::string phase = value.contains("ph") && value["ph"].is_string() ? value["ph"] : "";
+    if (phase == "X" && !IsBeside(value)) {
+      const std::optional<DrawnJob> job = JobOfEvent(value);
+      if (job.has_value()) {
+        trace.jobs.push_back(*job);
+        trace.ranks = std::max(trace.ranks, job->rank + 1);
+      } else if (bad < 0) {
+        bad = events;
+      }
+    }
+    if (phase == "M" && value.value("name", "") == "process_name") trace.title = Title(value);
+    ++events;
+    return false;
+  };
+  const Json json = Json::parse(file, take, /*allow_exceptions=*/false);
+  if (too_deep) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, " is nested more than ", kJsonDepthMost, " levels deep, so it is not a trace"));
+  }
+  if (json.is_discarded()) return absl::InvalidArgumentError(absl::StrCat(path, " is not JSON"));
+  if (json.is_object()) {
+    trace.ranks = std::max(trace.ranks, Number(json, "ranks", kNumberMost + 1).value_or(0));
+    trace.inputs = Inputs(json);
+    trace.left_bytes = LeftBytes(json);
+    trace.measured = json.contains("measured") && json["measured"] == true;
+  }
+  if (bad >= 0 || trace.jobs.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, " is not a trace of weft train or weft simulate: ",
+                     bad < 0 ? "it has no jobs" : absl::StrCat("event ", bad + 1, " is not a job")));
+  }
+  return trace;
+}
+
+std::array<std::vector<double>, kJobKinds> MeanDurations(const std::vector<DrawnJob>& jobs, int stages) {
+  std::array<std::vector<double>, kJobKinds> means;
+  std::array<std::vector<int>, kJobKinds> counts;
+  for (int k = 0; k < kJobKinds; ++k) {
+    means[k].assign(stages, 0);
+    counts[k].assign(stages, 0);
+  }
+  for (const DrawnJob& j : jobs) {
+    if (j.job.stage >= stages) continue;
+    means[static_cast<int>(j.job.kind)][j.job.stage] += j.end - j.start;
+    ++counts[static_cast<int>(j.job.kind)][j.job.stage];
+  }
+  for (int k = 0; k < kJobKinds; ++k) {
+    for (int s = 0; s < stages; ++s) means[k][s] /= std::max(1, counts[k][s]);
+  }
+  return means;
+}
+
+absl::StatusOr<std::vector<DrawnJob>> JobsOfStep(const std::string& path, const Trace& trace, int step) {
+  int first = trace.jobs.front().job.step, last = first;
+  for (const DrawnJob& j : trace.jobs) {
+    first = std::min(first, j.job.step);
+    last = std::max(last, j.job.step);
+  }
+  if (step < 0) step = last;
+  std::vector<DrawnJob> jobs;
+  std::copy_if(trace.jobs.begin(), trace.jobs.end(), std::back_inserter(jobs),
+               [&](const DrawnJob& j) { return j.job.step == step; });
+  if (jobs.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s has no step %d; it has steps %d to %d", path, step, first, last));
+  }
+  return jobs;
+}
+
+}  // namespace weft

@@ -1,0 +1,200 @@
+#include "client/runs/runs_client.h"
+
+#include <chrono>
+#include <set>
+#include <thread>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "base/mutex.h"
+#include "base/net/address.h"
+#include "proto/wire/channel.h"
+#include "weft/v1/runs.grpc.pb.h"
+
+namespace weft {
+namespace {
+
+constexpr int kSubmitFactor = 12;  // multiple of the time of other calls
+
+class GrpcRunsClient final : public RunsClient {
+ public:
+  GrpcRunsClient(const Address& address, int64_t call_ns)
+      : address_(address.text()), call_ns_(call_ns), stub_(v1::Runs::NewStub(MakeChannel(address))) {}
+
+  absl::StatusOr<uint64_t> Submit(const SubmitRequest& request) override {
+    v1::SubmitRequest in;
+    v1::SubmitResponse out;
+    wire::Encode(request, &in);
+    // The coordinator answers when it has planned the run, and a large one takes its time.
+    const absl::Status s =
+        Call([&](auto* context) { return stub_->Submit(context, in, &out); }, kSubmitFactor);
+    if (!s.ok()) return s;
+    return out.run();
+  }
+
+  absl::StatusOr<RunInfo> Get(uint64_t run) override {
+    v1::GetRequest in;
+    v1::Run out;
+    in.set_run(run);
+    const absl::Status s = Call([&](auto* context) { return stub_->Get(context, in, &out); });
+    if (!s.ok()) return s;
+    return wire::Decode(out);
+  }
+
+  absl::StatusOr<std::vector<RunInfo>> List() override {
+    v1::ListResponse out;
+    const absl::Status s = Call([&](auto* context) { return stub_->List(context, v1::ListRequest(), &out); });
+    if (!s.ok()) return s;
+    std::vector<RunInfo> runs;
+    for (const v1::Run& r : out.runs()) {
+      absl::StatusOr<RunInfo> run = wire::Decode(r);
+      if (!run.ok()) return run.status();
+      runs.push_back(*std::move(run));
+    }
+    return runs;
+  }
+
+  absl::StatusOr<std::vector<WorkerInfo>> ListWorkers() override {
+    v1::ListWorkersResponse out;
+    const absl::Status s =
+        Call([&](auto* context) { return stub_->ListWorkers(context, v1::ListWorkersRequest(), &out); });
+    if (!s.ok()) return s;
+    std::vector<WorkerInfo> workers;
+    for (const v1::Worker& w : out.workers()) {
+      absl::StatusOr<WorkerInfo> worker = wire::Decode(w);
+      if (!worker.ok()) return worker.status();
+      workers.push_back(*std::move(worker));
+    }
+    return workers;
+  }
+
+  absl::StatusOr<RunInfo> Cancel(uint64_t run, const std::string& reason) override {
+    v1::CancelRequest in;
+    v1::Run out;
+    in.set_run(run);
+    in.set_reason(reason);
+    const absl::Status s = Call([&](auto* context) { return stub_->Cancel(context, in, &out); });
+    if (!s.ok()) return s;
+    return wire::Decode(out);
+  }
+
+  absl::Status Watch(uint64_t run, const std::function<bool(const RunEvent&)>& hear) override {
+    grpc::ClientContext context;
+    if (!Begin(&context)) return absl::CancelledError("the client was stopped");
+    v1::WatchRequest in;
+    in.set_run(run);
+    const auto reader = stub_->Watch(&context, in);
+    v1::RunEvent out;
+    absl::Status fault;
+    while (reader->Read(&out)) {
+      const absl::StatusOr<RunEvent> event = wire::Decode(out);
+      if (event.ok() && hear(*event)) continue;
+      fault = event.ok() ? absl::CancelledError("the watcher had enough") : event.status();
+      context.TryCancel();
+      break;
+    }
+    const grpc::Status end = reader->Finish();
+    const bool stopped = !End(&context);
+    if (!fault.ok()) return fault;
+    return stopped ? absl::CancelledError("the client was stopped") : Describe(end);
+  }
+
+  void Stop() override {
+    MutexLock lock(mu_);
+    stopped_ = true;
+    for (grpc::ClientContext* c : watching_) c->TryCancel();
+  }
+
+ private:
+  template <typename Method>
+  absl::Status Call(Method method, int factor = 1) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::nanoseconds(factor * call_ns_));
+    return Describe(method(&context), factor * call_ns_);
+  }
+
+  absl::Status Describe(const grpc::Status& status, int64_t call_ns = 0) const {
+    absl::Status s = FromGrpc(status);
+    if (s.code() == absl::StatusCode::kUnavailable) {
+      return absl::UnavailableError(absl::StrCat("coordinator at ", address_, " unreachable: ", s.message()));
+    }
+    if (s.code() == absl::StatusCode::kDeadlineExceeded) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("coordinator at ", address_, " did not answer within ", call_ns / 1'000'000, " ms"));
+    }
+    return s;
+  }
+
+  bool Begin(grpc::ClientContext* context) {
+    MutexLock lock(mu_);
+    if (!stopped_) watching_.insert(context);
+    return !stopped_;
+  }
+  bool End(grpc::ClientContext* context) {
+    MutexLock lock(mu_);
+    watching_.erase(context);
+    return !stopped_;
+  }
+
+  const std::string address_;
+  const int64_t call_ns_;
+  const std::unique_ptr<v1::Runs::Stub> stub_;
+  Mutex mu_;
+  std::set<grpc::ClientContext*> watching_ ABSL_GUARDED_BY(mu_);
+  bool stopped_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RunsClient>> RunsClient::Create(const std::string& address, int64_t call_ns) {
+  const absl::StatusOr<Address> a = ParseAddress(address);
+  if (!a.ok()) return a.status();
+  return std::make_unique<GrpcRunsClient>(*a, call_ns);
+}
+
+namespace {
+
+constexpr int64_t kPauseNs = 500'000'000;
+
+}  // namespace
+
+absl::Status FollowRun(RunsClient& client, uint64_t run, bool known, int64_t patience_ns,
+                       const std::function<bool(const RunEvent&)>& hear, const std::function<void()>& lost) {
+  int64_t broken = 0;  // time since when nothing was heard
+  bool seen = false;
+  while (true) {
+    bool heard = false;
+    const absl::Status status = client.Watch(run, [&](const RunEvent& event) {
+      heard = seen = known = true;
+      return hear(event);
+    });
+    if (status.code() == absl::StatusCode::kNotFound && seen) {
+      return absl::NotFoundError(
+          absl::StrCat("run ", run, " is not known any more: the coordinator was restarted"));
+    }
+    if (status.code() != absl::StatusCode::kUnavailable || !known) return status;
+    const int64_t now = MonotonicNanos();
+    if (heard || broken == 0) broken = now;
+    if (now - broken >= patience_ns) return status;
+    lost();
+    std::this_thread::sleep_for(std::chrono::nanoseconds(kPauseNs));
+  }
+}
+
+absl::StatusOr<uint64_t> SubmitPatiently(RunsClient& client, const SubmitRequest& request,
+                                         int64_t patience_ns) {
+  const int64_t start = MonotonicNanos();
+  bool there = false;  // true if a server listens, however slow
+  while (true) {
+    const absl::StatusOr<uint64_t> run = client.Submit(request);
+    const absl::StatusCode code = run.status().code();
+    there |= code == absl::StatusCode::kDeadlineExceeded;
+    const bool unanswered =
+        code == absl::StatusCode::kDeadlineExceeded || code == absl::StatusCode::kUnavailable;
+    if (!unanswered || !there || MonotonicNanos() - start >= patience_ns) return run;
+    std::this_thread::sleep_for(std::chrono::nanoseconds(kPauseNs));
+  }
+}
+
+}  // namespace weft

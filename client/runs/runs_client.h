@@ -1,0 +1,65 @@
+// Calls the run API from C++: submits a training to a coordinator, looks at it, watches it, cancels it.
+//
+// Threads: every method may be called from any thread; each blocks until its answer or its deadline, Watch
+// until the run ends. To cancel a Watch from another thread, return false from its callback at the next
+// event, or call Stop. Failure: Unavailable "coordinator at X unreachable: .." when nothing answers there;
+// DeadlineExceeded; else the coordinator's status, see proto/weft/v1/runs.proto.
+#ifndef WEFT_CLIENT_RUNS_RUNS_CLIENT_H_
+#define WEFT_CLIENT_RUNS_RUNS_CLIENT_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "proto/session/run_info.h"
+#include "proto/session/worker_info.h"
+#include "proto/wire/runs_codec.h"
+
+namespace weft {
+
+class RunsClient {
+ public:
+  virtual ~RunsClient() = default;
+
+  // Makes a client for `address`: unix:PATH or HOST:PORT. Does not connect yet. `call_ns` is the longest time
+  // of one call; Submit has 12 times as long, and Watch has no limit.
+  static absl::StatusOr<std::unique_ptr<RunsClient>> Create(const std::string& address,
+                                                            int64_t call_ns = 10'000'000'000);
+
+  // Submits a run. The same non-empty `request.request` always names the same run, so a call whose answer was
+  // lost may be repeated.
+  virtual absl::StatusOr<uint64_t> Submit(const SubmitRequest& request) = 0;
+  // Returns the run. Times are of the wall clock.
+  virtual absl::StatusOr<RunInfo> Get(uint64_t run) = 0;
+  virtual absl::StatusOr<std::vector<RunInfo>> List() = 0;
+  // Returns the workers by number.
+  virtual absl::StatusOr<std::vector<WorkerInfo>> ListWorkers() = 0;
+  virtual absl::StatusOr<RunInfo> Cancel(uint64_t run, const std::string& reason) = 0;
+
+  // Calls `hear` with the run as it is now and then with every change and step, until the run has ended (OK)
+  // or `hear` returns false (Cancelled) or the connection is lost (Unavailable).
+  virtual absl::Status Watch(uint64_t run, const std::function<bool(const RunEvent&)>& hear) = 0;
+
+  // Ends every Watch that is going on, with Cancelled.
+  virtual void Stop() = 0;
+};
+
+// Watches a run as Watch does, but lets a coordinator that has answered before be out of reach for
+// `patience_ns` at a time, as workers do. Watching then begins again, and `hear` is called with the run as it
+// is. `lost` is called before each attempt. `known` says that the coordinator has answered before. NotFound
+// if it does not know the run any more.
+absl::Status FollowRun(RunsClient& client, uint64_t run, bool known, int64_t patience_ns,
+                       const std::function<bool(const RunEvent&)>& hear, const std::function<void()>& lost);
+
+// Submits as Submit does, and sends the request again if no answer comes although a server listens.
+// `request.request` must be set.
+absl::StatusOr<uint64_t> SubmitPatiently(RunsClient& client, const SubmitRequest& request,
+                                         int64_t patience_ns);
+
+}  // namespace weft
+
+#endif  // WEFT_CLIENT_RUNS_RUNS_CLIENT_H_

@@ -1,0 +1,29 @@
+#include "client/training/device_flags.h"
+
+#include "absl/strings/str_cat.h"
+#include "worker/shell/compute/device_library.h"
+
+namespace weft {
+
+std::vector<std::string> DeviceFlags::Arguments() const {
+  std::vector<std::string> arguments;
+  if (device != "cpu") arguments = {"--device", device};
+  if (!graphs) arguments.push_back("--no-graphs");
+  if (nvtx) arguments.push_back("--nvtx");
+  return arguments;
+}
+
+absl::Status DeviceFlags::Check() const {
+  const auto choice = ParseDeviceChoice(device);
+  return choice.ok() ? CheckDevice(*choice, DefaultDeviceSearch()) : choice.status();
+}
+
+std::string DeviceSaid(absl::string_view words) {
+  const size_t begin = words.find(absl::StrCat(kWorkerSays, "device "));
+  if (begin == absl::string_view::npos) return "";
+  const absl::string_view line = words.substr(begin + kWorkerSays.size());
+  const size_t end = line.find('\n');
+  return end == absl::string_view::npos ? "" : std::string(line.substr(0, end));
+}
+
+}  // namespace weft

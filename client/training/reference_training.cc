@@ -1,0 +1,169 @@
+#include "client/training/reference_training.h"
+
+#include <chrono>
+#include <cmath>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "client/console/progress.h"
+#include "client/training/training_end.h"
+#include "client/training/worker_task.h"
+#include "coordinator/record/run_end.h"
+#include "coordinator/record/step_log.h"
+#include "coordinator/record/train_results.h"
+#include "nlohmann/json.hpp"
+
+namespace weft {
+namespace {
+
+double Now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+class ReferenceTraining {
+ public:
+  explicit ReferenceTraining(const LocalTrainingOptions& options)
+      : options_(options),
+        log_(options.output->live(), options.spec.first_step(), options.spec.train.non_finite),
+        progress_(ProgressWanted()) {}
+
+  ExitCode Run() {
+    std::vector<std::string> arguments = options_.device.Arguments();
+    arguments.insert(arguments.end(), {"--out", options_.output->live()});
+    task_.StopBy([this] { return BeginStop(); });
+    const absl::Status started = task_.Start("--reference", options_.spec, arguments);
+    if (!started.ok()) {
+      TellUnfinished(options_, "failed", std::string(started.message()), &log_);
+      return Fail(kExitFailed, started.message());
+    }
+    const absl::Status ended = task_.Watch([this](const nlohmann::json& line) { return TakeStep(line); },
+                                           [this] { ShowProgress(); });
+    progress_.Clear();
+    if (ended.code() == absl::StatusCode::kCancelled) {
+      TellUnfinished(options_, "stopped", std::string(ended.message()), &log_);
+      PrintMessage(absl::StrCat(ended.message(), " after ", Steps()));
+      PrintCheckpoint();
+      return kExitInterrupted;
+    }
+    if (!ended.ok()) return Failed(ended);
+    return Finished();
+  }
+
+ private:
+  std::string Steps() const { return StepsMade(options_.spec, log_.seconds().size()); }
+
+  // Begins to stop: the loop saves between two steps.
+  std::optional<double> BeginStop() {
+    if (log_.seconds().empty()) return std::nullopt;
+    progress_.Clear();
+    const int made = options_.spec.first_step() + static_cast<int>(log_.seconds().size());
+    PrintMessage(StoppingText(made + 1, options_.spec.end_step()));
+    return StopSeconds(log_, 1);
+  }
+
+  void TakeCheckpoint(const nlohmann::json& line) {
+    const int step = line["checkpoint"];
+    const std::string failure = line.value("failure", std::string());
+    if (failure.empty()) {
+      checkpoint_ = step;
+      return;
+    }
+    progress_.Clear();
+    PrintMessage(absl::StrCat("the checkpoint of step ", step, " was not saved: ", failure));
+  }
+
+  void TakeValidation(const nlohmann::json& line) {
+    Validation validation;
+    validation.step = line["validation"];
+    // What is no finite number is null in JSON.
+    validation.loss = line["loss"].is_number() ? line["loss"].get<double>() : std::nan("");
+    validation.accuracy = line.value("accuracy", 0.0);
+    validation.samples = validation.all_samples = line.value("samples", int64_t{0});
+    Logged(log_.Append(validation));
+  }
+
+  void Logged(const absl::Status& logged) {
+    if (logged.ok()) return;
+    progress_.Clear();
+    PrintMessage(absl::StrCat(logged.message(), "; the training goes on, and the lines are kept for later"));
+  }
+
+  void PrintCheckpoint() {
+    const std::string sentence = GoesOn(options_, checkpoint_);
+    if (!sentence.empty()) PrintMessage(sentence);
+  }
+
+  // Takes a line of the loop's output: a step, a checkpoint or a validation.
+  absl::Status TakeStep(const nlohmann::json& line) {
+    if (line.contains("checkpoint") && line["checkpoint"].is_number_integer()) {
+      TakeCheckpoint(line);
+      return absl::OkStatus();
+    }
+    if (line.contains("validation") && line["validation"].is_number_integer()) {
+      TakeValidation(line);
+      return absl::OkStatus();
+    }
+    const auto number = [&](const char* key) { return line.contains(key) && line[key].is_number(); };
+    if (!number("step") || !number("seconds"))
+      return absl::InternalError("weft-worker wrote a line that is not a step");
+    StepRecord step;
+    step.step = line["step"];
+    // A number that is not finite is null in JSON.
+    const auto value = [&](const char* key) { return number(key) ? line[key].get<double>() : std::nan(""); };
+    step.has_loss = true;
+    step.loss = value("loss");
+    if (line.contains("gradient_norm")) step.gradient_norm = value("gradient_norm");
+    step.seconds = line["seconds"];
+    step.end_seconds = log_.end_seconds() + step.seconds;
+    Logged(log_.Append(step));
+    if (const std::string notice = log_.TakeNotice(); !notice.empty()) {
+      progress_.Clear();
+      PrintMessage(notice);
+    }
+    return absl::OkStatus();
+  }
+
+  void ShowProgress() {
+    if (const std::string device = task_.TakeDevice(); !device.empty()) {
+      progress_.Clear();
+      PrintMessage(device);
+    }
+    ProgressState state{options_.spec.name, log_.seconds().empty() ? "the reference starts" : "",
+                        options_.spec.end_step()};
+    state.first_step = options_.spec.first_step();
+    state.steps_done = state.first_step + static_cast<int>(log_.seconds().size());
+    state.loss = log_.last_loss();
+    state.has_loss = !log_.seconds().empty();
+    if (log_.validation().has_value()) state.validated = ValidationText(*log_.validation());
+    progress_.Show(Now(), state);
+  }
+
+  ExitCode Failed(const absl::Status& status) {
+    task_.PrintLastWords();
+    TellUnfinished(options_, "failed", std::string(status.message()), &log_);
+    PrintMessage(absl::StrCat("the reference failed after ", Steps(), ": ", status.message()));
+    PrintCheckpoint();
+    return task_.code() == kExitBadConfiguration ? kExitBadConfiguration : kExitFailed;
+  }
+
+  ExitCode Finished() {
+    TrainResults results = ResultsOf(options_.spec, log_);
+    results.reference = true;
+    if (const std::string warning = log_.losses().Warning(); !warning.empty()) PrintMessage(warning);
+    return TellResults(options_, results, &log_);
+  }
+
+  const LocalTrainingOptions& options_;
+  WorkerTask task_;
+  StepLog log_;
+  Progress progress_;
+  int checkpoint_ = -1;  // step of the newest complete one
+};
+
+}  // namespace
+
+ExitCode TrainReference(const LocalTrainingOptions& options) { return ReferenceTraining(options).Run(); }
+
+}  // namespace weft

@@ -1,0 +1,164 @@
+#include "client/training/run_data.h"
+
+#include <sys/stat.h>
+
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
+#include "client/console/console.h"
+#include "client/files/yaml_file.h"
+#include "coordinator/record/output_folder.h"
+#include "worker/shell/data/data_check.h"
+
+namespace weft {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kLong = std::chrono::milliseconds(300);  // a check that took so long is worth remembering
+constexpr auto kShownAfter = std::chrono::seconds(1);
+
+// Returns the folder for files that can be computed again; "" if the environment names none.
+std::string CacheFolder() {
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  if (cache != nullptr && *cache == '/') return absl::StrCat(cache, "/weft");
+  const char* home = std::getenv("HOME");
+  return home != nullptr && *home == '/' ? absl::StrCat(home, "/.cache/weft") : "";
+}
+
+// Returns everything on which the result depends; "" if that cannot be found out.
+std::string Identity(const RunSpec& run) {
+  // The check of the files depends only on the sections of the data and the model.
+  const nlohmann::json json = ToJson(run);
+  std::string identity =
+      absl::StrCat("weft data check 1\n", json["model"].dump(), "\n", json["data"].dump(), "\n");
+  for (const std::string& path : DataPaths(run)) {
+    struct stat info {};
+    if (stat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) return "";
+    absl::StrAppend(&identity, path, " ", info.st_dev, " ", info.st_ino, " ", info.st_size, " ",
+                    info.st_mtim.tv_sec, ".", info.st_mtim.tv_nsec, " ", info.st_ctim.tv_sec, ".",
+                    info.st_ctim.tv_nsec, "\n");
+  }
+  return identity;
+}
+
+// Returns the file that remembers a good result; it holds the identity, so that equal names do not matter.
+std::string MemoryOf(const std::string& identity) {
+  const std::string folder = CacheFolder();
+  if (folder.empty() || identity.empty()) return "";
+  uint64_t hash = 14695981039346656037u;  // FNV-1a
+  for (const char c : identity) hash = (hash ^ static_cast<uint8_t>(c)) * 1099511628211u;
+  return absl::StrFormat("%s/data-%016x", folder, hash);
+}
+
+bool Remembered(const std::string& memory, const std::string& identity) {
+  if (memory.empty()) return false;
+  std::ifstream file(memory, std::ios::binary);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str() == identity;
+}
+
+void Remember(const std::string& memory, const std::string& identity) {
+  if (memory.empty()) return;
+  std::error_code ignored;
+  fs::create_directories(fs::path(memory).parent_path(), ignored);
+  WriteWholeFile(memory, identity).IgnoreError();
+}
+
+// Shows one line that renews itself, where somebody watches and it takes long.
+class Progress {
+ public:
+  void Show(int64_t done, int64_t all) {
+    const auto now = Clock::now();
+    if (!wanted_ || now - begun_ < kShownAfter || now - shown_ < std::chrono::milliseconds(100)) return;
+    shown_ = now;
+    absl::FPrintF(stderr, "\r\x1b[Kchecking the data: %d %%", all > 0 ? 100 * done / all : 100);
+    std::fflush(stderr);
+  }
+  ~Progress() {
+    if (shown_ != Clock::time_point()) absl::FPrintF(stderr, "\r\x1b[K");
+  }
+
+ private:
+  const bool wanted_ = ProgressWanted();
+  const Clock::time_point begun_ = Clock::now();
+  Clock::time_point shown_;
+};
+
+absl::StatusOr<std::vector<std::string>> Check(const RunSpec& run) {
+  Progress progress;
+  return CheckData(run, [&](int64_t done, int64_t all) { progress.Show(done, all); });
+}
+
+// Returns the key with which a message begins, as "data.text.path"; "" if it begins with none.
+std::string KeyOf(absl::string_view message) {
+  const absl::string_view key = message.substr(0, message.find(": "));
+  for (const char c : key) {
+    if (!absl::ascii_isalnum(c) && c != '.' && c != '_') return "";
+  }
+  return std::string(key);
+}
+
+}  // namespace
+
+namespace {
+
+// `prefix`: of the keys under which the run file has the data.
+absl::Status CheckOneOf(const std::string& file, const RunSpec& run, const std::string& prefix) {
+  const std::string identity = Identity(run);
+  const std::string memory = MemoryOf(identity);
+  if (Remembered(memory, identity)) return absl::OkStatus();
+  const auto begun = Clock::now();
+  const auto checked = Check(run);
+  const auto at = [&](absl::string_view said) {
+    const std::string message = absl::StrCat(prefix, said);
+    std::ifstream in(file, std::ios::binary);
+    std::stringstream text;
+    text << in.rdbuf();
+    const auto yaml = ParseYaml(text.str());
+    return absl::StrCat(file, ":", yaml.ok() ? absl::StrCat(yaml->LineOf(KeyOf(message)), ":") : "", " ",
+                        message);
+  };
+  if (!checked.ok()) return absl::InvalidArgumentError(at(checked.status().message()));
+  // The warnings are about training.
+  if (prefix.empty()) {
+    for (const std::string& warning : *checked) PrintMessage(absl::StrCat("warning: ", at(warning)));
+  }
+  if (checked->empty() && Clock::now() - begun > kLong) Remember(memory, identity);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckRunData(const std::string& file, const RunSpec& run) {
+  const absl::Status trained = CheckOneOf(file, run, "");
+  return trained.ok() && run.validate.any() ? CheckHeldOutData(file, run) : trained;
+}
+
+absl::Status CheckHeldOutData(const std::string& file, const RunSpec& run) {
+  return CheckOneOf(file, ValidationRun(run), "validate.");
+}
+
+absl::Status CheckFlaggedData(const std::string& flag, const RunSpec& run) {
+  const auto checked = Check(run);
+  if (checked.ok()) return absl::OkStatus();
+  const std::string key = KeyOf(checked.status().message());
+  absl::string_view rest = checked.status().message();
+  if (!key.empty()) rest = rest.substr(key.size() + 2);
+  absl::ConsumeSuffix(&rest, "; every worker must see it under this path");
+  return absl::InvalidArgumentError(absl::StrCat(flag, ": ", rest));
+}
+
+}  // namespace weft

@@ -1,0 +1,59 @@
+#include "client/training/training_end.h"
+
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/record/run_end.h"
+#include "worker/shell/checkpoint/checkpoint_folders.h"
+
+namespace weft {
+
+ExitCode TellResults(const LocalTrainingOptions& options, const TrainResults& results, StepLog* log) {
+  const RunLeft left =
+      LeaveResults(results, RecordOf(options.spec, options.file, "finished", results.step_seconds.size()),
+                   options.output, log);
+  for (const std::string& sentence : left.lost) PrintMessage(sentence);
+  if (left.folder_gone) return Fail(kExitFailed, left.status.message());
+  const ExitCode printed = PrintData(SummaryText(results, options.output->shown(), OutputStyle()));
+  if (!left.status.ok()) return Fail(kExitFailed, left.status.message());
+  if (!left.lost.empty())
+    PrintMessage("the checkpoint and summary.json are whole; the files above are missing or not whole");
+  return printed;
+}
+
+std::string GoesOn(const LocalTrainingOptions& options, int step) {
+  if (step < 1) return "";
+  const std::string& folder = options.output->shown();
+  const bool by_default = folder == absl::StrCat("out/", options.spec.name);
+  return absl::StrCat("the checkpoint of step ", step, " is complete; `weft train ", options.file,
+                      by_default ? "" : absl::StrCat(" --out ", folder), " --resume ", folder,
+                      "` goes on from it");
+}
+
+double StopSeconds(const StepLog& log, int steps_left) {
+  constexpr size_t kRecent = 8;
+  const std::vector<double>& seconds = log.seconds();
+  const size_t count = std::min(kRecent, seconds.size());
+  const double sum = std::accumulate(seconds.end() - static_cast<std::ptrdiff_t>(count), seconds.end(), 0.0);
+  const double step = count == 0 ? 0 : sum / static_cast<double>(count);
+  return 10 + 3 * step * std::max(1, steps_left);
+}
+
+std::string StoppingText(int step, int end_step) {
+  if (step >= end_step)
+    return "stopping: the training is about to end by itself; press Ctrl-C again to stop at once";
+  return absl::StrCat("stopping: saving a checkpoint after step ", step,
+                      "; press Ctrl-C again to stop at once");
+}
+
+void TellUnfinished(const LocalTrainingOptions& options, const std::string& state, const std::string& reason,
+                    StepLog* log) {
+  SweepPartialCheckpoints(options.output->live());  // nobody writes there any more
+  const std::string said = LeaveUnfinished(
+      RecordOf(options.spec, options.file, state, log->seconds().size(), reason), options.output, log);
+  if (!said.empty()) PrintMessage(said);
+}
+
+}  // namespace weft

@@ -1,0 +1,146 @@
+#include "client/training/worker_processes.h"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "base/host_memory.h"
+#include "client/training/device_flags.h"
+
+namespace weft {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Returns true for lines of a worker while all is well. None of them is why it ended.
+bool IsInformation(absl::string_view line) {
+  return absl::StrContains(line, "weft-worker: note: ") || absl::StrContains(line, "weft-worker: device ") ||
+         absl::StrContains(line, " info weft-worker: ");
+}
+
+std::string LastLine(absl::string_view text) {
+  const std::vector<absl::string_view> lines = absl::StrSplit(text, '\n', absl::SkipWhitespace());
+  const auto last = std::find_if_not(lines.rbegin(), lines.rend(), IsInformation);
+  return last == lines.rend() ? "" : std::string(last->substr(0, 2000));
+}
+
+// Returns a hint about memory: the kernel tells nothing to a process that it kills for want of memory, but
+// counts such processes.
+std::string HintOfMemory(const std::string& ending, int64_t kills_before) {
+  const int64_t kills = CountMemoryKills() - kills_before;
+  if (ending != "was killed by SIGKILL" || kills <= 0) return "";
+  return absl::StrCat(
+      " (memory was out: meanwhile the kernel has killed ", kills, kills == 1 ? " process" : " processes",
+      " for want of it, on this machine or in this control group; ", ReadHostMemory().Describe(), ")");
+}
+
+}  // namespace
+
+absl::Status WorkerProcesses::Start(int count, const std::string& coordinator,
+                                    const std::vector<std::string>& further_arguments,
+                                    const std::function<std::string(int)>& metrics) {
+  const auto program = SiblingProgram("weft-worker");
+  if (!program.ok()) return program.status();
+  memory_kills_ = CountMemoryKills();
+  for (int i = 0; i < count; ++i) {
+    std::vector<std::string> command = {*program,
+                                        "--coordinator",
+                                        coordinator,
+                                        "--process",
+                                        absl::StrCat(i),
+                                        "--name",
+                                        absl::StrCat("worker-", i),
+                                        "--owned"};
+    command.insert(command.end(), further_arguments.begin(), further_arguments.end());
+    if (metrics) command.insert(command.end(), {"--metrics", metrics(i)});
+    auto process = ChildProcess::Start(command, ChildProcess::Output::kJoinsError);
+    if (!process.ok()) return process.status();
+    processes_.push_back(*std::move(process));
+    told_.push_back(false);
+    device_told_.push_back(false);
+  }
+  return absl::OkStatus();
+}
+
+void WorkerProcesses::AddTo(std::vector<pollfd>* descriptors) const {
+  for (const auto& process : processes_) process->AddTo(descriptors);
+}
+
+std::vector<WorkerProcesses::Ended> WorkerProcesses::Poll() {
+  std::vector<Ended> ended;
+  for (size_t i = 0; i < processes_.size(); ++i) {
+    ChildProcess& process = *processes_[i];
+    process.Poll();
+    if (!process.ended() || told_[i]) continue;
+    told_[i] = true;
+    const std::string words = LastLine(process.last_words());
+    ended.push_back({process.pid(), process.code(), words,
+                     absl::StrCat(process.Ending(), HintOfMemory(process.Ending(), memory_kills_),
+                                  words.empty() ? "" : ": ", words)});
+  }
+  return ended;
+}
+
+std::vector<std::string> WorkerProcesses::TakeDevices() {
+  std::vector<std::string> taken;
+  for (size_t i = 0; i < processes_.size(); ++i) {
+    if (device_told_[i]) continue;
+    const std::string device = DeviceSaid(processes_[i]->last_words());
+    device_told_[i] = !device.empty();
+    if (device_told_[i] && devices_.insert(device).second) taken.push_back(device);
+  }
+  return taken;
+}
+
+bool WorkerProcesses::any_running() const {
+  return std::any_of(processes_.begin(), processes_.end(), [](const auto& p) { return !p->ended(); });
+}
+
+bool WorkerProcesses::AwaitEnd(double seconds, StopSignals* signals) {
+  const auto deadline = Clock::now() + std::chrono::duration<double>(seconds);
+  while (true) {
+    Poll();
+    if (!any_running()) return true;
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
+    if (left <= 0) return false;
+    std::vector<pollfd> descriptors;
+    AddTo(&descriptors);
+    if (signals != nullptr) descriptors.push_back({signals->descriptor(), POLLIN, 0});
+    // A process may close its outputs some time before it ends, so each wait is short.
+    poll(descriptors.data(), descriptors.size(), static_cast<int>(std::min<int64_t>(left, 20)));
+    if (signals != nullptr && signals->Take() != 0) return false;
+  }
+}
+
+void WorkerProcesses::WaitForEnd(double seconds) { AwaitEnd(seconds, nullptr); }
+
+void WorkerProcesses::Stop(double grace_seconds, StopSignals* signals) {
+  for (const auto& process : processes_) process->Signal(SIGTERM);
+  if (AwaitEnd(grace_seconds, signals)) return;
+  for (const auto& process : processes_) process->Signal(SIGKILL);
+  AwaitEnd(5, nullptr);
+}
+
+std::string WorkerProcesses::LastWords() const {
+  const auto failed = [](const auto& p) { return p->ended() && !p->succeeded(); };
+  const bool any_failed = std::any_of(processes_.begin(), processes_.end(), failed);
+  std::string out;
+  for (size_t i = 0; i < processes_.size(); ++i) {
+    const ChildProcess& process = *processes_[i];
+    if (any_failed && !failed(processes_[i])) continue;
+    std::vector<absl::string_view> lines = absl::StrSplit(process.last_words(), '\n', absl::SkipWhitespace());
+    lines.erase(std::remove_if(lines.begin(), lines.end(), IsInformation), lines.end());
+    if (lines.empty()) continue;
+    absl::StrAppend(&out, "---- last words of process ", i, " (pid ", process.pid(), "), which ",
+                    process.ended() ? process.Ending() : "still runs", "\n", absl::StrJoin(lines, "\n"),
+                    "\n");
+  }
+  return out;
+}
+
+}  // namespace weft

@@ -1,0 +1,72 @@
+// Runs the worker processes of a training on this machine: starts them together, watches them, stops them
+// together.
+//
+// One thread, the main one (child_process.h). Destruction kills processes that still run.
+#ifndef WEFT_CLIENT_TRAINING_WORKER_PROCESSES_H_
+#define WEFT_CLIENT_TRAINING_WORKER_PROCESSES_H_
+
+#include <poll.h>
+#include <sys/types.h>
+
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "client/training/child_process.h"
+#include "client/training/stop_signals.h"
+
+namespace weft {
+
+class WorkerProcesses {
+ public:
+  // Starts `count` times the program `weft-worker` that lies beside this one. NotFound, ResourceExhausted.
+  // `further_arguments` go to each. `metrics` returns where process i serves its metrics, HOST:PORT; empty
+  // for nowhere.
+  absl::Status Start(int count, const std::string& coordinator,
+                     const std::vector<std::string>& further_arguments = {},
+                     const std::function<std::string(int)>& metrics = nullptr);
+
+  // See ChildProcess.
+  void AddTo(std::vector<pollfd>* descriptors) const;
+
+  struct Ended {
+    pid_t pid;
+    int code;          // exit code; -1 if a signal ended it
+    std::string said;  // its last line on standard error that is more than information
+    // "was killed by SIGKILL", "exited with code 1: cannot read .."; with a hint where the kernel has killed
+    // processes for want of memory meanwhile.
+    std::string how;
+  };
+  // Returns the processes that ended since the last call.
+  std::vector<Ended> Poll();
+  bool any_running() const;
+  // Returns what processes reported of their devices since the last call; if several report the same, the
+  // first.
+  std::vector<std::string> TakeDevices();
+
+  // Waits until all have ended, at most that long.
+  void WaitForEnd(double seconds);
+  // Asks them to end, waits at most that long, kills the rest. A further stop signal ends the waiting.
+  void Stop(double grace_seconds, StopSignals* signals);
+
+  // Returns the last words of the processes that failed, or of all of them if none failed: for a person who
+  // looks for the cause.
+  std::string LastWords() const;
+
+ private:
+  // Returns true if all ended in time and no signal came.
+  bool AwaitEnd(double seconds, StopSignals* signals);
+
+  std::vector<std::unique_ptr<ChildProcess>> processes_;
+  std::vector<bool> told_;  // true for processes whose end Poll has returned
+  std::vector<bool> device_told_;
+  int64_t memory_kills_ = 0;       // kills by the kernel before these began
+  std::set<std::string> devices_;  // devices that TakeDevices has returned
+};
+
+}  // namespace weft
+
+#endif  // WEFT_CLIENT_TRAINING_WORKER_PROCESSES_H_

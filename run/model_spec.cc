@@ -1,0 +1,218 @@
+#include "run/model_spec.h"
+
+#include "absl/strings/str_cat.h"
+#include "run/file_section.h"
+#include "run/unknown_name.h"
+
+namespace weft {
+namespace {
+
+using Json = nlohmann::json;
+
+// Bounds that keep sizes far from overflow in every product of them (parameters, FLOPs, bytes).
+constexpr int kLayersMost = 1000;
+constexpr int kWidthMost = 65536;
+constexpr int kInputsMost = 1 << 24;
+constexpr int kChannelsMost = 256;
+constexpr int kSizeMost = 4096;  // pixels of an image's side
+
+// Reads the keys that models of linear layers on images have in common.
+template <typename Spec>
+void ReadLinear(FileSection& section, int inputs_least, Spec& spec) {
+  section.Read("layers", spec.layers, 1, kLayersMost);
+  section.Read("width", spec.width, 1, kWidthMost);
+  section.Read("inputs", spec.inputs, inputs_least, kInputsMost);
+  section.Read("classes", spec.classes, 2, kWidthMost);
+  section.Read("dropout", spec.dropout, 0, 1, /*below=*/true);
+}
+
+MlpSpec ReadMlp(const Choice& choice, absl::Status& status) {
+  MlpSpec mlp;
+  FileSection section(choice.parameters, choice.path,
+                      {"layers", "width", "inputs", "classes", "dropout", "gelu"}, status);
+  ReadLinear(section, 1, mlp);
+  std::string gelu = "fused";
+  section.Read("gelu", gelu);
+  if (gelu != "fused" && gelu != "apart") section.Fail("gelu", UnknownName("gelu", gelu, {"fused", "apart"}));
+  mlp.gelu_apart = gelu == "apart";
+  return mlp;
+}
+
+TwoTowerSpec ReadTwoTower(const Choice& choice, absl::Status& status) {
+  TwoTowerSpec model;
+  FileSection section(choice.parameters, choice.path,
+                      {"stem", "layers", "width", "inputs", "classes", "dropout"}, status);
+  section.Read("stem", model.stem, 0, kLayersMost);
+  ReadLinear(section, 2, model);
+  if (section.ok() && model.stem == 0 && model.inputs % 2 != 0) {
+    section.Fail("inputs",
+                 absl::StrCat(model.inputs, " cannot be halved; without a stem each tower reads one half"));
+  }
+  return model;
+}
+
+// The published sizes of GPT-2 (its head is tied to the embedding, the one here is a matrix of its own).
+struct GptPreset {
+  const char* name;
+  int layers, width, heads;
+};
+constexpr GptPreset kGptPresets[] = {{"gpt2", 12, 768, 12},
+                                     {"gpt2_medium", 24, 1024, 16},
+                                     {"gpt2_large", 36, 1280, 20},
+                                     {"gpt2_xl", 48, 1600, 25}};
+
+// Sets the sizes, which keys beside the preset may then change.
+void ReadPreset(FileSection& section, GptSpec& gpt) {
+  if (!section.Has("preset")) return;
+  std::string name;
+  section.Read("preset", name);
+  std::vector<std::string> names;
+  for (const GptPreset& preset : kGptPresets) {
+    names.emplace_back(preset.name);
+    if (name != preset.name) continue;
+    gpt.layers = preset.layers;
+    gpt.width = preset.width;
+    gpt.heads = preset.heads;
+    gpt.context = 1024;
+    gpt.vocabulary = 50257;
+    return;
+  }
+  section.Fail("preset", UnknownName("preset", name, names));
+}
+
+GptSpec ReadGpt(const Choice& choice, absl::Status& status) {
+  GptSpec gpt;
+  FileSection section(choice.parameters, choice.path,
+                      {"preset", "layers", "width", "heads", "context", "vocabulary", "dropout"}, status);
+  ReadPreset(section, gpt);
+  section.Read("layers", gpt.layers, 1, kLayersMost);
+  section.Read("width", gpt.width, 1, kWidthMost);
+  section.Read("heads", gpt.heads, 1, kWidthMost);
+  section.Read("context", gpt.context, 1, kWidthMost);
+  section.Read("vocabulary", gpt.vocabulary, 256, kWidthMost);
+  section.Read("dropout", gpt.dropout, 0, 1, /*below=*/true);
+  if (section.ok() && gpt.width % gpt.heads != 0) {
+    section.Fail("width", absl::StrCat(gpt.width, " is not divisible by heads ", gpt.heads,
+                                       "; each head takes an equal share of the width"));
+  }
+  return gpt;
+}
+
+ResNetSpec ReadResNet(const Choice& choice, int depth, absl::Status& status) {
+  ResNetSpec resnet;
+  resnet.depth = depth;
+  FileSection section(choice.parameters, choice.path, {"classes", "channels", "size", "stem", "width"},
+                      status);
+  section.Read("classes", resnet.classes, 2, kWidthMost);
+  section.Read("channels", resnet.channels, 1, kChannelsMost);
+  section.Read("size", resnet.size, 1, kSizeMost);
+  section.Read("width", resnet.width, 1, kWidthMost / 32);
+  std::string stem = "cifar";
+  section.Read("stem", stem);
+  if (stem != "cifar" && stem != "imagenet") {
+    section.Fail("stem", UnknownName("stem", stem, {"cifar", "imagenet"}));
+  }
+  resnet.stem = stem == "imagenet" ? ResNetSpec::Stem::kImageNet : ResNetSpec::Stem::kCifar;
+  return resnet;
+}
+
+VitSpec ReadVit(const Choice& choice, absl::Status& status) {
+  VitSpec vit;
+  FileSection section(choice.parameters, choice.path,
+                      {"layers", "width", "heads", "patch", "classes", "channels", "size"}, status);
+  section.Read("layers", vit.layers, 1, kLayersMost);
+  section.Read("width", vit.width, 1, kWidthMost);
+  section.Read("heads", vit.heads, 1, kWidthMost);
+  section.Read("patch", vit.patch, 1, kSizeMost);
+  section.Read("classes", vit.classes, 2, kWidthMost);
+  section.Read("channels", vit.channels, 1, kChannelsMost);
+  section.Read("size", vit.size, 1, kSizeMost);
+  if (section.ok() && vit.width % vit.heads != 0) {
+    section.Fail("width", absl::StrCat(vit.width, " is not divisible by heads ", vit.heads,
+                                       "; each head takes an equal share of the width"));
+  }
+  if (section.ok() && vit.size % vit.patch != 0) {
+    section.Fail("patch", absl::StrCat(vit.patch, " does not divide the image's size ", vit.size));
+  }
+  return vit;
+}
+
+Json Parameters(const ResNetSpec& m) {
+  return {{"classes", m.classes},
+          {"channels", m.channels},
+          {"size", m.size},
+          {"stem", m.stem == ResNetSpec::Stem::kCifar ? "cifar" : "imagenet"},
+          {"width", m.width}};
+}
+
+Json Parameters(const VitSpec& m) {
+  return {{"layers", m.layers},   {"width", m.width},       {"heads", m.heads}, {"patch", m.patch},
+          {"classes", m.classes}, {"channels", m.channels}, {"size", m.size}};
+}
+
+Json Parameters(const MlpSpec& m) {
+  return {{"layers", m.layers},   {"width", m.width},     {"inputs", m.inputs},
+          {"classes", m.classes}, {"dropout", m.dropout}, {"gelu", m.gelu_apart ? "apart" : "fused"}};
+}
+
+Json Parameters(const TwoTowerSpec& m) {
+  return {{"stem", m.stem},     {"layers", m.layers},   {"width", m.width},
+          {"inputs", m.inputs}, {"classes", m.classes}, {"dropout", m.dropout}};
+}
+
+Json Parameters(const GptSpec& m) {
+  return {{"layers", m.layers},   {"width", m.width},           {"heads", m.heads},
+          {"context", m.context}, {"vocabulary", m.vocabulary}, {"dropout", m.dropout}};
+}
+
+}  // namespace
+
+std::string ModelName(const ModelSpec& model) {
+  struct Name {
+    std::string operator()(const MlpSpec&) const { return "mlp"; }
+    std::string operator()(const TwoTowerSpec&) const { return "two_tower"; }
+    std::string operator()(const GptSpec&) const { return "gpt"; }
+    std::string operator()(const ResNetSpec& m) const { return absl::StrCat("resnet", m.depth); }
+    std::string operator()(const VitSpec&) const { return "vit_b16"; }
+  };
+  return std::visit(Name(), model);
+}
+
+bool LearnsFromText(const ModelSpec& model) { return std::holds_alternative<GptSpec>(model); }
+
+ImageInputs ImageInputsOf(const ModelSpec& model) {
+  struct Inputs {
+    static ImageInputs Square(int channels, int size, int classes) {
+      return {int64_t{channels} * size * size, channels, size, classes};
+    }
+    ImageInputs operator()(const MlpSpec& m) const { return {m.inputs, 0, 0, m.classes}; }
+    ImageInputs operator()(const TwoTowerSpec& m) const { return {m.inputs, 0, 0, m.classes}; }
+    ImageInputs operator()(const GptSpec&) const { return {}; }
+    ImageInputs operator()(const ResNetSpec& m) const { return Square(m.channels, m.size, m.classes); }
+    ImageInputs operator()(const VitSpec& m) const { return Square(m.channels, m.size, m.classes); }
+  };
+  return std::visit(Inputs(), model);
+}
+
+ModelSpec ReadModel(const Json& value, const std::string& path, absl::Status& status) {
+  const Choice choice =
+      ReadChoice(value, path,
+                 {"model",
+                  {"gpt", "mlp", "two_tower", "resnet18", "resnet34", "resnet50", "vit_b16"},
+                  {"torchscript"},
+                  {}},
+                 status);
+  if (choice.name == "mlp") return ReadMlp(choice, status);
+  if (choice.name == "two_tower") return ReadTwoTower(choice, status);
+  for (const int depth : {18, 34, 50}) {
+    if (choice.name == absl::StrCat("resnet", depth)) return ReadResNet(choice, depth, status);
+  }
+  if (choice.name == "vit_b16") return ReadVit(choice, status);
+  return ReadGpt(choice, status);
+}
+
+Json ToJson(const ModelSpec& model) {
+  return {{ModelName(model), std::visit([](const auto& m) { return Parameters(m); }, model)}};
+}
+
+}  // namespace weft

@@ -1,0 +1,65 @@
+// Counts the memory of a run: how much of its budget each rank's weights, gradients, optimizer and work take,
+// and how much remains for activations.
+//
+// The counts are bytes of a rank's own arena, by the layers' shapes:
+//
+//   - for each held stage, every version of the weights that its readers may need (and one more where others
+//     read them while an update writes), the gradient's sum for each step under way, and the optimizer's
+//     state;
+//   - each micro-batch's gradient that travels, as often as there are steps whose gradients may wait
+//     together;
+//   - the temporary memory of the job that needs most;
+//   - where states migrate, the state of every stage that a rank visits, as the next visitors may all be
+//     late, and the largest again, to hand it on;
+//   - the activations that every forward keeps until its backward.
+//
+// Tensors from other machines are not counted: they lie in the transport's memory. The counts are upper
+// bounds (a test compares them with what the compute measures), so that admission by them is safe. Pure.
+#ifndef WEFT_RUN_RUN_MEMORY_H_
+#define WEFT_RUN_RUN_MEMORY_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "run/run_spec.h"
+#include "schedules/schedule.h"
+
+namespace weft {
+
+// Returns how many copies of the weights' size the optimizer keeps: momentum, or AdamW's two moments.
+int OptimizerBuffers(const OptimizerSpec& optimizer);
+
+struct StageMemory {
+  // Bytes of the weights; also of their gradient, and of each buffer of the optimizer.
+  int64_t parameters = 0;
+  int64_t narrowed = 0;  // bytes of the copy that layers compute with, beside each version of the weights
+  int64_t left = 0;      // bytes that a forward keeps until its backward, by the run's `activations`
+  // Additional bytes that the first half of a split backward keeps until the second.
+  int64_t between = 0;
+  int64_t work = 0;          // bytes that one job takes while it runs, beyond what stays
+  int64_t forward_work = 0;  // likewise for a forward alone
+};
+StageMemory CountStage(const RunSpec& run, int stage);
+
+// Bytes that a rank needs besides the activations of forwards.
+struct RankMemory {
+  int64_t held = 0;    // bytes of weights, gradients, optimizer
+  int64_t work = 0;    // bytes of the job that needs most, and, in overlapped pairs, of a forward beside it
+  int work_stage = 0;  // stage of that job
+};
+struct RunMemory {
+  std::vector<RankMemory> ranks;
+  std::vector<int64_t> left;  // bytes by stage: of a micro-batch, from its forward to the end of its backward
+};
+// Counts the run under a schedule of its sizes, whatever its budget. Every check whether a run fits uses
+// these counts. A run that may reduce by collectives is counted with them or without, as it needs more.
+RunMemory CountRun(const RunSpec& run, const Schedule& schedule);
+
+// Sets `schedule->memory` from the run's budget; does nothing without one. InvalidArgument with kPathPayload
+// `memory`, naming rank, stage, micro-batch and bytes, if the run cannot fit.
+absl::Status SetMemory(const RunSpec& run, Schedule* schedule);
+
+}  // namespace weft
+
+#endif  // WEFT_RUN_RUN_MEMORY_H_

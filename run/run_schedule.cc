@@ -1,0 +1,72 @@
+#include "run/run_schedule.h"
+
+#include "absl/strings/str_cat.h"
+#include "run/file_section.h"
+#include "run/model_layers.h"
+#include "run/run_memory.h"
+#include "run/schedule_spec.h"
+#include "schedules/check/check.h"
+#include "schedules/families/families.h"
+#include "schedules/sync/catalogue.h"
+
+namespace weft {
+
+ActivationPolicy ActivationsOf(const ScheduleSpec& schedule, int stage) {
+  const std::vector<std::string> names = SplitActivations(schedule);
+  const std::string& name = names.size() == 1 ? names[0] : names.at(stage);
+  if (name == "recompute") return ActivationPolicy::kRecompute;
+  return name == "offload" ? ActivationPolicy::kOffload : ActivationPolicy::kRetain;
+}
+
+namespace {
+
+absl::StatusOr<Schedule> RuledSchedule(const ScheduleSpec& spec, int stages, int microbatches) {
+  absl::StatusOr<Schedule> schedule = MakeSchedule(spec.name, spec.parameters, stages, microbatches);
+  if (!schedule.ok()) return schedule;
+  const absl::Status ruled = ApplyRule(spec.rule, spec.name, &*schedule);
+  if (!ruled.ok()) return ruled;
+  return schedule;
+}
+
+}  // namespace
+
+absl::StatusOr<Schedule> MakeSchedule(const ScheduleSpec& spec, int stages, int microbatches) {
+  absl::StatusOr<Schedule> schedule = RuledSchedule(spec, stages, microbatches);
+  if (schedule.ok() && spec.reduction == "fast") schedule->sync = WithCollectives(schedule->sync);
+  return schedule;
+}
+
+absl::StatusOr<Schedule> ScheduleOf(const RunSpec& run) {
+  // Whether its devices sum together is known when the run has its processes.
+  absl::StatusOr<Schedule> schedule = RuledSchedule(run.schedule, run.stages(), run.train.microbatches);
+  if (!schedule.ok()) return schedule;
+  schedule->inputs = StageInputs(CountLayers(run.model), run.layers_of_stage);
+  if (const absl::Status fits = CheckActivationsOfStages(run.schedule, run.stages()); !fits.ok())
+    return ErrorAt("schedule.activations", fits.message());
+  for (int s = 0; s < run.stages(); ++s) schedule->activations.push_back(ActivationsOf(run.schedule, s));
+  schedule->clips = run.train.takes_norm();
+  if (IsMigrating(*schedule->sync) && run.train.non_finite == NonFinite::kSkip) {
+    return ErrorAt(
+        "train.non_finite",
+        absl::StrCat("skip decides for all stages at once, and ", run.schedule.name,
+                     " with residency: migrating lets a stage's state go on before the gradients of all "
+                     "stages are known; use stop or continue, or let the weights stay on their ranks"));
+  }
+  if (absl::Status s = SetMemory(run, &*schedule); !s.ok()) return s;
+  return schedule;
+}
+
+absl::StatusOr<Schedule> CheckedScheduleOf(const RunSpec& run) {
+  absl::StatusOr<Schedule> schedule = ScheduleOf(run);
+  if (!schedule.ok()) return schedule;
+  const absl::Status sound = CheckSchedule(*schedule);
+  if (sound.ok()) return schedule;
+  if (!schedule->memory.has_value()) return sound;
+  schedule->memory.reset();
+  if (!CheckSchedule(*schedule).ok()) return sound;
+  return ErrorAt("memory", absl::StrCat(sound.message(),
+                                        "; give it more memory, or take smaller micro-batches, activations: "
+                                        "recompute or a schedule that holds fewer activations"));
+}
+
+}  // namespace weft

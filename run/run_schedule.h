@@ -1,0 +1,32 @@
+// Makes the schedule of a run: the named family with its parameters, for the run's stages and micro-batches,
+// with the other settings of the run file.
+//
+// Every program that needs the schedule of a run file makes it here, so that all of them hold the same value.
+// Pure.
+#ifndef WEFT_RUN_RUN_SCHEDULE_H_
+#define WEFT_RUN_RUN_SCHEDULE_H_
+
+#include "absl/status/statusor.h"
+#include "run/run_spec.h"
+#include "schedules/schedule.h"
+
+namespace weft {
+
+// Makes the named family for these sizes, with its rule; with collectives for `reduction: fast`. Failure: as
+// MakeSchedule and ApplyRule of schedules/families/families.h.
+absl::StatusOr<Schedule> MakeSchedule(const ScheduleSpec& spec, int stages, int microbatches);
+
+// Makes the schedule without collectives, because the devices decide whether collectives can serve.
+// InvalidArgument or NotFound, as MakeSchedule, where the parameters do not fit the sizes, and
+// InvalidArgument where the run does not fit its memory budget. Does not check further.
+absl::StatusOr<Schedule> ScheduleOf(const RunSpec& run);
+
+// Does the same and checks the schedule (CheckSchedule): it can run to its end, within its memory. A schedule
+// that would be sound without the budget fails because of it, with kPathPayload `memory`.
+absl::StatusOr<Schedule> CheckedScheduleOf(const RunSpec& run);
+
+ActivationPolicy ActivationsOf(const ScheduleSpec& schedule, int stage);
+
+}  // namespace weft
+
+#endif  // WEFT_RUN_RUN_SCHEDULE_H_

@@ -1,0 +1,415 @@
+#include "run/run_spec.h"
+
+#include <algorithm>
+#include <climits>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "run/byte_size.h"
+#include "run/checkpoint_spec.h"
+#include "run/file_section.h"
+#include "run/learning_rate.h"
+#include "run/model_layers.h"
+#include "run/resnet.h"
+#include "run/schedule_spec.h"
+#include "run/unknown_name.h"
+
+namespace weft {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr int kBatchMost = 1 << 20;
+constexpr int kMicrobatchesMost = 65536;
+
+std::string ReadName(FileSection& file) {
+  std::string name = "run";
+  file.Read("name", name);
+  const auto letter = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+  };
+  bool valid = !name.empty() && name.size() <= 63 && letter(name[0]);
+  for (const char c : name) valid = valid && (letter(c) || c == '-' || c == '_' || c == '.');
+  if (!valid) {
+    file.Fail("name", "must be 1 to 63 letters, digits, '-', '_' or '.', and begin with a letter or digit");
+  }
+  return name;
+}
+
+Augmentation ReadAugmentation(const FileSection& data, absl::Status& status) {
+  constexpr int kCropMost = 1024;
+  Augmentation augment;
+  FileSection section(data.At("augment"), data.PathOf("augment"), {"crop", "flip"}, status);
+  section.Read("crop", augment.crop, 0, kCropMost);
+  section.Read("flip", augment.flip);
+  return augment;
+}
+
+// Reads the data. `beside` lists the keys that may stand beside the kind of data.
+DataSpec ReadData(const Json& value, const std::string& path, const std::vector<std::string>& beside,
+                  absl::Status& status) {
+  const Choice choice =
+      ReadChoice(value, path, {"kind of data", {"text", "idx", "cifar10"}, {}, beside}, status);
+  DataSpec data;
+  if (choice.name == "idx") {
+    IdxData idx;
+    FileSection section(choice.parameters, choice.path, {"images", "labels", "resize"}, status);
+    section.Require("images", "images: train-images-idx3-ubyte");
+    section.Require("labels", "labels: train-labels-idx1-ubyte");
+    section.Read("images", idx.images);
+    section.Read("labels", idx.labels);
+    section.Read("resize", idx.resize);
+    data.source = idx;
+  } else if (choice.name == "cifar10") {
+    Cifar10Data cifar10;
+    FileSection section(choice.parameters, choice.path, {"path", "resize"}, status);
+    section.Require("path", "path: cifar-10-batches-bin");
+    section.Read("path", cifar10.path);
+    section.Read("resize", cifar10.resize);
+    data.source = cifar10;
+  } else {
+    TextData text;
+    FileSection section(choice.parameters, choice.path, {"path", "tokens"}, status);
+    section.Require("path", "path: input.txt");
+    section.Read("path", text.path);
+    std::string tokens = "bytes";
+    section.Read("tokens", tokens);
+    if (tokens != "bytes" && tokens != "uint16")
+      section.Fail("tokens", UnknownName("kind of tokens", tokens, {"bytes", "uint16"}));
+    if (tokens == "uint16") text.tokens = TextData::Tokens::kUInt16;
+    data.source = text;
+  }
+  if (!status.ok() || !value.is_object()) return data;
+  std::vector<std::string> keys = beside;
+  keys.push_back(choice.name);
+  FileSection section(value, path, keys, status);
+  section.Read("order", data.order);
+  if (data.order != "sequential" && data.order != "shuffled")
+    section.Fail("order", UnknownName("order", data.order, {"sequential", "shuffled"}));
+  if (section.Has("augment") && choice.name == "text")
+    section.Fail("augment", "changes images; a text is trained on as it is");
+  data.augment = ReadAugmentation(section, status);
+  return data;
+}
+
+void CheckModelAndData(const ModelSpec& model, const DataSpec& data, const std::string& path,
+                       absl::Status& status) {
+  if (!status.ok()) return;
+  const bool text = std::holds_alternative<TextData>(data.source);
+  if (text == LearnsFromText(model)) return;
+  status = ErrorAt(
+      path,
+      absl::StrCat(
+          "the model ", ModelName(model),
+          text ? " learns from labelled images, not from text; write data: {idx: {images: .., labels: ..}}"
+               : " learns from text, not from images; write data: "
+                 "{text: {path: input.txt}}"));
+}
+
+// Refuses a batch norm over one value, which has nothing to compare it with.
+void CheckBatchNorm(const RunSpec& spec, absl::Status& status) {
+  const auto* resnet = std::get_if<ResNetSpec>(&spec.model);
+  if (!status.ok() || resnet == nullptr || spec.microbatch_samples() > 1) return;
+  if (PlanOf(*resnet).last_side > 1) return;
+  status = ErrorAt(
+      "train.batch",
+      absl::StrCat("with one sample per micro-batch, the last batch norms of ", ModelName(spec.model),
+                   " on images of size ", resnet->size,
+                   " have one value per channel, which has no variance; use fewer microbatches, a larger "
+                   "batch or larger images"));
+}
+
+void CheckActivations(const RunSpec& spec, absl::Status& status) {
+  if (!status.ok()) return;
+  const absl::Status fits = CheckActivationsOfStages(spec.schedule, spec.stages());
+  if (!fits.ok()) status = ErrorAt("schedule.activations", fits.message());
+}
+
+OptimizerSpec ReadOptimizer(FileSection& train, absl::Status& status) {
+  if (!train.Has("optimizer")) return SgdSpec();
+  const Choice choice =
+      ReadChoice(train.At("optimizer"), "train.optimizer", {"optimizer", {"adamw", "sgd"}, {}, {}}, status);
+  if (choice.name == "sgd") {
+    SgdSpec sgd;
+    FileSection section(choice.parameters, choice.path, {"lr", "momentum", "weight_decay"}, status);
+    section.Read("lr", sgd.lr, 0, 1000);
+    section.Read("momentum", sgd.momentum, 0, 1, /*below=*/true);
+    section.Read("weight_decay", sgd.weight_decay, 0, 1000);
+    return sgd;
+  }
+  AdamWSpec adamw;
+  FileSection section(choice.parameters, choice.path, {"lr", "beta1", "beta2", "eps", "weight_decay"},
+                      status);
+  section.Read("lr", adamw.lr, 0, 1000);
+  section.Read("beta1", adamw.beta1, 0, 1, /*below=*/true);
+  section.Read("beta2", adamw.beta2, 0, 1, /*below=*/true);
+  section.Read("eps", adamw.eps, 0, 1);
+  section.Read("weight_decay", adamw.weight_decay, 0, 1000);
+  return adamw;
+}
+
+constexpr const char* kNonFiniteNames[] = {"stop", "skip", "continue"};
+
+NonFinite ReadNonFinite(FileSection& train) {
+  std::string name = kNonFiniteNames[0];
+  train.Read("non_finite", name);
+  for (const NonFinite choice : {NonFinite::kStop, NonFinite::kSkip, NonFinite::kContinue}) {
+    if (name == kNonFiniteNames[static_cast<int>(choice)]) return choice;
+  }
+  train.Fail("non_finite", UnknownName("choice", name, {"stop", "skip", "continue"}));
+  return NonFinite::kStop;
+}
+
+TrainSpec ReadTrain(FileSection& file, absl::Status& status) {
+  file.Require("train", "train: {steps: 200, batch: 32, microbatches: 8}");
+  TrainSpec train;
+  FileSection section(
+      file.At("train"), "train",
+      {"steps", "batch", "microbatches", "seed", "optimizer", "lr_schedule", "clip_norm", "non_finite"},
+      status);
+  section.Require("steps", "steps: 200");
+  section.Require("batch", "batch: 32");
+  section.Read("steps", train.steps, 1, INT_MAX / 2);
+  section.Read("batch", train.batch, 1, kBatchMost);
+  section.Read("microbatches", train.microbatches, 1, kMicrobatchesMost);
+  section.Read("seed", train.seed);
+  train.optimizer = ReadOptimizer(section, status);
+  train.lr_schedule = ReadLearningRateSchedule(section, train, status);
+  section.Read("clip_norm", train.clip_norm, 0, 1e9);
+  train.non_finite = ReadNonFinite(section);
+  if (status.ok() && train.batch % train.microbatches != 0) {
+    section.Fail("batch", absl::StrCat("the batch of ", train.batch, " samples cannot be cut into ",
+                                       train.microbatches,
+                                       " equal micro-batches; make batch a multiple of microbatches"));
+  }
+  return train;
+}
+
+std::string WithoutNumber(const std::string& name) {
+  return name.substr(0, name.find_last_not_of("0123456789") + 1);
+}
+
+// Returns "6 layers of the model (embedding, block0 to block3, head)".
+std::string DescribeLayers(const std::vector<LayerCount>& layers) {
+  std::vector<std::string> parts;
+  for (size_t begin = 0, end = 0; begin < layers.size(); begin = end) {
+    const std::string& first = layers[begin].name;
+    while (end < layers.size() && WithoutNumber(layers[end].name) == WithoutNumber(first)) ++end;
+    parts.push_back(end == begin + 1 ? first : absl::StrCat(first, " to ", layers[end - 1].name));
+  }
+  return absl::StrCat(layers.size(), layers.size() == 1 ? " layer" : " layers", " of the model (",
+                      absl::StrJoin(parts, ", "), ")");
+}
+
+std::vector<int> CutEvenly(FileSection& file, const std::vector<LayerCount>& layers) {
+  int stages = 1;
+  if (!file.At("stages").is_number_integer()) {
+    file.Fail("stages",
+              absl::StrCat("must be a number of stages, or the list of the layers of each stage, not ",
+                           TypeName(file.At("stages"))));
+  }
+  file.Read("stages", stages, 1, INT_MAX);
+  if (!file.ok()) return {};
+  if (static_cast<size_t>(stages) > layers.size()) {
+    file.Fail("stages", absl::StrCat(stages, " is more than the ", DescribeLayers(layers), "; use at most ",
+                                     layers.size()));
+    return {};
+  }
+  std::vector<int> cut = CutStages(layers, stages);
+  if (cut.empty()) {
+    file.Fail("stages", absl::StrCat("the ", DescribeLayers(layers), " cannot be cut into ", stages,
+                                     " stages such that each stage passes on the output of one layer"));
+  }
+  return cut;
+}
+
+std::vector<int> ReadCut(const Json& list, const std::vector<LayerCount>& layers, absl::Status& status) {
+  std::vector<int> cut;
+  int64_t sum = 0;
+  for (size_t s = 0; s < list.size(); ++s) {
+    const Json& n = list[s];
+    if (!n.is_number_integer() || n.get<int64_t>() < 1 ||
+        n.get<int64_t>() > static_cast<int64_t>(layers.size())) {
+      status = ErrorAt(absl::StrCat("stages[", s, "]"), absl::StrCat("must be the number of layers of stage ",
+                                                                     s, ", a whole number from 1 up"));
+      return {};
+    }
+    cut.push_back(n.get<int>());
+    sum += cut.back();
+  }
+  if (static_cast<size_t>(sum) != layers.size()) {
+    status =
+        ErrorAt("stages", absl::StrCat("the list [", absl::StrJoin(cut, ", "), "] places ", sum, " of the ",
+                                       DescribeLayers(layers), "; its numbers must sum to ", layers.size()));
+    return {};
+  }
+  if (const absl::Status fits = CheckCut(layers, cut); !fits.ok()) status = ErrorAt("stages", fits.message());
+  return cut;
+}
+
+std::vector<int> ReadStages(FileSection& file, const ModelSpec& model, absl::Status& status) {
+  file.Require("stages", "stages: 4, or the layers of each stage, as stages: [3, 2, 3]");
+  if (!status.ok()) return {};
+  const std::vector<LayerCount> layers = CountLayers(model);
+  const Json& stages = file.At("stages");
+  if (stages.is_array()) return ReadCut(stages, layers, status);
+  return CutEvenly(file, layers);
+}
+
+int64_t ReadMemory(FileSection& file) {
+  constexpr double kMemoryMost = 1e15;
+  const Json& memory = file.At("memory");
+  if (!file.ok() || memory.is_null()) return 0;
+  const std::optional<double> bytes = memory.is_string()   ? ParseByteSize(memory.get<std::string>())
+                                      : memory.is_number() ? std::optional(memory.get<double>())
+                                                           : std::nullopt;
+  if (!bytes.has_value() || !(*bytes >= 1 && *bytes <= kMemoryMost)) {
+    file.Fail("memory", "must be a number of bytes from 1 to 1000TB, as 2GiB or 500MB");
+    return 0;
+  }
+  return static_cast<int64_t>(*bytes);
+}
+
+ResumeSpec ReadResume(FileSection& file, absl::Status& status) {
+  ResumeSpec resume;
+  if (!file.Has("resume")) return resume;
+  FileSection section(file.At("resume"), "resume", {"checkpoint", "step"}, status);
+  section.Require("checkpoint", "checkpoint: out/run/checkpoint");
+  section.Require("step", "step: 100");
+  section.Read("checkpoint", resume.checkpoint);
+  section.Read("step", resume.step, 1, INT_MAX / 2);
+  if (status.ok() && resume.checkpoint.empty()) section.Fail("checkpoint", "must be a checkpoint's folder");
+  return resume;
+}
+
+// Without `every` the curve has ten points.
+ValidateSpec ReadValidate(FileSection& file, const RunSpec& spec, absl::Status& status) {
+  ValidateSpec validate;
+  if (!file.Has("validate")) return validate;
+  FileSection section(file.At("validate"), "validate", {"data", "every", "samples"}, status);
+  section.Require("data", "data: {text: {path: held_out.txt}}");
+  if (!status.ok()) return validate;
+  validate.data = ReadData(section.At("data"), "validate.data", {}, status);
+  CheckModelAndData(spec.model, validate.data, "validate.data", status);
+  validate.every = std::max(1, (spec.train.steps + 9) / 10);
+  section.Read("every", validate.every, 1, INT_MAX / 2);
+  if (section.At("samples").is_string() && section.At("samples") == "all") return validate;
+  section.Read("samples", validate.samples, 1, INT_MAX);
+  return validate;
+}
+
+// The steps that it makes are some of those that it has.
+void CheckSteps(const RunSpec& spec, FileSection& file) {
+  if (spec.until > spec.train.steps) {
+    file.Fail("until", absl::StrCat("the run has ", spec.train.steps, " steps; it cannot make ", spec.until));
+  } else if (file.ok() && spec.first_step() >= spec.end_step()) {
+    file.Fail("resume", absl::StrCat("the checkpoint is of step ", spec.first_step(),
+                                     ", and the run ends at step ", spec.end_step(), ": nothing is left"));
+  }
+}
+
+Json SourceToJson(const DataSpec& data) {
+  Json json = Json::object();
+  if (const auto* text = std::get_if<TextData>(&data.source)) {
+    const bool numbers = text->tokens == TextData::Tokens::kUInt16;
+    json["text"] = {{"path", text->path}, {"tokens", numbers ? "uint16" : "bytes"}};
+  } else if (const auto* cifar10 = std::get_if<Cifar10Data>(&data.source)) {
+    json["cifar10"] = {{"path", cifar10->path}, {"resize", cifar10->resize}};
+  } else {
+    const auto& idx = std::get<IdxData>(data.source);
+    json["idx"] = {{"images", idx.images}, {"labels", idx.labels}, {"resize", idx.resize}};
+  }
+  return json;
+}
+
+Json ToJson(const DataSpec& data) {
+  Json json = SourceToJson(data);
+  json["order"] = data.order;
+  if (data.augment.any()) json["augment"] = {{"crop", data.augment.crop}, {"flip", data.augment.flip}};
+  return json;
+}
+
+Json ToJson(const OptimizerSpec& optimizer) {
+  if (const auto* sgd = std::get_if<SgdSpec>(&optimizer)) {
+    return {{"sgd", {{"lr", sgd->lr}, {"momentum", sgd->momentum}, {"weight_decay", sgd->weight_decay}}}};
+  }
+  const auto& adamw = std::get<AdamWSpec>(optimizer);
+  return {{"adamw",
+           {{"lr", adamw.lr},
+            {"beta1", adamw.beta1},
+            {"beta2", adamw.beta2},
+            {"eps", adamw.eps},
+            {"weight_decay", adamw.weight_decay}}}};
+}
+
+}  // namespace
+
+absl::StatusOr<RunSpec> ParseRunSpec(const Json& json) {
+  absl::Status status;
+  RunSpec spec;
+  FileSection file(json, "",
+                   {"name", "model", "data", "train", "stages", "schedule", "memory", "precision", "kernels",
+                    "checkpoint", "validate", "resume", "until"},
+                   status);
+  spec.name = ReadName(file);
+  file.Require("model", "model: {gpt: {layers: 8, width: 256}}");
+  spec.model = ReadModel(file.At("model"), "model", status);
+  file.Require("data", "data: {text: {path: input.txt}}");
+  spec.data = ReadData(file.At("data"), "data", {"order", "augment"}, status);
+  CheckModelAndData(spec.model, spec.data, "data", status);
+  spec.train = ReadTrain(file, status);
+  CheckBatchNorm(spec, status);
+  spec.layers_of_stage = ReadStages(file, spec.model, status);
+  file.Require("schedule", "schedule: 1f1b");
+  spec.schedule = ReadSchedule(file.At("schedule"), "schedule", status);
+  CheckActivations(spec, status);
+  spec.memory = ReadMemory(file);
+  spec.precision = ReadPrecision(file.At("precision"), "precision", status);
+  spec.kernels = ReadKernels(file.At("kernels"), "kernels", status);
+  spec.checkpoint = ReadCheckpointSpec(file, status);
+  spec.validate = ReadValidate(file, spec, status);
+  spec.resume = ReadResume(file, status);
+  file.Read("until", spec.until, 1, INT_MAX / 2);
+  CheckSteps(spec, file);
+  if (!status.ok()) return status;
+  return spec;
+}
+
+RunSpec ValidationRun(const RunSpec& run) {
+  RunSpec held_out = run;
+  held_out.data = run.validate.data;
+  return held_out;
+}
+
+Json ToJson(const RunSpec& spec) {
+  Json json = {{"name", spec.name},
+               {"model", ToJson(spec.model)},
+               {"data", ToJson(spec.data)},
+               {"train",
+                {{"steps", spec.train.steps},
+                 {"batch", spec.train.batch},
+                 {"microbatches", spec.train.microbatches},
+                 {"seed", spec.train.seed},
+                 {"optimizer", ToJson(spec.train.optimizer)},
+                 {"lr_schedule", ToJson(spec.train.lr_schedule)},
+                 {"clip_norm", spec.train.clip_norm},
+                 {"non_finite", kNonFiniteNames[static_cast<int>(spec.train.non_finite)]}}},
+               {"stages", spec.layers_of_stage},
+               {"schedule", ToJson(spec.schedule)},
+               {"precision", PrecisionName(spec.precision)},
+               {"kernels", KernelsName(spec.kernels)}};
+  if (spec.memory > 0) json["memory"] = spec.memory;
+  if (spec.checkpoint.periodic()) json["checkpoint"] = ToJson(spec.checkpoint);
+  if (spec.validate.any()) {
+    json["validate"] = {{"data", SourceToJson(spec.validate.data)}, {"every", spec.validate.every}};
+    if (spec.validate.samples > 0) json["validate"]["samples"] = spec.validate.samples;
+  }
+  if (!spec.resume.checkpoint.empty()) {
+    json["resume"] = {{"checkpoint", spec.resume.checkpoint}, {"step", spec.resume.step}};
+  }
+  if (spec.until > 0) json["until"] = spec.until;
+  return json;
+}
+
+}  // namespace weft

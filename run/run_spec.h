@@ -1,0 +1,172 @@
+// Holds a run file as a value: the model, the data, the length of the training, the cut and the schedule.
+//
+// The client reads YAML, turns it into JSON and parses it here; the wire carries the same JSON text and every
+// receiver parses it with the same function. So there is one grammar, one validation and one set of messages
+// for a file, a request and a test. The file does not say which part of its steps a run makes: `until` and
+// `resume` come from the command line, and travel in the same JSON.
+//
+// Invariants of a parsed RunSpec: every field is in range, `microbatches` divides `batch`, stages fit the
+// model's chain, the schedule's name and parameters are known (schedules/families/families.h and
+// schedules/check/check.h decide whether they fit together). Pure. Failure: InvalidArgument whose message
+// says what is wrong, where (as `train.batch`), and what is allowed; an unknown key names the nearest valid
+// one. The payload kPathPayload holds the path of the offending value for readers that know its line.
+#ifndef WEFT_RUN_RUN_SPEC_H_
+#define WEFT_RUN_RUN_SPEC_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "nlohmann/json_fwd.hpp"
+#include "run/model_spec.h"
+#include "run/precision.h"
+
+namespace weft {
+
+inline constexpr absl::string_view kPathPayload = "weft/path";
+
+struct TextData {
+  // The form of a token in the file: a byte, or a number of 16 bits, the low byte first.
+  enum class Tokens : uint8_t { kBytes, kUInt16 };
+  std::string path;
+  Tokens tokens = Tokens::kBytes;
+};
+struct IdxData {
+  std::string images, labels;
+  bool resize = false;  // to the model's size
+};
+struct Cifar10Data {
+  std::string path;  // a file of records, or the folder of the published ones
+  bool resize = false;
+};
+// The changes to an image each time that it is trained on (augment.h has the exact rule).
+struct Augmentation {
+  int crop = 0;       // width of the zeros around the image, of which a part of the image's size is taken
+  bool flip = false;  // exchanges left and right in half of the cases
+  bool any() const { return crop > 0 || flip; }
+};
+struct DataSpec {
+  std::variant<TextData, IdxData, Cifar10Data> source;
+  std::string order = "sequential";  // or "shuffled" (sample_order.h)
+  Augmentation augment = {};
+};
+
+struct SgdSpec {
+  double lr = 0.01, momentum = 0, weight_decay = 0;
+};
+struct AdamWSpec {
+  double lr = 1e-3, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0.01;
+};
+using OptimizerSpec = std::variant<SgdSpec, AdamWSpec>;
+
+// The course of the learning rate over the steps: a warm-up to the optimizer's lr, then a decay;
+// learning_rate.h has the formulas.
+struct LearningRateSchedule {
+  enum class Decay : uint8_t { kConstant, kLinear, kCosine, kStep };
+  Decay decay = Decay::kConstant;
+  int warmup = 0;     // steps
+  double min_lr = 0;  // lowest rate of kLinear and kCosine
+  int step_size = 1;  // steps of kStep after which it multiplies by gamma
+  double gamma = 0.1;
+};
+
+// The treatment of a step whose loss or gradient is infinite or not a number: the run ends, the step's
+// updates are left out, or training goes on with such values.
+enum class NonFinite : uint8_t { kStop, kSkip, kContinue };
+
+struct TrainSpec {
+  int steps = 1;
+  int batch = 1;         // samples a step
+  int microbatches = 1;  // B; divides batch
+  uint64_t seed = 1;
+  OptimizerSpec optimizer;
+  LearningRateSchedule lr_schedule = {};
+  double clip_norm = 0;  // largest global norm of a step's gradients; 0 for no limit
+  NonFinite non_finite = NonFinite::kStop;
+
+  // True if the norm of all stages' gradients is taken before any of them is updated.
+  bool takes_norm() const { return clip_norm > 0 || non_finite == NonFinite::kSkip; }
+};
+
+// A schedule by name with its parameters as text, as `lpp` {groups: 2, ranks: 4}; families.h makes the
+// schedule from it.
+struct ScheduleSpec {
+  std::string name;
+  std::map<std::string, std::string> parameters;
+  std::string rule = "sync";
+  std::string reduction = "ordered";
+  // The treatment of a forward's activations until its backward: retain, recompute or offload. One word for
+  // all stages, or one for each, with `/` between them: "recompute/retain".
+  std::string activations = "retain";
+};
+
+// The times at which checkpoints are saved on the way, and how many of them stay.
+struct CheckpointSpec {
+  int every_steps = 0;    // after each multiple of so many; 0 for none
+  int every_seconds = 0;  // so long after the last one began; 0 for none
+  int keep = 2;           // the newest that stay; older ones are removed once a newer is complete
+
+  bool periodic() const { return every_steps > 0 || every_seconds > 0; }
+};
+
+// Held-out data on which loss and accuracy are computed during the training.
+struct ValidateSpec {
+  DataSpec data;
+  int every = 0;    // after each multiple of so many steps, and after the last step; 0 for never
+  int samples = 0;  // the first so many of the data; 0 for all
+
+  bool any() const { return every > 0; }
+};
+
+// Where a run goes on: a checkpoint of an earlier run of the same file.
+struct ResumeSpec {
+  std::string checkpoint;  // folder of the checkpoint; "" to begin with the initial weights
+  int step = 0;            // first step to make; that many updates made the checkpoint's weights
+};
+
+struct RunSpec {
+  std::string name;
+  ModelSpec model;
+  DataSpec data;
+  TrainSpec train;
+  std::vector<int> layers_of_stage;  // the cut: layers of each stage, in order; size S
+  ScheduleSpec schedule;
+  int64_t memory = 0;  // bytes that each rank may use; 0 for no budget
+  Precision precision = Precision::kFloat32;
+  Kernels kernels = Kernels::kDeterministic;
+  CheckpointSpec checkpoint;
+  ValidateSpec validate;
+  ResumeSpec resume;
+  int until = 0;  // step before which the run ends; 0 to make all
+
+  // The run makes the steps from first_step() on and ends before end_step().
+  int first_step() const { return resume.step; }
+  int end_step() const { return until > 0 ? until : train.steps; }
+  int steps_to_make() const { return end_step() - first_step(); }
+  // The weights that so many updates have made are validated.
+  bool ValidatesAfter(int step) const {
+    return validate.any() && step > 0 && (step % validate.every == 0 || step == end_step());
+  }
+  int stages() const { return static_cast<int>(layers_of_stage.size()); }
+  int microbatch_samples() const { return train.batch / train.microbatches; }
+};
+
+absl::StatusOr<RunSpec> ParseRunSpec(const nlohmann::json& file);
+
+// The run with its held-out data in the place of its training data: what an evaluation of them is given.
+RunSpec ValidationRun(const RunSpec& run);
+
+// The inverse: ParseRunSpec(ToJson(spec)) == spec; stages always as the list of layers.
+nlohmann::json ToJson(const RunSpec& spec);
+
+// Parses `name[,key=value..]` as on the command line, e.g. "lpp,groups=2,ranks=4".
+absl::StatusOr<ScheduleSpec> ParseScheduleText(absl::string_view text);
+std::string ToText(const ScheduleSpec& schedule);
+
+}  // namespace weft
+
+#endif  // WEFT_RUN_RUN_SPEC_H_

@@ -1,0 +1,26 @@
+// Refuses a schedule that cannot run, before anything is started: the errors name the job, the rank and the
+// reason.
+//
+// Checked: inputs of stages, ranks of compute and weights in range, one rank for the two halves of a split
+// backward, unique priorities, limits of at least one, fixed orders that name each compute job of their rank
+// once, no cycle in the job graph together with the fixed orders (the error names the jobs on it), that what
+// one micro-batch leaves fits the budgets of bytes, and that the limits cannot deadlock, for any durations
+// (deadlock.h), nor the budgets (admission.h). Pure. O(jobs of a step), but for the last where staleness or
+// order edges go with limits.
+#ifndef WEFT_SCHEDULES_CHECK_CHECK_H_
+#define WEFT_SCHEDULES_CHECK_CHECK_H_
+
+#include "absl/status/status.h"
+#include "schedules/schedule.h"
+
+namespace weft {
+
+// InvalidArgument for stages' inputs that are not as schedule.h says, naming the stage.
+absl::Status CheckInputs(const Schedule& schedule);
+
+// InvalidArgument with what is wrong and where.
+absl::Status CheckSchedule(const Schedule& schedule);
+
+}  // namespace weft
+
+#endif  // WEFT_SCHEDULES_CHECK_CHECK_H_

@@ -1,0 +1,114 @@
+#include "schedules/dispatch/admission.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "schedules/byte_text.h"
+
+namespace weft {
+
+// On demand: a large budget must not be handed out at once.
+bool Tickets::Reach(int64_t ticket) {
+  while (next_ <= ticket) {
+    const int stage = stages_[static_cast<size_t>(next_ % static_cast<int64_t>(stages_.size()))];
+    if (bytes_out_ + left_[stage] > budget_) return false;
+    bytes_out_ += left_[stage];
+    ++out_[stage];
+    ++next_;
+  }
+  return true;
+}
+
+void Tickets::Return(int stage) {
+  --out_[stage];
+  bytes_out_ -= left_[stage];
+}
+
+void Tickets::Measure(int stage, int64_t bytes) {
+  bytes_out_ += out_[stage] * (bytes - left_[stage]);
+  left_[stage] = bytes;
+}
+
+AdmissionOrder::AdmissionOrder(const Graph& graph, std::optional<ActivationMemory> memory)
+    : memory_(std::move(memory)),
+      period_(graph.schedule().period),
+      microbatches_(graph.schedule().microbatches) {
+  if (!memory_.has_value()) return;
+  const Schedule& s = graph.schedule();
+  stages_.resize(s.ranks);
+  places_.resize(period_, std::vector<Place>(static_cast<size_t>(s.stages) * s.microbatches));
+  const auto append = [&](const Job& forward, Rank rank) {
+    places_[forward.step][static_cast<size_t>(forward.stage) * microbatches_ + forward.microbatch] = {
+        rank, static_cast<int32_t>(stages_[rank].size())};
+    stages_[rank].push_back(forward.stage);
+  };
+  for (Rank rank = 0; rank < static_cast<Rank>(s.order.size()); ++rank) {
+    for (const Job& job : s.order[rank]) {
+      if (job.kind == JobKind::kForward) append(job, rank);
+    }
+  }
+  if (!s.order.empty()) return;
+  for (int step = 0; step < period_; ++step) {
+    for (int b = 0; b < s.microbatches; ++b) {
+      for (int stage = 0; stage < s.stages; ++stage) {
+        const Job forward = Job::Compute(step, stage, b, JobKind::kForward);
+        append(forward, s.compute(forward));
+      }
+    }
+  }
+}
+
+int64_t AdmissionOrder::TicketOf(const Job& forward) const {
+  if (!memory_.has_value()) return -1;
+  const Place& place = places_[forward.step % period_]
+                              [static_cast<size_t>(forward.stage) * microbatches_ + forward.microbatch];
+  return forward.step / period_ * static_cast<int64_t>(stages_[place.rank].size()) + place.number;
+}
+
+std::optional<Tickets> AdmissionOrder::TicketsOf(Rank rank, int first_step) const {
+  if (!memory_.has_value()) return std::nullopt;
+  int64_t next = first_step / period_ * static_cast<int64_t>(stages_[rank].size());
+  for (int step = 0; step < first_step % period_; ++step) {
+    for (const Place& place : places_[step]) next += place.rank == rank;
+  }
+  return Tickets(memory_->budget[rank], stages_[rank], memory_->left, next);
+}
+
+absl::Status CheckMemory(const Schedule& s) {
+  if (!s.memory.has_value()) return absl::OkStatus();
+  const ActivationMemory& memory = *s.memory;
+  const auto bytes = [](int64_t number) { return FormatBytes(static_cast<double>(number)); };
+  if (static_cast<int>(memory.budget.size()) != s.ranks || static_cast<int>(memory.left.size()) != s.stages) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "the memory of activations is given for %d ranks and %d stages; the schedule has %d and %d",
+        memory.budget.size(), memory.left.size(), s.ranks, s.stages));
+  }
+  for (int step = 0; step < s.period; ++step) {
+    for (int b = 0; b < s.microbatches; ++b) {
+      std::vector<int64_t> sum(s.ranks, 0);
+      for (int stage = 0; stage < s.stages; ++stage) {
+        const Job forward = Job::Compute(step, stage, b, JobKind::kForward);
+        const Rank rank = s.compute(forward);
+        const JobKind backward = s.split_backward ? JobKind::kBackwardInput : JobKind::kBackward;
+        if (s.compute(Job::Compute(step, stage, b, backward)) != rank) {
+          return absl::InvalidArgumentError(
+              absl::StrFormat("%s and its backward are on different ranks; a memory budget needs them on one",
+                              Describe(forward)));
+        }
+        sum[rank] += memory.left[stage];
+        if (sum[rank] <= memory.budget[rank]) continue;
+        return absl::InvalidArgumentError(absl::StrFormat(
+            "rank %d has %s for activations, and micro-batch %d alone leaves %s there, of them %s by stage "
+            "%d; "
+            "give it more memory, or take smaller micro-batches or activations: recompute",
+            rank, bytes(memory.budget[rank]), b, bytes(sum[rank]), bytes(memory.left[stage]), stage));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace weft

@@ -1,0 +1,47 @@
+#include "schedules/dispatch/claim_order.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+
+#include "schedules/simulator/simulation.h"
+#include "schedules/sync/state_route.h"
+
+namespace weft {
+
+namespace {
+
+// The order of the route: no run of one step shows it, since jobs wait for some of the next step too.
+std::vector<std::vector<Job>> OrderOfRoute(const Graph& graph) {
+  const Schedule& s = graph.schedule();
+  std::vector<std::vector<std::pair<int64_t, Job>>> of_rank(s.ranks);
+  for (int i = 0; i < graph.jobs_per_step(); ++i) {
+    const Job job = graph.JobAt(0, i);
+    of_rank[graph.RankOf(job)].push_back({graph.route()->PlaceOf(job), job});
+  }
+  std::vector<std::vector<Job>> order(s.ranks);
+  for (Rank rank = 0; rank < s.ranks; ++rank) {
+    std::sort(of_rank[rank].begin(), of_rank[rank].end());
+    for (const auto& [place, job] : of_rank[rank]) order[rank].push_back(job);
+  }
+  return order;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<std::vector<std::vector<Job>>>> ClaimOrder(const Graph& graph) {
+  if (graph.route() != nullptr) return std::vector<std::vector<std::vector<Job>>>{OrderOfRoute(graph)};
+  SimulationOptions nominal;
+  nominal.duration[static_cast<int>(JobKind::kBackward)] = {2};
+  nominal.steps = graph.schedule().period;
+  nominal.record_jobs = true;
+  // Forwards are admitted as they come: the order in which they are admitted otherwise is this run's.
+  const absl::StatusOr<SimulationResult> run = Simulation(graph, nominal, SimulatedAdmission()).Run();
+  if (!run.ok()) return run.status();
+  std::vector<std::vector<std::vector<Job>>> order(graph.schedule().period);
+  for (auto& of_step : order) of_step.resize(graph.schedule().ranks);
+  for (const SimulatedJob& j : run->jobs) order[j.job.step][j.rank].push_back(j.job);
+  return order;
+}
+
+}  // namespace weft

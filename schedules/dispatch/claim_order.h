@@ -1,0 +1,25 @@
+// The order in which ranks claim their jobs: that of a nominal run, in which a backward takes twice the time
+// of a forward.
+//
+// Every job's predecessors come earlier in the order of start times over all ranks, so ranks that claim their
+// jobs in this order, and admit the forwards of limited stages in it, cannot starve each other: the first job
+// that has not ended can always run. Where a state migrates, jobs are claimed in the order of its visits
+// instead, with which the waits for all inputs agree. Pure. Failure: that of the simulation, where the
+// nominal run itself cannot end.
+#ifndef WEFT_SCHEDULES_DISPATCH_CLAIM_ORDER_H_
+#define WEFT_SCHEDULES_DISPATCH_CLAIM_ORDER_H_
+
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "schedules/graph/graph.h"
+
+namespace weft {
+
+// [step of the period][rank]: the rank's jobs of that step. A job's predecessors are in its step or before,
+// so the steps follow one another.
+absl::StatusOr<std::vector<std::vector<std::vector<Job>>>> ClaimOrder(const Graph& graph);
+
+}  // namespace weft
+
+#endif  // WEFT_SCHEDULES_DISPATCH_CLAIM_ORDER_H_

@@ -1,0 +1,140 @@
+// The dispatch of one rank: which of its ready jobs starts next. The same code decides in the worker and in
+// the simulator.
+//
+// Ready jobs wait in heaps by priority: one for jobs that are always admissible, one for the second halves of
+// overlapped pairs, and one for the forwards of each stage whose number of live activations on this rank is
+// limited. Take returns the admissible job with the smallest priority. That is the greedy rule. Under strict
+// replay the priorities of compute jobs are their places in the rank's fixed order, counted on over all
+// steps, and only the one whose place has come may go; jobs with negative priorities (reduce and update)
+// stand outside the order and go first in both modes. An order may pair a forward with what follows it: then
+// TakeBeside gives the follower while the forward is in flight. Who computes one job at a time calls Take
+// alone: then the two run one after the other.
+//
+// Forwards of a limited stage may be claimed; then they are admitted in the order of claims, whatever the
+// order in which they become ready.
+//
+// Where the rank has a budget of bytes, a forward is ready only with its ticket (admission.h), in both modes.
+//
+// Invariants: a job is added once and taken at most once; the activations of a limited stage never exceed its
+// limit, nor those of all stages the budget, if there is one. Not thread-safe; owned by the core of one rank.
+#ifndef WEFT_SCHEDULES_DISPATCH_DISPATCH_H_
+#define WEFT_SCHEDULES_DISPATCH_DISPATCH_H_
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "schedules/dispatch/admission.h"
+#include "schedules/timeline.h"
+
+namespace weft {
+
+class ReadyJobs {
+ public:
+  // `limits[s]`: most activations of stage s alive on this rank; absent means no limit. May be shorter than
+  // the number of stages.
+  // `first_place`: strict replay from this place of the order on; absent means the greedy rule.
+  // `tickets`: the budget of bytes; absent means none.
+  explicit ReadyJobs(std::vector<std::optional<int>> limits = {},
+                     std::optional<int64_t> first_place = std::nullopt,
+                     std::optional<Tickets> tickets = std::nullopt);
+
+  // A forward that will be added: if its stage is limited, those that are claimed after it are admitted after
+  // it.
+  void Claim(int64_t job, int stage);
+
+  // `job` is the caller's number for it. `admits`: the job is a forward, which brings an activation of
+  // `stage` to life; with a budget of bytes, `ticket` is its number in the order of admission. `beside`:
+  // under strict replay, it may run beside the forward before it.
+  void Add(int64_t priority, int64_t job, int stage, bool admits, int64_t ticket = -1, bool beside = false);
+
+  // The job that Take would take, or nothing.
+  std::optional<int64_t> Next() const {
+    const int choice = Choice();
+    if (choice < 0) return std::nullopt;
+    return heaps_[choice].front().job;
+  }
+  // Takes the job to start, or nothing. An admitted forward counts as alive from here.
+  std::optional<int64_t> Take() {
+    const int choice = Choice();
+    if (choice < 0) return std::nullopt;
+    return TakeFrom(choice);
+  }
+
+  // Likewise while one job, a forward that Take gave, is in flight: the next of the order if it is here and
+  // may run beside that forward.
+  std::optional<int64_t> NextBeside() const;
+  std::optional<int64_t> TakeBeside();
+
+  // The activation of a micro-batch on `stage` is gone.
+  void Release(int stage);
+
+  // What a forward of the stage leaves has been measured. Requires a budget of bytes.
+  void Measure(int stage, int64_t bytes);
+  const std::optional<Tickets>& tickets() const { return tickets_; }
+
+  bool empty() const { return size_ == 0; }
+  // There are ready jobs, none may start, and admission alone holds back one that otherwise would: that one.
+  std::optional<int64_t> HeldBack() const;
+  bool held_back() const { return HeldBack().has_value(); }
+  // What holds it back: kLimit, or kMemory for the budget of bytes.
+  std::optional<IdleCause> HeldBackBy() const;
+  int live(int stage) const { return stage < static_cast<int>(live_.size()) ? live_[stage] : 0; }
+
+ private:
+  struct Entry {
+    int64_t priority;
+    int64_t job;
+    int32_t stage;
+    bool admits, beside;
+    bool operator<(const Entry& o) const { return priority > o.priority; }  // min-heap
+  };
+  struct Waiting {
+    int64_t ticket;
+    Entry entry;
+    bool operator<(const Waiting& o) const { return ticket > o.ticket; }  // min-heap
+  };
+  bool IsLimited(int stage) const {
+    return stage < static_cast<int>(limits_.size()) && limits_[stage].has_value();
+  }
+  void Enter(const Waiting& arrived);
+  void Push(const Entry& entry);
+  void AdmitWaiting();
+  // Index of the heap whose top starts next, -1 for none; kept until something changes.
+  int Choice() const {
+    if (choice_ == kUnknown) choice_ = Choose();
+    return choice_;
+  }
+  int Choose() const;
+  bool Admits(int heap) const;
+  // The entry of HeldBack, and whether it waits for its ticket.
+  const Entry* FindHeldBack(bool* for_ticket) const;
+  int64_t TakeFrom(int heap);
+  // The order, if there is one, has come to the entry.
+  bool HasItsTurn(const Entry& entry) const {
+    return !replays_ || entry.priority < 0 || entry.priority == place_;
+  }
+
+  static constexpr int kUnlimited = 0, kBeside = 1;  // the first heaps
+  static constexpr int kUnknown = -2;
+
+  std::vector<std::vector<Entry>> heaps_;  // the two above, then one for each limited stage
+  std::vector<int> heap_of_stage_;         // kUnlimited for stages without a limit
+  std::vector<int> stage_of_heap_;         // -1 for the first two
+  std::vector<std::optional<int>> limits_;
+  std::vector<int> live_;
+  std::optional<Tickets> tickets_;
+  std::vector<std::deque<int64_t>> claimed_;  // by limited stage: forwards that have not come to their turn
+  absl::flat_hash_map<int64_t, Waiting> early_;  // those of them that are here
+  std::vector<Waiting> waiting_;                 // forwards without their ticket
+  int64_t size_ = 0;
+  mutable int choice_ = -1;
+  bool replays_ = false;
+  int64_t place_ = 0;  // of the next compute job, under strict replay
+};
+
+}  // namespace weft
+
+#endif  // WEFT_SCHEDULES_DISPATCH_DISPATCH_H_

@@ -1,0 +1,146 @@
+#include "schedules/families/candidates.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "schedules/families/families.h"
+
+namespace weft {
+namespace {
+
+std::vector<int> Divisors(int n) {
+  std::vector<int> divisors;
+  for (int d = 1; d <= n; ++d) {
+    if (n % d == 0) divisors.push_back(d);
+  }
+  return divisors;
+}
+
+bool Has(const Family& family, const char* parameter) {
+  return std::any_of(family.parameters.begin(), family.parameters.end(),
+                     [&](const FamilyParameter& p) { return p.name == parameter; });
+}
+
+bool DealsMicrobatches(const Family& family) {
+  return std::any_of(family.parameters.begin(), family.parameters.end(),
+                     [](const FamilyParameter& p) { return p.deals_microbatches; });
+}
+
+// The ways in which a family may come to be on so many ranks.
+std::vector<Candidate> FormsOnRanks(const Family& family, int ranks) {
+  std::vector<Candidate> forms;
+  if (Has(family, "groups")) {
+    for (int ring : Divisors(ranks)) {
+      // A group alone is a pipeline, and rings of one rank are what deals micro-batches.
+      if (ring == ranks || ring == 1) continue;
+      forms.push_back({family.name, {{"groups", absl::StrCat(ranks / ring)}, {"ranks", absl::StrCat(ring)}}});
+    }
+  } else if (Has(family, "ranks")) {
+    forms.push_back({family.name, {{"ranks", absl::StrCat(ranks)}}});
+  } else {
+    forms.push_back({family.name, {}});
+    for (const FamilyParameter& p : family.parameters) {
+      if (p.needs_rule) continue;
+      for (size_t i = 1; i < p.values.size(); ++i) forms.push_back({family.name, {{p.name, p.values[i]}}});
+    }
+  }
+  return forms;
+}
+
+}  // namespace
+
+SizedCandidate OnRanks(const Candidate& candidate, int ranks, int microbatches, int stages_most) {
+  constexpr int kMultiples = 4;
+  SizedCandidate sized = {candidate, 0, ""};
+  int needed = 0;  // of stages or ranks, as told by what comes closest
+  for (int stages = ranks; stages <= kMultiples * ranks; stages += ranks) {
+    auto schedule = MakeSchedule(candidate.name, candidate.parameters, stages, microbatches);
+    absl::Status made = schedule.status();
+    if (made.ok()) made = ApplyRule(candidate.rule, candidate.name, &*schedule);
+    if (!made.ok()) {
+      if (sized.reason.empty()) sized.reason = std::string(made.message());
+      continue;
+    }
+    if (schedule->ranks != ranks) {
+      if (needed == 0) {
+        needed = schedule->ranks;
+        sized.reason = absl::StrCat("takes ", needed, " ranks for ", stages, " stages and ", microbatches,
+                                    " micro-batches, not ", ranks);
+      }
+      continue;
+    }
+    if (stages > stages_most) {
+      sized.reason = absl::StrCat("needs ", stages, " stages on ", ranks, " ranks; the model has ",
+                                  stages_most, " layers");
+      return sized;
+    }
+    return {candidate, stages, ""};
+  }
+  return sized;
+}
+
+std::vector<SizedCandidate> CandidatesOnRanks(int ranks, int microbatches, int stages_most) {
+  std::vector<SizedCandidate> all;
+  for (const Family& family : Families()) {
+    if (family.reads_old_weights) continue;
+    for (const Candidate& form : FormsOnRanks(family, ranks)) {
+      all.push_back(OnRanks(form, ranks, microbatches, stages_most));
+    }
+  }
+  return all;
+}
+
+std::vector<Candidate> Candidates(int stages, int microbatches) {
+  std::vector<Candidate> all;
+  for (const Family& family : Families()) {
+    if (family.reads_old_weights) continue;
+    if (Has(family, "groups")) {
+      for (int groups : Divisors(microbatches)) {
+        for (int ranks : Divisors(stages)) {
+          const bool other_name = groups == 1 || (ranks == 1 && groups == microbatches);
+          if (other_name || groups * ranks > std::max(stages, microbatches)) continue;
+          all.push_back({family.name, {{"groups", absl::StrCat(groups)}, {"ranks", absl::StrCat(ranks)}}});
+        }
+      }
+    } else if (DealsMicrobatches(family)) {
+      all.push_back({family.name, {}});  // on fewer ranks it is a loop of one rank
+    } else if (Has(family, "ranks")) {
+      for (int ranks : Divisors(stages)) {
+        if (ranks < stages) all.push_back({family.name, {{"ranks", absl::StrCat(ranks)}}});
+      }
+    } else {
+      all.push_back({family.name, {}});
+      for (const FamilyParameter& p : family.parameters) {
+        if (p.needs_rule) continue;
+        for (size_t i = 1; i < p.values.size(); ++i) all.push_back({family.name, {{p.name, p.values[i]}}});
+      }
+    }
+  }
+  return all;
+}
+
+std::vector<Candidate> PlainCandidates(int stages, int microbatches) {
+  std::vector<Candidate> all;
+  const auto add_if_made = [&](const Candidate& c) {
+    auto schedule = MakeSchedule(c.name, c.parameters, stages, microbatches);
+    if (schedule.ok() && ApplyRule(c.rule, c.name, &*schedule).ok()) all.push_back(c);
+  };
+  add_if_made({"lpp", {{"groups", "1"}, {"ranks", "1"}}});
+  for (const Family& family : Families()) {
+    // The plain form, and each word that a parameter takes beside its default.
+    std::vector<Candidate> forms = {{family.name, {}}};
+    for (const FamilyParameter& p : family.parameters) {
+      for (size_t i = 1; i < p.values.size(); ++i) forms.push_back({family.name, {{p.name, p.values[i]}}});
+    }
+    for (const Candidate& form : forms) {
+      add_if_made(form);
+      if (!family.takes_rules || stages == 1) continue;
+      for (const std::string& rule : RuleNames()) {
+        if (rule != Candidate().rule) add_if_made({form.name, form.parameters, rule});
+      }
+    }
+  }
+  return all;
+}
+
+}  // namespace weft

@@ -1,0 +1,47 @@
+// The schedules that are worth comparing for given sizes: every family with the parameters that fit them.
+//
+// Families lay stages and micro-batches on ranks in their own ways, so candidates differ in the number of
+// ranks. Pure.
+#ifndef WEFT_SCHEDULES_FAMILIES_CANDIDATES_H_
+#define WEFT_SCHEDULES_FAMILIES_CANDIDATES_H_
+
+#include <map>
+#include <string>
+#include <vector>
+
+namespace weft {
+
+struct Candidate {
+  std::string name;
+  std::map<std::string, std::string> parameters;
+  std::string rule = "sync";
+};
+
+// For families of rings, every number of ranks that divides the stages; for groups of rings, every number of
+// groups that divides the micro-batches as well, at most as many ranks as the larger of the two sizes. What
+// is another family's schedule (one group is a pipeline) is left out. Some may still be refused by
+// MakeSchedule, which says why. Families and rules that read old weights are left out: they train otherwise.
+std::vector<Candidate> Candidates(int stages, int microbatches);
+
+// The same on a number of ranks, each with the stages that it needs there.
+struct SizedCandidate {
+  Candidate candidate;
+  int stages = 0;
+  std::string reason;  // why it cannot be had on so many ranks; empty where it can
+};
+
+// Every family on that many ranks: as many stages as ranks, or the least multiple of that, up to
+// `stages_most`, with which the family takes exactly these ranks.
+std::vector<SizedCandidate> CandidatesOnRanks(int ranks, int microbatches, int stages_most);
+
+// One schedule likewise. `stages` is 0, and `reason` says why, where it cannot be had on so many ranks.
+SizedCandidate OnRanks(const Candidate& candidate, int ranks, int microbatches, int stages_most);
+
+// The schedules to try for real on a machine: all on one rank, every family in its plain form, and each rule
+// and each form of weights by the families that take them, as far as the sizes allow. Also those that read
+// old weights.
+std::vector<Candidate> PlainCandidates(int stages, int microbatches);
+
+}  // namespace weft
+
+#endif  // WEFT_SCHEDULES_FAMILIES_CANDIDATES_H_

@@ -1,0 +1,203 @@
+#include "schedules/families/families.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/cord.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "schedules/families/custom.h"
+#include "schedules/families/cyclic.h"
+#include "schedules/families/family.h"
+#include "schedules/graph/size.h"
+#include "schedules/simulator/actions.h"
+#include "schedules/sync/protocol.h"
+
+namespace weft {
+namespace {
+
+using Parameters = FamilyParameters;
+
+// By name, as people look for it.
+const std::vector<FamilyEntry>& Catalogue() {
+  static const auto* entries = [] {
+    auto* all = new std::vector<FamilyEntry>;
+    for (const auto& group :
+         {DataParallelFamilies(), PipelineFamilies(), LoopedFamilies(), InterleavedFamilies(),
+          ZeroBubbleFamilies(), ControllableMemoryFamilies(), BidirectionalFamilies(), PyramidFamilies()}) {
+      all->insert(all->end(), group.begin(), group.end());
+    }
+    std::sort(all->begin(), all->end(),
+              [](const FamilyEntry& a, const FamilyEntry& b) { return a.family.name < b.family.name; });
+    return all;
+  }();
+  return *entries;
+}
+
+int Edits(absl::string_view a, absl::string_view b) {
+  std::vector<std::vector<int>> edits(a.size() + 1, std::vector<int>(b.size() + 1));
+  for (size_t i = 0; i <= a.size(); ++i) {
+    for (size_t j = 0; j <= b.size(); ++j) {
+      int& least = edits[i][j];
+      least = static_cast<int>(std::max(i, j));
+      if (i == 0 || j == 0) continue;
+      least = std::min(
+          {edits[i - 1][j] + 1, edits[i][j - 1] + 1, edits[i - 1][j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1)});
+      const bool swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
+      if (swapped) least = std::min(least, edits[i - 2][j - 2] + 1);
+    }
+  }
+  return edits[a.size()][b.size()];
+}
+
+absl::Status CheckNames(const Family& family, const Parameters& parameters) {
+  std::vector<std::string> known;
+  for (const FamilyParameter& p : family.parameters) known.push_back(p.name);
+  for (const auto& [key, value] : parameters) {
+    if (std::find(known.begin(), known.end(), key) != known.end()) continue;
+    absl::Status status = absl::InvalidArgumentError(
+        known.empty() ? absl::StrFormat("%s has no parameters; remove `%s`", family.name, key)
+                      : absl::StrFormat("%s has no parameter `%s`%s (it has %s)", family.name, key,
+                                        DidYouMean(key, known), absl::StrJoin(known, ", ")));
+    status.SetPayload(kParameterPayload, absl::Cord(key));
+    return status;
+  }
+  return absl::OkStatus();
+}
+
+const Family& FileFamily() {
+  static const auto* family =
+      new Family{"file",
+                 "the rows of actions of a file",
+                 {{"path", "the file, one row a rank"}, {"actions", "what the file holds"}}};
+  return *family;
+}
+
+absl::StatusOr<Schedule> FileSchedule(const Parameters& parameters, int stages, int microbatches) {
+  const auto actions = parameters.find("actions");
+  if (actions == parameters.end()) {
+    return absl::InvalidArgumentError("file needs the rows of actions of a file, as in file: mine.csv");
+  }
+  const auto path = parameters.find("path");
+  const std::string name = path == parameters.end() ? "file" : path->second;
+  auto schedule = ScheduleFromActions(actions->second);
+  if (!schedule.ok())
+    return absl::InvalidArgumentError(absl::StrCat(name, ": ", schedule.status().message()));
+  if (schedule->stages != stages || schedule->microbatches != microbatches) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s has the actions of %d stages and %d micro-batches, not of %d and %d", name,
+                        schedule->stages, schedule->microbatches, stages, microbatches));
+  }
+  schedule->name = name;
+  return schedule;
+}
+
+const FamilyEntry* FindEntry(absl::string_view name) {
+  for (const FamilyEntry& e : Catalogue()) {
+    if (e.family.name == name) return &e;
+  }
+  return nullptr;
+}
+
+absl::Status UnknownSchedule(absl::string_view name) {
+  const std::vector<std::string> names = ScheduleNames();
+  return absl::NotFoundError(absl::StrFormat("no schedule is called '%s'%s (there are %s)", name,
+                                             DidYouMean(name, names), absl::StrJoin(names, ", ")));
+}
+
+}  // namespace
+
+std::string Nearest(absl::string_view word, const std::vector<std::string>& candidates) {
+  std::string best;
+  int least = 0;
+  for (const std::string& c : candidates) {
+    const int edits = Edits(word, c);
+    const auto longer = static_cast<int>(std::max(word.size(), c.size()));
+    const bool begins = word.size() >= 3 && absl::StartsWith(c, word);
+    // Of a single letter, another one is nothing like it.
+    const bool near = edits <= std::max(1, longer / 3) && word.size() > 1 && c.size() > 1;
+    if (edits > 0 && !near && !begins) continue;
+    if (best.empty() || edits < least) {
+      best = c;
+      least = edits;
+    }
+  }
+  return best;
+}
+
+std::string DidYouMean(absl::string_view word, const std::vector<std::string>& candidates) {
+  const std::string near = Nearest(word, candidates);
+  return near.empty() ? "" : absl::StrCat("; did you mean \"", near, "\"?");
+}
+
+const std::vector<Family>& Families() {
+  static const auto* families = [] {
+    auto* all = new std::vector<Family>;
+    for (const FamilyEntry& e : Catalogue()) all->push_back(e.family);
+    return all;
+  }();
+  return *families;
+}
+
+std::vector<std::string> ScheduleNames() {
+  std::vector<std::string> names;
+  for (const FamilyEntry& e : Catalogue()) names.push_back(e.family.name);
+  names.insert(names.end(), {"custom", "file"});
+  return names;
+}
+
+absl::Status CheckParameterNames(absl::string_view name, const Parameters& parameters) {
+  if (name == "custom") return CheckCustomParameters(parameters);
+  if (name == "file") return CheckNames(FileFamily(), parameters);
+  const FamilyEntry* entry = FindEntry(name);
+  return entry != nullptr ? CheckNames(entry->family, parameters) : UnknownSchedule(name);
+}
+
+absl::StatusOr<Schedule> MakeSchedule(absl::string_view name, const Parameters& parameters, int stages,
+                                      int microbatches) {
+  constexpr int kMost = 1'000'000;
+  if (stages < 1 || stages > kMost || microbatches < 1 || microbatches > kMost) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "stages (%d) and micro-batches (%d) must be from 1 to %d", stages, microbatches, kMost));
+  }
+  if (absl::Status s = CheckSize(stages, microbatches); !s.ok()) return s;
+  if (absl::Status s = CheckParameterNames(name, parameters); !s.ok()) return s;
+  if (name == "custom") return CustomSchedule(parameters, stages, microbatches);
+  if (name == "file") return FileSchedule(parameters, stages, microbatches);
+  return FindEntry(name)->make(parameters, stages, microbatches);
+}
+
+std::vector<std::string> RuleNames() { return {"sync", "cdp_v1", "cdp_v2"}; }
+
+std::string DefaultRule(absl::string_view name) {
+  const FamilyEntry* entry = FindEntry(name);
+  return entry != nullptr ? entry->family.default_rule : "sync";
+}
+
+absl::Status ApplyRule(absl::string_view rule, absl::string_view name, Schedule* schedule) {
+  if (rule == "sync") return schedule->sync->Check(*schedule);
+  if (!IsCyclicRule(rule)) {
+    return absl::InvalidArgumentError(absl::StrFormat("no rule is called '%s'%s (there are %s)", rule,
+                                                      DidYouMean(rule, RuleNames()),
+                                                      absl::StrJoin(RuleNames(), ", ")));
+  }
+  const FamilyEntry* entry = FindEntry(name);
+  if (name == "custom" && schedule->staleness) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "custom: rule=%s says which versions micro-batches read; leave `staleness` out", rule));
+  }
+  if (name == "custom" || (entry != nullptr && entry->family.takes_rules))
+    return ApplyCyclicRule(rule, schedule);
+  std::vector<std::string> takers;
+  for (const Family& family : Families()) {
+    if (family.takes_rules) takers.push_back(family.name);
+  }
+  return absl::InvalidArgumentError(
+      absl::StrFormat("%s has an order of its own, which the cyclic one of rule=%s would contradict; the "
+                      "rule is for %s",
+                      name, rule, absl::StrJoin(takers, ", ")));
+}
+
+}  // namespace weft

@@ -1,0 +1,236 @@
+#include "schedules/graph/graph.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <utility>
+
+#include "base/require.h"
+#include "schedules/sync/catalogue.h"
+
+namespace weft {
+namespace {
+
+// Where `value` stands in an ascending list that holds it.
+int PlaceOf(const std::vector<int>& list, int value) {
+  return static_cast<int>(std::lower_bound(list.begin(), list.end(), value) - list.begin());
+}
+
+}  // namespace
+
+Graph::Graph(Schedule schedule, int steps, int first_step)
+    : schedule_(std::move(schedule)), steps_(steps), first_step_(first_step) {
+  const Schedule& s = schedule_;
+  Require(s.stages > 0 && s.microbatches > 0 && s.ranks > 0, "sizes are positive");
+  Require(s.compute && s.weights && s.priority && s.sync, "compute, weights, priority and sync are given");
+  static const JointOrder* const none = new JointOrder;
+  LinkStages();
+  protocols_ = s.sync->Make(s, {first_step, steps});
+  if (s.clips) protocols_ = WithClipping(std::move(protocols_));
+  joint_order_ = none;
+  for (const auto& protocol : protocols_) {
+    if (protocol->joint_order() != nullptr) joint_order_ = protocol->joint_order();
+  }
+  compute_jobs_ = s.stages * s.microbatches * KindsPerMicrobatch();
+  NumberTails();
+  if (replays()) NumberPlaces();
+  FindApart();
+}
+
+// Of a stage each member's reduce and update follow one another; where only some reduce, reduces come first.
+void Graph::NumberTails() {
+  place_in_tail_.resize(schedule_.stages);
+  for (int stage = 0; stage < schedule_.stages; ++stage) {
+    const int members = sync(stage).size();
+    std::vector<int>& places = place_in_tail_[stage];
+    places.assign(2 * static_cast<size_t>(members), -1);
+    const auto add = [&](const Job& job) {
+      places[2 * job.member + (job.kind == JobKind::kUpdate ? 1 : 0)] = static_cast<int>(tail_.size());
+      tail_.push_back(job);
+    };
+    int reduces = 0;
+    for (int m = 0; m < members; ++m) reduces += sync(stage).holder(m).reduces;
+    for (int m = 0; m < members && reduces < members; ++m) {
+      if (sync(stage).holder(m).reduces) add(Job::Reduce(0, stage, m));
+    }
+    for (int m = 0; m < members; ++m) {
+      if (reduces == members) add(Job::Reduce(0, stage, m));
+      add(Job::Update(0, stage, m));
+    }
+  }
+}
+
+void Graph::LinkStages() {
+  inputs_ = schedule_.inputs;
+  if (inputs_.empty()) {
+    inputs_.resize(schedule_.stages);
+    for (int stage = 1; stage < schedule_.stages; ++stage) inputs_[stage] = {stage - 1};
+  }
+  Require(inputs_.size() == static_cast<size_t>(schedule_.stages), "every stage's inputs are given");
+  consumers_.resize(schedule_.stages);
+  for (int stage = 0; stage < schedule_.stages; ++stage) {
+    for (const int input : inputs_[stage]) {
+      Require(input >= 0 && input < stage, "a stage's inputs come before it");
+      consumers_[input].push_back(stage);
+    }
+  }
+}
+
+void Graph::FindApart() {
+  const Schedule& s = schedule_;
+  apart_.assign(static_cast<size_t>(s.stages) * s.microbatches, false);
+  for (int step = 0; step < s.period; ++step) {
+    for (int stage = 0; stage < s.stages; ++stage) {
+      for (int b = 0; b < s.microbatches; ++b) {
+        if (s.compute(Job::Compute(step, stage, b, JobKind::kForward)) ==
+            s.compute(Job::Compute(step, stage, b, input_backward()))) {
+          continue;
+        }
+        apart_[static_cast<size_t>(stage) * s.microbatches + b] = true;
+        any_apart_ = true;
+      }
+    }
+  }
+}
+
+void Graph::NumberPlaces() {
+  place_.assign(static_cast<size_t>(schedule_.stages) * schedule_.microbatches * KindsPerMicrobatch(), 0);
+  for (const std::vector<Job>& order : schedule_.order) {
+    for (size_t i = 0; i < order.size(); ++i) place_[IndexOf(order[i])] = static_cast<int32_t>(i);
+  }
+  if (schedule_.order_marks.empty()) return;
+  marks_.assign(jobs_per_step(), 0);
+  for (size_t r = 0; r < schedule_.order.size(); ++r) {
+    for (size_t i = 0; i < schedule_.order[r].size(); ++i) {
+      marks_[IndexOf(schedule_.order[r][i])] = schedule_.order_marks[r][i];
+      has_pairs_ |= (schedule_.order_marks[r][i] & kBesideForward) != 0;
+    }
+  }
+}
+
+bool Graph::IsComputeKindUsed(JobKind kind) const {
+  return kind == JobKind::kForward || kind == input_backward() || kind == final_backward();
+}
+
+Job Graph::JobAt(int step, int index) const {
+  const int kinds = KindsPerMicrobatch();
+  Require(index >= 0 && index < jobs_per_step(), "job index is in range");
+  if (index < compute_jobs_) {
+    const int k = index % kinds, b = index / kinds % schedule_.microbatches;
+    const int stage = index / kinds / schedule_.microbatches;
+    const JobKind kind = k == 0 ? JobKind::kForward : (k == 1 ? input_backward() : JobKind::kBackwardWeight);
+    return Job::Compute(step, stage, b, kind);
+  }
+  Job job = tail_[index - compute_jobs_];
+  job.step = step;
+  return job;
+}
+
+int Graph::IndexOf(const Job& job) const {
+  Require(job.stage >= 0 && job.stage < schedule_.stages, "stage is in range");
+  if (HasMicrobatch(job.kind)) {
+    Require(job.microbatch >= 0 && job.microbatch < schedule_.microbatches, "micro-batch is in range");
+    Require(IsComputeKindUsed(job.kind), "kind is one that the schedule uses");
+    const int k = job.kind == JobKind::kForward ? 0 : (job.kind == JobKind::kBackwardWeight ? 2 : 1);
+    return (job.stage * schedule_.microbatches + job.microbatch) * KindsPerMicrobatch() + k;
+  }
+  Require(job.member >= 0 && job.member < sync(job.stage).size(), "member is in range");
+  const int place = place_in_tail_[job.stage][2 * job.member + (job.kind == JobKind::kUpdate ? 1 : 0)];
+  Require(place >= 0, "the member has a reduce job");
+  return compute_jobs_ + place;
+}
+
+Rank Graph::RankOf(const Job& job) const {
+  return HasMicrobatch(job.kind) ? schedule_.compute(job) : sync(job.stage).holder(job.member).rank;
+}
+
+int64_t Graph::PriorityOf(const Job& job) const {
+  if (HasMicrobatch(job.kind)) {
+    if (!replays()) return schedule_.priority(job);
+    const auto length = static_cast<int64_t>(schedule_.order[schedule_.compute(job)].size());
+    return job.step * length + place_[IndexOf(job)];
+  }
+  // Before every compute job: they are short and others wait for them. Older steps and later stages first.
+  const int64_t order = (int64_t{job.step} * 2 + (job.kind == JobKind::kUpdate ? 1 : 0)) * schedule_.stages +
+                        (schedule_.stages - 1 - job.stage);
+  return INT64_MIN / 2 + order;
+}
+
+int Graph::VersionOf(const Job& job) const {
+  if (!HasMicrobatch(job.kind)) return job.step;
+  return std::max(0, job.step - schedule_.StalenessOf(job.stage, job.microbatch));
+}
+
+bool Graph::FetchesWeights(const Job& job) const {
+  if (!HasMicrobatch(job.kind)) return false;
+  const Protocol& protocol = sync(job.stage);
+  switch (protocol.layout()) {
+    case Layout::kWhole:
+      return schedule_.compute(job) != schedule_.weights(job);
+    case Layout::kSliced:
+      return protocol.size() > 1 || protocol.ranks()[0] != schedule_.compute(job);
+    case Layout::kTravelling:
+      break;  // every version that is read is in the state
+  }
+  return false;
+}
+
+int Graph::SourceOf(const Job& job) const {
+  const std::vector<Rank>& ranks = members(job.stage);
+  const Rank rank = schedule_.weights(job);
+  const auto it = std::lower_bound(ranks.begin(), ranks.end(), rank);
+  Require(it != ranks.end() && *it == rank, "a job's weights are held by a member of its stage");
+  return static_cast<int>(it - ranks.begin());
+}
+
+bool Graph::BeginsJointly(const Edge& edge) const {
+  if (edge.tensor != TensorKind::kOrder || edge.joined || !IsJoint(edge.to)) return false;
+  if (edge.to.kind == JobKind::kReduce) return true;
+  return edge.from.kind == JobKind::kUpdate || edge.from == joint_order_->RoomFrom(edge.to);
+}
+
+// The inputs of a forward, or of a backward that starts over from them.
+void Graph::ActivationEdges(const Job& job, Edges* edges) const {
+  for (const int input : inputs_[job.stage]) {
+    edges->push_back({Job::Compute(job.step, input, job.microbatch, JobKind::kForward), job,
+                      TensorKind::kActivation, PlaceOf(consumers_[input], job.stage), 0});
+  }
+}
+
+void Graph::BackwardPredecessors(const Job& job, Edges* edges) const {
+  const auto at = [&](int stage, JobKind kind) {
+    return Job::Compute(job.step, stage, job.microbatch, kind);
+  };
+  edges->push_back({at(job.stage, JobKind::kForward), job, TensorKind::kOrder, 0, 0});
+  for (const int consumer : consumers_[job.stage]) {
+    edges->push_back({at(consumer, input_backward()), job, TensorKind::kInputGradient,
+                      PlaceOf(inputs_[consumer], job.stage), 0});
+  }
+  if (IsApart(job)) ActivationEdges(job, edges);
+}
+
+void Graph::Predecessors(const Job& job, Edges* edges) const {
+  switch (job.kind) {
+    case JobKind::kForward:
+      ActivationEdges(job, edges);
+      break;
+    case JobKind::kBackward:
+    case JobKind::kBackwardInput:
+      BackwardPredecessors(job, edges);
+      break;
+    case JobKind::kBackwardWeight:
+      edges->push_back({Job::Compute(job.step, job.stage, job.microbatch, JobKind::kBackwardInput), job,
+                        TensorKind::kOrder, 0, 0});
+      break;
+    case JobKind::kReduce:
+    case JobKind::kUpdate:
+      break;
+  }
+  sync(job.stage).AddPredecessors(*this, job, edges);
+  if (!schedule_.precedes || !HasMicrobatch(job.kind)) return;
+  for (const Job& before : schedule_.precedes(job)) {
+    if (before.step >= 0) edges->push_back({before, job, TensorKind::kOrder, 0, 0});
+  }
+}
+
+}  // namespace weft

@@ -1,0 +1,146 @@
+#include "schedules/graph/step_edges.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <utility>
+
+#include "base/require.h"
+
+namespace weft {
+namespace {
+
+// First and last steps that have tables of their own: more than an edge of a state's route spans.
+constexpr int64_t kBorder = 3;
+
+// By tensor, those without one last; of a tensor, jobs of the same sort as the one before them first.
+int SortOf(const StepEdges::Successor& successor, bool other) {
+  const bool order = successor.tensor == TensorKind::kOrder;
+  return (order ? 2 * kTensorKinds : 2 * static_cast<int>(successor.tensor)) + (other ? 1 : 0);
+}
+
+}  // namespace
+
+// An edge from job `from` of the step of the table that it is for.
+struct StepEdges::Found {
+  int32_t from;
+  Successor successor;
+};
+
+StepEdges::StepEdges(const Graph& graph) {
+  if (graph.depends_on_steps()) {
+    InvertRun(graph);
+  } else {
+    InvertPeriod(graph);
+  }
+}
+
+// Sorts what was found for a table by job, and each job's successors. What was found comes in the order of
+// the successors' steps, and of a step by index.
+void StepEdges::Fill(const Graph& graph, std::vector<Found> found, Table* table) {
+  const int n = graph.jobs_per_step(), compute = graph.compute_jobs();
+  table->begin.assign(static_cast<size_t>(n) + 1, 0);
+  for (const Found& f : found) ++table->begin[f.from + 1];
+  for (int i = 0; i < n; ++i) table->begin[i + 1] += table->begin[i];
+  std::vector<int32_t> next(table->begin.begin(), table->begin.end() - 1);
+  table->successors.resize(found.size());
+  for (const Found& f : found) {
+    table->successors[next[f.from]++] = f.successor;
+    max_distance_ = std::max<int>(max_distance_, f.successor.distance);
+  }
+  for (int i = 0; i < n; ++i) {
+    const auto less = [compute, own = i < compute](const Successor& a, const Successor& b) {
+      const int first = SortOf(a, (a.index < compute) != own), second = SortOf(b, (b.index < compute) != own);
+      if (first != second) return first < second;
+      return a.index != b.index ? a.index < b.index : a.distance < b.distance;
+    };
+    Successor* const begin = table->successors.data() + table->begin[i];
+    Successor* const end = table->successors.data() + table->begin[i + 1];
+    if (!std::is_sorted(begin, end, less)) std::sort(begin, end, less);
+  }
+}
+
+void StepEdges::InvertPeriod(const Graph& graph) {
+  const int n = graph.jobs_per_step(), period = graph.schedule().period;
+  // A far step, so that edges from earlier ones are all there.
+  const int steady = (1 << 20) / period * period;
+  std::vector<std::vector<Found>> found(period);
+  Edges edges;
+  for (std::vector<Found>& of_phase : found) of_phase.reserve(3 * static_cast<size_t>(n));
+  for (int phase = 0; phase < period; ++phase) {
+    for (int i = 0; i < n; ++i) {
+      edges.clear();
+      graph.Predecessors(graph.JobAt(steady + phase, i), &edges);
+      for (const Edge& e : edges) {
+        const int distance = steady + phase - e.from.step;
+        found[e.from.step % period].push_back(
+            {graph.IndexOf(e.from), {i, static_cast<int16_t>(distance), e.tensor, e.joined, e.part}});
+      }
+    }
+  }
+  tables_.resize(period);
+  for (int phase = 0; phase < period; ++phase) Fill(graph, std::exchange(found[phase], {}), &tables_[phase]);
+  for (Table& table : tables_) table.waiting.assign(max_distance_ + 1, std::vector<int32_t>(n, 0));
+  for (int phase = 0; phase < period; ++phase) {
+    for (const Successor& s : tables_[phase].successors) {
+      Table& later = tables_[(phase + s.distance) % period];
+      for (int d = s.distance; d <= max_distance_; ++d) ++later.waiting[d][s.index];
+    }
+  }
+}
+
+bool StepEdges::HasTable(int64_t step) const {
+  return step < first_step_ + border_ + 1 || step >= end_step_ - border_;
+}
+
+// Steps between the borders are alike: their edges come from, and lead to, steps of the run.
+void StepEdges::InvertRun(const Graph& graph) {
+  Require(graph.steps() != Graph::kForEver, "the graph depends on the number of steps, which is given");
+  of_run_ = true;
+  first_step_ = graph.first_step();
+  end_step_ = graph.steps();
+  const int64_t steps = end_step_ - first_step_;
+  border_ = std::min(kBorder, steps);
+  tables_.resize(std::min(2 * kBorder + 1, steps));
+  for (Table& table : tables_) table.waiting.emplace_back(graph.jobs_per_step(), 0);
+  std::vector<std::vector<Found>> found(tables_.size());
+  Edges edges;
+  for (int64_t step = first_step_; step < end_step_; ++step) {
+    // Steps in the middle of a long run lead to none that has a table.
+    if (step == first_step_ + 2 * kBorder + 1) step = std::max(step, end_step_ - 2 * kBorder);
+    for (int i = 0; i < graph.jobs_per_step(); ++i) {
+      edges.clear();
+      graph.Predecessors(graph.JobAt(static_cast<int>(step), i), &edges);
+      for (const Edge& e : edges) {
+        if (e.from.step < first_step_) continue;
+        const int64_t distance = step - e.from.step;
+        Require(std::abs(distance) < kBorder, "no edge spans more steps than there are at a border");
+        if (HasTable(step)) ++tables_[TableOf(step)].waiting.front()[i];
+        if (!HasTable(e.from.step)) continue;
+        found[TableOf(e.from.step)].push_back(
+            {graph.IndexOf(e.from), {i, static_cast<int16_t>(distance), e.tensor, e.joined, e.part}});
+      }
+    }
+  }
+  for (size_t t = 0; t < tables_.size(); ++t) Fill(graph, std::exchange(found[t], {}), &tables_[t]);
+}
+
+void StepEdges::AppendSuccessors(const Graph& graph, const Job& job, Edges* edges) const {
+  for (const Successor& s : SuccessorsOf(job.step, graph.IndexOf(job))) {
+    const Job to = graph.JobAt(job.step + s.distance, s.index);
+    // An update makes the version of the step behind its own.
+    const bool reads = job.kind == JobKind::kUpdate &&
+                       (s.tensor == TensorKind::kWeights || (HasMicrobatch(to.kind) && !of_run_));
+    edges->push_back({job, to, s.tensor, s.part, reads ? job.step + 1 : 0, s.joined});
+  }
+}
+
+bool StepEdges::LeadsAhead(int64_t index) const {
+  for (const Table& table : tables_) {
+    for (int k = table.begin[index]; k < table.begin[index + 1]; ++k) {
+      if (table.successors[k].distance > 0) return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace weft

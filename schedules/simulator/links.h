@@ -1,0 +1,50 @@
+// The links of a simulation: when what a rank sends arrives, and how much went over them. Each ordered pair
+// of ranks has a link of its own, on which tensors go one after the other. Private to the simulator. One
+// thread.
+#ifndef WEFT_SCHEDULES_SIMULATOR_LINKS_H_
+#define WEFT_SCHEDULES_SIMULATOR_LINKS_H_
+
+#include <algorithm>
+#include <vector>
+
+#include "schedules/simulator/simulate.h"
+
+namespace weft {
+
+class Links {
+ public:
+  // Refers to `result`, whose ranks are there, and counts in them what is sent. `bandwidth` 0 means infinite.
+  Links(double bandwidth, double latency, SimulationResult* result);
+
+  // Sends a tensor now; returns when it arrives.
+  double Send(double now, Rank source, Rank target, TensorKind tensor, double bytes) {
+    RankStats& sent = result_->ranks[source];
+    RankStats& received = result_->ranks[target];
+    sent.bytes_sent += bytes;
+    sent.sent_by_kind[static_cast<int>(tensor)] += bytes;
+    received.bytes_received += bytes;
+    received.activation_receives += tensor == TensorKind::kActivation;
+    received.gradient_receives += tensor == TensorKind::kInputGradient;
+    if (bandwidth_ <= 0) return now + latency_;
+    double& free = FreeAt(source, target);
+    free = std::max(free, now) + bytes / bandwidth_;
+    return free + latency_;
+  }
+
+  // A ring among the members starts now: each sends and receives all but one of n parts of `bytes` once, in
+  // n - 1 rounds, until each has the sum of one part; and, unless the sum stays scattered, once more until
+  // each has all. Returns how long it takes.
+  double RunRing(double now, const std::vector<Rank>& members, bool scatters, double bytes);
+
+ private:
+  double& FreeAt(Rank source, Rank target) { return free_[static_cast<size_t>(source) * ranks_ + target]; }
+
+  const double bandwidth_, latency_;
+  SimulationResult* const result_;
+  const size_t ranks_;
+  std::vector<double> free_;  // [from * ranks + to]: when the link has sent all
+};
+
+}  // namespace weft
+
+#endif  // WEFT_SCHEDULES_SIMULATOR_LINKS_H_

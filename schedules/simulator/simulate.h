@@ -1,0 +1,106 @@
+// Runs a schedule on a virtual clock: the same job graph and the same dispatch, greedy or strict, as the
+// workers, with given durations and links.
+//
+// A rank executes one job at a time, but for overlapped pairs (OrderMark of schedule.h): a forward and a
+// backward that start at the same instant take the pair's time together, and both end with it; a backward
+// that is ready later starts beside the forward that is in flight and takes its own time. Transfers run
+// beside compute: a tensor leaves when its job ends, queues on the link from rank to rank, and arrives after
+// bytes / bandwidth + latency. All completions of an instant are taken before any dispatch; jobs of no
+// duration are taken at once. An activation is alive from the start of its forward to the end of its backward
+// (or backward_weight); where these are on different ranks, each rank has one from the start to the end of
+// its own.
+//
+// A reduce that is a collective (collectives.h) starts on all members when the last of them can, runs beside
+// what they compute, and takes the time of a ring among them: its duration, if one is given, and
+// 2 (n - 1) / n of the stage's bytes over each link of the ring; half of that where each gets its slice. A
+// gather of weights moves each slice over the link from its holder, as messages do.
+//
+// Every instant of a rank is busy, or idle for the cause that a worker would name there (timeline.h); what a
+// simulation has no part in, dispatch and recovery, is never one.
+//
+// Memory does not grow with the number of steps (but for `step_end`, and what is recorded). Pure;
+// deterministic. Failure: InvalidArgument for options that do not fit the schedule; FailedPrecondition when
+// the schedule does not fit the memory, naming stage, micro-batch, rank and bytes, or cannot go on for
+// another reason.
+#ifndef WEFT_SCHEDULES_SIMULATOR_SIMULATE_H_
+#define WEFT_SCHEDULES_SIMULATOR_SIMULATE_H_
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "schedules/graph/graph.h"
+#include "schedules/timeline.h"
+
+namespace weft {
+
+struct SimulationOptions {
+  int steps = 1;
+  // Durations by kind and stage, in any one unit; size 1 (every stage) or S. Reduce and update take no time
+  // unless given.
+  std::array<std::vector<double>, kJobKinds> duration = {{{1}, {1}, {1}, {1}, {0}, {0}}};
+  // Of a forward and a backward that run as an overlapped pair from the same instant; 0 means the longer of
+  // the two and what of the shorter is not `hidden`, from 0 to 1, by it.
+  double overlapped = 0, hidden = 1;
+  // Bytes by stage; size 1 or S. `activation`: alive on the rank for each micro-batch. `output`: of the
+  // tensor to the next stage; empty means `activation`. `weight`: of the stage's parameters (and of their
+  // gradient).
+  // `state`: what a holder keeps beside the weights (gradients, moments of the optimizer).
+  std::vector<double> activation = {0}, output = {}, weight = {0}, state = {0};
+  // Of each rank, in bytes; a forward starts only if its activation fits beside what the rank holds
+  // (memory.h). 0 means no budget.
+  double memory = 0;
+  double bandwidth = 0;  // bytes per unit of time of each link; 0 means infinite
+  double latency = 0;    // of a transfer
+  bool record_jobs = false;
+  bool record_waits = false;  // intervals of idleness, and of transfers
+};
+
+struct SimulatedJob {
+  Job job;
+  Rank rank = 0;
+  double start = 0, end = 0;
+  int weights_version = 0;
+};
+
+struct RankStats {
+  double busy = 0, idle = 0;
+  std::array<double, kIdleCauses> idle_by_cause{};  // the sum is `idle`
+  int peak_activations = 0;
+  double peak_activation_bytes = 0;
+  double held_bytes = 0;  // beside the activations
+  int peak_weight_versions = 0;
+  int64_t activation_receives = 0;  // activations that came from another rank
+  int64_t gradient_receives = 0;    // gradients of a stage's input that came from another rank
+  int64_t weight_fetches = 0;       // jobs whose weights live on another rank
+  double bytes_received = 0, bytes_sent = 0;
+  std::array<double, kTensorKinds> sent_by_kind{};
+};
+
+struct SimulationResult {
+  double makespan = 0;
+  double period = 0;  // time per step in steady state
+  double bubble_ratio = 0;
+  double throughput_per_rank = 0;
+  // By the activations, where each rank has one stage and each stage one rank; else 1.
+  double throughput_bound = 0;
+  int peak_live_activations = 0;  // over all ranks at a time
+  double peak_live_bytes = 0;
+  std::vector<RankStats> ranks;
+  std::vector<double> step_end;    // end of each step's last update
+  std::vector<SimulatedJob> jobs;  // by start time, if recorded
+  // If recorded: of each rank in order; transfers by the time at which they were sent, without activations
+  // and their gradients that take no time.
+  std::vector<IdleInterval> idle;
+  std::vector<TransferInterval> transfers;
+  std::array<double, kIdleCauses> IdleByCause() const;  // of all ranks together
+};
+
+// Where stages are no chain, forwards of a limited stage are admitted in claim order, as the workers do it
+// (claim_order.h).
+absl::StatusOr<SimulationResult> Simulate(const Graph& graph, const SimulationOptions& options);
+
+}  // namespace weft
+
+#endif  // WEFT_SCHEDULES_SIMULATOR_SIMULATE_H_

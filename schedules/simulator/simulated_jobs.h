@@ -1,0 +1,104 @@
+// The jobs of a simulation as tables: what a job costs and does, and which jobs wait for it, by index. A
+// table serves every step of its phase of the period; where edges depend on the steps of the run, each open
+// step has its own.
+// Private to the simulator.
+#ifndef WEFT_SCHEDULES_SIMULATOR_SIMULATED_JOBS_H_
+#define WEFT_SCHEDULES_SIMULATOR_SIMULATED_JOBS_H_
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "schedules/graph/graph.h"
+#include "schedules/graph/progress.h"
+#include "schedules/simulator/simulate.h"
+
+namespace weft {
+
+// Seconds and bytes of jobs and tensors, as the options give them. Refers to both.
+class JobCosts {
+ public:
+  JobCosts(const Graph& graph, const SimulationOptions& options) : graph_(graph), options_(options) {}
+
+  double DurationOf(const Job& job) const;
+  // Returns the bytes of a tensor between two stages, but for a state.
+  double BytesOf(TensorKind tensor, int from_stage, int to_stage) const;
+  // Returns the bytes of the state that comes to the job: all live versions, and what is kept beside them.
+  double StateBytes(const Job& to) const;
+
+ private:
+  double OutputBytes(int stage) const;
+
+  const Graph& graph_;
+  const SimulationOptions& options_;
+};
+
+// Tells whether the edge holds nobody back because it joins members of one collective. That ends for all of
+// them at once, also for the one that totals the norm: the squares of the others' slices are a few bytes.
+bool EndsTogether(const Graph& graph, const Edge& edge);
+
+class SimulatedJobs {
+ public:
+  // Bits of Facts::flags.
+  enum Flag : uint8_t {
+    kComputes = 1,  // it has a micro-batch
+    kAdmits = 2,    // it is a forward
+    kBeside = 4,    // it may run beside the forward before it
+    kCollective = 8,
+    kFetches = 16,           // it computes with weights of another rank
+    kBeginsActivation = 32,  // from its start an activation is alive
+    kEndsActivation = 64,    // and none from its end
+    kReleases = 128,         // its end gives a place of its stage's limit back
+  };
+  struct Facts {
+    double duration;
+    double activation;  // bytes
+    Rank rank;
+    int32_t stage;
+    int32_t first_output;
+    JobKind kind;
+    uint8_t flags;
+  };
+  // A job that waits for another, and what it takes to come there.
+  struct Output {
+    int32_t index;
+    int16_t distance;  // steps ahead
+    TensorKind tensor;
+    bool sent;  // from rank to rank; else it is there at once
+    Rank target;
+    double bytes;  // not of a state
+  };
+  struct Table {
+    std::vector<Facts> jobs;      // by index, and one more
+    std::vector<Output> outputs;  // of job i: [jobs[i].first_output, jobs[i + 1].first_output)
+  };
+
+  SimulatedJobs(const Graph& graph, const JobCosts& costs, const SimulationOptions& options,
+                const StepEdges& edges, const JobTable& jobs);
+
+  // Returns the table of an open step.
+  const Table& At(int step) const { return of_run_ ? of_step_.at(step) : of_phase_[jobs_.PhaseOf(step)]; }
+  void Open(int step) {
+    if (of_run_) of_step_.emplace(step, MakeTable(step));
+  }
+  void Leave(int step) {
+    if (of_run_) of_step_.erase(step);
+  }
+
+ private:
+  Table MakeTable(int step) const;
+  Facts MakeFacts(const Job& job) const;
+
+  const Graph& graph_;
+  const JobCosts& costs_;
+  const SimulationOptions& options_;
+  const StepEdges& edges_;
+  const JobTable& jobs_;
+  const bool of_run_;
+  std::vector<Table> of_phase_;
+  std::map<int, Table> of_step_;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_SCHEDULES_SIMULATOR_SIMULATED_JOBS_H_

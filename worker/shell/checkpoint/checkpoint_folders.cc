@@ -1,0 +1,283 @@
+#include "worker/shell/checkpoint/checkpoint_folders.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
+#include "worker/shell/checkpoint/checkpoint.h"
+
+namespace weft {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr absl::string_view kEnd = "checkpoint", kBefore = "checkpoint-";
+constexpr absl::string_view kPartial = ".partial";
+// The suffix of a folder that had its name and is to be removed.
+constexpr absl::string_view kRemoved = ".removed";
+// Of weights that are kept aside until they have been validated.
+constexpr absl::string_view kValidation = ".validation";
+
+absl::Status Refused(absl::string_view what, const std::string& path, int error) {
+  return absl::UnavailableError(
+      absl::StrCat("cannot ", std::string(what), " ", path, ": ", std::strerror(error)));
+}
+
+// Returns the step of "checkpoint-40"; nothing for other names.
+std::optional<int> StepOf(absl::string_view name) {
+  int step = 0;
+  if (!absl::ConsumePrefix(&name, kBefore) || name.empty() || name.size() > 10 ||
+      name.find_first_not_of("0123456789") != absl::string_view::npos || !absl::SimpleAtoi(name, &step)) {
+    return std::nullopt;
+  }
+  return step;
+}
+
+bool IsCheckpointName(absl::string_view name) { return name == kEnd || StepOf(name).has_value(); }
+
+// Returns true for a folder that is no symbolic link.
+bool IsFolder(const fs::path& path) {
+  std::error_code error;
+  return fs::is_directory(fs::symlink_status(path, error));
+}
+
+// Returns the names in a folder.
+std::vector<std::string> NamesIn(const fs::path& folder) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error))
+    names.push_back(it->path().filename().string());
+  return names;
+}
+
+bool IsCheckpointFile(const std::string& name) {
+  if (absl::StartsWith(name, std::string(kCheckpointIndex))) return true;  // the index, or a partial one
+  return absl::StartsWith(name, "stage") &&
+         (absl::EndsWith(name, ".safetensors") || absl::EndsWith(name, ".slice") ||
+          absl::EndsWith(name, std::string(kPartial)));
+}
+
+void RemoveFiles(const fs::path& folder) {
+  std::error_code ignored;
+  for (const std::string& name : NamesIn(folder)) {
+    if (IsCheckpointFile(name)) fs::remove(folder / name, ignored);
+  }
+  fs::remove(folder, ignored);
+}
+
+// Removes the files of a checkpoint, and the folder if that leaves nothing in it.
+void RemoveCheckpoint(const fs::path& folder) {
+  if (!IsFolder(folder)) return;
+  // Without the index the rest is no checkpoint any more.
+  std::error_code ignored;
+  fs::remove(folder / std::string(kCheckpointIndex), ignored);
+  if (IsFolder(folder / "state")) RemoveFiles(folder / "state");
+  RemoveFiles(folder);
+}
+
+absl::Status SyncFolder(const std::string& folder) {
+  const int fd = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return Refused("open", folder, errno);
+  const int error = fsync(fd) == 0 ? 0 : errno;
+  close(fd);
+  return error == 0 ? absl::OkStatus() : Refused("sync", folder, error);
+}
+
+absl::Status CheckName(const std::string& path) {
+  std::error_code error;
+  const fs::file_status status = fs::symlink_status(path, error);
+  if (!fs::exists(status) || fs::is_directory(status)) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(path, fs::is_symlink(status) ? " is a symbolic link" : " is not a folder",
+                   ", and a checkpoint is to get that name; remove it, or give another folder with --out"));
+}
+
+absl::Status Rename(const std::string& from, const std::string& to) {
+  return rename(from.c_str(), to.c_str()) == 0 ? absl::OkStatus() : Refused("rename to", to, errno);
+}
+
+// Gives the complete folder `made` its name. A folder that had the name is removed then.
+absl::Status Install(const std::string& output, const std::string& made, const std::string& name) {
+  if (absl::Status s = CheckName(name); !s.ok()) return s;
+  if (!IsFolder(name)) {
+    if (absl::Status s = Rename(made, name); !s.ok()) return s;
+    return SyncFolder(output);
+  }
+  if (renameat2(AT_FDCWD, made.c_str(), AT_FDCWD, name.c_str(), RENAME_EXCHANGE) == 0) {
+    if (absl::Status s = SyncFolder(output); !s.ok()) return s;
+    RemoveCheckpoint(made);
+    return absl::OkStatus();
+  }
+  if (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP)
+    return Refused("change names with", name, errno);
+  // The file system cannot: the old one steps aside, whole. Should the process end in between, the next run's
+  // sweep completes the new one.
+  const std::string aside = absl::StrCat(made.substr(0, made.size() - kPartial.size()), std::string(kRemoved),
+                                         std::string(kPartial));
+  if (absl::Status s = Rename(name, aside); !s.ok()) return s;
+  if (absl::Status s = Rename(made, name); !s.ok()) return s;
+  if (absl::Status s = SyncFolder(output); !s.ok()) return s;
+  RemoveCheckpoint(aside);
+  return absl::OkStatus();
+}
+
+// Removes periodic checkpoints older than the newest `keep`.
+void Prune(const std::string& output, int keep, const std::string& tag) {
+  std::vector<std::tuple<int64_t, int, std::string>> periodic;
+  for (const std::string& name : NamesIn(output)) {
+    if (StepOf(name).value_or(0) < 1 || !IsFolder(fs::path(output) / name)) continue;
+    const auto index = CheckpointIndex::Read(absl::StrCat(output, "/", name));
+    if (index.ok() && index->identity.periodic) periodic.push_back({index->sealed_ms, index->version, name});
+  }
+  std::sort(periodic.rbegin(), periodic.rend());
+  for (size_t i = static_cast<size_t>(keep); i < periodic.size(); ++i) {
+    const std::string& name = std::get<2>(periodic[i]);
+    const std::string gone =
+        absl::StrCat(output, "/", name, ".", tag, std::string(kRemoved), std::string(kPartial));
+    if (Rename(absl::StrCat(output, "/", name), gone).ok()) RemoveCheckpoint(gone);
+  }
+}
+
+}  // namespace
+
+CheckpointFolders::CheckpointFolders(std::string output, const RunSpec& run, std::string run_id,
+                                     uint64_t attempt)
+    : output_(std::move(output)),
+      run_(run),
+      identity_{std::move(run_id), attempt},
+      tag_(absl::StrCat(identity_.run_id.empty() ? "run" : identity_.run_id.substr(0, 8), "-", attempt)) {}
+
+std::string CheckpointFolders::Final(int64_t step) const {
+  if (step == run_.end_step()) return absl::StrCat(output_, "/", std::string(kEnd));
+  return absl::StrCat(output_, "/", std::string(kBefore), step);
+}
+
+std::string CheckpointFolders::Partial(int64_t step) const {
+  return absl::StrCat(Final(step), ".", tag_, std::string(kPartial));
+}
+
+absl::Status CheckpointFolders::Prepare() const {
+  SweepPartialCheckpoints(output_, tag_);
+  return CheckCheckpointNames(output_);
+}
+
+absl::Status CheckpointFolders::Seal(int64_t step, int keep, bool validate) const {
+  const std::string partial = Partial(step);
+  CheckpointIdentity identity = identity_;
+  identity.periodic = step > 0 && step < run_.end_step();
+  absl::Status status = step == 0 ? absl::OkStatus() : JoinAllSlices(partial, run_, step);
+  if (status.ok()) status = WriteCheckpointIndex(partial, run_, identity);
+  if (status.ok() && validate) KeepAside(step, partial).IgnoreError();
+  if (status.ok()) status = SyncFolder(partial);
+  if (status.ok()) status = Install(output_, partial, Final(step));
+  if (!status.ok()) {
+    Drop(step);
+    if (validate) DropKeptAside(step);
+    return status;
+  }
+  if (identity.periodic) Prune(output_, keep, tag_);
+  return absl::OkStatus();
+}
+
+void CheckpointFolders::Drop(int64_t step) const { RemoveCheckpoint(Partial(step)); }
+
+std::string CheckpointFolders::KeptAside(int64_t step) const {
+  return absl::StrCat(Final(step), ".", tag_, std::string(kValidation), std::string(kPartial));
+}
+
+absl::Status CheckpointFolders::KeepAside(int64_t step) const {
+  const std::string partial = Partial(step);
+  absl::Status status = JoinAllSlices(partial, run_, step);
+  if (IsFolder(partial + "/state")) RemoveFiles(partial + "/state");
+  if (status.ok()) status = WriteCheckpointIndex(partial, run_, identity_);
+  if (status.ok()) status = Rename(partial, KeptAside(step));
+  if (!status.ok()) Drop(step);
+  return status;
+}
+
+absl::Status CheckpointFolders::KeepAside(int64_t step, const std::string& checkpoint) const {
+  const std::string aside = KeptAside(step);
+  if (absl::Status s = MakeCheckpointFolder(aside); !s.ok()) return s;
+  for (const std::string& name : NamesIn(checkpoint)) {
+    if (!absl::StartsWith(name, "stage") || !absl::EndsWith(name, ".safetensors")) continue;
+    const fs::path from = fs::path(checkpoint) / name, to = fs::path(aside) / name;
+    std::error_code error;
+    fs::create_hard_link(from, to, error);  // no other writes into the file
+    if (error) fs::copy_file(from, to, fs::copy_options::overwrite_existing, error);
+    if (error) {
+      return absl::UnavailableError(
+          absl::StrCat("cannot keep ", from.string(), " as ", to.string(), ": ", error.message()));
+    }
+  }
+  return WriteCheckpointIndex(aside, run_, identity_);
+}
+
+void CheckpointFolders::DropKeptAside(int64_t step) const { RemoveCheckpoint(KeptAside(step)); }
+
+void CheckpointFolders::DropKeptAside() const {
+  const std::string end = absl::StrCat(".", tag_, std::string(kValidation), std::string(kPartial));
+  for (const std::string& name : NamesIn(output_)) {
+    if (absl::EndsWith(name, end)) RemoveCheckpoint(fs::path(output_) / name);
+  }
+}
+
+void SweepPartialCheckpoints(const std::string& output, const std::string& tag) {
+  for (const std::string& entry : NamesIn(output)) {
+    absl::string_view name = entry;
+    const std::string path = absl::StrCat(output, "/", entry);
+    if (!absl::ConsumeSuffix(&name, kPartial) || !IsFolder(path)) continue;
+    const bool aside = absl::ConsumeSuffix(&name, kValidation);
+    if (!tag.empty() && absl::EndsWith(name, absl::StrCat(".", tag))) continue;
+    const bool removed = absl::ConsumeSuffix(&name, kRemoved) || aside;
+    const size_t dot = name.rfind('.');
+    if (dot == absl::string_view::npos || !IsCheckpointName(name.substr(0, dot))) continue;
+    const std::string whole = absl::StrCat(output, "/", std::string(name.substr(0, dot)));
+    std::error_code error;
+    const bool free = !fs::exists(fs::symlink_status(whole, error));
+    if (!removed && free && CheckpointIndex::Read(path).ok() && Rename(path, whole).ok()) continue;
+    RemoveCheckpoint(path);
+  }
+}
+
+absl::Status CheckCheckpointNames(const std::string& output) {
+  for (const std::string& name : NamesIn(output)) {
+    if (!IsCheckpointName(name)) continue;
+    if (absl::Status s = CheckName(absl::StrCat(output, "/", name)); !s.ok()) return s;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> FindCheckpoint(const std::string& folder, int least) {
+  std::error_code error;
+  if (fs::exists(fs::path(folder) / std::string(kCheckpointIndex), error)) return folder;
+  std::optional<std::tuple<int64_t, int, std::string>> newest;
+  for (const std::string& name : NamesIn(folder)) {
+    if (!IsCheckpointName(name)) continue;
+    const std::string path = absl::StrCat(folder, "/", name);
+    const auto index = CheckpointIndex::Read(path);
+    if (!index.ok() || index->version < least) continue;
+    newest = std::max(newest, std::optional(std::tuple(index->sealed_ms, index->version, path)));
+  }
+  if (newest.has_value()) return std::get<2>(*newest);
+  return absl::NotFoundError(absl::StrFormat(
+      "%s is no whole checkpoint and holds none: there is no %s/%s, which a training writes last, and no "
+      "complete folder checkpoint or checkpoint-N",
+      folder, folder, std::string(kCheckpointIndex)));
+}
+
+}  // namespace weft

@@ -1,0 +1,84 @@
+// Manages the checkpoint folders of a run's output: complete or invisible.
+//
+//   out/checkpoint-0/      the initial weights
+//   out/checkpoint-40/     saved on the way, after 40 steps; the newest few stay
+//   out/checkpoint/        of the run's end
+//   out/checkpoint-80.1a2b3c4d-7.partial/    being written, by one attempt of one run
+//   out/checkpoint-80.1a2b3c4d-7.validation.partial/    its weights, until they have been validated
+//
+// All files of a checkpoint are written aside, by all processes of the run, which may be on several machines
+// that share the file system, into a folder whose name has the attempt in it. When every process has told the
+// coordinator that its files are on the disk, one process alone seals it: it joins slices, writes the index,
+// syncs the folder and renames it. Where a folder of that name is there already, the two change names in one
+// step (renameat2), and the old one is removed then. So nobody has to find out whether others are ready, a
+// folder with the final name is whole, and the old one is never gone before the new one is there.
+//
+// The next run that begins in the folder removes partial folders of killed attempts; a partial folder that is
+// whole but for its name gets that name. A folder that is a symbolic link is not followed. Only files that a
+// checkpoint is made of are ever removed.
+//
+// Failure: Unavailable for errors of the disk, FailedPrecondition for obstacles in the folder; each names the
+// folder. Needs no LibTorch.
+#ifndef WEFT_WORKER_SHELL_CHECKPOINT_CHECKPOINT_FOLDERS_H_
+#define WEFT_WORKER_SHELL_CHECKPOINT_CHECKPOINT_FOLDERS_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "run/run_spec.h"
+#include "worker/shell/checkpoint/checkpoint_index.h"
+
+namespace weft {
+
+class CheckpointFolders {
+ public:
+  // Manages the folders of the run that writes into `output`.
+  CheckpointFolders(std::string output, const RunSpec& run, std::string run_id, uint64_t attempt);
+
+  // Return the folder in which the checkpoint of the step is written, and its final folder.
+  std::string Partial(int64_t step) const;
+  std::string Final(int64_t step) const;
+
+  // Prepares the output before anything is written: removes the remains of other attempts, and checks that
+  // nothing stands in the way.
+  absl::Status Prepare() const;
+  // All files of the step's checkpoint have been written. Of the periodic ones the newest `keep` stay.
+  // With `validate` its weights are kept aside too; what goes wrong with that, their reader says.
+  absl::Status Seal(int64_t step, int keep, bool validate = false) const;
+  // Removes what was written of it.
+  void Drop(int64_t step) const;
+
+  // Where the weights of the step are kept aside, as a checkpoint without its training state.
+  std::string KeptAside(int64_t step) const;
+  // All files of the step's snapshot have been written: its weights go there, and there is no checkpoint.
+  absl::Status KeepAside(int64_t step) const;
+  // Those of a checkpoint, which may go meanwhile.
+  absl::Status KeepAside(int64_t step, const std::string& checkpoint) const;
+  void DropKeptAside(int64_t step) const;
+  // Of all steps.
+  void DropKeptAside() const;
+
+ private:
+  const std::string output_;
+  const RunSpec run_;
+  const CheckpointIdentity identity_;
+  const std::string tag_;
+};
+
+// Removes the partial folders in a run's output folder that do not end in `.<tag>.partial`, or all; and
+// completes those that lack only their name.
+void SweepPartialCheckpoints(const std::string& output, const std::string& tag = "");
+
+// FailedPrecondition if a name under which a run puts a checkpoint is taken by something else: a file or a
+// symbolic link.
+absl::Status CheckCheckpointNames(const std::string& output);
+
+// Returns the checkpoint folder for a path: `folder` itself, or the newest complete one in it where it is a
+// run's output. The checkpoint has at least `least` updates. NotFound if there is none.
+absl::StatusOr<std::string> FindCheckpoint(const std::string& folder, int least = 0);
+
+}  // namespace weft
+
+#endif  // WEFT_WORKER_SHELL_CHECKPOINT_CHECKPOINT_FOLDERS_H_

@@ -1,0 +1,131 @@
+#include "worker/shell/checkpoint/checkpoint_index.h"
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "nlohmann/json.hpp"
+#include "run/json_text.h"
+
+namespace weft {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr uint64_t kMostBytes = 1 << 30;
+
+std::string PathOf(const std::string& folder) {
+  return absl::StrCat(folder, "/", std::string(kCheckpointIndex));
+}
+
+absl::Status Damaged(const std::string& folder, absl::string_view what) {
+  return absl::DataLossError(absl::StrFormat("%s is damaged: %s; copy the checkpoint again, or use another",
+                                             PathOf(folder), std::string(what)));
+}
+
+// Returns the text of a key, or "".
+std::string TextOf(const Json& object, const char* key) {
+  return object.contains(key) && object[key].is_string() ? object[key].get<std::string>() : std::string();
+}
+
+// Returns true if the file is in the folder itself: an index must not lead elsewhere.
+bool IsNeighbour(const std::string& file) { return !file.empty() && file.find('/') == std::string::npos; }
+bool IsWithin(const std::string& file) {
+  return IsNeighbour(file) || (file.rfind("state/", 0) == 0 && IsNeighbour(file.substr(6)));
+}
+
+bool ReadFiles(const Json& metadata, CheckpointIndex* index) {
+  if (!metadata.contains("files") || !metadata["files"].is_object()) return false;
+  for (const auto& [name, file] : metadata["files"].items()) {
+    if (!IsWithin(name) || !file.is_object() || !file.contains("bytes") ||
+        !file["bytes"].is_number_unsigned())
+      return false;
+    index->files[name] = {TextOf(file, "crc32"), file["bytes"].get<uint64_t>()};
+  }
+  return !index->files.empty();
+}
+
+bool ReadState(const Json& metadata, CheckpointIndex* index) {
+  if (!metadata.contains("state")) return true;
+  if (!metadata["state"].is_array()) return false;
+  for (const Json& file : metadata["state"]) {
+    if (!file.is_string()) return false;
+    index->state.push_back(file.get<std::string>());
+    if (index->files.count(index->state.back()) == 0) return false;
+  }
+  return true;
+}
+
+bool ReadWeightMap(const Json& json, CheckpointIndex* index) {
+  if (!json.contains("weight_map") || !json["weight_map"].is_object()) return false;
+  for (const auto& [name, file] : json["weight_map"].items()) {
+    if (!file.is_string() || !IsNeighbour(file.get<std::string>())) return false;
+    index->weight_map[name] = file.get<std::string>();
+    if (index->files.count(index->weight_map[name]) == 0) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+absl::StatusOr<CheckpointIndex> CheckpointIndex::Read(const std::string& folder) {
+  const absl::StatusOr<std::string> text = ReadWholeFile(PathOf(folder), kMostBytes);
+  if (absl::IsNotFound(text.status())) {
+    return absl::NotFoundError(absl::StrFormat(
+        "%s is no whole checkpoint: there is no %s, which a training writes last", folder, PathOf(folder)));
+  }
+  if (!text.ok()) return text.status();
+  const absl::StatusOr<Json> parsed = ParseJson(*text);
+  if (!parsed.ok()) return Damaged(folder, absl::StrCat("it ", parsed.status().message()));
+  const Json& json = *parsed;
+  if (!json.is_object() || !json.contains("metadata") || !json["metadata"].is_object())
+    return Damaged(folder, "it is not the index of a checkpoint");
+  const Json& metadata = json["metadata"];
+  CheckpointIndex index;
+  index.run = TextOf(metadata, "run");
+  index.training = TextOf(metadata, "training");
+  index.identity.run_id = TextOf(metadata, "run_id");
+  if (metadata.contains("attempt") && metadata["attempt"].is_number_unsigned())
+    index.identity.attempt = metadata["attempt"].get<uint64_t>();
+  index.identity.periodic = metadata.contains("periodic") && metadata["periodic"] == true;
+  if (metadata.contains("sealed_ms") && metadata["sealed_ms"].is_number_integer())
+    index.sealed_ms = metadata["sealed_ms"].get<int64_t>();
+  if (!absl::SimpleAtoi(TextOf(metadata, "version"), &index.version) || index.version < 0)
+    return Damaged(folder, "it does not say the checkpoint's version");
+  if (!ReadFiles(metadata, &index)) return Damaged(folder, "it does not say the files and their checksums");
+  if (!ReadState(metadata, &index) || !ReadWeightMap(json, &index))
+    return Damaged(folder, "it names files that are not the checkpoint's");
+  return index;
+}
+
+absl::Status CheckpointIndex::Write(const std::string& folder) const {
+  Json metadata = {{"total_size", total_size},         {"run", run},
+                   {"version", absl::StrCat(version)}, {"training", training},
+                   {"run_id", identity.run_id},        {"attempt", identity.attempt},
+                   {"periodic", identity.periodic},    {"sealed_ms", sealed_ms}};
+  for (const auto& [name, file] : files)
+    metadata["files"][name] = {{"crc32", file.crc32}, {"bytes", file.bytes}};
+  // A reader that finds the state files named can go on from here.
+  if (!state.empty()) metadata["state"] = state;
+  const Json index = {{"metadata", metadata}, {"weight_map", weight_map}};
+  return WriteFileAtomically(PathOf(folder), index.dump(1) + "\n");
+}
+
+absl::Status CheckpointIndex::Check(const std::string& folder, const std::string& file,
+                                    const SafetensorsHeader& header) const {
+  const auto named = files.find(file);
+  if (named == files.end())
+    return Damaged(folder, absl::StrCat("it does not name ", file, ", which belongs to it"));
+  const auto own = header.metadata.find("crc32");
+  const std::string checksum = own == header.metadata.end() ? "none" : own->second;
+  const uint64_t bytes = header.data_begin + header.data_bytes;
+  const auto of = header.metadata.find("training");
+  const bool same_training = (of == header.metadata.end() ? std::string() : of->second) == training;
+  if (same_training && checksum == named->second.crc32 && bytes == named->second.bytes)
+    return absl::OkStatus();
+  return absl::DataLossError(absl::StrFormat(
+      "the checkpoint %s is a mix: %s has checksum %s and %d bytes, the index names one of %s and %d; the "
+      "file is of another run, attempt or step; use another checkpoint",
+      folder, file, checksum, bytes, named->second.crc32, named->second.bytes));
+}
+
+}  // namespace weft

@@ -1,0 +1,317 @@
+#include "worker/shell/checkpoint/safetensors.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "nlohmann/json.hpp"
+#include "run/json_text.h"
+
+namespace weft {
+namespace {
+
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+              "the format is little-endian, and written as it lies");
+
+constexpr uint64_t kMostHeaderBytes = 100'000'000;  // the format's own bound
+constexpr size_t kLengthBytes = 8;
+
+struct TypeName {
+  DataType type;
+  const char* name;
+  uint64_t bytes;
+};
+constexpr TypeName kTypes[] = {{DataType::kFloat32, "F32", 4},
+                               {DataType::kBFloat16, "BF16", 2},
+                               {DataType::kInt64, "I64", 8},
+                               {DataType::kUInt8, "U8", 1}};
+
+const TypeName& Named(DataType type) {
+  return *std::find_if(std::begin(kTypes), std::end(kTypes),
+                       [&](const TypeName& t) { return t.type == type; });
+}
+
+// Keeps a descriptor and closes it.
+class File {
+ public:
+  // Opens with O_NONBLOCK: opening a pipe would wait for its other end. Regular files do not know the flag.
+  File(const std::string& path, int flags) : fd_(open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK, 0644)) {}
+  ~File() { Close(); }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+  int get() const { return fd_; }
+  bool Close() { return fd_ < 0 || close(std::exchange(fd_, -1)) == 0; }
+
+ private:
+  int fd_;
+};
+
+absl::Status WriteError(const std::string& path, const char* what, int error) {
+  return absl::UnavailableError(absl::StrFormat("cannot %s %s: %s", what, path, std::strerror(error)));
+}
+
+absl::Status Damaged(const std::string& path, absl::string_view why) {
+  return absl::DataLossError(
+      absl::StrFormat("%s is damaged: %s; delete it and use another checkpoint", path, std::string(why)));
+}
+
+constexpr const char* kChecksum = "crc32";
+
+// Adds to the checksum. Data of 0 bytes may have no address, which zlib takes for a question after the
+// initial value.
+uLong AddToChecksum(uLong checksum, const void* data, size_t bytes) {
+  return bytes == 0 ? checksum : crc32_z(checksum, static_cast<const Bytef*>(data), bytes);
+}
+
+std::string ChecksumText(uLong checksum) { return absl::StrFormat("%08x", checksum); }
+
+bool WriteAll(int fd, const void* data, size_t n) {
+  const char* from = static_cast<const char*>(data);
+  while (n > 0) {
+    const ssize_t wrote = write(fd, from, n);
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote < 0) return false;
+    from += wrote;
+    n -= static_cast<size_t>(wrote);
+  }
+  return true;
+}
+
+bool ReadAll(int fd, uint64_t offset, void* data, size_t n) {
+  char* to = static_cast<char*>(data);
+  while (n > 0) {
+    const ssize_t got = pread(fd, to, n, static_cast<off_t>(offset));
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return false;
+    to += got;
+    offset += static_cast<uint64_t>(got);
+    n -= static_cast<size_t>(got);
+  }
+  return true;
+}
+
+using Piece = std::pair<const void*, size_t>;
+
+// Writes by a temporary file, sync, rename, sync of the folder: after a crash the path holds the old content
+// or the new.
+absl::Status WritePieces(const std::string& path, const std::vector<Piece>& pieces) {
+  // Several processes may write the same file at once; each has its own temporary one.
+  const std::string temporary = absl::StrCat(path, ".", getpid(), "-", gettid(), ".partial");
+  {
+    File file(temporary, O_WRONLY | O_CREAT | O_TRUNC);
+    if (file.get() < 0) return WriteError(temporary, "create", errno);
+    absl::Status status;
+    for (const Piece& piece : pieces) {
+      if (!WriteAll(file.get(), piece.first, piece.second)) {
+        status = WriteError(temporary, "write", errno);
+        break;
+      }
+    }
+    if (status.ok() && fsync(file.get()) != 0) status = WriteError(temporary, "sync", errno);
+    if (!file.Close() && status.ok()) status = WriteError(temporary, "close", errno);
+    if (status.ok() && rename(temporary.c_str(), path.c_str()) != 0)
+      status = WriteError(path, "rename to", errno);
+    if (!status.ok()) {
+      unlink(temporary.c_str());
+      return status;
+    }
+  }
+  const size_t slash = path.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
+  File directory(folder, O_RDONLY | O_DIRECTORY);
+  if (directory.get() < 0 || fsync(directory.get()) != 0) return WriteError(folder, "sync", errno);
+  return absl::OkStatus();
+}
+
+// Parses the JSON of the header and refuses doubled names, which parsers otherwise resolve each in its own
+// way.
+absl::StatusOr<nlohmann::json> ParseHeader(const std::string& path, const std::string& text) {
+  if (absl::Status s = CheckJsonDepth(text); !s.ok())
+    return Damaged(path, absl::StrCat("its header ", s.message()));
+  std::set<std::string> names;
+  bool doubled = false;
+  auto watch = [&](int depth, nlohmann::json::parse_event_t event, nlohmann::json& value) {
+    if (event == nlohmann::json::parse_event_t::key && depth == 1) {
+      doubled |= !names.insert(value.get<std::string>()).second;
+    }
+    return true;
+  };
+  nlohmann::json header = nlohmann::json::parse(text, watch, /*allow_exceptions=*/false);
+  if (header.is_discarded() || !header.is_object()) return Damaged(path, "its header is not a JSON object");
+  if (doubled) return Damaged(path, "its header names a tensor twice");
+  return header;
+}
+
+absl::StatusOr<SafetensorsEntry> ParseEntry(const std::string& path, const std::string& name,
+                                            const nlohmann::json& value) {
+  auto bad = [&](const char* why) { return Damaged(path, absl::StrCat("tensor ", name, " ", why)); };
+  if (!value.is_object() || value.size() != 3 || !value.contains("dtype") || !value.contains("shape") ||
+      !value.contains("data_offsets")) {
+    return bad("does not have just dtype, shape and data_offsets");
+  }
+  SafetensorsEntry entry;
+  entry.name = name;
+  const nlohmann::json &dtype = value["dtype"], &shape = value["shape"], &offsets = value["data_offsets"];
+  const auto* type = std::find_if(std::begin(kTypes), std::end(kTypes),
+                                  [&](const TypeName& t) { return dtype.is_string() && dtype == t.name; });
+  if (type == std::end(kTypes)) return bad("has an unknown dtype");
+  entry.type = type->type;
+  if (!offsets.is_array() || offsets.size() != 2 || !offsets[0].is_number_unsigned() ||
+      !offsets[1].is_number_unsigned()) {
+    return bad("has no valid data_offsets");
+  }
+  entry.begin = offsets[0].get<uint64_t>();
+  entry.end = offsets[1].get<uint64_t>();
+  if (entry.end < entry.begin) return bad("ends before it begins");
+  uint64_t bytes = type->bytes;
+  if (!shape.is_array()) return bad("has no valid shape");
+  for (const nlohmann::json& size : shape) {
+    if (!size.is_number_unsigned()) return bad("has no valid shape");
+    const uint64_t n = size.get<uint64_t>();
+    if (__builtin_mul_overflow(bytes, n, &bytes) || n > INT64_MAX) return bad("has an impossible shape");
+    entry.shape.push_back(static_cast<int64_t>(n));
+  }
+  if (entry.end - entry.begin != bytes) return bad("has a shape of another size than its data");
+  return entry;
+}
+
+absl::StatusOr<SafetensorsHeader> ReadHeader(const std::string& path, int fd) {
+  struct stat info;
+  if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) return Damaged(path, "it is not a regular file");
+  const uint64_t bytes = static_cast<uint64_t>(info.st_size);
+  uint64_t length = 0;
+  if (bytes < kLengthBytes || !ReadAll(fd, 0, &length, kLengthBytes))
+    return Damaged(path, "it has no header");
+  if (length > kMostHeaderBytes || length > bytes - kLengthBytes) {
+    return Damaged(path, absl::StrFormat("its header claims %d bytes of a file of %d", length, bytes));
+  }
+  std::string text(length, '\0');
+  if (!ReadAll(fd, kLengthBytes, text.data(), text.size())) return Damaged(path, "its header cannot be read");
+  if (text.empty() || text[0] != '{') return Damaged(path, "its header is not a JSON object");
+  absl::StatusOr<nlohmann::json> json = ParseHeader(path, text);
+  if (!json.ok()) return json.status();
+
+  SafetensorsHeader header;
+  header.data_begin = kLengthBytes + length;
+  header.data_bytes = bytes - header.data_begin;
+  for (const auto& [name, value] : json->items()) {
+    if (name == "__metadata__") {
+      if (!value.is_object()) return Damaged(path, "its metadata is not an object");
+      for (const auto& [key, text_value] : value.items()) {
+        if (!text_value.is_string()) return Damaged(path, "its metadata is not text");
+        header.metadata[key] = text_value.get<std::string>();
+      }
+      continue;
+    }
+    absl::StatusOr<SafetensorsEntry> entry = ParseEntry(path, name, value);
+    if (!entry.ok()) return entry.status();
+    header.entries.push_back(*std::move(entry));
+  }
+  std::sort(header.entries.begin(), header.entries.end(),
+            [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
+              return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
+            });
+  uint64_t at = 0;
+  for (const SafetensorsEntry& entry : header.entries) {
+    if (entry.begin != at) {
+      return Damaged(path, absl::StrCat("there is a gap or an overlap before tensor ", entry.name));
+    }
+    at = entry.end;
+  }
+  if (at != header.data_bytes) {
+    return Damaged(path, absl::StrFormat("its tensors have %d bytes, its data %d", at, header.data_bytes));
+  }
+  return header;
+}
+
+absl::Status OpenError(const std::string& path, int error) {
+  if (error == ENOENT) return absl::NotFoundError(absl::StrFormat("no file %s", path));
+  return absl::UnavailableError(absl::StrFormat("cannot open %s: %s", path, std::strerror(error)));
+}
+
+}  // namespace
+
+const SafetensorsEntry* SafetensorsHeader::Find(absl::string_view name) const {
+  for (const SafetensorsEntry& entry : entries) {
+    if (entry.name == name) return &entry;
+  }
+  return nullptr;
+}
+
+absl::Status WriteSafetensors(const std::string& path, const std::vector<SafetensorsSource>& tensors,
+                              const std::map<std::string, std::string>& metadata) {
+  nlohmann::json header = nlohmann::json::object();
+  uLong checksum = crc32_z(0, nullptr, 0);
+  std::vector<Piece> pieces(2);
+  uint64_t at = 0;
+  for (const SafetensorsSource& t : tensors) {
+    uint64_t bytes = Named(t.type).bytes;
+    for (int64_t size : t.shape) bytes *= static_cast<uint64_t>(size);
+    if (header.contains(t.name)) {
+      return absl::InvalidArgumentError(absl::StrFormat("%s would hold two tensors named %s", path, t.name));
+    }
+    header[t.name] = {{"dtype", Named(t.type).name}, {"shape", t.shape}, {"data_offsets", {at, at + bytes}}};
+    pieces.emplace_back(t.data, bytes);
+    checksum = AddToChecksum(checksum, t.data, bytes);
+    at += bytes;
+  }
+  header["__metadata__"] = metadata;
+  header["__metadata__"][kChecksum] = ChecksumText(checksum);
+  std::string text = header.dump();
+  text.append((kLengthBytes - text.size() % kLengthBytes) % kLengthBytes,
+              ' ');  // so that the data is aligned
+  const uint64_t length = text.size();
+  pieces[0] = {&length, kLengthBytes};
+  pieces[1] = {text.data(), text.size()};
+  return WritePieces(path, pieces);
+}
+
+absl::StatusOr<SafetensorsHeader> ReadSafetensorsHeader(const std::string& path) {
+  File file(path, O_RDONLY);
+  if (file.get() < 0) return OpenError(path, errno);
+  return ReadHeader(path, file.get());
+}
+
+absl::StatusOr<SafetensorsFile> ReadSafetensors(const std::string& path) {
+  File file(path, O_RDONLY);
+  if (file.get() < 0) return OpenError(path, errno);
+  absl::StatusOr<SafetensorsHeader> header = ReadHeader(path, file.get());
+  if (!header.ok()) return header.status();
+  SafetensorsFile content{*std::move(header), {}};
+  content.data.resize(content.header.data_bytes);
+  if (!ReadAll(file.get(), content.header.data_begin, content.data.data(), content.data.size())) {
+    return Damaged(path, "its data cannot be read");
+  }
+  const auto checksum = content.header.metadata.find(kChecksum);
+  const uLong own = AddToChecksum(crc32_z(0, nullptr, 0), content.data.data(), content.data.size());
+  if (checksum != content.header.metadata.end() && checksum->second != ChecksumText(own))
+    return Damaged(path, "its data is not what was written: the checksum differs");
+  return content;
+}
+
+absl::StatusOr<std::string> ReadWholeFile(const std::string& path, uint64_t most) {
+  File file(path, O_RDONLY | O_NONBLOCK);
+  if (file.get() < 0) return OpenError(path, errno);
+  struct stat info;
+  if (fstat(file.get(), &info) != 0 || !S_ISREG(info.st_mode))
+    return Damaged(path, "it is not a regular file");
+  if (static_cast<uint64_t>(info.st_size) > most) return Damaged(path, "it is too large");
+  std::string content(static_cast<size_t>(info.st_size), '\0');
+  if (!ReadAll(file.get(), 0, content.data(), content.size())) return Damaged(path, "it cannot be read");
+  return content;
+}
+
+absl::Status WriteFileAtomically(const std::string& path, absl::string_view content) {
+  return WritePieces(path, {{content.data(), content.size()}});
+}
+
+}  // namespace weft

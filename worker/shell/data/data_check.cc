@@ -1,0 +1,31 @@
+#include "worker/shell/data/data_check.h"
+
+#include <memory>
+#include <variant>
+
+#include "absl/strings/str_format.h"
+
+namespace weft {
+
+absl::StatusOr<std::vector<std::string>> CheckData(const RunSpec& run, const ScanProgress& progress) {
+  const absl::StatusOr<std::unique_ptr<Dataset>> data = Dataset::Open(run);
+  if (!data.ok()) return data.status();
+  if (absl::Status whole = (*data)->CheckWhole(progress); !whole.ok()) return whole;
+  std::vector<std::string> warnings;
+  if ((*data)->count() < run.train.batch) {
+    const bool text = std::holds_alternative<TextData>(run.data.source);
+    warnings.push_back(
+        absl::StrFormat("train.batch: a batch has %d samples, the data have only %d%s, so a batch has some "
+                        "of them several times",
+                        run.train.batch, (*data)->count(), text ? " of model.gpt.context tokens" : ""));
+  }
+  return warnings;
+}
+
+std::vector<std::string> DataPaths(const RunSpec& run) {
+  if (const auto* text = std::get_if<TextData>(&run.data.source)) return {text->path};
+  if (const auto* idx = std::get_if<IdxData>(&run.data.source)) return {idx->images, idx->labels};
+  return {std::get<Cifar10Data>(run.data.source).path};
+}
+
+}  // namespace weft

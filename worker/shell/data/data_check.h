@@ -1,0 +1,28 @@
+// Checks the data of a run as a whole before anything starts: lengths, headers, labels and every token.
+//
+// It uses the workers' readers (data.h), so there is one set of rules and messages. Files are read in large
+// pieces, not mapped: a file that is cut short meanwhile must not kill the process. Failure: as data.h; each
+// message begins with the key of the run file, as "data.text.path: ".
+#ifndef WEFT_WORKER_SHELL_DATA_DATA_CHECK_H_
+#define WEFT_WORKER_SHELL_DATA_DATA_CHECK_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "run/run_spec.h"
+#include "worker/shell/data/data.h"
+
+namespace weft {
+
+// Checks the data. Returns sentences about data that can be used and are hardly meant so; each begins with
+// its key.
+absl::StatusOr<std::vector<std::string>> CheckData(const RunSpec& run, const ScanProgress& progress);
+
+// Returns the files that hold the run's data.
+std::vector<std::string> DataPaths(const RunSpec& run);
+
+}  // namespace weft
+
+#endif  // WEFT_WORKER_SHELL_DATA_DATA_CHECK_H_

@@ -1,0 +1,22 @@
+// Reads a text as a data set: its tokens are bytes, or numbers of 16 bits (the low byte first), as
+// tokenizers' tools write them for GPT-2.
+//
+// Sample number j is the context+1 tokens at j*context: its inputs are all but the last, its targets all but
+// the first. Numbers are checked against the model's vocabulary: by Open those of the first 32 Mi tokens, by
+// CheckWhole all, and each again when it is read. Threads and failure: as data.h.
+#ifndef WEFT_WORKER_SHELL_DATA_TEXT_DATA_H_
+#define WEFT_WORKER_SHELL_DATA_TEXT_DATA_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "run/run_spec.h"
+#include "worker/shell/data/data.h"
+
+namespace weft {
+
+absl::StatusOr<std::unique_ptr<Dataset>> OpenText(const TextData& data, const GptSpec& model);
+
+}  // namespace weft
+
+#endif  // WEFT_WORKER_SHELL_DATA_TEXT_DATA_H_

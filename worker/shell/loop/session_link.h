@@ -1,0 +1,81 @@
+// Adapts the worker's session over gRPC to the loop's CoordinatorLink, and logs its messages.
+#ifndef WEFT_WORKER_SHELL_LOOP_SESSION_LINK_H_
+#define WEFT_WORKER_SHELL_LOOP_SESSION_LINK_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "base/mutex.h"
+#include "proto/wire/session_stream.h"
+#include "worker/shell/loop/worker_loop.h"
+#include "worker/shell/session_notes.h"
+
+namespace weft {
+
+class SessionLink final : public CoordinatorLink {
+ public:
+  // `log` is called with a line for each event of the session, on any thread; it may be empty.
+  SessionLink(std::unique_ptr<SessionStream> stream, std::function<void(const std::string&)> log)
+      : stream_(std::move(stream)), log_(std::move(log)) {}
+
+  void Send(FromWorker message) override {
+    std::string line;
+    {
+      MutexLock lock(mu_);
+      line = notes_.OnSent(message);
+    }
+    stream_->Send(std::move(message));
+    Log(line);
+  }
+  bool Drain(std::vector<FromCoordinator>* messages) override {
+    const size_t before = messages->size();
+    const bool any = stream_->Drain(messages);
+    for (size_t i = before; i < messages->size(); ++i) {
+      std::string line;
+      {
+        MutexLock lock(mu_);
+        line = notes_.OnReceived((*messages)[i]);
+      }
+      Log(line);
+    }
+    return any || stream_->status().ok();
+  }
+  absl::Status status() const override { return stream_->status(); }
+  int event_fd() const override { return stream_->event_fd(); }
+
+  // Tells the coordinator why the run that is being served, if any, cannot go on here.
+  void LeaveRun(const std::string& reason) {
+    uint64_t run = 0;
+    {
+      MutexLock lock(mu_);
+      run = notes_.run();
+    }
+    if (run != 0) Send(Failed{run, reason});
+  }
+  // Returns why the coordinator asked the process to end; "" if it did not.
+  std::string shutdown() const {
+    MutexLock lock(mu_);
+    return notes_.shutdown();
+  }
+
+  // Waits until the coordinator has everything, then says goodbye.
+  absl::Status Close(int64_t wait_ns) { return stream_->Close(wait_ns); }
+
+ private:
+  void Log(const std::string& line) const {
+    if (log_ && !line.empty()) log_(line);
+  }
+
+  const std::unique_ptr<SessionStream> stream_;
+  const std::function<void(const std::string&)> log_;
+  mutable Mutex mu_;
+  SessionNotes notes_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace weft
+
+#endif  // WEFT_WORKER_SHELL_LOOP_SESSION_LINK_H_

@@ -1,0 +1,59 @@
+// Writes snapshots of stages, and seals checkpoints, on one thread of its own beside the process's work.
+//
+// A snapshot of a step is made of pieces, one for each stage or slice that this process saves. They come as
+// the ranks' updates end, and are written in the order in which they came. When all pieces of a step are on
+// the disk, or one cannot be, the owner is told once; pieces that come after a failure are dropped. The
+// coordinator decides how many snapshots there may be at a time (coordinator/core/checkpoints.h), which
+// bounds the queue.
+//
+// Threads: any may call; `done` is called on the writer's thread without a lock, and may call back. The
+// thread starts with the first snapshot. Ownership: written data is shared with nobody else. Failure: is
+// reported, with the file and the reason; nothing else stops.
+#ifndef WEFT_WORKER_SHELL_LOOP_SNAPSHOT_WRITER_H_
+#define WEFT_WORKER_SHELL_LOOP_SNAPSHOT_WRITER_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "worker/shell/checkpoint/checkpoint.h"
+
+namespace weft {
+
+class SnapshotWriter {
+ public:
+  struct Done {
+    uint64_t run = 0;
+    int step = 0;
+    bool sealed = false;  // true for a Seal, false for the pieces
+    std::string failure;
+  };
+  explicit SnapshotWriter(std::function<void(const Done&)> done);
+  // Ends as End does, within three seconds.
+  ~SnapshotWriter();
+
+  // Forgets what waits, and waits until `until` for what is being written. False if a file system holds the
+  // thread for longer, which is then left to itself. Nothing may be written afterwards.
+  bool End(int64_t until);
+
+  // So many pieces of the step will come, to be written into `folder`.
+  void Expect(uint64_t run, int step, int pieces, const std::string& folder);
+  void Write(uint64_t run, int step, absl::StatusOr<std::shared_ptr<const StageSnapshot>> piece);
+  void Seal(uint64_t run, int step, std::function<absl::Status()> work);
+
+  // Forgets waiting pieces, and reports nothing about the write in progress.
+  void Cancel();
+  // True if nothing is being written.
+  bool idle() const;
+
+ private:
+  struct State;
+  const std::shared_ptr<State> state_;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_WORKER_SHELL_LOOP_SNAPSHOT_WRITER_H_

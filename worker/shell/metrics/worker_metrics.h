@@ -1,0 +1,32 @@
+// Serves the /metrics of a worker process: memory by class, busy time by kind, idle time by cause, transfers,
+// and the state of the GPU where there is one.
+//
+// Figures are read from the loop when somebody asks, so that serving costs nothing in between.
+#ifndef WEFT_WORKER_SHELL_METRICS_WORKER_METRICS_H_
+#define WEFT_WORKER_SHELL_METRICS_WORKER_METRICS_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "worker/shell/loop/worker_loop.h"
+#include "worker/shell/metrics/gpu_monitor.h"
+
+namespace weft {
+
+class WorkerMetrics {
+ public:
+  virtual ~WorkerMetrics() = default;
+
+  // Serves on `address` (HOST:PORT; port 0 for any); null for an empty address. `loop` and `gpu`, which may
+  // be null, outlive it.
+  static absl::StatusOr<std::unique_ptr<WorkerMetrics>> Start(const std::string& address, WorkerLoop* loop,
+                                                              GpuMonitor* gpu);
+
+  // Returns HOST:PORT with the real port.
+  virtual std::string address() const = 0;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_WORKER_SHELL_METRICS_WORKER_METRICS_H_

@@ -1,0 +1,47 @@
+// Builds the layers of the built-in models as functions of their input and parameters. Private to the adapter
+// of LibTorch.
+//
+// A layer has no state: parameters, running averages among them, come as tensors with each call, so that the
+// same layer serves held weights, fetched copies and the reference loop. Outputs are contiguous. Masks of
+// dropout depend on MaskKey alone.
+#ifndef WEFT_WORKER_SHELL_TORCH_TORCH_LAYERS_H_
+#define WEFT_WORKER_SHELL_TORCH_TORCH_LAYERS_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <vector>
+
+#include "run/run_spec.h"
+#include "worker/shell/compute/parameters.h"
+#include "worker/shell/torch/dropout.h"
+
+namespace weft {
+
+class Layer {
+ public:
+  virtual ~Layer() = default;
+  // Runs the layer. `inputs`: what the layer reads, as LayerCount.inputs lists it, or the data (tokens as
+  // int64 [samples, context], or features [samples, inputs]). `parameters` in the order of DescribeLayers.
+  // The output of the last layer is the scores [rows, classes].
+  virtual at::Tensor Forward(const at::Tensor* inputs, const at::Tensor* parameters,
+                             const MaskKey& key) const = 0;
+};
+
+// Builds one for each layer, in order.
+std::vector<std::unique_ptr<Layer>> BuildLayers(const ModelSpec& model);
+
+// Returns the mean cross entropy of the last layer's scores, in float32.
+at::Tensor Loss(const at::Tensor& scores, const at::Tensor& targets);
+
+// Fills a parameter with its initial value. `tensor` has the parameter's size and needs no gradient.
+void Initialize(const ParameterSpec& parameter, uint64_t seed, int layer, at::Tensor tensor);
+
+// Make LibTorch compute alike everywhere: one thread a kernel, deterministic kernels, denormals kept. Call
+// PrepareProcess once a process, before other calls; PrepareThread once on every thread that computes.
+void PrepareProcess();
+void PrepareThread();
+
+}  // namespace weft
+
+#endif  // WEFT_WORKER_SHELL_TORCH_TORCH_LAYERS_H_

@@ -1,0 +1,76 @@
+#include "worker/shell/torch/torch_resnet.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/conv2d.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/mean.h>
+#include <ATen/ops/relu.h>
+
+#include <utility>
+
+#include "run/resnet.h"
+#include "worker/shell/torch/batch_norm.h"
+#include "worker/shell/torch/max_pool.h"
+
+namespace weft {
+namespace {
+
+constexpr int kParametersOfConvolution = 5;  // weight of a convolution, and parameters of its norm
+
+at::Tensor ConvolveAndNorm(const at::Tensor& x, const NormedConvolution& c, const at::Tensor* parameters,
+                           bool training) {
+  const at::Tensor y = at::conv2d(x, parameters[0], /*bias=*/{}, c.stride, c.kernel / 2);
+  return BatchNorm(y, parameters + 1, training);
+}
+
+class Stem final : public Layer {
+ public:
+  Stem(NormedConvolution convolution, bool pools) : convolution_(std::move(convolution)), pools_(pools) {}
+  at::Tensor Forward(const at::Tensor* images, const at::Tensor* p, const MaskKey& key) const override {
+    const at::Tensor x =
+        images->view({images->size(0), convolution_.in, convolution_.in_side, convolution_.in_side});
+    const at::Tensor y = at::relu(ConvolveAndNorm(x, convolution_, p, key.training));
+    return pools_ ? MaxPool(y) : y;
+  }
+
+ private:
+  const NormedConvolution convolution_;
+  const bool pools_;
+};
+
+class ResidualBlock final : public Layer {
+ public:
+  explicit ResidualBlock(ResNetBlock plan) : plan_(std::move(plan)) {}
+  at::Tensor Forward(const at::Tensor* inputs, const at::Tensor* p, const MaskKey& key) const override {
+    at::Tensor y = *inputs;
+    for (size_t i = 0; i < plan_.path.size(); ++i, p += kParametersOfConvolution) {
+      y = ConvolveAndNorm(i == 0 ? y : at::relu(y), plan_.path[i], p, key.training);
+    }
+    return at::relu(y + (plan_.shortcut.has_value()
+                             ? ConvolveAndNorm(*inputs, *plan_.shortcut, p, key.training)
+                             : *inputs));
+  }
+
+ private:
+  const ResNetBlock plan_;
+};
+
+class AveragedScores final : public Layer {
+ public:
+  at::Tensor Forward(const at::Tensor* inputs, const at::Tensor* p, const MaskKey&) const override {
+    return at::linear(inputs->mean({2, 3}), p[0], p[1]);
+  }
+};
+
+}  // namespace
+
+std::vector<std::unique_ptr<Layer>> BuildResNet(const ResNetSpec& model) {
+  ResNetPlan plan = PlanOf(model);
+  std::vector<std::unique_ptr<Layer>> layers;
+  layers.push_back(std::make_unique<Stem>(std::move(plan.stem), plan.pools));
+  for (ResNetBlock& block : plan.blocks) layers.push_back(std::make_unique<ResidualBlock>(std::move(block)));
+  layers.push_back(std::make_unique<AveragedScores>());
+  return layers;
+}
+
+}  // namespace weft
