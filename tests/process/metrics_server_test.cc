@@ -104,7 +104,7 @@ TEST_F(MetricsServerTest, RequestThatTakesTooLong_IsEnded) {
 
 TEST_F(MetricsServerTest, Nonsense_IsRefusedAndTheServerGoesOn) {
   const std::string nonsense[] = {std::string(100'000, 'x'), "\r\n\r\n", "GET\r\n\r\n",
-                                  std::string(100, '\0') + "\r\n\r\n",
+                                  absl::StrCat(std::string(100, '\0'), "\r\n\r\n"),
                                   "POST /metrics HTTP/1.1\r\nContent-Length: 1000000000\r\n\r\nabc"};
   for (const std::string& text : nonsense) {
     const int fd = Connect();
