@@ -6,6 +6,7 @@
 #include <string>
 #include <tuple>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/strings/str_format.h"
@@ -84,10 +85,12 @@ TEST_P(BFloat16Training, EveryActivationPolicy_EqualsReference) {
   }
 }
 
-// Not the bits of float32, yet the same training.
+// Compares with float32: other bits, yet the same training. At the small runs' own rate a vision transformer
+// stands at the edge of stability: how a CPU's kernels round decides whether it learns, in either precision.
 TEST_P(BFloat16Training, Loss_FallsAsInFloat32) {
   RunSpec run = Run(2);
   run.train.steps = 60;
+  std::get<AdamWSpec>(run.train.optimizer).lr = 1e-3;
   const Outcome narrow = Train(device(), run, {});
   run.precision = Precision::kFloat32;
   const Outcome wide = Train(device(), run, {});
