@@ -33,11 +33,10 @@ absl::Status UsesAKernelThatIsNotDeterministic() {
                  });
 }
 
-RunSpec RunWith(Precision precision, Kernels kernels, ModelSpec model = MlpSpec{}) {
+RunSpec RunWith(Precision precision, Kernels kernels) {
   RunSpec run;
   run.precision = precision;
   run.kernels = kernels;
-  run.model = std::move(model);
   return run;
 }
 
@@ -65,16 +64,6 @@ TEST(TorchContext, Tf32_IsForTheRunThatAsksForIt) {
     EXPECT_EQ(at::globalContext().allowTF32CuBLAS(), tf32);
     EXPECT_EQ(at::globalContext().allowTF32CuDNN(), tf32);
   }
-}
-
-TEST(TorchContext, OneDnn_ServesModelsThatConvolve) {
-  PrepareProcess();
-  EXPECT_FALSE(at::globalContext().userEnabledMkldnn());
-  PrepareRun(RunWith(Precision::kFloat32, Kernels::kDeterministic, ResNetSpec{}));
-  EXPECT_TRUE(at::globalContext().userEnabledMkldnn());
-  // The next run of the process decides anew.
-  PrepareRun(RunWith(Precision::kFloat32, Kernels::kDeterministic, GptSpec{}));
-  EXPECT_FALSE(at::globalContext().userEnabledMkldnn());
 }
 
 // In one operation each, forward and backward: the bits of LibTorch's own, also where maxima are equal and

@@ -2,25 +2,13 @@
 
 #include <ATen/Context.h>
 
-#include <variant>
-
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 namespace weft {
-namespace {
-
-// oneDNN computes a convolution's forward and backward in 0.55 to 1 of the time that LibTorch's own kernels
-// take, with the same bits each time. In a model without convolutions it would serve GELU alone, where its
-// set-up costs more than it gains: 6 us forward and 12 us backward, against 1 and 2 us of LibTorch's own
-// kernel on small tensors. LibTorch has one switch for all operations of a process, so the model decides.
-bool GainsByOneDnn(const ModelSpec& model) { return std::holds_alternative<ResNetSpec>(model); }
-
-}  // namespace
 
 void PrepareRun(const RunSpec& run) {
   at::Context& context = at::globalContext();
-  context.setUserEnabledMkldnn(GainsByOneDnn(run.model));
   const bool deterministic = run.kernels == Kernels::kDeterministic;
   context.setDeterministicAlgorithms(deterministic, /*warn_only=*/false);
   context.setDeterministicCuDNN(deterministic);
