@@ -67,7 +67,7 @@ enum class TensorKind : uint8_t {
   kGradient,       // gradient of all parameters of a stage from one micro-batch, or one member's slice of it
   kGradientSum,    // one member's slice of the gradient summed over the micro-batches
   kNorm,           // the exact sum of squares of gradients, of which their global norm is the root
-  kState,          // all that the training keeps of a stage, on its way to the next visitor (visits.h)
+  kState,          // all that the training keeps of a stage, on its route to the next job (state_route.h)
 };
 inline constexpr int kTensorKinds = 8;
 

@@ -1,8 +1,6 @@
 #include "coordinator/core/work_queue.h"
 
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 #include <utility>
 
 #include "base/require.h"

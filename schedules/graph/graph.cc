@@ -1,8 +1,6 @@
 #include "schedules/graph/graph.h"
 
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 #include <utility>
 
 #include "base/require.h"

@@ -1,6 +1,5 @@
 #include "schedules/graph/step_edges.h"
 
-#include <cstdio>
 #include <cstdlib>
 #include <utility>
 
@@ -132,15 +131,6 @@ void StepEdges::AppendSuccessors(const Graph& graph, const Job& job, Edges* edge
                        (s.tensor == TensorKind::kWeights || (HasMicrobatch(to.kind) && !of_run_));
     edges->push_back({job, to, s.tensor, s.part, reads ? job.step + 1 : 0, s.joined});
   }
-}
-
-bool StepEdges::LeadsAhead(int64_t index) const {
-  for (const Table& table : tables_) {
-    for (int k = table.begin[index]; k < table.begin[index + 1]; ++k) {
-      if (table.successors[k].distance > 0) return true;
-    }
-  }
-  return false;
 }
 
 }  // namespace weft

@@ -57,8 +57,6 @@ class StepEdges {
     const int64_t before = std::min<int64_t>(step - first_step, max_distance_);
     return of_run_ ? table.waiting.front() : table.waiting[before];
   }
-  // In some step, a job of a later one waits for the job.
-  bool LeadsAhead(int64_t index) const;
   // The most steps that an edge leads ahead.
   int max_distance() const { return max_distance_; }
   // The edges of step t look like those of step t + period, but where they depend on the run's steps.

@@ -10,7 +10,7 @@
 // (or backward_weight); where these are on different ranks, each rank has one from the start to the end of
 // its own.
 //
-// A reduce that is a collective (collectives.h) starts on all members when the last of them can, runs beside
+// A reduce that is a collective (joint_order.h) starts on all members when the last of them can, runs beside
 // what they compute, and takes the time of a ring among them: its duration, if one is given, and
 // 2 (n - 1) / n of the stage's bytes over each link of the ring; half of that where each gets its slice. A
 // gather of weights moves each slice over the link from its holder, as messages do.

@@ -1,8 +1,6 @@
 #include "schedules/sync/held_versions.h"
 
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 #include <utility>
 
 #include "base/require.h"

@@ -1,8 +1,6 @@
 #include "schedules/sync/state_route.h"
 
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

@@ -1,7 +1,5 @@
 // Implements how WorkerCore begins a run.
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

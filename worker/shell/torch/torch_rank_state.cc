@@ -3,8 +3,6 @@
 // Each part of the state lies in a block of its own while it is here, charged to its class, and all of them
 // are copied together when they leave; so a rank's bytes by class are true while it computes. The host reads
 // the head of a state: states migrate where the device is the host (torch_device.cc refuses others).
-#include <cstdio>
-#include <cstdlib>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
