@@ -107,6 +107,13 @@ std::vector<LayerCount> Count(const VitSpec& m, int64_t element) {
   return layers;
 }
 
+// oneDNN's convolutions compute on blocks of 8 or 16 channels. Beside the copies in such blocks, two of each
+// image and weight in a backward, they take a little memory for themselves.
+constexpr int64_t kChannelsOfBlock = 16, kConvolutionScratch = int64_t{64} << 10;
+int64_t InBlocks(int64_t channels) {
+  return (channels + kChannelsOfBlock - 1) / kChannelsOfBlock * kChannelsOfBlock;
+}
+
 // Adds a convolution and its norm. The convolution keeps its own output, which the norm reads; the norm's
 // output stays only if a later operation reads it.
 void AddConvolution(const NormedConvolution& c, int64_t element, LayerCount* layer) {
@@ -117,9 +124,14 @@ void AddConvolution(const NormedConvolution& c, int64_t element, LayerCount* lay
   layer->left_bytes += element * c.out * places;
   // These are the batch's mean and variance, each in three forms.
   layer->left_fixed += kAlignment + 6 * (kFloat * c.out + kAlignment);
-  // The image is unfolded, one column for each place.
-  const bool unfolds = c.kernel != 1 || c.stride != 1;
-  layer->work_bytes = std::max(layer->work_bytes, unfolds ? element * taps * places : 0);
+  if (c.kernel == 1 && c.stride == 1) return;  // it is a product of matrices
+  // A convolution either unfolds the image, one column for each place, or copies images and weights into
+  // blocks of channels.
+  const int64_t in = InBlocks(c.in), out = InBlocks(c.out);
+  const int64_t copied = 2 * element * (in * c.in_side * c.in_side + out * places);
+  layer->work_bytes = std::max({layer->work_bytes, element * taps * places, copied});
+  layer->work_fixed =
+      std::max(layer->work_fixed, 2 * element * in * out * c.kernel * c.kernel + kConvolutionScratch);
 }
 
 std::vector<LayerCount> Count(const ResNetSpec& m, int64_t element) {

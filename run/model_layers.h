@@ -31,8 +31,9 @@ struct LayerCount {
   int64_t left_bytes = 0, left_fixed = 0;
   // Elements that lie with the parameters and are not trained: running averages of batch norms.
   int64_t statistics = 0;
-  // Bytes per sample that one operation takes while it runs, besides its inputs and outputs.
-  int64_t work_bytes = 0;
+  // Bytes that one operation takes while it runs, besides its inputs and outputs. `work_bytes` are those of a
+  // sample, `work_fixed` those of a micro-batch of any size (copies of weights in another layout).
+  int64_t work_bytes = 0, work_fixed = 0;
 
   int64_t output_elements() const;  // elements per sample; 0 for the last layer
 };

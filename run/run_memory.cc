@@ -119,7 +119,8 @@ StageMemory CountStage(const RunSpec& run, int stage) {
     memory.parameters +=
         kFloat * (layers[l].parameters + layers[l].statistics) + kAlignment * kParametersOfLayer;
     all += layers[l].left_bytes * run.microbatch_samples() + layers[l].left_fixed;
-    operation = std::max(operation, layers[l].work_bytes * run.microbatch_samples() + kAlignment);
+    operation = std::max(operation,
+                         layers[l].work_bytes * run.microbatch_samples() + layers[l].work_fixed + kAlignment);
     output = element * layers[l].output_elements() * run.microbatch_samples();
   }
   if (element < kFloat) memory.narrowed = memory.parameters * element / kFloat;

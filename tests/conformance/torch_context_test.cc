@@ -33,10 +33,11 @@ absl::Status UsesAKernelThatIsNotDeterministic() {
                  });
 }
 
-RunSpec RunWith(Precision precision, Kernels kernels) {
+RunSpec RunWith(Precision precision, Kernels kernels, ModelSpec model = MlpSpec{}) {
   RunSpec run;
   run.precision = precision;
   run.kernels = kernels;
+  run.model = std::move(model);
   return run;
 }
 
@@ -47,6 +48,9 @@ TEST(TorchContext, KernelThatIsNotDeterministic_IsRefusedByNameUnlessAllowed) {
   EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(refused.message()), HasSubstr("backward of step 3, stage 1: the operation put_"));
   EXPECT_THAT(std::string(refused.message()), HasSubstr("`kernels: any` in the run file allows it"));
+  PrepareRun(RunWith(Precision::kBFloat16, Kernels::kDeterministic, ResNetSpec{}));
+  EXPECT_FALSE(at::globalContext().userEnabledMkldnn());
+  PrepareRun(RunWith(Precision::kFloat32, Kernels::kDeterministic, ResNetSpec{}));
   // The next run of the process decides anew.
   PrepareRun(RunWith(Precision::kFloat32, Kernels::kAny));
   EXPECT_TRUE(UsesAKernelThatIsNotDeterministic().ok());
@@ -64,6 +68,19 @@ TEST(TorchContext, Tf32_IsForTheRunThatAsksForIt) {
     EXPECT_EQ(at::globalContext().allowTF32CuBLAS(), tf32);
     EXPECT_EQ(at::globalContext().allowTF32CuDNN(), tf32);
   }
+}
+
+TEST(TorchContext, OneDnn_ServesModelsThatConvolve) {
+  PrepareProcess();
+  EXPECT_FALSE(at::globalContext().userEnabledMkldnn());
+  PrepareRun(RunWith(Precision::kFloat32, Kernels::kDeterministic, ResNetSpec{}));
+  EXPECT_TRUE(at::globalContext().userEnabledMkldnn());
+  PrepareRun(RunWith(Precision::kBFloat16, Kernels::kDeterministic, ResNetSpec{}));
+  EXPECT_FALSE(at::globalContext().userEnabledMkldnn());
+  PrepareRun(RunWith(Precision::kFloat32, Kernels::kDeterministic, ResNetSpec{}));
+  // The next run of the process decides anew.
+  PrepareRun(RunWith(Precision::kFloat32, Kernels::kDeterministic, GptSpec{}));
+  EXPECT_FALSE(at::globalContext().userEnabledMkldnn());
 }
 
 // In one operation each, forward and backward: the bits of LibTorch's own, also where maxima are equal and

@@ -10,7 +10,7 @@
 
 namespace weft {
 
-// Prepares LibTorch for the run's precision and kernels. Call it when a run begins, before its ranks
+// Prepares LibTorch for the run's precision, kernels and model. Call it when a run begins, before its ranks
 // are made and after PrepareProcess (torch_layers.h). The ranks of one process belong to one run at a time.
 void PrepareRun(const RunSpec& run);
 

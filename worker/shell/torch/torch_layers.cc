@@ -248,12 +248,7 @@ void PrepareProcess() {
     at::set_num_threads(1);
     at::set_num_interop_threads(1);
     at::globalContext().setFlushDenormal(false);
-    // oneDNN would serve GELU alone in most models; its set-up costs 6 us forward and 12 us backward
-    // (LibTorch's own kernel: 1 and 2 us on small tensors). Convolutions would gain: they take 0.55 to 1 of
-    // the time with it, with the same bits each time. But it copies inputs, weights and results into layouts
-    // of its own, which a stage's work memory does not count (model_layers.h), and the switch is one for the
-    // whole process.
-    at::globalContext().setUserEnabledMkldnn(false);
+    at::globalContext().setUserEnabledMkldnn(false);  // a run may switch it on (PrepareRun)
     at::globalContext().setUserEnabledNNPACK(false);  // has threads of its own
     at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
     // Otherwise every new tensor is filled with NaN, which costs a pass over memory and is for debugging.
