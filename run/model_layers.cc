@@ -107,8 +107,9 @@ std::vector<LayerCount> Count(const VitSpec& m, int64_t element) {
   return layers;
 }
 
-// oneDNN's convolutions compute on blocks of 8 or 16 channels. Beside the copies in such blocks, two of each
-// image and weight in a backward, they take a little memory for themselves.
+// oneDNN's convolutions compute on blocks of 8 or 16 channels. A backward copies each image into such blocks
+// at most twice, and a weight four times, and takes a little memory besides (measured on 250 random shapes of
+// kernels 1, 3 and 7 under AVX2, AVX and SSE4.1).
 constexpr int64_t kChannelsOfBlock = 16, kConvolutionScratch = int64_t{64} << 10;
 int64_t InBlocks(int64_t channels) {
   return (channels + kChannelsOfBlock - 1) / kChannelsOfBlock * kChannelsOfBlock;
@@ -131,7 +132,7 @@ void AddConvolution(const NormedConvolution& c, int64_t element, LayerCount* lay
   const int64_t copied = 2 * element * (in * c.in_side * c.in_side + out * places);
   layer->work_bytes = std::max({layer->work_bytes, element * taps * places, copied});
   layer->work_fixed =
-      std::max(layer->work_fixed, 2 * element * in * out * c.kernel * c.kernel + kConvolutionScratch);
+      std::max(layer->work_fixed, 4 * element * in * out * c.kernel * c.kernel + kConvolutionScratch);
 }
 
 std::vector<LayerCount> Count(const ResNetSpec& m, int64_t element) {
