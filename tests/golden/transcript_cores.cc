@@ -110,7 +110,7 @@ void TranscriptCores::Write(const Effects& effects) {
   for (const JobsEnded& e : effects.jobs) {
     std::vector<Job> jobs;
     for (const Completion& c : e.jobs) jobs.push_back(c.job);
-    page_->Line(Topic::kJobs, absl::StrCat("counts ", JobsWords(jobs)));
+    page_->Line(Topic::kMessages, absl::StrCat("counts ", JobsWords(jobs)));
   }
   for (const StepDone& s : effects.steps) {
     page_->Line(
@@ -359,11 +359,14 @@ void TranscriptCores::Publish(const PublishEffect& e) {
 }
 
 void TranscriptCores::Arrive(const FlyingTensor& tensor) {
-  for (auto& w : workers_) {
-    if (w->process != tensor.process || w->core == nullptr) continue;
-    page_->Head(Topic::kTensors, absl::StrCat(w->name, " gets ", TensorWords(tensor.key)));
-    Ask(*w, [&](WorkerCore& c, WorkerEffects* out) { c.OnTensor(now_, tensor.key, now_, out); });
-  }
+  // Its newest process has the number now.
+  const auto found = std::find_if(workers_.rbegin(), workers_.rend(), [&](const auto& w) {
+    return w->process == tensor.process && w->core != nullptr;
+  });
+  if (found == workers_.rend()) return;
+  Worker& w = **found;
+  page_->Head(Topic::kTensors, absl::StrCat(w.name, " gets ", TensorWords(tensor.key)));
+  Ask(w, [&](WorkerCore& c, WorkerEffects* out) { c.OnTensor(now_, tensor.key, now_, out); });
 }
 
 void TranscriptCores::Transfer() {
