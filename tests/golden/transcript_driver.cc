@@ -138,18 +138,18 @@ absl::Status TranscriptDriver::Show(const Command& c) {
 absl::Status TranscriptDriver::Options(const Command& c) {
   CoreOptions core;
   LinkOptions link;
-  const absl::Status read = ReadDurations(c, {{"hello", &core.hello_ns},
-                                              {"grace", &core.grace_ns},
-                                              {"detection", &core.detection_ns},
-                                              {"waiting", &core.waiting_ns},
-                                              {"preparing", &core.preparing_ns},
-                                              {"progress", &core.progress_ns},
-                                              {"silence", &core.silence_ns},
-                                              {"finishing", &core.finishing_ns},
-                                              {"blame", &core.blame_ns},
-                                              {"ending", &core.ending_ns},
-                                              {"resend", &link.resend_ns},
-                                              {"ack", &link.ack_delay_ns}});
+  absl::Status read = ReadDurations(c, {{"hello", &core.hello_ns},
+                                        {"grace", &core.grace_ns},
+                                        {"detection", &core.detection_ns},
+                                        {"waiting", &core.waiting_ns},
+                                        {"preparing", &core.preparing_ns},
+                                        {"progress", &core.progress_ns},
+                                        {"silence", &core.silence_ns},
+                                        {"finishing", &core.finishing_ns},
+                                        {"blame", &core.blame_ns},
+                                        {"ending", &core.ending_ns},
+                                        {"resend", &link.resend_ns},
+                                        {"ack", &link.ack_delay_ns}});
   cores_.SetOptions(core, link);
   return read;
 }

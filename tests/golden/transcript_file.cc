@@ -83,7 +83,7 @@ absl::StatusOr<std::string> RunTranscript(absl::string_view text, const Transcri
                                                      "\" needs a line ---- behind it"));
     }
     const absl::StatusOr<std::string> output = RunBlock(lines, first, i, run);
-    if (!output.ok()) return output;
+    if (!output.ok()) return output.status();
     absl::StrAppend(&out, "----\n", *output);
     while (!ends(i)) ++i;
   }
