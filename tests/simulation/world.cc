@@ -105,30 +105,24 @@ void World::PumpLink(LinkType& link, int64_t* timer, Process& p, Deliver deliver
 }
 
 void World::Pump(Process& p) {
-  PumpLink(p.up, &p.up_timer, p,
+  PumpLink(p.session.worker_end, &p.up_timer, p,
            [this](Process& q, const Packet<FromWorker>& packet) { ToCoordinator(q, packet); });
-  PumpLink(p.down, &p.down_timer, p,
+  PumpLink(p.session.coordinator_end, &p.down_timer, p,
            [this](Process& q, const Packet<FromCoordinator>& packet) { ToWorker(q, packet); });
 }
 
 void World::ToCoordinator(Process& p, Packet<FromWorker> packet) {
-  std::vector<FromWorker> messages;
-  if (absl::Status s = p.down.Receive(now_, std::move(packet), &messages); !s.ok())
-    return Problem(std::string(s.message()));
-  std::vector<weft::Event> events;
-  for (FromWorker& m : messages) {
-    Note(Mix(11, m.index()));
-    events.push_back(SessionMessage{static_cast<SessionId>(p.number + 1), std::move(m)});
-  }
-  if (!events.empty()) StepCoordinator(std::move(events));
+  auto events = p.session.ToCoordinator(now_, std::move(packet));
+  if (!events.ok()) return Problem(std::string(events.status().message()));
+  for (const weft::Event& e : *events) Note(Mix(11, std::get<SessionMessage>(e).message.index()));
+  if (!events->empty()) StepCoordinator(*std::move(events));
   Pump(p);
 }
 
 void World::ToWorker(Process& p, Packet<FromCoordinator> packet) {
-  std::vector<FromCoordinator> messages;
-  if (absl::Status s = p.up.Receive(now_, std::move(packet), &messages); !s.ok())
-    return Problem(std::string(s.message()));
-  for (const FromCoordinator& m : messages) {
+  const auto messages = p.session.ToWorker(now_, std::move(packet));
+  if (!messages.ok()) return Problem(std::string(messages.status().message()));
+  for (const FromCoordinator& m : *messages) {
     Note(Mix(12, m.index()));
     WorkerEffects effects;
     p.core.OnMessage(now_, m, &effects);
@@ -141,7 +135,8 @@ void World::StepCoordinator(std::vector<weft::Event> events) {
   Effects effects = coordinator_->Step(now_, std::move(events));
   for (OutgoingMessage& m : effects.messages) {
     Process& p = *processes_[m.session - 1];
-    if (absl::Status s = p.down.Send(std::move(m.message)); !s.ok()) Problem(std::string(s.message()));
+    if (absl::Status s = p.session.coordinator_end.Send(std::move(m.message)); !s.ok())
+      Problem(std::string(s.message()));
   }
   for (const Reply& r : effects.replies) {
     if (!r.status.ok()) Problem(absl::StrCat("the run was refused: ", r.status.ToString()));
@@ -178,7 +173,8 @@ void World::Carry(Process& p, WorkerEffects effects, const Outputs* outputs) {
   for (WorkerEffect& effect : effects) {
     if (auto* send = std::get_if<SendEffect>(&effect)) {
       if (auto* failed = std::get_if<Failed>(&send->message)) Problem(failed->reason);
-      if (absl::Status s = p.up.Send(std::move(send->message)); !s.ok()) Problem(std::string(s.message()));
+      if (absl::Status s = p.session.worker_end.Send(std::move(send->message)); !s.ok())
+        Problem(std::string(s.message()));
     } else if (auto* prepare = std::get_if<PrepareEffect>(&effect)) {
       process_of_rank_ = prepare->assignment.process_of_rank;
       for (const auto& s : prepare->stages) {
@@ -206,19 +202,8 @@ void World::Carry(Process& p, WorkerEffects effects, const Outputs* outputs) {
       Seal(p, *seal);
     } else if (auto* validate = std::get_if<ValidateEffect>(&effect)) {
       Validate(p, validate->step);
-    } else if (std::holds_alternative<FinishEffect>(effect)) {
-      std::vector<RankReport> reports;
-      for (Rank r : p.core.ranks()) {
-        reports.emplace_back();
-        reports.back().rank = r;
-      }
-      WorkerEffects more;
-      p.core.OnFinished(std::move(reports), &more);
-      Carry(p, std::move(more), nullptr);
-    } else if (std::holds_alternative<ForgetEffect>(effect)) {
-      WorkerEffects more;
-      p.core.Forget(now_, &more);
-      Carry(p, std::move(more), nullptr);
+    } else if (auto answer = AnswerAtOnce(now_, effect, &p.core)) {
+      Carry(p, *std::move(answer), nullptr);
     }
   }
 }
@@ -261,7 +246,7 @@ WorldResult World::Run() {
       hello.pid = 100 + p.number;
       hello.process = p.number;
       hello.address = absl::StrCat("address-", p.number);
-      if (absl::Status s = p.up.Send(hello); !s.ok()) Problem(std::string(s.message()));
+      if (absl::Status s = p.session.worker_end.Send(hello); !s.ok()) Problem(std::string(s.message()));
       Pump(p);
     });
   }

@@ -19,7 +19,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/coordinator_core.h"
-#include "proto/session/link.h"
+#include "tests/simulation/joined_cores.h"
 #include "tests/simulation/world.h"
 #include "tests/simulation/world_random.h"
 #include "tests/simulation/world_values.h"
@@ -36,9 +36,6 @@ class World {
   WorldResult Run();
 
  private:
-  using UpLink = Link<FromWorker, FromCoordinator>;
-  using DownLink = Link<FromCoordinator, FromWorker>;
-
   // The sum of the gradients of one step, in a state that migrates.
   struct Sum {
     Value value = 0;
@@ -50,11 +47,10 @@ class World {
   };
   struct Process {
     Process(int n, WorkerCore::ParseSpec parse, int launch_ahead, LinkOptions link)
-        : number(n), core(std::move(parse), launch_ahead), up(n + 1, link), down(n + 1, link) {}
+        : number(n), core(std::move(parse), launch_ahead), session(n + 1, link) {}
     int number;
     WorkerCore core;
-    UpLink up;      // the worker's end
-    DownLink down;  // the coordinator's end
+    JoinedSession session;
     std::map<TensorKey, Value> inbox;
     std::map<TensorKey, int64_t> there;  // times when the device has made them
     std::map<TensorKey, int> wanted_by;  // as a producer: the process that asked
