@@ -38,7 +38,7 @@ void BM_Adapter(benchmark::State& state) {
   const int width = static_cast<int>(state.range(0)), samples = static_cast<int>(state.range(1));
   PlainMemory memory;
   auto rank = *Cpu().CreateRank(MlpRun(width, kLayersOfStage, samples, kMicrobatches), 0, memory);
-  if (!rank->AddStage(1, true).ok()) std::abort();
+  if (!rank->AddStage(1, StageRole::Whole()).ok()) std::abort();
   const Tensor x = Filled({DataType::kFloat32, 2, {samples, width}}), g = x;
   int step = 0;
   for (auto _ : state) {

@@ -56,7 +56,7 @@ Tensor Filled(const Tensor& like) {
 class Stage {
  public:
   explicit Stage(const RunSpec& run) : rank_(*CpuOf().CreateRank(run, 0, memory_)) {
-    for (int s : {0, 1}) Require(rank_->AddStage(s, true));
+    for (int s : {0, 1}) Require(rank_->AddStage(s, StageRole::Whole()));
     auto first = rank_->Forward(Job::Compute(0, 0, 0, JobKind::kForward), {}, {}, 0);
     Require(first.status());
     x_ = Filled(first->activation);

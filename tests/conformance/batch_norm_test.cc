@@ -77,7 +77,7 @@ TEST(BatchNormTest, RunningAverages_AfterEachStep_AreThoseByHand) {
   PlainMemory memory;
   const std::unique_ptr<Device> cpu = CreateCpuDevice();
   auto rank = *cpu->CreateRank(run, 0, memory);
-  ASSERT_TRUE(rank->AddStage(0, true).ok());
+  ASSERT_TRUE(rank->AddStage(0, StageRole::Whole()).ok());
   float expected_mean = 0, expected_variance = 1;
   ASSERT_EQ(At(*rank->Weights(0, 0), mean), expected_mean);
   ASSERT_EQ(At(*rank->Weights(0, 0), variance), expected_variance);

@@ -22,8 +22,8 @@ namespace {
 TEST_P(DeviceModel, Memory_AfterAStep_ReturnsToTheLevelBefore) {
   const RunSpec run = Run(2);
   auto rank = *device().CreateRank(run, 0, memory_);
-  ASSERT_TRUE(rank->AddStage(0, true).ok());
-  ASSERT_TRUE(rank->AddStage(1, true).ok());
+  ASSERT_TRUE(rank->AddStage(0, StageRole::Whole()).ok());
+  ASSERT_TRUE(rank->AddStage(1, StageRole::Whole()).ok());
   const int64_t weights = (rank->stage_elements(0) + rank->stage_elements(1)) * sizeof(float);
   EXPECT_EQ(Live(*rank, MemoryClass::kWeights), weights);
   EXPECT_EQ(Live(*rank, MemoryClass::kOptimizer), 2 * weights);
@@ -57,8 +57,8 @@ struct Left {
 Left LeftByForward(Device& device, const RunSpec& run, MemorySource& memory) {
   auto first = *device.CreateRank(run, 0, memory);
   auto rank = *device.CreateRank(run, 1, memory);
-  EXPECT_TRUE(first->AddStage(0, true).ok());
-  EXPECT_TRUE(rank->AddStage(1, true).ok());
+  EXPECT_TRUE(first->AddStage(0, StageRole::Whole()).ok());
+  EXPECT_TRUE(rank->AddStage(1, StageRole::Whole()).ok());
   Tensor g;
   for (int b = 0; b < 2; ++b) {
     Tensor x = first->Forward(Job::Compute(0, 0, b, JobKind::kForward), {}, {}, 0)->activation;
@@ -107,11 +107,11 @@ void ExpectCountsHold(Device& device, const RunSpec& run, MemorySource& memory) 
     const StageMemory counted = CountStage(run, s);
     auto first = s > 0 ? *device.CreateRank(run, 0, memory) : nullptr;
     auto rank = *device.CreateRank(run, 1, memory);
-    ASSERT_TRUE(rank->AddStage(s, true).ok());
+    ASSERT_TRUE(rank->AddStage(s, StageRole::Whole()).ok());
     ASSERT_GE(counted.parameters, Live(*rank, MemoryClass::kWeights));
     Tensor x;
     for (int t = 0; t < s; ++t) {
-      ASSERT_TRUE(first->AddStage(t, true).ok());
+      ASSERT_TRUE(first->AddStage(t, StageRole::Whole()).ok());
       x = first->Forward(Job::Compute(0, t, 0, JobKind::kForward), One(x), {}, 0)->activation;
     }
     if (s > 0) x = CopyOf(x);
@@ -176,7 +176,7 @@ TEST_P(HostModel, Memory_UsedUp_IsAStatusThatNamesTheJob) {
   run.train.batch = 2 * run.train.microbatches;
   LittleMemory memory(SegmentAllocator::kSegmentBytes);
   auto rank = *device().CreateRank(run, 0, memory);
-  ASSERT_TRUE(rank->AddStage(0, true).ok());
+  ASSERT_TRUE(rank->AddStage(0, StageRole::Whole()).ok());
   absl::Status status;
   Job job;
   for (int t = 0; t < 10000 && status.ok(); ++t) {

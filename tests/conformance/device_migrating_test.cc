@@ -50,7 +50,7 @@ class Walk {
         states_(run.stages()) {
     for (int r = 0; r < schedule_.ranks; ++r) {
       ranks_.push_back(Require(device.CreateRank(run, r, memory_)));
-      for (int s = 0; s < run.stages(); ++s) Require(ranks_.back()->AddStage(s, false));
+      for (int s = 0; s < run.stages(); ++s) Require(ranks_.back()->AddStage(s, StageRole::Nothing()));
     }
   }
 
@@ -219,8 +219,8 @@ class MigratingRank : public ::testing::Test {
   MigratingRank() : run_(MigratingRun("mlp", "adamw", "cdp_v1", 2, folder_.path())) {
     for (auto* rank : {&one_, &other_}) {
       *rank = Require(DeviceNamed("cpu").CreateRank(run_, 0, memory_));
-      Require((*rank)->AddStage(0, false));
-      Require((*rank)->AddStage(1, false));
+      Require((*rank)->AddStage(0, StageRole::Nothing()));
+      Require((*rank)->AddStage(1, StageRole::Nothing()));
     }
   }
   const Job job_ = Job::Compute(0, 0, 0, JobKind::kForward);

@@ -85,7 +85,7 @@ TEST_P(DeviceModel, OutputElements_OfCountedChain_EqualActivations) {
   auto rank = *device().CreateRank(run, 0, memory_);
   Tensor x;
   for (int s = 0; s < run.stages(); ++s) {
-    ASSERT_TRUE(rank->AddStage(s, true).ok());
+    ASSERT_TRUE(rank->AddStage(s, StageRole::Whole()).ok());
     auto result = rank->Forward(Job::Compute(0, s, 0, JobKind::kForward), One(x), {}, 0);
     ASSERT_TRUE(result.ok()) << result.status();
     x = result->activation;
@@ -97,7 +97,7 @@ TEST_P(DeviceModel, OutputElements_OfCountedChain_EqualActivations) {
 TEST_P(DeviceModel, Weights_StillReadByAPeer_AreNotWrittenOver) {
   const RunSpec run = Run(1);
   auto rank = *device().CreateRank(run, 0, memory_);
-  ASSERT_TRUE(rank->AddStage(0, true).ok());
+  ASSERT_TRUE(rank->AddStage(0, StageRole::Whole()).ok());
   const Tensor shared = *rank->Weights(0, 0);
   const Tensor copy = CopyOf(shared);
   for (int b = 0; b < run.train.microbatches; ++b) {
@@ -112,8 +112,8 @@ TEST_P(DeviceModel, Weights_StillReadByAPeer_AreNotWrittenOver) {
 TEST_P(DeviceModel, OutputGradient_DuringBackward_StaysUnchanged) {
   const RunSpec run = Run(2);
   auto rank = *device().CreateRank(run, 0, memory_);
-  ASSERT_TRUE(rank->AddStage(0, true).ok());
-  ASSERT_TRUE(rank->AddStage(1, true).ok());
+  ASSERT_TRUE(rank->AddStage(0, StageRole::Whole()).ok());
+  ASSERT_TRUE(rank->AddStage(1, StageRole::Whole()).ok());
   const Tensor x = rank->Forward(Job::Compute(0, 0, 0, JobKind::kForward), {}, {}, 0)->activation;
   const Tensor x_before = CopyOf(x);
   ASSERT_TRUE(rank->Forward(Job::Compute(0, 1, 0, JobKind::kForward), One(x), {}, 0).ok());
@@ -142,8 +142,8 @@ TEST_P(DeviceModel, MisalignedTensors_GiveTheSameBits) {
     auto holder = *device().CreateRank(run, 0, memory_);
     auto rank = *device().CreateRank(run, 1, memory_);
     for (int s : {0, 1, 2}) {
-      ASSERT_TRUE(holder->AddStage(s, true).ok());
-      ASSERT_TRUE(rank->AddStage(s, false).ok());
+      ASSERT_TRUE(holder->AddStage(s, StageRole::Whole()).ok());
+      ASSERT_TRUE(rank->AddStage(s, StageRole::Nothing()).ok());
     }
     auto weights = [&](int s) { return deliver(*holder->Weights(s, 0)); };
     Tensor x = rank->Forward(Job::Compute(0, 0, 0, JobKind::kForward), {}, weights(0), 0)->activation;
@@ -169,12 +169,12 @@ TEST_P(DeviceModel, SlicedStage_HoldsItsSliceAlone) {
   const RunSpec run = Run(2);
   constexpr int kParts = 3;
   auto whole = *device().CreateRank(run, 0, memory_);
-  ASSERT_TRUE(whole->AddStage(0, true).ok());
+  ASSERT_TRUE(whole->AddStage(0, StageRole::Whole()).ok());
   const Tensor all = *whole->Weights(0, 0);
   std::vector<Tensor> slices;
   for (int part = 0; part < kParts; ++part) {
     auto rank = *device().CreateRank(run, part, memory_);
-    ASSERT_TRUE(rank->AddSlicedStage(0, part, kParts).ok());
+    ASSERT_TRUE(rank->AddStage(0, StageRole::Slice(part, kParts)).ok());
     const Tensor expected = Slice(all, part, kParts), slice = *rank->Weights(0, 0);
     ASSERT_EQ(slice.bytes, expected.bytes);
     EXPECT_EQ(std::memcmp(slice.data, expected.data, slice.bytes), 0) << part;
@@ -194,7 +194,7 @@ TEST_P(DeviceModel, SlicedStage_HoldsItsSliceAlone) {
     EXPECT_EQ(gathered.status().code(), absl::StatusCode::kInvalidArgument);
   }
   auto last = *device().CreateRank(run, 0, memory_);
-  ASSERT_TRUE(last->AddSlicedStage(0, 2, kParts).ok());
+  ASSERT_TRUE(last->AddStage(0, StageRole::Slice(2, kParts)).ok());
   slices[2] = {};
   auto gathered = last->GatherWeights(Job::Compute(0, 0, 0, JobKind::kForward), slices, 0);
   ASSERT_TRUE(gathered.ok()) << gathered.status();
@@ -206,13 +206,13 @@ TEST_P(DeviceModel, SlicedStage_HoldsItsSliceAlone) {
   ASSERT_TRUE(last->Forward(Job::Compute(0, 0, 0, JobKind::kForward), {}, *std::move(gathered), 0).ok());
   EXPECT_EQ(Live(*last, MemoryClass::kBuffers), 0);
   EXPECT_EQ(Live(*last, MemoryClass::kWeights), static_cast<int64_t>(Slice(all, 2, kParts).bytes));
-  EXPECT_EQ(last->AddSlicedStage(1, 3, 3).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(last->AddStage(1, StageRole::Slice(3, 3)).code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST_P(DeviceModel, BoundaryTensors_OutliveTheRank) {
   const RunSpec run = Run(2);
   auto rank = *device().CreateRank(run, 0, memory_);
-  ASSERT_TRUE(rank->AddStage(0, true).ok());
+  ASSERT_TRUE(rank->AddStage(0, StageRole::Whole()).ok());
   Tensor x = rank->Forward(Job::Compute(0, 0, 0, JobKind::kForward), {}, {}, 0)->activation;
   Tensor w = *rank->Weights(0, 0);
   const Tensor copy = CopyOf(x);
@@ -224,9 +224,12 @@ TEST_P(DeviceModel, BoundaryTensors_OutliveTheRank) {
 TEST_P(DeviceModel, Job_OutOfPlace_FailsAndNamesTheJob) {
   const RunSpec run = Run(2);
   auto rank = *device().CreateRank(run, 0, memory_);
-  ASSERT_TRUE(rank->AddStage(1, false).ok());
-  EXPECT_EQ(rank->AddStage(1, true).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(rank->AddStage(2, true).code(), absl::StatusCode::kInvalidArgument);
+  ASSERT_TRUE(rank->AddStage(1, StageRole::Nothing()).ok());
+  EXPECT_EQ(rank->AddStage(1, StageRole::Whole()).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(rank->AddStage(2, StageRole::Whole()).code(), absl::StatusCode::kInvalidArgument);
+  StageRole sums_for_nobody = StageRole::Nothing();
+  sums_for_nobody.sums_own = true;
+  EXPECT_EQ(rank->AddStage(0, sums_for_nobody).code(), absl::StatusCode::kInvalidArgument);
 
   const Job other = Job::Compute(3, 0, 2, JobKind::kForward);
   absl::Status status = rank->Forward(other, {}, {}, 0).status();
@@ -247,7 +250,7 @@ TEST_P(DeviceModel, Job_OutOfPlace_FailsAndNamesTheJob) {
 TEST_P(DeviceModel, Update_BeforeAllGradients_SaysWhichIsMissing) {
   const RunSpec run = Run(1);
   auto rank = *device().CreateRank(run, 0, memory_);
-  ASSERT_TRUE(rank->AddStage(0, true).ok());
+  ASSERT_TRUE(rank->AddStage(0, StageRole::Whole()).ok());
   for (int b : {0, 2}) {
     ASSERT_TRUE(rank->Forward(Job::Compute(0, 0, b, JobKind::kForward), {}, {}, 0).ok());
     ASSERT_TRUE(rank->Backward(Job::Compute(0, 0, b, JobKind::kBackward), {}, {}, 0, false).ok());
@@ -315,7 +318,7 @@ TEST_P(EveryDevice, TwoTower_CountsOfLayers_HoldForTheCompute) {
     std::vector<Tensor> outputs;
     for (int s = 0; s < run.stages(); ++s) {
       SCOPED_TRACE(counts[s].name);
-      ASSERT_TRUE(rank->AddStage(s, true).ok());
+      ASSERT_TRUE(rank->AddStage(s, StageRole::Whole()).ok());
       int64_t elements = 0;
       for (const ParameterSlot& slot : LayOutStage(run, s).slots) elements += slot.parameter.elements();
       EXPECT_EQ(elements, counts[s].parameters);
@@ -341,7 +344,7 @@ TEST_P(EveryDevice, TwoTower_WrongNumberOfTensors_IsRefused) {
   const RunSpec run = SmallTwoTowerRun(folder.path(), 6, /*stem=*/1);
   PlainMemory memory;
   auto rank = *device().CreateRank(run, 0, memory);
-  ASSERT_TRUE(rank->AddStage(0, true).ok() && rank->AddStage(5, true).ok());
+  ASSERT_TRUE(rank->AddStage(0, StageRole::Whole()).ok() && rank->AddStage(5, StageRole::Whole()).ok());
   const Tensor x = rank->Forward(Job::Compute(0, 0, 0, JobKind::kForward), {}, {}, 0)->activation;
   absl::Status status = rank->Forward(Job::Compute(0, 5, 0, JobKind::kForward), {x}, {}, 0).status();
   EXPECT_THAT(std::string(status.message()),

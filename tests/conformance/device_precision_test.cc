@@ -123,7 +123,7 @@ TEST_P(BFloat16Training, CountedMemory_OfEveryStageAndPolicy_BoundsWhatIsMeasure
       const StageMemory counted = CountStage(run, s);
       auto first = *device().CreateRank(run, 0, memory_);
       auto rank = *device().CreateRank(run, 1, memory_);
-      ASSERT_TRUE(rank->AddStage(s, true).ok());
+      ASSERT_TRUE(rank->AddStage(s, StageRole::Whole()).ok());
       const int64_t elements = rank->stage_elements(s);
       // The weights, and what is narrowed of them.
       EXPECT_LE(Live(*rank, MemoryClass::kWeights), 6 * elements + SegmentAllocator::kAlignment);
@@ -131,7 +131,7 @@ TEST_P(BFloat16Training, CountedMemory_OfEveryStageAndPolicy_BoundsWhatIsMeasure
       EXPECT_GT(Live(*rank, MemoryClass::kWeights), elements > 0 ? 4 * elements : -1);
       Tensor x;
       for (int t = 0; t < s; ++t) {
-        ASSERT_TRUE(first->AddStage(t, true).ok());
+        ASSERT_TRUE(first->AddStage(t, StageRole::Whole()).ok());
         x = first->Forward(Job::Compute(0, t, 0, JobKind::kForward), One(x), {}, 0)->activation;
       }
       if (s > 0) x = CopyOf(x);
@@ -161,7 +161,7 @@ TEST_P(BFloat16Training, CountedMemory_OfEveryStageAndPolicy_BoundsWhatIsMeasure
 TEST_P(BFloat16Training, ActivationInFloat32_IsRefused) {
   const RunSpec run = Run(2);
   auto rank = *device().CreateRank(run, 0, memory_);
-  ASSERT_TRUE(rank->AddStage(0, true).ok() && rank->AddStage(1, true).ok());
+  ASSERT_TRUE(rank->AddStage(0, StageRole::Whole()).ok() && rank->AddStage(1, StageRole::Whole()).ok());
   Tensor x = rank->Forward(Job::Compute(0, 0, 0, JobKind::kForward), {}, {}, 0)->activation;
   x.shape.type = DataType::kFloat32;
   EXPECT_FALSE(rank->Forward(Job::Compute(0, 1, 0, JobKind::kForward), One(x), {}, 0).ok());
@@ -219,7 +219,7 @@ TEST(ActivationsOfStages, DifferentInFloat32_EqualReferenceAndLeaveWhatTheySay) 
   Tensor x;
   std::vector<int64_t> activations, host;
   for (int s = 0; s < 3; ++s) {
-    ASSERT_TRUE(rank->AddStage(s, true).ok());
+    ASSERT_TRUE(rank->AddStage(s, StageRole::Whole()).ok());
     x = rank->Forward(Job::Compute(0, s, 0, JobKind::kForward), One(std::move(x)), {}, 0)->activation;
     activations.push_back(Live(*rank, MemoryClass::kActivations));
     host.push_back(Live(*rank, MemoryClass::kHost));

@@ -40,13 +40,7 @@ class HostedRank final : public RankCompute {
  public:
   HostedRank(Device& device, std::unique_ptr<RankCompute> rank) : device_(device), rank_(std::move(rank)) {}
 
-  absl::Status AddStage(int stage, bool holds_weights) override {
-    return Here().AddStage(stage, holds_weights);
-  }
-  absl::Status AddSlicedStage(int stage, int part, int parts) override {
-    return Here().AddSlicedStage(stage, part, parts);
-  }
-  absl::Status AddAdoptedStage(int stage) override { return Here().AddAdoptedStage(stage); }
+  absl::Status AddStage(int stage, const StageRole& role) override { return Here().AddStage(stage, role); }
 
   absl::Status BeginState(const Job& job) override {
     return InJob(job, [&](RankCompute& rank) { return rank.BeginState(job); });

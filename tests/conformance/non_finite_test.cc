@@ -190,7 +190,7 @@ TEST_F(NonFiniteValues, ALoss_FailsItsForward) {
   for (const bool stops : {true, false}) {
     run.train.non_finite = stops ? NonFinite::kStop : NonFinite::kContinue;
     const auto rank = Require(cpu_.CreateRank(run, 0, memory));
-    Require(rank->AddStage(0, true));
+    Require(rank->AddStage(0, StageRole::Whole()));
     EXPECT_TRUE(rank->Forward(Job::Compute(2, 0, 0, JobKind::kForward), {}, {}, 1).ok());
     const auto result = rank->Forward(Job::Compute(2, 0, 1, JobKind::kForward), {}, {}, 1);
     EXPECT_EQ(result.ok(), !stops);
@@ -206,7 +206,7 @@ TEST_F(NonFiniteValues, ASummedGradient_FailsItsUpdateAndNamesTheParameter) {
   for (const double clip_norm : {0.0, 1.0}) {
     run.train.clip_norm = clip_norm;
     const auto rank = Require(cpu_.CreateRank(run, 0, memory));
-    Require(rank->AddStage(0, true));
+    Require(rank->AddStage(0, StageRole::Whole()));
     const StageLayout layout = LayOutStage(run, 0);
     std::vector<float> gradient(layout.elements, 0.5f);
     gradient[layout.slots[1].offset + 3] = -INFINITY;

@@ -41,7 +41,7 @@ class OutOfMemory : public ::testing::Test {
   OutOfMemory() : run_(SmallGptRun(folder_.path(), 1)) {
     run_.train.batch = 4096;  // some MiB a micro-batch
     rank_ = Require(Cpu().CreateRank(run_, 0, memory_));
-    Require(rank_->AddStage(0, true));
+    Require(rank_->AddStage(0, StageRole::Whole()));
   }
   absl::Status Forward(int microbatch) {
     return rank_->Forward(Job::Compute(0, 0, microbatch, JobKind::kForward), {}, {}, 0).status();

@@ -59,16 +59,16 @@ class Driver {
       for (int s = 0; s < stages_; ++s) {
         if (arrangement_.kind == Kind::kPipeline && r != s) continue;
         if (arrangement_.kind == Kind::kSlices) {
-          Require(ranks_[r]->AddSlicedStage(s, r, ranks));
+          Require(ranks_[r]->AddStage(s, StageRole::Slice(r, ranks)));
           continue;
         }
         if (arrangement_.kind == Kind::kRelayed && r + 1 < ranks) {
-          Require(ranks_[r]->AddAdoptedStage(s));
+          Require(ranks_[r]->AddStage(s, StageRole::Installed()));
           continue;
         }
         const bool holds = !hands_out() || arrangement_.kind == Kind::kReplicas ||
                            arrangement_.kind == Kind::kRelayed || r == 0;
-        Require(ranks_[r]->AddStage(s, holds));
+        Require(ranks_[r]->AddStage(s, holds ? StageRole::Whole() : StageRole::Nothing()));
       }
     }
   }

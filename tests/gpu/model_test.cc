@@ -61,7 +61,7 @@ class CudaModelTest : public ::testing::TestWithParam<Case> {
     run_.schedule.activations = GetParam().activations;
     run_.train.steps = kWarmUp + kSpans * kSpan;
     rank_ = Require(Gpu(GetParam().graphs).CreateRank(run_, 0, memory_));
-    Require(rank_->AddStage(0, /*holds_weights=*/true));
+    Require(rank_->AddStage(0, StageRole::Whole()));
   }
 
   void Do(const Job& job, const std::function<absl::Status()>& work) {
@@ -119,7 +119,7 @@ class StageJobs {
  public:
   StageJobs(const RunSpec& run, int number, MemorySource& memory)
       : run_(run), rank_(Require(Gpu(/*graphs=*/true).CreateRank(run, number, memory))) {
-    for (int s = 0; s < run.stages(); ++s) Require(rank_->AddStage(s, /*holds_weights=*/true));
+    for (int s = 0; s < run.stages(); ++s) Require(rank_->AddStage(s, StageRole::Whole()));
   }
 
   // `meanwhile`, if given, runs on another thread as soon as the device knows of the job.

@@ -56,16 +56,16 @@ class LaunchingRank final : public RankCompute {
     return Copy(tensor, MemoryPlace::kHost);
   }
 
-  absl::Status AddStage(int stage, bool holds_weights) override {
-    if (!holds_weights) return absl::OkStatus();
+  absl::Status AddStage(int stage, const StageRole& role) override {
+    if (role.parts > 1) return absl::UnimplementedError("slices");
+    if (role.sums_own) return absl::UnimplementedError("sums for collectives");
+    if (!role.holds()) return absl::OkStatus();
     Tensor weights = queue_.NewTensor(MemoryPlace::kDevice);
     DeviceQueue::Write(weights.data, InitialWeights(stage));
     MutexLock lock(mu_);
     weights_[stage][0] = weights;
     return absl::OkStatus();
   }
-  absl::Status AddSlicedStage(int, int, int) override { return absl::UnimplementedError("slices"); }
-  absl::Status AddAdoptedStage(int stage) override { return AddStage(stage, true); }
   absl::Status BeginState(const Job&) override { return absl::UnimplementedError("state"); }
   absl::Status AdoptState(const Job&, Tensor) override { return absl::UnimplementedError("state"); }
   absl::StatusOr<Tensor> GiveState(const Job&) override { return absl::UnimplementedError("state"); }

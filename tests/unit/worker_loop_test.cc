@@ -47,9 +47,7 @@ class GatedCompute final : public RankCompute {
     if (gate_->end) gate_->end();
   }
 
-  absl::Status AddStage(int, bool) override { return absl::OkStatus(); }
-  absl::Status AddSlicedStage(int, int, int) override { return absl::OkStatus(); }
-  absl::Status AddAdoptedStage(int) override { return absl::OkStatus(); }
+  absl::Status AddStage(int, const StageRole&) override { return absl::OkStatus(); }
   absl::StatusOr<Tensor> GatherWeights(const Job&, const std::vector<Tensor>&, int) override {
     return Tensor{};
   }

@@ -92,7 +92,7 @@ struct PrepareEffect {
     bool adopts = false;  // true if it holds the weights, and another rank makes their versions
     // Its part of the stage: the whole, or slice `part` of `parts`.
     int part = 0, parts = 1;
-    bool sums_own = false;  // it reduces by collectives: RankCompute::SumOwnGradients
+    bool sums_own = false;  // true if it reduces by collectives: StageRole::sums_own
     // The stage's state comes with its jobs and leaves with them; who saves has it at the end of the run.
     bool state_travels = false;
   };

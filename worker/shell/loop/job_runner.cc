@@ -12,7 +12,7 @@ namespace {
 // Takes the weights that came with the job, which then holds them no more: a copy, or slices, which are put
 // together. For a state that is passing through, returns the version that the job reads: once it is gone, no
 // pass may refer to it.
-absl::StatusOr<Tensor> TakeWeights(RankCompute& compute, JobTask* task) {
+absl::StatusOr<Tensor> TakeWeights(RankWeights& compute, JobTask* task) {
   if (task->start.has_state) return compute.Weights(task->start.job.stage, task->start.version);
   if (task->start.part == JointPart::kEnd) return std::move(task->collected);
   const bool in_slices = task->start.Does(Operation::kGatherWeights);
@@ -36,7 +36,7 @@ std::vector<Tensor> InputsOf(const JobTask& task, TensorKind kind) {
   return inputs;
 }
 
-void RunForward(RankCompute& compute, const JobTask& task, Tensor weights, JobOutcome* outcome) {
+void RunForward(RankPasses& compute, const JobTask& task, Tensor weights, JobOutcome* outcome) {
   std::vector<Tensor> inputs = InputsOf(task, TensorKind::kActivation);
   const StartEffect& start = task.start;
   auto result = start.Does(Operation::kForwardOnly)
@@ -52,7 +52,7 @@ void RunForward(RankCompute& compute, const JobTask& task, Tensor weights, JobOu
 }
 
 // Adds the gradient to the running sum of the micro-batches before.
-void PassSumOn(RankCompute& compute, const JobTask& task, JobOutcome* outcome) {
+void PassSumOn(RankUpdates& compute, const JobTask& task, JobOutcome* outcome) {
   outcome->gradient_sum = std::exchange(outcome->gradient, {});
   const std::vector<Tensor> before = InputsOf(task, TensorKind::kGradientSum);
   if (before.empty()) return;
@@ -82,7 +82,7 @@ void RunBackward(RankCompute& compute, const JobTask& task, Tensor weights, JobO
   if (adds_to_sum) PassSumOn(compute, task, outcome);
 }
 
-void BeginGather(RankCompute& compute, const JobTask& task, JobOutcome* outcome) {
+void BeginGather(RankWeights& compute, const JobTask& task, JobOutcome* outcome) {
   auto slice = compute.Weights(task.start.job.stage, task.start.version);
   auto whole = compute.RoomForWeights(task.start.job);
   outcome->status = slice.ok() ? whole.status() : slice.status();
@@ -103,7 +103,7 @@ void RunPass(RankCompute& compute, JobTask& task, JobOutcome* outcome) {
   }
 }
 
-absl::Status AddGradients(RankCompute& compute, const JobTask& task) {
+absl::Status AddGradients(RankUpdates& compute, const JobTask& task) {
   const int part = task.start.job.member;
   for (size_t i = 0; i < task.gradients.size(); ++i) {
     absl::Status s = compute.Accumulate(task.start.job, task.start.gradients[i].microbatch, task.gradients[i],
@@ -113,7 +113,7 @@ absl::Status AddGradients(RankCompute& compute, const JobTask& task) {
   return absl::OkStatus();
 }
 
-void RunReduce(RankCompute& compute, const JobTask& task, JobOutcome* outcome) {
+void RunReduce(RankUpdates& compute, const JobTask& task, JobOutcome* outcome) {
   outcome->status = AddGradients(compute, task);
   const Job& job = task.start.job;
   if (task.start.part == JointPart::kBegin) {
@@ -146,7 +146,7 @@ void RunReduce(RankCompute& compute, const JobTask& task, JobOutcome* outcome) {
   outcome->squares = *std::move(squares);
 }
 
-void RunUpdate(RankCompute& compute, const JobTask& task, JobOutcome* outcome) {
+void RunUpdate(RankUpdates& compute, const JobTask& task, JobOutcome* outcome) {
   const std::vector<Tensor> made_elsewhere = InputsOf(task, TensorKind::kWeights);
   if (!made_elsewhere.empty()) {
     outcome->status = compute.Adopt(task.start.job, made_elsewhere.front(), task.start.keeps_version);

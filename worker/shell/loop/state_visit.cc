@@ -8,7 +8,7 @@
 
 namespace weft {
 
-absl::Status ReceiveState(RankCompute& compute, JobTask* task) {
+absl::Status ReceiveState(RankWeights& compute, JobTask* task) {
   const StartEffect& start = task->start;
   absl::Status status;
   if (start.Does(Operation::kBeginState)) status = compute.BeginState(start.job);
@@ -22,7 +22,7 @@ absl::Status ReceiveState(RankCompute& compute, JobTask* task) {
   std::abort();
 }
 
-absl::Status PassStateOn(RankCompute& compute, const StartEffect& start, Tensor* state) {
+absl::Status PassStateOn(RankWeights& compute, const StartEffect& start, Tensor* state) {
   if (start.Does(Operation::kDropVersion)) compute.DropWeights(start.job.stage, start.version);
   if (!start.Does(Operation::kSendState)) return absl::OkStatus();
   absl::StatusOr<Tensor> given = compute.GiveState(start.job);

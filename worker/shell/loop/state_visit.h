@@ -8,17 +8,17 @@
 #define WEFT_WORKER_SHELL_LOOP_STATE_VISIT_H_
 
 #include "absl/status/status.h"
-#include "worker/shell/compute/compute.h"
+#include "worker/shell/compute/rank_weights.h"
 #include "worker/shell/loop/job_runner.h"
 
 namespace weft {
 
 // The state begins here, or is among the task's inputs, which then hold it no more, or has stayed. Requires
 // task->start.has_state, as the next.
-absl::Status ReceiveState(RankCompute& compute, JobTask* task);
+absl::Status ReceiveState(RankWeights& compute, JobTask* task);
 
 // Drops versions that no later visitor reads; gives the state away in `state` if it leaves the rank.
-absl::Status PassStateOn(RankCompute& compute, const StartEffect& start, Tensor* state);
+absl::Status PassStateOn(RankWeights& compute, const StartEffect& start, Tensor* state);
 
 }  // namespace weft
 

@@ -31,6 +31,15 @@ absl::Status PrepareToValidate(const RunSpec& spec, const CheckpointFolders& fol
   return folders.KeepAside(spec.first_step(), spec.resume.checkpoint);
 }
 
+StageRole RoleOf(const PrepareEffect::Stage& stage) {
+  StageRole role = stage.parts > 1       ? StageRole::Slice(stage.part, stage.parts)
+                   : stage.adopts        ? StageRole::Installed()
+                   : stage.holds_weights ? StageRole::Whole()
+                                         : StageRole::Nothing();
+  role.sums_own = stage.sums_own;
+  return role;
+}
+
 }  // namespace
 
 absl::Status WorkerLoop::PrepareRank(Slot* slot, const PrepareTask& task) {
@@ -44,10 +53,7 @@ absl::Status WorkerLoop::PrepareRank(Slot* slot, const PrepareTask& task) {
   if (!compute.ok()) return compute.status();
   slot->compute = *std::move(compute);
   for (const PrepareEffect::Stage& s : task.stages) {
-    absl::Status status = s.parts > 1 ? slot->compute->AddSlicedStage(s.stage, s.part, s.parts)
-                          : s.adopts  ? slot->compute->AddAdoptedStage(s.stage)
-                                      : slot->compute->AddStage(s.stage, s.holds_weights);
-    if (status.ok() && s.sums_own) status = slot->compute->SumOwnGradients(s.stage);
+    absl::Status status = slot->compute->AddStage(s.stage, RoleOf(s));
     if (!status.ok()) return status;
     // A run that goes on has its initial weights in the checkpoint that it begins with.
     if (!s.saves || task.folders == nullptr || task.spec->first_step() > 0) continue;

@@ -5,8 +5,10 @@
 #include <c10/util/Exception.h>
 
 #include <exception>
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -68,6 +70,33 @@ auto Guarded(What what, F f) -> decltype(f()) {
     return absl::InternalError(absl::StrCat(what(), ": LibTorch: ", e.what()));
   }
 }
+
+// Runs the calls of one rank at the border: prepares the thread for the rank's device, turns LibTorch's
+// exceptions into a Status, and says what else the rank has in memory where that is out. Any thread.
+class RankGuard {
+ public:
+  // `prepare_thread` is called on every thread that computes, before it does. `device` outlives this.
+  RankGuard(const RankDevice& device, std::function<void()> prepare_thread)
+      : device_(device), prepare_thread_(std::move(prepare_thread)) {}
+
+  void PrepareThread() const { prepare_thread_(); }
+
+  // Runs `f` as Guarded does.
+  template <typename What, typename F>
+  auto Run(What what, F f) const -> decltype(f()) {
+    decltype(f()) result = Guarded(what, [&] {
+      prepare_thread_();
+      return f();
+    });
+    if (absl::IsResourceExhausted(StatusOf(result)))
+      return WithMemory(StatusOf(result), device_.live_bytes());
+    return result;
+  }
+
+ private:
+  const RankDevice& device_;
+  const std::function<void()> prepare_thread_;
+};
 
 }  // namespace weft
 

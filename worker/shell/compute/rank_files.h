@@ -1,0 +1,40 @@
+// Declares how a rank writes its stages into checkpoints: the part of RankCompute (compute.h) about files.
+//
+// Threads: one call at a time, on any thread, and no job beside it but the one that Snapshot belongs to.
+#ifndef WEFT_WORKER_SHELL_COMPUTE_RANK_FILES_H_
+#define WEFT_WORKER_SHELL_COMPUTE_RANK_FILES_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace weft {
+
+struct StageSnapshot;  // checkpoint.h
+
+class RankFiles {
+ public:
+  virtual ~RankFiles() = default;
+
+  // Writes the held stage into `folder`: `stage<ss>.safetensors`, and, unless it is of version 0, first
+  // `state/stage<ss>.safetensors` (training_state.h), each complete or not at all. Requires the versions that
+  // later steps read. Of a sliced stage each holder writes its slice there, and a holder that finds all of
+  // them joins them into those files. Every holder knows version 0, and the holder of part 0 writes it.
+  virtual absl::Status Save(int stage, const std::string& folder) = 0;
+
+  // Returns what Save would write, of a version but 0, as copies in host memory: within the update that makes
+  // the version, behind it. A device with memory of its own copies after the job has been launched; the
+  // rank's thread does not wait, and its later work on the device does.
+  virtual absl::StatusOr<std::shared_ptr<const StageSnapshot>> Snapshot(int /*stage*/) {
+    return absl::UnimplementedError("this device takes no snapshots");
+  }
+
+  // Writes version 0 of any stage that was added, whether its weights are here or not.
+  virtual absl::Status SaveInitial(int stage, const std::string& folder) = 0;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_WORKER_SHELL_COMPUTE_RANK_FILES_H_

@@ -1,0 +1,75 @@
+// Begins the state that ranks hold of stages, and writes it: initial weights, the checkpoint that a run goes
+// on from, and the checkpoints that it makes.
+//
+// Initial weights depend on the seed and on each parameter's layer and name alone. The host makes them, for
+// every device: its generator's numbers are the run's. So version 0 can be made again at any time, by any
+// rank, and a slice of it is cut from the whole parameter. All other files are written from a snapshot
+// (checkpoint.h): what is in it says the stage's rule (training_state.h).
+//
+// Invariants:
+//   1. Only Begin, Save and SaveInitial wait for the device, and none of them is called in a job. Snapshot is
+//      called in the job that made the newest version, does not wait, and holds what that job made: the
+//      copies are behind it, and the rank's later work is behind the copies.
+//   2. A stage's files are those of the newest version; older versions are in them as far as later steps read
+//      them.
+//
+// Private to the adapter of LibTorch. One a rank. Threads: one call at a time, and no update of the stage
+// beside it. Failure: NotFound, DataLoss or InvalidArgument for a checkpoint, naming the file;
+// FailedPrecondition where the rank does not hold what the files need; of writing, naming the file.
+#ifndef WEFT_WORKER_SHELL_TORCH_STAGE_FILES_H_
+#define WEFT_WORKER_SHELL_TORCH_STAGE_FILES_H_
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "run/run_spec.h"
+#include "worker/shell/checkpoint/checkpoint.h"
+#include "worker/shell/compute/training_state.h"
+#include "worker/shell/memory/tensor.h"
+#include "worker/shell/torch/held_stage.h"
+#include "worker/shell/torch/rank_device.h"
+
+namespace weft {
+
+class StageFiles {
+ public:
+  // Both outlive this.
+  StageFiles(const RunSpec& run, RankDevice& device) : run_(run), device_(device) {}
+
+  // Makes the state that the rank holds of the stage when the run begins: weights, and, unless another rank
+  // updates them, the optimizer's state.
+  absl::Status Begin(HeldStage* stage);
+
+  // Do as RankFiles's methods.
+  absl::Status Save(const HeldStage& stage, const std::string& folder);
+  absl::StatusOr<std::shared_ptr<const StageSnapshot>> Snapshot(const HeldStage& stage);
+  absl::Status SaveInitial(const StageLayout& layout, const std::string& folder);
+
+ private:
+  // Returns a flat buffer of the stage as the host can read it, at once or once it is `ready`.
+  using ReadBuffer = std::function<absl::StatusOr<Tensor>(const Tensor& flat)>;
+
+  const absl::StatusOr<std::vector<StateRule>>& Rules();
+  absl::Status MakeInitial(const HeldStage& stage, StageWeights& weights);
+  absl::Status Restore(HeldStage* stage);
+  absl::Status Fill(const Tensor& flat, const std::function<void(float*)>& write);
+  absl::StatusOr<Tensor> ReadOut(const Tensor& flat);
+  absl::StatusOr<Tensor> CopyBehindJob(const Tensor& flat);
+  absl::StatusOr<std::vector<Tensor>> BuffersOf(const HeldStage& stage, const StateRule& rule) const;
+  absl::StatusOr<std::shared_ptr<const StageSnapshot>> TakeSnapshot(const HeldStage& stage,
+                                                                    const ReadBuffer& read);
+
+  const RunSpec& run_;
+  RankDevice& device_;
+  std::once_flag rules_once_;
+  absl::StatusOr<std::vector<StateRule>> rules_ = std::vector<StateRule>();
+};
+
+}  // namespace weft
+
+#endif  // WEFT_WORKER_SHELL_TORCH_STAGE_FILES_H_
