@@ -30,9 +30,13 @@ absl::StatusOr<Schedule> RuledSchedule(const ScheduleSpec& spec, int stages, int
 
 }  // namespace
 
+ReductionMode ReductionOf(const ScheduleSpec& schedule) {
+  return schedule.reduction == "fast" ? ReductionMode::kFast : ReductionMode::kOrdered;
+}
+
 absl::StatusOr<Schedule> MakeSchedule(const ScheduleSpec& spec, int stages, int microbatches) {
   absl::StatusOr<Schedule> schedule = RuledSchedule(spec, stages, microbatches);
-  if (schedule.ok() && spec.reduction == "fast") schedule->sync = WithCollectives(schedule->sync);
+  if (schedule.ok()) schedule->sync = ReducedBy(ReductionOf(spec), schedule->sync);
   return schedule;
 }
 

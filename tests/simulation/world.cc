@@ -69,7 +69,7 @@ World::World(const WorldOptions& options) : options_(options), random_(options.s
   rule.every_steps = options.snapshot_every;
   rule.validate_every = options.validate_every;
   auto plan = MakeRunPlan("world", options.family, *schedule, options.steps, options.first_step,
-                          /*fast=*/false, rule);
+                          ReductionMode::kOrdered, rule);
   plan_ = *plan;
   plain_ = PlainLoop(plan_->graph, options.steps);
   CoreOptions core;

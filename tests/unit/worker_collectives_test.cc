@@ -67,7 +67,7 @@ class Cores {
     Assign a;
     a.run = kRun;
     a.epoch = kEpoch;
-    a.collective = true;
+    a.reduction_mode = ReductionMode::kFast;
     a.leases = {{r, {kEpoch, 1}}};
     for (Rank p = 0; p < graph_->schedule().ranks; ++p) a.process_of_rank.push_back(p);
     return a;
@@ -161,7 +161,8 @@ class Cores {
       EXPECT_NE(start.part, JointPart::kNone);
       // All have one sum, of which one gives the squares; or each has its slice.
       const bool gives = start.job.member == 0 || (graph_->sync(0).layout() == Layout::kSliced);
-      EXPECT_EQ(start.Does(Operation::kSumSquares), graph_->schedule().clips && gives) << Describe(start.job);
+      EXPECT_EQ(start.Does(Operation::kSumSquares), graph_->schedule().clips && gives)
+          << Describe(start.job);
       EXPECT_EQ(start.Does(Operation::kReduceScatter), (graph_->sync(0).layout() == Layout::kSliced));
     }
     EXPECT_TRUE(!graph_->sync(start.job.stage).reduces_jointly() ||
@@ -322,7 +323,7 @@ Assign AssignOf(uint64_t run, uint64_t epoch) {
   Assign a;
   a.run = run;
   a.epoch = epoch;
-  a.collective = true;
+  a.reduction_mode = ReductionMode::kFast;
   a.process_of_rank = {0, 1};
   a.leases = {{1, {epoch, 1}}};
   return a;
@@ -399,7 +400,7 @@ TEST(Gathers, UnderWay_LeaveTheDeviceItsJobsAhead) {
 
 TEST_F(OneCore, AssignedWithoutCollectives_HasNoGroups) {
   Assign assign = AssignOf(kRun, kEpoch);
-  assign.collective = false;
+  assign.reduction_mode = ReductionMode::kOrdered;
   core_.OnMessage(1, assign, &out_);
   EXPECT_TRUE(Only<PrepareEffect>().at(0).groups.empty());
   EXPECT_FALSE(Only<PrepareEffect>().at(0).stages.at(0).sums_own);
