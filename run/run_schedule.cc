@@ -48,7 +48,7 @@ absl::StatusOr<Schedule> ScheduleOf(const RunSpec& run) {
   if (const absl::Status fits = CheckActivationsOfStages(run.schedule, run.stages()); !fits.ok())
     return ErrorAt("schedule.activations", fits.message());
   for (int s = 0; s < run.stages(); ++s) schedule->activations.push_back(ActivationsOf(run.schedule, s));
-  schedule->clips = run.train.takes_norm();
+  schedule->takes_norm = run.train.takes_norm();
   if (IsMigrating(*schedule->sync) && run.train.non_finite == NonFinite::kSkip) {
     return ErrorAt(
         "train.non_finite",

@@ -172,7 +172,7 @@ void AddSimulatedSchedule(CLI::App* sub, SimulateOptions& o) {
   sub->add_option("--from-step", o.from_step, "For a trace: take the order of this step (default: the last)")
       ->check(CLI::Range(0, 1'000'000'000))
       ->type_name("T");
-  sub->add_flag("--clip-norm", o.clips,
+  sub->add_flag("--clip-norm", o.takes_norm,
                 "Clip gradients by their global norm, so that each update waits for all stages (a run file "
                 "has `train.clip_norm`)");
 }

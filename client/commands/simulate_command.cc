@@ -199,8 +199,8 @@ absl::StatusOr<Schedule> MakeCheckedSchedule(const SimulateOptions& options) {
                       ? ReadScheduleFile(options.schedule, {options.stages, options.microbatches,
                                                             *std::move(inputs), options.from_step})
                       : MakeNamedSchedule(options, *std::move(inputs));
-  if (!schedule.ok() || !options.clips) return schedule;
-  schedule->clips = true;
+  if (!schedule.ok() || !options.takes_norm) return schedule;
+  schedule->takes_norm = true;
   if (absl::Status sound = CheckSchedule(*schedule); !sound.ok()) return sound;
   return schedule;
 }
@@ -268,7 +268,7 @@ absl::StatusOr<RunSpec> RunOf(const SimulateOptions& options) {
     run->schedule = *schedule;
     if (schedule->activations == ScheduleSpec().activations) run->schedule.activations = activations;
   }
-  if (options.clips) run->train.clip_norm = 1;
+  if (options.takes_norm) run->train.clip_norm = 1;
   if (options.microbatches > 0) {
     if (run->train.batch % options.microbatches != 0) {
       return absl::InvalidArgumentError(

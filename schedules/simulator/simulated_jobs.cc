@@ -86,7 +86,7 @@ SimulatedJobs::Facts SimulatedJobs::MakeFacts(const Job& job) const {
   if (computes) flags |= kComputes;
   if (forward) flags |= kAdmits;
   if (graph_.MarksOf(job) & kBesideForward) flags |= kBeside;
-  if (job.kind == JobKind::kReduce && graph_.IsJoint(job)) flags |= kCollective;
+  if (job.kind == JobKind::kReduce && graph_.IsJoint(job)) flags |= kJoint;
   if (graph_.FetchesWeights(job)) flags |= kFetches;
   if (forward || (apart && job.kind == graph_.input_backward())) flags |= kBeginsActivation;
   if (job.kind == graph_.final_backward() || leaves_nothing) {

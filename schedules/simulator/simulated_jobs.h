@@ -41,10 +41,10 @@ class SimulatedJobs {
  public:
   // Bits of Facts::flags.
   enum Flag : uint8_t {
-    kComputes = 1,  // it has a micro-batch
-    kAdmits = 2,    // it is a forward
-    kBeside = 4,    // it may run beside the forward before it
-    kCollective = 8,
+    kComputes = 1,           // it has a micro-batch
+    kAdmits = 2,             // it is a forward
+    kBeside = 4,             // it may run beside the forward before it
+    kJoint = 8,              // it is a joint operation of its stage's holders
     kFetches = 16,           // it computes with weights of another rank
     kBeginsActivation = 32,  // from its start an activation is alive
     kEndsActivation = 64,    // and none from its end

@@ -125,7 +125,7 @@ void Simulation::Seed() {
 
 void Simulation::MakeReady(JobId id) {
   const Facts& facts = FactsOf(id);
-  if (facts.flags & SimulatedJobs::kCollective) return JoinCollective(id);
+  if (facts.flags & SimulatedJobs::kJoint) return BeginJoint(id);
   const bool admits = (facts.flags & SimulatedJobs::kAdmits) != 0;
   ranks_[facts.rank].ready.Add(PriorityOf(id), id, facts.stage, admits,
                                admits ? tickets_.TicketOf(JobOf(id)) : -1,
@@ -144,7 +144,7 @@ void Simulation::Arrive(JobId id, double sent) {
 }
 
 // The last member to come starts it for all. It is the devices' work, beside what the ranks compute.
-void Simulation::JoinCollective(JobId id) {
+void Simulation::BeginJoint(JobId id) {
   const Facts& facts = FactsOf(id);
   const std::pair<int, int> key = {StepOf(id), facts.stage};
   std::vector<JobId>& come = joining_[key];
@@ -335,7 +335,7 @@ void Simulation::TakeEvent() {
   if (event.arrival()) return Arrive(event.job, event.sent);
   const Facts& facts = FactsOf(event.job);
   RankState& state = ranks_[facts.rank];
-  if (!(facts.flags & SimulatedJobs::kCollective)) --state.running;
+  if (!(facts.flags & SimulatedJobs::kJoint)) --state.running;
   if (facts.kind == JobKind::kForward) state.forward_running = false;
   touched_.push_back(facts.rank);
   End(event.job);

@@ -60,7 +60,7 @@ World::World(const WorldOptions& options) : options_(options), random_(options.s
   auto schedule = MakeSchedule(options.family, options.parameters, options.stages, options.microbatches);
   if (absl::Status s = ApplyRule(options.rule, options.family, &*schedule); !s.ok())
     Problem(std::string(s.message()));
-  schedule->clips = options.clips;
+  schedule->takes_norm = options.clips;
   if (!options.chain) schedule->inputs = RandomInputs(options.seed, options.stages);
   if (options.apart) schedule = MakeApart(*std::move(schedule));
   Random budgets(options.seed ^ 0xb7);

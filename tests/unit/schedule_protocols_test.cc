@@ -24,7 +24,7 @@ Schedule Made(const std::string& name, const std::map<std::string, std::string>&
 }
 
 Schedule Clipped(Schedule schedule) {
-  schedule.clips = true;
+  schedule.takes_norm = true;
   return schedule;
 }
 

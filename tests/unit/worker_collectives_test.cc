@@ -161,7 +161,7 @@ class Cores {
       EXPECT_NE(start.part, JointPart::kNone);
       // All have one sum, of which one gives the squares; or each has its slice.
       const bool gives = start.job.member == 0 || (graph_->sync(0).layout() == Layout::kSliced);
-      EXPECT_EQ(start.Does(Operation::kSumSquares), graph_->schedule().clips && gives)
+      EXPECT_EQ(start.Does(Operation::kSumSquares), graph_->schedule().takes_norm && gives)
           << Describe(start.job);
       EXPECT_EQ(start.Does(Operation::kReduceScatter), (graph_->sync(0).layout() == Layout::kSliced));
     }
@@ -274,11 +274,11 @@ WorkerCore::RunShape Draw(uint64_t seed, std::string* text) {
   }
   auto schedule = MakeSchedule(name, parameters, stages, microbatches);
   EXPECT_TRUE(schedule.ok()) << schedule.status();
-  schedule->clips = seed % 3 == 0;
+  schedule->takes_norm = seed % 3 == 0;
   const int staleness = name == "dualpipe" ? 0 : pick(0, 1);
   if (staleness > 0) schedule->staleness = [staleness](int, int) { return staleness; };
   *text = absl::StrCat("seed ", seed, ": ", name, " S=", stages, " B=", microbatches,
-                       " staleness=", staleness, schedule->clips ? ", clips" : "");
+                       " staleness=", staleness, schedule->takes_norm ? ", clips" : "");
   const int first_step = pick(0, 2);
   return {*std::move(schedule), first_step + pick(1, 4), first_step};
 }
