@@ -32,7 +32,7 @@ struct SimulateOptions {
   std::string profile;              // times and bytes from this file (client/files/profile.h); empty for none
   bool jobs = false;                // list every job in the JSON
   bool communication = false;       // count communication steps (table and JSON)
-  std::string output = "table";     // table, json, svg, trace, csv or memory
+  std::string output = "table";     // table, json, svg, trace, csv, memory or operations
 };
 
 ExitCode RunSimulate(const SimulateOptions& options);
