@@ -61,7 +61,7 @@ std::vector<RankMemory> CountRanks(const RunSpec& run, const Schedule& schedule,
     const Protocol& protocol = graph.sync(s);
     const bool sliced = protocol.layout() == Layout::kSliced && members > 1;
     const int64_t part = sliced ? (parameters + members - 1) / members + kAlignment : parameters;
-    // The slices are put together; where collectives do that, the next job's lie beside them.
+    // The slices are put together; where a joint operation does that, the next job's lie beside them.
     const int64_t work =
         stages[s].work + (sliced ? parameters : 0) + (graph.joint_order().gathers() ? largest : 0);
     const auto of_run = [&run](int steps) { return std::min(steps, run.train.steps); };
@@ -152,10 +152,10 @@ RunMemory CountRun(const RunSpec& run, const Schedule& schedule) {
     memory.left.push_back(stages.back().left + (schedule.split_backward ? stages.back().between : 0));
   }
   memory.ranks = CountRanks(run, schedule, stages);
-  if (run.schedule.reduction == "fast") {
+  if (ReductionOf(run.schedule) == ReductionMode::kFast) {
     // Known only when the run has its devices.
     Schedule joint = schedule;
-    joint.sync = WithCollectives(joint.sync);
+    joint.sync = ReducedBy(ReductionMode::kFast, joint.sync);
     const std::vector<RankMemory> others = CountRanks(run, joint, stages);
     for (size_t r = 0; r < others.size(); ++r) {
       RankMemory& rank = memory.ranks[r];

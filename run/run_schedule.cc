@@ -30,9 +30,13 @@ absl::StatusOr<Schedule> RuledSchedule(const ScheduleSpec& spec, int stages, int
 
 }  // namespace
 
+ReductionMode ReductionOf(const ScheduleSpec& schedule) {
+  return schedule.reduction == "fast" ? ReductionMode::kFast : ReductionMode::kOrdered;
+}
+
 absl::StatusOr<Schedule> MakeSchedule(const ScheduleSpec& spec, int stages, int microbatches) {
   absl::StatusOr<Schedule> schedule = RuledSchedule(spec, stages, microbatches);
-  if (schedule.ok() && spec.reduction == "fast") schedule->sync = WithCollectives(schedule->sync);
+  if (schedule.ok()) schedule->sync = ReducedBy(ReductionOf(spec), schedule->sync);
   return schedule;
 }
 
@@ -44,7 +48,7 @@ absl::StatusOr<Schedule> ScheduleOf(const RunSpec& run) {
   if (const absl::Status fits = CheckActivationsOfStages(run.schedule, run.stages()); !fits.ok())
     return ErrorAt("schedule.activations", fits.message());
   for (int s = 0; s < run.stages(); ++s) schedule->activations.push_back(ActivationsOf(run.schedule, s));
-  schedule->clips = run.train.takes_norm();
+  schedule->takes_norm = run.train.takes_norm();
   if (IsMigrating(*schedule->sync) && run.train.non_finite == NonFinite::kSkip) {
     return ErrorAt(
         "train.non_finite",

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "run/run_spec.h"
 #include "schedules/schedule.h"
+#include "schedules/sync/reduction_mode.h"
 
 namespace weft {
 
@@ -26,6 +27,7 @@ absl::StatusOr<Schedule> ScheduleOf(const RunSpec& run);
 absl::StatusOr<Schedule> CheckedScheduleOf(const RunSpec& run);
 
 ActivationPolicy ActivationsOf(const ScheduleSpec& schedule, int stage);
+ReductionMode ReductionOf(const ScheduleSpec& schedule);
 
 }  // namespace weft
 

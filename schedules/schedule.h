@@ -86,8 +86,9 @@ struct Schedule {
 
   int period = 1;  // ranks of step t equal those of step t + period
   bool split_backward = false;
-  // Gradients are clipped by their global norm: each update of a step waits for the gradients of all stages.
-  bool clips = false;
+  // The global norm of a step's gradients decides its updates, which clip by it or skip: each waits for the
+  // gradients of all stages.
+  bool takes_norm = false;
   std::vector<ActivationPolicy> activations;  // by stage; empty if all are retained
 
   // The last kind of a micro-batch's backward on a stage, and that whose output is the gradient of the

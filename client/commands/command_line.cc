@@ -172,7 +172,7 @@ void AddSimulatedSchedule(CLI::App* sub, SimulateOptions& o) {
   sub->add_option("--from-step", o.from_step, "For a trace: take the order of this step (default: the last)")
       ->check(CLI::Range(0, 1'000'000'000))
       ->type_name("T");
-  sub->add_flag("--clip-norm", o.clips,
+  sub->add_flag("--clip-norm", o.takes_norm,
                 "Clip gradients by their global norm, so that each update waits for all stages (a run file "
                 "has `train.clip_norm`)");
 }
@@ -216,10 +216,12 @@ CLI::App* AddSimulate(CLI::App& app, SimulateOptions& o) {
   sub->add_flag("--jobs", o.jobs, "List every job in the JSON");
   sub->add_flag("--communication", o.communication,
                 "Count the messages that must follow one another between two ticks (table and JSON)");
-  sub->add_option("-o,--output", o.output,
-                  "table (default), json, svg, trace (Chrome, Perfetto), csv (actions of each rank), or "
-                  "memory (SVG: the activations alive over all ranks against time; for a trace, as measured)")
-      ->check(CLI::IsMember({"table", "json", "svg", "trace", "csv", "memory"}))
+  sub->add_option(
+         "-o,--output", o.output,
+         "table (default), json, svg, trace (Chrome, Perfetto), csv (actions of each rank), operations "
+         "(of each rank, one by one), or "
+         "memory (SVG: the activations alive over all ranks against time; for a trace, as measured)")
+      ->check(CLI::IsMember({"table", "json", "svg", "trace", "csv", "memory", "operations"}))
       ->type_name("FORM");
   sub->footer(SimulateFooter());
   return sub;

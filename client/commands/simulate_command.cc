@@ -30,6 +30,7 @@
 #include "schedules/families/families.h"
 #include "schedules/simulator/actions.h"
 #include "schedules/simulator/communication.h"
+#include "schedules/simulator/operation_rows.h"
 
 namespace weft {
 namespace {
@@ -199,8 +200,8 @@ absl::StatusOr<Schedule> MakeCheckedSchedule(const SimulateOptions& options) {
                       ? ReadScheduleFile(options.schedule, {options.stages, options.microbatches,
                                                             *std::move(inputs), options.from_step})
                       : MakeNamedSchedule(options, *std::move(inputs));
-  if (!schedule.ok() || !options.clips) return schedule;
-  schedule->clips = true;
+  if (!schedule.ok() || !options.takes_norm) return schedule;
+  schedule->takes_norm = true;
   if (absl::Status sound = CheckSchedule(*schedule); !sound.ok()) return sound;
   return schedule;
 }
@@ -268,7 +269,7 @@ absl::StatusOr<RunSpec> RunOf(const SimulateOptions& options) {
     run->schedule = *schedule;
     if (schedule->activations == ScheduleSpec().activations) run->schedule.activations = activations;
   }
-  if (options.clips) run->train.clip_norm = 1;
+  if (options.takes_norm) run->train.clip_norm = 1;
   if (options.microbatches > 0) {
     if (run->train.batch % options.microbatches != 0) {
       return absl::InvalidArgumentError(
@@ -464,6 +465,8 @@ std::string Render(const SimulateOptions& options, const Prepared& prepared, con
     return SimulationJson(prepared.run, prepared.unit, result, options.jobs, communication);
   }
   if (options.output == "table") return Table(prepared, result, communication);
+  if (options.output == "operations")
+    return OperationRows(Graph(schedule, prepared.run.costs.steps), result.jobs);
   const std::vector<DrawnJob> jobs = Drawn(result);
   DrawingOptions drawing = Drawing(prepared, result);
   if (options.output == "trace") return DrawTrace(jobs, drawing);
@@ -590,7 +593,8 @@ ExitCode RunSimulate(const SimulateOptions& options) {
   }
   PreparedRun& run = prepared->run;
   run.costs.record_jobs = WantsJobs(options, *prepared);
-  run.costs.record_waits = run.costs.record_jobs && options.output != "table" && options.output != "csv";
+  const bool rows = options.output == "csv" || options.output == "operations";
+  run.costs.record_waits = run.costs.record_jobs && options.output != "table" && !rows;
   const int64_t listed = int64_t{run.schedule.stages} * run.schedule.microbatches * run.costs.steps;
   if (run.costs.record_jobs && listed > kJobsListedMost) {
     return Fail(kExitUsage,

@@ -26,13 +26,13 @@ struct SimulateOptions {
   int microbatches = 0;             // likewise
   int from_step = -1;               // step of a trace whose order is taken; -1 for its last
   std::vector<std::string> inputs;  // inputs of each stage: the stages that it reads joined by '+', or "data"
-  bool clips = false;               // the run clips gradients by their global norm, as a run file may say
+  bool takes_norm = false;          // the run clips gradients by their global norm, as a run file may say
   SimulationOptions simulation;     // times that are not given are empty; 0 steps: as many as it takes
   std::string under;                // schedule to simulate instead of a run file's own; empty for that
   std::string profile;              // times and bytes from this file (client/files/profile.h); empty for none
   bool jobs = false;                // list every job in the JSON
   bool communication = false;       // count communication steps (table and JSON)
-  std::string output = "table";     // table, json, svg, trace, csv or memory
+  std::string output = "table";     // table, json, svg, trace, csv, memory or operations
 };
 
 ExitCode RunSimulate(const SimulateOptions& options);

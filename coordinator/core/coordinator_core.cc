@@ -1,508 +1,237 @@
-// Implements runs: submission, start, progress, end, deadlines. Sessions and their messages are in
-// core_sessions.cc.
 #include "coordinator/core/coordinator_core.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "coordinator/core/reduction.h"
 
 namespace weft {
-namespace {
 
-std::string Mebibytes(int64_t bytes) { return absl::StrCat(bytes >> 20, " MiB"); }
-
-std::string Seconds(int64_t ns) { return absl::StrCat(ns / 1'000'000'000, " s"); }
-
-}  // namespace
-
-CoordinatorCore::CoordinatorCore(CoreOptions options) : options_(options), epoch_(options.epoch) {}
+CoordinatorCore::CoordinatorCore(CoreOptions options)
+    : options_(options),
+      runs_(options_),
+      sessions_(options_, &runs_),
+      queue_(&runs_, &sessions_.workers()),
+      numbers_{options.epoch} {}
 
 Effects CoordinatorCore::Step(int64_t now, Event event) {
-  now_ = now;
-  Handle(std::move(event));
-  CheckDeadlines();
-  StartWaiting();
-  GrantAll();
-  return std::exchange(effects_, {});
+  out_.now = now;
+  std::visit([this](auto& e) { On(e); }, event);
+  return EndStep();
 }
 
 Effects CoordinatorCore::Step(int64_t now, std::vector<Event> events) {
-  now_ = now;
-  for (Event& e : events) Handle(std::move(e));
+  out_.now = now;
+  for (Event& event : events) std::visit([this](auto& e) { On(e); }, event);
+  return EndStep();
+}
+
+Effects CoordinatorCore::EndStep() {
   CheckDeadlines();
   StartWaiting();
-  GrantAll();
-  return std::exchange(effects_, {});
+  for (const uint64_t id : runs_.live()) runs_.Find(id)->Grant(out_);
+  return std::exchange(out_.effects, {});
 }
 
-void CoordinatorCore::Handle(Event event) {
-  std::visit([this](auto& e) { On(e); }, event);
-}
-
-Run* CoordinatorCore::FindRun(uint64_t id) {
-  const auto it = runs_.find(id);
-  return it == runs_.end() ? nullptr : &it->second;
-}
-
-void CoordinatorCore::Send(SessionId session, FromCoordinator message) {
-  ++probe_.messages_sent;
-  effects_.messages.push_back({session, std::move(message)});
-}
-
-void CoordinatorCore::Changed(const Run& run) {
-  // A run has one entry in a Step: the last state is the one that counts.
-  for (RunInfo& info : effects_.runs) {
-    if (info.id == run.info.id && info.state == run.info.state) {
-      info = run.info;
-      return;
-    }
-  }
-  effects_.runs.push_back(run.info);
-}
-
-// ---- submission and end
-
-absl::Status CoordinatorCore::Submit(SubmitRun& e, uint64_t* id) {
-  const uint64_t hash = BodyHash(e.spec, e.processes, e.output);
-  if (const auto it = run_of_request_.find(e.request); !e.request.empty() && it != run_of_request_.end()) {
-    if (runs_.at(it->second).body_hash != hash) {
-      return absl::AlreadyExistsError(absl::StrCat("request ", e.request, " was submitted before as run ",
-                                                   it->second,
-                                                   " with other content; choose another request name"));
-    }
-    *id = it->second;
-    return absl::OkStatus();
-  }
-  if (stopped_) return absl::UnavailableError("the coordinator is stopping");
-  if (live_.size() >= options_.runs_waiting) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(live_.size(), " runs wait or run already; try again later"));
-  }
-  const int32_t processes = e.processes == 0 ? e.plan->ranks() : e.processes;
-  if (processes < 0 || processes > e.plan->ranks()) {
-    return absl::InvalidArgumentError(absl::StrCat("the schedule has ", e.plan->ranks(),
-                                                   " ranks, so it runs on 1 to ", e.plan->ranks(),
-                                                   " processes, not ", processes));
-  }
-  if (absl::Status s = CheckPlanBytes(*e.plan); !s.ok()) return s;
-  *id = e.id != 0 ? e.id : ReserveRun();
-  Run& run = runs_[*id];
-  run.info.id = *id;
-  run.info.name = e.plan->name;
-  run.info.schedule = e.plan->schedule;
-  run.info.ranks = e.plan->ranks();
-  run.info.processes = processes;
-  run.info.steps = e.plan->steps;
-  run.info.submitted_ns = now_;
-  run.request = e.request;
-  run.body_hash = hash;
-  run.plan = std::move(e.plan);
-  run.spec = std::move(e.spec);
-  if (e.folder.path.empty()) e.folder = {e.output, e.output};
-  run.output = std::move(e.folder.live);
-  run.info.output = std::move(e.folder.path);
-  run.info.file = std::move(e.file);
-  run.run_id = std::move(e.run_id);
-  if (!e.request.empty()) run_of_request_[e.request] = *id;
-  live_.insert(std::upper_bound(live_.begin(), live_.end(), *id), *id);
-  Changed(run);
-  return absl::OkStatus();
-}
-
-absl::Status CoordinatorCore::CheckPlanBytes(const RunPlan& plan) const {
-  int64_t bytes = plan.bytes;
-  for (uint64_t id : live_) bytes += runs_.at(id).plan->bytes;
-  if (bytes <= options_.plan_bytes) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      absl::StrCat("the plan of this run takes about ", Mebibytes(plan.bytes), ", with those of ",
-                   live_.size(), " runs that have not ended ", Mebibytes(bytes), "; the limit is ",
-                   Mebibytes(options_.plan_bytes), ": try again when one of them has ended"));
-}
+// ---- runs
 
 void CoordinatorCore::On(SubmitRun& e) {
   Reply reply{e.reply, absl::OkStatus(), 0};
-  reply.status = Submit(e, &reply.run);
-  effects_.replies.push_back(std::move(reply));
+  reply.status = runs_.Submit(out_, e, &reply.run);
+  out_.effects.replies.push_back(std::move(reply));
 }
 
 void CoordinatorCore::On(CancelRun& e) {
-  Run* run = FindRun(e.run);
+  Run* run = runs_.Find(e.run);
   if (run == nullptr) {
-    effects_.replies.push_back({e.reply, absl::NotFoundError(absl::StrCat("no run ", e.run)), e.run});
+    out_.effects.replies.push_back({e.reply, absl::NotFoundError(absl::StrCat("no run ", e.run)), e.run});
     return;
   }
-  if (!IsFinal(run->info.state)) {
-    e.save ? SaveAndCancel(*run, e.reason) : EndRun(*run, RunState::kCancelled, e.reason);
+  if (!IsFinal(run->state())) {
+    e.save ? run->SaveAndCancel(out_, e.reason) : run->Cancel(e.reason);
+    Settle(*run);
   }
-  effects_.replies.push_back({e.reply, absl::OkStatus(), e.run});
+  out_.effects.replies.push_back({e.reply, absl::OkStatus(), e.run});
 }
 
 void CoordinatorCore::On(StopAll& e) {
-  stopped_ = true;
-  const std::vector<uint64_t> live = live_;
-  for (uint64_t id : live) Fail(*FindRun(id), absl::StrCat("the coordinator was stopped: ", e.reason));
-  for (const auto& [session, w] : workers_.all()) Send(session, Shutdown{e.reason});
-}
-
-void CoordinatorCore::Fail(Run& run, const std::string& reason) { EndRun(run, RunState::kFailed, reason); }
-
-void CoordinatorCore::EndRun(Run& run, RunState state, const std::string& reason) {
-  for (const RunMember& m : run.members) {
-    Worker* w = workers_.Find(m.session);
-    if (w == nullptr || w->run != run.info.id) continue;
-    if (state == RunState::kFinished) {
-      w->run = 0;
-      w->failed_last = false;
-      continue;
-    }
-    if (run.info.state == RunState::kPreparing && state == RunState::kFailed && !run.blaming())
-      w->failed_last |= !m.prepared;
-    const bool cancelled = state == RunState::kCancelled;
-    const std::string told =
-        cancelled ? absl::StrCat("the run was cancelled", reason.empty() ? "" : ": ", reason) : reason;
-    Send(m.session, Abort{run.info.id, told});
-    w->ending_since_ns = now_;
-    w->told_late = false;
+  runs_.Close();
+  const std::vector<uint64_t> live = runs_.live();
+  for (const uint64_t id : live) {
+    Run& run = *runs_.Find(id);
+    run.Fail(absl::StrCat("the coordinator was stopped: ", e.reason));
+    Settle(run);
   }
-  ++probe_.runs_ended[static_cast<int>(state)];
-  live_.erase(std::find(live_.begin(), live_.end(), run.info.id));
-  run.End(state, reason, now_);
-  Changed(run);
-  ended_.push_back(run.info.id);
-  ForgetOldRuns();
+  for (const SessionId session : sessions_.Ids()) out_.Send(session, Shutdown{e.reason});
 }
 
-void CoordinatorCore::ForgetOldRuns() {
-  while (ended_.size() > options_.runs_kept) {
-    const auto oldest = runs_.find(ended_.front());
-    run_of_request_.erase(oldest->second.request);
-    runs_.erase(oldest);
-    ended_.pop_front();
-  }
-}
-
-// ---- start
-
-// Starts waiting runs in the order of submission. A run waits in one of two ways. If enough workers are
-// connected and some are busy, it waits for its turn and holds back the runs behind it. If too few are
-// connected, it waits for workers, with a deadline, and runs behind it that need fewer may pass.
 void CoordinatorCore::StartWaiting() {
-  const QueueState state{workers_.Free().size(), workers_.Connected(), live_.size(), next_run_};
-  if (state == queue_state_) return;  // nothing that the queue depends on has changed
-  uint64_t holds_back = 0;
-  const std::vector<uint64_t> live = live_;
-  for (uint64_t id : live) {
-    Run& run = *FindRun(id);
-    if (run.info.state > RunState::kWaiting) continue;
-    std::vector<Worker*> free = workers_.Free();
-    const size_t needed = run.info.processes, connected = workers_.Connected();
-    if (holds_back == 0 && free.size() >= needed) {
-      free.resize(needed);
-      std::sort(free.begin(), free.end(),
-                [](const Worker* a, const Worker* b) { return a->process < b->process; });
-      Start(run, free);
+  while (std::optional<RunQueue::Admission> admitted = queue_.Next(out_)) {
+    Run& run = *admitted->run;
+    run.Start(out_, admitted->workers, &numbers_);
+    if (run.ending().has_value()) {
+      EndRun(run);
       continue;
     }
-    std::string reason = absl::StrCat("needs ", needed, " worker processes, ", free.size(), " are free (",
-                                      connected, " connected)");
-    if (connected < needed) {
-      if (run.deadline == kNever) run.deadline = now_ + options_.waiting_ns;
-    } else {
-      run.deadline = kNever;
-      if (holds_back != 0) reason = absl::StrCat("behind run ", holds_back, "; ", reason);
-      if (holds_back == 0) holds_back = id;
+    for (Worker* w : admitted->workers) w->run = run.id();
+  }
+}
+
+// Frees the workers of a run that finished. Those of any other run have to end it first; one that was not
+// prepared in time, or at its own fault, is the last to be taken for the next run.
+void CoordinatorCore::EndRun(Run& run) {
+  const auto& [state, reason] = *run.ending();
+  const bool unprepared = run.state() == RunState::kPreparing && state == RunState::kFailed && !run.blaming();
+  const std::string told = state == RunState::kCancelled
+                               ? absl::StrCat("the run was cancelled", reason.empty() ? "" : ": ", reason)
+                               : reason;
+  for (const RunMember& m : run.members().all()) {
+    Worker* w = sessions_.workers().Find(m.session);
+    if (w == nullptr || w->run != run.id()) continue;
+    if (state == RunState::kFinished) {
+      WorkerSessions::Free(*w);
+      continue;
     }
-    for (const Worker* w : workers_.Ending())
-      absl::StrAppend(&reason, "; ", w->Label(), " has not ended run ", w->run, " yet");
-    if (run.info.state == RunState::kSubmitted || reason != run.info.reason) {
-      run.info.state = RunState::kWaiting;
-      run.info.reason = std::move(reason);
-      Changed(run);
-    }
+    w->failed_last |= unprepared && !m.prepared;
+    sessions_.Abort(out_, *w, told);
   }
-  queue_state_ = {workers_.Free().size(), workers_.Connected(), live_.size(), next_run_};
+  ++out_.counts.runs_ended[static_cast<int>(state)];
+  run.Close(out_);
+  runs_.Retire(run.id());
 }
 
-void CoordinatorCore::Start(Run& run, const std::vector<Worker*>& workers) {
-  int64_t bytes = 0;  // bytes of each other's addresses that all processes together are sent
-  for (const Worker* w : workers) bytes += w->hello.address.size() + w->Label().size();
-  bytes *= static_cast<int64_t>(workers.size());
-  if (bytes > options_.peer_bytes) {
-    return Fail(
-        run, absl::StrCat("each of its ", workers.size(), " processes would be sent the addresses of all, ",
-                          Mebibytes(bytes), " together; the limit is ", Mebibytes(options_.peer_bytes),
-                          ": use fewer processes"));
+// ---- sessions
+
+void CoordinatorCore::On(SessionMessage& e) {
+  Worker* w = sessions_.workers().Find(e.session);
+  if (w == nullptr) return;  // the core had closed it, and the shell did not know yet
+  ++out_.counts.messages_received;
+  w->heard_ns = out_.now;
+  if (!w->greeted && !std::holds_alternative<Hello>(e.message)) {
+    return Refuse(e.session, absl::FailedPreconditionError("the first message of a session must be Hello"));
   }
-  std::vector<Peer> peers;
-  for (Worker* w : workers) {
-    w->run = run.info.id;
-    run.members.push_back({w->session, w->process, w->Label()});
-    run.info.members.push_back(w->Label());
-    peers.push_back({w->process, w->hello.address, w->Label()});
-  }
-  const Reduction reduction = ChooseReduction(*run.plan, workers);
-  run.collective = reduction.collective;
-  run.info.reduction = reduction.sentence;
-  if (run.collective) run.plan = run.plan->collective;
-  run.Lease(++epoch_, &next_token_);
-  run.queue = std::make_unique<WorkQueue>(run.plan);
-  if (!run.output.empty()) {
-    run.checkpoints = std::make_unique<Checkpoints>(*run.plan, static_cast<int>(run.members.size()));
-  }
-  run.info.state = RunState::kPreparing;
-  run.info.reason.clear();
-  run.deadline = now_ + options_.preparing_ns;
-  for (size_t m = 0; m < run.members.size(); ++m) {
-    Send(run.members[m].session, run.AssignFor(static_cast<int>(m), peers));
-  }
-  Changed(run);
+  std::visit([&](auto& m) { OnMessage(*w, m); }, e.message);
 }
 
-void CoordinatorCore::BeginRunning(Run& run) {
-  run.info.state = RunState::kRunning;
-  run.info.started_ns = now_;
-  run.deadline = now_ + options_.progress_ns;
-  run.all_may_grant = true;
-  for (const RunMember& m : run.members) workers_.Find(m.session)->heard_ns = now_;
-  if (run.checkpoints != nullptr) {
-    run.checkpoints->Begin(now_);
-    // All processes have written their initial weights to be prepared.
-    if (run.plan->first_step == 0) {
-      run.checkpoints->Announce(0, now_);
-      Seal(run, 0, /*drop=*/false);
-    }
-    // Those weights are kept aside too then. An earlier run may not have come to it.
-    if (run.checkpoints->ResumesWithValidation()) run.checkpoints->AddValidation(run.plan->first_step);
-    BeginValidation(run);
-  }
-  Changed(run);
+void CoordinatorCore::On(SessionClosed& e) {
+  Worker* w = sessions_.workers().Find(e.session);
+  if (w == nullptr) return;
+  if (!w->greeted) return sessions_.workers().Remove(e.session);
+  Lose(*w, w->serves() ? WorkerChange::Kind::kLost : WorkerChange::Kind::kLeft, e.reason);
 }
 
-// ---- progress
-
-void CoordinatorCore::EndSteps(Run& run) {
-  std::vector<WorkQueue::EndedStep> ended;
-  run.queue->TakeEndedSteps(&ended);
-  if (ended.empty()) return;
-  for (const auto& s : ended) {
-    effects_.steps.push_back({run.info.id, s.step, s.loss, s.has_loss, s.end_ns, s.gradient_norm});
-    run.info.loss = s.loss;
-    run.info.has_loss = s.has_loss;
-  }
-  run.info.steps_done = run.queue->steps_done();
-  run.all_may_grant = true;  // the window moved
-  probe_.steps += ended.size();
-  probe_.loss = run.info.loss;
-  probe_.has_loss = run.info.has_loss;
-  if (ended.back().gradient_norm.has_value()) probe_.gradient_norm = ended.back().gradient_norm;
-  probe_.last_step_ns = now_;
-  if (run.queue->all_done()) return BeginFinishing(run);
-  if (run.stop_sealed) EndStopped(run);
-}
-
-void CoordinatorCore::GrantAll() {
-  for (uint64_t id : live_) {
-    Run& run = *FindRun(id);
-    if (run.info.state != RunState::kRunning || run.blaming()) continue;
-    AnnounceSnapshots(run);
-    // Grants may have reached the next snapshot.
-    do {
-      GrantTo(run);
-    } while (AnnounceSnapshots(run));
+void CoordinatorCore::On(WorkerExited& e) {
+  if (Worker* w = sessions_.workers().FindByPid(e.pid)) return Lose(*w, WorkerChange::Kind::kLost, e.reason);
+  if (!options_.fixed_workers) return;
+  const std::vector<uint64_t> live = runs_.live();
+  for (const uint64_t id : live) {
+    Run& run = *runs_.Find(id);
+    if (run.state() > RunState::kWaiting) continue;
+    run.Fail(absl::StrCat("a worker process (pid ", e.pid, ") ended before it connected: ", e.reason));
+    Settle(run);
   }
 }
 
-// Puts the stalls into the run's reason while it runs: the first few processes that report one.
-void CoordinatorCore::TellStalls(Run& run) {
-  if (run.info.state != RunState::kRunning && run.info.state != RunState::kFinishing) return;
-  std::vector<std::string> stalls;
-  for (const RunMember& m : run.members) {
-    if (!m.stalled.empty() && stalls.size() < 4) stalls.push_back(absl::StrCat(m.label, ": ", m.stalled));
-  }
-  std::string reason = absl::StrJoin(stalls, "; ");
-  if (reason == run.info.reason) return;
-  run.info.reason = std::move(reason);
-  Changed(run);
+void CoordinatorCore::Refuse(SessionId session, const absl::Status& status) {
+  Worker* w = sessions_.workers().Find(session);
+  out_.effects.closed.push_back({session, status});
+  if (w != nullptr && w->greeted) return Lose(*w, WorkerChange::Kind::kLost, std::string(status.message()));
+  sessions_.workers().Remove(session);
 }
 
-void CoordinatorCore::GrantTo(Run& run) {
-  const auto grant = [&](Rank rank) {
-    const RunRank& r = run.ranks[rank];
-    if (!run.queue->CanGrant(rank, r.credit)) return;
-    Grant m{run.info.id, rank, r.token, {}};
-    run.queue->Grant(rank, r.credit, &m.jobs);
-    if (m.jobs.empty()) return;
-    probe_.grants += m.jobs.size();
-    Send(run.members[r.member].session, std::move(m));
-  };
-  if (run.all_may_grant) {
-    for (Rank rank = 0; rank < static_cast<Rank>(run.ranks.size()); ++rank) grant(rank);
-  } else {
-    for (Rank rank : run.may_grant) grant(rank);
+void CoordinatorCore::Lose(Worker& worker, WorkerChange::Kind kind, const std::string& reason) {
+  const LostWorker lost = sessions_.Remove(out_, worker, kind, reason);
+  Run* run = lost.run != 0 ? runs_.Find(lost.run) : nullptr;
+  if (run == nullptr || IsFinal(run->state())) return;
+  run->Lose(lost.session, reason);
+  Settle(*run);
+}
+
+void CoordinatorCore::OnMessage(Worker& worker, Hello& m) {
+  const absl::StatusOr<Worker*> before = sessions_.Check(worker, m);
+  if (!before.ok()) return Refuse(worker.session, before.status());
+  if (*before != nullptr) Lose(**before, WorkerChange::Kind::kLost, "it was restarted");
+  if (absl::Status s = sessions_.Greet(out_, worker, m); !s.ok()) return Refuse(worker.session, s);
+  if (runs_.closed()) out_.Send(worker.session, Shutdown{"the coordinator is stopping"});
+}
+
+Run* CoordinatorCore::ServedRun(const Worker& worker, uint64_t id) {
+  if (id == 0 || worker.run != id || !worker.serves()) {
+    ++out_.counts.fenced;
+    return nullptr;
   }
-  run.all_may_grant = false;
-  run.may_grant.clear();
+  return runs_.Find(id);
+}
+
+void CoordinatorCore::OnMessage(Worker& worker, Prepared& m) {
+  Run* run = ServedRun(worker, m.run);
+  if (run == nullptr || run->state() != RunState::kPreparing) return;
+  run->Take(out_, worker.session, m);
+  if (run->state() != RunState::kRunning) return;
+  // From now on the silence of each counts.
+  for (const RunMember& member : run->members().all())
+    sessions_.workers().Find(member.session)->heard_ns = out_.now;
+}
+
+void CoordinatorCore::OnMessage(Worker& worker, Failed& m) {
+  Run* run = ServedRun(worker, m.run);
+  if (run == nullptr || run->blaming()) return;
+  worker.failed_last = true;
+  run->Take(out_, worker.session, m);
 }
 
 // ---- deadlines
 
 int64_t CoordinatorCore::next_deadline() const {
-  int64_t next = kNever;
-  for (const auto& [session, w] : workers_.all()) {
-    next = std::min(next, w.deadline);
-    if (w.ending() && !w.told_late) next = std::min(next, w.ending_since_ns + options_.ending_ns);
-    const auto it = w.serves() ? runs_.find(w.run) : runs_.end();
-    if (it != runs_.end() && it->second.info.state == RunState::kRunning) {
-      next = std::min(next, w.heard_ns + options_.silence_ns);
-    }
-  }
-  for (uint64_t id : live_) {
-    const Run& run = runs_.at(id);
-    next = std::min({next, run.blame_deadline, run.deadline});
-    if (run.info.state == RunState::kRunning && run.checkpoints != nullptr && !run.blaming())
-      next = std::min(next, run.checkpoints->next_due());
-  }
+  int64_t next = sessions_.next_due();
+  for (const uint64_t id : runs_.live()) next = std::min(next, runs_.Find(id)->next_due());
   return next;
 }
 
 void CoordinatorCore::CheckDeadlines() {
-  if (now_ < next_deadline()) return;
-  CheckWorkers();
-  const std::vector<uint64_t> live = live_;
-  for (uint64_t id : live) {
-    Run* run = FindRun(id);
-    if (run != nullptr && !IsFinal(run->info.state)) CheckRun(*run);
+  if (out_.now < next_deadline()) return;
+  for (const SessionId session : sessions_.Ids()) {
+    Worker& worker = *sessions_.workers().Find(session);
+    if (const std::optional<std::string> reason = sessions_.Overdue(out_, worker))
+      Lose(worker, WorkerChange::Kind::kLost, *reason);
+  }
+  const std::vector<uint64_t> live = runs_.live();
+  for (const uint64_t id : live) {
+    Run* run = runs_.Find(id);
+    if (run == nullptr || IsFinal(run->state())) continue;
+    if (run->blame_is_due(out_.now)) {
+      run->Fail(CauseOfFailure(*run));
+    } else {
+      run->CheckDeadline(out_.now);
+    }
+    Settle(*run);
   }
 }
 
 // Returns the cause of a failure. A process that cannot be reached explains the failures of its peers, though
 // it is not yet given up.
 std::string CoordinatorCore::CauseOfFailure(const Run& run) const {
-  for (const RunMember& m : run.members) {
-    const Worker* w = workers_.Find(m.session);
-    if (w == nullptr || !w->broken || m.session == run.failed_session) continue;
-    return absl::StrCat(m.label, " was lost: ", w->broken_reason, " (then ", run.first_failure, ")");
+  for (const RunMember& m : run.members().all()) {
+    const Worker* w = sessions_.workers().Find(m.session);
+    if (w == nullptr || !w->broken || m.session == run.failed_session()) continue;
+    return absl::StrCat(m.label, " was lost: ", w->broken_reason, " (then ", run.first_failure(), ")");
   }
-  return run.first_failure;
-}
-
-void CoordinatorCore::CheckRun(Run& run) {
-  if (now_ >= run.blame_deadline) return Fail(run, CauseOfFailure(run));
-  if (now_ < run.deadline) return;
-  switch (run.info.state) {
-    case RunState::kSubmitted:
-    case RunState::kWaiting:
-      return Fail(run, absl::StrCat("waited ", Seconds(options_.waiting_ns),
-                                    " for worker processes: ", run.info.reason));
-    case RunState::kPreparing:
-      return Fail(run, absl::StrCat("not prepared after ", Seconds(options_.preparing_ns), ": ",
-                                    run.Missing(&RunMember::prepared)));
-    case RunState::kRunning:
-      return Fail(run, absl::StrCat("no job ended for ", Seconds(options_.progress_ns),
-                                    "; awaited: ", run.DescribeAwaited()));
-    case RunState::kFinishing:
-      if (run.checkpoints != nullptr && !run.checkpoints->idle()) {
-        return Fail(run, absl::StrCat("not saved after ", Seconds(options_.finishing_ns), ": ",
-                                      run.DescribeCheckpoint()));
-      }
-      if (run.checkpoints != nullptr && run.checkpoints->validating()) {
-        return Fail(run, absl::StrCat("not validated after ", Seconds(options_.finishing_ns), ": ",
-                                      run.DescribeValidation()));
-      }
-      return Fail(run, absl::StrCat("not finished ", Seconds(options_.finishing_ns),
-                                    " after the last job: ", run.Missing(&RunMember::finished)));
-    default:
-      return;
-  }
-}
-
-void CoordinatorCore::CheckWorkers() {
-  std::vector<SessionId> sessions;
-  for (const auto& [session, w] : workers_.all()) sessions.push_back(session);
-  for (SessionId session : sessions) {
-    Worker& w = *workers_.Find(session);
-    if (now_ >= w.deadline) {
-      if (!w.greeted) {
-        Refuse(session, absl::DeadlineExceededError("the worker sent no Hello"));
-      } else {
-        Lose(w, WorkerChange::Kind::kLost,
-             absl::StrCat("its session broke and did not come back within ", Seconds(now_ - w.broken_ns),
-                          ": ", w.broken_reason));
-      }
-      continue;
-    }
-    if (w.ending() && !w.told_late && now_ >= w.ending_since_ns + options_.ending_ns) {
-      w.told_late = true;
-      effects_.workers.push_back(
-          {WorkerChange::Kind::kBusy, w.Label(),
-           absl::StrCat("it was told ", Seconds(options_.ending_ns), " ago that run ", w.run,
-                        " is over, and still holds it; other runs go to others")});
-    }
-    Run* run = w.serves() ? FindRun(w.run) : nullptr;
-    if (run == nullptr || run->info.state != RunState::kRunning || now_ < w.heard_ns + options_.silence_ns)
-      continue;
-    Lose(w, WorkerChange::Kind::kLost, absl::StrCat("it was silent for ", Seconds(options_.silence_ns)));
-  }
-}
-
-// ---- questions
-
-absl::StatusOr<RunInfo> CoordinatorCore::GetRun(uint64_t id) const {
-  const auto it = runs_.find(id);
-  if (it == runs_.end()) return absl::NotFoundError(absl::StrCat("no run ", id));
-  RunInfo info = it->second.info;
-  if (info.reports.empty()) {
-    for (const auto& [rank, report] : it->second.reports) info.reports.push_back(report);
-  }
-  return info;
-}
-
-std::vector<RunInfo> CoordinatorCore::ListRuns() const {
-  std::vector<RunInfo> list;
-  for (const auto& [id, run] : runs_) {
-    list.push_back(run.info);
-    list.back().reports.clear();
-    list.back().members.clear();
-  }
-  return list;
-}
-
-std::vector<WorkerInfo> CoordinatorCore::ListWorkers(int64_t now) const {
-  std::vector<WorkerInfo> list;
-  for (const auto& [session, w] : workers_.all()) {
-    if (!w.greeted) continue;
-    list.push_back({w.process, w.hello.worker, w.hello.host, w.hello.pid, w.hello.device,
-                    w.broken     ? "broken"
-                    : w.ending() ? "ending"
-                                 : (w.run == 0 ? "free" : "busy"),
-                    w.run, now - w.heard_ns});
-  }
-  std::sort(list.begin(), list.end(),
-            [](const WorkerInfo& a, const WorkerInfo& b) { return a.process < b.process; });
-  return list;
+  return run.first_failure();
 }
 
 Probe CoordinatorCore::probe() const {
-  Probe p = probe_;
-  p.epoch = epoch_;
-  for (const auto& [id, run] : runs_) ++p.runs[static_cast<int>(run.info.state)];
-  for (uint64_t id : live_) {
-    const Run& run = runs_.at(id);
-    if (run.queue == nullptr) continue;
-    p.jobs.blocked += run.queue->counts().blocked;
-    p.jobs.ready += run.queue->counts().ready;
-    p.jobs.claimed += run.queue->counts().claimed;
-    p.jobs.done += run.queue->counts().done;
+  Probe p = out_.counts;
+  p.epoch = numbers_.epoch;
+  for (const auto& [id, run] : runs_.all()) ++p.runs[static_cast<int>(run.state())];
+  for (const uint64_t id : runs_.live()) {
+    const WorkQueue* queue = runs_.Find(id)->queue();
+    if (queue == nullptr) continue;
+    p.jobs.blocked += queue->counts().blocked;
+    p.jobs.ready += queue->counts().ready;
+    p.jobs.claimed += queue->counts().claimed;
+    p.jobs.done += queue->counts().done;
   }
-  for (const auto& [session, w] : workers_.all()) {
-    if (!w.greeted) continue;
-    ++(w.broken     ? p.workers_broken
-       : w.ending() ? p.workers_ending
-                    : (w.run == 0 ? p.workers_free : p.workers_busy));
-  }
+  sessions_.Count(&p);
   return p;
 }
 

@@ -16,7 +16,7 @@
 namespace weft {
 
 struct Reduction {
-  bool collective = false;
+  ReductionMode mode = ReductionMode::kOrdered;
   std::string sentence;  // empty where the run file asks for the order
 };
 

@@ -1,99 +1,434 @@
 #include "coordinator/core/run.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "coordinator/core/reduction.h"
 
 namespace weft {
+namespace {
 
-RunMember* Run::MemberOf(SessionId session) {
-  for (RunMember& m : members) {
-    if (m.session == session) return &m;
-  }
-  return nullptr;
+std::string Seconds(int64_t ns) { return absl::StrCat(ns / 1'000'000'000, " s"); }
+
+}  // namespace
+
+Run::Run(const CoreOptions& options, uint64_t id, int32_t processes, int64_t now, SubmitRun& submission)
+    : options_(options),
+      request_(submission.request),
+      body_hash_(BodyHash(submission.spec, submission.processes, submission.output)),
+      plan_(std::move(submission.plan)),
+      spec_(std::move(submission.spec)),
+      run_id_(std::move(submission.run_id)) {
+  if (submission.folder.path.empty()) submission.folder = {submission.output, submission.output};
+  output_ = std::move(submission.folder.live);
+  info_.id = id;
+  info_.name = plan_->name;
+  info_.schedule = plan_->schedule;
+  info_.ranks = plan_->ranks();
+  info_.processes = processes;
+  info_.steps = plan_->steps;
+  info_.submitted_ns = now;
+  info_.output = std::move(submission.folder.path);
+  info_.file = std::move(submission.file);
 }
 
-int Run::NumberOf(SessionId session) const {
-  for (size_t m = 0; m < members.size(); ++m) {
-    if (members[m].session == session) return static_cast<int>(m);
+RunInfo Run::InfoWithReports() const {
+  RunInfo info = info_;
+  if (info.reports.empty()) {
+    for (const auto& [rank, report] : reports_) info.reports.push_back(report);
   }
-  return -1;
+  return info;
 }
 
-bool Run::AllAlive(bool RunMember::*flag) const {
-  for (const RunMember& m : members) {
-    if (m.alive && !(m.*flag)) return false;
+// ---- waiting
+
+void Run::Wait(StepEffects& out, std::string reason, bool for_workers) {
+  if (!for_workers) {
+    deadline_ = kNever;
+  } else if (deadline_ == kNever) {
+    deadline_ = out.now + options_.waiting_ns;
   }
-  return true;
+  if (info_.state == RunState::kWaiting && reason == info_.reason) return;
+  info_.state = RunState::kWaiting;
+  info_.reason = std::move(reason);
+  out.Changed(info_);
 }
 
-std::string Run::Missing(bool RunMember::*flag) const {
-  std::vector<std::string> labels;
-  for (const RunMember& m : members) {
-    if (!(m.*flag)) labels.push_back(m.label);
+void Run::Start(StepEffects& out, const std::vector<Worker*>& workers, FencingNumbers* numbers) {
+  int64_t bytes = 0;  // bytes of each other's addresses that all processes together are sent
+  for (const Worker* w : workers) bytes += w->hello.address.size() + w->Label().size();
+  bytes *= static_cast<int64_t>(workers.size());
+  if (bytes > options_.peer_bytes) {
+    return Fail(absl::StrCat(
+        "each of its ", workers.size(), " processes would be sent the addresses of all, ", bytes >> 20,
+        " MiB together; the limit is ", options_.peer_bytes >> 20, " MiB: use fewer processes"));
   }
-  return absl::StrJoin(labels, " and ");
-}
-
-void Run::Lease(uint64_t attempt, uint64_t* sequence) {
-  epoch = attempt;
-  const int64_t w = plan->ranks(), p = static_cast<int64_t>(members.size());
-  ranks.assign(w, RunRank{});
-  for (int64_t rank = 0; rank < w; ++rank) {
-    ranks[rank].member = static_cast<int>(rank * p / w);
-    ranks[rank].token = {epoch, (*sequence)++};
+  std::vector<Peer> peers;
+  for (const Worker* w : workers) {
+    members_.Add({w->session, w->process, w->Label()});
+    info_.members.push_back(w->Label());
+    peers.push_back({w->process, w->hello.address, w->Label()});
   }
+  Reduction choice = ChooseReduction(*plan_, workers);
+  reduction_ = choice.mode;
+  info_.reduction = std::move(choice.sentence);
+  if (reduction_ == ReductionMode::kFast) plan_ = plan_->fast;
+  members_.Lease(plan_->ranks(), numbers);
+  queue_ = std::make_unique<WorkQueue>(plan_);
+  if (!output_.empty()) checkpoints_ = std::make_unique<RunCheckpoints>(*plan_, members_, &info_);
+  info_.state = RunState::kPreparing;
+  info_.reason.clear();
+  deadline_ = out.now + options_.preparing_ns;
+  for (int m = 0; m < members_.size(); ++m) out.Send(members_.at(m).session, AssignFor(m, peers));
+  out.Changed(info_);
 }
 
 Assign Run::AssignFor(int member, const std::vector<Peer>& peers) const {
-  Assign assign{info.id, epoch, spec, output, {}, {}, peers, collective, info.reduction, run_id};
-  for (Rank rank = 0; rank < static_cast<Rank>(ranks.size()); ++rank) {
-    assign.process_of_rank.push_back(members[ranks[rank].member].process);
-    if (ranks[rank].member == member) assign.leases.push_back({rank, ranks[rank].token});
-  }
+  Assign assign;
+  assign.run = info_.id;
+  assign.epoch = members_.epoch();
+  assign.spec = spec_;
+  assign.output = output_;
+  assign.leases = members_.LeasesOf(member);
+  assign.process_of_rank = members_.ProcessOfRank();
+  assign.peers = peers;
+  assign.reduction_mode = reduction_;
+  assign.reduction = info_.reduction;
+  assign.run_id = run_id_;
   return assign;
 }
 
-std::string Run::DescribeAwaited() const {
-  if (queue == nullptr) return "nothing";
-  std::vector<std::string> parts;
-  for (const auto& a : queue->AwaitedJobs(4)) {
-    parts.push_back(absl::StrCat(Describe(a.job), a.granted ? " on rank " : " that was not claimed by rank ",
-                                 a.rank, " of ", members[ranks[a.rank].member].label));
+// ---- progress
+
+void Run::Take(StepEffects& out, SessionId from, const Prepared&) {
+  if (info_.state != RunState::kPreparing) return;
+  members_.Find(from)->prepared = true;
+  if (members_.AllAlive(&RunMember::prepared)) BeginRunning(out);
+}
+
+void Run::BeginRunning(StepEffects& out) {
+  info_.state = RunState::kRunning;
+  info_.started_ns = out.now;
+  deadline_ = out.now + options_.progress_ns;
+  all_may_grant_ = true;
+  if (checkpoints_ != nullptr) checkpoints_->Begin(out);
+  out.Changed(info_);
+}
+
+void Run::Take(StepEffects& out, SessionId from, const Credit& m) {
+  if (!members_.Holds(from, m.rank, m.token)) {
+    ++out.counts.fenced;
+    return;
   }
-  if (checkpoints != nullptr && !checkpoints->idle()) parts.push_back(DescribeCheckpoint());
-  if (checkpoints != nullptr && checkpoints->validating()) parts.push_back(DescribeValidation());
+  members_.SetCredit(m.rank, m.jobs);
+  may_grant_.push_back(m.rank);
+}
+
+// Passes the id from the process of a group's first member to those of the others.
+void Run::Take(StepEffects& out, SessionId from, const GroupId& m) {
+  const auto& groups = plan_->graph.joint_order().groups();
+  const auto session_of = [&](Rank rank) { return members_.MemberOf(rank).session; };
+  const bool its_own = reduction_ == ReductionMode::kFast && m.epoch == members_.epoch() &&
+                       info_.state == RunState::kPreparing && m.group < static_cast<int32_t>(groups.size()) &&
+                       session_of(groups[m.group].front()) == from;
+  if (!its_own) {
+    ++out.counts.fenced;
+    return;
+  }
+  for (const Rank rank : groups[m.group]) {
+    if (session_of(rank) != from) out.Send(session_of(rank), m);
+  }
+}
+
+void Run::Take(StepEffects& out, SessionId from, Completions& m) {
+  if (!members_.Holds(from, m.rank, m.token)) {
+    ++out.counts.fenced;
+    return;
+  }
+  const RunMember& member = members_.MemberOf(m.rank);
+  if (info_.state < RunState::kRunning) {
+    ++out.counts.violations;
+    return Fail(
+        absl::StrCat(member.label, " reports jobs done before any was granted: a fault in the worker"));
+  }
+  size_t kept = 0;
+  for (size_t i = 0; i < m.jobs.size(); ++i) {
+    const WorkQueue::Outcome outcome = queue_->Complete(m.rank, m.jobs[i]);
+    if (outcome == WorkQueue::Outcome::kViolation) {
+      ++out.counts.violations;
+      return Fail(absl::StrCat(member.label, " reports ", Describe(m.jobs[i].job), " done on rank ", m.rank,
+                               ", which was not granted there: a fault in the worker"));
+    }
+    if (outcome == WorkQueue::Outcome::kDuplicate) {
+      ++out.counts.duplicate_completions;
+      continue;
+    }
+    ++out.counts.completions[static_cast<int>(m.jobs[i].job.kind)];
+    if (kept != i) m.jobs[kept] = m.jobs[i];
+    ++kept;
+  }
+  if (kept == 0) return;
+  m.jobs.resize(kept);
+  deadline_ = out.now + options_.progress_ns;
+  may_grant_.push_back(m.rank);
+  out.effects.jobs.push_back({info_.id, m.rank, member.process, std::move(m.jobs)});
+  EndSteps(out);
+}
+
+void Run::EndSteps(StepEffects& out) {
+  std::vector<WorkQueue::EndedStep> ended;
+  queue_->TakeEndedSteps(&ended);
+  if (ended.empty()) return;
+  for (const auto& s : ended) {
+    out.effects.steps.push_back({info_.id, s.step, s.loss, s.has_loss, s.end_ns, s.gradient_norm});
+    info_.loss = s.loss;
+    info_.has_loss = s.has_loss;
+  }
+  info_.steps_done = queue_->steps_done();
+  all_may_grant_ = true;  // the window moved
+  Probe& counts = out.counts;
+  counts.steps += ended.size();
+  counts.loss = info_.loss;
+  counts.has_loss = info_.has_loss;
+  if (ended.back().gradient_norm.has_value()) counts.gradient_norm = ended.back().gradient_norm;
+  counts.last_step_ns = out.now;
+  if (queue_->all_done()) return BeginFinishing(out);
+  if (checkpoints_ != nullptr && checkpoints_->stop_sealed()) EndStopped(out);
+}
+
+void Run::MergeReports(std::vector<RankReport>& reports, SessionId from) {
+  for (RankReport& r : reports) {
+    if (!members_.Has(from, r.rank)) continue;
+    // Observers have had the spans; a history of runs would grow with them.
+    r.idle_spans = {};
+    r.transfer_spans = {};
+    reports_[r.rank] = std::move(r);
+  }
+}
+
+void Run::Take(StepEffects& out, SessionId from, Report& m) {
+  out.effects.reports.push_back(m);
+  MergeReports(m.ranks, from);
+}
+
+void Run::Take(StepEffects& out, SessionId from, const Failed& m) {
+  if (blaming()) return;
+  first_failure_ = absl::StrCat(members_.Find(from)->label, " failed: ", m.reason);
+  failed_session_ = from;
+  blame_deadline_ = out.now + options_.blame_ns;
+}
+
+void Run::Take(StepEffects& out, SessionId from, Finished& m) {
+  RunMember& member = *members_.Find(from);
+  if (info_.state != RunState::kFinishing) {
+    ++out.counts.violations;
+    return Fail(
+        absl::StrCat(member.label, " says it has finished before all jobs were done: a fault in the worker"));
+  }
+  out.effects.reports.push_back({m.run, m.ranks});
+  MergeReports(m.ranks, from);
+  member.finished = true;
+  const auto& all = members_.all();
+  if (std::all_of(all.begin(), all.end(), [](const RunMember& one) { return one.finished; }))
+    End(RunState::kFinished, "");
+}
+
+// Puts the stalls into the reason of a run that runs: the first few processes that report one.
+void Run::Take(StepEffects& out, SessionId from, Stalled& m) {
+  members_.Find(from)->stalled = std::move(m.reason);
+  if (info_.state != RunState::kRunning && info_.state != RunState::kFinishing) return;
+  std::string reason = members_.Stalls();
+  if (reason == info_.reason) return;
+  info_.reason = std::move(reason);
+  out.Changed(info_);
+}
+
+void Run::Take(StepEffects& out, SessionId from, const SnapshotSaved& m) {
+  if (!TakesSnapshots()) return;
+  const bool running = info_.state == RunState::kRunning;
+  deadline_ = out.now + (running ? options_.progress_ns : options_.finishing_ns);
+  checkpoints_->Take(out, from, m);
+}
+
+void Run::Take(StepEffects& out, SessionId from, const CheckpointSealed& m) {
+  if (!TakesSnapshots()) return;
+  switch (checkpoints_->Take(out, from, m)) {
+    case RunCheckpoints::Sealing::kFenced:
+      return;
+    case RunCheckpoints::Sealing::kStop:
+      return EndStopped(out);
+    case RunCheckpoints::Sealing::kFatal:
+      return Fail(info_.checkpoint_failure);
+    case RunCheckpoints::Sealing::kPassed:
+      out.Changed(info_);
+      if (info_.state == RunState::kFinishing) BeginFinishing(out);
+  }
+}
+
+void Run::Take(StepEffects& out, SessionId from, Validation& m) {
+  if (!TakesSnapshots()) return;
+  const RunCheckpoints::Validating outcome = checkpoints_->Take(out, from, m);
+  if (outcome == RunCheckpoints::Validating::kFenced) return;
+  const bool running = info_.state == RunState::kRunning;
+  deadline_ = out.now + (running ? options_.progress_ns : options_.finishing_ns);
+  if (outcome == RunCheckpoints::Validating::kUnderWay) return;
+  out.Changed(info_);
+  if (!running) BeginFinishing(out);
+}
+
+// A process's own report before it ends is a better cause than its end.
+void Run::Lose(SessionId session, const std::string& reason) {
+  RunMember& member = *members_.Find(session);
+  member.alive = false;
+  if (member.finished) return;  // it has done its part
+  const std::string lost = absl::StrCat(member.label, " was lost: ", reason);
+  if (!blaming()) return Fail(lost);
+  Fail(failed_session_ == session ? absl::StrCat(first_failure_, " (then it was lost: ", reason, ")")
+                                  : absl::StrCat(lost, " (then ", first_failure_, ")"));
+}
+
+// ---- grants
+
+void Run::Grant(StepEffects& out) {
+  if (info_.state != RunState::kRunning || blaming()) return;
+  AnnounceSnapshots(out);
+  // Grants may have reached the next snapshot.
+  do {
+    GrantReady(out);
+  } while (AnnounceSnapshots(out));
+}
+
+bool Run::AnnounceSnapshots(StepEffects& out) {
+  if (checkpoints_ == nullptr) return false;
+  const bool moved = checkpoints_->AnnounceDue(out, queue_.get());
+  all_may_grant_ |= moved;
+  return moved;
+}
+
+void Run::GrantReady(StepEffects& out) {
+  const auto grant = [&](Rank rank) {
+    const int32_t credit = members_.CreditOf(rank);
+    if (!queue_->CanGrant(rank, credit)) return;
+    weft::Grant m{info_.id, rank, members_.TokenOf(rank), {}};
+    queue_->Grant(rank, credit, &m.jobs);
+    if (m.jobs.empty()) return;
+    out.counts.grants += m.jobs.size();
+    out.Send(members_.MemberOf(rank).session, std::move(m));
+  };
+  if (all_may_grant_) {
+    for (Rank rank = 0; rank < members_.ranks(); ++rank) grant(rank);
+  } else {
+    for (const Rank rank : may_grant_) grant(rank);
+  }
+  all_may_grant_ = false;
+  may_grant_.clear();
+}
+
+// ---- end
+
+void Run::SaveAndCancel(StepEffects& out, const std::string& reason) {
+  const bool has_steps = info_.state >= RunState::kRunning && queue_->steps_done() > plan_->first_step;
+  if (!has_steps || checkpoints_ == nullptr || blaming()) return Cancel(reason);
+  if (info_.state != RunState::kRunning) {
+    // It ends by itself, with its last checkpoint. Nobody waits for more.
+    checkpoints_->GiveUpValidations();
+    return BeginFinishing(out);
+  }
+  info_.stop_step = checkpoints_->Stop(queue_->granted_end());
+  info_.reason = reason;
+  out.Changed(info_);
+}
+
+// Ends a stopped run, once also the jobs of its steps that the checkpoint did not need have ended, so that
+// each of its steps is reported.
+void Run::EndStopped(StepEffects& out) {
+  if (queue_->steps_done() < info_.stop_step) return out.Changed(info_);
+  Cancel(info_.reason);
+}
+
+// Finishes a run whose jobs are all done: first the checkpoint, then the end.
+void Run::BeginFinishing(StepEffects& out) {
+  if (info_.state != RunState::kFinishing) {
+    info_.state = RunState::kFinishing;
+    if (checkpoints_ != nullptr) checkpoints_->Announce(out, plan_->steps);
+    out.Changed(info_);
+  }
+  deadline_ = out.now + options_.finishing_ns;
+  if (checkpoints_ != nullptr && (checkpoints_->saving() || checkpoints_->validating())) return;
+  for (const RunMember& m : members_.all()) out.Send(m.session, Finish{info_.id});
+}
+
+void Run::End(RunState state, const std::string& reason) {
+  if (!ending_.has_value()) ending_ = Ending{state, reason};
+}
+
+void Run::Close(StepEffects& out) {
+  info_.state = ending_->state;
+  info_.reason = std::move(ending_->reason);
+  ending_.reset();
+  info_.ended_ns = out.now;
+  info_.reports.clear();
+  for (auto& [rank, report] : reports_) info_.reports.push_back(std::move(report));
+  reports_.clear();
+  deadline_ = blame_deadline_ = kNever;
+  checkpoints_.reset();
+  queue_.reset();
+  plan_.reset();
+  std::string().swap(spec_);
+  members_.Clear();
+  out.Changed(info_);
+}
+
+// ---- time
+
+int64_t Run::next_due() const {
+  int64_t next = std::min(blame_deadline_, deadline_);
+  if (info_.state == RunState::kRunning && checkpoints_ != nullptr && !blaming())
+    next = std::min(next, checkpoints_->next_due());
+  return next;
+}
+
+void Run::CheckDeadline(int64_t now) {
+  if (now < deadline_) return;
+  switch (info_.state) {
+    case RunState::kSubmitted:
+    case RunState::kWaiting:
+      return Fail(
+          absl::StrCat("waited ", Seconds(options_.waiting_ns), " for worker processes: ", info_.reason));
+    case RunState::kPreparing:
+      return Fail(absl::StrCat("not prepared after ", Seconds(options_.preparing_ns), ": ",
+                               members_.Missing(&RunMember::prepared)));
+    case RunState::kRunning:
+      return Fail(
+          absl::StrCat("no job ended for ", Seconds(options_.progress_ns), "; awaited: ", DescribeAwaited()));
+    case RunState::kFinishing:
+      return Fail(DescribeFinishing());
+    default:
+      return;
+  }
+}
+
+std::string Run::DescribeFinishing() const {
+  const std::string time = Seconds(options_.finishing_ns);
+  if (checkpoints_ != nullptr && checkpoints_->saving())
+    return absl::StrCat("not saved after ", time, ": ", checkpoints_->DescribeSaving());
+  if (checkpoints_ != nullptr && checkpoints_->validating())
+    return absl::StrCat("not validated after ", time, ": ", checkpoints_->DescribeValidation());
+  return absl::StrCat("not finished ", time, " after the last job: ", members_.Missing(&RunMember::finished));
+}
+
+std::string Run::DescribeAwaited() const {
+  std::vector<std::string> parts;
+  for (const auto& a : queue_->AwaitedJobs(4)) {
+    parts.push_back(absl::StrCat(Describe(a.job), a.granted ? " on rank " : " that was not claimed by rank ",
+                                 a.rank, " of ", members_.MemberOf(a.rank).label));
+  }
+  if (checkpoints_ != nullptr && checkpoints_->saving()) parts.push_back(checkpoints_->DescribeSaving());
+  if (checkpoints_ != nullptr && checkpoints_->validating())
+    parts.push_back(checkpoints_->DescribeValidation());
   return absl::StrJoin(parts, "; ");
-}
-
-std::string Run::DescribeCheckpoint() const {
-  std::vector<std::string> labels;
-  for (const int m : checkpoints->Awaited()) labels.push_back(members[m].label);
-  if (labels.empty()) labels.push_back(members[0].label);  // that process completes it
-  return absl::StrCat("the checkpoint of step ", checkpoints->oldest(), " from ",
-                      absl::StrJoin(labels, " and "));
-}
-
-std::string Run::DescribeValidation() const {
-  return absl::StrCat("the validation of step ", checkpoints->oldest_validation(), " from ",
-                      members[0].label);
-}
-
-void Run::End(RunState state, std::string reason, int64_t now) {
-  info.state = state;
-  info.reason = std::move(reason);
-  info.ended_ns = now;
-  info.reports.clear();
-  for (auto& [rank, report] : reports) info.reports.push_back(std::move(report));
-  deadline = blame_deadline = kNever;
-  plan.reset();
-  queue.reset();
-  checkpoints.reset();
-  std::string().swap(spec);
-  std::vector<RunMember>().swap(members);
-  std::vector<RunRank>().swap(ranks);
-  reports.clear();
 }
 
 uint64_t BodyHash(const std::string& spec, int32_t processes, const std::string& output) {

@@ -1,95 +1,153 @@
-// Holds one run in the coordinator: its state, its ranks and their leases, its jobs, and the deadline of its
-// present wait.
+// Leads one run through its phases: waiting, preparing, running, finishing. run_info.h has the states.
 //
-// A value with small transitions; coordinator_core.h decides when to make them. run_info.h has the states.
-// Pure.
+// It takes the messages of its processes and the passing of time, and answers with grants, with snapshots,
+// and in the end with its wish to end: `ending` says in which state and why. The core then frees the workers
+// and closes the run, because workers outlive runs (coordinator_core.h).
+//
+// Invariants:
+//   1. A message of a rank with a token other than its present one changes nothing but a counter.
+//   2. Every state before the end has a deadline, and passing it is a failure that names what was awaited. A
+//      run that waits for its turn has none: others have theirs.
+//   3. A failure that a process reports waits `blame_ns` for the death of another process, which may be its
+//      cause and is not known yet. Until then the run grants nothing.
+//   4. A run that wishes to end takes nothing more: its owner closes it before the next message.
+//
+// Closed, it keeps its RunInfo and what tells a repeated submission. Refers to the options, which outlive it;
+// not movable. Pure; one thread. Memory: a window of steps (work_queue.h).
 #ifndef WEFT_COORDINATOR_CORE_RUN_H_
 #define WEFT_COORDINATOR_CORE_RUN_H_
 
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "coordinator/core/checkpoints.h"
-#include "coordinator/core/events.h"
+#include "coordinator/core/core_options.h"
+#include "coordinator/core/run_checkpoints.h"
+#include "coordinator/core/run_members.h"
+#include "coordinator/core/step_effects.h"
 #include "coordinator/core/work_queue.h"
+#include "coordinator/core/worker_table.h"
 #include "proto/session/link_clock.h"
 
 namespace weft {
 
-// A process of a run. Members keep their place when the process is gone.
-struct RunMember {
-  SessionId session = 0;
-  int32_t process = -1;
-  std::string label;
-  bool alive = true;
-  bool prepared = false;
-  bool finished = false;
-  std::string stalled;  // sentence about its vain wait; "" while it gets on
-};
+class Run {
+ public:
+  // Takes plan, specification and names out of the submission. `processes`: how many it runs on.
+  Run(const CoreOptions& options, uint64_t id, int32_t processes, int64_t now, SubmitRun& submission);
+  Run(const Run&) = delete;
+  Run& operator=(const Run&) = delete;
 
-struct RunRank {
-  int member = 0;
-  Token token;
-  int32_t credit = 0;
-};
+  const RunInfo& info() const { return info_; }
+  // Returns the info with the ranks' reports so far.
+  RunInfo InfoWithReports() const;
+  uint64_t id() const { return info_.id; }
+  RunState state() const { return info_.state; }
+  const std::string& request() const { return request_; }
+  uint64_t body_hash() const { return body_hash_; }
+  const RunMembers& members() const { return members_; }
+  int64_t plan_bytes() const { return plan_->bytes; }  // of a run that is not closed
+  const WorkQueue* queue() const { return queue_.get(); }
 
-struct Run {
-  RunInfo info;
-  std::string request;
-  uint64_t body_hash = 0;  // hash of the submission, to tell a repeated request from another one
-  std::shared_ptr<const RunPlan> plan;
-  std::string spec;
-  std::string output;
+  // ---- waiting
 
-  uint64_t epoch = 0;       // epoch of this attempt
-  bool collective = false;  // true if its plan is RunPlan::collective
-  std::vector<RunMember> members;
-  std::vector<RunRank> ranks;
-  std::unique_ptr<WorkQueue> queue;
-  std::unique_ptr<Checkpoints> checkpoints;  // checkpoints of a run with an output folder
-  std::string save_failure;                  // failure of a snapshot that is to be dropped
-  // True once the checkpoint that it ends with is complete, or was dropped.
-  bool stop_sealed = false;
-  std::string run_id;
-  std::map<Rank, RankReport> reports;
-  std::vector<Rank> may_grant;  // ranks to look at when the Step ends; may repeat
-  bool all_may_grant = false;
+  // Says why the run waits. It has a deadline while it waits for workers to connect, not for its turn.
+  void Wait(StepEffects& out, std::string reason, bool for_workers);
+  // Assigns the run to the workers, in their order, or fails.
+  void Start(StepEffects& out, const std::vector<Worker*>& workers, FencingNumbers* numbers);
 
-  int64_t deadline = kNever;  // deadline of the state; while running, of the next completion
-  // Time until which a reported failure waits for its cause, which may be the death of another process that
-  // is not known yet. Until then the run hands out nothing.
-  int64_t blame_deadline = kNever;
-  std::string first_failure;
-  SessionId failed_session = 0;  // session of the process that reported it
+  // ---- messages of its processes
 
-  bool active() const { return !IsFinal(info.state) && info.state > RunState::kWaiting; }
-  bool blaming() const { return blame_deadline != kNever; }
-  RunMember* MemberOf(SessionId session);
-  int NumberOf(SessionId session) const;  // number of the member; -1 for none
-  bool AllAlive(bool RunMember::*flag) const;
-  // Returns "process 1 (..) and process 3 (..)": members whose flag is not set.
-  std::string Missing(bool RunMember::*flag) const;
+  void Take(StepEffects& out, SessionId from, const Prepared& m);
+  void Take(StepEffects& out, SessionId from, const Credit& m);
+  void Take(StepEffects& out, SessionId from, const GroupId& m);
+  void Take(StepEffects& out, SessionId from, Completions& m);
+  void Take(StepEffects& out, SessionId from, Report& m);
+  void Take(StepEffects& out, SessionId from, const Failed& m);
+  void Take(StepEffects& out, SessionId from, Finished& m);
+  void Take(StepEffects& out, SessionId from, Stalled& m);
+  void Take(StepEffects& out, SessionId from, const SnapshotSaved& m);
+  void Take(StepEffects& out, SessionId from, const CheckpointSealed& m);
+  void Take(StepEffects& out, SessionId from, Validation& m);
 
-  // Maps the ranks on the members in contiguous blocks, rank w on member w*P/W, and gives each a lease;
-  // tokens start at `sequence`.
-  void Lease(uint64_t attempt, uint64_t* sequence);
+  // Takes the loss of a member's process for good.
+  void Lose(SessionId session, const std::string& reason);
+  // Announces snapshots and grants jobs, as far as both can go now.
+  void Grant(StepEffects& out);
+
+  // ---- end
+
+  // Ends the run with the next checkpoint that can be announced, where it has made a step and has an output
+  // folder; else at once.
+  void SaveAndCancel(StepEffects& out, const std::string& reason);
+  void Fail(const std::string& reason) { End(RunState::kFailed, reason); }
+  void Cancel(const std::string& reason) { End(RunState::kCancelled, reason); }
+  struct Ending {
+    RunState state = RunState::kFailed;
+    std::string reason;
+  };
+  // Returns how the run wishes to end; none while it goes on, or when it is closed.
+  const std::optional<Ending>& ending() const { return ending_; }
+  // Ends the run as it wishes, and drops what only a live run needs.
+  void Close(StepEffects& out);
+
+  // ---- time
+
+  // Returns when CheckDeadline or Grant has something to do though nothing happened; INT64_MAX for never.
+  int64_t next_due() const;
+  // True while a reported failure waits for its cause (invariant 3).
+  bool blaming() const { return blame_deadline_ != kNever; }
+  bool blame_is_due(int64_t now) const { return now >= blame_deadline_; }
+  const std::string& first_failure() const { return first_failure_; }
+  SessionId failed_session() const { return failed_session_; }
+  // Fails the run if the deadline of its state has passed.
+  void CheckDeadline(int64_t now);
+
+ private:
+  void End(RunState state, const std::string& reason);
+  // True if the run saves checkpoints and has got so far that its processes may speak of them.
+  bool TakesSnapshots() const { return checkpoints_ != nullptr && info_.state >= RunState::kRunning; }
   Assign AssignFor(int member, const std::vector<Peer>& peers) const;
-
+  void BeginRunning(StepEffects& out);
+  void EndSteps(StepEffects& out);
+  void EndStopped(StepEffects& out);
+  void BeginFinishing(StepEffects& out);
+  void MergeReports(std::vector<RankReport>& reports, SessionId from);
+  bool AnnounceSnapshots(StepEffects& out);
+  void GrantReady(StepEffects& out);
+  std::string DescribeFinishing() const;
   // Returns "backward (step 3, stage 1, micro-batch 5) on rank 2 of process 1 (..)", and so on for at most
   // four.
   std::string DescribeAwaited() const;
-  // Returns "the checkpoint of step 40 from process 1 (..)". Requires one that is under way.
-  std::string DescribeCheckpoint() const;
-  // "the validation of step 40 from process 1 (..)". Requires one that is not done.
-  std::string DescribeValidation() const;
 
-  // Ends the run: drops what only a live run needs.
-  void End(RunState state, std::string reason, int64_t now);
+  const CoreOptions& options_;
+  RunInfo info_;
+  const std::string request_;
+  const uint64_t body_hash_;  // hash of the submission, to tell a repeated request from another one
+  std::shared_ptr<const RunPlan> plan_;
+  std::string spec_;
+  std::string output_;  // place where the run writes until it has ended; "" for none
+  std::string run_id_;
+
+  RunMembers members_;
+  ReductionMode reduction_ = ReductionMode::kOrdered;  // reduction of the present attempt
+  std::unique_ptr<WorkQueue> queue_;
+  std::unique_ptr<RunCheckpoints> checkpoints_;  // of a run with an output folder
+  std::map<Rank, RankReport> reports_;
+  std::vector<Rank> may_grant_;  // ranks to look at when the Step ends; may repeat
+  bool all_may_grant_ = false;
+
+  int64_t deadline_ = kNever;  // deadline of the state; while running, of the next completion
+  int64_t blame_deadline_ = kNever;
+  std::string first_failure_;
+  SessionId failed_session_ = 0;  // session of the process that reported it
+  std::optional<Ending> ending_;
 };
 
+// Returns a hash of what a run is submitted with.
 uint64_t BodyHash(const std::string& spec, int32_t processes, const std::string& output);
 
 }  // namespace weft

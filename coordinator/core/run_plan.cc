@@ -6,40 +6,40 @@
 #include "schedules/check/check.h"
 #include "schedules/dispatch/claim_order.h"
 #include "schedules/graph/size.h"
-#include "schedules/sync/catalogue.h"
+#include "schedules/sync/protocol.h"
 
 namespace weft {
 
 absl::StatusOr<std::shared_ptr<const RunPlan>> MakeRunPlan(std::string name, std::string schedule_text,
                                                            Schedule schedule, int32_t steps,
-                                                           int32_t first_step, bool fast,
+                                                           int32_t first_step, ReductionMode reduction,
                                                            const CheckpointRule& checkpoint) {
   if (first_step < 0 || steps <= first_step)
     return absl::InvalidArgumentError(
         absl::StrCat("a run needs at least one step, not ", steps - first_step));
   if (absl::Status s = CheckSchedule(schedule); !s.ok()) return s;
-  std::shared_ptr<const RunPlan> collective;
+  std::shared_ptr<const RunPlan> fast;
   std::string unsound;
-  if (fast) {
+  if (reduction == ReductionMode::kFast) {
     Schedule other = schedule;
-    other.sync = WithCollectives(other.sync);
+    other.sync = ReducedBy(reduction, other.sync);
     if (Graph(other).joint_order().any()) {
-      auto plan =
-          MakeRunPlan(name, schedule_text, std::move(other), steps, first_step, /*fast=*/false, checkpoint);
+      auto plan = MakeRunPlan(name, schedule_text, std::move(other), steps, first_step,
+                              ReductionMode::kOrdered, checkpoint);
       if (plan.ok()) {
-        collective = *std::move(plan);
+        fast = *std::move(plan);
       } else {
         unsound = std::string(plan.status().message());
       }
     }
   }
-  const int64_t bytes = SizeOf(schedule).bytes() + (collective != nullptr ? collective->bytes : 0);
+  const int64_t bytes = SizeOf(schedule).bytes() + (fast != nullptr ? fast->bytes : 0);
   Graph graph(std::move(schedule), steps, first_step);
   auto order = ClaimOrder(graph);
   if (!order.ok()) return order.status();
-  return std::make_shared<const RunPlan>(
-      RunPlan{std::move(name), std::move(schedule_text), steps, std::move(graph), *std::move(order),
-              first_step, fast, std::move(collective), std::move(unsound), bytes, checkpoint});
+  return std::make_shared<const RunPlan>(RunPlan{std::move(name), std::move(schedule_text), steps,
+                                                 std::move(graph), *std::move(order), first_step, reduction,
+                                                 std::move(fast), std::move(unsound), bytes, checkpoint});
 }
 
 }  // namespace weft

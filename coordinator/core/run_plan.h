@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "schedules/graph/graph.h"
 #include "schedules/schedule.h"
+#include "schedules/sync/reduction_mode.h"
 
 namespace weft {
 
@@ -35,10 +36,10 @@ struct RunPlan {
   std::vector<std::vector<std::vector<Job>>> claim_order;
   int32_t first_step = 0;  // first step to make; an earlier run made all before
 
-  // True if the run file leaves the order of sums to collectives (`reduction: fast`), where they can serve.
-  // Then, and if the schedule has any, `collective` is the same plan with Schedule::collective.
-  bool fast = false;
-  std::shared_ptr<const RunPlan> collective;
+  // How the run file wants gradients summed. For kFast, and where a stage's devices can sum jointly, `fast`
+  // is the same plan carried out so; the run takes it if its processes allow.
+  ReductionMode reduction = ReductionMode::kOrdered;
+  std::shared_ptr<const RunPlan> fast;
   std::string unsound;  // reason why it has none though it has stages that could; empty otherwise
 
   int64_t bytes = 0;  // upper estimate of the memory that the coordinator needs for it
@@ -51,7 +52,8 @@ struct RunPlan {
 // make.
 absl::StatusOr<std::shared_ptr<const RunPlan>> MakeRunPlan(std::string name, std::string schedule_text,
                                                            Schedule schedule, int32_t steps,
-                                                           int32_t first_step = 0, bool fast = false,
+                                                           int32_t first_step = 0,
+                                                           ReductionMode reduction = ReductionMode::kOrdered,
                                                            const CheckpointRule& checkpoint = {});
 
 }  // namespace weft

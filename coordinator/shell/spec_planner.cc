@@ -31,7 +31,7 @@ absl::StatusOr<std::shared_ptr<const RunPlan>> PlanSpec(const std::string& text)
   if (!schedule.ok()) return schedule.status();
   const CheckpointSpec& checkpoint = spec->checkpoint;
   return MakeRunPlan(spec->name, ToText(spec->schedule), *std::move(schedule), spec->end_step(),
-                     spec->first_step(), spec->schedule.reduction == "fast",
+                     spec->first_step(), ReductionOf(spec->schedule),
                      {checkpoint.every_steps, int64_t{checkpoint.every_seconds} * 1'000'000'000,
                       checkpoint.keep, spec->validate.every});
 }

@@ -51,7 +51,7 @@ size_t BytesOf(const FromWorker& message) {
   if (const auto* m = std::get_if<Completions>(&message)) return kFrame + 40 * m->jobs.size();
   if (const auto* m = std::get_if<Hello>(&message))
     return 2 * kFrame + m->worker.size() + m->host.size() + m->address.size() + m->device.size() +
-           m->device_id.size() + m->collectives.size();
+           m->device_id.size() + m->reduction_library.size();
   if (const auto* m = std::get_if<Report>(&message)) return BytesOfReports(m->ranks);
   if (const auto* m = std::get_if<Finished>(&message)) return BytesOfReports(m->ranks);
   if (const auto* m = std::get_if<Failed>(&message)) return kFrame + m->reason.size();

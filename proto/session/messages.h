@@ -29,6 +29,7 @@
 #include <vector>
 
 #include "schedules/job.h"
+#include "schedules/sync/reduction_mode.h"
 #include "schedules/timeline.h"
 
 namespace weft {
@@ -50,9 +51,9 @@ struct Hello {
   int32_t process = -1;  // process number that it asks for, -1 for any
   std::string address;   // opaque address of its transport
   // The device that computes: its kind ("cpu", "cuda"), its identity among all devices on any machine ("" if
-  // it has none of its own), and the library for collectives among such devices with its version ("" for
+  // it has none of its own), and the library by which such devices sum jointly with its version ("" for
   // none).
-  std::string device, device_id, collectives;
+  std::string device, device_id, reduction_library;
 };
 
 // Says that the ranks of the run are ready to take jobs.
@@ -206,13 +207,12 @@ struct RankLease {
 struct Assign {
   uint64_t run = 0;
   uint64_t epoch = 0;
-  std::string spec;                      // the run file as JSON (run/run_spec.h)
-  std::string output;                    // folder for checkpoints, "" for none
-  std::vector<RankLease> leases;         // ranks of this process
-  std::vector<int32_t> process_of_rank;  // size W
-  std::vector<Peer> peers;               // every process of the run, this one included
-  // True if the run's schedule is carried out with Schedule::collective.
-  bool collective = false;
+  std::string spec;                                        // the run file as JSON (run/run_spec.h)
+  std::string output;                                      // folder for checkpoints, "" for none
+  std::vector<RankLease> leases;                           // ranks of this process
+  std::vector<int32_t> process_of_rank;                    // size W
+  std::vector<Peer> peers;                                 // every process of the run, this one included
+  ReductionMode reduction_mode = ReductionMode::kOrdered;  // how the run's schedule is carried out
   // A sentence that says how gradients are summed, where the run file leaves it to the devices; "" otherwise.
   std::string reduction;
   // The id that tells this run from every other on any coordinator: 128 random bits in hexadecimal; "" if

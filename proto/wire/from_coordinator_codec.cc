@@ -68,7 +68,7 @@ void Encoder::operator()(const Assign& m) const {
   o->set_epoch(m.epoch);
   o->set_spec(m.spec);
   o->set_output(m.output);
-  o->set_collective(m.collective);
+  o->set_fast(m.reduction_mode == ReductionMode::kFast);
   o->set_reduction(CleanText(m.reduction, kMaxTextBytes));
   o->set_run_id(m.run_id);
   for (const RankLease& lease : m.leases) {
@@ -105,8 +105,14 @@ absl::StatusOr<FromCoordinator> DecodeAssign(const v1::Assign& in) {
   WEFT_WIRE_RETURN_IF_ERROR(
       CheckAtMost("the number of assign.leases", in.leases_size(), in.process_of_rank_size()));
   if (!in.run_id().empty()) WEFT_WIRE_RETURN_IF_ERROR(CheckName("assign.run_id", in.run_id()));
-  Assign m{in.run(), in.epoch(), in.spec(),       in.output(),    {},
-           {},       {},         in.collective(), in.reduction(), in.run_id()};
+  Assign m;
+  m.run = in.run();
+  m.epoch = in.epoch();
+  m.spec = in.spec();
+  m.output = in.output();
+  m.reduction_mode = in.fast() ? ReductionMode::kFast : ReductionMode::kOrdered;
+  m.reduction = in.reduction();
+  m.run_id = in.run_id();
   for (uint32_t process : in.process_of_rank()) {
     WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("assign.process_of_rank", process, kMaxProcesses - 1));
     m.process_of_rank.push_back(static_cast<int32_t>(process));

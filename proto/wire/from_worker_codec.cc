@@ -30,7 +30,7 @@ struct Encoder {
     o->set_address(m.address);
     o->set_device(CleanText(m.device, kMaxDeviceBytes));
     o->set_device_id(CleanText(m.device_id, kMaxDeviceBytes));
-    o->set_collectives(CleanText(m.collectives, kMaxDeviceBytes));
+    o->set_reduction_library(CleanText(m.reduction_library, kMaxDeviceBytes));
   }
   void operator()(const Prepared& m) const { out->mutable_prepared()->set_run(m.run); }
   void operator()(const Credit& m) const {
@@ -109,7 +109,7 @@ absl::StatusOr<FromWorker> DecodeHello(const v1::Hello& in) {
   }
   WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("hello.device", in.device(), kMaxDeviceBytes));
   WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("hello.device_id", in.device_id(), kMaxDeviceBytes));
-  WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("hello.collectives", in.collectives(), kMaxDeviceBytes));
+  WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("hello.reduction_library", in.reduction_library(), kMaxDeviceBytes));
   return Hello{in.worker(),
                PlainText(in.host(), kMaxTextBytes),
                in.pid(),
@@ -117,7 +117,7 @@ absl::StatusOr<FromWorker> DecodeHello(const v1::Hello& in) {
                in.address(),
                PlainText(in.device(), kMaxDeviceBytes),
                PlainText(in.device_id(), kMaxDeviceBytes),
-               PlainText(in.collectives(), kMaxDeviceBytes)};
+               PlainText(in.reduction_library(), kMaxDeviceBytes)};
 }
 
 absl::StatusOr<FromWorker> DecodeCredit(const v1::Credit& in) {

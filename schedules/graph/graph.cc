@@ -24,7 +24,7 @@ Graph::Graph(Schedule schedule, int steps, int first_step)
   static const JointOrder* const none = new JointOrder;
   LinkStages();
   protocols_ = s.sync->Make(s, {first_step, steps});
-  if (s.clips) protocols_ = WithClipping(std::move(protocols_));
+  if (s.takes_norm) protocols_ = WithGlobalNorm(std::move(protocols_));
   joint_order_ = none;
   for (const auto& protocol : protocols_) {
     if (protocol->joint_order() != nullptr) joint_order_ = protocol->joint_order();

@@ -202,10 +202,11 @@ void FixedOrderRun::CountTransfers() {
     // Jobs of the first step read the initial weights.
     edges.clear();
     graph_.Predecessors(numbers_.First(i), &edges);
+    const OperationCharge charge = ChargeOf(graph_, numbers_.First(i));
+    const double bytes = costs_.BytesOf(TensorKind::kWeights, charge, charge);
     for (const Edge& e : edges) {
       if (e.from.step < 0 && e.tensor == TensorKind::kWeights)
-        count(graph_.RankOf(e.from), facts.rank, e.tensor, costs_.BytesOf(e.tensor, facts.stage, facts.stage),
-              1);
+        count(graph_.RankOf(e.from), facts.rank, e.tensor, bytes, 1);
     }
   }
 }

@@ -7,8 +7,8 @@ Links::Links(double bandwidth, double latency, SimulationResult* result)
   if (bandwidth_ > 0) free_.assign(ranks_ * ranks_, 0);
 }
 
-double Links::RunRing(double now, const std::vector<Rank>& members, bool scatters, double bytes) {
-  const double rounds = (scatters ? 1.0 : 2.0) * (static_cast<double>(members.size()) - 1);
+double Links::RunRing(double now, const std::vector<Rank>& members, int turns, double bytes) {
+  const double rounds = turns * (static_cast<double>(members.size()) - 1);
   const double sent_by_each = rounds / static_cast<double>(members.size()) * bytes;
   const auto link_from = [&](size_t m) -> double& {
     return FreeAt(members[m], members[(m + 1) % members.size()]);

@@ -31,10 +31,10 @@ class Links {
     return free + latency_;
   }
 
-  // A ring among the members starts now: each sends and receives all but one of n parts of `bytes` once, in
-  // n - 1 rounds, until each has the sum of one part; and, unless the sum stays scattered, once more until
-  // each has all. Returns how long it takes.
-  double RunRing(double now, const std::vector<Rank>& members, bool scatters, double bytes);
+  // A ring among the members starts now: in each turn each sends and receives all but one of n parts of
+  // `bytes` once, in n - 1 rounds. After the first turn each has the sum of one part, after the second one
+  // all. Returns how long it takes.
+  double RunRing(double now, const std::vector<Rank>& members, int turns, double bytes);
 
  private:
   double& FreeAt(Rank source, Rank target) { return free_[static_cast<size_t>(source) * ranks_ + target]; }

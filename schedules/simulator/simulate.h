@@ -10,10 +10,13 @@
 // (or backward_weight); where these are on different ranks, each rank has one from the start to the end of
 // its own.
 //
-// A reduce that is a collective (joint_order.h) starts on all members when the last of them can, runs beside
-// what they compute, and takes the time of a ring among them: its duration, if one is given, and
-// 2 (n - 1) / n of the stage's bytes over each link of the ring; half of that where each gets its slice. A
-// gather of weights moves each slice over the link from its holder, as messages do.
+// Beyond its duration a job is charged by the operations that the protocol of its stage gives for it
+// (sync/protocol.h): tensors have the bytes of a slice or of the whole by what makes or takes them.
+//
+// A reduce that is a joint operation (joint_order.h) starts on all members when the last of them can, runs
+// beside what they compute, and takes the time of a ring among them: its duration, if one is given, and 2 (n
+// - 1) / n of the stage's bytes over each link of the ring; half of that where each gets its slice. A gather
+// of weights moves each slice over the link from its holder, as messages do.
 //
 // Every instant of a rank is busy, or idle for the cause that a worker would name there (timeline.h); what a
 // simulation has no part in, dispatch and recovery, is never one.

@@ -12,6 +12,40 @@ constexpr double kNormBytes = 160;
 
 }  // namespace
 
+OperationCharge ChargeOf(const Graph& graph, const Job& job) {
+  std::vector<Operation> operations;
+  graph.Operations(job, &operations);
+  OperationCharge charge;
+  charge.stage = job.stage;
+  for (const Operation operation : operations) {
+    switch (operation) {
+      case Operation::kForwardOnly:
+        charge.keeps_nothing = true;
+        break;
+      case Operation::kRemakeForward:
+        charge.remakes = true;
+        break;
+      case Operation::kGatherWeights:
+      case Operation::kJoinGather:
+        charge.takes_slices = true;
+        break;
+      case Operation::kHandOutGradient:
+      case Operation::kAccumulate:
+        charge.gives_slices = true;
+        break;
+      case Operation::kAllReduce:
+        charge.ring_turns = 2;
+        break;
+      case Operation::kReduceScatter:
+        charge.ring_turns = 1;
+        break;
+      default:
+        break;
+    }
+  }
+  return charge;
+}
+
 // A backward that is one piece of work takes its whole time in its first half.
 double JobCosts::DurationOf(const Job& job) const {
   const auto time = [&](JobKind kind) {
@@ -30,23 +64,25 @@ double JobCosts::OutputBytes(int stage) const {
   return OfStage(options_.output.empty() ? options_.activation : options_.output, stage);
 }
 
-double JobCosts::BytesOf(TensorKind tensor, int from_stage, int to_stage) const {
+double JobCosts::SliceBytes(int stage) const {
+  return OfStage(options_.weight, stage) / graph_.sync(stage).size();
+}
+
+double JobCosts::BytesOf(TensorKind tensor, const OperationCharge& from, const OperationCharge& to) const {
   switch (tensor) {
     case TensorKind::kOrder:
       return 0;
     case TensorKind::kActivation:
-      return OutputBytes(from_stage);
+      return OutputBytes(from.stage);
     case TensorKind::kInputGradient:
-      return OutputBytes(to_stage);
+      return OutputBytes(to.stage);
     case TensorKind::kWeights:
-      return OfStage(options_.weight, from_stage) /
-             (graph_.sync(from_stage).layout() == Layout::kSliced ? graph_.sync(from_stage).size() : 1);
+      return to.takes_slices ? SliceBytes(from.stage) : OfStage(options_.weight, from.stage);
     case TensorKind::kNorm:
       return kNormBytes;
     case TensorKind::kGradient:
     case TensorKind::kGradientSum:
-      return OfStage(options_.weight, from_stage) /
-             (graph_.sync(from_stage).passes_sums() ? 1 : graph_.sync(from_stage).size());
+      return from.gives_slices ? SliceBytes(from.stage) : OfStage(options_.weight, from.stage);
     case TensorKind::kState:
       break;  // depends on the job
   }
@@ -62,8 +98,7 @@ double JobCosts::StateBytes(const Job& to) const {
 
 bool EndsTogether(const Graph& graph, const Edge& edge) {
   return edge.tensor == TensorKind::kNorm && edge.from.kind == JobKind::kReduce &&
-         edge.to.kind == JobKind::kReduce && edge.from.stage == edge.to.stage &&
-         graph.sync(edge.to.stage).reduces_jointly();
+         edge.to.kind == JobKind::kReduce && edge.from.stage == edge.to.stage && graph.IsJoint(edge.to);
 }
 
 SimulatedJobs::SimulatedJobs(const Graph& graph, const JobCosts& costs, const SimulationOptions& options,
@@ -75,23 +110,29 @@ SimulatedJobs::SimulatedJobs(const Graph& graph, const JobCosts& costs, const Si
       jobs_(jobs),
       of_run_(graph.depends_on_steps()) {
   if (of_run_) return;
+  for (int phase = 0; phase < jobs_.period(); ++phase) charges_.push_back(ChargesOf(phase));
   for (int phase = 0; phase < jobs_.period(); ++phase) of_phase_.push_back(MakeTable(phase));
 }
 
-SimulatedJobs::Facts SimulatedJobs::MakeFacts(const Job& job) const {
+std::vector<OperationCharge> SimulatedJobs::ChargesOf(int step) const {
+  std::vector<OperationCharge> charges;
+  charges.reserve(jobs_.size());
+  for (int i = 0; i < jobs_.size(); ++i) charges.push_back(ChargeOf(graph_, jobs_.JobOf(MakeJobId(step, i))));
+  return charges;
+}
+
+SimulatedJobs::Facts SimulatedJobs::MakeFacts(const Job& job, const OperationCharge& charge) const {
   const bool computes = HasMicrobatch(job.kind), forward = job.kind == JobKind::kForward;
-  const bool apart = computes && graph_.IsApart(job);
-  const bool leaves_nothing = apart && forward;
   unsigned flags = 0;
   if (computes) flags |= kComputes;
   if (forward) flags |= kAdmits;
   if (graph_.MarksOf(job) & kBesideForward) flags |= kBeside;
-  if (job.kind == JobKind::kReduce && graph_.IsJoint(job)) flags |= kCollective;
+  if (charge.ring_turns > 0) flags |= kJoint;
   if (graph_.FetchesWeights(job)) flags |= kFetches;
-  if (forward || (apart && job.kind == graph_.input_backward())) flags |= kBeginsActivation;
-  if (job.kind == graph_.final_backward() || leaves_nothing) {
+  if (forward || charge.remakes) flags |= kBeginsActivation;
+  if (job.kind == graph_.final_backward() || charge.keeps_nothing) {
     flags |= kEndsActivation;
-    if (!apart || leaves_nothing) flags |= kReleases;
+    if (charge.keeps_nothing || !graph_.IsApart(job)) flags |= kReleases;
   }
   return {costs_.DurationOf(job),
           OfStage(options_.activation, job.stage),
@@ -105,20 +146,27 @@ SimulatedJobs::Facts SimulatedJobs::MakeFacts(const Job& job) const {
 SimulatedJobs::Table SimulatedJobs::MakeTable(int step) const {
   Table table;
   const int n = jobs_.size();
+  // Where each step has edges of its own, states travel: no tensor depends on what the job behind it does.
+  const std::vector<OperationCharge> own = of_run_ ? ChargesOf(step) : std::vector<OperationCharge>();
+  const auto charges_at = [&](int s) -> const std::vector<OperationCharge>& {
+    return of_run_ ? own : charges_[jobs_.PhaseOf(s)];
+  };
+  const std::vector<OperationCharge>& charges = charges_at(step);
   table.jobs.reserve(n + 1);
   for (int i = 0; i < n; ++i) {
     const Job job = jobs_.JobOf(MakeJobId(step, i));
-    table.jobs.push_back(MakeFacts(job));
+    const OperationCharge& charge = charges[i];
+    table.jobs.push_back(MakeFacts(job, charge));
     Facts& facts = table.jobs.back();
     facts.first_output = static_cast<int32_t>(table.outputs.size());
     for (const auto& s : edges_.SuccessorsOf(step, i)) {
       const JobId id = MakeJobId(step + s.distance, s.index);
-      const Job to = jobs_.JobOf(id);
-      if (EndsTogether(graph_, {job, to, s.tensor})) continue;
+      if (EndsTogether(graph_, {job, jobs_.JobOf(id), s.tensor})) continue;
+      const OperationCharge& to = charges_at(step + s.distance)[s.index];
       const Rank target = jobs_.RankOf(id);
       const bool sent = target != facts.rank && !(s.joined && s.tensor == TensorKind::kOrder);
       table.outputs.push_back(
-          {s.index, s.distance, s.tensor, sent, target, costs_.BytesOf(s.tensor, job.stage, to.stage)});
+          {s.index, s.distance, s.tensor, sent, target, costs_.BytesOf(s.tensor, charge, to)});
     }
   }
   Facts end = {};

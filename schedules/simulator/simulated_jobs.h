@@ -15,19 +15,34 @@
 
 namespace weft {
 
+// What the operations of a job (sync/protocol.h) cost beyond its duration. A simulation charges by these
+// words, whatever protocol gives them.
+struct OperationCharge {
+  int stage = 0;
+  bool keeps_nothing = false;  // a forward whose backward is on another rank
+  bool remakes = false;        // a backward that begins with the forward
+  bool takes_slices = false;   // the weights come to it in slices, from all holders
+  bool gives_slices = false;   // gradients leave it in slices, one for each holder
+  // How often the parts of the gradient go around the ring of the holders: once until each has the sum of one
+  // part, twice until each has all; 0 for an operation that is not joint.
+  int ring_turns = 0;
+};
+OperationCharge ChargeOf(const Graph& graph, const Job& job);
+
 // Seconds and bytes of jobs and tensors, as the options give them. Refers to both.
 class JobCosts {
  public:
   JobCosts(const Graph& graph, const SimulationOptions& options) : graph_(graph), options_(options) {}
 
   double DurationOf(const Job& job) const;
-  // Returns the bytes of a tensor between two stages, but for a state.
-  double BytesOf(TensorKind tensor, int from_stage, int to_stage) const;
+  // Returns the bytes of a tensor from one job to another, but for a state.
+  double BytesOf(TensorKind tensor, const OperationCharge& from, const OperationCharge& to) const;
   // Returns the bytes of the state that comes to the job: all live versions, and what is kept beside them.
   double StateBytes(const Job& to) const;
 
  private:
   double OutputBytes(int stage) const;
+  double SliceBytes(int stage) const;
 
   const Graph& graph_;
   const SimulationOptions& options_;
@@ -41,10 +56,10 @@ class SimulatedJobs {
  public:
   // Bits of Facts::flags.
   enum Flag : uint8_t {
-    kComputes = 1,  // it has a micro-batch
-    kAdmits = 2,    // it is a forward
-    kBeside = 4,    // it may run beside the forward before it
-    kCollective = 8,
+    kComputes = 1,           // it has a micro-batch
+    kAdmits = 2,             // it is a forward
+    kBeside = 4,             // it may run beside the forward before it
+    kJoint = 8,              // it is a joint operation of its stage's holders
     kFetches = 16,           // it computes with weights of another rank
     kBeginsActivation = 32,  // from its start an activation is alive
     kEndsActivation = 64,    // and none from its end
@@ -87,7 +102,8 @@ class SimulatedJobs {
 
  private:
   Table MakeTable(int step) const;
-  Facts MakeFacts(const Job& job) const;
+  Facts MakeFacts(const Job& job, const OperationCharge& charge) const;
+  std::vector<OperationCharge> ChargesOf(int step) const;
 
   const Graph& graph_;
   const JobCosts& costs_;
@@ -95,6 +111,7 @@ class SimulatedJobs {
   const StepEdges& edges_;
   const JobTable& jobs_;
   const bool of_run_;
+  std::vector<std::vector<OperationCharge>> charges_;  // by phase and index; empty where steps have their own
   std::vector<Table> of_phase_;
   std::map<int, Table> of_step_;
 };

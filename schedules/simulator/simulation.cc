@@ -94,6 +94,7 @@ void Simulation::Seed() {
   struct Fetch {
     JobId job;
     Rank holder;
+    double bytes;
   };
   std::vector<Fetch> fetches;
   std::vector<JobId> ready;
@@ -106,9 +107,11 @@ void Simulation::Seed() {
       if (graph_.FetchesWeights(job) && graph_.VersionOf(job) == 0) {
         edges.clear();
         graph_.Predecessors(job, &edges);
+        const OperationCharge charge = ChargeOf(graph_, job);
+        const double bytes = costs_.BytesOf(TensorKind::kWeights, charge, charge);
         for (const Edge& e : edges) {
           if (e.from.step < 0 && e.tensor == TensorKind::kWeights)
-            fetches.push_back({id, graph_.RankOf(e.from)});
+            fetches.push_back({id, graph_.RankOf(e.from), bytes});
         }
       } else if (progress_.MissingOf(id) == 0) {
         ready.push_back(id);
@@ -116,16 +119,12 @@ void Simulation::Seed() {
     }
   }
   for (const JobId id : ready) MakeReady(id);
-  for (const Fetch& f : fetches) {
-    const Facts& facts = FactsOf(f.job);
-    Send(f.holder, f.job, facts.rank, TensorKind::kWeights,
-         costs_.BytesOf(TensorKind::kWeights, facts.stage, facts.stage));
-  }
+  for (const Fetch& f : fetches) Send(f.holder, f.job, FactsOf(f.job).rank, TensorKind::kWeights, f.bytes);
 }
 
 void Simulation::MakeReady(JobId id) {
   const Facts& facts = FactsOf(id);
-  if (facts.flags & SimulatedJobs::kCollective) return JoinCollective(id);
+  if (facts.flags & SimulatedJobs::kJoint) return BeginJoint(id);
   const bool admits = (facts.flags & SimulatedJobs::kAdmits) != 0;
   ranks_[facts.rank].ready.Add(PriorityOf(id), id, facts.stage, admits,
                                admits ? tickets_.TicketOf(JobOf(id)) : -1,
@@ -144,7 +143,7 @@ void Simulation::Arrive(JobId id, double sent) {
 }
 
 // The last member to come starts it for all. It is the devices' work, beside what the ranks compute.
-void Simulation::JoinCollective(JobId id) {
+void Simulation::BeginJoint(JobId id) {
   const Facts& facts = FactsOf(id);
   const std::pair<int, int> key = {StepOf(id), facts.stage};
   std::vector<JobId>& come = joining_[key];
@@ -156,7 +155,7 @@ void Simulation::JoinCollective(JobId id) {
   std::stable_partition(all.begin(), all.end(),
                         [this](JobId member) { return !graph_.TotalsNorm(JobOf(member)); });
   const double duration = facts.duration + links_.RunRing(now_, graph_.members(facts.stage),
-                                                          graph_.sync(facts.stage).scatters_sum(),
+                                                          ChargeOf(graph_, JobOf(id)).ring_turns,
                                                           OfStage(options_.weight, facts.stage));
   for (const JobId member : all) {
     RecordJob(member, now_ + duration);
@@ -335,7 +334,7 @@ void Simulation::TakeEvent() {
   if (event.arrival()) return Arrive(event.job, event.sent);
   const Facts& facts = FactsOf(event.job);
   RankState& state = ranks_[facts.rank];
-  if (!(facts.flags & SimulatedJobs::kCollective)) --state.running;
+  if (!(facts.flags & SimulatedJobs::kJoint)) --state.running;
   if (facts.kind == JobKind::kForward) state.forward_running = false;
   touched_.push_back(facts.rank);
   End(event.job);

@@ -78,7 +78,7 @@ class Simulation {
   }
   void Arrive(JobId id, double sent);
   void MakeReady(JobId id);
-  void JoinCollective(JobId id);
+  void BeginJoint(JobId id);
   void RecordJob(JobId id, double end);
   void Start(Rank rank, JobId id, double duration);
   void StartTaken(Rank rank, JobId id);

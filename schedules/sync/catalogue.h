@@ -33,8 +33,8 @@ std::shared_ptr<const Sync> WithCollectives(std::shared_ptr<const Sync> sync);
 // Whether the state of stages migrates; its ticks may be missing yet.
 bool IsMigrating(const Sync& sync);
 
-// Of a run whose gradients are clipped by their global norm. (clipping.cc)
-Protocols WithClipping(Protocols protocols);
+// The same protocols for a run whose updates wait for the global norm of the gradients. (clipping.cc)
+Protocols WithGlobalNorm(Protocols protocols);
 
 // The names that a run file may choose by, and what they stand for. NotFound, with the nearest name.
 std::vector<std::string> SyncNames();

@@ -87,7 +87,7 @@ class ClippedProtocol : public Protocol {
 
 }  // namespace
 
-Protocols WithClipping(Protocols protocols) {
+Protocols WithGlobalNorm(Protocols protocols) {
   const auto norms = std::make_shared<std::vector<Job>>();
   for (int stage = 0; stage < static_cast<int>(protocols.size()); ++stage) {
     for (int m = 0; m < protocols[stage]->size(); ++m) {

@@ -12,6 +12,7 @@
 #include "schedules/graph/graph.h"
 #include "schedules/sync/catalogue.h"
 #include "schedules/sync/joint_order.h"
+#include "schedules/sync/reduction_mode.h"
 
 namespace weft {
 namespace {
@@ -188,6 +189,10 @@ class CollectiveSync : public Sync {
 std::shared_ptr<const Sync> WithCollectives(std::shared_ptr<const Sync> sync) {
   if (dynamic_cast<const CollectiveSync*>(sync.get()) != nullptr) return sync;
   return std::make_shared<CollectiveSync>(std::move(sync));
+}
+
+std::shared_ptr<const Sync> ReducedBy(ReductionMode mode, std::shared_ptr<const Sync> sync) {
+  return mode == ReductionMode::kFast ? WithCollectives(std::move(sync)) : sync;
 }
 
 }  // namespace weft

@@ -171,8 +171,9 @@ absl::Status CheckFeatures(const Schedule& s, const Ticks& ticks) {
                       : s.limit          ? "a limit of activations"
                       : !s.order.empty() ? "a fixed order"
                       : s.period > 1     ? "a placement that changes from step to step"
-                      : s.clips ? "clipping: a sum would have to stay until the norm of all stages is known"
-                                : nullptr;
+                      : s.takes_norm
+                          ? "clipping: a sum would have to stay until the norm of all stages is known"
+                          : nullptr;
   if (other == nullptr) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrFormat("%s: the state of a stage migrates; that cannot be combined with %s", s.name, other));

@@ -194,7 +194,7 @@ TEST(Cli_Usage, MistakesInArguments_ExitTwoWithNearestName) {
   ExpectUsageError(Simulate({"--step", "3"}), "did you mean \"--steps\"?");
   ExpectUsageError(Simulate({"--steps"}), "--steps");
   ExpectUsageError(Simulate({"--steps", "0"}), "not in range");
-  ExpectUsageError(Simulate({"-o", "pdf"}), "pdf not in {table,json,svg,trace,csv,memory}");
+  ExpectUsageError(Simulate({"-o", "pdf"}), "pdf not in {table,json,svg,trace,csv,memory,operations}");
   ExpectUsageError(Simulate({"more"}), "give one schedule; only -o memory takes several");
 }
 

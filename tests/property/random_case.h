@@ -97,7 +97,7 @@ inline RandomCase DrawCase(uint64_t seed) {
   c.schedule = *schedule;
   const absl::Status applied = ApplyRule(ruled ? rule : "sync", name, &c.schedule);
   EXPECT_TRUE(applied.ok()) << applied;
-  c.schedule.clips = seed % 4 == 0;
+  c.schedule.takes_norm = seed % 4 == 0;
   const bool chain = seed % 3 != 0;
   if (!chain) c.schedule.inputs = RandomInputs(seed, stages);
   c.options.steps = pick(1, 4);
@@ -114,8 +114,9 @@ inline RandomCase DrawCase(uint64_t seed) {
     c.options.activation = {static_cast<double>(pick(0, 20))};
     c.options.weight = {static_cast<double>(pick(0, 40))};
   }
-  c.text = absl::StrCat("seed ", seed, ": ", c.schedule.name, " S=", stages, " B=", microbatches,
-                        " T=", c.options.steps, chain ? "" : ", no chain", c.schedule.clips ? ", clips" : "");
+  c.text =
+      absl::StrCat("seed ", seed, ": ", c.schedule.name, " S=", stages, " B=", microbatches,
+                   " T=", c.options.steps, chain ? "" : ", no chain", c.schedule.takes_norm ? ", clips" : "");
   return c;
 }
 

@@ -50,7 +50,7 @@ Schedule Draw(uint64_t seed, std::string* text) {
   }
   auto schedule = MakeSchedule(name, parameters, stages, microbatches);
   EXPECT_TRUE(schedule.ok()) << schedule.status();
-  schedule->clips = seed % 3 == 0;
+  schedule->takes_norm = seed % 3 == 0;
   schedule->sync = WithCollectives(schedule->sync);
   // Stale weights let steps overlap.
   const int staleness = name == "dualpipe" ? 0 : pick(0, 2);
@@ -61,8 +61,9 @@ Schedule Draw(uint64_t seed, std::string* text) {
     };
   const bool chain = seed % 4 != 0;
   if (!chain) schedule->inputs = RandomInputs(seed, stages);
-  *text = absl::StrCat("seed ", seed, ": ", name, " S=", stages, " B=", microbatches,
-                       " staleness=", staleness, chain ? "" : ", no chain", schedule->clips ? ", clips" : "");
+  *text =
+      absl::StrCat("seed ", seed, ": ", name, " S=", stages, " B=", microbatches, " staleness=", staleness,
+                   chain ? "" : ", no chain", schedule->takes_norm ? ", clips" : "");
   return *std::move(schedule);
 }
 
@@ -358,7 +359,7 @@ TEST(ScheduleCollectiveFamilies, FsdpByWidth_SendsNormsAlone) {
   Schedule schedule = *MakeSchedule("fsdp", {{"shard", "width"}}, 3, 4);
   schedule.sync = WithCollectives(schedule.sync);
   for (const bool clips : {false, true}) {
-    schedule.clips = clips;
+    schedule.takes_norm = clips;
     const Graph graph(schedule);
     EXPECT_EQ(graph.joint_order().groups(), (std::vector<std::vector<Rank>>{{0, 1, 2, 3}}));
     std::vector<Edge> edges;

@@ -128,7 +128,7 @@ Schedule Draw(uint64_t seed, std::string* text) {
       return {first};
     };
   }
-  s.clips = seed % 4 == 0;
+  s.takes_norm = seed % 4 == 0;
   *text = absl::StrCat("seed ", seed, ": S=", stages, " B=", microbatches, " W=", ranks);
   return s;
 }

@@ -60,7 +60,7 @@ World::World(const WorldOptions& options) : options_(options), random_(options.s
   auto schedule = MakeSchedule(options.family, options.parameters, options.stages, options.microbatches);
   if (absl::Status s = ApplyRule(options.rule, options.family, &*schedule); !s.ok())
     Problem(std::string(s.message()));
-  schedule->clips = options.clips;
+  schedule->takes_norm = options.clips;
   if (!options.chain) schedule->inputs = RandomInputs(options.seed, options.stages);
   if (options.apart) schedule = MakeApart(*std::move(schedule));
   Random budgets(options.seed ^ 0xb7);
@@ -69,7 +69,7 @@ World::World(const WorldOptions& options) : options_(options), random_(options.s
   rule.every_steps = options.snapshot_every;
   rule.validate_every = options.validate_every;
   auto plan = MakeRunPlan("world", options.family, *schedule, options.steps, options.first_step,
-                          /*fast=*/false, rule);
+                          ReductionMode::kOrdered, rule);
   plan_ = *plan;
   plain_ = PlainLoop(plan_->graph, options.steps);
   CoreOptions core;

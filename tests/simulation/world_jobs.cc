@@ -142,7 +142,7 @@ World::Outputs World::Compute(Process& p, const StartEffect& start) {
       }
     }
     const bool clips = start.Does(Operation::kSumSquares) || start.Does(Operation::kClippedStep);
-    if (clips != (plan_->graph.schedule().clips && makes))
+    if (clips != (plan_->graph.schedule().takes_norm && makes))
       Problem(absl::StrCat(Describe(j), clips ? " clips" : " does not clip"));
     if (j.kind == JobKind::kReduce) {
       out.sum = sums[0];

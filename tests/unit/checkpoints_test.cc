@@ -16,7 +16,7 @@ constexpr int64_t kSecond = 1'000'000'000;
 std::shared_ptr<const RunPlan> Plan(const std::string& family, int stages, int microbatches, int steps,
                                     const CheckpointRule& rule, int first_step = 0) {
   const auto schedule = MakeSchedule(family, {}, stages, microbatches);
-  return *MakeRunPlan("r", family, *schedule, steps, first_step, false, rule);
+  return *MakeRunPlan("r", family, *schedule, steps, first_step, ReductionMode::kOrdered, rule);
 }
 
 TEST(Checkpoints, EveryNSteps_NoMultipleIsLeftOut) {

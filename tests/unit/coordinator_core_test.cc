@@ -21,7 +21,7 @@ std::shared_ptr<const RunPlan> Plan(int stages = 2, int microbatches = 2, int st
   CheckpointRule rule;
   rule.validate_every = validate_every;
   return *MakeRunPlan("run", "gpipe", *MakeSchedule("gpipe", {}, stages, microbatches), steps,
-                      /*first_step=*/0, /*fast=*/false, rule);
+                      /*first_step=*/0, ReductionMode::kOrdered, rule);
 }
 
 // Plays the shell and the workers: keeps what the core says, by session.

@@ -22,9 +22,9 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::StartsWith;
 
-std::shared_ptr<const RunPlan> Plan(const std::string& family, bool fast,
+std::shared_ptr<const RunPlan> Plan(const std::string& family, ReductionMode reduction,
                                     const std::map<std::string, std::string>& parameters = {}) {
-  auto plan = MakeRunPlan("run", family, *MakeSchedule(family, parameters, 2, 2), 2, 0, fast);
+  auto plan = MakeRunPlan("run", family, *MakeSchedule(family, parameters, 2, 2), 2, 0, reduction);
   EXPECT_TRUE(plan.ok()) << plan.status();
   return *plan;
 }
@@ -64,7 +64,7 @@ class ReductionTest : public ::testing::Test {
     Submit(std::move(plan), processes);
     const auto assign = Heard<Assign>(1);
     EXPECT_TRUE(assign.has_value());
-    EXPECT_FALSE(assign->collective);
+    EXPECT_EQ(assign->reduction_mode, ReductionMode::kOrdered);
     EXPECT_THAT(assign->reduction, StartsWith("fast is done as ordered: "));
     EXPECT_EQ(info.reduction, assign->reduction);
     return assign->reduction;
@@ -78,8 +78,8 @@ class ReductionTest : public ::testing::Test {
 };
 
 TEST_F(ReductionTest, AScheduleThatCollectivesCannotServe_IsDoneAsOrdered) {
-  RunPlan plan = *Plan("ddp", true);
-  plan.collective = nullptr;
+  RunPlan plan = *Plan("ddp", ReductionMode::kFast);
+  plan.fast = nullptr;
   plan.unsound = "there is a circle";
   Join(1);
   Join(2);
@@ -89,11 +89,11 @@ TEST_F(ReductionTest, AScheduleThatCollectivesCannotServe_IsDoneAsOrdered) {
 TEST_F(ReductionTest, EachRankHasAGpu_CollectivesServe) {
   Join(1);
   Join(2);
-  Submit(Plan("ddp", true));
+  Submit(Plan("ddp", ReductionMode::kFast));
   for (const SessionId s : {1, 2}) {
     const auto assign = Heard<Assign>(s);
     ASSERT_TRUE(assign.has_value());
-    EXPECT_TRUE(assign->collective);
+    EXPECT_EQ(assign->reduction_mode, ReductionMode::kFast);
     EXPECT_EQ(assign->reduction, "fast: the cuda devices sum by nccl 2.28.3");
   }
   EXPECT_EQ(info.reduction, "fast: the cuda devices sum by nccl 2.28.3");
@@ -102,61 +102,62 @@ TEST_F(ReductionTest, EachRankHasAGpu_CollectivesServe) {
 TEST_F(ReductionTest, Ordered_SaysNothing) {
   Join(1);
   Join(2);
-  Submit(Plan("ddp", false));
+  Submit(Plan("ddp", ReductionMode::kOrdered));
   const auto assign = Heard<Assign>(1);
-  EXPECT_FALSE(assign->collective);
+  EXPECT_EQ(assign->reduction_mode, ReductionMode::kOrdered);
   EXPECT_THAT(assign->reduction, IsEmpty());
 }
 
 TEST_F(ReductionTest, Cpu_IsOrdered) {
   Join(1, "cpu", "cpu", "");
   Join(2, "cpu", "cpu", "");
-  EXPECT_THAT(WhyNot(Plan("ddp", true)),
+  EXPECT_THAT(WhyNot(Plan("ddp", ReductionMode::kFast)),
               AllOf(HasSubstr("process 0 (w1"), HasSubstr("cpu"), HasSubstr("has no collectives")));
 }
 
 TEST_F(ReductionTest, RanksShareAProcess_IsOrdered) {
   Join(1);
-  EXPECT_THAT(WhyNot(Plan("ddp", true), 1), HasSubstr("2 ranks share one of its 1 processes"));
+  EXPECT_THAT(WhyNot(Plan("ddp", ReductionMode::kFast), 1),
+              HasSubstr("2 ranks share one of its 1 processes"));
 }
 
 TEST_F(ReductionTest, RanksShareAGpu_IsOrdered) {
   Join(1, "cuda", "GPU-a");
   Join(2, "cuda", "GPU-a");
-  EXPECT_THAT(WhyNot(Plan("ddp", true)),
+  EXPECT_THAT(WhyNot(Plan("ddp", ReductionMode::kFast)),
               AllOf(HasSubstr("process 0"), HasSubstr("process 1"), HasSubstr("share the device GPU-a")));
 }
 
 TEST_F(ReductionTest, DevicesOfTwoKinds_IsOrdered) {
   Join(1, "cuda");
   Join(2, "rocm");
-  EXPECT_THAT(WhyNot(Plan("ddp", true)), HasSubstr("computes on rocm"));
+  EXPECT_THAT(WhyNot(Plan("ddp", ReductionMode::kFast)), HasSubstr("computes on rocm"));
 }
 
 TEST_F(ReductionTest, LibrariesOfTwoVersions_IsOrdered) {
   Join(1);
   Join(2, "cuda", "", "nccl 2.20.1");
-  EXPECT_THAT(WhyNot(Plan("ddp", true)), HasSubstr("has nccl 2.20.1"));
+  EXPECT_THAT(WhyNot(Plan("ddp", ReductionMode::kFast)), HasSubstr("has nccl 2.20.1"));
 }
 
 TEST_F(ReductionTest, NothingToReduce_IsOrdered) {
   Join(1);
   Join(2);
-  EXPECT_THAT(WhyNot(Plan("1f1b", true)), HasSubstr("no stage has several holders"));
+  EXPECT_THAT(WhyNot(Plan("1f1b", ReductionMode::kFast)), HasSubstr("no stage has several holders"));
 }
 
 TEST_F(ReductionTest, WeightsInSlices_CollectivesServe) {
   Join(1);
   Join(2);
-  Submit(Plan("fsdp", true, {{"shard", "width"}}));
-  for (const SessionId s : {1, 2}) EXPECT_TRUE(Heard<Assign>(s)->collective);
+  Submit(Plan("fsdp", ReductionMode::kFast, {{"shard", "width"}}));
+  for (const SessionId s : {1, 2}) EXPECT_EQ(Heard<Assign>(s)->reduction_mode, ReductionMode::kFast);
   EXPECT_EQ(info.reduction, "fast: the cuda devices sum by nccl 2.28.3");
 }
 
 TEST_F(ReductionTest, IdOfAGroup_GoesFromTheFirstMemberToTheOthers) {
   Join(1);
   Join(2);
-  const uint64_t run = Submit(Plan("ddp", true));
+  const uint64_t run = Submit(Plan("ddp", ReductionMode::kFast));
   const uint64_t epoch = Heard<Assign>(1)->epoch;
   Say(1, GroupId{run, epoch, 0, "id"});
   const auto id = Heard<GroupId>(2);
@@ -170,7 +171,7 @@ TEST_F(ReductionTest, IdsThatAreLateForeignOrOfAnotherMember_AreDroppedAndCounte
   Join(1);
   Join(2);
   Join(3);
-  const uint64_t run = Submit(Plan("ddp", true));
+  const uint64_t run = Submit(Plan("ddp", ReductionMode::kFast));
   const uint64_t epoch = Heard<Assign>(1)->epoch;
   Say(2, GroupId{run, epoch, 0, "not the first member"});
   Say(1, GroupId{run, epoch - 1, 0, "late"});
@@ -187,14 +188,14 @@ TEST_F(ReductionTest, IdsThatAreLateForeignOrOfAnotherMember_AreDroppedAndCounte
 TEST_F(ReductionTest, AfterItEnded_TheNextRunIsDecidedAnew) {
   Join(1, "cpu", "cpu", "");
   Join(2);
-  const uint64_t first = Submit(Plan("ddp", true));
+  const uint64_t first = Submit(Plan("ddp", ReductionMode::kFast));
   Heard<Assign>(2);
   Do(CancelRun{2, first, ""});
   Say(2, Forgotten{first});
   Do(SessionClosed{1, "left"});
   Join(3);
-  Submit(Plan("ddp", true));
-  EXPECT_TRUE(Heard<Assign>(2)->collective);
+  Submit(Plan("ddp", ReductionMode::kFast));
+  EXPECT_EQ(Heard<Assign>(2)->reduction_mode, ReductionMode::kFast);
 }
 
 }  // namespace

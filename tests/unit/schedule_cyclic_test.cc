@@ -232,7 +232,7 @@ TEST(PipeDream2Bw, AsManyMicrobatchesAsStages_NeverDrainsAndKeepsTwoVersions) {
 // ---- what clipping by the global norm costs: an update waits for the gradients of all stages
 
 double ClippedPeriod(Schedule schedule) {
-  schedule.clips = true;
+  schedule.takes_norm = true;
   EXPECT_TRUE(CheckSchedule(schedule).ok()) << CheckSchedule(schedule);
   return MustSimulate(schedule, 16).period;
 }
@@ -257,7 +257,7 @@ TEST(Clipping, CyclicRules_V1LosesNothingAndV2ItsOverlap) {
 
 TEST(Clipping, StateThatMigrates_IsRefusedWithTheReason) {
   Schedule schedule = Ruled({"fsdp", {{"residency", "migrating"}}}, "cdp_v2", 4);
-  schedule.clips = true;
+  schedule.takes_norm = true;
   EXPECT_THAT(std::string(CheckSchedule(schedule).message()),
               testing::HasSubstr("cannot be combined with clipping"));
 }

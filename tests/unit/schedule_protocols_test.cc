@@ -5,9 +5,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "schedules/families/families.h"
 #include "schedules/graph/graph.h"
+#include "schedules/simulator/operation_rows.h"
+#include "schedules/simulator/simulate.h"
 #include "schedules/sync/catalogue.h"
 
 namespace weft {
@@ -24,7 +27,7 @@ Schedule Made(const std::string& name, const std::map<std::string, std::string>&
 }
 
 Schedule Clipped(Schedule schedule) {
-  schedule.clips = true;
+  schedule.takes_norm = true;
   return schedule;
 }
 
@@ -114,6 +117,36 @@ TEST(Operations, OfABackwardOnAnotherRank_RemakeTheForward) {
   const Schedule schedule = Made("custom", {{"ranks", "2"}, {"compute", "(s + (k == backward)) % W"}});
   EXPECT_EQ(Words(schedule, Forward(0)), "forward_only");
   EXPECT_EQ(Words(schedule, Backward(0)), "remake_forward backward hand_out_gradient");
+}
+
+// Returns the operations of each rank in a run of one step.
+std::string Rows(const Schedule& schedule) {
+  const Graph graph(schedule, 1);
+  SimulationOptions options;
+  options.record_jobs = true;
+  const auto result = Simulate(graph, options);
+  EXPECT_TRUE(result.ok()) << result.status();
+  return result.ok() ? OperationRows(graph, result->jobs) : "";
+}
+
+TEST(OperationRows, OfAPipeline_AreItsActionsAndSteps) {
+  EXPECT_EQ(Rows(*MakeSchedule("gpipe", {}, 2, 1)), "0F0,0B0,0STEP\n1F0,1B0,1STEP\n");
+  EXPECT_EQ(Rows(*MakeSchedule("zb_h1", {}, 1, 1)), "0F0,0I0,0W0,0STEP\n");
+}
+
+TEST(OperationRows, OfSlicesAndJointSums_HaveTheWordsOfTorch) {
+  const Schedule sliced = *MakeSchedule("fsdp", {{"shard", "width"}}, 2, 2);
+  EXPECT_THAT(Rows(sliced),
+              ::testing::StartsWith("0UNSHARD,0F0,1UNSHARD,1F0,1UNSHARD,1B0,1HAND_OUT_GRADIENT0,"));
+  EXPECT_THAT(Rows(sliced), ::testing::HasSubstr("0ACCUMULATE,0STEP\n"));
+  const std::string joint = Rows(Collective(*MakeSchedule("ddp", {}, 1, 2)));
+  EXPECT_EQ(joint, "0F0,0B0,0REDUCE_GRAD,0STEP\n0F1,0B1,0REDUCE_GRAD,0STEP\n");
+}
+
+TEST(OperationRows, OfARelay_NameWhoPassesAndWhoInstalls) {
+  const std::string rows = Rows(Made("ddp", {}, "cdp_v1"));
+  EXPECT_THAT(rows, ::testing::HasSubstr("ADD_TO_SUM0"));
+  EXPECT_THAT(rows, ::testing::HasSubstr("INSTALL_WEIGHTS"));
 }
 
 TEST(SyncCatalogue, EveryName_StandsForTheChoiceOfThatName) {

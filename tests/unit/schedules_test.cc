@@ -138,7 +138,7 @@ TEST(Simulation, Replicas_ExchangeGradientSlicesAndSums) {
 }
 
 Schedule Clipped(Schedule schedule) {
-  schedule.clips = true;
+  schedule.takes_norm = true;
   return schedule;
 }
 

@@ -105,7 +105,7 @@ TEST(SessionCodec, Hello_RoundTrip_IsEqual) {
       "worker-1", "host a", 4711, -1, std::string("\0\xff opaque", 9), "cuda", "GPU-4711", "nccl 2.28.3"})));
   EXPECT_EQ(m.device, "cuda");
   EXPECT_EQ(m.device_id, "GPU-4711");
-  EXPECT_EQ(m.collectives, "nccl 2.28.3");
+  EXPECT_EQ(m.reduction_library, "nccl 2.28.3");
   EXPECT_EQ(m.worker, "worker-1");
   EXPECT_EQ(m.host, "host a");
   EXPECT_EQ(m.pid, 4711);
@@ -203,7 +203,7 @@ TEST(SessionCodec, Assign_RoundTrip_IsEqual) {
                  {{0, {4, 1}}, {2, {4, 2}}},
                  {0, 1, 0},
                  {{0, "addr0", "process 0"}, {1, "addr1", "process 1"}},
-                 true,
+                 ReductionMode::kFast,
                  "fast: the cuda devices sum"};
   const auto back = std::get<Assign>(RoundTrip(FromCoordinator(m)));
   EXPECT_EQ(back.run, m.run);
@@ -218,7 +218,7 @@ TEST(SessionCodec, Assign_RoundTrip_IsEqual) {
   EXPECT_EQ(back.peers[1].process, 1);
   EXPECT_EQ(back.peers[1].address, "addr1");
   EXPECT_EQ(back.peers[1].label, "process 1");
-  EXPECT_TRUE(back.collective);
+  EXPECT_EQ(back.reduction_mode, ReductionMode::kFast);
   EXPECT_EQ(back.reduction, m.reduction);
 }
 

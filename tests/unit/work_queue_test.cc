@@ -158,7 +158,7 @@ TEST(WorkQueue, Loss_IsSummedInTheOrderOfMicrobatches) {
 
 TEST(WorkQueue, GradientNorm_IsThatOfTheJobThatTotalsIt) {
   Schedule schedule = *MakeSchedule("1f1b", {}, 2, 1);
-  schedule.clips = true;
+  schedule.takes_norm = true;
   auto plan = MakeRunPlan("run", "1f1b", schedule, 2);
   ASSERT_TRUE(plan.ok()) << plan.status();
   WorkQueue queue(*plan);

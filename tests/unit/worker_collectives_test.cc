@@ -67,7 +67,7 @@ class Cores {
     Assign a;
     a.run = kRun;
     a.epoch = kEpoch;
-    a.collective = true;
+    a.reduction_mode = ReductionMode::kFast;
     a.leases = {{r, {kEpoch, 1}}};
     for (Rank p = 0; p < graph_->schedule().ranks; ++p) a.process_of_rank.push_back(p);
     return a;
@@ -161,7 +161,8 @@ class Cores {
       EXPECT_NE(start.part, JointPart::kNone);
       // All have one sum, of which one gives the squares; or each has its slice.
       const bool gives = start.job.member == 0 || (graph_->sync(0).layout() == Layout::kSliced);
-      EXPECT_EQ(start.Does(Operation::kSumSquares), graph_->schedule().clips && gives) << Describe(start.job);
+      EXPECT_EQ(start.Does(Operation::kSumSquares), graph_->schedule().takes_norm && gives)
+          << Describe(start.job);
       EXPECT_EQ(start.Does(Operation::kReduceScatter), (graph_->sync(0).layout() == Layout::kSliced));
     }
     EXPECT_TRUE(!graph_->sync(start.job.stage).reduces_jointly() ||
@@ -273,11 +274,11 @@ WorkerCore::RunShape Draw(uint64_t seed, std::string* text) {
   }
   auto schedule = MakeSchedule(name, parameters, stages, microbatches);
   EXPECT_TRUE(schedule.ok()) << schedule.status();
-  schedule->clips = seed % 3 == 0;
+  schedule->takes_norm = seed % 3 == 0;
   const int staleness = name == "dualpipe" ? 0 : pick(0, 1);
   if (staleness > 0) schedule->staleness = [staleness](int, int) { return staleness; };
   *text = absl::StrCat("seed ", seed, ": ", name, " S=", stages, " B=", microbatches,
-                       " staleness=", staleness, schedule->clips ? ", clips" : "");
+                       " staleness=", staleness, schedule->takes_norm ? ", clips" : "");
   const int first_step = pick(0, 2);
   return {*std::move(schedule), first_step + pick(1, 4), first_step};
 }
@@ -322,7 +323,7 @@ Assign AssignOf(uint64_t run, uint64_t epoch) {
   Assign a;
   a.run = run;
   a.epoch = epoch;
-  a.collective = true;
+  a.reduction_mode = ReductionMode::kFast;
   a.process_of_rank = {0, 1};
   a.leases = {{1, {epoch, 1}}};
   return a;
@@ -399,7 +400,7 @@ TEST(Gathers, UnderWay_LeaveTheDeviceItsJobsAhead) {
 
 TEST_F(OneCore, AssignedWithoutCollectives_HasNoGroups) {
   Assign assign = AssignOf(kRun, kEpoch);
-  assign.collective = false;
+  assign.reduction_mode = ReductionMode::kOrdered;
   core_.OnMessage(1, assign, &out_);
   EXPECT_TRUE(Only<PrepareEffect>().at(0).groups.empty());
   EXPECT_FALSE(Only<PrepareEffect>().at(0).stages.at(0).sums_own);

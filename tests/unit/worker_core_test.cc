@@ -179,7 +179,7 @@ TEST_F(OneProcess, ReplicatedStage_SumsGradientsInOrderOfMicrobatches) {
 // when it can be finished.
 TEST_F(OneProcess, ClippedGradients_EveryUpdateGetsTheTotalOfAllReduces) {
   WorkerCore::RunShape shape = Shape("ddp", 2, 2, 1);
-  shape.schedule.clips = true;
+  shape.schedule.takes_norm = true;
   Begin(shape);
   const Graph graph(shape_.schedule);
   const auto order = ClaimOrder(graph)->front();

@@ -36,7 +36,7 @@ std::string WhyRefused(const Assign& assign, const Schedule& schedule) {
     return absl::StrFormat("the assignment places %d ranks, the schedule has %d",
                            assign.process_of_rank.size(), schedule.ranks);
   }
-  if (assign.collective && assign.leases.size() != 1) {
+  if (assign.reduction_mode == ReductionMode::kFast && assign.leases.size() != 1) {
     return absl::StrCat("collectives need a process for each rank, and this one has ", assign.leases.size());
   }
   return "";
@@ -151,7 +151,7 @@ void WorkerCore::OnAssign(int64_t now, const Assign& assign, WorkerEffects* out)
   if (run_) return refuse(absl::StrCat("this process still works on run ", run_->assignment.run));
   absl::StatusOr<RunShape> shape = parse_(assign.spec);
   if (!shape.ok()) return refuse(std::string(shape.status().message()));
-  if (assign.collective) shape->schedule.sync = WithCollectives(shape->schedule.sync);
+  shape->schedule.sync = ReducedBy(assign.reduction_mode, shape->schedule.sync);
   if (std::string why = WhyRefused(assign, shape->schedule); !why.empty()) return refuse(std::move(why));
   run_ = std::make_unique<Run>(assign, *std::move(shape));
   run_->FindTouchedStages();

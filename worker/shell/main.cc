@@ -289,7 +289,7 @@ int Serve(const Flags& flags, std::unique_ptr<DeviceBackend> backend, SignalStop
   hello.address = (*transport)->address();
   hello.device = std::string(device->name().substr(0, device->name().find(':')));
   hello.device_id = std::string(device->uuid());
-  if (Collectives* collectives = device->collectives()) hello.collectives = collectives->name();
+  if (Collectives* collectives = device->collectives()) hello.reduction_library = collectives->name();
   link.Send(hello);
   signals.Watch(&loop, &link);
   const absl::Status status = loop.Run();

@@ -1,0 +1,39 @@
+// Holds the options of the coordinator's core: its times and its limits.
+#ifndef WEFT_COORDINATOR_CORE_CORE_OPTIONS_H_
+#define WEFT_COORDINATOR_CORE_CORE_OPTIONS_H_
+
+#include <cstddef>
+#include <cstdint>
+
+namespace weft {
+
+struct CoreOptions {
+  uint64_t epoch = 1;  // number that grows with every life of the coordinator
+  // True if the coordinator's owner starts the workers: then a worker that ends before it connects fails the
+  // runs that wait.
+  bool fixed_workers = false;
+
+  int64_t hello_ns = 30'000'000'000;  // time from opening a session to Hello
+  // Time for a broken session to come back, once its worker must know.
+  int64_t grace_ns = 10'000'000'000;
+  int64_t detection_ns = 15'000'000'000;   // time in which a worker notices that its connection is dead
+  int64_t waiting_ns = 600'000'000'000;    // time for as many worker processes as a run needs to connect
+  int64_t preparing_ns = 300'000'000'000;  // time for every process to be Prepared
+  int64_t progress_ns = 600'000'000'000;   // time without any job done
+  // Silence of one process of a running run; workers report every second.
+  int64_t silence_ns = 120'000'000'000;
+  int64_t finishing_ns = 600'000'000'000;  // time for every process to be Finished
+  int64_t blame_ns = 1'000'000'000;        // time that a reported failure waits for its cause (run.h)
+  int64_t ending_ns = 10'000'000'000;  // time for Forgotten after Abort; then the worker is reported as late
+
+  size_t runs_waiting = 1000;  // most submitted runs that have not ended
+  // Most bytes of the plans of runs that have not ended (RunPlan::bytes).
+  int64_t plan_bytes = int64_t{8} << 30;
+  // Most bytes of the addresses that the processes of one run are sent.
+  int64_t peer_bytes = int64_t{512} << 20;
+  size_t runs_kept = 100;  // number of ended runs that are remembered: the last ones
+};
+
+}  // namespace weft
+
+#endif  // WEFT_COORDINATOR_CORE_CORE_OPTIONS_H_

@@ -1,0 +1,86 @@
+// Carries the checkpoints and validations of one run through: each is announced to all processes with the
+// grants, sealed by the first one when all have saved their parts, and then perhaps validated by it.
+//
+// announced --all SnapshotSaved--> sealing --CheckpointSealed--> complete | dropped
+//                                                  \--to be validated--> pending --Validate--> validating -->
+//                                                  done
+//
+// Checkpoints (checkpoints.h) decides when and of which steps; this class sends what that calls for, takes
+// the answers, and writes their outcome into the run's RunInfo. Run (run.h) owns it, decides when the run
+// begins, stops and ends, and does what an outcome calls for.
+//
+// Invariants: SealCheckpoint and Validate go to member 0 only, and their answers count only from it; an
+// answer about a snapshot or validation that is not under way is counted as fenced and changes nothing; a
+// failed checkpoint is told in RunInfo once. Refers to the plan, the members and the info of the run that
+// owns it. Pure; one thread.
+#ifndef WEFT_COORDINATOR_CORE_RUN_CHECKPOINTS_H_
+#define WEFT_COORDINATOR_CORE_RUN_CHECKPOINTS_H_
+
+#include <cstdint>
+#include <string>
+
+#include "coordinator/core/checkpoints.h"
+#include "coordinator/core/run_members.h"
+#include "coordinator/core/step_effects.h"
+#include "coordinator/core/work_queue.h"
+
+namespace weft {
+
+class RunCheckpoints {
+ public:
+  RunCheckpoints(const RunPlan& plan, const RunMembers& members, RunInfo* info);
+
+  // Begins with the run's first grants: seals the initial weights, which processes have written to be
+  // prepared, and validates the weights with which a run goes on.
+  void Begin(StepEffects& out);
+  // Announces snapshots that are due, and holds the queue before the next. Returns true if more may be
+  // granted now.
+  bool AnnounceDue(StepEffects& out, WorkQueue* queue);
+  void Announce(StepEffects& out, int32_t step);
+
+  // Chooses the checkpoint with which the run is to end, and returns its step.
+  int32_t Stop(int32_t granted_end) { return dates_.Stop(granted_end); }
+  // True once the checkpoint with which the run is to end is complete, or was dropped.
+  bool stop_sealed() const { return stop_sealed_; }
+  // Gives up validations of a run that is told to stop after its last job.
+  void GiveUpValidations();
+
+  // Take the answers of the processes.
+  void Take(StepEffects& out, SessionId from, const SnapshotSaved& m);
+  enum class Sealing {
+    kFenced,  // it was not under way: nothing changed
+    kPassed,  // the run goes on
+    kStop,    // the run ends with it
+    kFatal,   // the first or the last checkpoint failed
+  };
+  Sealing Take(StepEffects& out, SessionId from, const CheckpointSealed& m);
+  enum class Validating { kFenced, kUnderWay, kDone };
+  Validating Take(StepEffects& out, SessionId from, Validation& m);
+
+  // True while a snapshot or a validation is not done.
+  bool saving() const { return !dates_.idle(); }
+  bool validating() const { return dates_.validating(); }
+  int64_t next_due() const { return dates_.next_due(); }
+
+  // Returns "the checkpoint of step 40 from process 1 (..)". Requires saving().
+  std::string DescribeSaving() const;
+  // Returns "the validation of step 40 from process 1 (..)". Requires validating().
+  std::string DescribeValidation() const;
+
+ private:
+  void Seal(StepEffects& out, int32_t step, bool drop);
+  void BeginValidation(StepEffects& out);
+  void TellNotValidated(int32_t step, const std::string& cause);
+  void TellSealed(StepEffects& out, const CheckpointSealed& m, bool passes, bool validates);
+
+  const RunPlan& plan_;
+  const RunMembers& members_;
+  RunInfo& info_;
+  Checkpoints dates_;
+  std::string save_failure_;  // failure of a snapshot that is to be dropped
+  bool stop_sealed_ = false;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_COORDINATOR_CORE_RUN_CHECKPOINTS_H_

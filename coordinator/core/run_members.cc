@@ -1,0 +1,77 @@
+#include "coordinator/core/run_members.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace weft {
+
+void RunMembers::Lease(int ranks, FencingNumbers* numbers) {
+  epoch_ = ++numbers->epoch;
+  const int64_t w = ranks, p = size();
+  ranks_.assign(w, RunRank{});
+  for (int64_t rank = 0; rank < w; ++rank) {
+    ranks_[rank].member = static_cast<int>(rank * p / w);
+    ranks_[rank].token = {epoch_, numbers->next_token++};
+  }
+}
+
+void RunMembers::Clear() {
+  std::vector<RunMember>().swap(members_);
+  std::vector<RunRank>().swap(ranks_);
+}
+
+RunMember* RunMembers::Find(SessionId session) {
+  const int number = NumberOf(session);
+  return number < 0 ? nullptr : &members_[number];
+}
+
+int RunMembers::NumberOf(SessionId session) const {
+  for (size_t m = 0; m < members_.size(); ++m) {
+    if (members_[m].session == session) return static_cast<int>(m);
+  }
+  return -1;
+}
+
+bool RunMembers::Has(SessionId session, Rank rank) const {
+  return rank >= 0 && rank < ranks() && MemberOf(rank).session == session;
+}
+
+std::vector<RankLease> RunMembers::LeasesOf(int member) const {
+  std::vector<RankLease> leases;
+  for (Rank rank = 0; rank < ranks(); ++rank) {
+    if (ranks_[rank].member == member) leases.push_back({rank, ranks_[rank].token});
+  }
+  return leases;
+}
+
+std::vector<int32_t> RunMembers::ProcessOfRank() const {
+  std::vector<int32_t> processes;
+  processes.reserve(ranks_.size());
+  for (const RunRank& rank : ranks_) processes.push_back(members_[rank.member].process);
+  return processes;
+}
+
+bool RunMembers::AllAlive(bool RunMember::*flag) const {
+  for (const RunMember& m : members_) {
+    if (m.alive && !(m.*flag)) return false;
+  }
+  return true;
+}
+
+std::string RunMembers::Missing(bool RunMember::*flag) const {
+  std::vector<std::string> labels;
+  for (const RunMember& m : members_) {
+    if (!(m.*flag)) labels.push_back(m.label);
+  }
+  return absl::StrJoin(labels, " and ");
+}
+
+std::string RunMembers::Stalls() const {
+  std::vector<std::string> stalls;
+  for (const RunMember& m : members_) {
+    if (!m.stalled.empty() && stalls.size() < 4) stalls.push_back(absl::StrCat(m.label, ": ", m.stalled));
+  }
+  return absl::StrJoin(stalls, "; ");
+}
+
+}  // namespace weft

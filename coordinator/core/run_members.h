@@ -1,0 +1,85 @@
+// Holds the processes of one run, its members, and the lease that each of its ranks has on one of them.
+//
+// Ranks lie on members in contiguous blocks, rank w on member w * P / W. A lease is a token; a message about
+// a rank counts only with the rank's present token, from the session of the rank's member.
+//
+// Invariants: members keep their number when their process is gone; tokens of a rank grow strictly over all
+// leases that one FencingNumbers has given. A value, pure; one thread.
+#ifndef WEFT_COORDINATOR_CORE_RUN_MEMBERS_H_
+#define WEFT_COORDINATOR_CORE_RUN_MEMBERS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "coordinator/core/events.h"
+
+namespace weft {
+
+// A process of a run.
+struct RunMember {
+  SessionId session = 0;
+  int32_t process = -1;
+  std::string label;
+  bool alive = true;
+  bool prepared = false;
+  bool finished = false;
+  std::string stalled;  // sentence about its vain wait; "" while it gets on
+};
+
+// The numbers by which messages of an earlier attempt are told from those of the present one.
+struct FencingNumbers {
+  uint64_t epoch = 1;  // epoch of the last attempt
+  uint64_t next_token = 1;
+};
+
+class RunMembers {
+ public:
+  void Add(RunMember member) { members_.push_back(std::move(member)); }
+  // Begins an attempt: gives each of `ranks` ranks a lease.
+  void Lease(int ranks, FencingNumbers* numbers);
+  void Clear();
+
+  const std::vector<RunMember>& all() const { return members_; }
+  int size() const { return static_cast<int>(members_.size()); }
+  const RunMember& at(int number) const { return members_[number]; }
+  RunMember* Find(SessionId session);
+  int NumberOf(SessionId session) const;  // number of the member; -1 for none
+
+  int ranks() const { return static_cast<int>(ranks_.size()); }
+  uint64_t epoch() const { return epoch_; }
+  const RunMember& MemberOf(Rank rank) const { return members_[ranks_[rank].member]; }
+  const Token& TokenOf(Rank rank) const { return ranks_[rank].token; }
+  int32_t CreditOf(Rank rank) const { return ranks_[rank].credit; }
+  void SetCredit(Rank rank, int32_t credit) { ranks_[rank].credit = credit; }
+  // True if the rank exists and is on the member of the session.
+  bool Has(SessionId session, Rank rank) const;
+  // True if also the token is the rank's present one.
+  bool Holds(SessionId session, Rank rank, const Token& token) const {
+    return Has(session, rank) && TokenOf(rank) == token;
+  }
+  std::vector<RankLease> LeasesOf(int member) const;
+  std::vector<int32_t> ProcessOfRank() const;
+
+  // True if every member that is alive has the flag.
+  bool AllAlive(bool RunMember::*flag) const;
+  // Returns "process 1 (..) and process 3 (..)": members whose flag is not set.
+  std::string Missing(bool RunMember::*flag) const;
+  // Returns "process 1 (..): <sentence>; .." of the first four members that report a stall; "" for none.
+  std::string Stalls() const;
+
+ private:
+  struct RunRank {
+    int member = 0;
+    Token token;
+    int32_t credit = 0;
+  };
+
+  std::vector<RunMember> members_;
+  std::vector<RunRank> ranks_;
+  uint64_t epoch_ = 0;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_COORDINATOR_CORE_RUN_MEMBERS_H_

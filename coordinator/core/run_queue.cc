@@ -1,0 +1,51 @@
+#include "coordinator/core/run_queue.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace weft {
+
+RunQueue::State RunQueue::Now() {
+  return {workers_.Free().size(), workers_.Connected(), runs_.live().size(), runs_.next_run()};
+}
+
+std::optional<RunQueue::Admission> RunQueue::Next(StepEffects& out) {
+  if (!pass_.has_value()) {
+    if (Now() == seen_) return std::nullopt;
+    pass_ = Pass{runs_.live()};
+  }
+  while (pass_->next < pass_->live.size()) {
+    Run& run = *runs_.Find(pass_->live[pass_->next++]);
+    if (run.state() > RunState::kWaiting) continue;
+    std::vector<Worker*> free = workers_.Free();
+    const size_t needed = run.info().processes;
+    if (pass_->holds_back == 0 && free.size() >= needed) {
+      free.resize(needed);
+      std::sort(free.begin(), free.end(),
+                [](const Worker* a, const Worker* b) { return a->process < b->process; });
+      return Admission{&run, std::move(free)};
+    }
+    Wait(out, run, free.size());
+  }
+  pass_.reset();
+  seen_ = Now();
+  return std::nullopt;
+}
+
+void RunQueue::Wait(StepEffects& out, Run& run, size_t free) {
+  const size_t needed = run.info().processes, connected = workers_.Connected();
+  std::string reason =
+      absl::StrCat("needs ", needed, " worker processes, ", free, " are free (", connected, " connected)");
+  if (connected >= needed) {
+    if (pass_->holds_back != 0) reason = absl::StrCat("behind run ", pass_->holds_back, "; ", reason);
+    if (pass_->holds_back == 0) pass_->holds_back = run.id();
+  }
+  for (const Worker* w : workers_.Ending())
+    absl::StrAppend(&reason, "; ", w->Label(), " has not ended run ", w->run, " yet");
+  run.Wait(out, std::move(reason), /*for_workers=*/connected < needed);
+}
+
+}  // namespace weft

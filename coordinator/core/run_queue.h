@@ -1,0 +1,58 @@
+// Decides which waiting run starts next, and on which workers.
+//
+// Runs start in the order of submission. A run waits in one of two ways. If enough workers are connected and
+// some are busy, it waits for its turn and holds back the runs behind it. If too few are connected, it waits
+// for workers, with a deadline, and runs behind it that need fewer may pass.
+//
+// Invariants: a run gets workers that are free only, by process number, those whose last run failed with them
+// last; every run that waits says for what. Refers to the runs and the workers. Pure; one thread.
+#ifndef WEFT_COORDINATOR_CORE_RUN_QUEUE_H_
+#define WEFT_COORDINATOR_CORE_RUN_QUEUE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "coordinator/core/run_table.h"
+#include "coordinator/core/worker_table.h"
+
+namespace weft {
+
+class RunQueue {
+ public:
+  RunQueue(RunTable* runs, WorkerTable* workers) : runs_(*runs), workers_(*workers) {}
+
+  struct Admission {
+    Run* run = nullptr;
+    std::vector<Worker*> workers;
+  };
+  // Returns the next run that can start; none at the end of a pass over the queue. The caller starts the run,
+  // or ends it, before it asks again. Asked though nothing has changed since the last pass, it looks at no
+  // run.
+  std::optional<Admission> Next(StepEffects& out);
+
+ private:
+  // The state on which the queue depends.
+  struct State {
+    size_t free = 0, connected = 0, live = 0;
+    uint64_t next_run = 0;
+    friend bool operator==(const State&, const State&) = default;
+  };
+  struct Pass {
+    std::vector<uint64_t> live;
+    size_t next = 0;
+    uint64_t holds_back = 0;  // first run that waits for its turn; 0 for none
+  };
+  State Now();
+  void Wait(StepEffects& out, Run& run, size_t free);
+
+  RunTable& runs_;
+  WorkerTable& workers_;
+  State seen_;  // as of the end of the last pass
+  std::optional<Pass> pass_;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_COORDINATOR_CORE_RUN_QUEUE_H_

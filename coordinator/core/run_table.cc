@@ -1,0 +1,99 @@
+#include "coordinator/core/run_table.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace weft {
+namespace {
+
+std::string Mebibytes(int64_t bytes) { return absl::StrCat(bytes >> 20, " MiB"); }
+
+}  // namespace
+
+absl::Status RunTable::Submit(StepEffects& out, SubmitRun& submission, uint64_t* id) {
+  const auto known = run_of_request_.find(submission.request);
+  if (!submission.request.empty() && known != run_of_request_.end()) {
+    const uint64_t hash = BodyHash(submission.spec, submission.processes, submission.output);
+    if (runs_.at(known->second).body_hash() != hash) {
+      return absl::AlreadyExistsError(absl::StrCat("request ", submission.request,
+                                                   " was submitted before as run ", known->second,
+                                                   " with other content; choose another request name"));
+    }
+    *id = known->second;
+    return absl::OkStatus();
+  }
+  const int32_t processes = submission.processes == 0 ? submission.plan->ranks() : submission.processes;
+  if (absl::Status s = CheckLimits(submission, processes); !s.ok()) return s;
+  *id = submission.id != 0 ? submission.id : Reserve();
+  const Run& run = runs_.try_emplace(*id, options_, *id, processes, out.now, submission).first->second;
+  if (!run.request().empty()) run_of_request_[run.request()] = *id;
+  live_.insert(std::upper_bound(live_.begin(), live_.end(), *id), *id);
+  out.Changed(run.info());
+  return absl::OkStatus();
+}
+
+absl::Status RunTable::CheckLimits(const SubmitRun& submission, int32_t processes) const {
+  if (closed_) return absl::UnavailableError("the coordinator is stopping");
+  if (live_.size() >= options_.runs_waiting) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(live_.size(), " runs wait or run already; try again later"));
+  }
+  const RunPlan& plan = *submission.plan;
+  if (processes < 0 || processes > plan.ranks()) {
+    return absl::InvalidArgumentError(absl::StrCat("the schedule has ", plan.ranks(),
+                                                   " ranks, so it runs on 1 to ", plan.ranks(),
+                                                   " processes, not ", processes));
+  }
+  int64_t bytes = plan.bytes;
+  for (const uint64_t id : live_) bytes += runs_.at(id).plan_bytes();
+  if (bytes <= options_.plan_bytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the plan of this run takes about ", Mebibytes(plan.bytes), ", with those of ",
+                   live_.size(), " runs that have not ended ", Mebibytes(bytes), "; the limit is ",
+                   Mebibytes(options_.plan_bytes), ": try again when one of them has ended"));
+}
+
+void RunTable::Retire(uint64_t id) {
+  live_.erase(std::find(live_.begin(), live_.end(), id));
+  ended_.push_back(id);
+  while (ended_.size() > options_.runs_kept) {
+    const auto oldest = runs_.find(ended_.front());
+    run_of_request_.erase(oldest->second.request());
+    runs_.erase(oldest);
+    ended_.pop_front();
+  }
+}
+
+Run* RunTable::Find(uint64_t id) {
+  const auto it = runs_.find(id);
+  return it == runs_.end() ? nullptr : &it->second;
+}
+
+const Run* RunTable::Find(uint64_t id) const {
+  const auto it = runs_.find(id);
+  return it == runs_.end() ? nullptr : &it->second;
+}
+
+bool RunTable::IsRunning(uint64_t id) const {
+  const Run* run = Find(id);
+  return run != nullptr && run->state() == RunState::kRunning;
+}
+
+absl::StatusOr<RunInfo> RunTable::Info(uint64_t id) const {
+  const Run* run = Find(id);
+  if (run == nullptr) return absl::NotFoundError(absl::StrCat("no run ", id));
+  return run->InfoWithReports();
+}
+
+std::vector<RunInfo> RunTable::List() const {
+  std::vector<RunInfo> list;
+  for (const auto& [id, run] : runs_) {
+    list.push_back(run.info());
+    list.back().reports.clear();
+    list.back().members.clear();
+  }
+  return list;
+}
+
+}  // namespace weft

@@ -1,0 +1,72 @@
+// Keeps the runs: by number, by the request that submitted them, and in the order in which they ended.
+//
+// It takes submissions within the limits of the options, knows a repeated request again, and forgets the runs
+// that ended longest ago. A store that outlives the process would stand behind this table.
+//
+// Invariants: a number is given once; `live` holds the runs that have not ended, ascending; at most
+// `runs_kept` runs that ended are remembered. Addresses of runs are stable until they are forgotten. Pure;
+// one thread; owns the runs.
+#ifndef WEFT_COORDINATOR_CORE_RUN_TABLE_H_
+#define WEFT_COORDINATOR_CORE_RUN_TABLE_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "coordinator/core/run.h"
+
+namespace weft {
+
+class RunTable {
+ public:
+  explicit RunTable(const CoreOptions& options) : options_(options) {}
+
+  // Reserves a number for a run that is not submitted yet; Return gives it back, if none was reserved since.
+  uint64_t Reserve() { return next_run_++; }
+  void Return(uint64_t run) { next_run_ -= run + 1 == next_run_ ? 1 : 0; }
+  uint64_t next_run() const { return next_run_; }
+
+  // Takes a submission and sets its run's number; for a repeated request, the number that it has.
+  // AlreadyExists if the request had other content; Unavailable after Close; ResourceExhausted,
+  // InvalidArgument.
+  absl::Status Submit(StepEffects& out, SubmitRun& submission, uint64_t* id);
+  // Takes no new submissions any more.
+  void Close() { closed_ = true; }
+  bool closed() const { return closed_; }
+
+  // Files a run that has been closed under those that ended, and forgets the oldest. May forget the run
+  // itself.
+  void Retire(uint64_t id);
+
+  Run* Find(uint64_t id);
+  const Run* Find(uint64_t id) const;
+  bool KnowsRequest(const std::string& request) const {
+    return !request.empty() && run_of_request_.count(request) > 0;
+  }
+  bool IsRunning(uint64_t id) const;
+  const std::vector<uint64_t>& live() const { return live_; }
+  const std::map<uint64_t, Run>& all() const { return runs_; }
+
+  // NotFound for a run that is not known, or not any more.
+  absl::StatusOr<RunInfo> Info(uint64_t id) const;
+  std::vector<RunInfo> List() const;  // by number; without reports and members
+
+ private:
+  absl::Status CheckLimits(const SubmitRun& submission, int32_t processes) const;
+
+  const CoreOptions& options_;
+  std::map<uint64_t, Run> runs_;
+  std::map<std::string, uint64_t> run_of_request_;
+  std::vector<uint64_t> live_;
+  std::deque<uint64_t> ended_;  // in the order of their ends
+  uint64_t next_run_ = 1;
+  bool closed_ = false;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_COORDINATOR_CORE_RUN_TABLE_H_

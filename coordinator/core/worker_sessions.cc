@@ -1,0 +1,189 @@
+#include "coordinator/core/worker_sessions.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace weft {
+namespace {
+
+// The time within which a worker counts as reporting: workers of a running run report every second.
+constexpr int64_t kSoonAfter = 3'000'000'000;
+
+std::string Seconds(int64_t ns) { return absl::StrCat(ns / 1'000'000'000, " s"); }
+
+}  // namespace
+
+std::vector<SessionId> WorkerSessions::Ids() const {
+  std::vector<SessionId> ids;
+  for (const auto& [session, w] : workers_.all()) ids.push_back(session);
+  return ids;
+}
+
+// ---- connections
+
+void WorkerSessions::Open(int64_t now, SessionId session) {
+  workers_.Open(session, now + options_.hello_ns).heard_ns = now;
+}
+
+void WorkerSessions::Break(StepEffects& out, SessionId session, const std::string& reason) {
+  Worker* w = workers_.Find(session);
+  if (w == nullptr || w->broken) return;
+  if (!w->greeted) {
+    workers_.Remove(session);
+    out.effects.closed.push_back({session, absl::UnavailableError(reason)});
+    return;
+  }
+  w->broken = true;
+  w->broken_ns = out.now;
+  w->broken_reason = CauseOfBreak(out.now, *w, reason);
+  w->deadline = GraceEnd(out.now, *w);
+}
+
+std::string WorkerSessions::CauseOfBreak(int64_t now, const Worker& worker, const std::string& reason) const {
+  if (!runs_.IsRunning(worker.run)) return reason;
+  const int64_t silent = now - worker.heard_ns;
+  if (silent < kSoonAfter)
+    return absl::StrCat(reason, " at once: its process has ended, or the connection was reset");
+  return absl::StrCat(reason, " after ", Seconds(silent),
+                      " of silence: its process is stopped, or its machine or network cannot be reached");
+}
+
+// Returns the end of the grace. Both ends must see the same outage. The worker notices a dead connection at
+// most `detection_ns` after the last message, and then tries to come back; the coordinator may have noticed
+// earlier. A connection that was reset is known to both at once.
+int64_t WorkerSessions::GraceEnd(int64_t now, const Worker& worker) const {
+  if (!runs_.IsRunning(worker.run)) return now + options_.detection_ns + options_.grace_ns;
+  if (now - worker.heard_ns < kSoonAfter) return now + options_.grace_ns;
+  return std::max(now, worker.heard_ns + options_.detection_ns) + options_.grace_ns;
+}
+
+void WorkerSessions::Resume(int64_t now, SessionId session) {
+  Worker* w = workers_.Find(session);
+  if (w == nullptr || !w->broken) return;
+  w->broken = false;
+  w->deadline = kNever;
+  w->heard_ns = now;
+}
+
+// ---- Hello and the end
+
+absl::StatusOr<Worker*> WorkerSessions::Check(const Worker& worker, const Hello& hello) {
+  if (worker.greeted) return absl::FailedPreconditionError("a second Hello in one session");
+  Worker* same = workers_.FindByName(hello.worker);
+  if (same == nullptr || same->broken) return same;
+  return absl::AlreadyExistsError(absl::StrCat("a worker of this name is connected: ", same->Label(),
+                                               "; give each worker another --name"));
+}
+
+absl::Status WorkerSessions::Greet(StepEffects& out, Worker& worker, Hello& hello) {
+  absl::StatusOr<int32_t> number = workers_.NumberFor(hello.process);
+  if (!number.ok()) return number.status();
+  worker.greeted = true;
+  worker.hello = std::move(hello);
+  worker.process = *number;
+  worker.deadline = kNever;
+  out.Send(worker.session, Welcome{options_.epoch, worker.process});
+  out.effects.workers.push_back({WorkerChange::Kind::kJoined, worker.Label(), ""});
+  return absl::OkStatus();
+}
+
+LostWorker WorkerSessions::Remove(StepEffects& out, Worker& worker, WorkerChange::Kind kind,
+                                  const std::string& reason) {
+  const LostWorker lost{worker.session, worker.serves() ? worker.run : 0};
+  const std::string label = worker.Label();
+  workers_.Remove(lost.session);
+  if (kind == WorkerChange::Kind::kLost) ++out.counts.workers_lost;
+  out.effects.workers.push_back({kind, label, reason});
+  auto& closed = out.effects.closed;
+  const bool told = std::any_of(closed.begin(), closed.end(),
+                                [&](const CloseSession& c) { return c.session == lost.session; });
+  if (!told) closed.push_back({lost.session, absl::AbortedError(absl::StrCat(label, ": ", reason))});
+  return lost;
+}
+
+// ---- the end of a run
+
+void WorkerSessions::Abort(StepEffects& out, Worker& worker, const std::string& reason) {
+  out.Send(worker.session, weft::Abort{worker.run, reason});
+  worker.ending_since_ns = out.now;
+  worker.told_late = false;
+}
+
+void WorkerSessions::Free(Worker& worker) {
+  worker.run = 0;
+  worker.failed_last = false;
+}
+
+void WorkerSessions::Forgotten(StepEffects& out, Worker& worker, uint64_t run) {
+  if (!worker.ending() || worker.run != run) return;  // after Finished it was free already
+  worker.run = 0;
+  worker.ending_since_ns = 0;
+  if (!std::exchange(worker.told_late, false)) return;
+  out.effects.workers.push_back(
+      {WorkerChange::Kind::kBack, worker.Label(), absl::StrCat("it has ended run ", run)});
+}
+
+// ---- time
+
+int64_t WorkerSessions::next_due() const {
+  int64_t next = kNever;
+  for (const auto& [session, w] : workers_.all()) {
+    next = std::min(next, w.deadline);
+    if (w.ending() && !w.told_late) next = std::min(next, w.ending_since_ns + options_.ending_ns);
+    if (w.serves() && runs_.IsRunning(w.run)) next = std::min(next, w.heard_ns + options_.silence_ns);
+  }
+  return next;
+}
+
+std::optional<std::string> WorkerSessions::Overdue(StepEffects& out, Worker& worker) {
+  const int64_t now = out.now;
+  if (now >= worker.deadline && !worker.greeted) {
+    out.effects.closed.push_back({worker.session, absl::DeadlineExceededError("the worker sent no Hello")});
+    workers_.Remove(worker.session);
+    return std::nullopt;
+  }
+  if (now >= worker.deadline) {
+    return absl::StrCat("its session broke and did not come back within ", Seconds(now - worker.broken_ns),
+                        ": ", worker.broken_reason);
+  }
+  if (worker.ending() && !worker.told_late && now >= worker.ending_since_ns + options_.ending_ns) {
+    worker.told_late = true;
+    out.effects.workers.push_back(
+        {WorkerChange::Kind::kBusy, worker.Label(),
+         absl::StrCat("it was told ", Seconds(options_.ending_ns), " ago that run ", worker.run,
+                      " is over, and still holds it; other runs go to others")});
+  }
+  if (!worker.serves() || !runs_.IsRunning(worker.run) || now < worker.heard_ns + options_.silence_ns)
+    return std::nullopt;
+  return absl::StrCat("it was silent for ", Seconds(options_.silence_ns));
+}
+
+// ---- questions
+
+std::vector<WorkerInfo> WorkerSessions::List(int64_t now) const {
+  std::vector<WorkerInfo> list;
+  for (const auto& [session, w] : workers_.all()) {
+    if (!w.greeted) continue;
+    list.push_back({w.process, w.hello.worker, w.hello.host, w.hello.pid, w.hello.device,
+                    w.broken     ? "broken"
+                    : w.ending() ? "ending"
+                                 : (w.run == 0 ? "free" : "busy"),
+                    w.run, now - w.heard_ns});
+  }
+  std::sort(list.begin(), list.end(),
+            [](const WorkerInfo& a, const WorkerInfo& b) { return a.process < b.process; });
+  return list;
+}
+
+void WorkerSessions::Count(Probe* probe) const {
+  for (const auto& [session, w] : workers_.all()) {
+    if (!w.greeted) continue;
+    ++(w.broken     ? probe->workers_broken
+       : w.ending() ? probe->workers_ending
+                    : (w.run == 0 ? probe->workers_free : probe->workers_busy));
+  }
+}
+
+}  // namespace weft

@@ -1,0 +1,131 @@
+// The table of runs and the queue of those that wait, without sessions or messages.
+#include "coordinator/core/run_queue.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "schedules/families/families.h"
+
+namespace weft {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+class RunQueueTest : public ::testing::Test {
+ protected:
+  static SubmitRun Submission(int stages, const std::string& request = "") {
+    return {0, request, *MakeRunPlan("run", "gpipe", *MakeSchedule("gpipe", {}, stages, 1), 1), "{}", 0, ""};
+  }
+  absl::StatusOr<uint64_t> TrySubmit(SubmitRun submission) {
+    uint64_t id = 0;
+    if (absl::Status s = runs.Submit(out, submission, &id); !s.ok()) return s;
+    return id;
+  }
+  uint64_t Submit(int stages) { return TrySubmit(Submission(stages)).value(); }
+  void Join(SessionId session) {
+    Worker& worker = workers.Open(session, kNever);
+    worker.greeted = true;
+    worker.process = static_cast<int32_t>(session) - 1;
+    worker.hello.worker = absl::StrCat("w", session);
+  }
+  // Makes a pass, and returns the runs that started.
+  std::vector<uint64_t> Pass() {
+    std::vector<uint64_t> started;
+    while (auto admitted = queue.Next(out)) {
+      admitted->run->Start(out, admitted->workers, &numbers);
+      for (Worker* w : admitted->workers) w->run = admitted->run->id();
+      started.push_back(admitted->run->id());
+    }
+    return started;
+  }
+  const std::string& ReasonOf(uint64_t run) { return runs.Find(run)->info().reason; }
+  void End(uint64_t run) {
+    runs.Find(run)->Cancel("");
+    runs.Find(run)->Close(out);
+    runs.Retire(run);
+    for (auto& [session, worker] : workers.all()) worker.run = worker.run == run ? 0 : worker.run;
+  }
+
+  CoreOptions options;
+  RunTable runs{options};
+  WorkerTable workers;
+  RunQueue queue{&runs, &workers};
+  FencingNumbers numbers;
+  StepEffects out;
+};
+
+TEST_F(RunQueueTest, RunThatWaitsForItsTurn_HoldsBackThoseBehindIt) {
+  for (const SessionId session : {1, 2}) Join(session);
+  const uint64_t first = Submit(1), second = Submit(2), third = Submit(1);
+  EXPECT_THAT(Pass(), ElementsAre(first));
+  EXPECT_THAT(ReasonOf(second), HasSubstr("needs 2 worker processes, 1 are free (2 connected)"));
+  EXPECT_THAT(ReasonOf(third), HasSubstr(absl::StrCat("behind run ", second)));
+  EXPECT_EQ(runs.Find(second)->next_due(), kNever) << "it waits for its turn";
+  End(first);
+  EXPECT_THAT(Pass(), ElementsAre(second));
+}
+
+TEST_F(RunQueueTest, RunThatNeedsMoreWorkersThanAreConnected_LetsOthersPassAndHasADeadline) {
+  Join(1);
+  const uint64_t large = Submit(3), small = Submit(1);
+  EXPECT_THAT(Pass(), ElementsAre(small));
+  EXPECT_EQ(runs.Find(large)->next_due(), options.waiting_ns);
+  out.now = 5;
+  for (const SessionId session : {2, 3}) Join(session);
+  EXPECT_THAT(Pass(), IsEmpty());
+  EXPECT_EQ(runs.Find(large)->next_due(), kNever) << "as many are connected as it needs";
+  End(small);
+  EXPECT_THAT(Pass(), ElementsAre(large));
+}
+
+TEST_F(RunQueueTest, PassWithoutAChange_LooksAtNoRun) {
+  const uint64_t run = Submit(1);
+  EXPECT_THAT(Pass(), IsEmpty());
+  EXPECT_EQ(runs.Find(run)->state(), RunState::kWaiting);
+  out.effects = {};
+  EXPECT_THAT(Pass(), IsEmpty());
+  EXPECT_THAT(out.effects.runs, IsEmpty());
+  Join(1);
+  EXPECT_THAT(Pass(), ElementsAre(run));
+}
+
+TEST_F(RunQueueTest, RepeatedRequest_IsTheSameRunUntilItIsForgotten) {
+  options.runs_kept = 1;
+  const uint64_t first = TrySubmit(Submission(1, "name")).value();
+  EXPECT_EQ(TrySubmit(Submission(1, "name")).value(), first);
+  SubmitRun other = Submission(1, "name");
+  other.spec = "{\"other\": 1}";
+  EXPECT_EQ(TrySubmit(std::move(other)).status().code(), absl::StatusCode::kAlreadyExists);
+  End(first);
+  EXPECT_TRUE(runs.KnowsRequest("name"));
+  End(Submit(1));
+  EXPECT_FALSE(runs.KnowsRequest("name"));
+  EXPECT_EQ(runs.Find(first), nullptr);
+  EXPECT_EQ(runs.Info(first).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(RunQueueTest, ReservedNumber_IsGivenBackOnlyIfNoneFollowed) {
+  const uint64_t reserved = runs.Reserve();
+  runs.Return(reserved);
+  EXPECT_EQ(runs.Reserve(), reserved);
+  const uint64_t next = runs.Reserve();
+  runs.Return(reserved);
+  EXPECT_EQ(runs.Reserve(), next + 1);
+}
+
+TEST_F(RunQueueTest, ClosedTable_TakesNoNewRunButAnswersForAnOldOne) {
+  const uint64_t run = TrySubmit(Submission(1, "name")).value();
+  runs.Close();
+  EXPECT_EQ(TrySubmit(Submission(1, "name")).value(), run);
+  EXPECT_EQ(TrySubmit(Submission(1)).status().code(), absl::StatusCode::kUnavailable);
+}
+
+}  // namespace
+}  // namespace weft
