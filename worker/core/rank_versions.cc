@@ -14,13 +14,13 @@ std::vector<bool> LocalRanks(const LocalRun& run) {
   return local;
 }
 
-// Calls `visit(stage, member)` for each stage that the rank holds.
-template <typename Visit>
-void VisitHeld(const Graph& graph, Rank rank, Visit visit) {
+// Calls `act(stage, member)` for each stage that the rank holds.
+template <typename Act>
+void ForEachHeld(const Graph& graph, Rank rank, Act act) {
   for (int s = 0; s < graph.schedule().stages; ++s) {
     const std::vector<Rank>& members = graph.members(s);
     const auto member = std::lower_bound(members.begin(), members.end(), rank);
-    if (member != members.end() && *member == rank) visit(s, static_cast<int>(member - members.begin()));
+    if (member != members.end() && *member == rank) act(s, static_cast<int>(member - members.begin()));
   }
 }
 
@@ -34,8 +34,8 @@ RankVersions::RankVersions(const LocalRun& run)
   for (const RankLease& lease : run.assignment().leases) {
     OfRank& rank = ranks_[run.PlaceOf(lease.rank)];
     rank.visiting.assign(run.graph().schedule().stages, 0);
-    VisitHeld(run.graph(), lease.rank,
-              [&](int s, int member) { rank.peak = std::max(rank.peak, versions_.Held(s, member)); });
+    ForEachHeld(run.graph(), lease.rank,
+                [&](int s, int member) { rank.peak = std::max(rank.peak, versions_.Held(s, member)); });
   }
 }
 
@@ -96,7 +96,8 @@ int RankVersions::Held(Rank rank) const {
     for (const int versions : ranks_[run_.PlaceOf(rank)].visiting) most = std::max(most, versions);
     return most;
   }
-  VisitHeld(run_.graph(), rank, [&](int s, int member) { most = std::max(most, versions_.Held(s, member)); });
+  ForEachHeld(run_.graph(), rank,
+              [&](int s, int member) { most = std::max(most, versions_.Held(s, member)); });
   return most;
 }
 

@@ -27,7 +27,7 @@
 #include "worker/shell/loop/run_shape.h"
 #include "worker/shell/loop/session_link.h"
 #include "worker/shell/loop/worker_loop.h"
-#include "worker/shell/memory/collectives.h"
+#include "worker/shell/memory/communicator.h"
 #include "worker/shell/metrics/gpu_monitor.h"
 #include "worker/shell/metrics/worker_metrics.h"
 #include "worker/shell/reference/evaluate.h"
@@ -289,7 +289,7 @@ int Serve(const Flags& flags, std::unique_ptr<DeviceBackend> backend, SignalStop
   hello.address = (*transport)->address();
   hello.device = std::string(device->name().substr(0, device->name().find(':')));
   hello.device_id = std::string(device->uuid());
-  if (Collectives* collectives = device->collectives()) hello.collectives = collectives->name();
+  if (CommunicationLibrary* library = device->communication()) hello.collectives = library->name();
   link.Send(hello);
   signals.Watch(&loop, &link);
   const absl::Status status = loop.Run();

@@ -1,4 +1,4 @@
-// Implements collectives of one GPU over NCCL (collectives.h).
+// Implements collectives of one GPU over NCCL (communicator.h).
 //
 // A group is one communicator, made and used without blocking: every call of NCCL returns at once, and
 // whoever asks a fence, or whether a group has joined, moves things on. All operations of the device go
@@ -10,15 +10,15 @@
 // asynchronous error of NCCL, or Abort ends the group: its communicator is aborted, which ends its kernels on
 // the GPU too, and all unfinished operations end with the first cause. NCCL does not say which member is
 // missing, so the message names all that may be. Memory that an operation uses stays until the GPU has done
-// with it, also after an abort. Threads: as collectives.h says; fences may be asked on any thread. Ownership:
-// groups and fences keep the line alive.
-#ifndef WEFT_WORKER_SHELL_CUDA_NCCL_COLLECTIVES_H_
-#define WEFT_WORKER_SHELL_CUDA_NCCL_COLLECTIVES_H_
+// with it, also after an abort. Threads: as communicator.h says; fences may be asked on any thread.
+// Ownership: groups and fences keep the line alive.
+#ifndef WEFT_WORKER_SHELL_CUDA_NCCL_COMMUNICATOR_H_
+#define WEFT_WORKER_SHELL_CUDA_NCCL_COMMUNICATOR_H_
 
 #include <functional>
 #include <memory>
 
-#include "worker/shell/memory/collectives.h"
+#include "worker/shell/memory/communicator.h"
 
 namespace weft {
 
@@ -27,8 +27,8 @@ namespace weft {
 using StreamWait = std::function<bool(void* stream, Fence& fence)>;
 
 // Creates the collectives. `device` is the CUDA ordinal. Whether NCCL works is known when a group joins.
-std::unique_ptr<Collectives> CreateNcclCollectives(int device, StreamWait wait = nullptr);
+std::unique_ptr<CommunicationLibrary> CreateNcclLibrary(int device, StreamWait wait = nullptr);
 
 }  // namespace weft
 
-#endif  // WEFT_WORKER_SHELL_CUDA_NCCL_COLLECTIVES_H_
+#endif  // WEFT_WORKER_SHELL_CUDA_NCCL_COMMUNICATOR_H_

@@ -1,5 +1,5 @@
 // Tests how a process's groups of collectives come together and end, with collectives of the test.
-#include "worker/shell/loop/collective_groups.h"
+#include "worker/shell/loop/communicators.h"
 
 #include <memory>
 #include <string>
@@ -32,9 +32,9 @@ struct Member {
   absl::Status aborted;
 };
 
-class HandGroup final : public CollectiveGroup {
+class HandCommunicator final : public Communicator {
  public:
-  explicit HandGroup(Member* member) : member_(member) {}
+  explicit HandCommunicator(Member* member) : member_(member) {}
   absl::StatusOr<bool> Joined() override { return member_->joined; }
   absl::StatusOr<std::shared_ptr<Fence>> AllReduce(const Tensor&, const Tensor&) override {
     return member_->sums.emplace_back(std::make_shared<HandFence>());
@@ -55,16 +55,16 @@ class HandGroup final : public CollectiveGroup {
   Member* const member_;
 };
 
-class HandCollectives final : public Collectives {
+class HandLibrary final : public CommunicationLibrary {
  public:
   const std::string& name() const override { return name_; }
   absl::StatusOr<std::string> NewGroupId() override { return "id " + std::to_string(next_id++); }
-  absl::StatusOr<std::unique_ptr<CollectiveGroup>> Join(const std::string& id, const std::vector<Rank>&, int,
-                                                        int64_t until, int64_t) override {
+  absl::StatusOr<std::unique_ptr<Communicator>> Join(const std::string& id, const std::vector<Rank>&, int,
+                                                     int64_t until, int64_t) override {
     members.push_back(std::make_unique<Member>());
     members.back()->id = id;
     members.back()->until = until;
-    return std::make_unique<HandGroup>(members.back().get());
+    return std::make_unique<HandCommunicator>(members.back().get());
   }
 
   int next_id = 1;
@@ -85,7 +85,7 @@ Tensor Flat(std::vector<float> values) {
 
 constexpr int64_t kSecond = 1'000'000'000;
 
-class CollectiveGroupsTest : public ::testing::Test {
+class CommunicatorsTest : public ::testing::Test {
  protected:
   // Rank 1 makes the id of the second of its two groups.
   absl::StatusOr<std::vector<std::pair<int, std::string>>> Begin() {
@@ -102,17 +102,17 @@ class CollectiveGroupsTest : public ::testing::Test {
     ASSERT_EQ(*groups_.JoinNext(kSecond), true);
   }
 
-  HandCollectives device_;
-  CollectiveGroups groups_;
+  HandLibrary device_;
+  Communicators groups_;
 };
 
-TEST_F(CollectiveGroupsTest, Begin_MakesTheIdsOfItsOwnGroupsAlone) {
+TEST_F(CommunicatorsTest, Begin_MakesTheIdsOfItsOwnGroupsAlone) {
   const auto made = Begin();
   ASSERT_TRUE(made.ok());
   EXPECT_THAT(*made, ElementsAre(std::pair<int, std::string>(3, "id 1")));
 }
 
-TEST_F(CollectiveGroupsTest, Begin_DeviceWithoutCollectives_IsRefused) {
+TEST_F(CommunicatorsTest, Begin_DeviceWithoutCollectives_IsRefused) {
   EXPECT_EQ(groups_.Begin(nullptr, {{0, 1, {0, 1}, 1}}, 0, {}).status().code(),
             absl::StatusCode::kFailedPrecondition);
   EXPECT_TRUE(groups_.Begin(nullptr, {}, 0, {}).ok());
@@ -120,7 +120,7 @@ TEST_F(CollectiveGroupsTest, Begin_DeviceWithoutCollectives_IsRefused) {
   EXPECT_FALSE(groups_.busy());
 }
 
-TEST_F(CollectiveGroupsTest, Join_OneGroupAfterTheOtherEachOnceItsIdIsHere) {
+TEST_F(CommunicatorsTest, Join_OneGroupAfterTheOtherEachOnceItsIdIsHere) {
   ASSERT_TRUE(Begin().ok());
   EXPECT_EQ(*groups_.JoinNext(kSecond), false);
   EXPECT_THAT(device_.members, IsEmpty()) << "the second has its id, but the first comes first";
@@ -140,7 +140,7 @@ TEST_F(CollectiveGroupsTest, Join_OneGroupAfterTheOtherEachOnceItsIdIsHere) {
   EXPECT_FALSE(groups_.busy());
 }
 
-TEST_F(CollectiveGroupsTest, Join_NoIdComes_IsDeadlineExceededThatNamesWhoWasToMakeIt) {
+TEST_F(CommunicatorsTest, Join_NoIdComes_IsDeadlineExceededThatNamesWhoWasToMakeIt) {
   ASSERT_TRUE(Begin().ok());
   EXPECT_EQ(*groups_.JoinNext(2 * kSecond - 1), false);
   const absl::Status status = groups_.JoinNext(2 * kSecond).status();
@@ -150,7 +150,7 @@ TEST_F(CollectiveGroupsTest, Join_NoIdComes_IsDeadlineExceededThatNamesWhoWasToM
 }
 
 // A member that has prepared sooner than the others does not give them less time for it.
-TEST_F(CollectiveGroupsTest, Join_HasUntilTheSameMomentWhoeverIsPreparedFirst) {
+TEST_F(CommunicatorsTest, Join_HasUntilTheSameMomentWhoeverIsPreparedFirst) {
   for (const int64_t prepared : {kSecond, 2 * kSecond - 1}) {
     device_.members.clear();
     ASSERT_TRUE(Begin().ok());
@@ -162,7 +162,7 @@ TEST_F(CollectiveGroupsTest, Join_HasUntilTheSameMomentWhoeverIsPreparedFirst) {
   }
 }
 
-TEST_F(CollectiveGroupsTest, Join_PreparedTooLate_SaysSo) {
+TEST_F(CommunicatorsTest, Join_PreparedTooLate_SaysSo) {
   ASSERT_TRUE(Begin().ok());
   groups_.TakeId(0, "theirs");
   const absl::Status status = groups_.JoinNext(2 * kSecond).status();
@@ -171,12 +171,12 @@ TEST_F(CollectiveGroupsTest, Join_PreparedTooLate_SaysSo) {
   EXPECT_THAT(device_.members, IsEmpty());
 }
 
-TEST_F(CollectiveGroupsTest, Reduce_Over_GivesTheResultOnce) {
+TEST_F(CommunicatorsTest, Reduce_Over_GivesTheResultOnce) {
   JoinAll();
   const Job reduce = Job::Reduce(4, 2, 1);
-  ASSERT_TRUE(groups_.Start(0, 1, reduce, CollectiveKind::kAllReduce, Flat({1, 2})).ok());
+  ASSERT_TRUE(groups_.Start(0, 1, reduce, Operation::kAllReduce, Flat({1, 2})).ok());
   EXPECT_TRUE(groups_.busy());
-  std::vector<CollectiveGroups::Done> done;
+  std::vector<Communicators::Done> done;
   ASSERT_TRUE(groups_.Poll(&done).ok());
   EXPECT_THAT(done, IsEmpty());
   device_.members[0]->sums[0]->answer = true;
@@ -189,15 +189,15 @@ TEST_F(CollectiveGroupsTest, Reduce_Over_GivesTheResultOnce) {
   EXPECT_FALSE(groups_.busy());
 }
 
-TEST_F(CollectiveGroupsTest, Reduce_ThatScatters_GivesTheMembersSliceInItsPlace) {
+TEST_F(CommunicatorsTest, Reduce_ThatScatters_GivesTheMembersSliceInItsPlace) {
   JoinAll();
   const Job reduce = Job::Reduce(4, 2, 1);
   const Tensor sum = Flat(std::vector<float>(50, 1));
-  ASSERT_TRUE(groups_.Start(0, 1, reduce, CollectiveKind::kReduceScatter, sum).ok());
+  ASSERT_TRUE(groups_.Start(0, 1, reduce, Operation::kReduceScatter, sum).ok());
   EXPECT_THAT(device_.members[0]->sums, IsEmpty());
   EXPECT_THAT(device_.members[0]->slices, ElementsAre(32, 18));
   device_.members[0]->scatters.at(0)->answer = true;
-  std::vector<CollectiveGroups::Done> done;
+  std::vector<Communicators::Done> done;
   ASSERT_TRUE(groups_.Poll(&done).ok());
   ASSERT_EQ(done.size(), 1u);
   const Tensor slice = groups_.TakeResult(reduce);
@@ -206,69 +206,68 @@ TEST_F(CollectiveGroupsTest, Reduce_ThatScatters_GivesTheMembersSliceInItsPlace)
   EXPECT_EQ(slice.owner, sum.owner);
 }
 
-TEST_F(CollectiveGroupsTest, Reduce_ThatLeavesItsMemberNoSlice_StillTakesPart) {
+TEST_F(CommunicatorsTest, Reduce_ThatLeavesItsMemberNoSlice_StillTakesPart) {
   JoinAll();
-  ASSERT_TRUE(groups_.Start(3, 1, Job::Reduce(0, 0, 0), CollectiveKind::kReduceScatter, Flat({1, 2})).ok());
+  ASSERT_TRUE(groups_.Start(3, 1, Job::Reduce(0, 0, 0), Operation::kReduceScatter, Flat({1, 2})).ok());
   EXPECT_THAT(device_.members[1]->slices, ElementsAre(0, 2));
   device_.members[1]->scatters.at(0)->answer = true;
-  std::vector<CollectiveGroups::Done> done;
+  std::vector<Communicators::Done> done;
   ASSERT_TRUE(groups_.Poll(&done).ok());
   EXPECT_EQ(groups_.TakeResult(Job::Reduce(0, 0, 0)).bytes, 0u);
 }
 
-TEST_F(CollectiveGroupsTest, Gather_Over_GivesTheWhole) {
+TEST_F(CommunicatorsTest, Gather_Over_GivesTheWhole) {
   JoinAll();
   const Job forward = Job::Compute(4, 2, 1, JobKind::kForward);
   const Tensor whole = Flat(std::vector<float>(50, 1));
   ASSERT_TRUE(
-      groups_.Start(0, 1, forward, CollectiveKind::kAllGather, Flat(std::vector<float>(18, 2)), whole).ok());
+      groups_.Start(0, 1, forward, Operation::kJoinGather, Flat(std::vector<float>(18, 2)), whole).ok());
   EXPECT_THAT(device_.members[0]->slices, ElementsAre(32, 18));
   device_.members[0]->gathers.at(0)->answer = true;
-  std::vector<CollectiveGroups::Done> done;
+  std::vector<Communicators::Done> done;
   ASSERT_TRUE(groups_.Poll(&done).ok());
   ASSERT_EQ(done.size(), 1u);
   EXPECT_EQ(done[0].job, forward);
   EXPECT_EQ(groups_.TakeResult(forward).data, whole.data);
 }
 
-TEST_F(CollectiveGroupsTest, Gather_FromAMemberWithoutASlice_StillTakesPart) {
+TEST_F(CommunicatorsTest, Gather_FromAMemberWithoutASlice_StillTakesPart) {
   JoinAll();
   const Tensor whole = Flat({1, 2});
   ASSERT_TRUE(
-      groups_
-          .Start(3, 1, Job::Compute(0, 0, 0, JobKind::kForward), CollectiveKind::kAllGather, Tensor(), whole)
+      groups_.Start(3, 1, Job::Compute(0, 0, 0, JobKind::kForward), Operation::kJoinGather, Tensor(), whole)
           .ok());
   EXPECT_THAT(device_.members[1]->slices, ElementsAre(0, 2));
   EXPECT_EQ(device_.members[1]->gathers.size(), 1u);
 }
 
-TEST_F(CollectiveGroupsTest, Reduce_OfNothing_IsOverWithoutTheDevice) {
+TEST_F(CommunicatorsTest, Reduce_OfNothing_IsOverWithoutTheDevice) {
   JoinAll();
-  ASSERT_TRUE(groups_.Start(0, 1, Job::Reduce(0, 0, 1), CollectiveKind::kAllReduce, Tensor()).ok());
-  std::vector<CollectiveGroups::Done> done;
+  ASSERT_TRUE(groups_.Start(0, 1, Job::Reduce(0, 0, 1), Operation::kAllReduce, Tensor()).ok());
+  std::vector<Communicators::Done> done;
   ASSERT_TRUE(groups_.Poll(&done).ok());
   EXPECT_EQ(done.size(), 1u);
   EXPECT_THAT(device_.members[0]->sums, IsEmpty());
 }
 
-TEST_F(CollectiveGroupsTest, Reduce_Fails_NamesTheJobAndTheRank) {
+TEST_F(CommunicatorsTest, Reduce_Fails_NamesTheJobAndTheRank) {
   JoinAll();
-  ASSERT_TRUE(groups_.Start(3, 1, Job::Reduce(4, 2, 0), CollectiveKind::kAllReduce, Flat({1})).ok());
+  ASSERT_TRUE(groups_.Start(3, 1, Job::Reduce(4, 2, 0), Operation::kAllReduce, Flat({1})).ok());
   device_.members[1]->sums[0]->answer = absl::UnavailableError("the network");
-  std::vector<CollectiveGroups::Done> done;
+  std::vector<Communicators::Done> done;
   const absl::Status status = groups_.Poll(&done);
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(status.message(), "reduce (step 4, stage 2, member 0) on rank 1: the network");
 }
 
-TEST_F(CollectiveGroupsTest, Reduce_InAGroupThatIsNotJoined_IsRefused) {
+TEST_F(CommunicatorsTest, Reduce_InAGroupThatIsNotJoined_IsRefused) {
   ASSERT_TRUE(Begin().ok());
-  EXPECT_FALSE(groups_.Start(0, 1, Job::Reduce(0, 0, 1), CollectiveKind::kAllReduce, Flat({1})).ok());
+  EXPECT_FALSE(groups_.Start(0, 1, Job::Reduce(0, 0, 1), Operation::kAllReduce, Flat({1})).ok());
 }
 
-TEST_F(CollectiveGroupsTest, Clear_AbortsWhatIsUnderWayWithTheCause) {
+TEST_F(CommunicatorsTest, Clear_AbortsWhatIsUnderWayWithTheCause) {
   JoinAll();
-  ASSERT_TRUE(groups_.Start(0, 1, Job::Reduce(0, 0, 1), CollectiveKind::kAllReduce, Flat({1})).ok());
+  ASSERT_TRUE(groups_.Start(0, 1, Job::Reduce(0, 0, 1), Operation::kAllReduce, Flat({1})).ok());
   groups_.Clear(absl::AbortedError("no more"));
   for (const auto& member : device_.members) EXPECT_EQ(member->aborted, absl::AbortedError("no more"));
   EXPECT_FALSE(groups_.busy());

@@ -9,10 +9,10 @@
 // Invariants: nothing waits for ever. A member that fails, or does not come within the deadline, fails the
 // group: its communicator is aborted here and the enqueued operations end with a status that names the ranks
 // that are missing or failed. Threads: one at a time. Ownership: memory of an aborted operation is kept until
-// the device has come past it, at the longest until the Collectives go. It is memory of the device, which is
-// there as long.
-#ifndef WEFT_WORKER_SHELL_MEMORY_COLLECTIVES_H_
-#define WEFT_WORKER_SHELL_MEMORY_COLLECTIVES_H_
+// the device has come past it, at the longest until the CommunicationLibrary goes. It is memory of the
+// device, which is there as long.
+#ifndef WEFT_WORKER_SHELL_MEMORY_COMMUNICATOR_H_
+#define WEFT_WORKER_SHELL_MEMORY_COMMUNICATOR_H_
 
 #include <cstdint>
 #include <memory>
@@ -27,9 +27,9 @@
 
 namespace weft {
 
-class CollectiveGroup {
+class Communicator {
  public:
-  virtual ~CollectiveGroup() = default;
+  virtual ~Communicator() = default;
 
   // Returns true once all members have joined. Never waits. DeadlineExceeded names the missing ranks.
   virtual absl::StatusOr<bool> Joined() = 0;
@@ -49,20 +49,19 @@ class CollectiveGroup {
   virtual void Abort(const absl::Status& cause) = 0;
 };
 
-class Collectives {
+class CommunicationLibrary {
  public:
-  virtual ~Collectives() = default;
+  virtual ~CommunicationLibrary() = default;
   // Returns the library and its version, as "nccl 2.28.3": members of a group have the same.
   virtual const std::string& name() const = 0;
   // Makes opaque bytes by which members find each other.
   virtual absl::StatusOr<std::string> NewGroupId() = 0;
   // Begins to join; `deadline_ns` (monotonic clock) bounds that, and `operation_ns` each operation.
-  virtual absl::StatusOr<std::unique_ptr<CollectiveGroup>> Join(const std::string& id,
-                                                                const std::vector<Rank>& members, int self,
-                                                                int64_t deadline_ns,
-                                                                int64_t operation_ns) = 0;
+  virtual absl::StatusOr<std::unique_ptr<Communicator>> Join(const std::string& id,
+                                                             const std::vector<Rank>& members, int self,
+                                                             int64_t deadline_ns, int64_t operation_ns) = 0;
 };
 
 }  // namespace weft
 
-#endif  // WEFT_WORKER_SHELL_MEMORY_COLLECTIVES_H_
+#endif  // WEFT_WORKER_SHELL_MEMORY_COMMUNICATOR_H_

@@ -1,4 +1,4 @@
-#include "worker/shell/loop/collective_groups.h"
+#include "worker/shell/loop/communicators.h"
 
 #include <algorithm>
 
@@ -8,21 +8,31 @@
 
 namespace weft {
 
-absl::StatusOr<std::vector<std::pair<int, std::string>>> CollectiveGroups::Begin(
-    Collectives* collectives, std::vector<PrepareEffect::Group> groups, int64_t now, Limits limits) {
+Operation JointOperationOf(const Graph& graph, const Job& job) {
+  if (HasMicrobatch(job.kind)) return Operation::kJoinGather;
+  return graph.sync(job.stage).scatters_sum() ? Operation::kReduceScatter : Operation::kAllReduce;
+}
+
+uint64_t RingBytes(Operation operation, const Tensor& from, const Tensor& whole, size_t members) {
+  const uint64_t rounds = (operation == Operation::kAllReduce ? 2 : 1) * (members - 1);
+  return rounds * (operation == Operation::kJoinGather ? whole : from).bytes / members;
+}
+
+absl::StatusOr<std::vector<std::pair<int, std::string>>> Communicators::Begin(
+    CommunicationLibrary* library, std::vector<PrepareEffect::Group> groups, int64_t now, Limits limits) {
   Clear(absl::OkStatus());
-  if (!groups.empty() && collectives == nullptr) {
+  if (!groups.empty() && library == nullptr) {
     return absl::FailedPreconditionError(
         "the run reduces by collectives, and the device of this process has no collectives");
   }
-  collectives_ = collectives;
+  library_ = library;
   limits_ = limits;
   join_until_ = now + limits.join_ns;
   std::vector<std::pair<int, std::string>> made;
   for (PrepareEffect::Group& group : groups) {
     Entry& entry = entries_.emplace_back(Entry{std::move(group), "", nullptr});
     if (entry.group.self != 0) continue;
-    absl::StatusOr<std::string> id = collectives->NewGroupId();
+    absl::StatusOr<std::string> id = library->NewGroupId();
     if (!id.ok()) return id.status();
     entry.id = *id;
     made.emplace_back(entry.group.number, *std::move(id));
@@ -30,13 +40,13 @@ absl::StatusOr<std::vector<std::pair<int, std::string>>> CollectiveGroups::Begin
   return made;
 }
 
-void CollectiveGroups::TakeId(int group, const std::string& id) {
+void Communicators::TakeId(int group, const std::string& id) {
   for (Entry& entry : entries_) {
     if (entry.group.number == group && entry.group.self != 0) entry.id = id;
   }
 }
 
-absl::Status CollectiveGroups::IsLate(const Entry& entry) const {
+absl::Status Communicators::IsLate(const Entry& entry) const {
   const std::string why =
       entry.id.empty()
           ? absl::StrCat("their id, which rank ", entry.group.members.front(), " was to make, has not come")
@@ -47,14 +57,14 @@ absl::Status CollectiveGroups::IsLate(const Entry& entry) const {
                    absl::StrJoin(entry.group.members, ", "), ": ", why));
 }
 
-absl::StatusOr<bool> CollectiveGroups::JoinNext(int64_t now) {
+absl::StatusOr<bool> Communicators::JoinNext(int64_t now) {
   for (; joined_ < entries_.size(); ++joined_) {
     Entry& entry = entries_[joined_];
     if (entry.joined == nullptr) {
       if (now >= join_until_) return IsLate(entry);
       if (entry.id.empty()) return false;
-      auto group = collectives_->Join(entry.id, entry.group.members, entry.group.self, join_until_,
-                                      limits_.operation_ns);
+      auto group =
+          library_->Join(entry.id, entry.group.members, entry.group.self, join_until_, limits_.operation_ns);
       if (!group.ok()) return group.status();
       entry.joined = *std::move(group);
     }
@@ -64,10 +74,10 @@ absl::StatusOr<bool> CollectiveGroups::JoinNext(int64_t now) {
   return true;
 }
 
-absl::StatusOr<std::shared_ptr<Fence>> CollectiveGroups::Give(const Entry& entry, CollectiveKind kind,
-                                                              const Tensor& from, const Tensor& result) {
-  if (kind == CollectiveKind::kAllReduce) return entry.joined->AllReduce(from, result);
-  const bool gathers = kind == CollectiveKind::kAllGather;
+absl::StatusOr<std::shared_ptr<Fence>> Communicators::Give(const Entry& entry, Operation operation,
+                                                           const Tensor& from, const Tensor& result) {
+  if (operation == Operation::kAllReduce) return entry.joined->AllReduce(from, result);
+  const bool gathers = operation == Operation::kJoinGather;
   const auto elements = static_cast<int64_t>((gathers ? result : from).bytes / sizeof(float));
   const int members = static_cast<int>(entry.group.members.size());
   std::vector<int64_t> slices;
@@ -79,8 +89,8 @@ absl::StatusOr<std::shared_ptr<Fence>> CollectiveGroups::Give(const Entry& entry
                  : entry.joined->ReduceScatter(from, result, slices);
 }
 
-absl::Status CollectiveGroups::Start(int group, Rank rank, const Job& job, CollectiveKind kind,
-                                     const Tensor& from, const Tensor& whole) {
+absl::Status Communicators::Start(int group, Rank rank, const Job& job, Operation operation,
+                                  const Tensor& from, const Tensor& whole) {
   const auto entry = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& e) {
     return e.group.number == group && e.group.rank == rank;
   });
@@ -89,12 +99,12 @@ absl::Status CollectiveGroups::Start(int group, Rank rank, const Job& job, Colle
         absl::StrCat(Describe(job), " on rank ", rank, " needs a group that it has not joined"));
   }
   UnderWay started{rank, job, whole, nullptr};
-  if (kind == CollectiveKind::kAllReduce) started.result = from;
-  if (kind == CollectiveKind::kReduceScatter)
+  if (operation == Operation::kAllReduce) started.result = from;
+  if (operation == Operation::kReduceScatter)
     started.result = Slice(from, entry->group.self, static_cast<int>(entry->group.members.size()));
   // All members of a stage have as much: of a stage without parameters, nothing.
-  if ((kind == CollectiveKind::kAllGather ? whole : from).bytes > 0) {
-    absl::StatusOr<std::shared_ptr<Fence>> fence = Give(*entry, kind, from, started.result);
+  if ((operation == Operation::kJoinGather ? whole : from).bytes > 0) {
+    absl::StatusOr<std::shared_ptr<Fence>> fence = Give(*entry, operation, from, started.result);
     if (!fence.ok()) return fence.status();
     started.fence = *std::move(fence);
   }
@@ -102,7 +112,7 @@ absl::Status CollectiveGroups::Start(int group, Rank rank, const Job& job, Colle
   return absl::OkStatus();
 }
 
-absl::Status CollectiveGroups::Poll(std::vector<Done>* done) {
+absl::Status Communicators::Poll(std::vector<Done>* done) {
   for (size_t i = 0; i < under_way_.size();) {
     UnderWay& r = under_way_[i];
     const absl::StatusOr<bool> reached = r.fence == nullptr ? true : r.fence->Reached();
@@ -123,7 +133,7 @@ absl::Status CollectiveGroups::Poll(std::vector<Done>* done) {
   return absl::OkStatus();
 }
 
-Tensor CollectiveGroups::TakeResult(const Job& job) {
+Tensor Communicators::TakeResult(const Job& job) {
   const auto found = results_.find(job);
   if (found == results_.end()) return {};
   Tensor result = std::move(found->second);
@@ -131,7 +141,7 @@ Tensor CollectiveGroups::TakeResult(const Job& job) {
   return result;
 }
 
-void CollectiveGroups::Clear(const absl::Status& cause) {
+void Communicators::Clear(const absl::Status& cause) {
   for (Entry& entry : entries_) {
     if (entry.joined != nullptr && !cause.ok()) entry.joined->Abort(cause);
   }
@@ -139,7 +149,7 @@ void CollectiveGroups::Clear(const absl::Status& cause) {
   joined_ = 0;
   under_way_.clear();
   results_.clear();
-  collectives_ = nullptr;
+  library_ = nullptr;
 }
 
 }  // namespace weft

@@ -1,4 +1,4 @@
-#include "worker/shell/cuda/nccl_collectives.h"
+#include "worker/shell/cuda/nccl_communicator.h"
 
 #include <cuda_runtime_api.h>
 #include <nccl.h>
@@ -37,13 +37,13 @@ class NcclFence final : public Fence {
   const std::shared_ptr<const NcclOperation> operation_;
 };
 
-class NcclGroup final : public CollectiveGroup {
+class NcclCommunicator final : public Communicator {
  public:
-  NcclGroup(std::shared_ptr<NcclLine> line, std::shared_ptr<NcclMember> member)
+  NcclCommunicator(std::shared_ptr<NcclLine> line, std::shared_ptr<NcclMember> member)
       : line_(std::move(line)), member_(std::move(member)) {}
   // Aborts, also at a good end: an abort does not wait for others, who may be dead. Nobody needs this member
   // any more when its run is forgotten, since that comes after all members have seen all operations done.
-  ~NcclGroup() override { Abort(absl::CancelledError("the group is not used any more")); }
+  ~NcclCommunicator() override { Abort(absl::CancelledError("the group is not used any more")); }
 
   absl::StatusOr<bool> Joined() override { return line_->Joined(*member_); }
 
@@ -64,7 +64,7 @@ class NcclGroup final : public CollectiveGroup {
   const std::shared_ptr<NcclMember> member_;
 };
 
-absl::StatusOr<std::shared_ptr<Fence>> NcclGroup::Give(
+absl::StatusOr<std::shared_ptr<Fence>> NcclCommunicator::Give(
     std::string what, const Tensor& from, const Tensor& to,
     std::function<ncclResult_t(ncclComm_t, cudaStream_t)> call) {
   auto operation = std::make_shared<NcclOperation>();
@@ -82,7 +82,7 @@ absl::StatusOr<std::shared_ptr<Fence>> NcclGroup::Give(
   return std::make_shared<NcclFence>(line_, std::move(operation));
 }
 
-absl::StatusOr<std::shared_ptr<Fence>> NcclGroup::AllReduce(const Tensor& from, const Tensor& to) {
+absl::StatusOr<std::shared_ptr<Fence>> NcclCommunicator::AllReduce(const Tensor& from, const Tensor& to) {
   const int64_t n = ElementsOf(from);
   if (absl::Status s = CheckFlat(from, n, "what is summed"); !s.ok()) return s;
   if (absl::Status s = CheckFlat(to, n, "the sum"); !s.ok()) return s;
@@ -95,8 +95,8 @@ absl::StatusOr<std::shared_ptr<Fence>> NcclGroup::AllReduce(const Tensor& from, 
               });
 }
 
-absl::Status NcclGroup::CheckSlices(const Tensor& whole, const Tensor& slice,
-                                    const std::vector<int64_t>& slices) const {
+absl::Status NcclCommunicator::CheckSlices(const Tensor& whole, const Tensor& slice,
+                                           const std::vector<int64_t>& slices) const {
   if (slices.size() != member_->ranks.size()) {
     return absl::InvalidArgumentError(
         absl::StrFormat("there are %d slices for %d members", slices.size(), member_->ranks.size()));
@@ -125,8 +125,8 @@ ncclResult_t Grouped(const std::vector<int64_t>& slices, Each each) {
   return result == ncclSuccess ? end : result;
 }
 
-absl::StatusOr<std::shared_ptr<Fence>> NcclGroup::AllGather(const Tensor& slice, const Tensor& to,
-                                                            const std::vector<int64_t>& slices) {
+absl::StatusOr<std::shared_ptr<Fence>> NcclCommunicator::AllGather(const Tensor& slice, const Tensor& to,
+                                                                   const std::vector<int64_t>& slices) {
   if (absl::Status s = CheckSlices(to, slice, slices); !s.ok()) return s;
   const void* const source = slice.data;
   float* const target = static_cast<float*>(to.data);
@@ -142,8 +142,9 @@ absl::StatusOr<std::shared_ptr<Fence>> NcclGroup::AllGather(const Tensor& slice,
               });
 }
 
-absl::StatusOr<std::shared_ptr<Fence>> NcclGroup::ReduceScatter(const Tensor& from, const Tensor& slice,
-                                                                const std::vector<int64_t>& slices) {
+absl::StatusOr<std::shared_ptr<Fence>> NcclCommunicator::ReduceScatter(const Tensor& from,
+                                                                       const Tensor& slice,
+                                                                       const std::vector<int64_t>& slices) {
   if (absl::Status s = CheckSlices(from, slice, slices); !s.ok()) return s;
   const float* const source = static_cast<const float*>(from.data);
   void* const target = slice.data;
@@ -159,9 +160,9 @@ absl::StatusOr<std::shared_ptr<Fence>> NcclGroup::ReduceScatter(const Tensor& fr
               });
 }
 
-class NcclCollectives final : public Collectives {
+class NcclLibrary final : public CommunicationLibrary {
  public:
-  NcclCollectives(int device, StreamWait wait) : line_(std::make_shared<NcclLine>(device, std::move(wait))) {
+  NcclLibrary(int device, StreamWait wait) : line_(std::make_shared<NcclLine>(device, std::move(wait))) {
     int version = 0;
     if (ncclGetVersion(&version) == ncclSuccess)
       name_ = absl::StrCat("nccl ", version / 10000, ".", version / 100 % 100, ".", version % 100);
@@ -176,9 +177,9 @@ class NcclCollectives final : public Collectives {
     return std::string(id.internal, sizeof id.internal);
   }
 
-  absl::StatusOr<std::unique_ptr<CollectiveGroup>> Join(const std::string& id,
-                                                        const std::vector<Rank>& members, int self,
-                                                        int64_t deadline_ns, int64_t operation_ns) override {
+  absl::StatusOr<std::unique_ptr<Communicator>> Join(const std::string& id, const std::vector<Rank>& members,
+                                                     int self, int64_t deadline_ns,
+                                                     int64_t operation_ns) override {
     ncclUniqueId unique;
     if (id.size() != sizeof unique.internal) {
       return absl::InvalidArgumentError(
@@ -191,7 +192,7 @@ class NcclCollectives final : public Collectives {
     std::memcpy(unique.internal, id.data(), sizeof unique.internal);
     auto member = line_->Join(unique, members, self, deadline_ns, operation_ns);
     if (!member.ok()) return member.status();
-    return std::make_unique<NcclGroup>(line_, *std::move(member));
+    return std::make_unique<NcclCommunicator>(line_, *std::move(member));
   }
 
  private:
@@ -201,8 +202,8 @@ class NcclCollectives final : public Collectives {
 
 }  // namespace
 
-std::unique_ptr<Collectives> CreateNcclCollectives(int device, StreamWait wait) {
-  return std::make_unique<NcclCollectives>(device, std::move(wait));
+std::unique_ptr<CommunicationLibrary> CreateNcclLibrary(int device, StreamWait wait) {
+  return std::make_unique<NcclLibrary>(device, std::move(wait));
 }
 
 }  // namespace weft

@@ -1,6 +1,6 @@
 // The adapter of NCCL over fakes of NCCL and of the CUDA runtime (fake_cuda.h): what it makes of joins that
 // take long, members that are late, dead or at odds, and of an abort. Each member is a device of its own.
-#include "worker/shell/cuda/nccl_collectives.h"
+#include "worker/shell/cuda/nccl_communicator.h"
 
 #include <atomic>
 #include <chrono>
@@ -70,18 +70,18 @@ class HandFence final : public Fence {
   absl::Status failure;
 };
 
-class NcclCollectivesTest : public ::testing::Test {
+class NcclCommunicatorTest : public ::testing::Test {
  protected:
-  explicit NcclCollectivesTest(int devices = 3) {
-    for (int d = 0; d < devices; ++d) devices_.push_back(CreateNcclCollectives(d));
+  explicit NcclCommunicatorTest(int devices = 3) {
+    for (int d = 0; d < devices; ++d) devices_.push_back(CreateNcclLibrary(d));
   }
-  ~NcclCollectivesTest() override {
+  ~NcclCommunicatorTest() override {
     HoldFakeNcclCalls(false);
     SetFakeNcclPolls(0);
     SetFakeNcclError(ncclSuccess);
   }
 
-  using Group = std::unique_ptr<CollectiveGroup>;
+  using Group = std::unique_ptr<Communicator>;
   Group BeginJoin(const std::string& id, const std::vector<Rank>& ranks, int self,
                   int64_t join_ns = kPatience, int64_t operation_ns = kPatience) {
     auto group = devices_[ranks[self]]->Join(id, ranks, self, MonotonicNow() + join_ns, operation_ns);
@@ -101,10 +101,10 @@ class NcclCollectivesTest : public ::testing::Test {
     return groups;
   }
 
-  std::vector<std::unique_ptr<Collectives>> devices_;
+  std::vector<std::unique_ptr<CommunicationLibrary>> devices_;
 };
 
-TEST_F(NcclCollectivesTest, Join_OneMemberIsMissing_IsNotJoinedUntilItComes) {
+TEST_F(NcclCommunicatorTest, Join_OneMemberIsMissing_IsNotJoinedUntilItComes) {
   const std::string id = *devices_[0]->NewGroupId();
   const Group first = BeginJoin(id, {0, 1}, 0);
   for (int i = 0; i < 100; ++i) ASSERT_EQ(*first->Joined(), false);
@@ -113,7 +113,7 @@ TEST_F(NcclCollectivesTest, Join_OneMemberIsMissing_IsNotJoinedUntilItComes) {
   EXPECT_TRUE(Await([&] { return second->Joined(); }).ok());
 }
 
-TEST_F(NcclCollectivesTest, Join_AMemberNeverJoins_IsDeadlineExceededThatNamesTheOthersAndLeavesNothing) {
+TEST_F(NcclCommunicatorTest, Join_AMemberNeverJoins_IsDeadlineExceededThatNamesTheOthersAndLeavesNothing) {
   const int before = FakeCommunicators();
   const std::string id = *devices_[0]->NewGroupId();
   const Group group = BeginJoin(id, {0, 2, 1}, 0, kSoon);
@@ -125,14 +125,14 @@ TEST_F(NcclCollectivesTest, Join_AMemberNeverJoins_IsDeadlineExceededThatNamesTh
   EXPECT_EQ(group->AllReduce(Flat({1}), Flat({0})).status(), status);
 }
 
-TEST_F(NcclCollectivesTest, Join_MembersWithDifferentIds_AreBothLate) {
+TEST_F(NcclCommunicatorTest, Join_MembersWithDifferentIds_AreBothLate) {
   const Group one = BeginJoin(*devices_[0]->NewGroupId(), {0, 1}, 0, kSoon);
   const Group two = BeginJoin(*devices_[1]->NewGroupId(), {0, 1}, 1, kSoon);
   EXPECT_THAT(std::string(Await([&] { return one->Joined(); }).message()), HasSubstr("rank 1 did not join"));
   EXPECT_THAT(std::string(Await([&] { return two->Joined(); }).message()), HasSubstr("rank 0 did not join"));
 }
 
-TEST_F(NcclCollectivesTest, Join_IdOrMemberThatCannotBe_IsRefused) {
+TEST_F(NcclCommunicatorTest, Join_IdOrMemberThatCannotBe_IsRefused) {
   EXPECT_EQ(devices_[0]->Join("short", {0, 1}, 0, MonotonicNow() + kSoon, kSoon).status().code(),
             absl::StatusCode::kInvalidArgument);
   const std::string id = *devices_[0]->NewGroupId();
@@ -140,7 +140,7 @@ TEST_F(NcclCollectivesTest, Join_IdOrMemberThatCannotBe_IsRefused) {
             absl::StatusCode::kInvalidArgument);
 }
 
-TEST_F(NcclCollectivesTest, Join_TheErrorOfNccl_IsTold) {
+TEST_F(NcclCommunicatorTest, Join_TheErrorOfNccl_IsTold) {
   SetFakeNcclError(ncclSystemError);
   const Group group = BeginJoin(*devices_[0]->NewGroupId(), {0, 1}, 0);
   const absl::Status status = Await([&] { return group->Joined(); });
@@ -148,12 +148,12 @@ TEST_F(NcclCollectivesTest, Join_TheErrorOfNccl_IsTold) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("joining the group of ranks 0, 1 (this is rank 0)"));
 }
 
-TEST_F(NcclCollectivesTest, AllReduce_BeforeTheGroupIsComplete_IsRefused) {
+TEST_F(NcclCommunicatorTest, AllReduce_BeforeTheGroupIsComplete_IsRefused) {
   const Group group = BeginJoin(*devices_[0]->NewGroupId(), {0, 1}, 0);
   EXPECT_EQ(group->AllReduce(Flat({1}), Flat({0})).status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
-TEST_F(NcclCollectivesTest, AllReduce_OfAllMembers_GivesEveryoneTheSum) {
+TEST_F(NcclCommunicatorTest, AllReduce_OfAllMembers_GivesEveryoneTheSum) {
   for (const int polls : {0, 3}) {
     SetFakeNcclPolls(polls);
     const std::vector<Group> groups = JoinAll({0, 1, 2});
@@ -176,7 +176,7 @@ TEST_F(NcclCollectivesTest, AllReduce_OfAllMembers_GivesEveryoneTheSum) {
   }
 }
 
-TEST_F(NcclCollectivesTest, AllGather_UnevenSlices_PutsEachInItsPlace) {
+TEST_F(NcclCommunicatorTest, AllGather_UnevenSlices_PutsEachInItsPlace) {
   const std::vector<Group> groups = JoinAll({2, 0, 1});
   const std::vector<int64_t> slices = {2, 0, 3};
   const std::vector<Tensor> mine = {Flat({1, 2}), Flat({}), Flat({3, 4, 5})};
@@ -192,7 +192,7 @@ TEST_F(NcclCollectivesTest, AllGather_UnevenSlices_PutsEachInItsPlace) {
   }
 }
 
-TEST_F(NcclCollectivesTest, ReduceScatter_UnevenSlices_GivesEachMemberTheSumOfItsOwn) {
+TEST_F(NcclCommunicatorTest, ReduceScatter_UnevenSlices_GivesEachMemberTheSumOfItsOwn) {
   SetFakeNcclPolls(2);
   const std::vector<Group> groups = JoinAll({0, 1, 2});
   const std::vector<int64_t> slices = {1, 4, 0};
@@ -207,7 +207,7 @@ TEST_F(NcclCollectivesTest, ReduceScatter_UnevenSlices_GivesEachMemberTheSumOfIt
   EXPECT_EQ(ValuesOf(mine[1]), (std::vector<float>{12, 18, 24, 30}));
 }
 
-TEST_F(NcclCollectivesTest, EqualSlices_AreGatheredAndScatteredByOneOperation) {
+TEST_F(NcclCommunicatorTest, EqualSlices_AreGatheredAndScatteredByOneOperation) {
   const std::vector<Group> groups = JoinAll({1, 0, 2});
   const std::vector<int64_t> slices = {2, 2, 2};
   std::vector<Tensor> all, sums;
@@ -234,14 +234,14 @@ TEST_F(NcclCollectivesTest, EqualSlices_AreGatheredAndScatteredByOneOperation) {
   }
 }
 
-TEST_F(NcclCollectivesTest, Buffers_OfTheWrongSize_AreRefused) {
+TEST_F(NcclCommunicatorTest, Buffers_OfTheWrongSize_AreRefused) {
   const std::vector<Group> groups = JoinAll({0, 1});
   EXPECT_FALSE(groups[0]->AllReduce(Flat({1, 2}), Flat({1})).ok());
   EXPECT_FALSE(groups[0]->AllGather(Flat({1}), Flat({1, 2, 3}), {2, 1}).ok());
   EXPECT_FALSE(groups[0]->ReduceScatter(Flat({1, 2, 3}), Flat({1}), {3}).ok());
 }
 
-TEST_F(NcclCollectivesTest, Operations_OfOneDeviceOnSeveralGroups_AreDoneInTheOrderGiven) {
+TEST_F(NcclCommunicatorTest, Operations_OfOneDeviceOnSeveralGroups_AreDoneInTheOrderGiven) {
   const std::vector<Group> all = JoinAll({0, 1, 2}), pair = JoinAll({0, 1});
   const Tensor a = Flat({1}), b = Flat({1});
   const auto first = *all[0]->AllReduce(a, a), second = *pair[0]->AllReduce(b, b);
@@ -262,7 +262,7 @@ TEST_F(NcclCollectivesTest, Operations_OfOneDeviceOnSeveralGroups_AreDoneInTheOr
 }
 
 // A kernel that the same thread launches next would take it for its own.
-TEST_F(NcclCollectivesTest, Operation_UnderWay_LeavesNoErrorWithTheThreadThatAsks) {
+TEST_F(NcclCommunicatorTest, Operation_UnderWay_LeavesNoErrorWithTheThreadThatAsks) {
   const std::vector<Group> groups = JoinAll({0, 1});
   const Tensor a = Flat({1}), b = Flat({2});
   const auto fence = *groups[0]->AllReduce(a, a);
@@ -275,7 +275,7 @@ TEST_F(NcclCollectivesTest, Operation_UnderWay_LeavesNoErrorWithTheThreadThatAsk
   EXPECT_EQ(cudaGetLastError(), cudaSuccess);
 }
 
-TEST_F(NcclCollectivesTest, Operation_AMemberNeverComes_IsDeadlineExceededAndIsFreed) {
+TEST_F(NcclCommunicatorTest, Operation_AMemberNeverComes_IsDeadlineExceededAndIsFreed) {
   const int before = FakeOperations();
   std::vector<Group> groups = JoinAll({0, 1}, kSoon);
   Tensor sum = Flat({1, 2});
@@ -296,7 +296,7 @@ TEST_F(NcclCollectivesTest, Operation_AMemberNeverComes_IsDeadlineExceededAndIsF
   }
 }
 
-TEST_F(NcclCollectivesTest, Join_AfterGroupsThatWereAborted_FreesWhatTheyUsed) {
+TEST_F(NcclCommunicatorTest, Join_AfterGroupsThatWereAborted_FreesWhatTheyUsed) {
   const int before = FakeOperations();
   std::vector<Group> groups = JoinAll({0, 1});
   Tensor sum = Flat({1, 2});
@@ -313,7 +313,7 @@ TEST_F(NcclCollectivesTest, Join_AfterGroupsThatWereAborted_FreesWhatTheyUsed) {
   EXPECT_TRUE(memory.expired());
 }
 
-TEST_F(NcclCollectivesTest, Operation_AMemberDiesInTheMiddle_FailsTheOthersAtOnce) {
+TEST_F(NcclCommunicatorTest, Operation_AMemberDiesInTheMiddle_FailsTheOthersAtOnce) {
   std::vector<Group> groups = JoinAll({0, 1, 2});
   const Tensor a = Flat({1}), b = Flat({1});
   const auto fence = *groups[0]->AllReduce(a, a), other = *groups[1]->AllReduce(b, b);
@@ -325,7 +325,7 @@ TEST_F(NcclCollectivesTest, Operation_AMemberDiesInTheMiddle_FailsTheOthersAtOnc
   }
 }
 
-TEST_F(NcclCollectivesTest, Operation_AsynchronousError_NamesTheOperationAndTheMembers) {
+TEST_F(NcclCommunicatorTest, Operation_AsynchronousError_NamesTheOperationAndTheMembers) {
   std::vector<Group> groups = JoinAll({0, 1});
   const Tensor a = Flat({1});
   const auto fence = *groups[0]->AllReduce(a, a);
@@ -336,7 +336,7 @@ TEST_F(NcclCollectivesTest, Operation_AsynchronousError_NamesTheOperationAndTheM
               AllOf(HasSubstr("the all-reduce of 1 elements"), HasSubstr("with rank 1")));
 }
 
-TEST_F(NcclCollectivesTest, Operation_MembersAtOdds_Fail) {
+TEST_F(NcclCommunicatorTest, Operation_MembersAtOdds_Fail) {
   std::vector<Group> groups = JoinAll({0, 1});
   const Tensor a = Flat({1}), b = Flat({1, 2});
   const auto one = *groups[0]->AllReduce(a, a), two = *groups[1]->AllReduce(b, b);
@@ -345,7 +345,7 @@ TEST_F(NcclCollectivesTest, Operation_MembersAtOdds_Fail) {
   EXPECT_FALSE(Await(two).ok());
 }
 
-TEST_F(NcclCollectivesTest, Abort_WhileOperationsAreEnqueued_EndsThemWithTheFirstCause) {
+TEST_F(NcclCommunicatorTest, Abort_WhileOperationsAreEnqueued_EndsThemWithTheFirstCause) {
   std::vector<Group> groups = JoinAll({0, 1});
   std::vector<std::shared_ptr<Fence>> fences;
   for (int i = 0; i < 3; ++i) {
@@ -358,7 +358,7 @@ TEST_F(NcclCollectivesTest, Abort_WhileOperationsAreEnqueued_EndsThemWithTheFirs
     EXPECT_EQ(fence->Reached().status(), absl::AbortedError("the run was aborted"));
 }
 
-TEST_F(NcclCollectivesTest, Abort_OfOneGroup_LeavesOthersOfTheDevice) {
+TEST_F(NcclCommunicatorTest, Abort_OfOneGroup_LeavesOthersOfTheDevice) {
   std::vector<Group> groups = JoinAll({0, 1}), others = JoinAll({0, 2});
   const Tensor a = Flat({1}), b = Flat({2}), c = Flat({3});
   const auto stuck = *groups[0]->AllReduce(a, a), behind = *others[0]->AllReduce(b, b);
@@ -371,7 +371,7 @@ TEST_F(NcclCollectivesTest, Abort_OfOneGroup_LeavesOthersOfTheDevice) {
 
 // NCCL returns from the abort of the second one when the stream has come past its operation, so not before
 // the first one has been aborted as well, which the same thread does next.
-TEST_F(NcclCollectivesTest, Abort_OfAGroupBehindAStuckOne_WaitsForNobody) {
+TEST_F(NcclCommunicatorTest, Abort_OfAGroupBehindAStuckOne_WaitsForNobody) {
   const int before = FakeCommunicators();
   std::vector<Group> groups = JoinAll({0, 1}), others = JoinAll({0, 2});
   Tensor b = Flat({2});
@@ -397,7 +397,7 @@ TEST_F(NcclCollectivesTest, Abort_OfAGroupBehindAStuckOne_WaitsForNobody) {
 }
 
 // NCCL's thread may give the stream a part of it until the abort has returned.
-TEST_F(NcclCollectivesTest, Abort_WhileACallIsInProgress_KeepsWhatItUses) {
+TEST_F(NcclCommunicatorTest, Abort_WhileACallIsInProgress_KeepsWhatItUses) {
   std::vector<Group> groups = JoinAll({0, 1});
   SetFakeNcclPolls(1'000'000'000);
   HoldFakeNcclCalls(true);
@@ -421,7 +421,7 @@ TEST_F(NcclCollectivesTest, Abort_WhileACallIsInProgress_KeepsWhatItUses) {
   EXPECT_TRUE(memory.expired());
 }
 
-TEST_F(NcclCollectivesTest, Operation_InputNotReady_WaitsForItAndHoldsBackThoseBehind) {
+TEST_F(NcclCommunicatorTest, Operation_InputNotReady_WaitsForItAndHoldsBackThoseBehind) {
   std::vector<Group> groups = JoinAll({0, 1});
   const auto ready = std::make_shared<HandFence>();
   Tensor late = Flat({1});
@@ -437,7 +437,7 @@ TEST_F(NcclCollectivesTest, Operation_InputNotReady_WaitsForItAndHoldsBackThoseB
   EXPECT_EQ(ValuesOf(next), (std::vector<float>{30}));
 }
 
-TEST_F(NcclCollectivesTest, Operation_InputFails_EndsTheGroupWithItsFailure) {
+TEST_F(NcclCommunicatorTest, Operation_InputFails_EndsTheGroupWithItsFailure) {
   std::vector<Group> groups = JoinAll({0, 1});
   const auto ready = std::make_shared<HandFence>();
   ready->failure = absl::InternalError("the backward failed");
@@ -446,10 +446,10 @@ TEST_F(NcclCollectivesTest, Operation_InputFails_EndsTheGroupWithItsFailure) {
   EXPECT_EQ(Await(*groups[0]->AllReduce(bad, bad)), ready->failure);
 }
 
-TEST_F(NcclCollectivesTest, Input_ThatTheDeviceCanAwait_IsNotAskedOnTheHost) {
+TEST_F(NcclCommunicatorTest, Input_ThatTheDeviceCanAwait_IsNotAskedOnTheHost) {
   const auto ready = std::make_shared<HandFence>();  // never reached as the host sees it
   int waits = 0;
-  devices_[0] = CreateNcclCollectives(0, [&](void* stream, Fence& fence) {
+  devices_[0] = CreateNcclLibrary(0, [&](void* stream, Fence& fence) {
     waits += stream != nullptr && &fence == ready.get();
     return true;
   });
@@ -464,9 +464,9 @@ TEST_F(NcclCollectivesTest, Input_ThatTheDeviceCanAwait_IsNotAskedOnTheHost) {
 }
 
 // Then what is on the stream, and what it uses, is left as it is.
-TEST_F(NcclCollectivesTest, DeviceThatHangs_DoesNotHoldTheEndOfItsCollectives) {
+TEST_F(NcclCommunicatorTest, DeviceThatHangs_DoesNotHoldTheEndOfItsCollectives) {
   std::atomic<bool> hangs{true}, ended{false};
-  devices_[0] = CreateNcclCollectives(0, [&](void* stream, Fence&) {
+  devices_[0] = CreateNcclLibrary(0, [&](void* stream, Fence&) {
     testing::EnqueueFake(static_cast<cudaStream_t>(stream), [&] {
       while (hangs) std::this_thread::yield();
       ended = true;
@@ -489,7 +489,7 @@ TEST_F(NcclCollectivesTest, DeviceThatHangs_DoesNotHoldTheEndOfItsCollectives) {
   EXPECT_TRUE(AwaitFakeCommunicators(before));
 }
 
-TEST_F(NcclCollectivesTest, Collectives_Name_HasTheVersion) {
+TEST_F(NcclCommunicatorTest, Collectives_Name_HasTheVersion) {
   EXPECT_THAT(devices_[0]->name(), ::testing::StartsWith("nccl 2."));
 }
 

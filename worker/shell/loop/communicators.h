@@ -1,16 +1,17 @@
-// Manages the collectives of one run in this process: its groups, how they come together, and the operations
-// under way.
+// Manages the communicators of one run in this process: how their groups come together, and the joint
+// operations under way on them.
 //
 // One group after the other is joined, in the order of their numbers, which all processes share: so nobody
 // waits in a circle. The first member of a group makes its id; the others get it from the control plane. Then
-// each collective that the core begins is given to its group, and stays here until the device says that it is
-// over. Nothing waits; the owner asks again (JoinNext, Poll).
+// each joint operation that the core begins is given to its group's communicator, and stays here until the
+// device says that it is over. Nothing waits; the owner asks again (JoinNext, Poll).
 //
-// Threads: one at a time. Ownership: borrows the device's collectives, and the groups live until Clear, which
-// aborts operations under way. Failure: of a group, naming its ranks.
-#ifndef WEFT_WORKER_SHELL_LOOP_COLLECTIVE_GROUPS_H_
-#define WEFT_WORKER_SHELL_LOOP_COLLECTIVE_GROUPS_H_
+// Threads: one at a time. Ownership: borrows the device's library, and the communicators live until Clear,
+// which aborts operations under way. Failure: of a group, naming its ranks.
+#ifndef WEFT_WORKER_SHELL_LOOP_COMMUNICATORS_H_
+#define WEFT_WORKER_SHELL_LOOP_COMMUNICATORS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -20,25 +21,27 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "worker/core/worker_core.h"
-#include "worker/shell/memory/collectives.h"
+#include "schedules/graph/graph.h"
+#include "worker/core/worker_effects.h"
+#include "worker/shell/memory/communicator.h"
 
 namespace weft {
 
-enum class CollectiveKind : uint8_t {
-  kAllReduce,      // all members' sums, to all
-  kReduceScatter,  // all members' sums, to each its slice
-  kAllGather,      // all members' slices, to all
-};
+// Returns the joint operation with which the job begins: kAllReduce (all members' sums, to all),
+// kReduceScatter (all members' sums, to each its slice) or kJoinGather (all members' slices, to all).
+Operation JointOperationOf(const Graph& graph, const Job& job);
+// Returns the bytes that each of so many members sends, and receives, in a ring. `from` and `whole` as in
+// Communicators::Start.
+uint64_t RingBytes(Operation operation, const Tensor& from, const Tensor& whole, size_t members);
 
-class CollectiveGroups {
+class Communicators {
  public:
   struct Limits {
     int64_t join_ns = 0;  // time from Begin until all groups are complete: their members have time to prepare
-    int64_t operation_ns = 0;  // time of each collective
+    int64_t operation_ns = 0;  // time of each operation
   };
   // Begins a run. Returns the ids that this process makes, by group, for the other members.
-  absl::StatusOr<std::vector<std::pair<int, std::string>>> Begin(Collectives* collectives,
+  absl::StatusOr<std::vector<std::pair<int, std::string>>> Begin(CommunicationLibrary* library,
                                                                  std::vector<PrepareEffect::Group> groups,
                                                                  int64_t now, Limits limits);
   void TakeId(int group, const std::string& id);
@@ -48,15 +51,15 @@ class CollectiveGroups {
 
   // Gives the rank's tensor to the group. Requires that the group has joined. A sum is made in place, of all
   // or of the member's slice, of as many as there are members; a slice is gathered into `whole`.
-  absl::Status Start(int group, Rank rank, const Job& job, CollectiveKind kind, const Tensor& from,
+  absl::Status Start(int group, Rank rank, const Job& job, Operation operation, const Tensor& from,
                      const Tensor& whole = {});
   struct Done {
     Rank rank;
     Job job;
   };
-  // Appends the collectives that have ended since the last call.
+  // Appends the operations that have ended since the last call.
   absl::Status Poll(std::vector<Done>* done);
-  // Returns the result of a collective that has ended.
+  // Returns the result of an operation that has ended.
   Tensor TakeResult(const Job& job);
 
   // True if Poll or JoinNext should be called again soon, because nobody reports that they have news.
@@ -70,7 +73,7 @@ class CollectiveGroups {
   struct Entry {
     PrepareEffect::Group group;
     std::string id;
-    std::unique_ptr<CollectiveGroup> joined;
+    std::unique_ptr<Communicator> joined;
   };
   struct UnderWay {
     Rank rank;
@@ -79,10 +82,10 @@ class CollectiveGroups {
     std::shared_ptr<Fence> fence;  // null: there is nothing to do
   };
   absl::Status IsLate(const Entry& entry) const;
-  static absl::StatusOr<std::shared_ptr<Fence>> Give(const Entry& entry, CollectiveKind kind,
+  static absl::StatusOr<std::shared_ptr<Fence>> Give(const Entry& entry, Operation operation,
                                                      const Tensor& from, const Tensor& result);
 
-  Collectives* collectives_ = nullptr;
+  CommunicationLibrary* library_ = nullptr;
   Limits limits_;
   int64_t join_until_ = 0;
   std::vector<Entry> entries_;
@@ -93,4 +96,4 @@ class CollectiveGroups {
 
 }  // namespace weft
 
-#endif  // WEFT_WORKER_SHELL_LOOP_COLLECTIVE_GROUPS_H_
+#endif  // WEFT_WORKER_SHELL_LOOP_COMMUNICATORS_H_
