@@ -1,4 +1,4 @@
-// Implements collectives of one GPU over NCCL (communicator.h).
+// Implements communicators of one GPU over NCCL (communicator.h).
 //
 // A group is one communicator, made and used without blocking: every call of NCCL returns at once, and
 // whoever asks a fence, or whether a group has joined, moves things on. All operations of the device go
@@ -26,7 +26,7 @@ namespace weft {
 // waited for. Returns false otherwise, and the line waits for the fence on the host.
 using StreamWait = std::function<bool(void* stream, Fence& fence)>;
 
-// Creates the collectives. `device` is the CUDA ordinal. Whether NCCL works is known when a group joins.
+// Creates the library. `device` is the CUDA ordinal. Whether NCCL works is known when a group joins.
 std::unique_ptr<CommunicationLibrary> CreateNcclLibrary(int device, StreamWait wait = nullptr);
 
 }  // namespace weft
