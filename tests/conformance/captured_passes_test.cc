@@ -100,7 +100,7 @@ class CapturingBackend final : public DeviceBackend {
     return std::make_unique<CapturingDevice>(host, counts_);
   }
   MemorySource& memory() override { return memory_; }
-  Collectives* collectives() override { return nullptr; }
+  CommunicationLibrary* communication() override { return nullptr; }
 
  private:
   const std::string name_ = "capturing";

@@ -22,7 +22,7 @@
 #include "tests/conformance/fake_cuda.h"
 #include "tests/conformance/training_driver.h"
 #include "worker/shell/compute/parameters.h"
-#include "worker/shell/cuda/nccl_collectives.h"
+#include "worker/shell/cuda/nccl_communicator.h"
 #include "worker/shell/loop/worker_loop.h"
 #include "worker/shell/transport/loopback_transport.h"
 
@@ -47,10 +47,10 @@ class NumberedDevice final : public Device {
       : cpu_(cpu),
         name_(absl::StrCat("fake:", number)),
         uuid_(shared ? "fake-uuid" : absl::StrCat("fake-uuid-", number)),
-        collectives_(CreateNcclCollectives(number)) {}
+        communication_(CreateNcclLibrary(number)) {}
   absl::string_view name() const override { return name_; }
   absl::string_view uuid() const override { return uuid_; }
-  Collectives* collectives() override { return collectives_.get(); }
+  CommunicationLibrary* communication() override { return communication_.get(); }
   absl::StatusOr<std::unique_ptr<RankCompute>> CreateRank(const RunSpec& run, Rank rank,
                                                           MemorySource&) override {
     return cpu_.CreateRank(run, rank, memory_);
@@ -60,7 +60,7 @@ class NumberedDevice final : public Device {
   Device& cpu_;
   PlainMemory memory_;
   const std::string name_, uuid_;
-  const std::unique_ptr<Collectives> collectives_;
+  const std::unique_ptr<CommunicationLibrary> communication_;
 };
 
 // A coordinator's core and the workers, by plain calls.
@@ -80,7 +80,7 @@ class Cluster {
       Step(SessionOpened{w.session});
       Step(SessionMessage{w.session,
                           Hello{absl::StrCat("w", p), "h", 100 + p, p, w.transport->address(), "fake",
-                                std::string(w.device.uuid()), w.device.collectives()->name()}});
+                                std::string(w.device.uuid()), w.device.communication()->name()}});
     }
     for (auto& w : workers_) w->thread = std::thread([&w = *w] { w.loop.Run().IgnoreError(); });
   }
@@ -255,8 +255,7 @@ TEST(CollectiveTraining, TwoMicrobatches_TheBitsOfThePlainLoop) {
     Cluster cluster({});
     const RunInfo info = cluster.AwaitEnd(cluster.Submit(run, folder.path()));
     ASSERT_EQ(info.state, RunState::kFinished) << info.reason;
-    EXPECT_EQ(info.reduction,
-              absl::StrCat("fast: the fake devices sum by ", CreateNcclCollectives(0)->name()));
+    EXPECT_EQ(info.reduction, absl::StrCat("fast: the fake devices sum by ", CreateNcclLibrary(0)->name()));
     ExpectTheBitsOf(plain, cluster, folder.path());
     // Every stage of every step, once a member.
     EXPECT_EQ(FakeOperationsDone() - before, run.train.steps * 3 * 2);

@@ -1,4 +1,4 @@
-// Fakes the few functions of the CUDA runtime and of NCCL that worker/shell/cuda/nccl_collectives.cc uses,
+// Fakes the few functions of the CUDA runtime and of NCCL that worker/shell/cuda/nccl_communicator.cc uses,
 // without a GPU: streams are threads, device memory is the host's, the processes of a group are threads of
 // this one.
 //

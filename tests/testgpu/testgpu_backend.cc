@@ -92,7 +92,7 @@ class Backend final : public DeviceBackend {
                                       host);
   }
   MemorySource& memory() override { return memory_; }
-  Collectives* collectives() override { return nullptr; }
+  CommunicationLibrary* communication() override { return nullptr; }
 
  private:
   const int index_;

@@ -9,7 +9,7 @@
 #include "gtest/gtest.h"
 #include "worker/shell/compute/device_library.h"
 #include "worker/shell/compute/device_version.h"
-#include "worker/shell/memory/collectives.h"
+#include "worker/shell/memory/communicator.h"
 #include "worker/shell/torch/rank_device.h"
 
 namespace weft {

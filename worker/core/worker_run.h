@@ -1,206 +1,154 @@
-// Holds the worker core's state of a run and of its ranks. Private to worker/core. The files that implement
-// WorkerCore share it: worker_core.cc starts and ends jobs, worker_begin.cc begins a run, and
-// worker_tensors.cc handles tensors that come and go.
+// Decides, for one run and the ranks of one process, which job each rank starts, and what it publishes and
+// reports.
+//
+// How a job comes to run: the coordinator grants it (claimed, ahead of time); the tensors that come from
+// other processes are wanted; as inputs arrive and earlier jobs end, its count of missing inputs falls to
+// zero; then it is ready, and starts when its rank is idle and it has the smallest priority among the
+// admissible ready jobs (the greedy rule of schedules/dispatch/dispatch.h). Where the schedule has overlapped
+// pairs, the second of a pair also starts while its rank computes the forward alone.
+//
+// A device is given jobs and does them later, in order. There a job is first launched: its rank's thread is
+// free, and the job has ended as far as ranks of this process are concerned, whose jobs the device does
+// behind it, on its outputs and in the memory that it gives up. So the rank starts the next, until as many as
+// the device takes have not been done. The rest of the world learns of a job (completions, notices of order
+// to other ranks, the end of the run) only when it is done. Tensors for other processes are published when
+// the job is launched; their sender waits for their bytes. Where jobs are done when their calls return
+// nothing is launched.
+//
+// Each part of this that has a state of its own is a machine of its own, which this class steps: the inputs
+// that are wanted (tensor_wants.h), gradients in their order (gradient_intake.h), joint operations
+// (joint_operations.h), versions of weights (rank_versions.h), snapshots (announced_snapshots.h), and of each
+// rank its jobs in flight, activations and clock (local_rank.h).
+//
+// Invariants:
+//   1. A rank runs one job at a time, or a forward and, beside it, one of the jobs that its order pairs with
+//      it, started while the forward was in flight. A job that is not of the pair starts when the rank is
+//      idle. A job starts once, after all its predecessors ended. Behind launched jobs: it starts when the
+//      rank's threads are free, and its predecessors ended or are launched in this process. A job that starts
+//      beside a launched forward needs nothing of that.
+//   2. Forwards of a stage with a limit are admitted in claim order, so whatever the durations, a job that is
+//      earlier in the claim order never waits for one that is later.
+//   3. Under a byte budget a forward starts only with its ticket (schedules/dispatch/admission.h).
+//   4. After a failure or an abort no job starts; jobs that are still running or launched are waited for.
+//
+// Pure; the owner calls one method at a time. Failure: the first one of the run is reported once.
 #ifndef WEFT_WORKER_CORE_WORKER_RUN_H_
 #define WEFT_WORKER_CORE_WORKER_RUN_H_
 
-#include <algorithm>
 #include <cstdint>
-#include <deque>
-#include <map>
 #include <memory>
 #include <optional>
-#include <utility>
+#include <string>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
-#include "base/require.h"
 #include "proto/session/messages.h"
 #include "schedules/dispatch/admission.h"
-#include "schedules/dispatch/dispatch.h"
-#include "schedules/graph/graph.h"
 #include "schedules/graph/progress.h"
-#include "schedules/sync/held_versions.h"
-#include "schedules/sync/state_route.h"
-#include "worker/core/rank_clock.h"
-#include "worker/core/tensor_key.h"
-#include "worker/core/worker_core.h"
+#include "worker/core/announced_snapshots.h"
+#include "worker/core/gradient_intake.h"
+#include "worker/core/joint_operations.h"
+#include "worker/core/local_rank.h"
+#include "worker/core/local_run.h"
+#include "worker/core/rank_versions.h"
+#include "worker/core/run_preparation.h"
+#include "worker/core/tensor_wants.h"
+#include "worker/core/worker_effects.h"
 
 namespace weft {
 
-// The bits of a job's flags.
-inline constexpr uint8_t kClaimed = 1, kQueued = 2, kDone = 4;  // done or launched
+class WorkerRun {
+ public:
+  // `launch_ahead`: see WorkerCore.
+  WorkerRun(int64_t now, const Assign& assign, LocalRun::Shape shape, int launch_ahead);
 
-struct WorkerCore::RankState {
-  RankState(int64_t now, Rank r, Token t, std::vector<std::optional<int>> l, std::optional<int64_t> place,
-            std::optional<Tickets> tickets, size_t spans_most)
-      : rank(r),
-        token(t),
-        ready(std::move(l), place, std::move(tickets)),
-        clock(now, spans_most),
-        spans_most(spans_most) {}
+  PrepareEffect Preparation() const;
+  void OnPrepared(int64_t now, WorkerEffects* out);
+  // True if the grant is for a rank of this process, under its lease.
+  bool Takes(const Grant& grant) const;
+  // The next five require that the run has not failed, but for the jobs, which end in any case.
+  void OnGrant(int64_t now, const Grant& grant, WorkerEffects* out);
+  void OnTensor(int64_t now, const TensorKey& key, int64_t made, WorkerEffects* out);
+  void OnJointOperationDone(int64_t now, Rank rank, const Job& job, WorkerEffects* out);
+  void OnJobLaunched(int64_t now, Rank rank, const Job& job, bool last, std::optional<int64_t> left_bytes,
+                     WorkerEffects* out);
+  void OnJobDone(int64_t now, const JobDone& done, WorkerEffects* out);
+  // Announces a snapshot of the step. Returns how many stages, or slices of stages, of this process are in
+  // it; -1 if one of their updates has begun, or the step is not one of the run.
+  int AnnounceSnapshot(int step);
 
-  Rank rank;
-  Token token;
-  ReadyJobs ready;
-  RankClock clock;
-  size_t spans_most;  // most spans of idleness, and of transfers
-  std::deque<TransferSpan> transfers;
-  // The job that Take gave, and the one that TakeBeside gave while that, a forward, ran; each until it ends
-  // or is launched.
-  int64_t running = -1, beside = -1;
-  bool idle() const { return running < 0 && beside < 0; }
-  // A job in flight: these, and those that have been launched and are not done, in the order in which they
-  // started.
-  struct InFlight {
-    int64_t id;
-    bool beside, launched;
-    bool begins;  // it gives its input to a collective, and computes nothing
-    RankClock::Given given;
-  };
-  std::vector<InFlight> in_flight;
-  // Counts the jobs in flight that compute.
-  int CountInFlight(bool beside) const {
-    return static_cast<int>(std::count_if(in_flight.begin(), in_flight.end(), [&](const InFlight& job) {
-      return job.beside == beside && !job.begins;
-    }));
-  }
-  // Returns the newest of those in flight that did not start beside another; -1 for none.
-  int64_t NewestInFlight() const;
-  void Launch(int64_t id);
-  // Ends a job. `overlapped`: another job may be computed at the same time as the one that ended.
-  RankClock::Given End(int64_t id, bool launched, bool* overlapped);
-  std::deque<int64_t> claimed;  // in claim order; ended and launched ones leave from the front
-  // Claimed jobs whose weights wait to be wanted, in claim order, and how many others with wanted weights
-  // have not ended.
-  std::deque<int64_t> fetches;
-  int fetching = 0;
-  int activations = 0, peak_activations = 0, peak_weight_versions = 0;
-  std::vector<int> visiting_versions;  // versions by stage, of the states that are here
-  std::vector<bool> measured;          // by stage: true once a forward's bytes have been measured
-  int64_t jobs_per_step = 0, jobs_left = 0;
-  bool granted = false;  // true once it was granted a job; before, the run has not begun for this rank
-  bool touched = false;  // set by Run::Touch
-};
+  // The ends of a run: it fails here, the coordinator aborts it, all its jobs are done, and it is over.
+  void OnFailure(int64_t now, const std::string& reason, WorkerEffects* out);
+  void Abort(const std::string& reason, WorkerEffects* out);
+  void Finish(int64_t now);
+  void End() { finishing_ = failed_ = true; }
+  // True after any end but Finish: no job starts any more.
+  bool failed() const { return failed_; }
+  bool aborted() const { return aborted_; }
+  bool finishing() const { return finishing_; }
 
-struct WorkerCore::Run {
-  struct Wanted {
-    int64_t job;
-    int microbatch;
-    int64_t since;
-  };
-  // The micro-batch gradients of a job that consumes them.
-  struct Intake {
-    int next = 0;
-    std::vector<bool> arrived;
-  };
+  const LocalRun& facts() const { return run_; }
+  std::vector<Rank> ranks() const;
+  // As those of WorkerCore.
+  const RankClock& ClockAt(int64_t now, Rank rank);
+  const LocalRank& StateOf(Rank rank) const { return *ranks_[run_.PlaceOf(rank)]; }
+  const RankVersions& versions() const { return versions_; }
 
-  // A job that begins with a collective: a reduce, or a forward or backward whose weights one gathers.
-  struct Joining {
-    int left = -1;  // inputs that it waits for before it begins; -1: not counted yet
-    bool begun = false;
-  };
+ private:
+  // The bits of a job's flags. A launched job is done as far as this process is concerned.
+  static constexpr uint8_t kClaimed = 1, kQueued = 2, kDone = 4;
 
-  Run(const Assign& a, RunShape shape)
-      : assignment(a),
-        graph(std::move(shape.schedule), shape.steps, shape.first_step),
-        admission(graph),
-        steps(shape.steps),
-        first_step(shape.first_step),
-        state_of_rank(StatesOf(a)),
-        progress(graph, ProgressOptions()) {}
-
-  // Begin the run, in this order.
-  void FindTouchedStages();
-  void AddRanks(int64_t time);
-  void CountJobs();
-  // Returns what the rank has of the stage, or nothing where it neither holds nor computes it.
-  std::optional<PrepareEffect::Stage> StageOf(RankState& state, int stage);
-
-  // True if the job's weights or state are wanted in turn (invariant 8).
-  bool FetchesInTurn(const Job& job) const {
-    if (graph.route() != nullptr) {
-      const std::optional<Job> before = graph.route()->Before(job);
-      return before.has_value() && !IsLocal(graph.RankOf(*before));
-    }
-    // Joint operations have their own turns.
-    if (!graph.FetchesWeights(job) || graph.GathersWeights(job)) return false;
-    // What ranks of this process hold is at hand: such a job may end before its turn would come.
-    const std::vector<Rank>& members = graph.members(job.stage);
-    if (graph.sync(job.stage).layout() == Layout::kWhole) return !IsLocal(members[graph.SourceOf(job)]);
-    return !std::all_of(members.begin(), members.end(), [this](Rank r) { return IsLocal(r); });
-  }
-  bool IsLocal(Rank rank) const { return state_of_rank[rank] >= 0; }
-  RankState& StateOf(Rank rank) { return *ranks[state_of_rank[rank]]; }
-  Rank RankAt(JobId id) const { return progress.jobs().RankOf(id); }
-  Job JobOf(JobId id) const { return progress.jobs().JobOf(id); }
-  JobId IdOf(const Job& job) const { return MakeJobId(job.step, graph.IndexOf(job)); }
-  static std::vector<int> StatesOf(const Assign& assign);
   StepProgress::Options ProgressOptions() const;
-  // The step of the job, which has not left the window.
-  StepProgress::Step& StepWith(JobId id);
-  uint8_t& FlagsOf(JobId id) { return StepWith(id).state[IndexOf(id)]; }
-  int32_t& MissingOf(JobId id) { return StepWith(id).missing[IndexOf(id)]; }
-  // Complete before the run (invariant 2 of graph.h).
-  bool IsBeforeRun(const Edge& e) const { return e.from.step < first_step; }
-  bool IsInitialWeights(const Edge& e) const { return IsBeforeRun(e) && e.tensor == TensorKind::kWeights; }
-  bool ConsumesGradients(const Job& job) const {
-    if (HasMicrobatch(job.kind) || !graph.sync(job.stage).gradients_leave()) return false;
-    return job.kind == JobKind::kReduce || !graph.sync(job.stage).has_reduce();
-  }
-  Intake& IntakeOf(int64_t id) {
-    Intake& intake = intakes[id];
-    if (intake.arrived.empty()) intake.arrived.assign(graph.schedule().microbatches, false);
-    return intake;
-  }
-
-  std::vector<PrepareEffect::Group> Groups() const;
-  Joining& JoiningOf(int64_t id);
-  // What the job starts next is its collective.
-  bool JointOperationIsNext(int64_t id) { return graph.IsJoint(JobOf(id)) && !JoiningOf(id).begun; }
-  // The job's weights are under way, and all else that it needs is here.
-  bool AwaitsGather(int64_t id);
+  void AddRanks(int64_t now);
+  void PublishInitialWeights(WorkerEffects* out);
+  void Claim(int64_t now, LocalRank& rank, const Job& job, WorkerEffects* out);
+  void InputArrived(JobId id, int microbatch, WorkerEffects* out);
+  void Consider(JobId id);
+  void StartJobs(int64_t now, WorkerEffects* out);
+  std::optional<StartEffect> TakeJob(int64_t now, LocalRank& rank, WorkerEffects* out);
+  std::optional<JobId> TakeBeside(LocalRank& rank, bool* waits) const;
+  StartEffect MakeStart(LocalRank& rank, JobId id, WorkerEffects* out);
+  void AddInputs(JobId id, StartEffect* start);
+  void NextRound(int64_t now, JobId id, WorkerEffects* out);
+  enum class Outputs : uint8_t { kAll, kAtLaunch, kWhenDone };
+  // Hands on what the rank and the waiting jobs may go on with. Returns false if the run has failed in it.
+  bool HandOn(int64_t now, LocalRank& rank, const Job& job, std::optional<int64_t> left_bytes,
+              Outputs outputs, WorkerEffects* out);
+  // `made`: the time, where the job is done.
+  void PublishOutputs(const Job& job, Outputs outputs, WorkerEffects* out, int64_t made = 0);
+  void PublishEdge(const Edge& edge, WorkerEffects* out);
+  // Notes when an input of a launched job was made on the device.
+  void NoteMade(const Job& consumer, int64_t made);
+  void LeaveEndedSteps();
+  IdleCause CauseOf(const LocalRank& rank) const;
+  void UpdateIdle(int64_t now);
 
   // Notes that the rank's next start, or its cause of idleness, may have changed since StartJobs looked.
   // StartJobs looks at no other rank, so that a job costs the same however many ranks the process has.
-  void Touch(RankState& rank) {
-    if (!std::exchange(rank.touched, true)) touched.push_back(state_of_rank[rank.rank]);
-  }
-  void TouchAll() {
-    for (const auto& rank : ranks) Touch(*rank);
-  }
+  void Touch(LocalRank& rank);
+  void TouchAll();
 
-  // True if the rank takes a snapshot of the stage behind the update, when one of the next step is announced.
-  bool IsSaved(const Job& update) const {
-    return graph.route() != nullptr || graph.sync(update.stage).holder(update.member).saves;
-  }
-  bool TakesSnapshot(const Job& job) const {
-    return job.kind == JobKind::kUpdate && !snapshots.empty() && snapshots.count(job.step + 1) != 0 &&
-           IsSaved(job);
-  }
+  LocalRank& RankWith(JobId id) { return *ranks_[run_.PlaceOf(progress_.jobs().RankOf(id))]; }
+  LocalRank& RankOf(Rank rank) { return *ranks_[run_.PlaceOf(rank)]; }
+  Job JobOf(JobId id) const { return progress_.jobs().JobOf(id); }
+  // Returns the step of the job, which has not left the window.
+  StepProgress::Step& StepWith(JobId id);
+  uint8_t& FlagsOf(JobId id) { return StepWith(id).state[IndexOf(id)]; }
+  int32_t& MissingOf(JobId id) { return StepWith(id).missing[IndexOf(id)]; }
 
-  // Returns how many steps may be under way at a time.
-  int StepsAtOnce() const { return 1 + graph.schedule().MostStaleness(); }
-
-  Assign assignment;
-  Graph graph;
-  AdmissionOrder admission;
-  int steps, first_step;
-  std::vector<int> state_of_rank;  // of `ranks`; -1 for those of other processes
-  StepProgress progress;           // of the jobs of this process
-  std::vector<std::unique_ptr<RankState>> ranks;
-  std::vector<std::vector<char>> touches;  // by place in `ranks` and stage: whether the rank computes it
-  std::vector<int> touched;                // of them
-  absl::flat_hash_map<TensorKey, Wanted> wanted;
-  absl::flat_hash_map<int64_t, Intake> intakes;
-  absl::flat_hash_map<int64_t, Joining> joining;
-  std::optional<HeldVersions> versions;  // versions of the ranks of this process
-  HeldVersions::Versions dropped;        // dropped versions that are not reported yet
-  int64_t now = 0;                       // time of the present event
-  // Announced snapshots, by step: stages of this process that are not taken yet.
-  std::map<int, int> snapshots;
-  bool prepared = false, finishing = false, failed = false, aborted = false;
-  int running = 0;  // jobs in flight
+  const int launch_ahead_;
+  const LocalRun run_;
+  const AdmissionOrder admission_;
+  StepProgress progress_;  // of the jobs of this process
+  const ComputedStages computed_;
+  TensorWants wants_;
+  GradientIntake intake_;
+  JointOperations joint_;
+  RankVersions versions_;
+  AnnouncedSnapshots snapshots_;
+  std::vector<std::unique_ptr<LocalRank>> ranks_;  // by place
+  std::vector<int> touched_;                       // places of touched ranks
+  bool prepared_ = false, finishing_ = false, failed_ = false, aborted_ = false;
+  int running_ = 0;  // jobs in flight
 };
 
 }  // namespace weft

@@ -3,52 +3,33 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
-#include <fstream>
 #include <iostream>
 #include <map>
 #include <memory>
 #include <optional>
-#include <sstream>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "base/log/daemon_log.h"
 #include "base/open_files.h"
-#include "nlohmann/json.hpp"
 #include "worker/shell/compute/compute.h"
 #include "worker/shell/compute/device_library.h"
-#include "worker/shell/loop/run_shape.h"
+#include "worker/shell/exit_code.h"
 #include "worker/shell/loop/session_link.h"
 #include "worker/shell/loop/worker_loop.h"
-#include "worker/shell/memory/collectives.h"
+#include "worker/shell/memory/communicator.h"
 #include "worker/shell/metrics/gpu_monitor.h"
 #include "worker/shell/metrics/worker_metrics.h"
-#include "worker/shell/reference/evaluate.h"
-#include "worker/shell/reference/generate.h"
-#include "worker/shell/reference/reference.h"
+#include "worker/shell/offline_tasks.h"
+#include "worker/shell/signal_stop.h"
 #include "worker/shell/transport/ucx_transport.h"
 
 namespace weft {
 namespace {
-
-// The exit codes of DESIGN.md section 6.
-enum ExitCode {
-  kOk = 0,
-  kFailed = 1,
-  kUsage = 2,
-  kUnreachable = 69,
-  kTryAgain = 75,
-  kDenied = 77,
-  kBadConfiguration = 78,
-  kInterrupted = 130
-};
 
 struct Flags {
   std::string coordinator, name, metrics, device = "cpu";
@@ -64,28 +45,6 @@ struct Flags {
   int64_t samples = 0;
   std::string generate, request;
 };
-
-int Complain(const absl::Status& status, int code) {
-  std::cerr << "weft-worker: " << status.message() << "\n";
-  return code;
-}
-
-int CodeOf(const absl::Status& status) {
-  switch (status.code()) {
-    case absl::StatusCode::kUnavailable:
-      return kUnreachable;
-    case absl::StatusCode::kInvalidArgument:
-    case absl::StatusCode::kNotFound:
-      return kBadConfiguration;
-    case absl::StatusCode::kPermissionDenied:
-    case absl::StatusCode::kUnauthenticated:
-      return kDenied;
-    case absl::StatusCode::kResourceExhausted:
-      return kTryAgain;
-    default:
-      return kFailed;
-  }
-}
 
 // Returns the exit code of a worker that served. It is 78 only for errors that another start does not cure: a
 // coordinator that was restarted does not know the session, and takes a new one.
@@ -106,14 +65,6 @@ int CodeOfSession(const absl::Status& status) {
   }
 }
 
-absl::StatusOr<RunSpec> ReadSpecification(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) return absl::NotFoundError(absl::StrCat("cannot read ", path));
-  std::stringstream text;
-  text << file.rdbuf();
-  return ParseRunSpecText(text.str());
-}
-
 absl::StatusOr<LoadedDevice> LoadFlaggedDevice(const Flags& flags) {
   const absl::StatusOr<DeviceChoice> choice = ParseDeviceChoice(flags.device);
   if (!choice.ok()) return choice.status();
@@ -124,134 +75,11 @@ absl::StatusOr<LoadedDevice> LoadFlaggedDevice(const Flags& flags) {
   return LoadDevice(*choice, options, DefaultDeviceSearch());
 }
 
-// Evaluates a checkpoint. Each line of output is the result so far; the last has all samples.
-int EvaluateCheckpoint(const Flags& flags, DeviceBackend* backend) {
-  const absl::StatusOr<RunSpec> spec = ReadSpecification(flags.evaluate);
-  if (!spec.ok()) return Complain(spec.status(), kBadConfiguration);
-  const auto print = [](const Evaluation& e) {
-    std::cout << nlohmann::json{{"samples", e.samples}, {"all_samples", e.all_samples},
-                                {"loss", e.loss()},     {"predictions", e.predictions},
-                                {"correct", e.correct}, {"accuracy", e.accuracy()},
-                                {"version", e.version}}
-                     .dump()
-              << std::endl;
-    return std::cout.good();
-  };
-  const absl::StatusOr<Evaluation> result = Evaluate(*spec, flags.checkpoint, print, backend, flags.samples);
-  if (result.ok()) return kOk;
-  // A damaged checkpoint is as bad a configuration as damaged data.
-  const bool damaged = absl::IsDataLoss(result.status());
-  return Complain(result.status(), damaged ? kBadConfiguration : CodeOf(result.status()));
-}
-
-// Parses the request of `weft generate`: {"prompt": [82, 79], "tokens": 200, "temperature": 0.8, "top_k": 0,
-// "seed": 1}.
-absl::StatusOr<GenerateRequest> ParseRequest(const std::string& text) {
-  const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  GenerateRequest request;
-  try {
-    request.prompt = json.at("prompt").get<std::vector<int64_t>>();
-    request.tokens = json.at("tokens").get<int>();
-    request.sampling.temperature = json.at("temperature").get<double>();
-    request.sampling.top_k = json.at("top_k").get<int>();
-    request.sampling.seed = json.at("seed").get<uint64_t>();
-  } catch (const nlohmann::json::exception& e) {
-    return absl::InvalidArgumentError(absl::StrCat("--request: ", e.what()));
-  }
-  if (!(request.sampling.temperature >= 0) || request.sampling.top_k < 0)
-    return absl::InvalidArgumentError("--request: temperature and top_k must not be below 0");
-  return request;
-}
-
-// Generates text. Each line of output is one new token.
-int GenerateText(const Flags& flags, DeviceBackend* backend) {
-  const absl::StatusOr<RunSpec> spec = ReadSpecification(flags.generate);
-  if (!spec.ok()) return Complain(spec.status(), kBadConfiguration);
-  const absl::StatusOr<GenerateRequest> request = ParseRequest(flags.request);
-  if (!request.ok()) return Complain(request.status(), kUsage);
-  const auto print = [](int64_t token) {
-    std::cout << "{\"token\":" << token << "}" << std::endl;
-    return std::cout.good();
-  };
-  const absl::Status status = Generate(*spec, flags.checkpoint, *request, print, backend);
-  if (status.ok()) return kOk;
-  return Complain(status, absl::IsDataLoss(status) ? kBadConfiguration : CodeOf(status));
-}
-
-volatile sig_atomic_t stop_reference = 0;
-
-int TrainReference(const Flags& flags, DeviceBackend* backend) {
-  const absl::StatusOr<RunSpec> spec = ReadSpecification(flags.reference);
-  if (!spec.ok()) return Complain(spec.status(), kBadConfiguration);
-  const auto print = [](const ReferenceStep& s) {
-    nlohmann::json line = {{"step", s.step}, {"loss", s.loss}, {"seconds", s.seconds}};
-    if (s.gradient_norm.has_value()) line["gradient_norm"] = *s.gradient_norm;
-    if (s.skipped) line["skipped"] = true;
-    std::cout << line.dump() << std::endl;
-    return std::cout.good();
-  };
-  // A signal ends it after the step that it is in, with a checkpoint where it has a folder.
-  if (!flags.out.empty()) {
-    for (const int number : {SIGINT, SIGTERM, SIGHUP}) signal(number, [](int) { stop_reference = 1; });
-  }
-  ReferenceCheckpoints checkpoints;
-  checkpoints.stop = [] { return stop_reference != 0; };
-  checkpoints.saved = [](int step, const std::string& failure) {
-    nlohmann::json line = {{"checkpoint", step}};
-    if (!failure.empty()) line["failure"] = failure;
-    std::cout << line.dump() << std::endl;
-  };
-  checkpoints.validated = [](int step, const Evaluation& e) {
-    const nlohmann::json line = {
-        {"validation", step}, {"loss", e.loss()}, {"accuracy", e.accuracy()}, {"samples", e.samples}};
-    std::cout << line.dump() << std::endl;
-  };
-  const absl::Status status = RunReference(*spec, flags.out, print, backend, checkpoints);
-  if (absl::IsCancelled(status)) return Complain(status, kInterrupted);
-  return status.ok() ? kOk : Complain(status, CodeOf(status));
-}
-
 std::string HostName() {
   char name[256] = "";
   gethostname(name, sizeof name - 1);
   return name;
 }
-
-// Ends the loop at SIGINT and SIGTERM; the thread that waits for them is the only one that gets them.
-class SignalStop {
- public:
-  SignalStop() {
-    sigemptyset(&set_);
-    sigaddset(&set_, SIGINT);
-    sigaddset(&set_, SIGTERM);
-    sigaddset(&set_, SIGUSR2);
-    pthread_sigmask(SIG_BLOCK, &set_, nullptr);
-  }
-  void Watch(WorkerLoop* loop, SessionLink* link) {
-    thread_ = std::thread([this, loop, link] {
-      int signal = 0;
-      sigwait(&set_, &signal);
-      if (signal == SIGUSR2) return;
-      taken_ = signal;
-      link->LeaveRun(absl::StrCat("it was stopped by SIG", sigabbrev_np(signal)));
-      loop->Stop();
-    });
-  }
-  // Returns the signal that ended the loop; 0 for none.
-  int taken() const { return taken_; }
-  // Stops watching. After it no signal reaches the loop; it may be destroyed.
-  void Unwatch() {
-    if (!thread_.joinable()) return;
-    pthread_kill(thread_.native_handle(), SIGUSR2);
-    thread_.join();
-  }
-  ~SignalStop() { Unwatch(); }
-
- private:
-  sigset_t set_;
-  std::atomic<int> taken_{0};
-  std::thread thread_;
-};
 
 int Serve(const Flags& flags, std::unique_ptr<DeviceBackend> backend, SignalStop& signals) {
   // If another process owns this one, that process reports for it.
@@ -289,7 +117,7 @@ int Serve(const Flags& flags, std::unique_ptr<DeviceBackend> backend, SignalStop
   hello.address = (*transport)->address();
   hello.device = std::string(device->name().substr(0, device->name().find(':')));
   hello.device_id = std::string(device->uuid());
-  if (Collectives* collectives = device->collectives()) hello.reduction_library = collectives->name();
+  if (CommunicationLibrary* library = device->communication()) hello.reduction_library = library->name();
   link.Send(hello);
   signals.Watch(&loop, &link);
   const absl::Status status = loop.Run();
@@ -412,9 +240,11 @@ int Main(int argc, char** argv) {
   absl::StatusOr<LoadedDevice> device = LoadFlaggedDevice(flags);
   if (!device.ok()) return Complain(device.status(), kBadConfiguration);
   if (!device->told.empty()) std::cerr << "weft-worker: " << device->told << std::endl;
-  if (!flags.reference.empty()) return TrainReference(flags, device->backend.get());
-  if (!flags.evaluate.empty()) return EvaluateCheckpoint(flags, device->backend.get());
-  if (!flags.generate.empty()) return GenerateText(flags, device->backend.get());
+  if (!flags.reference.empty()) return TrainReference(flags.reference, flags.out, device->backend.get());
+  if (!flags.evaluate.empty())
+    return EvaluateCheckpoint(flags.evaluate, flags.checkpoint, flags.samples, device->backend.get());
+  if (!flags.generate.empty())
+    return GenerateText(flags.generate, flags.checkpoint, flags.request, device->backend.get());
   return Serve(flags, std::move(device->backend), *signals);
 }
 

@@ -2,7 +2,7 @@
 #include "absl/strings/str_cat.h"
 #include "worker/shell/compute/device_backend.h"
 #include "worker/shell/compute/device_version.h"
-#include "worker/shell/memory/collectives.h"
+#include "worker/shell/memory/communicator.h"
 #include "worker/shell/torch/rank_device.h"
 
 namespace weft {
@@ -21,7 +21,7 @@ class GoodBackend final : public DeviceBackend {
     return absl::UnimplementedError("it computes nothing");
   }
   MemorySource& memory() override { return memory_; }
-  Collectives* collectives() override { return nullptr; }
+  CommunicationLibrary* communication() override { return nullptr; }
 
  private:
   const std::string name_, uuid_;

@@ -46,7 +46,7 @@
 
 namespace weft {
 
-class Collectives;
+class CommunicationLibrary;
 
 enum class MemoryClass : uint8_t { kWeights, kGradients, kOptimizer, kActivations, kBuffers, kHost };
 inline constexpr int kMemoryClasses = 6;
@@ -104,8 +104,8 @@ class Device {
   // Returns the id that tells it from every other device on any machine; empty for a device that ranks share
   // as they please, as the CPU.
   virtual absl::string_view uuid() const { return ""; }
-  // Returns sums and gathers among such devices (collectives.h); null where there are none.
-  virtual Collectives* collectives() { return nullptr; }
+  // Returns sums and gathers among such devices (communicator.h); null where there are none.
+  virtual CommunicationLibrary* communication() { return nullptr; }
   // Prepares the calling thread. Call it on every thread of the process that runs jobs or moves the device's
   // memory, before it does; cheap when repeated.
   virtual void PrepareThread() {}

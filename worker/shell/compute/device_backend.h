@@ -23,7 +23,7 @@
 namespace weft {
 
 class RankDevice;
-class Collectives;
+class CommunicationLibrary;
 
 struct DeviceOptions {
   int index = -1;          // index of the device on this machine; -1: `process` modulo how many there are
@@ -57,8 +57,8 @@ class DeviceBackend {
   // process can use it again. OK while it works. Asked after failures, on a prepared thread; does not wait.
   virtual absl::Status Health() { return absl::OkStatus(); }
 
-  // Returns collectives among devices (collectives.h); null where the device has none.
-  virtual Collectives* collectives() = 0;
+  // Returns collectives among devices (communicator.h); null where the device has none.
+  virtual CommunicationLibrary* communication() = 0;
 };
 
 // Makes the backend. Unavailable: no driver, no such device, or one that does not fit, in a sentence.

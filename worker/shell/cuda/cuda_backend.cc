@@ -18,7 +18,7 @@
 #include "worker/shell/cuda/cuda_rank_device.h"
 #include "worker/shell/cuda/cuda_status.h"
 #include "worker/shell/cuda/cuda_streams.h"
-#include "worker/shell/cuda/nccl_collectives.h"
+#include "worker/shell/cuda/nccl_communicator.h"
 #include "worker/shell/cuda/pinned_memory.h"
 
 namespace weft {
@@ -85,9 +85,9 @@ std::string UuidOf(const cudaDeviceProp& gpu) {
 }
 
 // Returns null if the library was built without NCCL.
-std::unique_ptr<Collectives> NewCollectives(int index) {
+std::unique_ptr<CommunicationLibrary> NewCommunicationLibrary(int index) {
 #ifdef WEFT_HAS_NCCL
-  return CreateNcclCollectives(index, &WaitOnStream);
+  return CreateNcclLibrary(index, &WaitOnStream);
 #else
   return nullptr;
 #endif
@@ -103,7 +103,7 @@ class CudaBackend final : public DeviceBackend {
         uuid_(std::move(uuid)),
         segments_(index),
         slots_(std::make_shared<FigureSlots>(index)),
-        collectives_(NewCollectives(index)) {
+        communication_(NewCommunicationLibrary(index)) {
     const CudaStreams streams = CudaStreams::Take(index);
     clock_ = std::make_shared<CudaClock>(streams.to_host);
     CudaStreams::Return(streams);
@@ -148,7 +148,7 @@ class CudaBackend final : public DeviceBackend {
   }
 
   MemorySource& memory() override { return segments_; }
-  Collectives* collectives() override { return collectives_.get(); }
+  CommunicationLibrary* communication() override { return communication_.get(); }
 
  private:
   // Fails if a kernel has failed: after that every call of the process fails, for good.
@@ -167,7 +167,7 @@ class CudaBackend final : public DeviceBackend {
   DeviceSegments segments_;
   const std::shared_ptr<FigureSlots> slots_;
   std::shared_ptr<CudaClock> clock_;
-  const std::unique_ptr<Collectives> collectives_;
+  const std::unique_ptr<CommunicationLibrary> communication_;
 };
 
 }  // namespace

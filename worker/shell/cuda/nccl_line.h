@@ -1,5 +1,5 @@
 // Keeps the operations of one GPU's groups in the order in which they were given, on one stream, and calls
-// NCCL for them (nccl_collectives.h has the reasons and the promises).
+// NCCL for them (nccl_communicator.h has the reasons and the promises).
 //
 // An operation waits for its inputs, then for those before it in the line to have been called, is called, and
 // is done when the stream has come past it. Every caller moves all of them on.
@@ -32,7 +32,7 @@
 #include "absl/strings/string_view.h"
 #include "base/mutex.h"
 #include "schedules/job.h"
-#include "worker/shell/cuda/nccl_collectives.h"
+#include "worker/shell/cuda/nccl_communicator.h"
 #include "worker/shell/memory/fence.h"
 #include "worker/shell/memory/tensor.h"
 

@@ -93,7 +93,7 @@ class TorchDevice final : public Device {
 
   absl::string_view name() const override { return backend_->name(); }
   absl::string_view uuid() const override { return backend_->uuid(); }
-  Collectives* collectives() override { return backend_->collectives(); }
+  CommunicationLibrary* communication() override { return backend_->communication(); }
   void PrepareThread() override { backend_->PrepareThread(); }
   absl::Status Health() override { return backend_->Health(); }
   absl::StatusOr<Evaluation> Validate(const RunSpec& run, const std::string& folder,

@@ -1,0 +1,91 @@
+#include "worker/shell/loop/outbox.h"
+
+#include <functional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace weft {
+namespace {
+
+using ::testing::ElementsAre;
+
+class KeptLink final : public CoordinatorLink {
+ public:
+  void Send(FromWorker message) override {
+    if (on_send) on_send();
+    if (const auto* completions = std::get_if<Completions>(&message)) {
+      sent.push_back("done " + std::to_string(completions->jobs.size()));
+    } else {
+      sent.push_back(std::holds_alternative<Prepared>(message) ? "prepared" : "other");
+    }
+  }
+  bool Drain(std::vector<FromCoordinator>*) override { return true; }
+  absl::Status status() const override { return absl::OkStatus(); }
+  int event_fd() const override { return -1; }
+
+  std::function<void()> on_send;
+  std::vector<std::string> sent;
+};
+
+Completions Done(int microbatch) {
+  Completions completions;
+  completions.jobs.push_back({Job::Compute(0, 0, microbatch, JobKind::kForward)});
+  return completions;
+}
+
+class OutboxTest : public ::testing::Test {
+ protected:
+  bool SendGathered() {
+    MutexLock lock(mu_);
+    return outbox_.SendGathered(mu_);
+  }
+
+  Mutex mu_;
+  KeptLink link_;
+  Outbox outbox_{link_};
+};
+
+TEST_F(OutboxTest, Completions_WaitAndLeaveAsOneMessage) {
+  EXPECT_TRUE(outbox_.Send(Done(0))) << "somebody has to look";
+  EXPECT_FALSE(outbox_.Send(Done(1)));
+  EXPECT_TRUE(link_.sent.empty());
+  EXPECT_TRUE(SendGathered());
+  EXPECT_THAT(link_.sent, ElementsAre("done 2"));
+  EXPECT_FALSE(SendGathered());
+  EXPECT_TRUE(outbox_.Send(Done(2))) << "the first again";
+}
+
+TEST_F(OutboxTest, OtherMessages_LeaveAtOnceBehindThoseThatWaited) {
+  outbox_.Send(Done(0));
+  EXPECT_FALSE(outbox_.Send(Prepared{1}));
+  EXPECT_THAT(link_.sent, ElementsAre("done 1", "prepared"));
+}
+
+TEST_F(OutboxTest, ManyCompletions_AreFull) {
+  for (int i = 0; i < 31; ++i) outbox_.Send(Done(i));
+  EXPECT_FALSE(outbox_.is_full());
+  outbox_.Send(Done(31));
+  EXPECT_TRUE(outbox_.is_full());
+  SendGathered();
+  EXPECT_FALSE(outbox_.is_full());
+}
+
+TEST_F(OutboxTest, MessageThatComesWhileOthersAreWritten_LeavesBehindThem) {
+  outbox_.Send(Done(0));
+  link_.on_send = [this] {
+    link_.on_send = nullptr;
+    MutexLock lock(mu_);  // the writer has released it
+    EXPECT_FALSE(outbox_.SendGathered(mu_)) << "one thread sends at a time";
+    outbox_.Send(Prepared{1});
+  };
+  EXPECT_TRUE(SendGathered());
+  EXPECT_THAT(link_.sent, ElementsAre("done 1", "prepared"));
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,55 @@
+// Holds what the worker core keeps of one rank of its process during a run.
+#ifndef WEFT_WORKER_CORE_LOCAL_RANK_H_
+#define WEFT_WORKER_CORE_LOCAL_RANK_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "proto/session/messages.h"
+#include "schedules/dispatch/dispatch.h"
+#include "schedules/graph/graph.h"
+#include "schedules/graph/progress.h"
+#include "worker/core/jobs_in_flight.h"
+#include "worker/core/rank_activations.h"
+#include "worker/core/rank_clock.h"
+
+namespace weft {
+
+struct LocalRank {
+  LocalRank(int64_t now, const RankLease& lease, const Graph& graph, ReadyJobs ready_jobs, size_t spans_most)
+      : rank(lease.rank),
+        token(lease.token),
+        ready(std::move(ready_jobs)),
+        activations(rank, graph, &ready),
+        clock(now, spans_most),
+        spans_most(spans_most) {}
+  LocalRank(const LocalRank&) = delete;
+  LocalRank& operator=(const LocalRank&) = delete;
+
+  // Keeps the span as one of the last.
+  void Keep(const TransferSpan& span) {
+    transfers.push_back(span);
+    if (transfers.size() > spans_most) transfers.pop_front();
+  }
+
+  const Rank rank;
+  const Token token;
+  ReadyJobs ready;
+  RankActivations activations;
+  JobsInFlight in_flight;
+  RankClock clock;
+  const size_t spans_most;  // most spans of idleness, and of transfers
+  std::deque<TransferSpan> transfers;
+  std::deque<JobId> claimed;  // in claim order; ended and launched ones leave from the front
+  int64_t jobs_per_step = 0, jobs_left = 0;
+  bool granted = false;  // true once it was granted a job; before, the run has not begun for this rank
+  bool touched = false;  // set by WorkerRun::Touch
+};
+
+}  // namespace weft
+
+#endif  // WEFT_WORKER_CORE_LOCAL_RANK_H_

@@ -1,0 +1,47 @@
+#include "worker/core/rank_activations.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_format.h"
+
+namespace weft {
+
+RankActivations::RankActivations(Rank rank, const Graph& graph, ReadyJobs* ready)
+    : rank_(rank), graph_(graph), ready_(*ready), measured_(graph.schedule().stages, false) {}
+
+void RankActivations::Begin() { peak_ = std::max(peak_, ++alive_); }
+
+std::string RankActivations::End(const Job& job, std::optional<int64_t> left_bytes) {
+  Free(job);
+  if (job.kind != JobKind::kForward || !left_bytes.has_value() || !ready_.tickets().has_value() ||
+      measured_[job.stage]) {
+    return "";
+  }
+  return Measure(job, *left_bytes);
+}
+
+// Frees a micro-batch's activation on its stage, with its backward, or, where that is on another rank, with
+// each.
+void RankActivations::Free(const Job& job) {
+  if (!HasMicrobatch(job.kind)) return;
+  const bool leaves_nothing = job.kind == JobKind::kForward && graph_.IsApart(job);
+  if (job.kind != graph_.final_backward() && !leaves_nothing) return;
+  --alive_;
+  if (leaves_nothing || !graph_.IsApart(job)) ready_.Release(job.stage);
+}
+
+std::string RankActivations::Measure(const Job& forward, int64_t left_bytes) {
+  const int64_t counted = ready_.tickets()->left(forward.stage);
+  if (left_bytes > counted) {
+    return absl::StrFormat(
+        "%s on rank %d left %d bytes of activations, more than the %d that the memory budget was "
+        "planned with; run it without `memory`",
+        Describe(forward), rank_, left_bytes, counted);
+  }
+  measured_[forward.stage] = true;
+  // The bytes between the halves of a backward have been counted too, and are not in the measure.
+  if (!graph_.schedule().split_backward) ready_.Measure(forward.stage, left_bytes);
+  return "";
+}
+
+}  // namespace weft

@@ -1,0 +1,49 @@
+// Counts the activations of micro-batches that are alive on one rank, and gives their room back to the rank's
+// admission of forwards.
+//
+// An activation lives from the start of its forward to the end of its last backward. Where those are on
+// different ranks, each of the two jobs has it for itself. Under a byte budget the tickets of a stage cost
+// the counted bytes first, and the measured ones once its first forward has ended: every micro-batch has the
+// same sizes, so that one measures for all.
+//
+// Failure: a forward that keeps more than was counted, which ends the run. Pure; one thread.
+#ifndef WEFT_WORKER_CORE_RANK_ACTIVATIONS_H_
+#define WEFT_WORKER_CORE_RANK_ACTIVATIONS_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "schedules/dispatch/dispatch.h"
+#include "schedules/graph/graph.h"
+
+namespace weft {
+
+class RankActivations {
+ public:
+  // Refers to `graph` and to the rank's ready jobs.
+  RankActivations(Rank rank, const Graph& graph, ReadyJobs* ready);
+
+  // Notes that a job starts that makes an activation.
+  void Begin();
+  // Notes that a job has ended, and `left_bytes` stay of it, if that was measured. Returns why the run cannot
+  // go on; "" if it can.
+  std::string End(const Job& job, std::optional<int64_t> left_bytes);
+
+  int peak() const { return peak_; }
+
+ private:
+  void Free(const Job& job);
+  std::string Measure(const Job& forward, int64_t left_bytes);
+
+  const Rank rank_;
+  const Graph& graph_;
+  ReadyJobs& ready_;
+  int alive_ = 0, peak_ = 0;
+  std::vector<bool> measured_;  // by stage: true once a forward's bytes have been measured
+};
+
+}  // namespace weft
+
+#endif  // WEFT_WORKER_CORE_RANK_ACTIVATIONS_H_

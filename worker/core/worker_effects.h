@@ -1,0 +1,165 @@
+// Defines what the worker core tells its shell to do, and what the shell tells it of jobs that are done.
+//
+// Plain values, in the words of the job graph. The shell carries out the effects of one call in their order.
+#ifndef WEFT_WORKER_CORE_WORKER_EFFECTS_H_
+#define WEFT_WORKER_CORE_WORKER_EFFECTS_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "proto/session/messages.h"
+#include "schedules/job.h"
+#include "schedules/sync/protocol.h"
+#include "worker/core/tensor_key.h"
+
+namespace weft {
+
+struct SendEffect {
+  FromWorker message;
+};
+// Connect to the peers, make the ranks and load their stages, write initial checkpoints, then call OnPrepared
+// or OnFailure.
+struct PrepareEffect {
+  struct Stage {
+    Rank rank;
+    int stage;
+    bool holds_weights;
+    bool saves;           // true if this rank writes the stage, or its slice of it, into checkpoints
+    bool adopts = false;  // true if it holds the weights, and another rank makes their versions
+    // Its part of the stage: the whole, or slice `part` of `parts`.
+    int part = 0, parts = 1;
+    bool sums_own = false;  // true if it reduces by collectives: StageRole::sums_own
+    // The stage's state comes with its jobs and leaves with them; who saves has it at the end of the run.
+    bool state_travels = false;
+  };
+  // Ranks that have collectives together, the present one among them. The process of the first member makes
+  // an id (OnGroupId), the others' get it by a JoinEffect; all join, one group after the other, before
+  // OnPrepared.
+  struct Group {
+    int number;
+    Rank rank;
+    std::vector<Rank> members;
+    int self;  // index among the members
+  };
+  Assign assignment;
+  std::vector<Stage> stages;
+  std::vector<Group> groups;  // ascending by number
+};
+// Take the id of a group, which has come.
+struct JoinEffect {
+  int group;
+  std::string id;
+};
+// Ask process `process` for the tensor.
+struct WantEffect {
+  int32_t process;
+  TensorKey key;
+};
+// How a job that begins with a joint operation is started (Graph::IsJoint).
+enum class JointPart : uint8_t {
+  kNone,   // it begins with none
+  kBegin,  // give the rank's sum, or its slice of the weights, to the operation; then it is not the `last`.
+           // OnJointOperationDone tells of its end.
+  kEnd,    // its result is there
+};
+// Run the job on the rank's thread, or on its second thread, with these inputs, then call OnJobDone; or, once
+// the device has been given it, OnJobLaunched, and OnJobDone when it has done it.
+struct StartEffect {
+  Rank rank;
+  Job job;
+  std::vector<TensorKey> inputs;  // inputs without gradients of micro-batches
+  // Gradients for a job that consumes those of micro-batches: those to add now, in order; `last` when the job
+  // can be finished after them.
+  std::vector<TensorKey> gradients;
+  bool last = true;
+  // What the rank does for the job, in order; of a job that is started in two parts, what it does in both.
+  std::vector<Operation> operations;
+  bool Does(Operation operation) const {
+    return std::find(operations.begin(), operations.end(), operation) != operations.end();
+  }
+  // Of a forward or backward: the version of the weights that it computes with. Of an update: the version
+  // that it begins with, and whether jobs will still read that one, so that it has to stay beside the next.
+  int version = 0;
+  bool keeps_version = false;
+  // The stage's state is on the rank while the job runs, and its weights are in that (Layout::kTravelling).
+  bool has_state = false;
+  JointPart part = JointPart::kNone;
+  // A forward of the rank may still be computed: run the job on the second thread, beside it. There is at
+  // most one such job of a rank at a time, and at most one other.
+  bool beside = false;
+  // True for an update behind which the rank takes a snapshot of the stage, of step job.step + 1.
+  bool takes_snapshot = false;
+};
+// Hand an output of the job that just ended or was launched (or weights that the run begins with) to a rank
+// of another process, once its bytes are there, or of this one (process -1).
+struct PublishEffect {
+  int32_t process;
+  TensorKey key;
+  int parts = 1;  // number of slices of a sliced gradient; the slice is key.part
+};
+// Drop this version of the rank's weights: only launched jobs still read it, and it has been published to all
+// that fetch it.
+struct DropEffect {
+  Rank rank;
+  int stage;
+  int version;
+};
+// Expect so many stages, or slices of stages, of this process in the snapshot of the step: each comes with
+// the end of an update that was started with `takes_snapshot`. When all have been written into the run's
+// output, or one could not be, call OnSnapshotSaved.
+struct SnapshotEffect {
+  int step;
+  int pieces;
+};
+// Write this process's part of the stages, as it is, into the run's output, since no job will run any more;
+// then call OnSnapshotSaved.
+struct SaveEffect {
+  int step;
+};
+// Complete the checkpoint of the step, of which all processes have written their parts, or drop it; then call
+// OnSealed.
+struct SealEffect {
+  int step;
+  int keep;
+  bool drop;
+  bool validate = false, passing = false;  // as in SealCheckpoint
+};
+// Compute loss and accuracy of the weights that stay aside from that step; call OnValidation now and then,
+// and at the end.
+struct ValidateEffect {
+  int step;
+};
+// Call OnFinished with the last reports.
+struct FinishEffect {};
+// Drop everything of the run, cancel its wants, then call Forget.
+struct ForgetEffect {
+  std::string reason;  // empty after a run that ended well
+};
+struct ExitEffect {
+  std::string reason;
+};
+
+using WorkerEffect = std::variant<SendEffect, PrepareEffect, JoinEffect, WantEffect, StartEffect,
+                                  PublishEffect, DropEffect, SnapshotEffect, SaveEffect, SealEffect,
+                                  ValidateEffect, FinishEffect, ForgetEffect, ExitEffect>;
+using WorkerEffects = std::vector<WorkerEffect>;
+
+struct JobDone {
+  Rank rank = 0;
+  Job job;
+  int64_t start_ns = 0, end_ns = 0;
+  bool last = true;  // as in StartEffect
+  std::optional<double> loss;
+  std::optional<int64_t> left_bytes;  // measured bytes that a forward keeps until its backward
+  // Norm of a reduce that clips: of its sum and the sums that came to it.
+  std::optional<double> gradient_norm = {};
+  bool launched = false;  // true if OnJobLaunched has reported it
+};
+
+}  // namespace weft
+
+#endif  // WEFT_WORKER_CORE_WORKER_EFFECTS_H_

@@ -1,0 +1,172 @@
+// Carries out what the worker core decides for the ranks of this process, and steps the core with what comes
+// of it: jobs that end, tensors that arrive, operations of the devices that are over.
+//
+// It joins the machines of a run, each with a state of its own: the seats of the ranks (rank_seats.h),
+// tensors (tensor_exchange.h), what a device has been given (device_work.h), its communicators
+// (communicators.h), the states that migrate (state_holders.h), and the threads that write snapshots and
+// validate (snapshot_writer.h, validator.h). What remains here is the life of a run in this process: its
+// ranks are prepared on their threads, it joins its communicators, does its jobs, and is forgotten when
+// nothing of it is in progress any more.
+//
+// A device with a queue of its own is given jobs, and nobody waits for it: the rank's thread is free when a
+// job has been launched, and the driver asks which have been done (PollDevice).
+//
+// Invariants:
+//   1. Effects are carried out in the order in which the core gave them, those that come meanwhile behind
+//   them.
+//   2. A run is forgotten when no task, no work of the device and no write of it is in progress, and not
+//   before its ranks have ended.
+//
+// Threads: everything is called with the owner's lock held, unless a comment says otherwise; only computing,
+// preparing, saving and ending a rank release it. The writer's and the validator's threads take it.
+// Ownership: borrows all that the constructor takes. Failure: of a job or the device fails the run, once; a
+// device that comes to no end is the owner's to handle (CheckEnds).
+#ifndef WEFT_WORKER_SHELL_LOOP_EFFECT_RUNNER_H_
+#define WEFT_WORKER_SHELL_LOOP_EFFECT_RUNNER_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "base/mutex.h"
+#include "worker/core/worker_core.h"
+#include "worker/shell/compute/compute.h"
+#include "worker/shell/loop/checkpoint_work.h"
+#include "worker/shell/loop/communicators.h"
+#include "worker/shell/loop/device_work.h"
+#include "worker/shell/loop/job_runner.h"
+#include "worker/shell/loop/outbox.h"
+#include "worker/shell/loop/rank_reports.h"
+#include "worker/shell/loop/rank_seats.h"
+#include "worker/shell/loop/rank_tasks.h"
+#include "worker/shell/loop/silence_reports.h"
+#include "worker/shell/loop/snapshot_writer.h"
+#include "worker/shell/loop/state_holders.h"
+#include "worker/shell/loop/tensor_exchange.h"
+#include "worker/shell/loop/validator.h"
+#include "worker/shell/loop/work_threads.h"
+#include "worker/shell/loop/worker_loop_options.h"
+#include "worker/shell/transport/transport.h"
+
+namespace weft {
+
+class EffectRunner {
+ public:
+  EffectRunner(const WorkerLoopOptions& options, Device& device, Transport& transport, Mutex& mu,
+               WorkThreads& threads, Outbox& outbox);
+
+  // As WorkThreads::Host has them.
+  WorkThreads::Doing TaskAt(int seat);
+  void DoTask(int seat);
+
+  // Handle what has happened. The polls return false if nothing has.
+  void OnMessage(int64_t now, const FromCoordinator& message);
+  bool PollDevice();
+  bool PollTransport(int64_t now);
+  bool PollCommunicators(int64_t now);
+  // Forgets a run that is over, if nothing of it is in progress any more.
+  void ForgetIfIdle(int64_t now);
+  // Reports on the run to the coordinator, once in each report interval.
+  void SendReportIfDue(int64_t now);
+
+  // True if the device has jobs or copies that it has been given and not done.
+  bool DeviceWorks() const;
+  // True if a thread has to look often: nobody tells what the device does.
+  bool LooksOften() const;
+  // Returns why the device is lost for this process: it does not come to an end; OK while it may.
+  absl::Status CheckEnds(int64_t now) const;
+  // Returns the time by which CheckEnds or SendReportIfDue wants to be called; INT64_MAX for none.
+  int64_t next_look() const;
+
+  bool has_run() const;
+  // True if something of a run has failed here since the last call.
+  bool TakeFailure();
+  // True if a run has ended since the last call that failed here.
+  bool TakeFailedRun();
+  // Returns the figures of this run and those before.
+  WorkerSnapshot Figures(int64_t now);
+
+  // Ends the writer of snapshots (SnapshotWriter::End). Call without the lock.
+  bool EndSnapshots(int64_t until) { return snapshots_.End(until); }
+  // Starts the time in which the device has to come to an end. False once that is over.
+  bool AwaitsDevice(int64_t now);
+  // Says which work the device has not done. Requires that there is some.
+  absl::Status DeviceNotDone(int64_t now) const;
+  // Leaves behind all that a device or a thread that hangs may still touch.
+  void LeaveBehind();
+
+ private:
+  void Apply(int64_t now, const JobOutcome* outcome) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void ApplyOne(int64_t now, WorkerEffect& effect, const JobOutcome* outcome)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Reports the first failure of a run.
+  void Fail(int64_t now, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  void Start(StartEffect& effect) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void RunTask(Seat& seat) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void RunJobTask(JobTask task) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void ForwardBegun(Rank rank) ABSL_LOCKS_EXCLUDED(mu_);
+  void BeginJointOperation(int64_t now, Rank rank, const Job& job, const JobOutcome& outcome)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void JobDoneOnDevice(int64_t now, LaunchedJobs::Ended ended) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Notes that the device has been given work: threads that began to wait before look often from now on.
+  void LookAtDevice() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Send(FromWorker message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  std::vector<RankReport> Reports(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void SnapshotDone(const SnapshotWriter::Done& done) ABSL_LOCKS_EXCLUDED(mu_);
+  void TellValidation(const Validation& validation) ABSL_LOCKS_EXCLUDED(mu_);
+
+  void Prepare(int64_t now, PrepareEffect& effect) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status BeginRun(int64_t now, PrepareEffect& effect) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void AllPrepared(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Save(int step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void AllSaved(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Notes that one rank's part of preparing, saving or ending is over; the last one finishes it for the
+  // process.
+  void TaskEnded(const absl::Status& status, void (EffectRunner::*all_ended)(int64_t now))
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Forget(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void EndRanks(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  const WorkerLoopOptions& options_;
+  Device& device_;
+  Transport& transport_;
+  Mutex& mu_;
+  WorkThreads& threads_;
+  Outbox& outbox_;
+
+  WorkerCore core_ ABSL_GUARDED_BY(mu_);
+  WorkerEffects effects_ ABSL_GUARDED_BY(mu_);
+  bool applying_ ABSL_GUARDED_BY(mu_) = false;
+  RankSeats seats_ ABSL_GUARDED_BY(mu_);
+  DeviceWork device_work_ ABSL_GUARDED_BY(mu_);
+  TensorExchange exchange_ ABSL_GUARDED_BY(mu_);
+  StateHolders holders_ ABSL_GUARDED_BY(mu_);
+  Communicators communicators_ ABSL_GUARDED_BY(mu_);
+  std::vector<TransportEvent> events_ ABSL_GUARDED_BY(mu_);
+
+  std::shared_ptr<const RunSpec> spec_ ABSL_GUARDED_BY(mu_);
+  SharedFolders folders_ ABSL_GUARDED_BY(mu_);  // null for a run without output
+  int saving_step_ ABSL_GUARDED_BY(mu_) = 0;
+  int pending_tasks_ ABSL_GUARDED_BY(mu_) = 0;  // number of tasks that are no jobs
+  absl::Status task_status_ ABSL_GUARDED_BY(mu_);
+  bool prepared_ ABSL_GUARDED_BY(mu_) = false;  // true if every rank of the run has its compute
+  bool joining_ ABSL_GUARDED_BY(mu_) = false;   // true while a prepared run waits for its communicators
+  bool forget_when_idle_ ABSL_GUARDED_BY(mu_) = false;
+  int64_t end_until_ns_ ABSL_GUARDED_BY(mu_) = 0;  // 0: no ranks of a device end
+  int64_t next_report_ ABSL_GUARDED_BY(mu_) = 0;
+  SilenceReports silence_ ABSL_GUARDED_BY(mu_);
+  bool failed_ ABSL_GUARDED_BY(mu_) = false, failed_run_ ABSL_GUARDED_BY(mu_) = false;
+  WorkerSnapshot past_ ABSL_GUARDED_BY(mu_);  // totals of forgotten runs
+  // Last, so that their threads have ended before anything that they call.
+  SnapshotWriter snapshots_;
+  Validator validator_;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_WORKER_SHELL_LOOP_EFFECT_RUNNER_H_

@@ -1,0 +1,45 @@
+// Keeps the messages to the coordinator that have not been given to the link.
+//
+// A write of the session costs as much as a short job and wakes another process, so completions gather while
+// ranks are busy. A thread that has nothing to do sends them, or one that made them many. Anything else goes
+// at once, with all before it.
+//
+// Invariants: messages leave in the order in which they came, each once; one thread sends at a time.
+// Threads: the owner locks; SendGathered releases its lock meanwhile.
+#ifndef WEFT_WORKER_SHELL_LOOP_OUTBOX_H_
+#define WEFT_WORKER_SHELL_LOOP_OUTBOX_H_
+
+#include <cstddef>
+#include <deque>
+
+#include "absl/base/thread_annotations.h"
+#include "base/mutex.h"
+#include "proto/session/messages.h"
+#include "worker/shell/loop/coordinator_link.h"
+
+namespace weft {
+
+class Outbox {
+ public:
+  explicit Outbox(CoordinatorLink& link) : link_(link) {}
+
+  // Queues a message. Returns true if it is the first completion that waits: somebody has to send it soon.
+  bool Send(FromWorker message);
+  // Writes the queued messages; returns false if there was none. A thread that sends takes what comes
+  // meanwhile too, so others return at once.
+  bool SendGathered(Mutex& mu) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  // True if so many completions wait that a busy thread should send them.
+  bool is_full() const { return gathered_ >= kGatherJobs; }
+
+ private:
+  static constexpr size_t kGatherJobs = 32;  // half of the least credit
+
+  CoordinatorLink& link_;
+  std::deque<FromWorker> waiting_;
+  size_t gathered_ = 0;  // number of completions in it
+  bool sending_ = false;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_WORKER_SHELL_LOOP_OUTBOX_H_

@@ -1,0 +1,85 @@
+#include "worker/shell/loop/rank_tasks.h"
+
+#include <cstdint>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/host_memory.h"
+#include "run/run_memory.h"
+#include "worker/shell/data/data.h"
+
+namespace weft {
+namespace {
+
+// In the process that validates: held-out data that cannot be read are found before the first step, and the
+// weights with which the run goes on are kept where it validates them first.
+absl::Status PrepareToValidate(const RunSpec& spec, const CheckpointFolders& folders) {
+  if (!spec.validate.any()) return absl::OkStatus();
+  const absl::StatusOr<std::unique_ptr<Dataset>> data = Dataset::Open(ValidationRun(spec));
+  if (!data.ok()) {
+    return absl::Status(data.status().code(), absl::StrCat("validate.", data.status().message()));
+  }
+  if (!spec.ValidatesAfter(spec.first_step())) return absl::OkStatus();
+  return folders.KeepAside(spec.first_step(), spec.resume.checkpoint);
+}
+
+StageRole RoleOf(const PrepareEffect::Stage& stage) {
+  StageRole role = stage.parts > 1       ? StageRole::Slice(stage.part, stage.parts)
+                   : stage.adopts        ? StageRole::Installed()
+                   : stage.holds_weights ? StageRole::Whole()
+                                         : StageRole::Nothing();
+  role.sums_own = stage.sums_own;
+  return role;
+}
+
+}  // namespace
+
+absl::Status PrepareRank(const PrepareTask& task, Device& device, MemorySource& memory,
+                         std::unique_ptr<RankCompute>* compute) {
+  if (task.folders != nullptr && task.first) {
+    if (absl::Status status = task.folders->Prepare(); !status.ok()) return status;
+  }
+  if (task.folders != nullptr && task.rank == 0) {
+    if (absl::Status status = PrepareToValidate(*task.spec, *task.folders); !status.ok()) return status;
+  }
+  auto made = device.CreateRank(*task.spec, task.rank, memory);
+  if (!made.ok()) return made.status();
+  *compute = *std::move(made);
+  RankCompute& rank = **compute;
+  for (const PrepareEffect::Stage& s : task.stages) {
+    absl::Status status = rank.AddStage(s.stage, RoleOf(s));
+    if (!status.ok()) return status;
+    // A run that goes on has its initial weights in the checkpoint that it begins with.
+    if (!s.saves || task.folders == nullptr || task.spec->first_step() > 0) continue;
+    const std::string initial = task.folders->Partial(0);
+    status = s.state_travels ? rank.SaveInitial(s.stage, initial) : rank.Save(s.stage, initial);
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SaveRank(const SaveTask& task, RankCompute& compute) {
+  for (const int stage : task.stages) {
+    if (absl::Status status = compute.Save(stage, task.folder); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckHostMemory(const RunSpec& spec, const PrepareEffect& effect) {
+  int64_t needed = 0;
+  for (const PrepareEffect::Stage& s : effect.stages) {
+    if (!s.holds_weights) continue;
+    const int copies = 2 + (s.adopts ? 0 : OptimizerBuffers(spec.train.optimizer));
+    needed += copies * (CountStage(spec, s.stage).parameters / s.parts);
+  }
+  const HostMemory memory = ReadHostMemory();
+  const std::optional<int64_t> available = memory.Least();
+  if (!available.has_value() || needed <= *available) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrFormat(
+      "weights, gradients and optimizer of this process's %d ranks take at least %.1f GiB, and there are %s: "
+      "take more processes on other machines, a schedule that shards the weights, or a smaller model",
+      effect.assignment.leases.size(), static_cast<double>(needed) / (int64_t{1} << 30), memory.Describe()));
+}
+
+}  // namespace weft

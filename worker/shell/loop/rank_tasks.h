@@ -1,0 +1,54 @@
+// Declares what a thread does for a rank besides jobs: it makes the rank's compute, saves its stages at the
+// run's end, and ends it.
+//
+// The functions run on the threads of the ranks, without locks. Failure: the status of compute or files.
+#ifndef WEFT_WORKER_SHELL_LOOP_RANK_TASKS_H_
+#define WEFT_WORKER_SHELL_LOOP_RANK_TASKS_H_
+
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "run/run_spec.h"
+#include "worker/core/worker_effects.h"
+#include "worker/shell/checkpoint/checkpoint_folders.h"
+#include "worker/shell/compute/compute.h"
+#include "worker/shell/loop/job_runner.h"
+#include "worker/shell/memory/memory_source.h"
+
+namespace weft {
+
+struct PrepareTask {
+  std::shared_ptr<const RunSpec> spec;
+  Rank rank = 0;
+  bool first = false;  // the process's first rank, which prepares the folders too
+  std::vector<PrepareEffect::Stage> stages;
+  std::shared_ptr<const CheckpointFolders> folders;  // null for none
+};
+struct SaveTask {
+  std::vector<int> stages;
+  std::string folder;
+};
+struct EndTask {
+  std::unique_ptr<RankCompute> compute;  // state of a run that is forgotten
+};
+using RankTask = std::variant<std::monostate, JobTask, PrepareTask, SaveTask, EndTask>;
+
+// Makes the rank's compute with its stages, and writes those of the initial checkpoint. Puts the compute into
+// `compute` also where a stage fails.
+absl::Status PrepareRank(const PrepareTask& task, Device& device, MemorySource& memory,
+                         std::unique_ptr<RankCompute>* compute);
+
+absl::Status SaveRank(const SaveTask& task, RankCompute& compute);
+
+// Refuses a run that surely does not fit into the memory of the host, before anything is allocated: the
+// kernel would end this process later, or another one, without a word. It counts the memory that stays, once
+// each; a run needs more.
+absl::Status CheckHostMemory(const RunSpec& spec, const PrepareEffect& effect);
+
+}  // namespace weft
+
+#endif  // WEFT_WORKER_SHELL_LOOP_RANK_TASKS_H_
