@@ -61,7 +61,7 @@ absl::StatusOr<Schedule> ScheduleOf(const TranscriptCommand& c) {
       MakeSchedule(family, parameters, static_cast<int>(NumberOf(c, "stages", 1)),
                    static_cast<int>(NumberOf(c, "microbatches", 1)));
   if (!schedule.ok()) return schedule;
-  schedule->clips = c.Value("clips") == "yes";
+  schedule->takes_norm = c.Value("clips") == "yes";
   if (absl::Status s = ApplyRule(c.Value("rule", "sync"), family, &*schedule); !s.ok()) return s;
   return schedule;
 }
@@ -163,7 +163,7 @@ absl::Status TranscriptDriver::Submit(const Command& c) {
   const auto steps = static_cast<int32_t>(NumberOf(c, "steps", 1));
   const auto first_step = static_cast<int32_t>(NumberOf(c, "first_step", 0));
   auto plan = MakeRunPlan("run", c.Value("schedule"), *schedule, steps, first_step,
-                          c.Value("reduction") == "fast", rule);
+                          c.Value("reduction") == "fast" ? ReductionMode::kFast : ReductionMode::kOrdered, rule);
   if (!plan.ok()) return plan.status();
   SubmitRun submit;
   submit.reply = ++replies_;
@@ -202,7 +202,7 @@ absl::Status TranscriptDriver::Hello(const Command& c) {
   hello.device = c.Value("device", "cpu");
   if (c.values.count("device") > 0) {
     hello.device_id = absl::StrCat(hello.device, "-", c.words[0]);
-    hello.collectives = "nccl";
+    hello.reduction_library = "nccl";
   }
   cores_.Connect(c.words[0], std::move(hello), std::count(c.words.begin(), c.words.end(), "by-hand") > 0);
   return absl::OkStatus();

@@ -42,7 +42,7 @@ std::string AssignWords(const Assign& m) {
   for (const RankLease& lease : m.leases)
     absl::StrAppend(&words, " rank ", lease.rank, " under ", TokenWords(lease.token));
   absl::StrAppend(&words, ", processes of the ranks: ", Numbers(m.process_of_rank));
-  if (m.collective) words += ", with collectives";
+  if (m.reduction_mode == ReductionMode::kFast) words += ", with collectives";
   return words;
 }
 
