@@ -105,7 +105,7 @@ Assign Run::AssignFor(int member, const std::vector<Peer>& peers) const {
 void Run::Take(StepEffects& out, SessionId from, const Prepared&) {
   if (info_.state != RunState::kPreparing) return;
   members_.Find(from)->prepared = true;
-  if (members_.AllAlive(&RunMember::prepared)) BeginRunning(out);
+  if (members_.AllAlive(&RunMember::prepared) && !blaming()) BeginRunning(out);
 }
 
 void Run::BeginRunning(StepEffects& out) {
