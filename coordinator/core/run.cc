@@ -240,6 +240,8 @@ void Run::Take(StepEffects& out, SessionId from, Stalled& m) {
   members_.Find(from)->stalled = std::move(m.reason);
   if (info_.state != RunState::kRunning && info_.state != RunState::kFinishing) return;
   std::string reason = members_.Stalls();
+  if (!stop_reason_.empty())
+    reason = reason.empty() ? stop_reason_ : absl::StrCat(stop_reason_, "; ", reason);
   if (reason == info_.reason) return;
   info_.reason = std::move(reason);
   out.Changed(info_);
@@ -258,6 +260,7 @@ void Run::Take(StepEffects& out, SessionId from, const CheckpointSealed& m) {
     case RunCheckpoints::Sealing::kFenced:
       return;
     case RunCheckpoints::Sealing::kStop:
+      if (!m.failure.empty()) absl::StrAppend(&stop_reason_, "; ", info_.checkpoint_failure);
       return EndStopped(out);
     case RunCheckpoints::Sealing::kFatal:
       return Fail(info_.checkpoint_failure);
@@ -337,7 +340,7 @@ void Run::SaveAndCancel(StepEffects& out, const std::string& reason) {
     return BeginFinishing(out);
   }
   info_.stop_step = checkpoints_->Stop(queue_->granted_end());
-  info_.reason = reason;
+  info_.reason = stop_reason_ = reason;
   out.Changed(info_);
 }
 
@@ -345,7 +348,7 @@ void Run::SaveAndCancel(StepEffects& out, const std::string& reason) {
 // each of its steps is reported.
 void Run::EndStopped(StepEffects& out) {
   if (queue_->steps_done() < info_.stop_step) return out.Changed(info_);
-  Cancel(info_.reason);
+  Cancel(stop_reason_);
 }
 
 // Finishes a run whose jobs are all done: first the checkpoint, then the end.

@@ -142,6 +142,8 @@ class Run {
 
   int64_t deadline_ = kNever;  // deadline of the state; while running, of the next completion
   int64_t blame_deadline_ = kNever;
+  // Reason why it stops with a checkpoint, and why that could not be saved; "" if it was not told to.
+  std::string stop_reason_;
   std::string first_failure_;
   SessionId failed_session_ = 0;  // session of the process that reported it
   std::optional<Ending> ending_;

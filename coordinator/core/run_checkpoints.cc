@@ -94,7 +94,6 @@ RunCheckpoints::Sealing RunCheckpoints::Take(StepEffects& out, SessionId from, c
   TellSealed(out, m, passes, validates);
   const bool failed = !m.failure.empty();
   if (dates_.stop_step() == m.step && info_.state == RunState::kRunning) {
-    if (failed) absl::StrAppend(&info_.reason, "; ", info_.checkpoint_failure);
     stop_sealed_ = true;
     return Sealing::kStop;
   }
