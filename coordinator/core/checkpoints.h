@@ -17,7 +17,7 @@
 // until at most one validation is not done, and steps wait for it (hold). Behind the step at which a run is
 // stopped nothing is validated; a run that goes on there does it first.
 //
-// A value with small transitions; core_checkpoints.cc sends what they call for. Pure.
+// A value with small transitions; run_checkpoints.h sends what they call for. Pure.
 #ifndef WEFT_COORDINATOR_CORE_CHECKPOINTS_H_
 #define WEFT_COORDINATOR_CORE_CHECKPOINTS_H_
 
