@@ -223,7 +223,9 @@ class Curves:
             self.parts.append(f'<text x="{self.x(i * step):.1f}" y="{bottom + 18}" '
                               f'text-anchor="middle">{i * step:.4g}</text>')
         self.parts.append(f'<path d="M{self.LEFT} {self.TOP}V{bottom}H{right}" stroke="#444" fill="none"/>'
-                          f'<text x="{(self.LEFT + right) / 2}" y="{bottom + 36}" text-anchor="middle">step</text>')
+                          f'<text x="{(self.LEFT + right) / 2}" y="{bottom + 36}" text-anchor="middle">step</text>'
+                          f'<text transform="translate(18 {(self.TOP + bottom) / 2}) rotate(-90)" '
+                          'text-anchor="middle">loss</text>')
 
     def add(self, number, name, runs, dashed):
         """`runs`: of each seed the same steps with a value each."""
@@ -233,11 +235,14 @@ class Curves:
         chosen = range(0, len(steps), every)
         point = lambda i, value: f"{self.x(steps[i]):.1f} {self.y(value):.1f}"
         band = [point(i, max(of_step[i])) for i in chosen] + [point(i, min(of_step[i])) for i in reversed(chosen)]
-        line = [point(i, statistics.mean(of_step[i])) for i in chosen]
+        self.curve(number, name, band, [point(i, statistics.mean(of_step[i])) for i in chosen], dashed)
+
+    def curve(self, number, name, band, line, dashed):
+        """Draws a band and a line, points as in a path, and the entry of the legend."""
         color, dash = COLORS[number], ' stroke-dasharray="6 5"' if dashed else ""
         self.parts.append(f'<path d="M{"L".join(band)}Z" fill="{color}" fill-opacity="0.12"/>'
                           f'<path d="M{"L".join(line)}" stroke="{color}" stroke-width="1.6" fill="none"{dash}/>')
-        x, y = self.WIDTH - self.RIGHT - 150, self.TOP + 14 + 18 * number
+        x, y = self.WIDTH - self.RIGHT - 240, self.TOP + 14 + 18 * number
         self.parts.append(f'<path d="M{x} {y - 4}h24" stroke="{color}" stroke-width="2"{dash}/>'
                           f'<text x="{x + 32}" y="{y}">{name}</text>')
 
@@ -247,11 +252,11 @@ class Curves:
 
 def draw(study, curves):
     all_values = [value for runs in curves.values() for run in runs for _, value in run]
-    top = max(value for runs in curves.values() for run in runs for _, value in run[:1]) * 1.02
     picture = Curves(f"Loss of the training batches, mean of {study.window} steps: {study.title.split(':')[0]}",
-                     study.steps, min(min(all_values) * 0.95, 0.98 * min(all_values)), top)
+                     study.steps, 0.95 * min(all_values), 1.02 * max(all_values))
     for i, (name, runs) in enumerate(curves.items()):
-        picture.add(i, name, runs, dashed=i == len(curves) - 1)
+        same = name == TWIN and runs == curves[TWIN_OF]
+        picture.add(i, f"{name}, equal to {TWIN_OF}" if same else name, runs, dashed=name == TWIN)
     return picture.text()
 
 

@@ -3,8 +3,9 @@
 
     gallery.py BIN_DIR [--write]
 
-Each page must have a formula, a picture with the command that made it, when to use it, what it costs and a source; each
-family of `weft simulate --help` must have a page. Prints what differs and exits 1. --write draws the pictures anew.
+Each page must have a formula, a picture, when to use it, what it costs and a source; each family of `weft simulate --help`
+must have a page. Each picture of the gallery has the command that made it below it; each picture of the documents is on a
+page. Prints what differs and exits 1. --write draws the pictures anew.
 """
 
 import argparse
@@ -89,6 +90,9 @@ class Gallery:
         if path.name not in WITHOUT_PARTS:
             self.problems += [f"{path.name} lacks {part}" for part in PARTS if part not in text]
         pictures = re.findall(r"!\[[^\]]*\]\(([^)]+\.svg)\)\s+`weft simulate ([^`]+) -o svg`", text)
+        commanded = {name for name, _ in pictures}
+        self.problems += [f"{path.name}: {name} has no command `weft simulate .. -o svg` below it"
+                          for name in re.findall(r"!\[[^\]]*\]\(([^)]+\.svg)\)", text) if name not in commanded]
         if not pictures and path.name not in WITHOUT_PARTS:
             self.problems.append(f"{path.name} has no picture with its command")
         for name, command in pictures:
@@ -99,6 +103,13 @@ class Gallery:
             for _, command in pictures[1:]:
                 name = command.split()[0]
                 self.costs(path.name, text, shlex.split(command), f"{re.escape(name)}: ")
+
+    def unused(self):
+        """Each picture of the documents is shown by one of them."""
+        shown = {(page.parent / name).resolve() for page in [ROOT / "README.md", *ROOT.glob("docs/**/*.md")]
+                 for name in re.findall(r"\]\(([^)#\s]+\.svg)\)", page.read_text())}
+        self.problems += [f"no page shows {picture.relative_to(ROOT)}" for picture in sorted(ROOT.glob("docs/**/*.svg"))
+                          if picture.resolve() not in shown]
 
     def side_by_side(self):
         """The table of the front page: the same model in four or eight stages, figures in quarters of it."""
@@ -132,6 +143,7 @@ def main():
     for path in sorted(FOLDER.glob("*.md")):
         gallery.page(path)
     gallery.page(ROOT / "README.md")
+    gallery.unused()
     gallery.side_by_side()
     print("\n".join(gallery.problems) or f"{gallery.checked} pictures and figures are as they stand")
     return 1 if gallery.problems or gallery.checked < 100 else 0

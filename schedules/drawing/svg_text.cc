@@ -68,7 +68,10 @@ std::string SvgVerticalTitle(double x, double y, absl::string_view title) {
 std::string SvgTimeAxis(double x, double y, double plot, double span, DrawnTime time) {
   const bool seconds = time == DrawnTime::kSeconds;
   const double scale = !seconds || span >= 5 ? 1 : span >= 5e-3 ? 1e3 : 1e6;
-  const char* unit = !seconds ? "time units" : scale == 1 ? "s" : scale == 1e3 ? "ms" : "us";
+  const char* unit = !seconds       ? "time units"
+                     : scale == 1   ? "time (s)"
+                     : scale == 1e3 ? "time (ms)"
+                                    : "time (us)";
   const double distance = TickDistance(span * scale) / scale;
   const auto at = [&](int tick) { return SvgLength(x + tick * distance / span * plot); };
   std::string out;
