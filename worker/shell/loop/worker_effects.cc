@@ -70,7 +70,13 @@ void WorkerLoop::TaskEnded(const absl::Status& status, void (WorkerLoop::*all_en
   (this->*all_ended)(now);
 }
 
+// Connects only now: meanwhile the peers have let this process in (Transport::Admit).
 void WorkerLoop::AllPrepared(int64_t now) {
+  for (const Peer& peer : peers_) {
+    if (peer.address == transport_.address()) continue;
+    if (absl::Status s = transport_.Connect(peer.process, peer.address, peer.label); !s.ok())
+      return Fail(now, s);
+  }
   prepared_ = joining_ = true;
   PollCollectives(now);
   LookAtDevice();
@@ -143,10 +149,11 @@ void WorkerLoop::Prepare(int64_t now, PrepareEffect& effect) {
                  ? nullptr
                  : std::make_shared<const CheckpointFolders>(a.output, *spec_, a.run_id, a.epoch);
   transport_.BeginEpoch(a.run, a.epoch);
+  peers_ = a.peers;
   for (const Peer& peer : a.peers) {
     if (peer.address == transport_.address()) continue;
-    if (absl::Status s = transport_.Connect(peer.process, peer.address, peer.label); !s.ok())
-      return Fail(now, s);
+    if (absl::Status s = transport_.Admit(peer.address); !s.ok())
+      return Fail(now, absl::Status(s.code(), absl::StrCat(peer.label, ": ", s.message())));
   }
   // Ranks that share cores must not spin away each other's time.
   const size_t threads = a.process_of_rank.size() * (core_.graph()->has_pairs() ? 2 : 1);

@@ -306,6 +306,7 @@ class WorkerLoop {
   AwaitedTensors awaited_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<const RunSpec> spec_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<const CheckpointFolders> folders_ ABSL_GUARDED_BY(mu_);  // null for a run without output
+  std::vector<Peer> peers_ ABSL_GUARDED_BY(mu_);                           // processes of the run
   int saving_step_ ABSL_GUARDED_BY(mu_) = 0;
   std::deque<FromWorker> outbox_ ABSL_GUARDED_BY(mu_);  // messages not yet given to the link
   size_t gathered_ ABSL_GUARDED_BY(mu_) = 0;            // number of completions in it
