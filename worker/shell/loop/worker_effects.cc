@@ -1,7 +1,6 @@
 // Implements WorkerLoop's effects: carries out the core's decisions.
 #include <algorithm>
 #include <memory>
-#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -9,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/host_memory.h"
+#include "base/threads.h"
 #include "run/run_memory.h"
 #include "worker/shell/data/data.h"
 #include "worker/shell/loop/run_shape.h"
@@ -226,14 +226,10 @@ absl::Status WorkerLoop::StartThreads(size_t seats) {
   while (threads_.size() < wanted) {
     auto thread = std::make_unique<Thread>();
     thread->index = static_cast<int>(threads_.size());
-    try {
-      thread->thread = std::thread(&WorkerLoop::ThreadMain, this, thread.get());
-    } catch (const std::system_error& e) {
-      if (!own_threads() && !threads_.empty()) break;
-      return absl::ResourceExhaustedError(
-          absl::StrCat("no thread can be started beside ", threads_.size(), " others (", e.code().message(),
-                       "): raise the limit of processes and threads (ulimit -u, pids.max)"));
-    }
+    absl::StatusOr<std::thread> started = TryStartThread([this, own = thread.get()] { ThreadMain(own); });
+    if (!started.ok() && !own_threads() && !threads_.empty()) break;
+    if (!started.ok()) return started.status();
+    thread->thread = *std::move(started);
     threads_.push_back(std::move(thread));
   }
   return absl::OkStatus();
