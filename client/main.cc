@@ -1,9 +1,11 @@
 // The `weft` command.
 #include <stdlib.h>
 
+#include <iostream>
 #include <variant>
 
 #include "base/open_files.h"
+#include "base/threads.h"
 #include "client/commands/command_line.h"
 
 namespace {
@@ -39,5 +41,13 @@ int main(int argc, char** argv) {
   LeaveOutMemoryHooks();
   weft::RaiseOpenFileLimit();  // of a coordinator with many worker processes
   const weft::CommandLine line = weft::ParseCommandLine(argc, argv);
-  return line.command.has_value() ? std::visit(Run(), *line.command) : line.exit_code;
+  if (!line.command.has_value()) return line.exit_code;
+  // gRPC hangs or ends the process without threads. A simulation has neither.
+  constexpr int kThreads = 12;
+  const bool alone = std::holds_alternative<weft::SimulateOptions>(*line.command);
+  if (absl::Status threads = alone ? absl::OkStatus() : weft::CheckThreads(kThreads); !threads.ok()) {
+    std::cerr << "weft: " << threads.message() << "\n";
+    return weft::kExitTryAgain;
+  }
+  return std::visit(Run(), *line.command);
 }

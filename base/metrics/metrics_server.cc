@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/net/address.h"
 #include "base/net/listener.h"
+#include "base/threads.h"
 
 namespace weft {
 namespace {
@@ -111,8 +112,9 @@ class HttpMetricsServer final : public MetricsServer {
       return absl::Status(listener.status().code(), absl::StrCat("metrics: ", listener.status().message()));
     }
     listener_ = *std::move(listener);
-    thread_ = std::thread([this] { Run(); });
-    return absl::OkStatus();
+    absl::StatusOr<std::thread> thread = TryStartThread([this] { Run(); });
+    if (thread.ok()) thread_ = *std::move(thread);
+    return thread.status();
   }
 
   int port() const override { return listener_->addresses()[0].port; }

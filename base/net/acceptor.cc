@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/threads.h"
+
 namespace weft {
 namespace {
 
@@ -18,7 +20,7 @@ constexpr int kPauseMs = 20;
 
 Acceptor::Acceptor(std::unique_ptr<Listener> listener, std::function<void(int)> take)
     : listener_(std::move(listener)), take_(std::move(take)), stop_(eventfd(0, EFD_CLOEXEC)) {
-  thread_ = std::thread([this] { Run(); });
+  thread_ = StartThread([this] { Run(); });
 }
 
 Acceptor::~Acceptor() {

@@ -20,6 +20,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/mutex.h"
+#include "base/threads.h"
 #include "client/commands/train_command.h"
 #include "client/console/progress.h"
 #include "client/files/run_file.h"
@@ -71,7 +72,7 @@ class WatchTimeout {
  public:
   WatchTimeout(RunsClient& client, double seconds) {
     if (seconds <= 0) return;
-    thread_ = std::thread([this, &client, seconds] {
+    thread_ = StartThread([this, &client, seconds] {
       if (!over_.WaitWithTimeout(absl::ToInt64Nanoseconds(absl::Seconds(seconds)))) client.Stop();
     });
   }
@@ -89,7 +90,7 @@ class WatchTimeout {
 class RankReports {
  public:
   RankReports(RunsClient& client, uint64_t run, std::function<void(const RunInfo&)> hear) {
-    thread_ = std::thread([this, &client, run, hear = std::move(hear)] {
+    thread_ = StartThread([this, &client, run, hear = std::move(hear)] {
       while (!over_.WaitWithTimeout(kEvery)) {
         const auto now = client.Get(run);
         if (now.ok()) hear(*now);

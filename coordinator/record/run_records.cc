@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "base/threads.h"
 #include "coordinator/record/output_folder.h"
 #include "coordinator/record/run_end.h"
 #include "coordinator/record/run_recorder.h"
@@ -44,7 +45,7 @@ class RunRecords::Recording {
   // Begins the thread, once. It keeps the recording alive.
   static void Begin(const std::shared_ptr<Recording>& recording) {
     if (std::exchange(recording->begun_, true)) return;
-    std::thread([recording] {
+    StartThread([recording] {
       recording->Write();
       recording->written_.Notify();
     }).detach();

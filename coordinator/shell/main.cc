@@ -17,6 +17,7 @@
 #include "base/metrics/metrics_server.h"
 #include "base/net/address.h"
 #include "base/open_files.h"
+#include "base/threads.h"
 #include "coordinator/record/run_records.h"
 #include "coordinator/shell/coordinator_server.h"
 #include "coordinator/shell/spec_planner.h"
@@ -38,7 +39,8 @@ struct Flags {
 
 int Complain(const absl::Status& status) {
   std::cerr << "weft-coordinator: " << status.message() << "\n";
-  return status.code() == absl::StatusCode::kUnavailable ? kTryAgain : kBadConfiguration;
+  const bool again = absl::IsUnavailable(status) || absl::IsResourceExhausted(status);
+  return again ? kTryAgain : kBadConfiguration;
 }
 
 CoreOptions CoreOptionsOf(const Flags& flags) {
@@ -146,8 +148,9 @@ int Main(int argc, char** argv) {
       "  weft-coordinator --listen unix:/run/weft/coordinator.sock\n"
       "  weft-coordinator --listen 127.0.0.1:7070 --listen unix:/run/weft/coordinator.sock --metrics "
       "127.0.0.1:9100\n"
-      "Exit codes: 0 stopped by a signal, 2 wrong usage, 75 an address is in use, 78 an address is wrong or "
-      "refused.");
+      "Exit codes: 0 stopped by a signal, 2 wrong usage, 75 an address is in use or there are no threads "
+      "left, 78 an "
+      "address is wrong or refused.");
   Flags flags;
   app.add_option(
          "--listen", flags.listen,
@@ -197,6 +200,8 @@ int Main(int argc, char** argv) {
   if (flags.listen.empty()) flags.listen = {kDefaultCoordinator};
   signal(SIGPIPE, SIG_IGN);
   RaiseOpenFileLimit();
+  constexpr int kThreads = 16;  // its own and gRPC's
+  if (absl::Status threads = CheckThreads(kThreads); !threads.ok()) return Complain(threads);
   return Serve(flags);
 }
 

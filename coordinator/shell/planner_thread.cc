@@ -3,13 +3,14 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/threads.h"
 
 namespace weft {
 
 PlannerThread::PlannerThread(Planner planner, std::function<bool(const std::string&)> slowly)
     : planner_(std::move(planner)), slowly_(std::move(slowly)) {
-  thread_ = std::thread([this] { Run(&waiting_, /*sorts=*/slowly_ != nullptr); });
-  slow_thread_ = std::thread([this] { Run(&slow_, /*sorts=*/false); });
+  thread_ = StartThread([this] { Run(&waiting_, /*sorts=*/slowly_ != nullptr); });
+  slow_thread_ = StartThread([this] { Run(&slow_, /*sorts=*/false); });
 }
 
 PlannerThread::~PlannerThread() {

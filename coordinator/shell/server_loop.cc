@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/threads.h"
 #include "coordinator/shell/coordinator_metrics.h"
 #include "coordinator/shell/runs_calls.h"
 #include "proto/wire/channel.h"
@@ -47,7 +48,7 @@ void ServerLoop::Start() {
   AcceptSession();
   AcceptRunsCalls(this, runs_service_, queue_.get(),
                   [this](std::unique_ptr<Call> call) { calls_.insert(std::move(call)); });
-  thread_ = std::thread([this] { Run(); });
+  thread_ = StartThread([this] { Run(); });
 }
 
 void ServerLoop::Join() {

@@ -10,6 +10,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "base/mutex.h"
+#include "base/threads.h"
 #include "proto/wire/channel.h"
 #include "proto/wire/limits.h"
 #include "proto/wire/stream_end.h"
@@ -63,7 +64,7 @@ class GrpcSessionStream final : public SessionStream {
       : options_(std::move(options)),
         event_fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
         stub_(v1::Coordination::NewStub(MakeChannel(address))),
-        thread_([this] { Run(); }) {}
+        thread_(StartThread([this] { Run(); })) {}
 
   ~GrpcSessionStream() override {
     {

@@ -168,8 +168,10 @@ class ProcessPair : public ::testing::Test {
   }
   std::unique_ptr<PeerProcess> StartPeer(PeerId number, size_t bytes, int count) {
     auto peer = std::make_unique<PeerProcess>(bytes, count, mode_.environment, mode_.device);
+    const std::string address = peer->ReadAddress();
+    EXPECT_TRUE(transport_->Admit(address).ok());
     EXPECT_TRUE(peer->WriteAddress(transport_->address()));
-    const absl::Status connected = transport_->Connect(number, peer->ReadAddress(), LabelOf(number, *peer));
+    const absl::Status connected = transport_->Connect(number, address, LabelOf(number, *peer));
     EXPECT_TRUE(connected.ok()) << connected;
     return peer;
   }
@@ -251,7 +253,7 @@ TEST_F(ProcessPair, LinkCarriesNothingForTooLong_ThePeerIsLostWithTheTensorsName
 }
 
 TEST(TransportListener, WithinOneMachine_ThereIsNone) {
-  const std::vector<ListeningSocket> before = ListeningSockets();
+  const std::vector<TcpSocket> before = ListeningSockets();
   UcxOptions options;
   ChooseNetwork("auto", "unix:/run/weft/coordinator.sock", &options);
   const auto local = CreateUcxTransport(options);
@@ -268,13 +270,13 @@ TEST(TransportListener, WithinOneMachine_ThereIsNone) {
 
 // UCX closes its listener like this when it is out of descriptors.
 TEST(TransportListener, IsClosed_HealthSaysSo) {
-  const std::vector<ListeningSocket> before = ListeningSockets();
+  const std::vector<TcpSocket> before = ListeningSockets();
   const auto transport = CreateUcxTransport(UcxOptions{});
   ASSERT_TRUE(transport.ok()) << transport.status();
   EXPECT_TRUE((*transport)->health().ok());
-  std::vector<ListeningSocket> listening = ListeningSockets();
+  std::vector<TcpSocket> listening = ListeningSockets();
   std::erase_if(listening,
-                [&](const ListeningSocket& s) { return std::count(before.begin(), before.end(), s) > 0; });
+                [&](const TcpSocket& s) { return std::count(before.begin(), before.end(), s) > 0; });
   ASSERT_FALSE(listening.empty());
   // It stays open, so that closing the transport closes no descriptor of somebody else.
   const int other = open("/dev/null", O_RDONLY | O_CLOEXEC);

@@ -168,6 +168,15 @@ TEST_F(Output, OfALivingRun_SecondTrainingKeptOutWhateverItSays) {
   EXPECT_FALSE(Steps(out_).empty());
 }
 
+TEST_F(Output, DataWrittenToDuringTheRun_TheRunFailsAndNamesTheFile) {
+  const auto train = Begin({}, out_);
+  const std::string text = ReadWholeFile(folder_ / "text.txt");
+  std::fstream(folder_ / "text.txt", std::ios::in | std::ios::out) << std::string(text.size(), 'x');
+  const CommandResult r = train->Wait(kSeconds);
+  EXPECT_EQ(r.code, 1) << r.err;
+  EXPECT_THAT(r.err, AllOf(HasSubstr("text.txt was written to"), HasSubstr("checkpoint")));
+}
+
 TEST_F(Output, OfARunThatMadeNoStep_FreeForTheNext) {
   const CommandResult refused =
       Train({}, {{"model", "{gpt: {layers: 4, width: 32, heads: 2, context: 30000}}"}});

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <zlib.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -145,8 +146,33 @@ TEST_F(TextTest, FileCutShortUnderTheRun_IsDataLoss) {
   ASSERT_TRUE(data.ok());
   std::filesystem::resize_file(folder_ + "/t.txt", 4);
   std::vector<int64_t> x(3);
-  EXPECT_TRUE((*data)->ReadInputs(0, x.data()).ok());
+  EXPECT_EQ((*data)->ReadInputs(0, x.data()).code(), absl::StatusCode::kDataLoss);
   EXPECT_EQ((*data)->ReadInputs(1, x.data()).code(), absl::StatusCode::kDataLoss);
+}
+
+TEST_F(TextTest, FileOverwrittenUnderTheRunWithAsManyBytes_IsDataLossThatNamesIt) {
+  Use("abcdefgh");
+  auto data = Dataset::Open(run_);
+  ASSERT_TRUE(data.ok());
+  std::vector<int64_t> x(3);
+  EXPECT_TRUE((*data)->ReadInputs(0, x.data()).ok());
+  const auto written = std::filesystem::last_write_time(folder_ + "/t.txt");
+  std::fstream(folder_ + "/t.txt", std::ios::in | std::ios::out) << "ijklmnop";
+  // Clocks of file systems may be coarse.
+  std::filesystem::last_write_time(folder_ + "/t.txt", written + std::chrono::seconds(1));
+  const absl::Status status = (*data)->ReadInputs(0, x.data());
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("t.txt was written to while the run read it"));
+}
+
+TEST_F(TextTest, FileReplacedByAnotherOfItsName_TheRunReadsTheOneThatItOpened) {
+  Use("abcdefgh");
+  auto data = Dataset::Open(run_);
+  ASSERT_TRUE(data.ok());
+  std::filesystem::rename(Write("new.txt", "ijklmnop"), folder_ + "/t.txt");
+  std::vector<int64_t> x(3);
+  ASSERT_TRUE((*data)->ReadInputs(0, x.data()).ok());
+  EXPECT_THAT(x, ElementsAre('a', 'b', 'c'));
 }
 
 class IdxTest : public DataTest {

@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/log/daemon_log.h"
 #include "base/open_files.h"
+#include "base/threads.h"
 #include "worker/shell/compute/compute.h"
 #include "worker/shell/compute/device_library.h"
 #include "worker/shell/exit_code.h"
@@ -233,6 +234,10 @@ int Main(int argc, char** argv) {
   }
   signal(SIGPIPE, SIG_IGN);
   RaiseOpenFileLimit();
+  // Its own, gRPC's and UCX's, and one of each rank at least.
+  constexpr int kThreads = 16;
+  const absl::Status threads = flags.coordinator.empty() ? absl::OkStatus() : CheckThreads(kThreads);
+  if (!threads.ok()) return Complain(threads, CodeOf(threads));
   // A device's driver may start threads, which take over which signals are blocked.
   std::optional<SignalStop> signals;
   if (!flags.coordinator.empty()) signals.emplace();

@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "base/threads.h"
 #include "worker/shell/loop/session_link.h"
 #include "worker/shell/loop/worker_loop.h"
 
@@ -29,7 +30,7 @@ class SignalStop {
     pthread_sigmask(SIG_BLOCK, &set_, nullptr);
   }
   void Watch(WorkerLoop* loop, SessionLink* link) {
-    thread_ = std::thread([this, loop, link] {
+    thread_ = StartThread([this, loop, link] {
       int signal = 0;
       sigwait(&set_, &signal);
       if (signal == SIGUSR2) return;

@@ -39,6 +39,7 @@ absl::StatusOr<std::unique_ptr<DataFile>> DataFile::Open(const std::string& path
     return absl::InvalidArgumentError(absl::StrFormat("%s: %s is not a regular file", key, path));
   }
   file->bytes_ = info.st_size;
+  file->written_ = info.st_mtim;
   if (file->bytes_ == 0) {
     return absl::InvalidArgumentError(absl::StrFormat("%s: %s is empty; fetch it again", key, path));
   }
@@ -111,7 +112,22 @@ absl::Status DataFile::Read(int64_t offset, size_t n, void* out) const {
     offset += got;
     n -= static_cast<size_t>(got);
   }
-  return absl::OkStatus();
+  return CheckUnchanged();
+}
+
+// Looks after a read: a write sets the time before the bytes. A file that was replaced by another of its name
+// is still the one that was opened.
+absl::Status DataFile::CheckUnchanged() const {
+  struct stat info;
+  if (fstat(fd_, &info) != 0)
+    return absl::DataLossError(absl::StrCat(path_, ": cannot be looked at: ", Reason(errno)));
+  const bool same = info.st_size == bytes_ && info.st_mtim.tv_sec == written_.tv_sec &&
+                    info.st_mtim.tv_nsec == written_.tv_nsec;
+  if (same) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat(
+      path_,
+      " was written to while the run read it; resume the run from a checkpoint with the file as it was, or "
+      "begin again. To change data, write a new file and rename it"));
 }
 
 }  // namespace weft

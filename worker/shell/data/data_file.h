@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <ctime>
 #include <memory>
 #include <string>
 #include <vector>
@@ -26,15 +27,18 @@ class DataFile {
 
   const std::string& path() const { return path_; }
   int64_t bytes() const { return bytes_; }
-  // Reads exactly `n` bytes at `offset`; DataLoss when the file no longer has them.
+  // Reads exactly `n` bytes at `offset`. DataLoss when the file no longer has them, or was written to since
+  // it was opened: a run must not train on half of one file and half of another.
   absl::Status Read(int64_t offset, size_t n, void* out) const;
 
  private:
   explicit DataFile(std::string path) : path_(std::move(path)) {}
   absl::Status Unpack();
+  absl::Status CheckUnchanged() const;
 
   const std::string path_;
   int fd_ = -1;                    // descriptor of a plain file
+  timespec written_{};             // time of the last write to it
   std::vector<uint8_t> unpacked_;  // bytes of a packed file
   int64_t bytes_ = 0;
 };

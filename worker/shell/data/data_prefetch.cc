@@ -1,9 +1,10 @@
 #include "worker/shell/data/data_prefetch.h"
 
 #include <algorithm>
-#include <system_error>
 #include <thread>
 #include <utility>
+
+#include "base/threads.h"
 
 namespace weft {
 
@@ -26,11 +27,9 @@ absl::StatusOr<Tensor> DataPrefetch::Take(const DataPiece& piece) {
     MutexLock lock(mutex_);
     if (!thread_.joinable()) {
       next_step_ = piece.step;
-      try {
-        thread_ = std::thread([this] { Run(); });
-      } catch (const std::system_error&) {
-        // No thread could be made: every piece is read when it is asked for.
-      }
+      absl::StatusOr<std::thread> thread = TryStartThread([this] { Run(); });
+      // Without a thread every piece is read when it is asked for.
+      if (thread.ok()) thread_ = *std::move(thread);
     }
     while (reading_ == piece) changed_.Wait(mutex_);
     const auto found = ready_.find(piece);

@@ -384,8 +384,10 @@ absl::Status EffectRunner::BeginRun(int64_t now, PrepareEffect& effect) {
   transport_.BeginEpoch(a.run, a.epoch);
   for (const Peer& peer : a.peers) {
     if (peer.address == transport_.address()) continue;
-    if (absl::Status s = transport_.Connect(peer.process, peer.address, peer.label); !s.ok()) return s;
+    if (absl::Status s = transport_.Admit(peer.address); !s.ok())
+      return absl::Status(s.code(), absl::StrCat(peer.label, ": ", s.message()));
   }
+  peers_ = a.peers;
   threads_.ChooseSpin(options_.spin_microseconds, a.process_of_rank.size() * (pairs ? 2 : 1));
   // The line is one write, as other processes share the terminal.
   if (!a.reduction.empty())
@@ -397,7 +399,13 @@ absl::Status EffectRunner::BeginRun(int64_t now, PrepareEffect& effect) {
   return absl::OkStatus();
 }
 
+// Connects only now: meanwhile the peers have let this process in (Transport::Admit).
 void EffectRunner::AllPrepared(int64_t now) {
+  for (const Peer& peer : peers_) {
+    if (peer.address == transport_.address()) continue;
+    if (absl::Status s = transport_.Connect(peer.process, peer.address, peer.label); !s.ok())
+      return Fail(now, s);
+  }
   prepared_ = joining_ = true;
   PollCommunicators(now);
   LookAtDevice();

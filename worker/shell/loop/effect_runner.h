@@ -151,6 +151,7 @@ class EffectRunner {
 
   std::shared_ptr<const RunSpec> spec_ ABSL_GUARDED_BY(mu_);
   SharedFolders folders_ ABSL_GUARDED_BY(mu_);  // null for a run without output
+  std::vector<Peer> peers_ ABSL_GUARDED_BY(mu_);  // processes of the run
   int saving_step_ ABSL_GUARDED_BY(mu_) = 0;
   int pending_tasks_ ABSL_GUARDED_BY(mu_) = 0;  // number of tasks that are no jobs
   absl::Status task_status_ ABSL_GUARDED_BY(mu_);

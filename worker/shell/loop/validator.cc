@@ -11,6 +11,7 @@
 #include "absl/base/thread_annotations.h"
 #include "base/monotonic_clock.h"
 #include "base/mutex.h"
+#include "base/threads.h"
 
 namespace weft {
 namespace {
@@ -56,7 +57,7 @@ struct Validator::State {
 
 void Validator::State::Add(std::shared_ptr<State> self, Task task) {
   tasks.push_back(std::move(task));
-  if (!thread.joinable() && !stop) thread = std::thread([self = std::move(self)] { self->Work(); });
+  if (!thread.joinable() && !stop) thread = StartThread([self = std::move(self)] { self->Work(); });
   changed.Signal();
 }
 

@@ -7,13 +7,13 @@
 
 #include <algorithm>
 #include <ctime>
-#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/monotonic_clock.h"
+#include "base/threads.h"
 
 namespace weft {
 namespace {
@@ -56,14 +56,10 @@ absl::Status WorkThreads::Start(size_t seats) {
   while (threads_.size() < wanted) {
     auto thread = std::make_unique<Thread>();
     thread->index = static_cast<int>(threads_.size());
-    try {
-      thread->thread = std::thread(&WorkThreads::ThreadMain, this, thread.get());
-    } catch (const std::system_error& e) {
-      if (!own_threads_ && !threads_.empty()) break;
-      return absl::ResourceExhaustedError(
-          absl::StrCat("no thread can be started beside ", threads_.size(), " others (", e.code().message(),
-                       "): raise the limit of processes and threads (ulimit -u, pids.max)"));
-    }
+    absl::StatusOr<std::thread> started = TryStartThread([this, own = thread.get()] { ThreadMain(own); });
+    if (!started.ok() && !own_threads_ && !threads_.empty()) break;
+    if (!started.ok()) return started.status();
+    thread->thread = *std::move(started);
     threads_.push_back(std::move(thread));
   }
   return absl::OkStatus();

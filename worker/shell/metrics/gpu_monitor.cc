@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/mutex.h"
+#include "base/threads.h"
 
 namespace weft {
 namespace {
@@ -75,7 +76,7 @@ class NvmlMonitor final : public GpuMonitor {
  public:
   NvmlMonitor(std::unique_ptr<Library> library, const Nvml& nvml, NvmlDevice device)
       : library_(std::move(library)), nvml_(nvml), device_(device), latest_(Read()) {
-    thread_ = std::thread([this] { Watch(); });
+    thread_ = StartThread([this] { Watch(); });
   }
   ~NvmlMonitor() override {
     {

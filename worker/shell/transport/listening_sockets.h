@@ -1,4 +1,4 @@
-// Finds the TCP sockets of this process on which it accepts connections.
+// Finds the TCP sockets of this process: those on which it accepts connections, and those that are connected.
 //
 // UCX opens such a socket for its TCP transport and closes it for good when a connection comes while no
 // descriptor is left, without any report. So the sockets are listed when UCX has started, and checked later.
@@ -10,16 +10,17 @@
 
 namespace weft {
 
-struct ListeningSocket {
+struct TcpSocket {
   int fd = -1;
   uint64_t inode = 0;  // tells the socket from another file that has the descriptor later
-  friend bool operator==(const ListeningSocket&, const ListeningSocket&) = default;
+  friend bool operator==(const TcpSocket&, const TcpSocket&) = default;
 };
 
-// Returns the sockets, ordered by descriptor.
-std::vector<ListeningSocket> ListeningSockets();
+// Both return the sockets ordered by descriptor.
+std::vector<TcpSocket> ListeningSockets();
+std::vector<TcpSocket> ConnectedSockets();
 // True if the socket still accepts connections.
-bool Listens(const ListeningSocket& socket);
+bool Listens(const TcpSocket& socket);
 
 }  // namespace weft
 

@@ -77,6 +77,10 @@ class Transport {
   // events.
   virtual void BeginEpoch(uint64_t run, uint64_t epoch) = 0;
 
+  // Lets the peer at the address connect to this transport; others may be kept away. Connect does so too. Done
+  // for all peers before any of them connects, it keeps their first attempts from being dropped. It counts
+  // until the peer has gone; for a peer that is not connected, until BeginEpoch.
+  virtual absl::Status Admit(const std::string& /*address*/) { return absl::OkStatus(); }
   // Names a peer. `label` is for messages: "process 2 (pid 4711 on host a)". Unavailable if it cannot be
   // reached.
   virtual absl::Status Connect(PeerId peer, const std::string& address, const std::string& label) = 0;

@@ -1,6 +1,7 @@
 #include "worker/shell/transport/transport_address.h"
 
 #include <array>
+#include <numeric>
 #include <random>
 
 #include "absl/strings/str_cat.h"
@@ -9,8 +10,9 @@
 namespace weft {
 namespace {
 
-constexpr uint32_t kMagic = 0x02414657;  // "WFA", format 2
-constexpr size_t kFixedBytes = 4 + 8 + 4 + 8 + 3 * 8 + 4 + 4 * 4;
+constexpr uint32_t kMagic = 0x03414657;  // "WFA", format 3
+constexpr size_t kFixedBytes = 4 + 8 + 4 + 8 + 3 * 8 + 4 + 6 * 4;
+constexpr size_t kIpv4Bytes = 4, kIpv6Bytes = 16;
 
 // Returns a checksum of the address (FNV-1a). UCX trusts the address that it is given, so one that was cut or
 // changed on its way must not reach it.
@@ -18,6 +20,18 @@ uint32_t Checksum(absl::string_view bytes) {
   uint32_t hash = 2166136261u;
   for (const char c : bytes) hash = (hash ^ static_cast<uint8_t>(c)) * 16777619u;
   return hash;
+}
+
+std::string JoinSources(const TransportAddress& address, size_t bytes) {
+  std::string joined;
+  for (const std::string& source : address.sources) {
+    if (source.size() == bytes) joined += source;
+  }
+  return joined;
+}
+
+void SplitSources(const std::string& joined, size_t bytes, TransportAddress* address) {
+  for (size_t at = 0; at < joined.size(); at += bytes) address->sources.push_back(joined.substr(at, bytes));
 }
 
 }  // namespace
@@ -42,7 +56,11 @@ std::string EncodeAddress(const TransportAddress& address) {
   writer.Put(static_cast<uint32_t>(address.ucx.size()));
   writer.Put(static_cast<uint32_t>(address.device.kind.size()));
   writer.Put(static_cast<uint32_t>(address.device.uuid.size()));
+  const std::string ipv4 = JoinSources(address, kIpv4Bytes), ipv6 = JoinSources(address, kIpv6Bytes);
+  writer.Put(static_cast<uint32_t>(ipv4.size()));
+  writer.Put(static_cast<uint32_t>(ipv6.size()));
   absl::StrAppend(&out, address.process.machine, address.ucx, address.device.kind, address.device.uuid);
+  absl::StrAppend(&out, ipv4, ipv6);
   const uint32_t checksum = Checksum(out);
   out.append(reinterpret_cast<const char*>(&checksum), sizeof(checksum));
   return out;
@@ -65,16 +83,21 @@ absl::StatusOr<TransportAddress> DecodeAddress(absl::string_view bytes) {
   address.probe.inode = in.Get<uint64_t>();
   address.probe.bytes = in.Get<uint64_t>();
   address.probe.descriptor = in.Get<int32_t>();
-  const std::array<std::string*, 4> texts = {&address.process.machine, &address.ucx, &address.device.kind,
-                                             &address.device.uuid};
-  std::array<size_t, 4> sizes;
+  std::string ipv4, ipv6;
+  const std::array<std::string*, 6> texts = {&address.process.machine, &address.ucx, &address.device.kind,
+                                             &address.device.uuid,     &ipv4,        &ipv6};
+  std::array<size_t, texts.size()> sizes;
   for (size_t& size : sizes) size = in.Get<uint32_t>();
-  if (sizes[0] + sizes[1] + sizes[2] + sizes[3] != body.size() - kFixedBytes || sizes[1] == 0) return bad;
+  const size_t all = std::accumulate(sizes.begin(), sizes.end(), size_t{0});
+  if (all != body.size() - kFixedBytes || sizes[1] == 0) return bad;
+  if (sizes[4] % kIpv4Bytes != 0 || sizes[5] % kIpv6Bytes != 0) return bad;
   size_t at = kFixedBytes;
   for (size_t i = 0; i < texts.size(); ++i) {
     *texts[i] = std::string(body.substr(at, sizes[i]));
     at += sizes[i];
   }
+  SplitSources(ipv4, kIpv4Bytes, &address);
+  SplitSources(ipv6, kIpv6Bytes, &address);
   return address;
 }
 

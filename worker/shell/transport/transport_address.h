@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -29,6 +30,8 @@ struct TransportAddress {
   SegmentRef probe;  // one page: a process that can map it can read this process's memory in place
   std::string ucx;
   DeviceIdentity device;
+  // Addresses from which its TCP connections come (peer_filter.h); none if it has no TCP.
+  std::vector<std::string> sources;
 };
 
 // Returns a random number: no two transports have the same.

@@ -1,6 +1,8 @@
 #include "worker/shell/transport/ucx_messenger.h"
 
+#include <poll.h>
 #include <ucp/api/ucp.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -13,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/monotonic_clock.h"
 #include "worker/shell/transport/listening_sockets.h"
+#include "worker/shell/transport/peer_filter.h"
 
 namespace weft {
 namespace {
@@ -23,6 +26,7 @@ constexpr int kMaxRounds = 32;
 constexpr size_t kMaxTransports = 64;  // UCX has at most so many lanes in a link
 // The time at the end in which cut-off operations may complete.
 constexpr int64_t kAbandonTime = 2'000'000'000;
+constexpr int64_t kAcceptTime = 5'000'000'000;  // for UCX's thread, at the start
 
 absl::Status FromUcx(ucs_status_t status, absl::string_view doing) {
   const std::string text = absl::StrCat(doing, ": ", ucs_status_string(status));
@@ -44,6 +48,14 @@ absl::Status FromUcx(ucs_status_t status, absl::string_view doing) {
 // too.
 ucs_memory_type_t MemoryType(MemoryPlace place) {
   return place == MemoryPlace::kHost ? UCS_MEMORY_TYPE_HOST : UCS_MEMORY_TYPE_UNKNOWN;
+}
+
+std::vector<TcpSocket> Without(std::vector<TcpSocket> sockets, const std::vector<TcpSocket>& others) {
+  const auto is_other = [&](const TcpSocket& socket) {
+    return std::find(others.begin(), others.end(), socket) != others.end();
+  };
+  sockets.erase(std::remove_if(sockets.begin(), sockets.end(), is_other), sockets.end());
+  return sockets;
 }
 
 std::string Show(const UcxMessenger::Settings& settings) {
@@ -88,6 +100,7 @@ struct UcxMessenger::Impl {
   absl::Status Open(const Settings& settings);
   absl::Status Configure(const Settings& settings, ucp_config_t** config);
   absl::Status OpenWorker();
+  absl::Status KeepStrangersAway(const std::vector<TcpSocket>& before);
   void CloseEndpoint(Link* link, bool force);
   void WaitForClosing(int64_t deadline);
   void ReportFailedLinks();
@@ -141,7 +154,7 @@ struct UcxMessenger::Impl {
   int in_flight = 0;
   std::vector<std::pair<LinkId, absl::Status>> failures;
   std::vector<void*> closing;  // requests of endpoints that are being closed
-  std::vector<ListeningSocket> listeners;
+  std::vector<TcpSocket> listeners;
 };
 
 absl::Status UcxMessenger::Impl::Configure(const Settings& settings, ucp_config_t** config) {
@@ -169,12 +182,28 @@ absl::Status UcxMessenger::Impl::Open(const Settings& settings) {
   }
   if (config != nullptr) ucp_config_release(config);
   if (!status.ok()) return status;
-  const std::vector<ListeningSocket> before = ListeningSockets();
+  const std::vector<TcpSocket> listened = ListeningSockets(), connected = ConnectedSockets();
   status = OpenWorker();
-  for (const ListeningSocket& socket : ListeningSockets()) {
-    if (std::find(before.begin(), before.end(), socket) == before.end()) listeners.push_back(socket);
+  listeners = Without(ListeningSockets(), listened);
+  return status.ok() ? KeepStrangersAway(connected) : status;
+}
+
+// Lets nobody connect any more, and ends the connections that UCX, whose own thread accepts, has from the
+// moment in which everybody could: nothing of them has been read yet. `before` are connections of others.
+absl::Status UcxMessenger::Impl::KeepStrangersAway(const std::vector<TcpSocket>& before) {
+  std::vector<pollfd> waiting;
+  for (const TcpSocket& socket : listeners) {
+    if (absl::Status status = weft::AdmitOnly(socket.fd, {}); !status.ok()) return status;
+    waiting.push_back({socket.fd, POLLIN, 0});
   }
-  return status;
+  const int64_t end = MonotonicNow() + kAcceptTime;
+  while (!waiting.empty() && poll(waiting.data(), waiting.size(), 0) > 0) {
+    if (MonotonicNow() > end) return absl::UnavailableError("UCX does not accept its connections");
+    usleep(1000);
+  }
+  if (listeners.empty()) return absl::OkStatus();
+  for (const TcpSocket& socket : Without(ConnectedSockets(), before)) CutOff(socket.fd);
+  return absl::OkStatus();
 }
 
 absl::Status UcxMessenger::Impl::OpenWorker() {
@@ -379,8 +408,25 @@ bool UcxMessenger::KnowsMemory(absl::string_view kind) const {
   return false;
 }
 
+std::vector<std::string> UcxMessenger::sources() const {
+  std::vector<std::string> sources;
+  for (const TcpSocket& socket : impl_->listeners) {
+    std::string address = OwnAddress(socket.fd);
+    if (!address.empty()) sources.push_back(std::move(address));
+  }
+  return sources;
+}
+
+absl::Status UcxMessenger::AdmitOnly(const std::vector<std::string>& addresses) {
+  for (const TcpSocket& socket : impl_->listeners) {
+    if (!Listens(socket)) continue;  // ListenerStatus reports it
+    if (absl::Status status = weft::AdmitOnly(socket.fd, addresses); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
 absl::Status UcxMessenger::ListenerStatus() const {
-  for (const ListeningSocket& socket : impl_->listeners) {
+  for (const TcpSocket& socket : impl_->listeners) {
     if (Listens(socket)) continue;
     return absl::ResourceExhaustedError(
         "the socket on which other processes connect to this one's data plane is gone: UCX gives it up when "

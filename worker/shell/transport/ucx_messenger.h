@@ -62,6 +62,10 @@ class UcxMessenger {
   ~UcxMessenger();
 
   const std::string& address() const;
+  // Returns the addresses from which this side's TCP connections come; none if it has no TCP.
+  std::vector<std::string> sources() const;
+  // Lets processes at these addresses (peer_filter.h) connect, and no others; at first nobody may.
+  absl::Status AdmitOnly(const std::vector<std::string>& addresses);
 
   absl::StatusOr<LinkId> Connect(absl::string_view address);
   // Drops the link and its messages under way; silent.

@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/monotonic_clock.h"
+#include "worker/shell/transport/peer_filter.h"
 #include "worker/shell/transport/peer_process.h"
 #include "worker/shell/transport/receive_pool.h"
 #include "worker/shell/transport/transfer_path.h"
@@ -76,8 +77,8 @@ absl::Status UcxTransport::Start() {
       messenger_->KnowsMemory(options_.device_kind)) {
     device_ = {options_.device_kind, options_.device_uuid};
   }
-  address_ = EncodeAddress(
-      {sender_, ThisProcess(), memory_->Find(*probe, 1)->segment, messenger_->address(), device_});
+  address_ = EncodeAddress({sender_, ThisProcess(), memory_->Find(*probe, 1)->segment, messenger_->address(),
+                            device_, messenger_->sources()});
   if (absl::Status status = connections_.OpenWaitSet(); !status.ok()) return status;
   if (absl::Status status = connections_.AddToWaitSet(messenger_->event_fd()); !status.ok()) return status;
   return connections_.AddToWaitSet(releases_->event_fd());
@@ -119,10 +120,38 @@ TransportCounters UcxTransport::counters() const {
 
 // ---- Peers.
 
+void UcxTransport::BeginEpoch(uint64_t run, uint64_t epoch) {
+  table_.BeginEpoch(run, epoch);
+  const size_t left = absl::erase_if(
+      admitted_, [this](const auto& entry) { return connections_.Find(entry.first) == nullptr; });
+  if (left > 0) AdmitOnlyKnown().IgnoreError();  // too many may connect now, never too few
+}
+
+absl::Status UcxTransport::Admit(const std::string& bytes) {
+  const absl::StatusOr<TransportAddress> address = DecodeAddress(bytes);
+  return address.ok() ? AdmitSender(*address) : address.status();
+}
+
+absl::Status UcxTransport::AdmitSender(const TransportAddress& address) {
+  const bool is_new = admitted_.try_emplace(address.sender, address.sources).second;
+  return is_new ? AdmitOnlyKnown() : absl::OkStatus();
+}
+
+absl::Status UcxTransport::AdmitOnlyKnown() {
+  const std::vector<std::string> own = messenger_->sources();
+  std::vector<std::string> all;
+  for (const auto& [sender, sources] : admitted_) {
+    const std::vector<std::string> counted = AddressesOfPeer(own, sources);
+    all.insert(all.end(), counted.begin(), counted.end());
+  }
+  return messenger_->AdmitOnly(all);
+}
+
 absl::Status UcxTransport::Connect(PeerId peer, const std::string& bytes, const std::string& label) {
   const absl::StatusOr<TransportAddress> address = DecodeAddress(bytes);
   if (!address.ok()) return absl::InvalidArgumentError(absl::StrCat(label, ": ", address.status().message()));
   if (connections_.Find(address->sender) == nullptr) {
+    if (absl::Status status = AdmitSender(*address); !status.ok()) return status;
     if (absl::Status status = connections_.Open(*address, messenger_.get()); !status.ok()) {
       return absl::Status(absl::IsInvalidArgument(status) ? status.code() : absl::StatusCode::kUnavailable,
                           absl::StrCat(label, ": ", status.message(), " (by ",
@@ -197,6 +226,7 @@ void UcxTransport::NoteUse(PeerId peer, PeerConnection* connection) {
 
 void UcxTransport::Lose(uint64_t sender, absl::string_view cause) {
   connections_.End(sender, messenger_.get());
+  if (admitted_.erase(sender) > 0) AdmitOnlyKnown().IgnoreError();
   watch_.Forget(sender);
   segments_.ForgetAll(sender);
   held_.DropReadBy(sender);
@@ -276,6 +306,7 @@ std::string UcxTransport::DescribeSilence(Nanos now) const {
 void UcxTransport::HandleGoodbye(uint64_t sender) {
   // Do not call Lose: this runs inside UCX, and the peer may go on reading tensors that it has not dropped.
   connections_.Find(sender)->open = false;
+  if (admitted_.erase(sender) > 0) AdmitOnlyKnown().IgnoreError();
   const std::optional<PeerId> peer = table_.PeerOf(sender);
   if (!peer) return;
   table_.FailPeer(*peer,

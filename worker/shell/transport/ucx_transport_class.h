@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/btree_map.h"
 #include "base/monotonic_clock.h"
 #include "worker/shell/transport/held_offers.h"
 #include "worker/shell/transport/landings.h"
@@ -37,7 +38,8 @@ class UcxTransport final : public Transport, private UcxMessenger::Handler {
   absl::string_view name() const override { return "ucx"; }
   MemorySource& memory() override { return *memory_; }
 
-  void BeginEpoch(uint64_t run, uint64_t epoch) override { table_.BeginEpoch(run, epoch); }
+  void BeginEpoch(uint64_t run, uint64_t epoch) override;
+  absl::Status Admit(const std::string& address) override;
   absl::Status Connect(PeerId peer, const std::string& address, const std::string& label) override;
   void Want(PeerId peer, const TensorKey& key, Nanos deadline) override;
   void Cancel(const TensorKey& key) override;
@@ -87,6 +89,8 @@ class UcxTransport final : public Transport, private UcxMessenger::Handler {
   void SendBytes(const PeerConnection& to, uint64_t offer);
   Nanos MadeAt(const TransportMessage& message);
   void Arrived(PeerId peer, const TensorKey& key, Tensor tensor, bool in_place);
+  absl::Status AdmitSender(const TransportAddress& address);
+  absl::Status AdmitOnlyKnown();
   void ChoosePaths(const TransportAddress& address, PeerConnection* connection);
   const PeerConnection* ConnectionOf(PeerId peer) const;
   void NoteUse(PeerId peer, PeerConnection* connection);
@@ -111,6 +115,7 @@ class UcxTransport final : public Transport, private UcxMessenger::Handler {
   TransferTable table_;
   PeerSegments segments_;
   PeerConnections connections_;
+  absl::btree_map<uint64_t, std::vector<std::string>> admitted_;  // addresses by sender
   LinkWatch watch_;
   HeldOffers held_;
   Landings landings_;

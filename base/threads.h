@@ -1,0 +1,27 @@
+// Starts threads: the one place for it. std::thread throws where the kernel gives no thread, and the process
+// ends with SIGABRT.
+#ifndef WEFT_BASE_THREADS_H_
+#define WEFT_BASE_THREADS_H_
+
+#include <functional>
+#include <thread>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace weft {
+
+// Starts a thread. ResourceExhausted, with what to do, if the process can have no more.
+absl::StatusOr<std::thread> TryStartThread(std::function<void()> work);
+
+// Starts a thread without which the program cannot go on. If there is none, it ends the process: the reason
+// on standard error, exit code 75.
+std::thread StartThread(std::function<void()> work);
+
+// Returns ResourceExhausted if the process cannot have `count` threads more at this moment. For the start of
+// a program that uses libraries which do not survive the lack of one.
+absl::Status CheckThreads(int count);
+
+}  // namespace weft
+
+#endif  // WEFT_BASE_THREADS_H_

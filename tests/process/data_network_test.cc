@@ -1,0 +1,334 @@
+// The data plane of real workers over TCP: who may connect to it, and what happens when it carries nothing.
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <set>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "tests/process/command.h"
+#include "tests/process/run_files.h"
+
+namespace weft {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using Json = nlohmann::json;
+
+// Returns the addresses at which the process accepts TCP connections of IPv4.
+std::vector<sockaddr_in> TcpPorts(pid_t pid) {
+  const std::string process = "/proc/" + std::to_string(pid);
+  std::set<std::string> own;
+  for (const auto& entry : fs::directory_iterator(process + "/fd")) {
+    std::error_code gone;
+    own.insert(fs::read_symlink(entry.path(), gone).string());
+  }
+  std::vector<sockaddr_in> ports;
+  std::ifstream file(process + "/net/tcp");
+  std::string line;
+  std::getline(file, line);
+  while (std::getline(file, line)) {
+    std::istringstream fields(line);
+    std::vector<std::string> field(10);
+    for (std::string& f : field) fields >> f;
+    if (field[3] != "0A" || own.count("socket:[" + field[9] + "]") == 0) continue;
+    sockaddr_in name{};
+    name.sin_family = AF_INET;
+    unsigned address = 0, port = 0;
+    std::sscanf(field[1].c_str(), "%x:%x", &address, &port);
+    name.sin_addr.s_addr = address;
+    name.sin_port = htons(static_cast<uint16_t>(port));
+    ports.push_back(name);
+  }
+  return ports;
+}
+
+// What a program of UCX would send first, by its TCP transport, and then a message that UCX does not survive:
+// 16 zero bytes for one of its own handlers.
+std::string EndingMessage(const sockaddr_in& from) {
+  std::string bytes;
+  const auto put = [&](auto value) { bytes.append(reinterpret_cast<const char*>(&value), sizeof value); };
+  constexpr uint8_t kConnectionMessage = 32, kHandler = 12;
+  put(uint64_t{0xCAFEBABE12345678});
+  put(kConnectionMessage);
+  put(uint32_t{4 + 1 + 8 + sizeof from});
+  put(uint32_t{1});  // a request to connect
+  put(uint8_t{0});
+  put(uint64_t{0});
+  put(from);
+  put(kHandler);
+  put(uint32_t{16});
+  return bytes + std::string(16, '\0');
+}
+
+// Sends the message from the address; returns false if the port does not answer.
+bool Attack(const sockaddr_in& port, const char* from) {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  sockaddr_in own{};
+  own.sin_family = AF_INET;
+  inet_pton(AF_INET, from, &own.sin_addr);
+  EXPECT_EQ(bind(fd, reinterpret_cast<const sockaddr*>(&own), sizeof own), 0) << from;
+  connect(fd, reinterpret_cast<const sockaddr*>(&port), sizeof port);
+  constexpr int kMilliseconds = 500;
+  pollfd ready{fd, POLLOUT, 0};
+  const bool connected = poll(&ready, 1, kMilliseconds) == 1 && (ready.revents & POLLERR) == 0;
+  const std::string message = EndingMessage(own);
+  const bool sent = connected && send(fd, message.data(), message.size(), MSG_NOSIGNAL) ==
+                                     static_cast<ssize_t>(message.size());
+  if (sent) {  // until UCX has read it
+    char answer;
+    ready.events = POLLIN;
+    poll(&ready, 1, kMilliseconds);
+    while (recv(fd, &answer, 1, 0) == 1) continue;
+  }
+  close(fd);
+  return sent;
+}
+
+// The other end of a data link as the process has it: both descriptors are of one socket.
+class StolenLinks {
+ public:
+  explicit StolenLinks(pid_t pid) {
+    const int process = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
+    for (const auto& entry : fs::directory_iterator("/proc/" + std::to_string(pid) + "/fd")) {
+      const int fd = std::stoi(entry.path().filename().string());
+      const int own = static_cast<int>(syscall(SYS_pidfd_getfd, process, fd, 0));
+      if (own < 0) continue;
+      int domain = 0, accepts = 0;
+      socklen_t bytes = sizeof domain;
+      const bool is_link = getsockopt(own, SOL_SOCKET, SO_DOMAIN, &domain, &bytes) == 0 &&
+                           domain == AF_INET &&
+                           getsockopt(own, SOL_SOCKET, SO_ACCEPTCONN, &accepts, &bytes) == 0 && accepts == 0;
+      is_link ? static_cast<void>(links_.push_back(own)) : static_cast<void>(close(own));
+    }
+    close(process);
+  }
+  ~StolenLinks() {
+    for (const int fd : links_) close(fd);
+  }
+  size_t size() const { return links_.size(); }
+  // Lets no packet through any more.
+  void Cut() const {
+    sock_filter drop = BPF_STMT(BPF_RET | BPF_K, 0);
+    const sock_fprog program{1, &drop};
+    for (const int fd : links_)
+      EXPECT_EQ(setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program), 0);
+  }
+  void Mend() const {
+    const int none = 0;
+    for (const int fd : links_)
+      EXPECT_EQ(setsockopt(fd, SOL_SOCKET, SO_DETACH_FILTER, &none, sizeof none), 0);
+  }
+
+ private:
+  std::vector<int> links_;
+};
+
+constexpr char kLostLink[] =
+    "process [01] .w[01], pid [0-9]+ on host .*. is lost: its data link .tcp. has carried nothing for 10 s; "
+    "awaited: .*step [0-9]+, stage [0-9]";
+
+class DataNetwork : public ::testing::Test {
+ protected:
+  DataNetwork() : address_("unix:" + (folder_ / "coordinator.sock")) {
+    coordinator_ = std::make_unique<Command>(
+        std::vector<std::string>{"weft-coordinator", "--listen", address_, "--output-root", folder_.path()});
+    EXPECT_TRUE(coordinator_->WaitFor("listening on", 60));
+  }
+
+  // Starts a worker whose tensors go by TCP of the interface alone, though its peers are on this machine.
+  Command& StartWorker(const std::string& interface, const std::vector<std::string>& within = {}) {
+    setenv("UCX_TLS", "tcp,self", 1);
+    setenv("UCX_NET_DEVICES", interface.c_str(), 1);
+    setenv("WEFT_IN_PLACE", "0", 1);
+    const std::string name = "w" + std::to_string(workers_.size());
+    std::vector<std::string> arguments = within;
+    const std::string program = std::string(std::getenv("WEFT_BIN")) + "/weft-worker";
+    arguments.insert(arguments.end(),
+                     {program, "--coordinator", address_, "--name", name, "--link-timeout", "10"});
+    workers_.push_back(std::make_unique<Command>(arguments));
+    EXPECT_TRUE(coordinator_->WaitFor(name + ", pid", 60));
+    return *workers_.back();
+  }
+
+  CommandResult Weft(std::vector<std::string> arguments) const {
+    arguments.insert(arguments.begin(), "weft");
+    arguments.insert(arguments.end(), {"--coordinator", address_});
+    return Command::Run(arguments, 120);
+  }
+  // Starts a run of two processes that does not end by itself, and waits for its first steps.
+  void StartEndlessRun() {
+    const std::string file = WriteSmallRun(
+        folder_,
+        {{"train", "{steps: 1000000, batch: 16, microbatches: 4, seed: 1, optimizer: {sgd: {lr: 0.01}}}"}});
+    ASSERT_EQ(Weft({"submit", file, "--processes", "2", "--out", folder_ / "out", "--detach"}).code, 0);
+    ASSERT_TRUE(StepsPass());
+  }
+  int64_t Steps() const {
+    const Json run = Json::parse(Weft({"describe", "1", "-o", "json"}).out, nullptr, false);
+    return run.is_object() && run.contains("steps_done") ? run["steps_done"].get<int64_t>() : -1;
+  }
+  std::string Reason() const {
+    return Json::parse(Weft({"describe", "1", "-o", "json"}).out)["reason"].get<std::string>();
+  }
+  static bool Eventually(const std::function<bool()>& done) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(120);
+    while (!done()) {
+      if (std::chrono::steady_clock::now() > end) return false;
+      usleep(50'000);
+    }
+    return true;
+  }
+  // True once the run has made steps that it had not made when this was called.
+  bool StepsPass() const {
+    const int64_t before = Steps();
+    return Eventually([&] { return Steps() > std::max<int64_t>(before, 0); });
+  }
+
+  const TestFolder folder_;
+  const std::string address_;
+  std::unique_ptr<Command> coordinator_;
+  std::vector<std::unique_ptr<Command>> workers_;
+};
+
+TEST_F(DataNetwork, MessageOfAStrangerThatEndsUcx_DoesNotReachAWorker) {
+  StartWorker("lo");
+  StartWorker("lo");
+  const auto attack_all = [&](const char* from) {
+    int reached = 0;
+    for (const auto& worker : workers_) {
+      const std::vector<sockaddr_in> ports = TcpPorts(worker->pid());
+      EXPECT_FALSE(ports.empty()) << "else this test attacks nothing";
+      for (const sockaddr_in& port : ports) reached += Attack(port, from) ? 1 : 0;
+    }
+    return reached;
+  };
+  // Before its first run a worker knows no peer.
+  EXPECT_EQ(attack_all("127.0.0.1"), 0);
+  StartEndlessRun();
+  EXPECT_EQ(attack_all("127.0.0.2"), 0);
+  EXPECT_TRUE(StepsPass());
+  // From a peer's machine it can be sent, and then it does end a worker.
+  EXPECT_GT(attack_all("127.0.0.1"), 0);
+  const CommandResult end = workers_[0]->Wait(60);
+  EXPECT_EQ(end.signal, SIGSEGV) << "else the message of this test ends no worker: " << end.err;
+}
+
+TEST_F(DataNetwork, LinkCarriesNothingForSeconds_ItIsReportedAndTheRunGoesOn) {
+  StartWorker("lo");
+  StartWorker("lo");
+  StartEndlessRun();
+  const StolenLinks links(workers_[0]->pid());
+  ASSERT_GT(links.size(), 0u);
+  links.Cut();
+  EXPECT_TRUE(Eventually([&] {
+    return Weft({"describe", "1"}).out.find("has been silent for") != std::string::npos;
+  }));
+  links.Mend();
+  EXPECT_TRUE(StepsPass());
+  EXPECT_EQ(Json::parse(Weft({"describe", "1", "-o", "json"}).out)["state"], "running");
+}
+
+TEST_F(DataNetwork, LinkCarriesNothing_TheRunFailsAndNamesProcessAndTensor) {
+  StartWorker("lo");
+  StartWorker("lo");
+  StartEndlessRun();
+  const StolenLinks links(workers_[0]->pid());
+  ASSERT_GT(links.size(), 0u);
+  links.Cut();
+  EXPECT_EQ(Weft({"wait", "1"}).code, 1);
+  EXPECT_THAT(Reason(), ContainsRegex(kLostLink));
+}
+
+// Two machines, as far as the network sees: namespaces, joined by one cable. `weft0` of the second has a
+// further address, a stranger's.
+class TwoMachines : public DataNetwork {
+ protected:
+  static constexpr char kStranger[] = "10.77.0.3";
+
+  void SetUp() override {
+    if (geteuid() != 0) GTEST_SKIP() << "NOT TESTED: network namespaces need root";
+    for (std::string& name : machines_) name += std::to_string(getpid());
+    const std::string a = machines_[0], b = machines_[1];
+    bool works = Ip({"netns", "add", a}) && Ip({"netns", "add", b});
+    works = works &&
+            Ip({"link", "add", "weft0", "netns", a, "type", "veth", "peer", "name", "weft0", "netns", b});
+    works = works && Ip({"-n", a, "addr", "add", "10.77.0.1/24", "dev", "weft0"});
+    works = works && Ip({"-n", b, "addr", "add", "10.77.0.2/24", "dev", "weft0"});
+    works = works && Ip({"-n", b, "addr", "add", std::string(kStranger) + "/24", "dev", "weft0"});
+    for (const std::string& name : machines_) works = works && Ip({"-n", name, "link", "set", "weft0", "up"});
+    if (!works) GTEST_SKIP() << "NOT TESTED: network namespaces cannot be made here";
+  }
+  void TearDown() override {
+    workers_.clear();
+    for (const std::string& name : machines_) Ip({"netns", "del", name});
+  }
+  static bool Ip(std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), {"/usr/bin/env", "ip"});
+    return Command::Run(arguments).code == 0;
+  }
+  Command& StartOn(int machine) {
+    return StartWorker("weft0", {"/usr/bin/env", "ip", "netns", "exec", machines_[machine]});
+  }
+  // Does it on the machine: a thread of its own is moved there.
+  void On(int machine, const std::function<void()>& work) const {
+    std::thread([&] {
+      const int space = open(("/run/netns/" + machines_[machine]).c_str(), O_RDONLY | O_CLOEXEC);
+      EXPECT_EQ(setns(space, CLONE_NEWNET), 0);
+      close(space);
+      work();
+    }).join();
+  }
+
+  std::vector<std::string> machines_ = {"weft-a-", "weft-b-"};
+};
+
+TEST_F(TwoMachines, PeersOfARun_ReachEachOtherAndAStrangerReachesNone) {
+  StartOn(0);
+  StartOn(1);
+  StartEndlessRun();
+  EXPECT_THAT(Weft({"workers"}).out, AllOf(HasSubstr("w0"), HasSubstr("w1")));
+  const std::vector<sockaddr_in> ports = TcpPorts(workers_[0]->pid());
+  ASSERT_FALSE(ports.empty());
+  On(1, [&] {
+    for (const sockaddr_in& port : ports) EXPECT_FALSE(Attack(port, kStranger));
+  });
+  EXPECT_TRUE(StepsPass());
+}
+
+TEST_F(TwoMachines, CableIsOut_TheRunFailsAndNamesProcessAndTensor) {
+  StartOn(0);
+  StartOn(1);
+  StartEndlessRun();
+  ASSERT_TRUE(Ip({"-n", machines_[1], "link", "set", "weft0", "down"}));
+  EXPECT_EQ(Weft({"wait", "1"}).code, 1);
+  EXPECT_THAT(Reason(), ContainsRegex(kLostLink));
+}
+
+}  // namespace
+}  // namespace weft
