@@ -250,7 +250,8 @@ void CoordinatorCore::MergeReports(Run& run, std::vector<RankReport>& reports, c
 
 void CoordinatorCore::OnMessage(Worker& worker, Report& m) {
   Run* run = ServedRun(worker, m.run);
-  if (run == nullptr) return;
+  // The last figures of a process came with Finished; it frees its memory since then.
+  if (run == nullptr || run->MemberOf(worker.session)->finished) return;
   effects_.reports.push_back(m);
   MergeReports(*run, m.ranks, worker);
 }

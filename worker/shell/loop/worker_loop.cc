@@ -299,8 +299,11 @@ bool WorkerLoop::Poll() {
   if (forget_when_idle_ && pending_tasks_ == 0 && !DeviceWorks()) Forget(now);
   if (core_.has_run() && now >= next_report_) {
     next_report_ = now + options_.report_interval_ns;
-    Send(Report{core_.run_id(), Reports(now)});
-    TellStall(now);
+    // Ranks that end have given their last figures, and their memory goes.
+    if (!forget_when_idle_) {
+      Send(Report{core_.run_id(), Reports(now)});
+      TellStall(now);
+    }
   }
   if (!core_.has_run() && now >= next_health_) CheckHealth(now);
   return worked;
