@@ -206,8 +206,9 @@ void CoordinatorCore::StartWaiting() {
       Start(run, free);
       continue;
     }
-    std::string reason = absl::StrCat("needs ", needed, " worker processes, ", free.size(), " are free (",
-                                      connected, " connected)");
+    std::string reason =
+        absl::StrCat("needs ", needed, needed == 1 ? " worker process, " : " worker processes, ", free.size(),
+                     free.size() == 1 ? " is free (" : " are free (", connected, " connected)");
     if (connected < needed) {
       if (run.deadline == kNever) run.deadline = now_ + options_.waiting_ns;
     } else {
