@@ -84,6 +84,14 @@ void TakeParameter(const std::string& key, const Json& value, const std::string&
   }
 }
 
+// Refuses a rule in a schedule's place. `example` is a schedule that has the rule, as one writes it there.
+void CheckNoRule(absl::string_view name, absl::string_view path, absl::string_view example,
+                 absl::Status& status) {
+  const std::vector<std::string> rules = RuleNames();
+  if (!status.ok() || std::find(rules.begin(), rules.end(), name) == rules.end()) return;
+  status = ErrorAt(path, absl::StrCat(name, " is a rule, not a schedule; write, for example, ", example));
+}
+
 // Splits `name[,key=value..]` without any check of names.
 absl::StatusOr<ScheduleSpec> SplitScheduleText(absl::string_view text) {
   const std::vector<std::string> parts = SplitAtCommas(text);
@@ -117,7 +125,11 @@ ScheduleSpec ReadScheduleText(absl::string_view text, absl::string_view path, ab
     status = ErrorAt(path, schedule.status().message());
     return {};
   }
-  ReadChoice(Json(schedule->name), path, ScheduleChoices(), status);
+  const std::string& name = schedule->name;
+  CheckNoRule(name, path,
+              path.empty() ? absl::StrCat("ddp,rule=", name) : absl::StrCat("{ddp: {}, rule: ", name, "}"),
+              status);
+  ReadChoice(Json(name), path, ScheduleChoices(), status);
   CheckParameters(*schedule, path, status);
   CheckRule(schedule->rule, path, status);
   CheckReduction(schedule->reduction, path, status);
@@ -130,6 +142,9 @@ ScheduleSpec ReadScheduleText(absl::string_view text, absl::string_view path, ab
 ScheduleSpec ReadSchedule(const Json& value, absl::string_view path, absl::Status& status) {
   if (!status.ok()) return {};
   if (value.is_string()) return ReadScheduleText(value.get<std::string>(), path, status);
+  for (const auto& item : value.items()) {
+    CheckNoRule(item.key(), path, absl::StrCat("{ddp: {}, rule: ", item.key(), "}"), status);
+  }
   const Choice choice = ReadChoice(value, path, ScheduleChoices(), status);
   if (!status.ok()) return {};
   ScheduleSpec schedule;

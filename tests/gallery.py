@@ -120,7 +120,7 @@ class Gallery:
         for schedule, stages, cells in rows:
             part = 4 / int(stages)
             arguments = [schedule, "--stages", stages, "--microbatches", "8", "--forward", str(part), "--backward",
-                         str(2 * part), "--backward-input", str(part), "--backward-weight", str(part)]
+                         str(2 * part)]
             one, many = self.run(arguments), self.run(arguments + ["--steps", "8"])
             figures = [one["makespan"], many["period"], round(100 * (1 - 24 / many["period"])),
                        part * most(one, "peak_activations"), receives(one), most(one, "weight_fetches")]

@@ -126,16 +126,23 @@ void AddNumber(CLI::App& app, const std::string& name, double& target, bool byte
 // else they need.
 std::vector<CLI::Option*> AddDevice(CLI::App& app, DeviceFlags& o) {
   CLI::Option* device = app.add_option("--device", o.device,
-                                       "Device of the worker processes: cpu (default), cuda, cuda:1, or auto "
+                                       "Device that computes: cpu (default), cuda, cuda:1, or auto "
                                        "(a GPU that works, else the CPU; docs/guide/gpu.md)")
                             ->check([](const std::string& text) {
                               const auto choice = ParseDeviceChoice(text);
                               return choice.ok() ? std::string() : std::string(choice.status().message());
                             })
                             ->type_name("DEVICE");
-  CLI::Option* graphs =
-      app.add_flag("!--no-graphs", o.graphs, "Give a GPU single kernels, not whole passes as CUDA graphs");
+  // A flag that sets false would show its value in the help.
+  CLI::Option* graphs = app.add_flag_callback(
+      "--no-graphs", [&o] { o.graphs = false; },
+      "Give a GPU single kernels, not whole passes as CUDA graphs");
   CLI::Option* nvtx = app.add_flag("--nvtx", o.nvtx, "Mark each job for a GPU's profiler (Nsight Systems)");
+  app.final_callback([&o] {
+    if (o.device != "cpu" || (o.graphs && !o.nvtx)) return;
+    throw CLI::ValidationError(o.nvtx ? "--nvtx" : "--no-graphs",
+                               "has no effect on the CPU; give --device cuda or auto too");
+  });
   return {device, graphs, nvtx};
 }
 
@@ -204,9 +211,9 @@ void AddSimulatedCosts(CLI::App* sub, SimulateOptions& o) {
             "fit is an error");
   sub->add_option("--profile", o.profile, "Times and bytes from this file (docs/guide/profile.md)")
       ->type_name("FILE");
-  AddNumber(*sub, "--bandwidth", o.simulation.bandwidth, true, "BYTES/S",
-            "Bandwidth of each link from rank to rank (default: infinite)");
-  AddNumber(*sub, "--latency", o.simulation.latency, false, "S", "Latency of each transfer (default 0)");
+  AddNumber(*sub, "--bandwidth", o.simulation.bandwidth, true, "BYTES",
+            "Bandwidth of each link from rank to rank, in bytes per unit of time (default: infinite)");
+  AddNumber(*sub, "--latency", o.simulation.latency, false, "X", "Latency of each transfer (default 0)");
 }
 
 CLI::App* AddSimulate(CLI::App& app, SimulateOptions& o) {
@@ -228,7 +235,8 @@ CLI::App* AddSimulate(CLI::App& app, SimulateOptions& o) {
 }
 
 CLI::App* AddCompare(CLI::App& app, CompareOptions& o) {
-  CLI::App* sub = app.add_subcommand("compare", "Predict every family of schedules on a run file's model");
+  CLI::App* sub =
+      app.add_subcommand("compare", "Predict every schedule on a run file's model, or --measure them");
   sub->add_option("FILE", o.file, "The run file; its data need not be there")->required()->type_name("");
   AddNumber(*sub, "--memory", o.memory, true, "BYTES",
             "Bytes that a rank may use (default: the run file's `memory`, else no limit)");
@@ -314,10 +322,10 @@ CLI::App* AddTrain(CLI::App& app, TrainOptions& o) {
   CLI::App* sub =
       app.add_subcommand("train", "Train on this machine: coordinator, workers and progress in one command");
   sub->add_option("FILE", o.file, "The run file (docs/guide/run_file.md)")->required()->type_name("");
-  sub->add_option("--processes", o.processes,
-                  "Worker processes (default: one per rank, at most one per core)")
-      ->check(CLI::Range(1, 4096))
-      ->type_name("N");
+  CLI::Option* processes = sub->add_option("--processes", o.processes,
+                                           "Worker processes (default: one per rank, at most one per core)")
+                               ->check(CLI::Range(1, 4096))
+                               ->type_name("N");
   sub->add_option("--out", o.out, "Folder of the results (default out/NAME, NAME the run's name)")
       ->type_name("DIR");
   sub->add_flag("--overwrite", o.overwrite,
@@ -326,7 +334,8 @@ CLI::App* AddTrain(CLI::App& app, TrainOptions& o) {
                   "Serve metrics for Prometheus here; worker process i serves its own at port + 1 + i")
       ->type_name("HOST:PORT");
   sub->add_flag("--reference", o.reference,
-                "Train as one plain loop in one process; every schedule ends with the same bits");
+                "Train as one plain loop in one process; every schedule ends with the same bits")
+      ->excludes(processes);
   sub->add_option("--until", o.until,
                   "Stop after this many of the file's steps, and leave a checkpoint to go on from")
       ->check(CLI::Range(1, 1'000'000'000))
@@ -695,7 +704,7 @@ absl::StatusOr<std::vector<double>> ParseNumbers(absl::string_view text, bool by
 }
 
 CommandLine ParseCommandLine(int argc, const char* const* argv) {
-  CLI::App app{"Weft trains neural networks on many workers, with the parallel scheme as a value.", "weft"};
+  CLI::App app{"Weft trains neural networks on many ranks, with the parallel scheme as a value.", "weft"};
   app.set_version_flag("--version", "weft " WEFT_VERSION);
   app.set_help_flag("-h,--help", "This help; each command has its own: weft simulate --help");
   app.require_subcommand(1);

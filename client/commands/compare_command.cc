@@ -113,13 +113,6 @@ std::string PictureOf(const Row& row, const RunSpec& run, const CompareOptions& 
   return command + " -o svg > picture.svg";
 }
 
-// Returns the bytes as --memory takes them, rounded up.
-std::string ByteFlag(double bytes) {
-  constexpr double kMiB = 1 << 20;
-  return bytes >= kMiB ? absl::StrFormat("%.0fMiB", std::ceil(bytes / kMiB))
-                       : absl::StrFormat("%.0fKiB", std::ceil(bytes / 1024));
-}
-
 std::string UnitText(const CompareOptions& options, const RunCosts& costs) {
   if (!costs.profiled()) return absl::StrCat("units of ", costs.UnitOf());
   return costs.UnitOf() == "s" ? "seconds" : absl::StrCat("the unit of ", options.profile);
@@ -199,6 +192,8 @@ std::string ToJson(const RunSpec& run, const CompareOptions& options, const RunC
 }  // namespace
 
 ExitCode RunCompare(const CompareOptions& options) {
+  const ContestantOptions asked = {options.schedules, options.ranks, options.stages};
+  if (const absl::Status named = CheckNamed(asked); !named.ok()) return Fail(kExitUsage, named.message());
   if (options.measure) return RunMeasuredCompare(options);
   const auto run = ReadRunFile(options.file, RunFileData::kIgnored);
   if (!run.ok()) return Fail(kExitBadConfiguration, run.status().message());
@@ -209,8 +204,7 @@ ExitCode RunCompare(const CompareOptions& options) {
     const auto of_run = costs->Of(*run);
     if (!of_run.ok()) return Fail(kExitBadConfiguration, of_run.status().message());
   }
-  const std::vector<Row> rows =
-      PredictAll(ContestantsToPredict(*run, {options.schedules, options.ranks, options.stages}), *costs);
+  const std::vector<Row> rows = PredictAll(ContestantsToPredict(*run, asked), *costs);
   const ExitCode printed =
       PrintData(options.json ? ToJson(*run, options, *costs, rows) : Table(*run, options, *costs, rows));
   if (printed != kExitOk) return printed;

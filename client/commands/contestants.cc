@@ -76,6 +76,16 @@ void AddOwn(const RunSpec& run, const ContestantOptions& options, std::vector<Co
 
 }  // namespace
 
+absl::Status CheckNamed(const ContestantOptions& options) {
+  for (const std::string& text : options.schedules) {
+    for (const std::string& one : SplitSchedules(text)) {
+      const absl::Status known = ParseScheduleText(one).status();
+      if (!known.ok()) return absl::InvalidArgumentError(absl::StrCat("--schedules: ", known.message()));
+    }
+  }
+  return absl::OkStatus();
+}
+
 std::vector<Contestant> ContestantsToPredict(const RunSpec& run, const ContestantOptions& options) {
   std::vector<Contestant> contestants = Named(run, options);
   const std::string own = ToText(run.schedule);

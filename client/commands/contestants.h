@@ -29,6 +29,9 @@ struct ContestantOptions {
 };
 
 // Returns the contestants to predict: every family, and the run file's own schedule.
+// Checks that the named schedules exist. InvalidArgument, which begins with the flag --schedules.
+absl::Status CheckNamed(const ContestantOptions& options);
+
 std::vector<Contestant> ContestantsToPredict(const RunSpec& run, const ContestantOptions& options);
 
 // Returns the contestants to train: the run file's own schedule first, all on one rank, each family in its

@@ -57,6 +57,9 @@ absl::StatusOr<RunSpec> ReadRunOf(const fs::path& folder) {
 absl::StatusOr<RunSpec> ReadRun(const GenerateOptions& options) {
   std::error_code ignored;
   if (fs::is_directory(options.source, ignored)) return ReadRunOf(options.source);
+  if (!fs::exists(options.source, ignored))
+    return absl::InvalidArgumentError(
+        absl::StrCat(options.source, ": there is no such folder of a run, and no such run file"));
   return ReadRunFile(options.source, RunFileData::kIgnored);
 }
 

@@ -26,16 +26,8 @@ std::string Beside(const std::string& measured, const std::string& simulated) {
   return measured == simulated ? measured : absl::StrCat(measured, " (", simulated, ")");
 }
 
-// Returns "1.5 MiB each", or one after another; of more ranks than fit a cell, the least and the most. The
-// JSON has each.
-std::string ByRank(const ClassesByRank& ranks, const char* name) {
+std::string BytesText(const std::vector<double>& bytes) {
   constexpr size_t kShown = 4;
-  std::vector<double> bytes;
-  for (const auto& classes : ranks) {
-    const auto found = classes.find(name);
-    bytes.push_back(found == classes.end() ? 0 : found->second);
-  }
-  if (bytes.empty()) return "-";
   const auto [least, most] = std::minmax_element(bytes.begin(), bytes.end());
   const std::string from = FormatBytes(*least), to = FormatBytes(*most);
   if (bytes.size() == 1) return from;
@@ -44,6 +36,20 @@ std::string ByRank(const ClassesByRank& ranks, const char* name) {
   std::vector<std::string> words;
   for (const double b : bytes) words.push_back(FormatBytes(b));
   return absl::StrJoin(words, ", ");
+}
+
+// Returns "1.5 MiB each", or one after another; of more ranks than fit a cell, the least and the most. The
+// JSON has each. A rank of which no bytes are known counts as unknown, never as 0.
+std::string ByRank(const ClassesByRank& ranks, const char* name) {
+  std::vector<double> bytes;
+  for (const auto& classes : ranks) {
+    const auto found = classes.find(name);
+    if (found != classes.end()) bytes.push_back(found->second);
+  }
+  if (bytes.empty()) return "-";
+  const size_t unknown = ranks.size() - bytes.size();
+  if (unknown == 0) return BytesText(bytes);
+  return absl::StrCat(BytesText(bytes), "; ", unknown, unknown == 1 ? " rank" : " ranks", " unknown");
 }
 
 std::string Name(const MeasuredRow& row) { return absl::StrCat(row.schedule, row.chosen ? " *" : ""); }

@@ -166,6 +166,7 @@ class Watcher {
                         std::string(RunStateName(run_.state))};
     if (!run_.reason.empty()) absl::StrAppend(&state.phase, ": ", run_.reason);
     if (run_.state == RunState::kRunning) state.trouble = run_.reason;
+    if (run_.state == RunState::kWaiting) state.awaited = run_.reason;
     state.steps = run_.steps;
     state.steps_done = run_.steps_done;
     state.loss = run_.loss;

@@ -168,6 +168,33 @@ absl::Status CheckEffect(const SimulationOptions& costs) {
   return absl::OkStatus();
 }
 
+// Refuses times of jobs that the schedule does not have. Of several schedules, one may have them.
+absl::Status CheckTimes(const SimulateOptions& options, const Schedule& schedule) {
+  if (!options.beside.empty()) return absl::OkStatus();
+  const SimulationOptions& given = options.simulation;
+  const auto refuse = [&](absl::string_view flag, absl::string_view why) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(flag, " has no effect, because ", schedule.name, " ", why));
+  };
+  const bool input = !Of(given.duration, JobKind::kBackwardInput).empty();
+  const bool weight = !Of(given.duration, JobKind::kBackwardWeight).empty();
+  const bool both_are_whole = input && weight && Of(given.duration, JobKind::kBackward).empty();
+  if (!schedule.split_backward && (input || weight) && !both_are_whole) {
+    return refuse(input ? "--backward-input" : "--backward-weight",
+                  "does not split the backward; give --backward");
+  }
+  const std::vector<double>& reduce = Of(given.duration, JobKind::kReduce);
+  const bool reduces = std::any_of(reduce.begin(), reduce.end(), [](double time) { return time > 0; });
+  if (given.overlapped <= 0 && !reduces) return absl::OkStatus();
+  const Graph graph(schedule);
+  if (given.overlapped > 0 && !graph.has_pairs()) return refuse("--overlapped", "has no overlapped pairs");
+  if (!reduces) return absl::OkStatus();
+  for (int stage = 0; stage < schedule.stages; ++stage) {
+    if (graph.sync(stage).has_reduce()) return absl::OkStatus();
+  }
+  return refuse("--reduce", "has no sum of gradients over replicas");
+}
+
 absl::StatusOr<Schedule> MakeNamedSchedule(const SimulateOptions& options,
                                            std::vector<std::vector<int>> inputs) {
   if (options.from_step >= 0) {
@@ -248,6 +275,7 @@ absl::StatusOr<Prepared> PrepareSchedule(const SimulateOptions& options) {
     if (absl::Status taken = TakeTrace(options, &prepared); !taken.ok()) return taken;
   }
   if (absl::Status effect = CheckEffect(costs); !effect.ok()) return effect;
+  if (absl::Status times = CheckTimes(options, prepared.run.schedule); !times.ok()) return times;
   return prepared;
 }
 
@@ -297,6 +325,7 @@ absl::StatusOr<Prepared> PrepareRunFile(const SimulateOptions& options) {
   Prepared prepared;
   prepared.run = *std::move(of_run);
   prepared.run.schedule.name = absl::StrCat(run->name, ": ", ToText(run->schedule));
+  if (absl::Status times = CheckTimes(options, prepared.run.schedule); !times.ok()) return times;
   prepared.default_steps = kPredictedSteps;
   prepared.unit = costs->UnitOf();
   prepared.times = costs->profiled() ? absl::StrCat("from ", options.profile)

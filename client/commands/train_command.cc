@@ -111,6 +111,7 @@ ExitCode RunTrain(const TrainOptions& options) {
   local.output = output->get();
   local.metrics = options.metrics;
   local.device = options.device;
+  local.reference = options.reference;
   absl::Status prepared =
       (*output)->replaces() ? absl::OkStatus() : KeepCheckpoint((*output)->path(), &local.spec.resume);
   if (local.spec.resume.checkpoint != spec->resume.checkpoint)

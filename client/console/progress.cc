@@ -85,7 +85,9 @@ void Progress::Show(double now, const ProgressState& state) {
   // Who does not watch a terminal need not hear of what takes only a moment.
   if (!terminal_ && last_shown_ < 0) last_shown_ = now - kSayEvery + kSayAfter;
   const bool last = state.steps > 0 && state.steps_done == state.steps;
-  if (now - last_shown_ < (terminal_ ? kDrawEvery : kSayEvery) && !(terminal_ && last)) return;
+  const bool waits_anew = !terminal_ && !state.awaited.empty() && state.awaited != last_awaited_;
+  last_awaited_ = state.awaited;
+  if (!waits_anew && now - last_shown_ < (terminal_ ? kDrawEvery : kSayEvery) && !(terminal_ && last)) return;
   seen_.push_back({now, state.steps_done});
   while (seen_.size() > 2 && now - seen_.front().now > kWindow) seen_.pop_front();
   const std::string headline = Headline(state);

@@ -27,6 +27,8 @@ struct ProgressState {
   int first_step = 0;               // those before it are done from the start
   std::string validated = {};       // of the last validation, if any: "validation 1.4230"
   std::string trouble = {};         // why a running run does not get on; "" while it does
+  // What the run waits for before it starts. Elsewhere than on a terminal it is told at once, and once.
+  std::string awaited = {};
 };
 
 // "validation 1.4230".
@@ -37,7 +39,7 @@ class Progress {
   explicit Progress(bool terminal) : terminal_(terminal), style_(MessageStyle()) {}
 
   // `now` in seconds of any clock. Draws at most four times a second, or says a line at most every ten
-  // seconds.
+  // seconds, and each time that the run waits for something else.
   void Show(double now, const ProgressState& state);
   // Removes the renewing lines, so that other messages begin on a clean line.
   void Clear();
@@ -55,7 +57,7 @@ class Progress {
   const bool terminal_;
   const TextStyle style_;
   double last_shown_ = -1e9;  // below 0: not yet
-  std::string last_line_;
+  std::string last_line_, last_awaited_;
   int drawn_lines_ = 0;
   std::deque<Seen> seen_;  // of the last ten seconds or so
   // A rank's report before the latest one and the latest: what happened between them is what is shown.

@@ -129,6 +129,12 @@ std::optional<double> MemoryThatFits(const RunSpec& run, const RunCosts& costs) 
   return most;
 }
 
+std::string ByteFlag(double bytes) {
+  constexpr double kMiB = 1 << 20;
+  return bytes >= kMiB ? absl::StrFormat("%.0fMiB", std::ceil(bytes / kMiB))
+                       : absl::StrFormat("%.0fKiB", std::ceil(bytes / 1024));
+}
+
 bool IsAboutMemory(const absl::Status& status) {
   if (status.code() == absl::StatusCode::kFailedPrecondition) return true;
   const auto path = status.GetPayload(kPathPayload);

@@ -71,6 +71,9 @@ absl::StatusOr<RunSpec> Recut(const RunSpec& run, int stages);
 // no budget would do, or trying is not worth the time.
 std::optional<double> MemoryThatFits(const RunSpec& run, const RunCosts& costs);
 
+// Returns the bytes as --memory and a run file's `memory` take them, rounded up.
+std::string ByteFlag(double bytes);
+
 // True if a failure of these functions is about memory: with more of it, the run might fit.
 bool IsAboutMemory(const absl::Status& status);
 

@@ -4,20 +4,25 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <sstream>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "client/files/predicted_run.h"
 #include "client/files/schedule_file.h"
 #include "client/files/yaml_file.h"
 #include "run/run_schedule.h"
 #include "schedules/check/check.h"
+#include "schedules/families/families.h"
 
 namespace weft {
 namespace {
@@ -106,6 +111,28 @@ absl::Status CheckFits(const RunSpec& spec, RunFileData data) {
   return CheckedScheduleOf(run).status();
 }
 
+// Returns "; memory: 34MiB would do" for a run that does not fit, if a budget is found with which it does.
+std::string Enough(const RunSpec& run, const absl::Status& fits) {
+  const auto counted = RunCosts::Make({});
+  if (run.memory <= 0 || !IsAboutMemory(fits) || !counted.ok()) return "";
+  const std::optional<double> enough = MemoryThatFits(run, *counted);
+  return enough.has_value() ? absl::StrCat("; memory: ", ByteFlag(*enough), " would do") : "";
+}
+
+// Says what a file is that holds a schedule and no run: the names at its top would be unknown keys.
+absl::Status CheckHasRun(const Json& json) {
+  if (!json.is_object() || json.contains("model")) return absl::OkStatus();
+  const std::vector<std::string> schedules = ScheduleNames();
+  for (const auto& item : json.items()) {
+    if (std::find(schedules.begin(), schedules.end(), item.key()) == schedules.end()) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("the file holds the schedule ", item.key(),
+                     " and no run; weft simulate shows it, and to train with it put it below `schedule:` of "
+                     "a run file"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<RunSpec> ParseRunFile(const std::string& path, const std::string& text, RunFileData data) {
@@ -116,6 +143,8 @@ absl::StatusOr<RunSpec> ParseRunFile(const std::string& path, const std::string&
     return absl::InvalidArgumentError(absl::StrCat(path, numbered ? ":" : ": ", message));
   }
   Json json = yaml->json;
+  if (const absl::Status run = CheckHasRun(json); !run.ok())
+    return absl::InvalidArgumentError(absl::StrCat(path, ": ", run.message()));
   if (json.is_object() && !json.contains("name")) json["name"] = NameOf(path);
   ResolvePaths(fs::path(path).parent_path(), json);
   const auto at = [&](const std::string& place, absl::string_view message) {
@@ -149,7 +178,7 @@ absl::StatusOr<RunSpec> ParseRunFile(const std::string& path, const std::string&
   const absl::Status fits = CheckFits(*spec, data);
   if (!fits.ok()) {
     const auto place = fits.GetPayload(kPathPayload);  // its message names it
-    if (place.has_value()) return at(std::string(*place), fits.message());
+    if (place.has_value()) return at(std::string(*place), absl::StrCat(fits.message(), Enough(*spec, fits)));
     return at(PathOfProblem(fits, "schedule", spec->schedule.name),
               absl::StrCat("schedule: ", fits.message()));
   }

@@ -198,7 +198,7 @@ std::string LocalTraining::Phase(RunState state) const {
     case RunState::kPreparing:
       return "the worker processes build their stages";
     case RunState::kRunning:
-      return log_.seconds().empty() ? "the first step" : "";
+      return log_.seconds().empty() ? "waits for the first step" : "";
     case RunState::kFinishing:
       if (options_.spec.validate.any() && recorder_.run().checkpoint_step == options_.spec.end_step())
         return "computing the loss on the held-out data";

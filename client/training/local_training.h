@@ -20,6 +20,7 @@ struct LocalTrainingOptions {
   OutputFolder* output = nullptr;  // folder in which the run has begun; outlives the training
   std::string metrics;             // HOST:PORT, "" for none
   DeviceFlags device;
+  bool reference = false;  // true for the plain loop
 };
 
 // Trains the run. Call it on the main thread, before any other thread exists.

@@ -38,11 +38,13 @@ std::string CacheFolder() {
 }
 
 // Returns everything on which the result depends; "" if that cannot be found out.
-std::string Identity(const RunSpec& run) {
-  // The check of the files depends only on the sections of the data and the model.
+std::string Identity(const RunSpec& run, DataUse use) {
+  // The check of the files depends only on the sections of the data and the model, and of held-out data on
+  // the samples that are asked for.
   const nlohmann::json json = ToJson(run);
   std::string identity =
       absl::StrCat("weft data check 1\n", json["model"].dump(), "\n", json["data"].dump(), "\n");
+  if (use == DataUse::kValidation) absl::StrAppend(&identity, "samples ", run.validate.samples, "\n");
   for (const std::string& path : DataPaths(run)) {
     struct stat info {};
     if (stat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) return "";
@@ -97,9 +99,9 @@ class Progress {
   Clock::time_point shown_;
 };
 
-absl::StatusOr<std::vector<std::string>> Check(const RunSpec& run) {
+absl::StatusOr<std::vector<std::string>> Check(const RunSpec& run, DataUse use) {
   Progress progress;
-  return CheckData(run, [&](int64_t done, int64_t all) { progress.Show(done, all); });
+  return CheckData(run, use, [&](int64_t done, int64_t all) { progress.Show(done, all); });
 }
 
 // Returns the key with which a message begins, as "data.text.path"; "" if it begins with none.
@@ -116,12 +118,12 @@ std::string KeyOf(absl::string_view message) {
 namespace {
 
 // `prefix`: of the keys under which the run file has the data.
-absl::Status CheckOneOf(const std::string& file, const RunSpec& run, const std::string& prefix) {
-  const std::string identity = Identity(run);
+absl::Status CheckOneOf(const std::string& file, const RunSpec& run, DataUse use, const std::string& prefix) {
+  const std::string identity = Identity(run, use);
   const std::string memory = MemoryOf(identity);
   if (Remembered(memory, identity)) return absl::OkStatus();
   const auto begun = Clock::now();
-  const auto checked = Check(run);
+  const auto checked = Check(run, use);
   const auto at = [&](absl::string_view said) {
     const std::string message = absl::StrCat(prefix, said);
     std::ifstream in(file, std::ios::binary);
@@ -132,10 +134,7 @@ absl::Status CheckOneOf(const std::string& file, const RunSpec& run, const std::
                         message);
   };
   if (!checked.ok()) return absl::InvalidArgumentError(at(checked.status().message()));
-  // The warnings are about training.
-  if (prefix.empty()) {
-    for (const std::string& warning : *checked) PrintMessage(absl::StrCat("warning: ", at(warning)));
-  }
+  for (const std::string& warning : *checked) PrintMessage(absl::StrCat("warning: ", at(warning)));
   if (checked->empty() && Clock::now() - begun > kLong) Remember(memory, identity);
   return absl::OkStatus();
 }
@@ -143,16 +142,16 @@ absl::Status CheckOneOf(const std::string& file, const RunSpec& run, const std::
 }  // namespace
 
 absl::Status CheckRunData(const std::string& file, const RunSpec& run) {
-  const absl::Status trained = CheckOneOf(file, run, "");
+  const absl::Status trained = CheckOneOf(file, run, DataUse::kTraining, "");
   return trained.ok() && run.validate.any() ? CheckHeldOutData(file, run) : trained;
 }
 
 absl::Status CheckHeldOutData(const std::string& file, const RunSpec& run) {
-  return CheckOneOf(file, ValidationRun(run), "validate.");
+  return CheckOneOf(file, ValidationRun(run), DataUse::kValidation, "validate.");
 }
 
 absl::Status CheckFlaggedData(const std::string& flag, const RunSpec& run) {
-  const auto checked = Check(run);
+  const auto checked = Check(run, DataUse::kTraining);
   if (checked.ok()) return absl::OkStatus();
   const std::string key = KeyOf(checked.status().message());
   absl::string_view rest = checked.status().message();

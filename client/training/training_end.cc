@@ -9,6 +9,17 @@
 #include "worker/shell/checkpoint/checkpoint_folders.h"
 
 namespace weft {
+namespace {
+
+// Returns the command that goes on from the newest checkpoint in the folder, in the same folder.
+std::string ResumeCommand(const LocalTrainingOptions& options) {
+  const std::string& folder = options.output->shown();
+  const bool by_default = folder == absl::StrCat("out/", options.spec.name);
+  return absl::StrCat("weft train ", options.file, by_default ? "" : absl::StrCat(" --out ", folder),
+                      options.reference ? " --reference" : "", " --resume ", folder);
+}
+
+}  // namespace
 
 ExitCode TellResults(const LocalTrainingOptions& options, const TrainResults& results, StepLog* log) {
   const RunLeft left =
@@ -16,7 +27,8 @@ ExitCode TellResults(const LocalTrainingOptions& options, const TrainResults& re
                    options.output, log);
   for (const std::string& sentence : left.lost) PrintMessage(sentence);
   if (left.folder_gone) return Fail(kExitFailed, left.status.message());
-  const ExitCode printed = PrintData(SummaryText(results, options.output->shown(), OutputStyle()));
+  const ExitCode printed =
+      PrintData(SummaryText(results, options.output->shown(), OutputStyle(), ResumeCommand(options)));
   if (!left.status.ok()) return Fail(kExitFailed, left.status.message());
   if (!left.lost.empty())
     PrintMessage("the checkpoint and summary.json are whole; the files above are missing or not whole");
@@ -25,10 +37,7 @@ ExitCode TellResults(const LocalTrainingOptions& options, const TrainResults& re
 
 std::string GoesOn(const LocalTrainingOptions& options, int step) {
   if (step < 1) return "";
-  const std::string& folder = options.output->shown();
-  const bool by_default = folder == absl::StrCat("out/", options.spec.name);
-  return absl::StrCat("the checkpoint of step ", step, " is complete; `weft train ", options.file,
-                      by_default ? "" : absl::StrCat(" --out ", folder), " --resume ", folder,
+  return absl::StrCat("the checkpoint of step ", step, " is complete; `", ResumeCommand(options),
                       "` goes on from it");
 }
 

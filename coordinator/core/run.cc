@@ -209,6 +209,8 @@ void Run::MergeReports(std::vector<RankReport>& reports, SessionId from) {
 }
 
 void Run::Take(StepEffects& out, SessionId from, Report& m) {
+  // The last figures of a process came with Finished; it frees its memory since then.
+  if (members_.Find(from)->finished) return;
   out.effects.reports.push_back(m);
   MergeReports(m.ranks, from);
 }

@@ -38,7 +38,8 @@ std::optional<RunQueue::Admission> RunQueue::Next(StepEffects& out) {
 void RunQueue::Wait(StepEffects& out, Run& run, size_t free) {
   const size_t needed = run.info().processes, connected = workers_.Connected();
   std::string reason =
-      absl::StrCat("needs ", needed, " worker processes, ", free, " are free (", connected, " connected)");
+      absl::StrCat("needs ", needed, needed == 1 ? " worker process, " : " worker processes, ", free,
+                   free == 1 ? " is free (" : " are free (", connected, " connected)");
   if (connected >= needed) {
     if (pass_->holds_back != 0) reason = absl::StrCat("behind run ", pass_->holds_back, "; ", reason);
     if (pass_->holds_back == 0) pass_->holds_back = run.id();

@@ -233,6 +233,15 @@ bool HasWork(const fs::path& folder) {
   });
 }
 
+// Returns true if the run of the folder made all steps of its run file, so that none is left to go on with.
+bool MadeAllSteps(const fs::path& folder) {
+  const Json run = ReadJson(folder / "run.json"), summary = ReadJson(folder / "summary.json");
+  if (At<std::string>(run, "state", "") != "finished") return false;
+  const Json::json_pointer all("/run/train/steps");
+  return summary.is_object() && summary.contains(all) && summary[all].is_number_integer() &&
+         At<int64_t>(run, "end_step", -1) >= summary[all].get<int64_t>();
+}
+
 std::string Now() { return absl::FormatTime("%Y-%m-%d %H:%M:%S", absl::Now(), absl::LocalTimeZone()); }
 
 std::string TimeOfFile(const fs::path& path) {
@@ -291,9 +300,10 @@ absl::Status CheckWork(const std::string& path, const std::string& shown, Former
                                 ? absl::StrCat(", and in ", kReplacement, " ", DescribeWork(replacement))
                                 : "";
   const bool whole = HasCheckpoint(path) || !other.empty();
+  const char* const more = other.empty() && MadeAllSteps(path) ? " if its file has more steps" : "";
   return absl::InvalidArgumentError(
       absl::StrCat(shown, " holds ", work, other, "; ",
-                   whole ? absl::StrCat("--resume ", shown, " goes on from it, ") : "",
+                   whole ? absl::StrCat("--resume ", shown, " goes on from it", more, ", ") : "",
                    "--overwrite replaces it, --out DIR takes another folder"));
 }
 

@@ -122,8 +122,10 @@ std::string RankTable(const std::vector<RankReport>& reports, const TextStyle& s
     row = {absl::StrCat(r.rank), Percent(Sum(r.busy_seconds), r.wall_seconds)};
     for (const std::string& cause : causes) row.push_back(Percent(At(r.idle_seconds, cause), r.wall_seconds));
     auto& peaks = byte_rows.emplace_back();
-    for (const std::string& name : classes)
-      peaks.push_back(FormatBytes(static_cast<double>(At(r.peak_bytes, name))));
+    for (const std::string& name : classes) {
+      const auto known = r.peak_bytes.find(name);
+      peaks.push_back(known == r.peak_bytes.end() ? "-" : FormatBytes(static_cast<double>(known->second)));
+    }
   }
   std::string table = SideBySide(times, time_rows, bytes, byte_rows, style);
   if (reports.size() > time_rows.size()) {

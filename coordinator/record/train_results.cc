@@ -217,7 +217,8 @@ Json SummaryJson(const TrainResults& r) {
   return json;
 }
 
-std::string SummaryText(const TrainResults& r, const std::string& folder, const TextStyle& style) {
+std::string SummaryText(const TrainResults& r, const std::string& folder, const TextStyle& style,
+                        const std::string& resume) {
   std::string out = absl::StrCat(
       Heading(absl::StrFormat("%s: %d steps%s in %s%s", r.spec.name, r.step_seconds.size(), StepsText(r.spec),
                               FormatSeconds(r.seconds), r.reference ? ", as one plain loop" : ""),
@@ -272,8 +273,8 @@ std::string SummaryText(const TrainResults& r, const std::string& folder, const 
   }
   absl::StrAppend(&out, "  ", folder, "/checkpoint     the weights (safetensors)",
                   r.spec.first_step() == 0 ? "; checkpoint-0: the initial ones\n" : "\n");
-  if (r.spec.end_step() == r.spec.train.steps) return out;
-  return absl::StrCat(out, "\n--resume ", folder, "/checkpoint goes on with step ", r.spec.end_step(), "\n");
+  if (r.spec.end_step() == r.spec.train.steps || resume.empty()) return out;
+  return absl::StrCat(out, "\n`", resume, "` goes on with step ", r.spec.end_step(), "\n");
 }
 
 absl::Status KeepCheckpoint(const std::string& folder, ResumeSpec* resume) {
@@ -308,7 +309,8 @@ std::vector<std::string> WriteTraces(const TrainResults& results, const std::str
   const auto note = [&](const absl::Status& written) {
     if (!written.ok()) lost.emplace_back(written.message());
   };
-  note(WriteLossPicture(folder, absl::StrCat(results.spec.name, ": loss")));
+  note(WriteLossPicture(
+      folder, absl::StrCat(results.spec.name, results.reference ? ": loss of the plain loop" : ": loss")));
   if (results.reference) return lost;
   note(WriteActions(results, folder + "/actions.csv"));
   note(WriteWholeFile(folder + "/timeline.svg", Svg(results)));

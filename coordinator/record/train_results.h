@@ -65,7 +65,8 @@ nlohmann::ordered_json SummaryJson(const TrainResults& results);
 
 // Returns the summary for people: loss, times, each rank's figures, the last step as a picture, where to look
 // next.
-std::string SummaryText(const TrainResults& results, const std::string& folder, const TextStyle& style = {});
+std::string SummaryText(const TrainResults& results, const std::string& folder, const TextStyle& style = {},
+                        const std::string& resume = "");
 
 // Keeps the folder's own checkpoint, if `resume` is of it and the training will replace it: gives it the name
 // `checkpoint-STEP` there, in place of an older one, and changes `resume`. InvalidArgument if that cannot be

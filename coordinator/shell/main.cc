@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "CLI/CLI.hpp"
@@ -57,10 +58,14 @@ CoreOptions CoreOptionsOf(const Flags& flags) {
 // Logs one line a change, for an operator who looks at the log.
 CoordinatorObserver Observe(const DaemonLog* log) {
   CoordinatorObserver observer;
-  observer.run = [log](const RunInfo& r) {
+  // A run may change in what no line of the log shows.
+  auto last_line = std::make_shared<std::map<uint64_t, std::string>>();
+  observer.run = [log, last_line](const RunInfo& r) {
     const char* verb = r.state == RunState::kCancelled ? " was " : IsFinal(r.state) ? " has " : " is ";
     const std::string line = absl::StrCat("run ", r.id, " (", r.name, ")", verb, RunStateName(r.state),
                                           r.reason.empty() ? "" : ": ", r.reason);
+    if (std::exchange((*last_line)[r.id], line) == line) return;
+    if (IsFinal(r.state)) last_line->erase(r.id);
     r.state == RunState::kFailed ? log->Warning(line) : log->Info(line);
   };
   observer.worker = [log](const WorkerChange& w) {

@@ -20,6 +20,7 @@ namespace {
 
 constexpr double kTick = 2.4;       // what takes no time and is drawn all the same
 constexpr double kFontLeast = 6.5;  // that can still be read
+constexpr double kLines = 1.1;      // height of a line, in heights of its letters
 constexpr double kEntries = 20;     // a line of the legend
 
 // Returns "0-3, 6".
@@ -33,6 +34,27 @@ std::string Ranges(const std::set<int>& numbers) {
                                   : absl::StrCat(first, last == first + 1 ? ", " : "-", last));
   }
   return absl::StrJoin(parts, ", ");
+}
+
+// Returns the width of a label in heights of its letters, for the broadest of the usual fonts.
+double LabelWidth(absl::string_view label) {
+  double width = 0;
+  for (const char c : label) {
+    switch (c) {
+      case 'W':
+        width += 1;
+        break;
+      case 'I':
+        width += 0.3;
+        break;
+      case 'B':
+        width += 0.69;
+        break;
+      default:
+        width += 0.64;  // figures, and F
+    }
+  }
+  return width;
 }
 
 // The rows of the ranks, and above them the steps.
@@ -196,25 +218,38 @@ class TimelineRows {
                     "\" y=\"", SvgLength(y), "\" width=\"", SvgLength(width), "\" height=\"",
                     SvgLength(height), "\"><title>", Describe(drawn.job), ", ", Time(drawn.start), " to ",
                     Time(end), "</title></rect>\n");
-    const std::string label = Label(drawn.job);
-    // A narrow or low box has smaller figures, down to what can still be read.
-    const double fits = (width - 2) / (0.64 * static_cast<double>(std::max<size_t>(1, label.size())));
-    const double font = std::min({layout_.FontSize(), height - 2, fits});
-    if (label.empty() || font < kFontLeast) return;
-    labelled_ = true;
-    absl::StrAppend(
-        &out_, "<text class=\"x", kind, "\"",
-        font < layout_.FontSize() ? absl::StrCat(" style=\"font-size:", SvgLength(font), "px\"") : "",
-        " x=\"", SvgLength(x + width / 2), "\" y=\"", SvgLength(y + height / 2 + font * 0.36), "\">", label,
-        "</text>\n");
+    WriteLabel(drawn.job, x + width / 2, y + height / 2, width - 2, height - 2);
   }
 
-  // The micro-batch; with stage and kind before it, as in actions, where a rank has several stages.
-  std::string Label(const Job& job) const {
-    if (!HasMicrobatch(job.kind)) return "";
-    const int number = layout_.ByStep() ? job.step : job.microbatch;
-    if (!layout_.stages_move()) return absl::StrCat(number);
-    return absl::StrCat(job.stage, std::string(1, ActionLetter(job.kind)), number);
+  // Writes the label into the middle of a box. A narrow or low box has smaller figures, down to what can
+  // still be read; one that is too narrow for them has its micro-batch below the stage.
+  void WriteLabel(const Job& job, double x, double y, double width, double height) {
+    if (!HasMicrobatch(job.kind)) return;
+    const std::string stage = StageOfLabel(job);
+    const std::string number = absl::StrCat(layout_.ByStep() ? job.step : job.microbatch);
+    const double line = std::min(height, width / LabelWidth(stage + number));
+    const double lines =
+        std::min(height / (1 + kLines), width / std::max(LabelWidth(stage), LabelWidth(number)));
+    const bool stacked = line < kFontLeast && !stage.empty();
+    const double font = std::min(layout_.FontSize(), stacked ? lines : line);
+    if (font < kFontLeast) return;
+    labelled_ = true;
+    if (!stacked) return Text(job.kind, x, y, font, stage + number);
+    Text(job.kind, x, y - font * kLines / 2, font, stage);
+    Text(job.kind, x, y + font * kLines / 2, font, number);
+  }
+
+  void Text(JobKind kind, double x, double y, double font, const std::string& text) {
+    absl::StrAppend(
+        &out_, "<text class=\"x", static_cast<int>(kind), "\"",
+        font < layout_.FontSize() ? absl::StrCat(" style=\"font-size:", SvgLength(font), "px\"") : "",
+        " x=\"", SvgLength(x), "\" y=\"", SvgLength(y + font * 0.36), "\">", text, "</text>\n");
+  }
+
+  // Returns stage and kind, as in actions, where a rank has several stages.
+  std::string StageOfLabel(const Job& job) const {
+    if (!layout_.stages_move()) return "";
+    return absl::StrCat(job.stage, std::string(1, ActionLetter(job.kind)));
   }
 
   // Draws received tensors under the boxes.
@@ -355,7 +390,7 @@ std::string Legend(const TimelineLayout& layout, bool labelled, double* height) 
     if (layout.Uses(static_cast<JobKind>(k)))
       entry(ColourOfKind(static_cast<JobKind>(k), kTints / 2), JobKindName(static_cast<JobKind>(k)));
   }
-  entry(kGround, layout.causes().empty() ? "idle" : absl::StrCat("idle: ", kBareCause));
+  if (!layout.bare().empty()) entry(kGround, layout.bare());
   for (const std::string& cause : layout.causes())
     entry(absl::StrCat("url(#", cause, ")"), absl::StrCat("idle: ", cause));
   for (size_t c = 0; c < kCargo.size(); ++c) {

@@ -43,6 +43,30 @@ void TimelineLayout::TakeIdle() {
   });
 }
 
+bool TimelineLayout::AnyGap() const {
+  std::vector<std::vector<std::pair<double, double>>> drawn(std::max(0, options_.ranks));
+  const auto add = [&](Rank rank, double start, double end) {
+    if (rank < static_cast<Rank>(drawn.size())) drawn[rank].push_back({X(start), X(end)});
+  };
+  for (const DrawnJob& j : jobs_) add(j.rank, j.start, j.end);
+  for (const DrawnIdle& idle : idle_) add(idle.rank, idle.start, idle.end);
+  for (auto& row : drawn) {
+    std::sort(row.begin(), row.end());
+    double until = kLeft;
+    for (const auto& [start, end] : row) {
+      if (start - until >= kHair) return true;
+      until = std::max(until, end);
+    }
+    if (kLeft + kPlot - until >= kHair) return true;
+  }
+  return false;
+}
+
+std::string TimelineLayout::bare() const {
+  if (!AnyGap()) return "";
+  return options_.idle.empty() ? "idle" : std::string("idle: ") + kBareCause;
+}
+
 // Weights that take no time to come are drawn where they are read, not when all could be fetched at once.
 void TimelineLayout::MoveToReader(DrawnTransfer* t) {
   if (t->tensor != TensorKind::kWeights || t->end > t->start) return;

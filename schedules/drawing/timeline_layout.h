@@ -35,6 +35,8 @@ class TimelineLayout {
   const std::vector<DrawnIdle>& idle() const { return idle_; }  // what is hatched
   const std::vector<DrawnTransfer>& transfers() const { return transfers_; }
   const std::set<std::string>& causes() const { return causes_; }
+  // Returns the legend's name for the rows' bare ground; "" where none is seen.
+  std::string bare() const;
   bool Uses(JobKind kind) const { return used_[static_cast<int>(kind)]; }
   bool Carries(int cargo) const { return carried_[cargo]; }
   const std::map<Rank, std::set<int>>& stages_of() const { return stages_of_; }  // that a rank computes
@@ -65,6 +67,7 @@ class TimelineLayout {
   static JobKey KeyOf(const Job& job) { return {job.step, job.stage, job.microbatch, job.kind}; }
 
   void TakeIdle();
+  bool AnyGap() const;
   void MoveToReader(DrawnTransfer* t);
   void TakeTransfers();
   void SetHeights();

@@ -16,6 +16,12 @@ struct Groups {
 
 absl::StatusOr<Groups> ReadGroups(absl::string_view family, const FamilyParameters& parameters, int stages,
                                   int microbatches) {
+  const bool grouped = parameters.count("groups") > 0, ranked = parameters.count("ranks") > 0;
+  if (!grouped || !ranked) {
+    const char* const missing = grouped ? "`ranks`" : ranked ? "`groups`" : "`groups` and `ranks`";
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s needs %s, as in %s,groups=2,ranks=4", family, missing, family));
+  }
   const absl::StatusOr<int> groups = PositiveParameter(family, parameters, "groups");
   if (!groups.ok()) return groups.status();
   const absl::StatusOr<int> ring = PositiveParameter(family, parameters, "ranks");

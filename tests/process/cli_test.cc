@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -206,6 +207,8 @@ TEST(Cli_Simulate, BadSchedulesAndSizes_ExitTwoWithReason) {
   ExpectUsageError(simulate("lpp"), "lpp needs `groups`");
   ExpectUsageError(simulate("lpp,groups=0,ranks=2"), "groups is '0'");
   ExpectUsageError(simulate("lpp,groups=99,ranks=2"), "at most 8 groups");
+  ExpectUsageError(simulate("cdp_v2"),
+                   "cdp_v2 is a rule, not a schedule; write, for example, ddp,rule=cdp_v2");
   ExpectUsageError(simulate("periodic"), "not built yet");
   ExpectUsageError(Simulate({"--forward", "1,2"}), "each of the 4 stages");
   ExpectUsageError(Simulate({"--forward", "-1"}), "\"-1\" is not a number");
@@ -384,7 +387,7 @@ TEST(Cli_Compare, Schedules_OnlyThoseThatWereNamedBesideTheRunFiles) {
   const std::string file = GptRun(folder);
   const CommandResult r =
       Command::Run({"weft", "compare", file, "--schedules", "ddp,ranks=2,custom,ranks=2,compute=min(s,3) % W",
-                    "--schedules", "nope", "--stages", "2", "-o", "json"});
+                    "--schedules", "lpp", "--stages", "2", "-o", "json"});
   ASSERT_EQ(r.code, 0) << r.err;
   std::map<std::string, Json> entries;
   for (const Json& entry : List(r, "schedules")) entries[entry["schedule"]] = entry;
@@ -392,7 +395,13 @@ TEST(Cli_Compare, Schedules_OnlyThoseThatWereNamedBesideTheRunFiles) {
   EXPECT_EQ(entries["1f1b"]["stages"], 2);
   EXPECT_EQ(entries["ddp,ranks=2"]["ranks"], 2);
   EXPECT_TRUE(entries["custom,ranks=2,compute=min(s,3) % W"]["fits"]);
-  EXPECT_THAT(entries["nope"]["reason"].get<std::string>(), ::testing::Not(HasSubstr("did you mean")));
+  EXPECT_THAT(entries["lpp"]["reason"].get<std::string>(),
+              HasSubstr("needs `groups` and `ranks`, as in lpp,groups=2,ranks=4"));
+  for (const char* also : {"--stages", "--measure"}) {
+    std::vector<std::string> words = {"weft", "compare", file, "--schedules", "gpipe,1f1c", also};
+    if (words.back() == "--stages") words.emplace_back("2");
+    ExpectUsageError(words, "--schedules: unknown schedule \"1f1c\"; did you mean \"1f1b\"?");
+  }
   const CommandResult table =
       Command::Run({"weft", "compare", file, "--stages", "1", "--schedules", "gpipe"});
   EXPECT_THAT(table.out, AllOf(HasSubstr("1 stage,"), HasSubstr("time x ranks"),
@@ -481,6 +490,21 @@ TEST(Cli_Simulate, FlagsThatCouldChangeNothing_AreRefused) {
   ExpectUsageError(Simulate({"--bandwidth", "1KB"}), "--bandwidth has no effect");
   ExpectUsageError(Simulate({"--jobs"}), "add -o json");
   ExpectUsageError(Simulate({"--communication", "-o", "svg"}), "--communication is for");
+  ExpectUsageError(Simulate({"--backward-input", "2"}), "--backward-input has no effect, because 1f1b");
+  ExpectUsageError(Simulate({"--backward-weight", "5"}), "--backward-weight has no effect");
+  ExpectUsageError(Simulate({"--backward", "2", "--backward-input", "1", "--backward-weight", "1"}),
+                   "--backward-input has no effect");
+  ExpectUsageError(Simulate({"--overlapped", "5"}), "--overlapped has no effect, because 1f1b");
+  ExpectUsageError(Simulate({"--reduce", "3"}), "--reduce has no effect, because 1f1b");
+  EXPECT_EQ(Command::Run({"weft", "simulate", "1f1b", "zb_h1", "--stages", "2", "--microbatches", "4",
+                          "--backward-input", "2", "-o", "memory"})
+                .code,
+            0)
+      << "one of them splits the backward";
+  for (const char* flag : {"--nvtx", "--no-graphs"}) {
+    ExpectUsageError({"weft", "train", "run.yaml", flag}, absl::StrCat(flag, ": has no effect on the CPU"));
+  }
+  ExpectUsageError({"weft", "train", "run.yaml", "--reference", "--processes", "3"}, "--processes");
   ExpectUsageError(Simulate({"--schedule", "gpipe"}), "--schedule replaces the schedule of a run file");
   const TestFolder folder;
   const std::string profile = folder.Write("p.json", R"({"stages": [{"forward": 1}, {"forward": 1}]})");

@@ -113,6 +113,12 @@ TEST_F(GenerateTest, TrainedOnIds_ReadsAndWritesIds) {
   EXPECT_THAT(refused.err, HasSubstr("token 300 is not in the model's vocabulary, 0 to 299"));
 }
 
+TEST_F(GenerateTest, NoSuchFolderOrFile_SaysSo) {
+  const CommandResult refused = Generate(folder_ / "none", {});
+  EXPECT_EQ(refused.code, 78);
+  EXPECT_THAT(refused.err, HasSubstr("none: there is no such folder of a run, and no such run file"));
+}
+
 TEST_F(GenerateTest, ModelThatIsNoGpt_IsRefusedByName) {
   const std::string run = folder_.Write(
       "mlp.yaml",

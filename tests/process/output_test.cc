@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -66,9 +67,10 @@ class Output : public ::testing::Test {
  protected:
   CommandResult Train(const std::vector<std::string>& flags,
                       const std::map<std::string, std::string>& changes = {}) const {
-    std::vector<std::string> words = {"weft",  "train", WriteSmallRun(folder_, changes), "--processes", "2",
-                                      "--out", out_};
+    std::vector<std::string> words = {"weft", "train", WriteSmallRun(folder_, changes), "--out", out_};
     words.insert(words.end(), flags.begin(), flags.end());
+    if (std::find(flags.begin(), flags.end(), "--reference") == flags.end())
+      words.insert(words.end(), {"--processes", "2"});
     return Command::Run(words, kSeconds);
   }
   // A training that goes on until it is stopped, and has made a step.
@@ -92,22 +94,28 @@ TEST_F(Output, OfAFinishedRun_RefusedWithWhatIsInItAndUntouched) {
   for (const std::vector<std::string>& flags : {std::vector<std::string>{}, {"--reference"}}) {
     const CommandResult again = Train(flags);
     EXPECT_EQ(again.code, 78);
-    EXPECT_THAT(again.err, AllOf(HasSubstr(out_ + " holds the run small, finished"),
-                                 HasSubstr("after 3 of 3 steps"), HasSubstr("with checkpoint (step 3)"),
-                                 HasSubstr("--resume"), HasSubstr("--overwrite"), HasSubstr("--out DIR")));
+    EXPECT_THAT(again.err,
+                AllOf(HasSubstr(out_ + " holds the run small, finished"), HasSubstr("after 3 of 3 steps"),
+                      HasSubstr("with checkpoint (step 3)"),
+                      HasSubstr("--resume " + out_ + " goes on from it if its file has more steps, "),
+                      HasSubstr("--overwrite"), HasSubstr("--out DIR")));
     EXPECT_EQ(ReadFiles(out_), before);
   }
   // A checkpoint from elsewhere takes the place of nothing either.
-  ASSERT_EQ(Command::Run({"weft", "train", WriteSmallRun(folder_), "--reference", "--until", "1", "--out",
-                          folder_ / "other"})
-                .code,
-            0);
+  const CommandResult other = Command::Run(
+      {"weft", "train", WriteSmallRun(folder_), "--reference", "--until", "1", "--out", folder_ / "other"});
+  ASSERT_EQ(other.code, 0) << other.err;
+  EXPECT_THAT(other.out, HasSubstr(" --reference --resume "));
+  EXPECT_THAT(ReadWholeFile(folder_ / "other/loss.svg"), HasSubstr("small: loss of the plain loop"));
   EXPECT_EQ(Train({"--resume", folder_ / "other/checkpoint"}).code, 78);
   EXPECT_EQ(ReadFiles(out_), before);
 }
 
 TEST_F(Output, Overwritten_NewResultsInThePlacesOfAllFormerOnes) {
-  ASSERT_EQ(Train({"--until", "2"}).code, 0);
+  const CommandResult part = Train({"--until", "2"});
+  ASSERT_EQ(part.code, 0);
+  EXPECT_THAT(part.out, HasSubstr(" --out " + out_ + " --resume " + out_ + "` goes on with step 2\n"));
+  EXPECT_THAT(Train({}).err, HasSubstr("--resume " + out_ + " goes on from it, "));
   ASSERT_EQ(Train({"--resume", out_ + "/checkpoint"}).code, 0);
   ASSERT_TRUE(fs::exists(out_ + "/checkpoint-2"));
   std::ofstream(out_ + "/notes.txt") << "mine";

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -78,6 +80,23 @@ TEST_F(Runs, SubmittedAndWaitedFor_FinishesWithCheckpoint) {
   EXPECT_THAT(attached.err, HasSubstr("submitted as run 2"));
   EXPECT_THAT(Weft({"ls"}).out, AllOf(HasSubstr("run  name   state"), HasSubstr("  1  small  finished")));
   EXPECT_EQ(Json::parse(Weft({"ls", "-o", "json"}).out).size(), 2u);
+  // The log has a line for each state, and none twice.
+  coordinator_->Signal(SIGTERM);
+  const std::string log = coordinator_->Wait(60).err;
+  for (const char* state : {"is preparing", "is running", "is finishing", "has finished"}) {
+    const std::string line = absl::StrCat("run 1 (small) ", state);
+    EXPECT_EQ(std::vector<std::string>(absl::StrSplit(log, line)).size(), 2u) << line << "\n" << log;
+  }
+}
+
+// No terminal is there to show it.
+TEST_F(Runs, WatchedWhileItWaits_SaysForWhatAndEachChange) {
+  Command watching({"weft", "submit", WriteSmallRun(folder_), "--coordinator", address_});
+  EXPECT_TRUE(watching.WaitFor("waiting: needs 4 worker processes, 0 are free (0 connected)", 60));
+  StartWorkers(1);
+  EXPECT_TRUE(watching.WaitFor("waiting: needs 4 worker processes, 1 is free (1 connected)", 60));
+  watching.Signal(SIGINT);
+  EXPECT_EQ(watching.Wait(60).code, 130);
 }
 
 TEST_F(Runs, SubmittedWithoutOut_FolderOfItsOwnWithAllThatATrainingLeaves) {

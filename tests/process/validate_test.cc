@@ -124,6 +124,16 @@ TEST_F(Validated, Figures_AreThoseOfEvalOnACheckpointOfTheStep) {
   EXPECT_EQ(Evaluate("checkpoint", {"--validation", "--samples", "37"}), run.validations.at(5));
 }
 
+TEST_F(Validated, MoreSamplesThanThereAre_AreAllTakenWithAWarning) {
+  const std::string validate = absl::StrCat("{data: ", kHeldOut, ", every: 5, samples: ");
+  const TrainedRun all = Train(Sections("1f1b", absl::StrCat(validate, "37}")), {"--processes", "1"});
+  EXPECT_THAT(all.result.err, Not(HasSubstr("validate.samples")));
+  const TrainedRun more = Train(Sections("1f1b", absl::StrCat(validate, "38}")), {"--processes", "1"});
+  EXPECT_THAT(more.result.err,
+              HasSubstr("validate.samples: 38 are asked for, and the data have 37, so all are taken"));
+  EXPECT_EQ(more.validations, all.validations);
+}
+
 // What is validated behind the last step before the stop is no multiple, or is made again.
 TEST_F(Validated, StoppedAndResumedInItsFolder_HasTheUndisturbedCurve) {
   const TrainedRun reference = Train(Sections("1f1b", every_two_), {"--reference"});

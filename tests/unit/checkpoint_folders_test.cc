@@ -218,6 +218,18 @@ TEST_F(CheckpointFolder, PeriodicOnes_TheNewestStay) {
   EXPECT_EQ(checkpoints, (std::vector<std::string>{"checkpoint", "checkpoint-30", "checkpoint-40"}));
 }
 
+// If the resumed run goes wrong, that one is where to begin again.
+TEST_F(CheckpointFolder, PeriodicOnes_TheOneFromWhichTheRunResumedStaysToo) {
+  for (const int step : {10, 20}) Save(Folders("one"), step, 1);
+  run_.resume = {out_ + "/checkpoint-10", 10};
+  const CheckpointFolders resumed = Folders("two", 2);
+  for (const int step : {20, 30, 40}) Save(resumed, step, 2);
+  EXPECT_EQ(Names(), (std::vector<std::string>{"checkpoint-10", "checkpoint-30", "checkpoint-40"}));
+  run_.resume = {out_ + "/checkpoint-40", 40};
+  Save(Folders("three", 3), 50, 3, /*keep=*/1);
+  EXPECT_EQ(Names(), (std::vector<std::string>{"checkpoint-40", "checkpoint-50"}));
+}
+
 TEST_F(CheckpointFolder, Find_TakesTheNewestThatIsWhole) {
   EXPECT_THAT(std::string(FindCheckpoint(out_).status().message()), HasSubstr("holds none"));
   const CheckpointFolders folders = Folders("one");

@@ -474,12 +474,12 @@ TEST_F(CoreTest, FirstInLineWaitsForBusyWorkers_TheNextDoesNotOvertake) {
   EXPECT_EQ(core->GetRun(big)->state, RunState::kWaiting);
   EXPECT_EQ(core->GetRun(small)->state, RunState::kWaiting) << "one worker is free, but it is not its turn";
   EXPECT_EQ(core->GetRun(small)->reason,
-            absl::StrCat("behind run ", big, "; needs 1 worker processes, 1 are free (2 connected)"));
+            absl::StrCat("behind run ", big, "; needs 1 worker process, 1 is free (2 connected)"));
   now += 10 * options.waiting_ns;
   Do(CancelRun{0, first, ""});
   Say(1, Forgotten{first});
   EXPECT_EQ(core->GetRun(big)->state, RunState::kPreparing);
-  EXPECT_EQ(core->GetRun(small)->reason, "needs 1 worker processes, 0 are free (2 connected)");
+  EXPECT_EQ(core->GetRun(small)->reason, "needs 1 worker process, 0 are free (2 connected)");
 }
 
 TEST_F(CoreTest, FirstInLineNeedsMoreThanAreConnected_TheNextPasses) {
@@ -504,7 +504,7 @@ TEST_F(CoreTest, RunsThatNeedMoreThanAreConnected_EachFailAfterTheDeadline) {
   Do(Tick{});
   for (uint64_t run : {first, second}) {
     EXPECT_EQ(core->GetRun(run)->state, RunState::kFailed);
-    EXPECT_THAT(core->GetRun(run)->reason, HasSubstr("needs 2 worker processes, 1 are free (1 connected)"));
+    EXPECT_THAT(core->GetRun(run)->reason, HasSubstr("needs 2 worker processes, 1 is free (1 connected)"));
   }
 }
 
@@ -713,6 +713,21 @@ TEST_F(CoreTest, FinishedWorkerLeavesBeforeTheOthers_RunStillFinishes) {
   EXPECT_EQ(core->GetRun(run)->state, RunState::kFinishing);
   Say(2, Finished{run, {}});
   EXPECT_EQ(core->GetRun(run)->state, RunState::kFinished);
+}
+
+// A process that has finished frees its memory, and a report of that time would show none.
+TEST_F(CoreTest, ReportAfterFinished_ChangesNoFigures) {
+  const uint64_t run = Running();
+  EndAll(run);
+  RankReport last;
+  last.rank = lease[1].rank;
+  last.peak_bytes = {{"weights", 100}};
+  Say(1, Finished{run, {last}});
+  last.peak_bytes.clear();
+  Say(1, Report{run, {last}});
+  Say(2, Finished{run, {}});
+  ASSERT_EQ(run_info.reports.size(), 1u);
+  EXPECT_EQ(run_info.reports[0].peak_bytes, (std::map<std::string, int64_t>{{"weights", 100}}));
 }
 
 TEST_F(CoreTest, Submit_RequestAgain_IsTheSameRunEvenAfterItEnded) {

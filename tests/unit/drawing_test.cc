@@ -117,6 +117,33 @@ TEST(DrawSvg_SeveralStagesOfARank, LabelledAsActions_WithTheirLettersInTheLegend
   EXPECT_THAT(svg, HasSubstr(">4F6: stage 4, micro-batch 6 (F forward, B backward)<"));
 }
 
+// A label is measured by its letters, of which W is the broadest; a box that is too narrow for it in one line
+// has it in two.
+TEST(DrawSvg_NarrowBoxes, LabelsStayInside_InTwoLinesWhereNeeded) {
+  const auto picture = [](int microbatch, double end) {
+    const Job job = Job::Compute(0, 3, microbatch, JobKind::kBackwardWeight);
+    const Job other = Job::Compute(0, 4, 0, JobKind::kForward);
+    return DrawSvg({{job, 0, 0, end}, {other, 0, 50, 1100}}, Options(1, 5));
+  };
+  EXPECT_THAT(Labels(picture(4, 20)), ElementsAre("3W4", "4F0"));
+  EXPECT_THAT(picture(4, 20), HasSubstr("font-size:7.89px"))
+      << "18 of 20 pixels are for 2.28 letters' heights";
+  EXPECT_THAT(Labels(picture(4, 15)), ElementsAre("3W", "4", "4F0"));
+  EXPECT_THAT(Labels(picture(4, 10)), ElementsAre("4F0")) << "nobody could read it";
+}
+
+TEST(DrawSvg_Ground, NamedInTheLegendWhereItIsSeen) {
+  const std::vector<DrawnJob> jobs = {{Job::Compute(0, 0, 0, JobKind::kForward), 0, 0, 10},
+                                      {Job::Compute(0, 0, 0, JobKind::kBackward), 0, 12, 20}};
+  DrawingOptions options = Options(1, 1);
+  EXPECT_THAT(DrawSvg(jobs, options), HasSubstr(">idle<"));
+  options.idle = {{0, 10, 12, "dependency"}};
+  EXPECT_THAT(DrawSvg(jobs, options), AllOf(HasSubstr(">idle: dependency<"), Not(HasSubstr(">idle<"))));
+  options.idle = {{0, 10, 12, "transfer"}};
+  EXPECT_THAT(DrawSvg(jobs, options), AllOf(HasSubstr(">idle: transfer<"), Not(HasSubstr("dependency"))));
+  EXPECT_THAT(DrawSvg(absl::MakeConstSpan(jobs).subspan(0, 1), Options(1, 1)), Not(HasSubstr("idle")));
+}
+
 // Each step has one micro-batch: its number would be 0 everywhere.
 TEST(DrawSvg_OneMicrobatchAStep, LabelledByStep) {
   const std::string svg = DrawSvg(Simulated("pipedream", 2, 1, 3), Options(2, 2));
@@ -198,7 +225,9 @@ TEST(DrawSvg_ManyEntries, LegendGoesOnInFurtherLines) {
     options.idle.push_back({0, at, at + 1, cause});
     ++at;
   }
-  const std::string svg = DrawSvg({{Job::Compute(0, 0, 0, JobKind::kForward), 0, 0, 20}}, options);
+  const std::string svg = DrawSvg({{Job::Compute(0, 0, 0, JobKind::kForward), 0, 0, 1},
+                                   {Job::Compute(0, 0, 1, JobKind::kForward), 0, 8, 20}},
+                                  options);
   for (size_t x = svg.find(" x=\""); x != std::string::npos; x = svg.find(" x=\"", x + 1)) {
     EXPECT_LT(std::stod(svg.substr(x + 4)), 1322) << "outside of the picture";
   }

@@ -133,6 +133,19 @@ TEST(MeasuredTable, Rows_HaveFiguresOrAReason) {
   EXPECT_THAT(MeasuredTable(run, {"", kSteps}, {refused}), Not(HasSubstr("peak by rank")));
 }
 
+// The run never told that rank's bytes: that is not zero.
+TEST(MeasuredTable, RankWithoutItsBytes_IsUnknown) {
+  const RunSpec run = RunOf("1f1b");
+  auto row = RowOf(run, Measured(run));
+  ASSERT_TRUE(row.ok()) << row.status();
+  row->ran = true;
+  row->peak_bytes[2].clear();
+  const std::string text = MeasuredTable(run, {"4 stages", kSteps, 1, 2}, {*row});
+  EXPECT_THAT(text, AllOf(HasSubstr("100 B each; 1 rank unknown"), HasSubstr("1000 B; 1 rank unknown")));
+  for (auto& classes : row->peak_bytes) classes.clear();
+  EXPECT_THAT(MeasuredTable(run, {"4 stages", kSteps, 1, 2}, {*row}), Not(HasSubstr("unknown")));
+}
+
 TEST(MedianRow, SeveralTrainings_TheMiddleOneCountsAndKnowsAllTimes) {
   std::vector<MeasuredRow> repeats(3);
   repeats[0].step_seconds = 0.3;

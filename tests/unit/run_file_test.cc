@@ -90,6 +90,21 @@ TEST_F(RunFile, ScheduleThatDoesNotFit_LineOfTheSchedule) {
   EXPECT_THAT(Refusal(Changed("{1f1b: }", "{lpp: {groups: 64, ranks: 1}}")), HasSubstr("4 micro-batches"));
 }
 
+TEST_F(RunFile, ScheduleAlone_SaysThatItIsNoRun) {
+  EXPECT_THAT(Refusal("custom: {ranks: 2, compute: s % W}\n"),
+              AllOf(HasSubstr("holds the schedule custom and no run"), HasSubstr("below `schedule:`")));
+}
+
+TEST_F(RunFile, MemoryThatIsTooLittle_NamesWhatWouldDo) {
+  const std::string refusal = Refusal(good_ + "memory: 1KiB\n");
+  EXPECT_THAT(refusal, StartsWith(":12: memory: "));
+  const size_t at = refusal.rfind("; memory: ");
+  ASSERT_NE(at, std::string::npos) << refusal;
+  const std::string enough = refusal.substr(at + 2, refusal.rfind(" would do") - at - 2);
+  const auto run = ParseRunFile(Path(), good_ + enough + "\n");
+  EXPECT_TRUE(run.ok()) << run.status();
+}
+
 TEST_F(RunFile, DuplicateKey_NamesBothLines) {
   EXPECT_THAT(Refusal(good_ + "stages: 3\n"), StartsWith(":12: stages: is given twice, first on line 10"));
 }

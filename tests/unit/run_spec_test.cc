@@ -227,6 +227,12 @@ TEST(RunSpec_UnknownKey, AnySection_NamesNearestValidKey) {
   ExpectRefused({With("/schedule/rul", "sync"), "schedule.rul", "did you mean \"rule\"?"});
 }
 
+TEST(RunSpec_Schedule, RuleInItsPlace_SaysHowToWriteBoth) {
+  const std::string both = "cdp_v2 is a rule, not a schedule; write, for example, {ddp: {}, rule: cdp_v2}";
+  ExpectRefused({With("/schedule", "cdp_v2"), "schedule", both});
+  ExpectRefused({With("/schedule", {{"cdp_v2", Json::object()}}), "schedule", both});
+}
+
 TEST(RunSpec_MissingKey, AnySection_NamesItWithExample) {
   ExpectRefused({Without("", "model"), "model", "is missing"});
   ExpectRefused({Without("", "data"), "data", "is missing"});

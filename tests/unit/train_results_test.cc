@@ -168,9 +168,10 @@ TEST(Summary_Json, SomeOfTheSteps_SaysWhereTheyBegin) {
   results.spec.resume = {"/c", 7};
   results.spec.until = 9;
   EXPECT_EQ(SummaryJson(results)["first_step"], 7);
-  const std::string text = SummaryText(results, "out/a");
+  const std::string text = SummaryText(results, "out/a", {}, "weft train a.yaml --resume out/a");
   EXPECT_NE(text.find("(7 to 8 of 20)"), std::string::npos) << text;
-  EXPECT_NE(text.find("--resume out/a/checkpoint goes on with step 9"), std::string::npos) << text;
+  EXPECT_NE(text.find("\n`weft train a.yaml --resume out/a` goes on with step 9\n"), std::string::npos)
+      << text;
   EXPECT_EQ(text.find("checkpoint-0"), std::string::npos) << text;
 }
 
@@ -182,6 +183,14 @@ TEST(Summary_Text, ColumnsOnlyForWhatHappened) {
                     HasSubstr("out/a/timeline.svg"), HasSubstr("rank 1")));
   EXPECT_THAT(text, Not(HasSubstr("memory")));
   EXPECT_THAT(text, Not(HasSubstr("input_gradient")));
+}
+
+// A rank that still prepares has told no bytes: that is not zero.
+TEST(RankTable_Bytes, NotTold_AreADash) {
+  std::vector<RankReport> reports(2);
+  reports[1].rank = 1;
+  reports[1].peak_bytes = {{"weights", 2048}};
+  EXPECT_THAT(RankTable(reports, {}), AllOf(HasSubstr(" -\n"), HasSubstr("2.0 KiB"), Not(HasSubstr("0 B"))));
 }
 
 TEST(RankTable_ManyClasses, TimesAndBytesApart_WhereALineWouldBeTooLong) {

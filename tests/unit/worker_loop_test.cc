@@ -497,7 +497,8 @@ TEST_F(WorkerLoopTest, Validate_TellsTheFiguresAndRemovesTheWeights) {
   EXPECT_FALSE(std::filesystem::exists(aside));
 }
 
-// The rank takes its time like one with a device's driver to wait for.
+// The rank takes its time like one with a device's driver to wait for. Its memory goes, so it tells no
+// figures meanwhile: they would count as its last ones.
 TEST_F(WorkerLoopTest, RankThatTakesLongToEnd_HoldsTheNextRunAndNothingElse) {
   Notification may_end;
   std::atomic<int> ending{0};
@@ -510,6 +511,13 @@ TEST_F(WorkerLoopTest, RankThatTakesLongToEnd_HoldsTheNextRunAndNothingElse) {
     may_end.Notify();
     Join();
     device_.gate.end = nullptr;
+  };
+  bool prepared_once = false;  // from here on, all ranks of the run have told their bytes
+  link_.on_send = [&](const FromWorker& message) {
+    prepared_once |= std::holds_alternative<Prepared>(message);
+    const auto* report = std::get_if<Report>(&message);
+    if (report == nullptr || report->run != kRun || !prepared_once) return;
+    for (const RankReport& rank : report->ranks) EXPECT_FALSE(rank.peak_bytes.empty()) << rank.rank;
   };
   link_.Say(Pipeline(kRun));
   ASSERT_TRUE(link_.Await<Prepared>().has_value());

@@ -136,11 +136,14 @@ absl::Status Install(const std::string& output, const std::string& made, const s
   return absl::OkStatus();
 }
 
-// Removes periodic checkpoints older than the newest `keep`.
-void Prune(const std::string& output, int keep, const std::string& tag) {
+// Removes periodic checkpoints older than the newest `keep`, except the one from which the run resumed: if
+// the run goes wrong, that one is where to begin again.
+void Prune(const std::string& output, int keep, const std::string& resumed, const std::string& tag) {
   std::vector<std::tuple<int64_t, int, std::string>> periodic;
   for (const std::string& name : NamesIn(output)) {
     if (StepOf(name).value_or(0) < 1 || !IsFolder(fs::path(output) / name)) continue;
+    std::error_code error;
+    if (!resumed.empty() && fs::equivalent(resumed, fs::path(output) / name, error)) continue;
     const auto index = CheckpointIndex::Read(absl::StrCat(output, "/", name));
     if (index.ok() && index->identity.periodic) periodic.push_back({index->sealed_ms, index->version, name});
   }
@@ -190,7 +193,7 @@ absl::Status CheckpointFolders::Seal(int64_t step, int keep, bool validate) cons
     if (validate) DropKeptAside(step);
     return status;
   }
-  if (identity.periodic) Prune(output_, keep, tag_);
+  if (identity.periodic) Prune(output_, keep, run_.resume.checkpoint, tag_);
   return absl::OkStatus();
 }
 

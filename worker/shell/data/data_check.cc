@@ -7,11 +7,18 @@
 
 namespace weft {
 
-absl::StatusOr<std::vector<std::string>> CheckData(const RunSpec& run, const ScanProgress& progress) {
+absl::StatusOr<std::vector<std::string>> CheckData(const RunSpec& run, DataUse use,
+                                                   const ScanProgress& progress) {
   const absl::StatusOr<std::unique_ptr<Dataset>> data = Dataset::Open(run);
   if (!data.ok()) return data.status();
   if (absl::Status whole = (*data)->CheckWhole(progress); !whole.ok()) return whole;
   std::vector<std::string> warnings;
+  if (use == DataUse::kValidation) {
+    if ((*data)->count() < run.validate.samples)
+      warnings.push_back(absl::StrFormat("samples: %d are asked for, and the data have %d, so all are taken",
+                                         run.validate.samples, (*data)->count()));
+    return warnings;
+  }
   if ((*data)->count() < run.train.batch) {
     const bool text = std::holds_alternative<TextData>(run.data.source);
     warnings.push_back(

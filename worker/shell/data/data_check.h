@@ -16,9 +16,13 @@
 
 namespace weft {
 
+// The use of the data: for steps, or for validations.
+enum class DataUse { kTraining, kValidation };
+
 // Checks the data. Returns sentences about data that can be used and are hardly meant so; each begins with
 // its key.
-absl::StatusOr<std::vector<std::string>> CheckData(const RunSpec& run, const ScanProgress& progress);
+absl::StatusOr<std::vector<std::string>> CheckData(const RunSpec& run, DataUse use,
+                                                   const ScanProgress& progress);
 
 // Returns the files that hold the run's data.
 std::vector<std::string> DataPaths(const RunSpec& run);

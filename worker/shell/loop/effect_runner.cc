@@ -498,6 +498,8 @@ void EffectRunner::SendReportIfDue(int64_t now) {
   AssertHeld(mu_);
   if (!core_.has_run() || now < next_report_) return;
   next_report_ = now + options_.report_interval_ns;
+  // Ranks that end have given their last figures, and their memory goes.
+  if (forget_when_idle_) return;
   Send(Report{core_.run_id(), Reports(now)});
   std::string silence = transport_.DescribeSilence(now);
   if (silence_.IsDue(now, !silence.empty())) Send(Stalled{core_.run_id(), std::move(silence)});
