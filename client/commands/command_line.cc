@@ -234,6 +234,35 @@ CLI::App* AddSimulate(CLI::App& app, SimulateOptions& o) {
   return sub;
 }
 
+// Adds what a measured comparison takes, beside what a predicted one does.
+void AddMeasure(CLI::App& sub, CompareOptions& o) {
+  CLI::Option* measure = sub.add_flag("--measure", o.measure,
+                                      "Train a few steps under each schedule, and show measured and "
+                                      "simulated figures side by side; the data must be there");
+  sub.add_option("--steps", o.steps, "With --measure: steps of each training (default 6)")
+      ->needs(measure)
+      ->check(CLI::Range(1, kSizeMost))
+      ->type_name("T");
+  sub.add_option("--repeats", o.repeats,
+                 "With --measure: trainings under each schedule, in turn (default 3); the median counts")
+      ->needs(measure)
+      ->check(CLI::Range(1, 1000))
+      ->type_name("R");
+  sub.add_option("--processes", o.processes,
+                 "With --measure: most worker processes (default: one per rank, at most one per core)")
+      ->needs(measure)
+      ->check(CLI::Range(1, 4096))
+      ->type_name("N");
+  sub.add_option("--out", o.out,
+                 "With --measure: keep the results of each training in a folder here (default: none)")
+      ->needs(measure)
+      ->type_name("DIR");
+  for (CLI::Option* option : AddDevice(sub, o.device)) option->needs(measure);
+  for (const char* predicts : {"--profile", "--flops", "--bandwidth", "--latency"}) {
+    measure->excludes(predicts);
+  }
+}
+
 CLI::App* AddCompare(CLI::App& app, CompareOptions& o) {
   CLI::App* sub =
       app.add_subcommand("compare", "Predict every schedule on a run file's model, or --measure them");
@@ -266,31 +295,7 @@ CLI::App* AddCompare(CLI::App& app, CompareOptions& o) {
          "-o,--output", [&o](const std::string& form) { o.json = form == "json"; }, "table (default) or json")
       ->check(CLI::IsMember({"table", "json"}))
       ->type_name("FORM");
-  CLI::Option* measure = sub->add_flag("--measure", o.measure,
-                                       "Train a few steps under each schedule, and show measured and "
-                                       "simulated figures side by side; the data must be there");
-  sub->add_option("--steps", o.steps, "With --measure: steps of each training (default 6)")
-      ->needs(measure)
-      ->check(CLI::Range(1, kSizeMost))
-      ->type_name("T");
-  sub->add_option("--repeats", o.repeats,
-                  "With --measure: trainings under each schedule, in turn (default 3); the median counts")
-      ->needs(measure)
-      ->check(CLI::Range(1, 1000))
-      ->type_name("R");
-  sub->add_option("--processes", o.processes,
-                  "With --measure: most worker processes (default: one per rank, at most one per core)")
-      ->needs(measure)
-      ->check(CLI::Range(1, 4096))
-      ->type_name("N");
-  sub->add_option("--out", o.out,
-                  "With --measure: keep the results of each training in a folder here (default: none)")
-      ->needs(measure)
-      ->type_name("DIR");
-  for (CLI::Option* option : AddDevice(*sub, o.device)) option->needs(measure);
-  for (const char* predicts : {"--profile", "--flops", "--bandwidth", "--latency"}) {
-    measure->excludes(predicts);
-  }
+  AddMeasure(*sub, o);
   sub->footer(Footer(
       {{"weft compare docs/runs/shakespeare.yaml", "every family, predicted"},
        {"weft compare docs/runs/shakespeare.yaml --memory 2GB", "what fits 2 GB a rank"},

@@ -145,18 +145,7 @@ int Serve(const Flags& flags) {
   return kOk;
 }
 
-int Main(int argc, char** argv) {
-  CLI::App app("Coordinates training runs: accepts them, and grants their jobs to worker processes.",
-               "weft-coordinator");
-  app.footer(
-      "Examples:\n"
-      "  weft-coordinator --listen unix:/run/weft/coordinator.sock\n"
-      "  weft-coordinator --listen 127.0.0.1:7070 --listen unix:/run/weft/coordinator.sock --metrics "
-      "127.0.0.1:9100\n"
-      "Exit codes: 0 stopped by a signal, 2 wrong usage, 75 an address is in use or there are no threads "
-      "left, 78 an "
-      "address is wrong or refused.");
-  Flags flags;
+void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option(
          "--listen", flags.listen,
          absl::StrCat("Address for workers and clients: unix:PATH or HOST:PORT; may be repeated (default ",
@@ -194,6 +183,20 @@ int Main(int argc, char** argv) {
       ->transform(CLI::CheckedTransformer(std::map<std::string, LogLevel>{
           {"error", LogLevel::kError}, {"warning", LogLevel::kWarning}, {"info", LogLevel::kInfo}}))
       ->type_name("LEVEL");
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app("Coordinates training runs: accepts them, and grants their jobs to worker processes.",
+               "weft-coordinator");
+  app.footer(
+      "Examples:\n"
+      "  weft-coordinator --listen unix:/run/weft/coordinator.sock\n"
+      "  weft-coordinator --listen 127.0.0.1:7070 --listen unix:/run/weft/coordinator.sock --metrics "
+      "127.0.0.1:9100\n"
+      "Exit codes: 0 stopped by a signal, 2 wrong usage, 75 an address is in use or there are no threads "
+      "left, 78 an address is wrong or refused.");
+  Flags flags;
+  AddFlags(app, flags);
   app.set_version_flag("--version", "weft-coordinator 0.1.0");
   try {
     app.parse(argc, argv);

@@ -9,6 +9,54 @@
 #include "proto/wire/session_codec.h"
 
 namespace weft::wire {
+namespace {
+
+// Checks what a run says of its size and place.
+absl::Status CheckRun(const v1::Run& in) {
+  if (in.state() < v1::RUN_STATE_SUBMITTED || in.state() > v1::RUN_STATE_CANCELLED) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("run.state ", static_cast<int>(in.state()), " is not known"));
+  }
+  WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("run.name", in.name(), kMaxTextBytes));
+  WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("run.schedule", in.schedule(), kMaxTextBytes));
+  WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("run.reason", in.reason(), 4 * kMaxTextBytes));
+  WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("run.reduction", in.reduction(), kMaxTextBytes));
+  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("run.ranks", in.ranks(), kMaxRanks));
+  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("run.processes", in.processes(), kMaxProcesses));
+  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("run.steps", in.steps(), kMaxSteps));
+  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("run.steps_done", in.steps_done(), in.steps()));
+  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("the number of run.reports", in.reports_size(), kMaxRanks));
+  WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("run.output", in.output(), kMaxTextBytes));
+  WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("run.file", in.file(), kMaxTextBytes));
+  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("the number of run.members", in.members_size(), kMaxProcesses));
+  for (const std::string& member : in.members()) {
+    WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("run.members", member, kMaxTextBytes));
+  }
+  return absl::OkStatus();
+}
+
+// Takes a run's checkpoints and validations, with their checks.
+absl::Status TakeCheckpoints(const v1::Run& in, RunInfo* run) {
+  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("run.checkpoint_step", in.checkpoint_step(), kMaxSteps));
+  WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("run.checkpoint_failure", in.checkpoint_failure(), kMaxTextBytes));
+  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("run.failed_checkpoints", in.failed_checkpoints(), kMaxSteps));
+  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("run.stop_step", in.stop_step(), kMaxSteps));
+  WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("run.validation_failure", in.validation_failure(), kMaxTextBytes));
+  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("run.failed_validations", in.failed_validations(), kMaxSteps));
+  if (in.has_checkpoint_step()) run->checkpoint_step = static_cast<int32_t>(in.checkpoint_step());
+  run->checkpoint_failure = in.checkpoint_failure();
+  run->failed_checkpoints = static_cast<int32_t>(in.failed_checkpoints());
+  if (in.has_stop_step()) run->stop_step = static_cast<int32_t>(in.stop_step());
+  run->validation_failure = in.validation_failure();
+  run->failed_validations = static_cast<int32_t>(in.failed_validations());
+  if (!in.has_validation()) return absl::OkStatus();
+  absl::StatusOr<Validation> validation = Decode(in.validation());
+  if (!validation.ok()) return validation.status();
+  run->validation = *std::move(validation);
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 void Encode(const SubmitRequest& request, v1::SubmitRequest* out) {
   out->set_request(request.request);
@@ -59,33 +107,11 @@ void Encode(const RunInfo& run, int64_t unix_minus_monotonic_ns, v1::Run* out) {
 }
 
 absl::StatusOr<RunInfo> Decode(const v1::Run& in) {
+  WEFT_WIRE_RETURN_IF_ERROR(CheckRun(in));
   RunInfo run;
-  if (in.state() < v1::RUN_STATE_SUBMITTED || in.state() > v1::RUN_STATE_CANCELLED) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("run.state ", static_cast<int>(in.state()), " is not known"));
-  }
-  WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("run.name", in.name(), kMaxTextBytes));
-  WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("run.schedule", in.schedule(), kMaxTextBytes));
-  WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("run.reason", in.reason(), 4 * kMaxTextBytes));
-  WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("run.reduction", in.reduction(), kMaxTextBytes));
-  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("run.ranks", in.ranks(), kMaxRanks));
-  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("run.processes", in.processes(), kMaxProcesses));
-  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("run.steps", in.steps(), kMaxSteps));
-  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("run.steps_done", in.steps_done(), in.steps()));
-  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("the number of run.reports", in.reports_size(), kMaxRanks));
-  WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("run.output", in.output(), kMaxTextBytes));
-  WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("run.file", in.file(), kMaxTextBytes));
-  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("the number of run.members", in.members_size(), kMaxProcesses));
-  for (const std::string& member : in.members()) {
-    WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("run.members", member, kMaxTextBytes));
-    run.members.push_back(member);
-  }
+  run.members.assign(in.members().begin(), in.members().end());
   run.output = in.output();
   run.file = in.file();
-  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("run.checkpoint_step", in.checkpoint_step(), kMaxSteps));
-  WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("run.checkpoint_failure", in.checkpoint_failure(), kMaxTextBytes));
-  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("run.failed_checkpoints", in.failed_checkpoints(), kMaxSteps));
-  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("run.stop_step", in.stop_step(), kMaxSteps));
   run.id = in.id();
   run.name = in.name();
   run.schedule = in.schedule();
@@ -98,19 +124,7 @@ absl::StatusOr<RunInfo> Decode(const v1::Run& in) {
   run.steps_done = static_cast<int32_t>(in.steps_done());
   run.has_loss = in.has_loss();
   run.loss = in.loss();
-  if (in.has_checkpoint_step()) run.checkpoint_step = static_cast<int32_t>(in.checkpoint_step());
-  run.checkpoint_failure = in.checkpoint_failure();
-  run.failed_checkpoints = static_cast<int32_t>(in.failed_checkpoints());
-  if (in.has_stop_step()) run.stop_step = static_cast<int32_t>(in.stop_step());
-  if (in.has_validation()) {
-    absl::StatusOr<Validation> validation = Decode(in.validation());
-    if (!validation.ok()) return validation.status();
-    run.validation = *std::move(validation);
-  }
-  WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("run.validation_failure", in.validation_failure(), kMaxTextBytes));
-  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("run.failed_validations", in.failed_validations(), kMaxSteps));
-  run.validation_failure = in.validation_failure();
-  run.failed_validations = static_cast<int32_t>(in.failed_validations());
+  WEFT_WIRE_RETURN_IF_ERROR(TakeCheckpoints(in, &run));
   run.submitted_ns = in.submitted_ns();
   run.started_ns = in.started_ns();
   run.ended_ns = in.ended_ns();
