@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <list>
 #include <thread>
@@ -17,6 +16,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/monotonic_clock.h"
 #include "base/net/address.h"
 #include "base/net/listener.h"
 #include "base/threads.h"
@@ -28,12 +28,6 @@ constexpr size_t kHeadBytesMost = 8 << 10;
 constexpr size_t kConnectionsMost = 128;
 // Time from a connection's beginning to the last byte of its answer.
 constexpr int64_t kRequestNs = 5'000'000'000;
-
-int64_t Now() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
 
 // A whole request, and the place for its answer.
 class MemoryStream final : public httplib::Stream {
@@ -131,7 +125,7 @@ class HttpMetricsServer final : public MetricsServer {
       poll(descriptors.data(), descriptors.size(), Timeout());
       if (descriptors[0].revents != 0) return;
       size_t i = 1;
-      const int64_t now = Now();
+      const int64_t now = MonotonicNow();
       for (auto c = connections_.begin(); c != connections_.end(); ++i) {
         const bool ready = descriptors[i].revents != 0;
         if (now < c->deadline && (!ready || Serve(&*c))) {
@@ -148,7 +142,7 @@ class HttpMetricsServer final : public MetricsServer {
   int Timeout() const {
     if (connections_.empty()) return -1;
     // Connections are in the order of their arrival.
-    const int64_t left = (connections_.front().deadline - Now()) / 1'000'000;
+    const int64_t left = (connections_.front().deadline - MonotonicNow()) / 1'000'000;
     return static_cast<int>(std::max<int64_t>(left, 0)) + 1;
   }
 

@@ -1,7 +1,6 @@
 #include "coordinator/record/run_records.h"
 
 #include <algorithm>
-#include <chrono>
 #include <filesystem>
 #include <optional>
 #include <thread>
@@ -9,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "base/monotonic_clock.h"
 #include "base/threads.h"
 #include "coordinator/record/output_folder.h"
 #include "coordinator/record/run_end.h"
@@ -132,10 +132,9 @@ RunRecords::~RunRecords() {
     MutexLock lock(mu_);
     all.swap(ending_);
   }
-  const auto until = std::chrono::steady_clock::now() + std::chrono::nanoseconds(kLastWriteNs);
+  const int64_t until = MonotonicNow() + kLastWriteNs;
   for (const auto& recording : all) {
-    const int64_t left = (until - std::chrono::steady_clock::now()) / std::chrono::nanoseconds(1);
-    recording->AwaitWritten(std::max<int64_t>(left, 0));
+    recording->AwaitWritten(std::max<int64_t>(until - MonotonicNow(), 0));
   }
 }
 

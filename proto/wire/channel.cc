@@ -5,10 +5,10 @@
 #include <grpc/support/time.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
 #include <string>
 
+#include "base/monotonic_clock.h"
 #include "proto/wire/limits.h"
 
 namespace weft {
@@ -78,11 +78,7 @@ grpc::Status ToGrpc(const absl::Status& status) {
   return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
 }
 
-int64_t MonotonicNanos() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
+int64_t MonotonicNanos() { return MonotonicNow(); }
 
 gpr_timespec DeadlineAt(int64_t monotonic_ns) {
   if (monotonic_ns == INT64_MAX) return gpr_inf_future(GPR_CLOCK_MONOTONIC);
