@@ -95,7 +95,8 @@ std::vector<std::vector<int>> Inputs(const Json& json) {
 // Returns the bytes; a value that is not a list of sizes gives none.
 std::vector<double> LeftBytes(const Json& json) {
   std::vector<double> left;
-  const auto found = json.find("left_bytes");
+  auto found = json.find("activation_bytes");
+  if (found == json.end()) found = json.find("left_bytes");  // the key in traces of version 0.1
   if (found == json.end() || !found->is_array()) return {};
   for (const Json& bytes : *found) {
     if (!bytes.is_number_unsigned()) return {};

@@ -200,7 +200,7 @@ Json SummaryJson(const TrainResults& r) {
     if (!r.reduction.empty()) json["reduction"] = r.reduction;
     json["bytes_sent"] = BytesSent(r.reports);
     json["peak_bytes"] = ByRank(r.reports, &RankReport::peak_bytes);
-    json["left_bytes"] = LeftBytes(r);
+    json["activation_bytes"] = LeftBytes(r);
     json["idle_seconds"] = ByRank(r.reports, &RankReport::idle_seconds);
     json["idle_share"] = {{"measured", MeasuredIdle(r.reports)}, {"predicted", r.predicted.idle}};
     json["busy_seconds"] = ByRank(r.reports, &RankReport::busy_seconds);

@@ -206,7 +206,7 @@ std::string DrawTrace(absl::Span<const DrawnJob> jobs, const DrawingOptions& opt
   if (!options.inputs.empty()) absl::StrAppend(&out, ",\"inputs\":", nlohmann::json(options.inputs).dump());
   if (options.time == DrawnTime::kSeconds) absl::StrAppend(&out, ",\"measured\":true");
   if (!options.left_bytes.empty()) {
-    absl::StrAppend(&out, ",\"left_bytes\":", nlohmann::json(options.left_bytes).dump());
+    absl::StrAppend(&out, ",\"activation_bytes\":", nlohmann::json(options.left_bytes).dump());
   }
   return out + "}\n";
 }
