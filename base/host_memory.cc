@@ -78,14 +78,14 @@ std::optional<int64_t> FigureOf(absl::string_view text, absl::string_view key) {
 }
 
 std::optional<int64_t> HostMemory::Least() const {
-  if (!available.has_value()) return group_left;
-  return group_left.has_value() ? std::min(*available, *group_left) : *available;
+  if (!available.has_value()) return group_remaining;
+  return group_remaining.has_value() ? std::min(*available, *group_remaining) : *available;
 }
 
 std::string HostMemory::Describe() const {
   std::vector<std::string> parts;
   if (available.has_value()) parts.push_back(Gib(*available) + " available on the machine");
-  if (group_left.has_value()) parts.push_back(Gib(*group_left) + " left by its control group");
+  if (group_remaining.has_value()) parts.push_back(Gib(*group_remaining) + " left by its control group");
   return absl::StrJoin(parts, ", ");
 }
 
@@ -102,8 +102,8 @@ HostMemory ReadHostMemory(const std::string& root) {
     const std::string stat = ReadText(folder + "/memory.stat");
     const int64_t cached =
         FigureOf(stat, groups.version1 ? "total_inactive_file" : "inactive_file").value_or(0);
-    const int64_t left = std::max<int64_t>(0, *limit - std::max<int64_t>(0, *used - cached));
-    memory.group_left = std::min(memory.group_left.value_or(left), left);
+    const int64_t remaining = std::max<int64_t>(0, *limit - std::max<int64_t>(0, *used - cached));
+    memory.group_remaining = std::min(memory.group_remaining.value_or(remaining), remaining);
   }
   return memory;
 }

@@ -17,7 +17,7 @@ namespace weft {
 struct HostMemory {
   std::optional<int64_t> available;  // bytes of the machine (MemAvailable)
   // Bytes under the limit of the control group, or of the narrowest above it.
-  std::optional<int64_t> group_left;
+  std::optional<int64_t> group_remaining;
   // Returns the lesser of the two, or nothing if neither is known.
   std::optional<int64_t> Least() const;
   // Returns "21.3 GiB available on the machine, 1.9 GiB left by its control group".

@@ -7,15 +7,15 @@
 namespace weft {
 
 int64_t RaiseOpenFileLimit() {
-  constexpr rlim_t kMost = 1'000'000;
+  constexpr rlim_t kMax = 1'000'000;
   rlimit limit;
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 0;
-  const rlim_t wanted = std::min(limit.rlim_max, kMost);
+  const rlim_t wanted = std::min(limit.rlim_max, kMax);
   if (limit.rlim_cur < wanted) {
     const rlimit raised = {wanted, limit.rlim_max};
     if (setrlimit(RLIMIT_NOFILE, &raised) == 0) limit.rlim_cur = wanted;
   }
-  return static_cast<int64_t>(std::min(limit.rlim_cur, kMost));
+  return static_cast<int64_t>(std::min(limit.rlim_cur, kMax));
 }
 
 }  // namespace weft

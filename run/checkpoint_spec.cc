@@ -13,8 +13,8 @@
 namespace weft {
 namespace {
 
-constexpr int kSecondsMost = 365 * 24 * 3600;
-constexpr int kKeepMost = 1'000'000;
+constexpr int kMaxSeconds = 365 * 24 * 3600;
+constexpr int kMaxKept = 1'000'000;
 
 // Parses "90s", "10m", "2h".
 std::optional<int> ParseSeconds(absl::string_view text) {
@@ -25,7 +25,7 @@ std::optional<int> ParseSeconds(absl::string_view text) {
   const bool digits = text.find_first_not_of("0123456789") == absl::string_view::npos;
   int count = 0;
   if (seconds == 0 || !digits || !absl::SimpleAtoi(text, &count)) return std::nullopt;
-  if (count < 1 || count > kSecondsMost / seconds) return std::nullopt;
+  if (count < 1 || count > kMaxSeconds / seconds) return std::nullopt;
   return count * seconds;
 }
 
@@ -49,7 +49,7 @@ CheckpointSpec ReadCheckpointSpec(FileSection& file, absl::Status& status) {
   } else {
     section.Read("every", checkpoint.every_steps, 1, INT_MAX / 2);
   }
-  section.Read("keep", checkpoint.keep, 1, kKeepMost);
+  section.Read("keep", checkpoint.keep, 1, kMaxKept);
   return checkpoint;
 }
 

@@ -168,7 +168,7 @@ Choice ReadChoice(const Json& value, absl::string_view path, const ChoiceNames& 
       status = ErrorAt(where, absl::StrCat("the ", names.what, " ", name, " is not built yet; use ", one_of));
     } else if (!Contains(names.names, name)) {
       std::vector<std::string> valid = names.names;
-      if (value.is_object()) valid.insert(valid.end(), names.beside.begin(), names.beside.end());
+      if (value.is_object()) valid.insert(valid.end(), names.further_keys.begin(), names.further_keys.end());
       status = ErrorAt(where, UnknownName(names.what, name, valid));
     } else if (!choice.name.empty()) {
       status =
@@ -181,7 +181,7 @@ Choice ReadChoice(const Json& value, absl::string_view path, const ChoiceNames& 
     take(value.get<std::string>(), Json(), std::string(path));
   } else if (value.is_object()) {
     for (const auto& item : value.items()) {
-      if (status.ok() && !Contains(names.beside, item.key()))
+      if (status.ok() && !Contains(names.further_keys, item.key()))
         take(item.key(), item.value(), path_of(item.key()));
     }
   } else {

@@ -18,9 +18,9 @@ absl::Status CheckJsonDepth(absl::string_view text) {
     } else if (c == '"') {
       quoted = true;
     } else if (c == '[' || c == '{') {
-      if (++depth <= kJsonDepthMost) continue;
+      if (++depth <= kMaxJsonDepth) continue;
       return absl::InvalidArgumentError(absl::StrCat("is nested ", depth, " levels deep at byte ", i,
-                                                     "; at most ", kJsonDepthMost, " levels are allowed"));
+                                                     "; at most ", kMaxJsonDepth, " levels are allowed"));
     } else if (c == ']' || c == '}') {
       --depth;
     }

@@ -17,7 +17,7 @@
 namespace weft {
 
 // The most lists and objects within one another; a run file in YAML has the same limit.
-inline constexpr int kJsonDepthMost = 32;
+inline constexpr int kMaxJsonDepth = 32;
 
 // Parses the text. The message of a failure goes behind the name of what was read: "is nested 33 levels deep,
 // at byte 40; ..".

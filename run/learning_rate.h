@@ -15,7 +15,7 @@ namespace weft {
 
 class FileSection;
 
-// With w steps of warm-up, T steps in all and the optimizer's `lr` as the peak:
+// Returns the learning rate. With w steps of warm-up, T steps in all and the optimizer's `lr` as the peak:
 //
 // t < w      lr * (t + 1) / w
 // else       constant  lr

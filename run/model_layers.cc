@@ -37,13 +37,13 @@ LayerCount CountBlock(int number, int64_t tokens, int64_t width, int64_t heads, 
   // The sum, in units of the hidden state: both norms' outputs, qkv 3, attention's output and the same by
   // tokens, the sum in the middle, before and behind the GELU 4 each, the output. Added are two norms'
   // statistics, and those of the attention's softmax.
-  const int64_t left = element * hidden * 17 + kFloat * tokens * (4 + heads);
+  const int64_t activation_bytes = element * hidden * 17 + kFloat * tokens * (4 + heads);
   return {absl::StrCat("block", number),
           {number},
           products + attention,
           parameters,
           {tokens, width},
-          left,
+          activation_bytes,
           20 * kAlignment};
 }
 
@@ -122,9 +122,9 @@ void AddConvolution(const NormedConvolution& c, int64_t element, LayerCount* lay
   layer->forward_flops += 2.0 * static_cast<double>(taps * c.out) * static_cast<double>(places);
   layer->parameters += taps * c.out + 2 * c.out;
   layer->statistics += 2 * c.out;
-  layer->left_bytes += element * c.out * places;
+  layer->activation_bytes += element * c.out * places;
   // These are the batch's mean and variance, each in three forms.
-  layer->left_fixed += kAlignment + 6 * (kFloat * c.out + kAlignment);
+  layer->fixed_activation_bytes += kAlignment + 6 * (kFloat * c.out + kAlignment);
   if (c.kernel == 1 && c.stride == 1) return;  // it is a product of matrices
   // A convolution either unfolds the image, one column for each place, or copies images and weights into
   // blocks of channels.
@@ -146,10 +146,10 @@ std::vector<LayerCount> Count(const ResNetSpec& m, int64_t element) {
   // It keeps the image, the ReLU's output, and if that is pooled, the output and the place of each maximum.
   const int64_t activated = first.out * first.out_side * first.out_side;
   const int64_t image = first.in * first.in_side * first.in_side;
-  stem.left_bytes +=
+  stem.activation_bytes +=
       element * (image + activated) + (plan.pools ? (element + kInt64) * stem.output_elements() : 0);
   if (element < kFloat) stem.work_bytes += kFloat * image;  // the image as it comes, before it is narrowed
-  stem.left_fixed += 4 * kAlignment;
+  stem.fixed_activation_bytes += 4 * kAlignment;
   layers.push_back(std::move(stem));
   for (size_t i = 0; i < plan.blocks.size(); ++i) {
     const ResNetBlock& block = plan.blocks[i];
@@ -159,8 +159,8 @@ std::vector<LayerCount> Count(const ResNetSpec& m, int64_t element) {
     // It keeps every ReLU's output, the last of which is the block's.
     for (const NormedConvolution& c : block.path) {
       AddConvolution(c, element, &layer);
-      layer.left_bytes += element * c.out * c.out_side * c.out_side;
-      layer.left_fixed += kAlignment;
+      layer.activation_bytes += element * c.out * c.out_side * c.out_side;
+      layer.fixed_activation_bytes += kAlignment;
     }
     if (block.shortcut.has_value()) AddConvolution(*block.shortcut, element, &layer);
     const NormedConvolution& last = block.path.back();
@@ -187,13 +187,13 @@ LayerCount CountLinear(std::string name, std::vector<int> inputs, int64_t in, in
                        int64_t read, int64_t element) {
   // It keeps the input of the GELU and the output; the last layer keeps the logarithmic softmax and the
   // target.
-  const int64_t left = scores ? kFloat * out + kInt64 : element * out * 2;
+  const int64_t activation_bytes = scores ? kFloat * out + kInt64 : element * out * 2;
   return {std::move(name),
           std::move(inputs),
           2.0 * static_cast<double>(in) * static_cast<double>(out),
           in * out + out,
           scores ? std::vector<int64_t>() : std::vector<int64_t>{out},
-          left + element * read,
+          activation_bytes + element * read,
           6 * kAlignment,
           0,
           (scores ? NarrowScores(out, element) : 0) + (element < kFloat ? kFloat * read : 0)};
@@ -207,8 +207,8 @@ LayerCount SplitOffGelu(int number, int64_t element, LayerCount* linear) {
   gelu.inputs = {2 * number};
   gelu.forward_flops = static_cast<double>(out);
   gelu.parameters = 0;
-  gelu.left_bytes -= element * out;  // its input is the linear layer's output
-  linear->left_bytes -= gelu.left_bytes;
+  gelu.activation_bytes -= element * out;  // its input is the linear layer's output
+  linear->activation_bytes -= gelu.activation_bytes;
   return gelu;
 }
 
@@ -222,7 +222,7 @@ std::vector<LayerCount> Count(const MlpSpec& m, int64_t element) {
                                  i == 0 ? std::vector<int>() : std::vector<int>{before}, in,
                                  last ? m.classes : m.width, last, 0, element));
     if (m.gelu_apart && !last) layers.push_back(SplitOffGelu(i, element, &layers.back()));
-    if (i == 0) layers.front().left_bytes += element * in;
+    if (i == 0) layers.front().activation_bytes += element * in;
     if (i == 0 && element < kFloat) layers.front().work_bytes += kFloat * in;
   }
   return layers;

@@ -26,9 +26,9 @@ struct LayerCount {
   // Sizes of one sample's output; none for the last layer, whose output is the loss.
   std::vector<int64_t> output;
   // Bytes that a forward keeps for its backward: its output and other saved tensors, without its input.
-  // `left_bytes` are those of a sample. `left_fixed` are those of a micro-batch of any size at most
-  // (statistics, the alignment of tensors).
-  int64_t left_bytes = 0, left_fixed = 0;
+  // `activation_bytes` are those of a sample. `fixed_activation_bytes` are those of a micro-batch of any size
+  // at most (statistics, the alignment of tensors).
+  int64_t activation_bytes = 0, fixed_activation_bytes = 0;
   // Elements that lie with the parameters and are not trained: running averages of batch norms.
   int64_t statistics = 0;
   // Bytes that one operation takes while it runs, besides its inputs and outputs. `work_bytes` are those of a

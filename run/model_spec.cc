@@ -10,19 +10,19 @@ namespace {
 using Json = nlohmann::json;
 
 // Bounds that keep sizes far from overflow in every product of them (parameters, FLOPs, bytes).
-constexpr int kLayersMost = 1000;
-constexpr int kWidthMost = 65536;
-constexpr int kInputsMost = 1 << 24;
-constexpr int kChannelsMost = 256;
-constexpr int kSizeMost = 4096;  // pixels of an image's side
+constexpr int kMaxLayers = 1000;
+constexpr int kMaxWidth = 65536;
+constexpr int kMaxInputs = 1 << 24;
+constexpr int kMaxChannels = 256;
+constexpr int kMaxSize = 4096;  // pixels of an image's side
 
 // Reads the keys that models of linear layers on images have in common.
 template <typename Spec>
 void ReadLinear(FileSection& section, int inputs_least, Spec& spec) {
-  section.Read("layers", spec.layers, 1, kLayersMost);
-  section.Read("width", spec.width, 1, kWidthMost);
-  section.Read("inputs", spec.inputs, inputs_least, kInputsMost);
-  section.Read("classes", spec.classes, 2, kWidthMost);
+  section.Read("layers", spec.layers, 1, kMaxLayers);
+  section.Read("width", spec.width, 1, kMaxWidth);
+  section.Read("inputs", spec.inputs, inputs_least, kMaxInputs);
+  section.Read("classes", spec.classes, 2, kMaxWidth);
   section.Read("dropout", spec.dropout, 0, 1, /*below=*/true);
 }
 
@@ -42,7 +42,7 @@ TwoTowerSpec ReadTwoTower(const Choice& choice, absl::Status& status) {
   TwoTowerSpec model;
   FileSection section(choice.parameters, choice.path,
                       {"stem", "layers", "width", "inputs", "classes", "dropout"}, status);
-  section.Read("stem", model.stem, 0, kLayersMost);
+  section.Read("stem", model.stem, 0, kMaxLayers);
   ReadLinear(section, 2, model);
   if (section.ok() && model.stem == 0 && model.inputs % 2 != 0) {
     section.Fail("inputs",
@@ -85,11 +85,11 @@ GptSpec ReadGpt(const Choice& choice, absl::Status& status) {
   FileSection section(choice.parameters, choice.path,
                       {"preset", "layers", "width", "heads", "context", "vocabulary", "dropout"}, status);
   ReadPreset(section, gpt);
-  section.Read("layers", gpt.layers, 1, kLayersMost);
-  section.Read("width", gpt.width, 1, kWidthMost);
-  section.Read("heads", gpt.heads, 1, kWidthMost);
-  section.Read("context", gpt.context, 1, kWidthMost);
-  section.Read("vocabulary", gpt.vocabulary, 256, kWidthMost);
+  section.Read("layers", gpt.layers, 1, kMaxLayers);
+  section.Read("width", gpt.width, 1, kMaxWidth);
+  section.Read("heads", gpt.heads, 1, kMaxWidth);
+  section.Read("context", gpt.context, 1, kMaxWidth);
+  section.Read("vocabulary", gpt.vocabulary, 256, kMaxWidth);
   section.Read("dropout", gpt.dropout, 0, 1, /*below=*/true);
   if (section.ok() && gpt.width % gpt.heads != 0) {
     section.Fail("width", absl::StrCat(gpt.width, " is not divisible by heads ", gpt.heads,
@@ -103,10 +103,10 @@ ResNetSpec ReadResNet(const Choice& choice, int depth, absl::Status& status) {
   resnet.depth = depth;
   FileSection section(choice.parameters, choice.path, {"classes", "channels", "size", "stem", "width"},
                       status);
-  section.Read("classes", resnet.classes, 2, kWidthMost);
-  section.Read("channels", resnet.channels, 1, kChannelsMost);
-  section.Read("size", resnet.size, 1, kSizeMost);
-  section.Read("width", resnet.width, 1, kWidthMost / 32);
+  section.Read("classes", resnet.classes, 2, kMaxWidth);
+  section.Read("channels", resnet.channels, 1, kMaxChannels);
+  section.Read("size", resnet.size, 1, kMaxSize);
+  section.Read("width", resnet.width, 1, kMaxWidth / 32);
   std::string stem = "cifar";
   section.Read("stem", stem);
   if (stem != "cifar" && stem != "imagenet") {
@@ -120,13 +120,13 @@ VitSpec ReadVit(const Choice& choice, absl::Status& status) {
   VitSpec vit;
   FileSection section(choice.parameters, choice.path,
                       {"layers", "width", "heads", "patch", "classes", "channels", "size"}, status);
-  section.Read("layers", vit.layers, 1, kLayersMost);
-  section.Read("width", vit.width, 1, kWidthMost);
-  section.Read("heads", vit.heads, 1, kWidthMost);
-  section.Read("patch", vit.patch, 1, kSizeMost);
-  section.Read("classes", vit.classes, 2, kWidthMost);
-  section.Read("channels", vit.channels, 1, kChannelsMost);
-  section.Read("size", vit.size, 1, kSizeMost);
+  section.Read("layers", vit.layers, 1, kMaxLayers);
+  section.Read("width", vit.width, 1, kMaxWidth);
+  section.Read("heads", vit.heads, 1, kMaxWidth);
+  section.Read("patch", vit.patch, 1, kMaxSize);
+  section.Read("classes", vit.classes, 2, kMaxWidth);
+  section.Read("channels", vit.channels, 1, kMaxChannels);
+  section.Read("size", vit.size, 1, kMaxSize);
   if (section.ok() && vit.width % vit.heads != 0) {
     section.Fail("width", absl::StrCat(vit.width, " is not divisible by heads ", vit.heads,
                                        "; each head takes an equal share of the width"));

@@ -23,24 +23,24 @@ constexpr int64_t kSmallTensors = 4096;     // scalars and the like
 constexpr int64_t kParametersOfLayer = 20;  // the most tensors of a layer; each is aligned by itself
 
 // Adds migrating states. A rank may have each stage's state once: there while it computes, and put together
-// for the next visitor until that visitor fetches it. While one state leaves, it is there twice.
+// for the next rank of its route until that rank fetches it. While one state leaves, it is there twice.
 void CountStates(const RunSpec& run, const Graph& graph, const std::vector<StageMemory>& stages,
                  std::vector<RankMemory>* ranks) {
   const Schedule& schedule = graph.schedule();
   std::vector<int64_t> largest(schedule.ranks, 0);
   for (int s = 0; s < schedule.stages; ++s) {
-    const int versions = std::min(1 + schedule.MostStaleness(s), 1 + run.train.steps);
+    const int versions = std::min(1 + schedule.MaxStaleness(s), 1 + run.train.steps);
     const int64_t state = (versions + 1 + OptimizerBuffers(run.train.optimizer)) * stages[s].parameters +
                           versions * stages[s].narrowed + kSmallTensors;
-    std::set<Rank> visitors;
+    std::set<Rank> ranks_on_route;
     for (int b = 0; b < schedule.microbatches; ++b) {
-      visitors.insert(graph.RankOf(Job::Compute(0, s, b, JobKind::kForward)));
-      visitors.insert(graph.RankOf(Job::Compute(0, s, b, graph.final_backward())));
+      ranks_on_route.insert(graph.RankOf(Job::Compute(0, s, b, JobKind::kForward)));
+      ranks_on_route.insert(graph.RankOf(Job::Compute(0, s, b, graph.final_backward())));
     }
-    for (const Rank rank : visitors) {
+    for (const Rank rank : ranks_on_route) {
       if (rank < 0 || rank >= schedule.ranks) continue;
       (*ranks)[rank].held += state;
-      if (visitors.size() > 1) largest[rank] = std::max(largest[rank], state);
+      if (ranks_on_route.size() > 1) largest[rank] = std::max(largest[rank], state);
     }
   }
   for (Rank rank = 0; rank < schedule.ranks; ++rank) (*ranks)[rank].held += largest[rank];
@@ -51,7 +51,7 @@ std::vector<RankMemory> CountRanks(const RunSpec& run, const Schedule& schedule,
                                    const std::vector<StageMemory>& stages) {
   const Graph graph(schedule);
   std::vector<RankMemory> ranks(schedule.ranks);
-  std::vector<int64_t> beside(schedule.ranks, 0);
+  std::vector<int64_t> overlapped(schedule.ranks, 0);
   int64_t largest = 0;
   for (const StageMemory& stage : stages) largest = std::max(largest, stage.parameters);
   const auto valid = [&](Rank rank) { return rank >= 0 && rank < schedule.ranks; };
@@ -85,7 +85,7 @@ std::vector<RankMemory> CountRanks(const RunSpec& run, const Schedule& schedule,
         if (!valid(rank)) continue;
         if (hands_out) of_step[rank] += parameters * of_run(1 + schedule.StalenessOf(s, b));
         handed_out[rank] = std::max(handed_out[rank], of_step[rank]);
-        if (graph.has_pairs()) beside[rank] = std::max(beside[rank], stages[s].forward_work);
+        if (graph.has_pairs()) overlapped[rank] = std::max(overlapped[rank], stages[s].forward_work);
         if (work > ranks[rank].work) {
           ranks[rank].work = work;
           ranks[rank].work_stage = s;
@@ -95,7 +95,7 @@ std::vector<RankMemory> CountRanks(const RunSpec& run, const Schedule& schedule,
     for (Rank rank = 0; rank < schedule.ranks; ++rank) ranks[rank].held += handed_out[rank];
   }
   if (graph.sync(0).layout() == Layout::kTravelling) CountStates(run, graph, stages, &ranks);
-  for (Rank rank = 0; rank < schedule.ranks; ++rank) ranks[rank].work += beside[rank];
+  for (Rank rank = 0; rank < schedule.ranks; ++rank) ranks[rank].work += overlapped[rank];
   return ranks;
 }
 
@@ -118,7 +118,7 @@ StageMemory CountStage(const RunSpec& run, int stage) {
   for (int l = links.first_layer; l < links.end_layer; ++l) {
     memory.parameters +=
         kFloat * (layers[l].parameters + layers[l].statistics) + kAlignment * kParametersOfLayer;
-    all += layers[l].left_bytes * run.microbatch_samples() + layers[l].left_fixed;
+    all += layers[l].activation_bytes * run.microbatch_samples() + layers[l].fixed_activation_bytes;
     operation = std::max(operation,
                          layers[l].work_bytes * run.microbatch_samples() + layers[l].work_fixed + kAlignment);
     output = element * layers[l].output_elements() * run.microbatch_samples();
@@ -126,7 +126,7 @@ StageMemory CountStage(const RunSpec& run, int stage) {
   if (element < kFloat) memory.narrowed = memory.parameters * element / kFloat;
   const ActivationPolicy activations = ActivationsOf(run.schedule, stage);
   const bool retained = activations == ActivationPolicy::kRetain;
-  memory.left = retained ? all : (output + kAlignment - 1) / kAlignment * kAlignment;
+  memory.activation_bytes = retained ? all : (output + kAlignment - 1) / kAlignment * kAlignment;
   // A backward makes the gradient of its parameters, that of its input, and gradients of activations: no more
   // than there are activations, at the end of the chain once more for the scores. Activations and an input
   // that are not there already come for the time of the job.
@@ -138,8 +138,8 @@ StageMemory CountStage(const RunSpec& run, int stage) {
   memory.work = memory.parameters + memory.narrowed + passes * all + operation + (retained ? 1 : 2) * input +
                 // Gradients of several consumers are summed into one more.
                 (links.consumers > 1 ? bytes_of(links.end_layer - 1) : 0) + kSmallTensors;
-  // The forward's saved tensors are in `left`; the tensors that it makes on the way, or makes again and
-  // drops, are no more than that.
+  // The forward's saved tensors are in `activation_bytes`; the tensors that it makes on the way, or makes
+  // again and drops, are no more than that.
   memory.forward_work = memory.narrowed + all + input + operation + kSmallTensors;
   return memory;
 }
@@ -149,7 +149,8 @@ RunMemory CountRun(const RunSpec& run, const Schedule& schedule) {
   RunMemory memory;
   for (int s = 0; s < run.stages(); ++s) {
     stages.push_back(CountStage(run, s));
-    memory.left.push_back(stages.back().left + (schedule.split_backward ? stages.back().between : 0));
+    memory.activation_bytes.push_back(stages.back().activation_bytes +
+                                      (schedule.split_backward ? stages.back().between : 0));
   }
   memory.ranks = CountRanks(run, schedule, stages);
   if (ReductionOf(run.schedule) == ReductionMode::kFast) {
@@ -169,7 +170,7 @@ absl::Status SetMemory(const RunSpec& run, Schedule* schedule) {
   if (run.memory == 0) return absl::OkStatus();
   RunMemory counted = CountRun(run, *schedule);
   ActivationMemory memory;
-  memory.left = std::move(counted.left);
+  memory.activation_bytes = std::move(counted.activation_bytes);
   for (const RankMemory& rank : counted.ranks) {
     memory.budget.push_back(run.memory - rank.held - rank.work);
     if (memory.budget.back() >= 0) continue;

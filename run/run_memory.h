@@ -9,7 +9,8 @@
 //   - each micro-batch's gradient that travels, as often as there are steps whose gradients may wait
 //     together;
 //   - the temporary memory of the job that needs most;
-//   - where states migrate, the state of every stage that a rank visits, as the next visitors may all be
+//   - where states migrate, the state of every stage whose route has a stop on the rank, as the next ranks
+//   may all be
 //     late, and the largest again, to hand it on;
 //   - the activations that every forward keeps until its backward.
 //
@@ -34,7 +35,7 @@ struct StageMemory {
   // Bytes of the weights; also of their gradient, and of each buffer of the optimizer.
   int64_t parameters = 0;
   int64_t narrowed = 0;  // bytes of the copy that layers compute with, beside each version of the weights
-  int64_t left = 0;      // bytes that a forward keeps until its backward, by the run's `activations`
+  int64_t activation_bytes = 0;  // bytes that a forward keeps until its backward, by the run's `activations`
   // Additional bytes that the first half of a split backward keeps until the second.
   int64_t between = 0;
   int64_t work = 0;          // bytes that one job takes while it runs, beyond what stays
@@ -50,7 +51,7 @@ struct RankMemory {
 };
 struct RunMemory {
   std::vector<RankMemory> ranks;
-  std::vector<int64_t> left;  // bytes by stage: of a micro-batch, from its forward to the end of its backward
+  std::vector<int64_t> activation_bytes;  // by stage: of a micro-batch, until the end of its backward
 };
 // Counts the run under a schedule of its sizes, whatever its budget. Every check whether a run fits uses
 // these counts. A run that may reduce by collectives is counted with them or without, as it needs more.

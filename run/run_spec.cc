@@ -20,8 +20,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int kBatchMost = 1 << 20;
-constexpr int kMicrobatchesMost = 65536;
+constexpr int kMaxBatch = 1 << 20;
+constexpr int kMaxMicrobatches = 65536;
 
 std::string ReadName(FileSection& file) {
   std::string name = "run";
@@ -38,19 +38,19 @@ std::string ReadName(FileSection& file) {
 }
 
 Augmentation ReadAugmentation(const FileSection& data, absl::Status& status) {
-  constexpr int kCropMost = 1024;
+  constexpr int kMaxCrop = 1024;
   Augmentation augment;
   FileSection section(data.At("augment"), data.PathOf("augment"), {"crop", "flip"}, status);
-  section.Read("crop", augment.crop, 0, kCropMost);
+  section.Read("crop", augment.crop, 0, kMaxCrop);
   section.Read("flip", augment.flip);
   return augment;
 }
 
-// Reads the data. `beside` lists the keys that may stand beside the kind of data.
-DataSpec ReadData(const Json& value, const std::string& path, const std::vector<std::string>& beside,
+// Reads the data. `further_keys` lists the keys that may stand beside the kind of data.
+DataSpec ReadData(const Json& value, const std::string& path, const std::vector<std::string>& further_keys,
                   absl::Status& status) {
   const Choice choice =
-      ReadChoice(value, path, {"kind of data", {"text", "idx", "cifar10"}, {}, beside}, status);
+      ReadChoice(value, path, {"kind of data", {"text", "idx", "cifar10"}, {}, further_keys}, status);
   DataSpec data;
   if (choice.name == "idx") {
     IdxData idx;
@@ -81,7 +81,7 @@ DataSpec ReadData(const Json& value, const std::string& path, const std::vector<
     data.source = text;
   }
   if (!status.ok() || !value.is_object()) return data;
-  std::vector<std::string> keys = beside;
+  std::vector<std::string> keys = further_keys;
   keys.push_back(choice.name);
   FileSection section(value, path, keys, status);
   section.Read("order", data.order);
@@ -171,8 +171,8 @@ TrainSpec ReadTrain(FileSection& file, absl::Status& status) {
   section.Require("steps", "steps: 200");
   section.Require("batch", "batch: 32");
   section.Read("steps", train.steps, 1, INT_MAX / 2);
-  section.Read("batch", train.batch, 1, kBatchMost);
-  section.Read("microbatches", train.microbatches, 1, kMicrobatchesMost);
+  section.Read("batch", train.batch, 1, kMaxBatch);
+  section.Read("microbatches", train.microbatches, 1, kMaxMicrobatches);
   section.Read("seed", train.seed);
   train.optimizer = ReadOptimizer(section, status);
   train.lr_schedule = ReadLearningRateSchedule(section, train, status);
@@ -258,13 +258,13 @@ std::vector<int> ReadStages(FileSection& file, const ModelSpec& model, absl::Sta
 }
 
 int64_t ReadMemory(FileSection& file) {
-  constexpr double kMemoryMost = 1e15;
+  constexpr double kMaxMemory = 1e15;
   const Json& memory = file.At("memory");
   if (!file.ok() || memory.is_null()) return 0;
   const std::optional<double> bytes = memory.is_string()   ? ParseByteSize(memory.get<std::string>())
                                       : memory.is_number() ? std::optional(memory.get<double>())
                                                            : std::nullopt;
-  if (!bytes.has_value() || !(*bytes >= 1 && *bytes <= kMemoryMost)) {
+  if (!bytes.has_value() || !(*bytes >= 1 && *bytes <= kMaxMemory)) {
     file.Fail("memory", "must be a number of bytes from 1 to 1000TB, as 2GiB or 500MB");
     return 0;
   }

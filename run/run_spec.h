@@ -88,7 +88,7 @@ struct TrainSpec {
   double clip_norm = 0;  // largest global norm of a step's gradients; 0 for no limit
   NonFinite non_finite = NonFinite::kStop;
 
-  // True if the norm of all stages' gradients is taken before any of them is updated.
+  // Returns true if the norm of all stages' gradients is taken before any of them is updated.
   bool takes_norm() const { return clip_norm > 0 || non_finite == NonFinite::kSkip; }
 };
 
@@ -122,7 +122,7 @@ struct ValidateSpec {
   bool any() const { return every > 0; }
 };
 
-// Where a run goes on: a checkpoint of an earlier run of the same file.
+// The checkpoint of an earlier run of the same file from which a run goes on.
 struct ResumeSpec {
   std::string checkpoint;  // folder of the checkpoint; "" to begin with the initial weights
   int step = 0;            // first step to make; that many updates made the checkpoint's weights
@@ -143,11 +143,11 @@ struct RunSpec {
   ResumeSpec resume;
   int until = 0;  // step before which the run ends; 0 to make all
 
-  // The run makes the steps from first_step() on and ends before end_step().
+  // Return the bounds of the steps: the run makes those from first_step() on and ends before end_step().
   int first_step() const { return resume.step; }
   int end_step() const { return until > 0 ? until : train.steps; }
   int steps_to_make() const { return end_step() - first_step(); }
-  // The weights that so many updates have made are validated.
+  // Returns true if the weights that so many updates have made are validated.
   bool ValidatesAfter(int step) const {
     return validate.any() && step > 0 && (step % validate.every == 0 || step == end_step());
   }
@@ -157,10 +157,11 @@ struct RunSpec {
 
 absl::StatusOr<RunSpec> ParseRunSpec(const nlohmann::json& file);
 
-// The run with its held-out data in the place of its training data: what an evaluation of them is given.
+// Returns the run with its held-out data in the place of its training data: what an evaluation of them is
+// given.
 RunSpec ValidationRun(const RunSpec& run);
 
-// The inverse: ParseRunSpec(ToJson(spec)) == spec; stages always as the list of layers.
+// Returns the inverse: ParseRunSpec(ToJson(spec)) == spec; stages always as the list of layers.
 nlohmann::json ToJson(const RunSpec& spec);
 
 // Parses `name[,key=value..]` as on the command line, e.g. "lpp,groups=2,ranks=4".

@@ -6,7 +6,7 @@
 
 namespace weft {
 
-// "0 B", "512 B", "1.5 KiB", "3.2 GiB".
+// Returns "0 B", "512 B", "1.5 KiB", "3.2 GiB".
 std::string FormatBytes(double bytes);
 
 }  // namespace weft

@@ -27,7 +27,7 @@ inline constexpr int kJobKinds = 6;
 // in files and in metrics.
 absl::string_view JobKindName(JobKind kind);
 
-// True for the kinds that work on one micro-batch.
+// Returns true for the kinds that work on one micro-batch.
 constexpr bool HasMicrobatch(JobKind kind) { return kind < JobKind::kReduce; }
 
 struct Job {

@@ -34,17 +34,17 @@ enum OrderMark : uint8_t {
   kInTurn = 0,  // it starts when the entry before it has ended
   // It may also start while the forward that stands before it, and before other such entries, is in flight:
   // an overlapped pair.
-  kBesideForward = 1,
+  kOverlapsForward = 1,
   // A backward_weight that is one piece of work with the backward_input right before it, as in a backward
   // that is not split.
-  kOneBackward = 2,
+  kFusedBackward = 2,
 };
 
 // A byte budget for what forwards leave until their backwards: a forward starts only if it has room
 // (admission.h).
 struct ActivationMemory {
-  std::vector<int64_t> budget;  // by rank
-  std::vector<int64_t> left;    // by stage: bytes that one forward leaves
+  std::vector<int64_t> budget;            // by rank
+  std::vector<int64_t> activation_bytes;  // by stage: bytes that one forward keeps until its backward
 };
 
 // The choice of a protocol by which the ranks that hold a stage come to the same weights (sync/protocol.h),
@@ -81,7 +81,7 @@ struct Schedule {
   // Strict replay: for each rank, its compute jobs of step 0 in the order in which it starts them, in every
   // step anew. Priorities then have no say. Empty for greedy dispatch.
   std::vector<std::vector<Job>> order;
-  // Of each entry of `order`, bits of OrderMark; empty where none is set.
+  // Bits of OrderMark of each entry of `order`; empty where none is set.
   std::vector<std::vector<uint8_t>> order_marks;
 
   int period = 1;  // ranks of step t equal those of step t + period
@@ -91,21 +91,21 @@ struct Schedule {
   bool takes_norm = false;
   std::vector<ActivationPolicy> activations;  // by stage; empty if all are retained
 
-  // The last kind of a micro-batch's backward on a stage, and that whose output is the gradient of the
+  // Return the last kind of a micro-batch's backward on a stage, and that whose output is the gradient of the
   // stage's input.
   JobKind final_backward() const { return split_backward ? JobKind::kBackwardWeight : JobKind::kBackward; }
   JobKind input_backward() const { return split_backward ? JobKind::kBackwardInput : JobKind::kBackward; }
   int StalenessOf(int stage, int microbatch) const { return staleness ? staleness(stage, microbatch) : 0; }
-  // Over the micro-batches of a stage.
-  int MostStaleness(int stage) const {
+  // Returns the most over the micro-batches of a stage.
+  int MaxStaleness(int stage) const {
     int most = 0;
     for (int b = 0; b < microbatches; ++b) most = std::max(most, StalenessOf(stage, b));
     return most;
   }
-  // Over all stages too.
-  int MostStaleness() const {
+  // Returns the most over all stages.
+  int MaxStaleness() const {
     int most = 0;
-    for (int stage = 0; stage < stages; ++stage) most = std::max(most, MostStaleness(stage));
+    for (int stage = 0; stage < stages; ++stage) most = std::max(most, MaxStaleness(stage));
     return most;
   }
 };

@@ -21,8 +21,8 @@ enum class IdleCause : uint8_t {
   kNoWork,      // no run, or none of its jobs are left for this rank
 };
 inline constexpr int kIdleCauses = 8;
-// "dependency", "transfer", "limit", "memory", "dispatch", "reduce", "recovery", "no_work": as on the wire,
-// in files and in metrics.
+// Returns the name: "dependency", "transfer", "limit", "memory", "dispatch", "reduce", "recovery", "no_work":
+// as on the wire, in files and in metrics.
 absl::string_view IdleCauseName(IdleCause cause);
 
 // A rank was idle for one cause.

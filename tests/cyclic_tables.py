@@ -366,9 +366,9 @@ def units(weft, file, profile=None, cut=None):
         raise RuntimeError(f"profile of {file}: {reason}")
     layers = found["layers"]
     if profile:
-        stages, left = [], list(layers)
+        stages, remaining = [], list(layers)
         for count in cut:
-            parts, left = left[:count], left[count:]
+            parts, remaining = remaining[:count], remaining[count:]
             stage = {key: sum(part[key] for part in parts)
                      for key in ("forward", "backward", "update", "activation_bytes", "weight_bytes")}
             stages.append(dict(stage, output_bytes=parts[-1]["output_bytes"]))

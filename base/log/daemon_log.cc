@@ -13,7 +13,7 @@ namespace weft {
 namespace {
 
 constexpr const char* kLevels[] = {"error", "warning", "info"};
-constexpr size_t kBytesMost = 64 << 10;
+constexpr size_t kMaxBytes = 64 << 10;
 
 }  // namespace
 
@@ -23,7 +23,7 @@ std::string LogLine(int64_t unix_ms, LogLevel level, absl::string_view program, 
   gmtime_r(&seconds, &utc);
   return absl::StrFormat("%04d-%02d-%02dT%02d:%02d:%02d.%03dZ %s %s: %s\n", utc.tm_year + 1900,
                          utc.tm_mon + 1, utc.tm_mday, utc.tm_hour, utc.tm_min, utc.tm_sec, unix_ms % 1000,
-                         kLevels[static_cast<int>(level)], program, PlainText(text, kBytesMost));
+                         kLevels[static_cast<int>(level)], program, PlainText(text, kMaxBytes));
 }
 
 void DaemonLog::Write(LogLevel level, absl::string_view text) const {

@@ -14,7 +14,7 @@ namespace weft {
 class Heartbeat {
  public:
   static constexpr int64_t kEvery = 1'000'000'000;
-  static constexpr int64_t kSilenceMost = 5'000'000'000;
+  static constexpr int64_t kMaxSilence = 5'000'000'000;
 
   explicit Heartbeat(int64_t now) : last_(now) {}
 
@@ -25,7 +25,7 @@ class Heartbeat {
   // Returns "" or "the loop has not turned for 12 s".
   std::string Problem(int64_t now) const {
     const int64_t silence = now - last_.load(std::memory_order_relaxed);
-    if (silence <= kSilenceMost) return "";
+    if (silence <= kMaxSilence) return "";
     return "the loop has not turned for " + std::to_string(silence / 1'000'000'000) + " s";
   }
 

@@ -24,8 +24,8 @@
 namespace weft {
 namespace {
 
-constexpr size_t kHeadBytesMost = 8 << 10;
-constexpr size_t kConnectionsMost = 128;
+constexpr size_t kMaxHeadBytes = 8 << 10;
+constexpr size_t kMaxConnections = 128;
 // Time from a connection's beginning to the last byte of its answer.
 constexpr int64_t kRequestNs = 5'000'000'000;
 
@@ -142,15 +142,15 @@ class HttpMetricsServer final : public MetricsServer {
   int Timeout() const {
     if (connections_.empty()) return -1;
     // Connections are in the order of their arrival.
-    const int64_t left = (connections_.front().deadline - MonotonicNow()) / 1'000'000;
-    return static_cast<int>(std::max<int64_t>(left, 0)) + 1;
+    const int64_t remaining = (connections_.front().deadline - MonotonicNow()) / 1'000'000;
+    return static_cast<int>(std::max<int64_t>(remaining, 0)) + 1;
   }
 
   void TakeConnections(int64_t now) {
     int taken = 0;
     for (int fd = listener_->Accept(); fd >= 0; fd = listener_->Accept()) {
       // The newest is served: among so many, a client that has not finished its request is slow.
-      if (connections_.size() >= kConnectionsMost) {
+      if (connections_.size() >= kMaxConnections) {
         close(connections_.front().fd);
         connections_.pop_front();
       }
@@ -160,7 +160,7 @@ class HttpMetricsServer final : public MetricsServer {
         close(fd);
         connections_.pop_back();
       }
-      if (++taken == static_cast<int>(kConnectionsMost)) return;
+      if (++taken == static_cast<int>(kMaxConnections)) return;
     }
   }
 
@@ -176,7 +176,7 @@ class HttpMetricsServer final : public MetricsServer {
       if (absl::StrContains(c->in, "\r\n\r\n")) {
         c->out = http_.Answer(c->in);
         if (c->out.empty()) return false;
-      } else if (c->in.size() > kHeadBytesMost) {
+      } else if (c->in.size() > kMaxHeadBytes) {
         return false;
       }
     }

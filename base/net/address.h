@@ -19,7 +19,7 @@ struct Address {
   std::string path;  // path of a unix socket
   std::string host;  // host without brackets
   int port = 0;
-  // True if only this machine reaches the address.
+  // Returns true if only this machine reaches the address.
   bool loopback() const;
   // Returns the address as the user writes it.
   std::string text() const;

@@ -21,17 +21,17 @@
 namespace weft {
 namespace {
 
-constexpr rlim_t kDescriptorsMost = 1 << 20;
+constexpr rlim_t kMaxDescriptors = 1 << 20;
 
 int DescriptorLimit() {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 1024;
-  return static_cast<int>(std::min(limit.rlim_cur, kDescriptorsMost));
+  return static_cast<int>(std::min(limit.rlim_cur, kMaxDescriptors));
 }
 
 // Returns the largest number of a descriptor that leaves enough for others: a new one has the smallest free
 // number.
-int NumberMost(int reserved) {
+int MaxDescriptorNumber(int reserved) {
   const int limit = DescriptorLimit();
   return limit - std::min(reserved, limit / 4);
 }
@@ -60,7 +60,7 @@ absl::Status CheckPath(const std::string& path) {
 std::string DescriptorShortage(int reserved) {
   const int fd = eventfd(0, EFD_CLOEXEC);
   if (fd >= 0) close(fd);
-  if (fd >= 0 && fd < NumberMost(reserved)) return "";
+  if (fd >= 0 && fd < MaxDescriptorNumber(reserved)) return "";
   const int limit = DescriptorLimit();
   return absl::StrCat(fd < 0 ? limit : fd, " of ", limit, " file descriptors are in use");
 }
@@ -157,7 +157,7 @@ int Listener::Accept() {
       if (fd < 0 && (errno == EINTR || errno == ECONNABORTED)) continue;
       if (fd < 0 && (errno == EMFILE || errno == ENFILE)) RefuseOne(socket);
       if (fd < 0) break;
-      if (fd < NumberMost(reserved_)) return fd;
+      if (fd < MaxDescriptorNumber(reserved_)) return fd;
       close(fd);
       ++refused_;
     }

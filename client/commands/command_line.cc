@@ -22,8 +22,8 @@
 namespace weft {
 namespace {
 
-constexpr int kSizeMost = 1 << 24;
-constexpr int kRanksMost = 1 << 16;
+constexpr int kMaxSize = 1 << 24;
+constexpr int kMaxFlagRanks = 1 << 16;
 
 // Columns of a help's footer; flags are broken where the terminal ends.
 constexpr size_t kFooterColumns = 100;
@@ -37,11 +37,11 @@ std::string Footer(const Examples& examples, absl::string_view notes = "") {
     width = std::max(width, line.size());
     longest = std::max(longest, what.size());
   }
-  const bool beside = 2 + width + 3 + longest <= kFooterColumns;
+  const bool on_one_line = 2 + width + 3 + longest <= kFooterColumns;
   std::string text = examples.size() == 1 ? "\nExample:\n" : "\nExamples:\n";
   for (const auto& [line, what] : examples) {
-    absl::StrAppend(&text, "  ", line, beside ? std::string(width - line.size() + 3, ' ') : "\n      ", what,
-                    "\n");
+    absl::StrAppend(&text, "  ", line, on_one_line ? std::string(width - line.size() + 3, ' ') : "\n      ",
+                    what, "\n");
   }
   if (notes.empty()) {
     text.pop_back();
@@ -152,7 +152,7 @@ void AddSimulatedSchedule(CLI::App* sub, SimulateOptions& o) {
          "SCHEDULE",
          [&o](const std::vector<std::string>& schedules) {
            o.schedule = schedules.front();
-           o.beside.assign(schedules.begin() + 1, schedules.end());
+           o.compared.assign(schedules.begin() + 1, schedules.end());
          },
          "name[,key=value..], such as lpp,groups=2,ranks=4; or a file: actions (.csv), formulas (.yaml), a "
          "run file (.yaml; with the times and sizes of its model), or the trace of a run (.json). -o memory "
@@ -160,11 +160,11 @@ void AddSimulatedSchedule(CLI::App* sub, SimulateOptions& o) {
       ->required()
       ->type_name("");
   sub->add_option("--stages", o.stages, "Number of stages (default: the file's, if it has one)")
-      ->check(CLI::Range(1, kSizeMost))
+      ->check(CLI::Range(1, kMaxSize))
       ->type_name("S");
   sub->add_option("--microbatches", o.microbatches,
                   "Number of micro-batches of a step (default: the file's, if it has one)")
-      ->check(CLI::Range(1, kSizeMost))
+      ->check(CLI::Range(1, kMaxSize))
       ->type_name("B");
   sub->add_option("--inputs", o.inputs,
                   "For stages that are no chain: what each stage reads, stages joined by +, or `data`; as in "
@@ -172,7 +172,7 @@ void AddSimulatedSchedule(CLI::App* sub, SimulateOptions& o) {
       ->delimiter(',')
       ->type_name("I,..");
   sub->add_option("--steps", o.simulation.steps, "Training steps (default 1; of a run file 4)")
-      ->check(CLI::Range(1, kSizeMost))
+      ->check(CLI::Range(1, kMaxSize))
       ->type_name("T");
   sub->add_option("--schedule", o.under, "For a run file: simulate this schedule, not the file's own")
       ->type_name("SCHEDULE");
@@ -241,7 +241,7 @@ void AddMeasure(CLI::App& sub, CompareOptions& o) {
                                       "simulated figures side by side; the data must be there");
   sub.add_option("--steps", o.steps, "With --measure: steps of each training (default 6)")
       ->needs(measure)
-      ->check(CLI::Range(1, kSizeMost))
+      ->check(CLI::Range(1, kMaxSize))
       ->type_name("T");
   sub.add_option("--repeats", o.repeats,
                  "With --measure: trainings under each schedule, in turn (default 3); the median counts")
@@ -278,14 +278,14 @@ CLI::App* AddCompare(CLI::App& app, CompareOptions& o) {
   AddNumber(*sub, "--bandwidth", o.bandwidth, true, "BYTES",
             "Bandwidth of each link, in bytes per unit of time (default: infinite)");
   AddNumber(*sub, "--latency", o.latency, false, "X", "Latency of each transfer (default 0)");
-  sub->add_option("--workers", o.ranks)->check(CLI::Range(1, kRanksMost))->group("");  // its former name
+  sub->add_option("--workers", o.ranks)->check(CLI::Range(1, kMaxFlagRanks))->group("");  // its former name
   sub->add_option(
          "--ranks", o.ranks,
          "Put every schedule on exactly W ranks; the model is cut into the stages that it needs there")
-      ->check(CLI::Range(1, kRanksMost))
+      ->check(CLI::Range(1, kMaxFlagRanks))
       ->type_name("W");
   sub->add_option("--stages", o.stages, "Cut the model into S stages (default: the run file's)")
-      ->check(CLI::Range(1, kSizeMost))
+      ->check(CLI::Range(1, kMaxSize))
       ->type_name("S");
   sub->add_option("--schedules", o.schedules,
                   "Only these schedules, as in ddp,rule=cdp_v2,1f1b; may be given several times (default: "
@@ -312,7 +312,7 @@ CLI::App* AddProfile(CLI::App& app, ProfileOptions& o) {
   sub->add_option("-o,--output", o.output, "File of the profile (default: standard output)")
       ->type_name("FILE");
   sub->add_option("--steps", o.steps, "Steps to train (default 6); the first is not counted")
-      ->check(CLI::Range(2, kSizeMost))
+      ->check(CLI::Range(2, kMaxSize))
       ->type_name("T");
   AddDevice(*sub, o.device);
   sub->footer(Footer(
@@ -401,14 +401,14 @@ CLI::App* AddGenerate(CLI::App& app, GenerateOptions& o) {
                   "Text to go on from (default: a new line); where the data are ids of tokens: ids")
       ->type_name("TEXT");
   sub->add_option("--tokens", o.tokens, "Tokens to write; of a text, bytes (default 200)")
-      ->check(CLI::Range(1, kSizeMost))
+      ->check(CLI::Range(1, kMaxSize))
       ->type_name("N");
   sub->add_option("--temperature", o.temperature,
                   "Below 1: likelier tokens more often; 0: the likeliest each time (default 0.8)")
       ->check(CLI::Range(0.0, 100.0))
       ->type_name("T");
   sub->add_option("--top-k", o.top_k, "Draw from the K likeliest tokens only (default: from all)")
-      ->check(CLI::Range(1, kSizeMost))
+      ->check(CLI::Range(1, kMaxSize))
       ->type_name("K");
   sub->add_option("--seed", o.seed, "Seed of the draws; the same seed writes the same text (default 1)")
       ->type_name("N");

@@ -25,7 +25,7 @@ std::string Absolute(const std::string& path) {
   return std::filesystem::absolute(path).lexically_normal().string();
 }
 
-// What the flags put in place of the run file's data; null for nothing.
+// Returns the data that the flags name instead of the run file's; null without such flags.
 Json OtherData(const EvalOptions& options) {
   if (!options.images.empty()) {
     return {{"idx", {{"images", Absolute(options.images)}, {"labels", Absolute(options.labels)}}}};
@@ -47,7 +47,7 @@ absl::StatusOr<RunSpec> ReadRun(const EvalOptions& options) {
   return ParseRunSpec(run);
 }
 
-// Of the run file, or of the flag that took its place.
+// Checks the data of the run file, or of the flags that replace them.
 absl::Status CheckEvalData(const EvalOptions& options, const RunSpec& spec) {
   if (!options.images.empty()) return CheckFlaggedData("--data-images, --data-labels", spec);
   if (!options.cifar10.empty()) return CheckFlaggedData("--data-cifar10", spec);

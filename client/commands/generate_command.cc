@@ -33,8 +33,8 @@ Json ReadJsonFile(const fs::path& path) {
   return Json::parse(file, nullptr, /*allow_exceptions=*/false);
 }
 
-// What was trained in the folder: summary.json has the run, and run.json of one that has not finished the
-// path of its file.
+// Reads the specification of the run in the folder: from summary.json, or, if the run has not finished, from
+// the file that run.json names.
 absl::StatusOr<RunSpec> ReadRunOf(const fs::path& folder) {
   const Json summary = ReadJsonFile(folder / "summary.json");
   if (summary.is_object() && summary.contains("run")) {
@@ -126,7 +126,7 @@ std::string Request(const GenerateOptions& options, const std::vector<int64_t>& 
       .dump();
 }
 
-// What was written, on its way to the reader.
+// Prints the generated text as it comes.
 class Page {
  public:
   Page(const GenerateOptions& options, bool ids)

@@ -23,8 +23,8 @@ struct GenerateOptions {
   bool json = false;
 };
 
-// The prompt and the text after it on standard output, token by token as they come; ids of tokens where the
-// run's data are ids.
+// Writes the prompt and the text after it to standard output, token by token as they come; ids of tokens
+// where the run's data are ids.
 ExitCode RunGenerate(const GenerateOptions& options);
 
 }  // namespace weft

@@ -15,7 +15,7 @@ namespace weft {
 namespace {
 
 // The number of jobs above which counting their messages is not worth the time.
-constexpr int64_t kJobsCountedMost = 200'000;
+constexpr int64_t kMaxCountedJobs = 200'000;
 
 template <typename Number>
 std::vector<Number> ListOf(const nlohmann::json& summary, const char* key) {
@@ -67,8 +67,8 @@ SimulationOptions MeasuredCosts(const RunSpec& run, const MeasuredRun& measured)
   const absl::Status counted =
       ApplyProfile(CountedProfile(run, 1e9), run.stages(), run.layers_of_stage, &costs);
   if (!counted.ok()) return costs;  // the layers are the run's own
-  const std::vector<double>& left = measured.trace.left_bytes;
-  if (left.size() == static_cast<size_t>(run.stages())) costs.activation = left;
+  const std::vector<double>& activation_bytes = measured.trace.activation_bytes;
+  if (activation_bytes.size() == static_cast<size_t>(run.stages())) costs.activation = activation_bytes;
   costs.duration = MeanDurations(measured.trace.jobs, run.stages());
   return costs;
 }
@@ -89,7 +89,7 @@ absl::StatusOr<MeasuredRow> RowOf(const RunSpec& run, const MeasuredRun& measure
   TakeSimulation(graph, costs, *result, &row);
   row.predicted_idle = PredictedIdle(*result);
   const int steps = SteadySteps(*schedule);
-  if (int64_t{graph.jobs_per_step()} * steps > kJobsCountedMost) return row;
+  if (int64_t{graph.jobs_per_step()} * steps > kMaxCountedJobs) return row;
   const auto communication = CountCommunicationSteps(graph, steps);
   if (!communication.ok()) return communication.status();
   row.communication = *communication;

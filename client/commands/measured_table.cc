@@ -17,12 +17,12 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-int Most(const std::vector<int>& values) {
+int Largest(const std::vector<int>& values) {
   return values.empty() ? 0 : *std::max_element(values.begin(), values.end());
 }
 
 // Returns "4 (3)": the measured value, and the simulated one if it differs.
-std::string Beside(const std::string& measured, const std::string& simulated) {
+std::string WithSimulated(const std::string& measured, const std::string& simulated) {
   return measured == simulated ? measured : absl::StrCat(measured, " (", simulated, ")");
 }
 
@@ -70,17 +70,18 @@ std::string Overview(const std::vector<const MeasuredRow*>& rows, bool repeated,
   std::vector<std::vector<std::string>> cells;
   for (const MeasuredRow* row : rows) {
     const std::string versions =
-        row->weight_versions.empty() ? "-" : absl::StrCat(Most(row->weight_versions));
+        row->weight_versions.empty() ? "-" : absl::StrCat(Largest(row->weight_versions));
     cells.push_back({Name(*row), absl::StrCat(row->stages), absl::StrCat(row->ranks),
                      absl::StrCat(row->processes), FormatSeconds(row->step_seconds)});
     if (repeated) cells.back().push_back(Spread(row->step_seconds_of_repeats));
     for (const std::string& cell :
          {FormatSeconds(row->predicted_step_seconds),
-          Beside(Percent(Sum(row->idle)), Percent(Sum(row->predicted_idle))),
-          Beside(absl::StrCat(Most(row->peak_activations)),
-                 absl::StrCat(Most(row->simulated_peak_activations))),
-          Beside(absl::StrCat(row->live_activations), absl::StrCat(row->simulated_live_activations)),
-          FormatBytes(row->live_bytes), Beside(versions, absl::StrCat(Most(row->simulated_weight_versions))),
+          WithSimulated(Percent(Sum(row->idle)), Percent(Sum(row->predicted_idle))),
+          WithSimulated(absl::StrCat(Largest(row->peak_activations)),
+                        absl::StrCat(Largest(row->simulated_peak_activations))),
+          WithSimulated(absl::StrCat(row->live_activations), absl::StrCat(row->simulated_live_activations)),
+          FormatBytes(row->live_bytes),
+          WithSimulated(versions, absl::StrCat(Largest(row->simulated_weight_versions))),
           row->communication.has_value() ? absl::StrCat(row->communication->most) : std::string("-")}) {
       cells.back().push_back(cell);
     }
@@ -108,7 +109,7 @@ std::string IdleByCause(const std::vector<const MeasuredRow*>& rows, const TextS
     cells.push_back({Name(*row)});
     for (const std::string& cause : causes) {
       cells.back().push_back(
-          Beside(Percent(share(row->idle, cause)), Percent(share(row->predicted_idle, cause))));
+          WithSimulated(Percent(share(row->idle, cause)), Percent(share(row->predicted_idle, cause))));
     }
   }
   return FormatTable(header, cells, style);
@@ -138,7 +139,8 @@ std::string SentByClass(const std::vector<const MeasuredRow*>& rows, const TextS
   for (const MeasuredRow* row : rows) {
     cells.push_back({Name(*row)});
     for (const std::string& name : classes) {
-      cells.back().push_back(Beside(shown(row->sent_bytes, name), shown(row->simulated_sent_bytes, name)));
+      cells.back().push_back(
+          WithSimulated(shown(row->sent_bytes, name), shown(row->simulated_sent_bytes, name)));
     }
   }
   return FormatTable(header, cells, style);

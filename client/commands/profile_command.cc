@@ -96,13 +96,14 @@ Json ProfileOf(const RunSpec& run, const MeasuredRun& measured) {
   const auto time = [&](JobKind kind, size_t layer) { return times[static_cast<int>(kind)][layer]; };
   Json json = {{"name", run.name}, {"unit", "s"}, {"layers", Json::array()}};
   for (size_t i = 0; i < layers.size(); ++i) {
-    const bool told = i < measured.trace.left_bytes.size();
-    const double left = told ? measured.trace.left_bytes[i] : counted.parts[i].activation_bytes;
+    const bool reported = i < measured.trace.activation_bytes.size();
+    const double activation_bytes =
+        reported ? measured.trace.activation_bytes[i] : counted.parts[i].activation_bytes;
     json["layers"].push_back({{"name", layers[i].name},
                               {"forward", time(JobKind::kForward, i)},
                               {"backward", time(JobKind::kBackward, i)},
                               {"update", time(JobKind::kUpdate, i)},
-                              {"activation_bytes", std::llround(left)},
+                              {"activation_bytes", std::llround(activation_bytes)},
                               {"output_bytes", std::llround(counted.parts[i].output_bytes)},
                               {"weight_bytes", std::llround(counted.parts[i].weight_bytes)},
                               {"state_bytes", std::llround(counted.parts[i].state_bytes)}});

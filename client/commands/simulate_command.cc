@@ -36,13 +36,13 @@ namespace weft {
 namespace {
 
 // Bounds of what one call may ask for, far above what can be read or drawn.
-constexpr int64_t kJobsOfStepMost = 20'000'000;
-constexpr int64_t kJobsListedMost = 20'000'000;
-constexpr int64_t kForwardsQuickMost = 100'000'000;
-constexpr size_t kBoxesMost = 40'000;
-constexpr int kLinesMost = 64;    // ranks that a table draws
-constexpr size_t kRowsMost = 64;  // ranks that a table lists
-constexpr int kRanksDrawnMost = 4096;
+constexpr int64_t kMaxJobsOfStep = 20'000'000;
+constexpr int64_t kMaxListedJobs = 20'000'000;
+constexpr int64_t kMaxQuickForwards = 100'000'000;
+constexpr size_t kMaxBoxes = 40'000;
+constexpr int kMaxLines = 64;    // ranks that a table draws
+constexpr size_t kMaxRows = 64;  // ranks that a table lists
+constexpr int kMaxDrawnRanks = 4096;
 
 absl::StatusOr<std::vector<std::vector<int>>> ParseInputs(const std::vector<std::string>& texts) {
   std::vector<std::vector<int>> inputs;
@@ -170,7 +170,7 @@ absl::Status CheckEffect(const SimulationOptions& costs) {
 
 // Refuses times of jobs that the schedule does not have. Of several schedules, one may have them.
 absl::Status CheckTimes(const SimulateOptions& options, const Schedule& schedule) {
-  if (!options.beside.empty()) return absl::OkStatus();
+  if (!options.compared.empty()) return absl::OkStatus();
   const SimulationOptions& given = options.simulation;
   const auto refuse = [&](absl::string_view flag, absl::string_view why) {
     return absl::InvalidArgumentError(
@@ -206,10 +206,10 @@ absl::StatusOr<Schedule> MakeNamedSchedule(const SimulateOptions& options,
     return absl::InvalidArgumentError(
         "--stages and --microbatches are required, as in --stages 4 --microbatches 8");
   }
-  if (int64_t{options.stages} * options.microbatches > kJobsOfStepMost) {
+  if (int64_t{options.stages} * options.microbatches > kMaxJobsOfStep) {
     return absl::InvalidArgumentError(
         absl::StrFormat("%d stages of %d micro-batches are more than %d jobs a step", options.stages,
-                        options.microbatches, kJobsOfStepMost));
+                        options.microbatches, kMaxJobsOfStep));
   }
   auto schedule = MakeSchedule(*spec, options.stages, options.microbatches);
   if (!schedule.ok()) return schedule;
@@ -241,8 +241,8 @@ absl::Status TakeTrace(const SimulateOptions& options, Prepared* prepared) {
   if (!trace.ok()) return trace.status();
   const int stages = prepared->run.schedule.stages;
   SimulationOptions& costs = prepared->run.costs;
-  if (!AnyBytes(costs) && trace->left_bytes.size() == static_cast<size_t>(stages))
-    costs.activation = trace->left_bytes;
+  if (!AnyBytes(costs) && trace->activation_bytes.size() == static_cast<size_t>(stages))
+    costs.activation = trace->activation_bytes;
   if (AnyGiven(options.simulation.duration)) return absl::OkStatus();
   costs.duration = MeanDurations(trace->jobs, stages);
   prepared->times = "the mean times of the trace's jobs, in the order in which they started";
@@ -440,7 +440,7 @@ std::string RankRows(const Prepared& prepared, const SimulationResult& result) {
   std::vector<std::string> header = {"rank"};
   for (const Column& column : columns) header.push_back(column.name);
   std::vector<std::vector<std::string>> rows;
-  const size_t shown = result.ranks.size() <= kRowsMost + 1 ? result.ranks.size() : kRowsMost;
+  const size_t shown = result.ranks.size() <= kMaxRows + 1 ? result.ranks.size() : kMaxRows;
   for (size_t r = 0; r < shown; ++r) {
     rows.push_back({absl::StrCat(r)});
     for (const Column& column : columns) rows.back().push_back(column.cell(result.ranks[r]));
@@ -483,7 +483,7 @@ bool WantsJobs(const SimulateOptions& options, const Prepared& prepared) {
   const Schedule& schedule = prepared.run.schedule;
   const int64_t listed = int64_t{schedule.stages} * schedule.microbatches * prepared.run.costs.steps;
   if (options.output == "json") return options.jobs;
-  if (options.output == "table") return schedule.ranks <= kLinesMost && listed <= 1'000'000;
+  if (options.output == "table") return schedule.ranks <= kMaxLines && listed <= 1'000'000;
   return true;
 }
 
@@ -501,7 +501,7 @@ std::string Render(const SimulateOptions& options, const Prepared& prepared, con
   if (options.output == "trace") return DrawTrace(jobs, drawing);
   if (options.output == "csv")
     return schedule.order.empty() ? DrawActions(jobs, drawing) : ActionsOfOrder(schedule);
-  const std::vector<DrawnJob> shown = LastSteps(jobs, kBoxesMost);
+  const std::vector<DrawnJob> shown = LastSteps(jobs, kMaxBoxes);
   if (shown.size() < jobs.size()) absl::StrAppend(&drawing.subtitle, "; the last steps are drawn");
   return DrawSvg(shown, drawing);
 }
@@ -526,12 +526,13 @@ absl::StatusOr<TimedCurve> CurveOfTrace(const SimulateOptions& options) {
     if (!applied.ok())
       return absl::InvalidArgumentError(absl::StrCat(options.profile, ": ", applied.message()));
   }
-  std::vector<double> left = costs.activation;
-  if (left == std::vector<double>{0}) left = trace->left_bytes;
-  if (left.empty()) left = {0};
-  if (left.size() != 1 && left.size() < static_cast<size_t>(stages)) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "%s: sizes of activations are given for %d of its %d stages", options.schedule, left.size(), stages));
+  std::vector<double> activation_bytes = costs.activation;
+  if (activation_bytes == std::vector<double>{0}) activation_bytes = trace->activation_bytes;
+  if (activation_bytes.empty()) activation_bytes = {0};
+  if (activation_bytes.size() != 1 && activation_bytes.size() < static_cast<size_t>(stages)) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: sizes of activations are given for %d of its %d stages", options.schedule,
+                        activation_bytes.size(), stages));
   }
   timed.time = trace->measured ? DrawnTime::kSeconds : DrawnTime::kUnits;
   for (DrawnJob& j : trace->jobs) {
@@ -541,7 +542,7 @@ absl::StatusOr<TimedCurve> CurveOfTrace(const SimulateOptions& options) {
   }
   timed.curve.name = absl::StrCat(trace->title.empty() ? options.schedule : trace->title,
                                   trace->measured ? ", measured" : ", simulated");
-  timed.curve.live = CountLiveActivations(trace->jobs, left);
+  timed.curve.live = CountLiveActivations(trace->jobs, activation_bytes);
   return timed;
 }
 
@@ -549,7 +550,7 @@ absl::StatusOr<TimedCurve> CurveOfSchedule(const SimulateOptions& options) {
   auto prepared = Prepare(options);
   if (!prepared.ok()) return prepared.status();
   PreparedRun& run = prepared->run;
-  if (int64_t{run.schedule.stages} * run.schedule.microbatches * run.costs.steps > kJobsListedMost) {
+  if (int64_t{run.schedule.stages} * run.schedule.microbatches * run.costs.steps > kMaxListedJobs) {
     return absl::InvalidArgumentError(
         absl::StrCat(options.schedule, " has too many jobs; ask for fewer --steps"));
   }
@@ -566,7 +567,7 @@ absl::StatusOr<TimedCurve> CurveOfSchedule(const SimulateOptions& options) {
 // Draws the activations alive over all ranks, of all named schedules in one picture.
 absl::StatusOr<std::string> MemoryPicture(const SimulateOptions& options) {
   std::vector<std::string> names = {options.schedule};
-  names.insert(names.end(), options.beside.begin(), options.beside.end());
+  names.insert(names.end(), options.compared.begin(), options.compared.end());
   std::vector<LiveCurve> curves;
   LiveDrawingOptions drawing;
   for (const std::string& name : names) {
@@ -600,7 +601,7 @@ ExitCode RunMemoryPicture(const SimulateOptions& options) {
 
 // A simulation has no bound in time, only in memory.
 void TellLength(int64_t forwards) {
-  if (forwards <= kForwardsQuickMost) return;
+  if (forwards <= kMaxQuickForwards) return;
   PrintMessage(
       absl::StrCat("simulating ", forwards,
                    " forward jobs takes a minute or more; Ctrl-C stops it, and a few --steps show the "
@@ -611,9 +612,9 @@ void TellLength(int64_t forwards) {
 
 ExitCode RunSimulate(const SimulateOptions& options) {
   if (options.output == "memory") return RunMemoryPicture(options);
-  if (!options.beside.empty()) {
+  if (!options.compared.empty()) {
     return Fail(kExitUsage, absl::StrCat("give one schedule; only -o memory takes several, and ",
-                                         options.beside[0], " is the second"));
+                                         options.compared[0], " is the second"));
   }
   auto prepared = Prepare(options);
   if (!prepared.ok()) {
@@ -625,13 +626,13 @@ ExitCode RunSimulate(const SimulateOptions& options) {
   const bool rows = options.output == "csv" || options.output == "operations";
   run.costs.record_waits = run.costs.record_jobs && options.output != "table" && !rows;
   const int64_t listed = int64_t{run.schedule.stages} * run.schedule.microbatches * run.costs.steps;
-  if (run.costs.record_jobs && listed > kJobsListedMost) {
+  if (run.costs.record_jobs && listed > kMaxListedJobs) {
     return Fail(kExitUsage,
                 absl::StrCat("listing ", listed, " forward jobs is too much; ask for fewer --steps"));
   }
-  if (options.output == "svg" && run.schedule.ranks > kRanksDrawnMost) {
+  if (options.output == "svg" && run.schedule.ranks > kMaxDrawnRanks) {
     return Fail(kExitUsage, absl::StrFormat("%d ranks are too many to draw; a picture has at most %d",
-                                            run.schedule.ranks, kRanksDrawnMost));
+                                            run.schedule.ranks, kMaxDrawnRanks));
   }
   TellLength(listed);
   const auto result = SimulateRun(run);

@@ -20,11 +20,11 @@ struct SimulateOptions {
     simulation.steps = 0;
   }
 
-  std::string schedule;             // `name[,key=value..]`, or a file (client/files/schedule_file.h)
-  std::vector<std::string> beside;  // further schedules in the same picture of `memory`
-  int stages = 0;                   // 0 where the file says it
-  int microbatches = 0;             // likewise
-  int from_step = -1;               // step of a trace whose order is taken; -1 for its last
+  std::string schedule;               // `name[,key=value..]`, or a file (client/files/schedule_file.h)
+  std::vector<std::string> compared;  // further schedules in the same picture of `memory`
+  int stages = 0;                     // 0 where the file says it
+  int microbatches = 0;               // likewise
+  int from_step = -1;                 // step of a trace whose order is taken; -1 for its last
   std::vector<std::string> inputs;  // inputs of each stage: the stages that it reads joined by '+', or "data"
   bool takes_norm = false;          // the run clips gradients by their global norm, as a run file may say
   SimulationOptions simulation;     // times that are not given are empty; 0 steps: as many as it takes

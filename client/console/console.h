@@ -35,7 +35,7 @@ void PrintMessage(absl::string_view message);
 // Prints the message as PrintMessage and returns the code: `return Fail(kExitUsage, "..")`.
 ExitCode Fail(ExitCode code, absl::string_view message);
 
-// True if standard error is a terminal that understands cursor movement (not TERM=dumb).
+// Returns true if standard error is a terminal that understands cursor movement (not TERM=dumb).
 bool ProgressWanted();
 
 // Whether output has colours. kAuto: on a terminal that understands them (not TERM=dumb), unless NO_COLOR is

@@ -82,7 +82,7 @@ void Progress::Show(double now, const ProgressState& state) {
       latest = report;
     }
   }
-  // Who does not watch a terminal need not hear of what takes only a moment.
+  // Without a terminal, a training of a few seconds prints no progress.
   if (!terminal_ && last_shown_ < 0) last_shown_ = now - kSayEvery + kSayAfter;
   const bool last = state.steps > 0 && state.steps_done == state.steps;
   const bool waits_anew = !terminal_ && !state.awaited.empty() && state.awaited != last_awaited_;
@@ -123,8 +123,8 @@ std::string Progress::Headline(const ProgressState& state) const {
   const double rate = StepsPerSecond();
   if (rate > 0) {
     absl::StrAppendFormat(&line, ", %.3g steps/s", rate);
-    const double left = (state.steps - state.steps_done) / rate;
-    if (left >= 1) absl::StrAppend(&line, ", ", FormatSeconds(std::floor(left)), " left");
+    const double remaining = (state.steps - state.steps_done) / rate;
+    if (remaining >= 1) absl::StrAppend(&line, ", ", FormatSeconds(std::floor(remaining)), " left");
   }
   if (!state.trouble.empty()) absl::StrAppend(&line, "; ", state.trouble);
   return line;

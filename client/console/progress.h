@@ -18,7 +18,7 @@ namespace weft {
 
 struct ProgressState {
   std::string name;
-  // What is going on while no step tells: "waiting for 2 worker processes". "" for nothing worth a word.
+  // The phase of a run while no step ends: "waiting for 2 worker processes"; "" for none.
   std::string phase;
   int steps = 0, steps_done = 0;
   double loss = 0;
@@ -31,15 +31,15 @@ struct ProgressState {
   std::string awaited = {};
 };
 
-// "validation 1.4230".
+// Returns "validation 1.4230".
 std::string ValidationText(const Validation& validation);
 
 class Progress {
  public:
   explicit Progress(bool terminal) : terminal_(terminal), style_(MessageStyle()) {}
 
-  // `now` in seconds of any clock. Draws at most four times a second, or says a line at most every ten
-  // seconds, and each time that the run waits for something else.
+  // Shows the state. `now` in seconds of any clock. Draws at most four times a second, or says a line at most
+  // every ten seconds, and each time that the run waits for something else.
   void Show(double now, const ProgressState& state);
   // Removes the renewing lines, so that other messages begin on a clean line.
   void Clear();

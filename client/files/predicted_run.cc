@@ -15,16 +15,16 @@
 namespace weft {
 namespace {
 
-constexpr double kMemoryMost = 1e18;
-constexpr int kTries = 12;                  // each try halves the unknown part of the budget
-constexpr int64_t kJobsTriedMost = 20'000;  // most forwards of a step: trying more is not worth the time
+constexpr double kMaxMemory = 1e18;
+constexpr int kTries = 12;                 // each try halves the unknown part of the budget
+constexpr int64_t kMaxTriedJobs = 20'000;  // most forwards of a step: trying more is not worth the time
 constexpr double kCloseEnough = 1.02;
 
 // Returns the run with its budget where the schedule looks for it. A profile has its own bytes, and simulates
 // with them.
 RunSpec WithMemory(const RunSpec& run, double memory, bool profiled) {
   RunSpec with = run;
-  with.memory = profiled ? 0 : static_cast<int64_t>(std::min(memory, kMemoryMost));
+  with.memory = profiled ? 0 : static_cast<int64_t>(std::min(memory, kMaxMemory));
   return with;
 }
 
@@ -87,7 +87,7 @@ absl::StatusOr<PreparedRun> PrepareRun(const RunSpec& run, const RunCosts& costs
   if (costs.profiled()) return prepared;
   const RunMemory counted = CountRun(under, prepared.schedule);
   prepared.costs.memory = 0;  // the schedule has its budget in itself
-  prepared.costs.activation.assign(counted.left.begin(), counted.left.end());
+  prepared.costs.activation.assign(counted.activation_bytes.begin(), counted.activation_bytes.end());
   for (const RankMemory& rank : counted.ranks) {
     prepared.held.push_back(static_cast<double>(rank.held + rank.work));
   }
@@ -114,12 +114,12 @@ absl::StatusOr<RunSpec> Recut(const RunSpec& run, int stages) {
 }
 
 std::optional<double> MemoryThatFits(const RunSpec& run, const RunCosts& costs) {
-  if (int64_t{run.stages()} * run.train.microbatches > kJobsTriedMost) return std::nullopt;
+  if (int64_t{run.stages()} * run.train.microbatches > kMaxTriedJobs) return std::nullopt;
   double least = costs.MemoryOf(run), most = least;
   if (least <= 0) return std::nullopt;
   do {
     most *= 4;
-    if (most > kMemoryMost) return std::nullopt;
+    if (most > kMaxMemory) return std::nullopt;
   } while (!Fits(run, costs, most));
   least = most / 4;
   for (int i = 0; i < kTries && most > least * kCloseEnough; ++i) {

@@ -74,7 +74,7 @@ std::optional<double> MemoryThatFits(const RunSpec& run, const RunCosts& costs);
 // Returns the bytes as --memory and a run file's `memory` take them, rounded up.
 std::string ByteFlag(double bytes);
 
-// True if a failure of these functions is about memory: with more of it, the run might fit.
+// Returns true if a failure of these functions is about memory: with more of it, the run might fit.
 bool IsAboutMemory(const absl::Status& status);
 
 }  // namespace weft

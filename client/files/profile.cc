@@ -19,8 +19,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr double kMost = 1e30;
-constexpr size_t kBytesMost = 64 << 20;
+constexpr double kMax = 1e30;
+constexpr size_t kMaxBytes = 64 << 20;
 
 ProfilePart ReadPart(const Json& value, const std::string& path, absl::Status& status) {
   ProfilePart part;
@@ -29,21 +29,21 @@ ProfilePart ReadPart(const Json& value, const std::string& path, absl::Status& s
                        "activation_bytes", "output_bytes", "weight_bytes", "state_bytes"},
                       status);
   section.Require("forward", "forward: 0.01");
-  section.Read("forward", part.forward, 0, kMost);
+  section.Read("forward", part.forward, 0, kMax);
   const bool halves = section.Has("backward_input") && section.Has("backward_weight");
-  section.Read("backward_input", part.backward_input, 0, kMost);
-  section.Read("backward_weight", part.backward_weight, 0, kMost);
+  section.Read("backward_input", part.backward_input, 0, kMax);
+  section.Read("backward_weight", part.backward_weight, 0, kMax);
   part.backward = halves ? part.backward_input + part.backward_weight : 2 * part.forward;
-  section.Read("backward", part.backward, 0, kMost);
+  section.Read("backward", part.backward, 0, kMax);
   if (!section.Has("backward_input")) part.backward_input = part.backward / 2;
   if (!section.Has("backward_weight")) part.backward_weight = part.backward / 2;
-  section.Read("reduce", part.reduce, 0, kMost);
-  section.Read("update", part.update, 0, kMost);
-  section.Read("activation_bytes", part.activation_bytes, 0, kMost);
+  section.Read("reduce", part.reduce, 0, kMax);
+  section.Read("update", part.update, 0, kMax);
+  section.Read("activation_bytes", part.activation_bytes, 0, kMax);
   part.output_bytes = part.activation_bytes;
-  section.Read("output_bytes", part.output_bytes, 0, kMost);
-  section.Read("weight_bytes", part.weight_bytes, 0, kMost);
-  section.Read("state_bytes", part.state_bytes, 0, kMost);
+  section.Read("output_bytes", part.output_bytes, 0, kMax);
+  section.Read("weight_bytes", part.weight_bytes, 0, kMax);
+  section.Read("state_bytes", part.state_bytes, 0, kMax);
   return part;
 }
 
@@ -64,9 +64,9 @@ absl::StatusOr<Profile> ParseProfile(const Json& json) {
   for (size_t i = 0; i < parts.size(); ++i) {
     profile.parts.push_back(ReadPart(parts[i], absl::StrCat(list, "[", i, "]"), status));
   }
-  file.Read("overlapped", profile.overlapped, 0, kMost);
-  file.Read("bandwidth", profile.bandwidth, 0, kMost);
-  file.Read("latency", profile.latency, 0, kMost);
+  file.Read("overlapped", profile.overlapped, 0, kMax);
+  file.Read("bandwidth", profile.bandwidth, 0, kMax);
+  file.Read("latency", profile.latency, 0, kMax);
   if (!status.ok()) return status;
   return profile;
 }
@@ -89,7 +89,7 @@ absl::StatusOr<Profile> ReadProfile(const std::string& path) {
   if (!file && text.empty()) {
     return absl::InvalidArgumentError(absl::StrCat("cannot read ", path, ": ", std::strerror(errno)));
   }
-  if (text.size() > kBytesMost)
+  if (text.size() > kMaxBytes)
     return absl::InvalidArgumentError(absl::StrCat(path, " is too large for a profile"));
   const absl::StatusOr<Json> json = ParseJson(text);
   if (!json.ok()) return absl::InvalidArgumentError(absl::StrCat(path, " ", json.status().message()));
@@ -109,8 +109,8 @@ Profile CountedProfile(const RunSpec& run, double flops) {
     part.forward = layer.forward_flops * samples / flops;
     part.backward = 2 * part.forward;
     part.backward_input = part.backward_weight = part.forward;
-    part.activation_bytes =
-        samples * static_cast<double>(layer.left_bytes) + static_cast<double>(layer.left_fixed);
+    part.activation_bytes = samples * static_cast<double>(layer.activation_bytes) +
+                            static_cast<double>(layer.fixed_activation_bytes);
     part.output_bytes = element * samples * static_cast<double>(layer.output_elements());
     part.weight_bytes = kFloat * static_cast<double>(layer.parameters);
     part.state_bytes = copies * part.weight_bytes;

@@ -26,9 +26,9 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-constexpr size_t kActionsMostBytes = 256 << 20;   // for files that are only simulated
-constexpr size_t kEmbeddedMostBytes = 768 << 10;  // a run's whole specification may have 1 MiB
-constexpr size_t kYamlMostBytes = 1 << 20;
+constexpr size_t kMaxActionsBytes = 256 << 20;   // for files that are only simulated
+constexpr size_t kMaxEmbeddedBytes = 768 << 10;  // a run's whole specification may have 1 MiB
+constexpr size_t kMaxYamlBytes = 1 << 20;
 
 bool IsYaml(absl::string_view path) { return absl::EndsWith(path, ".yaml") || absl::EndsWith(path, ".yml"); }
 bool IsTrace(absl::string_view path) { return absl::EndsWith(path, ".json"); }
@@ -79,7 +79,7 @@ absl::StatusOr<Schedule> ScheduleOfTrace(const std::string& path, int step) {
 }
 
 absl::StatusOr<Schedule> ScheduleOfRows(const std::string& path) {
-  const auto text = ReadText(path, kActionsMostBytes, "a list of actions");
+  const auto text = ReadText(path, kMaxActionsBytes, "a list of actions");
   if (!text.ok()) return text.status();
   auto schedule = ScheduleFromActions(*text);
   if (!schedule.ok())
@@ -100,7 +100,7 @@ absl::StatusOr<Schedule> ReadOrder(const std::string& path, const ScheduleFileOp
 }
 
 absl::StatusOr<Schedule> ReadYamlSchedule(const std::string& path, const ScheduleFileOptions& options) {
-  const auto text = ReadText(path, kYamlMostBytes, "a schedule");
+  const auto text = ReadText(path, kMaxYamlBytes, "a schedule");
   if (!text.ok()) return text.status();
   auto yaml = ParseYaml(*text);
   if (!yaml.ok()) return absl::InvalidArgumentError(absl::StrCat(path, ":", yaml.status().message()));
@@ -135,7 +135,7 @@ absl::StatusOr<Schedule> ReadYamlSchedule(const std::string& path, const Schedul
 
 bool IsRunFile(const std::string& path) {
   if (!IsYaml(path)) return false;
-  const auto text = ReadText(path, kYamlMostBytes, "a run file");
+  const auto text = ReadText(path, kMaxYamlBytes, "a run file");
   const auto yaml = text.ok() ? ParseYaml(*text) : text.status();
   return yaml.ok() && yaml->json.is_object() && yaml->json.contains("model");
 }
@@ -160,7 +160,7 @@ absl::Status EmbedActions(const std::string& folder, Json& schedule) {
   if (!schedule.is_object() || !schedule.contains("file") || !schedule["file"].is_string())
     return absl::OkStatus();
   const std::string name = schedule["file"];
-  const auto text = ReadText((fs::path(folder) / name).string(), kEmbeddedMostBytes, "a list of actions");
+  const auto text = ReadText((fs::path(folder) / name).string(), kMaxEmbeddedBytes, "a list of actions");
   if (!text.ok()) return text.status();
   schedule["file"] = {{"path", name}, {"actions", *text}};
   return absl::OkStatus();

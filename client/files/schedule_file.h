@@ -17,11 +17,11 @@
 
 namespace weft {
 
-// True if the word for a schedule on the command line is a file's name: it ends in .csv, .json, .yaml or
-// .yml, or has a slash and is no text of formulas.
+// Returns true if the word for a schedule on the command line is a file's name: it ends in .csv, .json, .yaml
+// or .yml, or has a slash and is no text of formulas.
 bool IsScheduleFile(absl::string_view word);
 
-// True if a YAML file has the parts of a run file, not just a schedule. False if it cannot be read.
+// Returns true if a YAML file has the parts of a run file, not just a schedule. False if it cannot be read.
 bool IsRunFile(const std::string& path);
 
 // The options that are given beside the file.

@@ -18,8 +18,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int64_t kNumberMost = 1'000'000;  // largest rank, stage or micro-batch
-constexpr int64_t kStepMost = 1'000'000'000;
+constexpr int64_t kMaxNumber = 1'000'000;  // largest rank, stage or micro-batch
+constexpr int64_t kMaxStep = 1'000'000'000;
 
 // Returns a whole number from 0 up, or nothing.
 std::optional<int> Number(const Json& object, const char* key, int64_t most) {
@@ -45,10 +45,10 @@ std::optional<DrawnJob> JobOfEvent(const Json& event) {
   const std::optional<JobKind> kind = Kind(event);
   const auto args = event.find("args");
   if (!kind.has_value() || args == event.end() || !args->is_object()) return std::nullopt;
-  const auto rank = Number(*args, "rank", kNumberMost);
-  const auto step = Number(*args, "step", kStepMost);
-  const auto stage = Number(*args, "stage", kNumberMost);
-  const auto microbatch = Number(*args, "microbatch", kNumberMost);
+  const auto rank = Number(*args, "rank", kMaxNumber);
+  const auto step = Number(*args, "step", kMaxStep);
+  const auto stage = Number(*args, "stage", kMaxNumber);
+  const auto microbatch = Number(*args, "microbatch", kMaxNumber);
   const auto start = event.find("ts"), duration = event.find("dur");
   const bool timed = start != event.end() && start->is_number() && duration != event.end() &&
                      duration->is_number() && duration->get<double>() >= 0;
@@ -63,7 +63,7 @@ std::optional<DrawnJob> JobOfEvent(const Json& event) {
 }
 
 // Returns true for events beside the jobs: idle times and transfers.
-bool IsBeside(const Json& event) {
+bool IsIdleOrTransfer(const Json& event) {
   const auto found = event.find("cat");
   return found != event.end() && (*found == "idle" || *found == "transfer");
 }
@@ -85,7 +85,7 @@ std::vector<std::vector<int>> Inputs(const Json& json) {
     if (!of_stage.is_array()) return {};
     for (const Json& stage : of_stage) {
       const int64_t value = stage.is_number_integer() ? stage.get<int64_t>() : -1;
-      if (value < 0 || value > kNumberMost) return {};
+      if (value < 0 || value > kMaxNumber) return {};
       inputs.back().push_back(static_cast<int>(value));
     }
   }
@@ -93,15 +93,16 @@ std::vector<std::vector<int>> Inputs(const Json& json) {
 }
 
 // Returns the bytes; a value that is not a list of sizes gives none.
-std::vector<double> LeftBytes(const Json& json) {
-  std::vector<double> left;
-  const auto found = json.find("left_bytes");
+std::vector<double> ActivationBytes(const Json& json) {
+  std::vector<double> activation_bytes;
+  auto found = json.find("activation_bytes");
+  if (found == json.end()) found = json.find("left_bytes");  // the key in traces of version 0.1
   if (found == json.end() || !found->is_array()) return {};
   for (const Json& bytes : *found) {
     if (!bytes.is_number_unsigned()) return {};
-    left.push_back(bytes.get<double>());
+    activation_bytes.push_back(bytes.get<double>());
   }
-  return left;
+  return activation_bytes;
 }
 
 }  // namespace
@@ -116,11 +117,11 @@ absl::StatusOr<Trace> ReadTrace(const std::string& path) {
   // Each event is taken as soon as it is there and not kept: a trace has some hundred thousands.
   bool too_deep = false;
   const auto take = [&](int depth, Json::parse_event_t what, Json& value) {
-    if (depth > kJsonDepthMost) too_deep = true;
+    if (depth > kMaxJsonDepth) too_deep = true;
     if (too_deep) return false;
     if (depth != 2 || what != Json::parse_event_t::object_end) return true;
     const std::string phase = value.contains("ph") && value["ph"].is_string() ? value["ph"] : "";
-    if (phase == "X" && !IsBeside(value)) {
+    if (phase == "X" && !IsIdleOrTransfer(value)) {
       const std::optional<DrawnJob> job = JobOfEvent(value);
       if (job.has_value()) {
         trace.jobs.push_back(*job);
@@ -136,13 +137,13 @@ absl::StatusOr<Trace> ReadTrace(const std::string& path) {
   const Json json = Json::parse(file, take, /*allow_exceptions=*/false);
   if (too_deep) {
     return absl::InvalidArgumentError(
-        absl::StrCat(path, " is nested more than ", kJsonDepthMost, " levels deep, so it is not a trace"));
+        absl::StrCat(path, " is nested more than ", kMaxJsonDepth, " levels deep, so it is not a trace"));
   }
   if (json.is_discarded()) return absl::InvalidArgumentError(absl::StrCat(path, " is not JSON"));
   if (json.is_object()) {
-    trace.ranks = std::max(trace.ranks, Number(json, "ranks", kNumberMost + 1).value_or(0));
+    trace.ranks = std::max(trace.ranks, Number(json, "ranks", kMaxNumber + 1).value_or(0));
     trace.inputs = Inputs(json);
-    trace.left_bytes = LeftBytes(json);
+    trace.activation_bytes = ActivationBytes(json);
     trace.measured = json.contains("measured") && json["measured"] == true;
   }
   if (bad >= 0 || trace.jobs.empty()) {

@@ -22,7 +22,7 @@ struct Trace {
   std::vector<DrawnJob> jobs;  // in seconds since the first job's start; at least one
   int ranks = 0;
   std::vector<std::vector<int>> inputs;  // as Schedule::inputs
-  std::vector<double> left_bytes;        // bytes by stage: of a micro-batch's activation; empty if not given
+  std::vector<double> activation_bytes;  // bytes by stage: of a micro-batch's activation; empty if not given
 };
 
 absl::StatusOr<Trace> ReadTrace(const std::string& path);

@@ -15,8 +15,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int kDepthMost = 32;
-constexpr int kValuesMost = 10000;
+constexpr int kMaxDepth = 32;
+constexpr int kMaxValues = 10000;
 
 absl::Status ErrorAtLine(const YAML::Mark& mark, absl::string_view message) {
   return absl::InvalidArgumentError(mark.is_null() ? std::string(message)
@@ -69,8 +69,8 @@ class Converter {
   explicit Converter(YamlFile& file) : file_(file) {}
 
   absl::StatusOr<Json> Convert(const YAML::Node& node, const std::string& path, int depth) {
-    if (++values_ > kValuesMost) return ErrorAtLine(node.Mark(), "holds too many values for a run file");
-    if (depth > kDepthMost) return ErrorAtLine(node.Mark(), "is nested too deeply for a run file");
+    if (++values_ > kMaxValues) return ErrorAtLine(node.Mark(), "holds too many values for a run file");
+    if (depth > kMaxDepth) return ErrorAtLine(node.Mark(), "is nested too deeply for a run file");
     file_.lines.emplace(path, node.Mark().is_null() ? 1 : node.Mark().line + 1);
     switch (node.Type()) {
       case YAML::NodeType::Map:

@@ -17,7 +17,7 @@
 namespace weft {
 namespace {
 
-constexpr size_t kLastWordsMost = 64 << 10;
+constexpr size_t kMaxLastWords = 64 << 10;
 
 void CloseIfOpen(int& descriptor) {
   if (descriptor >= 0) close(descriptor);
@@ -123,7 +123,7 @@ void ChildProcess::AddTo(std::vector<pollfd>* descriptors) const {
 void ChildProcess::Poll() {
   Drain(output_, &captured_);
   Drain(error_, &last_words_);
-  if (last_words_.size() > kLastWordsMost) last_words_.erase(0, last_words_.size() - kLastWordsMost);
+  if (last_words_.size() > kMaxLastWords) last_words_.erase(0, last_words_.size() - kMaxLastWords);
   if (ended_) return;
   Reap(/*wait=*/false);
   // Take the output between the last read and the end.

@@ -43,7 +43,7 @@ class ChildProcess {
   void Poll();
   bool ended() const { return ended_; }
 
-  // True if the child has exited with code 0; valid after its end.
+  // Returns true if the child has exited with code 0; valid after its end.
   bool succeeded() const { return ended_ && signal_ == 0 && code_ == 0; }
   int code() const { return code_; }  // exit code; -1 if a signal ended it
   // Returns "exited with code 3", "was killed by SIGKILL".

@@ -18,7 +18,7 @@ absl::Status DeviceFlags::Check() const {
   return choice.ok() ? CheckDevice(*choice, DefaultDeviceSearch()) : choice.status();
 }
 
-std::string DeviceSaid(absl::string_view words) {
+std::string ReportedDevice(absl::string_view words) {
   const size_t begin = words.find(absl::StrCat(kWorkerSays, "device "));
   if (begin == absl::string_view::npos) return "";
   const absl::string_view line = words.substr(begin + kWorkerSays.size());

@@ -28,7 +28,7 @@ inline constexpr absl::string_view kWorkerSays = "weft-worker: ";
 
 // Returns the device that a worker process named on standard error, as "device cuda:0 (GPU-1b2c..)"; empty as
 // long as it has named none.
-std::string DeviceSaid(absl::string_view words);
+std::string ReportedDevice(absl::string_view words);
 
 }  // namespace weft
 

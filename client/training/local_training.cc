@@ -109,7 +109,7 @@ class LocalTraining {
   uint64_t run_ = 0;
   std::string stopped_by_;  // "stopped by SIGINT", once the run goes on to its last checkpoint
   double stop_until_ = 0;
-  int failed_told_ = 0, failed_validations_told_ = 0;  // of checkpoints; of validations
+  int reported_failed_checkpoints_ = 0, reported_failed_validations_ = 0;  // of checkpoints; of validations
 };
 
 absl::Status LocalTraining::StartServer() {
@@ -243,13 +243,13 @@ bool LocalTraining::BeginStop(int signal, const RunInfo& run) {
 }
 
 void LocalTraining::TellFailedCheckpoints(const RunInfo& run) {
-  if (run.failed_validations > failed_validations_told_) {
-    failed_validations_told_ = run.failed_validations;
+  if (run.failed_validations > reported_failed_validations_) {
+    reported_failed_validations_ = run.failed_validations;
     progress_.Clear();
     PrintMessage(run.validation_failure);
   }
-  if (run.failed_checkpoints == failed_told_ || IsFinal(run.state)) return;
-  failed_told_ = run.failed_checkpoints;
+  if (run.failed_checkpoints == reported_failed_checkpoints_ || IsFinal(run.state)) return;
+  reported_failed_checkpoints_ = run.failed_checkpoints;
   progress_.Clear();
   PrintMessage(absl::StrCat(run.checkpoint_failure, "; the training goes on"));
 }
@@ -272,7 +272,7 @@ absl::Status LocalTraining::Watch() {
       return absl::CancelledError(absl::StrCat(stopped_by_, "; its checkpoint was not complete in time"));
     for (const auto& ended : workers_.Poll()) {
       if (ended.code == kExitBadConfiguration && run.state <= RunState::kWaiting) {
-        return absl::InvalidArgumentError(absl::StripPrefix(ended.said, kWorkerSays));
+        return absl::InvalidArgumentError(absl::StripPrefix(ended.last_line, kWorkerSays));
       }
       server_->WorkerExited(ended.pid, ended.how);
     }

@@ -77,7 +77,7 @@ class ReferenceTraining {
   void TakeValidation(const nlohmann::json& line) {
     Validation validation;
     validation.step = line["validation"];
-    // What is no finite number is null in JSON.
+    // JSON has null for numbers that are not finite.
     validation.loss = line["loss"].is_number() ? line["loss"].get<double>() : std::nan("");
     validation.accuracy = line.value("accuracy", 0.0);
     validation.samples = validation.all_samples = line.value("samples", int64_t{0});

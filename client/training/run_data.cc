@@ -124,8 +124,8 @@ absl::Status CheckOneOf(const std::string& file, const RunSpec& run, DataUse use
   if (Remembered(memory, identity)) return absl::OkStatus();
   const auto begun = Clock::now();
   const auto checked = Check(run, use);
-  const auto at = [&](absl::string_view said) {
-    const std::string message = absl::StrCat(prefix, said);
+  const auto at = [&](absl::string_view what) {
+    const std::string message = absl::StrCat(prefix, what);
     std::ifstream in(file, std::ios::binary);
     std::stringstream text;
     text << in.rdbuf();

@@ -17,10 +17,10 @@ namespace weft {
 // Checks the data of `run`, which was read from the run file `file`.
 absl::Status CheckRunData(const std::string& file, const RunSpec& run);
 
-// The same for the held-out data of its `validate` alone.
+// Checks the held-out data of its `validate` alone.
 absl::Status CheckHeldOutData(const std::string& file, const RunSpec& run);
 
-// The same for data that a flag put in the place of the run file's, which is named instead of the key.
+// Checks data that a flag put in the place of the run file's, which is named instead of the key.
 absl::Status CheckFlaggedData(const std::string& flag, const RunSpec& run);
 
 }  // namespace weft

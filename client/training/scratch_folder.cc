@@ -19,7 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // The most characters of the folder: a unix socket's path has room for 107.
-constexpr size_t kFolderMost = 80;
+constexpr size_t kMaxFolderLength = 80;
 constexpr char kPrefix[] = "weft-";
 constexpr size_t kRandom = 6;
 constexpr char kOwner[] = "owner.lock";  // locked as long as the process that made the folder lives
@@ -56,7 +56,7 @@ void Sweep(const std::string& parent) {
 absl::StatusOr<std::unique_ptr<ScratchFolder>> ScratchFolder::Make() {
   std::error_code error;
   std::string parent = std::filesystem::temp_directory_path(error).string();
-  if (error || parent.size() > kFolderMost) parent = "/tmp";
+  if (error || parent.size() > kMaxFolderLength) parent = "/tmp";
   Sweep(parent);
   std::string path = absl::StrCat(parent, "/", kPrefix, std::string(kRandom, 'X'));
   if (mkdtemp(path.data()) == nullptr) {

@@ -22,15 +22,15 @@ std::string ResumeCommand(const LocalTrainingOptions& options) {
 }  // namespace
 
 ExitCode TellResults(const LocalTrainingOptions& options, const TrainResults& results, StepLog* log) {
-  const RunLeft left =
+  const EndedRun ended_run =
       LeaveResults(results, RecordOf(options.spec, options.file, "finished", results.step_seconds.size()),
                    options.output, log);
-  for (const std::string& sentence : left.lost) PrintMessage(sentence);
-  if (left.folder_gone) return Fail(kExitFailed, left.status.message());
+  for (const std::string& sentence : ended_run.lost) PrintMessage(sentence);
+  if (ended_run.folder_gone) return Fail(kExitFailed, ended_run.status.message());
   const ExitCode printed =
       PrintData(SummaryText(results, options.output->shown(), OutputStyle(), ResumeCommand(options)));
-  if (!left.status.ok()) return Fail(kExitFailed, left.status.message());
-  if (!left.lost.empty())
+  if (!ended_run.status.ok()) return Fail(kExitFailed, ended_run.status.message());
+  if (!ended_run.lost.empty())
     PrintMessage("the checkpoint and summary.json are whole; the files above are missing or not whole");
   return printed;
 }
@@ -41,13 +41,13 @@ std::string GoesOn(const LocalTrainingOptions& options, int step) {
                       "` goes on from it");
 }
 
-double StopSeconds(const StepLog& log, int steps_left) {
+double StopSeconds(const StepLog& log, int steps_remaining) {
   constexpr size_t kRecent = 8;
   const std::vector<double>& seconds = log.seconds();
   const size_t count = std::min(kRecent, seconds.size());
   const double sum = std::accumulate(seconds.end() - static_cast<std::ptrdiff_t>(count), seconds.end(), 0.0);
   const double step = count == 0 ? 0 : sum / static_cast<double>(count);
-  return 10 + 3 * step * std::max(1, steps_left);
+  return 10 + 3 * step * std::max(1, steps_remaining);
 }
 
 std::string StoppingText(int step, int end_step) {
@@ -60,9 +60,9 @@ std::string StoppingText(int step, int end_step) {
 void TellUnfinished(const LocalTrainingOptions& options, const std::string& state, const std::string& reason,
                     StepLog* log) {
   SweepPartialCheckpoints(options.output->live());  // nobody writes there any more
-  const std::string said = LeaveUnfinished(
+  const std::string message = LeaveUnfinished(
       RecordOf(options.spec, options.file, state, log->seconds().size(), reason), options.output, log);
-  if (!said.empty()) PrintMessage(said);
+  if (!message.empty()) PrintMessage(message);
 }
 
 }  // namespace weft

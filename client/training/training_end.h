@@ -27,7 +27,7 @@ std::string GoesOn(const LocalTrainingOptions& options, int step);
 
 // Returns how long a training that was told to stop may take until its checkpoint is complete, in seconds:
 // ten, and three times what the steps up to there should take.
-double StopSeconds(const StepLog& log, int steps_left);
+double StopSeconds(const StepLog& log, int steps_remaining);
 
 // Returns "stopping: saving a checkpoint after step 40; press Ctrl-C again to stop at once".
 std::string StoppingText(int step, int end_step);

@@ -61,8 +61,8 @@ absl::Status WorkerProcesses::Start(int count, const std::string& coordinator,
     auto process = ChildProcess::Start(command, ChildProcess::Output::kJoinsError);
     if (!process.ok()) return process.status();
     processes_.push_back(*std::move(process));
-    told_.push_back(false);
-    device_told_.push_back(false);
+    reported_.push_back(false);
+    device_reported_.push_back(false);
   }
   return absl::OkStatus();
 }
@@ -76,8 +76,8 @@ std::vector<WorkerProcesses::Ended> WorkerProcesses::Poll() {
   for (size_t i = 0; i < processes_.size(); ++i) {
     ChildProcess& process = *processes_[i];
     process.Poll();
-    if (!process.ended() || told_[i]) continue;
-    told_[i] = true;
+    if (!process.ended() || reported_[i]) continue;
+    reported_[i] = true;
     const std::string words = LastLine(process.last_words());
     ended.push_back({process.pid(), process.code(), words,
                      absl::StrCat(process.Ending(), HintOfMemory(process.Ending(), memory_kills_),
@@ -89,10 +89,10 @@ std::vector<WorkerProcesses::Ended> WorkerProcesses::Poll() {
 std::vector<std::string> WorkerProcesses::TakeDevices() {
   std::vector<std::string> taken;
   for (size_t i = 0; i < processes_.size(); ++i) {
-    if (device_told_[i]) continue;
-    const std::string device = DeviceSaid(processes_[i]->last_words());
-    device_told_[i] = !device.empty();
-    if (device_told_[i] && devices_.insert(device).second) taken.push_back(device);
+    if (device_reported_[i]) continue;
+    const std::string device = ReportedDevice(processes_[i]->last_words());
+    device_reported_[i] = !device.empty();
+    if (device_reported_[i] && devices_.insert(device).second) taken.push_back(device);
   }
   return taken;
 }
@@ -106,13 +106,14 @@ bool WorkerProcesses::AwaitEnd(double seconds, StopSignals* signals) {
   while (true) {
     Poll();
     if (!any_running()) return true;
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
-    if (left <= 0) return false;
+    const auto remaining =
+        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
+    if (remaining <= 0) return false;
     std::vector<pollfd> descriptors;
     AddTo(&descriptors);
     if (signals != nullptr) descriptors.push_back({signals->descriptor(), POLLIN, 0});
     // A process may close its outputs some time before it ends, so each wait is short.
-    poll(descriptors.data(), descriptors.size(), static_cast<int>(std::min<int64_t>(left, 20)));
+    poll(descriptors.data(), descriptors.size(), static_cast<int>(std::min<int64_t>(remaining, 20)));
     if (signals != nullptr && signals->Take() != 0) return false;
   }
 }

@@ -34,8 +34,8 @@ class WorkerProcesses {
 
   struct Ended {
     pid_t pid;
-    int code;          // exit code; -1 if a signal ended it
-    std::string said;  // its last line on standard error that is more than information
+    int code;               // exit code; -1 if a signal ended it
+    std::string last_line;  // its last line on standard error that is more than information
     // "was killed by SIGKILL", "exited with code 1: cannot read .."; with a hint where the kernel has killed
     // processes for want of memory meanwhile.
     std::string how;
@@ -61,8 +61,8 @@ class WorkerProcesses {
   bool AwaitEnd(double seconds, StopSignals* signals);
 
   std::vector<std::unique_ptr<ChildProcess>> processes_;
-  std::vector<bool> told_;  // true for processes whose end Poll has returned
-  std::vector<bool> device_told_;
+  std::vector<bool> reported_;  // true for processes whose end Poll has returned
+  std::vector<bool> device_reported_;
   int64_t memory_kills_ = 0;       // kills by the kernel before these began
   std::set<std::string> devices_;  // devices that TakeDevices has returned
 };

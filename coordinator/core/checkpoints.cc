@@ -5,8 +5,8 @@
 namespace weft {
 namespace {
 
-// Of validations that are not done, those with which another may be announced.
-constexpr size_t kValidationsMost = 1;
+// The most validations under way with which another may be announced.
+constexpr size_t kMaxValidations = 1;
 
 // The first multiple of `every` from `least` on; `end` for none before it.
 int32_t MultipleFrom(int64_t least, int32_t every, int32_t end) {
@@ -18,7 +18,7 @@ int32_t MultipleFrom(int64_t least, int32_t every, int32_t end) {
 
 int32_t SnapshotLead(const Graph& graph) {
   const Schedule& schedule = graph.schedule();
-  const int most = schedule.MostStaleness();
+  const int most = schedule.MaxStaleness();
   if (most <= 1) return 1;
   for (int stage = 0; stage < schedule.stages; ++stage) {
     for (int b = 1; b < schedule.microbatches; ++b) {
@@ -52,7 +52,7 @@ bool Checkpoints::IsValidated(int32_t step) const {
   return rule_.validate_every > 0 && step > 0 && (step % rule_.validate_every == 0 || step == end_step_);
 }
 
-// What is announced now.
+// Returns true if the snapshot that is announced now becomes a checkpoint.
 bool Checkpoints::IsCheckpoint(int32_t step, int64_t now) const {
   if (!IsValidated(step) || step == end_step_ || step == stop_step_) return true;
   return rule_.every_steps > 0 ? step % rule_.every_steps == 0 : now >= next_ns_;
@@ -74,7 +74,7 @@ std::optional<int32_t> Checkpoints::Due(int64_t now, int32_t granted_end, int32_
     return std::nullopt;
   }
   const int32_t next = NextMultiple();
-  const bool may_validate = !IsValidated(next) || validations_.size() <= kValidationsMost;
+  const bool may_validate = !IsValidated(next) || validations_.size() <= kMaxValidations;
   if (next < end_step_ && may_validate && reach > next - lead_ &&
       (under_way_.empty() || next < under_way_.front().step + lead_ + overlap_)) {
     return next;

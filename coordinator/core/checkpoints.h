@@ -38,43 +38,44 @@ class Checkpoints {
  public:
   Checkpoints(const RunPlan& plan, int members);
 
-  // The run begins to make steps.
+  // Notes that the run begins to make steps.
   void Begin(int64_t now);
 
-  // The step whose snapshot is to be announced now, if there is one; asked again after Announce.
+  // Returns the step whose snapshot is to be announced now, if there is one; asked again after Announce.
   // `granted_end` and `reach` as in WorkQueue.
   std::optional<int32_t> Due(int64_t now, int32_t granted_end, int32_t reach);
   void Announce(int32_t step, int64_t now);
-  // No job of this step or a later one may be granted yet.
+  // Returns the step from which on no job may be granted yet.
   int32_t hold() const;
-  // When Due should be asked though nothing happened; INT64_MAX for never.
+  // Returns when Due should be asked though nothing happened; INT64_MAX for never.
   int64_t next_due() const;
 
-  // The run is to end with a checkpoint: one that is under way, or the next that can be announced. Returns
-  // its step, or that of the run's own end.
+  // Ends the run with a checkpoint: one that is under way, or the next that can be announced. Returns its
+  // step, or that of the run's own end.
   int32_t Stop(int32_t granted_end);
   std::optional<int32_t> stop_step() const { return stop_step_; }
 
-  // Once all members have answered: the first failure, "" if there was none.
+  // Returns, once all members have answered, the first failure; "" if there was none.
   std::optional<std::string> Saved(int member, int32_t step, const std::string& failure);
-  // Of one that is under way: it goes once its weights have been validated; they are to be.
+  // Return, of a snapshot under way, whether it is dropped once its weights have been validated, and whether
+  // they are to be validated.
   bool Passes(int32_t step) const;
   bool Validates(int32_t step) const;
-  // It is complete or dropped. False if it was not under way.
+  // Notes that it is complete or dropped. Returns false if it was not under way.
   bool Sealed(int32_t step);
 
-  // The weights of the step stay aside to be validated: those of the snapshot that was sealed, or those with
+  // Adds weights that stay aside to be validated: those of the snapshot that was sealed, or those with
   // which the run goes on.
   void AddValidation(int32_t step) {
     if (!validations_ended_) validations_.push_back({step, false});
   }
   bool ResumesWithValidation() const { return first_step_ > 0 && IsValidated(first_step_); }
-  // The validation that is to begin now, if there is one.
+  // Returns the validation that is to begin now, if there is one.
   std::optional<int32_t> BeginValidation();
-  // False if it has not begun.
+  // Returns false if it has not begun.
   bool IsValidating(int32_t step) const;
   void Validated() { validations_.pop_front(); }
-  // Those that are not done are given up, and no other begins.
+  // Gives up the validations that are not done; no other begins.
   void EndValidations() {
     validations_ended_ = true;
     validations_.clear();
@@ -103,7 +104,7 @@ class Checkpoints {
   const Snapshot* Find(int32_t step) const { return const_cast<Checkpoints*>(this)->Find(step); }
   bool IsCheckpoint(int32_t step, int64_t now) const;
   bool IsValidated(int32_t step) const;
-  // The next multiple that has not been announced; end_step_ for none.
+  // Returns the next multiple that has not been announced; end_step_ for none.
   int32_t NextMultiple() const;
 
   const CheckpointRule rule_;

@@ -82,9 +82,9 @@ void CoordinatorCore::StartWaiting() {
 void CoordinatorCore::EndRun(Run& run) {
   const auto& [state, reason] = *run.ending();
   const bool unprepared = run.state() == RunState::kPreparing && state == RunState::kFailed && !run.blaming();
-  const std::string told = state == RunState::kCancelled
-                               ? absl::StrCat("the run was cancelled", reason.empty() ? "" : ": ", reason)
-                               : reason;
+  const std::string message = state == RunState::kCancelled
+                                  ? absl::StrCat("the run was cancelled", reason.empty() ? "" : ": ", reason)
+                                  : reason;
   for (const RunMember& m : run.members().all()) {
     Worker* w = sessions_.workers().Find(m.session);
     if (w == nullptr || w->run != run.id()) continue;
@@ -93,7 +93,7 @@ void CoordinatorCore::EndRun(Run& run) {
       continue;
     }
     w->failed_last |= unprepared && !m.prepared;
-    sessions_.Abort(out_, *w, told);
+    sessions_.Abort(out_, *w, reported);
   }
   ++out_.counts.runs_ended[static_cast<int>(state)];
   run.Close(out_);
@@ -117,7 +117,7 @@ void CoordinatorCore::On(SessionClosed& e) {
   Worker* w = sessions_.workers().Find(e.session);
   if (w == nullptr) return;
   if (!w->greeted) return sessions_.workers().Remove(e.session);
-  Lose(*w, w->serves() ? WorkerChange::Kind::kLost : WorkerChange::Kind::kLeft, e.reason);
+  Lose(*w, w->serves() ? WorkerChange::Kind::kLost : WorkerChange::Kind::kExited, e.reason);
 }
 
 void CoordinatorCore::On(WorkerExited& e) {

@@ -60,7 +60,7 @@ class CoordinatorCore {
   // since.
   uint64_t ReserveRun() { return runs_.Reserve(); }
   void ReturnRun(uint64_t run) { runs_.Return(run); }
-  // True if a run of this request, not "", is known.
+  // Returns true if a run of this request, not "", is known.
   bool KnowsRequest(const std::string& request) const { return runs_.KnowsRequest(request); }
 
   // Return runs by number, with reports of the ranks so far; runs that ended long ago are forgotten.

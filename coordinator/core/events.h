@@ -107,7 +107,7 @@ struct JobsEnded {
 struct WorkerChange {
   // kBusy: the worker has not reported that it forgot an aborted run, and gets no other one; kBack: now it
   // has.
-  enum class Kind { kJoined, kLeft, kLost, kBusy, kBack } kind = Kind::kJoined;
+  enum class Kind { kJoined, kExited, kLost, kBusy, kBack } kind = Kind::kJoined;
   std::string label;   // "process 2 (weft-worker-2, pid 4711 on host a)"
   std::string reason;  // reason of all but kJoined
 };

@@ -9,7 +9,7 @@ namespace weft {
 namespace {
 
 // Returns the obstacle to collectives among the processes' devices; empty if there is none.
-std::string Hindrance(int ranks, const std::vector<Worker*>& workers) {
+std::string ObstacleToCollectives(int ranks, const std::vector<Worker*>& workers) {
   if (static_cast<int>(workers.size()) < ranks)
     return absl::StrCat("some of its ", ranks, " ranks share one of its ", workers.size(), " processes");
   const Hello& first = workers.front()->hello;
@@ -39,7 +39,7 @@ Reduction ChooseReduction(const RunPlan& plan, const std::vector<Worker*>& worke
   if (plan.reduction != ReductionMode::kFast) return {};
   const std::string never = plan.graph.schedule().sync->WhyNotJoint();
   const std::string why =
-      plan.fast != nullptr    ? Hindrance(plan.ranks(), workers)
+      plan.fast != nullptr    ? ObstacleToCollectives(plan.ranks(), workers)
       : !plan.unsound.empty() ? absl::StrCat("with collectives the schedule cannot run: ", plan.unsound)
       : !never.empty()        ? never
                               : "no stage has several holders that compute with their own weights";

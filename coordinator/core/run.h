@@ -98,7 +98,7 @@ class Run {
 
   // Returns when CheckDeadline or Grant has something to do though nothing happened; INT64_MAX for never.
   int64_t next_due() const;
-  // True while a reported failure waits for its cause (invariant 3).
+  // Returns true while a reported failure waits for its cause (invariant 3).
   bool blaming() const { return blame_deadline_ != kNever; }
   bool blame_is_due(int64_t now) const { return now >= blame_deadline_; }
   const std::string& first_failure() const { return first_failure_; }
@@ -108,7 +108,7 @@ class Run {
 
  private:
   void End(RunState state, const std::string& reason);
-  // True if the run saves checkpoints and has got so far that its processes may speak of them.
+  // Returns true if the run saves checkpoints and has got so far that its processes may speak of them.
   bool TakesSnapshots() const { return checkpoints_ != nullptr && info_.state >= RunState::kRunning; }
   Assign AssignFor(int member, const std::vector<Peer>& peers) const;
   void BeginRunning(StepEffects& out);

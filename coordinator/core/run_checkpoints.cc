@@ -19,7 +19,7 @@ void RunCheckpoints::Begin(StepEffects& out) {
     dates_.Announce(0, out.now);
     Seal(out, 0, /*drop=*/false);
   }
-  // Those weights are kept aside too then. An earlier run may not have come to it.
+  // A run that resumes keeps its first weights aside too: the earlier run may not have validated them.
   if (dates_.ResumesWithValidation()) dates_.AddValidation(plan_.first_step);
   BeginValidation(out);
 }
@@ -100,7 +100,7 @@ RunCheckpoints::Sealing RunCheckpoints::Take(StepEffects& out, SessionId from, c
   return failed && (m.step == 0 || m.step == plan_.steps) ? Sealing::kFatal : Sealing::kPassed;
 }
 
-// What the process reports on the way only shows that it gets on.
+// A report before the end only shows progress.
 RunCheckpoints::Validating RunCheckpoints::Take(StepEffects& out, SessionId from, Validation& m) {
   if (members_.NumberOf(from) != 0 || !dates_.IsValidating(m.step)) {
     ++out.counts.fenced;

@@ -40,7 +40,7 @@ class RunCheckpoints {
 
   // Chooses the checkpoint with which the run is to end, and returns its step.
   int32_t Stop(int32_t granted_end) { return dates_.Stop(granted_end); }
-  // True once the checkpoint with which the run is to end is complete, or was dropped.
+  // Returns true once the checkpoint with which the run is to end is complete, or was dropped.
   bool stop_sealed() const { return stop_sealed_; }
   // Gives up validations of a run that is told to stop after its last job.
   void GiveUpValidations();
@@ -57,7 +57,7 @@ class RunCheckpoints {
   enum class Validating { kFenced, kUnderWay, kDone };
   Validating Take(StepEffects& out, SessionId from, Validation& m);
 
-  // True while a snapshot or a validation is not done.
+  // Returns true while a snapshot or a validation is not done.
   bool saving() const { return !dates_.idle(); }
   bool validating() const { return dates_.validating(); }
   int64_t next_due() const { return dates_.next_due(); }

@@ -52,16 +52,16 @@ class RunMembers {
   const Token& TokenOf(Rank rank) const { return ranks_[rank].token; }
   int32_t CreditOf(Rank rank) const { return ranks_[rank].credit; }
   void SetCredit(Rank rank, int32_t credit) { ranks_[rank].credit = credit; }
-  // True if the rank exists and is on the member of the session.
+  // Returns true if the rank exists and is on the member of the session.
   bool Has(SessionId session, Rank rank) const;
-  // True if also the token is the rank's present one.
+  // Returns true if also the token is the rank's present one.
   bool Holds(SessionId session, Rank rank, const Token& token) const {
     return Has(session, rank) && TokenOf(rank) == token;
   }
   std::vector<RankLease> LeasesOf(int member) const;
   std::vector<int32_t> ProcessOfRank() const;
 
-  // True if every member that is alive has the flag.
+  // Returns true if every member that is alive has the flag.
   bool AllAlive(bool RunMember::*flag) const;
   // Returns "process 1 (..) and process 3 (..)": members whose flag is not set.
   std::string Missing(bool RunMember::*flag) const;

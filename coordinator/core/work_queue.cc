@@ -17,7 +17,7 @@ WorkQueue::WorkQueue(std::shared_ptr<const RunPlan> plan)
   for (const RankState& r : ranks_) {
     int jobs = 0;
     for (const auto& order : r.order) jobs += static_cast<int>(order.size());
-    // Of one step, rounded down: the window must not be too small.
+    // Count the jobs of one step, rounded down: the window must not be too small.
     if (jobs > 0) least_jobs_of_rank_ = std::min(least_jobs_of_rank_, std::max(1, jobs / period));
   }
   WidenFor(1);

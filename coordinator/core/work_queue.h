@@ -65,18 +65,18 @@ class WorkQueue {
   void TakeEndedSteps(std::vector<EndedStep>* steps);
 
   bool all_done() const { return steps_done() == plan_->steps; }
-  // Of the whole training: those that an earlier run made count.
+  // Returns the steps done of the whole training, those of earlier runs included.
   int32_t steps_done() const { return progress_.first_step(); }
   int outstanding(Rank rank) const { return ranks_[rank].outstanding; }
 
   // Holds back the jobs of this step and later ones; INT32_MAX for none.
   void SetHold(int32_t step) { hold_ = step; }
   int32_t hold() const { return hold_; }
-  // The step behind the last of which a job has been granted.
+  // Returns the step behind the last of which a job has been granted.
   int32_t granted_end() const { return std::max(steps_done(), granted_end_); }
   // Grants reach no step from this one on before more steps have ended.
   int32_t reach() const { return steps_done() + window_; }
-  // True if Grant with this credit would give something.
+  // Returns true if Grant with this credit would give something.
   bool CanGrant(Rank rank, int credit) const;
   const JobCounts& counts() const { return counts_; }
 

@@ -97,9 +97,9 @@ LostWorker WorkerSessions::Remove(StepEffects& out, Worker& worker, WorkerChange
   if (kind == WorkerChange::Kind::kLost) ++out.counts.workers_lost;
   out.effects.workers.push_back({kind, label, reason});
   auto& closed = out.effects.closed;
-  const bool told = std::any_of(closed.begin(), closed.end(),
-                                [&](const CloseSession& c) { return c.session == lost.session; });
-  if (!told) closed.push_back({lost.session, absl::AbortedError(absl::StrCat(label, ": ", reason))});
+  const bool reported = std::any_of(closed.begin(), closed.end(),
+                                    [&](const CloseSession& c) { return c.session == lost.session; });
+  if (!reported) closed.push_back({lost.session, absl::AbortedError(absl::StrCat(label, ": ", reason))});
   return lost;
 }
 
@@ -108,7 +108,7 @@ LostWorker WorkerSessions::Remove(StepEffects& out, Worker& worker, WorkerChange
 void WorkerSessions::Abort(StepEffects& out, Worker& worker, const std::string& reason) {
   out.Send(worker.session, weft::Abort{worker.run, reason});
   worker.ending_since_ns = out.now;
-  worker.told_late = false;
+  worker.reported_late = false;
 }
 
 void WorkerSessions::Free(Worker& worker) {
@@ -120,7 +120,7 @@ void WorkerSessions::Forgotten(StepEffects& out, Worker& worker, uint64_t run) {
   if (!worker.ending() || worker.run != run) return;  // after Finished it was free already
   worker.run = 0;
   worker.ending_since_ns = 0;
-  if (!std::exchange(worker.told_late, false)) return;
+  if (!std::exchange(worker.reported_late, false)) return;
   out.effects.workers.push_back(
       {WorkerChange::Kind::kBack, worker.Label(), absl::StrCat("it has ended run ", run)});
 }
@@ -131,7 +131,7 @@ int64_t WorkerSessions::next_due() const {
   int64_t next = kNever;
   for (const auto& [session, w] : workers_.all()) {
     next = std::min(next, w.deadline);
-    if (w.ending() && !w.told_late) next = std::min(next, w.ending_since_ns + options_.ending_ns);
+    if (w.ending() && !w.reported_late) next = std::min(next, w.ending_since_ns + options_.ending_ns);
     if (w.serves() && runs_.IsRunning(w.run)) next = std::min(next, w.heard_ns + options_.silence_ns);
   }
   return next;
@@ -148,8 +148,8 @@ std::optional<std::string> WorkerSessions::Overdue(StepEffects& out, Worker& wor
     return absl::StrCat("its session broke and did not come back within ", Seconds(now - worker.broken_ns),
                         ": ", worker.broken_reason);
   }
-  if (worker.ending() && !worker.told_late && now >= worker.ending_since_ns + options_.ending_ns) {
-    worker.told_late = true;
+  if (worker.ending() && !worker.reported_late && now >= worker.ending_since_ns + options_.ending_ns) {
+    worker.reported_late = true;
     out.effects.workers.push_back(
         {WorkerChange::Kind::kBusy, worker.Label(),
          absl::StrCat("it was told ", Seconds(options_.ending_ns), " ago that run ", worker.run,

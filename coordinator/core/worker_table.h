@@ -31,7 +31,7 @@ struct Worker {
   uint64_t run = 0;  // 0: free
   // Time when the run was aborted, while the worker has not reported that it has forgotten it; 0 otherwise.
   int64_t ending_since_ns = 0;
-  bool told_late = false;  // true once the log has said that it is late with that
+  bool reported_late = false;  // true once the log has said that it is late with that
   // True if the last run that it served failed here, by its own words or its silence.
   bool failed_last = false;
   bool broken = false;

@@ -20,7 +20,7 @@ std::string LossWatch::Look(StepRecord* step) {
                   !std::isfinite(*step->gradient_norm);
   skipped_steps_ += step->skipped;
   const bool finite = !step->skipped && std::isfinite(last_loss_);
-  if (finite || std::exchange(told_, true)) return "";
+  if (finite || std::exchange(reported_, true)) return "";
   if (step->skipped) {
     return absl::StrCat("step ", step->step,
                         " is skipped: its gradient is not finite; steps.jsonl and the "

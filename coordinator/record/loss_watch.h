@@ -25,7 +25,7 @@ class LossWatch {
  private:
   const NonFinite non_finite_;
   int skipped_steps_ = 0;
-  bool told_ = false;
+  bool reported_ = false;
   double last_loss_ = 0;
 };
 

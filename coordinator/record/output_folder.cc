@@ -36,7 +36,7 @@ constexpr char kFormer[] = "former";                // what has left its place
 constexpr char kPartial[] = ".partial", kPart[] = ".part";
 constexpr char kIndex[] = "model.safetensors.index.json";
 constexpr off_t kReserve = 256 << 10;
-constexpr size_t kReasonMost = 300;
+constexpr size_t kMaxReasonLength = 300;
 constexpr std::streamoff kTail = 64 << 10;
 
 const char* const kResultFiles[] = {"summary.json", "run.json", "steps.jsonl", "trace.json",
@@ -409,7 +409,7 @@ absl::StatusOr<std::unique_ptr<OutputFolder>> OutputFolder::Open(const std::stri
     return absl::InvalidArgumentError(absl::StrCat(placed.message(), "; give another folder with --out"));
   const std::string replacement = path + "/" + kReplacement;
   if (former == FormerWork::kContinue && HasCheckpoint(replacement)) {
-    // That run was to replace the former run, and was killed; to go on with it means to keep it.
+    // A replacement was killed before it took its place. Continuing it keeps it.
     absl::Status placed = Rename(replacement, path + "/" + kWhole);
     if (placed.ok()) placed = CompletePlacing(path);
     if (!placed.ok()) return absl::InvalidArgumentError(placed.message());
@@ -455,7 +455,7 @@ absl::Status OutputFolder::Begin(const RunRecord& record) {
 
 absl::Status OutputFolder::WriteRecord(const RunRecord& record) const {
   Json json = {{"name", record.name}, {"state", record.state}};
-  if (!record.reason.empty()) json["reason"] = record.reason.substr(0, kReasonMost);
+  if (!record.reason.empty()) json["reason"] = record.reason.substr(0, kMaxReasonLength);
   if (!record.file.empty()) json["file"] = record.file;
   json["first_step"] = record.first_step;
   json["end_step"] = record.end_step;

@@ -64,7 +64,7 @@ class OutputFolder {
 
   // Gives back the room that was kept on the disk for the summary.
   void ReleaseReserve();
-  // Unavailable if the folder was removed since Open, Aborted if it is another run's now.
+  // Checks the folder: Unavailable if it was removed since Open, Aborted if it is another run's now.
   absl::Status StillThere() const;
 
   // Ends the run, which has written all its files. Puts them in the places of the former ones if it replaces
@@ -98,7 +98,7 @@ FormerWork FormerWorkFor(const std::string& resume, const std::string& folder, b
 // beyond the initial weights.
 std::string DescribeWork(const std::string& folder);
 
-// True if a process owns the folder, so that its files are still being written.
+// Returns true if a process owns the folder, so that its files are still being written.
 bool OutputInUse(const std::string& folder);
 
 // Writes the file aside and renames it, so that a reader never sees half of it. Unavailable with its name.

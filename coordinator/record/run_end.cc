@@ -51,41 +51,41 @@ TrainResults ResultsOf(const RunSpec& spec, int processes, const RunRecorder& re
   return results;
 }
 
-RunLeft LeaveResults(const TrainResults& results, const RunRecord& record, OutputFolder* output,
-                     StepLog* log) {
-  RunLeft left;
+EndedRun LeaveResults(const TrainResults& results, const RunRecord& record, OutputFolder* output,
+                      StepLog* log) {
+  EndedRun ended_run;
   const absl::Status there = output->StillThere();
-  left.folder_gone = !there.ok();
+  ended_run.folder_gone = !there.ok();
   if (absl::IsAborted(there)) {
-    left.status = there;
-    return left;
+    ended_run.status = there;
+    return ended_run;
   }
-  if (left.folder_gone) {
+  if (ended_run.folder_gone) {
     // The workers have made it again for the checkpoint.
     std::error_code ignored;
     std::filesystem::create_directories(output->live(), ignored);
   }
   output->ReleaseReserve();
   const absl::Status summary = WriteSummary(results, output->live());
-  if (const absl::Status steps = log->Finish(); !steps.ok()) left.lost.emplace_back(steps.message());
-  for (std::string& trace : WriteTraces(results, output->live())) left.lost.push_back(std::move(trace));
-  if (left.folder_gone) {
+  if (const absl::Status steps = log->Finish(); !steps.ok()) ended_run.lost.emplace_back(steps.message());
+  for (std::string& trace : WriteTraces(results, output->live())) ended_run.lost.push_back(std::move(trace));
+  if (ended_run.folder_gone) {
     const std::string holds = DescribeWork(output->live());
-    left.status = absl::UnavailableError(
+    ended_run.status = absl::UnavailableError(
         absl::StrCat("the run finished, but ", there.message(), "; ",
                      holds.empty() ? "nothing of it is left"
                                    : absl::StrCat("what could be written again is in ", output->live())));
-    return left;
+    return ended_run;
   }
   const auto ended = output->End(record);
   if (!summary.ok()) {
-    left.status = absl::UnavailableError(
+    ended_run.status = absl::UnavailableError(
         absl::StrCat(summary.message(), "; the run finished, and ", output->shown(), "/checkpoint is whole"));
   } else if (!ended.ok()) {
-    left.status = absl::UnavailableError(
+    ended_run.status = absl::UnavailableError(
         absl::StrCat(ended.status().message(), "; the run finished, its results are in ", output->live()));
   }
-  return left;
+  return ended_run;
 }
 
 std::string LeaveUnfinished(const RunRecord& record, OutputFolder* output, StepLog* log) {

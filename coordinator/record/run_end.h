@@ -23,20 +23,20 @@ namespace weft {
 RunRecord RecordOf(const RunSpec& spec, const std::string& file, const std::string& state,
                    size_t steps_made = 0, const std::string& reason = "");
 
-// What the steps tell, as of a plain loop.
+// Returns the results of a plain loop, from its steps.
 TrainResults ResultsOf(const RunSpec& spec, const StepLog& log);
-// Of a run through the runtime.
+// Returns the results of a run through the runtime.
 TrainResults ResultsOf(const RunSpec& spec, int processes, const RunRecorder& recorder, const StepLog& log);
 
-struct RunLeft {
+struct EndedRun {
   absl::Status status;            // not ok: there is no summary or no folder; a sentence
   bool folder_gone = false;       // true if the folder is gone, and so nothing to look at
   std::vector<std::string> lost;  // a sentence for each other file that could not be written
 };
 
 // Writes the results of a run that finished.
-RunLeft LeaveResults(const TrainResults& results, const RunRecord& record, OutputFolder* output,
-                     StepLog* log);
+EndedRun LeaveResults(const TrainResults& results, const RunRecord& record, OutputFolder* output,
+                      StepLog* log);
 
 // Writes the results of a run that was stopped or failed. Returns a sentence about what the folder holds
 // where that is not the run's own work.

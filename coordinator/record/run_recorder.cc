@@ -7,8 +7,8 @@
 
 namespace weft {
 
-RunRecorder::RunRecorder(int stages, size_t jobs_most, std::function<void()> wake)
-    : jobs_most_(jobs_most), wake_(std::move(wake)) {
+RunRecorder::RunRecorder(int stages, size_t max_jobs, std::function<void()> wake)
+    : max_jobs_(max_jobs), wake_(std::move(wake)) {
   MutexLock lock(mu_);
   for (auto& of_kind : samples_) of_kind.resize(stages);
 }
@@ -56,7 +56,7 @@ void RunRecorder::OnJobs(const JobsEnded& ended) {
       samples.next = (samples.next + 1) % kSamples;
     }
   }
-  while (jobs_.size() > jobs_most_) {
+  while (jobs_.size() > max_jobs_) {
     dropped_step_ = std::max(dropped_step_, jobs_.front().job.step);
     jobs_.pop_front();
   }
@@ -152,9 +152,9 @@ std::array<std::vector<double>, kJobKinds> RunRecorder::TypicalDurations() const
     for (const Samples& samples : samples_[kind]) {
       std::vector<float> sorted = samples.seconds;
       std::sort(sorted.begin(), sorted.end());
-      const auto left_out = static_cast<std::ptrdiff_t>(sorted.size() < 3 ? 0 : (sorted.size() + 19) / 20);
-      const double sum = std::accumulate(sorted.begin() + left_out, sorted.end() - left_out, 0.0);
-      const auto counted = static_cast<std::ptrdiff_t>(sorted.size()) - 2 * left_out;
+      const auto trimmed = static_cast<std::ptrdiff_t>(sorted.size() < 3 ? 0 : (sorted.size() + 19) / 20);
+      const double sum = std::accumulate(sorted.begin() + trimmed, sorted.end() - trimmed, 0.0);
+      const auto counted = static_cast<std::ptrdiff_t>(sorted.size()) - 2 * trimmed;
       typical[kind].push_back(counted > 0 ? sum / static_cast<double>(counted) : 0);
     }
   }

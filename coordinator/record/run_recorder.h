@@ -37,7 +37,7 @@ struct StepRecord {
 
 class RunRecorder {
  public:
-  RunRecorder(int stages, size_t jobs_most, std::function<void()> wake);
+  RunRecorder(int stages, size_t max_jobs, std::function<void()> wake);
 
   void OnRun(const RunInfo& run);
   void OnStep(const StepDone& step);
@@ -49,9 +49,9 @@ class RunRecorder {
   RunInfo run() const;
   // Returns the steps that ended since the last call.
   std::vector<StepRecord> TakeSteps();
-  // The validations that are done since the last call.
+  // Returns the validations that are done since the last call.
   std::vector<Validation> TakeValidations();
-  // Whole steps only, in seconds since the first job's start.
+  // Returns the jobs of whole steps, in seconds since the first job's start.
   std::vector<DrawnJob> LastJobs() const;
   // Return the idle times and transfers during these jobs, likewise, as far as workers have reported; they do
   // when the run ends.
@@ -74,7 +74,7 @@ class RunRecorder {
     int64_t start_ns, end_ns;
   };
 
-  const size_t jobs_most_;
+  const size_t max_jobs_;
   const std::function<void()> wake_;
   mutable Mutex mu_;
   RunInfo run_ ABSL_GUARDED_BY(mu_);

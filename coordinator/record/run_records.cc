@@ -77,8 +77,8 @@ class RunRecords::Recording {
       if (!written.ok()) Say(absl::StrCat(written.message(), "; the figures are kept for later"));
     }
     const RunInfo run = recorder_.run();
-    if (run.failed_validations == failed_told_) return;
-    failed_told_ = run.failed_validations;
+    if (run.failed_validations == reported_failed_validations_) return;
+    reported_failed_validations_ = run.failed_validations;
     Say(run.validation_failure);
   }
 
@@ -92,16 +92,16 @@ class RunRecords::Recording {
     id_ = run.id;
     WriteSteps();
     if (run.state == RunState::kFinished) {
-      const RunLeft left =
+      const EndedRun ended_run =
           LeaveResults(ResultsOf(spec_, run.processes, recorder_, steps_),
                        RecordOf(spec_, file_, "finished", steps_.seconds().size()), folder_.get(), &steps_);
-      for (const std::string& sentence : left.lost) Say(sentence);
-      if (!left.status.ok()) Say(left.status.message());
+      for (const std::string& sentence : ended_run.lost) Say(sentence);
+      if (!ended_run.status.ok()) Say(ended_run.status.message());
     } else {
       const char* state = run.state == RunState::kCancelled ? "stopped" : "failed";
-      const std::string said = LeaveUnfinished(
+      const std::string message = LeaveUnfinished(
           RecordOf(spec_, file_, state, steps_.seconds().size(), run.reason), folder_.get(), &steps_);
-      if (!said.empty()) Say(said);
+      if (!message.empty()) Say(message);
     }
     folder_.reset();  // and with it the lock
   }
@@ -114,8 +114,8 @@ class RunRecords::Recording {
   const std::function<void(const std::string&)> log_;
   StepLog steps_;
   uint64_t id_ = 0;
-  int failed_told_ = 0;  // of validations
-  bool begun_ = false;   // the loop's thread
+  int reported_failed_validations_ = 0;  // of validations
+  bool begun_ = false;                   // the loop's thread
   Notification written_;
   Mutex mu_;
   CondVar wake_;

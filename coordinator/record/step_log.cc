@@ -17,7 +17,7 @@
 namespace weft {
 namespace {
 
-constexpr size_t kPendingMost = 64 << 20;
+constexpr size_t kMaxPending = 64 << 20;
 
 // Returns the lines of steps before `end`, up to the first that is no step: a crash may have left half a
 // line.
@@ -92,11 +92,11 @@ absl::Status StepLog::Append(const Validation& validation) {
 }
 
 absl::Status StepLog::AppendLine(const std::string& line) {
-  if (pending_.size() < kPendingMost) absl::StrAppend(&pending_, line, "\n");
+  if (pending_.size() < kMaxPending) absl::StrAppend(&pending_, line, "\n");
   const absl::Status written = WritePending();
-  const bool told = failing_;
+  const bool reported = failing_;
   failing_ = !written.ok();
-  return told ? absl::OkStatus() : written;
+  return reported ? absl::OkStatus() : written;
 }
 
 std::string StepLog::TakeNotice() { return std::exchange(notice_, ""); }

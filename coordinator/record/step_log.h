@@ -34,7 +34,7 @@ class StepLog {
   // Likewise of a validation that is done. Its line says the step whose training begins with those weights,
   // and may come after the lines of later steps.
   absl::Status Append(const Validation& validation);
-  // What is to be said of the first step that is not finite, once; else empty.
+  // Returns a sentence about the first step that is not finite, once; else "".
   std::string TakeNotice();
   // Writes missing lines after the last step: Unavailable if some are still missing. A file that was removed
   // is written anew.
@@ -45,7 +45,7 @@ class StepLog {
   double last_loss() const { return last_loss_; }
   double end_seconds() const { return end_seconds_; }
   const LossWatch& losses() const { return losses_; }
-  // The one of the latest step.
+  // Returns the validation of the latest step.
   const std::optional<Validation>& validation() const { return validation_; }
 
  private:

@@ -24,7 +24,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-constexpr int64_t kSimulatedJobsMost = 4'000'000;
+constexpr int64_t kMaxSimulatedJobs = 4'000'000;
 constexpr size_t kBoxesOfRank = 80;  // boxes of timeline.svg, about as many as can be told apart
 constexpr size_t kLinesShown = 16;   // lines of a rank in its picture
 constexpr int kLineColumns = 72;
@@ -50,17 +50,17 @@ Json BytesSent(const std::vector<RankReport>& reports) {
 }
 
 // Returns by stage the most bytes that a forward kept on any rank; empty if no rank has reported.
-std::vector<int64_t> LeftBytes(const TrainResults& results) {
-  std::vector<int64_t> left(results.spec.stages(), 0);
-  bool told = false;
+std::vector<int64_t> ActivationBytes(const TrainResults& results) {
+  std::vector<int64_t> activation_bytes(results.spec.stages(), 0);
+  bool reported = false;
   for (const RankReport& report : results.reports) {
-    for (const auto& [stage, bytes] : report.left_bytes) {
+    for (const auto& [stage, bytes] : report.activation_bytes) {
       if (stage >= results.spec.stages()) continue;
-      left[stage] = std::max(left[stage], bytes);
-      told = true;
+      activation_bytes[stage] = std::max(activation_bytes[stage], bytes);
+      reported = true;
     }
   }
-  return told ? left : std::vector<int64_t>();
+  return reported ? activation_bytes : std::vector<int64_t>();
 }
 
 DrawingOptions Drawing(const TrainResults& results) {
@@ -69,7 +69,7 @@ DrawingOptions Drawing(const TrainResults& results) {
   drawing.ranks = results.ranks;
   drawing.stages = results.spec.stages();
   drawing.inputs = StageInputs(CountLayers(results.spec.model), results.spec.layers_of_stage);
-  drawing.left_bytes = LeftBytes(results);
+  drawing.activation_bytes = ActivationBytes(results);
   drawing.time = DrawnTime::kSeconds;
   DrawWaits(results.idle, results.transfers, &drawing);
   return drawing;
@@ -150,7 +150,7 @@ absl::StatusOr<Prediction> PredictionFrom(const Schedule& schedule, int steps,
   SimulationOptions options;
   options.duration = durations;
   // A few steps show the period; more would only take longer.
-  const int64_t affordable = kSimulatedJobsMost / std::max(1, graph.jobs_per_step());
+  const int64_t affordable = kMaxSimulatedJobs / std::max(1, graph.jobs_per_step());
   options.steps = static_cast<int>(std::clamp<int64_t>(std::min<int64_t>(steps, affordable), 1, 8));
   const auto result = Simulate(graph, options);
   if (!result.ok()) return result.status();
@@ -200,7 +200,7 @@ Json SummaryJson(const TrainResults& r) {
     if (!r.reduction.empty()) json["reduction"] = r.reduction;
     json["bytes_sent"] = BytesSent(r.reports);
     json["peak_bytes"] = ByRank(r.reports, &RankReport::peak_bytes);
-    json["left_bytes"] = LeftBytes(r);
+    json["activation_bytes"] = ActivationBytes(r);
     json["idle_seconds"] = ByRank(r.reports, &RankReport::idle_seconds);
     json["idle_share"] = {{"measured", MeasuredIdle(r.reports)}, {"predicted", r.predicted.idle}};
     json["busy_seconds"] = ByRank(r.reports, &RankReport::busy_seconds);

@@ -29,7 +29,7 @@ PlannerThread::~PlannerThread() {
 
 bool PlannerThread::Plan(std::string spec, Done done) {
   MutexLock lock(mu_);
-  if (waiting_.size() >= kMostWaiting) return false;
+  if (waiting_.size() >= kMaxWaiting) return false;
   waiting_.push_back({std::move(spec), std::move(done)});
   wake_.SignalAll();
   return true;
@@ -48,14 +48,14 @@ bool PlannerThread::PutAside(Request* request) {
   if (!slowly_(request->spec)) return false;
   {
     MutexLock lock(mu_);
-    if (slow_.size() < kMostSlowWaiting) {
+    if (slow_.size() < kMaxSlowWaiting) {
       slow_.push_back(std::move(*request));
       wake_.SignalAll();
       return true;
     }
   }
   request->done(absl::ResourceExhaustedError(
-      absl::StrCat(kMostSlowWaiting, " other runs of this size wait to be planned; try again later")));
+      absl::StrCat(kMaxSlowWaiting, " other runs of this size wait to be planned; try again later")));
   return true;
 }
 

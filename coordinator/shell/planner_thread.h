@@ -3,7 +3,7 @@
 //
 // Two threads. The first takes every request, makes the plan of those that are quick and hands the others to
 // the second, so that a run with a million jobs holds back only its like. Each makes one plan at a time. At
-// most kMostWaiting requests wait (Plan returns false then), and kMostSlowWaiting slow ones (their answer is
+// most kMaxWaiting requests wait (Plan returns false then), and kMaxSlowWaiting slow ones (their answer is
 // ResourceExhausted). Destruction answers waiting requests with Unavailable.
 #ifndef WEFT_COORDINATOR_SHELL_PLANNER_THREAD_H_
 #define WEFT_COORDINATOR_SHELL_PLANNER_THREAD_H_
@@ -22,8 +22,8 @@ namespace weft {
 
 class PlannerThread {
  public:
-  static constexpr size_t kMostWaiting = 64;
-  static constexpr size_t kMostSlowWaiting = 8;
+  static constexpr size_t kMaxWaiting = 64;
+  static constexpr size_t kMaxSlowWaiting = 8;
   using Done = std::function<void(absl::StatusOr<std::shared_ptr<const RunPlan>>)>;
 
   // `slowly` may be empty: then all are quick.

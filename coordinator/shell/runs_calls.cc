@@ -153,7 +153,7 @@ class WatchCall final : public Call, public ServerLoop::Watcher {
   // Hears an event. A watcher that does not keep up loses the oldest steps, never a change of state.
   void Hear(const RunEvent& event) override {
     if (last_seen_) return;
-    if (waiting_.size() >= kMostWaiting && waiting_.front().has_step()) waiting_.pop_front();
+    if (waiting_.size() >= kMaxWaiting && waiting_.front().has_step()) waiting_.pop_front();
     v1::RunEvent& out = waiting_.emplace_back();
     if (const auto* run = std::get_if<RunInfo>(&event)) {
       wire::Encode(*run, context_->loop->unix_minus_monotonic(), out.mutable_run());
@@ -166,7 +166,7 @@ class WatchCall final : public Call, public ServerLoop::Watcher {
 
  private:
   enum Kind { kAccepted, kWritten, kFinished, kGone, kKinds };
-  static constexpr size_t kMostWaiting = 4096;
+  static constexpr size_t kMaxWaiting = 4096;
 
   explicit WatchCall(std::shared_ptr<const Context> context) : context_(std::move(context)) {
     for (int kind = 0; kind < kKinds; ++kind) operations_[kind] = {this, kind};

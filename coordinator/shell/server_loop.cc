@@ -16,8 +16,8 @@ namespace {
 
 // The most operations taken before the core steps: a bound on how long a first answer waits for others to
 // gather.
-constexpr int kMostTaken = 256;
-constexpr int64_t kMostEndingNs = 1'000'000'000;
+constexpr int kMaxTaken = 256;
+constexpr int64_t kMaxEndingNs = 1'000'000'000;
 
 int64_t UnixMinusMonotonic() {
   const int64_t wall = std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -69,7 +69,7 @@ void ServerLoop::EndQueue(int64_t now) {
     MutexLock lock(mu_);
     if (!over_) return;
   }
-  end_due_ = std::min(end_due_, now + kMostEndingNs);
+  end_due_ = std::min(end_due_, now + kMaxEndingNs);
   if (!calls_.empty() && now < end_due_) return;
   queue_ended_ = true;
   queue_->Shutdown();
@@ -120,7 +120,7 @@ void ServerLoop::TakeTags() {
   void* tag = nullptr;
   bool ok = false;
   gpr_timespec deadline = DeadlineAt(NextDeadline());
-  for (int taken = 0; taken < kMostTaken; ++taken) {
+  for (int taken = 0; taken < kMaxTaken; ++taken) {
     if (queue_->AsyncNext(&tag, &ok, deadline) != grpc::CompletionQueue::GOT_EVENT) return;
     TakeTag(tag, ok);
     deadline = gpr_time_0(GPR_CLOCK_MONOTONIC);  // the past; gpr_inf_past would wait for ever

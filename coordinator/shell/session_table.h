@@ -34,7 +34,7 @@ class SessionTable final : public SessionHost {
   void Flush(int64_t now);
   int64_t next_deadline() const { return ack_at_; }
 
-  // True if nothing waits to be written or acknowledged on a living stream.
+  // Returns true if nothing waits to be written or acknowledged on a living stream.
   bool settled() const;
   uint64_t resumed() const { return resumed_; }
 

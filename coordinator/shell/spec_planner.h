@@ -13,7 +13,7 @@ namespace weft {
 // Makes the plan. InvalidArgument or NotFound that says what is wrong with the run file, and where.
 absl::StatusOr<std::shared_ptr<const RunPlan>> PlanSpec(const std::string& spec);
 
-// True if PlanSpec may take longer than a moment. False also for text that PlanSpec refuses at once.
+// Returns true if PlanSpec may take longer than a moment. False also for text that PlanSpec refuses at once.
 bool PlansSlowly(const std::string& spec);
 
 }  // namespace weft

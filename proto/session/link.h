@@ -63,7 +63,7 @@ class Link {
     return absl::OkStatus();
   }
 
-  // True if Take has a packet now: messages not yet sent or due again, or a due acknowledgement.
+  // Returns true if Take has a packet now: messages not yet sent or due again, or a due acknowledgement.
   bool HasPacket(int64_t now) const { return unsent() > 0 || clock_.AckDue(now) || clock_.ResendDue(now); }
 
   // Returns the next packet: unsent messages up to `bytes_max` (at least one), or a bare acknowledgement that

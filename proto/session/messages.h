@@ -109,7 +109,7 @@ struct RankReport {
   std::map<std::string, double> busy_seconds;             // by job kind
   std::map<std::string, double> idle_seconds;             // by cause
   std::map<std::string, int64_t> live_bytes, peak_bytes;  // by memory class
-  std::map<int32_t, int64_t> left_bytes;  // by stage: bytes that a forward keeps until its backward
+  std::map<int32_t, int64_t> activation_bytes;  // by stage: bytes that a forward keeps until its backward
   std::map<std::string, int64_t> bytes_sent, bytes_received;  // by tensor kind, rank to rank
   int32_t peak_activations = 0;
   int32_t peak_weight_versions = 0;  // of one stage's weights; 0 for a rank that holds none
@@ -163,7 +163,7 @@ struct Validation {
   bool done() const { return !failure.empty() || samples == all_samples; }
 };
 
-// By this the members of a group find each other to reduce by collectives: made by the first member's
+// The id by which the members of a group find each other to reduce by collectives: made by the first member's
 // process, passed on by the coordinator to the others' (both directions). It counts for one epoch of the run.
 struct GroupId {
   uint64_t run = 0;

@@ -58,7 +58,7 @@ struct RunInfo {
   // Sentence about the last checkpoint that could not be saved; "" if none failed.
   std::string checkpoint_failure;
   int32_t failed_checkpoints = 0;
-  // Of the held-out data: the last figures, and why the last validation that was not made was not.
+  // The last figures on the held-out data, and the reason why the last failed validation was not made.
   std::optional<Validation> validation;
   std::string validation_failure;
   int32_t failed_validations = 0;

@@ -129,16 +129,16 @@ absl::StatusOr<FromWorker> DecodeCredit(const v1::Credit& in) {
 
 absl::Status DecodeTimes(const v1::Completions& in, std::vector<Completion>* jobs) {
   // Sums stay far from overflow: about 292 years of nanoseconds.
-  constexpr int64_t kMost = INT64_MAX / 4;
+  constexpr int64_t kMax = INT64_MAX / 4;
   int64_t start = 0;
   for (int row = 0; row < static_cast<int>(jobs->size()); ++row) {
     const int64_t delta = in.start_ns(row);
-    if (delta > kMost || delta < -kMost || in.duration_ns(row) > static_cast<uint64_t>(kMost)) {
+    if (delta > kMax || delta < -kMax || in.duration_ns(row) > static_cast<uint64_t>(kMax)) {
       return absl::InvalidArgumentError(
           absl::StrCat("completions: the times of job ", row, " are out of range"));
     }
     start += delta;
-    if (start < 0 || start > kMost) {
+    if (start < 0 || start > kMax) {
       return absl::InvalidArgumentError(
           absl::StrCat("completions: the start of job ", row, " is out of range"));
     }

@@ -42,7 +42,8 @@ void Encode(const RankReport& report, v1::RankReport* out) {
   out->set_rank(report.rank);
   EncodeMap(report.busy_seconds, out->mutable_busy_seconds());
   EncodeMap(report.idle_seconds, out->mutable_idle_seconds());
-  for (const auto& [stage, bytes] : report.left_bytes) (*out->mutable_left_bytes())[stage] = bytes;
+  for (const auto& [stage, bytes] : report.activation_bytes)
+    (*out->mutable_activation_bytes())[stage] = bytes;
   EncodeMap(report.live_bytes, out->mutable_live_bytes());
   EncodeMap(report.peak_bytes, out->mutable_peak_bytes());
   EncodeMap(report.bytes_sent, out->mutable_bytes_sent());
@@ -61,12 +62,12 @@ absl::StatusOr<RankReport> Decode(const v1::RankReport& in) {
   report.rank = static_cast<Rank>(in.rank());
   WEFT_WIRE_RETURN_IF_ERROR(DecodeMap("report.busy_seconds", in.busy_seconds(), &report.busy_seconds));
   WEFT_WIRE_RETURN_IF_ERROR(DecodeMap("report.idle_seconds", in.idle_seconds(), &report.idle_seconds));
-  WEFT_WIRE_RETURN_IF_ERROR(
-      CheckAtMost("the number of entries of report.left_bytes", in.left_bytes().size(), kMaxStages));
-  for (const auto& [stage, bytes] : in.left_bytes()) {
-    WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("report.left_bytes: stage", stage, kMaxStages - 1));
-    if (bytes < 0) return absl::InvalidArgumentError("report.left_bytes has a negative size");
-    report.left_bytes[static_cast<int32_t>(stage)] = bytes;
+  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("the number of entries of report.activation_bytes",
+                                        in.activation_bytes().size(), kMaxStages));
+  for (const auto& [stage, bytes] : in.activation_bytes()) {
+    WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("report.activation_bytes: stage", stage, kMaxStages - 1));
+    if (bytes < 0) return absl::InvalidArgumentError("report.activation_bytes has a negative size");
+    report.activation_bytes[static_cast<int32_t>(stage)] = bytes;
   }
   WEFT_WIRE_RETURN_IF_ERROR(DecodeMap("report.live_bytes", in.live_bytes(), &report.live_bytes));
   WEFT_WIRE_RETURN_IF_ERROR(DecodeMap("report.peak_bytes", in.peak_bytes(), &report.peak_bytes));

@@ -12,13 +12,13 @@
 namespace weft::wire {
 namespace {
 
-constexpr int64_t kTimeMost = int64_t{1} << 61;  // the sum of two such values is still a valid time
+constexpr int64_t kMaxWireTime = int64_t{1} << 61;  // the sum of two such values is still a valid time
 
 // Adds a difference to a time of a column. Returns false if that leaves the range of times.
 bool Advance(int64_t difference, int64_t* time) {
-  if (difference > kTimeMost || difference < -kTimeMost) return false;
+  if (difference > kMaxWireTime || difference < -kMaxWireTime) return false;
   *time += difference;
-  return *time >= 0 && *time <= kTimeMost;
+  return *time >= 0 && *time <= kMaxWireTime;
 }
 
 absl::Status OutOfRange(absl::string_view column, int row) {
@@ -69,7 +69,7 @@ absl::Status Decode(const v1::IdleSpans& in, std::vector<IdleSpan>* spans) {
   for (int row = 0; row < in.start_ns_size(); ++row) {
     const auto cause = static_cast<uint8_t>(in.cause()[row]);
     const bool valid = cause < kIdleCauses && Advance(in.start_ns(row), &start) &&
-                       in.duration_ns(row) <= static_cast<uint64_t>(kTimeMost);
+                       in.duration_ns(row) <= static_cast<uint64_t>(kMaxWireTime);
     if (!valid) return OutOfRange("idle intervals: cause or time", row);
     spans->push_back(
         {static_cast<IdleCause>(cause), start, start + static_cast<int64_t>(in.duration_ns(row))});
@@ -89,7 +89,7 @@ absl::Status Decode(const v1::TransferSpans& in, std::vector<TransferSpan>* span
   for (int row = 0; row < static_cast<int>(rows); ++row) {
     const auto tensor = static_cast<uint8_t>(in.tensor()[row]);
     const bool valid = tensor < kTensorKinds && in.from(row) < static_cast<uint32_t>(kMaxRanks) &&
-                       in.duration_ns(row) <= static_cast<uint64_t>(kTimeMost) &&
+                       in.duration_ns(row) <= static_cast<uint64_t>(kMaxWireTime) &&
                        Advance(in.wanted_ns(row), &wanted) && Advance(in.made_ns(row), &made);
     if (!valid) return OutOfRange("transfers: tensor, rank or time", row);
     TransferSpan& span = (*spans)[row];

@@ -45,7 +45,7 @@ class StreamEnd {
     std::optional<Packet<std::shared_ptr<const Out>>> packet = link_.Take(now, kPacketBytes);
     if (!packet.has_value()) return false;
     wire::Encode(*packet, wire);
-    if (large_) return CheckSize(wire->ByteSizeLong(), MostBytes(*wire));
+    if (large_) return CheckSize(wire->ByteSizeLong(), MaxBytes(*wire));
     return true;
   }
 
@@ -71,13 +71,13 @@ class StreamEnd {
         "the peer has not taken in ", bytes >> 20, " MiB of messages; the limit is ", kMaxBacklogBytes >> 20,
         " MiB. It does not read: it is stuck, or the network is too slow"));
   }
-  // True if everything sent has been acknowledged.
+  // Returns true if everything sent has been acknowledged.
   bool settled() const { return waiting_.empty() && link_.unacknowledged() == 0; }
   int64_t next_deadline() const { return link_.next_deadline(); }
 
  private:
-  static size_t MostBytes(const v1::WorkerMessage&) { return kMaxWorkerMessageBytes; }
-  static size_t MostBytes(const v1::CoordinatorMessage&) { return kMaxMessageBytes; }
+  static size_t MaxBytes(const v1::WorkerMessage&) { return kMaxWorkerMessageBytes; }
+  static size_t MaxBytes(const v1::CoordinatorMessage&) { return kMaxMessageBytes; }
   static absl::StatusOr<bool> CheckSize(size_t bytes, size_t most) {
     if (bytes <= most) return true;
     return absl::ResourceExhaustedError(

@@ -157,15 +157,15 @@ absl::Status CheckMarks(const Schedule& s) {
       const Job& job = s.order[r][i];
       const Job before = i > 0 ? s.order[r][i - 1] : job;
       const uint8_t marks_before = i > 0 ? s.order_marks[r][i - 1] : 0;
-      if (marks & kBesideForward) {
-        const bool follows = before.kind == JobKind::kForward || (marks_before & kBesideForward);
+      if (marks & kOverlapsForward) {
+        const bool follows = before.kind == JobKind::kForward || (marks_before & kOverlapsForward);
         if (i == 0 || !follows || job.kind == JobKind::kForward) {
           return absl::InvalidArgumentError(absl::StrFormat(
               "the order of rank %d pairs %s with a forward, but no forward comes right before it", r,
               Describe(job)));
         }
       }
-      if (marks & kOneBackward) {
+      if (marks & kFusedBackward) {
         const bool joins = i > 0 && job.kind == JobKind::kBackwardWeight &&
                            before.kind == JobKind::kBackwardInput && before.stage == job.stage &&
                            before.microbatch == job.microbatch;
@@ -200,8 +200,8 @@ class Waits {
     }
   }
 
-  // What stays unvisited lies on or behind a cycle. A step's order begins after the end of the order before,
-  // which closes no cycle that a step does not have by itself.
+  // A job that stays unvisited lies on or behind a cycle. A step's order begins after the end of the order
+  // before, which closes no cycle that a step does not have by itself.
   absl::Status CheckAcyclic() {
     for (int t = 0; t < steps_; ++t) {
       StepProgress::Step& step = progress_.Open(t);
@@ -246,12 +246,12 @@ class Waits {
     }
     const Wait back = StuckBefore(walk.back().job);
     const size_t first = at[back.job];
-    constexpr size_t kMostNamed = 16;
+    constexpr size_t kMaxNamed = 16;
     std::string text =
         absl::StrCat("the job graph has a cycle: ", Describe(back.job), " on rank ", graph_.RankOf(back.job));
     for (size_t i = first + 1; i <= walk.size(); ++i) {
       const Wait& wait = i < walk.size() ? walk[i] : back;
-      if (i == first + kMostNamed && i < walk.size()) {
+      if (i == first + kMaxNamed && i < walk.size()) {
         absl::StrAppend(&text, ", and so on over ", walk.size() - i, " more jobs");
         i = walk.size() - 1;
         continue;

@@ -16,7 +16,7 @@
 namespace weft {
 namespace {
 
-constexpr int kForwardsMost = 8192;
+constexpr int kMaxForwards = 8192;
 
 // In a fixed order everything before a forward has ended when its turn comes.
 absl::Status CheckOrders(const Graph& graph) {
@@ -196,11 +196,11 @@ absl::Status Window::DescribeCircle(int g) const {
   }
   const auto first = std::find(walk.begin(), walk.end(), g);
   std::string text = absl::StrCat("may deadlock: ", Describe(JobOf(g)));
-  constexpr int kMostNamed = 6;
+  constexpr int kMaxNamed = 6;
   int named = 0;
   for (auto it = first; it != walk.end(); ++it) {
     const Job job = JobOf(*it);
-    if (++named > kMostNamed) {
+    if (++named > kMaxNamed) {
       absl::StrAppend(&text, ", and so on over ", walk.end() - it, " more");
       break;
     }
@@ -225,14 +225,14 @@ absl::Status ProveDeadlockFree(const Graph& graph) {
     return order.ok() ? absl::OkStatus() : absl::InvalidArgumentError(order.status().message());
   }
   if (!s.precedes && WaitsForVersionsAtTheStartOnly(s)) return absl::OkStatus();
-  const int steps = s.MostStaleness() + 1;
+  const int steps = s.MaxStaleness() + 1;
   const int64_t forwards = int64_t{s.stages} * s.microbatches * steps;
-  if (forwards > kForwardsMost) {
+  if (forwards > kMaxForwards) {
     return absl::InvalidArgumentError(
         absl::StrFormat("staleness or order edges let micro-batches wait for each other, so whether the "
                         "limits can deadlock must be checked forward by forward; %d forwards of %d steps are "
                         "more than the %d that can be checked; use fewer micro-batches or no limit",
-                        forwards, steps, kForwardsMost));
+                        forwards, steps, kMaxForwards));
   }
   for (int phase = 0; phase < s.period; ++phase) {
     // A step from which on the edges are those of every step.

@@ -14,8 +14,8 @@ namespace weft {
 bool Tickets::Reach(int64_t ticket) {
   while (next_ <= ticket) {
     const int stage = stages_[static_cast<size_t>(next_ % static_cast<int64_t>(stages_.size()))];
-    if (bytes_out_ + left_[stage] > budget_) return false;
-    bytes_out_ += left_[stage];
+    if (bytes_out_ + activation_bytes_[stage] > budget_) return false;
+    bytes_out_ += activation_bytes_[stage];
     ++out_[stage];
     ++next_;
   }
@@ -24,12 +24,12 @@ bool Tickets::Reach(int64_t ticket) {
 
 void Tickets::Return(int stage) {
   --out_[stage];
-  bytes_out_ -= left_[stage];
+  bytes_out_ -= activation_bytes_[stage];
 }
 
 void Tickets::Measure(int stage, int64_t bytes) {
-  bytes_out_ += out_[stage] * (bytes - left_[stage]);
-  left_[stage] = bytes;
+  bytes_out_ += out_[stage] * (bytes - activation_bytes_[stage]);
+  activation_bytes_[stage] = bytes;
 }
 
 AdmissionOrder::AdmissionOrder(const Graph& graph, std::optional<ActivationMemory> memory)
@@ -74,17 +74,18 @@ std::optional<Tickets> AdmissionOrder::TicketsOf(Rank rank, int first_step) cons
   for (int step = 0; step < first_step % period_; ++step) {
     for (const Place& place : places_[step]) next += place.rank == rank;
   }
-  return Tickets(memory_->budget[rank], stages_[rank], memory_->left, next);
+  return Tickets(memory_->budget[rank], stages_[rank], memory_->activation_bytes, next);
 }
 
 absl::Status CheckMemory(const Schedule& s) {
   if (!s.memory.has_value()) return absl::OkStatus();
   const ActivationMemory& memory = *s.memory;
   const auto bytes = [](int64_t number) { return FormatBytes(static_cast<double>(number)); };
-  if (static_cast<int>(memory.budget.size()) != s.ranks || static_cast<int>(memory.left.size()) != s.stages) {
+  if (static_cast<int>(memory.budget.size()) != s.ranks ||
+      static_cast<int>(memory.activation_bytes.size()) != s.stages) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "the memory of activations is given for %d ranks and %d stages; the schedule has %d and %d",
-        memory.budget.size(), memory.left.size(), s.ranks, s.stages));
+        memory.budget.size(), memory.activation_bytes.size(), s.ranks, s.stages));
   }
   for (int step = 0; step < s.period; ++step) {
     for (int b = 0; b < s.microbatches; ++b) {
@@ -98,13 +99,14 @@ absl::Status CheckMemory(const Schedule& s) {
               absl::StrFormat("%s and its backward are on different ranks; a memory budget needs them on one",
                               Describe(forward)));
         }
-        sum[rank] += memory.left[stage];
+        sum[rank] += memory.activation_bytes[stage];
         if (sum[rank] <= memory.budget[rank]) continue;
         return absl::InvalidArgumentError(absl::StrFormat(
             "rank %d has %s for activations, and micro-batch %d alone leaves %s there, of them %s by stage "
             "%d; "
             "give it more memory, or take smaller micro-batches or activations: recompute",
-            rank, bytes(memory.budget[rank]), b, bytes(sum[rank]), bytes(memory.left[stage]), stage));
+            rank, bytes(memory.budget[rank]), b, bytes(sum[rank]), bytes(memory.activation_bytes[stage]),
+            stage));
       }
     }
   }

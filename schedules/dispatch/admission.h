@@ -33,13 +33,14 @@ namespace weft {
 class Tickets {
  public:
   // `stages`: stages of the rank's forwards, in ticket order, for one period of steps, then over again.
-  // `left`: bytes of activations that a forward leaves, by stage.
+  // `activation_bytes`: bytes of activations that a forward leaves, by stage.
   // `next`: the first ticket to be handed out.
-  Tickets(int64_t budget, std::vector<int32_t> stages, std::vector<int64_t> left, int64_t next = 0)
+  Tickets(int64_t budget, std::vector<int32_t> stages, std::vector<int64_t> activation_bytes,
+          int64_t next = 0)
       : budget_(budget),
         stages_(std::move(stages)),
-        left_(std::move(left)),
-        out_(left_.size(), 0),
+        activation_bytes_(std::move(activation_bytes)),
+        out_(activation_bytes_.size(), 0),
         next_(next) {}
 
   // Returns true if the forward has its ticket; those before it in the order get theirs first.
@@ -50,12 +51,12 @@ class Tickets {
 
   int64_t budget() const { return budget_; }
   int64_t bytes_out() const { return bytes_out_; }
-  int64_t left(int stage) const { return left_[stage]; }
+  int64_t activation_bytes(int stage) const { return activation_bytes_[stage]; }
 
  private:
   int64_t budget_;
   std::vector<int32_t> stages_;
-  std::vector<int64_t> left_;
+  std::vector<int64_t> activation_bytes_;
   std::vector<int64_t> out_;  // tickets that are out, by stage
   int64_t bytes_out_ = 0;
   int64_t next_;  // ticket

@@ -3,7 +3,7 @@
 //
 // Every job's predecessors come earlier in the order of start times over all ranks, so ranks that claim their
 // jobs in this order, and admit the forwards of limited stages in it, cannot starve each other: the first job
-// that has not ended can always run. Where a state migrates, jobs are claimed in the order of its visits
+// that has not ended can always run. Where a state migrates, jobs are claimed in the order of its route
 // instead, with which the waits for all inputs agree. Pure. Failure: that of the simulation, where the
 // nominal run itself cannot end.
 #ifndef WEFT_SCHEDULES_DISPATCH_CLAIM_ORDER_H_
@@ -16,8 +16,8 @@
 
 namespace weft {
 
-// [step of the period][rank]: the rank's jobs of that step. A job's predecessors are in its step or before,
-// so the steps follow one another.
+// Returns, by [step of the period][rank], the rank's jobs of that step. A job's predecessors are in its step
+// or before, so the steps follow one another.
 absl::StatusOr<std::vector<std::vector<std::vector<Job>>>> ClaimOrder(const Graph& graph);
 
 }  // namespace weft

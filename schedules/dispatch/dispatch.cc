@@ -27,8 +27,8 @@ void ReadyJobs::Claim(int64_t job, int stage) {
   if (IsLimited(stage)) claimed_[stage].push_back(job);
 }
 
-void ReadyJobs::Add(int64_t priority, int64_t job, int stage, bool admits, int64_t ticket, bool beside) {
-  const Waiting arrived{ticket, {priority, job, stage, admits, beside}};
+void ReadyJobs::Add(int64_t priority, int64_t job, int stage, bool admits, int64_t ticket, bool overlapped) {
+  const Waiting arrived{ticket, {priority, job, stage, admits, overlapped}};
   if (!admits || !IsLimited(stage) || claimed_[stage].empty()) return Enter(arrived);
   early_.emplace(job, arrived);
   std::deque<int64_t>& line = claimed_[stage];
@@ -52,9 +52,9 @@ void ReadyJobs::Enter(const Waiting& arrived) {
 
 void ReadyJobs::Push(const Entry& entry) {
   const bool limited = entry.admits && entry.stage < static_cast<int>(heap_of_stage_.size());
-  auto& heap = heaps_[entry.beside && replays_ ? kBeside
-                      : limited                ? heap_of_stage_[entry.stage]
-                                               : kUnlimited];
+  auto& heap = heaps_[entry.overlapped && replays_ ? kOverlapped
+                      : limited                    ? heap_of_stage_[entry.stage]
+                                                   : kUnlimited];
   heap.push_back(entry);
   if (heap.size() > 1) std::push_heap(heap.begin(), heap.end());
 }
@@ -80,15 +80,15 @@ int ReadyJobs::Choose() const {
   return best;
 }
 
-std::optional<int64_t> ReadyJobs::NextBeside() const {
-  const auto& heap = heaps_[kBeside];
+std::optional<int64_t> ReadyJobs::NextOverlapped() const {
+  const auto& heap = heaps_[kOverlapped];
   if (heap.empty() || !HasItsTurn(heap.front())) return std::nullopt;
   return heap.front().job;
 }
 
-std::optional<int64_t> ReadyJobs::TakeBeside() {
-  if (!NextBeside().has_value()) return std::nullopt;
-  return TakeFrom(kBeside);
+std::optional<int64_t> ReadyJobs::TakeOverlapped() {
+  if (!NextOverlapped().has_value()) return std::nullopt;
+  return TakeFrom(kOverlapped);
 }
 
 int64_t ReadyJobs::TakeFrom(int choice) {

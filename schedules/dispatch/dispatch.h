@@ -7,7 +7,7 @@
 // replay the priorities of compute jobs are their places in the rank's fixed order, counted on over all
 // steps, and only the one whose place has come may go; jobs with negative priorities (reduce and update)
 // stand outside the order and go first in both modes. An order may pair a forward with what follows it: then
-// TakeBeside gives the follower while the forward is in flight. Who computes one job at a time calls Take
+// TakeOverlapped gives the follower while the forward is in flight. Who computes one job at a time calls Take
 // alone: then the two run one after the other.
 //
 // Forwards of a limited stage may be claimed; then they are admitted in the order of claims, whatever the
@@ -41,16 +41,17 @@ class ReadyJobs {
                      std::optional<int64_t> first_place = std::nullopt,
                      std::optional<Tickets> tickets = std::nullopt);
 
-  // A forward that will be added: if its stage is limited, those that are claimed after it are admitted after
-  // it.
+  // Announces a forward that will be added: if its stage is limited, those that are claimed after it are
+  // admitted after it.
   void Claim(int64_t job, int stage);
 
   // `job` is the caller's number for it. `admits`: the job is a forward, which brings an activation of
-  // `stage` to life; with a budget of bytes, `ticket` is its number in the order of admission. `beside`:
+  // `stage` to life; with a budget of bytes, `ticket` is its number in the order of admission. `overlapped`:
   // under strict replay, it may run beside the forward before it.
-  void Add(int64_t priority, int64_t job, int stage, bool admits, int64_t ticket = -1, bool beside = false);
+  void Add(int64_t priority, int64_t job, int stage, bool admits, int64_t ticket = -1,
+           bool overlapped = false);
 
-  // The job that Take would take, or nothing.
+  // Returns the job that Take would take, or nothing.
   std::optional<int64_t> Next() const {
     const int choice = Choice();
     if (choice < 0) return std::nullopt;
@@ -63,23 +64,24 @@ class ReadyJobs {
     return TakeFrom(choice);
   }
 
-  // Likewise while one job, a forward that Take gave, is in flight: the next of the order if it is here and
+  // Return, while one job, a forward that Take gave, is in flight, the next of the order if it is here and
   // may run beside that forward.
-  std::optional<int64_t> NextBeside() const;
-  std::optional<int64_t> TakeBeside();
+  std::optional<int64_t> NextOverlapped() const;
+  std::optional<int64_t> TakeOverlapped();
 
-  // The activation of a micro-batch on `stage` is gone.
+  // Notes that the activation of a micro-batch on `stage` is gone.
   void Release(int stage);
 
-  // What a forward of the stage leaves has been measured. Requires a budget of bytes.
+  // Takes the measured activation bytes of a forward of the stage. Requires a budget of bytes.
   void Measure(int stage, int64_t bytes);
   const std::optional<Tickets>& tickets() const { return tickets_; }
 
   bool empty() const { return size_ == 0; }
-  // There are ready jobs, none may start, and admission alone holds back one that otherwise would: that one.
+  // Returns the job that would start if admission did not hold it back, where there are ready jobs and none
+  // may start.
   std::optional<int64_t> HeldBack() const;
   bool held_back() const { return HeldBack().has_value(); }
-  // What holds it back: kLimit, or kMemory for the budget of bytes.
+  // Returns the cause that holds it back: kLimit, or kMemory for the budget of bytes.
   std::optional<IdleCause> HeldBackBy() const;
   int live(int stage) const { return stage < static_cast<int>(live_.size()) ? live_[stage] : 0; }
 
@@ -88,7 +90,7 @@ class ReadyJobs {
     int64_t priority;
     int64_t job;
     int32_t stage;
-    bool admits, beside;
+    bool admits, overlapped;
     bool operator<(const Entry& o) const { return priority > o.priority; }  // min-heap
   };
   struct Waiting {
@@ -102,22 +104,22 @@ class ReadyJobs {
   void Enter(const Waiting& arrived);
   void Push(const Entry& entry);
   void AdmitWaiting();
-  // Index of the heap whose top starts next, -1 for none; kept until something changes.
+  // Returns the index of the heap whose top starts next, -1 for none; kept until something changes.
   int Choice() const {
     if (choice_ == kUnknown) choice_ = Choose();
     return choice_;
   }
   int Choose() const;
   bool Admits(int heap) const;
-  // The entry of HeldBack, and whether it waits for its ticket.
+  // Returns the entry of HeldBack, and whether it waits for its ticket.
   const Entry* FindHeldBack(bool* for_ticket) const;
   int64_t TakeFrom(int heap);
-  // The order, if there is one, has come to the entry.
+  // Returns true if the order, if there is one, has come to the entry.
   bool HasItsTurn(const Entry& entry) const {
     return !replays_ || entry.priority < 0 || entry.priority == place_;
   }
 
-  static constexpr int kUnlimited = 0, kBeside = 1;  // the first heaps
+  static constexpr int kUnlimited = 0, kOverlapped = 1;  // the first heaps
   static constexpr int kUnknown = -2;
 
   std::vector<std::vector<Entry>> heaps_;  // the two above, then one for each limited stage

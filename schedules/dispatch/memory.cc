@@ -10,9 +10,9 @@
 namespace weft {
 namespace {
 
-// Of each rank, the states of two stages that it computes one after the other: one is there, and the next may
-// have come already.
-std::vector<double> VisitedBytes(const Graph& graph, const StageBytes& bytes) {
+// Returns, by rank, the bytes of the states of two stages that it computes one after the other: one is there,
+// and the next may have come already.
+std::vector<double> RouteBytes(const Graph& graph, const StageBytes& bytes) {
   const Schedule& s = graph.schedule();
   std::vector<std::vector<double>> states(s.ranks);
   for (int stage = 0; stage < s.stages; ++stage) {
@@ -39,7 +39,7 @@ std::vector<double> VisitedBytes(const Graph& graph, const StageBytes& bytes) {
 }  // namespace
 
 std::vector<double> HeldBytes(const Graph& graph, const StageBytes& bytes) {
-  if (graph.sync(0).layout() == Layout::kTravelling) return VisitedBytes(graph, bytes);
+  if (graph.sync(0).layout() == Layout::kTravelling) return RouteBytes(graph, bytes);
   const Schedule& s = graph.schedule();
   std::vector<double> held(s.ranks, 0), fetched(s.ranks, 0);
   for (int stage = 0; stage < s.stages; ++stage) {
@@ -93,13 +93,13 @@ absl::StatusOr<ActivationMemory> MemoryForActivations(const Graph& graph, const 
     }
   }
   ActivationMemory activations;
-  constexpr double kMost = 1e18;  // sums of a few stay within 64 bits
+  constexpr double kMax = 1e18;  // sums of a few stay within 64 bits
   for (const double budget : budgets) {
-    activations.budget.push_back(static_cast<int64_t>(std::floor(std::min(budget, kMost))));
+    activations.budget.push_back(static_cast<int64_t>(std::floor(std::min(budget, kMax))));
   }
   for (int stage = 0; stage < s.stages; ++stage) {
-    activations.left.push_back(
-        static_cast<int64_t>(std::ceil(std::min(OfStage(bytes.activation, stage), kMost))));
+    activations.activation_bytes.push_back(
+        static_cast<int64_t>(std::ceil(std::min(OfStage(bytes.activation, stage), kMax))));
   }
   return activations;
 }

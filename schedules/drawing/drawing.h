@@ -55,7 +55,7 @@ struct DrawingOptions {
   // Values that only traces have: the inputs of each stage, as Schedule::inputs, and the bytes of a
   // micro-batch's activation.
   std::vector<std::vector<int>> inputs = {};
-  std::vector<int64_t> left_bytes = {};
+  std::vector<int64_t> activation_bytes = {};
   // Idle times and transfers, in the same time as the jobs. Parts outside the jobs' own time are not drawn.
   std::vector<DrawnIdle> idle = {};
   std::vector<DrawnTransfer> transfers = {};

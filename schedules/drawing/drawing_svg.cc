@@ -349,7 +349,7 @@ std::string Style(const TimelineLayout& layout) {
   return style + "</defs>\n";
 }
 
-// What is said in words at the legend's end.
+// Returns the sentences at the legend's end.
 std::vector<std::string> Remarks(const TimelineLayout& layout, bool labelled) {
   std::vector<std::string> remarks;
   const std::string number = layout.ByStep() ? "step" : "micro-batch";

@@ -205,8 +205,8 @@ std::string DrawTrace(absl::Span<const DrawnJob> jobs, const DrawingOptions& opt
   absl::StrAppend(&out, "\n],\"ranks\":", options.ranks);
   if (!options.inputs.empty()) absl::StrAppend(&out, ",\"inputs\":", nlohmann::json(options.inputs).dump());
   if (options.time == DrawnTime::kSeconds) absl::StrAppend(&out, ",\"measured\":true");
-  if (!options.left_bytes.empty()) {
-    absl::StrAppend(&out, ",\"left_bytes\":", nlohmann::json(options.left_bytes).dump());
+  if (!options.activation_bytes.empty()) {
+    absl::StrAppend(&out, ",\"activation_bytes\":", nlohmann::json(options.activation_bytes).dump());
   }
   return out + "}\n";
 }

@@ -9,7 +9,7 @@ namespace weft {
 namespace {
 
 // The jobs of one micro-batch on one stage.
-struct Visit {
+struct Passes {
   const DrawnJob* forward = nullptr;
   const DrawnJob* first = nullptr;  // the backward, or its half for the input
   const DrawnJob* last = nullptr;   // the backward, or its half for the weights
@@ -21,33 +21,33 @@ struct Change {
   double bytes;
 };
 
-std::map<std::tuple<int, int, int>, Visit> Visits(absl::Span<const DrawnJob> jobs) {
-  std::map<std::tuple<int, int, int>, Visit> visits;
+std::map<std::tuple<int, int, int>, Passes> PassesOf(absl::Span<const DrawnJob> jobs) {
+  std::map<std::tuple<int, int, int>, Passes> passes;
   for (const DrawnJob& j : jobs) {
     if (!HasMicrobatch(j.job.kind)) continue;
-    Visit& visit = visits[{j.job.step, j.job.stage, j.job.microbatch}];
-    if (j.job.kind == JobKind::kForward) visit.forward = &j;
-    if (j.job.kind == JobKind::kBackward || j.job.kind == JobKind::kBackwardInput) visit.first = &j;
-    if (j.job.kind == JobKind::kBackward || j.job.kind == JobKind::kBackwardWeight) visit.last = &j;
+    Passes& pass = passes[{j.job.step, j.job.stage, j.job.microbatch}];
+    if (j.job.kind == JobKind::kForward) pass.forward = &j;
+    if (j.job.kind == JobKind::kBackward || j.job.kind == JobKind::kBackwardInput) pass.first = &j;
+    if (j.job.kind == JobKind::kBackward || j.job.kind == JobKind::kBackwardWeight) pass.last = &j;
   }
-  return visits;
+  return passes;
 }
 
-std::vector<Change> Changes(absl::Span<const DrawnJob> jobs, const std::vector<double>& left) {
+std::vector<Change> Changes(absl::Span<const DrawnJob> jobs, const std::vector<double>& activation_bytes) {
   std::vector<Change> changes;
   const auto alive = [&](double from, double to, int stage) {
-    const double bytes = left.size() == 1 ? left[0] : left[stage];
+    const double bytes = activation_bytes.size() == 1 ? activation_bytes[0] : activation_bytes[stage];
     changes.push_back({from, 1, bytes});
     changes.push_back({to, -1, -bytes});
   };
-  for (const auto& [key, visit] : Visits(jobs)) {
-    if (visit.forward == nullptr || visit.first == nullptr || visit.last == nullptr) continue;
+  for (const auto& [key, pass] : PassesOf(jobs)) {
+    if (pass.forward == nullptr || pass.first == nullptr || pass.last == nullptr) continue;
     const int stage = std::get<1>(key);
-    if (visit.forward->rank == visit.first->rank) {
-      alive(visit.forward->start, visit.last->end, stage);
+    if (pass.forward->rank == pass.first->rank) {
+      alive(pass.forward->start, pass.last->end, stage);
     } else {
-      alive(visit.forward->start, visit.forward->end, stage);
-      alive(visit.first->start, visit.last->end, stage);
+      alive(pass.forward->start, pass.forward->end, stage);
+      alive(pass.first->start, pass.last->end, stage);
     }
   }
   // Ends sort before beginnings at the same instant: they make room.
@@ -59,11 +59,12 @@ std::vector<Change> Changes(absl::Span<const DrawnJob> jobs, const std::vector<d
 
 }  // namespace
 
-LiveActivations CountLiveActivations(absl::Span<const DrawnJob> jobs, const std::vector<double>& left) {
+LiveActivations CountLiveActivations(absl::Span<const DrawnJob> jobs,
+                                     const std::vector<double>& activation_bytes) {
   LiveActivations live;
   LiveActivations::Point now;
   double area = 0, byte_area = 0;
-  for (const Change& change : Changes(jobs, left)) {
+  for (const Change& change : Changes(jobs, activation_bytes)) {
     if (!live.points.empty()) {
       area += (change.time - now.time) * now.activations;
       byte_area += (change.time - now.time) * now.bytes;

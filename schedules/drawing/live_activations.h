@@ -27,9 +27,10 @@ struct LiveActivations {
   double mean_activations = 0, mean_bytes = 0;  // over the time from the first point to the last
 };
 
-// Counts the activations of `jobs`. `left`: bytes of one micro-batch's activation by stage; of size 1 (for
-// every stage) or S.
-LiveActivations CountLiveActivations(absl::Span<const DrawnJob> jobs, const std::vector<double>& left);
+// Counts the activations of `jobs`. `activation_bytes`: bytes of one micro-batch's activation by stage; of
+// size 1 (for every stage) or S.
+LiveActivations CountLiveActivations(absl::Span<const DrawnJob> jobs,
+                                     const std::vector<double>& activation_bytes);
 
 }  // namespace weft
 

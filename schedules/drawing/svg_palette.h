@@ -13,11 +13,11 @@ namespace weft {
 
 inline constexpr int kTints = 6;  // shades that tell the stages of one kind apart
 inline constexpr char kGround[] = "#f1efea";
-// Of even and of odd steps.
+// Colours of even and of odd steps.
 inline constexpr std::array<const char*, 2> kStepColours = {"#d5cfc0", "#7a7364"};
 
 std::string ColourOfKind(JobKind kind, int tint);
-// Of texts on it.
+// Returns the colour of texts on it.
 const char* TextColourOfKind(JobKind kind);
 
 // Idle time is the bare ground where what it waits for is not computed yet, and hatched in a colour for every
@@ -25,7 +25,7 @@ const char* TextColourOfKind(JobKind kind);
 inline constexpr char kBareCause[] = "dependency";
 const char* ColourOfCause(const std::string& cause);
 
-// What ranks receive, in the colours in which it is drawn. Notices that only order jobs are not.
+// A class of tensors that ranks receive, and its colour. Notices that only order jobs are not drawn.
 struct Cargo {
   absl::string_view name;
   const char* colour;
@@ -36,7 +36,7 @@ inline constexpr std::array<Cargo, 4> kCargo = {{{"activations", "#5f93bd", fals
                                                  {"gradients of weights", "#d08a17", true},
                                                  {"state", "#7d5ba6", true}}};
 inline constexpr int kNoCargo = -1;
-// Its number in kCargo, or kNoCargo.
+// Returns the class's number in kCargo, or kNoCargo.
 int CargoOf(TensorKind tensor);
 
 }  // namespace weft

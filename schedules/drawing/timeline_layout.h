@@ -1,4 +1,4 @@
-// What a timeline shows and where it stands: jobs, idle times and transfers in the order of drawing, and the
+// The content of a timeline and its places: jobs, idle times and transfers in the order of drawing, and the
 // measures of the picture. Private to the drawing.
 #ifndef WEFT_SCHEDULES_DRAWING_TIMELINE_LAYOUT_H_
 #define WEFT_SCHEDULES_DRAWING_TIMELINE_LAYOUT_H_
@@ -30,7 +30,7 @@ class TimelineLayout {
   TimelineLayout(absl::Span<const DrawnJob> jobs, const DrawingOptions& options);
 
   const DrawingOptions& options() const { return options_; }
-  // By rank, then start; of transfers the rank that receives.
+  // Return what is drawn, by rank, then start; transfers by the rank that receives.
   const std::vector<DrawnJob>& jobs() const { return jobs_; }
   const std::vector<DrawnIdle>& idle() const { return idle_; }  // what is hatched
   const std::vector<DrawnTransfer>& transfers() const { return transfers_; }
@@ -41,12 +41,13 @@ class TimelineLayout {
   bool Carries(int cargo) const { return carried_[cargo]; }
   const std::map<Rank, std::set<int>>& stages_of() const { return stages_of_; }  // that a rank computes
   const std::map<int, double>& first_start() const { return first_start_; }      // of each step
-  // Some rank computes more than one stage.
+  // Returns true if some rank computes more than one stage.
   bool stages_move() const { return stages_move_; }
-  // Where each step has one micro-batch only, the step tells which backward belongs to which forward.
+  // Returns true if steps have one micro-batch: then the step tells which backward goes with which forward.
   bool ByStep() const { return !several_microbatches_ && first_start_.size() > 1; }
 
-  // A sum of gradients is drawn also where it takes no time: what ranks do together must be seen.
+  // Returns true for jobs that are drawn. A sum of gradients is drawn also where it takes no time: what ranks
+  // do together must be seen.
   static bool Shows(const DrawnJob& j) { return j.end > j.start || j.job.kind == JobKind::kReduce; }
 
   double begin() const { return begin_; }

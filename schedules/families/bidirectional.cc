@@ -38,7 +38,7 @@ class TwoWayOrder {
       AddForward(far_);
     }
     for (int i = 0; i < steady; ++i) {
-      // Where a micro-batch has just turned, its backward would wait for its forward's pair.
+      // The backward of a micro-batch that has just turned would wait for its forward's pair.
       if (i == 0 && turns_here) {
         AddForward(near_);
         AddWhole(far_, kInTurn);
@@ -91,11 +91,11 @@ class TwoWayOrder {
   void AddWhole(Way& way, uint8_t marks) {
     const int b = Microbatch(way, way.backwards++);
     Add(way.stage, b, JobKind::kBackwardInput, marks);
-    Add(way.stage, b, JobKind::kBackwardWeight, marks | kOneBackward);
+    Add(way.stage, b, JobKind::kBackwardWeight, marks | kFusedBackward);
   }
   void AddPair(Way& forward, Way& backward) {
     AddForward(forward);
-    AddWhole(backward, kBesideForward);
+    AddWhole(backward, kOverlapsForward);
   }
 
   Way near_, far_;

@@ -49,7 +49,7 @@ std::vector<Candidate> FormsOnRanks(const Family& family, int ranks) {
 
 }  // namespace
 
-SizedCandidate OnRanks(const Candidate& candidate, int ranks, int microbatches, int stages_most) {
+SizedCandidate OnRanks(const Candidate& candidate, int ranks, int microbatches, int max_stages) {
   constexpr int kMultiples = 4;
   SizedCandidate sized = {candidate, 0, ""};
   int needed = 0;  // of stages or ranks, as told by what comes closest
@@ -69,9 +69,9 @@ SizedCandidate OnRanks(const Candidate& candidate, int ranks, int microbatches, 
       }
       continue;
     }
-    if (stages > stages_most) {
+    if (stages > max_stages) {
       sized.reason = absl::StrCat("needs ", stages, " stages on ", ranks, " ranks; the model has ",
-                                  stages_most, " layers");
+                                  max_stages, " layers");
       return sized;
     }
     return {candidate, stages, ""};
@@ -79,12 +79,12 @@ SizedCandidate OnRanks(const Candidate& candidate, int ranks, int microbatches, 
   return sized;
 }
 
-std::vector<SizedCandidate> CandidatesOnRanks(int ranks, int microbatches, int stages_most) {
+std::vector<SizedCandidate> CandidatesOnRanks(int ranks, int microbatches, int max_stages) {
   std::vector<SizedCandidate> all;
   for (const Family& family : Families()) {
     if (family.reads_old_weights) continue;
     for (const Candidate& form : FormsOnRanks(family, ranks)) {
-      all.push_back(OnRanks(form, ranks, microbatches, stages_most));
+      all.push_back(OnRanks(form, ranks, microbatches, max_stages));
     }
   }
   return all;

@@ -30,16 +30,17 @@ struct SizedCandidate {
   std::string reason;  // why it cannot be had on so many ranks; empty where it can
 };
 
-// Every family on that many ranks: as many stages as ranks, or the least multiple of that, up to
-// `stages_most`, with which the family takes exactly these ranks.
-std::vector<SizedCandidate> CandidatesOnRanks(int ranks, int microbatches, int stages_most);
+// Returns every family on that many ranks: as many stages as ranks, or the least multiple of that, up to
+// `max_stages`, with which the family takes exactly these ranks.
+std::vector<SizedCandidate> CandidatesOnRanks(int ranks, int microbatches, int max_stages);
 
-// One schedule likewise. `stages` is 0, and `reason` says why, where it cannot be had on so many ranks.
-SizedCandidate OnRanks(const Candidate& candidate, int ranks, int microbatches, int stages_most);
+// Returns one schedule likewise. `stages` is 0, and `reason` says why, where it cannot be had on so many
+// ranks.
+SizedCandidate OnRanks(const Candidate& candidate, int ranks, int microbatches, int max_stages);
 
-// The schedules to try for real on a machine: all on one rank, every family in its plain form, and each rule
-// and each form of weights by the families that take them, as far as the sizes allow. Also those that read
-// old weights.
+// Returns the schedules to try for real on a machine: all on one rank, every family in its plain form, and
+// each rule and each form of weights by the families that take them, as far as the sizes allow. Also those
+// that read old weights.
 std::vector<Candidate> PlainCandidates(int stages, int microbatches);
 
 }  // namespace weft

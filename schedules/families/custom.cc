@@ -18,9 +18,9 @@
 namespace weft {
 namespace {
 
-constexpr int kRanksMost = 1'000'000;
-constexpr int kPeriodMost = 10'000;
-constexpr int64_t kSpanMost = int64_t{1} << 30;  // of priorities within a step
+constexpr int kMaxFormulaRanks = 1'000'000;
+constexpr int kMaxPeriod = 10'000;
+constexpr int64_t kMaxSpan = int64_t{1} << 30;  // of priorities within a step
 constexpr int kComputeKinds = static_cast<int>(JobKind::kReduce);
 
 absl::Status At(absl::string_view parameter, absl::string_view message) {
@@ -99,7 +99,7 @@ bool IsParameter(absl::string_view name) {
          std::any_of(all.begin(), all.end(), [&](const FamilyParameter& p) { return p.name == name; });
 }
 
-// What the language itself means by a name, so that no constant may hide it.
+// Returns the numbers of the names of kinds, which no constant may hide.
 std::map<std::string, int64_t> KindNumbers() {
   std::map<std::string, int64_t> kinds;
   for (int k = 0; k < kJobKinds; ++k) kinds[std::string(JobKindName(static_cast<JobKind>(k)))] = k;
@@ -123,19 +123,19 @@ absl::Status Maker::ReadSizes() {
           absl::StrFormat("custom needs `%s`, as in custom: {ranks: 4, compute: \"s %% W\"}", needed));
     }
   }
-  if (absl::Status s = whole(ranks, kRanksMost, &ranks_); !s.ok()) return s;
-  if (absl::Status s = whole("period", kPeriodMost, &period_); !s.ok()) return s;
+  if (absl::Status s = whole(ranks, kMaxFormulaRanks, &ranks_); !s.ok()) return s;
+  if (absl::Status s = whole("period", kMaxPeriod, &period_); !s.ok()) return s;
   if (Has("split_backward")) {
     const std::string& value = parameters_.at("split_backward");
     if (value != "true" && value != "false") return At("split_backward", "must be true or false");
     split_ = value == "true";
   }
-  constexpr int64_t kMost = 4'000'000;
-  if (int64_t{stages_} * microbatches_ * period_ <= kMost) return absl::OkStatus();
+  constexpr int64_t kMax = 4'000'000;
+  if (int64_t{stages_} * microbatches_ * period_ <= kMax) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrFormat(
       "custom: formulas are kept as tables, and %d stages of %d micro-batches over %d steps are more than %d "
       "values; use fewer micro-batches, or a family",
-      stages_, microbatches_, period_, kMost));
+      stages_, microbatches_, period_, kMax));
 }
 
 absl::Status Maker::ReadConstants() {
@@ -296,7 +296,7 @@ absl::Status Maker::MakePriority() {
   const auto table = Tabulate("priority", *formula, 1);
   if (!table.ok()) return table.status();
   const Table& values = **table;
-  if (values.most() - values.least() >= kSpanMost) {
+  if (values.most() - values.least() >= kMaxSpan) {
     return At("priority",
               absl::StrFormat("goes from %d to %d; keep it within 2^30", values.least(), values.most()));
   }

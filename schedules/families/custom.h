@@ -15,14 +15,16 @@
 
 namespace weft {
 
-// Its parameters; any other name with a whole number is a constant, which a formula must use.
+// Returns the family `custom` with its parameters; any other name with a whole number is a constant, which a
+// formula must use.
 const Family& CustomFamily();
 
 // InvalidArgument for a parameter that custom has not and that can be no constant, with its name in the
 // payload kParameterPayload.
 absl::Status CheckCustomParameters(const FamilyParameters& parameters);
 
-// Failure as MakeSchedule's; the payload names the parameter, the message formula and column.
+// Makes the schedule. Failure as MakeSchedule's; the payload names the parameter, the message formula and
+// column.
 absl::StatusOr<Schedule> CustomSchedule(const FamilyParameters& parameters, int stages, int microbatches);
 
 }  // namespace weft

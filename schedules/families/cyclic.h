@@ -19,17 +19,18 @@
 
 namespace weft {
 
-// Whether the rule is a cyclic one.
+// Returns true if the rule is a cyclic one.
 bool IsCyclicRule(absl::string_view rule);
 
-// How many steps older than the newest the weights are that the rule lets a micro-batch read on a stage.
+// Returns how many steps older than the newest the weights are that the rule lets a micro-batch read on a
+// stage.
 int CyclicStaleness(absl::string_view rule, int n, int stage, int microbatch);
 
-// The jobs of earlier ticks that the cyclic order puts before a compute job, beyond those of backpropagation;
-// `backward` is the kind that ends a micro-batch's visit. Some may be of step -1.
+// Returns the jobs of earlier ticks that the cyclic order puts before a compute job, beyond those of
+// backpropagation; `backward` is the kind that ends a micro-batch's visit. Some may be of step -1.
 std::vector<Job> CyclicPredecessors(const Job& job, int n, JobKind backward);
 
-// The tick of the cyclic order, over all steps, at which a compute job is on its stage.
+// Returns the tick of the cyclic order, over all steps, at which a compute job is on its stage.
 int64_t CyclicTick(const Job& job, int n);
 
 // Gives a schedule of as many stages as micro-batches the order, by which no collective is needed: gradients

@@ -20,7 +20,7 @@ namespace {
 
 using Parameters = FamilyParameters;
 
-// By name, as people look for it.
+// Returns the families by name, as people look for them.
 const std::vector<FamilyEntry>& Catalogue() {
   static const auto* entries = [] {
     auto* all = new std::vector<FamilyEntry>;
@@ -116,7 +116,7 @@ std::string Nearest(absl::string_view word, const std::vector<std::string>& cand
     const int edits = Edits(word, c);
     const auto longer = static_cast<int>(std::max(word.size(), c.size()));
     const bool begins = word.size() >= 3 && absl::StartsWith(c, word);
-    // Of a single letter, another one is nothing like it.
+    // Two single letters are never alike.
     const bool near = edits <= std::max(1, longer / 3) && word.size() > 1 && c.size() > 1;
     if (edits > 0 && !near && !begins) continue;
     if (best.empty() || edits < least) {
@@ -157,10 +157,10 @@ absl::Status CheckParameterNames(absl::string_view name, const Parameters& param
 
 absl::StatusOr<Schedule> MakeSchedule(absl::string_view name, const Parameters& parameters, int stages,
                                       int microbatches) {
-  constexpr int kMost = 1'000'000;
-  if (stages < 1 || stages > kMost || microbatches < 1 || microbatches > kMost) {
+  constexpr int kMax = 1'000'000;
+  if (stages < 1 || stages > kMax || microbatches < 1 || microbatches > kMax) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "stages (%d) and micro-batches (%d) must be from 1 to %d", stages, microbatches, kMost));
+        "stages (%d) and micro-batches (%d) must be from 1 to %d", stages, microbatches, kMax));
   }
   if (absl::Status s = CheckSize(stages, microbatches); !s.ok()) return s;
   if (absl::Status s = CheckParameterNames(name, parameters); !s.ok()) return s;

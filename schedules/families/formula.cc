@@ -19,7 +19,7 @@ namespace weft {
 namespace {
 
 constexpr double kTooLarge = 9007199254740992;  // 2^53: doubles hold every whole number below it
-constexpr size_t kLengthMost = 1000;
+constexpr size_t kMaxFormulaLength = 1000;
 constexpr const char* kFunctions[] = {"min", "max", "abs"};
 
 // An exception of the operators; caught where the library was called.
@@ -225,9 +225,9 @@ bool Formula::Names(absl::string_view text, absl::string_view name) {
 
 absl::StatusOr<Formula> Formula::Parse(const std::string& text, const std::vector<std::string>& variables,
                                        const std::map<std::string, int64_t>& constants) {
-  if (text.size() > kLengthMost) {
+  if (text.size() > kMaxFormulaLength) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("is %d characters long; at most %d are read", text.size(), kLengthMost));
+        absl::StrFormat("is %d characters long; at most %d are read", text.size(), kMaxFormulaLength));
   }
   std::vector<std::string> known = variables;
   for (const auto& [name, value] : constants) known.push_back(name);

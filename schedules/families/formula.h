@@ -34,18 +34,18 @@ class Formula {
   Formula& operator=(Formula&&) noexcept;
   ~Formula();
 
-  // True if its value can depend on the variable.
+  // Returns true if its value can depend on the variable.
   bool Uses(absl::string_view variable) const;
 
   // Computes the value. InvalidArgument for a division by zero, an operand of / or % below zero, a result of
   // 2^53 or more.
   absl::StatusOr<int64_t> Evaluate(absl::Span<const int64_t> values) const;
 
-  // True if the name stands in the text.
+  // Returns true if the name stands in the text.
   static bool Names(absl::string_view text, absl::string_view name);
 
-  // True for letters, digits and underscores, not beginning with a digit, at most 32, and no word of the
-  // language.
+  // Returns true for letters, digits and underscores, not beginning with a digit, at most 32, and no word of
+  // the language.
   static bool IsName(absl::string_view text);
 
  private:

@@ -59,7 +59,7 @@ absl::StatusOr<Schedule> Lpp(const FamilyParameters& parameters, int stages, int
   return InGroups("lpp", parameters, stages, microbatches);
 }
 
-// As lpp, with one owner a stage: h(s, s), whose ranks all differ exactly if S <= lcm(G, R).
+// Makes lpp with one owner a stage: h(s, s), whose ranks all differ exactly if S <= lcm(G, R).
 absl::StatusOr<Schedule> Fslpp(const FamilyParameters& parameters, int stages, int microbatches) {
   absl::StatusOr<Schedule> s = InGroups("fslpp", parameters, stages, microbatches);
   if (!s.ok()) return s;

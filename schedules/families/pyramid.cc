@@ -33,14 +33,14 @@ absl::StatusOr<Schedule> Pyramid(const FamilyParameters&, int stages, int microb
                         stages, microbatches));
   }
   const int n = stages;
-  constexpr int64_t kJobsMost = 200'000;
+  constexpr int64_t kMaxScheduleJobs = 200'000;
   const int64_t jobs = int64_t{5} * n * n / 2 + n;  // forwards, backwards and updates of a step
-  const int64_t period = PeriodOf(n, kJobsMost / jobs);
-  if (period * jobs > kJobsMost) {
+  const int64_t period = PeriodOf(n, kMaxScheduleJobs / jobs);
+  if (period * jobs > kMaxScheduleJobs) {
     return absl::InvalidArgumentError(
         absl::StrFormat("cdp_mp: with %d stages, the steps until micro-batches meet the same ranks again "
                         "have more than %d jobs; use fewer stages",
-                        n, kJobsMost));
+                        n, kMaxScheduleJobs));
   }
   Schedule s = SizedSchedule("cdp_mp", n, n, n * (n + 1) / 2);
   s.compute = s.weights = [n](const Job& j) {

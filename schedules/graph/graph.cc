@@ -9,7 +9,7 @@
 namespace weft {
 namespace {
 
-// Where `value` stands in an ascending list that holds it.
+// Returns the place of `value` in an ascending list that holds it.
 int PlaceOf(const std::vector<int>& list, int value) {
   return static_cast<int>(std::lower_bound(list.begin(), list.end(), value) - list.begin());
 }
@@ -32,10 +32,11 @@ Graph::Graph(Schedule schedule, int steps, int first_step)
   compute_jobs_ = s.stages * s.microbatches * KindsPerMicrobatch();
   NumberTails();
   if (replays()) NumberPlaces();
-  FindApart();
+  FindRemoteBackwards();
 }
 
-// Of a stage each member's reduce and update follow one another; where only some reduce, reduces come first.
+// Numbers the reduces and updates of a step. Each member's reduce and update of a stage follow one another;
+// where only some members reduce, reduces come first.
 void Graph::NumberTails() {
   place_in_tail_.resize(schedule_.stages);
   for (int stage = 0; stage < schedule_.stages; ++stage) {
@@ -74,9 +75,9 @@ void Graph::LinkStages() {
   }
 }
 
-void Graph::FindApart() {
+void Graph::FindRemoteBackwards() {
   const Schedule& s = schedule_;
-  apart_.assign(static_cast<size_t>(s.stages) * s.microbatches, false);
+  remote_backward_.assign(static_cast<size_t>(s.stages) * s.microbatches, false);
   for (int step = 0; step < s.period; ++step) {
     for (int stage = 0; stage < s.stages; ++stage) {
       for (int b = 0; b < s.microbatches; ++b) {
@@ -84,8 +85,8 @@ void Graph::FindApart() {
             s.compute(Job::Compute(step, stage, b, input_backward()))) {
           continue;
         }
-        apart_[static_cast<size_t>(stage) * s.microbatches + b] = true;
-        any_apart_ = true;
+        remote_backward_[static_cast<size_t>(stage) * s.microbatches + b] = true;
+        any_remote_backward_ = true;
       }
     }
   }
@@ -101,7 +102,7 @@ void Graph::NumberPlaces() {
   for (size_t r = 0; r < schedule_.order.size(); ++r) {
     for (size_t i = 0; i < schedule_.order[r].size(); ++i) {
       marks_[IndexOf(schedule_.order[r][i])] = schedule_.order_marks[r][i];
-      has_pairs_ |= (schedule_.order_marks[r][i] & kBesideForward) != 0;
+      has_pairs_ |= (schedule_.order_marks[r][i] & kOverlapsForward) != 0;
     }
   }
 }
@@ -204,7 +205,7 @@ void Graph::BackwardPredecessors(const Job& job, Edges* edges) const {
     edges->push_back({at(consumer, input_backward()), job, TensorKind::kInputGradient,
                       PlaceOf(inputs_[consumer], job.stage), 0});
   }
-  if (IsApart(job)) ActivationEdges(job, edges);
+  if (HasRemoteBackward(job)) ActivationEdges(job, edges);
 }
 
 void Graph::Predecessors(const Job& job, Edges* edges) const {

@@ -42,83 +42,84 @@ class Graph {
   int steps() const { return steps_; }
   int first_step() const { return first_step_; }
 
-  // The edges of the run's first and last steps differ from those of the steps between.
+  // Returns true if the edges of the run's first and last steps differ from those of the steps between.
   bool depends_on_steps() const { return route() != nullptr; }
 
-  // How the ranks that hold the stage come to the same weights.
+  // Returns the protocol by which the ranks that hold the stage come to the same weights.
   const Protocol& sync(int stage) const { return *protocols_[stage]; }
-  // Where the states of stages go from job to job, their route; else null.
+  // Returns the route of states that go from job to job; null where they do not.
   const StateRoute* route() const { return protocols_[0]->route(); }
-  // The joint operations of all stages; empty where there are none.
+  // Returns the joint operations of all stages; empty where there are none.
   const JointOrder& joint_order() const { return *joint_order_; }
 
   // Jobs of one step, numbered densely: [0, jobs_per_step).
   int jobs_per_step() const { return compute_jobs_ + static_cast<int>(tail_.size()); }
-  // The first so many are compute jobs.
+  // Returns how many are compute jobs: the first ones.
   int compute_jobs() const { return compute_jobs_; }
   Job JobAt(int step, int index) const;
   int IndexOf(const Job& job) const;
 
-  // The stages whose outputs the stage reads, and those that read its output, ascending: in a chain the stage
-  // before and the one behind it.
+  // Return the stages whose outputs the stage reads, and those that read its output, ascending: in a chain
+  // the stage before and the one behind it.
   bool is_chain() const { return schedule_.inputs.empty(); }
   const std::vector<int>& inputs(int stage) const { return inputs_[stage]; }
   const std::vector<int>& consumers(int stage) const { return consumers_[stage]; }
 
-  // Who executes the job.
+  // Returns the rank that executes the job.
   Rank RankOf(const Job& job) const;
-  // Smaller goes first among ready jobs of a rank; reduce and update are negative and go before all compute
-  // jobs. Under strict replay a compute job's priority is its place in its rank's order over all steps: 0, 1,
-  // 2, ..
+  // Returns the priority: smaller goes first among ready jobs of a rank; reduce and update are negative and
+  // go before all compute jobs. Under strict replay a compute job's priority is its place in its rank's order
+  // over all steps: 0, 1, 2, ..
   int64_t PriorityOf(const Job& job) const;
 
-  // The ranks replay fixed orders.
+  // Returns true if the ranks replay fixed orders.
   bool replays() const { return !schedule_.order.empty(); }
 
-  // Some job may run beside a forward of its rank.
+  // Returns true if some job may run beside a forward of its rank.
   bool has_pairs() const { return has_pairs_; }
 
   // Bits of OrderMark of the job in its rank's fixed order; kInTurn without one.
   uint8_t MarksOf(const Job& job) const { return marks_.empty() ? 0 : marks_[IndexOf(job)]; }
 
-  // The ranks that hold the stage's weights, ascending; a job's `member` is an index here.
+  // Returns the ranks that hold the stage's weights, ascending; a job's `member` is an index here.
   const std::vector<Rank>& members(int stage) const { return protocols_[stage]->ranks(); }
-  // The job adds up the norms of a step's gradients, and gives the total to the updates.
+  // Returns true if the job adds up the norms of a step's gradients, and gives the total to the updates.
   bool TotalsNorm(const Job& job) const {
     return job.kind == JobKind::kReduce && sync(job.stage).holder(job.member).totals_norm;
   }
-  // The weights of a compute job are gathered by a joint operation of all holders.
+  // Returns true if the weights of a compute job are gathered by a joint operation of all holders.
   bool GathersWeights(const Job& job) const { return joint_order_->gathers() && HasMicrobatch(job.kind); }
-  // The job begins with a joint operation: it starts twice, and ends when that is over and it has done the
-  // rest.
+  // Returns true if the job begins with a joint operation: it starts twice, and ends when that is over and it
+  // has done the rest.
   bool IsJoint(const Job& job) const {
     return job.kind == JobKind::kReduce ? sync(job.stage).reduces_jointly() : GathersWeights(job);
   }
-  // The joint operation of `edge.to` can be started on its rank when `edge.from`, of the same rank, has
-  // ended.
+  // Returns true if the joint operation of `edge.to` can be started on its rank when `edge.from`, of the same
+  // rank, has ended.
   bool BeginsJointly(const Edge& edge) const;
-  // The version that a compute job reads.
+  // Returns the version that a compute job reads.
   int VersionOf(const Job& job) const;
-  // The member that a compute job reads and feeds, where weights are whole (Layout).
+  // Returns the member that a compute job reads and feeds, where weights are whole (Layout).
   int SourceOf(const Job& job) const;
-  // The compute job reads the weights, or the slice, of the member, or feeds it.
+  // Returns true if the compute job reads the weights, or the slice, of the member, or feeds it.
   bool Reads(const Job& job, int member) const {
     return sync(job.stage).layout() != Layout::kWhole || SourceOf(job) == member;
   }
-  // True when the job computes with a fetched copy.
+  // Returns true if the job computes with a fetched copy.
   bool FetchesWeights(const Job& job) const;
 
-  // A compute job's micro-batch has its forward and its backward on different ranks (in some step). The
-  // backward then starts over from the stage's input: it waits for that activation too, and the forward
-  // leaves nothing.
-  bool IsApart(const Job& job) const {
-    return any_apart_ && apart_[static_cast<size_t>(job.stage) * schedule_.microbatches + job.microbatch];
+  // Returns true if a compute job's micro-batch has its forward and its backward on different ranks (in some
+  // step). The backward then starts over from the stage's input: it waits for that activation too, and the
+  // forward leaves nothing.
+  bool HasRemoteBackward(const Job& job) const {
+    return any_remote_backward_ &&
+           remote_backward_[static_cast<size_t>(job.stage) * schedule_.microbatches + job.microbatch];
   }
 
-  // The last kind of a micro-batch's backward on a stage, whose end frees the activation and completes the
-  // gradient.
+  // Returns the last kind of a micro-batch's backward on a stage, whose end frees the activation and
+  // completes the gradient.
   JobKind final_backward() const { return schedule_.final_backward(); }
-  // The kind whose output is the gradient of the stage's input.
+  // Returns the kind whose output is the gradient of the stage's input.
   JobKind input_backward() const { return schedule_.input_backward(); }
   bool IsComputeKindUsed(JobKind kind) const;
 
@@ -136,7 +137,7 @@ class Graph {
   void LinkStages();
   void NumberTails();
   void NumberPlaces();
-  void FindApart();
+  void FindRemoteBackwards();
   void ActivationEdges(const Job& job, Edges* edges) const;
   void BackwardPredecessors(const Job& job, Edges* edges) const;
 
@@ -145,8 +146,8 @@ class Graph {
   std::vector<std::vector<int>> inputs_, consumers_;
   Protocols protocols_;
   const JointOrder* joint_order_ = nullptr;  // the protocols' own
-  std::vector<bool> apart_;                  // by stage and micro-batch
-  bool any_apart_ = false;
+  std::vector<bool> remote_backward_;        // by stage and micro-batch
+  bool any_remote_backward_ = false;
   int compute_jobs_ = 0;  // of a step
   // The reduces and updates of a step, as of step 0, numbered behind the compute jobs; and by stage where
   // each member's reduce (2 m) and update (2 m + 1) are; -1 for none.

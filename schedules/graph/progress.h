@@ -70,7 +70,7 @@ class StepProgress {
   };
 
   // Returns how many of the edges that lead to the job are inputs to wait for. Without a rule, edges from
-  // jobs of the run are. A run whose states migrate has none: a state brings all that its visitors wait for.
+  // jobs of the run are. A run whose states migrate has none: a state brings all that its stops wait for.
   using InputRule = std::function<int(const Job& job, const Edges& predecessors)>;
 
   struct Options {

@@ -22,7 +22,7 @@ std::string Gibibytes(int64_t bytes) {
 absl::Status TooLarge(const std::string& what, int64_t bytes) {
   return absl::InvalidArgumentError(absl::StrCat(
       what, " would take about ", Gibibytes(bytes), " of memory to plan, more than the limit of ",
-      Gibibytes(kPlanningBytesMost), "; use fewer micro-batches or stages"));
+      Gibibytes(kMaxPlanningBytes), "; use fewer micro-batches or stages"));
 }
 
 }  // namespace
@@ -59,7 +59,7 @@ PlanningSize SizeOf(const Schedule& s) {
 
 absl::Status CheckSize(const Schedule& s) {
   const PlanningSize size = SizeOf(s);
-  if (size.bytes() <= kPlanningBytesMost) return absl::OkStatus();
+  if (size.bytes() <= kMaxPlanningBytes) return absl::OkStatus();
   return TooLarge(absl::StrCat("a step of ", s.stages, " stages, ", s.microbatches, " micro-batches and ",
                                s.ranks, " ranks has ", size.jobs, " jobs",
                                size.terms == 0 ? ""
@@ -72,7 +72,7 @@ absl::Status CheckSize(const Schedule& s) {
 
 absl::Status CheckSize(int stages, int microbatches) {
   const int64_t jobs = 2 * int64_t{stages} * microbatches;
-  if (jobs <= kPlanningBytesMost / kBytesOfJob) return absl::OkStatus();
+  if (jobs <= kMaxPlanningBytes / kBytesOfJob) return absl::OkStatus();
   return TooLarge(absl::StrCat("a step of ", stages, " stages and ", microbatches, " micro-batches has ",
                                jobs, " jobs, which"),
                   static_cast<int64_t>(kBytesOfJob) * jobs);

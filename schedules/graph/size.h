@@ -16,7 +16,7 @@ namespace weft {
 
 // The most bytes that planning a schedule may take: enough for the whole catalogue at 1000 stages of 1000
 // micro-batches and more.
-inline constexpr int64_t kPlanningBytesMost = int64_t{4} << 30;
+inline constexpr int64_t kMaxPlanningBytes = int64_t{4} << 30;
 
 struct PlanningSize {
   int64_t jobs = 0;  // jobs of a period of steps

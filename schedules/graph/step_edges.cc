@@ -11,7 +11,8 @@ namespace {
 // First and last steps that have tables of their own: more than an edge of a state's route spans.
 constexpr int64_t kBorder = 3;
 
-// By tensor, those without one last; of a tensor, jobs of the same sort as the one before them first.
+// Returns the sort key of a successor: by tensor, those without one last; of a tensor, jobs of the same sort
+// as their predecessor first.
 int SortOf(const StepEdges::Successor& successor, bool other) {
   const bool order = successor.tensor == TensorKind::kOrder;
   return (order ? 2 * kTensorKinds : 2 * static_cast<int>(successor.tensor)) + (other ? 1 : 0);

@@ -50,14 +50,14 @@ class StepEdges {
   // Appends the edges from the job. They may be to steps behind the run's last, but on the route of a state.
   void AppendSuccessors(const Graph& graph, const Job& job, Edges* edges) const;
 
-  // By index: predecessors in the run's steps, which begin with `first_step`; the simulator's with 0,
-  // whatever the graph's do.
+  // Returns, by index, the number of predecessors in the run's steps, which begin with `first_step`; the
+  // simulator's begin with 0, whatever the graph's do.
   const std::vector<int32_t>& WaitingAt(int64_t step, int64_t first_step = 0) const {
     const Table& table = tables_[TableOf(step)];
     const int64_t before = std::min<int64_t>(step - first_step, max_distance_);
     return of_run_ ? table.waiting.front() : table.waiting[before];
   }
-  // The most steps that an edge leads ahead.
+  // Returns the most steps that an edge leads ahead.
   int max_distance() const { return max_distance_; }
   // The edges of step t look like those of step t + period, but where they depend on the run's steps.
   int period() const { return of_run_ ? 1 : static_cast<int>(tables_.size()); }

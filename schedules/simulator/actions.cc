@@ -19,8 +19,8 @@ namespace weft {
 namespace {
 
 // Far above any real schedule; the tables below grow with their product.
-constexpr int kSizeMost = 1'000'000;
-constexpr int64_t kJobsMost = 4'000'000;
+constexpr int kMaxSize = 1'000'000;
+constexpr int64_t kMaxScheduleJobs = 4'000'000;
 
 absl::Status BadCell(size_t row, size_t cell, absl::string_view action) {
   return absl::InvalidArgumentError(absl::StrFormat(
@@ -57,9 +57,9 @@ absl::StatusOr<Job> ParseAction(absl::string_view action, size_t row, size_t cel
       !absl::SimpleAtoi(number, &microbatch)) {
     return BadCell(row, cell, action);
   }
-  if (stage >= kSizeMost || microbatch >= kSizeMost) {
+  if (stage >= kMaxSize || microbatch >= kMaxSize) {
     return absl::InvalidArgumentError(absl::StrFormat("row %d, cell %d: %s is beyond stage or micro-batch %d",
-                                                      row + 1, cell + 1, action, kSizeMost - 1));
+                                                      row + 1, cell + 1, action, kMaxSize - 1));
   }
   return Job::Compute(0, stage, microbatch, kind);
 }
@@ -98,7 +98,7 @@ absl::Status ParsePair(absl::string_view text, size_t row, size_t cell, std::vec
     return BadCell(row, cell, text);
   }
   entries.push_back({*forward, kInTurn, static_cast<int>(cell) + 1});
-  entries.push_back({*backward, kBesideForward, static_cast<int>(cell) + 1});
+  entries.push_back({*backward, kOverlapsForward, static_cast<int>(cell) + 1});
   return absl::OkStatus();
 }
 
@@ -135,7 +135,7 @@ void SplitBackwards(Rows& rows) {
       split.push_back(e);
       if (!whole) continue;
       e.job.kind = JobKind::kBackwardWeight;
-      e.marks |= kOneBackward;
+      e.marks |= kFusedBackward;
       split.push_back(e);
     }
     row = std::move(split);
@@ -221,12 +221,12 @@ std::string ActionsOfOrder(const Schedule& schedule) {
     std::vector<std::string> cells;
     for (size_t i = 0; i < row.size(); ++i) {
       Job job = row[i];
-      const bool beside = marks(i) & kBesideForward;
-      if (marks(i + 1) & kOneBackward) {
+      const bool overlapped = marks(i) & kOverlapsForward;
+      if (marks(i + 1) & kFusedBackward) {
         job.kind = JobKind::kBackward;
         ++i;
       }
-      if (beside && !cells.empty() && cells.back()[0] != '(') {
+      if (overlapped && !cells.empty() && cells.back()[0] != '(') {
         cells.back() = absl::StrCat("(", cells.back(), ";", ActionOf(job), ")OVERLAP_F_B");
       } else {
         // The table has no word for a third job beside a forward: it follows in turn.
@@ -251,9 +251,10 @@ absl::StatusOr<Schedule> ScheduleFromActions(absl::string_view text) {
     }
   }
   if (s.stages == 0) return absl::InvalidArgumentError("there are no actions");
-  if (int64_t{s.stages} * s.microbatches > kJobsMost) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "%d stages of %d micro-batches are more than %d forwards", s.stages, s.microbatches, kJobsMost));
+  if (int64_t{s.stages} * s.microbatches > kMaxScheduleJobs) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%d stages of %d micro-batches are more than %d forwards", s.stages, s.microbatches,
+                        kMaxScheduleJobs));
   }
   if (s.split_backward) SplitBackwards(*rows);
   auto placement = std::make_shared<Placement>(s.stages, s.microbatches);

@@ -21,12 +21,13 @@
 
 namespace weft {
 
-// The schedule that replays the rows. Stages and micro-batches are as many as the actions name. The weights
-// of a micro-batch's jobs on a stage are where its forward is: a backward in another row fetches them, and
-// starts from the stage's input. CheckSchedule is still to be passed.
+// Returns the schedule that replays the rows. Stages and micro-batches are as many as the actions name. The
+// weights of a micro-batch's jobs on a stage are where its forward is: a backward in another row fetches
+// them, and starts from the stage's input. CheckSchedule is still to be passed.
 absl::StatusOr<Schedule> ScheduleFromActions(absl::string_view text);
 
-// The rows of a schedule that has fixed orders, with their pairs; ScheduleFromActions reads the same orders.
+// Returns the rows of a schedule that has fixed orders, with their pairs; ScheduleFromActions reads the same
+// orders.
 std::string ActionsOfOrder(const Schedule& schedule);
 
 }  // namespace weft

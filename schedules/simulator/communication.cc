@@ -42,7 +42,8 @@ class TickModel {
     }
   }
 
-  // Of a step of training: of a period behind the first step, as far as there are so many.
+  // Returns the messages of a step of training: the mean over a period behind the first step, as far as there
+  // are so many steps.
   double messages_of_step() const {
     int counted = 0;
     for (int step = 0; step < steps_; ++step) counted += IsCounted(step);
@@ -55,7 +56,7 @@ class TickModel {
     for (size_t id = 0; id < tasks_.size(); ++id) waiting_[id] = tasks_[id].inputs;
     pending_.clear();
     arriving_.clear();
-    // What waits for nothing and takes no time.
+    // Jobs that wait for nothing and take no time are done at once.
     for (size_t id = 0; id < tasks_.size(); ++id) {
       if (tasks_[id].instant() && tasks_[id].inputs == 0) Done(static_cast<int>(id));
     }
@@ -84,8 +85,8 @@ class TickModel {
     // It takes no time: it is done as soon as its inputs are there.
     bool instant() const { return start == end; }
   };
-  // Of those that are needed alike, those go together that go as far round the ranks: all ranks can send and
-  // receive one then.
+  // A message. Among those needed at the same time, messages over the same distance round the ranks go
+  // together: all ranks can send and receive one then.
   struct Message {
     Need need;
     int distance;
@@ -189,7 +190,7 @@ class TickModel {
   int64_t messages_ = 0;
   std::vector<Task> tasks_;
   std::vector<std::vector<int>> begins_, ends_;  // by tick, of jobs that take time
-  // Of one try.
+  // State of one try.
   std::vector<int> waiting_;       // inputs that are missing
   std::vector<Message> pending_;   // sorted: what can go, soonest needed first
   std::vector<Message> arriving_;  // what can go from the next step on
@@ -203,7 +204,7 @@ int Fewest(TickModel& model, int least, bool one_at_a_time) {
 
 }  // namespace
 
-int SteadySteps(const Schedule& schedule) { return schedule.MostStaleness() + 2 + schedule.period; }
+int SteadySteps(const Schedule& schedule) { return schedule.MaxStaleness() + 2 + schedule.period; }
 
 absl::StatusOr<CommunicationSteps> CountCommunicationSteps(const Graph& graph, int steps) {
   if (graph.depends_on_steps() && graph.steps() != steps)

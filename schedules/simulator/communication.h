@@ -34,7 +34,7 @@ struct CommunicationSteps {
 // staleness.
 int SteadySteps(const Schedule& schedule);
 
-// Over `steps` steps of training. Failure: as Simulate of simulate.h.
+// Counts over `steps` steps of training. Failure: as Simulate of simulate.h.
 absl::StatusOr<CommunicationSteps> CountCommunicationSteps(const Graph& graph, int steps);
 
 }  // namespace weft

@@ -12,7 +12,7 @@ namespace weft {
 namespace {
 
 // Whole numbers are added without rounding up to here, in any order.
-constexpr double kExactMost = 9007199254740992.0;
+constexpr double kMaxExactInteger = 9007199254740992.0;
 
 bool IsWhole(double value) { return value == std::floor(value); }
 
@@ -56,7 +56,7 @@ bool FixedOrderRun::BytesAreWhole() const {
     whole &= IsWhole(output.bytes);
     sum += output.bytes;
   }
-  return whole && sum * options_.steps < kExactMost;
+  return whole && sum * options_.steps < kMaxExactInteger;
 }
 
 // Puts the update right behind the last of its step's gradients, at whose end it can start. False if some

@@ -1,4 +1,4 @@
-// What a simulation keeps of its ranks besides their ready jobs: their time, busy or idle for a cause, and
+// Accounts of the ranks in a simulation, besides their ready jobs: their time, busy or idle for a cause, and
 // the activations that are alive on them. Both write what they find into the ranks' RankStats. Private to the
 // simulator. One thread.
 #ifndef WEFT_SCHEDULES_SIMULATOR_RANK_ACCOUNT_H_

@@ -13,7 +13,7 @@
 namespace weft {
 namespace {
 
-constexpr int kRanksLinkedMost = 8192;
+constexpr int kMaxLinkedRanks = 8192;
 
 absl::Status CheckPerStage(const std::vector<double>& values, int stages, absl::string_view what) {
   if (values.size() != 1 && values.size() != static_cast<size_t>(stages)) {
@@ -49,10 +49,10 @@ absl::Status CheckOptions(const Schedule& schedule, const SimulationOptions& opt
     return absl::InvalidArgumentError(
         "bandwidth, latency and the time of an overlapped pair must not be negative");
   }
-  if (options.bandwidth > 0 && schedule.ranks > kRanksLinkedMost) {
+  if (options.bandwidth > 0 && schedule.ranks > kMaxLinkedRanks) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "bandwidth: %d ranks have more links than can be kept apart; at most %d ranks can have one",
-        schedule.ranks, kRanksLinkedMost));
+        schedule.ranks, kMaxLinkedRanks));
   }
   return absl::OkStatus();
 }

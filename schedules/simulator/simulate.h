@@ -43,15 +43,15 @@ struct SimulationOptions {
   // Durations by kind and stage, in any one unit; size 1 (every stage) or S. Reduce and update take no time
   // unless given.
   std::array<std::vector<double>, kJobKinds> duration = {{{1}, {1}, {1}, {1}, {0}, {0}}};
-  // Of a forward and a backward that run as an overlapped pair from the same instant; 0 means the longer of
-  // the two and what of the shorter is not `hidden`, from 0 to 1, by it.
+  // Duration of a forward and a backward that run as an overlapped pair from the same instant; 0 means the
+  // longer of the two plus the part of the shorter that is not `hidden` (0 to 1) by it.
   double overlapped = 0, hidden = 1;
   // Bytes by stage; size 1 or S. `activation`: alive on the rank for each micro-batch. `output`: of the
   // tensor to the next stage; empty means `activation`. `weight`: of the stage's parameters (and of their
   // gradient).
   // `state`: what a holder keeps beside the weights (gradients, moments of the optimizer).
   std::vector<double> activation = {0}, output = {}, weight = {0}, state = {0};
-  // Of each rank, in bytes; a forward starts only if its activation fits beside what the rank holds
+  // Budget of each rank, in bytes; a forward starts only if its activation fits beside what the rank holds
   // (memory.h). 0 means no budget.
   double memory = 0;
   double bandwidth = 0;  // bytes per unit of time of each link; 0 means infinite
@@ -86,7 +86,7 @@ struct SimulationResult {
   double period = 0;  // time per step in steady state
   double bubble_ratio = 0;
   double throughput_per_rank = 0;
-  // By the activations, where each rank has one stage and each stage one rank; else 1.
+  // Bound by the activations, where each rank has one stage and each stage one rank; else 1.
   double throughput_bound = 0;
   int peak_live_activations = 0;  // over all ranks at a time
   double peak_live_bytes = 0;
@@ -100,8 +100,8 @@ struct SimulationResult {
   std::array<double, kIdleCauses> IdleByCause() const;  // of all ranks together
 };
 
-// Where stages are no chain, forwards of a limited stage are admitted in claim order, as the workers do it
-// (claim_order.h).
+// Simulates the run. Where stages are no chain, forwards of a limited stage are admitted in claim order, as
+// by workers (claim_order.h).
 absl::StatusOr<SimulationResult> Simulate(const Graph& graph, const SimulationOptions& options);
 
 }  // namespace weft

@@ -51,11 +51,11 @@ double JobCosts::DurationOf(const Job& job) const {
   const auto time = [&](JobKind kind) {
     return OfStage(options_.duration[static_cast<int>(kind)], job.stage);
   };
-  if (graph_.MarksOf(job) & kOneBackward) return 0;
+  if (graph_.MarksOf(job) & kFusedBackward) return 0;
   if (job.kind == JobKind::kBackwardInput) {
     Job weight = job;
     weight.kind = JobKind::kBackwardWeight;
-    if (graph_.MarksOf(weight) & kOneBackward) return time(job.kind) + time(JobKind::kBackwardWeight);
+    if (graph_.MarksOf(weight) & kFusedBackward) return time(job.kind) + time(JobKind::kBackwardWeight);
   }
   return time(job.kind);
 }
@@ -126,13 +126,13 @@ SimulatedJobs::Facts SimulatedJobs::MakeFacts(const Job& job, const OperationCha
   unsigned flags = 0;
   if (computes) flags |= kComputes;
   if (forward) flags |= kAdmits;
-  if (graph_.MarksOf(job) & kBesideForward) flags |= kBeside;
+  if (graph_.MarksOf(job) & kOverlapsForward) flags |= kOverlapped;
   if (charge.ring_turns > 0) flags |= kJoint;
   if (graph_.FetchesWeights(job)) flags |= kFetches;
   if (forward || charge.remakes) flags |= kBeginsActivation;
   if (job.kind == graph_.final_backward() || charge.keeps_nothing) {
     flags |= kEndsActivation;
-    if (charge.keeps_nothing || !graph_.IsApart(job)) flags |= kReleases;
+    if (charge.keeps_nothing || !graph_.HasRemoteBackward(job)) flags |= kReleases;
   }
   return {costs_.DurationOf(job),
           OfStage(options_.activation, job.stage),
@@ -146,7 +146,8 @@ SimulatedJobs::Facts SimulatedJobs::MakeFacts(const Job& job, const OperationCha
 SimulatedJobs::Table SimulatedJobs::MakeTable(int step) const {
   Table table;
   const int n = jobs_.size();
-  // Where each step has edges of its own, states travel: no tensor depends on what the job behind it does.
+  // States travel if each step has edges of its own: then no tensor depends on the operations of the job
+  // behind it.
   const std::vector<OperationCharge> own = of_run_ ? ChargesOf(step) : std::vector<OperationCharge>();
   const auto charges_at = [&](int s) -> const std::vector<OperationCharge>& {
     return of_run_ ? own : charges_[jobs_.PhaseOf(s)];

@@ -15,7 +15,7 @@
 
 namespace weft {
 
-// What the operations of a job (sync/protocol.h) cost beyond its duration. A simulation charges by these
+// The cost of the operations of a job (sync/protocol.h) beyond its duration. A simulation charges by these
 // words, whatever protocol gives them.
 struct OperationCharge {
   int stage = 0;
@@ -58,7 +58,7 @@ class SimulatedJobs {
   enum Flag : uint8_t {
     kComputes = 1,           // it has a micro-batch
     kAdmits = 2,             // it is a forward
-    kBeside = 4,             // it may run beside the forward before it
+    kOverlapped = 4,         // it may run beside the forward before it
     kJoint = 8,              // it is a joint operation of its stage's holders
     kFetches = 16,           // it computes with weights of another rank
     kBeginsActivation = 32,  // from its start an activation is alive

@@ -53,7 +53,7 @@ Simulation::Simulation(const Graph& graph, const SimulationOptions& options, Sim
       admitted_in_order_(std::move(admission.order)),
       has_pairs_(graph.has_pairs()),
       counts_versions_(!graph.depends_on_steps() && graph.schedule().staleness != nullptr),
-      // As in a run, whose holders keep for its checkpoint what later steps would read.
+      // Holders keep for the checkpoint the versions that later steps would read, as in a run.
       versions_(graph, HeldVersions::Steps{options.steps, 0, /*saved=*/true}),
       result_(EmptyResult(graph, options, admission.held_bytes)),
       times_(&result_, options.record_waits),
@@ -64,7 +64,7 @@ Simulation::Simulation(const Graph& graph, const SimulationOptions& options, Sim
 void Simulation::Prepare() {
   const auto computed = ComputedStages(graph_, progress_.jobs());
   for (Rank rank = 0; rank < schedule_.ranks; ++rank) {
-    // Of a stage that the rank does not compute a limit says nothing, and costs a look at each dispatch.
+    // A limit for a stage that the rank does not compute has no effect, and costs a look at each dispatch.
     std::vector<std::optional<int>> limits;
     for (int s = 0; schedule_.limit && s < schedule_.stages; ++s) {
       limits.push_back(computed[rank][s] ? schedule_.limit(rank, s) : std::nullopt);
@@ -128,7 +128,7 @@ void Simulation::MakeReady(JobId id) {
   const bool admits = (facts.flags & SimulatedJobs::kAdmits) != 0;
   ranks_[facts.rank].ready.Add(PriorityOf(id), id, facts.stage, admits,
                                admits ? tickets_.TicketOf(JobOf(id)) : -1,
-                               (facts.flags & SimulatedJobs::kBeside) != 0);
+                               (facts.flags & SimulatedJobs::kOverlapped) != 0);
   touched_.push_back(facts.rank);
 }
 
@@ -222,7 +222,7 @@ void Simulation::Send(Rank source, JobId to, Rank target, TensorKind tensor, dou
   if (tensor == TensorKind::kState) bytes = costs_.StateBytes(JobOf(to));
   const double arrival = links_.Send(now_, source, target, tensor, bytes);
   if (options_.record_waits && tensor != TensorKind::kOrder) {
-    // What a stage hands to the next one goes without saying where it takes no time.
+    // A transfer from a stage to the next one is not recorded if it takes no time.
     const bool handed = tensor == TensorKind::kActivation || tensor == TensorKind::kInputGradient;
     if (arrival > now_ || !handed)
       result_.transfers.push_back({source, target, tensor, JobOf(to), now_, arrival, bytes});
@@ -249,15 +249,16 @@ void Simulation::Start(Rank rank, JobId id, double duration) {
 void Simulation::StartTaken(Rank rank, JobId id) {
   const Facts& facts = FactsOf(id);
   ReadyJobs& ready = ranks_[rank].ready;
-  const std::optional<JobId> other =
-      has_pairs_ && facts.kind == JobKind::kForward && facts.duration > 0 ? ready.NextBeside() : std::nullopt;
+  const std::optional<JobId> other = has_pairs_ && facts.kind == JobKind::kForward && facts.duration > 0
+                                         ? ready.NextOverlapped()
+                                         : std::nullopt;
   if (!other.has_value()) return Start(rank, id, facts.duration);
   const double one = facts.duration, two = FactsOf(*other).duration;
   const double pair = options_.overlapped > 0
                           ? options_.overlapped
                           : std::max(one, two) + (1 - options_.hidden) * std::min(one, two);
   Start(rank, id, pair);
-  Start(rank, *ready.TakeBeside(), pair);
+  Start(rank, *ready.TakeOverlapped(), pair);
 }
 
 // Jobs of no duration end at this instant and may make better choices ready on any rank, so they all go
@@ -281,15 +282,16 @@ void Simulation::DispatchAll() {
     RankState& state = ranks_[rank];
     if (state.running == 0) {
       if (const std::optional<JobId> job = state.ready.Take(); job.has_value()) StartTaken(rank, *job);
-    } else if (const std::optional<JobId> job = state.ready.TakeBeside(); job.has_value()) {
+    } else if (const std::optional<JobId> job = state.ready.TakeOverlapped(); job.has_value()) {
       Start(rank, *job, FactsOf(*job).duration);
     }
     if (state.running == 0) times_.BeIdle(now_, rank, CauseOf(rank));
   }
 }
 
-// As a worker says it (WorkerCore::CauseOf). What a rank waits for is not in its ready jobs: it is a job of
-// its first step that has not ended, of a micro-batch if there is one.
+// Returns the cause of idleness that a worker would report (WorkerCore::CauseOf). The job that a rank waits
+// for is not among its ready jobs: it is a job of its first step that has not ended, of a micro-batch if
+// there is one.
 IdleCause Simulation::CauseOf(Rank rank) {
   RankState& state = ranks_[rank];
   if (const auto held = state.ready.HeldBackBy(); held.has_value()) return *held;
@@ -319,7 +321,7 @@ absl::Status Simulation::Stuck() const {
     return absl::FailedPreconditionError(absl::StrFormat(
         "does not fit: %s leaves %s of activations on rank %d, which has %s for all; %s of them are promised "
         "to forwards before it, none of which can give them back first",
-        Describe(job), bytes(tickets.left(job.stage)), rank, bytes(tickets.budget()),
+        Describe(job), bytes(tickets.activation_bytes(job.stage)), rank, bytes(tickets.budget()),
         bytes(tickets.bytes_out())));
   }
   return absl::FailedPreconditionError(absl::StrCat("deadlock: the job graph has a cycle; ", ended_, " of ",

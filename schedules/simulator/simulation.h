@@ -26,7 +26,7 @@
 
 namespace weft {
 
-// What may hold forwards back, beside the schedule's limits.
+// Admission of forwards, beyond the schedule's limits.
 struct SimulatedAdmission {
   std::vector<double> held_bytes;          // by rank, beside activations
   std::optional<ActivationMemory> memory;  // absent: the schedule's own, if it has one
@@ -106,7 +106,7 @@ class Simulation {
   Links links_;
   std::vector<RankState> ranks_;
   std::vector<Event> events_;
-  // By step and stage: members that have come to a collective which others have not come to.
+  // Members that have come to a collective which others have not come to, by step and stage.
   std::map<std::pair<int, int>, std::vector<JobId>> joining_;
   std::vector<Rank> touched_;  // ranks that may have something to dispatch
   RankSet idle_;

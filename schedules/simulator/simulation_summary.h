@@ -8,7 +8,7 @@
 
 namespace weft {
 
-// Of a run of which nothing has happened. `held_bytes`: by rank, beside activations; empty for none.
+// Returns the result of a run that has not begun. `held_bytes`: by rank, beside activations; empty for none.
 SimulationResult EmptyResult(const Graph& graph, const SimulationOptions& options,
                              const std::vector<double>& held_bytes);
 

@@ -26,17 +26,18 @@ std::shared_ptr<const Sync> ShardedByWidth(std::function<std::vector<Rank>(int s
 // The state of a stage goes to the jobs that need it, one after the other. `tick`: when it is at a compute
 // job of any step, on a clock of equal ticks, later by the same number in every next step. (migrating.cc)
 std::shared_ptr<const Sync> Migrating(std::function<int64_t(const Job&)> tick);
-// The same choice, but where the holders of a stage compute with their own weights, or hold slices, their
-// devices sum by one joint operation, and gather by another; in no order of micro-batches. (collective.cc)
+// Returns the same choice, but where the holders of a stage compute with their own weights, or hold slices,
+// their devices sum by one joint operation, and gather by another; in no order of micro-batches.
+// (collective.cc)
 std::shared_ptr<const Sync> WithCollectives(std::shared_ptr<const Sync> sync);
 
-// Whether the state of stages migrates; its ticks may be missing yet.
+// Returns true if the state of stages migrates; its ticks may be missing yet.
 bool IsMigrating(const Sync& sync);
 
 // The same protocols for a run whose updates wait for the global norm of the gradients. (clipping.cc)
 Protocols WithGlobalNorm(Protocols protocols);
 
-// The names that a run file may choose by, and what they stand for. NotFound, with the nearest name.
+// Return the names that a run file may choose by, and what they stand for. NotFound, with the nearest name.
 std::vector<std::string> SyncNames();
 absl::StatusOr<std::shared_ptr<const Sync>> SyncOfName(const std::string& name, int ranks);
 

@@ -26,7 +26,8 @@ class ClippedProtocol : public Protocol {
     if (stage_ == total.stage) holders_[total.member].totals_norm = true;
   }
 
-  // Where a joint operation leaves all members the same sum, the first one's counts.
+  // Returns true if the member's sum counts for the norm: where a joint operation leaves all members the same
+  // sum, only the first's.
   static bool GivesNorm(const Protocol& inner, int member) {
     const bool same = inner.reduces_jointly() && !inner.scatters_sum();
     return inner.holder(member).steps && (!same || member == 0);
@@ -50,7 +51,7 @@ class ClippedProtocol : public Protocol {
   Kept KeptBy(const Graph& graph, int member) const override {
     Kept kept = inner_->KeptBy(graph, member);
     if (!holders_[member].steps) return kept;
-    kept.waiting = graph.schedule().MostStaleness(stage_);
+    kept.waiting = graph.schedule().MaxStaleness(stage_);
     kept.sums = 1 + kept.waiting;
     return kept;
   }

@@ -13,7 +13,7 @@ constexpr JobKind kComputeKinds[] = {JobKind::kForward, JobKind::kBackward, JobK
 
 }  // namespace
 
-int MostVersions(const Graph& graph, int stage, Rank member) {
+int MaxVersions(const Graph& graph, int stage, Rank member) {
   const Schedule& schedule = graph.schedule();
   if (!schedule.staleness) return 1;
   // A state that travels brings all of them; and a rank that writes checkpoints keeps, at the end of a run,
@@ -22,7 +22,7 @@ int MostVersions(const Graph& graph, int stage, Rank member) {
   const auto found = std::lower_bound(members.begin(), members.end(), member);
   const bool saves =
       found != members.end() && graph.sync(stage).holder(static_cast<int>(found - members.begin())).saves;
-  if (saves || graph.sync(stage).layout() == Layout::kTravelling) return 1 + schedule.MostStaleness(stage);
+  if (saves || graph.sync(stage).layout() == Layout::kTravelling) return 1 + schedule.MaxStaleness(stage);
   int most = 0;
   for (int b = 0; b < schedule.microbatches; ++b) {
     for (int step = 0; step < schedule.period; ++step) {
@@ -44,7 +44,7 @@ HeldVersions::HeldVersions(const Graph& graph, Steps steps, std::vector<bool> fo
     for (size_t m = 0; m < members.size(); ++m) {
       Member& member = members[m];
       member.newest = steps_.first;
-      member.oldest = std::max(0, steps_.first - graph.schedule().MostStaleness(s));
+      member.oldest = std::max(0, steps_.first - graph.schedule().MaxStaleness(s));
       for (int v = member.oldest; v <= member.newest; ++v)
         member.readers.push_back(CountReaders(s, static_cast<int>(m), v));
     }
@@ -72,9 +72,9 @@ int HeldVersions::Held(int stage, int member) const {
 
 int HeldVersions::CountReaders(int stage, int member, int version) const {
   const Schedule& schedule = graph_.schedule();
-  // Who saves reads what the steps behind the last would read.
+  // A member that saves keeps what steps behind the last would read.
   int readers = steps_.saved && graph_.sync(stage).holder(member).saves &&
-                version + schedule.MostStaleness(stage) >= steps_.end;
+                version + schedule.MaxStaleness(stage) >= steps_.end;
   for (int b = 0; b < schedule.microbatches; ++b) {
     const int staleness = schedule.StalenessOf(stage, b);
     const int first = std::max(steps_.first, version == 0 ? 0 : version + staleness);
@@ -92,7 +92,7 @@ int HeldVersions::CountReaders(int stage, int member, int version) const {
 // All versions but the first have the same readers, up to those that the last steps do not come to.
 int HeldVersions::ReadersOf(int stage, int member, int version) {
   const Schedule& schedule = graph_.schedule();
-  if (schedule.period > 1 || version == 0 || version + schedule.MostStaleness(stage) >= steps_.end) {
+  if (schedule.period > 1 || version == 0 || version + schedule.MaxStaleness(stage) >= steps_.end) {
     return CountReaders(stage, member, version);
   }
   int& steady = members_[stage][member].steady;
@@ -136,9 +136,9 @@ bool HeldVersions::KeepsVersion(const Job& update) {
   return !m.replaces;
 }
 
-// Of the versions that a snapshot keeps.
+// Returns the oldest version that a snapshot keeps.
 int HeldVersions::OldestSaved(int stage, int version) const {
-  return std::max(0, version - graph_.schedule().MostStaleness(stage));
+  return std::max(0, version - graph_.schedule().MaxStaleness(stage));
 }
 
 void HeldVersions::AddSnapshot(int version) {

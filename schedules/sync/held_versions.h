@@ -18,9 +18,9 @@
 
 namespace weft {
 
-// The most versions of the stage's weights that the member ever holds: the newest, and as many older ones as
-// the jobs that read this member's weights may lag behind, or, of who saves the stage, any jobs.
-int MostVersions(const Graph& graph, int stage, Rank member);
+// Returns the most versions of the stage's weights that the member ever holds: the newest, and as many older
+// ones as the jobs that read this member's weights may lag behind, or, of who saves the stage, any jobs.
+int MaxVersions(const Graph& graph, int stage, Rank member);
 
 class HeldVersions {
  public:
@@ -41,29 +41,29 @@ class HeldVersions {
   HeldVersions(const Graph& graph, Steps steps, std::vector<bool> followed = {});
   HeldVersions(const Graph& graph, int steps) : HeldVersions(graph, Steps{steps}) {}
 
-  // Those of the followed members' first versions that nobody will read. Once, before anything else.
+  // Appends the followed members' initial versions that no job reads. Call once, before any other method.
   void DropUnread(Versions* dropped) const;
 
-  // A compute job of a followed rank has ended: it needs its version no more. Here and below, what nobody
-  // needs any more is appended to `dropped`, unless that is null.
+  // Notes the end of a compute job of a followed rank: it needs its version no more. Here and below, what
+  // nobody needs any more is appended to `dropped`, unless that is null.
   void Read(const Job& job, Versions* dropped);
-  // The whole micro-batch has ended on the stage: its jobs on ranks that are not followed need the version of
-  // this member no more.
+  // Notes the end of a whole micro-batch on the stage: its jobs on ranks that are not followed need the
+  // version of this member no more.
   void ReadElsewhere(int step, int stage, int microbatch, int member, Versions* dropped);
 
-  // An update begins. False if nobody will read the version that it begins with any more, which it then
-  // replaces.
+  // Notes the begin of an update. Returns false if no job will read the version that it begins with, which it
+  // then replaces.
   bool KeepsVersion(const Job& update);
-  // An update has ended. Returns how many versions its member holds now.
+  // Notes the end of an update. Returns how many versions its member holds now.
   int Publish(const Job& update, Versions* dropped);
 
-  // A snapshot will be taken of what the followed members save, behind the updates that make `version`: of
+  // Announces a snapshot of what the followed members save, behind the updates that make `version`: of
   // that, and of older ones that later steps read, which are kept for it. Of these none has been dropped yet.
   void AddSnapshot(int version);
-  // It has been taken behind this update, which has ended.
+  // Notes that it has been taken behind this update, which has ended.
   void TakeSnapshot(const Job& update, Versions* dropped);
 
-  // How many versions the member holds: the newest, and older ones with readers left.
+  // Returns how many versions the member holds: the newest, and older ones with readers left.
   int Held(int stage, int member) const;
 
  private:

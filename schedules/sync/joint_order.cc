@@ -10,7 +10,7 @@ Job AtStep(Job job, int32_t step) {
   return job;
 }
 
-// Of the list of forwards and backwards: one's end lets the gather begin that is so many places behind.
+// Distance in the list of forwards and backwards from a job to the one whose gather its end lets begin.
 constexpr int kRoom = 2;
 
 }  // namespace

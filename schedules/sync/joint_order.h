@@ -42,7 +42,7 @@ namespace weft {
 
 class JointOrder {
  public:
-  // The stage reduces by collectives of these ranks, ascending.
+  // Adds a stage that reduces by collectives of these ranks, ascending.
   void Add(int stage, const std::vector<Rank>& members);
   // All stages have been added, with the same members: of each step the m-th computes `microbatches[m]`, all
   // of it and nothing else, and the weights of its forwards and backwards are gathered.
@@ -54,29 +54,31 @@ class JointOrder {
     return stage < static_cast<int>(group_of_stage_.size()) && group_of_stage_[stage] >= 0;
   }
 
-  // The sets of ranks that have collectives together, each once, numbered in the order of the first stages.
+  // Returns the sets of ranks that have collectives together, each once, numbered in the order of the first
+  // stages.
   const std::vector<std::vector<Rank>>& groups() const { return groups_; }
   int GroupOf(int stage) const { return group_of_stage_[stage]; }
 
-  // The collective that the same rank starts before that of this job, or after it; of the step before, or
-  // behind, at the ends of a step. None before the first of step 0.
+  // Return the collective that the same rank starts before that of this job, or after it; of the step before,
+  // or behind, at the ends of a step. None before the first of step 0.
   std::optional<Job> Before(const Job& job) const;
   Job After(const Job& job) const;
-  // The last reduce that the same rank starts before that of this job. None before the first of step 0.
+  // Returns the last reduce that the same rank starts before that of this job. None before the first of step
+  // 0.
   std::optional<Job> ReduceBefore(const Job& job) const;
 
-  // With gathers: what the rank computes.
+  // Returns the micro-batch that the rank computes, with gathers.
   int MicrobatchOf(Rank rank) const { return orders_.at(rank).computed.front().microbatch; }
-  // Of a compute job whose weights are gathered: the one of its rank whose end makes room for them, and the
-  // one to which its own end gives room. None at the ends of a step's list.
+  // Return, for a compute job whose weights are gathered, the job of its rank whose end makes room for them,
+  // and the one to which its own end gives room. None at the ends of a step's list.
   std::optional<Job> RoomFrom(const Job& job) const;
   std::optional<Job> RoomFor(const Job& job) const;
-  // The rank's jobs whose gathers come after this reduce and before the next; of many the first two, behind
-  // whose jobs the others have room.
+  // Returns the rank's jobs whose gathers come after this reduce and before the next; of many the first two,
+  // behind whose jobs the others have room.
   std::vector<Job> GathersBehind(const Job& reduce) const;
 
  private:
-  // What a rank starts in each step, as of step 0.
+  // The jobs that a rank starts in each step, as of step 0.
   struct Order {
     std::vector<Job> jobs;
     std::map<Job, int> place;  // in `jobs`

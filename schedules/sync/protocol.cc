@@ -71,14 +71,14 @@ void Protocol::AddGradients(const Graph& graph, const Job& sum, Edges* edges) co
 
 Kept Protocol::KeptBy(const Graph& graph, int member) const {
   Kept kept;
-  kept.versions = MostVersions(graph, stage_, ranks_[member]);
+  kept.versions = MaxVersions(graph, stage_, ranks_[member]);
   kept.leaving = gradients_leave_ ? 1 : 0;
-  kept.sums = 1 + graph.schedule().MostStaleness(stage_);
+  kept.sums = 1 + graph.schedule().MaxStaleness(stage_);
   return kept;
 }
 
 void Protocol::AddOperations(const Graph& graph, const Job& job, std::vector<Operation>* operations) const {
-  const bool away = HasMicrobatch(job.kind) && graph.IsApart(job);
+  const bool away = HasMicrobatch(job.kind) && graph.HasRemoteBackward(job);
   switch (job.kind) {
     case JobKind::kForward:
       if (layout_ == Layout::kSliced && graph.FetchesWeights(job))

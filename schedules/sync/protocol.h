@@ -27,7 +27,7 @@ class Graph;
 class JointOrder;
 class StateRoute;
 
-// Where a compute job finds the weights of its stage.
+// The place where a compute job finds the weights of its stage.
 enum class Layout : uint8_t {
   kWhole,       // with the holder that Schedule::weights names
   kSliced,      // a slice with each holder; the job puts them together
@@ -44,7 +44,7 @@ struct Holder {
   bool totals_norm = false;  // that reduce also adds up the norms of all stages
 };
 
-// What a holder keeps of the stage whatever it computes, as multiples of the stage's parameters.
+// The memory that a holder keeps for the stage whatever it computes, as multiples of the stage's parameters.
 struct Kept {
   int parts = 1;            // all that follows is one slice of so many
   int versions = 1;         // of the weights
@@ -59,7 +59,7 @@ struct Kept {
 // The word of an operation that a rank performs for a job.
 enum class Operation : uint8_t {
   kBeginState,       // takes up the initial state of the stage
-  kReceiveState,     // takes up the state that came from the visitor before
+  kReceiveState,     // takes up the state that came from the stop before
   kJoinGather,       // gives its slice to the joint gather of the weights; what follows is behind that
   kGatherWeights,    // puts the weights together from slices that came
   kForward,          // computes, and keeps what the backward needs
@@ -76,38 +76,38 @@ enum class Operation : uint8_t {
   kClippedStep,      // the same, by the norm that came
   kInstallWeights,   // takes up the version that came
   kDropVersion,      // drops the version that no later job reads
-  kSendState,        // gives the state to the next visitor
+  kSendState,        // gives the state to the next stop
 };
 inline constexpr int kOperations = static_cast<int>(Operation::kSendState) + 1;
 
-// "gather_weights", "all_reduce", ..
+// Returns the word: "gather_weights", "all_reduce", ..
 absl::string_view OperationName(Operation operation);
 
 class Protocol {
  public:
   virtual ~Protocol() = default;
 
-  // The ranks that hold the stage, ascending; a job's `member` is an index here.
+  // Returns the ranks that hold the stage, ascending; a job's `member` is an index here.
   const std::vector<Rank>& ranks() const { return ranks_; }
   const Holder& holder(int member) const { return holders_[member]; }
   int size() const { return static_cast<int>(ranks_.size()); }
-  // The first holder whose updates are optimizer steps.
+  // Returns the first holder whose updates are optimizer steps.
   int home() const { return home_; }
   Layout layout() const { return layout_; }
 
-  // Some holder has a reduce.
+  // Returns true if some holder has a reduce.
   bool has_reduce() const { return has_reduce_; }
   // A micro-batch's gradient leaves its job as it is; or it joins a running sum, which leaves the job. Where
   // neither is so, the rank that computes it adds it to a sum of its own.
   bool gradients_leave() const { return gradients_leave_; }
   bool passes_sums() const { return passes_sums_; }
-  // The holders' reduces are one operation of their devices.
+  // Returns true if the holders' reduces are one operation of their devices.
   bool reduces_jointly() const { return joint_ != nullptr; }
-  // Which gives each holder its slice of the sum, not all of it.
+  // Returns true if that operation gives each holder its slice of the sum, not all of it.
   bool scatters_sum() const { return reduces_jointly() && layout_ == Layout::kSliced; }
-  // The order of joint operations, the same of all stages; null where the holders' reduces are none.
+  // Returns the order of joint operations, the same of all stages; null where the holders' reduces are none.
   const JointOrder* joint_order() const { return joint_.get(); }
-  // The way of the stage's state; null but for Layout::kTravelling.
+  // Returns the route of the stage's state; null but for Layout::kTravelling.
   const StateRoute* route() const { return route_.get(); }
 
   // Appends the job's predecessors for the sake of weights, sums and states. Jobs are of this stage.
@@ -151,15 +151,15 @@ class Sync {
     int first, end;
   };
   virtual ~Sync() = default;
-  // As run files call it.
+  // Returns the name in run files.
   virtual std::string name() const = 0;
   // Requires a schedule that Check takes.
   virtual Protocols Make(const Schedule& schedule, Steps steps) const = 0;
   // InvalidArgument, naming job, rank or feature, for a schedule that it cannot serve.
   virtual absl::Status Check(const Schedule&) const { return absl::OkStatus(); }
-  // How many ranks hold the stage, where Schedule::weights does not say so.
+  // Returns how many ranks hold the stage, where Schedule::weights does not say so.
   virtual std::optional<int> CountHolders(int /*stage*/) const { return std::nullopt; }
-  // Why no stage's devices may sum by joint operations; empty if they may.
+  // Returns why no stage's devices may sum by joint operations; empty if they may.
   virtual std::string WhyNotJoint() const { return ""; }
 };
 

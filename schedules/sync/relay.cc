@@ -29,7 +29,7 @@ std::vector<int> OrderOfReading(const Schedule& schedule, int stage, const std::
     if (!placed[member]) order.push_back(member);
     placed[member] = true;
   };
-  for (int staleness = 0; staleness <= schedule.MostStaleness(stage); ++staleness) {
+  for (int staleness = 0; staleness <= schedule.MaxStaleness(stage); ++staleness) {
     for (int b = 0; b < schedule.microbatches; ++b) {
       if (schedule.StalenessOf(stage, b) != staleness) continue;
       const Job reader = Job::Compute(step + 1 + staleness, stage, b, JobKind::kForward);

@@ -5,7 +5,7 @@
 
 namespace weft {
 
-// What every choice comes to for a stage that one rank holds, but for the choices of slices and states.
+// The protocol of a stage that one rank holds, under every choice but those of slices and states.
 class SingleHolder : public Protocol {
  public:
   // Requires that Schedule::weights names one rank for all jobs of the stage.

@@ -27,7 +27,7 @@ StateRoute::StateRoute(const Schedule& schedule, Ticks ticks, int steps, int fir
   const int64_t cycle = CycleOf(tick_);
   for (int s = 0; s < schedule.stages; ++s) {
     Stage& stage = stages_.emplace_back();
-    std::vector<std::pair<int64_t, Visit>> by_tick;
+    std::vector<std::pair<int64_t, Stop>> by_tick;
     int64_t last = 0;
     for (int b = 0; b < schedule.microbatches; ++b) {
       for (const JobKind kind : {JobKind::kForward, JobKind::kBackward}) {
@@ -40,19 +40,19 @@ StateRoute::StateRoute(const Schedule& schedule, Ticks ticks, int steps, int fir
       }
       stage.staleness.push_back(schedule.StalenessOf(s, b));
     }
-    stage.most_staleness = schedule.MostStaleness(s);
+    stage.max_staleness = schedule.MaxStaleness(s);
     std::sort(by_tick.begin(), by_tick.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
     stage.of_job.resize(by_tick.size());
     int32_t least = by_tick[0].second.shift, most = least;
-    for (const auto& [tick, visit] : by_tick) {
-      least = std::min(least, visit.shift);
-      most = std::max(most, visit.shift);
-      stage.of_job[visit.microbatch * 2 + (visit.kind == JobKind::kBackward ? 1 : 0)] =
-          static_cast<int>(stage.visits.size());
-      stage.visits.push_back(visit);
+    for (const auto& [tick, stop] : by_tick) {
+      least = std::min(least, stop.shift);
+      most = std::max(most, stop.shift);
+      stage.of_job[stop.microbatch * 2 + (stop.kind == JobKind::kBackward ? 1 : 0)] =
+          static_cast<int>(stage.stops.size());
+      stage.stops.push_back(stop);
     }
     // Steps of one cycle are at most so far apart.
-    stage.reach = (most - least + 2) * static_cast<int64_t>(stage.visits.size());
+    stage.reach = (most - least + 2) * static_cast<int64_t>(stage.stops.size());
   }
 }
 
@@ -65,14 +65,14 @@ int64_t StateRoute::NumberOf(const Job& job) const {
   Require(job.kind == JobKind::kForward || job.kind == JobKind::kBackward, job, "a compute job is asked for");
   const Stage& stage = stages_.at(job.stage);
   const int place = stage.of_job.at(job.microbatch * 2 + (job.kind == JobKind::kBackward ? 1 : 0));
-  return (int64_t{job.step} + stage.visits[place].shift) * static_cast<int64_t>(stage.visits.size()) + place;
+  return (int64_t{job.step} + stage.stops[place].shift) * static_cast<int64_t>(stage.stops.size()) + place;
 }
 
 Job StateRoute::JobOf(int stage, int64_t number) const {
-  const std::vector<Visit>& visits = stages_[stage].visits;
-  const auto count = static_cast<int64_t>(visits.size());
+  const std::vector<Stop>& stops = stages_[stage].stops;
+  const auto count = static_cast<int64_t>(stops.size());
   const int64_t cycle = FloorDiv(number, count);
-  const Visit& v = visits[number - cycle * count];
+  const Stop& v = stops[number - cycle * count];
   return Job::Compute(static_cast<int32_t>(cycle - v.shift), stage, v.microbatch, v.kind);
 }
 
@@ -84,10 +84,10 @@ Job StateRoute::LastBackward(int step, int stage) const {
   return Job::Compute(step, stage, stages_.at(stage).last_backward, JobKind::kBackward);
 }
 
-Job StateRoute::Anchor(const Job& visit) const {
-  Require(InRun(visit), visit, "the job is in a step of the run");
-  if (visit.kind != JobKind::kUpdate) return visit;
-  return LastBackward(visit.step, visit.stage);
+Job StateRoute::Anchor(const Job& stop) const {
+  Require(InRun(stop), stop, "the job is in a step of the run");
+  if (stop.kind != JobKind::kUpdate) return stop;
+  return LastBackward(stop.step, stop.stage);
 }
 
 Job StateRoute::First(int stage) const {
@@ -97,65 +97,65 @@ Job StateRoute::First(int stage) const {
   return first;
 }
 
-std::optional<Job> StateRoute::Before(const Job& visit) const {
-  const Job anchor = Anchor(visit);
-  if (visit.kind == JobKind::kUpdate) return anchor;
+std::optional<Job> StateRoute::Before(const Job& stop) const {
+  const Job anchor = Anchor(stop);
+  if (stop.kind == JobKind::kUpdate) return anchor;
   const int64_t here = NumberOf(anchor);
-  for (int64_t number = here - 1; number >= here - stages_[visit.stage].reach; --number) {
-    const Job before = JobOf(visit.stage, number);
+  for (int64_t number = here - 1; number >= here - stages_[stop.stage].reach; --number) {
+    const Job before = JobOf(stop.stage, number);
     if (!InRun(before)) continue;
     return IsLastBackward(before) ? Job::Update(before.step, before.stage, 0) : before;
   }
   return std::nullopt;
 }
 
-std::optional<Job> StateRoute::After(const Job& visit) const {
-  const Job anchor = Anchor(visit);
-  if (visit.kind != JobKind::kUpdate && IsLastBackward(visit)) return Job::Update(visit.step, visit.stage, 0);
+std::optional<Job> StateRoute::After(const Job& stop) const {
+  const Job anchor = Anchor(stop);
+  if (stop.kind != JobKind::kUpdate && IsLastBackward(stop)) return Job::Update(stop.step, stop.stage, 0);
   const int64_t here = NumberOf(anchor);
-  for (int64_t number = here + 1; number <= here + stages_[visit.stage].reach; ++number) {
-    const Job after = JobOf(visit.stage, number);
+  for (int64_t number = here + 1; number <= here + stages_[stop.stage].reach; ++number) {
+    const Job after = JobOf(stop.stage, number);
     if (InRun(after)) return after;
   }
   return std::nullopt;
 }
 
-bool StateRoute::IsReadAfter(const Job& visit, int version) const {
-  const int64_t here = NumberOf(Anchor(visit));
-  const Stage& stage = stages_[visit.stage];
+bool StateRoute::IsReadAfter(const Job& stop, int version) const {
+  const int64_t here = NumberOf(Anchor(stop));
+  const Stage& stage = stages_[stop.stage];
   for (int b = 0; b < static_cast<int>(stage.staleness.size()); ++b) {
     // The last step in which the micro-batch reads it; the first steps all read version 0.
     const int64_t step = int64_t{version} + stage.staleness[b];
     if (step < first_step_) continue;
-    const Job backward = Job::Compute(static_cast<int32_t>(step), visit.stage, b, JobKind::kBackward);
+    const Job backward = Job::Compute(static_cast<int32_t>(step), stop.stage, b, JobKind::kBackward);
     if (NumberOf(backward) > here) return true;
   }
   return false;
 }
 
-// As many as there are updates that have ended.
-int StateRoute::NewestAfter(const Job& visit) const {
-  if (visit.kind == JobKind::kUpdate) return visit.step + 1;
-  const int64_t here = NumberOf(Anchor(visit));
-  const int64_t first = NumberOf(LastBackward(first_step_, visit.stage));
-  const auto count = static_cast<int64_t>(stages_[visit.stage].visits.size());
+// Returns the number of updates that have ended.
+int StateRoute::NewestAfter(const Job& stop) const {
+  if (stop.kind == JobKind::kUpdate) return stop.step + 1;
+  const int64_t here = NumberOf(Anchor(stop));
+  const int64_t first = NumberOf(LastBackward(first_step_, stop.stage));
+  const auto count = static_cast<int64_t>(stages_[stop.stage].stops.size());
   if (here <= first) return first_step_;
-  // The update that follows this very visit has not run.
+  // The update that follows this very stop has not run.
   return static_cast<int>(std::min<int64_t>(first_step_ + (here - first + count - 1) / count, steps_));
 }
 
-int StateRoute::VersionsAfter(const Job& visit) const {
-  const int newest = NewestAfter(visit);
+int StateRoute::VersionsAfter(const Job& stop) const {
+  const int newest = NewestAfter(stop);
   int held = 1;
-  for (int v = std::max(0, newest - stages_[visit.stage].most_staleness - 1); v < newest; ++v) {
-    held += IsReadAfter(visit, v);
+  for (int v = std::max(0, newest - stages_[stop.stage].max_staleness - 1); v < newest; ++v) {
+    held += IsReadAfter(stop, v);
   }
   return held;
 }
 
-int StateRoute::VersionsDuring(const Job& visit) const {
-  const std::optional<Job> before = Before(visit);
-  return std::max(before.has_value() ? VersionsAfter(*before) : 1, VersionsAfter(visit));
+int StateRoute::VersionsDuring(const Job& stop) const {
+  const std::optional<Job> before = Before(stop);
+  return std::max(before.has_value() ? VersionsAfter(*before) : 1, VersionsAfter(stop));
 }
 
 namespace {
@@ -179,7 +179,7 @@ absl::Status CheckFeatures(const Schedule& s, const Ticks& ticks) {
       absl::StrFormat("%s: the state of a stage migrates; that cannot be combined with %s", s.name, other));
 }
 
-// Of step 2, so that there are steps before it.
+// The step that is checked: 2, so that there are steps before it.
 constexpr int kStep = 2;
 
 absl::Status CheckTicks(const Schedule& s, const Ticks& at, int64_t cycle) {
@@ -232,8 +232,8 @@ absl::Status CheckSums(const Schedule& s, const Ticks& tick, int64_t cycle) {
   return absl::OkStatus();
 }
 
-// What a job waits for by backpropagation and by order is at an earlier tick, so that no waits close a
-// circle.
+// Checks that the predecessors of a job by backpropagation and by order are at earlier ticks, so that no
+// waits close a circle.
 absl::Status CheckInputsBefore(const Schedule& s, const Ticks& tick) {
   const auto check = [&](const Job& job, const Job& before) {
     if (tick(before) < tick(job)) return absl::OkStatus();

@@ -15,9 +15,9 @@ skip() { echo "SKIPPED: the bundle was not tried: $*"; exit 77; }
 busybox=$(command -v busybox) || skip "there is no busybox (Debian: busybox-static)"
 ! ldd "$busybox" >/dev/null 2>&1 || skip "$busybox is not static (Debian: busybox-static)"
 if unshare -m true 2>/dev/null; then
-  apart=(unshare -m)
+  isolated=(unshare -m)
 elif unshare -Urm true 2>/dev/null; then
-  apart=(unshare -Urm)
+  isolated=(unshare -Urm)
 else
   skip "this machine lets us make no mount namespace (root, or unprivileged user namespaces, can)"
 fi
@@ -44,7 +44,7 @@ mkdir "$work/root"
 export INSIDE=$source_folder/tests/bundle/inside.sh
 export work archive busybox deps system
 echo "trying it in ${system:-a root file system of busybox and glibc}"
-"${apart[@]}" bash -eu <<'OUTSIDE'
+"${isolated[@]}" bash -eu <<'OUTSIDE'
 mount --make-rprivate /
 if [[ -n "$system" ]]; then
   mount --rbind "$system" "$work/root"

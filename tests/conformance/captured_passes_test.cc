@@ -68,7 +68,7 @@ class CapturingDevice final : public RankDevice {
   absl::Status ReadBack(void* host, const void* from, size_t bytes) override {
     return cpu_.ReadBack(host, from, bytes);
   }
-  void BeginJob(const Job& job, bool beside) override { cpu_.BeginJob(job, beside); }
+  void BeginJob(const Job& job, bool overlapped) override { cpu_.BeginJob(job, overlapped); }
   std::shared_ptr<LaunchedJob> EndJob() override { return cpu_.EndJob(); }
   void ReportLoss(const at::Tensor& loss) override { cpu_.ReportLoss(loss); }
   void ReportSquares(const Tensor& limbs) override { cpu_.ReportSquares(limbs); }

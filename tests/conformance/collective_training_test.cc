@@ -228,12 +228,12 @@ double Difference(const std::map<std::string, std::vector<uint8_t>>& a,
     std::vector<float> x(bytes.size() / sizeof(float)), y(x.size());
     std::memcpy(x.data(), bytes.data(), x.size() * sizeof(float));
     std::memcpy(y.data(), other.data(), y.size() * sizeof(float));
-    float scale = 1e-6f, apart = 0;
+    float scale = 1e-6f, difference = 0;
     for (size_t i = 0; i < x.size(); ++i) {
       scale = std::max(scale, std::fabs(x[i]));
-      apart = std::max(apart, std::fabs(x[i] - y[i]));
+      difference = std::max(difference, std::fabs(x[i] - y[i]));
     }
-    most = std::max<double>(most, apart / scale);
+    most = std::max<double>(most, difference / scale);
   }
   return most;
 }

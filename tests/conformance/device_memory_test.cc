@@ -51,10 +51,10 @@ TEST_P(DeviceModel, Memory_AfterAStep_ReturnsToTheLevelBefore) {
 }
 
 // Bytes that a micro-batch leaves on the middle stage, in the rank's memory and in the host's.
-struct Left {
+struct KeptBytes {
   int64_t activations = 0, host = 0;
 };
-Left LeftByForward(Device& device, const RunSpec& run, MemorySource& memory) {
+KeptBytes BytesKeptByForward(Device& device, const RunSpec& run, MemorySource& memory) {
   auto first = *device.CreateRank(run, 0, memory);
   auto rank = *device.CreateRank(run, 1, memory);
   EXPECT_TRUE(first->AddStage(0, StageRole::Whole()).ok());
@@ -65,7 +65,7 @@ Left LeftByForward(Device& device, const RunSpec& run, MemorySource& memory) {
     Tensor y = rank->Forward(Job::Compute(0, 1, b, JobKind::kForward), One(std::move(x)), {}, 0)->activation;
     g = CopyOf(y);
   }
-  const Left left{Live(*rank, MemoryClass::kActivations) / 2, Live(*rank, MemoryClass::kHost) / 2};
+  const KeptBytes kept{Live(*rank, MemoryClass::kActivations) / 2, Live(*rank, MemoryClass::kHost) / 2};
   for (int b = 0; b < 2; ++b) {
     auto backward = rank->Backward(Job::Compute(0, 1, b, JobKind::kBackward), One(g), {}, 0, false);
     EXPECT_TRUE(backward.ok());
@@ -77,26 +77,26 @@ Left LeftByForward(Device& device, const RunSpec& run, MemorySource& memory) {
     EXPECT_EQ(Live(*rank, c), 0);
     EXPECT_EQ(Live(*first, c), 0);
   }
-  EXPECT_GT(rank->peak_bytes()[static_cast<int>(MemoryClass::kActivations)], left.activations);
-  return left;
+  EXPECT_GT(rank->peak_bytes()[static_cast<int>(MemoryClass::kActivations)], kept.activations);
+  return kept;
 }
 
 TEST_P(DeviceModel, Activations_ByPolicy_AreWhereItSays) {
-  std::map<std::string, Left> left;
+  std::map<std::string, KeptBytes> kept;
   for (const char* activations : {"retain", "recompute", "offload"}) {
     RunSpec run = RunWithDropout(3);
     run.schedule.activations = activations;
-    left[activations] = LeftByForward(device(), run, memory_);
+    kept[activations] = BytesKeptByForward(device(), run, memory_);
   }
-  EXPECT_GT(left["retain"].activations, 0);
-  EXPECT_EQ(left["retain"].host, 0);
+  EXPECT_GT(kept["retain"].activations, 0);
+  EXPECT_EQ(kept["retain"].host, 0);
   // The outputs went with their consumers here: of a forward that is run again nothing stays on its rank.
-  EXPECT_EQ(left["recompute"].activations, 0);
-  EXPECT_EQ(left["recompute"].host, 0);
-  EXPECT_EQ(left["offload"].activations, 0);
+  EXPECT_EQ(kept["recompute"].activations, 0);
+  EXPECT_EQ(kept["recompute"].host, 0);
+  EXPECT_EQ(kept["offload"].activations, 0);
   // All that was retained went to the host, and the stage's input, which was its maker's, besides.
-  EXPECT_GE(left["offload"].host, left["retain"].activations);
-  EXPECT_LT(left["offload"].host, 2 * left["retain"].activations);
+  EXPECT_GE(kept["offload"].host, kept["retain"].activations);
+  EXPECT_LT(kept["offload"].host, 2 * kept["retain"].activations);
 }
 
 // Admission by bytes rests on counts that are never too small, and are of use only if they are not much too
@@ -120,13 +120,14 @@ void ExpectCountsHold(Device& device, const RunSpec& run, MemorySource& memory) 
     ASSERT_TRUE(forward.ok()) << forward.status();
     // The output of another device has come to the host here.
     if (device.name() == "cpu") {
-      EXPECT_EQ(forward->left_bytes, Live(*rank, MemoryClass::kActivations));
+      EXPECT_EQ(forward->activation_bytes, Live(*rank, MemoryClass::kActivations));
     }
     // A tensor that does not stay goes when another device than the host has come to it, which is after the
     // call. It is left out by its bytes, which that device may count as some more.
     const bool late = device.name() != "cpu" && run.schedule.activations != "retain";
-    EXPECT_LE(forward->left_bytes, counted.left + (late ? 4096 : 0));
-    EXPECT_GE(1.3 * static_cast<double>(forward->left_bytes) + 2000, static_cast<double>(counted.left));
+    EXPECT_LE(forward->activation_bytes, counted.activation_bytes + (late ? 4096 : 0));
+    EXPECT_GE(1.3 * static_cast<double>(forward->activation_bytes) + 2000,
+              static_cast<double>(counted.activation_bytes));
     Tensor g;
     if (s + 1 < run.stages()) g = CopyOf(std::exchange(forward->activation, Tensor{}));
     ASSERT_TRUE(rank->Backward(Job::Compute(0, s, 0, JobKind::kBackward), One(g), {}, 0, false).ok());
@@ -134,7 +135,7 @@ void ExpectCountsHold(Device& device, const RunSpec& run, MemorySource& memory) 
     const BytesByClass peak = rank->peak_bytes();
     const auto peak_of = [&](MemoryClass c) { return peak[static_cast<int>(c)]; };
     EXPECT_LE(peak_of(MemoryClass::kActivations) + peak_of(MemoryClass::kBuffers),
-              counted.left + counted.work);
+              counted.activation_bytes + counted.work);
   }
 }
 
@@ -154,16 +155,16 @@ TEST_P(DeviceModel, CountedMemory_OfEveryStageAndPolicy_BoundsWhatIsMeasured) {
 // Memory that ends after some bytes.
 class LittleMemory final : public MemorySource {
  public:
-  explicit LittleMemory(size_t bytes) : left_(bytes) {}
+  explicit LittleMemory(size_t bytes) : remaining_(bytes) {}
   absl::StatusOr<void*> Allocate(size_t bytes) override {
-    if (bytes > left_) return absl::ResourceExhaustedError("the little memory is used up");
-    left_ -= bytes;
+    if (bytes > remaining_) return absl::ResourceExhaustedError("the little memory is used up");
+    remaining_ -= bytes;
     return memory_.Allocate(bytes);
   }
   void Free(void* segment, size_t bytes) override { memory_.Free(segment, bytes); }
 
  private:
-  size_t left_;
+  size_t remaining_;
   PlainMemory memory_;
 };
 

@@ -101,16 +101,16 @@ class Walk {
     const Tensor arrived = CopyOf(states_[job.stage]);
     Poison(states_[job.stage]);
     states_[job.stage] = {};
-    Require(rank.AdoptState(job, arrived));
+    Require(rank.InstallState(job, arrived));
     Poison(arrived);
   }
 
   void PassOn(const Job& job, RankCompute& rank) {
-    const StateRoute& visits = *graph_.route();
+    const StateRoute& route = *graph_.route();
     const int version = graph_.VersionOf(job);
-    if (HasMicrobatch(job.kind) && version < visits.NewestAfter(job) && !visits.IsReadAfter(job, version))
+    if (HasMicrobatch(job.kind) && version < route.NewestAfter(job) && !route.IsReadAfter(job, version))
       rank.DropWeights(job.stage, version);
-    const std::optional<Job> after = visits.After(job);
+    const std::optional<Job> after = route.After(job);
     if (!after.has_value() || graph_.RankOf(*after) == graph_.RankOf(job)) return;
     states_[job.stage] = Require(rank.GiveState(job));
     EXPECT_FALSE(rank.HasState(job.stage));
@@ -239,7 +239,7 @@ TEST_F(MigratingRank, BytesByClass_AreWithTheRankThatHasTheState) {
   EXPECT_EQ(Live(*one_, MemoryClass::kWeights), 0);
   EXPECT_EQ(Live(*one_, MemoryClass::kOptimizer), 0);
   EXPECT_EQ(Live(*one_, MemoryClass::kBuffers), static_cast<int64_t>(state.bytes));
-  Require(other_->AdoptState(job_, std::move(state)));
+  Require(other_->InstallState(job_, std::move(state)));
   EXPECT_EQ(Live(*one_, MemoryClass::kBuffers), 0);
   EXPECT_EQ(Live(*other_, MemoryClass::kWeights), weights);
   EXPECT_EQ(Live(*other_, MemoryClass::kOptimizer), 2 * weights);
@@ -248,15 +248,15 @@ TEST_F(MigratingRank, BytesByClass_AreWithTheRankThatHasTheState) {
 TEST_F(MigratingRank, StateOfAnotherStageOrCutShort_IsRefused) {
   Require(one_->BeginState(job_));
   const Tensor state = Require(one_->GiveState(job_));
-  const absl::Status other = other_->AdoptState(Job::Compute(0, 1, 0, JobKind::kForward), state);
+  const absl::Status other = other_->InstallState(Job::Compute(0, 1, 0, JobKind::kForward), state);
   EXPECT_EQ(other.code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(std::string(other.message()), HasSubstr("that of another stage"));
   Tensor cut = state;
   cut.bytes -= 64;
-  EXPECT_THAT(std::string(other_->AdoptState(job_, cut).message()),
+  EXPECT_THAT(std::string(other_->InstallState(job_, cut).message()),
               HasSubstr("not as long as its head says"));
   cut.bytes = 64;
-  EXPECT_THAT(std::string(other_->AdoptState(job_, cut).message()), HasSubstr("too short"));
+  EXPECT_THAT(std::string(other_->InstallState(job_, cut).message()), HasSubstr("too short"));
   EXPECT_FALSE(other_->HasState(0));
 }
 
@@ -269,8 +269,8 @@ TEST_F(MigratingRankDeathTest, SecondStateOrNone_EndsTheProcessNamingTheJob) {
                "a state begins on a rank that has it, at forward .step 0, stage 0, micro-batch 0");
   const Tensor state = Require(one_->GiveState(job_));
   EXPECT_DEATH(one_->GiveState(job_).status().IgnoreError(), "a state leaves a rank that does not have it");
-  Require(one_->AdoptState(job_, state));
-  EXPECT_DEATH(one_->AdoptState(job_, state).IgnoreError(), "a state comes to a rank that has it");
+  Require(one_->InstallState(job_, state));
+  EXPECT_DEATH(one_->InstallState(job_, state).IgnoreError(), "a state comes to a rank that has it");
 }
 
 }  // namespace

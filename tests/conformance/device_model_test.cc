@@ -48,7 +48,7 @@ TEST_P(DeviceModel, Dropout_WhateverAForwardLeaves_SameMasks) {
       for (const bool split : {false, true}) {
         SCOPED_TRACE(std::string(activations) + (split ? ", split" : ", fused"));
         ExpectSame(Train(device(), run, {Kind::kPipeline, {3, 1, 0, 2}, split}), reference);
-        ExpectSame(Train(device(), run, {Kind::kApart, {1, 0, 3, 2}, split}), reference);
+        ExpectSame(Train(device(), run, {Kind::kRemoteBackward, {1, 0, 3, 2}, split}), reference);
       }
     }
   }
@@ -328,11 +328,12 @@ TEST_P(EveryDevice, TwoTower_CountsOfLayers_HoldForTheCompute) {
       ASSERT_TRUE(result.ok()) << result.status();
       const int64_t size = counts[s].output_elements() * run.microbatch_samples();
       EXPECT_EQ(result->activation.bytes, static_cast<size_t>(size) * sizeof(float));
-      const int64_t left = counts[s].left_bytes * run.microbatch_samples() + counts[s].left_fixed;
-      EXPECT_LE(result->left_bytes, left);
+      const int64_t activation_bytes =
+          counts[s].activation_bytes * run.microbatch_samples() + counts[s].fixed_activation_bytes;
+      EXPECT_LE(result->activation_bytes, activation_bytes);
       // Data that a copy brought to a device are counted, and not tallied.
       if (device().name() == "cpu") {
-        EXPECT_GE(result->left_bytes, left / 2);
+        EXPECT_GE(result->activation_bytes, activation_bytes / 2);
       }
       outputs.push_back(result->activation);
     }

@@ -82,8 +82,8 @@ TEST_P(DeviceTraining, BackwardOnAnotherRank_FromTheStagesInput_EqualsReference)
   for (const char* activations : {"retain", "recompute", "offload"}) {
     RunSpec run = Run();
     run.schedule.activations = activations;
-    ExpectSame(Train(device(), run, {Kind::kApart, {1, 0, 3, 2}}), reference);
-    ExpectSame(Train(device(), run, {Kind::kApart, {2, 3, 0, 1}, true}), reference);
+    ExpectSame(Train(device(), run, {Kind::kRemoteBackward, {1, 0, 3, 2}}), reference);
+    ExpectSame(Train(device(), run, {Kind::kRemoteBackward, {2, 3, 0, 1}, true}), reference);
   }
 }
 
@@ -126,7 +126,7 @@ TEST_P(DeviceTraining, OldWeights_OfEveryRule_EqualReference) {
       ExpectSame(Train(device(), run, {Kind::kRelayed, order}), reference);
       ExpectSame(Train(device(), run, {Kind::kFetched, order, /*split_backward=*/true}), reference);
       ExpectSame(Train(device(), run, {Kind::kSlices}), reference);
-      ExpectSame(Train(device(), run, {Kind::kApart, order}), reference);
+      ExpectSame(Train(device(), run, {Kind::kRemoteBackward, order}), reference);
       run.schedule = {};
       const bool newest = name == "pipedream" && stages == 1;
       EXPECT_EQ(Reference(run).trained == reference.trained, newest) << "old weights must show";
@@ -166,7 +166,7 @@ TEST_P(DeviceTraining, ClippedGradientsAndLearningRates_OfEveryRule_EqualReferen
     ExpectSame(Train(device(), run, {Kind::kReplicas}), reference);
     ExpectSame(Train(device(), run, {Kind::kFetched, order, /*split_backward=*/true}), reference);
     ExpectSame(Train(device(), run, {Kind::kSlices}), reference);
-    ExpectSame(Train(device(), run, {Kind::kApart, order}), reference);
+    ExpectSame(Train(device(), run, {Kind::kRemoteBackward, order}), reference);
     ExpectSame(Train(device(), run, {Kind::kRelayed}), reference);
     run.train.lr_schedule = {};
     EXPECT_TRUE(Reference(run).trained != reference.trained) << "learning rates must show";

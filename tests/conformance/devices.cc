@@ -45,8 +45,8 @@ class HostedRank final : public RankCompute {
   absl::Status BeginState(const Job& job) override {
     return InJob(job, [&](RankCompute& rank) { return rank.BeginState(job); });
   }
-  absl::Status AdoptState(const Job& job, Tensor state) override {
-    return InJob(job, [&](RankCompute& rank) { return rank.AdoptState(job, state); });
+  absl::Status InstallState(const Job& job, Tensor state) override {
+    return InJob(job, [&](RankCompute& rank) { return rank.InstallState(job, state); });
   }
   absl::StatusOr<Tensor> GiveState(const Job& job) override {
     return Back(InJob(job, [&](RankCompute& rank) { return rank.GiveState(job); }));
@@ -70,8 +70,8 @@ class HostedRank final : public RankCompute {
       return rank.ForwardOnly(job, std::move(inputs), std::move(weights), version);
     }));
   }
-  absl::Status AdoptPass(const Job& job, std::vector<Tensor> inputs) override {
-    return InJob(job, [&](RankCompute& rank) { return rank.AdoptPass(job, std::move(inputs)); });
+  absl::Status TakePass(const Job& job, std::vector<Tensor> inputs) override {
+    return InJob(job, [&](RankCompute& rank) { return rank.TakePass(job, std::move(inputs)); });
   }
   absl::StatusOr<BackwardResult> Backward(const Job& job, std::vector<Tensor> output_gradients,
                                           Tensor weights, int version, bool hand_out) override {
@@ -106,8 +106,8 @@ class HostedRank final : public RankCompute {
                       bool keep) override {
     return InJob(job, [&](RankCompute& rank) { return rank.Update(job, sums, norm, keep); });
   }
-  absl::Status Adopt(const Job& job, const Tensor& weights, bool keep) override {
-    return InJob(job, [&](RankCompute& rank) { return rank.Adopt(job, weights, keep); });
+  absl::Status InstallWeights(const Job& job, const Tensor& weights, bool keep) override {
+    return InJob(job, [&](RankCompute& rank) { return rank.InstallWeights(job, weights, keep); });
   }
 
   absl::StatusOr<Tensor> Weights(int stage, int version) override {
@@ -130,7 +130,7 @@ class HostedRank final : public RankCompute {
   template <typename F>
   auto InJob(const Job& job, F f) -> decltype(f(std::declval<RankCompute&>())) {
     RankCompute& rank = Here();
-    rank.BeginJob(job, /*beside=*/jobs_++ > 0);
+    rank.BeginJob(job, /*overlapped=*/jobs_++ > 0);
     auto result = f(rank);
     const std::shared_ptr<LaunchedJob> launched = rank.EndJob();
     --jobs_;

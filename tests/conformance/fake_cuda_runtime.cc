@@ -68,7 +68,7 @@ thread_local cudaError_t last_error = cudaSuccess;
 // A thread that chose none has the first.
 thread_local int current_device = 0;
 
-cudaError_t Said(cudaError_t error) { return last_error = error; }
+cudaError_t Remember(cudaError_t error) { return last_error = error; }
 
 Stream* Of(cudaStream_t stream) { return reinterpret_cast<Stream*>(stream); }
 Event* Of(cudaEvent_t event) { return reinterpret_cast<Event*>(event); }
@@ -86,7 +86,7 @@ int CurrentFakeDevice() { return current_device; }
 extern "C" {
 
 cudaError_t cudaSetDevice(int device) {
-  if (device < 0) return Said(cudaErrorInvalidDevice);
+  if (device < 0) return Remember(cudaErrorInvalidDevice);
   current_device = device;
   return cudaSuccess;
 }
@@ -104,7 +104,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
-  return Of(stream)->IsIdle() ? cudaSuccess : Said(cudaErrorNotReady);
+  return Of(stream)->IsIdle() ? cudaSuccess : Remember(cudaErrorNotReady);
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int) {
   *event = reinterpret_cast<cudaEvent_t>(new Event{current_device});
@@ -115,14 +115,14 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
   return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-  if (Of(event)->device != Of(stream)->device()) return Said(cudaErrorInvalidResourceHandle);
+  if (Of(event)->device != Of(stream)->device()) return Remember(cudaErrorInvalidResourceHandle);
   auto reached = std::make_shared<std::atomic<bool>>(false);
   Of(event)->reached = reached;
   Of(stream)->Append([reached] { *reached = true; });
   return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
-  return *Of(event)->reached ? cudaSuccess : Said(cudaErrorNotReady);
+  return *Of(event)->reached ? cudaSuccess : Remember(cudaErrorNotReady);
 }
 
 }  // extern "C"

@@ -57,7 +57,7 @@ struct ncclComm {
   std::shared_ptr<Clique> clique;
   int rank = 0;
   int device = 0;
-  int polls_left = 0;                         // before the last call is over
+  int polls_remaining = 0;                    // before the last call is over
   std::vector<std::function<void()>> called;  // what it enqueues, on a thread of its own if it does not block
   std::thread caller;
   int64_t next_operation = 0;
@@ -121,7 +121,7 @@ void Meet(const std::shared_ptr<Clique>& clique, int rank, int64_t number, const
 
 ncclResult_t StartNow(ncclComm_t comm, cudaStream_t stream, const Part& part) {
   weft::MutexLock lock(mu);
-  if (comm->clique->joined < comm->clique->size || comm->polls_left > 0) return ncclInvalidUsage;
+  if (comm->clique->joined < comm->clique->size || comm->polls_remaining > 0) return ncclInvalidUsage;
   if (weft::testing::FakeDeviceOf(stream) != comm->device) return ncclInvalidArgument;
   ++operations;
   ++*comm->on_streams;
@@ -145,8 +145,8 @@ void EnqueueCalled(ncclComm_t comm) {
 
 ncclResult_t EndCall(ncclComm_t comm) {
   weft::MutexLock lock(mu);
-  comm->polls_left = polls_of_calls;
-  if (comm->polls_left == 0) {
+  comm->polls_remaining = polls_of_calls;
+  if (comm->polls_remaining == 0) {
     EnqueueCalled(comm);
     return ncclSuccess;
   }
@@ -261,10 +261,10 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
   weft::MutexLock lock(mu);
   *error = injected != ncclSuccess              ? injected
            : comm->clique->error != ncclSuccess ? comm->clique->error
-           : comm->clique->joined < comm->clique->size || comm->polls_left > 0 || !comm->called.empty()
+           : comm->clique->joined < comm->clique->size || comm->polls_remaining > 0 || !comm->called.empty()
                ? ncclInProgress
                : ncclSuccess;
-  if (comm->polls_left > 0) --comm->polls_left;
+  if (comm->polls_remaining > 0) --comm->polls_remaining;
   return ncclSuccess;
 }
 

@@ -86,9 +86,9 @@ TEST_P(Float32Tolerance, OtherRounding_IsWithinOfTheTruthAndTwiceOfTheCpu) {
     const std::unique_ptr<DeviceBackend> device = DeviceOf(arithmetic);
     const Trajectory other = TrainPlainly(Run(), device.get());
     EXPECT_LE(FromTruth(arithmetic, other).ratio(), 1);
-    const Distance apart = DistanceOf(other, cpu, truth().tolerance);
-    EXPECT_LE(apart.ratio(), 2);
-    EXPECT_GT(apart.ratio(), 0) << "it does not round otherwise";
+    const Distance distance = DistanceOf(other, cpu, truth().tolerance);
+    EXPECT_LE(distance.ratio(), 2);
+    EXPECT_GT(distance.ratio(), 0) << "it does not round otherwise";
   }
 }
 

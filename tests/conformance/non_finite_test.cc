@@ -115,7 +115,7 @@ TEST_F(NonFiniteValues, SkippedUnderEveryRuleAndArrangement_EqualReference) {
       ExpectSame(Train(cpu_, run, {Kind::kReplicas}), reference);
       ExpectSame(Train(cpu_, run, {Kind::kFetched, order, /*split_backward=*/true}), reference);
       ExpectSame(Train(cpu_, run, {Kind::kSlices}), reference);
-      ExpectSame(Train(cpu_, run, {Kind::kApart, order}), reference);
+      ExpectSame(Train(cpu_, run, {Kind::kRemoteBackward, order}), reference);
       ExpectSame(Train(cpu_, run, {Kind::kRelayed}), reference);
     }
   }

@@ -47,13 +47,13 @@ class Driver {
       arrangement_.backward_order.resize(microbatches_);
       std::iota(arrangement_.backward_order.begin(), arrangement_.backward_order.end(), 0);
     }
-    const int ranks = arrangement_.kind == Kind::kPipeline   ? stages_
-                      : arrangement_.kind == Kind::kReplicas ? microbatches_
-                      : arrangement_.kind == Kind::kRelayed  ? microbatches_
-                      : arrangement_.kind == Kind::kSlices   ? microbatches_
-                      : arrangement_.kind == Kind::kFetched  ? 2
-                      : arrangement_.kind == Kind::kApart    ? 2
-                                                             : 1;
+    const int ranks = arrangement_.kind == Kind::kPipeline         ? stages_
+                      : arrangement_.kind == Kind::kReplicas       ? microbatches_
+                      : arrangement_.kind == Kind::kRelayed        ? microbatches_
+                      : arrangement_.kind == Kind::kSlices         ? microbatches_
+                      : arrangement_.kind == Kind::kFetched        ? 2
+                      : arrangement_.kind == Kind::kRemoteBackward ? 2
+                                                                   : 1;
     for (int r = 0; r < ranks; ++r) ranks_.push_back(Require(device.CreateRank(run, r, memory_)));
     for (int r = 0; r < ranks; ++r) {
       for (int s = 0; s < stages_; ++s) {
@@ -110,7 +110,7 @@ class Driver {
 
   int ComputeRank(int stage, int microbatch, bool backward = false) const {
     switch (arrangement_.kind) {
-      case Kind::kApart:
+      case Kind::kRemoteBackward:
         return backward ? 1 : 0;
       case Kind::kPipeline:
         return stage;
@@ -127,14 +127,14 @@ class Driver {
   }
   bool hands_out() const {
     return arrangement_.kind == Kind::kReplicas || arrangement_.kind == Kind::kRelayed ||
-           arrangement_.kind == Kind::kFetched || arrangement_.kind == Kind::kApart ||
+           arrangement_.kind == Kind::kFetched || arrangement_.kind == Kind::kRemoteBackward ||
            arrangement_.kind == Kind::kSlices;
   }
   int VersionOf(int t, int stage, int b) const { return std::max(0, t - schedule_.StalenessOf(stage, b)); }
   Tensor FetchWeights(int t, int stage, int b, bool backward = false) {
     if (arrangement_.kind == Kind::kSlices) return GatherWeights(stage, b, VersionOf(t, stage, b));
     const bool fetches =
-        arrangement_.kind == Kind::kFetched || (arrangement_.kind == Kind::kApart && backward);
+        arrangement_.kind == Kind::kFetched || (arrangement_.kind == Kind::kRemoteBackward && backward);
     return fetches ? CopyOf(Require(ranks_[0]->Weights(stage, VersionOf(t, stage, b)))) : Tensor{};
   }
   Tensor GatherWeights(int stage, int rank, int version) {
@@ -160,11 +160,11 @@ class Driver {
       const Job job = Job::Compute(t, s, b, JobKind::kForward);
       std::vector<Tensor> inputs;
       for (const int from : inputs_of_[s]) inputs.push_back(Deliver(outputs[from]));
-      if (arrangement_.kind == Kind::kApart) {
+      if (arrangement_.kind == Kind::kRemoteBackward) {
         for (const Tensor& input : inputs) inputs_[{s, b}].push_back(Deliver(input));
       }
       RankCompute& rank = *ranks_[ComputeRank(s, b)];
-      ForwardResult result = Require(arrangement_.kind == Kind::kApart
+      ForwardResult result = Require(arrangement_.kind == Kind::kRemoteBackward
                                          ? rank.ForwardOnly(job, std::move(inputs), weights, version)
                                          : rank.Forward(job, std::move(inputs), weights, version));
       if (!weights.empty()) Poison(weights);
@@ -180,9 +180,9 @@ class Driver {
       RankCompute& rank = *ranks_[ComputeRank(s, b, /*backward=*/true)];
       const int version = VersionOf(t, s, b);
       BackwardResult result;
-      if (arrangement_.kind == Kind::kApart) {
+      if (arrangement_.kind == Kind::kRemoteBackward) {
         const JobKind kind = arrangement_.split_backward ? JobKind::kBackwardInput : JobKind::kBackward;
-        Require(rank.AdoptPass(Job::Compute(t, s, b, kind), std::move(inputs_[{s, b}])));
+        Require(rank.TakePass(Job::Compute(t, s, b, kind), std::move(inputs_[{s, b}])));
       }
       std::vector<Tensor> g = std::move(gradients[s]);
       if (arrangement_.split_backward) {
@@ -261,11 +261,11 @@ class Driver {
 
   // Keeps the versions that the next steps read, and drops the others.
   void UpdateOn(RankCompute& rank, const Job& job, const std::vector<Tensor>& sums, const Tensor& norm) {
-    Require(rank.Update(job, sums, norm, schedule_.MostStaleness(job.stage) > 0));
+    Require(rank.Update(job, sums, norm, schedule_.MaxStaleness(job.stage) > 0));
     DropUnread(rank, job);
   }
   void DropUnread(RankCompute& rank, const Job& job) {
-    const int most = schedule_.MostStaleness(job.stage);
+    const int most = schedule_.MaxStaleness(job.stage);
     if (most > 0 && job.step >= most) rank.DropWeights(job.stage, job.step - most);
   }
 
@@ -290,14 +290,14 @@ class Driver {
       const Tensor made = CopyOf(Require(ranks_[from]->Weights(s, t + 1)));
       const Job job = Job::Update(t, s, m);
       EXPECT_FALSE(ranks_[m]->Update(job, sums, norm, false).ok()) << "an adopted stage was updated";
-      Require(ranks_[m]->Adopt(job, made, schedule_.MostStaleness(s) > 0));
+      Require(ranks_[m]->InstallWeights(job, made, schedule_.MaxStaleness(s) > 0));
       DropUnread(*ranks_[m], job);
       Poison(made);
     }
   }
 
   // All hold what the last one made, and none of the others can save it.
-  void ExpectAdopted(int s) {
+  void ExpectInstalled(int s) {
     const Tensor made = Require(ranks_.back()->Weights(s, run_.end_step()));
     for (size_t r = 0; r + 1 < ranks_.size(); ++r) {
       const Tensor held = Require(ranks_[r]->Weights(s, run_.end_step()));
@@ -314,7 +314,7 @@ class Driver {
       const int rank = arrangement_.kind == Kind::kPipeline  ? s
                        : arrangement_.kind == Kind::kRelayed ? microbatches_ - 1
                                                              : 0;
-      if (arrangement_.kind == Kind::kRelayed && name == "checkpoint") ExpectAdopted(s);
+      if (arrangement_.kind == Kind::kRelayed && name == "checkpoint") ExpectInstalled(s);
       Require(ranks_[rank]->Save(s, folder));
       // They save in any order; the last to come joins them.
       for (size_t r = 1; arrangement_.kind == Kind::kSlices && r < ranks_.size(); ++r)
@@ -334,7 +334,7 @@ class Driver {
   std::vector<std::unique_ptr<RankCompute>> ranks_;
   std::map<int, std::map<int, Tensor>> gradients_;
   std::map<std::pair<int, int>, std::vector<Tensor>>
-      inputs_;  // of stages, by stage and micro-batch, for kApart
+      inputs_;  // of stages, by stage and micro-batch, for kRemoteBackward
 };
 
 }  // namespace

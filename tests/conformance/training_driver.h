@@ -55,10 +55,10 @@ struct Arrangement {
     kPipeline,  // one rank a stage, gradients added where they are made
     kOneRank,   // all stages on one rank
     kReplicas,  // B ranks that hold everything; gradients travel in slices
-    kRelayed,   // likewise, but a running sum goes from rank to rank; the last updates, the others adopt
+    kRelayed,   // likewise, but a running sum goes from rank to rank; the last updates, the others copy it
     kFetched,   // one rank holds the weights, another computes with copies of them
     kSlices,    // B ranks that hold a slice of each stage; weights are gathered, gradients travel in slices
-    kApart,     // one rank holds the weights and runs the forwards, another the backwards
+    kRemoteBackward,  // one rank holds the weights and runs the forwards, another the backwards
   } kind = Kind::kPipeline;
   std::vector<int> backward_order;  // order of micro-batches; empty for 0, 1, 2, ..
   bool split_backward = false;

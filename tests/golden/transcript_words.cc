@@ -57,7 +57,7 @@ std::string PrepareWords(const PrepareEffect& e) {
     absl::StrAppend(&words, &s == &e.stages.front() ? "" : ",", " stage ", s.stage, " on rank ", s.rank);
     if (s.parts > 1) absl::StrAppend(&words, " slice ", s.part, " of ", s.parts);
     if (!s.holds_weights && !s.state_travels) words += " without weights";
-    if (s.adopts) words += " installs versions";
+    if (s.updated_elsewhere) words += " installs versions";
     if (s.state_travels) words += " travels";
     if (s.saves) words += " saves";
   }
@@ -75,7 +75,7 @@ std::string StartWords(const StartEffect& e) {
     for (const TensorKey& key : e.gradients) absl::StrAppend(&words, " b", key.microbatch);
   }
   if (e.keeps_version) absl::StrAppend(&words, ", keeps version ", e.version);
-  if (e.beside) words += ", beside a forward";
+  if (e.overlapped) words += ", beside a forward";
   if (e.takes_snapshot) absl::StrAppend(&words, ", takes the snapshot of step ", e.job.step + 1);
   return words;
 }

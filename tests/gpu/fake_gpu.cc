@@ -42,7 +42,7 @@ bool AreSides(Gpu& gpu, const void* to, const void* from, cudaMemcpyKind kind) {
 
 }  // namespace
 
-cudaError_t Said(cudaError_t error) {
+cudaError_t Remember(cudaError_t error) {
   if (error != cudaSuccess) last_error = error;
   return error;
 }
@@ -50,9 +50,9 @@ cudaError_t Said(cudaError_t error) {
 cudaError_t Enqueued(cudaStream_t stream, std::function<void()> work) {
   Gpu& gpu = Gpu::Of();
   MutexLock lock(gpu.mutex);
-  if (gpu.broken != cudaSuccess) return Said(gpu.broken);
+  if (gpu.broken != cudaSuccess) return Remember(gpu.broken);
   if (Capture* const capture = CaptureOf(gpu, Of(stream))) {
-    if (capture->invalid) return Said(cudaErrorStreamCaptureInvalidated);
+    if (capture->invalid) return Remember(cudaErrorStreamCaptureInvalidated);
     AddTo(*capture, Of(stream), std::move(work));
     return cudaSuccess;
   }
@@ -101,7 +101,7 @@ void FakeGpu::ResetWaits() {
 
 using weft::MutexLock;
 using weft::testing::Gpu;
-using weft::testing::Said;
+using weft::testing::Remember;
 using weft::testing::Unsafe;
 
 extern "C" {
@@ -118,7 +118,7 @@ cudaError_t cudaGetDevice(int* device) {
   *device = 0;
   return cudaSuccess;
 }
-cudaError_t cudaSetDevice(int device) { return device == 0 ? cudaSuccess : Said(cudaErrorInvalidDevice); }
+cudaError_t cudaSetDevice(int device) { return device == 0 ? cudaSuccess : Remember(cudaErrorInvalidDevice); }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* gpu, int) {
   *gpu = cudaDeviceProp{};
   std::snprintf(gpu->name, sizeof gpu->name, "fake GPU");
@@ -149,7 +149,7 @@ cudaError_t cudaPeekAtLastError() { return weft::testing::last_error; }
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   Gpu& gpu = Gpu::Of();
   MutexLock lock(gpu.mutex);
-  if (gpu.broken != cudaSuccess) return Said(gpu.broken);
+  if (gpu.broken != cudaSuccess) return Remember(gpu.broken);
   *free = gpu.memory - gpu.used;
   *total = gpu.memory;
   return cudaSuccess;
@@ -159,7 +159,7 @@ cudaError_t cudaMalloc(void** memory, size_t bytes) {
   MutexLock lock(gpu.mutex);
   ++gpu.waits;
   if (const cudaError_t refused = Unsafe(gpu); refused != cudaSuccess) return refused;
-  if (gpu.used + bytes > gpu.memory) return Said(cudaErrorMemoryAllocation);
+  if (gpu.used + bytes > gpu.memory) return Remember(cudaErrorMemoryAllocation);
   *memory = std::aligned_alloc(size_t{2} << 20, (bytes + (size_t{2} << 20) - 1) >> 21 << 21);
   gpu.used += bytes;
   gpu.device[*memory] = bytes;
@@ -172,7 +172,7 @@ cudaError_t cudaFree(void* memory) {
   ++gpu.waits;
   if (const cudaError_t refused = Unsafe(gpu); refused != cudaSuccess) return refused;
   const auto at = gpu.device.find(memory);
-  if (at == gpu.device.end()) return memory == nullptr ? cudaSuccess : Said(cudaErrorInvalidValue);
+  if (at == gpu.device.end()) return memory == nullptr ? cudaSuccess : Remember(cudaErrorInvalidValue);
   while (gpu.Step()) {
   }
   gpu.used -= at->second;
@@ -207,7 +207,7 @@ cudaError_t cudaHostRegister(void* memory, size_t bytes, unsigned int) {
   MutexLock lock(gpu.mutex);
   ++gpu.waits;
   if (const cudaError_t refused = Unsafe(gpu); refused != cudaSuccess) return refused;
-  if (weft::testing::Within(gpu.locked, memory)) return Said(cudaErrorHostMemoryAlreadyRegistered);
+  if (weft::testing::Within(gpu.locked, memory)) return Remember(cudaErrorHostMemoryAlreadyRegistered);
   gpu.locked[memory] = bytes;
   return cudaSuccess;
 }
@@ -216,7 +216,7 @@ cudaError_t cudaHostUnregister(void* memory) {
   MutexLock lock(gpu.mutex);
   ++gpu.waits;
   if (const cudaError_t refused = Unsafe(gpu); refused != cudaSuccess) return refused;
-  return gpu.locked.erase(memory) == 1 ? cudaSuccess : Said(cudaErrorHostMemoryNotRegistered);
+  return gpu.locked.erase(memory) == 1 ? cudaSuccess : Remember(cudaErrorHostMemoryNotRegistered);
 }
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* pointer) {
   Gpu& gpu = Gpu::Of();
@@ -248,7 +248,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
   MutexLock lock(gpu.mutex);
   const cudaError_t refused = NotInCapture(gpu, weft::testing::Of(stream));
   if (refused != cudaSuccess) return refused;
-  return weft::testing::Of(stream)->queue.empty() ? cudaSuccess : Said(cudaErrorNotReady);
+  return weft::testing::Of(stream)->queue.empty() ? cudaSuccess : Remember(cudaErrorNotReady);
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   Gpu& gpu = Gpu::Of();
@@ -271,7 +271,7 @@ cudaError_t cudaDeviceSynchronize() {
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned int) {
   Gpu& gpu = Gpu::Of();
   MutexLock lock(gpu.mutex);
-  if (gpu.broken != cudaSuccess) return Said(gpu.broken);
+  if (gpu.broken != cudaSuccess) return Remember(gpu.broken);
   const auto& last = weft::testing::Of(event)->last;
   weft::testing::Stream* const waiting = weft::testing::Of(stream);
   if (last == nullptr) return cudaSuccess;
@@ -281,7 +281,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int flags) {
-  if (Gpu::Of().broken != cudaSuccess) return Said(Gpu::Of().broken);
+  if (Gpu::Of().broken != cudaSuccess) return Remember(Gpu::Of().broken);
   auto* const made = new weft::testing::Event;
   made->timed = (flags & cudaEventDisableTiming) == 0;
   *event = reinterpret_cast<cudaEvent_t>(made);
@@ -296,7 +296,7 @@ cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, uns
   {
     Gpu& gpu = Gpu::Of();
     MutexLock lock(gpu.mutex);
-    if (gpu.broken != cudaSuccess) return Said(gpu.broken);
+    if (gpu.broken != cudaSuccess) return Remember(gpu.broken);
     weft::testing::Event* const recorded = weft::testing::Of(event);
     recorded->last = record;
     const weft::testing::Stream* const at = weft::testing::Of(stream);
@@ -319,8 +319,8 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   MutexLock lock(gpu.mutex);
   if (const cudaError_t refused = Unsafe(gpu); refused != cudaSuccess) return refused;
   const auto& last = weft::testing::Of(event)->last;
-  if (last != nullptr && last->capture != 0) return Said(cudaErrorCapturedEvent);
-  return last == nullptr || last->done ? cudaSuccess : Said(cudaErrorNotReady);
+  if (last != nullptr && last->capture != 0) return Remember(cudaErrorCapturedEvent);
+  return last == nullptr || last->done ? cudaSuccess : Remember(cudaErrorNotReady);
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   Gpu& gpu = Gpu::Of();
@@ -328,19 +328,19 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   ++gpu.waits;
   if (const cudaError_t refused = Unsafe(gpu); refused != cudaSuccess) return refused;
   const auto& last = weft::testing::Of(event)->last;
-  if (last != nullptr && last->capture != 0) return Said(cudaErrorCapturedEvent);
+  if (last != nullptr && last->capture != 0) return Remember(cudaErrorCapturedEvent);
   gpu.Drain([&] { return last == nullptr || last->done; });
   return cudaSuccess;
 }
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t from, cudaEvent_t to) {
   Gpu& gpu = Gpu::Of();
   MutexLock lock(gpu.mutex);
-  if (gpu.broken != cudaSuccess) return Said(gpu.broken);
+  if (gpu.broken != cudaSuccess) return Remember(gpu.broken);
   for (const cudaEvent_t event : {from, to}) {
     const weft::testing::Event* const e = weft::testing::Of(event);
-    if (!e->timed || e->last == nullptr) return Said(cudaErrorInvalidResourceHandle);
-    if (e->last->capture != 0) return Said(cudaErrorCapturedEvent);
-    if (!e->last->done) return Said(cudaErrorNotReady);
+    if (!e->timed || e->last == nullptr) return Remember(cudaErrorInvalidResourceHandle);
+    if (e->last->capture != 0) return Remember(cudaErrorCapturedEvent);
+    if (!e->last->done) return Remember(cudaErrorNotReady);
   }
   const int64_t span = weft::testing::Of(to)->last->at_ns - weft::testing::Of(from)->last->at_ns;
   *ms = static_cast<float>(static_cast<double>(span) / 1e6);
@@ -352,7 +352,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
   {
     Gpu& gpu = Gpu::Of();
     MutexLock lock(gpu.mutex);
-    if (!weft::testing::AreSides(gpu, to, from, kind)) return Said(cudaErrorInvalidValue);
+    if (!weft::testing::AreSides(gpu, to, from, kind)) return Remember(cudaErrorInvalidValue);
   }
   return weft::testing::Enqueued(stream, [=] { std::memcpy(to, from, bytes); });
 }

@@ -19,7 +19,7 @@ bool AllJoined(Capture& capture) {
 }  // namespace
 
 cudaError_t Unsafe(Gpu& gpu) {
-  if (gpu.broken != cudaSuccess) return Said(gpu.broken);
+  if (gpu.broken != cudaSuccess) return Remember(gpu.broken);
   if (thread_mode == cudaStreamCaptureModeRelaxed) return cudaSuccess;
   cudaError_t refused = cudaSuccess;
   for (auto& [id, capture] : gpu.captures) {
@@ -31,7 +31,7 @@ cudaError_t Unsafe(Gpu& gpu) {
     capture.invalid = true;
     refused = cudaErrorStreamCaptureUnsupported;
   }
-  return Said(refused);
+  return Remember(refused);
 }
 
 Capture* CaptureOf(Gpu& gpu, const Stream* stream) {
@@ -42,7 +42,7 @@ cudaError_t NotInCapture(Gpu& gpu, const Stream* stream) {
   Capture* const capture = CaptureOf(gpu, stream);
   if (capture == nullptr) return Unsafe(gpu);
   capture->invalid = true;
-  return Said(cudaErrorStreamCaptureUnsupported);
+  return Remember(cudaErrorStreamCaptureUnsupported);
 }
 
 void AddTo(Capture& capture, const Stream* stream, std::function<void()> work) {
@@ -55,7 +55,7 @@ cudaError_t WaitInCapture(Gpu& gpu, Stream* stream, const Recorded& event) {
   const auto others = gpu.captures.find(event.capture);
   if (others == gpu.captures.end() || (own != nullptr && own != &others->second)) {
     if (own != nullptr) own->invalid = true;
-    return Said(own != nullptr ? cudaErrorStreamCaptureIsolation : cudaErrorCapturedEvent);
+    return Remember(own != nullptr ? cudaErrorStreamCaptureIsolation : cudaErrorCapturedEvent);
   }
   Capture& capture = others->second;
   stream->capture = event.capture;  // if it was in none, it joins
@@ -75,17 +75,17 @@ cudaError_t LaunchedKernel(cudaStream_t stream) {
 using weft::MutexLock;
 using weft::testing::Enqueued;
 using weft::testing::Gpu;
-using weft::testing::Said;
+using weft::testing::Remember;
 
 extern "C" {
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
   Gpu& gpu = Gpu::Of();
   MutexLock lock(gpu.mutex);
-  if (gpu.broken != cudaSuccess) return Said(gpu.broken);
-  if (stream == nullptr) return Said(cudaErrorStreamCaptureUnsupported);
+  if (gpu.broken != cudaSuccess) return Remember(gpu.broken);
+  if (stream == nullptr) return Remember(cudaErrorStreamCaptureUnsupported);
   weft::testing::Stream* const captured = weft::testing::Of(stream);
-  if (captured->capture != 0) return Said(cudaErrorIllegalState);
+  if (captured->capture != 0) return Remember(cudaErrorIllegalState);
   captured->capture = ++gpu.last_capture;
   weft::testing::Capture& capture = gpu.captures[captured->capture];
   capture.begun_on = captured;
@@ -98,14 +98,14 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   Gpu& gpu = Gpu::Of();
   MutexLock lock(gpu.mutex);
   *graph = nullptr;
-  if (gpu.broken != cudaSuccess) return Said(gpu.broken);
+  if (gpu.broken != cudaSuccess) return Remember(gpu.broken);
   weft::testing::Stream* const ended = weft::testing::Of(stream);
   const uint64_t id = ended->capture;
-  if (id == 0) return Said(cudaErrorIllegalState);
+  if (id == 0) return Remember(cudaErrorIllegalState);
   weft::testing::Capture& capture = gpu.captures.at(id);
-  if (capture.begun_on != ended) return Said(cudaErrorStreamCaptureUnmatched);
+  if (capture.begun_on != ended) return Remember(cudaErrorStreamCaptureUnmatched);
   if (capture.thread != std::this_thread::get_id() && capture.mode != cudaStreamCaptureModeRelaxed)
-    return Said(cudaErrorStreamCaptureWrongThread);
+    return Remember(cudaErrorStreamCaptureWrongThread);
   const cudaError_t failed = capture.invalid                      ? cudaErrorStreamCaptureInvalidated
                              : !weft::testing::AllJoined(capture) ? cudaErrorStreamCaptureUnjoined
                                                                   : cudaSuccess;
@@ -115,14 +115,14 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
     if (s->capture == id) s->capture = 0;
   }
   gpu.captures.erase(id);
-  return Said(failed);
+  return Remember(failed);
 }
 cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status,
                                      unsigned long long* id, cudaGraph_t*, const cudaGraphNode_t**,
                                      const cudaGraphEdgeData**, size_t*) {
   Gpu& gpu = Gpu::Of();
   MutexLock lock(gpu.mutex);
-  if (gpu.broken != cudaSuccess) return Said(gpu.broken);
+  if (gpu.broken != cudaSuccess) return Remember(gpu.broken);
   const weft::testing::Stream* const asked = weft::testing::Of(stream);
   const weft::testing::Capture* const capture = CaptureOf(gpu, asked);
   *status = capture == nullptr ? cudaStreamCaptureStatusNone

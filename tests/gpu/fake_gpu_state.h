@@ -117,7 +117,7 @@ inline Stream* Of(cudaStream_t stream) {
 inline Event* Of(cudaEvent_t event) { return reinterpret_cast<Event*>(event); }
 
 // Notes an error as the thread's last.
-cudaError_t Said(cudaError_t error);
+cudaError_t Remember(cudaError_t error);
 cudaError_t Enqueued(cudaStream_t stream, std::function<void()> work);
 cudaError_t LaunchedKernel(cudaStream_t stream);
 

@@ -44,7 +44,7 @@ class Clock:
     def __init__(self, minutes):
         self.end = time.monotonic() + 60 * minutes if minutes else float("inf")
 
-    def left(self):
+    def remaining(self):
         return self.end - time.monotonic()
 
 
@@ -58,7 +58,7 @@ class Ended(RuntimeError):
 
 def run(clock, command, timeout=900):
     """The command's output. It is ended, with all that it started, when its time or the whole's is over."""
-    limit = min(timeout, clock.left())
+    limit = min(timeout, clock.remaining())
     if limit < LEAST_SECONDS:
         raise Ended("there was no time left for it")
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)

@@ -65,7 +65,7 @@ class CudaModelTest : public ::testing::TestWithParam<Case> {
   }
 
   void Do(const Job& job, const std::function<absl::Status()>& work) {
-    rank_->BeginJob(job, /*beside=*/false);
+    rank_->BeginJob(job, /*overlapped=*/false);
     Require(work());
     const std::shared_ptr<LaunchedJob> launched = rank_->EndJob();
     FakeGpu::Run();
@@ -123,9 +123,9 @@ class StageJobs {
   }
 
   // `meanwhile`, if given, runs on another thread as soon as the device knows of the job.
-  std::vector<Tensor> Do(const Job& job, std::vector<Tensor> inputs, bool beside = false,
+  std::vector<Tensor> Do(const Job& job, std::vector<Tensor> inputs, bool overlapped = false,
                          const std::function<void()>& meanwhile = nullptr) {
-    rank_->BeginJob(job, beside);
+    rank_->BeginJob(job, overlapped);
     std::thread other;
     if (meanwhile) other = std::thread(meanwhile);
     std::vector<Tensor> outputs = Run(job, std::move(inputs));
@@ -214,9 +214,9 @@ TEST(CudaRanksTest, PairsOfTwoStages_AreCapturedAndReplayedOnTheirLanes) {
     rank.Do(forward(1, 0), std::move(activation));
     for (int b = 0; b < microbatches; ++b) {
       std::vector<Tensor> gradient, next;
-      const auto beside = [&] { gradient = rank.Do(backward(1, b), {}, /*beside=*/true); };
+      const auto overlapped = [&] { gradient = rank.Do(backward(1, b), {}, /*overlapped=*/true); };
       if (b + 1 < microbatches) {
-        next = rank.Do(forward(0, b + 1), {}, /*beside=*/false, beside);
+        next = rank.Do(forward(0, b + 1), {}, /*overlapped=*/false, overlapped);
         rank.Do(forward(1, b + 1), std::move(next));
       } else {
         gradient = rank.Do(backward(1, b), {});

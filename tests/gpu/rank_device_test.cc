@@ -376,8 +376,8 @@ TEST_F(CudaRankDeviceTest, RandomPairsAndCopies_GiveTheValuesOfOneAfterTheOther)
     std::array<std::vector<std::pair<Tensor, float>>, kStages> results;
     for (Tensor& sum : sums) Write(sum, 0);
 
-    const auto forward = [&](int stage, int b, bool beside) {
-      device_->BeginJob(Forward(stage, b), beside);
+    const auto forward = [&](int stage, int b, bool overlapped) {
+      device_->BeginJob(Forward(stage, b), overlapped);
       Pass pass;
       pass.value = static_cast<float>(1 + random() % 200);
       pass.device = Flat(kFloats);
@@ -400,10 +400,10 @@ TEST_F(CudaRankDeviceTest, RandomPairsAndCopies_GiveTheValuesOfOneAfterTheOther)
       if (!pass.device.empty()) pass.device.ready = job;
       passes[stage].push_back(std::move(pass));
     };
-    const auto backward = [&](int stage, int b, bool beside) {
+    const auto backward = [&](int stage, int b, bool overlapped) {
       Pass pass = std::move(passes[stage].front());
       passes[stage].pop_front();
-      device_->BeginJob(Backward(stage, b), beside);
+      device_->BeginJob(Backward(stage, b), overlapped);
       if (!pass.host.empty()) pass.device = *device_->ToDevice(pass.host, MemoryClass::kActivations);
       device_->Await(pass.device);
       Tensor out = Flat(kFloats);

@@ -162,8 +162,8 @@ def kill_one(bin_dir, folder, checks, reduction):
         words = log.read()
     checks.that(code == 1, f"kill, {reduction}: the run fails {time.time() - began:.1f} s later, with exit code {code}")
     checks.that("was lost" in words and "SIGKILL" in words, f"kill, {reduction}: it names the process that was killed")
-    left = [pid for pid in workers if pathlib.Path(f"/proc/{pid}").exists()]
-    checks.that(not left, f"kill, {reduction}: no worker is left")
+    remaining = [pid for pid in workers if pathlib.Path(f"/proc/{pid}").exists()]
+    checks.that(not remaining, f"kill, {reduction}: no worker is left")
 
 
 def main():

@@ -31,8 +31,9 @@ Clock::time_point DeadlineIn(int seconds) {
 }
 
 int MillisecondsUntil(Clock::time_point deadline) {
-  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
-  return left > 0 ? static_cast<int>(left) : 0;
+  const auto remaining =
+      std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
+  return remaining > 0 ? static_cast<int>(remaining) : 0;
 }
 
 std::string Program(const std::string& name) {
@@ -104,8 +105,8 @@ bool Command::WaitFor(const std::string& text, int seconds) {
     return result_.out.find(text) != std::string::npos || result_.err.find(text) != std::string::npos;
   };
   while (!found()) {
-    const int left = MillisecondsUntil(deadline);
-    if (left == 0 || !Read(left)) return found();
+    const int remaining = MillisecondsUntil(deadline);
+    if (remaining == 0 || !Read(remaining)) return found();
   }
   return true;
 }
@@ -113,13 +114,13 @@ bool Command::WaitFor(const std::string& text, int seconds) {
 CommandResult Command::Wait(int seconds) {
   const Clock::time_point deadline = DeadlineIn(seconds);
   while (true) {
-    const int left = MillisecondsUntil(deadline);
-    if (left == 0) {
+    const int remaining = MillisecondsUntil(deadline);
+    if (remaining == 0) {
       result_.timed_out = true;
       kill(pid_, SIGKILL);
       break;
     }
-    if (!Read(left)) break;
+    if (!Read(remaining)) break;
   }
   // Outputs at their end do not mean that it has ended.
   int status = 0;

@@ -58,29 +58,29 @@ class Daemon {
   std::string WaitFor(const std::string& text) {
     char line[4096];
     while (fgets(line, sizeof(line), stderr_) != nullptr) {
-      said_ += line;
+      log_ += line;
       const std::string l = line;
       const size_t at = l.find(text);
       if (at != std::string::npos) return l.substr(at + text.size(), l.size() - at - text.size() - 1);
     }
-    ADD_FAILURE() << "'" << text << "' was not said, but: " << said_;
+    ADD_FAILURE() << "'" << text << "' was not said, but: " << log_;
     return "";
   }
   void Signal(int signal) { kill(pid_, signal); }
   int ExitCode() {
     char line[4096];
-    while (fgets(line, sizeof(line), stderr_) != nullptr) said_ += line;
+    while (fgets(line, sizeof(line), stderr_) != nullptr) log_ += line;
     int status = 0;
     waitpid(pid_, &status, 0);
     pid_ = 0;
     return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
   }
-  const std::string& said() const { return said_; }
+  const std::string& log() const { return log_; }
 
  private:
   pid_t pid_ = 0;
   FILE* stderr_ = nullptr;
-  std::string said_;
+  std::string log_;
 };
 
 std::string Shell(const std::string& command, int* code) {
@@ -101,23 +101,23 @@ TEST(CoordinatorDaemon, Signals_StopItCleanly) {
     Daemon d({"--listen", Socket("weft-signal")});
     d.WaitFor("listening on ");
     d.Signal(signal);
-    EXPECT_EQ(d.ExitCode(), 0) << d.said();
-    EXPECT_THAT(d.said(), HasSubstr("stopping on"));
+    EXPECT_EQ(d.ExitCode(), 0) << d.log();
+    EXPECT_THAT(d.log(), HasSubstr("stopping on"));
   }
 }
 
 TEST(CoordinatorDaemon, WrongUse_HasTheDocumentedExitCodes) {
   Daemon nonsense({"--listen", "127.0.0.1:0", "--nonsense"});
   EXPECT_EQ(nonsense.ExitCode(), 2);
-  EXPECT_THAT(nonsense.said(), ::testing::StartsWith("weft-coordinator: "));
+  EXPECT_THAT(nonsense.log(), ::testing::StartsWith("weft-coordinator: "));
   EXPECT_EQ(Daemon({"--listen", "nonsense"}).ExitCode(), 78);
   Daemon open({"--listen", "0.0.0.0:0"});
   EXPECT_EQ(open.ExitCode(), 78);
-  EXPECT_THAT(open.said(), HasSubstr("--insecure"));
+  EXPECT_THAT(open.log(), HasSubstr("--insecure"));
   Daemon first({"--listen", "127.0.0.1:0"});
   Daemon second({"--listen", first.WaitFor("listening on ")});
   EXPECT_EQ(second.ExitCode(), 75);
-  EXPECT_THAT(second.said(), HasSubstr("in use"));
+  EXPECT_THAT(second.log(), HasSubstr("in use"));
 }
 
 TEST(CoordinatorDaemon, WithoutListen_TheAddressIsThatOfTheClients) {
@@ -178,9 +178,9 @@ class SilentCrowd {
  private:
   // What the server has said is of no interest.
   static bool EndedByPeer(int socket) {
-    char said[4096];
+    char answer[4096];
     ssize_t n = 0;
-    while ((n = recv(socket, said, sizeof(said), MSG_DONTWAIT)) > 0) {
+    while ((n = recv(socket, answer, sizeof(answer), MSG_DONTWAIT)) > 0) {
     }
     return n == 0 || (errno != EAGAIN && errno != EWOULDBLOCK);
   }
@@ -200,23 +200,23 @@ TEST(CoordinatorDaemon, RunsOutOfDescriptors_RefusesAndServesAgain) {
   int code = 0;
   EXPECT_EQ(Shell(health, &code), "ok\n");
   SilentCrowd crowd(port, 300);
-  std::string said;
+  std::string answer;
   EXPECT_TRUE(Becomes([&] {
     crowd.Fill();
-    said = Shell(health, &code);
-    return said.find("new connections are refused: ") != std::string::npos;
-  })) << said;
+    answer = Shell(health, &code);
+    return answer.find("new connections are refused: ") != std::string::npos;
+  })) << answer;
   EXPECT_TRUE(Becomes([&] {
     crowd.Fill();
-    said = Shell(ls, &code);
+    answer = Shell(ls, &code);
     return code == 69;
-  })) << said;
+  })) << answer;
   crowd.Leave();
-  EXPECT_TRUE(Becomes([&] { return (said = Shell(health, &code)) == "ok\n"; })) << said;
+  EXPECT_TRUE(Becomes([&] { return (answer = Shell(health, &code)) == "ok\n"; })) << answer;
   EXPECT_TRUE(Becomes([&] {
-    said = Shell(ls, &code);
+    answer = Shell(ls, &code);
     return code == 0;
-  })) << said;
+  })) << answer;
 }
 
 TEST(CoordinatorDaemon, IdleLoop_IsHealthy) {
@@ -227,7 +227,7 @@ TEST(CoordinatorDaemon, IdleLoop_IsHealthy) {
   int code = 0;
   EXPECT_EQ(Shell(health, &code), "ok\n");
   // A loop that turns only when something happens would be silent for too long by then, and stay so.
-  usleep(Heartbeat::kSilenceMost / 1000 + 500'000);
+  usleep(Heartbeat::kMaxSilence / 1000 + 500'000);
   EXPECT_TRUE(Becomes([&] { return Shell(health, &code) == "ok\n"; })) << "an idle loop beats too";
 }
 

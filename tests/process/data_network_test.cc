@@ -204,7 +204,7 @@ class DataNetwork : public ::testing::Test {
     }
     return true;
   }
-  // True once the run has made steps that it had not made when this was called.
+  // Returns true once the run has made steps that it had not made when this was called.
   bool StepsPass() const {
     const int64_t before = Steps();
     return Eventually([&] { return Steps() > std::max<int64_t>(before, 0); });

@@ -138,7 +138,7 @@ Job JobOf(const Json& event) {
                       kind == "forward" ? JobKind::kForward : JobKind::kBackward);
 }
 
-// A rank has a stage's state from the begin of a job that visits it to the end of the last such job before it
+// A rank has a stage's state from the begin of a job on its route to the end of the last such job before it
 // leaves. By the clock that all processes share, no two of these overlap, and they follow the state's way.
 TEST_F(Migrating, StateOfAStage_IsWithOneRankAtATime) {
   for (const int n : {2, 4}) {

@@ -320,10 +320,10 @@ class FullDisk : public Output {
     return mounted_;
   }
   // Leaves that many bytes.
-  void Fill(int64_t left) const {
+  void Fill(int64_t remaining) const {
     const auto space = fs::space(disk_);
     const int file = open((disk_ + "/filler").c_str(), O_WRONLY | O_CREAT, 0600);
-    EXPECT_EQ(posix_fallocate(file, 0, static_cast<off_t>(space.available) - left), 0);
+    EXPECT_EQ(posix_fallocate(file, 0, static_cast<off_t>(space.available) - remaining), 0);
     close(file);
   }
 

@@ -43,7 +43,7 @@ TEST_F(PlannerThreadTest, SlowRun_DoesNotHoldBackQuickOnes) {
 TEST_F(PlannerThreadTest, TooManySlowRuns_AreRefused) {
   Notification refused;
   // One is being planned, eight wait, and the tenth is one too many.
-  for (size_t i = 0; i < PlannerThread::kMostSlowWaiting + 2; ++i) {
+  for (size_t i = 0; i < PlannerThread::kMaxSlowWaiting + 2; ++i) {
     ASSERT_TRUE(planner_->Plan("slow", [&](const auto& plan) {
       if (plan.status().code() != absl::StatusCode::kResourceExhausted) return;
       EXPECT_THAT(std::string(plan.status().message()), HasSubstr("8 other runs of this size wait"));

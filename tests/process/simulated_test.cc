@@ -71,7 +71,7 @@ SimulationResult Simulated(const RunSpec& run) {
 }
 
 // Returns a bound for any durations: the rank's forwards of a step, a stage's not more than its limit.
-int MostAlive(const Schedule& schedule, Rank rank) {
+int MaxAlive(const Schedule& schedule, Rank rank) {
   int most = 0;
   for (int stage = 0; stage < schedule.stages; ++stage) {
     int forwards = 0;
@@ -137,8 +137,8 @@ bool IsDecided(Decided decided, size_t rank, size_t ranks) {
 
 struct Peak {
   int activations = 0;
-  double left = 0;      // bytes by the count of what forwards leave
-  double admitted = 0;  // with what the first half of a split backward leaves for the second
+  double activation_bytes = 0;  // bytes by the count of what forwards leave
+  double admitted = 0;          // with what the first half of a split backward leaves for the second
 };
 
 // The most activations of each rank in the order in which the run's jobs really went, step by step.
@@ -164,22 +164,22 @@ std::vector<Peak> PeaksOfTrace(const std::string& path, size_t ranks, const RunS
     ended[j.rank] = std::max(ended[j.rank], j.end);
   }
   std::vector<Peak> peaks(ranks);
-  SimulationOptions left, admitted;
-  left.activation.clear();
+  SimulationOptions kept, admitted;
+  kept.activation.clear();
   for (int s = 0; s < spec.stages(); ++s) {
-    left.activation.push_back(static_cast<double>(CountStage(spec, s).left));
+    kept.activation.push_back(static_cast<double>(CountStage(spec, s).activation_bytes));
   }
-  admitted.activation.assign(counted.left.begin(), counted.left.end());
+  admitted.activation.assign(counted.activation_bytes.begin(), counted.activation_bytes.end());
   for (int t = 0; t <= jobs.back().job.step; ++t) {
     const auto schedule = ReadScheduleFile(path, {0, 0, {}, t});
     EXPECT_TRUE(schedule.ok()) << schedule.status();
     const Graph graph(*schedule);
-    const auto run = Simulate(graph, left), admitting = Simulate(graph, admitted);
+    const auto run = Simulate(graph, kept), admitting = Simulate(graph, admitted);
     EXPECT_TRUE(run.ok() && admitting.ok()) << run.status();
     EXPECT_EQ(run->ranks.size(), ranks);
     for (size_t r = 0; r < ranks; ++r) {
       peaks[r].activations = std::max(peaks[r].activations, run->ranks[r].peak_activations);
-      peaks[r].left = std::max(peaks[r].left, run->ranks[r].peak_activation_bytes);
+      peaks[r].activation_bytes = std::max(peaks[r].activation_bytes, run->ranks[r].peak_activation_bytes);
       peaks[r].admitted = std::max(peaks[r].admitted, admitting->ranks[r].peak_activation_bytes);
     }
   }
@@ -219,12 +219,12 @@ TEST(MeasuredRun, EveryFamily_HasTheSimulatorsActivationsAndBytes) {
         EXPECT_LE(most, replayed[rank].admitted + static_cast<double>(counted.ranks[rank].work));
       }
       if (c.retains && !c.two_tower) {
-        EXPECT_GE(bytes["activations"].get<double>(), 0.75 * replayed[rank].left);
+        EXPECT_GE(bytes["activations"].get<double>(), 0.75 * replayed[rank].activation_bytes);
       }
       if (IsDecided(c.decided, rank, ranks)) {
         EXPECT_EQ(measured, simulated.ranks[rank].peak_activations);
       }
-      EXPECT_LE(measured, MostAlive(*ScheduleOf(*run), static_cast<Rank>(rank)));
+      EXPECT_LE(measured, MaxAlive(*ScheduleOf(*run), static_cast<Rank>(rank)));
     }
     for (int k = 0; k < kTensorKinds; ++k) {
       const auto kind = static_cast<TensorKind>(k);

@@ -44,15 +44,15 @@ class Walk {
     if (jobs_ > 64) return Truth::kTooLarge;
     const uint64_t all = jobs_ == 64 ? ~uint64_t{0} : (uint64_t{1} << jobs_) - 1;
     absl::flat_hash_set<uint64_t> seen = {0};
-    std::vector<uint64_t> left = {0};
-    while (!left.empty()) {
-      const uint64_t done = left.back();
-      left.pop_back();
+    std::vector<uint64_t> remaining = {0};
+    while (!remaining.empty()) {
+      const uint64_t done = remaining.back();
+      remaining.pop_back();
       bool moved = done == all;
       for (int j = 0; j < jobs_; ++j) {
         if ((done >> j & 1) || (before_[j] & ~done) != 0 || !Admitted(j, done)) continue;
         moved = true;
-        if (seen.insert(done | uint64_t{1} << j).second) left.push_back(done | uint64_t{1} << j);
+        if (seen.insert(done | uint64_t{1} << j).second) remaining.push_back(done | uint64_t{1} << j);
       }
       if (!moved) return Truth::kDeadlocks;
       if (seen.size() > 150'000) return Truth::kTooLarge;

@@ -29,8 +29,8 @@ void DrawMemory(uint64_t seed, RandomCase* c) {
   ActivationMemory memory;
   c->options.activation.clear();
   for (int stage = 0; stage < s.stages; ++stage) {
-    memory.left.push_back(static_cast<int64_t>(rng() % 10));
-    c->options.activation.push_back(static_cast<double>(memory.left.back()));
+    memory.activation_bytes.push_back(static_cast<int64_t>(rng() % 10));
+    c->options.activation.push_back(static_cast<double>(memory.activation_bytes.back()));
   }
   const auto free_run = Simulate(Graph(s), c->options);
   for (Rank rank = 0; rank < s.ranks; ++rank) {
@@ -38,7 +38,8 @@ void DrawMemory(uint64_t seed, RandomCase* c) {
     for (int b = 0; b < s.microbatches; ++b) {
       int64_t sum = 0;
       for (int stage = 0; stage < s.stages; ++stage) {
-        if (s.compute(Job::Compute(0, stage, b, JobKind::kForward)) == rank) sum += memory.left[stage];
+        if (s.compute(Job::Compute(0, stage, b, JobKind::kForward)) == rank)
+          sum += memory.activation_bytes[stage];
       }
       need = std::max(need, sum);
     }
@@ -89,7 +90,7 @@ void CheckOneAtATime(const Graph& graph, const SimulationResult& run) {
   std::map<Rank, SimulatedJob> last;
   for (const SimulatedJob& j : run.jobs) {
     if (j.start == j.end) continue;
-    if (graph.MarksOf(j.job) & kBesideForward) {
+    if (graph.MarksOf(j.job) & kOverlapsForward) {
       const SimulatedJob& forward = last[j.rank];
       ASSERT_EQ(forward.job.kind, JobKind::kForward) << Describe(j.job);
       ASSERT_EQ(graph.PriorityOf(forward.job) + 1, graph.PriorityOf(j.job)) << Describe(j.job);
@@ -171,8 +172,8 @@ void CheckReplay(const Graph& graph, const SimulationResult& run, int steps) {
 void CheckNoLaziness(const Graph& graph, const SimulationResult& run, const Times& times) {
   std::map<Rank, double> free_at;
   for (const SimulatedJob& j : run.jobs) {
-    const bool beside = graph.MarksOf(j.job) & kBesideForward;
-    if (!beside && j.start > free_at[j.rank]) {
+    const bool overlapped = graph.MarksOf(j.job) & kOverlapsForward;
+    if (!overlapped && j.start > free_at[j.rank]) {
       ASSERT_EQ(j.start, InputsAt(graph, times, j.job))
           << Describe(j.job) << " started late on rank " << j.rank;
     }
@@ -284,8 +285,8 @@ TEST(SimulatedRun, ClaimOrder_IsATopologicalOrderOfTheStep) {
     // Walk all ranks' lists greedily: if every list can be emptied, no rank starves another.
     std::vector<size_t> next(order->size(), 0);
     std::map<Job, bool> done;
-    size_t left = graph.jobs_per_step();
-    for (bool moved = true; moved && left > 0;) {
+    size_t remaining = graph.jobs_per_step();
+    for (bool moved = true; moved && remaining > 0;) {
       moved = false;
       for (size_t r = 0; r < order->size(); ++r) {
         // Fixed orders are claimed as they are listed.
@@ -304,12 +305,12 @@ TEST(SimulatedRun, ClaimOrder_IsATopologicalOrderOfTheStep) {
           if (!ready) break;
           done[job] = true;
           ++next[r];
-          --left;
+          --remaining;
           moved = true;
         }
       }
     }
-    ASSERT_EQ(left, 0u);
+    ASSERT_EQ(remaining, 0u);
   }
 }
 

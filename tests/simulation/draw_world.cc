@@ -63,8 +63,8 @@ WorldOptions DrawWorld(uint64_t seed) {
     o.parameters.clear();
     schedule = MakeSchedule(o.family, o.parameters, o.stages, o.microbatches);
   }
-  o.apart = random.Chance(0.3) && o.parameters.count("residency") == 0;
-  o.budget = !o.apart && random.Chance(0.4);
+  o.remote_backward = random.Chance(0.3) && o.parameters.count("residency") == 0;
+  o.budget = !o.remote_backward && random.Chance(0.4);
   o.processes = random.From(1, schedule.ok() ? std::min(schedule->ranks, 5) : 1);
   o.loss = random.Chance(0.7) ? 0.01 * random.From(0, 30) : 0;
   o.duplication = random.Chance(0.7) ? 0.01 * random.From(0, 50) : 0;

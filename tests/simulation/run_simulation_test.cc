@@ -21,9 +21,9 @@ std::string Text(const WorldOptions& o) {
   return "WEFT_SEED=" + std::to_string(o.seed) + ": " + o.family + parameters + ",rule=" + o.rule +
          " S=" + std::to_string(o.stages) + " B=" + std::to_string(o.microbatches) + " steps " +
          std::to_string(o.first_step) + " to " + std::to_string(o.steps) + (o.chain ? "" : " no chain") +
-         (o.apart ? " apart" : "") + (o.budget ? " budget" : "") + (o.clips ? " clips" : "") +
-         " processes=" + std::to_string(o.processes) + " loss=" + std::to_string(o.loss) +
-         " duplication=" + std::to_string(o.duplication);
+         (o.remote_backward ? " remote_backward" : "") + (o.budget ? " budget" : "") +
+         (o.clips ? " clips" : "") + " processes=" + std::to_string(o.processes) +
+         " loss=" + std::to_string(o.loss) + " duplication=" + std::to_string(o.duplication);
 }
 
 TEST(SimulatedWorld, MessagesLostDoubledDelayedAndReordered_EveryRunEndsWithThePlainLoopsWeights) {
@@ -55,7 +55,7 @@ TEST(SimulatedWorld, MessagesLostDoubledDelayedAndReordered_EveryRunEndsWithTheP
 TEST(SimulatedWorld, JobsLaunchedAhead_EveryRunEndsWithThePlainLoopsWeights) {
   const uint64_t only = FromEnvironment("WEFT_SEED", 0);
   const uint64_t first = only > 0 ? only : 1, last = only > 0 ? only : FromEnvironment("WEFT_SEEDS", 300);
-  uint64_t events = 0, behind = 0, beside = 0;
+  uint64_t events = 0, behind = 0, overlapped = 0;
   for (uint64_t seed = first; seed <= last; ++seed) {
     WorldOptions options = DrawWorld(seed);
     options.launch_ahead = 2 + static_cast<int>(seed % 3);
@@ -63,13 +63,13 @@ TEST(SimulatedWorld, JobsLaunchedAhead_EveryRunEndsWithThePlainLoopsWeights) {
     ASSERT_EQ(result.problem, "") << Text(options) << " ahead " << options.launch_ahead;
     events += result.events;
     behind += result.launched_behind;
-    beside += result.launched_beside;
+    overlapped += result.launched_overlapped;
   }
   std::cout << last - first + 1 << " seeds, " << events << " events, " << behind
-            << " jobs launched behind others, " << beside << " beside a forward\n";
+            << " jobs launched behind others, " << overlapped << " beside a forward\n";
   if (only == 0) {
     EXPECT_GT(behind, 1000u);
-    EXPECT_GT(beside, 10u);
+    EXPECT_GT(overlapped, 10u);
   }
 }
 
@@ -80,7 +80,7 @@ TEST(SimulatedWorld, StateThatMigratesOnDevices_IsWithOneRankAtATime) {
       options.family = "fsdp";
       options.parameters = {{"residency", "migrating"}};
       options.rule = rule;
-      options.apart = options.clips = false;
+      options.remote_backward = options.clips = false;
       options.stages = options.microbatches = 1 + static_cast<int>(seed % 5);
       options.first_step = 0;
       options.steps = 1 + static_cast<int>(seed % 6);
@@ -113,7 +113,7 @@ TEST(SimulatedWorld, WeightsOfStagesFromHereAndElsewhere_AreWantedForTwoJobsAtAT
     options.stages = 6;
     options.microbatches = 7;
     options.processes = 4;
-    options.apart = false;
+    options.remote_backward = false;
     ASSERT_EQ(RunWorld(options).problem, "") << Text(options);
   }
 }
@@ -133,7 +133,7 @@ TEST(SimulatedWorld, OldWeights_AreHeldAsLongAsSomeJobReadsThem) {
       options.family = named.family;
       options.rule = named.rule;
       options.parameters.clear();
-      options.apart = options.budget = false;
+      options.remote_backward = options.budget = false;
       options.chain = true;
       options.stages = options.microbatches = 4;
       if (options.family == "pipedream") options.microbatches = 1;
@@ -165,7 +165,7 @@ TEST(SimulatedWorld, GoesOnAtAStep_EndsAsTheUndisturbedRun) {
       options.family = named.family;
       options.rule = named.rule;
       options.parameters.clear();
-      options.apart = false;
+      options.remote_backward = false;
       options.chain = true;
       options.stages = 4;
       options.microbatches = named.microbatches;
@@ -187,7 +187,7 @@ TEST(SimulatedWorld, StateThatMigrates_IsWithOneRankAtATime) {
       options.family = "fsdp";
       options.parameters = {{"residency", "migrating"}};
       options.rule = rule;
-      options.apart = options.clips = false;
+      options.remote_backward = options.clips = false;
       options.stages = options.microbatches = 1 + static_cast<int>(seed % 5);
       options.first_step = static_cast<int>(seed % 3);
       options.steps = options.first_step + 1 + static_cast<int>(seed / 5 % 9);
@@ -210,7 +210,7 @@ TEST(SimulatedWorld, OverlappedPairs_RunAtOnceAndEndWithThePlainLoopsWeights) {
     options.family = seed % 2 == 0 ? "dualpipe" : "dualpipe_v";
     options.parameters.clear();
     options.rule = "sync";
-    options.apart = options.budget = false;
+    options.remote_backward = options.budget = false;
     options.stages = 4;
     options.microbatches = 8;
     options.processes = 1 + static_cast<int>(seed % 2);
@@ -281,7 +281,7 @@ TEST(SimulatedWorld, SnapshotsOfOldWeights_HaveEveryVersionThatLaterStepsRead) {
       options.family = named.family;
       options.rule = named.rule;
       options.parameters = named.parameters;
-      options.apart = options.budget = options.clips = false;
+      options.remote_backward = options.budget = options.clips = false;
       options.chain = true;
       options.stages = options.microbatches = 4;
       if (options.family == "pipedream") options.microbatches = 1;
@@ -301,7 +301,7 @@ TEST(SimulatedWorld, SnapshotsOfAStateThatMigrates_AreTakenWhereItsVersionIsMade
       options.family = "fsdp";
       options.parameters = {{"residency", "migrating"}};
       options.rule = rule;
-      options.apart = options.clips = options.budget = false;
+      options.remote_backward = options.clips = options.budget = false;
       options.stages = options.microbatches = 1 + static_cast<int>(seed % 5);
       options.first_step = static_cast<int>(seed % 3);
       options.steps = options.first_step + 6;

@@ -14,7 +14,7 @@
 namespace weft {
 namespace {
 
-Schedule MakeApart(Schedule s) {
+Schedule MakeBackwardsRemote(Schedule s) {
   if (s.ranks < 2 || !s.order.empty()) return s;
   const auto forward_rank = [compute = s.compute](Job job) {
     job.kind = JobKind::kForward;
@@ -34,7 +34,7 @@ Schedule MakeApart(Schedule s) {
 // counted larger than it is.
 void AddBudget(Random& random, Schedule* s) {
   ActivationMemory memory;
-  for (int stage = 0; stage < s->stages; ++stage) memory.left.push_back(100 + random.Below(100));
+  for (int stage = 0; stage < s->stages; ++stage) memory.activation_bytes.push_back(100 + random.Below(100));
   memory.budget.assign(s->ranks, 0);
   std::vector<int64_t> sums(s->ranks);
   for (int step = 0; step < s->period; ++step) {
@@ -42,7 +42,7 @@ void AddBudget(Random& random, Schedule* s) {
       sums.assign(s->ranks, 0);
       for (int stage = 0; stage < s->stages; ++stage) {
         const Rank rank = s->compute(Job::Compute(step, stage, b, JobKind::kForward));
-        sums[rank] += memory.left[stage];
+        sums[rank] += memory.activation_bytes[stage];
         memory.budget[rank] = std::max(memory.budget[rank], sums[rank]);
       }
     }
@@ -62,7 +62,7 @@ World::World(const WorldOptions& options) : options_(options), random_(options.s
     Problem(std::string(s.message()));
   schedule->takes_norm = options.clips;
   if (!options.chain) schedule->inputs = RandomInputs(options.seed, options.stages);
-  if (options.apart) schedule = MakeApart(*std::move(schedule));
+  if (options.remote_backward) schedule = MakeBackwardsRemote(*std::move(schedule));
   Random budgets(options.seed ^ 0xb7);
   if (options.budget) AddBudget(budgets, &*schedule);
   CheckpointRule rule;
@@ -253,8 +253,8 @@ WorldResult World::Run() {
   At(1, [this] { StepCoordinator({SubmitRun{1, "request", plan_, "{}", options_.processes, "out"}}); });
   if (options_.stop_at_ns > 0)
     At(options_.stop_at_ns, [this] { StepCoordinator({CancelRun{2, 1, "stopped", /*save=*/true}}); });
-  constexpr uint64_t kMostEvents = 5'000'000;
-  while (!events_.empty() && problem_.empty() && result_.events < kMostEvents) {
+  constexpr uint64_t kMaxEvents = 5'000'000;
+  while (!events_.empty() && problem_.empty() && result_.events < kMaxEvents) {
     const Event e = events_.top();
     events_.pop();
     now_ = e.time;

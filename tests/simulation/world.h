@@ -30,7 +30,8 @@ struct WorldOptions {
   std::string family = "1f1b";
   std::map<std::string, std::string> parameters;
   std::string rule = "sync";
-  bool apart = false;   // each backward runs one rank further than its forward, as far as the family allows
+  // Each backward runs one rank further than its forward, as far as the family allows.
+  bool remote_backward = false;
   bool chain = true;    // true for stages in a chain; else each reads any earlier ones
   bool budget = false;  // gives a budget of bytes, about what one micro-batch needs
   bool clips = false;   // gradients are clipped by their global norm
@@ -58,8 +59,8 @@ struct WorldResult {
   uint64_t trace = 0;
   int64_t virtual_ns = 0;
   uint64_t events = 0, packets_lost = 0, packets_doubled = 0, pairs = 0;
-  uint64_t launched_behind = 0, launched_beside = 0;  // jobs that others of their rank were not done before
-  std::map<int32_t, int> peak_versions;               // of one stage's weights, by rank
+  uint64_t launched_behind = 0, launched_overlapped = 0;  // jobs launched before others were done
+  std::map<int32_t, int> peak_versions;                   // of one stage's weights, by rank
   int snapshots = 0, snapshots_dropped = 0, validations = 0;
   bool stopped = false;  // by stop_at_ns, not by the end of its steps
 };

@@ -52,8 +52,8 @@ void World::CountRunning(const StartEffect& start) {
   const Job& job = start.job;
   if (!running.empty()) {
     ++result_.pairs;
-    const bool paired = running.size() == 1 && running[0].kind == JobKind::kForward && start.beside &&
-                        (plan_->graph.MarksOf(job) & kBesideForward) != 0;
+    const bool paired = running.size() == 1 && running[0].kind == JobKind::kForward && start.overlapped &&
+                        (plan_->graph.MarksOf(job) & kOverlapsForward) != 0;
     if (!paired) Problem(absl::StrCat(Describe(job), " started beside ", Describe(running[0])));
   }
   running.push_back(job);
@@ -91,17 +91,17 @@ void World::CountLaunched(const StartEffect& start) {
   int same = 0;
   const StartEffect* newest = nullptr;
   for (const StartEffect& job : device.jobs) {
-    same += job.beside == start.beside;
-    if (!job.beside) newest = &job;
+    same += job.overlapped == start.overlapped;
+    if (!job.overlapped) newest = &job;
   }
   if (same >= options_.launch_ahead)
     Problem(absl::StrCat(Describe(start.job), " started behind ", same, " that are not done"));
-  if (start.beside && (newest == nullptr || newest->job.kind != JobKind::kForward ||
-                       (plan_->graph.MarksOf(start.job) & kBesideForward) == 0)) {
+  if (start.overlapped && (newest == nullptr || newest->job.kind != JobKind::kForward ||
+                           (plan_->graph.MarksOf(start.job) & kOverlapsForward) == 0)) {
     Problem(absl::StrCat(Describe(start.job), " started beside no forward"));
   }
   result_.launched_behind += !device.jobs.empty();
-  result_.launched_beside += start.beside;
+  result_.launched_overlapped += start.overlapped;
   device.jobs.push_back(start);
 }
 
@@ -124,13 +124,13 @@ void World::CheckDeviceOrder(const StartEffect& start, int64_t began) {
 }
 
 // Checks that the bytes that forwards keep on each rank never exceed its budget.
-void World::CountLeft(const StartEffect& start, bool ended) {
+void World::CountActivationBytes(const StartEffect& start, bool ended) {
   const Schedule& s = plan_->graph.schedule();
   if (!s.memory.has_value() || !HasMicrobatch(start.job.kind)) return;
-  const int64_t bytes = MeasuredLeft(s, start.job.stage);
-  if (!ended && start.job.kind == JobKind::kForward) left_[start.rank] += bytes;
-  if (ended && start.job.kind == plan_->graph.final_backward()) left_[start.rank] -= bytes;
-  if (left_[start.rank] > s.memory->budget[start.rank]) {
+  const int64_t bytes = MeasuredActivationBytes(s, start.job.stage);
+  if (!ended && start.job.kind == JobKind::kForward) activation_bytes_[start.rank] += bytes;
+  if (ended && start.job.kind == plan_->graph.final_backward()) activation_bytes_[start.rank] -= bytes;
+  if (activation_bytes_[start.rank] > s.memory->budget[start.rank]) {
     Problem(absl::StrCat("rank ", start.rank, " exceeds its budget with ", Describe(start.job)));
   }
 }

@@ -11,11 +11,11 @@ namespace weft {
 void World::StartJob(Process& p, const StartEffect& start) {
   CheckStart(start);
   if (start.has_state) ReceiveState(p, start);
-  CountLeft(start, /*ended=*/false);
-  if (!start.beside) {
+  CountActivationBytes(start, /*ended=*/false);
+  if (!start.overlapped) {
     Device& device = devices_[start.rank];
     device.behind = device.all;
-    device.beside = 0;
+    device.overlapped = 0;
   }
   Note(Mix(15, start.job.stage * 100 + start.job.microbatch));
   if (LaunchesAhead()) {
@@ -115,9 +115,9 @@ World::Outputs World::Compute(Process& p, const StartEffect& start) {
       p.inbox.erase(key);
     }
     if (!start.last) return out;
-    const std::optional<Value> adopted = take(TensorKind::kWeights);
+    const std::optional<Value> installed = take(TensorKind::kWeights);
     const bool makes = plan_->graph.sync(j.stage).holder(j.member).steps;
-    if (adopted.has_value() == makes) Problem(absl::StrCat(Describe(j), " is not by its home alone"));
+    if (installed.has_value() == makes) Problem(absl::StrCat(Describe(j), " is not by its home alone"));
     const std::vector<Value> norms = take_all(TensorKind::kNorm);
     // The sums come from other jobs, as parts or as a running sum.
     std::vector<Value> sums = take_all(TensorKind::kGradientSum);
@@ -152,7 +152,7 @@ World::Outputs World::Compute(Process& p, const StartEffect& start) {
       if (norms.size() != (clips ? 1 : 0))
         Problem(absl::StrCat(Describe(j), " has ", norms.size(), " norms"));
       sums.insert(sums.end(), norms.begin(), norms.end());
-      UpdateWeights(p, start, adopted, sums);
+      UpdateWeights(p, start, installed, sums);
       if (start.takes_snapshot) TakeSnapshot(p, start);
     }
   }
@@ -169,8 +169,8 @@ void World::EndJob(Process& p, const StartEffect& start, int64_t began, Outputs 
   JobDone done{start.rank, start.job, began, now_, start.last, {}, {}};
   const Schedule& schedule = plan_->graph.schedule();
   if (start.job.kind == JobKind::kForward && schedule.memory.has_value())
-    done.left_bytes = MeasuredLeft(schedule, start.job.stage);
-  CountLeft(start, /*ended=*/true);
+    done.activation_bytes = MeasuredActivationBytes(schedule, start.job.stage);
+  CountActivationBytes(start, /*ended=*/true);
   fetching_[start.rank].erase(start.job);
   p.core.OnJobDone(now_, done, &effects);
   Carry(p, std::move(effects), &outputs);
@@ -187,17 +187,17 @@ void World::LaunchJob(Process& p, const StartEffect& start) {
   if (start.has_state) PassStateOn(p, start, &outputs);
   std::vector<Job>& running = running_[start.rank];
   running.erase(std::find(running.begin(), running.end(), start.job));
-  CountLeft(start, /*ended=*/true);
-  std::optional<int64_t> left;
+  CountActivationBytes(start, /*ended=*/true);
+  std::optional<int64_t> activation_bytes;
   const Schedule& schedule = plan_->graph.schedule();
   if (start.job.kind == JobKind::kForward && schedule.memory.has_value())
-    left = MeasuredLeft(schedule, start.job.stage);
+    activation_bytes = MeasuredActivationBytes(schedule, start.job.stage);
   WorkerEffects effects;
-  p.core.OnJobLaunched(now_, start.rank, start.job, start.last, left, &effects);
+  p.core.OnJobLaunched(now_, start.rank, start.job, start.last, activation_bytes, &effects);
   // Ends are reported in the order in which the device does the jobs, and a little later.
-  int64_t& told = devices_[start.rank].told[start.beside];
-  told = std::max(told, end + random_.Below(50'000)) + 1;
-  At(told, [this, &p, start, began, end] { LaunchedJobEnds(p, start, began, end); });
+  int64_t& reported = devices_[start.rank].reported[start.overlapped];
+  reported = std::max(reported, end + random_.Below(50'000)) + 1;
+  At(reported, [this, &p, start, began, end] { LaunchedJobEnds(p, start, began, end); });
   Carry(p, std::move(effects), &outputs);
   Pump(p);
 }
@@ -205,7 +205,7 @@ void World::LaunchJob(Process& p, const StartEffect& start) {
 int64_t World::GiveToDevice(Process& p, const StartEffect& start, Outputs* outputs) {
   Device& device = devices_[start.rank];
   int64_t began = std::max(now_, device.behind);
-  if (start.beside) began = std::max(began, device.beside);
+  if (start.overlapped) began = std::max(began, device.overlapped);
   for (const std::vector<TensorKey>* keys : {&start.inputs, &start.gradients}) {
     for (const TensorKey& key : *keys) {
       const auto there = p.there.find(key);
@@ -218,7 +218,7 @@ int64_t World::GiveToDevice(Process& p, const StartEffect& start, Outputs* outpu
   *outputs = Compute(p, start);
   outputs->there = began + 1 + random_.Below(options_.job_ns);
   device.all = std::max(device.all, outputs->there);
-  if (start.beside) device.beside = outputs->there;
+  if (start.overlapped) device.overlapped = outputs->there;
   if (start.last) device_end_[start.job] = outputs->there;
   return began;
 }

@@ -28,7 +28,9 @@
 namespace weft {
 
 // Returns the measured bytes that a forward of the stage keeps: less than was counted.
-inline int64_t MeasuredLeft(const Schedule& s, int stage) { return s.memory->left[stage] - 7 * (stage % 5); }
+inline int64_t MeasuredActivationBytes(const Schedule& s, int stage) {
+  return s.memory->activation_bytes[stage] - 7 * (stage % 5);
+}
 
 class World {
  public:
@@ -81,8 +83,8 @@ class World {
     int64_t all = 0;  // end of everything
     // End of the work that the newest job comes behind that is not beside another,.
     int64_t behind = 0;
-    int64_t beside = 0;             // and of the work that a job beside that comes behind
-    int64_t told[2] = {0, 0};       // end of the last job that has ended, in turn and beside
+    int64_t overlapped = 0;         // and of the work that a job beside that comes behind
+    int64_t reported[2] = {0, 0};   // end of the last job that has ended, in turn and beside
     std::vector<StartEffect> jobs;  // jobs not reported yet, in the order of starts
   };
 
@@ -109,7 +111,7 @@ class World {
   Outputs Compute(Process& p, const StartEffect& start);
   void Publish(Process& p, const PublishEffect& e, const Outputs* outputs);
   Value HeldWeights(Process& p, Rank rank, int stage, int version);
-  void UpdateWeights(Process& p, const StartEffect& start, std::optional<Value> adopted,
+  void UpdateWeights(Process& p, const StartEffect& start, std::optional<Value> installed,
                      const std::vector<Value>& sums);
   void DropWeights(Process& p, const DropEffect& e);
   void CheckUnread(Rank rank, int stage, int version);
@@ -130,20 +132,20 @@ class World {
   void Want(Process& p, const WantEffect& e);
   void Offer(Process& p, const TensorKey& key, Value value);
   void Transfer(Process& from, const TensorKey& key, int to, Value value);
-  void CountLeft(const StartEffect& start, bool ended);
+  void CountActivationBytes(const StartEffect& start, bool ended);
   void CountFetch(const TensorKey& key);
   void CountRunning(const StartEffect& start);
   void CheckStart(const StartEffect& start);
   void CountLaunched(const StartEffect& start);
   void CheckDeviceOrder(const StartEffect& start, int64_t began);
   bool HasEnded(const Job& job) const;
-  // True if ranks of this one's process may go on behind the job.
+  // Returns true if ranks of this one's process may go on behind the job.
   bool IsOver(const Job& job, Rank rank) const;
   void CheckEnd();
   void CheckVersions(Rank rank, int stage, const std::map<int, Value>& versions);
   // Returns the oldest version that a step may read when `newest` is the newest.
   int OldestRead(int stage, int newest) const {
-    return std::max(0, newest - plan_->graph.schedule().MostStaleness(stage));
+    return std::max(0, newest - plan_->graph.schedule().MaxStaleness(stage));
   }
 
   const WorldOptions options_;
@@ -163,7 +165,7 @@ class World {
   std::map<Rank, Device> devices_;
   std::vector<int32_t> process_of_rank_;
   std::map<Rank, std::vector<Job>> running_;
-  std::map<Rank, int64_t> left_;
+  std::map<Rank, int64_t> activation_bytes_;
   std::map<Rank, std::set<Job>> fetching_;  // jobs that have not ended and whose weights were wanted
   // States on their way, by the value that stands for them in messages.
   std::map<Value, State> moving_;

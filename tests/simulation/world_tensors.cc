@@ -90,20 +90,20 @@ Value World::HeldWeights(Process& p, Rank rank, int stage, int version) {
   return 0;
 }
 
-// The newest version's next, made or adopted; the newest stays if it is still to be read.
-void World::UpdateWeights(Process& p, const StartEffect& start, std::optional<Value> adopted,
+// Adds the next version, made or installed; the newest stays if it is still to be read.
+void World::UpdateWeights(Process& p, const StartEffect& start, std::optional<Value> installed,
                           const std::vector<Value>& sums) {
   std::map<int, Value>& held = p.weights[{start.rank, start.job.stage}];
   const int version = start.job.step;
   if (start.version != version || held.rbegin()->first != version)
     Problem(absl::StrCat(Describe(start.job), " does not begin with version ", version));
-  held[version + 1] = adopted.has_value() ? *adopted : Updated(held[version], sums);
+  held[version + 1] = installed.has_value() ? *installed : Updated(held[version], sums);
   if (!start.keeps_version) {
     CheckUnread(start.rank, start.job.stage, version);
     held.erase(version);
   }
   // All jobs of the step have ended, so only versions that later steps read are left.
-  const int most = plan_->graph.schedule().MostStaleness(start.job.stage) + 1;
+  const int most = plan_->graph.schedule().MaxStaleness(start.job.stage) + 1;
   if (static_cast<int>(held.size()) > most)
     Problem(
         absl::StrCat("rank ", start.rank, " holds ", held.size(), " versions of stage ", start.job.stage));

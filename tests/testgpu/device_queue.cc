@@ -34,8 +34,8 @@ void DeviceEvent::Reach(absl::Status status) {
   changed_.notify_all();
 }
 
-DeviceQueue::DeviceQueue(uint64_t seed, int most_delay_us)
-    : random_(seed), most_delay_us_(most_delay_us), thread_([this] { Run(); }) {}
+DeviceQueue::DeviceQueue(uint64_t seed, int max_delay_us)
+    : random_(seed), max_delay_us_(max_delay_us), thread_([this] { Run(); }) {}
 
 DeviceQueue::~DeviceQueue() {
   {
@@ -67,8 +67,8 @@ void DeviceQueue::Run() {
     Item item = std::move(items_.front());
     items_.pop_front();
     lock.unlock();
-    if (most_delay_us_ > 0) {
-      const auto delay = random_() % static_cast<uint64_t>(most_delay_us_ + 1);
+    if (max_delay_us_ > 0) {
+      const auto delay = random_() % static_cast<uint64_t>(max_delay_us_ + 1);
       std::this_thread::sleep_for(std::chrono::microseconds(delay));
     }
     if (failure_.ok()) failure_ = item.work();

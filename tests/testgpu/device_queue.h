@@ -48,8 +48,8 @@ struct QueueProgress {
 // The queue of one rank. Thread-safe.
 class DeviceQueue {
  public:
-  // Makes each item wait up to `most_delay_us`, as the seed says.
-  DeviceQueue(uint64_t seed, int most_delay_us);
+  // Makes each item wait up to `max_delay_us`, as the seed says.
+  DeviceQueue(uint64_t seed, int max_delay_us);
   // Does the enqueued items first.
   ~DeviceQueue();
   DeviceQueue(const DeviceQueue&) = delete;
@@ -71,7 +71,7 @@ class DeviceQueue {
 
   const std::shared_ptr<QueueProgress> progress_ = std::make_shared<QueueProgress>();
   std::mt19937_64 random_;
-  const int most_delay_us_;
+  const int max_delay_us_;
   absl::Status failure_;  // of the thread alone
 
   std::mutex mutex_;

@@ -64,7 +64,7 @@ TestRank::TestRank(const Options& options, const FlatMath& host_math, MemorySour
       math_(host_math),
       transfer_(SegmentAllocator::Create(host)),
       offload_(SegmentAllocator::Create(OffloadMemory())),
-      queue_(static_cast<uint64_t>(options.rank) + 1, options.most_delay_us),
+      queue_(static_cast<uint64_t>(options.rank) + 1, options.max_delay_us),
       owner_(std::make_shared<MemoryOwner>(options.rank, queue_.progress())) {}
 
 // Drains the queue, whose remaining work uses the rank.
@@ -216,10 +216,10 @@ absl::Status TestRank::ReadBack(void* host, const void* from, size_t bytes) {
   return absl::OkStatus();
 }
 
-void TestRank::BeginJob(const Job& job, bool beside) {
+void TestRank::BeginJob(const Job& job, bool overlapped) {
   ThreadState& thread = CurrentThread();
   thread.device = options_.device;
-  thread.stream = beside ? 1 : 0;
+  thread.stream = overlapped ? 1 : 0;
   thread.job = std::make_unique<JobUnderWay>();
   thread.job->job = job;
   thread.job->rank = owner_;

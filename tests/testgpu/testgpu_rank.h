@@ -28,7 +28,7 @@ class TestRank final : public RankDevice {
   struct Options {
     Rank rank = 0;
     int device = 0;
-    int most_delay_us = 0;
+    int max_delay_us = 0;
     Injection* injection = nullptr;  // outlives the rank
   };
   // `host`: memory for copies to other processes.
@@ -52,7 +52,7 @@ class TestRank final : public RankDevice {
   absl::Status Load(void* to, const void* host, size_t bytes) override;
   absl::Status ReadBack(void* host, const void* from, size_t bytes) override;
 
-  void BeginJob(const Job& job, bool beside) override;
+  void BeginJob(const Job& job, bool overlapped) override;
   std::shared_ptr<LaunchedJob> EndJob() override;
   void ReportLoss(const at::Tensor& loss) override;
   void ReportSquares(const Tensor& limbs) override;

@@ -301,7 +301,7 @@ TEST_F(TestGpu, Copies_AreDoneLater_AndReadThen) {
 TEST_F(TestGpu, Job_EndsLater_WithItsFigures) {
   const auto backend = BackendWith({{"WEFT_TESTGPU_DELAY_US", "20000"}});
   const auto rank = MakeRank(*backend, 0);
-  rank->BeginJob(kForward, /*beside=*/false);
+  rank->BeginJob(kForward, /*overlapped=*/false);
   rank->ReportLoss(at::full({}, 2.5, at::TensorOptions(Gpu())));
   const std::shared_ptr<LaunchedJob> job = rank->EndJob();
   ASSERT_TRUE(WaitUntilReached(*job).ok());

@@ -196,10 +196,10 @@ TEST(SegmentAllocator, Tally_CountsWhatIsTalliedAndAlive) {
   allocator->BeginTally();
   void* kept = allocate(128, Tallied::kYes);
   void* freed = allocate(256, Tallied::kYes);
-  void* beside = allocate(512, Tallied::kNo);  // another job's
+  void* neighbour = allocate(512, Tallied::kNo);  // another job's
   void* other = *allocator->Allocate(1024, MemoryClass::kBuffers, Tallied::kYes);
   EXPECT_EQ(allocator->tally(MemoryClass::kActivations), 128 + 256);
-  for (void* block : {before, freed, beside}) SegmentAllocator::Free(block);
+  for (void* block : {before, freed, neighbour}) SegmentAllocator::Free(block);
   EXPECT_EQ(allocator->tally(MemoryClass::kActivations), 128);
   allocator->BeginTally();
   for (void* block : {kept, other}) SegmentAllocator::Free(block);

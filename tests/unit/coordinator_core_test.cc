@@ -28,7 +28,7 @@ std::shared_ptr<const RunPlan> Plan(int stages = 2, int microbatches = 2, int st
 class CoreTest : public ::testing::Test {
  protected:
   void Take(Effects e) {
-    for (OutgoingMessage& m : e.messages) said[m.session].push_back(std::move(m.message));
+    for (OutgoingMessage& m : e.messages) sent[m.session].push_back(std::move(m.message));
     for (Reply& r : e.replies) replies.push_back(std::move(r));
     for (RunInfo& r : e.runs) {
       states.push_back(r.state);
@@ -56,7 +56,7 @@ class CoreTest : public ::testing::Test {
   // The first message of the kind that was said to the session and not yet taken.
   template <typename Message>
   std::optional<Message> Heard(SessionId session) {
-    auto& queue = said[session];
+    auto& queue = sent[session];
     for (auto it = queue.begin(); it != queue.end(); ++it) {
       if (auto* m = std::get_if<Message>(&*it)) {
         Message found = std::move(*m);
@@ -102,7 +102,7 @@ class CoreTest : public ::testing::Test {
   int64_t now = kSecond;
   CoreOptions options;
   std::unique_ptr<CoordinatorCore> core = std::make_unique<CoordinatorCore>(options);
-  std::map<SessionId, std::deque<FromCoordinator>> said;
+  std::map<SessionId, std::deque<FromCoordinator>> sent;
   std::map<SessionId, RankLease> lease;
   std::vector<Reply> replies;
   std::vector<RunState> states;
@@ -137,7 +137,7 @@ TEST_F(CoreTest, Run_FromSubmissionToEnd_PassesEveryState) {
   EXPECT_FALSE(Heard<Grant>(1).has_value()) << "the other process is not prepared";
   Say(2, Prepared{run});
   EXPECT_TRUE(core->GetRun(run)->state == RunState::kRunning);
-  EXPECT_EQ(said[1].size(), 2u) << "Welcome, and the grant of the credit that came early";
+  EXPECT_EQ(sent[1].size(), 2u) << "Welcome, and the grant of the credit that came early";
   Say(2, Credit{run, 1, lease[2].token, 4});
   EndAll(run);
   EXPECT_EQ(run_info.state, RunState::kFinishing);
@@ -257,7 +257,7 @@ TEST_F(CoreTest, MessagesOfAnAbortedRun_ChangeNothing) {
   EXPECT_EQ(core->probe().fenced, 3u);
   EXPECT_EQ(core->GetRun(run)->state, RunState::kCancelled);
   Do(SessionClosed{1, "it said goodbye"});
-  EXPECT_EQ(changes.back().kind, WorkerChange::Kind::kLeft);
+  EXPECT_EQ(changes.back().kind, WorkerChange::Kind::kExited);
 }
 
 TEST_F(CoreTest, WorkerThatFailedItsLastRun_IsTheLastChoice) {
@@ -327,7 +327,7 @@ TEST_F(CoreTest, SessionBreaksForGood_RunFailsAfterTheGrace) {
 TEST_F(CoreTest, SilentBreak_GraceBeginsWhenTheWorkerMustKnow) {
   for (const int64_t noticed : {5, 9, 15}) {
     core = std::make_unique<CoordinatorCore>(options);
-    said.clear();
+    sent.clear();
     const uint64_t run = Running();
     const int64_t cut = now;
     now = cut + noticed * kSecond;
@@ -578,7 +578,7 @@ TEST_F(CoreTest, Session_WithoutHello_IsClosed) {
 TEST_F(CoreTest, IdleWorkerLeaves_NothingFails) {
   Join(1);
   Do(SessionClosed{1, "it said goodbye"});
-  EXPECT_EQ(changes.back().kind, WorkerChange::Kind::kLeft);
+  EXPECT_EQ(changes.back().kind, WorkerChange::Kind::kExited);
   EXPECT_EQ(core->probe().workers_free, 0);
   EXPECT_EQ(core->probe().workers_lost, 0u);
 }

@@ -32,7 +32,7 @@ std::shared_ptr<const RunPlan> Plan(const std::string& family, ReductionMode red
 class ReductionTest : public ::testing::Test {
  protected:
   void Take(Effects e) {
-    for (OutgoingMessage& m : e.messages) said[m.session].push_back(std::move(m.message));
+    for (OutgoingMessage& m : e.messages) sent[m.session].push_back(std::move(m.message));
     for (RunInfo& r : e.runs) info = std::move(r);
   }
   void Do(Event e) { Take(core.Step(now, std::move(e))); }
@@ -49,7 +49,7 @@ class ReductionTest : public ::testing::Test {
   }
   template <typename Message>
   std::optional<Message> Heard(SessionId session) {
-    auto& queue = said[session];
+    auto& queue = sent[session];
     for (auto it = queue.begin(); it != queue.end(); ++it) {
       if (auto* m = std::get_if<Message>(&*it)) {
         Message found = std::move(*m);
@@ -73,7 +73,7 @@ class ReductionTest : public ::testing::Test {
   int64_t now = 1'000'000'000;
   uint64_t runs = 0;
   CoordinatorCore core{CoreOptions{}};
-  std::map<SessionId, std::deque<FromCoordinator>> said;
+  std::map<SessionId, std::deque<FromCoordinator>> sent;
   RunInfo info;
 };
 

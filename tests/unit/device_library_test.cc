@@ -62,7 +62,7 @@ TEST(DeviceLibrary, Cpu_TouchesNothing) {
   const auto loaded = LoadDevice({"cpu"}, {}, DeviceSearch());
   ASSERT_TRUE(loaded.ok()) << loaded.status();
   EXPECT_EQ(loaded->backend, nullptr);
-  EXPECT_EQ(loaded->told, "");
+  EXPECT_EQ(loaded->announcement, "");
 }
 
 TEST(DeviceLibrary, Good_IsLoadedWithItsOptions) {
@@ -74,7 +74,7 @@ TEST(DeviceLibrary, Good_IsLoadedWithItsOptions) {
   ASSERT_NE(loaded->backend, nullptr);
   EXPECT_EQ(loaded->backend->name(), "good:7");
   EXPECT_EQ(loaded->backend->uuid(), "process 3 graphs marks");
-  EXPECT_EQ(loaded->told, "device good:7 (process 3 graphs marks)");
+  EXPECT_EQ(loaded->announcement, "device good:7 (process 3 graphs marks)");
   void* segment = *loaded->backend->memory().Allocate(4096);
   loaded->backend->memory().Free(segment, 4096);
 }
@@ -192,7 +192,8 @@ TEST(DeviceAuto, WhatIsMissing_IsToldAndTheCpuTaken) {
   const auto loaded = LoadDevice({"auto"}, {}, TestSearch());
   ASSERT_TRUE(loaded.ok()) << loaded.status();
   EXPECT_EQ(loaded->backend, nullptr);
-  EXPECT_THAT(loaded->told, StartsWith("device cpu, because there is no NVIDIA driver on this machine"));
+  EXPECT_THAT(loaded->announcement,
+              StartsWith("device cpu, because there is no NVIDIA driver on this machine"));
 }
 
 TEST(DeviceSearch, FromEnvironment_ComesFirst) {

@@ -44,7 +44,7 @@ std::shared_ptr<DeviceQueue::Work> DeviceQueue::Give(Order order) {
   const auto ahead = std::count_if(works_.begin(), works_.end(), [&](const std::shared_ptr<Work>& w) {
     return w->rank_ == order.rank && w->job_.has_value();
   });
-  most_ahead_ = std::max(most_ahead_, static_cast<int>(ahead));
+  max_ahead_ = std::max(max_ahead_, static_cast<int>(ahead));
   changed_.SignalAll();
   return work;
 }
@@ -176,9 +176,9 @@ std::string DeviceQueue::problem() {
   return problem_;
 }
 
-int DeviceQueue::most_ahead() {
+int DeviceQueue::max_ahead() {
   MutexLock lock(mu_);
-  return most_ahead_;
+  return max_ahead_;
 }
 
 }  // namespace weft

@@ -80,7 +80,7 @@ class DeviceQueue {
   std::string problem();
   void Problem(const std::string& what);
   // Returns the most jobs of one rank that were given and not done.
-  int most_ahead();
+  int max_ahead();
 
  private:
   static constexpr Value kPoison = 0xdeaddeaddeaddead;
@@ -102,7 +102,7 @@ class DeviceQueue {
   std::optional<Job> fail_at_ ABSL_GUARDED_BY(mu_), hang_at_ ABSL_GUARDED_BY(mu_);
   bool failed_ ABSL_GUARDED_BY(mu_) = false, hangs_ ABSL_GUARDED_BY(mu_) = false;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
-  int most_ahead_ ABSL_GUARDED_BY(mu_) = 0;
+  int max_ahead_ ABSL_GUARDED_BY(mu_) = 0;
   std::string problem_ ABSL_GUARDED_BY(mu_);
   std::thread thread_;
 };

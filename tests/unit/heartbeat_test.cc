@@ -7,10 +7,10 @@ namespace {
 
 TEST(Heartbeat, LoopThatBeats_HasNoProblem) {
   Heartbeat heart(0);
-  EXPECT_EQ(heart.Problem(Heartbeat::kSilenceMost), "");
-  heart.Beat(Heartbeat::kSilenceMost);
-  EXPECT_EQ(heart.Problem(2 * Heartbeat::kSilenceMost), "");
-  EXPECT_EQ(heart.next(), Heartbeat::kSilenceMost + Heartbeat::kEvery);
+  EXPECT_EQ(heart.Problem(Heartbeat::kMaxSilence), "");
+  heart.Beat(Heartbeat::kMaxSilence);
+  EXPECT_EQ(heart.Problem(2 * Heartbeat::kMaxSilence), "");
+  EXPECT_EQ(heart.next(), Heartbeat::kMaxSilence + Heartbeat::kEvery);
 }
 
 TEST(Heartbeat, LoopThatHangs_IsToldWithTheTime) {

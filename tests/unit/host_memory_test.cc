@@ -39,7 +39,7 @@ TEST_F(HostMemoryTest, NarrowestGroupAboveTheProcess_IsTheOneThatCounts) {
   Write("/sys/fs/cgroup/pod/memory.stat", "anon 5\ninactive_file 1073741824\n");
   const HostMemory memory = ReadHostMemory(root_);
   EXPECT_EQ(memory.available, 16 * kGib);
-  EXPECT_EQ(memory.group_left, 2 * kGib) << "what is cached of files gives way";
+  EXPECT_EQ(memory.group_remaining, 2 * kGib) << "what is cached of files gives way";
   EXPECT_EQ(memory.Least(), 2 * kGib);
   EXPECT_EQ(memory.Describe(), "16.0 GiB available on the machine, 2.0 GiB left by its control group");
 }
@@ -52,7 +52,7 @@ TEST_F(HostMemoryTest, GroupsOfVersion1_AreReadToo) {
   Write("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
   Write("/sys/fs/cgroup/memory/memory.usage_in_bytes", "1\n");
   Write("/sys/fs/cgroup/memory/a/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 7\n");
-  EXPECT_EQ(ReadHostMemory(root_).group_left, kGib);
+  EXPECT_EQ(ReadHostMemory(root_).group_remaining, kGib);
   EXPECT_EQ(CountMemoryKills(root_), 7);
 }
 

@@ -7,7 +7,7 @@ namespace {
 
 TEST(JobsInFlight, EndedJob_FreesItsThread) {
   JobsInFlight jobs;
-  jobs.Start(1, 10, /*beside=*/false, /*begins=*/false);
+  jobs.Start(1, 10, /*overlapped=*/false, /*begins=*/false);
   EXPECT_TRUE(jobs.IsRunning(10));
   EXPECT_FALSE(jobs.idle());
   bool overlapped = true;
@@ -23,7 +23,7 @@ TEST(JobsInFlight, LaunchedJob_FreesItsThreadAndStaysInFlight) {
   jobs.Launch(10);
   EXPECT_TRUE(jobs.idle());
   EXPECT_FALSE(jobs.empty());
-  EXPECT_EQ(jobs.CountComputing(/*beside=*/false), 1);
+  EXPECT_EQ(jobs.CountComputing(/*overlapped=*/false), 1);
   EXPECT_EQ(jobs.newest_in_turn(), 10);
   EXPECT_FALSE(jobs.IsRunning(10));
 }
@@ -32,8 +32,8 @@ TEST(JobsInFlight, JobBesideAForward_OverlapsWithItWhicheverEndsFirst) {
   for (const JobId first : {10, 11}) {
     JobsInFlight jobs;
     jobs.Start(1, 10, false, false);
-    jobs.Start(2, 11, /*beside=*/true, false);
-    EXPECT_TRUE(jobs.has_beside());
+    jobs.Start(2, 11, /*overlapped=*/true, false);
+    EXPECT_TRUE(jobs.has_overlapped());
     EXPECT_EQ(jobs.newest_in_turn(), 10);
     bool overlapped = false;
     jobs.End(first, false, &overlapped);

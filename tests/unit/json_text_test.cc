@@ -15,13 +15,13 @@ std::string Nested(int depth, const std::string& inside = "") {
 }
 
 TEST(JsonText, NestedUpToTheLimit_IsParsed) {
-  const auto json = ParseJson(Nested(kJsonDepthMost, "1"));
+  const auto json = ParseJson(Nested(kMaxJsonDepth, "1"));
   ASSERT_TRUE(json.ok()) << json.status();
-  EXPECT_EQ(json->dump(), Nested(kJsonDepthMost, "1"));
+  EXPECT_EQ(json->dump(), Nested(kMaxJsonDepth, "1"));
 }
 
 TEST(JsonText, NestedDeeper_IsRefusedWithDepthAndLimit) {
-  for (const std::string& text : {Nested(kJsonDepthMost + 1), Nested(500'000), std::string(1 << 20, '[')}) {
+  for (const std::string& text : {Nested(kMaxJsonDepth + 1), Nested(500'000), std::string(1 << 20, '[')}) {
     const auto json = ParseJson(text);
     EXPECT_EQ(json.status().code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(json.status().message()), HasSubstr("33 levels deep at byte 32"));

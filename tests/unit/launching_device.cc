@@ -28,7 +28,7 @@ class LaunchingRank final : public RankCompute {
     --device_.ranks_;
   }
 
-  void BeginJob(const Job& job, bool beside) override {
+  void BeginJob(const Job& job, bool overlapped) override {
     while (device_.hold_at_ == job) {
       device_.holds_ = true;
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -37,7 +37,7 @@ class LaunchingRank final : public RankCompute {
     current.rank = rank_;
     current.job = job;
     MutexLock lock(mu_);
-    if (beside) {
+    if (overlapped) {
       current.after = behind_companion_;
     } else {
       current.after = behind_companion_ = queue_.Unfinished(rank_);
@@ -67,7 +67,7 @@ class LaunchingRank final : public RankCompute {
     return absl::OkStatus();
   }
   absl::Status BeginState(const Job&) override { return absl::UnimplementedError("state"); }
-  absl::Status AdoptState(const Job&, Tensor) override { return absl::UnimplementedError("state"); }
+  absl::Status InstallState(const Job&, Tensor) override { return absl::UnimplementedError("state"); }
   absl::StatusOr<Tensor> GiveState(const Job&) override { return absl::UnimplementedError("state"); }
   bool HasState(int) const override { return false; }
   int64_t stage_elements(int) const override { return 16; }
@@ -89,7 +89,7 @@ class LaunchingRank final : public RankCompute {
     // The backward reads them again, and drops them when it is launched.
     inputs_[job] = std::move(inputs);
     ForwardResult result;
-    result.left_bytes = static_cast<int64_t>(out.bytes);
+    result.activation_bytes = static_cast<int64_t>(out.bytes);
     if (job.stage + 1 < device_.graph_->schedule().stages) {
       result.activation = out;
     } else {
@@ -98,10 +98,10 @@ class LaunchingRank final : public RankCompute {
     return result;
   }
   absl::StatusOr<ForwardResult> ForwardOnly(const Job&, std::vector<Tensor>, Tensor, int) override {
-    return absl::UnimplementedError("apart");
+    return absl::UnimplementedError("remote backward");
   }
-  absl::Status AdoptPass(const Job&, std::vector<Tensor>) override {
-    return absl::UnimplementedError("apart");
+  absl::Status TakePass(const Job&, std::vector<Tensor>) override {
+    return absl::UnimplementedError("remote backward");
   }
 
   absl::StatusOr<BackwardResult> Backward(const Job& job, std::vector<Tensor> output_gradients,
@@ -179,7 +179,7 @@ class LaunchingRank final : public RankCompute {
     SetWeights(job, next, keep);
     return absl::OkStatus();
   }
-  absl::Status Adopt(const Job& job, const Tensor& weights, bool keep) override {
+  absl::Status InstallWeights(const Job& job, const Tensor& weights, bool keep) override {
     const Tensor next = queue_.NewTensor(MemoryPlace::kDevice);
     Do({next}, [this, from = Use(weights), to = next.data] { DeviceQueue::Write(to, queue_.Read(from)); });
     SetWeights(job, next, keep);

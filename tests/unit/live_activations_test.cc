@@ -32,7 +32,7 @@ std::vector<DrawnJob> Simulated(const std::string& name, const std::string& rule
   return jobs;
 }
 
-TEST(LiveActivations, OneVisit_IsAliveFromItsForwardToTheEndOfItsBackward) {
+TEST(LiveActivations, OnePass_IsAliveFromItsForwardToTheEndOfItsBackward) {
   const std::vector<DrawnJob> jobs = {At(1, 0, JobKind::kForward, 0, 2, 3),
                                       At(1, 0, JobKind::kBackward, 0, 5, 6)};
   const LiveActivations live = CountLiveActivations(jobs, {10, 20});
@@ -72,7 +72,7 @@ TEST(LiveActivations, OneEndsAsAnotherBegins_CountsOne) {
 }
 
 // A trace may begin in the middle of a micro-batch.
-TEST(LiveActivations, HalfAVisit_IsNotCounted) {
+TEST(LiveActivations, HalfAPass_IsNotCounted) {
   EXPECT_TRUE(
       CountLiveActivations(std::vector<DrawnJob>{At(0, 0, JobKind::kForward, 0, 0, 1)}, {1}).points.empty());
   EXPECT_TRUE(

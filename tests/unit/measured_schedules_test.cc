@@ -22,7 +22,7 @@ using ::testing::Not;
 using Json = nlohmann::json;
 
 constexpr int kN = 4, kSteps = 3;
-constexpr double kForward = 0.25, kLeft = 1000;
+constexpr double kForward = 0.25, kActivationBytes = 1000;
 
 RunSpec RunOf(const std::string& schedule) {
   const auto spec = ParseRunSpec(Json::parse(R"({
@@ -44,7 +44,7 @@ MeasuredRun Measured(const RunSpec& run) {
   EXPECT_TRUE(result.ok()) << result.status();
   MeasuredRun measured;
   measured.trace.measured = true;
-  measured.trace.left_bytes.assign(kN, kLeft);
+  measured.trace.activation_bytes.assign(kN, kActivationBytes);
   measured.summary = {{"ranks", kN},
                       {"processes", 2},
                       {"steps", kSteps},
@@ -55,7 +55,7 @@ MeasuredRun Measured(const RunSpec& run) {
                       {"peak_activations", Json::array()}};
   for (const RankStats& rank : result->ranks) {
     measured.summary["peak_bytes"].push_back(
-        {{"weights", 100}, {"activations", kLeft * rank.peak_activations}});
+        {{"weights", 100}, {"activations", kActivationBytes * rank.peak_activations}});
     measured.summary["peak_activations"].push_back(rank.peak_activations);
   }
   for (const SimulatedJob& j : result->jobs) measured.trace.jobs.push_back({j.job, j.rank, j.start, j.end});
@@ -71,9 +71,9 @@ TEST(MeasuredRow, RunThatWentAsSimulated_HasEqualFigures) {
     EXPECT_EQ(row->peak_activations, row->simulated_peak_activations);
     EXPECT_EQ(row->live_activations, row->simulated_live_activations);
     EXPECT_DOUBLE_EQ(row->live_bytes, row->simulated_live_bytes);
-    EXPECT_DOUBLE_EQ(row->live_bytes, kLeft * row->live_activations);
+    EXPECT_DOUBLE_EQ(row->live_bytes, kActivationBytes * row->live_activations);
     for (int r = 0; r < kN; ++r) {
-      EXPECT_DOUBLE_EQ(row->simulated_activation_bytes[r], kLeft * row->peak_activations[r]);
+      EXPECT_DOUBLE_EQ(row->simulated_activation_bytes[r], kActivationBytes * row->peak_activations[r]);
     }
     EXPECT_EQ(row->step_seconds, 9.5);
     EXPECT_THAT(row->sent_bytes, ElementsAre(std::pair<const std::string, double>("gradient", 200)))
@@ -103,9 +103,9 @@ TEST(MeasuredCosts, Durations_AreMeansByKindAndStage) {
   EXPECT_THAT(costs.duration[static_cast<int>(JobKind::kForward)], Each(testing::DoubleNear(kForward, 1e-9)));
   EXPECT_THAT(costs.duration[static_cast<int>(JobKind::kBackward)],
               Each(testing::DoubleNear(2 * kForward, 1e-9)));
-  EXPECT_THAT(costs.activation, Each(kLeft));
+  EXPECT_THAT(costs.activation, Each(kActivationBytes));
   // A trace that does not tell leaves what is counted.
-  measured.trace.left_bytes.clear();
+  measured.trace.activation_bytes.clear();
   EXPECT_THAT(MeasuredCosts(run, measured).activation, Each(testing::Gt(0)));
 }
 

@@ -31,16 +31,16 @@ double LargestPart(const std::vector<double>& flops, const std::vector<int>& siz
 // The least largest part over all cuts, by trying each.
 double BestByTrying(const std::vector<double>& flops, int stages) {
   double best = 1e300;
-  std::function<void(std::vector<int>, int)> extend = [&](std::vector<int> sizes, int left) {
+  std::function<void(std::vector<int>, int)> extend = [&](std::vector<int> sizes, int remaining) {
     if (static_cast<int>(sizes.size()) + 1 == stages) {
-      sizes.push_back(left);
+      sizes.push_back(remaining);
       best = std::min(best, LargestPart(flops, sizes));
       return;
     }
-    for (int n = 1; n < left; ++n) {
+    for (int n = 1; n < remaining; ++n) {
       std::vector<int> longer = sizes;
       longer.push_back(n);
-      extend(longer, left - n);
+      extend(longer, remaining - n);
     }
   };
   extend({}, static_cast<int>(flops.size()));
@@ -170,9 +170,9 @@ TEST(CountLayers_Vit, B16_CountsOfItsPublication) {
 TEST(CountLayers_Mlp, GeluApart_IsALayerWithoutParametersAndTheSumsAreTheSame) {
   MlpSpec fused;
   fused.dropout = 0.1;
-  MlpSpec apart = fused;
-  apart.gelu_apart = true;
-  const std::vector<LayerCount> whole = CountLayers(fused), split = CountLayers(apart);
+  MlpSpec separate = fused;
+  separate.gelu_apart = true;
+  const std::vector<LayerCount> whole = CountLayers(fused), split = CountLayers(separate);
   ASSERT_EQ(split.size(), 2 * whole.size() - 1);
   for (size_t i = 0; i + 1 < whole.size(); ++i) {
     const LayerCount &linear = split[2 * i], &gelu = split[2 * i + 1];
@@ -181,7 +181,7 @@ TEST(CountLayers_Mlp, GeluApart_IsALayerWithoutParametersAndTheSumsAreTheSame) {
     EXPECT_EQ(gelu.parameters, 0);
     EXPECT_EQ(linear.parameters, whole[i].parameters);
     EXPECT_EQ(gelu.output, whole[i].output);
-    EXPECT_EQ(linear.left_bytes + gelu.left_bytes, whole[i].left_bytes);
+    EXPECT_EQ(linear.activation_bytes + gelu.activation_bytes, whole[i].activation_bytes);
   }
   EXPECT_EQ(split.back().inputs, std::vector<int>{static_cast<int>(split.size()) - 2});
 }

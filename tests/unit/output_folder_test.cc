@@ -128,9 +128,9 @@ TEST_F(OutputFolderTest, ReplacementWithoutACheckpoint_FormerRunStays) {
     ASSERT_TRUE((*folder)->Begin(Record("running")).ok());
     EXPECT_EQ((*folder)->live(), out_ + "/replacement");
     WriteRun((*folder)->live(), "second", 4, {"checkpoint-0", "checkpoint-4.a1b2.partial"});
-    const auto said = (*folder)->End(Record(state));
-    ASSERT_TRUE(said.ok()) << said.status();
-    EXPECT_THAT(*said, HasSubstr("OUT still holds the run first"));
+    const auto message = (*folder)->End(Record(state));
+    ASSERT_TRUE(message.ok()) << message.status();
+    EXPECT_THAT(*message, HasSubstr("OUT still holds the run first"));
     EXPECT_EQ(Read(out_), before);
   }
 }

@@ -86,7 +86,7 @@ class Listening {
     return client;
   }
   bool Admits(const std::string& source) const { return IsConnected(ConnectFrom(source), kLong); }
-  // True if there is no answer to an attempt for a while.
+  // Returns true if there is no answer to an attempt for a while.
   bool Drops(const std::string& source) const { return !IsConnected(ConnectFrom(source), kShort); }
   static bool IsConnected(const Socket& client, int milliseconds) {
     pollfd ready{client.fd(), POLLOUT, 0};

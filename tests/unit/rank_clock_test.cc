@@ -98,7 +98,7 @@ TEST(RankClock, TimesThatOverlapOrRunBackwards_StillSumToWallTime) {
 }
 
 TEST(RankClock, IntervalsOfIdleness_AreTheLastOnesInOrder) {
-  RankClock clock(0, /*spans_most=*/3);
+  RankClock clock(0, /*max_spans=*/3);
   clock.Idle(10, IdleCause::kDispatch);
   clock.Job(45, 12, 40, JobKind::kForward);
   clock.Idle(50, IdleCause::kDependency);

@@ -17,11 +17,11 @@ Assign TwoRanks() {
   return assign;
 }
 
-JobTask TaskOf(Rank rank, int microbatch, bool beside = false) {
+JobTask TaskOf(Rank rank, int microbatch, bool overlapped = false) {
   JobTask task;
   task.start.rank = rank;
-  task.start.job = Job::Compute(0, 0, microbatch, beside ? JobKind::kBackward : JobKind::kForward);
-  task.start.beside = beside;
+  task.start.job = Job::Compute(0, 0, microbatch, overlapped ? JobKind::kBackward : JobKind::kForward);
+  task.start.overlapped = overlapped;
   return task;
 }
 
@@ -44,10 +44,10 @@ TEST(RankSeats, NextRun_BeginsWithoutTheFiguresOfTheOneBefore) {
   seats.Place(TwoRanks(), false);
   seats.NoteLeft(1, /*stage=*/0, 100);
   seats.NoteLeft(1, 0, 70);
-  EXPECT_EQ(seats.Of(1)->left_bytes.at(0), 100) << "the most";
+  EXPECT_EQ(seats.Of(1)->activation_bytes.at(0), 100) << "the most";
   seats.Clear();
   seats.Place(TwoRanks(), false);
-  EXPECT_TRUE(seats.Of(1)->left_bytes.empty());
+  EXPECT_TRUE(seats.Of(1)->activation_bytes.empty());
 }
 
 TEST(RankSeats, JobInTurn_SitsDownAtOnce) {
@@ -61,9 +61,9 @@ TEST(RankSeats, JobBesideAForward_IsHeldUntilThatHasBegun) {
   RankSeats seats;
   seats.Place(TwoRanks(), /*pairs=*/true);
   seats.Start(TaskOf(3, 1));
-  EXPECT_EQ(seats.Start(TaskOf(3, 0, /*beside=*/true)), std::nullopt);
+  EXPECT_EQ(seats.Start(TaskOf(3, 0, /*overlapped=*/true)), std::nullopt);
   EXPECT_EQ(seats.NoteBegun(3), 3) << "the second seat of the second rank";
-  EXPECT_TRUE(std::get<JobTask>(seats.At(3).task).start.beside);
+  EXPECT_TRUE(std::get<JobTask>(seats.At(3).task).start.overlapped);
   EXPECT_EQ(seats.NoteBegun(3), std::nullopt) << "it is held no more";
 }
 

@@ -450,18 +450,18 @@ TEST(RunMemory_Counts, PolicyOfAStageAndPrecision_ShowInItsBytes) {
   const auto recomputed = counts(With("/schedule/activations", "recompute"));
   const auto mixed = counts(With("/schedule/activations", {"retain", "recompute", "retain", "recompute"}));
   for (int s = 0; s < 4; ++s) {
-    EXPECT_EQ(mixed[s].left, (s % 2 == 0 ? retained : recomputed)[s].left) << s;
+    EXPECT_EQ(mixed[s].activation_bytes, (s % 2 == 0 ? retained : recomputed)[s].activation_bytes) << s;
     EXPECT_EQ(mixed[s].work, (s % 2 == 0 ? retained : recomputed)[s].work) << s;
   }
-  EXPECT_LT(recomputed[1].left, retained[1].left);
+  EXPECT_LT(recomputed[1].activation_bytes, retained[1].activation_bytes);
   const auto narrow = counts(With("/precision", "bf16"));
   for (int s = 0; s < 4; ++s) {
     EXPECT_EQ(narrow[s].parameters, retained[s].parameters);
     EXPECT_EQ(narrow[s].narrowed, retained[s].parameters / 2);
     EXPECT_EQ(retained[s].narrowed, 0);
-    EXPECT_LT(narrow[s].left, retained[s].left);
+    EXPECT_LT(narrow[s].activation_bytes, retained[s].activation_bytes);
   }
-  EXPECT_LT(narrow[1].left, 0.6 * static_cast<double>(retained[1].left));
+  EXPECT_LT(narrow[1].activation_bytes, 0.6 * static_cast<double>(retained[1].activation_bytes));
 }
 
 // The run reduces by messages or by collectives: that is known only when it has its processes.

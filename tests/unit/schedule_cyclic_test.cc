@@ -104,7 +104,7 @@ TEST(CyclicRule, Versions_AreTwoWhereARankReadsOldWeights) {
 }
 
 // A memory budget counts what the simulator sees.
-TEST(MostVersions, OfEveryRank_AreThoseOfALongRun) {
+TEST(MaxVersions, OfEveryRank_AreThoseOfALongRun) {
   std::vector<Schedule> schedules = {*MakeSchedule("pipedream", {}, 4, 1),
                                      *MakeSchedule("pipedream_2bw", {}, 3, 3),
                                      *MakeSchedule("1f1b", {}, 4, 4)};
@@ -120,8 +120,7 @@ TEST(MostVersions, OfEveryRank_AreThoseOfALongRun) {
       for (Rank rank = 0; rank < schedule.ranks; ++rank) {
         const std::vector<Rank>& members = graph.members(s);
         const bool holds = std::find(members.begin(), members.end(), rank) != members.end();
-        if (holds || graph.route() != nullptr)
-          most[rank] = std::max(most[rank], MostVersions(graph, s, rank));
+        if (holds || graph.route() != nullptr) most[rank] = std::max(most[rank], MaxVersions(graph, s, rank));
       }
     }
     for (Rank rank = 0; rank < schedule.ranks; ++rank) {

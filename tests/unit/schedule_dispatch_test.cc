@@ -95,12 +95,12 @@ TEST(ReadyJobs, ReplayOfAPair_GivesItsSecondBesideTheFirst) {
   ready.Add(0, 10, 0, true);
   ready.Add(1, 11, 0, false, -1, true);
   ready.Add(2, 12, 0, true);
-  EXPECT_EQ(ready.TakeBeside(), std::nullopt) << "the forward has not been taken";
+  EXPECT_EQ(ready.TakeOverlapped(), std::nullopt) << "the forward has not been taken";
   EXPECT_EQ(ready.Take(), 10);
   ready.Add(kUpdateFirst, 99, 0, false);
-  EXPECT_EQ(ready.NextBeside(), 11) << "an update waits for an idle rank";
-  EXPECT_EQ(ready.TakeBeside(), 11);
-  EXPECT_EQ(ready.TakeBeside(), std::nullopt) << "the next forward is in no pair";
+  EXPECT_EQ(ready.NextOverlapped(), 11) << "an update waits for an idle rank";
+  EXPECT_EQ(ready.TakeOverlapped(), 11);
+  EXPECT_EQ(ready.TakeOverlapped(), std::nullopt) << "the next forward is in no pair";
   EXPECT_EQ(ready.Take(), 99);
   EXPECT_EQ(ready.Take(), 12);
   EXPECT_TRUE(ready.empty());
@@ -118,7 +118,7 @@ TEST(ReadyJobs, ReplayOfAPairByOneThread_GivesItInTurn) {
 TEST(ReadyJobs, Greedy_KnowsNoPairs) {
   ReadyJobs ready;
   ready.Add(5, 50, 0, false, -1, true);
-  EXPECT_EQ(ready.TakeBeside(), std::nullopt);
+  EXPECT_EQ(ready.TakeOverlapped(), std::nullopt);
   EXPECT_EQ(ready.Take(), 50);
 }
 

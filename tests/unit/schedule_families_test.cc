@@ -178,7 +178,7 @@ TEST(BreadthFirst, AtLeastAsManyMicrobatchesAsRanks_BubbleIsGPipesOverTheChunks)
       for (int microbatches : {ranks, ranks + 1, 3 * ranks}) {
         const auto run = MustSimulate("breadth_first", Ranks(ranks), chunks * ranks, microbatches);
         EXPECT_DOUBLE_EQ(run.makespan, 3.0 * (microbatches * chunks + ranks - 1));
-        EXPECT_EQ(MostActivations(run), microbatches * chunks);
+        EXPECT_EQ(MaxActivations(run), microbatches * chunks);
       }
     }
   }

@@ -40,7 +40,7 @@ struct Messages {
   int sent = 0, received = 0, tensors_sent = 0, tensors_received = 0;
 };
 
-Messages MostMessages(const Graph& graph, int steps) {
+Messages MaxMessages(const Graph& graph, int steps) {
   const SimulationResult run = MustSimulate(graph, steps);
   std::map<Job, double> start;
   for (const SimulatedJob& j : run.jobs) start[j.job] = j.start;
@@ -75,17 +75,17 @@ Messages MostMessages(const Graph& graph, int steps) {
 
 // docs/schedules/cyclic.md states these.
 TEST(CyclicMessages, EveryPlacement_HasAConstantNumberPerTickAndRank) {
-  constexpr int kTensorsMost = 3, kMessagesMost = 4;
+  constexpr int kMaxTensors = 3, kMaxMessages = 4;
   for (int n = 2; n <= 8; ++n) {
     for (const std::string rule : {"cdp_v1", "cdp_v2"}) {
       for (const Base& base : BasesOf(n)) {
         SCOPED_TRACE(absl::StrCat(base.name, " N=", n, " ", rule));
-        const Messages most = MostMessages(Graph(Ruled(base, rule, n), 4), 4);
+        const Messages most = MaxMessages(Graph(Ruled(base, rule, n), 4), 4);
         EXPECT_GE(most.tensors_sent, 1);
-        EXPECT_LE(most.tensors_sent, kTensorsMost);
-        EXPECT_LE(most.tensors_received, kTensorsMost);
-        EXPECT_LE(most.sent, kMessagesMost);
-        EXPECT_LE(most.received, kMessagesMost);
+        EXPECT_LE(most.tensors_sent, kMaxTensors);
+        EXPECT_LE(most.tensors_received, kMaxTensors);
+        EXPECT_LE(most.sent, kMaxMessages);
+        EXPECT_LE(most.received, kMaxMessages);
       }
     }
   }
@@ -93,7 +93,7 @@ TEST(CyclicMessages, EveryPlacement_HasAConstantNumberPerTickAndRank) {
 
 // The same count on a schedule that is not cyclic: it grows with N, so the bound above says something.
 TEST(CyclicMessages, PlainDdp_HasMoreWithMoreRanks) {
-  const auto most = [](int n) { return MostMessages(Graph(*MakeSchedule("ddp", {}, n, n)), 2).sent; };
+  const auto most = [](int n) { return MaxMessages(Graph(*MakeSchedule("ddp", {}, n, n)), 2).sent; };
   EXPECT_GE(most(8), most(4) + 4);
 }
 
@@ -223,15 +223,15 @@ TEST(Pyramid, AnySize_HoldsOneActivationARankAndTakes2NTicksAStep) {
 // Every rank has an activation at every instant in steady state: its next visit begins as the last one ends.
 TEST(Pyramid, SteadyState_LeavesNoRankWithoutItsActivation) {
   constexpr int n = 4, kSteps = 5;
-  std::map<Rank, std::vector<std::pair<double, double>>> visits;
+  std::map<Rank, std::vector<std::pair<double, double>>> passes;
   std::map<std::pair<int, std::pair<int, int>>, double> begun;
   for (const SimulatedJob& j : MustSimulate(Graph(Ruled({"cdp_mp", {}}, "cdp_v2", n)), kSteps).jobs) {
     const auto which = std::pair(j.job.step, std::pair(j.job.stage, j.job.microbatch));
     if (j.job.kind == JobKind::kForward) begun[which] = j.start;
-    if (j.job.kind == JobKind::kBackward) visits[j.rank].push_back({begun.at(which), j.end});
+    if (j.job.kind == JobKind::kBackward) passes[j.rank].push_back({begun.at(which), j.end});
   }
-  EXPECT_EQ(visits.size(), 10u);
-  for (const auto& [rank, of_rank] : visits) {
+  EXPECT_EQ(passes.size(), 10u);
+  for (const auto& [rank, of_rank] : passes) {
     for (size_t i = 1; i < of_rank.size(); ++i) {
       EXPECT_EQ(of_rank[i].first, of_rank[i - 1].second) << "rank " << rank;
     }

@@ -268,7 +268,7 @@ Schedule Sound() { return *MakeSchedule("1f1b", {}, 2, 2); }
 TEST(ScheduleCheck, SoundSchedule_Passes) { EXPECT_TRUE(CheckSchedule(Sound()).ok()); }
 
 // Forwards of stage s on rank s, its backwards on rank S + s, which holds the weights.
-Schedule Apart(bool split) {
+Schedule RemoteBackward(bool split) {
   Schedule s = *MakeSchedule("gpipe", {}, 3, 2);
   s.ranks = 6;
   s.split_backward = split;
@@ -278,9 +278,9 @@ Schedule Apart(bool split) {
   return s;
 }
 
-TEST(Apart, BackwardOnAnotherRank_WaitsForTheStagesInput) {
+TEST(RemoteBackward, BackwardOnAnotherRank_WaitsForTheStagesInput) {
   for (const bool split : {false, true}) {
-    const Schedule schedule = Apart(split);
+    const Schedule schedule = RemoteBackward(split);
     ASSERT_TRUE(CheckSchedule(schedule).ok()) << CheckSchedule(schedule);
     const Graph graph(schedule);
     for (int stage : {0, 1, 2}) {
@@ -361,8 +361,8 @@ TEST(StagesWithSeveralInputs, UnsoundInputs_AreRefusedWithTheStage) {
   EXPECT_EQ(problem({{}, {}, {0, 1}}), "");
 }
 
-TEST(Apart, HalvesOfABackwardOnTwoRanks_AreRefused) {
-  Schedule s = Apart(true);
+TEST(RemoteBackward, HalvesOfABackwardOnTwoRanks_AreRefused) {
+  Schedule s = RemoteBackward(true);
   s.compute = [](const Job& j) { return j.kind == JobKind::kBackwardWeight ? j.stage : 3 + j.stage; };
   EXPECT_THAT(std::string(CheckSchedule(s).message()),
               HasSubstr("is on rank 0 but its backward_input is on rank 3"));

@@ -28,7 +28,7 @@ class ScriptedLink final : public CoordinatorLink {
   void Send(FromWorker message) override {
     if (on_send) on_send(message);
     MutexLock lock(mu_);
-    said_.push_back(std::move(message));
+    sent_.push_back(std::move(message));
     changed_.SignalAll();
   }
   bool Drain(std::vector<FromCoordinator>* messages) override {
@@ -55,16 +55,16 @@ class ScriptedLink final : public CoordinatorLink {
     const int64_t deadline = MonotonicNow() + kPatience;
     MutexLock lock(mu_);
     while (true) {
-      for (; !said_.empty(); said_.pop_front()) {
-        if (auto* t = std::get_if<T>(&said_.front())) {
+      for (; !sent_.empty(); sent_.pop_front()) {
+        if (auto* t = std::get_if<T>(&sent_.front())) {
           std::optional<T> found = std::move(*t);
-          said_.pop_front();
+          sent_.pop_front();
           return found;
         }
       }
-      const int64_t left = deadline - MonotonicNow();
-      if (left <= 0) return std::nullopt;
-      changed_.WaitWithTimeout(mu_, left);
+      const int64_t remaining = deadline - MonotonicNow();
+      if (remaining <= 0) return std::nullopt;
+      changed_.WaitWithTimeout(mu_, remaining);
     }
   }
 
@@ -75,7 +75,7 @@ class ScriptedLink final : public CoordinatorLink {
   Mutex mu_;
   CondVar changed_;
   std::vector<FromCoordinator> to_say_ ABSL_GUARDED_BY(mu_);
-  std::deque<FromWorker> said_ ABSL_GUARDED_BY(mu_);
+  std::deque<FromWorker> sent_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace weft

@@ -47,7 +47,7 @@ inline std::string Refusal(const std::string& name, const Parameters& parameters
   return std::string(schedule.status().message());
 }
 
-inline int MostActivations(const SimulationResult& run) {
+inline int MaxActivations(const SimulationResult& run) {
   int most = 0;
   for (const RankStats& r : run.ranks) most = std::max(most, r.peak_activations);
   return most;

@@ -18,29 +18,29 @@ class ValidatorTest : public ::testing::Test {
   // Waits until a validation has been told to be done.
   Validation Await() {
     MutexLock lock(mu_);
-    while (told_.empty() || !told_.front().done()) {
-      if (!told_.empty()) {
-        told_.pop_front();
+    while (reported_.empty() || !reported_.front().done()) {
+      if (!reported_.empty()) {
+        reported_.pop_front();
       } else if (changed_.WaitWithTimeout(mu_, kPatience)) {
         ADD_FAILURE() << "nothing is told";
         return {};
       }
     }
-    const Validation validation = told_.front();
-    told_.pop_front();
+    const Validation validation = reported_.front();
+    reported_.pop_front();
     return validation;
   }
   bool Quiet() {
     MutexLock lock(mu_);
-    return told_.empty();
+    return reported_.empty();
   }
 
   Mutex mu_;
   CondVar changed_;
-  std::deque<Validation> told_;
+  std::deque<Validation> reported_;
   Validator validator_{[this](const Validation& validation) {
     MutexLock lock(mu_);
-    told_.push_back(validation);
+    reported_.push_back(validation);
     changed_.Signal();
   }};
 };

@@ -41,7 +41,7 @@ RankReport SomeReport() {
   r.busy_seconds = {{"forward", 1.5}, {"backward", 2.5}};
   r.idle_seconds = {{"dependency", 0.25}};
   r.live_bytes = {{"weights", 7}};
-  r.left_bytes = {{0, 5}, {65535, 1ll << 33}};
+  r.activation_bytes = {{0, 5}, {65535, 1ll << 33}};
   r.gpu = {{"utilization", 0.875}, {"temperature_celsius", 63}};
   r.peak_bytes = {{"activations", 1ll << 40}};
   r.bytes_sent = {{"activation", 11}};
@@ -59,7 +59,7 @@ void ExpectEqual(const RankReport& a, const RankReport& b) {
   EXPECT_EQ(a.busy_seconds, b.busy_seconds);
   EXPECT_EQ(a.idle_seconds, b.idle_seconds);
   EXPECT_EQ(a.live_bytes, b.live_bytes);
-  EXPECT_EQ(a.left_bytes, b.left_bytes);
+  EXPECT_EQ(a.activation_bytes, b.activation_bytes);
   EXPECT_EQ(a.gpu, b.gpu);
   EXPECT_EQ(a.peak_bytes, b.peak_bytes);
   EXPECT_EQ(a.bytes_sent, b.bytes_sent);
@@ -329,14 +329,15 @@ TEST(SessionCodec, OutOfRange_IsRefusedWithTheField) {
       Refuse(FromWorker(Report{1, {SomeReport()}}),
              [](auto* p) { (*p->mutable_report()->mutable_ranks(0)->mutable_live_bytes())["a b"] = 1; }),
       "live_bytes");
+  ExpectInvalid(Refuse(FromWorker(Report{1, {SomeReport()}}),
+                       [](auto* p) {
+                         (*p->mutable_report()->mutable_ranks(0)->mutable_activation_bytes())[kMaxStages] = 1;
+                       }),
+                "activation_bytes");
   ExpectInvalid(
       Refuse(FromWorker(Report{1, {SomeReport()}}),
-             [](auto* p) { (*p->mutable_report()->mutable_ranks(0)->mutable_left_bytes())[kMaxStages] = 1; }),
-      "left_bytes");
-  ExpectInvalid(
-      Refuse(FromWorker(Report{1, {SomeReport()}}),
-             [](auto* p) { (*p->mutable_report()->mutable_ranks(0)->mutable_left_bytes())[0] = -1; }),
-      "left_bytes");
+             [](auto* p) { (*p->mutable_report()->mutable_ranks(0)->mutable_activation_bytes())[0] = -1; }),
+      "activation_bytes");
   ExpectInvalid(Refuse(FromCoordinator(Assign{1, 1, "", "", {}, {0}, {}}),
                        [](auto* p) { p->mutable_assign()->set_spec(std::string(kMaxSpecBytes + 1, ' ')); }),
                 "assign.spec");

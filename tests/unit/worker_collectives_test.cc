@@ -88,7 +88,7 @@ class Cores {
       for (Rank r = 0; r < static_cast<Rank>(lines_.size()); ++r) {
         if (AllHaveCome(r)) can.push_back([this, r] { EndCollective(r); });
       }
-      for (size_t i = 0; i < told_.size(); ++i) can.push_back([this, i] { Tell(i); });
+      for (size_t i = 0; i < reported_.size(); ++i) can.push_back([this, i] { Tell(i); });
       if (can.empty()) return;
       can[rng_() % can.size()]();
       now_ += 3;
@@ -222,15 +222,15 @@ class Cores {
   }
   void EndCollective(Rank r) {
     for (const Rank m : graph_->members(lines_[r].front().stage)) {
-      told_.push_back({m, lines_[m].front()});
+      reported_.push_back({m, lines_[m].front()});
       over_.insert(lines_[m].front());
       if (m != r) lines_[m].pop_front();
     }
     lines_[r].pop_front();
   }
   void Tell(size_t i) {
-    const auto [rank, job] = told_[i];
-    told_.erase(told_.begin() + static_cast<int64_t>(i));
+    const auto [rank, job] = reported_[i];
+    reported_.erase(reported_.begin() + static_cast<int64_t>(i));
     Do(rank, [&, rank = rank, job = job](WorkerCore& c, WorkerEffects* out) {
       c.OnJointOperationDone(now_, rank, job, out);
     });
@@ -244,7 +244,7 @@ class Cores {
   std::vector<StartEffect> running_;
   std::vector<std::deque<StartEffect>> launched_;
   std::vector<std::deque<Job>> lines_;
-  std::vector<std::pair<Rank, Job>> told_;             // over, and the core has not heard of it
+  std::vector<std::pair<Rank, Job>> reported_;         // over, and the core has not heard of it
   std::map<TensorKey, std::optional<Job>> published_;  // and by which job, while that may be launched only
   std::set<TensorKey> wanted_;
   std::set<Job> ended_, over_, completed_;
@@ -303,7 +303,7 @@ TEST_P(WorkerCollectives, AnyOrderOfEvents_EveryJobEndsAndAllBeginInOneOrder) {
     // Versions that are not read any more are not kept.
     for (Rank r = 0; r < graph.schedule().ranks; ++r) {
       int most = 0;
-      for (int s = 0; s < graph.schedule().stages; ++s) most = std::max(most, MostVersions(graph, s, r));
+      for (int s = 0; s < graph.schedule().stages; ++s) most = std::max(most, MaxVersions(graph, s, r));
       EXPECT_LE(cores.core(r).peak_weight_versions(r), most) << "rank " << r;
     }
     EXPECT_FALSE(graph.joint_order().gathers() && cores.wants_weights());

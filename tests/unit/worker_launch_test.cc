@@ -36,9 +36,9 @@ class LaunchingProcess : public OneProcess {
     }
   }
   std::vector<Job> Launch(int64_t now, Rank rank, const Job& job, bool last = true,
-                          std::optional<int64_t> left = {}) {
+                          std::optional<int64_t> activation_bytes = {}) {
     out_.clear();
-    core_->OnJobLaunched(now, rank, job, last, left, &out_);
+    core_->OnJobLaunched(now, rank, job, last, activation_bytes, &out_);
     return Started();
   }
   std::vector<Job> Done(int64_t now, Rank rank, const Job& job, bool last = true) {
@@ -169,9 +169,9 @@ TEST_F(LaunchingProcess, RankWithJobsInFlight_IsBusyByTheDevicesTimes) {
   Launch(10, 0, Forward(0, 0));
   Launch(12, 0, Forward(0, 1));
   const auto done = [&](int64_t now, const Job& job, int64_t start, int64_t end) {
-    JobDone told{0, job, start, end, true, {}, {}};
-    told.launched = true;
-    core_->OnJobDone(now, told, &out_);
+    JobDone report{0, job, start, end, true, {}, {}};
+    report.launched = true;
+    core_->OnJobDone(now, report, &out_);
   };
   done(60, Forward(0, 0), 11, 50);
   out_.clear();
@@ -195,9 +195,9 @@ TEST_F(LaunchingProcess, LaunchedJobThatWaitsForAnotherRank_IsIdleForTheDependen
   Launch(10, 0, Forward(0, 0));
   Launch(14, 1, Forward(1, 0));
   const auto done = [&](int64_t now, Rank rank, const Job& job, int64_t start, int64_t end) {
-    JobDone told{rank, job, start, end, true, {}, {}};
-    told.launched = true;
-    core_->OnJobDone(now, told, &out_);
+    JobDone report{rank, job, start, end, true, {}, {}};
+    report.launched = true;
+    core_->OnJobDone(now, report, &out_);
   };
   done(52, 0, Forward(0, 0), 11, 50);
   done(95, 1, Forward(1, 0), 53, 90);

@@ -143,7 +143,7 @@ class LaunchingLoopTest : public ::testing::Test {
   }
   // Every job has been told of once, with times and the loss of the device.
   void AwaitCompletions() {
-    std::map<Job, Completion> told;
+    std::map<Job, Completion> reported;
     for (int p = 0; p < processes_; ++p) {
       size_t jobs = 0;
       for (int64_t i = 0; i < graph_->jobs_per_step(); ++i)
@@ -154,10 +154,10 @@ class LaunchingLoopTest : public ::testing::Test {
             << ended << " of " << kSteps * jobs << " jobs ended; " << workers_[p]->failure();
         ended += completions->jobs.size();
         for (const Completion& c : completions->jobs)
-          ASSERT_TRUE(told.emplace(c.job, c).second) << Describe(c.job);
+          ASSERT_TRUE(reported.emplace(c.job, c).second) << Describe(c.job);
       }
     }
-    for (const auto& [job, completion] : told) {
+    for (const auto& [job, completion] : reported) {
       EXPECT_LT(completion.start_ns, completion.end_ns) << Describe(job);
       const bool has_loss = job.kind == JobKind::kForward && job.stage + 1 == graph_->schedule().stages;
       EXPECT_EQ(completion.has_loss, has_loss) << Describe(job);
@@ -207,7 +207,7 @@ TEST_P(LaunchingLoopsTest, AnyOrderOfTheDevicesWork_EndsWithThePlainLoopsWeights
     ASSERT_NO_FATAL_FAILURE(Finish());
     int most = 0;
     for (auto& worker : workers_) {
-      most = std::max(most, worker->device.queue.most_ahead());
+      most = std::max(most, worker->device.queue.max_ahead());
       EXPECT_EQ(worker->loop.Snapshot().failures, 0u);
       while (worker->device.ranks() > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
       worker->Join();

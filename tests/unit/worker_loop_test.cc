@@ -52,7 +52,7 @@ class GatedCompute final : public RankCompute {
     return Tensor{};
   }
   absl::Status BeginState(const Job&) override { return absl::OkStatus(); }
-  absl::Status AdoptState(const Job&, Tensor) override { return absl::OkStatus(); }
+  absl::Status InstallState(const Job&, Tensor) override { return absl::OkStatus(); }
   absl::StatusOr<Tensor> GiveState(const Job&) override { return Tensor{}; }
   bool HasState(int) const override { return true; }
   int64_t stage_elements(int) const override { return 0; }
@@ -70,7 +70,7 @@ class GatedCompute final : public RankCompute {
                                             int version) override {
     return Forward(job, std::move(inputs), std::move(weights), version);
   }
-  absl::Status AdoptPass(const Job&, std::vector<Tensor>) override { return absl::OkStatus(); }
+  absl::Status TakePass(const Job&, std::vector<Tensor>) override { return absl::OkStatus(); }
   absl::StatusOr<BackwardResult> Backward(const Job& job, std::vector<Tensor>, Tensor, int, bool) override {
     if (gate_->compute) {
       if (absl::Status s = Compute(job); !s.ok()) return s;
@@ -89,7 +89,7 @@ class GatedCompute final : public RankCompute {
   absl::Status Update(const Job&, const std::vector<Tensor>&, const Tensor&, bool) override {
     return absl::OkStatus();
   }
-  absl::Status Adopt(const Job&, const Tensor&, bool) override { return absl::OkStatus(); }
+  absl::Status InstallWeights(const Job&, const Tensor&, bool) override { return absl::OkStatus(); }
   absl::StatusOr<Tensor> Weights(int, int) override { return Tensor{}; }
   void DropWeights(int, int) override {}
   absl::Status Save(int, const std::string&) override { return absl::OkStatus(); }
@@ -218,11 +218,11 @@ class WakenWorkerLoopTest : public WorkerLoopTest {
 // rank 0 is given the backward: it must not wait past it.
 TEST_F(WakenWorkerLoopTest, JobGivenWhileTheIdleRankSends_StartsWithoutAFurtherWake) {
   Notification writing;
-  std::atomic<bool> told{false};
+  std::atomic<bool> reported{false};
   const std::thread::id main = thread_.get_id();
   link_.on_send = [&](const FromWorker& message) {
     const auto* completions = std::get_if<Completions>(&message);
-    if (completions == nullptr || completions->rank != 0 || told.exchange(true)) return;
+    if (completions == nullptr || completions->rank != 0 || reported.exchange(true)) return;
     writing.Notify();
     if (std::this_thread::get_id() == main) return;  // it was quicker, and rank 0 already waits
     while (loop_.Snapshot().jobs[static_cast<int>(JobKind::kBackward)] == 0) std::this_thread::yield();
@@ -307,22 +307,23 @@ class WorkerLoopPairsTest : public WorkerLoopPairTest, public ::testing::WithPar
 // No forward of a pair ends before the backward beside it has begun: on one thread it would wait for ever.
 TEST_P(WorkerLoopPairsTest, EveryPair_BackwardRunsWhileTheForwardDoes) {
   ASSERT_NO_FATAL_FAILURE(Plan(GetParam()));
-  std::map<Job, Job> beside;          // by forward
+  std::map<Job, Job> overlapped;      // by forward
   std::map<Job, Notification> begun;  // by backward
   for (size_t r = 0; r < schedule_.order.size(); ++r) {
     const std::vector<Job>& order = schedule_.order[r];
     for (size_t i = 0; i + 1 < order.size(); ++i) {
-      const bool paired = (schedule_.order_marks[r][i + 1] & kBesideForward) != 0;
+      const bool paired = (schedule_.order_marks[r][i + 1] & kOverlapsForward) != 0;
       if (order[i].kind != JobKind::kForward || !paired) continue;
-      beside[order[i]] = order[i + 1];
+      overlapped[order[i]] = order[i + 1];
       begun[order[i + 1]];
     }
   }
-  ASSERT_FALSE(beside.empty());
+  ASSERT_FALSE(overlapped.empty());
   device_.gate.compute = [&](const Job& job) {
     if (const auto backward = begun.find(job); backward != begun.end()) backward->second.Notify();
-    const auto pair = beside.find(job);
-    if (pair == beside.end() || begun.at(pair->second).WaitWithTimeout(kPatience)) return absl::OkStatus();
+    const auto pair = overlapped.find(job);
+    if (pair == overlapped.end() || begun.at(pair->second).WaitWithTimeout(kPatience))
+      return absl::OkStatus();
     return absl::DeadlineExceededError(
         absl::StrCat(Describe(pair->second), " did not begin beside ", Describe(job)));
   };

@@ -29,7 +29,7 @@ class OnePair : public OneProcess {
   }
   std::vector<std::pair<Job, bool>> Started() const {
     std::vector<std::pair<Job, bool>> started;
-    for (const StartEffect& s : Only<StartEffect>(out_)) started.emplace_back(s.job, s.beside);
+    for (const StartEffect& s : Only<StartEffect>(out_)) started.emplace_back(s.job, s.overlapped);
     return started;
   }
 

@@ -46,7 +46,7 @@ TEST_F(OneProcess, OldVersions_AreHeldUntilTheirLastReaderHasEnded) {
           const Place place = {graph.members(s)[m], s};
           held[place] = {0};
           const bool saves = graph.sync(s).holder(static_cast<int>(m)).saves;
-          for (int v = saves ? kSteps - schedule.MostStaleness(s) : kSteps; v <= kSteps; ++v) {
+          for (int v = saves ? kSteps - schedule.MaxStaleness(s) : kSteps; v <= kSteps; ++v) {
             last[place].insert(v);
             readers[place][v] += saves;
           }
@@ -99,7 +99,7 @@ TEST_F(OneProcess, OldVersions_AreHeldUntilTheirLastReaderHasEnded) {
                 << "after " << Describe(s.job) << " rank " << place.first << " still holds version " << v
                 << " of stage " << place.second;
           }
-          EXPECT_LE(static_cast<int>(versions.size()), MostVersions(graph, place.second, place.first));
+          EXPECT_LE(static_cast<int>(versions.size()), MaxVersions(graph, place.second, place.first));
           most = std::max(most, static_cast<int>(versions.size()));
         }
       }

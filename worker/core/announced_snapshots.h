@@ -18,7 +18,7 @@ class AnnouncedSnapshots {
   // Refers to `graph`.
   explicit AnnouncedSnapshots(const Graph& graph) : graph_(graph) {}
 
-  // True if the rank of the update takes the stage into the snapshots of the next step.
+  // Returns true if the rank of the update takes the stage into the snapshots of the next step.
   bool IsSaved(const Job& update) const {
     return graph_.route() != nullptr || graph_.sync(update.stage).holder(update.member).saves;
   }
@@ -26,7 +26,7 @@ class AnnouncedSnapshots {
   // Announces the snapshot of the step, of so many stages, or slices of stages, of this process: at least
   // one.
   void Announce(int step, int pieces) { pieces_[step] = pieces; }
-  // True if a snapshot is taken behind the job.
+  // Returns true if a snapshot is taken behind the job.
   bool IsTakenBehind(const Job& job) const {
     return job.kind == JobKind::kUpdate && !pieces_.empty() && IsAnnounced(job.step + 1) && IsSaved(job);
   }

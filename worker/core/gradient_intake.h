@@ -25,12 +25,12 @@ class GradientIntake {
   // Refers to `graph`.
   explicit GradientIntake(const Graph& graph) : graph_(graph) {}
 
-  // True if the job sums gradients that leave the jobs that made them.
+  // Returns true if the job sums gradients that leave the jobs that made them.
   bool IsConsumer(const Job& job) const;
 
   // The next require a consumer. `id` is the job's number.
   void Arrived(JobId id, int microbatch) { IntakeOf(id).arrived[microbatch] = true; }
-  // True if the gradient that the job takes next has arrived.
+  // Returns true if the gradient that the job takes next has arrived.
   bool HasNext(JobId id);
   // Returns the gradients that the job takes now, which may be none.
   Range Take(JobId id);

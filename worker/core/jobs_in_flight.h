@@ -24,7 +24,7 @@ class JobsInFlight {
  public:
   // Notes that a job starts now, in turn or beside the forward in flight. `begins`: it gives its input to a
   // joint operation, and computes nothing.
-  void Start(int64_t now, JobId id, bool beside, bool begins);
+  void Start(int64_t now, JobId id, bool overlapped, bool begins);
   // Notes that the device has been given a started job: its thread is free.
   void Launch(JobId id);
   // Ends a job. `overlapped`: another job may be computed at the same time as the one that ended.
@@ -33,25 +33,25 @@ class JobsInFlight {
   void NoteMade(JobId id, int64_t made);
 
   bool empty() const { return jobs_.empty(); }
-  // True if both threads are free.
-  bool idle() const { return running_ < 0 && beside_ < 0; }
-  // True if the job has its thread, in turn.
+  // Returns true if both threads are free.
+  bool idle() const { return running_ < 0 && overlapped_job_ < 0; }
+  // Returns true if the job has its thread, in turn.
   bool IsRunning(JobId id) const { return running_ == id; }
-  // True if a job has the second thread.
-  bool has_beside() const { return beside_ >= 0; }
+  // Returns true if a job has the second thread.
+  bool has_overlapped() const { return overlapped_job_ >= 0; }
   // Returns the number of jobs that compute, in turn or beside forwards.
-  int CountComputing(bool beside) const;
+  int CountComputing(bool overlapped) const;
   // Returns the newest job that did not start beside another; -1 for none.
   JobId newest_in_turn() const;
 
  private:
   struct InFlight {
     JobId id;
-    bool beside, launched, begins;
+    bool overlapped, launched, begins;
     RankClock::Given given;
   };
 
-  JobId running_ = -1, beside_ = -1;  // jobs of the two threads
+  JobId running_ = -1, overlapped_job_ = -1;  // jobs of the two threads
   std::vector<InFlight> jobs_;
 };
 

@@ -42,11 +42,11 @@ class JointOperations {
   // Returns the groups of the ranks of this process.
   std::vector<PrepareEffect::Group> Groups() const;
 
-  // True if the job's next start begins its operation.
+  // Returns true if the job's next start begins its operation.
   bool IsNext(const Job& job) { return run_.graph().IsJoint(job) && !OperationOf(job).begun; }
   // The next require a job that begins with an operation.
   bool HasBegun(const Job& job) { return OperationOf(job).begun; }
-  // True if the operation waits for nothing.
+  // Returns true if the operation waits for nothing.
   bool CanBegin(const Job& job) { return OperationOf(job).missing == 0; }
   // Notes that an input of the operation is there.
   void InputArrived(const Job& job) { --OperationOf(job).missing; }
@@ -55,8 +55,8 @@ class JointOperations {
   // Notes that the device has been given the operation. Returns the job whose operation the rank begins next,
   // which waits for one input less; nothing at the end of the run.
   std::optional<Job> NoteBegun(const Job& job);
-  // True if the job waits for nothing but a gather of its weights, which has begun. `missing`: number of the
-  // job's inputs that are not there, the operation's end among them.
+  // Returns true if the job waits for nothing but a gather of its weights, which has begun. `missing`: number
+  // of the job's inputs that are not there, the operation's end among them.
   bool AwaitsGather(const Job& job, int missing) const;
   // Forgets a job that has ended.
   void Forget(const Job& job) { operations_.erase(run_.IdOf(job)); }

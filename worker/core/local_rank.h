@@ -20,20 +20,20 @@
 namespace weft {
 
 struct LocalRank {
-  LocalRank(int64_t now, const RankLease& lease, const Graph& graph, ReadyJobs ready_jobs, size_t spans_most)
+  LocalRank(int64_t now, const RankLease& lease, const Graph& graph, ReadyJobs ready_jobs, size_t max_spans)
       : rank(lease.rank),
         token(lease.token),
         ready(std::move(ready_jobs)),
         activations(rank, graph, &ready),
-        clock(now, spans_most),
-        spans_most(spans_most) {}
+        clock(now, max_spans),
+        max_spans(max_spans) {}
   LocalRank(const LocalRank&) = delete;
   LocalRank& operator=(const LocalRank&) = delete;
 
   // Keeps the span as one of the last.
   void Keep(const TransferSpan& span) {
     transfers.push_back(span);
-    if (transfers.size() > spans_most) transfers.pop_front();
+    if (transfers.size() > max_spans) transfers.pop_front();
   }
 
   const Rank rank;
@@ -42,10 +42,10 @@ struct LocalRank {
   RankActivations activations;
   JobsInFlight in_flight;
   RankClock clock;
-  const size_t spans_most;  // most spans of idleness, and of transfers
+  const size_t max_spans;  // most spans of idleness, and of transfers
   std::deque<TransferSpan> transfers;
   std::deque<JobId> claimed;  // in claim order; ended and launched ones leave from the front
-  int64_t jobs_per_step = 0, jobs_left = 0;
+  int64_t jobs_per_step = 0, jobs_remaining = 0;
   bool granted = false;  // true once it was granted a job; before, the run has not begun for this rank
   bool touched = false;  // set by WorkerRun::Touch
 };

@@ -36,9 +36,9 @@ class LocalRun {
   int steps() const { return steps_; }
   int first_step() const { return first_step_; }
   // Returns how many steps may be under way at a time.
-  int StepsAtOnce() const { return 1 + graph_.schedule().MostStaleness(); }
+  int StepsAtOnce() const { return 1 + graph_.schedule().MaxStaleness(); }
 
-  // True for a rank of the run that this process has.
+  // Returns true for a rank of the run that this process has.
   bool HasRank(Rank rank) const {
     return rank >= 0 && rank < static_cast<Rank>(place_of_rank_.size()) && IsLocal(rank);
   }
@@ -51,7 +51,7 @@ class LocalRun {
   int ranks() const { return static_cast<int>(assignment_.leases.size()); }
 
   JobId IdOf(const Job& job) const { return MakeJobId(job.step, graph_.IndexOf(job)); }
-  // True if the edge is complete before the run (invariant 1 of graph.h).
+  // Returns true if the edge is complete before the run (invariant 1 of graph.h).
   bool IsBeforeRun(const Edge& e) const { return e.from.step < first_step_; }
   bool IsInitialWeights(const Edge& e) const { return IsBeforeRun(e) && e.tensor == TensorKind::kWeights; }
   TensorKey KeyOf(const Edge& edge) const;

@@ -11,36 +11,36 @@ RankActivations::RankActivations(Rank rank, const Graph& graph, ReadyJobs* ready
 
 void RankActivations::Begin() { peak_ = std::max(peak_, ++alive_); }
 
-std::string RankActivations::End(const Job& job, std::optional<int64_t> left_bytes) {
+std::string RankActivations::End(const Job& job, std::optional<int64_t> activation_bytes) {
   Free(job);
-  if (job.kind != JobKind::kForward || !left_bytes.has_value() || !ready_.tickets().has_value() ||
+  if (job.kind != JobKind::kForward || !activation_bytes.has_value() || !ready_.tickets().has_value() ||
       measured_[job.stage]) {
     return "";
   }
-  return Measure(job, *left_bytes);
+  return Measure(job, *activation_bytes);
 }
 
 // Frees a micro-batch's activation on its stage, with its backward, or, where that is on another rank, with
 // each.
 void RankActivations::Free(const Job& job) {
   if (!HasMicrobatch(job.kind)) return;
-  const bool leaves_nothing = job.kind == JobKind::kForward && graph_.IsApart(job);
+  const bool leaves_nothing = job.kind == JobKind::kForward && graph_.HasRemoteBackward(job);
   if (job.kind != graph_.final_backward() && !leaves_nothing) return;
   --alive_;
-  if (leaves_nothing || !graph_.IsApart(job)) ready_.Release(job.stage);
+  if (leaves_nothing || !graph_.HasRemoteBackward(job)) ready_.Release(job.stage);
 }
 
-std::string RankActivations::Measure(const Job& forward, int64_t left_bytes) {
-  const int64_t counted = ready_.tickets()->left(forward.stage);
-  if (left_bytes > counted) {
+std::string RankActivations::Measure(const Job& forward, int64_t activation_bytes) {
+  const int64_t counted = ready_.tickets()->activation_bytes(forward.stage);
+  if (activation_bytes > counted) {
     return absl::StrFormat(
         "%s on rank %d left %d bytes of activations, more than the %d that the memory budget was "
         "planned with; run it without `memory`",
-        Describe(forward), rank_, left_bytes, counted);
+        Describe(forward), rank_, activation_bytes, counted);
   }
   measured_[forward.stage] = true;
   // The bytes between the halves of a backward have been counted too, and are not in the measure.
-  if (!graph_.schedule().split_backward) ready_.Measure(forward.stage, left_bytes);
+  if (!graph_.schedule().split_backward) ready_.Measure(forward.stage, activation_bytes);
   return "";
 }
 

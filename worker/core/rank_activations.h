@@ -27,15 +27,15 @@ class RankActivations {
 
   // Notes that a job starts that makes an activation.
   void Begin();
-  // Notes that a job has ended, and `left_bytes` stay of it, if that was measured. Returns why the run cannot
-  // go on; "" if it can.
-  std::string End(const Job& job, std::optional<int64_t> left_bytes);
+  // Notes that a job has ended, and `activation_bytes` stay of it, if that was measured. Returns why the run
+  // cannot go on; "" if it can.
+  std::string End(const Job& job, std::optional<int64_t> activation_bytes);
 
   int peak() const { return peak_; }
 
  private:
   void Free(const Job& job);
-  std::string Measure(const Job& forward, int64_t left_bytes);
+  std::string Measure(const Job& forward, int64_t activation_bytes);
 
   const Rank rank_;
   const Graph& graph_;

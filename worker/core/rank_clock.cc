@@ -16,7 +16,7 @@ void RankClock::Keep(const IdleSpan& span) {
     return;
   }
   spans_.push_back(span);
-  if (spans_.size() > spans_most_) spans_.pop_front();
+  if (spans_.size() > max_spans_) spans_.pop_front();
 }
 
 }  // namespace weft

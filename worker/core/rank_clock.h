@@ -42,8 +42,7 @@ struct GivenJob {
 class RankClock {
  public:
   using Given = GivenJob;
-  explicit RankClock(int64_t now, size_t spans_most = 0)
-      : start_(now), since_(now), spans_most_(spans_most) {}
+  explicit RankClock(int64_t now, size_t max_spans = 0) : start_(now), since_(now), max_spans_(max_spans) {}
 
   // Sets the rank idle for `cause` from now on, or as soon as the device has done its jobs.
   void Idle(int64_t now, IdleCause cause) {
@@ -113,7 +112,7 @@ class RankClock {
   void Close(int64_t now) {
     if (now <= since_) return;
     idle_[static_cast<int>(cause_)] += now - since_;
-    if (spans_most_ > 0) Keep({cause_, since_, now});
+    if (max_spans_ > 0) Keep({cause_, since_, now});
     since_ = now;
   }
   // Closes up to `until`, for the causes that were noted.
@@ -152,7 +151,7 @@ class RankClock {
   IdleCause cause_ = IdleCause::kNoWork;
   std::array<int64_t, kJobKinds> busy_{};
   std::array<int64_t, kIdleCauses> idle_{};
-  size_t spans_most_;
+  size_t max_spans_;
   std::deque<IdleSpan> spans_;
 };
 

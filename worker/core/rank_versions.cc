@@ -33,7 +33,7 @@ RankVersions::RankVersions(const LocalRun& run)
       ranks_(run.ranks()) {
   for (const RankLease& lease : run.assignment().leases) {
     OfRank& rank = ranks_[run.PlaceOf(lease.rank)];
-    rank.visiting.assign(run.graph().schedule().stages, 0);
+    rank.state_versions.assign(run.graph().schedule().stages, 0);
     ForEachHeld(run.graph(), lease.rank,
                 [&](int s, int member) { rank.peak = std::max(rank.peak, versions_.Held(s, member)); });
   }
@@ -45,10 +45,10 @@ void RankVersions::DropUnread(WorkerEffects* out) {
 }
 
 void RankVersions::Started(Rank rank, const Job& job, WorkerEffects* out) {
-  // What came to the update says that every backward of the step has ended.
+  // The sum that came to the update shows that every backward of the step has ended.
   if (job.kind == JobKind::kUpdate && run_.graph().sync(job.stage).passes_sums()) ReadByAll(job, out);
   if (const StateRoute* route = run_.graph().route())
-    ranks_[run_.PlaceOf(rank)].visiting[job.stage] = route->VersionsDuring(job);
+    ranks_[run_.PlaceOf(rank)].state_versions[job.stage] = route->VersionsDuring(job);
 }
 
 bool RankVersions::KeepsVersion(const Job& update, int version) {
@@ -76,7 +76,7 @@ void RankVersions::Ended(Rank rank, const Job& job, bool snapshot, WorkerEffects
     of_rank.peak = std::max(of_rank.peak, route->VersionsDuring(job));
     const std::optional<Job> after = route->After(job);
     const bool leaves = after.has_value() && run_.graph().RankOf(*after) != rank;
-    of_rank.visiting[job.stage] = leaves ? 0 : route->VersionsAfter(job);
+    of_rank.state_versions[job.stage] = leaves ? 0 : route->VersionsAfter(job);
   } else if (HasMicrobatch(job.kind)) {
     versions_.Read(job, &dropped_);
   } else if (job.kind == JobKind::kUpdate) {
@@ -93,7 +93,7 @@ void RankVersions::AddSnapshot(int step) {
 int RankVersions::Held(Rank rank) const {
   int most = 0;
   if (run_.graph().route() != nullptr) {
-    for (const int versions : ranks_[run_.PlaceOf(rank)].visiting) most = std::max(most, versions);
+    for (const int versions : ranks_[run_.PlaceOf(rank)].state_versions) most = std::max(most, versions);
     return most;
   }
   ForEachHeld(run_.graph(), rank,

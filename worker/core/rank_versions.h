@@ -27,7 +27,8 @@ class RankVersions {
   void DropUnread(WorkerEffects* out);
   // Notes that a job of the rank starts.
   void Started(Rank rank, const Job& job, WorkerEffects* out);
-  // True if jobs will still read the version with which the update begins. Requires that it has started.
+  // Returns true if jobs will still read the version with which the update begins. Requires that it has
+  // started.
   bool KeepsVersion(const Job& update, int version);
   // Notes that a micro-batch's gradient has come to the job that sums it: its jobs on other processes' ranks
   // have ended.
@@ -47,7 +48,7 @@ class RankVersions {
  private:
   struct OfRank {
     int peak = 0;
-    std::vector<int> visiting;  // versions by stage, of the states that are here
+    std::vector<int> state_versions;  // versions by stage, of the states that are here
   };
   // Notes that all jobs of the step that read the version of the job's member have ended.
   void ReadByAll(const Job& job, WorkerEffects* out);

@@ -22,7 +22,7 @@ std::optional<PrepareEffect::Stage> StageOf(const LocalRun& run, Rank rank, int 
     const Protocol& sync = graph.sync(s);
     stage.saves = sync.holder(number).saves;
     stage.sums_own = sync.reduces_jointly();
-    stage.adopts = !sync.holder(number).steps;
+    stage.updated_elsewhere = !sync.holder(number).steps;
     if (sync.layout() == Layout::kSliced) {
       stage.part = number;
       stage.parts = static_cast<int>(members.size());

@@ -128,9 +128,9 @@ void WorkerCore::OnTensor(int64_t now, const TensorKey& key, int64_t made, Worke
 }
 
 void WorkerCore::OnJobLaunched(int64_t now, Rank rank, const Job& job, bool last,
-                               std::optional<int64_t> left_bytes, WorkerEffects* out) {
+                               std::optional<int64_t> activation_bytes, WorkerEffects* out) {
   Require(run_ != nullptr, "a job is launched before its run is forgotten");
-  run_->OnJobLaunched(now, rank, job, last, left_bytes, out);
+  run_->OnJobLaunched(now, rank, job, last, activation_bytes, out);
 }
 
 void WorkerCore::OnJobDone(int64_t now, const JobDone& done, WorkerEffects* out) {

@@ -53,17 +53,18 @@ class WorkerCore {
   // Takes a wanted tensor that has arrived. `made`: when the job that made it ended, on this machine's clock;
   // 0 if unknown.
   void OnTensor(int64_t now, const TensorKey& key, int64_t made, WorkerEffects* out);
-  // Notes that the device has been given the job. `last` and `left_bytes` as in JobDone.
-  void OnJobLaunched(int64_t now, Rank rank, const Job& job, bool last, std::optional<int64_t> left_bytes,
-                     WorkerEffects* out);
+  // Notes that the device has been given the job. `last` and `activation_bytes` as in JobDone.
+  void OnJobLaunched(int64_t now, Rank rank, const Job& job, bool last,
+                     std::optional<int64_t> activation_bytes, WorkerEffects* out);
   // Notes that a job is done. The launched jobs of a rank are done in the order in which they started; those
   // that started beside forwards in their own order.
   void OnJobDone(int64_t now, const JobDone& done, WorkerEffects* out);
   // Takes the id of a group whose first member is here.
   void OnGroupId(int group, const std::string& id, WorkerEffects* out);
-  // The collective that the job began is over; its result is on the device.
+  // Notes that the collective that the job began is over; its result is on the device.
   void OnJointOperationDone(int64_t now, Rank rank, const Job& job, WorkerEffects* out);
-  // What SnapshotEffect or SaveEffect asked for is on the disk, or `failure` says why it is not.
+  // Take the end of the writing that SnapshotEffect or SaveEffect asked for; `failure` says why it is not on
+  // the disk.
   void OnSnapshotSaved(int step, const std::string& failure, WorkerEffects* out);
   void OnSealed(int step, const std::string& failure, WorkerEffects* out);
   // `validation` is of the present run.
@@ -98,7 +99,7 @@ class WorkerCore {
   uint64_t stale_grants() const { return stale_grants_; }
 
  private:
-  // True if it is the present run, and has not failed.
+  // Returns true if it is the present run, and has not failed.
   bool IsLive(uint64_t run) const;
   void OnAssign(int64_t now, const Assign& assign, WorkerEffects* out);
   void OnGrant(int64_t now, const Grant& grant, WorkerEffects* out);

@@ -28,9 +28,9 @@ struct PrepareEffect {
     Rank rank;
     int stage;
     bool holds_weights;
-    bool saves;           // true if this rank writes the stage, or its slice of it, into checkpoints
-    bool adopts = false;  // true if it holds the weights, and another rank makes their versions
-    // Its part of the stage: the whole, or slice `part` of `parts`.
+    bool saves;  // true if this rank writes the stage, or its slice of it, into checkpoints
+    bool updated_elsewhere = false;  // true if it holds the weights, and another rank makes their versions
+    // Part of the stage: the whole, or slice `part` of `parts`.
     int part = 0, parts = 1;
     bool sums_own = false;  // true if it reduces by collectives: StageRole::sums_own
     // The stage's state comes with its jobs and leaves with them; who saves has it at the end of the run.
@@ -76,13 +76,13 @@ struct StartEffect {
   // can be finished after them.
   std::vector<TensorKey> gradients;
   bool last = true;
-  // What the rank does for the job, in order; of a job that is started in two parts, what it does in both.
+  // Operations of the rank for the job, in order; for a job that is started in two parts, those of both.
   std::vector<Operation> operations;
   bool Does(Operation operation) const {
     return std::find(operations.begin(), operations.end(), operation) != operations.end();
   }
-  // Of a forward or backward: the version of the weights that it computes with. Of an update: the version
-  // that it begins with, and whether jobs will still read that one, so that it has to stay beside the next.
+  // Version of the weights that a forward or backward computes with, or that an update begins with; and
+  // whether jobs will still read that one, so that it has to stay beside the next.
   int version = 0;
   bool keeps_version = false;
   // The stage's state is on the rank while the job runs, and its weights are in that (Layout::kTravelling).
@@ -90,7 +90,7 @@ struct StartEffect {
   JointPart part = JointPart::kNone;
   // A forward of the rank may still be computed: run the job on the second thread, beside it. There is at
   // most one such job of a rank at a time, and at most one other.
-  bool beside = false;
+  bool overlapped = false;
   // True for an update behind which the rank takes a snapshot of the stage, of step job.step + 1.
   bool takes_snapshot = false;
 };
@@ -154,7 +154,7 @@ struct JobDone {
   int64_t start_ns = 0, end_ns = 0;
   bool last = true;  // as in StartEffect
   std::optional<double> loss;
-  std::optional<int64_t> left_bytes;  // measured bytes that a forward keeps until its backward
+  std::optional<int64_t> activation_bytes;  // measured bytes that a forward keeps until its backward
   // Norm of a reduce that clips: of its sum and the sums that came to it.
   std::optional<double> gradient_norm = {};
   bool launched = false;  // true if OnJobLaunched has reported it

@@ -83,7 +83,7 @@ void WorkerRun::AddRanks(int64_t now) {
     ranks_.push_back(std::make_unique<LocalRank>(now, lease, run_.graph(), std::move(ready),
                                                  SpansOfRank(run_.assignment().leases.size())));
     ranks_.back()->jobs_per_step = work[ranks_.size() - 1].jobs_per_step;
-    ranks_.back()->jobs_left = work[ranks_.size() - 1].jobs;
+    ranks_.back()->jobs_remaining = work[ranks_.size() - 1].jobs;
   }
 }
 
@@ -206,7 +206,7 @@ void WorkerRun::Consider(JobId id) {
   const bool gathers = joins && run_.graph().GathersWeights(job);
   const bool admits = job.kind == JobKind::kForward && !gathers;
   rank.ready.Add(gathers ? INT64_MIN : run_.graph().PriorityOf(job), id, job.stage, admits,
-                 admits ? admission_.TicketOf(job) : -1, (run_.graph().MarksOf(job) & kBesideForward) != 0);
+                 admits ? admission_.TicketOf(job) : -1, (run_.graph().MarksOf(job) & kOverlapsForward) != 0);
 }
 
 void WorkerRun::StartJobs(int64_t now, WorkerEffects* out) {
@@ -224,35 +224,36 @@ void WorkerRun::StartJobs(int64_t now, WorkerEffects* out) {
 // alone.
 std::optional<StartEffect> WorkerRun::TakeJob(int64_t now, LocalRank& rank, WorkerEffects* out) {
   bool waits = false;
-  std::optional<JobId> id = TakeBeside(rank, &waits);
-  const bool beside = id.has_value();
-  if (!beside && !waits && rank.in_flight.idle()) {
+  std::optional<JobId> id = TakeOverlapped(rank, &waits);
+  const bool overlapped = id.has_value();
+  if (!overlapped && !waits && rank.in_flight.idle()) {
     // A job that begins a joint operation gives the device no work to be ahead with.
     const std::optional<JobId> next = rank.ready.Next();
     const bool begins = next.has_value() && joint_.IsNext(JobOf(*next));
-    if (begins || rank.in_flight.CountComputing(/*beside=*/false) < launch_ahead_) id = rank.ready.Take();
+    if (begins || rank.in_flight.CountComputing(/*overlapped=*/false) < launch_ahead_) id = rank.ready.Take();
   }
   if (!id.has_value()) return std::nullopt;
   if (rank.in_flight.idle()) rank.clock.Idle(now, IdleCause::kDispatch);
-  rank.in_flight.Start(now, *id, beside, joint_.IsNext(JobOf(*id)));
+  rank.in_flight.Start(now, *id, overlapped, joint_.IsNext(JobOf(*id)));
   ++running_;
   StartEffect start = MakeStart(rank, *id, out);
-  start.beside = beside;
+  start.overlapped = overlapped;
   return start;
 }
 
 // Returns the job to start beside the forward in flight. `waits`: the next job starts beside that forward,
 // and not yet.
-std::optional<JobId> WorkerRun::TakeBeside(LocalRank& rank, bool* waits) const {
+std::optional<JobId> WorkerRun::TakeOverlapped(LocalRank& rank, bool* waits) const {
   if (!run_.graph().has_pairs()) return std::nullopt;
   const JobId newest = rank.in_flight.newest_in_turn();
   if (newest < 0) return std::nullopt;
   const Job forward = JobOf(newest);
-  const std::optional<JobId> next = rank.ready.NextBeside();
+  const std::optional<JobId> next = rank.ready.NextOverlapped();
   if (forward.kind != JobKind::kForward || !next.has_value()) return std::nullopt;
   if (!rank.in_flight.IsRunning(newest) && Needs(run_.graph(), JobOf(*next), forward)) return std::nullopt;
-  *waits = rank.in_flight.has_beside() || rank.in_flight.CountComputing(/*beside=*/true) >= launch_ahead_;
-  return *waits ? std::nullopt : rank.ready.TakeBeside();
+  *waits =
+      rank.in_flight.has_overlapped() || rank.in_flight.CountComputing(/*overlapped=*/true) >= launch_ahead_;
+  return *waits ? std::nullopt : rank.ready.TakeOverlapped();
 }
 
 StartEffect WorkerRun::MakeStart(LocalRank& rank, JobId id, WorkerEffects* out) {
@@ -296,7 +297,7 @@ void WorkerRun::AddInputs(JobId id, StartEffect* start) {
 }
 
 void WorkerRun::OnJobLaunched(int64_t now, Rank number, const Job& job, bool last,
-                              std::optional<int64_t> left_bytes, WorkerEffects* out) {
+                              std::optional<int64_t> activation_bytes, WorkerEffects* out) {
   LocalRank& rank = RankOf(number);
   const JobId id = run_.IdOf(job);
   rank.in_flight.Launch(id);
@@ -304,7 +305,7 @@ void WorkerRun::OnJobLaunched(int64_t now, Rank number, const Job& job, bool las
   Touch(rank);
   if (failed_) return UpdateIdle(now);
   if (!last) return NextRound(now, id, out);
-  if (HandOn(now, rank, job, left_bytes, Outputs::kAtLaunch, out)) StartJobs(now, out);
+  if (HandOn(now, rank, job, activation_bytes, Outputs::kAtLaunch, out)) StartJobs(now, out);
 }
 
 void WorkerRun::OnJobDone(int64_t now, const JobDone& done, WorkerEffects* out) {
@@ -325,11 +326,11 @@ void WorkerRun::OnJobDone(int64_t now, const JobDone& done, WorkerEffects* out) 
     if (!done.launched) return NextRound(now, id, out);
     return StartJobs(now, out);
   }
-  --rank.jobs_left;
+  --rank.jobs_remaining;
   wants_.Ended(now, rank.rank, done.job, out);
   if (done.launched) {
     PublishOutputs(done.job, Outputs::kWhenDone, out, done.end_ns);
-  } else if (!HandOn(now, rank, done.job, done.left_bytes, Outputs::kAll, out)) {
+  } else if (!HandOn(now, rank, done.job, done.activation_bytes, Outputs::kAll, out)) {
     return;
   }
   Completion completion{done.job, done.start_ns, done.end_ns, done.loss.value_or(0), done.loss.has_value()};
@@ -352,13 +353,13 @@ void WorkerRun::NextRound(int64_t now, JobId id, WorkerEffects* out) {
   StartJobs(now, out);
 }
 
-bool WorkerRun::HandOn(int64_t now, LocalRank& rank, const Job& job, std::optional<int64_t> left_bytes,
+bool WorkerRun::HandOn(int64_t now, LocalRank& rank, const Job& job, std::optional<int64_t> activation_bytes,
                        Outputs outputs, WorkerEffects* out) {
   const JobId id = run_.IdOf(job);
   FlagsOf(id) |= kDone;
   intake_.Forget(id);
   joint_.Forget(job);
-  const std::string failure = rank.activations.End(job, left_bytes);
+  const std::string failure = rank.activations.End(job, activation_bytes);
   if (!failure.empty()) {
     OnFailure(now, failure, out);
     return false;
@@ -466,7 +467,8 @@ void WorkerRun::TouchAll() {
 }
 
 IdleCause WorkerRun::CauseOf(const LocalRank& rank) const {
-  if (!prepared_ || !rank.granted || finishing_ || failed_ || rank.jobs_left == 0) return IdleCause::kNoWork;
+  if (!prepared_ || !rank.granted || finishing_ || failed_ || rank.jobs_remaining == 0)
+    return IdleCause::kNoWork;
   if (!rank.in_flight.idle()) return IdleCause::kDispatch;
   // The device has done the next job's inputs, if it computes nothing, and that is not known yet.
   if (!rank.in_flight.empty() && rank.ready.Next().has_value()) return IdleCause::kDispatch;

@@ -63,14 +63,14 @@ class WorkerRun {
 
   PrepareEffect Preparation() const;
   void OnPrepared(int64_t now, WorkerEffects* out);
-  // True if the grant is for a rank of this process, under its lease.
+  // Returns true if the grant is for a rank of this process, under its lease.
   bool Takes(const Grant& grant) const;
   // The next five require that the run has not failed, but for the jobs, which end in any case.
   void OnGrant(int64_t now, const Grant& grant, WorkerEffects* out);
   void OnTensor(int64_t now, const TensorKey& key, int64_t made, WorkerEffects* out);
   void OnJointOperationDone(int64_t now, Rank rank, const Job& job, WorkerEffects* out);
-  void OnJobLaunched(int64_t now, Rank rank, const Job& job, bool last, std::optional<int64_t> left_bytes,
-                     WorkerEffects* out);
+  void OnJobLaunched(int64_t now, Rank rank, const Job& job, bool last,
+                     std::optional<int64_t> activation_bytes, WorkerEffects* out);
   void OnJobDone(int64_t now, const JobDone& done, WorkerEffects* out);
   // Announces a snapshot of the step. Returns how many stages, or slices of stages, of this process are in
   // it; -1 if one of their updates has begun, or the step is not one of the run.
@@ -88,7 +88,7 @@ class WorkerRun {
 
   const LocalRun& facts() const { return run_; }
   std::vector<Rank> ranks() const;
-  // As those of WorkerCore.
+  // Return the same as those of WorkerCore.
   const RankClock& ClockAt(int64_t now, Rank rank);
   const LocalRank& StateOf(Rank rank) const { return *ranks_[run_.PlaceOf(rank)]; }
   const RankVersions& versions() const { return versions_; }
@@ -105,13 +105,13 @@ class WorkerRun {
   void Consider(JobId id);
   void StartJobs(int64_t now, WorkerEffects* out);
   std::optional<StartEffect> TakeJob(int64_t now, LocalRank& rank, WorkerEffects* out);
-  std::optional<JobId> TakeBeside(LocalRank& rank, bool* waits) const;
+  std::optional<JobId> TakeOverlapped(LocalRank& rank, bool* waits) const;
   StartEffect MakeStart(LocalRank& rank, JobId id, WorkerEffects* out);
   void AddInputs(JobId id, StartEffect* start);
   void NextRound(int64_t now, JobId id, WorkerEffects* out);
   enum class Outputs : uint8_t { kAll, kAtLaunch, kWhenDone };
   // Hands on what the rank and the waiting jobs may go on with. Returns false if the run has failed in it.
-  bool HandOn(int64_t now, LocalRank& rank, const Job& job, std::optional<int64_t> left_bytes,
+  bool HandOn(int64_t now, LocalRank& rank, const Job& job, std::optional<int64_t> activation_bytes,
               Outputs outputs, WorkerEffects* out);
   // `made`: the time, where the job is done.
   void PublishOutputs(const Job& job, Outputs outputs, WorkerEffects* out, int64_t made = 0);

@@ -151,7 +151,7 @@ void AddDeviceFlags(CLI::App& app, Flags& flags) {
   app.add_flag("--nvtx", flags.nvtx, "Mark each job for a GPU's profiler (Nsight Systems)");
 }
 
-// Of a worker that serves a coordinator.
+// Adds the flags of a worker that serves a coordinator.
 CLI::Option* AddServiceFlags(CLI::App& app, Flags& flags) {
   auto* coordinator = app.add_option("--coordinator", flags.coordinator,
                                      "Address of the coordinator: unix:PATH or HOST:PORT");
@@ -189,7 +189,7 @@ CLI::Option* AddServiceFlags(CLI::App& app, Flags& flags) {
   return coordinator;
 }
 
-// Of a process that does one thing and exits. They exclude `coordinator`, and one another.
+// Adds the flags of a process that does one thing and exits. They exclude `coordinator`, and one another.
 void AddTaskFlags(CLI::App& app, Flags& flags, CLI::Option* coordinator) {
   auto* reference = app.add_option("--reference", flags.reference,
                                    "Train this specification (JSON) as one plain loop and exit");
@@ -234,7 +234,7 @@ int Main(int argc, char** argv) {
   }
   signal(SIGPIPE, SIG_IGN);
   RaiseOpenFileLimit();
-  // Its own, gRPC's and UCX's, and one of each rank at least.
+  // Threads of the worker itself, of gRPC and UCX, and at least one of each rank.
   constexpr int kThreads = 16;
   const absl::Status threads = flags.coordinator.empty() ? absl::OkStatus() : CheckThreads(kThreads);
   if (!threads.ok()) return Complain(threads, CodeOf(threads));
@@ -244,7 +244,7 @@ int Main(int argc, char** argv) {
   // The device is loaded before anything uses LibTorch.
   absl::StatusOr<LoadedDevice> device = LoadFlaggedDevice(flags);
   if (!device.ok()) return Complain(device.status(), kBadConfiguration);
-  if (!device->told.empty()) std::cerr << "weft-worker: " << device->told << std::endl;
+  if (!device->announcement.empty()) std::cerr << "weft-worker: " << device->announcement << std::endl;
   if (!flags.reference.empty()) return TrainReference(flags.reference, flags.out, device->backend.get());
   if (!flags.evaluate.empty())
     return EvaluateCheckpoint(flags.evaluate, flags.checkpoint, flags.samples, device->backend.get());

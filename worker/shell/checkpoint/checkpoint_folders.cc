@@ -30,7 +30,7 @@ constexpr absl::string_view kEnd = "checkpoint", kBefore = "checkpoint-";
 constexpr absl::string_view kPartial = ".partial";
 // The suffix of a folder that had its name and is to be removed.
 constexpr absl::string_view kRemoved = ".removed";
-// Of weights that are kept aside until they have been validated.
+// Suffix of the folder of weights that are kept aside until they have been validated.
 constexpr absl::string_view kValidation = ".validation";
 
 absl::Status Refused(absl::string_view what, const std::string& path, int error) {

@@ -44,20 +44,21 @@ class CheckpointFolders {
   // Prepares the output before anything is written: removes the remains of other attempts, and checks that
   // nothing stands in the way.
   absl::Status Prepare() const;
-  // All files of the step's checkpoint have been written. Of the periodic ones the newest `keep` stay.
-  // With `validate` its weights are kept aside too; what goes wrong with that, their reader says.
+  // Seals the step's checkpoint, whose files have all been written. The newest `keep` of the periodic ones
+  // stay. With `validate` its weights are kept aside too; what goes wrong with that, their reader says.
   absl::Status Seal(int64_t step, int keep, bool validate = false) const;
   // Removes what was written of it.
   void Drop(int64_t step) const;
 
-  // Where the weights of the step are kept aside, as a checkpoint without its training state.
+  // Returns the folder of the weights of the step that are kept aside, a checkpoint without training state.
   std::string KeptAside(int64_t step) const;
-  // All files of the step's snapshot have been written: its weights go there, and there is no checkpoint.
+  // Moves the weights of the step's snapshot there, whose files have all been written; there is no
+  // checkpoint.
   absl::Status KeepAside(int64_t step) const;
-  // Those of a checkpoint, which may go meanwhile.
+  // Keeps the weights of a checkpoint aside, which may be removed meanwhile.
   absl::Status KeepAside(int64_t step, const std::string& checkpoint) const;
   void DropKeptAside(int64_t step) const;
-  // Of all steps.
+  // Drops the weights kept aside of all steps.
   void DropKeptAside() const;
 
  private:
@@ -71,8 +72,8 @@ class CheckpointFolders {
 // completes those that lack only their name.
 void SweepPartialCheckpoints(const std::string& output, const std::string& tag = "");
 
-// FailedPrecondition if a name under which a run puts a checkpoint is taken by something else: a file or a
-// symbolic link.
+// Checks the names: FailedPrecondition if one under which a run puts a checkpoint is taken by something else:
+// a file or a symbolic link.
 absl::Status CheckCheckpointNames(const std::string& output);
 
 // Returns the checkpoint folder for a path: `folder` itself, or the newest complete one in it where it is a

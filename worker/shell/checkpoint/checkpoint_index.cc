@@ -11,7 +11,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr uint64_t kMostBytes = 1 << 30;
+constexpr uint64_t kMaxBytes = 1 << 30;
 
 std::string PathOf(const std::string& folder) {
   return absl::StrCat(folder, "/", std::string(kCheckpointIndex));
@@ -68,7 +68,7 @@ bool ReadWeightMap(const Json& json, CheckpointIndex* index) {
 }  // namespace
 
 absl::StatusOr<CheckpointIndex> CheckpointIndex::Read(const std::string& folder) {
-  const absl::StatusOr<std::string> text = ReadWholeFile(PathOf(folder), kMostBytes);
+  const absl::StatusOr<std::string> text = ReadWholeFile(PathOf(folder), kMaxBytes);
   if (absl::IsNotFound(text.status())) {
     return absl::NotFoundError(absl::StrFormat(
         "%s is no whole checkpoint: there is no %s, which a training writes last", folder, PathOf(folder)));

@@ -52,7 +52,8 @@ struct CheckpointIndex {
   static absl::StatusOr<CheckpointIndex> Read(const std::string& folder);
   absl::Status Write(const std::string& folder) const;
 
-  // OK if `file` in `folder`, whose header this is, is the one that was there when the index was written.
+  // Returns OK if `file` in `folder`, whose header this is, is the one that was there when the index was
+  // written.
   absl::Status Check(const std::string& folder, const std::string& file,
                      const SafetensorsHeader& header) const;
 };

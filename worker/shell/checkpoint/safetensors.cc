@@ -22,7 +22,7 @@ namespace {
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
               "the format is little-endian, and written as it lies");
 
-constexpr uint64_t kMostHeaderBytes = 100'000'000;  // the format's own bound
+constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the format's own bound
 constexpr size_t kLengthBytes = 8;
 
 struct TypeName {
@@ -191,7 +191,7 @@ absl::StatusOr<SafetensorsHeader> ReadHeader(const std::string& path, int fd) {
   uint64_t length = 0;
   if (bytes < kLengthBytes || !ReadAll(fd, 0, &length, kLengthBytes))
     return Damaged(path, "it has no header");
-  if (length > kMostHeaderBytes || length > bytes - kLengthBytes) {
+  if (length > kMaxHeaderBytes || length > bytes - kLengthBytes) {
     return Damaged(path, absl::StrFormat("its header claims %d bytes of a file of %d", length, bytes));
   }
   std::string text(length, '\0');

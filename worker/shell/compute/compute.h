@@ -79,13 +79,13 @@ class LaunchedJob : public Fence {
 
 class RankCompute : public RankPasses, public RankUpdates, public RankWeights, public RankFiles {
  public:
-  // Enclose the calls of one job, on its thread. `beside`: it is the second of an overlapped pair, to be
+  // Enclose the calls of one job, on its thread. `overlapped`: it is the second of an overlapped pair, to be
   // computed while the other is. EndJob returns the work that the device still has to do; null, as on the
   // CPU, where the job has been done when its calls return. Later jobs of the rank may begin at once, and use
   // this one's results: the device keeps the order. The results of the job's calls (tensors, loss) are there
   // once the launched job has been reached. Their arguments may lie in host memory, too: a device with memory
   // of its own copies them. Whatever a job reads stays until the device has done with it.
-  virtual void BeginJob(const Job& job, bool beside) {}
+  virtual void BeginJob(const Job& job, bool overlapped) {}
   virtual std::shared_ptr<LaunchedJob> EndJob() { return nullptr; }
 
   // Returns the same values in host memory that peers can map; `ready` says when they are there. Returns the

@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kMostDevices = 1024;  // most devices of one kind on a machine
+constexpr int kMaxDevices = 1024;  // most devices of one kind on a machine
 constexpr size_t kLongestKind = 32;
 
 bool IsKind(absl::string_view text) {
@@ -126,7 +126,7 @@ absl::StatusOr<DeviceChoice> ParseDeviceChoice(absl::string_view text) {
     const absl::string_view digits = text.substr(colon + 1);
     good = good && choice.kind != "cpu" && choice.kind != "auto" && !digits.empty() &&
            absl::ascii_isdigit(digits[0]) && absl::SimpleAtoi(digits, &choice.index) &&
-           choice.index < kMostDevices;
+           choice.index < kMaxDevices;
   }
   if (good) return choice;
   return absl::InvalidArgumentError(
@@ -161,11 +161,11 @@ absl::StatusOr<LoadedDevice> LoadDevice(const DeviceChoice& choice, DeviceOption
   auto backend = LoadBackend(any ? "cuda" : choice.kind, options, search);
   if (backend.ok()) {
     loaded.backend = *std::move(backend);
-    loaded.told = absl::StrCat("device ", loaded.backend->name(), " (", loaded.backend->uuid(), ")");
+    loaded.announcement = absl::StrCat("device ", loaded.backend->name(), " (", loaded.backend->uuid(), ")");
     return loaded;
   }
   if (any) {
-    loaded.told = absl::StrCat("device cpu, because ", backend.status().message());
+    loaded.announcement = absl::StrCat("device cpu, because ", backend.status().message());
     return loaded;
   }
   return OfChoice(choice, backend.status());

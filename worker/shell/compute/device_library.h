@@ -42,7 +42,7 @@ DeviceSearch DefaultDeviceSearch();
 struct LoadedDevice {
   std::unique_ptr<DeviceBackend> backend;  // null: the CPU
   // Names the device that computes, and for `auto` the reason; empty where the CPU was asked for.
-  std::string told;
+  std::string announcement;
 };
 
 // Loads a device. `options.index` is the choice's. FailedPrecondition: no driver or an old one, no such

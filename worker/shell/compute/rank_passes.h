@@ -7,7 +7,7 @@
 // the same. Random masks depend on seed, step, micro-batch and layer only.
 //
 // Threads: one call at a time, on any thread; or, as an overlapped pair, one forward (Forward, ForwardOnly)
-// on one thread and one backward (AdoptPass, Backward) of another micro-batch, of any stage, on another.
+// on one thread and one backward (TakePass, Backward) of another micro-batch, of any stage, on another.
 #ifndef WEFT_WORKER_SHELL_COMPUTE_RANK_PASSES_H_
 #define WEFT_WORKER_SHELL_COMPUTE_RANK_PASSES_H_
 
@@ -26,7 +26,7 @@ struct ForwardResult {
   Tensor activation;           // [samples, ..] output of the stage; empty for the last stage
   std::optional<double> loss;  // mean loss of the micro-batch; last stage only
   // Bytes of class activations, the output included: they stay until the backward at most.
-  int64_t left_bytes = 0;
+  int64_t activation_bytes = 0;
 };
 struct BackwardResult {
   std::vector<Tensor> input_gradients;  // gradients of each input, as they came to the forward
@@ -44,10 +44,10 @@ class RankPasses {
                                                 int version) = 0;
 
   // Run a micro-batch's forward and backward of a stage on different ranks: the forward keeps nothing, and
-  // before its backward the other rank adopts the pass, to start over from the stage's inputs.
+  // before its backward the other rank takes the pass, to start over from the stage's inputs.
   virtual absl::StatusOr<ForwardResult> ForwardOnly(const Job& job, std::vector<Tensor> inputs,
                                                     Tensor weights, int version) = 0;
-  virtual absl::Status AdoptPass(const Job& job, std::vector<Tensor> inputs) = 0;
+  virtual absl::Status TakePass(const Job& job, std::vector<Tensor> inputs) = 0;
 
   // Runs a backward. `output_gradients`: of the stages that read its output, ascending; the last stage starts
   // from its loss. `hand_out`: return the micro-batch's gradient instead of adding it to the held sum.

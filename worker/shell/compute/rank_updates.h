@@ -49,7 +49,7 @@ class RankUpdates {
 
   // Makes the next version a copy of another rank's, in the role kInstalled (stage_role.h). `keep` as in
   // Update.
-  virtual absl::Status Adopt(const Job& job, const Tensor& weights, bool keep) = 0;
+  virtual absl::Status InstallWeights(const Job& job, const Tensor& weights, bool keep) = 0;
 };
 
 }  // namespace weft

@@ -2,9 +2,10 @@
 // (compute.h) about weights and the state of stages.
 //
 // A rank holds the newest version of a stage's weights and those that updates were told to keep, until they
-// are dropped. The state of a stage that migrates is here from BeginState or AdoptState to GiveState, and all
-// jobs of the stage are between them. A rank that has none and computes, or has one and gets another, aborts
-// and names the job: state would be lost or doubled.
+// are dropped. A migrating state is here from BeginState or InstallState to GiveState, and all jobs of the
+// stage are
+//      between them. A rank that has none and computes, or has one and gets another, aborts and names the
+//      job: state would be lost or doubled.
 //
 // Threads: one call at a time, on any thread, and no pass beside it; Weights and DropWeights may be called
 // from any thread at any time.
@@ -55,7 +56,7 @@ class RankWeights {
   // begins it with the initial weights.
   virtual absl::Status BeginState(const Job& job) = 0;
   // Takes in a state that another rank's GiveState gave: DataLoss for one that is not of this stage.
-  virtual absl::Status AdoptState(const Job& job, Tensor state) = 0;
+  virtual absl::Status InstallState(const Job& job, Tensor state) = 0;
   virtual absl::StatusOr<Tensor> GiveState(const Job& job) = 0;
   virtual bool HasState(int stage) const = 0;
 };

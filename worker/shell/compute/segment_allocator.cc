@@ -31,7 +31,7 @@ struct SegmentAllocator::Header {
 
 namespace {
 
-constexpr size_t kMost = size_t{1} << 44;  // 16 TiB: far beyond any machine, far below overflow
+constexpr size_t kMax = size_t{1} << 44;  // 16 TiB: far beyond any machine, far below overflow
 
 [[noreturn]] void Die(const char* what, const void* where) {
   std::fprintf(stderr, "segment allocator: %s at %p\n", what, where);
@@ -157,7 +157,7 @@ void SegmentAllocator::Charge(MemoryClass c, int64_t bytes) {
 }
 
 absl::StatusOr<void*> SegmentAllocator::Allocate(size_t bytes, MemoryClass memory_class, Tallied tallied) {
-  if (bytes > kMost) {
+  if (bytes > kMax) {
     return absl::ResourceExhaustedError(absl::StrFormat("a tensor of %d bytes for %s is beyond any memory",
                                                         bytes, MemoryClassName(memory_class)));
   }
@@ -181,7 +181,7 @@ absl::StatusOr<void*> SegmentAllocator::Allocate(size_t bytes, MemoryClass memor
 }
 
 void* SegmentAllocator::AllocateOutside(size_t bytes) {
-  if (bytes > kMost) return nullptr;
+  if (bytes > kMax) return nullptr;
   const uint64_t units = (bytes + kAlignment - 1) / kAlignment;
   auto* header = static_cast<Header*>(std::aligned_alloc(kAlignment, (units + 1) * kAlignment));
   if (header == nullptr) return nullptr;

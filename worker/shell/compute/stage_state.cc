@@ -22,7 +22,7 @@ enum Word : size_t {
   kVersionCount,
   kFirstVersion
 };
-static_assert(kFirstVersion + StageState::kMostVersions <= kWords);
+static_assert(kFirstVersion + StageState::kMaxVersions <= kWords);
 using Head = std::array<int64_t, kWords>;
 
 }  // namespace
@@ -30,7 +30,7 @@ using Head = std::array<int64_t, kWords>;
 int64_t StageState::total_elements() const { return optimizer_offset(optimizer_buffers); }
 
 void WriteHead(const StageState& state, float* begin) {
-  if (state.versions.size() > StageState::kMostVersions) std::abort();
+  if (state.versions.size() > StageState::kMaxVersions) std::abort();
   Head head{};
   head[kMarkWord] = kMark;
   head[kStage] = state.stage;
@@ -57,7 +57,7 @@ absl::StatusOr<StageState> ReadHead(const Tensor& tensor, int stage, int64_t ele
   if (head[kStage] != stage) return wrong("is that of another stage");
   if (head[kElements] != elements || head[kOptimizerBuffers] != optimizer_buffers)
     return wrong("has other sizes than the stage");
-  if (head[kVersionCount] < 1 || head[kVersionCount] > StageState::kMostVersions)
+  if (head[kVersionCount] < 1 || head[kVersionCount] > StageState::kMaxVersions)
     return wrong("has no weights, or too many versions of them");
   StageState state;
   state.stage = stage;

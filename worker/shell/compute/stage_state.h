@@ -18,13 +18,13 @@ namespace weft {
 struct StageState {
   int stage = 0;
   int64_t elements = 0;       // size of the stage's flat buffer
-  std::vector<int> versions;  // versions of the weights, ascending; at most kMostVersions
+  std::vector<int> versions;  // versions of the weights, ascending; at most kMaxVersions
   int sum_step = 0;           // step of the sum in progress
   int sum_next = 0;           // number of micro-batches in it; 0 for no sum
   int64_t optimizer_steps = 0;
   int optimizer_buffers = 0;
 
-  static constexpr int kMostVersions = 48;
+  static constexpr int kMaxVersions = 48;
   static constexpr int64_t kHeadElements = 128;  // float32, as the rest
 
   friend bool operator==(const StageState&, const StageState&) = default;
@@ -37,7 +37,7 @@ struct StageState {
   int64_t optimizer_offset(int i) const { return sum_offset() + ((sum_next > 0 ? 1 : 0) + i) * elements; }
 };
 
-// Writes the head at the begin of a tensor of total_elements(). Requires at most kMostVersions.
+// Writes the head at the begin of a tensor of total_elements(). Requires at most kMaxVersions.
 void WriteHead(const StageState& state, float* begin);
 
 // Reads the head. DataLoss if the tensor is not the state of the stage with so many elements and optimizer

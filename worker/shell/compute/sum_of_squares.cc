@@ -23,7 +23,7 @@ struct Bins {
   uint64_t of[kTables][kExponents];
 };
 // The number of squares below 2^48 that fit a bin.
-constexpr int64_t kBinMost = int64_t{1} << 16;
+constexpr int64_t kMaxBin = int64_t{1} << 16;
 
 void AddToBin(float value, uint64_t* bins) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
@@ -38,7 +38,7 @@ bool SumOfSquares::Add(const float* values, int64_t n) {
   if (!has_norm()) return false;
   Bins bins;
   while (n > 0) {
-    const int64_t block = std::min(n, kTables * kBinMost);
+    const int64_t block = std::min(n, kTables * kMaxBin);
     std::memset(&bins, 0, sizeof bins);
     int64_t i = 0;
     for (; i + kTables <= block; i += kTables) {

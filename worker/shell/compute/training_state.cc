@@ -85,21 +85,21 @@ absl::Status CheckCount(const std::string& path, const SafetensorsHeader& header
 }
 
 absl::Status CheckRule(const std::string& path, const Metadata& metadata, const StateRule& rule, int stage) {
-  const auto said = [&metadata](const char* key) {
+  const auto saved = [&metadata](const char* key) {
     const auto found = metadata.find(key);
     return found == metadata.end() ? std::string("nothing") : found->second;
   };
   const std::string optimizer = OptimizerText(rule.optimizer), staleness = StalenessText(rule.staleness);
-  if (said("optimizer") != optimizer) {
+  if (saved("optimizer") != optimizer) {
     return absl::InvalidArgumentError(
         absl::StrFormat("the checkpoint holds the state of the optimizer %s, the run's is %s (%s)",
-                        said("optimizer"), optimizer, path));
+                        saved("optimizer"), optimizer, path));
   }
-  if (said("staleness") == staleness) return absl::OkStatus();
+  if (saved("staleness") == staleness) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrFormat(
       "the checkpoint is of another rule: on stage %d it has micro-batches read weights that are %s updates "
       "old, the run %s; placements may change, the rule may not (%s)",
-      stage, said("staleness"), staleness, path));
+      stage, saved("staleness"), staleness, path));
 }
 
 // Checks that the headers of a stage's files agree with the index and the run.
@@ -172,12 +172,12 @@ static void DropFolders(nlohmann::json* value) {
 
 std::string TrainingId(const RunSpec& run, const std::vector<StateRule>& rules) {
   const nlohmann::json all = ToJson(run);
-  nlohmann::json said;
-  for (const char* key : {"model", "data", "train", "stages", "precision"}) said[key] = all[key];
-  DropFolders(&said["data"]);
-  for (const StateRule& rule : rules) said["staleness"].push_back(StalenessText(rule.staleness));
+  nlohmann::json parts;
+  for (const char* key : {"model", "data", "train", "stages", "precision"}) parts[key] = all[key];
+  DropFolders(&parts["data"]);
+  for (const StateRule& rule : rules) parts["staleness"].push_back(StalenessText(rule.staleness));
   uint64_t hash = 14695981039346656037ull;  // FNV-1a
-  for (const char c : said.dump()) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ull;
+  for (const char c : parts.dump()) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ull;
   return absl::StrFormat("%016x", hash);
 }
 
@@ -238,9 +238,9 @@ absl::StatusOr<SavedStage> SavedStage::Read(const RunSpec& run, const StateRule&
 int64_t OptimizerStepsOf(const SafetensorsHeader& state) {
   int64_t steps = 0;
   const auto found = state.metadata.find(kOptimizerSteps);
-  const bool told = found != state.metadata.end() && absl::SimpleAtoi(found->second, &steps);
+  const bool reported = found != state.metadata.end() && absl::SimpleAtoi(found->second, &steps);
   const auto version = state.metadata.find("version");
-  if (!told && version != state.metadata.end()) (void)absl::SimpleAtoi(version->second, &steps);
+  if (!reported && version != state.metadata.end()) (void)absl::SimpleAtoi(version->second, &steps);
   return std::max<int64_t>(0, steps);
 }
 

@@ -88,7 +88,7 @@ int64_t OptimizerStepsOf(const SafetensorsHeader& state);
 // weights.
 absl::StatusOr<int> ResumeStep(const std::string& folder);
 
-// OK if the run can go on from run.resume, as far as the headers of all files tell.
+// Returns OK if the run can go on from run.resume, as far as the headers of all files tell.
 absl::Status CheckResume(const RunSpec& run);
 
 }  // namespace weft

@@ -93,8 +93,8 @@ absl::StatusOr<Tensor> NewCudaTensor(const std::shared_ptr<CudaLedger>& ledger, 
                                      size_t bytes, MemoryClass memory_class,
                                      const c10::cuda::CUDAStream& stream);
 
-// True if the tensor is in a block of NewCudaTensor that is of `stream`: then the work of that stream may use
-// it, and nothing need be kept.
+// Returns true if the tensor is in a block of NewCudaTensor that is of `stream`: then the work of that stream
+// may use it, and nothing need be kept.
 bool IsBlockOf(const Tensor& tensor, const c10::cuda::CUDAStream& stream);
 
 }  // namespace weft

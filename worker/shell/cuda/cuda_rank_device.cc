@@ -18,8 +18,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "worker/shell/cuda/copies_away.h"
 #include "worker/shell/cuda/cuda_graph.h"
+#include "worker/shell/cuda/pending_host_copies.h"
 #include "worker/shell/memory/keep_forever.h"
 
 namespace weft {
@@ -49,7 +49,7 @@ struct CudaRankDevice::OpenJob {
   std::shared_ptr<CudaJob> job;
   int lane = 0;
   std::optional<c10::cuda::CUDAStreamGuard> guard;
-  CopiesAway away;
+  PendingHostCopies host_copies;
   bool was_multithreaded = false;
   bool counted = false;  // among those open on its lane
   bool capturing = false;
@@ -171,8 +171,8 @@ c10::cuda::CUDAStream CudaRankDevice::stream() {
   return streams_.lanes[0];
 }
 
-int CudaRankDevice::LaneOf(const Job& job, bool beside) {
-  has_pairs_ = has_pairs_ || beside;
+int CudaRankDevice::LaneOf(const Job& job, bool overlapped) {
+  has_pairs_ = has_pairs_ || overlapped;
   if (!has_pairs_) return 0;
   const std::tuple pass(job.step, job.stage, job.microbatch);
   if (HasMicrobatch(job.kind) && job.kind != JobKind::kForward) {
@@ -206,13 +206,13 @@ void CudaRankDevice::PrepareLibraries(const c10::cuda::CUDAStream& stream) {
 }
 
 // Puts the job behind what it may read.
-void CudaRankDevice::OrderJob(OpenJob& open, bool beside) {
+void CudaRankDevice::OrderJob(OpenJob& open, bool overlapped) {
   const c10::cuda::CUDAStream& stream = streams_.lanes[open.lane];
   if (!std::exchange(ordered_behind_default_, true)) {
     const auto made = CudaFence::Record(c10::cuda::getDefaultCUDAStream(stream.device_index()));
     for (const c10::cuda::CUDAStream& lane : streams_.lanes) made->Precede(lane);
   }
-  if (beside && first_start_ != nullptr) {
+  if (overlapped && first_start_ != nullptr) {
     first_start_->Precede(stream);
     return;
   }
@@ -225,11 +225,11 @@ void CudaRankDevice::OrderJob(OpenJob& open, bool beside) {
   }
 }
 
-void CudaRankDevice::StartJob(OpenJob& open, const Job& job, bool beside) {
+void CudaRankDevice::StartJob(OpenJob& open, const Job& job, bool overlapped) {
   holds_->Trim();
   {
     MutexLock lock(mutex_);
-    open.lane = LaneOf(job, beside);
+    open.lane = LaneOf(job, overlapped);
   }
   const c10::cuda::CUDAStream& stream = streams_.lanes[open.lane];
   open.guard.emplace(stream);
@@ -238,12 +238,12 @@ void CudaRankDevice::StartJob(OpenJob& open, const Job& job, bool beside) {
   MutexLock lock(mutex_);
   ++open_on_[open.lane];
   open.counted = true;
-  OrderJob(open, beside);
+  OrderJob(open, overlapped);
   open.job->Start(stream);
-  if (!beside) first_start_ = open.job->start();
+  if (!overlapped) first_start_ = open.job->start();
 }
 
-void CudaRankDevice::BeginJob(const Job& job, bool beside) {
+void CudaRankDevice::BeginJob(const Job& job, bool overlapped) {
   if (Open() != nullptr) Die("a job began on a thread that has not ended another");
   if (options_.mark_jobs) nvtxRangePushA(Describe(job).c_str());
   c10::AutogradState& autograd = c10::AutogradState::get_tls_state();
@@ -255,7 +255,7 @@ void CudaRankDevice::BeginJob(const Job& job, bool beside) {
   autograd.set_multithreading_enabled(false);
   // A failure here fails the job, whose fence reports it.
   const absl::Status begun = Guarded("beginning the job", [&] {
-    StartJob(open, job, beside);
+    StartJob(open, job, overlapped);
     return absl::OkStatus();
   });
   if (!begun.ok()) open.job->Fail(begun);
@@ -271,7 +271,7 @@ void CudaRankDevice::FinishJob(OpenJob& open) {
     open.counted = false;
     HoldDropped();
   }
-  open.away.HoldRest(*holds_);
+  open.host_copies.HoldRest(*holds_);
 }
 
 // Holds memory that the rank has dropped. No job that begins from now on uses it, but perhaps jobs that were
@@ -294,7 +294,7 @@ std::shared_ptr<LaunchedJob> CudaRankDevice::EndJob() {
   if (!ended.ok()) {
     open.job->Fail(ended);
     // Nobody will know when the device is done with these; the run ends.
-    for (std::shared_ptr<void>& source : open.away.TakeSources()) KeepForever(std::move(source));
+    for (std::shared_ptr<void>& source : open.host_copies.TakeSources()) KeepForever(std::move(source));
   }
   if (open.counted) {
     MutexLock lock(mutex_);
@@ -389,7 +389,7 @@ absl::StatusOr<Tensor> CudaRankDevice::CopyToHost(const Tensor& tensor, HostUse 
   const std::shared_ptr<CudaFence> copied = CudaFence::Record(copies);
   CudaHolds::Owners until_copied = {host->owner};
   if (use == HostUse::kOffload && open != nullptr) {
-    open->away.Add(copied, tensor.owner, tensor.bytes, streams_.lanes[open->lane]);
+    open->host_copies.Add(copied, tensor.owner, tensor.bytes, streams_.lanes[open->lane]);
   } else {
     until_copied.push_back(tensor.owner);
   }

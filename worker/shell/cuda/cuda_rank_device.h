@@ -79,7 +79,7 @@ class CudaRankDevice final : public RankDevice {
   absl::Status Load(void* to, const void* host, size_t bytes) override;
   absl::Status ReadBack(void* host, const void* from, size_t bytes) override;
 
-  void BeginJob(const Job& job, bool beside) override;
+  void BeginJob(const Job& job, bool overlapped) override;
   std::shared_ptr<LaunchedJob> EndJob() override;
   void ReportLoss(const at::Tensor& loss) override;
   void ReportSquares(const Tensor& limbs) override;
@@ -99,9 +99,9 @@ class CudaRankDevice final : public RankDevice {
   // Returns the stream of the calling thread's job; outside of jobs lane 0, behind all jobs.
   c10::cuda::CUDAStream stream();
 
-  int LaneOf(const Job& job, bool beside) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void OrderJob(OpenJob& open, bool beside) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void StartJob(OpenJob& open, const Job& job, bool beside);
+  int LaneOf(const Job& job, bool overlapped) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OrderJob(OpenJob& open, bool overlapped) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void StartJob(OpenJob& open, const Job& job, bool overlapped);
   void FinishJob(OpenJob& open);
   void HoldDropped() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void PrepareLibraries(const c10::cuda::CUDAStream& stream);

@@ -18,7 +18,7 @@ namespace weft::kernels {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int64_t kMostBlocks = 2048;
+constexpr int64_t kMaxBlocks = 2048;
 
 template <int L>
 struct alignas(sizeof(float) * L) Floats {
@@ -68,7 +68,7 @@ bool Aligned(const void* pointer, uintptr_t bytes = 16) {
 
 unsigned BlocksFor(int64_t n) {
   const int64_t each = int64_t{kThreads} * 4;
-  return static_cast<unsigned>(std::min((n + each - 1) / each, kMostBlocks));
+  return static_cast<unsigned>(std::min((n + each - 1) / each, kMaxBlocks));
 }
 
 template <typename Op>
@@ -192,9 +192,9 @@ struct DropOp {
 
 // ---- Numbers that travel as an argument of the launch, as pieces do, and are read where they lie.
 
-constexpr int kMostNumbers = 256;
+constexpr int kMaxNumbers = 256;
 struct NumberTable {
-  uint64_t numbers[kMostNumbers];
+  uint64_t numbers[kMaxNumbers];
   int count;
 };
 static_assert(sizeof(NumberTable) + 64 <= 4096);
@@ -204,7 +204,7 @@ __global__ void __launch_bounds__(kThreads)
   const int i = static_cast<int>(threadIdx.x);
   if (i < table.count) to[i] = table.numbers[i];
 }
-static_assert(kMostNumbers <= kThreads);
+static_assert(kMaxNumbers <= kThreads);
 
 // ---- Pieces: each has as many blocks as its size asks for, one after the other in one grid. They travel as
 // an argument of the launch, of which 4096 bytes are allowed everywhere, one table after the other. The
@@ -216,9 +216,9 @@ struct Entry {
   int64_t zeros_from;  // [zeros_from, piece.offset) becomes zero where pieces are written
   unsigned first_block;
 };
-constexpr int kMostEntries = 80;
+constexpr int kMaxEntries = 80;
 struct PieceTable {
-  Entry entries[kMostEntries];
+  Entry entries[kMaxEntries];
   int count;
   unsigned blocks;  // number of all blocks
 };
@@ -303,7 +303,7 @@ class Tables {
   explicit Tables(const Launch& launch) : launch_(launch) { table_.count = 0; }
 
   void Add(const Piece& piece, int64_t zeros_from) {
-    if (table_.count == kMostEntries) Flush();
+    if (table_.count == kMaxEntries) Flush();
     if (table_.count == 0) table_.blocks = 0;
     table_.entries[table_.count++] = {piece, zeros_from, table_.blocks};
     table_.blocks += std::max(1u, BlocksFor(std::max(piece.n, piece.offset - zeros_from)));
@@ -326,7 +326,7 @@ class Tables {
 // order gives the same. Nothing overflows: a part is below 2^32, and a launch adds at most 2^30 squares, so
 // that no limb, of a thread, a block or the result (which began below 2^32), reaches 2^30 * 2^32 * 3 < 2^64.
 constexpr int kSquareThreads = 128;
-constexpr int64_t kMostSquares = int64_t{1} << 30;
+constexpr int64_t kMaxSquares = int64_t{1} << 30;
 
 __global__ void __launch_bounds__(kSquareThreads)
     AddSquaresKernel(unsigned long long* limbs, const float* x, const int64_t n) {
@@ -417,8 +417,8 @@ cudaError_t MoveAverage(cudaStream_t stream, const AverageStep& step, const floa
 
 cudaError_t AddSquares(cudaStream_t stream, uint64_t* limbs, const float* x, int64_t n) {
   while (n > 0) {
-    const int64_t part = std::min(n, kMostSquares);
-    const int64_t blocks = std::min((part + kSquareThreads - 1) / kSquareThreads, kMostBlocks);
+    const int64_t part = std::min(n, kMaxSquares);
+    const int64_t blocks = std::min((part + kSquareThreads - 1) / kSquareThreads, kMaxBlocks);
     WEFT_LAUNCH(AddSquaresKernel, static_cast<unsigned>(blocks), kSquareThreads, stream,
                 reinterpret_cast<unsigned long long*>(limbs), x, part);
     WEFT_LAUNCH(CarryKernel, 1, 1, stream, limbs);
@@ -451,9 +451,9 @@ cudaError_t DropNarrow(cudaStream_t stream, const DropoutMask& mask, const uint6
 }
 
 cudaError_t WriteNumbers(cudaStream_t stream, uint64_t* to, const uint64_t* numbers, int64_t count) {
-  for (int64_t begin = 0; begin < count; begin += kMostNumbers) {
+  for (int64_t begin = 0; begin < count; begin += kMaxNumbers) {
     NumberTable table{};
-    table.count = static_cast<int>(std::min<int64_t>(count - begin, kMostNumbers));
+    table.count = static_cast<int>(std::min<int64_t>(count - begin, kMaxNumbers));
     std::copy_n(numbers + begin, table.count, table.numbers);
     WEFT_LAUNCH(WriteNumbersKernel, 1, kThreads, stream, table, to + begin);
   }

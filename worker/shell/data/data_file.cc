@@ -16,7 +16,7 @@ namespace weft {
 namespace {
 
 // The most bytes of unpacked data, which stays in memory: a bound on what a small hostile file can cost.
-constexpr int64_t kMostUnpackedBytes = int64_t{4} << 30;
+constexpr int64_t kMaxUnpackedBytes = int64_t{4} << 30;
 
 std::string Reason(int error) { return std::strerror(error); }
 
@@ -73,11 +73,11 @@ absl::Status DataFile::Unpack() {
     }
     used += static_cast<size_t>(n);
     if (n == 0) break;
-    if (static_cast<int64_t>(used) > kMostUnpackedBytes) {
+    if (static_cast<int64_t>(used) > kMaxUnpackedBytes) {
       status =
           absl::InvalidArgumentError(absl::StrFormat("%s unpacks to more than %d bytes; gunzip it and name "
                                                      "the plain file",
-                                                     path_, kMostUnpackedBytes));
+                                                     path_, kMaxUnpackedBytes));
       break;
     }
   }

@@ -85,7 +85,7 @@ class TextDataset final : public Dataset {
     return largest;
   }
 
-  // True if every token may be in the file.
+  // Returns true if every token may be in the file.
   bool any_token_fits() const { return vocabulary_ >= int64_t{1} << (8 * width_); }
 
   absl::Status ReadTokens(int64_t first, int64_t n, int64_t* out) const {

@@ -62,7 +62,7 @@ class Communicators {
   // Returns the result of an operation that has ended.
   Tensor TakeResult(const Job& job);
 
-  // True if Poll or JoinNext should be called again soon, because nobody reports that they have news.
+  // Returns true if Poll or JoinNext should be called again soon, because nobody reports that they have news.
   bool busy() const {
     return !under_way_.empty() || (joined_ < entries_.size() && entries_[joined_].joined != nullptr);
   }

@@ -48,7 +48,7 @@ class DeviceWork {
   // Starts it anew.
   void RestartGrace(int64_t now) { give_up_ns_ = now + limits_.grace_ns; }
   void EndGrace() { give_up_ns_ = 0; }
-  // True if the time is over. The next require that the device is busy.
+  // Returns true if the time is over. The next require that the device is busy.
   bool IsGivenUp(int64_t now) const { return give_up_ns_ != 0 && now > give_up_ns_; }
   bool IsLate(int64_t now) const { return now - OldestSince() > limits_.timeout_ns; }
   // Says which job or copy the device was given first, as DeadlineExceeded.

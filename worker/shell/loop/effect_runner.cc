@@ -245,33 +245,33 @@ void EffectRunner::Start(StartEffect& effect) {
 
 void EffectRunner::RunJobTask(JobTask task) {
   const Job job = task.start.job;
-  const bool last = task.start.last, beside = task.start.beside;
+  const bool last = task.start.last, overlapped = task.start.overlapped;
   const bool takes_snapshot = task.start.takes_snapshot;
   const Rank rank = task.start.rank;
   const bool sends_state = task.start.Does(Operation::kSendState);
   Seat* const seat = seats_.Of(rank);
   RankCompute& compute = *seat->compute;  // stays until the run's last job has ended
   std::function<void()> begun;
-  if (!beside && seat->second != nullptr) begun = [this, rank] { ForwardBegun(rank); };
+  if (!overlapped && seat->second != nullptr) begun = [this, rank] { ForwardBegun(rank); };
   WorkThreads::Unlock(mu_);
   JobOutcome outcome = RunJob(compute, std::move(task), begun);
   WorkThreads::Lock(mu_);
   const int64_t now = MonotonicNow();
   if (!outcome.status.ok()) Fail(now, outcome.status);
-  if (outcome.left_bytes.has_value()) seats_.NoteLeft(rank, job.stage, *outcome.left_bytes);
+  if (outcome.activation_bytes.has_value()) seats_.NoteLeft(rank, job.stage, *outcome.activation_bytes);
   if (takes_snapshot && outcome.status.ok())
     snapshots_.Write(core_.run_id(), job.step + 1, std::move(outcome.snapshot));
   if (outcome.contribution.has_value()) BeginJointOperation(now, rank, job, outcome);
   if (sends_state) holders_.Leave(rank, job);
   threads_.NoteJob(now, outcome.end_ns - outcome.start_ns);
   if (outcome.launched != nullptr) {
-    device_work_.Add(LaunchedJobs::Launch{rank, job, last, beside, now, outcome.launched});
-    core_.OnJobLaunched(now, rank, job, last, outcome.left_bytes, &effects_);
+    device_work_.Add(LaunchedJobs::Launch{rank, job, last, overlapped, now, outcome.launched});
+    core_.OnJobLaunched(now, rank, job, last, outcome.activation_bytes, &effects_);
   } else {
     past_.jobs[static_cast<int>(job.kind)] += last;
     core_.OnJobDone(now,
-                    {rank, job, outcome.start_ns, outcome.end_ns, last, outcome.loss, outcome.left_bytes,
-                     outcome.gradient_norm},
+                    {rank, job, outcome.start_ns, outcome.end_ns, last, outcome.loss,
+                     outcome.activation_bytes, outcome.gradient_norm},
                     &effects_);
   }
   Apply(now, &outcome);
@@ -411,7 +411,7 @@ void EffectRunner::AllPrepared(int64_t now) {
   LookAtDevice();
 }
 
-// By the ranks' own threads, which have nothing else to do any more.
+// Saves the run on the ranks' own threads, which have nothing else to do any more.
 void EffectRunner::Save(int step) {
   saving_step_ = step;
   task_status_ = absl::OkStatus();
@@ -444,7 +444,7 @@ void EffectRunner::Forget(int64_t now) {
   snapshots_.Cancel();
   if (folders_ != nullptr && spec_->validate.any() && seats_.Of(0) != nullptr)
     validator_.Cancel([folders = folders_] { folders->DropKeptAside(); });
-  // What a device copied for the writer is the device's memory.
+  // Copies that the device made for the writer are in the device's memory.
   const bool written = device_.launch_ahead() > 1 && !snapshots_.idle();
   forget_when_idle_ = pending_tasks_ > 0 || device_work_.busy() || written;
   if (forget_when_idle_) return;

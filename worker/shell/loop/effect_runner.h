@@ -59,7 +59,7 @@ class EffectRunner {
   EffectRunner(const WorkerLoopOptions& options, Device& device, Transport& transport, Mutex& mu,
                WorkThreads& threads, Outbox& outbox);
 
-  // As WorkThreads::Host has them.
+  // Serve WorkThreads::Host.
   WorkThreads::Doing TaskAt(int seat);
   void DoTask(int seat);
 
@@ -73,9 +73,9 @@ class EffectRunner {
   // Reports on the run to the coordinator, once in each report interval.
   void SendReportIfDue(int64_t now);
 
-  // True if the device has jobs or copies that it has been given and not done.
+  // Returns true if the device has jobs or copies that it has been given and not done.
   bool DeviceWorks() const;
-  // True if a thread has to look often: nobody tells what the device does.
+  // Returns true if a thread has to look often: nobody tells what the device does.
   bool LooksOften() const;
   // Returns why the device is lost for this process: it does not come to an end; OK while it may.
   absl::Status CheckEnds(int64_t now) const;
@@ -83,9 +83,9 @@ class EffectRunner {
   int64_t next_look() const;
 
   bool has_run() const;
-  // True if something of a run has failed here since the last call.
+  // Returns true if something of a run has failed here since the last call.
   bool TakeFailure();
-  // True if a run has ended since the last call that failed here.
+  // Returns true if a run has ended since the last call that failed here.
   bool TakeFailedRun();
   // Returns the figures of this run and those before.
   WorkerSnapshot Figures(int64_t now);
@@ -150,7 +150,7 @@ class EffectRunner {
   std::vector<TransportEvent> events_ ABSL_GUARDED_BY(mu_);
 
   std::shared_ptr<const RunSpec> spec_ ABSL_GUARDED_BY(mu_);
-  SharedFolders folders_ ABSL_GUARDED_BY(mu_);  // null for a run without output
+  SharedFolders folders_ ABSL_GUARDED_BY(mu_);    // null for a run without output
   std::vector<Peer> peers_ ABSL_GUARDED_BY(mu_);  // processes of the run
   int saving_step_ ABSL_GUARDED_BY(mu_) = 0;
   int pending_tasks_ ABSL_GUARDED_BY(mu_) = 0;  // number of tasks that are no jobs

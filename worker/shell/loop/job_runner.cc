@@ -4,7 +4,7 @@
 
 #include "absl/status/statusor.h"
 #include "worker/shell/compute/sum_of_squares.h"
-#include "worker/shell/loop/state_visit.h"
+#include "worker/shell/loop/migrating_state.h"
 
 namespace weft {
 namespace {
@@ -48,7 +48,7 @@ void RunForward(RankPasses& compute, const JobTask& task, Tensor weights, JobOut
   }
   outcome->activation = std::move(result->activation);
   outcome->loss = result->loss;
-  outcome->left_bytes = result->left_bytes;
+  outcome->activation_bytes = result->activation_bytes;
 }
 
 // Adds the gradient to the running sum of the micro-batches before.
@@ -66,7 +66,7 @@ void PassSumOn(RankUpdates& compute, const JobTask& task, JobOutcome* outcome) {
 
 void RunBackward(RankCompute& compute, const JobTask& task, Tensor weights, JobOutcome* outcome) {
   if (task.start.Does(Operation::kRemakeForward)) {
-    outcome->status = compute.AdoptPass(task.start.job, InputsOf(task, TensorKind::kActivation));
+    outcome->status = compute.TakePass(task.start.job, InputsOf(task, TensorKind::kActivation));
     if (!outcome->status.ok()) return;
   }
   const bool adds_to_sum = task.start.Does(Operation::kAddToSum);
@@ -149,7 +149,8 @@ void RunReduce(RankUpdates& compute, const JobTask& task, JobOutcome* outcome) {
 void RunUpdate(RankUpdates& compute, const JobTask& task, JobOutcome* outcome) {
   const std::vector<Tensor> made_elsewhere = InputsOf(task, TensorKind::kWeights);
   if (!made_elsewhere.empty()) {
-    outcome->status = compute.Adopt(task.start.job, made_elsewhere.front(), task.start.keeps_version);
+    outcome->status =
+        compute.InstallWeights(task.start.job, made_elsewhere.front(), task.start.keeps_version);
     return;
   }
   outcome->status = AddGradients(compute, task);
@@ -233,7 +234,7 @@ Tensor JobOutcome::Output(TensorKind kind, int part, int parts) const {
 JobOutcome RunJob(RankCompute& compute, JobTask task, const std::function<void()>& begun) {
   JobOutcome outcome;
   outcome.start_ns = MonotonicNow();
-  compute.BeginJob(task.start.job, task.start.beside);
+  compute.BeginJob(task.start.job, task.start.overlapped);
   if (begun) begun();
   if (task.start.has_state) outcome.status = ReceiveState(compute, &task);
   if (outcome.status.ok()) RunKind(compute, task, &outcome);

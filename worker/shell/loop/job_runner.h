@@ -33,7 +33,7 @@ struct JobOutcome {
   absl::Status status;
   int64_t start_ns = 0, end_ns = 0;
   std::optional<double> loss;
-  std::optional<int64_t> left_bytes;  // activations of a forward that stay until the backward
+  std::optional<int64_t> activation_bytes;  // activations of a forward that stay until the backward
   // Norm of a reduce that clips: of its sum and the sums that came to it.
   std::optional<double> gradient_norm;
   Tensor activation, gradient, gradient_sum, squares;

@@ -16,20 +16,20 @@ std::string Describe(const LaunchedJobs::Launch& launch) {
 
 void LaunchedJobs::Add(Launch launch) {
   OfRank& rank = ranks_[launch.rank];
-  (launch.beside ? rank.beside : rank.in_turn).push_back(std::move(launch));
+  (launch.overlapped ? rank.overlapped : rank.in_turn).push_back(std::move(launch));
   ++size_;
 }
 
 void LaunchedJobs::Poll(std::vector<Ended>* ended) {
   if (size_ == 0) return;
-  std::vector<Ended> beside;
+  std::vector<Ended> overlapped;
   for (auto& [rank, jobs] : ranks_) {
     // Jobs beside forwards are asked first and reported last: the device's work before them has ended when
     // the others are asked.
-    PollQueue(&jobs.beside, &beside);
+    PollQueue(&jobs.overlapped, &overlapped);
     PollQueue(&jobs.in_turn, ended);
-    std::move(beside.begin(), beside.end(), std::back_inserter(*ended));
-    beside.clear();
+    std::move(overlapped.begin(), overlapped.end(), std::back_inserter(*ended));
+    overlapped.clear();
   }
 }
 
@@ -55,7 +55,7 @@ void LaunchedJobs::PollQueue(std::deque<Launch>* queue, std::vector<Ended>* ende
 const LaunchedJobs::Launch& LaunchedJobs::oldest() const {
   const Launch* oldest = nullptr;
   for (const auto& [rank, jobs] : ranks_) {
-    for (const std::deque<Launch>* queue : {&jobs.in_turn, &jobs.beside}) {
+    for (const std::deque<Launch>* queue : {&jobs.in_turn, &jobs.overlapped}) {
       if (queue->empty()) continue;
       if (oldest == nullptr || queue->front().launched_ns < oldest->launched_ns) oldest = &queue->front();
     }

@@ -26,7 +26,7 @@ class LaunchedJobs {
   struct Launch {
     Rank rank = 0;
     Job job;
-    bool last = true, beside = false;  // as in StartEffect
+    bool last = true, overlapped = false;  // as in StartEffect
     int64_t launched_ns = 0;
     std::shared_ptr<LaunchedJob> work;
   };
@@ -47,7 +47,7 @@ class LaunchedJobs {
 
  private:
   struct OfRank {
-    std::deque<Launch> in_turn, beside;
+    std::deque<Launch> in_turn, overlapped;
   };
   void PollQueue(std::deque<Launch>* queue, std::vector<Ended>* ended);
 

@@ -28,7 +28,7 @@ class Outbox {
   // Writes the queued messages; returns false if there was none. A thread that sends takes what comes
   // meanwhile too, so others return at once.
   bool SendGathered(Mutex& mu) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
-  // True if so many completions wait that a busy thread should send them.
+  // Returns true if so many completions wait that a busy thread should send them.
   bool is_full() const { return gathered_ >= kGatherJobs; }
 
  private:

@@ -46,7 +46,7 @@ std::vector<RankReport> ReportRanks(int64_t now, bool prepared, WorkerCore& core
       r.bytes_sent[name] = static_cast<int64_t>(seat.bytes_sent[k]);
       r.bytes_received[name] = static_cast<int64_t>(seat.bytes_received[k]);
     }
-    r.left_bytes = seat.left_bytes;
+    r.activation_bytes = seat.activation_bytes;
     r.peak_activations = core.peak_activations(rank);
     r.peak_weight_versions = core.peak_weight_versions(rank);
     if (gpu_figures) r.gpu = gpu_figures();

@@ -19,7 +19,7 @@ void RankSeats::Place(const Assign& assign, bool pairs) {
     seat->second = pairs ? seats_[ranks + i].get() : nullptr;
     seat->saved_stages.clear();
     seat->bytes_sent.fill(0);
-    seat->left_bytes.clear();
+    seat->activation_bytes.clear();
     seat->bytes_received.fill(0);
   }
 }
@@ -34,13 +34,13 @@ void RankSeats::Clear() {
 
 std::optional<int> RankSeats::Start(JobTask job) {
   Seat* seat = Of(job.start.rank);
-  const bool beside = job.start.beside;
-  if (beside && !seat->begun) {
+  const bool overlapped = job.start.overlapped;
+  if (overlapped && !seat->begun) {
     seat->held = std::move(job);
     return std::nullopt;
   }
-  if (!beside) seat->begun = false;
-  Seat* to = beside ? seat->second : seat;
+  if (!overlapped) seat->begun = false;
+  Seat* to = overlapped ? seat->second : seat;
   to->task = std::move(job);
   return to->index;
 }
@@ -54,7 +54,7 @@ std::optional<int> RankSeats::NoteBegun(Rank rank) {
 }
 
 void RankSeats::NoteLeft(Rank rank, int stage, int64_t bytes) {
-  int64_t& most = Of(rank)->left_bytes[stage];
+  int64_t& most = Of(rank)->activation_bytes[stage];
   most = std::max(most, bytes);
 }
 

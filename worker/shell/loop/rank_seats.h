@@ -41,7 +41,7 @@ struct Seat {
   bool ending = false;  // true while its rank ends, on a thread
   std::vector<int> saved_stages;
   std::array<uint64_t, kTensorKinds> bytes_sent{}, bytes_received{};
-  std::map<int32_t, int64_t> left_bytes;  // by stage: most bytes that a forward kept
+  std::map<int32_t, int64_t> activation_bytes;  // by stage: most bytes that a forward kept
 };
 
 class RankSeats {

@@ -25,10 +25,10 @@ absl::Status PrepareToValidate(const RunSpec& spec, const CheckpointFolders& fol
 }
 
 StageRole RoleOf(const PrepareEffect::Stage& stage) {
-  StageRole role = stage.parts > 1       ? StageRole::Slice(stage.part, stage.parts)
-                   : stage.adopts        ? StageRole::Installed()
-                   : stage.holds_weights ? StageRole::Whole()
-                                         : StageRole::Nothing();
+  StageRole role = stage.parts > 1           ? StageRole::Slice(stage.part, stage.parts)
+                   : stage.updated_elsewhere ? StageRole::Installed()
+                   : stage.holds_weights     ? StageRole::Whole()
+                                             : StageRole::Nothing();
   role.sums_own = stage.sums_own;
   return role;
 }
@@ -70,7 +70,7 @@ absl::Status CheckHostMemory(const RunSpec& spec, const PrepareEffect& effect) {
   int64_t needed = 0;
   for (const PrepareEffect::Stage& s : effect.stages) {
     if (!s.holds_weights) continue;
-    const int copies = 2 + (s.adopts ? 0 : OptimizerBuffers(spec.train.optimizer));
+    const int copies = 2 + (s.updated_elsewhere ? 0 : OptimizerBuffers(spec.train.optimizer));
     needed += copies * (CountStage(spec, s.stage).parameters / s.parts);
   }
   const HostMemory memory = ReadHostMemory();

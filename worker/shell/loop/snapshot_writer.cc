@@ -41,7 +41,7 @@ struct SnapshotWriter::State {
   bool writing ABSL_GUARDED_BY(mutex) = false;
   uint64_t cancelled ABSL_GUARDED_BY(mutex) = 0;  // how often
   bool stop ABSL_GUARDED_BY(mutex) = false;
-  bool left ABSL_GUARDED_BY(mutex) = false;  // the thread, for good
+  bool exited ABSL_GUARDED_BY(mutex) = false;  // the thread, for good
   std::thread thread ABSL_GUARDED_BY(mutex);
 
   void Add(std::shared_ptr<State> self, Task task) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
@@ -72,7 +72,7 @@ void SnapshotWriter::State::Work() {
     writing = false;
     changed.Signal();
   }
-  left = true;
+  exited = true;
   changed.Signal();
 }
 
@@ -93,7 +93,7 @@ absl::Status SnapshotWriter::State::WritePiece(const Task& task, const std::stri
 }
 
 void SnapshotWriter::State::Run(Task task) {
-  Done told{task.key.first, task.key.second, task.seal != nullptr, ""};
+  Done report{task.key.first, task.key.second, task.seal != nullptr, ""};
   std::string folder;
   uint64_t cancels = 0;
   {
@@ -108,15 +108,15 @@ void SnapshotWriter::State::Run(Task task) {
   {
     MutexLock lock(mutex);
     if (cancelled != cancels) return;
-    const Key key(told.run, told.step);
-    if (!told.sealed) {
-      Expected& left_over = expected[key];
-      if (status.ok() && --left_over.pieces > 0) return;
+    const Key key(report.run, report.step);
+    if (!report.sealed) {
+      Expected& remaining = expected[key];
+      if (status.ok() && --remaining.pieces > 0) return;
       expected.erase(key);
     }
   }
-  told.failure = std::string(status.message());
-  done(told);
+  report.failure = std::string(status.message());
+  done(report);
 }
 
 SnapshotWriter::SnapshotWriter(std::function<void(const Done&)> done)
@@ -134,9 +134,9 @@ bool SnapshotWriter::End(int64_t until) {
     s.tasks.clear();
     s.changed.Signal();
     if (!s.thread.joinable()) return true;
-    while (!s.left && MonotonicNow() < until) s.changed.WaitWithTimeout(s.mutex, until - MonotonicNow());
+    while (!s.exited && MonotonicNow() < until) s.changed.WaitWithTimeout(s.mutex, until - MonotonicNow());
     thread = std::move(s.thread);
-    if (!s.left) {
+    if (!s.exited) {
       thread.detach();
       return false;
     }

@@ -39,14 +39,14 @@ class SnapshotWriter {
   // thread for longer, which is then left to itself. Nothing may be written afterwards.
   bool End(int64_t until);
 
-  // So many pieces of the step will come, to be written into `folder`.
+  // Announces so many pieces of the step, to be written into `folder`.
   void Expect(uint64_t run, int step, int pieces, const std::string& folder);
   void Write(uint64_t run, int step, absl::StatusOr<std::shared_ptr<const StageSnapshot>> piece);
   void Seal(uint64_t run, int step, std::function<absl::Status()> work);
 
   // Forgets waiting pieces, and reports nothing about the write in progress.
   void Cancel();
-  // True if nothing is being written.
+  // Returns true if nothing is being written.
   bool idle() const;
 
  private:

@@ -15,11 +15,13 @@ namespace weft {
 
 class StateHolders {
  public:
-  // A job starts, and the state comes to it, or begins there. Aborts, naming the job, if a rank here has it.
+  // Notes that a job starts, and the state comes to it, or begins there. Aborts, naming the job, if a rank
+  // here has it.
   void Come(Rank rank, const Job& job);
-  // A job starts for which the state has stayed. Aborts, naming the job, if the rank does not have it.
+  // Notes that a job starts for which the state has stayed. Aborts, naming the job, if the rank does not have
+  // it.
   void Stay(Rank rank, const Job& job) const;
-  // The state is given away at the end of the job. Aborts if the rank does not have it.
+  // Notes that the state is given away at the end of the job. Aborts if the rank does not have it.
   void Leave(Rank rank, const Job& job);
   // Forgets all holders at the end of the run.
   void Clear() { holder_.clear(); }

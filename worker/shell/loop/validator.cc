@@ -20,7 +20,7 @@ constexpr int64_t kLongestEnd = 10'000'000'000;
 constexpr int64_t kTellEvery = 1'000'000'000;
 constexpr int kNice = 10;  // jobs of ranks go before, about nine to one on a core that both want
 
-Validation ToldOf(uint64_t run, int step, const Evaluation& evaluation) {
+Validation ValidationOf(uint64_t run, int step, const Evaluation& evaluation) {
   return {run, step, evaluation.samples, evaluation.all_samples, evaluation.loss(), evaluation.accuracy(),
           ""};
 }
@@ -43,7 +43,7 @@ struct Validator::State {
   std::deque<Task> tasks ABSL_GUARDED_BY(mutex);
   uint64_t cancelled ABSL_GUARDED_BY(mutex) = 0;  // how often
   bool stop ABSL_GUARDED_BY(mutex) = false;
-  bool left ABSL_GUARDED_BY(mutex) = false;  // the thread, for good
+  bool exited ABSL_GUARDED_BY(mutex) = false;  // the thread, for good
   std::thread thread ABSL_GUARDED_BY(mutex);
 
   void Add(std::shared_ptr<State> self, Task task) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
@@ -76,24 +76,24 @@ void Validator::State::Work() {
     task.after ? task.after() : Run(task, cancels);
     mutex.Lock();
   }
-  left = true;
+  exited = true;
   changed.Signal();
 }
 
 void Validator::State::Run(const Task& task, uint64_t cancels) {
-  int64_t told = MonotonicNow();
+  int64_t reported = MonotonicNow();
   const absl::StatusOr<Evaluation> result = task.work([&](const Evaluation& so_far) {
     if (IsOver(cancels)) return false;
     const int64_t now = MonotonicNow();
-    if (so_far.samples < so_far.all_samples && now - told >= kTellEvery) {
-      told = now;
-      tell(ToldOf(task.run, task.step, so_far));
+    if (so_far.samples < so_far.all_samples && now - reported >= kTellEvery) {
+      reported = now;
+      tell(ValidationOf(task.run, task.step, so_far));
     }
     return true;
   });
   if (IsOver(cancels)) return;
   Validation last{task.run, task.step};
-  if (result.ok()) last = ToldOf(task.run, task.step, *result);
+  if (result.ok()) last = ValidationOf(task.run, task.step, *result);
   last.failure = std::string(result.status().message());
   tell(last);
 }
@@ -112,9 +112,9 @@ Validator::~Validator() {
     s.changed.Signal();
     if (!s.thread.joinable()) return;
     const int64_t until = MonotonicNow() + kLongestEnd;
-    while (!s.left && MonotonicNow() < until) s.changed.WaitWithTimeout(s.mutex, until - MonotonicNow());
+    while (!s.exited && MonotonicNow() < until) s.changed.WaitWithTimeout(s.mutex, until - MonotonicNow());
     thread = std::move(s.thread);
-    if (!s.left) {
+    if (!s.exited) {
       thread.detach();
       return;
     }

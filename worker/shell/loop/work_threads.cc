@@ -50,7 +50,7 @@ WorkThreads::~WorkThreads() {
 
 absl::Status WorkThreads::Start(size_t seats) {
   AssertHeld(mu_);
-  const size_t most = std::max<size_t>(kMostThreads, std::thread::hardware_concurrency());
+  const size_t most = std::max<size_t>(kMaxThreads, std::thread::hardware_concurrency());
   const size_t wanted = own_threads_ ? seats : std::min(seats, most);
   given_.resize(std::max(given_.size(), seats), 0);
   while (threads_.size() < wanted) {
@@ -273,8 +273,8 @@ void WorkThreads::Block(int own_fd, bool* blocked) {
   if (host_.SendGathered()) return;
   const std::optional<Wait> wait = host_.PrepareToBlock();
   if (!wait.has_value()) return;
-  const int64_t left = wait->until_ns - MonotonicNow();
-  const int timeout_ms = static_cast<int>(std::max<int64_t>(1, (left + kMillisecond - 1) / kMillisecond));
+  const int64_t exited = wait->until_ns - MonotonicNow();
+  const int timeout_ms = static_cast<int>(std::max<int64_t>(1, (exited + kMillisecond - 1) / kMillisecond));
   pollfd fds[3] = {{own_fd, POLLIN, 0}, {wait->link_fd, POLLIN, 0}, {wait->transport_fd, POLLIN, 0}};
   *blocked = true;
   asleep_ += wait->for_device ? 0 : 1;

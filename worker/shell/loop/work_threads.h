@@ -2,7 +2,7 @@
 // drives the process meanwhile.
 //
 // A seat does one task at a time. Threads do the work of the seats: as many as there are seats, but no more
-// than kMostThreads or the machine's cores, whichever is more, so a process of a thousand ranks has a bounded
+// than kMaxThreads or the machine's cores, whichever is more, so a process of a thousand ranks has a bounded
 // number of them. Any thread takes the work of any seat. Only with `own_threads` each seat has a thread of
 // its own.
 //
@@ -45,13 +45,13 @@ inline void AssertHeld([[maybe_unused]] Mutex& mu) ABSL_ASSERT_EXCLUSIVE_LOCK(mu
 
 class WorkThreads {
  public:
-  // What a thread does for a rank, to name one that hangs.
+  // The work of a thread for a rank, to name one that hangs.
   struct Doing {
     const char* word = "";   // "preparing"
     std::optional<Job> job;  // job, which says more than a word
     Rank rank = -1;
   };
-  // What a thread that blocks waits for.
+  // The things that a thread that blocks waits for.
   struct Wait {
     int link_fd = -1, transport_fd = -1;
     int64_t until_ns = 0;
@@ -125,7 +125,7 @@ class WorkThreads {
     std::thread thread;
   };
   static constexpr int kNobody = -1, kMain = -2;
-  static constexpr size_t kMostThreads = 16;
+  static constexpr size_t kMaxThreads = 16;
 
   void ThreadMain(Thread* thread) ABSL_LOCKS_EXCLUDED(mu_);
   void DoTask(Thread* thread, int seat) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -50,16 +50,16 @@ class WorkerLoop final : private WorkThreads::Host {
   absl::Status Run();
   // Stops the loop. Safe in a signal handler's thread (not in the handler).
   void Stop();
-  // True if Run returned while the device still had jobs, or a thread was in the middle of one. Their memory
-  // has been left as it is, and neither device, transport nor link may be destroyed. The process can only
-  // end.
+  // Returns true if Run returned while the device still had jobs, or a thread was in the middle of one. Their
+  // memory has been left as it is, and neither device, transport nor link may be destroyed. The process can
+  // only end.
   bool hangs();
   WorkerSnapshot Snapshot();
   // Returns why the process is of no use though it lives; "" while it is of use. Any thread.
   std::string Problem();
 
  private:
-  // Of WorkThreads::Host.
+  // Methods of WorkThreads::Host.
   void PrepareThread() override { device_.PrepareThread(); }
   WorkThreads::Doing TaskAt(int seat) override;
   void DoTask(int seat) override;

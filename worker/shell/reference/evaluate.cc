@@ -86,7 +86,7 @@ absl::StatusOr<Evaluation> Evaluate(const RunSpec& run, const std::string& folde
 absl::StatusOr<Evaluation> EvaluateHeldOut(const RunSpec& run, const Checkpoint& checkpoint,
                                            const EvaluationProgress& on_progress) {
   absl::StatusOr<Evaluation> result = Evaluation();
-  const absl::Status ended = BesideRanks(nullptr, "validation", [&](PlainDevice& device) {
+  const absl::Status ended = OnPreparedDevice(nullptr, "validation", [&](PlainDevice& device) {
     const RunSpec held_out = ValidationRun(run);
     const absl::StatusOr<std::unique_ptr<Dataset>> data = Dataset::Open(held_out);
     if (!data.ok()) return data.status();

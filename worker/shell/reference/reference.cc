@@ -473,17 +473,18 @@ absl::StatusOr<double> TrainMicrobatch(const RunSpec& run, const Dataset& data, 
 // Saves between the steps, where the run file or the caller that stops the training asks for it.
 class StepCheckpoints {
  public:
-  StepCheckpoints(const RunSpec& run, const CheckpointFolders* folders, const ReferenceCheckpoints& told)
-      : run_(run), folders_(folders), told_(told), last_(std::chrono::steady_clock::now()) {}
+  StepCheckpoints(const RunSpec& run, const CheckpointFolders* folders,
+                  const ReferenceCheckpoints& checkpoints)
+      : run_(run), folders_(folders), checkpoints_(checkpoints), last_(std::chrono::steady_clock::now()) {}
 
   // Saves after so many updates, if that is due. Cancelled if the training ends here.
   absl::Status After(int step, const PlainModel& model) {
     if (folders_ == nullptr || step == run_.end_step()) return absl::OkStatus();
-    const bool stop = told_.stop != nullptr && told_.stop();
+    const bool stop = checkpoints_.stop != nullptr && checkpoints_.stop();
     if (!stop && !IsDue(step)) return absl::OkStatus();
     last_ = std::chrono::steady_clock::now();
     const absl::Status saved = model.Save(*folders_, step);
-    if (told_.saved) told_.saved(step, std::string(saved.message()));
+    if (checkpoints_.saved) checkpoints_.saved(step, std::string(saved.message()));
     if (!stop) return absl::OkStatus();
     return saved.ok() ? absl::CancelledError(absl::StrCat("the reference was stopped after step ", step))
                       : saved;
@@ -499,21 +500,22 @@ class StepCheckpoints {
 
   const RunSpec& run_;
   const CheckpointFolders* const folders_;  // null for none
-  const ReferenceCheckpoints& told_;
+  const ReferenceCheckpoints& checkpoints_;
   std::chrono::steady_clock::time_point last_;
 };
 
-// Where the run file asks for it. Training stops where its own data could not be read either.
+// Validates the weights if the run file asks for it. Training stops if held-out data cannot be read, as for
+// its own data.
 absl::Status ValidateAfter(const RunSpec& run, int step, const PlainModel& model,
-                           const ReferenceCheckpoints& told) {
+                           const ReferenceCheckpoints& checkpoints) {
   if (!run.ValidatesAfter(step)) return absl::OkStatus();
   const absl::StatusOr<Checkpoint> weights = model.Weights(step);
   if (!weights.ok()) return weights.status();
-  const auto evaluation =
-      EvaluateHeldOut(run, *weights, [&](const Evaluation&) { return !told.stop || !told.stop(); });
+  const auto evaluation = EvaluateHeldOut(
+      run, *weights, [&](const Evaluation&) { return !checkpoints.stop || !checkpoints.stop(); });
   if (absl::IsCancelled(evaluation.status())) return absl::OkStatus();  // whoever goes on here makes it
   if (!evaluation.ok()) return evaluation.status();
-  if (told.validated) told.validated(step, *evaluation);
+  if (checkpoints.validated) checkpoints.validated(step, *evaluation);
   return absl::OkStatus();
 }
 

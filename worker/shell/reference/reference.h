@@ -38,7 +38,7 @@ struct ReferenceStep {
   bool skipped = false;  // true if its updates were left out
 };
 
-// Of the checkpoints and validations on the way, each made before the next step begins.
+// Callbacks for the checkpoints and validations of a training, each made before the next step begins.
 struct ReferenceCheckpoints {
   // Asked after each step: true to save a checkpoint there and end with Cancelled, where the step is not the
   // last.

@@ -34,8 +34,8 @@ class TrainedModel {
   // Computes the mean loss of a batch, and how many of the highest scores are their targets'.
   absl::Status Evaluate(const at::Tensor& inputs, const at::Tensor& targets, double* loss, int64_t* correct);
 
-  // The scores of what follows the last of `tokens`, by vocabulary, in float32 on the host. The model is a
-  // gpt; from one token to as many as its context.
+  // Returns the scores of what follows the last of `tokens`, by vocabulary, in float32 on the host. The model
+  // is a gpt; from one token to as many as its context.
   absl::StatusOr<std::vector<float>> ScoresAfter(const std::vector<int64_t>& tokens);
 
  private:

@@ -21,21 +21,21 @@ DataFeed::DataFeed(const RunSpec& run, std::unique_ptr<Dataset> data, RankDevice
                     : std::make_unique<DataPrefetch>([this](const DataPiece& piece) { return Send(piece); },
                                                      std::move(of_step), run.end_step())) {}
 
-at::Tensor DataFeed::WideRooms::Take(at::IntArrayRef sizes) {
+at::Tensor DataFeed::WideBuffers::Take(at::IntArrayRef sizes) {
   {
     MutexLock lock(mutex_);
     if (!idle_.empty()) {
-      at::Tensor room = std::move(idle_.back());
+      at::Tensor buffer = std::move(idle_.back());
       idle_.pop_back();
-      return room;
+      return buffer;
     }
   }
   return at::empty(sizes, c10::kFloat);
 }
 
-void DataFeed::WideRooms::Give(at::Tensor room) {
+void DataFeed::WideBuffers::Give(at::Tensor buffer) {
   MutexLock lock(mutex_);
-  idle_.push_back(std::move(room));
+  idle_.push_back(std::move(buffer));
 }
 
 at::Tensor DataFeed::NewHost(at::IntArrayRef sizes, c10::ScalarType type) {
@@ -54,14 +54,15 @@ absl::StatusOr<at::Tensor> DataFeed::ReadInputs(const DataPiece& piece) {
   const bool tokens = data_->input_type() == DataType::kInt64;
   const bool narrows = !tokens && run_.precision == Precision::kBFloat16;
   const std::array<int64_t, 2> sizes = {run_.microbatch_samples(), data_->inputs()};
-  const bool has_room = narrows && !device_.is_host();
-  at::Tensor read = has_room ? wide_rooms_.Take(sizes) : NewHost(sizes, tokens ? c10::kLong : c10::kFloat);
+  const bool reuses_buffer = narrows && !device_.is_host();
+  at::Tensor read =
+      reuses_buffer ? wide_buffers_.Take(sizes) : NewHost(sizes, tokens ? c10::kLong : c10::kFloat);
   const absl::Status status = data_->ReadInputs(run_, piece.step, piece.microbatch, read.mutable_data_ptr());
   if (!status.ok()) return status;
   if (!narrows) return read;
   at::Tensor wide = std::exchange(read, NewHost(sizes, c10::kBFloat16));
   read.copy_(wide);
-  if (has_room) wide_rooms_.Give(std::move(wide));
+  if (reuses_buffer) wide_buffers_.Give(std::move(wide));
   return read;
 }
 

@@ -40,16 +40,16 @@ class DataFeed {
 
   // Returns a piece on the device, in the order of the calling thread's job.
   absl::StatusOr<at::Tensor> Take(const DataPiece& piece);
-  // True if pieces are sent before the jobs that take them.
+  // Returns true if pieces are sent before the jobs that take them.
   bool sends_ahead() const { return prefetch_ != nullptr; }
 
  private:
   // Keeps buffers for data that are narrowed before they go to the device: one for each thread that reads at
   // once, kept for the next that does, since fresh pages cost more than the narrowing.
-  class WideRooms {
+  class WideBuffers {
    public:
     at::Tensor Take(at::IntArrayRef sizes);
-    void Give(at::Tensor room);
+    void Give(at::Tensor buffer);
 
    private:
     Mutex mutex_;
@@ -66,7 +66,7 @@ class DataFeed {
   const std::unique_ptr<Dataset> data_;
   RankDevice& device_;
   const RankGuard& guard_;
-  WideRooms wide_rooms_;
+  WideBuffers wide_buffers_;
   const std::unique_ptr<DataPrefetch> prefetch_;  // null where the device is the host
 };
 

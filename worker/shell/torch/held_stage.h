@@ -53,11 +53,11 @@ class HeldStage {
   // Returns the place of the held weights in the stage's flat buffer.
   SliceBounds held() const { return held_; }
   int64_t held_elements() const { return held_.end - held_.begin; }
-  // True if weights are here, whole or in part.
+  // Returns true if weights are here, whole or in part.
   bool holds() const { return versions_.held(); }
-  // True if the rank holds all the weights, so that a job needs none to come with it.
+  // Returns true if the rank holds all the weights, so that a job needs none to come with it.
   bool holds_whole() const { return holds() && role_.parts == 1; }
-  // True if its micro-batches' gradients are summed here as they are made.
+  // Returns true if its micro-batches' gradients are summed here as they are made.
   bool sums_whole() const { return holds_whole() || sums_.sums_what_comes(); }
 
   // The parts of the state.

@@ -19,7 +19,9 @@ namespace {
 // A job under way, which ends also where an exception passes.
 class BegunJob {
  public:
-  BegunJob(RankDevice& device, const Job& job) : device_(device) { device_.BeginJob(job, /*beside=*/false); }
+  BegunJob(RankDevice& device, const Job& job) : device_(device) {
+    device_.BeginJob(job, /*overlapped=*/false);
+  }
   ~BegunJob() {
     if (!ended_) device_.EndJob();
   }
@@ -99,11 +101,11 @@ absl::Status OnPlainDevice(const RunSpec& run, DeviceBackend* backend, absl::str
                            const std::function<absl::Status(PlainDevice&)>& work) {
   PrepareProcess();
   PrepareRun(run);
-  return BesideRanks(backend, what, work);
+  return OnPreparedDevice(backend, what, work);
 }
 
-absl::Status BesideRanks(DeviceBackend* backend, absl::string_view what,
-                         const std::function<absl::Status(PlainDevice&)>& work) {
+absl::Status OnPreparedDevice(DeviceBackend* backend, absl::string_view what,
+                              const std::function<absl::Status(PlainDevice&)>& work) {
   try {
     PrepareThread();
     const absl::StatusOr<std::unique_ptr<PlainDevice>> device = PlainDevice::Create(backend);

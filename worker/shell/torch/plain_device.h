@@ -50,8 +50,8 @@ absl::Status OnPlainDevice(const RunSpec& run, DeviceBackend* backend, absl::str
                            const std::function<absl::Status(PlainDevice&)>& work);
 
 // Does the same in a process whose ranks have prepared it for their run; prepares the thread alone.
-absl::Status BesideRanks(DeviceBackend* backend, absl::string_view what,
-                         const std::function<absl::Status(PlainDevice&)>& work);
+absl::Status OnPreparedDevice(DeviceBackend* backend, absl::string_view what,
+                              const std::function<absl::Status(PlainDevice&)>& work);
 
 }  // namespace weft
 

@@ -54,8 +54,8 @@ class CapturedWork {
 class RankDevice : public FlatMemory {
  public:
   virtual c10::Device torch_device() const = 0;
-  // True if host memory is the device's own: tensors need no copies between them, and jobs are done when they
-  // return.
+  // Returns true if host memory is the device's own: tensors need no copies between them, and jobs are done
+  // when they return.
   bool is_host() const { return torch_device().is_cpu(); }
 
   // ---- Memory.
@@ -89,7 +89,7 @@ class RankDevice : public FlatMemory {
 
   // ---- Jobs: RankCompute's BeginJob and EndJob.
 
-  virtual void BeginJob(const Job& job, bool beside) = 0;
+  virtual void BeginJob(const Job& job, bool overlapped) = 0;
   virtual std::shared_ptr<LaunchedJob> EndJob() = 0;
   // Report figures of the job under way, which its LaunchedJob will have: a float32 scalar of the device; and
   // the norm of a sum of squares, `limbs`, not a number where that has none. Only where !is_host().
@@ -106,7 +106,7 @@ class RankDevice : public FlatMemory {
 
   // ---- Graphs.
 
-  // False where nothing ever can be captured, or is to be: Capture is not worth trying.
+  // Returns false where nothing ever can be captured, or is to be: Capture is not worth trying.
   virtual bool captures() const { return false; }
   // Runs `work` while the device records the enqueued work instead of doing it; memory that it allocates
   // stays its own as long as the result lives. Returns null where the device cannot capture beside its

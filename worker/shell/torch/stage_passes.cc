@@ -115,12 +115,12 @@ absl::StatusOr<ForwardResult> StagePasses::Forward(const Job& job, std::vector<T
   if (output->activation.defined()) result.activation = Unwrap(output->activation);
   entries.clear();
   if (captured) {
-    result.left_bytes = graphs_.left_bytes();
+    result.activation_bytes = graphs_.activation_bytes();
     return result;
   }
-  result.left_bytes = offloaded.Staying([&] { return device_.tally(MemoryClass::kActivations); });
-  if (sent.has_value()) result.left_bytes += sent->bytes();
-  graphs_.set_left_bytes(result.left_bytes);
+  result.activation_bytes = offloaded.Staying([&] { return device_.tally(MemoryClass::kActivations); });
+  if (sent.has_value()) result.activation_bytes += sent->bytes();
+  graphs_.set_activation_bytes(result.activation_bytes);
   return result;
 }
 
@@ -189,7 +189,7 @@ absl::Status StagePasses::Recompute(const Job& job, Tensor weights, int version,
   return RunPass(job, inputs, pass).status();
 }
 
-absl::Status StagePasses::Adopt(const Job& job, const std::vector<Tensor>& inputs) {
+absl::Status StagePasses::InstallWeights(const Job& job, const std::vector<Tensor>& inputs) {
   if (passes_.Find(job) != nullptr) {
     return absl::FailedPreconditionError("its forward ran on this rank, or it was adopted before");
   }

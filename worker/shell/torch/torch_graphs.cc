@@ -15,10 +15,10 @@ namespace {
 // The number of passes that run first, in which libraries make what they make at first use.
 constexpr int kWarmUp = 2;
 // The number of changes of the weights' place after which captures are not worth it.
-constexpr int kMostChanges = 4;
+constexpr int kMaxChanges = 4;
 // The number of refusals after which the device counts as never able to capture. A device may not be able to
 // capture beside something else.
-constexpr int kMostRefusals = 8;
+constexpr int kMaxRefusals = 8;
 
 // Returns a buffer for copied inputs, which is no part of any graph.
 at::Tensor RoomFor(const at::Tensor& tensor) {
@@ -172,7 +172,7 @@ std::shared_ptr<CapturedPass> StageGraphs::Take(const PassShape& shape,
     if (place != place_) {
       place_ = std::move(place);
       outdated = std::exchange(idle_, {});
-      refused_ = ++changes_ > kMostChanges;
+      refused_ = ++changes_ > kMaxChanges;
       if (refused_) return nullptr;
     }
     if (!idle_.empty()) {
@@ -194,7 +194,7 @@ std::shared_ptr<CapturedPass> StageGraphs::Take(const PassShape& shape,
   }
   if (*pass == nullptr) {
     MutexLock lock(mutex_);
-    refused_ = ++refusals_ >= kMostRefusals;
+    refused_ = ++refusals_ >= kMaxRefusals;
   }
   return *std::move(pass);
 }

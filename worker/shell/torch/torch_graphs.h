@@ -108,8 +108,8 @@ class StageGraphs {
   // Counts a pass that ran without, to the end of its backward; and notes the bytes that its forward kept,
   // since captured ones keep as many.
   void CountEager() { eager_.fetch_add(1, std::memory_order_relaxed); }
-  void set_left_bytes(int64_t bytes) { left_bytes_.store(bytes, std::memory_order_relaxed); }
-  int64_t left_bytes() const { return left_bytes_.load(std::memory_order_relaxed); }
+  void set_activation_bytes(int64_t bytes) { activation_bytes_.store(bytes, std::memory_order_relaxed); }
+  int64_t activation_bytes() const { return activation_bytes_.load(std::memory_order_relaxed); }
 
  private:
   absl::StatusOr<std::shared_ptr<CapturedPass>> Capture(const PassShape& shape,
@@ -120,7 +120,7 @@ class StageGraphs {
 
   RankDevice& device_;
   std::atomic<int> eager_{0};
-  std::atomic<int64_t> left_bytes_{0};
+  std::atomic<int64_t> activation_bytes_{0};
   Mutex mutex_;
   bool refused_ ABSL_GUARDED_BY(mutex_) = false;
   int refusals_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -64,7 +64,7 @@ TorchRank::TorchRank(const RunSpec& run, Rank rank, const std::optional<Schedule
       model_{run_, BuildLayers(run.model),
              at::full({}, 1.0f / static_cast<float>(run.train.microbatches),
                       c10::TensorOptions().dtype(c10::kFloat).device(device_->torch_device())),
-             /*capturable=*/device_->captures() && (!schedule.has_value() || schedule->MostStaleness() == 0),
+             /*capturable=*/device_->captures() && (!schedule.has_value() || schedule->MaxStaleness() == 0),
              /*split_backward=*/schedule.has_value() && schedule->split_backward},
       files_(run_, *device_),
       data_(run_, std::move(data), *device_, guard_, PiecesOf(run, schedule, rank)) {}
@@ -106,9 +106,9 @@ auto TorchRank::InHeldStage(int stage, What what, F f) -> decltype(f(std::declva
   });
 }
 
-void TorchRank::BeginJob(const Job& job, bool beside) {
+void TorchRank::BeginJob(const Job& job, bool overlapped) {
   guard_.PrepareThread();
-  device_->BeginJob(job, beside);
+  device_->BeginJob(job, overlapped);
 }
 
 std::shared_ptr<LaunchedJob> TorchRank::EndJob() { return device_->EndJob(); }
@@ -138,8 +138,9 @@ absl::StatusOr<ForwardResult> TorchRank::ForwardOnly(const Job& job, std::vector
   });
 }
 
-absl::Status TorchRank::AdoptPass(const Job& job, std::vector<Tensor> inputs) {
-  return InStage(job.stage, Naming(job), [&](Stage& stage) { return stage.passes.Adopt(job, inputs); });
+absl::Status TorchRank::TakePass(const Job& job, std::vector<Tensor> inputs) {
+  return InStage(job.stage, Naming(job),
+                 [&](Stage& stage) { return stage.passes.InstallWeights(job, inputs); });
 }
 
 absl::StatusOr<BackwardResult> TorchRank::Backward(const Job& job, std::vector<Tensor> output_gradients,
@@ -182,7 +183,7 @@ absl::Status TorchRank::Update(const Job& job, const std::vector<Tensor>& sums, 
   });
 }
 
-absl::Status TorchRank::Adopt(const Job& job, const Tensor& weights, bool keep) {
+absl::Status TorchRank::InstallWeights(const Job& job, const Tensor& weights, bool keep) {
   return InHeldStage(job.stage, Naming(job), [&](Stage& stage) { return stage.held.Install(weights, keep); });
 }
 
@@ -261,7 +262,7 @@ absl::Status TorchRank::BeginState(const Job& job) {
                     });
 }
 
-absl::Status TorchRank::AdoptState(const Job& job, Tensor state) {
+absl::Status TorchRank::InstallState(const Job& job, Tensor state) {
   const absl::StatusOr<Stage*> stage =
       StageWithState(job, /*has_state=*/false, "a state comes to a rank that has it");
   if (!stage.ok()) return stage.status();

@@ -48,7 +48,7 @@ class TorchRank final : public RankCompute {
             std::function<void()> prepare_thread);
 
   // RankCompute.
-  void BeginJob(const Job& job, bool beside) override;
+  void BeginJob(const Job& job, bool overlapped) override;
   std::shared_ptr<LaunchedJob> EndJob() override;
   absl::StatusOr<Tensor> ToHost(Tensor tensor) override;
   BytesByClass live_bytes() const override;
@@ -59,7 +59,7 @@ class TorchRank final : public RankCompute {
                                         int version) override;
   absl::StatusOr<ForwardResult> ForwardOnly(const Job& job, std::vector<Tensor> inputs, Tensor weights,
                                             int version) override;
-  absl::Status AdoptPass(const Job& job, std::vector<Tensor> inputs) override;
+  absl::Status TakePass(const Job& job, std::vector<Tensor> inputs) override;
   absl::StatusOr<BackwardResult> Backward(const Job& job, std::vector<Tensor> output_gradients,
                                           Tensor weights, int version, bool hand_out) override;
 
@@ -71,7 +71,7 @@ class TorchRank final : public RankCompute {
                                     const std::vector<Tensor>& others) override;
   absl::Status Update(const Job& job, const std::vector<Tensor>& sums, const Tensor& norm,
                       bool keep) override;
-  absl::Status Adopt(const Job& job, const Tensor& weights, bool keep) override;
+  absl::Status InstallWeights(const Job& job, const Tensor& weights, bool keep) override;
 
   // RankWeights.
   absl::Status AddStage(int stage, const StageRole& role) override;
@@ -82,7 +82,7 @@ class TorchRank final : public RankCompute {
                                        int version) override;
   absl::StatusOr<Tensor> RoomForWeights(const Job& job) override;
   absl::Status BeginState(const Job& job) override;
-  absl::Status AdoptState(const Job& job, Tensor state) override;
+  absl::Status InstallState(const Job& job, Tensor state) override;
   absl::StatusOr<Tensor> GiveState(const Job& job) override;
   bool HasState(int stage) const override;
 

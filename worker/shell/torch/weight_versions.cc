@@ -10,7 +10,7 @@ void WeightVersions::Begin(int version, Weights initial) {
   versions_.emplace_back(version, std::move(initial));
 }
 
-void WeightVersions::Adopt(Numbered versions) {
+void WeightVersions::Install(Numbered versions) {
   held_ = true;
   MutexLock lock(mutex_);
   versions_ = std::move(versions);

@@ -24,10 +24,10 @@ class WeightVersions {
 
   // Sets the oldest version that the run begins with. Call once, before any other method, or after Release.
   void Begin(int version, Weights initial);
-  // Adopt takes the versions of a state that came from another rank, ascending; Release gives the held ones
+  // Install takes the versions of a state that came from another rank, ascending; Release gives the held ones
   // up.
   using Numbered = std::vector<std::pair<int, Weights>>;
-  void Adopt(Numbered versions);
+  void Install(Numbered versions);
   Numbered Release();
   bool held() const { return held_; }
 

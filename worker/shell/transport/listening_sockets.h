@@ -19,7 +19,7 @@ struct TcpSocket {
 // Both return the sockets ordered by descriptor.
 std::vector<TcpSocket> ListeningSockets();
 std::vector<TcpSocket> ConnectedSockets();
-// True if the socket still accepts connections.
+// Returns true if the socket still accepts connections.
 bool Listens(const TcpSocket& socket);
 
 }  // namespace weft

@@ -23,7 +23,7 @@ using Words = std::array<uint32_t, kFourWords>;  // an address in the order of t
 constexpr uint32_t kNetwork = static_cast<uint32_t>(SKF_NET_OFF);
 constexpr uint32_t kSourceOfIpv4 = kNetwork + 12, kSourceOfIpv6 = kNetwork + 8;
 constexpr uint32_t kWholePacket = 0xffffffff;
-constexpr size_t kMostInstructions = 4000;  // the kernel takes 4096
+constexpr size_t kMaxInstructions = 4000;  // the kernel takes 4096
 constexpr size_t kFewestInstructions = 60;
 
 Words WordsOf(const std::string& address) {
@@ -144,7 +144,7 @@ std::string OwnAddress(int socket) {
 
 absl::Status AdmitOnly(int socket, const std::vector<std::string>& addresses) {
   // Older kernels have less room for the options of a socket than the largest program takes.
-  for (size_t most = kMostInstructions; most >= kFewestInstructions; most /= 2) {
+  for (size_t most = kMaxInstructions; most >= kFewestInstructions; most /= 2) {
     std::vector<sock_filter> program = PeerProgram(addresses, most);
     const sock_fprog attached{static_cast<unsigned short>(program.size()), program.data()};
     if (setsockopt(socket, SOL_SOCKET, SO_ATTACH_FILTER, &attached, sizeof attached) == 0) {

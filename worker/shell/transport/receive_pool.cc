@@ -60,16 +60,16 @@ absl::StatusOr<void*> ReceivePool::Take(size_t size_class) {
     return block;
   }
   if (bytes > kLargestSmall) return source_->Allocate(bytes);
-  if (slab_left_ < bytes) {  // the rest of the old slab is lost: less than a quarter of it
+  if (slab_remaining_ < bytes) {  // the rest of the old slab is lost: less than a quarter of it
     absl::StatusOr<void*> slab = source_->Allocate(kSlab);
     if (!slab.ok()) return slab;
     slabs_.push_back(*slab);
     slab_next_ = static_cast<char*>(*slab);
-    slab_left_ = kSlab;
+    slab_remaining_ = kSlab;
   }
   void* block = slab_next_;
   slab_next_ += bytes;
-  slab_left_ -= bytes;
+  slab_remaining_ -= bytes;
   return block;
 }
 

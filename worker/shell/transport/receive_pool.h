@@ -40,7 +40,7 @@ class ReceivePool : public std::enable_shared_from_this<ReceivePool> {
   std::vector<std::vector<void*>> free_ ABSL_GUARDED_BY(mutex_);  // by size class
   std::vector<void*> slabs_ ABSL_GUARDED_BY(mutex_);
   char* slab_next_ ABSL_GUARDED_BY(mutex_) = nullptr;
-  size_t slab_left_ ABSL_GUARDED_BY(mutex_) = 0;
+  size_t slab_remaining_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t idle_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // unused bytes of large blocks
 };
 

@@ -8,7 +8,7 @@
 namespace weft {
 namespace {
 
-// True for reliable transports: "rc_mlx5", "rc_verbs", "dc_mlx5"; "srd" is Amazon's.
+// Returns true for reliable transports: "rc_mlx5", "rc_verbs", "dc_mlx5"; "srd" is Amazon's.
 bool IsRdma(absl::string_view transport) {
   return absl::StartsWith(transport, "rc") || absl::StartsWith(transport, "dc") || transport == "srd";
 }

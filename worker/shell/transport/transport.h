@@ -77,9 +77,9 @@ class Transport {
   // events.
   virtual void BeginEpoch(uint64_t run, uint64_t epoch) = 0;
 
-  // Lets the peer at the address connect to this transport; others may be kept away. Connect does so too. Done
-  // for all peers before any of them connects, it keeps their first attempts from being dropped. It counts
-  // until the peer has gone; for a peer that is not connected, until BeginEpoch.
+  // Lets the peer at the address connect to this transport; others may be kept away. Connect does so too.
+  // Done for all peers before any of them connects, it keeps their first attempts from being dropped. It
+  // counts until the peer has gone; for a peer that is not connected, until BeginEpoch.
   virtual absl::Status Admit(const std::string& /*address*/) { return absl::OkStatus(); }
   // Names a peer. `label` is for messages: "process 2 (pid 4711 on host a)". Unavailable if it cannot be
   // reached.
@@ -103,9 +103,9 @@ class Transport {
   // Returns the earliest deadline of a want, or INT64_MAX.
   virtual Nanos next_deadline() const = 0;
 
-  // True if tensors in the device's memory may be offered to the peer; others are brought to host memory
-  // first (RankCompute::ToHost). The device has finished an offered tensor: `ready` plays no part here. The
-  // tensors arrive in memory of the peer's device.
+  // Returns true if tensors in the device's memory may be offered to the peer; others are brought to host
+  // memory first (RankCompute::ToHost). The device has finished an offered tensor: `ready` plays no part
+  // here. The tensors arrive in memory of the peer's device.
   virtual bool CarriesDevice(PeerId /*peer*/) const { return false; }
   // Returns how tensors of the device's memory, or of the host's, get to the peer: "in_place", "cuda_ipc",
   // "tcp", "staged" (through host memory), ..; "" if that is not known, as for device memory without a

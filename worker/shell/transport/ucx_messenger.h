@@ -83,7 +83,7 @@ class UcxMessenger {
 
   // Returns the transports that UCX uses for the link, as "cma", "tcp", "cuda_ipc"; none for a closed link.
   std::vector<std::string> Transports(LinkId link) const;
-  // True if UCX can recognize memory of this kind ("host", "cuda", "rocm") and move it.
+  // Returns true if UCX can recognize memory of this kind ("host", "cuda", "rocm") and move it.
   bool KnowsMemory(absl::string_view kind) const;
 
   // Returns Unavailable once UCX has given up the socket by which others connect to it.

@@ -20,8 +20,8 @@
 namespace weft {
 namespace {
 
-// True if a module is loaded by which network adapters read and write memory of GPUs, under its names over
-// the years.
+// Returns true if a module is loaded by which network adapters read and write memory of GPUs, under its names
+// over the years.
 bool AdaptersReachDevices() {
   for (const char* module : {"/sys/module/nvidia_peermem", "/sys/module/nv_peer_mem",
                              "/sys/kernel/mm/memory_peers/nv_mem", "/sys/kernel/mm/memory_peers/amdkfd"}) {
@@ -125,7 +125,8 @@ UcxMessenger::Settings UcxSettings(const UcxOptions& options) {
       {"TCP_KEEPIDLE", "2s"},
       {"TCP_KEEPINTVL", "1s"},
       {"TCP_USER_TIMEOUT", absl::StrCat(options.link_timeout_ns / 1'000'000'000 + 30, "s")},
-      // By default UCX waits within ucp_ep_create until the peer's kernel has answered, which it does only once
+      // UCX waits by default within ucp_ep_create until the peer's kernel has answered, which it does only
+      // once
       // the peer has let this process in (peer_filter.h).
       {"TCP_CONN_NB", "y"},
       // The default of 8 KiB costs two system calls for each 8 KiB of a tensor.

@@ -122,9 +122,9 @@ TransportCounters UcxTransport::counters() const {
 
 void UcxTransport::BeginEpoch(uint64_t run, uint64_t epoch) {
   table_.BeginEpoch(run, epoch);
-  const size_t left = absl::erase_if(
+  const size_t removed = absl::erase_if(
       admitted_, [this](const auto& entry) { return connections_.Find(entry.first) == nullptr; });
-  if (left > 0) AdmitOnlyKnown().IgnoreError();  // too many may connect now, never too few
+  if (removed > 0) AdmitOnlyKnown().IgnoreError();  // too many may connect now, never too few
 }
 
 absl::Status UcxTransport::Admit(const std::string& bytes) {

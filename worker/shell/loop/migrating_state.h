@@ -4,8 +4,8 @@
 // Called on the thread of the rank, without locks. A rank that is to compute a stage whose state it does not
 // have breaks an invariant of the run (schedules/sync/state_route.h): the process ends, with the name of the
 // job. Failure otherwise: the status of the compute.
-#ifndef WEFT_WORKER_SHELL_LOOP_STATE_VISIT_H_
-#define WEFT_WORKER_SHELL_LOOP_STATE_VISIT_H_
+#ifndef WEFT_WORKER_SHELL_LOOP_MIGRATING_STATE_H_
+#define WEFT_WORKER_SHELL_LOOP_MIGRATING_STATE_H_
 
 #include "absl/status/status.h"
 #include "worker/shell/compute/rank_weights.h"
@@ -17,9 +17,9 @@ namespace weft {
 // task->start.has_state, as the next.
 absl::Status ReceiveState(RankWeights& compute, JobTask* task);
 
-// Drops versions that no later visitor reads; gives the state away in `state` if it leaves the rank.
+// Drops versions that no later stop reads; gives the state away in `state` if it leaves the rank.
 absl::Status PassStateOn(RankWeights& compute, const StartEffect& start, Tensor* state);
 
 }  // namespace weft
 
-#endif  // WEFT_WORKER_SHELL_LOOP_STATE_VISIT_H_
+#endif  // WEFT_WORKER_SHELL_LOOP_MIGRATING_STATE_H_

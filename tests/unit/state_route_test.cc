@@ -1,4 +1,6 @@
 // States that migrate: their way from job to job, the edges along it, and what is refused.
+#include "schedules/sync/state_route.h"
+
 #include <algorithm>
 #include <functional>
 #include <map>
@@ -17,7 +19,6 @@
 #include "schedules/graph/step_edges.h"
 #include "schedules/simulator/simulate.h"
 #include "schedules/sync/catalogue.h"
-#include "schedules/sync/state_route.h"
 
 namespace weft {
 namespace {
@@ -37,27 +38,27 @@ Schedule Cyclic(const std::string& rule, int n) {
   return *std::move(schedule);
 }
 
-std::vector<Job> WayOf(const StateRoute& visits, int stage) {
-  std::vector<Job> way = {visits.First(stage)};
-  while (const std::optional<Job> next = visits.After(way.back())) way.push_back(*next);
+std::vector<Job> WayOf(const StateRoute& route, int stage) {
+  std::vector<Job> way = {route.First(stage)};
+  while (const std::optional<Job> next = route.After(way.back())) way.push_back(*next);
   return way;
 }
 
 TEST(StateRoute, OfTheCyclicOrder_AreEachJobOnceInTheOrderOfTicks) {
   for (const int n : {1, 2, 3, 4, 7}) {
     for (const int steps : {1, 2, 3, 5}) {
-      const StateRoute visits(Cyclic("cdp_v1", n), TicksOf(n), steps);
+      const StateRoute route(Cyclic("cdp_v1", n), TicksOf(n), steps);
       for (int s = 0; s < n; ++s) {
         SCOPED_TRACE(absl::StrCat("N=", n, " T=", steps, " stage ", s));
-        const std::vector<Job> way = WayOf(visits, s);
+        const std::vector<Job> way = WayOf(route, s);
         ASSERT_EQ(way.size(), static_cast<size_t>(steps) * (2 * n + 1));
-        EXPECT_FALSE(visits.Before(way.front()).has_value());
+        EXPECT_FALSE(route.Before(way.front()).has_value());
         EXPECT_EQ(way.front(), Job::Compute(0, s, 0, JobKind::kForward));
         EXPECT_EQ(way.back(), Job::Update(steps - 1, s, 0));
         int64_t tick = -1;
         for (size_t i = 0; i < way.size(); ++i) {
           if (i > 0) {
-            EXPECT_EQ(visits.Before(way[i]), way[i - 1]) << Describe(way[i]);
+            EXPECT_EQ(route.Before(way[i]), way[i - 1]) << Describe(way[i]);
           }
           if (way[i].kind == JobKind::kUpdate) {
             EXPECT_EQ(way[i - 1], Job::Compute(way[i].step, s, n - 1, JobKind::kBackward));
@@ -78,23 +79,23 @@ TEST(StateRoute, OfTheCyclicOrder_AreEachJobOnceInTheOrderOfTicks) {
 
 // In the middle of the run a step's first forwards come before backwards of the step before it.
 TEST(StateRoute, BackwardsOfAStep_FollowForwardsOfTheNext) {
-  const StateRoute visits(Cyclic("cdp_v2", 4), TicksOf(4), 3);
-  EXPECT_EQ(visits.Before(Job::Compute(1, 0, 2, JobKind::kBackward)),
+  const StateRoute route(Cyclic("cdp_v2", 4), TicksOf(4), 3);
+  EXPECT_EQ(route.Before(Job::Compute(1, 0, 2, JobKind::kBackward)),
             Job::Compute(2, 0, 1, JobKind::kForward));
   // There is no step 3.
-  EXPECT_EQ(visits.Before(Job::Compute(2, 0, 2, JobKind::kBackward)),
+  EXPECT_EQ(route.Before(Job::Compute(2, 0, 2, JobKind::kBackward)),
             Job::Compute(2, 0, 1, JobKind::kBackward));
 }
 
 // What is counted on the way is what a walk along it finds.
-TEST(StateRoute, Versions_AreThoseThatLaterVisitsRead) {
+TEST(StateRoute, Versions_AreThoseThatLaterStopsRead) {
   for (const std::string rule : {"cdp_v1", "cdp_v2"}) {
     for (const int n : {1, 2, 3, 5}) {
       for (const int steps : {1, 2, 4}) {
         const Graph graph(Cyclic(rule, n), steps);
-        const StateRoute& visits = *graph.route();
+        const StateRoute& route = *graph.route();
         for (int s = 0; s < n; ++s) {
-          const std::vector<Job> way = WayOf(visits, s);
+          const std::vector<Job> way = WayOf(route, s);
           int newest = 0;
           for (size_t i = 0; i < way.size(); ++i) {
             SCOPED_TRACE(absl::StrCat(rule, " N=", n, " T=", steps, " ", Describe(way[i])));
@@ -104,18 +105,18 @@ TEST(StateRoute, Versions_AreThoseThatLaterVisitsRead) {
             } else {
               EXPECT_LE(graph.VersionOf(way[i]), newest) << "it reads what is not made yet";
             }
-            EXPECT_EQ(visits.NewestAfter(way[i]), newest);
+            EXPECT_EQ(route.NewestAfter(way[i]), newest);
             int held = 1;
             for (int v = 0; v < newest; ++v) {
-              // The version is read by a later visit, or by the steps behind the last.
-              const bool read = v + graph.schedule().MostStaleness(s) >= steps ||
+              // The version is read by a later stop, or by the steps behind the last.
+              const bool read = v + graph.schedule().MaxStaleness(s) >= steps ||
                                 std::any_of(way.begin() + i + 1, way.end(), [&](const Job& j) {
                                   return HasMicrobatch(j.kind) && graph.VersionOf(j) == v;
                                 });
-              EXPECT_EQ(visits.IsReadAfter(way[i], v), read) << "version " << v;
+              EXPECT_EQ(route.IsReadAfter(way[i], v), read) << "version " << v;
               held += read;
             }
-            EXPECT_EQ(visits.VersionsAfter(way[i]), held);
+            EXPECT_EQ(route.VersionsAfter(way[i]), held);
           }
         }
       }
@@ -156,7 +157,7 @@ TEST(StepEdges, OfARunWhoseStateMigrates_AreTheGraphsInEveryStep) {
 }
 
 // However long jobs and transfers take: jobs of a stage never overlap, and follow the way of its state.
-TEST(MigratingState, AnyDurations_VisitsFollowOneAnother) {
+TEST(MigratingState, AnyDurations_StopsFollowOneAnother) {
   for (const int n : {1, 2, 3, 5}) {
     const Graph graph(Cyclic("cdp_v2", n), 5);
     SimulationOptions options;
@@ -234,22 +235,22 @@ TEST(CheckRoute, RoutesThatAreNotSound_AreRefusedNamingTheJobs) {
     change(&s);
     return std::string(CheckSchedule(s).message());
   };
-  const Ticks visit = TicksOf(3);
+  const Ticks ticks = TicksOf(3);
   EXPECT_THAT(
-      refusal([&](Schedule* s) { s->sync = Migrating([visit](const Job& j) { return visit(j) / 2; }); }),
+      refusal([&](Schedule* s) { s->sync = Migrating([ticks](const Job& j) { return ticks(j) / 2; }); }),
       HasSubstr("at once"));
   EXPECT_THAT(
       refusal([&](Schedule* s) { s->sync = Migrating([](const Job& j) { return int64_t{j.microbatch}; }); }),
       HasSubstr("not later than those of the step before"));
   EXPECT_THAT(refusal([&](Schedule* s) {
                 s->sync =
-                    Migrating([visit](const Job& j) { return visit(j) + (j.microbatch == 1 ? j.step : 0); });
+                    Migrating([ticks](const Job& j) { return ticks(j) + (j.microbatch == 1 ? j.step : 0); });
               }),
               HasSubstr("differ from those of other jobs"));
   EXPECT_THAT(refusal([&](Schedule* s) {
-                s->sync = Migrating([visit](Job j) {
+                s->sync = Migrating([ticks](Job j) {
                   j.microbatch = 2 - j.microbatch;
-                  return visit(j);
+                  return ticks(j);
                 });
               }),
               HasSubstr("summed in the order of micro-batches"));
@@ -257,9 +258,9 @@ TEST(CheckRoute, RoutesThatAreNotSound_AreRefusedNamingTheJobs) {
               HasSubstr("would read weights that do not exist yet"));
   EXPECT_THAT(refusal([&](Schedule* s) {
                 // Backwards go down the stages, against the gradients.
-                s->sync = Migrating([visit](Job j) {
+                s->sync = Migrating([ticks](Job j) {
                   if (j.kind == JobKind::kBackward) j.stage = 2 - j.stage;
-                  return 2 * visit(j) + (j.kind == JobKind::kBackward);
+                  return 2 * ticks(j) + (j.kind == JobKind::kBackward);
                 });
                 s->staleness = [](int, int) { return 2; };
               }),

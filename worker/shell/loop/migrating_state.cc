@@ -1,4 +1,4 @@
-#include "worker/shell/loop/state_visit.h"
+#include "worker/shell/loop/migrating_state.h"
 
 #include <cstdio>
 #include <cstdlib>
@@ -14,7 +14,7 @@ absl::Status ReceiveState(RankWeights& compute, JobTask* task) {
   if (start.Does(Operation::kBeginState)) status = compute.BeginState(start.job);
   for (size_t i = 0; i < task->inputs.size(); ++i) {
     if (start.inputs[i].kind != TensorKind::kState) continue;
-    status = compute.AdoptState(start.job, std::exchange(task->inputs[i], {}));
+    status = compute.InstallState(start.job, std::exchange(task->inputs[i], {}));
   }
   if (!status.ok() || compute.HasState(start.job.stage)) return status;
   std::fprintf(stderr, "weft: broken invariant: rank %d is to run %s and does not have the stage's state\n",

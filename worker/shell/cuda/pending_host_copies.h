@@ -4,8 +4,8 @@
 // Letting it go only when the copy is done would take more memory the further the host enqueues ahead;
 // waiting for each copy at once would leave nothing to overlap. So a bounded number of copies is on its way.
 // One thread: that of the job.
-#ifndef WEFT_WORKER_SHELL_CUDA_COPIES_AWAY_H_
-#define WEFT_WORKER_SHELL_CUDA_COPIES_AWAY_H_
+#ifndef WEFT_WORKER_SHELL_CUDA_PENDING_HOST_COPIES_H_
+#define WEFT_WORKER_SHELL_CUDA_PENDING_HOST_COPIES_H_
 
 #include <c10/cuda/CUDAStream.h>
 
@@ -18,7 +18,7 @@
 
 namespace weft {
 
-class CopiesAway {
+class PendingHostCopies {
  public:
   // Adds a source. Lets go of sources whose copies are done, and of the oldest of too many, having put
   // `stream` behind their copies. So a forward that the host enqueues far ahead of the device takes no more
@@ -31,15 +31,15 @@ class CopiesAway {
   CudaHolds::Owners TakeSources();
 
  private:
-  struct Away {
+  struct Copy {
     std::shared_ptr<CudaFence> copied;
     std::shared_ptr<void> source;
     size_t bytes;
   };
-  std::deque<Away> away_;
+  std::deque<Copy> pending_;
   size_t bytes_ = 0;
 };
 
 }  // namespace weft
 
-#endif  // WEFT_WORKER_SHELL_CUDA_COPIES_AWAY_H_
+#endif  // WEFT_WORKER_SHELL_CUDA_PENDING_HOST_COPIES_H_

@@ -1,0 +1,54 @@
+#include "client/files/trace_file.h"
+
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace weft {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+class TraceFile : public ::testing::Test {
+ protected:
+  TraceFile() {
+    std::string name = ::testing::TempDir() + "trace_file_XXXXXX";
+    folder_ = mkdtemp(name.data());
+  }
+  ~TraceFile() override { std::filesystem::remove_all(folder_); }
+
+  // Reads a trace of one forward with these fields behind its events.
+  Trace Read(const std::string& fields) const {
+    const std::string path = folder_ + "/trace.json";
+    std::ofstream(path)
+        << R"({"traceEvents":[{"ph":"X","name":"forward s0 b0","cat":"forward","pid":0,"tid":0,)"
+        << R"("ts":0,"dur":5,"args":{"step":0,"stage":0,"microbatch":0,"rank":0}}])" << fields << "}";
+    const absl::StatusOr<Trace> trace = ReadTrace(path);
+    EXPECT_TRUE(trace.ok()) << trace.status();
+    return trace.ok() ? *trace : Trace();
+  }
+
+  std::string folder_;
+};
+
+TEST_F(TraceFile, ActivationBytes_AreReadByTheirFormerNameToo) {
+  EXPECT_THAT(Read(R"(,"activation_bytes":[5,7])").activation_bytes, ElementsAre(5, 7));
+  EXPECT_THAT(Read(R"(,"left_bytes":[5,7])").activation_bytes, ElementsAre(5, 7));
+  EXPECT_THAT(Read(R"(,"activation_bytes":[1],"left_bytes":[2])").activation_bytes, ElementsAre(1));
+  EXPECT_THAT(Read("").activation_bytes, IsEmpty());
+}
+
+TEST_F(TraceFile, ActivationBytesThatAreNoSizes_AreNotTaken) {
+  EXPECT_THAT(Read(R"(,"activation_bytes":[5,-7])").activation_bytes, IsEmpty());
+  EXPECT_THAT(Read(R"(,"activation_bytes":5)").activation_bytes, IsEmpty());
+}
+
+}  // namespace
+}  // namespace weft
