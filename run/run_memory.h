@@ -10,8 +10,7 @@
 //     together;
 //   - the temporary memory of the job that needs most;
 //   - where states migrate, the state of every stage whose route has a stop on the rank, as the next ranks
-//   may all be
-//     late, and the largest again, to hand it on;
+//     may all be late, and the largest again, to hand it on;
 //   - the activations that every forward keeps until its backward.
 //
 // Tensors from other machines are not counted: they lie in the transport's memory. The counts are upper

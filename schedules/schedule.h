@@ -2,11 +2,11 @@
 //
 // Which rank computes a job, which ranks hold the weights, which ready job goes first, how stale weights may
 // be, what may be admitted. Coordinator, worker, simulator and planner run any value of this type; none of
-// them knows a scheme's name (DESIGN.md section 2).
+// them knows a scheme's name (docs/schedules/README.md).
 //
 // Invariants, verified by CheckSchedule (check.h), not by construction:
 //   1. compute and weights return ranks in [0, ranks). A stage's holders are all that weights names for it in
-//   any step.
+//      any step.
 //   2. priority is unique among the compute jobs of one rank and step order respects it: smaller first.
 //   3. the graph with the `precedes` edges, and with the fixed orders, has no cycle.
 //   4. a fixed order names each compute job of its rank once, and period is 1.

@@ -1,4 +1,4 @@
-// Runs `weft simulate`: predicts what a schedule does, on a virtual clock (DESIGN.md section 4).
+// Runs `weft simulate`: predicts what a schedule does, on a virtual clock (docs/guide/simulate.md).
 #ifndef WEFT_CLIENT_COMMANDS_SIMULATE_COMMAND_H_
 #define WEFT_CLIENT_COMMANDS_SIMULATE_COMMAND_H_
 

@@ -1,4 +1,4 @@
-// Writes the result of a simulation as JSON: the contract of DESIGN.md section 4.
+// Writes the result of a simulation as JSON. docs/guide/simulate.md describes the fields.
 #ifndef WEFT_CLIENT_COMMANDS_SIMULATION_JSON_H_
 #define WEFT_CLIENT_COMMANDS_SIMULATION_JSON_H_
 

@@ -9,7 +9,7 @@
 
 namespace weft {
 
-// The contract of DESIGN.md section 6; the numbers from 64 up are those of sysexits.h.
+// The exit codes of docs/guide/command_line.md; the numbers from 64 to 78 are those of sysexits.h.
 enum ExitCode : int {
   kExitOk = 0,
   kExitFailed = 1,  // the run, or what was asked for, failed

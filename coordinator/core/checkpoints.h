@@ -1,5 +1,5 @@
-// The checkpoints of one run: which step's is announced next, which are under way, what is still awaited of
-// them.
+// Decides which snapshots of one run are due, and keeps those that are under way: which is announced next,
+// and what is still awaited of each.
 //
 // A snapshot of step k is the state that k updates have made. It has to be announced to every process before
 // any job of a step from k - lead on is granted to it: then no process has made version k, or dropped an
@@ -7,9 +7,9 @@
 //
 // Of `every: N` steps no multiple is left out: where the disk is too slow, steps wait (hold). The lead is
 // one step where each holder reads every version by itself until the last job that needs it; else as many
-// steps as micro-batches may read old weights. A state that migrates visits jobs of step k on its way to the
-// update that makes version k, so that step may not wait for that snapshot. Where snapshots are due closer
-// together than lead and overlap, so many are under way at once, else one.
+// steps as micro-batches may read old weights. A state that migrates comes to jobs of step k on its way to
+// the update that makes version k, so that step may not wait for that snapshot. Where snapshots are due
+// closer together than lead and overlap, so many are under way at once, else one.
 //
 // Weights that are to be validated take the same way. Their snapshot is a checkpoint too where one falls on
 // the step, else it passes: it goes when the validation is done. Validations are made one after the other,
@@ -17,7 +17,7 @@
 // until at most one validation is not done, and steps wait for it (hold). Behind the step at which a run is
 // stopped nothing is validated; a run that goes on there does it first.
 //
-// A value with small transitions; run_checkpoints.h sends what they call for. Pure.
+// It sends nothing: run_checkpoints.h owns it, and sends the messages that its answers call for. Pure.
 #ifndef WEFT_COORDINATOR_CORE_CHECKPOINTS_H_
 #define WEFT_COORDINATOR_CORE_CHECKPOINTS_H_
 
@@ -31,7 +31,7 @@
 
 namespace weft {
 
-// See above.
+// Returns the lead that is described above, in steps.
 int32_t SnapshotLead(const Graph& graph);
 
 class Checkpoints {

@@ -11,7 +11,7 @@
 //
 // Invariants: SealCheckpoint and Validate go to member 0 only, and their answers count only from it; an
 // answer about a snapshot or validation that is not under way is counted as fenced and changes nothing; a
-// failed checkpoint is told in RunInfo once. Refers to the plan, the members and the info of the run that
+// failed checkpoint is reported in RunInfo once. Refers to the plan, the members and the info of the run that
 // owns it. Pure; one thread.
 #ifndef WEFT_COORDINATOR_CORE_RUN_CHECKPOINTS_H_
 #define WEFT_COORDINATOR_CORE_RUN_CHECKPOINTS_H_

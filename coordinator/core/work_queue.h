@@ -91,7 +91,7 @@ class WorkQueue {
 
  private:
   enum State : uint8_t { kWaiting, kClaimed, kDone };
-  // The figures that the completions of a step have told.
+  // The figures that the completions of a step have reported.
   struct Report {
     std::vector<double> loss;  // by micro-batch
     int losses = 0;

@@ -3,8 +3,8 @@
 // opened --Hello--> connected --connection lost--> broken --resumed in time--> connected
 // (from any state) --> gone: closed by the worker, refused, replaced by its successor, late, silent
 //
-// It knows what a worker does only as far as WorkerTable says: which run it serves or ends. What the loss of
-// a worker means to its run is decided by the caller, whom every loss is told once (LostWorker).
+// It knows what a worker does only as far as WorkerTable says: which run it serves or ends. Every loss of a
+// worker is reported to the caller once (LostWorker), which decides what that means to the run.
 //
 // Invariants: the first message of a session is Hello, in time; one connected session a name and a process
 // number; a broken session ends after a grace time, and both ends count the same outage; a worker that was

@@ -26,7 +26,7 @@
 namespace weft {
 namespace {
 
-// The exit codes of DESIGN.md section 6.
+// The exit codes of docs/guide/operating.md.
 enum ExitCode { kOk = 0, kUsage = 2, kTryAgain = 75, kBadConfiguration = 78 };
 
 struct Flags {

@@ -10,7 +10,7 @@ namespace {
 struct Groups {
   int64_t groups, ring;
 
-  // h of DESIGN.md section 2: the rank at which stage `s` meets micro-batch `b`.
+  // Returns the rank at which stage `s` meets micro-batch `b`.
   Rank At(int s, int b) const { return static_cast<Rank>(ring * b % (groups * ring) + s % ring); }
 };
 

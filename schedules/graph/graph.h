@@ -9,11 +9,11 @@
 //
 // Invariants:
 //   1. An edge from a job of a step before the run's first stands for the initial state and is complete
-//   before the run. If it carries weights, they are among the initial ones: version 0 in a run from step 0 on
-//   (the job is then of step -1), else a version from its checkpoint.
-//   2. The edges of step t look like those of step t + period, but for edges that would come from before
-//   step 0 (other than 1.), and for the route of a state (sync/state_route.h), which leaves out what is
-//   before the run's first step and after its last.
+//      before the run. If it carries weights, they are among the initial ones: version 0 in a run from step 0
+//      on (the job is then of step -1), else a version from its checkpoint.
+//   2. The edges of step t look like those of step t + period, but for edges that would come from before step
+//      0 (other than 1.), and for the route of a state (sync/state_route.h), which leaves out what is before
+//      the run's first step and after its last.
 //   3. An edge comes from the same step or an earlier one, but for those of a state's route.
 // Thread-safe after construction. Jobs outside the schedule's sizes abort.
 #ifndef WEFT_SCHEDULES_GRAPH_GRAPH_H_

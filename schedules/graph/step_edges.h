@@ -6,10 +6,10 @@
 //
 // Invariants:
 //   1. For jobs of steps from 0 on, SuccessorsOf(j) holds an entry exactly for each edge from j that
-//   Predecessors of its successor gives.
-//   2. A job's successors come in the order in which its outputs are handed on: by tensor, those
-//   without one last; then jobs of the same sort as it (that have a micro-batch, or that have none) before
-//   others; then by index.
+//      Predecessors of its successor gives.
+//   2. A job's successors come in the order in which its outputs are handed on: by tensor, those without one
+//      last; then jobs of the same sort as it (that have a micro-batch, or that have none) before others;
+//      then by index.
 // Immutable once made; thread-safe.
 #ifndef WEFT_SCHEDULES_GRAPH_STEP_EDGES_H_
 #define WEFT_SCHEDULES_GRAPH_STEP_EDGES_H_

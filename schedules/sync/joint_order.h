@@ -14,19 +14,18 @@
 // when the backwards of the stage that the rank itself computes in the step have ended; it goes on with other
 // jobs meanwhile.
 //
-// Why nothing waits for ever: take all jobs of all steps in this order: the forwards and backwards of step 0,
-// its collectives in their order, its updates, then those of step 1, and so on. A forward or backward waits
-// for forwards and backwards of its own or earlier steps, and for updates of earlier ones: its own rank's, or
-// those of all members whose slices of the weights it gathers. A reduce waits
-// for backwards of its step and, on the device of each member, for collectives before it; not for a norm
-// (where gradients are clipped, the norm is taken after the sum), nor for a rank to be idle longer than its
-// present job. An update waits for the collective of its stage and, for a norm, for those of its step. So
-// every job waits for jobs before it in that order only, but for forwards and backwards of one step, among
-// which the schedule has no circle (check.h); the first job that has not ended can always go on. A gather
-// waits for jobs before its own in the list, on every rank, and for collectives before it, whose jobs are
-// before its own too: put it in front of its job. Admission
-// changes nothing: the jobs that free activations wait for no collective of a step that is not over
-// elsewhere, as deadlock.h looks at with the edges of collective.cc.
+// Why nothing waits for ever: take all jobs of all steps in this order: the forwards and backwards of step
+// 0, its collectives in their order, its updates, then those of step 1, and so on. A forward or backward
+// waits for forwards and backwards of its own or earlier steps, and for updates of earlier ones: its own
+// rank's, or those of all members whose slices of the weights it gathers. A reduce waits for backwards of
+// its step and, on the device of each member, for collectives before it; not for a norm (where gradients are
+// clipped, the norm is taken after the sum), nor for a rank to be idle longer than its present job. An
+// update waits for the collective of its stage and, for a norm, for those of its step. So every job waits
+// for jobs before it in that order only, but for forwards and backwards of one step, among which the
+// schedule has no circle (check.h); the first job that has not ended can always go on. A gather waits for
+// jobs before its own in the list, on every rank, and for collectives before it, whose jobs are before its
+// own too: put it in front of its job. Admission changes nothing: the jobs that free activations wait for no
+// collective of a step that is not over elsewhere, as deadlock.h looks at with the edges of collective.cc.
 //
 // Pure; immutable once the stages, ascending, and then the gathers have been added.
 #ifndef WEFT_SCHEDULES_SYNC_JOINT_ORDER_H_

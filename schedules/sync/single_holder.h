@@ -1,3 +1,4 @@
+// Declares the protocol of a stage that one rank holds. The files of the other protocols share it.
 #ifndef WEFT_SCHEDULES_SYNC_SINGLE_HOLDER_H_
 #define WEFT_SCHEDULES_SYNC_SINGLE_HOLDER_H_
 

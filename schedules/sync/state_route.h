@@ -9,10 +9,10 @@
 // the run the stops of steps that do not exist are left out.
 //
 // Invariants, for a schedule and ticks that CheckRoute takes:
-//   1. Each job of the stage in steps 0 to steps - 1 is one stop: Before and After walk through all of
-//   them, and are each other's inverse.
-//   2. Backwards of a step are stops in the order of micro-batches, and all of them before those of the
-//   next step, so that one sum is in progress at a time and is added in order.
+//   1. Each job of the stage in steps 0 to steps - 1 is one stop: Before and After walk through all of them,
+//      and are each other's inverse.
+//   2. Backwards of a step are stops in the order of micro-batches, and all of them before those of the next
+//      step, so that one sum is in progress at a time and is added in order.
 //   3. An update comes before every stop that reads the version it makes.
 // Pure; thread-safe after construction. Jobs of other kinds, stages or steps abort.
 #ifndef WEFT_SCHEDULES_SYNC_STATE_ROUTE_H_

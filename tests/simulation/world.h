@@ -6,15 +6,15 @@
 // the final weights are equal to those of a plain loop over micro-batches exactly if every job ran once on
 // the right inputs and every gradient was added once, in order.
 //
-// Checked after each event: a job starts once and after all its predecessors, on a rank that computes nothing
-// or, as an overlapped pair, a forward alone; a job is counted done once; a version of the weights is held as
-// long as a job that reads it has not ended, and dropped before more than the schedule needs are there. At
-// the end: the run finished, all jobs done, weights as the plain loop's, which keeps old ones where the
-// schedule reads them; who saves a stage holds all versions that steps behind the last would read. A snapshot
-// of a step has every stage, of one rank or in slices of all members, with all versions that later steps
-// read, each as the plain loop has it there; and every multiple of `snapshot_every` has one. Every multiple
-// of `validate_every`, and the end, is validated or told to have failed, one at a time. The trace is a hash
-// of every event, equal for equal seeds.
+// Checked after each event: a job starts once and after all its predecessors, on a rank that computes
+// nothing or, as an overlapped pair, a forward alone; a job is counted done once; a version of the weights
+// is held as long as a job that reads it has not ended, and dropped before more than the schedule needs are
+// there. At the end: the run finished, all jobs done, weights as the plain loop's, which keeps old ones
+// where the schedule reads them; who saves a stage holds all versions that steps behind the last would read.
+// A snapshot of a step has every stage, of one rank or in slices of all members, with all versions that
+// later steps read, each as the plain loop has it there; and every multiple of `snapshot_every` has one.
+// Every multiple of `validate_every`, and the end, is validated or reported to have failed, one at a time.
+// The trace is a hash of every event, equal for equal seeds.
 #ifndef WEFT_TESTS_SIMULATION_WORLD_H_
 #define WEFT_TESTS_SIMULATION_WORLD_H_
 

@@ -70,7 +70,7 @@ TEST(GPipe, AnyBatch_HoldsEveryMicrobatch) {
   for (const RankStats& r : run.ranks) EXPECT_EQ(r.peak_activations, 8);
 }
 
-// DESIGN.md section 2: S + B/G - 1 units hold for B/G <= R.
+// The closed form of docs/schedules/lpp.md: S + B/G - 1 units, where B/G <= R.
 TEST(LoopedPipelines, ConditionOfTheClosedFormHolds_MeetsIt) {
   struct Size {
     int stages, microbatches, groups, ranks;

@@ -1,13 +1,14 @@
 // Keeps the jobs of one rank that have started and are not done.
 //
 // A rank has two threads at most: one for its job in turn, and, where the schedule has overlapped pairs, one
-// for a job beside a forward. A job leaves its thread when it ends, or when a device has been given it; a
-// launched job stays in flight until the device has done it.
+// for a job beside a forward. (In the shell these are seats, which any thread may serve: rank_seats.h.) A
+// job leaves its thread when it ends, or when a device has been given it; a launched job stays in flight
+// until the device has done it.
 //
 // Invariants:
 //   1. A thread has one job at a time.
 //   2. Jobs are kept in the order in which they started. Launched jobs end in that order, those beside
-//   forwards in their own.
+//      forwards in their own.
 // Pure; one thread. Failure: a job that ends or is launched without having started aborts.
 #ifndef WEFT_WORKER_CORE_JOBS_IN_FLIGHT_H_
 #define WEFT_WORKER_CORE_JOBS_IN_FLIGHT_H_

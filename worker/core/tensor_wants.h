@@ -8,7 +8,7 @@
 // Invariants:
 //   1. A key is wanted once, and matched once.
 //   2. The weights, or states, of at most two jobs of a rank have been wanted in turn and not given up: of
-//   the first two in claim order that fetch any and have not ended.
+//      the first two in claim order that fetch any and have not ended.
 // Pure; one thread.
 #ifndef WEFT_WORKER_CORE_TENSOR_WANTS_H_
 #define WEFT_WORKER_CORE_TENSOR_WANTS_H_

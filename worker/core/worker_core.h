@@ -11,7 +11,7 @@
 //   1. A run that is assigned while an aborted one still computes begins when that is forgotten.
 //   2. A grant under another token than the lease's changes nothing.
 //   3. A message of another run than the present one, or of one that has failed, changes nothing; an Abort is
-//   answered in any case.
+//      answered in any case.
 //
 // Threads: none; the owner calls one method at a time.
 #ifndef WEFT_WORKER_CORE_WORKER_CORE_H_
@@ -70,7 +70,7 @@ class WorkerCore {
   // `validation` is of the present run.
   void OnValidation(Validation validation, WorkerEffects* out);
   void OnFinished(std::vector<RankReport> reports, WorkerEffects* out);
-  // Notes a failure of the run here. The coordinator is told once.
+  // Notes a failure of the run here. The first one is reported to the coordinator.
   void OnFailure(int64_t now, const std::string& reason, WorkerEffects* out);
 
   // Notes that the shell has dropped the run; its figures are gone after this. The next run may have been

@@ -2,10 +2,11 @@
 // (compute.h) about weights and the state of stages.
 //
 // A rank holds the newest version of a stage's weights and those that updates were told to keep, until they
-// are dropped. A migrating state is here from BeginState or InstallState to GiveState, and all jobs of the
-// stage are
-//      between them. A rank that has none and computes, or has one and gets another, aborts and names the
-//      job: state would be lost or doubled.
+// are dropped.
+//
+// A migrating state is here from BeginState or InstallState to GiveState, and all jobs of the stage are
+// between them. A rank that has none and computes, or has one and gets another, aborts and names the job:
+// state would be lost or doubled.
 //
 // Threads: one call at a time, on any thread, and no pass beside it; Weights and DropWeights may be called
 // from any thread at any time.

@@ -13,9 +13,9 @@
 //
 // Invariants:
 //   1. Effects are carried out in the order in which the core gave them, those that come meanwhile behind
-//   them.
+//      them.
 //   2. A run is forgotten when no task, no work of the device and no write of it is in progress, and not
-//   before its ranks have ended.
+//      before its ranks have ended.
 //
 // Threads: everything is called with the owner's lock held, unless a comment says otherwise; only computing,
 // preparing, saving and ending a rank release it. The writer's and the validator's threads take it.

@@ -2,9 +2,9 @@
 //
 // A snapshot of a step is made of pieces, one for each stage or slice that this process saves. They come as
 // the ranks' updates end, and are written in the order in which they came. When all pieces of a step are on
-// the disk, or one cannot be, the owner is told once; pieces that come after a failure are dropped. The
-// coordinator decides how many snapshots there may be at a time (coordinator/core/checkpoints.h), which
-// bounds the queue.
+// the disk, or one cannot be, that is reported to the owner once; pieces that come after a failure are
+// dropped. The coordinator decides how many snapshots there may be at a time
+// (coordinator/core/checkpoints.h), which bounds the queue.
 //
 // Threads: any may call; `done` is called on the writer's thread without a lock, and may call back. The
 // thread starts with the first snapshot. Ownership: written data is shared with nobody else. Failure: is

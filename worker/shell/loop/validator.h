@@ -1,11 +1,11 @@
 // Validates weights that were kept aside, one step's after the other, on one thread of low priority beside
 // the process's work.
 //
-// The coordinator gives one at a time (coordinator/core/checkpoints.h). How far it has come is told about
-// once a second, so that a long one can be told from one that hangs; then its end, once.
+// The coordinator gives one at a time (coordinator/core/checkpoints.h). The validator reports about once a
+// second how far it has come, so that a long one can be told from one that hangs; then its end, once.
 //
 // Threads: any may call; `tell` is called on the validator's thread without a lock, and may call back. The
-// thread starts with the first work. Failure: is told; nothing else stops.
+// thread starts with the first work. Failure: is reported; nothing else stops.
 #ifndef WEFT_WORKER_SHELL_LOOP_VALIDATOR_H_
 #define WEFT_WORKER_SHELL_LOOP_VALIDATOR_H_
 
@@ -28,7 +28,7 @@ class Validator {
   ~Validator();
 
   void Begin(uint64_t run, int step, Work work);
-  // Ends what is being validated and forgets what waits, without telling; then does `after` on the thread.
+  // Ends what is being validated and forgets what waits, without a report; then does `after` on the thread.
   void Cancel(std::function<void()> after);
 
  private:

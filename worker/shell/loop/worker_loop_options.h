@@ -30,7 +30,7 @@ struct WorkerLoopOptions {
   int64_t join_timeout_ns = 290'000'000'000;
   // Time from Stop to the end of the tasks of the host's own threads.
   int64_t stop_grace_ns = 5'000'000'000;
-  // Interval at which the coordinator is told again that a data link is silent.
+  // Interval at which a data link that stays silent is reported to the coordinator again.
   int64_t stall_interval_ns = 10'000'000'000;
   // Interval of looks, while there is no run, whether other processes can still connect to this one.
   int64_t health_interval_ns = 5'000'000'000;

@@ -3,7 +3,7 @@
 //
 // A device that computes beside the host is given work and does it later, in order. A caller that needs the
 // result on the host asks the fence and goes on with something else; one that needs it on the same device
-// lets the device wait (compute/rank_device.h). Nothing here ever waits. Thread-safe.
+// lets the device wait (RankDevice::Await). Nothing here ever waits. Thread-safe.
 #ifndef WEFT_WORKER_SHELL_MEMORY_FENCE_H_
 #define WEFT_WORKER_SHELL_MEMORY_FENCE_H_
 

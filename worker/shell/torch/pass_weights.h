@@ -12,8 +12,7 @@
 // Invariants:
 //   1. Parameters are bound, to the version that the job reads, whenever LibTorch computes with them.
 //   2. A held version that a pass uses is not written over (StageWeights::Use); a fetched one has no reader
-//   but
-//      its pass.
+//      but its pass.
 //   3. Between the jobs of a pass, no bytes of a fetched copy are kept.
 //
 // Private to the adapter of LibTorch. No state of its own: it is in the pass, which one job at a time has.

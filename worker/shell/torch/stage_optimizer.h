@@ -3,8 +3,7 @@
 //
 // Invariants:
 //   1. Once begun or taken over, there are state_buffers() buffers, each of the size of the held part,
-//   charged
-//      to class optimizer.
+//      charged to class optimizer.
 //   2. A step reads and writes the state of each element once, whatever the number of parts in which its
 //      gradients come: the bits are those of one part.
 //   3. steps() counts the steps that were made: a step that is left out changes nothing here.

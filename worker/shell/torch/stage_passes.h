@@ -5,7 +5,7 @@
 //   none --Forward--> with graph -------------------------------- Backward --> none
 //     |                    `-- backward_input --> half done -- backward_weight --> none
 //     |--Forward--> inputs alone (activations: recompute) -- Backward: runs the forward again, with graph
-//     |--Adopt----> inputs alone (its forward was on another rank) -- Backward: likewise
+//     |--TakePass-> inputs alone (its forward was on another rank) -- Backward: likewise
 //     `--Forward without a pass--> none (its backward is on another rank)
 //
 // Invariants:

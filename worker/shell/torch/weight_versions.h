@@ -24,8 +24,8 @@ class WeightVersions {
 
   // Sets the oldest version that the run begins with. Call once, before any other method, or after Release.
   void Begin(int version, Weights initial);
-  // Install takes the versions of a state that came from another rank, ascending; Release gives the held ones
-  // up.
+  // Install takes the versions of a migrated state, ascending, where none are held; Release gives the held
+  // ones up.
   using Numbered = std::vector<std::pair<int, Weights>>;
   void Install(Numbered versions);
   Numbered Release();

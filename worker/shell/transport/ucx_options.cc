@@ -126,8 +126,7 @@ UcxMessenger::Settings UcxSettings(const UcxOptions& options) {
       {"TCP_KEEPINTVL", "1s"},
       {"TCP_USER_TIMEOUT", absl::StrCat(options.link_timeout_ns / 1'000'000'000 + 30, "s")},
       // UCX waits by default within ucp_ep_create until the peer's kernel has answered, which it does only
-      // once
-      // the peer has let this process in (peer_filter.h).
+      // once the peer has let this process in (peer_filter.h).
       {"TCP_CONN_NB", "y"},
       // The default of 8 KiB costs two system calls for each 8 KiB of a tensor.
       {"TCP_TX_SEG_SIZE", "512k"},
