@@ -411,7 +411,7 @@ void EffectRunner::AllPrepared(int64_t now) {
   LookAtDevice();
 }
 
-// Saves the run on the ranks' own threads, which have nothing else to do any more.
+// Gives each rank's seat the task to save its stages; the ranks have nothing else to do any more.
 void EffectRunner::Save(int step) {
   saving_step_ = step;
   task_status_ = absl::OkStatus();
@@ -465,7 +465,7 @@ void EffectRunner::Forget(int64_t now) {
   Apply(now, nullptr);
 }
 
-// Ends the ranks on their own threads, since a device's driver may take its time.
+// Gives each rank's seat the task to end it outside the lock, since a device's driver may take its time.
 void EffectRunner::EndRanks(int64_t now) {
   const std::vector<int> ending = seats_.End();
   pending_tasks_ += static_cast<int>(ending.size());

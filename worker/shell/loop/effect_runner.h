@@ -5,10 +5,10 @@
 // tensors (tensor_exchange.h), what a device has been given (device_work.h), its communicators
 // (communicators.h), the states that migrate (state_holders.h), and the threads that write snapshots and
 // validate (snapshot_writer.h, validator.h). What remains here is the life of a run in this process: its
-// ranks are prepared on their threads, it joins its communicators, does its jobs, and is forgotten when
-// nothing of it is in progress any more.
+// ranks are prepared on threads, it joins its communicators, does its jobs, and is forgotten when nothing of
+// it is in progress any more.
 //
-// A device with a queue of its own is given jobs, and nobody waits for it: the rank's thread is free when a
+// A device with a queue of its own is given jobs, and nobody waits for it: the rank's seat is free when a
 // job has been launched, and the driver asks which have been done (PollDevice).
 //
 // Invariants:

@@ -2,8 +2,8 @@
 // will publish.
 //
 // It translates between the job graph's words (edges, parts, micro-batches) and the compute interface
-// (forward, backward, sums). Called on the threads of the rank, without locks. Failure: the status of the
-// compute, naming the job.
+// (forward, backward, sums). Called on a thread that does the rank's task, without locks. Failure: the
+// status of the compute, naming the job.
 #ifndef WEFT_WORKER_SHELL_LOOP_JOB_RUNNER_H_
 #define WEFT_WORKER_SHELL_LOOP_JOB_RUNNER_H_
 

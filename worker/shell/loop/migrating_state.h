@@ -1,9 +1,9 @@
 // Moves the state of a job's stage where that migrates: takes it in before the job computes, and passes it on
 // afterwards.
 //
-// Called on the thread of the rank, without locks. A rank that is to compute a stage whose state it does not
-// have breaks an invariant of the run (schedules/sync/state_route.h): the process ends, with the name of the
-// job. Failure otherwise: the status of the compute.
+// Called on the thread that does the rank's task, without locks. A rank that is to compute a stage whose
+// state it does not have breaks an invariant of the run (schedules/sync/state_route.h): the process ends,
+// with the name of the job. Failure otherwise: the status of the compute.
 #ifndef WEFT_WORKER_SHELL_LOOP_MIGRATING_STATE_H_
 #define WEFT_WORKER_SHELL_LOOP_MIGRATING_STATE_H_
 

@@ -8,8 +8,8 @@
 // Invariants:
 //   1. A seat has at most one task.
 //   2. A rank's compute stays until its seat's EndTask.
-// Not thread-safe; the owner locks. Computes are used on the threads of their ranks without the lock, from
-// the rank's preparation to its end. Ownership: owns tasks and computes.
+// Not thread-safe; the owner locks. Computes are used without the lock, on the threads that do their ranks'
+// tasks, from the rank's preparation to its end. Ownership: owns tasks and computes.
 #ifndef WEFT_WORKER_SHELL_LOOP_RANK_SEATS_H_
 #define WEFT_WORKER_SHELL_LOOP_RANK_SEATS_H_
 

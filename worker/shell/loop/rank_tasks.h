@@ -1,7 +1,7 @@
-// Declares what a thread does for a rank besides jobs: it makes the rank's compute, saves its stages at the
-// run's end, and ends it.
+// Declares the tasks of a rank's seat (rank_seats.h), and does those that are no jobs: a thread makes the
+// rank's compute, saves its stages at the run's end, and ends it.
 //
-// The functions run on the threads of the ranks, without locks. Failure: the status of compute or files.
+// The functions run on the thread that does the task, without locks. Failure: the status of compute or files.
 #ifndef WEFT_WORKER_SHELL_LOOP_RANK_TASKS_H_
 #define WEFT_WORKER_SHELL_LOOP_RANK_TASKS_H_
 
