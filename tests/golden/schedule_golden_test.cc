@@ -1,7 +1,7 @@
-// Golden transcripts: which jobs each rank runs, in order and when, for every family at eight
+// Golden tables of schedules: which jobs each rank runs, in order and when, for every family at eight
 // micro-batches and four stages, or eight where more show more; those on old weights at sizes of their own.
 //
-// A transcript is a text file under tests/golden/schedules. After a wanted change, WEFT_UPDATE_GOLDEN=1
+// A table is a text file under tests/golden/schedules. After a wanted change, WEFT_UPDATE_GOLDEN=1
 // writes them anew; read the diff.
 #include <cstdlib>
 #include <fstream>
