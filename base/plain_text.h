@@ -1,4 +1,4 @@
-// Text from elsewhere (a peer, a library, a user) made safe for a message, a log or a terminal. Pure.
+// Makes text from elsewhere (a peer, a library, a user) safe for a message, a log or a terminal. Pure.
 #ifndef WEFT_BASE_PLAIN_TEXT_H_
 #define WEFT_BASE_PLAIN_TEXT_H_
 

@@ -1,4 +1,4 @@
-// Bytes as people read them.
+// Writes numbers of bytes as people read them.
 #ifndef WEFT_SCHEDULES_BYTE_TEXT_H_
 #define WEFT_SCHEDULES_BYTE_TEXT_H_
 

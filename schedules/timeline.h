@@ -1,5 +1,5 @@
-// When and why ranks were idle, and what was on its way between them: words that workers and the simulator
-// share, so that what was predicted and what was measured can stand side by side.
+// Defines the words for idle times of ranks, their causes, and tensors on their way. Workers and the
+// simulator share them, so that what was predicted and what was measured can stand side by side.
 #ifndef WEFT_SCHEDULES_TIMELINE_H_
 #define WEFT_SCHEDULES_TIMELINE_H_
 

@@ -1,4 +1,4 @@
-// `weft eval`: the loss and accuracy of a checkpoint on a data set.
+// Runs `weft eval`: prints the loss and accuracy of a checkpoint on a data set.
 #ifndef WEFT_CLIENT_COMMANDS_EVAL_COMMAND_H_
 #define WEFT_CLIENT_COMMANDS_EVAL_COMMAND_H_
 

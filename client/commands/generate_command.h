@@ -1,4 +1,4 @@
-// `weft generate`: what a trained gpt writes after a prompt.
+// Runs `weft generate`: prints what a trained gpt writes after a prompt.
 #ifndef WEFT_CLIENT_COMMANDS_GENERATE_COMMAND_H_
 #define WEFT_CLIENT_COMMANDS_GENERATE_COMMAND_H_
 

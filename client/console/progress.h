@@ -1,5 +1,5 @@
-// Progress of a training for whoever watches: a few lines that renew themselves on a terminal, a plain line
-// now and then elsewhere. On standard error only.
+// Shows the progress of a training to whoever watches: a few lines that renew themselves on a terminal, a
+// plain line now and then elsewhere. On standard error only.
 //
 // Not thread-safe.
 #ifndef WEFT_CLIENT_CONSOLE_PROGRESS_H_

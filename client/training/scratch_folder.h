@@ -1,6 +1,6 @@
-// A private folder for sockets and other things that must not outlive the process: mode 0700, removed with
-// all it holds at destruction. The next process that makes one removes the folders of processes that died. A
-// lock in each folder, which ends with its process, tells which folders they are.
+// Keeps a private folder for sockets and other things that must not outlive the process: mode 0700, removed
+// with all it holds at destruction. The next process that makes one removes the folders of processes that
+// died. A lock in each folder, which ends with its process, tells which folders they are.
 #ifndef WEFT_CLIENT_TRAINING_SCRATCH_FOLDER_H_
 #define WEFT_CLIENT_TRAINING_SCRATCH_FOLDER_H_
 

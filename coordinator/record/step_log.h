@@ -1,4 +1,4 @@
-// steps.jsonl: one line a step, written as the steps end, and one a validation.
+// Writes steps.jsonl: one line a step, written as the steps end, and one a validation.
 //
 // When a run goes on in the folder of the run before, the lines before its first step stay and the others go,
 // since those steps are made again; the file changes when the first step has been made, not before. A line

@@ -1,5 +1,5 @@
-// The order in which ranks claim their jobs: that of a nominal run, in which a backward takes twice the time
-// of a forward.
+// Finds the order in which ranks claim their jobs: that of a nominal run, in which a backward takes twice
+// the time of a forward.
 //
 // Every job's predecessors come earlier in the order of start times over all ranks, so ranks that claim their
 // jobs in this order, and admit the forwards of limited stages in it, cannot starve each other: the first job

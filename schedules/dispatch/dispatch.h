@@ -1,5 +1,4 @@
-// The dispatch of one rank: which of its ready jobs starts next. The same code decides in the worker and in
-// the simulator.
+// Decides which ready job of one rank starts next. The same code decides in the worker and in the simulator.
 //
 // Ready jobs wait in heaps by priority: one for jobs that are always admissible, one for the second halves of
 // overlapped pairs, and one for the forwards of each stage whose number of live activations on this rank is

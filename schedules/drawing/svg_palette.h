@@ -1,5 +1,5 @@
-// The colours of a timeline: of kinds of jobs by the shade of their stage, of causes of idleness, and of what
-// ranks receive. Private to the drawing.
+// Defines the colours of a timeline: of kinds of jobs by the shade of their stage, of causes of idleness,
+// and of what ranks receive. Private to the drawing.
 #ifndef WEFT_SCHEDULES_DRAWING_SVG_PALETTE_H_
 #define WEFT_SCHEDULES_DRAWING_SVG_PALETTE_H_
 

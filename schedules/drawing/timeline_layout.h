@@ -1,5 +1,5 @@
-// The content of a timeline and its places: jobs, idle times and transfers in the order of drawing, and the
-// measures of the picture. Private to the drawing.
+// Lays out a timeline, its content and places: jobs, idle times and transfers in the order of drawing, and
+// the measures of the picture. Private to the drawing.
 #ifndef WEFT_SCHEDULES_DRAWING_TIMELINE_LAYOUT_H_
 #define WEFT_SCHEDULES_DRAWING_TIMELINE_LAYOUT_H_
 

@@ -1,4 +1,5 @@
-// The schedules that are worth comparing for given sizes: every family with the parameters that fit them.
+// Lists the schedules that are worth comparing for given sizes: every family with the parameters that fit
+// them.
 //
 // Families lay stages and micro-batches on ranks in their own ways, so candidates differ in the number of
 // ranks. Pure.

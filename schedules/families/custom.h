@@ -1,4 +1,4 @@
-// Schedules that a user writes as formulas, in a run file and without code:
+// Makes schedules that a user writes as formulas, in a run file and without code:
 //
 //   custom: {ranks: 8, compute: "(R*b) % W + s % R", weights: "s % W", R: 4}
 //

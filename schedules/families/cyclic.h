@@ -1,5 +1,5 @@
-// The rules of cyclic data parallelism (arXiv 2403.08837) over any of several families: which weights a
-// micro-batch reads, and the order in which micro-batches visit the stages.
+// Applies the rules of cyclic data parallelism (arXiv 2403.08837) over any of several families: which
+// weights a micro-batch reads, and the order in which micro-batches visit the stages.
 //
 // With N stages, micro-batches and ranks, `cdp_v1` reads the weights of the step before everywhere; `cdp_v2`
 // reads the newest where the order leaves time for their update: on stage s by micro-batch b if s + 1 >= N -

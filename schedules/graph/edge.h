@@ -1,4 +1,4 @@
-// An edge of the job graph: one job waits for another, and a tensor may travel along it.
+// Defines an edge of the job graph: one job waits for another, and a tensor may travel along it.
 #ifndef WEFT_SCHEDULES_GRAPH_EDGE_H_
 #define WEFT_SCHEDULES_GRAPH_EDGE_H_
 

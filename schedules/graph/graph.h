@@ -1,5 +1,5 @@
-// The job graph of a schedule, in closed form: ranks and predecessors of any job, without storing a run's
-// jobs.
+// Gives the job graph of a schedule in closed form: ranks and predecessors of any job, without storing a
+// run's jobs.
 //
 // An edge says that `to` waits for `from`, and which tensor travels along it. Edges between jobs of one rank
 // carry their tensor in memory; edges between ranks are transfers. Worker, coordinator and simulator evaluate

@@ -1,5 +1,5 @@
-// How far a run has come: a window of consecutive steps with, for each of their jobs, the inputs that it
-// still waits for.
+// Follows how far a run has come: a window of consecutive steps with, for each of their jobs, the inputs
+// that it still waits for.
 //
 // The simulator, the coordinator's queue, the worker and the checks of a schedule all follow a run in this
 // way. A job begins with a count of missing inputs; each input that comes lowers it; at zero the job can run.

@@ -1,4 +1,4 @@
-// The edges of steps flattened for loops over many steps: the inversion of Graph::Predecessors over a period.
+// Flattens the edges of steps for loops over many steps: the inversion of Graph::Predecessors over a period.
 //
 // A table serves every step of its phase of the period, and gives each job's successors by index and step
 // distance; these may be behind the end of the run. Where the graph depends on the run's steps, the first

@@ -1,5 +1,5 @@
-// The rows of actions of torch.distributed.pipelining as schedules: one row a rank, the compute jobs of a
-// step in order, e.g. `0F0,0F1,0B0,0B1`.
+// Reads and writes rows of actions of torch.distributed.pipelining as schedules: one row a rank, the compute
+// jobs of a step in order, e.g. `0F0,0F1,0B0,0B1`.
 //
 // An action is a stage, a letter and a micro-batch: F forward, B backward, I and W its halves for the input
 // and for the weights. Those are that format's letters, used nowhere else. A file of it is a whole schedule:

@@ -1,4 +1,4 @@
-// How many messages must follow one another between two ticks of a schedule.
+// Counts how many messages must follow one another between two ticks of a schedule.
 //
 // A tick is the time of one compute job, the same for all; reduce and update take none. A message is an edge
 // of the job graph from one rank to another that carries a tensor (order edges carry none). All jobs have the

@@ -1,4 +1,4 @@
-// A simulation of fixed orders by one pass over their jobs, without events.
+// Simulates fixed orders by one pass over their jobs, without events.
 //
 // Where ranks follow fixed orders, nothing but those orders and the inputs decides when a job starts, if
 // links take no time and nothing holds forwards back: at the end of the job before it, or of the last of its

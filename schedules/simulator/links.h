@@ -1,6 +1,6 @@
-// The links of a simulation: when what a rank sends arrives, and how much went over them. Each ordered pair
-// of ranks has a link of its own, on which tensors go one after the other. Private to the simulator. One
-// thread.
+// Models the links of a simulation: when what a rank sends arrives, and how much went over them. Each
+// ordered pair of ranks has a link of its own, on which tensors go one after the other. Private to the
+// simulator. One thread.
 #ifndef WEFT_SCHEDULES_SIMULATOR_LINKS_H_
 #define WEFT_SCHEDULES_SIMULATOR_LINKS_H_
 

@@ -1,6 +1,6 @@
-// Accounts of the ranks in a simulation, besides their ready jobs: their time, busy or idle for a cause, and
-// the activations that are alive on them. Both write what they find into the ranks' RankStats. Private to the
-// simulator. One thread.
+// Keeps accounts of the ranks in a simulation, besides their ready jobs: their time, busy or idle for a
+// cause, and the activations that are alive on them. Both write what they find into the ranks' RankStats.
+// Private to the simulator. One thread.
 #ifndef WEFT_SCHEDULES_SIMULATOR_RANK_ACCOUNT_H_
 #define WEFT_SCHEDULES_SIMULATOR_RANK_ACCOUNT_H_
 

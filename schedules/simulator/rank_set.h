@@ -1,5 +1,5 @@
-// A set of ranks, taken out in ascending order. Adding and taking cost the same however many ranks there are,
-// within a factor of the logarithm to the base 64. Pure; not thread-safe.
+// Keeps a set of ranks, taken out in ascending order. Adding and taking cost the same however many ranks
+// there are, within a factor of the logarithm to the base 64. Pure; not thread-safe.
 #ifndef WEFT_SCHEDULES_SIMULATOR_RANK_SET_H_
 #define WEFT_SCHEDULES_SIMULATOR_RANK_SET_H_
 

@@ -1,7 +1,6 @@
-// The jobs of a simulation as tables: what a job costs and does, and which jobs wait for it, by index. A
+// Tabulates the jobs of a simulation: what a job costs and does, and which jobs wait for it, by index. A
 // table serves every step of its phase of the period; where edges depend on the steps of the run, each open
-// step has its own.
-// Private to the simulator.
+// step has its own. Private to the simulator.
 #ifndef WEFT_SCHEDULES_SIMULATOR_SIMULATED_JOBS_H_
 #define WEFT_SCHEDULES_SIMULATOR_SIMULATED_JOBS_H_
 

@@ -1,6 +1,6 @@
-// One simulation under way: what happens when, from event to event. Private to the simulator. The jobs' facts
-// are tables (simulated_jobs.h), the steps under way a window (progress.h), the links and the ranks' times
-// accounts of their own (links.h, rank_account.h). One thread; once.
+// Carries one simulation from event to event. Private to the simulator. The jobs' facts are tables
+// (simulated_jobs.h), the steps under way a window (progress.h), the links and the ranks' times accounts of
+// their own (links.h, rank_account.h). One thread; once.
 #ifndef WEFT_SCHEDULES_SIMULATOR_SIMULATION_H_
 #define WEFT_SCHEDULES_SIMULATOR_SIMULATION_H_
 

@@ -1,5 +1,5 @@
-// The catalogue of protocols: how the holders of a stage may come to the same weights (protocol.h). Each is
-// one file of this folder; docs/design/weight_synchronization.md compares them.
+// Lists the protocols: how the holders of a stage may come to the same weights (protocol.h). Each is one
+// file of this folder; docs/design/weight_synchronization.md compares them.
 #ifndef WEFT_SCHEDULES_SYNC_CATALOGUE_H_
 #define WEFT_SCHEDULES_SYNC_CATALOGUE_H_
 

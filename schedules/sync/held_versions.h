@@ -1,5 +1,5 @@
-// Which versions of their weights the holders of each stage keep at a time: the newest, and older ones until
-// their last reader has ended. The simulator counts with it, and the workers drop versions by it.
+// Follows which versions of their weights the holders of each stage keep at a time: the newest, and older
+// ones until their last reader has ended. The simulator counts with it, and the workers drop versions by it.
 //
 // The count is exact for jobs on followed ranks. What others compute with a follower's weights is known to
 // have ended when the micro-batch's gradient is there, or the sum of the stage's by a collective, or, at the

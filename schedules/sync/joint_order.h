@@ -1,7 +1,8 @@
-// The order of collectives: which jobs of a run are done by all members' devices together, and which of them
-// comes before which. They are reduces, the sums of a stage's gradients; and, where every rank computes one
-// micro-batch of a step with weights that are held in slices by all, the gathers of these, one for each
-// forward and backward. A gather has no job of its own: it is named by the compute job that it is for.
+// Defines the order of collectives: which jobs of a run are done by all members' devices together, and which
+// of them comes before which. They are reduces, the sums of a stage's gradients; and, where every rank
+// computes one micro-batch of a step with weights that are held in slices by all, the gathers of these, one
+// for each forward and backward. A gather has no job of its own: it is named by the compute job that it is
+// for.
 //
 // A collective ends when all its members have started it. A device does its collectives one after the other,
 // in the order in which they were started there; so two devices that start two of them in different orders

@@ -1,4 +1,4 @@
-// How the ranks that hold one stage come to the same weights: a protocol, as a value.
+// Declares how the ranks that hold one stage come to the same weights: a protocol, as a value.
 //
 // A Protocol answers, for one stage: which ranks hold it and what each of them does; which edges its reduces
 // and updates have, and its compute jobs for the sake of weights and sums; what each holder keeps in memory;

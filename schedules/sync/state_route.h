@@ -1,5 +1,5 @@
-// The route of a stage's state from job to job, where it migrates (migrating.cc): on which rank it is, and
-// when.
+// Finds the route of a stage's state from job to job, where it migrates (migrating.cc): on which rank it is,
+// and when.
 //
 // The state of a stage is all that the training keeps of it: the live versions of its weights, the sum of
 // gradients in progress, and the optimizer's state. It is at one job at a time, a stop of its route: at the

@@ -1,12 +1,12 @@
 // Defines what a rank computes: the numbers of a training run, stage by stage and job by job, behind
 // interfaces without LibTorch.
 //
-// One RankCompute holds the state of one rank: for each of its stages the module, the weights in one flat
-// buffer, the gradient sum, the optimizer state, and the activations that live between a forward and its
-// backward. The worker calls one method a job. It is four interfaces in one, so that a reader, and code that
-// needs one of them, has that alone: passes (rank_passes.h), gradient sums and updates (rank_updates.h),
-// weights and states of stages (rank_weights.h), files (rank_files.h). A second device (CUDA) implements the
-// same interfaces.
+// One RankCompute holds the state of one rank: for each of its stages the versions of the weights, the
+// gradient sum, the optimizer state, and the activations that live between a forward and its backward. The
+// job runner (loop/job_runner.h) calls one method or a few for each job. It is four interfaces in one, so
+// that a reader, and code that needs one of them, has that alone: passes (rank_passes.h), gradient sums and
+// updates (rank_updates.h), weights and states of stages (rank_weights.h), files (rank_files.h). TorchRank
+// (torch/torch_rank.h) implements them for every device; RankDevice (torch/rank_device.h) is what differs.
 //
 // Invariants:
 //   1. One numerical result: with one thread a kernel, the weights after any sequence of jobs that respects

@@ -1,4 +1,4 @@
-// The loss and accuracy of a model on a data set.
+// Holds the loss and accuracy of a model on a data set.
 #ifndef WEFT_WORKER_SHELL_COMPUTE_EVALUATION_H_
 #define WEFT_WORKER_SHELL_COMPUTE_EVALUATION_H_
 

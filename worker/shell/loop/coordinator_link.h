@@ -1,4 +1,4 @@
-// The session with the coordinator as the worker's loop sees it; the gRPC stream implements it.
+// Declares the session with the coordinator as the worker's loop sees it; the gRPC stream implements it.
 #ifndef WEFT_WORKER_SHELL_LOOP_COORDINATOR_LINK_H_
 #define WEFT_WORKER_SHELL_LOOP_COORDINATOR_LINK_H_
 

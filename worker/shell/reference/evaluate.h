@@ -1,4 +1,4 @@
-// The loss and accuracy of a checkpoint over the samples of a data set, each once.
+// Computes the loss and accuracy of a checkpoint over the samples of a data set, each once.
 //
 // All layers in one process, without a graph: batch norms by their running averages, nothing dropped. Which
 // cut into stages wrote the checkpoint does not matter, nor do the run's schedule and training.
