@@ -1,7 +1,8 @@
 // Adapts CLI11: turns the arguments of `weft` into the options of one of its commands.
 //
-// The parser itself answers help, version and mistakes: unknown commands and flags with the nearest valid one
-// and exit code 2.
+// Each command has its options and its Run in a file of this folder, as train_command.h; main.cc calls the
+// Run. The parser itself answers help, version and mistakes: unknown commands and flags with the nearest
+// valid one and exit code 2.
 #ifndef WEFT_CLIENT_COMMANDS_COMMAND_LINE_H_
 #define WEFT_CLIENT_COMMANDS_COMMAND_LINE_H_
 

@@ -3,7 +3,8 @@
 //
 // A layer has no state: parameters, running averages among them, come as tensors with each call, so that the
 // same layer serves held weights, fetched copies and the reference loop. Outputs are contiguous. Masks of
-// dropout depend on MaskKey alone.
+// dropout depend on MaskKey alone. parameters.h describes the parameters of the same layers, and
+// run/model_layers.h counts them.
 #ifndef WEFT_WORKER_SHELL_TORCH_TORCH_LAYERS_H_
 #define WEFT_WORKER_SHELL_TORCH_TORCH_LAYERS_H_
 

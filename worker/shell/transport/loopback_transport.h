@@ -1,5 +1,5 @@
-// Makes transports within one process, for tests and for runs on one process: tensors are handed over by
-// sharing them.
+// Makes transports within one process, for tests: tensors are handed over by sharing them. The programs use
+// ucx_transport.h.
 //
 // A LoopbackNetwork joins any number of transports and can misbehave on request: kill a transport, hold
 // messages back, deliver them later. The transports keep the network's state alive.
