@@ -533,7 +533,9 @@ CLI::App* AddCancel(CLI::App& app, CancelOptions& o) {
   CLI::App* sub = AddRunsCommand(app, "cancel", "Stop a run", o.coordinator);
   AddRunNumber(*sub, o.run);
   sub->add_option("--reason", o.reason, "What others will read about it")->type_name("TEXT");
+  sub->add_flag("--save", o.save, "Save a checkpoint first, from which weft submit --resume goes on");
   sub->footer(Footer({{"weft cancel 3", "stop run 3"},
+                      {"weft cancel 3 --save", "save a checkpoint, then stop it"},
                       {"weft cancel 3 --reason 'the learning rate is wrong'", "and say why"}}));
   return sub;
 }

@@ -264,8 +264,8 @@ ExitCode RunWait(const WaitOptions& options) {
 ExitCode RunCancel(const CancelOptions& options) {
   auto client = Connect(options.coordinator);
   if (!client.ok()) return weft::Fail(kExitUsage, client.status().message());
-  const auto run =
-      (*client)->Cancel(options.run, options.reason.empty() ? "asked for by weft cancel" : options.reason);
+  const std::string reason = options.reason.empty() ? "asked for by weft cancel" : options.reason;
+  const auto run = (*client)->Cancel(options.run, reason, options.save);
   return run.ok() ? Print(options.coordinator, *run) : Fail(run.status());
 }
 

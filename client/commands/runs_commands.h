@@ -44,6 +44,7 @@ struct CancelOptions {
   CoordinatorOptions coordinator;
   uint64_t run = 0;
   std::string reason;
+  bool save = false;  // a checkpoint is saved before the run ends
 };
 
 // Prints the run's number on standard output; then, unless detached, acts as RunWait. Ctrl-C leaves the run

@@ -69,11 +69,12 @@ class GrpcRunsClient final : public RunsClient {
     return workers;
   }
 
-  absl::StatusOr<RunInfo> Cancel(uint64_t run, const std::string& reason) override {
+  absl::StatusOr<RunInfo> Cancel(uint64_t run, const std::string& reason, bool save) override {
     v1::CancelRequest in;
     v1::Run out;
     in.set_run(run);
     in.set_reason(reason);
+    in.set_save(save);
     const absl::Status s = Call([&](auto* context) { return stub_->Cancel(context, in, &out); });
     if (!s.ok()) return s;
     return wire::Decode(out);

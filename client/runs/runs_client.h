@@ -38,7 +38,8 @@ class RunsClient {
   virtual absl::StatusOr<std::vector<RunInfo>> List() = 0;
   // Returns the workers by number.
   virtual absl::StatusOr<std::vector<WorkerInfo>> ListWorkers() = 0;
-  virtual absl::StatusOr<RunInfo> Cancel(uint64_t run, const std::string& reason) = 0;
+  // Cancels the run, with `save` once a checkpoint is saved, and returns it as it then is.
+  virtual absl::StatusOr<RunInfo> Cancel(uint64_t run, const std::string& reason, bool save) = 0;
 
   // Calls `hear` with the run as it is now and then with every change and step, until the run has ended (OK)
   // or `hear` returns false (Cancelled) or the connection is lost (Unavailable).

@@ -93,7 +93,7 @@ void CoordinatorCore::EndRun(Run& run) {
       continue;
     }
     w->failed_last |= unprepared && !m.prepared;
-    sessions_.Abort(out_, *w, reported);
+    sessions_.Abort(out_, *w, message);
   }
   ++out_.counts.runs_ended[static_cast<int>(state)];
   run.Close(out_);

@@ -73,12 +73,12 @@ TEST_F(RunsClientTest, SubmitWatchGetList_TellTheSameStory) {
   ASSERT_EQ(list->size(), 1u);
   EXPECT_TRUE((*list)[0].reports.empty());
 
-  EXPECT_EQ(client->Cancel(*run, "too late")->state, RunState::kFinished);
+  EXPECT_EQ(client->Cancel(*run, "too late", /*save=*/false)->state, RunState::kFinished);
 }
 
 TEST_F(RunsClientTest, WatchAfterTheEnd_SaysItAndEnds) {
   const uint64_t run = *client->Submit({"", "1f1b", 1, ""});
-  ASSERT_TRUE(client->Cancel(run, "no need").ok());
+  ASSERT_TRUE(client->Cancel(run, "no need", /*save=*/false).ok());
   int events = 0;
   EXPECT_TRUE(client
                   ->Watch(run,
@@ -96,7 +96,7 @@ TEST_F(RunsClientTest, Errors_CarryTheirCodes) {
   EXPECT_EQ(client->Submit({"", std::string((1 << 20) + 1, 'x'), 1, ""}).status().code(),
             absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(client->Get(99).status().code(), absl::StatusCode::kNotFound);
-  EXPECT_EQ(client->Cancel(99, "").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(client->Cancel(99, "", /*save=*/false).status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(client->Watch(99, [](const RunEvent&) { return true; }).code(), absl::StatusCode::kNotFound);
 }
 

@@ -151,6 +151,24 @@ TEST_F(Runs, Failed_ReasonAndStepsAreInItsFolder) {
   EXPECT_FALSE(ReadWholeFile(out + "/steps.jsonl").empty());
 }
 
+TEST_F(Runs, CancelledWithSave_LeavesACheckpointToGoOnFrom) {
+  StartWorkers(1);
+  const std::string file = WriteSmallRun(folder_, {{"train", kLong}});
+  ASSERT_EQ(Weft({"submit", file, "--processes", "1", "--detach"}).code, 0);
+  const std::string out = folder_ / "runs/small-1";
+  for (int i = 0; i < 600 && ReadWholeFile(out + "/steps.jsonl").empty(); ++i) usleep(100'000);
+  ASSERT_EQ(Weft({"cancel", "1", "--save"}).code, 0);
+  EXPECT_EQ(Weft({"wait", "1"}).code, 1);
+  EXPECT_EQ(Json::parse(ReadWholeFile(out + "/run.json"))["state"], "stopped");
+  std::string saved;
+  for (const auto& entry : fs::directory_iterator(out)) {
+    const std::string name = entry.path().filename();
+    if (name.starts_with("checkpoint-") && name != "checkpoint-0") saved = entry.path();
+  }
+  ASSERT_FALSE(saved.empty());
+  EXPECT_TRUE(fs::exists(saved + "/model.safetensors.index.json"));
+}
+
 TEST_F(Runs, Cancelled_WaitReturnsOneWithTheReason) {
   const std::string file = WriteSmallRun(folder_, {{"train", kLong}});
   ASSERT_EQ(Weft({"submit", file, "--detach"}).code, 0);

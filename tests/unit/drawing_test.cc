@@ -281,7 +281,7 @@ TEST(DrawSvg_Seconds, ShortRun_AxisInMilliseconds) {
   DrawingOptions options = Options(1, 1);
   options.time = DrawnTime::kSeconds;
   const std::string svg = DrawSvg({{Job::Compute(0, 0, 0, JobKind::kForward), 0, 100.0, 100.05}}, options);
-  EXPECT_THAT(svg, HasSubstr(">ms<"));
+  EXPECT_THAT(svg, HasSubstr(">time (ms)<"));
   EXPECT_THAT(svg, HasSubstr(">50<"));
   EXPECT_THAT(svg, HasSubstr("0 s to 50 ms"));
 }

@@ -65,7 +65,7 @@ TEST_F(RunQueueTest, RunThatWaitsForItsTurn_HoldsBackThoseBehindIt) {
   for (const SessionId session : {1, 2}) Join(session);
   const uint64_t first = Submit(1), second = Submit(2), third = Submit(1);
   EXPECT_THAT(Pass(), ElementsAre(first));
-  EXPECT_THAT(ReasonOf(second), HasSubstr("needs 2 worker processes, 1 are free (2 connected)"));
+  EXPECT_THAT(ReasonOf(second), HasSubstr("needs 2 worker processes, 1 is free (2 connected)"));
   EXPECT_THAT(ReasonOf(third), HasSubstr(absl::StrCat("behind run ", second)));
   EXPECT_EQ(runs.Find(second)->next_due(), kNever) << "it waits for its turn";
   End(first);

@@ -335,7 +335,7 @@ TEST(RunSpec_Train, NonFinite_StopsUnlessTheFileSaysOtherwise) {
     ASSERT_TRUE(spec.ok()) << spec.status();
     EXPECT_EQ(spec->train.non_finite, choice);
     EXPECT_EQ(ToJson(*spec)["train"]["non_finite"], name);
-    EXPECT_EQ(ScheduleOf(*spec)->clips, choice == NonFinite::kSkip) << "the norm decides for all stages";
+    EXPECT_EQ(ScheduleOf(*spec)->takes_norm, choice == NonFinite::kSkip) << "the norm decides for all stages";
   }
 }
 

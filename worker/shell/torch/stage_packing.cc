@@ -78,7 +78,7 @@ absl::Status UnpackState(const Tensor& state, RankDevice& device, HeldStage* sta
     buffers.push_back(*std::move(buffer));
   }
   stage->optimizer().Resume(head->optimizer_steps, std::move(buffers));
-  stage->versions().InstallWeights(std::move(versions));
+  stage->versions().Install(std::move(versions));
   return absl::OkStatus();
 }
 
