@@ -1,4 +1,5 @@
-// Runs `weft submit`, `ls`, `describe`, `wait`, `cancel`: the run API of a coordinator from the command line.
+// Runs `weft submit`, `ls`, `workers`, `describe`, `wait`, `cancel`: the run API of a coordinator from the
+// command line.
 #ifndef WEFT_CLIENT_COMMANDS_RUNS_COMMANDS_H_
 #define WEFT_CLIENT_COMMANDS_RUNS_COMMANDS_H_
 
