@@ -42,8 +42,8 @@ TEST(RankSeats, RanksOfTheProcess_HaveSeatsInTheirOrder) {
 TEST(RankSeats, NextRun_BeginsWithoutTheFiguresOfTheOneBefore) {
   RankSeats seats;
   seats.Place(TwoRanks(), false);
-  seats.NoteLeft(1, /*stage=*/0, 100);
-  seats.NoteLeft(1, 0, 70);
+  seats.NoteActivationBytes(1, /*stage=*/0, 100);
+  seats.NoteActivationBytes(1, 0, 70);
   EXPECT_EQ(seats.Of(1)->activation_bytes.at(0), 100) << "the most";
   seats.Clear();
   seats.Place(TwoRanks(), false);

@@ -258,7 +258,8 @@ void EffectRunner::RunJobTask(JobTask task) {
   WorkThreads::Lock(mu_);
   const int64_t now = MonotonicNow();
   if (!outcome.status.ok()) Fail(now, outcome.status);
-  if (outcome.activation_bytes.has_value()) seats_.NoteLeft(rank, job.stage, *outcome.activation_bytes);
+  if (outcome.activation_bytes.has_value())
+    seats_.NoteActivationBytes(rank, job.stage, *outcome.activation_bytes);
   if (takes_snapshot && outcome.status.ok())
     snapshots_.Write(core_.run_id(), job.step + 1, std::move(outcome.snapshot));
   if (outcome.contribution.has_value()) BeginJointOperation(now, rank, job, outcome);

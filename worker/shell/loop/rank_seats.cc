@@ -53,7 +53,7 @@ std::optional<int> RankSeats::NoteBegun(Rank rank) {
   return seat->second->index;
 }
 
-void RankSeats::NoteLeft(Rank rank, int stage, int64_t bytes) {
+void RankSeats::NoteActivationBytes(Rank rank, int stage, int64_t bytes) {
   int64_t& most = Of(rank)->activation_bytes[stage];
   most = std::max(most, bytes);
 }

@@ -65,7 +65,7 @@ class RankSeats {
   // one.
   std::optional<int> NoteBegun(Rank rank);
   // Notes how many bytes a forward of the stage kept.
-  void NoteLeft(Rank rank, int stage, int64_t bytes);
+  void NoteActivationBytes(Rank rank, int stage, int64_t bytes);
   // Gives each seat with a compute the task to end it, and returns the seats.
   std::vector<int> End();
   // Returns a rank that ends; nothing if none does.

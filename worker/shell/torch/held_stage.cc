@@ -136,8 +136,8 @@ absl::Status HeldStage::Repeat(bool keep) {
 
 absl::Status HeldStage::Update(int step, const std::vector<Tensor>& parts, const Tensor& norm, bool keep) {
   if (role_.holding == StageRole::Holding::kInstalled) {
-    return absl::FailedPreconditionError(
-        absl::StrFormat("stage %d is updated by another rank; this one adopts its versions", layout_.stage));
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "stage %d is updated by another rank; this one installs its versions", layout_.stage));
   }
   const absl::StatusOr<std::vector<Tensor>> gradients = SummedGradients(parts);
   if (!gradients.ok()) return gradients.status();

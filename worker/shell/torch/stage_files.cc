@@ -175,7 +175,7 @@ absl::StatusOr<std::shared_ptr<const StageSnapshot>> StageFiles::TakeSnapshot(co
   if (stage.role().holding == StageRole::Holding::kInstalled) {
     return absl::FailedPreconditionError(
         absl::StrFormat("stage %d is saved by the rank that updates it, with the optimizer's state; this one "
-                        "adopts its versions",
+                        "installs its versions",
                         stage.layout().stage));
   }
   const absl::StatusOr<std::vector<StateRule>>& rules = Rules();

@@ -189,9 +189,9 @@ absl::Status StagePasses::Recompute(const Job& job, Tensor weights, int version,
   return RunPass(job, inputs, pass).status();
 }
 
-absl::Status StagePasses::InstallWeights(const Job& job, const std::vector<Tensor>& inputs) {
+absl::Status StagePasses::TakePass(const Job& job, const std::vector<Tensor>& inputs) {
   if (passes_.Find(job) != nullptr) {
-    return absl::FailedPreconditionError("its forward ran on this rank, or it was adopted before");
+    return absl::FailedPreconditionError("its forward ran on this rank, or its inputs were taken before");
   }
   if (absl::Status s = CheckInputs(model_.run, layout_, inputs); !s.ok()) return s;
   const Charged charged(device_, MemoryClass::kActivations);

@@ -66,7 +66,7 @@ class StagePasses {
   // Run one job; arguments as RankPasses's methods have them. `leaves_pass`: the backward is on this rank.
   absl::StatusOr<ForwardResult> Forward(const Job& job, std::vector<Tensor> inputs, Tensor weights,
                                         int version, bool leaves_pass);
-  absl::Status InstallWeights(const Job& job, const std::vector<Tensor>& inputs);
+  absl::Status TakePass(const Job& job, const std::vector<Tensor>& inputs);
   absl::StatusOr<BackwardResult> Backward(const Job& job, std::vector<Tensor> output_gradients,
                                           Tensor weights, int version, bool hand_out);
 

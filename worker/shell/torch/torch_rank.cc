@@ -139,8 +139,7 @@ absl::StatusOr<ForwardResult> TorchRank::ForwardOnly(const Job& job, std::vector
 }
 
 absl::Status TorchRank::TakePass(const Job& job, std::vector<Tensor> inputs) {
-  return InStage(job.stage, Naming(job),
-                 [&](Stage& stage) { return stage.passes.InstallWeights(job, inputs); });
+  return InStage(job.stage, Naming(job), [&](Stage& stage) { return stage.passes.TakePass(job, inputs); });
 }
 
 absl::StatusOr<BackwardResult> TorchRank::Backward(const Job& job, std::vector<Tensor> output_gradients,
