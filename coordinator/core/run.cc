@@ -249,10 +249,13 @@ void Run::Take(StepEffects& out, SessionId from, Stalled& m) {
   out.Changed(info_);
 }
 
+void Run::RestartDeadline(int64_t now) {
+  deadline_ = now + (info_.state == RunState::kRunning ? options_.progress_ns : options_.finishing_ns);
+}
+
 void Run::Take(StepEffects& out, SessionId from, const SnapshotSaved& m) {
   if (!TakesSnapshots()) return;
-  const bool running = info_.state == RunState::kRunning;
-  deadline_ = out.now + (running ? options_.progress_ns : options_.finishing_ns);
+  RestartDeadline(out.now);
   checkpoints_->Take(out, from, m);
 }
 
@@ -276,11 +279,10 @@ void Run::Take(StepEffects& out, SessionId from, Validation& m) {
   if (!TakesSnapshots()) return;
   const RunCheckpoints::Validating outcome = checkpoints_->Take(out, from, m);
   if (outcome == RunCheckpoints::Validating::kFenced) return;
-  const bool running = info_.state == RunState::kRunning;
-  deadline_ = out.now + (running ? options_.progress_ns : options_.finishing_ns);
+  RestartDeadline(out.now);
   if (outcome == RunCheckpoints::Validating::kUnderWay) return;
   out.Changed(info_);
-  if (!running) BeginFinishing(out);
+  if (info_.state != RunState::kRunning) BeginFinishing(out);
 }
 
 // A process's own report before it ends is a better cause than its end.

@@ -110,6 +110,8 @@ class Run {
   void End(RunState state, const std::string& reason);
   // Returns true if the run saves checkpoints and has got so far that its processes may speak of them.
   bool TakesSnapshots() const { return checkpoints_ != nullptr && info_.state >= RunState::kRunning; }
+  // Gives the processes the whole time of the state again, because a checkpoint made progress.
+  void RestartDeadline(int64_t now);
   Assign AssignFor(int member, const std::vector<Peer>& peers) const;
   void BeginRunning(StepEffects& out);
   void EndSteps(StepEffects& out);

@@ -14,6 +14,7 @@
 #include "worker/shell/memory/keep_forever.h"
 
 namespace weft {
+
 EffectRunner::EffectRunner(const WorkerLoopOptions& options, Device& device, Transport& transport, Mutex& mu,
                            WorkThreads& threads, Outbox& outbox)
     : options_(options),
@@ -159,7 +160,7 @@ bool EffectRunner::PollDevice() {
   for (LaunchedJobs::Ended& job : done.jobs) JobDoneOnDevice(now, std::move(job));
   // A failed copy is reported after the job that made its source, if that failed too.
   if (!copy.ok() && core_.run_id() == run) Fail(now, copy);
-  if (forget_when_idle_ && pending_tasks_ == 0) Forget(now);
+  ForgetIfIdle(now);
   if (device_work_.busy() && device_work_.IsLate(now)) Fail(now, device_work_.NotDone(now));
   return done.any();
 }
@@ -340,7 +341,7 @@ void EffectRunner::TellValidation(const Validation& validation) {
 }
 
 void EffectRunner::LookAtDevice() {
-  if (device_work_.busy() || communicators_.busy()) threads_.WakeForDevice();
+  if (LooksOften()) threads_.WakeForDevice();
 }
 
 std::vector<RankReport> EffectRunner::Reports(int64_t now) {
