@@ -149,6 +149,11 @@ class StolenLinks {
   std::vector<int> links_;
 };
 
+// The longest silence of a data link, in seconds: short for the tests whose links stay silent. TCP sends
+// again after 0.2, 0.4, 0.8 .. s, so a link that is mended after 5 to 12 s carries something after 13 to 25
+// s.
+constexpr int kShortSilence = 10, kLongSilence = 60;
+
 constexpr char kLostLink[] =
     "process [01] .w[01], pid [0-9]+ on host .*. is lost: its data link .tcp. has carried nothing for 10 s; "
     "awaited: .*step [0-9]+, stage [0-9]";
@@ -169,8 +174,8 @@ class DataNetwork : public ::testing::Test {
     const std::string name = "w" + std::to_string(workers_.size());
     std::vector<std::string> arguments = within;
     const std::string program = std::string(std::getenv("WEFT_BIN")) + "/weft-worker";
-    arguments.insert(arguments.end(),
-                     {program, "--coordinator", address_, "--name", name, "--link-timeout", "10"});
+    arguments.insert(arguments.end(), {program, "--coordinator", address_, "--name", name, "--link-timeout",
+                                       std::to_string(longest_silence_)});
     workers_.push_back(std::make_unique<Command>(arguments));
     EXPECT_TRUE(coordinator_->WaitFor(name + ", pid", 60));
     return *workers_.back();
@@ -180,6 +185,16 @@ class DataNetwork : public ::testing::Test {
     arguments.insert(arguments.begin(), "weft");
     arguments.insert(arguments.end(), {"--coordinator", address_});
     return Command::Run(arguments, 120);
+  }
+  // Starts two workers of this machine and an endless run, and takes the ends of the first one's data links.
+  std::unique_ptr<StolenLinks> StartAndTakeLinks(int longest_silence) {
+    longest_silence_ = longest_silence;
+    StartWorker("lo");
+    StartWorker("lo");
+    StartEndlessRun();
+    auto links = std::make_unique<StolenLinks>(workers_[0]->pid());
+    EXPECT_GT(links->size(), 0u) << "else this test cuts nothing";
+    return links;
   }
   // Starts a run of two processes that does not end by itself, and waits for its first steps.
   void StartEndlessRun() {
@@ -212,6 +227,7 @@ class DataNetwork : public ::testing::Test {
 
   const TestFolder folder_;
   const std::string address_;
+  int longest_silence_ = kShortSilence;
   std::unique_ptr<Command> coordinator_;
   std::vector<std::unique_ptr<Command>> workers_;
 };
@@ -240,27 +256,19 @@ TEST_F(DataNetwork, MessageOfAStrangerThatEndsUcx_DoesNotReachAWorker) {
 }
 
 TEST_F(DataNetwork, LinkCarriesNothingForSeconds_ItIsReportedAndTheRunGoesOn) {
-  StartWorker("lo");
-  StartWorker("lo");
-  StartEndlessRun();
-  const StolenLinks links(workers_[0]->pid());
-  ASSERT_GT(links.size(), 0u);
-  links.Cut();
+  const auto links = StartAndTakeLinks(kLongSilence);
+  links->Cut();
   EXPECT_TRUE(Eventually([&] {
     return Weft({"describe", "1"}).out.find("has been silent for") != std::string::npos;
   }));
-  links.Mend();
+  links->Mend();
   EXPECT_TRUE(StepsPass());
   EXPECT_EQ(Json::parse(Weft({"describe", "1", "-o", "json"}).out)["state"], "running");
 }
 
 TEST_F(DataNetwork, LinkCarriesNothing_TheRunFailsAndNamesProcessAndTensor) {
-  StartWorker("lo");
-  StartWorker("lo");
-  StartEndlessRun();
-  const StolenLinks links(workers_[0]->pid());
-  ASSERT_GT(links.size(), 0u);
-  links.Cut();
+  const auto links = StartAndTakeLinks(kShortSilence);
+  links->Cut();
   EXPECT_EQ(Weft({"wait", "1"}).code, 1);
   EXPECT_THAT(Reason(), ContainsRegex(kLostLink));
 }

@@ -184,7 +184,7 @@ CLI::Option* AddServiceFlags(CLI::App& app, Flags& flags) {
       ->type_name("NETWORK");
   app.add_option("--link-timeout", flags.link_timeout,
                  "Seconds after which a data link is given up on which a tensor is awaited and that carries "
-                 "nothing; shorter outages heal (default 120)")
+                 "nothing; an outage of up to half of it heals (default 120)")
       ->check(CLI::Range(10, 86400));
   return coordinator;
 }

@@ -21,7 +21,8 @@
 //
 // A dead peer on this machine is noticed at once, by its process descriptor; elsewhere when the connection is
 // reset. A link that carries nothing any more is noticed within seconds where a tensor is awaited on it,
-// reported (DescribeSilence, log), and given up after `link_timeout_ns`; a shorter outage heals by itself.
+// reported (DescribeSilence, log), and given up after `link_timeout_ns`; an outage of up to half of that
+// heals by itself, because TCP doubles its pause before it sends again.
 #ifndef WEFT_WORKER_SHELL_TRANSPORT_UCX_TRANSPORT_H_
 #define WEFT_WORKER_SHELL_TRANSPORT_UCX_TRANSPORT_H_
 
