@@ -350,7 +350,7 @@ absl::StatusOr<RunSpec> ParseRunSpec(const Json& json) {
   RunSpec spec;
   FileSection file(json, "",
                    {"name", "model", "data", "train", "stages", "schedule", "memory", "precision", "kernels",
-                    "checkpoint", "validate", "resume", "until"},
+                    "checkpoint", "restarts", "validate", "resume", "until"},
                    status);
   spec.name = ReadName(file);
   file.Require("model", "model: {gpt: {layers: 8, width: 256}}");
@@ -368,6 +368,7 @@ absl::StatusOr<RunSpec> ParseRunSpec(const Json& json) {
   spec.precision = ReadPrecision(file.At("precision"), "precision", status);
   spec.kernels = ReadKernels(file.At("kernels"), "kernels", status);
   spec.checkpoint = ReadCheckpointSpec(file, status);
+  file.Read("restarts", spec.restarts, 0, 1000);
   spec.validate = ReadValidate(file, spec, status);
   spec.resume = ReadResume(file, status);
   file.Read("until", spec.until, 1, INT_MAX / 2);
@@ -400,6 +401,7 @@ Json ToJson(const RunSpec& spec) {
                {"precision", PrecisionName(spec.precision)},
                {"kernels", KernelsName(spec.kernels)}};
   if (spec.memory > 0) json["memory"] = spec.memory;
+  if (spec.restarts != RunSpec().restarts) json["restarts"] = spec.restarts;
   if (spec.checkpoint.periodic()) json["checkpoint"] = ToJson(spec.checkpoint);
   if (spec.validate.any()) {
     json["validate"] = {{"data", SourceToJson(spec.validate.data)}, {"every", spec.validate.every}};

@@ -139,6 +139,9 @@ struct RunSpec {
   Precision precision = Precision::kFloat32;
   Kernels kernels = Kernels::kDeterministic;
   CheckpointSpec checkpoint;
+  // Losses of a process in a row, without a new step between them, behind which the run begins again from its
+  // newest checkpoint; 0 to fail at the first.
+  int restarts = 3;
   ValidateSpec validate;
   ResumeSpec resume;
   int until = 0;  // step before which the run ends; 0 to make all

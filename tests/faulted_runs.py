@@ -41,12 +41,13 @@ def write_data(folder):
     (folder / "odd_tokens.bin").write_bytes(struct.pack("<6000H", *tokens) + b"x")
 
 
-def run_file(folder, name, steps=STEPS, data="text: {path: text.txt}", vocabulary=256, optimizer="adamw: {lr: 1.0e-3}"):
+def run_file(folder, name, steps=STEPS, data="text: {path: text.txt}", vocabulary=256, optimizer="adamw: {lr: 1.0e-3}",
+             restarts=3):
     path = folder / name
     path.write_text(f"name: faulted\nmodel: {{gpt: {{layers: 2, width: 16, heads: 2, context: 16, vocabulary: {vocabulary}}}}}\n"
                     f"data: {{{data}}}\n"
                     f"train: {{steps: {steps}, batch: 8, microbatches: 2, seed: 1, optimizer: {{{optimizer}}}}}\n"
-                    "stages: 2\nschedule: 1f1b\n")
+                    f"stages: 2\nschedule: 1f1b\nrestarts: {restarts}\n")
     return path
 
 
@@ -78,7 +79,8 @@ class Fault:
 
 
 FAULTS = [
-    Fault("worker killed (SIGKILL, SEGV)", [1], ["SIGKILL", "SIGSEGV"]),
+    Fault("worker killed (SIGKILL, SEGV)", [0], ["goes on from", "begins again"]),
+    Fault("worker killed, `restarts: 0`", [1], ["SIGKILL", "SIGSEGV"]),
     Fault("weft killed (SIGKILL)", [-9], [""]),
     Fault("Ctrl-C, SIGTERM", [130], ["stopped by SIG"]),
     Fault("disk full while it runs", [0, 1], ["No space left on device"]),
@@ -188,7 +190,13 @@ class Campaign:
         return [int(line.split()[0]) for line in listed.stdout.splitlines() if "weft-worker" in line]
 
     def do_worker(self, before, out):
-        run, log, there, _ = self.start(before, self.long, out)
+        return self.kill_worker(before, out, run_file(self.folder, "killed.yaml", 200))
+
+    def do_once(self, before, out):
+        return self.kill_worker(before, out, run_file(self.folder, "once.yaml", LONG, restarts=0))
+
+    def kill_worker(self, before, out, file):
+        run, log, there, _ = self.start(before, file, out)
         self.await_steps(run, out, there)
         victims = self.workers(run)
         if victims:
@@ -286,7 +294,7 @@ class Campaign:
 
 
 KINDS = dict(zip([fault.name for fault in FAULTS],
-                 ["worker", "weft", "signal", "disk", "odd", "cut", "nan", "second", "bad", "again", "removed"]))
+                 ["worker", "once", "weft", "signal", "disk", "odd", "cut", "nan", "second", "bad", "again", "removed"]))
 
 
 def page(campaign, arguments, skipped):

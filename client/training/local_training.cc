@@ -83,6 +83,9 @@ class LocalTraining {
   // Handles a stop signal: returns true if the run goes on to a checkpoint, false if it ends at once.
   bool BeginStop(int signal, const RunInfo& run);
   void TellFailedCheckpoints(const RunInfo& run);
+  void TellRestart(const RunInfo& run);
+  // Starts another worker process in the place of one that has ended, where the run may begin again.
+  void Replace(const WorkerProcesses::Ended& ended, const RunInfo& run);
   // Describes the phase of a run in which no step has ended.
   std::string Phase(RunState state) const;
   void ShowProgress(const RunInfo& run);
@@ -109,6 +112,9 @@ class LocalTraining {
   uint64_t run_ = 0;
   std::string stopped_by_;  // "stopped by SIGINT", once the run goes on to its last checkpoint
   double stop_until_ = 0;
+  int reported_restarts_ = 0;
+  size_t steps_at_replacement_ = 0;  // steps that had been made when the last process was replaced
+  int replaced_ = 0;                 // processes replaced since the last new step
   int reported_failed_checkpoints_ = 0, reported_failed_validations_ = 0;  // of checkpoints; of validations
 };
 
@@ -206,6 +212,7 @@ std::string LocalTraining::Phase(RunState state) const {
     case RunState::kFinished:
       return "";
     default:
+      if (recorder_.run().restarts > 0) return "waits for the worker processes to begin again";
       return absl::StrCat("starting ", options_.processes, " worker processes");
   }
 }
@@ -254,12 +261,34 @@ void LocalTraining::TellFailedCheckpoints(const RunInfo& run) {
   PrintMessage(absl::StrCat(run.checkpoint_failure, "; the training goes on"));
 }
 
+void LocalTraining::TellRestart(const RunInfo& run) {
+  if (run.restarts == reported_restarts_) return;
+  reported_restarts_ = run.restarts;
+  progress_.Clear();
+  PrintMessage(run.restart_reason);
+}
+
+// A process that ends before it has computed, again and again, is replaced as often as the run begins again.
+void LocalTraining::Replace(const WorkerProcesses::Ended& ended, const RunInfo& run) {
+  const bool began = run.state > RunState::kWaiting || run.restarts > 0;
+  if (!began || IsFinal(recorder_.run().state) || !stopped_by_.empty()) return;
+  if (ended.code == kExitBadConfiguration || ended.code == kExitUsage) return;
+  if (log_.seconds().size() > steps_at_replacement_) replaced_ = 0;
+  steps_at_replacement_ = log_.seconds().size();
+  if (++replaced_ > options_.spec.restarts) return;
+  const absl::Status started = workers_.StartAgain(ended.number);
+  if (started.ok()) return;
+  progress_.Clear();
+  PrintMessage(absl::StrCat("no other worker process could start: ", started.message()));
+}
+
 absl::Status LocalTraining::Watch() {
   double all_gone = 0;  // time since when no worker runs
   while (true) {
     const RunInfo run = recorder_.run();
     LogSteps();
     TellFailedCheckpoints(run);
+    TellRestart(run);
     ShowProgress(run);
     if (run.state == RunState::kFinished) return absl::OkStatus();
     if (run.state == RunState::kCancelled && !stopped_by_.empty()) return absl::CancelledError(run.reason);
@@ -275,6 +304,7 @@ absl::Status LocalTraining::Watch() {
         return absl::InvalidArgumentError(absl::StripPrefix(ended.last_line, kWorkerSays));
       }
       server_->WorkerExited(ended.pid, ended.how);
+      Replace(ended, run);
     }
     for (const std::string& device : workers_.TakeDevices()) {
       progress_.Clear();

@@ -46,24 +46,34 @@ absl::Status WorkerProcesses::Start(int count, const std::string& coordinator,
                                     const std::function<std::string(int)>& metrics) {
   const auto program = SiblingProgram("weft-worker");
   if (!program.ok()) return program.status();
+  program_ = *program;
+  coordinator_ = coordinator;
+  further_arguments_ = further_arguments;
+  metrics_ = metrics;
   memory_kills_ = CountMemoryKills();
-  for (int i = 0; i < count; ++i) {
-    std::vector<std::string> command = {*program,
-                                        "--coordinator",
-                                        coordinator,
-                                        "--process",
-                                        absl::StrCat(i),
-                                        "--name",
-                                        absl::StrCat("worker-", i),
-                                        "--owned"};
-    command.insert(command.end(), further_arguments.begin(), further_arguments.end());
-    if (metrics) command.insert(command.end(), {"--metrics", metrics(i)});
-    auto process = ChildProcess::Start(command, ChildProcess::Output::kJoinsError);
-    if (!process.ok()) return process.status();
-    processes_.push_back(*std::move(process));
-    reported_.push_back(false);
-    device_reported_.push_back(false);
+  for (int number = 0; number < count; ++number) {
+    if (absl::Status started = StartAgain(number); !started.ok()) return started;
   }
+  return absl::OkStatus();
+}
+
+absl::Status WorkerProcesses::StartAgain(int number) {
+  std::vector<std::string> command = {program_,
+                                      "--coordinator",
+                                      coordinator_,
+                                      "--process",
+                                      absl::StrCat(number),
+                                      "--name",
+                                      absl::StrCat("worker-", number),
+                                      "--owned"};
+  command.insert(command.end(), further_arguments_.begin(), further_arguments_.end());
+  if (metrics_) command.insert(command.end(), {"--metrics", metrics_(number)});
+  auto process = ChildProcess::Start(command, ChildProcess::Output::kJoinsError);
+  if (!process.ok()) return process.status();
+  processes_.push_back(*std::move(process));
+  numbers_.push_back(number);
+  reported_.push_back(false);
+  device_reported_.push_back(false);
   return absl::OkStatus();
 }
 
@@ -79,7 +89,7 @@ std::vector<WorkerProcesses::Ended> WorkerProcesses::Poll() {
     if (!process.ended() || reported_[i]) continue;
     reported_[i] = true;
     const std::string words = LastLine(process.last_words());
-    ended.push_back({process.pid(), process.code(), words,
+    ended.push_back({numbers_[i], process.pid(), process.code(), words,
                      absl::StrCat(process.Ending(), HintOfMemory(process.Ending(), memory_kills_),
                                   words.empty() ? "" : ": ", words)});
   }
@@ -137,7 +147,7 @@ std::string WorkerProcesses::LastWords() const {
     std::vector<absl::string_view> lines = absl::StrSplit(process.last_words(), '\n', absl::SkipWhitespace());
     lines.erase(std::remove_if(lines.begin(), lines.end(), IsInformation), lines.end());
     if (lines.empty()) continue;
-    absl::StrAppend(&out, "---- last words of process ", i, " (pid ", process.pid(), "), which ",
+    absl::StrAppend(&out, "---- last words of process ", numbers_[i], " (pid ", process.pid(), "), which ",
                     process.ended() ? process.Ending() : "still runs", "\n", absl::StrJoin(lines, "\n"),
                     "\n");
   }

@@ -28,11 +28,14 @@ class WorkerProcesses {
   absl::Status Start(int count, const std::string& coordinator,
                      const std::vector<std::string>& further_arguments = {},
                      const std::function<std::string(int)>& metrics = nullptr);
+  // Starts another process of this number, whose former one has ended. Requires Start. ResourceExhausted.
+  absl::Status StartAgain(int number);
 
   // See ChildProcess.
   void AddTo(std::vector<pollfd>* descriptors) const;
 
   struct Ended {
+    int number;  // from 0 on
     pid_t pid;
     int code;               // exit code; -1 if a signal ended it
     std::string last_line;  // its last line on standard error that is more than information
@@ -60,8 +63,12 @@ class WorkerProcesses {
   // Returns true if all ended in time and no signal came.
   bool AwaitEnd(double seconds, StopSignals* signals);
 
-  std::vector<std::unique_ptr<ChildProcess>> processes_;
-  std::vector<bool> reported_;  // true for processes whose end Poll has returned
+  std::string program_, coordinator_;
+  std::vector<std::string> further_arguments_;
+  std::function<std::string(int)> metrics_;
+  std::vector<std::unique_ptr<ChildProcess>> processes_;  // all that were started, in order
+  std::vector<int> numbers_;                              // of these
+  std::vector<bool> reported_;                            // true for processes whose end Poll has returned
   std::vector<bool> device_reported_;
   int64_t memory_kills_ = 0;       // kills by the kernel before these began
   std::set<std::string> devices_;  // devices that TakeDevices has returned

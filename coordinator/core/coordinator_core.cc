@@ -77,8 +77,9 @@ void CoordinatorCore::StartWaiting() {
   }
 }
 
-// Frees the workers of a run that finished. Those of any other run have to end it first; one that was not
-// prepared in time, or at its own fault, is the last to be taken for the next run.
+// Frees the workers of a run that finished. Those of any other run have to end it first, also those of a run
+// that begins again; one that was not prepared in time, or at its own fault, is the last to be taken for the
+// next run.
 void CoordinatorCore::EndRun(Run& run) {
   const auto& [state, reason] = *run.ending();
   const bool unprepared = run.state() == RunState::kPreparing && state == RunState::kFailed && !run.blaming();
@@ -95,6 +96,7 @@ void CoordinatorCore::EndRun(Run& run) {
     w->failed_last |= unprepared && !m.prepared;
     sessions_.Abort(out_, *w, message);
   }
+  if (state == RunState::kWaiting) return run.Restart(out_);
   ++out_.counts.runs_ended[static_cast<int>(state)];
   run.Close(out_);
   runs_.Retire(run.id());
@@ -127,7 +129,9 @@ void CoordinatorCore::On(WorkerExited& e) {
   for (const uint64_t id : live) {
     Run& run = *runs_.Find(id);
     if (run.state() > RunState::kWaiting) continue;
-    run.Fail(absl::StrCat("a worker process (pid ", e.pid, ") ended before it connected: ", e.reason));
+    const std::string reason =
+        absl::StrCat("a worker process (pid ", e.pid, ") ended before it connected: ", e.reason);
+    run.info().restarts > 0 ? run.EndAttempt(reason) : run.Fail(reason);
     Settle(run);
   }
 }
@@ -143,7 +147,7 @@ void CoordinatorCore::Lose(Worker& worker, WorkerChange::Kind kind, const std::s
   const LostWorker lost = sessions_.Remove(out_, worker, kind, reason);
   Run* run = lost.run != 0 ? runs_.Find(lost.run) : nullptr;
   if (run == nullptr || IsFinal(run->state())) return;
-  run->Lose(lost.session, reason);
+  run->Lose(out_, lost.session, reason);
   Settle(*run);
 }
 
@@ -200,7 +204,7 @@ void CoordinatorCore::CheckDeadlines() {
     Run* run = runs_.Find(id);
     if (run == nullptr || IsFinal(run->state())) continue;
     if (run->blame_is_due(out_.now)) {
-      run->Fail(CauseOfFailure(*run));
+      EndBlame(*run);
     } else {
       run->CheckDeadline(out_.now);
     }
@@ -208,15 +212,16 @@ void CoordinatorCore::CheckDeadlines() {
   }
 }
 
-// Returns the cause of a failure. A process that cannot be reached explains the failures of its peers, though
-// it is not yet given up.
-std::string CoordinatorCore::CauseOfFailure(const Run& run) const {
+// Ends the run, or its attempt, for a failure whose cause has had its time. A process that cannot be reached
+// explains the failures of its peers, though it is not yet given up.
+void CoordinatorCore::EndBlame(Run& run) {
   for (const RunMember& m : run.members().all()) {
     const Worker* w = sessions_.workers().Find(m.session);
     if (w == nullptr || !w->broken || m.session == run.failed_session()) continue;
-    return absl::StrCat(m.label, " was lost: ", w->broken_reason, " (then ", run.first_failure(), ")");
+    return run.EndAttempt(
+        absl::StrCat(m.label, " was lost: ", w->broken_reason, " (then ", run.first_failure(), ")"));
   }
-  return run.first_failure();
+  run.Fail(run.first_failure());
 }
 
 Probe CoordinatorCore::probe() const {

@@ -110,7 +110,7 @@ class CoordinatorCore {
   void Refuse(SessionId session, const absl::Status& status);
 
   void CheckDeadlines();
-  std::string CauseOfFailure(const Run& run) const;
+  void EndBlame(Run& run);
 
   const CoreOptions options_;
   RunTable runs_;

@@ -20,7 +20,8 @@ Run::Run(const CoreOptions& options, uint64_t id, int32_t processes, int64_t now
       body_hash_(BodyHash(submission.spec, submission.processes, submission.output)),
       plan_(std::move(submission.plan)),
       spec_(std::move(submission.spec)),
-      run_id_(std::move(submission.run_id)) {
+      run_id_(std::move(submission.run_id)),
+      attempts_(plan_->restarts) {
   if (submission.folder.path.empty()) submission.folder = {submission.output, submission.output};
   output_ = std::move(submission.folder.live);
   info_.id = id;
@@ -71,13 +72,15 @@ void Run::Start(StepEffects& out, const std::vector<Worker*>& workers, FencingNu
     info_.members.push_back(w->Label());
     peers.push_back({w->process, w->hello.address, w->Label()});
   }
-  Reduction choice = ChooseReduction(*plan_, workers);
+  TakeUpAttempt();
+  Reduction choice = ChooseReduction(*attempt_, workers);
   reduction_ = choice.mode;
   info_.reduction = std::move(choice.sentence);
-  if (reduction_ == ReductionMode::kFast) plan_ = plan_->fast;
-  members_.Lease(plan_->ranks(), numbers);
-  queue_ = std::make_unique<WorkQueue>(plan_);
-  if (!output_.empty()) checkpoints_ = std::make_unique<RunCheckpoints>(*plan_, members_, &info_);
+  if (reduction_ == ReductionMode::kFast) attempt_ = attempt_->fast;
+  attempts_.Assigned(out.now);
+  members_.Lease(attempt_->ranks(), numbers);
+  queue_ = std::make_unique<WorkQueue>(attempt_);
+  if (!output_.empty()) checkpoints_ = std::make_unique<RunCheckpoints>(*attempt_, members_, &info_);
   info_.state = RunState::kPreparing;
   info_.reason.clear();
   deadline_ = out.now + options_.preparing_ns;
@@ -85,11 +88,21 @@ void Run::Start(StepEffects& out, const std::vector<Worker*>& workers, FencingNu
   out.Changed(info_);
 }
 
+// Chooses where the attempt begins.
+void Run::TakeUpAttempt() {
+  attempt_ = plan_;
+  attempt_spec_ = spec_;
+  const int32_t step = attempts_.checkpoint_step();
+  if (step <= plan_->first_step || plan_->resumed_spec == nullptr) return;
+  attempt_ = PlanFrom(*plan_, step);
+  attempt_spec_ = plan_->resumed_spec(absl::StrCat(output_, "/checkpoint-", step), step);
+}
+
 Assign Run::AssignFor(int member, const std::vector<Peer>& peers) const {
   Assign assign;
   assign.run = info_.id;
   assign.epoch = members_.epoch();
-  assign.spec = spec_;
+  assign.spec = attempt_spec_;
   assign.output = output_;
   assign.leases = members_.LeasesOf(member);
   assign.process_of_rank = members_.ProcessOfRank();
@@ -110,7 +123,7 @@ void Run::Take(StepEffects& out, SessionId from, const Prepared&) {
 
 void Run::BeginRunning(StepEffects& out) {
   info_.state = RunState::kRunning;
-  info_.started_ns = out.now;
+  if (info_.started_ns == 0) info_.started_ns = out.now;
   deadline_ = out.now + options_.progress_ns;
   all_may_grant_ = true;
   if (checkpoints_ != nullptr) checkpoints_->Begin(out);
@@ -128,7 +141,7 @@ void Run::Take(StepEffects& out, SessionId from, const Credit& m) {
 
 // Passes the id from the process of a group's first member to those of the others.
 void Run::Take(StepEffects& out, SessionId from, const GroupId& m) {
-  const auto& groups = plan_->graph.joint_order().groups();
+  const auto& groups = attempt_->graph.joint_order().groups();
   const auto session_of = [&](Rank rank) { return members_.MemberOf(rank).session; };
   const bool its_own = reduction_ == ReductionMode::kFast && m.epoch == members_.epoch() &&
                        info_.state == RunState::kPreparing && m.group < static_cast<int32_t>(groups.size()) &&
@@ -182,11 +195,13 @@ void Run::EndSteps(StepEffects& out) {
   queue_->TakeEndedSteps(&ended);
   if (ended.empty()) return;
   for (const auto& s : ended) {
+    if (s.step < info_.steps_done) continue;  // an attempt before has made it too
     out.effects.steps.push_back({info_.id, s.step, s.loss, s.has_loss, s.end_ns, s.gradient_norm});
     info_.loss = s.loss;
     info_.has_loss = s.has_loss;
   }
-  info_.steps_done = queue_->steps_done();
+  info_.steps_done = std::max(info_.steps_done, queue_->steps_done());
+  if (checkpoints_ != nullptr) checkpoints_->SealSaved(out);
   all_may_grant_ = true;  // the window moved
   Probe& counts = out.counts;
   counts.steps += ended.size();
@@ -208,9 +223,14 @@ void Run::MergeReports(std::vector<RankReport>& reports, SessionId from) {
   }
 }
 
+void Run::AddFormerAttempts(std::vector<RankReport>* reports) const {
+  for (RankReport& r : *reports) attempts_.AddFormer(&r);
+}
+
 void Run::Take(StepEffects& out, SessionId from, Report& m) {
   // The last figures of a process came with Finished; it frees its memory since then.
   if (members_.Find(from)->finished) return;
+  AddFormerAttempts(&m.ranks);
   out.effects.reports.push_back(m);
   MergeReports(m.ranks, from);
 }
@@ -229,9 +249,14 @@ void Run::Take(StepEffects& out, SessionId from, Finished& m) {
     return Fail(
         absl::StrCat(member.label, " says it has finished before all jobs were done: a fault in the worker"));
   }
+  AddFormerAttempts(&m.ranks);
   out.effects.reports.push_back({m.run, m.ranks});
   MergeReports(m.ranks, from);
   member.finished = true;
+  FinishIfAllHave();
+}
+
+void Run::FinishIfAllHave() {
   const auto& all = members_.all();
   if (std::all_of(all.begin(), all.end(), [](const RunMember& one) { return one.finished; }))
     End(RunState::kFinished, "");
@@ -270,6 +295,8 @@ void Run::Take(StepEffects& out, SessionId from, const CheckpointSealed& m) {
     case RunCheckpoints::Sealing::kFatal:
       return Fail(info_.checkpoint_failure);
     case RunCheckpoints::Sealing::kPassed:
+      if (m.failure.empty() && m.step == info_.checkpoint_step && m.step < plan_->steps)
+        attempts_.Checkpointed(m.step);
       out.Changed(info_);
       if (info_.state == RunState::kFinishing) BeginFinishing(out);
   }
@@ -286,14 +313,73 @@ void Run::Take(StepEffects& out, SessionId from, Validation& m) {
 }
 
 // A process's own report before it ends is a better cause than its end.
-void Run::Lose(SessionId session, const std::string& reason) {
+void Run::Lose(StepEffects& out, SessionId session, const std::string& reason) {
   RunMember& member = *members_.Find(session);
   member.alive = false;
   if (member.finished) return;  // it has done its part
+  if (HasResults()) return FinishWithout(out, member, reason);
   const std::string lost = absl::StrCat(member.label, " was lost: ", reason);
-  if (!blaming()) return Fail(lost);
-  Fail(failed_session_ == session ? absl::StrCat(first_failure_, " (then it was lost: ", reason, ")")
-                                  : absl::StrCat(lost, " (then ", first_failure_, ")"));
+  if (!blaming()) return EndAttempt(lost);
+  EndAttempt(failed_session_ == session ? absl::StrCat(first_failure_, " (then it was lost: ", reason, ")")
+                                        : absl::StrCat(lost, " (then ", first_failure_, ")"));
+}
+
+// Returns true if all steps are made and their checkpoint, if there is to be one, is complete.
+bool Run::HasResults() const {
+  return info_.state == RunState::kFinishing && (checkpoints_ == nullptr || !checkpoints_->saving());
+}
+
+// Finishes without the last figures of a process, and without its validations.
+void Run::FinishWithout(StepEffects& out, RunMember& member, const std::string& reason) {
+  member.finished = true;
+  if (checkpoints_ != nullptr && checkpoints_->validating()) {
+    if (&member == &members_.at(0))
+      checkpoints_->GiveUpValidations(absl::StrCat(member.label, " was lost: ", reason));
+    BeginFinishing(out);
+  }
+  out.Changed(info_);
+  FinishIfAllHave();
+}
+
+void Run::EndAttempt(const std::string& reason) {
+  if (ending_.has_value()) return;
+  if (!stop_reason_.empty() || attempts_.allowed() == 0) return Fail(reason);
+  if (attempts_.MayRestart(info_.steps_done)) return End(RunState::kWaiting, reason);
+  const int32_t times = attempts_.allowed();
+  Fail(absl::StrCat(reason, "; before, the run lost a process ", times, times == 1 ? " time" : " times",
+                    " in a row, without a new step between (restarts: ", times, " in the run file)"));
+}
+
+void Run::Restart(StepEffects& out) {
+  const int32_t step = std::max(attempts_.checkpoint_step(), plan_->first_step);
+  info_.state = RunState::kWaiting;
+  info_.restarts = attempts_.restarts();
+  info_.restart_step = step;
+  info_.restart_reason =
+      absl::StrCat(ending_->reason,
+                   step > plan_->first_step ? "; the run goes on from its checkpoint of step "
+                                            : "; the run begins again with step ",
+                   step);
+  info_.reason = info_.restart_reason;
+  ending_.reset();
+  attempts_.End(reports_);
+  DropAttempt();
+  ++out.counts.restarts;
+  out.Changed(info_);
+}
+
+void Run::DropAttempt() {
+  deadline_ = blame_deadline_ = kNever;
+  first_failure_.clear();
+  failed_session_ = 0;
+  checkpoints_.reset();
+  queue_.reset();
+  attempt_.reset();
+  std::string().swap(attempt_spec_);
+  may_grant_.clear();
+  all_may_grant_ = false;
+  info_.members.clear();
+  members_.Clear();
 }
 
 // ---- grants
@@ -336,11 +422,11 @@ void Run::GrantReady(StepEffects& out) {
 // ---- end
 
 void Run::SaveAndCancel(StepEffects& out, const std::string& reason) {
-  const bool has_steps = info_.state >= RunState::kRunning && queue_->steps_done() > plan_->first_step;
+  const bool has_steps = info_.state >= RunState::kRunning && queue_->steps_done() > attempt_->first_step;
   if (!has_steps || checkpoints_ == nullptr || blaming()) return Cancel(reason);
   if (info_.state != RunState::kRunning) {
     // It ends by itself, with its last checkpoint. Nobody waits for more.
-    checkpoints_->GiveUpValidations();
+    checkpoints_->GiveUpValidations("the run was told to stop");
     return BeginFinishing(out);
   }
   info_.stop_step = checkpoints_->Stop(queue_->granted_end());
@@ -379,12 +465,11 @@ void Run::Close(StepEffects& out) {
   info_.reports.clear();
   for (auto& [rank, report] : reports_) info_.reports.push_back(std::move(report));
   reports_.clear();
-  deadline_ = blame_deadline_ = kNever;
-  checkpoints_.reset();
-  queue_.reset();
+  std::vector<std::string> members = std::move(info_.members);
+  DropAttempt();
+  info_.members = std::move(members);
   plan_.reset();
   std::string().swap(spec_);
-  members_.Clear();
   out.Changed(info_);
 }
 

@@ -2,7 +2,8 @@
 //
 // It takes the messages of its processes and the passing of time, and answers with grants, with snapshots,
 // and in the end with its wish to end: `ending` says in which state and why. The core then frees the workers
-// and closes the run, because workers outlive runs (coordinator_core.h).
+// and closes the run, because workers outlive runs (coordinator_core.h). A run that lost a process wishes to
+// begin again instead: it waits for processes, and goes on from its newest checkpoint (run_attempts.h).
 //
 // Invariants:
 //   1. A message of a rank with a token other than its present one changes nothing but a counter.
@@ -25,6 +26,7 @@
 #include <vector>
 
 #include "coordinator/core/core_options.h"
+#include "coordinator/core/run_attempts.h"
 #include "coordinator/core/run_checkpoints.h"
 #include "coordinator/core/run_members.h"
 #include "coordinator/core/step_effects.h"
@@ -74,7 +76,9 @@ class Run {
   void Take(StepEffects& out, SessionId from, Validation& m);
 
   // Takes the loss of a member's process for good.
-  void Lose(SessionId session, const std::string& reason);
+  void Lose(StepEffects& out, SessionId session, const std::string& reason);
+  // Ends the attempt for a process that is lost: the run begins again, or fails if it may not.
+  void EndAttempt(const std::string& reason);
   // Announces snapshots and grants jobs, as far as both can go now.
   void Grant(StepEffects& out);
 
@@ -86,13 +90,15 @@ class Run {
   void Fail(const std::string& reason) { End(RunState::kFailed, reason); }
   void Cancel(const std::string& reason) { End(RunState::kCancelled, reason); }
   struct Ending {
-    RunState state = RunState::kFailed;
+    RunState state = RunState::kFailed;  // kWaiting: it begins again
     std::string reason;
   };
   // Returns how the run wishes to end; none while it goes on, or when it is closed.
   const std::optional<Ending>& ending() const { return ending_; }
   // Ends the run as it wishes, and drops what only a live run needs.
   void Close(StepEffects& out);
+  // Begins again as the run wishes: from now on it waits for processes.
+  void Restart(StepEffects& out);
 
   // ---- time
 
@@ -108,6 +114,12 @@ class Run {
 
  private:
   void End(RunState state, const std::string& reason);
+  void FinishIfAllHave();
+  bool HasResults() const;
+  void FinishWithout(StepEffects& out, RunMember& member, const std::string& reason);
+  void TakeUpAttempt();
+  // Drops what belongs to one attempt.
+  void DropAttempt();
   // Returns true if the run saves checkpoints and has got so far that its processes may speak of them.
   bool TakesSnapshots() const { return checkpoints_ != nullptr && info_.state >= RunState::kRunning; }
   // Gives the processes the whole time of the state again, because a checkpoint made progress.
@@ -117,6 +129,7 @@ class Run {
   void EndSteps(StepEffects& out);
   void EndStopped(StepEffects& out);
   void BeginFinishing(StepEffects& out);
+  void AddFormerAttempts(std::vector<RankReport>* reports) const;
   void MergeReports(std::vector<RankReport>& reports, SessionId from);
   bool AnnounceSnapshots(StepEffects& out);
   void GrantReady(StepEffects& out);
@@ -129,12 +142,14 @@ class Run {
   RunInfo info_;
   const std::string request_;
   const uint64_t body_hash_;  // hash of the submission, to tell a repeated request from another one
-  std::shared_ptr<const RunPlan> plan_;
-  std::string spec_;
+  std::shared_ptr<const RunPlan> plan_;     // plan as it was submitted
+  std::shared_ptr<const RunPlan> attempt_;  // plan of the present attempt; null while the run waits
+  std::string spec_, attempt_spec_;
   std::string output_;  // place where the run writes until it has ended; "" for none
   std::string run_id_;
 
   RunMembers members_;
+  RunAttempts attempts_;
   ReductionMode reduction_ = ReductionMode::kOrdered;  // reduction of the present attempt
   std::unique_ptr<WorkQueue> queue_;
   std::unique_ptr<RunCheckpoints> checkpoints_;  // of a run with an output folder

@@ -55,8 +55,8 @@ void RunCheckpoints::TellNotValidated(int32_t step, const std::string& cause) {
   ++info_.failed_validations;
 }
 
-void RunCheckpoints::GiveUpValidations() {
-  if (dates_.validating()) TellNotValidated(dates_.oldest_validation(), "the run was told to stop");
+void RunCheckpoints::GiveUpValidations(const std::string& cause) {
+  if (dates_.validating()) TellNotValidated(dates_.oldest_validation(), cause);
   dates_.EndValidations();
 }
 
@@ -67,7 +67,17 @@ void RunCheckpoints::Take(StepEffects& out, SessionId from, const SnapshotSaved&
   const auto outcome = dates_.Saved(member, m.step, failure);
   if (!outcome.has_value()) return;
   if (!outcome->empty()) save_failure_ = *outcome;
-  Seal(out, m.step, /*drop=*/!outcome->empty());
+  saved_.push_back({m.step, /*drop=*/!outcome->empty()});
+  SealSaved(out);
+}
+
+void RunCheckpoints::SealSaved(StepEffects& out) {
+  const int32_t reported = std::max(info_.steps_done, plan_.first_step);
+  std::erase_if(saved_, [&](const Saved& saved) {
+    const bool seals = saved.drop || saved.step <= reported;
+    if (seals) Seal(out, saved.step, saved.drop);
+    return seals;
+  });
 }
 
 void RunCheckpoints::TellSealed(StepEffects& out, const CheckpointSealed& m, bool passes, bool validates) {
@@ -109,8 +119,9 @@ RunCheckpoints::Validating RunCheckpoints::Take(StepEffects& out, SessionId from
   if (!m.done()) return Validating::kUnderWay;
   dates_.Validated();
   if (m.failure.empty()) {
-    info_.validation = m;
-    out.effects.validations.push_back(std::move(m));
+    const bool repeats = info_.validation.has_value() && info_.validation->step >= m.step;
+    if (!repeats) info_.validation = m;
+    if (!repeats) out.effects.validations.push_back(std::move(m));
   } else {
     TellNotValidated(m.step, absl::StrCat(members_.at(0).label, ": ", m.failure));
   }

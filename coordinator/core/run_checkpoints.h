@@ -11,13 +11,15 @@
 //
 // Invariants: SealCheckpoint and Validate go to member 0 only, and their answers count only from it; an
 // answer about a snapshot or validation that is not under way is counted as fenced and changes nothing; a
-// failed checkpoint is reported in RunInfo once. Refers to the plan, the members and the info of the run that
-// owns it. Pure; one thread.
+// checkpoint is sealed when every step before it has been reported, so that a run that goes on from it leaves
+// no step out; a failed checkpoint is reported in RunInfo once. Refers to the plan, the members and the info
+// of the run that owns it. Pure; one thread.
 #ifndef WEFT_COORDINATOR_CORE_RUN_CHECKPOINTS_H_
 #define WEFT_COORDINATOR_CORE_RUN_CHECKPOINTS_H_
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "coordinator/core/checkpoints.h"
 #include "coordinator/core/run_members.h"
@@ -42,8 +44,11 @@ class RunCheckpoints {
   int32_t Stop(int32_t granted_end) { return dates_.Stop(granted_end); }
   // Returns true once the checkpoint with which the run is to end is complete, or was dropped.
   bool stop_sealed() const { return stop_sealed_; }
-  // Gives up validations of a run that is told to stop after its last job.
-  void GiveUpValidations();
+  // Gives up the validations that are not done.
+  void GiveUpValidations(const std::string& cause);
+
+  // Seals the checkpoints that waited for the steps that have ended now.
+  void SealSaved(StepEffects& out);
 
   // Take the answers of the processes.
   void Take(StepEffects& out, SessionId from, const SnapshotSaved& m);
@@ -77,6 +82,11 @@ class RunCheckpoints {
   const RunMembers& members_;
   RunInfo& info_;
   Checkpoints dates_;
+  struct Saved {
+    int32_t step = 0;
+    bool drop = false;
+  };
+  std::vector<Saved> saved_;  // snapshots that all processes have saved, to be sealed
   std::string save_failure_;  // failure of a snapshot that is to be dropped
   bool stop_sealed_ = false;
 };

@@ -42,4 +42,12 @@ absl::StatusOr<std::shared_ptr<const RunPlan>> MakeRunPlan(std::string name, std
                                                  std::move(fast), std::move(unsound), bytes, checkpoint});
 }
 
+std::shared_ptr<const RunPlan> PlanFrom(const RunPlan& plan, int32_t first_step) {
+  auto later = std::make_shared<RunPlan>(plan);
+  later->graph = Graph(plan.graph.schedule(), plan.steps, first_step);
+  later->first_step = first_step;
+  if (plan.fast != nullptr) later->fast = PlanFrom(*plan.fast, first_step);
+  return later;
+}
+
 }  // namespace weft

@@ -6,6 +6,7 @@
 #define WEFT_COORDINATOR_CORE_RUN_PLAN_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -45,6 +46,12 @@ struct RunPlan {
   int64_t bytes = 0;  // upper estimate of the memory that the coordinator needs for it
   CheckpointRule checkpoint = {};
 
+  // Losses of a process in a row, without a new step between them, that do not end the run.
+  int32_t restarts = 0;
+  // Returns the specification of the run that goes on from the checkpoint of the step in the folder; none for
+  // a run that can only begin again where it began.
+  std::function<std::string(const std::string& checkpoint, int32_t step)> resumed_spec = nullptr;
+
   int ranks() const { return graph.schedule().ranks; }
 };
 
@@ -55,6 +62,9 @@ absl::StatusOr<std::shared_ptr<const RunPlan>> MakeRunPlan(std::string name, std
                                                            int32_t first_step = 0,
                                                            ReductionMode reduction = ReductionMode::kOrdered,
                                                            const CheckpointRule& checkpoint = {});
+
+// Returns the same plan for a run that goes on from a later step.
+std::shared_ptr<const RunPlan> PlanFrom(const RunPlan& plan, int32_t first_step);
 
 }  // namespace weft
 

@@ -12,6 +12,16 @@ RunQueue::State RunQueue::Now() {
   return {workers_.Free().size(), workers_.Connected(), runs_.live().size(), runs_.next_run()};
 }
 
+// Returns the number of processes that the run waits for. One that begins again takes those that are there: a
+// rank moves to a process that is free, or to one that is left.
+size_t RunQueue::Needed(const Run& run) {
+  const size_t wanted = run.info().processes;
+  if (run.info().restarts == 0) return wanted;
+  size_t there = workers_.Free().size();
+  for (const Worker* w : workers_.Ending()) there += w->broken || w->reported_late ? 0 : 1;
+  return std::clamp<size_t>(there, 1, wanted);
+}
+
 std::optional<RunQueue::Admission> RunQueue::Next(StepEffects& out) {
   if (!pass_.has_value()) {
     if (Now() == seen_) return std::nullopt;
@@ -21,7 +31,7 @@ std::optional<RunQueue::Admission> RunQueue::Next(StepEffects& out) {
     Run& run = *runs_.Find(pass_->live[pass_->next++]);
     if (run.state() > RunState::kWaiting) continue;
     std::vector<Worker*> free = workers_.Free();
-    const size_t needed = run.info().processes;
+    const size_t needed = Needed(run);
     if (pass_->holds_back == 0 && free.size() >= needed) {
       free.resize(needed);
       std::sort(free.begin(), free.end(),
@@ -36,7 +46,7 @@ std::optional<RunQueue::Admission> RunQueue::Next(StepEffects& out) {
 }
 
 void RunQueue::Wait(StepEffects& out, Run& run, size_t free) {
-  const size_t needed = run.info().processes, connected = workers_.Connected();
+  const size_t needed = Needed(run), connected = workers_.Connected();
   std::string reason =
       absl::StrCat("needs ", needed, needed == 1 ? " worker process, " : " worker processes, ", free,
                    free == 1 ? " is free (" : " are free (", connected, " connected)");

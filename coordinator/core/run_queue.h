@@ -45,6 +45,7 @@ class RunQueue {
     uint64_t holds_back = 0;  // first run that waits for its turn; 0 for none
   };
   State Now();
+  size_t Needed(const Run& run);
   void Wait(StepEffects& out, Run& run, size_t free);
 
   RunTable& runs_;

@@ -40,6 +40,7 @@ TrainResults ResultsOf(const RunSpec& spec, int processes, const RunRecorder& re
   const RunInfo run = recorder.run();
   results.reports = run.reports;
   results.reduction = run.reduction;
+  results.restarts = run.restarts;
   results.jobs = recorder.LastJobs();
   results.idle = recorder.LastIdle();
   results.transfers = recorder.LastTransfers();

@@ -16,10 +16,17 @@ RunRecorder::RunRecorder(int stages, size_t max_jobs, std::function<void()> wake
 void RunRecorder::OnRun(const RunInfo& run) {
   {
     MutexLock lock(mu_);
+    if (run.restarts > run_.restarts) ForgetJobsFrom(run.restart_step);
     run_ = run;
     for (const RankReport& report : run.reports) reports_[report.rank] = report;
   }
   wake_();
+}
+
+// Steps that are made again are drawn once, as they were made last.
+void RunRecorder::ForgetJobsFrom(int32_t step) {
+  jobs_.erase(std::remove_if(jobs_.begin(), jobs_.end(), [&](const Ended& e) { return e.job.step >= step; }),
+              jobs_.end());
 }
 
 void RunRecorder::OnStep(const StepDone& step) {

@@ -85,6 +85,7 @@ class RunRecorder {
   struct Window {
     int64_t start_ns, end_ns;
   };
+  void ForgetJobsFrom(int32_t step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::optional<Window> JobsKept() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   std::deque<Ended> jobs_ ABSL_GUARDED_BY(mu_);

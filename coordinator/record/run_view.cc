@@ -168,6 +168,10 @@ Json RunJson(const RunInfo& run) {
                {"submitted", Seconds(run.submitted_ns)},
                {"started", Seconds(run.started_ns)},
                {"ended", Seconds(run.ended_ns)}};
+  if (run.restarts > 0) {
+    json["restarts"] = run.restarts;
+    json["restart_reason"] = run.restart_reason;
+  }
   if (run.validation.has_value()) {
     json["validation"] = {{"step", run.validation->step},
                           {"loss", run.validation->loss},
@@ -254,6 +258,7 @@ std::string RunText(const RunInfo& run, int64_t now_ns, const TextStyle& style) 
                           LossText(run.validation->loss), run.validation->accuracy, run.validation->step);
   }
   if (!run.validation_failure.empty()) line("validation ", run.validation_failure);
+  if (run.restarts > 0) line("restarts   ", absl::StrCat(run.restarts, "; the last: ", run.restart_reason));
   absl::StrAppend(&out, "time       ", Duration(run, now_ns), "\n");
   return run.reports.empty() ? out : absl::StrCat(out, "\n", RankTable(run.reports, style));
 }

@@ -179,6 +179,7 @@ Json SummaryJson(const TrainResults& r) {
   Json json = {{"name", r.spec.name}, {"final_loss", r.final_loss}, {"first_loss", r.first_loss}};
   json["first_step"] = r.spec.first_step();
   json["steps"] = r.step_seconds.size();
+  if (!r.reference) json["restarts"] = r.restarts;
   if (r.spec.train.non_finite == NonFinite::kSkip) json["skipped_steps"] = r.skipped_steps;
   if (r.validation.has_value()) {
     json["validation_step"] = r.validation->step;
@@ -229,6 +230,9 @@ std::string SummaryText(const TrainResults& r, const std::string& folder, const 
     absl::StrAppendFormat(&out, "validation   loss %s, accuracy %.4f on %d samples, after step %d\n",
                           LossText(r.validation->loss), r.validation->accuracy, r.validation->samples,
                           r.validation->step);
+  }
+  if (r.restarts > 0) {
+    absl::StrAppend(&out, "restarts     ", r.restarts, ", each behind the loss of a worker process\n");
   }
   if (r.skipped_steps > 0) {
     absl::StrAppend(&out, "skipped      ", r.skipped_steps, r.skipped_steps == 1 ? " step" : " steps",

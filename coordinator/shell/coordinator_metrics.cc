@@ -36,6 +36,9 @@ CoordinatorMetrics::CoordinatorMetrics(Metrics* m)
       sent_(m->AddCounter("weft_session_messages_total", "Messages of sessions, each counted once.",
                           {{"direction", "sent"}})),
       lost_(m->AddCounter("weft_workers_lost_total", "Worker processes that were given up as lost.")),
+      restarts_(m->AddCounter("weft_run_restarts_total",
+                              "Runs that began again from their newest checkpoint because they lost a "
+                              "worker process.")),
       resumed_(m->AddCounter("weft_sessions_resumed_total",
                              "Connections that replaced a broken connection of a session.")) {
   m->AddGauge("weft_build_info", "1, with the version of this program.", {{"version", "0.1.0"}}).Set(1);
@@ -89,6 +92,7 @@ void CoordinatorMetrics::Export(const Probe& probe, uint64_t sessions_resumed) {
   received_.RaiseTo(static_cast<double>(probe.messages_received));
   sent_.RaiseTo(static_cast<double>(probe.messages_sent));
   lost_.RaiseTo(static_cast<double>(probe.workers_lost));
+  restarts_.RaiseTo(static_cast<double>(probe.restarts));
   resumed_.RaiseTo(static_cast<double>(sessions_resumed));
   const int64_t jobs[] = {probe.jobs.blocked, probe.jobs.ready, probe.jobs.claimed, probe.jobs.done};
   for (int i = 0; i < 4; ++i) jobs_[i].Set(static_cast<double>(jobs[i]));

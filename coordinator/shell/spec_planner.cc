@@ -30,10 +30,19 @@ absl::StatusOr<std::shared_ptr<const RunPlan>> PlanSpec(const std::string& text)
   absl::StatusOr<Schedule> schedule = ScheduleOf(*spec);
   if (!schedule.ok()) return schedule.status();
   const CheckpointSpec& checkpoint = spec->checkpoint;
-  return MakeRunPlan(spec->name, ToText(spec->schedule), *std::move(schedule), spec->end_step(),
-                     spec->first_step(), ReductionOf(spec->schedule),
-                     {checkpoint.every_steps, int64_t{checkpoint.every_seconds} * 1'000'000'000,
-                      checkpoint.keep, spec->validate.every});
+  auto plan = MakeRunPlan(spec->name, ToText(spec->schedule), *std::move(schedule), spec->end_step(),
+                          spec->first_step(), ReductionOf(spec->schedule),
+                          {checkpoint.every_steps, int64_t{checkpoint.every_seconds} * 1'000'000'000,
+                           checkpoint.keep, spec->validate.every});
+  if (!plan.ok()) return plan;
+  auto restartable = std::make_shared<RunPlan>(**plan);
+  restartable->restarts = spec->restarts;
+  restartable->resumed_spec = [spec = *std::move(spec)](const std::string& folder, int32_t step) {
+    RunSpec resumed = spec;
+    resumed.resume = {folder, step};
+    return ToJson(resumed).dump();
+  };
+  return restartable;
 }
 
 bool PlansSlowly(const std::string& text) {

@@ -4,6 +4,7 @@
 //
 // submitted -> waiting -> preparing -> running -> finishing -> finished
 // (from any state before finished) -> failed(reason) | cancelled
+// (from preparing, running or finishing, when a process is lost) -> waiting
 //
 // A run that is `waiting` waits for as many free worker processes as it asks for. Runs are served in the
 // order of submission. Pure.
@@ -62,6 +63,10 @@ struct RunInfo {
   std::optional<Validation> validation;
   std::string validation_failure;
   int32_t failed_validations = 0;
+  // How often the run has begun again because it lost a process, the first step that it then made, and why it
+  // did so the last time.
+  int32_t restarts = 0, restart_step = 0;
+  std::string restart_reason;
   // It was asked to stop: it ends when the checkpoint of this step is complete; -1 otherwise.
   int32_t stop_step = -1;
   int64_t submitted_ns = 0, started_ns = 0, ended_ns = 0;  // coordinator's monotonic clock; 0: not yet

@@ -35,6 +35,17 @@ absl::Status CheckRun(const v1::Run& in) {
   return absl::OkStatus();
 }
 
+// Takes what a run says of its restarts, with its checks.
+absl::Status TakeRestarts(const v1::Run& in, RunInfo* run) {
+  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("run.restarts", in.restarts(), kMaxSteps));
+  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("run.restart_step", in.restart_step(), kMaxSteps));
+  WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("run.restart_reason", in.restart_reason(), 4 * kMaxTextBytes));
+  run->restarts = static_cast<int32_t>(in.restarts());
+  run->restart_step = static_cast<int32_t>(in.restart_step());
+  run->restart_reason = in.restart_reason();
+  return absl::OkStatus();
+}
+
 // Takes a run's checkpoints and validations, with their checks.
 absl::Status TakeCheckpoints(const v1::Run& in, RunInfo* run) {
   WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("run.checkpoint_step", in.checkpoint_step(), kMaxSteps));
@@ -104,6 +115,9 @@ void Encode(const RunInfo& run, int64_t unix_minus_monotonic_ns, v1::Run* out) {
   if (run.validation.has_value()) Encode(*run.validation, out->mutable_validation());
   out->set_validation_failure(CleanText(run.validation_failure, kMaxTextBytes));
   out->set_failed_validations(run.failed_validations);
+  out->set_restarts(run.restarts);
+  out->set_restart_step(run.restart_step);
+  out->set_restart_reason(PlainText(run.restart_reason, kMaxTextBytes));
 }
 
 absl::StatusOr<RunInfo> Decode(const v1::Run& in) {
@@ -125,6 +139,7 @@ absl::StatusOr<RunInfo> Decode(const v1::Run& in) {
   run.has_loss = in.has_loss();
   run.loss = in.loss();
   WEFT_WIRE_RETURN_IF_ERROR(TakeCheckpoints(in, &run));
+  WEFT_WIRE_RETURN_IF_ERROR(TakeRestarts(in, &run));
   run.submitted_ns = in.submitted_ns();
   run.started_ns = in.started_ns();
   run.ended_ns = in.ended_ns();

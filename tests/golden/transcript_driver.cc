@@ -162,13 +162,22 @@ absl::Status TranscriptDriver::Submit(const Command& c) {
   rule.validate_every = static_cast<int32_t>(NumberOf(c, "validate_every", 0));
   const auto steps = static_cast<int32_t>(NumberOf(c, "steps", 1));
   const auto first_step = static_cast<int32_t>(NumberOf(c, "first_step", 0));
-  auto plan = MakeRunPlan("run", c.Value("schedule"), *schedule, steps, first_step,
-                          c.Value("reduction") == "fast" ? ReductionMode::kFast : ReductionMode::kOrdered, rule);
+  auto plan =
+      MakeRunPlan("run", c.Value("schedule"), *schedule, steps, first_step,
+                  c.Value("reduction") == "fast" ? ReductionMode::kFast : ReductionMode::kOrdered, rule);
   if (!plan.ok()) return plan.status();
+  auto restartable = std::make_shared<RunPlan>(**plan);
+  restartable->restarts = static_cast<int32_t>(NumberOf(c, "restarts", 0));
+  restartable->resumed_spec = [this, text = c.text, schedule = *schedule, steps](const std::string& folder,
+                                                                                 int32_t step) {
+    const std::string resumed = absl::StrCat(text, " resumed from ", folder);
+    cores_.AddShape(resumed, {schedule, steps, step});
+    return resumed;
+  };
   SubmitRun submit;
   submit.reply = ++replies_;
   submit.request = c.Value("request");
-  submit.plan = *plan;
+  submit.plan = std::move(restartable);
   submit.spec = c.text;
   submit.processes = static_cast<int32_t>(NumberOf(c, "processes", 0));
   submit.output = c.Value("output");

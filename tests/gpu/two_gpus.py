@@ -51,7 +51,7 @@ def gpus():
     return sum(line.startswith("GPU ") for line in listed.stdout.splitlines()) if listed.returncode == 0 else 0
 
 
-def write_run(folder, name, schedule, reduction, stages, microbatches, clip=False, steps=5):
+def write_run(folder, name, schedule, reduction, stages, microbatches, clip=False, steps=5, restarts=3):
     text = folder / "text.txt"
     if not text.exists():
         text.write_text("".join(f"the {i} of {i * i} is {i % 7}; " for i in range(4000)))
@@ -59,7 +59,7 @@ def write_run(folder, name, schedule, reduction, stages, microbatches, clip=Fals
     path.write_text(RUN.format(text=text, steps=steps, batch=2 * microbatches, microbatches=microbatches, stages=stages,
                                schedule=schedule, reduction=reduction, clip=", clip_norm: 0.5" if clip else "",
                                # adamw divides by what may be next to nothing
-                               optimizer="sgd: {lr: 0.05}"))
+                               optimizer="sgd: {lr: 0.05}") + f"restarts: {restarts}\n")
     return path
 
 
@@ -138,7 +138,7 @@ def workers_of(pid):
 
 
 def kill_one(bin_dir, folder, checks, reduction):
-    path = write_run(folder, f"killed-{reduction}", "ddp: {}", reduction, 3, 2, steps=1_000_000)
+    path = write_run(folder, f"killed-{reduction}", "ddp: {}", reduction, 3, 2, steps=1_000_000, restarts=0)
     out = folder / f"killed-{reduction}-out"
     with open(folder / f"killed-{reduction}.log", "w+") as log:
         run = subprocess.Popen([bin_dir / "weft", "train", path, "--processes", "2", "--device", "cuda", "--out", out],

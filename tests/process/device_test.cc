@@ -171,9 +171,10 @@ class DeviceProcess : public ::testing::Test {
 
   // A training of many steps on two processes.
   std::vector<std::string> LongTraining(const std::string& schedule = "1f1b") const {
-    return {"weft",  "train",         folder_.Write("run.yaml", Gpt(1000000).Under(schedule)),
-            "--out", folder_ / "out", "--processes",
-            "2",     "--device",      DeviceName()};
+    return {
+        "weft",  "train",         folder_.Write("run.yaml", Gpt(1000000).Under(schedule) + "restarts: 0\n"),
+        "--out", folder_ / "out", "--processes",
+        "2",     "--device",      DeviceName()};
   }
   bool WaitForStep() const {
     for (int i = 0; i < kSeconds * 20; ++i) {

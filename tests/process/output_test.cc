@@ -74,9 +74,10 @@ class Output : public ::testing::Test {
     return Command::Run(words, kSeconds);
   }
   // A training that goes on until it is stopped, and has made a step.
-  std::unique_ptr<Command> Begin(const std::vector<std::string>& flags, const std::string& live) const {
-    std::vector<std::string> words = {
-        "weft", "train", WriteSmallRun(folder_, {{"train", kLong}}), "--out", out_, "--processes", "2"};
+  std::unique_ptr<Command> Begin(const std::vector<std::string>& flags, const std::string& live,
+                                 const std::string& restarts = "3") const {
+    const std::string file = WriteSmallRun(folder_, {{"train", kLong}, {"restarts", restarts}});
+    std::vector<std::string> words = {"weft", "train", file, "--out", out_, "--processes", "2"};
     words.insert(words.end(), flags.begin(), flags.end());
     auto train = std::make_unique<Command>(words);
     EXPECT_TRUE(WaitFor([&] { return !ReadWholeFile(live + "/steps.jsonl").empty(); }));
@@ -137,7 +138,7 @@ TEST_F(Output, OverwritingRunThatFails_FormerRunWhole) {
   ASSERT_EQ(Train({}).code, 0);
   const Files before = ReadFiles(out_);
   {
-    const auto train = Begin({"--overwrite"}, out_ + "/replacement");
+    const auto train = Begin({"--overwrite"}, out_ + "/replacement", /*restarts=*/"0");
     const std::vector<pid_t> workers = Children(train->pid());
     ASSERT_EQ(workers.size(), 2u);
     kill(workers[0], SIGKILL);

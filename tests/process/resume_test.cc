@@ -361,8 +361,8 @@ TEST_F(Stopped, BeforeItsFirstStep_EndsAtOnce) {
 
 // What is complete stays, and is named.
 TEST_F(Stopped, ByTheDeathOfAWorker_KeepsItsLastCheckpoint) {
-  Command training(
-      Words(RunText("ddp", kAdamW, 4, kManySteps) + "checkpoint: {every: 5}\n", {"--processes", "2"}));
+  Command training(Words(RunText("ddp", kAdamW, 4, kManySteps) + "checkpoint: {every: 5}\nrestarts: 0\n",
+                         {"--processes", "2"}));
   ASSERT_TRUE(AwaitCheckpoint());
   const std::vector<pid_t> workers = Children(training.pid());
   ASSERT_FALSE(workers.empty());

@@ -50,13 +50,14 @@ std::vector<std::string> Weights(const std::string& folder, int stages) {
 }
 
 // A training that goes on until it is stopped, with its temporary folder inside `folder`.
-std::vector<std::string> LongRun(const TestFolder& folder, const std::string& out) {
+std::vector<std::string> LongRun(const TestFolder& folder, const std::string& out,
+                                 const std::string& restarts = "3") {
   fs::create_directories(folder / "tmp");
   return {"/usr/bin/env",
           "TMPDIR=" + (folder / "tmp"),
           std::string(getenv("WEFT_BIN")) + "/weft",
           "train",
-          WriteSmallRun(folder, {{"train", kLong}}),
+          WriteSmallRun(folder, {{"train", kLong}, {"restarts", restarts}}),
           "--out",
           folder / out,
           "--processes",
@@ -219,9 +220,9 @@ TEST(Train_Model, LargerThanTheMachine_RefusedBeforeItIsAllocated) {
   }
 }
 
-TEST(Train_Worker, Killed_RunFailsAndNamesTheSignal) {
+TEST(Train_Worker, KilledInARunWithoutRestarts_RunFailsAndNamesTheSignal) {
   const TestFolder folder;
-  Command train(LongRun(folder, "out"));
+  Command train(LongRun(folder, "out", /*restarts=*/"0"));
   ASSERT_TRUE(WaitForStep(folder / "out"));
   const std::vector<pid_t> workers = Children(train.pid());
   ASSERT_EQ(workers.size(), 2u);

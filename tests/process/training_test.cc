@@ -99,8 +99,8 @@ int RanksOf(const std::string& schedule) {
 
 // The weights that the plain loop over micro-batches ends with.
 std::map<std::string, std::string> ReferenceWeights(const TestFolder& folder, const std::string& run) {
-  const CommandResult reference = Command::Run(
-      {"weft", "train", folder.Write("plain.yaml", run), "--reference", "--overwrite", "--out", folder / "plain"});
+  const CommandResult reference = Command::Run({"weft", "train", folder.Write("plain.yaml", run),
+                                                "--reference", "--overwrite", "--out", folder / "plain"});
   EXPECT_EQ(reference.code, 0) << reference.err;
   return ReadTensors(folder / "plain/checkpoint");
 }

@@ -328,6 +328,31 @@ TEST(SimulatedWorld, ToldToStop_EndsWithACheckpoint) {
   EXPECT_GT(stopped, 20);
 }
 
+// Processes are killed at any moment, of every schedule, with messages lost and doubled. The run begins again
+// from its checkpoints, and ends as the undisturbed one.
+TEST(SimulatedWorld, ProcessesKilled_EveryRunEndsWithThePlainLoopsWeights) {
+  const uint64_t only = FromEnvironment("WEFT_SEED", 0);
+  const uint64_t first = only > 0 ? only : 1, last = only > 0 ? only : FromEnvironment("WEFT_SEEDS", 400);
+  int restarts = 0, resumed = 0;
+  for (uint64_t seed = first; seed <= last; ++seed) {
+    WorldOptions options = DrawWorld(seed);
+    options.steps += 2 + static_cast<int>(seed % 7);
+    options.snapshot_every = static_cast<int>(seed % 4);
+    options.kills = 1 + static_cast<int>(seed % 3);
+    options.kill_within_ns = 1'000'000 * static_cast<int64_t>(5 + seed * 13 % 400);
+    if (seed % 5 == 0) options.launch_ahead = 3;
+    const WorldResult result = RunWorld(options);
+    ASSERT_EQ(result.problem, "") << Text(options) << " kills " << options.kills;
+    restarts += result.restarts;
+    resumed += result.resumed;
+  }
+  std::cout << restarts << " restarts, " << resumed << " of them from a checkpoint\n";
+  if (only == 0) {
+    EXPECT_GT(restarts, 200);
+    EXPECT_GT(resumed, 50);
+  }
+}
+
 TEST(SimulatedWorld, SameSeedTwice_GivesTheSameTrace) {
   for (uint64_t seed = 1; seed <= 40; ++seed) {
     const WorldResult a = RunWorld(DrawWorld(seed)), b = RunWorld(DrawWorld(seed));

@@ -2,9 +2,11 @@
 #include "tests/simulation/world.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "schedules/check/check.h"
 #include "schedules/families/families.h"
@@ -56,7 +58,8 @@ void AddBudget(Random& random, Schedule* s) {
 
 }  // namespace
 
-World::World(const WorldOptions& options) : options_(options), random_(options.seed) {
+World::World(const WorldOptions& options)
+    : options_(options), random_(options.seed), first_step_(options.first_step) {
   auto schedule = MakeSchedule(options.family, options.parameters, options.stages, options.microbatches);
   if (absl::Status s = ApplyRule(options.rule, options.family, &*schedule); !s.ok())
     Problem(std::string(s.message()));
@@ -70,19 +73,80 @@ World::World(const WorldOptions& options) : options_(options), random_(options.s
   rule.validate_every = options.validate_every;
   auto plan = MakeRunPlan("world", options.family, *schedule, options.steps, options.first_step,
                           ReductionMode::kOrdered, rule);
-  plan_ = *plan;
+  auto restartable = std::make_shared<RunPlan>(**plan);
+  restartable->restarts = options.kills;
+  restartable->resumed_spec = [](const std::string&, int32_t step) { return absl::StrCat(step); };
+  plan_ = submitted_ = std::move(restartable);
   plain_ = PlainLoop(plan_->graph, options.steps);
   CoreOptions core;
   core.epoch = 1 + options.seed;
   coordinator_ = std::make_unique<CoordinatorCore>(core);
+  for (int number = 0; number < options.processes; ++number) StartProcess(number);
+}
+
+// Starts a process; it has to join yet. A specification is the step from which the run goes on, or empty.
+void World::StartProcess(int number) {
   LinkOptions link;
-  link.resend_ns = 4 * options.delay_ns + 1'000'000;
+  link.resend_ns = 4 * options_.delay_ns + 1'000'000;
   link.ack_delay_ns = 500'000;
-  const WorkerCore::RunShape shape{*schedule, options.steps, options.first_step};
-  for (int i = 0; i < options.processes; ++i) {
-    processes_.push_back(std::make_unique<Process>(
-        i, [shape](const std::string&) { return shape; }, options.launch_ahead, link));
-  }
+  const auto parse = [this](const std::string& spec) {
+    int first_step = options_.first_step;
+    if (!spec.empty() && !absl::SimpleAtoi(spec, &first_step)) Problem("a wrong specification");
+    return WorkerCore::RunShape{submitted_->graph.schedule(), options_.steps, first_step};
+  };
+  processes_.push_back(
+      std::make_unique<Process>(number, processes_.size() + 1, parse, options_.launch_ahead, link));
+  process_at_[number] = processes_.back().get();
+}
+
+void World::Join(Process& p) {
+  StepCoordinator({SessionOpened{p.session.session()}});
+  Hello hello;
+  hello.worker = absl::StrCat("worker-", p.number);
+  hello.host = "world";
+  hello.pid = p.pid();
+  hello.process = p.number;
+  hello.address = absl::StrCat("address-", p.number);
+  if (absl::Status s = p.session.worker_end.Send(hello); !s.ok()) Problem(std::string(s.message()));
+  Pump(p);
+}
+
+// Kills a process: what it holds, and what it would have done, is gone. Its owner reports the end, and starts
+// another.
+void World::Kill() {
+  if (finished_) return;
+  Process& p = *std::next(process_at_.begin(), random_.From(0, options_.processes - 1))->second;
+  if (p.dead) return;
+  p.dead = true;
+  Note(Mix(16, p.number));
+  const int64_t reported = now_ + 1 + random_.Below(20'000'000);
+  At(reported, [this, &p] { StepCoordinator({WorkerExited{p.pid(), "it was killed"}}); });
+  At(reported + 1 + random_.Below(20'000'000), [this, &p] {
+    StartProcess(p.number);
+    Join(*process_at_[p.number]);
+  });
+}
+
+// Begins an attempt with the first of its processes: all others have forgotten the attempt before.
+void World::BeginAttempt(const Assign& assign) {
+  if (assign.epoch == epoch_) return;
+  epoch_ = assign.epoch;
+  first_step_ = options_.first_step;
+  if (!assign.spec.empty() && absl::SimpleAtoi(assign.spec, &first_step_)) ++result_.resumed;
+  plan_ = first_step_ == options_.first_step ? submitted_ : PlanFrom(*submitted_, first_step_);
+  for (std::set<Job>* jobs : {&started_, &launched_, &ended_})
+    std::erase_if(*jobs, [&](const Job& job) { return job.step >= first_step_; });
+  for (std::set<int>* steps : {&sealed_, &dropped_, &aside_, &failing_})
+    std::erase_if(*steps, [&](int step) { return step > first_step_ || first_step_ == 0; });
+  std::erase_if(saved_, [&](const auto& part) { return std::get<0>(part) > first_step_; });
+  device_end_.clear();
+  devices_.clear();
+  running_.clear();
+  activation_bytes_.clear();
+  fetching_.clear();
+  moving_.clear();
+  holder_.clear();
+  for (auto& [number, p] : process_at_) p->ForgetValues();
 }
 
 // ---- the control plane
@@ -94,14 +158,14 @@ void World::PumpLink(LinkType& link, int64_t* timer, Process& p, Deliver deliver
     result_.packets_lost += copies == 0;
     result_.packets_doubled += copies == 2;
     for (int c = 0; c < copies; ++c) {
-      At(now_ + 1000 + random_.Below(options_.delay_ns),
-         [&p, deliver, packet = *packet] { deliver(p, packet); });
+      AtOf(p, now_ + 1000 + random_.Below(options_.delay_ns),
+           [&p, deliver, packet = *packet] { deliver(p, packet); });
     }
   }
   const int64_t deadline = link.next_deadline();
   if (deadline == kNever || (*timer > now_ && *timer <= deadline)) return;
   *timer = std::max(deadline, now_ + 1);
-  At(*timer, [this, &p] { Pump(p); });
+  AtOf(p, *timer, [this, &p] { Pump(p); });
 }
 
 void World::Pump(Process& p) {
@@ -135,6 +199,7 @@ void World::StepCoordinator(std::vector<weft::Event> events) {
   Effects effects = coordinator_->Step(now_, std::move(events));
   for (OutgoingMessage& m : effects.messages) {
     Process& p = *processes_[m.session - 1];
+    if (p.dead) continue;
     if (absl::Status s = p.session.coordinator_end.Send(std::move(m.message)); !s.ok())
       Problem(std::string(s.message()));
   }
@@ -144,19 +209,27 @@ void World::StepCoordinator(std::vector<weft::Event> events) {
   for (const JobsEnded& j : effects.jobs) {
     for (const Completion& c : j.jobs) {
       Note(Mix(13, c.job.stage * 100 + c.job.microbatch));
-      if (!counted_.insert(c.job).second) Problem(absl::StrCat(Describe(c.job), " was counted twice"));
+      counted_.insert(c.job);
+      if (!counted_now_.insert(c.job).second) Problem(absl::StrCat(Describe(c.job), " was counted twice"));
       if (!ended_.count(c.job)) Problem(absl::StrCat(Describe(c.job), " was counted before it ended"));
     }
   }
   steps_done_ += static_cast<int>(effects.steps.size());
-  for (const CloseSession& c : effects.closed) Problem(absl::StrCat("session closed: ", c.status.ToString()));
+  for (const CloseSession& c : effects.closed) {
+    if (!processes_[c.session - 1]->dead) Problem(absl::StrCat("session closed: ", c.status.ToString()));
+  }
   for (const RunInfo& run : effects.runs) {
     stop_step_ = std::max(stop_step_, run.stop_step);
     if (run.state == RunState::kFinished) finished_ = true;
     if (run.state == RunState::kCancelled && options_.stop_at_ns > 0) finished_ = result_.stopped = true;
     if (IsFinal(run.state) && !finished_) Problem(absl::StrCat("the run ended: ", run.reason));
+    if (run.restarts == result_.restarts) continue;
+    result_.restarts = run.restarts;
+    counted_now_.clear();
   }
-  for (auto& p : processes_) Pump(*p);
+  for (auto& [number, p] : process_at_) {
+    if (!p->dead) Pump(*p);
+  }
   WakeCoordinator();
 }
 
@@ -176,11 +249,12 @@ void World::Carry(Process& p, WorkerEffects effects, const Outputs* outputs) {
       if (absl::Status s = p.session.worker_end.Send(std::move(send->message)); !s.ok())
         Problem(std::string(s.message()));
     } else if (auto* prepare = std::get_if<PrepareEffect>(&effect)) {
+      BeginAttempt(prepare->assignment);
       process_of_rank_ = prepare->assignment.process_of_rank;
       for (const auto& s : prepare->stages) {
         if (s.holds_weights) BeginWeights(p, s.rank, s.stage, s.part);
       }
-      At(now_ + random_.Below(5'000'000), [this, &p] {
+      AtInAttempt(p, now_ + random_.Below(5'000'000), [this, &p] {
         WorkerEffects more;
         p.core.OnPrepared(now_, &more);
         Carry(p, std::move(more), nullptr);
@@ -222,7 +296,8 @@ void World::CheckEnd() {
   const size_t jobs = static_cast<size_t>(plan_->graph.jobs_per_step()) * steps;
   if (counted_.size() != jobs) Problem(absl::StrCat(counted_.size(), " of ", jobs, " jobs were counted"));
   if (steps_done_ != steps) Problem(absl::StrCat(steps_done_, " steps were reported"));
-  for (auto& p : processes_) {
+  for (const auto& [number, p] : process_at_) {
+    if (p->dead) continue;
     if (!p->outputs.empty()) Problem(absl::StrCat(p->outputs.size(), " outputs were left behind"));
     for (const auto& [where, versions] : p->weights) CheckVersions(where.first, where.second, versions);
     if (!p->inbox.empty())
@@ -237,20 +312,10 @@ void World::CheckEnd() {
 }
 
 WorldResult World::Run() {
-  for (auto& p : processes_) {
-    At(1 + random_.Below(1'000'000), [this, &p = *p] {
-      StepCoordinator({SessionOpened{static_cast<SessionId>(p.number + 1)}});
-      Hello hello;
-      hello.worker = absl::StrCat("worker-", p.number);
-      hello.host = "world";
-      hello.pid = 100 + p.number;
-      hello.process = p.number;
-      hello.address = absl::StrCat("address-", p.number);
-      if (absl::Status s = p.session.worker_end.Send(hello); !s.ok()) Problem(std::string(s.message()));
-      Pump(p);
-    });
-  }
-  At(1, [this] { StepCoordinator({SubmitRun{1, "request", plan_, "{}", options_.processes, "out"}}); });
+  for (auto& p : processes_) At(1 + random_.Below(1'000'000), [this, &p = *p] { Join(p); });
+  At(1, [this] { StepCoordinator({SubmitRun{1, "request", plan_, "", options_.processes, "out"}}); });
+  for (int kill = 0; kill < options_.kills; ++kill)
+    At(2'000'000 + random_.Below(options_.kill_within_ns), [this] { Kill(); });
   if (options_.stop_at_ns > 0)
     At(options_.stop_at_ns, [this] { StepCoordinator({CancelRun{2, 1, "stopped", /*save=*/true}}); });
   constexpr uint64_t kMaxEvents = 5'000'000;
@@ -260,8 +325,8 @@ WorldResult World::Run() {
     now_ = e.time;
     ++result_.events;
     e.action();
-    const bool idle =
-        std::all_of(processes_.begin(), processes_.end(), [](const auto& p) { return !p->core.has_run(); });
+    const bool idle = std::all_of(processes_.begin(), processes_.end(),
+                                  [](const auto& p) { return p->dead || !p->core.has_run(); });
     if (finished_ && idle) break;
   }
   if (problem_.empty()) CheckEnd();

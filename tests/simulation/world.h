@@ -13,6 +13,7 @@
 // where the schedule reads them; who saves a stage holds all versions that steps behind the last would read.
 // A snapshot of a step has every stage, of one rank or in slices of all members, with all versions that
 // later steps read, each as the plain loop has it there; and every multiple of `snapshot_every` has one.
+// A process that is killed loses all that it holds; the run begins again, and all of the above holds for it.
 // Every multiple of `validate_every`, and the end, is validated or reported to have failed, one at a time.
 // The trace is a hash of every event, equal for equal seeds.
 #ifndef WEFT_TESTS_SIMULATION_WORLD_H_
@@ -50,6 +51,8 @@ struct WorldOptions {
   double failing_validations = 0;
   int64_t validation_ns = 2'000'000;  // longest time of one
   int64_t stop_at_ns = 0;             // the run is told to stop with a checkpoint; 0: it is not
+  int kills = 0;                      // processes that are killed, each replaced a little later
+  int64_t kill_within_ns = 0;
   // Above 1, jobs are done by a device that is given so many of a rank ahead.
   int launch_ahead = 1;
 };
@@ -62,6 +65,8 @@ struct WorldResult {
   uint64_t launched_behind = 0, launched_overlapped = 0;  // jobs launched before others were done
   std::map<int32_t, int> peak_versions;                   // of one stage's weights, by rank
   int snapshots = 0, snapshots_dropped = 0, validations = 0;
+  int restarts = 0;      // times that the run began again
+  int resumed = 0;       // of these, from a checkpoint that it had made
   bool stopped = false;  // by stop_at_ns, not by the end of its steps
 };
 

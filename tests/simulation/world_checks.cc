@@ -30,7 +30,7 @@ void World::CountFetch(const TensorKey& key) {
 void World::CheckUnread(Rank rank, int stage, int version) {
   const Graph& graph = plan_->graph;
   for (int b = 0; b < graph.schedule().microbatches; ++b) {
-    for (int t = std::max(version, options_.first_step); t < options_.steps; ++t) {
+    for (int t = std::max(version, first_step_); t < options_.steps; ++t) {
       for (JobKind kind : {JobKind::kForward, graph.input_backward(), graph.final_backward()}) {
         const Job job = Job::Compute(t, stage, b, kind);
         const bool reads = graph.VersionOf(job) == version &&
@@ -68,7 +68,7 @@ void World::CheckStart(const StartEffect& start) {
   for (const Edge& e : edges) {
     const bool by_notice =
         e.tensor == TensorKind::kOrder && plan_->graph.RankOf(e.from) != plan_->graph.RankOf(e.to);
-    if (e.from.step < options_.first_step || HasEnded(e.from)) continue;
+    if (e.from.step < first_step_ || HasEnded(e.from)) continue;
     if (by_notice || !IsOver(e.from, start.rank))
       Problem(absl::StrCat(Describe(start.job), " started before ", Describe(e.from), " ended"));
   }
@@ -115,7 +115,7 @@ void World::CheckDeviceOrder(const StartEffect& start, int64_t began) {
         start.last || std::any_of(start.gradients.begin(), start.gradients.end(), [&](const TensorKey& key) {
           return e.tensor == TensorKind::kGradient && key.microbatch == e.from.microbatch;
         });
-    if (e.from.step < options_.first_step || !taken) continue;
+    if (e.from.step < first_step_ || !taken) continue;
     const auto end = device_end_.find(e.from);
     if (end == device_end_.end() || end->second > began)
       Problem(

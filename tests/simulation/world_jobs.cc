@@ -19,12 +19,12 @@ void World::StartJob(Process& p, const StartEffect& start) {
   }
   Note(Mix(15, start.job.stage * 100 + start.job.microbatch));
   if (LaunchesAhead()) {
-    At(now_ + 1 + random_.Below(options_.job_ns / 4), [this, &p, start] { LaunchJob(p, start); });
+    AtOf(p, now_ + 1 + random_.Below(options_.job_ns / 4), [this, &p, start] { LaunchJob(p, start); });
     return;
   }
   const int64_t began = now_;
-  At(now_ + 1 + random_.Below(options_.job_ns),
-     [this, &p, start, began] { EndJob(p, start, began, Compute(p, start)); });
+  AtOf(p, now_ + 1 + random_.Below(options_.job_ns),
+       [this, &p, start, began] { EndJob(p, start, began, Compute(p, start)); });
 }
 
 World::Outputs World::Compute(Process& p, const StartEffect& start) {
@@ -197,7 +197,7 @@ void World::LaunchJob(Process& p, const StartEffect& start) {
   // Ends are reported in the order in which the device does the jobs, and a little later.
   int64_t& reported = devices_[start.rank].reported[start.overlapped];
   reported = std::max(reported, end + random_.Below(50'000)) + 1;
-  At(reported, [this, &p, start, began, end] { LaunchedJobEnds(p, start, began, end); });
+  AtOf(p, reported, [this, &p, start, began, end] { LaunchedJobEnds(p, start, began, end); });
   Carry(p, std::move(effects), &outputs);
   Pump(p);
 }

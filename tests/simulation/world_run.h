@@ -48,9 +48,22 @@ class World {
     Sum sum;
   };
   struct Process {
-    Process(int n, WorkerCore::ParseSpec parse, int launch_ahead, LinkOptions link)
-        : number(n), core(std::move(parse), launch_ahead), session(n + 1, link) {}
-    int number;
+    Process(int n, SessionId id, WorkerCore::ParseSpec parse, int launch_ahead, LinkOptions link)
+        : number(n), core(std::move(parse), launch_ahead), session(id, link) {}
+    int64_t pid() const { return 100 + static_cast<int64_t>(session.session()); }
+    void ForgetValues() {
+      inbox.clear();
+      there.clear();
+      wanted_by.clear();
+      offered.clear();
+      weights.clear();
+      sums.clear();
+      outputs.clear();
+      state_sums.clear();
+      pieces.clear();
+    }
+    const int number;
+    bool dead = false;
     WorkerCore core;
     JoinedSession session;
     std::map<TensorKey, Value> inbox;
@@ -89,11 +102,27 @@ class World {
   };
 
   void At(int64_t time, std::function<void()> action) { events_.push({time, next_++, std::move(action)}); }
+  // Likewise, unless the process is dead by then.
+  void AtOf(Process& p, int64_t time, std::function<void()> action) {
+    At(time, [&p, action = std::move(action)] {
+      if (!p.dead) action();
+    });
+  }
+  // Likewise, unless the process has begun another attempt, or none, by then.
+  void AtInAttempt(Process& p, int64_t time, std::function<void()> action) {
+    AtOf(p, time, [&p, epoch = p.core.epoch(), action = std::move(action)] {
+      if (p.core.epoch() == epoch) action();
+    });
+  }
   void Note(Value what) { trace_ = Mix(trace_, Mix(static_cast<Value>(now_), what)); }
   void Problem(const std::string& what) {
     if (problem_.empty()) problem_ = absl::StrCat(what, " at ", now_, " ns");
   }
 
+  void StartProcess(int number);
+  void Join(Process& p);
+  void Kill();
+  void BeginAttempt(const Assign& assign);
   void Pump(Process& p);
   template <typename LinkType, typename Deliver>
   void PumpLink(LinkType& link, int64_t* timer, Process& p, Deliver deliver);
@@ -150,10 +179,13 @@ class World {
 
   const WorldOptions options_;
   Random random_;
-  std::shared_ptr<const RunPlan> plan_;
+  std::shared_ptr<const RunPlan> submitted_, plan_;  // as submitted; of the present attempt
+  int first_step_;                                   // of the present attempt
+  uint64_t epoch_ = 0;
   std::vector<Held> plain_;  // by version
   std::unique_ptr<CoordinatorCore> coordinator_;
-  std::vector<std::unique_ptr<Process>> processes_;
+  std::vector<std::unique_ptr<Process>> processes_;  // also dead ones; by session
+  std::map<int, Process*> process_at_;               // those that live, by number
   std::priority_queue<Event> events_;
   uint64_t next_ = 0;
   int64_t now_ = 1;
@@ -161,6 +193,7 @@ class World {
   Value trace_ = 0;
   std::string problem_;
   std::set<Job> started_, launched_, ended_, counted_;
+  std::set<Job> counted_now_;  // in the present attempt
   std::map<Job, int64_t> device_end_;
   std::map<Rank, Device> devices_;
   std::vector<int32_t> process_of_rank_;

@@ -10,21 +10,24 @@ namespace weft {
 
 void World::Want(Process& p, const WantEffect& e) {
   CountFetch(e.key);
-  Process& producer = *processes_[e.process];
-  At(now_ + 500 + random_.Below(options_.transfer_delay_ns), [this, &producer, key = e.key, to = p.number] {
-    const auto it = producer.offered.find(key);
-    if (it == producer.offered.end()) {
-      producer.wanted_by[key] = to;
-    } else {
-      Transfer(producer, key, to, it->second);
-      producer.offered.erase(it);
-    }
-  });
+  Process& producer = *process_at_[e.process];
+  AtOf(producer, now_ + 500 + random_.Below(options_.transfer_delay_ns),
+       [this, &producer, key = e.key, to = p.number] {
+         if (key.epoch != producer.core.epoch()) return;
+         const auto it = producer.offered.find(key);
+         if (it == producer.offered.end()) {
+           producer.wanted_by[key] = to;
+         } else {
+           Transfer(producer, key, to, it->second);
+           producer.offered.erase(it);
+         }
+       });
 }
 
 void World::Transfer(Process& from, const TensorKey& key, int to, Value value) {
-  Process& p = *processes_[to];
-  At(now_ + 500 + random_.Below(options_.transfer_delay_ns), [this, &p, key, value] {
+  Process& p = *process_at_[to];
+  AtOf(p, now_ + 500 + random_.Below(options_.transfer_delay_ns), [this, &p, key, value] {
+    if (key.epoch != p.core.epoch()) return;
     Note(Mix(14, value));
     if (key.kind != TensorKind::kOrder) p.inbox[key] = value;
     WorkerEffects effects;
@@ -68,8 +71,8 @@ void World::Publish(Process& p, const PublishEffect& e, const Outputs* outputs) 
     return;
   }
   if (there <= now_) return Offer(p, e.key, value);
-  At(there + random_.Below(options_.transfer_delay_ns),
-     [this, &p, key = e.key, value] { Offer(p, key, value); });
+  AtInAttempt(p, there + random_.Below(options_.transfer_delay_ns),
+              [this, &p, key = e.key, value] { Offer(p, key, value); });
 }
 
 void World::Offer(Process& p, const TensorKey& key, Value value) {
@@ -122,7 +125,7 @@ void World::DropWeights(Process& p, const DropEffect& e) {
 
 // Every version that the first steps may read.
 void World::BeginWeights(Process& p, Rank rank, int stage, int part) {
-  for (int v = OldestRead(stage, options_.first_step); v <= options_.first_step; ++v)
+  for (int v = OldestRead(stage, first_step_); v <= first_step_; ++v)
     p.weights[{rank, stage}][v] = plain_[v][stage][part];
 }
 

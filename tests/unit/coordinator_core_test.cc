@@ -49,7 +49,13 @@ class CoreTest : public ::testing::Test {
                        static_cast<int64_t>(100 + session), process, "addr"});
   }
   uint64_t Submit(int processes = 2, int stages = 2, const std::string& output = "") {
-    Do(SubmitRun{1, "", Plan(stages, 2, 2, validate_every), "{}", processes, output});
+    auto plan = std::make_shared<RunPlan>(*Plan(stages, 2, 2, validate_every));
+    plan->restarts = restarts;
+    plan->checkpoint.every_steps = checkpoint_every;
+    plan->resumed_spec = [](const std::string& checkpoint, int32_t step) {
+      return absl::StrCat(checkpoint, " from step ", step);
+    };
+    Do(SubmitRun{1, "", std::move(plan), "{}", processes, output});
     EXPECT_TRUE(replies.back().status.ok()) << replies.back().status;
     return replies.back().run;
   }
@@ -109,7 +115,7 @@ class CoreTest : public ::testing::Test {
   RunInfo run_info;
   std::vector<StepDone> steps;
   std::vector<Validation> validations;
-  int validate_every = 0;
+  int validate_every = 0, checkpoint_every = 0, restarts = 0;
   size_t jobs_ended = 0;
   std::map<SessionId, absl::Status> closed;
   std::vector<WorkerChange> changes;
@@ -619,6 +625,137 @@ TEST_F(CoreTest, LastCheckpointThatCannotBeSaved_FailsTheRunWithTheCause) {
   EXPECT_EQ(run_info.state, RunState::kFailed);
   EXPECT_THAT(run_info.reason, ::testing::AllOf(HasSubstr("the checkpoint of step 2 was not saved"),
                                                 HasSubstr("process 0"), HasSubstr("No space left")));
+}
+
+// ---- losses
+
+TEST_F(CoreTest, LostProcess_RunBeginsAgainOnTheOtherFromTheCheckpoint) {
+  restarts = checkpoint_every = 1;
+  const uint64_t run = Running(4, "out");
+  Say(1, CheckpointSealed{run, 0, ""});
+  EndAll(run);  // of step 0; step 1 waits for the snapshot
+  for (const SessionId s : {1, 2}) Say(s, SnapshotSaved{run, 1, ""});
+  Say(1, CheckpointSealed{run, 1, ""});
+  EXPECT_EQ(run_info.checkpoint_step, 1);
+  EndAll(run);
+  const size_t steps_before = steps.size();
+  const Token before = lease[1].token;
+  Do(WorkerExited{102, "killed by signal 9"});
+  EXPECT_EQ(run_info.state, RunState::kWaiting);
+  EXPECT_EQ(run_info.restarts, 1);
+  EXPECT_THAT(run_info.restart_reason,
+              ::testing::AllOf(HasSubstr("pid 102 on host h) was lost: killed by signal 9"),
+                               HasSubstr("goes on from its checkpoint of step 1")));
+  EXPECT_TRUE(Heard<Abort>(1).has_value());
+  EXPECT_FALSE(Heard<Assign>(1).has_value()) << "it has not forgotten the attempt";
+  Say(1, Forgotten{run});
+  const Assign assign = *Heard<Assign>(1);
+  EXPECT_EQ(assign.spec, "out/checkpoint-1 from step 1");
+  EXPECT_EQ(assign.process_of_rank, (std::vector<int32_t>{0, 0}));
+  ASSERT_EQ(assign.leases.size(), 2u);
+  EXPECT_GT(assign.leases[0].token, before);
+  sent[1].clear();
+  Say(1, Prepared{run});
+  for (const RankLease& l : assign.leases) Say(1, Credit{run, l.rank, l.token, 8});
+  EXPECT_FALSE(Heard<SealCheckpoint>(1).has_value()) << "the initial weights are there";
+  while (const auto grant = Heard<Grant>(1)) {
+    for (const Job& job : grant->jobs) EXPECT_EQ(job.step, 1);
+    Completions m{run, grant->rank, grant->token, {}};
+    for (const Job& j : grant->jobs)
+      m.jobs.push_back({j, now, now + 1, 0.5, j.kind == JobKind::kForward && j.stage == 1});
+    Say(1, std::move(m));
+  }
+  EXPECT_EQ(run_info.state, RunState::kFinishing);
+  ASSERT_EQ(steps.size(), 2u) << "each step is reported once, of " << steps_before << " before the loss";
+  EXPECT_EQ(core->probe().restarts, 1u);
+}
+
+// A run that goes on from it would leave out the report of a step.
+TEST_F(CoreTest, CheckpointBeforeItsStepsAreReported_IsSealedBehindTheReport) {
+  checkpoint_every = 1;
+  const uint64_t run = Running(4, "out");
+  Heard<SealCheckpoint>(1);
+  Say(1, CheckpointSealed{run, 0, ""});
+  for (const SessionId s : {1, 2}) Say(s, SnapshotSaved{run, 1, ""});
+  EXPECT_FALSE(Heard<SealCheckpoint>(1).has_value()) << "no completion has come yet";
+  EndAll(run);
+  EXPECT_EQ(Heard<SealCheckpoint>(1)->step, 1);
+}
+
+TEST_F(CoreTest, LostProcess_AFreeWorkerTakesItsRanks) {
+  restarts = 1;
+  const uint64_t run = Running();
+  Join(3);
+  Do(WorkerExited{101, "killed by signal 9"});
+  Say(2, Forgotten{run});
+  EXPECT_EQ(Heard<Assign>(2)->leases.size(), 1u);
+  EXPECT_EQ(Heard<Assign>(3)->spec, "{}") << "without a checkpoint it begins at the first step";
+}
+
+TEST_F(CoreTest, LostProcesses_WithoutANewStep_FailTheRunWithAllThatIsKnown) {
+  restarts = 2;
+  Join(1);
+  const uint64_t run = Submit(1, 1);
+  for (SessionId s = 1; s <= 3; ++s) {
+    Join(s + 1);
+    EXPECT_EQ(run_info.state, RunState::kPreparing);
+    Do(WorkerExited{static_cast<int64_t>(100 + s), "killed by signal 11"});
+  }
+  EXPECT_EQ(core->GetRun(run)->state, RunState::kFailed);
+  EXPECT_THAT(run_info.reason,
+              ::testing::AllOf(HasSubstr("pid 103"), HasSubstr("killed by signal 11"),
+                               HasSubstr("before, the run lost a process 2 times in a row")));
+}
+
+TEST_F(CoreTest, LastProcessLost_RunWaitsForAnother) {
+  restarts = 1;
+  Join(1);
+  Submit(1, 1);
+  Do(WorkerExited{101, "killed by signal 9"});
+  EXPECT_EQ(run_info.state, RunState::kWaiting);
+  EXPECT_THAT(run_info.reason, HasSubstr("needs 1 worker process, 0 are free"));
+  EXPECT_EQ(core->next_deadline(), now + options.waiting_ns);
+  Join(2);
+  EXPECT_EQ(run_info.state, RunState::kPreparing);
+}
+
+// Messages of the attempt that is over change nothing.
+TEST_F(CoreTest, MessagesOfAFormerAttempt_AreFenced) {
+  restarts = 1;
+  const uint64_t run = Running();
+  const Grant grant = *Heard<Grant>(1);
+  Do(WorkerExited{102, "killed by signal 9"});
+  Say(1, Complete(1, run, grant.jobs));
+  Say(1, Forgotten{run});
+  EXPECT_TRUE(Heard<Assign>(1).has_value());
+  const uint64_t fenced = core->probe().fenced;
+  Say(1, Complete(1, run, grant.jobs));
+  EXPECT_EQ(core->probe().fenced, fenced + 1);
+  EXPECT_EQ(core->GetRun(run)->state, RunState::kPreparing);
+}
+
+TEST_F(CoreTest, ProcessLostBehindTheLastStep_RunIsFinished) {
+  const uint64_t run = Running();
+  EndAll(run);
+  EXPECT_EQ(run_info.state, RunState::kFinishing);
+  Do(WorkerExited{102, "killed by signal 9"});
+  EXPECT_EQ(run_info.state, RunState::kFinishing);
+  Say(1, Finished{run, {}});
+  EXPECT_EQ(run_info.state, RunState::kFinished);
+}
+
+TEST_F(CoreTest, ProcessThatValidatesIsLost_RunIsFinishedAndSaysWhatIsMissing) {
+  validate_every = 2;
+  const uint64_t run = Running(4, "out");
+  Say(1, CheckpointSealed{run, 0, ""});
+  EndAll(run);
+  for (const SessionId s : {1, 2}) Say(s, SnapshotSaved{run, 2, ""});
+  Say(1, CheckpointSealed{run, 2, ""});
+  Do(WorkerExited{101, "killed by signal 9"});
+  EXPECT_THAT(run_info.validation_failure, HasSubstr("after step 2 were not validated: process 0"));
+  ASSERT_TRUE(Heard<Finish>(2).has_value());
+  Say(2, Finished{run, {}});
+  EXPECT_EQ(run_info.state, RunState::kFinished);
 }
 
 // The run ends when its last weights are validated, and says what was validated and what was not.

@@ -1,0 +1,68 @@
+#include "coordinator/core/run_attempts.h"
+
+#include <algorithm>
+
+#include "absl/strings/string_view.h"
+#include "schedules/timeline.h"
+
+namespace weft {
+namespace {
+
+template <class Number>
+void Add(const std::map<std::string, Number>& from, std::map<std::string, Number>* to) {
+  for (const auto& [name, number] : from) (*to)[name] += number;
+}
+
+void Raise(const std::map<std::string, int64_t>& from, std::map<std::string, int64_t>* to) {
+  for (const auto& [name, number] : from) (*to)[name] = std::max((*to)[name], number);
+}
+
+// Adds totals and takes the larger of peaks. Present values and spans stay those of `report`.
+void AddTo(const RankReport& former, RankReport* report) {
+  Add(former.busy_seconds, &report->busy_seconds);
+  Add(former.idle_seconds, &report->idle_seconds);
+  Add(former.bytes_sent, &report->bytes_sent);
+  Add(former.bytes_received, &report->bytes_received);
+  Raise(former.peak_bytes, &report->peak_bytes);
+  report->peak_activations = std::max(report->peak_activations, former.peak_activations);
+  report->peak_weight_versions = std::max(report->peak_weight_versions, former.peak_weight_versions);
+  report->wall_seconds += former.wall_seconds;
+}
+
+}  // namespace
+
+void RunAttempts::Assigned(int64_t now) {
+  if (restarts_ == 0) {
+    first_assigned_ns_ = now;
+    return;
+  }
+  const double wall = static_cast<double>(now - first_assigned_ns_) * 1e-9;
+  for (auto& [rank, former] : former_) {
+    const double between = wall - former.wall_seconds;
+    if (between <= 0) continue;
+    former.idle_seconds[std::string(IdleCauseName(IdleCause::kRecovery))] += between;
+    former.wall_seconds = wall;
+  }
+}
+
+void RunAttempts::Checkpointed(int32_t step) { checkpoint_step_ = std::max(checkpoint_step_, step); }
+
+bool RunAttempts::MayRestart(int32_t steps_done) {
+  losses_ = steps_done > furthest_ ? 1 : losses_ + 1;
+  furthest_ = std::max(furthest_, steps_done);
+  if (losses_ > allowed_) return false;
+  ++restarts_;
+  return true;
+}
+
+void RunAttempts::End(const std::map<Rank, RankReport>& reports) {
+  // Reports hold the former attempts already (AddFormer).
+  for (const auto& [rank, report] : reports) former_[rank] = report;
+}
+
+void RunAttempts::AddFormer(RankReport* report) const {
+  const auto former = former_.find(report->rank);
+  if (former != former_.end()) AddTo(former->second, report);
+}
+
+}  // namespace weft

@@ -1,0 +1,253 @@
+// Trainings that lose worker processes, with the real programs: a run begins again by itself from its newest
+// checkpoint, on the processes that are there, and ends with the bits of an undisturbed one.
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "tests/process/checkpoint_tensors.h"
+#include "tests/process/child_processes.h"
+#include "tests/process/command.h"
+#include "tests/process/run_files.h"
+
+namespace weft {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr int kSeconds = 120;
+
+bool Eventually(const std::function<bool()>& done) {
+  for (int i = 0; i < kSeconds * 50; ++i) {
+    if (done()) return true;
+    usleep(20'000);
+  }
+  return false;
+}
+
+// The steps in the log, in the order of their lines. The last line may still be on its way.
+std::vector<int> StepsIn(const std::string& out) {
+  std::vector<int> steps;
+  std::ifstream file(out + "/steps.jsonl");
+  for (std::string line; std::getline(file, line) && !file.eof();) {
+    const Json step = Json::parse(line);
+    if (step.contains("loss")) steps.push_back(step["step"]);
+  }
+  return steps;
+}
+
+// The steps and their losses, without their times.
+std::vector<std::pair<int, double>> LossesIn(const std::string& out) {
+  std::vector<std::pair<int, double>> losses;
+  std::ifstream file(out + "/steps.jsonl");
+  for (std::string line; std::getline(file, line);) {
+    const Json step = Json::parse(line);
+    losses.emplace_back(step["step"], step["loss"]);
+  }
+  return losses;
+}
+
+class Recovery : public ::testing::Test {
+ protected:
+  // A training of so many steps with AdamW and clipping, and a checkpoint of every fifth step.
+  std::string WriteRun(const std::string& schedule, int steps, const std::string& restarts = "3",
+                       const std::string& checkpoint = "{every: 5}") const {
+    return WriteSmallRun(
+        folder_, {{"train", absl::StrCat("{steps: ", steps,
+                                         ", batch: 16, microbatches: 4, seed: 1, clip_norm: 1.0, optimizer: "
+                                         "{adamw: {lr: 1.0e-3}}}")},
+                  {"schedule", schedule},
+                  {"checkpoint", checkpoint},
+                  {"restarts", restarts}});
+  }
+  void TrainReference(const std::string& file) const {
+    const CommandResult r =
+        Command::Run({"weft", "train", file, "--reference", "--out", folder_ / "reference"}, kSeconds);
+    ASSERT_EQ(r.code, 0) << r.err;
+  }
+  std::unique_ptr<Command> Begin(const std::string& file, int processes) const {
+    return std::make_unique<Command>(std::vector<std::string>{"weft", "train", file, "--out", out_,
+                                                              "--processes", absl::StrCat(processes)});
+  }
+  // Waits until so many steps are in the log, or the run has ended.
+  bool AwaitSteps(size_t steps) const {
+    return Eventually([&] { return StepsIn(out_).size() >= steps || fs::exists(out_ + "/summary.json"); });
+  }
+  // The trained weights are those of the undisturbed loop, and so is each loss; each step is reported once.
+  void ExpectTheReference() const {
+    EXPECT_TRUE(ReadTensors(out_ + "/checkpoint") == ReadTensors(folder_ / "reference/checkpoint"))
+        << "other bits";
+    EXPECT_EQ(LossesIn(out_), LossesIn(folder_ / "reference"));
+  }
+  Json Summary() const { return Json::parse(ReadWholeFile(out_ + "/summary.json"), nullptr, false); }
+
+  const TestFolder folder_;
+  const std::string out_ = folder_ / "out";
+};
+
+class RecoveryOf : public Recovery, public ::testing::WithParamInterface<const char*> {};
+
+TEST_P(RecoveryOf, WorkerKilledInMidRun_EndsWithTheBitsOfAnUndisturbedRun) {
+  constexpr int kSteps = 40;
+  const std::string file = WriteRun(GetParam(), kSteps);
+  TrainReference(file);
+  const auto train = Begin(file, 2);
+  ASSERT_TRUE(AwaitSteps(12));
+  const std::vector<pid_t> workers = Children(train->pid());
+  ASSERT_EQ(workers.size(), 2u);
+  kill(workers[1], SIGKILL);
+  const CommandResult result = train->Wait(kSeconds);
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.err, AllOf(HasSubstr("killed by SIGKILL"), HasSubstr(absl::StrCat("pid ", workers[1])),
+                                HasSubstr("the run goes on from its checkpoint of step ")));
+  ExpectTheReference();
+  EXPECT_EQ(Summary()["restarts"], 1);
+}
+
+INSTANTIATE_TEST_SUITE_P(Schedules, RecoveryOf,
+                         ::testing::Values("{1f1b: {}}", "{lpp: {groups: 2, ranks: 2}}", "{zb_h1: {}}",
+                                           "{fsdp: {}}", "{fsdp: {shard: width}}", "{dualpipe_v: {}}",
+                                           "{ddp: {}, rule: cdp_v2}", "{fsdp: {}, rule: cdp_v2}"));
+
+// Without a checkpoint the run begins at its first step.
+TEST_F(Recovery, OnlyProcessKilledBeforeACheckpoint_BeginsAtTheFirstStep) {
+  const std::string file = WriteRun("{1f1b: {}}", 30, "3", "{every: 1000}");
+  TrainReference(file);
+  const auto train = Begin(file, 1);
+  ASSERT_TRUE(AwaitSteps(5));
+  for (const pid_t worker : Children(train->pid())) kill(worker, SIGKILL);
+  const CommandResult result = train->Wait(kSeconds);
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("the run begins again with step 0"));
+  ExpectTheReference();
+  // Time in which there was no process is nobody's idle time but that of the recovery.
+  const Json summary = Summary();
+  for (const Json& idle : summary["idle_seconds"]) EXPECT_GT(idle.value("recovery", 0.0), 0.0);
+}
+
+TEST_F(Recovery, AProcessKilledAgainAndAgain_EndsWithTheBitsOfAnUndisturbedRun) {
+  constexpr int kSteps = 60;
+  const std::string file = WriteRun("{lpp: {groups: 2, ranks: 2}}", kSteps);
+  TrainReference(file);
+  const auto train = Begin(file, 2);
+  size_t victim = 0;
+  for (const size_t steps : {6, 20, 33, 47}) {
+    ASSERT_TRUE(AwaitSteps(steps));
+    const std::vector<pid_t> workers = Children(train->pid());
+    if (workers.empty() || fs::exists(out_ + "/summary.json")) break;
+    kill(workers[victim++ % workers.size()], SIGKILL);
+  }
+  const CommandResult result = train->Wait(kSeconds);
+  ASSERT_EQ(result.code, 0) << result.err;
+  ExpectTheReference();
+  EXPECT_GE(Summary()["restarts"], 1);
+}
+
+// A job that kills each process that runs it ends the run, with the cause.
+TEST_F(Recovery, EachProcessKilledBeforeANewStep_FailsAndNamesTheLast) {
+  const auto train = Begin(WriteRun("{1f1b: {}}", 100000, "2"), 1);
+  ASSERT_TRUE(AwaitSteps(1));
+  std::vector<pid_t> killed;
+  const bool ended = Eventually([&] {
+    for (const pid_t worker : Children(train->pid())) {
+      if (killed.empty() || worker != killed.back()) killed.push_back(worker);
+      kill(worker, SIGKILL);
+    }
+    return train->WaitFor("the run failed after", 0) || killed.size() > 20;
+  });
+  EXPECT_TRUE(ended);
+  const CommandResult result = train->Wait(kSeconds);
+  EXPECT_EQ(result.code, 1) << result.err;
+  EXPECT_THAT(result.err, AllOf(HasSubstr("the run failed after"), HasSubstr("killed by SIGKILL")));
+  EXPECT_GE(killed.size(), 3u);
+  EXPECT_LE(killed.size(), 4u) << "it is not tried without end";
+}
+
+TEST_F(Recovery, NoRestarts_FailsAtTheFirstLoss) {
+  const auto train = Begin(WriteRun("{1f1b: {}}", 100000, "0"), 2);
+  ASSERT_TRUE(AwaitSteps(1));
+  const std::vector<pid_t> workers = Children(train->pid());
+  ASSERT_EQ(workers.size(), 2u);
+  kill(workers[0], SIGKILL);
+  const CommandResult result = train->Wait(kSeconds);
+  EXPECT_EQ(result.code, 1);
+  EXPECT_THAT(result.err, AllOf(HasSubstr("the run failed after"), HasSubstr("killed by SIGKILL")));
+}
+
+// With daemons: a worker that is free takes the ranks of one that is lost; one that was only stopped is
+// fenced when it comes back, and ends.
+class DaemonRecovery : public Recovery {
+ protected:
+  void SetUp() override {
+    address_ = "unix:" + (folder_ / "coordinator.sock");
+    coordinator_ = std::make_unique<Command>(
+        std::vector<std::string>{"weft-coordinator", "--listen", address_, "--output-root", folder_.path()});
+    ASSERT_TRUE(coordinator_->WaitFor("listening on", kSeconds));
+    for (int i = 0; i < 3; ++i) {
+      const std::string name = absl::StrCat("w", i);
+      workers_.push_back(std::make_unique<Command>(
+          std::vector<std::string>{"weft-worker", "--coordinator", address_, "--name", name}));
+      ASSERT_TRUE(coordinator_->WaitFor(name + ", pid", kSeconds));
+    }
+  }
+  CommandResult Weft(std::vector<std::string> arguments) const {
+    arguments.insert(arguments.begin(), "weft");
+    arguments.insert(arguments.end(), {"--coordinator", address_});
+    return Command::Run(arguments, kSeconds);
+  }
+  void Submit(const std::string& file) {
+    const CommandResult r = Weft({"submit", file, "--processes", "2", "--out", out_, "--detach"});
+    ASSERT_EQ(r.code, 0) << r.err;
+  }
+  Json Describe() const { return Json::parse(Weft({"describe", "1", "-o", "json"}).out); }
+
+  std::string address_;
+  std::unique_ptr<Command> coordinator_;
+  std::vector<std::unique_ptr<Command>> workers_;
+};
+
+TEST_F(DaemonRecovery, WorkerKilled_AFreeOneTakesItsPlace) {
+  const std::string file = WriteRun("{1f1b: {}}", 60);
+  TrainReference(file);
+  Submit(file);
+  ASSERT_TRUE(AwaitSteps(7));
+  workers_[0]->Signal(SIGKILL);
+  EXPECT_EQ(Weft({"wait", "1"}).code, 0);
+  const Json run = Describe();
+  EXPECT_EQ(run["state"], "finished");
+  EXPECT_EQ(run["restarts"], 1);
+  EXPECT_THAT(run["restart_reason"].get<std::string>(), AllOf(HasSubstr("(w0, pid"), HasSubstr("was lost")));
+  EXPECT_THAT(run["members"].dump(), AllOf(HasSubstr("w1"), HasSubstr("w2")));
+  EXPECT_THAT(Weft({"describe", "1"}).out, HasSubstr("restarts   1; the last: "));
+  ExpectTheReference();
+}
+
+TEST_F(DaemonRecovery, WorkerStoppedBeyondItsLease_IsReplacedAndChangesNothingLater) {
+  const std::string file = WriteRun("{1f1b: {}}", 2000);
+  TrainReference(file);
+  Submit(file);
+  ASSERT_TRUE(AwaitSteps(7));
+  workers_[0]->Signal(SIGSTOP);
+  ASSERT_TRUE(Eventually([&] { return Describe().contains("restarts"); }));
+  workers_[0]->Signal(SIGCONT);
+  EXPECT_EQ(Weft({"wait", "1"}).code, 0);
+  EXPECT_THAT(Describe()["restart_reason"].get<std::string>(), HasSubstr("(w0, pid"));
+  ExpectTheReference();
+}
+
+}  // namespace
+}  // namespace weft

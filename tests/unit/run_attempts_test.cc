@@ -1,0 +1,92 @@
+#include "coordinator/core/run_attempts.h"
+
+#include <gtest/gtest.h>
+
+namespace weft {
+namespace {
+
+constexpr int64_t kSecond = 1'000'000'000;
+
+RankReport ReportOf(Rank rank, double busy, double idle, int64_t sent, int64_t peak) {
+  RankReport r;
+  r.rank = rank;
+  r.busy_seconds["forward"] = busy;
+  r.idle_seconds["dependency"] = idle;
+  r.wall_seconds = busy + idle;
+  r.bytes_sent["activation"] = sent;
+  r.peak_bytes["weights"] = peak;
+  r.live_bytes["weights"] = peak;
+  r.peak_activations = static_cast<int32_t>(peak);
+  return r;
+}
+
+TEST(RunAttempts, LossesWithoutANewStep_AreCountedUpToTheLimit) {
+  RunAttempts attempts(2);
+  EXPECT_TRUE(attempts.MayRestart(5));
+  EXPECT_TRUE(attempts.MayRestart(5));
+  EXPECT_FALSE(attempts.MayRestart(5));
+  EXPECT_EQ(attempts.restarts(), 2);
+}
+
+TEST(RunAttempts, NewStepBetweenLosses_CountsFromOneAgain) {
+  RunAttempts attempts(1);
+  for (int steps = 0; steps < 20; ++steps) EXPECT_TRUE(attempts.MayRestart(steps)) << steps;
+  EXPECT_EQ(attempts.restarts(), 20);
+  EXPECT_FALSE(attempts.MayRestart(19));
+}
+
+TEST(RunAttempts, NoneAllowed_FirstLossEndsTheRun) {
+  RunAttempts attempts(0);
+  EXPECT_FALSE(attempts.MayRestart(7));
+  EXPECT_EQ(attempts.restarts(), 0);
+}
+
+TEST(RunAttempts, CheckpointOfAnEarlierStep_DoesNotReplaceTheNewest) {
+  RunAttempts attempts(3);
+  EXPECT_EQ(attempts.checkpoint_step(), -1);
+  attempts.Checkpointed(40);
+  attempts.Checkpointed(20);
+  EXPECT_EQ(attempts.checkpoint_step(), 40);
+}
+
+TEST(RunAttempts, FiguresOfFormerAttempts_AreAddedAndTheTimeBetweenIsRecovery) {
+  RunAttempts attempts(3);
+  attempts.Assigned(10 * kSecond);
+  attempts.MayRestart(0);
+  attempts.End({{0, ReportOf(0, 3, 1, 100, 8)}});
+  attempts.Assigned(16 * kSecond);  // 6 s behind the first; 4 s were reported
+
+  RankReport second = ReportOf(0, 1, 1, 10, 5);
+  attempts.AddFormer(&second);
+  EXPECT_EQ(second.busy_seconds["forward"], 4);
+  EXPECT_EQ(second.idle_seconds["dependency"], 2);
+  EXPECT_EQ(second.idle_seconds["recovery"], 2);
+  EXPECT_EQ(second.wall_seconds, 8) << "busy and idle, of all causes";
+  EXPECT_EQ(second.bytes_sent["activation"], 110);
+  EXPECT_EQ(second.peak_bytes["weights"], 8);
+  EXPECT_EQ(second.live_bytes["weights"], 5) << "what lives is the present attempt's";
+  EXPECT_EQ(second.peak_activations, 8);
+
+  attempts.MayRestart(1);
+  attempts.End({{0, second}});
+  attempts.Assigned(19 * kSecond);
+  RankReport third = ReportOf(0, 1, 0, 1, 1);
+  attempts.AddFormer(&third);
+  EXPECT_EQ(third.busy_seconds["forward"], 5);
+  EXPECT_EQ(third.idle_seconds["recovery"], 3);
+  EXPECT_EQ(third.wall_seconds, 10);
+}
+
+TEST(RunAttempts, RankWithoutAReportBefore_KeepsItsOwnFigures) {
+  RunAttempts attempts(3);
+  attempts.Assigned(0);
+  attempts.MayRestart(0);
+  attempts.End({});
+  attempts.Assigned(5 * kSecond);
+  RankReport report = ReportOf(1, 2, 1, 3, 4);
+  attempts.AddFormer(&report);
+  EXPECT_EQ(report.wall_seconds, 3);
+}
+
+}  // namespace
+}  // namespace weft
