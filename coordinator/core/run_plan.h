@@ -12,6 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "schedules/graph/graph.h"
+#include "schedules/graph/progress.h"
 #include "schedules/schedule.h"
 #include "schedules/sync/reduction_mode.h"
 
@@ -44,6 +45,7 @@ struct RunPlan {
 
   int64_t bytes = 0;  // upper estimate of the memory that the coordinator needs for it
   CheckpointRule checkpoint = {};
+  std::shared_ptr<const StepTables> tables = nullptr;  // of the graph
 
   int ranks() const { return graph.schedule().ranks; }
 };

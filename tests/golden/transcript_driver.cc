@@ -162,8 +162,9 @@ absl::Status TranscriptDriver::Submit(const Command& c) {
   rule.validate_every = static_cast<int32_t>(NumberOf(c, "validate_every", 0));
   const auto steps = static_cast<int32_t>(NumberOf(c, "steps", 1));
   const auto first_step = static_cast<int32_t>(NumberOf(c, "first_step", 0));
-  auto plan = MakeRunPlan("run", c.Value("schedule"), *schedule, steps, first_step,
-                          c.Value("reduction") == "fast" ? ReductionMode::kFast : ReductionMode::kOrdered, rule);
+  auto plan =
+      MakeRunPlan("run", c.Value("schedule"), *schedule, steps, first_step,
+                  c.Value("reduction") == "fast" ? ReductionMode::kFast : ReductionMode::kOrdered, rule);
   if (!plan.ok()) return plan.status();
   SubmitRun submit;
   submit.reply = ++replies_;
@@ -172,7 +173,7 @@ absl::Status TranscriptDriver::Submit(const Command& c) {
   submit.spec = c.text;
   submit.processes = static_cast<int32_t>(NumberOf(c, "processes", 0));
   submit.output = c.Value("output");
-  cores_.AddShape(submit.spec, {*std::move(schedule), steps, first_step});
+  cores_.AddShape(submit.spec, {*std::move(schedule), steps, first_step, (*plan)->tables});
   page_.Head(Topic::kRuns, "coordinator takes a submission");
   cores_.StepCoordinator({std::move(submit)});
   return absl::OkStatus();

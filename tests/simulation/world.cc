@@ -78,7 +78,7 @@ World::World(const WorldOptions& options) : options_(options), random_(options.s
   LinkOptions link;
   link.resend_ns = 4 * options.delay_ns + 1'000'000;
   link.ack_delay_ns = 500'000;
-  const WorkerCore::RunShape shape{*schedule, options.steps, options.first_step};
+  const WorkerCore::RunShape shape{*schedule, options.steps, options.first_step, plan_->tables};
   for (int i = 0; i < options.processes; ++i) {
     processes_.push_back(std::make_unique<Process>(
         i, [shape](const std::string&) { return shape; }, options.launch_ahead, link));
