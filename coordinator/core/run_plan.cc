@@ -17,7 +17,8 @@ absl::StatusOr<std::shared_ptr<const RunPlan>> MakeRunPlan(std::string name, std
   if (first_step < 0 || steps <= first_step)
     return absl::InvalidArgumentError(
         absl::StrCat("a run needs at least one step, not ", steps - first_step));
-  if (absl::Status s = CheckSchedule(schedule); !s.ok()) return s;
+  auto tables = CheckedTables(schedule);
+  if (!tables.ok()) return tables.status();
   std::shared_ptr<const RunPlan> fast;
   std::string unsound;
   if (reduction == ReductionMode::kFast) {
@@ -35,11 +36,12 @@ absl::StatusOr<std::shared_ptr<const RunPlan>> MakeRunPlan(std::string name, std
   }
   const int64_t bytes = SizeOf(schedule).bytes() + (fast != nullptr ? fast->bytes : 0);
   Graph graph(std::move(schedule), steps, first_step);
-  auto order = ClaimOrder(graph);
+  *tables = TablesOf(graph, *tables);
+  auto order = ClaimOrder(graph, *tables);
   if (!order.ok()) return order.status();
-  return std::make_shared<const RunPlan>(RunPlan{std::move(name), std::move(schedule_text), steps,
-                                                 std::move(graph), *std::move(order), first_step, reduction,
-                                                 std::move(fast), std::move(unsound), bytes, checkpoint});
+  return std::make_shared<const RunPlan>(RunPlan{
+      std::move(name), std::move(schedule_text), steps, std::move(graph), *std::move(order), first_step,
+      reduction, std::move(fast), std::move(unsound), bytes, checkpoint, *std::move(tables)});
 }
 
 std::shared_ptr<const RunPlan> PlanFrom(const RunPlan& plan, int32_t first_step) {

@@ -13,6 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "schedules/graph/graph.h"
+#include "schedules/graph/progress.h"
 #include "schedules/schedule.h"
 #include "schedules/sync/reduction_mode.h"
 
@@ -45,6 +46,7 @@ struct RunPlan {
 
   int64_t bytes = 0;  // upper estimate of the memory that the coordinator needs for it
   CheckpointRule checkpoint = {};
+  std::shared_ptr<const StepTables> tables = nullptr;  // of the graph
 
   // Losses of a process in a row, without a new step between them, that do not end the run.
   int32_t restarts = 0;

@@ -7,7 +7,7 @@
 
 namespace weft {
 WorkQueue::WorkQueue(std::shared_ptr<const RunPlan> plan)
-    : plan_(std::move(plan)), progress_(plan_->graph, {.first_step = plan_->first_step}) {
+    : plan_(std::move(plan)), progress_(plan_->graph, {.first_step = plan_->first_step}, plan_->tables) {
   const int n = progress_.jobs().size(), period = progress_.jobs().period();
   ranks_.resize(plan_->ranks());
   Require(static_cast<int>(plan_->claim_order.size()) == period,

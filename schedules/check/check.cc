@@ -184,9 +184,9 @@ absl::Status CheckMarks(const Schedule& s) {
 // longest edge spans.
 class Waits {
  public:
-  explicit Waits(const Graph& graph)
+  Waits(const Graph& graph, std::shared_ptr<const StepTables> tables)
       : graph_(graph),
-        progress_(graph, {}),
+        progress_(graph, {}, std::move(tables)),
         n_(graph.jobs_per_step()),
         steps_(progress_.edges().max_distance() + progress_.edges().period()) {
     previous_.assign(n_, -1);
@@ -295,7 +295,9 @@ absl::Status CheckInputs(const Schedule& s) {
       "no stage reads the output of stage %d; only the last stage ends in the loss", unread - read.begin()));
 }
 
-absl::Status CheckSchedule(const Schedule& s) {
+absl::Status CheckSchedule(const Schedule& schedule) { return CheckedTables(schedule).status(); }
+
+absl::StatusOr<std::shared_ptr<const StepTables>> CheckedTables(const Schedule& s) {
   if (s.stages < 1 || s.microbatches < 1 || s.ranks < 1) {
     return absl::InvalidArgumentError(
         absl::StrFormat("a schedule needs at least one stage, micro-batch and rank; it has %d, %d, %d",
@@ -310,15 +312,19 @@ absl::Status CheckSchedule(const Schedule& s) {
   }
   const Graph graph(s);
   // The protocols whose edges may come from later steps have proved them to lead forward in time.
+  std::shared_ptr<const StepTables> tables;
   if (!graph.depends_on_steps()) {
-    if (absl::Status status = Waits(graph).CheckAcyclic(); !status.ok()) return status;
+    tables = std::make_shared<const StepTables>(graph);
+    if (absl::Status status = Waits(graph, tables).CheckAcyclic(); !status.ok()) return status;
   }
-  if (absl::Status status = ProveDeadlockFree(graph); !status.ok() || !s.memory.has_value()) return status;
+  if (absl::Status status = ProveDeadlockFree(graph, tables); !status.ok()) return status;
+  if (!s.memory.has_value()) return tables;
   // The nominal run of admission.h.
   SimulationOptions two_steps;
   two_steps.steps = 2;
-  const auto run = Simulate(graph, two_steps);
-  return run.ok() ? absl::OkStatus() : absl::InvalidArgumentError(run.status().message());
+  const auto run = Simulate(graph, two_steps, tables);
+  if (!run.ok()) return absl::InvalidArgumentError(run.status().message());
+  return tables;
 }
 
 }  // namespace weft

@@ -10,7 +10,11 @@
 #ifndef WEFT_SCHEDULES_CHECK_CHECK_H_
 #define WEFT_SCHEDULES_CHECK_CHECK_H_
 
+#include <memory>
+
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "schedules/graph/progress.h"
 #include "schedules/schedule.h"
 
 namespace weft {
@@ -20,6 +24,10 @@ absl::Status CheckInputs(const Schedule& schedule);
 
 // InvalidArgument with what is wrong and where.
 absl::Status CheckSchedule(const Schedule& schedule);
+
+// Does the same, and returns the tables that it made for that, of the schedule's job graph. They serve every
+// run under this schedule. Null where the graph depends on the run's steps.
+absl::StatusOr<std::shared_ptr<const StepTables>> CheckedTables(const Schedule& schedule);
 
 }  // namespace weft
 

@@ -78,8 +78,9 @@ class Forwards {
 // started, and those whose versions come from before it.
 class Window {
  public:
-  Window(const Graph& graph, int first_step, int steps)
+  Window(const Graph& graph, std::shared_ptr<const StepTables> tables, int first_step, int steps)
       : graph_(graph),
+        tables_(std::move(tables)),
         first_(first_step),
         steps_(steps),
         per_step_(graph.schedule().stages * graph.schedule().microbatches),
@@ -116,6 +117,7 @@ class Window {
   absl::Status DescribeCircle(int g) const;
 
   const Graph& graph_;
+  const std::shared_ptr<const StepTables> tables_;
   const int first_, steps_, per_step_;
   const size_t size_;
   std::vector<Forwards> before_;  // forwards that have started when this one has, itself among them
@@ -130,7 +132,7 @@ void Window::FindNeeds() {
   until_.assign(size_, Forwards(size_));
   const int n = graph_.jobs_per_step();
   std::vector<Forwards> ancestors(static_cast<size_t>(n) * steps_, Forwards(size_));
-  StepProgress progress(graph_, {.first_step = first_});
+  StepProgress progress(graph_, {.first_step = first_}, tables_);
   progress.Open(first_ + steps_ - 1);
   const auto of = [&](JobId id) -> Forwards& {
     return ancestors[static_cast<size_t>(StepOf(id) - first_) * n + IndexOf(id)];
@@ -216,12 +218,12 @@ absl::Status Window::DescribeCircle(int g) const {
 
 }  // namespace
 
-absl::Status ProveDeadlockFree(const Graph& graph) {
+absl::Status ProveDeadlockFree(const Graph& graph, std::shared_ptr<const StepTables> tables) {
   const Schedule& s = graph.schedule();
   if (!s.limit) return absl::OkStatus();
   if (graph.replays()) return CheckOrders(graph);
   if (!graph.is_chain()) {
-    const auto order = ClaimOrder(graph);
+    const auto order = ClaimOrder(graph, std::move(tables));
     return order.ok() ? absl::OkStatus() : absl::InvalidArgumentError(order.status().message());
   }
   if (!s.precedes && WaitsForVersionsAtTheStartOnly(s)) return absl::OkStatus();
@@ -234,10 +236,11 @@ absl::Status ProveDeadlockFree(const Graph& graph) {
                         "more than the %d that can be checked; use fewer micro-batches or no limit",
                         forwards, steps, kMaxForwards));
   }
+  tables = TablesOf(graph, std::move(tables));
   for (int phase = 0; phase < s.period; ++phase) {
     // A step from which on the edges are those of every step.
     const int first = (steps + 1) * s.period + phase;
-    if (absl::Status status = Window(graph, first, steps).Prove(); !status.ok()) return status;
+    if (absl::Status status = Window(graph, tables, first, steps).Prove(); !status.ok()) return status;
   }
   return absl::OkStatus();
 }

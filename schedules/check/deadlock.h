@@ -15,15 +15,18 @@
 #ifndef WEFT_SCHEDULES_CHECK_DEADLOCK_H_
 #define WEFT_SCHEDULES_CHECK_DEADLOCK_H_
 
+#include <memory>
+
 #include "absl/status/status.h"
 #include "schedules/graph/graph.h"
+#include "schedules/graph/progress.h"
 
 namespace weft {
 
 // InvalidArgument for a schedule that may deadlock, naming the jobs of a circle of waits, their ranks and
 // limits; also where there are too many forwards to look at. Requires limits of at least one where a stage is
-// computed, sound orders and an acyclic graph (check.h).
-absl::Status ProveDeadlockFree(const Graph& graph);
+// computed, sound orders and an acyclic graph (check.h). `tables` are the graph's; null to make them.
+absl::Status ProveDeadlockFree(const Graph& graph, std::shared_ptr<const StepTables> tables = nullptr);
 
 }  // namespace weft
 

@@ -29,14 +29,16 @@ std::vector<std::vector<Job>> OrderOfRoute(const Graph& graph) {
 
 }  // namespace
 
-absl::StatusOr<std::vector<std::vector<std::vector<Job>>>> ClaimOrder(const Graph& graph) {
+absl::StatusOr<std::vector<std::vector<std::vector<Job>>>> ClaimOrder(
+    const Graph& graph, std::shared_ptr<const StepTables> tables) {
   if (graph.route() != nullptr) return std::vector<std::vector<std::vector<Job>>>{OrderOfRoute(graph)};
   SimulationOptions nominal;
   nominal.duration[static_cast<int>(JobKind::kBackward)] = {2};
   nominal.steps = graph.schedule().period;
   nominal.record_jobs = true;
   // Forwards are admitted as they come: the order in which they are admitted otherwise is this run's.
-  const absl::StatusOr<SimulationResult> run = Simulation(graph, nominal, SimulatedAdmission()).Run();
+  const absl::StatusOr<SimulationResult> run =
+      Simulation(graph, nominal, SimulatedAdmission(), std::move(tables)).Run();
   if (!run.ok()) return run.status();
   std::vector<std::vector<std::vector<Job>>> order(graph.schedule().period);
   for (auto& of_step : order) of_step.resize(graph.schedule().ranks);

@@ -9,16 +9,20 @@
 #ifndef WEFT_SCHEDULES_DISPATCH_CLAIM_ORDER_H_
 #define WEFT_SCHEDULES_DISPATCH_CLAIM_ORDER_H_
 
+#include <memory>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "schedules/graph/graph.h"
+#include "schedules/graph/progress.h"
 
 namespace weft {
 
 // Returns, by [step of the period][rank], the rank's jobs of that step. A job's predecessors are in its step
 // or before, so the steps follow one another.
-absl::StatusOr<std::vector<std::vector<std::vector<Job>>>> ClaimOrder(const Graph& graph);
+// `tables` are the graph's; null to make them.
+absl::StatusOr<std::vector<std::vector<std::vector<Job>>>> ClaimOrder(
+    const Graph& graph, std::shared_ptr<const StepTables> tables = nullptr);
 
 }  // namespace weft
 

@@ -12,7 +12,6 @@ ReadyJobs::ReadyJobs(std::vector<std::optional<int>> limits, std::optional<int64
       stage_of_heap_(2, -1),
       limits_(std::move(limits)),
       tickets_(std::move(tickets)),
-      claimed_(limits_.size()),
       replays_(first_place.has_value()),
       place_(first_place.value_or(0)) {
   for (size_t s = 0; s < limits_.size(); ++s) {
@@ -24,12 +23,14 @@ ReadyJobs::ReadyJobs(std::vector<std::optional<int>> limits, std::optional<int64
 }
 
 void ReadyJobs::Claim(int64_t job, int stage) {
-  if (IsLimited(stage)) claimed_[stage].push_back(job);
+  if (!IsLimited(stage)) return;
+  if (claimed_.empty()) claimed_.resize(limits_.size());
+  claimed_[stage].push_back(job);
 }
 
 void ReadyJobs::Add(int64_t priority, int64_t job, int stage, bool admits, int64_t ticket, bool overlapped) {
   const Waiting arrived{ticket, {priority, job, stage, admits, overlapped}};
-  if (!admits || !IsLimited(stage) || claimed_[stage].empty()) return Enter(arrived);
+  if (!admits || claimed_.empty() || !IsLimited(stage) || claimed_[stage].empty()) return Enter(arrived);
   early_.emplace(job, arrived);
   std::deque<int64_t>& line = claimed_[stage];
   for (; !line.empty(); line.pop_front()) {

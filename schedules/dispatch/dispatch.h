@@ -127,7 +127,9 @@ class ReadyJobs {
   std::vector<std::optional<int>> limits_;
   std::vector<int> live_;
   std::optional<Tickets> tickets_;
-  std::vector<std::deque<int64_t>> claimed_;  // by limited stage: forwards that have not come to their turn
+  // By limited stage: claimed forwards that have not come to their turn. Empty until one is claimed, since
+  // an empty queue takes half a kilobyte, and there are as many as stages.
+  std::vector<std::deque<int64_t>> claimed_;
   absl::flat_hash_map<int64_t, Waiting> early_;  // those of them that are here
   std::vector<Waiting> waiting_;                 // forwards without their ticket
   int64_t size_ = 0;

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "base/require.h"
+
 namespace weft {
 namespace {
 
@@ -24,10 +26,15 @@ JobTable::JobTable(const Graph& graph) {
   }
 }
 
-StepProgress::StepProgress(const Graph& graph, Options options)
+std::shared_ptr<const StepTables> TablesOf(const Graph& graph, std::shared_ptr<const StepTables> made) {
+  return made != nullptr ? std::move(made) : std::make_shared<const StepTables>(graph);
+}
+
+StepProgress::StepProgress(const Graph& graph, Options options, std::shared_ptr<const StepTables> tables)
     : graph_(graph),
-      edges_(graph),
-      jobs_(graph),
+      tables_(TablesOf(graph, std::move(tables))),
+      edges_(tables_->edges),
+      jobs_(tables_->jobs),
       rule_(graph.depends_on_steps() ? nullptr : std::move(options.rule)),
       run_begin_(options.first_step),
       first_(options.first_step),
@@ -35,6 +42,8 @@ StepProgress::StepProgress(const Graph& graph, Options options)
       mask_(kPlacesAtFirst - 1),
       steps_(kPlacesAtFirst),
       steady_(jobs_.period()) {
+  Require(jobs_.size() == graph.jobs_per_step() && jobs_.period() == graph.schedule().period,
+          "the tables are the graph's");
   for (int phase = 0; phase < jobs_.period(); ++phase) {
     const std::vector<Rank>& ranks = jobs_.RanksAt(phase);
     int32_t count = 0;

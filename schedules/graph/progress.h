@@ -19,6 +19,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "schedules/graph/graph.h"
@@ -56,6 +57,17 @@ class JobTable {
   std::vector<std::vector<Rank>> ranks_;  // [step mod period]
 };
 
+// The tables of a graph's steps. One is made for a graph and handed to all who follow its steps. Immutable
+// once made; thread-safe.
+struct StepTables {
+  explicit StepTables(const Graph& graph) : edges(graph), jobs(graph) {}
+
+  const StepEdges edges;
+  const JobTable jobs;
+};
+// Returns `made`, the graph's tables; makes them where it is null.
+std::shared_ptr<const StepTables> TablesOf(const Graph& graph, std::shared_ptr<const StepTables> made);
+
 class StepProgress {
  public:
   // Jobs of a rank in a step that have not ended, and those of micro-batches among them.
@@ -79,8 +91,8 @@ class StepProgress {
     std::vector<bool> followed = {};  // whether the owner follows the jobs of each rank; empty for all
     bool by_rank = false;             // count the remaining jobs of each rank too
   };
-  // Refers to `graph`.
-  StepProgress(const Graph& graph, Options options);
+  // Refers to `graph`. `tables` are the graph's; null to make them.
+  StepProgress(const Graph& graph, Options options, std::shared_ptr<const StepTables> tables = nullptr);
 
   const JobTable& jobs() const { return jobs_; }
   const StepEdges& edges() const { return edges_; }
@@ -125,8 +137,9 @@ class StepProgress {
   void Grow();
 
   const Graph& graph_;
-  const StepEdges edges_;
-  const JobTable jobs_;
+  const std::shared_ptr<const StepTables> tables_;
+  const StepEdges& edges_;
+  const JobTable& jobs_;
   const InputRule rule_;
   const int run_begin_;                              // the first step of the run
   std::vector<int32_t> followed_;                    // [step mod period]: followed jobs

@@ -1,5 +1,6 @@
 #include "schedules/graph/step_edges.h"
 
+#include <array>
 #include <cstdlib>
 #include <utility>
 
@@ -11,11 +12,37 @@ namespace {
 // First and last steps that have tables of their own: more than an edge of a state's route spans.
 constexpr int64_t kBorder = 3;
 
+constexpr int kSorts = 2 * kTensorKinds + 2;  // sort keys
+
 // Returns the sort key of a successor: by tensor, those without one last; of a tensor, jobs of the same sort
 // as their predecessor first.
 int SortOf(const StepEdges::Successor& successor, bool other) {
   const bool order = successor.tensor == TensorKind::kOrder;
   return (order ? 2 * kTensorKinds : 2 * static_cast<int>(successor.tensor)) + (other ? 1 : 0);
+}
+
+// Puts the successors of one job, which come by index, into their order. `compute`: jobs with an index below
+// have a micro-batch, and so has the job if `own`. An update has a successor for each micro-batch, which are
+// of few sorts: they are counted by sort, and need no comparison.
+void PutInOrder(int compute, bool own, StepEdges::Successor* begin, StepEdges::Successor* end) {
+  using Successor = StepEdges::Successor;
+  const auto sort_of = [compute, own](const Successor& s) { return SortOf(s, (s.index < compute) != own); };
+  const auto less = [&sort_of](const Successor& a, const Successor& b) {
+    const int first = sort_of(a), second = sort_of(b);
+    if (first != second) return first < second;
+    return a.index != b.index ? a.index < b.index : a.distance < b.distance;
+  };
+  if (std::is_sorted(begin, end, less)) return;
+  constexpr int kFew = 16;
+  if (end - begin > kFew) {
+    std::array<int, kSorts + 1> next{};
+    for (const Successor* s = begin; s != end; ++s) ++next[sort_of(*s) + 1];
+    for (int sort = 0; sort < kSorts; ++sort) next[sort + 1] += next[sort];
+    const std::vector<Successor> by_index(begin, end);
+    for (const Successor& s : by_index) begin[next[sort_of(s)]++] = s;
+    if (std::is_sorted(begin, end, less)) return;
+  }
+  std::sort(begin, end, less);
 }
 
 }  // namespace
@@ -48,14 +75,8 @@ void StepEdges::Fill(const Graph& graph, std::vector<Found> found, Table* table)
     max_distance_ = std::max<int>(max_distance_, f.successor.distance);
   }
   for (int i = 0; i < n; ++i) {
-    const auto less = [compute, own = i < compute](const Successor& a, const Successor& b) {
-      const int first = SortOf(a, (a.index < compute) != own), second = SortOf(b, (b.index < compute) != own);
-      if (first != second) return first < second;
-      return a.index != b.index ? a.index < b.index : a.distance < b.distance;
-    };
-    Successor* const begin = table->successors.data() + table->begin[i];
-    Successor* const end = table->successors.data() + table->begin[i + 1];
-    if (!std::is_sorted(begin, end, less)) std::sort(begin, end, less);
+    PutInOrder(compute, i < compute, table->successors.data() + table->begin[i],
+               table->successors.data() + table->begin[i + 1]);
   }
 }
 

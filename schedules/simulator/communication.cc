@@ -4,11 +4,12 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <tuple>
 #include <utility>
 #include <vector>
 
-#include "schedules/graph/step_edges.h"
+#include "schedules/graph/progress.h"
 #include "schedules/simulator/simulate.h"
 
 namespace weft {
@@ -21,8 +22,8 @@ using Need = std::pair<int, int>;  // tick, minus the messages that follow
 
 class TickModel {
  public:
-  TickModel(const Graph& graph, int steps, const std::vector<SimulatedJob>& jobs)
-      : graph_(graph), steps_(steps), n_(graph.jobs_per_step()) {
+  TickModel(const Graph& graph, const StepEdges& edges, int steps, const std::vector<SimulatedJob>& jobs)
+      : graph_(graph), edges_(edges), steps_(steps), n_(graph.jobs_per_step()) {
     tasks_.resize(static_cast<size_t>(n_) * steps_);
     for (const SimulatedJob& j : jobs) {
       Task& task = tasks_[IdOf(j.job)];
@@ -103,10 +104,9 @@ class TickModel {
   int IdOf(const Job& job) const { return job.step * n_ + graph_.IndexOf(job); }
 
   void LinkTasks() {
-    const StepEdges edges(graph_);
     for (size_t id = 0; id < tasks_.size(); ++id) {
       const int step = static_cast<int>(id) / n_;
-      for (const StepEdges::Successor& s : edges.SuccessorsOf(step, static_cast<int>(id) % n_)) {
+      for (const StepEdges::Successor& s : edges_.SuccessorsOf(step, static_cast<int>(id) % n_)) {
         if (step + s.distance >= steps_) continue;
         const int to = (step + s.distance) * n_ + s.index;
         const bool message =
@@ -185,6 +185,7 @@ class TickModel {
   }
 
   const Graph& graph_;
+  const StepEdges& edges_;
   const int steps_, n_;
   int last_tick_ = 0;
   int64_t messages_ = 0;
@@ -212,9 +213,10 @@ absl::StatusOr<CommunicationSteps> CountCommunicationSteps(const Graph& graph, i
   SimulationOptions options;
   options.steps = steps;
   options.record_jobs = true;
-  const auto nominal = Simulate(graph, options);
+  const auto tables = std::make_shared<const StepTables>(graph);
+  const auto nominal = Simulate(graph, options, tables);
   if (!nominal.ok()) return nominal.status();
-  TickModel model(graph, steps, nominal->jobs);
+  TickModel model(graph, tables->edges, steps, nominal->jobs);
   CommunicationSteps count;
   count.messages = model.messages_of_step();
   count.chain = Fewest(model, 0, false);

@@ -29,13 +29,13 @@ bool FixedOrderRun::MayFit(const Graph& graph, const SimulationOptions& options)
 }
 
 FixedOrderRun::FixedOrderRun(const Graph& graph, const SimulationOptions& options,
-                             const std::vector<double>& held_bytes)
+                             const std::vector<double>& held_bytes, std::shared_ptr<const StepTables> tables)
     : graph_(graph),
       options_(options),
       costs_(graph, options),
-      edges_(graph),
-      numbers_(graph),
-      jobs_(graph, costs_, options, edges_, numbers_),
+      tables_(TablesOf(graph, std::move(tables))),
+      numbers_(tables_->jobs),
+      jobs_(graph, costs_, options, tables_->edges, numbers_),
       table_(jobs_.At(0)),
       result_(EmptyResult(graph, options, held_bytes)) {
   fits_ = BytesAreWhole() && LineUp();

@@ -10,6 +10,7 @@
 #define WEFT_SCHEDULES_SIMULATOR_FIXED_ORDER_RUN_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -21,8 +22,10 @@ namespace weft {
 
 class FixedOrderRun {
  public:
-  // Refers to graph and options. `held_bytes`: by rank, beside activations.
-  FixedOrderRun(const Graph& graph, const SimulationOptions& options, const std::vector<double>& held_bytes);
+  // Refers to graph and options. `held_bytes`: by rank, beside activations. `tables` are the graph's;
+  // null to make them.
+  FixedOrderRun(const Graph& graph, const SimulationOptions& options, const std::vector<double>& held_bytes,
+                std::shared_ptr<const StepTables> tables = nullptr);
 
   // Tells whether one pass may do for this schedule and these options; `fits` tells it for certain. Otherwise
   // the general simulation has to run, which also says what is wrong with orders that cannot be followed.
@@ -72,8 +75,8 @@ class FixedOrderRun {
   const Graph& graph_;
   const SimulationOptions& options_;
   const JobCosts costs_;
-  const StepEdges edges_;
-  const JobTable numbers_;
+  const std::shared_ptr<const StepTables> tables_;
+  const JobTable& numbers_;
   const SimulatedJobs jobs_;
   const SimulatedJobs::Table& table_;
   std::vector<std::vector<Predecessor>> predecessors_;  // by job index

@@ -65,7 +65,8 @@ std::optional<Graph> GraphOfRun(const Graph& graph, const SimulationOptions& opt
 
 // Among micro-batches of a chain those that are alive wait for later stages only. With several inputs they
 // may wait for one another, unless all stages admit them in one order.
-absl::StatusOr<SimulatedAdmission> AdmissionOf(const Graph& graph, const SimulationOptions& options) {
+absl::StatusOr<SimulatedAdmission> AdmissionOf(const Graph& graph, const SimulationOptions& options,
+                                               const std::shared_ptr<const StepTables>& tables) {
   SimulatedAdmission admission;
   const StageBytes bytes{options.activation, options.weight, options.state};
   admission.held_bytes = HeldBytes(graph, bytes);
@@ -75,7 +76,7 @@ absl::StatusOr<SimulatedAdmission> AdmissionOf(const Graph& graph, const Simulat
     admission.memory = *std::move(memory);
   }
   if (!graph.schedule().limit || graph.is_chain()) return admission;
-  const auto order = ClaimOrder(graph);
+  const auto order = ClaimOrder(graph, tables);
   if (!order.ok()) return order.status();
   for (const auto& of_step : *order) {
     std::vector<int32_t>& forwards = admission.order.emplace_back();
@@ -90,17 +91,19 @@ absl::StatusOr<SimulatedAdmission> AdmissionOf(const Graph& graph, const Simulat
 
 }  // namespace
 
-absl::StatusOr<SimulationResult> Simulate(const Graph& any_run, const SimulationOptions& options) {
+absl::StatusOr<SimulationResult> Simulate(const Graph& any_run, const SimulationOptions& options,
+                                          std::shared_ptr<const StepTables> tables) {
   if (absl::Status s = CheckOptions(any_run.schedule(), options); !s.ok()) return s;
   const std::optional<Graph> of_run = GraphOfRun(any_run, options);
   const Graph& graph = of_run.has_value() ? *of_run : any_run;
-  auto admission = AdmissionOf(graph, options);
+  if (tables == nullptr || of_run.has_value()) tables = std::make_shared<const StepTables>(graph);
+  auto admission = AdmissionOf(graph, options, tables);
   if (!admission.ok()) return admission.status();
   if (FixedOrderRun::MayFit(graph, options)) {
-    FixedOrderRun run(graph, options, admission->held_bytes);
+    FixedOrderRun run(graph, options, admission->held_bytes, tables);
     if (run.fits()) return run.Run();
   }
-  return Simulation(graph, options, *std::move(admission)).Run();
+  return Simulation(graph, options, *std::move(admission), std::move(tables)).Run();
 }
 
 }  // namespace weft

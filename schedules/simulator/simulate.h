@@ -30,6 +30,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -37,6 +38,8 @@
 #include "schedules/timeline.h"
 
 namespace weft {
+
+struct StepTables;
 
 struct SimulationOptions {
   int steps = 1;
@@ -102,7 +105,9 @@ struct SimulationResult {
 
 // Simulates the run. Where stages are no chain, forwards of a limited stage are admitted in claim order, as
 // by workers (claim_order.h).
-absl::StatusOr<SimulationResult> Simulate(const Graph& graph, const SimulationOptions& options);
+// `tables` are the graph's; null to make them.
+absl::StatusOr<SimulationResult> Simulate(const Graph& graph, const SimulationOptions& options,
+                                          std::shared_ptr<const StepTables> tables = nullptr);
 
 }  // namespace weft
 

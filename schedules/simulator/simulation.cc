@@ -42,12 +42,13 @@ StepProgress::Options Simulation::ProgressOptions() const {
   return options;
 }
 
-Simulation::Simulation(const Graph& graph, const SimulationOptions& options, SimulatedAdmission admission)
+Simulation::Simulation(const Graph& graph, const SimulationOptions& options, SimulatedAdmission admission,
+                       std::shared_ptr<const StepTables> tables)
     : graph_(graph),
       options_(options),
       schedule_(graph.schedule()),
       costs_(graph, options),
-      progress_(graph, ProgressOptions()),
+      progress_(graph, ProgressOptions(), std::move(tables)),
       jobs_(graph, costs_, options, progress_.edges(), progress_.jobs()),
       tickets_(graph, admission.memory.has_value() ? admission.memory : graph.schedule().memory),
       admitted_in_order_(std::move(admission.order)),

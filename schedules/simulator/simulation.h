@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -38,7 +39,9 @@ struct SimulatedAdmission {
 class Simulation {
  public:
   // Refers to graph and options. Where a state migrates, the graph is of as many steps as the options have.
-  Simulation(const Graph& graph, const SimulationOptions& options, SimulatedAdmission admission);
+  // `tables` are the graph's; null to make them.
+  Simulation(const Graph& graph, const SimulationOptions& options, SimulatedAdmission admission,
+             std::shared_ptr<const StepTables> tables = nullptr);
 
   absl::StatusOr<SimulationResult> Run();
 

@@ -1,5 +1,6 @@
 // Measures the simulator: jobs per second at 10^4, 10^6 and 10^7 jobs of unit durations, the memory, which
-// must not depend on the number of steps, and the time of comparing all families at S = 8, B = 32.
+// must not depend on the number of steps, the time of comparing all families at S = 8, B = 32, and that of
+// checking and planning a run of 1000 stages and micro-batches.
 //
 // The schedule is 1f1b on 8 ranks with 62 micro-batches: 1,000 jobs a step.
 #include <benchmark/benchmark.h>
@@ -7,6 +8,7 @@
 #include <cstdlib>
 
 #include "schedules/check/check.h"
+#include "schedules/dispatch/claim_order.h"
 #include "schedules/families/candidates.h"
 #include "schedules/families/families.h"
 #include "schedules/simulator/simulate.h"
@@ -76,6 +78,23 @@ void BM_CompareAllFamilies(benchmark::State& state) {
   state.counters["schedules"] = schedules;
 }
 BENCHMARK(BM_CompareAllFamilies)->Unit(benchmark::kMillisecond);
+
+// What a coordinator does with a large run before it takes it in: 2,001,000 jobs a step.
+void BM_CheckAndPlanLarge(benchmark::State& state) {
+  const auto schedule = MakeSchedule("1f1b", {}, 1000, 1000);
+  for (auto _ : state) {
+    const auto tables = CheckedTables(*schedule);
+    if (!tables.ok() || !ClaimOrder(Graph(*schedule), *tables).ok()) std::abort();
+  }
+  state.counters["resident_MiB"] = ResidentMiB();
+}
+BENCHMARK(BM_CheckAndPlanLarge)->Unit(benchmark::kMillisecond);
+
+void BM_StepEdgesLarge(benchmark::State& state) {
+  const Graph graph(*MakeSchedule("1f1b", {}, 1000, 1000));
+  for (auto _ : state) benchmark::DoNotOptimize(StepEdges(graph).max_distance());
+}
+BENCHMARK(BM_StepEdgesLarge)->Unit(benchmark::kMillisecond);
 
 }  // namespace
 }  // namespace weft

@@ -168,10 +168,10 @@ absl::Status TranscriptDriver::Submit(const Command& c) {
   if (!plan.ok()) return plan.status();
   auto restartable = std::make_shared<RunPlan>(**plan);
   restartable->restarts = static_cast<int32_t>(NumberOf(c, "restarts", 0));
-  restartable->resumed_spec = [this, text = c.text, schedule = *schedule, steps](const std::string& folder,
-                                                                                 int32_t step) {
+  restartable->resumed_spec = [this, text = c.text, schedule = *schedule, tables = (*plan)->tables, steps](
+                                  const std::string& folder, int32_t step) {
     const std::string resumed = absl::StrCat(text, " resumed from ", folder);
-    cores_.AddShape(resumed, {schedule, steps, step});
+    cores_.AddShape(resumed, {schedule, steps, step, tables});
     return resumed;
   };
   SubmitRun submit;
@@ -181,7 +181,7 @@ absl::Status TranscriptDriver::Submit(const Command& c) {
   submit.spec = c.text;
   submit.processes = static_cast<int32_t>(NumberOf(c, "processes", 0));
   submit.output = c.Value("output");
-  cores_.AddShape(submit.spec, {*std::move(schedule), steps, first_step});
+  cores_.AddShape(submit.spec, {*std::move(schedule), steps, first_step, (*plan)->tables});
   page_.Head(Topic::kRuns, "coordinator takes a submission");
   cores_.StepCoordinator({std::move(submit)});
   return absl::OkStatus();

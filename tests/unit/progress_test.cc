@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <map>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "schedules/check/check.h"
 #include "schedules/families/families.h"
 #include "schedules/simulator/rank_set.h"
 
@@ -43,6 +45,28 @@ TEST(JobTable, EveryJob_IsTheGraphs) {
       }
     }
   }
+}
+
+// An update of a pipeline leads to every forward of its stage in the next step: more successors than a few.
+TEST(StepEdges, ManySuccessors_ComeByTensorSortAndIndex) {
+  const Graph graph = GraphOf("1f1b", 2, 40);
+  const StepEdges edges(graph);
+  std::vector<std::tuple<bool, TensorKind, bool, int>> keys;
+  for (const StepEdges::Successor& s : edges.SuccessorsOf(0, graph.IndexOf(Job::Update(0, 1, 0)))) {
+    const bool other = HasMicrobatch(graph.JobAt(s.distance, s.index).kind);
+    keys.emplace_back(s.tensor == TensorKind::kOrder, s.tensor, other, s.index);
+  }
+  EXPECT_EQ(keys.size(), 41u) << "forwards and the next update";
+  EXPECT_TRUE(std::is_sorted(keys.begin(), keys.end()));
+}
+
+TEST(StepProgress, GivenTables_AreUsed) {
+  const Graph graph = GraphOf("1f1b", 3, 4);
+  const auto tables = CheckedTables(graph.schedule());
+  ASSERT_TRUE(tables.ok()) << tables.status();
+  const StepProgress progress(graph, {}, *tables);
+  EXPECT_EQ(&progress.edges(), &(*tables)->edges);
+  EXPECT_EQ(&progress.jobs(), &(*tables)->jobs);
 }
 
 TEST(StepProgress, FirstSteps_WaitForJobsOfTheRunOnly) {

@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "schedules/check/check.h"
 #include "schedules/dispatch/claim_order.h"
 #include "schedules/families/families.h"
 #include "schedules/sync/catalogue.h"
@@ -280,7 +281,11 @@ WorkerCore::RunShape Draw(uint64_t seed, std::string* text) {
   *text = absl::StrCat("seed ", seed, ": ", name, " S=", stages, " B=", microbatches,
                        " staleness=", staleness, schedule->takes_norm ? ", clips" : "");
   const int first_step = pick(0, 2);
-  return {*std::move(schedule), first_step + pick(1, 4), first_step};
+  const int steps = pick(1, 4);
+  // Those of the schedule without collectives, as a process makes them when it parses the run.
+  auto tables = CheckedTables(*schedule);
+  EXPECT_TRUE(tables.ok()) << tables.status();
+  return {*std::move(schedule), first_step + steps, first_step, *std::move(tables)};
 }
 
 class WorkerCollectives : public ::testing::TestWithParam<uint64_t> {};

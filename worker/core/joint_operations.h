@@ -30,9 +30,9 @@
 
 namespace weft {
 
-// Makes the schedule's holders reduce jointly, if the assignment says so. Returns why this process cannot
-// take part; "" if it can, or need not.
-std::string UseJointOperations(const Assign& assign, Schedule* schedule);
+// Makes the holders of the shape's schedule reduce jointly, if the assignment says so. Returns why this
+// process cannot take part; "" if it can, or need not.
+std::string UseJointOperations(const Assign& assign, LocalRun::Shape* shape);
 
 class JointOperations {
  public:

@@ -7,6 +7,7 @@ namespace weft {
 LocalRun::LocalRun(const Assign& assign, Shape shape)
     : assignment_(assign),
       graph_(std::move(shape.schedule), shape.steps, shape.first_step),
+      tables_(TablesOf(graph_, std::move(shape.tables))),
       steps_(shape.steps),
       first_step_(shape.first_step),
       place_of_rank_(assign.process_of_rank.size(), -1) {

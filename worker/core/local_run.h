@@ -9,6 +9,7 @@
 #define WEFT_WORKER_CORE_LOCAL_RUN_H_
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "proto/session/messages.h"
@@ -25,6 +26,8 @@ class LocalRun {
     Schedule schedule;
     int steps = 1;       // step before which the run ends
     int first_step = 0;  // first step; an earlier run made all before, whose checkpoint this one begins with
+    // CheckedTables of the schedule; null to make them, as where collectives change its edges.
+    std::shared_ptr<const StepTables> tables = nullptr;
   };
 
   LocalRun(const Assign& assign, Shape shape);
@@ -33,6 +36,7 @@ class LocalRun {
 
   const Assign& assignment() const { return assignment_; }
   const Graph& graph() const { return graph_; }
+  const std::shared_ptr<const StepTables>& tables() const { return tables_; }
   int steps() const { return steps_; }
   int first_step() const { return first_step_; }
   // Returns how many steps may be under way at a time.
@@ -59,6 +63,7 @@ class LocalRun {
  private:
   const Assign assignment_;
   const Graph graph_;
+  const std::shared_ptr<const StepTables> tables_;  // of the graph
   const int steps_, first_step_;
   std::vector<int> place_of_rank_;
 };

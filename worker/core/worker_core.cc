@@ -11,12 +11,12 @@ namespace weft {
 namespace {
 
 // Returns why this process cannot take the assignment; "" if it can.
-std::string WhyRefused(const Assign& assign, Schedule* schedule) {
-  if (static_cast<int>(assign.process_of_rank.size()) != schedule->ranks) {
+std::string WhyRefused(const Assign& assign, LocalRun::Shape* shape) {
+  if (static_cast<int>(assign.process_of_rank.size()) != shape->schedule.ranks) {
     return absl::StrFormat("the assignment places %d ranks, the schedule has %d",
-                           assign.process_of_rank.size(), schedule->ranks);
+                           assign.process_of_rank.size(), shape->schedule.ranks);
   }
-  return UseJointOperations(assign, schedule);
+  return UseJointOperations(assign, shape);
 }
 
 }  // namespace
@@ -87,7 +87,7 @@ void WorkerCore::OnAssign(int64_t now, const Assign& assign, WorkerEffects* out)
   if (run_) return refuse(absl::StrCat("this process still works on run ", run_id()));
   absl::StatusOr<RunShape> shape = parse_(assign.spec);
   if (!shape.ok()) return refuse(std::string(shape.status().message()));
-  if (std::string why = WhyRefused(assign, &shape->schedule); !why.empty()) return refuse(std::move(why));
+  if (std::string why = WhyRefused(assign, &*shape); !why.empty()) return refuse(std::move(why));
   run_ = std::make_unique<WorkerRun>(now, assign, *std::move(shape), launch_ahead_);
   out->push_back(run_->Preparation());
 }

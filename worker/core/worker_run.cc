@@ -41,7 +41,7 @@ WorkerRun::WorkerRun(int64_t now, const Assign& assign, LocalRun::Shape shape, i
     : launch_ahead_(launch_ahead),
       run_(assign, std::move(shape)),
       admission_(run_.graph()),
-      progress_(run_.graph(), ProgressOptions()),
+      progress_(run_.graph(), ProgressOptions(), run_.tables()),
       computed_(FindComputedStages(run_, progress_.jobs())),
       wants_(run_),
       intake_(run_.graph()),

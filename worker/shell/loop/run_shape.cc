@@ -21,8 +21,9 @@ absl::StatusOr<WorkerCore::RunShape> ParseRunShape(const std::string& text) {
   if (!spec.ok()) return spec.status();
   absl::StatusOr<Schedule> schedule = ScheduleOf(*spec);
   if (!schedule.ok()) return schedule.status();
-  if (absl::Status s = CheckSchedule(*schedule); !s.ok()) return s;
-  return WorkerCore::RunShape{*std::move(schedule), spec->end_step(), spec->first_step()};
+  auto tables = CheckedTables(*schedule);
+  if (!tables.ok()) return tables.status();
+  return WorkerCore::RunShape{*std::move(schedule), spec->end_step(), spec->first_step(), *std::move(tables)};
 }
 
 }  // namespace weft
