@@ -10,6 +10,7 @@
 #include "run/file_section.h"
 #include "run/model_layers.h"
 #include "run/run_schedule.h"
+#include "run/stage_cut.h"
 #include "schedules/byte_text.h"
 #include "schedules/dispatch/admission.h"
 #include "schedules/graph/graph.h"
