@@ -1,7 +1,6 @@
 #include "run/run_memory.h"
 
 #include <algorithm>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,8 +9,10 @@
 #include "run/file_section.h"
 #include "run/model_layers.h"
 #include "run/run_schedule.h"
+#include "run/stage_cut.h"
 #include "schedules/byte_text.h"
 #include "schedules/dispatch/admission.h"
+#include "schedules/dispatch/kept_stages.h"
 #include "schedules/graph/graph.h"
 #include "schedules/sync/catalogue.h"
 
@@ -22,94 +23,79 @@ constexpr int64_t kFloat = 4, kAlignment = 64;
 constexpr int64_t kSmallTensors = 4096;     // scalars and the like
 constexpr int64_t kParametersOfLayer = 20;  // the most tensors of a layer; each is aligned by itself
 
-// Adds migrating states. A rank may have each stage's state once: there while it computes, and put together
-// for the next rank of its route until that rank fetches it. While one state leaves, it is there twice.
-void CountStates(const RunSpec& run, const Graph& graph, const std::vector<StageMemory>& stages,
-                 std::vector<RankMemory>* ranks) {
-  const Schedule& schedule = graph.schedule();
-  std::vector<int64_t> largest(schedule.ranks, 0);
-  for (int s = 0; s < schedule.stages; ++s) {
-    const int versions = std::min(1 + schedule.MaxStaleness(s), 1 + run.train.steps);
-    const int64_t state = (versions + 1 + OptimizerBuffers(run.train.optimizer)) * stages[s].parameters +
-                          versions * stages[s].narrowed + kSmallTensors;
-    std::set<Rank> ranks_on_route;
-    for (int b = 0; b < schedule.microbatches; ++b) {
-      ranks_on_route.insert(graph.RankOf(Job::Compute(0, s, b, JobKind::kForward)));
-      ranks_on_route.insert(graph.RankOf(Job::Compute(0, s, b, graph.final_backward())));
-    }
-    for (const Rank rank : ranks_on_route) {
-      if (rank < 0 || rank >= schedule.ranks) continue;
-      (*ranks)[rank].held += state;
-      if (ranks_on_route.size() > 1) largest[rank] = std::max(largest[rank], state);
-    }
-  }
-  for (Rank rank = 0; rank < schedule.ranks; ++rank) (*ranks)[rank].held += largest[rank];
+// Returns the bytes of what a holder keeps of a stage, or a rank of a state that visits it.
+int64_t BytesOf(const Kept& kept, const RunSpec& run, const StageMemory& stage) {
+  const int64_t parameters = stage.parameters;
+  const bool sliced = kept.parts > 1;
+  const int64_t part = sliced ? (parameters + kept.parts - 1) / kept.parts + kAlignment : parameters;
+  const int versions = kept.versions + kept.leaving;
+  const int optimizer = kept.optimizer ? OptimizerBuffers(run.train.optimizer) : 0;
+  const int sums = (kept.sums + kept.parts_of_sum - 1) / kept.parts_of_sum;
+  return (versions + optimizer) * part + sums * (kept.whole_sums ? parameters : part) +
+         // A slice is gathered before anything computes with it.
+         (sliced ? 0 : versions * stage.narrowed);
 }
 
-// Counts the bytes that do not come and go with micro-batches.
+// Returns the bytes that do not come and go with micro-batches. A rank may have each migrating state once:
+// there while it computes, and put together for the next rank of its route until that rank fetches it. While
+// one state leaves, it is there twice.
+int64_t HeldBytes(const std::vector<KeptStage>& kept, const RunSpec& run,
+                  const std::vector<StageMemory>& stages, bool migrating) {
+  int64_t held = 0, twice = 0;
+  for (const KeptStage& stage : kept) {
+    const StageMemory& bytes = stages[stage.stage];
+    held += stage.handed_out * bytes.parameters;
+    if (!stage.kept.has_value()) continue;
+    const int64_t state = BytesOf(*stage.kept, run, bytes) + (migrating ? kSmallTensors : 0);
+    held += state;
+    if (stage.visits) twice = std::max(twice, state);
+  }
+  return held + twice;
+}
+
+// Adds what jobs take while they run.
+void CountWork(const Graph& graph, const std::vector<StageMemory>& stages, std::vector<RankMemory>* ranks) {
+  const Schedule& schedule = graph.schedule();
+  std::vector<int64_t> overlapped(schedule.ranks, 0);
+  int64_t largest = 0;
+  for (const StageMemory& stage : stages) largest = std::max(largest, stage.parameters);
+  for (int s = 0; s < schedule.stages; ++s) {
+    const bool sliced = graph.sync(s).layout() == Layout::kSliced && graph.members(s).size() > 1;
+    // The slices are put together; where a joint operation does that, the next job's lie beside them.
+    const int64_t work =
+        stages[s].work + (sliced ? stages[s].parameters : 0) + (graph.joint_order().gathers() ? largest : 0);
+    for (int step = 0; step < schedule.period; ++step) {
+      for (int b = 0; b < schedule.microbatches; ++b) {
+        const Rank rank = schedule.compute(Job::Compute(step, s, b, graph.final_backward()));
+        if (rank < 0 || rank >= schedule.ranks) continue;
+        if (graph.has_pairs()) overlapped[rank] = std::max(overlapped[rank], stages[s].forward_work);
+        RankMemory& memory = (*ranks)[rank];
+        if (work > memory.work) {
+          memory.work = work;
+          memory.work_stage = s;
+        }
+      }
+    }
+  }
+  for (Rank rank = 0; rank < schedule.ranks; ++rank) (*ranks)[rank].work += overlapped[rank];
+}
+
 std::vector<RankMemory> CountRanks(const RunSpec& run, const Schedule& schedule,
                                    const std::vector<StageMemory>& stages) {
   const Graph graph(schedule);
   std::vector<RankMemory> ranks(schedule.ranks);
-  std::vector<int64_t> overlapped(schedule.ranks, 0);
-  int64_t largest = 0;
-  for (const StageMemory& stage : stages) largest = std::max(largest, stage.parameters);
-  const auto valid = [&](Rank rank) { return rank >= 0 && rank < schedule.ranks; };
-  for (int s = 0; s < schedule.stages; ++s) {
-    const int64_t parameters = stages[s].parameters;
-    const auto members = static_cast<int64_t>(graph.members(s).size());
-    const Protocol& protocol = graph.sync(s);
-    const bool sliced = protocol.layout() == Layout::kSliced && members > 1;
-    const int64_t part = sliced ? (parameters + members - 1) / members + kAlignment : parameters;
-    // The slices are put together; where a joint operation does that, the next job's lie beside them.
-    const int64_t work =
-        stages[s].work + (sliced ? parameters : 0) + (graph.joint_order().gathers() ? largest : 0);
-    const auto of_run = [&run](int steps) { return std::min(steps, run.train.steps); };
-    for (int m = 0; m < members; ++m) {
-      const Rank rank = protocol.holder(m).rank;
-      if (!valid(rank) || protocol.layout() == Layout::kTravelling) continue;
-      const Kept kept = protocol.KeptBy(graph, m);
-      const int versions = std::min(kept.versions, 1 + run.train.steps) + kept.leaving;
-      const int state = kept.optimizer ? OptimizerBuffers(run.train.optimizer) : 0;
-      const int sums = (of_run(kept.sums) + kept.parts_of_sum - 1) / kept.parts_of_sum;
-      ranks[rank].held += (versions + state) * part + sums * (kept.whole_sums ? parameters : part);
-      // A slice is gathered before anything computes with it.
-      if (!sliced) ranks[rank].held += versions * stages[s].narrowed;
-    }
-    const bool hands_out = protocol.gradients_leave() || protocol.passes_sums();
-    std::vector<int64_t> handed_out(schedule.ranks, 0);
-    for (int step = 0; step < schedule.period; ++step) {
-      std::vector<int64_t> of_step(schedule.ranks, 0);
-      for (int b = 0; b < schedule.microbatches; ++b) {
-        const Rank rank = schedule.compute(Job::Compute(step, s, b, graph.final_backward()));
-        if (!valid(rank)) continue;
-        if (hands_out) of_step[rank] += parameters * of_run(1 + schedule.StalenessOf(s, b));
-        handed_out[rank] = std::max(handed_out[rank], of_step[rank]);
-        if (graph.has_pairs()) overlapped[rank] = std::max(overlapped[rank], stages[s].forward_work);
-        if (work > ranks[rank].work) {
-          ranks[rank].work = work;
-          ranks[rank].work_stage = s;
-        }
-      }
-    }
-    for (Rank rank = 0; rank < schedule.ranks; ++rank) ranks[rank].held += handed_out[rank];
+  const std::vector<std::vector<KeptStage>> kept = KeptByRanks(graph, run.train.steps);
+  const bool migrating = graph.sync(0).layout() == Layout::kTravelling;
+  for (Rank rank = 0; rank < schedule.ranks; ++rank) {
+    ranks[rank].held = HeldBytes(kept[rank], run, stages, migrating);
   }
-  if (graph.sync(0).layout() == Layout::kTravelling) CountStates(run, graph, stages, &ranks);
-  for (Rank rank = 0; rank < schedule.ranks; ++rank) ranks[rank].work += overlapped[rank];
+  CountWork(graph, stages, &ranks);
   return ranks;
 }
 
-}  // namespace
-
-int OptimizerBuffers(const OptimizerSpec& optimizer) {
-  if (const auto* sgd = std::get_if<SgdSpec>(&optimizer)) return sgd->momentum != 0 ? 1 : 0;
-  return 2;
-}
-
-StageMemory CountStage(const RunSpec& run, int stage) {
+StageMemory CountLinkedStage(const RunSpec& run, const std::vector<LayerCount>& layers,
+                             const StageLinks& links, int stage) {
   const int64_t element = ComputeBytes(run.precision);
-  const std::vector<LayerCount> layers = CountLayers(run.model, run.precision);
-  const StageLinks links = LinkStages(layers, run.layers_of_stage)[stage];
   const auto bytes_of = [&](int layer) {
     return element * layers[layer].output_elements() * run.microbatch_samples() + kAlignment;
   };
@@ -144,11 +130,25 @@ StageMemory CountStage(const RunSpec& run, int stage) {
   return memory;
 }
 
+}  // namespace
+
+int OptimizerBuffers(const OptimizerSpec& optimizer) {
+  if (const auto* sgd = std::get_if<SgdSpec>(&optimizer)) return sgd->momentum != 0 ? 1 : 0;
+  return 2;
+}
+
+StageMemory CountStage(const RunSpec& run, int stage) {
+  const std::vector<LayerCount> layers = CountLayers(run.model, run.precision);
+  return CountLinkedStage(run, layers, LinkStages(layers, run.layers_of_stage)[stage], stage);
+}
+
 RunMemory CountRun(const RunSpec& run, const Schedule& schedule) {
   std::vector<StageMemory> stages;
   RunMemory memory;
+  const std::vector<LayerCount> layers = CountLayers(run.model, run.precision);
+  const std::vector<StageLinks> links = LinkStages(layers, run.layers_of_stage);
   for (int s = 0; s < run.stages(); ++s) {
-    stages.push_back(CountStage(run, s));
+    stages.push_back(CountLinkedStage(run, layers, links[s], s));
     memory.activation_bytes.push_back(stages.back().activation_bytes +
                                       (schedule.split_backward ? stages.back().between : 0));
   }

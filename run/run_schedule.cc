@@ -5,6 +5,7 @@
 #include "run/model_layers.h"
 #include "run/run_memory.h"
 #include "run/schedule_spec.h"
+#include "run/stage_cut.h"
 #include "schedules/check/check.h"
 #include "schedules/families/families.h"
 #include "schedules/sync/catalogue.h"

@@ -13,6 +13,7 @@
 #include "run/model_layers.h"
 #include "run/resnet.h"
 #include "run/schedule_spec.h"
+#include "run/stage_cut.h"
 #include "run/unknown_name.h"
 
 namespace weft {

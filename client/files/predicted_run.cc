@@ -10,6 +10,7 @@
 #include "run/model_layers.h"
 #include "run/run_memory.h"
 #include "run/run_schedule.h"
+#include "run/stage_cut.h"
 #include "schedules/graph/graph.h"
 
 namespace weft {

@@ -13,6 +13,7 @@
 #include "run/json_text.h"
 #include "run/model_layers.h"
 #include "run/run_memory.h"
+#include "run/stage_cut.h"
 
 namespace weft {
 namespace {

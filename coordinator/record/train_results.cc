@@ -16,6 +16,7 @@
 #include "coordinator/record/run_view.h"
 #include "nlohmann/json.hpp"
 #include "run/model_layers.h"
+#include "run/stage_cut.h"
 #include "schedules/simulator/simulate.h"
 
 namespace weft {

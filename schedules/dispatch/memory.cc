@@ -3,67 +3,43 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <utility>
 
 #include "absl/strings/str_format.h"
 #include "schedules/byte_text.h"
+#include "schedules/dispatch/kept_stages.h"
 
 namespace weft {
 namespace {
 
-// Returns, by rank, the bytes of the states of two stages that it computes one after the other: one is there,
-// and the next may have come already.
-std::vector<double> RouteBytes(const Graph& graph, const StageBytes& bytes) {
-  const Schedule& s = graph.schedule();
-  std::vector<std::vector<double>> states(s.ranks);
-  for (int stage = 0; stage < s.stages; ++stage) {
-    const double state = graph.sync(stage).KeptBy(graph, 0).versions * OfStage(bytes.weight, stage) +
-                         OfStage(bytes.state, stage);
-    std::vector<bool> computes(s.ranks, false);
-    for (int b = 0; b < s.microbatches; ++b) {
-      computes[graph.RankOf(Job::Compute(0, stage, b, JobKind::kForward))] = true;
-      computes[graph.RankOf(Job::Compute(0, stage, b, graph.final_backward()))] = true;
-    }
-    for (Rank rank = 0; rank < s.ranks; ++rank) {
-      if (computes[rank]) states[rank].push_back(state);
-    }
-  }
-  std::vector<double> held(s.ranks, 0);
-  for (Rank rank = 0; rank < s.ranks; ++rank) {
-    const std::vector<double>& mine = states[rank];
-    for (size_t i = 0; i < mine.size(); ++i)
-      held[rank] = std::max(held[rank], mine[i] + (i + 1 < mine.size() ? mine[i + 1] : 0));
-  }
-  return held;
+// Returns the bytes of what a holder keeps. `state` has one sum of gradients; where sums are whole until they
+// are scattered, the rest of them is in the second figure.
+std::pair<double, double> BytesOf(const Kept& kept, double weight, double state) {
+  const double parts = kept.parts;
+  const double own = kept.versions * weight + kept.waiting * weight + (kept.optimizer ? state : 0);
+  return {own / parts, kept.whole_sums ? kept.sums * weight * (1 - 1 / parts) : 0};
 }
 
 }  // namespace
 
 std::vector<double> HeldBytes(const Graph& graph, const StageBytes& bytes) {
-  if (graph.sync(0).layout() == Layout::kTravelling) return RouteBytes(graph, bytes);
-  const Schedule& s = graph.schedule();
-  std::vector<double> held(s.ranks, 0), fetched(s.ranks, 0);
-  for (int stage = 0; stage < s.stages; ++stage) {
-    const double weight = OfStage(bytes.weight, stage);
-    const Protocol& protocol = graph.sync(stage);
-    for (int m = 0; m < protocol.size(); ++m) {
-      const Kept kept = protocol.KeptBy(graph, m);
-      const double state = kept.optimizer ? OfStage(bytes.state, stage) : 0;
-      double& mine = held[protocol.holder(m).rank];
-      mine += (kept.versions * weight + kept.waiting * weight + state) / kept.parts;
-      if (kept.whole_sums) mine += kept.sums * weight * (1 - 1 / static_cast<double>(kept.parts));
+  std::vector<double> held;
+  const bool migrating = graph.sync(0).layout() == Layout::kTravelling;
+  for (const std::vector<KeptStage>& stages : KeptByRanks(graph)) {
+    double of_holders = 0, fetched = 0, of_visits = 0, before = 0;
+    for (const KeptStage& stage : stages) {
+      const double weight = OfStage(bytes.weight, stage.stage);
+      if (stage.fetches) fetched = std::max(fetched, weight);
+      if (!stage.kept.has_value()) continue;
+      const auto [state, whole_sums] = BytesOf(*stage.kept, weight, OfStage(bytes.state, stage.stage));
+      of_holders += state;
+      of_holders += whole_sums;
+      // Of states that migrate, the one that it computes with is there, and the next may have come already.
+      of_visits = std::max(of_visits, before + state);
+      before = state;
     }
-    for (int step = 0; step < s.period; ++step) {
-      for (int b = 0; b < s.microbatches; ++b) {
-        for (JobKind kind : {JobKind::kForward, graph.input_backward()}) {
-          const Job job = Job::Compute(step, stage, b, kind);
-          if (!graph.FetchesWeights(job)) continue;
-          double& most = fetched[graph.RankOf(job)];
-          most = std::max(most, weight);
-        }
-      }
-    }
+    held.push_back(migrating ? of_visits : of_holders + fetched);
   }
-  for (Rank rank = 0; rank < s.ranks; ++rank) held[rank] += fetched[rank];
   return held;
 }
 

@@ -13,6 +13,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
 #include "run/model_layers.h"
+#include "run/stage_cut.h"
 #include "tests/conformance/device_fixture.h"
 #include "tests/conformance/training_driver.h"
 #include "worker/shell/compute/compute.h"

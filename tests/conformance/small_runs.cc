@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "run/model_layers.h"
+#include "run/stage_cut.h"
 
 namespace weft::testing {
 namespace {

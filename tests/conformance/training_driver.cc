@@ -15,6 +15,7 @@
 #include "nlohmann/json.hpp"
 #include "run/model_layers.h"
 #include "run/run_schedule.h"
+#include "run/stage_cut.h"
 #include "worker/shell/checkpoint/safetensors.h"
 #include "worker/shell/compute/sum_of_squares.h"
 #include "worker/shell/reference/reference.h"

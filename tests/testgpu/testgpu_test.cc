@@ -19,8 +19,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "run/model_layers.h"
 #include "tests/testgpu/load_testgpu.h"
-#include "worker/shell/compute/parameters.h"
 #include "worker/shell/memory/memory_source.h"
 #include "worker/shell/torch/rank_device.h"
 #include "worker/shell/torch/torch_layers.h"

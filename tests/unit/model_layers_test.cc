@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "nlohmann/json.hpp"
+#include "run/stage_cut.h"
 
 namespace weft {
 namespace {

@@ -6,9 +6,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "run/model_layers.h"
 #include "worker/shell/checkpoint/checkpoint_index.h"
 #include "worker/shell/checkpoint/safetensors.h"
-#include "worker/shell/compute/parameters.h"
 
 namespace weft {
 namespace {

@@ -1,5 +1,5 @@
-// Describes the parameters of a model's layers: names, sizes, initial values, and places in a stage's flat
-// buffer. No tensor, no LibTorch.
+// Places the parameters of a model's layers (run/layer_spec.h) in the flat buffer of a stage, with their
+// names in a checkpoint and the seeds of their initial values. No tensor, no LibTorch.
 //
 // The name of a parameter in a checkpoint is `stage<ss>.<layer>.<parameter>`, as
 // `stage01.block0.attention.qkv.weight`. In a stage's buffer the parameters follow one another in the order
@@ -13,41 +13,10 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "run/layer_spec.h"
 #include "run/run_spec.h"
 
 namespace weft {
-
-struct ParameterInit {
-  enum class Kind : uint8_t { kConstant, kNormal, kUniform } kind = Kind::kConstant;
-  double value = 0;  // the constant, the standard deviation, or the bound of both sides
-};
-
-struct ParameterSpec {
-  enum class Kind : uint8_t {
-    kTrained,
-    // A running average of micro-batches' measurements (batch_norm.h). Its "gradient" is the micro-batch's
-    // measurement, and travels, waits and is summed as one; only the update differs (stage_update.h).
-    kStatistic,
-  };
-  std::string name;  // within its layer
-  std::vector<int64_t> size;
-  ParameterInit init;
-  Kind kind = Kind::kTrained;
-  // True if layers read it in float32 whatever they compute in (precision.h), and its gradient is float32,
-  // too: a token embedding, whose rows gather one gradient for each time a token occurs, and batch norms,
-  // whose kernels want it, on every device.
-  bool wide = false;
-  bool is_wide() const { return wide || kind == Kind::kStatistic; }
-  int64_t elements() const;
-};
-
-struct LayerSpec {
-  std::string name;  // as in run/model_layers.h
-  std::vector<ParameterSpec> parameters;
-};
-
-// Returns one entry for each layer of the chain, in order.
-std::vector<LayerSpec> DescribeLayers(const ModelSpec& model);
 
 struct ParameterSlot {
   ParameterSpec parameter;

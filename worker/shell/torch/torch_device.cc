@@ -6,11 +6,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "run/model_layers.h"
 #include "run/run_schedule.h"
 #include "schedules/sync/catalogue.h"
 #include "worker/shell/compute/compute.h"
 #include "worker/shell/compute/device_backend.h"
-#include "worker/shell/compute/parameters.h"
 #include "worker/shell/data/data.h"
 #include "worker/shell/reference/evaluate.h"
 #include "worker/shell/torch/cpu_rank_device.h"

@@ -1,10 +1,9 @@
-// Builds the layers of the built-in models as functions of their input and parameters. Private to the adapter
-// of LibTorch.
+// Builds the layers of a model as functions of their input and parameters. Private to the adapter of
+// LibTorch.
 //
 // A layer has no state: parameters, running averages among them, come as tensors with each call, so that the
 // same layer serves held weights, fetched copies and the reference loop. Outputs are contiguous. Masks of
-// dropout depend on MaskKey alone. parameters.h describes the parameters of the same layers, and
-// run/model_layers.h counts them.
+// dropout depend on MaskKey alone. run/model_layers.h describes the layers; each kind has one module here.
 #ifndef WEFT_WORKER_SHELL_TORCH_TORCH_LAYERS_H_
 #define WEFT_WORKER_SHELL_TORCH_TORCH_LAYERS_H_
 

@@ -25,7 +25,7 @@ at::Tensor ConvolveAndNorm(const at::Tensor& x, const NormedConvolution& c, cons
 
 class Stem final : public Layer {
  public:
-  Stem(NormedConvolution convolution, bool pools) : convolution_(std::move(convolution)), pools_(pools) {}
+  explicit Stem(const StemSpec& spec) : convolution_(spec.convolution), pools_(spec.pools) {}
   at::Tensor Forward(const at::Tensor* images, const at::Tensor* p, const MaskKey& key) const override {
     const at::Tensor x =
         images->view({images->size(0), convolution_.in, convolution_.in_side, convolution_.in_side});
@@ -64,13 +64,10 @@ class AveragedScores final : public Layer {
 
 }  // namespace
 
-std::vector<std::unique_ptr<Layer>> BuildResNet(const ResNetSpec& model) {
-  ResNetPlan plan = PlanOf(model);
-  std::vector<std::unique_ptr<Layer>> layers;
-  layers.push_back(std::make_unique<Stem>(std::move(plan.stem), plan.pools));
-  for (ResNetBlock& block : plan.blocks) layers.push_back(std::make_unique<ResidualBlock>(std::move(block)));
-  layers.push_back(std::make_unique<AveragedScores>());
-  return layers;
+std::unique_ptr<Layer> BuildStem(const StemSpec& spec) { return std::make_unique<Stem>(spec); }
+std::unique_ptr<Layer> BuildResidualBlock(const ResidualBlockSpec& spec) {
+  return std::make_unique<ResidualBlock>(spec.plan);
 }
+std::unique_ptr<Layer> BuildAveragedScores() { return std::make_unique<AveragedScores>(); }
 
 }  // namespace weft

@@ -3,15 +3,16 @@
 #define WEFT_WORKER_SHELL_TORCH_TORCH_RESNET_H_
 
 #include <memory>
-#include <vector>
 
-#include "run/model_spec.h"
+#include "run/layer_spec.h"
 #include "worker/shell/torch/torch_layers.h"
 
 namespace weft {
 
-// Builds stem, blocks, head. The tensors between them are [samples, channels, side, side].
-std::vector<std::unique_ptr<Layer>> BuildResNet(const ResNetSpec& model);
+// The tensors between them are [samples, channels, side, side].
+std::unique_ptr<Layer> BuildStem(const StemSpec& spec);
+std::unique_ptr<Layer> BuildResidualBlock(const ResidualBlockSpec& spec);
+std::unique_ptr<Layer> BuildAveragedScores();
 
 }  // namespace weft
 

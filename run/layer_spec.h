@@ -1,0 +1,143 @@
+// Describes one layer of a model as a value: its kind with its sizes, its inputs, its parameters and its
+// costs.
+//
+// A kind is a struct of sizes. model_layers.cc lists the operations of each kind, and the layers of each
+// model. Parameters and costs follow from the operations, and the adapter of LibTorch builds the module of
+// the same kind (worker/shell/torch/torch_layers.h). So a layer is described once. Pure; no tensor.
+#ifndef WEFT_RUN_LAYER_SPEC_H_
+#define WEFT_RUN_LAYER_SPEC_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "run/resnet.h"
+
+namespace weft {
+
+struct ParameterInit {
+  enum class Kind : uint8_t { kConstant, kNormal, kUniform } kind = Kind::kConstant;
+  double value = 0;  // the constant, the standard deviation, or the bound of both sides
+};
+
+struct ParameterSpec {
+  enum class Kind : uint8_t {
+    kTrained,
+    // A running average of micro-batches' measurements (batch_norm.h). Its "gradient" is the micro-batch's
+    // measurement, and travels, waits and is summed as one; only the update differs (stage_update.h).
+    kStatistic,
+  };
+  std::string name;  // within its layer
+  std::vector<int64_t> size;
+  ParameterInit init;
+  Kind kind = Kind::kTrained;
+  // True if layers read it in float32 whatever they compute in (precision.h), and its gradient is float32,
+  // too: a token embedding, whose rows gather one gradient for each time a token occurs, and batch norms,
+  // whose kernels want it, on every device.
+  bool wide = false;
+  bool is_wide() const { return wide || kind == Kind::kStatistic; }
+  int64_t elements() const;
+};
+
+// ---- the kinds of layers
+
+// Turns tokens into vectors, each with its position.
+struct TokenEmbeddingSpec {
+  int64_t vocabulary = 0, context = 0, width = 0;
+  double dropout = 0;
+};
+// Turns an image into tokens: a class token of its own, and one for each square patch, each with its
+// position.
+struct PatchEmbeddingSpec {
+  int64_t channels = 0, size = 0, patch = 0, width = 0;
+  int64_t patches() const { return (size / patch) * (size / patch); }
+};
+// A transformer block: [samples, tokens, width] to the same.
+struct TransformerBlockSpec {
+  int64_t tokens = 0, width = 0, heads = 0;
+  int blocks = 1;       // in the model; the initial weights depend on it
+  bool causal = false;  // a token attends to those before it only
+  double epsilon = 0;   // of the norms
+  double dropout = 0;
+};
+// Computes the scores of each token's successor.
+struct TokenScoresSpec {
+  int64_t context = 0, width = 0, vocabulary = 0;
+  double epsilon = 0;
+};
+// Computes scores from the class token alone.
+struct ClassTokenScoresSpec {
+  int64_t tokens = 0, width = 0, classes = 0;
+  double epsilon = 0;
+};
+// A linear layer, with a GELU and dropout behind it or without.
+struct LinearSpec {
+  int64_t in = 0, out = 0;
+  bool gelu = true;
+  double dropout = 0;                   // behind the GELU
+  std::optional<int64_t> first_column;  // of the `in` columns that it reads; none for the whole input
+};
+struct GeluSpec {
+  int64_t width = 0;
+  double dropout = 0;
+};
+// A linear layer at the end of the model.
+struct ScoresSpec {
+  int64_t in = 0, classes = 0;
+};
+// Computes scores from two inputs of one width: one product each, so that each input's gradient is whole by
+// itself, wherever the stages are cut.
+struct JoinedScoresSpec {
+  int64_t width = 0, classes = 0;
+};
+// The first convolution of a residual network, with a ReLU.
+struct StemSpec {
+  NormedConvolution convolution;
+  bool pools = false;  // ends with a maximum over 3x3 with stride 2, padded by 1
+  int64_t side = 0;    // of its output
+};
+struct ResidualBlockSpec {
+  ResNetBlock plan;
+};
+// Computes scores from the average of each channel over the image.
+struct AveragedScoresSpec {
+  int64_t features = 0, side = 0, classes = 0;
+};
+
+using LayerKind = std::variant<TokenEmbeddingSpec, PatchEmbeddingSpec, TransformerBlockSpec, TokenScoresSpec,
+                               ClassTokenScoresSpec, LinearSpec, GeluSpec, ScoresSpec, JoinedScoresSpec,
+                               StemSpec, ResidualBlockSpec, AveragedScoresSpec>;
+
+struct LayerSpec {
+  std::string name;         // "embedding", "block0", .., "head"; "linear0", ..
+  std::vector<int> inputs;  // layers that it reads, ascending; none for the data
+  LayerKind kind;
+  std::vector<ParameterSpec> parameters = {};
+};
+
+// The costs of a layer, without any tensor.
+struct LayerCount {
+  std::string name;          // as LayerSpec
+  std::vector<int> inputs;   // as LayerSpec
+  double forward_flops = 0;  // operations per sample; a multiply-add counts 2
+  int64_t parameters = 0;    // trained elements
+  // Sizes of one sample's output; none for the last layer, whose output is the loss.
+  std::vector<int64_t> output;
+  // Bytes that a forward keeps for its backward: its output and other saved tensors, without its input.
+  // `activation_bytes` are those of a sample. `fixed_activation_bytes` are those of a micro-batch of any size
+  // at most (statistics, the alignment of tensors).
+  int64_t activation_bytes = 0, fixed_activation_bytes = 0;
+  // Elements that lie with the parameters and are not trained: running averages of batch norms.
+  int64_t statistics = 0;
+  // Bytes that one operation takes while it runs, besides its inputs and outputs. `work_bytes` are those of a
+  // sample, `work_fixed` those of a micro-batch of any size (copies of weights in another layout).
+  int64_t work_bytes = 0, work_fixed = 0;
+
+  int64_t output_elements() const;  // elements per sample; 0 for the last layer
+};
+
+}  // namespace weft
+
+#endif  // WEFT_RUN_LAYER_SPEC_H_

@@ -1,0 +1,118 @@
+#include "run/stage_cut.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <limits>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+
+namespace weft {
+namespace {
+
+// Returns, by layer, the last layer that reads it; the layer itself if none does.
+std::vector<int> LastReaders(const std::vector<LayerCount>& layers) {
+  std::vector<int> last(layers.size());
+  for (size_t l = 0; l < layers.size(); ++l) {
+    last[l] = static_cast<int>(l);
+    for (const int input : layers[l].inputs) last[input] = static_cast<int>(l);
+  }
+  return last;
+}
+
+}  // namespace
+
+std::vector<int> CutStages(const std::vector<LayerCount>& layers, int stages) {
+  const int count = static_cast<int>(layers.size());
+  if (stages < 1 || stages > count) std::abort();  // the caller checks and words the error for the user
+  std::vector<double> before(count + 1, 0);        // FLOPs of layers [0, i)
+  for (int i = 0; i < count; ++i) before[i + 1] = before[i] + layers[i].forward_flops;
+  const std::vector<int> last_reader = LastReaders(layers);
+
+  // least[k][i]: the largest part when layers [i, count) are cut into k parts at best; cut[k][i]: where the
+  // first of these parts ends, the earliest of equally good places.
+  constexpr double kNone = std::numeric_limits<double>::infinity();
+  std::vector<std::vector<double>> least(stages + 1, std::vector<double>(count + 1, kNone));
+  std::vector<std::vector<int>> cut(stages + 1, std::vector<int>(count + 1, count));
+  for (int i = 0; i < count; ++i) least[1][i] = before[count] - before[i];
+  for (int k = 2; k <= stages; ++k) {
+    for (int i = 0; i + k <= count; ++i) {
+      int reach = i;  // last reader of the layers of the part except its last one
+      for (int end = i + 1; end + k - 1 <= count; reach = std::max(reach, last_reader[end++ - 1])) {
+        const double largest = std::max(before[end] - before[i], least[k - 1][end]);
+        if (reach < end && largest < least[k][i]) {
+          least[k][i] = largest;
+          cut[k][i] = end;
+        }
+      }
+    }
+  }
+  std::vector<int> sizes;
+  if (least[stages][0] == kNone) return sizes;
+  int begin = 0;
+  for (int k = stages; k >= 1; --k) {
+    const int end = k == 1 ? count : cut[k][begin];
+    sizes.push_back(end - begin);
+    begin = end;
+  }
+  return sizes;
+}
+
+absl::Status CheckCut(const std::vector<LayerCount>& layers, const std::vector<int>& layers_of_stage) {
+  const std::vector<int> last_reader = LastReaders(layers);
+  int begin = 0;
+  for (size_t stage = 0; stage < layers_of_stage.size(); ++stage) {
+    const int end = begin + layers_of_stage[stage];
+    for (int l = begin; l + 1 < end; ++l) {
+      if (last_reader[l] < end) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("stage ", stage, " ends with layer ", layers[end - 1].name, ", and ",
+                       layers[last_reader[l]].name, " of a later stage reads ", layers[l].name,
+                       " in its middle; cut so that other stages read only the last layer of a stage"));
+    }
+    begin = end;
+  }
+  return absl::OkStatus();
+}
+
+std::vector<StageLinks> LinkStages(const std::vector<LayerCount>& layers,
+                                   const std::vector<int>& layers_of_stage) {
+  std::vector<StageLinks> stages(layers_of_stage.size());
+  std::vector<int> stage_of(layers.size());
+  int layer = 0;
+  for (size_t s = 0; s < stages.size(); ++s) {
+    StageLinks& stage = stages[s];
+    stage.first_layer = layer;
+    stage.end_layer = layer + layers_of_stage[s];
+    std::set<int> inputs;
+    for (; layer < stage.end_layer; ++layer) {
+      stage_of[layer] = static_cast<int>(s);
+      stage.reads_data |= layers[layer].inputs.empty();
+      for (const int from : layers[layer].inputs) {
+        if (from < stage.first_layer) inputs.insert(from);
+      }
+    }
+    stage.inputs.assign(inputs.begin(), inputs.end());
+    for (const int from : inputs) ++stages[stage_of[from]].consumers;
+  }
+  return stages;
+}
+
+std::vector<std::vector<int>> StageInputs(const std::vector<LayerCount>& layers,
+                                          const std::vector<int>& layers_of_stage) {
+  const std::vector<StageLinks> stages = LinkStages(layers, layers_of_stage);
+  std::vector<int> stage_of(layers.size());
+  std::vector<std::vector<int>> inputs;
+  bool chain = true;
+  for (const StageLinks& stage : stages) {
+    const int number = static_cast<int>(inputs.size());
+    stage_of[stage.end_layer - 1] = number;
+    std::vector<int>& of_stage = inputs.emplace_back();
+    for (const int from : stage.inputs) of_stage.push_back(stage_of[from]);
+    chain &= of_stage == (number == 0 ? std::vector<int>() : std::vector<int>{number - 1});
+  }
+  if (chain) inputs.clear();
+  return inputs;
+}
+
+}  // namespace weft

@@ -1,0 +1,35 @@
+// Counts what each rank keeps whatever it computes: versions of weights, sums of gradients, optimizer's
+// states, and gradients that wait for their readers.
+//
+// This is the only such count. The simulator multiplies it by the bytes of its costs (memory.h), and the
+// budget of a run by the bytes of its layers (run/run_memory.h). Pure.
+#ifndef WEFT_SCHEDULES_DISPATCH_KEPT_STAGES_H_
+#define WEFT_SCHEDULES_DISPATCH_KEPT_STAGES_H_
+
+#include <limits>
+#include <optional>
+#include <vector>
+
+#include "schedules/graph/graph.h"
+
+namespace weft {
+
+// What a rank keeps of one stage.
+struct KeptStage {
+  int stage = 0;
+  // For a holder of the stage; where states migrate, for every rank that the stage's state visits.
+  std::optional<Kept> kept;
+  bool visits = false;  // that state migrates, and goes on to another rank as well
+  int handed_out = 0;   // gradients of the stage's size that leave the rank's backwards and may wait together
+  bool fetches = false;  // it computes with another rank's weights
+};
+
+inline constexpr int kAnySteps = std::numeric_limits<int>::max();
+
+// Returns, by rank, the stages of which it keeps something, ascending. A run of `steps` steps fills no more
+// versions and sums than it makes.
+std::vector<std::vector<KeptStage>> KeptByRanks(const Graph& graph, int steps = kAnySteps);
+
+}  // namespace weft
+
+#endif  // WEFT_SCHEDULES_DISPATCH_KEPT_STAGES_H_
