@@ -1,13 +1,19 @@
 # The two commands of the README (`make run`, `make test`) and what they are made of.
 PRESET ?= release
 JOBS ?= $(shell nproc)
+# Tests of processes and networks wait for most of their time, so one more than the cores run at once.
+TEST_JOBS ?= $(shell expr $(JOBS) + 1)
 BUILD := build/$(PRESET)
 # The GPU library: AUTO (where nvcc is), ON or OFF; deploy/setup.sh reads it too.
 export WEFT_CUDA ?= AUTO
+# How a new build folder compiles libraries: ON, in batches of sources, or OFF (cmake/weft_unity.cmake). A folder that is there stays
+# as it is.
+UNITY ?= $(if $(filter release debug asan tsan,$(PRESET)),ON,OFF)
 # What deploy/setup.sh installs: run (the programs), test (also the tests) or all (also clang's tools).
 NEEDS ?= test
 
-configure = cmake --preset $(PRESET) -DWEFT_CUDA=$(WEFT_CUDA) $(1) $(CMAKE_FLAGS) >build/configure.log || \
+new_folder = $(if $(wildcard $(BUILD)/CMakeCache.txt),,-DWEFT_UNITY=$(UNITY))
+configure = cmake --preset $(PRESET) -DWEFT_CUDA=$(WEFT_CUDA) $(new_folder) $(1) $(CMAKE_FLAGS) >build/configure.log || \
   { cat build/configure.log; exit 1; }
 
 .PHONY: help setup build run test bench bundle checks asan tsan tidy thread-safety format clean
@@ -29,7 +35,7 @@ run: ## Train a GPT on real text: 4 worker processes, looped pipelines, 2 groups
 	@deploy/main_job.sh $(BUILD)/bin/weft
 
 test: build ## Run all tests
-	@TMPDIR=$$(tests/scratch.sh) ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS)
+	@TMPDIR=$$(tests/scratch.sh) ctest --test-dir $(BUILD) --output-on-failure -j $(TEST_JOBS)
 
 bench: build ## Run the benchmarks and print their figures
 	@tests/bench/run.sh $(BUILD)

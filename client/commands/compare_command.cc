@@ -23,7 +23,7 @@
 namespace weft {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 // The prediction of one schedule, or the reason why there is none.
 struct Row {
@@ -159,16 +159,17 @@ std::string Table(const RunSpec& run, const CompareOptions& options, const RunCo
 
 std::string ToJson(const RunSpec& run, const CompareOptions& options, const RunCosts& costs,
                    const std::vector<Row>& rows) {
-  Json json = {{"run", run.name},
-               {"stages", options.stages > 0 ? options.stages : run.stages()},
-               {"microbatches", run.train.microbatches},
-               {"ranks", options.ranks > 0 ? Json(options.ranks) : Json(nullptr)},
-               {"memory", std::llround(costs.MemoryOf(run))},
-               {"profile", options.profile.empty() ? Json(nullptr) : Json(options.profile)},
-               {"time_unit", costs.UnitOf().empty() ? Json(nullptr) : Json(costs.UnitOf())},
-               {"schedules", Json::array()}};
+  OrderedJson json = {
+      {"run", run.name},
+      {"stages", options.stages > 0 ? options.stages : run.stages()},
+      {"microbatches", run.train.microbatches},
+      {"ranks", options.ranks > 0 ? OrderedJson(options.ranks) : OrderedJson(nullptr)},
+      {"memory", std::llround(costs.MemoryOf(run))},
+      {"profile", options.profile.empty() ? OrderedJson(nullptr) : OrderedJson(options.profile)},
+      {"time_unit", costs.UnitOf().empty() ? OrderedJson(nullptr) : OrderedJson(costs.UnitOf())},
+      {"schedules", OrderedJson::array()}};
   for (const Row& row : rows) {
-    Json entry = {{"schedule", row.schedule}, {"chosen", row.chosen}, {"fits", row.fits}};
+    OrderedJson entry = {{"schedule", row.schedule}, {"chosen", row.chosen}, {"fits", row.fits}};
     if (row.fits) {
       entry["stages"] = row.stages;
       entry["ranks"] = row.ranks;

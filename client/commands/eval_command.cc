@@ -3,12 +3,12 @@
 #include <signal.h>
 
 #include <cmath>
-#include <filesystem>
 #include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "client/files/absolute_path.h"
 #include "client/files/run_file.h"
 #include "client/training/run_data.h"
 #include "client/training/worker_task.h"
@@ -21,17 +21,13 @@ namespace {
 
 using Json = nlohmann::json;
 
-std::string Absolute(const std::string& path) {
-  return std::filesystem::absolute(path).lexically_normal().string();
-}
-
 // Returns the data that the flags name instead of the run file's; null without such flags.
 Json OtherData(const EvalOptions& options) {
   if (!options.images.empty()) {
-    return {{"idx", {{"images", Absolute(options.images)}, {"labels", Absolute(options.labels)}}}};
+    return {{"idx", {{"images", AbsolutePath(options.images)}, {"labels", AbsolutePath(options.labels)}}}};
   }
-  if (!options.cifar10.empty()) return {{"cifar10", {{"path", Absolute(options.cifar10)}}}};
-  if (!options.text.empty()) return {{"text", {{"path", Absolute(options.text)}}}};
+  if (!options.cifar10.empty()) return {{"cifar10", {{"path", AbsolutePath(options.cifar10)}}}};
+  if (!options.text.empty()) return {{"text", {{"path", AbsolutePath(options.text)}}}};
   return nullptr;
 }
 
@@ -59,9 +55,9 @@ absl::Status CheckEvalData(const EvalOptions& options, const RunSpec& spec) {
 }
 
 // One line that renews itself, where somebody watches.
-class Counter {
+class BatchCounter {
  public:
-  explicit Counter(bool terminal) : terminal_(terminal) {}
+  explicit BatchCounter(bool terminal) : terminal_(terminal) {}
   void Show(const Json& line) {
     if (!terminal_ || line.is_null()) return;
     absl::FPrintF(stderr, "\r\x1b[Kevaluating: %d of %d samples", line.value("samples", int64_t{0}),
@@ -130,7 +126,7 @@ ExitCode RunEval(const EvalOptions& options) {
   signal(SIGPIPE, SIG_IGN);  // the reader of our output may leave; the worker must still be ended
   WorkerTask task;
   std::vector<std::string> arguments = options.device.Arguments();
-  arguments.insert(arguments.end(), {"--checkpoint", Absolute(checkpoint)});
+  arguments.insert(arguments.end(), {"--checkpoint", AbsolutePath(checkpoint)});
   const int64_t samples =
       options.samples == 0 && options.validation ? spec->validate.samples : options.samples;
   arguments.insert(arguments.end(), {"--samples", absl::StrCat(samples)});
@@ -138,7 +134,7 @@ ExitCode RunEval(const EvalOptions& options) {
   const absl::Status started = task.Start("--evaluate", evaluated, arguments);
   if (!started.ok()) return Fail(kExitFailed, started.message());
   Json latest;
-  Counter counter(ProgressWanted());
+  BatchCounter counter(ProgressWanted());
   const absl::Status ended = task.Watch(
       [&](const Json& line) {
         latest = line;

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "client/files/absolute_path.h"
 #include "client/files/run_file.h"
 #include "client/training/worker_task.h"
 #include "nlohmann/json.hpp"
@@ -25,8 +26,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
-
-std::string Absolute(const std::string& path) { return fs::absolute(path).lexically_normal().string(); }
 
 Json ReadJsonFile(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
@@ -186,8 +185,8 @@ ExitCode RunGenerate(const GenerateOptions& options) {
   signal(SIGPIPE, SIG_IGN);  // the reader of our output may leave; the worker must still be ended
   WorkerTask task;
   std::vector<std::string> arguments = options.device.Arguments();
-  arguments.insert(arguments.end(),
-                   {"--checkpoint", Absolute(*checkpoint), "--request", Request(options, *prompt, *spec)});
+  arguments.insert(arguments.end(), {"--checkpoint", AbsolutePath(*checkpoint), "--request",
+                                     Request(options, *prompt, *spec)});
   if (const absl::Status started = task.Start("--generate", *spec, arguments); !started.ok())
     return Fail(kExitFailed, started.message());
   Page page(options, ReadsIds(*spec));

@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kStopGrace = std::chrono::milliseconds(1900);  // a training ends within two seconds
+constexpr auto kTrainingStopGrace = std::chrono::milliseconds(1900);  // a training ends within two seconds
 
 // Returns the last line that it wrote, without the prefix of every message.
 std::string LastWord(const ChildProcess& child) {
@@ -52,7 +52,7 @@ int AwaitEnd(ChildProcess& child, StopSignals* signals) {
     child.TakeOutput();  // its summary is for people
     if (const int signal = signals->Take(); signal != 0) {
       // A second signal ends the wait.
-      kill_at = stopped == 0 ? Clock::now() + kStopGrace : Clock::now();
+      kill_at = stopped == 0 ? Clock::now() + kTrainingStopGrace : Clock::now();
       stopped = signal;
       child.Signal(SIGTERM);
     }

@@ -24,7 +24,7 @@
 namespace weft {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 // Returns the median: time that other programs take of a core is not the layer's.
 double TypicalOf(std::vector<double> seconds) {
@@ -88,13 +88,13 @@ RunSpec ProfilingRun(const RunSpec& run, int steps) {
   return profiling;
 }
 
-Json ProfileOf(const RunSpec& run, const MeasuredRun& measured) {
+OrderedJson ProfileOf(const RunSpec& run, const MeasuredRun& measured) {
   const std::vector<LayerCount> layers = CountLayers(run.model);
   // Weights and tensors between layers have the sizes of their numbers, so they need no measurement.
   const Profile counted = CountedProfile(run, 1e9);
   const auto times = TypicalTimes(measured.trace, layers.size());
   const auto time = [&](JobKind kind, size_t layer) { return times[static_cast<int>(kind)][layer]; };
-  Json json = {{"name", run.name}, {"unit", "s"}, {"layers", Json::array()}};
+  OrderedJson json = {{"name", run.name}, {"unit", "s"}, {"layers", OrderedJson::array()}};
   for (size_t i = 0; i < layers.size(); ++i) {
     const bool reported = i < measured.trace.activation_bytes.size();
     const double activation_bytes =
@@ -131,7 +131,7 @@ ExitCode RunProfile(const ProfileOptions& options) {
     return kExitInterrupted;
   }
   if (!measured.ok()) return Fail(kExitFailed, measured.status().message());
-  Json json = ProfileOf(profiling, *measured);
+  OrderedJson json = ProfileOf(profiling, *measured);
   json["name"] = run->name;
   return Print(json.dump(2) + "\n", options.output);
 }

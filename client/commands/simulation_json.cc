@@ -10,14 +10,14 @@
 namespace weft {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 // Rounds bytes: they are whole numbers in the contract, and the simulator counts in doubles.
 int64_t Whole(double bytes) { return std::llround(bytes); }
 
 // Lists the causes for which a simulation can idle; dispatch and recovery are of real runs.
-Json CausesJson(const std::array<double, kIdleCauses>& by_cause) {
-  Json json = Json::object();
+OrderedJson CausesJson(const std::array<double, kIdleCauses>& by_cause) {
+  OrderedJson json = OrderedJson::object();
   for (int c = 0; c < kIdleCauses; ++c) {
     const auto cause = static_cast<IdleCause>(c);
     if (cause == IdleCause::kDispatch || cause == IdleCause::kRecovery) continue;
@@ -26,7 +26,7 @@ Json CausesJson(const std::array<double, kIdleCauses>& by_cause) {
   return json;
 }
 
-Json RankJson(int rank, const RankStats& s) {
+OrderedJson RankJson(int rank, const RankStats& s) {
   return {{"rank", rank},
           {"busy", s.busy},
           {"idle", s.idle},
@@ -44,8 +44,8 @@ Json RankJson(int rank, const RankStats& s) {
 
 // Describes a job. `reduce` and `update` have no micro-batch; they belong to one member of the stage's
 // replicas.
-Json JobJson(const SimulatedJob& j) {
-  Json json = {{"step", j.job.step}, {"stage", j.job.stage}};
+OrderedJson JobJson(const SimulatedJob& j) {
+  OrderedJson json = {{"step", j.job.step}, {"stage", j.job.stage}};
   if (HasMicrobatch(j.job.kind)) {
     json["microbatch"] = j.job.microbatch;
   } else {
@@ -59,17 +59,17 @@ Json JobJson(const SimulatedJob& j) {
   return json;
 }
 
-Json IdleJson(const IdleInterval& i) {
+OrderedJson IdleJson(const IdleInterval& i) {
   return {
       {"rank", i.rank}, {"cause", std::string(IdleCauseName(i.cause))}, {"start", i.start}, {"end", i.end}};
 }
 
-Json TransferJson(const TransferInterval& t) {
-  Json json = {{"from", t.from},
-               {"to", t.to},
-               {"tensor", std::string(TensorKindName(t.tensor))},
-               {"step", t.consumer.step},
-               {"stage", t.consumer.stage}};
+OrderedJson TransferJson(const TransferInterval& t) {
+  OrderedJson json = {{"from", t.from},
+                      {"to", t.to},
+                      {"tensor", std::string(TensorKindName(t.tensor))},
+                      {"step", t.consumer.step},
+                      {"stage", t.consumer.stage}};
   if (HasMicrobatch(t.consumer.kind)) json["microbatch"] = t.consumer.microbatch;
   json["kind"] = std::string(JobKindName(t.consumer.kind));
   json["start"] = t.start;
@@ -88,8 +88,8 @@ void AppendList(const char* key, const List& list, ToJson to_json, std::string* 
 }
 
 // Lists the durations of the kinds that the schedule has: one value for every stage, or one a stage.
-Json DurationsJson(const Schedule& schedule, const SimulationOptions& costs) {
-  Json json = Json::object();
+OrderedJson DurationsJson(const Schedule& schedule, const SimulationOptions& costs) {
+  OrderedJson json = OrderedJson::object();
   const bool split = schedule.split_backward;
   for (int k = 0; k < kJobKinds; ++k) {
     const auto kind = static_cast<JobKind>(k);
@@ -107,22 +107,22 @@ Json DurationsJson(const Schedule& schedule, const SimulationOptions& costs) {
 std::string SimulationJson(const PreparedRun& run, const std::string& unit, const SimulationResult& result,
                            bool jobs, const std::optional<CommunicationSteps>& communication) {
   const Schedule& schedule = run.schedule;
-  Json json = {{"schedule", schedule.name},
-               {"stages", schedule.stages},
-               {"microbatches", schedule.microbatches},
-               {"steps", run.costs.steps},
-               {"ranks", schedule.ranks},
-               {"time_unit", unit.empty() ? Json(nullptr) : Json(unit)},
-               {"durations", DurationsJson(schedule, run.costs)},
-               {"makespan", result.makespan},
-               {"period", result.period},
-               {"bubble_ratio", result.bubble_ratio},
-               {"idle_by_cause", CausesJson(result.IdleByCause())},
-               {"throughput_per_rank", result.throughput_per_rank},
-               {"throughput_bound", result.throughput_bound},
-               {"peak_live_activations", result.peak_live_activations},
-               {"peak_live_bytes", Whole(result.peak_live_bytes)},
-               {"rank_stats", Json::array()}};
+  OrderedJson json = {{"schedule", schedule.name},
+                      {"stages", schedule.stages},
+                      {"microbatches", schedule.microbatches},
+                      {"steps", run.costs.steps},
+                      {"ranks", schedule.ranks},
+                      {"time_unit", unit.empty() ? OrderedJson(nullptr) : OrderedJson(unit)},
+                      {"durations", DurationsJson(schedule, run.costs)},
+                      {"makespan", result.makespan},
+                      {"period", result.period},
+                      {"bubble_ratio", result.bubble_ratio},
+                      {"idle_by_cause", CausesJson(result.IdleByCause())},
+                      {"throughput_per_rank", result.throughput_per_rank},
+                      {"throughput_bound", result.throughput_bound},
+                      {"peak_live_activations", result.peak_live_activations},
+                      {"peak_live_bytes", Whole(result.peak_live_bytes)},
+                      {"rank_stats", OrderedJson::array()}};
   for (size_t r = 0; r < result.ranks.size(); ++r) {
     json["rank_stats"].push_back(RankJson(static_cast<int>(r), result.ranks[r]));
   }

@@ -21,7 +21,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr double kMax = 1e30;
-constexpr size_t kMaxBytes = 64 << 20;
+constexpr size_t kMaxProfileBytes = 64 << 20;
 
 ProfilePart ReadPart(const Json& value, const std::string& path, absl::Status& status) {
   ProfilePart part;
@@ -90,7 +90,7 @@ absl::StatusOr<Profile> ReadProfile(const std::string& path) {
   if (!file && text.empty()) {
     return absl::InvalidArgumentError(absl::StrCat("cannot read ", path, ": ", std::strerror(errno)));
   }
-  if (text.size() > kMaxBytes)
+  if (text.size() > kMaxProfileBytes)
     return absl::InvalidArgumentError(absl::StrCat(path, " is too large for a profile"));
   const absl::StatusOr<Json> json = ParseJson(text);
   if (!json.ok()) return absl::InvalidArgumentError(absl::StrCat(path, " ", json.status().message()));

@@ -30,7 +30,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-constexpr size_t kMaxBytes = 1 << 20;
+constexpr size_t kMaxRunFileBytes = 1 << 20;
 
 absl::StatusOr<std::string> ReadText(const std::string& path) {
   std::error_code error;
@@ -48,13 +48,13 @@ absl::StatusOr<std::string> ReadText(const std::string& path) {
     close(file);
     return absl::InvalidArgumentError(absl::StrCat(path, ": is not a regular file, so it is not a run file"));
   }
-  std::string text(kMaxBytes + 1, '\0');
+  std::string text(kMaxRunFileBytes + 1, '\0');
   size_t size = 0;
   for (ssize_t n = 1; n > 0 && size<text.size(); size += n> 0 ? static_cast<size_t>(n) : 0)
     n = read(file, text.data() + size, text.size() - size);
   close(file);
   text.resize(size);
-  if (text.size() > kMaxBytes) {
+  if (text.size() > kMaxRunFileBytes) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": is larger than 1 MiB, so it is not a run file"));
   }
   return text;

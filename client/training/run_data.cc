@@ -80,7 +80,7 @@ void Remember(const std::string& memory, const std::string& identity) {
 }
 
 // Shows one line that renews itself, where somebody watches and it takes long.
-class Progress {
+class CheckProgress {
  public:
   void Show(int64_t done, int64_t all) {
     const auto now = Clock::now();
@@ -89,7 +89,7 @@ class Progress {
     absl::FPrintF(stderr, "\r\x1b[Kchecking the data: %d %%", all > 0 ? 100 * done / all : 100);
     std::fflush(stderr);
   }
-  ~Progress() {
+  ~CheckProgress() {
     if (shown_ != Clock::time_point()) absl::FPrintF(stderr, "\r\x1b[K");
   }
 
@@ -100,7 +100,7 @@ class Progress {
 };
 
 absl::StatusOr<std::vector<std::string>> Check(const RunSpec& run, DataUse use) {
-  Progress progress;
+  CheckProgress progress;
   return CheckData(run, use, [&](int64_t done, int64_t all) { progress.Show(done, all); });
 }
 

@@ -6,13 +6,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "coordinator/core/reduction.h"
+#include "coordinator/core/seconds.h"
 
 namespace weft {
-namespace {
-
-std::string Seconds(int64_t ns) { return absl::StrCat(ns / 1'000'000'000, " s"); }
-
-}  // namespace
 
 Run::Run(const CoreOptions& options, uint64_t id, int32_t processes, int64_t now, SubmitRun& submission)
     : options_(options),

@@ -4,14 +4,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/core/seconds.h"
 
 namespace weft {
 namespace {
 
 // The time within which a worker counts as reporting: workers of a running run report every second.
 constexpr int64_t kSoonAfter = 3'000'000'000;
-
-std::string Seconds(int64_t ns) { return absl::StrCat(ns / 1'000'000'000, " s"); }
 
 }  // namespace
 

@@ -11,14 +11,7 @@
 namespace weft::wire {
 namespace {
 
-void EncodeToken(const Token& token, v1::Token* out) {
-  out->set_epoch(token.epoch);
-  out->set_sequence(token.sequence);
-}
-
-Token DecodeToken(const v1::Token& in) { return {in.epoch(), in.sequence()}; }
-
-struct Encoder {
+struct CoordinatorEncoder {
   v1::CoordinatorPayload* out;
 
   void operator()(const Welcome& m) const {
@@ -30,7 +23,7 @@ struct Encoder {
     v1::Grant* o = out->mutable_grant();
     o->set_run(m.run);
     o->set_rank(m.rank);
-    EncodeToken(m.token, o->mutable_token());
+    Encode(m.token, o->mutable_token());
     JobColumnsWriter columns(static_cast<int>(m.jobs.size()), o->mutable_jobs());
     for (const Job& job : m.jobs) columns.Add(job);
   }
@@ -62,7 +55,7 @@ struct Encoder {
   }
 };
 
-void Encoder::operator()(const Assign& m) const {
+void CoordinatorEncoder::operator()(const Assign& m) const {
   v1::Assign* o = out->mutable_assign();
   o->set_run(m.run);
   o->set_epoch(m.epoch);
@@ -74,7 +67,7 @@ void Encoder::operator()(const Assign& m) const {
   for (const RankLease& lease : m.leases) {
     v1::RankLease* l = o->add_leases();
     l->set_rank(lease.rank);
-    EncodeToken(lease.token, l->mutable_token());
+    Encode(lease.token, l->mutable_token());
   }
   o->mutable_process_of_rank()->Assign(m.process_of_rank.begin(), m.process_of_rank.end());
   for (const Peer& peer : m.peers) {
@@ -122,7 +115,7 @@ absl::StatusOr<FromCoordinator> DecodeAssign(const v1::Assign& in) {
       return absl::InvalidArgumentError(
           absl::StrCat("assign.leases.rank ", l.rank(), " is not a rank of the run"));
     }
-    m.leases.push_back({static_cast<Rank>(l.rank()), DecodeToken(l.token())});
+    m.leases.push_back({static_cast<Rank>(l.rank()), Decode(l.token())});
   }
   WEFT_WIRE_RETURN_IF_ERROR(DecodePeers(in, &m));
   return FromCoordinator(std::move(m));
@@ -130,7 +123,7 @@ absl::StatusOr<FromCoordinator> DecodeAssign(const v1::Assign& in) {
 
 absl::StatusOr<FromCoordinator> DecodeGrant(const v1::Grant& in) {
   WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("grant.rank", in.rank(), kMaxRanks - 1));
-  Grant m{in.run(), static_cast<Rank>(in.rank()), DecodeToken(in.token()), {}};
+  Grant m{in.run(), static_cast<Rank>(in.rank()), Decode(in.token()), {}};
   WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("the number of jobs", in.jobs().kind().size(), kMaxJobs));
   m.jobs.resize(in.jobs().kind().size());
   WEFT_WIRE_RETURN_IF_ERROR(ReadJobs(in.jobs(), [&](int row, const Job& job) { m.jobs[row] = job; }));
@@ -174,7 +167,7 @@ absl::StatusOr<FromCoordinator> DecodeShutdown(const v1::Shutdown& in) {
 
 void Encode(const FromCoordinator& message, v1::CoordinatorPayload* out) {
   out->Clear();
-  std::visit(Encoder{out}, message);
+  std::visit(CoordinatorEncoder{out}, message);
 }
 
 absl::StatusOr<FromCoordinator> Decode(const v1::CoordinatorPayload& in) {

@@ -11,14 +11,7 @@
 namespace weft::wire {
 namespace {
 
-void EncodeToken(const Token& token, v1::Token* out) {
-  out->set_epoch(token.epoch);
-  out->set_sequence(token.sequence);
-}
-
-Token DecodeToken(const v1::Token& in) { return {in.epoch(), in.sequence()}; }
-
-struct Encoder {
+struct WorkerEncoder {
   v1::WorkerPayload* out;
 
   void operator()(const Hello& m) const {
@@ -37,7 +30,7 @@ struct Encoder {
     v1::Credit* o = out->mutable_credit();
     o->set_run(m.run);
     o->set_rank(m.rank);
-    EncodeToken(m.token, o->mutable_token());
+    Encode(m.token, o->mutable_token());
     o->set_jobs(m.jobs);
   }
   void operator()(const Completions& m) const;
@@ -71,12 +64,12 @@ struct Encoder {
   }
 };
 
-void Encoder::operator()(const Completions& m) const {
+void WorkerEncoder::operator()(const Completions& m) const {
   v1::Completions* o = out->mutable_completions();
   const int count = static_cast<int>(m.jobs.size());
   o->set_run(m.run);
   o->set_rank(m.rank);
-  EncodeToken(m.token, o->mutable_token());
+  Encode(m.token, o->mutable_token());
   JobColumnsWriter columns(count, o->mutable_jobs());
   o->mutable_start_ns()->Resize(count, 0);
   o->mutable_duration_ns()->Resize(count, 0);
@@ -123,8 +116,7 @@ absl::StatusOr<FromWorker> DecodeHello(const v1::Hello& in) {
 absl::StatusOr<FromWorker> DecodeCredit(const v1::Credit& in) {
   WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("credit.rank", in.rank(), kMaxRanks - 1));
   WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("credit.jobs", in.jobs(), kMaxCredit));
-  return Credit{in.run(), static_cast<Rank>(in.rank()), DecodeToken(in.token()),
-                static_cast<int32_t>(in.jobs())};
+  return Credit{in.run(), static_cast<Rank>(in.rank()), Decode(in.token()), static_cast<int32_t>(in.jobs())};
 }
 
 absl::Status DecodeTimes(const v1::Completions& in, std::vector<Completion>* jobs) {
@@ -190,7 +182,7 @@ absl::StatusOr<FromWorker> DecodeCompletions(const v1::Completions& in) {
     return absl::InvalidArgumentError(
         "completions: columns start_ns and duration_ns differ in length from the jobs");
   }
-  Completions m{in.run(), static_cast<Rank>(in.rank()), DecodeToken(in.token()), {}};
+  Completions m{in.run(), static_cast<Rank>(in.rank()), Decode(in.token()), {}};
   WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("the number of jobs", count, kMaxJobs));
   m.jobs.resize(count);
   WEFT_WIRE_RETURN_IF_ERROR(ReadJobs(in.jobs(), [&](int row, const Job& job) { m.jobs[row].job = job; }));
@@ -229,7 +221,7 @@ absl::StatusOr<FromWorker> DecodeFailed(const v1::Failed& in) {
 
 void Encode(const FromWorker& message, v1::WorkerPayload* out) {
   out->Clear();
-  std::visit(Encoder{out}, message);
+  std::visit(WorkerEncoder{out}, message);
 }
 
 absl::StatusOr<FromWorker> Decode(const v1::WorkerPayload& in) {

@@ -4,6 +4,13 @@
 
 namespace weft::wire {
 
+void Encode(const Token& token, v1::Token* out) {
+  out->set_epoch(token.epoch);
+  out->set_sequence(token.sequence);
+}
+
+Token Decode(const v1::Token& in) { return {in.epoch(), in.sequence()}; }
+
 void Encode(const GroupId& id, v1::GroupId* out) {
   out->set_run(id.run);
   out->set_epoch(id.epoch);

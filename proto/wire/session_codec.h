@@ -28,7 +28,9 @@ void Encode(const Packet<std::shared_ptr<const FromCoordinator>>& packet, v1::Co
 absl::StatusOr<Packet<FromWorker>> Decode(uint64_t link, const v1::WorkerMessage& in);
 absl::StatusOr<Packet<FromCoordinator>> Decode(uint64_t link, const v1::CoordinatorMessage& in);
 
-// Convert the ids of groups, for both directions.
+// Convert tokens and the ids of groups, for both directions.
+void Encode(const Token& token, v1::Token* out);
+Token Decode(const v1::Token& in);
 void Encode(const GroupId& id, v1::GroupId* out);
 absl::StatusOr<GroupId> Decode(const v1::GroupId& in);
 

@@ -13,11 +13,6 @@
 namespace weft {
 namespace {
 
-// All lengths are in pixels of the picture's own coordinates.
-constexpr double kLeft = 84, kRight = 36, kTop = 66, kWidth = 880, kHeight = 360;
-constexpr double kAxis = 52;    // steps
-constexpr double kLegend = 30;  // below it
-constexpr double kPixel = 0.5;
 constexpr double kLogFrom = 10;     // the quotient of the largest and the smallest loss
 constexpr size_t kSmoothFrom = 50;  // fewer points are drawn as they are
 constexpr char kEach[] = "#8fb8d8", kMean[] = "#1d4f69", kValidated[] = "#c76b4f";
@@ -68,6 +63,12 @@ class LossPicture {
   }
 
  private:
+  // All lengths are in pixels of the picture's own coordinates.
+  static constexpr double kLeft = 84, kRight = 36, kTop = 66, kWidth = 880, kHeight = 360;
+  static constexpr double kAxis = 52;    // steps
+  static constexpr double kLegend = 30;  // below it
+  static constexpr double kPixel = 0.5;
+
   double Scaled(double loss) const { return log_ ? std::log10(loss) : loss; }
   double X(int step) const { return kLeft + static_cast<double>(step - first_) / (last_ - first_) * kWidth; }
   double Y(double loss) const { return kTop + kHeight * (1 - (Scaled(loss) - low_) / (high_ - low_)); }

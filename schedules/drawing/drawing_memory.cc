@@ -12,14 +12,6 @@
 namespace weft {
 namespace {
 
-// All lengths are in pixels of the picture's own coordinates.
-constexpr double kLeft = 100;  // what the vertical axis says
-constexpr double kRight = 90;  // the unit of time
-constexpr double kTop = 66;    // title, subtitle
-constexpr double kWidth = 1060, kHeight = 340;
-constexpr double kAxis = 48;   // the time axis
-constexpr double kEntry = 20;  // a line of the legend
-
 // The colours differ in lightness too.
 constexpr std::array<const char*, 6> kColours = {"#8fb8d8", "#1d4f69", "#c76b4f",
                                                  "#7d9b68", "#b58a1f", "#6a4c7d"};
@@ -50,6 +42,14 @@ class LivePicture {
   }
 
  private:
+  // All lengths are in pixels of the picture's own coordinates.
+  static constexpr double kLeft = 100;  // what the vertical axis says
+  static constexpr double kRight = 90;  // the unit of time
+  static constexpr double kTop = 66;    // title, subtitle
+  static constexpr double kWidth = 1060, kHeight = 340;
+  static constexpr double kAxis = 48;   // the time axis
+  static constexpr double kEntry = 20;  // a line of the legend
+
   double Peak(const LiveCurve& curve) const {
     return bytes_ ? curve.live.peak_bytes : curve.live.peak_activations;
   }

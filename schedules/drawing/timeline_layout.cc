@@ -1,11 +1,6 @@
 #include "schedules/drawing/timeline_layout.h"
 
 namespace weft {
-namespace {
-
-constexpr double kTop = 62;  // title, subtitle
-
-}  // namespace
 
 TimelineLayout::TimelineLayout(absl::Span<const DrawnJob> jobs, const DrawingOptions& options)
     : jobs_(jobs.begin(), jobs.end()), options_(options) {

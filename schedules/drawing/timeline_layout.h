@@ -20,6 +20,7 @@ namespace weft {
 class TimelineLayout {
  public:
   // All lengths are in pixels of the picture's own coordinates.
+  static constexpr double kTop = 62;     // title, subtitle
   static constexpr double kLeft = 132;   // labels of the ranks
   static constexpr double kRight = 90;   // how busy each rank was, the unit of time
   static constexpr double kPlot = 1100;  // the time axis

@@ -21,7 +21,7 @@ namespace {
 constexpr int kMaxFormulaRanks = 1'000'000;
 constexpr int kMaxPeriod = 10'000;
 constexpr int64_t kMaxSpan = int64_t{1} << 30;  // of priorities within a step
-constexpr int kComputeKinds = static_cast<int>(JobKind::kReduce);
+constexpr int kComputeKindCount = static_cast<int>(JobKind::kReduce);
 
 absl::Status At(absl::string_view parameter, absl::string_view message) {
   absl::Status status = absl::InvalidArgumentError(absl::StrCat("custom: ", parameter, ": ", message));
@@ -191,7 +191,7 @@ absl::StatusOr<Maker::Shared> Maker::Tabulate(const std::string& name, const For
     size *= count;
     return count;
   };
-  const int kinds = lay("k", kComputeKinds, &table->kind_);
+  const int kinds = lay("k", kComputeKindCount, &table->kind_);
   const int microbatches = lay("b", microbatches_, &table->microbatch_);
   const int stages = lay("s", stages_, &table->stage_);
   table->steps_ = lay("t", steps, &table->step_);
@@ -232,7 +232,7 @@ absl::StatusOr<Maker::Shared> Maker::RankTable(const std::string& name) const {
   for (int t = 0; t < period_; ++t) {
     for (int s = 0; s < stages_; ++s) {
       for (int b = 0; b < microbatches_; ++b) {
-        for (int k = 0; k < kComputeKinds; ++k) {
+        for (int k = 0; k < kComputeKindCount; ++k) {
           const int64_t rank = (*table)->At(t, s, b, k);
           if (rank >= 0 && rank < ranks_) continue;
           return At(name, absl::StrFormat("is %d for %s; ranks are 0 to %d (ranks: %d)", rank,

@@ -17,7 +17,7 @@ std::string PathOf(const std::string& folder) {
   return absl::StrCat(folder, "/", std::string(kCheckpointIndex));
 }
 
-absl::Status Damaged(const std::string& folder, absl::string_view what) {
+absl::Status DamagedIndex(const std::string& folder, absl::string_view what) {
   return absl::DataLossError(absl::StrFormat("%s is damaged: %s; copy the checkpoint again, or use another",
                                              PathOf(folder), std::string(what)));
 }
@@ -75,10 +75,10 @@ absl::StatusOr<CheckpointIndex> CheckpointIndex::Read(const std::string& folder)
   }
   if (!text.ok()) return text.status();
   const absl::StatusOr<Json> parsed = ParseJson(*text);
-  if (!parsed.ok()) return Damaged(folder, absl::StrCat("it ", parsed.status().message()));
+  if (!parsed.ok()) return DamagedIndex(folder, absl::StrCat("it ", parsed.status().message()));
   const Json& json = *parsed;
   if (!json.is_object() || !json.contains("metadata") || !json["metadata"].is_object())
-    return Damaged(folder, "it is not the index of a checkpoint");
+    return DamagedIndex(folder, "it is not the index of a checkpoint");
   const Json& metadata = json["metadata"];
   CheckpointIndex index;
   index.run = TextOf(metadata, "run");
@@ -90,10 +90,11 @@ absl::StatusOr<CheckpointIndex> CheckpointIndex::Read(const std::string& folder)
   if (metadata.contains("sealed_ms") && metadata["sealed_ms"].is_number_integer())
     index.sealed_ms = metadata["sealed_ms"].get<int64_t>();
   if (!absl::SimpleAtoi(TextOf(metadata, "version"), &index.version) || index.version < 0)
-    return Damaged(folder, "it does not say the checkpoint's version");
-  if (!ReadFiles(metadata, &index)) return Damaged(folder, "it does not say the files and their checksums");
+    return DamagedIndex(folder, "it does not say the checkpoint's version");
+  if (!ReadFiles(metadata, &index))
+    return DamagedIndex(folder, "it does not say the files and their checksums");
   if (!ReadState(metadata, &index) || !ReadWeightMap(json, &index))
-    return Damaged(folder, "it names files that are not the checkpoint's");
+    return DamagedIndex(folder, "it names files that are not the checkpoint's");
   return index;
 }
 
@@ -114,7 +115,7 @@ absl::Status CheckpointIndex::Check(const std::string& folder, const std::string
                                     const SafetensorsHeader& header) const {
   const auto named = files.find(file);
   if (named == files.end())
-    return Damaged(folder, absl::StrCat("it does not name ", file, ", which belongs to it"));
+    return DamagedIndex(folder, absl::StrCat("it does not name ", file, ", which belongs to it"));
   const auto own = header.metadata.find("crc32");
   const std::string checksum = own == header.metadata.end() ? "none" : own->second;
   const uint64_t bytes = header.data_begin + header.data_bytes;

@@ -14,7 +14,7 @@
 namespace weft {
 namespace {
 
-constexpr int64_t kLongestEnd = 3'000'000'000;
+constexpr int64_t kLongestWrite = 3'000'000'000;
 constexpr auto kLook = std::chrono::microseconds(200);
 
 }  // namespace
@@ -122,7 +122,7 @@ void SnapshotWriter::State::Run(Task task) {
 SnapshotWriter::SnapshotWriter(std::function<void(const Done&)> done)
     : state_(std::make_shared<State>(std::move(done))) {}
 
-SnapshotWriter::~SnapshotWriter() { End(MonotonicNow() + kLongestEnd); }
+SnapshotWriter::~SnapshotWriter() { End(MonotonicNow() + kLongestWrite); }
 
 bool SnapshotWriter::End(int64_t until) {
   State& s = *state_;

@@ -16,7 +16,7 @@
 namespace weft {
 namespace {
 
-constexpr int64_t kLongestEnd = 10'000'000'000;
+constexpr int64_t kLongestValidatorEnd = 10'000'000'000;
 constexpr int64_t kTellEvery = 1'000'000'000;
 constexpr int kNice = 10;  // jobs of ranks go before, about nine to one on a core that both want
 
@@ -111,7 +111,7 @@ Validator::~Validator() {
     s.tasks.clear();
     s.changed.Signal();
     if (!s.thread.joinable()) return;
-    const int64_t until = MonotonicNow() + kLongestEnd;
+    const int64_t until = MonotonicNow() + kLongestValidatorEnd;
     while (!s.exited && MonotonicNow() < until) s.changed.WaitWithTimeout(s.mutex, until - MonotonicNow());
     thread = std::move(s.thread);
     if (!s.exited) {

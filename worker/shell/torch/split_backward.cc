@@ -11,7 +11,7 @@
 namespace weft {
 namespace {
 
-using torch::autograd::Edge;
+using AutogradEdge = torch::autograd::Edge;
 using torch::autograd::edge_list;
 using torch::autograd::Node;
 
@@ -25,7 +25,7 @@ std::vector<at::Tensor> Execute(const edge_list& roots, const std::vector<at::Te
 class PathFinder {
  public:
   PathFinder(const edge_list& inputs, const edge_list& parameters) {
-    for (const Edge& input : inputs) reaches_[input.function.get()] = true;
+    for (const AutogradEdge& input : inputs) reaches_[input.function.get()] = true;
     for (size_t i = 0; i < parameters.size(); ++i) {
       parameter_[parameters[i].function.get()] = i;
     }
@@ -38,7 +38,7 @@ class PathFinder {
     for (const std::shared_ptr<Node>& node : path_) {
       PathNode at{node, {}, {}, {}, {}};
       for (size_t i = 0; i < node->next_edges().size(); ++i) {
-        const Edge& next = node->next_edges()[i];
+        const AutogradEdge& next = node->next_edges()[i];
         if (!next.is_valid()) continue;
         if (reaches_[next.function.get()]) {
           at.onward.push_back(i);
@@ -76,7 +76,7 @@ class PathFinder {
         if (!stack.empty()) stack.back().reaches |= last;
         continue;
       }
-      const Edge& edge = edges[top.next++];
+      const AutogradEdge& edge = edges[top.next++];
       if (!edge.is_valid()) continue;
       const auto known = reaches_.find(edge.function.get());
       if (known == reaches_.end()) {
@@ -95,7 +95,7 @@ class PathFinder {
       collected_[node] = true;
       return;
     }
-    for (const Edge& next : node->next_edges()) {
+    for (const AutogradEdge& next : node->next_edges()) {
       if (next.is_valid()) Collect(next.function.get(), parameters);
     }
   }
@@ -108,14 +108,14 @@ class PathFinder {
 
 }  // namespace
 
-std::vector<PathNode> FindPathNodes(const Edge& output, const edge_list& inputs,
+std::vector<PathNode> FindPathNodes(const AutogradEdge& output, const edge_list& inputs,
                                     const edge_list& parameters) {
   std::vector<PathNode> nodes;
   if (!PathFinder(inputs, parameters).Find(output.function, &nodes)) nodes.clear();
   return nodes;
 }
 
-std::vector<at::Tensor> RunInputHalf(const Edge& output, const at::Tensor& output_gradient,
+std::vector<at::Tensor> RunInputHalf(const AutogradEdge& output, const at::Tensor& output_gradient,
                                      const edge_list& inputs, std::vector<PathNode>* nodes) {
   edge_list wanted = inputs;
   for (const PathNode& node : *nodes) wanted.insert(wanted.end(), node.arrivals.begin(), node.arrivals.end());
@@ -125,14 +125,14 @@ std::vector<at::Tensor> RunInputHalf(const Edge& output, const at::Tensor& outpu
                                           std::make_move_iterator(next));
   for (PathNode& node : *nodes) {
     edge_list arrivals;
-    for (const Edge& arrival : node.arrivals) {
+    for (const AutogradEdge& arrival : node.arrivals) {
       at::Tensor gradient = std::move(*next++);
       if (!gradient.defined()) continue;  // an output that nobody uses has none, as a norm's statistics
       arrivals.push_back(arrival);
       node.gradients.push_back(std::move(gradient));
     }
     node.arrivals = std::move(arrivals);
-    for (const size_t i : node.onward) node.node->next_edges()[i] = Edge();
+    for (const size_t i : node.onward) node.node->next_edges()[i] = AutogradEdge();
   }
   return input_gradients;
 }
