@@ -123,8 +123,9 @@ void WorkerCore::OnIdOfGroup(const GroupId& id, WorkerEffects* out) {
   }
 }
 
-void WorkerCore::OnTensor(int64_t now, const TensorKey& key, int64_t made, WorkerEffects* out) {
-  if (run_ && !run_->failed()) run_->OnTensor(now, key, made, out);
+void WorkerCore::OnTensor(int64_t now, const TensorKey& key, const TensorArrival& arrival,
+                          WorkerEffects* out) {
+  if (run_ && !run_->failed()) run_->OnTensor(now, key, arrival, out);
 }
 
 void WorkerCore::OnJobLaunched(int64_t now, Rank rank, const Job& job, bool last,

@@ -148,6 +148,12 @@ using WorkerEffect = std::variant<SendEffect, PrepareEffect, JoinEffect, WantEff
                                   ValidateEffect, FinishEffect, ForgetEffect, ExitEffect>;
 using WorkerEffects = std::vector<WorkerEffect>;
 
+// A wanted tensor that has come from another process.
+struct TensorArrival {
+  int64_t made_ns = 0;  // when the job that made it ended, on this machine's clock; 0 if that is not known
+  int64_t bytes = 0;
+};
+
 struct JobDone {
   Rank rank = 0;
   Job job;

@@ -152,15 +152,16 @@ void WorkerRun::Claim(int64_t now, LocalRank& rank, const Job& job, WorkerEffect
   Consider(id);
 }
 
-void WorkerRun::OnTensor(int64_t now, const TensorKey& key, int64_t made, WorkerEffects* out) {
+void WorkerRun::OnTensor(int64_t now, const TensorKey& key, const TensorArrival& arrival,
+                         WorkerEffects* out) {
   const std::optional<TensorWants::Want> want = wants_.Take(key);
   if (!want.has_value()) return;
   LocalRank& rank = RankOf(key.consumer);
   if (key.kind != TensorKind::kOrder)
-    rank.Keep({key.producer, key.kind, JobOf(want->job), want->since, made, now});
+    rank.Keep({key.producer, key.kind, JobOf(want->job), want->since, arrival.made_ns, now, arrival.bytes});
   InputArrived(want->job, want->microbatch, out);
   const bool awaited = (FlagsOf(want->job) & kQueued) != 0;
-  if (rank.in_flight.idle() && awaited && made > 0) rank.clock.Arrived(now, made);
+  if (rank.in_flight.idle() && awaited && arrival.made_ns > 0) rank.clock.Arrived(now, arrival.made_ns);
   StartJobs(now, out);
 }
 

@@ -67,7 +67,7 @@ class WorkerRun {
   bool Takes(const Grant& grant) const;
   // The next five require that the run has not failed, but for the jobs, which end in any case.
   void OnGrant(int64_t now, const Grant& grant, WorkerEffects* out);
-  void OnTensor(int64_t now, const TensorKey& key, int64_t made, WorkerEffects* out);
+  void OnTensor(int64_t now, const TensorKey& key, const TensorArrival& arrival, WorkerEffects* out);
   void OnJointOperationDone(int64_t now, Rank rank, const Job& job, WorkerEffects* out);
   void OnJobLaunched(int64_t now, Rank rank, const Job& job, bool last,
                      std::optional<int64_t> activation_bytes, WorkerEffects* out);

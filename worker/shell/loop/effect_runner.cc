@@ -136,8 +136,8 @@ bool EffectRunner::PollTransport(int64_t now) {
       Fail(now, e.status);
       continue;
     }
-    const int64_t made = exchange_.TakeArrived(e.key, std::move(e.tensor));
-    core_.OnTensor(now, e.key, made, &effects_);
+    const TensorArrival arrival = exchange_.TakeArrived(e.key, std::move(e.tensor));
+    core_.OnTensor(now, e.key, arrival, &effects_);
     Apply(now, nullptr);
   }
   return worked;
