@@ -28,7 +28,7 @@ EffectRunner::EffectRunner(const WorkerLoopOptions& options, Device& device, Tra
       exchange_(transport, seats_, device_work_),
       silence_(options.stall_interval_ns),
       snapshots_([this](const SnapshotWriter::Done& done) { SnapshotDone(done); }),
-      validator_([this](const Validation& validation) { TellValidation(validation); }) {}
+      validator_([this](const Validation& validation) { SendValidation(validation); }) {}
 
 bool EffectRunner::has_run() const {
   AssertHeld(mu_);
@@ -333,7 +333,7 @@ void EffectRunner::SnapshotDone(const SnapshotWriter::Done& done) {
 }
 
 // On the validator's thread.
-void EffectRunner::TellValidation(const Validation& validation) {
+void EffectRunner::SendValidation(const Validation& validation) {
   MutexLock lock(mu_);
   if (threads_.stopped() || validation.run != core_.run_id()) return;
   core_.OnValidation(validation, &effects_);
