@@ -136,9 +136,7 @@ struct ValidateEffect {
 // Call OnFinished with the last reports.
 struct FinishEffect {};
 // Drop everything of the run, cancel its wants, then call Forget.
-struct ForgetEffect {
-  std::string reason;  // empty after a run that ended well
-};
+struct ForgetEffect {};
 struct ExitEffect {
   std::string reason;
 };

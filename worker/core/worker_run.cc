@@ -319,7 +319,7 @@ void WorkerRun::OnJobDone(int64_t now, const JobDone& done, WorkerEffects* out) 
   rank.clock.Job(now, done.start_ns, done.end_ns, done.job.kind, overlapped, !rank.in_flight.empty(),
                  done.launched ? given : RankClock::Given());
   if (aborted_ && running_ == 0) {
-    out->push_back(ForgetEffect{"the run was aborted"});
+    out->push_back(ForgetEffect{});
     return;
   }
   if (failed_) return UpdateIdle(now);
@@ -446,11 +446,11 @@ void WorkerRun::OnFailure(int64_t now, const std::string& reason, WorkerEffects*
   UpdateIdle(now);
 }
 
-void WorkerRun::Abort(const std::string& reason, WorkerEffects* out) {
+void WorkerRun::Abort(WorkerEffects* out) {
   if (aborted_) return;
   failed_ = aborted_ = true;
   TouchAll();
-  if (running_ == 0) out->push_back(ForgetEffect{reason});
+  if (running_ == 0) out->push_back(ForgetEffect{});
 }
 
 void WorkerRun::Finish(int64_t now) {

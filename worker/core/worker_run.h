@@ -78,7 +78,7 @@ class WorkerRun {
 
   // The ends of a run: it fails here, the coordinator aborts it, all its jobs are done, and it is over.
   void OnFailure(int64_t now, const std::string& reason, WorkerEffects* out);
-  void Abort(const std::string& reason, WorkerEffects* out);
+  void Abort(WorkerEffects* out);
   void Finish(int64_t now);
   void End() { finishing_ = failed_ = true; }
   // True after any end but Finish: no job starts any more.
