@@ -384,12 +384,8 @@ absl::Status EffectRunner::BeginRun(int64_t now, PrepareEffect& effect) {
                  ? nullptr
                  : std::make_shared<const CheckpointFolders>(a.output, *spec_, a.run_id, a.epoch);
   transport_.BeginEpoch(a.run, a.epoch);
-  for (const Peer& peer : a.peers) {
-    if (peer.address == transport_.address()) continue;
-    if (absl::Status s = transport_.Admit(peer.address); !s.ok())
-      return absl::Status(s.code(), absl::StrCat(peer.label, ": ", s.message()));
-  }
   peers_ = a.peers;
+  if (absl::Status s = AdmitPeers(); !s.ok()) return s;
   threads_.ChooseSpin(options_.spin_microseconds, a.process_of_rank.size() * (pairs ? 2 : 1));
   // The line is one write, as other processes share the terminal.
   if (!a.reduction.empty())
@@ -399,6 +395,13 @@ absl::Status EffectRunner::BeginRun(int64_t now, PrepareEffect& effect) {
   if (!ids.ok()) return ids.status();
   for (const auto& [group, id] : *ids) core_.OnGroupId(group, id, &effects_);
   return absl::OkStatus();
+}
+
+absl::Status EffectRunner::AdmitPeers() {
+  std::vector<PeerAddress> others;
+  for (const Peer& peer : peers_)
+    if (peer.address != transport_.address()) others.push_back({peer.address, peer.label});
+  return transport_.Admit(others);
 }
 
 // Connects only now: meanwhile the peers have let this process in (Transport::Admit).
