@@ -17,7 +17,7 @@ enum class IdleCause : uint8_t {
   kMemory,      // a forward is ready; its activations do not fit the byte budget now
   kDispatch,    // the runtime itself: waiting for grants, starting and reporting jobs
   kReduce,      // waiting for gradients or their sum
-  kRecovery,    // the run is being restored
+  kRecovery,    // the run is being restored; part of the contract, though workers do not count it yet
   kNoWork,      // no run, or none of its jobs are left for this rank
 };
 inline constexpr int kIdleCauses = 8;

@@ -119,7 +119,9 @@ void CoordinatorCore::On(SessionClosed& e) {
   Worker* w = sessions_.workers().Find(e.session);
   if (w == nullptr) return;
   if (!w->greeted) return sessions_.workers().Remove(e.session);
-  Lose(*w, w->serves() ? WorkerChange::Kind::kLost : WorkerChange::Kind::kExited, e.reason);
+  const Run* run = w->serves() ? runs_.Find(w->run) : nullptr;
+  const bool owes = run != nullptr && !run->members().HasFinished(e.session);
+  Lose(*w, owes ? WorkerChange::Kind::kLost : WorkerChange::Kind::kExited, e.reason);
 }
 
 void CoordinatorCore::On(WorkerExited& e) {

@@ -11,60 +11,61 @@
 namespace weft {
 
 RunCheckpoints::RunCheckpoints(const RunPlan& plan, const RunMembers& members, RunInfo* info)
-    : plan_(plan), members_(members), info_(*info), dates_(plan, members.size()) {}
+    : plan_(plan), members_(members), info_(*info), checkpoints_(plan, members.size()) {}
 
 void RunCheckpoints::Begin(StepEffects& out) {
-  dates_.Begin(out.now);
+  checkpoints_.Begin(out.now);
   if (plan_.first_step == 0) {
-    dates_.Announce(0, out.now);
+    checkpoints_.Announce(0, out.now);
     Seal(out, 0, /*drop=*/false);
   }
   // A run that resumes keeps its first weights aside too: the earlier run may not have validated them.
-  if (dates_.ResumesWithValidation()) dates_.AddValidation(plan_.first_step);
+  if (checkpoints_.ResumesWithValidation()) checkpoints_.AddValidation(plan_.first_step);
   BeginValidation(out);
 }
 
 bool RunCheckpoints::AnnounceDue(StepEffects& out, WorkQueue* queue) {
   const int32_t held = queue->hold();
-  while (const std::optional<int32_t> step = dates_.Due(out.now, queue->granted_end(), queue->reach())) {
+  while (const std::optional<int32_t> step =
+             checkpoints_.Due(out.now, queue->granted_end(), queue->reach())) {
     Announce(out, *step);
   }
-  queue->SetHold(dates_.hold());
-  return dates_.hold() != held;
+  queue->SetHold(checkpoints_.hold());
+  return checkpoints_.hold() != held;
 }
 
 void RunCheckpoints::Announce(StepEffects& out, int32_t step) {
-  dates_.Announce(step, out.now);
+  checkpoints_.Announce(step, out.now);
   for (const RunMember& m : members_.all()) out.Send(m.session, TakeSnapshot{info_.id, step});
 }
 
 void RunCheckpoints::Seal(StepEffects& out, int32_t step, bool drop) {
-  const bool validates = !drop && dates_.Validates(step);
+  const bool validates = !drop && checkpoints_.Validates(step);
   out.Send(members_.at(0).session,
-           SealCheckpoint{info_.id, step, plan_.checkpoint.keep, drop, validates, dates_.Passes(step)});
+           SealCheckpoint{info_.id, step, plan_.checkpoint.keep, drop, validates, checkpoints_.Passes(step)});
 }
 
 // The process that seals has the weights, and validates them one after the other.
 void RunCheckpoints::BeginValidation(StepEffects& out) {
-  if (const std::optional<int32_t> step = dates_.BeginValidation())
+  if (const std::optional<int32_t> step = checkpoints_.BeginValidation())
     out.Send(members_.at(0).session, Validate{info_.id, *step});
 }
 
-void RunCheckpoints::TellNotValidated(int32_t step, const std::string& cause) {
+void RunCheckpoints::RecordNotValidated(int32_t step, const std::string& cause) {
   info_.validation_failure = absl::StrCat("the weights after step ", step, " were not validated: ", cause);
   ++info_.failed_validations;
 }
 
 void RunCheckpoints::GiveUpValidations(const std::string& cause) {
-  if (dates_.validating()) TellNotValidated(dates_.oldest_validation(), cause);
-  dates_.EndValidations();
+  if (checkpoints_.validating()) RecordNotValidated(checkpoints_.oldest_validation(), cause);
+  checkpoints_.EndValidations();
 }
 
 void RunCheckpoints::Take(StepEffects& out, SessionId from, const SnapshotSaved& m) {
   const int member = members_.NumberOf(from);
   const std::string failure =
       m.failure.empty() ? "" : absl::StrCat(members_.at(member).label, " could not save it: ", m.failure);
-  const auto outcome = dates_.Saved(member, m.step, failure);
+  const auto outcome = checkpoints_.Saved(member, m.step, failure);
   if (!outcome.has_value()) return;
   if (!outcome->empty()) save_failure_ = *outcome;
   saved_.push_back({m.step, /*drop=*/!outcome->empty()});
@@ -80,30 +81,30 @@ void RunCheckpoints::SealSaved(StepEffects& out) {
   });
 }
 
-void RunCheckpoints::TellSealed(StepEffects& out, const CheckpointSealed& m, bool passes, bool validates) {
+void RunCheckpoints::RecordSealed(StepEffects& out, const CheckpointSealed& m, bool passes, bool validates) {
   if (m.failure.empty()) {
     if (!passes) info_.checkpoint_step = std::max(info_.checkpoint_step, m.step);
-    if (validates) dates_.AddValidation(m.step);
+    if (validates) checkpoints_.AddValidation(m.step);
     BeginValidation(out);
     return;
   }
   std::string cause = std::exchange(save_failure_, "");
   if (cause.empty()) cause = absl::StrCat(members_.at(0).label, " could not complete it: ", m.failure);
-  if (validates) TellNotValidated(m.step, cause);
+  if (validates) RecordNotValidated(m.step, cause);
   if (passes) return;
   info_.checkpoint_failure = absl::StrCat("the checkpoint of step ", m.step, " was not saved: ", cause);
   ++info_.failed_checkpoints;
 }
 
 RunCheckpoints::Sealing RunCheckpoints::Take(StepEffects& out, SessionId from, const CheckpointSealed& m) {
-  const bool passes = dates_.Passes(m.step), validates = dates_.Validates(m.step);
-  if (members_.NumberOf(from) != 0 || !dates_.Sealed(m.step)) {
+  const bool passes = checkpoints_.Passes(m.step), validates = checkpoints_.Validates(m.step);
+  if (members_.NumberOf(from) != 0 || !checkpoints_.Sealed(m.step)) {
     ++out.counts.fenced;
     return Sealing::kFenced;
   }
-  TellSealed(out, m, passes, validates);
+  RecordSealed(out, m, passes, validates);
   const bool failed = !m.failure.empty();
-  if (dates_.stop_step() == m.step && info_.state == RunState::kRunning) {
+  if (checkpoints_.stop_step() == m.step && info_.state == RunState::kRunning) {
     stop_sealed_ = true;
     return Sealing::kStop;
   }
@@ -112,18 +113,18 @@ RunCheckpoints::Sealing RunCheckpoints::Take(StepEffects& out, SessionId from, c
 
 // A report before the end only shows progress.
 RunCheckpoints::Validating RunCheckpoints::Take(StepEffects& out, SessionId from, Validation& m) {
-  if (members_.NumberOf(from) != 0 || !dates_.IsValidating(m.step)) {
+  if (members_.NumberOf(from) != 0 || !checkpoints_.IsValidating(m.step)) {
     ++out.counts.fenced;
     return Validating::kFenced;
   }
   if (!m.done()) return Validating::kUnderWay;
-  dates_.Validated();
+  checkpoints_.Validated();
   if (m.failure.empty()) {
     const bool repeats = info_.validation.has_value() && info_.validation->step >= m.step;
     if (!repeats) info_.validation = m;
     if (!repeats) out.effects.validations.push_back(std::move(m));
   } else {
-    TellNotValidated(m.step, absl::StrCat(members_.at(0).label, ": ", m.failure));
+    RecordNotValidated(m.step, absl::StrCat(members_.at(0).label, ": ", m.failure));
   }
   BeginValidation(out);
   return Validating::kDone;
@@ -131,13 +132,15 @@ RunCheckpoints::Validating RunCheckpoints::Take(StepEffects& out, SessionId from
 
 std::string RunCheckpoints::DescribeSaving() const {
   std::vector<std::string> labels;
-  for (const int m : dates_.Awaited()) labels.push_back(members_.at(m).label);
+  for (const int m : checkpoints_.Awaited()) labels.push_back(members_.at(m).label);
   if (labels.empty()) labels.push_back(members_.at(0).label);  // that process completes it
-  return absl::StrCat("the checkpoint of step ", dates_.oldest(), " from ", absl::StrJoin(labels, " and "));
+  return absl::StrCat("the checkpoint of step ", checkpoints_.oldest(), " from ",
+                      absl::StrJoin(labels, " and "));
 }
 
 std::string RunCheckpoints::DescribeValidation() const {
-  return absl::StrCat("the validation of step ", dates_.oldest_validation(), " from ", members_.at(0).label);
+  return absl::StrCat("the validation of step ", checkpoints_.oldest_validation(), " from ",
+                      members_.at(0).label);
 }
 
 }  // namespace weft

@@ -41,7 +41,7 @@ class RunCheckpoints {
   void Announce(StepEffects& out, int32_t step);
 
   // Chooses the checkpoint with which the run is to end, and returns its step.
-  int32_t Stop(int32_t granted_end) { return dates_.Stop(granted_end); }
+  int32_t Stop(int32_t granted_end) { return checkpoints_.Stop(granted_end); }
   // Returns true once the checkpoint with which the run is to end is complete, or was dropped.
   bool stop_sealed() const { return stop_sealed_; }
   // Gives up the validations that are not done.
@@ -63,9 +63,9 @@ class RunCheckpoints {
   Validating Take(StepEffects& out, SessionId from, Validation& m);
 
   // Returns true while a snapshot or a validation is not done.
-  bool saving() const { return !dates_.idle(); }
-  bool validating() const { return dates_.validating(); }
-  int64_t next_due() const { return dates_.next_due(); }
+  bool saving() const { return !checkpoints_.idle(); }
+  bool validating() const { return checkpoints_.validating(); }
+  int64_t next_due() const { return checkpoints_.next_due(); }
 
   // Returns "the checkpoint of step 40 from process 1 (..)". Requires saving().
   std::string DescribeSaving() const;
@@ -75,13 +75,13 @@ class RunCheckpoints {
  private:
   void Seal(StepEffects& out, int32_t step, bool drop);
   void BeginValidation(StepEffects& out);
-  void TellNotValidated(int32_t step, const std::string& cause);
-  void TellSealed(StepEffects& out, const CheckpointSealed& m, bool passes, bool validates);
+  void RecordNotValidated(int32_t step, const std::string& cause);
+  void RecordSealed(StepEffects& out, const CheckpointSealed& m, bool passes, bool validates);
 
   const RunPlan& plan_;
   const RunMembers& members_;
   RunInfo& info_;
-  Checkpoints dates_;
+  Checkpoints checkpoints_;
   struct Saved {
     int32_t step = 0;
     bool drop = false;

@@ -32,6 +32,11 @@ int RunMembers::NumberOf(SessionId session) const {
   return -1;
 }
 
+bool RunMembers::HasFinished(SessionId session) const {
+  const int number = NumberOf(session);
+  return number >= 0 && members_[number].finished;
+}
+
 bool RunMembers::Has(SessionId session, Rank rank) const {
   return rank >= 0 && rank < ranks() && MemberOf(rank).session == session;
 }

@@ -45,6 +45,8 @@ class RunMembers {
   const RunMember& at(int number) const { return members_[number]; }
   RunMember* Find(SessionId session);
   int NumberOf(SessionId session) const;  // number of the member; -1 for none
+  // Returns true if the process has done its part of the run.
+  bool HasFinished(SessionId session) const;
 
   int ranks() const { return static_cast<int>(ranks_.size()); }
   uint64_t epoch() const { return epoch_; }

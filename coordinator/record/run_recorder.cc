@@ -144,9 +144,9 @@ std::vector<TransferInterval> RunRecorder::LastTransfers() const {
       // The tensor could leave when it was made and asked for.
       const int64_t start = std::min(span.arrived_ns, std::max(span.wanted_ns, span.made_ns));
       if (!window.has_value() || start < window->start_ns || span.arrived_ns > window->end_ns) continue;
-      intervals.push_back({span.from, rank, span.tensor, span.consumer,
-                           static_cast<double>(start - first_start_ns_) * 1e-9,
-                           static_cast<double>(span.arrived_ns - first_start_ns_) * 1e-9, 0});
+      intervals.push_back(
+          {span.from, rank, span.tensor, span.consumer, static_cast<double>(start - first_start_ns_) * 1e-9,
+           static_cast<double>(span.arrived_ns - first_start_ns_) * 1e-9, static_cast<double>(span.bytes)});
     }
   }
   return intervals;

@@ -100,6 +100,7 @@ struct TransferSpan {
   // Times at which the rank asked for it, it was made (on the same machine's clock; 0 if that is not known),
   // and it arrived.
   int64_t wanted_ns = 0, made_ns = 0, arrived_ns = 0;
+  int64_t bytes = 0;  // 0 if that is not known
   friend auto operator<=>(const TransferSpan&, const TransferSpan&) = default;
 };
 

@@ -12,7 +12,8 @@
 namespace weft::wire {
 namespace {
 
-constexpr int64_t kMaxWireTime = int64_t{1} << 61;  // the sum of two such values is still a valid time
+constexpr int64_t kMaxWireTime = int64_t{1} << 61;   // the sum of two such values is still a valid time
+constexpr int64_t kMaxWireBytes = int64_t{1} << 53;  // exact as a double
 
 // Adds a difference to a time of a column. Returns false if that leaves the range of times.
 bool Advance(int64_t difference, int64_t* time) {
@@ -57,6 +58,7 @@ void Encode(const std::vector<TransferSpan>& spans, v1::TransferSpans* out) {
     out->add_wanted_ns(span.wanted_ns - wanted);
     out->add_duration_ns(static_cast<uint64_t>(std::max<int64_t>(0, span.arrived_ns - span.wanted_ns)));
     out->add_made_ns(span.made_ns - made);
+    out->add_bytes(static_cast<uint64_t>(span.bytes));
     wanted = span.wanted_ns;
     made = span.made_ns;
   }
@@ -79,9 +81,11 @@ absl::Status Decode(const v1::IdleSpans& in, std::vector<IdleSpan>* spans) {
 
 absl::Status Decode(const v1::TransferSpans& in, std::vector<TransferSpan>* spans) {
   const size_t rows = in.tensor().size();
-  WEFT_WIRE_RETURN_IF_ERROR(CheckLengths("transfers", rows,
-                                         {static_cast<int>(in.consumers().kind().size()), in.from_size(),
-                                          in.wanted_ns_size(), in.duration_ns_size(), in.made_ns_size()}));
+  const bool has_bytes = in.bytes_size() > 0;
+  WEFT_WIRE_RETURN_IF_ERROR(CheckLengths(
+      "transfers", rows,
+      {static_cast<int>(in.consumers().kind().size()), in.from_size(), in.wanted_ns_size(),
+       in.duration_ns_size(), in.made_ns_size(), has_bytes ? in.bytes_size() : static_cast<int>(rows)}));
   spans->resize(rows);
   WEFT_WIRE_RETURN_IF_ERROR(
       ReadJobs(in.consumers(), [&](int row, const Job& job) { (*spans)[row].consumer = job; }));
@@ -90,14 +94,16 @@ absl::Status Decode(const v1::TransferSpans& in, std::vector<TransferSpan>* span
     const auto tensor = static_cast<uint8_t>(in.tensor()[row]);
     const bool valid = tensor < kTensorKinds && in.from(row) < static_cast<uint32_t>(kMaxRanks) &&
                        in.duration_ns(row) <= static_cast<uint64_t>(kMaxWireTime) &&
+                       (!has_bytes || in.bytes(row) <= static_cast<uint64_t>(kMaxWireBytes)) &&
                        Advance(in.wanted_ns(row), &wanted) && Advance(in.made_ns(row), &made);
-    if (!valid) return OutOfRange("transfers: tensor, rank or time", row);
+    if (!valid) return OutOfRange("transfers: tensor, rank, bytes or time", row);
     TransferSpan& span = (*spans)[row];
     span.from = static_cast<Rank>(in.from(row));
     span.tensor = static_cast<TensorKind>(tensor);
     span.wanted_ns = wanted;
     span.made_ns = made;
     span.arrived_ns = wanted + static_cast<int64_t>(in.duration_ns(row));
+    if (has_bytes) span.bytes = static_cast<int64_t>(in.bytes(row));
   }
   return absl::OkStatus();
 }

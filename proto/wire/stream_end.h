@@ -16,8 +16,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "proto/session/gather.h"
 #include "proto/session/link.h"
+#include "proto/session/message_batch.h"
 #include "proto/wire/limits.h"
 #include "proto/wire/session_codec.h"
 
@@ -28,7 +28,7 @@ class StreamEnd {
  public:
   void Send(Out message) {
     waiting_bytes_ += BytesOf(message);
-    Gather(&waiting_, std::move(message));
+    AddToBatch(&waiting_, std::move(message));
   }
 
   // Fills `wire` with the next packet. False if there is nothing to write now. ResourceExhausted for a

@@ -72,8 +72,8 @@ Job StateRoute::JobOf(int stage, int64_t number) const {
   const std::vector<Stop>& stops = stages_[stage].stops;
   const auto count = static_cast<int64_t>(stops.size());
   const int64_t cycle = FloorDiv(number, count);
-  const Stop& v = stops[number - cycle * count];
-  return Job::Compute(static_cast<int32_t>(cycle - v.shift), stage, v.microbatch, v.kind);
+  const Stop& stop = stops[number - cycle * count];
+  return Job::Compute(static_cast<int32_t>(cycle - stop.shift), stage, stop.microbatch, stop.kind);
 }
 
 bool StateRoute::IsLastBackward(const Job& job) const {
@@ -193,7 +193,7 @@ absl::Status CheckTicks(const Schedule& s, const Ticks& at, int64_t cycle) {
         const int64_t tick = at(job);
         if (at(next) - tick != cycle) {
           return absl::InvalidArgumentError(absl::StrFormat(
-              "the ticks between the visits of %s and those of the next step differ from those of other jobs",
+              "the ticks from %s to that job of the next step differ from those of other jobs",
               Describe(job)));
         }
         ticks.push_back({tick - FloorDiv(tick, cycle) * cycle, job});
@@ -216,9 +216,9 @@ absl::Status CheckSums(const Schedule& s, const Ticks& tick, int64_t cycle) {
     for (int b = 0; b < s.microbatches; ++b) {
       const Job next = b + 1 < s.microbatches ? at(kStep, b + 1) : at(kStep + 1, 0);
       if (tick(at(kStep, b)) < tick(next)) continue;
-      return absl::InvalidArgumentError(
-          absl::StrFormat("%s is visited before %s: gradients are summed in the order of micro-batches",
-                          Describe(next), Describe(at(kStep, b))));
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "the route stops at %s before %s: gradients are summed in the order of micro-batches",
+          Describe(next), Describe(at(kStep, b))));
     }
     for (int b = 0; b < s.microbatches; ++b) {
       const Job reader = Job::Compute(kStep, stage, b, JobKind::kForward);
@@ -237,7 +237,7 @@ absl::Status CheckSums(const Schedule& s, const Ticks& tick, int64_t cycle) {
 absl::Status CheckInputsBefore(const Schedule& s, const Ticks& tick) {
   const auto check = [&](const Job& job, const Job& before) {
     if (tick(before) < tick(job)) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrFormat("%s needs %s, but the order of visits puts it no later",
+    return absl::InvalidArgumentError(absl::StrFormat("%s needs %s, but the order of stops puts it no later",
                                                       Describe(job), Describe(before)));
   };
   for (int stage = 0; stage < s.stages; ++stage) {
@@ -280,10 +280,10 @@ absl::Status CheckRanks(const Schedule& s, const Ticks& tick) {
   }
   for (Rank rank = 0; rank < s.ranks; ++rank) {
     if (!last[rank].has_value() || last[rank]->first < first[rank]->first) continue;
-    return absl::InvalidArgumentError(
-        absl::StrFormat("on rank %d, %s would be visited before %s; a rank runs the jobs of one step after "
-                        "those of the step before",
-                        rank, Describe(first[rank]->second), Describe(last[rank]->second)));
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "on rank %d, a route would stop at %s before %s; a rank runs the jobs of one step after "
+        "those of the step before",
+        rank, Describe(first[rank]->second), Describe(last[rank]->second)));
   }
   return absl::OkStatus();
 }
@@ -294,7 +294,7 @@ absl::Status CheckRoute(const Schedule& s, const Ticks& tick) {
   if (absl::Status status = CheckFeatures(s, tick); !status.ok()) return status;
   const int64_t cycle = CycleOf(tick);
   if (cycle < 1) {
-    return absl::InvalidArgumentError("the visits of a step are not later than those of the step before");
+    return absl::InvalidArgumentError("the stops of a step are not later than those of the step before");
   }
   if (absl::Status status = CheckTicks(s, tick, cycle); !status.ok()) return status;
   if (absl::Status status = CheckSums(s, tick, cycle); !status.ok()) return status;

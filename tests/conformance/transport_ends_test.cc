@@ -6,8 +6,10 @@
 
 #include <atomic>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <thread>
+#include <vector>
 
 #include "tests/conformance/transport_suite.h"
 
@@ -59,6 +61,41 @@ TEST_P(TransportConformance, Connect_ToNonsense_IsRefused) {
   const absl::Status status = producer_->Connect(9, cut, "process 9");
   EXPECT_FALSE(status.ok());
   EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("process 9"));
+}
+
+TEST_P(TransportConformance, Admit_OfAllPeersAtOnce_LetsEachConnect) {
+  const std::unique_ptr<Transport> third = GetParam().create(network_, device_.get());
+  third->BeginEpoch(kRun, 1);
+  const std::vector<PeerAddress> producers = {{producer_->address(), kProducerLabel},
+                                              {third->address(), "process 3"}};
+  ASSERT_TRUE(consumer_->Admit(producers).ok());
+  ASSERT_TRUE(consumer_->Admit({}).ok()) << "those who were admitted still are";
+  PeerId number = kProducer;
+  std::vector<TransportEvent> ignored;
+  for (Transport* from : {producer_.get(), third.get()}) {
+    ASSERT_TRUE(from->Admit({{consumer_->address(), kConsumerLabel}}).ok());
+    ASSERT_TRUE(from->Connect(kConsumer, consumer_->address(), kConsumerLabel).ok());
+    ASSERT_TRUE(consumer_->Connect(number, from->address(), "a producer").ok());
+    const TensorKey key = Key(number);
+    consumer_->Want(number, key, Soon());
+    from->Offer(kConsumer, key, Tensor{});
+    const size_t arrived = consumer_events_.size() + 1;
+    ASSERT_TRUE(PumpUntil([&] {
+      third->Progress(MonotonicNow(), &ignored);
+      return consumer_events_.size() >= arrived;
+    }));
+    EXPECT_EQ(consumer_events_.back().kind, Kind::kArrived);
+    EXPECT_EQ(consumer_events_.back().peer, number);
+    number = 3;
+  }
+}
+
+TEST_P(TransportConformance, Admit_OfNonsenseAmongPeers_NamesThePeer) {
+  if (producer_->name() == "loopback") GTEST_SKIP() << "it keeps nobody away, and reads no address here";
+  const absl::Status status =
+      producer_->Admit({{consumer_->address(), kConsumerLabel}, {"nonsense", "process 9"}});
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), ::testing::StartsWith("process 9: "));
 }
 
 TEST_P(TransportConformance, Close_WithATensorBeingRead_WaitsForItsRelease) {

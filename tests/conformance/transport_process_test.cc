@@ -169,7 +169,7 @@ class ProcessPair : public ::testing::Test {
   std::unique_ptr<PeerProcess> StartPeer(PeerId number, size_t bytes, int count) {
     auto peer = std::make_unique<PeerProcess>(bytes, count, mode_.environment, mode_.device);
     const std::string address = peer->ReadAddress();
-    EXPECT_TRUE(transport_->Admit(address).ok());
+    EXPECT_TRUE(transport_->Admit({{address, LabelOf(number, *peer)}}).ok());
     EXPECT_TRUE(peer->WriteAddress(transport_->address()));
     const absl::Status connected = transport_->Connect(number, address, LabelOf(number, *peer));
     EXPECT_TRUE(connected.ok()) << connected;

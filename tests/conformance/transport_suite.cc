@@ -81,7 +81,8 @@ void TransportConformance::SetUp() {
 }
 
 void TransportConformance::Connect() {
-  ASSERT_TRUE(producer_->Admit(consumer_->address()).ok() && consumer_->Admit(producer_->address()).ok());
+  ASSERT_TRUE(producer_->Admit({{consumer_->address(), kConsumerLabel}}).ok());
+  ASSERT_TRUE(consumer_->Admit({{producer_->address(), kProducerLabel}}).ok());
   ASSERT_TRUE(producer_->Connect(kConsumer, consumer_->address(), kConsumerLabel).ok());
   ASSERT_TRUE(consumer_->Connect(kProducer, producer_->address(), kProducerLabel).ok());
   ASSERT_EQ(producer_->CarriesDevice(kConsumer), GetParam().carried);

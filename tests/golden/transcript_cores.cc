@@ -366,7 +366,7 @@ void TranscriptCores::Arrive(const FlyingTensor& tensor) {
   if (found == workers_.rend()) return;
   Worker& w = **found;
   page_->Head(Topic::kTensors, absl::StrCat(w.name, " gets ", TensorWords(tensor.key)));
-  Ask(w, [&](WorkerCore& c, WorkerEffects* out) { c.OnTensor(now_, tensor.key, now_, out); });
+  Ask(w, [&](WorkerCore& c, WorkerEffects* out) { c.OnTensor(now_, tensor.key, {now_}, out); });
 }
 
 void TranscriptCores::Transfer() {

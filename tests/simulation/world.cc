@@ -271,7 +271,7 @@ void World::Carry(Process& p, WorkerEffects effects, const Outputs* outputs) {
     } else if (auto* snapshot = std::get_if<SnapshotEffect>(&effect)) {
       ExpectPieces(p, *snapshot);
     } else if (auto* save = std::get_if<SaveEffect>(&effect)) {
-      TellSaved(p, save->step);
+      SendSaved(p, save->step);
     } else if (auto* seal = std::get_if<SealEffect>(&effect)) {
       Seal(p, *seal);
     } else if (auto* validate = std::get_if<ValidateEffect>(&effect)) {

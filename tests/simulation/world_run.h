@@ -148,10 +148,10 @@ class World {
   // world_snapshots.cc
   void ExpectPieces(Process& p, const SnapshotEffect& e);
   void TakeSnapshot(Process& p, const StartEffect& start);
-  void TellSaved(Process& p, int step);
+  void SendSaved(Process& p, int step);
   void Seal(Process& p, const SealEffect& e);
   void Validate(Process& p, int step);
-  void TellValidation(Process& p, const Validation& validation);
+  void SendValidation(Process& p, const Validation& validation);
   void CheckValidations();
   void CheckSnapshots();
   void ReceiveState(Process& p, const StartEffect& start);

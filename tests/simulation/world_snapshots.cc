@@ -35,11 +35,11 @@ void World::TakeSnapshot(Process& p, const StartEffect& start) {
     Problem(absl::StrCat("a snapshot of step ", step, " is taken that was not announced"));
   } else if (--pieces->second == 0) {
     p.pieces.erase(pieces);
-    TellSaved(p, step);
+    SendSaved(p, step);
   }
 }
 
-void World::TellSaved(Process& p, int step) {
+void World::SendSaved(Process& p, int step) {
   AtInAttempt(p, now_ + 1 + random_.Below(options_.save_ns), [this, &p, step] {
     const bool fails = step < options_.steps && random_.Chance(options_.failing_saves);
     if (fails) failing_.insert(step);
@@ -86,18 +86,18 @@ void World::Validate(Process& p, int step) {
   p.validating = true;
   Validation validation{1, step, 1, 2};
   const int64_t end = now_ + 1 + random_.Below(options_.validation_ns);
-  if (random_.Chance(0.5)) At((now_ + end) / 2, [this, &p, validation] { TellValidation(p, validation); });
+  if (random_.Chance(0.5)) At((now_ + end) / 2, [this, &p, validation] { SendValidation(p, validation); });
   validation.samples = 2;
   if (random_.Chance(options_.failing_validations)) validation.failure = "the data are gone";
   At(end, [this, &p, validation] {
     p.validating = false;
     if (!validated_.insert(validation.step).second)
       Problem(absl::StrCat("step ", validation.step, " is validated twice"));
-    TellValidation(p, validation);
+    SendValidation(p, validation);
   });
 }
 
-void World::TellValidation(Process& p, const Validation& validation) {
+void World::SendValidation(Process& p, const Validation& validation) {
   WorkerEffects effects;
   p.core.OnValidation(validation, &effects);
   Carry(p, std::move(effects), nullptr);

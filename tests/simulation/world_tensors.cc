@@ -31,7 +31,7 @@ void World::Transfer(Process& from, const TensorKey& key, int to, Value value) {
     Note(Mix(14, value));
     if (key.kind != TensorKind::kOrder) p.inbox[key] = value;
     WorkerEffects effects;
-    p.core.OnTensor(now_, key, now_ - 1, &effects);
+    p.core.OnTensor(now_, key, {now_ - 1}, &effects);
     Carry(p, std::move(effects), nullptr);
     Pump(p);
   });

@@ -848,8 +848,12 @@ TEST_F(CoreTest, FinishedWorkerLeavesBeforeTheOthers_RunStillFinishes) {
   Say(1, Finished{run, {}});
   Do(SessionClosed{1, "it said goodbye"});
   EXPECT_EQ(core->GetRun(run)->state, RunState::kFinishing);
+  EXPECT_EQ(changes.back().kind, WorkerChange::Kind::kExited) << "it has done its part, and is not lost";
   Say(2, Finished{run, {}});
   EXPECT_EQ(core->GetRun(run)->state, RunState::kFinished);
+  Do(SessionClosed{2, "it said goodbye"});
+  EXPECT_EQ(changes.back().kind, WorkerChange::Kind::kExited);
+  EXPECT_EQ(core->probe().workers_lost, 0u);
 }
 
 // A process that has finished frees its memory, and a report of that time would show none.

@@ -337,7 +337,7 @@ class CarryingTransport final : public Transport {
   absl::string_view name() const override { return transport_->name(); }
   MemorySource& memory() override { return transport_->memory(); }
   void BeginEpoch(uint64_t run, uint64_t epoch) override { transport_->BeginEpoch(run, epoch); }
-  absl::Status Admit(const std::string& address) override { return transport_->Admit(address); }
+  absl::Status Admit(const std::vector<PeerAddress>& peers) override { return transport_->Admit(peers); }
   absl::Status Connect(PeerId peer, const std::string& address, const std::string& label) override {
     return transport_->Connect(peer, address, label);
   }

@@ -50,7 +50,7 @@ RankReport SomeReport() {
   r.peak_weight_versions = 2;
   r.wall_seconds = 4.25;
   r.idle_spans = {{IdleCause::kLimit, 1ll << 50, (1ll << 50) + 7}, {IdleCause::kNoWork, 5, 5}};
-  r.transfer_spans = {{65535, TensorKind::kState, Job::Update(4, 3, 2), 100, 0, 101},
+  r.transfer_spans = {{65535, TensorKind::kState, Job::Update(4, 3, 2), 100, 0, 101, 1ll << 40},
                       {0, TensorKind::kActivation, Job::Compute(1, 2, 3, JobKind::kForward), 90, 95, 99}};
   return r;
 }
@@ -88,6 +88,10 @@ TEST(SessionCodec, SpansThatAreNone_AreRefused) {
         << bad.ShortDebugString();
   };
   ASSERT_TRUE(wire::Decode(good).ok());
+  v1::RankReport without_bytes = good;  // of a worker that does not count them
+  without_bytes.mutable_transfer_spans()->clear_bytes();
+  ASSERT_TRUE(wire::Decode(without_bytes).ok());
+  EXPECT_EQ(wire::Decode(without_bytes)->transfer_spans[0].bytes, 0);
   refused([](auto& r) { r.mutable_idle_spans()->mutable_cause()->at(0) = kIdleCauses; });
   refused([](auto& r) { r.mutable_idle_spans()->add_start_ns(1); });
   refused([](auto& r) { r.mutable_idle_spans()->set_start_ns(0, INT64_MIN); });
@@ -97,6 +101,8 @@ TEST(SessionCodec, SpansThatAreNone_AreRefused) {
   refused([](auto& r) { r.mutable_transfer_spans()->set_from(0, 1u << 20); });
   refused([](auto& r) { r.mutable_transfer_spans()->add_made_ns(0); });
   refused([](auto& r) { r.mutable_transfer_spans()->clear_consumers(); });
+  refused([](auto& r) { r.mutable_transfer_spans()->add_bytes(0); });
+  refused([](auto& r) { r.mutable_transfer_spans()->set_bytes(0, UINT64_MAX); });
   refused([](auto& r) { r.mutable_transfer_spans()->set_wanted_ns(1, INT64_MAX); });
 }
 

@@ -209,7 +209,7 @@ class Cores {
   void Deliver(const TensorKey& key) {
     published_.erase(key);
     wanted_.erase(key);
-    Do(key.consumer, [&](WorkerCore& c, WorkerEffects* out) { c.OnTensor(now_, key, 0, out); });
+    Do(key.consumer, [&](WorkerCore& c, WorkerEffects* out) { c.OnTensor(now_, key, {}, out); });
   }
   bool AllHaveCome(Rank r) const {
     if (lines_[r].empty()) return false;

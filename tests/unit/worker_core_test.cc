@@ -248,7 +248,7 @@ TEST(TwoProcesses, ClaimedJob_WantsItsRemoteInputsAtOnce) {
   EXPECT_EQ(want.process, 0);
   EXPECT_EQ(want.key.kind, TensorKind::kActivation);
   EXPECT_TRUE(Only<StartEffect>(out).empty());
-  core.OnTensor(5, want.key, 4, &out);
+  core.OnTensor(5, want.key, {4}, &out);
   EXPECT_EQ(Only<StartEffect>(out).size(), 1u);
   EXPECT_EQ(core.ClockAt(5, 1).idle(IdleCause::kTransfer), 1);
 }
@@ -260,17 +260,17 @@ TEST(TwoProcesses, TensorThatStartsNoJob_IsNoTransferTime) {
   PrepareSecondRank(core);
   core.OnMessage(2, Grant{1, 1, {1, 2}, {Job::Compute(0, 1, 0, JobKind::kForward)}}, &out);
   const WantEffect first = Only<WantEffect>(out)[0];
-  core.OnTensor(5, first.key, 4, &out);
+  core.OnTensor(5, first.key, {4}, &out);
   core.OnMessage(6, Grant{1, 1, {1, 2}, {Job::Compute(0, 1, 1, JobKind::kForward)}}, &out);
   const WantEffect second = Only<WantEffect>(out)[1];
-  core.OnTensor(8, second.key, 3, &out);  // while the first job runs
+  core.OnTensor(8, second.key, {3, 4096}, &out);  // while the first job runs
   core.OnJobDone(9, {1, Job::Compute(0, 1, 0, JobKind::kForward), 5, 9, true, 0.5}, &out);
   EXPECT_EQ(Only<StartEffect>(out).size(), 2u);
   EXPECT_EQ(core.ClockAt(9, 1).idle(IdleCause::kTransfer), 1);  // of the first alone
   // Both came, though.
   const Job jobs[] = {Job::Compute(0, 1, 0, JobKind::kForward), Job::Compute(0, 1, 1, JobKind::kForward)};
   const std::vector<TransferSpan> expected = {{0, TensorKind::kActivation, jobs[0], 2, 4, 5},
-                                              {0, TensorKind::kActivation, jobs[1], 6, 3, 8}};
+                                              {0, TensorKind::kActivation, jobs[1], 6, 3, 8, 4096}};
   EXPECT_EQ(core.transfer_spans(1), expected);
 }
 
@@ -298,7 +298,7 @@ TEST(TwoProcesses, WeightsByWidth_AreWantedForTheRunningJobAndTheNext) {
     EXPECT_EQ(std::pair(static_cast<JobKind>(key.use), key.stage), order[i]);
     EXPECT_EQ(key.part, 0) << "the other holder's slice";
     out.clear();
-    core.OnTensor(10, key, 9, &out);
+    core.OnTensor(10, key, {9}, &out);
     const auto starts = Only<StartEffect>(out);
     ASSERT_EQ(starts.size(), 1u);
     EXPECT_TRUE(starts[0].Does(Operation::kGatherWeights));
@@ -332,7 +332,7 @@ TEST(TwoProcesses, VersionReadElsewhere_IsDroppedWhenTheGradientArrives) {
     for (const auto& want : Only<WantEffect>(effects)) {
       const bool later = want.key.kind == TensorKind::kGradient && want.key.step > 0;
       if (later && want.key.step == 1) last_gradient = want.key;
-      if (!later) core.OnTensor(now, want.key, 0, &out);
+      if (!later) core.OnTensor(now, want.key, {}, &out);
     }
     for (const auto& s : Only<StartEffect>(effects))
       core.OnJobDone(now + 2, {1, s.job, now, now + 1, s.last, {}}, &out);
@@ -341,7 +341,7 @@ TEST(TwoProcesses, VersionReadElsewhere_IsDroppedWhenTheGradientArrives) {
   EXPECT_EQ(last_gradient->stage, 1);
   EXPECT_TRUE(drops.empty()) << "version " << drops[0].version << " may still be read in the other process";
   EXPECT_EQ(core.weight_versions(1), 2);
-  core.OnTensor(900, *last_gradient, 0, &out);
+  core.OnTensor(900, *last_gradient, {}, &out);
   const auto now_dropped = Only<DropEffect>(out);
   ASSERT_EQ(now_dropped.size(), 1u);
   EXPECT_EQ(now_dropped[0].rank, 1);

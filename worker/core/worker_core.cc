@@ -109,7 +109,7 @@ void WorkerCore::OnAbort(const Abort& abort, WorkerEffects* out) {
     next_.reset();
     next_ids_.clear();
   }
-  if (run_ && abort.run == run_id()) return run_->Abort(abort.reason, out);
+  if (run_ && abort.run == run_id()) return run_->Abort(out);
   out->push_back(SendEffect{Forgotten{abort.run}});
 }
 
@@ -123,8 +123,9 @@ void WorkerCore::OnIdOfGroup(const GroupId& id, WorkerEffects* out) {
   }
 }
 
-void WorkerCore::OnTensor(int64_t now, const TensorKey& key, int64_t made, WorkerEffects* out) {
-  if (run_ && !run_->failed()) run_->OnTensor(now, key, made, out);
+void WorkerCore::OnTensor(int64_t now, const TensorKey& key, const TensorArrival& arrival,
+                          WorkerEffects* out) {
+  if (run_ && !run_->failed()) run_->OnTensor(now, key, arrival, out);
 }
 
 void WorkerCore::OnJobLaunched(int64_t now, Rank rank, const Job& job, bool last,
@@ -174,7 +175,7 @@ void WorkerCore::OnFinished(std::vector<RankReport> reports, WorkerEffects* out)
   if (!run_ || run_->failed()) return;
   out->push_back(SendEffect{Finished{run_id(), std::move(reports)}});
   run_->End();
-  out->push_back(ForgetEffect{""});
+  out->push_back(ForgetEffect{});
 }
 
 void WorkerCore::OnFailure(int64_t now, const std::string& reason, WorkerEffects* out) {

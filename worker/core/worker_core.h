@@ -50,9 +50,7 @@ class WorkerCore {
 
   void OnMessage(int64_t now, const FromCoordinator& message, WorkerEffects* out);
   void OnPrepared(int64_t now, WorkerEffects* out);
-  // Takes a wanted tensor that has arrived. `made`: when the job that made it ended, on this machine's clock;
-  // 0 if unknown.
-  void OnTensor(int64_t now, const TensorKey& key, int64_t made, WorkerEffects* out);
+  void OnTensor(int64_t now, const TensorKey& key, const TensorArrival& arrival, WorkerEffects* out);
   // Notes that the device has been given the job. `last` and `activation_bytes` as in JobDone.
   void OnJobLaunched(int64_t now, Rank rank, const Job& job, bool last,
                      std::optional<int64_t> activation_bytes, WorkerEffects* out);

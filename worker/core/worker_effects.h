@@ -136,9 +136,7 @@ struct ValidateEffect {
 // Call OnFinished with the last reports.
 struct FinishEffect {};
 // Drop everything of the run, cancel its wants, then call Forget.
-struct ForgetEffect {
-  std::string reason;  // empty after a run that ended well
-};
+struct ForgetEffect {};
 struct ExitEffect {
   std::string reason;
 };
@@ -147,6 +145,12 @@ using WorkerEffect = std::variant<SendEffect, PrepareEffect, JoinEffect, WantEff
                                   PublishEffect, DropEffect, SnapshotEffect, SaveEffect, SealEffect,
                                   ValidateEffect, FinishEffect, ForgetEffect, ExitEffect>;
 using WorkerEffects = std::vector<WorkerEffect>;
+
+// A wanted tensor that has come from another process.
+struct TensorArrival {
+  int64_t made_ns = 0;  // when the job that made it ended, on this machine's clock; 0 if that is not known
+  int64_t bytes = 0;
+};
 
 struct JobDone {
   Rank rank = 0;

@@ -152,15 +152,16 @@ void WorkerRun::Claim(int64_t now, LocalRank& rank, const Job& job, WorkerEffect
   Consider(id);
 }
 
-void WorkerRun::OnTensor(int64_t now, const TensorKey& key, int64_t made, WorkerEffects* out) {
+void WorkerRun::OnTensor(int64_t now, const TensorKey& key, const TensorArrival& arrival,
+                         WorkerEffects* out) {
   const std::optional<TensorWants::Want> want = wants_.Take(key);
   if (!want.has_value()) return;
   LocalRank& rank = RankOf(key.consumer);
   if (key.kind != TensorKind::kOrder)
-    rank.Keep({key.producer, key.kind, JobOf(want->job), want->since, made, now});
+    rank.Keep({key.producer, key.kind, JobOf(want->job), want->since, arrival.made_ns, now, arrival.bytes});
   InputArrived(want->job, want->microbatch, out);
   const bool awaited = (FlagsOf(want->job) & kQueued) != 0;
-  if (rank.in_flight.idle() && awaited && made > 0) rank.clock.Arrived(now, made);
+  if (rank.in_flight.idle() && awaited && arrival.made_ns > 0) rank.clock.Arrived(now, arrival.made_ns);
   StartJobs(now, out);
 }
 
@@ -318,7 +319,7 @@ void WorkerRun::OnJobDone(int64_t now, const JobDone& done, WorkerEffects* out) 
   rank.clock.Job(now, done.start_ns, done.end_ns, done.job.kind, overlapped, !rank.in_flight.empty(),
                  done.launched ? given : RankClock::Given());
   if (aborted_ && running_ == 0) {
-    out->push_back(ForgetEffect{"the run was aborted"});
+    out->push_back(ForgetEffect{});
     return;
   }
   if (failed_) return UpdateIdle(now);
@@ -445,11 +446,11 @@ void WorkerRun::OnFailure(int64_t now, const std::string& reason, WorkerEffects*
   UpdateIdle(now);
 }
 
-void WorkerRun::Abort(const std::string& reason, WorkerEffects* out) {
+void WorkerRun::Abort(WorkerEffects* out) {
   if (aborted_) return;
   failed_ = aborted_ = true;
   TouchAll();
-  if (running_ == 0) out->push_back(ForgetEffect{reason});
+  if (running_ == 0) out->push_back(ForgetEffect{});
 }
 
 void WorkerRun::Finish(int64_t now) {

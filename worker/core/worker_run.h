@@ -67,7 +67,7 @@ class WorkerRun {
   bool Takes(const Grant& grant) const;
   // The next five require that the run has not failed, but for the jobs, which end in any case.
   void OnGrant(int64_t now, const Grant& grant, WorkerEffects* out);
-  void OnTensor(int64_t now, const TensorKey& key, int64_t made, WorkerEffects* out);
+  void OnTensor(int64_t now, const TensorKey& key, const TensorArrival& arrival, WorkerEffects* out);
   void OnJointOperationDone(int64_t now, Rank rank, const Job& job, WorkerEffects* out);
   void OnJobLaunched(int64_t now, Rank rank, const Job& job, bool last,
                      std::optional<int64_t> activation_bytes, WorkerEffects* out);
@@ -78,7 +78,7 @@ class WorkerRun {
 
   // The ends of a run: it fails here, the coordinator aborts it, all its jobs are done, and it is over.
   void OnFailure(int64_t now, const std::string& reason, WorkerEffects* out);
-  void Abort(const std::string& reason, WorkerEffects* out);
+  void Abort(WorkerEffects* out);
   void Finish(int64_t now);
   void End() { finishing_ = failed_ = true; }
   // True after any end but Finish: no job starts any more.

@@ -28,7 +28,7 @@ EffectRunner::EffectRunner(const WorkerLoopOptions& options, Device& device, Tra
       exchange_(transport, seats_, device_work_),
       silence_(options.stall_interval_ns),
       snapshots_([this](const SnapshotWriter::Done& done) { SnapshotDone(done); }),
-      validator_([this](const Validation& validation) { TellValidation(validation); }) {}
+      validator_([this](const Validation& validation) { SendValidation(validation); }) {}
 
 bool EffectRunner::has_run() const {
   AssertHeld(mu_);
@@ -136,8 +136,8 @@ bool EffectRunner::PollTransport(int64_t now) {
       Fail(now, e.status);
       continue;
     }
-    const int64_t made = exchange_.TakeArrived(e.key, std::move(e.tensor));
-    core_.OnTensor(now, e.key, made, &effects_);
+    const TensorArrival arrival = exchange_.TakeArrived(e.key, std::move(e.tensor));
+    core_.OnTensor(now, e.key, arrival, &effects_);
     Apply(now, nullptr);
   }
   return worked;
@@ -333,7 +333,7 @@ void EffectRunner::SnapshotDone(const SnapshotWriter::Done& done) {
 }
 
 // On the validator's thread.
-void EffectRunner::TellValidation(const Validation& validation) {
+void EffectRunner::SendValidation(const Validation& validation) {
   MutexLock lock(mu_);
   if (threads_.stopped() || validation.run != core_.run_id()) return;
   core_.OnValidation(validation, &effects_);
@@ -384,12 +384,8 @@ absl::Status EffectRunner::BeginRun(int64_t now, PrepareEffect& effect) {
                  ? nullptr
                  : std::make_shared<const CheckpointFolders>(a.output, *spec_, a.run_id, a.epoch);
   transport_.BeginEpoch(a.run, a.epoch);
-  for (const Peer& peer : a.peers) {
-    if (peer.address == transport_.address()) continue;
-    if (absl::Status s = transport_.Admit(peer.address); !s.ok())
-      return absl::Status(s.code(), absl::StrCat(peer.label, ": ", s.message()));
-  }
   peers_ = a.peers;
+  if (absl::Status s = AdmitPeers(); !s.ok()) return s;
   threads_.ChooseSpin(options_.spin_microseconds, a.process_of_rank.size() * (pairs ? 2 : 1));
   // The line is one write, as other processes share the terminal.
   if (!a.reduction.empty())
@@ -399,6 +395,13 @@ absl::Status EffectRunner::BeginRun(int64_t now, PrepareEffect& effect) {
   if (!ids.ok()) return ids.status();
   for (const auto& [group, id] : *ids) core_.OnGroupId(group, id, &effects_);
   return absl::OkStatus();
+}
+
+absl::Status EffectRunner::AdmitPeers() {
+  std::vector<PeerAddress> others;
+  for (const Peer& peer : peers_)
+    if (peer.address != transport_.address()) others.push_back({peer.address, peer.label});
+  return transport_.Admit(others);
 }
 
 // Connects only now: meanwhile the peers have let this process in (Transport::Admit).

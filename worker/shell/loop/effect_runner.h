@@ -118,10 +118,11 @@ class EffectRunner {
   void Send(FromWorker message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::vector<RankReport> Reports(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void SnapshotDone(const SnapshotWriter::Done& done) ABSL_LOCKS_EXCLUDED(mu_);
-  void TellValidation(const Validation& validation) ABSL_LOCKS_EXCLUDED(mu_);
+  void SendValidation(const Validation& validation) ABSL_LOCKS_EXCLUDED(mu_);
 
   void Prepare(int64_t now, PrepareEffect& effect) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status BeginRun(int64_t now, PrepareEffect& effect) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status AdmitPeers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void AllPrepared(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Save(int step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void AllSaved(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -3,7 +3,7 @@
 #include <utility>
 #include <variant>
 
-#include "proto/session/gather.h"
+#include "proto/session/message_batch.h"
 
 namespace weft {
 
@@ -12,7 +12,7 @@ bool Outbox::Send(FromWorker message) {
   const bool can_wait = completions != nullptr;
   const bool first = can_wait && gathered_ == 0;
   if (can_wait) gathered_ += completions->jobs.size();
-  Gather(&waiting_, std::move(message));
+  AddToBatch(&waiting_, std::move(message));
   if (can_wait || sending_) return first;
   gathered_ = 0;
   for (FromWorker& m : waiting_) link_.Send(std::move(m));

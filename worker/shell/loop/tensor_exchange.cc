@@ -7,11 +7,11 @@
 
 namespace weft {
 
-int64_t TensorExchange::TakeArrived(const TensorKey& key, Tensor tensor) {
+TensorArrival TensorExchange::TakeArrived(const TensorKey& key, Tensor tensor) {
   CountReceived(key, tensor.bytes);
-  const int64_t made = tensor.made_ns;
+  const TensorArrival arrival{tensor.made_ns, static_cast<int64_t>(tensor.bytes)};
   if (key.kind != TensorKind::kOrder && seats_.Of(key.consumer) != nullptr) inbox_[key] = std::move(tensor);
-  return made;
+  return arrival;
 }
 
 void TensorExchange::CountReceived(const TensorKey& key, size_t bytes) {

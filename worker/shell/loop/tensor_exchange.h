@@ -32,8 +32,8 @@ class TensorExchange {
   TensorExchange(Transport& transport, RankSeats& seats, DeviceWork& device_work)
       : transport_(transport), seats_(seats), device_work_(device_work) {}
 
-  // Takes a tensor that has arrived from another process. Returns when it was made.
-  int64_t TakeArrived(const TensorKey& key, Tensor tensor);
+  // Takes a tensor that has arrived from another process. Returns what the core is to know of it.
+  TensorArrival TakeArrived(const TensorKey& key, Tensor tensor);
   // Takes the tensors that a job reads out of the inbox.
   std::vector<Tensor> Take(const std::vector<TensorKey>& keys);
   // Hands on an output of the job with this outcome, or initial weights (null).

@@ -17,7 +17,7 @@ namespace weft {
 namespace {
 
 constexpr int64_t kLongestValidatorEnd = 10'000'000'000;
-constexpr int64_t kTellEvery = 1'000'000'000;
+constexpr int64_t kReportInterval = 1'000'000'000;
 constexpr int kNice = 10;  // jobs of ranks go before, about nine to one on a core that both want
 
 Validation ValidationOf(uint64_t run, int step, const Evaluation& evaluation) {
@@ -35,9 +35,9 @@ struct Validator::State {
     std::function<void()> after;  // instead of it
   };
 
-  explicit State(std::function<void(const Validation&)> t) : tell(std::move(t)) {}
+  explicit State(std::function<void(const Validation&)> r) : report(std::move(r)) {}
 
-  const std::function<void(const Validation&)> tell;
+  const std::function<void(const Validation&)> report;
   Mutex mutex;
   CondVar changed ABSL_GUARDED_BY(mutex);
   std::deque<Task> tasks ABSL_GUARDED_BY(mutex);
@@ -85,9 +85,9 @@ void Validator::State::Run(const Task& task, uint64_t cancels) {
   const absl::StatusOr<Evaluation> result = task.work([&](const Evaluation& so_far) {
     if (IsOver(cancels)) return false;
     const int64_t now = MonotonicNow();
-    if (so_far.samples < so_far.all_samples && now - reported >= kTellEvery) {
+    if (so_far.samples < so_far.all_samples && now - reported >= kReportInterval) {
       reported = now;
-      tell(ValidationOf(task.run, task.step, so_far));
+      report(ValidationOf(task.run, task.step, so_far));
     }
     return true;
   });
@@ -95,11 +95,11 @@ void Validator::State::Run(const Task& task, uint64_t cancels) {
   Validation last{task.run, task.step};
   if (result.ok()) last = ValidationOf(task.run, task.step, *result);
   last.failure = std::string(result.status().message());
-  tell(last);
+  report(last);
 }
 
-Validator::Validator(std::function<void(const Validation&)> tell)
-    : state_(std::make_shared<State>(std::move(tell))) {}
+Validator::Validator(std::function<void(const Validation&)> report)
+    : state_(std::make_shared<State>(std::move(report))) {}
 
 Validator::~Validator() {
   State& s = *state_;

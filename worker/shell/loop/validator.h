@@ -4,7 +4,7 @@
 // The coordinator gives one at a time (coordinator/core/checkpoints.h). The validator reports about once a
 // second how far it has come, so that a long one can be told from one that hangs; then its end, once.
 //
-// Threads: any may call; `tell` is called on the validator's thread without a lock, and may call back. The
+// Threads: any may call; `report` is called on the validator's thread without a lock, and may call back. The
 // thread starts with the first work. Failure: is reported; nothing else stops.
 #ifndef WEFT_WORKER_SHELL_LOOP_VALIDATOR_H_
 #define WEFT_WORKER_SHELL_LOOP_VALIDATOR_H_
@@ -22,7 +22,7 @@ class Validator {
  public:
   using Work = std::function<absl::StatusOr<Evaluation>(const EvaluationProgress&)>;
 
-  explicit Validator(std::function<void(const Validation&)> tell);
+  explicit Validator(std::function<void(const Validation&)> report);
   // Waits for the batch that is being computed, ten seconds at most; a thread that a file system holds for
   // longer is left to itself.
   ~Validator();

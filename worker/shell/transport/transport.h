@@ -60,6 +60,11 @@ struct PeerPath {
   std::string path;
 };
 
+struct PeerAddress {
+  std::string address;
+  std::string label;  // as in Transport::Connect
+};
+
 struct TransportCounters {
   uint64_t tensors_sent = 0, tensors_received = 0;
   uint64_t bytes_sent = 0, bytes_received = 0;
@@ -80,10 +85,11 @@ class Transport {
   // events.
   virtual void BeginEpoch(uint64_t run, uint64_t epoch) = 0;
 
-  // Lets the peer at the address connect to this transport; others may be kept away. Connect does so too.
-  // Done for all peers before any of them connects, it keeps their first attempts from being dropped. It
-  // counts until the peer has gone; for a peer that is not connected, until BeginEpoch.
-  virtual absl::Status Admit(const std::string& /*address*/) { return absl::OkStatus(); }
+  // Lets these peers connect to this transport; others may be kept away. Connect does so too, for its peer.
+  // Called with all peers before any of them connects, it keeps their first attempts from being dropped. It
+  // counts until the peer has gone; for a peer that is not connected, until BeginEpoch. InvalidArgument,
+  // naming the peer, for an address that is none; then it admits none of them.
+  virtual absl::Status Admit(const std::vector<PeerAddress>& /*peers*/) { return absl::OkStatus(); }
   // Names a peer. `label` is for messages: "process 2 (pid 4711 on host a)". Unavailable if it cannot be
   // reached.
   virtual absl::Status Connect(PeerId peer, const std::string& address, const std::string& label) = 0;

@@ -127,14 +127,23 @@ void UcxTransport::BeginEpoch(uint64_t run, uint64_t epoch) {
   if (removed > 0) AdmitOnlyKnown().IgnoreError();  // too many may connect now, never too few
 }
 
-absl::Status UcxTransport::Admit(const std::string& bytes) {
-  const absl::StatusOr<TransportAddress> address = DecodeAddress(bytes);
-  return address.ok() ? AdmitSender(*address) : address.status();
+absl::Status UcxTransport::Admit(const std::vector<PeerAddress>& peers) {
+  std::vector<TransportAddress> addresses;
+  for (const PeerAddress& peer : peers) {
+    absl::StatusOr<TransportAddress> address = DecodeAddress(peer.address);
+    if (!address.ok())
+      return absl::InvalidArgumentError(absl::StrCat(peer.label, ": ", address.status().message()));
+    addresses.push_back(*std::move(address));
+  }
+  return AdmitSenders(addresses);
 }
 
-absl::Status UcxTransport::AdmitSender(const TransportAddress& address) {
-  const bool is_new = admitted_.try_emplace(address.sender, address.sources).second;
-  return is_new ? AdmitOnlyKnown() : absl::OkStatus();
+// Sets the filter once for all: setting it takes time in proportion to all who are admitted.
+absl::Status UcxTransport::AdmitSenders(const std::vector<TransportAddress>& addresses) {
+  bool has_new = false;
+  for (const TransportAddress& address : addresses)
+    has_new |= admitted_.try_emplace(address.sender, address.sources).second;
+  return has_new ? AdmitOnlyKnown() : absl::OkStatus();
 }
 
 absl::Status UcxTransport::AdmitOnlyKnown() {
@@ -151,7 +160,7 @@ absl::Status UcxTransport::Connect(PeerId peer, const std::string& bytes, const 
   const absl::StatusOr<TransportAddress> address = DecodeAddress(bytes);
   if (!address.ok()) return absl::InvalidArgumentError(absl::StrCat(label, ": ", address.status().message()));
   if (connections_.Find(address->sender) == nullptr) {
-    if (absl::Status status = AdmitSender(*address); !status.ok()) return status;
+    if (absl::Status status = AdmitSenders({*address}); !status.ok()) return status;
     if (absl::Status status = connections_.Open(*address, messenger_.get()); !status.ok()) {
       return absl::Status(absl::IsInvalidArgument(status) ? status.code() : absl::StatusCode::kUnavailable,
                           absl::StrCat(label, ": ", status.message(), " (by ",

@@ -39,7 +39,7 @@ class UcxTransport final : public Transport, private UcxMessenger::Handler {
   MemorySource& memory() override { return *memory_; }
 
   void BeginEpoch(uint64_t run, uint64_t epoch) override;
-  absl::Status Admit(const std::string& address) override;
+  absl::Status Admit(const std::vector<PeerAddress>& peers) override;
   absl::Status Connect(PeerId peer, const std::string& address, const std::string& label) override;
   void Want(PeerId peer, const TensorKey& key, Nanos deadline) override;
   void Cancel(const TensorKey& key) override;
@@ -89,7 +89,7 @@ class UcxTransport final : public Transport, private UcxMessenger::Handler {
   void SendBytes(const PeerConnection& to, uint64_t offer);
   Nanos MadeAt(const TransportMessage& message);
   void Arrived(PeerId peer, const TensorKey& key, Tensor tensor, bool in_place);
-  absl::Status AdmitSender(const TransportAddress& address);
+  absl::Status AdmitSenders(const std::vector<TransportAddress>& addresses);
   absl::Status AdmitOnlyKnown();
   void ChoosePaths(const TransportAddress& address, PeerConnection* connection);
   const PeerConnection* ConnectionOf(PeerId peer) const;

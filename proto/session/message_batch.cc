@@ -1,4 +1,4 @@
-#include "proto/session/gather.h"
+#include "proto/session/message_batch.h"
 
 #include <algorithm>
 #include <iterator>
@@ -11,14 +11,14 @@ constexpr int kLookBack = 16;
 
 // `Batch` is Completions or Grant.
 template <typename Batch, typename Message>
-void GatherAs(std::deque<Message>* waiting, Message message) {
+void AddToBatchAs(std::deque<Message>* waiting, Message message) {
   if (Batch* next = std::get_if<Batch>(&message)) {
     int looked = 0;
     for (auto it = waiting->rbegin(); it != waiting->rend() && looked < kLookBack; ++it, ++looked) {
       Batch* before = std::get_if<Batch>(&*it);
       if (before == nullptr) break;
       if (before->run != next->run || before->rank != next->rank) continue;
-      if (before->token != next->token || before->jobs.size() + next->jobs.size() > kGatheredJobs) break;
+      if (before->token != next->token || before->jobs.size() + next->jobs.size() > kMaxBatchJobs) break;
       before->jobs.insert(before->jobs.end(), next->jobs.begin(), next->jobs.end());
       return;
     }
@@ -40,11 +40,11 @@ size_t BytesOfReports(const std::vector<RankReport>& ranks) {
 
 }  // namespace
 
-void Gather(std::deque<FromWorker>* waiting, FromWorker message) {
-  GatherAs<Completions>(waiting, std::move(message));
+void AddToBatch(std::deque<FromWorker>* waiting, FromWorker message) {
+  AddToBatchAs<Completions>(waiting, std::move(message));
 }
-void Gather(std::deque<FromCoordinator>* waiting, FromCoordinator message) {
-  GatherAs<Grant>(waiting, std::move(message));
+void AddToBatch(std::deque<FromCoordinator>* waiting, FromCoordinator message) {
+  AddToBatchAs<Grant>(waiting, std::move(message));
 }
 
 size_t BytesOf(const FromWorker& message) {

@@ -1,4 +1,4 @@
-#include "proto/session/gather.h"
+#include "proto/session/message_batch.h"
 
 #include <gtest/gtest.h>
 
@@ -12,35 +12,35 @@ Completions Done(Rank rank, int first, int count, uint64_t run = 1, uint64_t seq
   return m;
 }
 
-TEST(Gather, SameRank_JoinsInOrder) {
+TEST(MessageBatch, SameRank_JoinsInOrder) {
   std::deque<FromWorker> waiting;
-  Gather(&waiting, Done(0, 0, 2));
-  Gather(&waiting, Done(1, 0, 1));
-  Gather(&waiting, Done(0, 2, 3));
+  AddToBatch(&waiting, Done(0, 0, 2));
+  AddToBatch(&waiting, Done(1, 0, 1));
+  AddToBatch(&waiting, Done(0, 2, 3));
   ASSERT_EQ(waiting.size(), 2u);
   const auto& jobs = std::get<Completions>(waiting[0]).jobs;
   ASSERT_EQ(jobs.size(), 5u);
   for (int b = 0; b < 5; ++b) EXPECT_EQ(jobs[b].job.microbatch, b);
 }
 
-TEST(Gather, OtherTokenOrKindBetween_IsNotJoined) {
+TEST(MessageBatch, OtherTokenOrKindBetween_IsNotJoined) {
   std::deque<FromWorker> waiting;
-  Gather(&waiting, Done(0, 0, 1));
-  Gather(&waiting, Done(0, 1, 1, 1, 2));
-  Gather(&waiting, Done(0, 2, 1, 1, 1));
+  AddToBatch(&waiting, Done(0, 0, 1));
+  AddToBatch(&waiting, Done(0, 1, 1, 1, 2));
+  AddToBatch(&waiting, Done(0, 2, 1, 1, 1));
   EXPECT_EQ(waiting.size(), 3u) << "the order of a rank's messages stays";
-  Gather(&waiting, Prepared{1});
-  Gather(&waiting, Done(0, 3, 1));
+  AddToBatch(&waiting, Prepared{1});
+  AddToBatch(&waiting, Done(0, 3, 1));
   EXPECT_EQ(waiting.size(), 5u) << "nothing is joined across another kind";
 }
 
-TEST(Gather, Bound_IsKept) {
+TEST(MessageBatch, Bound_IsKept) {
   std::deque<FromCoordinator> waiting;
-  const Grant full{1, 0, {1, 1}, std::vector<Job>(kGatheredJobs - 1)};
-  Gather(&waiting, full);
-  Gather(&waiting, Grant{1, 0, {1, 1}, std::vector<Job>(1)});
+  const Grant full{1, 0, {1, 1}, std::vector<Job>(kMaxBatchJobs - 1)};
+  AddToBatch(&waiting, full);
+  AddToBatch(&waiting, Grant{1, 0, {1, 1}, std::vector<Job>(1)});
   EXPECT_EQ(waiting.size(), 1u);
-  Gather(&waiting, Grant{1, 0, {1, 1}, std::vector<Job>(1)});
+  AddToBatch(&waiting, Grant{1, 0, {1, 1}, std::vector<Job>(1)});
   EXPECT_EQ(waiting.size(), 2u);
 }
 
