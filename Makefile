@@ -1,8 +1,6 @@
 # The two commands of the README (`make run`, `make test`) and what they are made of.
 PRESET ?= release
 JOBS ?= $(shell nproc)
-# Tests of processes and networks wait for most of their time, so one more than the cores run at once.
-TEST_JOBS ?= $(shell expr $(JOBS) + 1)
 BUILD := build/$(PRESET)
 # The GPU library: AUTO (where nvcc is), ON or OFF; deploy/setup.sh reads it too.
 export WEFT_CUDA ?= AUTO
@@ -35,7 +33,7 @@ run: ## Train a GPT on real text: 4 worker processes, looped pipelines, 2 groups
 	@deploy/main_job.sh $(BUILD)/bin/weft
 
 test: build ## Run all tests
-	@TMPDIR=$$(tests/scratch.sh) ctest --test-dir $(BUILD) --output-on-failure -j $(TEST_JOBS)
+	@TMPDIR=$$(tests/scratch.sh) ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS)
 
 bench: build ## Run the benchmarks and print their figures
 	@tests/bench/run.sh $(BUILD)
