@@ -195,12 +195,12 @@ void Run::EndSteps(StepEffects& out) {
     out.effects.steps.push_back({info_.id, s.step, s.loss, s.has_loss, s.end_ns, s.gradient_norm});
     info_.loss = s.loss;
     info_.has_loss = s.has_loss;
+    ++out.counts.steps;
   }
   info_.steps_done = std::max(info_.steps_done, queue_->steps_done());
   if (checkpoints_ != nullptr) checkpoints_->SealSaved(out);
   all_may_grant_ = true;  // the window moved
   Probe& counts = out.counts;
-  counts.steps += ended.size();
   counts.loss = info_.loss;
   counts.has_loss = info_.has_loss;
   if (ended.back().gradient_norm.has_value()) counts.gradient_norm = ended.back().gradient_norm;
