@@ -13,7 +13,8 @@ namespace weft {
 absl::StatusOr<std::shared_ptr<const RunPlan>> MakeRunPlan(std::string name, std::string schedule_text,
                                                            Schedule schedule, int32_t steps,
                                                            int32_t first_step, ReductionMode reduction,
-                                                           const CheckpointRule& checkpoint) {
+                                                           const CheckpointRule& checkpoint,
+                                                           std::shared_ptr<const RunSpec> spec) {
   if (first_step < 0 || steps <= first_step)
     return absl::InvalidArgumentError(
         absl::StrCat("a run needs at least one step, not ", steps - first_step));
@@ -37,9 +38,9 @@ absl::StatusOr<std::shared_ptr<const RunPlan>> MakeRunPlan(std::string name, std
   Graph graph(std::move(schedule), steps, first_step);
   auto order = ClaimOrder(graph);
   if (!order.ok()) return order.status();
-  return std::make_shared<const RunPlan>(RunPlan{std::move(name), std::move(schedule_text), steps,
-                                                 std::move(graph), *std::move(order), first_step, reduction,
-                                                 std::move(fast), std::move(unsound), bytes, checkpoint});
+  return std::make_shared<const RunPlan>(RunPlan{
+      std::move(name), std::move(schedule_text), steps, std::move(graph), *std::move(order), first_step,
+      reduction, std::move(fast), std::move(unsound), bytes, checkpoint, std::move(spec)});
 }
 
 }  // namespace weft

@@ -17,6 +17,8 @@
 
 namespace weft {
 
+struct RunSpec;  // run/run_spec.h; the core only hands it on
+
 // When checkpoints are saved on the way, how many of them stay, and when weights are validated.
 struct CheckpointRule {
   int32_t every_steps = 0;  // steps between checkpoints; 0 for none
@@ -44,6 +46,8 @@ struct RunPlan {
 
   int64_t bytes = 0;  // upper estimate of the memory that the coordinator needs for it
   CheckpointRule checkpoint = {};
+  // The specification that it was made from, for the run's record; null if there is none.
+  std::shared_ptr<const RunSpec> spec = nullptr;
 
   int ranks() const { return graph.schedule().ranks; }
 };
@@ -54,7 +58,8 @@ absl::StatusOr<std::shared_ptr<const RunPlan>> MakeRunPlan(std::string name, std
                                                            Schedule schedule, int32_t steps,
                                                            int32_t first_step = 0,
                                                            ReductionMode reduction = ReductionMode::kOrdered,
-                                                           const CheckpointRule& checkpoint = {});
+                                                           const CheckpointRule& checkpoint = {},
+                                                           std::shared_ptr<const RunSpec> spec = nullptr);
 
 }  // namespace weft
 

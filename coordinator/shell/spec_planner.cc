@@ -1,11 +1,10 @@
 #include "coordinator/shell/spec_planner.h"
 
+#include <cstdint>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "run/json_text.h"
 #include "run/run_schedule.h"
-#include "run/run_spec.h"
+#include "run/run_text.h"
 #include "schedules/graph/size.h"
 
 namespace weft {
@@ -15,33 +14,33 @@ namespace {
 constexpr int64_t kSlowBytes = int64_t{64} << 20;  // plans of this size take about half a second
 constexpr int64_t kSlowPairs = 100'000;  // stages times micro-batches: making the schedule takes long
 
-absl::StatusOr<RunSpec> ReadSpec(const std::string& text) {
-  const absl::StatusOr<nlohmann::json> json = ParseJson(text);
-  if (!json.ok())
-    return absl::InvalidArgumentError(absl::StrCat("the run's specification ", json.status().message()));
-  return ParseRunSpec(*json);
-}
-
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<const RunPlan>> PlanSpec(const std::string& text) {
-  absl::StatusOr<RunSpec> spec = ReadSpec(text);
+absl::StatusOr<UnplannedRun> ReadRun(const std::string& text) {
+  absl::StatusOr<RunSpec> spec = ParseRunText(text);
   if (!spec.ok()) return spec.status();
+  if (int64_t{spec->stages()} * spec->train.microbatches > kSlowPairs) {
+    return UnplannedRun{/*slow=*/true,
+                        [run = *std::move(spec)]() -> absl::StatusOr<std::shared_ptr<const RunPlan>> {
+                          absl::StatusOr<Schedule> schedule = ScheduleOf(run);
+                          if (!schedule.ok()) return schedule.status();
+                          return PlanRun(run, *std::move(schedule));
+                        }};
+  }
   absl::StatusOr<Schedule> schedule = ScheduleOf(*spec);
   if (!schedule.ok()) return schedule.status();
-  const CheckpointSpec& checkpoint = spec->checkpoint;
-  return MakeRunPlan(spec->name, ToText(spec->schedule), *std::move(schedule), spec->end_step(),
-                     spec->first_step(), ReductionOf(spec->schedule),
-                     {checkpoint.every_steps, int64_t{checkpoint.every_seconds} * 1'000'000'000,
-                      checkpoint.keep, spec->validate.every});
+  const bool slow = SizeOf(*schedule).bytes() > kSlowBytes;
+  return UnplannedRun{
+      slow, [run = *std::move(spec), schedule = *std::move(schedule)] { return PlanRun(run, schedule); }};
 }
 
-bool PlansSlowly(const std::string& text) {
-  const absl::StatusOr<RunSpec> spec = ReadSpec(text);
-  if (!spec.ok()) return false;
-  if (int64_t{spec->stages()} * spec->train.microbatches > kSlowPairs) return true;
-  const absl::StatusOr<Schedule> schedule = ScheduleOf(*spec);
-  return schedule.ok() && SizeOf(*schedule).bytes() > kSlowBytes;
+absl::StatusOr<std::shared_ptr<const RunPlan>> PlanRun(const RunSpec& run, Schedule schedule) {
+  const CheckpointSpec& checkpoint = run.checkpoint;
+  return MakeRunPlan(run.name, ToText(run.schedule), std::move(schedule), run.end_step(), run.first_step(),
+                     ReductionOf(run.schedule),
+                     {checkpoint.every_steps, int64_t{checkpoint.every_seconds} * 1'000'000'000,
+                      checkpoint.keep, run.validate.every},
+                     std::make_shared<const RunSpec>(run));
 }
 
 }  // namespace weft

@@ -6,6 +6,7 @@ namespace weft {
 
 LocalRun::LocalRun(const Assign& assign, Shape shape)
     : assignment_(assign),
+      run_(std::move(shape.run)),
       graph_(std::move(shape.schedule), shape.steps, shape.first_step),
       steps_(shape.steps),
       first_step_(shape.first_step),

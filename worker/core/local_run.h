@@ -9,6 +9,7 @@
 #define WEFT_WORKER_CORE_LOCAL_RUN_H_
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "proto/session/messages.h"
@@ -18,6 +19,8 @@
 
 namespace weft {
 
+struct ScheduledRun;  // run/run_schedule.h; the core only hands it on
+
 class LocalRun {
  public:
   // The job graph's sources.
@@ -25,6 +28,8 @@ class LocalRun {
     Schedule schedule;
     int steps = 1;       // step before which the run ends
     int first_step = 0;  // first step; an earlier run made all before, whose checkpoint this one begins with
+    // The run that this was made from, for the shell; null where there is none.
+    std::shared_ptr<const ScheduledRun> run = nullptr;
   };
 
   LocalRun(const Assign& assign, Shape shape);
@@ -32,6 +37,7 @@ class LocalRun {
   LocalRun& operator=(const LocalRun&) = delete;
 
   const Assign& assignment() const { return assignment_; }
+  const std::shared_ptr<const ScheduledRun>& run() const { return run_; }
   const Graph& graph() const { return graph_; }
   int steps() const { return steps_; }
   int first_step() const { return first_step_; }
@@ -58,6 +64,7 @@ class LocalRun {
 
  private:
   const Assign assignment_;
+  const std::shared_ptr<const ScheduledRun> run_;
   const Graph graph_;
   const int steps_, first_step_;
   std::vector<int> place_of_rank_;
