@@ -1,5 +1,7 @@
 #include "run/run_schedule.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "run/file_section.h"
 #include "run/model_layers.h"
@@ -59,6 +61,13 @@ absl::StatusOr<Schedule> ScheduleOf(const RunSpec& run) {
   }
   if (absl::Status s = SetMemory(run, &*schedule); !s.ok()) return s;
   return schedule;
+}
+
+absl::StatusOr<ScheduledRun> ScheduledRun::Make(RunSpec spec) {
+  if (spec.schedule.name.empty()) return ScheduledRun{std::move(spec), nullptr};
+  absl::StatusOr<Schedule> schedule = ScheduleOf(spec);
+  if (!schedule.ok()) return schedule.status();
+  return ScheduledRun{std::move(spec), std::make_shared<const Schedule>(*std::move(schedule))};
 }
 
 absl::StatusOr<Schedule> CheckedScheduleOf(const RunSpec& run) {

@@ -6,6 +6,8 @@
 #ifndef WEFT_RUN_RUN_SCHEDULE_H_
 #define WEFT_RUN_RUN_SCHEDULE_H_
 
+#include <memory>
+
 #include "absl/status/statusor.h"
 #include "run/run_spec.h"
 #include "schedules/schedule.h"
@@ -25,6 +27,17 @@ absl::StatusOr<Schedule> ScheduleOf(const RunSpec& run);
 // Does the same and checks the schedule (CheckSchedule): it can run to its end, within its memory. A schedule
 // that would be sound without the budget fails because of it, with kPathPayload `memory`.
 absl::StatusOr<Schedule> CheckedScheduleOf(const RunSpec& run);
+
+// A run as the parts of a process share it: the specification and the schedule that was made from it. A
+// process parses the one and makes the other once, and hands both on. The schedule does not depend on the
+// specification's `until` and `resume`, which may be set after it was made.
+struct ScheduledRun {
+  // Makes the schedule. Failure as ScheduleOf. A specification without a schedule's name gets none.
+  static absl::StatusOr<ScheduledRun> Make(RunSpec spec);
+
+  RunSpec spec;
+  std::shared_ptr<const Schedule> schedule;  // null where the specification names none
+};
 
 ActivationPolicy ActivationsOf(const ScheduleSpec& schedule, int stage);
 ReductionMode ReductionOf(const ScheduleSpec& schedule);

@@ -300,16 +300,6 @@ ValidateSpec ReadValidate(FileSection& file, const RunSpec& spec, absl::Status& 
   return validate;
 }
 
-// The steps that it makes are some of those that it has.
-void CheckSteps(const RunSpec& spec, FileSection& file) {
-  if (spec.until > spec.train.steps) {
-    file.Fail("until", absl::StrCat("the run has ", spec.train.steps, " steps; it cannot make ", spec.until));
-  } else if (file.ok() && spec.first_step() >= spec.end_step()) {
-    file.Fail("resume", absl::StrCat("the checkpoint is of step ", spec.first_step(),
-                                     ", and the run ends at step ", spec.end_step(), ": nothing is left"));
-  }
-}
-
 Json SourceToJson(const DataSpec& data) {
   Json json = Json::object();
   if (const auto* text = std::get_if<TextData>(&data.source)) {
@@ -373,9 +363,19 @@ absl::StatusOr<RunSpec> ParseRunSpec(const Json& json) {
   spec.validate = ReadValidate(file, spec, status);
   spec.resume = ReadResume(file, status);
   file.Read("until", spec.until, 1, INT_MAX / 2);
-  CheckSteps(spec, file);
+  if (status.ok()) status = CheckSteps(spec);
   if (!status.ok()) return status;
   return spec;
+}
+
+absl::Status CheckSteps(const RunSpec& run) {
+  if (run.until > run.train.steps) {
+    return ErrorAt("until",
+                   absl::StrCat("the run has ", run.train.steps, " steps; it cannot make ", run.until));
+  }
+  if (run.first_step() < run.end_step()) return absl::OkStatus();
+  return ErrorAt("resume", absl::StrCat("the checkpoint is of step ", run.first_step(),
+                                        ", and the run ends at step ", run.end_step(), ": nothing is left"));
 }
 
 RunSpec ValidationRun(const RunSpec& run) {

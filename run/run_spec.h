@@ -160,6 +160,10 @@ struct RunSpec {
 
 absl::StatusOr<RunSpec> ParseRunSpec(const nlohmann::json& file);
 
+// Checks that the steps that the run makes are some of those that it has, for a run whose `until` or `resume`
+// was set after it was parsed. Failure as ParseRunSpec.
+absl::Status CheckSteps(const RunSpec& run);
+
 // Returns the run with its held-out data in the place of its training data: what an evaluation of them is
 // given.
 RunSpec ValidationRun(const RunSpec& run);

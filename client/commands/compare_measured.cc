@@ -49,7 +49,7 @@ absl::StatusOr<MeasuredRow> Measure(const RunSpec& run, const CompareOptions& op
     fs::remove_all(out, ignored);  // the weights of many runs take much space
   }
   if (!measured.ok()) return measured.status();
-  return RowOf(run, *measured);
+  return RowOf(run, *schedule, *measured);
 }
 
 // Measures one schedule after another, all of them before any is repeated: a disturbance of the machine then

@@ -7,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/files/profile.h"
-#include "run/run_schedule.h"
 #include "schedules/dispatch/memory.h"
 #include "schedules/drawing/live_activations.h"
 
@@ -73,12 +72,10 @@ SimulationOptions MeasuredCosts(const RunSpec& run, const MeasuredRun& measured)
   return costs;
 }
 
-absl::StatusOr<MeasuredRow> RowOf(const RunSpec& run, const MeasuredRun& measured) {
+absl::StatusOr<MeasuredRow> RowOf(const RunSpec& run, const Schedule& schedule, const MeasuredRun& measured) {
   MeasuredRow row;
   TakeSummary(measured.summary, &row);
-  const auto schedule = CheckedScheduleOf(run);
-  if (!schedule.ok()) return schedule.status();
-  const Graph graph(*schedule);
+  const Graph graph(schedule);
   SimulationOptions costs = MeasuredCosts(run, measured);
   const LiveActivations live = CountLiveActivations(measured.trace.jobs, costs.activation);
   row.live_activations = live.peak_activations;
@@ -88,7 +85,7 @@ absl::StatusOr<MeasuredRow> RowOf(const RunSpec& run, const MeasuredRun& measure
   if (!result.ok()) return result.status();
   TakeSimulation(graph, costs, *result, &row);
   row.predicted_idle = PredictedIdle(*result);
-  const int steps = SteadySteps(*schedule);
+  const int steps = SteadySteps(schedule);
   if (int64_t{graph.jobs_per_step()} * steps > kMaxCountedJobs) return row;
   const auto communication = CountCommunicationSteps(graph, steps);
   if (!communication.ok()) return communication.status();

@@ -189,17 +189,17 @@ std::string RequestName() {
 }  // namespace
 
 ExitCode RunSubmit(const SubmitOptions& options) {
-  auto spec = ReadRunFile(options.file, RunFileData::kElsewhere);
-  if (!spec.ok()) return weft::Fail(kExitBadConfiguration, spec.status().message());
+  auto run_file = ReadScheduledRun(options.file, RunFileData::kElsewhere);
+  if (!run_file.ok()) return weft::Fail(kExitBadConfiguration, run_file.status().message());
   TrainOptions part;
   part.until = options.until;
   part.resume = options.resume;
-  if (const absl::Status steps = ChooseSteps(part, &*spec); !steps.ok())
+  if (const absl::Status steps = ChooseSteps(part, &*run_file); !steps.ok())
     return weft::Fail(kExitBadConfiguration, steps.message());
   auto client = Connect(options.coordinator);
   if (!client.ok()) return weft::Fail(kExitUsage, client.status().message());
   SubmitRequest request;
-  request.spec = ToJson(*spec).dump();
+  request.spec = ToJson(run_file->spec).dump();
   request.request = RequestName();
   request.processes = options.processes;
   request.overwrite = options.overwrite;

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "client/files/run_file.h"
@@ -16,7 +17,6 @@
 #include "coordinator/record/output_folder.h"
 #include "coordinator/record/run_end.h"
 #include "coordinator/record/train_results.h"
-#include "nlohmann/json.hpp"
 #include "run/run_schedule.h"
 #include "worker/shell/checkpoint/checkpoint_folders.h"
 #include "worker/shell/compute/training_state.h"
@@ -25,12 +25,6 @@ namespace weft {
 namespace {
 
 namespace fs = std::filesystem;
-
-absl::StatusOr<int> Ranks(const RunSpec& spec) {
-  const auto schedule = ScheduleOf(spec);
-  if (!schedule.ok()) return schedule.status();
-  return schedule->ranks;
-}
 
 std::string Absolute(const std::string& path) { return fs::absolute(path).lexically_normal().string(); }
 
@@ -43,12 +37,11 @@ void WarnOfWarmup(const std::string& file, const TrainSpec& train) {
 
 // Reads the whole checkpoint that the run goes on from, against its checksums: damage is found before
 // anything starts, and not by one of the workers.
-absl::Status CheckResumedFiles(const RunSpec& spec) {
-  if (spec.resume.checkpoint.empty()) return absl::OkStatus();
-  const auto rules = StateRulesOf(spec);
-  if (!rules.ok()) return rules.status();
-  for (int stage = 0; stage < spec.stages(); ++stage) {
-    const absl::Status read = SavedStage::Read(spec, (*rules)[stage], stage).status();
+absl::Status CheckResumedFiles(const ScheduledRun& run) {
+  if (run.spec.resume.checkpoint.empty()) return absl::OkStatus();
+  const std::vector<StateRule> rules = StateRulesOf(run);
+  for (int stage = 0; stage < run.spec.stages(); ++stage) {
+    const absl::Status read = SavedStage::Read(run.spec, rules[stage], stage).status();
     if (!read.ok()) return absl::InvalidArgumentError(absl::StrCat("--resume: ", read.message()));
   }
   return absl::OkStatus();
@@ -60,7 +53,8 @@ ExitCode FailOnFolder(const absl::Status& status) {
 
 }  // namespace
 
-absl::Status ChooseSteps(const TrainOptions& options, RunSpec* spec) {
+absl::Status ChooseSteps(const TrainOptions& options, ScheduledRun* run) {
+  RunSpec* spec = &run->spec;
   spec->until = options.until;
   if (!options.resume.empty()) {
     const auto checkpoint = FindCheckpoint(Absolute(options.resume), /*least=*/1);
@@ -71,16 +65,17 @@ absl::Status ChooseSteps(const TrainOptions& options, RunSpec* spec) {
     spec->resume = {*checkpoint, *step};
   }
   // The message is about `until` or `resume`, which are the names of the flags.
-  const absl::Status valid = ParseRunSpec(ToJson(*spec)).status();
+  const absl::Status valid = CheckSteps(*spec);
   if (!valid.ok()) return absl::InvalidArgumentError(absl::StrCat("--", valid.message()));
   if (options.resume.empty()) return absl::OkStatus();
-  const absl::Status fits = CheckResume(*spec);
+  const absl::Status fits = CheckResume(*run);
   return fits.ok() ? fits : absl::InvalidArgumentError(absl::StrCat("--resume: ", fits.message()));
 }
 
 ExitCode RunTrain(const TrainOptions& options) {
-  auto spec = ReadRunFile(options.file);
-  if (!spec.ok()) return Fail(kExitBadConfiguration, spec.status().message());
+  auto run = ReadScheduledRun(options.file);
+  if (!run.ok()) return Fail(kExitBadConfiguration, run.status().message());
+  RunSpec* const spec = &run->spec;
   const std::string shown = options.out.empty() ? absl::StrCat("out/", spec->name) : options.out;
   const FormerWork former = FormerWorkFor(options.resume, Absolute(shown), options.overwrite);
   // This check comes before the data are read, which may take a while.
@@ -91,34 +86,33 @@ ExitCode RunTrain(const TrainOptions& options) {
   WarnOfWarmup(options.file, spec->train);
   auto output = OutputFolder::Open(Absolute(shown), shown, former);
   if (!output.ok()) return FailOnFolder(output.status());
-  const absl::Status steps = ChooseSteps(options, &*spec);
+  const absl::Status steps = ChooseSteps(options, &*run);
   if (!steps.ok()) return Fail(kExitBadConfiguration, steps.message());
-  if (const absl::Status whole = CheckResumedFiles(*spec); !whole.ok())
+  if (const absl::Status whole = CheckResumedFiles(*run); !whole.ok())
     return Fail(kExitBadConfiguration, whole.message());
-  const auto ranks = Ranks(*spec);
-  if (!ranks.ok()) return Fail(kExitBadConfiguration, ranks.status().message());
-  if (options.processes > *ranks) {
-    return Fail(kExitUsage, absl::StrCat("--processes ", options.processes, " is more than the ", *ranks,
+  const int ranks = run->schedule->ranks;
+  if (options.processes > ranks) {
+    return Fail(kExitUsage, absl::StrCat("--processes ", options.processes, " is more than the ", ranks,
                                          " ranks of the schedule ", ToText(spec->schedule)));
   }
   if (const absl::Status device = options.device.Check(); !device.ok()) {
     return Fail(kExitBadConfiguration, device.message());
   }
   LocalTrainingOptions local;
-  local.spec = *spec;
+  local.run = *run;
   local.file = options.file;
-  local.processes = options.processes > 0 ? options.processes : std::min(*ranks, CoresOfProcess());
+  local.processes = options.processes > 0 ? options.processes : std::min(ranks, CoresOfProcess());
   local.output = output->get();
   local.metrics = options.metrics;
   local.device = options.device;
   local.reference = options.reference;
   absl::Status prepared =
-      (*output)->replaces() ? absl::OkStatus() : KeepCheckpoint((*output)->path(), &local.spec.resume);
-  if (local.spec.resume.checkpoint != spec->resume.checkpoint)
+      (*output)->replaces() ? absl::OkStatus() : KeepCheckpoint((*output)->path(), &local.run.spec.resume);
+  if (local.run.spec.resume.checkpoint != spec->resume.checkpoint)
     PrintMessage(
-        absl::StrCat("going on from ", local.spec.resume.checkpoint, ", as it is called from now on"));
+        absl::StrCat("going on from ", local.run.spec.resume.checkpoint, ", as it is called from now on"));
   if (prepared.ok()) prepared = CheckCheckpointNames((*output)->live());
-  if (prepared.ok()) prepared = (*output)->Begin(RecordOf(local.spec, local.file, "running"));
+  if (prepared.ok()) prepared = (*output)->Begin(RecordOf(local.run.spec, local.file, "running"));
   if (!prepared.ok()) return Fail(kExitBadConfiguration, prepared.message());
   // The reader of our output may leave; the workers must still be ended in order.
   signal(SIGPIPE, SIG_IGN);

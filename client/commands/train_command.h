@@ -7,7 +7,7 @@
 #include "absl/status/status.h"
 #include "client/console/console.h"
 #include "client/training/device_flags.h"
-#include "run/run_spec.h"
+#include "run/run_schedule.h"
 
 namespace weft {
 
@@ -25,7 +25,7 @@ struct TrainOptions {
 
 // Sets which of the file's steps the run makes by `until` and `resume`, and checks that it can.
 // InvalidArgument that begins with the flag.
-absl::Status ChooseSteps(const TrainOptions& options, RunSpec* spec);
+absl::Status ChooseSteps(const TrainOptions& options, ScheduledRun* run);
 
 ExitCode RunTrain(const TrainOptions& options);
 

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <optional>
 #include <sstream>
 #include <utility>
@@ -103,12 +104,13 @@ absl::Status CheckReadable(const std::string& path, bool may_be_folder) {
   return absl::InvalidArgumentError(absl::StrCat("cannot read ", path, ": ", std::strerror(errno)));
 }
 
-// Checks that the schedule fits the stages and micro-batches and can run to its end.
-absl::Status CheckFits(const RunSpec& spec, RunFileData data) {
-  RunSpec run = spec;
+// Makes the schedule and checks that it fits the stages and micro-batches and can run to its end.
+absl::StatusOr<Schedule> FittingSchedule(const RunSpec& spec, RunFileData data) {
   // A user who only simulates may be looking for a budget that fits.
-  if (data == RunFileData::kIgnored) run.memory = 0;
-  return CheckedScheduleOf(run).status();
+  if (data != RunFileData::kIgnored || spec.memory == 0) return CheckedScheduleOf(spec);
+  RunSpec run = spec;
+  run.memory = 0;
+  return CheckedScheduleOf(run);
 }
 
 // Returns "; memory: 34MiB would do" for a run that does not fit, if a budget is found with which it does.
@@ -133,9 +135,8 @@ absl::Status CheckHasRun(const Json& json) {
   return absl::OkStatus();
 }
 
-}  // namespace
-
-absl::StatusOr<RunSpec> ParseRunFile(const std::string& path, const std::string& text, RunFileData data) {
+absl::StatusOr<ScheduledRun> ParseScheduledRun(const std::string& path, const std::string& text,
+                                               RunFileData data) {
   auto yaml = ParseYaml(text);
   if (!yaml.ok()) {
     const absl::string_view message = yaml.status().message();
@@ -175,20 +176,35 @@ absl::StatusOr<RunSpec> ParseRunFile(const std::string& path, const std::string&
               absl::StrCat(DottedPath(pointer), ": ", readable.message(),
                            relative ? "; a relative path starts at the folder of the run file" : ""));
   }
-  const absl::Status fits = CheckFits(*spec, data);
-  if (!fits.ok()) {
+  absl::StatusOr<Schedule> schedule = FittingSchedule(*spec, data);
+  if (const absl::Status& fits = schedule.status(); !fits.ok()) {
     const auto place = fits.GetPayload(kPathPayload);  // its message names it
     if (place.has_value()) return at(std::string(*place), absl::StrCat(fits.message(), Enough(*spec, fits)));
     return at(PathOfProblem(fits, "schedule", spec->schedule.name),
               absl::StrCat("schedule: ", fits.message()));
   }
-  return spec;
+  return ScheduledRun{*std::move(spec), std::make_shared<const Schedule>(*std::move(schedule))};
+}
+
+absl::StatusOr<RunSpec> SpecOf(absl::StatusOr<ScheduledRun> run) {
+  if (!run.ok()) return run.status();
+  return std::move(run->spec);
+}
+
+}  // namespace
+
+absl::StatusOr<RunSpec> ParseRunFile(const std::string& path, const std::string& text, RunFileData data) {
+  return SpecOf(ParseScheduledRun(path, text, data));
+}
+
+absl::StatusOr<ScheduledRun> ReadScheduledRun(const std::string& path, RunFileData data) {
+  auto text = ReadText(path);
+  if (!text.ok()) return text.status();
+  return ParseScheduledRun(path, *text, data);
 }
 
 absl::StatusOr<RunSpec> ReadRunFile(const std::string& path, RunFileData data) {
-  auto text = ReadText(path);
-  if (!text.ok()) return text.status();
-  return ParseRunFile(path, *text, data);
+  return SpecOf(ReadScheduledRun(path, data));
 }
 
 }  // namespace weft

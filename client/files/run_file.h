@@ -12,6 +12,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "run/run_schedule.h"
 #include "run/run_spec.h"
 
 namespace weft {
@@ -21,6 +22,11 @@ namespace weft {
 enum class RunFileData { kReadable, kElsewhere, kIgnored };
 
 absl::StatusOr<RunSpec> ReadRunFile(const std::string& path, RunFileData data = RunFileData::kReadable);
+
+// Reads the file likewise, and returns the schedule with it that was made to check it. Under kIgnored it is
+// that of the run without its memory budget.
+absl::StatusOr<ScheduledRun> ReadScheduledRun(const std::string& path,
+                                              RunFileData data = RunFileData::kReadable);
 
 // Parses a text that stands for the file at `path`.
 absl::StatusOr<RunSpec> ParseRunFile(const std::string& path, const std::string& text,

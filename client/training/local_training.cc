@@ -27,7 +27,6 @@
 #include "coordinator/shell/coordinator_server.h"
 #include "coordinator/shell/spec_planner.h"
 #include "nlohmann/json.hpp"
-#include "run/run_schedule.h"
 #include "worker/shell/checkpoint/checkpoint_folders.h"
 
 namespace weft {
@@ -42,9 +41,10 @@ class LocalTraining {
  public:
   explicit LocalTraining(const LocalTrainingOptions& options)
       : options_(options),
+        spec_text_(ToJson(options.run.spec).dump()),
         wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
-        recorder_(options.spec.stages(), kJobsKept, [this] { eventfd_write(wake_, 1); }),
-        log_(options.output->live(), options.spec.first_step(), options.spec.train.non_finite),
+        recorder_(options.run.spec.stages(), kJobsKept, [this] { eventfd_write(wake_, 1); }),
+        log_(options.output->live(), options.run.spec.first_step(), options.run.spec.train.non_finite),
         progress_(ProgressWanted()) {}
   ~LocalTraining() {
     server_.reset();  // its thread calls the recorder
@@ -94,7 +94,8 @@ class LocalTraining {
   void PrintCheckpoint();
 
   const LocalTrainingOptions& options_;
-  StopSignals signals_;  // constructed before anything that starts a thread
+  const std::string spec_text_;  // of the options, for the workers
+  StopSignals signals_;          // constructed before anything that starts a thread
   const int wake_;
   RunRecorder recorder_;
   StepLog log_;
@@ -118,7 +119,11 @@ absl::Status LocalTraining::StartServer() {
   CoordinatorServerOptions server;
   server.listen = {absl::StrCat("unix:", *scratch_ / "coordinator.sock")};
   server.core.fixed_workers = true;
-  server.planner = PlanSpec;
+  server.planner = [this](const std::string& spec) -> absl::StatusOr<UnplannedRun> {
+    if (spec != spec_text_)
+      return absl::PermissionDeniedError("this coordinator has one run, that of weft train");
+    return UnplannedRun{false, [this] { return PlanRun(options_.run.spec, *options_.run.schedule); }};
+  };
   server.metrics = &metrics_;
   server.observer.run = [this](const RunInfo& run) { recorder_.OnRun(run); };
   server.observer.step = [this](const StepDone& step) { recorder_.OnStep(step); };
@@ -156,7 +161,7 @@ absl::Status LocalTraining::Start() {
   const absl::Status served = StartServer();
   if (!served.ok()) return served;
   SubmitRequest request;
-  request.spec = ToJson(options_.spec).dump();
+  request.spec = spec_text_;
   request.processes = options_.processes;
   request.output = options_.output->live();
   const auto run = server_->Submit(request);
@@ -202,7 +207,7 @@ std::string LocalTraining::Phase(RunState state) const {
     case RunState::kRunning:
       return log_.seconds().empty() ? "waits for the first step" : "";
     case RunState::kFinishing:
-      if (options_.spec.validate.any() && recorder_.run().checkpoint_step == options_.spec.end_step())
+      if (options_.run.spec.validate.any() && recorder_.run().checkpoint_step == options_.run.spec.end_step())
         return "computing the loss on the held-out data";
       return "writing the checkpoint";
     case RunState::kFinished:
@@ -215,11 +220,11 @@ std::string LocalTraining::Phase(RunState state) const {
 
 void LocalTraining::ShowProgress(const RunInfo& run) {
   ProgressState state;
-  state.name = options_.spec.name;
+  state.name = options_.run.spec.name;
   state.phase = Phase(run.state);
   if (run.state == RunState::kRunning) state.trouble = run.reason;
-  state.steps = options_.spec.end_step();
-  state.first_step = options_.spec.first_step();
+  state.steps = options_.run.spec.end_step();
+  state.first_step = options_.run.spec.first_step();
   state.steps_done = state.first_step + static_cast<int>(log_.seconds().size());
   state.loss = log_.last_loss();
   state.has_loss = state.steps_done > state.first_step;
@@ -237,7 +242,7 @@ bool LocalTraining::BeginStop(int signal, const RunInfo& run) {
   const RunInfo now = recorder_.run();
   if (IsFinal(now.state)) return false;
   stopped_by_ = reason;
-  const int end = options_.spec.end_step();
+  const int end = options_.run.spec.end_step();
   const int step = now.stop_step < 0 ? end : now.stop_step;
   stop_until_ = MonotonicSeconds() + StopSeconds(log_, step - now.steps_done);
   progress_.Clear();
@@ -318,7 +323,8 @@ absl::Status LocalTraining::Watch() {
 }
 
 TrainResults LocalTraining::Results() const {
-  TrainResults results = ResultsOf(options_.spec, options_.processes, recorder_, log_);
+  TrainResults results =
+      ResultsOf(options_.run.spec, *options_.run.schedule, options_.processes, recorder_, log_);
   // A GPU's ranks wait for the GPU, whatever the cores.
   if (options_.device.device == "cpu") results.cores = CoresOfProcess();
   return results;
@@ -338,8 +344,8 @@ ExitCode LocalTraining::Failed(const absl::Status& status) {
   const std::string words = workers_.LastWords();
   std::fwrite(words.data(), 1, words.size(), stderr);
   TellUnfinished(options_, "failed", std::string(status.message()), &log_);
-  PrintMessage(absl::StrCat("the run failed after ", StepsMade(options_.spec, log_.seconds().size()), ": ",
-                            status.message()));
+  PrintMessage(absl::StrCat("the run failed after ", StepsMade(options_.run.spec, log_.seconds().size()),
+                            ": ", status.message()));
   PrintCheckpoint();
   return kExitFailed;
 }
@@ -349,7 +355,7 @@ void LocalTraining::PrintCheckpoint() {
   int step = recorder_.run().checkpoint_step;
   // The folder may have one that was sealed as the run ended, after the last report.
   const absl::StatusOr<std::string> newest =
-      FindCheckpoint(options_.output->live(), options_.spec.first_step() + 1);
+      FindCheckpoint(options_.output->live(), options_.run.spec.first_step() + 1);
   int sealed = 0;
   if (newest.ok() && absl::SimpleAtoi(newest->substr(newest->rfind('-') + 1), &sealed))
     step = std::max(step, sealed);
@@ -365,7 +371,7 @@ ExitCode LocalTraining::Refused(const absl::Status& status) {
 }
 
 ExitCode LocalTraining::Interrupted(const absl::Status& status) {
-  PrintMessage(absl::StrCat(status.message(), " after ", StepsMade(options_.spec, log_.seconds().size()),
+  PrintMessage(absl::StrCat(status.message(), " after ", StepsMade(options_.run.spec, log_.seconds().size()),
                             "; ending the worker processes"));
   workers_.Stop(kStopGrace, &signals_);
   server_->Stop("interrupted");

@@ -9,12 +9,12 @@
 #include "client/console/console.h"
 #include "client/training/device_flags.h"
 #include "coordinator/record/output_folder.h"
-#include "run/run_spec.h"
+#include "run/run_schedule.h"
 
 namespace weft {
 
 struct LocalTrainingOptions {
-  RunSpec spec;
+  ScheduledRun run;  // its schedule is checked
   std::string file;  // the run file, as the user wrote it
   int processes = 1;
   OutputFolder* output = nullptr;  // folder in which the run has begun; outlives the training

@@ -22,14 +22,14 @@ class ReferenceTraining {
  public:
   explicit ReferenceTraining(const LocalTrainingOptions& options)
       : options_(options),
-        log_(options.output->live(), options.spec.first_step(), options.spec.train.non_finite),
+        log_(options.output->live(), options.run.spec.first_step(), options.run.spec.train.non_finite),
         progress_(ProgressWanted()) {}
 
   ExitCode Run() {
     std::vector<std::string> arguments = options_.device.Arguments();
     arguments.insert(arguments.end(), {"--out", options_.output->live()});
     task_.StopBy([this] { return BeginStop(); });
-    const absl::Status started = task_.Start("--reference", options_.spec, arguments);
+    const absl::Status started = task_.Start("--reference", options_.run.spec, arguments);
     if (!started.ok()) {
       TellUnfinished(options_, "failed", std::string(started.message()), &log_);
       return Fail(kExitFailed, started.message());
@@ -48,14 +48,14 @@ class ReferenceTraining {
   }
 
  private:
-  std::string Steps() const { return StepsMade(options_.spec, log_.seconds().size()); }
+  std::string Steps() const { return StepsMade(options_.run.spec, log_.seconds().size()); }
 
   // Begins to stop: the loop saves between two steps.
   std::optional<double> BeginStop() {
     if (log_.seconds().empty()) return std::nullopt;
     progress_.Clear();
-    const int made = options_.spec.first_step() + static_cast<int>(log_.seconds().size());
-    PrintMessage(StoppingText(made + 1, options_.spec.end_step()));
+    const int made = options_.run.spec.first_step() + static_cast<int>(log_.seconds().size());
+    PrintMessage(StoppingText(made + 1, options_.run.spec.end_step()));
     return StopSeconds(log_, 1);
   }
 
@@ -126,9 +126,9 @@ class ReferenceTraining {
       progress_.Clear();
       PrintMessage(device);
     }
-    ProgressState state{options_.spec.name, log_.seconds().empty() ? "the reference starts" : "",
-                        options_.spec.end_step()};
-    state.first_step = options_.spec.first_step();
+    ProgressState state{options_.run.spec.name, log_.seconds().empty() ? "the reference starts" : "",
+                        options_.run.spec.end_step()};
+    state.first_step = options_.run.spec.first_step();
     state.steps_done = state.first_step + static_cast<int>(log_.seconds().size());
     state.loss = log_.last_loss();
     state.has_loss = !log_.seconds().empty();
@@ -145,7 +145,7 @@ class ReferenceTraining {
   }
 
   ExitCode Finished() {
-    TrainResults results = ResultsOf(options_.spec, log_);
+    TrainResults results = ResultsOf(options_.run.spec, log_);
     results.reference = true;
     if (const std::string warning = log_.losses().Warning(); !warning.empty()) PrintMessage(warning);
     return TellResults(options_, results, &log_);

@@ -14,7 +14,7 @@ namespace {
 // Returns the command that goes on from the newest checkpoint in the folder, in the same folder.
 std::string ResumeCommand(const LocalTrainingOptions& options) {
   const std::string& folder = options.output->shown();
-  const bool by_default = folder == absl::StrCat("out/", options.spec.name);
+  const bool by_default = folder == absl::StrCat("out/", options.run.spec.name);
   return absl::StrCat("weft train ", options.file, by_default ? "" : absl::StrCat(" --out ", folder),
                       options.reference ? " --reference" : "", " --resume ", folder);
 }
@@ -23,7 +23,7 @@ std::string ResumeCommand(const LocalTrainingOptions& options) {
 
 ExitCode TellResults(const LocalTrainingOptions& options, const TrainResults& results, StepLog* log) {
   const EndedRun ended_run =
-      LeaveResults(results, RecordOf(options.spec, options.file, "finished", results.step_seconds.size()),
+      LeaveResults(results, RecordOf(options.run.spec, options.file, "finished", results.step_seconds.size()),
                    options.output, log);
   for (const std::string& sentence : ended_run.lost) PrintMessage(sentence);
   if (ended_run.folder_gone) return Fail(kExitFailed, ended_run.status.message());
@@ -61,7 +61,7 @@ void TellUnfinished(const LocalTrainingOptions& options, const std::string& stat
                     StepLog* log) {
   SweepPartialCheckpoints(options.output->live());  // nobody writes there any more
   const std::string message = LeaveUnfinished(
-      RecordOf(options.spec, options.file, state, log->seconds().size(), reason), options.output, log);
+      RecordOf(options.run.spec, options.file, state, log->seconds().size(), reason), options.output, log);
   if (!message.empty()) PrintMessage(message);
 }
 

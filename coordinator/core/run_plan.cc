@@ -13,7 +13,8 @@ namespace weft {
 absl::StatusOr<std::shared_ptr<const RunPlan>> MakeRunPlan(std::string name, std::string schedule_text,
                                                            Schedule schedule, int32_t steps,
                                                            int32_t first_step, ReductionMode reduction,
-                                                           const CheckpointRule& checkpoint) {
+                                                           const CheckpointRule& checkpoint,
+                                                           std::shared_ptr<const RunSpec> spec) {
   if (first_step < 0 || steps <= first_step)
     return absl::InvalidArgumentError(
         absl::StrCat("a run needs at least one step, not ", steps - first_step));
@@ -39,9 +40,10 @@ absl::StatusOr<std::shared_ptr<const RunPlan>> MakeRunPlan(std::string name, std
   *tables = TablesOf(graph, *tables);
   auto order = ClaimOrder(graph, *tables);
   if (!order.ok()) return order.status();
-  return std::make_shared<const RunPlan>(RunPlan{
-      std::move(name), std::move(schedule_text), steps, std::move(graph), *std::move(order), first_step,
-      reduction, std::move(fast), std::move(unsound), bytes, checkpoint, *std::move(tables)});
+  return std::make_shared<const RunPlan>(RunPlan{std::move(name), std::move(schedule_text), steps,
+                                                 std::move(graph), *std::move(order), first_step, reduction,
+                                                 std::move(fast), std::move(unsound), bytes, checkpoint,
+                                                 *std::move(tables), std::move(spec)});
 }
 
 std::shared_ptr<const RunPlan> PlanFrom(const RunPlan& plan, int32_t first_step) {

@@ -19,6 +19,8 @@
 
 namespace weft {
 
+struct RunSpec;  // run/run_spec.h; the core only hands it on
+
 // When checkpoints are saved on the way, how many of them stay, and when weights are validated.
 struct CheckpointRule {
   int32_t every_steps = 0;  // steps between checkpoints; 0 for none
@@ -47,6 +49,8 @@ struct RunPlan {
   int64_t bytes = 0;  // upper estimate of the memory that the coordinator needs for it
   CheckpointRule checkpoint = {};
   std::shared_ptr<const StepTables> tables = nullptr;  // of the graph
+  // The specification that it was made from, for the run's record; null if there is none.
+  std::shared_ptr<const RunSpec> spec = nullptr;
 
   // Losses of a process in a row, without a new step between them, that do not end the run.
   int32_t restarts = 0;
@@ -63,7 +67,8 @@ absl::StatusOr<std::shared_ptr<const RunPlan>> MakeRunPlan(std::string name, std
                                                            Schedule schedule, int32_t steps,
                                                            int32_t first_step = 0,
                                                            ReductionMode reduction = ReductionMode::kOrdered,
-                                                           const CheckpointRule& checkpoint = {});
+                                                           const CheckpointRule& checkpoint = {},
+                                                           std::shared_ptr<const RunSpec> spec = nullptr);
 
 // Returns the same plan for a run that goes on from a later step.
 std::shared_ptr<const RunPlan> PlanFrom(const RunPlan& plan, int32_t first_step);

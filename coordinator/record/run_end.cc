@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/record/loss_curve.h"
-#include "run/run_schedule.h"
 
 namespace weft {
 
@@ -34,7 +33,8 @@ TrainResults ResultsOf(const RunSpec& spec, const StepLog& log) {
   return results;
 }
 
-TrainResults ResultsOf(const RunSpec& spec, int processes, const RunRecorder& recorder, const StepLog& log) {
+TrainResults ResultsOf(const RunSpec& spec, const Schedule& schedule, int processes,
+                       const RunRecorder& recorder, const StepLog& log) {
   TrainResults results = ResultsOf(spec, log);
   results.processes = processes;
   const RunInfo run = recorder.run();
@@ -44,10 +44,8 @@ TrainResults ResultsOf(const RunSpec& spec, int processes, const RunRecorder& re
   results.jobs = recorder.LastJobs();
   results.idle = recorder.LastIdle();
   results.transfers = recorder.LastTransfers();
-  const auto schedule = ScheduleOf(spec);
-  if (!schedule.ok()) return results;
-  results.ranks = schedule->ranks;
-  const auto predicted = PredictionFrom(*schedule, spec.steps_to_make(), recorder.TypicalDurations());
+  results.ranks = schedule.ranks;
+  const auto predicted = PredictionFrom(schedule, spec.steps_to_make(), recorder.TypicalDurations());
   if (predicted.ok()) results.predicted = *predicted;
   return results;
 }

@@ -9,12 +9,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/monotonic_clock.h"
+#include "base/require.h"
 #include "base/threads.h"
 #include "coordinator/record/output_folder.h"
 #include "coordinator/record/run_end.h"
 #include "coordinator/record/run_recorder.h"
 #include "coordinator/record/step_log.h"
-#include "nlohmann/json.hpp"
 #include "run/run_spec.h"
 
 namespace weft {
@@ -31,9 +31,10 @@ constexpr int64_t kLastWriteNs = 5'000'000'000;
 // Records one run: the loop fills the recorder, the thread empties it into the folder.
 class RunRecords::Recording {
  public:
-  Recording(RunSpec spec, std::string file, std::unique_ptr<OutputFolder> folder,
+  Recording(const RunPlan& plan, std::string file, std::unique_ptr<OutputFolder> folder,
             std::function<void(const std::string&)> log)
-      : spec_(std::move(spec)),
+      : spec_(*plan.spec),
+        schedule_(plan.graph.schedule()),
         file_(std::move(file)),
         folder_(std::move(folder)),
         log_(std::move(log)),
@@ -93,7 +94,7 @@ class RunRecords::Recording {
     WriteSteps();
     if (run.state == RunState::kFinished) {
       const EndedRun ended_run =
-          LeaveResults(ResultsOf(spec_, run.processes, recorder_, steps_),
+          LeaveResults(ResultsOf(spec_, schedule_, run.processes, recorder_, steps_),
                        RecordOf(spec_, file_, "finished", steps_.seconds().size()), folder_.get(), &steps_);
       for (const std::string& sentence : ended_run.lost) Say(sentence);
       if (!ended_run.status.ok()) Say(ended_run.status.message());
@@ -109,6 +110,7 @@ class RunRecords::Recording {
   void Say(absl::string_view sentence) const { log_(absl::StrCat("run ", id_, ": ", sentence)); }
 
   const RunSpec spec_;
+  const Schedule schedule_;
   const std::string file_;
   std::unique_ptr<OutputFolder> folder_;
   const std::function<void(const std::string&)> log_;
@@ -138,30 +140,28 @@ RunRecords::~RunRecords() {
   }
 }
 
-absl::StatusOr<RunFolder> RunRecords::Claim(uint64_t run, const SubmitRequest& request) {
-  const auto json = nlohmann::json::parse(request.spec, nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) return absl::InvalidArgumentError("the run's specification is not JSON");
-  absl::StatusOr<RunSpec> spec = ParseRunSpec(json);
-  if (!spec.ok()) return spec.status();
+absl::StatusOr<RunFolder> RunRecords::Claim(uint64_t run, const SubmitRequest& request, const RunPlan& plan) {
+  Require(plan.spec != nullptr, "a run that is recorded has its specification");
+  const RunSpec& spec = *plan.spec;
   absl::StatusOr<std::unique_ptr<OutputFolder>> folder = absl::UnavailableError("");
   if (!request.output.empty()) {
     const std::string path = fs::absolute(request.output).lexically_normal().string();
-    folder = OutputFolder::Open(path, path, FormerWorkFor(spec->resume.checkpoint, path, request.overwrite));
+    folder = OutputFolder::Open(path, path, FormerWorkFor(spec.resume.checkpoint, path, request.overwrite));
   } else {
     // A coordinator that was started again counts from 1 again.
     for (int i = 1; i <= kNamesTried; ++i) {
       const std::string path =
-          absl::StrCat(root_, "/", spec->name, "-", run, i == 1 ? "" : absl::StrCat("-", i));
+          absl::StrCat(root_, "/", spec.name, "-", run, i == 1 ? "" : absl::StrCat("-", i));
       folder = OutputFolder::Open(path, path, FormerWork::kRefuse);
       if (folder.ok() || (DescribeWork(path).empty() && !absl::IsResourceExhausted(folder.status()))) break;
     }
   }
   if (!folder.ok()) return folder.status();
-  if (absl::Status begun = (*folder)->Begin(RecordOf(*spec, request.file, "running")); !begun.ok())
+  if (absl::Status begun = (*folder)->Begin(RecordOf(spec, request.file, "running")); !begun.ok())
     return begun;
   RunFolder claimed{(*folder)->path(), (*folder)->live()};
   MutexLock lock(mu_);
-  recordings_[run] = std::make_shared<Recording>(*std::move(spec), request.file, *std::move(folder), log_);
+  recordings_[run] = std::make_shared<Recording>(plan, request.file, *std::move(folder), log_);
   return claimed;
 }
 

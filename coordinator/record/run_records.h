@@ -21,6 +21,7 @@
 #include "absl/status/statusor.h"
 #include "base/mutex.h"
 #include "coordinator/core/events.h"
+#include "coordinator/core/run_plan.h"
 #include "proto/wire/runs_codec.h"
 
 namespace weft {
@@ -33,8 +34,8 @@ class RunRecords {
   ~RunRecords();
 
   // Opens the folder of the run, which `request` names or which is made below the root, and returns where in
-  // it the workers write. Failure as OutputFolder::Open.
-  absl::StatusOr<RunFolder> Claim(uint64_t run, const SubmitRequest& request);
+  // it the workers write. `plan` is the run's, with its specification. Failure as OutputFolder::Open.
+  absl::StatusOr<RunFolder> Claim(uint64_t run, const SubmitRequest& request, const RunPlan& plan);
   // Releases the folder of a run that was not taken in after all.
   void Release(uint64_t run);
 

@@ -118,14 +118,13 @@ int Serve(const Flags& flags) {
   options.listen = flags.listen;
   options.insecure = flags.insecure;
   options.core = CoreOptionsOf(flags);
-  options.planner = PlanSpec;
-  options.plans_slowly = PlansSlowly;
+  options.planner = ReadRun;
   // The records exist before the server, which calls them.
   RunRecords records(std::filesystem::absolute(flags.output_root).lexically_normal().string(),
                      [&log](const std::string& line) { log.Warning(line); });
   options.observer = Both(Observe(&log), &records);
-  options.claim = [&records](uint64_t run, const SubmitRequest& request) {
-    return records.Claim(run, request);
+  options.claim = [&records](uint64_t run, const SubmitRequest& request, const RunPlan& plan) {
+    return records.Claim(run, request, plan);
   };
   options.release = [&records](uint64_t run) { records.Release(run); };
   options.metrics = &metrics;

@@ -7,10 +7,9 @@
 
 namespace weft {
 
-PlannerThread::PlannerThread(Planner planner, std::function<bool(const std::string&)> slowly)
-    : planner_(std::move(planner)), slowly_(std::move(slowly)) {
-  thread_ = StartThread([this] { Run(&waiting_, /*sorts=*/slowly_ != nullptr); });
-  slow_thread_ = StartThread([this] { Run(&slow_, /*sorts=*/false); });
+PlannerThread::PlannerThread(Planner planner) : planner_(std::move(planner)) {
+  thread_ = StartThread([this] { ReadAll(); });
+  slow_thread_ = StartThread([this] { PlanSlowOnes(); });
 }
 
 PlannerThread::~PlannerThread() {
@@ -44,27 +43,37 @@ bool PlannerThread::Take(std::deque<Request>* waiting, Request* request) {
   return true;
 }
 
-bool PlannerThread::PutAside(Request* request) {
-  if (!slowly_(request->spec)) return false;
+void PlannerThread::PutAside(Request request) {
   {
     MutexLock lock(mu_);
     if (slow_.size() < kMaxSlowWaiting) {
-      slow_.push_back(std::move(*request));
+      slow_.push_back(std::move(request));
       wake_.SignalAll();
-      return true;
+      return;
     }
   }
-  request->done(absl::ResourceExhaustedError(
+  request.done(absl::ResourceExhaustedError(
       absl::StrCat(kMaxSlowWaiting, " other runs of this size wait to be planned; try again later")));
-  return true;
 }
 
-void PlannerThread::Run(std::deque<Request>* waiting, bool sorts) {
+void PlannerThread::ReadAll() {
   Request request;
-  while (Take(waiting, &request)) {
-    if (sorts && PutAside(&request)) continue;
-    request.done(planner_(request.spec));
+  while (Take(&waiting_, &request)) {
+    absl::StatusOr<UnplannedRun> run = planner_(request.spec);
+    if (!run.ok()) {
+      request.done(run.status());
+    } else if (!run->slow) {
+      request.done(run->plan());
+    } else {
+      request.run = *std::move(run);
+      PutAside(std::move(request));
+    }
   }
+}
+
+void PlannerThread::PlanSlowOnes() {
+  Request request;
+  while (Take(&slow_, &request)) request.done(request.run.plan());
 }
 
 }  // namespace weft

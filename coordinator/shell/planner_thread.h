@@ -1,7 +1,7 @@
 // Makes run plans off the loop's thread: parsing a run file and simulating its schedule may take long, and
 // jobs of other runs go on.
 //
-// Two threads. The first takes every request, makes the plan of those that are quick and hands the others to
+// Two threads. The first reads every request, makes the plan of those that are quick and hands the others to
 // the second, so that a run with a million jobs holds back only its like. Each makes one plan at a time. At
 // most kMaxWaiting requests wait (Plan returns false then), and kMaxSlowWaiting slow ones (their answer is
 // ResourceExhausted). Destruction answers waiting requests with Unavailable.
@@ -26,8 +26,7 @@ class PlannerThread {
   static constexpr size_t kMaxSlowWaiting = 8;
   using Done = std::function<void(absl::StatusOr<std::shared_ptr<const RunPlan>>)>;
 
-  // `slowly` may be empty: then all are quick.
-  PlannerThread(Planner planner, std::function<bool(const std::string&)> slowly);
+  explicit PlannerThread(Planner planner);
   ~PlannerThread();
 
   // Plans a run. `done` is called once, on a thread of this object or in the destructor.
@@ -35,17 +34,18 @@ class PlannerThread {
 
  private:
   struct Request {
-    std::string spec;
+    std::string spec;  // until it has been read
     Done done;
+    UnplannedRun run = {};
   };
-  void Run(std::deque<Request>* waiting, bool sorts);
+  void ReadAll();
+  void PlanSlowOnes();
   // Waits for a request; returns false once it is to stop.
   bool Take(std::deque<Request>* waiting, Request* request);
-  // Returns true if the request goes to the slow ones, or was refused for their number.
-  bool PutAside(Request* request);
+  // Hands the request to the second thread, or refuses it where too many wait there.
+  void PutAside(Request request);
 
   const Planner planner_;
-  const std::function<bool(const std::string&)> slowly_;
   Mutex mu_;
   CondVar wake_;
   std::deque<Request> waiting_ ABSL_GUARDED_BY(mu_);

@@ -38,7 +38,7 @@ ServerLoop::ServerLoop(const CoordinatorServerOptions& options,
       runs_service_(runs),
       heart_(MonotonicNanos()),
       core_(options.core),
-      planner_(options.planner, options.plans_slowly) {
+      planner_(options.planner) {
   if (options.metrics != nullptr) metrics_ = std::make_unique<CoordinatorMetrics>(options.metrics);
 }
 
@@ -211,7 +211,7 @@ void ServerLoop::Submit(SubmitRequest request, Answer answer) {
     if (!plan.ok()) {
       folder = plan.status();
     } else if (id != 0 && options_.claim) {
-      folder = options_.claim(id, request);
+      folder = options_.claim(id, request, **plan);
     }
     const bool posted = Post([this, id, request, plan, folder, shared] {
       if (!folder.ok()) {

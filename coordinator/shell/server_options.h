@@ -28,22 +28,25 @@ struct CoordinatorObserver {
   std::function<void(const WorkerChange&)> worker;
 };
 
-// Makes the plan of a run file's JSON text. Called on a thread of its own, as it may simulate.
-using Planner = std::function<absl::StatusOr<std::shared_ptr<const RunPlan>>(const std::string& spec)>;
+// A submitted run that has been read: what is left to do for its plan.
+struct UnplannedRun {
+  bool slow = false;  // true if `plan` may take long: such runs are planned beside the others
+  std::function<absl::StatusOr<std::shared_ptr<const RunPlan>>()> plan;
+};
+// Reads a run file's JSON text, once. Called, as `plan` is, on a thread of its own, as that may simulate.
+using Planner = std::function<absl::StatusOr<UnplannedRun>(const std::string& spec)>;
 
 struct CoordinatorServerOptions {
   std::vector<std::string> listen;  // unix:PATH, HOST:PORT; port 0 for any free one
   bool insecure = false;            // allows other machines to connect, without any protection
   CoreOptions core;
   Planner planner;  // required
-  // True if the planner may take long for a specification: such runs are planned beside the others, which
-  // need not wait. Absent: none does.
-  std::function<bool(const std::string& spec)> plans_slowly;
   CoordinatorObserver observer;
   // Opens the output folder of a run that is about to be taken in, and returns where its workers write.
   // Called on the planner's thread, as it waits for the disk. Absent: they write into the folder that the
   // request names.
-  std::function<absl::StatusOr<RunFolder>(uint64_t run, const SubmitRequest& request)> claim;
+  std::function<absl::StatusOr<RunFolder>(uint64_t run, const SubmitRequest& request, const RunPlan& plan)>
+      claim;
   // Releases a run that was not taken in after it was claimed. On the server's thread.
   std::function<void(uint64_t run)> release;
   Metrics* metrics = nullptr;  // counts the server's metrics, if set; outlives the server

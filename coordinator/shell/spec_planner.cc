@@ -1,11 +1,11 @@
 #include "coordinator/shell/spec_planner.h"
 
+#include <cstdint>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "run/json_text.h"
+#include "nlohmann/json.hpp"
 #include "run/run_schedule.h"
-#include "run/run_spec.h"
+#include "run/run_text.h"
 #include "schedules/graph/size.h"
 
 namespace weft {
@@ -15,42 +15,42 @@ namespace {
 constexpr int64_t kSlowBytes = int64_t{64} << 20;  // plans of this size take about half a second
 constexpr int64_t kSlowPairs = 100'000;  // stages times micro-batches: making the schedule takes long
 
-absl::StatusOr<RunSpec> ReadSpec(const std::string& text) {
-  const absl::StatusOr<nlohmann::json> json = ParseJson(text);
-  if (!json.ok())
-    return absl::InvalidArgumentError(absl::StrCat("the run's specification ", json.status().message()));
-  return ParseRunSpec(*json);
-}
-
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<const RunPlan>> PlanSpec(const std::string& text) {
-  absl::StatusOr<RunSpec> spec = ReadSpec(text);
+absl::StatusOr<UnplannedRun> ReadRun(const std::string& text) {
+  absl::StatusOr<RunSpec> spec = ParseRunText(text);
   if (!spec.ok()) return spec.status();
+  if (int64_t{spec->stages()} * spec->train.microbatches > kSlowPairs) {
+    return UnplannedRun{/*slow=*/true,
+                        [run = *std::move(spec)]() -> absl::StatusOr<std::shared_ptr<const RunPlan>> {
+                          absl::StatusOr<Schedule> schedule = ScheduleOf(run);
+                          if (!schedule.ok()) return schedule.status();
+                          return PlanRun(run, *std::move(schedule));
+                        }};
+  }
   absl::StatusOr<Schedule> schedule = ScheduleOf(*spec);
   if (!schedule.ok()) return schedule.status();
-  const CheckpointSpec& checkpoint = spec->checkpoint;
-  auto plan = MakeRunPlan(spec->name, ToText(spec->schedule), *std::move(schedule), spec->end_step(),
-                          spec->first_step(), ReductionOf(spec->schedule),
+  const bool slow = SizeOf(*schedule).bytes() > kSlowBytes;
+  return UnplannedRun{
+      slow, [run = *std::move(spec), schedule = *std::move(schedule)] { return PlanRun(run, schedule); }};
+}
+
+absl::StatusOr<std::shared_ptr<const RunPlan>> PlanRun(const RunSpec& run, Schedule schedule) {
+  const CheckpointSpec& checkpoint = run.checkpoint;
+  auto plan = MakeRunPlan(run.name, ToText(run.schedule), std::move(schedule), run.end_step(),
+                          run.first_step(), ReductionOf(run.schedule),
                           {checkpoint.every_steps, int64_t{checkpoint.every_seconds} * 1'000'000'000,
-                           checkpoint.keep, spec->validate.every});
+                           checkpoint.keep, run.validate.every},
+                          std::make_shared<const RunSpec>(run));
   if (!plan.ok()) return plan;
   auto restartable = std::make_shared<RunPlan>(**plan);
-  restartable->restarts = spec->restarts;
-  restartable->resumed_spec = [spec = *std::move(spec)](const std::string& folder, int32_t step) {
-    RunSpec resumed = spec;
+  restartable->restarts = run.restarts;
+  restartable->resumed_spec = [spec = restartable->spec](const std::string& folder, int32_t step) {
+    RunSpec resumed = *spec;
     resumed.resume = {folder, step};
     return ToJson(resumed).dump();
   };
   return restartable;
-}
-
-bool PlansSlowly(const std::string& text) {
-  const absl::StatusOr<RunSpec> spec = ReadSpec(text);
-  if (!spec.ok()) return false;
-  if (int64_t{spec->stages()} * spec->train.microbatches > kSlowPairs) return true;
-  const absl::StatusOr<Schedule> schedule = ScheduleOf(*spec);
-  return schedule.ok() && SizeOf(*schedule).bytes() > kSlowBytes;
 }
 
 }  // namespace weft

@@ -7,14 +7,18 @@
 
 #include "absl/status/statusor.h"
 #include "coordinator/core/run_plan.h"
+#include "coordinator/shell/server_options.h"
+#include "run/run_spec.h"
+#include "schedules/schedule.h"
 
 namespace weft {
 
-// Makes the plan. InvalidArgument or NotFound that says what is wrong with the run file, and where.
-absl::StatusOr<std::shared_ptr<const RunPlan>> PlanSpec(const std::string& spec);
+// Parses the text, and makes the schedule unless that alone takes long. InvalidArgument or NotFound that says
+// what is wrong with the run file, and where.
+absl::StatusOr<UnplannedRun> ReadRun(const std::string& text);
 
-// Returns true if PlanSpec may take longer than a moment. False also for text that PlanSpec refuses at once.
-bool PlansSlowly(const std::string& spec);
+// Makes the plan of a run from its schedule, which it checks. InvalidArgument for one that cannot run.
+absl::StatusOr<std::shared_ptr<const RunPlan>> PlanRun(const RunSpec& run, Schedule schedule);
 
 }  // namespace weft
 

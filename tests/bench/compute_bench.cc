@@ -11,6 +11,7 @@
 #include <memory>
 #include <vector>
 
+#include "run/run_schedule.h"
 #include "tests/bench/mlp_run.h"
 #include "worker/shell/compute/compute.h"
 #include "worker/shell/compute/segment_allocator.h"
@@ -37,7 +38,8 @@ Tensor Filled(const TensorShape& shape) {
 void BM_Adapter(benchmark::State& state) {
   const int width = static_cast<int>(state.range(0)), samples = static_cast<int>(state.range(1));
   PlainMemory memory;
-  auto rank = *Cpu().CreateRank(MlpRun(width, kLayersOfStage, samples, kMicrobatches), 0, memory);
+  auto rank = *Cpu().CreateRank(*ScheduledRun::Make(MlpRun(width, kLayersOfStage, samples, kMicrobatches)), 0,
+                                memory);
   if (!rank->AddStage(1, StageRole::Whole()).ok()) std::abort();
   const Tensor x = Filled({DataType::kFloat32, 2, {samples, width}}), g = x;
   int step = 0;

@@ -22,6 +22,7 @@
 #include "proto/wire/channel.h"
 #include "proto/wire/session_stream.h"
 #include "schedules/families/families.h"
+#include "tests/process/quick_planner.h"
 
 namespace weft {
 namespace {
@@ -43,7 +44,7 @@ class ServerProcess {
     if (pid_ == 0) {
       CoordinatorServerOptions options;
       options.listen = {listen};
-      options.planner = Plan;
+      options.planner = QuickPlanner(Plan);
       auto server = CoordinatorServer::Start(options);
       if (!server.ok()) std::abort();
       const std::string line = (*server)->addresses()[0];

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "run/run_schedule.h"
 #include "tests/bench/mlp_run.h"
 #include "worker/shell/compute/compute.h"
 
@@ -55,7 +56,7 @@ Tensor Filled(const Tensor& like) {
 
 class Stage {
  public:
-  explicit Stage(const RunSpec& run) : rank_(*CpuOf().CreateRank(run, 0, memory_)) {
+  explicit Stage(const RunSpec& run) : rank_(*CpuOf().CreateRank(*ScheduledRun::Make(run), 0, memory_)) {
     for (int s : {0, 1}) Require(rank_->AddStage(s, StageRole::Whole()));
     auto first = rank_->Forward(Job::Compute(0, 0, 0, JobKind::kForward), {}, {}, 0);
     Require(first.status());

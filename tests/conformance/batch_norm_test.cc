@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "run/run_schedule.h"
 #include "tests/conformance/training_driver.h"
 #include "worker/shell/compute/compute.h"
 #include "worker/shell/compute/parameters.h"
@@ -76,7 +77,7 @@ TEST(BatchNormTest, RunningAverages_AfterEachStep_AreThoseByHand) {
                       &variance = SlotOf(layout, "norm1.running_var");
   PlainMemory memory;
   const std::unique_ptr<Device> cpu = CreateCpuDevice();
-  auto rank = *cpu->CreateRank(run, 0, memory);
+  auto rank = *cpu->CreateRank(*ScheduledRun::Make(run), 0, memory);
   ASSERT_TRUE(rank->AddStage(0, StageRole::Whole()).ok());
   float expected_mean = 0, expected_variance = 1;
   ASSERT_EQ(At(*rank->Weights(0, 0), mean), expected_mean);

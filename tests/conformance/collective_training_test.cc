@@ -19,6 +19,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "run/run_schedule.h"
 #include "tests/conformance/fake_cuda.h"
 #include "tests/conformance/training_driver.h"
 #include "worker/shell/compute/parameters.h"
@@ -51,7 +52,7 @@ class NumberedDevice final : public Device {
   absl::string_view name() const override { return name_; }
   absl::string_view uuid() const override { return uuid_; }
   CommunicationLibrary* communication() override { return communication_.get(); }
-  absl::StatusOr<std::unique_ptr<RankCompute>> CreateRank(const RunSpec& run, Rank rank,
+  absl::StatusOr<std::unique_ptr<RankCompute>> CreateRank(const ScheduledRun& run, Rank rank,
                                                           MemorySource&) override {
     return cpu_.CreateRank(run, rank, memory_);
   }
@@ -90,7 +91,7 @@ class Cluster {
 
   uint64_t Submit(const RunSpec& run, const std::string& output) {
     const std::string spec = ToJson(run).dump();
-    auto plan = PlanSpec(spec);
+    auto plan = PlanRun(run, *ScheduleOf(run));
     EXPECT_TRUE(plan.ok()) << plan.status();
     Step(SubmitRun{1, "", *plan, spec, static_cast<int32_t>(workers_.size()), output});
     return 1;

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_format.h"
 #include "run/run_memory.h"
+#include "run/run_schedule.h"
 #include "tests/conformance/device_fixture.h"
 #include "tests/conformance/training_driver.h"
 #include "worker/shell/compute/compute.h"
@@ -21,7 +22,7 @@ namespace {
 
 TEST_P(DeviceModel, Memory_AfterAStep_ReturnsToTheLevelBefore) {
   const RunSpec run = Run(2);
-  auto rank = *device().CreateRank(run, 0, memory_);
+  auto rank = *device().CreateRank(*ScheduledRun::Make(run), 0, memory_);
   ASSERT_TRUE(rank->AddStage(0, StageRole::Whole()).ok());
   ASSERT_TRUE(rank->AddStage(1, StageRole::Whole()).ok());
   const int64_t weights = (rank->stage_elements(0) + rank->stage_elements(1)) * sizeof(float);
@@ -55,8 +56,8 @@ struct KeptBytes {
   int64_t activations = 0, host = 0;
 };
 KeptBytes BytesKeptByForward(Device& device, const RunSpec& run, MemorySource& memory) {
-  auto first = *device.CreateRank(run, 0, memory);
-  auto rank = *device.CreateRank(run, 1, memory);
+  auto first = *device.CreateRank(*ScheduledRun::Make(run), 0, memory);
+  auto rank = *device.CreateRank(*ScheduledRun::Make(run), 1, memory);
   EXPECT_TRUE(first->AddStage(0, StageRole::Whole()).ok());
   EXPECT_TRUE(rank->AddStage(1, StageRole::Whole()).ok());
   Tensor g;
@@ -105,8 +106,8 @@ void ExpectCountsHold(Device& device, const RunSpec& run, MemorySource& memory) 
   for (int s = 0; s < run.stages(); ++s) {
     SCOPED_TRACE(absl::StrFormat("%s, stage %d of %d", run.schedule.activations, s, run.stages()));
     const StageMemory counted = CountStage(run, s);
-    auto first = s > 0 ? *device.CreateRank(run, 0, memory) : nullptr;
-    auto rank = *device.CreateRank(run, 1, memory);
+    auto first = s > 0 ? *device.CreateRank(*ScheduledRun::Make(run), 0, memory) : nullptr;
+    auto rank = *device.CreateRank(*ScheduledRun::Make(run), 1, memory);
     ASSERT_TRUE(rank->AddStage(s, StageRole::Whole()).ok());
     ASSERT_GE(counted.parameters, Live(*rank, MemoryClass::kWeights));
     Tensor x;
@@ -176,7 +177,7 @@ TEST_P(HostModel, Memory_UsedUp_IsAStatusThatNamesTheJob) {
   // There are so few samples that a backward's gradients need more than what it frees.
   run.train.batch = 2 * run.train.microbatches;
   LittleMemory memory(SegmentAllocator::kSegmentBytes);
-  auto rank = *device().CreateRank(run, 0, memory);
+  auto rank = *device().CreateRank(*ScheduledRun::Make(run), 0, memory);
   ASSERT_TRUE(rank->AddStage(0, StageRole::Whole()).ok());
   absl::Status status;
   Job job;

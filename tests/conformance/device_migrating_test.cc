@@ -49,7 +49,7 @@ class Walk {
         losses_(run.train.steps, std::vector<double>(run.train.microbatches, 0)),
         states_(run.stages()) {
     for (int r = 0; r < schedule_.ranks; ++r) {
-      ranks_.push_back(Require(device.CreateRank(run, r, memory_)));
+      ranks_.push_back(Require(device.CreateRank(*ScheduledRun::Make(run), r, memory_)));
       for (int s = 0; s < run.stages(); ++s) Require(ranks_.back()->AddStage(s, StageRole::Nothing()));
     }
   }
@@ -207,7 +207,7 @@ TEST(MigratingOnAnotherDevice, IsRefusedInASentence) {
   PlainMemory memory;
   const RunSpec run = MigratingRun("gpt", "adamw", "cdp_v1", 2, folder.path());
   for (const std::string& device : OwnMemoryDevices()) {
-    const absl::Status refused = DeviceNamed(device).CreateRank(run, 0, memory).status();
+    const absl::Status refused = DeviceNamed(device).CreateRank(*ScheduledRun::Make(run), 0, memory).status();
     EXPECT_EQ(refused.code(), absl::StatusCode::kUnimplemented);
     EXPECT_THAT(std::string(refused.message()),
                 HasSubstr("use --device cpu, or choose a schedule whose weights stay on their ranks"));
@@ -218,7 +218,7 @@ class MigratingRank : public ::testing::Test {
  protected:
   MigratingRank() : run_(MigratingRun("mlp", "adamw", "cdp_v1", 2, folder_.path())) {
     for (auto* rank : {&one_, &other_}) {
-      *rank = Require(DeviceNamed("cpu").CreateRank(run_, 0, memory_));
+      *rank = Require(DeviceNamed("cpu").CreateRank(*ScheduledRun::Make(run_), 0, memory_));
       Require((*rank)->AddStage(0, StageRole::Nothing()));
       Require((*rank)->AddStage(1, StageRole::Nothing()));
     }

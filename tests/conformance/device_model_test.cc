@@ -13,6 +13,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
 #include "run/model_layers.h"
+#include "run/run_schedule.h"
 #include "run/stage_cut.h"
 #include "tests/conformance/device_fixture.h"
 #include "tests/conformance/training_driver.h"
@@ -83,7 +84,7 @@ TEST_P(DeviceModel, OutputElements_OfCountedChain_EqualActivations) {
   RunSpec run = Run(1);
   const std::vector<LayerCount> counts = CountLayers(run.model);
   run.layers_of_stage.assign(counts.size(), 1);
-  auto rank = *device().CreateRank(run, 0, memory_);
+  auto rank = *device().CreateRank(*ScheduledRun::Make(run), 0, memory_);
   Tensor x;
   for (int s = 0; s < run.stages(); ++s) {
     ASSERT_TRUE(rank->AddStage(s, StageRole::Whole()).ok());
@@ -97,7 +98,7 @@ TEST_P(DeviceModel, OutputElements_OfCountedChain_EqualActivations) {
 
 TEST_P(DeviceModel, Weights_StillReadByAPeer_AreNotWrittenOver) {
   const RunSpec run = Run(1);
-  auto rank = *device().CreateRank(run, 0, memory_);
+  auto rank = *device().CreateRank(*ScheduledRun::Make(run), 0, memory_);
   ASSERT_TRUE(rank->AddStage(0, StageRole::Whole()).ok());
   const Tensor shared = *rank->Weights(0, 0);
   const Tensor copy = CopyOf(shared);
@@ -112,7 +113,7 @@ TEST_P(DeviceModel, Weights_StillReadByAPeer_AreNotWrittenOver) {
 
 TEST_P(DeviceModel, OutputGradient_DuringBackward_StaysUnchanged) {
   const RunSpec run = Run(2);
-  auto rank = *device().CreateRank(run, 0, memory_);
+  auto rank = *device().CreateRank(*ScheduledRun::Make(run), 0, memory_);
   ASSERT_TRUE(rank->AddStage(0, StageRole::Whole()).ok());
   ASSERT_TRUE(rank->AddStage(1, StageRole::Whole()).ok());
   const Tensor x = rank->Forward(Job::Compute(0, 0, 0, JobKind::kForward), {}, {}, 0)->activation;
@@ -140,8 +141,8 @@ TEST_P(DeviceModel, MisalignedTensors_GiveTheSameBits) {
   Tensor outputs[2][3];
   for (bool misaligned : {false, true}) {
     auto deliver = [&](const Tensor& t) { return misaligned ? Misaligned(t) : t; };
-    auto holder = *device().CreateRank(run, 0, memory_);
-    auto rank = *device().CreateRank(run, 1, memory_);
+    auto holder = *device().CreateRank(*ScheduledRun::Make(run), 0, memory_);
+    auto rank = *device().CreateRank(*ScheduledRun::Make(run), 1, memory_);
     for (int s : {0, 1, 2}) {
       ASSERT_TRUE(holder->AddStage(s, StageRole::Whole()).ok());
       ASSERT_TRUE(rank->AddStage(s, StageRole::Nothing()).ok());
@@ -169,12 +170,12 @@ TEST_P(DeviceModel, MisalignedTensors_GiveTheSameBits) {
 TEST_P(DeviceModel, SlicedStage_HoldsItsSliceAlone) {
   const RunSpec run = Run(2);
   constexpr int kParts = 3;
-  auto whole = *device().CreateRank(run, 0, memory_);
+  auto whole = *device().CreateRank(*ScheduledRun::Make(run), 0, memory_);
   ASSERT_TRUE(whole->AddStage(0, StageRole::Whole()).ok());
   const Tensor all = *whole->Weights(0, 0);
   std::vector<Tensor> slices;
   for (int part = 0; part < kParts; ++part) {
-    auto rank = *device().CreateRank(run, part, memory_);
+    auto rank = *device().CreateRank(*ScheduledRun::Make(run), part, memory_);
     ASSERT_TRUE(rank->AddStage(0, StageRole::Slice(part, kParts)).ok());
     const Tensor expected = Slice(all, part, kParts), slice = *rank->Weights(0, 0);
     ASSERT_EQ(slice.bytes, expected.bytes);
@@ -194,7 +195,7 @@ TEST_P(DeviceModel, SlicedStage_HoldsItsSliceAlone) {
     auto gathered = rank->GatherWeights(Job::Compute(0, 0, 0, JobKind::kForward), {slices[0], {}, {}}, 0);
     EXPECT_EQ(gathered.status().code(), absl::StatusCode::kInvalidArgument);
   }
-  auto last = *device().CreateRank(run, 0, memory_);
+  auto last = *device().CreateRank(*ScheduledRun::Make(run), 0, memory_);
   ASSERT_TRUE(last->AddStage(0, StageRole::Slice(2, kParts)).ok());
   slices[2] = {};
   auto gathered = last->GatherWeights(Job::Compute(0, 0, 0, JobKind::kForward), slices, 0);
@@ -212,7 +213,7 @@ TEST_P(DeviceModel, SlicedStage_HoldsItsSliceAlone) {
 
 TEST_P(DeviceModel, BoundaryTensors_OutliveTheRank) {
   const RunSpec run = Run(2);
-  auto rank = *device().CreateRank(run, 0, memory_);
+  auto rank = *device().CreateRank(*ScheduledRun::Make(run), 0, memory_);
   ASSERT_TRUE(rank->AddStage(0, StageRole::Whole()).ok());
   Tensor x = rank->Forward(Job::Compute(0, 0, 0, JobKind::kForward), {}, {}, 0)->activation;
   Tensor w = *rank->Weights(0, 0);
@@ -224,7 +225,7 @@ TEST_P(DeviceModel, BoundaryTensors_OutliveTheRank) {
 
 TEST_P(DeviceModel, Job_OutOfPlace_FailsAndNamesTheJob) {
   const RunSpec run = Run(2);
-  auto rank = *device().CreateRank(run, 0, memory_);
+  auto rank = *device().CreateRank(*ScheduledRun::Make(run), 0, memory_);
   ASSERT_TRUE(rank->AddStage(1, StageRole::Nothing()).ok());
   EXPECT_EQ(rank->AddStage(1, StageRole::Whole()).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(rank->AddStage(2, StageRole::Whole()).code(), absl::StatusCode::kInvalidArgument);
@@ -250,7 +251,7 @@ TEST_P(DeviceModel, Job_OutOfPlace_FailsAndNamesTheJob) {
 
 TEST_P(DeviceModel, Update_BeforeAllGradients_SaysWhichIsMissing) {
   const RunSpec run = Run(1);
-  auto rank = *device().CreateRank(run, 0, memory_);
+  auto rank = *device().CreateRank(*ScheduledRun::Make(run), 0, memory_);
   ASSERT_TRUE(rank->AddStage(0, StageRole::Whole()).ok());
   for (int b : {0, 2}) {
     ASSERT_TRUE(rank->Forward(Job::Compute(0, 0, b, JobKind::kForward), {}, {}, 0).ok());
@@ -314,7 +315,7 @@ TEST_P(EveryDevice, TwoTower_CountsOfLayers_HoldForTheCompute) {
     const std::vector<LayerCount> counts = CountLayers(run.model);
     run.layers_of_stage.assign(counts.size(), 1);
     PlainMemory memory;
-    auto rank = *device().CreateRank(run, 0, memory);
+    auto rank = *device().CreateRank(*ScheduledRun::Make(run), 0, memory);
     const std::vector<std::vector<int>> inputs = StageInputs(counts, run.layers_of_stage);
     std::vector<Tensor> outputs;
     for (int s = 0; s < run.stages(); ++s) {
@@ -345,7 +346,7 @@ TEST_P(EveryDevice, TwoTower_WrongNumberOfTensors_IsRefused) {
   TemporaryFolder folder;
   const RunSpec run = SmallTwoTowerRun(folder.path(), 6, /*stem=*/1);
   PlainMemory memory;
-  auto rank = *device().CreateRank(run, 0, memory);
+  auto rank = *device().CreateRank(*ScheduledRun::Make(run), 0, memory);
   ASSERT_TRUE(rank->AddStage(0, StageRole::Whole()).ok() && rank->AddStage(5, StageRole::Whole()).ok());
   const Tensor x = rank->Forward(Job::Compute(0, 0, 0, JobKind::kForward), {}, {}, 0)->activation;
   absl::Status status = rank->Forward(Job::Compute(0, 5, 0, JobKind::kForward), {x}, {}, 0).status();
@@ -361,7 +362,7 @@ TEST_P(EveryDevice, WithoutData_CreateRank_NamesTheFile) {
   RunSpec run = SmallGptRun(folder.path(), 1);
   run.data.source = TextData{folder.path() + "/missing.txt"};
   PlainMemory memory;
-  const absl::Status status = device().CreateRank(run, 5, memory).status();
+  const absl::Status status = device().CreateRank(*ScheduledRun::Make(run), 5, memory).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("missing.txt"));
 }

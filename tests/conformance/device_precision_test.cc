@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "run/model_layers.h"
 #include "run/run_memory.h"
+#include "run/run_schedule.h"
 #include "tests/conformance/device_fixture.h"
 #include "tests/conformance/devices.h"
 #include "tests/conformance/training_driver.h"
@@ -121,8 +122,8 @@ TEST_P(BFloat16Training, CountedMemory_OfEveryStageAndPolicy_BoundsWhatIsMeasure
     for (int s = 0; s < run.stages(); ++s) {
       SCOPED_TRACE(absl::StrFormat("%s, stage %d", activations, s));
       const StageMemory counted = CountStage(run, s);
-      auto first = *device().CreateRank(run, 0, memory_);
-      auto rank = *device().CreateRank(run, 1, memory_);
+      auto first = *device().CreateRank(*ScheduledRun::Make(run), 0, memory_);
+      auto rank = *device().CreateRank(*ScheduledRun::Make(run), 1, memory_);
       ASSERT_TRUE(rank->AddStage(s, StageRole::Whole()).ok());
       const int64_t elements = rank->stage_elements(s);
       // The weights, and what is narrowed of them.
@@ -161,7 +162,7 @@ TEST_P(BFloat16Training, CountedMemory_OfEveryStageAndPolicy_BoundsWhatIsMeasure
 
 TEST_P(BFloat16Training, ActivationInFloat32_IsRefused) {
   const RunSpec run = Run(2);
-  auto rank = *device().CreateRank(run, 0, memory_);
+  auto rank = *device().CreateRank(*ScheduledRun::Make(run), 0, memory_);
   ASSERT_TRUE(rank->AddStage(0, StageRole::Whole()).ok() && rank->AddStage(1, StageRole::Whole()).ok());
   Tensor x = rank->Forward(Job::Compute(0, 0, 0, JobKind::kForward), {}, {}, 0)->activation;
   x.shape.type = DataType::kFloat32;
@@ -216,7 +217,7 @@ TEST(ActivationsOfStages, DifferentInFloat32_EqualReferenceAndLeaveWhatTheySay) 
     ExpectSame(Train(DeviceNamed("cpu"), run, {Kind::kSlices, {2, 1, 3, 0}, split}), reference);
   }
   PlainMemory memory;
-  auto rank = *DeviceNamed("cpu").CreateRank(run, 0, memory);
+  auto rank = *DeviceNamed("cpu").CreateRank(*ScheduledRun::Make(run), 0, memory);
   Tensor x;
   std::vector<int64_t> activations, host;
   for (int s = 0; s < 3; ++s) {

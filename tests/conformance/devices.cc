@@ -178,7 +178,7 @@ class HostedDevice final : public Device {
   explicit HostedDevice(std::unique_ptr<Device> device) : device_(std::move(device)) {}
   absl::string_view name() const override { return device_->name(); }
   void PrepareThread() override { device_->PrepareThread(); }
-  absl::StatusOr<std::unique_ptr<RankCompute>> CreateRank(const RunSpec& run, Rank rank,
+  absl::StatusOr<std::unique_ptr<RankCompute>> CreateRank(const ScheduledRun& run, Rank rank,
                                                           MemorySource& memory) override {
     device_->PrepareThread();
     absl::StatusOr<std::unique_ptr<RankCompute>> made = device_->CreateRank(run, rank, memory);

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "run/run_schedule.h"
 #include "tests/conformance/device_fixture.h"
 #include "tests/conformance/training_driver.h"
 #include "worker/shell/checkpoint/safetensors.h"
@@ -189,7 +190,7 @@ TEST_F(NonFiniteValues, ALoss_FailsItsForward) {
   PlainMemory memory;
   for (const bool stops : {true, false}) {
     run.train.non_finite = stops ? NonFinite::kStop : NonFinite::kContinue;
-    const auto rank = Require(cpu_.CreateRank(run, 0, memory));
+    const auto rank = Require(cpu_.CreateRank(*ScheduledRun::Make(run), 0, memory));
     Require(rank->AddStage(0, StageRole::Whole()));
     EXPECT_TRUE(rank->Forward(Job::Compute(2, 0, 0, JobKind::kForward), {}, {}, 1).ok());
     const auto result = rank->Forward(Job::Compute(2, 0, 1, JobKind::kForward), {}, {}, 1);
@@ -205,7 +206,7 @@ TEST_F(NonFiniteValues, ASummedGradient_FailsItsUpdateAndNamesTheParameter) {
   PlainMemory memory;
   for (const double clip_norm : {0.0, 1.0}) {
     run.train.clip_norm = clip_norm;
-    const auto rank = Require(cpu_.CreateRank(run, 0, memory));
+    const auto rank = Require(cpu_.CreateRank(*ScheduledRun::Make(run), 0, memory));
     Require(rank->AddStage(0, StageRole::Whole()));
     const StageLayout layout = LayOutStage(run, 0);
     std::vector<float> gradient(layout.elements, 0.5f);
@@ -244,7 +245,8 @@ TEST_F(NonFiniteValues, SkippingOnADeviceOfOwnMemory_IsRefusedInWords) {
   RunSpec run = Run("sgd", 2, Numbers(0, kBatch), -1);
   run.train.non_finite = NonFinite::kSkip;
   PlainMemory memory;
-  const absl::Status refused = DeviceNamed("testgpu").CreateRank(run, 0, memory).status();
+  const absl::Status refused =
+      DeviceNamed("testgpu").CreateRank(*ScheduledRun::Make(run), 0, memory).status();
   EXPECT_THAT(std::string(refused.message()), HasSubstr("train.non_finite: skip works on the CPU only"));
 }
 

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "run/run_schedule.h"
 #include "tests/conformance/training_driver.h"
 #include "worker/shell/compute/compute.h"
 
@@ -40,7 +41,7 @@ class OutOfMemory : public ::testing::Test {
  protected:
   OutOfMemory() : run_(SmallGptRun(folder_.path(), 1)) {
     run_.train.batch = 4096;  // some MiB a micro-batch
-    rank_ = Require(Cpu().CreateRank(run_, 0, memory_));
+    rank_ = Require(Cpu().CreateRank(*ScheduledRun::Make(run_), 0, memory_));
     Require(rank_->AddStage(0, StageRole::Whole()));
   }
   absl::Status Forward(int microbatch) {

@@ -55,7 +55,8 @@ class Driver {
                       : arrangement_.kind == Kind::kFetched        ? 2
                       : arrangement_.kind == Kind::kRemoteBackward ? 2
                                                                    : 1;
-    for (int r = 0; r < ranks; ++r) ranks_.push_back(Require(device.CreateRank(run, r, memory_)));
+    const ScheduledRun scheduled = Require(ScheduledRun::Make(run));
+    for (int r = 0; r < ranks; ++r) ranks_.push_back(Require(device.CreateRank(scheduled, r, memory_)));
     for (int r = 0; r < ranks; ++r) {
       for (int s = 0; s < stages_; ++s) {
         if (arrangement_.kind == Kind::kPipeline && r != s) continue;

@@ -60,7 +60,7 @@ class CudaModelTest : public ::testing::TestWithParam<Case> {
     run_.schedule = Require(ParseScheduleText("lpp,groups=1,ranks=1"));
     run_.schedule.activations = GetParam().activations;
     run_.train.steps = kWarmUp + kSpans * kSpan;
-    rank_ = Require(Gpu(GetParam().graphs).CreateRank(run_, 0, memory_));
+    rank_ = Require(Gpu(GetParam().graphs).CreateRank(*ScheduledRun::Make(run_), 0, memory_));
     Require(rank_->AddStage(0, StageRole::Whole()));
   }
 
@@ -118,7 +118,7 @@ TEST_P(CudaModelTest, StepsInSteadyState_NeverWaitForTheDevice) {
 class StageJobs {
  public:
   StageJobs(const RunSpec& run, int number, MemorySource& memory)
-      : run_(run), rank_(Require(Gpu(/*graphs=*/true).CreateRank(run, number, memory))) {
+      : run_(run), rank_(Require(Gpu(/*graphs=*/true).CreateRank(*ScheduledRun::Make(run), number, memory))) {
     for (int s = 0; s < run.stages(); ++s) Require(rank_->AddStage(s, StageRole::Whole()));
   }
 

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/mutex.h"
 #include "schedules/families/families.h"
+#include "tests/process/quick_planner.h"
 #include "tests/process/scripted_worker.h"
 
 namespace weft {
@@ -105,7 +106,7 @@ class CoordinatorServerTest : public ::testing::TestWithParam<bool> {
     options.listen = {GetParam() ? absl::StrCat("unix:", testing::TempDir(), "/weft-test-", getpid(), ".sock")
                                  : "127.0.0.1:0"};
     options.core = core;
-    options.planner = Plan;
+    options.planner = QuickPlanner(Plan);
     options.observer = heard_.observer();
     auto server = CoordinatorServer::Start(options);
     ASSERT_TRUE(server.ok()) << server.status();
@@ -255,7 +256,7 @@ INSTANTIATE_TEST_SUITE_P(Transports, CoordinatorServerTest, ::testing::Bool(),
 TEST(CoordinatorServerStart, PortInUse_SaysSo) {
   CoordinatorServerOptions options;
   options.listen = {"127.0.0.1:0"};
-  options.planner = Plan;
+  options.planner = QuickPlanner(Plan);
   auto first = CoordinatorServer::Start(options);
   ASSERT_TRUE(first.ok());
   options.listen = (*first)->addresses();
@@ -267,7 +268,7 @@ TEST(CoordinatorServerStart, PortInUse_SaysSo) {
 TEST(CoordinatorServerStart, UnixPathInUse_SaysSoAndLeavesTheOtherAlone) {
   CoordinatorServerOptions options;
   options.listen = {absl::StrCat("unix:", testing::TempDir(), "/weft-used-", getpid(), ".sock")};
-  options.planner = Plan;
+  options.planner = QuickPlanner(Plan);
   auto first = CoordinatorServer::Start(options);
   ASSERT_TRUE(first.ok());
   auto second = CoordinatorServer::Start(options);
@@ -279,7 +280,7 @@ TEST(CoordinatorServerStart, UnixPathInUse_SaysSoAndLeavesTheOtherAlone) {
 TEST(CoordinatorServerStart, OtherMachines_AreRefusedUnlessInsecure) {
   CoordinatorServerOptions options;
   options.listen = {"0.0.0.0:0"};
-  options.planner = Plan;
+  options.planner = QuickPlanner(Plan);
   const auto refused = CoordinatorServer::Start(options);
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(refused.status().message()), HasSubstr("--insecure"));

@@ -17,6 +17,7 @@
 #include "proto/wire/channel.h"
 #include "proto/wire/limits.h"
 #include "schedules/families/families.h"
+#include "tests/process/quick_planner.h"
 #include "weft/v1/session.grpc.pb.h"
 
 namespace weft {
@@ -42,7 +43,7 @@ class HostileSession : public ::testing::Test {
   HostileSession() {
     CoordinatorServerOptions options;
     options.listen = {"127.0.0.1:0"};
-    options.planner = Plan;
+    options.planner = QuickPlanner(Plan);
     options.observer.worker = [this](const WorkerChange& w) {
       if (w.kind == WorkerChange::Kind::kJoined) return;
       MutexLock lock(mu_);

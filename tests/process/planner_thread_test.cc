@@ -16,12 +16,14 @@ using ::testing::HasSubstr;
 class PlannerThreadTest : public ::testing::Test {
  protected:
   PlannerThreadTest() {
-    const auto plan = [this](const std::string& spec) {
-      if (spec == "slow") go_on_.Wait();
-      ++planned_;
-      return absl::StatusOr<std::shared_ptr<const RunPlan>>(nullptr);
-    };
-    planner_ = std::make_unique<PlannerThread>(plan, [](const std::string& spec) { return spec == "slow"; });
+    planner_ = std::make_unique<PlannerThread>([this](const std::string& spec) {
+      const bool slow = spec == "slow";
+      return UnplannedRun{slow, [this, slow] {
+                            if (slow) go_on_.Wait();
+                            ++planned_;
+                            return absl::StatusOr<std::shared_ptr<const RunPlan>>(nullptr);
+                          }};
+    });
   }
   Notification go_on_;
   std::atomic<int> planned_{0};

@@ -11,6 +11,7 @@
 #include "coordinator/shell/coordinator_server.h"
 #include "schedules/families/families.h"
 #include "tests/process/breaking_proxy.h"
+#include "tests/process/quick_planner.h"
 #include "tests/process/scripted_worker.h"
 
 namespace weft {
@@ -28,7 +29,7 @@ struct RunsClientTest : ::testing::Test {
   RunsClientTest() {
     CoordinatorServerOptions options;
     options.listen = {absl::StrCat("unix:", testing::TempDir(), "/weft-runs-", getpid(), ".sock")};
-    options.planner = Plan;
+    options.planner = QuickPlanner(Plan);
     server = *CoordinatorServer::Start(options);
     client = *RunsClient::Create(server->addresses()[0], 60'000'000'000);
     worker_options.address = server->addresses()[0];
@@ -160,7 +161,7 @@ TEST_F(RunsClientTest, ListWorkers_SaysWhoIsThereAndWhatItDoes) {
 TEST(FollowRun, ConnectionBreaks_WatchingGoesOn) {
   CoordinatorServerOptions options;
   options.listen = {"127.0.0.1:0"};
-  options.planner = Plan;
+  options.planner = QuickPlanner(Plan);
   const auto server = *CoordinatorServer::Start(options);
   const std::string address = server->addresses()[0];
   BreakingProxy proxy(std::stoi(address.substr(address.rfind(':') + 1)));

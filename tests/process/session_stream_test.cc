@@ -12,6 +12,7 @@
 #include "coordinator/shell/coordinator_server.h"
 #include "schedules/families/families.h"
 #include "tests/process/breaking_proxy.h"
+#include "tests/process/quick_planner.h"
 #include "tests/process/scripted_worker.h"
 
 namespace weft {
@@ -46,7 +47,7 @@ struct Server {
   Server() {
     CoordinatorServerOptions options;
     options.listen = {"127.0.0.1:0"};
-    options.planner = Plan;
+    options.planner = QuickPlanner(Plan);
     options.observer.jobs = [this](const JobsEnded& j) { jobs += j.jobs.size(); };
     options.observer.step = [this](const StepDone&) { ++steps; };
     server = *CoordinatorServer::Start(options);
@@ -121,7 +122,7 @@ TEST(SessionStream, NobodyListens_GivesUpWithTheAddress) {
 TEST(SessionStream, CoordinatorRestarted_SessionEndsWithTheReason) {
   CoordinatorServerOptions options;
   options.listen = {absl::StrCat("unix:", testing::TempDir(), "/weft-restart-", getpid(), ".sock")};
-  options.planner = Plan;
+  options.planner = QuickPlanner(Plan);
   auto server = *CoordinatorServer::Start(options);
   SessionStreamOptions stream_options;
   stream_options.address = server->addresses()[0];

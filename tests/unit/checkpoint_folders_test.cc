@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "run/run_schedule.h"
 #include "worker/shell/checkpoint/checkpoint.h"
 #include "worker/shell/checkpoint/checkpoint_reader.h"
 #include "worker/shell/compute/compute.h"
@@ -44,12 +45,12 @@ class CheckpointFolder : public ::testing::Test {
   void WriteStage(const std::string& folder, int stage, int version, float value) {
     const std::vector<float> values(100, value);
     const StageLayout layout = LayOutStage(run_, stage);
-    const StateRule rule = StateRulesOf(run_)->at(stage);
+    const StateRule rule = StateRulesOf(*ScheduledRun::Make(run_)).at(stage);
     ASSERT_TRUE(
         WriteTrainingState(folder, layout, rule, version, version, {values.data(), values.data()}, {}).ok());
   }
   CheckpointFolders Folders(const std::string& id, uint64_t attempt = 1) const {
-    return CheckpointFolders(out_, run_, id, attempt);
+    return CheckpointFolders(out_, *ScheduledRun::Make(run_), id, attempt);
   }
   void Save(const CheckpointFolders& folders, int step, float value, int keep = 2) {
     for (int stage = 0; stage < 2; ++stage) WriteStage(folders.Partial(step), stage, step, value);
@@ -160,7 +161,8 @@ TEST_F(CheckpointFolder, FilesOfTwoRuns_AreRefused) {
   WriteStage(mixed, 0, 100, 2);
   run_.resume = {mixed, 100};
   run_.train.steps = 200;
-  EXPECT_EQ(CheckResume(run_).code(), absl::StatusCode::kDataLoss) << CheckResume(run_);
+  EXPECT_EQ(CheckResume(*ScheduledRun::Make(run_)).code(), absl::StatusCode::kDataLoss)
+      << CheckResume(*ScheduledRun::Make(run_));
 }
 
 // The same numbers made by one run with another seed: the index is not written.

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "run/run_schedule.h"
 #include "worker/shell/checkpoint/checkpoint.h"
 #include "worker/shell/compute/training_state.h"
 
@@ -52,7 +53,9 @@ class TrainingState : public ::testing::Test {
   }
   ~TrainingState() override { fs::remove_all(root_); }
 
-  static StateRule RuleOf(const RunSpec& run, int stage) { return StateRulesOf(run)->at(stage); }
+  static StateRule RuleOf(const RunSpec& run, int stage) {
+    return StateRulesOf(*ScheduledRun::Make(run)).at(stage);
+  }
   // The stage's flat buffers: the newest weights, then those of StateBuffers. Other numbers in each.
   std::vector<std::vector<float>> Flats(int stage, int version) {
     const StageLayout layout = LayOutStage(run_, stage);
@@ -80,7 +83,7 @@ class TrainingState : public ::testing::Test {
     ASSERT_TRUE(WriteCheckpointIndex(folder_, run_).ok());
   }
   std::string Refusal(const RunSpec& run) {
-    const absl::Status status = CheckResume(run);
+    const absl::Status status = CheckResume(*ScheduledRun::Make(run));
     EXPECT_FALSE(status.ok());
     return std::string(status.message());
   }
@@ -104,7 +107,7 @@ TEST_F(TrainingState, Buffers_AreThoseThatTheNextStepsAndTheOptimizerNeed) {
 TEST_F(TrainingState, WrittenState_IsReadBackWholeAndInSlices) {
   Save();
   EXPECT_EQ(*ResumeStep(folder_), kStep);
-  ASSERT_TRUE(CheckResume(run_).ok()) << CheckResume(run_);
+  ASSERT_TRUE(CheckResume(*ScheduledRun::Make(run_)).ok()) << CheckResume(*ScheduledRun::Make(run_));
   for (int stage = 0; stage < run_.stages(); ++stage) {
     const StateRule rule = RuleOf(run_, stage);
     const auto saved = SavedStage::Read(run_, rule, stage);
@@ -174,7 +177,7 @@ TEST_F(TrainingState, OtherRun_IsRefusedWithTheReason) {
   // Another placement of the same rule.
   other = run_;
   other.schedule = *ParseScheduleText("custom,workers=1,compute=0,staleness=S-1-s");
-  EXPECT_TRUE(CheckResume(other).ok()) << CheckResume(other);
+  EXPECT_TRUE(CheckResume(*ScheduledRun::Make(other)).ok()) << CheckResume(*ScheduledRun::Make(other));
 }
 
 TEST_F(TrainingState, FolderThatIsNoWholeCheckpoint_IsRefusedWithTheReason) {
@@ -183,7 +186,7 @@ TEST_F(TrainingState, FolderThatIsNoWholeCheckpoint_IsRefusedWithTheReason) {
   SaveStage(folder_, 1, kStep);
   EXPECT_THAT(Refusal(), AllOf(HasSubstr("no whole checkpoint"), HasSubstr("writes last")));
   ASSERT_TRUE(WriteCheckpointIndex(folder_, run_).ok());
-  ASSERT_TRUE(CheckResume(run_).ok());
+  ASSERT_TRUE(CheckResume(*ScheduledRun::Make(run_)).ok());
 
   const std::string index = folder_ + "/" + std::string(kCheckpointIndex), good = Content(index);
   for (const std::string bad : {"", "[]", "{\"metadata\": {}}", "{\"metadata\": {\"version\": \"x\"}}"}) {

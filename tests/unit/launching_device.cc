@@ -309,7 +309,7 @@ thread_local DeviceQueue::Order LaunchingRank::current;
 
 void LaunchingDevice::PrepareThread() { prepared = this; }
 
-absl::StatusOr<std::unique_ptr<RankCompute>> LaunchingDevice::CreateRank(const RunSpec&, Rank rank,
+absl::StatusOr<std::unique_ptr<RankCompute>> LaunchingDevice::CreateRank(const ScheduledRun&, Rank rank,
                                                                          MemorySource&) {
   MutexLock lock(mu_);
   ++ranks_;

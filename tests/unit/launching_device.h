@@ -31,7 +31,7 @@ class LaunchingDevice final : public Device {
   absl::string_view name() const override { return "launching"; }
   void PrepareThread() override;
   int launch_ahead() const override { return launch_ahead_; }
-  absl::StatusOr<std::unique_ptr<RankCompute>> CreateRank(const RunSpec&, Rank, MemorySource&) override;
+  absl::StatusOr<std::unique_ptr<RankCompute>> CreateRank(const ScheduledRun&, Rank, MemorySource&) override;
 
   // Sets the graph of the run, before it begins.
   void set_graph(const Graph* graph) { graph_ = graph; }

@@ -66,7 +66,7 @@ TEST(MeasuredRow, RunThatWentAsSimulated_HasEqualFigures) {
   for (const char* schedule : {"ddp", "1f1b", "gpipe,rule=cdp_v2"}) {
     SCOPED_TRACE(schedule);
     const RunSpec run = RunOf(schedule);
-    const auto row = RowOf(run, Measured(run));
+    const auto row = RowOf(run, *ScheduleOf(run), Measured(run));
     ASSERT_TRUE(row.ok()) << row.status();
     EXPECT_EQ(row->peak_activations, row->simulated_peak_activations);
     EXPECT_EQ(row->live_activations, row->simulated_live_activations);
@@ -85,7 +85,7 @@ TEST(MeasuredRow, RunThatWentAsSimulated_HasEqualFigures) {
 
 TEST(MeasuredRow, Ddp_HoldsAllOfAllAndSendsWhatItsRanksExchange) {
   const RunSpec run = RunOf("ddp");
-  const auto row = RowOf(run, Measured(run));
+  const auto row = RowOf(run, *ScheduleOf(run), Measured(run));
   ASSERT_TRUE(row.ok()) << row.status();
   EXPECT_EQ(row->live_activations, kN * kN);
   EXPECT_THAT(row->simulated_weight_versions, Each(1));
@@ -111,7 +111,7 @@ TEST(MeasuredCosts, Durations_AreMeansByKindAndStage) {
 
 TEST(MeasuredTable, Rows_HaveFiguresOrAReason) {
   const RunSpec run = RunOf("1f1b");
-  auto row = RowOf(run, Measured(run));
+  auto row = RowOf(run, *ScheduleOf(run), Measured(run));
   ASSERT_TRUE(row.ok()) << row.status();
   row->schedule = "1f1b";
   row->chosen = row->ran = true;

@@ -18,8 +18,14 @@ nlohmann::json File() {
     "stages": 4, "schedule": {"lpp": {"groups": 2, "ranks": 2}}})");
 }
 
+absl::StatusOr<std::shared_ptr<const RunPlan>> PlanText(const std::string& text) {
+  absl::StatusOr<UnplannedRun> run = ReadRun(text);
+  if (!run.ok()) return run.status();
+  return run->plan();
+}
+
 TEST(SpecPlanner, GoodFile_GivesThePlan) {
-  const auto plan = PlanSpec(File().dump());
+  const auto plan = PlanText(File().dump());
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ((*plan)->name, "tiny");
   EXPECT_EQ((*plan)->steps, 7);
@@ -31,13 +37,20 @@ TEST(SpecPlanner, GoodFile_GivesThePlan) {
 }
 
 TEST(SpecPlanner, WrongFile_SaysWhere) {
-  EXPECT_THAT(std::string(PlanSpec("{").status().message()), HasSubstr("not JSON"));
+  EXPECT_THAT(std::string(PlanText("{").status().message()), HasSubstr("not JSON"));
   nlohmann::json file = File();
   file["train"]["microbatches"] = 3;
-  EXPECT_THAT(std::string(PlanSpec(file.dump()).status().message()), HasSubstr("microbatches"));
+  EXPECT_THAT(std::string(PlanText(file.dump()).status().message()), HasSubstr("microbatches"));
   file = File();
   file["schedule"] = {{"1f1c", nlohmann::json::object()}};
-  EXPECT_FALSE(PlanSpec(file.dump()).ok());
+  EXPECT_FALSE(PlanText(file.dump()).ok());
+}
+
+TEST(SpecPlanner, LargeRun_IsPlannedAside) {
+  EXPECT_FALSE(ReadRun(File().dump())->slow);
+  nlohmann::json file = File();
+  file["train"]["batch"] = file["train"]["microbatches"] = 40'000;
+  EXPECT_TRUE(ReadRun(file.dump())->slow);
 }
 
 TEST(SpecPlanner, NestedSpecification_IsRefusedBeforeAnyRecursion) {
@@ -45,7 +58,7 @@ TEST(SpecPlanner, NestedSpecification_IsRefusedBeforeAnyRecursion) {
   for (const std::string key : {"model", "until", "stages", "schedule", "data", "name"}) {
     std::string text = File().dump();
     text.insert(1, "\"" + key + "\":" + deep + ",");
-    const auto plan = PlanSpec(text);
+    const auto plan = PlanText(text);
     EXPECT_EQ(plan.status().code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(plan.status().message()),
                 HasSubstr("the run's specification is nested 33 levels deep"));

@@ -310,7 +310,7 @@ TEST(LaunchedReduce, SumThatCame_IsThereAsItWas) {
   LaunchingDevice device(2);
   device.PrepareThread();
   PlainMemory memory;
-  const auto rank = *device.CreateRank(RunSpec(), 0, memory);
+  const auto rank = *device.CreateRank(ScheduledRun(), 0, memory);
   for (const MemoryPlace place : {MemoryPlace::kHost, MemoryPlace::kDevice}) {
     JobTask task;
     task.start.job = Job::Reduce(0, 1, 0);

@@ -112,7 +112,7 @@ class GatedCompute final : public RankCompute {
 class GatedDevice final : public Device {
  public:
   absl::string_view name() const override { return kind; }
-  absl::StatusOr<std::unique_ptr<RankCompute>> CreateRank(const RunSpec&, Rank, MemorySource&) override {
+  absl::StatusOr<std::unique_ptr<RankCompute>> CreateRank(const ScheduledRun&, Rank, MemorySource&) override {
     return std::make_unique<GatedCompute>(&gate);
   }
 

@@ -6,6 +6,7 @@ namespace weft {
 
 LocalRun::LocalRun(const Assign& assign, Shape shape)
     : assignment_(assign),
+      run_(std::move(shape.run)),
       graph_(std::move(shape.schedule), shape.steps, shape.first_step),
       tables_(TablesOf(graph_, std::move(shape.tables))),
       steps_(shape.steps),

@@ -19,6 +19,8 @@
 
 namespace weft {
 
+struct ScheduledRun;  // run/run_schedule.h; the core only hands it on
+
 class LocalRun {
  public:
   // The job graph's sources.
@@ -28,6 +30,8 @@ class LocalRun {
     int first_step = 0;  // first step; an earlier run made all before, whose checkpoint this one begins with
     // CheckedTables of the schedule; null to make them, as where collectives change its edges.
     std::shared_ptr<const StepTables> tables = nullptr;
+    // The run that this was made from, for the shell; null where there is none.
+    std::shared_ptr<const ScheduledRun> run = nullptr;
   };
 
   LocalRun(const Assign& assign, Shape shape);
@@ -35,6 +39,7 @@ class LocalRun {
   LocalRun& operator=(const LocalRun&) = delete;
 
   const Assign& assignment() const { return assignment_; }
+  const std::shared_ptr<const ScheduledRun>& run() const { return run_; }
   const Graph& graph() const { return graph_; }
   const std::shared_ptr<const StepTables>& tables() const { return tables_; }
   int steps() const { return steps_; }
@@ -62,6 +67,7 @@ class LocalRun {
 
  private:
   const Assign assignment_;
+  const std::shared_ptr<const ScheduledRun> run_;
   const Graph graph_;
   const std::shared_ptr<const StepTables> tables_;  // of the graph
   const int steps_, first_step_;

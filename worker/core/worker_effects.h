@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <variant>
@@ -17,6 +18,8 @@
 #include "worker/core/tensor_key.h"
 
 namespace weft {
+
+struct ScheduledRun;  // run/run_schedule.h
 
 struct SendEffect {
   FromWorker message;
@@ -47,7 +50,8 @@ struct PrepareEffect {
   };
   Assign assignment;
   std::vector<Stage> stages;
-  std::vector<Group> groups;  // ascending by number
+  std::vector<Group> groups;                // ascending by number
+  std::shared_ptr<const ScheduledRun> run;  // LocalRun::Shape's
 };
 // Take the id of a group, which has come.
 struct JoinEffect {

@@ -93,7 +93,7 @@ StepProgress::Step& WorkerRun::StepWith(JobId id) {
 }
 
 PrepareEffect WorkerRun::Preparation() const {
-  return {run_.assignment(), StagesToPrepare(run_, computed_), joint_.Groups()};
+  return {run_.assignment(), StagesToPrepare(run_, computed_), joint_.Groups(), run_.run()};
 }
 
 void WorkerRun::OnPrepared(int64_t now, WorkerEffects* out) {

@@ -10,9 +10,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
-#include "run/run_spec.h"
+#include "run/run_text.h"
 #include "worker/shell/exit_code.h"
-#include "worker/shell/loop/run_shape.h"
 #include "worker/shell/reference/evaluate.h"
 #include "worker/shell/reference/generate.h"
 #include "worker/shell/reference/reference.h"
@@ -27,7 +26,7 @@ absl::StatusOr<RunSpec> ReadSpecification(const std::string& path) {
   if (!file) return absl::NotFoundError(absl::StrCat("cannot read ", path));
   std::stringstream text;
   text << file.rdbuf();
-  return ParseRunSpecText(text.str());
+  return ParseRunText(text.str());
 }
 
 absl::StatusOr<GenerateRequest> ParseRequest(const std::string& text) {

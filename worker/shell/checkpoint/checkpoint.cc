@@ -135,10 +135,9 @@ absl::Status WriteStageFile(const std::string& folder, const StageLayout& layout
   return WriteSafetensors(absl::StrCat(folder, "/", StageFileName(layout.stage)), tensors, metadata);
 }
 
-absl::Status JoinAllSlices(const std::string& folder, const RunSpec& run, int64_t version) {
-  absl::StatusOr<std::vector<StateRule>> rules = StateRulesOf(run);
-  if (!rules.ok()) return rules.status();
-  for (int stage = 0; stage < run.stages(); ++stage) {
+absl::Status JoinAllSlices(const std::string& folder, const ScheduledRun& run, int64_t version) {
+  const std::vector<StateRule> rules = StateRulesOf(run);
+  for (int stage = 0; stage < run.spec.stages(); ++stage) {
     const std::string prefix = absl::StrFormat("stage%02d.1of", stage);
     std::error_code error;
     int parts = 0;
@@ -149,7 +148,7 @@ absl::Status JoinAllSlices(const std::string& folder, const RunSpec& run, int64_
     }
     if (parts == 0) continue;
     const absl::Status joined =
-        JoinSliceFiles(folder, LayOutStage(run, stage), (*rules)[stage], version, parts);
+        JoinSliceFiles(folder, LayOutStage(run.spec, stage), rules[stage], version, parts);
     if (!joined.ok()) return joined;
   }
   return absl::OkStatus();

@@ -45,7 +45,7 @@ absl::Status WriteSliceFile(const std::string& folder, const StageLayout& layout
 absl::Status JoinSliceFiles(const std::string& folder, const StageLayout& layout, const StateRule& rule,
                             int64_t version, int parts);
 // Joins the slices of every stage that has any. All of their holders have written theirs.
-absl::Status JoinAllSlices(const std::string& folder, const RunSpec& run, int64_t version);
+absl::Status JoinAllSlices(const std::string& folder, const ScheduledRun& run, int64_t version);
 
 // The state of a stage, or of a slice of it, behind an update; its files are written from it.
 struct StageSnapshot {

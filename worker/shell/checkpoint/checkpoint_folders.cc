@@ -158,7 +158,7 @@ void Prune(const std::string& output, int keep, const std::string& resumed, cons
 
 }  // namespace
 
-CheckpointFolders::CheckpointFolders(std::string output, const RunSpec& run, std::string run_id,
+CheckpointFolders::CheckpointFolders(std::string output, const ScheduledRun& run, std::string run_id,
                                      uint64_t attempt)
     : output_(std::move(output)),
       run_(run),
@@ -166,7 +166,7 @@ CheckpointFolders::CheckpointFolders(std::string output, const RunSpec& run, std
       tag_(absl::StrCat(identity_.run_id.empty() ? "run" : identity_.run_id.substr(0, 8), "-", attempt)) {}
 
 std::string CheckpointFolders::Final(int64_t step) const {
-  if (step == run_.end_step()) return absl::StrCat(output_, "/", std::string(kEnd));
+  if (step == run_.spec.end_step()) return absl::StrCat(output_, "/", std::string(kEnd));
   return absl::StrCat(output_, "/", std::string(kBefore), step);
 }
 
@@ -182,9 +182,9 @@ absl::Status CheckpointFolders::Prepare() const {
 absl::Status CheckpointFolders::Seal(int64_t step, int keep, bool validate) const {
   const std::string partial = Partial(step);
   CheckpointIdentity identity = identity_;
-  identity.periodic = step > 0 && step < run_.end_step();
+  identity.periodic = step > 0 && step < run_.spec.end_step();
   absl::Status status = step == 0 ? absl::OkStatus() : JoinAllSlices(partial, run_, step);
-  if (status.ok()) status = WriteCheckpointIndex(partial, run_, identity);
+  if (status.ok()) status = WriteCheckpointIndex(partial, run_.spec, identity);
   if (status.ok() && validate) KeepAside(step, partial).IgnoreError();
   if (status.ok()) status = SyncFolder(partial);
   if (status.ok()) status = Install(output_, partial, Final(step));
@@ -193,7 +193,7 @@ absl::Status CheckpointFolders::Seal(int64_t step, int keep, bool validate) cons
     if (validate) DropKeptAside(step);
     return status;
   }
-  if (identity.periodic) Prune(output_, keep, run_.resume.checkpoint, tag_);
+  if (identity.periodic) Prune(output_, keep, run_.spec.resume.checkpoint, tag_);
   return absl::OkStatus();
 }
 
@@ -207,7 +207,7 @@ absl::Status CheckpointFolders::KeepAside(int64_t step) const {
   const std::string partial = Partial(step);
   absl::Status status = JoinAllSlices(partial, run_, step);
   if (IsFolder(partial + "/state")) RemoveFiles(partial + "/state");
-  if (status.ok()) status = WriteCheckpointIndex(partial, run_, identity_);
+  if (status.ok()) status = WriteCheckpointIndex(partial, run_.spec, identity_);
   if (status.ok()) status = Rename(partial, KeptAside(step));
   if (!status.ok()) Drop(step);
   return status;
@@ -227,7 +227,7 @@ absl::Status CheckpointFolders::KeepAside(int64_t step, const std::string& check
           absl::StrCat("cannot keep ", from.string(), " as ", to.string(), ": ", error.message()));
     }
   }
-  return WriteCheckpointIndex(aside, run_, identity_);
+  return WriteCheckpointIndex(aside, run_.spec, identity_);
 }
 
 void CheckpointFolders::DropKeptAside(int64_t step) const { RemoveCheckpoint(KeptAside(step)); }

@@ -27,7 +27,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "run/run_spec.h"
+#include "run/run_schedule.h"
 #include "worker/shell/checkpoint/checkpoint_index.h"
 
 namespace weft {
@@ -35,7 +35,7 @@ namespace weft {
 class CheckpointFolders {
  public:
   // Manages the folders of the run that writes into `output`.
-  CheckpointFolders(std::string output, const RunSpec& run, std::string run_id, uint64_t attempt);
+  CheckpointFolders(std::string output, const ScheduledRun& run, std::string run_id, uint64_t attempt);
 
   // Return the folder in which the checkpoint of the step is written, and its final folder.
   std::string Partial(int64_t step) const;
@@ -63,7 +63,7 @@ class CheckpointFolders {
 
  private:
   const std::string output_;
-  const RunSpec run_;
+  const ScheduledRun run_;
   const CheckpointIdentity identity_;
   const std::string tag_;
 };

@@ -33,6 +33,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "run/run_schedule.h"
 #include "run/run_spec.h"
 #include "schedules/job.h"
 #include "worker/shell/compute/evaluation.h"
@@ -116,7 +117,7 @@ class Device {
   virtual int launch_ahead() const { return 1; }
   // Makes a rank's compute. `memory` serves the rank's allocations and outlives it. Reads the data files'
   // headers: NotFound or InvalidArgument naming the file.
-  virtual absl::StatusOr<std::unique_ptr<RankCompute>> CreateRank(const RunSpec& run, Rank rank,
+  virtual absl::StatusOr<std::unique_ptr<RankCompute>> CreateRank(const ScheduledRun& run, Rank rank,
                                                                   MemorySource& memory) = 0;
   // Computes loss and accuracy of the checkpoint in `folder` on the run's held-out data, on the host's CPU
   // whatever the device, so that they are the same everywhere. While ranks of the run compute, of whose state

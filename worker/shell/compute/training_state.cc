@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "base/require.h"
 #include "nlohmann/json.hpp"
 #include "run/run_schedule.h"
 #include "worker/shell/checkpoint/checkpoint.h"
@@ -146,14 +147,14 @@ int64_t StateRule::OldestRead(int64_t version) const {
   return std::max<int64_t>(0, version - most);
 }
 
-absl::StatusOr<std::vector<StateRule>> StateRulesOf(const RunSpec& run) {
+std::vector<StateRule> StateRulesOf(const ScheduledRun& scheduled) {
+  const RunSpec& run = scheduled.spec;
   std::vector<StateRule> rules(run.stages(), StateRule{{}, run.train.optimizer, ""});
   if (run.schedule.name.empty()) return rules;  // a rank's compute alone has no run around it
-  const absl::StatusOr<Schedule> schedule = ScheduleOf(run);
-  if (!schedule.ok()) return schedule.status();
+  Require(scheduled.schedule != nullptr, "the schedule that the run names could be made");
   for (int s = 0; s < run.stages(); ++s) {
     for (int b = 0; b < run.train.microbatches; ++b)
-      rules[s].staleness.push_back(schedule->StalenessOf(s, b));
+      rules[s].staleness.push_back(scheduled.schedule->StalenessOf(s, b));
   }
   const std::string training = TrainingId(run, rules);
   for (StateRule& rule : rules) rule.training = training;
@@ -264,7 +265,8 @@ absl::StatusOr<int> ResumeStep(const std::string& folder) {
   return index->version;
 }
 
-absl::Status CheckResume(const RunSpec& run) {
+absl::Status CheckResume(const ScheduledRun& scheduled) {
+  const RunSpec& run = scheduled.spec;
   const std::string& folder = run.resume.checkpoint;
   const absl::StatusOr<CheckpointIndex> index = ReadResumableIndex(folder);
   if (!index.ok()) return index.status();
@@ -277,15 +279,14 @@ absl::Status CheckResume(const RunSpec& run) {
         absl::StrFormat("the checkpoint %s is of a model cut into %d stages, the run's has %d", folder,
                         index->state.size(), run.stages()));
   }
-  const absl::StatusOr<std::vector<StateRule>> rules = StateRulesOf(run);
-  if (!rules.ok()) return rules.status();
+  const std::vector<StateRule> rules = StateRulesOf(scheduled);
   for (int stage = 0; stage < run.stages(); ++stage) {
     const auto weights = ReadSafetensorsHeader(PathOf(folder, StageFileName(stage)));
     if (!weights.ok()) return Named(weights.status());
     const auto state = ReadSafetensorsHeader(PathOf(folder, StateFileName(stage)));
     if (!state.ok()) return Named(state.status());
     const absl::Status fits =
-        CheckStage(run, *index, LayOutStage(run, stage), (*rules)[stage], *weights, *state);
+        CheckStage(run, *index, LayOutStage(run, stage), rules[stage], *weights, *state);
     if (!fits.ok()) return fits;
   }
   return absl::OkStatus();

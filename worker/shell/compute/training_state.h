@@ -22,6 +22,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "run/run_schedule.h"
 #include "run/run_spec.h"
 #include "worker/shell/checkpoint/safetensors.h"
 #include "worker/shell/compute/compute.h"
@@ -44,8 +45,8 @@ struct StateRule {
 // rule), and not of schedule, ranks or processes. 16 hexadecimal digits.
 std::string TrainingId(const RunSpec& run, const std::vector<StateRule>& rules);
 
-// Returns the rules of the run's schedule; failure as ScheduleOf (run/run_schedule.h).
-absl::StatusOr<std::vector<StateRule>> StateRulesOf(const RunSpec& run);
+// Returns the rules of the run's schedule, by stage; synchronous ones for a run that names no schedule.
+std::vector<StateRule> StateRulesOf(const ScheduledRun& run);
 
 // Returns the names of the buffers beside the newest weights, in the order of their file.
 std::vector<std::string> StateBuffers(const StateRule& rule, int64_t version);
@@ -88,8 +89,8 @@ int64_t OptimizerStepsOf(const SafetensorsHeader& state);
 // weights.
 absl::StatusOr<int> ResumeStep(const std::string& folder);
 
-// Returns OK if the run can go on from run.resume, as far as the headers of all files tell.
-absl::Status CheckResume(const RunSpec& run);
+// Returns OK if the run can go on from its `resume`, as far as the headers of all files tell.
+absl::Status CheckResume(const ScheduledRun& run);
 
 }  // namespace weft
 

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "run/run_schedule.h"
 #include "worker/shell/compute/non_finite.h"
 #include "worker/shell/loop/run_shape.h"
 #include "worker/shell/memory/keep_forever.h"
@@ -354,7 +355,7 @@ void EffectRunner::Prepare(int64_t now, PrepareEffect& effect) {
   pending_tasks_ = static_cast<int>(effect.assignment.leases.size());
   for (const RankLease& lease : effect.assignment.leases) {
     Seat* seat = seats_.Of(lease.rank);
-    PrepareTask task{spec_, seat->rank, seat->index == 0, {}, folders_};
+    PrepareTask task{effect.run, seat->rank, seat->index == 0, {}, folders_};
     for (const PrepareEffect::Stage& s : effect.stages) {
       if (s.rank != seat->rank) continue;
       task.stages.push_back(s);
@@ -374,15 +375,13 @@ absl::Status EffectRunner::BeginRun(int64_t now, PrepareEffect& effect) {
   const bool pairs = core_.graph()->has_pairs();
   seats_.Place(a, pairs);
   if (absl::Status s = threads_.Start(seats_.size()); !s.ok()) return s;
-  absl::StatusOr<RunSpec> spec = ParseRunSpecText(a.spec);
-  if (!spec.ok()) return spec.status();
+  const ScheduledRun& run = *effect.run;
   if (device_.name() == "cpu") {
-    if (absl::Status s = CheckHostMemory(*spec, effect); !s.ok()) return s;
+    if (absl::Status s = CheckHostMemory(run.spec, effect); !s.ok()) return s;
   }
-  spec_ = std::make_shared<const RunSpec>(*std::move(spec));
-  folders_ = a.output.empty()
-                 ? nullptr
-                 : std::make_shared<const CheckpointFolders>(a.output, *spec_, a.run_id, a.epoch);
+  spec_ = std::shared_ptr<const RunSpec>(effect.run, &run.spec);
+  folders_ = a.output.empty() ? nullptr
+                              : std::make_shared<const CheckpointFolders>(a.output, run, a.run_id, a.epoch);
   transport_.BeginEpoch(a.run, a.epoch);
   peers_ = a.peers;
   if (absl::Status s = AdmitPeers(); !s.ok()) return s;

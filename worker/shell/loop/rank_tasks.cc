@@ -41,9 +41,9 @@ absl::Status PrepareRank(const PrepareTask& task, Device& device, MemorySource& 
     if (absl::Status status = task.folders->Prepare(); !status.ok()) return status;
   }
   if (task.folders != nullptr && task.rank == 0) {
-    if (absl::Status status = PrepareToValidate(*task.spec, *task.folders); !status.ok()) return status;
+    if (absl::Status status = PrepareToValidate(task.run->spec, *task.folders); !status.ok()) return status;
   }
-  auto made = device.CreateRank(*task.spec, task.rank, memory);
+  auto made = device.CreateRank(*task.run, task.rank, memory);
   if (!made.ok()) return made.status();
   *compute = *std::move(made);
   RankCompute& rank = **compute;
@@ -51,7 +51,7 @@ absl::Status PrepareRank(const PrepareTask& task, Device& device, MemorySource& 
     absl::Status status = rank.AddStage(s.stage, RoleOf(s));
     if (!status.ok()) return status;
     // A run that goes on has its initial weights in the checkpoint that it begins with.
-    if (!s.saves || task.folders == nullptr || task.spec->first_step() > 0) continue;
+    if (!s.saves || task.folders == nullptr || task.run->spec.first_step() > 0) continue;
     const std::string initial = task.folders->Partial(0);
     status = s.state_travels ? rank.SaveInitial(s.stage, initial) : rank.Save(s.stage, initial);
     if (!status.ok()) return status;

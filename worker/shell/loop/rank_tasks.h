@@ -12,7 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "run/run_spec.h"
+#include "run/run_schedule.h"
 #include "worker/core/worker_effects.h"
 #include "worker/shell/checkpoint/checkpoint_folders.h"
 #include "worker/shell/compute/compute.h"
@@ -22,7 +22,7 @@
 namespace weft {
 
 struct PrepareTask {
-  std::shared_ptr<const RunSpec> spec;
+  std::shared_ptr<const ScheduledRun> run;
   Rank rank = 0;
   bool first = false;  // the process's first rank, which prepares the folders too
   std::vector<PrepareEffect::Stage> stages;

@@ -5,15 +5,11 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "run/run_spec.h"
 #include "worker/core/worker_core.h"
 
 namespace weft {
 
-// Parses the text. InvalidArgument for text that is not JSON or not a valid run.
-absl::StatusOr<RunSpec> ParseRunSpecText(const std::string& text);
-
-// Returns the checked schedule of the run, for the core.
+// Parses the text and makes the schedule, which it checks.
 absl::StatusOr<WorkerCore::RunShape> ParseRunShape(const std::string& text);
 
 }  // namespace weft

@@ -47,7 +47,8 @@ namespace {
 // they are, where there have been that many. Stages and micro-batches count from 0.
 using Staleness = std::function<int(int stage, int microbatch)>;
 
-absl::StatusOr<Staleness> StalenessOf(const RunSpec& run) {
+Staleness StalenessOf(const ScheduledRun& scheduled) {
+  const RunSpec& run = scheduled.spec;
   const int stages = run.stages(), microbatches = run.train.microbatches;
   const ScheduleSpec& schedule = run.schedule;
   // Under cdp_v1, all of theta_hat is theta_{t-1}.
@@ -66,9 +67,7 @@ absl::StatusOr<Staleness> StalenessOf(const RunSpec& run) {
   if (schedule.name == "pipedream_2bw") return [](int, int) { return 1; };
   if (schedule.name == "custom") {
     // The user's own formula is its definition.
-    absl::StatusOr<Schedule> made = ScheduleOf(run);
-    if (!made.ok()) return made.status();
-    return [made = *std::move(made)](int stage, int b) { return made.StalenessOf(stage, b); };
+    return [made = scheduled.schedule](int stage, int b) { return made->StalenessOf(stage, b); };
   }
   return [](int, int) { return 0; };
 }
@@ -519,21 +518,20 @@ absl::Status ValidateAfter(const RunSpec& run, int step, const PlainModel& model
   return absl::OkStatus();
 }
 
-absl::Status Train(const RunSpec& run, const std::string& out_dir,
+absl::Status Train(const ScheduledRun& scheduled, const std::string& out_dir,
                    const std::function<bool(const ReferenceStep&)>& on_step,
                    const ReferenceCheckpoints& checkpoints, PlainDevice& device) {
+  const RunSpec& run = scheduled.spec;
   std::optional<CheckpointFolders> folders;
   if (!out_dir.empty()) {
-    folders.emplace(out_dir, run, NewRunId(), 1);
+    folders.emplace(out_dir, scheduled, NewRunId(), 1);
     if (absl::Status s = folders->Prepare(); !s.ok()) return s;
   }
   StepCheckpoints on_the_way(run, folders.has_value() ? &*folders : nullptr, checkpoints);
   absl::StatusOr<std::unique_ptr<Dataset>> data = Dataset::Open(run);
   if (!data.ok()) return data.status();
-  absl::StatusOr<Staleness> staleness = StalenessOf(run);
-  if (!staleness.ok()) return staleness.status();
-  PlainModel model(run, *std::move(staleness), device);
-  absl::Status begun = run.first_step() > 0 ? CheckResume(run) : model.Initialize();
+  PlainModel model(run, StalenessOf(scheduled), device);
+  absl::Status begun = run.first_step() > 0 ? CheckResume(scheduled) : model.Initialize();
   if (begun.ok() && run.first_step() > 0) begun = model.Load(run.resume.checkpoint, run.first_step());
   if (begun.ok() && run.first_step() == 0 && folders.has_value()) begun = model.Save(*folders, 0);
   if (begun.ok() && run.first_step() > 0) begun = ValidateAfter(run, run.first_step(), model, checkpoints);
@@ -577,8 +575,10 @@ absl::Status Train(const RunSpec& run, const std::string& out_dir,
 absl::Status RunReference(const RunSpec& run, const std::string& out_dir,
                           const std::function<bool(const ReferenceStep&)>& on_step, DeviceBackend* backend,
                           const ReferenceCheckpoints& checkpoints) {
+  const absl::StatusOr<ScheduledRun> scheduled = ScheduledRun::Make(run);
+  if (!scheduled.ok()) return scheduled.status();
   return OnPlainDevice(run, backend, "reference", [&](PlainDevice& device) {
-    return Train(run, out_dir, on_step, checkpoints, device);
+    return Train(*scheduled, out_dir, on_step, checkpoints, device);
   });
 }
 

@@ -7,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "run/run_schedule.h"
 #include "worker/shell/compute/segment_allocator.h"
 #include "worker/shell/torch/torch_guard.h"
 #include "worker/shell/torch/torch_layers.h"
@@ -31,11 +30,6 @@ absl::StatusOr<Tensor> NewOutside(const Tensor& like) {
 
 }  // namespace
 
-const absl::StatusOr<std::vector<StateRule>>& StageFiles::Rules() {
-  std::call_once(rules_once_, [this] { rules_ = StateRulesOf(run_); });
-  return rules_;
-}
-
 // Lets `write` fill the buffer in host memory: its own, or one that is then loaded.
 absl::Status StageFiles::Fill(const Tensor& flat, const std::function<void(float*)>& write) {
   if (device_.is_host()) {
@@ -51,7 +45,7 @@ absl::Status StageFiles::Begin(HeldStage* stage) {
   if (stage->role().holding != StageRole::Holding::kInstalled) {
     if (absl::Status s = stage->optimizer().Begin(); !s.ok()) return s;
   }
-  if (run_.first_step() > 0) return Restore(stage);
+  if (run_.spec.first_step() > 0) return Restore(stage);
   absl::StatusOr<std::shared_ptr<StageWeights>> initial = stage->NewVersion();
   if (!initial.ok()) return initial.status();
   if (absl::Status s = MakeInitial(*stage, **initial); !s.ok()) return s;
@@ -67,7 +61,7 @@ absl::Status StageFiles::MakeInitial(const HeldStage& stage, StageWeights& weigh
   for (const ParameterSlot& slot : stage.layout().slots) {
     if (stage.role().parts == 1 && device_.is_host()) {
       const at::Tensor flat = Wrap(weights.memory(), device_.torch_device());
-      Initialize(slot.parameter, run_.train.seed, slot.layer,
+      Initialize(slot.parameter, run_.spec.train.seed, slot.layer,
                  flat.narrow(0, slot.offset, slot.parameter.elements()).view(slot.parameter.size));
       continue;
     }
@@ -75,7 +69,7 @@ absl::Status StageFiles::MakeInitial(const HeldStage& stage, StageWeights& weigh
     const int64_t end = std::min(held.end, slot.offset + slot.parameter.elements());
     if (begin >= end) continue;
     const at::Tensor whole = at::empty(slot.parameter.size, c10::kFloat);
-    Initialize(slot.parameter, run_.train.seed, slot.layer, whole);
+    Initialize(slot.parameter, run_.spec.train.seed, slot.layer, whole);
     const absl::Status loaded = device_.Load(weights.data() + (begin - held.begin),
                                              whole.const_data_ptr<float>() + (begin - slot.offset),
                                              static_cast<size_t>(end - begin) * sizeof(float));
@@ -88,12 +82,10 @@ absl::Status StageFiles::MakeInitial(const HeldStage& stage, StageWeights& weigh
 // Holds the versions of the checkpoint that the run goes on from: every version that its first steps may
 // read.
 absl::Status StageFiles::Restore(HeldStage* stage) {
-  const absl::StatusOr<std::vector<StateRule>>& rules = Rules();
-  if (!rules.ok()) return rules.status();
-  const StateRule& rule = rules->at(stage->layout().stage);
-  const absl::StatusOr<SavedStage> saved = SavedStage::Read(run_, rule, stage->layout().stage);
+  const StateRule& rule = rules_.at(stage->layout().stage);
+  const absl::StatusOr<SavedStage> saved = SavedStage::Read(run_.spec, rule, stage->layout().stage);
   if (!saved.ok()) return saved.status();
-  const int newest = run_.first_step(), oldest = static_cast<int>(rule.OldestRead(newest));
+  const int newest = run_.spec.first_step(), oldest = static_cast<int>(rule.OldestRead(newest));
   for (int version = oldest; version <= newest; ++version) {
     absl::StatusOr<std::shared_ptr<StageWeights>> weights = stage->NewVersion();
     if (!weights.ok()) return weights.status();
@@ -178,11 +170,9 @@ absl::StatusOr<std::shared_ptr<const StageSnapshot>> StageFiles::TakeSnapshot(co
                         "installs its versions",
                         stage.layout().stage));
   }
-  const absl::StatusOr<std::vector<StateRule>>& rules = Rules();
-  if (!rules.ok()) return rules.status();
   auto snapshot = std::make_shared<StageSnapshot>();
   snapshot->layout = stage.layout();
-  snapshot->rule = rules->at(stage.layout().stage);
+  snapshot->rule = rules_.at(stage.layout().stage);
   snapshot->version = stage.versions().newest_version();
   snapshot->optimizer_steps = stage.optimizer().steps();
   snapshot->part = stage.role().part;
@@ -221,7 +211,7 @@ absl::Status StageFiles::SaveInitial(const StageLayout& layout, const std::strin
   std::vector<const float*> values;
   for (const ParameterSlot& slot : layout.slots) {
     parameters.push_back(at::empty(slot.parameter.size, c10::kFloat));
-    Initialize(slot.parameter, run_.train.seed, slot.layer, parameters.back());
+    Initialize(slot.parameter, run_.spec.train.seed, slot.layer, parameters.back());
     values.push_back(parameters.back().const_data_ptr<float>());
   }
   return WriteStageFile(folder, layout, values, 0);

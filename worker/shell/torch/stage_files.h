@@ -21,13 +21,12 @@
 
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "run/run_spec.h"
+#include "run/run_schedule.h"
 #include "worker/shell/checkpoint/checkpoint.h"
 #include "worker/shell/compute/training_state.h"
 #include "worker/shell/memory/tensor.h"
@@ -39,7 +38,8 @@ namespace weft {
 class StageFiles {
  public:
   // Both outlive this.
-  StageFiles(const RunSpec& run, RankDevice& device) : run_(run), device_(device) {}
+  StageFiles(const ScheduledRun& run, RankDevice& device)
+      : run_(run), device_(device), rules_(StateRulesOf(run)) {}
 
   // Makes the state that the rank holds of the stage when the run begins: weights, and, unless another rank
   // updates them, the optimizer's state.
@@ -54,7 +54,6 @@ class StageFiles {
   // Returns a flat buffer of the stage as the host can read it, at once or once it is `ready`.
   using ReadBuffer = std::function<absl::StatusOr<Tensor>(const Tensor& flat)>;
 
-  const absl::StatusOr<std::vector<StateRule>>& Rules();
   absl::Status MakeInitial(const HeldStage& stage, StageWeights& weights);
   absl::Status Restore(HeldStage* stage);
   absl::Status Fill(const Tensor& flat, const std::function<void(float*)>& write);
@@ -64,10 +63,9 @@ class StageFiles {
   absl::StatusOr<std::shared_ptr<const StageSnapshot>> TakeSnapshot(const HeldStage& stage,
                                                                     const ReadBuffer& read);
 
-  const RunSpec& run_;
+  const ScheduledRun& run_;
   RankDevice& device_;
-  std::once_flag rules_once_;
-  absl::StatusOr<std::vector<StateRule>> rules_ = std::vector<StateRule>();
+  const std::vector<StateRule> rules_;  // by stage
 };
 
 }  // namespace weft

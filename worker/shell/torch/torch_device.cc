@@ -52,11 +52,11 @@ class CpuDevice final : public Device {
     return ValidateOnHost(run, folder, on_progress);
   }
 
-  absl::StatusOr<std::unique_ptr<RankCompute>> CreateRank(const RunSpec& run, Rank rank,
+  absl::StatusOr<std::unique_ptr<RankCompute>> CreateRank(const ScheduledRun& run, Rank rank,
                                                           MemorySource& memory) override {
     auto what = [&] { return absl::StrCat("rank ", rank); };
     return Guarded(what, [&]() -> absl::StatusOr<std::unique_ptr<RankCompute>> {
-      absl::StatusOr<std::unique_ptr<Dataset>> data = OpenData(run);
+      absl::StatusOr<std::unique_ptr<Dataset>> data = OpenData(run.spec);
       if (!data.ok()) return data.status();
       return std::unique_ptr<RankCompute>(
           new TorchRank(run, rank, *std::move(data), std::make_unique<CpuRankDevice>(memory), [] {}));
@@ -66,15 +66,12 @@ class CpuDevice final : public Device {
 
 // Refuses migrating states. A state has a head that its next rank reads on the host, in the job that takes it
 // over; where the device's memory is not the host's, that would wait for the device in every job.
-absl::Status CheckNothingMigrates(const RunSpec& run, const std::string& device) {
-  if (run.schedule.name.empty()) return absl::OkStatus();
-  const absl::StatusOr<Schedule> schedule = ScheduleOf(run);
-  if (!schedule.ok()) return schedule.status();
-  if (!IsMigrating(*schedule->sync)) return absl::OkStatus();
+absl::Status CheckNothingMigrates(const ScheduledRun& run, absl::string_view device) {
+  if (run.schedule == nullptr || !IsMigrating(*run.schedule->sync)) return absl::OkStatus();
   return absl::UnimplementedError(
       absl::StrFormat("the schedule %s moves the states of stages from rank to rank, which %s cannot do: use "
                       "--device cpu, or choose a schedule whose weights stay on their ranks",
-                      run.schedule.name, device));
+                      run.spec.schedule.name, device));
 }
 
 // Refuses skipped updates. The host counts the optimizer's steps, and would have to wait in each update for
@@ -106,14 +103,14 @@ class TorchDevice final : public Device {
     return kLaunchAhead;
   }
 
-  absl::StatusOr<std::unique_ptr<RankCompute>> CreateRank(const RunSpec& run, Rank rank,
+  absl::StatusOr<std::unique_ptr<RankCompute>> CreateRank(const ScheduledRun& run, Rank rank,
                                                           MemorySource& memory) override {
     auto what = [&] { return absl::StrCat("rank ", rank, " on ", backend_->name()); };
     return Guarded(what, [&]() -> absl::StatusOr<std::unique_ptr<RankCompute>> {
       backend_->PrepareThread();
       if (absl::Status s = CheckNothingMigrates(run, backend_->name()); !s.ok()) return s;
-      if (absl::Status s = CheckNothingSkips(run, backend_->name()); !s.ok()) return s;
-      absl::StatusOr<std::unique_ptr<Dataset>> data = OpenData(run);
+      if (absl::Status s = CheckNothingSkips(run.spec, backend_->name()); !s.ok()) return s;
+      absl::StatusOr<std::unique_ptr<Dataset>> data = OpenData(run.spec);
       if (!data.ok()) return data.status();
       absl::StatusOr<std::unique_ptr<RankDevice>> device = backend_->CreateRankDevice(rank, memory);
       if (!device.ok()) return device.status();

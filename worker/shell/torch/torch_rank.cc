@@ -7,37 +7,29 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/require.h"
-#include "run/run_schedule.h"
 #include "worker/shell/torch/stage_packing.h"
 
 namespace weft {
 namespace {
 
-std::optional<Schedule> KnownSchedule(const RunSpec& run) {
-  if (run.schedule.name.empty()) return std::nullopt;
-  absl::StatusOr<Schedule> schedule = ScheduleOf(run);
-  if (!schedule.ok()) return std::nullopt;
-  return *std::move(schedule);
-}
-
 // Returns the pieces of the data that the forwards of a rank read, by step; nothing if the run has no
 // schedule.
-DataPrefetch::OfStep PiecesOf(const RunSpec& run, const std::optional<Schedule>& known, Rank rank) {
-  if (!known.has_value()) return [](int) { return std::vector<DataPiece>(); };
+DataPrefetch::OfStep PiecesOf(const ScheduledRun& run, Rank rank) {
+  if (run.schedule == nullptr) return [](int) { return std::vector<DataPiece>(); };
   std::vector<int> readers;
-  for (int s = 0; s < run.stages(); ++s) {
-    if (LayOutStage(run, s).reads_data) readers.push_back(s);
+  for (int s = 0; s < run.spec.stages(); ++s) {
+    if (LayOutStage(run.spec, s).reads_data) readers.push_back(s);
   }
-  return [schedule = *known, readers, rank](int step) {
+  return [schedule = run.schedule, readers, rank](int step) {
     std::vector<DataPiece> pieces;
     const auto runs = [&](int stage, int b) {
-      return schedule.compute(Job::Compute(step, stage, b, JobKind::kForward)) == rank;
+      return schedule->compute(Job::Compute(step, stage, b, JobKind::kForward)) == rank;
     };
-    for (int b = 0; b < schedule.microbatches; ++b) {
+    for (int b = 0; b < schedule->microbatches; ++b) {
       for (const int stage : readers) {
         if (runs(stage, b)) pieces.push_back({step, b, false});
       }
-      if (runs(schedule.stages - 1, b)) pieces.push_back({step, b, true});
+      if (runs(schedule->stages - 1, b)) pieces.push_back({step, b, true});
     }
     return pieces;
   };
@@ -50,24 +42,19 @@ auto Naming(const Job& job) {
 
 }  // namespace
 
-TorchRank::TorchRank(const RunSpec& run, Rank rank, std::unique_ptr<Dataset> data,
+TorchRank::TorchRank(const ScheduledRun& run, Rank rank, std::unique_ptr<Dataset> data,
                      std::unique_ptr<RankDevice> device, std::function<void()> prepare_thread)
-    : TorchRank(run, rank, KnownSchedule(run), std::move(data), std::move(device),
-                std::move(prepare_thread)) {}
-
-TorchRank::TorchRank(const RunSpec& run, Rank rank, const std::optional<Schedule>& schedule,
-                     std::unique_ptr<Dataset> data, std::unique_ptr<RankDevice> device,
-                     std::function<void()> prepare_thread)
     : run_(run),
       device_(std::move(device)),
       guard_(*device_, std::move(prepare_thread)),
-      model_{run_, BuildLayers(run.model),
-             at::full({}, 1.0f / static_cast<float>(run.train.microbatches),
+      model_{run_.spec, BuildLayers(run.spec.model),
+             at::full({}, 1.0f / static_cast<float>(run.spec.train.microbatches),
                       c10::TensorOptions().dtype(c10::kFloat).device(device_->torch_device())),
-             /*capturable=*/device_->captures() && (!schedule.has_value() || schedule->MaxStaleness() == 0),
-             /*split_backward=*/schedule.has_value() && schedule->split_backward},
+             /*capturable=*/device_->captures() &&
+                 (run.schedule == nullptr || run.schedule->MaxStaleness() == 0),
+             /*split_backward=*/run.schedule != nullptr && run.schedule->split_backward},
       files_(run_, *device_),
-      data_(run_, std::move(data), *device_, guard_, PiecesOf(run, schedule, rank)) {}
+      data_(run_.spec, std::move(data), *device_, guard_, PiecesOf(run_, rank)) {}
 
 // ---- The rank's calls.
 
@@ -198,9 +185,9 @@ absl::Status TorchRank::AddStage(int stage, const StageRole& role) {
 }
 
 absl::Status TorchRank::DoAddStage(int stage, const StageRole& role) {
-  if (stage < 0 || stage >= run_.stages() || stages_.count(stage) != 0) {
+  if (stage < 0 || stage >= run_.spec.stages() || stages_.count(stage) != 0) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("the run has stages 0..%d, and each is added once", run_.stages() - 1));
+        absl::StrFormat("the run has stages 0..%d, and each is added once", run_.spec.stages() - 1));
   }
   if (role.part < 0 || role.part >= role.parts) {
     return absl::InvalidArgumentError(absl::StrFormat("there is no part %d among %d", role.part, role.parts));

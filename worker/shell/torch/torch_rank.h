@@ -28,7 +28,7 @@
 #include <utility>
 #include <vector>
 
-#include "run/run_spec.h"
+#include "run/run_schedule.h"
 #include "schedules/schedule.h"
 #include "worker/shell/compute/compute.h"
 #include "worker/shell/data/data.h"
@@ -44,8 +44,8 @@ namespace weft {
 class TorchRank final : public RankCompute {
  public:
   // `prepare_thread` is called on every thread that computes, before it does.
-  TorchRank(const RunSpec& run, Rank rank, std::unique_ptr<Dataset> data, std::unique_ptr<RankDevice> device,
-            std::function<void()> prepare_thread);
+  TorchRank(const ScheduledRun& run, Rank rank, std::unique_ptr<Dataset> data,
+            std::unique_ptr<RankDevice> device, std::function<void()> prepare_thread);
 
   // RankCompute.
   void BeginJob(const Job& job, bool overlapped) override;
@@ -100,10 +100,6 @@ class TorchRank final : public RankCompute {
     StagePasses passes;
   };
 
-  TorchRank(const RunSpec& run, Rank rank, const std::optional<Schedule>& schedule,
-            std::unique_ptr<Dataset> data, std::unique_ptr<RankDevice> device,
-            std::function<void()> prepare_thread);
-
   absl::StatusOr<Stage*> StageOf(int stage);
   absl::StatusOr<Stage*> HeldStageOf(int stage);
   // Run `f` on a stage, which is one of the rank's, or of which it holds something, as one call of the rank.
@@ -114,7 +110,7 @@ class TorchRank final : public RankCompute {
   absl::Status DoAddStage(int stage, const StageRole& role);
   absl::StatusOr<Stage*> StageWithState(const Job& job, bool has_state, const char* invariant);
 
-  const RunSpec run_;
+  const ScheduledRun run_;
   const std::unique_ptr<RankDevice> device_;
   const RankGuard guard_;
   const PassModel model_;
