@@ -135,6 +135,19 @@ void RemoveCheckpoint(const fs::path& folder) {
   RemoveCheckpointFiles(folder);
 }
 
+// Returns the lines about what did not go as planned; "" if all did.
+std::string TroubleText(const TrainResults& r) {
+  std::string out;
+  if (r.restarts > 0) {
+    absl::StrAppend(&out, "restarts     ", r.restarts, ", each behind the loss of a worker process\n");
+  }
+  if (r.skipped_steps > 0) {
+    absl::StrAppend(&out, "skipped      ", r.skipped_steps, r.skipped_steps == 1 ? " step" : " steps",
+                    " whose gradient was not finite\n");
+  }
+  return out;
+}
+
 }  // namespace
 
 double Percentile(std::vector<double> values, double share) {
@@ -232,13 +245,7 @@ std::string SummaryText(const TrainResults& r, const std::string& folder, const 
                           LossText(r.validation->loss), r.validation->accuracy, r.validation->samples,
                           r.validation->step);
   }
-  if (r.restarts > 0) {
-    absl::StrAppend(&out, "restarts     ", r.restarts, ", each behind the loss of a worker process\n");
-  }
-  if (r.skipped_steps > 0) {
-    absl::StrAppend(&out, "skipped      ", r.skipped_steps, r.skipped_steps == 1 ? " step" : " steps",
-                    " whose gradient was not finite\n");
-  }
+  absl::StrAppend(&out, TroubleText(r));
   absl::StrAppendFormat(&out, "step time    p50 %s, p99 %s\n", FormatSeconds(Percentile(r.step_seconds, 0.5)),
                         FormatSeconds(Percentile(r.step_seconds, 0.99)));
   if (!r.reference) {
