@@ -1,116 +1,119 @@
 #include "schedules/dispatch/kept_stages.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace weft {
 namespace {
 
-// Counts one stage: its entry for each rank. A schedule that is not checked yet may name ranks that are none;
-// they are left out.
-class StageCount {
+// Counts stage after stage. A schedule that is not checked yet may name ranks that are none; they are left
+// out.
+class KeptCount {
  public:
-  StageCount(const Graph& graph, int steps, int stage)
-      : graph_(graph), steps_(steps), stage_(stage), entries_(graph.schedule().ranks, KeptStage{stage}) {}
+  KeptCount(const Graph& graph, int steps)
+      : graph_(graph), steps_(steps), kept_(graph.schedule().ranks), of_step_(graph.schedule().ranks, 0) {}
 
-  // The holders; or the ranks of the state's route, each of which has it for the time of a job.
-  void CountHolders();
-  void CountVisits();
-  // Gradients, and sums that are handed on, leave their jobs, and wait while those of later steps are made.
-  void CountHandedOut();
-  void CountFetched();
-  void AppendTo(std::vector<std::vector<KeptStage>>* kept) const;
+  // Count the holders of a stage; or the ranks of its state's route, each of which has it for the time of a
+  // job.
+  void CountHolders(int stage);
+  void CountVisits(int stage);
+  // Counts gradients, and sums that are handed on: they leave their jobs, and wait while those of later steps
+  // are made.
+  void CountHandedOut(int stage);
+  void CountFetched(int stage);
+  std::vector<std::vector<KeptStage>> Take() && { return std::move(kept_); }
 
  private:
-  KeptStage* At(Rank rank) {
-    return rank < 0 || rank >= static_cast<Rank>(entries_.size()) ? nullptr : &entries_[rank];
+  bool IsRank(Rank rank) const { return rank >= 0 && rank < static_cast<Rank>(kept_.size()); }
+  // Returns the rank's entry of the stage, which is the last that is counted.
+  KeptStage& At(Rank rank, int stage) {
+    std::vector<KeptStage>& stages = kept_[rank];
+    if (stages.empty() || stages.back().stage != stage) stages.push_back({stage});
+    return stages.back();
   }
   int Versions(const Kept& kept) const { return 1 + std::min(kept.versions - 1, steps_); }
 
   const Graph& graph_;
-  const int steps_, stage_;
-  std::vector<KeptStage> entries_;  // by rank
+  const int steps_;
+  std::vector<std::vector<KeptStage>> kept_;  // by rank
+  std::vector<int> of_step_;                  // by rank: gradients of one step; 0 between steps
 };
 
-void StageCount::CountHolders() {
-  const Protocol& protocol = graph_.sync(stage_);
+void KeptCount::CountHolders(int stage) {
+  const Protocol& protocol = graph_.sync(stage);
   for (int m = 0; m < protocol.size(); ++m) {
-    KeptStage* entry = At(protocol.holder(m).rank);
-    if (entry == nullptr) continue;
+    const Rank rank = protocol.holder(m).rank;
+    if (!IsRank(rank)) continue;
     Kept kept = protocol.KeptBy(graph_, m);
     kept.versions = Versions(kept);
     kept.sums = std::min(kept.sums, steps_);
-    entry->kept = kept;
+    At(rank, stage).kept = kept;
   }
 }
 
-void StageCount::CountVisits() {
+void KeptCount::CountVisits(int stage) {
   Kept state;
-  state.versions = Versions(graph_.sync(stage_).KeptBy(graph_, 0));
-  int visited = 0;
+  state.versions = Versions(graph_.sync(stage).KeptBy(graph_, 0));
+  std::vector<Rank> visited;
   for (int b = 0; b < graph_.schedule().microbatches; ++b) {
     for (const JobKind kind : {JobKind::kForward, graph_.final_backward()}) {
-      KeptStage* entry = At(graph_.RankOf(Job::Compute(0, stage_, b, kind)));
-      if (entry == nullptr) continue;
-      visited += entry->kept.has_value() ? 0 : 1;
-      entry->kept = state;
+      const Rank rank = graph_.RankOf(Job::Compute(0, stage, b, kind));
+      if (!IsRank(rank) || At(rank, stage).kept.has_value()) continue;
+      At(rank, stage).kept = state;
+      visited.push_back(rank);
     }
   }
-  for (KeptStage& entry : entries_) entry.visits = visited > 1 && entry.kept.has_value();
+  for (const Rank rank : visited) At(rank, stage).visits = visited.size() > 1;
 }
 
-void StageCount::CountHandedOut() {
+void KeptCount::CountHandedOut(int stage) {
   const Schedule& schedule = graph_.schedule();
-  const Protocol& protocol = graph_.sync(stage_);
+  const Protocol& protocol = graph_.sync(stage);
   if (!protocol.gradients_leave() && !protocol.passes_sums()) return;
   for (int step = 0; step < schedule.period; ++step) {
-    std::vector<int> of_step(schedule.ranks, 0);
+    std::vector<Rank> handing;
     for (int b = 0; b < schedule.microbatches; ++b) {
-      const Rank rank = graph_.RankOf(Job::Compute(step, stage_, b, graph_.final_backward()));
-      KeptStage* entry = At(rank);
-      if (entry == nullptr) continue;
-      of_step[rank] += std::min(1 + schedule.StalenessOf(stage_, b), steps_);
-      entry->handed_out = std::max(entry->handed_out, of_step[rank]);
+      const Rank rank = graph_.RankOf(Job::Compute(step, stage, b, graph_.final_backward()));
+      if (!IsRank(rank)) continue;
+      if (of_step_[rank] == 0) handing.push_back(rank);
+      of_step_[rank] += std::min(1 + schedule.StalenessOf(stage, b), steps_);
+    }
+    for (const Rank rank : handing) {
+      KeptStage& entry = At(rank, stage);
+      entry.handed_out = std::max(entry.handed_out, of_step_[rank]);
+      of_step_[rank] = 0;
     }
   }
 }
 
-void StageCount::CountFetched() {
+void KeptCount::CountFetched(int stage) {
   const Schedule& schedule = graph_.schedule();
   for (int step = 0; step < schedule.period; ++step) {
     for (int b = 0; b < schedule.microbatches; ++b) {
       for (const JobKind kind : {JobKind::kForward, graph_.input_backward()}) {
-        const Job job = Job::Compute(step, stage_, b, kind);
+        const Job job = Job::Compute(step, stage, b, kind);
         if (!graph_.FetchesWeights(job)) continue;
-        if (KeptStage* entry = At(graph_.RankOf(job)); entry != nullptr) entry->fetches = true;
+        if (const Rank rank = graph_.RankOf(job); IsRank(rank)) At(rank, stage).fetches = true;
       }
     }
-  }
-}
-
-void StageCount::AppendTo(std::vector<std::vector<KeptStage>>* kept) const {
-  for (size_t rank = 0; rank < entries_.size(); ++rank) {
-    const KeptStage& entry = entries_[rank];
-    if (entry.kept.has_value() || entry.handed_out > 0 || entry.fetches) (*kept)[rank].push_back(entry);
   }
 }
 
 }  // namespace
 
 std::vector<std::vector<KeptStage>> KeptByRanks(const Graph& graph, int steps) {
-  std::vector<std::vector<KeptStage>> kept(graph.schedule().ranks);
-  const bool travels = graph.sync(0).layout() == Layout::kTravelling;
+  KeptCount count(graph, steps);
+  const bool migrates = graph.sync(0).layout() == Layout::kTravelling;
   for (int stage = 0; stage < graph.schedule().stages; ++stage) {
-    StageCount count(graph, steps, stage);
-    if (travels) {
-      count.CountVisits();
+    if (migrates) {
+      count.CountVisits(stage);
     } else {
-      count.CountHolders();
-      count.CountFetched();
+      count.CountHolders(stage);
+      count.CountFetched(stage);
     }
-    count.CountHandedOut();
-    count.AppendTo(&kept);
+    count.CountHandedOut(stage);
   }
-  return kept;
+  return std::move(count).Take();
 }
 
 }  // namespace weft
