@@ -15,6 +15,9 @@ inline int64_t MonotonicNow() {
   return int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec;
 }
 
+// Returns the same in seconds, for deadlines and progress that people see.
+inline double MonotonicSeconds() { return 1e-9 * static_cast<double>(MonotonicNow()); }
+
 }  // namespace weft
 
 #endif  // WEFT_BASE_MONOTONIC_CLOCK_H_

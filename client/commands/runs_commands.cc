@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/monotonic_clock.h"
 #include "base/mutex.h"
 #include "base/threads.h"
 #include "client/commands/train_command.h"
@@ -36,10 +37,6 @@ namespace {
 constexpr int64_t kPatienceNs = 30'000'000'000;
 constexpr int kRecordTries = 200;
 constexpr absl::Duration kRecordTry = absl::Milliseconds(50);
-
-double MonotonicSeconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 int64_t WallNanos() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <functional>
 #include <memory>
 #include <utility>
@@ -15,6 +14,7 @@
 #include "absl/strings/strip.h"
 #include "base/metrics/metrics.h"
 #include "base/metrics/metrics_server.h"
+#include "base/monotonic_clock.h"
 #include "client/console/progress.h"
 #include "client/training/scratch_folder.h"
 #include "client/training/stop_signals.h"
@@ -37,10 +37,6 @@ constexpr size_t kJobsKept = 200'000;  // jobs kept for the trace
 // Seconds for workers to stop, of the two in which Ctrl-C has to end everything.
 constexpr double kStopGrace = 1.2;
 constexpr double kEndGrace = 5;  // seconds for workers to leave after a run
-
-double Now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 class LocalTraining {
  public:
@@ -222,7 +218,7 @@ void LocalTraining::ShowProgress(const RunInfo& run) {
   state.has_loss = state.steps_done > state.first_step;
   state.reports = run.reports;
   if (log_.validation().has_value()) state.validated = ValidationText(*log_.validation());
-  progress_.Show(Now(), state);
+  progress_.Show(MonotonicSeconds(), state);
 }
 
 // The run ends with a checkpoint of the next step that can be saved without a pause; a run that has made no
@@ -236,7 +232,7 @@ bool LocalTraining::BeginStop(int signal, const RunInfo& run) {
   stopped_by_ = reason;
   const int end = options_.spec.end_step();
   const int step = now.stop_step < 0 ? end : now.stop_step;
-  stop_until_ = Now() + StopSeconds(log_, step - now.steps_done);
+  stop_until_ = MonotonicSeconds() + StopSeconds(log_, step - now.steps_done);
   progress_.Clear();
   PrintMessage(StoppingText(step, end));
   return true;
@@ -268,7 +264,7 @@ absl::Status LocalTraining::Watch() {
     const int signal = signals_.Take();
     if (signal != 0 && (!stopped_by_.empty() || !BeginStop(signal, run)))
       return absl::CancelledError(absl::StrCat("stopped by SIG", sigabbrev_np(signal)));
-    if (!stopped_by_.empty() && Now() > stop_until_)
+    if (!stopped_by_.empty() && MonotonicSeconds() > stop_until_)
       return absl::CancelledError(absl::StrCat(stopped_by_, "; its checkpoint was not complete in time"));
     for (const auto& ended : workers_.Poll()) {
       if (ended.code == kExitBadConfiguration && run.state <= RunState::kWaiting) {
@@ -284,8 +280,8 @@ absl::Status LocalTraining::Watch() {
     if (workers_.any_running()) {
       all_gone = 0;
     } else if (all_gone == 0) {
-      all_gone = Now();
-    } else if (Now() - all_gone > 15) {
+      all_gone = MonotonicSeconds();
+    } else if (MonotonicSeconds() - all_gone > 15) {
       return absl::InternalError("all worker processes have ended");
     }
   }

@@ -1,12 +1,12 @@
 #include "client/training/reference_training.h"
 
-#include <chrono>
 #include <cmath>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/monotonic_clock.h"
 #include "client/console/progress.h"
 #include "client/training/training_end.h"
 #include "client/training/worker_task.h"
@@ -17,10 +17,6 @@
 
 namespace weft {
 namespace {
-
-double Now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 class ReferenceTraining {
  public:
@@ -137,7 +133,7 @@ class ReferenceTraining {
     state.loss = log_.last_loss();
     state.has_loss = !log_.seconds().empty();
     if (log_.validation().has_value()) state.validated = ValidationText(*log_.validation());
-    progress_.Show(Now(), state);
+    progress_.Show(MonotonicSeconds(), state);
   }
 
   ExitCode Failed(const absl::Status& status) {
