@@ -7,6 +7,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "base/monotonic_clock.h"
 #include "base/mutex.h"
 #include "base/net/address.h"
 #include "proto/wire/channel.h"
@@ -175,7 +176,7 @@ absl::Status FollowRun(RunsClient& client, uint64_t run, bool known, int64_t pat
           absl::StrCat("run ", run, " is not known any more: the coordinator was restarted"));
     }
     if (status.code() != absl::StatusCode::kUnavailable || !known) return status;
-    const int64_t now = MonotonicNanos();
+    const int64_t now = MonotonicNow();
     if (heard || broken == 0) broken = now;
     if (now - broken >= patience_ns) return status;
     lost();
@@ -185,7 +186,7 @@ absl::Status FollowRun(RunsClient& client, uint64_t run, bool known, int64_t pat
 
 absl::StatusOr<uint64_t> SubmitPatiently(RunsClient& client, const SubmitRequest& request,
                                          int64_t patience_ns) {
-  const int64_t start = MonotonicNanos();
+  const int64_t start = MonotonicNow();
   bool there = false;  // true if a server listens, however slow
   while (true) {
     const absl::StatusOr<uint64_t> run = client.Submit(request);
@@ -193,7 +194,7 @@ absl::StatusOr<uint64_t> SubmitPatiently(RunsClient& client, const SubmitRequest
     there |= code == absl::StatusCode::kDeadlineExceeded;
     const bool unanswered =
         code == absl::StatusCode::kDeadlineExceeded || code == absl::StatusCode::kUnavailable;
-    if (!unanswered || !there || MonotonicNanos() - start >= patience_ns) return run;
+    if (!unanswered || !there || MonotonicNow() - start >= patience_ns) return run;
     std::this_thread::sleep_for(std::chrono::nanoseconds(kPauseNs));
   }
 }

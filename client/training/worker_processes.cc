@@ -3,19 +3,18 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <chrono>
+#include <cstdint>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/host_memory.h"
+#include "base/monotonic_clock.h"
 #include "client/training/device_flags.h"
 
 namespace weft {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 // Returns true for lines of a worker while all is well. None of them is why it ended.
 bool IsInformation(absl::string_view line) {
@@ -112,12 +111,11 @@ bool WorkerProcesses::any_running() const {
 }
 
 bool WorkerProcesses::AwaitEnd(double seconds, StopSignals* signals) {
-  const auto deadline = Clock::now() + std::chrono::duration<double>(seconds);
+  const double deadline = MonotonicSeconds() + seconds;
   while (true) {
     Poll();
     if (!any_running()) return true;
-    const auto remaining =
-        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
+    const auto remaining = static_cast<int64_t>(1e3 * (deadline - MonotonicSeconds()));
     if (remaining <= 0) return false;
     std::vector<pollfd> descriptors;
     AddTo(&descriptors);

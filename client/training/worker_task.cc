@@ -3,12 +3,12 @@
 #include <poll.h>
 #include <signal.h>
 
-#include <chrono>
 #include <cstdio>
 #include <fstream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/monotonic_clock.h"
 #include "client/training/device_flags.h"
 #include "nlohmann/json.hpp"
 
@@ -36,7 +36,7 @@ absl::Status WorkerTask::Start(const std::string& flag, const RunSpec& spec,
 absl::Status WorkerTask::Watch(const std::function<absl::Status(const nlohmann::json&)>& on_line,
                                const std::function<void()>& on_wait) {
   std::string stopped_by;
-  std::chrono::time_point<std::chrono::steady_clock, std::chrono::duration<double>> until;
+  double until = 0;  // by MonotonicSeconds; counts once the process has been asked to stop
   while (!process_->ended()) {
     std::vector<pollfd> descriptors = {{signals_.descriptor(), POLLIN, 0}};
     process_->AddTo(&descriptors);
@@ -48,8 +48,8 @@ absl::Status WorkerTask::Watch(const std::function<absl::Status(const nlohmann::
         signal != 0 && !again && ask_ != nullptr ? ask_() : std::optional<double>();
     if (seconds.has_value()) {
       process_->Signal(SIGTERM);
-      until = std::chrono::steady_clock::now() + std::chrono::duration<double>(*seconds);
-    } else if (signal != 0 || (!stopped_by.empty() && std::chrono::steady_clock::now() > until)) {
+      until = MonotonicSeconds() + *seconds;
+    } else if (signal != 0 || (!stopped_by.empty() && MonotonicSeconds() > until)) {
       process_->Signal(SIGKILL);
       return absl::CancelledError(stopped_by);
     }

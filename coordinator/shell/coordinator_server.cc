@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/monotonic_clock.h"
 #include "base/mutex.h"
 #include "base/net/acceptor.h"
 #include "base/net/address.h"
@@ -92,7 +93,7 @@ class GrpcCoordinatorServer final : public CoordinatorServer {
   }
 
   std::string Problem() const override {
-    std::string problem = loop_->heart().Problem(MonotonicNanos());
+    std::string problem = loop_->heart().Problem(MonotonicNow());
     if (!problem.empty()) return problem;
     problem = DescriptorShortage(Listener::kReserved);
     return problem.empty() ? "" : absl::StrCat("new connections are refused: ", problem);

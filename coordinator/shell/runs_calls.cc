@@ -3,6 +3,7 @@
 #include <deque>
 #include <utility>
 
+#include "base/monotonic_clock.h"
 #include "base/plain_text.h"
 #include "coordinator/shell/server_loop.h"
 #include "proto/wire/channel.h"
@@ -100,7 +101,7 @@ void List(ServerLoop* loop, UnaryCall<v1::ListRequest, v1::ListResponse>* call) 
 }
 
 void ListWorkers(ServerLoop* loop, UnaryCall<v1::ListWorkersRequest, v1::ListWorkersResponse>* call) {
-  for (const WorkerInfo& w : loop->core().ListWorkers(MonotonicNanos())) {
+  for (const WorkerInfo& w : loop->core().ListWorkers(MonotonicNow())) {
     wire::Encode(w, call->response.add_workers());
   }
   call->Finish(absl::OkStatus());

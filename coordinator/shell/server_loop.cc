@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/monotonic_clock.h"
 #include "base/threads.h"
 #include "coordinator/shell/coordinator_metrics.h"
 #include "coordinator/shell/runs_calls.h"
@@ -23,7 +24,7 @@ int64_t UnixMinusMonotonic() {
   const int64_t wall = std::chrono::duration_cast<std::chrono::nanoseconds>(
                            std::chrono::system_clock::now().time_since_epoch())
                            .count();
-  return wall - MonotonicNanos();
+  return wall - MonotonicNow();
 }
 
 }  // namespace
@@ -36,7 +37,7 @@ ServerLoop::ServerLoop(const CoordinatorServerOptions& options,
       queue_(std::move(queue)),
       session_service_(sessions),
       runs_service_(runs),
-      heart_(MonotonicNanos()),
+      heart_(MonotonicNow()),
       core_(options.core),
       planner_(options.planner) {
   if (options.metrics != nullptr) metrics_ = std::make_unique<CoordinatorMetrics>(options.metrics);
@@ -135,12 +136,12 @@ int64_t ServerLoop::NextDeadline() const {
 }
 
 void ServerLoop::Run() {
-  if (metrics_ != nullptr) metrics_->Update(MonotonicNanos(), core_, 0);
+  if (metrics_ != nullptr) metrics_->Update(MonotonicNow(), core_, 0);
   bool alive = true;
   while (alive) {
     TakeTags();
     alive = TakePosted();
-    const int64_t now = MonotonicNanos();
+    const int64_t now = MonotonicNow();
     heart_.Beat(now);
     while (!events_.empty() || now >= core_.next_deadline())
       Apply(core_.Step(now, std::exchange(events_, {})));

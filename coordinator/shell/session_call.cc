@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/monotonic_clock.h"
 #include "proto/wire/channel.h"
 #include "proto/wire/packet_reader.h"
 
@@ -38,7 +39,7 @@ bool SessionCall::OnDone(int kind, bool ok) {
         writing_ = false;
         FinishNow();
       } else if (ok) {
-        Flush(MonotonicNanos());
+        Flush(MonotonicNow());
       }
       break;
     default:
@@ -92,7 +93,7 @@ void SessionCall::OnFirst() {
   absl::StatusOr<Session*> session = host_->Attach(this, in_.open());
   if (!session.ok()) return Finish(session.status());
   session_ = *session;
-  const absl::Status resumed = session_->end.Resume(MonotonicNanos(), in_.open().received());
+  const absl::Status resumed = session_->end.Resume(MonotonicNow(), in_.open().received());
   if (!resumed.ok()) {
     Leave(/*over=*/true, std::string(resumed.message()));
     return Finish(resumed);
@@ -110,7 +111,7 @@ void SessionCall::OnPacket() {
     return Finish(absl::OkStatus());
   }
   std::vector<FromWorker> messages;
-  const absl::Status s = session_->end.Receive(MonotonicNanos(), in_, &messages);
+  const absl::Status s = session_->end.Receive(MonotonicNow(), in_, &messages);
   host_->Arrived(session_, std::move(messages));
   if (s.ok()) return;
   Leave(/*over=*/true, absl::StrCat("it broke the protocol: ", s.message()));

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/monotonic_clock.h"
 #include "proto/wire/channel.h"
 
 namespace weft {
@@ -50,7 +51,7 @@ absl::StatusOr<Session*> SessionTable::Attach(SessionCall* call, const v1::Open&
 void SessionTable::Arrived(Session* session, std::vector<FromWorker> messages) {
   for (FromWorker& m : messages) events_->push_back(SessionMessage{session->id, std::move(m)});
   if (std::exchange(session->ack_queued, true)) return;
-  if (to_ack_.empty()) ack_at_ = MonotonicNanos() + kAckTick;
+  if (to_ack_.empty()) ack_at_ = MonotonicNow() + kAckTick;
   to_ack_.push_back(session->id);
 }
 

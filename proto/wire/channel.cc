@@ -78,11 +78,9 @@ grpc::Status ToGrpc(const absl::Status& status) {
   return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
 }
 
-int64_t MonotonicNanos() { return MonotonicNow(); }
-
 gpr_timespec DeadlineAt(int64_t monotonic_ns) {
   if (monotonic_ns == INT64_MAX) return gpr_inf_future(GPR_CLOCK_MONOTONIC);
-  const int64_t delta = std::max<int64_t>(0, monotonic_ns - MonotonicNanos());
+  const int64_t delta = std::max<int64_t>(0, monotonic_ns - MonotonicNow());
   return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_nanos(delta, GPR_TIMESPAN));
 }
 

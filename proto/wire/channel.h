@@ -23,8 +23,7 @@ void ConfigureServer(grpc::ServerBuilder* builder);
 absl::Status FromGrpc(const grpc::Status& status);
 grpc::Status ToGrpc(const absl::Status& status);
 
-// Return nanoseconds of the monotonic clock, and a gRPC deadline at such a time (INT64_MAX: never).
-int64_t MonotonicNanos();
+// Returns a gRPC deadline at a time of MonotonicNow; INT64_MAX: never.
 gpr_timespec DeadlineAt(int64_t monotonic_ns);
 
 }  // namespace weft

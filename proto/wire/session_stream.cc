@@ -9,6 +9,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "base/monotonic_clock.h"
 #include "base/mutex.h"
 #include "base/threads.h"
 #include "proto/wire/channel.h"
@@ -115,7 +116,7 @@ class GrpcSessionStream final : public SessionStream {
 
   absl::Status Close(int64_t wait_ns) override {
     MutexLock lock(mu_);
-    const int64_t start = MonotonicNanos();
+    const int64_t start = MonotonicNow();
     const int64_t deadline = start + std::min(wait_ns, INT64_MAX - start);
     while (!over_ && !end_.settled() && WaitUntil(deadline)) {
     }
@@ -123,7 +124,7 @@ class GrpcSessionStream final : public SessionStream {
     const bool settled = end_.settled();
     closing_ = true;
     if (connection_ != nullptr) WriteIfIdle();
-    const int64_t last = std::min(deadline, MonotonicNanos() + kLastWords);
+    const int64_t last = std::min(deadline, MonotonicNow() + kLastWords);
     while (!over_ && WaitUntil(last)) {
     }
     Stop();
@@ -142,7 +143,7 @@ class GrpcSessionStream final : public SessionStream {
 
   // Waits for a change; returns false when it is too late to wait for one.
   bool WaitUntil(int64_t deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    const int64_t now = MonotonicNanos();
+    const int64_t now = MonotonicNow();
     if (now < deadline) changed_.WaitWithTimeout(mu_, deadline - now);
     return now < deadline;
   }
@@ -164,7 +165,7 @@ class GrpcSessionStream final : public SessionStream {
   void WriteIfIdle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     Connection* c = connection_;
     if (c == nullptr || !c->opened || c->writing || c->half_closed) return;
-    absl::StatusOr<bool> next = end_.Next(MonotonicNanos(), &c->out);
+    absl::StatusOr<bool> next = end_.Next(MonotonicNow(), &c->out);
     if (!next.ok()) {
       End(next.status());
       c->context.TryCancel();
@@ -185,11 +186,11 @@ class GrpcSessionStream final : public SessionStream {
 
   void Run() {
     int64_t pause = kFirstPause;
-    int64_t connected_at = MonotonicNanos();  // time of the last connection, or when connecting began
+    int64_t connected_at = MonotonicNow();  // time of the last connection, or when connecting began
     for (;;) {
       Connection c;
       const grpc::Status status = Serve(&c);
-      const int64_t now = MonotonicNanos();
+      const int64_t now = MonotonicNow();
       MutexLock lock(mu_);
       if (c.opened) {
         connected_at = now;
@@ -204,7 +205,7 @@ class GrpcSessionStream final : public SessionStream {
             absl::StrCat("coordinator at ", options_.address, " unreachable for ",
                          options_.unreachable_ns / 1'000'000'000, " s: ", status.error_message())));
       }
-      const int64_t again = MonotonicNanos() + pause;
+      const int64_t again = MonotonicNow() + pause;
       while (!stopping_ && WaitUntil(again)) {
       }
       pause = std::min(pause * 2, kLongestPause);
@@ -225,7 +226,7 @@ class GrpcSessionStream final : public SessionStream {
       connection_ = c;
     }
     c->stream->StartCall(AsTag(Connection::kStarted));
-    int64_t open_deadline = MonotonicNanos() + kOpenTimeout;
+    int64_t open_deadline = MonotonicNow() + kOpenTimeout;
     bool finished = false;
     while (!finished) {
       void* tag = nullptr;
@@ -238,7 +239,7 @@ class GrpcSessionStream final : public SessionStream {
       if (c->opened) {
         open_deadline = INT64_MAX;
         WriteIfIdle();
-      } else if (MonotonicNanos() >= open_deadline) {
+      } else if (MonotonicNow() >= open_deadline) {
         c->context.TryCancel();
         open_deadline = INT64_MAX;
       }
@@ -298,7 +299,7 @@ class GrpcSessionStream final : public SessionStream {
   // Returns false when the session is over for a fault in what came.
   bool TakeIn(Connection* c) {
     MutexLock lock(mu_);
-    const int64_t now = MonotonicNanos();
+    const int64_t now = MonotonicNow();
     const size_t before = arrived_.size();
     const absl::Status s = c->opened ? end_.Receive(now, c->in, &arrived_) : TakeOpen(c, now);
     if (!s.ok()) {

@@ -18,6 +18,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/monotonic_clock.h"
 #include "coordinator/shell/coordinator_server.h"
 #include "proto/wire/channel.h"
 #include "proto/wire/session_stream.h"
@@ -113,7 +114,7 @@ class Worker {
         pollfd fd{stream_->event_fd(), POLLIN, 0};
         poll(&fd, 1, 1000);
       }
-      const int64_t now = MonotonicNanos();
+      const int64_t now = MonotonicNow();
       if (sent != 0) trips.push_back(static_cast<double>(now - sent) / 1000);
       for (FromCoordinator& m : messages) {
         if (const auto* assign = std::get_if<Assign>(&m)) {
@@ -126,7 +127,7 @@ class Worker {
           done.jobs.reserve(grant->jobs.size());
           for (const Job& job : grant->jobs) done.jobs.push_back({job, now, now + 1000, 0, false});
           jobs += static_cast<int64_t>(grant->jobs.size());
-          sent = MonotonicNanos();
+          sent = MonotonicNow();
           stream_->Send(std::move(done));
         } else if (const auto* finish = std::get_if<Finish>(&m)) {
           const double seconds = static_cast<double>(now - began) * 1e-9;

@@ -11,6 +11,7 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "base/monotonic_clock.h"
 #include "base/mutex.h"
 #include "schedules/families/families.h"
 #include "tests/process/quick_planner.h"
@@ -82,9 +83,9 @@ class Heard {
  private:
   template <typename Condition>
   bool Await(Condition condition) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    const int64_t deadline = MonotonicNanos() + kPatience;
+    const int64_t deadline = MonotonicNow() + kPatience;
     while (!condition()) {
-      const int64_t now = MonotonicNanos();
+      const int64_t now = MonotonicNow();
       if (now >= deadline) return false;
       changed_.WaitWithTimeout(mu_, deadline - now);
     }

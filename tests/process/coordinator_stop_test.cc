@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/monotonic_clock.h"
 #include "base/mutex.h"
 #include "coordinator/shell/coordinator_server.h"
 #include "gtest/gtest.h"
@@ -42,9 +43,9 @@ TEST(CoordinatorServer_Stop, SessionsThatDoNotListen_AreCutInOrder) {
     }
     {
       MutexLock lock(mu);
-      const int64_t deadline = MonotonicNanos() + 60'000'000'000;
-      while (joined < kSessions && MonotonicNanos() < deadline) {
-        changed.WaitWithTimeout(mu, deadline - MonotonicNanos());
+      const int64_t deadline = MonotonicNow() + 60'000'000'000;
+      while (joined < kSessions && MonotonicNow() < deadline) {
+        changed.WaitWithTimeout(mu, deadline - MonotonicNow());
       }
       ASSERT_EQ(joined, kSessions);
     }

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/monotonic_clock.h"
 #include "proto/wire/channel.h"
 #include "proto/wire/session_stream.h"
 
@@ -77,7 +78,7 @@ class ScriptedWorker {
   void On(Grant& m) {
     Completions done{m.run, m.rank, m.token, {}};
     for (const Job& job : m.jobs) {
-      Completion c{job, MonotonicNanos(), 0, 0, false};
+      Completion c{job, MonotonicNow(), 0, 0, false};
       c.end_ns = c.start_ns + 1000;
       if (job.kind == JobKind::kForward && job.stage == options_.stages - 1) {
         c.has_loss = true;

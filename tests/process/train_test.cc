@@ -111,14 +111,16 @@ TEST(Train_SmallRun, Finishes_LeavesEveryFileOfTheContract) {
   EXPECT_LT(steps[2]["loss"], steps[0]["loss"]);
   const Json trace = Json::parse(ReadWholeFile(out + "/trace.json"));
   // The trace has idle times and transfers beside the jobs.
-  int jobs = 0;
+  int jobs = 0, activations = 0;
   for (const Json& event : trace["traceEvents"]) {
     jobs += event["ph"] == "X" && event["cat"] != "idle" && event["cat"] != "transfer" ? 1 : 0;
     const bool activation = event["ph"] == "X" && event["cat"] == "transfer" &&
                             event.dump().find("activation") != std::string::npos;
     // One of 4 samples of 32 tokens, 32 values each.
     EXPECT_TRUE(!activation || event["args"]["bytes"] == 4 * 32 * 32 * 4) << event;
+    activations += activation ? 1 : 0;
   }
+  EXPECT_GT(activations, 0);
   EXPECT_EQ(jobs, 3 * (4 * 4 * 2 + 4));
   EXPECT_THAT(ReadWholeFile(out + "/timeline.svg"), HasSubstr("measured, steps 0 to 2 of 3"));
   EXPECT_NE(Weights(out + "/checkpoint", 4), Weights(out + "/checkpoint-0", 4));
