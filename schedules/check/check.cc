@@ -78,6 +78,34 @@ absl::Status CheckPriorities(const Schedule& s) {
   return absl::OkStatus();
 }
 
+// Checks that the job's priority grows by the same number in the first two periods of steps.
+absl::Status CheckGrowthOfPriority(const Schedule& s, const Job& job) {
+  Job next = job, after = job;
+  next.step += s.period;
+  after.step += 2 * s.period;
+  const int64_t first = s.priority(job), second = s.priority(next), third = s.priority(after);
+  if (third - second == second - first) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrFormat("%s has priority %d, and %d and %d in the next periods of steps; a priority must grow "
+                      "by the same number "
+                      "in every period",
+                      Describe(job), first, second, third));
+}
+
+absl::Status CheckGrowthOfPriorities(const Schedule& s) {
+  for (int step = 0; step < s.period; ++step) {
+    for (int stage = 0; stage < s.stages; ++stage) {
+      for (int b = 0; b < s.microbatches; ++b) {
+        for (JobKind kind : KindsOf(s)) {
+          const absl::Status grows = CheckGrowthOfPriority(s, Job::Compute(step, stage, b, kind));
+          if (!grows.ok()) return grows;
+        }
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckLimits(const Schedule& s) {
   if (!s.limit) return absl::OkStatus();
   for (int stage = 0; stage < s.stages; ++stage) {
@@ -306,8 +334,8 @@ absl::StatusOr<std::shared_ptr<const StepTables>> CheckedTables(const Schedule& 
   if (!s.compute || !s.weights || !s.priority || !s.sync)
     return absl::InvalidArgumentError("a schedule needs compute, weights, priority and sync");
   if (absl::Status status = CheckSize(s); !status.ok()) return status;
-  for (auto* check : {CheckInputs, CheckRanks, CheckSync, CheckPriorities, CheckLimits, CheckOrder,
-                      CheckMarks, CheckMemory}) {
+  for (auto* check : {CheckInputs, CheckRanks, CheckSync, CheckPriorities, CheckGrowthOfPriorities,
+                      CheckLimits, CheckOrder, CheckMarks, CheckMemory}) {
     if (absl::Status status = check(s); !status.ok()) return status;
   }
   const Graph graph(s);

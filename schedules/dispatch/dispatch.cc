@@ -9,29 +9,28 @@ ReadyJobs::ReadyJobs(std::vector<std::optional<int>> limits, std::optional<int64
                      std::optional<Tickets> tickets)
     : heaps_(2),
       heap_of_stage_(limits.size(), kUnlimited),
-      stage_of_heap_(2, -1),
-      limits_(std::move(limits)),
       tickets_(std::move(tickets)),
+      admits_in_turn_(tickets_.has_value()),
       replays_(first_place.has_value()),
       place_(first_place.value_or(0)) {
-  for (size_t s = 0; s < limits_.size(); ++s) {
-    if (!limits_[s].has_value()) continue;
+  for (size_t s = 0; s < limits.size(); ++s) {
+    if (!limits[s].has_value()) continue;
     heap_of_stage_[s] = static_cast<int>(heaps_.size());
-    stage_of_heap_.push_back(static_cast<int>(s));
-    heaps_.emplace_back();
+    heaps_.emplace_back().limit = *limits[s];
   }
 }
 
 void ReadyJobs::Claim(int64_t job, int stage) {
   if (!IsLimited(stage)) return;
-  if (claimed_.empty()) claimed_.resize(limits_.size());
+  if (claimed_.empty()) claimed_.resize(heap_of_stage_.size());
+  admits_in_turn_ = true;
   claimed_[stage].push_back(job);
 }
 
-void ReadyJobs::Add(int64_t priority, int64_t job, int stage, bool admits, int64_t ticket, bool overlapped) {
-  const Waiting arrived{ticket, {priority, job, stage, admits, overlapped}};
-  if (!admits || claimed_.empty() || !IsLimited(stage) || claimed_[stage].empty()) return Enter(arrived);
-  early_.emplace(job, arrived);
+// Keeps a claimed forward until those that were claimed before it are here.
+void ReadyJobs::AddInTurn(const Waiting& arrived, int stage) {
+  if (!IsLimited(stage) || claimed_.empty() || claimed_[stage].empty()) return Enter(arrived);
+  early_.emplace(arrived.entry.job, arrived);
   std::deque<int64_t>& line = claimed_[stage];
   for (; !line.empty(); line.pop_front()) {
     const auto next = early_.find(line.front());
@@ -44,47 +43,37 @@ void ReadyJobs::Add(int64_t priority, int64_t job, int stage, bool admits, int64
 void ReadyJobs::Enter(const Waiting& arrived) {
   ++size_;
   choice_ = kUnknown;
-  if (!arrived.entry.admits || !tickets_.has_value() || tickets_->Reach(arrived.ticket)) {
-    return Push(arrived.entry);
-  }
+  if (!tickets_.has_value() || tickets_->Reach(arrived.ticket)) return Push(arrived.entry, arrived.heap);
   waiting_.push_back(arrived);
   std::push_heap(waiting_.begin(), waiting_.end());
-}
-
-void ReadyJobs::Push(const Entry& entry) {
-  const bool limited = entry.admits && entry.stage < static_cast<int>(heap_of_stage_.size());
-  auto& heap = heaps_[entry.overlapped && replays_ ? kOverlapped
-                      : limited                    ? heap_of_stage_[entry.stage]
-                                                   : kUnlimited];
-  heap.push_back(entry);
-  if (heap.size() > 1) std::push_heap(heap.begin(), heap.end());
 }
 
 void ReadyJobs::AdmitWaiting() {
   while (!waiting_.empty() && tickets_->Reach(waiting_.front().ticket)) {
     std::pop_heap(waiting_.begin(), waiting_.end());
-    Push(waiting_.back().entry);
+    Push(waiting_.back().entry, waiting_.back().heap);
     waiting_.pop_back();
   }
 }
 
-bool ReadyJobs::Admits(int heap) const {
-  return stage_of_heap_[heap] < 0 || live(stage_of_heap_[heap]) < *limits_[stage_of_heap_[heap]];
-}
-
 int ReadyJobs::Choose() const {
   int best = -1;
+  int64_t least = 0;
   for (size_t h = 0; h < heaps_.size(); ++h) {
-    if (heaps_[h].empty() || !HasItsTurn(heaps_[h].front()) || !Admits(static_cast<int>(h))) continue;
-    if (best < 0 || heaps_[h].front().priority < heaps_[best].front().priority) best = static_cast<int>(h);
+    const Heap& heap = heaps_[h];
+    if (heap.entries.empty()) continue;
+    const Entry& top = heap.entries.top();
+    if ((best >= 0 && top.priority >= least) || !HasItsTurn(top) || !Admits(heap)) continue;
+    best = static_cast<int>(h);
+    least = top.priority;
   }
   return best;
 }
 
 std::optional<int64_t> ReadyJobs::NextOverlapped() const {
-  const auto& heap = heaps_[kOverlapped];
-  if (heap.empty() || !HasItsTurn(heap.front())) return std::nullopt;
-  return heap.front().job;
+  const MinHeap<Entry>& entries = heaps_[kOverlapped].entries;
+  if (entries.empty() || !HasItsTurn(entries.top())) return std::nullopt;
+  return entries.top().job;
 }
 
 std::optional<int64_t> ReadyJobs::TakeOverlapped() {
@@ -93,24 +82,16 @@ std::optional<int64_t> ReadyJobs::TakeOverlapped() {
 }
 
 int64_t ReadyJobs::TakeFrom(int choice) {
-  auto& heap = heaps_[choice];
-  if (heap.size() > 1) std::pop_heap(heap.begin(), heap.end());
-  const Entry entry = heap.back();
-  heap.pop_back();
+  Heap& heap = heaps_[choice];
+  const Entry entry = heap.entries.Take();
   --size_;
   choice_ = size_ == 0 ? -1 : kUnknown;
   if (replays_ && entry.priority >= 0) ++place_;
-  if (entry.admits) {
-    if (entry.stage >= static_cast<int>(live_.size())) live_.resize(entry.stage + 1, 0);
-    ++live_[entry.stage];
-  }
+  if (choice > kOverlapped) ++heap.live;
   return entry.job;
 }
 
-void ReadyJobs::Release(int stage) {
-  --live_[stage];
-  choice_ = size_ == 0 ? -1 : kUnknown;
-  if (!tickets_.has_value()) return;
+void ReadyJobs::ReturnTicket(int stage) {
   tickets_->Return(stage);
   AdmitWaiting();
 }
@@ -128,10 +109,10 @@ const ReadyJobs::Entry* ReadyJobs::FindHeldBack(bool* for_ticket) const {
     if (HasItsTurn(w.entry) && (first == nullptr || w.entry.priority < first->priority)) first = &w.entry;
   }
   *for_ticket = first != nullptr;
-  for (size_t h = 0; h < heaps_.size(); ++h) {
-    if (heaps_[h].empty() || !HasItsTurn(heaps_[h].front()) || Admits(static_cast<int>(h))) continue;
-    if (first != nullptr && heaps_[h].front().priority >= first->priority) continue;
-    first = &heaps_[h].front();
+  for (const Heap& heap : heaps_) {
+    if (heap.entries.empty() || !HasItsTurn(heap.entries.top()) || Admits(heap)) continue;
+    if (first != nullptr && heap.entries.top().priority >= first->priority) continue;
+    first = &heap.entries.top();
     *for_ticket = false;
   }
   return first;

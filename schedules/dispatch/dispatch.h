@@ -21,11 +21,13 @@
 
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <optional>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "schedules/dispatch/admission.h"
+#include "schedules/dispatch/min_heap.h"
 #include "schedules/timeline.h"
 
 namespace weft {
@@ -48,13 +50,19 @@ class ReadyJobs {
   // `stage` to life; with a budget of bytes, `ticket` is its number in the order of admission. `overlapped`:
   // under strict replay, it may run beside the forward before it.
   void Add(int64_t priority, int64_t job, int stage, bool admits, int64_t ticket = -1,
-           bool overlapped = false);
+           bool overlapped = false) {
+    const Entry entry{priority, job};
+    const int heap = overlapped && replays_ ? kOverlapped : admits ? HeapOfStage(stage) : kUnlimited;
+    if (admits && admits_in_turn_) return AddInTurn({ticket, entry, heap}, stage);
+    ++size_;
+    Push(entry, heap);
+  }
 
   // Returns the job that Take would take, or nothing.
   std::optional<int64_t> Next() const {
     const int choice = Choice();
     if (choice < 0) return std::nullopt;
-    return heaps_[choice].front().job;
+    return heaps_[choice].entries.top().job;
   }
   // Takes the job to start, or nothing. An admitted forward counts as alive from here.
   std::optional<int64_t> Take() {
@@ -69,7 +77,13 @@ class ReadyJobs {
   std::optional<int64_t> TakeOverlapped();
 
   // Notes that the activation of a micro-batch on `stage` is gone.
-  void Release(int stage);
+  void Release(int stage) {
+    if (IsLimited(stage)) {
+      --heaps_[HeapOfStage(stage)].live;
+      choice_ = size_ == 0 ? -1 : kUnknown;
+    }
+    if (tickets_.has_value()) ReturnTicket(stage);
+  }
 
   // Takes the measured activation bytes of a forward of the stage. Requires a budget of bytes.
   void Measure(int stage, int64_t bytes);
@@ -82,26 +96,35 @@ class ReadyJobs {
   bool held_back() const { return HeldBack().has_value(); }
   // Returns the cause that holds it back: kLimit, or kMemory for the budget of bytes.
   std::optional<IdleCause> HeldBackBy() const;
-  int live(int stage) const { return stage < static_cast<int>(live_.size()) ? live_[stage] : 0; }
 
  private:
   struct Entry {
     int64_t priority;
     int64_t job;
-    int32_t stage;
-    bool admits, overlapped;
-    bool operator<(const Entry& o) const { return priority > o.priority; }  // min-heap
+    bool IsBefore(const Entry& o) const { return priority < o.priority; }
   };
   struct Waiting {
     int64_t ticket;
     Entry entry;
+    int heap;
     bool operator<(const Waiting& o) const { return ticket > o.ticket; }  // min-heap
   };
-  bool IsLimited(int stage) const {
-    return stage < static_cast<int>(limits_.size()) && limits_[stage].has_value();
+  struct Heap {
+    MinHeap<Entry> entries;
+    int32_t limit = std::numeric_limits<int32_t>::max();  // of the stage whose forwards are here
+    int32_t live = 0;                                     // activations of that stage, if it is limited
+  };
+  bool IsLimited(int stage) const { return HeapOfStage(stage) != kUnlimited; }
+  int HeapOfStage(int stage) const {
+    return stage < static_cast<int>(heap_of_stage_.size()) ? heap_of_stage_[stage] : kUnlimited;
   }
+  void AddInTurn(const Waiting& arrived, int stage);
   void Enter(const Waiting& arrived);
-  void Push(const Entry& entry);
+  void Push(const Entry& entry, int heap) {
+    heaps_[heap].entries.Add(entry);
+    choice_ = kUnknown;
+  }
+  void ReturnTicket(int stage);
   void AdmitWaiting();
   // Returns the index of the heap whose top starts next, -1 for none; kept until something changes.
   int Choice() const {
@@ -109,7 +132,7 @@ class ReadyJobs {
     return choice_;
   }
   int Choose() const;
-  bool Admits(int heap) const;
+  static bool Admits(const Heap& heap) { return heap.live < heap.limit; }
   // Returns the entry of HeldBack, and whether it waits for its ticket.
   const Entry* FindHeldBack(bool* for_ticket) const;
   int64_t TakeFrom(int heap);
@@ -121,11 +144,8 @@ class ReadyJobs {
   static constexpr int kUnlimited = 0, kOverlapped = 1;  // the first heaps
   static constexpr int kUnknown = -2;
 
-  std::vector<std::vector<Entry>> heaps_;  // the two above, then one for each limited stage
-  std::vector<int> heap_of_stage_;         // kUnlimited for stages without a limit
-  std::vector<int> stage_of_heap_;         // -1 for the first two
-  std::vector<std::optional<int>> limits_;
-  std::vector<int> live_;
+  std::vector<Heap> heaps_;         // the two above, then one for each limited stage
+  std::vector<int> heap_of_stage_;  // kUnlimited for stages without a limit
   std::optional<Tickets> tickets_;
   // By limited stage: claimed forwards that have not come to their turn. Empty until one is claimed, since
   // an empty queue takes half a kilobyte, and there are as many as stages.
@@ -134,6 +154,7 @@ class ReadyJobs {
   std::vector<Waiting> waiting_;                 // forwards without their ticket
   int64_t size_ = 0;
   mutable int choice_ = -1;
+  bool admits_in_turn_;  // forwards have claims, or need tickets
   bool replays_ = false;
   int64_t place_ = 0;  // of the next compute job, under strict replay
 };

@@ -117,12 +117,12 @@ class StepProgress {
 
   // Counts the end of a followed job. The step stays in the window until LeaveFirst.
   void End(int step) { --At(step).remaining; }
-  // Counts the end likewise. Requires Options::by_rank.
-  void End(int step, Rank rank, bool computes) {
+  // Counts the end likewise; true if it was the step's last. Requires Options::by_rank.
+  bool End(int step, Rank rank, bool computes) {
     Step& at = At(step);
-    --at.remaining;
     --at.of_rank[rank].jobs;
     at.of_rank[rank].compute -= computes;
+    return --at.remaining == 0;
   }
   // Returns the remaining jobs of a rank in a step that has not left. Requires Options::by_rank.
   const Remaining& RemainingOf(int step, Rank rank) const {

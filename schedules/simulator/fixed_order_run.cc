@@ -6,13 +6,12 @@
 #include <limits>
 #include <utility>
 
+#include "schedules/simulator/links.h"
 #include "schedules/simulator/simulation_summary.h"
+#include "schedules/simulator/transfer_totals.h"
 
 namespace weft {
 namespace {
-
-// Whole numbers are added without rounding up to here, in any order.
-constexpr double kMaxExactInteger = 9007199254740992.0;
 
 bool IsWhole(double value) { return value == std::floor(value); }
 
@@ -38,23 +37,20 @@ FixedOrderRun::FixedOrderRun(const Graph& graph, const SimulationOptions& option
       jobs_(graph, costs_, options, tables_->edges, numbers_),
       table_(jobs_.At(0)),
       result_(EmptyResult(graph, options, held_bytes)) {
-  fits_ = BytesAreWhole() && LineUp();
+  fits_ = ActivationsAreWhole() && TransferTotalsAreExact(graph, jobs_, options.steps) && LineUp();
   if (!fits_) return;
   CountStatics();
-  CountTransfers();
+  CountTransfers(jobs_, options.steps, &result_);
+  CountFetches();
 }
 
 // Whole numbers give the same sum in every order of adding.
-bool FixedOrderRun::BytesAreWhole() const {
+bool FixedOrderRun::ActivationsAreWhole() const {
   double sum = 0;
   bool whole = true;
   for (const SimulatedJobs::Facts& facts : table_.jobs) {
     whole &= IsWhole(facts.activation);
     sum += facts.activation;
-  }
-  for (const SimulatedJobs::Output& output : table_.outputs) {
-    whole &= IsWhole(output.bytes);
-    sum += output.bytes;
   }
   return whole && sum * options_.steps < kMaxExactInteger;
 }
@@ -177,36 +173,21 @@ void FixedOrderRun::CountStatics() {
   changes_.resize(result_.ranks.size());
 }
 
-void FixedOrderRun::CountTransfers() {
-  const auto count = [&](Rank source, Rank target, TensorKind tensor, double bytes, int64_t times) {
-    if (source == target || times <= 0) return;
-    RankStats& sent = result_.ranks[source];
-    RankStats& received = result_.ranks[target];
-    const double all = bytes * static_cast<double>(times);
-    sent.bytes_sent += all;
-    sent.sent_by_kind[static_cast<int>(tensor)] += all;
-    received.bytes_received += all;
-    received.activation_receives += tensor == TensorKind::kActivation ? times : 0;
-    received.gradient_receives += tensor == TensorKind::kInputGradient ? times : 0;
-  };
+// Jobs of the first step read the initial weights.
+void FixedOrderRun::CountFetches() {
   Edges edges;
   for (int i = 0; i < numbers_.size(); ++i) {
     const SimulatedJobs::Facts& facts = table_.jobs[i];
-    for (int32_t o = facts.first_output; o < table_.jobs[i + 1].first_output; ++o) {
-      const SimulatedJobs::Output& output = table_.outputs[o];
-      if (output.sent)
-        count(facts.rank, output.target, output.tensor, output.bytes, options_.steps - output.distance);
-    }
     if (!(facts.flags & SimulatedJobs::kFetches)) continue;
     result_.ranks[facts.rank].weight_fetches += options_.steps;
-    // Jobs of the first step read the initial weights.
     edges.clear();
     graph_.Predecessors(numbers_.First(i), &edges);
     const OperationCharge charge = ChargeOf(graph_, numbers_.First(i));
     const double bytes = costs_.BytesOf(TensorKind::kWeights, charge, charge);
     for (const Edge& e : edges) {
-      if (e.from.step < 0 && e.tensor == TensorKind::kWeights)
-        count(graph_.RankOf(e.from), facts.rank, e.tensor, bytes, 1);
+      const Rank holder = graph_.RankOf(e.from);
+      if (e.from.step < 0 && e.tensor == TensorKind::kWeights && holder != facts.rank)
+        CountTransfer(holder, facts.rank, e.tensor, bytes, 1, &result_);
     }
   }
 }

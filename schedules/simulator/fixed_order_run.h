@@ -63,13 +63,13 @@ class FixedOrderRun {
     bool same_rank;
   };
 
-  bool BytesAreWhole() const;
+  bool ActivationsAreWhole() const;
   bool LineUp();
   bool PlaceUpdate(int32_t update, std::vector<std::vector<int32_t>>* lines,
                    std::vector<int32_t>* place) const;
   bool Order(const std::vector<std::vector<int32_t>>& lines);
   void CountStatics();
-  void CountTransfers();
+  void CountFetches();
   void CountAlive(double until);
 
   const Graph& graph_;

@@ -5,26 +5,34 @@
 #define WEFT_SCHEDULES_SIMULATOR_LINKS_H_
 
 #include <algorithm>
+#include <cstdint>
 #include <vector>
 
 #include "schedules/simulator/simulate.h"
 
 namespace weft {
 
+// Counts a tensor that goes from rank to rank so many times.
+inline void CountTransfer(Rank source, Rank target, TensorKind tensor, double bytes, int64_t times,
+                          SimulationResult* result) {
+  RankStats& sent = result->ranks[source];
+  RankStats& received = result->ranks[target];
+  const double all = bytes * static_cast<double>(times);
+  sent.bytes_sent += all;
+  sent.sent_by_kind[static_cast<int>(tensor)] += all;
+  received.bytes_received += all;
+  received.activation_receives += tensor == TensorKind::kActivation ? times : 0;
+  received.gradient_receives += tensor == TensorKind::kInputGradient ? times : 0;
+}
+
 class Links {
  public:
-  // Refers to `result`, whose ranks are there, and counts in them what is sent. `bandwidth` 0 means infinite.
+  // Refers to `result`, whose ranks are there, and counts in them what rings move. `bandwidth` 0 means
+  // infinite.
   Links(double bandwidth, double latency, SimulationResult* result);
 
-  // Sends a tensor now; returns when it arrives.
-  double Send(double now, Rank source, Rank target, TensorKind tensor, double bytes) {
-    RankStats& sent = result_->ranks[source];
-    RankStats& received = result_->ranks[target];
-    sent.bytes_sent += bytes;
-    sent.sent_by_kind[static_cast<int>(tensor)] += bytes;
-    received.bytes_received += bytes;
-    received.activation_receives += tensor == TensorKind::kActivation;
-    received.gradient_receives += tensor == TensorKind::kInputGradient;
+  // Sends bytes now; returns when they arrive.
+  double Send(double now, Rank source, Rank target, double bytes) {
     if (bandwidth_ <= 0) return now + latency_;
     double& free = FreeAt(source, target);
     free = std::max(free, now) + bytes / bandwidth_;

@@ -1,6 +1,6 @@
 // Keeps accounts of the ranks in a simulation, besides their ready jobs: their time, busy or idle for a
-// cause, and the activations that are alive on them. Both write what they find into the ranks' RankStats.
-// Private to the simulator. One thread.
+// cause, and the activations that are alive on them. Both write what they have found into the ranks'
+// RankStats at the end. Private to the simulator. One thread.
 #ifndef WEFT_SCHEDULES_SIMULATOR_RANK_ACCOUNT_H_
 #define WEFT_SCHEDULES_SIMULATOR_RANK_ACCOUNT_H_
 
@@ -26,15 +26,23 @@ class RankTimes {
     EndIdle(now, rank);
     states_[rank].cause = cause;
   }
-  // Ends the idle time of the rank.
-  void EndIdle(double now, Rank rank);
-  // Counts a job that runs on the rank from now to `end`.
+  // Counts a job that runs on the rank, on which nothing runs, from now to `end`.
   void BeBusy(double now, Rank rank, double end) {
     State& state = states_[rank];
-    if (end <= state.busy_until) return;
-    result_->ranks[rank].busy += end - std::max(now, state.busy_until);
+    if (now > state.busy_until) AddIdle(now, rank);
+    state.awaited_since = kNothingCame;
+    state.busy += end - now;
     state.busy_until = end;
   }
+  // Counts a job that runs beside another from now to `end`.
+  void BeBusyBeside(double now, Rank rank, double end) {
+    State& state = states_[rank];
+    if (end <= state.busy_until) return;
+    state.busy += end - std::max(now, state.busy_until);
+    state.busy_until = end;
+  }
+  // Ends the account of all ranks.
+  void Finish(double now);
   // Notes that the input which made a job of the idle rank ready now was sent then, and on its way since.
   void Arrived(Rank rank, double sent) {
     states_[rank].awaited_since = std::min(states_[rank].awaited_since, sent);
@@ -43,12 +51,15 @@ class RankTimes {
  private:
   static constexpr double kNothingCame = std::numeric_limits<double>::infinity();
   struct State {
+    double busy = 0;  // in all
     double busy_until = 0;
     double idle_since = 0;
     double awaited_since = kNothingCame;  // of this instant
     IdleCause cause = IdleCause::kDependency;
   };
 
+  void EndIdle(double now, Rank rank);
+  void AddIdle(double now, Rank rank);
   void Add(Rank rank, IdleCause cause, double start, double end);
 
   SimulationResult* const result_;
@@ -63,14 +74,8 @@ class AliveActivations {
   explicit AliveActivations(SimulationResult* result) : result_(result), ranks_(result->ranks.size()) {}
 
   void Begin(Rank rank, double bytes) {
-    Count& count = ranks_[rank];
-    RankStats& stats = result_->ranks[rank];
-    stats.peak_activations = std::max(stats.peak_activations, ++count.activations);
-    count.bytes += bytes;
-    stats.peak_activation_bytes = std::max(stats.peak_activation_bytes, count.bytes);
-    result_->peak_live_activations = std::max(result_->peak_live_activations, ++all_.activations);
-    all_.bytes += bytes;
-    result_->peak_live_bytes = std::max(result_->peak_live_bytes, all_.bytes);
+    ranks_[rank].Begin(bytes);
+    all_.Begin(bytes);
   }
   void End(Rank rank, double bytes) {
     Count& count = ranks_[rank];
@@ -81,11 +86,19 @@ class AliveActivations {
     all_.bytes = all_.activations == 0 ? 0 : all_.bytes - bytes;
   }
   int On(Rank rank) const { return ranks_[rank].activations; }
+  // Writes the peaks into the result.
+  void Finish();
 
  private:
   struct Count {
-    int activations = 0;
-    double bytes = 0;
+    int activations = 0, peak = 0;
+    double bytes = 0, peak_bytes = 0;
+
+    void Begin(double more) {
+      peak = std::max(peak, ++activations);
+      bytes += more;
+      peak_bytes = std::max(peak_bytes, bytes);
+    }
   };
   SimulationResult* const result_;
   std::vector<Count> ranks_;

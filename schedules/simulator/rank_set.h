@@ -5,6 +5,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "schedules/job.h"
@@ -14,36 +15,47 @@ namespace weft {
 class RankSet {
  public:
   explicit RankSet(int ranks) {
-    size_t words = (static_cast<size_t>(ranks) + 63) / 64;
-    for (levels_.emplace_back(words, 0); words > 1; levels_.emplace_back(words, 0)) words = (words + 63) / 64;
+    for (size_t words = WordsOf(static_cast<size_t>(ranks)); words > 1; words = WordsOf(words))
+      levels_.emplace_back(words, 0);
   }
 
-  bool empty() const { return levels_.back()[0] == 0; }
+  bool empty() const { return top_ == 0; }
   void Add(Rank rank) {
     auto bit = static_cast<size_t>(rank);
     for (std::vector<uint64_t>& level : levels_) {
       level[bit / 64] |= uint64_t{1} << (bit % 64);
       bit /= 64;
     }
+    top_ |= uint64_t{1} << bit;
   }
   // Takes the least rank out. Requires that there is one.
   Rank TakeFirst() {
-    size_t word = 0;
-    for (auto level = levels_.rbegin(); level != levels_.rend(); ++level) {
-      word = word * 64 + static_cast<size_t>(std::countr_zero((*level)[word]));
-    }
-    size_t bit = word;
-    for (std::vector<uint64_t>& level : levels_) {
-      uint64_t& bits = level[bit / 64];
-      bits &= ~(uint64_t{1} << (bit % 64));
-      if (bits != 0) break;
-      bit /= 64;
-    }
-    return static_cast<Rank>(word);
+    auto first = static_cast<size_t>(std::countr_zero(top_));
+    for (auto level = levels_.rbegin(); level != levels_.rend(); ++level)
+      first = first * 64 + static_cast<size_t>(std::countr_zero((*level)[first]));
+    Remove(first);
+    return static_cast<Rank>(first);
+  }
+  void swap(RankSet& other) {
+    std::swap(top_, other.top_);
+    levels_.swap(other.levels_);
   }
 
  private:
-  std::vector<std::vector<uint64_t>> levels_;  // a bit of the next level for each word that is not 0
+  static size_t WordsOf(size_t bits) { return (bits + 63) / 64; }
+  void Remove(size_t bit) {
+    for (std::vector<uint64_t>& level : levels_) {
+      uint64_t& bits = level[bit / 64];
+      bits &= ~(uint64_t{1} << (bit % 64));
+      if (bits != 0) return;
+      bit /= 64;
+    }
+    top_ &= ~(uint64_t{1} << bit);
+  }
+
+  uint64_t top_ = 0;
+  // Below the top, the ranks first: a bit of the next level, or of the top, for each word that is not 0.
+  std::vector<std::vector<uint64_t>> levels_;
 };
 
 }  // namespace weft

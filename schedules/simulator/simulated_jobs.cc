@@ -112,6 +112,7 @@ SimulatedJobs::SimulatedJobs(const Graph& graph, const JobCosts& costs, const Si
   if (of_run_) return;
   for (int phase = 0; phase < jobs_.period(); ++phase) charges_.push_back(ChargesOf(phase));
   for (int phase = 0; phase < jobs_.period(); ++phase) of_phase_.push_back(MakeTable(phase));
+  if (jobs_.period() == 1) only_ = &of_phase_.front();
 }
 
 std::vector<OperationCharge> SimulatedJobs::ChargesOf(int step) const {

@@ -8,6 +8,7 @@
 #include <map>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "schedules/graph/graph.h"
 #include "schedules/graph/progress.h"
 #include "schedules/simulator/simulate.h"
@@ -85,13 +86,19 @@ class SimulatedJobs {
   struct Table {
     std::vector<Facts> jobs;      // by index, and one more
     std::vector<Output> outputs;  // of job i: [jobs[i].first_output, jobs[i + 1].first_output)
+
+    absl::Span<const Output> OutputsOf(int32_t i) const {
+      const int32_t begin = jobs[i].first_output;
+      return {outputs.data() + begin, static_cast<size_t>(jobs[i + 1].first_output - begin)};
+    }
   };
 
   SimulatedJobs(const Graph& graph, const JobCosts& costs, const SimulationOptions& options,
                 const StepEdges& edges, const JobTable& jobs);
 
   // Returns the table of an open step.
-  const Table& At(int step) const { return of_run_ ? of_step_.at(step) : of_phase_[jobs_.PhaseOf(step)]; }
+  const Table& At(int step) const { return only_ != nullptr ? *only_ : OfStep(step); }
+  int period() const { return jobs_.period(); }
   void Open(int step) {
     if (of_run_) of_step_.emplace(step, MakeTable(step));
   }
@@ -100,6 +107,7 @@ class SimulatedJobs {
   }
 
  private:
+  const Table& OfStep(int step) const { return of_run_ ? of_step_.at(step) : of_phase_[jobs_.PhaseOf(step)]; }
   Table MakeTable(int step) const;
   Facts MakeFacts(const Job& job, const OperationCharge& charge) const;
   std::vector<OperationCharge> ChargesOf(int step) const;
@@ -113,6 +121,7 @@ class SimulatedJobs {
   std::vector<std::vector<OperationCharge>> charges_;  // by phase and index; empty where steps have their own
   std::vector<Table> of_phase_;
   std::map<int, Table> of_step_;
+  const Table* only_ = nullptr;  // where one table serves all steps
 };
 
 }  // namespace weft

@@ -5,6 +5,7 @@
 #include "schedules/byte_text.h"
 #include "schedules/dispatch/memory.h"
 #include "schedules/simulator/simulation_summary.h"
+#include "schedules/simulator/transfer_totals.h"
 #include "schedules/sync/state_route.h"
 
 namespace weft {
@@ -50,17 +51,24 @@ Simulation::Simulation(const Graph& graph, const SimulationOptions& options, Sim
       costs_(graph, options),
       progress_(graph, ProgressOptions(), std::move(tables)),
       jobs_(graph, costs_, options, progress_.edges(), progress_.jobs()),
+      priorities_(graph, progress_.jobs()),
       tickets_(graph, admission.memory.has_value() ? admission.memory : graph.schedule().memory),
+      has_tickets_(admission.memory.has_value() || graph.schedule().memory.has_value()),
       admitted_in_order_(std::move(admission.order)),
       has_pairs_(graph.has_pairs()),
-      counts_versions_(!graph.depends_on_steps() && graph.schedule().staleness != nullptr),
+      counts_versions_(graph.route() != nullptr || graph.schedule().staleness != nullptr),
+      transfers_are_counted_(TransferTotalsAreExact(graph, jobs_, options.steps)),
+      hands_over_(transfers_are_counted_ && options.bandwidth <= 0 && options.latency == 0 &&
+                  !options.record_waits),
       // Holders keep for the checkpoint the versions that later steps would read, as in a run.
       versions_(graph, HeldVersions::Steps{options.steps, 0, /*saved=*/true}),
       result_(EmptyResult(graph, options, admission.held_bytes)),
       times_(&result_, options.record_waits),
       alive_(&result_),
       links_(options.bandwidth, options.latency, &result_),
-      idle_(graph.schedule().ranks) {}
+      loads_(graph.schedule().ranks),
+      touched_(graph.schedule().ranks),
+      dispatched_(graph.schedule().ranks) {}
 
 void Simulation::Prepare() {
   const auto computed = ComputedStages(graph_, progress_.jobs());
@@ -74,6 +82,7 @@ void Simulation::Prepare() {
         {ReadyJobs(std::move(limits), graph_.replays() ? std::optional<int64_t>(0) : std::nullopt,
                    tickets_.TicketsOf(rank))});
   }
+  if (transfers_are_counted_) CountTransfers(jobs_, options_.steps, &result_);
 }
 
 void Simulation::OpenSteps(int step) {
@@ -120,27 +129,33 @@ void Simulation::Seed() {
     }
   }
   for (const JobId id : ready) MakeReady(id);
-  for (const Fetch& f : fetches) Send(f.holder, f.job, FactsOf(f.job).rank, TensorKind::kWeights, f.bytes);
+  for (const Fetch& f : fetches) {
+    const Rank rank = FactsOf(f.job).rank;
+    CountTransfer(f.holder, rank, TensorKind::kWeights, f.bytes, 1, &result_);
+    Carry(f.holder, f.job, rank, TensorKind::kWeights, f.bytes);
+  }
 }
+
+void Simulation::TouchInstant(Rank rank) { instant_.push_back(rank); }
 
 void Simulation::MakeReady(JobId id) {
   const Facts& facts = FactsOf(id);
   if (facts.flags & SimulatedJobs::kJoint) return BeginJoint(id);
   const bool admits = (facts.flags & SimulatedJobs::kAdmits) != 0;
-  ranks_[facts.rank].ready.Add(PriorityOf(id), id, facts.stage, admits,
-                               admits ? tickets_.TicketOf(JobOf(id)) : -1,
+  if (facts.duration == 0) ++loads_[facts.rank].instant;
+  ranks_[facts.rank].ready.Add(priorities_.Of(id), id, facts.stage, admits,
+                               admits && has_tickets_ ? tickets_.TicketOf(JobOf(id)) : -1,
                                (facts.flags & SimulatedJobs::kOverlapped) != 0);
-  touched_.push_back(facts.rank);
+  Touch(facts.rank);
 }
 
 void Simulation::Arrive(JobId id, double sent) {
-  OpenSteps(StepOf(id));
-  const bool was_last = progress_.MissingOf(id) == 1;
+  if (!CountInput(id)) return;
+  MakeReady(id);
   const Rank rank = FactsOf(id).rank;
-  InputArrived(id);
-  if (!was_last || ranks_[rank].running > 0) return;
+  if (loads_[rank].running > 0) return;
   times_.Arrived(rank, sent);
-  touched_.push_back(rank);
+  Touch(rank);
 }
 
 // The last member to come starts it for all. It is the devices' work, beside what the ranks compute.
@@ -159,134 +174,159 @@ void Simulation::BeginJoint(JobId id) {
                                                           ChargeOf(graph_, JobOf(id)).ring_turns,
                                                           OfStage(options_.weight, facts.stage));
   for (const JobId member : all) {
-    RecordJob(member, now_ + duration);
-    if (duration > 0) AddEvent({now_ + duration, member, kEnds});
+    if (options_.record_jobs) RecordJob(member, now_ + duration);
+    if (duration > 0) events_.AddEnd(now_ + duration, member);
   }
   if (duration > 0) return;
   for (const JobId member : all) {
-    touched_.push_back(FactsOf(member).rank);
+    Touch(FactsOf(member).rank);
     End(member);
   }
 }
 
 void Simulation::RecordJob(JobId id, double end) {
-  if (!options_.record_jobs) return;
   const Job job = JobOf(id);
   result_.jobs.push_back({job, FactsOf(id).rank, now_, end, graph_.VersionOf(job)});
 }
 
-void Simulation::CountEnd(JobId id, const Facts& facts) {
-  RankStats& stats = result_.ranks[facts.rank];
-  if (facts.kind == JobKind::kUpdate) {
-    double& end = result_.step_end[StepOf(id)];
-    end = std::max(end, now_);
-  }
+void Simulation::CountVersions(JobId id, const Facts& facts) {
+  int& peak = result_.ranks[facts.rank].peak_weight_versions;
   if (const StateRoute* route = graph_.route(); route != nullptr) {
-    stats.peak_weight_versions = std::max(stats.peak_weight_versions, route->VersionsDuring(JobOf(id)));
-  } else if (counts_versions_ && facts.kind == JobKind::kUpdate) {
-    stats.peak_weight_versions = std::max(stats.peak_weight_versions, versions_.Publish(JobOf(id), nullptr));
+    peak = std::max(peak, route->VersionsDuring(JobOf(id)));
+  } else if (facts.kind == JobKind::kUpdate) {
+    peak = std::max(peak, versions_.Publish(JobOf(id), nullptr));
   } else if (facts.flags & SimulatedJobs::kComputes) {
-    if (counts_versions_) versions_.Read(JobOf(id), nullptr);
-    stats.weight_fetches += (facts.flags & SimulatedJobs::kFetches) != 0;
+    versions_.Read(JobOf(id), nullptr);
   }
-  if (!(facts.flags & SimulatedJobs::kEndsActivation)) return;
-  if (facts.flags & SimulatedJobs::kReleases) ranks_[facts.rank].ready.Release(facts.stage);
-  alive_.End(facts.rank, facts.activation);
 }
 
 void Simulation::End(JobId id) {
   const int step = StepOf(id), index = IndexOf(id);
   const SimulatedJobs::Table& table = jobs_.At(step);
   const Facts& facts = table.jobs[index];
-  CountEnd(id, facts);
+  if (facts.kind == JobKind::kUpdate) result_.step_end[step] = std::max(result_.step_end[step], now_);
+  if (facts.flags & SimulatedJobs::kFetches) ++result_.ranks[facts.rank].weight_fetches;
+  if (counts_versions_) CountVersions(id, facts);
+  if (facts.flags & SimulatedJobs::kReleases) ranks_[facts.rank].ready.Release(facts.stage);
+  if (facts.flags & SimulatedJobs::kEndsActivation) alive_.End(facts.rank, facts.activation);
   ++ended_;
-  const Rank rank = facts.rank;
-  const bool computes = (facts.flags & SimulatedJobs::kComputes) != 0;
-  for (int32_t o = facts.first_output; o < table.jobs[index + 1].first_output; ++o) {
-    const SimulatedJobs::Output& output = table.outputs[o];
+  int32_t* const missing = progress_.At(step).missing.data();  // there until the step leaves
+  for (const Output& output : table.OutputsOf(index)) {
+    const bool is_there = !output.sent || hands_over_;
+    if (output.distance == 0 && is_there) {
+      if (--missing[output.index] == 0) MakeReady(MakeJobId(step, output.index));
+      continue;
+    }
     if (step + output.distance >= options_.steps) continue;
     const JobId to = MakeJobId(step + output.distance, output.index);
-    if (output.sent) {
-      Send(rank, to, output.target, output.tensor, output.bytes);
-    } else {
-      InputArrived(to);
+    if (!is_there) {
+      HandOn(facts.rank, to, output);
+    } else if (CountInput(to)) {
+      MakeReady(to);
     }
   }
-  progress_.End(step, rank, computes);
+  if (progress_.End(step, facts.rank, (facts.flags & SimulatedJobs::kComputes) != 0)) LeaveEndedSteps();
+}
+
+void Simulation::LeaveEndedSteps() {
   while (progress_.FirstHasEnded()) {
     jobs_.Leave(progress_.first_step());
     progress_.LeaveFirst();
   }
 }
 
-void Simulation::Send(Rank source, JobId to, Rank target, TensorKind tensor, double bytes) {
-  if (tensor == TensorKind::kState) bytes = costs_.StateBytes(JobOf(to));
-  const double arrival = links_.Send(now_, source, target, tensor, bytes);
+void Simulation::HandOn(Rank source, JobId to, const Output& output) {
+  const double bytes = output.tensor == TensorKind::kState ? costs_.StateBytes(JobOf(to)) : output.bytes;
+  if (!transfers_are_counted_) CountTransfer(source, output.target, output.tensor, bytes, 1, &result_);
+  Carry(source, to, output.target, output.tensor, bytes);
+}
+
+void Simulation::Carry(Rank source, JobId to, Rank target, TensorKind tensor, double bytes) {
+  const double arrival = links_.Send(now_, source, target, bytes);
   if (options_.record_waits && tensor != TensorKind::kOrder) {
     // A transfer from a stage to the next one is not recorded if it takes no time.
     const bool handed = tensor == TensorKind::kActivation || tensor == TensorKind::kInputGradient;
     if (arrival > now_ || !handed)
       result_.transfers.push_back({source, target, tensor, JobOf(to), now_, arrival, bytes});
   }
-  if (arrival <= now_) return InputArrived(to);
-  AddEvent({arrival, to, now_});
+  if (arrival > now_) return events_.AddArrival(arrival, to, now_);
+  if (CountInput(to)) MakeReady(to);
 }
 
-void Simulation::Start(Rank rank, JobId id, double duration) {
-  const Facts& facts = FactsOf(id);
-  RankState& state = ranks_[rank];
+void Simulation::Start(JobId id, const Facts& facts, double duration) {
+  const Rank rank = facts.rank;
+  RankLoad& load = loads_[rank];
   if (facts.flags & SimulatedJobs::kBeginsActivation) alive_.Begin(rank, facts.activation);
   const double end = now_ + duration;
-  if (state.running == 0) times_.EndIdle(now_, rank);
-  times_.BeBusy(now_, rank, end);
-  RecordJob(id, end);
+  if (load.running == 0) {
+    times_.BeBusy(now_, rank, end);
+  } else {
+    times_.BeBusyBeside(now_, rank, end);
+  }
+  if (options_.record_jobs) RecordJob(id, end);
+  if (facts.duration == 0) --load.instant;
   if (duration == 0) return End(id);
-  ++state.running;
-  state.forward_running |= facts.kind == JobKind::kForward;
-  AddEvent({end, id, kEnds});
+  ++load.running;
+  load.forward_running |= facts.kind == JobKind::kForward;
+  events_.AddEnd(end, id);
 }
 
-// Starts the job that an idle rank takes, together with the other half of its pair if that can start too.
-void Simulation::StartTaken(Rank rank, JobId id) {
+inline void Simulation::StartTaken(JobId id) {
   const Facts& facts = FactsOf(id);
-  ReadyJobs& ready = ranks_[rank].ready;
-  const std::optional<JobId> other = has_pairs_ && facts.kind == JobKind::kForward && facts.duration > 0
-                                         ? ready.NextOverlapped()
-                                         : std::nullopt;
-  if (!other.has_value()) return Start(rank, id, facts.duration);
+  if (has_pairs_ && facts.kind == JobKind::kForward) return StartPair(id, facts);
+  Start(id, facts, facts.duration);
+}
+
+// Starts the forward that an idle rank takes, together with the other half of its pair if that can start too.
+void Simulation::StartPair(JobId id, const Facts& facts) {
+  ReadyJobs& ready = ranks_[facts.rank].ready;
+  const std::optional<JobId> other = facts.duration > 0 ? ready.NextOverlapped() : std::nullopt;
+  if (!other.has_value()) return Start(id, facts, facts.duration);
   const double one = facts.duration, two = FactsOf(*other).duration;
   const double pair = options_.overlapped > 0
                           ? options_.overlapped
                           : std::max(one, two) + (1 - options_.hidden) * std::min(one, two);
-  Start(rank, id, pair);
-  Start(rank, *ready.TakeOverlapped(), pair);
+  Start(id, facts, pair);
+  ready.TakeOverlapped();
+  Start(*other, FactsOf(*other), pair);
+}
+
+// Starts the second half of a pair beside the forward that runs, if it can start.
+void Simulation::StartBeside(Rank rank) {
+  const std::optional<JobId> job = ranks_[rank].ready.TakeOverlapped();
+  if (!job.has_value()) return;
+  const Facts& facts = FactsOf(*job);
+  Start(*job, facts, facts.duration);
+}
+
+void Simulation::DispatchInstantJobs(Rank rank) {
+  ReadyJobs& ready = ranks_[rank].ready;
+  while (loads_[rank].running == 0 && loads_[rank].instant > 0) {
+    const std::optional<JobId> next = ready.Next();
+    if (!next.has_value() || FactsOf(*next).duration > 0) return;
+    ready.Take();
+    Start(*next, FactsOf(*next), 0);
+  }
 }
 
 // Jobs of no duration end at this instant and may make better choices ready on any rank, so they all go
 // before the others.
 void Simulation::DispatchAll() {
-  while (!touched_.empty()) {
-    const Rank rank = touched_.back();
-    touched_.pop_back();
-    RankState& state = ranks_[rank];
-    if (state.running == 1 && state.forward_running) idle_.Add(rank);
-    if (state.running > 0) continue;
-    idle_.Add(rank);
-    for (auto next = state.ready.Next(); next.has_value() && FactsOf(*next).duration == 0;
-         next = state.ready.Next()) {
-      state.ready.Take();
-      Start(rank, *next, 0);
-    }
+  while (!instant_.empty()) {
+    const Rank rank = instant_.back();
+    instant_.pop_back();
+    DispatchInstantJobs(rank);
   }
-  while (!idle_.empty()) {
-    const Rank rank = idle_.TakeFirst();
-    RankState& state = ranks_[rank];
-    if (state.running == 0) {
-      if (const std::optional<JobId> job = state.ready.Take(); job.has_value()) StartTaken(rank, *job);
-    } else if (const std::optional<JobId> job = state.ready.TakeOverlapped(); job.has_value()) {
-      Start(rank, *job, FactsOf(*job).duration);
+  dispatched_.swap(touched_);
+  while (!dispatched_.empty()) {
+    const Rank rank = dispatched_.TakeFirst();
+    const RankLoad& load = loads_[rank];
+    if (load.running == 0) {
+      if (const std::optional<JobId> job = ranks_[rank].ready.Take(); job.has_value()) StartTaken(*job);
+    } else if (load.running == 1 && load.forward_running) {
+      StartBeside(rank);
     }
-    if (state.running == 0) times_.BeIdle(now_, rank, CauseOf(rank));
+    if (load.running == 0) times_.BeIdle(now_, rank, CauseOf(rank));
   }
 }
 
@@ -330,31 +370,30 @@ absl::Status Simulation::Stuck() const {
                                                     " jobs can run"));
 }
 
-void Simulation::TakeEvent() {
-  std::pop_heap(events_.begin(), events_.end());
-  const Event event = events_.back();
-  events_.pop_back();
-  if (event.arrival()) return Arrive(event.job, event.sent);
+inline void Simulation::TakeEvent() {
+  const EventQueue::Event event = events_.Take();
+  if (event.arrival) return Arrive(event.job, event.sent);
   const Facts& facts = FactsOf(event.job);
-  RankState& state = ranks_[facts.rank];
-  if (!(facts.flags & SimulatedJobs::kJoint)) --state.running;
-  if (facts.kind == JobKind::kForward) state.forward_running = false;
-  touched_.push_back(facts.rank);
+  RankLoad& load = loads_[facts.rank];
+  if (!(facts.flags & SimulatedJobs::kJoint)) --load.running;
+  if (facts.kind == JobKind::kForward) load.forward_running = false;
+  Touch(facts.rank);
   End(event.job);
 }
 
 absl::StatusOr<SimulationResult> Simulation::Run() {
   Prepare();
   Seed();
-  for (Rank rank = 0; rank < schedule_.ranks; ++rank) touched_.push_back(rank);
+  for (Rank rank = 0; rank < schedule_.ranks; ++rank) Touch(rank);
   DispatchAll();
   while (!events_.empty()) {
-    now_ = events_.front().time;
-    while (!events_.empty() && events_.front().time == now_) TakeEvent();
+    now_ = events_.time();
+    while (!events_.empty() && events_.time() == now_) TakeEvent();
     DispatchAll();
   }
   if (ended_ < int64_t{progress_.jobs().size()} * options_.steps) return Stuck();
-  for (Rank rank = 0; rank < schedule_.ranks; ++rank) times_.EndIdle(now_, rank);
+  times_.Finish(now_);
+  alive_.Finish();
   return Summarize(graph_, options_, now_, std::move(result_));
 }
 

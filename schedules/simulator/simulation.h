@@ -1,6 +1,7 @@
 // Carries one simulation from event to event. Private to the simulator. The jobs' facts are tables
-// (simulated_jobs.h), the steps under way a window (progress.h), the links and the ranks' times accounts of
-// their own (links.h, rank_account.h). One thread; once.
+// (simulated_jobs.h, priorities.h), the steps under way a window (progress.h), the links and the ranks' times
+// accounts of their own (links.h, rank_account.h). What the ranks send is added up ahead where that is exact
+// (transfer_totals.h). One thread; once.
 #ifndef WEFT_SCHEDULES_SIMULATOR_SIMULATION_H_
 #define WEFT_SCHEDULES_SIMULATOR_SIMULATION_H_
 
@@ -18,7 +19,9 @@
 #include "schedules/dispatch/dispatch.h"
 #include "schedules/graph/graph.h"
 #include "schedules/graph/progress.h"
+#include "schedules/simulator/event_queue.h"
 #include "schedules/simulator/links.h"
+#include "schedules/simulator/priorities.h"
 #include "schedules/simulator/rank_account.h"
 #include "schedules/simulator/rank_set.h"
 #include "schedules/simulator/simulate.h"
@@ -47,20 +50,16 @@ class Simulation {
 
  private:
   using Facts = SimulatedJobs::Facts;
-  static constexpr double kEnds = -1;
-
-  struct Event {
-    double time;
-    JobId job;
-    double sent;  // of an input that arrives; kEnds for the end of the job
-    bool arrival() const { return sent != kEnds; }
-    bool operator<(const Event& o) const { return time > o.time; }
-  };
+  using Output = SimulatedJobs::Output;
   struct RankState {
     ReadyJobs ready;
-    int running = 0;
-    bool forward_running = false;
     int step = 0;  // all of its jobs before have ended
+  };
+  // The part of a rank's state that every event looks at.
+  struct alignas(16) RankLoad {
+    int32_t running = 0;
+    int32_t instant = 0;  // ready jobs of no duration
+    bool forward_running = false;
   };
 
   StepProgress::Options ProgressOptions() const;
@@ -68,26 +67,36 @@ class Simulation {
   void OpenSteps(int step);
   const Facts& FactsOf(JobId id) const { return jobs_.At(StepOf(id)).jobs[IndexOf(id)]; }
   Job JobOf(JobId id) const { return progress_.jobs().JobOf(id); }
-  int64_t PriorityOf(JobId id) const { return graph_.PriorityOf(JobOf(id)); }
   void Seed();
-  void AddEvent(const Event& event) {
-    events_.push_back(event);
-    std::push_heap(events_.begin(), events_.end());
-  }
   void TakeEvent();
-  void InputArrived(JobId id) {
+  // Counts an input of a job, whose step may not be open; true if it was the last.
+  bool CountInput(JobId id) {
     if (StepOf(id) >= progress_.end_step()) OpenSteps(StepOf(id));
-    if (progress_.Arrive(id)) MakeReady(id);
+    return progress_.Arrive(id);
   }
   void Arrive(JobId id, double sent);
   void MakeReady(JobId id);
+  // Notes that there may be something to dispatch on a rank. One that is busy is noted when its job ends; but
+  // a forward may have the second half of its pair beside it.
+  void Touch(Rank rank) {
+    const RankLoad& load = loads_[rank];
+    if (load.running > 0 && !has_pairs_) return;
+    touched_.Add(rank);
+    if (load.instant > 0) TouchInstant(rank);
+  }
+  void TouchInstant(Rank rank);
   void BeginJoint(JobId id);
   void RecordJob(JobId id, double end);
-  void Start(Rank rank, JobId id, double duration);
-  void StartTaken(Rank rank, JobId id);
+  void Start(JobId id, const Facts& facts, double duration);
+  void StartBeside(Rank rank);
+  void StartTaken(JobId id);
+  void StartPair(JobId id, const Facts& facts);
   void End(JobId id);
-  void CountEnd(JobId id, const Facts& facts);
-  void Send(Rank source, JobId to, Rank target, TensorKind tensor, double bytes);
+  void CountVersions(JobId id, const Facts& facts);
+  void LeaveEndedSteps();
+  void HandOn(Rank source, JobId to, const Output& output);
+  void Carry(Rank source, JobId to, Rank target, TensorKind tensor, double bytes);
+  void DispatchInstantJobs(Rank rank);
   void DispatchAll();
   IdleCause CauseOf(Rank rank);
   absl::Status Stuck() const;
@@ -98,21 +107,27 @@ class Simulation {
   const JobCosts costs_;
   StepProgress progress_;
   SimulatedJobs jobs_;
+  const Priorities priorities_;
   AdmissionOrder tickets_;
+  const bool has_tickets_;
   const std::vector<std::vector<int32_t>> admitted_in_order_;  // SimulatedAdmission::order
   const bool has_pairs_;
-  const bool counts_versions_;  // else every member has one version at a time
+  const bool counts_versions_;        // else every member has one version at a time
+  const bool transfers_are_counted_;  // ahead, but for initial weights
+  const bool hands_over_;             // at once: what is sent takes no time, and leaves no trace
   HeldVersions versions_;
   SimulationResult result_;
   RankTimes times_;
   AliveActivations alive_;
   Links links_;
   std::vector<RankState> ranks_;
-  std::vector<Event> events_;
+  std::vector<RankLoad> loads_;  // by rank
+  EventQueue events_;
   // Members that have come to a collective which others have not come to, by step and stage.
   std::map<std::pair<int, int>, std::vector<JobId>> joining_;
-  std::vector<Rank> touched_;  // ranks that may have something to dispatch
-  RankSet idle_;
+  RankSet touched_;            // ranks that may have something to dispatch
+  RankSet dispatched_;         // those of them that are not dispatched yet in this instant
+  std::vector<Rank> instant_;  // ranks that may have a job of no duration to dispatch
   int64_t ended_ = 0;
   double now_ = 0;
 };

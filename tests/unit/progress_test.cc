@@ -9,7 +9,6 @@
 #include "gtest/gtest.h"
 #include "schedules/check/check.h"
 #include "schedules/families/families.h"
-#include "schedules/simulator/rank_set.h"
 
 namespace weft {
 namespace {
@@ -188,22 +187,6 @@ TEST(VisitInOrder, FurtherWaitInACircle_LeavesOutWhatIsBehindIt) {
       [&](int index) { return index == backward ? forward : -1; });
   EXPECT_EQ(jobs, 0);
   EXPECT_EQ(progress.At(0).missing[forward], 1);
-}
-
-TEST(RankSet, AnyRanks_ComeOutAscendingOnce) {
-  for (const int ranks : {1, 64, 65, 4096, 8192}) {
-    RankSet set(ranks);
-    EXPECT_TRUE(set.empty());
-    std::vector<Rank> put = {0, ranks - 1, ranks / 2, ranks / 3, 0};
-    for (const Rank rank : put) set.Add(rank);
-    std::sort(put.begin(), put.end());
-    put.erase(std::unique(put.begin(), put.end()), put.end());
-    for (const Rank rank : put) {
-      ASSERT_FALSE(set.empty());
-      EXPECT_EQ(set.TakeFirst(), rank);
-    }
-    EXPECT_TRUE(set.empty());
-  }
 }
 
 }  // namespace

@@ -431,6 +431,12 @@ TEST(ScheduleCheck, EqualPriorities_AreRefused) {
   EXPECT_THAT(std::string(CheckSchedule(s).message()), HasSubstr("same priority"));
 }
 
+TEST(ScheduleCheck, PriorityThatGrowsUnevenly_IsRefused) {
+  Schedule s = Sound();
+  s.priority = [priority = s.priority](const Job& j) { return priority(j) * (j.step + 1); };
+  EXPECT_THAT(std::string(CheckSchedule(s).message()), HasSubstr("grow by the same number in every period"));
+}
+
 TEST(ScheduleCheck, CycleOfOrderEdges_IsNamed) {
   Schedule s = Sound();
   s.precedes = [](const Job& j) -> std::vector<Job> {
