@@ -136,7 +136,7 @@ TEST(MeasuredTable, Rows_HaveFiguresOrAReason) {
 // The run never told that rank's bytes: that is not zero.
 TEST(MeasuredTable, RankWithoutItsBytes_IsUnknown) {
   const RunSpec run = RunOf("1f1b");
-  auto row = RowOf(run, Measured(run));
+  auto row = RowOf(run, *ScheduleOf(run), Measured(run));
   ASSERT_TRUE(row.ok()) << row.status();
   row->ran = true;
   row->peak_bytes[2].clear();
