@@ -7,8 +7,8 @@
 // Invariants, verified by CheckSchedule (check.h), not by construction:
 //   1. compute and weights return ranks in [0, ranks). A stage's holders are all that weights names for it in
 //      any step.
-//   2. priority is unique among the compute jobs of one rank and step order respects it: smaller first. That of
-//      a job grows by the same number in every period of steps.
+//   2. priority is unique among the compute jobs of one rank and step order respects it: smaller first. A
+//      job's priority grows by the same number in every period of steps.
 //   3. the graph with the `precedes` edges, and with the fixed orders, has no cycle.
 //   4. a fixed order names each compute job of its rank once, and period is 1.
 // Functions are called often and from any thread; they must be pure. Copying is cheap enough to pass by

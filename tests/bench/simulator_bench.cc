@@ -2,15 +2,20 @@
 // must not depend on the number of steps, the time of comparing all families at S = 8, B = 32, and that of
 // checking and planning a run of 1000 stages and micro-batches.
 //
-// The schedule is 1f1b on 8 ranks with 62 micro-batches: 1,000 jobs a step.
+// The schedule is 1f1b on 8 ranks with 62 micro-batches: 1,000 jobs a step. Beside it stands what the machine
+// gives for the least that such a simulation has to do: a heap of the ends of 8 jobs at a time, and a
+// worklist over the edges of the same jobs, which knows no time.
 #include <benchmark/benchmark.h>
 
 #include <cstdlib>
+#include <vector>
 
 #include "schedules/check/check.h"
 #include "schedules/dispatch/claim_order.h"
 #include "schedules/families/candidates.h"
 #include "schedules/families/families.h"
+#include "schedules/graph/progress.h"
+#include "schedules/simulator/event_queue.h"
 #include "schedules/simulator/simulate.h"
 #include "tests/bench/resident_memory.h"
 
@@ -61,6 +66,45 @@ void BM_ZeroBubbleOverLinks(benchmark::State& state) {
   Simulate(state, "zb_h1", kStages, options);
 }
 BENCHMARK(BM_ZeroBubbleOverLinks)->Arg(1'000'000)->Unit(benchmark::kMillisecond);
+
+// Takes the end of a job from a heap and adds the end of the next one on its rank.
+void BareEventQueue(benchmark::State& state, const std::vector<double>& durations) {
+  EventQueue events;
+  for (int rank = 0; rank < kStages; ++rank) events.AddEnd(durations[rank], MakeJobId(0, rank));
+  int64_t jobs = 0;
+  for (auto _ : state) {
+    for (int i = 0; i < 1'000'000; ++i) {
+      const double now = events.time();
+      const EventQueue::Event event = events.Take();
+      events.AddEnd(now + durations[IndexOf(event.job)], event.job);
+    }
+    jobs += 1'000'000;
+  }
+  state.SetItemsProcessed(jobs);
+}
+
+void BM_BareEventQueue(benchmark::State& state) { BareEventQueue(state, std::vector<double>(kStages, 1)); }
+BENCHMARK(BM_BareEventQueue)->Unit(benchmark::kMillisecond);
+
+void BM_BareEventQueueUneven(benchmark::State& state) {
+  BareEventQueue(state, {1.03, 0.97, 1.01, 1.04, 0.99, 0.98, 1.02, 1.05});
+}
+BENCHMARK(BM_BareEventQueueUneven)->Unit(benchmark::kMillisecond);
+
+void BM_BareWorklist(benchmark::State& state) {
+  const Graph graph(*MakeSchedule("1f1b", {}, kStages, kMicrobatches));
+  int64_t jobs = 0;
+  for (auto _ : state) {
+    state.PauseTiming();
+    StepProgress progress(graph, {});
+    progress.Open(999);
+    state.ResumeTiming();
+    jobs += VisitInOrder(
+        &progress, [](JobId) {}, [](JobId, JobId) {}, [](int) { return -1; });
+  }
+  state.SetItemsProcessed(jobs);
+}
+BENCHMARK(BM_BareWorklist)->Unit(benchmark::kMillisecond);
 
 void BM_CompareAllFamilies(benchmark::State& state) {
   int schedules = 0;
