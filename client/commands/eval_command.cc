@@ -83,7 +83,7 @@ std::string Table(const Json& result, const std::string& checkpoint) {
       result.value("correct", int64_t{0}));
 }
 
-ExitCode Report(Json result, const RunSpec& spec, const std::string& checkpoint, bool json) {
+ExitCode ReportEvaluation(Json result, const RunSpec& spec, const std::string& checkpoint, bool json) {
   if (!json) return PrintData(Table(result, checkpoint));
   result.erase("all_samples");
   int64_t version = 0;
@@ -155,7 +155,7 @@ ExitCode RunEval(const EvalOptions& options) {
     return Fail(kExitFailed, "weft-worker ended without a result");
   }
   WarnOfLoss(latest, checkpoint);
-  return Report(latest, *spec, checkpoint, options.json);
+  return ReportEvaluation(latest, *spec, checkpoint, options.json);
 }
 
 }  // namespace weft
