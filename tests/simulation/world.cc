@@ -92,7 +92,10 @@ void World::StartProcess(int number) {
   const auto parse = [this](const std::string& spec) {
     int first_step = options_.first_step;
     if (!spec.empty() && !absl::SimpleAtoi(spec, &first_step)) Problem("a wrong specification");
-    return WorkerCore::RunShape{submitted_->graph.schedule(), options_.steps, first_step, submitted_->tables};
+    // As CheckedTables: null where they depend on the run's steps.
+    const Graph& graph = submitted_->graph;
+    return WorkerCore::RunShape{graph.schedule(), options_.steps, first_step,
+                                graph.depends_on_steps() ? nullptr : submitted_->tables};
   };
   processes_.push_back(
       std::make_unique<Process>(number, processes_.size() + 1, parse, options_.launch_ahead, link));
