@@ -11,7 +11,6 @@ namespace weft {
 namespace {
 
 constexpr int64_t kAlignment = 64;
-constexpr ParameterInit kZero{ParameterInit::Kind::kConstant, 0};
 constexpr ParameterInit kOne{ParameterInit::Kind::kConstant, 1};
 
 int64_t ProductOf(const std::vector<int64_t>& sizes) {
@@ -54,7 +53,7 @@ void LayerOperations::Product(int64_t rows, int64_t in, int64_t out) {
 
 void LayerOperations::Norm(absl::string_view name, int64_t rows, int64_t width) {
   Parameter(PartOf(name, "weight"), {width}, kOne);
-  Parameter(PartOf(name, "bias"), {width}, kZero);
+  Parameter(PartOf(name, "bias"), {width}, kZeroInit);
   Keep(rows * width);
   KeepFloats(2 * rows);
 }
@@ -65,9 +64,9 @@ void LayerOperations::Convolution(const NormedConvolution& c) {
   Parameter(PartOf(c.convolution, "weight"), {c.out, c.in, c.kernel, c.kernel},
             {ParameterInit::Kind::kNormal, std::sqrt(2 / fan_out)});
   Parameter(PartOf(c.norm, "weight"), {c.out}, kOne, /*wide=*/true);
-  Parameter(PartOf(c.norm, "bias"), {c.out}, kZero, /*wide=*/true);
+  Parameter(PartOf(c.norm, "bias"), {c.out}, kZeroInit, /*wide=*/true);
   constexpr auto kStatistic = ParameterSpec::Kind::kStatistic;
-  parameters_.push_back({PartOf(c.norm, "running_mean"), {c.out}, kZero, kStatistic});
+  parameters_.push_back({PartOf(c.norm, "running_mean"), {c.out}, kZeroInit, kStatistic});
   parameters_.push_back({PartOf(c.norm, "running_var"), {c.out}, kOne, kStatistic});
 
   const int64_t places = c.out_side * c.out_side, taps = c.in * c.kernel * c.kernel;

@@ -21,6 +21,7 @@ struct ParameterInit {
   enum class Kind : uint8_t { kConstant, kNormal, kUniform } kind = Kind::kConstant;
   double value = 0;  // the constant, the standard deviation, or the bound of both sides
 };
+inline constexpr ParameterInit kZeroInit{ParameterInit::Kind::kConstant, 0};
 
 struct ParameterSpec {
   enum class Kind : uint8_t {

@@ -13,7 +13,6 @@ namespace {
 
 // ---- the operations of each kind; the module reads the parameters in the order in which they stand here
 
-constexpr ParameterInit kZero{ParameterInit::Kind::kConstant, 0};
 constexpr double kDeviation = 0.02;  // standard deviation of the weights of transformers
 
 ParameterInit Normal(double deviation) { return {ParameterInit::Kind::kNormal, deviation}; }
@@ -39,7 +38,7 @@ void AddOperations(const PatchEmbeddingSpec& k, LayerOperations* layer) {
   const int64_t patches = k.patches(), tokens = patches + 1, width = k.width;
   const int64_t pixels = k.channels * k.patch * k.patch, image = patches * pixels;  // numbers
   layer->Parameter("patch.weight", {width, k.channels, k.patch, k.patch}, Normal(kDeviation));
-  layer->Parameter("patch.bias", {width}, kZero);
+  layer->Parameter("patch.bias", {width}, kZeroInit);
   layer->Parameter("class.weight", {width}, Normal(kDeviation));
   layer->Parameter("position.weight", {tokens, width}, Normal(kDeviation));
   layer->Product(patches, pixels, width);
@@ -58,18 +57,18 @@ void AddOperations(const TransformerBlockSpec& k, LayerOperations* layer) {
   const int64_t tokens = k.tokens, width = k.width, hidden = tokens * width;
   const ParameterInit weight = Normal(kDeviation), residual = Normal(kDeviation / std::sqrt(2.0 * k.blocks));
   layer->Norm("norm1", tokens, width);
-  layer->Linear("attention.qkv", tokens, width, 3 * width, weight, kZero);
+  layer->Linear("attention.qkv", tokens, width, 3 * width, weight, kZeroInit);
   layer->Keep(3 * hidden);
   layer->Product(tokens, width, tokens);  // scores, and their product with the values
   layer->Product(tokens, tokens, width);
   layer->KeepFloats(tokens * k.heads);  // statistics of the softmax
   layer->Keep(2 * hidden);              // the attention's output, and the same by tokens
-  layer->Linear("attention.projection", tokens, width, width, residual, kZero);
+  layer->Linear("attention.projection", tokens, width, width, residual, kZeroInit);
   layer->Keep(hidden);  // the sum in the middle
   layer->Norm("norm2", tokens, width);
-  layer->Linear("mlp.expand", tokens, width, 4 * width, weight, kZero);
+  layer->Linear("mlp.expand", tokens, width, 4 * width, weight, kZeroInit);
   layer->Keep(2 * 4 * hidden);  // before and behind the GELU
-  layer->Linear("mlp.contract", tokens, 4 * width, width, residual, kZero);
+  layer->Linear("mlp.contract", tokens, 4 * width, width, residual, kZeroInit);
   layer->Keep(hidden);
   layer->Tensors(20);
   layer->Output({tokens, width});
@@ -84,7 +83,7 @@ void AddOperations(const TokenScoresSpec& k, LayerOperations* layer) {
 
 void AddOperations(const ClassTokenScoresSpec& k, LayerOperations* layer) {
   layer->Norm("norm", 1, k.width);
-  layer->Linear("projection", 1, k.width, k.classes, Normal(kDeviation), kZero);
+  layer->Linear("projection", 1, k.width, k.classes, Normal(kDeviation), kZeroInit);
   layer->Loss(1, k.classes);
   layer->Work(layer->element() * k.tokens * k.width);  // the gradient of all tokens
   layer->Tensors(8);

@@ -276,7 +276,7 @@ void LocalTraining::Replace(const WorkerProcesses::Ended& ended, const RunInfo& 
   if (ended.code == kExitBadConfiguration || ended.code == kExitUsage) return;
   if (log_.seconds().size() > steps_at_replacement_) replaced_ = 0;
   steps_at_replacement_ = log_.seconds().size();
-  if (++replaced_ > options_.spec.restarts) return;
+  if (++replaced_ > options_.run.spec.restarts) return;
   const absl::Status started = workers_.StartAgain(ended.number);
   if (started.ok()) return;
   progress_.Clear();

@@ -14,7 +14,7 @@
 
 namespace weft {
 
-// What a rank keeps of one stage.
+// Holds what a rank keeps of one stage.
 struct KeptStage {
   int stage = 0;
   // For a holder of the stage; where states migrate, for every rank that the stage's state visits.

@@ -34,7 +34,7 @@ std::vector<double> HeldBytes(const Graph& graph, const StageBytes& bytes) {
       const auto [state, whole_sums] = BytesOf(*stage.kept, weight, OfStage(bytes.state, stage.stage));
       of_holders += state;
       of_holders += whole_sums;
-      // Of states that migrate, the one that it computes with is there, and the next may have come already.
+      // The state that the rank computes with is there, and the next one may have come already.
       of_visits = std::max(of_visits, before + state);
       before = state;
     }

@@ -123,7 +123,7 @@ void BM_CompareAllFamilies(benchmark::State& state) {
 }
 BENCHMARK(BM_CompareAllFamilies)->Unit(benchmark::kMillisecond);
 
-// What a coordinator does with a large run before it takes it in: 2,001,000 jobs a step.
+// Measures what a coordinator does with a large run before it takes it in: 2,001,000 jobs a step.
 void BM_CheckAndPlanLarge(benchmark::State& state) {
   const auto schedule = MakeSchedule("1f1b", {}, 1000, 1000);
   for (auto _ : state) {

@@ -92,7 +92,7 @@ void World::StartProcess(int number) {
   const auto parse = [this](const std::string& spec) {
     int first_step = options_.first_step;
     if (!spec.empty() && !absl::SimpleAtoi(spec, &first_step)) Problem("a wrong specification");
-    // As CheckedTables: null where they depend on the run's steps.
+    // Tables that depend on the run's steps are not handed on, as in CheckedTables.
     const Graph& graph = submitted_->graph;
     return WorkerCore::RunShape{graph.schedule(), options_.steps, first_step,
                                 graph.depends_on_steps() ? nullptr : submitted_->tables};

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "run/run_schedule.h"
 #include "worker/shell/compute/sum_of_squares.h"
 #include "worker/shell/memory/memory_source.h"
 #include "worker/shell/torch/cpu_rank_device.h"
@@ -49,7 +50,8 @@ class HeldStageTest : public ::testing::Test {
   // Makes stage 0 in this role, begun if it holds something.
   std::unique_ptr<HeldStage> Make(const StageRole& role) {
     auto stage = std::make_unique<HeldStage>(run_, 0, role, device_);
-    StageFiles files(run_, device_);
+    const ScheduledRun run = *ScheduledRun::Make(run_);
+    StageFiles files(run, device_);
     if (role.holds()) {
       EXPECT_TRUE(files.Begin(stage.get()).ok());
     }

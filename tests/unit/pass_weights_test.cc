@@ -6,6 +6,7 @@
 #include <memory>
 #include <utility>
 
+#include "run/run_schedule.h"
 #include "worker/shell/memory/memory_source.h"
 #include "worker/shell/torch/cpu_rank_device.h"
 #include "worker/shell/torch/pass_table.h"
@@ -30,7 +31,8 @@ class PassWeightsTest : public ::testing::Test {
  protected:
   std::unique_ptr<HeldStage> Make(const StageRole& role) {
     auto stage = std::make_unique<HeldStage>(run_, 0, role, device_);
-    StageFiles files(run_, device_);
+    const ScheduledRun run = *ScheduledRun::Make(run_);
+    StageFiles files(run, device_);
     if (role.holds()) {
       EXPECT_TRUE(files.Begin(stage.get()).ok());
     }

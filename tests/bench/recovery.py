@@ -1,0 +1,126 @@
+#!/usr/bin/env python3
+"""Kills a worker process of a training again and again, and measures the time until the next new step.
+
+    recovery.py BIN_DIR [--kills 40] [--processes 2] [--every 5] [--schedule 1f1b] [--out docs/measurements/recovery.md]
+
+The training is a small gpt of 4 stages with a checkpoint of every few steps. `next step` is the time from the kill to the line
+of a step that had not ended before; `steps again` are those between the checkpoint and the kill. Prints a markdown page.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+LIMIT = 120
+
+
+def children(pid):
+    listed = subprocess.run(["ps", "-o", "pid=,stat=,comm=", "--ppid", str(pid)], capture_output=True, text=True)
+    rows = [line.split() for line in listed.stdout.splitlines()]
+    return [int(row[0]) for row in rows if "weft-worker" in row[2] and "Z" not in row[1]]
+
+
+def steps(out):
+    path = out / "steps.jsonl"
+    return path.read_text().count("\n") if path.exists() else 0
+
+
+def await_steps(run, out, least):
+    began = time.monotonic()
+    while steps(out) < least:
+        if run.poll() is not None or time.monotonic() - began > LIMIT:
+            return None
+        time.sleep(0.005)
+    return time.monotonic()
+
+
+def newest_checkpoint(out):
+    names = [path.parent.name for path in out.glob("checkpoint-*/model.safetensors.index.json")]
+    return max((int(name.split("-")[1]) for name in names if name.split("-")[1].isdigit()), default=0)
+
+
+def write_run(folder, schedule, every):
+    (folder / "text.txt").write_text("".join(f"the {i} of {i * i} is {i % 7}; " for i in range(4000)))
+    path = folder / "run.yaml"
+    path.write_text("name: recovery\nmodel: {gpt: {layers: 6, width: 128, heads: 4, context: 64}}\n"
+                    "data: {text: {path: text.txt}, order: sequential}\n"
+                    "train: {steps: 1000000, batch: 16, microbatches: 4, seed: 1, optimizer: {adamw: {lr: 1.0e-3}}}\n"
+                    f"stages: 4\nschedule: {schedule}\ncheckpoint: {{every: {every}}}\n")
+    return path
+
+
+def measure(options, folder):
+    out = folder / "out"
+    run = subprocess.Popen([options.bin_dir / "weft", "train", write_run(folder, options.schedule, options.every), "--processes",
+                            str(options.processes), "--out", out], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    rng, rows = random.Random(options.seed), []
+    try:
+        while len(rows) < options.kills:
+            # As many processes as at the beginning, and some steps since the last kill.
+            if await_steps(run, out, steps(out) + rng.randint(options.every, 3 * options.every)) is None:
+                raise RuntimeError("the training does not get on")
+            workers = children(run.pid)
+            if len(workers) < options.processes:
+                continue
+            done, checkpoint = steps(out), newest_checkpoint(out)
+            began = time.monotonic()
+            os.kill(rng.choice(workers), signal.SIGKILL)
+            # Lines of steps that had ended are on their way.
+            time.sleep(0.02)
+            done = max(done, steps(out))
+            ended = await_steps(run, out, done + 1)
+            if ended is None:
+                raise RuntimeError(f"no new step within {LIMIT} s of kill {len(rows) + 1}")
+            rows.append((ended - began, done - checkpoint))
+    finally:
+        run.send_signal(signal.SIGTERM)
+        run.wait(60)
+    lines = (out / "steps.jsonl").read_text().splitlines()
+    made = [json.loads(line)["step"] for line in lines]
+    if made != sorted(set(made)):
+        raise RuntimeError("a step was reported twice or out of order")
+    return rows
+
+
+def share(values, part):
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(part * len(ordered)))]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("bin_dir", type=pathlib.Path)
+    parser.add_argument("--kills", type=int, default=40)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--every", type=int, default=5)
+    parser.add_argument("--schedule", default="1f1b")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--out", type=pathlib.Path)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        rows = measure(options, pathlib.Path(folder))
+    times, again = [row[0] for row in rows], [row[1] for row in rows]
+    text = "\n".join([
+        "# Recovery from a killed worker", "",
+        f"`tests/bench/recovery.py build/release/bin --kills {options.kills} --processes {options.processes} --every {options.every}"
+        f" --schedule {options.schedule}` on a 2-core machine without a GPU: a gpt of 4 stages on {options.processes} processes,",
+        f"with a checkpoint of every {options.every} steps. A random worker process is killed (SIGKILL), {len(rows)} times. Each time the run",
+        "goes on by itself from its newest checkpoint; no step is reported twice or left out.", "",
+        "| from the kill | p50 | p90 | p99 | most |", "| --- | --- | --- | --- | --- |",
+        "| to the next step that had not ended before | " +
+        " | ".join(f"{share(times, part):.2f} s" for part in (0.5, 0.9, 0.99)) + f" | {max(times):.2f} s |",
+        "| steps made again | " + " | ".join(str(share(again, part)) for part in (0.5, 0.9, 0.99)) + f" | {max(again)} |", ""])
+    print(text)
+    if options.out:
+        options.out.write_text(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
