@@ -73,7 +73,7 @@ void Run::Start(StepEffects& out, const std::vector<Worker*>& workers, FencingNu
   reduction_ = choice.mode;
   info_.reduction = std::move(choice.sentence);
   if (reduction_ == ReductionMode::kFast) attempt_ = attempt_->fast;
-  attempts_.Assigned(out.now);
+  attempts_.Assigned(out.now, attempt_->ranks());
   members_.Lease(attempt_->ranks(), numbers);
   queue_ = std::make_unique<WorkQueue>(attempt_);
   if (!output_.empty()) checkpoints_ = std::make_unique<RunCheckpoints>(*attempt_, members_, &info_);

@@ -31,13 +31,14 @@ void AddTo(const RankReport& former, RankReport* report) {
 
 }  // namespace
 
-void RunAttempts::Assigned(int64_t now) {
+void RunAttempts::Assigned(int64_t now, int ranks) {
   if (restarts_ == 0) {
     first_assigned_ns_ = now;
     return;
   }
   const double wall = static_cast<double>(now - first_assigned_ns_) * 1e-9;
-  for (auto& [rank, former] : former_) {
+  for (Rank rank = 0; rank < ranks; ++rank) {
+    RankReport& former = former_[rank];
     const double between = wall - former.wall_seconds;
     if (between <= 0) continue;
     former.idle_seconds[std::string(IdleCauseName(IdleCause::kRecovery))] += between;

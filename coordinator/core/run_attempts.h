@@ -8,8 +8,8 @@
 // kills each process that runs it ends the run, and a machine that fails now and then does not.
 //
 // It also keeps the ranks' figures of the attempts that are over, because a worker counts from its assignment
-// on. The time between an attempt's last report and the next assignment is idle time with the cause
-// `recovery`.
+// on. The time between an attempt's last report, or its assignment where there was none, and the next
+// assignment is idle time with the cause `recovery`.
 //
 // Run (run.h) owns it. A value; pure; one thread.
 #ifndef WEFT_COORDINATOR_CORE_RUN_ATTEMPTS_H_
@@ -29,8 +29,8 @@ class RunAttempts {
   // `allowed`: losses in a row, without a new step between them, that do not end the run.
   explicit RunAttempts(int32_t allowed) : allowed_(allowed) {}
 
-  // Notes that an attempt is assigned to processes.
-  void Assigned(int64_t now);
+  // Notes that an attempt of so many ranks is assigned to processes.
+  void Assigned(int64_t now, int ranks);
   // Notes the complete checkpoint of the step.
   void Checkpointed(int32_t step);
 

@@ -51,10 +51,10 @@ TEST(RunAttempts, CheckpointOfAnEarlierStep_DoesNotReplaceTheNewest) {
 
 TEST(RunAttempts, FiguresOfFormerAttempts_AreAddedAndTheTimeBetweenIsRecovery) {
   RunAttempts attempts(3);
-  attempts.Assigned(10 * kSecond);
+  attempts.Assigned(10 * kSecond, 1);
   attempts.MayRestart(0);
   attempts.End({{0, ReportOf(0, 3, 1, 100, 8)}});
-  attempts.Assigned(16 * kSecond);  // 6 s behind the first; 4 s were reported
+  attempts.Assigned(16 * kSecond, 1);  // 6 s behind the first; 4 s were reported
 
   RankReport second = ReportOf(0, 1, 1, 10, 5);
   attempts.AddFormer(&second);
@@ -69,7 +69,7 @@ TEST(RunAttempts, FiguresOfFormerAttempts_AreAddedAndTheTimeBetweenIsRecovery) {
 
   attempts.MayRestart(1);
   attempts.End({{0, second}});
-  attempts.Assigned(19 * kSecond);
+  attempts.Assigned(19 * kSecond, 1);
   RankReport third = ReportOf(0, 1, 0, 1, 1);
   attempts.AddFormer(&third);
   EXPECT_EQ(third.busy_seconds["forward"], 5);
@@ -77,15 +77,16 @@ TEST(RunAttempts, FiguresOfFormerAttempts_AreAddedAndTheTimeBetweenIsRecovery) {
   EXPECT_EQ(third.wall_seconds, 10);
 }
 
-TEST(RunAttempts, RankWithoutAReportBefore_KeepsItsOwnFigures) {
+TEST(RunAttempts, AttemptWithoutAReport_IsRecoveryAsAWhole) {
   RunAttempts attempts(3);
-  attempts.Assigned(0);
+  attempts.Assigned(0, 2);
   attempts.MayRestart(0);
   attempts.End({});
-  attempts.Assigned(5 * kSecond);
+  attempts.Assigned(5 * kSecond, 2);
   RankReport report = ReportOf(1, 2, 1, 3, 4);
   attempts.AddFormer(&report);
-  EXPECT_EQ(report.wall_seconds, 3);
+  EXPECT_EQ(report.idle_seconds["recovery"], 5);
+  EXPECT_EQ(report.wall_seconds, 8);
 }
 
 }  // namespace
