@@ -89,8 +89,12 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(const std::vec
   if (pid < 0) {
     CloseIfOpen(error[0]);
     CloseIfOpen(out[0]);
+    // A process begins with a thread, so it counts against the same limit.
     return absl::ResourceExhaustedError(
-        absl::StrCat("cannot start ", arguments[0], ": ", std::strerror(reason)));
+        absl::StrCat("cannot start ", arguments[0], ": ",
+                     reason == EAGAIN ? "no thread can be started: raise the limit of processes and threads "
+                                        "(ulimit -u, pids.max)"
+                                      : std::strerror(reason)));
   }
   // The parent sets the group too, as the child may not have come that far when it is first signalled.
   setpgid(pid, pid);

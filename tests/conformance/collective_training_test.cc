@@ -359,6 +359,7 @@ TEST(CollectiveTraining, AMemberDies_TheRunFailsWithItsNameAndNothingHangs) {
     TemporaryFolder folder;
     RunSpec run = FastRun(folder.path(), schedule, 2, 3);
     run.train.steps = 100'000;
+    run.restarts = 0;
     Cluster::Options options;
     options.processes = 3;
     Cluster cluster(options);
