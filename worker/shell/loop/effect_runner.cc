@@ -133,6 +133,7 @@ bool EffectRunner::PollTransport(int64_t now) {
   events_.clear();
   const bool worked = transport_.Progress(now, &events_) > 0;
   for (TransportEvent& e : events_) {
+    if (e.kind == TransportEvent::Kind::kPeerFailed && !IsConnected(e.peer)) continue;
     if (e.kind != TransportEvent::Kind::kArrived) {
       Fail(now, e.status);
       continue;
@@ -142,6 +143,12 @@ bool EffectRunner::PollTransport(int64_t now) {
     Apply(now, nullptr);
   }
   return worked;
+}
+
+// The end of a process of an earlier run, or of an earlier attempt of this one, may be noticed late.
+bool EffectRunner::IsConnected(PeerId peer) const {
+  return prepared_ && std::any_of(peers_.begin(), peers_.end(),
+                                  [&](const Peer& member) { return member.process == peer; });
 }
 
 bool EffectRunner::PollDevice() {

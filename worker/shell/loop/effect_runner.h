@@ -122,6 +122,8 @@ class EffectRunner {
 
   void Prepare(int64_t now, PrepareEffect& effect) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status BeginRun(int64_t now, PrepareEffect& effect) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+// Returns true if the run has connected to the process.
+  bool IsConnected(PeerId peer) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status AdmitPeers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void AllPrepared(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Save(int step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
