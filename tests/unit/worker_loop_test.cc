@@ -207,6 +207,21 @@ TEST_F(WorkerLoopTest, PeerThatCannotBeReached_FailsTheRunAndServesTheNext) {
   EXPECT_EQ(prepared->run, kRun + 1);
 }
 
+// The process was a member of the run before, and its end is noticed late.
+TEST_F(WorkerLoopTest, ProcessOfAFormerRunEnds_ThePresentRunGoesOn) {
+  link_.Say(Pipeline(kRun, other_->address()));
+  ASSERT_TRUE(link_.Await<Prepared>().has_value());
+  link_.Say(Abort{kRun, "a process was lost"});
+  ASSERT_TRUE(link_.Await<Forgotten>().has_value());
+  link_.Say(Pipeline(kRun + 1));
+  ASSERT_TRUE(link_.Await<Prepared>().has_value());
+  network_.Kill(other_->address());
+  link_.Say(Grant{kRun + 1, 0, {1, 1}, {Job::Compute(0, 0, 0, JobKind::kForward)}});
+  device_.gate.begun.Wait();
+  device_.gate.may_end.Notify();
+  EXPECT_TRUE(link_.Await<Completions>().has_value()) << "the run has failed";
+}
+
 // A worker that looks around only when it is woken.
 class WakenWorkerLoopTest : public WorkerLoopTest {
  protected:
