@@ -109,10 +109,10 @@ def main():
     times, again = [row[0] for row in rows], [row[1] for row in rows]
     text = "\n".join([
         "# Recovery from a killed worker", "",
-        f"`tests/bench/recovery.py build/release/bin --kills {options.kills} --processes {options.processes} --every {options.every}"
-        f" --schedule {options.schedule}` on a 2-core machine without a GPU: a gpt of 4 stages on {options.processes} processes,",
-        f"with a checkpoint of every {options.every} steps. A random worker process is killed (SIGKILL), {len(rows)} times. Each time the run",
-        "goes on by itself from its newest checkpoint; no step is reported twice or left out.", "",
+        f"`tests/bench/recovery.py build/release/bin --kills {options.kills} --every {options.every}` on a 2-core machine",
+        f"without a GPU: a gpt of 4 stages on {options.processes} processes (`{options.schedule}`), with a checkpoint of every",
+        f"{options.every} steps. A random worker process is killed (SIGKILL), {len(rows)} times. Each time the run goes on by itself",
+        "from its newest checkpoint; no step is reported twice or left out.", "",
         "| from the kill | p50 | p90 | p99 | most |", "| --- | --- | --- | --- | --- |",
         "| to the next step that had not ended before | " +
         " | ".join(f"{share(times, part):.2f} s" for part in (0.5, 0.9, 0.99)) + f" | {max(times):.2f} s |",
