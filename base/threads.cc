@@ -14,13 +14,17 @@
 
 namespace weft {
 
+absl::Status NoThread(absl::string_view cause) {
+  return absl::ResourceExhaustedError(
+      absl::StrCat("no thread can be started (", cause,
+                   "): raise the limit of processes and threads (ulimit -u, pids.max)"));
+}
+
 absl::StatusOr<std::thread> TryStartThread(std::function<void()> work) {
   try {
     return std::thread(std::move(work));
   } catch (const std::system_error& e) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("no thread can be started (", e.code().message(),
-                     "): raise the limit of processes and threads (ulimit -u, pids.max)"));
+    return NoThread(e.code().message());
   }
 }
 

@@ -8,8 +8,12 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 
 namespace weft {
+
+// Returns ResourceExhausted for the cause for which the kernel starts no thread or process, with what to do.
+absl::Status NoThread(absl::string_view cause);
 
 // Starts a thread. ResourceExhausted, with what to do, if the process can have no more.
 absl::StatusOr<std::thread> TryStartThread(std::function<void()> work);

@@ -13,6 +13,7 @@
 #include <initializer_list>
 
 #include "absl/strings/str_cat.h"
+#include "base/threads.h"
 
 namespace weft {
 namespace {
@@ -90,11 +91,10 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(const std::vec
     CloseIfOpen(error[0]);
     CloseIfOpen(out[0]);
     // A process begins with a thread, so it counts against the same limit.
+    const std::string cause = std::strerror(reason);
     return absl::ResourceExhaustedError(
         absl::StrCat("cannot start ", arguments[0], ": ",
-                     reason == EAGAIN ? "no thread can be started: raise the limit of processes and threads "
-                                        "(ulimit -u, pids.max)"
-                                      : std::strerror(reason)));
+                     reason == EAGAIN ? std::string(NoThread(cause).message()) : cause));
   }
   // The parent sets the group too, as the child may not have come that far when it is first signalled.
   setpgid(pid, pid);

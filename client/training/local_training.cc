@@ -20,6 +20,7 @@
 #include "client/training/stop_signals.h"
 #include "client/training/training_end.h"
 #include "client/training/worker_processes.h"
+#include "coordinator/core/loss_count.h"
 #include "coordinator/record/run_end.h"
 #include "coordinator/record/run_recorder.h"
 #include "coordinator/record/step_log.h"
@@ -45,7 +46,8 @@ class LocalTraining {
         wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
         recorder_(options.run.spec.stages(), kJobsKept, [this] { eventfd_write(wake_, 1); }),
         log_(options.output->live(), options.run.spec.first_step(), options.run.spec.train.non_finite),
-        progress_(ProgressWanted()) {}
+        progress_(ProgressWanted()),
+        losses_(options.run.spec.restarts) {}
   ~LocalTraining() {
     server_.reset();  // its thread calls the recorder
     close(wake_);
@@ -110,8 +112,7 @@ class LocalTraining {
   std::string stopped_by_;  // "stopped by SIGINT", once the run goes on to its last checkpoint
   double stop_until_ = 0;
   int reported_restarts_ = 0;
-  size_t steps_at_replacement_ = 0;  // steps that had been made when the last process was replaced
-  int replaced_ = 0;                 // processes replaced since the last new step
+  LossCount losses_;                                                       // losses of worker processes
   int reported_failed_checkpoints_ = 0, reported_failed_validations_ = 0;  // of checkpoints; of validations
 };
 
@@ -274,10 +275,8 @@ void LocalTraining::Replace(const WorkerProcesses::Ended& ended, const RunInfo& 
   const bool began = run.state > RunState::kWaiting || run.restarts > 0;
   if (!began || IsFinal(recorder_.run().state) || !stopped_by_.empty()) return;
   if (ended.code == kExitBadConfiguration || ended.code == kExitUsage) return;
-  if (log_.seconds().size() > steps_at_replacement_) replaced_ = 0;
-  steps_at_replacement_ = log_.seconds().size();
-  if (++replaced_ > options_.run.spec.restarts) return;
-  const absl::Status started = workers_.StartAgain(ended.number);
+  if (!losses_.Bear(static_cast<int32_t>(log_.seconds().size()))) return;
+  const absl::Status started = workers_.StartOne(ended.number);
   if (started.ok()) return;
   progress_.Clear();
   PrintMessage(absl::StrCat("no other worker process could start: ", started.message()));

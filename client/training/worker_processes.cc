@@ -51,12 +51,12 @@ absl::Status WorkerProcesses::Start(int count, const std::string& coordinator,
   metrics_ = metrics;
   memory_kills_ = CountMemoryKills();
   for (int number = 0; number < count; ++number) {
-    if (absl::Status started = StartAgain(number); !started.ok()) return started;
+    if (absl::Status started = StartOne(number); !started.ok()) return started;
   }
   return absl::OkStatus();
 }
 
-absl::Status WorkerProcesses::StartAgain(int number) {
+absl::Status WorkerProcesses::StartOne(int number) {
   std::vector<std::string> command = {program_,
                                       "--coordinator",
                                       coordinator_,

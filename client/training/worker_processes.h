@@ -28,8 +28,9 @@ class WorkerProcesses {
   absl::Status Start(int count, const std::string& coordinator,
                      const std::vector<std::string>& further_arguments = {},
                      const std::function<std::string(int)>& metrics = nullptr);
-  // Starts another process of this number, whose former one has ended. Requires Start. ResourceExhausted.
-  absl::Status StartAgain(int number);
+  // Starts the process of this number, also in the place of one that has ended. Requires Start.
+  // ResourceExhausted.
+  absl::Status StartOne(int number);
 
   // See ChildProcess.
   void AddTo(std::vector<pollfd>* descriptors) const;

@@ -88,10 +88,15 @@ void Run::Start(StepEffects& out, const std::vector<Worker*>& workers, FencingNu
 void Run::TakeUpAttempt() {
   attempt_ = plan_;
   attempt_spec_ = spec_;
-  const int32_t step = attempts_.checkpoint_step();
-  if (step <= plan_->first_step || plan_->resumed_spec == nullptr) return;
+  const int32_t step = FirstStepOfAttempt();
+  if (step == plan_->first_step) return;
   attempt_ = PlanFrom(*plan_, step);
   attempt_spec_ = plan_->resumed_spec(absl::StrCat(output_, "/checkpoint-", step), step);
+}
+
+int32_t Run::FirstStepOfAttempt() const {
+  if (plan_->resumed_spec == nullptr) return plan_->first_step;
+  return std::max(attempts_.checkpoint_step(), plan_->first_step);
 }
 
 Assign Run::AssignFor(int member, const std::vector<Peer>& peers) const {
@@ -209,7 +214,10 @@ void Run::EndSteps(StepEffects& out) {
   if (checkpoints_ != nullptr && checkpoints_->stop_sealed()) EndStopped(out);
 }
 
-void Run::MergeReports(std::vector<RankReport>& reports, SessionId from) {
+// Adds the figures of former attempts, hands the reports on, and keeps those of the process's own ranks.
+void Run::TakeReports(StepEffects& out, SessionId from, std::vector<RankReport>& reports) {
+  for (RankReport& r : reports) attempts_.AddFormer(&r);
+  out.effects.reports.push_back({info_.id, reports});
   for (RankReport& r : reports) {
     if (!members_.Has(from, r.rank)) continue;
     // Observers have had the spans; a history of runs would grow with them.
@@ -219,16 +227,10 @@ void Run::MergeReports(std::vector<RankReport>& reports, SessionId from) {
   }
 }
 
-void Run::AddFormerAttempts(std::vector<RankReport>* reports) const {
-  for (RankReport& r : *reports) attempts_.AddFormer(&r);
-}
-
 void Run::Take(StepEffects& out, SessionId from, Report& m) {
   // The last figures of a process came with Finished; it frees its memory since then.
   if (members_.Find(from)->finished) return;
-  AddFormerAttempts(&m.ranks);
-  out.effects.reports.push_back(m);
-  MergeReports(m.ranks, from);
+  TakeReports(out, from, m.ranks);
 }
 
 void Run::Take(StepEffects& out, SessionId from, const Failed& m) {
@@ -245,9 +247,7 @@ void Run::Take(StepEffects& out, SessionId from, Finished& m) {
     return Fail(
         absl::StrCat(member.label, " says it has finished before all jobs were done: a fault in the worker"));
   }
-  AddFormerAttempts(&m.ranks);
-  out.effects.reports.push_back({m.run, m.ranks});
-  MergeReports(m.ranks, from);
+  TakeReports(out, from, m.ranks);
   member.finished = true;
   FinishIfAllHave();
 }
@@ -347,7 +347,7 @@ void Run::EndAttempt(const std::string& reason) {
 }
 
 void Run::Restart(StepEffects& out) {
-  const int32_t step = std::max(attempts_.checkpoint_step(), plan_->first_step);
+  const int32_t step = FirstStepOfAttempt();
   info_.state = RunState::kWaiting;
   info_.restarts = attempts_.restarts();
   info_.restart_step = step;

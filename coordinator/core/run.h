@@ -118,6 +118,8 @@ class Run {
   bool HasResults() const;
   void FinishWithout(StepEffects& out, RunMember& member, const std::string& reason);
   void TakeUpAttempt();
+  // Returns the step behind the newest checkpoint, or the first one of the run.
+  int32_t FirstStepOfAttempt() const;
   // Drops what belongs to one attempt.
   void DropAttempt();
   // Returns true if the run saves checkpoints and has got so far that its processes may speak of them.
@@ -129,8 +131,7 @@ class Run {
   void EndSteps(StepEffects& out);
   void EndStopped(StepEffects& out);
   void BeginFinishing(StepEffects& out);
-  void AddFormerAttempts(std::vector<RankReport>* reports) const;
-  void MergeReports(std::vector<RankReport>& reports, SessionId from);
+  void TakeReports(StepEffects& out, SessionId from, std::vector<RankReport>& reports);
   bool AnnounceSnapshots(StepEffects& out);
   void GrantReady(StepEffects& out);
   std::string DescribeFinishing() const;

@@ -49,9 +49,7 @@ void RunAttempts::Assigned(int64_t now, int ranks) {
 void RunAttempts::Checkpointed(int32_t step) { checkpoint_step_ = std::max(checkpoint_step_, step); }
 
 bool RunAttempts::MayRestart(int32_t steps_done) {
-  losses_ = steps_done > furthest_ ? 1 : losses_ + 1;
-  furthest_ = std::max(furthest_, steps_done);
-  if (losses_ > allowed_) return false;
+  if (!losses_.Bear(steps_done)) return false;
   ++restarts_;
   return true;
 }

@@ -4,9 +4,6 @@
 // checkpoint that it has made; before that, from where the run itself began. Bits do not depend on it: the
 // steps that are made again have the values that they had (docs/design/recovery.md).
 //
-// A loss in whose attempt a step has ended that no attempt before had made counts as the first; so a job that
-// kills each process that runs it ends the run, and a machine that fails now and then does not.
-//
 // It also keeps the ranks' figures of the attempts that are over, because a worker counts from its assignment
 // on. The time between an attempt's last report, or its assignment where there was none, and the next
 // assignment is idle time with the cause `recovery`.
@@ -20,14 +17,15 @@
 #include <string>
 #include <vector>
 
+#include "coordinator/core/loss_count.h"
 #include "proto/session/messages.h"
 
 namespace weft {
 
 class RunAttempts {
  public:
-  // `allowed`: losses in a row, without a new step between them, that do not end the run.
-  explicit RunAttempts(int32_t allowed) : allowed_(allowed) {}
+  // `allowed`: losses in a row that do not end the run (loss_count.h).
+  explicit RunAttempts(int32_t allowed) : losses_(allowed) {}
 
   // Notes that an attempt of so many ranks is assigned to processes.
   void Assigned(int64_t now, int ranks);
@@ -41,9 +39,7 @@ class RunAttempts {
 
   // Returns the number of attempts that ended with a loss.
   int32_t restarts() const { return restarts_; }
-  // Returns the losses since the last new step; at most `allowed`, except when MayRestart said no.
-  int32_t losses() const { return losses_; }
-  int32_t allowed() const { return allowed_; }
+  int32_t allowed() const { return losses_.allowed(); }
   // Returns the step of the newest complete checkpoint; -1 for none.
   int32_t checkpoint_step() const { return checkpoint_step_; }
 
@@ -51,9 +47,8 @@ class RunAttempts {
   void AddFormer(RankReport* report) const;
 
  private:
-  const int32_t allowed_;
-  int32_t restarts_ = 0, losses_ = 0;
-  int32_t furthest_ = -1;  // steps done at the last loss
+  LossCount losses_;
+  int32_t restarts_ = 0;
   int32_t checkpoint_step_ = -1;
   int64_t first_assigned_ns_ = 0;
   std::map<Rank, RankReport> former_;

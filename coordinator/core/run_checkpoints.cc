@@ -121,8 +121,10 @@ RunCheckpoints::Validating RunCheckpoints::Take(StepEffects& out, SessionId from
   checkpoints_.Validated();
   if (m.failure.empty()) {
     const bool repeats = info_.validation.has_value() && info_.validation->step >= m.step;
-    if (!repeats) info_.validation = m;
-    if (!repeats) out.effects.validations.push_back(std::move(m));
+    if (!repeats) {
+      info_.validation = m;
+      out.effects.validations.push_back(std::move(m));
+    }
   } else {
     RecordNotValidated(m.step, absl::StrCat(members_.at(0).label, ": ", m.failure));
   }

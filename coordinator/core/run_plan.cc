@@ -1,5 +1,6 @@
 #include "coordinator/core/run_plan.h"
 
+#include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -40,10 +41,11 @@ absl::StatusOr<std::shared_ptr<const RunPlan>> MakeRunPlan(std::string name, std
   *tables = TablesOf(graph, *tables);
   auto order = ClaimOrder(graph, *tables);
   if (!order.ok()) return order.status();
-  return std::make_shared<const RunPlan>(RunPlan{std::move(name), std::move(schedule_text), steps,
-                                                 std::move(graph), *std::move(order), first_step, reduction,
-                                                 std::move(fast), std::move(unsound), bytes, checkpoint,
-                                                 *std::move(tables), std::move(spec)});
+  using Order = std::remove_reference_t<decltype(*order)>;
+  return std::make_shared<const RunPlan>(
+      RunPlan{std::move(name), std::move(schedule_text), steps, std::move(graph),
+              std::make_shared<const Order>(*std::move(order)), first_step, reduction, std::move(fast),
+              std::move(unsound), bytes, checkpoint, *std::move(tables), std::move(spec)});
 }
 
 std::shared_ptr<const RunPlan> PlanFrom(const RunPlan& plan, int32_t first_step) {

@@ -36,8 +36,9 @@ struct RunPlan {
   int32_t steps = 0;     // step before which the run ends; it makes those from first_step on
   Graph graph;
   // Claim order, [step mod period][rank]: the rank's jobs of such a step in the order in which a run with
-  // nominal durations starts them. Their `step` is not used.
-  std::vector<std::vector<std::vector<Job>>> claim_order;
+  // nominal durations starts them. Their `step` is not used. Shared, because a run that begins again copies
+  // its plan, and this is most of it.
+  std::shared_ptr<const std::vector<std::vector<std::vector<Job>>>> claim_order;
   int32_t first_step = 0;  // first step to make; an earlier run made all before
 
   // How the run file wants gradients summed. For kFast, and where a stage's devices can sum jointly, `fast`

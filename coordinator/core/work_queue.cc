@@ -10,7 +10,7 @@ WorkQueue::WorkQueue(std::shared_ptr<const RunPlan> plan)
     : plan_(std::move(plan)), progress_(plan_->graph, {.first_step = plan_->first_step}, plan_->tables) {
   const int n = progress_.jobs().size(), period = progress_.jobs().period();
   ranks_.resize(plan_->ranks());
-  Require(static_cast<int>(plan_->claim_order.size()) == period,
+  Require(static_cast<int>(plan_->claim_order->size()) == period,
           "the claim order is given for every step of a period");
   for (int phase = 0; phase < period; ++phase) IndexPhase(phase);
   least_jobs_of_rank_ = n;
@@ -24,7 +24,7 @@ WorkQueue::WorkQueue(std::shared_ptr<const RunPlan> plan)
 }
 
 void WorkQueue::IndexPhase(int phase) {
-  const auto& order = plan_->claim_order[phase];
+  const auto& order = (*plan_->claim_order)[phase];
   const std::vector<Rank>& rank_of = progress_.jobs().RanksAt(phase);
   Require(order.size() == ranks_.size(), "the claim order is given for every rank");
   size_t claimed = 0;

@@ -32,7 +32,7 @@ TEST(SpecPlanner, GoodFile_GivesThePlan) {
   EXPECT_EQ((*plan)->ranks(), 4);
   EXPECT_THAT((*plan)->schedule, HasSubstr("lpp"));
   size_t claimed = 0;
-  for (const auto& rank : (*plan)->claim_order.at(0)) claimed += rank.size();
+  for (const auto& rank : (*plan)->claim_order->at(0)) claimed += rank.size();
   EXPECT_EQ(claimed, static_cast<size_t>((*plan)->graph.jobs_per_step()));
 }
 

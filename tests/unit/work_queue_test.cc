@@ -32,12 +32,12 @@ TEST(WorkQueue, Grant_CreditTwo_GivesTheFirstTwoInClaimOrder) {
   WorkQueue queue(plan);
   const std::vector<Job> jobs = GrantTo(queue, 1, 2);
   ASSERT_EQ(jobs.size(), 2u);
-  EXPECT_EQ(jobs[0], plan->claim_order[0][1][0]);
-  EXPECT_EQ(jobs[1], plan->claim_order[0][1][1]);
+  EXPECT_EQ(jobs[0], (*plan->claim_order)[0][1][0]);
+  EXPECT_EQ(jobs[1], (*plan->claim_order)[0][1][1]);
   EXPECT_TRUE(GrantTo(queue, 1, 2).empty()) << "the credit is used up";
   EXPECT_FALSE(queue.CanGrant(1, 2));
   EXPECT_EQ(queue.Complete(1, Done(jobs[0])), WorkQueue::Outcome::kDone);
-  EXPECT_EQ(GrantTo(queue, 1, 2), std::vector<Job>{plan->claim_order[0][1][2]});
+  EXPECT_EQ(GrantTo(queue, 1, 2), std::vector<Job>{(*plan->claim_order)[0][1][2]});
 }
 
 TEST(WorkQueue, Complete_Twice_IsADuplicate) {

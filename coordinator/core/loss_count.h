@@ -1,0 +1,38 @@
+// Counts losses of a process in a row, and says when they are too many.
+//
+// A loss before which a step has ended that was not made at the loss before counts as the first; so a job
+// that kills each process that runs it comes to an end, and a machine that fails now and then does not. The
+// coordinator counts so before it begins a run again, and the client before it starts a process again.
+//
+// A value; pure.
+#ifndef WEFT_COORDINATOR_CORE_LOSS_COUNT_H_
+#define WEFT_COORDINATOR_CORE_LOSS_COUNT_H_
+
+#include <algorithm>
+#include <cstdint>
+
+namespace weft {
+
+class LossCount {
+ public:
+  // `allowed`: losses in a row, without a new step between them, that are borne.
+  explicit LossCount(int32_t allowed) : allowed_(allowed) {}
+
+  // Counts a loss behind so many steps done in all. Returns true if it is borne.
+  bool Bear(int32_t steps_done) {
+    losses_ = steps_done > furthest_ ? 1 : losses_ + 1;
+    furthest_ = std::max(furthest_, steps_done);
+    return losses_ <= allowed_;
+  }
+
+  int32_t allowed() const { return allowed_; }
+
+ private:
+  const int32_t allowed_;
+  int32_t losses_ = 0;
+  int32_t furthest_ = -1;  // steps done at the last loss
+};
+
+}  // namespace weft
+
+#endif  // WEFT_COORDINATOR_CORE_LOSS_COUNT_H_
