@@ -183,6 +183,9 @@ void CoordinatorCore::OnMessage(Worker& worker, Failed& m) {
   Run* run = ServedRun(worker, m.run);
   if (run == nullptr || run->blaming()) return;
   worker.failed_last = true;
+  // Either end of a link may be at fault: where other processes are free, they take the place of both.
+  if (Worker* end = m.link_to < 0 ? nullptr : sessions_.workers().FindByProcess(m.link_to))
+    end->failed_last = true;
   run->Take(out_, worker.session, m);
 }
 
@@ -223,7 +226,7 @@ void CoordinatorCore::EndBlame(Run& run) {
     return run.EndAttempt(
         absl::StrCat(m.label, " was lost: ", w->broken_reason, " (then ", run.first_failure(), ")"));
   }
-  run.Fail(run.first_failure());
+  run.link_failed() ? run.EndAttempt(run.first_failure()) : run.Fail(run.first_failure());
 }
 
 Probe CoordinatorCore::probe() const {

@@ -237,6 +237,7 @@ void Run::Take(StepEffects& out, SessionId from, const Failed& m) {
   if (blaming()) return;
   first_failure_ = absl::StrCat(members_.Find(from)->label, " failed: ", m.reason);
   failed_session_ = from;
+  link_failed_ = m.link_to >= 0;
   blame_deadline_ = out.now + options_.blame_ns;
 }
 
@@ -342,7 +343,7 @@ void Run::EndAttempt(const std::string& reason) {
   if (!stop_reason_.empty() || attempts_.allowed() == 0) return Fail(reason);
   if (attempts_.MayRestart(info_.steps_done)) return End(RunState::kWaiting, reason);
   const int32_t times = attempts_.allowed();
-  Fail(absl::StrCat(reason, "; before, the run lost a process ", times, times == 1 ? " time" : " times",
+  Fail(absl::StrCat(reason, "; before, the run began again ", times, times == 1 ? " time" : " times",
                     " in a row, without a new step between (restarts: ", times, " in the run file)"));
 }
 
@@ -368,6 +369,7 @@ void Run::DropAttempt() {
   deadline_ = blame_deadline_ = kNever;
   first_failure_.clear();
   failed_session_ = 0;
+  link_failed_ = false;
   checkpoints_.reset();
   queue_.reset();
   attempt_.reset();

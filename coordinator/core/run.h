@@ -77,7 +77,7 @@ class Run {
 
   // Takes the loss of a member's process for good.
   void Lose(StepEffects& out, SessionId session, const std::string& reason);
-  // Ends the attempt for a process that is lost: the run begins again, or fails if it may not.
+  // Ends the attempt for a process or a data link that is lost: the run begins again, or fails if it may not.
   void EndAttempt(const std::string& reason);
   // Announces snapshots and grants jobs, as far as both can go now.
   void Grant(StepEffects& out);
@@ -108,6 +108,7 @@ class Run {
   bool blaming() const { return blame_deadline_ != kNever; }
   bool blame_is_due(int64_t now) const { return now >= blame_deadline_; }
   const std::string& first_failure() const { return first_failure_; }
+  bool link_failed() const { return link_failed_; }
   SessionId failed_session() const { return failed_session_; }
   // Fails the run if the deadline of its state has passed.
   void CheckDeadline(int64_t now);
@@ -164,6 +165,7 @@ class Run {
   std::string stop_reason_;
   std::string first_failure_;
   SessionId failed_session_ = 0;  // session of the process that reported it
+  bool link_failed_ = false;      // true if it was a data link
   std::optional<Ending> ending_;
 };
 

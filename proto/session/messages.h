@@ -130,6 +130,9 @@ struct Report {
 struct Failed {
   uint64_t run = 0;
   std::string reason;  // what happened, where, what to do
+  // Process to which the data link failed; -1 for any other failure. A link may carry again, or another
+  // process may take the place of one of its ends; other failures would come again.
+  int32_t link_to = -1;
 };
 
 struct Finished {

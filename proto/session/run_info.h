@@ -63,7 +63,7 @@ struct RunInfo {
   std::optional<Validation> validation;
   std::string validation_failure;
   int32_t failed_validations = 0;
-  // How often the run has begun again because it lost a process, the first step that it then made, and why it
+  // How often the run has begun again because it lost a process or a data link, the first step that it then made, and why it
   // did so the last time.
   int32_t restarts = 0, restart_step = 0;
   std::string restart_reason;

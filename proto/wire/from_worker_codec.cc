@@ -38,6 +38,7 @@ struct WorkerEncoder {
   void operator()(const Failed& m) const {
     out->mutable_failed()->set_run(m.run);
     out->mutable_failed()->set_reason(CleanText(m.reason, kMaxTextBytes));
+    if (m.link_to >= 0) out->mutable_failed()->set_link_to(static_cast<uint32_t>(m.link_to));
   }
   void operator()(const Finished& m) const { EncodeReports(m, out->mutable_finished()); }
   void operator()(const GroupId& m) const { Encode(m, out->mutable_group_id()); }
@@ -214,7 +215,12 @@ absl::StatusOr<FromWorker> DecodeSaved(absl::string_view name, const Wire& in) {
 
 absl::StatusOr<FromWorker> DecodeFailed(const v1::Failed& in) {
   WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("failed.reason", in.reason(), kMaxTextBytes));
-  return Failed{in.run(), PlainText(in.reason(), kMaxTextBytes)};
+  Failed m{in.run(), PlainText(in.reason(), kMaxTextBytes)};
+  if (in.has_link_to()) {
+    WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("failed.link_to", in.link_to(), kMaxProcesses - 1));
+    m.link_to = static_cast<int32_t>(in.link_to());
+  }
+  return m;
 }
 
 }  // namespace

@@ -200,7 +200,8 @@ class DataNetwork : public ::testing::Test {
   void StartEndlessRun() {
     const std::string file = WriteSmallRun(
         folder_,
-        {{"train", "{steps: 1000000, batch: 16, microbatches: 4, seed: 1, optimizer: {sgd: {lr: 0.01}}}"}});
+        {{"train", "{steps: 1000000, batch: 16, microbatches: 4, seed: 1, optimizer: {sgd: {lr: 0.01}}}"},
+         {"restarts", std::to_string(restarts_)}});
     ASSERT_EQ(Weft({"submit", file, "--processes", "2", "--out", folder_ / "out", "--detach"}).code, 0);
     ASSERT_TRUE(StepsPass());
   }
@@ -210,6 +211,9 @@ class DataNetwork : public ::testing::Test {
   }
   std::string Reason() const {
     return Json::parse(Weft({"describe", "1", "-o", "json"}).out)["reason"].get<std::string>();
+  }
+  int Restarts() const {
+    return Json::parse(Weft({"describe", "1", "-o", "json"}).out)["restarts"].get<int>();
   }
   static bool Eventually(const std::function<bool()>& done) {
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(120);
@@ -228,6 +232,7 @@ class DataNetwork : public ::testing::Test {
   const TestFolder folder_;
   const std::string address_;
   int longest_silence_ = kShortSilence;
+  int restarts_ = 0;  // of the run file
   std::unique_ptr<Command> coordinator_;
   std::vector<std::unique_ptr<Command>> workers_;
 };
@@ -271,6 +276,15 @@ TEST_F(DataNetwork, LinkCarriesNothing_TheRunFailsAndNamesProcessAndTensor) {
   links->Cut();
   EXPECT_EQ(Weft({"wait", "1"}).code, 1);
   EXPECT_THAT(Reason(), ContainsRegex(kLostLink));
+}
+
+TEST_F(DataNetwork, LinkCarriesNothing_TheRunBeginsAgainOverAnother) {
+  restarts_ = 1;
+  const auto links = StartAndTakeLinks(kShortSilence);
+  links->Cut();
+  EXPECT_TRUE(Eventually([&] { return Restarts() == 1; }));
+  EXPECT_TRUE(StepsPass());
+  EXPECT_THAT(Weft({"describe", "1"}).out, ContainsRegex(kLostLink));
 }
 
 // Two machines, as far as the network sees: namespaces, joined by one cable. `weft0` of the second has a
@@ -336,6 +350,17 @@ TEST_F(TwoMachines, CableIsOut_TheRunFailsAndNamesProcessAndTensor) {
   ASSERT_TRUE(Ip({"-n", machines_[1], "link", "set", "weft0", "down"}));
   EXPECT_EQ(Weft({"wait", "1"}).code, 1);
   EXPECT_THAT(Reason(), ContainsRegex(kLostLink));
+}
+
+TEST_F(TwoMachines, CableIsOutForLongerThanTheTimeout_TheRunGoesOnWhenItIsInAgain) {
+  restarts_ = 3;
+  StartOn(0);
+  StartOn(1);
+  StartEndlessRun();
+  ASSERT_TRUE(Ip({"-n", machines_[1], "link", "set", "weft0", "down"}));
+  EXPECT_TRUE(Eventually([&] { return Restarts() >= 1; }));
+  ASSERT_TRUE(Ip({"-n", machines_[1], "link", "set", "weft0", "up"}));
+  EXPECT_TRUE(StepsPass());
 }
 
 }  // namespace

@@ -692,6 +692,34 @@ TEST_F(CoreTest, LostProcess_AFreeWorkerTakesItsRanks) {
   EXPECT_EQ(Heard<Assign>(3)->spec, "{}") << "without a checkpoint it begins at the first step";
 }
 
+// A data link is no fault of the run: it may carry again, and other processes have other links.
+TEST_F(CoreTest, LostLink_RunBeginsAgainOnOtherProcessesWhereSomeAreFree) {
+  restarts = 1;
+  const uint64_t run = Running();
+  for (const SessionId s : {3, 4}) Join(s);
+  Say(2, Failed{run, "process 0 is lost: its data link carries nothing", 0});
+  now += options.blame_ns;
+  Do(Tick{});
+  EXPECT_EQ(run_info.state, RunState::kWaiting);
+  EXPECT_THAT(run_info.restart_reason, HasSubstr("its data link carries nothing; the run begins again"));
+  for (const SessionId s : {1, 2}) {
+    EXPECT_TRUE(Heard<Abort>(s).has_value());
+    Say(s, Forgotten{run});
+  }
+  for (const SessionId s : {1, 2}) EXPECT_FALSE(Heard<Assign>(s).has_value()) << "either may be at fault";
+  for (const SessionId s : {3, 4}) EXPECT_TRUE(Heard<Assign>(s).has_value());
+}
+
+TEST_F(CoreTest, LostLinkOfTheOnlyProcesses_RunBeginsAgainOnThem) {
+  restarts = 1;
+  const uint64_t run = Running();
+  Say(2, Failed{run, "process 0 is lost: its data link carries nothing", 0});
+  now += options.blame_ns;
+  Do(Tick{});
+  for (const SessionId s : {1, 2}) Say(s, Forgotten{run});
+  for (const SessionId s : {1, 2}) EXPECT_TRUE(Heard<Assign>(s).has_value());
+}
+
 TEST_F(CoreTest, LostProcesses_WithoutANewStep_FailTheRunWithAllThatIsKnown) {
   restarts = 2;
   Join(1);
@@ -702,9 +730,8 @@ TEST_F(CoreTest, LostProcesses_WithoutANewStep_FailTheRunWithAllThatIsKnown) {
     Do(WorkerExited{static_cast<int64_t>(100 + s), "killed by signal 11"});
   }
   EXPECT_EQ(core->GetRun(run)->state, RunState::kFailed);
-  EXPECT_THAT(run_info.reason,
-              ::testing::AllOf(HasSubstr("pid 103"), HasSubstr("killed by signal 11"),
-                               HasSubstr("before, the run lost a process 2 times in a row")));
+  EXPECT_THAT(run_info.reason, ::testing::AllOf(HasSubstr("pid 103"), HasSubstr("killed by signal 11"),
+                                                HasSubstr("before, the run began again 2 times in a row")));
 }
 
 TEST_F(CoreTest, LastProcessLost_RunWaitsForAnother) {

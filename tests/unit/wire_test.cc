@@ -154,6 +154,15 @@ TEST(SessionCodec, PreparedCreditFailed_RoundTrip_AreEqual) {
   const auto failed = std::get<Failed>(RoundTrip(FromWorker(Failed{9, "out of memory"})));
   EXPECT_EQ(failed.run, 9u);
   EXPECT_EQ(failed.reason, "out of memory");
+  EXPECT_EQ(failed.link_to, -1);
+  const auto link = std::get<Failed>(RoundTrip(FromWorker(Failed{9, "process 3 does not answer", 3})));
+  EXPECT_EQ(link.link_to, 3);
+}
+
+TEST(SessionCodec, FailedLinkToAnImpossibleProcess_IsRefused) {
+  v1::WorkerPayload out;
+  wire::Encode(FromWorker(Failed{9, "", 1 << 14}), &out);
+  EXPECT_EQ(wire::Decode(out).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST(SessionCodec, Completions_RoundTrip_AreEqual) {

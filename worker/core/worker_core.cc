@@ -179,7 +179,11 @@ void WorkerCore::OnFinished(std::vector<RankReport> reports, WorkerEffects* out)
 }
 
 void WorkerCore::OnFailure(int64_t now, const std::string& reason, WorkerEffects* out) {
-  if (run_) run_->OnFailure(now, reason, out);
+  if (run_) run_->OnFailure(now, {run_id(), reason}, out);
+}
+
+void WorkerCore::OnLinkFailure(int64_t now, int32_t process, const std::string& reason, WorkerEffects* out) {
+  if (run_) run_->OnFailure(now, {run_id(), reason, process}, out);
 }
 
 void WorkerCore::Forget(int64_t now, WorkerEffects* out) {

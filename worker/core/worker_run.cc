@@ -362,7 +362,7 @@ bool WorkerRun::HandOn(int64_t now, LocalRank& rank, const Job& job, std::option
   joint_.Forget(job);
   const std::string failure = rank.activations.End(job, activation_bytes);
   if (!failure.empty()) {
-    OnFailure(now, failure, out);
+    OnFailure(now, {run_.assignment().run, failure}, out);
     return false;
   }
   PublishOutputs(job, outputs, out);
@@ -438,11 +438,11 @@ int WorkerRun::AnnounceSnapshot(int step) {
   return pieces;
 }
 
-void WorkerRun::OnFailure(int64_t now, const std::string& reason, WorkerEffects* out) {
+void WorkerRun::OnFailure(int64_t now, Failed failure, WorkerEffects* out) {
   if (failed_) return;
   failed_ = true;
   TouchAll();
-  out->push_back(SendEffect{Failed{run_.assignment().run, reason}});
+  out->push_back(SendEffect{std::move(failure)});
   UpdateIdle(now);
 }
 

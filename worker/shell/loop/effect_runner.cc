@@ -113,10 +113,15 @@ void EffectRunner::Send(FromWorker message) {
   if (outbox_.Send(std::move(message))) threads_.WakeMain();
 }
 
-void EffectRunner::Fail(int64_t now, const absl::Status& status) {
+void EffectRunner::Fail(int64_t now, const absl::Status& status, std::optional<PeerId> link_to) {
   failed_ = true;
   communicators_.Clear(status);  // the other members notice
-  core_.OnFailure(now, std::string(status.message()), &effects_);
+  const std::string reason(status.message());
+  if (link_to.has_value()) {
+    core_.OnLinkFailure(now, *link_to, reason, &effects_);
+  } else {
+    core_.OnFailure(now, reason, &effects_);
+  }
   Apply(now, nullptr);
 }
 
@@ -135,7 +140,7 @@ bool EffectRunner::PollTransport(int64_t now) {
   for (TransportEvent& e : events_) {
     if (e.kind == TransportEvent::Kind::kPeerFailed && !IsConnected(e.peer)) continue;
     if (e.kind != TransportEvent::Kind::kArrived) {
-      Fail(now, e.status);
+      Fail(now, e.status, e.peer);
       continue;
     }
     const TensorArrival arrival = exchange_.TakeArrived(e.key, std::move(e.tensor));
