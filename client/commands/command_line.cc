@@ -331,6 +331,11 @@ CLI::App* AddTrain(CLI::App& app, TrainOptions& o) {
                                            "Worker processes (default: one per rank, at most one per core)")
                                ->check(CLI::Range(1, 4096))
                                ->type_name("N");
+  CLI::Option* spares =
+      sub->add_option("--spares", o.spares,
+                      "Further worker processes that wait; one takes the place of a process that is lost")
+          ->check(CLI::Range(0, 4096))
+          ->type_name("N");
   sub->add_option("--out", o.out, "Folder of the results (default out/NAME, NAME the run's name)")
       ->type_name("DIR");
   sub->add_flag("--overwrite", o.overwrite,
@@ -340,7 +345,8 @@ CLI::App* AddTrain(CLI::App& app, TrainOptions& o) {
       ->type_name("HOST:PORT");
   sub->add_flag("--reference", o.reference,
                 "Train as one plain loop in one process; every schedule ends with the same bits")
-      ->excludes(processes);
+      ->excludes(processes)
+      ->excludes(spares);
   sub->add_option("--until", o.until,
                   "Stop after this many of the file's steps, and leave a checkpoint to go on from")
       ->check(CLI::Range(1, 1'000'000'000))

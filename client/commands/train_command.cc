@@ -102,6 +102,7 @@ ExitCode RunTrain(const TrainOptions& options) {
   local.run = *run;
   local.file = options.file;
   local.processes = options.processes > 0 ? options.processes : std::min(ranks, CoresOfProcess());
+  local.spares = options.spares;
   local.output = output->get();
   local.metrics = options.metrics;
   local.device = options.device;

@@ -14,6 +14,7 @@ namespace weft {
 struct TrainOptions {
   std::string file;
   int processes = 0;    // 0: as many as ranks, but at most as many as cores
+  int spares = 0;       // further processes that wait to take the place of a lost one
   std::string out;      // "" means out/NAME, NAME the run's name
   std::string metrics;  // HOST:PORT of the coordinator's metrics, "" for none
   bool reference = false;

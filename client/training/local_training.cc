@@ -153,7 +153,7 @@ absl::Status LocalTraining::Start() {
     const int port = metrics_server_->port();
     PrintMessage(absl::StrCat("metrics at http://", host, ":", port,
                               "/metrics, of the worker processes at ports ", port + 1, " to ",
-                              port + options_.processes));
+                              port + options_.processes + options_.spares));
     worker_metrics_ = [host, port](int process) { return absl::StrCat(host, ":", port + 1 + process); };
   }
   auto scratch = ScratchFolder::Make();
@@ -168,8 +168,8 @@ absl::Status LocalTraining::Start() {
   const auto run = server_->Submit(request);
   if (!run.ok()) return run.status();
   run_ = *run;
-  return workers_.Start(options_.processes, server_->addresses()[0], options_.device.Arguments(),
-                        worker_metrics_);
+  return workers_.Start(options_.processes + options_.spares, server_->addresses()[0],
+                        options_.device.Arguments(), worker_metrics_);
 }
 
 void LocalTraining::Wait() {

@@ -17,6 +17,7 @@ struct LocalTrainingOptions {
   ScheduledRun run;  // its schedule is checked
   std::string file;  // the run file, as the user wrote it
   int processes = 1;
+  int spares = 0;                  // further worker processes, which take the place of lost ones
   OutputFolder* output = nullptr;  // folder in which the run has begun; outlives the training
   std::string metrics;             // HOST:PORT, "" for none
   DeviceFlags device;

@@ -15,15 +15,26 @@ CoordinatorCore::CoordinatorCore(CoreOptions options)
       numbers_{options.epoch} {}
 
 Effects CoordinatorCore::Step(int64_t now, Event event) {
-  out_.now = now;
+  BeginStep(now);
   std::visit([this](auto& e) { On(e); }, event);
   return EndStep();
 }
 
 Effects CoordinatorCore::Step(int64_t now, std::vector<Event> events) {
-  out_.now = now;
+  BeginStep(now);
   for (Event& event : events) std::visit([this](auto& e) { On(e); }, event);
   return EndStep();
+}
+
+// A Step comes at the latest when a deadline is due. One that comes much later shows that this process stood
+// still, and could not hear its workers meanwhile.
+void CoordinatorCore::BeginStep(int64_t now) {
+  constexpr int64_t kPauseNs = 2'000'000'000;
+  if (now - out_.now > kPauseNs) {
+    const int64_t due = next_deadline();
+    if (due != kNever && now - due > kPauseNs) sessions_.Excuse(now - due);
+  }
+  out_.now = now;
 }
 
 Effects CoordinatorCore::EndStep() {

@@ -102,6 +102,7 @@ class CoordinatorCore {
   }
   void EndRun(Run& run);
   void StartWaiting();
+  void BeginStep(int64_t now);
   Effects EndStep();
 
   // Removes a worker that is gone for good, and tells its run. `worker` is dead after this.

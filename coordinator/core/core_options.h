@@ -20,8 +20,8 @@ struct CoreOptions {
   int64_t waiting_ns = 600'000'000'000;    // time for as many worker processes as a run needs to connect
   int64_t preparing_ns = 300'000'000'000;  // time for every process to be Prepared
   int64_t progress_ns = 600'000'000'000;   // time without any job done
-  // Silence of one process of a running run; workers report every second.
-  int64_t silence_ns = 120'000'000'000;
+  // Silence after which a process of a running run has lost its leases; workers report every second.
+  int64_t lease_ns = 15'000'000'000;
   int64_t finishing_ns = 600'000'000'000;  // time for every process to be Finished
   int64_t blame_ns = 1'000'000'000;        // time that a reported failure waits for its cause (run.h)
   int64_t ending_ns = 10'000'000'000;  // time for Forgotten after Abort; then the worker is reported as late

@@ -74,6 +74,7 @@ void Run::Start(StepEffects& out, const std::vector<Worker*>& workers, FencingNu
   info_.reduction = std::move(choice.sentence);
   if (reduction_ == ReductionMode::kFast) attempt_ = attempt_->fast;
   attempts_.Assigned(out.now, attempt_->ranks());
+  recovery_.Assigned(out.now);
   members_.Lease(attempt_->ranks(), numbers);
   queue_ = std::make_unique<WorkQueue>(attempt_);
   if (!output_.empty()) checkpoints_ = std::make_unique<RunCheckpoints>(*attempt_, members_, &info_);
@@ -124,6 +125,7 @@ void Run::Take(StepEffects& out, SessionId from, const Prepared&) {
 
 void Run::BeginRunning(StepEffects& out) {
   info_.state = RunState::kRunning;
+  recovery_.Running(out.now);
   if (info_.started_ns == 0) info_.started_ns = out.now;
   deadline_ = out.now + options_.progress_ns;
   all_may_grant_ = true;
@@ -185,6 +187,7 @@ void Run::Take(StepEffects& out, SessionId from, Completions& m) {
   }
   if (kept == 0) return;
   m.jobs.resize(kept);
+  recovery_.JobDone(out.now);
   deadline_ = out.now + options_.progress_ns;
   may_grant_.push_back(m.rank);
   out.effects.jobs.push_back({info_.id, m.rank, member.process, std::move(m.jobs)});
@@ -202,7 +205,7 @@ void Run::EndSteps(StepEffects& out) {
     info_.has_loss = s.has_loss;
     ++out.counts.steps;
   }
-  info_.steps_done = std::max(info_.steps_done, queue_->steps_done());
+  if (queue_->steps_done() > info_.steps_done) NoteNewSteps(out, queue_->steps_done());
   if (checkpoints_ != nullptr) checkpoints_->SealSaved(out);
   all_may_grant_ = true;  // the window moved
   Probe& counts = out.counts;
@@ -212,6 +215,15 @@ void Run::EndSteps(StepEffects& out) {
   counts.last_step_ns = out.now;
   if (queue_->all_done()) return BeginFinishing(out);
   if (checkpoints_ != nullptr && checkpoints_->stop_sealed()) EndStopped(out);
+}
+
+void Run::NoteNewSteps(StepEffects& out, int32_t steps_done) {
+  info_.steps_done = steps_done;
+  const std::optional<RecoveryTimes> recovery = recovery_.NewStep(out.now);
+  if (!recovery.has_value()) return;
+  info_.recovery_ns = recovery;
+  for (int phase = 0; phase < kRecoveryPhases; ++phase) out.counts.recovery_ns[phase] += (*recovery)[phase];
+  out.Changed(info_);
 }
 
 // Adds the figures of former attempts, hands the reports on, and keeps those of the process's own ranks.
@@ -360,6 +372,7 @@ void Run::Restart(StepEffects& out) {
   info_.reason = info_.restart_reason;
   ending_.reset();
   attempts_.End(reports_);
+  recovery_.Lost(out.now);
   DropAttempt();
   ++out.counts.restarts;
   out.Changed(info_);

@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "coordinator/core/core_options.h"
+#include "coordinator/core/recovery_clock.h"
 #include "coordinator/core/run_attempts.h"
 #include "coordinator/core/run_checkpoints.h"
 #include "coordinator/core/run_members.h"
@@ -130,6 +131,7 @@ class Run {
   Assign AssignFor(int member, const std::vector<Peer>& peers) const;
   void BeginRunning(StepEffects& out);
   void EndSteps(StepEffects& out);
+  void NoteNewSteps(StepEffects& out, int32_t steps_done);
   void EndStopped(StepEffects& out);
   void BeginFinishing(StepEffects& out);
   void TakeReports(StepEffects& out, SessionId from, std::vector<RankReport>& reports);
@@ -152,6 +154,7 @@ class Run {
 
   RunMembers members_;
   RunAttempts attempts_;
+  RecoveryClock recovery_;
   ReductionMode reduction_ = ReductionMode::kOrdered;  // reduction of the present attempt
   std::unique_ptr<WorkQueue> queue_;
   std::unique_ptr<RunCheckpoints> checkpoints_;  // of a run with an output folder

@@ -131,9 +131,13 @@ int64_t WorkerSessions::next_due() const {
   for (const auto& [session, w] : workers_.all()) {
     next = std::min(next, w.deadline);
     if (w.ending() && !w.reported_late) next = std::min(next, w.ending_since_ns + options_.ending_ns);
-    if (w.serves() && runs_.IsRunning(w.run)) next = std::min(next, w.heard_ns + options_.silence_ns);
+    if (w.serves() && runs_.IsRunning(w.run)) next = std::min(next, w.heard_ns + options_.lease_ns);
   }
   return next;
+}
+
+void WorkerSessions::Excuse(int64_t ns) {
+  for (auto& [session, worker] : workers_.all()) worker.heard_ns += ns;
 }
 
 std::optional<std::string> WorkerSessions::Overdue(StepEffects& out, Worker& worker) {
@@ -154,9 +158,9 @@ std::optional<std::string> WorkerSessions::Overdue(StepEffects& out, Worker& wor
          absl::StrCat("it was told ", Seconds(options_.ending_ns), " ago that run ", worker.run,
                       " is over, and still holds it; other runs go to others")});
   }
-  if (!worker.serves() || !runs_.IsRunning(worker.run) || now < worker.heard_ns + options_.silence_ns)
+  if (!worker.serves() || !runs_.IsRunning(worker.run) || now < worker.heard_ns + options_.lease_ns)
     return std::nullopt;
-  return absl::StrCat("it was silent for ", Seconds(options_.silence_ns));
+  return absl::StrCat("it was silent for ", Seconds(options_.lease_ns));
 }
 
 // ---- questions

@@ -64,6 +64,8 @@ class WorkerSessions {
   // Takes the worker's word that it has forgotten an aborted run: it is free.
   static void Forgotten(StepEffects& out, Worker& worker, uint64_t run);
 
+  // Leaves out of the silence of all workers a time in which the coordinator itself stood still.
+  void Excuse(int64_t ns);
   // Returns when Overdue has something to say though nothing happened; INT64_MAX for never.
   int64_t next_due() const;
   // Checks the deadlines of one session. Ends it if no Hello came in time; reports a worker that ends its run

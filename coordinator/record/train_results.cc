@@ -139,7 +139,8 @@ void RemoveCheckpoint(const fs::path& folder) {
 std::string TroubleText(const TrainResults& r) {
   std::string out;
   if (r.restarts > 0) {
-    absl::StrAppend(&out, "restarts     ", r.restarts, ", each behind the loss of a worker process\n");
+    absl::StrAppend(&out, "restarts     ", r.restarts,
+                    ", each behind the loss of a worker process or a data link\n");
   }
   if (r.skipped_steps > 0) {
     absl::StrAppend(&out, "skipped      ", r.skipped_steps, r.skipped_steps == 1 ? " step" : " steps",

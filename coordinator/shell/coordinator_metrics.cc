@@ -38,7 +38,7 @@ CoordinatorMetrics::CoordinatorMetrics(Metrics* m)
       lost_(m->AddCounter("weft_workers_lost_total", "Worker processes that were given up as lost.")),
       restarts_(m->AddCounter("weft_run_restarts_total",
                               "Runs that began again from their newest checkpoint because they lost a "
-                              "worker process.")),
+                              "worker process or a data link.")),
       resumed_(m->AddCounter("weft_sessions_resumed_total",
                              "Connections that replaced a broken connection of a session.")) {
   m->AddGauge("weft_build_info", "1, with the version of this program.", {{"version", "0.1.0"}}).Set(1);
@@ -58,6 +58,11 @@ CoordinatorMetrics::CoordinatorMetrics(Metrics* m)
         m->AddGauge("weft_runs", "Runs by state; of those that ended, the last ones.", {{"state", state}}));
     if (!IsFinal(static_cast<RunState>(s))) continue;
     ended_.push_back(m->AddCounter("weft_runs_ended_total", "Runs that ended, by how.", {{"state", state}}));
+  }
+  for (int p = 0; p < kRecoveryPhases; ++p) {
+    recovery_.push_back(
+        m->AddCounter("weft_recovery_seconds_total", "Time from a loss to the next new step of its run.",
+                      {{"phase", std::string(RecoveryPhaseName(static_cast<RecoveryPhase>(p)))}}));
   }
   for (const char* state : {"free", "busy", "ending", "broken"}) {
     workers_.push_back(
@@ -93,6 +98,8 @@ void CoordinatorMetrics::Export(const Probe& probe, uint64_t sessions_resumed) {
   sent_.RaiseTo(static_cast<double>(probe.messages_sent));
   lost_.RaiseTo(static_cast<double>(probe.workers_lost));
   restarts_.RaiseTo(static_cast<double>(probe.restarts));
+  for (int p = 0; p < kRecoveryPhases; ++p)
+    recovery_[p].RaiseTo(static_cast<double>(probe.recovery_ns[p]) * 1e-9);
   resumed_.RaiseTo(static_cast<double>(sessions_resumed));
   const int64_t jobs[] = {probe.jobs.blocked, probe.jobs.ready, probe.jobs.claimed, probe.jobs.done};
   for (int i = 0; i < 4; ++i) jobs_[i].Set(static_cast<double>(jobs[i]));

@@ -29,6 +29,7 @@ class CoordinatorMetrics {
   Counter steps_, fenced_, duplicates_, violations_, grants_, received_, sent_, lost_, restarts_, resumed_;
   std::vector<Gauge> jobs_;         // blocked, ready, claimed, done
   std::vector<Counter> completed_;  // by kind
+  std::vector<Counter> recovery_;   // by phase
   std::vector<Gauge> runs_;         // by state
   std::vector<Counter> ended_;      // finished, failed, cancelled
   std::vector<Gauge> workers_;      // free, busy, broken

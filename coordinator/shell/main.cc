@@ -35,7 +35,7 @@ struct Flags {
   std::string output_root = "out";
   bool insecure = false;
   LogLevel log_level = LogLevel::kInfo;
-  int grace = 10, waiting = 600, preparing = 300, progress = 600, finishing = 600;
+  int lease = 15, grace = 10, waiting = 600, preparing = 300, progress = 600, finishing = 600;
 };
 
 int Complain(const absl::Status& status) {
@@ -47,6 +47,7 @@ int Complain(const absl::Status& status) {
 CoreOptions CoreOptionsOf(const Flags& flags) {
   constexpr int64_t kSecond = 1'000'000'000;
   CoreOptions core;
+  core.lease_ns = flags.lease * kSecond;
   core.grace_ns = flags.grace * kSecond;
   core.waiting_ns = flags.waiting * kSecond;
   core.preparing_ns = flags.preparing * kSecond;
@@ -160,6 +161,10 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_flag("--insecure", flags.insecure,
                "Allow addresses that other machines reach, without encryption or authentication");
   const auto seconds = CLI::Range(1, 1'000'000);
+  app.add_option("--lease", flags.lease,
+                 "Seconds of silence after which a worker loses its ranks, and its run goes on without it")
+      ->check(CLI::Range(5, 1'000'000))
+      ->capture_default_str();
   app.add_option("--grace", flags.grace,
                  "Seconds for a worker's broken session to come back, once the worker must have noticed (at "
                  "most 15 s)")

@@ -39,7 +39,9 @@ ServerLoop::ServerLoop(const CoordinatorServerOptions& options,
       runs_service_(runs),
       heart_(MonotonicNow()),
       core_(options.core),
+      sessions_(&events_, [this](SessionId session, int64_t pid) { WatchProcess(session, pid); }),
       planner_(options.planner) {
+  if (!options.core.fixed_workers) processes_ = std::make_unique<ProcessWatch>();
   if (options.metrics != nullptr) metrics_ = std::make_unique<CoordinatorMetrics>(options.metrics);
 }
 
@@ -87,6 +89,12 @@ bool ServerLoop::Post(std::function<void()> work) {
   posted_.push_back(std::move(work));
   if (!std::exchange(woken_, true)) alarm_.Set(queue_.get(), gpr_now(GPR_CLOCK_MONOTONIC), nullptr);
   return true;
+}
+
+void ServerLoop::WatchProcess(SessionId session, int64_t pid) {
+  if (processes_ == nullptr) return;
+  processes_->Watch(static_cast<pid_t>(pid),
+                    [this, session] { Post([this, session] { sessions_.EndOfProcess(session); }); });
 }
 
 // Takes posted work. Returns false once the loop is told to end.

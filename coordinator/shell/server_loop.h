@@ -27,6 +27,7 @@
 #include "coordinator/core/coordinator_core.h"
 #include "coordinator/shell/call.h"
 #include "coordinator/shell/planner_thread.h"
+#include "coordinator/shell/process_watch.h"
 #include "coordinator/shell/server_options.h"
 #include "coordinator/shell/session_table.h"
 #include "proto/wire/runs_codec.h"
@@ -80,6 +81,7 @@ class ServerLoop {
   void Apply(Effects effects);
   void Tell(uint64_t run, const RunEvent& event);
   void AcceptSession();
+  void WatchProcess(SessionId session, int64_t pid);
   void EndQueue(int64_t now);
   int64_t NextDeadline() const;
 
@@ -94,7 +96,7 @@ class ServerLoop {
   // Members of the loop's thread only.
   CoordinatorCore core_;
   std::vector<Event> events_;
-  SessionTable sessions_{&events_};
+  SessionTable sessions_;
   std::set<std::unique_ptr<Call>, std::less<>> calls_;
   std::map<uint64_t, Answer> answers_;
   uint64_t next_reply_ = 1;
@@ -110,6 +112,7 @@ class ServerLoop {
   bool over_ ABSL_GUARDED_BY(mu_) = false;
 
   PlannerThread planner_;
+  std::unique_ptr<ProcessWatch> processes_;  // of this machine; null where their owner reports their end
   std::thread thread_;
 };
 

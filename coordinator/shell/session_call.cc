@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/monotonic_clock.h"
 #include "proto/wire/channel.h"
@@ -144,6 +145,14 @@ void SessionCall::Flush(int64_t now) {
 void SessionCall::Abandon() {
   session_ = nullptr;
   context_.TryCancel();
+}
+
+bool SessionCall::IsLocal() const {
+  const std::string peer = context_.peer();
+  for (const char* local : {"unix:", "ipv4:127.", "ipv6:[::1]", "ipv6:%5B::1%5D"}) {
+    if (absl::StartsWith(peer, local)) return true;
+  }
+  return false;
 }
 
 void SessionCall::Finish(const absl::Status& status) {

@@ -40,6 +40,7 @@ struct Session {
   std::optional<absl::Status> closing;  // status with which it ends once everything waiting is written
   bool queued = false;                  // true while it is in the table's list of sessions to write
   bool ack_queued = false;              // true while it is in the table's list of sessions to acknowledge
+  bool process_ended = false;           // true once its process is known to have ended
 };
 
 // Takes the reports of a call for the table of sessions.
@@ -66,6 +67,8 @@ class SessionCall final : public Call {
   void Flush(int64_t now);
   // Gives the session up to another call that took it over.
   void Abandon();
+  // Returns true if the other end is on this machine.
+  bool IsLocal() const;
 
  private:
   enum Kind { kAccepted, kRead, kWritten, kFinished, kKinds };

@@ -1,5 +1,7 @@
 #include "coordinator/shell/session_table.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -12,8 +14,18 @@ namespace {
 
 constexpr int64_t kAckTick = 20'000'000;
 constexpr size_t kMaxSessions = 16384;
+constexpr char kProcessEnded[] = "its process has ended";
+
+std::string HostName() {
+  char name[256] = "";
+  gethostname(name, sizeof name - 1);
+  return name;
+}
 
 }  // namespace
+
+SessionTable::SessionTable(std::vector<Event>* events, OnLocal on_local)
+    : events_(events), on_local_(std::move(on_local)), host_(HostName()) {}
 
 Session* SessionTable::Find(SessionId id) {
   const auto it = sessions_.find(id);
@@ -49,7 +61,12 @@ absl::StatusOr<Session*> SessionTable::Attach(SessionCall* call, const v1::Open&
 }
 
 void SessionTable::Arrived(Session* session, std::vector<FromWorker> messages) {
-  for (FromWorker& m : messages) events_->push_back(SessionMessage{session->id, std::move(m)});
+  for (FromWorker& m : messages) {
+    const auto* hello = std::get_if<Hello>(&m);
+    if (hello != nullptr && on_local_ && hello->host == host_ && session->call->IsLocal())
+      on_local_(session->id, hello->pid);
+    events_->push_back(SessionMessage{session->id, std::move(m)});
+  }
   if (std::exchange(session->ack_queued, true)) return;
   if (to_ack_.empty()) ack_at_ = MonotonicNow() + kAckTick;
   to_ack_.push_back(session->id);
@@ -57,11 +74,22 @@ void SessionTable::Arrived(Session* session, std::vector<FromWorker> messages) {
 
 void SessionTable::Detached(Session* session, bool over, const std::string& reason) {
   const SessionId id = session->id;
-  if (!over && !session->closing.has_value()) {
+  if (!over && !session->closing.has_value() && !session->process_ended) {
     events_->push_back(SessionBroken{id, reason});
     return;
   }
-  events_->push_back(SessionClosed{id, reason});
+  const bool lost = !over && session->process_ended;
+  events_->push_back(SessionClosed{id, lost ? kProcessEnded : reason});
+  sessions_.erase(id);
+}
+
+void SessionTable::EndOfProcess(SessionId id) {
+  Session* session = Find(id);
+  if (session == nullptr) return;
+  session->process_ended = true;
+  // What is left to be read of its stream comes first; then the stream breaks.
+  if (session->call != nullptr) return;
+  events_->push_back(SessionClosed{id, kProcessEnded});
   sessions_.erase(id);
 }
 

@@ -7,6 +7,7 @@
 #define WEFT_COORDINATOR_SHELL_SESSION_TABLE_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <random>
@@ -20,12 +21,17 @@ namespace weft {
 
 class SessionTable final : public SessionHost {
  public:
+  // Called with the session of a process of this machine, once it has greeted.
+  using OnLocal = std::function<void(SessionId session, int64_t pid)>;
   // Appends to `events`, which outlives it.
-  explicit SessionTable(std::vector<Event>* events) : events_(events) {}
+  explicit SessionTable(std::vector<Event>* events, OnLocal on_local = nullptr);
 
   absl::StatusOr<Session*> Attach(SessionCall* call, const v1::Open& open) override;
   void Arrived(Session* session, std::vector<FromWorker> messages) override;
   void Detached(Session* session, bool over, const std::string& reason) override;
+
+  // Takes the end of the session's process: the session does not come back. What it has sent still counts.
+  void EndOfProcess(SessionId id);
 
   void Send(OutgoingMessage message);
   void Close(const CloseSession& close);
@@ -43,6 +49,8 @@ class SessionTable final : public SessionHost {
   void Queue(Session* session);
 
   std::vector<Event>* const events_;
+  const OnLocal on_local_;
+  const std::string host_;
   std::map<SessionId, std::unique_ptr<Session>> sessions_;
   std::vector<SessionId> to_write_;
   std::vector<SessionId> to_ack_;

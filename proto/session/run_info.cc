@@ -8,4 +8,9 @@ absl::string_view RunStateName(RunState state) {
   return kNames[static_cast<int>(state)];
 }
 
+absl::string_view RecoveryPhaseName(RecoveryPhase phase) {
+  constexpr absl::string_view kNames[kRecoveryPhases] = {"fence", "state", "first_job", "step"};
+  return kNames[static_cast<int>(phase)];
+}
+
 }  // namespace weft

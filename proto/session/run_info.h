@@ -11,6 +11,7 @@
 #ifndef WEFT_PROTO_SESSION_RUN_INFO_H_
 #define WEFT_PROTO_SESSION_RUN_INFO_H_
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -36,6 +37,15 @@ inline constexpr int kRunStates = 8;
 // Returns "submitted", "waiting", ..: as on the wire, in metrics and in output.
 absl::string_view RunStateName(RunState state);
 constexpr bool IsFinal(RunState state) { return state >= RunState::kFinished; }
+
+// A part of the time from a loss to the next step that had not ended before: until the processes have ended
+// the attempt and ranks have new leases, until all are prepared, until a job is done, until that step ends.
+enum class RecoveryPhase : uint8_t { kFence, kState, kFirstJob, kStep };
+inline constexpr int kRecoveryPhases = 4;
+// Returns "fence", "state", "first_job", "step".
+absl::string_view RecoveryPhaseName(RecoveryPhase phase);
+// Times by phase, in nanoseconds.
+using RecoveryTimes = std::array<int64_t, kRecoveryPhases>;
 
 struct RunInfo {
   uint64_t id = 0;
@@ -63,10 +73,11 @@ struct RunInfo {
   std::optional<Validation> validation;
   std::string validation_failure;
   int32_t failed_validations = 0;
-  // How often the run has begun again because it lost a process or a data link, the first step that it then made, and why it
-  // did so the last time.
+  // How often the run has begun again because it lost a process or a data link, the first step that it then
+  // made, and why it did so the last time.
   int32_t restarts = 0, restart_step = 0;
   std::string restart_reason;
+  std::optional<RecoveryTimes> recovery_ns;  // times of the last restart that has led to a new step
   // It was asked to stop: it ends when the checkpoint of this step is complete; -1 otherwise.
   int32_t stop_step = -1;
   int64_t submitted_ns = 0, started_ns = 0, ended_ns = 0;  // coordinator's monotonic clock; 0: not yet

@@ -43,6 +43,12 @@ absl::Status TakeRestarts(const v1::Run& in, RunInfo* run) {
   run->restarts = static_cast<int32_t>(in.restarts());
   run->restart_step = static_cast<int32_t>(in.restart_step());
   run->restart_reason = in.restart_reason();
+  if (in.recovery_ns().empty()) return absl::OkStatus();
+  if (in.recovery_ns_size() != kRecoveryPhases)
+    return absl::InvalidArgumentError(absl::StrCat("run.recovery_ns has ", in.recovery_ns_size(),
+                                                   " times, but must have ", kRecoveryPhases));
+  run->recovery_ns.emplace();
+  std::copy(in.recovery_ns().begin(), in.recovery_ns().end(), run->recovery_ns->begin());
   return absl::OkStatus();
 }
 
@@ -118,6 +124,8 @@ void Encode(const RunInfo& run, int64_t unix_minus_monotonic_ns, v1::Run* out) {
   out->set_restarts(run.restarts);
   out->set_restart_step(run.restart_step);
   out->set_restart_reason(PlainText(run.restart_reason, kMaxTextBytes));
+  if (run.recovery_ns.has_value())
+    out->mutable_recovery_ns()->Add(run.recovery_ns->begin(), run.recovery_ns->end());
 }
 
 absl::StatusOr<RunInfo> Decode(const v1::Run& in) {

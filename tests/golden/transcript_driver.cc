@@ -144,7 +144,7 @@ absl::Status TranscriptDriver::Options(const Command& c) {
                                         {"waiting", &core.waiting_ns},
                                         {"preparing", &core.preparing_ns},
                                         {"progress", &core.progress_ns},
-                                        {"silence", &core.silence_ns},
+                                        {"lease", &core.lease_ns},
                                         {"finishing", &core.finishing_ns},
                                         {"blame", &core.blame_ns},
                                         {"ending", &core.ending_ns},

@@ -1,8 +1,4 @@
 // The metrics of a real run, scraped while it trains, against what the run says of itself at the end.
-#include <arpa/inet.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include <map>
 #include <string>
 
@@ -13,30 +9,13 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "tests/process/command.h"
+#include "tests/process/free_ports.h"
 
 namespace weft {
 namespace {
 
 using Json = nlohmann::json;
 using Series = std::map<std::string, double>;
-
-// A port whose next two are free too, at this moment.
-int FreePorts() {
-  for (int port = 20000 + getpid() % 20000; port < 60000; port += 3) {
-    bool free = true;
-    for (int i = 0; i < 3; ++i) {
-      const int fd = socket(AF_INET, SOCK_STREAM, 0);
-      sockaddr_in a{};
-      a.sin_family = AF_INET;
-      a.sin_port = htons(static_cast<uint16_t>(port + i));
-      a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-      free = free && bind(fd, reinterpret_cast<sockaddr*>(&a), sizeof a) == 0;
-      close(fd);
-    }
-    if (free) return port;
-  }
-  return 0;
-}
 
 std::string Fetch(int port) {
   return Command::Run(
@@ -83,7 +62,7 @@ std::string RunFile(const TestFolder& folder, int steps) {
 
 TEST(Metrics, ScrapedDuringARun_AgreeWithItsSummary) {
   TestFolder folder;
-  const int port = FreePorts();
+  const int port = FreePorts(3);
   ASSERT_NE(port, 0);
   const std::string file = RunFile(folder, 400);
   Command train({"weft", "train", file, "--processes", "2", "--out", folder / "out", "--metrics",

@@ -19,6 +19,7 @@
 #include "tests/process/checkpoint_tensors.h"
 #include "tests/process/child_processes.h"
 #include "tests/process/command.h"
+#include "tests/process/free_ports.h"
 #include "tests/process/run_files.h"
 
 namespace weft {
@@ -39,22 +40,11 @@ bool Eventually(const std::function<bool()>& done) {
   return false;
 }
 
-// The steps in the log, in the order of their lines. The last line may still be on its way.
-std::vector<int> StepsIn(const std::string& out) {
-  std::vector<int> steps;
-  std::ifstream file(out + "/steps.jsonl");
-  for (std::string line; std::getline(file, line) && !file.eof();) {
-    const Json step = Json::parse(line);
-    if (step.contains("loss")) steps.push_back(step["step"]);
-  }
-  return steps;
-}
-
-// The steps and their losses, without their times.
+// The steps and their losses, without their times. The last line may still be on its way.
 std::vector<std::pair<int, double>> LossesIn(const std::string& out) {
   std::vector<std::pair<int, double>> losses;
   std::ifstream file(out + "/steps.jsonl");
-  for (std::string line; std::getline(file, line);) {
+  for (std::string line; std::getline(file, line) && !file.eof();) {
     const Json step = Json::parse(line);
     losses.emplace_back(step["step"], step["loss"]);
   }
@@ -85,7 +75,7 @@ class Recovery : public ::testing::Test {
   }
   // Waits until so many steps are in the log, or the run has ended.
   bool AwaitSteps(size_t steps) const {
-    return Eventually([&] { return StepsIn(out_).size() >= steps || fs::exists(out_ + "/summary.json"); });
+    return Eventually([&] { return LossesIn(out_).size() >= steps || fs::exists(out_ + "/summary.json"); });
   }
   // The trained weights are those of the undisturbed loop, and so is each loss; each step is reported once.
   void ExpectTheReference() const {
@@ -155,6 +145,28 @@ TEST_F(Recovery, AProcessKilledAgainAndAgain_EndsWithTheBitsOfAnUndisturbedRun) 
   ASSERT_EQ(result.code, 0) << result.err;
   ExpectTheReference();
   EXPECT_GE(Summary()["restarts"], 1);
+}
+
+// A spare takes the place of the lost process: the ranks do not move together.
+TEST_F(Recovery, WorkerKilledBesideASpare_RunKeepsItsNumberOfProcesses) {
+  const std::string file = WriteRun("{1f1b: {}}", 400);
+  TrainReference(file);
+  const std::string metrics = absl::StrCat("127.0.0.1:", FreePorts(4));
+  Command train(
+      {"weft", "train", file, "--out", out_, "--processes", "2", "--spares", "1", "--metrics", metrics});
+  ASSERT_TRUE(AwaitSteps(7));
+  const std::vector<pid_t> workers = Children(train.pid());
+  ASSERT_EQ(workers.size(), 3u);
+  kill(workers[0], SIGKILL);
+  std::string scraped;
+  EXPECT_TRUE(Eventually([&] {
+    scraped = Command::Run({"/usr/bin/curl", "-s", absl::StrCat("http://", metrics, "/metrics")}).out;
+    return scraped.find("weft_run_restarts_total 1") != std::string::npos &&
+           scraped.find("weft_workers{state=\"busy\"} 2") != std::string::npos;
+  })) << scraped;
+  const CommandResult result = train.Wait(kSeconds);
+  ASSERT_EQ(result.code, 0) << result.err;
+  ExpectTheReference();
 }
 
 // A job that kills each process that runs it ends the run, with the cause.

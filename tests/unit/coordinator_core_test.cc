@@ -414,7 +414,7 @@ TEST_F(CoreTest, WorkerFailsAlone_ItsReasonIsTold) {
 }
 
 TEST_F(CoreTest, NoProgress_FailsAndNamesTheJob) {
-  options.silence_ns = 10'000 * kSecond;
+  options.lease_ns = 10'000 * kSecond;
   core = std::make_unique<CoordinatorCore>(options);
   const uint64_t run = Running();
   now += options.progress_ns - 1;
@@ -430,9 +430,9 @@ TEST_F(CoreTest, NoProgress_FailsAndNamesTheJob) {
 
 TEST_F(CoreTest, SilentWorker_IsLost) {
   const uint64_t run = Running();
-  now += options.silence_ns / 2;
+  now += options.lease_ns / 2;
   Say(2, Report{run, {}});
-  now += options.silence_ns / 2;
+  now += options.lease_ns / 2;
   Do(Tick{});
   EXPECT_EQ(run_info.state, RunState::kFailed);
   EXPECT_THAT(run_info.reason, HasSubstr("worker-1"));
@@ -460,7 +460,7 @@ TEST_F(CoreTest, NoWorkers_FailsAfterTheDeadline) {
 }
 
 TEST_F(CoreTest, WorkersBusyWithAnotherRun_TheNextWaitsWithoutDeadline) {
-  options.progress_ns = options.silence_ns = 100'000 * kSecond;
+  options.progress_ns = options.lease_ns = 100'000 * kSecond;
   core = std::make_unique<CoordinatorCore>(options);
   const uint64_t first = Running();
   const uint64_t second = Submit();
@@ -919,7 +919,7 @@ TEST_F(CoreTest, EndedRuns_AreForgottenBeyondTheBound) {
 
 TEST_F(CoreTest, LongRun_ThatOutlivesMoreRunsThanAreKept_IsRememberedWhenItEnds) {
   options.runs_kept = 3;
-  options.silence_ns = options.progress_ns = 100'000 * kSecond;
+  options.lease_ns = options.progress_ns = 100'000 * kSecond;
   core = std::make_unique<CoordinatorCore>(options);
   const uint64_t first = Running();
   for (int i = 0; i < 10; ++i) Do(CancelRun{0, Submit(), ""});

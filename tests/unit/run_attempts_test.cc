@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "coordinator/core/recovery_clock.h"
+
 namespace weft {
 namespace {
 
@@ -87,6 +89,34 @@ TEST(RunAttempts, AttemptWithoutAReport_IsRecoveryAsAWhole) {
   attempts.AddFormer(&report);
   EXPECT_EQ(report.idle_seconds["recovery"], 5);
   EXPECT_EQ(report.wall_seconds, 8);
+}
+
+TEST(RecoveryClock, Phases_AddUpToTheTimeFromTheLossToTheNewStep) {
+  RecoveryClock clock;
+  clock.Assigned(1);
+  clock.Running(2);
+  clock.JobDone(3);
+  EXPECT_EQ(clock.NewStep(4), std::nullopt) << "nothing was lost";
+  clock.Lost(100);
+  clock.Assigned(110);
+  clock.Running(150);
+  clock.JobDone(155);
+  clock.JobDone(159);
+  EXPECT_EQ(clock.NewStep(180), (RecoveryTimes{10, 40, 5, 25}));
+  EXPECT_EQ(clock.NewStep(190), std::nullopt) << "it is over";
+}
+
+TEST(RecoveryClock, LossWhileItRecovers_CountsFromTheFirstLoss) {
+  RecoveryClock clock;
+  clock.Lost(100);
+  clock.Assigned(110);
+  clock.Running(120);
+  clock.JobDone(125);
+  clock.Lost(140);
+  clock.Assigned(150);
+  clock.Running(155);
+  clock.JobDone(160);
+  EXPECT_EQ(clock.NewStep(170), (RecoveryTimes{35, 15, 10, 10}));
 }
 
 }  // namespace

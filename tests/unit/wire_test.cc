@@ -501,6 +501,8 @@ TEST(RunsCodec, Run_RoundTrip_IsEqualButForTheClock) {
   run.reports = {SomeReport()};
   run.validation = Validation{4, 2, 8, 8, 0.75, 0.5};
   run.validation_failure = "the disk is full";
+  run.restarts = 2;
+  run.recovery_ns = RecoveryTimes{1, 2, 3, 4};
   run.failed_validations = 1;
   v1::RunEvent wire;
   wire::Encode(run, 1000, wire.mutable_run());
@@ -519,6 +521,8 @@ TEST(RunsCodec, Run_RoundTrip_IsEqualButForTheClock) {
   EXPECT_EQ(back.validation->step, 2);
   EXPECT_EQ(back.validation->loss, 0.75);
   EXPECT_EQ(back.validation_failure, "the disk is full");
+  EXPECT_EQ(back.restarts, 2);
+  EXPECT_EQ(back.recovery_ns, run.recovery_ns);
   EXPECT_EQ(back.failed_validations, 1);
   ExpectEqual(back.reports.at(0), SomeReport());
   wire.mutable_run()->set_steps_done(11);

@@ -90,7 +90,7 @@ TEST_F(Sessions, BrokenOfARunningRun_CountsTheGraceFromTheSilence) {
   weft::Run& run = Prepare(worker);
   run.Take(out, 1, Prepared{run.id()});
   ASSERT_EQ(run.state(), RunState::kRunning);
-  EXPECT_EQ(sessions.next_due(), worker.heard_ns + options.silence_ns);
+  EXPECT_EQ(sessions.next_due(), worker.heard_ns + options.lease_ns);
   out.now = worker.heard_ns + 5 * kSecond;
   sessions.Break(out, 1, "no answer");
   EXPECT_THAT(worker.broken_reason, HasSubstr("after 5 s of silence"));
@@ -100,11 +100,11 @@ TEST_F(Sessions, BrokenOfARunningRun_CountsTheGraceFromTheSilence) {
 TEST_F(Sessions, SilentWorker_IsLostOnlyWhileItsRunRuns) {
   Worker& worker = Join(1, "a");
   weft::Run& run = Prepare(worker);
-  out.now = worker.heard_ns + options.silence_ns;
+  out.now = worker.heard_ns + options.lease_ns;
   EXPECT_EQ(sessions.Overdue(out, worker), std::nullopt) << "it prepares";
   run.Take(out, 1, Prepared{run.id()});
-  EXPECT_EQ(sessions.Overdue(out, worker), "it was silent for 120 s");
-  const LostWorker lost = sessions.Remove(out, worker, WorkerChange::Kind::kLost, "it was silent for 120 s");
+  EXPECT_EQ(sessions.Overdue(out, worker), "it was silent for 15 s");
+  const LostWorker lost = sessions.Remove(out, worker, WorkerChange::Kind::kLost, "it was silent for 15 s");
   EXPECT_EQ(lost.run, run.id());
   EXPECT_EQ(out.counts.workers_lost, 1u);
 }
