@@ -32,7 +32,7 @@ void CoordinatorCore::BeginStep(int64_t now) {
   constexpr int64_t kPauseNs = 2'000'000'000;
   if (now - out_.now > kPauseNs) {
     const int64_t due = next_deadline();
-    if (due != kNever && now - due > kPauseNs) sessions_.Excuse(now - due);
+    if (due != kNever && now - due > kPauseNs) sessions_.Excuse(now);
   }
   out_.now = now;
 }
@@ -40,6 +40,7 @@ void CoordinatorCore::BeginStep(int64_t now) {
 Effects CoordinatorCore::EndStep() {
   CheckDeadlines();
   StartWaiting();
+  ExpandRuns();
   for (const uint64_t id : runs_.live()) runs_.Find(id)->Grant(out_);
   return std::exchange(out_.effects, {});
 }
@@ -88,6 +89,20 @@ void CoordinatorCore::StartWaiting() {
   }
 }
 
+// A run that lost processes takes in those that are free again, unless another run waits for them.
+void CoordinatorCore::ExpandRuns() {
+  Run* smaller = nullptr;
+  for (const uint64_t id : runs_.live()) {
+    Run* run = runs_.Find(id);
+    if (run->state() <= RunState::kWaiting) return;
+    if (smaller == nullptr && run->MayExpand(out_.now)) smaller = run;
+  }
+  if (smaller == nullptr) return;
+  const std::vector<Worker*> free = sessions_.workers().Free();
+  if (free.empty()) return;
+  smaller->Relocate(out_, absl::StrCat(free.front()->Label(), " is free to take part"));
+}
+
 // Frees the workers of a run that finished. Those of any other run have to end it first, also those of a run
 // that begins again; one that was not prepared in time, or at its own fault, is the last to be taken for the
 // next run.
@@ -101,7 +116,7 @@ void CoordinatorCore::EndRun(Run& run) {
     Worker* w = sessions_.workers().Find(m.session);
     if (w == nullptr || w->run != run.id()) continue;
     if (state == RunState::kFinished) {
-      WorkerSessions::Free(*w);
+      WorkerSessions::Free(out_, *w);
       continue;
     }
     w->failed_last |= unprepared && !m.prepared;
@@ -198,6 +213,15 @@ void CoordinatorCore::OnMessage(Worker& worker, Failed& m) {
   if (Worker* end = m.link_to < 0 ? nullptr : sessions_.workers().FindByProcess(m.link_to))
     end->failed_last = true;
   run->Take(out_, worker.session, m);
+}
+
+// The run of a worker that wants to end goes on elsewhere first.
+void CoordinatorCore::OnMessage(Worker& worker, Leaving& m) {
+  WorkerSessions::Leave(out_, worker);
+  Run* run = worker.serves() ? runs_.Find(worker.run) : nullptr;
+  if (run == nullptr) return;
+  run->Relocate(out_, absl::StrCat(worker.Label(), " leaves: ", m.reason));
+  Settle(*run);
 }
 
 // ---- deadlines

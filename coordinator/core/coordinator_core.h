@@ -84,6 +84,7 @@ class CoordinatorCore {
   void OnMessage(Worker& worker, Hello& m);
   void OnMessage(Worker& worker, Prepared& m);
   void OnMessage(Worker& worker, Failed& m);
+  void OnMessage(Worker& worker, Leaving& m);
   void OnMessage(Worker& worker, Forgotten& m) { WorkerSessions::Forgotten(out_, worker, m.run); }
   // Hands any other message to the run that the worker serves.
   template <class Message>
@@ -102,6 +103,7 @@ class CoordinatorCore {
   }
   void EndRun(Run& run);
   void StartWaiting();
+  void ExpandRuns();
   void BeginStep(int64_t now);
   Effects EndStep();
 

@@ -23,7 +23,10 @@ struct CoreOptions {
   // Silence after which a process of a running run has lost its leases; workers report every second.
   int64_t lease_ns = 15'000'000'000;
   int64_t finishing_ns = 600'000'000'000;  // time for every process to be Finished
-  int64_t blame_ns = 1'000'000'000;        // time that a reported failure waits for its cause (run.h)
+  // Time that a run goes on with fewer processes than it wants before it takes free ones in, once for each
+  // time that it has begun again.
+  int64_t expand_ns = 5'000'000'000;
+  int64_t blame_ns = 1'000'000'000;    // time that a reported failure waits for its cause (run.h)
   int64_t ending_ns = 10'000'000'000;  // time for Forgotten after Abort; then the worker is reported as late
 
   size_t runs_waiting = 1000;  // most submitted runs that have not ended

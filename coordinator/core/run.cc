@@ -126,6 +126,7 @@ void Run::Take(StepEffects& out, SessionId from, const Prepared&) {
 void Run::BeginRunning(StepEffects& out) {
   info_.state = RunState::kRunning;
   recovery_.Running(out.now);
+  running_since_ns_ = out.now;
   if (info_.started_ns == 0) info_.started_ns = out.now;
   deadline_ = out.now + options_.progress_ns;
   all_may_grant_ = true;
@@ -299,6 +300,7 @@ void Run::Take(StepEffects& out, SessionId from, const CheckpointSealed& m) {
     case RunCheckpoints::Sealing::kFenced:
       return;
     case RunCheckpoints::Sealing::kStop:
+      if (m.failure.empty()) attempts_.Checkpointed(m.step);
       if (!m.failure.empty()) absl::StrAppend(&stop_reason_, "; ", info_.checkpoint_failure);
       return EndStopped(out);
     case RunCheckpoints::Sealing::kFatal:
@@ -318,7 +320,8 @@ void Run::Take(StepEffects& out, SessionId from, Validation& m) {
   RestartDeadline(out.now);
   if (outcome == RunCheckpoints::Validating::kUnderWay) return;
   out.Changed(info_);
-  if (info_.state != RunState::kRunning) BeginFinishing(out);
+  if (info_.state != RunState::kRunning) return BeginFinishing(out);
+  if (relocates_ && checkpoints_->stop_sealed()) EndStopped(out);
 }
 
 // A process's own report before it ends is a better cause than its end.
@@ -352,7 +355,8 @@ void Run::FinishWithout(StepEffects& out, RunMember& member, const std::string& 
 
 void Run::EndAttempt(const std::string& reason) {
   if (ending_.has_value()) return;
-  if (!stop_reason_.empty() || attempts_.allowed() == 0) return Fail(reason);
+  const bool stops = !stop_reason_.empty() && !relocates_;
+  if (stops || attempts_.allowed() == 0) return Fail(reason);
   if (attempts_.MayRestart(info_.steps_done)) return End(RunState::kWaiting, reason);
   const int32_t times = attempts_.allowed();
   Fail(absl::StrCat(reason, "; before, the run began again ", times, times == 1 ? " time" : " times",
@@ -374,6 +378,9 @@ void Run::Restart(StepEffects& out) {
   attempts_.End(reports_);
   recovery_.Lost(out.now);
   DropAttempt();
+  relocates_ = false;
+  stop_reason_.clear();
+  info_.stop_step = -1;
   ++out.counts.restarts;
   out.Changed(info_);
 }
@@ -432,14 +439,41 @@ void Run::GrantReady(StepEffects& out) {
 
 // ---- end
 
+bool Run::HasSteps() const {
+  return info_.state >= RunState::kRunning && queue_->steps_done() > attempt_->first_step;
+}
+
 void Run::SaveAndCancel(StepEffects& out, const std::string& reason) {
-  const bool has_steps = info_.state >= RunState::kRunning && queue_->steps_done() > attempt_->first_step;
-  if (!has_steps || checkpoints_ == nullptr || blaming()) return Cancel(reason);
+  if (!HasSteps() || checkpoints_ == nullptr || blaming()) return Cancel(reason);
   if (info_.state != RunState::kRunning) {
     // It ends by itself, with its last checkpoint. Nobody waits for more.
     checkpoints_->GiveUpValidations("the run was told to stop");
     return BeginFinishing(out);
   }
+  relocates_ = false;
+  StopBehindCheckpoint(out, reason);
+}
+
+void Run::Relocate(StepEffects& out, const std::string& reason) {
+  const bool stops = !stop_reason_.empty();
+  if (info_.state <= RunState::kWaiting || info_.state == RunState::kFinishing || stops || blaming()) return;
+  if (!HasSteps() || checkpoints_ == nullptr) return EndToRelocate(reason);
+  relocates_ = true;
+  StopBehindCheckpoint(out, reason);
+}
+
+bool Run::MayExpand(int64_t now) const {
+  return members_.size() < info_.processes && info_.state == RunState::kRunning && checkpoints_ != nullptr &&
+         HasSteps() && stop_reason_.empty() && !blaming() &&
+         now - running_since_ns_ >= info_.restarts * options_.expand_ns;
+}
+
+void Run::EndToRelocate(const std::string& reason) {
+  attempts_.Relocated();
+  End(RunState::kWaiting, reason);
+}
+
+void Run::StopBehindCheckpoint(StepEffects& out, const std::string& reason) {
   info_.stop_step = checkpoints_->Stop(queue_->granted_end());
   info_.reason = stop_reason_ = reason;
   out.Changed(info_);
@@ -449,7 +483,9 @@ void Run::SaveAndCancel(StepEffects& out, const std::string& reason) {
 // each of its steps is reported.
 void Run::EndStopped(StepEffects& out) {
   if (queue_->steps_done() < info_.stop_step) return out.Changed(info_);
-  Cancel(stop_reason_);
+  if (!relocates_) return Cancel(stop_reason_);
+  // The next attempt would not make them.
+  if (!checkpoints_->validating()) EndToRelocate(stop_reason_);
 }
 
 // Finishes a run whose jobs are all done: first the checkpoint, then the end.

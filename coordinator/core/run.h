@@ -80,6 +80,12 @@ class Run {
   void Lose(StepEffects& out, SessionId session, const std::string& reason);
   // Ends the attempt for a process or a data link that is lost: the run begins again, or fails if it may not.
   void EndAttempt(const std::string& reason);
+  // Lets the run go on with other processes: it begins again behind the next checkpoint that can be
+  // announced, so that no work is lost; at once where it saves none, or has not made a step. That is no loss.
+  void Relocate(StepEffects& out, const std::string& reason);
+  // Returns true if it goes on with fewer processes than it was submitted with, and may take in others
+  // without losing work.
+  bool MayExpand(int64_t now) const;
   // Announces snapshots and grants jobs, as far as both can go now.
   void Grant(StepEffects& out);
 
@@ -133,6 +139,10 @@ class Run {
   void EndSteps(StepEffects& out);
   void NoteNewSteps(StepEffects& out, int32_t steps_done);
   void EndStopped(StepEffects& out);
+  // Returns true if the attempt has made a step.
+  bool HasSteps() const;
+  void EndToRelocate(const std::string& reason);
+  void StopBehindCheckpoint(StepEffects& out, const std::string& reason);
   void BeginFinishing(StepEffects& out);
   void TakeReports(StepEffects& out, SessionId from, std::vector<RankReport>& reports);
   bool AnnounceSnapshots(StepEffects& out);
@@ -162,10 +172,12 @@ class Run {
   std::vector<Rank> may_grant_;  // ranks to look at when the Step ends; may repeat
   bool all_may_grant_ = false;
 
-  int64_t deadline_ = kNever;  // deadline of the state; while running, of the next completion
+  int64_t running_since_ns_ = 0;  // time when the attempt began to run
+  int64_t deadline_ = kNever;     // deadline of the state; while running, of the next completion
   int64_t blame_deadline_ = kNever;
   // Reason why it stops with a checkpoint, and why that could not be saved; "" if it was not told to.
   std::string stop_reason_;
+  bool relocates_ = false;  // true if it stops to go on elsewhere
   std::string first_failure_;
   SessionId failed_session_ = 0;  // session of the process that reported it
   bool link_failed_ = false;      // true if it was a data link

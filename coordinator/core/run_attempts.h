@@ -34,10 +34,12 @@ class RunAttempts {
 
   // Returns true if the run may begin again behind so many steps done in all, and counts that.
   bool MayRestart(int32_t steps_done);
+  // Counts an attempt that begins for another reason than a loss.
+  void Relocated() { ++restarts_; }
   // Ends the attempt, whose last reports these are.
   void End(const std::map<Rank, RankReport>& reports);
 
-  // Returns the number of attempts that ended with a loss.
+  // Returns the number of attempts that ended so that another one may begin.
   int32_t restarts() const { return restarts_; }
   int32_t allowed() const { return losses_.allowed(); }
   // Returns the step of the newest complete checkpoint; -1 for none.

@@ -9,7 +9,8 @@
 namespace weft {
 
 RunQueue::State RunQueue::Now() {
-  return {workers_.Free().size(), workers_.Connected(), runs_.live().size(), runs_.next_run()};
+  return {workers_.Free().size(), workers_.Connected(), workers_.Ending().size(), runs_.live().size(),
+          runs_.next_run()};
 }
 
 // Returns the number of processes that the run waits for. One that begins again takes those that are there: a
@@ -18,8 +19,16 @@ size_t RunQueue::Needed(const Run& run) {
   const size_t wanted = run.info().processes;
   if (run.info().restarts == 0) return wanted;
   size_t there = workers_.Free().size();
-  for (const Worker* w : workers_.Ending()) there += w->broken || w->reported_late ? 0 : 1;
+  for (const Worker* w : workers_.Ending()) there += w->broken || w->reported_late || w->leaving ? 0 : 1;
   return std::clamp<size_t>(there, 1, wanted);
+}
+
+// Returns true while a process that leaves has not ended the run's last attempt, which it does soon.
+bool RunQueue::AwaitsLeaver(const Run& run) {
+  for (const Worker* w : workers_.Ending()) {
+    if (w->run == run.id() && w->leaving && !w->broken && !w->reported_late) return true;
+  }
+  return false;
 }
 
 std::optional<RunQueue::Admission> RunQueue::Next(StepEffects& out) {
@@ -32,7 +41,7 @@ std::optional<RunQueue::Admission> RunQueue::Next(StepEffects& out) {
     if (run.state() > RunState::kWaiting) continue;
     std::vector<Worker*> free = workers_.Free();
     const size_t needed = Needed(run);
-    if (pass_->holds_back == 0 && free.size() >= needed) {
+    if (pass_->holds_back == 0 && free.size() >= needed && !AwaitsLeaver(run)) {
       free.resize(needed);
       std::sort(free.begin(), free.end(),
                 [](const Worker* a, const Worker* b) { return a->process < b->process; });

@@ -35,7 +35,7 @@ class RunQueue {
  private:
   // The state on which the queue depends.
   struct State {
-    size_t free = 0, connected = 0, live = 0;
+    size_t free = 0, connected = 0, ending = 0, live = 0;
     uint64_t next_run = 0;
     friend bool operator==(const State&, const State&) = default;
   };
@@ -46,6 +46,7 @@ class RunQueue {
   };
   State Now();
   size_t Needed(const Run& run);
+  bool AwaitsLeaver(const Run& run);
   void Wait(StepEffects& out, Run& run, size_t free);
 
   RunTable& runs_;

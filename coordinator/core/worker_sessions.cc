@@ -110,18 +110,29 @@ void WorkerSessions::Abort(StepEffects& out, Worker& worker, const std::string& 
   worker.reported_late = false;
 }
 
-void WorkerSessions::Free(Worker& worker) {
+void WorkerSessions::Free(StepEffects& out, Worker& worker) {
   worker.run = 0;
   worker.failed_last = false;
+  LetGo(out, worker);
+}
+
+void WorkerSessions::Leave(StepEffects& out, Worker& worker) {
+  worker.leaving = true;
+  LetGo(out, worker);
 }
 
 void WorkerSessions::Forgotten(StepEffects& out, Worker& worker, uint64_t run) {
   if (!worker.ending() || worker.run != run) return;  // after Finished it was free already
   worker.run = 0;
   worker.ending_since_ns = 0;
+  LetGo(out, worker);
   if (!std::exchange(worker.reported_late, false)) return;
   out.effects.workers.push_back(
       {WorkerChange::Kind::kBack, worker.Label(), absl::StrCat("it has ended run ", run)});
+}
+
+void WorkerSessions::LetGo(StepEffects& out, const Worker& worker) {
+  if (worker.leaving && worker.run == 0) out.Send(worker.session, Shutdown{"it asked to leave"});
 }
 
 // ---- time
@@ -136,8 +147,8 @@ int64_t WorkerSessions::next_due() const {
   return next;
 }
 
-void WorkerSessions::Excuse(int64_t ns) {
-  for (auto& [session, worker] : workers_.all()) worker.heard_ns += ns;
+void WorkerSessions::Excuse(int64_t now) {
+  for (auto& [session, worker] : workers_.all()) worker.heard_ns = now;
 }
 
 std::optional<std::string> WorkerSessions::Overdue(StepEffects& out, Worker& worker) {
@@ -160,7 +171,8 @@ std::optional<std::string> WorkerSessions::Overdue(StepEffects& out, Worker& wor
   }
   if (!worker.serves() || !runs_.IsRunning(worker.run) || now < worker.heard_ns + options_.lease_ns)
     return std::nullopt;
-  return absl::StrCat("it was silent for ", Seconds(options_.lease_ns));
+  return absl::StrCat("it was silent for ", Seconds(options_.lease_ns), worker.broken ? "; " : "",
+                      worker.broken ? worker.broken_reason : "");
 }
 
 // ---- questions
@@ -171,8 +183,10 @@ std::vector<WorkerInfo> WorkerSessions::List(int64_t now) const {
     if (!w.greeted) continue;
     list.push_back({w.process, w.hello.worker, w.hello.host, w.hello.pid, w.hello.device,
                     w.broken     ? "broken"
+                    : w.leaving  ? "leaving"
                     : w.ending() ? "ending"
-                                 : (w.run == 0 ? "free" : "busy"),
+                    : w.run == 0 ? "free"
+                                 : "busy",
                     w.run, now - w.heard_ns});
   }
   std::sort(list.begin(), list.end(),

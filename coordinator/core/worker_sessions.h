@@ -60,12 +60,14 @@ class WorkerSessions {
   // Tells a worker that its run is over, before it has done its part; from now on it ends the run.
   void Abort(StepEffects& out, Worker& worker, const std::string& reason);
   // Frees a worker that has done its part of its run.
-  static void Free(Worker& worker);
+  static void Free(StepEffects& out, Worker& worker);
+  // Notes that the worker wants to end. It may do so once it is free.
+  static void Leave(StepEffects& out, Worker& worker);
   // Takes the worker's word that it has forgotten an aborted run: it is free.
   static void Forgotten(StepEffects& out, Worker& worker, uint64_t run);
 
-  // Leaves out of the silence of all workers a time in which the coordinator itself stood still.
-  void Excuse(int64_t ns);
+  // Counts the silence of all workers anew, because the coordinator itself stood still.
+  void Excuse(int64_t now);
   // Returns when Overdue has something to say though nothing happened; INT64_MAX for never.
   int64_t next_due() const;
   // Checks the deadlines of one session. Ends it if no Hello came in time; reports a worker that ends its run
@@ -76,6 +78,8 @@ class WorkerSessions {
   void Count(Probe* probe) const;
 
  private:
+  // Lets a worker that wants to end do so, if it is free.
+  static void LetGo(StepEffects& out, const Worker& worker);
   // Describes the known cause why a session broke, and until when it may come back.
   std::string CauseOfBreak(int64_t now, const Worker& worker, const std::string& reason) const;
   int64_t GraceEnd(int64_t now, const Worker& worker) const;

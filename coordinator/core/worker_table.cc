@@ -69,7 +69,7 @@ absl::StatusOr<int32_t> WorkerTable::NumberFor(int32_t wanted) const {
 size_t WorkerTable::Connected() const {
   return std::count_if(workers_.begin(), workers_.end(), [](const auto& entry) {
     const Worker& w = entry.second;
-    return w.greeted && !w.broken && !(w.ending() && w.reported_late);
+    return w.greeted && !w.broken && !w.leaving && !(w.ending() && w.reported_late);
   });
 }
 

@@ -34,6 +34,7 @@ struct Worker {
   bool reported_late = false;  // true once the log has said that it is late with that
   // True if the last run that it served failed here, by its own words or its silence.
   bool failed_last = false;
+  bool leaving = false;  // true once it wants to end: it takes no other run
   bool broken = false;
   std::string broken_reason;
   int64_t broken_ns = 0;      // time when it broke
@@ -42,7 +43,7 @@ struct Worker {
 
   // Returns "process 2 (weft-worker-2, pid 4711 on host a)".
   std::string Label() const;
-  bool free() const { return greeted && !broken && run == 0; }
+  bool free() const { return greeted && !broken && !leaving && run == 0; }
   bool ending() const { return run != 0 && ending_since_ns != 0; }
   bool serves() const { return run != 0 && ending_since_ns == 0; }
 };

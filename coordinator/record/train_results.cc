@@ -140,7 +140,7 @@ std::string TroubleText(const TrainResults& r) {
   std::string out;
   if (r.restarts > 0) {
     absl::StrAppend(&out, "restarts     ", r.restarts,
-                    ", each behind the loss of a worker process or a data link\n");
+                    ": a process or a data link was lost, or a process left or came back\n");
   }
   if (r.skipped_steps > 0) {
     absl::StrAppend(&out, "skipped      ", r.skipped_steps, r.skipped_steps == 1 ? " step" : " steps",

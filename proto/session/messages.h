@@ -189,8 +189,14 @@ struct Stalled {
   std::string reason;
 };
 
+// Says that the process wants to end: it takes no other run, and its run is to go on elsewhere. The answer is
+// Shutdown, once it is free.
+struct Leaving {
+  std::string reason;  // "SIGTERM"
+};
+
 using FromWorker = std::variant<Hello, Prepared, Credit, Completions, Report, Failed, Finished, GroupId,
-                                Forgotten, Stalled, SnapshotSaved, CheckpointSealed, Validation>;
+                                Forgotten, Stalled, SnapshotSaved, CheckpointSealed, Validation, Leaving>;
 
 // ---- coordinator to worker
 

@@ -73,8 +73,8 @@ struct RunInfo {
   std::optional<Validation> validation;
   std::string validation_failure;
   int32_t failed_validations = 0;
-  // How often the run has begun again because it lost a process or a data link, the first step that it then
-  // made, and why it did so the last time.
+  // How often the run has begun again, for a lost process or data link or for other processes, the first step
+  // that it then made, and why it did so the last time.
   int32_t restarts = 0, restart_step = 0;
   std::string restart_reason;
   std::optional<RecoveryTimes> recovery_ns;  // times of the last restart that has led to a new step

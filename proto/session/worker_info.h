@@ -12,9 +12,9 @@ struct WorkerInfo {
   std::string name;
   std::string host;
   int64_t pid = 0;
-  std::string device;     // kind of its device: "cpu", "cuda"
-  std::string state;      // free, busy, or broken: its connection is gone, and may come back
-  uint64_t run = 0;       // run that it serves; 0 for none
+  std::string device;  // kind of its device: "cpu", "cuda"
+  std::string state;   // free, busy, ending (an aborted run), leaving, or broken: its session may come back
+  uint64_t run = 0;    // run that it serves; 0 for none
   int64_t silent_ns = 0;  // time since its last message; workers that are busy report every second
 };
 

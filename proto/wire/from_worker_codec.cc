@@ -42,6 +42,9 @@ struct WorkerEncoder {
   }
   void operator()(const Finished& m) const { EncodeReports(m, out->mutable_finished()); }
   void operator()(const GroupId& m) const { Encode(m, out->mutable_group_id()); }
+  void operator()(const Leaving& m) const {
+    out->mutable_leaving()->set_reason(CleanText(m.reason, kMaxTextBytes));
+  }
   void operator()(const Forgotten& m) const { out->mutable_forgotten()->set_run(m.run); }
   void operator()(const Stalled& m) const {
     out->mutable_stalled()->set_run(m.run);
@@ -213,6 +216,11 @@ absl::StatusOr<FromWorker> DecodeSaved(absl::string_view name, const Wire& in) {
   return FromWorker(Value{in.run(), static_cast<int32_t>(in.step()), in.failure()});
 }
 
+absl::StatusOr<FromWorker> DecodeLeaving(const v1::Leaving& in) {
+  WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("leaving.reason", in.reason(), kMaxTextBytes));
+  return Leaving{PlainText(in.reason(), kMaxTextBytes)};
+}
+
 absl::StatusOr<FromWorker> DecodeFailed(const v1::Failed& in) {
   WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("failed.reason", in.reason(), kMaxTextBytes));
   Failed m{in.run(), PlainText(in.reason(), kMaxTextBytes)};
@@ -234,7 +242,7 @@ absl::StatusOr<FromWorker> Decode(const v1::WorkerPayload& in) {
   const int fields = in.has_hello() + in.has_prepared() + in.has_credit() + in.has_completions() +
                      in.has_report() + in.has_failed() + in.has_finished() + in.has_group_id() +
                      in.has_forgotten() + in.has_stalled() + in.has_snapshot_saved() +
-                     in.has_checkpoint_sealed() + in.has_validation();
+                     in.has_checkpoint_sealed() + in.has_validation() + in.has_leaving();
   if (fields != 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("a worker's payload holds ", fields, " known messages instead of one"));
@@ -245,6 +253,7 @@ absl::StatusOr<FromWorker> Decode(const v1::WorkerPayload& in) {
   if (in.has_prepared()) return Prepared{in.prepared().run()};
   if (in.has_report()) return DecodeReports<Report>(in.report());
   if (in.has_failed()) return DecodeFailed(in.failed());
+  if (in.has_leaving()) return DecodeLeaving(in.leaving());
   if (in.has_forgotten()) return Forgotten{in.forgotten().run()};
   if (in.has_stalled()) {
     WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("stalled.reason", in.stalled().reason(), kMaxTextBytes));

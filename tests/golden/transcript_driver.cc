@@ -241,6 +241,7 @@ absl::StatusOr<FromWorker> TranscriptDriver::Message(const Command& c, const Tra
   if (name == "Prepared") return Prepared{run};
   if (name == "Credit") return Credit{run, rank, token, static_cast<int32_t>(NumberOf(c, "credit", 0))};
   if (name == "Report") return Report{run, {}};
+  if (name == "Leaving") return Leaving{c.Value("reason")};
   if (name == "Failed") return Failed{run, c.Value("reason")};
   if (name == "Finished") return Finished{run, {}};
   if (name == "Forgotten") return Forgotten{run};

@@ -163,8 +163,8 @@ std::string SecondsWords(int64_t ns) { return absl::StrFormat("%gs", 1e-9 * stat
 namespace {
 
 constexpr absl::string_view kFromWorker[] = {
-    "Hello",   "Prepared",  "Credit",  "Completions",   "Report",           "Failed",    "Finished",
-    "GroupId", "Forgotten", "Stalled", "SnapshotSaved", "CheckpointSealed", "Validation"};
+    "Hello",   "Prepared",  "Credit",  "Completions",   "Report",           "Failed",     "Finished",
+    "GroupId", "Forgotten", "Stalled", "SnapshotSaved", "CheckpointSealed", "Validation", "Leaving"};
 constexpr absl::string_view kFromCoordinator[] = {"Welcome",        "Assign",   "Grant",   "Finish",
                                                   "Abort",          "Shutdown", "GroupId", "TakeSnapshot",
                                                   "SealCheckpoint", "Validate"};
@@ -193,6 +193,7 @@ std::string MessageWords(const FromWorker& message) {
                  [](const Completions& m) { return absl::StrCat("rank ", m.rank, " ", CompletionsWords(m)); },
                  [](const Report& m) { return absl::StrCat("run ", m.run); },
                  [](const Failed& m) { return absl::StrCat("run ", m.run, Because(m.reason)); },
+                 [](const Leaving& m) { return m.reason; },
                  [](const Finished& m) { return absl::StrCat("run ", m.run); },
                  [](const GroupId& m) { return absl::StrCat("run ", m.run, " group ", m.group); },
                  [](const Forgotten& m) { return absl::StrCat("run ", m.run); },

@@ -105,7 +105,7 @@ TEST_P(RecoveryOf, WorkerKilledInMidRun_EndsWithTheBitsOfAnUndisturbedRun) {
   EXPECT_THAT(result.err, AllOf(HasSubstr("killed by SIGKILL"), HasSubstr(absl::StrCat("pid ", workers[1])),
                                 HasSubstr("the run goes on from its checkpoint of step ")));
   ExpectTheReference();
-  EXPECT_EQ(Summary()["restarts"], 1);
+  EXPECT_GE(Summary()["restarts"], 1) << "and it may have taken in the process that was started anew";
 }
 
 INSTANTIATE_TEST_SUITE_P(Schedules, RecoveryOf,
@@ -246,6 +246,26 @@ TEST_F(DaemonRecovery, WorkerKilled_AFreeOneTakesItsPlace) {
   EXPECT_THAT(run["members"].dump(), AllOf(HasSubstr("w1"), HasSubstr("w2")));
   EXPECT_THAT(Weft({"describe", "1"}).out, HasSubstr("restarts   1; the last: "));
   ExpectTheReference();
+}
+
+// A rolling restart of all workers: none of the steps is made twice, and nothing counts as lost.
+TEST_F(DaemonRecovery, WorkersGetSigtermOneAfterTheOther_NoStepIsLost) {
+  const std::string file = WriteRun("{1f1b: {}}", 400, "0");
+  TrainReference(file);
+  Submit(file);
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(AwaitSteps(7 + 20 * i));
+    workers_[i]->Signal(SIGTERM);
+    const CommandResult end = workers_[i]->Wait(kSeconds);
+    EXPECT_EQ(end.code, 0) << end.err;
+    const Json run = Describe();
+    EXPECT_EQ(run["restarts"], i + 1);
+    EXPECT_THAT(run["restart_reason"].get<std::string>(),
+                AllOf(HasSubstr("leaves: SIGTERM"), HasSubstr("goes on from its checkpoint of step")));
+  }
+  EXPECT_EQ(Weft({"wait", "1"}).code, 0);
+  ExpectTheReference();
+  EXPECT_EQ(Summary()["restarts"], 2);
 }
 
 TEST_F(DaemonRecovery, WorkerStoppedBeyondItsLease_IsReplacedAndChangesNothingLater) {

@@ -341,8 +341,36 @@ TEST(SimulatedWorld, ProcessesKilled_EveryRunEndsWithThePlainLoopsWeights) {
     options.kills = 1 + static_cast<int>(seed % 3);
     options.kill_within_ns = 1'000'000 * static_cast<int64_t>(5 + seed * 13 % 400);
     if (seed % 5 == 0) options.launch_ahead = 3;
+    if (seed % 3 != 0) options.expand_ns = 10'000'000;
     const WorldResult result = RunWorld(options);
     ASSERT_EQ(result.problem, "") << Text(options) << " kills " << options.kills;
+    restarts += result.restarts;
+    resumed += result.resumed;
+  }
+  std::cout << restarts << " restarts, " << resumed << " of them from a checkpoint\n";
+  if (only == 0) {
+    EXPECT_GT(restarts, 200);
+    EXPECT_GT(resumed, 50);
+  }
+}
+
+// Processes leave in order at any moment, some while others are killed. No work is lost where none is killed.
+TEST(SimulatedWorld, ProcessesLeave_EveryRunEndsWithThePlainLoopsWeights) {
+  const uint64_t only = FromEnvironment("WEFT_SEED", 0);
+  const uint64_t first = only > 0 ? only : 1, last = only > 0 ? only : FromEnvironment("WEFT_SEEDS", 400);
+  int restarts = 0, resumed = 0;
+  for (uint64_t seed = first; seed <= last; ++seed) {
+    WorldOptions options = DrawWorld(seed);
+    options.steps += 2 + static_cast<int>(seed % 9);
+    options.snapshot_every = static_cast<int>(seed % 4);
+    options.leaves = 1 + static_cast<int>(seed % 3);
+    options.kills = seed % 4 == 0 ? 1 : 0;
+    if (seed % 3 != 0) options.expand_ns = 10'000'000;
+    options.kill_within_ns = 1'000'000 * static_cast<int64_t>(5 + seed * 17 % 300);
+    if (seed % 5 == 0) options.launch_ahead = 3;
+    const WorldResult result = RunWorld(options);
+    ASSERT_EQ(result.problem, "") << Text(options) << " leaves " << options.leaves << " kills "
+                                  << options.kills;
     restarts += result.restarts;
     resumed += result.resumed;
   }

@@ -80,6 +80,7 @@ World::World(const WorldOptions& options)
   plain_ = PlainLoop(plan_->graph, options.steps);
   CoreOptions core;
   core.epoch = 1 + options.seed;
+  core.expand_ns = options.expand_ns;
   coordinator_ = std::make_unique<CoordinatorCore>(core);
   for (int number = 0; number < options.processes; ++number) StartProcess(number);
 }
@@ -124,10 +125,44 @@ void World::Kill() {
   Note(Mix(16, p.number));
   const int64_t reported = now_ + 1 + random_.Below(20'000'000);
   At(reported, [this, &p] { StepCoordinator({WorkerExited{p.pid(), "it was killed"}}); });
-  At(reported + 1 + random_.Below(20'000'000), [this, &p] {
+  Replace(p, reported);
+}
+
+// Lets a process ask to leave, as at SIGTERM.
+void World::Leave() {
+  if (finished_) return;
+  Process& p = *std::next(process_at_.begin(), random_.From(0, options_.processes - 1))->second;
+  if (p.dead || std::exchange(p.leaving, true)) return;
+  Note(Mix(17, p.number));
+  if (absl::Status s = p.session.worker_end.Send(Leaving{"it was asked to"}); !s.ok())
+    Problem(std::string(s.message()));
+  Pump(p);
+}
+
+// Ends a process that may leave.
+void World::Exit(Process& p) {
+  if (!p.leaving) return Problem("a process was told to exit that had not asked for it");
+  p.dead = true;
+  const int64_t closed = now_ + 1 + random_.Below(5'000'000);
+  At(closed, [this, &p] { StepCoordinator({SessionClosed{p.session.session(), "it said goodbye"}}); });
+  Replace(p, closed);
+}
+
+// Starts another process in the place of a dead one, a little later.
+void World::Replace(Process& p, int64_t time) {
+  At(time + 1 + random_.Below(20'000'000), [this, &p] {
     StartProcess(p.number);
     Join(*process_at_[p.number]);
   });
+}
+
+// Checks that a run from which processes only leave has lost no work.
+void World::CheckRestart(const RunInfo& run) {
+  if (options_.kills > 0 || run.restart_step <= first_step_ || submitted_->graph.route() != nullptr) return;
+  for (const Job& job : counted_now_) {
+    if (job.step >= run.restart_step)
+      Problem(absl::StrCat(Describe(job), " was done, and is made again behind step ", run.restart_step));
+  }
 }
 
 // Begins an attempt with the first of its processes: all others have forgotten the attempt before.
@@ -223,11 +258,13 @@ void World::StepCoordinator(std::vector<weft::Event> events) {
   }
   for (const RunInfo& run : effects.runs) {
     stop_step_ = std::max(stop_step_, run.stop_step);
+    if (run.stop_step >= 0) stops_.insert(run.stop_step);
     if (run.state == RunState::kFinished) finished_ = true;
     if (run.state == RunState::kCancelled && options_.stop_at_ns > 0) finished_ = result_.stopped = true;
     if (IsFinal(run.state) && !finished_) Problem(absl::StrCat("the run ended: ", run.reason));
     if (run.restarts == result_.restarts) continue;
     result_.restarts = run.restarts;
+    CheckRestart(run);
     counted_now_.clear();
   }
   for (auto& [number, p] : process_at_) {
@@ -279,6 +316,8 @@ void World::Carry(Process& p, WorkerEffects effects, const Outputs* outputs) {
       Seal(p, *seal);
     } else if (auto* validate = std::get_if<ValidateEffect>(&effect)) {
       Validate(p, validate->step);
+    } else if (std::holds_alternative<ExitEffect>(effect)) {
+      Exit(p);
     } else if (auto answer = AnswerAtOnce(now_, effect, &p.core)) {
       Carry(p, *std::move(answer), nullptr);
     }
@@ -319,6 +358,8 @@ WorldResult World::Run() {
   At(1, [this] { StepCoordinator({SubmitRun{1, "request", plan_, "", options_.processes, "out"}}); });
   for (int kill = 0; kill < options_.kills; ++kill)
     At(2'000'000 + random_.Below(options_.kill_within_ns), [this] { Kill(); });
+  for (int leave = 0; leave < options_.leaves; ++leave)
+    At(2'000'000 + random_.Below(options_.kill_within_ns), [this] { Leave(); });
   if (options_.stop_at_ns > 0)
     At(options_.stop_at_ns, [this] { StepCoordinator({CancelRun{2, 1, "stopped", /*save=*/true}}); });
   constexpr uint64_t kMaxEvents = 5'000'000;

@@ -63,7 +63,7 @@ class World {
       pieces.clear();
     }
     const int number;
-    bool dead = false;
+    bool dead = false, leaving = false;
     WorkerCore core;
     JoinedSession session;
     std::map<TensorKey, Value> inbox;
@@ -122,6 +122,10 @@ class World {
   void StartProcess(int number);
   void Join(Process& p);
   void Kill();
+  void Leave();
+  void Exit(Process& p);
+  void Replace(Process& p, int64_t time);
+  void CheckRestart(const RunInfo& run);
   void BeginAttempt(const Assign& assign);
   void Pump(Process& p);
   template <typename LinkType, typename Deliver>
@@ -206,6 +210,7 @@ class World {
   bool finished_ = false;
   int steps_done_ = 0;
   int stop_step_ = -1;
+  std::set<int> stops_;                        // all such steps, also of attempts from which a process leaves
   std::set<std::tuple<int, int, int>> saved_;  // saved parts by step, stage and member
   std::set<int> sealed_, dropped_;
   std::set<int> aside_;      // steps whose weights wait to be validated

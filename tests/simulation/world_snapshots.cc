@@ -133,7 +133,9 @@ void World::CheckSnapshots() {
   std::set<int> made = sealed_;
   made.insert(dropped_.begin(), dropped_.end());
   if (result_.restarts > 0) {
-    // Multiples that are close behind the step from which a run goes on are left out.
+    // Multiples that are close behind the step from which a run goes on are left out. A run that a process
+    // leaves stops behind another step.
+    wanted.insert(stops_.begin(), stops_.end());
     if (made.count(end) == 0 || !std::includes(wanted.begin(), wanted.end(), made.begin(), made.end()))
       Problem(absl::StrCat(made.size(), " checkpoints were made, and not that of step ", end));
   } else if (made != wanted) {

@@ -308,6 +308,7 @@ TEST_F(CoreTest, SessionBreaksAndComesBack_RunGoesOn) {
   now += 9 * kSecond;
   Do(Tick{});
   Do(SessionResumed{1});
+  Say(2, Report{run, {}});
   now += 9 * kSecond;
   Do(Tick{});
   EXPECT_EQ(core->GetRun(run)->state, RunState::kRunning);
@@ -329,24 +330,37 @@ TEST_F(CoreTest, SessionBreaksForGood_RunFailsAfterTheGrace) {
   EXPECT_EQ(closed.count(1), 1u);
 }
 
-// The worker may notice a dead link 10 s later than the coordinator; it must still find its session then.
-TEST_F(CoreTest, SilentBreak_GraceBeginsWhenTheWorkerMustKnow) {
-  for (const int64_t noticed : {5, 9, 15}) {
+// Whether its connection stands or is known to be dead, a silent worker has its lease, and no longer.
+TEST_F(CoreTest, SilentBreak_LeaseCountsFromTheLastMessage) {
+  for (const int64_t noticed : {5, 9, 14}) {
     core = std::make_unique<CoordinatorCore>(options);
     sent.clear();
     const uint64_t run = Running();
     const int64_t cut = now;
     now = cut + noticed * kSecond;
     Do(SessionBroken{1, "its connection broke"});
-    now = cut + options.detection_ns + options.grace_ns - 1;
+    Say(2, Report{run, {}});
+    now = cut + options.lease_ns - 1;
     Do(Tick{});
     EXPECT_EQ(core->GetRun(run)->state, RunState::kRunning) << noticed;
     ++now;
     Do(Tick{});
     EXPECT_EQ(core->GetRun(run)->state, RunState::kFailed) << noticed;
     EXPECT_THAT(core->GetRun(run)->reason,
-                HasSubstr(absl::StrCat("its connection broke after ", noticed, " s of silence")));
+                HasSubstr(absl::StrCat("it was silent for 15 s; its connection broke after ", noticed,
+                                       " s of silence")));
   }
+}
+
+// The coordinator was stopped: that no worker was heard is its own fault.
+TEST_F(CoreTest, CoordinatorStoodStill_NoWorkerIsLost) {
+  const uint64_t run = Running();
+  now += 30 * options.lease_ns;
+  Do(Tick{});
+  EXPECT_EQ(core->GetRun(run)->state, RunState::kRunning);
+  now += options.lease_ns;
+  Do(Tick{});
+  EXPECT_EQ(core->GetRun(run)->state, RunState::kFailed);
 }
 
 TEST_F(CoreTest, IdleOrPreparingWorkerBreaks_IsKeptUntilItMustKnow) {
@@ -692,6 +706,61 @@ TEST_F(CoreTest, LostProcess_AFreeWorkerTakesItsRanks) {
   EXPECT_EQ(Heard<Assign>(3)->spec, "{}") << "without a checkpoint it begins at the first step";
 }
 
+// Before the first step there is nothing to save.
+TEST_F(CoreTest, WorkerLeavesBeforeTheFirstStep_RunBeginsAgainOnTheOthers) {
+  const uint64_t run = Running(4, "out");
+  Say(2, Leaving{"SIGTERM"});
+  EXPECT_EQ(run_info.state, RunState::kWaiting);
+  EXPECT_EQ(run_info.restart_reason,
+            "process 1 (worker-2, pid 102 on host h) leaves: SIGTERM; the run begins again with step 0");
+  EXPECT_FALSE(Heard<Shutdown>(2).has_value()) << "it has not forgotten the run";
+  for (const SessionId s : {1, 2}) Say(s, Forgotten{run});
+  EXPECT_TRUE(Heard<Shutdown>(2).has_value());
+  EXPECT_EQ(Heard<Assign>(1)->leases.size(), 2u) << "the process that is left has both ranks";
+  Do(SessionClosed{2, "it said goodbye"});
+  EXPECT_EQ(core->GetRun(run)->state, RunState::kPreparing);
+  EXPECT_EQ(core->probe().workers_lost, 0u);
+}
+
+TEST_F(CoreTest, FreeWorkerLeaves_ItMayEndAtOnceAndGetsNoRun) {
+  for (const SessionId s : {1, 2}) Join(s);
+  Say(1, Leaving{"SIGTERM"});
+  EXPECT_TRUE(Heard<Shutdown>(1).has_value());
+  Submit(1, 1);
+  EXPECT_FALSE(Heard<Assign>(1).has_value());
+  EXPECT_TRUE(Heard<Assign>(2).has_value());
+}
+
+// The process that is started in the place of a lost one is taken in when no work is lost by it.
+TEST_F(CoreTest, RunWithFewerProcesses_TakesInAFreeOneBehindACheckpoint) {
+  restarts = 1;
+  options.expand_ns = kSecond;
+  core = std::make_unique<CoordinatorCore>(options);
+  const uint64_t run = Running(4, "out");
+  Do(WorkerExited{102, "killed by signal 9"});
+  Say(1, Forgotten{run});
+  const Assign alone = *Heard<Assign>(1);
+  ASSERT_EQ(alone.leases.size(), 2u);
+  sent[1].clear();
+  Say(1, Prepared{run});
+  Say(1, CheckpointSealed{run, 0, ""});
+  Join(3);
+  for (const RankLease& l : alone.leases) Say(1, Credit{run, l.rank, l.token, 4});
+  for (int jobs = 0; run_info.steps_done == 0 && jobs < 100; ++jobs) {
+    const auto grant = Heard<Grant>(1);
+    ASSERT_TRUE(grant.has_value());
+    Completions m{run, grant->rank, grant->token, {}};
+    for (const Job& j : grant->jobs)
+      m.jobs.push_back({j, now, now + 1, 0.5, j.kind == JobKind::kForward && j.stage == 1});
+    Say(1, std::move(m));
+  }
+  EXPECT_EQ(run_info.stop_step, -1) << "it goes on for a while, as the process may end again";
+  now += kSecond;
+  Do(Tick{});
+  EXPECT_EQ(run_info.stop_step, 2);
+  EXPECT_THAT(run_info.reason, HasSubstr("(worker-3, pid 103 on host h) is free to take part"));
+}
+
 // A data link is no fault of the run: it may carry again, and other processes have other links.
 TEST_F(CoreTest, LostLink_RunBeginsAgainOnOtherProcessesWhereSomeAreFree) {
   restarts = 1;
@@ -700,12 +769,9 @@ TEST_F(CoreTest, LostLink_RunBeginsAgainOnOtherProcessesWhereSomeAreFree) {
   Say(2, Failed{run, "process 0 is lost: its data link carries nothing", 0});
   now += options.blame_ns;
   Do(Tick{});
-  EXPECT_EQ(run_info.state, RunState::kWaiting);
+  EXPECT_EQ(run_info.state, RunState::kPreparing);
   EXPECT_THAT(run_info.restart_reason, HasSubstr("its data link carries nothing; the run begins again"));
-  for (const SessionId s : {1, 2}) {
-    EXPECT_TRUE(Heard<Abort>(s).has_value());
-    Say(s, Forgotten{run});
-  }
+  for (const SessionId s : {1, 2}) EXPECT_TRUE(Heard<Abort>(s).has_value());
   for (const SessionId s : {1, 2}) EXPECT_FALSE(Heard<Assign>(s).has_value()) << "either may be at fault";
   for (const SessionId s : {3, 4}) EXPECT_TRUE(Heard<Assign>(s).has_value());
 }

@@ -159,6 +159,10 @@ TEST(SessionCodec, PreparedCreditFailed_RoundTrip_AreEqual) {
   EXPECT_EQ(link.link_to, 3);
 }
 
+TEST(SessionCodec, Leaving_RoundTrip_IsEqual) {
+  EXPECT_EQ(std::get<Leaving>(RoundTrip(FromWorker(Leaving{"SIGTERM"}))).reason, "SIGTERM");
+}
+
 TEST(SessionCodec, FailedLinkToAnImpossibleProcess_IsRefused) {
   v1::WorkerPayload out;
   wire::Encode(FromWorker(Failed{9, "", 1 << 14}), &out);

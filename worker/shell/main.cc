@@ -40,7 +40,7 @@ struct Flags {
   int process = -1;
   int spin_us = -1;
   std::string data_network = "auto";
-  int connect_timeout = 30, joining = 290, link_timeout = 120;
+  int connect_timeout = 30, joining = 290, link_timeout = 120, drain = 25;
   std::string reference, out;
   std::string evaluate, checkpoint;
   int64_t samples = 0;
@@ -120,7 +120,8 @@ int Serve(const Flags& flags, std::unique_ptr<DeviceBackend> backend, SignalStop
   hello.device_id = std::string(device->uuid());
   if (CommunicationLibrary* library = device->communication()) hello.reduction_library = library->name();
   link.Send(hello);
-  signals.Watch(&loop, &link);
+  // The owner of an owned process wants its end at once.
+  signals.Watch(&loop, &link, flags.owned ? 0 : flags.drain);
   const absl::Status status = loop.Run();
   if (loop.hangs()) std::_Exit(Complain(status, kFailed));  // it cannot be cleaned up
   signals.Unwatch();
@@ -176,6 +177,11 @@ CLI::Option* AddServiceFlags(CLI::App& app, Flags& flags) {
                  "Seconds from a run's beginning until its GPUs' collectives are complete (default 290, a "
                  "little less than the coordinator's --preparing)")
       ->check(CLI::Range(1, 86400));
+  app.add_option(
+         "--drain", flags.drain,
+         "Seconds that a worker stays after SIGTERM or SIGINT, until its run goes on elsewhere without "
+         "loss; another signal ends them (default 25; 0: it leaves at once)")
+      ->check(CLI::Range(0, 86400));
   app.add_option(
          "--data-network", flags.data_network,
          "Network of the data plane: local (this machine only, no listening socket), all, or interfaces "

@@ -1,4 +1,4 @@
-// Stops a worker's loop at SIGINT and SIGTERM.
+// Stops a worker's loop at SIGINT and SIGTERM, if there is time once its run goes on elsewhere.
 //
 // The signals are blocked from the constructor on, in every thread that starts behind it; the thread that
 // waits for them is the only one that gets them. So construct it before anything that may start threads.
@@ -11,6 +11,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <string>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -29,13 +30,20 @@ class SignalStop {
     sigaddset(&set_, SIGUSR2);
     pthread_sigmask(SIG_BLOCK, &set_, nullptr);
   }
-  void Watch(WorkerLoop* loop, SessionLink* link) {
-    thread_ = StartThread([this, loop, link] {
+  // A process that serves a run asks to leave first, and gives the coordinator `patience_s` seconds for that;
+  // another signal ends the patience.
+  void Watch(WorkerLoop* loop, SessionLink* link, int patience_s) {
+    thread_ = StartThread([this, loop, link, patience_s] {
       int signal = 0;
       sigwait(&set_, &signal);
       if (signal == SIGUSR2) return;
       taken_ = signal;
-      link->LeaveRun(absl::StrCat("it was stopped by SIG", sigabbrev_np(signal)));
+      const std::string name = absl::StrCat("SIG", sigabbrev_np(signal));
+      if (patience_s > 0 && link->AskToLeave(name)) {
+        const timespec patience{patience_s, 0};
+        if (sigtimedwait(&set_, nullptr, &patience) == SIGUSR2) return;  // it has left
+      }
+      link->LeaveRun(absl::StrCat("it was stopped by ", name));
       loop->Stop();
     });
   }

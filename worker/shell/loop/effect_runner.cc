@@ -123,6 +123,9 @@ void EffectRunner::Fail(int64_t now, const absl::Status& status, std::optional<P
     core_.OnFailure(now, reason, &effects_);
   }
   Apply(now, nullptr);
+  // The process ends when it has forgotten the run (WorkerLoop::CheckHealth).
+  if (const absl::Status health = transport_.health(); !health.ok())
+    Send(Leaving{std::string(health.message())});
 }
 
 void EffectRunner::OnMessage(int64_t now, const FromCoordinator& message) {
@@ -420,7 +423,7 @@ void EffectRunner::AllPrepared(int64_t now) {
   for (const Peer& peer : peers_) {
     if (peer.address == transport_.address()) continue;
     if (absl::Status s = transport_.Connect(peer.process, peer.address, peer.label); !s.ok())
-      return Fail(now, s);
+      return absl::IsUnavailable(s) ? Fail(now, s, peer.process) : Fail(now, s);
   }
   prepared_ = joining_ = true;
   PollCommunicators(now);

@@ -56,6 +56,16 @@ class SessionLink final : public CoordinatorLink {
     }
     if (run != 0) Send(Failed{run, reason});
   }
+  // Asks the coordinator to let the process end, once its run goes on elsewhere. Returns false if it serves
+  // no run, and may end at once.
+  bool AskToLeave(const std::string& reason) {
+    {
+      MutexLock lock(mu_);
+      if (notes_.run() == 0) return false;
+    }
+    Send(Leaving{reason});
+    return true;
+  }
   // Returns why the coordinator asked the process to end; "" if it did not.
   std::string shutdown() const {
     MutexLock lock(mu_);

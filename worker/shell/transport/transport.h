@@ -127,7 +127,8 @@ class Transport {
   // the tensor awaited longest; "" while all answer.
   virtual std::string DescribeSilence(Nanos /*now*/) const { return ""; }
   virtual int silent_links() const { return 0; }
-  // Returns why no further peer can reach this transport, though connected ones can; OK while all can.
+  // Returns why this transport is of no use to another run: no further peer can reach it, or its link to one
+  // is lost for good. OK while all is well.
   virtual absl::Status health() const { return absl::OkStatus(); }
 
   // Returns the bytes offered and not yet released by their consumers.

@@ -175,7 +175,17 @@ absl::Status UcxTransport::Connect(PeerId peer, const std::string& bytes, const 
     ChoosePaths(*address, connection);
   }
   table_.AddPeer(peer, address->sender, label, &events_);
-  return table_.PeerStatus(peer);
+  absl::Status status = table_.PeerStatus(peer);
+  // It is here again, so its process has not ended, and neither end has a link to the other.
+  if (!status.ok()) NoteLostLink(label);
+  return status;
+}
+
+// A process and a peer have one link to each other in their lives.
+void UcxTransport::NoteLostLink(const std::string& label) {
+  if (!lost_link_.ok()) return;
+  lost_link_ = absl::UnavailableError(absl::StrCat(
+      "the data link to ", label, " was lost; a new process in the place of this one has new links"));
 }
 
 void UcxTransport::ChoosePaths(const TransportAddress& address, PeerConnection* connection) {
@@ -287,6 +297,7 @@ void UcxTransport::WatchLinks(Nanos now) {
   }
   for (const uint64_t sender : verdict.dead) {
     const TransferTable::PeerWants& w = *by_sender.at(sender);
+    NoteLostLink(table_.label(w.peer));
     Lose(sender,
          absl::StrCat("its data link (", connections_.Find(sender)->host_path, ") has carried nothing for ",
                       options_.link_timeout_ns / kSecond, " s; awaited: ", Describe(w.oldest)));

@@ -60,7 +60,7 @@ class UcxTransport final : public Transport, private UcxMessenger::Handler {
   std::vector<PeerPath> paths() const override;
 
   std::string DescribeSilence(Nanos now) const override;
-  absl::Status health() const override { return messenger_->ListenerStatus(); }
+  absl::Status health() const override { return lost_link_.ok() ? messenger_->ListenerStatus() : lost_link_; }
   int silent_links() const override { return watch_.silent_links(); }
   uint64_t bytes_held() const override { return table_.offered_bytes() + held_.bytes(); }
   TransportCounters counters() const override;
@@ -95,6 +95,7 @@ class UcxTransport final : public Transport, private UcxMessenger::Handler {
   const PeerConnection* ConnectionOf(PeerId peer) const;
   void NoteUse(PeerId peer, PeerConnection* connection);
   void Lose(uint64_t sender, absl::string_view cause);
+  void NoteLostLink(const std::string& label);
 
   void FlushReleases();
   void AnnounceFreedSegments();
@@ -125,6 +126,7 @@ class UcxTransport final : public Transport, private UcxMessenger::Handler {
   Nanos now_ = 0;
   Nanos last_liveness_ = 0, last_watch_ = 0;
   std::unique_ptr<UcxMessenger> messenger_;
+  absl::Status lost_link_;  // of the first link that is lost though its peer lives; OK for none
 };
 
 }  // namespace weft
