@@ -60,7 +60,7 @@ void CountWork(const Graph& graph, const std::vector<StageMemory>& stages, std::
   int64_t largest = 0;
   for (const StageMemory& stage : stages) largest = std::max(largest, stage.parameters);
   for (int s = 0; s < schedule.stages; ++s) {
-    const bool sliced = graph.sync(s).layout() == Layout::kSliced && graph.members(s).size() > 1;
+    const bool sliced = graph.protocol(s).layout() == Layout::kSliced && graph.members(s).size() > 1;
     // The slices are put together; where a joint operation does that, the next job's lie beside them.
     const int64_t work =
         stages[s].work + (sliced ? stages[s].parameters : 0) + (graph.joint_order().gathers() ? largest : 0);
@@ -85,7 +85,7 @@ std::vector<RankMemory> CountRanks(const RunSpec& run, const Schedule& schedule,
   const Graph graph(schedule);
   std::vector<RankMemory> ranks(schedule.ranks);
   const std::vector<std::vector<KeptStage>> kept = KeptByRanks(graph, run.train.steps);
-  const bool migrating = graph.sync(0).layout() == Layout::kTravelling;
+  const bool migrating = graph.protocol(0).layout() == Layout::kTravelling;
   for (Rank rank = 0; rank < schedule.ranks; ++rank) {
     ranks[rank].held = HeldBytes(kept[rank], run, stages, migrating);
   }

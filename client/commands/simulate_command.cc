@@ -190,7 +190,7 @@ absl::Status CheckTimes(const SimulateOptions& options, const Schedule& schedule
   if (given.overlapped > 0 && !graph.has_pairs()) return refuse("--overlapped", "has no overlapped pairs");
   if (!reduces) return absl::OkStatus();
   for (int stage = 0; stage < schedule.stages; ++stage) {
-    if (graph.sync(stage).has_reduce()) return absl::OkStatus();
+    if (graph.protocol(stage).has_reduce()) return absl::OkStatus();
   }
   return refuse("--reduce", "has no sum of gradients over replicas");
 }

@@ -40,7 +40,7 @@ Graph::Graph(Schedule schedule, int steps, int first_step)
 void Graph::NumberTails() {
   place_in_tail_.resize(schedule_.stages);
   for (int stage = 0; stage < schedule_.stages; ++stage) {
-    const int members = sync(stage).size();
+    const int members = protocol(stage).size();
     std::vector<int>& places = place_in_tail_[stage];
     places.assign(2 * static_cast<size_t>(members), -1);
     const auto add = [&](const Job& job) {
@@ -48,9 +48,9 @@ void Graph::NumberTails() {
       tail_.push_back(job);
     };
     int reduces = 0;
-    for (int m = 0; m < members; ++m) reduces += sync(stage).holder(m).reduces;
+    for (int m = 0; m < members; ++m) reduces += protocol(stage).holder(m).reduces;
     for (int m = 0; m < members && reduces < members; ++m) {
-      if (sync(stage).holder(m).reduces) add(Job::Reduce(0, stage, m));
+      if (protocol(stage).holder(m).reduces) add(Job::Reduce(0, stage, m));
     }
     for (int m = 0; m < members; ++m) {
       if (reduces == members) add(Job::Reduce(0, stage, m));
@@ -133,14 +133,14 @@ int Graph::IndexOf(const Job& job) const {
     const int k = job.kind == JobKind::kForward ? 0 : (job.kind == JobKind::kBackwardWeight ? 2 : 1);
     return (job.stage * schedule_.microbatches + job.microbatch) * KindsPerMicrobatch() + k;
   }
-  Require(job.member >= 0 && job.member < sync(job.stage).size(), "member is in range");
+  Require(job.member >= 0 && job.member < protocol(job.stage).size(), "member is in range");
   const int place = place_in_tail_[job.stage][2 * job.member + (job.kind == JobKind::kUpdate ? 1 : 0)];
   Require(place >= 0, "the member has a reduce job");
   return compute_jobs_ + place;
 }
 
 Rank Graph::RankOf(const Job& job) const {
-  return HasMicrobatch(job.kind) ? schedule_.compute(job) : sync(job.stage).holder(job.member).rank;
+  return HasMicrobatch(job.kind) ? schedule_.compute(job) : protocol(job.stage).holder(job.member).rank;
 }
 
 int64_t Graph::PriorityOf(const Job& job) const {
@@ -162,12 +162,12 @@ int Graph::VersionOf(const Job& job) const {
 
 bool Graph::FetchesWeights(const Job& job) const {
   if (!HasMicrobatch(job.kind)) return false;
-  const Protocol& protocol = sync(job.stage);
-  switch (protocol.layout()) {
+  const Protocol& holders = protocol(job.stage);
+  switch (holders.layout()) {
     case Layout::kWhole:
       return schedule_.compute(job) != schedule_.weights(job);
     case Layout::kSliced:
-      return protocol.size() > 1 || protocol.ranks()[0] != schedule_.compute(job);
+      return holders.size() > 1 || holders.ranks()[0] != schedule_.compute(job);
     case Layout::kTravelling:
       break;  // every version that is read is in the state
   }
@@ -225,7 +225,7 @@ void Graph::Predecessors(const Job& job, Edges* edges) const {
     case JobKind::kUpdate:
       break;
   }
-  sync(job.stage).AddPredecessors(*this, job, edges);
+  protocol(job.stage).AddPredecessors(*this, job, edges);
   if (!schedule_.precedes || !HasMicrobatch(job.kind)) return;
   for (const Job& before : schedule_.precedes(job)) {
     if (before.step >= 0) edges->push_back({before, job, TensorKind::kOrder, 0, 0});

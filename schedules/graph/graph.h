@@ -46,7 +46,7 @@ class Graph {
   bool depends_on_steps() const { return route() != nullptr; }
 
   // Returns the protocol by which the ranks that hold the stage come to the same weights.
-  const Protocol& sync(int stage) const { return *protocols_[stage]; }
+  const Protocol& protocol(int stage) const { return *protocols_[stage]; }
   // Returns the route of states that go from job to job; null where they do not.
   const StateRoute* route() const { return protocols_[0]->route(); }
   // Returns the joint operations of all stages; empty where there are none.
@@ -85,14 +85,14 @@ class Graph {
   const std::vector<Rank>& members(int stage) const { return protocols_[stage]->ranks(); }
   // Returns true if the job adds up the norms of a step's gradients, and gives the total to the updates.
   bool TotalsNorm(const Job& job) const {
-    return job.kind == JobKind::kReduce && sync(job.stage).holder(job.member).totals_norm;
+    return job.kind == JobKind::kReduce && protocol(job.stage).holder(job.member).totals_norm;
   }
   // Returns true if the weights of a compute job are gathered by a joint operation of all holders.
   bool GathersWeights(const Job& job) const { return joint_order_->gathers() && HasMicrobatch(job.kind); }
   // Returns true if the job begins with a joint operation: it starts twice, and ends when that is over and it
   // has done the rest.
   bool IsJoint(const Job& job) const {
-    return job.kind == JobKind::kReduce ? sync(job.stage).reduces_jointly() : GathersWeights(job);
+    return job.kind == JobKind::kReduce ? protocol(job.stage).reduces_jointly() : GathersWeights(job);
   }
   // Returns true if the joint operation of `edge.to` can be started on its rank when `edge.from`, of the same
   // rank, has ended.
@@ -103,7 +103,7 @@ class Graph {
   int SourceOf(const Job& job) const;
   // Returns true if the compute job reads the weights, or the slice, of the member, or feeds it.
   bool Reads(const Job& job, int member) const {
-    return sync(job.stage).layout() != Layout::kWhole || SourceOf(job) == member;
+    return protocol(job.stage).layout() != Layout::kWhole || SourceOf(job) == member;
   }
   // Returns true if the job computes with a fetched copy.
   bool FetchesWeights(const Job& job) const;
@@ -129,7 +129,7 @@ class Graph {
 
   // Appends the words of what the job's rank does, in order.
   void Operations(const Job& job, std::vector<Operation>* operations) const {
-    sync(job.stage).AddOperations(*this, job, operations);
+    protocol(job.stage).AddOperations(*this, job, operations);
   }
 
  private:

@@ -85,7 +85,7 @@ TEST(WeightVersions, OfRealRuns_AreTheSimulatorsInTheBytesThatAreCounted) {
     const RunMemory counted = CountRun(run, schedule);
     const Graph graph(schedule);
     const auto versions_held = summary["peak_weight_versions"].get<std::vector<int>>();
-    if (graph.sync(0).passes_sums()) {
+    if (graph.protocol(0).passes_sums()) {
       // A version that comes late, after the last reader of the one before, is alone.
       const std::vector<int> simulated = SimulatedVersions(run);
       ASSERT_EQ(versions_held.size(), simulated.size());

@@ -104,7 +104,7 @@ class Model {
 
  private:
   bool IsCollective(const Job& job) const {
-    return job.kind == JobKind::kReduce && graph_.sync(job.stage).reduces_jointly();
+    return job.kind == JobKind::kReduce && graph_.protocol(job.stage).reduces_jointly();
   }
   // The rank may give its part to the collective of the job.
   bool CanBegin(const Job& job) const {
@@ -289,7 +289,7 @@ TEST_P(ScheduleCollective, Simulated_MembersStartTogetherAndSendARing) {
   std::map<std::pair<int, int>, std::pair<size_t, size_t>> places;
   for (size_t i = 0; i < run->jobs.size(); ++i) {
     const SimulatedJob& j = run->jobs[i];
-    if (j.job.kind != JobKind::kReduce || !graph.sync(j.job.stage).reduces_jointly()) continue;
+    if (j.job.kind != JobKind::kReduce || !graph.protocol(j.job.stage).reduces_jointly()) continue;
     times[{j.job.step, j.job.stage}].insert({j.start, j.end});
   }
   for (const auto& [which, of_members] : times) EXPECT_EQ(of_members.size(), 1u) << "stage " << which.second;
@@ -298,8 +298,8 @@ TEST_P(ScheduleCollective, Simulated_MembersStartTogetherAndSendARing) {
     for (int stage = 0; stage < graph.schedule().stages; ++stage) {
       const std::vector<Rank>& members = graph.members(stage);
       const double n = static_cast<double>(members.size());
-      if (graph.sync(stage).reduces_jointly() && std::count(members.begin(), members.end(), rank) > 0)
-        expected += 3 * 60 * (graph.sync(stage).scatters_sum() ? 1 : 2) * (n - 1) / n;
+      if (graph.protocol(stage).reduces_jointly() && std::count(members.begin(), members.end(), rank) > 0)
+        expected += 3 * 60 * (graph.protocol(stage).scatters_sum() ? 1 : 2) * (n - 1) / n;
     }
     if (!graph.schedule().sync->WhyNotJoint().empty()) break;  // they pass sums on as messages
     EXPECT_NEAR(run->ranks[rank].sent_by_kind[static_cast<int>(TensorKind::kGradientSum)], expected, 1e-9);
@@ -407,7 +407,7 @@ TEST(ScheduleCollectiveFamilies, WeightsOfAnotherRank_StayOrdered) {
   const Graph graph(*schedule);
   EXPECT_EQ(graph.members(0).size(), 2u);
   EXPECT_FALSE(graph.joint_order().any());
-  EXPECT_TRUE(graph.sync(0).gradients_leave());
+  EXPECT_TRUE(graph.protocol(0).gradients_leave());
 }
 
 }  // namespace

@@ -34,7 +34,7 @@ void World::CheckUnread(Rank rank, int stage, int version) {
       for (JobKind kind : {JobKind::kForward, graph.input_backward(), graph.final_backward()}) {
         const Job job = Job::Compute(t, stage, b, kind);
         const bool reads = graph.VersionOf(job) == version &&
-                           ((graph.sync(0).layout() == Layout::kSliced) || graph.route() != nullptr ||
+                           ((graph.protocol(0).layout() == Layout::kSliced) || graph.route() != nullptr ||
                             graph.schedule().weights(job) == rank);
         if (reads && !IsOver(job, rank)) {
           Problem(absl::StrCat("version ", version, " of stage ", stage, " is dropped on rank ", rank,
@@ -144,8 +144,9 @@ void World::CheckVersions(Rank rank, int stage, const std::map<int, Value>& vers
   const int member = static_cast<int>(found - members.begin());
   std::map<int, Value> wanted;
   const int newest = options_.steps;
-  for (int v = graph.sync(stage).holder(member).saves ? OldestRead(stage, newest) : newest; v <= newest; ++v)
-    wanted[v] = plain_[v][stage][(graph.sync(0).layout() == Layout::kSliced) ? member : 0];
+  for (int v = graph.protocol(stage).holder(member).saves ? OldestRead(stage, newest) : newest; v <= newest;
+       ++v)
+    wanted[v] = plain_[v][stage][(graph.protocol(0).layout() == Layout::kSliced) ? member : 0];
   if (versions == wanted) return;
   const bool same = versions.size() == wanted.size() && versions.begin()->first == wanted.begin()->first;
   Problem(absl::StrCat("rank ", rank, same ? " differs from the plain loop in stage " : " ends with stage ",

@@ -116,17 +116,17 @@ World::Outputs World::Compute(Process& p, const StartEffect& start) {
     }
     if (!start.last) return out;
     const std::optional<Value> installed = take(TensorKind::kWeights);
-    const bool makes = plan_->graph.sync(j.stage).holder(j.member).steps;
+    const bool makes = plan_->graph.protocol(j.stage).holder(j.member).steps;
     if (installed.has_value() == makes) Problem(absl::StrCat(Describe(j), " is not by its home alone"));
     const std::vector<Value> norms = take_all(TensorKind::kNorm);
     // The sums come from other jobs, as parts or as a running sum.
     std::vector<Value> sums = take_all(TensorKind::kGradientSum);
     if (!sums.empty() || !makes) {
-      if (!plan_->graph.sync(j.stage).has_reduce() && !plan_->graph.sync(j.stage).passes_sums())
+      if (!plan_->graph.protocol(j.stage).has_reduce() && !plan_->graph.protocol(j.stage).passes_sums())
         Problem(absl::StrCat(Describe(j), " has the sums of others"));
     } else if (start.has_state) {
       sums.push_back(TakeStateSum(p, start));
-    } else if (plan_->graph.sync(j.stage).gradients_leave()) {
+    } else if (plan_->graph.protocol(j.stage).gradients_leave()) {
       sums.push_back(p.sums[j]);
     } else {
       sums.push_back(0);

@@ -109,7 +109,7 @@ TEST(Actions, StageOnTwoRanks_IsReplicated) {
   const auto schedule = ScheduleFromActions("0F0,0B0\n0F1,0B1\n");
   ASSERT_TRUE(schedule.ok()) << schedule.status();
   ASSERT_TRUE(CheckSchedule(*schedule).ok());
-  EXPECT_TRUE(Graph(*schedule).sync(0).has_reduce());
+  EXPECT_TRUE(Graph(*schedule).protocol(0).has_reduce());
 }
 
 TEST(Actions, BackwardInAnotherRow_FetchesTheForwardsWeightsAndStartsFromTheInput) {
@@ -120,7 +120,7 @@ TEST(Actions, BackwardInAnotherRow_FetchesTheForwardsWeightsAndStartsFromTheInpu
   EXPECT_EQ(run.ranks[0].weight_fetches, 0);
   EXPECT_EQ(run.ranks[1].weight_fetches, 4);
   EXPECT_EQ(run.ranks[1].peak_activations, 1);
-  EXPECT_FALSE(Graph(*schedule).sync(0).has_reduce());
+  EXPECT_FALSE(Graph(*schedule).protocol(0).has_reduce());
   EXPECT_THAT(Problem("0F0,0I0\n0W0\n"), HasSubstr("its backward_input is on rank 0"));
 }
 

@@ -282,8 +282,8 @@ TEST(Custom, RelayWithoutARule_PassesSumsOnAndRuns) {
   ASSERT_TRUE(schedule.ok()) << schedule.status();
   ASSERT_TRUE(CheckSchedule(*schedule).ok()) << CheckSchedule(*schedule);
   const Graph graph(*schedule);
-  EXPECT_TRUE(graph.sync(0).passes_sums());
-  EXPECT_FALSE(graph.sync(0).has_reduce());
+  EXPECT_TRUE(graph.protocol(0).passes_sums());
+  EXPECT_FALSE(graph.protocol(0).has_reduce());
   EXPECT_TRUE(Simulate(graph, {}).ok());
 }
 

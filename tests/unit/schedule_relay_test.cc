@@ -121,7 +121,7 @@ TEST(CyclicSchedules, EveryPlacement_HasNoReduceAndNoSlices) {
 // Returns the ranks that get version t+1 of a stage one from the other, from the home on.
 std::vector<Rank> RelayOf(const Graph& graph, int step, int stage) {
   std::vector<Rank> ranks;
-  for (Job job = Job::Update(step, stage, graph.sync(stage).home());;) {
+  for (Job job = Job::Update(step, stage, graph.protocol(stage).home());;) {
     ranks.push_back(graph.RankOf(job));
     std::vector<Edge> edges;
     StepEdges(graph).AppendSuccessors(graph, job, &edges);
@@ -137,7 +137,7 @@ std::vector<Rank> RelayOf(const Graph& graph, int step, int stage) {
 TEST(Relay, OfDdp_GoesFromTheLastRankInTheOrderOfReading) {
   const Graph v1(Ruled({"ddp", {}}, "cdp_v1", 4)), v2(Ruled({"ddp", {}}, "cdp_v2", 4));
   for (int stage = 0; stage < 4; ++stage) {
-    EXPECT_EQ(v1.members(stage)[v1.sync(stage).home()], 3);
+    EXPECT_EQ(v1.members(stage)[v1.protocol(stage).home()], 3);
     EXPECT_THAT(RelayOf(v1, 5, stage), ElementsAre(3, 0, 1, 2));
   }
   EXPECT_THAT(RelayOf(v2, 5, 0), ElementsAre(3, 0, 1, 2));

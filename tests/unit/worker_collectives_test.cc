@@ -158,15 +158,15 @@ class Cores {
       EXPECT_FALSE(start.Does(Operation::kReduceScatter));
       EXPECT_EQ(start.version, graph_->VersionOf(start.job));
     }
-    if (start.job.kind == JobKind::kReduce && graph_->sync(start.job.stage).reduces_jointly()) {
+    if (start.job.kind == JobKind::kReduce && graph_->protocol(start.job.stage).reduces_jointly()) {
       EXPECT_NE(start.part, JointPart::kNone);
       // All have one sum, of which one gives the squares; or each has its slice.
-      const bool gives = start.job.member == 0 || (graph_->sync(0).layout() == Layout::kSliced);
+      const bool gives = start.job.member == 0 || (graph_->protocol(0).layout() == Layout::kSliced);
       EXPECT_EQ(start.Does(Operation::kSumSquares), graph_->schedule().takes_norm && gives)
           << Describe(start.job);
-      EXPECT_EQ(start.Does(Operation::kReduceScatter), (graph_->sync(0).layout() == Layout::kSliced));
+      EXPECT_EQ(start.Does(Operation::kReduceScatter), (graph_->protocol(0).layout() == Layout::kSliced));
     }
-    EXPECT_TRUE(!graph_->sync(start.job.stage).reduces_jointly() ||
+    EXPECT_TRUE(!graph_->protocol(start.job.stage).reduces_jointly() ||
                 (start.gradients.empty() && !start.Does(Operation::kHandOutGradient)));
     running_.push_back(start);
   }

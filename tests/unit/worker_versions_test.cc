@@ -45,7 +45,7 @@ TEST_F(OneProcess, OldVersions_AreHeldUntilTheirLastReaderHasEnded) {
         for (size_t m = 0; m < graph.members(s).size(); ++m) {
           const Place place = {graph.members(s)[m], s};
           held[place] = {0};
-          const bool saves = graph.sync(s).holder(static_cast<int>(m)).saves;
+          const bool saves = graph.protocol(s).holder(static_cast<int>(m)).saves;
           for (int v = saves ? kSteps - schedule.MaxStaleness(s) : kSteps; v <= kSteps; ++v) {
             last[place].insert(v);
             readers[place][v] += saves;
