@@ -176,7 +176,7 @@ class CollectiveSync : public Sync {
       order->AddGathers(microbatches);
     return protocols;
   }
-  absl::Status Check(const Schedule& schedule) const override { return held_->Check(schedule); }
+  absl::Status Check(const RunSchedule& schedule) const override { return held_->Check(schedule); }
   std::optional<int> CountHolders(int stage) const override { return held_->CountHolders(stage); }
   std::string WhyNotJoint() const override { return held_->WhyNotJoint(); }
 

@@ -125,12 +125,12 @@ void World::CheckDeviceOrder(const StartEffect& start, int64_t began) {
 
 // Checks that the bytes that forwards keep on each rank never exceed its budget.
 void World::CountActivationBytes(const StartEffect& start, bool ended) {
-  const Schedule& s = plan_->graph.schedule();
-  if (!s.memory.has_value() || !HasMicrobatch(start.job.kind)) return;
-  const int64_t bytes = MeasuredActivationBytes(s, start.job.stage);
+  const RunTerms& terms = plan_->graph.terms();
+  if (!terms.memory.has_value() || !HasMicrobatch(start.job.kind)) return;
+  const int64_t bytes = MeasuredActivationBytes(terms, start.job.stage);
   if (!ended && start.job.kind == JobKind::kForward) activation_bytes_[start.rank] += bytes;
   if (ended && start.job.kind == plan_->graph.final_backward()) activation_bytes_[start.rank] -= bytes;
-  if (activation_bytes_[start.rank] > s.memory->budget[start.rank]) {
+  if (activation_bytes_[start.rank] > terms.memory->budget[start.rank]) {
     Problem(absl::StrCat("rank ", start.rank, " exceeds its budget with ", Describe(start.job)));
   }
 }

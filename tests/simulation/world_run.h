@@ -28,8 +28,8 @@
 namespace weft {
 
 // Returns the measured bytes that a forward of the stage keeps: less than was counted.
-inline int64_t MeasuredActivationBytes(const Schedule& s, int stage) {
-  return s.memory->activation_bytes[stage] - 7 * (stage % 5);
+inline int64_t MeasuredActivationBytes(const RunTerms& terms, int stage) {
+  return terms.memory->activation_bytes[stage] - 7 * (stage % 5);
 }
 
 class World {

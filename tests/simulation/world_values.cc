@@ -91,7 +91,7 @@ std::vector<Held> PlainLoop(const Graph& graph, int steps) {
       for (size_t p = 0; p < held[s].size(); ++p) {
         std::vector<Value> used =
             (graph.protocol(0).layout() == Layout::kSliced) ? std::vector<Value>{sums[s][p]} : sums[s];
-        if (graph.schedule().takes_norm) used.push_back(norm);
+        if (graph.terms().takes_norm) used.push_back(norm);
         held[s][p] = Updated(held[s][p], used);
       }
     }
