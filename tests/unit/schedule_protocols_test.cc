@@ -1,4 +1,4 @@
-// What a rank does for a job, by the protocol of the job's stage.
+// Tests what a rank does for a job, by the protocol of the job's stage.
 #include <map>
 #include <string>
 #include <vector>

@@ -285,7 +285,7 @@ WorkerCore::RunShape Draw(uint64_t seed, std::string* text) {
   const int first_step = pick(0, 2);
   const int steps = pick(1, 4);
   RunSchedule schedule(*std::move(scheme), std::move(terms));
-  // Those of the schedule without collectives, as a process makes them when it parses the run.
+  // The tables are of the schedule without collectives, as a process makes them when it parses the run.
   auto tables = CheckedTables(schedule);
   EXPECT_TRUE(tables.ok()) << tables.status();
   return {std::move(schedule), first_step + steps, first_step, *std::move(tables)};
