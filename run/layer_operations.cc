@@ -59,7 +59,7 @@ void LayerOperations::Norm(absl::string_view name, int64_t rows, int64_t width) 
 }
 
 void LayerOperations::Convolution(const NormedConvolution& c) {
-  // As torchvision initializes it: so that a ReLU's backward keeps the variance of gradients.
+  // torchvision has the same initial weights: with them a ReLU's backward keeps the variance of gradients.
   const double fan_out = static_cast<double>(c.out * c.kernel * c.kernel);
   Parameter(PartOf(c.convolution, "weight"), {c.out, c.in, c.kernel, c.kernel},
             {ParameterInit::Kind::kNormal, std::sqrt(2 / fan_out)});

@@ -60,7 +60,7 @@ void CountWork(const Graph& graph, const std::vector<StageMemory>& stages, std::
   int64_t largest = 0;
   for (const StageMemory& stage : stages) largest = std::max(largest, stage.parameters);
   for (int s = 0; s < schedule.stages; ++s) {
-    const bool sliced = graph.sync(s).layout() == Layout::kSliced && graph.members(s).size() > 1;
+    const bool sliced = graph.protocol(s).layout() == Layout::kSliced && graph.members(s).size() > 1;
     // The slices are put together; where a joint operation does that, the next job's lie beside them.
     const int64_t work =
         stages[s].work + (sliced ? stages[s].parameters : 0) + (graph.joint_order().gathers() ? largest : 0);
@@ -80,13 +80,13 @@ void CountWork(const Graph& graph, const std::vector<StageMemory>& stages, std::
   for (Rank rank = 0; rank < schedule.ranks; ++rank) (*ranks)[rank].work += overlapped[rank];
 }
 
-std::vector<RankMemory> CountRanks(const RunSpec& run, const Schedule& schedule,
+std::vector<RankMemory> CountRanks(const RunSpec& run, const RunSchedule& schedule,
                                    const std::vector<StageMemory>& stages) {
   const Graph graph(schedule);
-  std::vector<RankMemory> ranks(schedule.ranks);
+  std::vector<RankMemory> ranks(graph.schedule().ranks);
   const std::vector<std::vector<KeptStage>> kept = KeptByRanks(graph, run.train.steps);
-  const bool migrating = graph.sync(0).layout() == Layout::kTravelling;
-  for (Rank rank = 0; rank < schedule.ranks; ++rank) {
+  const bool migrating = graph.protocol(0).layout() == Layout::kTravelling;
+  for (Rank rank = 0; rank < graph.schedule().ranks; ++rank) {
     ranks[rank].held = HeldBytes(kept[rank], run, stages, migrating);
   }
   CountWork(graph, stages, &ranks);
@@ -142,7 +142,7 @@ StageMemory CountStage(const RunSpec& run, int stage) {
   return CountLinkedStage(run, layers, LinkStages(layers, run.layers_of_stage)[stage], stage);
 }
 
-RunMemory CountRun(const RunSpec& run, const Schedule& schedule) {
+RunMemory CountRun(const RunSpec& run, const RunSchedule& schedule) {
   std::vector<StageMemory> stages;
   RunMemory memory;
   const std::vector<LayerCount> layers = CountLayers(run.model, run.precision);
@@ -150,13 +150,13 @@ RunMemory CountRun(const RunSpec& run, const Schedule& schedule) {
   for (int s = 0; s < run.stages(); ++s) {
     stages.push_back(CountLinkedStage(run, layers, links[s], s));
     memory.activation_bytes.push_back(stages.back().activation_bytes +
-                                      (schedule.split_backward ? stages.back().between : 0));
+                                      (schedule.scheme.split_backward ? stages.back().between : 0));
   }
   memory.ranks = CountRanks(run, schedule, stages);
   if (ReductionOf(run.schedule) == ReductionMode::kFast) {
     // Known only when the run has its devices.
-    Schedule joint = schedule;
-    joint.sync = ReducedBy(ReductionMode::kFast, joint.sync);
+    RunSchedule joint = schedule;
+    joint.terms.reduction = ReductionMode::kFast;
     const std::vector<RankMemory> others = CountRanks(run, joint, stages);
     for (size_t r = 0; r < others.size(); ++r) {
       RankMemory& rank = memory.ranks[r];
@@ -166,7 +166,7 @@ RunMemory CountRun(const RunSpec& run, const Schedule& schedule) {
   return memory;
 }
 
-absl::Status SetMemory(const RunSpec& run, Schedule* schedule) {
+absl::Status SetMemory(const RunSpec& run, RunSchedule* schedule) {
   if (run.memory == 0) return absl::OkStatus();
   RunMemory counted = CountRun(run, *schedule);
   ActivationMemory memory;
@@ -182,7 +182,7 @@ absl::Status SetMemory(const RunSpec& run, Schedule* schedule) {
                         FormatBytes(static_cast<double>(rank.work)), rank.work_stage,
                         FormatBytes(static_cast<double>(run.memory))));
   }
-  schedule->memory = std::move(memory);
+  schedule->terms.memory = std::move(memory);
   const absl::Status fits = CheckMemory(*schedule);
   return fits.ok() ? fits : ErrorAt("memory", fits.message());
 }

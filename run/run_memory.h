@@ -23,7 +23,7 @@
 
 #include "absl/status/status.h"
 #include "run/run_spec.h"
-#include "schedules/schedule.h"
+#include "schedules/run_terms.h"
 
 namespace weft {
 
@@ -54,11 +54,11 @@ struct RunMemory {
 };
 // Counts the run under a schedule of its sizes, whatever its budget. Every check whether a run fits uses
 // these counts. A run that may reduce by collectives is counted with them or without, as it needs more.
-RunMemory CountRun(const RunSpec& run, const Schedule& schedule);
+RunMemory CountRun(const RunSpec& run, const RunSchedule& schedule);
 
-// Sets `schedule->memory` from the run's budget; does nothing without one. InvalidArgument with kPathPayload
-// `memory`, naming rank, stage, micro-batch and bytes, if the run cannot fit.
-absl::Status SetMemory(const RunSpec& run, Schedule* schedule);
+// Sets `schedule->terms.memory` from the run's budget; does nothing without one. InvalidArgument with
+// kPathPayload `memory`, naming rank, stage, micro-batch and bytes, if the run cannot fit.
+absl::Status SetMemory(const RunSpec& run, RunSchedule* schedule);
 
 }  // namespace weft
 

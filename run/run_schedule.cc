@@ -37,46 +37,50 @@ ReductionMode ReductionOf(const ScheduleSpec& schedule) {
   return schedule.reduction == "fast" ? ReductionMode::kFast : ReductionMode::kOrdered;
 }
 
-absl::StatusOr<Schedule> MakeSchedule(const ScheduleSpec& spec, int stages, int microbatches) {
-  absl::StatusOr<Schedule> schedule = RuledSchedule(spec, stages, microbatches);
-  if (schedule.ok()) schedule->sync = ReducedBy(ReductionOf(spec), schedule->sync);
-  return schedule;
+absl::StatusOr<RunSchedule> MakeSchedule(const ScheduleSpec& spec, int stages, int microbatches) {
+  absl::StatusOr<Schedule> scheme = RuledSchedule(spec, stages, microbatches);
+  if (!scheme.ok()) return scheme.status();
+  RunTerms terms;
+  terms.reduction = ReductionOf(spec);
+  return RunSchedule(*std::move(scheme), std::move(terms));
 }
 
-absl::StatusOr<Schedule> ScheduleOf(const RunSpec& run) {
+absl::StatusOr<RunSchedule> ScheduleOf(const RunSpec& run) {
+  absl::StatusOr<Schedule> scheme = RuledSchedule(run.schedule, run.stages(), run.train.microbatches);
+  if (!scheme.ok()) return scheme.status();
   // Whether its devices sum together is known when the run has its processes.
-  absl::StatusOr<Schedule> schedule = RuledSchedule(run.schedule, run.stages(), run.train.microbatches);
-  if (!schedule.ok()) return schedule;
-  schedule->inputs = StageInputs(CountLayers(run.model), run.layers_of_stage);
+  RunTerms terms;
+  terms.inputs = StageInputs(CountLayers(run.model), run.layers_of_stage);
   if (const absl::Status fits = CheckActivationsOfStages(run.schedule, run.stages()); !fits.ok())
     return ErrorAt("schedule.activations", fits.message());
-  for (int s = 0; s < run.stages(); ++s) schedule->activations.push_back(ActivationsOf(run.schedule, s));
-  schedule->takes_norm = run.train.takes_norm();
-  if (IsMigrating(*schedule->sync) && run.train.non_finite == NonFinite::kSkip) {
+  for (int s = 0; s < run.stages(); ++s) terms.activations.push_back(ActivationsOf(run.schedule, s));
+  terms.takes_norm = run.train.takes_norm();
+  if (IsMigrating(*scheme->sync) && run.train.non_finite == NonFinite::kSkip) {
     return ErrorAt(
         "train.non_finite",
         absl::StrCat("skip decides for all stages at once, and ", run.schedule.name,
                      " with residency: migrating lets a stage's state go on before the gradients of all "
                      "stages are known; use stop or continue, or let the weights stay on their ranks"));
   }
-  if (absl::Status s = SetMemory(run, &*schedule); !s.ok()) return s;
+  RunSchedule schedule(*std::move(scheme), std::move(terms));
+  if (absl::Status s = SetMemory(run, &schedule); !s.ok()) return s;
   return schedule;
 }
 
 absl::StatusOr<ScheduledRun> ScheduledRun::Make(RunSpec spec) {
   if (spec.schedule.name.empty()) return ScheduledRun{std::move(spec), nullptr};
-  absl::StatusOr<Schedule> schedule = ScheduleOf(spec);
+  absl::StatusOr<RunSchedule> schedule = ScheduleOf(spec);
   if (!schedule.ok()) return schedule.status();
-  return ScheduledRun{std::move(spec), std::make_shared<const Schedule>(*std::move(schedule))};
+  return ScheduledRun{std::move(spec), std::make_shared<const RunSchedule>(*std::move(schedule))};
 }
 
-absl::StatusOr<Schedule> CheckedScheduleOf(const RunSpec& run) {
-  absl::StatusOr<Schedule> schedule = ScheduleOf(run);
+absl::StatusOr<RunSchedule> CheckedScheduleOf(const RunSpec& run) {
+  absl::StatusOr<RunSchedule> schedule = ScheduleOf(run);
   if (!schedule.ok()) return schedule;
   const absl::Status sound = CheckSchedule(*schedule);
   if (sound.ok()) return schedule;
-  if (!schedule->memory.has_value()) return sound;
-  schedule->memory.reset();
+  if (!schedule->terms.memory.has_value()) return sound;
+  schedule->terms.memory.reset();
   if (!CheckSchedule(*schedule).ok()) return sound;
   return ErrorAt("memory", absl::StrCat(sound.message(),
                                         "; give it more memory, or take smaller micro-batches, activations: "

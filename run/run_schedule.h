@@ -1,5 +1,5 @@
-// Makes the schedule of a run: the named family with its parameters, for the run's stages and micro-batches,
-// with the other settings of the run file.
+// Makes the schedule of a run: as its scheme the named family with its parameters, for the run's stages and
+// micro-batches, and as its terms (schedules/run_terms.h) the other settings of the run file.
 //
 // Every program that needs the schedule of a run file makes it here, so that all of them hold the same value.
 // Pure.
@@ -10,23 +10,23 @@
 
 #include "absl/status/statusor.h"
 #include "run/run_spec.h"
-#include "schedules/schedule.h"
+#include "schedules/run_terms.h"
 #include "schedules/sync/reduction_mode.h"
 
 namespace weft {
 
-// Makes the named family for these sizes, with its rule; with collectives for `reduction: fast`. Failure: as
-// MakeSchedule and ApplyRule of schedules/families/families.h.
-absl::StatusOr<Schedule> MakeSchedule(const ScheduleSpec& spec, int stages, int microbatches);
+// Makes the named family for these sizes, with its rule; of the terms, it sets the reduction alone. Failure:
+// as MakeSchedule and ApplyRule of schedules/families/families.h.
+absl::StatusOr<RunSchedule> MakeSchedule(const ScheduleSpec& spec, int stages, int microbatches);
 
 // Makes the schedule without collectives, because the devices decide whether collectives can serve.
 // InvalidArgument or NotFound, as MakeSchedule, where the parameters do not fit the sizes, and
 // InvalidArgument where the run does not fit its memory budget. Does not check further.
-absl::StatusOr<Schedule> ScheduleOf(const RunSpec& run);
+absl::StatusOr<RunSchedule> ScheduleOf(const RunSpec& run);
 
 // Does the same and checks the schedule (CheckSchedule): it can run to its end, within its memory. A schedule
 // that would be sound without the budget fails because of it, with kPathPayload `memory`.
-absl::StatusOr<Schedule> CheckedScheduleOf(const RunSpec& run);
+absl::StatusOr<RunSchedule> CheckedScheduleOf(const RunSpec& run);
 
 // A run as the parts of a process share it: the specification and the schedule that was made from it. A
 // process parses the one and makes the other once, and hands both on. The schedule does not depend on the
@@ -36,7 +36,7 @@ struct ScheduledRun {
   static absl::StatusOr<ScheduledRun> Make(RunSpec spec);
 
   RunSpec spec;
-  std::shared_ptr<const Schedule> schedule;  // null where the specification names none
+  std::shared_ptr<const RunSchedule> schedule;  // null where the specification names none
 };
 
 ActivationPolicy ActivationsOf(const ScheduleSpec& schedule, int stage);

@@ -2,7 +2,7 @@
 //
 // Which rank computes a job, which ranks hold the weights, which ready job goes first, how stale weights may
 // be, what may be admitted. Coordinator, worker, simulator and planner run any value of this type; none of
-// them knows a scheme's name (docs/schedules/README.md).
+// them knows a scheme's name (docs/schedules/README.md). What belongs to a run stands beside it: run_terms.h.
 //
 // Invariants, verified by CheckSchedule (check.h), not by construction:
 //   1. compute and weights return ranks in [0, ranks). A stage's holders are all that weights names for it in
@@ -28,8 +28,6 @@
 
 namespace weft {
 
-enum class ActivationPolicy : uint8_t { kRetain, kRecompute, kOffload };
-
 // How an entry of a fixed order goes with those before it; a set of bits.
 enum OrderMark : uint8_t {
   kInTurn = 0,  // it starts when the entry before it has ended
@@ -39,13 +37,6 @@ enum OrderMark : uint8_t {
   // A backward_weight that is one piece of work with the backward_input right before it, as in a backward
   // that is not split.
   kFusedBackward = 2,
-};
-
-// A byte budget for what forwards leave until their backwards: a forward starts only if it has room
-// (admission.h).
-struct ActivationMemory {
-  std::vector<int64_t> budget;            // by rank
-  std::vector<int64_t> activation_bytes;  // by stage: bytes that one forward keeps until its backward
 };
 
 // The choice of a protocol by which the ranks that hold a stage come to the same weights (sync/protocol.h),
@@ -58,11 +49,6 @@ struct Schedule {
   int stages = 0;
   int microbatches = 0;
   int ranks = 0;
-
-  // For each stage, those whose outputs it reads, ascending and all before it; the last stage is the only one
-  // that nobody reads. Empty for a chain. Stages without inputs read the data. Every order of a chain's jobs
-  // respects these edges too, so families need not know them.
-  std::vector<std::vector<int>> inputs;
 
   // Arguments are compute jobs of any step.
   std::function<Rank(const Job&)> compute;
@@ -78,7 +64,6 @@ struct Schedule {
   std::function<std::vector<Job>(const Job&)> precedes;  // jobs that must end before this one starts
   std::function<std::optional<int>(Rank rank, int stage)>
       limit;  // most activations of the stage alive on the rank
-  std::optional<ActivationMemory> memory;
   // Strict replay: for each rank, its compute jobs of step 0 in the order in which it starts them, in every
   // step anew. Priorities then have no say. Empty for greedy dispatch.
   std::vector<std::vector<Job>> order;
@@ -87,10 +72,6 @@ struct Schedule {
 
   int period = 1;  // ranks of step t equal those of step t + period
   bool split_backward = false;
-  // The global norm of a step's gradients decides its updates, which clip by it or skip: each waits for the
-  // gradients of all stages.
-  bool takes_norm = false;
-  std::vector<ActivationPolicy> activations;  // by stage; empty if all are retained
 
   // Return the last kind of a micro-batch's backward on a stage, and that whose output is the gradient of the
   // stage's input.

@@ -69,8 +69,8 @@ Row Predict(const Contestant& contestant, const RunCosts& costs) {
   const auto result = SimulateRun(*prepared);
   if (!result.ok()) return refuse(result.status());
   row.valid = row.fits = true;
-  row.ranks = prepared->schedule.ranks;
-  row.stages = prepared->schedule.stages;
+  row.ranks = prepared->schedule.scheme.ranks;
+  row.stages = prepared->schedule.scheme.stages;
   row.time = result->period;
   row.idle = result->bubble_ratio;
   row.idle_by_cause = PredictedIdle(*result);

@@ -43,7 +43,7 @@ absl::StatusOr<MeasuredRow> Measure(const RunSpec& run, const CompareOptions& op
   const std::string suffix = repeat == 0 ? "" : absl::StrCat(".repeat", repeat + 1);
   const std::string out = absl::StrCat(folder, "/", FolderOf(ToText(run.schedule)), suffix);
   const auto measured =
-      TrainAndMeasure(run, std::min(options.processes, schedule->ranks), options.device, out, signals);
+      TrainAndMeasure(run, std::min(options.processes, schedule->scheme.ranks), options.device, out, signals);
   if (options.out.empty()) {
     std::error_code ignored;
     fs::remove_all(out, ignored);  // the weights of many runs take much space

@@ -35,9 +35,9 @@ absl::StatusOr<RunSpec> RunUnder(const RunSpec& run, const ScheduleSpec& schedul
   }
   if (options.ranks == 0) return under;
   const auto made = MakeSchedule(schedule, under.stages(), under.train.microbatches);
-  if (made.ok() && made->ranks != options.ranks) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("takes ", made->ranks, " ranks for ", under.stages(), " stages, not ", options.ranks));
+  if (made.ok() && made->scheme.ranks != options.ranks) {
+    return absl::InvalidArgumentError(absl::StrCat("takes ", made->scheme.ranks, " ranks for ",
+                                                   under.stages(), " stages, not ", options.ranks));
   }
   return under;
 }

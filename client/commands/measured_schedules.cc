@@ -72,7 +72,8 @@ SimulationOptions MeasuredCosts(const RunSpec& run, const MeasuredRun& measured)
   return costs;
 }
 
-absl::StatusOr<MeasuredRow> RowOf(const RunSpec& run, const Schedule& schedule, const MeasuredRun& measured) {
+absl::StatusOr<MeasuredRow> RowOf(const RunSpec& run, const RunSchedule& schedule,
+                                  const MeasuredRun& measured) {
   MeasuredRow row;
   TakeSummary(measured.summary, &row);
   const Graph graph(schedule);
@@ -85,7 +86,7 @@ absl::StatusOr<MeasuredRow> RowOf(const RunSpec& run, const Schedule& schedule, 
   if (!result.ok()) return result.status();
   TakeSimulation(graph, costs, *result, &row);
   row.predicted_idle = PredictedIdle(*result);
-  const int steps = SteadySteps(schedule);
+  const int steps = SteadySteps(schedule.scheme);
   if (int64_t{graph.jobs_per_step()} * steps > kMaxCountedJobs) return row;
   const auto communication = CountCommunicationSteps(graph, steps);
   if (!communication.ok()) return communication.status();

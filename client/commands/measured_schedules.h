@@ -59,7 +59,8 @@ struct MeasuredRow {
 
 // Returns the measurements of the run under `run.schedule`, and the simulator's figures for it.
 // `schedule` is the run's, checked.
-absl::StatusOr<MeasuredRow> RowOf(const RunSpec& run, const Schedule& schedule, const MeasuredRun& measured);
+absl::StatusOr<MeasuredRow> RowOf(const RunSpec& run, const RunSchedule& schedule,
+                                  const MeasuredRun& measured);
 
 // Returns the training, of several under one schedule, whose steps took the median time; of an even number
 // the faster of the two in the middle. It holds the times of all. Requires at least one.

@@ -169,7 +169,8 @@ absl::Status CheckEffect(const SimulationOptions& costs) {
 }
 
 // Refuses times of jobs that the schedule does not have. Of several schedules, one may have them.
-absl::Status CheckTimes(const SimulateOptions& options, const Schedule& schedule) {
+absl::Status CheckTimes(const SimulateOptions& options, const RunSchedule& prepared) {
+  const Schedule& schedule = prepared.scheme;
   if (!options.compared.empty()) return absl::OkStatus();
   const SimulationOptions& given = options.simulation;
   const auto refuse = [&](absl::string_view flag, absl::string_view why) {
@@ -186,17 +187,17 @@ absl::Status CheckTimes(const SimulateOptions& options, const Schedule& schedule
   const std::vector<double>& reduce = Of(given.duration, JobKind::kReduce);
   const bool reduces = std::any_of(reduce.begin(), reduce.end(), [](double time) { return time > 0; });
   if (given.overlapped <= 0 && !reduces) return absl::OkStatus();
-  const Graph graph(schedule);
+  const Graph graph(prepared);
   if (given.overlapped > 0 && !graph.has_pairs()) return refuse("--overlapped", "has no overlapped pairs");
   if (!reduces) return absl::OkStatus();
   for (int stage = 0; stage < schedule.stages; ++stage) {
-    if (graph.sync(stage).has_reduce()) return absl::OkStatus();
+    if (graph.protocol(stage).has_reduce()) return absl::OkStatus();
   }
   return refuse("--reduce", "has no sum of gradients over replicas");
 }
 
-absl::StatusOr<Schedule> MakeNamedSchedule(const SimulateOptions& options,
-                                           std::vector<std::vector<int>> inputs) {
+absl::StatusOr<RunSchedule> MakeNamedSchedule(const SimulateOptions& options,
+                                              std::vector<std::vector<int>> inputs) {
   if (options.from_step >= 0) {
     return absl::InvalidArgumentError("--from-step is for traces, as in out/tiny/trace.json");
   }
@@ -213,14 +214,14 @@ absl::StatusOr<Schedule> MakeNamedSchedule(const SimulateOptions& options,
   }
   auto schedule = MakeSchedule(*spec, options.stages, options.microbatches);
   if (!schedule.ok()) return schedule;
-  schedule->name = ToText(*spec);
-  schedule->inputs = std::move(inputs);
+  schedule->scheme.name = ToText(*spec);
+  schedule->terms.inputs = std::move(inputs);
   const absl::Status fits = CheckSchedule(*schedule);
   if (!fits.ok()) return fits;
   return schedule;
 }
 
-absl::StatusOr<Schedule> MakeCheckedSchedule(const SimulateOptions& options) {
+absl::StatusOr<RunSchedule> MakeCheckedSchedule(const SimulateOptions& options) {
   auto inputs = ParseInputs(options.inputs);
   if (!inputs.ok()) return inputs.status();
   auto schedule = IsScheduleFile(options.schedule)
@@ -228,7 +229,7 @@ absl::StatusOr<Schedule> MakeCheckedSchedule(const SimulateOptions& options) {
                                                             *std::move(inputs), options.from_step})
                       : MakeNamedSchedule(options, *std::move(inputs));
   if (!schedule.ok() || !options.takes_norm) return schedule;
-  schedule->takes_norm = true;
+  schedule->terms.takes_norm = true;
   if (absl::Status sound = CheckSchedule(*schedule); !sound.ok()) return sound;
   return schedule;
 }
@@ -239,7 +240,7 @@ bool IsTrace(const std::string& name) { return absl::EndsWith(name, ".json"); }
 absl::Status TakeTrace(const SimulateOptions& options, Prepared* prepared) {
   const auto trace = ReadTrace(options.schedule);
   if (!trace.ok()) return trace.status();
-  const int stages = prepared->run.schedule.stages;
+  const int stages = prepared->run.schedule.scheme.stages;
   SimulationOptions& costs = prepared->run.costs;
   if (!AnyBytes(costs) && trace->activation_bytes.size() == static_cast<size_t>(stages))
     costs.activation = trace->activation_bytes;
@@ -262,11 +263,11 @@ absl::StatusOr<Prepared> PrepareSchedule(const SimulateOptions& options) {
   prepared.run.schedule = *std::move(schedule);
   SimulationOptions& costs = prepared.run.costs = options.simulation;
   costs.duration = Completed(options.simulation.duration);
-  prepared.times = TimesText(costs.duration, prepared.run.schedule.split_backward);
+  prepared.times = TimesText(costs.duration, prepared.run.schedule.scheme.split_backward);
   if (!options.profile.empty()) {
     const auto profile = ReadProfile(options.profile);
     if (!profile.ok()) return profile.status();
-    const absl::Status applied = ApplyProfile(*profile, prepared.run.schedule.stages, {}, &costs);
+    const absl::Status applied = ApplyProfile(*profile, prepared.run.schedule.scheme.stages, {}, &costs);
     if (!applied.ok())
       return absl::InvalidArgumentError(absl::StrCat(options.profile, ": ", applied.message()));
     prepared.times = absl::StrCat("from ", options.profile);
@@ -324,7 +325,7 @@ absl::StatusOr<Prepared> PrepareRunFile(const SimulateOptions& options) {
   }
   Prepared prepared;
   prepared.run = *std::move(of_run);
-  prepared.run.schedule.name = absl::StrCat(run->name, ": ", ToText(run->schedule));
+  prepared.run.schedule.scheme.name = absl::StrCat(run->name, ": ", ToText(run->schedule));
   if (absl::Status times = CheckTimes(options, prepared.run.schedule); !times.ok()) return times;
   prepared.default_steps = kPredictedSteps;
   prepared.unit = costs->UnitOf();
@@ -339,7 +340,7 @@ absl::StatusOr<Prepared> PrepareRunFile(const SimulateOptions& options) {
   if (!AnyGiven(given.duration)) return prepared;
   Times times = Completed(given.duration);
   prepared.run.costs.duration = times;
-  prepared.times = TimesText(times, prepared.run.schedule.split_backward);
+  prepared.times = TimesText(times, prepared.run.schedule.scheme.split_backward);
   prepared.unit = "";
   prepared.default_steps = 1;
   return prepared;
@@ -364,7 +365,7 @@ std::vector<DrawnJob> Drawn(const SimulationResult& result) {
 std::string Plural(int n, absl::string_view word) { return absl::StrCat(n, " ", word, n == 1 ? "" : "s"); }
 
 std::string Sizes(const Prepared& prepared) {
-  const Schedule& schedule = prepared.run.schedule;
+  const Schedule& schedule = prepared.run.schedule.scheme;
   return absl::StrCat(Plural(schedule.stages, "stage"), ", ", schedule.microbatches,
                       schedule.microbatches == 1 ? " micro-batch, " : " micro-batches, ",
                       Plural(prepared.run.costs.steps, "step"), ", ", Plural(schedule.ranks, "rank"));
@@ -377,12 +378,12 @@ std::string TimeText(const Prepared& prepared, double time) {
 
 DrawingOptions Drawing(const Prepared& prepared, const SimulationResult& result) {
   DrawingOptions drawing;
-  drawing.title = prepared.run.schedule.name;
+  drawing.title = prepared.run.schedule.scheme.name;
   drawing.subtitle = absl::StrFormat("%s; makespan %s, idle %.1f %%", Sizes(prepared),
                                      TimeText(prepared, result.makespan), 100 * result.bubble_ratio);
-  drawing.ranks = prepared.run.schedule.ranks;
-  drawing.stages = prepared.run.schedule.stages;
-  drawing.inputs = prepared.run.schedule.inputs;
+  drawing.ranks = prepared.run.schedule.scheme.ranks;
+  drawing.stages = prepared.run.schedule.scheme.stages;
+  drawing.inputs = prepared.run.schedule.terms.inputs;
   drawing.time = prepared.time();
   DrawWaits(result.idle, result.transfers, &drawing);
   return drawing;
@@ -455,8 +456,8 @@ std::string RankRows(const Prepared& prepared, const SimulationResult& result) {
 std::string Table(const Prepared& prepared, const SimulationResult& result,
                   const std::optional<CommunicationSteps>& communication) {
   const std::string units = prepared.unit == "s" ? "" : " time units";
-  std::string out =
-      absl::StrCat(prepared.run.schedule.name, ": ", Sizes(prepared), "\ntimes: ", prepared.times, "\n\n");
+  std::string out = absl::StrCat(prepared.run.schedule.scheme.name, ": ", Sizes(prepared),
+                                 "\ntimes: ", prepared.times, "\n\n");
   absl::StrAppend(&out, "makespan    ", TimeText(prepared, result.makespan), units, "\n");
   absl::StrAppend(&out, "period      ", TimeText(prepared, result.period), " a step\n");
   absl::StrAppend(&out, "idle        ", IdleText(result), "\n");
@@ -480,7 +481,7 @@ std::string Table(const Prepared& prepared, const SimulationResult& result,
 
 // Returns true if the jobs are shown; otherwise they are not kept.
 bool WantsJobs(const SimulateOptions& options, const Prepared& prepared) {
-  const Schedule& schedule = prepared.run.schedule;
+  const Schedule& schedule = prepared.run.schedule.scheme;
   const int64_t listed = int64_t{schedule.stages} * schedule.microbatches * prepared.run.costs.steps;
   if (options.output == "json") return options.jobs;
   if (options.output == "table") return schedule.ranks <= kMaxLines && listed <= 1'000'000;
@@ -489,13 +490,13 @@ bool WantsJobs(const SimulateOptions& options, const Prepared& prepared) {
 
 std::string Render(const SimulateOptions& options, const Prepared& prepared, const SimulationResult& result,
                    const std::optional<CommunicationSteps>& communication) {
-  const Schedule& schedule = prepared.run.schedule;
+  const Schedule& schedule = prepared.run.schedule.scheme;
   if (options.output == "json") {
     return SimulationJson(prepared.run, prepared.unit, result, options.jobs, communication);
   }
   if (options.output == "table") return Table(prepared, result, communication);
   if (options.output == "operations")
-    return OperationRows(Graph(schedule, prepared.run.costs.steps), result.jobs);
+    return OperationRows(Graph(prepared.run.schedule, prepared.run.costs.steps), result.jobs);
   const std::vector<DrawnJob> jobs = Drawn(result);
   DrawingOptions drawing = Drawing(prepared, result);
   if (options.output == "trace") return DrawTrace(jobs, drawing);
@@ -550,7 +551,8 @@ absl::StatusOr<TimedCurve> CurveOfSchedule(const SimulateOptions& options) {
   auto prepared = Prepare(options);
   if (!prepared.ok()) return prepared.status();
   PreparedRun& run = prepared->run;
-  if (int64_t{run.schedule.stages} * run.schedule.microbatches * run.costs.steps > kMaxListedJobs) {
+  if (int64_t{run.schedule.scheme.stages} * run.schedule.scheme.microbatches * run.costs.steps >
+      kMaxListedJobs) {
     return absl::InvalidArgumentError(
         absl::StrCat(options.schedule, " has too many jobs; ask for fewer --steps"));
   }
@@ -559,7 +561,7 @@ absl::StatusOr<TimedCurve> CurveOfSchedule(const SimulateOptions& options) {
   if (!result.ok()) return result.status();
   TimedCurve timed;
   timed.time = prepared->time();
-  timed.curve.name = absl::StrCat(run.schedule.name, ", simulated");
+  timed.curve.name = absl::StrCat(run.schedule.scheme.name, ", simulated");
   timed.curve.live = CountLiveActivations(Drawn(*result), run.costs.activation);
   return timed;
 }
@@ -625,14 +627,15 @@ ExitCode RunSimulate(const SimulateOptions& options) {
   run.costs.record_jobs = WantsJobs(options, *prepared);
   const bool rows = options.output == "csv" || options.output == "operations";
   run.costs.record_waits = run.costs.record_jobs && options.output != "table" && !rows;
-  const int64_t listed = int64_t{run.schedule.stages} * run.schedule.microbatches * run.costs.steps;
+  const int64_t listed =
+      int64_t{run.schedule.scheme.stages} * run.schedule.scheme.microbatches * run.costs.steps;
   if (run.costs.record_jobs && listed > kMaxListedJobs) {
     return Fail(kExitUsage,
                 absl::StrCat("listing ", listed, " forward jobs is too much; ask for fewer --steps"));
   }
-  if (options.output == "svg" && run.schedule.ranks > kMaxDrawnRanks) {
+  if (options.output == "svg" && run.schedule.scheme.ranks > kMaxDrawnRanks) {
     return Fail(kExitUsage, absl::StrFormat("%d ranks are too many to draw; a picture has at most %d",
-                                            run.schedule.ranks, kMaxDrawnRanks));
+                                            run.schedule.scheme.ranks, kMaxDrawnRanks));
   }
   TellLength(listed);
   const auto result = SimulateRun(run);
@@ -642,7 +645,7 @@ ExitCode RunSimulate(const SimulateOptions& options) {
   }
   std::optional<CommunicationSteps> communication;
   if (options.communication) {
-    const auto counted = CountCommunicationSteps(Graph(run.schedule), SteadySteps(run.schedule));
+    const auto counted = CountCommunicationSteps(Graph(run.schedule), SteadySteps(run.schedule.scheme));
     if (!counted.ok()) return Fail(kExitFailed, counted.status().message());
     communication = *counted;
   }

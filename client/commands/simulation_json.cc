@@ -106,7 +106,7 @@ OrderedJson DurationsJson(const Schedule& schedule, const SimulationOptions& cos
 
 std::string SimulationJson(const PreparedRun& run, const std::string& unit, const SimulationResult& result,
                            bool jobs, const std::optional<CommunicationSteps>& communication) {
-  const Schedule& schedule = run.schedule;
+  const Schedule& schedule = run.schedule.scheme;
   OrderedJson json = {{"schedule", schedule.name},
                       {"stages", schedule.stages},
                       {"microbatches", schedule.microbatches},

@@ -90,7 +90,7 @@ ExitCode RunTrain(const TrainOptions& options) {
   if (!steps.ok()) return Fail(kExitBadConfiguration, steps.message());
   if (const absl::Status whole = CheckResumedFiles(*run); !whole.ok())
     return Fail(kExitBadConfiguration, whole.message());
-  const int ranks = run->schedule->ranks;
+  const int ranks = run->schedule->scheme.ranks;
   if (options.processes > ranks) {
     return Fail(kExitUsage, absl::StrCat("--processes ", options.processes, " is more than the ", ranks,
                                          " ranks of the schedule ", ToText(spec->schedule)));

@@ -27,7 +27,7 @@ struct ProgressState {
   int first_step = 0;               // those before it are done from the start
   std::string validated = {};       // of the last validation, if any: "validation 1.4230"
   std::string trouble = {};         // why a running run does not get on; "" while it does
-  // What the run waits for before it starts. Elsewhere than on a terminal it is printed at once, and once.
+  // The reason why the run has not started yet. Elsewhere than on a terminal it is printed at once, and once.
   std::string awaited = {};
 };
 

@@ -87,7 +87,7 @@ absl::StatusOr<PreparedRun> PrepareRun(const RunSpec& run, const RunCosts& costs
   prepared.schedule = *std::move(schedule);
   if (costs.profiled()) return prepared;
   const RunMemory counted = CountRun(under, prepared.schedule);
-  prepared.costs.memory = 0;  // the schedule has its budget in itself
+  prepared.costs.memory = 0;  // the run's terms have the budget
   prepared.costs.activation.assign(counted.activation_bytes.begin(), counted.activation_bytes.end());
   for (const RankMemory& rank : counted.ranks) {
     prepared.held.push_back(static_cast<double>(rank.held + rank.work));

@@ -17,7 +17,7 @@
 #include "client/files/profile.h"
 #include "run/run_spec.h"
 #include "schedules/drawing/drawing.h"
-#include "schedules/schedule.h"
+#include "schedules/run_terms.h"
 #include "schedules/simulator/simulate.h"
 
 namespace weft {
@@ -56,7 +56,7 @@ class RunCosts {
 
 // A run under its own schedule, ready to be simulated.
 struct PreparedRun {
-  Schedule schedule;         // checked
+  RunSchedule schedule;      // checked
   SimulationOptions costs;   // costs for one step, recording nothing
   std::vector<double> held;  // bytes besides the activations by rank, as counted; empty: as simulated
 };

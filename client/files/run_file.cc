@@ -105,7 +105,7 @@ absl::Status CheckReadable(const std::string& path, bool may_be_folder) {
 }
 
 // Makes the schedule and checks that it fits the stages and micro-batches and can run to its end.
-absl::StatusOr<Schedule> FittingSchedule(const RunSpec& spec, RunFileData data) {
+absl::StatusOr<RunSchedule> FittingSchedule(const RunSpec& spec, RunFileData data) {
   // A user who only simulates may be looking for a budget that fits.
   if (data != RunFileData::kIgnored || spec.memory == 0) return CheckedScheduleOf(spec);
   RunSpec run = spec;
@@ -176,14 +176,14 @@ absl::StatusOr<ScheduledRun> ParseScheduledRun(const std::string& path, const st
               absl::StrCat(DottedPath(pointer), ": ", readable.message(),
                            relative ? "; a relative path starts at the folder of the run file" : ""));
   }
-  absl::StatusOr<Schedule> schedule = FittingSchedule(*spec, data);
+  absl::StatusOr<RunSchedule> schedule = FittingSchedule(*spec, data);
   if (const absl::Status& fits = schedule.status(); !fits.ok()) {
     const auto place = fits.GetPayload(kPathPayload);  // its message names it
     if (place.has_value()) return at(std::string(*place), absl::StrCat(fits.message(), Enough(*spec, fits)));
     return at(PathOfProblem(fits, "schedule", spec->schedule.name),
               absl::StrCat("schedule: ", fits.message()));
   }
-  return ScheduledRun{*std::move(spec), std::make_shared<const Schedule>(*std::move(schedule))};
+  return ScheduledRun{*std::move(spec), std::make_shared<const RunSchedule>(*std::move(schedule))};
 }
 
 absl::StatusOr<RunSpec> SpecOf(absl::StatusOr<ScheduledRun> run) {

@@ -64,7 +64,7 @@ absl::Status CheckSizes(const Schedule& schedule, const std::string& path, int s
 }
 
 // Makes a schedule from the rows of actions of a trace's step, and from the inputs of its stages.
-absl::StatusOr<Schedule> ScheduleOfTrace(const std::string& path, int step) {
+absl::StatusOr<RunSchedule> ScheduleOfTrace(const std::string& path, int step) {
   auto trace = ReadTrace(path);
   if (!trace.ok()) return trace.status();
   const auto jobs = JobsOfStep(path, *trace, step);
@@ -74,32 +74,33 @@ absl::StatusOr<Schedule> ScheduleOfTrace(const std::string& path, int step) {
   auto schedule = ScheduleFromActions(DrawActions(*jobs, drawing));
   if (!schedule.ok())
     return absl::InvalidArgumentError(absl::StrCat(path, ": ", schedule.status().message()));
-  schedule->inputs = std::move(trace->inputs);
-  return schedule;
+  RunTerms terms;
+  terms.inputs = std::move(trace->inputs);
+  return RunSchedule(*std::move(schedule), std::move(terms));
 }
 
-absl::StatusOr<Schedule> ScheduleOfRows(const std::string& path) {
+absl::StatusOr<RunSchedule> ScheduleOfRows(const std::string& path) {
   const auto text = ReadText(path, kMaxActionsBytes, "a list of actions");
   if (!text.ok()) return text.status();
   auto schedule = ScheduleFromActions(*text);
   if (!schedule.ok())
     return absl::InvalidArgumentError(absl::StrCat(path, ": ", schedule.status().message()));
-  return schedule;
+  return RunSchedule(*std::move(schedule), RunTerms());
 }
 
-absl::StatusOr<Schedule> ReadOrder(const std::string& path, const ScheduleFileOptions& options) {
+absl::StatusOr<RunSchedule> ReadOrder(const std::string& path, const ScheduleFileOptions& options) {
   auto schedule = IsTrace(path) ? ScheduleOfTrace(path, options.from_step) : ScheduleOfRows(path);
   if (!schedule.ok()) return schedule;
-  if (!options.inputs.empty()) schedule->inputs = options.inputs;
+  if (!options.inputs.empty()) schedule->terms.inputs = options.inputs;
   const absl::Status sound = CheckSchedule(*schedule);
   if (!sound.ok()) return absl::InvalidArgumentError(absl::StrCat(path, ": ", sound.message()));
-  absl::Status fits = CheckSizes(*schedule, path, options.stages, options.microbatches);
+  absl::Status fits = CheckSizes(schedule->scheme, path, options.stages, options.microbatches);
   if (!fits.ok()) return fits;
-  schedule->name = path;
+  schedule->scheme.name = path;
   return schedule;
 }
 
-absl::StatusOr<Schedule> ReadYamlSchedule(const std::string& path, const ScheduleFileOptions& options) {
+absl::StatusOr<RunSchedule> ReadYamlSchedule(const std::string& path, const ScheduleFileOptions& options) {
   const auto text = ReadText(path, kMaxYamlBytes, "a schedule");
   if (!text.ok()) return text.status();
   auto yaml = ParseYaml(*text);
@@ -123,7 +124,7 @@ absl::StatusOr<Schedule> ReadYamlSchedule(const std::string& path, const Schedul
   }
   auto schedule = MakeSchedule(spec, options.stages, options.microbatches);
   if (schedule.ok()) {
-    schedule->inputs = options.inputs;
+    schedule->terms.inputs = options.inputs;
     status = CheckSchedule(*schedule);
   }
   if (!schedule.ok()) status = schedule.status();
@@ -145,14 +146,14 @@ bool IsScheduleFile(absl::string_view word) {
   return absl::StrContains(word, '/') || absl::EndsWith(word, ".csv") || IsTrace(word) || IsYaml(word);
 }
 
-absl::StatusOr<Schedule> ReadScheduleFile(const std::string& path, const ScheduleFileOptions& options) {
+absl::StatusOr<RunSchedule> ReadScheduleFile(const std::string& path, const ScheduleFileOptions& options) {
   if (options.from_step >= 0 && !IsTrace(path)) {
     return absl::InvalidArgumentError(
         absl::StrCat(path, " has no steps to choose from; --from-step is for traces (.json)"));
   }
   if (!IsYaml(path)) return ReadOrder(path, options);
   auto schedule = ReadYamlSchedule(path, options);
-  if (schedule.ok()) schedule->name = path;
+  if (schedule.ok()) schedule->scheme.name = path;
   return schedule;
 }
 

@@ -13,7 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "nlohmann/json_fwd.hpp"
-#include "schedules/schedule.h"
+#include "schedules/run_terms.h"
 
 namespace weft {
 
@@ -27,14 +27,14 @@ bool IsRunFile(const std::string& path);
 // The options that are given beside the file.
 struct ScheduleFileOptions {
   int stages = 0, microbatches = 0;  // 0 where the file gives them itself
-  // Inputs of the stages, as Schedule::inputs; empty for those of the trace, else a chain.
+  // Inputs of the stages, as RunTerms::inputs; empty for those of the trace, else a chain.
   std::vector<std::vector<int>> inputs;
   int from_step = -1;  // step of a trace whose order is taken; -1 for its last
 };
 
 // Reads and checks the schedule of a file. For a trace it is the order in which the ranks started the jobs of
 // a step.
-absl::StatusOr<Schedule> ReadScheduleFile(const std::string& path, const ScheduleFileOptions& options);
+absl::StatusOr<RunSchedule> ReadScheduleFile(const std::string& path, const ScheduleFileOptions& options);
 
 // Puts the rows of actions into a `schedule` that names their file, {file: rows.csv}, so that it means the
 // same on machines that do not have the file. Relative paths are relative to `folder`. Other values stay.

@@ -21,7 +21,7 @@ struct Trace {
   bool measured = false;       // false for a simulated trace, with a unit of time as a millisecond
   std::vector<DrawnJob> jobs;  // in seconds since the first job's start; at least one
   int ranks = 0;
-  std::vector<std::vector<int>> inputs;  // as Schedule::inputs
+  std::vector<std::vector<int>> inputs;  // as RunTerms::inputs
   std::vector<double> activation_bytes;  // bytes by stage: of a micro-batch's activation; empty if not given
 };
 

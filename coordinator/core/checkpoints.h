@@ -5,7 +5,7 @@
 // any job of a step from k - lead on is granted to it: then no process has made version k, or dropped an
 // older version that belongs to the snapshot. So a snapshot takes no pause: jobs of other steps run on.
 //
-// Of `every: N` steps no multiple is left out: where the disk is too slow, steps wait (hold). The lead is
+// No multiple of `every: N` steps is left out: where the disk is too slow, steps wait (hold). The lead is
 // one step where each holder reads every version by itself until the last job that needs it; else as many
 // steps as micro-batches may read old weights. A state that migrates comes to jobs of step k on its way to
 // the update that makes version k, so that step may not wait for that snapshot. Where snapshots are due

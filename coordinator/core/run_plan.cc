@@ -12,7 +12,7 @@
 namespace weft {
 
 absl::StatusOr<std::shared_ptr<const RunPlan>> MakeRunPlan(std::string name, std::string schedule_text,
-                                                           Schedule schedule, int32_t steps,
+                                                           RunSchedule schedule, int32_t steps,
                                                            int32_t first_step, ReductionMode reduction,
                                                            const CheckpointRule& checkpoint,
                                                            std::shared_ptr<const RunSpec> spec) {
@@ -24,8 +24,8 @@ absl::StatusOr<std::shared_ptr<const RunPlan>> MakeRunPlan(std::string name, std
   std::shared_ptr<const RunPlan> fast;
   std::string unsound;
   if (reduction == ReductionMode::kFast) {
-    Schedule other = schedule;
-    other.sync = ReducedBy(reduction, other.sync);
+    RunSchedule other = schedule;
+    other.terms.reduction = reduction;
     if (Graph(other).joint_order().any()) {
       auto plan = MakeRunPlan(name, schedule_text, std::move(other), steps, first_step,
                               ReductionMode::kOrdered, checkpoint);
@@ -36,7 +36,7 @@ absl::StatusOr<std::shared_ptr<const RunPlan>> MakeRunPlan(std::string name, std
       }
     }
   }
-  const int64_t bytes = SizeOf(schedule).bytes() + (fast != nullptr ? fast->bytes : 0);
+  const int64_t bytes = SizeOf(schedule.scheme).bytes() + (fast != nullptr ? fast->bytes : 0);
   Graph graph(std::move(schedule), steps, first_step);
   *tables = TablesOf(graph, *tables);
   auto order = ClaimOrder(graph, *tables);
@@ -50,7 +50,7 @@ absl::StatusOr<std::shared_ptr<const RunPlan>> MakeRunPlan(std::string name, std
 
 std::shared_ptr<const RunPlan> PlanFrom(const RunPlan& plan, int32_t first_step) {
   auto later = std::make_shared<RunPlan>(plan);
-  later->graph = Graph(plan.graph.schedule(), plan.steps, first_step);
+  later->graph = plan.graph.ForSteps(plan.steps, first_step);
   later->first_step = first_step;
   // Where the edges depend on the run's steps, they are others now.
   if (later->graph.depends_on_steps()) later->tables = TablesOf(later->graph, nullptr);

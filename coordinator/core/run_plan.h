@@ -14,7 +14,7 @@
 #include "absl/status/statusor.h"
 #include "schedules/graph/graph.h"
 #include "schedules/graph/progress.h"
-#include "schedules/schedule.h"
+#include "schedules/run_terms.h"
 #include "schedules/sync/reduction_mode.h"
 
 namespace weft {
@@ -65,7 +65,7 @@ struct RunPlan {
 // Makes a plan. InvalidArgument, as CheckSchedule, for a schedule that cannot run; also if no step is left to
 // make.
 absl::StatusOr<std::shared_ptr<const RunPlan>> MakeRunPlan(std::string name, std::string schedule_text,
-                                                           Schedule schedule, int32_t steps,
+                                                           RunSchedule schedule, int32_t steps,
                                                            int32_t first_step = 0,
                                                            ReductionMode reduction = ReductionMode::kOrdered,
                                                            const CheckpointRule& checkpoint = {},

@@ -107,7 +107,7 @@ int WorkQueue::IndexOrNone(const Job& job) const {
       return -1;
   } else {
     if (job.member < 0 || job.member >= static_cast<int>(graph.members(job.stage).size())) return -1;
-    if (job.kind == JobKind::kReduce && !graph.sync(job.stage).holder(job.member).reduces) return -1;
+    if (job.kind == JobKind::kReduce && !graph.protocol(job.stage).holder(job.member).reduces) return -1;
   }
   return graph.IndexOf(job);
 }

@@ -33,7 +33,7 @@ TrainResults ResultsOf(const RunSpec& spec, const StepLog& log) {
   return results;
 }
 
-TrainResults ResultsOf(const RunSpec& spec, const Schedule& schedule, int processes,
+TrainResults ResultsOf(const RunSpec& spec, const RunSchedule& schedule, int processes,
                        const RunRecorder& recorder, const StepLog& log) {
   TrainResults results = ResultsOf(spec, log);
   results.processes = processes;
@@ -44,7 +44,7 @@ TrainResults ResultsOf(const RunSpec& spec, const Schedule& schedule, int proces
   results.jobs = recorder.LastJobs();
   results.idle = recorder.LastIdle();
   results.transfers = recorder.LastTransfers();
-  results.ranks = schedule.ranks;
+  results.ranks = schedule.scheme.ranks;
   const auto predicted = PredictionFrom(schedule, spec.steps_to_make(), recorder.TypicalDurations());
   if (predicted.ok()) results.predicted = *predicted;
   return results;

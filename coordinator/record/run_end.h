@@ -16,7 +16,7 @@
 #include "coordinator/record/step_log.h"
 #include "coordinator/record/train_results.h"
 #include "run/run_spec.h"
-#include "schedules/schedule.h"
+#include "schedules/run_terms.h"
 
 namespace weft {
 
@@ -27,7 +27,7 @@ RunRecord RecordOf(const RunSpec& spec, const std::string& file, const std::stri
 // Returns the results of a plain loop, from its steps.
 TrainResults ResultsOf(const RunSpec& spec, const StepLog& log);
 // Returns the results of a run through the runtime, from its schedule and what was recorded.
-TrainResults ResultsOf(const RunSpec& spec, const Schedule& schedule, int processes,
+TrainResults ResultsOf(const RunSpec& spec, const RunSchedule& schedule, int processes,
                        const RunRecorder& recorder, const StepLog& log);
 
 struct EndedRun {

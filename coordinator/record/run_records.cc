@@ -34,7 +34,7 @@ class RunRecords::Recording {
   Recording(const RunPlan& plan, std::string file, std::unique_ptr<OutputFolder> folder,
             std::function<void(const std::string&)> log)
       : spec_(*plan.spec),
-        schedule_(plan.graph.schedule()),
+        schedule_(plan.graph.run_schedule()),
         file_(std::move(file)),
         folder_(std::move(folder)),
         log_(std::move(log)),
@@ -110,7 +110,7 @@ class RunRecords::Recording {
   void Say(absl::string_view sentence) const { log_(absl::StrCat("run ", id_, ": ", sentence)); }
 
   const RunSpec spec_;
-  const Schedule schedule_;
+  const RunSchedule schedule_;
   const std::string file_;
   std::unique_ptr<OutputFolder> folder_;
   const std::function<void(const std::string&)> log_;

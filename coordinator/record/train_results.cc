@@ -159,7 +159,7 @@ double Percentile(std::vector<double> values, double share) {
   return values[index];
 }
 
-absl::StatusOr<Prediction> PredictionFrom(const Schedule& schedule, int steps,
+absl::StatusOr<Prediction> PredictionFrom(const RunSchedule& schedule, int steps,
                                           const std::array<std::vector<double>, kJobKinds>& durations) {
   const Graph graph(schedule);
   SimulationOptions options;

@@ -19,7 +19,7 @@
 #include "proto/session/messages.h"
 #include "run/run_spec.h"
 #include "schedules/drawing/drawing.h"
-#include "schedules/schedule.h"
+#include "schedules/run_terms.h"
 
 namespace weft {
 
@@ -55,7 +55,7 @@ double Percentile(std::vector<double> values, double share);
 
 // Predicts the time per step, and the idle time, with the simulator from the durations of each kind and
 // stage, without transfers.
-absl::StatusOr<Prediction> PredictionFrom(const Schedule& schedule, int steps,
+absl::StatusOr<Prediction> PredictionFrom(const RunSchedule& schedule, int steps,
                                           const std::array<std::vector<double>, kJobKinds>& durations);
 
 // Returns one line of steps.jsonl, without its end.

@@ -23,19 +23,19 @@ absl::StatusOr<UnplannedRun> ReadRun(const std::string& text) {
   if (int64_t{spec->stages()} * spec->train.microbatches > kSlowPairs) {
     return UnplannedRun{/*slow=*/true,
                         [run = *std::move(spec)]() -> absl::StatusOr<std::shared_ptr<const RunPlan>> {
-                          absl::StatusOr<Schedule> schedule = ScheduleOf(run);
+                          absl::StatusOr<RunSchedule> schedule = ScheduleOf(run);
                           if (!schedule.ok()) return schedule.status();
                           return PlanRun(run, *std::move(schedule));
                         }};
   }
-  absl::StatusOr<Schedule> schedule = ScheduleOf(*spec);
+  absl::StatusOr<RunSchedule> schedule = ScheduleOf(*spec);
   if (!schedule.ok()) return schedule.status();
-  const bool slow = SizeOf(*schedule).bytes() > kSlowBytes;
+  const bool slow = SizeOf(schedule->scheme).bytes() > kSlowBytes;
   return UnplannedRun{
       slow, [run = *std::move(spec), schedule = *std::move(schedule)] { return PlanRun(run, schedule); }};
 }
 
-absl::StatusOr<std::shared_ptr<const RunPlan>> PlanRun(const RunSpec& run, Schedule schedule) {
+absl::StatusOr<std::shared_ptr<const RunPlan>> PlanRun(const RunSpec& run, RunSchedule schedule) {
   const CheckpointSpec& checkpoint = run.checkpoint;
   auto plan = MakeRunPlan(run.name, ToText(run.schedule), std::move(schedule), run.end_step(),
                           run.first_step(), ReductionOf(run.schedule),

@@ -9,7 +9,7 @@
 #include "coordinator/core/run_plan.h"
 #include "coordinator/shell/server_options.h"
 #include "run/run_spec.h"
-#include "schedules/schedule.h"
+#include "schedules/run_terms.h"
 
 namespace weft {
 
@@ -18,7 +18,7 @@ namespace weft {
 absl::StatusOr<UnplannedRun> ReadRun(const std::string& text);
 
 // Makes the plan of a run from its schedule, which it checks. InvalidArgument for one that cannot run.
-absl::StatusOr<std::shared_ptr<const RunPlan>> PlanRun(const RunSpec& run, Schedule schedule);
+absl::StatusOr<std::shared_ptr<const RunPlan>> PlanRun(const RunSpec& run, RunSchedule schedule);
 
 }  // namespace weft
 

@@ -54,8 +54,6 @@ absl::Status CheckRanks(const Schedule& s) {
   return absl::OkStatus();
 }
 
-absl::Status CheckSync(const Schedule& s) { return s.sync->Check(s); }
-
 absl::Status CheckPriorities(const Schedule& s) {
   std::vector<std::pair<Rank, std::pair<int64_t, Job>>> all;
   for (int stage = 0; stage < s.stages; ++stage) {
@@ -298,16 +296,18 @@ class Waits {
 
 }  // namespace
 
-absl::Status CheckInputs(const Schedule& s) {
-  if (s.inputs.empty()) return absl::OkStatus();
-  if (s.inputs.size() != static_cast<size_t>(s.stages)) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "inputs are given for %d stages, but there are %d stages", s.inputs.size(), s.stages));
+absl::Status CheckInputs(const RunSchedule& schedule) {
+  const int stages = schedule.scheme.stages;
+  const std::vector<std::vector<int>>& inputs = schedule.terms.inputs;
+  if (inputs.empty()) return absl::OkStatus();
+  if (inputs.size() != static_cast<size_t>(stages)) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("inputs are given for %d stages, but there are %d stages", inputs.size(), stages));
   }
-  std::vector<bool> read(s.stages, false);
-  for (int stage = 0; stage < s.stages; ++stage) {
+  std::vector<bool> read(stages, false);
+  for (int stage = 0; stage < stages; ++stage) {
     int before = -1;
-    for (const int input : s.inputs[stage]) {
+    for (const int input : inputs[stage]) {
       if (input <= before || input >= stage) {
         return absl::InvalidArgumentError(
             absl::StrFormat("stage %d reads stage %d; it can read earlier stages only, each once, in "
@@ -323,9 +323,10 @@ absl::Status CheckInputs(const Schedule& s) {
       "no stage reads the output of stage %d; only the last stage ends in the loss", unread - read.begin()));
 }
 
-absl::Status CheckSchedule(const Schedule& schedule) { return CheckedTables(schedule).status(); }
+absl::Status CheckSchedule(const RunSchedule& schedule) { return CheckedTables(schedule).status(); }
 
-absl::StatusOr<std::shared_ptr<const StepTables>> CheckedTables(const Schedule& s) {
+absl::StatusOr<std::shared_ptr<const StepTables>> CheckedTables(const RunSchedule& schedule) {
+  const Schedule& s = schedule.scheme;
   if (s.stages < 1 || s.microbatches < 1 || s.ranks < 1) {
     return absl::InvalidArgumentError(
         absl::StrFormat("a schedule needs at least one stage, micro-batch and rank; it has %d, %d, %d",
@@ -334,19 +335,25 @@ absl::StatusOr<std::shared_ptr<const StepTables>> CheckedTables(const Schedule& 
   if (!s.compute || !s.weights || !s.priority || !s.sync)
     return absl::InvalidArgumentError("a schedule needs compute, weights, priority and sync");
   if (absl::Status status = CheckSize(s); !status.ok()) return status;
-  for (auto* check : {CheckInputs, CheckRanks, CheckSync, CheckPriorities, CheckGrowthOfPriorities,
-                      CheckLimits, CheckOrder, CheckMarks, CheckMemory}) {
-    if (absl::Status status = check(s); !status.ok()) return status;
+  absl::Status status = CheckInputs(schedule);
+  if (status.ok()) status = CheckRanks(s);
+  if (status.ok()) status = s.sync->Check(schedule);
+  for (auto* check : {CheckPriorities, CheckGrowthOfPriorities, CheckLimits, CheckOrder, CheckMarks}) {
+    if (status.ok()) status = check(s);
   }
-  const Graph graph(s);
+  if (status.ok()) status = CheckMemory(schedule);
+  if (!status.ok()) return status;
+  const Graph graph(schedule);
   // The protocols whose edges may come from later steps have proved them to lead forward in time.
   std::shared_ptr<const StepTables> tables;
   if (!graph.depends_on_steps()) {
     tables = std::make_shared<const StepTables>(graph);
-    if (absl::Status status = Waits(graph, tables).CheckAcyclic(); !status.ok()) return status;
+    status = Waits(graph, tables).CheckAcyclic();
+    if (!status.ok()) return status;
   }
-  if (absl::Status status = ProveDeadlockFree(graph, tables); !status.ok()) return status;
-  if (!s.memory.has_value()) return tables;
+  status = ProveDeadlockFree(graph, tables);
+  if (!status.ok()) return status;
+  if (!schedule.terms.memory.has_value()) return tables;
   // The nominal run of admission.h.
   SimulationOptions two_steps;
   two_steps.steps = 2;

@@ -15,19 +15,19 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "schedules/graph/progress.h"
-#include "schedules/schedule.h"
+#include "schedules/run_terms.h"
 
 namespace weft {
 
-// InvalidArgument for stages' inputs that are not as schedule.h says, naming the stage.
-absl::Status CheckInputs(const Schedule& schedule);
+// InvalidArgument for stages' inputs that are not as run_terms.h says, naming the stage.
+absl::Status CheckInputs(const RunSchedule& schedule);
 
 // InvalidArgument with what is wrong and where.
-absl::Status CheckSchedule(const Schedule& schedule);
+absl::Status CheckSchedule(const RunSchedule& schedule);
 
 // Does the same, and returns the tables that it made for that, of the schedule's job graph. They serve every
 // run under this schedule. Null where the graph depends on the run's steps.
-absl::StatusOr<std::shared_ptr<const StepTables>> CheckedTables(const Schedule& schedule);
+absl::StatusOr<std::shared_ptr<const StepTables>> CheckedTables(const RunSchedule& schedule);
 
 }  // namespace weft
 

@@ -77,9 +77,10 @@ std::optional<Tickets> AdmissionOrder::TicketsOf(Rank rank, int first_step) cons
   return Tickets(memory_->budget[rank], stages_[rank], memory_->activation_bytes, next);
 }
 
-absl::Status CheckMemory(const Schedule& s) {
-  if (!s.memory.has_value()) return absl::OkStatus();
-  const ActivationMemory& memory = *s.memory;
+absl::Status CheckMemory(const RunSchedule& schedule) {
+  if (!schedule.terms.memory.has_value()) return absl::OkStatus();
+  const Schedule& s = schedule.scheme;
+  const ActivationMemory& memory = *schedule.terms.memory;
   const auto bytes = [](int64_t number) { return FormatBytes(static_cast<double>(number)); };
   if (static_cast<int>(memory.budget.size()) != s.ranks ||
       static_cast<int>(memory.activation_bytes.size()) != s.stages) {

@@ -26,6 +26,7 @@
 #include "absl/status/status.h"
 #include "schedules/graph/graph.h"
 #include "schedules/job.h"
+#include "schedules/run_terms.h"
 
 namespace weft {
 
@@ -65,8 +66,8 @@ class Tickets {
 // The order in which every rank hands out its tickets.
 class AdmissionOrder {
  public:
-  // Takes the schedule's own memory, or another.
-  explicit AdmissionOrder(const Graph& graph) : AdmissionOrder(graph, graph.schedule().memory) {}
+  // Takes the run's own memory, or another.
+  explicit AdmissionOrder(const Graph& graph) : AdmissionOrder(graph, graph.terms().memory) {}
   AdmissionOrder(const Graph& graph, std::optional<ActivationMemory> memory);
 
   // Returns the forward's ticket; -1 without a budget.
@@ -87,7 +88,7 @@ class AdmissionOrder {
 
 // Checks that the activations of one micro-batch fit its ranks. InvalidArgument, naming rank, micro-batch,
 // stage and bytes, if they do not.
-absl::Status CheckMemory(const Schedule& schedule);
+absl::Status CheckMemory(const RunSchedule& schedule);
 
 }  // namespace weft
 

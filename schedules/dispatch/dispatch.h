@@ -147,7 +147,7 @@ class ReadyJobs {
   std::vector<Heap> heaps_;         // the two above, then one for each limited stage
   std::vector<int> heap_of_stage_;  // kUnlimited for stages without a limit
   std::optional<Tickets> tickets_;
-  // By limited stage: claimed forwards that have not come to their turn. Empty until one is claimed, since
+  // Claimed forwards that have not come to their turn, by limited stage. Empty until one is claimed, since
   // an empty queue takes half a kilobyte, and there are as many as stages.
   std::vector<std::deque<int64_t>> claimed_;
   absl::flat_hash_map<int64_t, Waiting> early_;  // those of them that are here

@@ -40,7 +40,7 @@ class KeptCount {
 };
 
 void KeptCount::CountHolders(int stage) {
-  const Protocol& protocol = graph_.sync(stage);
+  const Protocol& protocol = graph_.protocol(stage);
   for (int m = 0; m < protocol.size(); ++m) {
     const Rank rank = protocol.holder(m).rank;
     if (!IsRank(rank)) continue;
@@ -53,7 +53,7 @@ void KeptCount::CountHolders(int stage) {
 
 void KeptCount::CountVisits(int stage) {
   Kept state;
-  state.versions = Versions(graph_.sync(stage).KeptBy(graph_, 0));
+  state.versions = Versions(graph_.protocol(stage).KeptBy(graph_, 0));
   std::vector<Rank> visited;
   for (int b = 0; b < graph_.schedule().microbatches; ++b) {
     for (const JobKind kind : {JobKind::kForward, graph_.final_backward()}) {
@@ -68,7 +68,7 @@ void KeptCount::CountVisits(int stage) {
 
 void KeptCount::CountHandedOut(int stage) {
   const Schedule& schedule = graph_.schedule();
-  const Protocol& protocol = graph_.sync(stage);
+  const Protocol& protocol = graph_.protocol(stage);
   if (!protocol.gradients_leave() && !protocol.passes_sums()) return;
   for (int step = 0; step < schedule.period; ++step) {
     std::vector<Rank> handing;
@@ -103,7 +103,7 @@ void KeptCount::CountFetched(int stage) {
 
 std::vector<std::vector<KeptStage>> KeptByRanks(const Graph& graph, int steps) {
   KeptCount count(graph, steps);
-  const bool migrates = graph.sync(0).layout() == Layout::kTravelling;
+  const bool migrates = graph.protocol(0).layout() == Layout::kTravelling;
   for (int stage = 0; stage < graph.schedule().stages; ++stage) {
     if (migrates) {
       count.CountVisits(stage);

@@ -24,7 +24,7 @@ std::pair<double, double> BytesOf(const Kept& kept, double weight, double state)
 
 std::vector<double> HeldBytes(const Graph& graph, const StageBytes& bytes) {
   std::vector<double> held;
-  const bool migrating = graph.sync(0).layout() == Layout::kTravelling;
+  const bool migrating = graph.protocol(0).layout() == Layout::kTravelling;
   for (const std::vector<KeptStage>& stages : KeptByRanks(graph)) {
     double of_holders = 0, fetched = 0, of_visits = 0, before = 0;
     for (const KeptStage& stage : stages) {

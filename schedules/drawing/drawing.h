@@ -52,7 +52,7 @@ struct DrawingOptions {
   std::string subtitle;  // "4 stages, 8 micro-batches"
   int ranks = 1;
   int stages = 1;
-  // Values that only traces have: the inputs of each stage, as Schedule::inputs, and the bytes of a
+  // Values that only traces have: the inputs of each stage, as RunTerms::inputs, and the bytes of a
   // micro-batch's activation.
   std::vector<std::vector<int>> inputs = {};
   std::vector<int64_t> activation_bytes = {};

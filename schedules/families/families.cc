@@ -12,6 +12,7 @@
 #include "schedules/families/cyclic.h"
 #include "schedules/families/family.h"
 #include "schedules/graph/size.h"
+#include "schedules/run_terms.h"
 #include "schedules/simulator/actions.h"
 #include "schedules/sync/protocol.h"
 
@@ -177,7 +178,8 @@ std::string DefaultRule(absl::string_view name) {
 }
 
 absl::Status ApplyRule(absl::string_view rule, absl::string_view name, Schedule* schedule) {
-  if (rule == "sync") return schedule->sync->Check(*schedule);
+  // The terms of a run are not there yet; CheckSchedule sees them with the scheme.
+  if (rule == "sync") return schedule->sync->Check(RunSchedule(*schedule, RunTerms()));
   if (!IsCyclicRule(rule)) {
     return absl::InvalidArgumentError(absl::StrFormat("no rule is called '%s'%s (there are %s)", rule,
                                                       DidYouMean(rule, RuleNames()),

@@ -5,6 +5,7 @@
 
 #include "base/require.h"
 #include "schedules/sync/catalogue.h"
+#include "schedules/sync/reduction_mode.h"
 
 namespace weft {
 namespace {
@@ -16,15 +17,15 @@ int PlaceOf(const std::vector<int>& list, int value) {
 
 }  // namespace
 
-Graph::Graph(Schedule schedule, int steps, int first_step)
+Graph::Graph(RunSchedule schedule, int steps, int first_step)
     : schedule_(std::move(schedule)), steps_(steps), first_step_(first_step) {
-  const Schedule& s = schedule_;
+  const Schedule& s = this->schedule();
   Require(s.stages > 0 && s.microbatches > 0 && s.ranks > 0, "sizes are positive");
   Require(s.compute && s.weights && s.priority && s.sync, "compute, weights, priority and sync are given");
   static const JointOrder* const none = new JointOrder;
   LinkStages();
-  protocols_ = s.sync->Make(s, {first_step, steps});
-  if (s.takes_norm) protocols_ = WithGlobalNorm(std::move(protocols_));
+  protocols_ = ReducedBy(terms().reduction, s.sync)->Make(s, {first_step, steps});
+  if (terms().takes_norm) protocols_ = WithGlobalNorm(std::move(protocols_));
   joint_order_ = none;
   for (const auto& protocol : protocols_) {
     if (protocol->joint_order() != nullptr) joint_order_ = protocol->joint_order();
@@ -38,9 +39,9 @@ Graph::Graph(Schedule schedule, int steps, int first_step)
 // Numbers the reduces and updates of a step. Each member's reduce and update of a stage follow one another;
 // where only some members reduce, reduces come first.
 void Graph::NumberTails() {
-  place_in_tail_.resize(schedule_.stages);
-  for (int stage = 0; stage < schedule_.stages; ++stage) {
-    const int members = sync(stage).size();
+  place_in_tail_.resize(schedule().stages);
+  for (int stage = 0; stage < schedule().stages; ++stage) {
+    const int members = protocol(stage).size();
     std::vector<int>& places = place_in_tail_[stage];
     places.assign(2 * static_cast<size_t>(members), -1);
     const auto add = [&](const Job& job) {
@@ -48,9 +49,9 @@ void Graph::NumberTails() {
       tail_.push_back(job);
     };
     int reduces = 0;
-    for (int m = 0; m < members; ++m) reduces += sync(stage).holder(m).reduces;
+    for (int m = 0; m < members; ++m) reduces += protocol(stage).holder(m).reduces;
     for (int m = 0; m < members && reduces < members; ++m) {
-      if (sync(stage).holder(m).reduces) add(Job::Reduce(0, stage, m));
+      if (protocol(stage).holder(m).reduces) add(Job::Reduce(0, stage, m));
     }
     for (int m = 0; m < members; ++m) {
       if (reduces == members) add(Job::Reduce(0, stage, m));
@@ -60,14 +61,14 @@ void Graph::NumberTails() {
 }
 
 void Graph::LinkStages() {
-  inputs_ = schedule_.inputs;
+  inputs_ = terms().inputs;
   if (inputs_.empty()) {
-    inputs_.resize(schedule_.stages);
-    for (int stage = 1; stage < schedule_.stages; ++stage) inputs_[stage] = {stage - 1};
+    inputs_.resize(schedule().stages);
+    for (int stage = 1; stage < schedule().stages; ++stage) inputs_[stage] = {stage - 1};
   }
-  Require(inputs_.size() == static_cast<size_t>(schedule_.stages), "every stage's inputs are given");
-  consumers_.resize(schedule_.stages);
-  for (int stage = 0; stage < schedule_.stages; ++stage) {
+  Require(inputs_.size() == static_cast<size_t>(schedule().stages), "every stage's inputs are given");
+  consumers_.resize(schedule().stages);
+  for (int stage = 0; stage < schedule().stages; ++stage) {
     for (const int input : inputs_[stage]) {
       Require(input >= 0 && input < stage, "a stage's inputs come before it");
       consumers_[input].push_back(stage);
@@ -76,7 +77,7 @@ void Graph::LinkStages() {
 }
 
 void Graph::FindRemoteBackwards() {
-  const Schedule& s = schedule_;
+  const Schedule& s = schedule();
   remote_backward_.assign(static_cast<size_t>(s.stages) * s.microbatches, false);
   for (int step = 0; step < s.period; ++step) {
     for (int stage = 0; stage < s.stages; ++stage) {
@@ -93,16 +94,16 @@ void Graph::FindRemoteBackwards() {
 }
 
 void Graph::NumberPlaces() {
-  place_.assign(static_cast<size_t>(schedule_.stages) * schedule_.microbatches * KindsPerMicrobatch(), 0);
-  for (const std::vector<Job>& order : schedule_.order) {
+  place_.assign(static_cast<size_t>(schedule().stages) * schedule().microbatches * KindsPerMicrobatch(), 0);
+  for (const std::vector<Job>& order : schedule().order) {
     for (size_t i = 0; i < order.size(); ++i) place_[IndexOf(order[i])] = static_cast<int32_t>(i);
   }
-  if (schedule_.order_marks.empty()) return;
+  if (schedule().order_marks.empty()) return;
   marks_.assign(jobs_per_step(), 0);
-  for (size_t r = 0; r < schedule_.order.size(); ++r) {
-    for (size_t i = 0; i < schedule_.order[r].size(); ++i) {
-      marks_[IndexOf(schedule_.order[r][i])] = schedule_.order_marks[r][i];
-      has_pairs_ |= (schedule_.order_marks[r][i] & kOverlapsForward) != 0;
+  for (size_t r = 0; r < schedule().order.size(); ++r) {
+    for (size_t i = 0; i < schedule().order[r].size(); ++i) {
+      marks_[IndexOf(schedule().order[r][i])] = schedule().order_marks[r][i];
+      has_pairs_ |= (schedule().order_marks[r][i] & kOverlapsForward) != 0;
     }
   }
 }
@@ -115,8 +116,8 @@ Job Graph::JobAt(int step, int index) const {
   const int kinds = KindsPerMicrobatch();
   Require(index >= 0 && index < jobs_per_step(), "job index is in range");
   if (index < compute_jobs_) {
-    const int k = index % kinds, b = index / kinds % schedule_.microbatches;
-    const int stage = index / kinds / schedule_.microbatches;
+    const int k = index % kinds, b = index / kinds % schedule().microbatches;
+    const int stage = index / kinds / schedule().microbatches;
     const JobKind kind = k == 0 ? JobKind::kForward : (k == 1 ? input_backward() : JobKind::kBackwardWeight);
     return Job::Compute(step, stage, b, kind);
   }
@@ -126,48 +127,48 @@ Job Graph::JobAt(int step, int index) const {
 }
 
 int Graph::IndexOf(const Job& job) const {
-  Require(job.stage >= 0 && job.stage < schedule_.stages, "stage is in range");
+  Require(job.stage >= 0 && job.stage < schedule().stages, "stage is in range");
   if (HasMicrobatch(job.kind)) {
-    Require(job.microbatch >= 0 && job.microbatch < schedule_.microbatches, "micro-batch is in range");
+    Require(job.microbatch >= 0 && job.microbatch < schedule().microbatches, "micro-batch is in range");
     Require(IsComputeKindUsed(job.kind), "kind is one that the schedule uses");
     const int k = job.kind == JobKind::kForward ? 0 : (job.kind == JobKind::kBackwardWeight ? 2 : 1);
-    return (job.stage * schedule_.microbatches + job.microbatch) * KindsPerMicrobatch() + k;
+    return (job.stage * schedule().microbatches + job.microbatch) * KindsPerMicrobatch() + k;
   }
-  Require(job.member >= 0 && job.member < sync(job.stage).size(), "member is in range");
+  Require(job.member >= 0 && job.member < protocol(job.stage).size(), "member is in range");
   const int place = place_in_tail_[job.stage][2 * job.member + (job.kind == JobKind::kUpdate ? 1 : 0)];
   Require(place >= 0, "the member has a reduce job");
   return compute_jobs_ + place;
 }
 
 Rank Graph::RankOf(const Job& job) const {
-  return HasMicrobatch(job.kind) ? schedule_.compute(job) : sync(job.stage).holder(job.member).rank;
+  return HasMicrobatch(job.kind) ? schedule().compute(job) : protocol(job.stage).holder(job.member).rank;
 }
 
 int64_t Graph::PriorityOf(const Job& job) const {
   if (HasMicrobatch(job.kind)) {
-    if (!replays()) return schedule_.priority(job);
-    const auto length = static_cast<int64_t>(schedule_.order[schedule_.compute(job)].size());
+    if (!replays()) return schedule().priority(job);
+    const auto length = static_cast<int64_t>(schedule().order[schedule().compute(job)].size());
     return job.step * length + place_[IndexOf(job)];
   }
   // Before every compute job: they are short and others wait for them. Older steps and later stages first.
-  const int64_t order = (int64_t{job.step} * 2 + (job.kind == JobKind::kUpdate ? 1 : 0)) * schedule_.stages +
-                        (schedule_.stages - 1 - job.stage);
+  const int64_t order = (int64_t{job.step} * 2 + (job.kind == JobKind::kUpdate ? 1 : 0)) * schedule().stages +
+                        (schedule().stages - 1 - job.stage);
   return INT64_MIN / 2 + order;
 }
 
 int Graph::VersionOf(const Job& job) const {
   if (!HasMicrobatch(job.kind)) return job.step;
-  return std::max(0, job.step - schedule_.StalenessOf(job.stage, job.microbatch));
+  return std::max(0, job.step - schedule().StalenessOf(job.stage, job.microbatch));
 }
 
 bool Graph::FetchesWeights(const Job& job) const {
   if (!HasMicrobatch(job.kind)) return false;
-  const Protocol& protocol = sync(job.stage);
-  switch (protocol.layout()) {
+  const Protocol& holders = protocol(job.stage);
+  switch (holders.layout()) {
     case Layout::kWhole:
-      return schedule_.compute(job) != schedule_.weights(job);
+      return schedule().compute(job) != schedule().weights(job);
     case Layout::kSliced:
-      return protocol.size() > 1 || protocol.ranks()[0] != schedule_.compute(job);
+      return holders.size() > 1 || holders.ranks()[0] != schedule().compute(job);
     case Layout::kTravelling:
       break;  // every version that is read is in the state
   }
@@ -176,7 +177,7 @@ bool Graph::FetchesWeights(const Job& job) const {
 
 int Graph::SourceOf(const Job& job) const {
   const std::vector<Rank>& ranks = members(job.stage);
-  const Rank rank = schedule_.weights(job);
+  const Rank rank = schedule().weights(job);
   const auto it = std::lower_bound(ranks.begin(), ranks.end(), rank);
   Require(it != ranks.end() && *it == rank, "a job's weights are held by a member of its stage");
   return static_cast<int>(it - ranks.begin());
@@ -225,9 +226,9 @@ void Graph::Predecessors(const Job& job, Edges* edges) const {
     case JobKind::kUpdate:
       break;
   }
-  sync(job.stage).AddPredecessors(*this, job, edges);
-  if (!schedule_.precedes || !HasMicrobatch(job.kind)) return;
-  for (const Job& before : schedule_.precedes(job)) {
+  protocol(job.stage).AddPredecessors(*this, job, edges);
+  if (!schedule().precedes || !HasMicrobatch(job.kind)) return;
+  for (const Job& before : schedule().precedes(job)) {
     if (before.step >= 0) edges->push_back({before, job, TensorKind::kOrder, 0, 0});
   }
 }

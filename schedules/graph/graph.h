@@ -24,6 +24,7 @@
 
 #include "schedules/graph/edge.h"
 #include "schedules/job.h"
+#include "schedules/run_terms.h"
 #include "schedules/schedule.h"
 #include "schedules/sync/joint_order.h"
 #include "schedules/sync/protocol.h"
@@ -36,9 +37,14 @@ class Graph {
   // `priority`; everything else is CheckSchedule's. `steps` of the run: only a graph that
   // depends_on_steps() differs by them.
   static constexpr int kForEver = 1 << 30;
-  explicit Graph(Schedule schedule, int steps = kForEver, int first_step = 0);
+  explicit Graph(RunSchedule schedule, int steps = kForEver, int first_step = 0);
+  // Returns the graph of the same scheme under the same terms, for a run of other steps.
+  Graph ForSteps(int steps, int first_step = 0) const { return Graph(schedule_, steps, first_step); }
 
-  const Schedule& schedule() const { return schedule_; }
+  // Return the scheme, the terms of the run, and both together.
+  const Schedule& schedule() const { return schedule_.scheme; }
+  const RunTerms& terms() const { return schedule_.terms; }
+  const RunSchedule& run_schedule() const { return schedule_; }
   int steps() const { return steps_; }
   int first_step() const { return first_step_; }
 
@@ -46,7 +52,7 @@ class Graph {
   bool depends_on_steps() const { return route() != nullptr; }
 
   // Returns the protocol by which the ranks that hold the stage come to the same weights.
-  const Protocol& sync(int stage) const { return *protocols_[stage]; }
+  const Protocol& protocol(int stage) const { return *protocols_[stage]; }
   // Returns the route of states that go from job to job; null where they do not.
   const StateRoute* route() const { return protocols_[0]->route(); }
   // Returns the joint operations of all stages; empty where there are none.
@@ -61,7 +67,7 @@ class Graph {
 
   // Return the stages whose outputs the stage reads, and those that read its output, ascending: in a chain
   // the stage before and the one behind it.
-  bool is_chain() const { return schedule_.inputs.empty(); }
+  bool is_chain() const { return terms().inputs.empty(); }
   const std::vector<int>& inputs(int stage) const { return inputs_[stage]; }
   const std::vector<int>& consumers(int stage) const { return consumers_[stage]; }
 
@@ -73,7 +79,7 @@ class Graph {
   int64_t PriorityOf(const Job& job) const;
 
   // Returns true if the ranks replay fixed orders.
-  bool replays() const { return !schedule_.order.empty(); }
+  bool replays() const { return !schedule().order.empty(); }
 
   // Returns true if some job may run beside a forward of its rank.
   bool has_pairs() const { return has_pairs_; }
@@ -85,14 +91,14 @@ class Graph {
   const std::vector<Rank>& members(int stage) const { return protocols_[stage]->ranks(); }
   // Returns true if the job adds up the norms of a step's gradients, and gives the total to the updates.
   bool TotalsNorm(const Job& job) const {
-    return job.kind == JobKind::kReduce && sync(job.stage).holder(job.member).totals_norm;
+    return job.kind == JobKind::kReduce && protocol(job.stage).holder(job.member).totals_norm;
   }
   // Returns true if the weights of a compute job are gathered by a joint operation of all holders.
   bool GathersWeights(const Job& job) const { return joint_order_->gathers() && HasMicrobatch(job.kind); }
   // Returns true if the job begins with a joint operation: it starts twice, and ends when that is over and it
   // has done the rest.
   bool IsJoint(const Job& job) const {
-    return job.kind == JobKind::kReduce ? sync(job.stage).reduces_jointly() : GathersWeights(job);
+    return job.kind == JobKind::kReduce ? protocol(job.stage).reduces_jointly() : GathersWeights(job);
   }
   // Returns true if the joint operation of `edge.to` can be started on its rank when `edge.from`, of the same
   // rank, has ended.
@@ -103,7 +109,7 @@ class Graph {
   int SourceOf(const Job& job) const;
   // Returns true if the compute job reads the weights, or the slice, of the member, or feeds it.
   bool Reads(const Job& job, int member) const {
-    return sync(job.stage).layout() != Layout::kWhole || SourceOf(job) == member;
+    return protocol(job.stage).layout() != Layout::kWhole || SourceOf(job) == member;
   }
   // Returns true if the job computes with a fetched copy.
   bool FetchesWeights(const Job& job) const;
@@ -113,14 +119,14 @@ class Graph {
   // forward leaves nothing.
   bool HasRemoteBackward(const Job& job) const {
     return any_remote_backward_ &&
-           remote_backward_[static_cast<size_t>(job.stage) * schedule_.microbatches + job.microbatch];
+           remote_backward_[static_cast<size_t>(job.stage) * schedule().microbatches + job.microbatch];
   }
 
   // Returns the last kind of a micro-batch's backward on a stage, whose end frees the activation and
   // completes the gradient.
-  JobKind final_backward() const { return schedule_.final_backward(); }
+  JobKind final_backward() const { return schedule().final_backward(); }
   // Returns the kind whose output is the gradient of the stage's input.
-  JobKind input_backward() const { return schedule_.input_backward(); }
+  JobKind input_backward() const { return schedule().input_backward(); }
   bool IsComputeKindUsed(JobKind kind) const;
 
   // Appends. `from` may be of a step before the run's first (invariant 1). On the route of a state the job
@@ -129,11 +135,11 @@ class Graph {
 
   // Appends the words of what the job's rank does, in order.
   void Operations(const Job& job, std::vector<Operation>* operations) const {
-    sync(job.stage).AddOperations(*this, job, operations);
+    protocol(job.stage).AddOperations(*this, job, operations);
   }
 
  private:
-  int KindsPerMicrobatch() const { return schedule_.split_backward ? 3 : 2; }
+  int KindsPerMicrobatch() const { return schedule().split_backward ? 3 : 2; }
   void LinkStages();
   void NumberTails();
   void NumberPlaces();
@@ -141,7 +147,7 @@ class Graph {
   void ActivationEdges(const Job& job, Edges* edges) const;
   void BackwardPredecessors(const Job& job, Edges* edges) const;
 
-  Schedule schedule_;
+  RunSchedule schedule_;
   int steps_, first_step_;
   std::vector<std::vector<int>> inputs_, consumers_;
   Protocols protocols_;

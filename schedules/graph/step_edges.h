@@ -67,7 +67,7 @@ class StepEdges {
     std::vector<int32_t> begin;         // size jobs_per_step + 1
     std::vector<Successor> successors;  // of job i: [begin[i], begin[i + 1])
     // waiting[d][i]: predecessors of job i in the d steps before its own, and in that; the last row has all.
-    // Where edges depend on the run's steps, one row: those in the run.
+    // A graph whose edges depend on the run's steps has one row: the predecessors in the run.
     std::vector<std::vector<int32_t>> waiting;
   };
   struct Found;

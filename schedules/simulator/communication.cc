@@ -209,7 +209,7 @@ int SteadySteps(const Schedule& schedule) { return schedule.MaxStaleness() + 2 +
 
 absl::StatusOr<CommunicationSteps> CountCommunicationSteps(const Graph& graph, int steps) {
   if (graph.depends_on_steps() && graph.steps() != steps)
-    return CountCommunicationSteps(Graph(graph.schedule(), steps), steps);
+    return CountCommunicationSteps(graph.ForSteps(steps), steps);
   SimulationOptions options;
   options.steps = steps;
   options.record_jobs = true;

@@ -8,7 +8,7 @@
 // step. The number that counts is the smallest m with which no job starts later than its tick: what a tick
 // must wait for communication, in messages.
 //
-// What is not needed at once may spread over the ticks until it is, and is needed then: a running sum that
+// Messages that are not needed at once may spread over the ticks until they are: a running sum that
 // goes from rank to rank while they compute needs one step, an exchange among N ranks for which all of them
 // wait about N. Measured runs have no common ticks; there the same is seen as idle time of cause `transfer`.
 //

@@ -60,7 +60,7 @@ absl::Status CheckOptions(const Schedule& schedule, const SimulationOptions& opt
 // The job graph of the run, where it depends on the number of steps, and `graph` is of another.
 std::optional<Graph> GraphOfRun(const Graph& graph, const SimulationOptions& options) {
   if (!graph.depends_on_steps() || graph.steps() == options.steps) return std::nullopt;
-  return Graph(graph.schedule(), options.steps);
+  return graph.ForSteps(options.steps);
 }
 
 // Among micro-batches of a chain those that are alive wait for later stages only. With several inputs they

@@ -65,7 +65,7 @@ double JobCosts::OutputBytes(int stage) const {
 }
 
 double JobCosts::SliceBytes(int stage) const {
-  return OfStage(options_.weight, stage) / graph_.sync(stage).size();
+  return OfStage(options_.weight, stage) / graph_.protocol(stage).size();
 }
 
 double JobCosts::BytesOf(TensorKind tensor, const OperationCharge& from, const OperationCharge& to) const {

@@ -33,7 +33,7 @@ namespace weft {
 // Admission of forwards, beyond the schedule's limits.
 struct SimulatedAdmission {
   std::vector<double> held_bytes;          // by rank, beside activations
-  std::optional<ActivationMemory> memory;  // absent: the schedule's own, if it has one
+  std::optional<ActivationMemory> memory;  // absent: the run's own, if it has one
   // [step mod period]: the order, by job index, in which forwards of limited stages are admitted; empty where
   // they are admitted as they come.
   std::vector<std::vector<int32_t>> order;

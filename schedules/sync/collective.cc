@@ -94,7 +94,7 @@ class CollectiveProtocol : public Protocol {
       const std::optional<Job> before = joint_->ReduceBefore(Job::Reduce(reduce.step, reduce.stage, m));
       if (!before.has_value()) continue;
       // One that this rank is a member of too stands before this one here as well.
-      const std::vector<Rank>& others = graph.sync(before->stage).ranks();
+      const std::vector<Rank>& others = graph.protocol(before->stage).ranks();
       if (m != reduce.member && std::binary_search(others.begin(), others.end(), rank)) continue;
       edges->push_back({*before, reduce, TensorKind::kOrder, 0, 0, true});
     }
@@ -176,7 +176,7 @@ class CollectiveSync : public Sync {
       order->AddGathers(microbatches);
     return protocols;
   }
-  absl::Status Check(const Schedule& schedule) const override { return held_->Check(schedule); }
+  absl::Status Check(const RunSchedule& schedule) const override { return held_->Check(schedule); }
   std::optional<int> CountHolders(int stage) const override { return held_->CountHolders(stage); }
   std::string WhyNotJoint() const override { return held_->WhyNotJoint(); }
 

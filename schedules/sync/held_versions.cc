@@ -21,8 +21,8 @@ int MaxVersions(const Graph& graph, int stage, Rank member) {
   const std::vector<Rank>& members = graph.members(stage);
   const auto found = std::lower_bound(members.begin(), members.end(), member);
   const bool saves =
-      found != members.end() && graph.sync(stage).holder(static_cast<int>(found - members.begin())).saves;
-  if (saves || graph.sync(stage).layout() == Layout::kTravelling) return 1 + schedule.MaxStaleness(stage);
+      found != members.end() && graph.protocol(stage).holder(static_cast<int>(found - members.begin())).saves;
+  if (saves || graph.protocol(stage).layout() == Layout::kTravelling) return 1 + schedule.MaxStaleness(stage);
   int most = 0;
   for (int b = 0; b < schedule.microbatches; ++b) {
     for (int step = 0; step < schedule.period; ++step) {
@@ -73,7 +73,7 @@ int HeldVersions::Held(int stage, int member) const {
 int HeldVersions::CountReaders(int stage, int member, int version) const {
   const Schedule& schedule = graph_.schedule();
   // A member that saves keeps what steps behind the last would read.
-  int readers = steps_.saved && graph_.sync(stage).holder(member).saves &&
+  int readers = steps_.saved && graph_.protocol(stage).holder(member).saves &&
                 version + schedule.MaxStaleness(stage) >= steps_.end;
   for (int b = 0; b < schedule.microbatches; ++b) {
     const int staleness = schedule.StalenessOf(stage, b);
@@ -112,7 +112,7 @@ void HeldVersions::CountRead(int stage, int member, int version, Versions* dropp
 void HeldVersions::Read(const Job& job, Versions* dropped) {
   const std::vector<Rank>& ranks = graph_.members(job.stage);
   const int version = graph_.VersionOf(job);
-  const bool whole = graph_.sync(job.stage).layout() == Layout::kWhole;
+  const bool whole = graph_.protocol(job.stage).layout() == Layout::kWhole;
   const int first = whole ? graph_.SourceOf(job) : 0;
   const int end = whole ? first + 1 : static_cast<int>(ranks.size());
   for (int m = first; m < end; ++m) {
@@ -144,7 +144,7 @@ int HeldVersions::OldestSaved(int stage, int version) const {
 void HeldVersions::AddSnapshot(int version) {
   for (int s = 0; s < graph_.schedule().stages; ++s) {
     for (int number = 0; number < static_cast<int>(members_[s].size()); ++number) {
-      if (!IsFollowed(graph_.members(s)[number]) || !graph_.sync(s).holder(number).saves) continue;
+      if (!IsFollowed(graph_.members(s)[number]) || !graph_.protocol(s).holder(number).saves) continue;
       Member& m = members_[s][number];
       m.snapshots.push_back(version);
       for (int v = OldestSaved(s, version); v < version && v <= m.newest; ++v) {

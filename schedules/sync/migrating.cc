@@ -65,7 +65,7 @@ class MigratingSync : public Sync {
       protocols.push_back(std::make_shared<MigratingProtocol>(schedule, stage, route, steps.first));
     return protocols;
   }
-  absl::Status Check(const Schedule& schedule) const override { return CheckRoute(schedule, tick_); }
+  absl::Status Check(const RunSchedule& schedule) const override { return CheckRoute(schedule, tick_); }
   std::optional<int> CountHolders(int) const override { return tick_ ? std::optional<int>(1) : std::nullopt; }
   std::string WhyNotJoint() const override {
     return "the state of a stage goes from rank to rank, and its sum of gradients with it";

@@ -19,6 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "schedules/graph/edge.h"
+#include "schedules/run_terms.h"
 #include "schedules/schedule.h"
 
 namespace weft {
@@ -155,8 +156,8 @@ class Sync {
   virtual std::string name() const = 0;
   // Requires a schedule that Check takes.
   virtual Protocols Make(const Schedule& schedule, Steps steps) const = 0;
-  // InvalidArgument, naming job, rank or feature, for a schedule that it cannot serve.
-  virtual absl::Status Check(const Schedule&) const { return absl::OkStatus(); }
+  // InvalidArgument, naming job, rank or feature, for a scheme or terms that it cannot serve.
+  virtual absl::Status Check(const RunSchedule&) const { return absl::OkStatus(); }
   // Returns how many ranks hold the stage, where Schedule::weights does not say so.
   virtual std::optional<int> CountHolders(int /*stage*/) const { return std::nullopt; }
   // Returns why no stage's devices may sum by joint operations; empty if they may.

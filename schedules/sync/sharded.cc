@@ -75,7 +75,8 @@ class ShardedSync : public Sync {
     return protocols;
   }
 
-  absl::Status Check(const Schedule& schedule) const override {
+  absl::Status Check(const RunSchedule& run) const override {
+    const Schedule& schedule = run.scheme;
     for (int stage = 0; stage < schedule.stages; ++stage) {
       const std::vector<Rank> shards = holders_(stage);
       if (shards.empty()) {

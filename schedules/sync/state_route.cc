@@ -160,7 +160,8 @@ int StateRoute::VersionsDuring(const Job& stop) const {
 
 namespace {
 
-absl::Status CheckFeatures(const Schedule& s, const Ticks& ticks) {
+absl::Status CheckFeatures(const RunSchedule& schedule, const Ticks& ticks) {
+  const Schedule& s = schedule.scheme;
   if (!ticks) {
     return absl::InvalidArgumentError(
         absl::StrFormat("%s: the state of a stage migrates from one micro-batch to the next that comes to "
@@ -171,7 +172,7 @@ absl::Status CheckFeatures(const Schedule& s, const Ticks& ticks) {
                       : s.limit          ? "a limit of activations"
                       : !s.order.empty() ? "a fixed order"
                       : s.period > 1     ? "a placement that changes from step to step"
-                      : s.takes_norm
+                      : schedule.terms.takes_norm
                           ? "clipping: a sum would have to stay until the norm of all stages is known"
                           : nullptr;
   if (other == nullptr) return absl::OkStatus();
@@ -234,16 +235,18 @@ absl::Status CheckSums(const Schedule& s, const Ticks& tick, int64_t cycle) {
 
 // Checks that the predecessors of a job by backpropagation and by order are at earlier ticks, so that no
 // waits close a circle.
-absl::Status CheckInputsBefore(const Schedule& s, const Ticks& tick) {
+absl::Status CheckInputsBefore(const RunSchedule& schedule, const Ticks& tick) {
+  const Schedule& s = schedule.scheme;
   const auto check = [&](const Job& job, const Job& before) {
     if (tick(before) < tick(job)) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrFormat("%s needs %s, but the order of stops puts it no later",
                                                       Describe(job), Describe(before)));
   };
+  const std::vector<std::vector<int>>& given = schedule.terms.inputs;
   for (int stage = 0; stage < s.stages; ++stage) {
     std::vector<int> inputs;
-    if (!s.inputs.empty()) inputs = s.inputs[stage];
-    if (s.inputs.empty() && stage > 0) inputs = {stage - 1};
+    if (!given.empty()) inputs = given[stage];
+    if (given.empty() && stage > 0) inputs = {stage - 1};
     for (int b = 0; b < s.microbatches; ++b) {
       const Job forward = Job::Compute(kStep, stage, b, JobKind::kForward);
       const Job backward = Job::Compute(kStep, stage, b, JobKind::kBackward);
@@ -290,8 +293,9 @@ absl::Status CheckRanks(const Schedule& s, const Ticks& tick) {
 
 }  // namespace
 
-absl::Status CheckRoute(const Schedule& s, const Ticks& tick) {
-  if (absl::Status status = CheckFeatures(s, tick); !status.ok()) return status;
+absl::Status CheckRoute(const RunSchedule& schedule, const Ticks& tick) {
+  const Schedule& s = schedule.scheme;
+  if (absl::Status status = CheckFeatures(schedule, tick); !status.ok()) return status;
   const int64_t cycle = CycleOf(tick);
   if (cycle < 1) {
     return absl::InvalidArgumentError("the stops of a step are not later than those of the step before");
@@ -299,7 +303,7 @@ absl::Status CheckRoute(const Schedule& s, const Ticks& tick) {
   if (absl::Status status = CheckTicks(s, tick, cycle); !status.ok()) return status;
   if (absl::Status status = CheckSums(s, tick, cycle); !status.ok()) return status;
   if (absl::Status status = CheckRanks(s, tick); !status.ok()) return status;
-  return CheckInputsBefore(s, tick);
+  return CheckInputsBefore(schedule, tick);
 }
 
 }  // namespace weft

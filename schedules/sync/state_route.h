@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "schedules/run_terms.h"
 #include "schedules/schedule.h"
 
 namespace weft {
@@ -91,7 +92,7 @@ class StateRoute {
 // same in every step, two stops of a stage at once, sums out of order, a version that is read before it is
 // made, a rank that would do a step's job before one of the step before, a job that its inputs reach only
 // after its stop; or for features that do not go with it.
-absl::Status CheckRoute(const Schedule& schedule, const Ticks& tick);
+absl::Status CheckRoute(const RunSchedule& schedule, const Ticks& tick);
 
 }  // namespace weft
 

@@ -14,6 +14,7 @@
 #include "coordinator/core/coordinator_core.h"
 #include "schedules/families/families.h"
 #include "tests/bench/resident_memory.h"
+#include "tests/unit/without_terms.h"
 
 namespace weft {
 namespace {
@@ -21,7 +22,8 @@ namespace {
 constexpr int kStages = 8, kMicrobatches = 62, kJobsPerStep = 1000, kCredit = 512;
 
 std::shared_ptr<const RunPlan> Plan(int steps) {
-  auto plan = MakeRunPlan("bench", "1f1b", *MakeSchedule("1f1b", {}, kStages, kMicrobatches), steps);
+  auto plan =
+      MakeRunPlan("bench", "1f1b", WithoutTerms(*MakeSchedule("1f1b", {}, kStages, kMicrobatches)), steps);
   if (!plan.ok() || (*plan)->graph.jobs_per_step() != kJobsPerStep) std::abort();
   return *plan;
 }

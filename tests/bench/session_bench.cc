@@ -24,6 +24,7 @@
 #include "proto/wire/session_stream.h"
 #include "schedules/families/families.h"
 #include "tests/process/quick_planner.h"
+#include "tests/unit/without_terms.h"
 
 namespace weft {
 namespace {
@@ -31,7 +32,8 @@ namespace {
 // "ranks,micro-batches,steps": as many ranks as stages, all in the one worker process.
 absl::StatusOr<std::shared_ptr<const RunPlan>> Plan(const std::string& spec) {
   const std::vector<std::string> n = absl::StrSplit(spec, ',');
-  return MakeRunPlan("bench", "gpipe", *MakeSchedule("gpipe", {}, std::stoi(n[0]), std::stoi(n[1])),
+  return MakeRunPlan("bench", "gpipe",
+                     WithoutTerms(*MakeSchedule("gpipe", {}, std::stoi(n[0]), std::stoi(n[1]))),
                      std::stoi(n[2]));
 }
 

@@ -18,6 +18,7 @@
 #include "schedules/simulator/event_queue.h"
 #include "schedules/simulator/simulate.h"
 #include "tests/bench/resident_memory.h"
+#include "tests/unit/without_terms.h"
 
 namespace weft {
 namespace {
@@ -25,7 +26,7 @@ namespace {
 constexpr int kStages = 8, kMicrobatches = 62, kJobsPerStep = 1000;
 
 void Simulate(benchmark::State& state, const char* family, int stages, SimulationOptions options = {}) {
-  const Graph graph(*MakeSchedule(family, {}, stages, kMicrobatches));
+  const Graph graph(WithoutTerms(*MakeSchedule(family, {}, stages, kMicrobatches)));
   options.steps = static_cast<int>(state.range(0)) / kJobsPerStep;
   int64_t jobs = 0;
   for (auto _ : state) {
@@ -92,7 +93,7 @@ void BM_BareEventQueueUneven(benchmark::State& state) {
 BENCHMARK(BM_BareEventQueueUneven)->Unit(benchmark::kMillisecond);
 
 void BM_BareWorklist(benchmark::State& state) {
-  const Graph graph(*MakeSchedule("1f1b", {}, kStages, kMicrobatches));
+  const Graph graph(WithoutTerms(*MakeSchedule("1f1b", {}, kStages, kMicrobatches)));
   int64_t jobs = 0;
   for (auto _ : state) {
     state.PauseTiming();
@@ -112,10 +113,10 @@ void BM_CompareAllFamilies(benchmark::State& state) {
     schedules = 0;
     for (const Candidate& c : Candidates(8, 32)) {
       const auto schedule = MakeSchedule(c.name, c.parameters, 8, 32);
-      if (!schedule.ok() || !CheckSchedule(*schedule).ok()) continue;
+      if (!schedule.ok() || !CheckSchedule(WithoutTerms(*schedule)).ok()) continue;
       SimulationOptions options;
       options.steps = 4;
-      if (!weft::Simulate(Graph(*schedule), options).ok()) std::abort();
+      if (!weft::Simulate(Graph(WithoutTerms(*schedule)), options).ok()) std::abort();
       ++schedules;
     }
   }
@@ -127,15 +128,15 @@ BENCHMARK(BM_CompareAllFamilies)->Unit(benchmark::kMillisecond);
 void BM_CheckAndPlanLarge(benchmark::State& state) {
   const auto schedule = MakeSchedule("1f1b", {}, 1000, 1000);
   for (auto _ : state) {
-    const auto tables = CheckedTables(*schedule);
-    if (!tables.ok() || !ClaimOrder(Graph(*schedule), *tables).ok()) std::abort();
+    const auto tables = CheckedTables(WithoutTerms(*schedule));
+    if (!tables.ok() || !ClaimOrder(Graph(WithoutTerms(*schedule)), *tables).ok()) std::abort();
   }
   state.counters["resident_MiB"] = ResidentMiB();
 }
 BENCHMARK(BM_CheckAndPlanLarge)->Unit(benchmark::kMillisecond);
 
 void BM_StepEdgesLarge(benchmark::State& state) {
-  const Graph graph(*MakeSchedule("1f1b", {}, 1000, 1000));
+  const Graph graph(WithoutTerms(*MakeSchedule("1f1b", {}, 1000, 1000)));
   for (auto _ : state) benchmark::DoNotOptimize(StepEdges(graph).max_distance());
 }
 BENCHMARK(BM_StepEdgesLarge)->Unit(benchmark::kMillisecond);

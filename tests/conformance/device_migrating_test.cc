@@ -48,7 +48,7 @@ class Walk {
         graph_(schedule_, run.train.steps),
         losses_(run.train.steps, std::vector<double>(run.train.microbatches, 0)),
         states_(run.stages()) {
-    for (int r = 0; r < schedule_.ranks; ++r) {
+    for (int r = 0; r < schedule_.scheme.ranks; ++r) {
       ranks_.push_back(Require(device.CreateRank(*ScheduledRun::Make(run), r, memory_)));
       for (int s = 0; s < run.stages(); ++s) Require(ranks_.back()->AddStage(s, StageRole::Nothing()));
     }
@@ -66,7 +66,7 @@ class Walk {
       outcome.losses.push_back(sum / run_.train.microbatches);
     }
     for (int s = 0; s < run_.stages(); ++s) {
-      for (int r = 0; r < schedule_.ranks; ++r)
+      for (int r = 0; r < schedule_.scheme.ranks; ++r)
         EXPECT_EQ(ranks_[r]->HasState(s), r == graph_.members(s)[0]) << "stage " << s << " on rank " << r;
       Require(ranks_[graph_.members(s)[0]]->Save(s, folder_.path() + "/checkpoint"));
     }
@@ -157,7 +157,7 @@ class Walk {
   }
 
   const RunSpec run_;
-  const Schedule schedule_;
+  const RunSchedule schedule_;
   const Graph graph_;
   PlainMemory memory_;
   TemporaryFolder folder_;

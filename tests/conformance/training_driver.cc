@@ -42,7 +42,7 @@ class Driver {
         arrangement_(arrangement),
         stages_(run.stages()),
         microbatches_(run.train.microbatches),
-        schedule_(run.schedule.name.empty() ? Schedule() : Require(ScheduleOf(run))),
+        scheme_(run.schedule.name.empty() ? Schedule() : Require(ScheduleOf(run)).scheme),
         inputs_of_(InputsOf(run)) {
     if (arrangement_.backward_order.empty()) {
       arrangement_.backward_order.resize(microbatches_);
@@ -132,7 +132,7 @@ class Driver {
            arrangement_.kind == Kind::kFetched || arrangement_.kind == Kind::kRemoteBackward ||
            arrangement_.kind == Kind::kSlices;
   }
-  int VersionOf(int t, int stage, int b) const { return std::max(0, t - schedule_.StalenessOf(stage, b)); }
+  int VersionOf(int t, int stage, int b) const { return std::max(0, t - scheme_.StalenessOf(stage, b)); }
   Tensor FetchWeights(int t, int stage, int b, bool backward = false) {
     if (arrangement_.kind == Kind::kSlices) return GatherWeights(stage, b, VersionOf(t, stage, b));
     const bool fetches =
@@ -263,11 +263,11 @@ class Driver {
 
   // Keeps the versions that the next steps read, and drops the others.
   void UpdateOn(RankCompute& rank, const Job& job, const std::vector<Tensor>& sums, const Tensor& norm) {
-    Require(rank.Update(job, sums, norm, schedule_.MaxStaleness(job.stage) > 0));
+    Require(rank.Update(job, sums, norm, scheme_.MaxStaleness(job.stage) > 0));
     DropUnread(rank, job);
   }
   void DropUnread(RankCompute& rank, const Job& job) {
-    const int most = schedule_.MaxStaleness(job.stage);
+    const int most = scheme_.MaxStaleness(job.stage);
     if (most > 0 && job.step >= most) rank.DropWeights(job.stage, job.step - most);
   }
 
@@ -292,7 +292,7 @@ class Driver {
       const Tensor made = CopyOf(Require(ranks_[from]->Weights(s, t + 1)));
       const Job job = Job::Update(t, s, m);
       EXPECT_FALSE(ranks_[m]->Update(job, sums, norm, false).ok()) << "an adopted stage was updated";
-      Require(ranks_[m]->InstallWeights(job, made, schedule_.MaxStaleness(s) > 0));
+      Require(ranks_[m]->InstallWeights(job, made, scheme_.MaxStaleness(s) > 0));
       DropUnread(*ranks_[m], job);
       Poison(made);
     }
@@ -329,7 +329,7 @@ class Driver {
   const RunSpec run_;
   Arrangement arrangement_;
   const int stages_, microbatches_;
-  const Schedule schedule_;
+  const Schedule scheme_;
   const std::vector<std::vector<int>> inputs_of_;  // stages that each stage reads
   PlainMemory memory_;
   TemporaryFolder folder_;

@@ -13,6 +13,7 @@
 #include "gtest/gtest.h"
 #include "schedules/families/families.h"
 #include "schedules/simulator/simulate.h"
+#include "tests/unit/without_terms.h"
 
 namespace weft {
 namespace {
@@ -31,7 +32,7 @@ std::string Transcript(const Case& c) {
   auto schedule = MakeSchedule(c.name, c.parameters, c.stages, c.microbatches);
   EXPECT_TRUE(schedule.ok()) << schedule.status();
   EXPECT_TRUE(ApplyRule(c.rule, c.name, &*schedule).ok());
-  const Graph graph(*schedule);
+  const Graph graph(WithoutTerms(*schedule));
   SimulationOptions options;
   options.duration[static_cast<int>(JobKind::kBackward)] = {2};
   options.record_jobs = true;

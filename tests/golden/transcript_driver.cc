@@ -50,7 +50,7 @@ absl::Status ReadDurations(const TranscriptCommand& c, const std::map<std::strin
   return absl::OkStatus();
 }
 
-absl::StatusOr<Schedule> ScheduleOf(const TranscriptCommand& c) {
+absl::StatusOr<RunSchedule> ScheduleOf(const TranscriptCommand& c) {
   std::map<std::string, std::string> parameters;
   for (absl::string_view part : absl::StrSplit(c.Value("parameters"), ' ', absl::SkipEmpty())) {
     const std::pair<std::string, std::string> parameter = absl::StrSplit(part, absl::MaxSplits('=', 1));
@@ -60,10 +60,11 @@ absl::StatusOr<Schedule> ScheduleOf(const TranscriptCommand& c) {
   absl::StatusOr<Schedule> schedule =
       MakeSchedule(family, parameters, static_cast<int>(NumberOf(c, "stages", 1)),
                    static_cast<int>(NumberOf(c, "microbatches", 1)));
-  if (!schedule.ok()) return schedule;
-  schedule->takes_norm = c.Value("clips") == "yes";
+  if (!schedule.ok()) return schedule.status();
+  RunTerms terms;
+  terms.takes_norm = c.Value("clips") == "yes";
   if (absl::Status s = ApplyRule(c.Value("rule", "sync"), family, &*schedule); !s.ok()) return s;
-  return schedule;
+  return RunSchedule(*std::move(schedule), std::move(terms));
 }
 
 // The jobs of a `jobs` key: "forward t0 s0 b0, update t0 s0".
@@ -155,7 +156,7 @@ absl::Status TranscriptDriver::Options(const Command& c) {
 }
 
 absl::Status TranscriptDriver::Submit(const Command& c) {
-  absl::StatusOr<Schedule> schedule = ScheduleOf(c);
+  absl::StatusOr<RunSchedule> schedule = ScheduleOf(c);
   if (!schedule.ok()) return schedule.status();
   CheckpointRule rule;
   rule.every_steps = static_cast<int32_t>(NumberOf(c, "checkpoint_every", 0));

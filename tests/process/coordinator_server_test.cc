@@ -16,6 +16,7 @@
 #include "schedules/families/families.h"
 #include "tests/process/quick_planner.h"
 #include "tests/process/scripted_worker.h"
+#include "tests/unit/without_terms.h"
 
 namespace weft {
 namespace {
@@ -29,7 +30,7 @@ constexpr int64_t kPatience = 60'000'000'000;
 absl::StatusOr<std::shared_ptr<const RunPlan>> Plan(const std::string& spec) {
   absl::StatusOr<Schedule> schedule = MakeSchedule(spec, {}, kStages, kMicrobatches);
   if (!schedule.ok()) return schedule.status();
-  return MakeRunPlan("test", spec, *std::move(schedule), kSteps);
+  return MakeRunPlan("test", spec, WithoutTerms(*std::move(schedule)), kSteps);
 }
 
 // Keeps the events that the observer heard.

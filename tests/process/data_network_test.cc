@@ -68,7 +68,7 @@ std::vector<sockaddr_in> TcpPorts(pid_t pid) {
   return ports;
 }
 
-// What a program of UCX would send first, by its TCP transport, and then a message that UCX does not survive:
+// Returns what a program of UCX would send first, by its TCP transport, and then a message that ends UCX:
 // 16 zero bytes for one of its own handlers.
 std::string EndingMessage(const sockaddr_in& from) {
   std::string bytes;

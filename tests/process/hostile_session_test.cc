@@ -18,6 +18,7 @@
 #include "proto/wire/limits.h"
 #include "schedules/families/families.h"
 #include "tests/process/quick_planner.h"
+#include "tests/unit/without_terms.h"
 #include "weft/v1/session.grpc.pb.h"
 
 namespace weft {
@@ -27,7 +28,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 absl::StatusOr<std::shared_ptr<const RunPlan>> Plan(const std::string& spec) {
-  return MakeRunPlan("test", spec, *MakeSchedule(spec, {}, 2, 2), 1);
+  return MakeRunPlan("test", spec, WithoutTerms(*MakeSchedule(spec, {}, 2, 2)), 1);
 }
 
 int64_t ResidentBytes() {

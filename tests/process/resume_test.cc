@@ -225,8 +225,8 @@ TEST_F(Resume, WhatDoesNotFit_IsRefusedBeforeAnythingIsTouched) {
   ExpectRefused(run, {"--reference", "--resume", folder_ / "cut"}, HasSubstr("is damaged"));
 }
 
-// What a run saves on its way, while its steps run on: by one holder, in slices, in relays, by width, by the
-// visitor that makes the version, and with old versions.
+// A run saves on its way, while its steps run on: by one holder, in slices, in relays, by width, by the rank
+// that makes the version of a migrating state, and with old versions.
 TEST_F(Resume, CheckpointOnTheWay_IsWhatARunThatStopsThereLeaves) {
   for (const auto& [schedule, other, microbatches] :
        {std::tuple("1f1b", "ddp", 4), std::tuple("ddp", "gpipe", 4),
@@ -306,7 +306,7 @@ class Stopped : public Resume {
     }
     return false;
   }
-  // Of the folder's newest checkpoint.
+  // Returns the step of the folder's newest checkpoint; -1 for none.
   int NewestStep() const {
     int newest = -1;
     std::error_code gone;  // older ones are removed meanwhile
@@ -359,7 +359,7 @@ TEST_F(Stopped, BeforeItsFirstStep_EndsAtOnce) {
   EXPECT_THAT(r.err, ::testing::Not(HasSubstr("saving a checkpoint")));
 }
 
-// What is complete stays, and is named.
+// The checkpoint that is complete stays, and is named.
 TEST_F(Stopped, ByTheDeathOfAWorker_KeepsItsLastCheckpoint) {
   Command training(Words(RunText("ddp", kAdamW, 4, kManySteps) + "checkpoint: {every: 5}\nrestarts: 0\n",
                          {"--processes", "2"}));
@@ -382,7 +382,7 @@ TEST_F(Stopped, PeriodicSaveThatFails_IsSaidAndTheTrainingGoesOn) {
   Command training(Words(RunText("1f1b", kAdamW, 4, kManySteps) + "checkpoint: {every: 200, keep: 1000}\n",
                          {"--processes", "1"}));
   ASSERT_TRUE(AwaitSteps(200));
-  // Those that it has reached meanwhile are there.
+  // The steps that it has reached meanwhile have their checkpoints.
   for (int step = 400; step < 200'000; step += 200) {
     std::error_code there;
     fs::create_directory_symlink("/nowhere", folder_ / absl::StrCat("out/checkpoint-", step), there);

@@ -13,6 +13,7 @@
 #include "tests/process/breaking_proxy.h"
 #include "tests/process/quick_planner.h"
 #include "tests/process/scripted_worker.h"
+#include "tests/unit/without_terms.h"
 
 namespace weft {
 namespace {
@@ -22,7 +23,7 @@ using ::testing::HasSubstr;
 absl::StatusOr<std::shared_ptr<const RunPlan>> Plan(const std::string& spec) {
   absl::StatusOr<Schedule> schedule = MakeSchedule(spec, {}, 2, 4);
   if (!schedule.ok()) return schedule.status();
-  return MakeRunPlan("test", spec, *std::move(schedule), 5);
+  return MakeRunPlan("test", spec, WithoutTerms(*std::move(schedule)), 5);
 }
 
 struct RunsClientTest : ::testing::Test {

@@ -14,6 +14,7 @@
 #include "tests/process/breaking_proxy.h"
 #include "tests/process/quick_planner.h"
 #include "tests/process/scripted_worker.h"
+#include "tests/unit/without_terms.h"
 
 namespace weft {
 namespace {
@@ -24,7 +25,7 @@ using ::testing::HasSubstr;
 constexpr int kStages = 4, kMicrobatches = 8, kSteps = 1500;
 
 absl::StatusOr<std::shared_ptr<const RunPlan>> Plan(const std::string& spec) {
-  return MakeRunPlan("test", spec, *MakeSchedule(spec, {}, kStages, kMicrobatches), kSteps);
+  return MakeRunPlan("test", spec, WithoutTerms(*MakeSchedule(spec, {}, kStages, kMicrobatches)), kSteps);
 }
 
 int PortOf(const std::string& address) {

@@ -224,7 +224,7 @@ TEST(MeasuredRun, EveryFamily_HasTheSimulatorsActivationsAndBytes) {
       if (IsDecided(c.decided, rank, ranks)) {
         EXPECT_EQ(measured, simulated.ranks[rank].peak_activations);
       }
-      EXPECT_LE(measured, MaxAlive(*ScheduleOf(*run), static_cast<Rank>(rank)));
+      EXPECT_LE(measured, MaxAlive(ScheduleOf(*run)->scheme, static_cast<Rank>(rank)));
     }
     for (int k = 0; k < kTensorKinds; ++k) {
       const auto kind = static_cast<TensorKind>(k);

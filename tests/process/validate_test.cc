@@ -57,7 +57,7 @@ class Validated : public ::testing::Test {
     for (const auto& entry : fs::directory_iterator(folder_ / name)) names.push_back(entry.path().filename());
     return names;
   }
-  // What `weft eval` says of a checkpoint of the last run.
+  // Returns what `weft eval` says of a checkpoint of the last run.
   std::pair<double, double> Evaluate(const std::string& checkpoint, std::vector<std::string> more) const {
     std::vector<std::string> words = {
         "weft", "eval", folder_ / "run.yaml", "--checkpoint", folder_ / ("out/" + checkpoint), "-o", "json"};

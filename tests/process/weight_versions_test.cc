@@ -81,23 +81,23 @@ TEST(WeightVersions, OfRealRuns_AreTheSimulatorsInTheBytesThatAreCounted) {
     const RunSpec run = ReadRun(file);
     const Json summary = Train(folder, file, std::min(2, c.stages));
     if (HasFailure()) return;
-    const Schedule schedule = *ScheduleOf(run);
+    const RunSchedule schedule = *ScheduleOf(run);
     const RunMemory counted = CountRun(run, schedule);
     const Graph graph(schedule);
     const auto versions_held = summary["peak_weight_versions"].get<std::vector<int>>();
-    if (graph.sync(0).passes_sums()) {
+    if (graph.protocol(0).passes_sums()) {
       // A version that comes late, after the last reader of the one before, is alone.
       const std::vector<int> simulated = SimulatedVersions(run);
       ASSERT_EQ(versions_held.size(), simulated.size());
       for (size_t r = 0; r < simulated.size(); ++r) EXPECT_LE(versions_held[r], simulated[r]) << "rank " << r;
       // The home of ddp makes each version when its own micro-batch has ended, before that reads on.
-      if (static_cast<int>(graph.members(0).size()) == schedule.ranks) {
+      if (static_cast<int>(graph.members(0).size()) == schedule.scheme.ranks) {
         EXPECT_EQ(versions_held.back(), simulated.back());
       }
     } else {
       EXPECT_EQ(versions_held, SimulatedVersions(run));
     }
-    for (int rank = 0; rank < schedule.ranks; ++rank) {
+    for (int rank = 0; rank < schedule.scheme.ranks; ++rank) {
       const Json& peak = summary["peak_bytes"][rank];
       const int64_t weights = peak["weights"].get<int64_t>();
       EXPECT_LE(weights + peak["gradients"].get<int64_t>() + peak["optimizer"].get<int64_t>(),

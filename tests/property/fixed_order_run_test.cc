@@ -5,6 +5,7 @@
 
 #include "gtest/gtest.h"
 #include "tests/property/random_case.h"
+#include "tests/unit/without_terms.h"
 
 namespace weft {
 namespace {
@@ -42,7 +43,7 @@ TEST(FixedOrderRun, RandomOrders_GiveTheNumbersOfTheGeneralSimulation) {
   int fit = 0;
   for (uint64_t seed = 0; seed < kSeeds; ++seed) {
     RandomCase c = DrawCase(seed);
-    if (c.schedule.order.empty()) continue;
+    if (c.schedule.scheme.order.empty()) continue;
     SCOPED_TRACE(c.text);
     c.options.latency = c.options.bandwidth = 0;
     c.options.steps += seed % 2 == 0 ? 3 : 0;
@@ -62,7 +63,8 @@ TEST(FixedOrderRun, RandomOrders_GiveTheNumbersOfTheGeneralSimulation) {
 }
 
 TEST(FixedOrderRun, WhatOrdersDoNotDecideAlone_DoesNotFit) {
-  const Graph ordered(*MakeSchedule("zb_h1", {}, 4, 8)), greedy(*MakeSchedule("1f1b", {}, 4, 8));
+  const Graph ordered(WithoutTerms(*MakeSchedule("zb_h1", {}, 4, 8))),
+      greedy(WithoutTerms(*MakeSchedule("1f1b", {}, 4, 8)));
   SimulationOptions options;
   EXPECT_TRUE(FixedOrderRun::MayFit(ordered, options));
   EXPECT_FALSE(FixedOrderRun::MayFit(greedy, options));

@@ -21,7 +21,7 @@
 namespace weft {
 
 struct RandomCase {
-  Schedule schedule;
+  RunSchedule schedule;
   SimulationOptions options;
   std::string text;
 };
@@ -94,12 +94,12 @@ inline RandomCase DrawCase(uint64_t seed) {
   RandomCase c;
   auto schedule = MakeSchedule(name, parameters, stages, microbatches);
   EXPECT_TRUE(schedule.ok()) << schedule.status();
-  c.schedule = *schedule;
-  const absl::Status applied = ApplyRule(ruled ? rule : "sync", name, &c.schedule);
+  c.schedule.scheme = *schedule;
+  const absl::Status applied = ApplyRule(ruled ? rule : "sync", name, &c.schedule.scheme);
   EXPECT_TRUE(applied.ok()) << applied;
-  c.schedule.takes_norm = seed % 4 == 0;
+  c.schedule.terms.takes_norm = seed % 4 == 0;
   const bool chain = seed % 3 != 0;
-  if (!chain) c.schedule.inputs = RandomInputs(seed, stages);
+  if (!chain) c.schedule.terms.inputs = RandomInputs(seed, stages);
   c.options.steps = pick(1, 4);
   c.options.record_jobs = true;
   for (int k = 0; k < kJobKinds; ++k) {
@@ -114,9 +114,9 @@ inline RandomCase DrawCase(uint64_t seed) {
     c.options.activation = {static_cast<double>(pick(0, 20))};
     c.options.weight = {static_cast<double>(pick(0, 40))};
   }
-  c.text =
-      absl::StrCat("seed ", seed, ": ", c.schedule.name, " S=", stages, " B=", microbatches,
-                   " T=", c.options.steps, chain ? "" : ", no chain", c.schedule.takes_norm ? ", clips" : "");
+  c.text = absl::StrCat("seed ", seed, ": ", c.schedule.scheme.name, " S=", stages, " B=", microbatches,
+                        " T=", c.options.steps, chain ? "" : ", no chain",
+                        c.schedule.terms.takes_norm ? ", clips" : "");
   return c;
 }
 

@@ -8,7 +8,7 @@
 
 namespace weft {
 
-// Returns the inputs of each stage, as Schedule::inputs: every stage but the last is read.
+// Returns the inputs of each stage, as RunTerms::inputs: every stage but the last is read.
 inline std::vector<std::vector<int>> RandomInputs(uint64_t seed, int stages) {
   std::mt19937_64 rng(seed ^ 0xda6);
   std::vector<std::vector<int>> inputs(stages);

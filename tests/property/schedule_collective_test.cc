@@ -22,11 +22,12 @@
 #include "schedules/simulator/simulate.h"
 #include "schedules/sync/catalogue.h"
 #include "tests/property/random_inputs.h"
+#include "tests/unit/without_terms.h"
 
 namespace weft {
 namespace {
 
-Schedule Draw(uint64_t seed, std::string* text) {
+RunSchedule Draw(uint64_t seed, std::string* text) {
   std::mt19937_64 rng(seed);
   const auto pick = [&](int from, int to) { return from + static_cast<int>(rng() % (to - from + 1)); };
   int stages = pick(1, 8), microbatches = pick(1, 8);
@@ -50,8 +51,9 @@ Schedule Draw(uint64_t seed, std::string* text) {
   }
   auto schedule = MakeSchedule(name, parameters, stages, microbatches);
   EXPECT_TRUE(schedule.ok()) << schedule.status();
-  schedule->takes_norm = seed % 3 == 0;
-  schedule->sync = WithCollectives(schedule->sync);
+  RunTerms terms;
+  terms.takes_norm = seed % 3 == 0;
+  terms.reduction = ReductionMode::kFast;
   // Stale weights let steps overlap.
   const int staleness = name == "dualpipe" ? 0 : pick(0, 2);
   const bool varies = staleness > 0 && seed % 5 == 0;
@@ -60,11 +62,11 @@ Schedule Draw(uint64_t seed, std::string* text) {
       return varies ? (staleness + b) % 3 : staleness;
     };
   const bool chain = seed % 4 != 0;
-  if (!chain) schedule->inputs = RandomInputs(seed, stages);
+  if (!chain) terms.inputs = RandomInputs(seed, stages);
   *text =
       absl::StrCat("seed ", seed, ": ", name, " S=", stages, " B=", microbatches, " staleness=", staleness,
-                   chain ? "" : ", no chain", schedule->takes_norm ? ", clips" : "");
-  return *std::move(schedule);
+                   chain ? "" : ", no chain", terms.takes_norm ? ", clips" : "");
+  return {*std::move(schedule), std::move(terms)};
 }
 
 // Ranks and their devices, in steps of chance. A rank computes a job in one step, in the fixed order where it
@@ -104,7 +106,7 @@ class Model {
 
  private:
   bool IsCollective(const Job& job) const {
-    return job.kind == JobKind::kReduce && graph_.sync(job.stage).reduces_jointly();
+    return job.kind == JobKind::kReduce && graph_.protocol(job.stage).reduces_jointly();
   }
   // The rank may give its part to the collective of the job.
   bool CanBegin(const Job& job) const {
@@ -237,7 +239,7 @@ class ScheduleCollective : public ::testing::TestWithParam<uint64_t> {};
 
 TEST_P(ScheduleCollective, OnDevicesInAnyOrder_EndsAndObeysTheGraph) {
   std::string text;
-  const Schedule schedule = Draw(GetParam(), &text);
+  const RunSchedule schedule = Draw(GetParam(), &text);
   SCOPED_TRACE(text);
   const absl::Status sound = CheckSchedule(schedule);
   ASSERT_TRUE(sound.ok()) << sound;
@@ -289,7 +291,7 @@ TEST_P(ScheduleCollective, Simulated_MembersStartTogetherAndSendARing) {
   std::map<std::pair<int, int>, std::pair<size_t, size_t>> places;
   for (size_t i = 0; i < run->jobs.size(); ++i) {
     const SimulatedJob& j = run->jobs[i];
-    if (j.job.kind != JobKind::kReduce || !graph.sync(j.job.stage).reduces_jointly()) continue;
+    if (j.job.kind != JobKind::kReduce || !graph.protocol(j.job.stage).reduces_jointly()) continue;
     times[{j.job.step, j.job.stage}].insert({j.start, j.end});
   }
   for (const auto& [which, of_members] : times) EXPECT_EQ(of_members.size(), 1u) << "stage " << which.second;
@@ -298,8 +300,8 @@ TEST_P(ScheduleCollective, Simulated_MembersStartTogetherAndSendARing) {
     for (int stage = 0; stage < graph.schedule().stages; ++stage) {
       const std::vector<Rank>& members = graph.members(stage);
       const double n = static_cast<double>(members.size());
-      if (graph.sync(stage).reduces_jointly() && std::count(members.begin(), members.end(), rank) > 0)
-        expected += 3 * 60 * (graph.sync(stage).scatters_sum() ? 1 : 2) * (n - 1) / n;
+      if (graph.protocol(stage).reduces_jointly() && std::count(members.begin(), members.end(), rank) > 0)
+        expected += 3 * 60 * (graph.protocol(stage).scatters_sum() ? 1 : 2) * (n - 1) / n;
     }
     if (!graph.schedule().sync->WhyNotJoint().empty()) break;  // they pass sums on as messages
     EXPECT_NEAR(run->ranks[rank].sent_by_kind[static_cast<int>(TensorKind::kGradientSum)], expected, 1e-9);
@@ -339,10 +341,14 @@ std::vector<uint64_t> Seeds() {
 }
 INSTANTIATE_TEST_SUITE_P(Seeds, ScheduleCollective, ::testing::ValuesIn(Seeds()));
 
+RunSchedule Fast(Schedule scheme) {
+  RunTerms terms;
+  terms.reduction = ReductionMode::kFast;
+  return {std::move(scheme), terms};
+}
+
 TEST(ScheduleCollectiveFamilies, Ddp_ReducesWithoutMessages) {
-  Schedule schedule = *MakeSchedule("ddp", {}, 3, 4);
-  schedule.sync = WithCollectives(schedule.sync);
-  const Graph graph(schedule);
+  const Graph graph(Fast(*MakeSchedule("ddp", {}, 3, 4)));
   EXPECT_EQ(graph.joint_order().groups(), (std::vector<std::vector<Rank>>{{0, 1, 2, 3}}));
   std::vector<Edge> edges;
   const StepEdges successors(graph);
@@ -356,10 +362,9 @@ TEST(ScheduleCollectiveFamilies, Ddp_ReducesWithoutMessages) {
 }
 
 TEST(ScheduleCollectiveFamilies, FsdpByWidth_SendsNormsAlone) {
-  Schedule schedule = *MakeSchedule("fsdp", {{"shard", "width"}}, 3, 4);
-  schedule.sync = WithCollectives(schedule.sync);
+  RunSchedule schedule = Fast(*MakeSchedule("fsdp", {{"shard", "width"}}, 3, 4));
   for (const bool clips : {false, true}) {
-    schedule.takes_norm = clips;
+    schedule.terms.takes_norm = clips;
     const Graph graph(schedule);
     EXPECT_EQ(graph.joint_order().groups(), (std::vector<std::vector<Rank>>{{0, 1, 2, 3}}));
     std::vector<Edge> edges;
@@ -383,18 +388,15 @@ TEST(ScheduleCollectiveFamilies, FsdpByWidth_SendsNormsAlone) {
 
 TEST(ScheduleCollectiveFamilies, FsdpByWidth_HoldsAWholeSumUntilItIsScattered) {
   const std::vector<double> none = {0}, weight = {64};
-  Schedule schedule = *MakeSchedule("fsdp", {{"shard", "width"}}, 3, 4);
-  const std::vector<double> ordered = HeldBytes(Graph(schedule), {none, weight, none});
-  schedule.sync = WithCollectives(schedule.sync);
-  const std::vector<double> fast = HeldBytes(Graph(schedule), {none, weight, none});
+  const Schedule schedule = *MakeSchedule("fsdp", {{"shard", "width"}}, 3, 4);
+  const std::vector<double> ordered = HeldBytes(Graph(WithoutTerms(schedule)), {none, weight, none});
+  const std::vector<double> fast = HeldBytes(Graph(Fast(schedule)), {none, weight, none});
   for (Rank rank = 0; rank < 4; ++rank) EXPECT_EQ(fast[rank], ordered[rank] + 3 * (64 - 16));
 }
 
 TEST(ScheduleCollectiveFamilies, HoldersOfOneStageAlone_HaveNone) {
   for (const std::string name : {"1f1b", "gpipe", "fsdp"}) {
-    Schedule schedule = *MakeSchedule(name, {}, 4, 4);
-    schedule.sync = WithCollectives(schedule.sync);
-    EXPECT_FALSE(Graph(schedule).joint_order().any()) << name;
+    EXPECT_FALSE(Graph(Fast(*MakeSchedule(name, {}, 4, 4))).joint_order().any()) << name;
   }
 }
 
@@ -403,11 +405,10 @@ TEST(ScheduleCollectiveFamilies, WeightsOfAnotherRank_StayOrdered) {
   auto schedule =
       MakeSchedule("custom", {{"workers", "2"}, {"compute", "b % W"}, {"weights", "(b+1) % W"}}, 2, 4);
   ASSERT_TRUE(schedule.ok()) << schedule.status();
-  schedule->sync = WithCollectives(schedule->sync);
-  const Graph graph(*schedule);
+  const Graph graph(Fast(*schedule));
   EXPECT_EQ(graph.members(0).size(), 2u);
   EXPECT_FALSE(graph.joint_order().any());
-  EXPECT_TRUE(graph.sync(0).gradients_leave());
+  EXPECT_TRUE(graph.protocol(0).gradients_leave());
 }
 
 }  // namespace

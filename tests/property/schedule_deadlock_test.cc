@@ -13,6 +13,7 @@
 #include "schedules/check/deadlock.h"
 #include "schedules/dispatch/claim_order.h"
 #include "schedules/families/families.h"
+#include "tests/unit/without_terms.h"
 
 namespace weft {
 namespace {
@@ -101,7 +102,7 @@ class Walk {
 };
 
 // Limits with random staleness or order edges on a pipeline, or on stages that share ranks.
-Schedule Draw(uint64_t seed, std::string* text) {
+RunSchedule Draw(uint64_t seed, std::string* text) {
   std::mt19937_64 rng(seed);
   const auto pick = [&](int from, int to) { return from + static_cast<int>(rng() % (to - from + 1)); };
   const int stages = pick(1, 3), microbatches = pick(1, 3), ranks = pick(1, stages);
@@ -128,9 +129,10 @@ Schedule Draw(uint64_t seed, std::string* text) {
       return {first};
     };
   }
-  s.takes_norm = seed % 4 == 0;
+  RunTerms terms;
+  terms.takes_norm = seed % 4 == 0;
   *text = absl::StrCat("seed ", seed, ": S=", stages, " B=", microbatches, " W=", ranks);
-  return s;
+  return {std::move(s), std::move(terms)};
 }
 
 TEST(DeadlockProof, RandomLimitsStalenessAndOrderEdges_NothingThatDeadlocksIsAccepted) {
@@ -140,7 +142,7 @@ TEST(DeadlockProof, RandomLimitsStalenessAndOrderEdges_NothingThatDeadlocksIsAcc
   int proved = 0, refused = 0, too_careful = 0;
   for (uint64_t seed = first; seed <= last; ++seed) {
     std::string text;
-    const Schedule schedule = Draw(seed, &text);
+    const RunSchedule schedule = Draw(seed, &text);
     const absl::Status sound = CheckSchedule(schedule);
     if (!sound.ok() && std::string(sound.message()).find("cycle") != std::string::npos) continue;
     const Graph graph(schedule);
@@ -175,17 +177,19 @@ TEST(DeadlockProof, RandomStagesThatAreNoChain_AreFreeWhereAdmittedAsClaimed) {
     const auto pick = [&](int from, int to) { return from + static_cast<int>(rng() % (to - from + 1)); };
     const int stages = pick(3, 4), microbatches = pick(2, 3), ranks = pick(2, stages);
     Schedule s = *MakeSchedule("1f1b", {}, stages, microbatches);
-    s.inputs.resize(stages);
-    for (int i = 0; i + 1 < stages; ++i) s.inputs[stages - 1].push_back(i);
-    if (stages == 4 && pick(0, 1) == 1) s.inputs[2] = {pick(0, 1)};
+    RunTerms terms;
+    terms.inputs.resize(stages);
+    for (int i = 0; i + 1 < stages; ++i) terms.inputs[stages - 1].push_back(i);
+    if (stages == 4 && pick(0, 1) == 1) terms.inputs[2] = {pick(0, 1)};
     s.ranks = ranks;
     s.compute = s.weights = [ranks](const Job& j) { return j.stage % ranks; };
     std::vector<int> limits;
     for (int i = 0; i < stages; ++i) limits.push_back(pick(1, 2));
     s.limit = [limits](Rank, int stage) -> std::optional<int> { return limits[stage]; };
     SCOPED_TRACE(absl::StrCat("seed ", seed));
-    const Graph graph(s);
-    const absl::Status sound = CheckSchedule(s);
+    const RunSchedule schedule(std::move(s), std::move(terms));
+    const Graph graph(schedule);
+    const absl::Status sound = CheckSchedule(schedule);
     for (int steps : {1, 2}) {
       if (!sound.ok()) continue;
       const Truth truth = Walk(graph, steps, /*claims=*/true).Run();
@@ -205,7 +209,7 @@ TEST(DeadlockProof, LimitsOfAnySizeWithoutStaleness_AreFree) {
   for (int limit : {1, 2, 5}) {
     Schedule s = *MakeSchedule("lpp", {{"groups", "2"}, {"ranks", "2"}}, 8, 64);
     s.limit = [limit](Rank, int) -> std::optional<int> { return limit; };
-    EXPECT_TRUE(ProveDeadlockFree(Graph(s)).ok());
+    EXPECT_TRUE(ProveDeadlockFree(Graph(WithoutTerms(s))).ok());
   }
 }
 
@@ -214,7 +218,7 @@ TEST(DeadlockProof, StalenessThatFallsAlongThePipeline_IsFree) {
   for (int stages : {1, 2, 4, 8}) {
     Schedule s = *MakeSchedule("1f1b", {}, stages, 1);
     s.staleness = [stages](int stage, int) { return stages - 1 - stage; };
-    EXPECT_TRUE(CheckSchedule(s).ok()) << CheckSchedule(s);
+    EXPECT_TRUE(CheckSchedule(WithoutTerms(s)).ok()) << CheckSchedule(WithoutTerms(s));
   }
 }
 
@@ -224,7 +228,7 @@ TEST(DeadlockProof, PlaceTakenByTheNextStep_IsNamedWithItsJobs) {
   Schedule s = *MakeSchedule("1f1b", {}, 2, 2);
   s.limit = [](Rank, int) -> std::optional<int> { return 1; };
   s.staleness = [](int stage, int b) { return b == 0 && stage == 0 ? 1 : 0; };
-  const std::string message(CheckSchedule(s).message());
+  const std::string message(CheckSchedule(WithoutTerms(s)).message());
   EXPECT_THAT(message, HasSubstr("may deadlock: forward"));
   EXPECT_THAT(message, HasSubstr("may wait on rank 0 (limit 1) for the activation of forward (step"));
 }
@@ -232,16 +236,16 @@ TEST(DeadlockProof, PlaceTakenByTheNextStep_IsNamedWithItsJobs) {
 TEST(DeadlockProof, FixedOrderBeyondItsLimit_IsNamed) {
   Schedule s = *MakeSchedule("zb_h2", {}, 4, 8);
   s.limit = [](Rank, int) -> std::optional<int> { return 7; };
-  EXPECT_TRUE(CheckSchedule(s).ok()) << CheckSchedule(s);
+  EXPECT_TRUE(CheckSchedule(WithoutTerms(s)).ok()) << CheckSchedule(WithoutTerms(s));
   s.limit = [](Rank, int stage) -> std::optional<int> { return stage == 2 ? 6 : 7; };
-  EXPECT_THAT(std::string(CheckSchedule(s).message()),
+  EXPECT_THAT(std::string(CheckSchedule(WithoutTerms(s)).message()),
               HasSubstr("forward (step 0, stage 2, micro-batch 6) comes in the order of rank 2 while 6"));
 }
 
 TEST(DeadlockProof, TooManyForwardsToLookAt_AreRefused) {
   Schedule s = *MakeSchedule("1f1b", {}, 8, 1000);
   s.staleness = [](int stage, int) { return stage == 0 ? 1 : 0; };
-  EXPECT_THAT(std::string(CheckSchedule(s).message()), HasSubstr("forward by forward"));
+  EXPECT_THAT(std::string(CheckSchedule(WithoutTerms(s)).message()), HasSubstr("forward by forward"));
 }
 
 }  // namespace

@@ -25,14 +25,14 @@ namespace {
 // the cyclic one, needs.
 void DrawMemory(uint64_t seed, RandomCase* c) {
   std::mt19937_64 rng(seed ^ 0x3e3);
-  const Schedule& s = c->schedule;
+  const Schedule& s = c->schedule.scheme;
   ActivationMemory memory;
   c->options.activation.clear();
   for (int stage = 0; stage < s.stages; ++stage) {
     memory.activation_bytes.push_back(static_cast<int64_t>(rng() % 10));
     c->options.activation.push_back(static_cast<double>(memory.activation_bytes.back()));
   }
-  const auto free_run = Simulate(Graph(s), c->options);
+  const auto free_run = Simulate(Graph(c->schedule), c->options);
   for (Rank rank = 0; rank < s.ranks; ++rank) {
     int64_t need = 0;
     for (int b = 0; b < s.microbatches; ++b) {
@@ -47,7 +47,7 @@ void DrawMemory(uint64_t seed, RandomCase* c) {
     memory.budget.push_back(s.order.empty() && !s.precedes ? need + static_cast<int64_t>(rng() % (need + 1))
                                                            : std::max(peak, need));
   }
-  c->schedule.memory = memory;
+  c->schedule.terms.memory = memory;
 }
 
 using Times = std::map<Job, SimulatedJob>;
@@ -262,8 +262,8 @@ TEST(SimulatedRun, RandomBudgetsOfBytes_AreKeptAndDeadlockNobody) {
     ASSERT_EQ(static_cast<int64_t>(times.size()), int64_t{graph.jobs_per_step()} * c.options.steps);
     CheckGraphObeyed(graph, times);
     if (graph.replays()) CheckReplay(graph, *run, c.options.steps);
-    for (Rank rank = 0; rank < c.schedule.ranks; ++rank) {
-      ASSERT_LE(run->ranks[rank].peak_activation_bytes, c.schedule.memory->budget[rank]);
+    for (Rank rank = 0; rank < c.schedule.scheme.ranks; ++rank) {
+      ASSERT_LE(run->ranks[rank].peak_activation_bytes, c.schedule.terms.memory->budget[rank]);
     }
     tight += run->makespan > free_makespan;
     if (HasFatalFailure()) return;
@@ -294,7 +294,7 @@ TEST(SimulatedRun, ClaimOrder_IsATopologicalOrderOfTheStep) {
           std::vector<Job> compute;
           std::copy_if((*order)[r].begin(), (*order)[r].end(), std::back_inserter(compute),
                        [](const Job& j) { return HasMicrobatch(j.kind); });
-          ASSERT_EQ(compute, c.schedule.order[r]);
+          ASSERT_EQ(compute, c.schedule.scheme.order[r]);
         }
         while (next[r] < (*order)[r].size()) {
           const Job job = (*order)[r][next[r]];

@@ -34,7 +34,8 @@ Schedule MakeBackwardsRemote(Schedule s) {
 
 // Room on each rank for what one micro-batch leaves there, and on some for more. What a stage leaves is
 // counted larger than it is.
-void AddBudget(Random& random, Schedule* s) {
+void AddBudget(Random& random, RunSchedule* schedule) {
+  const Schedule* s = &schedule->scheme;
   ActivationMemory memory;
   for (int stage = 0; stage < s->stages; ++stage) memory.activation_bytes.push_back(100 + random.Below(100));
   memory.budget.assign(s->ranks, 0);
@@ -50,28 +51,29 @@ void AddBudget(Random& random, Schedule* s) {
     }
   }
   for (int64_t& budget : memory.budget) budget += random.Below(budget);
-  Schedule limited = *s;
-  limited.memory = memory;
+  RunSchedule limited = *schedule;
+  limited.terms.memory = memory;
   // A fixed order may need more than that.
-  if (CheckSchedule(limited).ok()) *s = limited;
+  if (CheckSchedule(limited).ok()) *schedule = limited;
 }
 
 }  // namespace
 
 World::World(const WorldOptions& options)
     : options_(options), random_(options.seed), first_step_(options.first_step) {
-  auto schedule = MakeSchedule(options.family, options.parameters, options.stages, options.microbatches);
-  if (absl::Status s = ApplyRule(options.rule, options.family, &*schedule); !s.ok())
+  auto scheme = MakeSchedule(options.family, options.parameters, options.stages, options.microbatches);
+  if (absl::Status s = ApplyRule(options.rule, options.family, &*scheme); !s.ok())
     Problem(std::string(s.message()));
-  schedule->takes_norm = options.clips;
-  if (!options.chain) schedule->inputs = RandomInputs(options.seed, options.stages);
-  if (options.remote_backward) schedule = MakeBackwardsRemote(*std::move(schedule));
+  if (options.remote_backward) scheme = MakeBackwardsRemote(*std::move(scheme));
+  RunSchedule schedule(*std::move(scheme), RunTerms());
+  schedule.terms.takes_norm = options.clips;
+  if (!options.chain) schedule.terms.inputs = RandomInputs(options.seed, options.stages);
   Random budgets(options.seed ^ 0xb7);
-  if (options.budget) AddBudget(budgets, &*schedule);
+  if (options.budget) AddBudget(budgets, &schedule);
   CheckpointRule rule;
   rule.every_steps = options.snapshot_every;
   rule.validate_every = options.validate_every;
-  auto plan = MakeRunPlan("world", options.family, *schedule, options.steps, options.first_step,
+  auto plan = MakeRunPlan("world", options.family, schedule, options.steps, options.first_step,
                           ReductionMode::kOrdered, rule);
   auto restartable = std::make_shared<RunPlan>(**plan);
   restartable->restarts = options.kills;
@@ -95,7 +97,7 @@ void World::StartProcess(int number) {
     if (!spec.empty() && !absl::SimpleAtoi(spec, &first_step)) Problem("a wrong specification");
     // Tables that depend on the run's steps are not handed on, as in CheckedTables.
     const Graph& graph = submitted_->graph;
-    return WorkerCore::RunShape{graph.schedule(), options_.steps, first_step,
+    return WorkerCore::RunShape{graph.run_schedule(), options_.steps, first_step,
                                 graph.depends_on_steps() ? nullptr : submitted_->tables};
   };
   processes_.push_back(

@@ -34,7 +34,7 @@ void World::CheckUnread(Rank rank, int stage, int version) {
       for (JobKind kind : {JobKind::kForward, graph.input_backward(), graph.final_backward()}) {
         const Job job = Job::Compute(t, stage, b, kind);
         const bool reads = graph.VersionOf(job) == version &&
-                           ((graph.sync(0).layout() == Layout::kSliced) || graph.route() != nullptr ||
+                           ((graph.protocol(0).layout() == Layout::kSliced) || graph.route() != nullptr ||
                             graph.schedule().weights(job) == rank);
         if (reads && !IsOver(job, rank)) {
           Problem(absl::StrCat("version ", version, " of stage ", stage, " is dropped on rank ", rank,
@@ -125,12 +125,12 @@ void World::CheckDeviceOrder(const StartEffect& start, int64_t began) {
 
 // Checks that the bytes that forwards keep on each rank never exceed its budget.
 void World::CountActivationBytes(const StartEffect& start, bool ended) {
-  const Schedule& s = plan_->graph.schedule();
-  if (!s.memory.has_value() || !HasMicrobatch(start.job.kind)) return;
-  const int64_t bytes = MeasuredActivationBytes(s, start.job.stage);
+  const RunTerms& terms = plan_->graph.terms();
+  if (!terms.memory.has_value() || !HasMicrobatch(start.job.kind)) return;
+  const int64_t bytes = MeasuredActivationBytes(terms, start.job.stage);
   if (!ended && start.job.kind == JobKind::kForward) activation_bytes_[start.rank] += bytes;
   if (ended && start.job.kind == plan_->graph.final_backward()) activation_bytes_[start.rank] -= bytes;
-  if (activation_bytes_[start.rank] > s.memory->budget[start.rank]) {
+  if (activation_bytes_[start.rank] > terms.memory->budget[start.rank]) {
     Problem(absl::StrCat("rank ", start.rank, " exceeds its budget with ", Describe(start.job)));
   }
 }
@@ -144,8 +144,9 @@ void World::CheckVersions(Rank rank, int stage, const std::map<int, Value>& vers
   const int member = static_cast<int>(found - members.begin());
   std::map<int, Value> wanted;
   const int newest = options_.steps;
-  for (int v = graph.sync(stage).holder(member).saves ? OldestRead(stage, newest) : newest; v <= newest; ++v)
-    wanted[v] = plain_[v][stage][(graph.sync(0).layout() == Layout::kSliced) ? member : 0];
+  for (int v = graph.protocol(stage).holder(member).saves ? OldestRead(stage, newest) : newest; v <= newest;
+       ++v)
+    wanted[v] = plain_[v][stage][(graph.protocol(0).layout() == Layout::kSliced) ? member : 0];
   if (versions == wanted) return;
   const bool same = versions.size() == wanted.size() && versions.begin()->first == wanted.begin()->first;
   Problem(absl::StrCat("rank ", rank, same ? " differs from the plain loop in stage " : " ends with stage ",

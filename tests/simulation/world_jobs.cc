@@ -116,17 +116,17 @@ World::Outputs World::Compute(Process& p, const StartEffect& start) {
     }
     if (!start.last) return out;
     const std::optional<Value> installed = take(TensorKind::kWeights);
-    const bool makes = plan_->graph.sync(j.stage).holder(j.member).steps;
+    const bool makes = plan_->graph.protocol(j.stage).holder(j.member).steps;
     if (installed.has_value() == makes) Problem(absl::StrCat(Describe(j), " is not by its home alone"));
     const std::vector<Value> norms = take_all(TensorKind::kNorm);
     // The sums come from other jobs, as parts or as a running sum.
     std::vector<Value> sums = take_all(TensorKind::kGradientSum);
     if (!sums.empty() || !makes) {
-      if (!plan_->graph.sync(j.stage).has_reduce() && !plan_->graph.sync(j.stage).passes_sums())
+      if (!plan_->graph.protocol(j.stage).has_reduce() && !plan_->graph.protocol(j.stage).passes_sums())
         Problem(absl::StrCat(Describe(j), " has the sums of others"));
     } else if (start.has_state) {
       sums.push_back(TakeStateSum(p, start));
-    } else if (plan_->graph.sync(j.stage).gradients_leave()) {
+    } else if (plan_->graph.protocol(j.stage).gradients_leave()) {
       sums.push_back(p.sums[j]);
     } else {
       sums.push_back(0);
@@ -142,7 +142,7 @@ World::Outputs World::Compute(Process& p, const StartEffect& start) {
       }
     }
     const bool clips = start.Does(Operation::kSumSquares) || start.Does(Operation::kClippedStep);
-    if (clips != (plan_->graph.schedule().takes_norm && makes))
+    if (clips != (plan_->graph.terms().takes_norm && makes))
       Problem(absl::StrCat(Describe(j), clips ? " clips" : " does not clip"));
     if (j.kind == JobKind::kReduce) {
       out.sum = sums[0];
@@ -167,9 +167,9 @@ void World::EndJob(Process& p, const StartEffect& start, int64_t began, Outputs 
   running.erase(std::find(running.begin(), running.end(), start.job));
   WorkerEffects effects;
   JobDone done{start.rank, start.job, began, now_, start.last, {}, {}};
-  const Schedule& schedule = plan_->graph.schedule();
-  if (start.job.kind == JobKind::kForward && schedule.memory.has_value())
-    done.activation_bytes = MeasuredActivationBytes(schedule, start.job.stage);
+  const RunTerms& terms = plan_->graph.terms();
+  if (start.job.kind == JobKind::kForward && terms.memory.has_value())
+    done.activation_bytes = MeasuredActivationBytes(terms, start.job.stage);
   CountActivationBytes(start, /*ended=*/true);
   fetching_[start.rank].erase(start.job);
   p.core.OnJobDone(now_, done, &effects);
@@ -189,9 +189,9 @@ void World::LaunchJob(Process& p, const StartEffect& start) {
   running.erase(std::find(running.begin(), running.end(), start.job));
   CountActivationBytes(start, /*ended=*/true);
   std::optional<int64_t> activation_bytes;
-  const Schedule& schedule = plan_->graph.schedule();
-  if (start.job.kind == JobKind::kForward && schedule.memory.has_value())
-    activation_bytes = MeasuredActivationBytes(schedule, start.job.stage);
+  const RunTerms& terms = plan_->graph.terms();
+  if (start.job.kind == JobKind::kForward && terms.memory.has_value())
+    activation_bytes = MeasuredActivationBytes(terms, start.job.stage);
   WorkerEffects effects;
   p.core.OnJobLaunched(now_, start.rank, start.job, start.last, activation_bytes, &effects);
   // Ends are reported in the order in which the device does the jobs, and a little later.

@@ -28,8 +28,8 @@
 namespace weft {
 
 // Returns the measured bytes that a forward of the stage keeps: less than was counted.
-inline int64_t MeasuredActivationBytes(const Schedule& s, int stage) {
-  return s.memory->activation_bytes[stage] - 7 * (stage % 5);
+inline int64_t MeasuredActivationBytes(const RunTerms& terms, int stage) {
+  return terms.memory->activation_bytes[stage] - 7 * (stage % 5);
 }
 
 class World {
@@ -69,7 +69,7 @@ class World {
     std::map<TensorKey, Value> inbox;
     std::map<TensorKey, int64_t> there;  // times when the device has made them
     std::map<TensorKey, int> wanted_by;  // as a producer: the process that asked
-    // As a producer: tensors that wait for a want.
+    // Tensors that wait, with their producer, for a want.
     std::map<TensorKey, Value> offered;
     // Held weights, by rank and stage: by version.
     std::map<std::pair<Rank, int>, std::map<int, Value>> weights;
@@ -94,9 +94,9 @@ class World {
   // The ends of the work of one rank's device.
   struct Device {
     int64_t all = 0;  // end of everything
-    // End of the work that the newest job comes behind that is not beside another,.
+    // End of the work behind which the newest job comes that is not beside another.
     int64_t behind = 0;
-    int64_t overlapped = 0;         // and of the work that a job beside that comes behind
+    int64_t overlapped = 0;         // end of the work behind which a job beside that one comes
     int64_t reported[2] = {0, 0};   // end of the last job that has ended, in turn and beside
     std::vector<StartEffect> jobs;  // jobs not reported yet, in the order of starts
   };

@@ -17,7 +17,7 @@ void World::ExpectPieces(Process& p, const SnapshotEffect& e) {
 void World::TakeSnapshot(Process& p, const StartEffect& start) {
   const Graph& graph = plan_->graph;
   const int step = start.job.step + 1, stage = start.job.stage;
-  const int member = (graph.sync(0).layout() == Layout::kSliced) ? start.job.member : 0;
+  const int member = (graph.protocol(0).layout() == Layout::kSliced) ? start.job.member : 0;
   const std::map<int, Value>& held = p.weights[{start.rank, stage}];
   for (int v = OldestRead(stage, step); v <= step; ++v) {
     const auto found = held.find(v);
@@ -57,7 +57,7 @@ void World::Seal(Process& p, const SealEffect& e) {
   const bool taken = e.step > 0 && e.step < options_.steps;
   for (int stage = 0; taken && stage < graph.schedule().stages; ++stage) {
     const int members =
-        (graph.sync(0).layout() == Layout::kSliced) ? static_cast<int>(graph.members(stage).size()) : 1;
+        (graph.protocol(0).layout() == Layout::kSliced) ? static_cast<int>(graph.members(stage).size()) : 1;
     for (int m = 0; m < members; ++m) {
       if (saved_.count({e.step, stage, m}) == 0)
         Problem(absl::StrCat("the checkpoint of step ", e.step, " is sealed without stage ", stage));

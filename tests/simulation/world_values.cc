@@ -42,7 +42,7 @@ Value WholeWeights(const std::vector<Value>& slices) {
   return whole;
 }
 size_t SlicesOf(const Graph& graph, int stage) {
-  return (graph.sync(0).layout() == Layout::kSliced) ? graph.members(stage).size() : 1;
+  return (graph.protocol(0).layout() == Layout::kSliced) ? graph.members(stage).size() : 1;
 }
 
 std::vector<Held> PlainLoop(const Graph& graph, int steps) {
@@ -60,7 +60,7 @@ std::vector<Held> PlainLoop(const Graph& graph, int steps) {
     for (int s = 0; s < stages; ++s) whole[s].push_back(WholeWeights(held[s]));
     std::vector<std::vector<Value>> sums(stages);
     for (int s = 0; s < stages; ++s)
-      sums[s].assign(graph.sync(s).passes_sums() ? 1 : graph.members(s).size(), 0);
+      sums[s].assign(graph.protocol(s).passes_sums() ? 1 : graph.members(s).size(), 0);
     for (int b = 0; b < microbatches; ++b) {
       std::vector<Value> out(stages), weights;
       for (int s = 0; s < stages; ++s)
@@ -90,8 +90,8 @@ std::vector<Held> PlainLoop(const Graph& graph, int steps) {
     for (int s = 0; s < stages; ++s) {
       for (size_t p = 0; p < held[s].size(); ++p) {
         std::vector<Value> used =
-            (graph.sync(0).layout() == Layout::kSliced) ? std::vector<Value>{sums[s][p]} : sums[s];
-        if (graph.schedule().takes_norm) used.push_back(norm);
+            (graph.protocol(0).layout() == Layout::kSliced) ? std::vector<Value>{sums[s][p]} : sums[s];
+        if (graph.terms().takes_norm) used.push_back(norm);
         held[s][p] = Updated(held[s][p], used);
       }
     }

@@ -7,6 +7,7 @@
 
 #include "gtest/gtest.h"
 #include "schedules/families/families.h"
+#include "tests/unit/without_terms.h"
 
 namespace weft {
 namespace {
@@ -16,7 +17,7 @@ constexpr int64_t kSecond = 1'000'000'000;
 std::shared_ptr<const RunPlan> Plan(const std::string& family, int stages, int microbatches, int steps,
                                     const CheckpointRule& rule, int first_step = 0) {
   const auto schedule = MakeSchedule(family, {}, stages, microbatches);
-  return *MakeRunPlan("r", family, *schedule, steps, first_step, ReductionMode::kOrdered, rule);
+  return *MakeRunPlan("r", family, WithoutTerms(*schedule), steps, first_step, ReductionMode::kOrdered, rule);
 }
 
 TEST(Checkpoints, EveryNSteps_NoMultipleIsLeftOut) {
@@ -171,7 +172,7 @@ TEST(Checkpoints, Lead_IsTheStalenessOnlyWhereVersionsMayGoBefore) {
   EXPECT_EQ(SnapshotLead(Plan("pipedream", 4, 1, 9, {})->graph), 1);
   Schedule mixed = *MakeSchedule("ddp", {}, 4, 4);
   mixed.staleness = [](int, int b) { return b; };
-  EXPECT_EQ(SnapshotLead((*MakeRunPlan("r", "ddp", mixed, 9))->graph), 3);
+  EXPECT_EQ(SnapshotLead((*MakeRunPlan("r", "ddp", WithoutTerms(mixed), 9))->graph), 3);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "schedules/families/families.h"
+#include "tests/unit/without_terms.h"
 
 namespace weft {
 namespace {
@@ -19,7 +20,7 @@ CommunicationSteps Count(const std::string& name, int stages, int microbatches,
   EXPECT_TRUE(schedule.ok()) << schedule.status();
   const absl::Status ruled = ApplyRule(rule, name, &*schedule);
   EXPECT_TRUE(ruled.ok()) << ruled;
-  const auto count = CountCommunicationSteps(Graph(*schedule), steps);
+  const auto count = CountCommunicationSteps(Graph(WithoutTerms(*schedule)), steps);
   EXPECT_TRUE(count.ok()) << count.status();
   return count.value_or(CommunicationSteps());
 }

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "schedules/families/families.h"
+#include "tests/unit/without_terms.h"
 
 namespace weft {
 namespace {
@@ -20,7 +21,7 @@ std::shared_ptr<const RunPlan> Plan(int stages = 2, int microbatches = 2, int st
                                     int validate_every = 0) {
   CheckpointRule rule;
   rule.validate_every = validate_every;
-  return *MakeRunPlan("run", "gpipe", *MakeSchedule("gpipe", {}, stages, microbatches), steps,
+  return *MakeRunPlan("run", "gpipe", WithoutTerms(*MakeSchedule("gpipe", {}, stages, microbatches)), steps,
                       /*first_step=*/0, ReductionMode::kOrdered, rule);
 }
 

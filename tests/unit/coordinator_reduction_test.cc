@@ -13,6 +13,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "schedules/families/families.h"
+#include "tests/unit/without_terms.h"
 
 namespace weft {
 namespace {
@@ -24,7 +25,8 @@ using ::testing::StartsWith;
 
 std::shared_ptr<const RunPlan> Plan(const std::string& family, ReductionMode reduction,
                                     const std::map<std::string, std::string>& parameters = {}) {
-  auto plan = MakeRunPlan("run", family, *MakeSchedule(family, parameters, 2, 2), 2, 0, reduction);
+  auto plan =
+      MakeRunPlan("run", family, WithoutTerms(*MakeSchedule(family, parameters, 2, 2)), 2, 0, reduction);
   EXPECT_TRUE(plan.ok()) << plan.status();
   return *plan;
 }

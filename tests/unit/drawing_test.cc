@@ -14,6 +14,7 @@
 #include "schedules/drawing/drawing_loss.h"
 #include "schedules/families/families.h"
 #include "schedules/simulator/simulate.h"
+#include "tests/unit/without_terms.h"
 
 namespace weft {
 namespace {
@@ -26,7 +27,7 @@ using ::testing::Not;
 
 std::vector<DrawnJob> Simulated(const char* name, int stages, int microbatches, int steps,
                                 double update = 0) {
-  const Graph graph(*MakeSchedule(name, {}, stages, microbatches));
+  const Graph graph(WithoutTerms(*MakeSchedule(name, {}, stages, microbatches)));
   SimulationOptions options;
   options.steps = steps;
   options.record_jobs = true;

@@ -2,6 +2,7 @@
 
 #include "gtest/gtest.h"
 #include "schedules/families/families.h"
+#include "tests/unit/without_terms.h"
 
 namespace weft {
 namespace {
@@ -10,7 +11,7 @@ constexpr JobId kReduce = 40;
 
 class GradientIntakeTest : public ::testing::Test {
  protected:
-  const Graph graph_{*MakeSchedule("ddp", {}, /*stages=*/1, /*microbatches=*/4)};
+  const Graph graph_{WithoutTerms(*MakeSchedule("ddp", {}, /*stages=*/1, /*microbatches=*/4))};
   GradientIntake intake_{graph_};
 };
 

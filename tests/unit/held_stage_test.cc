@@ -1,4 +1,4 @@
-// What a rank holds of a stage: versions, the optimizer's steps, slices, norms, and states that go on
+// Tests what a rank holds of a stage: versions, the optimizer's steps, slices, norms, and states that go on
 // elsewhere.
 #include "worker/shell/torch/held_stage.h"
 

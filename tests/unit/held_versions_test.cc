@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "schedules/families/families.h"
+#include "tests/unit/without_terms.h"
 
 namespace weft {
 namespace {
@@ -24,7 +25,7 @@ Versions ReadBoth(HeldVersions& held, int step, int stage) {
 }
 
 // Stage s reads weights that are 2 - s updates old.
-Graph PipeDream() { return Graph(*MakeSchedule("pipedream", {}, 3, 1)); }
+Graph PipeDream() { return Graph(WithoutTerms(*MakeSchedule("pipedream", {}, 3, 1))); }
 
 TEST(HeldVersions, LaterFirstStep_BeginsWithAllThatItsJobsRead) {
   const Graph graph = PipeDream();
@@ -69,7 +70,7 @@ TEST(HeldVersions, UnsavedRun_EndsWithTheNewest) {
 TEST(HeldVersions, ReplicasOfACyclicRule_DropTheFirstVersionsThatOthersRead) {
   Schedule schedule = *MakeSchedule("ddp", {}, 3, 3);
   ASSERT_TRUE(ApplyRule("cdp_v2", "ddp", &schedule).ok());
-  const Graph graph(schedule);
+  const Graph graph(WithoutTerms(schedule));
   Versions dropped;
   HeldVersions(graph, {6, 4, true}).DropUnread(&dropped);
   EXPECT_THAT(dropped, UnorderedElementsAre(Version{0, 2, 3}, Version{1, 1, 3}, Version{1, 2, 3}));

@@ -8,6 +8,7 @@
 #include "gtest/gtest.h"
 #include "schedules/families/families.h"
 #include "schedules/simulator/simulate.h"
+#include "tests/unit/without_terms.h"
 
 namespace weft {
 namespace {
@@ -16,7 +17,7 @@ double Of(const RankStats& rank, IdleCause cause) { return rank.idle_by_cause[st
 
 SimulationResult MustRun(const Schedule& schedule, SimulationOptions options) {
   options.record_jobs = options.record_waits = true;
-  const Graph graph(schedule);
+  const Graph graph(WithoutTerms(schedule));
   auto result = Simulate(graph, options);
   EXPECT_TRUE(result.ok()) << result.status();
   return *std::move(result);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "schedules/families/families.h"
+#include "tests/unit/without_terms.h"
 
 namespace weft {
 namespace {
@@ -15,7 +16,7 @@ Graph GraphOf(const std::string& name, const std::map<std::string, std::string>&
               const std::string& rule = "sync") {
   Schedule schedule = *MakeSchedule(name, parameters, size, size);
   EXPECT_TRUE(ApplyRule(rule, name, &schedule).ok());
-  return Graph(schedule);
+  return Graph(WithoutTerms(schedule));
 }
 
 TEST(KeptByRanks, PipelineOnOldWeights_KeepsAVersionMoreForEachStepOfLag) {

@@ -9,6 +9,7 @@
 #include "schedules/drawing/drawing_memory.h"
 #include "schedules/families/families.h"
 #include "schedules/simulator/simulate.h"
+#include "tests/unit/without_terms.h"
 
 namespace weft {
 namespace {
@@ -27,7 +28,7 @@ std::vector<DrawnJob> Simulated(const std::string& name, const std::string& rule
   options.steps = steps;
   options.record_jobs = true;
   std::vector<DrawnJob> jobs;
-  const auto result = Simulate(Graph(*schedule), options);
+  const auto result = Simulate(Graph(WithoutTerms(*schedule)), options);
   for (const SimulatedJob& j : result->jobs) jobs.push_back({j.job, j.rank, j.start, j.end});
   return jobs;
 }

@@ -10,12 +10,13 @@
 
 #include "gtest/gtest.h"
 #include "schedules/families/families.h"
+#include "tests/unit/without_terms.h"
 #include "worker/core/worker_core.h"
 
 namespace weft {
 
 inline WorkerCore::RunShape Shape(const std::string& name, int stages, int microbatches, int steps) {
-  return {*MakeSchedule(name, {}, stages, microbatches), steps};
+  return {WithoutTerms(*MakeSchedule(name, {}, stages, microbatches)), steps};
 }
 
 template <typename T>
@@ -36,8 +37,8 @@ class OneProcess : public ::testing::Test {
     Assign a;
     a.run = 7;
     a.epoch = 3;
-    a.process_of_rank.assign(shape.schedule.ranks, 0);
-    for (Rank r = 0; r < shape.schedule.ranks; ++r)
+    a.process_of_rank.assign(shape.schedule.scheme.ranks, 0);
+    for (Rank r = 0; r < shape.schedule.scheme.ranks; ++r)
       a.leases.push_back({r, {3, static_cast<uint64_t>(r + 1)}});
     WorkerEffects out;
     core_->OnMessage(0, a, &out);

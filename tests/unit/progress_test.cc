@@ -9,6 +9,7 @@
 #include "gtest/gtest.h"
 #include "schedules/check/check.h"
 #include "schedules/families/families.h"
+#include "tests/unit/without_terms.h"
 
 namespace weft {
 namespace {
@@ -17,7 +18,7 @@ Graph GraphOf(const std::string& family, int stages, int microbatches,
               const std::map<std::string, std::string>& parameters = {}) {
   auto schedule = MakeSchedule(family, parameters, stages, microbatches);
   EXPECT_TRUE(schedule.ok()) << schedule.status();
-  return Graph(*schedule);
+  return Graph(WithoutTerms(*schedule));
 }
 
 JobId IdOf(const Graph& graph, const Job& job) { return MakeJobId(job.step, graph.IndexOf(job)); }
@@ -61,7 +62,7 @@ TEST(StepEdges, ManySuccessors_ComeByTensorSortAndIndex) {
 
 TEST(StepProgress, GivenTables_AreUsed) {
   const Graph graph = GraphOf("1f1b", 3, 4);
-  const auto tables = CheckedTables(graph.schedule());
+  const auto tables = CheckedTables(graph.run_schedule());
   ASSERT_TRUE(tables.ok()) << tables.status();
   const StepProgress progress(graph, {}, *tables);
   EXPECT_EQ(&progress.edges(), &(*tables)->edges);

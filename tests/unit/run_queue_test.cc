@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "schedules/families/families.h"
+#include "tests/unit/without_terms.h"
 
 namespace weft {
 namespace {
@@ -21,7 +22,9 @@ using ::testing::IsEmpty;
 class RunQueueTest : public ::testing::Test {
  protected:
   static SubmitRun Submission(int stages, const std::string& request = "") {
-    return {0, request, *MakeRunPlan("run", "gpipe", *MakeSchedule("gpipe", {}, stages, 1), 1), "{}", 0, ""};
+    return {
+        0,    request, *MakeRunPlan("run", "gpipe", WithoutTerms(*MakeSchedule("gpipe", {}, stages, 1)), 1),
+        "{}", 0,       ""};
   }
   absl::StatusOr<uint64_t> TrySubmit(SubmitRun submission) {
     uint64_t id = 0;

@@ -70,8 +70,9 @@ TEST(RunSpec_Activations, OneAStage_AreKeptAndCounted) {
             spec->schedule.activations);
   const auto schedule = ScheduleOf(*spec);
   ASSERT_TRUE(schedule.ok()) << schedule.status();
-  EXPECT_THAT(schedule->activations, ElementsAre(ActivationPolicy::kRecompute, ActivationPolicy::kRetain,
-                                                 ActivationPolicy::kOffload, ActivationPolicy::kRetain));
+  EXPECT_THAT(schedule->terms.activations,
+              ElementsAre(ActivationPolicy::kRecompute, ActivationPolicy::kRetain, ActivationPolicy::kOffload,
+                          ActivationPolicy::kRetain));
   ExpectRefused({With("/schedule/activations", {"retain", "recompute"}), "schedule.activations",
                  "lists 2 for 4 stages"});
   ExpectRefused({With("/schedule/activations", Json::array()), "schedule.activations", "empty list"});

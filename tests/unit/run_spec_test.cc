@@ -335,7 +335,8 @@ TEST(RunSpec_Train, NonFinite_StopsUnlessTheFileSaysOtherwise) {
     ASSERT_TRUE(spec.ok()) << spec.status();
     EXPECT_EQ(spec->train.non_finite, choice);
     EXPECT_EQ(ToJson(*spec)["train"]["non_finite"], name);
-    EXPECT_EQ(ScheduleOf(*spec)->takes_norm, choice == NonFinite::kSkip) << "the norm decides for all stages";
+    EXPECT_EQ(ScheduleOf(*spec)->terms.takes_norm, choice == NonFinite::kSkip)
+        << "the norm decides for all stages";
   }
 }
 
@@ -467,8 +468,8 @@ TEST(RunMemory_Counts, PolicyOfAStageAndPrecision_ShowInItsBytes) {
 // The run reduces by messages or by collectives: that is known only when it has its processes.
 TEST(RunMemory_Counts, FastReduction_TakesWhatTheLargerOfBothWaysNeeds) {
   const auto totals = [](const RunSpec& run, bool collective) {
-    Schedule schedule = *ScheduleOf(run);
-    if (collective) schedule.sync = WithCollectives(schedule.sync);
+    RunSchedule schedule = *ScheduleOf(run);
+    if (collective) schedule.terms.reduction = ReductionMode::kFast;
     std::vector<int64_t> needs;
     for (const RankMemory& rank : CountRun(run, schedule).ranks) needs.push_back(rank.held + rank.work);
     return needs;

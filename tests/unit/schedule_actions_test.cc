@@ -9,6 +9,7 @@
 #include "schedules/families/families.h"
 #include "schedules/simulator/actions.h"
 #include "schedules/simulator/simulate.h"
+#include "tests/unit/without_terms.h"
 
 namespace weft {
 namespace {
@@ -16,11 +17,11 @@ namespace {
 using ::testing::HasSubstr;
 
 SimulationResult MustSimulate(const Schedule& schedule, int steps) {
-  EXPECT_TRUE(CheckSchedule(schedule).ok()) << CheckSchedule(schedule);
+  EXPECT_TRUE(CheckSchedule(WithoutTerms(schedule)).ok()) << CheckSchedule(WithoutTerms(schedule));
   SimulationOptions options;
   options.steps = steps;
   options.record_jobs = true;
-  auto run = Simulate(Graph(schedule), options);
+  auto run = Simulate(Graph(WithoutTerms(schedule)), options);
   EXPECT_TRUE(run.ok()) << run.status();
   return *std::move(run);
 }
@@ -37,7 +38,7 @@ std::string Actions(const Schedule& schedule, const SimulationResult& run) {
 
 std::string Problem(const std::string& text) {
   const auto schedule = ScheduleFromActions(text);
-  return std::string((schedule.ok() ? CheckSchedule(*schedule) : schedule.status()).message());
+  return std::string((schedule.ok() ? CheckSchedule(WithoutTerms(*schedule)) : schedule.status()).message());
 }
 
 // Rows say who computes and when; whose the weights are they do not.
@@ -79,7 +80,7 @@ TEST(Actions, SpacesEmptyCellsAndCarriageReturns_AreSkipped) {
   const auto schedule = ScheduleFromActions("0F0, 0F1 ,,,0B0,,0B1\r\n\r\n,1F0,1F1,1B0,1B1,\r\n");
   ASSERT_TRUE(schedule.ok()) << schedule.status();
   EXPECT_EQ(schedule->ranks, 2);
-  EXPECT_TRUE(CheckSchedule(*schedule).ok()) << CheckSchedule(*schedule);
+  EXPECT_TRUE(CheckSchedule(WithoutTerms(*schedule)).ok()) << CheckSchedule(WithoutTerms(*schedule));
 }
 
 TEST(Actions, WholeBackwardsAmongHalves_AreBothHalvesAtOnce) {
@@ -108,8 +109,8 @@ TEST(Actions, OverlappedPair_RunsAtTheSameTime) {
 TEST(Actions, StageOnTwoRanks_IsReplicated) {
   const auto schedule = ScheduleFromActions("0F0,0B0\n0F1,0B1\n");
   ASSERT_TRUE(schedule.ok()) << schedule.status();
-  ASSERT_TRUE(CheckSchedule(*schedule).ok());
-  EXPECT_TRUE(Graph(*schedule).sync(0).has_reduce());
+  ASSERT_TRUE(CheckSchedule(WithoutTerms(*schedule)).ok());
+  EXPECT_TRUE(Graph(WithoutTerms(*schedule)).protocol(0).has_reduce());
 }
 
 TEST(Actions, BackwardInAnotherRow_FetchesTheForwardsWeightsAndStartsFromTheInput) {
@@ -120,7 +121,7 @@ TEST(Actions, BackwardInAnotherRow_FetchesTheForwardsWeightsAndStartsFromTheInpu
   EXPECT_EQ(run.ranks[0].weight_fetches, 0);
   EXPECT_EQ(run.ranks[1].weight_fetches, 4);
   EXPECT_EQ(run.ranks[1].peak_activations, 1);
-  EXPECT_FALSE(Graph(*schedule).sync(0).has_reduce());
+  EXPECT_FALSE(Graph(WithoutTerms(*schedule)).protocol(0).has_reduce());
   EXPECT_THAT(Problem("0F0,0I0\n0W0\n"), HasSubstr("its backward_input is on rank 0"));
 }
 

@@ -13,6 +13,7 @@
 #include "schedules/simulator/simulate.h"
 #include "schedules/sync/held_versions.h"
 #include "tests/unit/cyclic_placements.h"
+#include "tests/unit/without_terms.h"
 
 namespace weft {
 namespace {
@@ -20,13 +21,16 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-SimulationResult MustSimulate(const Schedule& schedule, int steps) {
+SimulationResult MustSimulate(const RunSchedule& schedule, int steps) {
   SimulationOptions options;
   options.steps = steps;
   options.record_jobs = true;
   auto run = Simulate(Graph(schedule), options);
   EXPECT_TRUE(run.ok()) << run.status();
   return *std::move(run);
+}
+SimulationResult MustSimulate(const Schedule& scheme, int steps) {
+  return MustSimulate(WithoutTerms(scheme), steps);
 }
 
 // The activations alive over all ranks, and the ranks that compute, at every tick of length 1.
@@ -113,7 +117,7 @@ TEST(MaxVersions, OfEveryRank_AreThoseOfALongRun) {
   }
   for (const Schedule& schedule : schedules) {
     SCOPED_TRACE(schedule.name);
-    const Graph graph(schedule);
+    const Graph graph(WithoutTerms(schedule));
     const auto run = MustSimulate(schedule, 10);
     std::vector<int> most(schedule.ranks, 0);
     for (int s = 0; s < schedule.stages; ++s) {
@@ -136,7 +140,7 @@ TEST(CyclicRule, UnequalDurations_StillBoundActivationsByNMinusS) {
     options.steps = 5;
     options.duration[static_cast<int>(JobKind::kForward)] = {1, 5, 2, 1};
     options.duration[static_cast<int>(JobKind::kBackward)] = {7, 1, 1, 3};
-    const auto run = Simulate(Graph(Ruled({name, {}}, "cdp_v2", 4)), options);
+    const auto run = Simulate(Graph(WithoutTerms(Ruled({name, {}}, "cdp_v2", 4))), options);
     ASSERT_TRUE(run.ok()) << run.status();
     for (int s = 0; s < 4; ++s) EXPECT_LE(run->ranks[s].peak_activations, 4 - s);
   }
@@ -190,7 +194,7 @@ TEST(PipeDream, AnyDepth_IsFullAfterTheFillAndKeepsSMinusSVersions) {
   for (int stages : {1, 2, 4, 8}) {
     SCOPED_TRACE(stages);
     const Schedule schedule = *MakeSchedule("pipedream", {}, stages, 1);
-    ASSERT_TRUE(CheckSchedule(schedule).ok()) << CheckSchedule(schedule);
+    ASSERT_TRUE(CheckSchedule(WithoutTerms(schedule)).ok()) << CheckSchedule(WithoutTerms(schedule));
     const int steps = 4 * stages;
     const auto run = MustSimulate(schedule, steps);
     EXPECT_EQ(run.makespan, 2 * steps + 2 * (stages - 1)) << "one micro-batch every forward and backward";
@@ -216,7 +220,7 @@ TEST(PipeDream2Bw, AsManyMicrobatchesAsStages_NeverDrainsAndKeepsTwoVersions) {
     for (int microbatches : {stages, 2 * stages}) {
       SCOPED_TRACE(absl::StrCat(stages, " stages, ", microbatches, " micro-batches"));
       const Schedule schedule = *MakeSchedule("pipedream_2bw", {}, stages, microbatches);
-      ASSERT_TRUE(CheckSchedule(schedule).ok()) << CheckSchedule(schedule);
+      ASSERT_TRUE(CheckSchedule(WithoutTerms(schedule)).ok()) << CheckSchedule(WithoutTerms(schedule));
       constexpr int kSteps = 5;
       const auto run = MustSimulate(schedule, kSteps);
       EXPECT_EQ(run.makespan, 2 * microbatches * kSteps + 2 * (stages - 1)) << "one fill and one drain";
@@ -230,8 +234,9 @@ TEST(PipeDream2Bw, AsManyMicrobatchesAsStages_NeverDrainsAndKeepsTwoVersions) {
 
 // ---- what clipping by the global norm costs: an update waits for the gradients of all stages
 
-double ClippedPeriod(Schedule schedule) {
-  schedule.takes_norm = true;
+double ClippedPeriod(Schedule scheme) {
+  RunSchedule schedule = WithoutTerms(std::move(scheme));
+  schedule.terms.takes_norm = true;
   EXPECT_TRUE(CheckSchedule(schedule).ok()) << CheckSchedule(schedule);
   return MustSimulate(schedule, 16).period;
 }
@@ -255,8 +260,8 @@ TEST(Clipping, CyclicRules_V1LosesNothingAndV2ItsOverlap) {
 }
 
 TEST(Clipping, StateThatMigrates_IsRefusedWithTheReason) {
-  Schedule schedule = Ruled({"fsdp", {{"residency", "migrating"}}}, "cdp_v2", 4);
-  schedule.takes_norm = true;
+  RunSchedule schedule = WithoutTerms(Ruled({"fsdp", {{"residency", "migrating"}}}, "cdp_v2", 4));
+  schedule.terms.takes_norm = true;
   EXPECT_THAT(std::string(CheckSchedule(schedule).message()),
               testing::HasSubstr("cannot be combined with clipping"));
 }

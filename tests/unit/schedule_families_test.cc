@@ -7,6 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/simulated_family.h"
+#include "tests/unit/without_terms.h"
 
 namespace weft {
 namespace {
@@ -45,7 +46,7 @@ TEST(Fsdp, BytesOfARank_AreFetchedWeightsAndOthersGradients) {
   auto schedule = MakeSchedule("fsdp", {}, 2, 2);
   SimulationOptions options;
   options.weight = {10};
-  const auto run = Simulate(Graph(*schedule), options);
+  const auto run = Simulate(Graph(WithoutTerms(*schedule)), options);
   ASSERT_TRUE(run.ok());
   const RankStats& second = run->ranks[1];
   EXPECT_DOUBLE_EQ(second.bytes_received, 3 * 10) << "weights of stage 0 twice, the gradient of stage 1 once";
@@ -60,13 +61,13 @@ TEST(FsdpByWidth, AnySize_TakesDdpsTimeAndMovesTheClosedFormsBytes) {
         SCOPED_TRACE(absl::StrCat(stages, " stages, ", ranks, " ranks, ", steps, " steps"));
         const auto schedule = MakeSchedule("fsdp", {{"shard", "width"}}, stages, ranks);
         ASSERT_TRUE(schedule.ok()) << schedule.status();
-        ASSERT_TRUE(CheckSchedule(*schedule).ok()) << CheckSchedule(*schedule);
+        ASSERT_TRUE(CheckSchedule(WithoutTerms(*schedule)).ok()) << CheckSchedule(WithoutTerms(*schedule));
         SimulationOptions options;
         options.weight = {ranks * 10.0};
         options.state = {ranks * 30.0};
         options.duration[static_cast<int>(JobKind::kBackward)] = {2};
         options.steps = steps;
-        const auto run = Simulate(Graph(*schedule), options);
+        const auto run = Simulate(Graph(WithoutTerms(*schedule)), options);
         ASSERT_TRUE(run.ok()) << run.status();
         EXPECT_DOUBLE_EQ(run->makespan, 3.0 * stages * steps);
         for (const RankStats& r : run->ranks) {
@@ -86,8 +87,8 @@ TEST(FsdpByWidth, AnySize_TakesDdpsTimeAndMovesTheClosedFormsBytes) {
 }
 
 TEST(Fsdp, EitherShard_IsSound_OthersAreRefused) {
-  EXPECT_TRUE(CheckSchedule(*MakeSchedule("fsdp", {{"shard", "width"}}, 4, 4)).ok());
-  EXPECT_TRUE(CheckSchedule(*MakeSchedule("fsdp", {}, 4, 4)).ok());
+  EXPECT_TRUE(CheckSchedule(WithoutTerms(*MakeSchedule("fsdp", {{"shard", "width"}}, 4, 4))).ok());
+  EXPECT_TRUE(CheckSchedule(WithoutTerms(*MakeSchedule("fsdp", {}, 4, 4))).ok());
   EXPECT_THAT(Refusal("fsdp", {{"shard", "depth"}}, 4, 4), HasSubstr("must be stage or width"));
 }
 
@@ -95,7 +96,7 @@ TEST(Fslpp, OwnersAllDiffer_OneStageOfWeightsARank) {
   // h(s, s) is one-to-one for S <= lcm(G, R).
   for (const auto& [groups, ring, stages] :
        {std::tuple{2, 3, 6}, std::tuple{3, 4, 12}, std::tuple{1, 4, 4}}) {
-    const Graph graph(*MakeSchedule("fslpp", Groups(groups, ring), stages, 12));
+    const Graph graph(WithoutTerms(*MakeSchedule("fslpp", Groups(groups, ring), stages, 12)));
     std::vector<int> held(graph.schedule().ranks, 0);
     for (int s = 0; s < stages; ++s) {
       ASSERT_EQ(graph.members(s).size(), 1u);
@@ -107,7 +108,7 @@ TEST(Fslpp, OwnersAllDiffer_OneStageOfWeightsARank) {
 
 TEST(Fslpp, OwnersCollide_SomeRanksHoldMoreAndSomeNone) {
   // S = 4 > lcm(2, 2) = 2: only two owners.
-  const Graph graph(*MakeSchedule("fslpp", Groups(2, 2), 4, 8));
+  const Graph graph(WithoutTerms(*MakeSchedule("fslpp", Groups(2, 2), 4, 8)));
   std::vector<int> held(4, 0);
   for (int s = 0; s < 4; ++s) ++held[graph.members(s)[0]];
   EXPECT_EQ(held, (std::vector<int>{2, 0, 0, 2}));
@@ -188,7 +189,7 @@ TEST(BreadthFirst, FirstRank_PassesAllMicrobatchesThroughAStageBeforeTheNext) {
   auto schedule = MakeSchedule("breadth_first", Ranks(2), 4, 4);
   SimulationOptions options;
   options.record_jobs = true;
-  const auto run = Simulate(Graph(*schedule), options);
+  const auto run = Simulate(Graph(WithoutTerms(*schedule)), options);
   std::vector<std::pair<int, int>> forwards;
   for (const SimulatedJob& j : run->jobs) {
     if (j.rank == 0 && j.job.kind == JobKind::kForward) forwards.push_back({j.job.stage, j.job.microbatch});
@@ -201,7 +202,7 @@ TEST(DepthFirst, OldestMicrobatchFirst_EndsMicrobatchesInOrder) {
   auto schedule = MakeSchedule("depth_first", Ranks(2), 4, 6);
   SimulationOptions options;
   options.record_jobs = true;
-  const auto run = Simulate(Graph(*schedule), options);
+  const auto run = Simulate(Graph(WithoutTerms(*schedule)), options);
   int next = 0;
   for (const SimulatedJob& j : run->jobs) {
     if (j.job.kind == JobKind::kBackward && j.job.stage == 0) {
@@ -275,7 +276,7 @@ TEST(Transfers, Replicas_SendTheirMicrobatchesGradientsAndOneSum) {
     const auto schedule = MakeSchedule(name, parameters, stages, microbatches);
     SimulationOptions options;
     options.weight = {replicas * 10.0};
-    const auto run = Simulate(Graph(*schedule), options);
+    const auto run = Simulate(Graph(WithoutTerms(*schedule)), options);
     ASSERT_TRUE(run.ok()) << run.status();
     double gradients = 0, sums = 0;
     for (const RankStats& r : run->ranks) {

@@ -1,4 +1,4 @@
-// What a rank does for a job, by the protocol of the job's stage.
+// Tests what a rank does for a job, by the protocol of the job's stage.
 #include <map>
 #include <string>
 #include <vector>
@@ -12,31 +12,32 @@
 #include "schedules/simulator/operation_rows.h"
 #include "schedules/simulator/simulate.h"
 #include "schedules/sync/catalogue.h"
+#include "tests/unit/without_terms.h"
 
 namespace weft {
 namespace {
 
 constexpr int kSteps = 6, kStep = 3;
 
-Schedule Made(const std::string& name, const std::map<std::string, std::string>& parameters = {},
-              const std::string& rule = "sync") {
+RunSchedule Made(const std::string& name, const std::map<std::string, std::string>& parameters = {},
+                 const std::string& rule = "sync") {
   absl::StatusOr<Schedule> schedule = MakeSchedule(name, parameters, 2, 2);
   EXPECT_TRUE(schedule.ok()) << schedule.status();
   EXPECT_TRUE(ApplyRule(rule, name, &*schedule).ok());
-  return *std::move(schedule);
+  return WithoutTerms(*std::move(schedule));
 }
 
-Schedule Clipped(Schedule schedule) {
-  schedule.takes_norm = true;
+RunSchedule Clipped(RunSchedule schedule) {
+  schedule.terms.takes_norm = true;
   return schedule;
 }
 
-Schedule Collective(Schedule schedule) {
-  schedule.sync = WithCollectives(schedule.sync);
+RunSchedule Collective(RunSchedule schedule) {
+  schedule.terms.reduction = ReductionMode::kFast;
   return schedule;
 }
 
-std::string Words(const Schedule& schedule, const Job& job) {
+std::string Words(const RunSchedule& schedule, const Job& job) {
   std::vector<Operation> operations;
   Graph(schedule, kSteps).Operations(job, &operations);
   return absl::StrJoin(operations, " ",
@@ -49,14 +50,14 @@ Job Reduce(int member) { return Job::Reduce(kStep, 0, member); }
 Job Update(int member) { return Job::Update(kStep, 0, member); }
 
 TEST(Operations, OfASingleHolder_AddGradientsWhereTheyAreMade) {
-  const Schedule schedule = Made("gpipe");
+  const RunSchedule schedule = Made("gpipe");
   EXPECT_EQ(Words(schedule, Forward(0)), "forward");
   EXPECT_EQ(Words(schedule, Backward(0)), "backward");
   EXPECT_EQ(Words(schedule, Update(0)), "step");
 }
 
 TEST(Operations, OfSlicedSums_HandGradientsOut) {
-  const Schedule schedule = Made("ddp");
+  const RunSchedule schedule = Made("ddp");
   EXPECT_EQ(Words(schedule, Forward(1)), "forward");
   EXPECT_EQ(Words(schedule, Backward(1)), "backward hand_out_gradient");
   EXPECT_EQ(Words(schedule, Reduce(1)), "accumulate");
@@ -64,21 +65,21 @@ TEST(Operations, OfSlicedSums_HandGradientsOut) {
 }
 
 TEST(Operations, OfARelay_PassOnASumAndStepAtHomeAlone) {
-  const Schedule schedule = Made("ddp", {}, "cdp_v1");
+  const RunSchedule schedule = Made("ddp", {}, "cdp_v1");
   EXPECT_EQ(Words(schedule, Backward(0)), "backward add_to_sum");
   EXPECT_EQ(Words(schedule, Update(0)), "install_weights");
   EXPECT_EQ(Words(schedule, Update(1)), "step");
 }
 
 TEST(Operations, OfShardsByWidth_GatherTheWeights) {
-  const Schedule schedule = Made("fsdp", {{"shard", "width"}});
+  const RunSchedule schedule = Made("fsdp", {{"shard", "width"}});
   EXPECT_EQ(Words(schedule, Forward(0)), "gather_weights forward");
   EXPECT_EQ(Words(schedule, Backward(0)), "gather_weights backward hand_out_gradient");
   EXPECT_EQ(Words(schedule, Update(0)), "accumulate step");
 }
 
 TEST(Operations, OfCollectives_AreJointOnes) {
-  const Schedule copies = Collective(Made("ddp")), slices = Collective(Made("fsdp", {{"shard", "width"}}));
+  const RunSchedule copies = Collective(Made("ddp")), slices = Collective(Made("fsdp", {{"shard", "width"}}));
   EXPECT_EQ(Words(copies, Backward(0)), "backward");
   EXPECT_EQ(Words(copies, Reduce(0)), "all_reduce");
   EXPECT_EQ(Words(copies, Update(0)), "step");
@@ -90,7 +91,7 @@ TEST(Operations, OfCollectives_AreJointOnes) {
 
 // The route of stage 0: forward 0, backward 1 of the step before and its update, forward 1, backward 0.
 TEST(Operations, OfAStateThatMigrates_TakeItUpAndSendItOn) {
-  const Schedule schedule = Made("fsdp", {{"residency", "migrating"}}, "cdp_v1");
+  const RunSchedule schedule = Made("fsdp", {{"residency", "migrating"}}, "cdp_v1");
   EXPECT_EQ(Words(schedule, Job::Compute(0, 0, 0, JobKind::kForward)), "begin_state forward send_state");
   EXPECT_EQ(Words(schedule, Forward(0)), "forward send_state");
   EXPECT_EQ(Words(schedule, Backward(1)), "receive_state backward drop_version");
@@ -104,7 +105,7 @@ TEST(Operations, WhereGradientsAreClipped_SumSquaresBeforeTheStep) {
   EXPECT_EQ(Words(Clipped(Made("gpipe")), Update(0)), "clipped_step");
   EXPECT_EQ(Words(Clipped(Made("ddp")), Reduce(1)), "accumulate sum_squares");
   EXPECT_EQ(Words(Clipped(Made("fsdp", {{"shard", "width"}})), Reduce(1)), "accumulate sum_squares");
-  const Schedule relay = Clipped(Made("ddp", {}, "cdp_v1")), joint = Clipped(Collective(Made("ddp")));
+  const RunSchedule relay = Clipped(Made("ddp", {}, "cdp_v1")), joint = Clipped(Collective(Made("ddp")));
   EXPECT_EQ(Words(relay, Reduce(1)), "sum_squares");
   EXPECT_EQ(Words(relay, Update(1)), "clipped_step");
   EXPECT_EQ(Words(relay, Update(0)), "install_weights");
@@ -114,13 +115,13 @@ TEST(Operations, WhereGradientsAreClipped_SumSquaresBeforeTheStep) {
 }
 
 TEST(Operations, OfABackwardOnAnotherRank_RemakeTheForward) {
-  const Schedule schedule = Made("custom", {{"ranks", "2"}, {"compute", "(s + (k == backward)) % W"}});
+  const RunSchedule schedule = Made("custom", {{"ranks", "2"}, {"compute", "(s + (k == backward)) % W"}});
   EXPECT_EQ(Words(schedule, Forward(0)), "forward_only");
   EXPECT_EQ(Words(schedule, Backward(0)), "remake_forward backward hand_out_gradient");
 }
 
 // Returns the operations of each rank in a run of one step.
-std::string Rows(const Schedule& schedule) {
+std::string Rows(const RunSchedule& schedule) {
   const Graph graph(schedule, 1);
   SimulationOptions options;
   options.record_jobs = true;
@@ -130,16 +131,16 @@ std::string Rows(const Schedule& schedule) {
 }
 
 TEST(OperationRows, OfAPipeline_AreItsActionsAndSteps) {
-  EXPECT_EQ(Rows(*MakeSchedule("gpipe", {}, 2, 1)), "0F0,0B0,0STEP\n1F0,1B0,1STEP\n");
-  EXPECT_EQ(Rows(*MakeSchedule("zb_h1", {}, 1, 1)), "0F0,0I0,0W0,0STEP\n");
+  EXPECT_EQ(Rows(WithoutTerms(*MakeSchedule("gpipe", {}, 2, 1))), "0F0,0B0,0STEP\n1F0,1B0,1STEP\n");
+  EXPECT_EQ(Rows(WithoutTerms(*MakeSchedule("zb_h1", {}, 1, 1))), "0F0,0I0,0W0,0STEP\n");
 }
 
 TEST(OperationRows, OfSlicesAndJointSums_HaveTheWordsOfTorch) {
-  const Schedule sliced = *MakeSchedule("fsdp", {{"shard", "width"}}, 2, 2);
+  const RunSchedule sliced = Made("fsdp", {{"shard", "width"}});
   EXPECT_THAT(Rows(sliced),
               ::testing::StartsWith("0UNSHARD,0F0,1UNSHARD,1F0,1UNSHARD,1B0,1HAND_OUT_GRADIENT0,"));
   EXPECT_THAT(Rows(sliced), ::testing::HasSubstr("0ACCUMULATE,0STEP\n"));
-  const std::string joint = Rows(Collective(*MakeSchedule("ddp", {}, 1, 2)));
+  const std::string joint = Rows(Collective(WithoutTerms(*MakeSchedule("ddp", {}, 1, 2))));
   EXPECT_EQ(joint, "0F0,0B0,0REDUCE_GRAD,0STEP\n0F1,0B1,0REDUCE_GRAD,0STEP\n");
 }
 

@@ -17,6 +17,7 @@
 #include "schedules/graph/step_edges.h"
 #include "schedules/simulator/simulate.h"
 #include "tests/unit/cyclic_placements.h"
+#include "tests/unit/without_terms.h"
 
 namespace weft {
 namespace {
@@ -80,7 +81,7 @@ TEST(CyclicMessages, EveryPlacement_HasAConstantNumberPerTickAndRank) {
     for (const std::string rule : {"cdp_v1", "cdp_v2"}) {
       for (const Base& base : BasesOf(n)) {
         SCOPED_TRACE(absl::StrCat(base.name, " N=", n, " ", rule));
-        const Messages most = MaxMessages(Graph(Ruled(base, rule, n), 4), 4);
+        const Messages most = MaxMessages(Graph(WithoutTerms(Ruled(base, rule, n)), 4), 4);
         EXPECT_GE(most.tensors_sent, 1);
         EXPECT_LE(most.tensors_sent, kMaxTensors);
         EXPECT_LE(most.tensors_received, kMaxTensors);
@@ -93,7 +94,9 @@ TEST(CyclicMessages, EveryPlacement_HasAConstantNumberPerTickAndRank) {
 
 // The same count on a schedule that is not cyclic: it grows with N, so the bound above says something.
 TEST(CyclicMessages, PlainDdp_HasMoreWithMoreRanks) {
-  const auto most = [](int n) { return MaxMessages(Graph(*MakeSchedule("ddp", {}, n, n)), 2).sent; };
+  const auto most = [](int n) {
+    return MaxMessages(Graph(WithoutTerms(*MakeSchedule("ddp", {}, n, n))), 2).sent;
+  };
   EXPECT_GE(most(8), most(4) + 4);
 }
 
@@ -102,7 +105,7 @@ TEST(CyclicSchedules, EveryPlacement_HasNoReduceAndNoSlices) {
     for (const std::string rule : {"cdp_v1", "cdp_v2"}) {
       for (const Base& base : BasesOf(n)) {
         SCOPED_TRACE(absl::StrCat(base.name, " N=", n, " ", rule));
-        const Graph graph(Ruled(base, rule, n), 6);
+        const Graph graph(WithoutTerms(Ruled(base, rule, n)), 6);
         for (int i = 0; i < graph.jobs_per_step(); ++i) {
           EXPECT_NE(graph.JobAt(0, i).kind, JobKind::kReduce);
         }
@@ -121,7 +124,7 @@ TEST(CyclicSchedules, EveryPlacement_HasNoReduceAndNoSlices) {
 // Returns the ranks that get version t+1 of a stage one from the other, from the home on.
 std::vector<Rank> RelayOf(const Graph& graph, int step, int stage) {
   std::vector<Rank> ranks;
-  for (Job job = Job::Update(step, stage, graph.sync(stage).home());;) {
+  for (Job job = Job::Update(step, stage, graph.protocol(stage).home());;) {
     ranks.push_back(graph.RankOf(job));
     std::vector<Edge> edges;
     StepEdges(graph).AppendSuccessors(graph, job, &edges);
@@ -135,9 +138,10 @@ std::vector<Rank> RelayOf(const Graph& graph, int step, int stage) {
 }
 
 TEST(Relay, OfDdp_GoesFromTheLastRankInTheOrderOfReading) {
-  const Graph v1(Ruled({"ddp", {}}, "cdp_v1", 4)), v2(Ruled({"ddp", {}}, "cdp_v2", 4));
+  const Graph v1(WithoutTerms(Ruled({"ddp", {}}, "cdp_v1", 4))),
+      v2(WithoutTerms(Ruled({"ddp", {}}, "cdp_v2", 4)));
   for (int stage = 0; stage < 4; ++stage) {
-    EXPECT_EQ(v1.members(stage)[v1.sync(stage).home()], 3);
+    EXPECT_EQ(v1.members(stage)[v1.protocol(stage).home()], 3);
     EXPECT_THAT(RelayOf(v1, 5, stage), ElementsAre(3, 0, 1, 2));
   }
   EXPECT_THAT(RelayOf(v2, 5, 0), ElementsAre(3, 0, 1, 2));
@@ -148,7 +152,7 @@ TEST(Relay, OfDdp_GoesFromTheLastRankInTheOrderOfReading) {
 
 // The members of a stage are other ones for the same micro-batch in the next step; the relay goes with them.
 TEST(Relay, OfThePyramid_ChangesFromStepToStepAndReachesEveryHolder) {
-  const Graph graph(Ruled({"cdp_mp", {}}, "cdp_v2", 4));
+  const Graph graph(WithoutTerms(Ruled({"cdp_mp", {}}, "cdp_v2", 4)));
   EXPECT_EQ(graph.schedule().period, 3);
   EXPECT_THAT(graph.members(1), ElementsAre(4, 5, 6));
   for (int step = 0; step < 6; ++step) {
@@ -166,7 +170,7 @@ TEST(Relay, OfThePyramid_ChangesFromStepToStepAndReachesEveryHolder) {
 
 TEST(Relay, BytesOfAStep_AreAllButOneHolderTimesTheWeightsForSumsAndForVersions) {
   for (const Base& base : std::vector<Base>{{"ddp", {}}, {"lpp", {{"groups", "4"}, {"ranks", "1"}}}}) {
-    const Graph graph(Ruled(base, "cdp_v2", 4));
+    const Graph graph(WithoutTerms(Ruled(base, "cdp_v2", 4)));
     constexpr int kSteps = 3;
     double sums = 0, versions = 0;
     for (const RankStats& r : MustSimulate(graph, kSteps, 10).ranks) {
@@ -181,7 +185,7 @@ TEST(Relay, BytesOfAStep_AreAllButOneHolderTimesTheWeightsForSumsAndForVersions)
 }
 
 TEST(Relay, OptimizerState_IsOnTheHomeAlone) {
-  const Graph graph(Ruled({"ddp", {}}, "cdp_v1", 3));
+  const Graph graph(WithoutTerms(Ruled({"ddp", {}}, "cdp_v1", 3)));
   const std::vector<double> held = HeldBytes(graph, {{0}, {10}, {100}});
   EXPECT_THAT(held, ElementsAre(3 * 20, 3 * 20, 3 * (20 + 100)));
 }
@@ -196,7 +200,7 @@ TEST(Relay, SlowUpdatesAndLinks_OnlyDelay) {
       options.weight = {4};
       options.bandwidth = 2;
       options.duration[static_cast<int>(JobKind::kUpdate)] = {5};
-      const auto run = Simulate(Graph(Ruled(base, rule, 4)), options);
+      const auto run = Simulate(Graph(WithoutTerms(Ruled(base, rule, 4))), options);
       EXPECT_TRUE(run.ok()) << base.name << " " << rule << ": " << run.status();
     }
   }
@@ -208,7 +212,7 @@ TEST(Pyramid, AnySize_HoldsOneActivationARankAndTakes2NTicksAStep) {
   for (int n : {1, 2, 3, 4, 5, 6, 8}) {
     for (const std::string rule : {"cdp_v1", "cdp_v2"}) {
       SCOPED_TRACE(absl::StrCat("N=", n, " ", rule));
-      const Graph graph(Ruled({"cdp_mp", {}}, rule, n));
+      const Graph graph(WithoutTerms(Ruled({"cdp_mp", {}}, rule, n)));
       EXPECT_EQ(graph.schedule().ranks, n * (n + 1) / 2);
       constexpr int kSteps = 6;
       const SimulationResult run = MustSimulate(graph, kSteps);
@@ -225,7 +229,8 @@ TEST(Pyramid, SteadyState_LeavesNoRankWithoutItsActivation) {
   constexpr int n = 4, kSteps = 5;
   std::map<Rank, std::vector<std::pair<double, double>>> passes;
   std::map<std::pair<int, std::pair<int, int>>, double> begun;
-  for (const SimulatedJob& j : MustSimulate(Graph(Ruled({"cdp_mp", {}}, "cdp_v2", n)), kSteps).jobs) {
+  for (const SimulatedJob& j :
+       MustSimulate(Graph(WithoutTerms(Ruled({"cdp_mp", {}}, "cdp_v2", n))), kSteps).jobs) {
     const auto which = std::pair(j.job.step, std::pair(j.job.stage, j.job.microbatch));
     if (j.job.kind == JobKind::kForward) begun[which] = j.start;
     if (j.job.kind == JobKind::kBackward) passes[j.rank].push_back({begun.at(which), j.end});
@@ -248,7 +253,8 @@ TEST(Pyramid, UnequalDurations_StillOneActivationARank) {
       for (int s = 0; s < 4; ++s) options.duration[k].push_back(1 + (seed * 7 + k * 5 + s * 3) % 9);
     }
     options.latency = seed % 3;
-    const auto run = Simulate(Graph(Ruled({"cdp_mp", {}}, seed % 2 == 0 ? "cdp_v1" : "cdp_v2", 4)), options);
+    const auto run =
+        Simulate(Graph(WithoutTerms(Ruled({"cdp_mp", {}}, seed % 2 == 0 ? "cdp_v1" : "cdp_v2", 4))), options);
     ASSERT_TRUE(run.ok()) << run.status();
     for (const RankStats& r : run->ranks) EXPECT_EQ(r.peak_activations, 1);
   }
@@ -282,7 +288,7 @@ TEST(StepEdges, PlacementsThatChangeWithTheStep_AreTheInversionOfPredecessorsInE
   }
   for (const Schedule& schedule : schedules) {
     SCOPED_TRACE(schedule.name);
-    const Graph graph(schedule);
+    const Graph graph(WithoutTerms(schedule));
     const StepEdges flat(graph);
     using Link = std::tuple<Job, Job, TensorKind, int, int, bool>;
     constexpr int kSteps = 10;

@@ -9,6 +9,7 @@
 #include "schedules/simulator/event_queue.h"
 #include "schedules/simulator/priorities.h"
 #include "schedules/simulator/rank_set.h"
+#include "tests/unit/without_terms.h"
 
 namespace weft {
 namespace {
@@ -94,7 +95,7 @@ TEST(Priorities, FamiliesAndOrders_AreThoseOfTheGraph) {
         return priority(j) * 4 + compute(j);
       };
     }
-    const Graph graph(schedule);
+    const Graph graph(WithoutTerms(schedule));
     const JobTable jobs(graph);
     const Priorities priorities(graph, jobs);
     for (int step = 0; step < 7; ++step) {

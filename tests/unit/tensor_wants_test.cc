@@ -6,6 +6,7 @@
 
 #include "gtest/gtest.h"
 #include "schedules/families/families.h"
+#include "tests/unit/without_terms.h"
 
 namespace weft {
 namespace {
@@ -27,7 +28,7 @@ class Process {
   Process(const std::string& family, int stages, int microbatches)
       : Process(*MakeSchedule(family, {}, stages, microbatches)) {}
   explicit Process(Schedule schedule)
-      : run_(AssignOf(schedule.ranks), {schedule, /*steps=*/1}), wants_(run_) {}
+      : run_(AssignOf(schedule.ranks), {WithoutTerms(schedule), /*steps=*/1}), wants_(run_) {}
 
   // Claims jobs of the rank, or ends one; returns the keys that are wanted by it.
   std::vector<TensorKey> Claim(const Job& job) {

@@ -15,6 +15,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "schedules/families/families.h"
+#include "tests/unit/without_terms.h"
 
 namespace weft {
 namespace {
@@ -111,7 +112,7 @@ TEST(PredictStep_1f1b, EqualStages_ClosedForm) {
   durations[static_cast<int>(JobKind::kForward)].assign(4, 0.1);
   durations[static_cast<int>(JobKind::kBackward)].assign(4, 0.2);
   durations[static_cast<int>(JobKind::kUpdate)].assign(4, 0.05);
-  const auto predicted = PredictionFrom(*MakeSchedule("1f1b", {}, 4, 8), 1, durations);
+  const auto predicted = PredictionFrom(WithoutTerms(*MakeSchedule("1f1b", {}, 4, 8)), 1, durations);
   ASSERT_TRUE(predicted.ok()) << predicted.status();
   EXPECT_NEAR(predicted->step_seconds, 11 * 0.3 + 0.05, 1e-9);
   EXPECT_GT(predicted->idle.at("limit"), 0);

@@ -6,13 +6,15 @@
 #include <set>
 
 #include "schedules/families/families.h"
+#include "tests/unit/without_terms.h"
 
 namespace weft {
 namespace {
 
 std::shared_ptr<const RunPlan> Plan(const std::string& family, int stages, int microbatches, int steps,
                                     const std::map<std::string, std::string>& parameters = {}) {
-  auto plan = MakeRunPlan("run", family, *MakeSchedule(family, parameters, stages, microbatches), steps);
+  auto plan = MakeRunPlan("run", family,
+                          WithoutTerms(*MakeSchedule(family, parameters, stages, microbatches)), steps);
   EXPECT_TRUE(plan.ok()) << plan.status();
   return *plan;
 }
@@ -157,8 +159,8 @@ TEST(WorkQueue, Loss_IsSummedInTheOrderOfMicrobatches) {
 }
 
 TEST(WorkQueue, GradientNorm_IsThatOfTheJobThatTotalsIt) {
-  Schedule schedule = *MakeSchedule("1f1b", {}, 2, 1);
-  schedule.takes_norm = true;
+  RunSchedule schedule = WithoutTerms(*MakeSchedule("1f1b", {}, 2, 1));
+  schedule.terms.takes_norm = true;
   auto plan = MakeRunPlan("run", "1f1b", schedule, 2);
   ASSERT_TRUE(plan.ok()) << plan.status();
   WorkQueue queue(*plan);
@@ -228,7 +230,7 @@ TEST(WorkQueue, PeriodOfTwoSteps_GrantsEachStepToItsRanks) {
   s.period = 2;
   s.compute = [](const Job& j) { return static_cast<Rank>((j.microbatch + j.step) % 2); };
   s.weights = s.compute;
-  auto plan = MakeRunPlan("run", "turning", s, 6);
+  auto plan = MakeRunPlan("run", "turning", WithoutTerms(s), 6);
   ASSERT_TRUE(plan.ok()) << plan.status();
   WorkQueue queue(*plan);
   std::vector<WorkQueue::EndedStep> steps;
@@ -237,7 +239,7 @@ TEST(WorkQueue, PeriodOfTwoSteps_GrantsEachStepToItsRanks) {
   EXPECT_EQ(steps.size(), 6u);
 
   // The run begins with a step of the other kind.
-  plan = MakeRunPlan("run", "turning", s, 8, /*first_step=*/3);
+  plan = MakeRunPlan("run", "turning", WithoutTerms(s), 8, /*first_step=*/3);
   WorkQueue later(*plan);
   steps.clear();
   RunToTheEnd(**plan, later, 3, 5, &steps);
@@ -251,8 +253,8 @@ TEST(WorkQueue, FirstStep_IsLikeTheFirstOfAll) {
   for (const auto& [family, microbatches] : {std::pair("pipedream_2bw", 4), std::pair("pipedream", 1)}) {
     SCOPED_TRACE(family);
     const auto counts = [&, family = family, microbatches = microbatches](int first_step) {
-      auto plan =
-          MakeRunPlan("run", family, *MakeSchedule(family, {}, 4, microbatches), first_step + 9, first_step);
+      auto plan = MakeRunPlan("run", family, WithoutTerms(*MakeSchedule(family, {}, 4, microbatches)),
+                              first_step + 9, first_step);
       EXPECT_TRUE(plan.ok()) << plan.status();
       WorkQueue queue(*plan);
       EXPECT_EQ(queue.steps_done(), first_step);
@@ -274,10 +276,33 @@ TEST(WorkQueue, FirstStep_IsLikeTheFirstOfAll) {
   }
 }
 
+// A run that goes on from a checkpoint clips as before, and its stages read the same ones.
+TEST(RunPlan, FromALaterStep_KeepsTheTermsOfTheRun) {
+  RunSchedule schedule = WithoutTerms(*MakeSchedule("ddp", {}, 3, 2));
+  schedule.terms.inputs = {{}, {}, {0, 1}};
+  schedule.terms.takes_norm = true;
+  schedule.terms.memory = ActivationMemory{{40, 40}, {10, 10, 10}};
+  const auto plan = MakeRunPlan("run", "ddp", schedule, 8, 0, ReductionMode::kFast);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  ASSERT_NE((*plan)->fast, nullptr) << (*plan)->unsound;
+  const auto later = PlanFrom(**plan, 5);
+  for (const auto& [graph, before] :
+       {std::pair(&later->graph, &(*plan)->graph), std::pair(&later->fast->graph, &(*plan)->fast->graph)}) {
+    EXPECT_EQ(graph->first_step(), 5);
+    EXPECT_EQ(graph->inputs(2), (std::vector<int>{0, 1}));
+    EXPECT_TRUE(graph->protocol(0).holder(0).gives_norm);
+    EXPECT_EQ(graph->terms().memory->budget, schedule.terms.memory->budget);
+    EXPECT_EQ(graph->joint_order().any(), before->joint_order().any());
+  }
+  EXPECT_TRUE(later->fast->graph.joint_order().any());
+}
+
 TEST(RunPlan, NoStepLeft_IsRefused) {
   const Schedule s = *MakeSchedule("gpipe", {}, 2, 2);
-  EXPECT_EQ(MakeRunPlan("run", "gpipe", s, 5, 5).status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(MakeRunPlan("run", "gpipe", s, 5, -1).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(MakeRunPlan("run", "gpipe", WithoutTerms(s), 5, 5).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(MakeRunPlan("run", "gpipe", WithoutTerms(s), 5, -1).status().code(),
+            absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace

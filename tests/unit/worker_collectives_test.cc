@@ -22,6 +22,7 @@
 #include "schedules/families/families.h"
 #include "schedules/sync/catalogue.h"
 #include "schedules/sync/held_versions.h"
+#include "tests/unit/without_terms.h"
 #include "worker/core/worker_core.h"
 
 namespace weft {
@@ -36,10 +37,10 @@ class Cores {
  public:
   Cores(const WorkerCore::RunShape& shape, uint64_t seed, int launch_ahead)
       : shape_(shape), rng_(seed), launches_(launch_ahead > 1) {
-    Schedule schedule = shape.schedule;
-    schedule.sync = WithCollectives(schedule.sync);
+    RunSchedule schedule = shape.schedule;
+    schedule.terms.reduction = ReductionMode::kFast;
     graph_ = std::make_unique<Graph>(schedule, shape.steps, shape.first_step);
-    const int world = schedule.ranks;
+    const int world = schedule.scheme.ranks;
     lines_.resize(world);
     launched_.resize(world);
     const auto order = *ClaimOrder(*graph_);
@@ -158,15 +159,15 @@ class Cores {
       EXPECT_FALSE(start.Does(Operation::kReduceScatter));
       EXPECT_EQ(start.version, graph_->VersionOf(start.job));
     }
-    if (start.job.kind == JobKind::kReduce && graph_->sync(start.job.stage).reduces_jointly()) {
+    if (start.job.kind == JobKind::kReduce && graph_->protocol(start.job.stage).reduces_jointly()) {
       EXPECT_NE(start.part, JointPart::kNone);
       // All have one sum, of which one gives the squares; or each has its slice.
-      const bool gives = start.job.member == 0 || (graph_->sync(0).layout() == Layout::kSliced);
-      EXPECT_EQ(start.Does(Operation::kSumSquares), graph_->schedule().takes_norm && gives)
+      const bool gives = start.job.member == 0 || (graph_->protocol(0).layout() == Layout::kSliced);
+      EXPECT_EQ(start.Does(Operation::kSumSquares), graph_->terms().takes_norm && gives)
           << Describe(start.job);
-      EXPECT_EQ(start.Does(Operation::kReduceScatter), (graph_->sync(0).layout() == Layout::kSliced));
+      EXPECT_EQ(start.Does(Operation::kReduceScatter), (graph_->protocol(0).layout() == Layout::kSliced));
     }
-    EXPECT_TRUE(!graph_->sync(start.job.stage).reduces_jointly() ||
+    EXPECT_TRUE(!graph_->protocol(start.job.stage).reduces_jointly() ||
                 (start.gradients.empty() && !start.Does(Operation::kHandOutGradient)));
     running_.push_back(start);
   }
@@ -273,19 +274,21 @@ WorkerCore::RunShape Draw(uint64_t seed, std::string* text) {
     parameters = {{"workers", absl::StrCat(pick(1, 4))},
                   {"compute", absl::StrCat("(", pick(0, 3), "*s + ", pick(0, 3), "*b) % W")}};
   }
-  auto schedule = MakeSchedule(name, parameters, stages, microbatches);
-  EXPECT_TRUE(schedule.ok()) << schedule.status();
-  schedule->takes_norm = seed % 3 == 0;
+  auto scheme = MakeSchedule(name, parameters, stages, microbatches);
+  EXPECT_TRUE(scheme.ok()) << scheme.status();
+  RunTerms terms;
+  terms.takes_norm = seed % 3 == 0;
   const int staleness = name == "dualpipe" ? 0 : pick(0, 1);
-  if (staleness > 0) schedule->staleness = [staleness](int, int) { return staleness; };
+  if (staleness > 0) scheme->staleness = [staleness](int, int) { return staleness; };
   *text = absl::StrCat("seed ", seed, ": ", name, " S=", stages, " B=", microbatches,
-                       " staleness=", staleness, schedule->takes_norm ? ", clips" : "");
+                       " staleness=", staleness, terms.takes_norm ? ", clips" : "");
   const int first_step = pick(0, 2);
   const int steps = pick(1, 4);
-  // Those of the schedule without collectives, as a process makes them when it parses the run.
-  auto tables = CheckedTables(*schedule);
+  RunSchedule schedule(*std::move(scheme), std::move(terms));
+  // The tables are of the schedule without collectives, as a process makes them when it parses the run.
+  auto tables = CheckedTables(schedule);
   EXPECT_TRUE(tables.ok()) << tables.status();
-  return {*std::move(schedule), first_step + steps, first_step, *std::move(tables)};
+  return {std::move(schedule), first_step + steps, first_step, *std::move(tables)};
 }
 
 class WorkerCollectives : public ::testing::TestWithParam<uint64_t> {};
@@ -346,7 +349,7 @@ class OneCore : public ::testing::Test {
   }
   WorkerEffects out_;
   WorkerCore core_{[](const std::string&) -> absl::StatusOr<WorkerCore::RunShape> {
-    return WorkerCore::RunShape{*MakeSchedule("ddp", {}, 2, 2), 1};
+    return WorkerCore::RunShape{WithoutTerms(*MakeSchedule("ddp", {}, 2, 2)), 1};
   }};
 };
 
@@ -361,7 +364,7 @@ TEST_F(OneCore, Assigned_ItsGroupsAreToBeJoinedAndItsStagesSumTheirOwn) {
 }
 
 TEST(Gathers, OfTwoRanks_AreBegunTwoJobsAheadAndBehindTheReducesOfTheStepBefore) {
-  Cores cores({*MakeSchedule("fsdp", {{"shard", "width"}}, 2, 2), 2}, 1, 1);
+  Cores cores({WithoutTerms(*MakeSchedule("fsdp", {{"shard", "width"}}, 2, 2)), 2}, 1, 1);
   cores.Run();
   std::vector<std::string> begun;
   for (const Job& job : cores.begun().at(1))
@@ -375,7 +378,7 @@ TEST(Gathers, OfTwoRanks_AreBegunTwoJobsAheadAndBehindTheReducesOfTheStepBefore)
 TEST(Gathers, UnderWay_LeaveTheDeviceItsJobsAhead) {
   WorkerCore core(
       [](const std::string&) -> absl::StatusOr<WorkerCore::RunShape> {
-        return WorkerCore::RunShape{*MakeSchedule("fsdp", {{"shard", "width"}}, 4, 2), 1};
+        return WorkerCore::RunShape{WithoutTerms(*MakeSchedule("fsdp", {{"shard", "width"}}, 4, 2)), 1};
       },
       /*launch_ahead=*/2);
   WorkerEffects out;

@@ -11,6 +11,7 @@
 #include "schedules/dispatch/claim_order.h"
 #include "schedules/families/families.h"
 #include "tests/unit/one_process.h"
+#include "tests/unit/without_terms.h"
 
 namespace weft {
 namespace {
@@ -58,8 +59,8 @@ TEST_F(OneProcess, FixedOrder_StartsComputeJobsInTheOrderOfTheList) {
   constexpr int kSteps = 2;
   for (const char* family : {"zb_h1", "zb_v", "v_min"}) {
     Begin(Shape(family, 4, 4, kSteps));
-    const Schedule& schedule = shape_.schedule;
-    const auto claims = ClaimOrder(Graph(schedule))->front();
+    const Schedule& schedule = shape_.schedule.scheme;
+    const auto claims = ClaimOrder(Graph(shape_.schedule))->front();
     WorkerEffects out;
     for (int step = 0; step < kSteps; ++step) {
       for (Rank r = 0; r < schedule.ranks; ++r) {
@@ -121,7 +122,7 @@ TEST_F(OneProcess, ReadyForwardBeyondTheLimit_IdlesForTheLimit) {
   Schedule s = *MakeSchedule("gpipe", {}, 2, 2);
   s.compute = s.weights = [](const Job& j) { return j.stage; };
   s.limit = [](Rank, int) -> std::optional<int> { return 1; };
-  Begin({s, 1});
+  Begin({WithoutTerms(s), 1});
   WorkerEffects out;
   core_->OnMessage(
       10, GrantOf(0, {Job::Compute(0, 0, 0, JobKind::kForward), Job::Compute(0, 0, 1, JobKind::kForward)}),
@@ -179,7 +180,7 @@ TEST_F(OneProcess, ReplicatedStage_SumsGradientsInOrderOfMicrobatches) {
 // when it can be finished.
 TEST_F(OneProcess, ClippedGradients_EveryUpdateGetsTheTotalOfAllReduces) {
   WorkerCore::RunShape shape = Shape("ddp", 2, 2, 1);
-  shape.schedule.takes_norm = true;
+  shape.schedule.terms.takes_norm = true;
   Begin(shape);
   const Graph graph(shape_.schedule);
   const auto order = ClaimOrder(graph)->front();
@@ -277,7 +278,7 @@ TEST(TwoProcesses, TensorThatStartsNoJob_IsNoTransferTime) {
 // The weights of the job that runs and of the next one are wanted, a slice from the other holder each, and no
 // others, though the whole step is granted.
 TEST(TwoProcesses, WeightsByWidth_AreWantedForTheRunningJobAndTheNext) {
-  const WorkerCore::RunShape shape{*MakeSchedule("fsdp", {{"shard", "width"}}, 3, 2), 1};
+  const WorkerCore::RunShape shape{WithoutTerms(*MakeSchedule("fsdp", {{"shard", "width"}}, 3, 2)), 1};
   WorkerCore core([&](const std::string&) { return shape; });
   WorkerEffects out;
   PrepareSecondRank(core);
@@ -313,11 +314,11 @@ TEST(TwoProcesses, WeightsByWidth_AreWantedForTheRunningJobAndTheNext) {
 TEST(TwoProcesses, VersionReadElsewhere_IsDroppedWhenTheGradientArrives) {
   Schedule schedule = *MakeSchedule("fsdp", {}, 2, 2);
   ASSERT_TRUE(ApplyRule("cdp_v1", "fsdp", &schedule).ok());
-  const WorkerCore::RunShape shape{schedule, 3};
+  const WorkerCore::RunShape shape{WithoutTerms(schedule), 3};
   WorkerCore core([&](const std::string&) { return shape; });
   WorkerEffects out;
   PrepareSecondRank(core);
-  std::vector<Job> jobs = ClaimOrder(Graph(schedule))->front()[1];
+  std::vector<Job> jobs = ClaimOrder(Graph(WithoutTerms(schedule)))->front()[1];
   for (int step = 0; step < 3; ++step) {
     for (Job& j : jobs) j.step = step;
     core.OnMessage(2, Grant{1, 1, {1, 2}, jobs}, &out);

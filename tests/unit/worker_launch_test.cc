@@ -28,7 +28,7 @@ class LaunchingProcess : public OneProcess {
     const auto claims = ClaimOrder(Graph(shape_.schedule))->front();
     out_.clear();
     for (int step = 0; step < steps; ++step) {
-      for (Rank r = 0; r < shape_.schedule.ranks; ++r) {
+      for (Rank r = 0; r < shape_.schedule.scheme.ranks; ++r) {
         std::vector<Job> jobs = claims[r];
         for (Job& j : jobs) j.step = step;
         core_->OnMessage(2, GrantOf(r, jobs), &out_);
@@ -90,7 +90,7 @@ TEST_F(LaunchingProcess, ConsumersOfThisProcess_StartBehindTheLaunchedJob) {
 // It carries no bytes by which the device could keep the order.
 TEST_F(LaunchingProcess, OrderEdgeToAnotherRank_WaitsUntilTheJobIsDone) {
   WorkerCore::RunShape shape = Shape("ddp", 1, 2, 1);
-  shape.schedule.precedes = SecondForwardAfterTheFirst;
+  shape.schedule.scheme.precedes = SecondForwardAfterTheFirst;
   Begin(shape, 2);
   GrantAll();
   EXPECT_EQ(Started(), Jobs{Forward(0, 0)});
@@ -100,7 +100,7 @@ TEST_F(LaunchingProcess, OrderEdgeToAnotherRank_WaitsUntilTheJobIsDone) {
 
 TEST_F(LaunchingProcess, OrderEdgeOnTheSameRank_IsKeptByTheDevice) {
   WorkerCore::RunShape shape = Shape("gpipe", 1, 2, 1);
-  shape.schedule.precedes = SecondForwardAfterTheFirst;
+  shape.schedule.scheme.precedes = SecondForwardAfterTheFirst;
   Begin(shape, 2);
   GrantAll();
   EXPECT_EQ(Launch(10, 0, Forward(0, 0)), Jobs{Forward(0, 1)});
@@ -139,7 +139,7 @@ TEST_F(LaunchingProcess, SumInRounds_TheNextIsLaunchedBeforeTheFirstIsDone) {
 // A rank's memory is used again in the device's order, without another process to wait for.
 TEST_F(LaunchingProcess, LaunchedBackward_MakesRoomForTheNextForward) {
   WorkerCore::RunShape shape = Shape("1f1b", 1, 3, 1);
-  shape.schedule.limit = [](Rank, int) -> std::optional<int> { return 1; };
+  shape.schedule.scheme.limit = [](Rank, int) -> std::optional<int> { return 1; };
   Begin(shape, 4);
   GrantAll();
   EXPECT_EQ(Launch(10, 0, Forward(0, 0)), Jobs{Backward(0, 0)});
@@ -215,7 +215,7 @@ TEST_F(LaunchingProcess, AnyOrderOfLaunchesAndEnds_EveryJobIsDoneOnceAfterItsPre
       SCOPED_TRACE(name + ", seed " + std::to_string(seed));
       std::mt19937 random(seed);
       WorkerCore::RunShape shape = Shape(name == "cdp" ? "ddp" : name, 3, 3, kSteps);
-      ASSERT_TRUE(ApplyRule(name == "cdp" ? "cdp_v2" : "sync", "ddp", &shape.schedule).ok());
+      ASSERT_TRUE(ApplyRule(name == "cdp" ? "cdp_v2" : "sync", "ddp", &shape.schedule.scheme).ok());
       const int ahead = 2 + static_cast<int>(seed % 3);
       Begin(shape, ahead);
       const Graph graph(shape.schedule);

@@ -295,8 +295,8 @@ class WorkerLoopPairTest : public WorkerLoopTest {
     a.run = run;
     a.epoch = 1;
     a.spec = spec_;
-    a.process_of_rank.assign(schedule_.ranks, 0);
-    for (Rank rank = 0; rank < schedule_.ranks; ++rank) a.leases.push_back({rank, TokenOf(rank)});
+    a.process_of_rank.assign(schedule_.scheme.ranks, 0);
+    for (Rank rank = 0; rank < schedule_.scheme.ranks; ++rank) a.leases.push_back({rank, TokenOf(rank)});
     a.peers = {{0, transport_->address(), "process 0"}};
     return a;
   }
@@ -305,7 +305,7 @@ class WorkerLoopPairTest : public WorkerLoopTest {
     link_.Say(Assignment(kRun));
     ASSERT_TRUE(link_.Await<Prepared>().has_value());
     const std::vector<std::vector<Job>> claims = ClaimOrder(Graph(schedule_))->front();
-    for (Rank rank = 0; rank < schedule_.ranks; ++rank) {
+    for (Rank rank = 0; rank < schedule_.scheme.ranks; ++rank) {
       link_.Say(Grant{kRun, rank, TokenOf(rank), claims[rank]});
       claimed_ += claims[rank].size();
     }
@@ -313,7 +313,7 @@ class WorkerLoopPairTest : public WorkerLoopTest {
   static Token TokenOf(Rank rank) { return {1, static_cast<uint64_t>(rank) + 1}; }
 
   std::string spec_;
-  Schedule schedule_;
+  RunSchedule schedule_;
   size_t claimed_ = 0;
 };
 
@@ -324,10 +324,10 @@ TEST_P(WorkerLoopPairsTest, EveryPair_BackwardRunsWhileTheForwardDoes) {
   ASSERT_NO_FATAL_FAILURE(Plan(GetParam()));
   std::map<Job, Job> overlapped;      // by forward
   std::map<Job, Notification> begun;  // by backward
-  for (size_t r = 0; r < schedule_.order.size(); ++r) {
-    const std::vector<Job>& order = schedule_.order[r];
+  for (size_t r = 0; r < schedule_.scheme.order.size(); ++r) {
+    const std::vector<Job>& order = schedule_.scheme.order[r];
     for (size_t i = 0; i + 1 < order.size(); ++i) {
-      const bool paired = (schedule_.order_marks[r][i + 1] & kOverlapsForward) != 0;
+      const bool paired = (schedule_.scheme.order_marks[r][i + 1] & kOverlapsForward) != 0;
       if (order[i].kind != JobKind::kForward || !paired) continue;
       overlapped[order[i]] = order[i + 1];
       begun[order[i + 1]];

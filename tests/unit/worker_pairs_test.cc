@@ -8,6 +8,7 @@
 #include "schedules/dispatch/claim_order.h"
 #include "schedules/simulator/actions.h"
 #include "tests/unit/one_process.h"
+#include "tests/unit/without_terms.h"
 
 namespace weft {
 namespace {
@@ -17,7 +18,7 @@ namespace {
 class OnePair : public OneProcess {
  protected:
   void SetUp() override {
-    Begin({*ScheduleFromActions("0F0,(0F1;0B0)OVERLAP_F_B,0I1,0W1"), 1});
+    Begin({WithoutTerms(*ScheduleFromActions("0F0,(0F1;0B0)OVERLAP_F_B,0I1,0W1")), 1});
     core_->OnMessage(10, GrantOf(0, ClaimOrder(Graph(shape_.schedule))->front()[0]), &out_);
   }
   static Job Of(int microbatch, JobKind kind) { return Job::Compute(0, 0, microbatch, kind); }
@@ -91,7 +92,7 @@ class LaunchedPair : public OnePair {
  protected:
   void SetUp() override { Plan("0F0,(0F1;0B0)OVERLAP_F_B,0I1,0W1", /*launch_ahead=*/2); }
   void Plan(const std::string& actions, int launch_ahead) {
-    Begin({*ScheduleFromActions(actions), 1}, launch_ahead);
+    Begin({WithoutTerms(*ScheduleFromActions(actions)), 1}, launch_ahead);
     out_.clear();
     core_->OnMessage(10, GrantOf(0, ClaimOrder(Graph(shape_.schedule))->front()[0]), &out_);
   }

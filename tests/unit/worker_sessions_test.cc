@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "schedules/families/families.h"
+#include "tests/unit/without_terms.h"
 
 namespace weft {
 namespace {
@@ -29,8 +30,8 @@ class Sessions : public ::testing::Test {
   Worker& At(SessionId session) { return *sessions.workers().Find(session); }
   // A run that prepares on the worker; its first message makes it run.
   weft::Run& Prepare(Worker& worker) {
-    SubmitRun submission{0,    "", *MakeRunPlan("run", "gpipe", *MakeSchedule("gpipe", {}, 1, 1), 1),
-                         "{}", 0,  ""};
+    SubmitRun submission{
+        0, "", *MakeRunPlan("run", "gpipe", WithoutTerms(*MakeSchedule("gpipe", {}, 1, 1)), 1), "{}", 0, ""};
     uint64_t id = 0;
     EXPECT_TRUE(runs.Submit(out, submission, &id).ok());
     weft::Run& run = *runs.Find(id);

@@ -12,6 +12,7 @@
 #include "schedules/families/families.h"
 #include "schedules/sync/held_versions.h"
 #include "tests/unit/one_process.h"
+#include "tests/unit/without_terms.h"
 #include "worker/core/worker_core.h"
 
 namespace weft {
@@ -37,15 +38,15 @@ TEST_F(OneProcess, OldVersions_AreHeldUntilTheirLastReaderHasEnded) {
       SCOPED_TRACE(c.name + ", " + c.rule + ", seed " + std::to_string(seed));
       Schedule schedule = *MakeSchedule(c.name, {}, kStages, c.microbatches);
       ASSERT_TRUE(ApplyRule(c.rule, c.name, &schedule).ok());
-      Begin({schedule, kSteps});
-      const Graph graph(schedule);
+      Begin({WithoutTerms(schedule), kSteps});
+      const Graph graph(WithoutTerms(schedule));
       std::map<Place, std::map<int, int>> readers;  // that have not ended, by version
       std::map<Place, std::set<int>> held, last;
       for (int s = 0; s < kStages; ++s) {
         for (size_t m = 0; m < graph.members(s).size(); ++m) {
           const Place place = {graph.members(s)[m], s};
           held[place] = {0};
-          const bool saves = graph.sync(s).holder(static_cast<int>(m)).saves;
+          const bool saves = graph.protocol(s).holder(static_cast<int>(m)).saves;
           for (int v = saves ? kSteps - schedule.MaxStaleness(s) : kSteps; v <= kSteps; ++v) {
             last[place].insert(v);
             readers[place][v] += saves;

@@ -20,7 +20,7 @@ class AnnouncedSnapshots {
 
   // Returns true if the rank of the update takes the stage into the snapshots of the next step.
   bool IsSaved(const Job& update) const {
-    return graph_.route() != nullptr || graph_.sync(update.stage).holder(update.member).saves;
+    return graph_.route() != nullptr || graph_.protocol(update.stage).holder(update.member).saves;
   }
   bool IsAnnounced(int step) const { return pieces_.count(step) != 0; }
   // Announces the snapshot of the step, of so many stages, or slices of stages, of this process: at least

@@ -3,8 +3,8 @@
 namespace weft {
 
 bool GradientIntake::IsConsumer(const Job& job) const {
-  if (HasMicrobatch(job.kind) || !graph_.sync(job.stage).gradients_leave()) return false;
-  return job.kind == JobKind::kReduce || !graph_.sync(job.stage).has_reduce();
+  if (HasMicrobatch(job.kind) || !graph_.protocol(job.stage).gradients_leave()) return false;
+  return job.kind == JobKind::kReduce || !graph_.protocol(job.stage).has_reduce();
 }
 
 GradientIntake::Intake& GradientIntake::IntakeOf(JobId id) {

@@ -10,7 +10,7 @@ namespace weft {
 
 std::string UseJointOperations(const Assign& assign, LocalRun::Shape* shape) {
   if (assign.reduction_mode != ReductionMode::kFast) return "";
-  shape->schedule.sync = ReducedBy(assign.reduction_mode, shape->schedule.sync);
+  shape->schedule.terms.reduction = assign.reduction_mode;
   shape->tables = nullptr;  // they are of the schedule as it was
   if (assign.leases.size() == 1) return "";
   return absl::StrCat("collectives need a process for each rank, and this one has ", assign.leases.size());

@@ -25,7 +25,7 @@ class LocalRun {
  public:
   // The job graph's sources.
   struct Shape {
-    Schedule schedule;
+    RunSchedule schedule;
     int steps = 1;       // step before which the run ends
     int first_step = 0;  // first step; an earlier run made all before, whose checkpoint this one begins with
     // CheckedTables of the schedule; null to make them, as where collectives change its edges.

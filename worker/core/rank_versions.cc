@@ -46,7 +46,7 @@ void RankVersions::DropUnread(WorkerEffects* out) {
 
 void RankVersions::Started(Rank rank, const Job& job, WorkerEffects* out) {
   // The sum that came to the update shows that every backward of the step has ended.
-  if (job.kind == JobKind::kUpdate && run_.graph().sync(job.stage).passes_sums()) ReadByAll(job, out);
+  if (job.kind == JobKind::kUpdate && run_.graph().protocol(job.stage).passes_sums()) ReadByAll(job, out);
   if (const StateRoute* route = run_.graph().route())
     ranks_[run_.PlaceOf(rank)].state_versions[job.stage] = route->VersionsDuring(job);
 }
@@ -58,7 +58,7 @@ bool RankVersions::KeepsVersion(const Job& update, int version) {
 
 void RankVersions::GradientArrived(const Job& sum, int microbatch, WorkerEffects* out) {
   const Graph& graph = run_.graph();
-  if (HasMicrobatch(sum.kind) || graph.sync(sum.stage).passes_sums() || graph.route() != nullptr) return;
+  if (HasMicrobatch(sum.kind) || graph.protocol(sum.stage).passes_sums() || graph.route() != nullptr) return;
   // The micro-batch's last backward on the stage has ended.
   versions_.ReadElsewhere(sum.step, sum.stage, microbatch, sum.member, &dropped_);
   Drop(out);
@@ -66,7 +66,7 @@ void RankVersions::GradientArrived(const Job& sum, int microbatch, WorkerEffects
 
 void RankVersions::SumMade(const Job& reduce, WorkerEffects* out) {
   // So have the backwards of all ranks on the stage, which read this rank's slice.
-  if (reduce.kind == JobKind::kReduce && run_.graph().sync(reduce.stage).layout() == Layout::kSliced)
+  if (reduce.kind == JobKind::kReduce && run_.graph().protocol(reduce.stage).layout() == Layout::kSliced)
     ReadByAll(reduce, out);
 }
 

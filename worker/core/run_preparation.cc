@@ -19,11 +19,11 @@ std::optional<PrepareEffect::Stage> StageOf(const LocalRun& run, Rank rank, int 
   PrepareEffect::Stage stage{rank, s, holds, false};
   if (holds) {
     const int number = static_cast<int>(member - members.begin());
-    const Protocol& sync = graph.sync(s);
-    stage.saves = sync.holder(number).saves;
-    stage.sums_own = sync.reduces_jointly();
-    stage.updated_elsewhere = !sync.holder(number).steps;
-    if (sync.layout() == Layout::kSliced) {
+    const Protocol& protocol = graph.protocol(s);
+    stage.saves = protocol.holder(number).saves;
+    stage.sums_own = protocol.reduces_jointly();
+    stage.updated_elsewhere = !protocol.holder(number).steps;
+    if (protocol.layout() == Layout::kSliced) {
       stage.part = number;
       stage.parts = static_cast<int>(members.size());
     }

@@ -24,7 +24,8 @@ bool TensorWants::FetchesInTurn(const Job& job) const {
   if (!graph.FetchesWeights(job) || graph.GathersWeights(job)) return false;
   // Weights that ranks of this process hold are at hand: such a job may end before its turn would come.
   const std::vector<Rank>& members = graph.members(job.stage);
-  if (graph.sync(job.stage).layout() == Layout::kWhole) return !run_.IsLocal(members[graph.SourceOf(job)]);
+  if (graph.protocol(job.stage).layout() == Layout::kWhole)
+    return !run_.IsLocal(members[graph.SourceOf(job)]);
   return !std::all_of(members.begin(), members.end(), [this](Rank r) { return run_.IsLocal(r); });
 }
 

@@ -12,9 +12,9 @@ namespace {
 
 // Returns why this process cannot take the assignment; "" if it can.
 std::string WhyRefused(const Assign& assign, LocalRun::Shape* shape) {
-  if (static_cast<int>(assign.process_of_rank.size()) != shape->schedule.ranks) {
+  if (static_cast<int>(assign.process_of_rank.size()) != shape->schedule.scheme.ranks) {
     return absl::StrFormat("the assignment places %d ranks, the schedule has %d",
-                           assign.process_of_rank.size(), shape->schedule.ranks);
+                           assign.process_of_rank.size(), shape->schedule.scheme.ranks);
   }
   return UseJointOperations(assign, shape);
 }

@@ -154,7 +154,7 @@ std::vector<StateRule> StateRulesOf(const ScheduledRun& scheduled) {
   Require(scheduled.schedule != nullptr, "the schedule that the run names could be made");
   for (int s = 0; s < run.stages(); ++s) {
     for (int b = 0; b < run.train.microbatches; ++b)
-      rules[s].staleness.push_back(scheduled.schedule->StalenessOf(s, b));
+      rules[s].staleness.push_back(scheduled.schedule->scheme.StalenessOf(s, b));
   }
   const std::string training = TrainingId(run, rules);
   for (StateRule& rule : rules) rule.training = training;

@@ -10,7 +10,7 @@ namespace weft {
 
 Operation JointOperationOf(const Graph& graph, const Job& job) {
   if (HasMicrobatch(job.kind)) return Operation::kJoinGather;
-  return graph.sync(job.stage).scatters_sum() ? Operation::kReduceScatter : Operation::kAllReduce;
+  return graph.protocol(job.stage).scatters_sum() ? Operation::kReduceScatter : Operation::kAllReduce;
 }
 
 uint64_t RingBytes(Operation operation, const Tensor& from, const Tensor& whole, size_t members) {

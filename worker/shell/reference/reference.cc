@@ -67,7 +67,7 @@ Staleness StalenessOf(const ScheduledRun& scheduled) {
   if (schedule.name == "pipedream_2bw") return [](int, int) { return 1; };
   if (schedule.name == "custom") {
     // The user's own formula is its definition.
-    return [made = scheduled.schedule](int stage, int b) { return made->StalenessOf(stage, b); };
+    return [made = scheduled.schedule](int stage, int b) { return made->scheme.StalenessOf(stage, b); };
   }
   return [](int, int) { return 0; };
 }

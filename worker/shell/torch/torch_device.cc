@@ -67,7 +67,7 @@ class CpuDevice final : public Device {
 // Refuses migrating states. A state has a head that its next rank reads on the host, in the job that takes it
 // over; where the device's memory is not the host's, that would wait for the device in every job.
 absl::Status CheckNothingMigrates(const ScheduledRun& run, absl::string_view device) {
-  if (run.schedule == nullptr || !IsMigrating(*run.schedule->sync)) return absl::OkStatus();
+  if (run.schedule == nullptr || !IsMigrating(*run.schedule->scheme.sync)) return absl::OkStatus();
   return absl::UnimplementedError(
       absl::StrFormat("the schedule %s moves the states of stages from rank to rank, which %s cannot do: use "
                       "--device cpu, or choose a schedule whose weights stay on their ranks",

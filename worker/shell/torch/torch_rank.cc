@@ -23,13 +23,13 @@ DataPrefetch::OfStep PiecesOf(const ScheduledRun& run, Rank rank) {
   return [schedule = run.schedule, readers, rank](int step) {
     std::vector<DataPiece> pieces;
     const auto runs = [&](int stage, int b) {
-      return schedule->compute(Job::Compute(step, stage, b, JobKind::kForward)) == rank;
+      return schedule->scheme.compute(Job::Compute(step, stage, b, JobKind::kForward)) == rank;
     };
-    for (int b = 0; b < schedule->microbatches; ++b) {
+    for (int b = 0; b < schedule->scheme.microbatches; ++b) {
       for (const int stage : readers) {
         if (runs(stage, b)) pieces.push_back({step, b, false});
       }
-      if (runs(schedule->stages - 1, b)) pieces.push_back({step, b, true});
+      if (runs(schedule->scheme.stages - 1, b)) pieces.push_back({step, b, true});
     }
     return pieces;
   };
@@ -51,8 +51,8 @@ TorchRank::TorchRank(const ScheduledRun& run, Rank rank, std::unique_ptr<Dataset
              at::full({}, 1.0f / static_cast<float>(run.spec.train.microbatches),
                       c10::TensorOptions().dtype(c10::kFloat).device(device_->torch_device())),
              /*capturable=*/device_->captures() &&
-                 (run.schedule == nullptr || run.schedule->MaxStaleness() == 0),
-             /*split_backward=*/run.schedule != nullptr && run.schedule->split_backward},
+                 (run.schedule == nullptr || run.schedule->scheme.MaxStaleness() == 0),
+             /*split_backward=*/run.schedule != nullptr && run.schedule->scheme.split_backward},
       files_(run_, *device_),
       data_(run_.spec, std::move(data), *device_, guard_, PiecesOf(run_, rank)) {}
 

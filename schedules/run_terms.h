@@ -1,0 +1,59 @@
+// Holds the terms of a run: what its schedule needs to know and its scheme does not say.
+//
+// A Schedule is a scheme: who computes what, who holds the weights, which job goes first. The terms come from
+// the run: which stages read which, clipping, what a forward leaves, the memory, how gradients are summed.
+// Families make schemes; whoever knows the run adds the terms (run/run_schedule.h for a run file, client/ for
+// flags). A job graph follows from both, so a Graph takes the pair.
+//
+// Invariants, verified by CheckSchedule (check/check.h), not by construction: `inputs` are as said below, and
+// the memory of one micro-batch fits its ranks. A pair cannot be made of a scheme alone, so that nothing that
+// goes on from a run loses its terms unnoticed. Copying is cheap enough to pass by value. Pure.
+#ifndef WEFT_SCHEDULES_RUN_TERMS_H_
+#define WEFT_SCHEDULES_RUN_TERMS_H_
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "schedules/schedule.h"
+#include "schedules/sync/reduction_mode.h"
+
+namespace weft {
+
+enum class ActivationPolicy : uint8_t { kRetain, kRecompute, kOffload };
+
+// A byte budget for what forwards leave until their backwards: a forward starts only if it has room
+// (dispatch/admission.h).
+struct ActivationMemory {
+  std::vector<int64_t> budget;            // by rank
+  std::vector<int64_t> activation_bytes;  // by stage: bytes that one forward keeps until its backward
+};
+
+struct RunTerms {
+  // For each stage, those whose outputs it reads, ascending and all before it; the last stage is the only one
+  // that nobody reads. Empty for a chain. Stages without inputs read the data. Every order of a chain's jobs
+  // respects these edges too, so families need not know them.
+  std::vector<std::vector<int>> inputs;
+  // The global norm of a step's gradients decides its updates, which clip by it or skip: each waits for the
+  // gradients of all stages.
+  bool takes_norm = false;
+  std::vector<ActivationPolicy> activations;  // by stage; empty if all are retained
+  std::optional<ActivationMemory> memory;     // absent: no budget
+  // How the sums of gradients are made. A run that may take kFast has kOrdered here until its devices are
+  // known.
+  ReductionMode reduction = ReductionMode::kOrdered;
+};
+
+// The schedule of a run: its scheme with the run's terms.
+struct RunSchedule {
+  RunSchedule() = default;
+  RunSchedule(Schedule of_scheme, RunTerms of_run) : scheme(std::move(of_scheme)), terms(std::move(of_run)) {}
+
+  Schedule scheme;
+  RunTerms terms;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_SCHEDULES_RUN_TERMS_H_
