@@ -20,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "coordinator/core/records.h"
 #include "proto/session/messages.h"
 
 namespace weft {
@@ -34,6 +35,9 @@ class RunAttempts {
   // Notes the complete checkpoint of the step.
   void Checkpointed(int32_t step);
 
+  // Takes up the figures of a run whose coordinator was started again. That is no loss.
+  void Restore(const RunFigures& figures);
+
   // Returns true if the run may begin again behind so many steps done in all, and counts that.
   bool MayRestart(int32_t steps_done);
   // Ends the attempt, whose last reports these are.
@@ -44,6 +48,7 @@ class RunAttempts {
   // Returns the losses since the last new step; at most `allowed`, except when MayRestart said no.
   int32_t losses() const { return losses_; }
   int32_t allowed() const { return allowed_; }
+  int32_t furthest() const { return furthest_; }  // steps done at the last loss; -1 before one
   // Returns the step of the newest complete checkpoint; -1 for none.
   int32_t checkpoint_step() const { return checkpoint_step_; }
 
@@ -55,6 +60,7 @@ class RunAttempts {
   int32_t restarts_ = 0, losses_ = 0;
   int32_t furthest_ = -1;  // steps done at the last loss
   int32_t checkpoint_step_ = -1;
+  bool assigned_ = false;  // true once an attempt was
   int64_t first_assigned_ns_ = 0;
   std::map<Rank, RankReport> former_;
 };

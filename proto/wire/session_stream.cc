@@ -23,7 +23,7 @@ namespace {
 // Time from starting a connection to the coordinator's `open`.
 constexpr int64_t kOpenTimeout = 10'000'000'000;
 constexpr int64_t kFirstPause = 20'000'000;
-constexpr int64_t kLongestPause = 1'000'000'000;
+constexpr int64_t kLongestPause = 250'000'000;
 constexpr int64_t kLastWords = 2'000'000'000;  // time for the coordinator to take leave
 
 using Stream = grpc::ClientAsyncReaderWriter<v1::WorkerMessage, v1::CoordinatorMessage>;
@@ -114,6 +114,24 @@ class GrpcSessionStream final : public SessionStream {
     return reconnects_;
   }
 
+  bool Renew() override {
+    {
+      MutexLock lock(mu_);
+      if (!over_ || closing_ || stopping_) return false;
+    }
+    thread_.join();  // it has ended, or is about to
+    {
+      MutexLock lock(mu_);
+      end_ = {};
+      arrived_.clear();
+      session_ = 0;
+      over_ = false;
+      status_ = absl::OkStatus();
+    }
+    thread_ = StartThread([this] { Run(); });
+    return true;
+  }
+
   absl::Status Close(int64_t wait_ns) override {
     MutexLock lock(mu_);
     const int64_t start = MonotonicNow();
@@ -195,15 +213,17 @@ class GrpcSessionStream final : public SessionStream {
       if (c.opened) {
         connected_at = now;
         pause = kFirstPause;
+        was_open_ = true;
       }
       if (stopping_ || closing_) return End(absl::CancelledError("the session was closed"));
       if (!status_.ok()) return End(status_);
       if (status.ok()) return End(absl::AbortedError("the coordinator ended the session"));
       if (!MayReconnect(status)) return End(Describe(status));
-      if (now - connected_at >= options_.unreachable_ns) {
-        return End(absl::UnavailableError(
-            absl::StrCat("coordinator at ", options_.address, " unreachable for ",
-                         options_.unreachable_ns / 1'000'000'000, " s: ", status.error_message())));
+      const int64_t patience = was_open_ ? options_.lost_ns : options_.unreachable_ns;
+      if (now - connected_at >= patience) {
+        return End(
+            absl::UnavailableError(absl::StrCat("coordinator at ", options_.address, " unreachable for ",
+                                                patience / 1'000'000'000, " s: ", status.error_message())));
       }
       const int64_t again = MonotonicNow() + pause;
       while (!stopping_ && WaitUntil(again)) {
@@ -339,6 +359,7 @@ class GrpcSessionStream final : public SessionStream {
   Connection* connection_ ABSL_GUARDED_BY(mu_) = nullptr;
   uint64_t session_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t reconnects_ ABSL_GUARDED_BY(mu_) = 0;
+  bool was_open_ ABSL_GUARDED_BY(mu_) = false;  // the coordinator has answered before
   bool closing_ ABSL_GUARDED_BY(mu_) = false;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   bool over_ ABSL_GUARDED_BY(mu_) = false;

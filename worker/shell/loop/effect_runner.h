@@ -65,6 +65,8 @@ class EffectRunner {
 
   // Handle what has happened. The polls return false if nothing has.
   void OnMessage(int64_t now, const FromCoordinator& message);
+  // Leaves the run, and what was to follow it, for a coordinator that does not know this process any more.
+  void LeaveRun(int64_t now);
   bool PollDevice();
   bool PollTransport(int64_t now);
   bool PollCommunicators(int64_t now);
@@ -122,7 +124,7 @@ class EffectRunner {
 
   void Prepare(int64_t now, PrepareEffect& effect) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status BeginRun(int64_t now, PrepareEffect& effect) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-// Returns true if the run has connected to the process.
+  // Returns true if the run has connected to the process.
   bool IsConnected(PeerId peer) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status AdmitPeers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void AllPrepared(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
