@@ -144,6 +144,8 @@ int64_t ServerLoop::NextDeadline() const {
 
 void ServerLoop::Run() {
   if (metrics_ != nullptr) metrics_->Update(MonotonicNow(), core_, 0);
+  // Restored runs are there before anybody asks for them.
+  if (!events_.empty()) Apply(core_.Step(MonotonicNow(), std::exchange(events_, {})));
   bool alive = true;
   while (alive) {
     TakeTags();

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <memory>
 #include <thread>
 #include <utility>
 
@@ -122,7 +123,8 @@ class GrpcSessionStream final : public SessionStream {
     thread_.join();  // it has ended, or is about to
     {
       MutexLock lock(mu_);
-      end_ = {};
+      std::destroy_at(&end_);
+      std::construct_at(&end_);
       arrived_.clear();
       session_ = 0;
       over_ = false;
