@@ -117,6 +117,7 @@ std::string StoreFolderOf(const Flags& flags) {
 // The store of the daemon, and what it had at the start.
 struct DaemonStore {
   std::unique_ptr<StoreWriter> writer;  // null for none
+  int64_t unix_minus_monotonic_ns = 0;
   StoredState stored;
 };
 
@@ -124,7 +125,7 @@ absl::StatusOr<DaemonStore> OpenDaemonStore(const Flags& flags, const DaemonLog*
   DaemonStore opened;
   SqliteStoreOptions options;
   options.folder = StoreFolderOf(flags);
-  options.unix_minus_monotonic_ns = UnixMinusMonotonic();
+  options.unix_minus_monotonic_ns = opened.unix_minus_monotonic_ns = UnixMinusMonotonic();
   if (options.folder.empty()) {
     log->Warning(
         "runs are kept in memory: a coordinator that is started again does not know them; --store DIR keeps "
@@ -214,6 +215,7 @@ int Serve(const Flags& flags) {
   };
   options.release = [&records](uint64_t run) { records.Release(run); };
   options.metrics = &metrics;
+  options.unix_minus_monotonic_ns = store->unix_minus_monotonic_ns;
   if (writer != nullptr) TakeUpRuns(std::move(store->stored), writer, &records, &log, &options);
   auto server = CoordinatorServer::Start(std::move(options));
   if (!server.ok()) return Complain(server.status());

@@ -34,7 +34,8 @@ ServerLoop::ServerLoop(const CoordinatorServerOptions& options,
                        std::unique_ptr<grpc::ServerCompletionQueue> queue, SessionService* sessions,
                        v1::Runs::AsyncService* runs)
     : options_(options),
-      unix_minus_monotonic_(UnixMinusMonotonic()),
+      unix_minus_monotonic_(options.unix_minus_monotonic_ns != 0 ? options.unix_minus_monotonic_ns
+                                                                 : UnixMinusMonotonic()),
       queue_(std::move(queue)),
       session_service_(sessions),
       runs_service_(runs),

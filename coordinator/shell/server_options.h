@@ -54,7 +54,8 @@ struct CoordinatorServerOptions {
   // that it had at the start are `restored`.
   StoreWriter* store = nullptr;
   std::vector<RestoreRun> restored;
-  Metrics* metrics = nullptr;  // counts the server's metrics, if set; outlives the server
+  int64_t unix_minus_monotonic_ns = 0;  // of the store's times; 0: the server looks at the clocks itself
+  Metrics* metrics = nullptr;           // counts the server's metrics, if set; outlives the server
 };
 
 }  // namespace weft

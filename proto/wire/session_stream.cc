@@ -65,7 +65,8 @@ class GrpcSessionStream final : public SessionStream {
   GrpcSessionStream(SessionStreamOptions options, const Address& address)
       : options_(std::move(options)),
         event_fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
-        stub_(v1::Coordination::NewStub(MakeChannel(address))),
+        channel_(MakeChannel(address)),
+        stub_(v1::Coordination::NewStub(channel_)),
         thread_(StartThread([this] { Run(); })) {}
 
   ~GrpcSessionStream() override {
@@ -227,10 +228,29 @@ class GrpcSessionStream final : public SessionStream {
             absl::UnavailableError(absl::StrCat("coordinator at ", options_.address, " unreachable for ",
                                                 patience / 1'000'000'000, " s: ", status.error_message())));
       }
-      const int64_t again = MonotonicNow() + pause;
-      while (!stopping_ && WaitUntil(again)) {
-      }
+      mu_.Unlock();
+      AwaitChannel(MonotonicNow() + pause);
+      mu_.Lock();
       pause = std::min(pause * 2, kLongestPause);
+    }
+  }
+
+  // Waits until the channel is connected, at most until then. gRPC reads from a connection only while
+  // somebody waits for it: without that, a coordinator that is there again would be noticed seconds later.
+  void AwaitChannel(int64_t until) {
+    grpc::CompletionQueue queue;
+    while (MonotonicNow() < until) {
+      const grpc_connectivity_state state = channel_->GetState(/*try_to_connect=*/true);
+      if (state == GRPC_CHANNEL_READY) break;
+      channel_->NotifyOnStateChange(state, DeadlineAt(until), &queue, nullptr);
+      void* tag = nullptr;
+      bool ok = false;
+      queue.Next(&tag, &ok);
+    }
+    queue.Shutdown();
+    void* tag = nullptr;
+    bool ok = false;
+    while (queue.Next(&tag, &ok)) {
     }
   }
 
@@ -352,6 +372,7 @@ class GrpcSessionStream final : public SessionStream {
 
   const SessionStreamOptions options_;
   const int event_fd_;
+  const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::Coordination::Stub> stub_;
 
   mutable Mutex mu_;
