@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/monotonic_clock.h"
 #include "base/mutex.h"
@@ -21,7 +22,10 @@ constexpr int kSubmitFactor = 12;  // multiple of the time of other calls
 class GrpcRunsClient final : public RunsClient {
  public:
   GrpcRunsClient(const Address& address, int64_t call_ns)
-      : address_(address.text()), call_ns_(call_ns), stub_(v1::Runs::NewStub(MakeChannel(address))) {}
+      : address_(address.text()),
+        call_ns_(call_ns),
+        channel_(MakeChannel(address)),
+        stub_(v1::Runs::NewStub(channel_)) {}
 
   absl::StatusOr<uint64_t> Submit(const SubmitRequest& request) override {
     v1::SubmitRequest in;
@@ -102,6 +106,10 @@ class GrpcRunsClient final : public RunsClient {
     return stopped ? absl::CancelledError("the client was stopped") : Describe(end);
   }
 
+  void AwaitConnection(int64_t ns) override {
+    channel_->WaitForConnected(std::chrono::system_clock::now() + std::chrono::nanoseconds(ns));
+  }
+
   void Stop() override {
     MutexLock lock(mu_);
     stopped_ = true;
@@ -141,6 +149,7 @@ class GrpcRunsClient final : public RunsClient {
 
   const std::string address_;
   const int64_t call_ns_;
+  const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::Runs::Stub> stub_;
   Mutex mu_;
   std::set<grpc::ClientContext*> watching_ ABSL_GUARDED_BY(mu_);
@@ -158,6 +167,18 @@ absl::StatusOr<std::unique_ptr<RunsClient>> RunsClient::Create(const std::string
 namespace {
 
 constexpr int64_t kPauseNs = 500'000'000;
+
+// Waits before another attempt: gRPC connects while somebody waits for it.
+void Pause(RunsClient& client) {
+  std::this_thread::sleep_for(std::chrono::nanoseconds(kPauseNs / 5));
+  client.AwaitConnection(kPauseNs);
+}
+
+// Returns true if the call had reached a server. gRPC's text is the only sign of it.
+bool WasConnected(const absl::Status& status) {
+  return status.code() == absl::StatusCode::kDeadlineExceeded ||
+         !absl::StrContains(status.message(), "failed to connect");
+}
 
 }  // namespace
 
@@ -180,7 +201,7 @@ absl::Status FollowRun(RunsClient& client, uint64_t run, bool known, int64_t pat
     if (heard || broken == 0) broken = now;
     if (now - broken >= patience_ns) return status;
     lost();
-    std::this_thread::sleep_for(std::chrono::nanoseconds(kPauseNs));
+    Pause(client);
   }
 }
 
@@ -191,11 +212,11 @@ absl::StatusOr<uint64_t> SubmitPatiently(RunsClient& client, const SubmitRequest
   while (true) {
     const absl::StatusOr<uint64_t> run = client.Submit(request);
     const absl::StatusCode code = run.status().code();
-    there |= code == absl::StatusCode::kDeadlineExceeded;
     const bool unanswered =
         code == absl::StatusCode::kDeadlineExceeded || code == absl::StatusCode::kUnavailable;
+    there |= unanswered && WasConnected(run.status());
     if (!unanswered || !there || MonotonicNow() - start >= patience_ns) return run;
-    std::this_thread::sleep_for(std::chrono::nanoseconds(kPauseNs));
+    Pause(client);
   }
 }
 

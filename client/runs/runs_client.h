@@ -45,6 +45,9 @@ class RunsClient {
   // or `hear` returns false (Cancelled) or the connection is lost (Unavailable).
   virtual absl::Status Watch(uint64_t run, const std::function<bool(const RunEvent&)>& hear) = 0;
 
+  // Waits until there is a connection, at most so long.
+  virtual void AwaitConnection(int64_t ns) = 0;
+
   // Ends every Watch that is going on, with Cancelled.
   virtual void Stop() = 0;
 };
@@ -56,7 +59,8 @@ class RunsClient {
 absl::Status FollowRun(RunsClient& client, uint64_t run, bool known, int64_t patience_ns,
                        const std::function<bool(const RunEvent&)>& hear, const std::function<void()>& lost);
 
-// Submits as Submit does, and sends the request again if no answer comes although a server listens.
+// Submits as Submit does, and sends the request again if no answer comes although a server listens, or if the
+// connection broke before the answer.
 // `request.request` must be set.
 absl::StatusOr<uint64_t> SubmitPatiently(RunsClient& client, const SubmitRequest& request,
                                          int64_t patience_ns);

@@ -42,6 +42,8 @@ Effects CoordinatorCore::EndStep() {
   StartWaiting();
   ExpandRuns();
   for (const uint64_t id : runs_.live()) runs_.Find(id)->Grant(out_);
+  out_.effects.records.steps = out_.effects.steps;
+  out_.effects.records.validations = out_.effects.validations;
   return std::exchange(out_.effects, {});
 }
 
@@ -52,6 +54,8 @@ void CoordinatorCore::On(SubmitRun& e) {
   reply.status = runs_.Submit(out_, e, &reply.run);
   out_.effects.replies.push_back(std::move(reply));
 }
+
+void CoordinatorCore::On(RestoreRun& e) { Settle(runs_.Restore(out_, e)); }
 
 void CoordinatorCore::On(CancelRun& e) {
   Run* run = runs_.Find(e.run);
@@ -125,7 +129,7 @@ void CoordinatorCore::EndRun(Run& run) {
   if (state == RunState::kWaiting) return run.Restart(out_);
   ++out_.counts.runs_ended[static_cast<int>(state)];
   run.Close(out_);
-  runs_.Retire(run.id());
+  runs_.Retire(out_, run.id());
 }
 
 // ---- sessions

@@ -20,7 +20,10 @@
 //      forgot the run. Runs start in the order of submission, each when as many workers are free as it needs;
 //      one that needs more workers than are connected does not hold back the others.
 //   4. Every wait has a deadline, and ends in a reason that names what was awaited.
-//   5. The reported cause is the first: a failure reported by a process waits a moment for the death of
+//   5. The effects name the records on which they rest (records.h). A core that gets these as RestoreRun
+//   events
+//      takes each run up where no message has gone further.
+//   6. The reported cause is the first: a failure reported by a process waits a moment for the death of
 //      another that explains it.
 //
 // One thread owns it. Memory: per worker, per live run a window of steps, and the `runs_kept` runs that ended
@@ -71,6 +74,7 @@ class CoordinatorCore {
 
  private:
   void On(SubmitRun& e);
+  void On(RestoreRun& e);
   void On(CancelRun& e);
   void On(SessionOpened& e) { sessions_.Open(out_.now, e.session); }
   void On(SessionMessage& e);

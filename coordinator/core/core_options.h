@@ -8,7 +8,9 @@
 namespace weft {
 
 struct CoreOptions {
-  uint64_t epoch = 1;  // number that grows with every life of the coordinator
+  // Number that grows with every life of the coordinator: above every epoch of the lives before.
+  uint64_t epoch = 1;
+  uint64_t last_run = 0;  // number of the last run of the lives before
   // True if the coordinator's owner starts the workers: then a worker that ends before it connects fails the
   // runs that wait.
   bool fixed_workers = false;
@@ -16,8 +18,10 @@ struct CoreOptions {
   int64_t hello_ns = 30'000'000'000;  // time from opening a session to Hello
   // Time for a broken session to come back, once its worker must know.
   int64_t grace_ns = 10'000'000'000;
-  int64_t detection_ns = 15'000'000'000;   // time in which a worker notices that its connection is dead
-  int64_t waiting_ns = 600'000'000'000;    // time for as many worker processes as a run needs to connect
+  int64_t detection_ns = 15'000'000'000;  // time in which a worker notices that its connection is dead
+  int64_t waiting_ns = 600'000'000'000;   // time for as many worker processes as a run needs to connect
+  // Time for the workers of a run that is taken up again to come back; then it takes those that are there.
+  int64_t gathering_ns = 30'000'000'000;
   int64_t preparing_ns = 300'000'000'000;  // time for every process to be Prepared
   int64_t progress_ns = 600'000'000'000;   // time without any job done
   // Silence after which a process of a running run has lost its leases; workers report every second.

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "coordinator/core/records.h"
 #include "coordinator/core/run_plan.h"
 #include "proto/session/messages.h"
 #include "proto/session/run_info.h"
@@ -22,11 +23,6 @@ namespace weft {
 using SessionId = uint64_t;
 
 // ---- in
-
-// An output folder, and the place in it where a run writes until it has ended.
-struct RunFolder {
-  std::string path, live;
-};
 
 // Submits a run. Answered by a Reply with the same `reply` number. The same non-empty `request` again, with
 // the same spec, processes and output, is the same run (its id is replied); with others it is refused with
@@ -82,9 +78,15 @@ struct StopAll {
   std::string reason;
 };
 struct Tick {};
+// Takes up a run as a store has it. Comes before any other event.
+struct RestoreRun {
+  StoredRun stored;
+  std::shared_ptr<const RunPlan> plan = nullptr;  // of a run that has not ended
+  std::string failure = {};                       // reason why such a run cannot go on; it has no plan then
+};
 
 using Event = std::variant<SubmitRun, CancelRun, SessionOpened, SessionMessage, SessionBroken, SessionResumed,
-                           SessionClosed, WorkerExited, StopAll, Tick>;
+                           SessionClosed, WorkerExited, StopAll, Tick, RestoreRun>;
 
 // ---- out
 
@@ -118,6 +120,7 @@ struct CloseSession {
 };
 
 struct Effects {
+  Records records;  // to be durable before anything else of these effects is carried out
   std::vector<OutgoingMessage> messages;
   std::vector<Reply> replies;
   std::vector<RunInfo>

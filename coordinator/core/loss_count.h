@@ -25,7 +25,16 @@ class LossCount {
     return losses_ <= allowed_;
   }
 
+  // Goes on with the count of an earlier life.
+  void Restore(int32_t losses, int32_t furthest) {
+    losses_ = losses;
+    furthest_ = furthest;
+  }
+
   int32_t allowed() const { return allowed_; }
+  // Returns the losses since the last new step; at most `allowed`, except when Bear said no.
+  int32_t losses() const { return losses_; }
+  int32_t furthest() const { return furthest_; }  // steps done at the last loss; -1 before one
 
  private:
   const int32_t allowed_;

@@ -18,7 +18,7 @@ Run::Run(const CoreOptions& options, uint64_t id, int32_t processes, int64_t now
       spec_(std::move(submission.spec)),
       run_id_(std::move(submission.run_id)),
       attempts_(plan_->restarts) {
-  if (submission.folder.path.empty()) submission.folder = {submission.output, submission.output};
+  if (submission.folder.path.empty()) submission.folder = {submission.output, submission.output, ""};
   output_ = std::move(submission.folder.live);
   info_.id = id;
   info_.name = plan_->name;
@@ -29,6 +29,86 @@ Run::Run(const CoreOptions& options, uint64_t id, int32_t processes, int64_t now
   info_.submitted_ns = now;
   info_.output = std::move(submission.folder.path);
   info_.file = std::move(submission.file);
+}
+
+Run::Run(const CoreOptions& options, StepEffects& out, RestoreRun& restored)
+    : options_(options),
+      info_(std::move(restored.stored.figures.info)),
+      request_(std::move(restored.stored.submission.request)),
+      body_hash_(BodyHash(restored.stored.submission.spec, restored.stored.submission.processes,
+                          restored.stored.submission.output)),
+      plan_(std::move(restored.plan)),
+      spec_(std::move(restored.stored.submission.spec)),
+      output_(std::move(restored.stored.submission.folder.live)),
+      run_id_(std::move(restored.stored.submission.run_id)),
+      attempts_(plan_ == nullptr ? 0 : plan_->restarts),
+      first_start_ns_(restored.stored.figures.first_start_ns) {
+  info_.output = std::move(restored.stored.submission.folder.path);
+  if (!IsFinal(info_.state)) {
+    TakeUp(out, restored);
+  } else {
+    std::string().swap(spec_);
+    Announce(out);
+  }
+}
+
+void Run::TakeUp(StepEffects& out, const RestoreRun& restored) {
+  if (!restored.stored.steps.empty()) {
+    const StepDone& last = restored.stored.steps.back();
+    info_.steps_done = last.step + 1;
+    info_.loss = last.loss;
+    info_.has_loss = last.has_loss;
+  }
+  RunFigures figures = restored.stored.figures;
+  figures.info = info_;
+  attempts_.Restore(figures);
+  for (RankReport& report : std::exchange(info_.reports, {})) reports_[report.rank] = std::move(report);
+  info_.members.clear();
+  has_begun_ = info_.state >= RunState::kPreparing || info_.started_ns != 0 || info_.restarts > 0;
+  const bool finishes = info_.state == RunState::kFinishing;
+  info_.state = RunState::kWaiting;
+  if (plan_ == nullptr) return Fail(restored.failure);
+  if (info_.stop_step >= 0) {
+    return Cancel(absl::StrCat(info_.reason,
+                               "; the coordinator was started again before the checkpoint of step ",
+                               info_.stop_step, " was complete"));
+  }
+  const bool saved = output_.empty() ? finishes : info_.checkpoint_step >= plan_->steps;
+  if (info_.steps_done >= plan_->steps && saved) return TakeUpResults();
+  info_.reason = "the coordinator was started again";
+  if (has_begun_) {
+    gather_until_ = out.now + options_.gathering_ns;
+    info_.restart_step = std::max(attempts_.checkpoint_step(), plan_->first_step);
+    info_.restart_reason = absl::StrCat(info_.reason, BeginsAgainAt(info_.restart_step));
+    info_.reason = info_.restart_reason;
+  }
+  Announce(out);
+}
+
+// Finishes a run whose steps and checkpoint are complete: the processes' last figures are lost.
+void Run::TakeUpResults() {
+  const bool validated = info_.validation.has_value() && info_.validation->step >= plan_->steps;
+  if (plan_->checkpoint.validate_every > 0 && !validated) {
+    info_.validation_failure = absl::StrCat("the weights after step ", plan_->steps,
+                                            " were not validated: the coordinator was started again");
+    ++info_.failed_validations;
+  }
+  End(RunState::kFinished, "");
+}
+
+std::string Run::BeginsAgainAt(int32_t step) const {
+  return absl::StrCat(step > plan_->first_step ? "; the run goes on from its checkpoint of step "
+                                               : "; the run begins again with step ",
+                      step);
+}
+
+RunFigures Run::Figures() const {
+  return {InfoWithReports(), attempts_.losses().losses(), attempts_.losses().furthest(), first_start_ns_};
+}
+
+void Run::Announce(StepEffects& out) const {
+  out.Changed(info_);
+  out.Keep(Figures());
 }
 
 RunInfo Run::InfoWithReports() const {
@@ -50,7 +130,7 @@ void Run::Wait(StepEffects& out, std::string reason, bool for_workers) {
   if (info_.state == RunState::kWaiting && reason == info_.reason) return;
   info_.state = RunState::kWaiting;
   info_.reason = std::move(reason);
-  out.Changed(info_);
+  Announce(out);
 }
 
 void Run::Start(StepEffects& out, const std::vector<Worker*>& workers, FencingNumbers* numbers) {
@@ -68,6 +148,7 @@ void Run::Start(StepEffects& out, const std::vector<Worker*>& workers, FencingNu
     info_.members.push_back(w->Label());
     peers.push_back({w->process, w->hello.address, w->Label()});
   }
+  gather_until_ = kNever;
   TakeUpAttempt();
   Reduction choice = ChooseReduction(*attempt_, workers);
   reduction_ = choice.mode;
@@ -76,13 +157,14 @@ void Run::Start(StepEffects& out, const std::vector<Worker*>& workers, FencingNu
   attempts_.Assigned(out.now, attempt_->ranks());
   recovery_.Assigned(out.now);
   members_.Lease(attempt_->ranks(), numbers);
+  out.effects.records.epoch = std::max(out.effects.records.epoch, members_.epoch());
   queue_ = std::make_unique<WorkQueue>(attempt_);
   if (!output_.empty()) checkpoints_ = std::make_unique<RunCheckpoints>(*attempt_, members_, &info_);
   info_.state = RunState::kPreparing;
   info_.reason.clear();
   deadline_ = out.now + options_.preparing_ns;
   for (int m = 0; m < members_.size(); ++m) out.Send(members_.at(m).session, AssignFor(m, peers));
-  out.Changed(info_);
+  Announce(out);
 }
 
 // Chooses where the attempt begins.
@@ -131,7 +213,7 @@ void Run::BeginRunning(StepEffects& out) {
   deadline_ = out.now + options_.progress_ns;
   all_may_grant_ = true;
   if (checkpoints_ != nullptr) checkpoints_->Begin(out);
-  out.Changed(info_);
+  Announce(out);
 }
 
 void Run::Take(StepEffects& out, SessionId from, const Credit& m) {
@@ -183,6 +265,7 @@ void Run::Take(StepEffects& out, SessionId from, Completions& m) {
       continue;
     }
     ++out.counts.completions[static_cast<int>(m.jobs[i].job.kind)];
+    first_start_ns_ = std::min(first_start_ns_, m.jobs[i].start_ns);
     if (kept != i) m.jobs[kept] = m.jobs[i];
     ++kept;
   }
@@ -199,6 +282,7 @@ void Run::EndSteps(StepEffects& out) {
   std::vector<WorkQueue::EndedStep> ended;
   queue_->TakeEndedSteps(&ended);
   if (ended.empty()) return;
+  if (info_.steps_done <= plan_->first_step) out.Keep(Figures());  // the start of the first job
   for (const auto& s : ended) {
     if (s.step < info_.steps_done) continue;  // an attempt before has made it too
     out.effects.steps.push_back({info_.id, s.step, s.loss, s.has_loss, s.end_ns, s.gradient_norm});
@@ -224,7 +308,7 @@ void Run::NoteNewSteps(StepEffects& out, int32_t steps_done) {
   if (!recovery.has_value()) return;
   info_.recovery_ns = recovery;
   for (int phase = 0; phase < kRecoveryPhases; ++phase) out.counts.recovery_ns[phase] += (*recovery)[phase];
-  out.Changed(info_);
+  Announce(out);
 }
 
 // Adds the figures of former attempts, hands the reports on, and keeps those of the process's own ranks.
@@ -281,7 +365,7 @@ void Run::Take(StepEffects& out, SessionId from, Stalled& m) {
     reason = reason.empty() ? stop_reason_ : absl::StrCat(stop_reason_, "; ", reason);
   if (reason == info_.reason) return;
   info_.reason = std::move(reason);
-  out.Changed(info_);
+  Announce(out);
 }
 
 void Run::RestartDeadline(int64_t now) {
@@ -308,7 +392,7 @@ void Run::Take(StepEffects& out, SessionId from, const CheckpointSealed& m) {
     case RunCheckpoints::Sealing::kPassed:
       if (m.failure.empty() && m.step == info_.checkpoint_step && m.step < plan_->steps)
         attempts_.Checkpointed(m.step);
-      out.Changed(info_);
+      Announce(out);
       if (info_.state == RunState::kFinishing) BeginFinishing(out);
   }
 }
@@ -319,7 +403,7 @@ void Run::Take(StepEffects& out, SessionId from, Validation& m) {
   if (outcome == RunCheckpoints::Validating::kFenced) return;
   RestartDeadline(out.now);
   if (outcome == RunCheckpoints::Validating::kUnderWay) return;
-  out.Changed(info_);
+  Announce(out);
   if (info_.state != RunState::kRunning) return BeginFinishing(out);
   if (relocates_ && checkpoints_->stop_sealed()) EndStopped(out);
 }
@@ -349,7 +433,7 @@ void Run::FinishWithout(StepEffects& out, RunMember& member, const std::string& 
       checkpoints_->GiveUpValidations(absl::StrCat(member.label, " was lost: ", reason));
     BeginFinishing(out);
   }
-  out.Changed(info_);
+  Announce(out);
   FinishIfAllHave();
 }
 
@@ -368,11 +452,7 @@ void Run::Restart(StepEffects& out) {
   info_.state = RunState::kWaiting;
   info_.restarts = attempts_.restarts();
   info_.restart_step = step;
-  info_.restart_reason =
-      absl::StrCat(ending_->reason,
-                   step > plan_->first_step ? "; the run goes on from its checkpoint of step "
-                                            : "; the run begins again with step ",
-                   step);
+  info_.restart_reason = absl::StrCat(ending_->reason, BeginsAgainAt(step));
   info_.reason = info_.restart_reason;
   ending_.reset();
   attempts_.End(reports_);
@@ -382,10 +462,11 @@ void Run::Restart(StepEffects& out) {
   stop_reason_.clear();
   info_.stop_step = -1;
   ++out.counts.restarts;
-  out.Changed(info_);
+  Announce(out);
 }
 
 void Run::DropAttempt() {
+  has_begun_ = true;
   deadline_ = blame_deadline_ = kNever;
   first_failure_.clear();
   failed_session_ = 0;
@@ -476,13 +557,13 @@ void Run::EndToRelocate(const std::string& reason) {
 void Run::StopBehindCheckpoint(StepEffects& out, const std::string& reason) {
   info_.stop_step = checkpoints_->Stop(queue_->granted_end());
   info_.reason = stop_reason_ = reason;
-  out.Changed(info_);
+  Announce(out);
 }
 
 // Ends a stopped run, once also the jobs of its steps that the checkpoint did not need have ended, so that
 // each of its steps is reported.
 void Run::EndStopped(StepEffects& out) {
-  if (queue_->steps_done() < info_.stop_step) return out.Changed(info_);
+  if (queue_->steps_done() < info_.stop_step) return Announce(out);
   if (!relocates_) return Cancel(stop_reason_);
   // The next attempt would not make them.
   if (!checkpoints_->validating()) EndToRelocate(stop_reason_);
@@ -493,7 +574,7 @@ void Run::BeginFinishing(StepEffects& out) {
   if (info_.state != RunState::kFinishing) {
     info_.state = RunState::kFinishing;
     if (checkpoints_ != nullptr) checkpoints_->Announce(out, plan_->steps);
-    out.Changed(info_);
+    Announce(out);
   }
   deadline_ = out.now + options_.finishing_ns;
   if (checkpoints_ != nullptr && (checkpoints_->saving() || checkpoints_->validating())) return;
@@ -517,19 +598,20 @@ void Run::Close(StepEffects& out) {
   info_.members = std::move(members);
   plan_.reset();
   std::string().swap(spec_);
-  out.Changed(info_);
+  Announce(out);
 }
 
 // ---- time
 
 int64_t Run::next_due() const {
-  int64_t next = std::min(blame_deadline_, deadline_);
+  int64_t next = std::min({blame_deadline_, deadline_, gather_until_});
   if (info_.state == RunState::kRunning && checkpoints_ != nullptr && !blaming())
     next = std::min(next, checkpoints_->next_due());
   return next;
 }
 
 void Run::CheckDeadline(int64_t now) {
+  if (now >= gather_until_) gather_until_ = kNever;
   if (now < deadline_) return;
   switch (info_.state) {
     case RunState::kSubmitted:

@@ -3,7 +3,8 @@
 // It takes the messages of its processes and the passing of time, and answers with grants, with snapshots,
 // and in the end with its wish to end: `ending` says in which state and why. The core then frees the workers
 // and closes the run, because workers outlive runs (coordinator_core.h). A run that lost a process wishes to
-// begin again instead: it waits for processes, and goes on from its newest checkpoint (run_attempts.h).
+// begin again instead: it waits for processes, and goes on from its newest checkpoint (run_attempts.h). So
+// does a run whose coordinator was started again, once its workers have come back or had their time to.
 //
 // Invariants:
 //   1. A message of a rank with a token other than its present one changes nothing but a counter.
@@ -41,6 +42,8 @@ class Run {
  public:
   // Takes plan, specification and names out of the submission. `processes`: how many it runs on.
   Run(const CoreOptions& options, uint64_t id, int32_t processes, int64_t now, SubmitRun& submission);
+  // Takes up a run as it was stored: it goes on from its newest checkpoint, or wishes to end.
+  Run(const CoreOptions& options, StepEffects& out, RestoreRun& restored);
   Run(const Run&) = delete;
   Run& operator=(const Run&) = delete;
 
@@ -54,11 +57,17 @@ class Run {
   const RunMembers& members() const { return members_; }
   int64_t plan_bytes() const { return plan_->bytes; }  // of a run that is not closed
   const WorkQueue* queue() const { return queue_.get(); }
+  // Reports the run's state, and has it stored.
+  void Announce(StepEffects& out) const;
 
   // ---- waiting
 
   // Says why the run waits. It has a deadline while it waits for workers to connect, not for its turn.
   void Wait(StepEffects& out, std::string reason, bool for_workers);
+  // Returns true while it leaves the workers of its former coordinator time to come back.
+  bool gathering() const { return gather_until_ != kNever; }
+  // Returns true if it takes fewer processes than it was submitted with: those that are there.
+  bool takes_fewer() const { return has_begun_ && !gathering(); }
   // Assigns the run to the workers, in their order, or fails.
   void Start(StepEffects& out, const std::vector<Worker*>& workers, FencingNumbers* numbers);
 
@@ -121,6 +130,10 @@ class Run {
   void CheckDeadline(int64_t now);
 
  private:
+  void TakeUp(StepEffects& out, const RestoreRun& restored);
+  void TakeUpResults();
+  std::string BeginsAgainAt(int32_t step) const;
+  RunFigures Figures() const;
   void End(RunState state, const std::string& reason);
   void FinishIfAllHave();
   bool HasResults() const;
@@ -172,8 +185,11 @@ class Run {
   std::vector<Rank> may_grant_;  // ranks to look at when the Step ends; may repeat
   bool all_may_grant_ = false;
 
-  int64_t running_since_ns_ = 0;  // time when the attempt began to run
-  int64_t deadline_ = kNever;     // deadline of the state; while running, of the next completion
+  bool has_begun_ = false;              // true if the present attempt, or the wait for one, is not its first
+  int64_t gather_until_ = kNever;       // kNever: it does not gather
+  int64_t first_start_ns_ = INT64_MAX;  // start of its first job, on its worker's clock
+  int64_t running_since_ns_ = 0;        // time when the attempt began to run
+  int64_t deadline_ = kNever;           // deadline of the state; while running, of the next completion
   int64_t blame_deadline_ = kNever;
   // Reason why it stops with a checkpoint, and why that could not be saved; "" if it was not told to.
   std::string stop_reason_;

@@ -1,6 +1,7 @@
 #include "coordinator/core/run_attempts.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/string_view.h"
 #include "schedules/timeline.h"
@@ -32,7 +33,7 @@ void AddTo(const RankReport& former, RankReport* report) {
 }  // namespace
 
 void RunAttempts::Assigned(int64_t now, int ranks) {
-  if (restarts_ == 0) {
+  if (!std::exchange(assigned_, true)) {
     first_assigned_ns_ = now;
     return;
   }
@@ -44,6 +45,16 @@ void RunAttempts::Assigned(int64_t now, int ranks) {
     former.idle_seconds[std::string(IdleCauseName(IdleCause::kRecovery))] += between;
     former.wall_seconds = wall;
   }
+}
+
+void RunAttempts::Restore(const RunFigures& figures) {
+  const RunInfo& info = figures.info;
+  restarts_ = info.restarts;
+  losses_.Restore(figures.losses, figures.furthest);
+  checkpoint_step_ = info.checkpoint_step;
+  assigned_ = info.started_ns != 0;
+  first_assigned_ns_ = info.started_ns;
+  for (const RankReport& report : info.reports) former_[report.rank] = report;
 }
 
 void RunAttempts::Checkpointed(int32_t step) { checkpoint_step_ = std::max(checkpoint_step_, step); }

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "coordinator/core/loss_count.h"
+#include "coordinator/core/records.h"
 #include "proto/session/messages.h"
 
 namespace weft {
@@ -32,6 +33,9 @@ class RunAttempts {
   // Notes the complete checkpoint of the step.
   void Checkpointed(int32_t step);
 
+  // Takes up the figures of a run whose coordinator was started again. That is no loss.
+  void Restore(const RunFigures& figures);
+
   // Returns true if the run may begin again behind so many steps done in all, and counts that.
   bool MayRestart(int32_t steps_done);
   // Counts an attempt that begins for another reason than a loss.
@@ -41,6 +45,7 @@ class RunAttempts {
 
   // Returns the number of attempts that ended so that another one may begin.
   int32_t restarts() const { return restarts_; }
+  const LossCount& losses() const { return losses_; }
   int32_t allowed() const { return losses_.allowed(); }
   // Returns the step of the newest complete checkpoint; -1 for none.
   int32_t checkpoint_step() const { return checkpoint_step_; }
@@ -52,6 +57,7 @@ class RunAttempts {
   LossCount losses_;
   int32_t restarts_ = 0;
   int32_t checkpoint_step_ = -1;
+  bool assigned_ = false;  // true once an attempt was
   int64_t first_assigned_ns_ = 0;
   std::map<Rank, RankReport> former_;
 };

@@ -9,15 +9,19 @@
 namespace weft {
 
 RunQueue::State RunQueue::Now() {
-  return {workers_.Free().size(), workers_.Connected(), workers_.Ending().size(), runs_.live().size(),
+  const auto& live = runs_.live();
+  const auto gathers = [this](uint64_t id) { return runs_.Find(id)->gathering(); };
+  const auto gathering = static_cast<size_t>(std::count_if(live.begin(), live.end(), gathers));
+  return {workers_.Free().size(), workers_.Connected(), workers_.Ending().size(), live.size(), gathering,
           runs_.next_run()};
 }
 
 // Returns the number of processes that the run waits for. One that begins again takes those that are there: a
-// rank moves to a process that is free, or to one that is left.
+// rank moves to a process that is free, or to one that is left. One whose coordinator was started again first
+// leaves them time to come back.
 size_t RunQueue::Needed(const Run& run) {
   const size_t wanted = run.info().processes;
-  if (run.info().restarts == 0) return wanted;
+  if (!run.takes_fewer()) return wanted;
   size_t there = workers_.Free().size();
   for (const Worker* w : workers_.Ending()) there += w->broken || w->reported_late || w->leaving ? 0 : 1;
   return std::clamp<size_t>(there, 1, wanted);

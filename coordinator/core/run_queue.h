@@ -35,7 +35,7 @@ class RunQueue {
  private:
   // The state on which the queue depends.
   struct State {
-    size_t free = 0, connected = 0, ending = 0, live = 0;
+    size_t free = 0, connected = 0, ending = 0, live = 0, gathering = 0;
     uint64_t next_run = 0;
     friend bool operator==(const State&, const State&) = default;
   };

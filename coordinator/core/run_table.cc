@@ -26,11 +26,29 @@ absl::Status RunTable::Submit(StepEffects& out, SubmitRun& submission, uint64_t*
   const int32_t processes = submission.processes == 0 ? submission.plan->ranks() : submission.processes;
   if (absl::Status s = CheckLimits(submission, processes); !s.ok()) return s;
   *id = submission.id != 0 ? submission.id : Reserve();
+  if (submission.folder.path.empty()) submission.folder = {submission.output, submission.output, ""};
+  out.effects.records.submissions.push_back({*id, submission.request, submission.spec, submission.processes,
+                                             submission.output, submission.folder, submission.file,
+                                             submission.run_id});
   const Run& run = runs_.try_emplace(*id, options_, *id, processes, out.now, submission).first->second;
   if (!run.request().empty()) run_of_request_[run.request()] = *id;
   live_.insert(std::upper_bound(live_.begin(), live_.end(), *id), *id);
-  out.Changed(run.info());
+  run.Announce(out);
   return absl::OkStatus();
+}
+
+Run& RunTable::Restore(StepEffects& out, RestoreRun& restored) {
+  const uint64_t id = restored.stored.submission.run;
+  next_run_ = std::max(next_run_, id + 1);
+  Run& run = runs_.try_emplace(id, options_, out, restored).first->second;
+  if (!run.request().empty()) run_of_request_[run.request()] = id;
+  if (!IsFinal(run.state())) {
+    live_.insert(std::upper_bound(live_.begin(), live_.end(), id), id);
+    return run;
+  }
+  const auto ended_later = [&](int64_t ns, uint64_t other) { return ns < runs_.at(other).info().ended_ns; };
+  ended_.insert(std::upper_bound(ended_.begin(), ended_.end(), run.info().ended_ns, ended_later), id);
+  return run;
 }
 
 absl::Status RunTable::CheckLimits(const SubmitRun& submission, int32_t processes) const {
@@ -54,11 +72,16 @@ absl::Status RunTable::CheckLimits(const SubmitRun& submission, int32_t processe
                    Mebibytes(options_.plan_bytes), ": try again when one of them has ended"));
 }
 
-void RunTable::Retire(uint64_t id) {
+void RunTable::Retire(StepEffects& out, uint64_t id) {
   live_.erase(std::find(live_.begin(), live_.end(), id));
   ended_.push_back(id);
+  ForgetOldest(out);
+}
+
+void RunTable::ForgetOldest(StepEffects& out) {
   while (ended_.size() > options_.runs_kept) {
     const auto oldest = runs_.find(ended_.front());
+    out.effects.records.forgotten.push_back(oldest->first);
     run_of_request_.erase(oldest->second.request());
     runs_.erase(oldest);
     ended_.pop_front();

@@ -1,7 +1,7 @@
 // Keeps the runs: by number, by the request that submitted them, and in the order in which they ended.
 //
 // It takes submissions within the limits of the options, knows a repeated request again, and forgets the runs
-// that ended longest ago. A store that outlives the process would stand behind this table.
+// that ended longest ago. What a store needs to begin this table anew goes into the effects (records.h).
 //
 // Invariants: a number is given once; `live` holds the runs that have not ended, ascending; at most
 // `runs_kept` runs that ended are remembered. Addresses of runs are stable until they are forgotten. Pure;
@@ -23,7 +23,7 @@ namespace weft {
 
 class RunTable {
  public:
-  explicit RunTable(const CoreOptions& options) : options_(options) {}
+  explicit RunTable(const CoreOptions& options) : options_(options), next_run_(options.last_run + 1) {}
 
   // Reserves a number for a run that is not submitted yet; Return gives it back, if none was reserved since.
   uint64_t Reserve() { return next_run_++; }
@@ -34,13 +34,15 @@ class RunTable {
   // AlreadyExists if the request had other content; Unavailable after Close; ResourceExhausted,
   // InvalidArgument.
   absl::Status Submit(StepEffects& out, SubmitRun& submission, uint64_t* id);
+  // Takes up a run as it was stored. It may wish to end at once.
+  Run& Restore(StepEffects& out, RestoreRun& run);
   // Takes no new submissions any more.
   void Close() { closed_ = true; }
   bool closed() const { return closed_; }
 
   // Files a run that has been closed under those that ended, and forgets the oldest. May forget the run
   // itself.
-  void Retire(uint64_t id);
+  void Retire(StepEffects& out, uint64_t id);
 
   Run* Find(uint64_t id);
   const Run* Find(uint64_t id) const;
@@ -56,6 +58,7 @@ class RunTable {
   std::vector<RunInfo> List() const;  // by number; without reports and members
 
  private:
+  void ForgetOldest(StepEffects& out);
   absl::Status CheckLimits(const SubmitRun& submission, int32_t processes) const;
 
   const CoreOptions& options_;
@@ -63,7 +66,7 @@ class RunTable {
   std::map<std::string, uint64_t> run_of_request_;
   std::vector<uint64_t> live_;
   std::deque<uint64_t> ended_;  // in the order of their ends
-  uint64_t next_run_ = 1;
+  uint64_t next_run_;
   bool closed_ = false;
 };
 

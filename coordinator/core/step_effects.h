@@ -1,4 +1,4 @@
-// Collects what one Step of the coordinator's core does.
+// Collects what one Step of the coordinator's core does, and what of it is to be stored.
 //
 // The core's state machines (worker_sessions.h, run_queue.h, run.h, run_checkpoints.h) decide; none of them
 // has the others' state. Each gets this value, reads the time of the Step from it, and appends its effects in
@@ -32,6 +32,15 @@ struct StepEffects {
       }
     }
     effects.runs.push_back(run);
+  }
+  // Has the run's figures stored; the last of a Step count.
+  void Keep(RunFigures figures) {
+    for (RunFigures& kept : effects.records.figures) {
+      if (kept.info.id != figures.info.id) continue;
+      kept = std::move(figures);
+      return;
+    }
+    effects.records.figures.push_back(std::move(figures));
   }
 };
 

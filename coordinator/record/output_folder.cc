@@ -422,6 +422,32 @@ absl::StatusOr<std::unique_ptr<OutputFolder>> OutputFolder::Open(const std::stri
   return folder;
 }
 
+absl::StatusOr<std::unique_ptr<OutputFolder>> OutputFolder::Reopen(const std::string& path,
+                                                                   const std::string& live,
+                                                                   const RunRecord& record) {
+  if (!Exists(path))
+    return absl::NotFoundError(absl::StrCat("its output folder ", path, " was removed meanwhile"));
+  std::unique_ptr<OutputFolder> folder(new OutputFolder(path, path));
+  if (absl::Status locked = folder->Lock(); !locked.ok()) return locked;
+  folder->begun_ = true;
+  if (absl::Status placed = CompletePlacing(path); !placed.ok()) return placed;
+  folder->live_ = Exists(live) ? live : path;
+  const Json before = ReadJson(fs::path(folder->live_) / "run.json");
+  if (At<std::string>(before, "run_id", "") != record.run_id) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("its output folder ", path, " does not hold it any more"));
+  }
+  if (At<std::string>(before, "state", "") != "running")
+    return absl::AlreadyExistsError(absl::StrCat("its results are in ", path));
+  folder->has_work_ = HasWork(path);
+  folder->continues_ = true;
+  folder->run_id_ = record.run_id;
+  folder->started_ = At<std::string>(before, "started", Now());
+  if (absl::Status written = folder->WriteRecord(record); !written.ok()) return written;
+  posix_fallocate(folder->lock_, 4096, kReserve);
+  return folder;
+}
+
 OutputFolder::~OutputFolder() {
   if (lock_ < 0) return;
   if (StillThere().ok()) unlink((path_ + "/" + kLock).c_str());
@@ -444,6 +470,7 @@ absl::Status OutputFolder::Begin(const RunRecord& record) {
     RemoveResults(path_);
   }
   started_ = Now();
+  run_id_ = record.run_id;
   if (absl::Status written = WriteRecord(record); !written.ok()) {
     return absl::InvalidArgumentError(absl::StrCat(written.message(), "; give another folder with --out"));
   }
@@ -462,6 +489,7 @@ absl::Status OutputFolder::WriteRecord(const RunRecord& record) const {
   json["steps_done"] = record.steps_done;
   json["started"] = started_;
   if (record.state != "running") json["ended"] = Now();
+  if (!run_id_.empty()) json["run_id"] = run_id_;
   json["pid"] = getpid();
   json["host"] = HostName();
   return WriteWholeFile(live_ + "/run.json", json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");

@@ -32,6 +32,7 @@ enum class FormerWork { kRefuse, kReplace, kContinue };
 // A run, as in `run.json`.
 struct RunRecord {
   std::string name, file;            // name of the run; the run file, "" if not known
+  std::string run_id;                // identity of the run, by which Reopen knows it; "" for none
   std::string state = "running";     // or finished, stopped, failed
   std::string reason;                // reason why it was stopped or failed
   int first_step = 0, end_step = 0;  // steps that it was to make: from the first up to, not with, the end
@@ -44,6 +45,13 @@ class OutputFolder {
   // not there, takes the lock, and completes what a crash interrupted. Changes nothing else before Begin.
   static absl::StatusOr<std::unique_ptr<OutputFolder>> Open(const std::string& path, const std::string& shown,
                                                             FormerWork former);
+  // Opens the folder of a run whose process ended without ending it, to go on with it: takes the lock, and
+  // leaves everything as it is. `live` is where it wrote, and `record` the run with its identity. NotFound if
+  // the folder is gone, FailedPrecondition if it holds another run by now, AlreadyExists if the run was ended
+  // in it; else as Open.
+  static absl::StatusOr<std::unique_ptr<OutputFolder>> Reopen(const std::string& path,
+                                                              const std::string& live,
+                                                              const RunRecord& record);
   // Fails as Open would for another process that owns the folder, or else for the work of a former run.
   // Touches nothing: for a caller with much to do before Open.
   static absl::Status CheckFree(const std::string& path, const std::string& shown, FormerWork former);
@@ -87,6 +95,7 @@ class OutputFolder {
   bool begun_ = false;
   bool continues_ = false;
   std::string started_;
+  std::string run_id_;
 };
 
 // Returns the treatment for a run: one that goes on from the checkpoint `resume` inside the folder continues

@@ -13,6 +13,17 @@ RunRecorder::RunRecorder(int stages, size_t max_jobs, std::function<void()> wake
   for (auto& of_kind : samples_) of_kind.resize(stages);
 }
 
+void RunRecorder::TakeUp(int64_t first_start_ns, const std::vector<StepDone>& steps,
+                         const std::vector<Validation>& validations) {
+  {
+    MutexLock lock(mu_);
+    const bool known = first_start_ns != INT64_MAX || steps.empty();
+    first_start_ns_ = known ? first_start_ns : steps.front().end_ns;
+  }
+  for (const StepDone& step : steps) OnStep(step);
+  for (const Validation& validation : validations) OnValidation(validation);
+}
+
 void RunRecorder::OnRun(const RunInfo& run) {
   {
     MutexLock lock(mu_);

@@ -39,6 +39,11 @@ class RunRecorder {
  public:
   RunRecorder(int stages, size_t max_jobs, std::function<void()> wake);
 
+  // Takes up what a store has of a run whose coordinator was started again: the start of its first job, and
+  // its steps and validations, as if they had been reported.
+  void TakeUp(int64_t first_start_ns, const std::vector<StepDone>& steps,
+              const std::vector<Validation>& validations);
+
   void OnRun(const RunInfo& run);
   void OnStep(const StepDone& step);
   void OnValidation(const Validation& validation);

@@ -1,6 +1,7 @@
 #include "coordinator/record/run_records.h"
 
 #include <algorithm>
+#include <atomic>
 #include <filesystem>
 #include <optional>
 #include <thread>
@@ -15,6 +16,7 @@
 #include "coordinator/record/run_end.h"
 #include "coordinator/record/run_recorder.h"
 #include "coordinator/record/step_log.h"
+#include "run/run_id.h"
 #include "run/run_spec.h"
 
 namespace weft {
@@ -32,12 +34,13 @@ constexpr int64_t kLastWriteNs = 5'000'000'000;
 class RunRecords::Recording {
  public:
   Recording(const RunPlan& plan, std::string file, std::unique_ptr<OutputFolder> folder,
-            std::function<void(const std::string&)> log)
+            std::function<void(const std::string&)> log, std::function<void(uint64_t run)> written)
       : spec_(*plan.spec),
         schedule_(plan.graph.run_schedule()),
         file_(std::move(file)),
         folder_(std::move(folder)),
         log_(std::move(log)),
+        tell_written_(std::move(written)),
         steps_(folder_->live(), spec_.first_step(), spec_.train.non_finite),
         recorder_(spec_.stages(), kJobsKept, [this] { Wake(); }) {}
 
@@ -50,6 +53,12 @@ class RunRecords::Recording {
       recording->Write();
       recording->written_.Notify();
     }).detach();
+  }
+
+  // Ends the thread without ending the run, which its folder keeps for Restore.
+  void Abandon() {
+    abandoned_ = true;
+    Wake();
   }
 
   bool AwaitWritten(int64_t ns) { return !begun_ || written_.WaitWithTimeout(ns); }
@@ -89,6 +98,7 @@ class RunRecords::Recording {
       Await();
       WriteSteps();
       run = recorder_.run();
+      if (abandoned_ && !IsFinal(run.state)) return;
     }
     id_ = run.id;
     WriteSteps();
@@ -105,6 +115,7 @@ class RunRecords::Recording {
       if (!message.empty()) Say(message);
     }
     folder_.reset();  // and with it the lock
+    if (tell_written_) tell_written_(id_);
   }
 
   void Say(absl::string_view sentence) const { log_(absl::StrCat("run ", id_, ": ", sentence)); }
@@ -114,10 +125,12 @@ class RunRecords::Recording {
   const std::string file_;
   std::unique_ptr<OutputFolder> folder_;
   const std::function<void(const std::string&)> log_;
+  const std::function<void(uint64_t run)> tell_written_;
   StepLog steps_;
   uint64_t id_ = 0;
   int reported_failed_validations_ = 0;  // of validations
   bool begun_ = false;                   // the loop's thread
+  std::atomic<bool> abandoned_{false};
   Notification written_;
   Mutex mu_;
   CondVar wake_;
@@ -125,14 +138,20 @@ class RunRecords::Recording {
   RunRecorder recorder_;
 };
 
-RunRecords::RunRecords(std::string root, std::function<void(const std::string&)> log)
-    : root_(std::move(root)), log_(std::move(log)) {}
+RunRecords::RunRecords(std::string root, std::function<void(const std::string&)> log,
+                       std::function<void(uint64_t run)> written)
+    : root_(std::move(root)), log_(std::move(log)), written_(std::move(written)) {}
 
 RunRecords::~RunRecords() {
   std::vector<std::shared_ptr<Recording>> all;
   {
     MutexLock lock(mu_);
     all.swap(ending_);
+    for (auto& [run, recording] : recordings_) {
+      recording->Abandon();
+      all.push_back(std::move(recording));
+    }
+    recordings_.clear();
   }
   const int64_t until = MonotonicNow() + kLastWriteNs;
   for (const auto& recording : all) {
@@ -157,12 +176,27 @@ absl::StatusOr<RunFolder> RunRecords::Claim(uint64_t run, const SubmitRequest& r
     }
   }
   if (!folder.ok()) return folder.status();
-  if (absl::Status begun = (*folder)->Begin(RecordOf(spec, request.file, "running")); !begun.ok())
-    return begun;
-  RunFolder claimed{(*folder)->path(), (*folder)->live()};
+  RunRecord record = RecordOf(spec, request.file, "running");
+  record.run_id = NewRunId();
+  if (absl::Status begun = (*folder)->Begin(record); !begun.ok()) return begun;
+  RunFolder claimed{(*folder)->path(), (*folder)->live(), record.run_id};
   MutexLock lock(mu_);
-  recordings_[run] = std::make_shared<Recording>(plan, request.file, *std::move(folder), log_);
+  recordings_[run] = std::make_shared<Recording>(plan, request.file, *std::move(folder), log_, written_);
   return claimed;
+}
+
+absl::Status RunRecords::Restore(const StoredRun& run, const RunPlan& plan) {
+  Require(plan.spec != nullptr, "a run that is recorded has its specification");
+  const Submission& submission = run.submission;
+  RunRecord record = RecordOf(*plan.spec, submission.file, "running", run.steps.size());
+  record.run_id = submission.folder.run_id;
+  auto folder = OutputFolder::Reopen(submission.folder.path, submission.folder.live, record);
+  if (!folder.ok()) return folder.status();
+  auto recording = std::make_shared<Recording>(plan, submission.file, *std::move(folder), log_, written_);
+  recording->recorder().TakeUp(run.figures.first_start_ns, run.steps, run.validations);
+  MutexLock lock(mu_);
+  recordings_[submission.run] = std::move(recording);
+  return absl::OkStatus();
 }
 
 std::shared_ptr<RunRecords::Recording> RunRecords::Find(uint64_t run) {

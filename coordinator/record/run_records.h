@@ -29,13 +29,18 @@ namespace weft {
 class RunRecords {
  public:
   // `root` is where runs without an output folder get one, NAME-RUN. `log` gets a sentence about a file that
-  // could not be written, on any thread.
-  RunRecords(std::string root, std::function<void(const std::string&)> log);
+  // could not be written, on any thread. `written` gets the number of a run that has ended and whose folder
+  // is complete, on any thread; it may be empty.
+  RunRecords(std::string root, std::function<void(const std::string&)> log,
+             std::function<void(uint64_t run)> written = nullptr);
   ~RunRecords();
 
   // Opens the folder of the run, which `request` names or which is made below the root, and returns where in
   // it the workers write. `plan` is the run's, with its specification. Failure as OutputFolder::Open.
   absl::StatusOr<RunFolder> Claim(uint64_t run, const SubmitRequest& request, const RunPlan& plan);
+  // Takes up the folder of a run as a store has it, before the server begins. AlreadyExists if the run has
+  // ended and its folder is complete; else as OutputFolder::Reopen.
+  absl::Status Restore(const StoredRun& run, const RunPlan& plan);
   // Releases the folder of a run that was not taken in after all.
   void Release(uint64_t run);
 
@@ -54,6 +59,7 @@ class RunRecords {
 
   const std::string root_;
   const std::function<void(const std::string&)> log_;
+  const std::function<void(uint64_t run)> written_;
   Mutex mu_;
   std::map<uint64_t, std::shared_ptr<Recording>> recordings_ ABSL_GUARDED_BY(mu_);
   std::vector<std::shared_ptr<Recording>> ending_ ABSL_GUARDED_BY(mu_);

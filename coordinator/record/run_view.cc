@@ -182,8 +182,8 @@ Json RunJson(const RunInfo& run) {
                {"submitted", Seconds(run.submitted_ns)},
                {"started", Seconds(run.started_ns)},
                {"ended", Seconds(run.ended_ns)}};
-  if (run.restarts > 0) {
-    json["restarts"] = run.restarts;
+  if (run.restarts > 0) json["restarts"] = run.restarts;
+  if (!run.restart_reason.empty()) {
     json["restart_reason"] = run.restart_reason;
     for (int p = 0; run.recovery_ns.has_value() && p < kRecoveryPhases; ++p)
       json["recovery_seconds"][RecoveryPhaseName(static_cast<RecoveryPhase>(p))] =
@@ -277,6 +277,7 @@ std::string RunText(const RunInfo& run, int64_t now_ns, const TextStyle& style) 
   if (!run.validation_failure.empty()) line("validation ", run.validation_failure);
   if (run.restarts > 0) line("restarts   ", absl::StrCat(run.restarts, "; the last: ", run.restart_reason));
   if (run.recovery_ns.has_value()) line("recovery   ", RecoveryText(*run.recovery_ns));
+  if (run.restarts == 0 && !run.restart_reason.empty()) line("resumed    ", run.restart_reason);
   absl::StrAppend(&out, "time       ", Duration(run, now_ns), "\n");
   return run.reports.empty() ? out : absl::StrCat(out, "\n", RankTable(run.reports, style));
 }

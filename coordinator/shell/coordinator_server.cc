@@ -61,6 +61,7 @@ class GrpcCoordinatorServer final : public CoordinatorServer {
       return absl::InternalError("the gRPC server does not start");
     }
     for (const Address& a : (*listener)->addresses()) addresses_.push_back(a.text());
+    keeps_runs_ = options.store != nullptr;
     loop_ = std::make_unique<ServerLoop>(options, std::move(queue), &sessions_, &runs_);
     loop_->Start();
     acceptor_ = std::make_unique<Acceptor>(*std::move(listener), [this](int descriptor) {
@@ -101,7 +102,8 @@ class GrpcCoordinatorServer final : public CoordinatorServer {
 
   void Stop(const std::string& reason) override {
     if (server_ == nullptr || std::exchange(stopped_, true)) return;
-    loop_->Post([this, reason] { loop_->Add(StopAll{reason}); });
+    // Runs that are in a store stay as they are, and their workers come to the next coordinator.
+    if (!keeps_runs_) loop_->Post([this, reason] { loop_->Add(StopAll{reason}); });
     const absl::Time deadline = absl::Now() + kLastWords;
     while (absl::Now() < deadline) {
       absl::SleepFor(absl::Milliseconds(5));
@@ -140,6 +142,7 @@ class GrpcCoordinatorServer final : public CoordinatorServer {
   std::unique_ptr<ServerLoop> loop_;
   std::unique_ptr<Acceptor> acceptor_;
   bool stopped_ = false;
+  bool keeps_runs_ = false;
 };
 
 }  // namespace

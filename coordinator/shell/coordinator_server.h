@@ -47,7 +47,8 @@ class CoordinatorServer {
   virtual void WorkerExited(int64_t pid, const std::string& reason) = 0;
 
   // Fails the runs that have not ended, tells every worker to shut down, waits a moment for that to be heard,
-  // and ends. Idempotent.
+  // and ends. With a store it leaves runs and workers as they are, and waits a moment for what it has decided
+  // to be stored. Idempotent.
   virtual void Stop(const std::string& reason) = 0;
 };
 

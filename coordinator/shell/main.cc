@@ -2,8 +2,11 @@
 #include <signal.h>
 
 #include <atomic>
+#include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <iostream>
 #include <map>
 #include <memory>
@@ -16,12 +19,16 @@
 #include "base/log/daemon_log.h"
 #include "base/metrics/metrics.h"
 #include "base/metrics/metrics_server.h"
+#include "base/monotonic_clock.h"
 #include "base/net/address.h"
 #include "base/open_files.h"
 #include "base/threads.h"
 #include "coordinator/record/run_records.h"
 #include "coordinator/shell/coordinator_server.h"
+#include "coordinator/shell/restored_runs.h"
 #include "coordinator/shell/spec_planner.h"
+#include "coordinator/store/sqlite_store.h"
+#include "coordinator/store/store_writer.h"
 
 namespace weft {
 namespace {
@@ -33,6 +40,7 @@ struct Flags {
   std::vector<std::string> listen;
   std::string metrics;
   std::string output_root = "out";
+  std::string store, backup;
   bool insecure = false;
   LogLevel log_level = LogLevel::kInfo;
   int lease = 15, grace = 10, waiting = 600, preparing = 300, progress = 600, finishing = 600;
@@ -42,6 +50,11 @@ int Complain(const absl::Status& status) {
   std::cerr << "weft-coordinator: " << status.message() << "\n";
   const bool again = absl::IsUnavailable(status) || absl::IsResourceExhausted(status);
   return again ? kTryAgain : kBadConfiguration;
+}
+
+int64_t UnixMinusMonotonic() {
+  const auto wall = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(wall).count() - MonotonicNow();
 }
 
 CoreOptions CoreOptionsOf(const Flags& flags) {
@@ -93,6 +106,76 @@ CoordinatorObserver Both(CoordinatorObserver log, RunRecords* records) {
   return both;
 }
 
+// Returns the folder of the store: as given, or in the one that systemd made for the unit; "" for none.
+std::string StoreFolderOf(const Flags& flags) {
+  if (!flags.store.empty()) return flags.store;
+  const char* state = std::getenv("STATE_DIRECTORY");
+  if (state == nullptr || *state == '\0') return "";
+  const std::string first = state;
+  return first.substr(0, first.find(':')) + "/store";
+}
+
+// The store of the daemon, and what it had at the start.
+struct DaemonStore {
+  std::unique_ptr<StoreWriter> writer;  // null for none
+  int64_t unix_minus_monotonic_ns = 0;
+  StoredState stored;
+};
+
+absl::StatusOr<DaemonStore> OpenDaemonStore(const Flags& flags, const DaemonLog* log, Metrics* metrics) {
+  DaemonStore opened;
+  SqliteStoreOptions options;
+  options.folder = StoreFolderOf(flags);
+  options.unix_minus_monotonic_ns = opened.unix_minus_monotonic_ns = UnixMinusMonotonic();
+  if (options.folder.empty()) {
+    log->Warning(
+        "runs are kept in memory: a coordinator that is started again does not know them; --store DIR keeps "
+        "them on the disk");
+    return opened;
+  }
+  absl::StatusOr<std::unique_ptr<Store>> store = OpenSqliteStore(options);
+  if (!store.ok()) return store.status();
+  absl::StatusOr<StoredState> stored = (*store)->Load();
+  if (!stored.ok()) return stored.status();
+  opened.stored = *std::move(stored);
+  StoreWriterOptions writing;
+  writing.log = [log](const std::string& line) { log->Warning(line); };
+  // Nothing that rests on what was to be stored has been said. The next start checks the store.
+  writing.failed = [log](const absl::Status& failure) {
+    log->Error(absl::StrCat("the store cannot be written: ", failure.message()));
+    std::_Exit(kBadConfiguration);
+  };
+  writing.metrics = metrics;
+  opened.writer = std::make_unique<StoreWriter>(*std::move(store), std::move(writing));
+  log->Info(absl::StrCat("runs are kept in ", options.folder));
+  return opened;
+}
+
+// Returns what tells the store that a run's folder is complete.
+std::function<void(uint64_t)> RecordWritten(StoreWriter* writer) {
+  if (writer == nullptr) return nullptr;
+  return [writer](uint64_t run) {
+    Records records;
+    records.written.push_back(run);
+    writer->Write(std::move(records), nullptr);
+  };
+}
+
+void TakeUpRuns(StoredState stored, StoreWriter* writer, RunRecords* records, const DaemonLog* log,
+                CoordinatorServerOptions* options) {
+  options->core.last_run = stored.last_run;
+  RestoredRuns restored = RestoreRuns(std::move(stored), options->planner, records);
+  if (!restored.runs.empty()) {
+    log->Info(absl::StrCat("the store has ", restored.runs.size(),
+                           restored.runs.size() == 1 ? " run, " : " runs, ", restored.live,
+                           " of which go on"));
+  }
+  options->core.epoch = restored.records.epoch;
+  options->restored = std::move(restored.runs);
+  options->store = writer;
+  writer->Write(std::move(restored.records), nullptr);
+}
+
 int Serve(const Flags& flags) {
   // The signals are blocked before any thread starts, so that only sigwait takes them.
   sigset_t signals;
@@ -115,20 +198,26 @@ int Serve(const Flags& flags) {
     metrics_server = *std::move(started);
     log.Info(absl::StrCat("metrics on port ", metrics_server->port()));
   }
+  absl::StatusOr<DaemonStore> store = OpenDaemonStore(flags, &log, &metrics);
+  if (!store.ok()) return Complain(store.status());
+  StoreWriter* const writer = store->writer.get();
   CoordinatorServerOptions options;
   options.listen = flags.listen;
   options.insecure = flags.insecure;
   options.core = CoreOptionsOf(flags);
   options.planner = ReadRun;
   // The records exist before the server, which calls them.
-  RunRecords records(std::filesystem::absolute(flags.output_root).lexically_normal().string(),
-                     [&log](const std::string& line) { log.Warning(line); });
+  RunRecords records(
+      std::filesystem::absolute(flags.output_root).lexically_normal().string(),
+      [&log](const std::string& line) { log.Warning(line); }, RecordWritten(writer));
   options.observer = Both(Observe(&log), &records);
   options.claim = [&records](uint64_t run, const SubmitRequest& request, const RunPlan& plan) {
     return records.Claim(run, request, plan);
   };
   options.release = [&records](uint64_t run) { records.Release(run); };
   options.metrics = &metrics;
+  options.unix_minus_monotonic_ns = store->unix_minus_monotonic_ns;
+  if (writer != nullptr) TakeUpRuns(std::move(store->stored), writer, &records, &log, &options);
   auto server = CoordinatorServer::Start(std::move(options));
   if (!server.ok()) return Complain(server.status());
   for (const std::string& address : (*server)->addresses()) {
@@ -145,6 +234,16 @@ int Serve(const Flags& flags) {
   return kOk;
 }
 
+int BackUp(const Flags& flags) {
+  const std::string folder = StoreFolderOf(flags);
+  if (folder.empty()) {
+    std::cerr << "weft-coordinator: --backup needs --store DIR\n";
+    return kUsage;
+  }
+  const absl::Status copied = BackUpSqliteStore(folder, flags.backup);
+  return copied.ok() ? static_cast<int>(kOk) : Complain(copied);
+}
+
 void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option(
          "--listen", flags.listen,
@@ -158,6 +257,14 @@ void AddFlags(CLI::App& app, Flags& flags) {
                  "(default: out "
                  "in the working directory); the workers must see it under the same path")
       ->type_name("DIR");
+  app.add_option(
+         "--store", flags.store,
+         "Folder in which runs are kept, so that a coordinator that is started again goes on with them "
+         "(default: store in $STATE_DIRECTORY; without that they are kept in memory)")
+      ->type_name("DIR");
+  app.add_option("--backup", flags.backup,
+                 "Copy the store to this file and exit; its coordinator may go on meanwhile")
+      ->type_name("FILE");
   app.add_flag("--insecure", flags.insecure,
                "Allow addresses that other machines reach, without encryption or authentication");
   const auto seconds = CLI::Range(1, 1'000'000);
@@ -197,8 +304,10 @@ int Main(int argc, char** argv) {
       "  weft-coordinator --listen unix:/run/weft/coordinator.sock\n"
       "  weft-coordinator --listen 127.0.0.1:7070 --listen unix:/run/weft/coordinator.sock --metrics "
       "127.0.0.1:9100\n"
-      "Exit codes: 0 stopped by a signal, 2 wrong usage, 75 an address is in use or there are no threads "
-      "left, 78 an address is wrong or refused.");
+      "  weft-coordinator --store /var/lib/weft/store --backup /backup/weft.db\n"
+      "Exit codes: 0 stopped by a signal, 2 wrong usage, 75 an address or the store is in use or there are "
+      "no "
+      "threads left, 78 an address is wrong or refused, or the store is damaged or cannot be written.");
   Flags flags;
   AddFlags(app, flags);
   app.set_version_flag("--version", "weft-coordinator 0.1.0");
@@ -210,6 +319,7 @@ int Main(int argc, char** argv) {
     return kUsage;
   }
   if (flags.listen.empty()) flags.listen = {kDefaultCoordinator};
+  if (!flags.backup.empty()) return BackUp(flags);
   signal(SIGPIPE, SIG_IGN);
   RaiseOpenFileLimit();
   constexpr int kThreads = 16;  // its own and gRPC's

@@ -90,14 +90,15 @@ void Submit(ServerLoop* loop, UnaryCall<v1::SubmitRequest, v1::SubmitResponse>* 
 }
 
 void Get(ServerLoop* loop, UnaryCall<v1::GetRequest, v1::Run>* call) {
-  call->Finish(EncodeRun(loop, call->request.run(), &call->response));
+  const absl::Status found = EncodeRun(loop, call->request.run(), &call->response);
+  loop->WhenDurable([call, found] { call->Finish(found); });
 }
 
 void List(ServerLoop* loop, UnaryCall<v1::ListRequest, v1::ListResponse>* call) {
   for (const RunInfo& run : loop->core().ListRuns()) {
     wire::Encode(run, loop->unix_minus_monotonic(), call->response.add_runs());
   }
-  call->Finish(absl::OkStatus());
+  loop->WhenDurable([call] { call->Finish(absl::OkStatus()); });
 }
 
 void ListWorkers(ServerLoop* loop, UnaryCall<v1::ListWorkersRequest, v1::ListWorkersResponse>* call) {
@@ -143,6 +144,7 @@ class WatchCall final : public Call, public ServerLoop::Watcher {
         WriteNext();
         break;
       case kGone:
+        gone_ = true;
         Unsubscribe();
         break;
       default:
@@ -186,9 +188,13 @@ class WatchCall final : public Call, public ServerLoop::Watcher {
       writer_.Finish(ToGrpc(run.status()), Begin(kFinished));
       return;
     }
-    context_->loop->AddWatcher(request_.run(), this);
-    subscribed_ = true;
-    Hear(*run);
+    // Events that follow are heard behind this one.
+    context_->loop->WhenDurable([this, run = *run, here = std::weak_ptr<int>(here_)] {
+      if (here.expired() || gone_) return;
+      context_->loop->AddWatcher(request_.run(), this);
+      subscribed_ = true;
+      Hear(run);
+    });
   }
 
   void Unsubscribe() {
@@ -216,7 +222,9 @@ class WatchCall final : public Call, public ServerLoop::Watcher {
   int in_flight_ = 0;
   std::deque<v1::RunEvent> waiting_;
   bool writing_ = false, finished_ = false, subscribed_ = false;
-  bool last_seen_ = false;  // true once nothing follows the waiting events
+  bool last_seen_ = false;                                     // true once nothing follows the waiting events
+  bool gone_ = false;                                          // true once the client is
+  const std::shared_ptr<int> here_ = std::make_shared<int>();  // as long as this call
 };
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "base/threads.h"
 #include "coordinator/shell/coordinator_metrics.h"
 #include "coordinator/shell/runs_calls.h"
+#include "coordinator/store/store_writer.h"
 #include "proto/wire/channel.h"
 #include "run/run_id.h"
 
@@ -33,7 +34,8 @@ ServerLoop::ServerLoop(const CoordinatorServerOptions& options,
                        std::unique_ptr<grpc::ServerCompletionQueue> queue, SessionService* sessions,
                        v1::Runs::AsyncService* runs)
     : options_(options),
-      unix_minus_monotonic_(UnixMinusMonotonic()),
+      unix_minus_monotonic_(options.unix_minus_monotonic_ns != 0 ? options.unix_minus_monotonic_ns
+                                                                 : UnixMinusMonotonic()),
       queue_(std::move(queue)),
       session_service_(sessions),
       runs_service_(runs),
@@ -43,9 +45,15 @@ ServerLoop::ServerLoop(const CoordinatorServerOptions& options,
       planner_(options.planner) {
   if (!options.core.fixed_workers) processes_ = std::make_unique<ProcessWatch>();
   if (options.metrics != nullptr) metrics_ = std::make_unique<CoordinatorMetrics>(options.metrics);
+  for (const RestoreRun& run : options.restored) Add(run);
+  MutexLock lock(gate_->mu);
+  gate_->loop = this;
 }
 
-ServerLoop::~ServerLoop() = default;
+ServerLoop::~ServerLoop() {
+  MutexLock lock(gate_->mu);
+  gate_->loop = nullptr;
+}
 
 void ServerLoop::Start() {
   AcceptSession();
@@ -145,6 +153,8 @@ int64_t ServerLoop::NextDeadline() const {
 
 void ServerLoop::Run() {
   if (metrics_ != nullptr) metrics_->Update(MonotonicNow(), core_, 0);
+  // Restored runs are there before anybody asks for them.
+  if (!events_.empty()) Apply(core_.Step(MonotonicNow(), std::exchange(events_, {})));
   bool alive = true;
   while (alive) {
     TakeTags();
@@ -167,6 +177,34 @@ void ServerLoop::Run() {
 }
 
 void ServerLoop::Apply(Effects effects) {
+  if (options_.store == nullptr) return CarryOut(std::move(effects));
+  const bool keeps = !effects.records.empty();
+  if (!keeps && held_.empty()) return CarryOut(std::move(effects));
+  written_ += keeps ? 1 : 0;
+  Records records = std::exchange(effects.records, {});
+  const auto shared = std::make_shared<Effects>(std::move(effects));
+  held_.push_back({written_, [this, shared] { CarryOut(std::move(*shared)); }});
+  if (!keeps) return;
+  options_.store->Write(std::move(records), [gate = gate_, number = written_] {
+    MutexLock lock(gate->mu);
+    if (ServerLoop* loop = gate->loop) loop->Post([loop, number] { loop->Release(number); });
+  });
+}
+
+void ServerLoop::Release(uint64_t durable) {
+  while (!held_.empty() && held_.front().records <= durable) {
+    const Held held = std::move(held_.front());
+    held_.pop_front();
+    held.carry_out();
+  }
+}
+
+void ServerLoop::WhenDurable(std::function<void()> answer) {
+  if (held_.empty()) return answer();
+  held_.push_back({written_, std::move(answer)});
+}
+
+void ServerLoop::CarryOut(Effects effects) {
   const CoordinatorObserver& observer = options_.observer;
   for (const WorkerChange& w : effects.workers) {
     if (observer.worker) observer.worker(w);
@@ -212,7 +250,11 @@ void ServerLoop::RemoveWatcher(uint64_t run, Watcher* watcher) {
 void ServerLoop::Submit(SubmitRequest request, Answer answer) {
   std::string spec = request.spec;
   // A repeated request is its first run, whose folder is claimed.
-  const uint64_t id = core_.KnowsRequest(request.request) ? 0 : core_.ReserveRun();
+  const bool known = core_.KnowsRequest(request.request);
+  if (!known && options_.store != nullptr) {
+    if (absl::Status room = options_.store->Room(); !room.ok()) return answer(room);
+  }
+  const uint64_t id = known ? 0 : core_.ReserveRun();
   const auto shared = std::make_shared<Answer>(std::move(answer));
   auto planned = [this, id, request = std::move(request),
                   shared](const absl::StatusOr<std::shared_ptr<const RunPlan>>& plan) {
@@ -236,7 +278,7 @@ void ServerLoop::Submit(SubmitRequest request, Answer answer) {
         (*shared)(run);
       };
       Add(SubmitRun{reply, request.request, *plan, request.spec, request.processes, request.output, *folder,
-                    request.file, id, NewRunId()});
+                    request.file, id, folder->run_id.empty() ? NewRunId() : folder->run_id});
     });
     if (!posted) (*shared)(absl::UnavailableError("the coordinator has stopped"));
   };

@@ -5,6 +5,10 @@
 // steps once over all of it, then sessions are written. Other threads come in through Post: a mailbox, and an
 // alarm on the completion queue that wakes the loop.
 //
+// With a store, the records of a step are written before anything of it is carried out, and effects keep
+// their order: what comes behind records that are being written waits for them, and so do answers that are
+// read from the core.
+//
 // Threads: Post, Submit, Cancel, GetRun, ListRuns from any thread but the loop's; the rest says "loop's
 // thread". Failure: the loop ends only by Stop.
 #ifndef WEFT_COORDINATOR_SHELL_SERVER_LOOP_H_
@@ -14,6 +18,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -60,8 +65,10 @@ class ServerLoop {
   // Cancels a run; `save` as in CancelRun.
   void Cancel(uint64_t run, std::string reason, bool save, Answer answer);
   const CoordinatorCore& core() const { return core_; }
+  // Calls `answer`, which reads from the core, as soon as all that the core has decided so far is durable.
+  void WhenDurable(std::function<void()> answer);
   int64_t unix_minus_monotonic() const { return unix_minus_monotonic_; }
-  bool settled() const { return sessions_.settled(); }
+  bool settled() const { return held_.empty() && sessions_.settled(); }
   // Returns the heartbeat. Any thread.
   const Heartbeat& heart() const { return heart_; }
   // Hears every event of a run; called with nothing after it was removed.
@@ -78,7 +85,11 @@ class ServerLoop {
   void TakeTag(void* tag, bool ok);
   void TakeTags();
   bool TakePosted();
+  // Carries the effects out, or holds them until their records are durable.
   void Apply(Effects effects);
+  void CarryOut(Effects effects);
+  // Carries out what waited for the records of so many steps.
+  void Release(uint64_t durable);
   void Tell(uint64_t run, const RunEvent& event);
   void AcceptSession();
   void WatchProcess(SessionId session, int64_t pid);
@@ -101,6 +112,19 @@ class ServerLoop {
   std::map<uint64_t, Answer> answers_;
   uint64_t next_reply_ = 1;
   std::multimap<uint64_t, Watcher*> watchers_;
+  // What waits for records to be durable, in order.
+  struct Held {
+    uint64_t records = 0;  // number of the last records that it waits for
+    std::function<void()> carry_out;
+  };
+  std::deque<Held> held_;
+  // The way by which the store's thread reports to this loop, while it lives.
+  struct Gate {
+    Mutex mu;
+    ServerLoop* loop ABSL_GUARDED_BY(mu) = nullptr;
+  };
+  const std::shared_ptr<Gate> gate_ = std::make_shared<Gate>();
+  uint64_t written_ = 0;  // number of the last records that were handed to the store
   std::unique_ptr<CoordinatorMetrics> metrics_;
   int64_t end_due_ = INT64_MAX;  // time when the queue ends at the latest, once the loop is over
   bool queue_ended_ = false;

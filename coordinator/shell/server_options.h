@@ -15,6 +15,7 @@
 namespace weft {
 
 class Metrics;
+class StoreWriter;
 
 // Callbacks on the server's thread, in the order of the events; they must not block and must not call the
 // server. Empty ones are skipped.
@@ -49,7 +50,12 @@ struct CoordinatorServerOptions {
       claim;
   // Releases a run that was not taken in after it was claimed. On the server's thread.
   std::function<void(uint64_t run)> release;
-  Metrics* metrics = nullptr;  // counts the server's metrics, if set; outlives the server
+  // Keeps what a coordinator needs that is started again; null for nothing. Outlives the server. The runs
+  // that it had at the start are `restored`.
+  StoreWriter* store = nullptr;
+  std::vector<RestoreRun> restored;
+  int64_t unix_minus_monotonic_ns = 0;  // of the store's times; 0: the server looks at the clocks itself
+  Metrics* metrics = nullptr;           // counts the server's metrics, if set; outlives the server
 };
 
 }  // namespace weft

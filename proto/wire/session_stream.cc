@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <memory>
 #include <thread>
 #include <utility>
 
@@ -23,7 +24,7 @@ namespace {
 // Time from starting a connection to the coordinator's `open`.
 constexpr int64_t kOpenTimeout = 10'000'000'000;
 constexpr int64_t kFirstPause = 20'000'000;
-constexpr int64_t kLongestPause = 1'000'000'000;
+constexpr int64_t kLongestPause = 250'000'000;
 constexpr int64_t kLastWords = 2'000'000'000;  // time for the coordinator to take leave
 
 using Stream = grpc::ClientAsyncReaderWriter<v1::WorkerMessage, v1::CoordinatorMessage>;
@@ -64,7 +65,8 @@ class GrpcSessionStream final : public SessionStream {
   GrpcSessionStream(SessionStreamOptions options, const Address& address)
       : options_(std::move(options)),
         event_fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
-        stub_(v1::Coordination::NewStub(MakeChannel(address))),
+        channel_(MakeChannel(address)),
+        stub_(v1::Coordination::NewStub(channel_)),
         thread_(StartThread([this] { Run(); })) {}
 
   ~GrpcSessionStream() override {
@@ -112,6 +114,25 @@ class GrpcSessionStream final : public SessionStream {
   uint64_t reconnects() const override {
     MutexLock lock(mu_);
     return reconnects_;
+  }
+
+  bool Renew() override {
+    {
+      MutexLock lock(mu_);
+      if (!over_ || closing_ || stopping_) return false;
+    }
+    thread_.join();  // it has ended, or is about to
+    {
+      MutexLock lock(mu_);
+      std::destroy_at(&end_);
+      std::construct_at(&end_);
+      arrived_.clear();
+      session_ = 0;
+      over_ = false;
+      status_ = absl::OkStatus();
+    }
+    thread_ = StartThread([this] { Run(); });
+    return true;
   }
 
   absl::Status Close(int64_t wait_ns) override {
@@ -195,20 +216,41 @@ class GrpcSessionStream final : public SessionStream {
       if (c.opened) {
         connected_at = now;
         pause = kFirstPause;
+        was_open_ = true;
       }
       if (stopping_ || closing_) return End(absl::CancelledError("the session was closed"));
       if (!status_.ok()) return End(status_);
       if (status.ok()) return End(absl::AbortedError("the coordinator ended the session"));
       if (!MayReconnect(status)) return End(Describe(status));
-      if (now - connected_at >= options_.unreachable_ns) {
-        return End(absl::UnavailableError(
-            absl::StrCat("coordinator at ", options_.address, " unreachable for ",
-                         options_.unreachable_ns / 1'000'000'000, " s: ", status.error_message())));
+      const int64_t patience = was_open_ ? options_.lost_ns : options_.unreachable_ns;
+      if (now - connected_at >= patience) {
+        return End(
+            absl::UnavailableError(absl::StrCat("coordinator at ", options_.address, " unreachable for ",
+                                                patience / 1'000'000'000, " s: ", status.error_message())));
       }
-      const int64_t again = MonotonicNow() + pause;
-      while (!stopping_ && WaitUntil(again)) {
-      }
+      mu_.Unlock();
+      AwaitChannel(MonotonicNow() + pause);
+      mu_.Lock();
       pause = std::min(pause * 2, kLongestPause);
+    }
+  }
+
+  // Waits until the channel is connected, at most until then. gRPC reads from a connection only while
+  // somebody waits for it: without that, a coordinator that is there again would be noticed seconds later.
+  void AwaitChannel(int64_t until) {
+    grpc::CompletionQueue queue;
+    while (MonotonicNow() < until) {
+      const grpc_connectivity_state state = channel_->GetState(/*try_to_connect=*/true);
+      if (state == GRPC_CHANNEL_READY) break;
+      channel_->NotifyOnStateChange(state, DeadlineAt(until), &queue, nullptr);
+      void* tag = nullptr;
+      bool ok = false;
+      queue.Next(&tag, &ok);
+    }
+    queue.Shutdown();
+    void* tag = nullptr;
+    bool ok = false;
+    while (queue.Next(&tag, &ok)) {
     }
   }
 
@@ -330,6 +372,7 @@ class GrpcSessionStream final : public SessionStream {
 
   const SessionStreamOptions options_;
   const int event_fd_;
+  const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::Coordination::Stub> stub_;
 
   mutable Mutex mu_;
@@ -339,6 +382,7 @@ class GrpcSessionStream final : public SessionStream {
   Connection* connection_ ABSL_GUARDED_BY(mu_) = nullptr;
   uint64_t session_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t reconnects_ ABSL_GUARDED_BY(mu_) = 0;
+  bool was_open_ ABSL_GUARDED_BY(mu_) = false;  // the coordinator has answered before
   bool closing_ ABSL_GUARDED_BY(mu_) = false;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   bool over_ ABSL_GUARDED_BY(mu_) = false;

@@ -2,8 +2,9 @@
 //
 // It connects, says what was received last, and carries messages both ways through the reliable link
 // (proto/session/link.h). When a connection breaks it tries again, with growing pauses, until
-// `unreachable_ns` have passed without a connection; messages sent meanwhile wait. The caller sees an ordered
-// queue each way and one sticky status.
+// `unreachable_ns` have passed without a connection, or `lost_ns` once there was one; messages sent meanwhile
+// wait. The caller sees an ordered queue each way and one sticky status. A session that the coordinator has
+// ended may be replaced by a new one.
 //
 // Threads: one own thread polls gRPC. Send, Drain, status, Close may be called from any thread. Send writes
 // at once if no write is in flight, which costs some microseconds and no thread switch; else it only queues,
@@ -27,7 +28,8 @@ namespace weft {
 
 struct SessionStreamOptions {
   std::string address;                      // unix:PATH or HOST:PORT
-  int64_t unreachable_ns = 30'000'000'000;  // longest time without a connection, also at first
+  int64_t unreachable_ns = 30'000'000'000;  // longest time without a connection, at first
+  int64_t lost_ns = 30'000'000'000;         // likewise later
 };
 
 class SessionStream {
@@ -54,6 +56,10 @@ class SessionStream {
   // Waits until the coordinator has acknowledged everything or `wait_ns` passed, says goodbye, and ends the
   // session. Returns DeadlineExceeded if not all was acknowledged, or why the session had ended before.
   virtual absl::Status Close(int64_t wait_ns) = 0;
+
+  // Begins a new session in place of one that has ended, without its messages. Returns false if the session
+  // has not ended, or was closed. Not while another thread closes or destroys it.
+  virtual bool Renew() = 0;
 
   // Returns how often a broken connection was replaced.
   virtual uint64_t reconnects() const = 0;

@@ -52,7 +52,7 @@ class RunQueueTest : public ::testing::Test {
   void End(uint64_t run) {
     runs.Find(run)->Cancel("");
     runs.Find(run)->Close(out);
-    runs.Retire(run);
+    runs.Retire(out, run);
     for (auto& [session, worker] : workers.all()) worker.run = worker.run == run ? 0 : worker.run;
   }
 

@@ -113,6 +113,12 @@ void WorkerCore::OnAbort(const Abort& abort, WorkerEffects* out) {
   out->push_back(SendEffect{Forgotten{abort.run}});
 }
 
+void WorkerCore::Leave(WorkerEffects* out) {
+  next_.reset();
+  next_ids_.clear();
+  if (run_) run_->Abort(out);
+}
+
 void WorkerCore::OnIdOfGroup(const GroupId& id, WorkerEffects* out) {
   if (next_.has_value() && next_->run == id.run && next_->epoch == id.epoch) {
     next_ids_.push_back(id);

@@ -49,6 +49,8 @@ class WorkerCore {
   ~WorkerCore();
 
   void OnMessage(int64_t now, const FromCoordinator& message, WorkerEffects* out);
+  // Leaves the run, as Abort does, and what was to follow it.
+  void Leave(WorkerEffects* out);
   void OnPrepared(int64_t now, WorkerEffects* out);
   void OnTensor(int64_t now, const TensorKey& key, const TensorArrival& arrival, WorkerEffects* out);
   // Notes that the device has been given the job. `last` and `activation_bytes` as in JobDone.

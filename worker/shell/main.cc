@@ -40,15 +40,14 @@ struct Flags {
   int process = -1;
   int spin_us = -1;
   std::string data_network = "auto";
-  int connect_timeout = 30, joining = 290, link_timeout = 120, drain = 25;
+  int connect_timeout = 30, reconnect_timeout = 300, joining = 290, link_timeout = 120, drain = 25;
   std::string reference, out;
   std::string evaluate, checkpoint;
   int64_t samples = 0;
   std::string generate, request;
 };
 
-// Returns the exit code of a worker that served. It is 78 only for errors that another start does not cure: a
-// coordinator that was restarted does not know the session, and takes a new one.
+// Returns the exit code of a worker that served. It is 78 only for errors that another start does not cure.
 int CodeOfSession(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kOk:
@@ -97,9 +96,12 @@ int Serve(const Flags& flags, std::unique_ptr<DeviceBackend> backend, SignalStop
   absl::StatusOr<std::unique_ptr<Transport>> transport = CreateUcxTransport(transport_options);
   if (!transport.ok()) return Complain(transport.status(), kFailed);
   absl::StatusOr<std::unique_ptr<SessionStream>> stream =
-      SessionStream::Open({flags.coordinator, int64_t{flags.connect_timeout} * 1'000'000'000});
+      SessionStream::Open({flags.coordinator, int64_t{flags.connect_timeout} * 1'000'000'000,
+                           int64_t{flags.reconnect_timeout} * 1'000'000'000});
   if (!stream.ok()) return Complain(stream.status(), kBadConfiguration);
-  SessionLink link(*std::move(stream), [&log](const std::string& line) { log.Info(line); });
+  // One that weft train owns is started again by it.
+  SessionLink link(
+      *std::move(stream), [&log](const std::string& line) { log.Info(line); }, /*renews=*/!flags.owned);
   WorkerLoopOptions options;
   options.spin_microseconds = flags.spin_us;
   options.join_timeout_ns = int64_t{flags.joining} * 1'000'000'000;
@@ -122,9 +124,10 @@ int Serve(const Flags& flags, std::unique_ptr<DeviceBackend> backend, SignalStop
   link.Send(hello);
   // The owner of an owned process wants its end at once.
   signals.Watch(&loop, &link, flags.owned ? 0 : flags.drain);
-  const absl::Status status = loop.Run();
+  absl::Status status = loop.Run();
   if (loop.hangs()) std::_Exit(Complain(status, kFailed));  // it cannot be cleaned up
   signals.Unwatch();
+  if (status.ok() && !link.shutdown().empty()) status = (*transport)->health();
   metrics->reset();
   link.Close(500'000'000).IgnoreError();
   (*transport)->Close(MonotonicNow() + 200'000'000);
@@ -170,8 +173,12 @@ CLI::Option* AddServiceFlags(CLI::App& app, Flags& flags) {
                  "Microseconds that an idle rank polls before it blocks; -1 chooses")
       ->check(CLI::Range(-1, 1'000'000));
   app.add_option("--connect-timeout", flags.connect_timeout,
-                 "Seconds without a connection to the coordinator, at first or later, after which the worker "
-                 "gives up (default 30)")
+                 "Seconds without a connection to the coordinator, at first, after which the worker gives up "
+                 "(default 30)")
+      ->check(CLI::Range(1, 86400));
+  app.add_option("--reconnect-timeout", flags.reconnect_timeout,
+                 "Likewise once there was a connection: as long as a coordinator takes to be started again "
+                 "(default 300)")
       ->check(CLI::Range(1, 86400));
   app.add_option("--joining", flags.joining,
                  "Seconds from a run's beginning until its GPUs' collectives are complete (default 290, a "

@@ -136,6 +136,13 @@ void EffectRunner::OnMessage(int64_t now, const FromCoordinator& message) {
   Apply(now, nullptr);
 }
 
+void EffectRunner::LeaveRun(int64_t now) {
+  AssertHeld(mu_);
+  if (core_.has_run()) device_work_.RestartGrace(now);
+  core_.Leave(&effects_);
+  Apply(now, nullptr);
+}
+
 bool EffectRunner::PollTransport(int64_t now) {
   AssertHeld(mu_);
   events_.clear();

@@ -28,6 +28,13 @@ class Outbox {
   // Writes the queued messages; returns false if there was none. A thread that sends takes what comes
   // meanwhile too, so others return at once.
   bool SendGathered(Mutex& mu) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  // Drops what waits, for a link that is lost.
+  void Clear() {
+    waiting_.clear();
+    gathered_ = 0;
+  }
+  // Returns true while a thread sends without the owner's lock.
+  bool sending() const { return sending_; }
   // Returns true if so many completions wait that a busy thread should send them.
   bool is_full() const { return gathered_ >= kGatherJobs; }
 

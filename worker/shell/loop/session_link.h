@@ -6,9 +6,12 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "base/mutex.h"
 #include "proto/wire/session_stream.h"
 #include "worker/shell/loop/worker_loop.h"
@@ -19,14 +22,17 @@ namespace weft {
 class SessionLink final : public CoordinatorLink {
  public:
   // `log` is called with a line for each event of the session, on any thread; it may be empty.
-  SessionLink(std::unique_ptr<SessionStream> stream, std::function<void(const std::string&)> log)
-      : stream_(std::move(stream)), log_(std::move(log)) {}
+  // With `renews`, a session that the coordinator has welcomed and then does not know is replaced.
+  SessionLink(std::unique_ptr<SessionStream> stream, std::function<void(const std::string&)> log,
+              bool renews = false)
+      : stream_(std::move(stream)), log_(std::move(log)), renews_(renews) {}
 
   void Send(FromWorker message) override {
     std::string line;
     {
       MutexLock lock(mu_);
       line = notes_.OnSent(message);
+      if (const auto* hello = std::get_if<Hello>(&message)) hello_ = *hello;
     }
     stream_->Send(std::move(message));
     Log(line);
@@ -39,6 +45,7 @@ class SessionLink final : public CoordinatorLink {
       {
         MutexLock lock(mu_);
         line = notes_.OnReceived((*messages)[i]);
+        welcomed_ |= std::holds_alternative<Welcome>((*messages)[i]);
       }
       Log(line);
     }
@@ -46,6 +53,21 @@ class SessionLink final : public CoordinatorLink {
   }
   absl::Status status() const override { return stream_->status(); }
   int event_fd() const override { return stream_->event_fd(); }
+  bool Renew() override {
+    const absl::Status ended = stream_->status();
+    Hello hello;
+    {
+      MutexLock lock(mu_);
+      if (!renews_ || !welcomed_ || !absl::IsAborted(ended) || !notes_.shutdown().empty()) return false;
+      welcomed_ = false;
+      notes_ = SessionNotes();
+      hello = hello_;
+    }
+    if (!stream_->Renew()) return false;
+    Log(absl::StrCat("registering anew: ", ended.message()));
+    Send(std::move(hello));
+    return true;
+  }
 
   // Tells the coordinator why the run that is being served, if any, cannot go on here.
   void LeaveRun(const std::string& reason) {
@@ -84,6 +106,9 @@ class SessionLink final : public CoordinatorLink {
   const std::function<void(const std::string&)> log_;
   mutable Mutex mu_;
   SessionNotes notes_ ABSL_GUARDED_BY(mu_);
+  const bool renews_;
+  bool welcomed_ ABSL_GUARDED_BY(mu_) = false;  // by the coordinator, in this session
+  Hello hello_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace weft

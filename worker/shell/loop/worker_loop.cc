@@ -133,11 +133,11 @@ bool WorkerLoop::Poll() {
   AssertHeld(mu_);
   looked_ns_ = MonotonicNow();
   messages_.clear();
+  const int64_t now = MonotonicNow();
   if (!link_.Drain(&messages_) && !threads_.stopped()) {
-    StopWith(link_.status());
+    if (!Renew(now)) StopWith(link_.status());
     return true;
   }
-  const int64_t now = MonotonicNow();
   bool worked = !messages_.empty();
   for (const FromCoordinator& message : messages_) runner_.OnMessage(now, message);
   worked |= runner_.PollDevice();
@@ -145,6 +145,15 @@ bool WorkerLoop::Poll() {
   worked |= runner_.PollCommunicators(now);
   CheckTimes(now);
   return worked;
+}
+
+bool WorkerLoop::Renew(int64_t now) {
+  if (outbox_.sending()) return true;  // to the lost session; not a moment longer
+  absl::Status lost = link_.status();
+  if (!absl::IsAborted(lost)) return false;
+  runner_.LeaveRun(now);
+  outbox_.Clear();
+  return link_.Renew();
 }
 
 void WorkerLoop::CheckTimes(int64_t now) {

@@ -1,0 +1,59 @@
+#include "coordinator/shell/restored_runs.h"
+
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace weft {
+namespace {
+
+absl::StatusOr<std::shared_ptr<const RunPlan>> PlanAgain(const Planner& planner, const std::string& spec) {
+  absl::StatusOr<UnplannedRun> run = planner(spec);
+  if (!run.ok()) return run.status();
+  return run->plan();
+}
+
+// Takes up the output folder of a run that has ended, to write what of it is missing there.
+bool EndsInFolder(const StoredRun& run, const Planner& planner, RunRecords* folders) {
+  if (run.written) return false;
+  const auto plan = PlanAgain(planner, run.submission.spec);
+  return plan.ok() && folders->Restore(run, **plan).ok();
+}
+
+// Plans a run that goes on, or says why it cannot.
+void TakeUp(const Planner& planner, RunRecords* folders, RestoreRun* run) {
+  auto plan = PlanAgain(planner, run->stored.submission.spec);
+  absl::Status taken = plan.status();
+  if (taken.ok()) taken = folders->Restore(run->stored, **plan);
+  if (taken.ok()) {
+    run->plan = *std::move(plan);
+  } else {
+    run->failure =
+        absl::StrCat("the coordinator was started again and cannot go on with it: ", taken.message());
+  }
+}
+
+}  // namespace
+
+RestoredRuns RestoreRuns(StoredState stored, const Planner& planner, RunRecords* folders) {
+  RestoredRuns restored;
+  restored.records.epoch = stored.epoch + 1;
+  for (auto& [id, run] : stored.runs) {
+    RestoreRun& restore = restored.runs.emplace_back(RestoreRun{std::move(run)});
+    if (!IsFinal(restore.stored.figures.info.state)) {
+      TakeUp(planner, folders, &restore);
+      restored.live += restore.plan == nullptr ? 0 : 1;
+    } else if (!restore.stored.written && !EndsInFolder(restore.stored, planner, folders)) {
+      restored.records.written.push_back(id);
+    }
+    // The folders have had them; the last says how far the run has come.
+    auto& steps = restore.stored.steps;
+    if (steps.size() > 1) steps.erase(steps.begin(), steps.end() - 1);
+    steps.shrink_to_fit();
+    restore.stored.validations = {};
+  }
+  return restored;
+}
+
+}  // namespace weft

@@ -1,0 +1,28 @@
+// Prepares the runs that a store has for a coordinator that begins: plans those that go on, and takes up
+// their output folders.
+#ifndef WEFT_COORDINATOR_SHELL_RESTORED_RUNS_H_
+#define WEFT_COORDINATOR_SHELL_RESTORED_RUNS_H_
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "coordinator/core/events.h"
+#include "coordinator/record/run_records.h"
+#include "coordinator/shell/server_options.h"
+
+namespace weft {
+
+struct RestoredRuns {
+  std::vector<RestoreRun> runs;  // by number
+  Records records;               // the new life's epoch, and what has been written since
+  size_t live = 0;               // number of runs that go on
+};
+
+// A run that cannot be planned, or whose folder cannot be taken up, is restored with that failure. Blocks as
+// long as planning and the disk take. Before the server starts.
+RestoredRuns RestoreRuns(StoredState stored, const Planner& planner, RunRecords* folders);
+
+}  // namespace weft
+
+#endif  // WEFT_COORDINATOR_SHELL_RESTORED_RUNS_H_

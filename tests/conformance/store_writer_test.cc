@@ -1,0 +1,135 @@
+// Group commit, and a store that is full or fails (coordinator/store/store_writer.h).
+#include "coordinator/store/store_writer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/metrics/metrics.h"
+#include "base/mutex.h"
+
+namespace weft {
+namespace {
+
+using ::testing::ElementsAre;
+
+// A store whose commits wait to be let go, and do as they are told.
+class HeldStore final : public Store {
+ public:
+  absl::StatusOr<StoredState> Load() override { return StoredState(); }
+  absl::Status Commit(const std::vector<Records>& batch) override {
+    MutexLock lock(mu_);
+    sizes_.push_back(batch.size());
+    ++commits_;
+    changed_.SignalAll();
+    while (let_go_ < commits_) changed_.Wait(mu_);
+    return answer_;
+  }
+  absl::Status Room() override {
+    MutexLock lock(mu_);
+    return absl::IsResourceExhausted(answer_) ? answer_ : absl::OkStatus();
+  }
+  void AwaitCommits(int commits) {
+    MutexLock lock(mu_);
+    while (commits_ < commits) changed_.Wait(mu_);
+  }
+  void LetGo(int commits, absl::Status answer = absl::OkStatus()) {
+    MutexLock lock(mu_);
+    let_go_ = commits;
+    answer_ = std::move(answer);
+    changed_.SignalAll();
+  }
+  std::vector<size_t> sizes() {
+    MutexLock lock(mu_);
+    return sizes_;
+  }
+
+ private:
+  Mutex mu_;
+  CondVar changed_;
+  std::vector<size_t> sizes_;
+  int commits_ = 0, let_go_ = 0;
+  absl::Status answer_;
+};
+
+class StoreWriterTest : public testing::Test {
+ protected:
+  StoreWriterTest() {
+    auto store = std::make_unique<HeldStore>();
+    store_ = store.get();
+    StoreWriterOptions options;
+    options.failed = [this](const absl::Status& failure) {
+      failure_ = failure;
+      failed_.Notify();
+    };
+    options.metrics = &metrics_;
+    writer_ = std::make_unique<StoreWriter>(std::move(store), std::move(options));
+  }
+  void Write(int number) {
+    Records records;
+    records.epoch = number;
+    writer_->Write(std::move(records), [this, number] {
+      MutexLock lock(mu_);
+      durable_.push_back(number);
+    });
+  }
+  std::vector<int> durable() {
+    MutexLock lock(mu_);
+    return durable_;
+  }
+
+  Metrics metrics_;
+  HeldStore* store_ = nullptr;
+  absl::Status failure_;
+  Notification failed_;
+  Mutex mu_;
+  std::vector<int> durable_;
+  std::unique_ptr<StoreWriter> writer_;
+};
+
+TEST_F(StoreWriterTest, RecordsThatComeDuringACommit_AreCommittedTogether) {
+  Write(1);
+  store_->AwaitCommits(1);
+  for (const int number : {2, 3, 4}) Write(number);
+  EXPECT_TRUE(durable().empty()) << "nothing is durable before its commit has ended";
+  store_->LetGo(2);
+  writer_->Stop();
+  EXPECT_THAT(store_->sizes(), ElementsAre(1, 3));
+  EXPECT_THAT(durable(), ElementsAre(1, 2, 3, 4));
+  EXPECT_THAT(metrics_.Text(), testing::HasSubstr("weft_store_commits_total 2"));
+}
+
+TEST_F(StoreWriterTest, AFullStore_IsTriedAgainAndLosesNothing) {
+  Write(1);
+  store_->AwaitCommits(1);
+  store_->LetGo(1, absl::ResourceExhaustedError("no room"));
+  store_->AwaitCommits(2);
+  EXPECT_TRUE(absl::IsResourceExhausted(writer_->Room()));
+  EXPECT_TRUE(durable().empty());
+  Write(2);
+  store_->LetGo(3);
+  store_->AwaitCommits(3);
+  writer_->Stop();
+  EXPECT_THAT(durable(), ElementsAre(1, 2));
+  EXPECT_TRUE(writer_->Room().ok());
+}
+
+TEST_F(StoreWriterTest, AFailedStore_ReportsNothingAsDurableAndSaysSoOnce) {
+  Write(1);
+  store_->AwaitCommits(1);
+  Write(2);
+  store_->LetGo(2, absl::InternalError("the disk is broken"));
+  failed_.Wait();
+  Write(3);
+  writer_->Stop();
+  EXPECT_TRUE(durable().empty());
+  EXPECT_THAT(store_->sizes(), ElementsAre(1)) << "a store that failed is not used again";
+  EXPECT_EQ(failure_.message(), "the disk is broken");
+}
+
+}  // namespace
+}  // namespace weft

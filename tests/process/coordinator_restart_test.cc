@@ -1,0 +1,267 @@
+// A coordinator with a store that is killed, or stopped, and started again, with the real programs: no run is
+// lost, each step is reported once, and the weights are those of an undisturbed run. The workers come back by
+// themselves.
+#include <signal.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "tests/process/checkpoint_tensors.h"
+#include "tests/process/command.h"
+#include "tests/process/run_files.h"
+
+namespace weft {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr int kSeconds = 120;
+
+bool Eventually(const std::function<bool()>& done) {
+  for (int i = 0; i < kSeconds * 50; ++i) {
+    if (done()) return true;
+    usleep(20'000);
+  }
+  return false;
+}
+
+// The steps in the log and their losses, in the order of their lines. The last line may be on its way.
+std::vector<std::pair<int, double>> LossesIn(const std::string& out) {
+  std::vector<std::pair<int, double>> losses;
+  std::ifstream file(out + "/steps.jsonl");
+  for (std::string line; std::getline(file, line) && !file.eof();) {
+    const Json step = Json::parse(line, nullptr, false);
+    if (step.contains("loss")) losses.emplace_back(step["step"], step["loss"]);
+  }
+  return losses;
+}
+
+class CoordinatorRestart : public ::testing::Test {
+ protected:
+  void StartCoordinator() {
+    coordinator_ = std::make_unique<Command>(
+        std::vector<std::string>{"weft-coordinator", "--listen", address_, "--output-root", folder_.path(),
+                                 "--store", folder_ / "store"});
+    ASSERT_TRUE(coordinator_->WaitFor("listening on", kSeconds));
+  }
+  void StartWorkers(int count) {
+    for (int i = 0; i < count; ++i) {
+      const std::string name = absl::StrCat("w", i);
+      workers_.push_back(std::make_unique<Command>(
+          std::vector<std::string>{"weft-worker", "--coordinator", address_, "--name", name}));
+      ASSERT_TRUE(coordinator_->WaitFor(name + ", pid", kSeconds));
+    }
+  }
+  void KillCoordinator() {
+    coordinator_->Signal(SIGKILL);
+    coordinator_->Wait(kSeconds);
+  }
+  std::string WriteRun(const std::string& schedule, int steps,
+                       const std::string& checkpoint = "{every: 5}") const {
+    return WriteSmallRun(
+        folder_, {{"train", absl::StrCat("{steps: ", steps,
+                                         ", batch: 16, microbatches: 4, seed: 1, clip_norm: 1.0, optimizer: "
+                                         "{adamw: {lr: 1.0e-3}}}")},
+                  {"schedule", schedule},
+                  {"checkpoint", checkpoint}});
+  }
+  CommandResult Weft(std::vector<std::string> arguments) const {
+    arguments.insert(arguments.begin(), "weft");
+    arguments.insert(arguments.end(), {"--coordinator", address_});
+    return Command::Run(arguments, kSeconds);
+  }
+  void Submit(const std::string& file) const {
+    const CommandResult r = Weft({"submit", file, "--processes", "2", "--out", out_, "--detach"});
+    ASSERT_EQ(r.code, 0) << r.err;
+  }
+  Json Describe(int run = 1) const {
+    return Json::parse(Weft({"describe", absl::StrCat(run), "-o", "json"}).out, nullptr, false);
+  }
+  bool AwaitSteps(size_t steps) const {
+    return Eventually([&] { return LossesIn(out_).size() >= steps || fs::exists(out_ + "/summary.json"); });
+  }
+  void TrainReference(const std::string& file) const {
+    const CommandResult r =
+        Command::Run({"weft", "train", file, "--reference", "--out", folder_ / "reference"}, kSeconds);
+    ASSERT_EQ(r.code, 0) << r.err;
+  }
+  // The trained weights are those of the undisturbed loop, and so is each loss; each step is reported once.
+  void ExpectTheReference() const {
+    EXPECT_TRUE(ReadTensors(out_ + "/checkpoint") == ReadTensors(folder_ / "reference/checkpoint"))
+        << "other bits";
+    EXPECT_EQ(LossesIn(out_), LossesIn(folder_ / "reference"));
+  }
+
+  const TestFolder folder_;
+  const std::string out_ = folder_ / "out";
+  const std::string address_ = "unix:" + (folder_ / "coordinator.sock");
+  std::unique_ptr<Command> coordinator_;
+  std::vector<std::unique_ptr<Command>> workers_;
+};
+
+class CoordinatorRestartOf : public CoordinatorRestart, public ::testing::WithParamInterface<const char*> {};
+
+TEST_P(CoordinatorRestartOf, KilledTwiceInMidRun_EndsWithTheBitsOfAnUndisturbedRun) {
+  const std::string file = WriteRun(GetParam(), 90);
+  TrainReference(file);
+  StartCoordinator();
+  StartWorkers(2);
+  Submit(file);
+  const auto watcher =
+      std::make_unique<Command>(std::vector<std::string>{"weft", "wait", "1", "--coordinator", address_});
+  size_t steps = 12;
+  for (int kills = 0; kills < 2; ++kills) {
+    ASSERT_TRUE(AwaitSteps(steps));
+    ASSERT_FALSE(fs::exists(out_ + "/summary.json")) << "it was too quick to be killed";
+    KillCoordinator();
+    const size_t made = LossesIn(out_).size();
+    StartCoordinator();
+    // More than it had: the run goes on, and steps.jsonl with it.
+    steps = made + 15;
+  }
+  const CommandResult waited = watcher->Wait(kSeconds);
+  EXPECT_EQ(waited.code, 0) << waited.err;
+  const Json run = Describe();
+  EXPECT_EQ(run["state"], "finished");
+  EXPECT_FALSE(run.contains("restarts")) << "that is no loss of a process";
+  EXPECT_THAT(run["restart_reason"].get<std::string>(), AllOf(HasSubstr("the coordinator was started again"),
+                                                              HasSubstr("from its checkpoint of step ")));
+  ExpectTheReference();
+  const Json summary = Json::parse(ReadWholeFile(out_ + "/summary.json"));
+  EXPECT_EQ(summary["steps"], 90);
+}
+
+INSTANTIATE_TEST_SUITE_P(Schedules, CoordinatorRestartOf,
+                         ::testing::Values("{1f1b: {}}", "{lpp: {groups: 2, ranks: 2}}", "{fsdp: {}}"));
+
+// What was acknowledged is there: a run that waits, one that has ended, and their order.
+TEST_F(CoordinatorRestart, KilledBehindAcknowledgedSubmissions_KnowsThemAndEndsThem) {
+  const std::string file = WriteRun("{1f1b: {}}", 3);
+  StartCoordinator();
+  {
+    StartWorkers(1);
+    ASSERT_EQ(Weft({"submit", file, "--processes", "1", "--out", folder_ / "first"}).code, 0);
+    workers_.clear();
+  }
+  const Json first = Describe(1);
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_EQ(
+        Weft({"submit", file, "--processes", "1", "--out", folder_ / absl::StrCat("out", i), "--detach"}).out,
+        absl::StrCat(2 + i, "\n"));
+    KillCoordinator();
+    StartCoordinator();
+  }
+  EXPECT_EQ(Describe(1), first) << "a run that has ended stays as it was";
+  const CommandResult list = Weft({"ls", "-o", "json"});
+  EXPECT_EQ(Json::parse(list.out).size(), 4u) << list.out;
+  StartWorkers(1);
+  for (int run = 2; run <= 4; ++run) EXPECT_EQ(Weft({"wait", absl::StrCat(run)}).code, 0);
+  const Json last = Describe(4);
+  EXPECT_EQ(last["state"], "finished");
+  EXPECT_FALSE(last.contains("restart_reason")) << "it had not begun";
+  ASSERT_EQ(Weft({"submit", file, "--processes", "1", "--out", folder_ / "next", "--detach"}).out, "5\n");
+}
+
+// SIGTERM leaves the runs too, as for an upgrade of the program.
+TEST_F(CoordinatorRestart, StoppedAndStarted_GoesOn) {
+  const std::string file = WriteRun("{1f1b: {}}", 60);
+  TrainReference(file);
+  StartCoordinator();
+  StartWorkers(2);
+  Submit(file);
+  ASSERT_TRUE(AwaitSteps(8));
+  coordinator_->Signal(SIGTERM);
+  EXPECT_EQ(coordinator_->Wait(kSeconds).code, 0);
+  EXPECT_THAT(ReadWholeFile(out_ + "/run.json"), HasSubstr("\"running\""));
+  StartCoordinator();
+  EXPECT_EQ(Weft({"wait", "1"}).code, 0);
+  ExpectTheReference();
+}
+
+// The workers that come back may be fewer.
+TEST_F(CoordinatorRestart, KilledTogetherWithAWorker_GoesOnWithTheOther) {
+  const std::string file = WriteRun("{1f1b: {}}", 60);
+  TrainReference(file);
+  StartCoordinator();
+  StartWorkers(2);
+  Submit(file);
+  ASSERT_TRUE(AwaitSteps(8));
+  KillCoordinator();
+  workers_[0]->Signal(SIGKILL);
+  StartCoordinator();
+  EXPECT_EQ(Weft({"wait", "1"}).code, 0);
+  ExpectTheReference();
+}
+
+TEST_F(CoordinatorRestart, CancelledAndKilled_StaysCancelled) {
+  StartCoordinator();
+  StartWorkers(2);
+  Submit(WriteRun("{1f1b: {}}", 100000));
+  ASSERT_TRUE(AwaitSteps(3));
+  ASSERT_EQ(Weft({"cancel", "1"}).code, 0);
+  KillCoordinator();
+  StartCoordinator();
+  EXPECT_EQ(Describe()["state"], "cancelled");
+  EXPECT_TRUE(Eventually([&] {
+    return ReadWholeFile(out_ + "/run.json").find("\"stopped\"") != std::string::npos;
+  })) << "its folder says so, though the coordinator was killed at once";
+}
+
+TEST_F(CoordinatorRestart, ItsStore_IsTheOnlyOnesAndSaysWhereRunsAre) {
+  StartCoordinator();
+  const std::vector<std::string> second = {"weft-coordinator", "--listen",
+                                           "unix:" + (folder_ / "second.sock"), "--store", folder_ / "store"};
+  const CommandResult refused = Command::Run(second, kSeconds);
+  EXPECT_EQ(refused.code, 75) << refused.err;
+  EXPECT_THAT(refused.err, HasSubstr("another coordinator uses the store"));
+  Command memory({"weft-coordinator", "--listen", "unix:" + (folder_ / "memory.sock")});
+  EXPECT_TRUE(memory.WaitFor("runs are kept in memory", kSeconds));
+}
+
+TEST_F(CoordinatorRestart, ADamagedStore_IsRefusedAndItsBackupIsNot) {
+  StartCoordinator();
+  Submit(WriteRun("{1f1b: {}}", 3));
+  const CommandResult copied = Command::Run(
+      {"weft-coordinator", "--store", folder_ / "store", "--backup", folder_ / "backup.db"}, kSeconds);
+  ASSERT_EQ(copied.code, 0) << copied.err;
+  KillCoordinator();
+  {
+    // Of a store that was closed, all is in the file.
+    StartCoordinator();
+    coordinator_->Signal(SIGTERM);
+    coordinator_->Wait(kSeconds);
+    std::fstream file(folder_ / "store/store.db", std::ios::in | std::ios::out | std::ios::binary);
+    const std::string bytes = ReadWholeFile(folder_ / "store/store.db");
+    const size_t at = bytes.find("microbatches");
+    ASSERT_NE(at, std::string::npos);
+    file.seekp(static_cast<std::streamoff>(at)).put('M');
+  }
+  const std::vector<std::string> start = {"weft-coordinator", "--listen", address_,         "--output-root",
+                                          folder_.path(),     "--store",  folder_ / "store"};
+  const CommandResult refused = Command::Run(start, kSeconds);
+  EXPECT_EQ(refused.code, 78) << refused.err;
+  EXPECT_THAT(refused.err, AllOf(HasSubstr("run 1"), HasSubstr("is damaged"), HasSubstr("To restore")));
+  fs::remove_all(folder_ / "store");
+  fs::create_directories(folder_ / "store");
+  fs::copy_file(folder_ / "backup.db", folder_ / "store/store.db");
+  StartCoordinator();
+  StartWorkers(2);
+  EXPECT_EQ(Weft({"wait", "1"}).code, 0);
+}
+
+}  // namespace
+}  // namespace weft

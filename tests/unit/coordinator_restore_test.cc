@@ -1,0 +1,298 @@
+// The core's records, and a core that begins anew from them (coordinator/core/records.h): what was said rests
+// on what is stored, and no run, step or epoch is lost or given twice.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/coordinator_core.h"
+#include "coordinator/store/store.h"
+#include "schedules/families/families.h"
+
+namespace weft {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr int64_t kSecond = 1'000'000'000;
+constexpr int kSteps = 8;
+
+std::shared_ptr<const RunPlan> PlanOf(int validate_every) {
+  CheckpointRule rule;
+  rule.every_steps = 2;
+  rule.validate_every = validate_every;
+  auto plan = std::make_shared<RunPlan>(**MakeRunPlan("run", "gpipe", *MakeSchedule("gpipe", {}, 2, 2),
+                                                      kSteps, 0, ReductionMode::kOrdered, rule));
+  plan->restarts = 1;
+  plan->resumed_spec = [](const std::string& checkpoint, int32_t step) {
+    return absl::StrCat(checkpoint, " from step ", step);
+  };
+  return plan;
+}
+
+// Plays the shell, the workers and the disk, of which nothing is lost.
+class RestoredCore : public ::testing::Test {
+ protected:
+  void Take(Effects e) {
+    Apply(e.records, &disk);
+    for (OutgoingMessage& m : e.messages) {
+      if (const auto* assign = std::get_if<Assign>(&m.message)) {
+        EXPECT_GE(disk.epoch, assign->epoch) << "an epoch is stored before it is used";
+        epochs.push_back(assign->epoch);
+      }
+      if (const auto* seal = std::get_if<SealCheckpoint>(&m.message)) {
+        EXPECT_GE(static_cast<int>(disk.runs.at(seal->run).steps.size()), seal->step)
+            << "a checkpoint is sealed behind its steps";
+      }
+      sent[m.session].push_back(std::move(m.message));
+    }
+    for (const Reply& r : e.replies) {
+      reply = r;
+      EXPECT_TRUE(!r.status.ok() || disk.runs.count(r.run) > 0)
+          << "a run is stored before it is answered for";
+    }
+    for (const StepDone& s : e.steps) steps.push_back(s.step);
+    for (const RunInfo& r : e.runs) info = r;
+  }
+  void Do(Event e) { Take(core->Step(now, std::move(e))); }
+  void Say(SessionId session, FromWorker m) { Do(SessionMessage{session, std::move(m)}); }
+  void Join(SessionId session) {
+    Do(SessionOpened{session});
+    Say(session,
+        Hello{absl::StrCat("worker-", session), "h", static_cast<int64_t>(100 + session), -1, "addr"});
+  }
+  uint64_t Submit(const std::string& request = "") {
+    Do(SubmitRun{1, request, PlanOf(validate_every), "{}", 2, "out"});
+    EXPECT_TRUE(reply.status.ok()) << reply.status;
+    return reply.run;
+  }
+  template <typename Message>
+  std::optional<Message> Heard(SessionId session) {
+    auto& queue = sent[session];
+    for (auto it = queue.begin(); it != queue.end(); ++it) {
+      if (auto* m = std::get_if<Message>(&*it)) {
+        Message found = std::move(*m);
+        queue.erase(it);
+        return found;
+      }
+    }
+    return std::nullopt;
+  }
+  // Prepares the run on the sessions that were assigned, and returns the first one's specification.
+  std::string Prepare(const std::vector<SessionId>& sessions, uint64_t run) {
+    std::string spec;
+    for (const SessionId s : sessions) {
+      const std::optional<Assign> assign = Heard<Assign>(s);
+      if (!assign.has_value()) return "not assigned";
+      leases[s] = assign->leases;
+      spec = assign->spec;
+    }
+    for (const SessionId s : sessions) Say(s, Prepared{run});
+    for (const SessionId s : sessions) {
+      for (const RankLease& lease : leases[s]) Say(s, Credit{run, lease.rank, lease.token, 4});
+    }
+    return spec;
+  }
+  // Saves and seals checkpoints, and ends granted jobs, until so many steps are reported.
+  void Train(uint64_t run, int until, const std::vector<SessionId>& sessions) {
+    const auto reached = [&] { return !steps.empty() && steps.back() + 1 >= until; };
+    for (bool any = true; any && !reached();) {
+      any = false;
+      for (const SessionId s : sessions) {
+        while (auto take = Heard<TakeSnapshot>(s)) any = true, Say(s, SnapshotSaved{run, take->step, ""});
+        while (auto seal = Heard<SealCheckpoint>(s))
+          any = true, Say(s, CheckpointSealed{run, seal->step, ""});
+        auto grant = reached() ? std::nullopt : Heard<Grant>(s);
+        if (!grant.has_value()) continue;
+        any = true;
+        Completions done{run, grant->rank, grant->token, {}};
+        for (const Job& j : grant->jobs)
+          done.jobs.push_back({j, now, now + 1, 0.5, j.kind == JobKind::kForward && j.stage == 1});
+        Say(s, std::move(done));
+      }
+    }
+  }
+  uint64_t RunUntil(int step) {
+    Join(1);
+    Join(2);
+    const uint64_t run = Submit();
+    Prepare({1, 2}, run);
+    Train(run, step, {1, 2});
+    return run;
+  }
+  // The specification of an attempt that goes on from the newest checkpoint on the disk.
+  std::string Resumed() const {
+    const int32_t step = disk.runs.begin()->second.figures.info.checkpoint_step;
+    return absl::StrCat("out/checkpoint-", step, " from step ", step);
+  }
+  // Ends the core without a word, and begins another from the disk.
+  void Restart(const std::string& failure = "") {
+    ASSERT_TRUE(CheckStored(disk).ok()) << CheckStored(disk);
+    options.epoch = disk.epoch + 1;
+    options.last_run = disk.last_run;
+    core = std::make_unique<CoordinatorCore>(options);
+    sent.clear();
+    now += kSecond;
+    const StoredState stored = disk;
+    for (const auto& [id, run] : stored.runs) {
+      const bool plans = !IsFinal(run.figures.info.state) && failure.empty();
+      Do(RestoreRun{run, plans ? PlanOf(validate_every) : nullptr, failure});
+    }
+  }
+
+  int64_t now = kSecond;
+  int validate_every = 0;
+  CoreOptions options;
+  std::unique_ptr<CoordinatorCore> core = std::make_unique<CoordinatorCore>(options);
+  StoredState disk;
+  std::map<SessionId, std::deque<FromCoordinator>> sent;
+  std::map<SessionId, std::vector<RankLease>> leases;
+  std::vector<uint64_t> epochs;
+  std::vector<int32_t> steps;
+  Reply reply;
+  RunInfo info;
+};
+
+TEST_F(RestoredCore, RunningRun_GoesOnFromItsCheckpointAndReportsEachStepOnce) {
+  const uint64_t run = RunUntil(3);
+  ASSERT_GE(info.checkpoint_step, 2);
+  const int32_t done = core->GetRun(run)->steps_done, checkpoint = info.checkpoint_step;
+  ASSERT_EQ(done, static_cast<int32_t>(steps.size()));
+  ASSERT_LT(done, kSteps);
+  ASSERT_LT(checkpoint, done) << "a step is made again";
+  Restart();
+  EXPECT_EQ(info.state, RunState::kWaiting);
+  EXPECT_EQ(info.steps_done, done);
+  EXPECT_EQ(info.restarts, 0) << "no process was lost";
+  EXPECT_EQ(info.restart_reason,
+            absl::StrCat("the coordinator was started again; the run goes on from its checkpoint of step ",
+                         checkpoint));
+  Join(1);
+  Join(2);
+  EXPECT_EQ(Prepare({1, 2}, run), Resumed());
+  Train(run, kSteps, {1, 2});
+  EXPECT_THAT(steps, ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
+  EXPECT_TRUE(std::is_sorted(epochs.begin(), epochs.end()));
+  EXPECT_GT(epochs[2], epochs[1]) << "above every epoch of the core before";
+}
+
+TEST_F(RestoredCore, MessageOfTheCoreBefore_IsFenced) {
+  const uint64_t run = RunUntil(1);
+  const std::vector<RankLease> before = leases[1];
+  Restart();
+  Join(1);
+  Join(2);
+  Prepare({1, 2}, run);
+  const uint64_t fenced = core->probe().fenced;
+  Completion late;
+  late.job.kind = JobKind::kForward;
+  Say(1, Completions{run, before[0].rank, before[0].token, {late}});
+  EXPECT_EQ(core->probe().fenced, fenced + 1);
+  EXPECT_EQ(core->GetRun(run)->state, RunState::kRunning);
+}
+
+TEST_F(RestoredCore, RestartedAgainBeforeItsWorkersAreBack_StillBeginsAtTheCheckpoint) {
+  const uint64_t run = RunUntil(3);
+  Restart();
+  Restart();
+  Join(1);
+  Join(2);
+  EXPECT_EQ(Prepare({1, 2}, run), Resumed());
+  Train(run, kSteps, {1, 2});
+  EXPECT_THAT(steps, ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
+}
+
+TEST_F(RestoredCore, OneWorkerComesBack_TheRunTakesItWhenTheOtherHadItsTime) {
+  const uint64_t run = RunUntil(3);
+  Restart();
+  Join(1);
+  EXPECT_FALSE(Heard<Assign>(1).has_value()) << "the other may be on its way";
+  EXPECT_LE(core->next_deadline(), now + options.gathering_ns);
+  now += options.gathering_ns;
+  Do(Tick{});
+  EXPECT_EQ(Prepare({1}, run), Resumed());
+  Train(run, kSteps, {1});
+  EXPECT_THAT(steps, ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
+}
+
+TEST_F(RestoredCore, RunThatWaited_WaitsForAsManyProcesses) {
+  const uint64_t run = Submit();
+  Restart();
+  EXPECT_EQ(core->GetRun(run)->restart_reason, "") << "it had not begun";
+  Join(1);
+  now += options.gathering_ns + kSecond;
+  Do(Tick{});
+  EXPECT_FALSE(Heard<Assign>(1).has_value());
+  Join(2);
+  EXPECT_EQ(Prepare({1, 2}, run), "{}");
+}
+
+TEST_F(RestoredCore, EndedRun_IsListedAndItsRequestIsKnown) {
+  const uint64_t run = Submit("once");
+  Do(CancelRun{2, run, "enough"});
+  Restart();
+  EXPECT_EQ(core->GetRun(run)->state, RunState::kCancelled);
+  EXPECT_EQ(core->GetRun(run)->reason, "enough");
+  EXPECT_EQ(Submit("once"), run) << "though the answer to the first was lost";
+  EXPECT_EQ(Submit("twice"), run + 1);
+  Do(SubmitRun{1, "once", PlanOf(0), "{\"other\": 1}", 2, "out"});
+  EXPECT_TRUE(absl::IsAlreadyExists(reply.status)) << reply.status;
+}
+
+TEST_F(RestoredCore, ForgottenRuns_AreForgottenOnTheDiskTooAndTheirNumbersAreNotGivenAgain) {
+  options.runs_kept = 2;
+  core = std::make_unique<CoordinatorCore>(options);
+  for (int i = 0; i < 5; ++i) Do(CancelRun{2, Submit(), ""});
+  EXPECT_EQ(disk.runs.size(), 2u);
+  Restart();
+  EXPECT_EQ(core->ListRuns().size(), 2u);
+  Do(CancelRun{2, Submit(), ""});
+  EXPECT_EQ(reply.run, 6u);
+  EXPECT_EQ(disk.runs.size(), 2u);
+  EXPECT_EQ(disk.runs.count(4), 0u) << "the one that ended longest ago";
+}
+
+TEST_F(RestoredCore, StepsAndCheckpointComplete_RunIsFinished) {
+  validate_every = kSteps;
+  const uint64_t run = RunUntil(kSteps);
+  for (const SessionId s : {1, 2}) {
+    while (auto take = Heard<TakeSnapshot>(s)) Say(s, SnapshotSaved{run, take->step, ""});
+  }
+  for (int i = 0; i < kSteps; ++i) {
+    while (auto seal = Heard<SealCheckpoint>(1)) Say(1, CheckpointSealed{run, seal->step, ""});
+  }
+  ASSERT_EQ(core->GetRun(run)->checkpoint_step, kSteps);
+  ASSERT_EQ(core->GetRun(run)->state, RunState::kFinishing) << "its weights are being validated";
+  Restart();
+  EXPECT_EQ(core->GetRun(run)->state, RunState::kFinished);
+  EXPECT_THAT(core->GetRun(run)->validation_failure, HasSubstr("the coordinator was started again"));
+}
+
+TEST_F(RestoredCore, RunThatWasToldToStop_IsCancelled) {
+  const uint64_t run = RunUntil(1);
+  Do(CancelRun{2, run, "enough", /*save=*/true});
+  ASSERT_GE(core->GetRun(run)->stop_step, 1);
+  Restart();
+  EXPECT_EQ(core->GetRun(run)->state, RunState::kCancelled);
+  EXPECT_THAT(core->GetRun(run)->reason, HasSubstr("enough; the coordinator was started again"));
+}
+
+TEST_F(RestoredCore, RunThatCannotGoOn_FailsAndSaysWhy) {
+  const uint64_t run = RunUntil(1);
+  Restart("its output folder was removed");
+  EXPECT_EQ(core->GetRun(run)->state, RunState::kFailed);
+  EXPECT_EQ(core->GetRun(run)->reason, "its output folder was removed");
+  EXPECT_EQ(disk.runs.at(run).figures.info.state, RunState::kFailed) << "and stays so";
+}
+
+}  // namespace
+}  // namespace weft
