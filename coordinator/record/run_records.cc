@@ -11,6 +11,7 @@
 #include "base/monotonic_clock.h"
 #include "base/require.h"
 #include "base/threads.h"
+#include "coordinator/record/hash_log.h"
 #include "coordinator/record/output_folder.h"
 #include "coordinator/record/run_end.h"
 #include "coordinator/record/run_recorder.h"
@@ -39,7 +40,9 @@ class RunRecords::Recording {
         folder_(std::move(folder)),
         log_(std::move(log)),
         steps_(folder_->live(), spec_.first_step(), spec_.train.non_finite),
-        recorder_(spec_.stages(), kJobsKept, [this] { Wake(); }) {}
+        hashes_(folder_->live(), spec_),
+        recorder_(
+            spec_.stages(), kJobsKept, [this] { Wake(); }, spec_.record_hashes) {}
 
   RunRecorder& recorder() { return recorder_; }
 
@@ -77,6 +80,8 @@ class RunRecords::Recording {
       const absl::Status written = steps_.Append(validation);
       if (!written.ok()) Say(absl::StrCat(written.message(), "; the figures are kept for later"));
     }
+    if (absl::Status written = hashes_.Append(recorder_.TakeHashes()); !written.ok())
+      Say(absl::StrCat(written.message(), "; the hashes are kept for later"));
     const RunInfo run = recorder_.run();
     if (run.failed_validations == reported_failed_validations_) return;
     reported_failed_validations_ = run.failed_validations;
@@ -115,6 +120,7 @@ class RunRecords::Recording {
   std::unique_ptr<OutputFolder> folder_;
   const std::function<void(const std::string&)> log_;
   StepLog steps_;
+  HashLog hashes_;
   uint64_t id_ = 0;
   int reported_failed_validations_ = 0;  // of validations
   bool begun_ = false;                   // the loop's thread
