@@ -74,7 +74,7 @@ ExitCode DiffHashes(const DiffOptions& options, const HashFile& a, const HashFil
                      "values are not hashed"));
   }
   const DiffNames names{options.a, options.b};
-  return PrintDiff(options, diff.equal(), DiffText(diff, names), DiffJson(diff, names));
+  return PrintDiff(options, diff.equal(), DiffText(diff, names, OutputStyle().width), DiffJson(diff, names));
 }
 
 ExitCode DiffFolders(const DiffOptions& options) {

@@ -6,6 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "nlohmann/json.hpp"
+#include "schedules/drawing/drawing.h"
 
 namespace weft {
 namespace {
@@ -132,13 +133,13 @@ std::string MeaningOf(const RunDiff::Root& root, const DiffNames& names) {
   return root.arrived_whole ? absl::StrCat(meaning, " What it received arrived as it was sent.") : meaning;
 }
 
-std::string DiffText(const RunDiff& diff, const DiffNames& names) {
+std::string DiffText(const RunDiff& diff, const DiffNames& names, int width) {
   const std::string compared =
       absl::StrCat(diff.values, diff.values == 1 ? " value" : " values", " of steps ", diff.first_step,
                    " to ", diff.first_step + diff.steps - 1);
   if (diff.equal()) return absl::StrCat("equal: ", compared, " have the same hashes in both runs\n");
   std::string text = RootText(diff.roots.front(), names);
-  absl::StrAppend(&text, MeaningOf(diff.roots.front(), names), "\n");
+  absl::StrAppend(&text, WrapText(MeaningOf(diff.roots.front(), names), width), "\n");
   if (diff.roots.size() > 1) {
     absl::StrAppend(&text, diff.roots.size() - 1,
                     diff.roots.size() == 2 ? " more job differs" : " more jobs differ",

@@ -17,7 +17,8 @@ struct DiffNames {
 // Returns what it means that these results of a job differ while all that they follow from is equal.
 std::string MeaningOf(const RunDiff::Root& root, const DiffNames& names);
 
-std::string DiffText(const RunDiff& diff, const DiffNames& names);
+// `width`: columns at which sentences are broken.
+std::string DiffText(const RunDiff& diff, const DiffNames& names, int width = 100);
 nlohmann::ordered_json DiffJson(const RunDiff& diff, const DiffNames& names);
 
 }  // namespace weft

@@ -198,22 +198,26 @@ class PlantedFaults : public ::testing::Test {
     const auto found = sound_.find(a.schedule);
     return found != sound_.end() ? found->second : sound_.emplace(a.schedule, Record(a)).first->second;
   }
-  RecordedHashes Reference(const Arrangement& a) const {
+  RecordedHashes Reference(const Arrangement& a) const { return Reference(SpecOf(a)); }
+  static RecordedHashes Reference(const RunSpec& run) {
     RecordedHashes hashes;
     ReferenceCheckpoints callbacks;
     callbacks.hashed = [&](const JobHashes& job) { hashes.Add(job); };
     Require(RunReference(
-        SpecOf(a), "", [](const ReferenceStep&) { return true; }, nullptr, callbacks));
+        run, "", [](const ReferenceStep&) { return true; }, nullptr, callbacks));
     return hashes;
   }
-  DiffTraining TrainingOf(const Arrangement& a) const {
-    DiffTraining training{a.stages, a.microbatches, {}, {}};
-    const Schedule schedule = Require(ScheduleOf(SpecOf(a)));
-    training.inputs.resize(a.stages);
-    training.staleness.resize(a.stages);
-    for (int s = 0; s < a.stages; ++s) {
-      if (s > 0) training.inputs[s] = {s - 1};
-      for (int b = 0; b < a.microbatches; ++b) training.staleness[s].push_back(schedule.StalenessOf(s, b));
+  DiffTraining TrainingOf(const Arrangement& a) const { return TrainingOf(SpecOf(a)); }
+  static DiffTraining TrainingOf(const RunSpec& run) {
+    DiffTraining training{run.stages(), run.train.microbatches, {}, {}};
+    const Schedule schedule = Require(ScheduleOf(run));
+    training.inputs = schedule.inputs;
+    training.inputs.resize(run.stages());
+    training.staleness.resize(run.stages());
+    for (int s = 0; s < run.stages(); ++s) {
+      if (schedule.inputs.empty() && s > 0) training.inputs[s] = {s - 1};
+      for (int b = 0; b < run.train.microbatches; ++b)
+        training.staleness[s].push_back(schedule.StalenessOf(s, b));
     }
     return training;
   }
@@ -299,6 +303,27 @@ TEST_F(PlantedFaults, WithoutAFault_EveryScheduleRecordsTheHashesOfTheReference)
     EXPECT_GE(diff.values, 3 * (passes /* activations and losses */ + passes /* gradients */ + passes -
                                 a.microbatches /* input gradients */ + 2 * a.stages /* sums and weights */) +
                                passes);
+  }
+}
+
+TEST_F(PlantedFaults, WithoutAFault_OtherModelsAndPrecisions_RecordTheHashesOfTheReference) {
+  const TemporaryFolder other;
+  std::vector<RunSpec> runs = {SpecOf(k1F1B), SpecOf(kDdp), SpecOf(kWidth),
+                               testing::SmallTwoTowerRun(folder_.path(), 4, /*stem=*/1),
+                               testing::SmallResNetRun(other.path(), 3, 18)};
+  for (const int narrow : {0, 1, 2}) runs[narrow].precision = Precision::kBFloat16;
+  runs[1].train.clip_norm = 0.1;
+  for (const int images : {3, 4}) {
+    runs[images].train.steps = 2;
+    runs[images].schedule = Require(ParseScheduleText(images == 3 ? "ddp,ranks=2" : "1f1b"));
+    runs[images].record_hashes = true;
+  }
+  for (const RunSpec& run : runs) {
+    SCOPED_TRACE(absl::StrCat(run.name, ", ", ToText(run.schedule)));
+    const RecordedHashes recorded = RecordedRun(run, 2, nullptr).TakeHashes();
+    const RunDiff diff = DiffRuns(TrainingOf(run), Reference(run), recorded);
+    EXPECT_TRUE(diff.equal()) << DiffText(diff, {"reference", "run"});
+    EXPECT_GE(diff.values, run.train.steps * run.stages() * (2 * run.train.microbatches + 2));
   }
 }
 

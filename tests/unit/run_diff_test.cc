@@ -343,7 +343,7 @@ TEST(RunDiff, DiffRuns_InputChangedOnItsWay_SaysSoInTheRunWhereItDid) {
   ASSERT_EQ(changed.roots[0].transfers.size(), 1u);
   EXPECT_TRUE(changed.roots[0].transfers[0].in_b);
   EXPECT_THAT(
-      DiffText(changed, {"good", "bad"}),
+      DiffText(changed, {"good", "bad"}, 1000),
       HasSubstr("In bad, the activation that rank 1, process 1 received is not what rank 0, process 0 sent"));
   EXPECT_EQ(DiffJson(changed, {"a", "b"})["first"]["changed_in_transfer"][0]["received_by"], 1);
 
@@ -351,7 +351,7 @@ TEST(RunDiff, DiffRuns_InputChangedOnItsWay_SaysSoInTheRunWhereItDid) {
   b.Add(reader);
   const RunDiff whole = DiffRuns(training, a, b);
   EXPECT_TRUE(whole.roots[0].transfers.empty());
-  EXPECT_THAT(DiffText(whole, {"good", "bad"}), HasSubstr("What it received arrived as it was sent."));
+  EXPECT_THAT(DiffText(whole, {"good", "bad"}, 1000), HasSubstr("What it received arrived as it was sent."));
 }
 
 TEST(RunDiff, DiffRuns_OneRunBeganLater_ComparesItsWeightsWithTheUpdateThatMadeThem) {
