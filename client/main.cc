@@ -23,6 +23,7 @@ struct Run {
   weft::ExitCode operator()(const weft::DescribeOptions& options) const { return weft::RunDescribe(options); }
   weft::ExitCode operator()(const weft::WaitOptions& options) const { return weft::RunWait(options); }
   weft::ExitCode operator()(const weft::CancelOptions& options) const { return weft::RunCancel(options); }
+  weft::ExitCode operator()(const weft::DiffOptions& options) const { return weft::RunDiffCommand(options); }
 };
 
 // Lets the worker processes of this command start without UCX's hooks into mmap, which serve network adapters

@@ -272,6 +272,14 @@ int64_t ReadMemory(FileSection& file) {
   return static_cast<int64_t>(*bytes);
 }
 
+bool ReadRecord(FileSection& file) {
+  if (!file.Has("record")) return false;
+  std::string what;
+  file.Read("record", what);
+  if (what != "hashes") file.Fail("record", UnknownName("kind of record", what, {"hashes"}));
+  return true;
+}
+
 ResumeSpec ReadResume(FileSection& file, absl::Status& status) {
   ResumeSpec resume;
   if (!file.Has("resume")) return resume;
@@ -341,7 +349,7 @@ absl::StatusOr<RunSpec> ParseRunSpec(const Json& json) {
   RunSpec spec;
   FileSection file(json, "",
                    {"name", "model", "data", "train", "stages", "schedule", "memory", "precision", "kernels",
-                    "checkpoint", "restarts", "validate", "resume", "until"},
+                    "checkpoint", "restarts", "validate", "record", "resume", "until"},
                    status);
   spec.name = ReadName(file);
   file.Require("model", "model: {gpt: {layers: 8, width: 256}}");
@@ -361,6 +369,7 @@ absl::StatusOr<RunSpec> ParseRunSpec(const Json& json) {
   spec.checkpoint = ReadCheckpointSpec(file, status);
   file.Read("restarts", spec.restarts, 0, 1000);
   spec.validate = ReadValidate(file, spec, status);
+  spec.record_hashes = ReadRecord(file);
   spec.resume = ReadResume(file, status);
   file.Read("until", spec.until, 1, INT_MAX / 2);
   if (status.ok()) status = CheckSteps(spec);
@@ -408,6 +417,7 @@ Json ToJson(const RunSpec& spec) {
     json["validate"] = {{"data", SourceToJson(spec.validate.data)}, {"every", spec.validate.every}};
     if (spec.validate.samples > 0) json["validate"]["samples"] = spec.validate.samples;
   }
+  if (spec.record_hashes) json["record"] = "hashes";
   if (!spec.resume.checkpoint.empty()) {
     json["resume"] = {{"checkpoint", spec.resume.checkpoint}, {"step", spec.resume.step}};
   }

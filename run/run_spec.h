@@ -143,6 +143,7 @@ struct RunSpec {
   // newest checkpoint; 0 to fail at the first.
   int restarts = 3;
   ValidateSpec validate;
+  bool record_hashes = false;  // the hashes of each job's values are recorded (proto/session/job_hashes.h)
   ResumeSpec resume;
   int until = 0;  // step before which the run ends; 0 to make all
 

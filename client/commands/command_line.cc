@@ -323,6 +323,16 @@ CLI::App* AddProfile(CLI::App& app, ProfileOptions& o) {
   return sub;
 }
 
+// Adds the flag of the commands that train.
+void AddRecord(CLI::App& app, bool& hashes) {
+  app.add_option_function<std::string>(
+         "--record", [&hashes](const std::string&) { hashes = true; },
+         "hashes: record a hash of each job's results in hashes.jsonl, so that weft diff finds the first job "
+         "that differs from another run")
+      ->check(CLI::IsMember({"hashes"}))
+      ->type_name("WHAT");
+}
+
 CLI::App* AddTrain(CLI::App& app, TrainOptions& o) {
   CLI::App* sub =
       app.add_subcommand("train", "Train on this machine: coordinator, workers and progress in one command");
@@ -354,6 +364,7 @@ CLI::App* AddTrain(CLI::App& app, TrainOptions& o) {
   sub->add_option("--resume", o.resume,
                   "Go on from this checkpoint of the same run file, as in out/NAME/checkpoint")
       ->type_name("DIR");
+  AddRecord(*sub, o.record_hashes);
   AddDevice(*sub, o.device);
   sub->footer(Footer(
       {{"weft train docs/runs/shakespeare.yaml", "train, results in out/shakespeare"},
@@ -395,6 +406,25 @@ CLI::App* AddEval(CLI::App& app, EvalOptions& o) {
               {"weft eval run.yaml --checkpoint out/run/checkpoint-0", "the initial weights"},
               {"weft eval run.yaml --data-text other.txt -o json", "on other data"}},
              "Each sample counts once. Batch norms use their running averages, and nothing is dropped."));
+  return sub;
+}
+
+CLI::App* AddDiff(CLI::App& app, DiffOptions& o) {
+  CLI::App* sub = app.add_subcommand("diff", "Find the first job whose results differ between two runs");
+  sub->add_option("A", o.a, "Output folder of a run")->required()->type_name("");
+  sub->add_option("B", o.b, "Output folder of another run of the same training, or of its --reference")
+      ->required()
+      ->type_name("");
+  sub->add_option_function<std::string>(
+         "-o,--output", [&o](const std::string& form) { o.json = form == "json"; }, "table (default) or json")
+      ->check(CLI::IsMember({"table", "json"}))
+      ->type_name("FORM");
+  sub->footer(Footer(
+      {{"weft train run.yaml --record hashes", "a run that can be compared"},
+       {"weft train run.yaml --reference --record hashes --out out/plain", "its yardstick"},
+       {"weft diff out/run out/plain", "which job differs first"}},
+      "Exit codes: 0 if they are equal, 1 if they differ, 78 if they cannot be compared. Runs without\n"
+      "hashes are compared by their losses and checkpoints."));
   return sub;
 }
 
@@ -488,6 +518,7 @@ CLI::App* AddSubmit(CLI::App& app, SubmitOptions& o) {
   sub->add_option("--resume", o.resume,
                   "Go on from this checkpoint of the same run file, which this machine must see too")
       ->type_name("DIR");
+  AddRecord(*sub, o.record_hashes);
   sub->add_flag("--detach", o.detach, "Print the run's number and leave");
   sub->footer(Footer({{"weft submit run.yaml", "train and watch"},
                       {"weft submit run.yaml --detach", "print the run's number only"},
@@ -734,6 +765,7 @@ CommandLine ParseCommandLine(int argc, const char* const* argv) {
   DescribeOptions describe;
   WaitOptions wait;
   CancelOptions cancel;
+  DiffOptions diff;
   std::string shell;
   std::vector<std::pair<CLI::App*, std::function<Command()>>> commands;
   commands.emplace_back(AddTrain(app, train), [&] { return train; });
@@ -742,6 +774,7 @@ CommandLine ParseCommandLine(int argc, const char* const* argv) {
   commands.emplace_back(AddSimulate(app, simulate), [&] { return simulate; });
   commands.emplace_back(AddCompare(app, compare), [&] { return compare; });
   commands.emplace_back(AddProfile(app, profile), [&] { return profile; });
+  commands.emplace_back(AddDiff(app, diff), [&] { return diff; });
   commands.emplace_back(AddSubmit(app, submit), [&] { return submit; });
   commands.emplace_back(AddList(app, list), [&] { return list; });
   commands.emplace_back(AddWorkers(app, workers), [&] { return workers; });

@@ -191,6 +191,7 @@ std::string RequestName() {
 ExitCode RunSubmit(const SubmitOptions& options) {
   auto run_file = ReadScheduledRun(options.file, RunFileData::kElsewhere);
   if (!run_file.ok()) return weft::Fail(kExitBadConfiguration, run_file.status().message());
+  if (options.record_hashes) run_file->spec.record_hashes = true;
   TrainOptions part;
   part.until = options.until;
   part.resume = options.resume;

@@ -22,8 +22,9 @@ struct SubmitOptions {
   int processes = 0;  // 0: one a rank
   std::string out;    // folder of the results, "" for one that the coordinator chooses
   bool overwrite = false;
-  int until = 0;       // as in TrainOptions
-  std::string resume;  // likewise
+  int until = 0;               // as in TrainOptions
+  std::string resume;          // likewise
+  bool record_hashes = false;  // likewise
   bool detach = false;
 };
 struct ListOptions {

@@ -76,6 +76,7 @@ ExitCode RunTrain(const TrainOptions& options) {
   auto run = ReadScheduledRun(options.file);
   if (!run.ok()) return Fail(kExitBadConfiguration, run.status().message());
   RunSpec* const spec = &run->spec;
+  spec->record_hashes = spec->record_hashes || options.record_hashes;
   const std::string shown = options.out.empty() ? absl::StrCat("out/", spec->name) : options.out;
   const FormerWork former = FormerWorkFor(options.resume, Absolute(shown), options.overwrite);
   // This check comes before the data are read, which may take a while.

@@ -20,8 +20,9 @@ struct TrainOptions {
   bool reference = false;
   int until = 0;  // number of the file's steps after which it stops; 0: make all
   DeviceFlags device;
-  std::string resume;      // folder of the checkpoint to go on from; "" to begin
-  bool overwrite = false;  // replaces what a former run left in the folder, once this one has results
+  std::string resume;          // folder of the checkpoint to go on from; "" to begin
+  bool record_hashes = false;  // for `weft diff`; the run file may ask for it too
+  bool overwrite = false;      // replaces what a former run left in the folder, once this one has results
 };
 
 // Sets which of the file's steps the run makes by `until` and `resume`, and checks that it can.

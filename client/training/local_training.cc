@@ -21,6 +21,7 @@
 #include "client/training/training_end.h"
 #include "client/training/worker_processes.h"
 #include "coordinator/core/loss_count.h"
+#include "coordinator/record/hash_log.h"
 #include "coordinator/record/run_end.h"
 #include "coordinator/record/run_recorder.h"
 #include "coordinator/record/step_log.h"
@@ -44,8 +45,11 @@ class LocalTraining {
       : options_(options),
         spec_text_(ToJson(options.run.spec).dump()),
         wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
-        recorder_(options.run.spec.stages(), kJobsKept, [this] { eventfd_write(wake_, 1); }),
+        recorder_(
+            options.run.spec.stages(), kJobsKept, [this] { eventfd_write(wake_, 1); },
+            options.run.spec.record_hashes),
         log_(options.output->live(), options.run.spec.first_step(), options.run.spec.train.non_finite),
+        hashes_(options.output->live(), options.run.spec),
         progress_(ProgressWanted()),
         losses_(options.run.spec.restarts) {}
   ~LocalTraining() {
@@ -101,6 +105,7 @@ class LocalTraining {
   const int wake_;
   RunRecorder recorder_;
   StepLog log_;
+  HashLog hashes_;
   Progress progress_;
   Metrics metrics_;
   std::unique_ptr<MetricsServer> metrics_server_;
@@ -194,6 +199,10 @@ void LocalTraining::LogSteps() {
     progress_.Clear();
     PrintMessage(
         absl::StrCat(logged.message(), "; the training goes on, and the figures are kept for later"));
+  }
+  if (const absl::Status logged = hashes_.Append(recorder_.TakeHashes()); !logged.ok()) {
+    progress_.Clear();
+    PrintMessage(absl::StrCat(logged.message(), "; the training goes on, and the hashes are kept for later"));
   }
   if (const std::string notice = log_.TakeNotice(); !notice.empty()) {
     progress_.Clear();

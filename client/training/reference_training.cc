@@ -10,6 +10,7 @@
 #include "client/console/progress.h"
 #include "client/training/training_end.h"
 #include "client/training/worker_task.h"
+#include "coordinator/record/hash_log.h"
 #include "coordinator/record/run_end.h"
 #include "coordinator/record/step_log.h"
 #include "coordinator/record/train_results.h"
@@ -23,6 +24,7 @@ class ReferenceTraining {
   explicit ReferenceTraining(const LocalTrainingOptions& options)
       : options_(options),
         log_(options.output->live(), options.run.spec.first_step(), options.run.spec.train.non_finite),
+        hashes_(options.output->live(), options.run.spec),
         progress_(ProgressWanted()) {}
 
   ExitCode Run() {
@@ -86,12 +88,15 @@ class ReferenceTraining {
     PrintMessage(absl::StrCat(logged.message(), "; the training goes on, and the lines are kept for later"));
   }
 
+  // Takes the hashes of a job, a line of their file.
+  void TakeHashes(const nlohmann::json& line) { Logged(hashes_.Append(line.dump())); }
+
   void PrintCheckpoint() {
     const std::string sentence = GoesOn(options_, checkpoint_);
     if (!sentence.empty()) PrintMessage(sentence);
   }
 
-  // Takes a line of the loop's output: a step, a checkpoint or a validation.
+  // Takes a line of the loop's output: a step, a job's hashes, a checkpoint or a validation.
   absl::Status TakeStep(const nlohmann::json& line) {
     if (line.contains("checkpoint") && line["checkpoint"].is_number_integer()) {
       TakeCheckpoint(line);
@@ -99,6 +104,10 @@ class ReferenceTraining {
     }
     if (line.contains("validation") && line["validation"].is_number_integer()) {
       TakeValidation(line);
+      return absl::OkStatus();
+    }
+    if (line.contains("kind")) {
+      TakeHashes(line);
       return absl::OkStatus();
     }
     const auto number = [&](const char* key) { return line.contains(key) && line[key].is_number(); };
@@ -154,6 +163,7 @@ class ReferenceTraining {
   const LocalTrainingOptions& options_;
   WorkerTask task_;
   StepLog log_;
+  HashLog hashes_;
   Progress progress_;
   int checkpoint_ = -1;  // step of the newest complete one
 };

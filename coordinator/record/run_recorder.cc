@@ -7,8 +7,8 @@
 
 namespace weft {
 
-RunRecorder::RunRecorder(int stages, size_t max_jobs, std::function<void()> wake)
-    : max_jobs_(max_jobs), wake_(std::move(wake)) {
+RunRecorder::RunRecorder(int stages, size_t max_jobs, std::function<void()> wake, bool records_hashes)
+    : max_jobs_(max_jobs), wake_(std::move(wake)), records_hashes_(records_hashes) {
   MutexLock lock(mu_);
   for (auto& of_kind : samples_) of_kind.resize(stages);
 }
@@ -65,6 +65,11 @@ void RunRecorder::OnJobs(const JobsEnded& ended) {
   for (const Completion& done : ended.jobs) {
     first_start_ns_ = std::min(first_start_ns_, done.start_ns);
     jobs_.push_back({done.job, ended.rank, done.start_ns, done.end_ns});
+    if (records_hashes_) {
+      hashes_.push_back({done.job, ended.rank, ended.process,
+                         done.has_loss ? std::optional(done.loss) : std::nullopt, done.gradient_norm,
+                         done.hashes});
+    }
     Samples& samples = samples_[static_cast<int>(done.job.kind)][done.job.stage];
     const float seconds = static_cast<float>(static_cast<double>(done.end_ns - done.start_ns) * 1e-9);
     if (samples.seconds.size() < kSamples) {
@@ -105,6 +110,11 @@ std::vector<StepRecord> RunRecorder::TakeSteps() {
 std::vector<Validation> RunRecorder::TakeValidations() {
   MutexLock lock(mu_);
   return std::exchange(validations_, {});
+}
+
+std::vector<JobHashes> RunRecorder::TakeHashes() {
+  MutexLock lock(mu_);
+  return std::exchange(hashes_, {});
 }
 
 std::vector<DrawnJob> RunRecorder::LastJobs() const {

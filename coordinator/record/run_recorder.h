@@ -37,7 +37,8 @@ struct StepRecord {
 
 class RunRecorder {
  public:
-  RunRecorder(int stages, size_t max_jobs, std::function<void()> wake);
+  // `records_hashes`: keeps the hashes of jobs until TakeHashes.
+  RunRecorder(int stages, size_t max_jobs, std::function<void()> wake, bool records_hashes = false);
 
   // Takes up what a store has of a run whose coordinator was started again: the start of its first job, and
   // its steps and validations, as if they had been reported.
@@ -56,6 +57,8 @@ class RunRecorder {
   std::vector<StepRecord> TakeSteps();
   // Returns the validations that are done since the last call.
   std::vector<Validation> TakeValidations();
+  // Returns the jobs that ended since the last call, with their hashes, in a run that records them.
+  std::vector<JobHashes> TakeHashes();
   // Returns the jobs of whole steps, in seconds since the first job's start.
   std::vector<DrawnJob> LastJobs() const;
   // Return the idle times and transfers during these jobs, likewise, as far as workers have reported; they do
@@ -81,11 +84,13 @@ class RunRecorder {
 
   const size_t max_jobs_;
   const std::function<void()> wake_;
+  const bool records_hashes_;
   mutable Mutex mu_;
   RunInfo run_ ABSL_GUARDED_BY(mu_);
   std::map<Rank, RankReport> reports_ ABSL_GUARDED_BY(mu_);
   std::vector<StepRecord> steps_ ABSL_GUARDED_BY(mu_);
   std::vector<Validation> validations_ ABSL_GUARDED_BY(mu_);
+  std::vector<JobHashes> hashes_ ABSL_GUARDED_BY(mu_);
   // From the start of the first of LastJobs to the end of the last; nothing where there are none.
   struct Window {
     int64_t start_ns, end_ns;

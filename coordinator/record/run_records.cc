@@ -12,6 +12,7 @@
 #include "base/monotonic_clock.h"
 #include "base/require.h"
 #include "base/threads.h"
+#include "coordinator/record/hash_log.h"
 #include "coordinator/record/output_folder.h"
 #include "coordinator/record/run_end.h"
 #include "coordinator/record/run_recorder.h"
@@ -42,7 +43,9 @@ class RunRecords::Recording {
         log_(std::move(log)),
         tell_written_(std::move(written)),
         steps_(folder_->live(), spec_.first_step(), spec_.train.non_finite),
-        recorder_(spec_.stages(), kJobsKept, [this] { Wake(); }) {}
+        hashes_(folder_->live(), spec_),
+        recorder_(
+            spec_.stages(), kJobsKept, [this] { Wake(); }, spec_.record_hashes) {}
 
   RunRecorder& recorder() { return recorder_; }
 
@@ -86,6 +89,8 @@ class RunRecords::Recording {
       const absl::Status written = steps_.Append(validation);
       if (!written.ok()) Say(absl::StrCat(written.message(), "; the figures are kept for later"));
     }
+    if (absl::Status written = hashes_.Append(recorder_.TakeHashes()); !written.ok())
+      Say(absl::StrCat(written.message(), "; the hashes are kept for later"));
     const RunInfo run = recorder_.run();
     if (run.failed_validations == reported_failed_validations_) return;
     reported_failed_validations_ = run.failed_validations;
@@ -127,6 +132,7 @@ class RunRecords::Recording {
   const std::function<void(const std::string&)> log_;
   const std::function<void(uint64_t run)> tell_written_;
   StepLog steps_;
+  HashLog hashes_;
   uint64_t id_ = 0;
   int reported_failed_validations_ = 0;  // of validations
   bool begun_ = false;                   // the loop's thread

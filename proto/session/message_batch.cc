@@ -9,6 +9,13 @@ namespace {
 
 constexpr int kLookBack = 16;
 
+// Returns the most jobs of the message that this one is joined to. The hashes of a job may be many.
+size_t MostJobs(const Grant&) { return kMaxBatchJobs; }
+size_t MostJobs(const Completions& completions) {
+  const bool hashed = !completions.jobs.empty() && !completions.jobs.front().hashes.empty();
+  return hashed ? kMaxHashedJobs : kMaxBatchJobs;
+}
+
 // `Batch` is Completions or Grant.
 template <typename Batch, typename Message>
 void AddToBatchAs(std::deque<Message>* waiting, Message message) {
@@ -18,7 +25,7 @@ void AddToBatchAs(std::deque<Message>* waiting, Message message) {
       Batch* before = std::get_if<Batch>(&*it);
       if (before == nullptr) break;
       if (before->run != next->run || before->rank != next->rank) continue;
-      if (before->token != next->token || before->jobs.size() + next->jobs.size() > kMaxBatchJobs) break;
+      if (before->token != next->token || before->jobs.size() + next->jobs.size() > MostJobs(*next)) break;
       before->jobs.insert(before->jobs.end(), next->jobs.begin(), next->jobs.end());
       return;
     }
@@ -48,7 +55,11 @@ void AddToBatch(std::deque<FromCoordinator>* waiting, FromCoordinator message) {
 }
 
 size_t BytesOf(const FromWorker& message) {
-  if (const auto* m = std::get_if<Completions>(&message)) return kFrame + 40 * m->jobs.size();
+  if (const auto* m = std::get_if<Completions>(&message)) {
+    size_t hashes = 0;
+    for (const Completion& job : m->jobs) hashes += job.hashes.size();
+    return kFrame + 40 * m->jobs.size() + 32 * hashes;
+  }
   if (const auto* m = std::get_if<Hello>(&message))
     return 2 * kFrame + m->worker.size() + m->host.size() + m->address.size() + m->device.size() +
            m->device_id.size() + m->reduction_library.size();

@@ -15,6 +15,7 @@
 namespace weft {
 
 inline constexpr size_t kMaxBatchJobs = 4096;  // most jobs of one message
+inline constexpr size_t kMaxHashedJobs = 64;   // likewise, of jobs with hashes
 
 // Append the message to those that wait, or join it to one of them.
 void AddToBatch(std::deque<FromWorker>* waiting, FromWorker message);

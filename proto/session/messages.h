@@ -28,6 +28,7 @@
 #include <variant>
 #include <vector>
 
+#include "proto/session/job_hashes.h"
 #include "schedules/job.h"
 #include "schedules/sync/reduction_mode.h"
 #include "schedules/timeline.h"
@@ -77,6 +78,7 @@ struct Completion {
   double loss = 0;  // loss of a forward job of the last stage
   bool has_loss = false;
   std::optional<double> gradient_norm = {};  // norm of the reduce job that totals it (Graph::TotalsNorm)
+  std::vector<ValueHash> hashes = {};        // in a run that records them; else none
 };
 struct Completions {
   uint64_t run = 0;

@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/plain_text.h"
 #include "proto/wire/check.h"
+#include "proto/wire/hash_columns.h"
 #include "proto/wire/job_columns.h"
 #include "proto/wire/limits.h"
 #include "proto/wire/session_codec.h"
@@ -92,6 +93,7 @@ void WorkerEncoder::operator()(const Completions& m) const {
       o->add_gradient_norm_row(row);
       o->add_gradient_norm(*c.gradient_norm);
     }
+    if (!c.hashes.empty()) AddHashes(row, c.hashes, o);
   }
 }
 
@@ -193,6 +195,7 @@ absl::StatusOr<FromWorker> DecodeCompletions(const v1::Completions& in) {
   WEFT_WIRE_RETURN_IF_ERROR(DecodeTimes(in, &m.jobs));
   WEFT_WIRE_RETURN_IF_ERROR(DecodeLosses(in, &m.jobs));
   WEFT_WIRE_RETURN_IF_ERROR(DecodeNorms(in, &m.jobs));
+  WEFT_WIRE_RETURN_IF_ERROR(ReadHashes(in, &m.jobs));
   return FromWorker(std::move(m));
 }
 

@@ -16,6 +16,7 @@ inline constexpr size_t kMaxAddressBytes = 4 << 10;  // bytes of a transport's a
 inline constexpr size_t kMaxDeviceBytes = 256;       // bytes of each name of a device
 inline constexpr size_t kMaxGroupIdBytes = 4 << 10;
 inline constexpr int kMaxJobs = 1 << 16;      // jobs of one message
+inline constexpr int kMaxHashes = 1 << 18;    // hashes of one message
 inline constexpr int kMaxPayloads = 1 << 16;  // payloads of one packet
 inline constexpr int kMaxRanks = 1 << 16;
 inline constexpr int kMaxProcesses = 1 << 14;

@@ -53,6 +53,17 @@ TEST(RunSpec_Mlp, NamesAlone_TakeDefaults) {
   EXPECT_TRUE(spec->schedule.parameters.empty());
 }
 
+TEST(RunSpec, Record_OfHashes_IsReadAndWritten) {
+  EXPECT_FALSE(ParseRunSpec(GptRun())->record_hashes);
+  EXPECT_FALSE(ToJson(*ParseRunSpec(GptRun())).contains("record"));
+  const auto spec = ParseRunSpec(With("/record", "hashes"));
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_TRUE(spec->record_hashes);
+  EXPECT_TRUE(ParseRunSpec(ToJson(*spec))->record_hashes);
+  ExpectRefused({With("/record", "hash"), "record", "hashes"});
+  ExpectRefused({With("/record", true), "record", ""});
+}
+
 TEST(RunSpec, Validate_ReadsDataAndDefaultsToTenPointsOfAllSamples) {
   const Json data = {{"text", {{"path", "/data/held_out.txt"}}}};
   EXPECT_FALSE(ParseRunSpec(GptRun())->validate.any());

@@ -197,6 +197,16 @@ TEST(SessionCodec, Completions_RoundTrip_AreEqual) {
   EXPECT_TRUE(std::isnan(back.jobs[5].loss)) << "a loss that is not a number is news, not an error";
 }
 
+TEST(SessionCodec, Completions_WithHashesOfSomeJobs_AreEqual) {
+  Completions m{9, 2, {5, 6}, {}};
+  for (const Job& job : kJobs) m.jobs.push_back({job, 1, 2, 0, false});
+  m.jobs[1].hashes = {{HashedValue::kActivation, false, 0, 0, 1, 0xffffffffffffffff},
+                      {HashedValue::kGradientSum, true, -1, 2, 3, 0}};
+  m.jobs[4].hashes = {{HashedValue::kInitialWeights, false, 7, 0, 1, 12}};
+  const auto back = std::get<Completions>(RoundTrip(FromWorker(m)));
+  ASSERT_EQ(back.jobs.size(), m.jobs.size());
+  for (size_t i = 0; i < m.jobs.size(); ++i) EXPECT_EQ(back.jobs[i].hashes, m.jobs[i].hashes) << i;
+}
 TEST(SessionCodec, Completions_Columns_AreCompact) {
   Completions m{9, 2, {5, 6}, {}};
   for (int i = 0; i < 256; ++i) {
@@ -385,6 +395,15 @@ TEST(SessionCodec, BrokenColumns_AreRefused) {
                 "times of job 0");
   ExpectInvalid(Refuse(done, [](auto* p) { p->mutable_completions()->set_loss_row(0, 2); }), "loss_row");
   ExpectInvalid(Refuse(done, [](auto* p) { p->mutable_completions()->add_loss(1); }), "loss_row and loss");
+  Completions hashed{1, 0, {}, {{kJobs[0], 1, 2, 0, false}}};
+  hashed.jobs[0].hashes = {{HashedValue::kGradient, false, 0, 1, 2, 5}};
+  const FromWorker with = hashed;
+  ExpectInvalid(Refuse(with, [](auto* p) { p->mutable_completions()->add_hash(1); }), "columns of hashes");
+  ExpectInvalid(Refuse(with, [](auto* p) { p->mutable_completions()->set_hash_row(0, 1); }), "job 1");
+  ExpectInvalid(Refuse(with, [](auto* p) { p->mutable_completions()->set_hash_part(0, 2); }), "part 2 of 2");
+  ExpectInvalid(Refuse(with, [](auto* p) { (*p->mutable_completions()->mutable_hash_value())[0] = 7; }),
+                "value 7");
+  ExpectInvalid(Refuse(with, [](auto* p) { p->mutable_completions()->set_hash_source(0, -2); }), "source -2");
 }
 
 TEST(SessionCodec, Packet_RoundTrip_IsEqual) {
@@ -439,6 +458,9 @@ TEST(SessionCodec, RandomBytes_NeverCrash) {
   packet.messages.push_back(std::make_shared<const FromWorker>(Hello{"w", "h", 1, 0, "a"}));
   packet.messages.push_back(std::make_shared<const FromWorker>(
       Completions{1, 0, {1, 1}, {{kJobs[0], 5, 9, 0.5, true}, {kJobs[4], 5, 9, 0, false}}}));
+  Completions hashed{1, 0, {1, 1}, {{kJobs[1], 5, 9, 0, false}}};
+  hashed.jobs[0].hashes = {{HashedValue::kWeights, true, 3, 1, 2, 99}};
+  packet.messages.push_back(std::make_shared<const FromWorker>(hashed));
   packet.messages.push_back(std::make_shared<const FromWorker>(Report{1, {SomeReport()}}));
   packet.messages.push_back(std::make_shared<const FromWorker>(SnapshotSaved{1, 7, "full"}));
   packet.messages.push_back(std::make_shared<const FromWorker>(CheckpointSealed{1, 7, ""}));

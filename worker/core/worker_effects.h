@@ -165,7 +165,8 @@ struct JobDone {
   std::optional<int64_t> activation_bytes;  // measured bytes that a forward keeps until its backward
   // Norm of a reduce that clips: of its sum and the sums that came to it.
   std::optional<double> gradient_norm = {};
-  bool launched = false;  // true if OnJobLaunched has reported it
+  bool launched = false;               // true if OnJobLaunched has reported it
+  std::vector<ValueHash> hashes = {};  // of all rounds of the job, in a run that records them
 };
 
 }  // namespace weft

@@ -336,6 +336,7 @@ void WorkerRun::OnJobDone(int64_t now, const JobDone& done, WorkerEffects* out) 
   }
   Completion completion{done.job, done.start_ns, done.end_ns, done.loss.value_or(0), done.loss.has_value()};
   if (run_.graph().TotalsNorm(done.job)) completion.gradient_norm = done.gradient_norm;
+  completion.hashes = done.hashes;
   out->push_back(SendEffect{Completions{run_.assignment().run, rank.rank, rank.token, {completion}}});
   progress_.End(StepOf(id));
   LeaveEndedSteps();

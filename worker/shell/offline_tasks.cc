@@ -74,6 +74,7 @@ int TrainReference(const std::string& specification, const std::string& out, Dev
         {"validation", step}, {"loss", e.loss()}, {"accuracy", e.accuracy()}, {"samples", e.samples}};
     std::cout << line.dump() << std::endl;
   };
+  checkpoints.hashed = [](const JobHashes& job) { std::cout << HashLine(job) << "\n"; };
   const absl::Status status = RunReference(*spec, out, print, backend, checkpoints);
   if (absl::IsCancelled(status)) return Complain(status, kInterrupted);
   return status.ok() ? kOk : Complain(status, CodeOf(status));

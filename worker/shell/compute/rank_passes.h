@@ -31,6 +31,9 @@ struct ForwardResult {
 struct BackwardResult {
   std::vector<Tensor> input_gradients;  // gradients of each input, as they came to the forward
   Tensor gradient;                      // flat [parameters] float32 of this micro-batch; only if handed out
+  // Hash of one that was added to the held sum (value_hash.h), in a run that records hashes, where the host
+  // has its bytes.
+  std::optional<uint64_t> gradient_hash;
 };
 
 class RankPasses {

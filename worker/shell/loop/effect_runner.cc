@@ -258,6 +258,10 @@ void EffectRunner::Start(StartEffect& effect) {
   task.gradients = exchange_.Take(effect.gradients);
   if (effect.part == JointPart::kEnd) task.collected = communicators_.TakeResult(effect.job);
   task.parts = static_cast<int>(core_.graph()->members(effect.job.stage).size());
+  if (spec_->record_hashes) {
+    const auto is_here = [this](Rank rank) { return seats_.Of(rank) != nullptr; };
+    task.hashes = HashTaskFor(*core_.graph(), effect, spec_->first_step(), is_here);
+  }
   if (effect.Does(Operation::kBeginState) || effect.Does(Operation::kReceiveState)) {
     holders_.Come(effect.rank, effect.job);
   } else if (effect.has_state) {
@@ -289,15 +293,20 @@ void EffectRunner::RunJobTask(JobTask task) {
   if (outcome.contribution.has_value()) BeginJointOperation(now, rank, job, outcome);
   if (sends_state) holders_.Leave(rank, job);
   threads_.NoteJob(now, outcome.end_ns - outcome.start_ns);
+  if (!outcome.hashes.empty()) {
+    std::vector<ValueHash>& hashes = hashes_[job];
+    hashes.insert(hashes.end(), outcome.hashes.begin(), outcome.hashes.end());
+  }
   if (outcome.launched != nullptr) {
     device_work_.Add(LaunchedJobs::Launch{rank, job, last, overlapped, now, outcome.launched});
     core_.OnJobLaunched(now, rank, job, last, outcome.activation_bytes, &effects_);
   } else {
     past_.jobs[static_cast<int>(job.kind)] += last;
-    core_.OnJobDone(now,
-                    {rank, job, outcome.start_ns, outcome.end_ns, last, outcome.loss,
-                     outcome.activation_bytes, outcome.gradient_norm},
-                    &effects_);
+    core_.OnJobDone(
+        now,
+        {rank, job, outcome.start_ns, outcome.end_ns, last, outcome.loss, outcome.activation_bytes,
+         outcome.gradient_norm, /*launched=*/false, last ? TakeHashes(job) : std::vector<ValueHash>()},
+        &effects_);
   }
   Apply(now, &outcome);
   LookAtDevice();
@@ -319,6 +328,14 @@ void EffectRunner::BeginJointOperation(int64_t now, Rank rank, const Job& job, c
   if (!status.ok()) Fail(now, status);
 }
 
+std::vector<ValueHash> EffectRunner::TakeHashes(const Job& job) {
+  const auto found = hashes_.find(job);
+  if (found == hashes_.end()) return {};
+  std::vector<ValueHash> hashes = std::move(found->second);
+  hashes_.erase(found);
+  return hashes;
+}
+
 void EffectRunner::ForwardBegun(Rank rank) {
   MutexLock lock(mu_);
   if (const std::optional<int> seat = seats_.NoteBegun(rank)) threads_.Give(*seat);
@@ -329,6 +346,7 @@ void EffectRunner::JobDoneOnDevice(int64_t now, LaunchedJobs::Ended ended) {
   JobDone done{launch.rank, launch.job,         now, now,
                launch.last, ended.figures.loss, {},  ended.figures.gradient_norm};
   done.launched = true;
+  if (launch.last) done.hashes = TakeHashes(launch.job);
   if (ended.status.ok())
     ended.status = CheckFigures(*spec_, launch.job, ended.figures.loss, ended.figures.gradient_norm);
   if (ended.status.ok()) {
@@ -482,6 +500,7 @@ void EffectRunner::Forget(int64_t now) {
   transport_.BeginEpoch(0, 0);
   exchange_.Clear();
   holders_.Clear();
+  hashes_.clear();
   device_work_.EndGrace();
   end_until_ns_ = 0;
   silence_.Clear();

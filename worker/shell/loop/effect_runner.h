@@ -25,6 +25,7 @@
 #define WEFT_WORKER_SHELL_LOOP_EFFECT_RUNNER_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -112,6 +113,8 @@ class EffectRunner {
   void Start(StartEffect& effect) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void RunTask(Seat& seat) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void RunJobTask(JobTask task) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Returns the hashes of all rounds of a job that is done.
+  std::vector<ValueHash> TakeHashes(const Job& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ForwardBegun(Rank rank) ABSL_LOCKS_EXCLUDED(mu_);
   void BeginJointOperation(int64_t now, Rank rank, const Job& job, const JobOutcome& outcome)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -150,6 +153,8 @@ class EffectRunner {
   bool applying_ ABSL_GUARDED_BY(mu_) = false;
   RankSeats seats_ ABSL_GUARDED_BY(mu_);
   DeviceWork device_work_ ABSL_GUARDED_BY(mu_);
+  // Hashes of jobs that have more rounds to come, or that a device has been given.
+  std::map<Job, std::vector<ValueHash>> hashes_ ABSL_GUARDED_BY(mu_);
   TensorExchange exchange_ ABSL_GUARDED_BY(mu_);
   StateHolders holders_ ABSL_GUARDED_BY(mu_);
   Communicators communicators_ ABSL_GUARDED_BY(mu_);

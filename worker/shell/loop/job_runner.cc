@@ -36,9 +36,10 @@ std::vector<Tensor> InputsOf(const JobTask& task, TensorKind kind) {
   return inputs;
 }
 
-void RunForward(RankPasses& compute, const JobTask& task, Tensor weights, JobOutcome* outcome) {
+void RunForward(RankCompute& compute, const JobTask& task, Tensor weights, JobOutcome* outcome) {
   std::vector<Tensor> inputs = InputsOf(task, TensorKind::kActivation);
   const StartEffect& start = task.start;
+  if (task.hashes.has_value()) NoteInitialWeights(task, compute, weights, outcome);
   auto result = start.Does(Operation::kForwardOnly)
                     ? compute.ForwardOnly(start.job, std::move(inputs), std::move(weights), start.version)
                     : compute.Forward(start.job, std::move(inputs), std::move(weights), start.version);
@@ -77,6 +78,8 @@ void RunBackward(RankCompute& compute, const JobTask& task, Tensor weights, JobO
     outcome->status = result.status();
     return;
   }
+  if (task.hashes.has_value() && task.start.job.kind != JobKind::kBackwardInput)
+    NoteGradient(task, *result, !adds_to_sum, outcome);
   outcome->input_gradients = std::move(result->input_gradients);
   outcome->gradient = std::move(result->gradient);
   if (adds_to_sum) PassSumOn(compute, task, outcome);
@@ -146,7 +149,16 @@ void RunReduce(RankUpdates& compute, const JobTask& task, JobOutcome* outcome) {
   outcome->squares = *std::move(squares);
 }
 
-void RunUpdate(RankUpdates& compute, const JobTask& task, JobOutcome* outcome) {
+// Returns true if the sum that an update takes is the running one of the last micro-batch's backward, with no
+// reduce between.
+bool ComesFromBackward(const JobTask& task) {
+  for (const TensorKey& key : task.start.inputs) {
+    if (key.kind == TensorKind::kGradientSum) return key.microbatch >= 0;
+  }
+  return false;
+}
+
+void RunUpdate(RankCompute& compute, const JobTask& task, JobOutcome* outcome) {
   const std::vector<Tensor> made_elsewhere = InputsOf(task, TensorKind::kWeights);
   if (!made_elsewhere.empty()) {
     outcome->status =
@@ -157,13 +169,18 @@ void RunUpdate(RankUpdates& compute, const JobTask& task, JobOutcome* outcome) {
   if (!outcome->status.ok() || !task.start.last) return;
   // The parts come in the order of members.
   std::vector<Tensor> sums = InputsOf(task, TensorKind::kGradientSum);
-  if (sums.empty() && !task.gradients.empty()) {
-    auto sum = compute.TakeSum(task.start.job, task.start.job.member, task.parts);
+  const bool in_parts = !task.gradients.empty();
+  if (sums.empty() && (in_parts || task.hashes.has_value())) {
+    auto sum = in_parts ? compute.TakeSum(task.start.job, task.start.job.member, task.parts)
+                        : compute.TakeSum(task.start.job, 0, 1);
     if (!sum.ok()) {
       outcome->status = sum.status();
       return;
     }
     sums.push_back(*std::move(sum));
+    if (task.hashes.has_value()) NoteSum(task, compute, sums.front(), outcome);
+  } else if (task.hashes.has_value() && ComesFromBackward(task)) {
+    NoteSum(task, compute, sums.front(), outcome);
   }
   const std::vector<Tensor> norm = InputsOf(task, TensorKind::kNorm);
   outcome->status =
@@ -237,7 +254,9 @@ JobOutcome RunJob(RankCompute& compute, JobTask task, const std::function<void()
   compute.BeginJob(task.start.job, task.start.overlapped);
   if (begun) begun();
   if (task.start.has_state) outcome.status = ReceiveState(compute, &task);
+  if (task.hashes.has_value()) NoteArrived(task, compute, &outcome);
   if (outcome.status.ok()) RunKind(compute, task, &outcome);
+  if (task.hashes.has_value() && outcome.status.ok()) NoteResults(task, compute, &outcome);
   if (task.start.has_state && outcome.status.ok()) {
     outcome.status = PassStateOn(compute, task.start, &outcome.state);
   }

@@ -16,17 +16,20 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/monotonic_clock.h"
+#include "proto/session/job_hashes.h"
 #include "worker/core/worker_core.h"
 #include "worker/shell/compute/compute.h"
+#include "worker/shell/loop/hash_notes.h"
 
 namespace weft {
 
 struct JobTask {
   StartEffect start;
-  std::vector<Tensor> inputs;     // tensors of start.inputs
-  std::vector<Tensor> gradients;  // tensors of start.gradients
-  int parts = 1;                  // number of members of the job's stage
-  Tensor collected;               // result of a collective, at its end
+  std::vector<Tensor> inputs;      // tensors of start.inputs
+  std::vector<Tensor> gradients;   // tensors of start.gradients
+  int parts = 1;                   // number of members of the job's stage
+  Tensor collected;                // result of a collective, at its end
+  std::optional<HashTask> hashes;  // in a run that records hashes
 };
 
 struct JobOutcome {
@@ -48,6 +51,10 @@ struct JobOutcome {
   // Work that the device has still to do; null if the job has been done. Otherwise the tensors are there once
   // it is reached, and loss and norm are among its figures.
   std::shared_ptr<LaunchedJob> launched;
+
+  // Hashes of the job's values, if the task asked for them; of a job that is started several times, those of
+  // this time.
+  std::vector<ValueHash> hashes;
 
   // Returns the output that travels along an edge of this kind; weights are not an output (ask the compute).
   Tensor Output(TensorKind kind, int part, int parts) const;

@@ -23,6 +23,7 @@
 #include "run/model_layers.h"
 #include "run/run_id.h"
 #include "run/run_schedule.h"
+#include "run/stage_cut.h"
 #include "worker/shell/checkpoint/checkpoint.h"
 #include "worker/shell/checkpoint/checkpoint_folders.h"
 #include "worker/shell/checkpoint/safetensors.h"
@@ -36,6 +37,7 @@
 #include "worker/shell/compute/training_state.h"
 #include "worker/shell/data/data.h"
 #include "worker/shell/reference/evaluate.h"
+#include "worker/shell/reference/reference_hashes.h"
 #include "worker/shell/torch/plain_device.h"
 #include "worker/shell/torch/torch_context.h"
 #include "worker/shell/torch/torch_layers.h"
@@ -109,10 +111,11 @@ absl::Status Named(const Job& job, const absl::Status& status) {
 
 class PlainModel {
  public:
-  PlainModel(const RunSpec& run, Staleness staleness, PlainDevice& device)
+  PlainModel(const RunSpec& run, Staleness staleness, PlainDevice& device, ReferenceHashes& hashes)
       : run_(run),
         staleness_(std::move(staleness)),
         device_(device),
+        hashes_(hashes),
         counts_(CountLayers(run.model)),
         layers_(BuildLayers(run.model)) {
     for (int s = 0; s < run.stages(); ++s) {
@@ -150,6 +153,9 @@ class PlainModel {
     std::vector<at::Tensor> outputs;
     for (const PlainStage& stage : stages_) {
       const std::vector<at::Tensor>& leaves = Read(stage, key.microbatch).leaves;
+      const int number = stage.layout.stage;
+      hashes_.NoteWeights(number, std::max(0, key.step - staleness_(number, key.microbatch)),
+                          Read(stage, key.microbatch).flat);
       size_t slot = 0;
       for (int l = stage.layout.first_layer; l < stage.layout.end_layer; ++l) {
         std::vector<at::Tensor> read;
@@ -158,6 +164,7 @@ class PlainModel {
         outputs.push_back(layers_[l]->Forward(read.data(), leaves.data() + slot, key));
         while (slot < leaves.size() && stage.layout.slots[slot].layer == l) ++slot;
       }
+      hashes_.NoteOutput(number, outputs.back());
     }
     return weft::Loss(outputs.back(), targets);
   }
@@ -166,14 +173,29 @@ class PlainModel {
   void AddGradients(int microbatch) {
     for (PlainStage& stage : stages_) {
       const std::vector<at::Tensor>& leaves = Read(stage, microbatch).leaves;
+      at::Tensor flat;
+      if (hashes_.on()) flat = NewFlat(stage.layout);
       for (size_t i = 0; i < leaves.size(); ++i) {
         at::Tensor& gradient = leaves[i].mutable_grad();
         const at::Tensor wide = gradient.to(c10::kFloat);
+        if (hashes_.on()) ValuesOf(flat, stage.layout.slots[i]).copy_(wide);
         stage.sums[i] = stage.sums[i].defined() ? stage.sums[i] + wide : wide;
         stage.sums[i] = stage.sums[i].contiguous();
         gradient.reset();
       }
+      if (hashes_.on()) hashes_.NoteGradient(stage.layout.stage, flat, HostSums(stage));
     }
+  }
+
+  // Notes the hashes of a step's updates, of the sums as they were before clipping.
+  void NoteSums() {
+    if (!hashes_.on()) return;
+    sums_noted_.clear();
+    for (const PlainStage& stage : stages_) sums_noted_.push_back(HostSums(stage));
+  }
+  void NoteUpdates(int step) {
+    for (size_t s = 0; s < sums_noted_.size(); ++s)
+      hashes_.NoteUpdate(step, static_cast<int>(s), sums_noted_[s], stages_[s].thetas.front().flat);
   }
 
   // Returns the norm of the sums, all trained parameters together; not a number if one of them is not finite.
@@ -309,6 +331,13 @@ class PlainModel {
     return flat;
   }
 
+  // Returns the same where the device is the host.
+  static at::Tensor HostSums(const PlainStage& stage) {
+    at::Tensor flat = NewFlat(stage.layout);
+    for (size_t i = 0; i < stage.sums.size(); ++i) ValuesOf(flat, stage.layout.slots[i]).copy_(stage.sums[i]);
+    return flat;
+  }
+
   absl::Status NonFiniteSum(const Job& job, const PlainStage& stage) const {
     const absl::StatusOr<at::Tensor> sums = FlatSums(stage);
     if (!sums.ok()) return sums.status();
@@ -438,14 +467,16 @@ class PlainModel {
   const RunSpec& run_;
   const Staleness staleness_;
   PlainDevice& device_;
+  ReferenceHashes& hashes_;
   const std::vector<LayerCount> counts_;
   const std::vector<std::unique_ptr<Layer>> layers_;
   std::vector<PlainStage> stages_;
+  std::vector<at::Tensor> sums_noted_;  // flat, by stage
 };
 
 // Returns one micro-batch's loss, and adds its gradients to the sums.
 absl::StatusOr<double> TrainMicrobatch(const RunSpec& run, const Dataset& data, int step, int b,
-                                       PlainDevice& device, PlainModel& model) {
+                                       PlainDevice& device, PlainModel& model, ReferenceHashes& hashes) {
   const int64_t samples = run.microbatch_samples();
   const c10::ScalarType type = data.input_type() == DataType::kInt64 ? c10::kLong : c10::kFloat;
   at::Tensor inputs = at::empty({samples, data.inputs()}, type);
@@ -466,7 +497,9 @@ absl::StatusOr<double> TrainMicrobatch(const RunSpec& run, const Dataset& data, 
   if (!s.ok()) return s;
   const absl::StatusOr<at::Tensor> there = device.ToHost(loss.detach());
   if (!there.ok()) return there.status();
-  return static_cast<double>(there->item<float>());
+  const double mean = static_cast<double>(there->item<float>());
+  hashes.EndMicrobatch(step, b, mean);
+  return mean;
 }
 
 // Saves between the steps, where the run file or the caller that stops the training asks for it.
@@ -518,6 +551,15 @@ absl::Status ValidateAfter(const RunSpec& run, int step, const PlainModel& model
   return absl::OkStatus();
 }
 
+// Returns the stages that each stage reads.
+std::vector<std::vector<int>> InputsOfStages(const RunSpec& run) {
+  std::vector<std::vector<int>> inputs = StageInputs(CountLayers(run.model), run.layers_of_stage);
+  if (!inputs.empty()) return inputs;
+  inputs.resize(run.stages());
+  for (int s = 1; s < run.stages(); ++s) inputs[s] = {s - 1};
+  return inputs;
+}
+
 absl::Status Train(const ScheduledRun& scheduled, const std::string& out_dir,
                    const std::function<bool(const ReferenceStep&)>& on_step,
                    const ReferenceCheckpoints& checkpoints, PlainDevice& device) {
@@ -530,7 +572,9 @@ absl::Status Train(const ScheduledRun& scheduled, const std::string& out_dir,
   StepCheckpoints on_the_way(run, folders.has_value() ? &*folders : nullptr, checkpoints);
   absl::StatusOr<std::unique_ptr<Dataset>> data = Dataset::Open(run);
   if (!data.ok()) return data.status();
-  PlainModel model(run, StalenessOf(scheduled), device);
+  ReferenceHashes hashes(InputsOfStages(run), run.first_step(),
+                         run.record_hashes && device.is_host() ? checkpoints.hashed : nullptr);
+  PlainModel model(run, StalenessOf(scheduled), device, hashes);
   absl::Status begun = run.first_step() > 0 ? CheckResume(scheduled) : model.Initialize();
   if (begun.ok() && run.first_step() > 0) begun = model.Load(run.resume.checkpoint, run.first_step());
   if (begun.ok() && run.first_step() == 0 && folders.has_value()) begun = model.Save(*folders, 0);
@@ -540,7 +584,7 @@ absl::Status Train(const ScheduledRun& scheduled, const std::string& out_dir,
     const auto start = std::chrono::steady_clock::now();
     double loss_sum = 0;
     for (int b = 0; b < run.train.microbatches; ++b) {
-      const absl::StatusOr<double> loss = TrainMicrobatch(run, **data, step, b, device, model);
+      const absl::StatusOr<double> loss = TrainMicrobatch(run, **data, step, b, device, model, hashes);
       if (!loss.ok()) return loss.status();
       const Job forward = Job::Compute(step, run.stages() - 1, b, JobKind::kForward);
       if (absl::Status s = Named(forward, CheckLoss(run, *loss)); !s.ok()) return s;
@@ -551,7 +595,9 @@ absl::Status Train(const ScheduledRun& scheduled, const std::string& out_dir,
       const absl::StatusOr<double> norm = model.GradientNorm(step);
       if (!norm.ok()) return norm.status();
       gradient_norm = *norm;
+      hashes.NoteNorm(step, *norm);
     }
+    model.NoteSums();
     const bool skips = run.train.non_finite == NonFinite::kSkip && !std::isfinite(*gradient_norm);
     absl::Status updated = device.Run(Job::Update(step, 0, 0), [&] {
       if (gradient_norm.has_value()) model.ClipGradients(*gradient_norm);
@@ -559,6 +605,7 @@ absl::Status Train(const ScheduledRun& scheduled, const std::string& out_dir,
       return absl::OkStatus();
     });
     if (updated.ok()) updated = model.EndStep(step);
+    if (updated.ok()) model.NoteUpdates(step);
     if (!updated.ok()) return updated;
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
     if (!on_step({step, loss_sum / run.train.microbatches, seconds.count(), gradient_norm, skips})) {

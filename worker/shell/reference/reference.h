@@ -22,6 +22,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "proto/session/job_hashes.h"
 #include "run/run_spec.h"
 #include "worker/shell/compute/evaluation.h"
 
@@ -38,7 +39,7 @@ struct ReferenceStep {
   bool skipped = false;  // true if its updates were left out
 };
 
-// Callbacks for the checkpoints and validations of a training, each made before the next step begins.
+// Callbacks for the checkpoints, validations and hashes of a training, each made before the next step begins.
 struct ReferenceCheckpoints {
   // Asked after each step: true to save a checkpoint there and end with Cancelled, where the step is not the
   // last.
@@ -48,6 +49,9 @@ struct ReferenceCheckpoints {
   std::function<void(int step, const std::string& failure)> saved;
   // The weights of so many steps have been validated, on the CPU.
   std::function<void(int step, const Evaluation& evaluation)> validated;
+  // Called with the hashes that jobs of the runtime would have, in a run that records them, on the CPU. The
+  // gradient of an input that several stages read is not among them: the loop has their sum.
+  std::function<void(const JobHashes& job)> hashed;
 };
 
 // Trains on the backend's device or, without one, on the CPU. `on_step` is called after each step; false ends

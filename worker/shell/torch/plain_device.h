@@ -28,6 +28,7 @@ class PlainDevice {
   static absl::StatusOr<std::unique_ptr<PlainDevice>> Create(DeviceBackend* backend);
 
   const FlatMath& math() const;
+  bool is_host() const { return device_ == nullptr; }
   at::TensorOptions Options(c10::ScalarType type) const;
 
   // Runs `work` and waits for all that it enqueues. `job` names it.

@@ -8,6 +8,7 @@
 
 #include "worker/shell/compute/non_finite.h"
 #include "worker/shell/compute/stage_boundary.h"
+#include "worker/shell/compute/value_hash.h"
 #include "worker/shell/torch/host_offload.h"
 #include "worker/shell/torch/job_inputs.h"
 #include "worker/shell/torch/torch_guard.h"
@@ -269,6 +270,8 @@ absl::Status StagePasses::KeepGradient(const Job& job, const std::vector<at::Ten
                                        bool hand_out, BackwardResult* result) {
   const std::vector<FlatPiece> pieces = PiecesOf(layout_, parameters);
   if (!hand_out) {
+    if (model_.run.record_hashes && device_.is_host())
+      result->gradient_hash = HashPieces(pieces, layout_.elements);
     if (held_.sums_whole()) return held_.sums().Add(job.step, job.microbatch, pieces);
     return absl::FailedPreconditionError(
         "this rank keeps no gradient sum of the stage: hand the gradient out");
