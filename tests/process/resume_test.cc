@@ -45,7 +45,8 @@ Files ReadFiles(const std::string& folder) {
   for (auto& [name, content] : files) {
     if (name != "model.safetensors.index.json") continue;
     Json index = Json::parse(content);
-    for (const char* key : {"run_id", "attempt", "periodic", "sealed_ms"}) index["metadata"].erase(key);
+    for (const char* key : {"run_id", "attempt", "periodic", "sealed_ms", "crc32"})
+      index["metadata"].erase(key);
     content = index.dump(1);
   }
   return files;
@@ -161,6 +162,26 @@ TEST_F(Resume, ReferenceAndRuntime_GoOnFromEachOther) {
     EXPECT_EQ(summary["first_step"], 6);
     EXPECT_EQ(summary["steps"], kSteps - 6);
     EXPECT_FALSE(fs::exists(folder_ / "loop/checkpoint-0")) << "it began with another's weights";
+  }
+}
+
+TEST_F(Resume, AnotherNumberOfProcesses_EndsWithTheBitsOfTheUndisturbedRun) {
+  for (const std::string schedule : {"{1f1b: , rule: cdp_v2}", "{fsdp: {shard: width}}"}) {
+    const std::string run = RunText(schedule);
+    Train(run, {"--reference"}, "whole");
+    std::string from;
+    // Each part goes on where the one before it stopped, until the last has made all steps.
+    for (const auto& [processes, until] :
+         {std::pair("1", "2"), std::pair("4", "4"), std::pair("3", "6"), std::pair("2", "8")}) {
+      SCOPED_TRACE(absl::StrCat(schedule, " on ", processes, " processes until ", until));
+      const std::string out = absl::StrCat("until", until);
+      std::vector<std::string> flags = {"--processes", processes, "--until", until};
+      if (!from.empty()) flags.insert(flags.end(), {"--resume", folder_ / from});
+      Train(run, flags, out);
+      if (HasFatalFailure()) return;
+      from = out;
+    }
+    EXPECT_EQ(Checkpoint(from), Checkpoint("whole"));
   }
 }
 

@@ -201,6 +201,8 @@ absl::StatusOr<SafetensorsHeader> ReadHeader(const std::string& path, int fd) {
   if (!json.ok()) return json.status();
 
   SafetensorsHeader header;
+  header.checksum =
+      ChecksumText(AddToChecksum(AddToChecksum(0, &length, kLengthBytes), text.data(), text.size()));
   header.data_begin = kLengthBytes + length;
   header.data_bytes = bytes - header.data_begin;
   for (const auto& [name, value] : json->items()) {
@@ -233,6 +235,13 @@ absl::StatusOr<SafetensorsHeader> ReadHeader(const std::string& path, int fd) {
   return header;
 }
 
+// Returns OK if the data has the checksum that the header names, or if that names none.
+absl::Status CheckData(const std::string& path, const SafetensorsHeader& header, uLong checksum) {
+  const auto named = header.metadata.find(kChecksum);
+  if (named == header.metadata.end() || named->second == ChecksumText(checksum)) return absl::OkStatus();
+  return Damaged(path, "its data is not what was written: the checksum differs");
+}
+
 absl::Status OpenError(const std::string& path, int error) {
   if (error == ENOENT) return absl::NotFoundError(absl::StrFormat("no file %s", path));
   return absl::UnavailableError(absl::StrFormat("cannot open %s: %s", path, std::strerror(error)));
@@ -250,7 +259,7 @@ const SafetensorsEntry* SafetensorsHeader::Find(absl::string_view name) const {
 absl::Status WriteSafetensors(const std::string& path, const std::vector<SafetensorsSource>& tensors,
                               const std::map<std::string, std::string>& metadata) {
   nlohmann::json header = nlohmann::json::object();
-  uLong checksum = crc32_z(0, nullptr, 0);
+  uLong checksum = 0;
   std::vector<Piece> pieces(2);
   uint64_t at = 0;
   for (const SafetensorsSource& t : tensors) {
@@ -291,11 +300,31 @@ absl::StatusOr<SafetensorsFile> ReadSafetensors(const std::string& path) {
   if (!ReadAll(file.get(), content.header.data_begin, content.data.data(), content.data.size())) {
     return Damaged(path, "its data cannot be read");
   }
-  const auto checksum = content.header.metadata.find(kChecksum);
-  const uLong own = AddToChecksum(crc32_z(0, nullptr, 0), content.data.data(), content.data.size());
-  if (checksum != content.header.metadata.end() && checksum->second != ChecksumText(own))
-    return Damaged(path, "its data is not what was written: the checksum differs");
+  const uLong checksum = AddToChecksum(0, content.data.data(), content.data.size());
+  if (absl::Status data = CheckData(path, content.header, checksum); !data.ok()) return data;
   return content;
+}
+
+absl::StatusOr<SafetensorsHeader> CheckSafetensors(const std::string& path) {
+  constexpr uint64_t kPiece = 1 << 20;
+  File file(path, O_RDONLY);
+  if (file.get() < 0) return OpenError(path, errno);
+  absl::StatusOr<SafetensorsHeader> header = ReadHeader(path, file.get());
+  if (!header.ok()) return header;
+  std::vector<uint8_t> piece(std::min(kPiece, header->data_bytes));
+  uLong checksum = 0;
+  for (uint64_t at = 0; at < header->data_bytes; at += kPiece) {
+    const size_t bytes = std::min(kPiece, header->data_bytes - at);
+    if (!ReadAll(file.get(), header->data_begin + at, piece.data(), bytes))
+      return Damaged(path, "its data cannot be read");
+    checksum = AddToChecksum(checksum, piece.data(), bytes);
+  }
+  if (absl::Status data = CheckData(path, *header, checksum); !data.ok()) return data;
+  return header;
+}
+
+std::string ChecksumOf(absl::string_view text) {
+  return ChecksumText(AddToChecksum(0, text.data(), text.size()));
 }
 
 absl::StatusOr<std::string> ReadWholeFile(const std::string& path, uint64_t most) {
