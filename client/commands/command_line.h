@@ -13,6 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "client/commands/checkpoint_command.h"
 #include "client/commands/compare_command.h"
 #include "client/commands/eval_command.h"
 #include "client/commands/generate_command.h"
@@ -24,9 +25,9 @@
 
 namespace weft {
 
-using Command =
-    std::variant<SimulateOptions, CompareOptions, ProfileOptions, TrainOptions, EvalOptions, GenerateOptions,
-                 SubmitOptions, ListOptions, WorkersOptions, DescribeOptions, WaitOptions, CancelOptions>;
+using Command = std::variant<SimulateOptions, CompareOptions, ProfileOptions, TrainOptions, EvalOptions,
+                             GenerateOptions, CheckpointOptions, SubmitOptions, ListOptions, WorkersOptions,
+                             DescribeOptions, WaitOptions, CancelOptions>;
 
 struct CommandLine {
   std::optional<Command> command;  // absent when the parser has answered: leave with exit_code
