@@ -182,8 +182,9 @@ void CoordinatorCore::OnMessage(Worker& worker, Prepared& m) {
 void CoordinatorCore::OnMessage(Worker& worker, Failed& m) {
   Run* run = ServedRun(worker, m.run);
   if (run == nullptr || run->blaming()) return;
-  worker.failed_last = true;
+  worker.failed_last = m.damaged_checkpoint < 0;
   run->Take(out_, worker.session, m);
+  Settle(*run);
 }
 
 // ---- deadlines

@@ -46,7 +46,17 @@ void RunAttempts::Assigned(int64_t now, int ranks) {
   }
 }
 
-void RunAttempts::Checkpointed(int32_t step) { checkpoint_step_ = std::max(checkpoint_step_, step); }
+void RunAttempts::Checkpointed(int32_t step) {
+  checkpoints_.insert(step);
+  while (static_cast<int32_t>(checkpoints_.size()) > keep_) checkpoints_.erase(checkpoints_.begin());
+}
+
+bool RunAttempts::FallBack(int32_t damaged_step) {
+  if (checkpoints_.empty() || *checkpoints_.rbegin() != damaged_step) return false;
+  checkpoints_.erase(damaged_step);
+  ++restarts_;
+  return true;
+}
 
 bool RunAttempts::MayRestart(int32_t steps_done) {
   losses_ = steps_done > furthest_ ? 1 : losses_ + 1;

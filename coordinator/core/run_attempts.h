@@ -1,7 +1,9 @@
 // Counts the attempts of one run, and says where the next one begins.
 //
 // A run that loses a process begins again, with the processes that are there, from the newest complete
-// checkpoint that it has made; before that, from where the run itself began. Bits do not depend on it: the
+// checkpoint that it has made; before that, from where the run itself began. A checkpoint that proves damaged
+// when an attempt reads it is forgotten: the next attempt begins at the one before. That is no loss, because
+// there are only so many checkpoints. Bits do not depend on it: the
 // steps that are made again have the values that they had (docs/design/recovery.md).
 //
 // A loss in whose attempt a step has ended that no attempt before had made counts as the first; so a job that
@@ -17,6 +19,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -26,8 +29,9 @@ namespace weft {
 
 class RunAttempts {
  public:
-  // `allowed`: losses in a row, without a new step between them, that do not end the run.
-  explicit RunAttempts(int32_t allowed) : allowed_(allowed) {}
+  // `allowed`: losses in a row, without a new step between them, that do not end the run. `keep`: how many
+  // checkpoints stay on the disk.
+  RunAttempts(int32_t allowed, int32_t keep) : allowed_(allowed), keep_(keep) {}
 
   // Notes that an attempt of so many ranks is assigned to processes.
   void Assigned(int64_t now, int ranks);
@@ -36,25 +40,28 @@ class RunAttempts {
 
   // Returns true if the run may begin again behind so many steps done in all, and counts that.
   bool MayRestart(int32_t steps_done);
+  // Forgets the newest checkpoint if it is of that step: it is damaged. Returns true if the run begins again
+  // with the one before, and counts that.
+  bool FallBack(int32_t damaged_step);
   // Ends the attempt, whose last reports these are.
   void End(const std::map<Rank, RankReport>& reports);
 
-  // Returns the number of attempts that ended with a loss.
+  // Returns the number of attempts that ended with a loss, or with a damaged checkpoint.
   int32_t restarts() const { return restarts_; }
   // Returns the losses since the last new step; at most `allowed`, except when MayRestart said no.
   int32_t losses() const { return losses_; }
   int32_t allowed() const { return allowed_; }
-  // Returns the step of the newest complete checkpoint; -1 for none.
-  int32_t checkpoint_step() const { return checkpoint_step_; }
+  // Returns the step of the newest checkpoint that is complete and not known as damaged; -1 for none.
+  int32_t checkpoint_step() const { return checkpoints_.empty() ? -1 : *checkpoints_.rbegin(); }
 
   // Adds the figures of the former attempts to the report of a rank in the present one.
   void AddFormer(RankReport* report) const;
 
  private:
-  const int32_t allowed_;
+  const int32_t allowed_, keep_;
   int32_t restarts_ = 0, losses_ = 0;
-  int32_t furthest_ = -1;  // steps done at the last loss
-  int32_t checkpoint_step_ = -1;
+  int32_t furthest_ = -1;          // steps done at the last loss
+  std::set<int32_t> checkpoints_;  // steps of the newest
   int64_t first_assigned_ns_ = 0;
   std::map<Rank, RankReport> former_;
 };

@@ -130,6 +130,9 @@ struct Report {
 struct Failed {
   uint64_t run = 0;
   std::string reason;  // what happened, where, what to do
+  // The step of the checkpoint with which the attempt began, if that is damaged or gone; -1 for any other
+  // cause.
+  int32_t damaged_checkpoint = -1;
 };
 
 struct Finished {

@@ -38,6 +38,8 @@ struct WorkerEncoder {
   void operator()(const Failed& m) const {
     out->mutable_failed()->set_run(m.run);
     out->mutable_failed()->set_reason(CleanText(m.reason, kMaxTextBytes));
+    if (m.damaged_checkpoint >= 0)
+      out->mutable_failed()->set_damaged_checkpoint(static_cast<uint32_t>(m.damaged_checkpoint));
   }
   void operator()(const Finished& m) const { EncodeReports(m, out->mutable_finished()); }
   void operator()(const GroupId& m) const { Encode(m, out->mutable_group_id()); }
@@ -214,7 +216,9 @@ absl::StatusOr<FromWorker> DecodeSaved(absl::string_view name, const Wire& in) {
 
 absl::StatusOr<FromWorker> DecodeFailed(const v1::Failed& in) {
   WEFT_WIRE_RETURN_IF_ERROR(CheckBytes("failed.reason", in.reason(), kMaxTextBytes));
-  return Failed{in.run(), PlainText(in.reason(), kMaxTextBytes)};
+  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("failed.damaged_checkpoint", in.damaged_checkpoint(), kMaxSteps));
+  return Failed{in.run(), PlainText(in.reason(), kMaxTextBytes),
+                in.has_damaged_checkpoint() ? static_cast<int32_t>(in.damaged_checkpoint()) : -1};
 }
 
 }  // namespace

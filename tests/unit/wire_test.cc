@@ -154,6 +154,12 @@ TEST(SessionCodec, PreparedCreditFailed_RoundTrip_AreEqual) {
   const auto failed = std::get<Failed>(RoundTrip(FromWorker(Failed{9, "out of memory"})));
   EXPECT_EQ(failed.run, 9u);
   EXPECT_EQ(failed.reason, "out of memory");
+  EXPECT_EQ(failed.damaged_checkpoint, -1);
+  for (const int32_t step : {0, 40})
+    EXPECT_EQ(std::get<Failed>(RoundTrip(FromWorker(Failed{9, "", step}))).damaged_checkpoint, step);
+  v1::WorkerPayload out;
+  out.mutable_failed()->set_damaged_checkpoint(uint32_t{1} << 31);
+  EXPECT_THAT(std::string(wire::Decode(out).status().message()), HasSubstr("failed.damaged_checkpoint"));
 }
 
 TEST(SessionCodec, Completions_RoundTrip_AreEqual) {

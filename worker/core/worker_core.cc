@@ -178,8 +178,9 @@ void WorkerCore::OnFinished(std::vector<RankReport> reports, WorkerEffects* out)
   out->push_back(ForgetEffect{});
 }
 
-void WorkerCore::OnFailure(int64_t now, const std::string& reason, WorkerEffects* out) {
-  if (run_) run_->OnFailure(now, reason, out);
+void WorkerCore::OnFailure(int64_t now, const std::string& reason, WorkerEffects* out,
+                           int32_t damaged_checkpoint) {
+  if (run_) run_->OnFailure(now, reason, out, damaged_checkpoint);
 }
 
 void WorkerCore::Forget(int64_t now, WorkerEffects* out) {

@@ -68,8 +68,9 @@ class WorkerCore {
   // `validation` is of the present run.
   void OnValidation(Validation validation, WorkerEffects* out);
   void OnFinished(std::vector<RankReport> reports, WorkerEffects* out);
-  // Notes a failure of the run here. The first one is reported to the coordinator.
-  void OnFailure(int64_t now, const std::string& reason, WorkerEffects* out);
+  // Notes a failure of the run here. The first one is reported to the coordinator. `damaged_checkpoint` as in
+  // Failed.
+  void OnFailure(int64_t now, const std::string& reason, WorkerEffects* out, int32_t damaged_checkpoint = -1);
 
   // Notes that the shell has dropped the run; its figures are gone after this. The next run may have been
   // assigned meanwhile.

@@ -438,11 +438,12 @@ int WorkerRun::AnnounceSnapshot(int step) {
   return pieces;
 }
 
-void WorkerRun::OnFailure(int64_t now, const std::string& reason, WorkerEffects* out) {
+void WorkerRun::OnFailure(int64_t now, const std::string& reason, WorkerEffects* out,
+                          int32_t damaged_checkpoint) {
   if (failed_) return;
   failed_ = true;
   TouchAll();
-  out->push_back(SendEffect{Failed{run_.assignment().run, reason}});
+  out->push_back(SendEffect{Failed{run_.assignment().run, reason, damaged_checkpoint}});
   UpdateIdle(now);
 }
 

@@ -77,7 +77,7 @@ class WorkerRun {
   int AnnounceSnapshot(int step);
 
   // The ends of a run: it fails here, the coordinator aborts it, all its jobs are done, and it is over.
-  void OnFailure(int64_t now, const std::string& reason, WorkerEffects* out);
+  void OnFailure(int64_t now, const std::string& reason, WorkerEffects* out, int32_t damaged_checkpoint = -1);
   void Abort(WorkerEffects* out);
   void Finish(int64_t now);
   void End() { finishing_ = failed_ = true; }

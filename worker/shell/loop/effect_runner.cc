@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "run/run_schedule.h"
 #include "worker/shell/compute/non_finite.h"
+#include "worker/shell/compute/training_state.h"
 #include "worker/shell/loop/run_shape.h"
 #include "worker/shell/memory/keep_forever.h"
 
@@ -116,7 +117,9 @@ void EffectRunner::Send(FromWorker message) {
 void EffectRunner::Fail(int64_t now, const absl::Status& status) {
   failed_ = true;
   communicators_.Clear(status);  // the other members notice
-  core_.OnFailure(now, std::string(status.message()), &effects_);
+  const bool resumes = spec_ != nullptr && spec_->first_step() > 0;
+  const int32_t damaged = resumes && IsDamagedCheckpoint(status) ? spec_->first_step() : -1;
+  core_.OnFailure(now, std::string(status.message()), &effects_, damaged);
   Apply(now, nullptr);
 }
 
