@@ -9,6 +9,8 @@ find_package(CLI11 REQUIRED)
 find_package(muparser CONFIG REQUIRED)
 find_package(prometheus-cpp CONFIG REQUIRED)
 find_package(httplib QUIET)
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(libdeflate REQUIRED IMPORTED_TARGET libdeflate)  # checksums of checkpoints
 
 # AUTO: tests and benchmarks are there where GoogleTest and Google Benchmark are, which `make run` does not install.
 set(WEFT_TESTS AUTO CACHE STRING "Tests and benchmarks: AUTO (where GoogleTest and Google Benchmark are), ON or OFF")

