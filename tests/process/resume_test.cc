@@ -295,7 +295,7 @@ TEST_F(Resume, CheckpointKey_IsCheckedLikeAnyOther) {
   for (const auto& [key, message] :
        {std::pair("{evry: 3}", "did you mean \"every\"?"), std::pair("{every: 0}", "checkpoint.every"),
         std::pair("{every: 10x}", "as 30s, 10m or 2h"), std::pair("{keep: 3}", "checkpoint.every"),
-        std::pair("{every: 5, keep: 0}", "checkpoint.keep")}) {
+        std::pair("{every: 5, keep: 1}", "checkpoint.keep")}) {
     const CommandResult r = Run(RunText("1f1b") + "checkpoint: " + key + "\n", {}, "out");
     EXPECT_EQ(r.code, 78) << key;
     EXPECT_THAT(r.err, AllOf(HasSubstr("run.yaml:7: "), HasSubstr(message))) << key;
