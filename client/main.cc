@@ -17,6 +17,9 @@ struct Run {
   weft::ExitCode operator()(const weft::TrainOptions& options) const { return weft::RunTrain(options); }
   weft::ExitCode operator()(const weft::EvalOptions& options) const { return weft::RunEval(options); }
   weft::ExitCode operator()(const weft::GenerateOptions& options) const { return weft::RunGenerate(options); }
+  weft::ExitCode operator()(const weft::CheckpointOptions& options) const {
+    return weft::RunCheckpoint(options);
+  }
   weft::ExitCode operator()(const weft::SubmitOptions& options) const { return weft::RunSubmit(options); }
   weft::ExitCode operator()(const weft::ListOptions& options) const { return weft::RunList(options); }
   weft::ExitCode operator()(const weft::WorkersOptions& options) const { return weft::RunWorkers(options); }

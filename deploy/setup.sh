@@ -13,7 +13,7 @@ packages=(
   g++ cmake ninja-build ccache pkg-config make
   libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc libabsl-dev
   prometheus-cpp-dev libcpp-httplib-dev libyaml-cpp-dev nlohmann-json3-dev libcli11-dev libmuparser-dev
-  libsqlite3-dev zlib1g-dev libxxhash-dev python3 python3-pip
+  libsqlite3-dev zlib1g-dev libdeflate-dev libxxhash-dev python3 python3-pip
 )
 needs=${1:-test}
 case $needs in

@@ -14,6 +14,7 @@ namespace weft {
 namespace {
 
 constexpr int kMaxSeconds = 365 * 24 * 3600;
+constexpr int kLeastKept = 2;  // if the newest proves damaged, there is one before
 constexpr int kMaxKept = 1'000'000;
 
 // Parses "90s", "10m", "2h".
@@ -49,7 +50,7 @@ CheckpointSpec ReadCheckpointSpec(FileSection& file, absl::Status& status) {
   } else {
     section.Read("every", checkpoint.every_steps, 1, INT_MAX / 2);
   }
-  section.Read("keep", checkpoint.keep, 1, kMaxKept);
+  section.Read("keep", checkpoint.keep, kLeastKept, kMaxKept);
   return checkpoint;
 }
 

@@ -465,6 +465,27 @@ CLI::App* AddGenerate(CLI::App& app, GenerateOptions& o) {
   return sub;
 }
 
+CLI::App* AddCheckpoint(CLI::App& app, CheckpointOptions& o) {
+  CLI::App* sub = app.add_subcommand("checkpoint", "List the checkpoints of a run, or verify them");
+  sub->add_option("ACTION", o.action, "ls: what there is; verify: read every byte of it")
+      ->required()
+      ->check(CLI::IsMember({"ls", "verify"}))
+      ->type_name("");
+  sub->add_option("FOLDER", o.folder,
+                  "The output folder of a run, or one checkpoint; or a run file, for its out/NAME")
+      ->required()
+      ->type_name("");
+  sub->add_option_function<std::string>(
+         "-o,--output", [&o](const std::string& form) { o.json = form == "json"; }, "table (default) or json")
+      ->check(CLI::IsMember({"table", "json"}))
+      ->type_name("FORM");
+  sub->footer(Footer({{"weft checkpoint ls out/shakespeare", "which there are, and when they were saved"},
+                      {"weft checkpoint verify out/shakespeare", "whether all bytes are what was written"},
+                      {"weft checkpoint verify out/run/checkpoint-40 -o json", "one, for a script"}},
+                     "With damage, verify names each file and the checkpoint to go on from; exit code 78."));
+  return sub;
+}
+
 // Adds a command that talks to a coordinator, with the options that all of those take.
 CLI::App* AddRunsCommand(CLI::App& app, const std::string& name, const std::string& help,
                          CoordinatorOptions& o) {
@@ -626,7 +647,8 @@ CompletedValue ValueOf(CLI::Option& option) {
   if (option.get_items_expected_max() == 0) return {};
   CompletedValue value = {Kind::kAny, ChoicesOf(option)};
   const std::string type = option.get_type_name(), name = option.get_name();
-  if (name == "FILE" || name == "SCHEDULE" || absl::StartsWith(type, "FILE")) value.kind = Kind::kFile;
+  if (name == "FILE" || name == "FOLDER" || name == "SCHEDULE" || absl::StartsWith(type, "FILE"))
+    value.kind = Kind::kFile;
   if (absl::StartsWith(type, "DIR")) value.kind = Kind::kFolder;
   if (name == "SCHEDULE" || name == "--schedules") value.choices = FamilyNames();
   if (absl::StartsWith(type, "DEVICE")) value.choices = {"cpu", "cuda", "auto"};
@@ -662,7 +684,10 @@ std::string CompletionOf(CLI::App& app, const std::string& shell) {
     CompletedCommand command = {sub->get_name(), sub->get_description(), CompletedFlagsOf(*sub), {}};
     for (CLI::Option* option : sub->get_options({})) {
       if (!option->get_positional()) continue;
-      command.argument = ValueOf(*option);
+      const CompletedValue value = ValueOf(*option);
+      if (value.kind > command.argument.kind) command.argument.kind = value.kind;
+      command.argument.choices.insert(command.argument.choices.end(), value.choices.begin(),
+                                      value.choices.end());
       // The argument is not a number of a run, but the folder of one.
       if (sub->get_name() == "generate") command.argument.kind = CompletedValue::Kind::kFile;
     }
@@ -759,6 +784,7 @@ CommandLine ParseCommandLine(int argc, const char* const* argv) {
   TrainOptions train;
   EvalOptions eval;
   GenerateOptions generate;
+  CheckpointOptions checkpoint;
   SubmitOptions submit;
   ListOptions list;
   WorkersOptions workers;
@@ -771,6 +797,7 @@ CommandLine ParseCommandLine(int argc, const char* const* argv) {
   commands.emplace_back(AddTrain(app, train), [&] { return train; });
   commands.emplace_back(AddEval(app, eval), [&] { return eval; });
   commands.emplace_back(AddGenerate(app, generate), [&] { return generate; });
+  commands.emplace_back(AddCheckpoint(app, checkpoint), [&] { return checkpoint; });
   commands.emplace_back(AddSimulate(app, simulate), [&] { return simulate; });
   commands.emplace_back(AddCompare(app, compare), [&] { return compare; });
   commands.emplace_back(AddProfile(app, profile), [&] { return profile; });

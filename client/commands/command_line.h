@@ -13,6 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "client/commands/checkpoint_command.h"
 #include "client/commands/compare_command.h"
 #include "client/commands/diff_command.h"
 #include "client/commands/eval_command.h"
@@ -26,8 +27,8 @@
 namespace weft {
 
 using Command = std::variant<SimulateOptions, CompareOptions, ProfileOptions, TrainOptions, EvalOptions,
-                             GenerateOptions, SubmitOptions, ListOptions, WorkersOptions, DescribeOptions,
-                             WaitOptions, CancelOptions, DiffOptions>;
+                             GenerateOptions, CheckpointOptions, SubmitOptions, ListOptions, WorkersOptions,
+                             DescribeOptions, WaitOptions, CancelOptions, DiffOptions>;
 
 struct CommandLine {
   std::optional<Command> command;  // absent when the parser has answered: leave with exit_code

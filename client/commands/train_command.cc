@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "client/files/run_file.h"
 #include "client/training/local_training.h"
 #include "client/training/reference_training.h"
@@ -18,6 +19,7 @@
 #include "coordinator/record/run_end.h"
 #include "coordinator/record/train_results.h"
 #include "run/run_schedule.h"
+#include "worker/shell/checkpoint/checkpoint_audit.h"
 #include "worker/shell/checkpoint/checkpoint_folders.h"
 #include "worker/shell/compute/training_state.h"
 
@@ -35,16 +37,33 @@ void WarnOfWarmup(const std::string& file, const TrainSpec& train) {
                             ", so it does not reach the full rate"));
 }
 
-// Reads the whole checkpoint that the run goes on from, against its checksums: damage is found before
-// anything starts, and not by one of the workers.
-absl::Status CheckResumedFiles(const ScheduledRun& run) {
-  if (run.spec.resume.checkpoint.empty()) return absl::OkStatus();
-  const std::vector<StateRule> rules = StateRulesOf(run);
-  for (int stage = 0; stage < run.spec.stages(); ++stage) {
-    const absl::Status read = SavedStage::Read(run.spec, rules[stage], stage).status();
-    if (!read.ok()) return absl::InvalidArgumentError(absl::StrCat("--resume: ", read.message()));
+absl::Status Resumed(const absl::Status& status) {
+  return status.ok() ? status : absl::InvalidArgumentError(absl::StrCat("--resume: ", status.message()));
+}
+
+// Returns the checkpoint to go on from: the one that is named, or of a run's output the newest that is whole.
+// Damaged ones that are newer are left out, and named.
+absl::StatusOr<std::string> FindResumed(const std::string& folder) {
+  std::error_code error;
+  if (fs::exists(fs::path(folder) / std::string(kCheckpointIndex), error)) return folder;
+  const NewestValid newest = FindNewestValid(folder);
+  std::vector<std::string> damages;
+  for (const CheckpointAudit& refused : newest.refused) damages.push_back(refused.damages.front().message);
+  if (newest.folder.empty()) {
+    if (damages.empty()) return FindCheckpoint(folder, /*least=*/1);
+    return absl::DataLossError(
+        absl::StrCat("no checkpoint of ", folder, " is whole: ", absl::StrJoin(damages, "; ")));
   }
-  return absl::OkStatus();
+  for (const std::string& damage : damages) PrintMessage(absl::StrCat("--resume leaves out: ", damage));
+  if (!damages.empty()) PrintMessage(absl::StrCat("going on from ", newest.folder, ", which is whole"));
+  return newest.folder;
+}
+
+// Reads the checkpoint that was named, against its checksums: damage is found before anything starts, and not
+// by one of the workers.
+absl::Status CheckNamed(const std::string& folder) {
+  const CheckpointAudit audit = AuditCheckpoint({folder}, AuditDepth::kData);
+  return audit.damages.empty() ? absl::OkStatus() : absl::DataLossError(audit.damages.front().message);
 }
 
 ExitCode FailOnFolder(const absl::Status& status) {
@@ -57,11 +76,10 @@ absl::Status ChooseSteps(const TrainOptions& options, ScheduledRun* run) {
   RunSpec* spec = &run->spec;
   spec->until = options.until;
   if (!options.resume.empty()) {
-    const auto checkpoint = FindCheckpoint(Absolute(options.resume), /*least=*/1);
-    if (!checkpoint.ok())
-      return absl::InvalidArgumentError(absl::StrCat("--resume: ", checkpoint.status().message()));
+    const auto checkpoint = FindResumed(Absolute(options.resume));
+    if (!checkpoint.ok()) return Resumed(checkpoint.status());
     const auto step = ResumeStep(*checkpoint);
-    if (!step.ok()) return absl::InvalidArgumentError(absl::StrCat("--resume: ", step.status().message()));
+    if (!step.ok()) return Resumed(step.status());
     spec->resume = {*checkpoint, *step};
   }
   // The message is about `until` or `resume`, which are the names of the flags.
@@ -69,7 +87,8 @@ absl::Status ChooseSteps(const TrainOptions& options, ScheduledRun* run) {
   if (!valid.ok()) return absl::InvalidArgumentError(absl::StrCat("--", valid.message()));
   if (options.resume.empty()) return absl::OkStatus();
   const absl::Status fits = CheckResume(*run);
-  return fits.ok() ? fits : absl::InvalidArgumentError(absl::StrCat("--resume: ", fits.message()));
+  const bool named = spec->resume.checkpoint == Absolute(options.resume);
+  return Resumed(fits.ok() && named ? CheckNamed(spec->resume.checkpoint) : fits);
 }
 
 ExitCode RunTrain(const TrainOptions& options) {
@@ -89,8 +108,6 @@ ExitCode RunTrain(const TrainOptions& options) {
   if (!output.ok()) return FailOnFolder(output.status());
   const absl::Status steps = ChooseSteps(options, &*run);
   if (!steps.ok()) return Fail(kExitBadConfiguration, steps.message());
-  if (const absl::Status whole = CheckResumedFiles(*run); !whole.ok())
-    return Fail(kExitBadConfiguration, whole.message());
   const int ranks = run->schedule->scheme.ranks;
   if (options.processes > ranks) {
     return Fail(kExitUsage, absl::StrCat("--processes ", options.processes, " is more than the ", ranks,

@@ -212,11 +212,12 @@ void CoordinatorCore::OnMessage(Worker& worker, Prepared& m) {
 void CoordinatorCore::OnMessage(Worker& worker, Failed& m) {
   Run* run = ServedRun(worker, m.run);
   if (run == nullptr || run->blaming()) return;
-  worker.failed_last = true;
+  worker.failed_last = m.damaged_checkpoint < 0;
   // Either end of a link may be at fault: where other processes are free, they take the place of both.
   if (Worker* end = m.link_to < 0 ? nullptr : sessions_.workers().FindByProcess(m.link_to))
     end->failed_last = true;
   run->Take(out_, worker.session, m);
+  Settle(*run);
 }
 
 // The run of a worker that wants to end goes on elsewhere first.

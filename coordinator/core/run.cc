@@ -17,7 +17,7 @@ Run::Run(const CoreOptions& options, uint64_t id, int32_t processes, int64_t now
       plan_(std::move(submission.plan)),
       spec_(std::move(submission.spec)),
       run_id_(std::move(submission.run_id)),
-      attempts_(plan_->restarts) {
+      attempts_(plan_->restarts, plan_->checkpoint.keep) {
   if (submission.folder.path.empty()) submission.folder = {submission.output, submission.output, ""};
   output_ = std::move(submission.folder.live);
   info_.id = id;
@@ -333,6 +333,11 @@ void Run::Take(StepEffects& out, SessionId from, Report& m) {
 void Run::Take(StepEffects& out, SessionId from, const Failed& m) {
   if (blaming()) return;
   first_failure_ = absl::StrCat(members_.Find(from)->label, " failed: ", m.reason);
+  const bool began_there = m.damaged_checkpoint == attempt_->first_step;
+  if (began_there && stop_reason_.empty() && attempts_.FallBack(m.damaged_checkpoint)) {
+    info_.checkpoint_step = attempts_.checkpoint_step();
+    return End(RunState::kWaiting, first_failure_);
+  }
   failed_session_ = from;
   link_failed_ = m.link_to >= 0;
   blame_deadline_ = out.now + options_.blame_ns;

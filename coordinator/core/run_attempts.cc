@@ -51,13 +51,23 @@ void RunAttempts::Restore(const RunFigures& figures) {
   const RunInfo& info = figures.info;
   restarts_ = info.restarts;
   losses_.Restore(figures.losses, figures.furthest);
-  checkpoint_step_ = info.checkpoint_step;
+  if (info.checkpoint_step > 0) checkpoints_.insert(info.checkpoint_step);
   assigned_ = info.started_ns != 0;
   first_assigned_ns_ = info.started_ns;
   for (const RankReport& report : info.reports) former_[report.rank] = report;
 }
 
-void RunAttempts::Checkpointed(int32_t step) { checkpoint_step_ = std::max(checkpoint_step_, step); }
+void RunAttempts::Checkpointed(int32_t step) {
+  checkpoints_.insert(step);
+  while (static_cast<int32_t>(checkpoints_.size()) > keep_) checkpoints_.erase(checkpoints_.begin());
+}
+
+bool RunAttempts::FallBack(int32_t damaged_step) {
+  if (checkpoints_.empty() || *checkpoints_.rbegin() != damaged_step) return false;
+  checkpoints_.erase(damaged_step);
+  ++restarts_;
+  return true;
+}
 
 bool RunAttempts::MayRestart(int32_t steps_done) {
   if (!losses_.Bear(steps_done)) return false;

@@ -1,7 +1,9 @@
 // Counts the attempts of one run, and says where the next one begins.
 //
 // A run that loses a process begins again, with the processes that are there, from the newest complete
-// checkpoint that it has made; before that, from where the run itself began. Bits do not depend on it: the
+// checkpoint that it has made; before that, from where the run itself began. A checkpoint that proves damaged
+// when an attempt reads it is forgotten: the next attempt begins at the one before. That is no loss, because
+// there are only so many checkpoints. Bits do not depend on it: the
 // steps that are made again have the values that they had (docs/design/recovery.md).
 //
 // It also keeps the ranks' figures of the attempts that are over, because a worker counts from its assignment
@@ -14,6 +16,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -25,8 +28,9 @@ namespace weft {
 
 class RunAttempts {
  public:
-  // `allowed`: losses in a row that do not end the run (loss_count.h).
-  explicit RunAttempts(int32_t allowed) : losses_(allowed) {}
+  // `allowed`: losses in a row that do not end the run (loss_count.h). `keep`: how many checkpoints stay on
+  // the disk.
+  RunAttempts(int32_t allowed, int32_t keep) : losses_(allowed), keep_(keep) {}
 
   // Notes that an attempt of so many ranks is assigned to processes.
   void Assigned(int64_t now, int ranks);
@@ -38,6 +42,9 @@ class RunAttempts {
 
   // Returns true if the run may begin again behind so many steps done in all, and counts that.
   bool MayRestart(int32_t steps_done);
+  // Forgets the newest checkpoint if it is of that step: it is damaged. Returns true if the run begins again
+  // with the one before, and counts that.
+  bool FallBack(int32_t damaged_step);
   // Counts an attempt that begins for another reason than a loss.
   void Relocated() { ++restarts_; }
   // Ends the attempt, whose last reports these are.
@@ -47,17 +54,18 @@ class RunAttempts {
   int32_t restarts() const { return restarts_; }
   const LossCount& losses() const { return losses_; }
   int32_t allowed() const { return losses_.allowed(); }
-  // Returns the step of the newest complete checkpoint; -1 for none.
-  int32_t checkpoint_step() const { return checkpoint_step_; }
+  // Returns the step of the newest checkpoint that is complete and not known as damaged; -1 for none.
+  int32_t checkpoint_step() const { return checkpoints_.empty() ? -1 : *checkpoints_.rbegin(); }
 
   // Adds the figures of the former attempts to the report of a rank in the present one.
   void AddFormer(RankReport* report) const;
 
  private:
   LossCount losses_;
+  const int32_t keep_;
   int32_t restarts_ = 0;
-  int32_t checkpoint_step_ = -1;
-  bool assigned_ = false;  // true once an attempt was
+  std::set<int32_t> checkpoints_;  // steps of the newest
+  bool assigned_ = false;          // true once an attempt was
   int64_t first_assigned_ns_ = 0;
   std::map<Rank, RankReport> former_;
 };

@@ -135,6 +135,9 @@ struct Failed {
   // Process to which the data link failed; -1 for any other failure. A link may carry again, or another
   // process may take the place of one of its ends; other failures would come again.
   int32_t link_to = -1;
+  // The step of the checkpoint with which the attempt began, if that is damaged or gone; -1 for any other
+  // cause.
+  int32_t damaged_checkpoint = -1;
 };
 
 struct Finished {

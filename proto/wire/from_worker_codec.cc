@@ -40,6 +40,8 @@ struct WorkerEncoder {
     out->mutable_failed()->set_run(m.run);
     out->mutable_failed()->set_reason(CleanText(m.reason, kMaxTextBytes));
     if (m.link_to >= 0) out->mutable_failed()->set_link_to(static_cast<uint32_t>(m.link_to));
+    if (m.damaged_checkpoint >= 0)
+      out->mutable_failed()->set_damaged_checkpoint(static_cast<uint32_t>(m.damaged_checkpoint));
   }
   void operator()(const Finished& m) const { EncodeReports(m, out->mutable_finished()); }
   void operator()(const GroupId& m) const { Encode(m, out->mutable_group_id()); }
@@ -231,6 +233,8 @@ absl::StatusOr<FromWorker> DecodeFailed(const v1::Failed& in) {
     WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("failed.link_to", in.link_to(), kMaxProcesses - 1));
     m.link_to = static_cast<int32_t>(in.link_to());
   }
+  WEFT_WIRE_RETURN_IF_ERROR(CheckAtMost("failed.damaged_checkpoint", in.damaged_checkpoint(), kMaxSteps));
+  if (in.has_damaged_checkpoint()) m.damaged_checkpoint = static_cast<int32_t>(in.damaged_checkpoint());
   return m;
 }
 

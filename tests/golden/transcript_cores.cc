@@ -294,9 +294,11 @@ void TranscriptCores::Forget(Worker& w) {
     it = it->second == w.process ? wanted_.erase(it) : std::next(it);
 }
 
-void TranscriptCores::Fail(Worker& w, const std::string& reason) {
+void TranscriptCores::Fail(Worker& w, const std::string& reason, int32_t damaged_checkpoint) {
   page_->Head(Topic::kRuns, absl::StrCat(w.name, " fails: ", reason));
-  Ask(w, [&](WorkerCore& c, WorkerEffects* out) { c.OnFailure(now_, reason, out); });
+  Ask(w, [&](WorkerCore& c, WorkerEffects* out) {
+    c.OnFailure(now_, Failed{0, reason, -1, damaged_checkpoint}, out);
+  });
 }
 
 void TranscriptCores::Break(Worker& w, const std::string& reason) {

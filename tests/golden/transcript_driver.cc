@@ -243,7 +243,8 @@ absl::StatusOr<FromWorker> TranscriptDriver::Message(const Command& c, const Tra
   if (name == "Credit") return Credit{run, rank, token, static_cast<int32_t>(NumberOf(c, "credit", 0))};
   if (name == "Report") return Report{run, {}};
   if (name == "Leaving") return Leaving{c.Value("reason")};
-  if (name == "Failed") return Failed{run, c.Value("reason")};
+  if (name == "Failed")
+    return Failed{run, c.Value("reason"), -1, static_cast<int32_t>(NumberOf(c, "damaged_checkpoint", -1))};
   if (name == "Finished") return Finished{run, {}};
   if (name == "Forgotten") return Forgotten{run};
   if (name == "Stalled") return Stalled{run, c.Value("reason")};
@@ -294,7 +295,7 @@ absl::Status TranscriptDriver::Lose(const Command& c) {
   TranscriptCores::Worker& w = **worker;
   const std::string reason = c.Value("reason");
   if (c.name == "fail") {
-    cores_.Fail(w, reason);
+    cores_.Fail(w, reason, static_cast<int32_t>(NumberOf(c, "damaged_checkpoint", -1)));
   } else if (c.name == "break") {
     cores_.Break(w, reason);
   } else if (c.name == "resume") {

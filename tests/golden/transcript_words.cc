@@ -180,30 +180,33 @@ std::string MessageName(const FromCoordinator& message) {
 
 std::string MessageWords(const FromWorker& message) {
   const std::string words = std::visit(
-      Overloaded{[](const Hello& m) {
-                   return absl::StrCat("of ", m.worker, m.process < 0 ? ", any process" : ", process ",
-                                       m.process < 0 ? "" : absl::StrCat(m.process),
-                                       m.device_id.empty() ? "" : absl::StrCat(", device ", m.device_id));
-                 },
-                 [](const Prepared& m) { return absl::StrCat("run ", m.run); },
-                 [](const Credit& m) {
-                   return absl::StrCat("rank ", m.rank, " under ", TokenWords(m.token), ": ", m.jobs,
-                                       " jobs");
-                 },
-                 [](const Completions& m) { return absl::StrCat("rank ", m.rank, " ", CompletionsWords(m)); },
-                 [](const Report& m) { return absl::StrCat("run ", m.run); },
-                 [](const Failed& m) { return absl::StrCat("run ", m.run, Because(m.reason)); },
-                 [](const Leaving& m) { return m.reason; },
-                 [](const Finished& m) { return absl::StrCat("run ", m.run); },
-                 [](const GroupId& m) { return absl::StrCat("run ", m.run, " group ", m.group); },
-                 [](const Forgotten& m) { return absl::StrCat("run ", m.run); },
-                 [](const Stalled& m) { return absl::StrCat("run ", m.run, Because(m.reason)); },
-                 [](const SnapshotSaved& m) { return absl::StrCat("step ", m.step, Because(m.failure)); },
-                 [](const CheckpointSealed& m) { return absl::StrCat("step ", m.step, Because(m.failure)); },
-                 [](const Validation& m) {
-                   return absl::StrCat("step ", m.step, ", ", m.samples, " of ", m.all_samples, " samples",
-                                       Because(m.failure));
-                 }},
+      Overloaded{
+          [](const Hello& m) {
+            return absl::StrCat("of ", m.worker, m.process < 0 ? ", any process" : ", process ",
+                                m.process < 0 ? "" : absl::StrCat(m.process),
+                                m.device_id.empty() ? "" : absl::StrCat(", device ", m.device_id));
+          },
+          [](const Prepared& m) { return absl::StrCat("run ", m.run); },
+          [](const Credit& m) {
+            return absl::StrCat("rank ", m.rank, " under ", TokenWords(m.token), ": ", m.jobs, " jobs");
+          },
+          [](const Completions& m) { return absl::StrCat("rank ", m.rank, " ", CompletionsWords(m)); },
+          [](const Report& m) { return absl::StrCat("run ", m.run); },
+          [](const Failed& m) {
+            return absl::StrCat(
+                "run ", m.run, Because(m.reason),
+                m.damaged_checkpoint < 0 ? "" : absl::StrCat(", damaged checkpoint ", m.damaged_checkpoint));
+          },
+          [](const Finished& m) { return absl::StrCat("run ", m.run); },
+          [](const GroupId& m) { return absl::StrCat("run ", m.run, " group ", m.group); },
+          [](const Forgotten& m) { return absl::StrCat("run ", m.run); },
+          [](const Stalled& m) { return absl::StrCat("run ", m.run, Because(m.reason)); },
+          [](const SnapshotSaved& m) { return absl::StrCat("step ", m.step, Because(m.failure)); },
+          [](const CheckpointSealed& m) { return absl::StrCat("step ", m.step, Because(m.failure)); },
+          [](const Validation& m) {
+            return absl::StrCat("step ", m.step, ", ", m.samples, " of ", m.all_samples, " samples",
+                                Because(m.failure));
+          }},
       message);
   return absl::StrCat(MessageName(message), " ", words);
 }

@@ -63,8 +63,8 @@ TEST(Cli_Help, AskedFor_ExamplesOnStandardOutput) {
 
 const std::vector<std::string>& Commands() {
   static const auto* const commands = new std::vector<std::string>{
-      "train", "eval",    "generate", "simulate", "compare", "profile",   "submit",
-      "ls",    "workers", "describe", "wait",     "cancel",  "completion"};
+      "train",  "eval", "generate", "checkpoint", "simulate", "compare", "profile",
+      "submit", "ls",   "workers",  "describe",   "wait",     "cancel",  "completion"};
   return *commands;
 }
 
@@ -164,6 +164,7 @@ TEST(Cli_Completion, InBash_CommandsFlagsAndValues) {
   EXPECT_THAT(Completed("weft simulate z"), AllOf(HasSubstr("zb_h1 "), HasSubstr("zb_v ")));
   EXPECT_EQ(Completed("weft train --device c"), "cpu cuda ");
   EXPECT_EQ(Completed("weft train --processes ''"), " ");
+  EXPECT_EQ(Completed("weft checkpoint v"), "verify ");
   TestFolder folder;
   folder.Write("some run.yaml", "");
   EXPECT_EQ(Completed("weft train " + folder.path() + "/so"), folder / "some run.yaml ");

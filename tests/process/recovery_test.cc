@@ -200,6 +200,62 @@ TEST_F(Recovery, NoRestarts_FailsAtTheFirstLoss) {
   EXPECT_THAT(result.err, AllOf(HasSubstr("the run failed after"), HasSubstr("killed by SIGKILL")));
 }
 
+// The newest checkpoint is damaged on the disk when the run needs it.
+class DamagedRecovery : public Recovery, public ::testing::WithParamInterface<const char*> {
+ protected:
+  static constexpr int kEvery = 20;
+  // Stops the workers behind a checkpoint that the coordinator knows of, with another before it. Returns its
+  // step.
+  int StopBehindACheckpoint(const std::vector<pid_t>& workers) const {
+    int newest = 0;
+    EXPECT_TRUE(Eventually([&] {
+      for (const pid_t worker : workers) kill(worker, SIGSTOP);
+      const int steps = static_cast<int>(StepsIn(out_).size());
+      newest = 0;
+      for (int step = kEvery; fs::exists(Checkpoint(step + kEvery)) || step < steps; step += kEvery) {
+        if (fs::exists(Checkpoint(step))) newest = step;
+      }
+      if (newest >= 2 * kEvery && steps > newest + 5 && fs::exists(Checkpoint(newest - kEvery))) return true;
+      for (const pid_t worker : workers) kill(worker, SIGCONT);
+      return fs::exists(out_ + "/summary.json");
+    }));
+    return newest;
+  }
+  std::string Checkpoint(int step) const { return absl::StrCat(out_, "/checkpoint-", step); }
+  void Damage(int step) const {
+    const std::string path = absl::StrCat(Checkpoint(step), "/", GetParam());
+    std::string bytes = ReadWholeFile(path);
+    ASSERT_GT(bytes.size(), 200u);
+    bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 4);
+    std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
+  }
+};
+
+TEST_P(DamagedRecovery, NewestCheckpointDamaged_GoesOnFromTheOneBeforeWithTheSameBits) {
+  const std::string file = WriteRun("{1f1b: {}}", 240, "3", absl::StrCat("{every: ", kEvery, "}"));
+  TrainReference(file);
+  const auto train = Begin(file, 2);
+  ASSERT_TRUE(AwaitSteps(1));
+  const std::vector<pid_t> workers = Children(train->pid());
+  ASSERT_EQ(workers.size(), 2u);
+  const int newest = StopBehindACheckpoint(workers);
+  ASSERT_GE(newest, 2 * kEvery);
+  Damage(newest);
+  kill(workers[1], SIGKILL);
+  kill(workers[0], SIGCONT);
+  const CommandResult result = train->Wait(kSeconds);
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.err,
+              AllOf(HasSubstr(absl::StrCat("checkpoint-", newest, "/", GetParam())),
+                    HasSubstr(absl::StrCat("goes on from its checkpoint of step ", newest - kEvery))));
+  ExpectTheReference();
+  EXPECT_EQ(Summary()["restarts"], 2);
+}
+
+INSTANTIATE_TEST_SUITE_P(Files, DamagedRecovery,
+                         ::testing::Values("model.safetensors.index.json", "stage02.safetensors",
+                                           "state/stage01.safetensors"));
+
 // With daemons: a worker that is free takes the ranks of one that is lost; one that was only stopped is
 // fenced when it comes back, and ends.
 class DaemonRecovery : public Recovery {

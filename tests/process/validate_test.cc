@@ -104,7 +104,7 @@ TEST_F(Validated, SchedulesOnTwoProcesses_HaveTheReferencesFiguresAndTheBitsOfAT
 // With a checkpoint on the same step, and without.
 TEST_F(Validated, Figures_AreThoseOfEvalOnACheckpointOfTheStep) {
   const TrainedRun run =
-      Train(Sections("1f1b", absl::StrCat("{data: ", kHeldOut, ", every: 1}"), "{every: 2, keep: 1}"),
+      Train(Sections("1f1b", absl::StrCat("{data: ", kHeldOut, ", every: 1}"), "{every: 2, keep: 2}"),
             {"--processes", "2"});
   ASSERT_EQ(run.result.code, 0) << run.result.err;
   ASSERT_THAT(run.validations, ElementsAre(Key(1), Key(2), Key(3), Key(4), Key(5)));

@@ -685,6 +685,74 @@ TEST_F(CoreTest, LostProcess_RunBeginsAgainOnTheOtherFromTheCheckpoint) {
   EXPECT_EQ(core->probe().restarts, 1u);
 }
 
+class DamagedCheckpointTest : public CoreTest {
+ protected:
+  // Loses a process behind the checkpoint of step 1, so that an attempt begins there on the other one.
+  uint64_t BeganAgain() {
+    restarts = checkpoint_every = 1;
+    const uint64_t run = Running(4, "out");
+    Say(1, CheckpointSealed{run, 0, ""});
+    EndAll(run);
+    for (const SessionId s : {1, 2}) Say(s, SnapshotSaved{run, 1, ""});
+    Say(1, CheckpointSealed{run, 1, ""});
+    Do(WorkerExited{102, "killed by signal 9"});
+    Say(1, Forgotten{run});
+    EXPECT_EQ(Heard<Assign>(1)->spec, "out/checkpoint-1 from step 1");
+    Heard<Abort>(1);
+    return run;
+  }
+};
+
+TEST_F(DamagedCheckpointTest, OfTheAttempt_IsLeftOutAndTheRunGoesOnFromTheOneBefore) {
+  const uint64_t run = BeganAgain();
+  Say(1, Failed{run, "out/checkpoint-1/stage01.safetensors is damaged", 1});
+  EXPECT_EQ(run_info.state, RunState::kWaiting) << "at once: no other process explains it";
+  EXPECT_EQ(run_info.restarts, 2);
+  EXPECT_EQ(run_info.checkpoint_step, 0);
+  EXPECT_THAT(run_info.restart_reason,
+              ::testing::AllOf(HasSubstr("failed: out/checkpoint-1/stage01.safetensors is damaged"),
+                               HasSubstr("begins again with step 0")));
+  EXPECT_TRUE(Heard<Abort>(1).has_value());
+  Say(1, Forgotten{run});
+  EXPECT_EQ(Heard<Assign>(1)->spec, "{}");
+  // It was no loss of a process, of which the run may have one.
+  Join(3);
+  Do(WorkerExited{101, "killed by signal 9"});
+  EXPECT_EQ(run_info.state, RunState::kFailed) << "two losses without a new step between";
+  EXPECT_THAT(run_info.reason, HasSubstr("lost a process 1 time in a row"));
+}
+
+// A report about another checkpoint than the attempt's is a failure like any other.
+TEST_F(DamagedCheckpointTest, OfAnotherStep_EndsTheRun) {
+  const uint64_t run = BeganAgain();
+  Say(1, Failed{run, "out/checkpoint-7 is damaged", 7});
+  EXPECT_EQ(run_info.state, RunState::kPreparing);
+  now += options.blame_ns;
+  Do(Tick{});
+  EXPECT_EQ(run_info.state, RunState::kFailed);
+  EXPECT_THAT(run_info.reason, HasSubstr("out/checkpoint-7 is damaged"));
+}
+
+TEST_F(DamagedCheckpointTest, AnotherCause_EndsTheRun) {
+  const uint64_t run = BeganAgain();
+  Say(1, Failed{run, "out of memory"});
+  now += options.blame_ns;
+  Do(Tick{});
+  EXPECT_EQ(run_info.state, RunState::kFailed);
+}
+
+// A run that loses a process again begins with what is left, not with what is known as damaged.
+TEST_F(DamagedCheckpointTest, AfterItAndAnotherLoss_IsNotTakenAgain) {
+  const uint64_t run = BeganAgain();
+  Say(1, Failed{run, "out/checkpoint-1/stage01.safetensors is damaged", 1});
+  Say(1, Forgotten{run});
+  Heard<Assign>(1);
+  Say(1, Failed{run, "out/checkpoint-1/stage01.safetensors is damaged", 1});
+  now += options.blame_ns;
+  Do(Tick{});
+  EXPECT_EQ(run_info.state, RunState::kFailed) << "the attempt does not read it";
+}
+
 // A run that goes on from it would leave out the report of a step.
 TEST_F(CoreTest, CheckpointBeforeItsStepsAreReported_IsSealedBehindTheReport) {
   checkpoint_every = 1;

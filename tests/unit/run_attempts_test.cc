@@ -23,7 +23,7 @@ RankReport ReportOf(Rank rank, double busy, double idle, int64_t sent, int64_t p
 }
 
 TEST(RunAttempts, LossesWithoutANewStep_AreCountedUpToTheLimit) {
-  RunAttempts attempts(2);
+  RunAttempts attempts(2, 2);
   EXPECT_TRUE(attempts.MayRestart(5));
   EXPECT_TRUE(attempts.MayRestart(5));
   EXPECT_FALSE(attempts.MayRestart(5));
@@ -31,28 +31,44 @@ TEST(RunAttempts, LossesWithoutANewStep_AreCountedUpToTheLimit) {
 }
 
 TEST(RunAttempts, NewStepBetweenLosses_CountsFromOneAgain) {
-  RunAttempts attempts(1);
+  RunAttempts attempts(1, 2);
   for (int steps = 0; steps < 20; ++steps) EXPECT_TRUE(attempts.MayRestart(steps)) << steps;
   EXPECT_EQ(attempts.restarts(), 20);
   EXPECT_FALSE(attempts.MayRestart(19));
 }
 
 TEST(RunAttempts, NoneAllowed_FirstLossEndsTheRun) {
-  RunAttempts attempts(0);
+  RunAttempts attempts(0, 2);
   EXPECT_FALSE(attempts.MayRestart(7));
   EXPECT_EQ(attempts.restarts(), 0);
 }
 
 TEST(RunAttempts, CheckpointOfAnEarlierStep_DoesNotReplaceTheNewest) {
-  RunAttempts attempts(3);
+  RunAttempts attempts(3, 2);
   EXPECT_EQ(attempts.checkpoint_step(), -1);
   attempts.Checkpointed(40);
   attempts.Checkpointed(20);
   EXPECT_EQ(attempts.checkpoint_step(), 40);
 }
 
+TEST(RunAttempts, DamagedCheckpoint_IsForgottenForTheOneBefore) {
+  RunAttempts attempts(3, /*keep=*/2);
+  for (const int32_t step : {20, 40, 60}) attempts.Checkpointed(step);
+  EXPECT_FALSE(attempts.FallBack(40)) << "no attempt begins there";
+  EXPECT_TRUE(attempts.FallBack(60));
+  EXPECT_EQ(attempts.checkpoint_step(), 40);
+  EXPECT_FALSE(attempts.FallBack(60)) << "the same report again";
+  EXPECT_TRUE(attempts.FallBack(40));
+  EXPECT_EQ(attempts.checkpoint_step(), -1) << "20 was removed when 60 was complete";
+  EXPECT_FALSE(attempts.FallBack(20));
+  EXPECT_EQ(attempts.restarts(), 2);
+  EXPECT_EQ(attempts.losses(), 0) << "no process was lost";
+  attempts.Checkpointed(40);
+  EXPECT_EQ(attempts.checkpoint_step(), 40) << "made again";
+}
+
 TEST(RunAttempts, FiguresOfFormerAttempts_AreAddedAndTheTimeBetweenIsRecovery) {
-  RunAttempts attempts(3);
+  RunAttempts attempts(3, 2);
   attempts.Assigned(10 * kSecond, 1);
   attempts.MayRestart(0);
   attempts.End({{0, ReportOf(0, 3, 1, 100, 8)}});
@@ -80,7 +96,7 @@ TEST(RunAttempts, FiguresOfFormerAttempts_AreAddedAndTheTimeBetweenIsRecovery) {
 }
 
 TEST(RunAttempts, AttemptWithoutAReport_IsRecoveryAsAWhole) {
-  RunAttempts attempts(3);
+  RunAttempts attempts(3, 2);
   attempts.Assigned(0, 2);
   attempts.MayRestart(0);
   attempts.End({});

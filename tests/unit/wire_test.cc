@@ -169,6 +169,14 @@ TEST(SessionCodec, FailedLinkToAnImpossibleProcess_IsRefused) {
   EXPECT_EQ(wire::Decode(out).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
+TEST(SessionCodec, FailedForADamagedCheckpoint_RoundTrip_KeepsItsStep) {
+  for (const int32_t step : {0, 40})
+    EXPECT_EQ(std::get<Failed>(RoundTrip(FromWorker(Failed{9, "", -1, step}))).damaged_checkpoint, step);
+  v1::WorkerPayload out;
+  out.mutable_failed()->set_damaged_checkpoint(uint32_t{1} << 31);
+  EXPECT_THAT(std::string(wire::Decode(out).status().message()), HasSubstr("failed.damaged_checkpoint"));
+}
+
 TEST(SessionCodec, Completions_RoundTrip_AreEqual) {
   Completions m{9, 2, {5, 6}, {}};
   int64_t start = 1'000'000'000'000'000;

@@ -184,12 +184,10 @@ void WorkerCore::OnFinished(std::vector<RankReport> reports, WorkerEffects* out)
   out->push_back(ForgetEffect{});
 }
 
-void WorkerCore::OnFailure(int64_t now, const std::string& reason, WorkerEffects* out) {
-  if (run_) run_->OnFailure(now, {run_id(), reason}, out);
-}
-
-void WorkerCore::OnLinkFailure(int64_t now, int32_t process, const std::string& reason, WorkerEffects* out) {
-  if (run_) run_->OnFailure(now, {run_id(), reason, process}, out);
+void WorkerCore::OnFailure(int64_t now, Failed failure, WorkerEffects* out) {
+  if (!run_) return;
+  failure.run = run_id();
+  run_->OnFailure(now, std::move(failure), out);
 }
 
 void WorkerCore::Forget(int64_t now, WorkerEffects* out) {

@@ -70,10 +70,9 @@ class WorkerCore {
   // `validation` is of the present run.
   void OnValidation(Validation validation, WorkerEffects* out);
   void OnFinished(std::vector<RankReport> reports, WorkerEffects* out);
-  // Notes a failure of the run here. The first one is reported to the coordinator.
-  void OnFailure(int64_t now, const std::string& reason, WorkerEffects* out);
-  // Likewise, of the data link to a process of the run.
-  void OnLinkFailure(int64_t now, int32_t process, const std::string& reason, WorkerEffects* out);
+  // Notes a failure of the run here. The first one is reported to the coordinator. `failure.run` plays no
+  // part.
+  void OnFailure(int64_t now, Failed failure, WorkerEffects* out);
 
   // Notes that the shell has dropped the run; its figures are gone after this. The next run may have been
   // assigned meanwhile.

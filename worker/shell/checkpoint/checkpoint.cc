@@ -196,7 +196,7 @@ static absl::Status AddState(const std::string& folder, int stage, const std::st
         folder, stage, index->version, training, header->metadata["version"], header->metadata["training"]));
   }
   index->state.push_back(file);
-  index->files[file] = {header->metadata["crc32"], header->data_begin + header->data_bytes};
+  index->files[file] = {header->metadata["crc32"], header->data_begin + header->data_bytes, header->checksum};
   return absl::OkStatus();
 }
 
@@ -220,7 +220,7 @@ static absl::Status AddStage(const std::string& folder, const RunSpec& run, int 
         "the checkpoint %s mixes versions: stage 0 has %d (training %s), stage %d has %s (training %s)",
         folder, index->version, index->training, stage, version, training));
   }
-  index->files[file] = {header->metadata["crc32"], header->data_begin + header->data_bytes};
+  index->files[file] = {header->metadata["crc32"], header->data_begin + header->data_bytes, header->checksum};
   for (const ParameterSlot& slot : LayOutStage(run, stage).slots) {
     const std::string name = CheckpointName(stage, slot);
     const SafetensorsEntry* entry = header->Find(name);

@@ -265,6 +265,31 @@ absl::Status CheckCheckpointNames(const std::string& output) {
   return absl::OkStatus();
 }
 
+std::optional<NamedCheckpoint> ReadCheckpointName(const std::string& folder) {
+  const std::string last = (fs::path(folder) / "").lexically_normal().parent_path().filename().string();
+  absl::string_view name = last;
+  NamedCheckpoint named{folder, std::nullopt, absl::ConsumeSuffix(&name, kPartial)};
+  // What was removed has no name any more, and weights to be validated never had one.
+  if (named.partial && (absl::EndsWith(name, kRemoved) || absl::EndsWith(name, kValidation)))
+    return std::nullopt;
+  if (named.partial) name = name.substr(0, name.find('.'));
+  if (!IsCheckpointName(name)) return std::nullopt;
+  named.step = StepOf(name);
+  return named;
+}
+
+std::vector<NamedCheckpoint> CheckpointsIn(const std::string& output) {
+  std::vector<std::string> names = NamesIn(output);
+  std::sort(names.begin(), names.end());
+  std::vector<NamedCheckpoint> checkpoints;
+  for (const std::string& name : names) {
+    const fs::path path = fs::path(output) / name;
+    std::optional<NamedCheckpoint> named = ReadCheckpointName(path.string());
+    if (named.has_value() && IsFolder(path)) checkpoints.push_back(*std::move(named));
+  }
+  return checkpoints;
+}
+
 absl::StatusOr<std::string> FindCheckpoint(const std::string& folder, int least) {
   std::error_code error;
   if (fs::exists(fs::path(folder) / std::string(kCheckpointIndex), error)) return folder;

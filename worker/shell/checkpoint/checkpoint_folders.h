@@ -23,7 +23,9 @@
 #define WEFT_WORKER_SHELL_CHECKPOINT_CHECKPOINT_FOLDERS_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -75,6 +77,17 @@ void SweepPartialCheckpoints(const std::string& output, const std::string& tag =
 // Checks the names: FailedPrecondition if one under which a run puts a checkpoint is taken by something else:
 // a file or a symbolic link.
 absl::Status CheckCheckpointNames(const std::string& output);
+
+// A folder that is a checkpoint by its name.
+struct NamedCheckpoint {
+  std::string folder;
+  std::optional<int> step;  // none where the name does not say it
+  bool partial = false;     // it is being written, or was when its run ended
+};
+// Returns what the name of the folder says; nothing for one that is no name of a checkpoint.
+std::optional<NamedCheckpoint> ReadCheckpointName(const std::string& folder);
+// Returns the checkpoints in a run's output, by their names, in the order of their names.
+std::vector<NamedCheckpoint> CheckpointsIn(const std::string& output);
 
 // Returns the checkpoint folder for a path: `folder` itself, or the newest complete one in it where it is a
 // run's output. The checkpoint has at least `least` updates. NotFound if there is none.

@@ -12,6 +12,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr uint64_t kMaxBytes = 1 << 30;
+constexpr const char* kOwnChecksum = "crc32";  // of the index without this key
 
 std::string PathOf(const std::string& folder) {
   return absl::StrCat(folder, "/", std::string(kCheckpointIndex));
@@ -33,13 +34,25 @@ bool IsWithin(const std::string& file) {
   return IsNeighbour(file) || (file.rfind("state/", 0) == 0 && IsNeighbour(file.substr(6)));
 }
 
+// Returns the checksum of all that the index says, however it is spaced.
+std::string ChecksumOfIndex(const Json& index) { return ChecksumOf(index.dump()); }
+
+// Returns false if the index does not have the checksum that it names; takes that out of it.
+bool TakeOwnChecksum(Json* index) {
+  Json& metadata = (*index)["metadata"];
+  if (!metadata.contains(kOwnChecksum)) return true;
+  const std::string own = TextOf(metadata, kOwnChecksum);
+  metadata.erase(kOwnChecksum);
+  return own == ChecksumOfIndex(*index);
+}
+
 bool ReadFiles(const Json& metadata, CheckpointIndex* index) {
   if (!metadata.contains("files") || !metadata["files"].is_object()) return false;
   for (const auto& [name, file] : metadata["files"].items()) {
     if (!IsWithin(name) || !file.is_object() || !file.contains("bytes") ||
         !file["bytes"].is_number_unsigned())
       return false;
-    index->files[name] = {TextOf(file, "crc32"), file["bytes"].get<uint64_t>()};
+    index->files[name] = {TextOf(file, "crc32"), file["bytes"].get<uint64_t>(), TextOf(file, "header_crc32")};
   }
   return !index->files.empty();
 }
@@ -74,11 +87,13 @@ absl::StatusOr<CheckpointIndex> CheckpointIndex::Read(const std::string& folder)
         "%s is no whole checkpoint: there is no %s, which a training writes last", folder, PathOf(folder)));
   }
   if (!text.ok()) return text.status();
-  const absl::StatusOr<Json> parsed = ParseJson(*text);
+  absl::StatusOr<Json> parsed = ParseJson(*text);
   if (!parsed.ok()) return DamagedIndex(folder, absl::StrCat("it ", parsed.status().message()));
-  const Json& json = *parsed;
+  Json& json = *parsed;
   if (!json.is_object() || !json.contains("metadata") || !json["metadata"].is_object())
     return DamagedIndex(folder, "it is not the index of a checkpoint");
+  if (!TakeOwnChecksum(&json))
+    return DamagedIndex(folder, "it is not what was written: its checksum differs");
   const Json& metadata = json["metadata"];
   CheckpointIndex index;
   index.run = TextOf(metadata, "run");
@@ -104,10 +119,11 @@ absl::Status CheckpointIndex::Write(const std::string& folder) const {
                    {"run_id", identity.run_id},        {"attempt", identity.attempt},
                    {"periodic", identity.periodic},    {"sealed_ms", sealed_ms}};
   for (const auto& [name, file] : files)
-    metadata["files"][name] = {{"crc32", file.crc32}, {"bytes", file.bytes}};
+    metadata["files"][name] = {{"crc32", file.crc32}, {"bytes", file.bytes}, {"header_crc32", file.header}};
   // A reader that finds the state files named can go on from here.
   if (!state.empty()) metadata["state"] = state;
-  const Json index = {{"metadata", metadata}, {"weight_map", weight_map}};
+  Json index = {{"metadata", metadata}, {"weight_map", weight_map}};
+  index["metadata"][kOwnChecksum] = ChecksumOfIndex(index);
   return WriteFileAtomically(PathOf(folder), index.dump(1) + "\n");
 }
 
@@ -121,12 +137,17 @@ absl::Status CheckpointIndex::Check(const std::string& folder, const std::string
   const uint64_t bytes = header.data_begin + header.data_bytes;
   const auto of = header.metadata.find("training");
   const bool same_training = (of == header.metadata.end() ? std::string() : of->second) == training;
-  if (same_training && checksum == named->second.crc32 && bytes == named->second.bytes)
-    return absl::OkStatus();
+  if (same_training && checksum == named->second.crc32 && bytes == named->second.bytes) {
+    if (named->second.header.empty() || named->second.header == header.checksum) return absl::OkStatus();
+    return absl::DataLossError(
+        absl::StrFormat("%s/%s is damaged: its header is not what was written: the checksum differs; use "
+                        "another checkpoint",
+                        folder, file));
+  }
   return absl::DataLossError(absl::StrFormat(
-      "the checkpoint %s is a mix: %s has checksum %s and %d bytes, the index names one of %s and %d; the "
-      "file is of another run, attempt or step; use another checkpoint",
-      folder, file, checksum, bytes, named->second.crc32, named->second.bytes));
+      "the checkpoint %s is a mix: %s/%s has checksum %s and %d bytes, the index names one of %s and %d; the "
+      "file is of another run, attempt or step, or damaged; use another checkpoint",
+      folder, folder, file, checksum, bytes, named->second.crc32, named->second.bytes));
 }
 
 }  // namespace weft

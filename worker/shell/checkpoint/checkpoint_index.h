@@ -2,10 +2,12 @@
 //
 // It is written last, so that a folder without one is no checkpoint. It names the checksum of every file: a
 // folder in which one has been replaced by that of another run, attempt or step is refused, whatever names
-// and versions say. It also has the random id of the run and its attempt, which tell where a checkpoint comes
-// from, and a `training`, the same for all trainings that end with the same bits whatever their schedule,
-// placement and processes (TrainingId), which the files carry too. So files of the same training are equal
-// byte for byte, and their indexes are not (docs/decisions/0010-checkpoints-without-a-pause.md).
+// and versions say. It has its own checksum too, so that no changed byte of it is believed; indexes of
+// version 0.1 have none, nor those of the files' headers, and are read as they are. It also has the random id
+// of the run and its attempt, which tell where a checkpoint comes from, and a `training`, the same for all
+// trainings that end with the same bits whatever their schedule, placement and processes (TrainingId), which
+// the files carry too. So files of the same training are equal byte for byte, and their indexes are not
+// (docs/decisions/0010-checkpoints-without-a-pause.md).
 //
 // Failure: NotFound where there is no index, DataLoss for one that is damaged or names other files; each says
 // which file. Needs no LibTorch.
@@ -37,6 +39,7 @@ struct CheckpointIndex {
   struct File {
     std::string crc32;   // checksum of its data, as in its own metadata
     uint64_t bytes = 0;  // length of the file
+    std::string header;  // checksum of its header; "" if it is not known
   };
 
   std::string run;  // name of the run

@@ -2,9 +2,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <libdeflate.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <zlib.h>
 
 #include <algorithm>
 #include <cstring>
@@ -15,6 +15,7 @@
 #include "absl/strings/str_format.h"
 #include "nlohmann/json.hpp"
 #include "run/json_text.h"
+#include "worker/shell/checkpoint/durable_file.h"
 
 namespace weft {
 namespace {
@@ -55,10 +56,6 @@ class File {
   int fd_;
 };
 
-absl::Status WriteError(const std::string& path, const char* what, int error) {
-  return absl::UnavailableError(absl::StrFormat("cannot %s %s: %s", what, path, std::strerror(error)));
-}
-
 absl::Status Damaged(const std::string& path, absl::string_view why) {
   return absl::DataLossError(
       absl::StrFormat("%s is damaged: %s; delete it and use another checkpoint", path, std::string(why)));
@@ -66,25 +63,12 @@ absl::Status Damaged(const std::string& path, absl::string_view why) {
 
 constexpr const char* kChecksum = "crc32";
 
-// Adds to the checksum. Data of 0 bytes may have no address, which zlib takes for a question after the
-// initial value.
-uLong AddToChecksum(uLong checksum, const void* data, size_t bytes) {
-  return bytes == 0 ? checksum : crc32_z(checksum, static_cast<const Bytef*>(data), bytes);
+// Adds to a CRC32, which begins at 0.
+uint32_t AddToChecksum(uint32_t checksum, const void* data, size_t bytes) {
+  return bytes == 0 ? checksum : libdeflate_crc32(checksum, data, bytes);
 }
 
-std::string ChecksumText(uLong checksum) { return absl::StrFormat("%08x", checksum); }
-
-bool WriteAll(int fd, const void* data, size_t n) {
-  const char* from = static_cast<const char*>(data);
-  while (n > 0) {
-    const ssize_t wrote = write(fd, from, n);
-    if (wrote < 0 && errno == EINTR) continue;
-    if (wrote < 0) return false;
-    from += wrote;
-    n -= static_cast<size_t>(wrote);
-  }
-  return true;
-}
+std::string ChecksumText(uint32_t checksum) { return absl::StrFormat("%08x", checksum); }
 
 bool ReadAll(int fd, uint64_t offset, void* data, size_t n) {
   char* to = static_cast<char*>(data);
@@ -97,39 +81,6 @@ bool ReadAll(int fd, uint64_t offset, void* data, size_t n) {
     n -= static_cast<size_t>(got);
   }
   return true;
-}
-
-using Piece = std::pair<const void*, size_t>;
-
-// Writes by a temporary file, sync, rename, sync of the folder: after a crash the path holds the old content
-// or the new.
-absl::Status WritePieces(const std::string& path, const std::vector<Piece>& pieces) {
-  // Several processes may write the same file at once; each has its own temporary one.
-  const std::string temporary = absl::StrCat(path, ".", getpid(), "-", gettid(), ".partial");
-  {
-    File file(temporary, O_WRONLY | O_CREAT | O_TRUNC);
-    if (file.get() < 0) return WriteError(temporary, "create", errno);
-    absl::Status status;
-    for (const Piece& piece : pieces) {
-      if (!WriteAll(file.get(), piece.first, piece.second)) {
-        status = WriteError(temporary, "write", errno);
-        break;
-      }
-    }
-    if (status.ok() && fsync(file.get()) != 0) status = WriteError(temporary, "sync", errno);
-    if (!file.Close() && status.ok()) status = WriteError(temporary, "close", errno);
-    if (status.ok() && rename(temporary.c_str(), path.c_str()) != 0)
-      status = WriteError(path, "rename to", errno);
-    if (!status.ok()) {
-      unlink(temporary.c_str());
-      return status;
-    }
-  }
-  const size_t slash = path.rfind('/');
-  const std::string folder = slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
-  File directory(folder, O_RDONLY | O_DIRECTORY);
-  if (directory.get() < 0 || fsync(directory.get()) != 0) return WriteError(folder, "sync", errno);
-  return absl::OkStatus();
 }
 
 // Parses the JSON of the header and refuses doubled names, which parsers otherwise resolve each in its own
@@ -201,6 +152,8 @@ absl::StatusOr<SafetensorsHeader> ReadHeader(const std::string& path, int fd) {
   if (!json.ok()) return json.status();
 
   SafetensorsHeader header;
+  header.checksum =
+      ChecksumText(AddToChecksum(AddToChecksum(0, &length, kLengthBytes), text.data(), text.size()));
   header.data_begin = kLengthBytes + length;
   header.data_bytes = bytes - header.data_begin;
   for (const auto& [name, value] : json->items()) {
@@ -233,6 +186,13 @@ absl::StatusOr<SafetensorsHeader> ReadHeader(const std::string& path, int fd) {
   return header;
 }
 
+// Returns OK if the data has the checksum that the header names, or if that names none.
+absl::Status CheckData(const std::string& path, const SafetensorsHeader& header, uint32_t checksum) {
+  const auto named = header.metadata.find(kChecksum);
+  if (named == header.metadata.end() || named->second == ChecksumText(checksum)) return absl::OkStatus();
+  return Damaged(path, "its data is not what was written: the checksum differs");
+}
+
 absl::Status OpenError(const std::string& path, int error) {
   if (error == ENOENT) return absl::NotFoundError(absl::StrFormat("no file %s", path));
   return absl::UnavailableError(absl::StrFormat("cannot open %s: %s", path, std::strerror(error)));
@@ -247,32 +207,49 @@ const SafetensorsEntry* SafetensorsHeader::Find(absl::string_view name) const {
   return nullptr;
 }
 
+// Returns length and text of a header, padded so that the data is aligned.
+static std::string HeaderText(const nlohmann::json& header) {
+  std::string text = header.dump();
+  text.append((kLengthBytes - text.size() % kLengthBytes) % kLengthBytes, ' ');
+  const uint64_t length = text.size();
+  return std::string(reinterpret_cast<const char*>(&length), kLengthBytes) + text;
+}
+
 absl::Status WriteSafetensors(const std::string& path, const std::vector<SafetensorsSource>& tensors,
                               const std::map<std::string, std::string>& metadata) {
+  constexpr uint64_t kPiece = 4 << 20;  // bytes of a checksum and a write; with less, the calls cost more
   nlohmann::json header = nlohmann::json::object();
-  uLong checksum = crc32_z(0, nullptr, 0);
-  std::vector<Piece> pieces(2);
-  uint64_t at = 0;
+  std::vector<uint64_t> ends;
   for (const SafetensorsSource& t : tensors) {
+    const uint64_t at = ends.empty() ? 0 : ends.back();
     uint64_t bytes = Named(t.type).bytes;
     for (int64_t size : t.shape) bytes *= static_cast<uint64_t>(size);
     if (header.contains(t.name)) {
       return absl::InvalidArgumentError(absl::StrFormat("%s would hold two tensors named %s", path, t.name));
     }
     header[t.name] = {{"dtype", Named(t.type).name}, {"shape", t.shape}, {"data_offsets", {at, at + bytes}}};
-    pieces.emplace_back(t.data, bytes);
-    checksum = AddToChecksum(checksum, t.data, bytes);
-    at += bytes;
+    ends.push_back(at + bytes);
   }
   header["__metadata__"] = metadata;
+  uint32_t checksum = 0;
+  // The checksum is known once the data has been written; the header has its length already.
   header["__metadata__"][kChecksum] = ChecksumText(checksum);
-  std::string text = header.dump();
-  text.append((kLengthBytes - text.size() % kLengthBytes) % kLengthBytes,
-              ' ');  // so that the data is aligned
-  const uint64_t length = text.size();
-  pieces[0] = {&length, kLengthBytes};
-  pieces[1] = {text.data(), text.size()};
-  return WritePieces(path, pieces);
+  DurableFile file(path);
+  const std::string room = HeaderText(header);
+  file.Append(room.data(), room.size());
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const uint64_t bytes = ends[i] - (i == 0 ? 0 : ends[i - 1]);
+    for (uint64_t at = 0; at < bytes; at += kPiece) {
+      const uint8_t* const data = static_cast<const uint8_t*>(tensors[i].data) + at;
+      const size_t piece = std::min(kPiece, bytes - at);
+      checksum = AddToChecksum(checksum, data, piece);
+      file.Append(data, piece);
+    }
+  }
+  header["__metadata__"][kChecksum] = ChecksumText(checksum);
+  const std::string begin = HeaderText(header);
+  file.ReplaceBegin(begin.data(), begin.size());
+  return file.Finish();
 }
 
 absl::StatusOr<SafetensorsHeader> ReadSafetensorsHeader(const std::string& path) {
@@ -291,11 +268,31 @@ absl::StatusOr<SafetensorsFile> ReadSafetensors(const std::string& path) {
   if (!ReadAll(file.get(), content.header.data_begin, content.data.data(), content.data.size())) {
     return Damaged(path, "its data cannot be read");
   }
-  const auto checksum = content.header.metadata.find(kChecksum);
-  const uLong own = AddToChecksum(crc32_z(0, nullptr, 0), content.data.data(), content.data.size());
-  if (checksum != content.header.metadata.end() && checksum->second != ChecksumText(own))
-    return Damaged(path, "its data is not what was written: the checksum differs");
+  const uint32_t checksum = AddToChecksum(0, content.data.data(), content.data.size());
+  if (absl::Status data = CheckData(path, content.header, checksum); !data.ok()) return data;
   return content;
+}
+
+absl::StatusOr<SafetensorsHeader> CheckSafetensors(const std::string& path) {
+  constexpr uint64_t kPiece = 1 << 20;
+  File file(path, O_RDONLY);
+  if (file.get() < 0) return OpenError(path, errno);
+  absl::StatusOr<SafetensorsHeader> header = ReadHeader(path, file.get());
+  if (!header.ok()) return header;
+  std::vector<uint8_t> piece(std::min(kPiece, header->data_bytes));
+  uint32_t checksum = 0;
+  for (uint64_t at = 0; at < header->data_bytes; at += kPiece) {
+    const size_t bytes = std::min(kPiece, header->data_bytes - at);
+    if (!ReadAll(file.get(), header->data_begin + at, piece.data(), bytes))
+      return Damaged(path, "its data cannot be read");
+    checksum = AddToChecksum(checksum, piece.data(), bytes);
+  }
+  if (absl::Status data = CheckData(path, *header, checksum); !data.ok()) return data;
+  return header;
+}
+
+std::string ChecksumOf(absl::string_view text) {
+  return ChecksumText(AddToChecksum(0, text.data(), text.size()));
 }
 
 absl::StatusOr<std::string> ReadWholeFile(const std::string& path, uint64_t most) {
@@ -311,7 +308,9 @@ absl::StatusOr<std::string> ReadWholeFile(const std::string& path, uint64_t most
 }
 
 absl::Status WriteFileAtomically(const std::string& path, absl::string_view content) {
-  return WritePieces(path, {{content.data(), content.size()}});
+  DurableFile file(path);
+  file.Append(content.data(), content.size());
+  return file.Finish();
 }
 
 }  // namespace weft

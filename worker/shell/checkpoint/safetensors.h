@@ -33,6 +33,7 @@ struct SafetensorsHeader {
   std::map<std::string, std::string> metadata;
   uint64_t data_begin = 0;  // begin of the data within the file
   uint64_t data_bytes = 0;
+  std::string checksum;  // of the bytes before the data, as ChecksumOf gives it
 
   const SafetensorsEntry* Find(absl::string_view name) const;
 };
@@ -55,6 +56,12 @@ struct SafetensorsFile {
   std::vector<uint8_t> data;
 };
 absl::StatusOr<SafetensorsFile> ReadSafetensors(const std::string& path);
+
+// Reads and checks the whole file as ReadSafetensors does, with memory for a small piece of it at a time.
+absl::StatusOr<SafetensorsHeader> CheckSafetensors(const std::string& path);
+
+// Returns the CRC32 of the text as 8 hexadecimal digits.
+std::string ChecksumOf(absl::string_view text);
 
 // Reads all of a regular file of at most so many bytes.
 absl::StatusOr<std::string> ReadWholeFile(const std::string& path, uint64_t most);

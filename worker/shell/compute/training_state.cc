@@ -5,10 +5,12 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/cord.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "base/require.h"
 #include "nlohmann/json.hpp"
 #include "run/run_schedule.h"
@@ -189,6 +191,32 @@ std::vector<std::string> StateBuffers(const StateRule& rule, int64_t version) {
   return names;
 }
 
+absl::StatusOr<std::vector<std::string>> BuffersNamedBy(const SafetensorsHeader& state) {
+  const auto text = [&state](const char* key) {
+    const auto found = state.metadata.find(key);
+    return found == state.metadata.end() ? std::string() : found->second;
+  };
+  StateRule rule;
+  for (const absl::string_view part : absl::StrSplit(text("staleness"), ',')) {
+    int staleness = 0;
+    if (!absl::SimpleAtoi(part, &staleness) || staleness < 0)
+      return absl::DataLossError("its metadata do not name the staleness");
+    rule.staleness.push_back(staleness);
+  }
+  SgdSpec momentum;
+  momentum.momentum = 0.9;
+  const std::vector<OptimizerSpec> optimizers = {SgdSpec(), momentum, AdamWSpec()};
+  const auto named = std::find_if(optimizers.begin(), optimizers.end(), [&](const OptimizerSpec& optimizer) {
+    return OptimizerText(optimizer) == text("optimizer");
+  });
+  if (named == optimizers.end()) return absl::DataLossError("its metadata do not name the optimizer");
+  rule.optimizer = *named;
+  int64_t version = 0;
+  if (!absl::SimpleAtoi(text("version"), &version) || version < 0)
+    return absl::DataLossError("its metadata do not name the version");
+  return StateBuffers(rule, version);
+}
+
 SlotPointers SlotsOf(const StageLayout& layout, const float* flat) {
   SlotPointers slots;
   for (const ParameterSlot& slot : layout.slots) slots.push_back(flat + slot.offset);
@@ -263,6 +291,18 @@ absl::StatusOr<int> ResumeStep(const std::string& folder) {
   const absl::StatusOr<CheckpointIndex> index = ReadResumableIndex(folder);
   if (!index.ok()) return index.status();
   return index->version;
+}
+
+static constexpr absl::string_view kDamagedCheckpoint = "weft/damaged_checkpoint";
+
+absl::Status AsDamagedCheckpoint(absl::Status status) {
+  if (absl::IsDataLoss(status) || absl::IsNotFound(status))
+    status.SetPayload(kDamagedCheckpoint, absl::Cord());
+  return status;
+}
+
+bool IsDamagedCheckpoint(const absl::Status& status) {
+  return status.GetPayload(kDamagedCheckpoint).has_value();
 }
 
 absl::Status CheckResume(const ScheduledRun& scheduled) {

@@ -51,6 +51,10 @@ std::vector<StateRule> StateRulesOf(const ScheduledRun& run);
 // Returns the names of the buffers beside the newest weights, in the order of their file.
 std::vector<std::string> StateBuffers(const StateRule& rule, int64_t version);
 
+// Returns the names of the buffers that a state's file of the version must hold, as its own metadata tell.
+// DataLoss where they do not.
+absl::StatusOr<std::vector<std::string>> BuffersNamedBy(const SafetensorsHeader& state);
+
 // A buffer by slots: the begin of each parameter's elements.
 using SlotPointers = std::vector<const float*>;
 // Returns the slots of a flat buffer of the stage.
@@ -91,6 +95,11 @@ absl::StatusOr<int> ResumeStep(const std::string& folder);
 
 // Returns OK if the run can go on from its `resume`, as far as the headers of all files tell.
 absl::Status CheckResume(const ScheduledRun& run);
+
+// Marks the failure to read a run's `resume` where the files are damaged or gone, so that the coordinator can
+// let the run go on from another checkpoint. Returns any other status as it is.
+absl::Status AsDamagedCheckpoint(absl::Status status);
+bool IsDamagedCheckpoint(const absl::Status& status);
 
 }  // namespace weft
 

@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "run/run_schedule.h"
 #include "worker/shell/compute/non_finite.h"
+#include "worker/shell/compute/training_state.h"
 #include "worker/shell/loop/run_shape.h"
 #include "worker/shell/memory/keep_forever.h"
 
@@ -116,12 +117,10 @@ void EffectRunner::Send(FromWorker message) {
 void EffectRunner::Fail(int64_t now, const absl::Status& status, std::optional<PeerId> link_to) {
   failed_ = true;
   communicators_.Clear(status);  // the other members notice
-  const std::string reason(status.message());
-  if (link_to.has_value()) {
-    core_.OnLinkFailure(now, *link_to, reason, &effects_);
-  } else {
-    core_.OnFailure(now, reason, &effects_);
-  }
+  const bool resumes = spec_ != nullptr && spec_->first_step() > 0;
+  Failed failure{0, std::string(status.message()), link_to.value_or(-1)};
+  if (resumes && IsDamagedCheckpoint(status)) failure.damaged_checkpoint = spec_->first_step();
+  core_.OnFailure(now, std::move(failure), &effects_);
   Apply(now, nullptr);
   // The process ends when it has forgotten the run (WorkerLoop::CheckHealth).
   if (const absl::Status health = transport_.health(); !health.ok())

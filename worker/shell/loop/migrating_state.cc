@@ -5,13 +5,14 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "worker/shell/compute/training_state.h"
 
 namespace weft {
 
 absl::Status ReceiveState(RankWeights& compute, JobTask* task) {
   const StartEffect& start = task->start;
   absl::Status status;
-  if (start.Does(Operation::kBeginState)) status = compute.BeginState(start.job);
+  if (start.Does(Operation::kBeginState)) status = AsDamagedCheckpoint(compute.BeginState(start.job));
   for (size_t i = 0; i < task->inputs.size(); ++i) {
     if (start.inputs[i].kind != TensorKind::kState) continue;
     status = compute.InstallState(start.job, std::exchange(task->inputs[i], {}));

@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "base/host_memory.h"
 #include "run/run_memory.h"
+#include "worker/shell/compute/training_state.h"
 #include "worker/shell/data/data.h"
 
 namespace weft {
@@ -21,7 +22,7 @@ absl::Status PrepareToValidate(const RunSpec& spec, const CheckpointFolders& fol
     return absl::Status(data.status().code(), absl::StrCat("validate.", data.status().message()));
   }
   if (!spec.ValidatesAfter(spec.first_step())) return absl::OkStatus();
-  return folders.KeepAside(spec.first_step(), spec.resume.checkpoint);
+  return AsDamagedCheckpoint(folders.KeepAside(spec.first_step(), spec.resume.checkpoint));
 }
 
 StageRole RoleOf(const PrepareEffect::Stage& stage) {
@@ -49,9 +50,10 @@ absl::Status PrepareRank(const PrepareTask& task, Device& device, MemorySource& 
   RankCompute& rank = **compute;
   for (const PrepareEffect::Stage& s : task.stages) {
     absl::Status status = rank.AddStage(s.stage, RoleOf(s));
-    if (!status.ok()) return status;
+    const bool resumes = task.run->spec.first_step() > 0;
+    if (!status.ok()) return resumes ? AsDamagedCheckpoint(status) : status;
     // A run that goes on has its initial weights in the checkpoint that it begins with.
-    if (!s.saves || task.folders == nullptr || task.run->spec.first_step() > 0) continue;
+    if (!s.saves || task.folders == nullptr || resumes) continue;
     const std::string initial = task.folders->Partial(0);
     status = s.state_travels ? rank.SaveInitial(s.stage, initial) : rank.Save(s.stage, initial);
     if (!status.ok()) return status;

@@ -1,0 +1,169 @@
+#include "client/commands/checkpoint_command.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "client/files/run_file.h"
+#include "nlohmann/json.hpp"
+#include "schedules/byte_text.h"
+#include "worker/shell/checkpoint/checkpoint_audit.h"
+
+namespace weft {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+constexpr size_t kIdShown = 8;  // digits of an id in a table
+
+// Returns the folder that the argument means.
+absl::StatusOr<std::string> FolderOf(const std::string& argument) {
+  std::error_code error;
+  if (fs::is_directory(argument, error)) return argument;
+  if (!fs::exists(argument, error)) return absl::NotFoundError(absl::StrCat("no folder ", argument));
+  const auto run = ReadRunFile(argument, RunFileData::kIgnored);
+  if (!run.ok()) return run.status();
+  const std::string folder = absl::StrCat("out/", run->name);
+  if (fs::is_directory(folder, error)) return folder;
+  return absl::NotFoundError(absl::StrCat("no folder ", folder, ", where ", argument,
+                                          " puts its results unless --out names another"));
+}
+
+std::string NameOf(const CheckpointAudit& audit) {
+  return (fs::path(audit.folder()) / "").lexically_normal().parent_path().filename().string();
+}
+
+std::string StateOf(const CheckpointAudit& audit) {
+  if (audit.named.partial) return "partial";
+  return audit.complete() ? "complete" : "damaged";
+}
+
+// Returns why it was saved: as the initial weights, on the way, or at the end of a run; "" if that is not
+// known.
+std::string KindOf(const CheckpointAudit& audit) {
+  if (!audit.index.has_value()) return "";
+  if (audit.index->version == 0) return "initial";
+  return audit.index->identity.periodic ? "periodic" : "last";
+}
+
+std::string OrDash(std::string text) { return text.empty() ? "-" : std::move(text); }
+
+std::string StepText(const CheckpointAudit& audit) {
+  return audit.step().has_value() ? absl::StrCat(*audit.step()) : "-";
+}
+
+std::string Sealed(const CheckpointAudit& audit, const std::string& form, absl::TimeZone zone) {
+  if (!audit.index.has_value() || audit.index->sealed_ms == 0) return "";
+  return absl::FormatTime(form, absl::FromUnixMillis(audit.index->sealed_ms), zone);
+}
+
+std::string TableOf(const std::vector<CheckpointAudit>& audits) {
+  std::vector<std::vector<std::string>> rows;
+  for (const CheckpointAudit& audit : audits) {
+    const bool known = audit.index.has_value();
+    rows.push_back({NameOf(audit), StepText(audit), StateOf(audit), OrDash(KindOf(audit)),
+                    FormatBytes(static_cast<double>(audit.bytes)),
+                    OrDash(Sealed(audit, "%Y-%m-%d %H:%M:%S", absl::LocalTimeZone())),
+                    OrDash(known ? audit.index->identity.run_id.substr(0, kIdShown) : ""),
+                    OrDash(known ? audit.index->training.substr(0, kIdShown) : "")});
+  }
+  std::string text = FormatTable({"checkpoint", "step", "state", "kind", "size", "sealed", "run", "training"},
+                                 rows, OutputStyle());
+  for (const CheckpointAudit& audit : audits) {
+    for (const CheckpointDamage& damage : audit.damages) absl::StrAppend(&text, damage.message, "\n");
+  }
+  return text;
+}
+
+Json JsonOf(const CheckpointAudit& audit) {
+  Json json = {{"name", NameOf(audit)},   {"folder", audit.folder()}, {"step", nullptr},
+               {"state", StateOf(audit)}, {"bytes", audit.bytes},     {"resumable", audit.resumable()}};
+  if (audit.step().has_value()) json["step"] = *audit.step();
+  if (audit.index.has_value()) {
+    const CheckpointIndex& index = *audit.index;
+    json["kind"] = KindOf(audit);
+    json["files"] = index.files.size();
+    json["sealed"] = Sealed(audit, absl::RFC3339_full, absl::UTCTimeZone());
+    json["name_of_run"] = index.run;
+    json["run_id"] = index.identity.run_id;
+    json["attempt"] = index.identity.attempt;
+    json["training"] = index.training;
+  }
+  json["damages"] = Json::array();
+  for (const CheckpointDamage& damage : audit.damages)
+    json["damages"].push_back({{"file", damage.file}, {"message", damage.message}});
+  return json;
+}
+
+Json JsonOf(const std::vector<CheckpointAudit>& audits) {
+  Json json = Json::array();
+  for (const CheckpointAudit& audit : audits) json.push_back(JsonOf(audit));
+  return json;
+}
+
+// Returns the newest of them that a run can go on from; else one beside a checkpoint that was named alone.
+std::string GoesOnFrom(const std::vector<CheckpointAudit>& audits) {
+  for (auto audit = audits.rbegin(); audit != audits.rend(); ++audit) {
+    if (audit->resumable()) return audit->folder();
+  }
+  if (audits.size() != 1) return "";
+  const fs::path output = (fs::path(audits[0].folder()) / "").parent_path().parent_path();
+  return FindNewestValid(output.empty() ? "." : output.string()).folder;
+}
+
+std::string Advice(const std::vector<CheckpointAudit>& audits, const std::string& good) {
+  const auto damaged = std::count_if(audits.begin(), audits.end(),
+                                     [](const CheckpointAudit& audit) { return !audit.damages.empty(); });
+  std::string text = absl::StrCat(damaged, " of ", audits.size(),
+                                  audits.size() == 1 ? " checkpoint is damaged" : " checkpoints are damaged");
+  if (good.empty())
+    return absl::StrCat(text, ", and there is none to go on from: copy it again, or train anew");
+  return absl::StrCat(text, "; ", good, " is whole: weft train FILE --resume ", good, " goes on from it");
+}
+
+ExitCode List(const std::string& folder, bool json) {
+  const std::vector<CheckpointAudit> audits = AuditCheckpoints(folder, AuditDepth::kHeaders);
+  if (json) return PrintData(JsonOf(audits).dump(2) + "\n");
+  if (!audits.empty()) return PrintData(TableOf(audits));
+  PrintMessage(absl::StrCat(folder, " holds no checkpoint"));
+  return kExitOk;
+}
+
+ExitCode Verify(const std::string& folder, bool json) {
+  std::vector<CheckpointAudit> audits = AuditCheckpoints(folder, AuditDepth::kData);
+  const bool partial = !audits.empty() && std::all_of(audits.begin(), audits.end(),
+                                                      [](const auto& audit) { return audit.named.partial; });
+  if (audits.empty() || partial) {
+    return Fail(kExitBadConfiguration,
+                absl::StrCat(folder, " holds no complete checkpoint", partial ? ", only partial ones" : ""));
+  }
+  const bool damaged = std::any_of(audits.begin(), audits.end(),
+                                   [](const CheckpointAudit& audit) { return !audit.damages.empty(); });
+  const std::string good = damaged ? GoesOnFrom(audits) : "";
+  ExitCode printed;
+  if (json) {
+    Json all = {{"checkpoints", JsonOf(audits)}, {"damaged", damaged}};
+    if (damaged) all["go_on_from"] = good.empty() ? Json(nullptr) : Json(good);
+    printed = PrintData(all.dump(2) + "\n");
+  } else {
+    printed = PrintData(TableOf(audits));
+  }
+  if (printed != kExitOk || !damaged) return printed;
+  return Fail(kExitBadConfiguration, Advice(audits, good));
+}
+
+}  // namespace
+
+ExitCode RunCheckpoint(const CheckpointOptions& options) {
+  const auto folder = FolderOf(options.folder);
+  if (!folder.ok()) return Fail(kExitBadConfiguration, folder.status().message());
+  return options.action == "ls" ? List(*folder, options.json) : Verify(*folder, options.json);
+}
+
+}  // namespace weft
