@@ -37,9 +37,7 @@ absl::StatusOr<Session*> SessionTable::Attach(SessionCall* call, const v1::Open&
     Session* session = Find(open.session());
     if (session == nullptr || session->closing.has_value()) {
       return absl::AbortedError(
-          "this session is not known: the coordinator was restarted, or gave the worker up as lost; start "
-          "the "
-          "worker again");
+          "this session is not known: the coordinator was restarted, or gave the worker up as lost");
     }
     if (session->call != nullptr) session->call->Abandon();
     session->call = call;

@@ -136,6 +136,16 @@ TEST(SessionStream, CoordinatorRestarted_SessionEndsWithTheReason) {
   ASSERT_TRUE(Eventually([&] { return !stream->status().ok(); }));
   EXPECT_EQ(stream->status().code(), absl::StatusCode::kAborted);
   EXPECT_THAT(std::string(stream->status().message()), HasSubstr("restarted"));
+  // In its place a new session begins, without what was said in the former one.
+  stream->Send(Forgotten{1});
+  EXPECT_TRUE(stream->Renew());
+  EXPECT_FALSE(stream->Renew()) << "this one has not ended";
+  stream->Send(Hello{"w", "h", 1, -1, ""});
+  heard.clear();
+  ASSERT_TRUE(Eventually([&] { return stream->Drain(&heard); }));
+  EXPECT_TRUE(std::holds_alternative<Welcome>(heard[0]));
+  EXPECT_TRUE(stream->Close(10'000'000'000).ok());
+  EXPECT_FALSE(stream->Renew()) << "it was closed";
 }
 
 TEST(SessionStream, NameTaken_IsRefusedWithTheReason) {
