@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "coordinator/core/reduction.h"
 #include "coordinator/core/seconds.h"
 
@@ -41,7 +40,7 @@ Run::Run(const CoreOptions& options, StepEffects& out, RestoreRun& restored)
       spec_(std::move(restored.stored.submission.spec)),
       output_(std::move(restored.stored.submission.folder.live)),
       run_id_(std::move(restored.stored.submission.run_id)),
-      attempts_(plan_ == nullptr ? 0 : plan_->restarts),
+      attempts_(plan_ == nullptr ? 0 : plan_->restarts, plan_ == nullptr ? 0 : plan_->checkpoint.keep),
       first_start_ns_(restored.stored.figures.first_start_ns) {
   info_.output = std::move(restored.stored.submission.folder.path);
   if (!IsFinal(info_.state)) {
@@ -62,7 +61,7 @@ void Run::TakeUp(StepEffects& out, const RestoreRun& restored) {
   RunFigures figures = restored.stored.figures;
   figures.info = info_;
   attempts_.Restore(figures);
-  for (RankReport& report : std::exchange(info_.reports, {})) reports_[report.rank] = std::move(report);
+  info_.reports.clear();
   info_.members.clear();
   has_begun_ = info_.state >= RunState::kPreparing || info_.started_ns != 0 || info_.restarts > 0;
   const bool finishes = info_.state == RunState::kFinishing;
@@ -113,9 +112,7 @@ void Run::Announce(StepEffects& out) const {
 
 RunInfo Run::InfoWithReports() const {
   RunInfo info = info_;
-  if (info.reports.empty()) {
-    for (const auto& [rank, report] : reports_) info.reports.push_back(report);
-  }
+  if (info.reports.empty()) info.reports = attempts_.Reports();
   return info;
 }
 
@@ -127,6 +124,7 @@ void Run::Wait(StepEffects& out, std::string reason, bool for_workers) {
   } else if (deadline_ == kNever) {
     deadline_ = out.now + options_.waiting_ns;
   }
+  if (!info_.restart_reason.empty()) reason = absl::StrCat(info_.restart_reason, "; ", reason);
   if (info_.state == RunState::kWaiting && reason == info_.reason) return;
   info_.state = RunState::kWaiting;
   info_.reason = std::move(reason);
@@ -149,32 +147,24 @@ void Run::Start(StepEffects& out, const std::vector<Worker*>& workers, FencingNu
     peers.push_back({w->process, w->hello.address, w->Label()});
   }
   gather_until_ = kNever;
-  TakeUpAttempt();
-  Reduction choice = ChooseReduction(*attempt_, workers);
-  reduction_ = choice.mode;
+  const int32_t step = FirstStepOfAttempt();
+  const bool resumes = step != plan_->first_step;
+  std::shared_ptr<const RunPlan> plan = resumes ? PlanFrom(*plan_, step) : plan_;
+  const std::string spec =
+      resumes ? plan_->resumed_spec(absl::StrCat(output_, "/checkpoint-", step), step) : spec_;
+  Reduction choice = ChooseReduction(*plan, workers);
   info_.reduction = std::move(choice.sentence);
-  if (reduction_ == ReductionMode::kFast) attempt_ = attempt_->fast;
-  attempts_.Assigned(out.now, attempt_->ranks());
+  if (choice.mode == ReductionMode::kFast) plan = plan->fast;
+  attempts_.Assigned(out.now, plan->ranks());
   recovery_.Assigned(out.now);
-  members_.Lease(attempt_->ranks(), numbers);
+  members_.Lease(plan->ranks(), numbers);
   out.effects.records.epoch = std::max(out.effects.records.epoch, members_.epoch());
-  queue_ = std::make_unique<WorkQueue>(attempt_);
-  if (!output_.empty()) checkpoints_ = std::make_unique<RunCheckpoints>(*attempt_, members_, &info_);
+  attempt_ = std::make_unique<RunAttempt>(std::move(plan), choice.mode, members_, &info_, !output_.empty());
   info_.state = RunState::kPreparing;
   info_.reason.clear();
   deadline_ = out.now + options_.preparing_ns;
-  for (int m = 0; m < members_.size(); ++m) out.Send(members_.at(m).session, AssignFor(m, peers));
+  for (int m = 0; m < members_.size(); ++m) out.Send(members_.at(m).session, AssignFor(m, peers, spec));
   Announce(out);
-}
-
-// Chooses where the attempt begins.
-void Run::TakeUpAttempt() {
-  attempt_ = plan_;
-  attempt_spec_ = spec_;
-  const int32_t step = FirstStepOfAttempt();
-  if (step == plan_->first_step) return;
-  attempt_ = PlanFrom(*plan_, step);
-  attempt_spec_ = plan_->resumed_spec(absl::StrCat(output_, "/checkpoint-", step), step);
 }
 
 int32_t Run::FirstStepOfAttempt() const {
@@ -182,16 +172,16 @@ int32_t Run::FirstStepOfAttempt() const {
   return std::max(attempts_.checkpoint_step(), plan_->first_step);
 }
 
-Assign Run::AssignFor(int member, const std::vector<Peer>& peers) const {
+Assign Run::AssignFor(int member, const std::vector<Peer>& peers, const std::string& spec) const {
   Assign assign;
   assign.run = info_.id;
   assign.epoch = members_.epoch();
-  assign.spec = attempt_spec_;
+  assign.spec = spec;
   assign.output = output_;
   assign.leases = members_.LeasesOf(member);
   assign.process_of_rank = members_.ProcessOfRank();
   assign.peers = peers;
-  assign.reduction_mode = reduction_;
+  assign.reduction_mode = attempt_->reduction();
   assign.reduction = info_.reduction;
   assign.run_id = run_id_;
   return assign;
@@ -208,11 +198,9 @@ void Run::Take(StepEffects& out, SessionId from, const Prepared&) {
 void Run::BeginRunning(StepEffects& out) {
   info_.state = RunState::kRunning;
   recovery_.Running(out.now);
-  running_since_ns_ = out.now;
   if (info_.started_ns == 0) info_.started_ns = out.now;
   deadline_ = out.now + options_.progress_ns;
-  all_may_grant_ = true;
-  if (checkpoints_ != nullptr) checkpoints_->Begin(out);
+  attempt_->Begin(out);
   Announce(out);
 }
 
@@ -222,23 +210,12 @@ void Run::Take(StepEffects& out, SessionId from, const Credit& m) {
     return;
   }
   members_.SetCredit(m.rank, m.jobs);
-  may_grant_.push_back(m.rank);
+  attempt_->MayGrant(m.rank);
 }
 
-// Passes the id from the process of a group's first member to those of the others.
 void Run::Take(StepEffects& out, SessionId from, const GroupId& m) {
-  const auto& groups = attempt_->graph.joint_order().groups();
-  const auto session_of = [&](Rank rank) { return members_.MemberOf(rank).session; };
-  const bool its_own = reduction_ == ReductionMode::kFast && m.epoch == members_.epoch() &&
-                       info_.state == RunState::kPreparing && m.group < static_cast<int32_t>(groups.size()) &&
-                       session_of(groups[m.group].front()) == from;
-  if (!its_own) {
-    ++out.counts.fenced;
-    return;
-  }
-  for (const Rank rank : groups[m.group]) {
-    if (session_of(rank) != from) out.Send(session_of(rank), m);
-  }
+  if (info_.state == RunState::kPreparing) return attempt_->Take(out, from, m);
+  ++out.counts.fenced;
 }
 
 void Run::Take(StepEffects& out, SessionId from, Completions& m) {
@@ -254,7 +231,7 @@ void Run::Take(StepEffects& out, SessionId from, Completions& m) {
   }
   size_t kept = 0;
   for (size_t i = 0; i < m.jobs.size(); ++i) {
-    const WorkQueue::Outcome outcome = queue_->Complete(m.rank, m.jobs[i]);
+    const WorkQueue::Outcome outcome = attempt_->queue().Complete(m.rank, m.jobs[i]);
     if (outcome == WorkQueue::Outcome::kViolation) {
       ++out.counts.violations;
       return Fail(absl::StrCat(member.label, " reports ", Describe(m.jobs[i].job), " done on rank ", m.rank,
@@ -273,14 +250,14 @@ void Run::Take(StepEffects& out, SessionId from, Completions& m) {
   m.jobs.resize(kept);
   recovery_.JobDone(out.now);
   deadline_ = out.now + options_.progress_ns;
-  may_grant_.push_back(m.rank);
+  attempt_->MayGrant(m.rank);
   out.effects.jobs.push_back({info_.id, m.rank, member.process, std::move(m.jobs)});
   EndSteps(out);
 }
 
 void Run::EndSteps(StepEffects& out) {
   std::vector<WorkQueue::EndedStep> ended;
-  queue_->TakeEndedSteps(&ended);
+  attempt_->queue().TakeEndedSteps(&ended);
   if (ended.empty()) return;
   if (info_.steps_done <= plan_->first_step) out.Keep(Figures());  // the start of the first job
   for (const auto& s : ended) {
@@ -290,16 +267,16 @@ void Run::EndSteps(StepEffects& out) {
     info_.has_loss = s.has_loss;
     ++out.counts.steps;
   }
-  if (queue_->steps_done() > info_.steps_done) NoteNewSteps(out, queue_->steps_done());
-  if (checkpoints_ != nullptr) checkpoints_->SealSaved(out);
-  all_may_grant_ = true;  // the window moved
+  if (attempt_->queue().steps_done() > info_.steps_done) NoteNewSteps(out, attempt_->queue().steps_done());
+  if (checkpoints() != nullptr) checkpoints()->SealSaved(out);
+  attempt_->MayGrantAll();  // the window moved
   Probe& counts = out.counts;
   counts.loss = info_.loss;
   counts.has_loss = info_.has_loss;
   if (ended.back().gradient_norm.has_value()) counts.gradient_norm = ended.back().gradient_norm;
   counts.last_step_ns = out.now;
-  if (queue_->all_done()) return BeginFinishing(out);
-  if (checkpoints_ != nullptr && checkpoints_->stop_sealed()) EndStopped(out);
+  if (attempt_->queue().all_done()) return BeginFinishing(out);
+  if (checkpoints() != nullptr && checkpoints()->stop_sealed()) EndStopped(out);
 }
 
 void Run::NoteNewSteps(StepEffects& out, int32_t steps_done) {
@@ -316,11 +293,7 @@ void Run::TakeReports(StepEffects& out, SessionId from, std::vector<RankReport>&
   for (RankReport& r : reports) attempts_.AddFormer(&r);
   out.effects.reports.push_back({info_.id, reports});
   for (RankReport& r : reports) {
-    if (!members_.Has(from, r.rank)) continue;
-    // Observers have had the spans; a history of runs would grow with them.
-    r.idle_spans = {};
-    r.transfer_spans = {};
-    reports_[r.rank] = std::move(r);
+    if (members_.Has(from, r.rank)) attempts_.Keep(std::move(r));
   }
 }
 
@@ -333,7 +306,7 @@ void Run::Take(StepEffects& out, SessionId from, Report& m) {
 void Run::Take(StepEffects& out, SessionId from, const Failed& m) {
   if (blaming()) return;
   first_failure_ = absl::StrCat(members_.Find(from)->label, " failed: ", m.reason);
-  const bool began_there = m.damaged_checkpoint == attempt_->first_step;
+  const bool began_there = m.damaged_checkpoint == attempt_->plan().first_step;
   if (began_there && stop_reason_.empty() && attempts_.FallBack(m.damaged_checkpoint)) {
     info_.checkpoint_step = attempts_.checkpoint_step();
     return End(RunState::kWaiting, first_failure_);
@@ -380,12 +353,12 @@ void Run::RestartDeadline(int64_t now) {
 void Run::Take(StepEffects& out, SessionId from, const SnapshotSaved& m) {
   if (!TakesSnapshots()) return;
   RestartDeadline(out.now);
-  checkpoints_->Take(out, from, m);
+  checkpoints()->Take(out, from, m);
 }
 
 void Run::Take(StepEffects& out, SessionId from, const CheckpointSealed& m) {
   if (!TakesSnapshots()) return;
-  switch (checkpoints_->Take(out, from, m)) {
+  switch (checkpoints()->Take(out, from, m)) {
     case RunCheckpoints::Sealing::kFenced:
       return;
     case RunCheckpoints::Sealing::kStop:
@@ -404,13 +377,13 @@ void Run::Take(StepEffects& out, SessionId from, const CheckpointSealed& m) {
 
 void Run::Take(StepEffects& out, SessionId from, Validation& m) {
   if (!TakesSnapshots()) return;
-  const RunCheckpoints::Validating outcome = checkpoints_->Take(out, from, m);
+  const RunCheckpoints::Validating outcome = checkpoints()->Take(out, from, m);
   if (outcome == RunCheckpoints::Validating::kFenced) return;
   RestartDeadline(out.now);
   if (outcome == RunCheckpoints::Validating::kUnderWay) return;
   Announce(out);
   if (info_.state != RunState::kRunning) return BeginFinishing(out);
-  if (relocates_ && checkpoints_->stop_sealed()) EndStopped(out);
+  if (relocates_ && checkpoints()->stop_sealed()) EndStopped(out);
 }
 
 // A process's own report before it ends is a better cause than its end.
@@ -427,15 +400,15 @@ void Run::Lose(StepEffects& out, SessionId session, const std::string& reason) {
 
 // Returns true if all steps are made and their checkpoint, if there is to be one, is complete.
 bool Run::HasResults() const {
-  return info_.state == RunState::kFinishing && (checkpoints_ == nullptr || !checkpoints_->saving());
+  return info_.state == RunState::kFinishing && (checkpoints() == nullptr || !checkpoints()->saving());
 }
 
 // Finishes without the last figures of a process, and without its validations.
 void Run::FinishWithout(StepEffects& out, RunMember& member, const std::string& reason) {
   member.finished = true;
-  if (checkpoints_ != nullptr && checkpoints_->validating()) {
+  if (checkpoints() != nullptr && checkpoints()->validating()) {
     if (&member == &members_.at(0))
-      checkpoints_->GiveUpValidations(absl::StrCat(member.label, " was lost: ", reason));
+      checkpoints()->GiveUpValidations(absl::StrCat(member.label, " was lost: ", reason));
     BeginFinishing(out);
   }
   Announce(out);
@@ -460,12 +433,11 @@ void Run::Restart(StepEffects& out) {
   info_.restart_reason = absl::StrCat(ending_->reason, BeginsAgainAt(step));
   info_.reason = info_.restart_reason;
   ending_.reset();
-  attempts_.End(reports_);
+  attempts_.End();
   recovery_.Lost(out.now);
   DropAttempt();
   relocates_ = false;
   stop_reason_.clear();
-  info_.stop_step = -1;
   ++out.counts.restarts;
   Announce(out);
 }
@@ -476,64 +448,24 @@ void Run::DropAttempt() {
   first_failure_.clear();
   failed_session_ = 0;
   link_failed_ = false;
-  checkpoints_.reset();
-  queue_.reset();
   attempt_.reset();
-  std::string().swap(attempt_spec_);
-  may_grant_.clear();
-  all_may_grant_ = false;
   info_.members.clear();
   members_.Clear();
 }
 
-// ---- grants
-
 void Run::Grant(StepEffects& out) {
-  if (info_.state != RunState::kRunning || blaming()) return;
-  AnnounceSnapshots(out);
-  // Grants may have reached the next snapshot.
-  do {
-    GrantReady(out);
-  } while (AnnounceSnapshots(out));
-}
-
-bool Run::AnnounceSnapshots(StepEffects& out) {
-  if (checkpoints_ == nullptr) return false;
-  const bool moved = checkpoints_->AnnounceDue(out, queue_.get());
-  all_may_grant_ |= moved;
-  return moved;
-}
-
-void Run::GrantReady(StepEffects& out) {
-  const auto grant = [&](Rank rank) {
-    const int32_t credit = members_.CreditOf(rank);
-    if (!queue_->CanGrant(rank, credit)) return;
-    weft::Grant m{info_.id, rank, members_.TokenOf(rank), {}};
-    queue_->Grant(rank, credit, &m.jobs);
-    if (m.jobs.empty()) return;
-    out.counts.grants += m.jobs.size();
-    out.Send(members_.MemberOf(rank).session, std::move(m));
-  };
-  if (all_may_grant_) {
-    for (Rank rank = 0; rank < members_.ranks(); ++rank) grant(rank);
-  } else {
-    for (const Rank rank : may_grant_) grant(rank);
-  }
-  all_may_grant_ = false;
-  may_grant_.clear();
+  if (info_.state == RunState::kRunning && !blaming()) attempt_->Grant(out);
 }
 
 // ---- end
 
-bool Run::HasSteps() const {
-  return info_.state >= RunState::kRunning && queue_->steps_done() > attempt_->first_step;
-}
+bool Run::HasSteps() const { return info_.state >= RunState::kRunning && attempt_->HasSteps(); }
 
 void Run::SaveAndCancel(StepEffects& out, const std::string& reason) {
-  if (!HasSteps() || checkpoints_ == nullptr || blaming()) return Cancel(reason);
+  if (!HasSteps() || checkpoints() == nullptr || blaming()) return Cancel(reason);
   if (info_.state != RunState::kRunning) {
     // It ends by itself, with its last checkpoint. Nobody waits for more.
-    checkpoints_->GiveUpValidations("the run was told to stop");
+    checkpoints()->GiveUpValidations("the run was told to stop");
     return BeginFinishing(out);
   }
   relocates_ = false;
@@ -543,15 +475,15 @@ void Run::SaveAndCancel(StepEffects& out, const std::string& reason) {
 void Run::Relocate(StepEffects& out, const std::string& reason) {
   const bool stops = !stop_reason_.empty();
   if (info_.state <= RunState::kWaiting || info_.state == RunState::kFinishing || stops || blaming()) return;
-  if (!HasSteps() || checkpoints_ == nullptr) return EndToRelocate(reason);
+  if (!HasSteps() || checkpoints() == nullptr) return EndToRelocate(reason);
   relocates_ = true;
   StopBehindCheckpoint(out, reason);
 }
 
 bool Run::MayExpand(int64_t now) const {
-  return members_.size() < info_.processes && info_.state == RunState::kRunning && checkpoints_ != nullptr &&
+  return members_.size() < info_.processes && info_.state == RunState::kRunning && checkpoints() != nullptr &&
          HasSteps() && stop_reason_.empty() && !blaming() &&
-         now - running_since_ns_ >= info_.restarts * options_.expand_ns;
+         now - attempt_->running_since_ns() >= info_.restarts * options_.expand_ns;
 }
 
 void Run::EndToRelocate(const std::string& reason) {
@@ -560,7 +492,8 @@ void Run::EndToRelocate(const std::string& reason) {
 }
 
 void Run::StopBehindCheckpoint(StepEffects& out, const std::string& reason) {
-  info_.stop_step = checkpoints_->Stop(queue_->granted_end());
+  const int32_t step = checkpoints()->Stop(attempt_->queue().granted_end());
+  if (!relocates_) info_.stop_step = step;
   info_.reason = stop_reason_ = reason;
   Announce(out);
 }
@@ -568,21 +501,21 @@ void Run::StopBehindCheckpoint(StepEffects& out, const std::string& reason) {
 // Ends a stopped run, once also the jobs of its steps that the checkpoint did not need have ended, so that
 // each of its steps is reported.
 void Run::EndStopped(StepEffects& out) {
-  if (queue_->steps_done() < info_.stop_step) return Announce(out);
+  if (attempt_->queue().steps_done() < checkpoints()->stop_step()) return Announce(out);
   if (!relocates_) return Cancel(stop_reason_);
   // The next attempt would not make them.
-  if (!checkpoints_->validating()) EndToRelocate(stop_reason_);
+  if (!checkpoints()->validating()) EndToRelocate(stop_reason_);
 }
 
 // Finishes a run whose jobs are all done: first the checkpoint, then the end.
 void Run::BeginFinishing(StepEffects& out) {
   if (info_.state != RunState::kFinishing) {
     info_.state = RunState::kFinishing;
-    if (checkpoints_ != nullptr) checkpoints_->Announce(out, plan_->steps);
+    if (checkpoints() != nullptr) checkpoints()->Announce(out, plan_->steps);
     Announce(out);
   }
   deadline_ = out.now + options_.finishing_ns;
-  if (checkpoints_ != nullptr && (checkpoints_->saving() || checkpoints_->validating())) return;
+  if (checkpoints() != nullptr && (checkpoints()->saving() || checkpoints()->validating())) return;
   for (const RunMember& m : members_.all()) out.Send(m.session, Finish{info_.id});
 }
 
@@ -595,9 +528,7 @@ void Run::Close(StepEffects& out) {
   info_.reason = std::move(ending_->reason);
   ending_.reset();
   info_.ended_ns = out.now;
-  info_.reports.clear();
-  for (auto& [rank, report] : reports_) info_.reports.push_back(std::move(report));
-  reports_.clear();
+  info_.reports = attempts_.Reports();
   std::vector<std::string> members = std::move(info_.members);
   DropAttempt();
   info_.members = std::move(members);
@@ -610,8 +541,8 @@ void Run::Close(StepEffects& out) {
 
 int64_t Run::next_due() const {
   int64_t next = std::min({blame_deadline_, deadline_, gather_until_});
-  if (info_.state == RunState::kRunning && checkpoints_ != nullptr && !blaming())
-    next = std::min(next, checkpoints_->next_due());
+  if (info_.state == RunState::kRunning && checkpoints() != nullptr && !blaming())
+    next = std::min(next, checkpoints()->next_due());
   return next;
 }
 
@@ -627,8 +558,8 @@ void Run::CheckDeadline(int64_t now) {
       return Fail(absl::StrCat("not prepared after ", Seconds(options_.preparing_ns), ": ",
                                members_.Missing(&RunMember::prepared)));
     case RunState::kRunning:
-      return Fail(
-          absl::StrCat("no job ended for ", Seconds(options_.progress_ns), "; awaited: ", DescribeAwaited()));
+      return Fail(absl::StrCat("no job ended for ", Seconds(options_.progress_ns),
+                               "; awaited: ", attempt_->DescribeAwaited()));
     case RunState::kFinishing:
       return Fail(DescribeFinishing());
     default:
@@ -638,23 +569,11 @@ void Run::CheckDeadline(int64_t now) {
 
 std::string Run::DescribeFinishing() const {
   const std::string time = Seconds(options_.finishing_ns);
-  if (checkpoints_ != nullptr && checkpoints_->saving())
-    return absl::StrCat("not saved after ", time, ": ", checkpoints_->DescribeSaving());
-  if (checkpoints_ != nullptr && checkpoints_->validating())
-    return absl::StrCat("not validated after ", time, ": ", checkpoints_->DescribeValidation());
+  if (checkpoints() != nullptr && checkpoints()->saving())
+    return absl::StrCat("not saved after ", time, ": ", checkpoints()->DescribeSaving());
+  if (checkpoints() != nullptr && checkpoints()->validating())
+    return absl::StrCat("not validated after ", time, ": ", checkpoints()->DescribeValidation());
   return absl::StrCat("not finished ", time, " after the last job: ", members_.Missing(&RunMember::finished));
-}
-
-std::string Run::DescribeAwaited() const {
-  std::vector<std::string> parts;
-  for (const auto& a : queue_->AwaitedJobs(4)) {
-    parts.push_back(absl::StrCat(Describe(a.job), a.granted ? " on rank " : " that was not claimed by rank ",
-                                 a.rank, " of ", members_.MemberOf(a.rank).label));
-  }
-  if (checkpoints_ != nullptr && checkpoints_->saving()) parts.push_back(checkpoints_->DescribeSaving());
-  if (checkpoints_ != nullptr && checkpoints_->validating())
-    parts.push_back(checkpoints_->DescribeValidation());
-  return absl::StrJoin(parts, "; ");
 }
 
 uint64_t BodyHash(const std::string& spec, int32_t processes, const std::string& output) {

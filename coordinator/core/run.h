@@ -28,8 +28,8 @@
 
 #include "coordinator/core/core_options.h"
 #include "coordinator/core/recovery_clock.h"
+#include "coordinator/core/run_attempt.h"
 #include "coordinator/core/run_attempts.h"
-#include "coordinator/core/run_checkpoints.h"
 #include "coordinator/core/run_members.h"
 #include "coordinator/core/step_effects.h"
 #include "coordinator/core/work_queue.h"
@@ -56,7 +56,7 @@ class Run {
   uint64_t body_hash() const { return body_hash_; }
   const RunMembers& members() const { return members_; }
   int64_t plan_bytes() const { return plan_->bytes; }  // of a run that is not closed
-  const WorkQueue* queue() const { return queue_.get(); }
+  const WorkQueue* queue() const { return attempt_ == nullptr ? nullptr : &attempt_->queue(); }
   // Reports the run's state, and has it stored.
   void Announce(StepEffects& out) const;
 
@@ -138,16 +138,17 @@ class Run {
   void FinishIfAllHave();
   bool HasResults() const;
   void FinishWithout(StepEffects& out, RunMember& member, const std::string& reason);
-  void TakeUpAttempt();
   // Returns the step behind the newest checkpoint, or the first one of the run.
   int32_t FirstStepOfAttempt() const;
   // Drops what belongs to one attempt.
   void DropAttempt();
   // Returns true if the run saves checkpoints and has got so far that its processes may speak of them.
-  bool TakesSnapshots() const { return checkpoints_ != nullptr && info_.state >= RunState::kRunning; }
+  bool TakesSnapshots() const { return checkpoints() != nullptr && info_.state >= RunState::kRunning; }
   // Gives the processes the whole time of the state again, because a checkpoint made progress.
   void RestartDeadline(int64_t now);
-  Assign AssignFor(int member, const std::vector<Peer>& peers) const;
+  Assign AssignFor(int member, const std::vector<Peer>& peers, const std::string& spec) const;
+  // Returns the checkpoints of the attempt; null where there is none, or it saves none.
+  RunCheckpoints* checkpoints() const { return attempt_ == nullptr ? nullptr : attempt_->checkpoints(); }
   void BeginRunning(StepEffects& out);
   void EndSteps(StepEffects& out);
   void NoteNewSteps(StepEffects& out, int32_t steps_done);
@@ -158,37 +159,25 @@ class Run {
   void StopBehindCheckpoint(StepEffects& out, const std::string& reason);
   void BeginFinishing(StepEffects& out);
   void TakeReports(StepEffects& out, SessionId from, std::vector<RankReport>& reports);
-  bool AnnounceSnapshots(StepEffects& out);
-  void GrantReady(StepEffects& out);
   std::string DescribeFinishing() const;
-  // Returns "backward (step 3, stage 1, micro-batch 5) on rank 2 of process 1 (..)", and so on for at most
-  // four.
-  std::string DescribeAwaited() const;
 
   const CoreOptions& options_;
   RunInfo info_;
   const std::string request_;
   const uint64_t body_hash_;  // hash of the submission, to tell a repeated request from another one
-  std::shared_ptr<const RunPlan> plan_;     // plan as it was submitted
-  std::shared_ptr<const RunPlan> attempt_;  // plan of the present attempt; null while the run waits
-  std::string spec_, attempt_spec_;
+  std::shared_ptr<const RunPlan> plan_;  // plan as it was submitted
+  std::string spec_;
   std::string output_;  // place where the run writes until it has ended; "" for none
   std::string run_id_;
 
   RunMembers members_;
   RunAttempts attempts_;
   RecoveryClock recovery_;
-  ReductionMode reduction_ = ReductionMode::kOrdered;  // reduction of the present attempt
-  std::unique_ptr<WorkQueue> queue_;
-  std::unique_ptr<RunCheckpoints> checkpoints_;  // of a run with an output folder
-  std::map<Rank, RankReport> reports_;
-  std::vector<Rank> may_grant_;  // ranks to look at when the Step ends; may repeat
-  bool all_may_grant_ = false;
+  std::unique_ptr<RunAttempt> attempt_;  // null while the run waits
 
   bool has_begun_ = false;              // true if the present attempt, or the wait for one, is not its first
   int64_t gather_until_ = kNever;       // kNever: it does not gather
   int64_t first_start_ns_ = INT64_MAX;  // start of its first job, on its worker's clock
-  int64_t running_since_ns_ = 0;        // time when the attempt began to run
   int64_t deadline_ = kNever;           // deadline of the state; while running, of the next completion
   int64_t blame_deadline_ = kNever;
   // Reason why it stops with a checkpoint, and why that could not be saved; "" if it was not told to.

@@ -55,6 +55,7 @@ void RunAttempts::Restore(const RunFigures& figures) {
   assigned_ = info.started_ns != 0;
   first_assigned_ns_ = info.started_ns;
   for (const RankReport& report : info.reports) former_[report.rank] = report;
+  present_ = former_;
 }
 
 void RunAttempts::Checkpointed(int32_t step) {
@@ -75,9 +76,18 @@ bool RunAttempts::MayRestart(int32_t steps_done) {
   return true;
 }
 
-void RunAttempts::End(const std::map<Rank, RankReport>& reports) {
-  // Reports hold the former attempts already (AddFormer).
-  for (const auto& [rank, report] : reports) former_[rank] = report;
+void RunAttempts::Keep(RankReport report) {
+  // Observers have had the spans; a history of runs would grow with them.
+  report.idle_spans = {};
+  report.transfer_spans = {};
+  const Rank rank = report.rank;
+  present_[rank] = std::move(report);
+}
+
+std::vector<RankReport> RunAttempts::Reports() const {
+  std::vector<RankReport> reports;
+  for (const auto& [rank, report] : present_) reports.push_back(report);
+  return reports;
 }
 
 void RunAttempts::AddFormer(RankReport* report) const {

@@ -47,8 +47,10 @@ class RunAttempts {
   bool FallBack(int32_t damaged_step);
   // Counts an attempt that begins for another reason than a loss.
   void Relocated() { ++restarts_; }
-  // Ends the attempt, whose last reports these are.
-  void End(const std::map<Rank, RankReport>& reports);
+  // Keeps the report of a rank in the present attempt, which has the figures of the former ones.
+  void Keep(RankReport report);
+  // Ends the attempt.
+  void End() { former_ = present_; }
 
   // Returns the number of attempts that ended so that another one may begin.
   int32_t restarts() const { return restarts_; }
@@ -57,6 +59,8 @@ class RunAttempts {
   // Returns the step of the newest checkpoint that is complete and not known as damaged; -1 for none.
   int32_t checkpoint_step() const { return checkpoints_.empty() ? -1 : *checkpoints_.rbegin(); }
 
+  // Returns the last report of each rank, by rank.
+  std::vector<RankReport> Reports() const;
   // Adds the figures of the former attempts to the report of a rank in the present one.
   void AddFormer(RankReport* report) const;
 
@@ -67,7 +71,7 @@ class RunAttempts {
   std::set<int32_t> checkpoints_;  // steps of the newest
   bool assigned_ = false;          // true once an attempt was
   int64_t first_assigned_ns_ = 0;
-  std::map<Rank, RankReport> former_;
+  std::map<Rank, RankReport> former_, present_;  // both with the figures of all attempts before
 };
 
 }  // namespace weft

@@ -42,6 +42,7 @@ class RunCheckpoints {
 
   // Chooses the checkpoint with which the run is to end, and returns its step.
   int32_t Stop(int32_t granted_end) { return checkpoints_.Stop(granted_end); }
+  std::optional<int32_t> stop_step() const { return checkpoints_.stop_step(); }
   // Returns true once the checkpoint with which the run is to end is complete, or was dropped.
   bool stop_sealed() const { return stop_sealed_; }
   // Gives up the validations that are not done.

@@ -197,6 +197,7 @@ std::string MessageWords(const FromWorker& message) {
                 "run ", m.run, Because(m.reason),
                 m.damaged_checkpoint < 0 ? "" : absl::StrCat(", damaged checkpoint ", m.damaged_checkpoint));
           },
+          [](const Leaving& m) { return m.reason; },
           [](const Finished& m) { return absl::StrCat("run ", m.run); },
           [](const GroupId& m) { return absl::StrCat("run ", m.run, " group ", m.group); },
           [](const Forgotten& m) { return absl::StrCat("run ", m.run); },

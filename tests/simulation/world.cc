@@ -266,6 +266,7 @@ void World::StepCoordinator(std::vector<weft::Event> events) {
     if (IsFinal(run.state) && !finished_) Problem(absl::StrCat("the run ended: ", run.reason));
     if (run.restarts == result_.restarts) continue;
     result_.restarts = run.restarts;
+    stops_.insert(run.restart_step);
     CheckRestart(run);
     counted_now_.clear();
   }

@@ -16,6 +16,7 @@
 #include "coordinator/core/coordinator_core.h"
 #include "coordinator/store/store.h"
 #include "schedules/families/families.h"
+#include "tests/unit/without_terms.h"
 
 namespace weft {
 namespace {
@@ -30,8 +31,9 @@ std::shared_ptr<const RunPlan> PlanOf(int validate_every) {
   CheckpointRule rule;
   rule.every_steps = 2;
   rule.validate_every = validate_every;
-  auto plan = std::make_shared<RunPlan>(**MakeRunPlan("run", "gpipe", *MakeSchedule("gpipe", {}, 2, 2),
-                                                      kSteps, 0, ReductionMode::kOrdered, rule));
+  auto plan =
+      std::make_shared<RunPlan>(**MakeRunPlan("run", "gpipe", WithoutTerms(*MakeSchedule("gpipe", {}, 2, 2)),
+                                              kSteps, 0, ReductionMode::kOrdered, rule));
   plan->restarts = 1;
   plan->resumed_spec = [](const std::string& checkpoint, int32_t step) {
     return absl::StrCat(checkpoint, " from step ", step);

@@ -62,7 +62,7 @@ TEST(RunAttempts, DamagedCheckpoint_IsForgottenForTheOneBefore) {
   EXPECT_EQ(attempts.checkpoint_step(), -1) << "20 was removed when 60 was complete";
   EXPECT_FALSE(attempts.FallBack(20));
   EXPECT_EQ(attempts.restarts(), 2);
-  EXPECT_EQ(attempts.losses(), 0) << "no process was lost";
+  EXPECT_EQ(attempts.losses().losses(), 0) << "no process was lost";
   attempts.Checkpointed(40);
   EXPECT_EQ(attempts.checkpoint_step(), 40) << "made again";
 }
@@ -71,7 +71,8 @@ TEST(RunAttempts, FiguresOfFormerAttempts_AreAddedAndTheTimeBetweenIsRecovery) {
   RunAttempts attempts(3, 2);
   attempts.Assigned(10 * kSecond, 1);
   attempts.MayRestart(0);
-  attempts.End({{0, ReportOf(0, 3, 1, 100, 8)}});
+  attempts.Keep(ReportOf(0, 3, 1, 100, 8));
+  attempts.End();
   attempts.Assigned(16 * kSecond, 1);  // 6 s behind the first; 4 s were reported
 
   RankReport second = ReportOf(0, 1, 1, 10, 5);
@@ -86,7 +87,8 @@ TEST(RunAttempts, FiguresOfFormerAttempts_AreAddedAndTheTimeBetweenIsRecovery) {
   EXPECT_EQ(second.peak_activations, 8);
 
   attempts.MayRestart(1);
-  attempts.End({{0, second}});
+  attempts.Keep(second);
+  attempts.End();
   attempts.Assigned(19 * kSecond, 1);
   RankReport third = ReportOf(0, 1, 0, 1, 1);
   attempts.AddFormer(&third);
@@ -99,7 +101,7 @@ TEST(RunAttempts, AttemptWithoutAReport_IsRecoveryAsAWhole) {
   RunAttempts attempts(3, 2);
   attempts.Assigned(0, 2);
   attempts.MayRestart(0);
-  attempts.End({});
+  attempts.End();
   attempts.Assigned(5 * kSecond, 2);
   RankReport report = ReportOf(1, 2, 1, 3, 4);
   attempts.AddFormer(&report);

@@ -1,0 +1,83 @@
+#include "coordinator/core/run_attempt.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace weft {
+
+RunAttempt::RunAttempt(std::shared_ptr<const RunPlan> plan, ReductionMode reduction,
+                       const RunMembers& members, RunInfo* info, bool saves)
+    : plan_(std::move(plan)), reduction_(reduction), members_(members), run_(info->id), queue_(plan_) {
+  if (saves) checkpoints_ = std::make_unique<RunCheckpoints>(*plan_, members_, info);
+}
+
+void RunAttempt::Begin(StepEffects& out) {
+  running_since_ns_ = out.now;
+  all_may_grant_ = true;
+  if (checkpoints_ != nullptr) checkpoints_->Begin(out);
+}
+
+void RunAttempt::Take(StepEffects& out, SessionId from, const GroupId& m) const {
+  const auto& groups = plan_->graph.joint_order().groups();
+  const auto session_of = [&](Rank rank) { return members_.MemberOf(rank).session; };
+  const bool its_own = reduction_ == ReductionMode::kFast && m.epoch == members_.epoch() &&
+                       m.group < static_cast<int32_t>(groups.size()) &&
+                       session_of(groups[m.group].front()) == from;
+  if (!its_own) {
+    ++out.counts.fenced;
+    return;
+  }
+  for (const Rank rank : groups[m.group]) {
+    if (session_of(rank) != from) out.Send(session_of(rank), m);
+  }
+}
+
+void RunAttempt::Grant(StepEffects& out) {
+  AnnounceSnapshots(out);
+  // Grants may have reached the next snapshot.
+  do {
+    GrantReady(out);
+  } while (AnnounceSnapshots(out));
+}
+
+bool RunAttempt::AnnounceSnapshots(StepEffects& out) {
+  if (checkpoints_ == nullptr) return false;
+  const bool moved = checkpoints_->AnnounceDue(out, &queue_);
+  all_may_grant_ |= moved;
+  return moved;
+}
+
+void RunAttempt::GrantReady(StepEffects& out) {
+  const auto grant = [&](Rank rank) {
+    const int32_t credit = members_.CreditOf(rank);
+    if (!queue_.CanGrant(rank, credit)) return;
+    weft::Grant m{run_, rank, members_.TokenOf(rank), {}};
+    queue_.Grant(rank, credit, &m.jobs);
+    if (m.jobs.empty()) return;
+    out.counts.grants += m.jobs.size();
+    out.Send(members_.MemberOf(rank).session, std::move(m));
+  };
+  if (all_may_grant_) {
+    for (Rank rank = 0; rank < members_.ranks(); ++rank) grant(rank);
+  } else {
+    for (const Rank rank : may_grant_) grant(rank);
+  }
+  all_may_grant_ = false;
+  may_grant_.clear();
+}
+
+std::string RunAttempt::DescribeAwaited() const {
+  std::vector<std::string> parts;
+  for (const auto& a : queue_.AwaitedJobs(4)) {
+    parts.push_back(absl::StrCat(Describe(a.job), a.granted ? " on rank " : " that was not claimed by rank ",
+                                 a.rank, " of ", members_.MemberOf(a.rank).label));
+  }
+  if (checkpoints_ != nullptr && checkpoints_->saving()) parts.push_back(checkpoints_->DescribeSaving());
+  if (checkpoints_ != nullptr && checkpoints_->validating())
+    parts.push_back(checkpoints_->DescribeValidation());
+  return absl::StrJoin(parts, "; ");
+}
+
+}  // namespace weft

@@ -1,0 +1,75 @@
+// Carries out one attempt of a run on its members: the queue of its jobs, what may be granted of them, its
+// checkpoints, and the ids of its collectives.
+//
+// Run (run.h) makes one when it has processes, and drops it when the attempt is over; then nothing of it is
+// left. It decides nothing about the run's state: its owner calls Begin when all processes are prepared, and
+// Grant while the run runs.
+//
+// Refers to the members and the info of the run that owns it. Not movable; pure; one thread. Memory: a window
+// of steps (work_queue.h).
+#ifndef WEFT_COORDINATOR_CORE_RUN_ATTEMPT_H_
+#define WEFT_COORDINATOR_CORE_RUN_ATTEMPT_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "coordinator/core/run_checkpoints.h"
+#include "coordinator/core/run_members.h"
+#include "coordinator/core/step_effects.h"
+#include "coordinator/core/work_queue.h"
+
+namespace weft {
+
+class RunAttempt {
+ public:
+  // `saves`: the run has an output folder, and saves checkpoints there.
+  RunAttempt(std::shared_ptr<const RunPlan> plan, ReductionMode reduction, const RunMembers& members,
+             RunInfo* info, bool saves);
+  RunAttempt(const RunAttempt&) = delete;
+  RunAttempt& operator=(const RunAttempt&) = delete;
+
+  const RunPlan& plan() const { return *plan_; }
+  ReductionMode reduction() const { return reduction_; }
+  WorkQueue& queue() { return queue_; }
+  const WorkQueue& queue() const { return queue_; }
+  RunCheckpoints* checkpoints() const { return checkpoints_.get(); }  // null where it saves none
+
+  // Begins to grant, and seals the initial weights.
+  void Begin(StepEffects& out);
+  int64_t running_since_ns() const { return running_since_ns_; }
+  // Returns true if it has made a step.
+  bool HasSteps() const { return queue_.steps_done() > plan_->first_step; }
+
+  // Passes the id from the process of a group's first member to those of the others; one that is not its own
+  // is counted as fenced.
+  void Take(StepEffects& out, SessionId from, const GroupId& m) const;
+  // Notes that the rank, or any, may be granted jobs when the Step ends.
+  void MayGrant(Rank rank) { may_grant_.push_back(rank); }
+  void MayGrantAll() { all_may_grant_ = true; }
+  // Announces snapshots and grants jobs, as far as both can go now.
+  void Grant(StepEffects& out);
+
+  // Returns "backward (step 3, stage 1, micro-batch 5) on rank 2 of process 1 (..)", and so on for at most
+  // four, and the checkpoint and validation under way.
+  std::string DescribeAwaited() const;
+
+ private:
+  bool AnnounceSnapshots(StepEffects& out);
+  void GrantReady(StepEffects& out);
+
+  const std::shared_ptr<const RunPlan> plan_;
+  const ReductionMode reduction_;
+  const RunMembers& members_;
+  const uint64_t run_;
+  WorkQueue queue_;
+  std::unique_ptr<RunCheckpoints> checkpoints_;
+  std::vector<Rank> may_grant_;  // ranks to look at when the Step ends; may repeat
+  bool all_may_grant_ = false;
+  int64_t running_since_ns_ = 0;
+};
+
+}  // namespace weft
+
+#endif  // WEFT_COORDINATOR_CORE_RUN_ATTEMPT_H_
