@@ -754,6 +754,21 @@ std::string Explain(CLI::App& app, const std::vector<std::string>& arguments, co
   return absl::StrCat(sub->get_name(), ": ", error.what());
 }
 
+// Answers a command line that is not understood, or asks for help or the version.
+CommandLine Answer(CLI::App& app, const std::vector<std::string>& arguments, const CLI::ParseError& error) {
+  if (error.get_exit_code() == 0) {  // version
+    app.exit(error);
+    return {std::nullopt, kExitOk};
+  }
+  if (arguments.empty()) std::fputs(HelpText(app).c_str(), stderr);
+  PrintMessage(Explain(app, arguments, error));
+  const std::string first = arguments.empty() ? "" : arguments[0];
+  const std::vector<std::string> names = NamesOf(app);
+  const bool known = std::find(names.begin(), names.end(), first) != names.end();
+  if (!first.empty()) PrintMessage(absl::StrCat("see weft ", known ? first + " " : "", "--help"));
+  return {std::nullopt, kExitUsage};
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<double>> ParseNumbers(absl::string_view text, bool bytes) {
@@ -815,18 +830,7 @@ CommandLine ParseCommandLine(int argc, const char* const* argv) {
   } catch (const CLI::CallForHelp&) {
     return {std::nullopt, PrintData(HelpText(app))};
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) {  // version
-      app.exit(error);
-      return {std::nullopt, kExitOk};
-    }
-    const std::vector<std::string> arguments(argv + 1, argv + argc);
-    if (arguments.empty()) std::fputs(HelpText(app).c_str(), stderr);
-    PrintMessage(Explain(app, arguments, error));
-    const std::string first = arguments.empty() ? "" : arguments[0];
-    const std::vector<std::string> names = NamesOf(app);
-    const bool known = std::find(names.begin(), names.end(), first) != names.end();
-    if (!first.empty()) PrintMessage(absl::StrCat("see weft ", known ? first + " " : "", "--help"));
-    return {std::nullopt, kExitUsage};
+    return Answer(app, {argv + 1, argv + argc}, error);
   }
   if (completion->parsed()) return {std::nullopt, PrintData(CompletionOf(app, shell))};
   for (const auto& [sub, make] : commands) {

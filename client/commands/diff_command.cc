@@ -36,7 +36,7 @@ absl::StatusOr<std::pair<DiffTraining, std::string>> TrainingOf(const RunSpec& s
   DiffTraining training;
   training.stages = spec.stages();
   training.microbatches = spec.train.microbatches;
-  training.inputs = run->schedule->inputs;
+  training.inputs = run->schedule->terms.inputs;
   if (training.inputs.empty()) {
     training.inputs.resize(training.stages);
     for (int stage = 1; stage < training.stages; ++stage) training.inputs[stage] = {stage - 1};

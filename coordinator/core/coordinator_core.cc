@@ -248,7 +248,7 @@ void CoordinatorCore::CheckDeadlines() {
   for (const uint64_t id : live) {
     Run* run = runs_.Find(id);
     if (run == nullptr || IsFinal(run->state())) continue;
-    if (run->blame_is_due(out_.now)) {
+    if (out_.now >= run->first_failure().due) {
       EndBlame(*run);
     } else {
       run->CheckDeadline(out_.now);
@@ -262,11 +262,11 @@ void CoordinatorCore::CheckDeadlines() {
 void CoordinatorCore::EndBlame(Run& run) {
   for (const RunMember& m : run.members().all()) {
     const Worker* w = sessions_.workers().Find(m.session);
-    if (w == nullptr || !w->broken || m.session == run.failed_session()) continue;
+    if (w == nullptr || !w->broken || m.session == run.first_failure().session) continue;
     return run.EndAttempt(
-        absl::StrCat(m.label, " was lost: ", w->broken_reason, " (then ", run.first_failure(), ")"));
+        absl::StrCat(m.label, " was lost: ", w->broken_reason, " (then ", run.first_failure().what, ")"));
   }
-  run.link_failed() ? run.EndAttempt(run.first_failure()) : run.Fail(run.first_failure());
+  run.first_failure().is_link ? run.EndAttempt(run.first_failure().what) : run.Fail(run.first_failure().what);
 }
 
 Probe CoordinatorCore::probe() const {

@@ -305,15 +305,13 @@ void Run::Take(StepEffects& out, SessionId from, Report& m) {
 
 void Run::Take(StepEffects& out, SessionId from, const Failed& m) {
   if (blaming()) return;
-  first_failure_ = absl::StrCat(members_.Find(from)->label, " failed: ", m.reason);
+  std::string failed = absl::StrCat(members_.Find(from)->label, " failed: ", m.reason);
   const bool began_there = m.damaged_checkpoint == attempt_->plan().first_step;
   if (began_there && stop_reason_.empty() && attempts_.FallBack(m.damaged_checkpoint)) {
     info_.checkpoint_step = attempts_.checkpoint_step();
-    return End(RunState::kWaiting, first_failure_);
+    return End(RunState::kWaiting, failed);
   }
-  failed_session_ = from;
-  link_failed_ = m.link_to >= 0;
-  blame_deadline_ = out.now + options_.blame_ns;
+  failure_ = {std::move(failed), from, m.link_to >= 0, out.now + options_.blame_ns};
 }
 
 void Run::Take(StepEffects& out, SessionId from, Finished& m) {
@@ -394,8 +392,8 @@ void Run::Lose(StepEffects& out, SessionId session, const std::string& reason) {
   if (HasResults()) return FinishWithout(out, member, reason);
   const std::string lost = absl::StrCat(member.label, " was lost: ", reason);
   if (!blaming()) return EndAttempt(lost);
-  EndAttempt(failed_session_ == session ? absl::StrCat(first_failure_, " (then it was lost: ", reason, ")")
-                                        : absl::StrCat(lost, " (then ", first_failure_, ")"));
+  EndAttempt(failure_.session == session ? absl::StrCat(failure_.what, " (then it was lost: ", reason, ")")
+                                         : absl::StrCat(lost, " (then ", failure_.what, ")"));
 }
 
 // Returns true if all steps are made and their checkpoint, if there is to be one, is complete.
@@ -444,10 +442,8 @@ void Run::Restart(StepEffects& out) {
 
 void Run::DropAttempt() {
   has_begun_ = true;
-  deadline_ = blame_deadline_ = kNever;
-  first_failure_.clear();
-  failed_session_ = 0;
-  link_failed_ = false;
+  deadline_ = kNever;
+  failure_ = {};
   attempt_.reset();
   info_.members.clear();
   members_.Clear();
@@ -540,7 +536,7 @@ void Run::Close(StepEffects& out) {
 // ---- time
 
 int64_t Run::next_due() const {
-  int64_t next = std::min({blame_deadline_, deadline_, gather_until_});
+  int64_t next = std::min({failure_.due, deadline_, gather_until_});
   if (info_.state == RunState::kRunning && checkpoints() != nullptr && !blaming())
     next = std::min(next, checkpoints()->next_due());
   return next;

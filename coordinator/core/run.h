@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "coordinator/core/core_options.h"
+#include "coordinator/core/first_failure.h"
 #include "coordinator/core/recovery_clock.h"
 #include "coordinator/core/run_attempt.h"
 #include "coordinator/core/run_attempts.h"
@@ -121,11 +122,8 @@ class Run {
   // Returns when CheckDeadline or Grant has something to do though nothing happened; INT64_MAX for never.
   int64_t next_due() const;
   // Returns true while a reported failure waits for its cause (invariant 3).
-  bool blaming() const { return blame_deadline_ != kNever; }
-  bool blame_is_due(int64_t now) const { return now >= blame_deadline_; }
-  const std::string& first_failure() const { return first_failure_; }
-  bool link_failed() const { return link_failed_; }
-  SessionId failed_session() const { return failed_session_; }
+  bool blaming() const { return failure_.any(); }
+  const FirstFailure& first_failure() const { return failure_; }
   // Fails the run if the deadline of its state has passed.
   void CheckDeadline(int64_t now);
 
@@ -179,13 +177,10 @@ class Run {
   int64_t gather_until_ = kNever;       // kNever: it does not gather
   int64_t first_start_ns_ = INT64_MAX;  // start of its first job, on its worker's clock
   int64_t deadline_ = kNever;           // deadline of the state; while running, of the next completion
-  int64_t blame_deadline_ = kNever;
   // Reason why it stops with a checkpoint, and why that could not be saved; "" if it was not told to.
   std::string stop_reason_;
   bool relocates_ = false;  // true if it stops to go on elsewhere
-  std::string first_failure_;
-  SessionId failed_session_ = 0;  // session of the process that reported it
-  bool link_failed_ = false;      // true if it was a data link
+  FirstFailure failure_;
   std::optional<Ending> ending_;
 };
 

@@ -176,10 +176,24 @@ void ServerLoop::Run() {
   }
 }
 
+// Sends the messages that say nothing of what is stored: jobs, and what must come before them. A coordinator
+// that is started again begins an attempt anew whatever was granted, so they need not wait for the disk.
+// Those that they must come behind, such as Assign, have been answered before the core makes them.
+void ServerLoop::SendAhead(std::vector<OutgoingMessage>* messages) {
+  std::vector<OutgoingMessage> behind;
+  for (OutgoingMessage& m : *messages) {
+    const bool ahead =
+        std::holds_alternative<Grant>(m.message) || std::holds_alternative<TakeSnapshot>(m.message);
+    ahead ? sessions_.Send(std::move(m)) : behind.push_back(std::move(m));
+  }
+  *messages = std::move(behind);
+}
+
 void ServerLoop::Apply(Effects effects) {
   if (options_.store == nullptr) return CarryOut(std::move(effects));
   const bool keeps = !effects.records.empty();
   if (!keeps && held_.empty()) return CarryOut(std::move(effects));
+  SendAhead(&effects.messages);
   written_ += keeps ? 1 : 0;
   Records records = std::exchange(effects.records, {});
   const auto shared = std::make_shared<Effects>(std::move(effects));

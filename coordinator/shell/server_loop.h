@@ -87,6 +87,7 @@ class ServerLoop {
   bool TakePosted();
   // Carries the effects out, or holds them until their records are durable.
   void Apply(Effects effects);
+  void SendAhead(std::vector<OutgoingMessage>* messages);
   void CarryOut(Effects effects);
   // Carries out what waited for the records of so many steps.
   void Release(uint64_t durable);

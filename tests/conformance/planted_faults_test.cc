@@ -210,14 +210,14 @@ class PlantedFaults : public ::testing::Test {
   DiffTraining TrainingOf(const Arrangement& a) const { return TrainingOf(SpecOf(a)); }
   static DiffTraining TrainingOf(const RunSpec& run) {
     DiffTraining training{run.stages(), run.train.microbatches, {}, {}};
-    const Schedule schedule = Require(ScheduleOf(run));
-    training.inputs = schedule.inputs;
+    const RunSchedule schedule = Require(ScheduleOf(run));
+    training.inputs = schedule.terms.inputs;
     training.inputs.resize(run.stages());
     training.staleness.resize(run.stages());
     for (int s = 0; s < run.stages(); ++s) {
-      if (schedule.inputs.empty() && s > 0) training.inputs[s] = {s - 1};
+      if (schedule.terms.inputs.empty() && s > 0) training.inputs[s] = {s - 1};
       for (int b = 0; b < run.train.microbatches; ++b)
-        training.staleness[s].push_back(schedule.StalenessOf(s, b));
+        training.staleness[s].push_back(schedule.scheme.StalenessOf(s, b));
     }
     return training;
   }

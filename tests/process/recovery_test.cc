@@ -210,7 +210,7 @@ class DamagedRecovery : public Recovery, public ::testing::WithParamInterface<co
     int newest = 0;
     EXPECT_TRUE(Eventually([&] {
       for (const pid_t worker : workers) kill(worker, SIGSTOP);
-      const int steps = static_cast<int>(StepsIn(out_).size());
+      const int steps = static_cast<int>(LossesIn(out_).size());
       newest = 0;
       for (int step = kEvery; fs::exists(Checkpoint(step + kEvery)) || step < steps; step += kEvery) {
         if (fs::exists(Checkpoint(step))) newest = step;
