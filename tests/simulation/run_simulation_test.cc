@@ -381,6 +381,34 @@ TEST(SimulatedWorld, ProcessesLeave_EveryRunEndsWithThePlainLoopsWeights) {
   }
 }
 
+// The coordinator is killed at any moment, between any decision, its record and its effect; in some worlds
+// workers are killed and leave too. No acknowledged step is lost or reported twice.
+TEST(SimulatedWorld, CoordinatorKilled_EveryRunEndsWithThePlainLoopsWeights) {
+  const uint64_t only = FromEnvironment("WEFT_SEED", 0);
+  const uint64_t first = only > 0 ? only : 1, last = only > 0 ? only : FromEnvironment("WEFT_SEEDS", 400);
+  int kills = 0, resumed = 0;
+  for (uint64_t seed = first; seed <= last; ++seed) {
+    WorldOptions options = DrawWorld(seed);
+    options.steps += 2 + static_cast<int>(seed % 9);
+    options.snapshot_every = static_cast<int>(seed % 4);
+    options.validate_every = 0;
+    options.coordinator_kills = 1 + static_cast<int>(seed % 3);
+    options.kills = seed % 4 == 0 ? 1 : 0;
+    options.leaves = seed % 5 == 0 ? 1 : 0;
+    options.kill_within_ns = 1'000'000 * static_cast<int64_t>(5 + seed * 17 % 300);
+    if (seed % 3 != 0) options.expand_ns = 10'000'000;
+    const WorldResult result = RunWorld(options);
+    ASSERT_EQ(result.problem, "") << Text(options) << " coordinator kills " << options.coordinator_kills;
+    kills += result.coordinator_kills;
+    resumed += result.resumed;
+  }
+  std::cout << kills << " coordinators killed, " << resumed << " attempts from a checkpoint\n";
+  if (only == 0) {
+    EXPECT_GT(kills, 300);
+    EXPECT_GT(resumed, 50);
+  }
+}
+
 TEST(SimulatedWorld, SameSeedTwice_GivesTheSameTrace) {
   for (uint64_t seed = 1; seed <= 40; ++seed) {
     const WorldResult a = RunWorld(DrawWorld(seed)), b = RunWorld(DrawWorld(seed));

@@ -80,10 +80,7 @@ World::World(const WorldOptions& options)
   restartable->resumed_spec = [](const std::string&, int32_t step) { return absl::StrCat(step); };
   plan_ = submitted_ = std::move(restartable);
   plain_ = PlainLoop(plan_->graph, options.steps);
-  CoreOptions core;
-  core.epoch = 1 + options.seed;
-  core.expand_ns = options.expand_ns;
-  coordinator_ = std::make_unique<CoordinatorCore>(core);
+  StartCore(1 + options.seed);
   for (int number = 0; number < options.processes; ++number) StartProcess(number);
 }
 
@@ -106,6 +103,7 @@ void World::StartProcess(int number) {
 }
 
 void World::Join(Process& p) {
+  p.joined = true;
   StepCoordinator({SessionOpened{p.session.session()}});
   Hello hello;
   hello.worker = absl::StrCat("worker-", p.number);
@@ -134,7 +132,7 @@ void World::Kill() {
 void World::Leave() {
   if (finished_) return;
   Process& p = *std::next(process_at_.begin(), random_.From(0, options_.processes - 1))->second;
-  if (p.dead || std::exchange(p.leaving, true)) return;
+  if (p.dead || !p.joined || std::exchange(p.leaving, true)) return;
   Note(Mix(17, p.number));
   if (absl::Status s = p.session.worker_end.Send(Leaving{"it was asked to"}); !s.ok())
     Problem(std::string(s.message()));
@@ -153,6 +151,8 @@ void World::Exit(Process& p) {
 // Starts another process in the place of a dead one, a little later.
 void World::Replace(Process& p, int64_t time) {
   At(time + 1 + random_.Below(20'000'000), [this, &p] {
+    if (process_at_[p.number] != &p || coordinator_ == nullptr)
+      return;  // another one was started with the coordinator
     StartProcess(p.number);
     Join(*process_at_[p.number]);
   });
@@ -160,7 +160,9 @@ void World::Replace(Process& p, int64_t time) {
 
 // Checks that a run from which processes only leave has lost no work.
 void World::CheckRestart(const RunInfo& run) {
-  if (options_.kills > 0 || run.restart_step <= first_step_ || submitted_->graph.route() != nullptr) return;
+  if (options_.kills + options_.coordinator_kills > 0 || run.restart_step <= first_step_ ||
+      submitted_->graph.route() != nullptr)
+    return;
   for (const Job& job : counted_now_) {
     if (job.step >= run.restart_step)
       Problem(absl::StrCat(Describe(job), " was done, and is made again behind step ", run.restart_step));
@@ -233,54 +235,6 @@ void World::ToWorker(Process& p, Packet<FromCoordinator> packet) {
     Carry(p, std::move(effects), nullptr);
   }
   Pump(p);
-}
-
-void World::StepCoordinator(std::vector<weft::Event> events) {
-  Effects effects = coordinator_->Step(now_, std::move(events));
-  for (OutgoingMessage& m : effects.messages) {
-    Process& p = *processes_[m.session - 1];
-    if (p.dead) continue;
-    if (absl::Status s = p.session.coordinator_end.Send(std::move(m.message)); !s.ok())
-      Problem(std::string(s.message()));
-  }
-  for (const Reply& r : effects.replies) {
-    if (!r.status.ok()) Problem(absl::StrCat("the run was refused: ", r.status.ToString()));
-  }
-  for (const JobsEnded& j : effects.jobs) {
-    for (const Completion& c : j.jobs) {
-      Note(Mix(13, c.job.stage * 100 + c.job.microbatch));
-      counted_.insert(c.job);
-      if (!counted_now_.insert(c.job).second) Problem(absl::StrCat(Describe(c.job), " was counted twice"));
-      if (!ended_.count(c.job)) Problem(absl::StrCat(Describe(c.job), " was counted before it ended"));
-    }
-  }
-  steps_done_ += static_cast<int>(effects.steps.size());
-  for (const CloseSession& c : effects.closed) {
-    if (!processes_[c.session - 1]->dead) Problem(absl::StrCat("session closed: ", c.status.ToString()));
-  }
-  for (const RunInfo& run : effects.runs) {
-    stop_step_ = std::max(stop_step_, run.stop_step);
-    if (run.stop_step >= 0) stops_.insert(run.stop_step);
-    if (run.state == RunState::kFinished) finished_ = true;
-    if (run.state == RunState::kCancelled && options_.stop_at_ns > 0) finished_ = result_.stopped = true;
-    if (IsFinal(run.state) && !finished_) Problem(absl::StrCat("the run ended: ", run.reason));
-    if (run.restarts == result_.restarts) continue;
-    result_.restarts = run.restarts;
-    stops_.insert(run.restart_step);
-    CheckRestart(run);
-    counted_now_.clear();
-  }
-  for (auto& [number, p] : process_at_) {
-    if (!p->dead) Pump(*p);
-  }
-  WakeCoordinator();
-}
-
-void World::WakeCoordinator() {
-  const int64_t deadline = coordinator_->next_deadline();
-  if (deadline == INT64_MAX || (coordinator_timer_ > now_ && coordinator_timer_ <= deadline)) return;
-  coordinator_timer_ = std::max(deadline, now_ + 1);
-  At(coordinator_timer_, [this] { StepCoordinator({Tick{}}); });
 }
 
 // ---- the workers
@@ -358,7 +312,9 @@ void World::CheckEnd() {
 
 WorldResult World::Run() {
   for (auto& p : processes_) At(1 + random_.Below(1'000'000), [this, &p = *p] { Join(p); });
-  At(1, [this] { StepCoordinator({SubmitRun{1, "request", plan_, "", options_.processes, "out"}}); });
+  At(1, [this] { Submit(); });
+  for (int kill = 0; kill < options_.coordinator_kills; ++kill)
+    At(2'000'000 + random_.Below(options_.kill_within_ns), [this] { KillCoordinator(); });
   for (int kill = 0; kill < options_.kills; ++kill)
     At(2'000'000 + random_.Below(options_.kill_within_ns), [this] { Kill(); });
   for (int leave = 0; leave < options_.leaves; ++leave)

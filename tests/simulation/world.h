@@ -14,9 +14,11 @@
 // A snapshot of a step has every stage, of one rank or in slices of all members, with all versions that
 // later steps read, each as the plain loop has it there; and every multiple of `snapshot_every` has one.
 // A process that is killed loses all that it holds; the run begins again, and all of the above holds for it.
-// Where processes only leave, no job is made twice, but before an attempt's first step, or where states
-// migrate. Every multiple of `validate_every`, and the end, is validated or reported to have failed, one at a
-// time. The trace is a hash of every event, equal for equal seeds.
+// Where the coordinator is killed, each of its effects waits for its records in a store of the world's; what
+// is not stored by then has never happened, and another one goes on with what is. Where processes only leave,
+// no job is made twice, but before an attempt's first step, or where states migrate. Every multiple of
+// `validate_every`, and the end, is validated or reported to have failed, one at a time. The trace is a hash
+// of every event, equal for equal seeds.
 #ifndef WEFT_TESTS_SIMULATION_WORLD_H_
 #define WEFT_TESTS_SIMULATION_WORLD_H_
 
@@ -52,10 +54,11 @@ struct WorldOptions {
   double failing_validations = 0;
   int64_t validation_ns = 2'000'000;  // longest time of one
   int64_t stop_at_ns = 0;             // the run is told to stop with a checkpoint; 0: it is not
+  int coordinator_kills = 0;          // times that the coordinator is killed; it has a store then
   int kills = 0;                      // processes that are killed, each replaced a little later
   int64_t expand_ns = 5'000'000'000;  // CoreOptions::expand_ns
   int leaves = 0;                     // processes that ask to leave, each replaced a little later
-  int64_t kill_within_ns = 0;         // of both
+  int64_t kill_within_ns = 0;         // of all of these
   // Above 1, jobs are done by a device that is given so many of a rank ahead.
   int launch_ahead = 1;
 };
@@ -68,6 +71,7 @@ struct WorldResult {
   uint64_t launched_behind = 0, launched_overlapped = 0;  // jobs launched before others were done
   std::map<int32_t, int> peak_versions;                   // of one stage's weights, by rank
   int snapshots = 0, snapshots_dropped = 0, validations = 0;
+  int coordinator_kills = 0;
   int restarts = 0;      // times that the run began again
   int resumed = 0;       // of these, from a checkpoint that it had made
   bool stopped = false;  // by stop_at_ns, not by the end of its steps

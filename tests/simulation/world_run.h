@@ -63,7 +63,7 @@ class World {
       pieces.clear();
     }
     const int number;
-    bool dead = false, leaving = false;
+    bool dead = false, joined = false, leaving = false;
     WorkerCore core;
     JoinedSession session;
     std::map<TensorKey, Value> inbox;
@@ -132,7 +132,14 @@ class World {
   void PumpLink(LinkType& link, int64_t* timer, Process& p, Deliver deliver);
   void ToCoordinator(Process& p, Packet<FromWorker> packet);
   void ToWorker(Process& p, Packet<FromCoordinator> packet);
+  void StartCore(uint64_t epoch);
+  void Submit();
   void StepCoordinator(std::vector<weft::Event> events);
+  void Hold(Effects effects);
+  void SendTo(OutgoingMessage m);
+  void CarryOut(Effects effects);
+  void KillCoordinator();
+  void RestartCoordinator();
   void WakeCoordinator();
   void Carry(Process& p, WorkerEffects effects, const Outputs* outputs);
   void StartJob(Process& p, const StartEffect& start);
@@ -186,8 +193,11 @@ class World {
   std::shared_ptr<const RunPlan> submitted_, plan_;  // as submitted; of the present attempt
   int first_step_;                                   // of the present attempt
   uint64_t epoch_ = 0;
-  std::vector<Held> plain_;  // by version
-  std::unique_ptr<CoordinatorCore> coordinator_;
+  std::vector<Held> plain_;                       // by version
+  std::unique_ptr<CoordinatorCore> coordinator_;  // null while it is dead
+  int coordinator_life_ = 0;
+  StoredState stored_;
+  int64_t durable_at_ = 0, carried_out_at_ = 0;      // times of the last effects that are held
   std::vector<std::unique_ptr<Process>> processes_;  // also dead ones; by session
   std::map<int, Process*> process_at_;               // those that live, by number
   std::priority_queue<Event> events_;
