@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Kills a worker process of a training again and again, and measures the time until the next new step.
 
-    recovery.py BIN_DIR [--kills 40] [--processes 2] [--every 5] [--schedule 1f1b] [--out docs/measurements/recovery.md]
+    recovery.py BIN_DIR [--kills 40] [--processes 2] [--spares 1] [--every 5] [--schedule 1f1b] [--out FILE]
 
 The training is a small gpt of 4 stages with a checkpoint of every few steps. `next step` is the time from the kill to the line
-of a step that had not ended before; `steps again` are those between the checkpoint and the kill. Prints a markdown page.
+of a step that had not ended before; `steps again` are those between the checkpoint and the kill. The phases are those of the
+metric weft_recovery_seconds_total; `detect` is what remains of the whole time. Prints a markdown page.
 """
 
 import argparse
@@ -13,10 +14,12 @@ import os
 import pathlib
 import random
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 
 LIMIT = 120
 
@@ -56,10 +59,37 @@ def write_run(folder, schedule, every):
     return path
 
 
+PHASES = ["fence", "state", "first_job", "step"]
+
+
+def recovered(port):
+    """The seconds that all recoveries have taken so far, by phase."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
+        lines = page.read().decode().splitlines()
+    found = {line.split('"')[1]: float(line.split()[-1]) for line in lines if line.startswith("weft_recovery_seconds_total{")}
+    return [found[phase] for phase in PHASES]
+
+
+def free_ports(count):
+    for port in range(20000 + os.getpid() % 20000, 60000, count):
+        sockets = [socket.socket() for _ in range(count)]
+        try:
+            for i, one in enumerate(sockets):
+                one.bind(("127.0.0.1", port + i))
+            return port
+        except OSError:
+            continue
+        finally:
+            for one in sockets:
+                one.close()
+    raise RuntimeError("no ports are free")
+
+
 def measure(options, folder):
-    out = folder / "out"
+    out, port = folder / "out", free_ports(1 + options.processes + options.spares)
     run = subprocess.Popen([options.bin_dir / "weft", "train", write_run(folder, options.schedule, options.every), "--processes",
-                            str(options.processes), "--out", out], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                            str(options.processes), "--spares", str(options.spares), "--metrics", f"127.0.0.1:{port}", "--out", out],
+                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     rng, rows = random.Random(options.seed), []
     try:
         while len(rows) < options.kills:
@@ -67,9 +97,9 @@ def measure(options, folder):
             if await_steps(run, out, steps(out) + rng.randint(options.every, 3 * options.every)) is None:
                 raise RuntimeError("the training does not get on")
             workers = children(run.pid)
-            if len(workers) < options.processes:
+            if len(workers) < options.processes + options.spares:
                 continue
-            done, checkpoint = steps(out), newest_checkpoint(out)
+            done, checkpoint, before = steps(out), newest_checkpoint(out), recovered(port)
             began = time.monotonic()
             os.kill(rng.choice(workers), signal.SIGKILL)
             # Lines of steps that had ended are on their way.
@@ -78,7 +108,11 @@ def measure(options, folder):
             ended = await_steps(run, out, done + 1)
             if ended is None:
                 raise RuntimeError(f"no new step within {LIMIT} s of kill {len(rows) + 1}")
-            rows.append((ended - began, done - checkpoint))
+            time.sleep(0.2)  # the metrics are exported every 50 ms
+            phases = [now - then for now, then in zip(recovered(port), before)]
+            if sum(phases) == 0:
+                continue  # a spare was killed
+            rows.append((ended - began, done - checkpoint, [ended - began - sum(phases)] + phases))
     finally:
         run.send_signal(signal.SIGTERM)
         run.wait(60)
@@ -94,11 +128,21 @@ def share(values, part):
     return ordered[min(len(ordered) - 1, int(part * len(ordered)))]
 
 
+def phase_rows(rows):
+    lines = []
+    for i, phase in enumerate(["detect"] + PHASES):
+        values = [row[i] for row in rows]
+        lines.append(f"| {phase.replace('_', ' ')} | " + " | ".join(f"{share(values, part):.2f} s" for part in (0.5, 0.9, 0.99)) +
+                     f" | {max(values):.2f} s |")
+    return lines
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bin_dir", type=pathlib.Path)
     parser.add_argument("--kills", type=int, default=40)
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--spares", type=int, default=1)
     parser.add_argument("--every", type=int, default=5)
     parser.add_argument("--schedule", default="1f1b")
     parser.add_argument("--seed", type=int, default=1)
@@ -109,14 +153,17 @@ def main():
     times, again = [row[0] for row in rows], [row[1] for row in rows]
     text = "\n".join([
         "# Recovery from a killed worker", "",
-        f"`tests/bench/recovery.py build/release/bin --kills {options.kills} --every {options.every}` on a 2-core machine",
-        f"without a GPU: a gpt of 4 stages on {options.processes} processes (`{options.schedule}`), with a checkpoint of every",
-        f"{options.every} steps. A random worker process is killed (SIGKILL), {len(rows)} times. Each time the run goes on by itself",
-        "from its newest checkpoint; no step is reported twice or left out.", "",
+        f"`tests/bench/recovery.py build/release/bin --kills {options.kills} --spares {options.spares} --every {options.every}` on a 2-core machine",
+        f"without a GPU: a gpt of 4 stages on {options.processes} processes and {options.spares} spare (`{options.schedule}`), with a",
+        f"checkpoint of every {options.every} steps. A random worker process of the run is killed (SIGKILL), {len(rows)} times. Each time",
+        "the run goes on by itself from its newest checkpoint; no step is reported twice or left out.", "",
         "| from the kill | p50 | p90 | p99 | most |", "| --- | --- | --- | --- | --- |",
         "| to the next step that had not ended before | " +
         " | ".join(f"{share(times, part):.2f} s" for part in (0.5, 0.9, 0.99)) + f" | {max(times):.2f} s |",
-        "| steps made again | " + " | ".join(str(share(again, part)) for part in (0.5, 0.9, 0.99)) + f" | {max(again)} |", ""])
+        "| steps made again | " + " | ".join(str(share(again, part)) for part in (0.5, 0.9, 0.99)) + f" | {max(again)} |",
+        *phase_rows([row[2] for row in rows]), "",
+        "The phases: the loss is noticed; the others end the attempt and get new leases; all are prepared, with the checkpoint",
+        "read; a job is done; a step ends that had not ended before.", ""])
     print(text)
     if options.out:
         options.out.write_text(text)
