@@ -147,7 +147,8 @@ TEST(EvaluateTest, UnusableCheckpoints_AreRefusedByName) {
   WriteFile(stage, content);
   WriteFile(index, names.substr(0, names.size() / 2));
   refused(absl::StatusCode::kDataLoss, checkpoint, "model.safetensors.index.json is damaged");
-  // The index with another map from parameters to files, and with an entry for each of these files.
+  // The index of an earlier release, without a checksum of its own, with another map from parameters to
+  // files, and with an entry for each of these files.
   const auto index_with = [&](const Json& weight_map) {
     Json forged = Json::parse(names);
     Json& files = forged["metadata"]["files"];
@@ -155,6 +156,7 @@ TEST(EvaluateTest, UnusableCheckpoints_AreRefusedByName) {
       if (!files.contains(file)) files[file.get<std::string>()] = files["stage01.safetensors"];
     }
     forged["weight_map"] = weight_map;
+    forged["metadata"].erase("crc32");
     WriteFile(index, forged.dump());
   };
   index_with({{"stage00.linear0.weight", "../../elsewhere"}});
@@ -168,6 +170,7 @@ TEST(EvaluateTest, UnusableCheckpoints_AreRefusedByName) {
   refused(absl::StatusCode::kDataLoss, checkpoint, "it is not the index of a checkpoint");
   Json of_another_run = Json::parse(names);
   of_another_run["metadata"]["files"]["stage01.safetensors"]["crc32"] = "00000000";
+  of_another_run["metadata"].erase("crc32");
   WriteFile(index, of_another_run.dump());
   refused(absl::StatusCode::kDataLoss, checkpoint, "stage01.safetensors has checksum");
 }

@@ -22,7 +22,7 @@ namespace weft {
 class SessionLink final : public CoordinatorLink {
  public:
   // `log` is called with a line for each event of the session, on any thread; it may be empty.
-  // With `renews`, a session that the coordinator has welcomed and then does not know is replaced.
+  // With `renews`, a session that the coordinator does not know any more is replaced.
   SessionLink(std::unique_ptr<SessionStream> stream, std::function<void(const std::string&)> log,
               bool renews = false)
       : stream_(std::move(stream)), log_(std::move(log)), renews_(renews) {}
@@ -45,7 +45,6 @@ class SessionLink final : public CoordinatorLink {
       {
         MutexLock lock(mu_);
         line = notes_.OnReceived((*messages)[i]);
-        welcomed_ |= std::holds_alternative<Welcome>((*messages)[i]);
       }
       Log(line);
     }
@@ -58,8 +57,7 @@ class SessionLink final : public CoordinatorLink {
     Hello hello;
     {
       MutexLock lock(mu_);
-      if (!renews_ || !welcomed_ || !absl::IsAborted(ended) || !notes_.shutdown().empty()) return false;
-      welcomed_ = false;
+      if (!renews_ || !absl::IsAborted(ended) || !notes_.shutdown().empty()) return false;
       notes_ = SessionNotes();
       hello = hello_;
     }
@@ -107,7 +105,6 @@ class SessionLink final : public CoordinatorLink {
   mutable Mutex mu_;
   SessionNotes notes_ ABSL_GUARDED_BY(mu_);
   const bool renews_;
-  bool welcomed_ ABSL_GUARDED_BY(mu_) = false;  // by the coordinator, in this session
   Hello hello_ ABSL_GUARDED_BY(mu_);
 };
 
