@@ -342,7 +342,7 @@ absl::StatusOr<UcxMessenger::LinkId> UcxMessenger::Connect(absl::string_view add
   if (ucs_status_t status = ucp_ep_create(impl_->worker, &params, &link.endpoint); status != UCS_OK) {
     link.endpoint = nullptr;
     link.failed = true;
-    return absl::UnavailableError(absl::StrCat("connecting: ", ucs_status_string(status)));
+    return absl::FailedPreconditionError(absl::StrCat("connecting: ", ucs_status_string(status)));
   }
   return id;
 }

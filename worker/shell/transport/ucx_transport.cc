@@ -162,11 +162,15 @@ absl::Status UcxTransport::Connect(PeerId peer, const std::string& bytes, const 
   if (connections_.Find(address->sender) == nullptr) {
     if (absl::Status status = AdmitSenders({*address}); !status.ok()) return status;
     if (absl::Status status = connections_.Open(*address, messenger_.get()); !status.ok()) {
-      return absl::Status(absl::IsInvalidArgument(status) ? status.code() : absl::StatusCode::kUnavailable,
-                          absl::StrCat(label, ": ", status.message(), " (by ",
-                                       options_.tls == kLocalTls ? "shared memory only; see --data-network"
-                                                                 : "the networks of the data plane",
-                                       ")"));
+      const bool local = options_.tls == kLocalTls;
+      // The networks are those that were up when the process began.
+      if (absl::IsFailedPrecondition(status) && !local) NoteLostLink(label);
+      const bool stays = absl::IsInvalidArgument(status) || local;
+      return absl::Status(
+          stays ? status.code() : absl::StatusCode::kUnavailable,
+          absl::StrCat(label, ": ", status.message(), " (by ",
+                       local ? "shared memory only; see --data-network" : "the networks of the data plane",
+                       ")"));
     }
     PeerConnection* connection = connections_.Find(address->sender);
     // Reading in place also needs the process descriptor: it tells when the reader is gone.
@@ -184,8 +188,8 @@ absl::Status UcxTransport::Connect(PeerId peer, const std::string& bytes, const 
 // A process and a peer have one link to each other in their lives.
 void UcxTransport::NoteLostLink(const std::string& label) {
   if (!lost_link_.ok()) return;
-  lost_link_ = absl::UnavailableError(absl::StrCat(
-      "the data link to ", label, " was lost; a new process in the place of this one has new links"));
+  lost_link_ = absl::UnavailableError(absl::StrCat("there is no data link to ", label,
+                                                   "; a new process in the place of this one has new links"));
 }
 
 void UcxTransport::ChoosePaths(const TransportAddress& address, PeerConnection* connection) {
