@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -104,6 +105,14 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(const std::vec
   return std::unique_ptr<ChildProcess>(new ChildProcess(pid, error[0], out[0]));
 }
 
+// The pipes are closed some time before the process can be reaped: only its own descriptor says when. The
+// kernel sets FD_CLOEXEC on it.
+ChildProcess::ChildProcess(pid_t pid, int error, int output)
+    : pid_(pid),
+      error_(error),
+      output_(output),
+      process_(static_cast<int>(syscall(SYS_pidfd_open, pid, 0))) {}
+
 ChildProcess::~ChildProcess() {
   if (!ended_) {
     Signal(SIGKILL);
@@ -119,7 +128,7 @@ void ChildProcess::Signal(int signal) const {
 }
 
 void ChildProcess::AddTo(std::vector<pollfd>* descriptors) const {
-  for (const int descriptor : {error_, output_}) {
+  for (const int descriptor : {error_, output_, process_}) {
     if (descriptor >= 0) descriptors->push_back({descriptor, POLLIN, 0});
   }
 }
@@ -142,6 +151,7 @@ void ChildProcess::Reap(bool wait) {
   } while (reaped < 0 && errno == EINTR);
   if (reaped == 0) return;
   ended_ = true;
+  CloseIfOpen(process_);
   if (reaped == pid_ && WIFEXITED(status)) code_ = WEXITSTATUS(status);
   if (reaped == pid_ && WIFSIGNALED(status)) signal_ = WTERMSIG(status);
 }

@@ -55,11 +55,12 @@ class ChildProcess {
   std::string TakeOutput();
 
  private:
-  ChildProcess(pid_t pid, int error, int output) : pid_(pid), error_(error), output_(output) {}
+  ChildProcess(pid_t pid, int error, int output);
   void Reap(bool wait);
 
   const pid_t pid_;
   int error_, output_;  // ends of pipes; -1 when closed
+  int process_;  // descriptor of the process, readable when it has ended; -1 then, or where it has none
   bool ended_ = false;
   int code_ = -1, signal_ = 0;
   std::string last_words_, captured_;
