@@ -122,6 +122,15 @@ void AddNumber(CLI::App& app, const std::string& name, double& target, bool byte
       ->type_name(type);
 }
 
+// Adds the choice between JSON and what a person reads, which is the default.
+void AddForm(CLI::App& sub, bool* json, const std::string& readable = "table") {
+  sub.add_option_function<std::string>(
+         "-o,--output", [json](const std::string& form) { *json = form == "json"; },
+         readable + " (default) or json")
+      ->check(CLI::IsMember({readable, std::string("json")}))
+      ->type_name("FORM");
+}
+
 // Adds the flags of the commands that start worker processes. Returns them, so that the caller can say what
 // else they need.
 std::vector<CLI::Option*> AddDevice(CLI::App& app, DeviceFlags& o) {
@@ -291,10 +300,7 @@ CLI::App* AddCompare(CLI::App& app, CompareOptions& o) {
                   "Only these schedules, as in ddp,rule=cdp_v2,1f1b; may be given several times (default: "
                   "every family; with --measure also every rule, as far as the sizes allow)")
       ->type_name("S,..");
-  sub->add_option_function<std::string>(
-         "-o,--output", [&o](const std::string& form) { o.json = form == "json"; }, "table (default) or json")
-      ->check(CLI::IsMember({"table", "json"}))
-      ->type_name("FORM");
+  AddForm(*sub, &o.json);
   AddMeasure(*sub, o);
   sub->footer(Footer(
       {{"weft compare docs/runs/shakespeare.yaml", "every family, predicted"},
@@ -396,10 +402,7 @@ CLI::App* AddEval(CLI::App& app, EvalOptions& o) {
                   "Evaluate on the first N samples (default: all, or as many as `validate` says)")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
       ->type_name("N");
-  sub->add_option_function<std::string>(
-         "-o,--output", [&o](const std::string& form) { o.json = form == "json"; }, "table (default) or json")
-      ->check(CLI::IsMember({"table", "json"}))
-      ->type_name("FORM");
+  AddForm(*sub, &o.json);
   AddDevice(*sub, o.device);
   sub->footer(
       Footer({{"weft eval docs/runs/shakespeare.yaml", "on its own data"},
@@ -415,10 +418,7 @@ CLI::App* AddDiff(CLI::App& app, DiffOptions& o) {
   sub->add_option("B", o.b, "Output folder of another run of the same training, or of its --reference")
       ->required()
       ->type_name("");
-  sub->add_option_function<std::string>(
-         "-o,--output", [&o](const std::string& form) { o.json = form == "json"; }, "table (default) or json")
-      ->check(CLI::IsMember({"table", "json"}))
-      ->type_name("FORM");
+  AddForm(*sub, &o.json);
   sub->footer(Footer(
       {{"weft train run.yaml --record hashes", "a run that can be compared"},
        {"weft train run.yaml --reference --record hashes --out out/plain", "its yardstick"},
@@ -452,10 +452,7 @@ CLI::App* AddGenerate(CLI::App& app, GenerateOptions& o) {
                   "A checkpoint, or the folder of a run that has some (default: the newest whole one in RUN; "
                   "for a run file in out/NAME)")
       ->type_name("DIR");
-  sub->add_option_function<std::string>(
-         "-o,--output", [&o](const std::string& form) { o.json = form == "json"; }, "text (default) or json")
-      ->check(CLI::IsMember({"text", "json"}))
-      ->type_name("FORM");
+  AddForm(*sub, &o.json, "text");
   AddDevice(*sub, o.device);
   sub->footer(
       Footer({{"weft generate out/shakespeare --prompt ROMEO: --tokens 400", "a scene"},
@@ -475,10 +472,7 @@ CLI::App* AddCheckpoint(CLI::App& app, CheckpointOptions& o) {
                   "The output folder of a run, or one checkpoint; or a run file, for its out/NAME")
       ->required()
       ->type_name("");
-  sub->add_option_function<std::string>(
-         "-o,--output", [&o](const std::string& form) { o.json = form == "json"; }, "table (default) or json")
-      ->check(CLI::IsMember({"table", "json"}))
-      ->type_name("FORM");
+  AddForm(*sub, &o.json);
   sub->footer(Footer({{"weft checkpoint ls out/shakespeare", "which there are, and when they were saved"},
                       {"weft checkpoint verify out/shakespeare", "whether all bytes are what was written"},
                       {"weft checkpoint verify out/run/checkpoint-40 -o json", "one, for a script"}},
@@ -495,10 +489,7 @@ CLI::App* AddRunsCommand(CLI::App& app, const std::string& name, const std::stri
          absl::StrCat("unix:PATH or HOST:PORT (default $WEFT_COORDINATOR, else ", kDefaultCoordinator, ")"))
       ->envname("WEFT_COORDINATOR")
       ->type_name("ADDRESS");
-  sub->add_option_function<std::string>(
-         "-o,--output", [&o](const std::string& form) { o.json = form == "json"; }, "table (default) or json")
-      ->check(CLI::IsMember({"table", "json"}))
-      ->type_name("FORM");
+  AddForm(*sub, &o.json);
   return sub;
 }
 

@@ -20,9 +20,8 @@
 //      forgot the run. Runs start in the order of submission, each when as many workers are free as it needs;
 //      one that needs more workers than are connected does not hold back the others.
 //   4. Every wait has a deadline, and ends in a reason that names what was awaited.
-//   5. The effects name the records on which they rest (records.h). A core that gets these as RestoreRun
-//   events
-//      takes each run up where no message has gone further.
+//   5. The effects name the records on which they rest (records.h). A core that gets these back as RestoreRun
+//      events takes each run up at a point that no message has passed.
 //   6. The reported cause is the first: a failure reported by a process waits a moment for the death of
 //      another that explains it.
 //

@@ -360,8 +360,11 @@ void Run::Take(StepEffects& out, SessionId from, const CheckpointSealed& m) {
     case RunCheckpoints::Sealing::kFenced:
       return;
     case RunCheckpoints::Sealing::kStop:
-      if (m.failure.empty()) attempts_.Checkpointed(m.step);
-      if (!m.failure.empty()) absl::StrAppend(&stop_reason_, "; ", info_.checkpoint_failure);
+      if (m.failure.empty()) {
+        attempts_.Checkpointed(m.step);
+      } else {
+        absl::StrAppend(&stop_reason_, "; ", info_.checkpoint_failure);
+      }
       return EndStopped(out);
     case RunCheckpoints::Sealing::kFatal:
       return Fail(info_.checkpoint_failure);

@@ -20,6 +20,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/host_name.h"
 #include "nlohmann/json.hpp"
 
 namespace weft {
@@ -248,12 +249,6 @@ std::string TimeOfFile(const fs::path& path) {
   struct stat info {};
   if (stat(path.c_str(), &info) != 0) return "";
   return absl::FormatTime("%Y-%m-%d %H:%M:%S", absl::TimeFromTimespec(info.st_mtim), absl::LocalTimeZone());
-}
-
-std::string HostName() {
-  char name[256] = "";
-  gethostname(name, sizeof name - 1);
-  return name;
 }
 
 std::string CheckpointsText(const fs::path& folder) {

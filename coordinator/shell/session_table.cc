@@ -1,11 +1,10 @@
 #include "coordinator/shell/session_table.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/host_name.h"
 #include "base/monotonic_clock.h"
 #include "proto/wire/channel.h"
 
@@ -15,12 +14,6 @@ namespace {
 constexpr int64_t kAckTick = 20'000'000;
 constexpr size_t kMaxSessions = 16384;
 constexpr char kProcessEnded[] = "its process has ended";
-
-std::string HostName() {
-  char name[256] = "";
-  gethostname(name, sizeof name - 1);
-  return name;
-}
 
 }  // namespace
 

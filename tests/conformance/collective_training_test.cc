@@ -1,7 +1,6 @@
 // Whole runs whose ranks reduce by collectives: the coordinator's core, the workers' loops and the adapter of
 // NCCL, each worker with a device of its own, in one process over fakes (fake_cuda.h) and a loopback
 // transport; what is computed is computed by the CPU.
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <cmath>
@@ -21,6 +20,7 @@
 #include "nlohmann/json.hpp"
 #include "run/run_schedule.h"
 #include "tests/conformance/fake_cuda.h"
+#include "tests/conformance/link_in_process.h"
 #include "tests/conformance/training_driver.h"
 #include "worker/shell/compute/parameters.h"
 #include "worker/shell/cuda/nccl_communicator.h"
@@ -157,48 +157,21 @@ class Cluster {
   }
 
  private:
-  class Link final : public CoordinatorLink {
-   public:
-    Link(Cluster& cluster, SessionId session) : cluster_(cluster), session_(session) {}
-    ~Link() override { close(event_fd_); }
-    void Send(FromWorker message) override { cluster_.Step(SessionMessage{session_, std::move(message)}); }
-    bool Drain(std::vector<FromCoordinator>* messages) override {
-      MutexLock lock(mu_);
-      uint64_t count;
-      [[maybe_unused]] const ssize_t n = read(event_fd_, &count, sizeof count);
-      for (FromCoordinator& m : waiting_) messages->push_back(std::move(m));
-      waiting_.clear();
-      return true;
-    }
-    absl::Status status() const override { return absl::OkStatus(); }
-    int event_fd() const override { return event_fd_; }
-    void Say(FromCoordinator message) {
-      MutexLock lock(mu_);
-      waiting_.push_back(std::move(message));
-      const uint64_t one = 1;
-      [[maybe_unused]] const ssize_t n = write(event_fd_, &one, sizeof one);
-    }
-
-   private:
-    Cluster& cluster_;
-    const SessionId session_;
-    const int event_fd_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    Mutex mu_;
-    std::vector<FromCoordinator> waiting_ ABSL_GUARDED_BY(mu_);
-  };
   struct Worker {
     Worker(Cluster& cluster, int p, Device& cpu, const Options& options)
         : number(p),
           session(p + 1),
           device(cpu, p, options.share_a_device),
           transport(cluster.network_.CreateTransport()),
-          link(cluster, session),
+          link([&cluster, this](FromWorker m) {
+            cluster.Step(SessionMessage{session, std::move(m)});
+          }),
           loop(options.loop, device, *transport, link) {}
     const int number;
     const SessionId session;
     NumberedDevice device;
     const std::unique_ptr<Transport> transport;
-    Link link;
+    LinkInProcess link;
     WorkerLoop loop;
     std::thread thread;
   };

@@ -1,7 +1,6 @@
 // Faults of numerics that are planted in whole runs, of several processes, under several schedules: the
 // comparison with a sound run names the job in which each one was planted. The coordinator's core, the
 // workers' loops and LibTorch are real, in one process over a loopback transport.
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -22,6 +21,7 @@
 #include "nlohmann/json.hpp"
 #include "run/run_schedule.h"
 #include "tests/conformance/faulty_compute.h"
+#include "tests/conformance/link_in_process.h"
 #include "tests/conformance/training_driver.h"
 #include "worker/shell/loop/worker_loop.h"
 #include "worker/shell/reference/reference.h"
@@ -85,47 +85,20 @@ class RecordedRun {
   }
 
  private:
-  class Link final : public CoordinatorLink {
-   public:
-    Link(RecordedRun& run, SessionId session) : run_(run), session_(session) {}
-    ~Link() override { close(event_fd_); }
-    void Send(FromWorker message) override { run_.Step(SessionMessage{session_, std::move(message)}); }
-    bool Drain(std::vector<FromCoordinator>* messages) override {
-      MutexLock lock(mu_);
-      uint64_t count;
-      [[maybe_unused]] const ssize_t n = read(event_fd_, &count, sizeof count);
-      for (FromCoordinator& m : waiting_) messages->push_back(std::move(m));
-      waiting_.clear();
-      return true;
-    }
-    absl::Status status() const override { return absl::OkStatus(); }
-    int event_fd() const override { return event_fd_; }
-    void Say(FromCoordinator message) {
-      MutexLock lock(mu_);
-      waiting_.push_back(std::move(message));
-      const uint64_t one = 1;
-      [[maybe_unused]] const ssize_t n = write(event_fd_, &one, sizeof one);
-    }
-
-   private:
-    RecordedRun& run_;
-    const SessionId session_;
-    const int event_fd_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    Mutex mu_;
-    std::vector<FromCoordinator> waiting_ ABSL_GUARDED_BY(mu_);
-  };
   struct Worker {
     Worker(RecordedRun& run, int p, Device& cpu, const std::shared_ptr<Plant>& plant)
         : session(p + 1),
           device(cpu, plant),
           transport(plant == nullptr ? run.network_.CreateTransport()
                                      : MakeFaulty(run.network_.CreateTransport(), plant)),
-          link(run, session),
+          link([&run, this](FromWorker m) {
+            run.Step(SessionMessage{session, std::move(m)});
+          }),
           loop({/*spin_microseconds=*/0, kPatience}, device, *transport, link) {}
     const SessionId session;
     FaultyDevice device;
     const std::unique_ptr<Transport> transport;
-    Link link;
+    LinkInProcess link;
     WorkerLoop loop;
     std::thread thread;
   };

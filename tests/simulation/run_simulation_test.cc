@@ -328,85 +328,79 @@ TEST(SimulatedWorld, ToldToStop_EndsWithACheckpoint) {
   EXPECT_GT(stopped, 20);
 }
 
+// What befell the worlds of all seeds together.
+struct Befallen {
+  int coordinator_kills = 0, restarts = 0, resumed = 0;
+  bool all_seeds = true;  // false where WEFT_SEED names the only one
+};
+
+// Runs the world of each seed with faults of processes, as `add_faults` draws them; none may have a problem.
+template <typename AddFaults>
+Befallen RunFaultyWorlds(const AddFaults& add_faults) {
+  const uint64_t only = FromEnvironment("WEFT_SEED", 0);
+  const uint64_t first = only > 0 ? only : 1, last = only > 0 ? only : FromEnvironment("WEFT_SEEDS", 400);
+  Befallen all;
+  all.all_seeds = only == 0;
+  for (uint64_t seed = first; seed <= last; ++seed) {
+    WorldOptions options = DrawWorld(seed);
+    options.snapshot_every = static_cast<int>(seed % 4);
+    if (seed % 3 != 0) options.expand_ns = 10'000'000;
+    add_faults(seed, &options);
+    const WorldResult result = RunWorld(options);
+    EXPECT_EQ(result.problem, "") << Text(options) << " kills " << options.kills << " leaves "
+                                  << options.leaves << " coordinator kills " << options.coordinator_kills;
+    if (!result.problem.empty()) return all;
+    all.coordinator_kills += result.coordinator_kills;
+    all.restarts += result.restarts;
+    all.resumed += result.resumed;
+  }
+  std::cout << all.coordinator_kills << " coordinators killed, " << all.restarts << " restarts, "
+            << all.resumed << " attempts from a checkpoint\n";
+  return all;
+}
+
 // Processes are killed at any moment, of every schedule, with messages lost and doubled. The run begins again
 // from its checkpoints, and ends as the undisturbed one.
 TEST(SimulatedWorld, ProcessesKilled_EveryRunEndsWithThePlainLoopsWeights) {
-  const uint64_t only = FromEnvironment("WEFT_SEED", 0);
-  const uint64_t first = only > 0 ? only : 1, last = only > 0 ? only : FromEnvironment("WEFT_SEEDS", 400);
-  int restarts = 0, resumed = 0;
-  for (uint64_t seed = first; seed <= last; ++seed) {
-    WorldOptions options = DrawWorld(seed);
-    options.steps += 2 + static_cast<int>(seed % 7);
-    options.snapshot_every = static_cast<int>(seed % 4);
-    options.kills = 1 + static_cast<int>(seed % 3);
-    options.kill_within_ns = 1'000'000 * static_cast<int64_t>(5 + seed * 13 % 400);
-    if (seed % 5 == 0) options.launch_ahead = 3;
-    if (seed % 3 != 0) options.expand_ns = 10'000'000;
-    const WorldResult result = RunWorld(options);
-    ASSERT_EQ(result.problem, "") << Text(options) << " kills " << options.kills;
-    restarts += result.restarts;
-    resumed += result.resumed;
-  }
-  std::cout << restarts << " restarts, " << resumed << " of them from a checkpoint\n";
-  if (only == 0) {
-    EXPECT_GT(restarts, 200);
-    EXPECT_GT(resumed, 50);
-  }
+  const Befallen all = RunFaultyWorlds([](uint64_t seed, WorldOptions* options) {
+    options->steps += 2 + static_cast<int>(seed % 7);
+    options->kills = 1 + static_cast<int>(seed % 3);
+    options->kill_within_ns = 1'000'000 * static_cast<int64_t>(5 + seed * 13 % 400);
+    if (seed % 5 == 0) options->launch_ahead = 3;
+  });
+  if (!all.all_seeds) return;
+  EXPECT_GT(all.restarts, 200);
+  EXPECT_GT(all.resumed, 50);
 }
 
 // Processes leave in order at any moment, some while others are killed. No work is lost where none is killed.
 TEST(SimulatedWorld, ProcessesLeave_EveryRunEndsWithThePlainLoopsWeights) {
-  const uint64_t only = FromEnvironment("WEFT_SEED", 0);
-  const uint64_t first = only > 0 ? only : 1, last = only > 0 ? only : FromEnvironment("WEFT_SEEDS", 400);
-  int restarts = 0, resumed = 0;
-  for (uint64_t seed = first; seed <= last; ++seed) {
-    WorldOptions options = DrawWorld(seed);
-    options.steps += 2 + static_cast<int>(seed % 9);
-    options.snapshot_every = static_cast<int>(seed % 4);
-    options.leaves = 1 + static_cast<int>(seed % 3);
-    options.kills = seed % 4 == 0 ? 1 : 0;
-    if (seed % 3 != 0) options.expand_ns = 10'000'000;
-    options.kill_within_ns = 1'000'000 * static_cast<int64_t>(5 + seed * 17 % 300);
-    if (seed % 5 == 0) options.launch_ahead = 3;
-    const WorldResult result = RunWorld(options);
-    ASSERT_EQ(result.problem, "") << Text(options) << " leaves " << options.leaves << " kills "
-                                  << options.kills;
-    restarts += result.restarts;
-    resumed += result.resumed;
-  }
-  std::cout << restarts << " restarts, " << resumed << " of them from a checkpoint\n";
-  if (only == 0) {
-    EXPECT_GT(restarts, 200);
-    EXPECT_GT(resumed, 50);
-  }
+  const Befallen all = RunFaultyWorlds([](uint64_t seed, WorldOptions* options) {
+    options->steps += 2 + static_cast<int>(seed % 9);
+    options->leaves = 1 + static_cast<int>(seed % 3);
+    options->kills = seed % 4 == 0 ? 1 : 0;
+    options->kill_within_ns = 1'000'000 * static_cast<int64_t>(5 + seed * 17 % 300);
+    if (seed % 5 == 0) options->launch_ahead = 3;
+  });
+  if (!all.all_seeds) return;
+  EXPECT_GT(all.restarts, 200);
+  EXPECT_GT(all.resumed, 50);
 }
 
 // The coordinator is killed at any moment, between any decision, its record and its effect; in some worlds
 // workers are killed and leave too. No acknowledged step is lost or reported twice.
 TEST(SimulatedWorld, CoordinatorKilled_EveryRunEndsWithThePlainLoopsWeights) {
-  const uint64_t only = FromEnvironment("WEFT_SEED", 0);
-  const uint64_t first = only > 0 ? only : 1, last = only > 0 ? only : FromEnvironment("WEFT_SEEDS", 400);
-  int kills = 0, resumed = 0;
-  for (uint64_t seed = first; seed <= last; ++seed) {
-    WorldOptions options = DrawWorld(seed);
-    options.steps += 2 + static_cast<int>(seed % 9);
-    options.snapshot_every = static_cast<int>(seed % 4);
-    options.validate_every = 0;
-    options.coordinator_kills = 1 + static_cast<int>(seed % 3);
-    options.kills = seed % 4 == 0 ? 1 : 0;
-    options.leaves = seed % 5 == 0 ? 1 : 0;
-    options.kill_within_ns = 1'000'000 * static_cast<int64_t>(5 + seed * 17 % 300);
-    if (seed % 3 != 0) options.expand_ns = 10'000'000;
-    const WorldResult result = RunWorld(options);
-    ASSERT_EQ(result.problem, "") << Text(options) << " coordinator kills " << options.coordinator_kills;
-    kills += result.coordinator_kills;
-    resumed += result.resumed;
-  }
-  std::cout << kills << " coordinators killed, " << resumed << " attempts from a checkpoint\n";
-  if (only == 0) {
-    EXPECT_GT(kills, 300);
-    EXPECT_GT(resumed, 50);
-  }
+  const Befallen all = RunFaultyWorlds([](uint64_t seed, WorldOptions* options) {
+    options->steps += 2 + static_cast<int>(seed % 9);
+    options->validate_every = 0;
+    options->coordinator_kills = 1 + static_cast<int>(seed % 3);
+    options->kills = seed % 4 == 0 ? 1 : 0;
+    options->leaves = seed % 5 == 0 ? 1 : 0;
+    options->kill_within_ns = 1'000'000 * static_cast<int64_t>(5 + seed * 17 % 300);
+  });
+  if (!all.all_seeds) return;
+  EXPECT_GT(all.coordinator_kills, 300);
+  EXPECT_GT(all.resumed, 50);
 }
 
 TEST(SimulatedWorld, SameSeedTwice_GivesTheSameTrace) {

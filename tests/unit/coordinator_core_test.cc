@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "schedules/families/families.h"
+#include "tests/unit/heard.h"
 #include "tests/unit/without_terms.h"
 
 namespace weft {
@@ -63,15 +64,7 @@ class CoreTest : public ::testing::Test {
   // The first message of the kind that was said to the session and not yet taken.
   template <typename Message>
   std::optional<Message> Heard(SessionId session) {
-    auto& queue = sent[session];
-    for (auto it = queue.begin(); it != queue.end(); ++it) {
-      if (auto* m = std::get_if<Message>(&*it)) {
-        Message found = std::move(*m);
-        queue.erase(it);
-        return found;
-      }
-    }
-    return std::nullopt;
+    return TakeFirst<Message>(&sent[session]);
   }
   // Prepares a run of two ranks on the sessions 1 and 2 and gives each its credit.
   uint64_t Running(int credit = 4, const std::string& output = "") {

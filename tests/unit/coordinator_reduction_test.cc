@@ -13,6 +13,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "schedules/families/families.h"
+#include "tests/unit/heard.h"
 #include "tests/unit/without_terms.h"
 
 namespace weft {
@@ -51,15 +52,7 @@ class ReductionTest : public ::testing::Test {
   }
   template <typename Message>
   std::optional<Message> Heard(SessionId session) {
-    auto& queue = sent[session];
-    for (auto it = queue.begin(); it != queue.end(); ++it) {
-      if (auto* m = std::get_if<Message>(&*it)) {
-        Message found = std::move(*m);
-        queue.erase(it);
-        return found;
-      }
-    }
-    return std::nullopt;
+    return TakeFirst<Message>(&sent[session]);
   }
   // Returns the sentence when fast is asked for and not had.
   std::string WhyNot(std::shared_ptr<const RunPlan> plan, int processes = 2) {

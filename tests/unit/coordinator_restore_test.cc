@@ -16,6 +16,7 @@
 #include "coordinator/core/coordinator_core.h"
 #include "coordinator/store/store.h"
 #include "schedules/families/families.h"
+#include "tests/unit/heard.h"
 #include "tests/unit/without_terms.h"
 
 namespace weft {
@@ -79,15 +80,7 @@ class RestoredCore : public ::testing::Test {
   }
   template <typename Message>
   std::optional<Message> Heard(SessionId session) {
-    auto& queue = sent[session];
-    for (auto it = queue.begin(); it != queue.end(); ++it) {
-      if (auto* m = std::get_if<Message>(&*it)) {
-        Message found = std::move(*m);
-        queue.erase(it);
-        return found;
-      }
-    }
-    return std::nullopt;
+    return TakeFirst<Message>(&sent[session]);
   }
   // Prepares the run on the sessions that were assigned, and returns the first one's specification.
   std::string Prepare(const std::vector<SessionId>& sessions, uint64_t run) {

@@ -14,6 +14,7 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
+#include "base/host_name.h"
 #include "base/log/daemon_log.h"
 #include "base/open_files.h"
 #include "base/threads.h"
@@ -73,12 +74,6 @@ absl::StatusOr<LoadedDevice> LoadFlaggedDevice(const Flags& flags) {
   options.graphs = flags.graphs;
   options.mark_jobs = flags.nvtx;
   return LoadDevice(*choice, options, DefaultDeviceSearch());
-}
-
-std::string HostName() {
-  char name[256] = "";
-  gethostname(name, sizeof name - 1);
-  return name;
 }
 
 int Serve(const Flags& flags, std::unique_ptr<DeviceBackend> backend, SignalStop& signals) {
