@@ -276,6 +276,8 @@ def page(campaign, options):
         "10 steps. A run is right if it has reached its last step by itself, each step was reported once with the loss of the",
         "plain loop, and its weights have the bits of the plain loop.", "",
         f"Faults: {faults}.", "",
+        "It is a random choice of process and fault; half of the pauses outlive the lease of 15 s. Root is needed to cut a",
+        "machine off.", "",
         "| schedule | faults | restarts | time | outcome |", "| --- | --- | --- | --- | --- |", *rows, ""])
 
 

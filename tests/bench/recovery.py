@@ -163,7 +163,8 @@ def main():
         "| steps made again | " + " | ".join(str(share(again, part)) for part in (0.5, 0.9, 0.99)) + f" | {max(again)} |",
         *phase_rows([row[2] for row in rows]), "",
         "The phases: the loss is noticed; the others end the attempt and get new leases; all are prepared, with the checkpoint",
-        "read; a job is done; a step ends that had not ended before.", ""])
+        "read; a job is done; a step ends that had not ended before.",
+        "[How it works](../design/recovery.md).", ""])
     print(text)
     if options.out:
         options.out.write_text(text)

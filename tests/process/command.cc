@@ -79,7 +79,10 @@ CommandResult Command::Run(const std::vector<std::string>& arguments, int second
   return Command(arguments).Wait(seconds);
 }
 
-void Command::Signal(int signal) const { kill(pid_, signal); }
+void Command::Signal(int signal) const {
+  Check(pid_ > 0, "a signal for a program that has ended");
+  kill(pid_, signal);
+}
 
 bool Command::Read(int milliseconds) {
   pollfd fds[2] = {{out_, POLLIN, 0}, {err_, POLLIN, 0}};

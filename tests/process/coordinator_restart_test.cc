@@ -2,23 +2,19 @@
 // lost, each step is reported once, and the weights are those of an undisturbed run. The workers come back by
 // themselves.
 #include <signal.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "tests/process/checkpoint_tensors.h"
 #include "tests/process/command.h"
-#include "tests/process/run_files.h"
+#include "tests/process/disturbed_run.h"
 
 namespace weft {
 namespace {
@@ -27,30 +23,8 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using ::testing::Not;
 
-constexpr int kSeconds = 120;
-
-bool Eventually(const std::function<bool()>& done) {
-  for (int i = 0; i < kSeconds * 50; ++i) {
-    if (done()) return true;
-    usleep(20'000);
-  }
-  return false;
-}
-
-// The steps in the log and their losses, in the order of their lines. The last line may be on its way.
-std::vector<std::pair<int, double>> LossesIn(const std::string& out) {
-  std::vector<std::pair<int, double>> losses;
-  std::ifstream file(out + "/steps.jsonl");
-  for (std::string line; std::getline(file, line) && !file.eof();) {
-    const Json step = Json::parse(line, nullptr, false);
-    if (step.contains("loss")) losses.emplace_back(step["step"], step["loss"]);
-  }
-  return losses;
-}
-
-class CoordinatorRestart : public ::testing::Test {
+class CoordinatorRestart : public DisturbedRun {
  protected:
   void StartCoordinator() {
     coordinator_ = std::make_unique<Command>(
@@ -70,15 +44,6 @@ class CoordinatorRestart : public ::testing::Test {
     coordinator_->Signal(SIGKILL);
     coordinator_->Wait(kSeconds);
   }
-  std::string WriteRun(const std::string& schedule, int steps,
-                       const std::string& checkpoint = "{every: 5}") const {
-    return WriteSmallRun(
-        folder_, {{"train", absl::StrCat("{steps: ", steps,
-                                         ", batch: 16, microbatches: 4, seed: 1, clip_norm: 1.0, optimizer: "
-                                         "{adamw: {lr: 1.0e-3}}}")},
-                  {"schedule", schedule},
-                  {"checkpoint", checkpoint}});
-  }
   CommandResult Weft(std::vector<std::string> arguments) const {
     arguments.insert(arguments.begin(), "weft");
     arguments.insert(arguments.end(), {"--coordinator", address_});
@@ -91,23 +56,7 @@ class CoordinatorRestart : public ::testing::Test {
   Json Describe(int run = 1) const {
     return Json::parse(Weft({"describe", absl::StrCat(run), "-o", "json"}).out, nullptr, false);
   }
-  bool AwaitSteps(size_t steps) const {
-    return Eventually([&] { return LossesIn(out_).size() >= steps || fs::exists(out_ + "/summary.json"); });
-  }
-  void TrainReference(const std::string& file) const {
-    const CommandResult r =
-        Command::Run({"weft", "train", file, "--reference", "--out", folder_ / "reference"}, kSeconds);
-    ASSERT_EQ(r.code, 0) << r.err;
-  }
-  // The trained weights are those of the undisturbed loop, and so is each loss; each step is reported once.
-  void ExpectTheReference() const {
-    EXPECT_TRUE(ReadTensors(out_ + "/checkpoint") == ReadTensors(folder_ / "reference/checkpoint"))
-        << "other bits";
-    EXPECT_EQ(LossesIn(out_), LossesIn(folder_ / "reference"));
-  }
 
-  const TestFolder folder_;
-  const std::string out_ = folder_ / "out";
   const std::string address_ = "unix:" + (folder_ / "coordinator.sock");
   std::unique_ptr<Command> coordinator_;
   std::vector<std::unique_ptr<Command>> workers_;
@@ -126,7 +75,7 @@ TEST_P(CoordinatorRestartOf, KilledTwiceInMidRun_EndsWithTheBitsOfAnUndisturbedR
   size_t steps = 12;
   for (int kills = 0; kills < 2; ++kills) {
     ASSERT_TRUE(AwaitSteps(steps));
-    ASSERT_FALSE(fs::exists(out_ + "/summary.json")) << "it was too quick to be killed";
+    ASSERT_FALSE(HasSummary()) << "it was too quick to be killed";
     KillCoordinator();
     const size_t made = LossesIn(out_).size();
     StartCoordinator();
@@ -141,8 +90,7 @@ TEST_P(CoordinatorRestartOf, KilledTwiceInMidRun_EndsWithTheBitsOfAnUndisturbedR
   EXPECT_THAT(run["restart_reason"].get<std::string>(), AllOf(HasSubstr("the coordinator was started again"),
                                                               HasSubstr("from its checkpoint of step ")));
   ExpectTheReference();
-  const Json summary = Json::parse(ReadWholeFile(out_ + "/summary.json"));
-  EXPECT_EQ(summary["steps"], 90);
+  EXPECT_EQ(Summary()["steps"], 90);
 }
 
 INSTANTIATE_TEST_SUITE_P(Schedules, CoordinatorRestartOf,

@@ -1,26 +1,23 @@
 // Trainings that lose worker processes, with the real programs: a run begins again by itself from its newest
 // checkpoint, on the processes that are there, and ends with the bits of an undisturbed one.
 #include <signal.h>
-#include <unistd.h>
 
-#include <cstdlib>
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "tests/process/checkpoint_tensors.h"
 #include "tests/process/child_processes.h"
 #include "tests/process/command.h"
+#include "tests/process/disturbed_run.h"
 #include "tests/process/free_ports.h"
-#include "tests/process/run_files.h"
 
 namespace weft {
 namespace {
@@ -30,63 +27,12 @@ using Json = nlohmann::json;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr int kSeconds = 120;
-
-bool Eventually(const std::function<bool()>& done) {
-  for (int i = 0; i < kSeconds * 50; ++i) {
-    if (done()) return true;
-    usleep(20'000);
-  }
-  return false;
-}
-
-// The steps and their losses, without their times. The last line may still be on its way.
-std::vector<std::pair<int, double>> LossesIn(const std::string& out) {
-  std::vector<std::pair<int, double>> losses;
-  std::ifstream file(out + "/steps.jsonl");
-  for (std::string line; std::getline(file, line) && !file.eof();) {
-    const Json step = Json::parse(line);
-    losses.emplace_back(step["step"], step["loss"]);
-  }
-  return losses;
-}
-
-class Recovery : public ::testing::Test {
+class Recovery : public DisturbedRun {
  protected:
-  // A training of so many steps with AdamW and clipping, and a checkpoint of every fifth step.
-  std::string WriteRun(const std::string& schedule, int steps, const std::string& restarts = "3",
-                       const std::string& checkpoint = "{every: 5}") const {
-    return WriteSmallRun(
-        folder_, {{"train", absl::StrCat("{steps: ", steps,
-                                         ", batch: 16, microbatches: 4, seed: 1, clip_norm: 1.0, optimizer: "
-                                         "{adamw: {lr: 1.0e-3}}}")},
-                  {"schedule", schedule},
-                  {"checkpoint", checkpoint},
-                  {"restarts", restarts}});
-  }
-  void TrainReference(const std::string& file) const {
-    const CommandResult r =
-        Command::Run({"weft", "train", file, "--reference", "--out", folder_ / "reference"}, kSeconds);
-    ASSERT_EQ(r.code, 0) << r.err;
-  }
   std::unique_ptr<Command> Begin(const std::string& file, int processes) const {
     return std::make_unique<Command>(std::vector<std::string>{"weft", "train", file, "--out", out_,
                                                               "--processes", absl::StrCat(processes)});
   }
-  // Waits until so many steps are in the log, or the run has ended.
-  bool AwaitSteps(size_t steps) const {
-    return Eventually([&] { return LossesIn(out_).size() >= steps || fs::exists(out_ + "/summary.json"); });
-  }
-  // The trained weights are those of the undisturbed loop, and so is each loss; each step is reported once.
-  void ExpectTheReference() const {
-    EXPECT_TRUE(ReadTensors(out_ + "/checkpoint") == ReadTensors(folder_ / "reference/checkpoint"))
-        << "other bits";
-    EXPECT_EQ(LossesIn(out_), LossesIn(folder_ / "reference"));
-  }
-  Json Summary() const { return Json::parse(ReadWholeFile(out_ + "/summary.json"), nullptr, false); }
-
-  const TestFolder folder_;
-  const std::string out_ = folder_ / "out";
 };
 
 class RecoveryOf : public Recovery, public ::testing::WithParamInterface<const char*> {};
@@ -115,7 +61,7 @@ INSTANTIATE_TEST_SUITE_P(Schedules, RecoveryOf,
 
 // Without a checkpoint the run begins at its first step.
 TEST_F(Recovery, OnlyProcessKilledBeforeACheckpoint_BeginsAtTheFirstStep) {
-  const std::string file = WriteRun("{1f1b: {}}", 30, "3", "{every: 1000}");
+  const std::string file = WriteRun("{1f1b: {}}", 30, {{"checkpoint", "{every: 1000}"}});
   TrainReference(file);
   const auto train = Begin(file, 1);
   ASSERT_TRUE(AwaitSteps(5));
@@ -138,13 +84,30 @@ TEST_F(Recovery, AProcessKilledAgainAndAgain_EndsWithTheBitsOfAnUndisturbedRun) 
   for (const size_t steps : {6, 20, 33, 47}) {
     ASSERT_TRUE(AwaitSteps(steps));
     const std::vector<pid_t> workers = Children(train->pid());
-    if (workers.empty() || fs::exists(out_ + "/summary.json")) break;
+    if (workers.empty() || HasSummary()) break;
     kill(workers[victim++ % workers.size()], SIGKILL);
   }
   const CommandResult result = train->Wait(kSeconds);
   ASSERT_EQ(result.code, 0) << result.err;
   ExpectTheReference();
   EXPECT_GE(Summary()["restarts"], 1);
+}
+
+// Returns one of the training's worker processes that holds ranks, as its coordinator tells it; 0 if none
+// does.
+pid_t WorkerWithRanks(const std::vector<pid_t>& workers) {
+  const std::string arguments = ReadWholeFile(absl::StrCat("/proc/", workers[0], "/cmdline"));
+  const std::vector<std::string> words = absl::StrSplit(arguments, '\0');
+  const auto option = std::find(words.begin(), words.end(), "--coordinator");
+  if (option == words.end() || option + 1 == words.end()) return 0;
+  const Json run =
+      Json::parse(Command::Run({"weft", "describe", "1", "-o", "json", "--coordinator", *(option + 1)}).out,
+                  nullptr, false);
+  const std::string members = run.is_object() ? run.value("members", Json()).dump() : "";
+  const auto member = std::find_if(workers.begin(), workers.end(), [&](pid_t worker) {
+    return members.find(absl::StrCat("pid ", worker, "\"")) != std::string::npos;
+  });
+  return member == workers.end() ? 0 : *member;
 }
 
 // A spare takes the place of the lost process: the ranks do not move together.
@@ -157,7 +120,9 @@ TEST_F(Recovery, WorkerKilledBesideASpare_RunKeepsItsNumberOfProcesses) {
   ASSERT_TRUE(AwaitSteps(7));
   const std::vector<pid_t> workers = Children(train.pid());
   ASSERT_EQ(workers.size(), 3u);
-  kill(workers[0], SIGKILL);
+  const pid_t victim = WorkerWithRanks(workers);
+  ASSERT_GT(victim, 0);
+  kill(victim, SIGKILL);
   std::string scraped;
   EXPECT_TRUE(Eventually([&] {
     scraped = Command::Run({"/usr/bin/curl", "-s", absl::StrCat("http://", metrics, "/metrics")}).out;
@@ -171,7 +136,7 @@ TEST_F(Recovery, WorkerKilledBesideASpare_RunKeepsItsNumberOfProcesses) {
 
 // A job that kills each process that runs it ends the run, with the cause.
 TEST_F(Recovery, EachProcessKilledBeforeANewStep_FailsAndNamesTheLast) {
-  const auto train = Begin(WriteRun("{1f1b: {}}", 100000, "2"), 1);
+  const auto train = Begin(WriteRun("{1f1b: {}}", 100000, {{"restarts", "2"}}), 1);
   ASSERT_TRUE(AwaitSteps(1));
   std::vector<pid_t> killed;
   const bool ended = Eventually([&] {
@@ -190,7 +155,7 @@ TEST_F(Recovery, EachProcessKilledBeforeANewStep_FailsAndNamesTheLast) {
 }
 
 TEST_F(Recovery, NoRestarts_FailsAtTheFirstLoss) {
-  const auto train = Begin(WriteRun("{1f1b: {}}", 100000, "0"), 2);
+  const auto train = Begin(WriteRun("{1f1b: {}}", 100000, {{"restarts", "0"}}), 2);
   ASSERT_TRUE(AwaitSteps(1));
   const std::vector<pid_t> workers = Children(train->pid());
   ASSERT_EQ(workers.size(), 2u);
@@ -217,7 +182,7 @@ class DamagedRecovery : public Recovery, public ::testing::WithParamInterface<co
       }
       if (newest >= 2 * kEvery && steps > newest + 5 && fs::exists(Checkpoint(newest - kEvery))) return true;
       for (const pid_t worker : workers) kill(worker, SIGCONT);
-      return fs::exists(out_ + "/summary.json");
+      return HasSummary();
     }));
     return newest;
   }
@@ -232,7 +197,8 @@ class DamagedRecovery : public Recovery, public ::testing::WithParamInterface<co
 };
 
 TEST_P(DamagedRecovery, NewestCheckpointDamaged_GoesOnFromTheOneBeforeWithTheSameBits) {
-  const std::string file = WriteRun("{1f1b: {}}", 240, "3", absl::StrCat("{every: ", kEvery, "}"));
+  const std::string file =
+      WriteRun("{1f1b: {}}", 240, {{"checkpoint", absl::StrCat("{every: ", kEvery, "}")}});
   TrainReference(file);
   const auto train = Begin(file, 2);
   ASSERT_TRUE(AwaitSteps(1));
@@ -306,7 +272,7 @@ TEST_F(DaemonRecovery, WorkerKilled_AFreeOneTakesItsPlace) {
 
 // A rolling restart of all workers: none of the steps is made twice, and nothing counts as lost.
 TEST_F(DaemonRecovery, WorkersGetSigtermOneAfterTheOther_NoStepIsLost) {
-  const std::string file = WriteRun("{1f1b: {}}", 400, "0");
+  const std::string file = WriteRun("{1f1b: {}}", 400, {{"restarts", "0"}});
   TrainReference(file);
   Submit(file);
   for (int i = 0; i < 2; ++i) {

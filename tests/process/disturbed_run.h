@@ -1,0 +1,88 @@
+// A training that a test disturbs, with the real programs, and the undisturbed loop that it must equal: the
+// same bits, the same losses, and each step reported once.
+#ifndef WEFT_TESTS_PROCESS_DISTURBED_RUN_H_
+#define WEFT_TESTS_PROCESS_DISTURBED_RUN_H_
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "tests/process/checkpoint_tensors.h"
+#include "tests/process/command.h"
+#include "tests/process/run_files.h"
+
+namespace weft {
+
+class DisturbedRun : public ::testing::Test {
+ protected:
+  static constexpr int kSeconds = 120;  // how long anything may take before the test fails
+
+  // Asks until it is so. Returns false if it never was.
+  static bool Eventually(const std::function<bool()>& done) {
+    for (int i = 0; i < kSeconds * 50; ++i) {
+      if (done()) return true;
+      usleep(20'000);
+    }
+    return false;
+  }
+
+  // Returns the steps in the log and their losses, in the order of their lines, without their times. The last
+  // line may still be on its way.
+  static std::vector<std::pair<int, double>> LossesIn(const std::string& out) {
+    std::vector<std::pair<int, double>> losses;
+    std::ifstream file(out + "/steps.jsonl");
+    for (std::string line; std::getline(file, line) && !file.eof();) {
+      const nlohmann::json step = nlohmann::json::parse(line, nullptr, false);
+      if (step.contains("loss")) losses.emplace_back(step["step"], step["loss"]);
+    }
+    return losses;
+  }
+
+  // Writes a training of so many steps with AdamW and clipping, and a checkpoint of every fifth step.
+  // `changes` replaces sections of the run file. Returns its path.
+  std::string WriteRun(const std::string& schedule, int steps,
+                       std::map<std::string, std::string> changes = {}) const {
+    changes.insert(
+        {{"train", absl::StrCat("{steps: ", steps,
+                                ", batch: 16, microbatches: 4, seed: 1, clip_norm: 1.0, optimizer: "
+                                "{adamw: {lr: 1.0e-3}}}")},
+         {"schedule", schedule},
+         {"checkpoint", "{every: 5}"}});
+    return WriteSmallRun(folder_, changes);
+  }
+  void TrainReference(const std::string& file) const {
+    const CommandResult r =
+        Command::Run({"weft", "train", file, "--reference", "--out", folder_ / "reference"}, kSeconds);
+    ASSERT_EQ(r.code, 0) << r.err;
+  }
+  // Waits until so many steps are in the log, or the run has ended.
+  bool AwaitSteps(size_t steps) const {
+    return Eventually([&] { return LossesIn(out_).size() >= steps || HasSummary(); });
+  }
+  // Expects the trained weights and each loss of the undisturbed loop, and each step reported once.
+  void ExpectTheReference() const {
+    EXPECT_TRUE(ReadTensors(out_ + "/checkpoint") == ReadTensors(folder_ / "reference/checkpoint"))
+        << "other bits";
+    EXPECT_EQ(LossesIn(out_), LossesIn(folder_ / "reference"));
+  }
+  bool HasSummary() const { return std::filesystem::exists(out_ + "/summary.json"); }
+  nlohmann::json Summary() const {
+    return nlohmann::json::parse(ReadWholeFile(out_ + "/summary.json"), nullptr, false);
+  }
+
+  const TestFolder folder_;
+  const std::string out_ = folder_ / "out";
+};
+
+}  // namespace weft
+
+#endif  // WEFT_TESTS_PROCESS_DISTURBED_RUN_H_
