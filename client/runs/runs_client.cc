@@ -196,7 +196,9 @@ absl::Status FollowRun(RunsClient& client, uint64_t run, bool known, int64_t pat
       return absl::NotFoundError(
           absl::StrCat("run ", run, " is not known any more: the coordinator was restarted"));
     }
-    if (status.code() != absl::StatusCode::kUnavailable || !known) return status;
+    if (status.code() != absl::StatusCode::kUnavailable) return status;
+    known |= WasConnected(status);
+    if (!known) return status;
     const int64_t now = MonotonicNow();
     if (heard || broken == 0) broken = now;
     if (now - broken >= patience_ns) return status;

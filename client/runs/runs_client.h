@@ -52,9 +52,9 @@ class RunsClient {
   virtual void Stop() = 0;
 };
 
-// Watches a run as Watch does, but lets a coordinator that has answered before be out of reach for
+// Watches a run as Watch does, but lets a coordinator to which there was a connection be out of reach for
 // `patience_ns` at a time, as workers do. Watching then begins again, and `hear` is called with the run as it
-// is. `lost` is called before each attempt. `known` says that the coordinator has answered before. NotFound
+// is. `lost` is called before each attempt. `known` says that it has answered before. NotFound
 // if it does not know the run any more.
 absl::Status FollowRun(RunsClient& client, uint64_t run, bool known, int64_t patience_ns,
                        const std::function<bool(const RunEvent&)>& hear, const std::function<void()>& lost);

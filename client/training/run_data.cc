@@ -15,9 +15,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
+#include "base/durable_file.h"
 #include "client/console/console.h"
 #include "client/files/yaml_file.h"
-#include "coordinator/record/output_folder.h"
 #include "worker/shell/data/data_check.h"
 
 namespace weft {

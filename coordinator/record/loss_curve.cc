@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
-#include "coordinator/record/output_folder.h"
+#include "base/durable_file.h"
 #include "nlohmann/json.hpp"
 
 namespace weft {

@@ -20,6 +20,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/durable_file.h"
 #include "base/host_name.h"
 #include "nlohmann/json.hpp"
 
@@ -34,7 +35,7 @@ constexpr char kReplacement[] = "replacement";      // a run that is to replace 
 constexpr char kWhole[] = "replacement.whole";      // it is to take the former one's place
 constexpr char kPlacing[] = "replacement.placing";  // the former one has left its place
 constexpr char kFormer[] = "former";                // what has left its place
-constexpr char kPartial[] = ".partial", kPart[] = ".part";
+constexpr char kPartial[] = ".partial";
 constexpr char kIndex[] = "model.safetensors.index.json";
 constexpr off_t kReserve = 256 << 10;
 constexpr size_t kMaxReasonLength = 300;
@@ -75,12 +76,16 @@ std::vector<std::string> Entries(const fs::path& folder) {
   return names;
 }
 
+// Returns true for the file's name, and for one under which it is or was being written.
+bool IsFileOrPartial(absl::string_view name, absl::string_view file) {
+  return absl::ConsumePrefix(&name, file) &&
+         (name.empty() || (absl::StartsWith(name, ".") && absl::EndsWith(name, kPartial)));
+}
+
 bool IsResult(const std::string& name) {
   if (StepOfName(name, /*partial=*/true) != -2) return true;
-  absl::string_view text = name;
-  absl::ConsumeSuffix(&text, kPart);
   return std::any_of(std::begin(kResultFiles), std::end(kResultFiles),
-                     [&](const char* result) { return text == result; });
+                     [&](const char* result) { return IsFileOrPartial(name, result); });
 }
 
 std::vector<std::string> Results(const fs::path& folder) {
@@ -100,14 +105,21 @@ void RemoveCheckpoint(const fs::path& folder) {
   }
   for (const std::string& name : Entries(folder)) {
     if (name == "state") RemoveCheckpoint(folder / name);
-    absl::string_view text = name;
-    while (absl::ConsumeSuffix(&text, kPartial) || absl::ConsumeSuffix(&text, kPart)) {
-    }
-    const bool tensors = absl::StartsWith(text, "stage") &&
-                         (absl::EndsWith(text, ".safetensors") || absl::EndsWith(text, ".slice"));
-    if (tensors || text == kIndex) fs::remove(folder / name, ignored);
+    const bool tensors =
+        absl::StartsWith(name, "stage") && (absl::EndsWith(name, ".safetensors") ||
+                                            absl::EndsWith(name, ".slice") || absl::EndsWith(name, kPartial));
+    if (tensors || IsFileOrPartial(name, kIndex)) fs::remove(folder / name, ignored);
   }
   fs::remove(folder, ignored);
+}
+
+// Makes the files of a run durable that were appended to. Checkpoints are, since they were sealed.
+absl::Status SyncFiles(const fs::path& folder) {
+  for (const std::string& name : Results(folder)) {
+    if (StepOfName(name, /*partial=*/true) != -2) continue;
+    if (absl::Status synced = SyncToDisk(Text(folder / name)); !synced.ok()) return synced;
+  }
+  return absl::OkStatus();
 }
 
 void RemoveResults(const fs::path& folder) {
@@ -164,6 +176,8 @@ absl::Status CompletePlacing(const fs::path& folder) {
       if (absl::Status moved = Rename(folder / kPlacing / name, folder / name); !moved.ok()) return moved;
     }
     fs::remove(folder / kPlacing, error);
+    // The former run is removed only when the names of the new one are on the disk.
+    if (absl::Status synced = SyncToDisk(Text(folder)); !synced.ok()) return synced;
   }
   RemoveRun(folder / kFormer, folder);
   return absl::OkStatus();
@@ -227,7 +241,7 @@ bool HasWork(const fs::path& folder) {
   return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
     std::error_code error;
     if (name == "steps.jsonl") return fs::file_size(folder / name, error) > 0 && !error;
-    if (absl::EndsWith(name, kPart) || absl::EndsWith(name, kPartial) || name == "run.json") return false;
+    if (absl::EndsWith(name, kPartial) || name == "run.json") return false;
     const int64_t step = StepOfName(name, /*partial=*/false);
     // A folder without an index counts too: its owner may still want the files.
     return step == -2 || (step != 0 && !fs::is_empty(folder / name, error));
@@ -304,26 +318,6 @@ absl::Status CheckWork(const std::string& path, const std::string& shown, Former
 
 }  // namespace
 
-absl::Status WriteWholeFile(const std::string& path, absl::string_view text) {
-  const std::string aside = path + kPart;
-  errno = 0;
-  {
-    std::ofstream out(aside, std::ios::binary | std::ios::trunc);
-    out.write(text.data(), static_cast<std::streamsize>(text.size()));
-    out.close();
-    if (!out) {
-      const int reason = errno;
-      std::error_code ignored;
-      fs::remove(aside, ignored);
-      return absl::UnavailableError(absl::StrCat("cannot write ", path, ": ", std::strerror(reason)));
-    }
-  }
-  std::error_code error;
-  fs::rename(aside, path, error);
-  if (error) return absl::UnavailableError(absl::StrCat("cannot write ", path, ": ", error.message()));
-  return absl::OkStatus();
-}
-
 FormerWork FormerWorkFor(const std::string& resume, const std::string& folder, bool overwrite) {
   if (!resume.empty()) {
     std::error_code error;
@@ -389,16 +383,10 @@ absl::StatusOr<std::unique_ptr<OutputFolder>> OutputFolder::Open(const std::stri
                                                                  const std::string& shown,
                                                                  FormerWork former) {
   std::unique_ptr<OutputFolder> folder(new OutputFolder(path, shown));
-  std::error_code error;
-  for (fs::path missing = path; !fs::exists(missing, error) && missing.has_relative_path();
-       missing = missing.parent_path()) {
-    folder->made_.insert(folder->made_.begin(), Text(missing));
-  }
-  fs::create_directories(path, error);
-  if (error) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("cannot make the folder ", shown, ": ", error.message(), "; give another with --out"));
-  }
+  auto made = MakeFolders(path);
+  if (!made.ok())
+    return absl::InvalidArgumentError(absl::StrCat(made.status().message(), "; give another with --out"));
+  folder->made_ = *std::move(made);
   if (absl::Status locked = folder->Lock(); !locked.ok()) return locked;
   if (absl::Status placed = CompletePlacing(path); !placed.ok())
     return absl::InvalidArgumentError(absl::StrCat(placed.message(), "; give another folder with --out"));
@@ -522,6 +510,7 @@ absl::StatusOr<std::string> OutputFolder::End(const RunRecord& record) {
     begun_ = false;  // a folder that it made goes too
     return "";
   }
+  if (absl::Status synced = SyncFiles(live_); !synced.ok()) return synced;
   // If this fails, the folder's state is what the files show.
   WriteRecord(record).IgnoreError();
   if (!replaces()) return "";

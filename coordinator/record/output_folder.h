@@ -22,7 +22,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 
 namespace weft {
 
@@ -109,9 +108,6 @@ std::string DescribeWork(const std::string& folder);
 
 // Returns true if a process owns the folder, so that its files are still being written.
 bool OutputInUse(const std::string& folder);
-
-// Writes the file aside and renames it, so that a reader never sees half of it. Unavailable with its name.
-absl::Status WriteWholeFile(const std::string& path, absl::string_view text);
 
 }  // namespace weft
 

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "coordinator/record/output_folder.h"
+#include "base/durable_file.h"
 #include "coordinator/record/train_results.h"
 #include "nlohmann/json.hpp"
 

@@ -10,9 +10,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/durable_file.h"
 #include "coordinator/record/loss_curve.h"
 #include "coordinator/record/loss_watch.h"
-#include "coordinator/record/output_folder.h"
 #include "coordinator/record/run_view.h"
 #include "nlohmann/json.hpp"
 #include "run/model_layers.h"

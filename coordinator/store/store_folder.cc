@@ -8,11 +8,11 @@
 
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "base/durable_file.h"
 
 namespace weft {
 namespace {
@@ -38,11 +38,9 @@ std::string FirstLineOf(int file) {
 
 absl::StatusOr<std::unique_ptr<StoreFolder>> StoreFolder::Open(const std::string& path,
                                                                int64_t ballast_bytes) {
-  std::error_code error;
-  std::filesystem::create_directories(path, error);
-  if (error) {
+  if (const auto made = MakeFolders(path); !made.ok()) {
     return absl::FailedPreconditionError(
-        absl::StrCat("cannot make the folder ", path, ": ", error.message(), "; give another for the store"));
+        absl::StrCat(made.status().message(), "; give another for the store"));
   }
   std::unique_ptr<StoreFolder> folder(new StoreFolder(path, ballast_bytes));
   if (absl::Status locked = folder->Lock(); !locked.ok()) return locked;

@@ -1,4 +1,4 @@
-#include "worker/shell/checkpoint/durable_file.h"
+#include "base/durable_file.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

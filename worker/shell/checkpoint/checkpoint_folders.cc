@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
+#include "base/durable_file.h"
 #include "worker/shell/checkpoint/checkpoint.h"
 
 namespace weft {
@@ -90,14 +91,6 @@ void RemoveCheckpoint(const fs::path& folder) {
   RemoveFiles(folder);
 }
 
-absl::Status SyncFolder(const std::string& folder) {
-  const int fd = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) return Refused("open", folder, errno);
-  const int error = fsync(fd) == 0 ? 0 : errno;
-  close(fd);
-  return error == 0 ? absl::OkStatus() : Refused("sync", folder, error);
-}
-
 absl::Status CheckName(const std::string& path) {
   std::error_code error;
   const fs::file_status status = fs::symlink_status(path, error);
@@ -116,10 +109,10 @@ absl::Status Install(const std::string& output, const std::string& made, const s
   if (absl::Status s = CheckName(name); !s.ok()) return s;
   if (!IsFolder(name)) {
     if (absl::Status s = Rename(made, name); !s.ok()) return s;
-    return SyncFolder(output);
+    return SyncToDisk(output);
   }
   if (renameat2(AT_FDCWD, made.c_str(), AT_FDCWD, name.c_str(), RENAME_EXCHANGE) == 0) {
-    if (absl::Status s = SyncFolder(output); !s.ok()) return s;
+    if (absl::Status s = SyncToDisk(output); !s.ok()) return s;
     RemoveCheckpoint(made);
     return absl::OkStatus();
   }
@@ -131,7 +124,7 @@ absl::Status Install(const std::string& output, const std::string& made, const s
                                          std::string(kPartial));
   if (absl::Status s = Rename(name, aside); !s.ok()) return s;
   if (absl::Status s = Rename(made, name); !s.ok()) return s;
-  if (absl::Status s = SyncFolder(output); !s.ok()) return s;
+  if (absl::Status s = SyncToDisk(output); !s.ok()) return s;
   RemoveCheckpoint(aside);
   return absl::OkStatus();
 }
@@ -186,7 +179,7 @@ absl::Status CheckpointFolders::Seal(int64_t step, int keep, bool validate) cons
   absl::Status status = step == 0 ? absl::OkStatus() : JoinAllSlices(partial, run_, step);
   if (status.ok()) status = WriteCheckpointIndex(partial, run_.spec, identity);
   if (status.ok() && validate) KeepAside(step, partial).IgnoreError();
-  if (status.ok()) status = SyncFolder(partial);
+  if (status.ok()) status = SyncToDisk(partial);
   if (status.ok()) status = Install(output_, partial, Final(step));
   if (!status.ok()) {
     Drop(step);

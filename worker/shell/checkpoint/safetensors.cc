@@ -13,9 +13,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/durable_file.h"
 #include "nlohmann/json.hpp"
 #include "run/json_text.h"
-#include "worker/shell/checkpoint/durable_file.h"
 
 namespace weft {
 namespace {

@@ -1,5 +1,5 @@
-// Writes a file to the disk, complete or not at all: under a temporary name, synced, then renamed. After a
-// crash the path holds the old content or the new.
+// Writes a file to the disk, complete or not at all: under a temporary name, synced, then renamed, and its
+// folder synced. After a crash, or a power cut, the path holds the old content or the new.
 //
 // The disk writes the begin of a large file while its end is still on the way into the page cache: a thread
 // of the file asks for that, because it takes as much time as the copying. So the sync at the end has little
@@ -7,16 +7,19 @@
 //
 // Threads: its owner's; the other one shares the descriptor and a count. Failure: Unavailable with the path
 // and the reason, from Finish; nothing is left then.
-#ifndef WEFT_WORKER_SHELL_CHECKPOINT_DURABLE_FILE_H_
-#define WEFT_WORKER_SHELL_CHECKPOINT_DURABLE_FILE_H_
+#ifndef WEFT_BASE_DURABLE_FILE_H_
+#define WEFT_BASE_DURABLE_FILE_H_
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "base/mutex.h"
 
 namespace weft {
@@ -32,7 +35,7 @@ class DurableFile {
   void Append(const void* data, size_t bytes);
   // Replaces the first bytes.
   void ReplaceBegin(const void* data, size_t bytes);
-  // Syncs the file and gives it its name.
+  // Syncs the file, gives it its name, and syncs its folder.
   absl::Status Finish();
 
  private:
@@ -53,6 +56,16 @@ class DurableFile {
   bool ended_ ABSL_GUARDED_BY(mu_) = false;
 };
 
+// Writes a small file in one call.
+absl::Status WriteWholeFile(const std::string& path, absl::string_view text);
+
+// Makes durable what is there now: the bytes of a file, or the names in a folder. Unavailable with the path.
+absl::Status SyncToDisk(const std::string& path);
+
+// Makes the folder and its missing parents, and their names durable. Returns those that it made, outermost
+// first; Unavailable with its name.
+absl::StatusOr<std::vector<std::string>> MakeFolders(const std::string& folder);
+
 }  // namespace weft
 
-#endif  // WEFT_WORKER_SHELL_CHECKPOINT_DURABLE_FILE_H_
+#endif  // WEFT_BASE_DURABLE_FILE_H_

@@ -1,10 +1,11 @@
-#include "worker/shell/checkpoint/durable_file.h"
+#include "base/durable_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <unistd.h>
 
 #include <cstring>
+#include <filesystem>
 #include <utility>
 
 #include "absl/status/statusor.h"
@@ -13,6 +14,8 @@
 
 namespace weft {
 namespace {
+
+namespace fs = std::filesystem;
 
 constexpr uint64_t kPush = 8 << 20;  // bytes that are worth a request to the disk
 
@@ -26,6 +29,12 @@ bool WriteAll(int fd, const void* data, size_t n) {
     n -= static_cast<size_t>(wrote);
   }
   return true;
+}
+
+// Returns the folder of a file or a folder.
+std::string FolderOf(const std::string& path) {
+  const std::string folder = fs::path(path).parent_path().string();
+  return folder.empty() ? "." : folder;
 }
 
 }  // namespace
@@ -46,8 +55,7 @@ DurableFile::~DurableFile() {
 
 void DurableFile::Fail(const char* what, int error) {
   if (status_.ok())
-    status_ =
-        absl::UnavailableError(absl::StrCat("cannot ", what, " ", temporary_, ": ", std::strerror(error)));
+    status_ = absl::UnavailableError(absl::StrCat("cannot ", what, " ", path_, ": ", std::strerror(error)));
 }
 
 void DurableFile::Append(const void* data, size_t bytes) {
@@ -108,13 +116,37 @@ absl::Status DurableFile::Finish() {
     unlink(temporary_.c_str());
     return status_;
   }
-  const size_t slash = path_.rfind('/');
-  const std::string folder = slash == std::string::npos ? "." : slash == 0 ? "/" : path_.substr(0, slash);
-  const int directory = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (directory < 0 || fsync(directory) != 0)
-    status_ = absl::UnavailableError(absl::StrCat("cannot sync ", folder, ": ", std::strerror(errno)));
-  if (directory >= 0) close(directory);
-  return status_;
+  return SyncToDisk(FolderOf(path_));
+}
+
+absl::Status WriteWholeFile(const std::string& path, absl::string_view text) {
+  DurableFile file(path);
+  file.Append(text.data(), text.size());
+  return file.Finish();
+}
+
+absl::Status SyncToDisk(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  const int error = fd >= 0 && fsync(fd) == 0 ? 0 : errno;
+  if (fd >= 0) close(fd);
+  if (error == 0) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat("cannot sync ", path, ": ", std::strerror(error)));
+}
+
+absl::StatusOr<std::vector<std::string>> MakeFolders(const std::string& folder) {
+  std::vector<std::string> made;
+  std::error_code error;
+  for (fs::path missing = folder; !fs::exists(missing, error) && missing.has_relative_path();
+       missing = missing.parent_path()) {
+    made.insert(made.begin(), missing.string());
+  }
+  fs::create_directories(folder, error);
+  if (error)
+    return absl::UnavailableError(absl::StrCat("cannot make the folder ", folder, ": ", error.message()));
+  for (const std::string& name : made) {
+    if (absl::Status synced = SyncToDisk(FolderOf(name)); !synced.ok()) return synced;
+  }
+  return made;
 }
 
 }  // namespace weft
